@@ -1,0 +1,128 @@
+package identity
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Names of users and groups that Windlass gives.
+const (
+	GroupMasters       = "system:masters"       // may do everything
+	GroupAuthenticated = "system:authenticated" // whoever is known
+	GroupServices      = "system:windlass"
+	GroupNodes         = "system:nodes"
+
+	reservedPrefix = "system:"
+	servicePrefix  = "system:windlass:"
+	nodePrefix     = "system:node:"
+	trustDomain    = "windlass"
+	gatewayName    = "gateway"
+)
+
+// ServiceURI returns the SPIFFE name of a service, such as "spiffe://windlass/service/machine-api".
+func ServiceURI(name string) string { return spiffe("service", name) }
+
+// NodeURI returns the SPIFFE name of a node.
+func NodeURI(name string) string { return spiffe("node", name) }
+
+// UserURI returns the SPIFFE name of a user.
+func UserURI(name string) string { return spiffe("user", name) }
+
+func spiffe(kind, name string) string {
+	return (&url.URL{Scheme: "spiffe", Host: trustDomain, Path: "/" + kind + "/" + name}).String()
+}
+
+// ServiceUser returns the user that a service is, such as "system:windlass:machine-api".
+func ServiceUser(name string) string { return servicePrefix + name }
+
+// NodeUser returns the user that a node is, such as "system:node:worker-1".
+func NodeUser(name string) string { return nodePrefix + name }
+
+// Caller is who makes a call.
+type Caller struct {
+	User      string   // empty if nobody is known
+	Groups    []string // of a known caller, GroupAuthenticated is one
+	RequestID string   // of the call, the same in every service that the gateway passes it to
+	Via       string   // user of the gateway that speaks for the caller; empty if the caller speaks itself
+}
+
+// In reports whether the caller belongs to group.
+func (c Caller) In(group string) bool { return slices.Contains(c.Groups, group) }
+
+// Node returns the name of the node that the caller is; false if it is none.
+func (c Caller) Node() (string, bool) {
+	name, ok := strings.CutPrefix(c.User, nodePrefix)
+	return name, ok && c.In(GroupNodes)
+}
+
+// Service returns the name of the service that the caller is; false if it is none.
+func (c Caller) Service() (string, bool) {
+	name, ok := strings.CutPrefix(c.User, servicePrefix)
+	return name, ok && c.In(GroupServices)
+}
+
+type callerKey struct{}
+
+// WithCaller returns a context that carries c.
+func WithCaller(ctx context.Context, c Caller) context.Context {
+	return context.WithValue(ctx, callerKey{}, c)
+}
+
+// CallerFrom returns the caller of the call that ctx belongs to; false outside of calls.
+func CallerFrom(ctx context.Context) (Caller, bool) {
+	c, ok := ctx.Value(callerKey{}).(Caller)
+	return c, ok
+}
+
+// FromCertificate says whom a certificate names. Whether it can be trusted, TLS has decided before. The certificate must
+// have exactly one SPIFFE name of Windlass; a user's must have the same common name, and no group of the system's but
+// "system:masters".
+func FromCertificate(cert *x509.Certificate) (Caller, error) {
+	if len(cert.URIs) != 1 {
+		return Caller{}, fmt.Errorf("the certificate has %d URI names, not one", len(cert.URIs))
+	}
+	kind, name, err := parseSPIFFE(cert.URIs[0])
+	if err != nil {
+		return Caller{}, err
+	}
+	switch kind {
+	case "service":
+		return Caller{User: ServiceUser(name), Groups: []string{GroupServices, GroupAuthenticated}}, nil
+	case "node":
+		return Caller{User: NodeUser(name), Groups: []string{GroupNodes, GroupAuthenticated}}, nil
+	case "user":
+		return userOf(cert, name)
+	}
+	return Caller{}, fmt.Errorf("the certificate names neither a service, a node nor a user: %s", cert.URIs[0])
+}
+
+func parseSPIFFE(uri *url.URL) (kind, name string, err error) {
+	plain := url.URL{Scheme: "spiffe", Host: trustDomain, Path: uri.Path}
+	kind, name, ok := strings.Cut(strings.TrimPrefix(uri.Path, "/"), "/")
+	// Comparing the whole also refuses ports, queries, fragments and user parts.
+	if uri.String() != plain.String() || !ok || name == "" || strings.Contains(name, "/") {
+		return "", "", fmt.Errorf("the certificate's name is not one of %s's: %s", trustDomain, uri)
+	}
+	return kind, name, nil
+}
+
+func userOf(cert *x509.Certificate, name string) (Caller, error) {
+	if cert.Subject.CommonName != name {
+		return Caller{}, fmt.Errorf("the certificate's common name %q is not its user %q", cert.Subject.CommonName, name)
+	}
+	if strings.HasPrefix(name, reservedPrefix) {
+		return Caller{}, errors.New("the certificate's user begins with system:, which no user may")
+	}
+	groups := slices.Clone(cert.Subject.Organization)
+	for _, g := range groups {
+		if strings.HasPrefix(g, reservedPrefix) && g != GroupMasters {
+			return Caller{}, fmt.Errorf("the certificate's group %q is not for users", g)
+		}
+	}
+	return Caller{User: name, Groups: append(groups, GroupAuthenticated)}, nil
+}

@@ -1,0 +1,180 @@
+package identity
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func service(name string) Caller {
+	return Caller{User: ServiceUser(name), Groups: []string{GroupServices, GroupAuthenticated}}
+}
+
+func person(name string, groups ...string) Caller {
+	return Caller{User: name, Groups: append(groups, GroupAuthenticated)}
+}
+
+func TestDefaultPolicy(t *testing.T) {
+	policy, err := LoadPolicy("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const machine, windlass = "machine.openshift.io", "windlass.dev"
+	node := Caller{User: NodeUser("worker-1"), Groups: []string{GroupNodes, GroupAuthenticated}}
+	tests := []struct {
+		name   string
+		caller Caller
+		verb   string
+		group  string
+		kind   string
+		object string
+		want   bool
+	}{
+		{"machine-api drains", service("machine-api"), "create", windlass, "drains", "", true},
+		{"machine-api labels nodes", service("machine-api"), "patch", "", "nodes", "worker-1", true},
+		{"machine-api has instances made", service("machine-api"), "create", windlass, "instances", "", true},
+		{"machine-api takes no permit", service("machine-api"), "acquire", windlass, "quorum/permit", "", false},
+		{"machine-api writes no node status", service("machine-api"), "update", "", "nodes/status", "worker-1", false},
+		{"etcd-guardian patches machines", service("etcd-guardian"), "patch", machine, "machines", "m", true},
+		{"etcd-guardian deletes no machine", service("etcd-guardian"), "delete", machine, "machines", "m", false},
+		{"etcd-guardian answers for its hook", service("etcd-guardian"), "complete", windlass, "hooks", "clusteroperator/etcd", true},
+		{"etcd-guardian answers for no other hook", service("etcd-guardian"), "complete", windlass, "hooks", "my-backup-controller", false},
+		{"eviction-controller takes the permit", service("eviction-controller"), "acquire", windlass, "quorum/permit", "", true},
+		{"eviction-controller reads machines", service("eviction-controller"), "watch", machine, "machines", "", true},
+		{"eviction-controller changes no machine", service("eviction-controller"), "patch", machine, "machines", "m", false},
+		{"hook-broker removes hooks", service("hook-broker"), "patch", machine, "machines", "m", true},
+		{"hook-broker deletes nothing", service("hook-broker"), "delete", machine, "machines", "m", false},
+		{"the gateway itself may nothing", service("gateway"), "get", machine, "machines", "m", false},
+		{"an unknown service may nothing", service("intruder"), "get", machine, "machines", "m", false},
+		{"a node reads the infrastructure", node, "get", "config.openshift.io", "infrastructures", "cluster", true},
+		{"a node changes no node, not even its own", node, "patch", "", "nodes", "worker-1", false},
+		{"a node reads no machines", node, "list", machine, "machines", "", false},
+		{"a master may everything", person("root", GroupMasters), "delete", "any.group", "things/part", "x", true},
+		{"a viewer lists", person("v", "windlass:viewers"), "list", machine, "machinesets", "", true},
+		{"a viewer plans", person("v", "windlass:viewers"), "plan", windlass, "quorum", "", true},
+		{"a viewer deletes nothing", person("v", "windlass:viewers"), "delete", machine, "machines", "m", false},
+		{"a viewer sees no instance", person("v", "windlass:viewers"), "get", windlass, "instances", "i", false},
+		{"an editor scales", person("e", "windlass:editors"), "patch", machine, "machinesets", "w", true},
+		{"an editor writes no status", person("e", "windlass:editors"), "update", machine, "machines/status", "m", false},
+		{"an editor cordons", person("e", "windlass:editors"), "update", "", "nodes", "n", true},
+		{"an editor takes no permit", person("e", "windlass:editors"), "acquire", windlass, "quorum/permit", "", false},
+		{"an owner completes its hooks", person("my-backup-controller"), "complete", windlass, "hooks", "my-backup-controller", true},
+		{"an owner completes no other's", person("my-backup-controller"), "complete", windlass, "hooks", "clusteroperator/etcd", false},
+		{"an owner does not complete all hooks at once", person("my-backup-controller"), "complete", windlass, "hooks", "", false},
+		{"whoever is known and bound to nothing may nothing", person("bob"), "get", machine, "machines", "m", false},
+		{"nobody may nothing, masters' group or not", Caller{Groups: []string{GroupMasters}}, "get", machine, "machines", "m", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, reason := policy.Allowed(tt.caller, Attributes{Verb: tt.verb, Group: tt.group, Resource: tt.kind, Name: tt.object})
+			if got != tt.want || reason == "" {
+				t.Errorf("Allowed = %v (%s), want %v", got, reason, tt.want)
+			}
+		})
+	}
+	if rules := policy.Rules(person("bob")); len(rules) != 0 {
+		t.Errorf("bob has rules: %v", rules)
+	}
+	if rules := policy.Rules(person("my-backup-controller")); len(rules) != 3 {
+		t.Errorf("the owner has %d rules, want 3", len(rules))
+	}
+	if rules := policy.Rules(person("root", GroupMasters)); len(rules) != 1 || rules[0].Verbs[0] != "*" {
+		t.Errorf("a master has rules %v", rules)
+	}
+}
+
+func TestDeployedPolicyIsTheDefault(t *testing.T) {
+	deployed, err := os.ReadFile("../../deploy/policy/default.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(deployed, DefaultPolicy()) {
+		t.Error("deploy/policy/default.yaml differs from kit/identity/policy.yaml: copy the one that is right over the other")
+	}
+}
+
+const roleOfTests = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: reader}
+rules: [{apiGroups: ["*"], resources: ["machines/*", "*/scale", "nodes"], verbs: [get]}]
+`
+
+func bindingOfTests(user string) string {
+	return `
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: readers}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: reader}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: ` + user + `}]
+`
+}
+
+func TestPolicyFileIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "policy.yaml")
+		write := func(text string) {
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(checkEvery)
+		}
+		write(roleOfTests + bindingOfTests("alice"))
+		policy, err := LoadPolicy(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		policy.Log = slog.New(slog.NewTextHandler(&log, nil))
+		reads := func(user string) bool {
+			ok, _ := policy.Allowed(person(user), Attributes{Verb: "get", Resource: "nodes", Name: "n"})
+			return ok
+		}
+		if !reads("alice") || reads("bobby") {
+			t.Error("the file's policy is not in force")
+		}
+		write(roleOfTests + bindingOfTests("bobby"))
+		if reads("alice") || !reads("bobby") {
+			t.Error("the changed file is not in force")
+		}
+		write(roleOfTests + bindingOfTests("alice") + "\n---\nkind: [")
+		if reads("alice") || !reads("bobby") {
+			t.Error("a broken file is in force")
+		}
+		time.Sleep(5 * checkEvery)
+		reads("alice")
+		if n := strings.Count(log.String(), "policy not read"); n != 1 {
+			t.Errorf("the broken file is logged %d times:\n%s", n, log.String())
+		}
+		if ok, _ := policy.Allowed(person("bobby"), Attributes{Verb: "get", Resource: "machinesets/scale", Name: "n"}); !ok {
+			t.Error(`"*/scale" does not match`)
+		}
+	})
+}
+
+func TestWrongPoliciesAreRefused(t *testing.T) {
+	tests := []struct{ name, text, want string }{
+		{"an unknown field", strings.Replace(roleOfTests, "rules:", "rule:", 1), "unknown field"},
+		{"an unknown kind", strings.Replace(roleOfTests, "ClusterRole", "Role", 1), `kind "Role"`},
+		{"another version", strings.Replace(roleOfTests, "/v1", "/v1beta1", 1), "apiVersion"},
+		{"a role twice", roleOfTests + "---" + roleOfTests, "once only"},
+		{"a binding of a missing role", bindingOfTests("alice"), "there is no ClusterRole"},
+		{"a service account", roleOfTests + strings.Replace(bindingOfTests("a"), "kind: User", "kind: ServiceAccount", 1), "ServiceAccount"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := parsePolicy([]byte(tt.text)); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+		})
+	}
+	if _, err := parsePolicy([]byte("# nothing\n---\n# here\n")); err != nil {
+		t.Errorf("a file of comments: %v", err)
+	}
+}

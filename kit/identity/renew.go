@@ -1,0 +1,36 @@
+package identity
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/x509"
+	"fmt"
+	"time"
+)
+
+// Issued reports whether the authority signed a certificate, whatever the time.
+func (a *Authority) Issued(cert *x509.Certificate) bool {
+	return bytes.Equal(cert.RawIssuer, a.cert.RawSubject) && cert.CheckSignatureFrom(a.cert) == nil
+}
+
+// Renew returns a certificate, in PEM, that says the same of the same key as old does, valid from now on for as long as
+// old was. The authority must have signed old itself.
+func (a *Authority) Renew(old *x509.Certificate) ([]byte, error) {
+	if !a.Issued(old) {
+		return nil, fmt.Errorf("certificate %q: not of authority %q", old.Subject.CommonName, a.name)
+	}
+	now := time.Now()
+	next := &x509.Certificate{
+		Subject: old.Subject, KeyUsage: old.KeyUsage, ExtKeyUsage: old.ExtKeyUsage, BasicConstraintsValid: true,
+		DNSNames: old.DNSNames, IPAddresses: old.IPAddresses, URIs: old.URIs,
+		NotBefore: now.Add(-skew), NotAfter: now.Add(old.NotAfter.Sub(old.NotBefore) - skew),
+	}
+	if next.NotAfter.After(a.cert.NotAfter) {
+		next.NotAfter = a.cert.NotAfter
+	}
+	der, err := x509.CreateCertificate(rand.Reader, next, a.cert, old.PublicKey, a.key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate %q: %w", old.Subject.CommonName, err)
+	}
+	return encodeCertificate(der), nil
+}

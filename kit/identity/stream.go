@@ -1,0 +1,95 @@
+package identity
+
+import (
+	"context"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+)
+
+// guardedStream checks the caller's right when the first message comes, and lets nothing out before.
+type guardedStream struct {
+	grpc.ServerStream
+	ctx  context.Context
+	call *call
+
+	mu      sync.Mutex // guards the two below: one goroutine receives while another sends
+	decided bool
+	refusal error
+}
+
+// Context returns the stream's context, with the caller.
+func (s *guardedStream) Context() context.Context { return s.ctx }
+
+// RecvMsg receives a message; with the first one the right is checked.
+func (s *guardedStream) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	message, _ := m.(proto.Message)
+	return s.decide(message)
+}
+
+// SendMsg sends a message, if the caller has the right to get it.
+func (s *guardedStream) SendMsg(m any) error {
+	if err := s.mayAnswer(); err != nil {
+		return err
+	}
+	return s.ServerStream.SendMsg(m)
+}
+
+// SendHeader sends headers, if the caller has the right to get them.
+func (s *guardedStream) SendHeader(md metadata.MD) error {
+	if err := s.mayAnswer(); err != nil {
+		return err
+	}
+	return s.ServerStream.SendHeader(md)
+}
+
+func (s *guardedStream) decide(first proto.Message) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.decided {
+		return s.refusal
+	}
+	s.decided = true
+	if err := s.call.authorize(first); err != nil {
+		s.refusal = s.call.refuse(s.ctx, err)
+		return s.refusal
+	}
+	if s.call.access.GetMutating() {
+		s.call.record.Reason = s.call.reason
+		if s.call.write(s.ctx, Allow, nil) != nil {
+			s.refusal = rpcerr.Unavailable("the audit log cannot be written, so nothing may be changed")
+		}
+	}
+	return s.refusal
+}
+
+func (s *guardedStream) mayAnswer() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refusal != nil || s.decided || s.call.access.GetCheckedByMethod() || s.call.access.GetUnauthenticated() {
+		return s.refusal
+	}
+	return rpcerr.Forbidden("the stream's first message has not come, so nobody knows what it asks for")
+}
+
+// ended maps what the handler returned. A refusal stands, whatever the handler made of it; one that the handler decided
+// itself is recorded here.
+func (s *guardedStream) ended(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refusal != nil {
+		return s.refusal
+	}
+	err = s.call.mapped(s.ctx, err)
+	if refused(err) {
+		return s.call.refuse(s.ctx, err)
+	}
+	return err
+}

@@ -1,0 +1,157 @@
+package manifest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"gopkg.in/yaml.v3"
+)
+
+// places finds the lines of a document's fields. It reads the source again when it is first asked.
+type places struct {
+	source []byte
+	line   int // of the file, where source begins
+
+	once sync.Once
+	root *yaml.Node // nil if the source cannot be read so
+}
+
+// LineOf returns the line of the file, from 1, where the field at path stands. For a field that is not there it is the
+// line of the nearest one around it. Safe for concurrent calls.
+func (d Document) LineOf(path string) int {
+	if d.places == nil {
+		return d.Line
+	}
+	if line := d.places.lineOf(path); path != "" && line > 0 {
+		return line
+	}
+	return d.Line
+}
+
+// Locate adds the file and the lines to an error of Decode. Other errors are returned as they are.
+func (d Document) Locate(err error) error {
+	var found *Errors
+	if !errors.As(err, &found) {
+		return err
+	}
+	located := &Errors{File: d.File, Problems: slices.Clone(found.Problems)}
+	for i, p := range located.Problems {
+		located.Problems[i].Line = d.LineOf(p.Path)
+	}
+	return located
+}
+
+func (p *places) lineOf(path string) int {
+	p.once.Do(func() {
+		var document yaml.Node
+		if yaml.Unmarshal(p.source, &document) == nil && len(document.Content) == 1 {
+			p.root = document.Content[0]
+		}
+	})
+	steps, err := parsePath(path)
+	if p.root == nil || err != nil {
+		return p.line
+	}
+	line, node := p.root.Line, p.root
+	for _, s := range steps {
+		at, child := stepInto(node, s)
+		if child == nil {
+			break
+		}
+		line, node = at, child
+	}
+	return p.line + line - 1
+}
+
+// stepInto returns the child of a node that a step leads to, and the line where that begins; nil if there is none.
+func stepInto(node *yaml.Node, s step) (int, *yaml.Node) {
+	if node.Kind == yaml.AliasNode {
+		node = node.Alias
+	}
+	switch {
+	case node.Kind == yaml.MappingNode:
+		return stepIntoMapping(node, s)
+	case node.Kind != yaml.SequenceNode:
+	case s.pick:
+		for _, element := range node.Content {
+			for _, key := range [...]string{"type", "name"} {
+				if _, v := stepInto(element, step{name: key}); v != nil && v.Value == s.name {
+					return element.Line, element
+				}
+			}
+		}
+	case s.name == "" && s.index < len(node.Content):
+		return node.Content[s.index].Line, node.Content[s.index]
+	}
+	return 0, nil
+}
+
+func stepIntoMapping(node *yaml.Node, s step) (int, *yaml.Node) {
+	name := s.name
+	if name == "" { // a map with numbers for keys
+		name = strconv.Itoa(s.index)
+	}
+	line, value := 0, (*yaml.Node)(nil)
+	for i := 0; i+1 < len(node.Content); i += 2 { // the last one counts: of a key given twice that is the wrong one
+		key := node.Content[i]
+		if key.Value == name || name == "apiVersion" && value == nil && (key.Value == "apiversion" || key.Value == "version") {
+			line, value = key.Line, node.Content[i+1]
+		}
+	}
+	return line, value
+}
+
+// checkAliases refuses YAML that grows beyond a document's limit when its aliases are followed, and aliases that contain
+// themselves. The line is that of the alias or anchor, from 1. Text without aliases costs nothing.
+func checkAliases(text []byte) (int, error) {
+	if !strings.Contains(string(text), "*") || !strings.Contains(string(text), "&") {
+		return 0, nil
+	}
+	var document yaml.Node
+	if yaml.Unmarshal(text, &document) != nil {
+		return 0, nil // the converter will say what is wrong
+	}
+	m := measure{sizes: make(map[*yaml.Node]int)}
+	if size := m.size(&document); m.loop != nil {
+		return m.loop.Line, fmt.Errorf("alias %q contains itself", m.loop.Value)
+	} else if size > maxDocument {
+		return document.Line, fmt.Errorf("the document is longer than %d bytes once its aliases are followed", maxDocument)
+	}
+	return 0, nil
+}
+
+// measure counts what nodes are long when aliases are followed, each anchor once.
+type measure struct {
+	sizes map[*yaml.Node]int // -1 while a node is being counted
+	loop  *yaml.Node         // an alias of something around it
+}
+
+// size returns about how many bytes of JSON a node makes, at most a little more than a document may have.
+func (m *measure) size(node *yaml.Node) int {
+	if node.Kind == yaml.AliasNode {
+		size, known := m.sizes[node.Alias]
+		if size < 0 {
+			m.loop = node
+			return 0
+		}
+		if known {
+			return size
+		}
+		return m.size(node.Alias)
+	}
+	if node.Anchor != "" {
+		m.sizes[node] = -1
+	}
+	size := len(node.Value) + 2
+	for _, child := range node.Content {
+		size = min(size+1+m.size(child), maxDocument+1)
+	}
+	if node.Anchor != "" {
+		m.sizes[node] = size
+	}
+	return size
+}

@@ -1,0 +1,337 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	firstPause = 50 * time.Millisecond
+	longPause  = 5 * time.Second
+	longLife   = 10 * time.Second // a process that lived this long starts over with the shortest pause
+)
+
+// keeper looks after one process. Its run loop alone starts, adopts and ends the process; the other methods
+// record wishes, wake the loop, and read what it knows.
+type keeper struct {
+	name string
+	log  *slog.Logger
+	wake chan struct{} // holds one token: something changed
+
+	mu     sync.Mutex
+	spec   *Spec // nil: not wanted
+	stops  []chan struct{}
+	stat   Status
+	handle *handle // the running process, nil if none
+
+	// Set by attach before the loop runs, then the loop's own.
+	dir   string
+	stray *record // an earlier supervisor's process, told by its environment
+	pause time.Duration
+	ended bool // the last process ended by itself
+}
+
+func newKeeper(name string, log *slog.Logger) *keeper {
+	return &keeper{
+		name: name, log: log.With("process", name), wake: make(chan struct{}, 1),
+		stat: Status{Name: name, Since: time.Now()},
+	}
+}
+
+func (k *keeper) attach(dir string, stray *record) {
+	k.dir, k.stray = dir, stray
+}
+
+func (k *keeper) nudge() {
+	select {
+	case k.wake <- struct{}{}:
+	default: // the loop has a token already and will see everything
+	}
+}
+
+func (k *keeper) want(spec Spec) {
+	spec.Args, spec.Env = slices.Clone(spec.Args), slices.Clone(spec.Env)
+	spec.FinalExits = slices.Clone(spec.FinalExits)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.spec == nil || k.spec.digest() != spec.digest() {
+		k.stat.Final = false
+	} else if k.handle != nil {
+		k.handle.grace = spec.grace()
+	}
+	k.spec = &spec
+	k.nudge()
+}
+
+// unwant returns a channel that is closed when the process is gone.
+func (k *keeper) unwant() <-chan struct{} {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	gone := make(chan struct{})
+	k.spec, k.stops = nil, append(k.stops, gone)
+	k.nudge()
+	return gone
+}
+
+func (k *keeper) idle() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.spec == nil && len(k.stops) == 0
+}
+
+func (k *keeper) status() (st Status, wanted bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.stat, k.spec != nil
+}
+
+func (k *keeper) signal(sig syscall.Signal) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.handle == nil {
+		return fmt.Errorf("signal %q: %w", k.name, ErrNoProcess)
+	}
+	return k.handle.signal(sig)
+}
+
+// run brings the process to what is wanted until ctx ends, or returns true when nothing is wanted any more.
+func (k *keeper) run(ctx context.Context) (finished bool) {
+	defer k.leave()
+	k.adopt()
+	for ctx.Err() == nil {
+		spec, stopping, final := k.wishes()
+		switch h := k.current(); {
+		case h != nil && (stopping || spec == nil || h.Digest != spec.digest()):
+			k.terminate(ctx, h)
+		case stopping:
+			k.stopped()
+		case spec == nil:
+			return true
+		case h != nil:
+			k.watch(ctx, h)
+		case final:
+			k.sleep(ctx, 0)
+		default:
+			k.start(ctx, *spec)
+		}
+	}
+	k.abandon()
+	return false
+}
+
+// abandon forgets who waits in Stop: each has seen for itself that Run ended.
+func (k *keeper) abandon() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.stops = nil
+}
+
+func (k *keeper) wishes() (spec *Spec, stopping, final bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.spec, len(k.stops) > 0, k.stat.Final
+}
+
+func (k *keeper) current() *handle {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.handle
+}
+
+// stopped answers those who wait in Stop: no process runs and its record is gone.
+func (k *keeper) stopped() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, gone := range k.stops {
+		close(gone)
+	}
+	k.stops, k.stat.Final, k.pause = nil, false, 0
+}
+
+// leave lets go of the process, which runs on.
+func (k *keeper) leave() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.handle != nil {
+		k.handle.close()
+		k.handle = nil
+	}
+	k.stat.Running, k.stat.PID = false, 0
+}
+
+// adopt takes over the process that an earlier supervisor recorded, or failing that, one that carries our marker.
+func (k *keeper) adopt() {
+	rec, err := readRecord(k.dir, k.name)
+	if err != nil {
+		k.log.Warn("process record is not readable", "error", err)
+	}
+	h, err := rec.open()
+	if err != nil && k.stray != nil {
+		rec = *k.stray
+		h, err = rec.open()
+	}
+	k.stray = nil
+	if err != nil {
+		if !errors.Is(err, ErrNoProcess) {
+			k.log.Warn("process is not taken over", "error", err)
+		}
+		return
+	}
+	if err := rec.write(k.dir, k.name); err != nil {
+		k.log.Warn("process record is not written", "error", err)
+	}
+	k.log.Info("process taken over", "pid", h.PID)
+	k.holds(h)
+}
+
+func (k *keeper) holds(h *handle) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.handle = h
+	k.stat.Running, k.stat.PID, k.stat.Since, k.stat.LastError = true, h.PID, h.started, nil
+}
+
+func (k *keeper) start(ctx context.Context, spec Spec) {
+	h, err := launch(k.dir, spec)
+	if err != nil {
+		k.failed(err)
+		k.rest(ctx)
+		return
+	}
+	k.log.Info("process started", "pid", h.PID)
+	k.holds(h)
+	k.countRestart()
+	if err := h.record.write(k.dir, k.name); err != nil {
+		// The marker in the environment still tells the next supervisor of it.
+		k.log.Warn("process record is not written", "error", err)
+	}
+}
+
+func (k *keeper) countRestart() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ended {
+		k.stat.Restarts++
+	}
+	k.ended = false
+}
+
+func (k *keeper) failed(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.stat.LastError == nil || k.stat.LastError.Error() != err.Error() {
+		k.log.Error("process does not start", "error", err)
+	}
+	k.stat.LastError = err
+}
+
+// watch waits until the process ends or something else is wanted.
+func (k *keeper) watch(ctx context.Context, h *handle) {
+	select {
+	case <-ctx.Done():
+	case <-k.wake:
+	case <-h.exited:
+		exit := k.buried(h)
+		k.ended = true
+		if k.isFinal(exit) {
+			k.log.Error("process ended for good", "pid", h.PID, "exit", exit.String())
+			return
+		}
+		k.log.Warn("process ended", "pid", h.PID, "exit", exit.String())
+		if exit.At.Sub(h.started) >= longLife {
+			k.pause = 0
+		}
+		k.rest(ctx)
+	}
+}
+
+func (k *keeper) isFinal(exit Exit) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	final := exit.Known && exit.Signal == 0 && k.spec != nil && slices.Contains(k.spec.FinalExits, exit.Code)
+	k.stat.Final = k.stat.Final || final
+	return final
+}
+
+// buried notes that the process of h is gone.
+func (k *keeper) buried(h *handle) Exit {
+	exit := h.reap()
+	h.close()
+	removeRecord(k.dir, k.name)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.handle = nil
+	k.stat.Running, k.stat.PID, k.stat.Since, k.stat.LastExit = false, 0, exit.At, exit
+	return exit
+}
+
+// rest pauses before the next start, longer each time. Another wish ends the pause early; the same wish
+// repeated does not, or a caller who ensures often would undo the back-off.
+func (k *keeper) rest(ctx context.Context) {
+	k.pause = min(max(2*k.pause, firstPause), longPause)
+	end := time.Now().Add(k.pause)
+	for left := k.pause; left > 0 && ctx.Err() == nil; left = time.Until(end) {
+		before, _, _ := k.wishes()
+		k.sleep(ctx, left)
+		if spec, stopping, _ := k.wishes(); stopping || spec == nil || before == nil || spec.digest() != before.digest() {
+			return
+		}
+	}
+}
+
+// sleep waits for a wish or for d, without limit if d is 0.
+func (k *keeper) sleep(ctx context.Context, d time.Duration) {
+	var over <-chan time.Time
+	if d > 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		over = t.C
+	}
+	select {
+	case <-ctx.Done():
+	case <-k.wake:
+	case <-over:
+	}
+}
+
+// terminate ends the process of h, politely first.
+func (k *keeper) terminate(ctx context.Context, h *handle) {
+	_ = h.signal(syscall.SIGTERM) // fails only if the process is gone already
+	t := time.NewTimer(k.graceOf(h))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return
+	case <-h.exited:
+	case <-t.C:
+		k.log.Warn("process ignores SIGTERM", "pid", h.PID)
+		_ = h.signal(syscall.SIGKILL)
+		select {
+		case <-ctx.Done():
+			return
+		case <-h.exited:
+		}
+	}
+	exit := k.buried(h)
+	k.pause, k.ended = 0, false
+	k.log.Info("process stopped", "pid", h.PID, "exit", exit.String())
+}
+
+func (k *keeper) graceOf(h *handle) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return h.grace
+}
+
+func (spec Spec) grace() time.Duration {
+	if spec.Grace > 0 {
+		return spec.Grace
+	}
+	return DefaultGrace
+}

@@ -1,0 +1,151 @@
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The environment of a supervised process names it, for a supervisor that has no record of it. Processes that
+// it starts inherit both names, but not its session, unless a supervisor starts them, which sets its own.
+const (
+	markerName = "WINDLASS_PROCESS"      // <run directory>/<name>
+	digestName = "WINDLASS_PROCESS_SPEC" // digest of its Spec
+)
+
+const ticksPerSecond = 100 // USER_HZ, the same on every architecture that Go runs on
+
+func markers(dir string, spec Spec) []string {
+	return []string{markerName + "=" + filepath.Join(dir, spec.Name), digestName + "=" + spec.digest()}
+}
+
+// strays are running processes by the name in their marker.
+type strays map[string]*record
+
+// take returns the stray of name once.
+func (s strays) take(name string) *record {
+	r := s[name]
+	delete(s, name)
+	return r
+}
+
+// findStrays returns every process that carries a marker of dir. It looks only at leaders of sessions: others
+// merely inherited the marker. Of two with one name it keeps the older.
+func findStrays(dir string) (strays, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	found := strays{}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		name, r, err := readMarker(dir, pid)
+		if err != nil || name == "" {
+			continue // gone meanwhile, or another user's: neither is ours
+		}
+		if old := found[name]; old == nil || r.StartTime < old.StartTime {
+			found[name] = &r
+		}
+	}
+	return found, nil
+}
+
+// readMarker returns an empty name if the process does not carry a marker of dir.
+func readMarker(dir string, pid int) (name string, r record, err error) {
+	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil || !bytes.Contains(environ, []byte(markerName+"="+dir)) {
+		return "", record{}, err
+	}
+	vars := map[string]string{}
+	for kv := range strings.SplitSeq(string(environ), "\x00") {
+		key, value, _ := strings.Cut(kv, "=")
+		vars[key] = value
+	}
+	st, err := readStat(pid)
+	if err != nil || filepath.Dir(vars[markerName]) != dir || st.session != pid {
+		return "", record{}, err
+	}
+	boot, err := bootID()
+	r = record{PID: pid, StartTime: st.startTime, Boot: boot, Digest: vars[digestName]}
+	return filepath.Base(vars[markerName]), r, err
+}
+
+// recordOf describes a process that was just started.
+func recordOf(pid int) (record, error) {
+	st, err := readStat(pid)
+	if err != nil && !errors.Is(err, ErrNoProcess) {
+		return record{}, err
+	}
+	boot, err := bootID()
+	return record{PID: pid, StartTime: st.startTime, Boot: boot}, err
+}
+
+func bootID() (string, error) {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("boot id: %w", err)
+	}
+	return strings.TrimSpace(string(data)), nil
+}
+
+// stat is what is needed of /proc/<pid>/stat.
+type stat struct {
+	session   int
+	startTime uint64
+}
+
+// readStat returns ErrNoProcess for a pid that is free or a zombie's.
+func readStat(pid int) (stat, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return stat{}, ErrNoProcess
+	}
+	if err != nil {
+		return stat{}, err
+	}
+	return parseStat(string(data))
+}
+
+// parseStat counts fields from the last parenthesis: the command before it may contain anything.
+func parseStat(line string) (stat, error) {
+	const state, session, startTime = 3 - 3, 6 - 3, 22 - 3 // numbers of proc(5), less the three up to the parenthesis
+	fields := strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
+	if len(fields) <= startTime {
+		return stat{}, fmt.Errorf("stat of a process: %d fields", len(fields)+2)
+	}
+	var (
+		st  stat
+		err error
+	)
+	if st.session, err = strconv.Atoi(fields[session]); err != nil {
+		return stat{}, fmt.Errorf("stat of a process: session: %w", err)
+	}
+	if st.startTime, err = strconv.ParseUint(fields[startTime], 10, 64); err != nil {
+		return stat{}, fmt.Errorf("stat of a process: start time: %w", err)
+	}
+	if s := fields[state]; s == "Z" || s == "X" {
+		return st, ErrNoProcess
+	}
+	return st, nil
+}
+
+// started converts ticks after boot to the wall clock.
+func (s stat) started() (time.Time, error) {
+	var up unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
+		return time.Time{}, fmt.Errorf("time since boot: %w", err)
+	}
+	age := time.Duration(up.Nano()) - time.Duration(s.startTime)*(time.Second/ticksPerSecond)
+	return time.Now().Add(-age), nil
+}

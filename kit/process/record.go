@@ -1,0 +1,68 @@
+package process
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+const recordSuffix = ".json"
+
+// record is what is written down of a running process. The zero record means none.
+type record struct {
+	PID       int           `json:"pid"`
+	StartTime uint64        `json:"startTime"` // clock ticks after boot, field 22 of /proc/<pid>/stat
+	Boot      string        `json:"bootID"`    // pids and start times mean nothing after a reboot
+	Path      string        `json:"path,omitempty"`
+	Args      []string      `json:"args,omitempty"`
+	Digest    string        `json:"digest"` // of the whole Spec
+	Grace     time.Duration `json:"graceNanoseconds,omitempty"`
+}
+
+// readRecord returns the zero record if there is none.
+func readRecord(dir, name string) (record, error) {
+	data, err := os.ReadFile(filepath.Join(dir, name+recordSuffix))
+	if errors.Is(err, fs.ErrNotExist) {
+		return record{}, nil
+	}
+	if err != nil {
+		return record{}, err
+	}
+	var r record
+	if err := json.Unmarshal(data, &r); err != nil {
+		return record{}, fmt.Errorf("record of %q: %w", name, err)
+	}
+	return r, nil
+}
+
+// write replaces the record in one step. It is not synced: after a crash of the host no process is left for
+// it to mean.
+func (r record) write(dir, name string) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, name+recordSuffix)
+	if err := os.WriteFile(path+".new", append(data, '\n'), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// removeRecord may fail without harm: a record of a process that is gone means nothing.
+func removeRecord(dir, name string) {
+	_ = os.Remove(filepath.Join(dir, name+recordSuffix))
+}
+
+// digest tells specs apart that need different processes.
+func (spec Spec) digest() string {
+	data, _ := json.Marshal([]any{spec.Path, spec.Args, spec.Env, spec.Dir, spec.LogFile}) // strings always encode
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:8])
+}

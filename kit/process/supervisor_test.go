@@ -1,0 +1,465 @@
+package process_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/windlass-dev/windlass/kit/process"
+)
+
+// The test binary is also the program that the tests supervise: this variable says what it shall do.
+const childMode = "PROCESS_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	mode, arg, _ := strings.Cut(os.Getenv(childMode), " ")
+	switch mode {
+	case "":
+		goleak.VerifyTestMain(m)
+	case "wait":
+		fmt.Println("child", os.Getpid(), arg)
+		terminated := make(chan os.Signal, 1)
+		signal.Notify(terminated, syscall.SIGTERM)
+		<-terminated
+	case "stubborn":
+		signal.Ignore(syscall.SIGTERM)
+		fmt.Println("ignoring")
+		select {}
+	case "exit":
+		code, _ := strconv.Atoi(arg)
+		os.Exit(code)
+	case "supervise": // arg: the run directory
+		log := slog.New(slog.DiscardHandler)
+		s := process.NewSupervisor(arg, log)
+		if err := s.Ensure(waiting(arg)); err != nil {
+			panic(err)
+		}
+		panic(s.Run(context.Background()))
+	}
+}
+
+// waiting is a process that waits for SIGTERM; the same spec in every supervisor of dir.
+func waiting(dir string) process.Spec {
+	return spec("worker", "wait", filepath.Join(dir, "worker.log"))
+}
+
+func spec(name, mode, logFile string) process.Spec {
+	return process.Spec{
+		Name: name, Path: "/proc/self/exe", Args: []string{"-test.run=^$"},
+		Env: []string{childMode + "=" + mode}, LogFile: logFile,
+	}
+}
+
+// supervisor runs a supervisor until the returned function is called; whatever it leaves is ended with the test.
+func supervisor(t *testing.T, dir string) (s *process.Supervisor, end func()) {
+	t.Helper()
+	s = process.NewSupervisor(dir, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	ended := false
+	end = func() {
+		if ended {
+			return
+		}
+		ended = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run = %v", err)
+		}
+	}
+	t.Cleanup(func() { end(); stopAll(t, dir) })
+	eventually(t, "the supervisor runs", func() bool {
+		return !errors.Is(s.Stop(t.Context(), "nobody"), process.ErrNotRunning)
+	})
+	return s, end
+}
+
+func stopAll(t *testing.T, dir string) {
+	s := process.NewSupervisor(dir, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	names, err := s.Recorded()
+	if err != nil {
+		t.Error(err)
+	}
+	for _, name := range names {
+		for err = process.ErrNotRunning; errors.Is(err, process.ErrNotRunning) && ctx.Err() == nil; {
+			err = s.Stop(ctx, name)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	cancel()
+	<-done
+}
+
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(15 * time.Second); !cond(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("not within 15 s: %s", what)
+		}
+	}
+}
+
+func statusOf(s *process.Supervisor, name string) process.Status {
+	for _, st := range s.Status() {
+		if st.Name == name {
+			return st
+		}
+	}
+	return process.Status{}
+}
+
+// running waits for a process of that name with another pid than not, and returns its pid.
+func running(t *testing.T, s *process.Supervisor, name string, not int) int {
+	t.Helper()
+	var pid int
+	eventually(t, name+" runs", func() bool {
+		pid = statusOf(s, name).PID
+		return pid != 0 && pid != not
+	})
+	return pid
+}
+
+func alive(pid int) bool {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.Contains(string(data), ") Z ")
+}
+
+// starts counts the children that ever said hello in the log of a "wait" process.
+func starts(t *testing.T, logFile string) int {
+	t.Helper()
+	data, err := os.ReadFile(logFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(data), "child ")
+}
+
+func greeted(t *testing.T, logFile string) {
+	t.Helper()
+	eventually(t, "the child wrote to its log", func() bool {
+		data, _ := os.ReadFile(logFile)
+		return strings.Contains(string(data), "\n")
+	})
+}
+
+func TestAProcessThatIsKilledIsStartedAgain(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := supervisor(t, dir)
+	if err := s.Ensure(waiting(dir)); err != nil {
+		t.Fatal(err)
+	}
+	first := running(t, s, "worker", 0)
+	if err := s.Signal("worker", syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	running(t, s, "worker", first)
+	st := statusOf(s, "worker")
+	if st.Restarts != 1 || st.LastExit.Signal != syscall.SIGKILL || !st.LastExit.Known {
+		t.Errorf("status = %+v, want one restart after a SIGKILL", st)
+	}
+	if seen := st.LastExit.At.Sub(killed); seen > 50*time.Millisecond {
+		t.Errorf("the exit was seen after %v", seen)
+	}
+	if alive(first) {
+		t.Errorf("pid %d still lives", first)
+	}
+}
+
+func TestAStoppedProcessIsGoneAndCanBeEnsuredAgain(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := supervisor(t, dir)
+	pid := 0
+	for range 3 {
+		if err := s.Ensure(waiting(dir)); err != nil {
+			t.Fatal(err)
+		}
+		pid = running(t, s, "worker", pid)
+		if err := s.Stop(t.Context(), "worker"); err != nil {
+			t.Fatal(err)
+		}
+		if alive(pid) || len(s.Status()) != 0 {
+			t.Errorf("after Stop: alive %v, status %+v", alive(pid), s.Status())
+		}
+		if names, err := s.Recorded(); err != nil || len(names) != 0 {
+			t.Errorf("Recorded = %v, %v, want none", names, err)
+		}
+	}
+}
+
+func TestAnIgnoredSIGTERMIsFollowedBySIGKILL(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := supervisor(t, dir)
+	sp := spec("stubborn", "stubborn", filepath.Join(dir, "log"))
+	sp.Grace = 100 * time.Millisecond
+	if err := s.Ensure(sp); err != nil {
+		t.Fatal(err)
+	}
+	pid := running(t, s, "stubborn", 0)
+	greeted(t, sp.LogFile)
+	if err := s.Stop(t.Context(), "stubborn"); err != nil || alive(pid) {
+		t.Errorf("Stop = %v, alive %v", err, alive(pid))
+	}
+}
+
+func TestAChangedSpecRestartsAndTheSameDoesNot(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := supervisor(t, dir)
+	sp := waiting(dir)
+	if err := s.Ensure(sp); err != nil {
+		t.Fatal(err)
+	}
+	first := running(t, s, "worker", 0)
+	greeted(t, sp.LogFile)
+	for range 10 {
+		if err := s.Ensure(sp); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sp.Args = append(sp.Args, "-test.v")
+	if err := s.Ensure(sp); err != nil {
+		t.Fatal(err)
+	}
+	running(t, s, "worker", first)
+	eventually(t, "the second child wrote to its log", func() bool { return starts(t, sp.LogFile) == 2 })
+	if st := statusOf(s, "worker"); alive(first) || st.Restarts != 0 {
+		t.Errorf("old process alive %v, status %+v", alive(first), st)
+	}
+}
+
+func TestAProcessThatEndsWithAFinalCodeIsLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := supervisor(t, dir)
+	sp := spec("done", "exit 3", "")
+	sp.FinalExits = []int{3}
+	if err := s.Ensure(sp); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it ended for good", func() bool { return statusOf(s, "done").Final })
+	if err := s.Ensure(sp); err != nil {
+		t.Fatal(err)
+	}
+	if st := statusOf(s, "done"); !st.Final || st.Restarts != 0 || st.LastExit.Code != 3 {
+		t.Errorf("status = %+v, want final with exit code 3", st)
+	}
+	sp.Env = []string{childMode + "=wait"}
+	if err := s.Ensure(sp); err != nil {
+		t.Fatal(err)
+	}
+	running(t, s, "done", 0)
+	if err := s.Stop(t.Context(), "done"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAProcessThatKeepsEndingIsRestartedMoreAndMoreSlowly(t *testing.T) {
+	s, _ := supervisor(t, t.TempDir())
+	begin := time.Now()
+	if err := s.Ensure(spec("failing", "exit 7", "")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it was restarted four times", func() bool { return statusOf(s, "failing").Restarts >= 4 })
+	if took := time.Since(begin); took < (50+100+200+400)*time.Millisecond {
+		t.Errorf("four restarts within %v", took)
+	}
+	if st := statusOf(s, "failing"); st.LastExit.Code != 7 {
+		t.Errorf("last exit = %v, want code 7", st.LastExit)
+	}
+	if err := s.Stop(t.Context(), "failing"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAProgramThatCannotBeStartedIsTold(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := supervisor(t, dir)
+	broken := filepath.Join(dir, "broken")
+	if err := os.WriteFile(broken, []byte("no program"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Ensure(process.Spec{Name: "broken", Path: broken}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the error is in the status", func() bool { return statusOf(s, "broken").LastError != nil })
+}
+
+func TestBadSpecsAreRefused(t *testing.T) {
+	s := process.NewSupervisor(t.TempDir(), slog.New(slog.DiscardHandler))
+	for name, bad := range map[string]process.Spec{
+		"no name":                     {Path: "/bin/true"},
+		"a name with a slash":         {Name: "a/b", Path: "/bin/true"},
+		"a hidden name":               {Name: ".a", Path: "/bin/true"},
+		"a relative path":             {Name: "a", Path: "true"},
+		"no such program":             {Name: "a", Path: "/nonexistent"},
+		"an environment without name": {Name: "a", Path: "/bin/true", Env: []string{"=x"}},
+		"an argument with NUL":        {Name: "a", Path: "/bin/true", Args: []string{"x\x00y"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := s.Ensure(bad); err == nil {
+				t.Error("Ensure = nil, want an error")
+			}
+		})
+	}
+}
+
+func TestTheNextSupervisorTakesTheProcessOver(t *testing.T) {
+	for name, spoil := range map[string]func(t *testing.T, record string){
+		"when the record is right": func(*testing.T, string) {},
+		"when the record was never written": func(t *testing.T, record string) {
+			if err := os.Remove(record); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"when the record is of another process": func(t *testing.T, record string) {
+			rewrite(t, record, fmt.Sprintf(`{"pid":%d,"startTime":1,"bootID":"other"}`, os.Getpid()))
+		},
+		"when the record is cut off": func(t *testing.T, record string) {
+			rewrite(t, record, `{"pid":`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			s, end := supervisor(t, dir)
+			if err := s.Ensure(waiting(dir)); err != nil {
+				t.Fatal(err)
+			}
+			pid := running(t, s, "worker", 0)
+			greeted(t, waiting(dir).LogFile)
+			since := statusOf(s, "worker").Since
+			end()
+			spoil(t, filepath.Join(dir, "worker.json"))
+			s, _ = supervisor(t, dir)
+			if err := s.Ensure(waiting(dir)); err != nil {
+				t.Fatal(err)
+			}
+			if got := running(t, s, "worker", 0); got != pid || starts(t, waiting(dir).LogFile) != 1 {
+				t.Errorf("pid %d, want %d taken over", got, pid)
+			}
+			if d := statusOf(s, "worker").Since.Sub(since).Abs(); d > time.Second {
+				t.Errorf("start time is off by %v", d)
+			}
+			if err := s.Stop(t.Context(), "worker"); err != nil || alive(pid) {
+				t.Errorf("Stop = %v, alive %v", err, alive(pid))
+			}
+		})
+	}
+}
+
+func rewrite(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestKillingTheSupervisorAtAnyMomentNeverDoublesAProcess(t *testing.T) {
+	dir := t.TempDir()
+	boss, end := supervisor(t, filepath.Join(t.TempDir(), "boss"))
+	defer end()
+	sup := spec("supervisor", "supervise "+dir, "")
+	// The supervisor is killed sooner and sooner after its start, then keeps one child for good.
+	for i := range 12 {
+		if err := boss.Ensure(sup); err != nil {
+			t.Fatal(err)
+		}
+		running(t, boss, "supervisor", 0)
+		<-time.After(time.Duration(24-2*i) * time.Millisecond)
+		_ = boss.Signal("supervisor", syscall.SIGKILL)
+		if err := boss.Stop(t.Context(), "supervisor"); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(carriers(t, filepath.Join(dir, "worker"))); n > 1 {
+			t.Fatalf("%d processes of one name", n)
+		}
+	}
+	s, _ := supervisor(t, dir)
+	if err := s.Ensure(waiting(dir)); err != nil {
+		t.Fatal(err)
+	}
+	pid := running(t, s, "worker", 0)
+	if got := carriers(t, filepath.Join(dir, "worker")); len(got) != 1 || got[0] != pid {
+		t.Errorf("processes = %v, want only %d", got, pid)
+	}
+	// It is nobody's child any more, and its end is still seen.
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	running(t, s, "worker", pid)
+}
+
+// carriers lists the living processes that carry the marker.
+func carriers(t *testing.T, marker string) (pids []int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		if err == nil && alive(pid) && strings.Contains(string(env), "WINDLASS_PROCESS="+marker+"\x00") {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func TestASecondSupervisorIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	supervisor(t, dir)
+	s := process.NewSupervisor(dir, slog.New(slog.DiscardHandler))
+	if err := s.Run(t.Context()); !errors.Is(err, process.ErrLocked) || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
+		t.Errorf("Run = %v, want ErrLocked naming the pid", err)
+	}
+}
+
+func TestMethodsMayBeCalledAtTheSameTime(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := supervisor(t, dir)
+	done := make(chan struct{})
+	for i := range 4 {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			sp := spec("p"+strconv.Itoa(i%2), "wait", "")
+			for range 10 {
+				if err := s.Ensure(sp); err != nil {
+					t.Error(err)
+				}
+				s.Status()
+				_ = s.Signal(sp.Name, syscall.SIGCONT)
+				if err := s.Stop(t.Context(), sp.Name); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+	}
+	for range 4 {
+		<-done
+	}
+	eventually(t, "none is left", func() bool {
+		return len(carriers(t, filepath.Join(dir, "p0")))+len(carriers(t, filepath.Join(dir, "p1"))) == 0
+	})
+}

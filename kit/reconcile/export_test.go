@@ -1,0 +1,6 @@
+package reconcile
+
+import "time"
+
+// ShortenLease makes an elector notice within a test that it was cut off.
+func ShortenLease(e *Elector, ttl time.Duration) { e.ttl = ttl }

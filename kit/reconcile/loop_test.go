@@ -1,0 +1,237 @@
+package reconcile_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/windlass-dev/windlass/kit/reconcile"
+)
+
+// run starts the loop inside a bubble and returns what stops it.
+func run(t *testing.T, l *reconcile.Loop) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- l.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run = %v", err)
+		}
+	}
+}
+
+// looks is a Func that notes when it was called.
+type looks struct {
+	mu    sync.Mutex
+	start time.Time
+	at    []time.Duration
+}
+
+func (l *looks) note() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.at = append(l.at, time.Since(l.start))
+	return len(l.at)
+}
+
+func TestAFailedLookIsRepeatedLaterEachTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := looks{start: time.Now()}
+		l := reconcile.NewLoop("test", 2, func(context.Context, string) (time.Time, error) {
+			if seen.note() < 5 {
+				return time.Time{}, errors.New("not yet")
+			}
+			return time.Time{}, nil
+		}, slog.New(slog.DiscardHandler))
+		stop := run(t, l)
+		l.Add("a")
+		time.Sleep(time.Hour)
+		stop()
+		want := []time.Duration{0, 50 * time.Millisecond, 150 * time.Millisecond, 350 * time.Millisecond, 750 * time.Millisecond}
+		if diff := cmp.Diff(want, seen.at); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestTheBackOffEndsAtThirtySecondsAndIsForgottenAfterSuccess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := looks{start: time.Now()}
+		l := reconcile.NewLoop("test", 1, func(context.Context, string) (time.Time, error) {
+			if n := seen.note(); n == 20 || n > 21 {
+				return time.Time{}, nil
+			}
+			return time.Time{}, errors.New("not yet")
+		}, slog.New(slog.DiscardHandler))
+		stop := run(t, l)
+		l.Add("a")
+		time.Sleep(time.Hour)
+		l.Add("a")
+		time.Sleep(time.Hour)
+		stop()
+		if len(seen.at) != 22 {
+			t.Fatalf("%d looks, want 22", len(seen.at))
+		}
+		if gap := seen.at[19] - seen.at[18]; gap != 30*time.Second {
+			t.Errorf("last wait = %v, want 30s", gap)
+		}
+		if gap := seen.at[21] - seen.at[20]; gap != 50*time.Millisecond {
+			t.Errorf("first wait after a success = %v, want 50ms", gap)
+		}
+	})
+}
+
+func TestALookHappensAgainWhenItAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := looks{start: time.Now()}
+		l := reconcile.NewLoop("test", 1, func(context.Context, string) (time.Time, error) {
+			if seen.note() == 1 {
+				return time.Now().Add(10 * time.Minute), nil
+			}
+			return time.Time{}, nil
+		}, slog.New(slog.DiscardHandler))
+		stop := run(t, l)
+		l.Add("a")
+		time.Sleep(time.Hour)
+		stop()
+		if diff := cmp.Diff([]time.Duration{0, 10 * time.Minute}, seen.at); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestAWakeTimeInThePastDoesNotSpin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := looks{start: time.Now()}
+		l := reconcile.NewLoop("test", 1, func(context.Context, string) (time.Time, error) {
+			seen.note()
+			return time.Unix(1, 0), nil
+		}, slog.New(slog.DiscardHandler))
+		stop := run(t, l)
+		l.Add("a")
+		time.Sleep(time.Second)
+		stop()
+		if len(seen.at) > 101 {
+			t.Errorf("%d looks in a second", len(seen.at))
+		}
+	})
+}
+
+func TestAKeyIsNeverLookedAtTwiceAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const keys, adds = 3, 100
+		var mu sync.Mutex
+		busy, most, total := map[string]int{}, 0, map[string]int{}
+		l := reconcile.NewLoop("test", 8, func(_ context.Context, key string) (time.Time, error) {
+			mu.Lock()
+			busy[key]++
+			most = max(most, busy[key])
+			total[key]++
+			mu.Unlock()
+			time.Sleep(7 * time.Millisecond)
+			mu.Lock()
+			busy[key]--
+			mu.Unlock()
+			return time.Time{}, nil
+		}, slog.New(slog.DiscardHandler))
+		stop := run(t, l)
+		for range adds {
+			for k := range keys {
+				l.Add(fmt.Sprint(k))
+			}
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(time.Second)
+		stop()
+		if most != 1 || len(total) != keys {
+			t.Errorf("%d looks at once, %d keys", most, len(total))
+		}
+	})
+}
+
+func TestKeysAddedDuringALookAreLookedAtAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := looks{start: time.Now()}
+		l := reconcile.NewLoop("test", 1, func(context.Context, string) (time.Time, error) {
+			seen.note()
+			time.Sleep(time.Second)
+			return time.Time{}, nil
+		}, slog.New(slog.DiscardHandler))
+		stop := run(t, l)
+		l.Add("a")
+		time.Sleep(500 * time.Millisecond)
+		l.Add("a")
+		time.Sleep(time.Hour)
+		stop()
+		if diff := cmp.Diff([]time.Duration{0, time.Second}, seen.at); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestWhatWasNotSettledIsKnownInTheNextTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var second bool
+		got := map[string]int{}
+		l := reconcile.NewLoop("test", 1, func(_ context.Context, key string) (time.Time, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if second {
+				got[key]++
+				return time.Time{}, nil
+			}
+			switch key {
+			case "failed":
+				return time.Time{}, errors.New("not yet")
+			case "later":
+				return time.Now().Add(time.Hour), nil
+			default:
+				return time.Time{}, nil
+			}
+		}, slog.New(slog.DiscardHandler))
+		for _, key := range []string{"failed", "later", "settled"} {
+			l.Add(key)
+		}
+		stop := run(t, l)
+		time.Sleep(time.Minute)
+		stop()
+		l.Add("between")
+		second = true
+		stop = run(t, l)
+		time.Sleep(time.Minute)
+		stop()
+		if diff := cmp.Diff(map[string]int{"failed": 1, "later": 1, "between": 1}, got); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestAnErrorIsLoggedOncePerText(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		n := 0
+		l := reconcile.NewLoop("test", 1, func(context.Context, string) (time.Time, error) {
+			n++
+			return time.Time{}, fmt.Errorf("reason %d", n/10)
+		}, slog.New(slog.NewTextHandler(&out, nil)))
+		stop := run(t, l)
+		l.Add("a")
+		time.Sleep(5 * time.Minute)
+		stop()
+		if lines, want := strings.Count(out.String(), "\n"), n/10+1; n < 15 || lines != want {
+			t.Errorf("%d lines for %d errors, want %d", lines, n, want)
+		}
+	})
+}

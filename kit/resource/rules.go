@@ -1,0 +1,244 @@
+package resource
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// checkIdentity settles apiVersion, kind, namespace and name of a new object. Names come before everything else: who applies an
+// example with placeholders hears of these and not of what follows from them.
+func (t *Table[T]) checkIdentity(obj T) error {
+	bad := t.typeFields(obj)
+	setTypeFields(obj, t.typ)
+	m := ensureMetadata(obj)
+	bad = append(bad, t.namespaceFields(m)...)
+	if m.Name == "" && m.GenerateName != "" {
+		m.Name = m.GenerateName + suffix()
+	}
+	bad = append(bad, t.nameFields(m)...)
+	if len(bad) > 0 {
+		return rpcerr.Invalid(bad...)
+	}
+	if m.Namespace != "" && t.cfg.HasNamespace != nil && !t.cfg.HasNamespace(m.Namespace) {
+		return rpcerr.NotFoundField("Namespace", m.Namespace, "metadata.namespace")
+	}
+	return nil
+}
+
+func (t *Table[T]) typeFields(obj T) []rpcerr.Field {
+	var bad []rpcerr.Field
+	if v, want := obj.GetApiVersion(), APIVersion(t.typ); v != "" && v != want {
+		bad = append(bad, rpcerr.Field{Path: "apiVersion", Description: fmt.Sprintf("is %q, must be %q", v, want)})
+	}
+	if v, want := obj.GetKind(), t.typ.GetKind(); v != "" && v != want {
+		bad = append(bad, rpcerr.Field{Path: "kind", Description: fmt.Sprintf("is %q, must be %q", v, want)})
+	}
+	return bad
+}
+
+func (t *Table[T]) namespaceFields(m *metav1.ObjectMeta) []rpcerr.Field {
+	if !t.typ.GetNamespaced() {
+		if m.Namespace != "" {
+			return []rpcerr.Field{{Path: "metadata.namespace", Description: "must be empty: the kind has no namespaces"}}
+		}
+		return nil
+	}
+	if m.Namespace == "" {
+		m.Namespace = t.typ.GetDefaultNamespace()
+	}
+	if m.Namespace == "" {
+		return []rpcerr.Field{{Path: "metadata.namespace", Description: "must be given"}}
+	}
+	if msgs := validation.IsDNS1123Label(m.Namespace); len(msgs) > 0 {
+		return []rpcerr.Field{{Path: "metadata.namespace", Description: fmt.Sprintf("invalid value %q: %s", m.Namespace, msgs[0])}}
+	}
+	return nil
+}
+
+func (t *Table[T]) nameFields(m *metav1.ObjectMeta) []rpcerr.Field {
+	if m.Name == "" {
+		return []rpcerr.Field{{Path: "metadata.name", Description: "must be given (or metadata.generateName)"}}
+	}
+	if msgs := validation.IsDNS1123Subdomain(m.Name); len(msgs) > 0 {
+		return []rpcerr.Field{{Path: "metadata.name", Description: fmt.Sprintf("invalid value %q: %s", m.Name, msgs[0])}}
+	}
+	if t.cfg.Singleton != "" && m.Name != t.cfg.Singleton {
+		return []rpcerr.Field{{Path: "metadata.name", Description: fmt.Sprintf("is %q, must be %q: there is one object of this kind", m.Name, t.cfg.Singleton)}}
+	}
+	return nil
+}
+
+// check applies defaults and all rules to a write. old is the zero T for a creation.
+func (t *Table[T]) check(ctx context.Context, old, obj T) error {
+	if t.cfg.Default != nil {
+		t.cfg.Default(obj)
+	}
+	bad := metadataFields(obj.GetMetadata())
+	if err := rpcerr.Validate(t.validator, obj); err != nil {
+		fields, ok := rpcerr.Fields(err)
+		if !ok {
+			return err
+		}
+		bad = append(bad, fields...)
+	}
+	if t.cfg.Validate != nil {
+		bad = append(bad, t.cfg.Validate(obj)...)
+	}
+	exists := old.ProtoReflect().IsValid()
+	if exists && t.cfg.ValidateUpdate != nil {
+		bad = append(bad, t.cfg.ValidateUpdate(old, obj)...)
+	}
+	if len(bad) > 0 && !(exists && onlyRemovesFinalizers(old, obj)) {
+		return rpcerr.Invalid(bad...)
+	}
+	if t.cfg.Admit != nil {
+		return t.cfg.Admit(ctx, old, obj)
+	}
+	return nil
+}
+
+// onlyRemovesFinalizers reports whether a write of an object that is being deleted does nothing but let it go: no rule may
+// stand in the way of that, or an object that became invalid could never be deleted.
+func onlyRemovesFinalizers(old, obj Object) bool {
+	if !Deleting(old) || len(obj.GetMetadata().GetFinalizers()) >= len(old.GetMetadata().GetFinalizers()) {
+		return false
+	}
+	a := proto.Clone(old).(Object)
+	a.GetMetadata().Finalizers = obj.GetMetadata().GetFinalizers()
+	return proto.Equal(a, obj)
+}
+
+func metadataFields(m *metav1.ObjectMeta) []rpcerr.Field {
+	var bad []rpcerr.Field
+	for k, v := range m.GetLabels() {
+		path := fmt.Sprintf("metadata.labels['%s']", k)
+		for _, msg := range validation.IsQualifiedName(k) {
+			bad = append(bad, rpcerr.Field{Path: path, Description: "invalid key: " + msg})
+		}
+		for _, msg := range validation.IsValidLabelValue(v) {
+			bad = append(bad, rpcerr.Field{Path: path, Description: fmt.Sprintf("invalid value %q: %s", v, msg)})
+		}
+	}
+	for k := range m.GetAnnotations() {
+		for _, msg := range validation.IsQualifiedName(strings.ToLower(k)) {
+			bad = append(bad, rpcerr.Field{Path: fmt.Sprintf("metadata.annotations['%s']", k), Description: "invalid key: " + msg})
+		}
+	}
+	for i, f := range m.GetFinalizers() {
+		for _, msg := range validation.IsQualifiedName(f) {
+			bad = append(bad, rpcerr.Field{Path: fmt.Sprintf("metadata.finalizers[%d]", i), Description: msg})
+		}
+	}
+	controllers := 0
+	for _, o := range m.GetOwnerReferences() {
+		if o.GetController() {
+			controllers++
+		}
+	}
+	if controllers > 1 {
+		bad = append(bad, rpcerr.Field{Path: "metadata.ownerReferences", Description: "only one owner may be the controller"})
+	}
+	slices.SortFunc(bad, func(a, b rpcerr.Field) int { return strings.Compare(a.Path, b.Path) })
+	return bad
+}
+
+// suffix returns five random characters for a generated name, of those that spell no words.
+func suffix() string {
+	const letters = "bcdfghjklmnpqrstvwxz2456789"
+	var raw [5]byte
+	if _, err := rand.Read(raw[:]); err != nil {
+		panic(err) // the standard library promises that it does not happen
+	}
+	for i, b := range raw {
+		raw[i] = letters[int(b)%len(letters)]
+	}
+	return string(raw[:])
+}
+
+// GenerateName returns base with five random characters added.
+func GenerateName(base string) string { return base + suffix() }
+
+// FormatRevision returns a revision as a resourceVersion.
+func FormatRevision(r int64) string { return strconv.FormatInt(r, 10) }
+
+// ParseRevision returns the revision that a resourceVersion stands for; 0 if it is empty.
+func ParseRevision(s string) (int64, error) {
+	if s == "" {
+		return 0, nil
+	}
+	r, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || r < 0 {
+		return 0, rpcerr.Invalid(rpcerr.Field{Path: "resourceVersion", Description: fmt.Sprintf("%q is no revision: it must be a decimal number", s)})
+	}
+	return r, nil
+}
+
+func revisionOf(o Object) int64 {
+	r, err := strconv.ParseInt(o.GetMetadata().GetResourceVersion(), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return r
+}
+
+func setTypeFields(o Object, typ *metav1.ResourceType) {
+	m := o.ProtoReflect()
+	f := m.Descriptor().Fields()
+	m.Set(f.ByName("api_version"), protoreflect.ValueOfString(APIVersion(typ)))
+	m.Set(f.ByName("kind"), protoreflect.ValueOfString(typ.GetKind()))
+}
+
+func ensureMetadata(o Object) *metav1.ObjectMeta {
+	if o.GetMetadata() == nil {
+		m := o.ProtoReflect()
+		m.Set(m.Descriptor().Fields().ByName("metadata"), protoreflect.ValueOfMessage((&metav1.ObjectMeta{}).ProtoReflect()))
+	}
+	return o.GetMetadata()
+}
+
+func clearField(o Object, name protoreflect.Name) {
+	if f := o.ProtoReflect().Descriptor().Fields().ByName(name); f != nil {
+		o.ProtoReflect().Clear(f)
+	}
+}
+
+func copyField(dst, src Object, name protoreflect.Name) {
+	f := dst.ProtoReflect().Descriptor().Fields().ByName(name)
+	if f == nil {
+		return
+	}
+	if !src.ProtoReflect().Has(f) {
+		dst.ProtoReflect().Clear(f)
+		return
+	}
+	dst.ProtoReflect().Set(f, protoreflect.ValueOfMessage(proto.Clone(src.ProtoReflect().Get(f).Message().Interface()).ProtoReflect()))
+}
+
+func sameField(a, b Object, name protoreflect.Name) bool {
+	f := a.ProtoReflect().Descriptor().Fields().ByName(name)
+	if f == nil {
+		return true
+	}
+	x, y := a.ProtoReflect(), b.ProtoReflect()
+	if x.Has(f) != y.Has(f) {
+		return false
+	}
+	return !x.Has(f) || proto.Equal(x.Get(f).Message().Interface(), y.Get(f).Message().Interface())
+}
+
+func appendMissing(list []string, s string) []string {
+	if slices.Contains(list, s) {
+		return list
+	}
+	return append(list, s)
+}

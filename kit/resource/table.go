@@ -1,0 +1,461 @@
+package resource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"buf.build/go/protovalidate"
+	"github.com/google/uuid"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/store"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// Config is what the owner of a kind says about it. All functions may be nil; none may modify an object but Default.
+type Config[T Object] struct {
+	// Default fills in what an object leaves out, on every write.
+	Default func(obj T)
+	// Validate returns what is wrong with an object beyond the rules of its proto.
+	Validate func(obj T) []rpcerr.Field
+	// ValidateUpdate returns what is wrong with a change.
+	ValidateUpdate func(old, obj T) []rpcerr.Field
+	// Admit has the last word on a write by whoever stands in ctx; old is the zero T for a creation, obj is the zero T for a deletion.
+	// Its errors are made by rpcerr.
+	Admit func(ctx context.Context, old, obj T) error
+	// HasNamespace reports whether a namespace exists.
+	HasNamespace func(namespace string) bool
+	// Finalizers are put on every new object.
+	Finalizers []string
+	// Singleton is the only name that an object may have; empty means any.
+	Singleton string
+	// KeepStatus lets a creation bring a status; kinds without a split between spec and status need it.
+	KeepStatus bool
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+	// Log hears of trouble; nil means slog.Default().
+	Log *slog.Logger
+}
+
+// Table is all objects of one kind: their records, their cache and the rules by which they change.
+// All methods may be called concurrently once Run runs.
+type Table[T Object] struct {
+	*Cache[T]
+	st        *store.Store
+	cfg       Config[T]
+	typ       *metav1.ResourceType
+	validator protovalidate.Validator
+}
+
+// NewTable returns the table of a kind in a service's store. Nothing is read before Run.
+func NewTable[T Object](st *store.Store, validator protovalidate.Validator, cfg Config[T]) *Table[T] {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	var zero T
+	return &Table[T]{Cache: NewCache[T](), st: st, cfg: cfg, validator: validator, typ: TypeOf(zero.ProtoReflect().Descriptor())}
+}
+
+// Type returns how the kind is addressed.
+func (t *Table[T]) Type() *metav1.ResourceType { return t.typ }
+
+// maxRetries bounds how often a write without a revision is tried again after it met another one.
+const maxRetries = 16
+
+func (t *Table[T]) prefix() string { return t.typ.GetPlural() + "/" }
+
+func (t *Table[T]) key(k Key) string {
+	ns := k.Namespace
+	if ns == "" {
+		ns = "-"
+	}
+	return t.prefix() + ns + "/" + k.Name
+}
+
+// Run keeps the cache in step with etcd until ctx ends.
+func (t *Table[T]) Run(ctx context.Context) error {
+	backoff := 50 * time.Millisecond
+	for ctx.Err() == nil {
+		err := t.follow(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		t.cfg.Log.WarnContext(ctx, "watch of a kind broke off", "kind", t.typ.GetKind(), "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(backoff):
+			backoff = min(2*backoff, time.Second)
+		}
+	}
+	return nil
+}
+
+// follow fills the cache and takes in every change until the watch ends.
+func (t *Table[T]) follow(ctx context.Context) error {
+	objects, revision, err := t.readAll(ctx)
+	if err != nil {
+		return err
+	}
+	t.Replace(objects, revision)
+	w := t.st.Watch(ctx, t.prefix(), revision)
+	for b := range w.Batches() {
+		changes, err := t.changes(b)
+		if err != nil {
+			return err
+		}
+		t.Step(b.Revision, changes)
+	}
+	return w.Err()
+}
+
+func (t *Table[T]) readAll(ctx context.Context) ([]T, int64, error) {
+	page, err := t.st.List(ctx, t.prefix(), store.ListOptions{})
+	if err != nil {
+		return nil, 0, err
+	}
+	objects := make([]T, 0, len(page.Records))
+	for _, r := range page.Records {
+		o, err := t.decode(r.Value, r.Revision)
+		if err != nil {
+			return nil, 0, fmt.Errorf("record %q: %w", r.Key, err)
+		}
+		objects = append(objects, o)
+	}
+	return objects, page.Revision, nil
+}
+
+func (t *Table[T]) changes(b store.Batch) ([]Change[T], error) {
+	out := make([]Change[T], 0, len(b.Events))
+	for _, e := range b.Events {
+		ns, name, _ := strings.Cut(strings.TrimPrefix(e.Record.Key, t.prefix()), "/")
+		if ns == "-" {
+			ns = ""
+		}
+		ch := Change[T]{Key: Key{Namespace: ns, Name: name}, Deleted: e.Deleted}
+		var err error
+		if e.Previous != nil {
+			ch.Existed = true
+			if ch.Previous, err = t.decode(e.Previous, 0); err != nil {
+				return nil, fmt.Errorf("record %q: %w", e.Record.Key, err)
+			}
+		}
+		if e.Deleted {
+			if !ch.Existed { // its last state was compacted away; the cache still has it
+				if ch.Previous, ch.Existed = t.Lookup(ch.Key.Namespace, ch.Key.Name); !ch.Existed {
+					continue
+				}
+			}
+			ch.Object = Clone(ch.Previous)
+			ch.Object.GetMetadata().ResourceVersion = FormatRevision(b.Revision)
+		} else if ch.Object, err = t.decode(e.Record.Value, e.Record.Revision); err != nil {
+			return nil, fmt.Errorf("record %q: %w", e.Record.Key, err)
+		}
+		out = append(out, ch)
+	}
+	return out, nil
+}
+
+func (t *Table[T]) decode(value []byte, revision int64) (T, error) {
+	var zero T
+	o := zero.ProtoReflect().New().Interface().(T)
+	if err := proto.Unmarshal(value, o); err != nil {
+		return zero, err
+	}
+	if o.GetMetadata() == nil {
+		return zero, errors.New("record has no metadata")
+	}
+	if revision > 0 {
+		o.GetMetadata().ResourceVersion = FormatRevision(revision)
+	}
+	return o, nil
+}
+
+// encode returns the bytes to store. The revision is etcd's to say, so it is not part of them.
+func (t *Table[T]) encode(o T) ([]byte, error) {
+	o = Clone(o)
+	o.GetMetadata().ResourceVersion = ""
+	return proto.MarshalOptions{Deterministic: true}.Marshal(o)
+}
+
+// Get returns an object as it is in etcd now; rpcerr.NotFound if there is none. The caller may modify it.
+func (t *Table[T]) Get(ctx context.Context, namespace, name string) (T, error) {
+	var zero T
+	r, err := t.st.Get(ctx, t.key(Key{Namespace: namespace, Name: name}))
+	if errors.Is(err, store.ErrNotFound) {
+		return zero, rpcerr.NotFound(t.typ.GetKind(), name)
+	}
+	if err != nil {
+		return zero, err
+	}
+	return t.decode(r.Value, r.Revision)
+}
+
+// WriteOptions says how a write is to be done.
+type WriteOptions struct {
+	DryRun bool // check everything, store nothing
+}
+
+// Create stores a new object and returns it as stored. It takes name, namespace, labels, annotations, finalizers, owners and
+// spec from obj and makes everything else itself.
+func (t *Table[T]) Create(ctx context.Context, obj T, opts ...WriteOptions) (T, error) {
+	obj, err := t.prepareCreate(ctx, obj)
+	if err != nil {
+		return obj, err
+	}
+	if dryRun(opts) {
+		return obj, t.absent(ctx, obj)
+	}
+	value, err := t.encode(obj)
+	if err != nil {
+		return obj, err
+	}
+	revision, err := t.st.Commit(ctx, store.Put(t.key(KeyOf(obj)), value, 0))
+	if errors.Is(err, store.ErrExists) {
+		return obj, rpcerr.Exists(t.typ.GetKind(), obj.GetMetadata().GetName())
+	}
+	return t.written(ctx, obj, revision, err)
+}
+
+func (t *Table[T]) absent(ctx context.Context, obj T) error {
+	_, err := t.st.Get(ctx, t.key(KeyOf(obj)))
+	if err == nil {
+		return rpcerr.Exists(t.typ.GetKind(), obj.GetMetadata().GetName())
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+func (t *Table[T]) prepareCreate(ctx context.Context, obj T) (T, error) {
+	var zero T
+	obj = Clone(obj)
+	if err := t.checkIdentity(obj); err != nil {
+		return zero, err
+	}
+	m := obj.GetMetadata()
+	m.Uid, m.ResourceVersion, m.Generation = uuid.NewString(), "", 1
+	m.CreationTimestamp, m.DeletionTimestamp, m.DeletionGracePeriodSeconds = t.now(), nil, nil
+	for _, f := range t.cfg.Finalizers {
+		m.Finalizers = appendMissing(m.Finalizers, f)
+	}
+	if !t.cfg.KeepStatus {
+		clearField(obj, "status")
+	}
+	if err := t.check(ctx, zero, obj); err != nil {
+		return zero, err
+	}
+	return obj, nil
+}
+
+// Update replaces labels, annotations, finalizers, owners and spec of an object. Its resourceVersion must be the one that was read; without
+// one the newest object is replaced. The status stays. An object that is being deleted goes with its last finalizer.
+func (t *Table[T]) Update(ctx context.Context, obj T, opts ...WriteOptions) (T, error) {
+	return t.change(ctx, KeyOf(obj), preconditions(obj), opts, func(old T) (T, error) {
+		next := Clone(obj)
+		copyField(next, old, "status")
+		return next, nil
+	})
+}
+
+// UpdateStatus replaces the status of an object; everything else stays. Its resourceVersion must be the one that was read; without one
+// the newest object is changed.
+func (t *Table[T]) UpdateStatus(ctx context.Context, obj T, opts ...WriteOptions) (T, error) {
+	return t.change(ctx, KeyOf(obj), preconditions(obj), opts, func(old T) (T, error) {
+		next := Clone(old)
+		copyField(next, obj, "status")
+		return next, nil
+	})
+}
+
+// Modify reads an object, has f change a copy of it (spec, metadata and status alike), and stores it if it is still as it was read; if not, all over
+// again. f may run several times; an error of f ends it.
+func (t *Table[T]) Modify(ctx context.Context, key Key, f func(obj T) error) (T, error) {
+	return t.change(ctx, key, nil, nil, func(old T) (T, error) {
+		next := Clone(old)
+		return next, f(next)
+	})
+}
+
+func preconditions(obj Object) *metav1.Preconditions {
+	m := obj.GetMetadata()
+	return &metav1.Preconditions{Uid: m.GetUid(), ResourceVersion: m.GetResourceVersion()}
+}
+
+// change is the one way in which an object that exists is written.
+func (t *Table[T]) change(ctx context.Context, key Key, pre *metav1.Preconditions, opts []WriteOptions, f func(old T) (T, error)) (T, error) {
+	var zero T
+	for try := 0; ; try++ {
+		old, err := t.Get(ctx, key.Namespace, key.Name)
+		if err != nil {
+			return zero, err
+		}
+		if err := t.hold(old, pre); err != nil {
+			return zero, err
+		}
+		next, err := f(old)
+		if err != nil {
+			return zero, err
+		}
+		out, err := t.replace(ctx, old, next, opts)
+		if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
+			if pre.GetResourceVersion() == "" && try < maxRetries {
+				continue
+			}
+			return zero, rpcerr.Conflict(t.typ.GetKind(), key.Name, "")
+		}
+		return out, err
+	}
+}
+
+// hold returns an error if preconditions do not hold for an object.
+func (t *Table[T]) hold(old T, pre *metav1.Preconditions) error {
+	m := old.GetMetadata()
+	if u := pre.GetUid(); u != "" && u != m.GetUid() {
+		return rpcerr.Conflict(t.typ.GetKind(), m.GetName(), fmt.Sprintf("uid is %s, not %s", m.GetUid(), u))
+	}
+	if r := pre.GetResourceVersion(); r != "" && r != m.GetResourceVersion() {
+		return rpcerr.Conflict(t.typ.GetKind(), m.GetName(), fmt.Sprintf("resourceVersion is %s, not %s", m.GetResourceVersion(), r))
+	}
+	return nil
+}
+
+// replace stores next where old is, unless nothing differs.
+func (t *Table[T]) replace(ctx context.Context, old, next T, opts []WriteOptions) (T, error) {
+	var zero T
+	if next.GetMetadata() == nil {
+		return zero, rpcerr.Invalid(rpcerr.Field{Path: "metadata", Description: "must be there"})
+	}
+	if err := t.keepIdentity(old, next); err != nil {
+		return zero, err
+	}
+	if err := t.check(ctx, old, next); err != nil {
+		return zero, err
+	}
+	if proto.Equal(old, next) {
+		return old, nil
+	}
+	if !sameField(old, next, "spec") {
+		next.GetMetadata().Generation++
+	}
+	if dryRun(opts) {
+		return next, nil
+	}
+	was := revisionOf(old)
+	if Deleting(next) && len(next.GetMetadata().GetFinalizers()) == 0 {
+		revision, err := t.st.Commit(ctx, store.Delete(t.key(KeyOf(old)), was))
+		return t.written(ctx, next, revision, err)
+	}
+	value, err := t.encode(next)
+	if err != nil {
+		return zero, err
+	}
+	revision, err := t.st.Commit(ctx, store.Put(t.key(KeyOf(old)), value, was))
+	return t.written(ctx, next, revision, err)
+}
+
+// keepIdentity puts what only the server writes into next, and refuses another apiVersion, kind, name, uid or time of deletion.
+func (t *Table[T]) keepIdentity(old, next T) error {
+	if fields := t.typeFields(next); len(fields) > 0 {
+		return rpcerr.Invalid(fields...)
+	}
+	o, n := old.GetMetadata(), next.GetMetadata()
+	var bad []rpcerr.Field
+	if n.Name != "" && n.Name != o.Name {
+		bad = append(bad, rpcerr.Field{Path: "metadata.name", Description: fmt.Sprintf("cannot be changed from %q to %q", o.Name, n.Name)})
+	}
+	if n.Namespace != "" && n.Namespace != o.Namespace {
+		bad = append(bad, rpcerr.Field{Path: "metadata.namespace", Description: fmt.Sprintf("cannot be changed from %q to %q", o.Namespace, n.Namespace)})
+	}
+	if o.DeletionTimestamp != nil {
+		for _, f := range n.Finalizers {
+			if !slices.Contains(o.Finalizers, f) {
+				bad = append(bad, rpcerr.Field{Path: "metadata.finalizers", Description: fmt.Sprintf("%q cannot be added while the object is being deleted", f)})
+			}
+		}
+	}
+	if len(bad) > 0 {
+		return rpcerr.Invalid(bad...)
+	}
+	setTypeFields(next, t.typ)
+	n.Name, n.Namespace, n.GenerateName, n.Uid = o.Name, o.Namespace, o.GenerateName, o.Uid
+	n.ResourceVersion, n.Generation = o.ResourceVersion, o.Generation
+	n.CreationTimestamp, n.DeletionTimestamp, n.DeletionGracePeriodSeconds = o.CreationTimestamp, o.DeletionTimestamp, o.DeletionGracePeriodSeconds
+	return nil
+}
+
+// Delete asks for the deletion of an object and returns it as it is then: with finalizers it stays and carries a time of deletion, without it
+// is gone. Asked again it changes nothing.
+func (t *Table[T]) Delete(ctx context.Context, namespace, name string, pre *metav1.Preconditions, opts ...WriteOptions) (T, error) {
+	var zero T
+	key := Key{Namespace: namespace, Name: name}
+	for try := 0; ; try++ {
+		old, err := t.Get(ctx, namespace, name)
+		if err != nil {
+			return zero, err
+		}
+		if err := t.hold(old, pre); err != nil {
+			return zero, err
+		}
+		out, err := t.remove(ctx, old, opts)
+		if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
+			if pre.GetResourceVersion() == "" && try < maxRetries {
+				continue
+			}
+			return zero, rpcerr.Conflict(t.typ.GetKind(), key.Name, "")
+		}
+		return out, err
+	}
+}
+
+func (t *Table[T]) remove(ctx context.Context, old T, opts []WriteOptions) (T, error) {
+	var zero T
+	if t.cfg.Admit != nil {
+		if err := t.cfg.Admit(ctx, old, zero); err != nil {
+			return zero, err
+		}
+	}
+	if Deleting(old) || dryRun(opts) {
+		return old, nil
+	}
+	next := Clone(old)
+	next.GetMetadata().DeletionTimestamp = t.now()
+	was, key := revisionOf(old), t.key(KeyOf(old))
+	if len(old.GetMetadata().GetFinalizers()) == 0 {
+		revision, err := t.st.Commit(ctx, store.Delete(key, was))
+		return t.written(ctx, next, revision, err)
+	}
+	value, err := t.encode(next)
+	if err != nil {
+		return zero, err
+	}
+	revision, err := t.st.Commit(ctx, store.Put(key, value, was))
+	return t.written(ctx, next, revision, err)
+}
+
+// written returns an object at its new revision once the cache shows it, so that whoever writes sees its own write there.
+func (t *Table[T]) written(ctx context.Context, obj T, revision int64, err error) (T, error) {
+	if err != nil {
+		var zero T
+		return zero, err
+	}
+	obj.GetMetadata().ResourceVersion = FormatRevision(revision)
+	// The write is done, so a cache that lags behind until the caller's time is over is no error of it.
+	_ = t.WaitRevision(ctx, revision)
+	return obj, nil
+}
+
+func (t *Table[T]) now() *timestamppb.Timestamp {
+	return &timestamppb.Timestamp{Seconds: t.cfg.Now().Unix()}
+}
+
+func dryRun(opts []WriteOptions) bool { return len(opts) > 0 && opts[0].DryRun }

@@ -1,0 +1,161 @@
+package store
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+)
+
+const (
+	keepaliveTime    = 10 * time.Second // the least that grpc-go allows a client; members permit it
+	keepaliveTimeout = 3 * time.Second
+	maxRequestBytes  = 8 << 20         // as the members accept
+	syncInterval     = time.Second     // a voter that joined is known to all clients soon after
+	syncTry          = 2 * time.Second // without a quorum the question hangs
+)
+
+// ClientConfig says how to reach etcd. Endpoints or EndpointsFile must name at least one address.
+type ClientConfig struct {
+	Endpoints     []string     // URLs
+	EndpointsFile string       // one URL per line, kept by SyncEndpoints; may be missing
+	TLS           *tls.Config  // nil: no TLS
+	Log           *slog.Logger // nil: silent
+}
+
+// Dial returns a client over all addresses of the configuration and its file. It does not wait for a connection.
+func Dial(cfg ClientConfig) (*clientv3.Client, error) {
+	saved, err := readEndpoints(cfg.EndpointsFile)
+	if err != nil {
+		return nil, err
+	}
+	// The file is newer than the configuration: after the pivot the configured address is gone.
+	endpoints := unique(append(saved, cfg.Endpoints...))
+	if len(endpoints) == 0 {
+		return nil, errors.New("no address of etcd is known")
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints:            endpoints,
+		TLS:                  cfg.TLS,
+		DialKeepAliveTime:    keepaliveTime,
+		DialKeepAliveTimeout: keepaliveTimeout,
+		PermitWithoutStream:  true,
+		MaxCallSendMsgSize:   maxRequestBytes,
+		Logger:               clientLog(cfg.Log),
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			// The default doubles up to two minutes: it would find a cluster that is back seconds too late.
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+			MinConnectTimeout: 2 * time.Second,
+		})},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("etcd client: %w", err)
+	}
+	return client, nil
+}
+
+// SyncEndpoints keeps the addresses of the client, and those in file, in step with the voters of the cluster, until ctx
+// ends. With an empty file name nothing is written. An empty list is never taken over.
+func SyncEndpoints(ctx context.Context, c *clientv3.Client, file string) error {
+	saved, err := readEndpoints(file)
+	if err != nil {
+		return err
+	}
+	for {
+		voters, err := voterURLs(ctx, c)
+		if err == nil && len(voters) > 0 {
+			if !slices.Equal(voters, sorted(c.Endpoints())) {
+				c.SetEndpoints(voters...)
+			}
+			if file != "" && !slices.Equal(voters, saved) {
+				if err := writeEndpoints(file, voters); err != nil {
+					return err
+				}
+				saved = voters
+			}
+		}
+		// No answer now: the addresses at hand stay good, and the next round asks again.
+		if !sleep(ctx, syncInterval) {
+			return nil
+		}
+	}
+}
+
+// Ready returns nil once a linearizable read came through, so a quorum answers. It needs no right.
+func Ready(ctx context.Context, c *clientv3.Client) error {
+	if _, err := c.MemberList(ctx); err != nil {
+		return fmt.Errorf("etcd is not ready: %w", err)
+	}
+	return nil
+}
+
+// voterURLs returns the client addresses of all voters that have published one, sorted.
+func voterURLs(ctx context.Context, c *clientv3.Client) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, syncTry)
+	defer cancel()
+	resp, err := c.MemberList(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return clientURLs(resp.Members), nil
+}
+
+func clientURLs(members []*etcdserverpb.Member) []string {
+	var urls []string
+	for _, m := range members {
+		if !m.IsLearner {
+			urls = append(urls, m.ClientURLs...)
+		}
+	}
+	return sorted(unique(urls))
+}
+
+func readEndpoints(file string) ([]string, error) {
+	if file == "" {
+		return nil, nil
+	}
+	b, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("addresses of etcd: %w", err)
+	}
+	return strings.Fields(string(b)), nil
+}
+
+func writeEndpoints(file string, urls []string) error {
+	if err := renameio.WriteFile(file, []byte(strings.Join(urls, "\n")+"\n"), 0o600); err != nil {
+		return fmt.Errorf("addresses of etcd: %w", err)
+	}
+	return nil
+}
+
+// unique drops repetitions and keeps the order.
+func unique(in []string) []string {
+	var out []string
+	for _, s := range in {
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func sorted(in []string) []string {
+	out := slices.Clone(in)
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,91 @@
+package store_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/store"
+)
+
+func TestAClientFollowsTheMembers(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "endpoints")
+	endpoint := etcdtest.Endpoint(t)
+	// One address is dead, as that of the bootstrap member after the pivot.
+	c, err := store.Dial(store.ClientConfig{Endpoints: []string{"unix:///nowhere", endpoint}, EndpointsFile: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- store.SyncEndpoints(ctx, c, file) }()
+	waitFor(t, "the file", func() bool { b, err := os.ReadFile(file); return err == nil && string(b) == endpoint+"\n" })
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{endpoint}, c.Endpoints()); diff != "" {
+		t.Error(diff)
+	}
+	again, err := store.Dial(store.ClientConfig{EndpointsFile: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if err := store.Ready(t.Context(), again); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestVotersWithAnAddressAreUsed(t *testing.T) {
+	got := store.ClientURLs([]*etcdserverpb.Member{
+		{ClientURLs: []string{"https://127.0.9.2:2379"}},
+		{ClientURLs: []string{"https://127.0.9.1:2379"}},
+		{ClientURLs: []string{"https://127.0.9.3:2379"}, IsLearner: true},
+		{PeerURLs: []string{"https://127.0.9.4:2380"}},
+	})
+	if diff := cmp.Diff([]string{"https://127.0.9.1:2379", "https://127.0.9.2:2379"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestWithoutAnAddressThereIsNoClient(t *testing.T) {
+	if _, err := store.Dial(store.ClientConfig{EndpointsFile: filepath.Join(t.TempDir(), "missing")}); err == nil {
+		t.Error("Dial succeeded")
+	}
+}
+
+func TestUnreachableMembersAreNotReady(t *testing.T) {
+	c, err := store.Dial(store.ClientConfig{Endpoints: []string{"unix:///nowhere"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := store.Ready(ctx, c); err == nil {
+		t.Error("Ready succeeded")
+	}
+}
+
+// waitFor waits until what holds.
+func waitFor(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("%s: not after %v", what, patience)
+		}
+	}
+}

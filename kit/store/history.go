@@ -1,0 +1,72 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// historyPoll is how often a watch of the past is asked whether it has reached the present: it takes a few milliseconds.
+const historyPoll = 20 * time.Millisecond
+
+// searchHistory returns the revision after the commit's base and up to until at which the commit wrote key; 0 if none.
+// It is needed when somebody else changed the record between the lost answer and the next try.
+func (c *commit) searchHistory(ctx context.Context, key string, until int64) (int64, error) {
+	var last error
+	for t := newTries(firstListTry); t.next(ctx); {
+		try, cancel := t.context(ctx)
+		revision, err := c.replay(try, key, until)
+		cancel()
+		if err == nil {
+			return revision, nil
+		}
+		if errors.Is(err, rpctypes.ErrCompacted) {
+			// Neither success nor conflict can be claimed any more.
+			return 0, fmt.Errorf("%w: outcome unknown: %w", ErrUnavailable, ErrCompacted)
+		}
+		last = err
+	}
+	return 0, ended(ctx, "history", last)
+}
+
+// replay is one attempt of searchHistory.
+func (c *commit) replay(ctx context.Context, key string, until int64) (int64, error) {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	watcher := clientv3.NewWatcher(c.store.client)
+	defer func() {
+		cancel()
+		watcher.Close()
+	}()
+	answers := watcher.Watch(ctx, key, clientv3.WithRev(c.base+1))
+	poll := time.NewTicker(historyPoll)
+	defer poll.Stop()
+	for {
+		select {
+		case <-poll.C:
+			// A failure shows in the answers too.
+			_ = watcher.RequestProgress(ctx)
+		case resp, ok := <-answers:
+			if !ok {
+				return 0, errWatchClosed
+			}
+			if err := resp.Err(); err != nil {
+				return 0, err
+			}
+			for _, event := range resp.Events {
+				if event.Type == clientv3.EventTypePut && c.wrote(event.Kv) {
+					return event.Kv.ModRevision, nil
+				}
+				if event.Kv.ModRevision >= until {
+					return 0, nil
+				}
+			}
+			if resp.IsProgressNotify() && resp.Header.Revision >= until {
+				return 0, nil
+			}
+		}
+	}
+}

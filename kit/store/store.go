@@ -1,0 +1,154 @@
+// Package store keeps records in etcd under one prefix. It promises that a write happens at most once however often
+// its answer is lost, that all records of one Commit share a revision, and that a watch has no gap and no duplicate
+// as long as etcd keeps its history. What the bytes of a record mean is left to others.
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Record is one value and where in history it stands.
+type Record struct {
+	Key            string // relative to the store's prefix
+	Value          []byte // as it was given to Put
+	Revision       int64  // of the last change
+	CreateRevision int64
+}
+
+// Store reads and writes the records under one prefix. It is safe for concurrent use.
+type Store struct {
+	client *clientv3.Client
+	prefix string
+	seen   atomic.Int64 // the highest revision that any answer carried: a write sent from now on is later
+}
+
+// New returns a store over all keys that begin with prefix, which ends in a slash. It does not own the client.
+func New(c *clientv3.Client, prefix string) *Store {
+	return &Store{client: c, prefix: prefix}
+}
+
+// Prefix returns the beginning that all keys of the store share.
+func (s *Store) Prefix() string { return s.prefix }
+
+// Get returns the record as of now, with all writes that were acknowledged before the call. Without a record: ErrNotFound.
+func (s *Store) Get(ctx context.Context, key string) (Record, error) {
+	resp, err := s.read(ctx, firstTry, s.prefix+key)
+	if err != nil {
+		return Record{}, fmt.Errorf("get %q: %w", key, err)
+	}
+	if len(resp.Kvs) == 0 {
+		return Record{}, fmt.Errorf("get %q: %w", key, ErrNotFound)
+	}
+	return s.record(resp.Kvs[0])
+}
+
+// pageSize bounds one answer of etcd: with pages a long list costs the server a fraction of the memory.
+const pageSize = 1000
+
+// ListOptions narrow a List. The zero value lists everything as of now.
+type ListOptions struct {
+	Revision int64  // to list at; 0: now
+	Limit    int    // most records to return; 0: all
+	After    string // key, relative to the prefix, to continue after
+}
+
+// Page is what List returned: records in the order of their keys.
+type Page struct {
+	Records   []Record
+	Revision  int64 // that all records were read at; continue with it, and watch after it
+	More      bool
+	Remaining int64 // records of the list behind this page
+}
+
+// List returns the records whose keys begin with keyPrefix. If the revision asked for is gone: ErrCompacted.
+func (s *Store) List(ctx context.Context, keyPrefix string, o ListOptions) (Page, error) {
+	page := Page{Revision: o.Revision}
+	for {
+		n := pageSize
+		if o.Limit > 0 {
+			n = min(n, o.Limit-len(page.Records))
+		}
+		if err := s.listMore(ctx, &page, keyPrefix, o.After, n); err != nil {
+			return Page{}, fmt.Errorf("list %q: %w", keyPrefix, err)
+		}
+		if !page.More || len(page.Records) == o.Limit {
+			return page, nil
+		}
+		o.After = page.Records[len(page.Records)-1].Key
+	}
+}
+
+// listMore adds up to n records behind the key after to page, at the page's revision.
+func (s *Store) listMore(ctx context.Context, page *Page, keyPrefix, after string, n int) error {
+	from := s.prefix + keyPrefix
+	if behind := s.prefix + after + "\x00"; after != "" && behind > from {
+		from = behind
+	}
+	resp, err := s.read(ctx, firstListTry, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(s.prefix+keyPrefix)),
+		clientv3.WithLimit(int64(n)), clientv3.WithRev(page.Revision))
+	if err != nil {
+		return err
+	}
+	for _, kv := range resp.Kvs {
+		r, err := s.record(kv)
+		if err != nil {
+			return err
+		}
+		page.Records = append(page.Records, r)
+	}
+	if page.Revision == 0 {
+		page.Revision = resp.Header.Revision
+	}
+	page.More = resp.More
+	page.Remaining = resp.Count - int64(len(resp.Kvs))
+	return nil
+}
+
+// read is a linearizable range that is tried until ctx ends.
+func (s *Store) read(ctx context.Context, first time.Duration, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	var last error
+	for t := newTries(first); t.next(ctx); {
+		try, cancel := t.context(ctx)
+		resp, err := s.client.Get(try, key, opts...)
+		cancel()
+		if err == nil {
+			s.saw(resp.Header.Revision)
+			return resp, nil
+		}
+		if errors.Is(err, rpctypes.ErrCompacted) {
+			return nil, ErrCompacted
+		}
+		if outcomeOf(err) == refused {
+			return nil, err
+		}
+		last = err
+	}
+	return nil, ended(ctx, "read", last)
+}
+
+// saw notes a revision that etcd has reached.
+func (s *Store) saw(revision int64) {
+	for {
+		old := s.seen.Load()
+		if revision <= old || s.seen.CompareAndSwap(old, revision) {
+			return
+		}
+	}
+}
+
+func (s *Store) record(kv *mvccpb.KeyValue) (Record, error) {
+	key := string(kv.Key[len(s.prefix):])
+	value, err := openEnvelope(kv.Value)
+	if err != nil {
+		return Record{}, fmt.Errorf("record %q: %w", key, err)
+	}
+	return Record{Key: key, Value: value, Revision: kv.ModRevision, CreateRevision: kv.CreateRevision}, nil
+}

@@ -1,0 +1,146 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/store"
+)
+
+const patience = 30 * time.Second // for what takes milliseconds on a machine that is not busy
+
+// next returns the next batch, progress included.
+func next(t testing.TB, w *store.Watcher) store.Batch {
+	t.Helper()
+	select {
+	case b, ok := <-w.Batches():
+		if !ok {
+			t.Fatalf("watch ended: %v", w.Err())
+		}
+		return b
+	case <-time.After(patience):
+		t.Fatalf("nothing after %v", patience)
+		return store.Batch{}
+	}
+}
+
+// nextChange returns the next batch with events.
+func nextChange(t testing.TB, w *store.Watcher) store.Batch {
+	t.Helper()
+	for {
+		if b := next(t, w); !b.Progress {
+			return b
+		}
+	}
+}
+
+func TestAWatchDeliversEachRevisionAsOneBatch(t *testing.T) {
+	s := etcdtest.Store(t)
+	before := commit(t, s, store.Put("old", []byte("0"), 0))
+	first := commit(t, s, store.Put("a", []byte("1"), 0), store.Put("b", []byte("1"), 0))
+	second := commit(t, s, store.Put("a", []byte("2"), first), store.Delete("b", first))
+	want := []store.Batch{
+		{Revision: first, Events: []store.Event{
+			{Record: store.Record{Key: "a", Value: []byte("1"), Revision: first, CreateRevision: first}},
+			{Record: store.Record{Key: "b", Value: []byte("1"), Revision: first, CreateRevision: first}},
+		}},
+		{Revision: second, Events: []store.Event{
+			{Record: store.Record{Key: "a", Value: []byte("2"), Revision: second, CreateRevision: first}, Previous: []byte("1")},
+			{Deleted: true, Record: store.Record{Key: "b", Revision: second}, Previous: []byte("1")},
+		}},
+	}
+	w := s.Watch(t.Context(), "", before)
+	if diff := cmp.Diff(want, []store.Batch{nextChange(t, w), nextChange(t, w)}); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAWatchSaysThatNothingHappened(t *testing.T) {
+	s := etcdtest.Store(t)
+	at := commit(t, s, store.Put("watched/a", nil, 0))
+	w := s.Watch(t.Context(), "watched/", at)
+	elsewhere := commit(t, s, store.Put("elsewhere/b", nil, 0))
+	for {
+		b := next(t, w)
+		if !b.Progress || len(b.Events) > 0 {
+			t.Fatalf("batch %+v, want progress only", b)
+		}
+		if b.Revision >= elsewhere {
+			return
+		}
+	}
+}
+
+func TestAWatchEndsWithItsContext(t *testing.T) {
+	s := etcdtest.Store(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	w := s.Watch(ctx, "", commit(t, s, store.Put("a", nil, 0)))
+	cancel()
+	for range w.Batches() {
+	}
+	if !errors.Is(w.Err(), context.Canceled) {
+		t.Errorf("Err = %v, want context.Canceled", w.Err())
+	}
+}
+
+func TestAWatchSurvivesCutsWithoutGapOrDuplicate(t *testing.T) {
+	const changes, cuts = 300, 10
+	writer, reader, line := watchedLine(t)
+	at := commit(t, writer, store.Put("start", nil, 0))
+	w := reader.Watch(t.Context(), "", at)
+	go func() {
+		for i := range changes {
+			if _, err := writer.Commit(t.Context(), store.Put(fmt.Sprintf("a%d", i), nil, 0), store.Put(fmt.Sprintf("b%d", i), nil, 0)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	for i := range changes {
+		b := nextChange(t, w)
+		if len(b.Events) != 2 || b.Events[0].Record.Key != fmt.Sprintf("a%d", i) || b.Events[1].Record.Key != fmt.Sprintf("b%d", i) {
+			t.Fatalf("batch %d is %+v", i, b)
+		}
+		if i%(changes/cuts) == 0 {
+			line.cut()
+		}
+	}
+}
+
+func TestASilentStreamIsReplaced(t *testing.T) {
+	t.Parallel() // it waits until the silence is noticed
+	writer, stuck := etcdtest.Store(t), make(chan struct{})
+	reader := store.New(clientThatSticks(t, stuck), writer.Prefix())
+	w := reader.Watch(t.Context(), "", commit(t, writer, store.Put("start", nil, 0)))
+	first := commit(t, writer, store.Put("before", nil, 0))
+	if b := nextChange(t, w); b.Revision != first {
+		t.Fatalf("batch %+v, want revision %d", b, first)
+	}
+	close(stuck)
+	started := time.Now()
+	want := []int64{commit(t, writer, store.Put("a", nil, 0)), commit(t, writer, store.Put("b", nil, 0))}
+	if diff := cmp.Diff(want, []int64{nextChange(t, w).Revision, nextChange(t, w).Revision}); diff != "" {
+		t.Error(diff)
+	}
+	if took := time.Since(started); took < 3*time.Second {
+		t.Errorf("the stream was not stuck: %v", took)
+	}
+}
+
+// watchedLine returns a store to write to and the same one behind a line.
+func watchedLine(t testing.TB) (writer, reader *store.Store, l *line) {
+	t.Helper()
+	writer, l = etcdtest.Store(t), newLine(t)
+	client, err := store.Dial(store.ClientConfig{Endpoints: []string{l.endpoint()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return writer, store.New(client, writer.Prefix()), l
+}

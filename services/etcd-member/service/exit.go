@@ -1,0 +1,33 @@
+package service
+
+import "errors"
+
+// Exit codes of the program, for whoever supervises it.
+const (
+	ExitFailure = 1 // start it again, later
+	ExitUsage   = 2 // wrong flags or files: nothing changes until they are mended
+	ExitRemoved = 3 // the member was removed: never start it again on this data
+)
+
+// ErrRemoved means that the cluster removed this member for good.
+var ErrRemoved = errors.New("this member was removed from its cluster; it can join again only under a new id, with an empty data directory")
+
+// usageError marks errors in flags and in the files they name.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// ExitCode returns the code with which the program should exit after Run returned err.
+func ExitCode(err error) int {
+	var usage usageError
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, ErrRemoved):
+		return ExitRemoved
+	case errors.As(err, &usage):
+		return ExitUsage
+	default:
+		return ExitFailure
+	}
+}

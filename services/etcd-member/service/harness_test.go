@@ -1,0 +1,307 @@
+package service_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/windlass-dev/windlass/services/etcd-member/service"
+	"github.com/windlass-dev/windlass/services/etcd-member/users"
+)
+
+// With this variable the test binary is the program itself.
+const asProgram = "ETCD_MEMBER_TEST_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) == "" {
+		os.Exit(m.Run())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	err := service.Run(ctx, os.Args[1:], os.Stderr)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "etcd-member:", err)
+	}
+	os.Exit(service.ExitCode(err))
+}
+
+// authority is a throw-away CA.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T, name string) authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return authority{cert, key}
+}
+
+func (a authority) issue(t *testing.T, cn, ip string) (certPEM, keyPEM []byte) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: cn},
+		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	if ip != "" {
+		template.IPAddresses = []net.IP{net.ParseIP(ip)}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return encode("CERTIFICATE", der), encode("PRIVATE KEY", keyDER)
+}
+
+func (a authority) pem() []byte { return encode("CERTIFICATE", a.cert.Raw) }
+
+func encode(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
+// cluster is a set of member processes with their authorities.
+type cluster struct {
+	clients, peers authority
+	usersFile      string
+	net            byte // third part of the addresses, so that clusters of tests do not meet
+}
+
+func newCluster(t *testing.T, list []users.User) *cluster {
+	t.Helper()
+	c := &cluster{clients: newAuthority(t, "etcd-client"), peers: newAuthority(t, "etcd-peer")}
+	c.usersFile = filepath.Join(t.TempDir(), "users.json")
+	c.writeUsers(t, list)
+	one := make([]byte, 1)
+	_, _ = rand.Read(one)
+	c.net = one[0]
+	return c
+}
+
+func (c *cluster) writeUsers(t *testing.T, list []users.User) {
+	t.Helper()
+	data, err := json.Marshal(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, c.usersFile, data)
+}
+
+func write(t *testing.T, path string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// member is one member process, which may be started many times.
+type member struct {
+	name, dir    string
+	client, peer string // URLs
+	args         []string
+
+	mu     sync.Mutex
+	cmd    *exec.Cmd
+	stderr bytes.Buffer
+	exited chan struct{}
+}
+
+func (m *member) Write(p []byte) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.stderr.Write(p)
+}
+
+func (m *member) log() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.stderr.String()
+}
+
+// member makes the directory, certificates and flags of a member. The extra flags come last.
+func (c *cluster) member(t *testing.T, n byte, extra ...string) *member {
+	t.Helper()
+	m := &member{name: fmt.Sprintf("m%d", n), dir: t.TempDir()}
+	ip := fmt.Sprintf("127.%d.%d.%d", 100+byte(os.Getpid())%100, c.net, n)
+	m.client, m.peer = "https://"+freePort(t, ip), "https://"+freePort(t, ip)
+	serverCert, serverKey := c.clients.issue(t, "etcd-server", ip)
+	peerCert, peerKey := c.peers.issue(t, "etcd-peer", ip)
+	for name, data := range map[string][]byte{
+		"etcd-ca.crt": c.clients.pem(), "etcd-server.crt": serverCert, "etcd-server.key": serverKey,
+		"peer-ca.crt": c.peers.pem(), "peer.crt": peerCert, "peer.key": peerKey,
+	} {
+		write(t, filepath.Join(m.dir, name), data)
+	}
+	m.args = append([]string{
+		"--name", m.name, "--data-dir", filepath.Join(m.dir, "data"), "--tls-dir", m.dir,
+		"--listen-client", m.client, "--listen-peer", m.peer, "--peer-cn", "etcd-peer",
+	}, extra...)
+	return m
+}
+
+func freePort(t *testing.T, ip string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", ip+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func (m *member) start(t *testing.T) {
+	t.Helper()
+	m.cmd = exec.Command(os.Args[0], m.args...)
+	m.cmd.Env = append(os.Environ(), asProgram+"=1")
+	m.cmd.Stderr = m
+	if err := m.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	m.exited = make(chan struct{})
+	cmd, exited := m.cmd, m.exited
+	go func() {
+		_ = cmd.Wait()
+		close(exited)
+	}()
+	t.Cleanup(func() {
+		m.kill(t)
+		if t.Failed() {
+			t.Logf("%s:\n%s", m.name, m.log())
+		}
+	})
+}
+
+func (m *member) kill(t *testing.T) {
+	t.Helper()
+	m.signal(t, syscall.SIGKILL)
+	m.wait(t)
+}
+
+func (m *member) signal(t *testing.T, sig syscall.Signal) {
+	t.Helper()
+	if err := m.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		t.Error(err)
+	}
+}
+
+// wait returns the exit code, -1 after a signal.
+func (m *member) wait(t *testing.T) int {
+	t.Helper()
+	select {
+	case <-m.exited:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s does not end", m.name)
+	}
+	return m.cmd.ProcessState.ExitCode()
+}
+
+// as returns a client with the certificate of user, at the given members.
+func (c *cluster) as(t *testing.T, user string, at ...*member) *clientv3.Client {
+	t.Helper()
+	var urls []string
+	for _, m := range at {
+		urls = append(urls, m.client)
+	}
+	certPEM, keyPEM := c.clients.issue(t, user, "")
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(c.clients.cert)
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: urls, Logger: zap.NewNop(), BackoffWaitBetween: 10 * time.Millisecond,
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second, PermitWithoutStream: true,
+		TLS: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool, MinVersion: tls.VersionTLS13},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// eventually repeats try, each time with 300 ms, until it returns nil.
+func eventually(t *testing.T, what string, try func(ctx context.Context) error) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	for {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		err := try(ctx)
+		<-atLeast(ctx, err)
+		cancel()
+		if err == nil {
+			return time.Since(begin)
+		}
+		if time.Since(begin) > 20*time.Second {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+}
+
+// atLeast is closed at once after a success, and a moment later after a failure.
+func atLeast(ctx context.Context, err error) <-chan struct{} {
+	moment, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
+	if err == nil {
+		cancel()
+	}
+	context.AfterFunc(moment, cancel)
+	return moment.Done()
+}
+
+func (m *member) logged(t *testing.T, text string) {
+	t.Helper()
+	eventually(t, m.name+" logs "+text, func(context.Context) error {
+		if !strings.Contains(m.log(), text) {
+			return io.EOF
+		}
+		return nil
+	})
+}

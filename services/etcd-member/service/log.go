@@ -1,0 +1,42 @@
+package service
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+func newLog(cfg config, out io.Writer) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(out, nil)).With("service", "etcd-member", "member", cfg.name)
+}
+
+// etcdLog is a logger for etcd that writes lines of the same shape as ours, from the configured level up.
+func etcdLog(cfg config, out io.Writer) (*zap.Logger, error) {
+	level, err := zapcore.ParseLevel(cfg.logLevel)
+	if err != nil {
+		return nil, fmt.Errorf("--log-level: %w", err)
+	}
+	shape := zapcore.EncoderConfig{
+		TimeKey: "time", LevelKey: "level", MessageKey: "msg", CallerKey: "caller", LineEnding: "\n",
+		EncodeTime: zapcore.RFC3339NanoTimeEncoder, EncodeLevel: zapcore.CapitalLevelEncoder,
+		EncodeDuration: zapcore.StringDurationEncoder, EncodeCaller: zapcore.ShortCallerEncoder,
+	}
+	core := zapcore.NewCore(zapcore.NewJSONEncoder(shape), zapcore.Lock(zapcore.AddSync(out)), level)
+	return zap.New(quiet{core}, zap.AddCaller()).With(zap.String("service", "etcd-member"), zap.String("member", cfg.name)), nil
+}
+
+// quiet drops warnings about what we want: that the Unix socket has no TLS.
+type quiet struct{ zapcore.Core }
+
+func (q quiet) With(fields []zapcore.Field) zapcore.Core { return quiet{q.Core.With(fields)} }
+
+func (q quiet) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if e.Level == zapcore.WarnLevel && strings.HasPrefix(e.Message, "scheme is http or unix while") {
+		return ce
+	}
+	return q.Core.Check(e, ce)
+}

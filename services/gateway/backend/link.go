@@ -1,0 +1,124 @@
+package backend
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+)
+
+const (
+	// hold is how long a call waits for a backend that went away: a restart takes about one second.
+	hold = 2 * time.Second
+	// streamWindow and connWindow are fixed: growing windows let stalled readers hold 1 GiB and more.
+	streamWindow = 256 << 10
+	connWindow   = 1 << 20
+	// MaxMessage is the greatest message in bytes, in both directions.
+	MaxMessage    = 16 << 20
+	maxHeaderList = 64 << 10
+)
+
+// link is the connection to one address of a program. It never stays idle, so that its state says whether the backend is
+// there.
+type link struct {
+	conn    *grpc.ClientConn
+	program string
+	stop    context.CancelFunc
+	done    chan struct{}
+	// lost is when the connection went away, in Unix nanoseconds; 0 while it is up.
+	lost atomic.Int64
+}
+
+func newLink(program, address string, creds credentials.TransportCredentials) (*link, error) {
+	conn, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithTransportCredentials(creds),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 250 * time.Millisecond},
+			MinConnectTimeout: 5 * time.Second,
+		}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.WithStaticStreamWindowSize(streamWindow),
+		grpc.WithStaticConnWindowSize(connWindow),
+		grpc.WithReadBufferSize(8<<10),
+		grpc.WithMaxHeaderListSize(maxHeaderList),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessage), grpc.MaxCallSendMsgSize(MaxMessage)),
+		grpc.WithIdleTimeout(0),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithNoProxy(),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("%s at %q: %w", program, address, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &link{conn: conn, program: program, stop: cancel, done: make(chan struct{})}
+	l.lost.Store(time.Now().UnixNano())
+	go l.follow(ctx)
+	return l, nil
+}
+
+func (l *link) follow(ctx context.Context) {
+	defer close(l.done)
+	for {
+		state := l.conn.GetState()
+		switch state {
+		case connectivity.Ready:
+			l.lost.Store(0)
+		case connectivity.Idle:
+			l.lost.CompareAndSwap(0, time.Now().UnixNano())
+			l.conn.Connect()
+		default:
+			l.lost.CompareAndSwap(0, time.Now().UnixNano())
+		}
+		if !l.conn.WaitForStateChange(ctx, state) {
+			return
+		}
+	}
+}
+
+// await returns nil as soon as the backend is there, UNAVAILABLE if it has been away for longer than hold, and ctx's error.
+func (l *link) await(ctx context.Context) error {
+	first := time.Now()
+	for {
+		state := l.conn.GetState()
+		switch state {
+		case connectivity.Ready:
+			return nil
+		case connectivity.Shutdown:
+			return l.away()
+		}
+		since := first // the loss is so fresh that follow has not seen it
+		if lost := l.lost.Load(); lost != 0 {
+			since = time.Unix(0, lost)
+		}
+		if time.Since(since) >= hold {
+			return l.away()
+		}
+		wait, cancel := context.WithDeadline(ctx, since.Add(hold))
+		l.conn.WaitForStateChange(wait, state)
+		cancel()
+		if err := ctx.Err(); err != nil {
+			return rpcerr.From(err)
+		}
+	}
+}
+
+// ready reports whether the backend is there now.
+func (l *link) ready() bool { return l.conn.GetState() == connectivity.Ready }
+
+func (l *link) away() error {
+	return rpcerr.Unavailable(l.program + " cannot be reached")
+}
+
+func (l *link) close() {
+	l.stop()
+	l.conn.Close()
+	<-l.done
+}

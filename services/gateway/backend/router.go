@@ -1,0 +1,159 @@
+package backend
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/services/gateway/catalog"
+)
+
+// Router is one client connection to all programs: each call goes to the program that serves its method, as the caller
+// that identity.CallerFrom finds in its context. It is the one way out of the gateway, so it refuses by itself a call
+// without a caller, except for methods that nobody has to be known for.
+type Router struct {
+	catalog *catalog.Catalog
+	pool    *Pool
+}
+
+// NewRouter makes a router over pool, which stays the caller's to close.
+func NewRouter(c *catalog.Catalog, pool *Pool) *Router { return &Router{catalog: c, pool: pool} }
+
+var _ grpc.ClientConnInterface = (*Router)(nil)
+
+// Invoke makes a unary call.
+func (r *Router) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	l, ctx, err := r.route(ctx, method)
+	if err != nil {
+		return err
+	}
+	if err := l.await(ctx); err != nil {
+		return err
+	}
+	return l.reword(ctx, l.conn.Invoke(ctx, method, args, reply, opts...))
+}
+
+// NewStream opens a stream. It ends with ctx, which the caller must cancel if it does not read the stream to its end.
+func (r *Router) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	l, ctx, err := r.route(ctx, method)
+	if err != nil {
+		return nil, err
+	}
+	return l.open(ctx, desc, method, opts...)
+}
+
+// To is a connection to one program whatever the method: for services that every program serves.
+func (r *Router) To(program string) grpc.ClientConnInterface {
+	return direct{router: r, program: program}
+}
+
+func (r *Router) route(ctx context.Context, method string) (*link, context.Context, error) {
+	m := r.catalog.Method(method)
+	if m == nil {
+		return nil, nil, status.Errorf(codes.Unimplemented, "there is no method %s", method)
+	}
+	return r.link(ctx, m, m.Program, m.Leader)
+}
+
+func (r *Router) link(ctx context.Context, m *catalog.Method, program string, leader bool) (*link, context.Context, error) {
+	caller, _ := identity.CallerFrom(ctx)
+	if caller.User == "" && !m.Open() {
+		return nil, nil, rpcerr.Unauthenticated("no credentials: give a client certificate or a bearer token")
+	}
+	l := r.pool.link(program, leader)
+	if l == nil {
+		return nil, nil, rpcerr.Unavailable(program + " is not part of this cluster")
+	}
+	return l, withIdentity(ctx, caller), nil
+}
+
+type direct struct {
+	router  *Router
+	program string
+}
+
+func (d direct) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	l, ctx, err := d.link(ctx, method)
+	if err != nil {
+		return err
+	}
+	if err := l.await(ctx); err != nil {
+		return err
+	}
+	return l.reword(ctx, l.conn.Invoke(ctx, method, args, reply, opts...))
+}
+
+func (d direct) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	l, ctx, err := d.link(ctx, method)
+	if err != nil {
+		return nil, err
+	}
+	return l.open(ctx, desc, method, opts...)
+}
+
+func (d direct) link(ctx context.Context, method string) (*link, context.Context, error) {
+	m := d.router.catalog.Method(method)
+	if m == nil {
+		return nil, nil, status.Errorf(codes.Unimplemented, "there is no method %s", method)
+	}
+	return d.router.link(ctx, m, d.program, false)
+}
+
+func (l *link) open(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	// The first try may meet a connection that died a moment ago: then nothing was sent and the call may wait once more.
+	for try := 0; ; try++ {
+		if err := l.await(ctx); err != nil {
+			return nil, err
+		}
+		stream, err := l.conn.NewStream(ctx, desc, method, opts...)
+		if err == nil {
+			return worded{ClientStream: stream, link: l, call: ctx}, nil
+		}
+		if try > 0 || status.Code(err) != codes.Unavailable {
+			return nil, l.reword(ctx, err)
+		}
+	}
+}
+
+// worded is a stream whose errors do not name addresses.
+type worded struct {
+	grpc.ClientStream
+	link *link
+	call context.Context // the caller's: the stream's own ends with the stream, so it does not say who ended it
+}
+
+func (w worded) RecvMsg(m any) error {
+	err := w.ClientStream.RecvMsg(m)
+	if err == nil {
+		return nil
+	}
+	return w.link.reword(w.call, err)
+}
+
+func (w worded) Header() (metadata.MD, error) {
+	header, err := w.ClientStream.Header()
+	return header, w.link.reword(w.call, err)
+}
+
+// reword replaces what gRPC itself says of a lost connection: it names addresses. What a backend says has details and
+// stays as it is.
+func (l *link) reword(ctx context.Context, err error) error {
+	st, ok := status.FromError(err)
+	if err == nil || !ok || len(st.Proto().GetDetails()) > 0 {
+		return err // io.EOF among others
+	}
+	switch st.Code() {
+	case codes.Unavailable:
+		return rpcerr.Unavailable("the connection to " + l.program + " was lost; what the call did is not known")
+	case codes.Canceled:
+		if ctx.Err() == nil { // this side closed the connection, because the leader moved
+			return rpcerr.Unavailable("the leader of " + l.program + " changed")
+		}
+	}
+	return err
+}

@@ -1,0 +1,151 @@
+package rest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+	sigsyaml "sigs.k8s.io/yaml"
+
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/services/gateway/catalog"
+)
+
+const (
+	// MaxBody is the greatest body of a request in bytes.
+	MaxBody = 4 << 20
+	// bodyTime is what a client has to send its body.
+	bodyTime = 30 * time.Second
+
+	mediaJSON   = "application/json"
+	mediaYAML   = "application/yaml"
+	mediaNDJSON = "application/x-ndjson"
+)
+
+// patches are the media types of a patch.
+var patches = []string{"application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"}
+
+// body is a request's body, read to its end already. It carries the reason why it could not be decoded past the
+// generated handlers, which keep only its text.
+type body struct {
+	*bytes.Reader
+	problem error
+}
+
+func (*body) Close() error { return nil }
+
+// readBody reads what the route wants as a body, as JSON or as a patch, and replaces r's body and content type by it.
+func readBody(w http.ResponseWriter, r *http.Request, route *catalog.Route) error {
+	data, err := readAll(w, r)
+	if err != nil {
+		return err
+	}
+	if route.Body == "" {
+		if len(data) > 0 {
+			return rpcerr.Invalid(rpcerr.Field{Description: fmt.Sprintf("%s %s takes no body", route.Verb, r.URL.Path)})
+		}
+		r.Body = &body{Reader: bytes.NewReader(nil)}
+		return nil
+	}
+	media, err := mediaType(r, len(data) == 0)
+	if err != nil {
+		return err
+	}
+	if err := acceptable(route, media, len(data) == 0); err != nil {
+		return err
+	}
+	if media == mediaYAML {
+		if data, err = fromYAML(data); err != nil {
+			return rpcerr.Invalid(rpcerr.Field{Description: err.Error()})
+		}
+		media = mediaJSON
+	}
+	r.Header.Set("Content-Type", media)
+	r.ContentLength = int64(len(data))
+	r.Body = &body{Reader: bytes.NewReader(data)}
+	return nil
+}
+
+// readAll reads under a deadline of its own, which is lifted afterwards: left on it would end a watch.
+func readAll(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil, nil
+	}
+	control := http.NewResponseController(w)
+	control.SetReadDeadline(time.Now().Add(bodyTime)) //nolint:errcheck // a writer without deadlines has none to keep
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
+	control.SetReadDeadline(time.Time{}) //nolint:errcheck
+	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
+		return nil, withStatus(http.StatusRequestEntityTooLarge,
+			rpcerr.TooMany(fmt.Sprintf("the body is larger than %d bytes", MaxBody), 0))
+	}
+	if err != nil {
+		return nil, rpcerr.Invalid(rpcerr.Field{Description: "the body did not come to its end"})
+	}
+	return data, nil
+}
+
+func mediaType(r *http.Request, empty bool) (string, error) {
+	given := r.Header.Get("Content-Type")
+	if given == "" || (empty && given == "application/x-www-form-urlencoded") { // the latter is curl -X POST -d ''
+		return "", nil
+	}
+	media, _, err := mime.ParseMediaType(given)
+	if err != nil {
+		return "", unsupported(given, nil)
+	}
+	switch media {
+	case "application/x-yaml", "text/yaml", "text/x-yaml":
+		return mediaYAML, nil
+	}
+	return media, nil
+}
+
+// acceptable says whether a route takes a body of that media type. Without one, JSON is meant where that is clear: a
+// patch must say what it is.
+func acceptable(route *catalog.Route, media string, empty bool) error {
+	if route.Verb == http.MethodPatch {
+		if slices.Contains(patches, media) {
+			return nil
+		}
+		return unsupported(media, patches)
+	}
+	if media == mediaJSON || media == mediaYAML || (media == "" && empty) {
+		return nil
+	}
+	return unsupported(media, []string{mediaJSON, mediaYAML})
+}
+
+func unsupported(media string, want []string) error {
+	text := fmt.Sprintf("content type %q is not known here", media)
+	if media == "" {
+		text = "the request has no Content-Type"
+	}
+	if len(want) > 0 {
+		text += "; it may be " + strings.Join(want, " or ")
+	}
+	return withStatus(http.StatusUnsupportedMediaType, rpcerr.Invalid(rpcerr.Field{Description: text}))
+}
+
+// fromYAML turns one YAML document into JSON. What the converter would drop silently, a second document, is refused.
+func fromYAML(data []byte) ([]byte, error) {
+	documents := yaml.NewDecoder(bytes.NewReader(data))
+	var node yaml.Node
+	if err := documents.Decode(&node); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	if err := documents.Decode(&node); !errors.Is(err, io.EOF) {
+		return nil, errors.New("the body holds more than one YAML document")
+	}
+	return sigsyaml.YAMLToJSONStrict(data)
+}

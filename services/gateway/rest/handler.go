@@ -1,0 +1,282 @@
+// Package rest answers HTTP: the REST addresses of all methods, the OpenAPI document and its page, health, and gRPC
+// from clients that also offered HTTP/1.1. It decides about addresses, media types and shapes of requests; it leaves
+// who may do what to the services.
+package rest
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/protobuf/proto"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/services/gateway/catalog"
+)
+
+// unaryTime is how long a call over REST may take; a client that wants less says so by Grpc-Timeout or by leaving.
+const unaryTime = 60 * time.Second
+
+// Login finds out who sends a request.
+type Login interface {
+	// Request returns the caller; its User is empty if there are no credentials. A wrong credential is an error.
+	Request(r *http.Request) (identity.Caller, error)
+	// Refused is told of every request that is refused for want of a right credential or for where it came from.
+	Refused(r *http.Request, caller identity.Caller, method *catalog.Method, err error)
+}
+
+// Config is what a Handler is made of.
+type Config struct {
+	Catalog *catalog.Catalog
+	Login   Login
+	// Register adds the generated handlers to the mux.
+	Register func(context.Context, *runtime.ServeMux) error
+	// GRPC answers gRPC requests.
+	GRPC http.Handler
+	// Open are handlers for addresses that need no credentials, as patterns of http.ServeMux.
+	Open map[string]http.Handler
+}
+
+// Handler is the HTTP side of the gateway.
+type Handler struct {
+	catalog *catalog.Catalog
+	login   Login
+	grpc    http.Handler
+	open    *http.ServeMux
+	api     *runtime.ServeMux
+	origin  *http.CrossOriginProtection
+}
+
+// New makes the handler; ctx bounds the registration alone.
+func New(ctx context.Context, c Config) (*Handler, error) {
+	h := &Handler{
+		catalog: c.Catalog,
+		login:   c.Login,
+		grpc:    c.GRPC,
+		open:    http.NewServeMux(),
+		api:     newMux(),
+		origin:  http.NewCrossOriginProtection(),
+	}
+	for pattern, handler := range c.Open {
+		h.open.Handle(pattern, handler)
+	}
+	return h, c.Register(ctx, h.api)
+}
+
+func newMux() *runtime.ServeMux {
+	options := []runtime.ServeMuxOption{
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, jsonDocuments()),
+		runtime.WithMarshalerOption(mediaJSON, jsonDocuments()),
+		runtime.WithMarshalerOption(mediaYAML, yamlDocuments()),
+		runtime.WithErrorHandler(handlerError),
+		runtime.WithRoutingErrorHandler(routingError),
+		runtime.WithIncomingHeaderMatcher(incoming),
+		runtime.WithOutgoingHeaderMatcher(nothing),
+		runtime.WithOutgoingTrailerMatcher(nothing),
+		runtime.WithUnescapingMode(runtime.UnescapingModeAllExceptReserved),
+		runtime.WithDisablePathLengthFallback(),
+		runtime.WithDisableHTTPMethodOverride(),
+		runtime.WithDisableChunkedEncoding(),
+		runtime.WithWriteContentLength(),
+		runtime.WithForwardResponseOption(entityTag),
+		runtime.WithForwardResponseOption(warnings),
+	}
+	for _, media := range patches {
+		options = append(options, runtime.WithMarshalerOption(media, patch{documents: jsonDocuments(), media: media}))
+	}
+	return runtime.NewServeMux(options...)
+}
+
+// incoming lets a client's trace through to the services and nothing else.
+func incoming(key string) (string, bool) {
+	switch key = strings.ToLower(key); key {
+	case "traceparent", "tracestate", "baggage":
+		return key, true
+	}
+	return "", false
+}
+
+func nothing(string) (string, bool) { return "", false }
+
+// warningKey is the metadata in which a service warns of what it accepted anyway, or left out.
+const warningKey = "windlass-warning"
+
+// warnings passes warnings on in HTTP's own header, in the form that kubectl prints.
+func warnings(ctx context.Context, w http.ResponseWriter, _ proto.Message) error {
+	md, _ := runtime.ServerMetadataFromContext(ctx)
+	for _, text := range md.HeaderMD.Get(warningKey) {
+		w.Header().Add("Warning", "299 - "+strconv.Quote(text))
+	}
+	return nil
+}
+
+// entityTag names the revision of a single object in the way of HTTP.
+func entityTag(_ context.Context, w http.ResponseWriter, m proto.Message) error {
+	object, ok := m.(interface{ GetMetadata() *metav1.ObjectMeta })
+	if ok && object.GetMetadata().GetResourceVersion() != "" {
+		w.Header().Set("ETag", `"`+object.GetMetadata().GetResourceVersion()+`"`)
+	}
+	return nil
+}
+
+// ServeHTTP answers one request.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	caller, err := h.login.Request(r)
+	if caller.RequestID != "" {
+		w.Header().Set("X-Request-Id", caller.RequestID)
+	}
+	if cross := h.origin.Check(r); cross != nil {
+		err := rpcerr.Forbidden("a page of another site may not do this")
+		h.login.Refused(r, caller, nil, err)
+		writeError(w, err)
+		return
+	}
+	if isGRPC(r) {
+		h.serveGRPC(w, r, caller, err)
+		return
+	}
+	if handler, pattern := h.open.Handler(r); pattern != "" {
+		handler.ServeHTTP(w, r)
+		return
+	}
+	h.serveAPI(w, r, caller, err)
+}
+
+func isGRPC(r *http.Request) bool {
+	return r.ProtoMajor == 2 && r.Method == http.MethodPost && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
+}
+
+// serveGRPC answers a gRPC client that offered HTTP/1.1 too. This way has no flow control upwards: so the caller must be
+// known before anything is read, and what is read is bounded.
+func (h *Handler) serveGRPC(w http.ResponseWriter, r *http.Request, caller identity.Caller, err error) {
+	method := h.catalog.Method(r.URL.Path)
+	if err == nil && caller.User == "" && !method.Open() {
+		err = noCredentials()
+	}
+	if err != nil {
+		h.login.Refused(r, caller, method, err)
+		writeTrailersOnly(w, err)
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
+	r.Header.Set("X-Request-Id", caller.RequestID)
+	h.grpc.ServeHTTP(w, r)
+}
+
+func (h *Handler) serveAPI(w http.ResponseWriter, r *http.Request, caller identity.Caller, err error) {
+	r = withoutCredentials(r)
+	route, verbs := h.route(r)
+	if err == nil && caller.User == "" && (route == nil || !route.Method.Open()) {
+		err = noCredentials()
+	}
+	switch {
+	case err != nil:
+		var method *catalog.Method
+		if route != nil {
+			method = route.Method
+		}
+		h.login.Refused(r, caller, method, err)
+	case route == nil && len(verbs) > 0:
+		w.Header().Set("Allow", strings.Join(verbs, ", "))
+		err = notAllowed(r.Method, verbs...)
+	case route == nil:
+		err = noSuchAddress(r)
+	default:
+		if err = checkQuery(route, r.URL.RawQuery); err == nil {
+			err = readBody(w, r, route)
+		}
+	}
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	h.call(w, r, route, caller)
+}
+
+func (h *Handler) call(w http.ResponseWriter, r *http.Request, route *catalog.Route, caller identity.Caller) {
+	ctx := identity.WithCaller(r.Context(), caller)
+	if route.Method.Streaming {
+		r.Header.Set("Accept", mediaJSON)
+	} else {
+		r.Header.Set("Accept", accepted(r.Header.Values("Accept")))
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, unaryTime)
+		defer cancel()
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	h.api.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// route finds the method of a request. A list address with watch=true is the watch address; with watch=false it is
+// itself. The parameter goes from the query in both cases.
+func (h *Handler) route(r *http.Request) (*catalog.Route, []string) {
+	path := r.URL.Path
+	if r.URL.RawPath != "" {
+		path = r.URL.RawPath
+	}
+	route, verbs := h.catalog.Match(r.Method, path)
+	if route == nil || r.Method != http.MethodGet || route.Method.Streaming {
+		return route, verbs
+	}
+	query := r.URL.Query()
+	if !query.Has("watch") {
+		return route, verbs
+	}
+	watching, _ := h.catalog.Match(r.Method, path+":watch")
+	if watching == nil || !watching.Method.Streaming {
+		return route, verbs // checkQuery then refuses the parameter
+	}
+	switch query.Get("watch") {
+	case "true", "1":
+		route = watching
+		r.URL.Path += ":watch"
+		if r.URL.RawPath != "" {
+			r.URL.RawPath += ":watch"
+		}
+	case "false", "0":
+	default:
+		return route, verbs
+	}
+	query.Del("watch")
+	r.URL.RawQuery = query.Encode()
+	return route, verbs
+}
+
+// withoutCredentials copies r without what the services must not see: the client's credentials, and headers that the
+// runtime would take for metadata or for the address of another client.
+func withoutCredentials(r *http.Request) *http.Request {
+	r = r.Clone(r.Context())
+	for key := range r.Header {
+		lower := strings.ToLower(key)
+		if lower == "authorization" || lower == "cookie" || lower == "forwarded" ||
+			strings.HasPrefix(lower, "x-forwarded-") || strings.HasPrefix(lower, "windlass-") ||
+			strings.HasPrefix(lower, "grpc-metadata-") {
+			delete(r.Header, key)
+		}
+	}
+	return r
+}
+
+// accepted picks the one media type of an answer: YAML if the client names it before JSON and before anything else goes.
+func accepted(accept []string) string {
+	for _, item := range strings.Split(strings.Join(accept, ","), ",") {
+		media, _, _ := strings.Cut(item, ";")
+		switch strings.TrimSpace(media) {
+		case mediaYAML, "application/x-yaml", "text/yaml":
+			return mediaYAML
+		case mediaJSON, "*/*", "application/*":
+			return mediaJSON
+		}
+	}
+	return mediaJSON
+}
+
+func noCredentials() error {
+	return rpcerr.Unauthenticated("no credentials: give a client certificate or a bearer token")
+}

@@ -1,0 +1,210 @@
+package cluster
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/windlass-dev/windlass/kit/identity"
+)
+
+// authorityLifetime is ten years: authorities are not renewed, they are replaced.
+const authorityLifetime = 10 * 365 * 24 * time.Hour
+
+// The authorities of a cluster, as their files are named.
+const (
+	windlassAuthority   = "windlass"
+	etcdClientAuthority = "etcd-client"
+	etcdPeerAuthority   = "etcd-peer"
+)
+
+func (c *Cluster) lifetime() time.Duration { return time.Duration(c.Lifetime) }
+
+// AdminFiles are the certificate, key and authority with which the user of this machine calls the cluster.
+func (c *Cluster) AdminFiles() identity.Files {
+	return identity.Files{Cert: c.Dir("admin", "tls.crt"), Key: c.Dir("admin", "tls.key"), CA: c.Dir("admin", "ca.crt")}
+}
+
+// EnsureCertificates makes the authorities and certificates that are missing, and renews those on disk (of services, of the user, of machines and members)
+// that have come to 80 % of their life or have run out. It returns how many it made or renewed.
+func (c *Cluster) EnsureCertificates(now time.Time) (int, error) {
+	as, err := c.authorities()
+	if err != nil {
+		return 0, err
+	}
+	if err := c.ensurePolicy(); err != nil {
+		return 0, err
+	}
+	made := 0
+	for _, w := range c.wanted(as) {
+		n, err := w.ensure()
+		if err != nil {
+			return made, err
+		}
+		made += n
+	}
+	renewed, err := c.renew(as, now)
+	return made + renewed, err
+}
+
+// ensurePolicy writes the default policy where the user can change it.
+func (c *Cluster) ensurePolicy() error {
+	if _, err := os.Stat(c.Dir("policy.yaml")); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return renameio.WriteFile(c.Dir("policy.yaml"), identity.DefaultPolicy(), 0o600)
+}
+
+func (c *Cluster) authorities() (map[string]*identity.Authority, error) {
+	dir := c.Dir("pki")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	out := map[string]*identity.Authority{}
+	for _, name := range []string{windlassAuthority, etcdClientAuthority, etcdPeerAuthority} {
+		a, err := identity.LoadAuthority(dir, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			if a, err = identity.NewAuthority(name, authorityLifetime); err == nil {
+				err = a.Save(dir)
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		out[name] = a
+	}
+	return out, nil
+}
+
+// wanted is one certificate that must be there.
+type wanted struct {
+	authority     *identity.Authority
+	dir, ca, name string // files: <dir>/<ca>.crt, <dir>/<name>.crt, <dir>/<name>.key
+	request       identity.Request
+}
+
+func (c *Cluster) wanted(as map[string]*identity.Authority) []wanted {
+	host := []net.IP{net.ParseIP(c.Host())}
+	out := []wanted{{
+		authority: as[windlassAuthority], dir: c.Dir("admin"), ca: "ca", name: "tls",
+		request: identity.Request{CommonName: "admin", Organizations: []string{"system:masters"}, URI: identity.UserURI("admin"), Client: true},
+	}}
+	for name, p := range programs {
+		dir := c.Service(name, "tls")
+		out = append(out, wanted{
+			authority: as[windlassAuthority], dir: dir, ca: "ca", name: "tls",
+			request: identity.Request{CommonName: name, URI: identity.ServiceURI(name), DNSNames: []string{name, "localhost"}, IPs: host, Server: true, Client: true},
+		})
+		if p.etcd {
+			out = append(out, wanted{
+				authority: as[etcdClientAuthority], dir: dir, ca: "etcd-ca", name: "etcd",
+				request: identity.Request{CommonName: name, Client: true},
+			})
+		}
+	}
+	guardian := c.Service("etcd-guardian", "tls")
+	bootstrap := filepath.Join(guardian, "bootstrap")
+	// Members check the source address of their peers against the certificate; on loopback that is 127.0.0.1.
+	member := []net.IP{net.ParseIP(c.BootstrapHost()), net.IPv4(127, 0, 0, 1)}
+	out = append(out,
+		wanted{authority: as[etcdClientAuthority], dir: guardian, ca: "etcd-ca", name: "etcd-root", request: identity.Request{CommonName: "root", Client: true}},
+		wanted{authority: as[etcdClientAuthority], dir: bootstrap, ca: "etcd-ca", name: "etcd-server", request: identity.Request{CommonName: "etcd-member-bootstrap", DNSNames: []string{"localhost"}, IPs: member, Server: true}},
+		wanted{authority: as[etcdPeerAuthority], dir: bootstrap, ca: "peer-ca", name: "peer", request: identity.Request{CommonName: "etcd-member-bootstrap", IPs: member, Server: true, Client: true}},
+	)
+	for i := range out {
+		out[i].request.Lifetime = c.lifetime()
+	}
+	return out
+}
+
+// ensure makes the certificate unless it is there; it returns how many files it made.
+func (w wanted) ensure() (int, error) {
+	crt, key := filepath.Join(w.dir, w.name+".crt"), filepath.Join(w.dir, w.name+".key")
+	if _, err := os.Stat(crt); err == nil {
+		return 0, nil
+	}
+	if err := os.MkdirAll(w.dir, 0o700); err != nil {
+		return 0, err
+	}
+	certPEM, keyPEM, err := w.authority.Issue(w.request)
+	if err != nil {
+		return 0, err
+	}
+	for _, f := range []struct {
+		path string
+		data []byte
+	}{{filepath.Join(w.dir, w.ca+".crt"), w.authority.PEM()}, {key, keyPEM}, {crt, certPEM}} { // the certificate last: it says that the others are there
+		if err := renameio.WriteFile(f.path, f.data, 0o600); err != nil {
+			return 0, err
+		}
+	}
+	return 1, nil
+}
+
+// renewAt is the part of a certificate's life after which it is renewed: in the middle of what Kubernetes' agents choose.
+const renewAt = 0.8
+
+// renew signs every certificate below the cluster's directory anew that has come to renewAt of its life. The keys stay.
+func (c *Cluster) renew(as map[string]*identity.Authority, now time.Time) (int, error) {
+	renewed := 0
+	err := filepath.WalkDir(c.dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // a running program removed it meanwhile
+		}
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".crt") {
+			return err
+		}
+		done, err := renewFile(path, as, now)
+		if done {
+			renewed++
+		}
+		return err
+	})
+	return renewed, err
+}
+
+func renewFile(path string, as map[string]*identity.Authority, now time.Time) (bool, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return false, ignoreMissing(err)
+	}
+	block, _ := pem.Decode(raw)
+	if block == nil || block.Type != "CERTIFICATE" {
+		return false, nil
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", path, err)
+	}
+	life := cert.NotAfter.Sub(cert.NotBefore)
+	if cert.IsCA || now.Before(cert.NotBefore.Add(time.Duration(renewAt*float64(life)))) {
+		return false, nil
+	}
+	for _, a := range as {
+		if !a.Issued(cert) {
+			continue
+		}
+		next, err := a.Renew(cert)
+		if err != nil {
+			return false, err
+		}
+		return true, renameio.WriteFile(path, next, 0o600)
+	}
+	return false, nil
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

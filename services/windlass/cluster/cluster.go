@@ -1,0 +1,164 @@
+// Package cluster knows where everything of a cluster on one machine is: its directory, its addresses, its certificates,
+// and the command line of each of its programs. It starts nothing.
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sort"
+	"time"
+
+	"github.com/google/renameio/v2"
+)
+
+// DefaultName is the cluster that is meant where none is named.
+const DefaultName = "main"
+
+// DefaultLifetime of a certificate: a month. The supervisor and the agents renew theirs long before.
+const DefaultLifetime = 30 * 24 * time.Hour
+
+const settingsFile = "cluster.json"
+
+// ErrNone means that there is no cluster of that name.
+var ErrNone = errors.New("no such cluster")
+
+// Cluster is one cluster of this machine.
+type Cluster struct {
+	Settings
+	dir string
+}
+
+// Settings is what is written down of a cluster.
+type Settings struct {
+	Name     string    `json:"name"`
+	Subnet   string    `json:"subnet"` // the first three numbers of its loopback addresses: "127.A.B"
+	Created  time.Time `json:"created"`
+	Lifetime Lifetime  `json:"certificateLifetime"`
+	Example  string    `json:"example,omitempty"`  // directory of documents that the cluster begins with
+	Seeded   bool      `json:"seeded"`             // the documents of Example have been created
+	Settings []string  `json:"settings,omitempty"` // "program.flag=value", passed on to the programs
+}
+
+// Lifetime is a duration that is written as text.
+type Lifetime time.Duration
+
+// MarshalText writes a duration as in "720h0m0s".
+func (l Lifetime) MarshalText() ([]byte, error) { return []byte(time.Duration(l).String()), nil }
+
+// UnmarshalText reads a duration as in "720h".
+func (l *Lifetime) UnmarshalText(b []byte) error {
+	d, err := time.ParseDuration(string(b))
+	*l = Lifetime(d)
+	return err
+}
+
+var namePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
+
+// Home returns the directory of all clusters of this user: $WINDLASS_HOME, or windlass below $XDG_STATE_HOME or
+// ~/.local/state.
+func Home() (string, error) {
+	if dir := os.Getenv("WINDLASS_HOME"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
+		return filepath.Join(dir, "windlass"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("set WINDLASS_HOME: %w", err)
+	}
+	return filepath.Join(home, ".local", "state", "windlass"), nil
+}
+
+func dirOf(name string) (string, error) {
+	if !namePattern.MatchString(name) {
+		return "", fmt.Errorf("cluster name %q: must be 1 to 32 lower case letters, digits and hyphens", name)
+	}
+	home, err := Home()
+	return filepath.Join(home, "clusters", name), err
+}
+
+// Open returns a cluster that exists, ErrNone if it does not.
+func Open(name string) (*Cluster, error) {
+	dir, err := dirOf(name)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, settingsFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("cluster %q: %w", name, ErrNone)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{dir: dir}
+	if err := json.Unmarshal(raw, &c.Settings); err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, settingsFile), err)
+	}
+	return c, nil
+}
+
+// Create makes the directory of a new cluster and chooses its addresses.
+func Create(s Settings) (*Cluster, error) {
+	dir, err := dirOf(s.Name)
+	if err != nil {
+		return nil, err
+	}
+	if s.Subnet, err = freeSubnet(dir); err != nil {
+		return nil, err
+	}
+	if s.Lifetime == 0 {
+		s.Lifetime = Lifetime(DefaultLifetime)
+	}
+	s.Created = time.Now().UTC().Truncate(time.Second)
+	c := &Cluster{Settings: s, dir: dir}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	return c, c.Save()
+}
+
+// Save writes the settings down.
+func (c *Cluster) Save() error {
+	raw, err := json.MarshalIndent(c.Settings, "", "  ")
+	if err != nil {
+		return err
+	}
+	return renameio.WriteFile(filepath.Join(c.dir, settingsFile), append(raw, '\n'), 0o600)
+}
+
+// List returns the names of all clusters of this user.
+func List() ([]string, error) {
+	home, err := Home()
+	if err != nil {
+		return nil, err
+	}
+	found, err := filepath.Glob(filepath.Join(home, "clusters", "*", settingsFile))
+	names := make([]string, 0, len(found))
+	for _, f := range found {
+		names = append(names, filepath.Base(filepath.Dir(f)))
+	}
+	sort.Strings(names)
+	return names, err
+}
+
+// Dir returns the cluster's directory, or what the path elements name in it.
+func (c *Cluster) Dir(elem ...string) string {
+	return filepath.Join(append([]string{c.dir}, elem...)...)
+}
+
+// Service returns the directory of a service, or what the path elements name in it.
+func (c *Cluster) Service(name string, elem ...string) string {
+	return c.Dir(append([]string{"services", name}, elem...)...)
+}
+
+// Log returns the file that a program logs to.
+func (c *Cluster) Log(program string) string { return c.Dir("logs", program+".log") }
+
+// Remove deletes the cluster's directory and everything in it.
+func (c *Cluster) Remove() error { return os.RemoveAll(c.dir) }

@@ -1,0 +1,93 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/windlass-dev/windlass/kit/process"
+)
+
+// program is what a cluster must know of one of its programs.
+type program struct {
+	port  int
+	etcd  bool     // has a user in etcd
+	peers []string // the programs that it calls
+	flags func(c *Cluster, executable string) []string
+}
+
+// programs is every program that the supervisor runs.
+var programs = map[string]program{
+	"gateway": {
+		port: gatewayPort, etcd: true,
+		peers: []string{"machine-api", "hook-broker", "etcd-guardian", "eviction-controller"},
+	},
+	"machine-api": {
+		port: 7101, etcd: true, peers: []string{"eviction-controller", "provider-local", "etcd-guardian"},
+		flags: func(c *Cluster, _ string) []string {
+			return []string{"--pki", c.Dir("pki"), "--gateway", c.Gateway(), "--certificate-lifetime", (c.lifetime()).String()}
+		},
+	},
+	"hook-broker": {port: 7102, etcd: true, peers: []string{"machine-api"}},
+	"etcd-guardian": {
+		port: 7103, etcd: true, peers: []string{"machine-api", "eviction-controller"},
+		flags: func(c *Cluster, executable string) []string {
+			return []string{"--bootstrap-host", c.BootstrapHost(), "--windlass", executable}
+		},
+	},
+	"eviction-controller": {port: 7104, etcd: true, peers: []string{"etcd-guardian", "machine-api"}},
+	"provider-local": {
+		port: 7110,
+		flags: func(c *Cluster, executable string) []string {
+			return []string{"--subnet", c.Subnet, "--cluster", c.Name, "--windlass", executable}
+		},
+	},
+}
+
+// Programs returns the names of all programs that the supervisor runs, in the order in which they are started: what etcd and the machines
+// need comes first.
+func Programs() []string {
+	return []string{"provider-local", "etcd-guardian", "machine-api", "eviction-controller", "gateway", "hook-broker"}
+}
+
+// Spec returns how to run a program. executable is the one that holds all programs.
+func (c *Cluster) Spec(name, executable string) process.Spec {
+	p := programs[name]
+	args := []string{
+		"serve", name,
+		"--listen", c.Address(name), "--metrics-listen", c.MetricsAddress(name),
+		"--dir", c.Service(name), "--tls-dir", c.Service(name, "tls"), "--policy", c.Dir("policy.yaml"),
+	}
+	if p.etcd {
+		args = append(args, "--etcd-endpoints", fmt.Sprintf("https://%s:2379", c.BootstrapHost()))
+	}
+	for _, peer := range p.peers {
+		args = append(args, "--peer", peer+"="+c.Address(peer))
+	}
+	if p.flags != nil {
+		args = append(args, p.flags(c, executable)...)
+	}
+	args = append(args, c.extra(name)...)
+	return process.Spec{Name: name, Path: executable, Args: args, Dir: c.dir, LogFile: c.Log(name)}
+}
+
+// extra returns the flags that the cluster's settings give to a program.
+func (c *Cluster) extra(name string) []string {
+	var out []string
+	for _, s := range c.Settings.Settings {
+		if flag, ok := strings.CutPrefix(s, name+"."); ok {
+			out = append(out, "--"+flag)
+		}
+	}
+	return out
+}
+
+// CheckSetting returns an error if a setting is not of the form "program.flag=value" with a known program.
+func CheckSetting(s string) error {
+	name, flag, ok := strings.Cut(s, ".")
+	_, known := programs[name]
+	if !ok || !known || !strings.Contains(flag, "=") {
+		return fmt.Errorf("setting %q: must be program.flag=value with a program of %s", s, strings.Join(slices.Sorted(slices.Values(Programs())), ", "))
+	}
+	return nil
+}
