@@ -16,6 +16,9 @@ func YAML(m proto.Message) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if bytes.Contains(text, []byte(`"<<":`)) {
+		return append(text, '\n'), nil // the library would print that key as a merge; JSON is YAML too
+	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	var v any

@@ -4,9 +4,9 @@ import "errors"
 
 // Exit codes of the program, for whoever supervises it.
 const (
-	ExitFailure = 1 // start it again, later
-	ExitUsage   = 2 // wrong flags or files: nothing changes until they are mended
-	ExitRemoved = 3 // the member was removed: never start it again on this data
+	ExitFailure = 1  // start it again, later
+	ExitRemoved = 3  // the member was removed: never start it again on this data
+	ExitUsage   = 64 // wrong flags or files (2 would be the code of a panic)
 )
 
 // ErrRemoved means that the cluster removed this member for good.

@@ -28,6 +28,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/windlass-dev/windlass/services/etcd-member/service"
 	"github.com/windlass-dev/windlass/services/etcd-member/users"
@@ -256,8 +258,10 @@ func (c *cluster) as(t *testing.T, user string, at ...*member) *clientv3.Client 
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(c.clients.cert)
+	retry := backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.2, MaxDelay: 200 * time.Millisecond}
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: urls, Logger: zap.NewNop(), BackoffWaitBetween: 10 * time.Millisecond,
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: time.Second})},
+		Endpoints:   urls, Logger: zap.NewNop(), BackoffWaitBetween: 10 * time.Millisecond,
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second, PermitWithoutStream: true,
 		TLS: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool, MinVersion: tls.VersionTLS13},
 	})

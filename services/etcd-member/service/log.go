@@ -29,13 +29,15 @@ func etcdLog(cfg config, out io.Writer) (*zap.Logger, error) {
 	return zap.New(quiet{core}, zap.AddCaller()).With(zap.String("service", "etcd-member"), zap.String("member", cfg.name)), nil
 }
 
-// quiet drops warnings about what we want: that the Unix socket has no TLS.
+// quiet drops warnings about what we want: that the Unix socket has no TLS, and that the tokens, which serve only
+// inside the process, are simple ones.
 type quiet struct{ zapcore.Core }
 
 func (q quiet) With(fields []zapcore.Field) zapcore.Core { return quiet{q.Core.With(fields)} }
 
 func (q quiet) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if e.Level == zapcore.WarnLevel && strings.HasPrefix(e.Message, "scheme is http or unix while") {
+	wanted := strings.HasPrefix(e.Message, "scheme is http or unix while") || strings.HasPrefix(e.Message, "simple token is not")
+	if e.Level == zapcore.WarnLevel && wanted {
 		return ce
 	}
 	return q.Core.Check(e, ce)

@@ -134,6 +134,7 @@ func (m *member) start(ctx context.Context) (*embed.Etcd, error) {
 		if err != nil || e == nil {
 			return nil, err
 		}
+		m.gate.guard(e.Server.StoppingNotify())
 		err = awaitReady(ctx, e, limit)
 		if !errors.Is(err, errLate) {
 			return e, err

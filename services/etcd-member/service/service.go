@@ -97,7 +97,6 @@ func (m *member) serve(ctx context.Context, e *embed.Etcd, list []users.User) er
 	defer func() { stopSetup(); <-setupDone }()
 	select {
 	case <-ctx.Done():
-		stopSetup()
 		return m.stop(e)
 	case <-e.Server.StopNotify():
 		return whyEnded(e, nil)
@@ -119,7 +118,7 @@ func (m *member) setUp(ctx context.Context, e *embed.Etcd, list []users.User) {
 	defer client.Close()
 	begin, told := time.Now(), ""
 	for pause := 50 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 2*time.Second) {
-		err := users.Ensure(root.WithRoot(ctx), client, list)
+		err := m.gate.call(func() error { return users.Ensure(root.WithRoot(ctx), client, list) })
 		if err == nil {
 			m.gate.open.Store(true)
 			m.log.Info("users are set up", "users", len(list), "elapsed_ms", time.Since(begin).Milliseconds())

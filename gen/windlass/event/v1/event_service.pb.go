@@ -407,7 +407,7 @@ type WatchEventsResponse_Event struct {
 	// ADDED, MODIFIED or DELETED.
 	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	// The event after the change; for DELETED as it was last, at the revision of its deletion.
-	Object        *WatchEventsResponse_Event `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	Object        *Event `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -449,7 +449,7 @@ func (x *WatchEventsResponse_Event) GetType() string {
 	return ""
 }
 
-func (x *WatchEventsResponse_Event) GetObject() *WatchEventsResponse_Event {
+func (x *WatchEventsResponse_Event) GetObject() *Event {
 	if x != nil {
 		return x.Object
 	}
@@ -483,14 +483,14 @@ const file_windlass_event_v1_event_service_proto_rawDesc = "" +
 	"\x0elabel_selector\x18\x02 \x01(\tR\rlabelSelector\x12%\n" +
 	"\x0efield_selector\x18\x03 \x01(\tR\rfieldSelector\x12)\n" +
 	"\x10resource_version\x18\x04 \x01(\tR\x0fresourceVersion\x122\n" +
-	"\x15allow_watch_bookmarks\x18\x05 \x01(\bR\x13allowWatchBookmarks\"\x85\x02\n" +
+	"\x15allow_watch_bookmarks\x18\x05 \x01(\bR\x13allowWatchBookmarks\"\xf1\x01\n" +
 	"\x13WatchEventsResponse\x12D\n" +
 	"\x06events\x18\x01 \x03(\v2,.windlass.event.v1.WatchEventsResponse.EventR\x06events\x12)\n" +
 	"\x10resource_version\x18\x02 \x01(\tR\x0fresourceVersion\x12\x1a\n" +
-	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aa\n" +
+	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aM\n" +
 	"\x05Event\x12\x12\n" +
-	"\x04type\x18\x01 \x01(\tR\x04type\x12D\n" +
-	"\x06object\x18\x02 \x01(\v2,.windlass.event.v1.WatchEventsResponse.EventR\x06object2\xf3\x03\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x120\n" +
+	"\x06object\x18\x02 \x01(\v2\x18.windlass.event.v1.EventR\x06object2\xf3\x03\n" +
 	"\fEventService\x12\x8b\x01\n" +
 	"\bGetEvent\x12\".windlass.event.v1.GetEventRequest\x1a\x18.windlass.event.v1.Event\"A\xaa\xbb\x18\r\n" +
 	"\x03get\x1a\x06events\x82\xd3\xe4\x93\x02*\x12(/v1/namespaces/{namespace}/events/{name}\x12\x9b\x01\n" +
@@ -531,7 +531,7 @@ var file_windlass_event_v1_event_service_proto_depIdxs = []int32{
 	7, // 1: windlass.event.v1.EventList.metadata:type_name -> windlass.meta.v1.ListMeta
 	8, // 2: windlass.event.v1.EventList.items:type_name -> windlass.event.v1.Event
 	5, // 3: windlass.event.v1.WatchEventsResponse.events:type_name -> windlass.event.v1.WatchEventsResponse.Event
-	5, // 4: windlass.event.v1.WatchEventsResponse.Event.object:type_name -> windlass.event.v1.WatchEventsResponse.Event
+	8, // 4: windlass.event.v1.WatchEventsResponse.Event.object:type_name -> windlass.event.v1.Event
 	0, // 5: windlass.event.v1.EventService.GetEvent:input_type -> windlass.event.v1.GetEventRequest
 	1, // 6: windlass.event.v1.EventService.ListEvents:input_type -> windlass.event.v1.ListEventsRequest
 	3, // 7: windlass.event.v1.EventService.WatchEvents:input_type -> windlass.event.v1.WatchEventsRequest

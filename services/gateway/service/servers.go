@@ -1,0 +1,125 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"google.golang.org/grpc"
+	_ "google.golang.org/grpc/encoding/gzip" // or compressed calls get UNIMPLEMENTED
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/services/gateway/authn"
+	"github.com/windlass-dev/windlass/services/gateway/backend"
+	"github.com/windlass-dev/windlass/services/gateway/proxy"
+	"github.com/windlass-dev/windlass/services/gateway/split"
+)
+
+const (
+	// grace is what running calls have to end after the signal to stop.
+	grace = 2 * time.Second
+	// streamsPerConn is what one client may have open at a time; one more waits, it is not refused.
+	streamsPerConn = 1000
+	headerBytes    = 64 << 10
+	// streamWindow and connWindow are fixed; growing ones let stalled readers hold gigabytes.
+	streamWindow = 256 << 10
+	connWindow   = 1 << 20
+)
+
+func newGRPC(router *backend.Router, auth *authn.Authenticator, m *metrics, log *slog.Logger) *grpc.Server {
+	panics := recovery.WithRecoveryHandlerContext(func(ctx context.Context, p any) error {
+		log.ErrorContext(ctx, "panic", "error", p)
+		return rpcerr.From(errPanic)
+	})
+	return grpc.NewServer(
+		grpc.Creds(split.Credentials()),
+		grpc.ForceServerCodecV2(proxy.Codec()),
+		grpc.UnknownServiceHandler(proxy.Handler(router)),
+		grpc.ChainUnaryInterceptor(recovery.UnaryServerInterceptor(panics), m.unary, auth.Unary, mapped),
+		grpc.ChainStreamInterceptor(recovery.StreamServerInterceptor(panics), m.stream, auth.Stream),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connWindow),
+		grpc.ReadBufferSize(8<<10),
+		grpc.MaxHeaderListSize(headerBytes),
+		grpc.MaxRecvMsgSize(backend.MaxMessage),
+		grpc.MaxSendMsgSize(backend.MaxMessage),
+		grpc.MaxConcurrentStreams(streamsPerConn),
+		grpc.ConnectionTimeout(10*time.Second),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+	)
+}
+
+var errPanic = errors.New("panic")
+
+// mapped turns what the gateway's own methods return into statuses.
+func mapped(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	reply, err := next(ctx, request)
+	return reply, rpcerr.From(err)
+}
+
+func newHTTP(handler http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    headerBytes,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          streamsPerConn,
+			MaxReceiveBufferPerStream:     streamWindow,
+			MaxReceiveBufferPerConnection: connWindow,
+			SendPingTimeout:               30 * time.Second,
+			PingTimeout:                   10 * time.Second,
+		},
+	}
+}
+
+// serveGRPC serves a lane until ctx ends, then gives running calls the grace.
+func serveGRPC(ctx context.Context, s *grpc.Server, l net.Listener) error {
+	stopped := make(chan struct{})
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	go func() {
+		s.GracefulStop()
+		close(stopped)
+	}()
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-stopped:
+	case <-timer.C:
+		s.Stop()
+		<-stopped
+	}
+	<-served
+	return nil
+}
+
+// serveHTTP serves a lane until ctx ends, then gives running requests the grace.
+func serveHTTP(ctx context.Context, s *http.Server, l net.Listener) error {
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	end, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	if s.Shutdown(end) != nil {
+		s.Close() //nolint:errcheck // only what was running is left
+	}
+	<-served
+	return nil
+}

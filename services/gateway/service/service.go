@@ -1,0 +1,171 @@
+// Package service runs the gateway: it builds its parts in order and stops them together.
+package service
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"crypto/tls"
+
+	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/services/gateway/authn"
+	"github.com/windlass-dev/windlass/services/gateway/backend"
+	"github.com/windlass-dev/windlass/services/gateway/catalog"
+	"github.com/windlass-dev/windlass/services/gateway/describe"
+	"github.com/windlass-dev/windlass/services/gateway/events"
+	"github.com/windlass-dev/windlass/services/gateway/rest"
+	"github.com/windlass-dev/windlass/services/gateway/split"
+)
+
+// Run runs the gateway with command line args until ctx ends. It logs to stderr.
+func Run(ctx context.Context, args []string, stderr io.Writer) error {
+	config, err := parse(args, stderr)
+	if err != nil {
+		return err
+	}
+	log, err := newLog(config.LogLevel, stderr)
+	if err != nil {
+		return err
+	}
+	inner, err := net.Listen("tcp", config.Listen)
+	if err != nil {
+		return err
+	}
+	return serve(ctx, config, inner, log)
+}
+
+// serve runs the gateway on inner, which it closes.
+func serve(ctx context.Context, config Config, inner net.Listener, log *slog.Logger) error {
+	defer inner.Close()
+	audit, err := identity.OpenAudit(filepath.Join(config.Dir, "audit.log"))
+	if err != nil {
+		return err
+	}
+	defer audit.Close()
+	tokens, err := authn.OpenTokens(config.TokensFile, log)
+	if err != nil {
+		return fmt.Errorf("tokens: %w", err)
+	}
+	methods, err := catalog.New(protoregistry.GlobalFiles, catalog.Program)
+	if err != nil {
+		return err
+	}
+	pool, err := backend.NewPool(config.Peers, transport(config.files()), log)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	etcd, err := dialEtcd(config, log)
+	if err != nil {
+		return err
+	}
+	if etcd != nil {
+		defer etcd.Close()
+	}
+	settings, err := config.files().ServerTLS(tls.VerifyClientCertIfGiven, "h2", "http/1.1")
+	if err != nil {
+		return err
+	}
+
+	refused := refusals{audit: audit, log: log}
+	auth := authn.New(tokens, methods, refused)
+	router := backend.NewRouter(methods, pool)
+	merged := events.New(pool.Programs(), router.To)
+	counts := newMetrics(methods)
+	server := newGRPC(router, auth, counts, log)
+	alive := health.NewServer()
+	grpc_health_v1.RegisterHealthServer(server, alive)
+	eventv1.RegisterEventServiceServer(server, merged)
+	if err := describe.Register(server, methods.Services()); err != nil {
+		return err
+	}
+	handler, err := rest.New(ctx, rest.Config{
+		Catalog:  methods,
+		Login:    auth,
+		Register: register(router, merged.Client()),
+		GRPC:     server,
+		Open:     open(methods, pool),
+	})
+	if err != nil {
+		return err
+	}
+	lanes := split.New(inner, settings, refused.handshake, log)
+	log.InfoContext(ctx, "serving", "address", inner.Addr().String())
+
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return lanes.Run(ctx) })
+	group.Go(func() error { return serveGRPC(ctx, server, lanes.GRPC()) })
+	group.Go(func() error { return serveHTTP(ctx, newHTTP(counts.counted(handler), log), lanes.HTTP()) })
+	group.Go(func() error { return serveMetrics(ctx, config.MetricsListen, counts, log) })
+	if etcd != nil {
+		group.Go(func() error { return backend.FollowLeaders(ctx, etcd, pool.SetLeaders, log) })
+		group.Go(func() error { return store.SyncEndpoints(ctx, etcd, config.endpoints()) })
+	}
+	group.Go(func() error {
+		<-ctx.Done()
+		alive.Shutdown()
+		return nil
+	})
+	return group.Wait()
+}
+
+// transport returns the credentials towards a program: it must be that program by its certificate, whatever the address.
+func transport(files identity.Files) func(program, address string) (credentials.TransportCredentials, error) {
+	return func(program, address string) (credentials.TransportCredentials, error) {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, err
+		}
+		settings, err := files.ClientTLS(host)
+		if err != nil {
+			return nil, err
+		}
+		return credentials.NewTLS(identity.WithURI(settings, identity.ServiceURI(program))), nil
+	}
+}
+
+// dialEtcd returns nil if no address of etcd is given: then calls go to the programs' own addresses alone.
+func dialEtcd(config Config, log *slog.Logger) (*clientv3.Client, error) {
+	if len(config.EtcdEndpoints) == 0 {
+		return nil, nil
+	}
+	settings, err := config.etcdFiles().ClientTLS("")
+	if err != nil {
+		return nil, err
+	}
+	return store.Dial(store.ClientConfig{
+		Endpoints:     config.EtcdEndpoints,
+		EndpointsFile: config.endpoints(),
+		TLS:           settings,
+		Log:           log,
+	})
+}
+
+func (c Config) endpoints() string { return filepath.Join(c.Dir, "endpoints") }
+
+func serveMetrics(ctx context.Context, address string, m *metrics, log *slog.Logger) error {
+	if address == "" {
+		return nil
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	return serveHTTP(ctx, newHTTP(m.handler(), log), l)
+}
+
+var _ grpc.ClientConnInterface = (*backend.Router)(nil)
