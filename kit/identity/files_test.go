@@ -69,7 +69,9 @@ func serverRequest() Request {
 	return Request{CommonName: "machine-api", URI: ServiceURI("machine-api"), IPs: []net.IP{net.IPv4(127, 1, 2, 1)}, Server: true, Client: true}
 }
 
-func clientRequest() Request { return Request{CommonName: "alice", URI: UserURI("alice"), Client: true} }
+func clientRequest() Request {
+	return Request{CommonName: "alice", URI: UserURI("alice"), Client: true}
+}
 
 func serverTLS(t *testing.T, p place) *tls.Config {
 	t.Helper()

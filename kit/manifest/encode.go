@@ -1,12 +1,14 @@
 package manifest
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
@@ -22,7 +24,7 @@ func Encode(m proto.Message) ([]byte, error) {
 	if m == nil {
 		return []byte("{}"), nil
 	}
-	e := encoder{out: make([]byte, 0, 1024)}
+	e := encoder{out: make([]byte, 0, 4096)}
 	if err := e.message(m.ProtoReflect()); err != nil {
 		return nil, fmt.Errorf("encode %s: %w", m.ProtoReflect().Descriptor().FullName(), err)
 	}
@@ -91,7 +93,7 @@ func (e *encoder) mapping(fd protoreflect.FieldDescriptor, entries protoreflect.
 		keys = append(keys, k)
 		return true
 	})
-	slices.SortFunc(keys, compareKeys)
+	sortKeys(fd.MapKey().Kind(), keys)
 	for i, k := range keys {
 		if i > 0 {
 			e.out = append(e.out, ',')
@@ -109,35 +111,18 @@ func (e *encoder) mapping(fd protoreflect.FieldDescriptor, entries protoreflect.
 	return nil
 }
 
-// compareKeys orders map keys as values of their type: numbers by size, false before true.
-func compareKeys(a, b protoreflect.MapKey) int {
-	switch x := a.Interface().(type) {
-	case bool:
-		y := b.Bool()
-		switch {
-		case x == y:
-			return 0
-		case y:
-			return -1
+// sortKeys orders map keys as values of their type: numbers by size, false before true.
+func sortKeys(kind protoreflect.Kind, keys []protoreflect.MapKey) {
+	slices.SortFunc(keys, func(a, b protoreflect.MapKey) int {
+		switch kind {
+		case protoreflect.StringKind, protoreflect.BoolKind: // the alphabet has false before true
+			return strings.Compare(a.String(), b.String())
+		case protoreflect.Uint32Kind, protoreflect.Fixed32Kind, protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+			return cmp.Compare(a.Uint(), b.Uint())
+		default:
+			return cmp.Compare(a.Int(), b.Int())
 		}
-		return 1
-	case int32, int64:
-		return compare(a.Int(), b.Int())
-	case uint32, uint64:
-		return compare(a.Uint(), b.Uint())
-	default:
-		return compare(a.String(), b.String())
-	}
-}
-
-func compare[T int64 | uint64 | string](a, b T) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
+	})
 }
 
 func (e *encoder) single(fd protoreflect.FieldDescriptor, v protoreflect.Value) error {

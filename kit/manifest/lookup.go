@@ -10,7 +10,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // Lookup returns what stands at a path of JSON names in m, and whether anything does: a field without presence that is
@@ -30,7 +29,7 @@ func lookup(m protoreflect.Message, steps []step) (any, bool) {
 	if len(steps) == 0 {
 		return fromMessage(m), true
 	}
-	if free, ok := freeForm(m.Interface()); ok {
+	if free, ok := freeForm(m); ok {
 		return lookupFree(free, steps)
 	}
 	s := steps[0]
@@ -143,20 +142,29 @@ func isNamed(element any, name string) bool {
 }
 
 // freeForm returns what a Struct, Value or ListValue holds.
-func freeForm(m proto.Message) (any, bool) {
-	switch m := m.(type) {
-	case *structpb.Struct:
-		return m.AsMap(), true
-	case *structpb.ListValue:
-		return m.AsSlice(), true
-	case *structpb.Value:
-		return m.AsInterface(), true
+func freeForm(m protoreflect.Message) (any, bool) {
+	fields := m.Descriptor().Fields()
+	switch wellKnownName(m) {
+	case "Struct":
+		fd := fields.ByNumber(1)
+		all, _ := lookupMap(fd, m.Get(fd).Map(), nil)
+		return all, true
+	case "ListValue":
+		fd := fields.ByNumber(1)
+		all, _ := lookupList(fd, m.Get(fd).List(), nil)
+		return all, true
+	case "Value":
+		fd := m.WhichOneof(m.Descriptor().Oneofs().Get(0))
+		if fd == nil || fd.Number() == valueNull {
+			return nil, true
+		}
+		return fromSingle(fd, m.Get(fd)), true
 	}
 	return nil, false
 }
 
 func fromMessage(m protoreflect.Message) any {
-	if free, ok := freeForm(m.Interface()); ok {
+	if free, ok := freeForm(m); ok {
 		return free
 	}
 	switch wellKnownName(m) {

@@ -105,7 +105,8 @@ func mergeKey(fd protoreflect.FieldDescriptor) string {
 	return ""
 }
 
-// candidates are the merge keys of k8s.io/api/core/v1 and of OpenShift's machine API, by name of the list.
+// candidates are the merge keys of k8s.io/api/core/v1, by name of the list, and two that it does not have: lifecycle hooks
+// by name, and taints by key, where Kubernetes replaces the list, so that each writer can patch the taints of its own.
 func candidates(list string) []string {
 	switch list {
 	case "conditions", "addresses":

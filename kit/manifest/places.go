@@ -45,6 +45,7 @@ func (d Document) Locate(err error) error {
 	return located
 }
 
+// lineOf returns the line of the file, 0 if it cannot be told.
 func (p *places) lineOf(path string) int {
 	p.once.Do(func() {
 		var document yaml.Node
@@ -54,7 +55,7 @@ func (p *places) lineOf(path string) int {
 	})
 	steps, err := parsePath(path)
 	if p.root == nil || err != nil {
-		return p.line
+		return 0
 	}
 	line, node := p.root.Line, p.root
 	for _, s := range steps {

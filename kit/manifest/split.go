@@ -10,7 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"sigs.k8s.io/yaml"
+	"sigs.k8s.io/yaml/goyaml.v2"
 )
 
 // Document is one object of a file, not yet decoded.
@@ -118,7 +118,7 @@ func (s *splitter) object(data []byte, line int) {
 	if err := checkKeys(data); err != nil {
 		places := &places{source: data, line: line}
 		for _, p := range err.Problems {
-			s.refuse(places.lineOf(p.Path), "%s", p.placed())
+			s.refuse(max(line, places.lineOf(p.Path)), "%s", p.placed())
 		}
 		return
 	}
@@ -219,16 +219,24 @@ func (s *splitter) part(text []byte, p part) {
 		s.refuse(p.line+max(line-1, 0), "%v", err)
 		return
 	}
-	converted, err := yaml.YAMLToJSONStrict(text)
-	if err != nil {
+	places := &places{source: text, line: p.line}
+	var object any
+	if err := yaml.UnmarshalStrict(text, &object); err != nil {
 		s.refuseYAML(err, p)
+		return
+	}
+	converted, wrong := toJSON(object)
+	for _, problem := range wrong {
+		s.refuse(max(p.first, places.lineOf(problem.Path)), "%s", problem.placed())
+	}
+	if len(wrong) > 0 {
 		return
 	}
 	if len(converted) > maxDocument {
 		s.refuse(p.first, "the document is longer than %d bytes as JSON", maxDocument)
 		return
 	}
-	s.add(converted, p.first, &places{source: text, line: p.line})
+	s.add(converted, p.first, places)
 }
 
 // yamlLine finds where the YAML library tells a line of what it was given.

@@ -176,7 +176,9 @@ func infoOf(err error) *errdetails.ErrorInfo {
 
 func name(reason metav1.ErrorReason) string { return strings.TrimPrefix(reason.String(), reasonPrefix) }
 
-func object(kind, name string) map[string]string { return map[string]string{"kind": kind, "name": name} }
+func object(kind, name string) map[string]string {
+	return map[string]string{"kind": kind, "name": name}
+}
 
 func retryAfter(d time.Duration) *errdetails.RetryInfo {
 	return &errdetails.RetryInfo{RetryDelay: durationpb.New(d)}

@@ -17,6 +17,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/store"
 )
 
 func TestStatus(t *testing.T) {
@@ -105,6 +106,12 @@ func TestFrom(t *testing.T) {
 		{"a transport's text stays inside", status.Error(codes.Unavailable, "dial tcp 127.1.2.1:7101"), codes.Unavailable, "a service that this call needs cannot be reached", metav1.ErrorReason_ERROR_REASON_UNAVAILABLE},
 		{"an unknown method keeps its text", status.Error(codes.Unimplemented, "method Foo not implemented"), codes.Unimplemented, "method Foo not implemented", metav1.ErrorReason_ERROR_REASON_NOT_BUILT},
 		{"a foreign status of another code stays inside", status.Error(codes.DataLoss, "secret"), codes.Internal, "internal error", metav1.ErrorReason_ERROR_REASON_INTERNAL},
+		{"a record that is missing is named by its key", fmt.Errorf("x: %w", &store.OpError{Key: "nodes/-/n", Err: store.ErrNotFound}), codes.NotFound, `nodes "n" not found`, metav1.ErrorReason_ERROR_REASON_NOT_FOUND},
+		{"a record that is there is named with its namespace", &store.OpError{Key: "machines/default/m", Err: store.ErrExists}, codes.AlreadyExists, `machines "default/m" already exists`, metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS},
+		{"a record that changed asks to read again", &store.OpError{Key: "nodes/-/n", Err: store.ErrConflict}, codes.Aborted, `nodes "n" changed since it was read`, metav1.ErrorReason_ERROR_REASON_CONFLICT},
+		{"a compacted revision asks to list again", store.ErrCompacted, codes.OutOfRange, "the revision is no longer kept; list again", metav1.ErrorReason_ERROR_REASON_EXPIRED},
+		{"a fallen fence asks to retry", &store.OpError{Index: -1, Key: "/windlass/elections/x", Err: store.ErrFenced}, codes.Unavailable, "this replica is no longer the leader", metav1.ErrorReason_ERROR_REASON_UNAVAILABLE},
+		{"a store that does not answer asks to retry", fmt.Errorf("%w: %w", store.ErrUnavailable, context.DeadlineExceeded), codes.Unavailable, "the store does not answer; it may be electing a leader", metav1.ErrorReason_ERROR_REASON_UNAVAILABLE},
 		{"anything else stays inside", errors.New("secret"), codes.Internal, "internal error", metav1.ErrorReason_ERROR_REASON_INTERNAL},
 	}
 	for _, tt := range tests {

@@ -148,6 +148,7 @@ type member struct {
 	name, dir    string
 	client, peer string // URLs
 	args         []string
+	owner        *testing.T // whose end is the process's end
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -170,7 +171,7 @@ func (m *member) log() string {
 // member makes the directory, certificates and flags of a member. The extra flags come last.
 func (c *cluster) member(t *testing.T, n byte, extra ...string) *member {
 	t.Helper()
-	m := &member{name: fmt.Sprintf("m%d", n), dir: t.TempDir()}
+	m := &member{name: fmt.Sprintf("m%d", n), dir: t.TempDir(), owner: t}
 	ip := fmt.Sprintf("127.%d.%d.%d", 100+byte(os.Getpid())%100, c.net, n)
 	m.client, m.peer = "https://"+freePort(t, ip), "https://"+freePort(t, ip)
 	serverCert, serverKey := c.clients.issue(t, "etcd-server", ip)
@@ -185,6 +186,11 @@ func (c *cluster) member(t *testing.T, n byte, extra ...string) *member {
 		"--name", m.name, "--data-dir", filepath.Join(m.dir, "data"), "--tls-dir", m.dir,
 		"--listen-client", m.client, "--listen-peer", m.peer, "--peer-cn", "etcd-peer",
 	}, extra...)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s:\n%s", m.name, m.log())
+		}
+	})
 	return m
 }
 
@@ -212,12 +218,7 @@ func (m *member) start(t *testing.T) {
 		_ = cmd.Wait()
 		close(exited)
 	}()
-	t.Cleanup(func() {
-		m.kill(t)
-		if t.Failed() {
-			t.Logf("%s:\n%s", m.name, m.log())
-		}
-	})
+	m.owner.Cleanup(func() { m.kill(m.owner) })
 }
 
 func (m *member) kill(t *testing.T) {

@@ -189,7 +189,7 @@ func awaitReady(ctx context.Context, e *embed.Etcd, limit time.Duration) error {
 			return nil
 		case now := <-tick.C:
 			switch {
-			case limit == 0 || e.Server.AppliedIndex() == 0 || e.Server.Leader() == 0:
+			case limit == 0 || e.Server.Leader() == 0 || !hasApplied(e):
 			case since.IsZero():
 				since = now
 			case now.Sub(since) > limit:
@@ -197,6 +197,12 @@ func awaitReady(ctx context.Context, e *embed.Etcd, limit time.Duration) error {
 			}
 		}
 	}
+}
+
+// hasApplied reports whether the server has taken in something of its cluster's state. A snapshot does not move
+// the applied index until an entry follows it, but it brings the users: in a Windlass cluster they are always on.
+func hasApplied(e *embed.Etcd) bool {
+	return e.Server.AppliedIndex() > 0 || e.Server.AuthStore().IsAuthEnabled()
 }
 
 // whyEnded tells why etcd ended though nobody stopped it. The one reason for which its server stops by itself is

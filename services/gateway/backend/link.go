@@ -35,6 +35,8 @@ type link struct {
 	done    chan struct{}
 	// lost is when the connection went away, in Unix nanoseconds; 0 while it is up.
 	lost atomic.Int64
+	// streams is how many streams are open, or about to be.
+	streams atomic.Int64
 }
 
 func newLink(program, address string, creds credentials.TransportCredentials) (*link, error) {

@@ -17,11 +17,9 @@ type Pool struct {
 	creds func(program, address string) (credentials.TransportCredentials, error)
 	log   *slog.Logger
 
-	mu     sync.Mutex
-	peers  map[string]*link // by program
-	static map[string]string
-	lead   map[string]*link // by program, only where it is another address
-	leadAt map[string]string
+	mu    sync.Mutex
+	peers map[string]*target // by program
+	lead  map[string]*target // by program, only where it is another address
 }
 
 // NewPool makes connections to peers (program → address) in the background. creds makes the
@@ -29,70 +27,59 @@ type Pool struct {
 func NewPool(peers map[string]string, creds func(program, address string) (credentials.TransportCredentials, error), log *slog.Logger) (*Pool, error) {
 	p := &Pool{
 		creds: creds, log: log,
-		peers: map[string]*link{}, static: map[string]string{},
-		lead: map[string]*link{}, leadAt: map[string]string{},
+		peers: map[string]*target{}, lead: map[string]*target{},
 	}
 	for program, address := range peers {
-		l, err := p.dial(program, address)
+		t, err := p.dial(program, address)
 		if err != nil {
 			p.Close()
 			return nil, err
 		}
-		p.peers[program], p.static[program] = l, address
+		p.peers[program] = t
 	}
 	return p, nil
 }
 
-func (p *Pool) dial(program, address string) (*link, error) {
+func (p *Pool) dial(program, address string) (*target, error) {
 	creds, err := p.creds(program, address)
 	if err != nil {
 		return nil, fmt.Errorf("credentials for %s: %w", program, err)
 	}
-	return newLink(program, address, creds)
+	return newTarget(program, address, creds)
 }
 
-// SetLeaders says where each program's leader is; a program that is not named has none.
+// SetLeaders says where each program's leader is; a program that is not named has none. Streams to a former leader end.
 func (p *Pool) SetLeaders(leaders map[string]string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for program, address := range p.leadAt {
-		if leaders[program] != address {
-			p.forget(program)
+	for program, t := range p.lead {
+		if leaders[program] != t.address {
+			delete(p.lead, program)
+			t.close()
 		}
 	}
 	for program, address := range leaders {
-		p.follow(program, address)
+		peer := p.peers[program]
+		if peer == nil || peer.address == address || p.lead[program] != nil {
+			continue
+		}
+		t, err := p.dial(program, address)
+		if err != nil {
+			p.log.Error("no connection to the leader", "service", program, "error", err)
+			continue
+		}
+		p.lead[program] = t
+		p.log.Info("streams go to the leader", "service", program, "address", address)
 	}
 }
 
-func (p *Pool) forget(program string) {
-	if l := p.lead[program]; l != nil {
-		l.close()
-	}
-	delete(p.lead, program)
-	delete(p.leadAt, program)
-}
-
-func (p *Pool) follow(program, address string) {
-	if address == "" || address == p.static[program] || address == p.leadAt[program] || p.peers[program] == nil {
-		return
-	}
-	l, err := p.dial(program, address)
-	if err != nil {
-		p.log.Error("no connection to the leader", "service", program, "error", err)
-		return
-	}
-	p.lead[program], p.leadAt[program] = l, address
-	p.log.Info("streams go to the leader", "service", program, "address", address)
-}
-
-// link returns the connection for a call, or nil if no address was given for program.
-func (p *Pool) link(program string, leader bool) *link {
+// target returns where a call goes, or nil if no address was given for program.
+func (p *Pool) target(program string, leader bool) *target {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if leader {
-		if l := p.lead[program]; l != nil {
-			return l
+		if t := p.lead[program]; t != nil {
+			return t
 		}
 	}
 	return p.peers[program]
@@ -103,8 +90,8 @@ func (p *Pool) Missing() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var missing []string
-	for program, l := range p.peers {
-		if !l.ready() {
+	for program, t := range p.peers {
+		if !t.calls.ready() {
 			missing = append(missing, program)
 		}
 	}
@@ -128,10 +115,10 @@ func (p *Pool) Programs() []string {
 func (p *Pool) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for program := range p.leadAt {
-		p.forget(program)
+	for _, t := range p.lead {
+		t.close()
 	}
-	for _, l := range p.peers {
-		l.close()
+	for _, t := range p.peers {
+		t.close()
 	}
 }

@@ -28,48 +28,17 @@ var _ grpc.ClientConnInterface = (*Router)(nil)
 
 // Invoke makes a unary call.
 func (r *Router) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	l, ctx, err := r.route(ctx, method)
-	if err != nil {
-		return err
-	}
-	if err := l.await(ctx); err != nil {
-		return err
-	}
-	return l.reword(ctx, l.conn.Invoke(ctx, method, args, reply, opts...))
+	return r.invoke(ctx, "", method, args, reply, opts...)
 }
 
 // NewStream opens a stream. It ends with ctx, which the caller must cancel if it does not read the stream to its end.
 func (r *Router) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	l, ctx, err := r.route(ctx, method)
-	if err != nil {
-		return nil, err
-	}
-	return l.open(ctx, desc, method, opts...)
+	return r.newStream(ctx, "", desc, method, opts...)
 }
 
 // To is a connection to one program whatever the method: for services that every program serves.
 func (r *Router) To(program string) grpc.ClientConnInterface {
 	return direct{router: r, program: program}
-}
-
-func (r *Router) route(ctx context.Context, method string) (*link, context.Context, error) {
-	m := r.catalog.Method(method)
-	if m == nil {
-		return nil, nil, status.Errorf(codes.Unimplemented, "there is no method %s", method)
-	}
-	return r.link(ctx, m, m.Program, m.Leader)
-}
-
-func (r *Router) link(ctx context.Context, m *catalog.Method, program string, leader bool) (*link, context.Context, error) {
-	caller, _ := identity.CallerFrom(ctx)
-	if caller.User == "" && !m.Open() {
-		return nil, nil, rpcerr.Unauthenticated("no credentials: give a client certificate or a bearer token")
-	}
-	l := r.pool.link(program, leader)
-	if l == nil {
-		return nil, nil, rpcerr.Unavailable(program + " is not part of this cluster")
-	}
-	return l, withIdentity(ctx, caller), nil
 }
 
 type direct struct {
@@ -78,30 +47,51 @@ type direct struct {
 }
 
 func (d direct) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	l, ctx, err := d.link(ctx, method)
-	if err != nil {
-		return err
-	}
-	if err := l.await(ctx); err != nil {
-		return err
-	}
-	return l.reword(ctx, l.conn.Invoke(ctx, method, args, reply, opts...))
+	return d.router.invoke(ctx, d.program, method, args, reply, opts...)
 }
 
 func (d direct) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	l, ctx, err := d.link(ctx, method)
+	return d.router.newStream(ctx, d.program, desc, method, opts...)
+}
+
+func (r *Router) invoke(ctx context.Context, program, method string, args, reply any, opts ...grpc.CallOption) error {
+	t, _, ctx, err := r.route(ctx, program, method)
+	if err != nil {
+		return err
+	}
+	if err := t.calls.await(ctx); err != nil {
+		return err
+	}
+	return t.calls.reword(ctx, t.calls.conn.Invoke(ctx, method, args, reply, opts...))
+}
+
+func (r *Router) newStream(ctx context.Context, program string, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	t, m, ctx, err := r.route(ctx, program, method)
 	if err != nil {
 		return nil, err
 	}
-	return l.open(ctx, desc, method, opts...)
+	return t.open(ctx, m.Streaming, desc, method, opts...)
 }
 
-func (d direct) link(ctx context.Context, method string) (*link, context.Context, error) {
-	m := d.router.catalog.Method(method)
+// route finds where a call goes, to program or, if that is empty, to the program that serves the method, and puts the
+// caller's identity on it.
+func (r *Router) route(ctx context.Context, program, method string) (*target, *catalog.Method, context.Context, error) {
+	m := r.catalog.Method(method)
 	if m == nil {
-		return nil, nil, status.Errorf(codes.Unimplemented, "there is no method %s", method)
+		return nil, nil, nil, status.Errorf(codes.Unimplemented, "there is no method %s", method)
 	}
-	return d.router.link(ctx, m, d.program, false)
+	caller, _ := identity.CallerFrom(ctx)
+	if caller.User == "" && !m.Open() {
+		return nil, nil, nil, rpcerr.Unauthenticated("no credentials: give a client certificate or a bearer token")
+	}
+	if program == "" {
+		program = m.Program
+	}
+	t := r.pool.target(program, m.Leader)
+	if t == nil {
+		return nil, nil, nil, rpcerr.Unavailable(program + " is not part of this cluster")
+	}
+	return t, m, withIdentity(ctx, caller), nil
 }
 
 func (l *link) open(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {

@@ -116,7 +116,9 @@ func tagName(tag any) string {
 	return name
 }
 
-func streams(path string) bool { return strings.HasSuffix(path, ":watch") || strings.HasSuffix(path, ":stream") }
+func streams(path string) bool {
+	return strings.HasSuffix(path, ":watch") || strings.HasSuffix(path, ":stream")
+}
 
 // asLines says that the answer is one JSON document a line; a watch's is an event.
 func asLines(operation object) {

@@ -87,8 +87,7 @@ func handlerError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w
 	if b, ok := r.Body.(*body); ok && b.problem != nil {
 		err = b.problem
 	}
-	var malformed runtime.MalformedSequenceError
-	if errors.As(err, &malformed) {
+	if special := (*runtime.HTTPStatusError)(nil); errors.As(err, &special) {
 		err = rpcerr.Invalid(rpcerr.Field{Description: "the address has a wrong escape sequence"})
 	}
 	writeError(w, err)

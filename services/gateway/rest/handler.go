@@ -216,10 +216,7 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, route *catalog.Ro
 // route finds the method of a request. A list address with watch=true is the watch address; with watch=false it is
 // itself. The parameter goes from the query in both cases.
 func (h *Handler) route(r *http.Request) (*catalog.Route, []string) {
-	path := r.URL.Path
-	if r.URL.RawPath != "" {
-		path = r.URL.RawPath
-	}
+	path := r.URL.RawPath
 	route, verbs := h.catalog.Match(r.Method, path)
 	if route == nil || r.Method != http.MethodGet || route.Method.Streaming {
 		return route, verbs
@@ -236,9 +233,7 @@ func (h *Handler) route(r *http.Request) (*catalog.Route, []string) {
 	case "true", "1":
 		route = watching
 		r.URL.Path += ":watch"
-		if r.URL.RawPath != "" {
-			r.URL.RawPath += ":watch"
-		}
+		r.URL.RawPath += ":watch"
 	case "false", "0":
 	default:
 		return route, verbs
@@ -249,9 +244,11 @@ func (h *Handler) route(r *http.Request) (*catalog.Route, []string) {
 }
 
 // withoutCredentials copies r without what the services must not see: the client's credentials, and headers that the
-// runtime would take for metadata or for the address of another client.
+// runtime would take for metadata or for the address of another client. The copy's RawPath is always set: the runtime
+// would unescape the other one a second time.
 func withoutCredentials(r *http.Request) *http.Request {
 	r = r.Clone(r.Context())
+	r.URL.RawPath = r.URL.EscapedPath()
 	for key := range r.Header {
 		lower := strings.ToLower(key)
 		if lower == "authorization" || lower == "cookie" || lower == "forwarded" ||

@@ -3,21 +3,22 @@ package service
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/reflect/protoregistry"
-
-	"crypto/tls"
 
 	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
@@ -37,7 +38,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	log, err := newLog(config.LogLevel, stderr)
+	log, err := config.Logger(stderr)
 	if err != nil {
 		return err
 	}
@@ -45,12 +46,15 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return serve(ctx, config, inner, log)
+	return run(ctx, config, inner, log)
 }
 
-// serve runs the gateway on inner, which it closes.
-func serve(ctx context.Context, config Config, inner net.Listener, log *slog.Logger) error {
+// run runs the gateway on inner, which it closes.
+func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logger) error {
 	defer inner.Close()
+	if err := os.MkdirAll(config.Dir, 0o700); err != nil {
+		return err
+	}
 	audit, err := identity.OpenAudit(filepath.Join(config.Dir, "audit.log"))
 	if err != nil {
 		return err
@@ -138,9 +142,9 @@ func transport(files identity.Files) func(program, address string) (credentials.
 	}
 }
 
-// dialEtcd returns nil if no address of etcd is given: then calls go to the programs' own addresses alone.
+// dialEtcd returns nil if no address of etcd is known: then calls go to the programs' own addresses alone.
 func dialEtcd(config Config, log *slog.Logger) (*clientv3.Client, error) {
-	if len(config.EtcdEndpoints) == 0 {
+	if _, err := os.Stat(config.endpoints()); len(config.EtcdEndpoints) == 0 && errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	settings, err := config.etcdFiles().ClientTLS("")
@@ -155,8 +159,6 @@ func dialEtcd(config Config, log *slog.Logger) (*clientv3.Client, error) {
 	})
 }
 
-func (c Config) endpoints() string { return filepath.Join(c.Dir, "endpoints") }
-
 func serveMetrics(ctx context.Context, address string, m *metrics, log *slog.Logger) error {
 	if address == "" {
 		return nil
@@ -167,5 +169,3 @@ func serveMetrics(ctx context.Context, address string, m *metrics, log *slog.Log
 	}
 	return serveHTTP(ctx, newHTTP(m.handler(), log), l)
 }
-
-var _ grpc.ClientConnInterface = (*backend.Router)(nil)

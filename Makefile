@@ -1,0 +1,78 @@
+# What a newcomer needs: `make up`, `make test`. Everything else: `make help`.
+SHELL := /bin/bash
+export GOFLAGS ?= -trimpath
+BIN := $(CURDIR)/.bin
+MODULES := gen kit services e2e deploy/examples/hooks
+NAME ?=
+name_flag := $(if $(NAME),--name $(NAME))
+
+.DEFAULT_GOAL := help
+.PHONY: help build up down tour test test-unit test-race test-e2e test-faults generate lint clean FORCE
+
+help: ## Show this help
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: $(BIN)/windlass $(BIN)/backup-hook ## Build the one executable and the example programs
+
+$(BIN)/windlass: FORCE
+	@mkdir -p $(BIN)
+	@CGO_ENABLED=0 go build -o $@ ./services/windlass
+
+$(BIN)/backup-hook: FORCE
+	@mkdir -p $(BIN)
+	@CGO_ENABLED=0 go build -o $@ ./deploy/examples/hooks
+
+up: build ## Start a cluster from deploy/examples/first-cluster and show its state (NAME=x for another)
+	@$(BIN)/windlass up $(name_flag) --from deploy/examples/first-cluster
+	@$(BIN)/windlass status $(name_flag)
+
+down: build ## Stop the cluster
+	@$(BIN)/windlass down $(name_flag)
+
+tour: build $(BIN)/grpcurl ## Tell the story of docs/tour.md on the running cluster, and check it
+	@CGO_ENABLED=0 go build -o $(BIN)/tour ./e2e/tour
+	@PATH="$(BIN):$$PATH" $(BIN)/tour $(name_flag)
+
+test: test-unit test-race test-e2e ## Run all tests
+
+test-unit: ## Vet everything and run the tests of single packages
+	go vet $(addprefix ./,$(addsuffix /...,$(MODULES)))
+	go test $(addprefix ./,$(addsuffix /...,gen kit services))
+
+test-race: ## Run the tests of single packages with the race detector
+	go test -race $(addprefix ./,$(addsuffix /...,gen kit services))
+
+test-e2e: build $(BIN)/grpcurl ## Run the tests of whole clusters
+	PATH="$(BIN):$$PATH" go test -count=1 -timeout 30m ./e2e/...
+
+test-faults: build ## Kill every program at every step of a control-plane replacement; the result goes to docs/figures.md
+	PATH="$(BIN):$$PATH" WINDLASS_FAULTS=all go test -count=1 -timeout 120m -run 'TestFaults' -v ./e2e/...
+
+# The tools stand in a module of their own, so that they move nobody's versions.
+$(BIN)/%: tools/go.mod
+	@mkdir -p $(BIN)
+	cd tools && go build -o $@ $$(go list -f '{{.ImportPath}}' tool | grep '/$*$$')
+
+PROTO_TOOLS := $(addprefix $(BIN)/,buf protoc-gen-go protoc-gen-go-grpc protoc-gen-grpc-gateway protoc-gen-openapiv3)
+
+generate: $(PROTO_TOOLS) .imports ## Write gen/ anew from proto/
+	$(BIN)/buf lint
+	find gen -name '*.pb.go' -o -name '*.pb.gw.go' -o -name '*.openapi.json' | xargs rm -f
+	$(BIN)/buf generate --path proto/windlass
+
+module_dir = $$(cd tools && go mod download -json $(1) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
+
+.imports: ## (the protos of others that ours import, from the module cache)
+	@mkdir -p .imports/google/api .imports/buf/validate
+	@install -m 644 $(call module_dir,github.com/grpc-ecosystem/grpc-gateway@v1.16.0)/third_party/googleapis/google/api/{annotations,http,httpbody}.proto .imports/google/api/
+	@install -m 644 $(call module_dir,github.com/bufbuild/protovalidate@v1.2.2)/proto/protovalidate/buf/validate/validate.proto .imports/buf/validate/
+
+lint: $(BIN)/staticcheck $(BIN)/gofumpt $(BIN)/buf .imports ## Look for what the compiler does not see
+	$(BIN)/buf lint
+	@test -z "$$($(BIN)/gofumpt -l kit services e2e deploy | tee /dev/stderr)"
+	$(BIN)/staticcheck $(addprefix ./,$(addsuffix /...,kit services e2e deploy/examples/hooks))
+
+clean: ## Remove what was built
+	rm -rf $(BIN) .imports
+
+FORCE:

@@ -1,0 +1,42 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Found is a process that a run directory has a record of and that runs.
+type Found struct {
+	Name  string
+	PID   int
+	Since time.Time
+}
+
+// Running returns the processes of a run directory that run now, ordered by name, whoever supervises them.
+func Running(runDir string) ([]Found, error) {
+	entries, err := os.ReadDir(runDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("running processes: %w", err)
+	}
+	var out []Found
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), recordSuffix)
+		if !ok || validName(name) != nil {
+			continue
+		}
+		r, err := readRecord(runDir, name)
+		if err != nil || r.PID == 0 {
+			continue // being replaced or removed just now
+		}
+		if since, err := r.confirm(); err == nil {
+			out = append(out, Found{Name: name, PID: r.PID, Since: since})
+		}
+	}
+	slices.SortFunc(out, func(a, b Found) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}

@@ -1,0 +1,56 @@
+package serve
+
+import (
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+
+	"github.com/windlass-dev/windlass/kit/identity"
+)
+
+// Config is what a service process is told when it starts.
+type Config struct {
+	Name          string            // of the service, such as "machine-api"; also its etcd user
+	Listen        string            // address for gRPC; port 0 picks one
+	MetricsListen string            // address for /metrics over plain HTTP; empty for none
+	Dir           string            // the process's own files: endpoints, audit.log; made if missing
+	TLSDir        string            // ca.crt tls.crt tls.key, and etcd-ca.crt etcd.crt etcd.key
+	Policy        string            // policy file; empty for the default policy
+	EtcdEndpoints []string          // URLs of members to begin with; with none, and none on disk, Process.Etcd is nil
+	Peers         map[string]string // addresses of sibling services by name
+	LogLevel      string            // debug, info, warn or error; empty means info
+
+	// AdmitStrangers lets clients without a certificate connect; they can call only methods whose access option says
+	// unauthenticated. For a service that nodes join at; set by the program, not by a flag.
+	AdmitStrangers bool
+}
+
+// Flags adds the settings to fs. Values that stand in c are the defaults.
+func (c *Config) Flags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.Listen, "listen", c.Listen, "address to serve gRPC on")
+	fs.StringVar(&c.MetricsListen, "metrics-listen", c.MetricsListen, "address to serve /metrics on, over plain HTTP")
+	fs.StringVar(&c.Dir, "dir", c.Dir, "directory for the process's own files")
+	fs.StringVar(&c.TLSDir, "tls-dir", c.TLSDir, "directory of certificates and keys")
+	fs.StringVar(&c.Policy, "policy", c.Policy, "authorization policy file; empty for the built-in policy")
+	fs.StringSliceVar(&c.EtcdEndpoints, "etcd-endpoints", c.EtcdEndpoints, "URLs of etcd members to begin with")
+	fs.StringToStringVar(&c.Peers, "peer", c.Peers, "address of a sibling service, as name=host:port; may be repeated")
+	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
+}
+
+func (c Config) files() identity.Files {
+	return identity.Files{
+		Cert: filepath.Join(c.TLSDir, "tls.crt"),
+		Key:  filepath.Join(c.TLSDir, "tls.key"),
+		CA:   filepath.Join(c.TLSDir, "ca.crt"),
+	}
+}
+
+func (c Config) etcdFiles() identity.Files {
+	return identity.Files{
+		Cert: filepath.Join(c.TLSDir, "etcd.crt"),
+		Key:  filepath.Join(c.TLSDir, "etcd.key"),
+		CA:   filepath.Join(c.TLSDir, "etcd-ca.crt"),
+	}
+}
+
+func (c Config) endpointsFile() string { return filepath.Join(c.Dir, "endpoints") }

@@ -1,0 +1,58 @@
+package serve
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	"github.com/windlass-dev/windlass/kit/identity"
+)
+
+// Dial returns a connection to a sibling service, whose address is in Config.Peers. It connects with the first call, fails
+// calls at once while the sibling is away, and tries again four times a second or more. The other end must be that very
+// service: its certificate has to name both the address and the service. The process closes the connection at its end.
+func (p *Process) Dial(peer string) (*grpc.ClientConn, error) {
+	address, ok := p.cfg.Peers[peer]
+	if !ok {
+		return nil, fmt.Errorf("dial %q: no address of that service was given", peer)
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("dial %q: %w", peer, err)
+	}
+	cfg, err := p.cfg.files().ClientTLS(host)
+	if err != nil {
+		return nil, fmt.Errorf("dial %q: %w", peer, err)
+	}
+	creds := credentials.NewTLS(identity.WithURI(cfg, identity.ServiceURI(peer)))
+	options := append(dialOptions(), grpc.WithTransportCredentials(creds))
+	conn, err := grpc.NewClient(address, append(options, p.traces.client()...)...)
+	if err != nil {
+		return nil, fmt.Errorf("dial %q: %w", peer, err)
+	}
+	p.onClose(func() error {
+		if err := conn.Close(); err != nil && !errors.Is(err, grpc.ErrClientConnClosing) && status.Code(err) != codes.Canceled {
+			return err
+		}
+		return nil
+	})
+	return conn, nil
+}
+
+func (p *Process) serverCredentials() (credentials.TransportCredentials, error) {
+	auth := tls.RequireAndVerifyClientCert
+	if p.cfg.AdmitStrangers {
+		auth = tls.VerifyClientCertIfGiven
+	}
+	cfg, err := p.cfg.files().ServerTLS(auth)
+	if err != nil {
+		return nil, err
+	}
+	return credentials.NewTLS(cfg), nil
+}

@@ -1,0 +1,250 @@
+// Package serve is the skeleton of a service process: a gRPC server over mutual TLS with the interceptors that every call
+// goes through, health, reflection, metrics and traces, a client of etcd, and connections to sibling services.
+//
+// It leaves to others what a service does: they register gRPC services on Process.GRPC and hand their long-lived parts
+// to Process.Run.
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"buf.build/go/protovalidate"
+	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/store"
+)
+
+const (
+	readyPollStarting = 50 * time.Millisecond // while somebody may wait for the start
+	readyPollRunning  = 5 * time.Second       // afterwards; each look is one read of etcd's members
+	readyTimeout      = 2 * time.Second
+)
+
+// Process is one service process. Register services on GRPC before Run; the other fields may be used from New on.
+type Process struct {
+	GRPC    *grpc.Server
+	Etcd    *clientv3.Client // nil if no etcd was configured
+	Log     *slog.Logger
+	Policy  *identity.Policy
+	Audit   *identity.Audit
+	Metrics *prometheus.Registry
+	// Validator is the one that the process shares: compiled rules take memory.
+	Validator protovalidate.Validator
+
+	cfg      Config
+	listener net.Listener
+	metrics  net.Listener
+	health   *health.Server
+	streams  *streams
+	traces   *traces
+
+	mu      sync.Mutex
+	ready   []func(context.Context) error
+	closers []func() error
+}
+
+// Logger returns a logger of JSON lines in the wanted level, with the service's name on each.
+func (c Config) Logger(w io.Writer) (*slog.Logger, error) {
+	var level slog.Level
+	if c.LogLevel != "" {
+		if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
+			return nil, fmt.Errorf("log level: %w", err)
+		}
+	}
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})).With("service", c.Name), nil
+}
+
+// New opens everything that the process needs, its addresses included; clients can connect from now on and are answered
+// once Run is called. It waits for nobody: etcd and siblings may still be down. Call Run or Close afterwards.
+func New(cfg Config, log *slog.Logger) (*Process, error) {
+	p := &Process{
+		Log: log, Metrics: prometheus.NewRegistry(), Validator: protovalidate.GlobalValidator,
+		cfg: cfg, streams: newStreams(),
+	}
+	if err := p.open(); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", cfg.Name, err), p.Close())
+	}
+	return p, nil
+}
+
+func (p *Process) open() (err error) {
+	if err := os.MkdirAll(p.cfg.Dir, 0o700); err != nil {
+		return err
+	}
+	if p.Policy, err = identity.LoadPolicy(p.cfg.Policy); err != nil {
+		return err
+	}
+	p.Policy.Log = p.Log
+	if p.Audit, err = identity.OpenAudit(filepath.Join(p.cfg.Dir, "audit.log")); err != nil {
+		return err
+	}
+	p.onClose(p.Audit.Close)
+	if p.traces, err = newTraces(context.Background(), p.cfg.Name); err != nil {
+		return err
+	}
+	p.onClose(p.traces.close)
+	if err := p.openEtcd(); err != nil {
+		return err
+	}
+	return p.openServer()
+}
+
+func (p *Process) openEtcd() error {
+	if len(p.cfg.EtcdEndpoints) == 0 {
+		if _, err := os.Stat(p.cfg.endpointsFile()); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+	}
+	tls, err := p.cfg.etcdFiles().ClientTLS("")
+	if err != nil {
+		return fmt.Errorf("etcd: %w", err)
+	}
+	p.Etcd, err = store.Dial(store.ClientConfig{
+		Endpoints: p.cfg.EtcdEndpoints, EndpointsFile: p.cfg.endpointsFile(), TLS: tls, Log: p.Log,
+	})
+	if err != nil {
+		return fmt.Errorf("etcd: %w", err)
+	}
+	p.onClose(p.Etcd.Close)
+	return nil
+}
+
+func (p *Process) openServer() error {
+	creds, err := p.serverCredentials()
+	if err != nil {
+		return err
+	}
+	guard := identity.Guard{Service: p.cfg.Name, Policy: p.Policy, Audit: p.Audit, Log: p.Log}
+	m := newMetrics(p.Metrics)
+	// From outside in. The guard maps errors, so that its record has the code that the caller gets; recovery stands inside
+	// it for the handlers, and outside for the guard itself.
+	options := append(serverOptions(), grpc.Creds(creds),
+		grpc.ChainUnaryInterceptor(m.unary, recoverUnary(p.Log), identity.UnaryInterceptor(guard),
+			recoverUnary(p.Log), validateUnary(p.Validator)),
+		grpc.ChainStreamInterceptor(m.stream, p.streams.intercept, recoverStream(p.Log), identity.StreamInterceptor(guard),
+			recoverStream(p.Log), validateStream(p.Validator)))
+	p.GRPC = grpc.NewServer(append(options, p.traces.server()...)...)
+	p.onClose(func() error { p.GRPC.Stop(); return nil })
+	p.health = health.NewServer()
+	p.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	grpc_health_v1.RegisterHealthServer(p.GRPC, p.health)
+	reflection.Register(p.GRPC)
+
+	if p.listener, err = net.Listen("tcp", p.cfg.Listen); err != nil {
+		return err
+	}
+	p.onClose(closeOnce(p.listener))
+	if p.cfg.MetricsListen == "" {
+		return nil
+	}
+	if p.metrics, err = net.Listen("tcp", p.cfg.MetricsListen); err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	p.onClose(closeOnce(p.metrics))
+	return nil
+}
+
+// Address returns the address that the process listens on, with the port that it really has.
+func (p *Process) Address() string { return p.listener.Addr().String() }
+
+// MetricsAddress returns the address of /metrics; empty if there is none.
+func (p *Process) MetricsAddress() string {
+	if p.metrics == nil {
+		return ""
+	}
+	return p.metrics.Addr().String()
+}
+
+// ReadyWhen adds a condition: the process says that it is ready only while f returns nil. f gets two seconds.
+func (p *Process) ReadyWhen(f func(context.Context) error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ready = append(p.ready, f)
+}
+
+// Run serves and runs the parts until ctx ends or one of them fails, and closes the process. It returns nil if ctx ended.
+// A part that returns nil is done, and the others go on. At the end calls get two seconds to finish; streams are told at
+// once that the service stops (UNAVAILABLE), since they would never finish.
+func (p *Process) Run(ctx context.Context, parts ...func(context.Context) error) error {
+	group, running := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		if err := p.GRPC.Serve(p.listener); !errors.Is(err, grpc.ErrServerStopped) {
+			return err
+		}
+		return nil
+	})
+	group.Go(func() error { <-running.Done(); p.stop(); return nil })
+	group.Go(func() error { p.watchReadiness(running); return nil })
+	if p.metrics != nil {
+		group.Go(func() error { return serveMetrics(running, p.metrics, p.Metrics) })
+	}
+	if p.Etcd != nil {
+		parts = append(slices.Clone(parts), func(ctx context.Context) error {
+			return store.SyncEndpoints(ctx, p.Etcd, p.cfg.endpointsFile())
+		})
+	}
+	for _, part := range parts {
+		group.Go(func() error { return part(running) })
+	}
+	p.Log.InfoContext(ctx, "serving", "address", p.Address())
+	err := group.Wait()
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = nil
+	}
+	return errors.Join(err, p.Close())
+}
+
+func (p *Process) stop() {
+	p.health.Shutdown()
+	p.streams.end()
+	timer := time.AfterFunc(stopGrace, p.GRPC.Stop)
+	defer timer.Stop()
+	p.GRPC.GracefulStop()
+}
+
+// Close releases everything. Run does it by itself; calling it twice is harmless.
+func (p *Process) Close() error {
+	p.mu.Lock()
+	closers := p.closers
+	p.closers = nil
+	p.mu.Unlock()
+	var errs []error
+	for _, c := range slices.Backward(closers) {
+		errs = append(errs, c())
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Process) onClose(f func() error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closers = append(p.closers, f)
+}
+
+// closeOnce closes a listener that its server may have closed already.
+func closeOnce(l net.Listener) func() error {
+	return func() error {
+		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	}
+}

@@ -1,0 +1,70 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"google.golang.org/grpc"
+
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+)
+
+var errStopping = errors.New("the service is stopping")
+
+// streams knows every open stream, to end them when the process stops: their clients come back to the next one.
+type streams struct {
+	mu       sync.Mutex
+	open     map[*stoppableStream]context.CancelCauseFunc
+	stopping bool
+}
+
+func newStreams() *streams {
+	return &streams{open: map[*stoppableStream]context.CancelCauseFunc{}}
+}
+
+type stoppableStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *stoppableStream) Context() context.Context { return s.ctx }
+
+func (s *streams) intercept(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	ctx, cancel := context.WithCancelCause(ss.Context())
+	defer cancel(nil)
+	stream := &stoppableStream{ServerStream: ss, ctx: ctx}
+	if !s.add(stream, cancel) {
+		return rpcerr.Unavailable(errStopping.Error())
+	}
+	defer s.remove(stream)
+	err := handler(srv, stream)
+	if errors.Is(context.Cause(ctx), errStopping) {
+		return rpcerr.Unavailable(errStopping.Error())
+	}
+	return err
+}
+
+func (s *streams) add(stream *stoppableStream, cancel context.CancelCauseFunc) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopping {
+		s.open[stream] = cancel
+	}
+	return !s.stopping
+}
+
+func (s *streams) remove(stream *stoppableStream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, stream)
+}
+
+func (s *streams) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopping = true
+	for _, cancel := range s.open {
+		cancel(errStopping)
+	}
+}

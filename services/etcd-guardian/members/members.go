@@ -1,0 +1,174 @@
+// Package members speaks with each member of the etcd cluster by itself: whether it answers, what it sees, and the changes of
+// membership, which etcd carries out only where they are asked for at the right member. It decides nothing.
+package members
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+)
+
+var (
+	// ErrNotNow means that etcd refused for a reason that passes by itself: an add soon after a promotion, a promotion of a
+	// learner that is not in step yet.
+	ErrNotNow = errors.New("etcd does not accept this change yet")
+	// ErrDone means that the change has been made before.
+	ErrDone = errors.New("this change is made already")
+)
+
+// Client keeps one connection to each member. Its methods may be called concurrently.
+type Client struct {
+	tls *tls.Config
+
+	mu    sync.Mutex
+	conns map[string]*grpc.ClientConn
+}
+
+// New returns a client that shows the certificate of tls, which must be root's for changes.
+func New(tls *tls.Config) *Client {
+	return &Client{tls: tls, conns: map[string]*grpc.ClientConn{}}
+}
+
+// Close closes all connections.
+func (c *Client) Close() { c.Keep(nil) }
+
+// Keep closes the connections to all but the given addresses.
+func (c *Client) Keep(urls []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for u, conn := range c.conns {
+		if !slices.Contains(urls, u) {
+			_ = conn.Close() // nobody waits for anything on it
+			delete(c.conns, u)
+		}
+	}
+}
+
+func (c *Client) conn(address string) (*grpc.ClientConn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if conn, ok := c.conns[address]; ok {
+		return conn, nil
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" {
+		return nil, fmt.Errorf("address %q of a member is no URL", address)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+u.Host,
+		grpc.WithTransportCredentials(credentials.NewTLS(c.tls)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			// A member that starts is seen soon after, one that is gone costs little.
+			Backoff:           backoff.Config{BaseDelay: 30 * time.Millisecond, Multiplier: 1.3, Jitter: 0.2, MaxDelay: 300 * time.Millisecond},
+			MinConnectTimeout: time.Second,
+		}))
+	if err != nil {
+		return nil, err
+	}
+	c.conns[address] = conn
+	return conn, nil
+}
+
+// Answer is what one member said of itself.
+type Answer struct {
+	Status  *etcdserverpb.StatusResponse
+	List    *etcdserverpb.MemberListResponse // by a linearizable read; nil of a learner
+	Latency time.Duration
+	Err     error // why it does not count as healthy
+}
+
+// Probe asks one member for its status and, unless it is a learner, has it carry out a linearizable read alone.
+func (c *Client) Probe(ctx context.Context, address string, learner bool) Answer {
+	conn, err := c.conn(address)
+	if err != nil {
+		return Answer{Err: err}
+	}
+	begin := time.Now()
+	var a Answer
+	if a.Status, err = etcdserverpb.NewMaintenanceClient(conn).Status(ctx, &etcdserverpb.StatusRequest{}); err != nil {
+		return Answer{Err: plain(err)}
+	}
+	if !learner && !a.Status.IsLearner {
+		a.List, err = etcdserverpb.NewClusterClient(conn).MemberList(ctx, &etcdserverpb.MemberListRequest{Linearizable: true})
+	}
+	a.Latency, a.Err = time.Since(begin), plain(err)
+	return a
+}
+
+// plain returns the text that people need of a status.
+func plain(err error) error {
+	if err == nil {
+		return nil
+	}
+	return errors.New(status.Convert(err).Message())
+}
+
+// AddLearner adds a learner with a peer address by asking the member at address, and returns all members.
+func (c *Client) AddLearner(ctx context.Context, address, peerURL string) (*etcdserverpb.MemberAddResponse, error) {
+	conn, err := c.conn(address)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := etcdserverpb.NewClusterClient(conn).MemberAdd(ctx, &etcdserverpb.MemberAddRequest{PeerURLs: []string{peerURL}, IsLearner: true})
+	return resp, classify("add a learner", err)
+}
+
+// Promote makes a learner a voter; address is the leader's.
+func (c *Client) Promote(ctx context.Context, address string, id uint64) error {
+	conn, err := c.conn(address)
+	if err != nil {
+		return err
+	}
+	_, err = etcdserverpb.NewClusterClient(conn).MemberPromote(ctx, &etcdserverpb.MemberPromoteRequest{ID: id})
+	return classify("promote", err)
+}
+
+// Remove removes a member by asking another one at address.
+func (c *Client) Remove(ctx context.Context, address string, id uint64) error {
+	conn, err := c.conn(address)
+	if err != nil {
+		return err
+	}
+	_, err = etcdserverpb.NewClusterClient(conn).MemberRemove(ctx, &etcdserverpb.MemberRemoveRequest{ID: id})
+	return classify("remove", err)
+}
+
+// MoveLeader makes another voter the leader; address is the present leader's.
+func (c *Client) MoveLeader(ctx context.Context, address string, to uint64) error {
+	conn, err := c.conn(address)
+	if err != nil {
+		return err
+	}
+	_, err = etcdserverpb.NewMaintenanceClient(conn).MoveLeader(ctx, &etcdserverpb.MoveLeaderRequest{TargetID: to})
+	return classify("move the leader", err)
+}
+
+func classify(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	text := status.Convert(err).Message()
+	is := func(list ...error) bool {
+		return slices.ContainsFunc(list, func(e error) bool { return rpctypes.ErrorDesc(e) == text })
+	}
+	switch {
+	case is(rpctypes.ErrGRPCUnhealthy, rpctypes.ErrGRPCLearnerNotReady, rpctypes.ErrGRPCMemberNotEnoughStarted, rpctypes.ErrGRPCTooManyLearners):
+		return fmt.Errorf("%s: %w: %s", what, ErrNotNow, text)
+	case is(rpctypes.ErrGRPCMemberNotFound, rpctypes.ErrGRPCMemberNotLearner, rpctypes.ErrGRPCPeerURLExist, rpctypes.ErrGRPCMemberExist):
+		return fmt.Errorf("%s: %w: %s", what, ErrDone, text)
+	}
+	return fmt.Errorf("%s: %s", what, text)
+}

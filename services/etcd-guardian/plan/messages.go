@@ -1,0 +1,149 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+)
+
+// GuardianUser is who the guardian is among the callers of Windlass, and so the holder of its own permits.
+const GuardianUser = "system:windlass:etcd-guardian"
+
+// Given is what somebody asks a plan for instead of the live state.
+type Given struct {
+	Now      time.Time
+	Quorum   *etcdv1.Quorum
+	Machines []*machinev1.Machine
+	Offers   []string // names of nodes
+}
+
+// View returns the View that a given quorum means. A member that is not healthy there counts as silent for long, and
+// addresses count as published long ago.
+func (g Given) View() View {
+	q := g.Quorum
+	v := View{
+		Now: g.Now, Fresh: true, MachinesKnown: true, BootstrapRetired: q.GetBootstrapRetired(),
+		Endpoints: slices.Sorted(slices.Values(q.GetEndpoints())), Machines: Machines(g.Machines), Permit: PermitOf(q.GetPermit()),
+	}
+	long := g.Now.Add(-time.Hour)
+	for i, m := range q.GetMembers() {
+		v.Members = append(v.Members, memberOf(m, i, long))
+	}
+	for _, node := range g.Offers {
+		o := Offer{Node: node}
+		if m, ok := v.machineOfNode(node); ok && len(m.Addresses) > 0 {
+			o.PeerURL, o.ClientURL = "https://"+m.Addresses[0]+":2380", "https://"+m.Addresses[0]+":2379"
+		}
+		v.Offers = append(v.Offers, o)
+	}
+	// A quorum that still has its bootstrap member, or never says, has not written down its retirement.
+	if !slices.ContainsFunc(v.Members, Member.Bootstrap) && len(v.Members) > 0 {
+		v.BootstrapRetired = true
+	}
+	v.Desired = Desired(int(q.GetDesiredVoters()), v.Machines, v.Members)
+	return v
+}
+
+func memberOf(m *etcdv1.Member, index int, long time.Time) Member {
+	id, err := strconv.ParseUint(strings.TrimPrefix(m.GetId(), "0x"), 16, 64)
+	if err != nil || id == 0 {
+		id = uint64(index) + 1 // only the name matters then
+	}
+	out := Member{
+		ID: id, Name: m.GetName(), PeerURLs: m.GetPeerUrls(), ClientURLs: m.GetClientUrls(),
+		Learner: m.GetLearner(), Leader: m.GetLeader(), Healthy: m.GetHealthy(), Message: m.GetMessage(), Applied: m.GetAppliedIndex(),
+	}
+	if m.GetBootstrap() {
+		out.Name = BootstrapName
+	}
+	if !out.Healthy {
+		out.SilentSince = long
+	}
+	return out
+}
+
+// Machines returns those of the control plane, ordered by namespace and name.
+func Machines(all []*machinev1.Machine) []Machine {
+	var out []Machine
+	for _, m := range all {
+		if ControlPlane(m) {
+			out = append(out, MachineOf(m))
+		}
+	}
+	slices.SortFunc(out, func(a, b Machine) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return out
+}
+
+// PermitOf returns the permit that a message tells of; nil for none.
+func PermitOf(p *etcdv1.DisruptionPermit) *Permit {
+	if p == nil {
+		return nil
+	}
+	return &Permit{
+		Machine: p.GetMachine(), Reason: p.GetReason(), Holder: p.GetHolder(),
+		Ours: p.GetHolder() == GuardianUser && p.GetReason() == ReplacementReason,
+	}
+}
+
+// Subject returns what the permit for a member's departure names: its machine, or the bootstrap member itself.
+func (a Action) Subject() *metav1.ObjectReference {
+	if a.Member.Bootstrap() {
+		return &metav1.ObjectReference{Kind: "Member", Name: BootstrapName}
+	}
+	return a.Machine.Reference()
+}
+
+// Message returns the action as plans tell of it.
+func (a Action) Message() *metav1.PlannedAction {
+	out := &metav1.PlannedAction{Action: string(a.Kind), Reason: a.Reason, Details: map[string]string{}}
+	switch {
+	case a.Member.ID != 0:
+		out.Object = memberReference(a.Member)
+	case a.Machine.Name != "":
+		out.Object = a.Machine.Reference()
+	}
+	if a.Member.ID != 0 && a.Machine.Name != "" {
+		out.Details["machine"] = a.Machine.Namespace + "/" + a.Machine.Name
+	}
+	if a.Target.ID != 0 {
+		out.Details["newLeader"] = a.Target.Name
+	}
+	if a.Offer.PeerURL != "" {
+		out.Details["peerURL"] = a.Offer.PeerURL
+	}
+	if len(a.Endpoints) > 0 {
+		out.Details["endpoints"] = strings.Join(a.Endpoints, ",")
+	}
+	return out
+}
+
+// First returns the action that is done next: a hook's first, since hooks wait for nothing; nil if there is none.
+func (p Plan) First() *metav1.PlannedAction {
+	switch {
+	case len(p.Hooks) > 0:
+		return p.Hooks[0].Message()
+	case p.Next != nil:
+		return p.Next.Message()
+	}
+	return nil
+}
+
+// String names the action and what it is done to, for logs.
+func (a Action) String() string {
+	switch {
+	case a.Member.ID != 0:
+		return fmt.Sprintf("%s %s", a.Kind, nameOf(a.Member))
+	case a.Machine.Name != "":
+		return fmt.Sprintf("%s machine %s", a.Kind, a.Machine.Name)
+	}
+	return string(a.Kind)
+}

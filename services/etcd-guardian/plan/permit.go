@@ -1,0 +1,55 @@
+package plan
+
+import (
+	"fmt"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+)
+
+// Disruption is the answer to whether the voter of a machine may be taken down by somebody's work.
+type Disruption struct {
+	Needless bool               // the machine has no voter: nothing has to be held
+	Reason   metav1.ErrorReason // why not; ERROR_REASON_UNSPECIFIED if it may
+	Why      string             // the same for people
+}
+
+// Disrupt decides whether the voter of machine may go down for a while. A permit that is held for the same machine is no hindrance.
+func Disrupt(v View, machine Machine) Disruption {
+	if !v.Fresh {
+		return Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "no majority of etcd answers: " + v.Trouble}
+	}
+	m, ok := v.MemberOfMachine(machine)
+	if !ok || m.Learner {
+		return Disruption{Needless: true}
+	}
+	if v.Permit != nil {
+		if machine.is(v.Permit.Machine) {
+			return Disruption{}
+		}
+		return Disruption{Reason: metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER,
+			Why: fmt.Sprintf("%s holds it for %s (%s)", v.Permit.Holder, v.Permit.Machine.GetName(), v.Permit.Reason)}
+	}
+	voters, rest := 0, 0
+	silent := ""
+	for _, o := range v.Members {
+		if o.Learner {
+			continue
+		}
+		voters++
+		switch {
+		case o.ID == m.ID:
+		case o.Healthy:
+			rest++
+		default:
+			silent = nameOf(o)
+		}
+	}
+	switch {
+	case silent != "":
+		return Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: silent + " does not answer"}
+	case rest < Majority(voters):
+		return Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK,
+			Why: fmt.Sprintf("without it %d of %d voters would be left, and %d are needed", rest, voters, Majority(voters))}
+	}
+	return Disruption{}
+}

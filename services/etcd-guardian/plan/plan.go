@@ -1,0 +1,247 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+)
+
+// Kind says what an Action does.
+type Kind string
+
+// The kinds of actions.
+const (
+	AddHook          Kind = "AddHook"          // put our hook on Machine, or give it back its owner
+	RemoveHook       Kind = "RemoveHook"       // take our hook off Machine
+	AddLearner       Kind = "AddLearner"       // add a learner for Offer's node on Machine
+	Promote          Kind = "Promote"          // make the learner Member a voter
+	PublishEndpoints Kind = "PublishEndpoints" // write down Endpoints for clients
+	AcquirePermit    Kind = "AcquirePermit"    // hold the permit for Member and Machine
+	FreePermit       Kind = "FreePermit"       // end the permit
+	MoveLeader       Kind = "MoveLeader"       // make Target the leader instead of Member
+	StopMember       Kind = "StopMember"       // have the process of Member ended
+	StartMember      Kind = "StartMember"      // have the process of Member started again: it cannot leave after all
+	RemoveMember     Kind = "RemoveMember"     // remove Member from the cluster
+	RetireBootstrap  Kind = "RetireBootstrap"  // write down for good that the bootstrap member has left
+)
+
+// Phases of the quorum.
+const (
+	Bootstrapping = "Bootstrapping"
+	Growing       = "Growing"
+	Pivoting      = "Pivoting"
+	Stable        = "Stable"
+	Replacing     = "Replacing"
+	Degraded      = "Degraded"
+)
+
+// Action is one change. Which fields are set depends on its kind.
+type Action struct {
+	Kind      Kind
+	Machine   Machine
+	Member    Member
+	Target    Member
+	Offer     Offer
+	Endpoints []string
+	Reason    string // one sentence
+}
+
+// Plan is the outcome of one decision. The zero Plan means nothing to do and nothing to wait for.
+type Plan struct {
+	Phase    string
+	Hooks    []Action // AddHook and RemoveHook: they do not touch the membership and depend on nothing else
+	Next     *Action  // the one next change of the membership; nil if there is none now
+	WaitsFor string   // one line; empty if for nothing
+	HeldBack []*metav1.HeldBack
+	Busy     bool      // something is under way: look again in a moment
+	Wake     time.Time // when to decide again even if nothing changes; zero means never
+}
+
+// Next returns what to do now. It does not modify v.
+func Next(v View) Plan {
+	d := newDecision(v)
+	d.plan.Phase = d.phase()
+	if !v.Fresh {
+		d.unanswered()
+		return d.plan
+	}
+	d.hooks()
+	// The first that decides ends it; what comes later in the list never overtakes what comes before.
+	for _, step := range []func() bool{
+		d.retire, d.resume, d.endPermit, d.dead, d.forsaken, d.silent, d.promote, d.leave, d.publish, d.grow,
+	} {
+		if step() {
+			break
+		}
+	}
+	return d.plan
+}
+
+type decision struct {
+	View
+	voters, learners []Member
+	leaver           *Member // the healthy voter whose turn it is to leave; nil if none can
+	plan             Plan
+}
+
+func newDecision(v View) *decision {
+	v.Settings = v.Settings.complete()
+	v.Members = slices.Clone(v.Members)
+	slices.SortFunc(v.Members, func(a, b Member) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+	d := &decision{View: v}
+	for _, m := range v.Members {
+		if m.Learner {
+			d.learners = append(d.learners, m)
+		} else {
+			d.voters = append(d.voters, m)
+		}
+	}
+	d.leaver = d.findLeaver()
+	return d
+}
+
+func (d *decision) do(a Action) bool {
+	d.plan.Next, d.plan.Busy = &a, true
+	return true
+}
+
+// wait says what for, and that it ends by itself soon.
+func (d *decision) wait(format string, args ...any) bool {
+	d.plan.WaitsFor, d.plan.Busy = fmt.Sprintf(format, args...), true
+	return true
+}
+
+// stuck says what for, and that somebody else has to do something.
+func (d *decision) stuck(format string, args ...any) bool {
+	d.plan.WaitsFor = fmt.Sprintf(format, args...)
+	return true
+}
+
+func (d *decision) holdBack(k Kind, object *metav1.ObjectReference, reason, unblock string) {
+	d.plan.HeldBack = append(d.plan.HeldBack, &metav1.HeldBack{Action: string(k), Object: object, Reason: reason, Unblock: unblock})
+}
+
+// wakeAfter asks for another look when d has gone by since t, and reports whether it has not yet.
+func (d *decision) wakeAfter(t time.Time, after time.Duration) bool {
+	at := t.Add(after)
+	if !d.Now.Before(at) {
+		return false
+	}
+	if d.plan.Wake.IsZero() || at.Before(d.plan.Wake) {
+		d.plan.Wake = at
+	}
+	return true
+}
+
+// healthyVoters returns how many voters are healthy, the one with the id except not counted.
+func (d *decision) healthyVoters(except uint64) int {
+	n := 0
+	for _, m := range d.voters {
+		if m.Healthy && m.ID != except {
+			n++
+		}
+	}
+	return n
+}
+
+// goes reports whether a member is to leave because its machine is being deleted. The bootstrap member is no such case.
+func (d *decision) goes(m Member) bool {
+	machine, ok := d.MachineOfMember(m)
+	return ok && machine.Deleting
+}
+
+// orphan reports whether a member belongs to no machine that exists.
+func (d *decision) orphan(m Member) bool {
+	_, ok := d.MachineOfMember(m)
+	return !ok && !m.Bootstrap() && d.MachinesKnown
+}
+
+// replaced reports whether enough healthy voters stay when m leaves.
+func (d *decision) replaced(m Member) bool { return d.healthyVoters(m.ID) >= d.Desired }
+
+// findLeaver returns the healthy voter that leaves next: enough others vote, and all of them are healthy. Deleted machines go
+// first, in the order of their deletion; the bootstrap member is of use until then.
+func (d *decision) findLeaver() *Member {
+	if !d.Fresh {
+		return nil
+	}
+	leavers := d.leavers()
+	for i := range leavers {
+		m := &leavers[i]
+		if m.Healthy && d.replaced(*m) && d.healthyVoters(m.ID) == len(d.voters)-1 {
+			return m
+		}
+	}
+	return nil
+}
+
+// leavers returns the voters that are to leave, in order; one that was told to stop already is first.
+func (d *decision) leavers() []Member {
+	var out []Member
+	for _, m := range d.voters {
+		if d.goes(m) || m.Bootstrap() {
+			out = append(out, m)
+		}
+	}
+	deletion := func(m Member) time.Time {
+		machine, _ := d.MachineOfMember(m)
+		return machine.DeletionTime
+	}
+	rank := func(m Member) int {
+		switch {
+		case !m.StopTime.IsZero():
+			return 0
+		case d.holdsPermit(m):
+			return 1
+		case m.Bootstrap():
+			return 3
+		}
+		return 2
+	}
+	slices.SortStableFunc(out, func(a, b Member) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), deletion(a).Compare(deletion(b)))
+	})
+	return out
+}
+
+// holdsPermit reports whether the permit is for m's machine.
+func (d *decision) holdsPermit(m Member) bool {
+	if d.Permit == nil {
+		return false
+	}
+	if m.Bootstrap() {
+		return d.Permit.Machine.GetName() == BootstrapName && d.Permit.Machine.GetKind() != "Machine"
+	}
+	machine, ok := d.MachineOfMember(m)
+	return ok && d.Permit.Machine.GetKind() == "Machine" && machine.is(d.Permit.Machine)
+}
+
+func (d *decision) phase() string {
+	bootstrap, others, silent, going := false, 0, false, false
+	for _, m := range d.voters {
+		bootstrap = bootstrap || m.Bootstrap()
+		if !m.Bootstrap() {
+			others++
+		}
+		silent = silent || !m.Healthy && m.StopTime.IsZero()
+		going = going || d.goes(m)
+	}
+	switch {
+	case silent:
+		return Degraded
+	case bootstrap && others == 0 && len(d.learners) == 0, len(d.voters) == 0:
+		return Bootstrapping
+	case bootstrap && others < d.Desired:
+		return Growing
+	case bootstrap:
+		return Pivoting
+	case going, len(d.voters) > d.Desired:
+		return Replacing
+	case others < d.Desired, len(d.learners) > 0:
+		return Growing
+	}
+	return Stable
+}

@@ -1,0 +1,471 @@
+package plan_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
+)
+
+const tick = 100 * time.Millisecond
+
+// simMember is one member as it truly is.
+type simMember struct {
+	id       uint64
+	node     string
+	learner  bool
+	started  bool // once
+	running  bool
+	broken   bool // a fault: it does not run until it is repaired
+	lost     bool // its machine's instance is gone
+	hampered bool // a learner that does not catch up
+	applied  int64
+	silent   time.Time // as the guardian noted it
+	progress time.Time
+	stop     time.Time
+}
+
+func (m *simMember) up() bool { return m.running && m.started && !m.broken && !m.lost }
+
+type simMachine struct {
+	plan.Machine
+	attended bool
+	gone     bool
+	notAgain time.Time
+}
+
+// world imitates etcd, machine-api with a control-plane machine set, and agents.
+type world struct {
+	t         *rapid.T
+	now       time.Time
+	members   []*simMember
+	machines  []*simMachine
+	leader    uint64
+	log       int64
+	promoted  time.Time
+	permit    *plan.Permit
+	retired   bool
+	endpoints []string
+	published time.Time
+	refused   bool
+	desired   int
+	nextID    uint64
+	nextName  int
+	faults    bool
+	freeAt    time.Time // when somebody else's permit is given back
+	trace     []string
+}
+
+func newWorld(t *rapid.T, desired int) *world {
+	w := &world{t: t, now: time.Unix(1e9, 0).UTC(), desired: desired, faults: true, log: 1000}
+	w.members = []*simMember{{id: w.id(), node: plan.BootstrapName, started: true, running: true, applied: 1000}}
+	w.leader = w.members[0].id
+	for range desired {
+		w.newMachine()
+	}
+	return w
+}
+
+func (w *world) id() uint64 { w.nextID++; return w.nextID }
+
+func (w *world) newMachine() {
+	w.nextName++
+	name := fmt.Sprintf("m%d", w.nextName)
+	w.machines = append(w.machines, &simMachine{Machine: plan.Machine{
+		Name: name, Namespace: "ns", UID: name, Node: name, Addresses: []string{"127.0.0." + fmt.Sprint(w.nextName)},
+	}})
+}
+
+func (w *world) voters() (all, healthy int) {
+	for _, m := range w.members {
+		if !m.learner {
+			all++
+			if m.up() {
+				healthy++
+			}
+		}
+	}
+	return all, healthy
+}
+
+func (w *world) quorum() bool {
+	all, healthy := w.voters()
+	return healthy >= plan.Majority(all)
+}
+
+func (w *world) machine(node string) *simMachine {
+	for _, m := range w.machines {
+		if m.Node == node && !m.gone {
+			return m
+		}
+	}
+	return nil
+}
+
+func peerURL(m *simMachine) string { return "https://" + m.Addresses[0] + ":2380" }
+
+func (w *world) view() plan.View {
+	v := plan.View{
+		Now: w.now, Fresh: w.quorum(), MachinesKnown: true, Permit: w.permit, Desired: w.desired, BootstrapRetired: w.retired,
+		Endpoints: w.endpoints, EndpointsTime: w.published, AddRefused: w.refused,
+	}
+	for _, m := range w.members {
+		p := plan.Member{ID: m.id, Learner: m.learner, Leader: m.id == w.leader, Healthy: m.up() && (w.quorum() || m.learner), Applied: m.applied,
+			SilentSince: m.silent, ProgressTime: m.progress, StopTime: m.stop}
+		if m.started {
+			p.Name, p.ClientURLs = m.node, []string{"https://" + m.node}
+		}
+		if sm := w.machine(m.node); sm != nil {
+			p.PeerURLs = []string{peerURL(sm)}
+		}
+		v.Members = append(v.Members, p)
+	}
+	for _, m := range w.machines {
+		if !m.gone {
+			v.Machines = append(v.Machines, m.Machine)
+			if m.attended {
+				v.Offers = append(v.Offers, plan.Offer{Node: m.Node, PeerURL: peerURL(m), NotBefore: m.notAgain})
+			}
+		}
+	}
+	return v
+}
+
+// pass lets a moment go by: processes start, learners catch up, leaders are elected, machines come and go.
+func (w *world) pass() {
+	w.now = w.now.Add(tick)
+	w.log += 5
+	for _, m := range w.members {
+		sm := w.machine(m.node)
+		m.lost = sm == nil && m.node != plan.BootstrapName
+		agent := m.node == plan.BootstrapName || sm != nil && sm.attended
+		if agent && !m.lost && !m.broken {
+			wanted := m.stop.IsZero()
+			if m.running && !wanted || !m.running && wanted {
+				m.running = wanted
+				m.started = m.started || wanted
+			}
+		}
+		if m.up() && !(m.learner && m.hampered) && w.quorum() {
+			if m.learner {
+				m.progress = w.now
+			}
+			m.applied = w.log
+		}
+		switch {
+		case m.up() && (w.quorum() || m.learner):
+			m.silent = time.Time{}
+		case m.silent.IsZero():
+			m.silent = w.now
+		}
+	}
+	w.elect()
+	w.machineAPI()
+	if !w.freeAt.IsZero() && !w.now.Before(w.freeAt) {
+		w.freeAt = time.Time{}
+		if w.permit != nil && !w.permit.Ours {
+			w.permit.Released = true
+		}
+	}
+}
+
+func (w *world) elect() {
+	for _, m := range w.members {
+		if m.id == w.leader && m.up() && !m.learner {
+			return
+		}
+	}
+	w.leader = 0
+	if !w.quorum() {
+		return
+	}
+	for _, m := range w.members {
+		if m.up() && !m.learner {
+			w.leader = m.id
+			return
+		}
+	}
+}
+
+// machineAPI replaces deleted machines, starts agents, and removes machines whose hook is gone.
+func (w *world) machineAPI() {
+	staying := 0
+	for _, m := range w.machines {
+		if m.gone {
+			continue
+		}
+		if m.Deleting && !m.Hooked {
+			m.gone = true
+			continue
+		}
+		if !m.Deleting {
+			staying++
+		}
+	}
+	for ; staying < w.desired; staying++ {
+		w.newMachine()
+	}
+	if !w.faults {
+		for _, m := range w.machines {
+			m.attended = !m.gone
+		}
+	}
+}
+
+func (w *world) fault() {
+	pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(w.t, "which") }
+	switch rapid.IntRange(0, 11).Draw(w.t, "fault") {
+	case 0, 1: // an agent comes or goes; its member goes on
+		m := w.machines[pick(len(w.machines))]
+		m.attended = !m.gone && !m.attended
+	case 2, 3:
+		for _, m := range w.machines {
+			m.attended = !m.gone
+		}
+	case 4: // a member dies, or comes back
+		m := w.members[pick(len(w.members))]
+		m.broken = !m.broken
+	case 5: // everybody comes back
+		for _, m := range w.members {
+			m.broken = false
+		}
+	case 6, 7: // somebody deletes a machine
+		m := w.machines[pick(len(w.machines))]
+		if !m.Deleting && !m.gone {
+			m.Deleting, m.DeletionTime = true, w.now
+		}
+	case 8: // the guardian restarts and forgets what it noted
+		for _, m := range w.members {
+			m.stop, m.progress = time.Time{}, w.now
+			if !m.silent.IsZero() {
+				m.silent = w.now
+			}
+		}
+		w.refused = false
+	case 9: // somebody takes the permit, as the server would give it
+		m := w.machines[pick(len(w.machines))]
+		all, healthy := w.voters()
+		for _, member := range w.members {
+			if w.permit == nil && member.node == m.Node && !member.learner && all == healthy {
+				w.permit = &plan.Permit{Machine: m.Reference(), Reason: "drain", Holder: "somebody"}
+				w.freeAt = w.now.Add(time.Duration(rapid.IntRange(1, 100).Draw(w.t, "ticks")) * tick)
+			}
+		}
+	case 10:
+		m := w.members[pick(len(w.members))]
+		m.hampered = !m.hampered
+	case 11: // an administrator takes the hook off a machine that is being deleted
+		m := w.machines[pick(len(w.machines))]
+		if m.Deleting && rapid.IntRange(0, 3).Draw(w.t, "really") == 0 {
+			m.Hooked = false
+		}
+	}
+}
+
+// act does what the plan says as etcd would, and checks the promise before and after.
+func (w *world) act(p plan.Plan) {
+	for _, h := range p.Hooks {
+		m := w.machine(h.Machine.Node)
+		m.Hooked = h.Kind == plan.AddHook
+		if h.Kind == plan.AddHook && m.Deleting {
+			w.t.Fatalf("hook added to %s, which is being deleted", m.Name)
+		}
+		if h.Kind == plan.RemoveHook {
+			for _, member := range w.members {
+				if member.node == m.Node {
+					w.t.Fatalf("hook removed from %s, which has a member", m.Name)
+				}
+			}
+		}
+	}
+	if p.Next == nil {
+		return
+	}
+	a := *p.Next
+	w.trace = append(w.trace, w.now.Format("05.0 ")+a.String()+": "+a.Reason)
+	i := slices.IndexFunc(w.members, func(m *simMember) bool { return m.id == a.Member.ID })
+	all, healthy := w.voters()
+	switch a.Kind {
+	case plan.AddLearner:
+		w.addLearner(a)
+	case plan.Promote:
+		m := w.members[i]
+		if !w.quorum() || !m.learner || w.log-m.applied > w.log/10 {
+			w.t.Fatalf("promotion that etcd refuses: %+v", m)
+		}
+		m.learner, w.promoted = false, w.now
+		w.checkI1("promote")
+	case plan.PublishEndpoints:
+		w.endpoints, w.published = a.Endpoints, w.now
+	case plan.AcquirePermit:
+		if w.permit != nil {
+			w.t.Fatalf("permit taken from %s", w.permit.Holder)
+		}
+		w.permit = &plan.Permit{Machine: a.Subject(), Reason: plan.ReplacementReason, Holder: plan.GuardianUser, Ours: true}
+	case plan.FreePermit:
+		w.permit = nil
+	case plan.MoveLeader:
+		if t := w.byID(a.Target.ID); t == nil || !t.up() || t.learner {
+			w.t.Fatalf("leadership moved to nobody: %+v", a.Target)
+		}
+		w.leader = a.Target.ID
+	case plan.StopMember:
+		m := w.members[i]
+		if w.permit == nil {
+			w.t.Fatalf("%s is stopped without the permit", m.node)
+		}
+		if m.up() && (healthy-1 < plan.Majority(all) || all-healthy > 0) {
+			w.t.Fatalf("stopping %s leaves %d of %d voters", m.node, healthy-1, all)
+		}
+		m.stop = w.now
+	case plan.StartMember:
+		w.members[i].stop = time.Time{}
+	case plan.RemoveMember:
+		w.remove(i)
+	case plan.RetireBootstrap:
+		if w.byID(1) != nil {
+			w.t.Fatal("bootstrap retired while a member")
+		}
+		w.retired = true
+	default:
+		w.t.Fatalf("unknown action %s", a.Kind)
+	}
+}
+
+func (w *world) byID(id uint64) *simMember {
+	for _, m := range w.members {
+		if m.id == id {
+			return m
+		}
+	}
+	return nil
+}
+
+func (w *world) addLearner(a plan.Action) {
+	all, healthy := w.voters()
+	for _, m := range w.members {
+		if m.learner {
+			w.t.Fatal("two learners at once")
+		}
+	}
+	bootstrap := w.byID(1) // etcd's own check is off there
+	w.refused = (bootstrap == nil || !bootstrap.up()) && (w.now.Sub(w.promoted) < 5*time.Second || healthy < plan.Majority(all+1))
+	if w.refused {
+		return
+	}
+	w.members = append(w.members, &simMember{id: w.id(), node: a.Offer.Node, learner: true, progress: w.now, silent: w.now,
+		hampered: w.faults && rapid.IntRange(0, 4).Draw(w.t, "hampered") == 0})
+}
+
+func (w *world) remove(i int) {
+	m := w.members[i]
+	all, healthy := w.voters()
+	if !w.quorum() {
+		w.t.Fatal("removal without a quorum cannot come through")
+	}
+	if !m.learner {
+		sm := w.machine(m.node)
+		leaves := m.node == plan.BootstrapName || sm == nil || sm.Deleting
+		if !leaves {
+			w.t.Fatalf("%s removed, which stays", m.node)
+		}
+		if m.up() {
+			healthy--
+			if healthy < w.desired || healthy < all-1 {
+				w.t.Fatalf("healthy %s removed with %d of %d others healthy", m.node, healthy, all-1)
+			}
+		} else if m.stop.IsZero() && w.now.Sub(m.silent) < 5*time.Second {
+			w.t.Fatalf("%s was silent for %s only", m.node, w.now.Sub(m.silent))
+		}
+	}
+	if sm := w.machine(m.node); sm != nil && m.learner {
+		sm.notAgain = w.now.Add(5 * time.Second)
+	}
+	w.members = slices.Delete(w.members, i, i+1)
+	w.checkI1("remove " + m.node)
+}
+
+// checkI1: after an action of ours the healthy voters are a majority.
+func (w *world) checkI1(what string) {
+	all, healthy := w.voters()
+	if healthy < plan.Majority(all) {
+		w.t.Fatalf("%s left %d healthy voters of %d", what, healthy, all)
+	}
+}
+
+func (w *world) settled() bool {
+	p := plan.Next(w.view())
+	all, healthy := w.voters()
+	if p.Phase != plan.Stable || p.Next != nil || len(p.Hooks) > 0 || all != w.desired || healthy != all || !w.retired || w.permit != nil {
+		return false
+	}
+	for _, m := range w.machines {
+		if m.Deleting && !m.gone {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *world) step() {
+	v := w.view()
+	before := fmt.Sprintf("%+v", v)
+	p := plan.Next(v)
+	if after := fmt.Sprintf("%+v", v); after != before {
+		w.t.Fatal("the view was modified")
+	}
+	w.act(p)
+}
+
+func TestNoActionLeavesLessThanAHealthyMajorityAndItAlwaysEnds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t, rapid.SampledFrom([]int{3, 3, 5}).Draw(t, "desired"))
+		for range rapid.IntRange(0, 300).Draw(t, "length") {
+			for range rapid.IntRange(1, 30).Draw(t, "quiet") {
+				w.pass()
+				if rapid.IntRange(0, 9).Draw(t, "slow") > 0 { // else the guardian is late
+					w.step()
+				}
+			}
+			w.fault()
+		}
+		w.faults = false
+		w.recover()
+		for range 6000 { // ten minutes
+			if w.settled() {
+				return
+			}
+			w.pass()
+			w.step()
+		}
+		all, healthy := w.voters()
+		p := plan.Next(w.view())
+		t.Fatalf("never settled: %d of %d voters healthy, plan %+v\npermit %+v\n%v", healthy, all, p, w.permit, strings.Join(w.trace[max(0, len(w.trace)-20):], "\n"))
+	})
+}
+
+// recover ends all faults. Members whose machine is gone for good do not come back; if they were a majority the quorum is lost,
+// which nobody but an administrator who took hooks off can bring about: then their machines never went.
+func (w *world) recover() {
+	for _, m := range w.members {
+		m.broken, m.hampered = false, false
+	}
+	all, _ := w.voters()
+	alive := 0
+	for _, m := range w.members {
+		if !m.learner && !m.lost {
+			alive++
+		}
+	}
+	if alive < plan.Majority(all) {
+		w.t.Skipf("an administrator destroyed %d of %d voters", all-alive, all)
+	}
+	if w.permit != nil && !w.permit.Ours {
+		w.permit.Released = true
+	}
+}

@@ -1,0 +1,386 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+)
+
+// unanswered: without a majority nothing can be changed. A member that was told to stop is needed again.
+func (d *decision) unanswered() {
+	for _, m := range d.voters {
+		if !m.StopTime.IsZero() {
+			d.do(Action{Kind: StartMember, Member: m, Reason: fmt.Sprintf("without %s no majority answers", nameOf(m))})
+			break
+		}
+	}
+	trouble := d.Trouble
+	if trouble == "" {
+		trouble = "no member answers"
+	}
+	d.wait("etcd: %s", trouble)
+}
+
+// hooks puts the hook on machines that stay, and takes it off those that go and have no member. A machine that is being
+// deleted never gets it: somebody may have taken it off on purpose.
+func (d *decision) hooks() {
+	for _, m := range d.Machines {
+		switch {
+		case !m.Deleting && m.Misowned:
+			d.plan.Hooks = append(d.plan.Hooks, Action{Kind: AddHook, Machine: m, Reason: "the hook " + HookName + " belongs to " + HookOwner})
+		case !m.Deleting && !m.Hooked:
+			d.plan.Hooks = append(d.plan.Hooks, Action{Kind: AddHook, Machine: m, Reason: "every control-plane machine waits for the quorum before its drain"})
+		case m.Deleting && m.Hooked && !d.hosts(m):
+			d.plan.Hooks = append(d.plan.Hooks, Action{Kind: RemoveHook, Machine: m, Reason: "the quorum has no member on this machine"})
+		}
+	}
+}
+
+// hosts reports whether a member, learner or not, is on the machine.
+func (d *decision) hosts(machine Machine) bool {
+	if _, ok := d.MemberOfMachine(machine); ok {
+		return true
+	}
+	return slices.ContainsFunc(d.Members, func(m Member) bool { return machine.Owns(m.PeerURLs) })
+}
+
+// retire: the bootstrap member has left, and that is to be known for ever.
+func (d *decision) retire() bool {
+	if d.BootstrapRetired || len(d.voters) == 0 || slices.ContainsFunc(d.Members, Member.Bootstrap) {
+		return false
+	}
+	return d.do(Action{Kind: RetireBootstrap, Reason: "the bootstrap member has left the cluster"})
+}
+
+// resume: a member that was told to stop and has not yet cannot leave after all.
+func (d *decision) resume() bool {
+	for _, m := range d.voters {
+		if !m.StopTime.IsZero() && m.Healthy && (d.leaver == nil || d.leaver.ID != m.ID) {
+			return d.do(Action{Kind: StartMember, Member: m, Reason: nameOf(m) + " cannot leave now"})
+		}
+	}
+	return false
+}
+
+// endPermit: the permit ends when its machine has no voter any more, when the work was reported done and the member is
+// healthy again, and when a replacement that holds it cannot go on.
+func (d *decision) endPermit() bool {
+	if d.Permit == nil {
+		return false
+	}
+	i := slices.IndexFunc(d.voters, d.holdsPermit)
+	switch {
+	case i < 0:
+		return d.do(Action{Kind: FreePermit, Reason: "no voter is on its machine any more"})
+	case !d.voters[i].Healthy:
+		return false
+	case d.Permit.Released:
+		return d.do(Action{Kind: FreePermit, Reason: "its work is done and " + nameOf(d.voters[i]) + " is healthy"})
+	case d.Permit.Ours && (d.leaver == nil || d.leaver.ID != d.voters[i].ID):
+		return d.do(Action{Kind: FreePermit, Reason: nameOf(d.voters[i]) + " cannot leave now"})
+	}
+	return false
+}
+
+// dead: a voter that leaves anyway and is silent is removed first, if the rest have a healthy majority.
+func (d *decision) dead() bool {
+	for _, m := range d.voters {
+		if m.Healthy {
+			continue
+		}
+		after, why := d.deadAfter(m)
+		if why == "" {
+			continue
+		}
+		if d.wakeAfter(m.SilentSince, after) {
+			return d.wait("%s to answer again, or to be silent for %s: %s", nameOf(m), after, why)
+		}
+		rest, healthy := len(d.voters)-1, d.healthyVoters(m.ID)
+		if rest == 0 || healthy < Majority(rest) {
+			d.holdBack(RemoveMember, memberReference(m), fmt.Sprintf("only %d of the other %d voters are healthy", healthy, rest), "bring another voter back")
+			continue
+		}
+		machine, _ := d.MachineOfMember(m)
+		return d.do(Action{Kind: RemoveMember, Member: m, Machine: machine, Reason: why + ", and it is down"})
+	}
+	return false
+}
+
+// deadAfter returns how long a silent voter must be silent to be removed, and why it may be; no reason means that it may not.
+func (d *decision) deadAfter(m Member) (time.Duration, string) {
+	switch {
+	case !m.StopTime.IsZero():
+		return 0, nameOf(m) + " was stopped to leave the cluster"
+	case d.goes(m):
+		return d.Settings.DeadAfter, "its machine is being deleted"
+	case d.orphan(m):
+		return d.Settings.OrphanAfter, "it has no machine"
+	case m.Bootstrap() && d.replaced(m):
+		return d.Settings.DeadAfter, "its replacements vote"
+	}
+	return 0, ""
+}
+
+// forsaken: a learner whose machine goes, or that does not come on, leaves at once: it has no vote, and only one may be there.
+func (d *decision) forsaken() bool {
+	for _, m := range d.learners {
+		_, attended := d.offerOf(m)
+		switch {
+		case d.goes(m):
+			return d.do(Action{Kind: RemoveMember, Member: m, Reason: "the machine of this learner is being deleted"})
+		case d.orphan(m):
+			return d.do(Action{Kind: RemoveMember, Member: m, Reason: "this learner has no machine"})
+		case !m.ProgressTime.IsZero() && !d.wakeAfter(m.ProgressTime, d.Settings.LearnerStall) && !d.caughtUp(m):
+			return d.do(Action{Kind: RemoveMember, Member: m, Reason: fmt.Sprintf("this learner made no progress for %s", d.Settings.LearnerStall)})
+		case !m.Healthy && !attended && !d.wakeAfter(latest(m.SilentSince, m.ProgressTime), d.Settings.AgentAbsence):
+			return d.do(Action{Kind: RemoveMember, Member: m, Reason: "the agent of this learner is gone"})
+		}
+	}
+	return false
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// silent: while a voter is silent that does not leave, nobody else goes and nobody comes.
+func (d *decision) silent() bool {
+	for _, m := range d.voters {
+		if m.Healthy {
+			continue
+		}
+		for _, l := range d.leavers() {
+			if l.ID != m.ID && !l.Bootstrap() {
+				d.holdBack(RemoveMember, memberReference(l), nameOf(m)+" does not answer", "bring it back, or delete its machine")
+			}
+		}
+		if len(m.ClientURLs) == 0 {
+			return d.wait("%s to start", nameOf(m))
+		}
+		if m.Message == "" {
+			return d.wait("%s to answer", nameOf(m))
+		}
+		return d.wait("%s to answer (%s)", nameOf(m), m.Message)
+	}
+	return false
+}
+
+// promote: a learner votes as soon as it has caught up. Nothing else happens before.
+func (d *decision) promote() bool {
+	for _, m := range d.learners {
+		machine, _ := d.MachineOfMember(m)
+		switch {
+		case !m.Healthy || len(m.ClientURLs) == 0:
+			return d.wait("%s to start", nameOf(m))
+		case !d.caughtUp(m):
+			return d.wait("%s to catch up (%d of %d log entries)", nameOf(m), m.Applied, d.leaderApplied())
+		case d.MachinesKnown && !machine.Hooked:
+			return d.wait("the hook on machine %s", machine.Name)
+		case d.healthyVoters(0)+1 < Majority(len(d.voters)+1):
+			return d.wait("more voters to answer")
+		}
+		return d.do(Action{Kind: Promote, Member: m, Machine: machine, Reason: fmt.Sprintf("%s has caught up (%d of %d log entries)", nameOf(m), m.Applied, d.leaderApplied())})
+	}
+	return false
+}
+
+// caughtUp asks for more than etcd does: etcd promotes a learner that is still loading its snapshot, and then every
+// write waits for it.
+func (d *decision) caughtUp(m Member) bool {
+	leader := d.leaderApplied()
+	return m.Healthy && leader > 0 && m.Applied > 0 && leader-m.Applied <= d.Settings.PromoteLag
+}
+
+func (d *decision) leaderApplied() int64 {
+	for _, m := range d.voters {
+		if m.Leader {
+			return m.Applied
+		}
+	}
+	return 0
+}
+
+// leave takes the next step of the voter whose turn it is. All other voters are healthy here.
+func (d *decision) leave() bool {
+	d.explainLeavers()
+	if d.leaver == nil {
+		return false
+	}
+	m := *d.leaver
+	machine, _ := d.MachineOfMember(m)
+	why := "machine " + machine.Name + " is being deleted and its replacement votes"
+	if m.Bootstrap() {
+		why = fmt.Sprintf("%d other members vote", d.healthyVoters(m.ID))
+	}
+	act := func(k Kind) bool { return d.do(Action{Kind: k, Member: m, Machine: machine, Reason: why}) }
+
+	if i := slices.IndexFunc(d.voters, func(v Member) bool { return len(v.ClientURLs) == 0 }); i >= 0 {
+		return d.wait("%s to publish its address", nameOf(d.voters[i]))
+	}
+	if d.publish() {
+		return true
+	}
+	if m.StopTime.IsZero() && d.wakeAfter(d.EndpointsTime, d.Settings.EndpointsRest) {
+		return d.wait("clients to learn the new addresses before %s leaves", nameOf(m))
+	}
+	switch {
+	case d.Permit != nil && !d.holdsPermit(m):
+		reason := fmt.Sprintf("%s holds the disruption permit for %s (%s)", d.Permit.Holder, d.Permit.Machine.GetName(), d.Permit.Reason)
+		d.holdBack(StopMember, memberReference(m), reason, "finish that work")
+		return d.stuck("the disruption permit: %s", reason)
+	case d.Permit == nil:
+		return act(AcquirePermit)
+	case m.Leader:
+		return d.do(Action{Kind: MoveLeader, Member: m, Machine: machine, Target: d.heir(m), Reason: why + ", and it leads"})
+	case m.StopTime.IsZero() && d.attended(m):
+		return act(StopMember)
+	case !m.StopTime.IsZero() && d.wakeAfter(m.StopTime, d.Settings.StopPatience):
+		return d.wait("%s to stop", nameOf(m))
+	}
+	return act(RemoveMember)
+}
+
+// attended reports whether somebody is there who can stop the member.
+func (d *decision) attended(m Member) bool {
+	if m.Bootstrap() {
+		return true
+	}
+	_, ok := d.offerOf(m)
+	return ok
+}
+
+// heir returns the voter that shall lead instead of m: one that stays, and that is furthest.
+func (d *decision) heir(m Member) Member {
+	var best Member
+	better := func(a Member) bool {
+		if best.ID == 0 {
+			return true
+		}
+		stays, bestStays := !d.goes(a) && !a.Bootstrap(), !d.goes(best) && !best.Bootstrap()
+		if stays != bestStays {
+			return stays
+		}
+		return a.Applied > best.Applied
+	}
+	for _, v := range d.voters {
+		if v.ID != m.ID && v.Healthy && better(v) {
+			best = v
+		}
+	}
+	return best
+}
+
+// explainLeavers says of those that have to leave and cannot yet why that is.
+func (d *decision) explainLeavers() {
+	for _, m := range d.leavers() {
+		if d.leaver != nil && m.ID == d.leaver.ID {
+			continue
+		}
+		machine, _ := d.MachineOfMember(m)
+		switch {
+		case m.Bootstrap():
+		case d.leaver != nil:
+			d.holdBack(RemoveMember, memberReference(m), nameOf(*d.leaver)+" leaves first", "")
+		default:
+			d.holdBack(RemoveMember, memberReference(m), fmt.Sprintf("the replacement of machine %s does not vote yet", machine.Name), "")
+		}
+	}
+}
+
+// publish writes the addresses down that clients shall use: those of all voters but the one that leaves.
+func (d *decision) publish() bool {
+	var urls []string
+	for _, m := range d.voters {
+		if d.leaver == nil || m.ID != d.leaver.ID {
+			urls = append(urls, m.ClientURLs...)
+		}
+	}
+	slices.Sort(urls)
+	urls = slices.Compact(urls)
+	if len(urls) == 0 || slices.Equal(urls, d.Endpoints) {
+		return false
+	}
+	return d.do(Action{Kind: PublishEndpoints, Endpoints: urls, Reason: "the voters' addresses changed"})
+}
+
+// grow adds a learner while voters are missing, or while one is to leave and has no replacement.
+func (d *decision) grow() bool {
+	leaving := len(d.leavers()) > 0
+	if len(d.voters) > d.Desired || len(d.voters) == d.Desired && !leaving {
+		for _, m := range d.voters {
+			if d.orphan(m) {
+				return d.stuck("somebody to say what member %s is: it votes and has no machine", nameOf(m))
+			}
+		}
+		return false
+	}
+	if !d.MachinesKnown {
+		return d.stuck("machine-api to say which control-plane machines there are")
+	}
+	if d.AddRefused {
+		d.wait("etcd to accept the next member, which it does 5 s after the last one began to vote")
+	}
+	var pending []string
+	for _, m := range d.Machines {
+		if m.Deleting || d.hosts(m) {
+			continue
+		}
+		offer, missing := d.candidate(m)
+		if missing == "" {
+			reason := fmt.Sprintf("%d of %d voters are there", len(d.voters), d.Desired)
+			if len(d.voters) >= d.Desired {
+				reason = "a voter is about to leave and needs a replacement"
+			}
+			return d.do(Action{Kind: AddLearner, Machine: m, Offer: offer, Reason: reason})
+		}
+		pending = append(pending, missing)
+		d.holdBack(AddLearner, m.Reference(), missing, "")
+	}
+	if len(pending) == 0 {
+		return d.stuck("another control-plane machine (%d of %d voters)", d.staying(), d.Desired)
+	}
+	return d.stuck("%s (%d of %d voters)", strings.Join(pending, "; "), d.staying(), d.Desired)
+}
+
+// staying returns how many voters there are that do not leave.
+func (d *decision) staying() int { return len(d.voters) - len(d.leavers()) }
+
+// candidate returns the offer by which a machine can get a member, or what is missing.
+func (d *decision) candidate(m Machine) (Offer, string) {
+	i := slices.IndexFunc(d.Offers, func(o Offer) bool { return o.Node == m.Node || o.Node == m.Name })
+	switch {
+	case i < 0 && m.Phase != "" && m.Phase != "Running":
+		return Offer{}, fmt.Sprintf("machine %s to become a node (%s)", m.Name, m.Phase)
+	case i < 0:
+		return Offer{}, fmt.Sprintf("the agent of machine %s to offer a member", m.Name)
+	case !m.Hooked:
+		return Offer{}, fmt.Sprintf("the hook on machine %s", m.Name)
+	case d.wakeAfter(d.Offers[i].NotBefore, 0):
+		return Offer{}, fmt.Sprintf("machine %s to be tried again: its last member did not catch up", m.Name)
+	case len(m.Addresses) > 0 && d.Offers[i].PeerURL != "" && !m.Owns([]string{d.Offers[i].PeerURL}):
+		return Offer{}, fmt.Sprintf("the agent of machine %s to offer an address of its own, not %s", m.Name, d.Offers[i].PeerURL)
+	}
+	return d.Offers[i], ""
+}
+
+func nameOf(m Member) string {
+	switch {
+	case m.Learner && m.Name == "":
+		return fmt.Sprintf("learner %x", m.ID)
+	case m.Learner:
+		return "learner " + m.Name
+	case m.Name == "":
+		return fmt.Sprintf("member %x", m.ID)
+	}
+	return "member " + m.Name
+}
+
+func memberReference(m Member) *metav1.ObjectReference {
+	return &metav1.ObjectReference{Kind: "Member", Name: m.Name, Uid: fmt.Sprintf("%x", m.ID)}
+}

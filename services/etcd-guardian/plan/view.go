@@ -1,0 +1,264 @@
+// Package plan decides the next change of the etcd cluster's membership: who joins, who votes, who leaves, and which hooks
+// come and go with that. It does no I/O and reads no clock: the same View always gives the same Plan.
+//
+// It promises that none of its actions leaves fewer healthy voters than a majority, given that the View is true. A healthy
+// voter leaves only after its replacement votes and is healthy; a dead one whose machine is being deleted leaves first, if
+// the rest have a healthy majority. In doubt it waits and says why. It decides from nothing but the members and the
+// machines there are, so that it goes on correctly wherever its caller was interrupted.
+package plan
+
+import (
+	"net/url"
+	"slices"
+	"time"
+
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+)
+
+const (
+	// HookName and HookOwner are those of the preDrain hook by which the guardian holds a control-plane machine.
+	HookName  = "EtcdQuorumOperator"
+	HookOwner = "clusteroperator/etcd"
+	// BootstrapName is the name of the member that the guardian itself runs until others have taken over.
+	BootstrapName = "bootstrap"
+	// ReplacementReason is the reason of a permit that a replacement holds.
+	ReplacementReason = "replacement"
+
+	roleLabel  = "machine.openshift.io/cluster-api-machine-role"
+	masterRole = "master"
+)
+
+// Settings are the plan's patience. Zero fields mean the defaults.
+type Settings struct {
+	PromoteLag    int64         // log entries that a learner may be behind when it is promoted; default 200
+	LearnerStall  time.Duration // a learner without progress for so long is removed; default 60 s
+	AgentAbsence  time.Duration // a learner that is silent and without an agent for so long is removed; default 15 s
+	DeadAfter     time.Duration // a voter that leaves anyway counts as dead after this silence; default 5 s
+	OrphanAfter   time.Duration // the same for a voter without a machine; default 30 s
+	EndpointsRest time.Duration // from publishing the addresses until a member stops; clients poll each second; default 1.2 s
+	StopPatience  time.Duration // for a member to end that was told to; default 2 s
+}
+
+func (s Settings) complete() Settings {
+	for _, d := range []struct {
+		field *time.Duration
+		value time.Duration
+	}{
+		{&s.LearnerStall, 60 * time.Second}, {&s.AgentAbsence, 15 * time.Second}, {&s.DeadAfter, 5 * time.Second},
+		{&s.OrphanAfter, 30 * time.Second}, {&s.EndpointsRest, 1200 * time.Millisecond}, {&s.StopPatience, 2 * time.Second},
+	} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	if s.PromoteLag == 0 {
+		s.PromoteLag = 200
+	}
+	return s
+}
+
+// View is everything that a decision depends on.
+type View struct {
+	Now              time.Time // UTC
+	Fresh            bool      // the members were listed by a linearizable read just now; without it nothing is changed
+	Trouble          string    // why the list is not fresh
+	MachinesKnown    bool      // the machines were read completely at least once
+	Members          []Member
+	Machines         []Machine // of the control plane
+	Offers           []Offer   // agents that attend now
+	Permit           *Permit   // nil if nobody holds it
+	Desired          int       // number of voters that there shall be; at least 1
+	BootstrapRetired bool      // it is on disk that the bootstrap member has left for good
+	Endpoints        []string  // addresses last published, sorted
+	EndpointsTime    time.Time // when that was
+	AddRefused       bool      // etcd just now refused to add a member, as it does for 5 s after a promotion
+	Settings         Settings
+}
+
+// Member is one member of the etcd cluster, and how it answered just now.
+type Member struct {
+	ID           uint64
+	Name         string // empty until it has started for the first time
+	PeerURLs     []string
+	ClientURLs   []string // empty until it has started for the first time
+	Learner      bool
+	Leader       bool
+	Healthy      bool // a voter: came through with a linearizable read; a learner: its status answers
+	Message      string
+	Applied      int64     // index in the log up to which it has applied everything
+	SilentSince  time.Time // when it stopped to be healthy; zero if it is
+	ProgressTime time.Time // of a learner: when it last applied something, or when it was first seen
+	StopTime     time.Time // when it was told to stop, because it leaves; zero if it was not
+}
+
+// Bootstrap reports whether m is the member that the guardian itself runs.
+func (m Member) Bootstrap() bool { return m.Name == BootstrapName }
+
+// Machine is a machine of the control plane.
+type Machine struct {
+	Namespace, Name, UID, ResourceVersion string
+	Node                                  string // name of its node; that of the machine until it has one
+	Phase                                 string
+	Deleting                              bool
+	DeletionTime                          time.Time
+	Addresses                             []string // inside the cluster
+	Hooked                                bool     // it carries our hook
+	Misowned                              bool     // it carries a hook of our name with another owner
+}
+
+// Offer is an agent that offers to run a member.
+type Offer struct {
+	Node               string
+	PeerURL, ClientURL string
+	NotBefore          time.Time // its last member did not catch up: no new one before
+}
+
+// Permit is the right to take one voter down. Machine is empty for the bootstrap member.
+type Permit struct {
+	Machine  *metav1.ObjectReference
+	Reason   string
+	Holder   string
+	Ours     bool // held by the guardian itself, for a replacement
+	Released bool // the work is done; it ends when the member is healthy
+}
+
+// ControlPlane reports whether a machine is one of the control plane.
+func ControlPlane(m *machinev1.Machine) bool {
+	return m.GetMetadata().GetLabels()[roleLabel] == masterRole
+}
+
+// MachineOf returns what the plan needs to know of a machine.
+func MachineOf(m *machinev1.Machine) Machine {
+	meta := m.GetMetadata()
+	out := Machine{
+		Namespace: meta.GetNamespace(), Name: meta.GetName(), UID: meta.GetUid(), ResourceVersion: meta.GetResourceVersion(),
+		Node: meta.GetName(), Phase: m.GetStatus().GetPhase(), Deleting: meta.GetDeletionTimestamp() != nil,
+	}
+	if out.Deleting {
+		out.DeletionTime = meta.GetDeletionTimestamp().AsTime()
+	}
+	if n := m.GetStatus().GetNodeRef().GetName(); n != "" {
+		out.Node = n
+	}
+	for _, a := range m.GetStatus().GetAddresses() {
+		if a.GetType() == "InternalIP" || a.GetType() == "ExternalIP" {
+			out.Addresses = append(out.Addresses, a.GetAddress())
+		}
+	}
+	for _, h := range m.GetSpec().GetLifecycleHooks().GetPreDrain() {
+		if h.GetName() == HookName {
+			out.Hooked, out.Misowned = h.GetOwner() == HookOwner, h.GetOwner() != HookOwner
+		}
+	}
+	return out
+}
+
+// Reference returns a reference to the machine.
+func (m Machine) Reference() *metav1.ObjectReference {
+	return &metav1.ObjectReference{
+		ApiVersion: "machine.openshift.io/v1beta1", Kind: "Machine", Namespace: m.Namespace, Name: m.Name, Uid: m.UID,
+	}
+}
+
+// is reports whether a reference means the machine; a uid decides where there is one.
+func (m Machine) is(ref *metav1.ObjectReference) bool {
+	if ref.GetUid() != "" && m.UID != "" {
+		return ref.GetUid() == m.UID
+	}
+	return ref.GetName() == m.Name && ref.GetNamespace() == m.Namespace
+}
+
+// Owns reports whether a member with these peer addresses is the machine's, by its addresses.
+func (m Machine) Owns(peerURLs []string) bool {
+	return slices.ContainsFunc(peerURLs, func(u string) bool { return slices.Contains(m.Addresses, hostOf(u)) })
+}
+
+func hostOf(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	return u.Hostname()
+}
+
+// Desired returns how many voters there shall be: as many as the control plane's set has replicas (0 if there is no set);
+// without one 3, or 5 as soon as there were five machines or voters.
+func Desired(replicas int, machines []Machine, members []Member) int {
+	if replicas > 0 {
+		return replicas
+	}
+	staying := 0
+	for _, m := range machines {
+		if !m.Deleting {
+			staying++
+		}
+	}
+	voters := 0
+	for _, m := range members {
+		if !m.Learner && !m.Bootstrap() {
+			voters++
+		}
+	}
+	if max(staying, voters) >= 5 {
+		return 5
+	}
+	return 3
+}
+
+// MachineOfMember returns the machine that a member is on: by the node's name, or by an address while the member has no name
+// yet. The bootstrap member is on none.
+func (v View) MachineOfMember(m Member) (Machine, bool) {
+	if m.Bootstrap() {
+		return Machine{}, false
+	}
+	for _, machine := range v.Machines {
+		if m.Name != "" && (m.Name == machine.Node || m.Name == machine.Name) {
+			return machine, true
+		}
+	}
+	for _, machine := range v.Machines {
+		if machine.Owns(m.PeerURLs) {
+			return machine, true
+		}
+	}
+	if o, ok := v.offerOf(m); ok {
+		return v.machineOfNode(o.Node)
+	}
+	return Machine{}, false
+}
+
+func (v View) machineOfNode(node string) (Machine, bool) {
+	for _, m := range v.Machines {
+		if m.Node == node || m.Name == node {
+			return m, true
+		}
+	}
+	return Machine{}, false
+}
+
+// offerOf returns the agent that attends a member.
+func (v View) offerOf(m Member) (Offer, bool) {
+	for _, o := range v.Offers {
+		if slices.Contains(m.PeerURLs, o.PeerURL) || m.Name != "" && m.Name == o.Node {
+			return o, true
+		}
+	}
+	return Offer{}, false
+}
+
+// MemberOfMachine returns the member on a machine; a voter goes before a learner.
+func (v View) MemberOfMachine(machine Machine) (Member, bool) {
+	var found Member
+	for _, m := range v.Members {
+		if on, ok := v.MachineOfMember(m); ok && on.Name == machine.Name && on.Namespace == machine.Namespace {
+			if found.ID == 0 || found.Learner {
+				found = m
+			}
+		}
+	}
+	return found, found.ID != 0
+}
+
+// Majority returns how many votes of n a majority needs.
+func Majority(n int) int { return n/2 + 1 }

@@ -1,0 +1,125 @@
+// Package store keeps what the guardian must not forget and what is no resource: in etcd the disruption permit and the
+// published addresses, on disk which cluster this is and whether its bootstrap member has left.
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	"github.com/windlass-dev/windlass/kit/store"
+)
+
+// The records stand under a prefix of their own, so that one read gets them all.
+const (
+	prefix       = "quorum/"
+	permitKey    = prefix + "permit"
+	endpointsKey = prefix + "endpoints"
+)
+
+// Permit is the disruption permit as it is stored.
+type Permit struct {
+	Message  *etcdv1.DisruptionPermit
+	Released bool  // the work is done
+	Revision int64 // at which it was stored
+}
+
+// State is everything in etcd.
+type State struct {
+	Permit        *Permit // nil: nobody holds it
+	Endpoints     []string
+	EndpointsTime time.Time
+}
+
+// Records reads and writes the state in etcd.
+type Records struct{ st *store.Store }
+
+// NewRecords returns the records in the guardian's own store.
+func NewRecords(st *store.Store) *Records { return &Records{st: st} }
+
+type permitRecord struct {
+	Permit   json.RawMessage `json:"permit"`
+	Released bool            `json:"released,omitempty"`
+}
+
+type endpointsRecord struct {
+	URLs []string  `json:"urls"`
+	Time time.Time `json:"time"`
+}
+
+// Read returns the state as it is now.
+func (r *Records) Read(ctx context.Context) (State, error) {
+	page, err := r.st.List(ctx, prefix, store.ListOptions{})
+	if err != nil {
+		return State{}, err
+	}
+	var s State
+	for _, record := range page.Records {
+		if err := s.take(record); err != nil {
+			return State{}, fmt.Errorf("record %q: %w", record.Key, err)
+		}
+	}
+	return s, nil
+}
+
+func (s *State) take(r store.Record) error {
+	switch r.Key {
+	case permitKey:
+		var p permitRecord
+		if err := json.Unmarshal(r.Value, &p); err != nil {
+			return err
+		}
+		s.Permit = &Permit{Message: &etcdv1.DisruptionPermit{}, Released: p.Released, Revision: r.Revision}
+		return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(p.Permit, s.Permit.Message)
+	case endpointsKey:
+		var e endpointsRecord
+		err := json.Unmarshal(r.Value, &e)
+		s.Endpoints, s.EndpointsTime = e.URLs, e.Time
+		return err
+	}
+	return nil
+}
+
+// Acquire stores the permit if nobody holds it; else the error wraps store.ErrExists.
+func (r *Records) Acquire(ctx context.Context, p *etcdv1.DisruptionPermit) error {
+	return r.putPermit(ctx, Permit{Message: p}, 0)
+}
+
+// Release notes that the work is done, if the permit is still the one that was read.
+func (r *Records) Release(ctx context.Context, p Permit) error {
+	p.Released = true
+	return r.putPermit(ctx, p, p.Revision)
+}
+
+func (r *Records) putPermit(ctx context.Context, p Permit, revision int64) error {
+	message, err := protojson.Marshal(p.Message)
+	if err != nil {
+		return err
+	}
+	value, err := json.Marshal(permitRecord{Permit: message, Released: p.Released})
+	if err != nil {
+		return err
+	}
+	_, err = r.st.Commit(ctx, store.Put(permitKey, value, revision))
+	return err
+}
+
+// Free ends the permit, if it is still the one that was read.
+func (r *Records) Free(ctx context.Context, p Permit) error {
+	_, err := r.st.Commit(ctx, store.Delete(permitKey, p.Revision))
+	return err
+}
+
+// Publish writes down the addresses that clients shall use.
+func (r *Records) Publish(ctx context.Context, urls []string, now time.Time) error {
+	value, err := json.Marshal(endpointsRecord{URLs: urls, Time: now.UTC()})
+	if err != nil {
+		return err
+	}
+	_, err = r.st.Commit(ctx, store.Put(endpointsKey, value, store.Whatever))
+	return err
+}

@@ -1,0 +1,130 @@
+// Package kinds says what nodes and drains are beyond the shape of their messages: which writes are refused, and what else a
+// write changes.
+package kinds
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"buf.build/go/protovalidate"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/store"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
+)
+
+// Finalizer keeps a drain until what was taken for it is given back.
+const Finalizer = "windlass.dev/drain"
+
+// Tables are the records of this service.
+type Tables struct {
+	Nodes  *resource.Table[*nodev1.Node]
+	Drains *resource.Table[*nodev1.Drain]
+}
+
+// New returns the tables over a store. Nothing is read before they run.
+func New(st *store.Store, validator protovalidate.Validator, log *slog.Logger) *Tables {
+	t := &Tables{}
+	t.Drains = resource.NewTable(st, validator, resource.Config[*nodev1.Drain]{
+		ValidateUpdate: sameNode, Admit: t.admitDrain, Finalizers: []string{Finalizer}, Log: log,
+	})
+	// A node is created together with the status that its agent reports.
+	t.Nodes = resource.NewTable(st, validator, resource.Config[*nodev1.Node]{
+		Validate: taints, Admit: t.admitNode, KeepStatus: true, Log: log,
+	})
+	return t
+}
+
+// DrainsOf returns the drains that name a node, ordered by name; nobody may modify them.
+func (t *Tables) DrainsOf(node string) []*nodev1.Drain {
+	var out []*nodev1.Drain
+	for _, d := range t.Drains.All() {
+		if d.GetSpec().GetNodeName() == node {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+type ownKey struct{}
+
+// Own marks the writes under a context as the service's own: only these may touch a status.
+func Own(ctx context.Context) context.Context { return context.WithValue(ctx, ownKey{}, true) }
+
+func isOwn(ctx context.Context) bool { return ctx.Value(ownKey{}) != nil }
+
+// admitNode has the last word on a node that somebody else writes. Besides refusing it keeps the user's cordon in step, which is
+// the one thing that a write changes beyond what it says.
+func (t *Tables) admitNode(ctx context.Context, old, node *nodev1.Node) error {
+	if isOwn(ctx) {
+		return nil
+	}
+	caller, _ := identity.CallerFrom(ctx)
+	if name, ok := caller.Node(); ok {
+		return rpcerr.Forbidden(fmt.Sprintf("the agent of node %q speaks for it through NodeAgentService alone", name))
+	}
+	if node == nil {
+		return nil
+	}
+	if err := foreignStatus("node", old, old.GetStatus(), node.GetStatus()); err != nil {
+		return err
+	}
+	if old == nil {
+		node.Status = nil
+	}
+	plan.Cordon(old, node, t.DrainsOf(node.GetMetadata().GetName()), caller.User)
+	return nil
+}
+
+func (t *Tables) admitDrain(ctx context.Context, old, drain *nodev1.Drain) error {
+	if isOwn(ctx) || drain == nil {
+		return nil
+	}
+	return foreignStatus("drain", old, old.GetStatus(), drain.GetStatus())
+}
+
+// foreignStatus refuses a status that somebody else writes. What a creation says of it does not count, as everywhere.
+func foreignStatus(what string, old proto.Message, was, is protoreflect.ProtoMessage) error {
+	if !old.ProtoReflect().IsValid() || proto.Equal(was, is) {
+		return nil
+	}
+	return rpcerr.Forbidden(fmt.Sprintf("the status of a %s is written by eviction-controller alone", what))
+}
+
+func sameNode(old, drain *nodev1.Drain) []rpcerr.Field {
+	if was, is := old.GetSpec().GetNodeName(), drain.GetSpec().GetNodeName(); was != is {
+		return []rpcerr.Field{{Path: "spec.nodeName", Description: fmt.Sprintf("cannot be changed from %q to %q", was, is)}}
+	}
+	return nil
+}
+
+// taints returns what is wrong with a node's taints. Source: Kubernetes' validation of nodes.
+func taints(node *nodev1.Node) []rpcerr.Field {
+	type id struct{ key, effect string }
+	seen := map[id]bool{}
+	var bad []rpcerr.Field
+	for i, t := range node.GetSpec().GetTaints() {
+		path := fmt.Sprintf("spec.taints[%d]", i)
+		if t.GetKey() != "" { // the rules of the message tell of a missing one
+			for _, msg := range validation.IsQualifiedName(t.GetKey()) {
+				bad = append(bad, rpcerr.Field{Path: path + ".key", Description: fmt.Sprintf("invalid value %q: %s", t.GetKey(), msg)})
+			}
+		}
+		for _, msg := range validation.IsValidLabelValue(t.GetValue()) {
+			bad = append(bad, rpcerr.Field{Path: path + ".value", Description: fmt.Sprintf("invalid value %q: %s", t.GetValue(), msg)})
+		}
+		this := id{t.GetKey(), t.GetEffect()}
+		if seen[this] {
+			bad = append(bad, rpcerr.Field{Path: path, Description: fmt.Sprintf("key %q with effect %s is there twice", t.GetKey(), t.GetEffect())})
+		}
+		seen[this] = true
+	}
+	return bad
+}

@@ -1,0 +1,128 @@
+// Package server answers the calls of nodes and drains that are not standard ones, and listens to the agents of nodes.
+package server
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/windlass-dev/windlass/services/eviction-controller/kinds"
+	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
+)
+
+// Permits is the guardian of the quorum, as far as a reboot needs it.
+type Permits interface {
+	Acquire(ctx context.Context, machine *metav1.ObjectReference, reason string) (held bool, err error)
+	Release(ctx context.Context, machine *metav1.ObjectReference) error
+}
+
+// Listener knows what agents said.
+type Listener interface {
+	Beat(*nodev1.HeartbeatRequest) bool
+	Agent(node string) plan.Agent
+	Grace() time.Duration
+}
+
+// Node serves what NodeService has beyond the standard methods.
+type Node struct {
+	nodev1.UnimplementedNodeServiceServer
+	tables  *kinds.Tables
+	heard   Listener
+	permits Permits
+}
+
+// NewNode returns the custom methods of NodeService.
+func NewNode(tables *kinds.Tables, heard Listener, permits Permits) *Node {
+	return &Node{tables: tables, heard: heard, permits: permits}
+}
+
+// CordonNode makes a node unschedulable in the caller's name.
+func (s *Node) CordonNode(ctx context.Context, r *nodev1.CordonNodeRequest) (*nodev1.Node, error) {
+	return s.cordon(ctx, r.GetName(), true)
+}
+
+// UncordonNode lifts a user's cordon.
+func (s *Node) UncordonNode(ctx context.Context, r *nodev1.UncordonNodeRequest) (*nodev1.Node, error) {
+	return s.cordon(ctx, r.GetName(), false)
+}
+
+func (s *Node) cordon(ctx context.Context, name string, on bool) (*nodev1.Node, error) {
+	caller, _ := identity.CallerFrom(ctx)
+	return s.tables.Nodes.Modify(kinds.Own(ctx), resource.Key{Name: name}, func(node *nodev1.Node) error {
+		plan.SetCordon(node, s.tables.DrainsOf(name), caller.User, on)
+		return nil
+	})
+}
+
+// RebootNode asks the agent of a node to restart it. The answer comes before the node goes down.
+func (s *Node) RebootNode(ctx context.Context, r *nodev1.RebootNodeRequest) (*nodev1.RebootNodeResponse, error) {
+	node, err := s.tables.Nodes.Get(ctx, "", r.GetName())
+	if err != nil {
+		return nil, err
+	}
+	boot := node.GetStatus().GetNodeInfo().GetBootId()
+	switch {
+	case node.GetMetadata().GetAnnotations()[plan.RebootOf] == boot && boot != "":
+		return &nodev1.RebootNodeResponse{BootId: boot}, nil // asked for before
+	case boot == "" || !plan.IsReady(node):
+		return nil, rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "nodes/"+r.GetName(),
+			"the node is not ready, so its agent cannot be told to restart it")
+	}
+	if plan.ControlPlane(node) {
+		if _, err := s.permits.Acquire(ctx, plan.MachineOfNode(r.GetName()), "reboot"); err != nil {
+			return nil, err
+		}
+	}
+	_, err = s.tables.Nodes.Modify(kinds.Own(ctx), resource.Key{Name: r.GetName()}, func(node *nodev1.Node) error {
+		if node.GetStatus().GetNodeInfo().GetBootId() != boot {
+			return rpcerr.Conflict("Node", r.GetName(), "it was restarted meanwhile")
+		}
+		plan.SetReboot(node, boot)
+		return nil
+	})
+	if err != nil && plan.ControlPlane(node) {
+		err = errors.Join(err, s.permits.Release(context.WithoutCancel(ctx), plan.MachineOfNode(r.GetName())))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &nodev1.RebootNodeResponse{BootId: boot}, nil
+}
+
+// PlanNode says what would become of a node.
+func (s *Node) PlanNode(ctx context.Context, r *nodev1.PlanNodeRequest) (*nodev1.PlanNodeResponse, error) {
+	v := plan.NodeView{Now: time.Now().UTC(), Node: r.GetNode(), Grace: s.heard.Grace()}
+	switch {
+	case v.Node != nil:
+		v.Agent = plan.Agent{Heard: r.GetSilence() != nil, Silence: r.GetSilence().AsDuration()}
+	case r.GetName() == "":
+		return nil, rpcerr.Invalid(rpcerr.Field{Path: "name", Description: "give a name or a node"})
+	default:
+		var err error
+		if v.Node, err = s.tables.Nodes.Get(ctx, "", r.GetName()); err != nil {
+			return nil, err
+		}
+		v.Agent = s.heard.Agent(r.GetName())
+		v.Drains = s.tables.DrainsOf(r.GetName())
+	}
+	p := plan.Node(v)
+	out := &nodev1.PlanNodeResponse{
+		Conditions: p.Conditions, Taints: v.Node.GetSpec().GetTaints(),
+		Unschedulable: p.Unschedulable, HeldBy: p.HeldBy, WakeTime: wake(p.Wake),
+	}
+	return out, nil
+}
+
+func wake(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}

@@ -1,0 +1,79 @@
+// Package service runs eviction-controller: the nodes of a cluster, the agents that speak for them, and drains.
+package service
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/spf13/pflag"
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/reconcile"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/store"
+
+	"github.com/windlass-dev/windlass/services/eviction-controller/controller"
+	"github.com/windlass-dev/windlass/services/eviction-controller/kinds"
+	"github.com/windlass-dev/windlass/services/eviction-controller/liveness"
+	"github.com/windlass-dev/windlass/services/eviction-controller/server"
+)
+
+// Run serves until ctx ends.
+func Run(ctx context.Context, args []string, stderr io.Writer) error {
+	cfg, err := parse(args, stderr)
+	if errors.Is(err, pflag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	log, err := cfg.Logger(stderr)
+	if err != nil {
+		return err
+	}
+	p, err := serve.New(cfg.Config, log)
+	if err != nil {
+		return err
+	}
+	if p.Etcd == nil {
+		return errors.Join(errors.New("--etcd-endpoints is required at the first start"), p.Close())
+	}
+	parts, err := build(p, cfg)
+	if err != nil {
+		return errors.Join(err, p.Close())
+	}
+	return p.Run(ctx, parts...)
+}
+
+// build makes the parts and registers what they serve.
+func build(p *serve.Process, cfg config) ([]func(context.Context) error, error) {
+	st := store.New(p.Etcd, "/windlass/"+cfg.Name+"/")
+	tables := kinds.New(st, p.Validator, p.Log)
+	recorder := events.New(cfg.Name, st, p.Validator, p.Log)
+	conn, err := p.Dial(guardian)
+	if err != nil {
+		return nil, err
+	}
+	permits := controller.NewGuardian(etcdv1.NewQuorumServiceClient(conn))
+	awake := liveness.NewAwake()
+	tracker := liveness.New(awake.Now, cfg.grace)
+	control := controller.New(tables, tracker, permits, recorder, p.Log)
+	elector := reconcile.NewElector(p.Etcd, cfg.Name, p.Address(), p.Log)
+
+	nodes := server.NewNode(tables, tracker, permits)
+	nodev1.RegisterNodeAgentServiceServer(p.GRPC, server.NewAgent(tables, tracker, p.Log))
+	err = errors.Join(
+		resource.Register(p.GRPC, &nodev1.NodeService_ServiceDesc, nodes, tables.Nodes),
+		resource.Register(p.GRPC, &nodev1.DrainService_ServiceDesc, server.NewDrain(tables), tables.Drains),
+		recorder.Register(p.GRPC),
+	)
+	p.ReadyWhen(tables.Nodes.WaitSynced)
+	p.ReadyWhen(tables.Drains.WaitSynced)
+	return []func(context.Context) error{
+		tables.Nodes.Run, tables.Drains.Run, recorder.Run, awake.Run,
+		func(ctx context.Context) error { return elector.Run(ctx, control.Lead) },
+	}, err
+}

@@ -1,0 +1,209 @@
+package backend_test
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/services/gateway/backend"
+	"github.com/windlass-dev/windlass/services/gateway/catalog"
+)
+
+func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
+
+const waitLimit = 30 * time.Second
+
+// broker is a backend that says who it is.
+type broker struct {
+	hookv1.UnimplementedHookTaskServiceServer
+	name string
+}
+
+func (b *broker) GetHookTask(context.Context, *hookv1.GetHookTaskRequest) (*hookv1.HookTask, error) {
+	return &hookv1.HookTask{Kind: b.name}, nil
+}
+
+func (b *broker) StreamHookTasks(_ *hookv1.StreamHookTasksRequest, stream grpc.ServerStreamingServer[hookv1.StreamHookTasksResponse]) error {
+	return b.serve(stream)
+}
+
+func (b *broker) WatchHookTasks(_ *hookv1.WatchHookTasksRequest, stream grpc.ServerStreamingServer[hookv1.WatchHookTasksResponse]) error {
+	return b.serve(stream)
+}
+
+func (b *broker) serve(stream grpc.ServerStream) error {
+	if err := stream.SendHeader(map[string][]string{"name": {b.name}}); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return stream.Context().Err()
+}
+
+func start(t *testing.T, name string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer(grpc.MaxConcurrentStreams(1000),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
+	hookv1.RegisterHookTaskServiceServer(s, &broker{name: name})
+	go s.Serve(l) //nolint:errcheck
+	t.Cleanup(s.Stop)
+	return l.Addr().String()
+}
+
+func routerTo(t *testing.T, peers map[string]string) (*backend.Router, *backend.Pool) {
+	t.Helper()
+	c, err := catalog.New(protoregistry.GlobalFiles, catalog.Program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := backend.NewPool(peers, func(string, string) (credentials.TransportCredentials, error) {
+		return insecure.NewCredentials(), nil
+	}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return backend.NewRouter(c, pool), pool
+}
+
+func asAlice(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+	t.Cleanup(cancel)
+	return identity.WithCaller(ctx, identity.Caller{User: "alice"})
+}
+
+// nameOf is who answers a stream.
+func nameOf(t *testing.T, stream grpc.ClientStream, err error) string {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	header, err := stream.Header()
+	if err != nil || len(header.Get("name")) != 1 {
+		t.Fatalf("header %v, %v", header, err)
+	}
+	return header.Get("name")[0]
+}
+
+func TestStreamsOfOwnersGoToTheLeaderAndAllElseDoesNot(t *testing.T) {
+	router, pool := routerTo(t, map[string]string{"hook-broker": start(t, "first")})
+	second := start(t, "second")
+	c := hookv1.NewHookTaskServiceClient(router)
+	ctx := asAlice(t)
+	owner := func() (string, grpc.ClientStream) {
+		stream, err := c.StreamHookTasks(ctx, &hookv1.StreamHookTasksRequest{})
+		return nameOf(t, stream, err), stream
+	}
+	if name, _ := owner(); name != "first" {
+		t.Errorf("without a leader: %s", name)
+	}
+	pool.SetLeaders(map[string]string{"hook-broker": second, "somebody-else": second})
+	name, stream := owner()
+	if name != "second" {
+		t.Errorf("with a leader: %s", name)
+	}
+	watch, err := c.WatchHookTasks(ctx, &hookv1.WatchHookTasksRequest{})
+	if name := nameOf(t, watch, err); name != "first" {
+		t.Errorf("a watch: %s", name)
+	}
+	if got, err := c.GetHookTask(ctx, &hookv1.GetHookTaskRequest{}); err != nil || got.GetKind() != "first" {
+		t.Errorf("a call: %v, %v", got, err)
+	}
+	pool.SetLeaders(nil)
+	if err := stream.RecvMsg(&hookv1.StreamHookTasksResponse{}); status.Code(err) != codes.Unavailable {
+		t.Errorf("a stream to the former leader ended with %v", err)
+	}
+	if name, _ := owner(); name != "first" {
+		t.Errorf("without a leader again: %s", name)
+	}
+}
+
+func TestMoreStreamsThanAConnectionHasDoNotHoldCallsBack(t *testing.T) {
+	router, _ := routerTo(t, map[string]string{"hook-broker": start(t, "only")})
+	c := hookv1.NewHookTaskServiceClient(router)
+	ctx := asAlice(t)
+	for range 2100 {
+		stream, err := c.WatchHookTasks(ctx, &hookv1.WatchHookTasksRequest{})
+		nameOf(t, stream, err)
+	}
+	if _, err := c.GetHookTask(ctx, &hookv1.GetHookTaskRequest{}); err != nil {
+		t.Errorf("a call beside 2,100 streams: %v", err)
+	}
+}
+
+func TestACallWithoutACallerDoesNotLeave(t *testing.T) {
+	router, _ := routerTo(t, map[string]string{"hook-broker": start(t, "only")})
+	c := hookv1.NewHookTaskServiceClient(router)
+	if _, err := c.GetHookTask(t.Context(), &hookv1.GetHookTaskRequest{}); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("GetHookTask = %v", err)
+	}
+	if _, err := c.WatchHookTasks(t.Context(), &hookv1.WatchHookTasksRequest{}); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("WatchHookTasks = %v", err)
+	}
+}
+
+func TestLeadersAreFollowed(t *testing.T) {
+	etcd := etcdtest.Client(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	told := make(chan map[string]string)
+	done := make(chan error, 1)
+	go func() {
+		done <- backend.FollowLeaders(ctx, etcd, func(m map[string]string) {
+			select {
+			case told <- m:
+			case <-ctx.Done():
+			}
+		}, slog.New(slog.DiscardHandler))
+	}()
+	expect := func(want map[string]string) {
+		t.Helper()
+		select {
+		case got := <-told:
+			if !maps.Equal(got, want) {
+				t.Errorf("leaders %v, want %v", got, want)
+			}
+		case <-time.After(waitLimit):
+			t.Fatal("nothing was told")
+		}
+	}
+	put := func(service, value string) {
+		if _, err := etcd.Put(ctx, backend.Elections+service, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(map[string]string{})
+	put("hook-broker", `{"address":"127.1.2.1:7102","holder":"hook-broker@1"}`)
+	expect(map[string]string{"hook-broker": "127.1.2.1:7102"})
+	put("hook-broker", `{"address":"127.1.2.2:7102"}`)
+	expect(map[string]string{"hook-broker": "127.1.2.2:7102"})
+	put("hook-broker", `what is this`)
+	expect(map[string]string{})
+	put("hook-broker", `{"address":"127.1.2.1:7102"}`)
+	expect(map[string]string{"hook-broker": "127.1.2.1:7102"})
+	if _, err := etcd.Delete(ctx, backend.Elections+"hook-broker"); err != nil {
+		t.Fatal(err)
+	}
+	expect(map[string]string{})
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("FollowLeaders = %v", err)
+	}
+}

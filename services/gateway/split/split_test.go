@@ -1,0 +1,185 @@
+package split_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/services/gateway/split"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type server struct {
+	*split.Splitter
+	address  string
+	failures chan error
+	pool     *tls.Config
+}
+
+func serverOf(t *testing.T) *server {
+	t.Helper()
+	authority, err := identity.NewAuthority("windlass", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key, err := authority.Issue(identity.Request{
+		CommonName: "gateway", URI: identity.ServiceURI("gateway"), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, data := range map[string][]byte{"crt": cert, "key": key, "ca": authority.PEM()} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files := identity.Files{Cert: filepath.Join(dir, "crt"), Key: filepath.Join(dir, "key"), CA: filepath.Join(dir, "ca")}
+	settings, err := files.ServerTLS(tls.VerifyClientCertIfGiven, "h2", "http/1.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &server{
+		address: inner.Addr().String(), failures: make(chan error, 10),
+		pool: &tls.Config{RootCAs: authority.Pool(), ClientSessionCache: tls.NewLRUClientSessionCache(4)},
+	}
+	s.Splitter = split.New(inner, settings, func(_ net.Addr, err error) { s.failures <- err }, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run = %v", err)
+		}
+	})
+	return s
+}
+
+// offer connects with protocols and reads one byte, so that a session ticket can come.
+func (s *server) offer(t *testing.T, protocols ...string) (tls.ConnectionState, error) {
+	t.Helper()
+	settings := s.pool.Clone()
+	settings.NextProtos = protocols
+	conn, err := tls.Dial("tcp", s.address, settings)
+	if err != nil {
+		return tls.ConnectionState{}, err
+	}
+	defer conn.Close()
+	if _, err := conn.Read(make([]byte, 1)); err != nil {
+		return tls.ConnectionState{}, err
+	}
+	return conn.ConnectionState(), nil
+}
+
+// answer accepts and sends a byte until the lane is closed.
+func answer(wg *sync.WaitGroup, l net.Listener, accepted chan<- string, name string) {
+	wg.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conn.Write([]byte{1}) //nolint:errcheck
+			conn.Close()
+			accepted <- name
+		}
+	})
+}
+
+func TestConnectionsAreSortedByWhatTheClientOffers(t *testing.T) {
+	s := serverOf(t)
+	accepted := make(chan string, 1)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer s.GRPC().Close()
+	defer s.HTTP().Close()
+	answer(&wg, s.GRPC(), accepted, "grpc")
+	answer(&wg, s.HTTP(), accepted, "http")
+	for _, c := range []struct {
+		name       string
+		offered    []string
+		lane       string
+		negotiated string
+	}{
+		{"h2 alone is gRPC", []string{"h2"}, "grpc", "h2"},
+		{"h2 with another protocol that nobody knows is gRPC", []string{"grpc-exp", "h2"}, "grpc", "h2"},
+		{"h2 and HTTP/1.1 is net/http, over h2", []string{"h2", "http/1.1"}, "http", "h2"},
+		{"HTTP/1.1 alone is net/http", []string{"http/1.1"}, "http", "http/1.1"},
+		{"nothing is net/http", nil, "http", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			state, err := s.offer(t, c.offered...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if lane := <-accepted; lane != c.lane || state.NegotiatedProtocol != c.negotiated {
+				t.Errorf("lane %s over %q, want %s over %q", lane, state.NegotiatedProtocol, c.lane, c.negotiated)
+			}
+		})
+	}
+}
+
+func TestSessionsResume(t *testing.T) {
+	s := serverOf(t)
+	accepted := make(chan string, 2)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer s.HTTP().Close()
+	answer(&wg, s.HTTP(), accepted, "http")
+	for i := range 2 {
+		state, err := s.offer(t, "http/1.1")
+		if err != nil || state.DidResume != (i == 1) {
+			t.Errorf("connection %d resumed: %v, %v", i, state.DidResume, err)
+		}
+	}
+}
+
+func TestClosingOneLaneLeavesTheOther(t *testing.T) {
+	s := serverOf(t)
+	accepted := make(chan string, 1)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer s.HTTP().Close()
+	answer(&wg, s.HTTP(), accepted, "http")
+	s.GRPC().Close()
+	if _, err := s.GRPC().Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Accept of a closed lane = %v", err)
+	}
+	if _, err := s.offer(t, "h2"); err == nil {
+		t.Error("a closed lane took a connection")
+	}
+	if _, err := s.offer(t, "http/1.1"); err != nil {
+		t.Errorf("the other lane: %v", err)
+	}
+}
+
+func TestAFailedHandshakeIsTold(t *testing.T) {
+	s := serverOf(t)
+	conn, err := net.Dial("tcp", s.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("GET / HTTP/1.1\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-s.failures; err == nil {
+		t.Error("no reason was told")
+	}
+}

@@ -1,0 +1,437 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"google.golang.org/protobuf/proto"
+)
+
+// Action is one thing to be done for a machine. Every action may be repeated without harm.
+type Action string
+
+// The actions of a machine's life, in the order in which they come.
+const (
+	CreateInstance  Action = "CreateInstance"
+	UpdateNode      Action = "UpdateNode" // labels, annotations and taints of the machine's spec onto its node
+	CreateDrain     Action = "CreateDrain"
+	DeleteInstance  Action = "DeleteInstance"
+	DeleteNode      Action = "DeleteNode"
+	DeleteDrain     Action = "DeleteDrain"
+	RemoveFinalizer Action = "RemoveFinalizer"
+)
+
+// MachineView is everything that the next step of a machine depends on.
+type MachineView struct {
+	Now     time.Time
+	Machine *machinev1.Machine
+
+	Instance     *providerv1.Instance // nil if there is none
+	InstanceGone bool                 // the provider itself said that there is none; never set together with Instance
+	InstanceErr  string               // why the provider could not say; empty if it could
+	Refused      string               // why the provider, or the lack of one, makes creation impossible for good; empty if it does not
+
+	Node      *nodev1.Node // the machine's node; nil if there is none
+	NodesSeen bool         // false while nobody could say which nodes there are
+	Drain     *nodev1.Drain
+}
+
+// MachinePlan is the outcome of one decision.
+type MachinePlan struct {
+	Status      *machinev1.MachineStatus // whole; write it before acting
+	ProviderID  string                   // for the machine's spec
+	Labels      map[string]string        // to be set on the machine
+	Annotations map[string]string        // to be set on the machine
+	Actions     []Action                 // to be done now, in this order; stop at the first that fails
+	WaitsFor    string                   // in one line; empty if for nothing
+	Events      []Event                  // worth telling if the status changed
+	Wake        time.Time                // when to look again even if nothing changes; zero means never
+}
+
+// Next returns the next step of a machine. It does not modify v.
+func Next(v MachineView) MachinePlan {
+	n := &next{v: v, m: v.Machine, status: &machinev1.MachineStatus{}}
+	if s := v.Machine.GetStatus(); s != nil {
+		n.status = proto.Clone(s).(*machinev1.MachineStatus)
+	}
+	n.p.ProviderID = v.Machine.GetSpec().GetProviderId()
+	n.hooks()
+	n.instance()
+	switch {
+	case resource.Deleting(v.Machine):
+		n.deleting()
+	case n.status.GetPhase() == PhaseFailed:
+		n.p.WaitsFor = "somebody to delete it: it has failed for good"
+	case otherAPI(v.Machine):
+		n.set(condition(conditionPaused, conditionTrue, "", reasonOtherAPI, "another API rules the machine"))
+		n.p.WaitsFor = "the other API that rules it"
+	default:
+		n.living()
+	}
+	n.finish()
+	return n.p
+}
+
+func otherAPI(m *machinev1.Machine) bool {
+	a := m.GetSpec().GetAuthoritativeApi()
+	return a != "" && a != authoritativeMachineAPI
+}
+
+// next is one call of Next.
+type next struct {
+	v      MachineView
+	m      *machinev1.Machine
+	status *machinev1.MachineStatus
+	p      MachinePlan
+}
+
+func (n *next) set(c *metav1.Condition) {
+	n.status.Conditions = resource.SetCondition(n.status.Conditions, c, n.v.Now)
+}
+
+func (n *next) do(a ...Action) { n.p.Actions = append(n.p.Actions, a...) }
+
+func (n *next) tell(typ, reason, message string) {
+	n.p.Events = append(n.p.Events, Event{typ, reason, message})
+}
+
+// hooks sets the conditions that say whether hooks are in the way, as they also do for machines that live on.
+func (n *next) hooks() {
+	h := n.m.GetSpec().GetLifecycleHooks()
+	n.set(hookCondition(Drainable, "Drain", h.GetPreDrain()))
+	n.set(hookCondition(Terminable, "Terminate", h.GetPreTerminate()))
+}
+
+func hookCondition(typ, operation string, hooks []*machinev1.LifecycleHook) *metav1.Condition {
+	if len(hooks) == 0 {
+		return condition(typ, conditionTrue, "", "", "")
+	}
+	return condition(typ, conditionFalse, severityWarning, "HookPresent",
+		fmt.Sprintf("%s operation currently blocked by: %s", operation, hookList(hooks)))
+}
+
+// hookList prints hooks in the order in which they are stored.
+func hookList(hooks []*machinev1.LifecycleHook) string {
+	parts := make([]string, len(hooks))
+	for i, h := range hooks {
+		parts[i] = fmt.Sprintf("{Name:%s Owner:%s}", h.GetName(), h.GetOwner())
+	}
+	return "[" + strings.Join(parts, " ") + "]"
+}
+
+// instance takes over what the provider says.
+func (n *next) instance() {
+	i := n.v.Instance
+	switch {
+	case n.v.InstanceErr != "" && i == nil:
+		n.set(condition(InstanceExists, conditionUnknown, "", "ErrorCheckingProvider", checkingProviderMessage+": "+n.v.InstanceErr))
+	case i == nil && n.provisioned():
+		n.set(condition(InstanceExists, conditionFalse, severityWarning, "InstanceMissing", instanceNotFoundMessage))
+	case i == nil:
+		n.set(condition(InstanceExists, conditionFalse, severityWarning, "InstanceNotCreated", instanceNotCreatedMessage))
+	default:
+		n.seen(i)
+	}
+}
+
+func (n *next) seen(i *providerv1.Instance) {
+	n.set(condition(InstanceExists, conditionTrue, "", "", ""))
+	n.status.ProviderStatus = i.GetProviderStatus()
+	if len(i.GetAddresses()) > 0 {
+		n.status.Addresses = i.GetAddresses()
+	}
+	if n.p.ProviderID == "" {
+		n.p.ProviderID = i.GetProviderId()
+	}
+	n.p.Labels = map[string]string{}
+	for k, v := range map[string]string{LabelInstanceType: i.GetInstanceType(), LabelRegion: i.GetRegion(), LabelZone: i.GetZone()} {
+		if v != "" {
+			n.p.Labels[k] = v
+		}
+	}
+	n.p.Annotations = map[string]string{AnnotationInstanceState: i.GetState()}
+}
+
+// provisioned reports whether there was an instance at some time.
+func (n *next) provisioned() bool {
+	return n.m.GetSpec().GetProviderId() != "" || len(n.m.GetStatus().GetAddresses()) > 0
+}
+
+func (n *next) phase(p string) { n.status.Phase = proto.String(p) }
+
+// fail ends the machine's life for good; only its deletion helps.
+func (n *next) fail(reason, message string) {
+	n.phase(PhaseFailed)
+	n.status.ErrorReason, n.status.ErrorMessage = proto.String(reason), proto.String(message)
+	n.p.Annotations = map[string]string{AnnotationInstanceState: "Unknown"}
+	n.p.WaitsFor = "somebody to delete it: it has failed for good"
+	n.tell("Warning", "FailedValidate", message)
+}
+
+// living decides for a machine that nobody wants to delete.
+func (n *next) living() {
+	n.status.ErrorReason, n.status.ErrorMessage = nil, nil
+	n.p.Wake = n.v.Now.Add(lookAgain)
+	switch {
+	case n.v.Instance == nil && !n.provisioned():
+		n.unborn()
+	case n.v.Instance == nil && n.v.InstanceGone:
+		n.fail(reasonCannotFindInstance, cannotFindInstanceForMachine)
+	case n.v.Instance == nil:
+		n.p.WaitsFor = "the provider to answer" // it keeps the phase that it has
+	default:
+		n.born()
+	}
+}
+
+func (n *next) unborn() {
+	switch {
+	case n.m.GetSpec().GetProviderSpec().GetValue() == nil:
+		n.fail(ReasonInvalidConfiguration, providerSpecMissing)
+	case n.v.Refused != "":
+		n.fail(ReasonInvalidConfiguration, n.v.Refused)
+	default:
+		n.phase(PhaseProvisioning)
+		n.p.WaitsFor = "the provider to make its instance"
+		n.operation("Create", "Processing", "")
+		if n.v.InstanceErr != "" {
+			n.p.WaitsFor += ": " + n.v.InstanceErr
+		}
+		n.do(CreateInstance)
+	}
+}
+
+func (n *next) born() {
+	if n.status.GetLastOperation().GetType() == "Create" {
+		n.operation("Create", "Successful", "")
+	}
+	n.link()
+	if n.status.GetNodeRef() == nil {
+		n.phase(PhaseProvisioned)
+		n.p.WaitsFor = "its node to join the cluster"
+		if s := n.v.Instance.GetState(); s != "Running" && s != "" {
+			n.p.WaitsFor = fmt.Sprintf("its instance to run (it is %s)", s)
+		}
+		if msg := n.v.Instance.GetMessage(); msg != "" {
+			n.p.WaitsFor += ": " + msg
+		}
+		return
+	}
+	n.phase(PhaseRunning)
+	if n.v.Node == nil {
+		n.p.WaitsFor = "its node to register again"
+		return
+	}
+	if ready, _ := ReadySince(n.v.Node); !ready {
+		n.p.WaitsFor = "its node to become ready"
+	} else {
+		n.p.Wake = time.Time{}
+	}
+	if !InStep(n.m, n.v.Node) {
+		n.do(UpdateNode)
+	}
+}
+
+// link notes the machine's node.
+func (n *next) link() {
+	if n.v.Node == nil {
+		return
+	}
+	m := n.v.Node.GetMetadata()
+	n.status.NodeRef = &metav1.ObjectReference{ApiVersion: "v1", Kind: "Node", Name: m.GetName(), Uid: m.GetUid()}
+}
+
+// deleting decides for a machine that is to go: hooks, drain, hooks, instance, node, and then the machine itself.
+func (n *next) deleting() {
+	n.phase(PhaseDeleting)
+	n.status.ErrorReason, n.status.ErrorMessage = nil, nil
+	n.link()
+	if !resource.IsTrue(n.status.Conditions, Drained) && !n.drained() {
+		return
+	}
+	if hooks := n.m.GetSpec().GetLifecycleHooks().GetPreTerminate(); len(hooks) > 0 {
+		n.p.WaitsFor = waitsForHooks(hooks, "before its instance is deleted")
+		return
+	}
+	n.end()
+}
+
+// drained takes the drain one step further and reports whether it is over. Hooks count for every machine, also for one without a
+// node and for one that is excluded from draining.
+func (n *next) drained() bool {
+	if hooks := n.m.GetSpec().GetLifecycleHooks().GetPreDrain(); len(hooks) > 0 {
+		n.p.WaitsFor = waitsForHooks(hooks, "before its node is drained")
+		n.tell("Normal", "DrainBlocked", "Drain operation currently blocked by: "+hookList(hooks))
+		return false
+	}
+	_, excluded := n.m.GetMetadata().GetAnnotations()[AnnotationExcludeDrain]
+	switch {
+	case excluded:
+		return n.drainSkipped()
+	case !n.v.NodesSeen:
+		n.p.WaitsFor = "word of its node"
+		n.p.Wake = n.v.Now.Add(time.Second)
+		return false
+	case n.v.Node == nil && n.status.GetNodeRef() == nil:
+		return n.drainSkipped()
+	case n.v.Node == nil:
+		n.set(condition(Drained, conditionTrue, "", "", drainedMessage+": the node is gone"))
+		return true
+	}
+	return n.drain()
+}
+
+func (n *next) drainSkipped() bool {
+	n.set(condition(Drained, conditionTrue, "", "", excludedFromDrainingMessage))
+	n.tell("Normal", "DrainSkipped", excludedFromDrainingMessage)
+	return true
+}
+
+func (n *next) drain() bool {
+	d, node := n.v.Drain, n.v.Node.GetMetadata().GetName()
+	if d == nil || resource.Deleting(d) {
+		n.tell("Normal", "DrainProceeds", fmt.Sprintf("Node drain proceeds: %s", node))
+		n.p.WaitsFor = fmt.Sprintf("the drain of node %s", node)
+		n.do(CreateDrain)
+		return false
+	}
+	message := d.GetStatus().GetMessage()
+	switch d.GetStatus().GetPhase() {
+	case "Succeeded":
+		n.set(condition(Drained, conditionTrue, "", "", drainedMessage))
+		n.tell("Normal", "DrainSucceeded", "Node drain succeeded")
+		return true
+	case "Failed":
+		n.set(condition(Drained, conditionFalse, severityWarning, "DrainError", "could not drain machine: "+message))
+		n.tell("Warning", "DrainRequeued", "Node drain requeued: "+message)
+	default:
+		n.set(condition(Drained, conditionFalse, severityInfo, "Draining", message))
+	}
+	n.p.WaitsFor = fmt.Sprintf("the drain of node %s", node)
+	if message != "" {
+		n.p.WaitsFor += ": " + message
+	}
+	return false
+}
+
+func waitsForHooks(hooks []*machinev1.LifecycleHook, when string) string {
+	parts := make([]string, len(hooks))
+	for i, h := range hooks {
+		parts[i] = fmt.Sprintf("%s of %s", h.GetName(), h.GetOwner())
+	}
+	word := "hook"
+	if len(hooks) > 1 {
+		word = "hooks"
+	}
+	return fmt.Sprintf("%s %s, %s", word, names(parts), when)
+}
+
+// end removes the instance and, once it is gone, everything else.
+func (n *next) end() {
+	n.operation("Delete", "Processing", "")
+	switch {
+	case n.v.Instance != nil:
+		n.p.WaitsFor = fmt.Sprintf("the provider to delete instance %s", n.v.Instance.GetProviderId())
+		n.p.Wake = n.v.Now.Add(lookAgain)
+		n.do(DeleteInstance)
+	case !n.v.InstanceGone:
+		n.p.WaitsFor = "the provider to answer"
+		if n.v.InstanceErr != "" {
+			n.p.WaitsFor += ": " + n.v.InstanceErr
+		}
+		n.p.Wake = n.v.Now.Add(time.Second)
+	case !n.v.NodesSeen:
+		n.p.WaitsFor = "word of its node"
+		n.p.Wake = n.v.Now.Add(time.Second)
+	default:
+		n.tell("Normal", "Deleted", fmt.Sprintf("Machine %s is gone with its instance and node", n.m.GetMetadata().GetName()))
+		if n.v.Node != nil {
+			n.do(DeleteNode)
+		}
+		if n.v.Drain != nil {
+			n.do(DeleteDrain)
+		}
+		n.do(RemoveFinalizer)
+	}
+}
+
+func (n *next) operation(typ, state, description string) {
+	n.status.LastOperation = &machinev1.LastOperation{
+		Type: typ, State: state, Description: description, LastUpdated: n.status.GetLastOperation().GetLastUpdated(),
+	}
+}
+
+// finish dates the status, which moves only if something in it changed.
+func (n *next) finish() {
+	old := n.m.GetStatus()
+	if !proto.Equal(old.GetLastOperation(), n.status.GetLastOperation()) {
+		n.status.LastOperation.LastUpdated = seconds(n.v.Now)
+	}
+	n.p.Status = n.status
+	if !proto.Equal(old, n.status) {
+		n.status.LastUpdated = seconds(n.v.Now)
+	} else {
+		n.p.Events = nil
+	}
+	n.p.Labels = missing(n.p.Labels, n.m.GetMetadata().GetLabels())
+	n.p.Annotations = missing(n.p.Annotations, n.m.GetMetadata().GetAnnotations())
+}
+
+// missing returns what of want is not so in have.
+func missing(want, have map[string]string) map[string]string {
+	out := map[string]string{}
+	for k, v := range want {
+		if h, ok := have[k]; !ok || h != v {
+			out[k] = v
+		}
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// InStep reports whether a node carries what the spec of its machine wants it to carry.
+func InStep(m *machinev1.Machine, n *nodev1.Node) bool {
+	labels, annotations, taints := NodeChange(m, n)
+	return labels == nil && annotations == nil && taints == nil
+}
+
+// NodeChange returns the labels and annotations that are missing on a machine's node, and all its taints if one is missing; nil
+// where nothing is to be done. Nothing is ever removed, and a taint with the same key and effect is left as it is.
+func NodeChange(m *machinev1.Machine, n *nodev1.Node) (labels, annotations map[string]string, taints []*nodev1.Taint) {
+	want := maps.Clone(m.GetSpec().GetMetadata().GetAnnotations())
+	if want == nil {
+		want = map[string]string{}
+	}
+	want[AnnotationMachine] = m.GetMetadata().GetNamespace() + "/" + m.GetMetadata().GetName()
+	labels = missing(m.GetSpec().GetMetadata().GetLabels(), n.GetMetadata().GetLabels())
+	annotations = missing(want, n.GetMetadata().GetAnnotations())
+	have := n.GetSpec().GetTaints()
+	all := have[:len(have):len(have)]
+	for _, t := range m.GetSpec().GetTaints() {
+		if !hasTaint(all, t) {
+			all = append(all, t)
+		}
+	}
+	if len(all) > len(have) {
+		taints = all
+	}
+	return labels, annotations, taints
+}
+
+func hasTaint(list []*nodev1.Taint, t *nodev1.Taint) bool {
+	for _, have := range list {
+		if have.GetKey() == t.GetKey() && have.GetEffect() == t.GetEffect() {
+			return true
+		}
+	}
+	return false
+}

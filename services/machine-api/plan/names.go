@@ -1,0 +1,146 @@
+// Package plan decides which machines exist, where they stand, and what the next step of each is from creation to the
+// end. It does no I/O and reads no clock: the same view always gives the same plan. Whoever acts on a plan writes its
+// status first and acts afterwards, so that a crash in between only repeats the action.
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// Labels, annotations and finalizers of machines, spelled as OpenShift spells them.
+const (
+	LabelRole         = "machine.openshift.io/cluster-api-machine-role"
+	LabelType         = "machine.openshift.io/cluster-api-machine-type"
+	LabelCluster      = "machine.openshift.io/cluster-api-cluster"
+	LabelInstanceType = "machine.openshift.io/instance-type"
+	LabelRegion       = "machine.openshift.io/region"
+	LabelZone         = "machine.openshift.io/zone"
+
+	AnnotationInstanceState = "machine.openshift.io/instance-state"
+	AnnotationExcludeDrain  = "machine.openshift.io/exclude-node-draining"
+	AnnotationDelete        = "machine.openshift.io/delete-machine"
+	AnnotationDeleteOld     = "machine.openshift.io/cluster-api-delete-machine" // its former name
+	AnnotationMachine       = "machine.openshift.io/machine"                    // on nodes: "<namespace>/<name>"
+
+	FinalizerMachine             = "machine.machine.openshift.io"
+	FinalizerControlPlane        = "controlplanemachineset.machine.openshift.io"
+	FinalizerOrphan              = "orphan"
+	nodeLabelControlPlane        = "node-role.kubernetes.io/control-plane"
+	nodeLabelMaster              = "node-role.kubernetes.io/master"
+	RoleMaster                   = "master"
+	RoleWorker                   = "worker"
+	conditionTrue                = "True"
+	conditionFalse               = "False"
+	conditionUnknown             = "Unknown"
+	severityWarning              = "Warning"
+	severityInfo                 = "Info"
+	severityError                = "Error"
+	ReasonInvalidConfiguration   = "InvalidConfiguration"
+	reasonCannotFindInstance     = "InstanceMissing"
+	lookAgain                    = 30 * time.Second // in case a change went unnoticed; every step is woken by one
+	maxNamesInLine               = 5                // more names would hide the rest of a message
+	machineKind                  = "Machine"
+	machineAPIVersion            = "machine.openshift.io/v1beta1"
+	authoritativeMachineAPI      = "MachineAPI"
+	conditionPaused              = "Paused"
+	reasonOtherAPI               = "AuthoritativeAPINotMachineAPI"
+	defaultControlPlaneName      = "cluster"
+	excludedFromDrainingMessage  = "Node drain skipped"
+	drainedMessage               = "Drain finished successfully"
+	instanceNotCreatedMessage    = "Instance has not been created"
+	instanceNotFoundMessage      = "Instance not found on provider"
+	checkingProviderMessage      = "Failed to check if machine exists"
+	providerSpecMissing          = "spec.providerSpec.value: must be given"
+	cannotFindInstanceForMachine = "Can't find created instance."
+)
+
+// Phases of a machine.
+const (
+	PhaseProvisioning = "Provisioning"
+	PhaseProvisioned  = "Provisioned"
+	PhaseRunning      = "Running"
+	PhaseDeleting     = "Deleting"
+	PhaseFailed       = "Failed"
+)
+
+// Types of conditions.
+const (
+	Drainable      = "Drainable"
+	Drained        = "Drained"
+	Terminable     = "Terminable"
+	InstanceExists = "InstanceExists"
+
+	Available   = "Available"
+	Degraded    = "Degraded"
+	Progressing = "Progressing"
+)
+
+// Event is something that people should hear of.
+type Event struct{ Type, Reason, Message string }
+
+// Role returns the role of a machine: master or worker.
+func Role(m *machinev1.Machine) string {
+	if m.GetMetadata().GetLabels()[LabelRole] == RoleMaster {
+		return RoleMaster
+	}
+	return RoleWorker
+}
+
+// IsControlPlaneNode reports whether a node carries one of the labels of the control plane.
+func IsControlPlaneNode(n *nodev1.Node) bool {
+	labels := n.GetMetadata().GetLabels()
+	_, a := labels[nodeLabelControlPlane]
+	_, b := labels[nodeLabelMaster]
+	return a || b
+}
+
+// ReadySince says whether a node is ready, and since when it has been as it is.
+func ReadySince(n *nodev1.Node) (ready bool, since time.Time) {
+	for _, c := range n.GetStatus().GetConditions() {
+		if c.GetType() == "Ready" {
+			return c.GetStatus() == conditionTrue, c.GetLastTransitionTime().AsTime()
+		}
+	}
+	return false, time.Time{}
+}
+
+// Annotated reports whether somebody wants this machine to be the next to go when its set shrinks.
+func Annotated(m *machinev1.Machine) bool {
+	a := m.GetMetadata().GetAnnotations()
+	return a[AnnotationDelete] != "" || a[AnnotationDeleteOld] != ""
+}
+
+func reference(m *machinev1.Machine) *metav1.ObjectReference {
+	r := resource.Reference(m)
+	r.ApiVersion, r.Kind = machineAPIVersion, machineKind
+	return r
+}
+
+func condition(typ, status, severity, reason, message string) *metav1.Condition {
+	c := &metav1.Condition{Type: typ, Status: status, Severity: severity}
+	if reason != "" {
+		c.Reason = proto.String(reason)
+	}
+	if message != "" {
+		c.Message = proto.String(message)
+	}
+	return c
+}
+
+func seconds(t time.Time) *timestamppb.Timestamp { return &timestamppb.Timestamp{Seconds: t.Unix()} }
+
+func names(list []string) string {
+	if more := len(list) - maxNamesInLine; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:maxNamesInLine], ", "), more)
+	}
+	return strings.Join(list, ", ")
+}

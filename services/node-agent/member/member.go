@@ -1,0 +1,168 @@
+// Package member keeps the etcd member of a control-plane machine: its settings on the disk, its process and its data. Settings are
+// written before anything is done, so that whoever starts after a crash goes on where it ended.
+package member
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/google/renameio/v2"
+	"github.com/windlass-dev/windlass/kit/process"
+
+	"github.com/windlass-dev/windlass/services/node-agent/plan"
+)
+
+const (
+	processName = "etcd-member"
+	recordFile  = "member.json"
+	// exitRemoved is how the process says that the cluster removed its member.
+	exitRemoved = 3
+)
+
+// Config says where a member lives.
+type Config struct {
+	Dir     string   // of the member: its settings, "data" and "tls"
+	Address string   // IP address of the machine
+	Command []string // that runs an etcd member: an absolute path, and what stands before the member's own flags
+}
+
+// Member is the one member of a machine. Its methods may be called concurrently.
+type Member struct {
+	cfg        Config
+	supervisor *process.Supervisor
+	log        *slog.Logger
+	mu         sync.Mutex // held while an order is followed
+}
+
+// New returns the member of a machine; its process runs under supervisor.
+func New(cfg Config, supervisor *process.Supervisor, log *slog.Logger) *Member {
+	return &Member{cfg: cfg, supervisor: supervisor, log: log}
+}
+
+// PeerURL returns the address for the other members.
+func (m *Member) PeerURL() string { return "https://" + net.JoinHostPort(m.cfg.Address, "2380") }
+
+// ClientURL returns the address for clients.
+func (m *Member) ClientURL() string { return "https://" + net.JoinHostPort(m.cfg.Address, "2379") }
+
+func (m *Member) path(name string) string { return filepath.Join(m.cfg.Dir, name) }
+
+// HasData reports whether a member's data is on the disk.
+func (m *Member) HasData() bool {
+	_, err := os.Stat(m.path("data/member"))
+	return err == nil
+}
+
+// Resume does what the disk says, without asking anybody: it starts the member again, or ends a removal that was interrupted.
+func (m *Member) Resume(ctx context.Context) error { return m.Follow(ctx, plan.Order{}) }
+
+// Removed reports whether the process ended because the cluster removed the member.
+func (m *Member) Removed() bool {
+	for _, st := range m.supervisor.Status() {
+		if st.Name == processName {
+			return st.Final
+		}
+	}
+	return false
+}
+
+// Follow does what an order says. It may be repeated.
+func (m *Member) Follow(ctx context.Context, order plan.Order) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for {
+		record, err := m.load()
+		if err != nil {
+			return err
+		}
+		p := plan.Member(plan.MemberView{Record: record, HasData: m.HasData(), Removed: m.Removed(), Order: order})
+		if err := m.do(ctx, p); err != nil {
+			return err
+		}
+		if !p.Erase || order.Command != plan.Start {
+			return nil
+		}
+		// What was there is gone now: the order still stands.
+	}
+}
+
+func (m *Member) do(ctx context.Context, p plan.MemberPlan) error {
+	if p.Refuse != "" {
+		return fmt.Errorf("member: %s", p.Refuse)
+	}
+	if p.Write != nil {
+		if err := m.write(*p.Write); err != nil {
+			return err
+		}
+	}
+	if p.Halt {
+		if err := m.supervisor.Stop(ctx, processName); err != nil {
+			return err
+		}
+	}
+	if p.Erase {
+		m.log.InfoContext(ctx, "member's data removed")
+		return m.erase()
+	}
+	if p.Run == nil {
+		return nil
+	}
+	return m.supervisor.Ensure(m.spec(*p.Run))
+}
+
+// spec is the process of the member. Only what differs between members is said; everything else is etcd-member's own choice.
+func (m *Member) spec(r plan.Record) process.Spec {
+	args := append([]string{}, m.cfg.Command[1:]...)
+	args = append(args,
+		"--name", r.Name, "--data-dir", m.path("data"), "--tls-dir", m.path("tls"),
+		"--listen-client", m.ClientURL(), "--listen-peer", m.PeerURL(),
+		"--initial-cluster", r.InitialCluster, "--initial-cluster-token", r.ClusterToken, "--initial-cluster-state", "existing")
+	return process.Spec{
+		Name: processName, Path: m.cfg.Command[0], Args: args, LogFile: m.path("member.log"), FinalExits: []int{exitRemoved},
+	}
+}
+
+func (m *Member) load() (*plan.Record, error) {
+	data, err := os.ReadFile(m.path(recordFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := &plan.Record{}
+	if err := json.Unmarshal(data, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", recordFile, err)
+	}
+	return r, nil
+}
+
+func (m *Member) write(r plan.Record) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(m.cfg.Dir, 0o700); err != nil {
+		return err
+	}
+	return renameio.WriteFile(m.path(recordFile), append(data, '\n'), 0o600)
+}
+
+// erase removes the data and then the record: as long as the record is there, the removal is taken up again.
+func (m *Member) erase() error {
+	if err := os.RemoveAll(m.path("data")); err != nil {
+		return err
+	}
+	if err := os.Remove(m.path(recordFile)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package pki
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	"google.golang.org/grpc"
+
+	"github.com/windlass-dev/windlass/services/node-agent/plan"
+)
+
+const (
+	callPatience = 10 * time.Second
+	// A machine boots while much else starts: it tries often at first, and a token that is refused is not worth much haste.
+	firstPause, longPause = 50 * time.Millisecond, time.Second
+	// A timer stands still while the host sleeps, the validity of certificates does not.
+	longSleep = time.Minute
+)
+
+// Join returns who the machine is: from the disk if it joined before, else from the cluster, trying until ctx ends.
+func (s *Store) Join(ctx context.Context, conn grpc.ClientConnInterface, token, name string, log *slog.Logger) (Node, error) {
+	n, err := s.Node()
+	if !errors.Is(err, fs.ErrNotExist) {
+		return n, err
+	}
+	r, err := s.requests(name)
+	if err != nil {
+		return n, err
+	}
+	said := ""
+	for pause := firstPause; ; pause = min(2*pause, longPause) {
+		err := s.join(ctx, conn, &machinev1.JoinRequest{Token: token, AgentRequest: r.agent, EtcdServerRequest: r.server, EtcdPeerRequest: r.peer})
+		if err == nil {
+			log.InfoContext(ctx, "joined the cluster", "node", name)
+			return s.Node()
+		}
+		if ctx.Err() != nil {
+			return n, ctx.Err()
+		}
+		if err.Error() != said {
+			said = err.Error()
+			log.WarnContext(ctx, "not joined yet", "error", err)
+		}
+		if !sleep(ctx, pause) {
+			return n, ctx.Err()
+		}
+	}
+}
+
+func (s *Store) join(ctx context.Context, conn grpc.ClientConnInterface, r *machinev1.JoinRequest) error {
+	ctx, cancel := context.WithTimeout(ctx, callPatience)
+	defer cancel()
+	resp, err := machinev1.NewJoinServiceClient(conn).Join(ctx, r)
+	if err != nil {
+		return err
+	}
+	return s.save(resp)
+}
+
+// Renew renews the certificates in time until ctx ends. conn is the agent's own connection.
+func (s *Store) Renew(ctx context.Context, conn grpc.ClientConnInterface, name string, log *slog.Logger) error {
+	for ctx.Err() == nil {
+		issued, expires, err := s.lifetime()
+		if err != nil {
+			return err
+		}
+		at := plan.RenewAt(issued, expires, rand.Float64())
+		for left := time.Until(at); left > 0; left = time.Until(at.Round(0)) {
+			if !sleep(ctx, min(left, longSleep)) {
+				return nil
+			}
+		}
+		for pause := firstPause; ; pause = min(2*pause, max(time.Until(expires)/20, longPause)) {
+			err := s.renew(ctx, conn, name)
+			if err == nil {
+				log.InfoContext(ctx, "certificates renewed", "node", name)
+				break
+			}
+			if ctx.Err() == nil {
+				log.WarnContext(ctx, "certificates not renewed", "node", name, "expires", expires, "error", err)
+			}
+			if !sleep(ctx, pause) {
+				return nil
+			}
+			if now, _, err := s.lifetime(); err == nil && !now.Equal(issued) {
+				break // somebody else put new ones there
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Store) renew(ctx context.Context, conn grpc.ClientConnInterface, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, callPatience)
+	defer cancel()
+	r, err := s.requests(name)
+	if err != nil {
+		return err
+	}
+	resp, err := machinev1.NewJoinServiceClient(conn).Renew(ctx, &machinev1.RenewRequest{
+		AgentRequest: r.agent, EtcdServerRequest: r.server, EtcdPeerRequest: r.peer,
+	})
+	if err != nil {
+		return err
+	}
+	if resp.GetNodeName() != name {
+		return fmt.Errorf("the new certificates are for node %q", resp.GetNodeName())
+	}
+	return s.save(resp)
+}
+
+// sleep waits for d and reports false if ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

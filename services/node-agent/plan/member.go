@@ -1,0 +1,117 @@
+// Package plan decides what an agent does with the etcd member on its machine, and when it renews its certificates. It does no I/O
+// and reads no clock: the same view always gives the same plan.
+package plan
+
+// States of a member as the machine's disk records them.
+const (
+	Running = "Running" // the process is wanted
+	Stopped = "Stopped" // the process is not wanted, the data stays
+	Wiping  = "Wiping"  // process and data have to go; nothing else may happen before they are gone
+)
+
+// Orders of the quorum's guardian.
+const (
+	Start = "Start"
+	Stop  = "Stop"
+	Wipe  = "Wipe"
+)
+
+// Record is what the disk says of the member. It is written before anything is done.
+type Record struct {
+	State          string `json:"state"`
+	Name           string `json:"name"`
+	InitialCluster string `json:"initialCluster"`
+	ClusterToken   string `json:"clusterToken"`
+}
+
+// Order is what the guardian wants; an empty Command means that nobody was asked.
+type Order struct {
+	Command        string
+	Name           string
+	InitialCluster string
+	ClusterToken   string
+}
+
+// MemberView is everything that decides about the member.
+type MemberView struct {
+	Record  *Record // nil if there is none
+	HasData bool    // a member's data is on the disk
+	Removed bool    // the process ended because the cluster removed the member
+	Order   Order
+}
+
+// MemberPlan is what to do with the member, in this order. The zero MemberPlan means nothing.
+type MemberPlan struct {
+	Write  *Record // to the disk, first
+	Halt   bool    // end the process
+	Erase  bool    // remove the data and then the record
+	Run    *Record // keep the process running with these settings
+	Refuse string  // why the order is not followed; empty if it is
+}
+
+// Member decides what to do with the member now.
+func Member(v MemberView) MemberPlan {
+	switch {
+	case v.Record != nil && v.Record.State == Wiping:
+		return MemberPlan{Halt: true, Erase: true}
+	case v.Removed || v.Order.Command == Wipe:
+		return wipe(v)
+	case v.Order.Command == Stop:
+		return stop(v)
+	case v.Order.Command == Start:
+		return start(v)
+	case v.Order.Command != "":
+		return MemberPlan{Refuse: "unknown command " + v.Order.Command}
+	case v.Record != nil && v.Record.State == Running:
+		return MemberPlan{Run: v.Record}
+	}
+	return MemberPlan{}
+}
+
+func wipe(v MemberView) MemberPlan {
+	if v.Record == nil && !v.HasData {
+		return MemberPlan{}
+	}
+	return MemberPlan{Write: in(v.Record, Wiping), Halt: true, Erase: true}
+}
+
+func stop(v MemberView) MemberPlan {
+	switch {
+	case v.Record == nil:
+		return MemberPlan{}
+	case v.Record.State == Stopped:
+		return MemberPlan{Halt: true}
+	}
+	return MemberPlan{Write: in(v.Record, Stopped), Halt: true}
+}
+
+// start runs the member. Data is never started under another name or in another cluster: etcd would not notice.
+func start(v MemberView) MemberPlan {
+	wanted := &Record{State: Running, Name: v.Order.Name, InitialCluster: v.Order.InitialCluster, ClusterToken: v.Order.ClusterToken}
+	if !v.HasData || v.Record == nil {
+		return MemberPlan{Write: unless(v.Record, wanted), Run: wanted}
+	}
+	if v.Record.Name != wanted.Name || v.Record.ClusterToken != wanted.ClusterToken {
+		return MemberPlan{Refuse: "there is data of member " + v.Record.Name + ", cluster " + v.Record.ClusterToken}
+	}
+	// Who the members were at first does not matter any more; other settings would only restart the process.
+	same := in(v.Record, Running)
+	return MemberPlan{Write: unless(v.Record, same), Run: same}
+}
+
+func in(r *Record, state string) *Record {
+	out := Record{}
+	if r != nil {
+		out = *r
+	}
+	out.State = state
+	return &out
+}
+
+// unless returns next if it differs from what is there, else nil.
+func unless(have, next *Record) *Record {
+	if have != nil && *have == *next {
+		return nil
+	}
+	return next
+}

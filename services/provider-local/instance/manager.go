@@ -1,0 +1,420 @@
+// Package instance runs the instances of the local provider: each is a directory and the process of its node-agent. What is on
+// disk is the truth; after a restart every instance goes on where it was, before anybody asks.
+package instance
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/windlass-dev/windlass/kit/process"
+)
+
+// States of an instance.
+const (
+	Creating = "Creating"
+	Running  = "Running"
+	Deleting = "Deleting"
+)
+
+// Errors that callers tell apart.
+var (
+	ErrNotFound = errors.New("no such instance")
+	ErrTaken    = errors.New("an instance of that name exists")
+	ErrFull     = errors.New("no address is free")
+	ErrQuota    = errors.New("the quota is used up")
+	ErrBusy     = errors.New("the provider could not do it this time")
+)
+
+// Instance is what is written down of one instance.
+type Instance struct {
+	ProviderID   string    `json:"providerID"`
+	RequestToken string    `json:"requestToken"`
+	MachineName  string    `json:"machineName"`
+	MachineUID   string    `json:"machineUID"`
+	Address      string    `json:"address"`
+	State        string    `json:"state"`
+	Created      time.Time `json:"created"`
+	Deleted      time.Time `json:"deleted"` // when its deletion was asked for
+	Spec         Spec      `json:"spec"`
+}
+
+// Bootstrap is what the instance's agent finds in its directory: where to join, and what the agent cannot find out by itself.
+type Bootstrap struct {
+	Endpoints    []string          `json:"endpoints"`
+	Token        string            `json:"token"`
+	Role         string            `json:"role"`
+	Address      string            `json:"address"`
+	NodeName     string            `json:"nodeName"`
+	ProviderID   string            `json:"providerID"`
+	InstanceType string            `json:"instanceType,omitempty"`
+	Region       string            `json:"region,omitempty"`
+	Zone         string            `json:"zone,omitempty"`
+	Capacity     map[string]string `json:"capacity,omitempty"`
+}
+
+const (
+	instanceFile  = "instance.json"
+	bootstrapFile = "bootstrap.json"
+	firstHost     = 10 // addresses below belong to the control plane
+	lastHost      = 250
+)
+
+// Config says where instances live and how they are started.
+type Config struct {
+	Dir      string     // of the provider
+	Cluster  string     // name of the cluster, part of the provider ids
+	Subnet   netip.Addr // first address of the /24 that instances get addresses from
+	Windlass string     // executable that holds the node-agent
+	Log      *slog.Logger
+}
+
+// Manager owns the instances. Its methods may be called concurrently.
+type Manager struct {
+	cfg        Config
+	supervisor *process.Supervisor
+
+	mu        sync.Mutex
+	instances map[string]*Instance // by provider id; the values are never modified, only replaced
+	failed    map[string]bool      // request tokens whose first call failed as asked
+	last      int                  // last part of the address given out last
+	changed   chan struct{}        // closed and replaced at each change
+	work      chan string          // provider ids with something to do; nil before Run
+	pending   []string             // such ids from before Run
+}
+
+// New returns a manager with the instances that are on disk. Nothing runs before Run.
+func New(cfg Config) (*Manager, error) {
+	m := &Manager{
+		cfg: cfg, supervisor: process.NewSupervisor(filepath.Join(cfg.Dir, "run"), cfg.Log),
+		instances: map[string]*Instance{}, failed: map[string]bool{}, changed: make(chan struct{}), last: firstHost - 1,
+	}
+	files, err := filepath.Glob(filepath.Join(cfg.Dir, "machines", "*", instanceFile))
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		raw, err := os.ReadFile(f)
+		if err != nil {
+			return nil, err
+		}
+		var i Instance
+		if err := json.Unmarshal(raw, &i); err != nil {
+			return nil, fmt.Errorf("%s: %w", f, err)
+		}
+		m.instances[i.ProviderID] = &i
+		m.pending = append(m.pending, i.ProviderID)
+		if a, err := netip.ParseAddr(i.Address); err == nil {
+			m.last = max(m.last, int(a.As4()[3]))
+		}
+	}
+	return m, nil
+}
+
+// Run brings every instance to where it shall be until ctx ends. The agents run on then.
+func (m *Manager) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	m.mu.Lock()
+	m.work = make(chan string, 1024)
+	pending := m.pending
+	m.pending = nil
+	m.mu.Unlock()
+	g.Go(func() error { return m.supervisor.Run(ctx) })
+	g.Go(func() error {
+		for {
+			select {
+			case id := <-m.work:
+				g.Go(func() error { return m.settle(ctx, id) })
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
+	for _, id := range pending {
+		g.Go(func() error { return m.settle(ctx, id) })
+	}
+	return g.Wait()
+}
+
+// settle takes an instance from Creating to Running with its agent started, or from Deleting to gone.
+func (m *Manager) settle(ctx context.Context, id string) error {
+	i, err := m.Get(id, "")
+	if err != nil {
+		return nil // gone already
+	}
+	switch i.State {
+	case Creating:
+		if !sleep(ctx, time.Until(i.Created.Add(i.Spec.Latency.Create))) {
+			return nil
+		}
+		if i, err = m.advance(id, Creating, Running); err != nil || i == nil {
+			return err
+		}
+		if !sleep(ctx, i.Spec.Latency.Boot) {
+			return nil
+		}
+		return m.boot(i)
+	case Running:
+		return m.boot(i)
+	case Deleting:
+		if !sleep(ctx, time.Until(i.Deleted.Add(i.Spec.Latency.Delete))) {
+			return nil
+		}
+		return m.erase(ctx, i)
+	}
+	return nil
+}
+
+// sleep waits for d and reports whether ctx still stands.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// advance moves an instance from one state to the next; nil if it is no longer in that state.
+func (m *Manager) advance(id, from, to string) (*Instance, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i, ok := m.instances[id]
+	if !ok || i.State != from {
+		return nil, nil
+	}
+	next := *i
+	next.State = to
+	return &next, m.store(&next)
+}
+
+// store writes an instance down and tells the watchers. The lock is held.
+func (m *Manager) store(i *Instance) error {
+	raw, err := json.MarshalIndent(i, "", "  ")
+	if err != nil {
+		return err
+	}
+	dir := m.dir(i)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := renameio.WriteFile(filepath.Join(dir, instanceFile), append(raw, '\n'), 0o600); err != nil {
+		return err
+	}
+	m.instances[i.ProviderID] = i
+	m.tell()
+	return nil
+}
+
+// tell wakes the watchers. The lock is held.
+func (m *Manager) tell() {
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+func (m *Manager) dir(i *Instance) string { return filepath.Join(m.cfg.Dir, "machines", i.MachineName) }
+
+// boot has the instance's agent run, unless its spec says that it never does or the instance is being deleted meanwhile.
+func (m *Manager) boot(i *Instance) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now, ok := m.instances[i.ProviderID]; !ok || now.State != Running || i.Spec.Failure.Boot == "Never" {
+		return nil
+	}
+	dir := m.dir(i)
+	args := []string{"serve", "node-agent", "--dir", dir}
+	if i.Spec.Failure.Boot == "Crash" {
+		args = []string{"serve", "node-agent", "--dir", filepath.Join(dir, "nothing-here")}
+	}
+	return m.supervisor.Ensure(process.Spec{
+		Name: i.MachineName, Path: m.cfg.Windlass, Args: args, Dir: dir, LogFile: filepath.Join(dir, "agent.log"),
+	})
+}
+
+// erase ends everything of an instance, as if its power were cut, and forgets it.
+func (m *Manager) erase(ctx context.Context, i *Instance) error {
+	if err := m.supervisor.Signal(i.MachineName, 9); err == nil {
+		m.cfg.Log.DebugContext(ctx, "agent killed", "machine", i.MachineName)
+	}
+	if err := m.supervisor.Stop(ctx, i.MachineName); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	if err := process.KillAll(ctx, filepath.Join(m.dir(i), "run")); err != nil {
+		return err
+	}
+	// The record goes first: a directory without one is rubbish, a record without its directory would be a riddle.
+	if err := os.Remove(filepath.Join(m.dir(i), instanceFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.RemoveAll(m.dir(i)); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.instances, i.ProviderID)
+	m.tell()
+	return nil
+}
+
+// Create makes an instance, or returns the one that was made for the same request token.
+func (m *Manager) Create(token, machine, uid string, spec Spec, b Bootstrap) (*Instance, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, i := range m.instances {
+		if i.RequestToken == token {
+			return i, nil
+		}
+		if i.MachineName == machine {
+			return nil, fmt.Errorf("%w: %s", ErrTaken, machine)
+		}
+	}
+	if err := m.fail(token, spec.Failure.Create); err != nil {
+		return nil, err
+	}
+	address, err := m.freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	i := &Instance{
+		ProviderID: fmt.Sprintf("local://%s/%s", m.cfg.Cluster, machine), RequestToken: token, MachineName: machine, MachineUID: uid,
+		Address: address, State: Creating, Created: time.Now().UTC(), Spec: spec,
+	}
+	b.Address, b.NodeName, b.ProviderID = address, machine, i.ProviderID
+	b.InstanceType, b.Region, b.Zone, b.Capacity = spec.InstanceType, spec.Region, spec.Zone, spec.Capacity
+	if err := m.prepare(i, b); err != nil {
+		return nil, err
+	}
+	if err := m.store(i); err != nil {
+		return nil, err
+	}
+	m.enqueue(i.ProviderID)
+	return i, nil
+}
+
+// fail returns the error that a spec asks for.
+func (m *Manager) fail(token, how string) error {
+	switch how {
+	case "Quota":
+		return ErrQuota
+	case "Transient":
+		if !m.failed[token] {
+			m.failed[token] = true
+			return ErrBusy
+		}
+	}
+	return nil
+}
+
+// prepare writes what the agent needs before the instance is written down, so that no instance is ever without it.
+func (m *Manager) prepare(i *Instance, b Bootstrap) error {
+	dir := m.dir(i)
+	if err := os.RemoveAll(dir); err != nil { // rubbish of an earlier one
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	raw, err := json.MarshalIndent(b, "", "  ")
+	if err != nil {
+		return err
+	}
+	return renameio.WriteFile(filepath.Join(dir, bootstrapFile), append(raw, '\n'), 0o600)
+}
+
+// freeAddress goes round, so that an address is not used again right after its instance went: others may still know it. The lock is held.
+func (m *Manager) freeAddress() (string, error) {
+	taken := map[string]bool{}
+	for i := range maps.Values(m.instances) {
+		taken[i.Address] = true
+	}
+	base := m.cfg.Subnet.As4()
+	for range lastHost - firstHost + 1 {
+		m.last++
+		if m.last > lastHost {
+			m.last = firstHost
+		}
+		base[3] = byte(m.last)
+		if a := netip.AddrFrom4(base).String(); !taken[a] {
+			return a, nil
+		}
+	}
+	return "", ErrFull
+}
+
+// enqueue has Run settle an instance. The lock is held.
+func (m *Manager) enqueue(id string) {
+	if m.work == nil {
+		m.pending = append(m.pending, id)
+		return
+	}
+	m.work <- id
+}
+
+// Get returns an instance by its provider id, or by its request token if that is empty.
+func (m *Manager) Get(providerID, token string) (*Instance, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.find(providerID, token)
+}
+
+func (m *Manager) find(providerID, token string) (*Instance, error) {
+	if providerID != "" {
+		if i, ok := m.instances[providerID]; ok {
+			return i, nil
+		}
+		return nil, fmt.Errorf("%w: %s", ErrNotFound, providerID)
+	}
+	for _, i := range m.instances {
+		if i.RequestToken == token {
+			return i, nil
+		}
+	}
+	return nil, fmt.Errorf("%w for request token %s", ErrNotFound, token)
+}
+
+// Delete begins to delete an instance. One that is not there, or is being deleted already, is no error.
+func (m *Manager) Delete(providerID, token string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i, err := m.find(providerID, token)
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil || i.State == Deleting {
+		return err
+	}
+	next := *i
+	next.State, next.Deleted = Deleting, time.Now().UTC()
+	if err := m.store(&next); err != nil {
+		return err
+	}
+	m.enqueue(i.ProviderID)
+	return nil
+}
+
+// List returns all instances by provider id, and a channel that is closed when they change.
+func (m *Manager) List() ([]*Instance, <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := slices.SortedFunc(maps.Values(m.instances), func(a, b *Instance) int { return cmp.Compare(a.ProviderID, b.ProviderID) })
+	return out, m.changed
+}

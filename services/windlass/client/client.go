@@ -1,0 +1,118 @@
+// Package client calls a cluster's gateway without knowing the kinds: which there are, how they are spelled and which methods they have
+// is read from the linked descriptors.
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/services/windlass/cluster"
+)
+
+// Target says where a cluster is and as whom to call it.
+type Target struct {
+	Cluster string // name of a cluster on this machine; used where Server is empty
+	Server  string // host and port of a gateway
+	CA      string // file of the authority
+	Cert    string // file of the caller's certificate
+	Key     string // file of its key
+	Token   string // bearer token, instead of a certificate
+}
+
+// Environment variables that fill what a Target leaves empty; `windlass env` prints them.
+const (
+	EnvCluster = "WINDLASS_CLUSTER"
+	EnvServer  = "WINDLASS_SERVER"
+	EnvCA      = "WINDLASS_CACERT"
+	EnvCert    = "WINDLASS_CERT"
+	EnvKey     = "WINDLASS_KEY"
+	EnvToken   = "WINDLASS_TOKEN"
+)
+
+// ErrNoCluster means that nothing says which cluster is meant, or that there is none of that name.
+var ErrNoCluster = errors.New("no cluster")
+
+// Resolve fills in what is left empty: from the environment, and from the directory of the cluster on this machine.
+func (t Target) Resolve() (Target, error) {
+	for _, v := range []struct {
+		field *string
+		env   string
+	}{{&t.Server, EnvServer}, {&t.CA, EnvCA}, {&t.Cert, EnvCert}, {&t.Key, EnvKey}, {&t.Token, EnvToken}} {
+		// A cluster named by a flag is that cluster, whatever else the environment speaks of.
+		if *v.field == "" && t.Cluster == "" {
+			*v.field = os.Getenv(v.env)
+		}
+	}
+	if t.Cluster == "" {
+		t.Cluster = os.Getenv(EnvCluster)
+	}
+	if t.Server != "" {
+		return t, nil
+	}
+	if t.Cluster == "" {
+		t.Cluster = cluster.DefaultName
+	}
+	c, err := cluster.Open(t.Cluster)
+	if errors.Is(err, cluster.ErrNone) {
+		return t, fmt.Errorf("%w named %q on this machine: start one with `windlass up`, or say --server", ErrNoCluster, t.Cluster)
+	}
+	if err != nil {
+		return t, err
+	}
+	f := c.AdminFiles()
+	t.Server = c.Gateway()
+	if t.CA == "" {
+		t.CA = f.CA
+	}
+	if t.Cert == "" && t.Token == "" {
+		t.Cert, t.Key = f.Cert, f.Key
+	}
+	return t, nil
+}
+
+// Dial returns a connection to a resolved target's gateway. Nothing is sent before the first call.
+func Dial(t Target) (*grpc.ClientConn, error) {
+	files := identity.Files{Cert: t.Cert, Key: t.Key, CA: t.CA}
+	var cfg *tls.Config
+	var err error
+	if t.Cert != "" {
+		cfg, err = files.ClientTLS("")
+	} else {
+		cfg, err = identity.TrustOnly(t.CA)
+	}
+	if err != nil {
+		return nil, err
+	}
+	opts := []grpc.DialOption{
+		grpc.WithTransportCredentials(credentials.NewTLS(cfg)),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond}, MinConnectTimeout: 5 * time.Second}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16 << 20)),
+	}
+	if t.Token != "" {
+		opts = append(opts, grpc.WithPerRPCCredentials(bearer(t.Token)))
+	}
+	return grpc.NewClient("passthrough:///"+strings.TrimPrefix(t.Server, "https://"), opts...)
+}
+
+// bearer sends a token with each call.
+type bearer string
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + string(b)}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials: a token never travels in the clear.
+func (bearer) RequireTransportSecurity() bool { return true }

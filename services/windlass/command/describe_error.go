@@ -1,0 +1,71 @@
+package command
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// describe returns an error as people read it: in oc's form "Error from server (Reason): message", with one line per wrong
+// field where there are several.
+func describe(err error) string {
+	st, ok := status.FromError(err)
+	if !ok {
+		return err.Error()
+	}
+	if st.Code() == codes.Unavailable {
+		return "the cluster cannot be reached: " + st.Message()
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "from server (%s): %s", reasonWord(st.Code()), st.Message())
+	for _, d := range st.Details() {
+		switch d := d.(type) {
+		case *errdetails.BadRequest:
+			if len(d.GetFieldViolations()) < 2 {
+				continue
+			}
+			for _, v := range d.GetFieldViolations() {
+				fmt.Fprintf(&b, "\n* %s: %s", v.GetField(), v.GetDescription())
+			}
+		case *errdetails.PreconditionFailure:
+			for _, v := range d.GetViolations() {
+				if !strings.Contains(st.Message(), v.GetDescription()) {
+					fmt.Fprintf(&b, "\n* %s: %s", v.GetSubject(), v.GetDescription())
+				}
+			}
+		}
+	}
+	return b.String()
+}
+
+// reasonWord is what Kubernetes' API calls a code.
+func reasonWord(c codes.Code) string {
+	switch c {
+	case codes.NotFound:
+		return "NotFound"
+	case codes.AlreadyExists:
+		return "AlreadyExists"
+	case codes.InvalidArgument:
+		return "Invalid"
+	case codes.Aborted:
+		return "Conflict"
+	case codes.PermissionDenied:
+		return "Forbidden"
+	case codes.Unauthenticated:
+		return "Unauthorized"
+	case codes.OutOfRange:
+		return "Expired"
+	case codes.ResourceExhausted:
+		return "TooManyRequests"
+	case codes.DeadlineExceeded:
+		return "Timeout"
+	case codes.Unimplemented:
+		return "NotImplemented"
+	case codes.Internal:
+		return "InternalError"
+	}
+	return c.String()
+}

@@ -1,0 +1,39 @@
+package command
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/windlass-dev/windlass/services/windlass/client"
+)
+
+func newEnv(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "env",
+		Short: "Print the settings with which other programs reach the cluster",
+		Long: `Print the settings with which other programs reach the cluster, for the shell:
+
+  eval "$(windlass env)"
+  $CURL "$WINDLASS_URL/v1/machines"
+  $GRPCURL "$WINDLASS_SERVER" list`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			t, err := e.target.Resolve()
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(e.out, "export %s=%q\nexport WINDLASS_URL=%q\nexport %s=%q\n", client.EnvServer, t.Server, "https://"+t.Server, client.EnvCA, t.CA)
+			if t.Token != "" {
+				fmt.Fprintf(e.out, "export %s=%q\n", client.EnvToken, t.Token)
+				fmt.Fprintf(e.out, "export CURL=%q\n", fmt.Sprintf("curl -sS --cacert %s -H Authorization:Bearer\\ %s", t.CA, t.Token))
+				fmt.Fprintf(e.out, "export GRPCURL=%q\n", fmt.Sprintf("grpcurl -cacert %s -H authorization:Bearer\\ %s", t.CA, t.Token))
+				return nil
+			}
+			fmt.Fprintf(e.out, "export %s=%q\nexport %s=%q\n", client.EnvCert, t.Cert, client.EnvKey, t.Key)
+			fmt.Fprintf(e.out, "export CURL=%q\n", fmt.Sprintf("curl -sS --cacert %s --cert %s --key %s", t.CA, t.Cert, t.Key))
+			fmt.Fprintf(e.out, "export GRPCURL=%q\n", fmt.Sprintf("grpcurl -cacert %s -cert %s -key %s", t.CA, t.Cert, t.Key))
+			return nil
+		},
+	}
+}

@@ -1,0 +1,42 @@
+// Package program lists the programs that the one executable holds.
+package program
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	etcdmember "github.com/windlass-dev/windlass/services/etcd-member/service"
+	evictioncontroller "github.com/windlass-dev/windlass/services/eviction-controller/service"
+	gateway "github.com/windlass-dev/windlass/services/gateway/service"
+	providerlocal "github.com/windlass-dev/windlass/services/provider-local/service"
+)
+
+// runs is the entry of every program: its service.Run.
+var runs = map[string]func(ctx context.Context, args []string, stderr io.Writer) error{
+	"etcd-member":         etcdmember.Run,
+	"eviction-controller": evictioncontroller.Run,
+	"gateway":             gateway.Run,
+	"provider-local":      providerlocal.Run,
+}
+
+// List returns the names of all programs in order.
+func List() []string { return slices.Sorted(maps.Keys(runs)) }
+
+// Names returns the names of all programs as one line.
+func Names() string { return strings.Join(List(), ", ") }
+
+// Run runs a program with its flags until ctx ends.
+func Run(ctx context.Context, name string, args []string, stderr io.Writer) error {
+	run, ok := runs[name]
+	if !ok {
+		return fmt.Errorf("no program %q: it must be one of %s", name, Names())
+	}
+	if err := run(ctx, args, stderr); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}

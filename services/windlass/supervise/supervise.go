@@ -1,0 +1,204 @@
+// Package supervise runs the programs of a cluster on one machine. The supervisor is a process of its own: when it dies its programs run on,
+// and the next one takes them over by pid and start time.
+package supervise
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/services/windlass/cluster"
+)
+
+// Run keeps the programs of a cluster running and their certificates valid until ctx ends. The programs run on then.
+func Run(ctx context.Context, c *cluster.Cluster, executable string, log *slog.Logger) error {
+	s := process.NewSupervisor(c.Dir("run"), log)
+	for _, name := range cluster.Programs() {
+		if err := s.Ensure(c.Spec(name, executable)); err != nil {
+			return err
+		}
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.Run(ctx) })
+	g.Go(func() error { return renew(ctx, c, log) })
+	return g.Wait()
+}
+
+// renew looks often enough that each certificate is seen several times between 80 % and the end of its life.
+func renew(ctx context.Context, c *cluster.Cluster, log *slog.Logger) error {
+	every := min(time.Duration(c.Lifetime)/20, time.Hour)
+	tick := time.NewTicker(max(every, 100*time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		n, err := c.EnsureCertificates(time.Now())
+		if err != nil {
+			log.ErrorContext(ctx, "certificates not renewed", "error", err)
+		} else if n > 0 {
+			log.InfoContext(ctx, "certificates renewed", "count", n)
+		}
+	}
+}
+
+// Alive returns the pid of the cluster's supervisor, 0 if none is alive.
+func Alive(c *cluster.Cluster) (int, error) { return lockHolder(c.Dir("run")) }
+
+// lockHolder returns the pid of the process that supervises a run directory, 0 if there is none.
+func lockHolder(runDir string) (int, error) {
+	path := filepath.Join(runDir, "lock")
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
+		return 0, nil // nobody holds it; closing the file gives it back
+	} else if !errors.Is(err, unix.EWOULDBLOCK) {
+		return 0, fmt.Errorf("lock %s: %w", path, err)
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil {
+		return 0, fmt.Errorf("lock %s: holds no pid: %w", path, err)
+	}
+	return pid, nil
+}
+
+// Start starts the supervisor of a cluster as a process of its own, unless one is alive. It returns the pid and whether it was started now.
+func Start(c *cluster.Cluster, executable string) (pid int, started bool, err error) {
+	if pid, err = Alive(c); err != nil || pid != 0 {
+		return pid, false, err
+	}
+	if err := os.MkdirAll(c.Dir("logs"), 0o700); err != nil {
+		return 0, false, err
+	}
+	log, err := os.OpenFile(c.Log("supervisor"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return 0, false, err
+	}
+	defer log.Close()
+	cmd := exec.Command(executable, "supervise", "--name", c.Name)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = c.Dir(), log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return 0, false, err
+	}
+	pid = cmd.Process.Pid
+	return pid, true, cmd.Process.Release()
+}
+
+// Stop ends everything of a cluster: the supervisor, the programs, the machines and the members of etcd. tell is called with what is being
+// stopped. What stays is what is on disk.
+func Stop(ctx context.Context, c *cluster.Cluster, log *slog.Logger, tell func(string)) error {
+	if err := stopSupervisor(ctx, c, tell); err != nil {
+		return err
+	}
+	// First whoever would start others again: the programs, then the agents, then the members that both have left.
+	dirs, err := RunDirs(c)
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		if err := stopAll(ctx, dir, log, tell); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func stopSupervisor(ctx context.Context, c *cluster.Cluster, tell func(string)) error {
+	pid, err := Alive(c)
+	if err != nil || pid == 0 {
+		return err
+	}
+	tell("supervisor")
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("stop supervisor %d: %w", pid, err)
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if pid, err = Alive(c); err != nil || pid == 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("supervisor %d does not end: %w", pid, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// RunDirs returns the run directories of a cluster: that of the supervisor, then those of its programs, then those of the machines.
+func RunDirs(c *cluster.Cluster) ([]string, error) {
+	var out []string
+	for _, pattern := range []string{"run", "services/*/run", "services/*/*/*/run"} {
+		found, err := filepath.Glob(c.Dir(pattern))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, found...)
+	}
+	return out, nil
+}
+
+// stopAll ends every process that a run directory has a record of, all at once.
+func stopAll(ctx context.Context, dir string, log *slog.Logger, tell func(string)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s := process.NewSupervisor(dir, log)
+	names, err := s.Recorded()
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	g, stopping := errgroup.WithContext(ctx)
+	for _, name := range names {
+		tell(name)
+		g.Go(func() error { return stopOne(stopping, s, name) })
+	}
+	err = g.Wait()
+	cancel()
+	return errors.Join(err, <-done)
+}
+
+// stopOne stops a process once the supervisor has its lock.
+func stopOne(ctx context.Context, s *process.Supervisor, name string) error {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := s.Stop(ctx, name)
+		if !errors.Is(err, process.ErrNotRunning) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-tick.C:
+		}
+	}
+}
