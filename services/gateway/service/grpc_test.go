@@ -200,6 +200,18 @@ func TestADeadlineReachesTheBackend(t *testing.T) {
 	})
 }
 
+// untilQuiet waits until the windows and buffers on the way are full and nothing moves.
+func (w *world) untilQuiet() {
+	last, quiet := w.machines.flooded(), 0
+	w.until(func() bool {
+		now := w.machines.flooded()
+		if quiet++; now != last {
+			last, quiet = now, 0
+		}
+		return quiet > 100
+	})
+}
+
 func TestAStreamThatNobodyReadsIsNotReadFromTheBackend(t *testing.T) {
 	eachLane(t, func(t *testing.T, w *world, l lane) {
 		before := w.machines.flooded()
@@ -211,15 +223,8 @@ func TestAStreamThatNobodyReadsIsNotReadFromTheBackend(t *testing.T) {
 		if _, err := stream.Recv(); err != nil {
 			t.Fatal(err)
 		}
-		last, quiet := w.machines.flooded(), 0
-		w.until(func() bool { // the windows and buffers on the way fill, then nothing moves
-			now := w.machines.flooded()
-			if quiet++; now != last {
-				last, quiet = now, 0
-			}
-			return quiet > 100
-		})
-		if sent := (last - before) * (64 << 10); sent > 16<<20 {
+		w.untilQuiet()
+		if sent := (w.machines.flooded() - before) * (64 << 10); sent > 16<<20 {
 			t.Errorf("the backend sent %d bytes to nobody", sent)
 		}
 		cancel()

@@ -209,6 +209,22 @@ func TestRESTWatches(t *testing.T) {
 	})
 }
 
+func TestARESTWatchThatNobodyReadsIsNotReadFromTheBackend(t *testing.T) {
+	eachREST(t, func(t *testing.T, w *world, client func(string) *http.Client) {
+		before := w.machines.flooded()
+		got, err := client("alice").Get("https://" + w.address + "/v1/machines:watch?labelSelector=flood&allowWatchBookmarks=true")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.untilQuiet()
+		if sent := (w.machines.flooded() - before) * (64 << 10); sent > 24<<20 {
+			t.Errorf("the backend sent %d bytes to nobody", sent)
+		}
+		got.Body.Close()
+		receive(t, w.machines.cancelled)
+	})
+}
+
 func TestRESTWatchOfEventsIsMerged(t *testing.T) {
 	w := newWorld(t)
 	got, err := w.http("alice", "http/1.1").Get("https://" + w.address + "/v1/events?watch=true")

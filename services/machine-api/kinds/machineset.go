@@ -55,7 +55,9 @@ func immutableSelector(old, now *metav1.LabelSelector) []rpcerr.Field {
 type dryRunKey struct{}
 
 // WithDryRun marks the context of a deletion that shall store nothing.
-func WithDryRun(ctx context.Context) context.Context { return context.WithValue(ctx, dryRunKey{}, true) }
+func WithDryRun(ctx context.Context) context.Context {
+	return context.WithValue(ctx, dryRunKey{}, true)
+}
 
 // admitSet notes on a set that is about to be deleted whether its machines shall stay: a finalizer holds the set until its
 // controller has let them go. Its write makes the deletion look at the set once more.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strings"
@@ -36,6 +37,7 @@ type MachineView struct {
 	Instance     *providerv1.Instance // nil if there is none
 	InstanceGone bool                 // the provider itself said that there is none; never set together with Instance
 	InstanceErr  string               // why the provider could not say; empty if it could
+	CreateErr    string               // why the last attempt to create it did not succeed; empty if it did, or there was none
 	Refused      string               // why the provider, or the lack of one, makes creation impossible for good; empty if it does not
 
 	Node      *nodev1.Node // the machine's node; nil if there is none
@@ -135,7 +137,7 @@ func (n *next) instance() {
 	case i == nil && n.provisioned():
 		n.set(condition(InstanceExists, conditionFalse, severityWarning, "InstanceMissing", instanceNotFoundMessage))
 	case i == nil:
-		n.set(condition(InstanceExists, conditionFalse, severityWarning, "InstanceNotCreated", instanceNotCreatedMessage))
+		n.set(condition(InstanceExists, conditionFalse, severityWarning, "InstanceNotCreated", withCause(instanceNotCreatedMessage, n.v.CreateErr)))
 	default:
 		n.seen(i)
 	}
@@ -162,6 +164,14 @@ func (n *next) seen(i *providerv1.Instance) {
 // provisioned reports whether there was an instance at some time.
 func (n *next) provisioned() bool {
 	return n.m.GetSpec().GetProviderId() != "" || len(n.m.GetStatus().GetAddresses()) > 0
+}
+
+// withCause returns text, and what is behind it if that is known.
+func withCause(text, cause string) string {
+	if cause == "" {
+		return text
+	}
+	return text + ": " + cause
 }
 
 func (n *next) phase(p string) { n.status.Phase = proto.String(p) }
@@ -199,11 +209,8 @@ func (n *next) unborn() {
 		n.fail(ReasonInvalidConfiguration, n.v.Refused)
 	default:
 		n.phase(PhaseProvisioning)
-		n.p.WaitsFor = "the provider to make its instance"
-		n.operation("Create", "Processing", "")
-		if n.v.InstanceErr != "" {
-			n.p.WaitsFor += ": " + n.v.InstanceErr
-		}
+		n.p.WaitsFor = withCause("the provider to make its instance", cmp.Or(n.v.InstanceErr, n.v.CreateErr))
+		n.operation("Create", "Processing", n.v.CreateErr)
 		n.do(CreateInstance)
 	}
 }
@@ -219,9 +226,7 @@ func (n *next) born() {
 		if s := n.v.Instance.GetState(); s != "Running" && s != "" {
 			n.p.WaitsFor = fmt.Sprintf("its instance to run (it is %s)", s)
 		}
-		if msg := n.v.Instance.GetMessage(); msg != "" {
-			n.p.WaitsFor += ": " + msg
-		}
+		n.p.WaitsFor = withCause(n.p.WaitsFor, n.v.Instance.GetMessage())
 		return
 	}
 	n.phase(PhaseRunning)
@@ -314,10 +319,7 @@ func (n *next) drain() bool {
 	default:
 		n.set(condition(Drained, conditionFalse, severityInfo, "Draining", message))
 	}
-	n.p.WaitsFor = fmt.Sprintf("the drain of node %s", node)
-	if message != "" {
-		n.p.WaitsFor += ": " + message
-	}
+	n.p.WaitsFor = withCause(fmt.Sprintf("the drain of node %s", node), message)
 	return false
 }
 
@@ -342,10 +344,7 @@ func (n *next) end() {
 		n.p.Wake = n.v.Now.Add(lookAgain)
 		n.do(DeleteInstance)
 	case !n.v.InstanceGone:
-		n.p.WaitsFor = "the provider to answer"
-		if n.v.InstanceErr != "" {
-			n.p.WaitsFor += ": " + n.v.InstanceErr
-		}
+		n.p.WaitsFor = withCause("the provider to answer", n.v.InstanceErr)
 		n.p.Wake = n.v.Now.Add(time.Second)
 	case !n.v.NodesSeen:
 		n.p.WaitsFor = "word of its node"
@@ -355,7 +354,7 @@ func (n *next) end() {
 		if n.v.Node != nil {
 			n.do(DeleteNode)
 		}
-		if n.v.Drain != nil {
+		if n.v.Drain != nil || n.status.GetNodeRef() != nil { // it may be there without having been seen yet
 			n.do(DeleteDrain)
 		}
 		n.do(RemoveFinalizer)

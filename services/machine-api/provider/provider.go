@@ -220,13 +220,14 @@ func (s *Set) For(spec *structpb.Struct) (*Plugin, error) {
 	return nil, fmt.Errorf("spec.providerSpec.value.kind: is %q: %w", kind, ErrUnknownKind)
 }
 
-// DomainFields says where the provider of a provider spec has the settings of a failure domain; nil if it is not known.
-func (s *Set) DomainFields(spec *structpb.Struct) map[string]string {
+// DomainFields says where the provider of a provider spec has the settings of a failure domain; nothing if no provider understands the
+// spec. known is false while nobody can say.
+func (s *Set) DomainFields(spec *structpb.Struct) (fields map[string]string, known bool) {
 	p, err := s.For(spec)
 	if err != nil {
-		return nil
+		return nil, errors.Is(err, ErrUnknownKind)
 	}
-	return p.known().GetFailureDomainFields()
+	return p.known().GetFailureDomainFields(), true
 }
 
 // Look returns the instance of a machine, asked of its provider. absent is true if the provider says that there is none, or if no provider

@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/resolver/manual"
 )
 
-// gatewayURI is who must answer at a cluster's endpoints.
 var errNoEndpoint = errors.New("no endpoint of the cluster is known")
 
 // DialStranger returns a connection for joining: all that is known of the cluster is the hash of its authority.

@@ -71,7 +71,7 @@ func (s *Store) Renew(ctx context.Context, conn grpc.ClientConnInterface, name s
 			return err
 		}
 		at := plan.RenewAt(issued, expires, rand.Float64())
-		for left := time.Until(at); left > 0; left = time.Until(at.Round(0)) {
+		for left := time.Until(at); left > 0; left = time.Until(at) {
 			if !sleep(ctx, min(left, longSleep)) {
 				return nil
 			}

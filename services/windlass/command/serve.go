@@ -26,7 +26,12 @@ func newServe(e *env) *cobra.Command {
 			if len(args) == 0 || slices.Contains([]string{"-h", "--help", "help"}, args[0]) {
 				return cmd.Help()
 			}
-			return program.Run(cmd.Context(), args[0], args[1:], e.err)
+			err := program.Run(cmd.Context(), args[0], args[1:], e.err)
+			if err != nil {
+				fmt.Fprintln(e.err, "error:", err)
+				return ExitError{program.ExitCode(args[0], err)}
+			}
+			return nil
 		},
 	}
 }

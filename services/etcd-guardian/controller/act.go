@@ -1,0 +1,281 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/genproto/googleapis/api/httpbody"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/agents"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/members"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/store"
+)
+
+const clusterToken = "windlass" // members join by their addresses; it only has to be the same everywhere
+
+// act does what the plan says and reports whether something was changed.
+func (c *Controller) act(ctx context.Context, o *Observation) bool {
+	if next := o.Plan.Next; next != nil && next.Kind == plan.StartMember {
+		c.start(ctx, next.Member) // needs no leadership: without a majority there is none
+		return true
+	}
+	l := c.leading.Load()
+	if l == nil {
+		return false
+	}
+	ctx, cancel := context.WithCancel(l.ctx)
+	defer cancel()
+	var group sync.WaitGroup
+	var hooked bool
+	group.Go(func() { hooked = c.hooks(ctx, o.Plan.Hooks) })
+	acted := o.Plan.Next != nil && c.step(ctx, o, *o.Plan.Next)
+	group.Wait()
+	return acted || hooked
+}
+
+// step carries out the one change of membership.
+func (c *Controller) step(ctx context.Context, o *Observation, a plan.Action) bool {
+	begin := c.Now()
+	limited, cancel := context.WithTimeout(ctx, callLimit)
+	err := c.do(limited, o, a)
+	cancel()
+	switch {
+	case errors.Is(err, members.ErrNotNow):
+		c.Log.DebugContext(ctx, "not accepted yet", "action", a.String(), "error", err)
+		return false
+	case errors.Is(err, members.ErrDone):
+		return true
+	case err != nil:
+		c.say(ctx, "action "+a.String(), err)
+		return false
+	}
+	c.say(ctx, "action "+a.String(), nil)
+	c.Log.InfoContext(ctx, "done", "action", string(a.Kind), "member", a.Member.Name, "machine", a.Machine.Name,
+		"reason", a.Reason, "elapsed_ms", c.Now().Sub(begin).Milliseconds())
+	c.event(a)
+	return true
+}
+
+func (c *Controller) do(ctx context.Context, o *Observation, a plan.Action) error {
+	m := &c.memory
+	switch a.Kind {
+	case plan.AddLearner:
+		return c.addLearner(ctx, o, a)
+	case plan.Promote:
+		delete(m.failures, a.Machine.Node)
+		return c.Members.Promote(ctx, leaderURL(o.View), a.Member.ID)
+	case plan.PublishEndpoints:
+		return c.Records.Publish(ctx, a.Endpoints, c.Now())
+	case plan.AcquirePermit:
+		return c.Records.Acquire(ctx, &etcdv1.DisruptionPermit{
+			Machine: a.Subject(), Reason: plan.ReplacementReason, Holder: plan.GuardianUser, AcquireTime: timestamppb.New(c.Now()), Held: true,
+		})
+	case plan.FreePermit:
+		return c.Records.Free(ctx, *o.Permit)
+	case plan.MoveLeader:
+		return c.Members.MoveLeader(ctx, leaderURL(o.View), a.Target.ID)
+	case plan.StopMember:
+		c.stop(ctx, a.Member)
+		return nil
+	case plan.RemoveMember:
+		return c.remove(ctx, o, a)
+	case plan.RetireBootstrap:
+		return c.Bootstrap.Retire(ctx)
+	}
+	return fmt.Errorf("unknown action %q", a.Kind)
+}
+
+// addLearner asks the bootstrap member while there is one: there etcd's own check is off, which elsewhere refuses every add
+// for 5 s after a promotion.
+func (c *Controller) addLearner(ctx context.Context, o *Observation, a plan.Action) error {
+	at := leaderURL(o.View)
+	for _, m := range o.View.Members {
+		if m.Bootstrap() && m.Healthy {
+			at = m.ClientURLs[0]
+		}
+	}
+	resp, err := c.Members.AddLearner(ctx, at, a.Offer.PeerURL)
+	c.memory.refused = errors.Is(err, members.ErrNotNow)
+	if err != nil {
+		return err
+	}
+	c.memory.listed(resp.GetMembers())
+	c.memory.progress[resp.GetMember().GetID()] = progress{at: c.Now()}
+	return nil
+}
+
+func (c *Controller) remove(ctx context.Context, o *Observation, a plan.Action) error {
+	at := leaderURL(o.View)
+	if a.Member.Leader || at == "" {
+		at = ""
+		for _, m := range o.View.Members {
+			if m.ID != a.Member.ID && m.Healthy && !m.Learner {
+				at = m.ClientURLs[0]
+			}
+		}
+	}
+	if at == "" {
+		return errors.New("no other member answers")
+	}
+	err := c.Members.Remove(ctx, at, a.Member.ID)
+	if err == nil && a.Member.Learner {
+		if machine, ok := o.View.MachineOfMember(a.Member); ok {
+			c.memory.failed(machine.Node, c.Now())
+		}
+	}
+	return err
+}
+
+func (c *Controller) stop(ctx context.Context, m plan.Member) {
+	c.memory.stopped[m.ID] = c.Now()
+	if m.Bootstrap() {
+		c.Bootstrap.Stop(ctx)
+	}
+}
+
+func (c *Controller) start(ctx context.Context, m plan.Member) {
+	c.Log.InfoContext(ctx, "member is started again", "member", m.Name)
+	delete(c.memory.stopped, m.ID)
+	if m.Bootstrap() {
+		c.say(ctx, "bootstrap", c.Bootstrap.Start())
+	}
+}
+
+func leaderURL(v plan.View) string {
+	for _, m := range v.Members {
+		if m.Leader && len(m.ClientURLs) > 0 {
+			return m.ClientURLs[0]
+		}
+	}
+	return ""
+}
+
+// direct tells each agent what its member is to do. Only a list of members that is certainly true can say that a member was
+// removed, and so that its data may go.
+func (c *Controller) direct(v plan.View) {
+	for _, o := range c.Agents.Offers() {
+		member, listed := memberOf(v, o)
+		switch {
+		case !listed && v.Fresh && c.leading.Load() != nil && (o.HasData || o.Told == agents.Start || o.Told == agents.Stop):
+			c.Agents.Tell(o.Node, &etcdv1.AttendMemberResponse{Command: agents.Wipe, Name: o.Node})
+		case !listed:
+		case !member.StopTime.IsZero():
+			c.Agents.Tell(o.Node, c.command(agents.Stop, v, o))
+		case o.HasData || member.Name == "":
+			c.Agents.Tell(o.Node, c.command(agents.Start, v, o))
+			// Else the agent lost the data of a member that has voted or followed: empty it would break its promises to the
+			// others. It stays silent until its machine is replaced, or as a learner is removed.
+		}
+	}
+}
+
+func memberOf(v plan.View, o agents.Offer) (plan.Member, bool) {
+	for _, m := range v.Members {
+		for _, u := range m.PeerURLs {
+			if u == o.PeerURL && (m.Name == "" || m.Name == o.Node) {
+				return m, true
+			}
+		}
+	}
+	return plan.Member{}, false
+}
+
+func (c *Controller) command(command string, v plan.View, o agents.Offer) *etcdv1.AttendMemberResponse {
+	var cluster []string
+	for _, m := range v.Members {
+		name := m.Name
+		if name == "" {
+			name = fmt.Sprintf("%x", m.ID)
+		}
+		for _, u := range m.PeerURLs {
+			if u == o.PeerURL {
+				name = o.Node
+			}
+			cluster = append(cluster, name+"="+u)
+		}
+	}
+	return &etcdv1.AttendMemberResponse{
+		Command: command, Name: o.Node, InitialCluster: strings.Join(cluster, ","), InitialClusterToken: clusterToken,
+	}
+}
+
+// hooks adds and removes our hook, and reports whether it changed any machine.
+func (c *Controller) hooks(ctx context.Context, list []plan.Action) bool {
+	const again = 300 * time.Millisecond // a change shows in our copy of the machines well before
+	changed := false
+	for _, a := range list {
+		key := string(a.Kind) + a.Machine.UID + a.Machine.ResourceVersion
+		if !quiet(c.memory.hooked[key], c.Now(), again) {
+			continue
+		}
+		clear(c.memory.hooked)
+		c.memory.hooked[key] = c.Now()
+		limited, cancel := context.WithTimeout(ctx, hookLimit)
+		err := c.patchHook(limited, a)
+		cancel()
+		c.say(ctx, "hook of machine "+a.Machine.Name, err)
+		if err == nil {
+			changed = true
+			c.Log.InfoContext(ctx, "done", "action", string(a.Kind), "machine", a.Machine.Name, "reason", a.Reason)
+			c.event(a)
+		}
+	}
+	return changed
+}
+
+// patchHook writes the machine's preDrain hooks with or without ours, if the machine is still as it was read.
+func (c *Controller) patchHook(ctx context.Context, a plan.Action) error {
+	machine, ok := c.Machines.Lookup(a.Machine.Namespace, a.Machine.Name)
+	if !ok || machine.GetMetadata().GetResourceVersion() != a.Machine.ResourceVersion {
+		return nil // the next look sees another machine
+	}
+	type hook struct {
+		Name  string `json:"name"`
+		Owner string `json:"owner"`
+	}
+	hooks := []hook{}
+	for _, h := range machine.GetSpec().GetLifecycleHooks().GetPreDrain() {
+		if h.GetName() != plan.HookName {
+			hooks = append(hooks, hook{h.GetName(), h.GetOwner()})
+		}
+	}
+	if a.Kind == plan.AddHook {
+		hooks = append(hooks, hook{plan.HookName, plan.HookOwner})
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": a.Machine.UID, "resourceVersion": a.Machine.ResourceVersion},
+		"spec":     map[string]any{"lifecycleHooks": map[string]any{"preDrain": hooks}},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = c.MachineAPI.PatchMachine(ctx, &machinev1.PatchMachineRequest{
+		Namespace: a.Machine.Namespace, Name: a.Machine.Name,
+		Patch: &httpbody.HttpBody{ContentType: "application/merge-patch+json", Data: patch},
+	})
+	return err
+}
+
+// event tells people of a change, at the machine that it is about.
+func (c *Controller) event(a plan.Action) {
+	reasons := map[plan.Kind]string{
+		plan.AddHook: "QuorumHookAdded", plan.RemoveHook: "QuorumHookRemoved", plan.AddLearner: "MemberAdded", plan.Promote: "MemberPromoted",
+		plan.MoveLeader: "LeaderMoved", plan.StopMember: "MemberStopped", plan.RemoveMember: "MemberRemoved",
+	}
+	reason, ok := reasons[a.Kind]
+	machine, found := c.Machines.Lookup(a.Machine.Namespace, a.Machine.Name)
+	if ok && found {
+		c.Events.Event(machine, "Normal", reason, a.Reason)
+	}
+}
+
+var _ = store.State{}

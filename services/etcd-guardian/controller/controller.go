@@ -1,0 +1,253 @@
+// Package controller observes the etcd cluster and the control-plane machines, asks the plan, and acts: one change of the
+// membership at a time. What it remembers between two looks only makes it quicker or more patient; killed at any moment,
+// the next one decides anew from the members and the machines there are.
+package controller
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	"github.com/windlass-dev/windlass/kit/informer"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/agents"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/members"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/store"
+)
+
+const (
+	idlePause  = time.Second            // between two looks when nothing is under way
+	busyPause  = 100 * time.Millisecond // when something is
+	quickPause = 20 * time.Millisecond  // while a voter that was told to stop is about to: then there is none to spare
+	restPause  = 5 * time.Millisecond   // after a change, and at least between any two looks
+	probeLimit = time.Second            // a member that takes longer is not healthy; about one election
+	callLimit  = 3 * time.Second        // for a change of membership
+	readLimit  = 500 * time.Millisecond // for our own records; the ones known before do for a while
+	hookLimit  = time.Second            // for a change of a machine
+	ownPause   = 5 * time.Second        // without a look for so long, it was us who were away: nobody's silence counts
+	retryFirst = 5 * time.Second        // until a machine whose learner did not catch up is tried again; doubles
+	retryMost  = 2 * time.Minute
+)
+
+// Eventer records events, as kit/events does.
+type Eventer interface {
+	Event(obj resource.Object, typ, reason, message string)
+}
+
+// Config is what a Controller is made of. All fields but Settings must be set.
+type Config struct {
+	Members      *members.Client
+	Records      *store.Records
+	Note         *store.NoteFile
+	Bootstrap    *Bootstrap
+	BootstrapURL string // for clients, of the bootstrap member
+	Machines     *informer.Informer[*machinev1.Machine]
+	Sets         *informer.Informer[*machinev1.ControlPlaneMachineSet]
+	MachineAPI   machinev1.MachineServiceClient
+	Events       Eventer
+	Settings     plan.Settings
+	Now          func() time.Time
+	Log          *slog.Logger
+}
+
+// Observation is one look at everything and what was decided from it. It is shared and never modified.
+type Observation struct {
+	View   plan.View
+	Plan   plan.Plan
+	Quorum *etcdv1.Quorum
+	Permit *store.Permit
+}
+
+// Controller is the guardian's loop.
+type Controller struct {
+	Config
+	Agents *agents.Registry
+
+	wake    chan struct{}
+	leading atomic.Pointer[leadership]
+	memory  memory // only the loop touches it
+	said    map[string]string
+
+	mu      sync.Mutex
+	last    *Observation
+	changed chan struct{} // closed when last is replaced
+	begun   int64         // number of looks begun
+	done    int64         // number of the look that last is from
+}
+
+type leadership struct{ ctx context.Context }
+
+// New returns a controller that has looked at nothing yet.
+func New(cfg Config) *Controller {
+	c := &Controller{Config: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{}), said: map[string]string{}}
+	c.memory = newMemory(cfg.Note.Get())
+	c.Agents = agents.New(c.Wake)
+	view := plan.View{Now: cfg.Now(), Trouble: "nobody was asked yet", BootstrapRetired: cfg.Note.Get().BootstrapRetired}
+	view.Desired = plan.Desired(0, nil, nil)
+	c.last = c.observation(view, nil, nil)
+	return c
+}
+
+// Wake has the controller look again at once.
+func (c *Controller) Wake() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Lead lets the controller act until ctx ends. It is what the elector calls.
+func (c *Controller) Lead(ctx context.Context) error {
+	l := &leadership{ctx}
+	c.leading.Store(l)
+	c.Wake()
+	<-ctx.Done()
+	c.leading.CompareAndSwap(l, nil)
+	return nil
+}
+
+// Run looks and acts until ctx ends. While this process does not lead, it only looks.
+func (c *Controller) Run(ctx context.Context) error {
+	c.Machines.Subscribe(func(resource.Key) { c.Wake() })
+	c.Sets.Subscribe(func(resource.Key) { c.Wake() })
+	if err := c.startBootstrap(); err != nil {
+		c.say(ctx, "bootstrap", err)
+	}
+	for ctx.Err() == nil {
+		pause := c.look(ctx)
+		if !c.sleep(ctx, pause) {
+			break
+		}
+	}
+	return nil
+}
+
+// startBootstrap starts the bootstrap member, or sees to the end of one that has left.
+func (c *Controller) startBootstrap() error {
+	if c.Note.Get().BootstrapRetired {
+		go func() { // the supervisor may not run yet
+			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			defer cancel()
+			for c.Bootstrap.Clean(ctx) != nil && ctx.Err() == nil {
+				time.Sleep(busyPause)
+			}
+		}()
+		return nil
+	}
+	return c.Bootstrap.Start()
+}
+
+// sleep waits for a reason to look again; false if ctx ended.
+func (c *Controller) sleep(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	case <-c.wake:
+	}
+	// Several reasons mostly come together.
+	rest := time.NewTimer(restPause)
+	defer rest.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-rest.C:
+		return true
+	}
+}
+
+// look observes, decides and acts once, and returns how long to wait then.
+func (c *Controller) look(ctx context.Context) time.Duration {
+	c.mu.Lock()
+	c.begun++
+	number := c.begun
+	c.mu.Unlock()
+	view, records := c.observe(ctx)
+	if ctx.Err() != nil {
+		return 0
+	}
+	o := c.observation(view, records.Permit, c.memory.answers)
+	c.publish(o, number)
+	c.direct(view)
+	acted := c.act(ctx, o)
+	if acted {
+		c.direct(c.memory.freshen(view)) // a learner that was just added is started at once
+		return restPause
+	}
+	return c.pause(o)
+}
+
+func (c *Controller) pause(o *Observation) time.Duration {
+	d := idlePause
+	if o.Plan.Busy {
+		d = busyPause
+	}
+	for _, m := range o.View.Members {
+		if !m.StopTime.IsZero() {
+			d = quickPause
+		}
+	}
+	if wake := o.Plan.Wake; !wake.IsZero() {
+		d = min(d, max(wake.Sub(c.Now()), restPause))
+	}
+	return d
+}
+
+// publish makes an observation the one that everybody sees.
+func (c *Controller) publish(o *Observation, number int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last, c.done = o, number
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// Last returns the newest observation and a channel that is closed when there is a newer one.
+func (c *Controller) Last() (*Observation, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last, c.changed
+}
+
+// Refresh returns an observation that was begun after the call.
+func (c *Controller) Refresh(ctx context.Context) (*Observation, error) {
+	c.mu.Lock()
+	after := c.begun
+	c.mu.Unlock()
+	for {
+		c.Wake()
+		c.mu.Lock()
+		o, done, changed := c.last, c.done, c.changed
+		c.mu.Unlock()
+		if done > after {
+			return o, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// say logs an error once, until its text changes; nil forgets it.
+func (c *Controller) say(ctx context.Context, what string, err error) {
+	if err == nil {
+		delete(c.said, what)
+		return
+	}
+	if c.said[what] == err.Error() || errors.Is(err, context.Canceled) {
+		return
+	}
+	c.said[what] = err.Error()
+	c.Log.WarnContext(ctx, what, "error", err)
+}

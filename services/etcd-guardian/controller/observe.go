@@ -1,0 +1,246 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/windlass-dev/windlass/services/etcd-guardian/agents"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/members"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/store"
+)
+
+var errNoAddress = errors.New("its address is not known yet")
+
+// observe asks every member by itself and gathers what else the plan depends on.
+func (c *Controller) observe(ctx context.Context) (plan.View, store.State) {
+	now := c.Now()
+	m := &c.memory
+	away := !m.looked.IsZero() && now.Sub(m.looked) > ownPause
+	offers := c.Agents.Offers()
+	asked, answers := c.probe(ctx, offers)
+	list, trouble := c.newest(ctx, answers)
+	fresh := list != nil
+	if fresh {
+		m.listed(list)
+		c.keepNote(ctx, answers)
+	} else if len(m.members) == 0 {
+		trouble = "the bootstrap member: " + trouble
+	}
+	m.answers = map[uint64]members.Answer{}
+	for _, e := range m.members {
+		a, ok := answers[e.ID]
+		if !ok { // listed just now for the first time
+			a.Err = errNoAddress
+			if u := c.address(e, offers); u != "" && !slices.Contains(asked, u) {
+				a = c.ask(ctx, u, e.Learner)
+			}
+		}
+		if a.Err == nil {
+			a.Err = c.mismatch(e, a)
+		}
+		m.answers[e.ID] = a
+		m.heard(e, a, c.Now())
+	}
+	if away || fresh && !m.fresh {
+		m.awake(c.Now())
+	}
+	records, known := c.readRecords(ctx, fresh)
+	if fresh && !known {
+		fresh, trouble = false, "its own records cannot be read"
+	}
+	m.looked, m.fresh = c.Now(), fresh
+	v := c.view(fresh, trouble, offers, records)
+	return v, records
+}
+
+// probe asks all known members at once; before any is known, the bootstrap member, as number 0.
+func (c *Controller) probe(ctx context.Context, offers []agents.Offer) ([]string, map[uint64]members.Answer) {
+	known := c.memory.members
+	if len(known) == 0 {
+		known = []store.NoteMember{{ClientURLs: []string{c.BootstrapURL}}}
+	}
+	answers := make([]members.Answer, len(known))
+	var group sync.WaitGroup
+	var urls []string
+	for i, e := range known {
+		u := c.address(e, offers)
+		if u == "" {
+			answers[i].Err = errNoAddress
+			continue
+		}
+		urls = append(urls, u)
+		group.Go(func() { answers[i] = c.ask(ctx, u, e.Learner) })
+	}
+	c.Members.Keep(urls)
+	group.Wait()
+	out := map[uint64]members.Answer{}
+	for i, e := range known {
+		out[e.ID] = answers[i]
+		if e.ID == 0 && answers[i].Status != nil {
+			out[answers[i].Status.GetHeader().GetMemberId()] = answers[i]
+		}
+	}
+	return urls, out
+}
+
+func (c *Controller) ask(ctx context.Context, address string, learner bool) members.Answer {
+	ctx, cancel := context.WithTimeout(ctx, probeLimit)
+	defer cancel()
+	return c.Members.Probe(ctx, address, learner)
+}
+
+// address returns where clients reach a member; before it has said so itself, what its agent says.
+func (c *Controller) address(e store.NoteMember, offers []agents.Offer) string {
+	if len(e.ClientURLs) > 0 {
+		return e.ClientURLs[0]
+	}
+	for _, o := range offers {
+		if slices.Contains(e.PeerURLs, o.PeerURL) {
+			return o.ClientURL
+		}
+	}
+	return ""
+}
+
+// newest returns the members as a linearizable read listed them, the leader's if it answered; nil and why if there is none.
+func (c *Controller) newest(ctx context.Context, answers map[uint64]members.Answer) ([]*etcdserverpb.Member, string) {
+	var found []*etcdserverpb.Member
+	var troubles []string
+	cluster := c.Note.Get().ClusterID
+	for id, a := range answers {
+		switch {
+		case a.Err != nil:
+			troubles = append(troubles, a.Err.Error())
+		case a.List == nil:
+		case cluster != 0 && a.List.GetHeader().GetClusterId() != cluster:
+			troubles = append(troubles, fmt.Sprintf("member %x belongs to another cluster", id))
+		case found == nil || a.Status.GetLeader() == id:
+			found = a.List.GetMembers()
+		}
+	}
+	slices.Sort(troubles)
+	trouble := "no member answers"
+	if len(troubles) > 0 {
+		trouble = strings.Join(slices.Compact(troubles), "; ")
+	}
+	if found == nil {
+		c.Log.DebugContext(ctx, "no list of members", "error", trouble)
+	}
+	return found, trouble
+}
+
+// mismatch returns why an answer is not that of the member that was asked.
+func (c *Controller) mismatch(e store.NoteMember, a members.Answer) error {
+	h := a.Status.GetHeader()
+	switch {
+	case c.Note.Get().ClusterID != 0 && h.GetClusterId() != c.Note.Get().ClusterID:
+		return errors.New("it belongs to another cluster")
+	case h.GetMemberId() != e.ID:
+		return fmt.Errorf("member %x answers at its address", h.GetMemberId())
+	case !e.Learner && a.Status.GetLeader() == 0:
+		return errors.New("it knows no leader")
+	case !e.Learner && a.List == nil:
+		return errors.New("it votes and does not know it yet")
+	}
+	return nil
+}
+
+// keepNote brings the note on disk in step with the list of members.
+func (c *Controller) keepNote(ctx context.Context, answers map[uint64]members.Answer) {
+	var cluster uint64
+	for _, a := range answers {
+		if a.List != nil {
+			cluster = a.List.GetHeader().GetClusterId()
+		}
+	}
+	c.say(ctx, "note of the cluster", c.Note.Change(func(n *store.Note) {
+		if n.ClusterID == 0 {
+			n.ClusterID = cluster
+		}
+		n.Members = c.memory.members
+	}))
+}
+
+// readRecords returns our own records. If they cannot be read now, those read before do: changing them compares revisions.
+func (c *Controller) readRecords(ctx context.Context, fresh bool) (store.State, bool) {
+	m := &c.memory
+	if fresh {
+		ctx, cancel := context.WithTimeout(ctx, readLimit)
+		defer cancel()
+		s, err := c.Records.Read(ctx)
+		if err == nil {
+			m.records, m.recorded = s, c.Now()
+		}
+		c.say(ctx, "read records", err)
+	}
+	return m.records, !m.recorded.IsZero()
+}
+
+func (c *Controller) view(fresh bool, trouble string, offers []agents.Offer, records store.State) plan.View {
+	m := &c.memory
+	now := c.Now()
+	v := plan.View{
+		Now: now.UTC(), Fresh: fresh, Trouble: trouble, BootstrapRetired: c.Note.Get().BootstrapRetired,
+		Endpoints: records.Endpoints, EndpointsTime: records.EndpointsTime, AddRefused: m.refused, Settings: c.Settings,
+		MachinesKnown: closed(c.Machines.Synced()) && closed(c.Sets.Synced()),
+		Machines:      plan.Machines(c.Machines.All()),
+	}
+	if records.Permit != nil {
+		v.Permit = plan.PermitOf(records.Permit.Message)
+		v.Permit.Released = records.Permit.Released
+	}
+	for _, e := range m.members {
+		v.Members = append(v.Members, c.member(e, fresh))
+	}
+	for _, o := range offers {
+		v.Offers = append(v.Offers, plan.Offer{Node: o.Node, PeerURL: o.PeerURL, ClientURL: o.ClientURL, NotBefore: m.failures[o.Node].until})
+	}
+	v.Desired = plan.Desired(c.replicas(), v.Machines, v.Members)
+	return v
+}
+
+func (c *Controller) member(e store.NoteMember, fresh bool) plan.Member {
+	m := &c.memory
+	a := m.answers[e.ID]
+	out := planMember(e)
+	out.Healthy = a.Err == nil && a.Status != nil && (fresh || e.Learner)
+	if a.Err != nil {
+		out.Message = a.Err.Error()
+	}
+	out.Leader = out.Healthy && !e.Learner && a.Status.GetLeader() == e.ID
+	out.Applied = int64(a.Status.GetRaftAppliedIndex())
+	out.SilentSince = m.silent[e.ID]
+	out.ProgressTime = m.progress[e.ID].at
+	out.StopTime = m.stopped[e.ID]
+	return out
+}
+
+// replicas returns how many machines the control plane's set asks for; 0 if there is none.
+func (c *Controller) replicas() int {
+	for _, s := range c.Sets.All() {
+		if r := s.GetSpec().GetReplicas(); r > 0 {
+			return int(r)
+		}
+	}
+	return 0
+}
+
+func closed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// quiet reports whether a time is so long ago that what was noted then no longer counts.
+func quiet(t, now time.Time, d time.Duration) bool { return t.IsZero() || now.Sub(t) > d }

@@ -1,0 +1,62 @@
+package controller
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/members"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/store"
+)
+
+// observation decides from a view and puts everything together as people see it.
+func (c *Controller) observation(v plan.View, permit *store.Permit, answers map[uint64]members.Answer) *Observation {
+	o := &Observation{View: v, Plan: plan.Next(v), Permit: permit}
+	q := &etcdv1.Quorum{
+		Phase: o.Plan.Phase, DesiredVoters: int32(v.Desired), Next: o.Plan.First(), WaitsFor: o.Plan.WaitsFor,
+		ObserveTime: timestamppb.New(v.Now), BootstrapRetired: v.BootstrapRetired, Endpoints: v.Endpoints,
+	}
+	if id := c.Note.Get().ClusterID; id != 0 {
+		q.ClusterId = fmt.Sprintf("%x", id)
+	}
+	if permit != nil {
+		q.Permit = proto.CloneOf(permit.Message)
+	}
+	for _, m := range v.Members {
+		q.Members = append(q.Members, message(v, m, answers[m.ID]))
+		if !m.Learner {
+			q.Voters++
+			if m.Healthy {
+				q.HealthyVoters++
+			}
+		}
+	}
+	q.Majority = int32(plan.Majority(int(q.Voters)))
+	if q.Voters == 0 {
+		q.Majority = 0
+	}
+	q.FailureTolerance = max(q.HealthyVoters-q.Majority, 0)
+	o.Quorum = q
+	return o
+}
+
+func message(v plan.View, m plan.Member, a members.Answer) *etcdv1.Member {
+	out := &etcdv1.Member{
+		Id: fmt.Sprintf("%x", m.ID), Name: m.Name, PeerUrls: m.PeerURLs, ClientUrls: m.ClientURLs, Learner: m.Learner, Leader: m.Leader,
+		Bootstrap: m.Bootstrap(), Healthy: m.Healthy, Message: m.Message, Version: a.Status.GetVersion(), DbSizeBytes: a.Status.GetDbSize(),
+		DbSizeInUseBytes: a.Status.GetDbSizeInUse(), AppliedIndex: m.Applied, LatencyUs: a.Latency.Microseconds(),
+	}
+	if !m.StopTime.IsZero() {
+		out.Message = "told to stop, since it leaves"
+	}
+	if machine, ok := v.MachineOfMember(m); ok {
+		out.Machine = machine.Reference()
+		if out.Name == "" {
+			out.Name = machine.Node
+		}
+	}
+	return out
+}

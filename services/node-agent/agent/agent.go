@@ -1,0 +1,142 @@
+// Package agent speaks for a machine with its cluster: it registers the node, says once a second that it lives, and, on a control-plane
+// machine, offers to run an etcd member. Every stream that breaks is opened again; nothing here ends because the cluster is away.
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/windlass-dev/windlass/services/node-agent/plan"
+)
+
+// ErrReboot means that the cluster wants the machine to be restarted.
+var ErrReboot = errors.New("a reboot was asked for")
+
+const (
+	// beatEvery is the pace of heartbeats: far below any grace, and one tiny message.
+	beatEvery = time.Second
+	// unansweredBeats is how many heartbeats may be without an answer before the stream counts as dead. It counts messages, not time:
+	// so an agent that was stopped for a while does not blame its stream.
+	unansweredBeats = 5
+
+	callPatience = 10 * time.Second
+
+	firstPause, longPause = 50 * time.Millisecond, time.Second
+	// longSession is how long a stream must have stood for the next pause to be the shortest again.
+	longSession = 5 * time.Second
+)
+
+// Member is the etcd member of a control-plane machine.
+type Member interface {
+	PeerURL() string
+	ClientURL() string
+	HasData() bool
+	Removed() bool
+	Resume(ctx context.Context) error
+	Follow(ctx context.Context, order plan.Order) error
+}
+
+// Config is what an agent speaks for.
+type Config struct {
+	Node   string
+	BootID string
+	// Registration is what the agent knows of its node.
+	Registration *nodev1.RegisterNodeRequest
+	// Member is nil on a machine that runs none.
+	Member Member
+	// Conn is the connection to the cluster.
+	Conn grpc.ClientConnInterface
+	Log  *slog.Logger
+}
+
+// Agent is the agent of one node.
+type Agent struct {
+	cfg   Config
+	nodes nodev1.NodeAgentServiceClient
+}
+
+// New returns an agent that says nothing before Beat or Attend.
+func New(cfg Config) *Agent {
+	return &Agent{cfg: cfg, nodes: nodev1.NewNodeAgentServiceClient(cfg.Conn)}
+}
+
+// again calls session over and over until ctx ends, with a pause after each that grows while sessions are short. An ErrReboot ends it.
+func (a *Agent) again(ctx context.Context, what string, session func(context.Context) error) error {
+	pause, said := firstPause, ""
+	for {
+		began := time.Now()
+		err := session(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, ErrReboot):
+			return err
+		}
+		if time.Since(began) > longSession {
+			pause, said = firstPause, ""
+		}
+		if text := status.Convert(err).Message(); text != said {
+			said = text
+			a.cfg.Log.InfoContext(ctx, what+" broke off", "node", a.cfg.Node, "error", err)
+		}
+		timer := time.NewTimer(pause/2 + rand.N(pause))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+		pause = min(2*pause, longPause)
+	}
+}
+
+// receive reads messages from a stream until it ends; the last is the error. It ends with the stream's context.
+func receive[T any](ctx context.Context, recv func() (T, error)) <-chan received[T] {
+	out := make(chan received[T])
+	go func() {
+		for {
+			m, err := recv()
+			select {
+			case out <- received[T]{m, err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return out
+}
+
+type received[T any] struct {
+	message T
+	err     error
+}
+
+// register makes the node known, or brings what the agent knows up to date.
+func (a *Agent) register(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callPatience)
+	defer cancel()
+	_, err := a.nodes.RegisterNode(ctx, a.cfg.Registration)
+	return err
+}
+
+// notAnswered is the end of a stream whose other end is silent.
+func notAnswered() error {
+	return status.Error(codes.Unavailable, "heartbeats are not answered")
+}
+
+// MachineRef returns the reference to the machine that a registration carries.
+func MachineRef(namespace, name string) *metav1.ObjectReference {
+	return &metav1.ObjectReference{ApiVersion: "machine.openshift.io/v1beta1", Kind: "Machine", Namespace: namespace, Name: name}
+}

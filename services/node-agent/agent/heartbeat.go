@@ -1,0 +1,53 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+)
+
+// Beat registers the node and says once a second that it lives, until ctx ends, or with ErrReboot when the cluster asks for that.
+func (a *Agent) Beat(ctx context.Context) error { return a.again(ctx, "heartbeat", a.beat) }
+
+// beat is one stream.
+func (a *Agent) beat(ctx context.Context) error {
+	if err := a.register(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := a.nodes.Heartbeat(ctx)
+	if err != nil {
+		return err
+	}
+	answers := receive(ctx, stream.Recv)
+	ticker := time.NewTicker(beatEvery)
+	defer ticker.Stop()
+	beat := &nodev1.HeartbeatRequest{Name: a.cfg.Node, BootId: a.cfg.BootID}
+	if err := stream.Send(beat); err != nil {
+		return (<-answers).err // Send says only that the stream ended
+	}
+	for open := 1; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			if open >= unansweredBeats {
+				return notAnswered()
+			}
+			open++
+			if err := stream.Send(beat); err != nil {
+				return (<-answers).err
+			}
+		case r := <-answers:
+			if r.err != nil {
+				return r.err
+			}
+			open = 0
+			if r.message.GetCommand() == "Reboot" && r.message.GetBootId() == a.cfg.BootID {
+				return ErrReboot
+			}
+		}
+	}
+}

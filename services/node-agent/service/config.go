@@ -1,0 +1,56 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+)
+
+type config struct {
+	dir           string
+	memberCommand []string
+	logLevel      string
+}
+
+func parse(args []string, out io.Writer) (config, error) {
+	var c config
+	fs := pflag.NewFlagSet("node-agent", pflag.ContinueOnError)
+	fs.SetOutput(out)
+	fs.StringVar(&c.dir, "dir", "", "directory of the machine; its provider put bootstrap.json there")
+	fs.StringSliceVar(&c.memberCommand, "member-command", nil, "program that runs an etcd member, and its first arguments (default: this program, serve, etcd-member)")
+	fs.StringVar(&c.logLevel, "log-level", "info", "debug, info, warn or error")
+	if err := fs.Parse(args); err != nil {
+		return c, err
+	}
+	switch {
+	case fs.NArg() > 0:
+		return c, fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	case c.dir == "":
+		return c, errors.New("--dir is required")
+	}
+	var err error
+	if c.dir, err = filepath.Abs(c.dir); err != nil {
+		return c, err
+	}
+	if len(c.memberCommand) == 0 {
+		self, err := os.Executable()
+		if err != nil {
+			return c, err
+		}
+		c.memberCommand = []string{self, "serve", "etcd-member"}
+	}
+	return c, nil
+}
+
+func (c config) logger(out io.Writer) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.logLevel)); err != nil {
+		return nil, fmt.Errorf("log level: %w", err)
+	}
+	return slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: level})).With("service", "node-agent"), nil
+}

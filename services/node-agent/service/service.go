@@ -1,0 +1,168 @@
+// Package service runs node-agent: it speaks for one machine with the cluster, and keeps what runs on the machine running, the
+// etcd member of a control-plane machine above all. What runs outlives the agent and is taken over by the next one.
+package service
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"time"
+
+	"github.com/spf13/pflag"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/process"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/windlass-dev/windlass/services/node-agent/agent"
+	"github.com/windlass-dev/windlass/services/node-agent/machine"
+	"github.com/windlass-dev/windlass/services/node-agent/member"
+	"github.com/windlass-dev/windlass/services/node-agent/pki"
+)
+
+// haltPatience bounds the end of everything on the machine before a reboot.
+const haltPatience = 30 * time.Second
+
+// Run speaks for the machine until ctx ends, or until the cluster wants a reboot: then everything on the machine is ended and Run returns nil,
+// for the provider to start the machine again.
+func Run(ctx context.Context, args []string, stderr io.Writer) error {
+	cfg, err := parse(args, stderr)
+	if errors.Is(err, pflag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	log, err := cfg.logger(stderr)
+	if err != nil {
+		return err
+	}
+	limitMemory()
+	boot, err := machine.LoadBoot(cfg.dir)
+	if err != nil {
+		return err
+	}
+	bootstrap, err := machine.LoadBootstrap(cfg.dir)
+	if err != nil {
+		return err
+	}
+	m := &instance{cfg: cfg, boot: boot, bootstrap: bootstrap, log: log.With("node", bootstrap.NodeName)}
+	return m.run(ctx)
+}
+
+// limitMemory trades a little work for memory: an agent is idle nearly all of its time, and there are many. The environment has the
+// last word.
+func limitMemory() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(32 << 20)
+	}
+}
+
+// instance is the machine that the agent speaks for.
+type instance struct {
+	cfg        config
+	boot       machine.Boot
+	bootstrap  machine.Bootstrap
+	log        *slog.Logger
+	supervisor *process.Supervisor
+}
+
+func (i *instance) run(ctx context.Context) error {
+	i.supervisor = process.NewSupervisor(filepath.Join(i.cfg.dir, "run"), i.log)
+	var m *member.Member
+	if i.bootstrap.Role == machine.Master {
+		m = member.New(member.Config{
+			Dir: filepath.Join(i.cfg.dir, "etcd"), Address: i.bootstrap.Address, Command: i.cfg.memberCommand,
+		}, i.supervisor, i.log)
+		// Before anybody is asked: the cluster may be waiting for this very member to answer. What does not work now is taken up by Attend.
+		if err := m.Resume(ctx); err != nil && !errors.Is(err, process.ErrNotRunning) {
+			i.log.WarnContext(ctx, "member not started from disk", "error", err)
+		}
+	}
+	group, running := errgroup.WithContext(ctx)
+	group.Go(func() error { return i.supervisor.Run(running) })
+	group.Go(func() error {
+		err := i.speak(running, m)
+		if errors.Is(err, agent.ErrReboot) {
+			return errors.Join(i.halt(running), err)
+		}
+		return err
+	})
+	err := group.Wait()
+	if errors.Is(err, agent.ErrReboot) || (ctx.Err() != nil && errors.Is(err, ctx.Err())) {
+		return nil
+	}
+	return err
+}
+
+// speak joins the cluster and then speaks for the node.
+func (i *instance) speak(ctx context.Context, m *member.Member) error {
+	store := pki.NewStore(i.cfg.dir, i.bootstrap.Role)
+	node, err := i.join(ctx, store)
+	if err != nil {
+		return err
+	}
+	conn, err := store.Dial(i.bootstrap.Endpoints)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	status, err := i.bootstrap.Status(node.Name, node.Address, i.boot)
+	if err != nil {
+		return err
+	}
+	cfg := agent.Config{
+		Node: node.Name, BootID: i.boot.ID, Conn: conn, Log: i.log,
+		Registration: &nodev1.RegisterNodeRequest{
+			Name: node.Name, ProviderId: node.ProviderID, Machine: agent.MachineRef(node.MachineNamespace, node.MachineName),
+			Labels: machine.Labels(node.Name), Status: status,
+		},
+	}
+	group, running := errgroup.WithContext(ctx)
+	if m != nil {
+		cfg.Member = m
+	}
+	a := agent.New(cfg)
+	group.Go(func() error { return a.Beat(running) })
+	group.Go(func() error { return store.Renew(running, conn, node.Name, i.log) })
+	if m != nil {
+		group.Go(func() error { return a.Attend(running) })
+	}
+	return group.Wait()
+}
+
+func (i *instance) join(ctx context.Context, store *pki.Store) (pki.Node, error) {
+	hash, err := i.bootstrap.AuthorityHash()
+	if err != nil {
+		return pki.Node{}, err
+	}
+	conn, err := pki.DialStranger(i.bootstrap.Endpoints, hash)
+	if err != nil {
+		return pki.Node{}, err
+	}
+	defer conn.Close()
+	return store.Join(ctx, conn, i.bootstrap.Token, i.bootstrap.NodeName, i.log)
+}
+
+// halt ends everything that runs on the machine and makes the next start a new boot.
+func (i *instance) halt(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, haltPatience)
+	defer cancel()
+	names, err := i.supervisor.Recorded()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := i.supervisor.Stop(ctx, name); err != nil {
+			return err
+		}
+	}
+	i.log.InfoContext(ctx, "machine restarts")
+	return machine.EndBoot(i.cfg.dir)
+}
