@@ -105,14 +105,12 @@ func mergeKey(fd protoreflect.FieldDescriptor) string {
 	return ""
 }
 
-// candidates are the merge keys of k8s.io/api/core/v1, by name of the list, and two that it does not have: lifecycle hooks
-// by name, and taints by key, where Kubernetes replaces the list, so that each writer can patch the taints of its own.
+// candidates are the merge keys of k8s.io/api/core/v1, by name of the list, and one that it does not have: lifecycle hooks
+// by name. Taints have none: Kubernetes replaces the list, and kubectl removes a taint by sending the others.
 func candidates(list string) []string {
 	switch list {
 	case "conditions", "addresses":
 		return []string{"type"}
-	case "taints":
-		return []string{"key"}
 	case "preDrain", "preTerminate", "containers", "initContainers", "ephemeralContainers", "env", "volumes", "imagePullSecrets":
 		return []string{"name"}
 	case "ownerReferences":

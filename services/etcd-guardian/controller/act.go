@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -17,7 +18,6 @@ import (
 	"github.com/windlass-dev/windlass/services/etcd-guardian/agents"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/members"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
-	"github.com/windlass-dev/windlass/services/etcd-guardian/store"
 )
 
 const clusterToken = "windlass" // members join by their addresses; it only has to be the same everywhere
@@ -146,7 +146,8 @@ func (c *Controller) start(ctx context.Context, m plan.Member) {
 	c.Log.InfoContext(ctx, "member is started again", "member", m.Name)
 	delete(c.memory.stopped, m.ID)
 	if m.Bootstrap() {
-		c.say(ctx, "bootstrap", c.Bootstrap.Start())
+		c.memory.bootstrap = c.Bootstrap.Start()
+		c.say(ctx, "bootstrap", c.memory.bootstrap)
 	}
 }
 
@@ -212,12 +213,12 @@ func (c *Controller) command(command string, v plan.View, o agents.Offer) *etcdv
 func (c *Controller) hooks(ctx context.Context, list []plan.Action) bool {
 	const again = 300 * time.Millisecond // a change shows in our copy of the machines well before
 	changed := false
+	maps.DeleteFunc(c.memory.hooked, func(_ string, at time.Time) bool { return c.Now().Sub(at) > again })
 	for _, a := range list {
 		key := string(a.Kind) + a.Machine.UID + a.Machine.ResourceVersion
-		if !quiet(c.memory.hooked[key], c.Now(), again) {
+		if c.Now().Sub(c.memory.hooked[key]) < again {
 			continue
 		}
-		clear(c.memory.hooked)
 		c.memory.hooked[key] = c.Now()
 		limited, cancel := context.WithTimeout(ctx, hookLimit)
 		err := c.patchHook(limited, a)
@@ -277,5 +278,3 @@ func (c *Controller) event(a plan.Action) {
 		c.Events.Event(machine, "Normal", reason, a.Reason)
 	}
 }
-
-var _ = store.State{}

@@ -72,9 +72,9 @@ type Controller struct {
 	wake    chan struct{}
 	leading atomic.Pointer[leadership]
 	memory  memory // only the loop touches it
-	said    map[string]string
 
 	mu      sync.Mutex
+	said    map[string]string // what was logged last of each trouble
 	last    *Observation
 	changed chan struct{} // closed when last is replaced
 	begun   int64         // number of looks begun
@@ -116,9 +116,8 @@ func (c *Controller) Lead(ctx context.Context) error {
 func (c *Controller) Run(ctx context.Context) error {
 	c.Machines.Subscribe(func(resource.Key) { c.Wake() })
 	c.Sets.Subscribe(func(resource.Key) { c.Wake() })
-	if err := c.startBootstrap(); err != nil {
-		c.say(ctx, "bootstrap", err)
-	}
+	c.memory.bootstrap = c.startBootstrap()
+	c.say(ctx, "bootstrap", c.memory.bootstrap)
 	for ctx.Err() == nil {
 		pause := c.look(ctx)
 		if !c.sleep(ctx, pause) {
@@ -241,6 +240,8 @@ func (c *Controller) Refresh(ctx context.Context) (*Observation, error) {
 
 // say logs an error once, until its text changes; nil forgets it.
 func (c *Controller) say(ctx context.Context, what string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if err == nil {
 		delete(c.said, what)
 		return

@@ -25,7 +25,9 @@ type memory struct {
 	refused  bool               // the last add
 	records  store.State
 	recorded time.Time // when records were read
-	hooked   map[string]time.Time
+	hooked   map[string]time.Time // when a machine's hooks were last changed; only hooks touches it
+	// bootstrap is why the bootstrap member is not started; nil if it is, or has left.
+	bootstrap error
 }
 
 type progress struct {

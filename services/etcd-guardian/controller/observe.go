@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -31,6 +30,8 @@ func (c *Controller) observe(ctx context.Context) (plan.View, store.State) {
 	if fresh {
 		m.listed(list)
 		c.keepNote(ctx, answers)
+	} else if m.bootstrap != nil {
+		trouble = m.bootstrap.Error()
 	} else if len(m.members) == 0 {
 		trouble = "the bootstrap member: " + trouble
 	}
@@ -241,6 +242,3 @@ func closed(ch <-chan struct{}) bool {
 		return false
 	}
 }
-
-// quiet reports whether a time is so long ago that what was noted then no longer counts.
-func quiet(t, now time.Time, d time.Duration) bool { return t.IsZero() || now.Sub(t) > d }

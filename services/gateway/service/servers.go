@@ -82,14 +82,10 @@ func newHTTP(handler http.Handler, log *slog.Logger) *http.Server {
 
 // serveGRPC serves a lane until ctx ends, then gives running calls the grace.
 func serveGRPC(ctx context.Context, s *grpc.Server, l net.Listener) error {
-	stopped := make(chan struct{})
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
-	select {
-	case err := <-served:
+	if err := untilDone(ctx, func() error { return s.Serve(l) }); err != nil {
 		return err
-	case <-ctx.Done():
 	}
+	stopped := make(chan struct{})
 	go func() {
 		s.GracefulStop()
 		close(stopped)
@@ -102,24 +98,35 @@ func serveGRPC(ctx context.Context, s *grpc.Server, l net.Listener) error {
 		s.Stop()
 		<-stopped
 	}
-	<-served
 	return nil
 }
 
 // serveHTTP serves a lane until ctx ends, then gives running requests the grace.
 func serveHTTP(ctx context.Context, s *http.Server, l net.Listener) error {
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
-	select {
-	case err := <-served:
+	defer l.Close()
+	if err := untilDone(ctx, func() error { return s.Serve(l) }); err != nil {
 		return err
-	case <-ctx.Done():
 	}
 	end, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	if s.Shutdown(end) != nil {
 		s.Close() //nolint:errcheck // only what was running is left
 	}
-	<-served
 	return nil
+}
+
+// untilDone runs serve in the background and returns nil when ctx ends, or serve's error if that comes first. Once ctx has
+// ended, serve's error means nothing: its listener is closed at the same time.
+func untilDone(ctx context.Context, serve func() error) error {
+	served := make(chan error, 1)
+	go func() { served <- serve() }()
+	select {
+	case err := <-served:
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	case <-ctx.Done():
+		return nil
+	}
 }

@@ -356,7 +356,7 @@ func (m *machines) CreateMachine(_ context.Context, r *machinev1.CreateMachineRe
 		return nil, rpcerr.Invalid(rpcerr.Field{Path: "machine", Description: "is required"})
 	}
 	if r.GetDryRun() != "" {
-		r.Machine.Metadata.Annotations = map[string]string{"dryRun": r.GetDryRun()}
+		r.Machine.Metadata = &metav1.ObjectMeta{Name: r.GetMachine().GetMetadata().GetName(), Annotations: map[string]string{"dryRun": r.GetDryRun()}}
 	}
 	return r.GetMachine(), nil
 }
@@ -395,7 +395,7 @@ func (m *machines) WatchMachines(r *machinev1.WatchMachinesRequest, stream grpc.
 
 // flood sends for ever; who does not read must not be sent to.
 func (m *machines) flood(stream grpc.ServerStreamingServer[machinev1.WatchMachinesResponse]) error {
-	message := &machinev1.WatchMachinesResponse{ResourceVersion: strings.Repeat("x", 64<<10)}
+	message := &machinev1.WatchMachinesResponse{ResourceVersion: strings.Repeat("x", 64<<10), Bookmark: true}
 	for {
 		if err := stream.Send(message); err != nil {
 			m.cancelled <- struct{}{}

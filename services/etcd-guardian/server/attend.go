@@ -1,0 +1,68 @@
+package server
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+
+	"google.golang.org/grpc"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/agents"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
+)
+
+// AttendMember takes the offer of a control-plane machine's agent. The caller must be that node itself, and offer addresses of its own.
+func (s *Server) AttendMember(r *etcdv1.AttendMemberRequest, stream grpc.ServerStreamingServer[etcdv1.AttendMemberResponse]) error {
+	ctx := stream.Context()
+	caller, _ := identity.CallerFrom(ctx)
+	if node, ok := caller.Node(); !ok || node != r.GetNode() {
+		return rpcerr.Forbidden(fmt.Sprintf("%s may not speak for node %q", caller.User, r.GetNode()))
+	}
+	o, _ := s.Controller.Last()
+	if err := admit(o.View, r); err != nil {
+		return err
+	}
+	offer := agents.Offer{Node: r.GetNode(), PeerURL: r.GetPeerUrl(), ClientURL: r.GetClientUrl(), HasData: r.GetHasData()}
+	return s.Controller.Agents.Attend(ctx, offer, stream.Send)
+}
+
+func admit(v plan.View, r *etcdv1.AttendMemberRequest) error {
+	var bad []rpcerr.Field
+	hosts := map[string]string{}
+	for _, f := range []struct{ path, value string }{{"peerUrl", r.GetPeerUrl()}, {"clientUrl", r.GetClientUrl()}} {
+		host, ok := hostOf(f.value)
+		if !ok {
+			bad = append(bad, rpcerr.Field{Path: f.path, Description: fmt.Sprintf("%q is not of the form https://IP:PORT", f.value)})
+		}
+		hosts[f.path] = host
+	}
+	if len(bad) > 0 {
+		return rpcerr.Invalid(bad...)
+	}
+	if !v.MachinesKnown {
+		return nil // the plan looks at the addresses again before it makes use of the offer
+	}
+	i := slices.IndexFunc(v.Machines, func(m plan.Machine) bool { return m.Node == r.GetNode() || m.Name == r.GetNode() })
+	if i < 0 {
+		return rpcerr.Unavailable(fmt.Sprintf("node %q has no control-plane machine", r.GetNode()))
+	}
+	for path, host := range hosts {
+		if known := v.Machines[i].Addresses; len(known) > 0 && !slices.Contains(known, host) {
+			return rpcerr.Forbidden(fmt.Sprintf("%s: %s is no address of machine %s", path, host, v.Machines[i].Name))
+		}
+	}
+	return nil
+}
+
+func hostOf(s string) (string, bool) {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "https" || u.Path != "" {
+		return "", false
+	}
+	a, err := netip.ParseAddrPort(u.Host)
+	return a.Addr().String(), err == nil
+}

@@ -1,0 +1,119 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
+)
+
+const (
+	name = "etcd-guardian"
+
+	exitRemoved   = 3               // of etcd-member: it was removed from its cluster
+	exitUsage     = 64              // of etcd-member: its settings are wrong, so another start would not help
+	memberGrace   = 5 * time.Second // a member hands over, closes its files and ends in well under this
+	bootstrapDir  = "bootstrap"     // below --dir and below --tls-dir
+	noteFile      = "cluster.json"
+	endpointsFile = "endpoints"
+)
+
+// config is what the guardian is told when it starts.
+type config struct {
+	serve           serve.Config
+	bootstrapClient string   // URL
+	bootstrapPeer   string   // URL
+	member          []string // program and first arguments of etcd-member
+	settings        plan.Settings
+}
+
+func parse(args []string, stderr io.Writer) (config, error) {
+	c := config{serve: serve.Config{Name: name, Listen: "127.0.0.1:7103", Dir: name, TLSDir: filepath.Join(name, "tls")}}
+	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
+	fs.SetOutput(stderr)
+	c.serve.Flags(fs)
+	fs.StringVar(&c.bootstrapClient, "bootstrap-client", "", "https://IP:2379, where the bootstrap member serves clients")
+	fs.StringVar(&c.bootstrapPeer, "bootstrap-peer", "", "https://IP:2380, where the bootstrap member meets the others")
+	fs.StringSliceVar(&c.member, "member-command", nil, "program and first arguments that run an etcd member (default: this program with serve,etcd-member)")
+	fs.DurationVar(&c.settings.LearnerStall, "learner-timeout", 60*time.Second, "a learner that makes no progress for so long is removed and tried again")
+	fs.DurationVar(&c.settings.EndpointsRest, "endpoints-rest", 1200*time.Millisecond, "time for clients to learn new addresses before a member stops")
+	if err := fs.Parse(args); err != nil {
+		return c, err
+	}
+	if fs.NArg() > 0 {
+		return c, fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	return c, c.complete()
+}
+
+func (c *config) complete() error {
+	for flag, value := range map[string]string{"bootstrap-client": c.bootstrapClient, "bootstrap-peer": c.bootstrapPeer} {
+		u, err := url.Parse(value)
+		if err != nil || u.Scheme != "https" {
+			return fmt.Errorf("--%s %q: want https://IP:PORT", flag, value)
+		}
+		if _, err := netip.ParseAddrPort(u.Host); err != nil {
+			return fmt.Errorf("--%s %q: want https://IP:PORT", flag, value)
+		}
+	}
+	if c.serve.Peers["machine-api"] == "" {
+		return errors.New("--peer machine-api=HOST:PORT is required")
+	}
+	if len(c.serve.EtcdEndpoints) == 0 {
+		c.serve.EtcdEndpoints = []string{c.bootstrapClient}
+	}
+	for _, dir := range []*string{&c.serve.Dir, &c.serve.TLSDir} {
+		abs, err := filepath.Abs(*dir)
+		if err != nil {
+			return err
+		}
+		*dir = abs
+	}
+	if len(c.member) == 0 {
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		c.member = []string{self, "serve", "etcd-member"}
+	}
+	return nil
+}
+
+func (c config) in(elem ...string) string { return filepath.Join(append([]string{c.serve.Dir}, elem...)...) }
+
+func (c config) dataDir() string   { return c.in(bootstrapDir, "data") }
+func (c config) usersFile() string { return c.in(bootstrapDir, "users.json") }
+
+// root returns the files by which the guardian is etcd's root.
+func (c config) root() identity.Files {
+	return identity.Files{
+		Cert: filepath.Join(c.serve.TLSDir, "etcd-root.crt"),
+		Key:  filepath.Join(c.serve.TLSDir, "etcd-root.key"),
+		CA:   filepath.Join(c.serve.TLSDir, "etcd-ca.crt"),
+	}
+}
+
+// memberSpec returns the process of the bootstrap member. etcd's own check of changes is off there: it refuses each add for 5 s
+// after a promotion, which the guardian's own rules make needless while the cluster grows out of a single member.
+func (c config) memberSpec() process.Spec {
+	args := append(append([]string{}, c.member[1:]...),
+		"--name", plan.BootstrapName, "--data-dir", c.dataDir(), "--tls-dir", filepath.Join(c.serve.TLSDir, bootstrapDir),
+		"--listen-client", c.bootstrapClient, "--listen-peer", c.bootstrapPeer,
+		"--bootstrap", "--users", c.usersFile(), "--strict-reconfig-check=false", "--initial-cluster-token", "windlass",
+	)
+	return process.Spec{
+		Name: "etcd-" + plan.BootstrapName, Path: c.member[0], Args: args, LogFile: c.in(bootstrapDir, "etcd.log"),
+		Grace: memberGrace, FinalExits: []int{exitRemoved, exitUsage},
+	}
+}

@@ -1,0 +1,103 @@
+// Package service builds the etcd-guardian from its parts and runs it.
+package service
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/informer"
+	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/kit/reconcile"
+	"github.com/windlass-dev/windlass/kit/serve"
+	kitstore "github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/controller"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/members"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/server"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/store"
+)
+
+// Run runs the guardian until ctx ends. It serves before etcd is up: it is the one that starts it.
+func Run(ctx context.Context, args []string, stderr io.Writer) error {
+	cfg, err := parse(args, stderr)
+	if errors.Is(err, pflag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	log, err := cfg.serve.Logger(stderr)
+	if err != nil {
+		return err
+	}
+	p, err := serve.New(cfg.serve, log)
+	if err != nil {
+		return err
+	}
+	parts, err := build(cfg, p)
+	if err != nil {
+		return errors.Join(err, p.Close())
+	}
+	return p.Run(ctx, parts...)
+}
+
+// build makes the parts in the order in which they need each other.
+func build(cfg config, p *serve.Process) ([]func(context.Context) error, error) {
+	if err := os.MkdirAll(filepath.Dir(cfg.usersFile()), 0o700); err != nil {
+		return nil, err
+	}
+	if err := writeUsers(cfg.usersFile()); err != nil {
+		return nil, err
+	}
+	note, err := store.OpenNote(cfg.in(noteFile))
+	if err != nil {
+		return nil, err
+	}
+	root, err := cfg.root().ClientTLS("")
+	if err != nil {
+		return nil, err
+	}
+	conn, err := p.Dial("machine-api")
+	if err != nil {
+		return nil, err
+	}
+	machines, err := informer.New[*machinev1.Machine](conn, p.Log)
+	if err != nil {
+		return nil, err
+	}
+	sets, err := informer.New[*machinev1.ControlPlaneMachineSet](conn, p.Log)
+	if err != nil {
+		return nil, err
+	}
+	st := kitstore.New(p.Etcd, "/windlass/"+name+"/")
+	recorder := events.New(name, st, p.Validator, p.Log)
+	if err := recorder.Register(p.GRPC); err != nil {
+		return nil, err
+	}
+	supervisor := process.NewSupervisor(cfg.in("run"), p.Log)
+	records, client := store.NewRecords(st), members.New(root)
+	c := controller.New(controller.Config{
+		Members: client, Records: records, Note: note, BootstrapURL: cfg.bootstrapClient,
+		Bootstrap: controller.NewBootstrap(supervisor, cfg.memberSpec(), cfg.dataDir(), []string{cfg.in(endpointsFile)}, note, p.Log),
+		Machines:  machines, Sets: sets, MachineAPI: machinev1.NewMachineServiceClient(conn),
+		Events: recorder, Settings: cfg.settings, Now: time.Now, Log: p.Log,
+	})
+	etcdv1.RegisterQuorumServiceServer(p.GRPC, &server.Server{Controller: c, Records: records, Now: time.Now})
+	elector := reconcile.NewElector(p.Etcd, name, p.Address(), p.Log)
+	return []func(context.Context) error{
+		supervisor.Run, machines.Run, sets.Run, recorder.Run,
+		func(ctx context.Context) error { return elector.Run(ctx, c.Lead) },
+		func(ctx context.Context) error {
+			defer client.Close()
+			return c.Run(ctx)
+		},
+	}, nil
+}

@@ -1,0 +1,148 @@
+// Package join lets machines into the cluster: one-time tokens that are bound to a machine, and the certificates of its node.
+package join
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"sync"
+
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/services/machine-api/plan"
+)
+
+const (
+	keyRecord  = "join/key"
+	usedPrefix = "join/used/" // and the uid of the machine
+	keyBytes   = 32
+)
+
+var (
+	errBadToken  = errors.New("the token is not valid")
+	errOtherKeys = errors.New("the token was used already, with other keys")
+)
+
+// Tokens makes and checks the tokens with which machines join. A token is the machine's uid, a proof that only this service can make, and the hash
+// of the authority that the machine shall trust. Its methods may be called concurrently.
+type Tokens struct {
+	store     *store.Store
+	authority string   // hash of the authority of the cluster's services
+	endpoints []string // where machines join
+
+	mu  sync.Mutex
+	key []byte // read once; it never changes
+}
+
+// NewTokens returns the tokens whose records are in a service's store. authority is identity.Authority.Hash of the cluster's services, endpoints are the
+// addresses of the gateway.
+func NewTokens(st *store.Store, authority string, endpoints []string) *Tokens {
+	return &Tokens{store: st, authority: authority, endpoints: endpoints}
+}
+
+// For returns what a machine's instance joins the cluster with; the same each time.
+func (t *Tokens) For(ctx context.Context, m *machinev1.Machine) (*providerv1.Bootstrap, error) {
+	uid := m.GetMetadata().GetUid()
+	proof, err := t.proof(ctx, uid)
+	if err != nil {
+		return nil, err
+	}
+	return &providerv1.Bootstrap{Endpoints: t.endpoints, Token: uid + "." + proof + "." + t.authority, Role: plan.Role(m)}, nil
+}
+
+// Machine returns the uid of the machine that a token is for.
+func (t *Tokens) Machine(ctx context.Context, token string) (string, error) {
+	uid, rest, ok := strings.Cut(token, ".")
+	given, _, ok2 := strings.Cut(rest, ".")
+	if !ok || !ok2 || uid == "" {
+		return "", errBadToken
+	}
+	proof, err := t.proof(ctx, uid)
+	if err != nil {
+		return "", err
+	}
+	if subtle.ConstantTimeCompare([]byte(given), []byte(proof)) != 1 {
+		return "", errBadToken
+	}
+	return uid, nil
+}
+
+// Use notes that a machine's token was used with keys, given by their hash. The same keys may come again: the answer may have been lost. fresh is
+// false if they did.
+func (t *Tokens) Use(ctx context.Context, uid, keys string) (fresh bool, err error) {
+	_, err = t.store.Commit(ctx, store.Put(usedPrefix+uid, []byte(keys), 0))
+	if err == nil {
+		return true, nil
+	}
+	if !errors.Is(err, store.ErrExists) {
+		return false, err
+	}
+	return false, t.used(ctx, uid, keys)
+}
+
+// used returns an error unless a machine's token was used with those keys.
+func (t *Tokens) used(ctx context.Context, uid, keys string) error {
+	r, err := t.store.Get(ctx, usedPrefix+uid)
+	if errors.Is(err, store.ErrNotFound) {
+		return errBadToken
+	}
+	if err != nil {
+		return err
+	}
+	if string(r.Value) != keys {
+		return errOtherKeys
+	}
+	return nil
+}
+
+// Forget removes what was kept about a machine's token; the machine is gone.
+func (t *Tokens) Forget(ctx context.Context, uid string) error {
+	_, err := t.store.Commit(ctx, store.Delete(usedPrefix+uid, store.Whatever))
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+func (t *Tokens) proof(ctx context.Context, uid string) (string, error) {
+	key, err := t.secret(ctx)
+	if err != nil {
+		return "", err
+	}
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(uid))
+	return hex.EncodeToString(mac.Sum(nil)), nil
+}
+
+// secret returns the key of all proofs. Whoever needs it first makes it.
+func (t *Tokens) secret(ctx context.Context) ([]byte, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.key != nil {
+		return t.key, nil
+	}
+	r, err := t.store.Get(ctx, keyRecord)
+	if errors.Is(err, store.ErrNotFound) {
+		fresh := make([]byte, keyBytes)
+		if _, err := rand.Read(fresh); err != nil {
+			return nil, err
+		}
+		if _, err := t.store.Commit(ctx, store.Put(keyRecord, fresh, 0)); err != nil && !errors.Is(err, store.ErrExists) {
+			return nil, err
+		}
+		r, err = t.store.Get(ctx, keyRecord)
+		if err != nil {
+			return nil, err
+		}
+	} else if err != nil {
+		return nil, err
+	}
+	t.key = r.Value
+	return t.key, nil
+}
