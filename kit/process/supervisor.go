@@ -91,6 +91,9 @@ type Supervisor struct {
 	mu      sync.Mutex
 	keepers map[string]*keeper
 	session *session // nil unless Run is active
+
+	active     chan struct{} // closed once Run has been active
+	activeOnce sync.Once
 }
 
 // session is one activity of Run.
@@ -102,7 +105,7 @@ type session struct {
 
 // NewSupervisor returns a supervisor of runDir, which is made when Run starts. Nothing runs before Run.
 func NewSupervisor(runDir string, log *slog.Logger) *Supervisor {
-	return &Supervisor{dir: runDir, log: log, keepers: map[string]*keeper{}}
+	return &Supervisor{dir: runDir, log: log, keepers: map[string]*keeper{}, active: make(chan struct{})}
 }
 
 // Run keeps the wanted processes running until ctx ends, and then leaves them running. If another living
@@ -132,10 +135,14 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	return nil
 }
 
+// Active is closed once Run owns the run directory, so that Stop works.
+func (s *Supervisor) Active() <-chan struct{} { return s.active }
+
 func (s *Supervisor) begin(dir string, ss *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dir, s.session = dir, ss
+	s.activeOnce.Do(func() { close(s.active) })
 	for _, k := range s.keepers {
 		s.keep(k)
 	}

@@ -24,7 +24,8 @@ import (
 const (
 	idlePause  = time.Second            // between two looks when nothing is under way
 	busyPause  = 100 * time.Millisecond // when something is
-	quickPause = 20 * time.Millisecond  // while a voter that was told to stop is about to: then there is none to spare
+	quickPause = 20 * time.Millisecond  // while a voter that was told to stop is about to, since then there is none to spare, and
+	justActed  = time.Second            // so long after a change: its effect mostly shows soon
 	restPause  = 5 * time.Millisecond   // after a change, and at least between any two looks
 	probeLimit = time.Second            // a member that takes longer is not healthy; about one election
 	callLimit  = 3 * time.Second        // for a change of membership
@@ -179,6 +180,7 @@ func (c *Controller) look(ctx context.Context) time.Duration {
 	c.direct(view)
 	acted := c.act(ctx, o)
 	if acted {
+		c.memory.acted = c.Now()
 		c.direct(c.memory.freshen(view)) // a learner that was just added is started at once
 		return restPause
 	}
@@ -187,7 +189,10 @@ func (c *Controller) look(ctx context.Context) time.Duration {
 
 func (c *Controller) pause(o *Observation) time.Duration {
 	d := idlePause
-	if o.Plan.Busy {
+	switch {
+	case o.Plan.Busy && c.Now().Sub(c.memory.acted) < justActed:
+		d = quickPause
+	case o.Plan.Busy:
 		d = busyPause
 	}
 	for _, m := range o.View.Members {

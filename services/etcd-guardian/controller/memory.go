@@ -16,7 +16,8 @@ type memory struct {
 	members []store.NoteMember        // as listed last
 	answers map[uint64]members.Answer // by member
 	looked  time.Time
-	fresh   bool // whether the list of the last look was fresh
+	acted   time.Time // when something was changed last
+	fresh   bool      // whether the list of the last look was fresh
 
 	silent   map[uint64]time.Time
 	progress map[uint64]progress
@@ -24,7 +25,7 @@ type memory struct {
 	failures map[string]failure // by node
 	refused  bool               // the last add
 	records  store.State
-	recorded time.Time // when records were read
+	recorded time.Time            // when records were read
 	hooked   map[string]time.Time // when a machine's hooks were last changed; only hooks touches it
 	// bootstrap is why the bootstrap member is not started; nil if it is, or has left.
 	bootstrap error

@@ -90,7 +90,9 @@ func (c *config) complete() error {
 	return nil
 }
 
-func (c config) in(elem ...string) string { return filepath.Join(append([]string{c.serve.Dir}, elem...)...) }
+func (c config) in(elem ...string) string {
+	return filepath.Join(append([]string{c.serve.Dir}, elem...)...)
+}
 
 func (c config) dataDir() string   { return c.in(bootstrapDir, "data") }
 func (c config) usersFile() string { return c.in(bootstrapDir, "users.json") }

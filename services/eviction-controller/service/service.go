@@ -14,6 +14,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/store"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/windlass-dev/windlass/services/eviction-controller/controller"
 	"github.com/windlass-dev/windlass/services/eviction-controller/kinds"
@@ -41,7 +42,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	if p.Etcd == nil {
 		return errors.Join(errors.New("--etcd-endpoints is required at the first start"), p.Close())
 	}
-	parts, err := build(p, cfg)
+	parts, err := build(p, p.Etcd, cfg)
 	if err != nil {
 		return errors.Join(err, p.Close())
 	}
@@ -49,8 +50,8 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 }
 
 // build makes the parts and registers what they serve.
-func build(p *serve.Process, cfg config) ([]func(context.Context) error, error) {
-	st := store.New(p.Etcd, "/windlass/"+cfg.Name+"/")
+func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]func(context.Context) error, error) {
+	st := store.New(etcd, "/windlass/"+cfg.Name+"/")
 	tables := kinds.New(st, p.Validator, p.Log)
 	recorder := events.New(cfg.Name, st, p.Validator, p.Log)
 	conn, err := p.Dial(guardian)
@@ -61,7 +62,7 @@ func build(p *serve.Process, cfg config) ([]func(context.Context) error, error) 
 	awake := liveness.NewAwake()
 	tracker := liveness.New(awake.Now, cfg.grace)
 	control := controller.New(tables, tracker, permits, recorder, p.Log)
-	elector := reconcile.NewElector(p.Etcd, cfg.Name, p.Address(), p.Log)
+	elector := reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log)
 
 	nodes := server.NewNode(tables, tracker, permits)
 	nodev1.RegisterNodeAgentServiceServer(p.GRPC, server.NewAgent(tables, tracker, p.Log))

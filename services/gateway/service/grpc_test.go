@@ -325,12 +325,16 @@ func TestARestartOfABackendHoldsCallsBack(t *testing.T) {
 	}
 	w.stops["machine-api"]()
 	w.until(func() bool { return w.do("GET", "/readyz", nil, "", nil).StatusCode == http.StatusServiceUnavailable })
-	ended := make(chan error, 8)
+	ended, begun := make(chan error, 8), make(chan struct{}, 8)
 	for range cap(ended) {
-		go func() { ended <- get() }()
+		go func() {
+			begun <- struct{}{}
+			ended <- get()
+		}()
 	}
-	timer := time.NewTimer(700 * time.Millisecond) // the restart
-	<-timer.C
+	for range cap(begun) {
+		receive(t, begun)
+	}
 	w.start("machine-api", w.peers["machine-api"])
 	for range cap(ended) {
 		if err := <-ended; err != nil {

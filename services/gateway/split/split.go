@@ -61,13 +61,13 @@ func (s *Splitter) Run(ctx context.Context) error {
 	defer stop()
 	defer s.inner.Close()
 
-	ctx, cancel := context.WithCancel(ctx)
+	shaking, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for {
 		conn, err := s.inner.Accept()
 		switch {
 		case err == nil:
-			handshakes.Go(func() { s.sort(ctx, conn) })
+			handshakes.Go(func() { s.sort(shaking, conn) })
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, net.ErrClosed):

@@ -86,7 +86,7 @@ func (a *Agent) again(ctx context.Context, what string, session func(context.Con
 		}
 		if text := status.Convert(err).Message(); text != said {
 			said = text
-			a.cfg.Log.InfoContext(ctx, what+" broke off", "node", a.cfg.Node, "error", err)
+			a.cfg.Log.InfoContext(ctx, "stream broke off", "stream", what, "error", err)
 		}
 		timer := time.NewTimer(pause/2 + rand.N(pause))
 		select {

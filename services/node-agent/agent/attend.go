@@ -54,7 +54,7 @@ func (a *Agent) attend(ctx context.Context) error {
 }
 
 func (a *Agent) follow(ctx context.Context, r *etcdv1.AttendMemberResponse) error {
-	a.cfg.Log.InfoContext(ctx, "member ordered", "node", a.cfg.Node, "member", r.GetName(), "command", r.GetCommand())
+	a.cfg.Log.InfoContext(ctx, "member ordered", "member", r.GetName(), "command", r.GetCommand())
 	return a.cfg.Member.Follow(ctx, plan.Order{
 		Command: r.GetCommand(), Name: r.GetName(), InitialCluster: r.GetInitialCluster(), ClusterToken: r.GetInitialClusterToken(),
 	})

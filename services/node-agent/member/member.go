@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/google/renameio/v2"
 	"github.com/windlass-dev/windlass/kit/process"
@@ -104,7 +105,7 @@ func (m *Member) do(ctx context.Context, p plan.MemberPlan) error {
 		}
 	}
 	if p.Halt {
-		if err := m.supervisor.Stop(ctx, processName); err != nil {
+		if err := m.halt(ctx); err != nil {
 			return err
 		}
 	}
@@ -116,6 +117,23 @@ func (m *Member) do(ctx context.Context, p plan.MemberPlan) error {
 		return nil
 	}
 	return m.supervisor.Ensure(m.spec(*p.Run))
+}
+
+// halt ends the process. A supervisor that is about to begin is waited for.
+func (m *Member) halt(ctx context.Context) error {
+	for {
+		err := m.supervisor.Stop(ctx, processName)
+		if !errors.Is(err, process.ErrNotRunning) {
+			return err
+		}
+		timer := time.NewTimer(10 * time.Millisecond)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
+	}
 }
 
 // spec is the process of the member. Only what differs between members is said; everything else is etcd-member's own choice.

@@ -37,7 +37,7 @@ func (s *Store) Join(ctx context.Context, conn grpc.ClientConnInterface, token, 
 	for pause := firstPause; ; pause = min(2*pause, longPause) {
 		err := s.join(ctx, conn, &machinev1.JoinRequest{Token: token, AgentRequest: r.agent, EtcdServerRequest: r.server, EtcdPeerRequest: r.peer})
 		if err == nil {
-			log.InfoContext(ctx, "joined the cluster", "node", name)
+			log.InfoContext(ctx, "joined the cluster")
 			return s.Node()
 		}
 		if ctx.Err() != nil {
@@ -79,11 +79,11 @@ func (s *Store) Renew(ctx context.Context, conn grpc.ClientConnInterface, name s
 		for pause := firstPause; ; pause = min(2*pause, max(time.Until(expires)/20, longPause)) {
 			err := s.renew(ctx, conn, name)
 			if err == nil {
-				log.InfoContext(ctx, "certificates renewed", "node", name)
+				log.InfoContext(ctx, "certificates renewed")
 				break
 			}
 			if ctx.Err() == nil {
-				log.WarnContext(ctx, "certificates not renewed", "node", name, "expires", expires, "error", err)
+				log.WarnContext(ctx, "certificates not renewed", "expires", expires, "error", err)
 			}
 			if !sleep(ctx, pause) {
 				return nil

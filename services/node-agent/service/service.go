@@ -3,6 +3,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -80,14 +81,11 @@ func (i *instance) run(ctx context.Context) error {
 		m = member.New(member.Config{
 			Dir: filepath.Join(i.cfg.dir, "etcd"), Address: i.bootstrap.Address, Command: i.cfg.memberCommand,
 		}, i.supervisor, i.log)
-		// Before anybody is asked: the cluster may be waiting for this very member to answer. What does not work now is taken up by Attend.
-		if err := m.Resume(ctx); err != nil && !errors.Is(err, process.ErrNotRunning) {
-			i.log.WarnContext(ctx, "member not started from disk", "error", err)
-		}
 	}
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error { return i.supervisor.Run(running) })
 	group.Go(func() error {
+		i.resume(running, m)
 		err := i.speak(running, m)
 		if errors.Is(err, agent.ErrReboot) {
 			return errors.Join(i.halt(running), err)
@@ -99,6 +97,17 @@ func (i *instance) run(ctx context.Context) error {
 		return nil
 	}
 	return err
+}
+
+// resume has the member run as the disk says, before anybody is asked: the cluster may be waiting for this very member to answer. What does
+// not work now is taken up when the member is offered.
+func (i *instance) resume(ctx context.Context, m *member.Member) {
+	if m == nil {
+		return
+	}
+	if err := m.Resume(ctx); err != nil && ctx.Err() == nil {
+		i.log.WarnContext(ctx, "member not started from disk", "error", err)
+	}
 }
 
 // speak joins the cluster and then speaks for the node.
@@ -113,7 +122,7 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 		return err
 	}
 	defer conn.Close()
-	status, err := i.bootstrap.Status(node.Name, node.Address, i.boot)
+	status, err := i.bootstrap.Status(node.Name, cmp.Or(node.Address, i.bootstrap.Address), i.boot)
 	if err != nil {
 		return err
 	}

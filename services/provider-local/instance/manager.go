@@ -20,8 +20,10 @@ import (
 
 	"github.com/google/renameio/v2"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/kit/reconcile"
 )
 
 // States of an instance.
@@ -70,6 +72,7 @@ type Bootstrap struct {
 const (
 	instanceFile  = "instance.json"
 	bootstrapFile = "bootstrap.json"
+	workers       = 16 // instances that are started or erased at a time
 	firstHost     = 10 // addresses below belong to the control plane
 	lastHost      = 250
 )
@@ -87,14 +90,13 @@ type Config struct {
 type Manager struct {
 	cfg        Config
 	supervisor *process.Supervisor
+	loop       *reconcile.Loop // of provider ids; one step of one instance at a time
 
 	mu        sync.Mutex
 	instances map[string]*Instance // by provider id; the values are never modified, only replaced
 	failed    map[string]bool      // request tokens whose first call failed as asked
 	last      int                  // last part of the address given out last
 	changed   chan struct{}        // closed and replaced at each change
-	work      chan string          // provider ids with something to do; nil before Run
-	pending   []string             // such ids from before Run
 }
 
 // New returns a manager with the instances that are on disk. Nothing runs before Run.
@@ -103,6 +105,7 @@ func New(cfg Config) (*Manager, error) {
 		cfg: cfg, supervisor: process.NewSupervisor(filepath.Join(cfg.Dir, "run"), cfg.Log),
 		instances: map[string]*Instance{}, failed: map[string]bool{}, changed: make(chan struct{}), last: firstHost - 1,
 	}
+	m.loop = reconcile.NewLoop("instances", workers, m.settle, cfg.Log)
 	files, err := filepath.Glob(filepath.Join(cfg.Dir, "machines", "*", instanceFile))
 	if err != nil {
 		return nil, err
@@ -117,7 +120,7 @@ func New(cfg Config) (*Manager, error) {
 			return nil, fmt.Errorf("%s: %w", f, err)
 		}
 		m.instances[i.ProviderID] = &i
-		m.pending = append(m.pending, i.ProviderID)
+		m.loop.Add(i.ProviderID)
 		if a, err := netip.ParseAddr(i.Address); err == nil {
 			m.last = max(m.last, int(a.As4()[3]))
 		}
@@ -128,67 +131,53 @@ func New(cfg Config) (*Manager, error) {
 // Run brings every instance to where it shall be until ctx ends. The agents run on then.
 func (m *Manager) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	m.mu.Lock()
-	m.work = make(chan string, 1024)
-	pending := m.pending
-	m.pending = nil
-	m.mu.Unlock()
 	g.Go(func() error { return m.supervisor.Run(ctx) })
-	g.Go(func() error {
-		for {
-			select {
-			case id := <-m.work:
-				g.Go(func() error { return m.settle(ctx, id) })
-			case <-ctx.Done():
-				return nil
-			}
-		}
-	})
-	for _, id := range pending {
-		g.Go(func() error { return m.settle(ctx, id) })
+	select {
+	case <-m.supervisor.Active():
+		g.Go(func() error { return m.loop.Run(ctx) })
+	case <-ctx.Done():
 	}
 	return g.Wait()
 }
 
-// settle takes an instance from Creating to Running with its agent started, or from Deleting to gone.
-func (m *Manager) settle(ctx context.Context, id string) error {
+// settle takes an instance one step on its way from Creating to Running with its agent started, or from Deleting to gone, and returns when
+// the next step is due.
+func (m *Manager) settle(ctx context.Context, id string) (time.Time, error) {
 	i, err := m.Get(id, "")
-	if err != nil {
-		return nil // gone already
+	if errors.Is(err, ErrNotFound) {
+		return time.Time{}, nil
+	}
+	due := i.due()
+	if time.Now().Before(due) {
+		return due, nil
 	}
 	switch i.State {
 	case Creating:
-		if !sleep(ctx, time.Until(i.Created.Add(i.Spec.Latency.Create))) {
-			return nil
+		next, err := m.advance(id, Creating, Running)
+		if err != nil || next == nil {
+			return time.Time{}, err
 		}
-		if i, err = m.advance(id, Creating, Running); err != nil || i == nil {
-			return err
+		if time.Now().Before(next.due()) {
+			return next.due(), nil
 		}
-		if !sleep(ctx, i.Spec.Latency.Boot) {
-			return nil
-		}
-		return m.boot(i)
+		return time.Time{}, m.boot(next)
 	case Running:
-		return m.boot(i)
+		return time.Time{}, m.boot(i)
 	case Deleting:
-		if !sleep(ctx, time.Until(i.Deleted.Add(i.Spec.Latency.Delete))) {
-			return nil
-		}
-		return m.erase(ctx, i)
+		return time.Time{}, m.erase(ctx, i)
 	}
-	return nil
+	return time.Time{}, nil
 }
 
-// sleep waits for d and reports whether ctx still stands.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
+// due returns when the next step of an instance may be taken.
+func (i *Instance) due() time.Time {
+	switch i.State {
+	case Creating:
+		return i.Created.Add(i.Spec.Latency.Create)
+	case Running:
+		return i.Created.Add(i.Spec.Latency.Create + i.Spec.Latency.Boot)
 	}
+	return i.Deleted.Add(i.Spec.Latency.Delete)
 }
 
 // advance moves an instance from one state to the next; nil if it is no longer in that state.
@@ -249,13 +238,9 @@ func (m *Manager) boot(i *Instance) error {
 
 // erase ends everything of an instance, as if its power were cut, and forgets it.
 func (m *Manager) erase(ctx context.Context, i *Instance) error {
-	if err := m.supervisor.Signal(i.MachineName, 9); err == nil {
-		m.cfg.Log.DebugContext(ctx, "agent killed", "machine", i.MachineName)
-	}
+	// Nothing is lost by killing the agent: it runs nothing that outlives its machine. If it does not run, there is nothing to kill.
+	_ = m.supervisor.Signal(i.MachineName, unix.SIGKILL)
 	if err := m.supervisor.Stop(ctx, i.MachineName); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
 		return err
 	}
 	if err := process.KillAll(ctx, filepath.Join(m.dir(i), "run")); err != nil {
@@ -306,7 +291,7 @@ func (m *Manager) Create(token, machine, uid string, spec Spec, b Bootstrap) (*I
 	if err := m.store(i); err != nil {
 		return nil, err
 	}
-	m.enqueue(i.ProviderID)
+	m.loop.Add(i.ProviderID)
 	return i, nil
 }
 
@@ -360,15 +345,6 @@ func (m *Manager) freeAddress() (string, error) {
 	return "", ErrFull
 }
 
-// enqueue has Run settle an instance. The lock is held.
-func (m *Manager) enqueue(id string) {
-	if m.work == nil {
-		m.pending = append(m.pending, id)
-		return
-	}
-	m.work <- id
-}
-
 // Get returns an instance by its provider id, or by its request token if that is empty.
 func (m *Manager) Get(providerID, token string) (*Instance, error) {
 	m.mu.Lock()
@@ -407,7 +383,7 @@ func (m *Manager) Delete(providerID, token string) error {
 	if err := m.store(&next); err != nil {
 		return err
 	}
-	m.enqueue(i.ProviderID)
+	m.loop.Add(i.ProviderID)
 	return nil
 }
 

@@ -147,8 +147,13 @@ func (c *Client) write(ctx context.Context, k Kind, m resource.Method, o resourc
 
 // Patch changes parts of an object. contentType says of which kind the patch is, see kit/manifest.
 func (c *Client) Patch(ctx context.Context, k Kind, namespace, name, contentType string, patch []byte, dryRun bool) (resource.Object, error) {
+	return c.PatchPart(ctx, k, namespace, name, "", contentType, patch, dryRun)
+}
+
+// PatchPart is Patch for a part of an object that has rights of its own: subresource is "status", or "" for the object.
+func (c *Client) PatchPart(ctx context.Context, k Kind, namespace, name, subresource, contentType string, patch []byte, dryRun bool) (resource.Object, error) {
 	return c.object(ctx, k, resource.Patch, fields{
-		"namespace": namespace, "name": name, "dry_run": dry(dryRun),
+		"namespace": namespace, "name": name, "dry_run": dry(dryRun), "subresource": subresource,
 		"patch": proto.Message(&httpbody.HttpBody{ContentType: contentType, Data: patch}),
 	})
 }

@@ -25,14 +25,18 @@ var programs = map[string]program{
 	"machine-api": {
 		port: 7101, etcd: true, peers: []string{"eviction-controller", "provider-local", "etcd-guardian"},
 		flags: func(c *Cluster, _ string) []string {
-			return []string{"--pki", c.Dir("pki"), "--gateway", c.Gateway(), "--certificate-lifetime", (c.lifetime()).String()}
+			return []string{"--pki", c.Dir("pki"), "--gateway", c.Gateway(), "--certificate-lifetime", c.lifetime().String(), "--infrastructure-name", c.Name, "--platform", "Local"}
 		},
 	},
 	"hook-broker": {port: 7102, etcd: true, peers: []string{"machine-api"}},
 	"etcd-guardian": {
 		port: 7103, etcd: true, peers: []string{"machine-api", "eviction-controller"},
 		flags: func(c *Cluster, executable string) []string {
-			return []string{"--bootstrap-host", c.BootstrapHost(), "--windlass", executable}
+			return []string{
+				"--bootstrap-client", fmt.Sprintf("https://%s:2379", c.BootstrapHost()),
+				"--bootstrap-peer", fmt.Sprintf("https://%s:2380", c.BootstrapHost()),
+				"--member-command", executable + ",serve,etcd-member",
+			}
 		},
 	},
 	"eviction-controller": {port: 7104, etcd: true, peers: []string{"etcd-guardian", "machine-api"}},

@@ -9,17 +9,25 @@ import (
 	"slices"
 	"strings"
 
+	etcdguardian "github.com/windlass-dev/windlass/services/etcd-guardian/service"
 	etcdmember "github.com/windlass-dev/windlass/services/etcd-member/service"
 	evictioncontroller "github.com/windlass-dev/windlass/services/eviction-controller/service"
 	gateway "github.com/windlass-dev/windlass/services/gateway/service"
+	hookbroker "github.com/windlass-dev/windlass/services/hook-broker/service"
+	machineapi "github.com/windlass-dev/windlass/services/machine-api/service"
+	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
 	providerlocal "github.com/windlass-dev/windlass/services/provider-local/service"
 )
 
 // runs is the entry of every program: its service.Run.
 var runs = map[string]func(ctx context.Context, args []string, stderr io.Writer) error{
+	"etcd-guardian":       etcdguardian.Run,
 	"etcd-member":         etcdmember.Run,
 	"eviction-controller": evictioncontroller.Run,
 	"gateway":             gateway.Run,
+	"hook-broker":         hookbroker.Run,
+	"machine-api":         machineapi.Run,
+	"node-agent":          nodeagent.Run,
 	"provider-local":      providerlocal.Run,
 }
 

@@ -176,29 +176,17 @@ func stopAll(ctx context.Context, dir string, log *slog.Logger, tell func(string
 	}
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
+	select {
+	case <-s.Active():
+	case err := <-done:
+		return err
+	}
 	g, stopping := errgroup.WithContext(ctx)
 	for _, name := range names {
 		tell(name)
-		g.Go(func() error { return stopOne(stopping, s, name) })
+		g.Go(func() error { return s.Stop(stopping, name) })
 	}
 	err = g.Wait()
 	cancel()
 	return errors.Join(err, <-done)
-}
-
-// stopOne stops a process once the supervisor has its lock.
-func stopOne(ctx context.Context, s *process.Supervisor, name string) error {
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := s.Stop(ctx, name)
-		if !errors.Is(err, process.ErrNotRunning) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-tick.C:
-		}
-	}
 }

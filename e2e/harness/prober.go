@@ -1,0 +1,258 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+)
+
+const (
+	probeEvery = 100 * time.Millisecond
+	// probePatience is for the answer of one member. One that is alive answers within a few milliseconds; a host with two cores that runs
+	// a whole cluster and its test may need more.
+	probePatience = 800 * time.Millisecond
+	// silences is how many probes in a row a member must leave without an answer to count as down. One whose port is closed is down at once.
+	silences = 2
+)
+
+// Prober asks each voter by itself, ten times a second, from outside: past Windlass and past etcd's own agreement. It holds against Windlass what it
+// promises: there are never fewer healthy voters than a majority, and never two down, by its own doing. Those that the test stopped count
+// as healthy until they were seen alive again.
+type Prober struct {
+	c    *Cluster
+	root *Members
+	stop context.CancelFunc
+	done chan struct{}
+
+	mu         sync.Mutex
+	list       []*etcdserverpb.Member
+	silent     map[uint64]int
+	samples    int
+	lowest     Sample
+	longest    time.Duration // between two samples
+	violations []string
+}
+
+// Sample is what one probe saw.
+type Sample struct {
+	At       time.Time
+	Voters   int
+	Healthy  int
+	Majority int
+	Down     []string // names of those that Windlass itself has to answer for
+	Excused  []string
+}
+
+// String is for the texts of failures.
+func (s Sample) String() string {
+	return fmt.Sprintf("%s: %d of %d voters healthy, a majority is %d; down: %v; stopped by the test: %v",
+		s.At.Format("15:04:05.000"), s.Healthy, s.Voters, s.Majority, s.Down, s.Excused)
+}
+
+// Probe starts a prober. It stops with Check, or when the test ends.
+func (c *Cluster) Probe() *Prober {
+	c.t.Helper()
+	root, err := c.Root()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &Prober{c: c, root: root, stop: cancel, done: make(chan struct{}), list: c.mustMembers(), silent: map[uint64]int{}}
+	go p.run(ctx)
+	c.t.Cleanup(p.end)
+	return p
+}
+
+func (p *Prober) end() {
+	p.stop()
+	<-p.done
+	p.root.Close()
+}
+
+// Check stops the prober and fails the test if Windlass broke its promise.
+func (p *Prober) Check() {
+	t := p.c.t
+	t.Helper()
+	p.end()
+	const shown = 10
+	for i, v := range p.violations {
+		if i == shown {
+			t.Errorf("… and %d more", len(p.violations)-shown)
+			break
+		}
+		t.Error(v)
+	}
+	if p.samples == 0 {
+		t.Error("nothing was probed")
+	}
+	t.Logf("%d probes, the longest pause between two %s; the fewest healthy voters were at %s", p.samples, p.longest.Round(time.Millisecond), p.lowest)
+}
+
+func (p *Prober) run(ctx context.Context) {
+	defer close(p.done)
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		s, ok := p.sample(ctx)
+		if !ok || ctx.Err() != nil {
+			continue
+		}
+		p.judge(s)
+		p.longest = max(p.longest, s.At.Sub(last))
+		last = s.At
+	}
+}
+
+// sample asks all members at once: each for a sign of life, and for the list of members.
+func (p *Prober) sample(ctx context.Context) (Sample, bool) {
+	ctx, cancel := context.WithTimeout(ctx, probePatience)
+	defer cancel()
+	at := time.Now()
+	before := p.list
+	errs := make([]error, len(before))
+	lists := make([][]*etcdserverpb.Member, len(before))
+	var group sync.WaitGroup
+	for i, e := range before {
+		group.Go(func() { lists[i], errs[i] = p.ask(ctx, e) })
+	}
+	group.Wait()
+	now := newest(lists)
+	if now == nil {
+		now = before // no majority, so nobody can have changed it
+	}
+	s := Sample{At: at}
+	for i, e := range before {
+		if gone(e, now) || e.GetIsLearner() {
+			delete(p.silent, e.GetID())
+			continue
+		}
+		p.count(&s, e, errs[i])
+	}
+	s.Majority = s.Voters/2 + 1
+	p.list = now
+	p.root.Forget(now)
+	return s, s.Voters > 0
+}
+
+// ask returns nil errors for a member that serves. The list is only there if the member has a majority behind it.
+func (p *Prober) ask(ctx context.Context, e *etcdserverpb.Member) ([]*etcdserverpb.Member, error) {
+	if len(e.GetClientURLs()) == 0 {
+		return nil, errors.New("it has no address")
+	}
+	c, err := p.root.Only(e.GetClientURLs()[0])
+	if err != nil {
+		return nil, err
+	}
+	var list []*etcdserverpb.Member
+	var group sync.WaitGroup
+	group.Go(func() {
+		if got, err := c.MemberList(ctx); err == nil {
+			list = got.Members
+		}
+	})
+	_, err = c.Get(ctx, "/windlass/elections/", clientv3.WithPrefix(), clientv3.WithSerializable(), clientv3.WithCountOnly())
+	group.Wait()
+	return list, err
+}
+
+// newest returns the list that names the most recently added members; of lists with a majority behind them they differ for moments only.
+func newest(lists [][]*etcdserverpb.Member) []*etcdserverpb.Member {
+	for _, l := range lists {
+		if l != nil {
+			return l
+		}
+	}
+	return nil
+}
+
+func gone(e *etcdserverpb.Member, list []*etcdserverpb.Member) bool {
+	return !slices.ContainsFunc(list, func(o *etcdserverpb.Member) bool { return o.GetID() == e.GetID() })
+}
+
+func (p *Prober) count(s *Sample, e *etcdserverpb.Member, err error) {
+	s.Voters++
+	excused := p.excused(e.GetName(), err == nil, s.At)
+	switch {
+	case err == nil:
+		p.silent[e.GetID()] = 0
+		s.Healthy++
+		return
+	case closed(err):
+		p.silent[e.GetID()] = silences
+	default:
+		p.silent[e.GetID()]++
+	}
+	switch {
+	case excused:
+		s.Excused = append(s.Excused, e.GetName())
+	case p.silent[e.GetID()] < silences:
+		s.Healthy++
+	default:
+		s.Down = append(s.Down, fmt.Sprintf("%s (%v)", e.GetName(), err))
+	}
+}
+
+// closed reports whether nobody listens at the member's address.
+func closed(err error) bool {
+	return status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "connection refused")
+}
+
+// excused reports whether the test stopped a member that was not seen alive since.
+func (p *Prober) excused(name string, alive bool, at time.Time) bool {
+	s := p.c.site
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	since, ok := s.stopped[name]
+	if ok && alive && since.Before(at) {
+		delete(s.stopped, name)
+		return false
+	}
+	return ok
+}
+
+func (p *Prober) judge(s Sample) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.samples == 0 || s.Healthy < p.lowest.Healthy {
+		p.lowest = s
+	}
+	p.samples++
+	if len(s.Down) >= 2 {
+		p.violations = append(p.violations, "two voters are down by Windlass' own doing at "+s.String())
+	}
+	if len(s.Down) > 0 && s.Voters-len(s.Down) < s.Majority {
+		p.violations = append(p.violations, "fewer healthy voters than a majority by Windlass' own doing at "+s.String())
+	}
+}
+
+// urlsOfQuorum returns the members' client addresses as the guardian tells them.
+func urlsOfQuorum(q *etcdv1.Quorum) []string {
+	urls := map[string]bool{}
+	for _, u := range q.GetEndpoints() {
+		urls[u] = true
+	}
+	for _, m := range q.GetMembers() {
+		for _, u := range m.GetClientUrls() {
+			urls[u] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(urls))
+}

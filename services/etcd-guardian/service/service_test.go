@@ -1,0 +1,232 @@
+package service_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
+)
+
+func stable(names ...string) func(q *etcdv1.Quorum) bool {
+	return func(q *etcdv1.Quorum) bool {
+		if q.GetPhase() != "Stable" || int(q.GetVoters()) != len(names) || q.GetHealthyVoters() != q.GetVoters() || q.GetPermit() != nil || !q.GetBootstrapRetired() {
+			return false
+		}
+		for i, m := range q.GetMembers() {
+			if m.GetName() != names[i] && !has(q, names[i]) {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+func has(q *etcdv1.Quorum, name string) bool {
+	for _, m := range q.GetMembers() {
+		if m.GetName() == name {
+			return true
+		}
+	}
+	return false
+}
+
+// awaitHook waits until a machine has or has not our hook.
+func (c *cluster) awaitHook(name string, want bool) {
+	c.t.Helper()
+	c.await(fmt.Sprintf("hook of %s: %v", name, want), func() bool {
+		m, ok := c.machines.Lookup("openshift-machine-api", name)
+		return ok && hooked(m) == want
+	})
+}
+
+func (c *cluster) await(what string, holds func() bool) {
+	c.t.Helper()
+	end := time.Now().Add(limit)
+	for !holds() {
+		if time.Now().After(end) {
+			c.t.Fatalf("%s did not come about within %s", what, limit)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func hooked(m *machinev1.Machine) bool {
+	for _, h := range m.GetSpec().GetLifecycleHooks().GetPreDrain() {
+		if h.GetName() == "EtcdQuorumOperator" && h.GetOwner() == "clusteroperator/etcd" {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *cluster) deleteMachine(name string) {
+	c.t.Helper()
+	_, err := c.machines.Delete(c.t.Context(), "openshift-machine-api", name, nil)
+	c.check(err)
+}
+
+// drop lets a machine go whose hook is gone.
+func (c *cluster) drop(a *agent) {
+	c.t.Helper()
+	a.end()
+	_, err := c.machines.Modify(c.t.Context(), resource.Key{Namespace: "openshift-machine-api", Name: a.name}, func(m *machinev1.Machine) error {
+		m.Metadata.Finalizers = nil
+		return nil
+	})
+	c.check(err)
+}
+
+func TestTheQuorumMovesOntoTheMachinesAndOutlivesThem(t *testing.T) {
+	c := newCluster(t)
+	c.startGuardian()
+	_, took := c.until("a bootstrap member that answers", func(q *etcdv1.Quorum) bool { return q.GetHealthyVoters() == 1 })
+	t.Logf("bootstrap member: %s", took)
+	w := c.startWriter()
+	agents := map[string]*agent{}
+	begin := time.Now()
+	for _, name := range []string{"m0", "m1", "m2"} {
+		agents[name] = c.newMachine(name)
+	}
+	c.until("the pivot", stable("m0", "m1", "m2"))
+	t.Logf("pivot: %s, longest write %s", time.Since(begin), w.gap())
+	for name := range agents {
+		c.awaitHook(name, true)
+	}
+
+	q, _ := c.until("a leader", func(q *etcdv1.Quorum) bool { return leaderOf(q) != "" })
+	old := leaderOf(q)
+	begin = time.Now()
+	c.deleteMachine(old)
+	agents["m3"] = c.newMachine("m3")
+	c.awaitHook(old, false)
+	t.Logf("replacement of the leader: %s until its hook was gone, longest write %s", time.Since(begin), w.gap())
+	c.until("three voters without "+old, func(q *etcdv1.Quorum) bool { return stable("m3")(three(q)) && q.GetVoters() == 3 && !has(q, old) })
+	c.drop(agents[old])
+
+	var rest []string
+	for _, name := range []string{"m0", "m1", "m2"} {
+		if name != old {
+			rest = append(rest, name)
+		}
+	}
+	begin = time.Now()
+	for _, name := range rest {
+		c.deleteMachine(name)
+	}
+	agents["m4"], agents["m5"] = c.newMachine("m4"), c.newMachine("m5")
+	for _, name := range rest {
+		c.awaitHook(name, false)
+	}
+	c.until("three new voters", stable("m3", "m4", "m5"))
+	t.Logf("two replacements at once: %s, longest write %s", time.Since(begin), w.gap())
+	w.verify(t)
+	t.Logf("what was done:\n%s", c.actions())
+}
+
+// actions returns what the guardian did, one line each.
+func (c *cluster) actions() string {
+	var out strings.Builder
+	for line := range strings.Lines(c.guardianLog.String()) {
+		var l struct {
+			Time, Msg, Action, Member, Machine string
+			Elapsed                            int `json:"elapsed_ms"`
+		}
+		if json.Unmarshal([]byte(line), &l) == nil && l.Msg == "done" {
+			at, _ := time.Parse(time.RFC3339Nano, l.Time)
+			fmt.Fprintf(&out, "%s %-16s %s %s (%d ms)\n", at.Format("05.000"), l.Action, l.Member, l.Machine, l.Elapsed)
+		}
+	}
+	return out.String()
+}
+
+// three cuts a quorum down to what stable compares when only one name matters.
+func three(q *etcdv1.Quorum) *etcdv1.Quorum {
+	out := &etcdv1.Quorum{Phase: q.GetPhase(), Voters: 1, HealthyVoters: 1 - (q.GetVoters() - q.GetHealthyVoters()), Permit: q.GetPermit(), BootstrapRetired: q.GetBootstrapRetired()}
+	for _, m := range q.GetMembers() {
+		if m.GetName() == "m3" {
+			out.Members = append(out.Members, m)
+		}
+	}
+	return out
+}
+
+func leaderOf(q *etcdv1.Quorum) string {
+	for _, m := range q.GetMembers() {
+		if m.GetLeader() {
+			return m.GetName()
+		}
+	}
+	return ""
+}
+
+func TestKilledAtEveryActionTheGuardianGoesOn(t *testing.T) {
+	c := newCluster(t)
+	c.startGuardian()
+	c.until("a bootstrap member that answers", func(q *etcdv1.Quorum) bool { return q.GetHealthyVoters() == 1 })
+	w := c.startWriter()
+	agents := map[string]*agent{}
+	for _, name := range []string{"m0", "m1", "m2"} {
+		agents[name] = c.newMachine(name)
+	}
+	// Killed when it has done something, however little, until everything is done.
+	kills := c.killAfterEachAction(stable("m0", "m1", "m2"))
+	t.Logf("pivot with the guardian killed %d times, longest write %s", kills, w.gap())
+	c.deleteMachine("m1")
+	agents["m3"] = c.newMachine("m3")
+	kills = c.killAfterEachAction(stable("m0", "m2", "m3"))
+	c.awaitHook("m1", false)
+	t.Logf("replacement with the guardian killed %d times, longest write %s", kills, w.gap())
+	w.verify(t)
+	t.Logf("what was done:\n%s", c.actions())
+}
+
+// killAfterEachAction kills and starts the guardian as soon as its log tells of an action that it was not killed after yet, until
+// the quorum is as wanted.
+func (c *cluster) killAfterEachAction(done func(*etcdv1.Quorum) bool) int {
+	c.t.Helper()
+	killed := map[string]bool{}
+	for line := range strings.Lines(c.actions()) {
+		killed[actionOf(line)] = true
+	}
+	before := len(killed)
+	for {
+		asked := time.Time{}
+		finished, another := false, ""
+		c.await("another action, or the end", func() bool {
+			for line := range strings.Lines(c.actions()) {
+				if a := actionOf(line); !killed[a] {
+					another = a
+					return true
+				}
+			}
+			if time.Since(asked) > 50*time.Millisecond {
+				asked = time.Now()
+				ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
+				defer cancel()
+				q, err := c.quorum.GetQuorum(ctx, &etcdv1.GetQuorumRequest{}, grpc.WaitForReady(true))
+				finished = err == nil && done(q)
+			}
+			return finished
+		})
+		if finished {
+			return len(killed) - before
+		}
+		killed[another] = true
+		c.killGuardian()
+		c.startGuardian()
+	}
+}
+
+// actionOf returns what a line of actions tells, without its times.
+func actionOf(line string) string {
+	f := strings.Fields(line)
+	return strings.Join(f[1:min(3, len(f))], " ")
+}

@@ -1,0 +1,188 @@
+package plan
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+	"pgregory.net/rapid"
+)
+
+// outcome is what a test looks at of a DrainPlan.
+type outcome struct {
+	Phase, Message, Permit string
+	Ask, Release, Gone     bool
+	Wake                   time.Duration // from now; 0 means never
+	Actions, HeldBack      []string
+}
+
+func outcomeOf(p DrainPlan) outcome {
+	o := outcome{
+		Phase: p.Status.GetPhase(), Message: p.Status.GetMessage(), Permit: permitCondition(&nodev1.Drain{Status: p.Status}).GetStatus(),
+		Ask: p.Ask, Release: p.Release, Gone: p.Gone,
+	}
+	if !p.Wake.IsZero() {
+		o.Wake = p.Wake.Sub(now())
+	}
+	for _, a := range p.Actions {
+		o.Actions = append(o.Actions, a.GetAction())
+	}
+	for _, h := range p.HeldBack {
+		o.HeldBack = append(o.HeldBack, h.GetAction()+": "+h.GetReason())
+	}
+	return o
+}
+
+func TestDrain(t *testing.T) {
+	const asks, cordons, empty = "asks for the disruption permit", "makes the node unschedulable", "no pods are on this node: nothing had to leave"
+	for _, tc := range []struct {
+		name string
+		view DrainView
+		want outcome
+	}{
+		{
+			"a worker is cordoned at once",
+			DrainView{Drain: newDrain("x", ""), Node: newNode()},
+			outcome{Phase: Draining, Message: cordons, Actions: []string{"CordonNode"}},
+		},
+		{
+			"a drain waits until the node is unschedulable",
+			DrainView{Drain: newDrain("x", Draining), Node: newNode()},
+			outcome{Phase: Draining, Message: cordons, Actions: []string{"CordonNode"}},
+		},
+		{
+			"an unschedulable node without pods is drained",
+			DrainView{Drain: newDrain("x", Draining), Node: newNode(unschedulable)},
+			outcome{Phase: Succeeded, Message: empty},
+		},
+		{
+			"a node that a user cordoned is still held by the drain before it counts as drained",
+			DrainView{Drain: newDrain("x", ""), Node: newNode(unschedulable)},
+			outcome{Phase: Draining, Message: cordons, Actions: []string{"CordonNode"}},
+		},
+		{
+			"there is nothing to drain without a node",
+			DrainView{Drain: newDrain("x", "")},
+			outcome{Phase: Succeeded, Message: "there is no such node, so there is nothing to drain"},
+		},
+		{
+			"a drain that ended stays as it is",
+			DrainView{Drain: newDrain("x", Succeeded), Node: newNode()},
+			outcome{Phase: Succeeded},
+		},
+		{
+			"a control-plane node is not touched before the permit",
+			DrainView{Drain: newDrain("x", ""), Node: newNode(controlPlane)},
+			outcome{Phase: Pending, Message: asks, Permit: "Unknown", Ask: true, Actions: []string{"AcquireDisruptionPermit"}},
+		},
+		{
+			"a refused permit is told and asked for again",
+			DrainView{Drain: newDrain("x", Pending, permit("Unknown")), Node: newNode(controlPlane), Permit: Refused, Why: "guardian holds it for b"},
+			outcome{
+				Phase: Pending, Message: "waits for the disruption permit: guardian holds it for b", Permit: "Unknown", Wake: time.Second,
+				HeldBack: []string{"CordonNode: guardian holds it for b"},
+			},
+		},
+		{
+			"a granted permit lets the drain begin",
+			DrainView{Drain: newDrain("x", Pending, permit("Unknown")), Node: newNode(controlPlane), Permit: Granted},
+			outcome{Phase: Draining, Message: cordons, Permit: "True", Actions: []string{"CordonNode"}},
+		},
+		{
+			"a control-plane node without a voter needs no permit",
+			DrainView{Drain: newDrain("x", Pending, permit("Unknown")), Node: newNode(controlPlane), Permit: NotNeeded},
+			outcome{Phase: Draining, Message: cordons, Permit: "False", Actions: []string{"CordonNode"}},
+		},
+		{
+			"with the permit a control-plane node is drained as any other",
+			DrainView{Drain: newDrain("x", Draining, permit("True")), Node: newNode(controlPlane, unschedulable)},
+			outcome{Phase: Succeeded, Message: empty, Permit: "True"},
+		},
+		{
+			"a drain of a worker ends without a word to the guardian",
+			DrainView{Drain: newDrain("x", Succeeded, deleting), Node: newNode(unschedulable)},
+			outcome{Phase: Succeeded, Gone: true},
+		},
+		{
+			"a drain that has the permit gives it back at its end, also when the node is gone",
+			DrainView{Drain: newDrain("x", Succeeded, permit("True"), deleting)},
+			outcome{Phase: Succeeded, Permit: "True", Gone: true, Release: true, Actions: []string{"ReleaseDisruptionPermit"}},
+		},
+		{
+			"a drain that may have the permit gives it back, too",
+			DrainView{Drain: newDrain("x", Pending, permit("Unknown"), deleting), Node: newNode(controlPlane)},
+			outcome{Phase: Pending, Permit: "Unknown", Gone: true, Release: true, Actions: []string{"ReleaseDisruptionPermit"}},
+		},
+		{
+			"the permit stays while another drain of the node uses it",
+			DrainView{
+				Drain: newDrain("x", Succeeded, permit("True"), deleting), Node: newNode(controlPlane),
+				Others: []*nodev1.Drain{newDrain("y", Draining, permit("True"))},
+			},
+			outcome{Phase: Succeeded, Permit: "True", Gone: true},
+		},
+		{
+			"the permit stays while a reboot of the node uses it",
+			DrainView{Drain: newDrain("x", Succeeded, permit("True"), deleting), Node: newNode(controlPlane, annotated(RebootOf, "boot-1"))},
+			outcome{Phase: Succeeded, Permit: "True", Gone: true},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tc.view.Now = now()
+			before := proto.Clone(tc.view.Drain)
+			got := outcomeOf(Drain(tc.view))
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("Drain (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(before, tc.view.Drain, protocmp.Transform()); diff != "" {
+				t.Errorf("Drain modified its view:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestDrainOfControlPlane plays the guardian with any answers: the node is never held before the permit was granted or found needless, a
+// permit that may be held is given back exactly once, and the drain ends when the guardian lets it.
+func TestDrainOfControlPlane(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		answers := rapid.SliceOfN(rapid.SampledFrom([]Answer{Granted, NotNeeded, Refused, Refused}), 1, 8).Draw(t, "answers")
+		node, drain, allowed := newNode(controlPlane), newDrain("x", ""), false
+		step := func(answer Answer) DrainPlan {
+			p := Drain(DrainView{Now: now(), Drain: drain, Node: node, Permit: answer, Why: "busy"})
+			drain.Status = p.Status
+			if Holds(drain) && !allowed {
+				t.Fatalf("the node is held in phase %s, before the permit", drain.Status.GetPhase())
+			}
+			SetUnschedulable(node, len(HeldBy(node, []*nodev1.Drain{drain})) > 0)
+			return p
+		}
+		asked := false
+		for _, answer := range answers {
+			if p := step(NotAsked); p.Ask {
+				asked = true
+				allowed = allowed || answer != Refused
+				step(answer)
+			}
+		}
+		if allowed {
+			for range 3 {
+				step(NotAsked)
+			}
+			if drain.Status.GetPhase() != Succeeded {
+				t.Fatalf("allowed, and the phase is %s", drain.Status.GetPhase())
+			}
+		}
+		deleting(drain)
+		p := Drain(DrainView{Now: now(), Drain: drain, Node: node})
+		needless := permitCondition(drain).GetStatus() == "False"
+		if !p.Gone || p.Release != (asked && !needless) {
+			t.Fatalf("at the end gone %v, release %v; asked %v, needless %v", p.Gone, p.Release, asked, needless)
+		}
+		if len(HeldBy(node, []*nodev1.Drain{drain})) != 0 {
+			t.Fatal("a drain that is being deleted holds the node")
+		}
+	})
+}

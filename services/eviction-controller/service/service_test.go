@@ -1,0 +1,641 @@
+package service
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/manifest"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/serve"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/genproto/googleapis/api/httpbody"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
+)
+
+func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
+
+// cluster is a running eviction-controller with its guardian.
+type cluster struct {
+	t         *testing.T
+	authority *identity.Authority
+	address   string
+	auditLog  string
+	guardian  *guard
+	stop      func()
+}
+
+// guard keeps the permit as the guardian does; a test may have somebody else hold it.
+type guard struct {
+	etcdv1.UnimplementedQuorumServiceServer
+	mu   sync.Mutex
+	held string // name of the machine or node
+}
+
+func (g *guard) AcquireDisruptionPermit(_ context.Context, r *etcdv1.AcquireDisruptionPermitRequest) (*etcdv1.DisruptionPermit, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.held != "" && g.held != r.GetMachine().GetName() {
+		return nil, rpcerr.HeldByOther("quorum/permit", "somebody holds it for "+g.held)
+	}
+	g.held = r.GetMachine().GetName()
+	return &etcdv1.DisruptionPermit{Machine: r.GetMachine(), Reason: r.GetReason(), Held: true}, nil
+}
+
+func (g *guard) ReleaseDisruptionPermit(_ context.Context, r *etcdv1.ReleaseDisruptionPermitRequest) (*etcdv1.ReleaseDisruptionPermitResponse, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.held == r.GetMachine().GetName() {
+		g.held = ""
+	}
+	return &etcdv1.ReleaseDisruptionPermitResponse{}, nil
+}
+
+func (g *guard) set(holder string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.held = holder
+}
+
+func (g *guard) holder() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.held
+}
+
+func (c *cluster) files(r identity.Request) identity.Files {
+	c.t.Helper()
+	dir := c.t.TempDir()
+	cert, key, err := c.authority.Issue(r)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	f := identity.Files{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}
+	for path, data := range map[string][]byte{f.Cert: cert, f.Key: key, f.CA: c.authority.PEM()} {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	return f
+}
+
+func service(name string) identity.Request {
+	return identity.Request{CommonName: name, URI: identity.ServiceURI(name), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true}
+}
+
+func (c *cluster) startGuardian() string {
+	c.t.Helper()
+	settings, err := c.files(service(guardian)).ServerTLS(tls.RequireAndVerifyClientCert)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	s := grpc.NewServer(grpc.Creds(credentials.NewTLS(settings)))
+	etcdv1.RegisterQuorumServiceServer(s, c.guardian)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	go func() { _ = s.Serve(l) }()
+	c.t.Cleanup(s.Stop)
+	return l.Addr().String()
+}
+
+// start runs the service over the embedded etcd, with real certificates and its real interceptors.
+func start(t *testing.T, grace time.Duration) *cluster {
+	t.Helper()
+	authority, err := identity.NewAuthority("windlass", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{t: t, authority: authority, guardian: &guard{}}
+	cfg := config{grace: grace, Config: serve.Config{
+		Name: "eviction-controller", Listen: "127.0.0.1:0", Dir: t.TempDir(),
+		TLSDir: filepath.Dir(c.files(service("eviction-controller")).Cert), Peers: map[string]string{guardian: c.startGuardian()},
+	}}
+	c.auditLog = filepath.Join(cfg.Dir, "audit.log")
+	p, err := serve.New(cfg.Config, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := etcdtest.Client(t)
+	if _, err := client.Delete(t.Context(), "/windlass/", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	parts, err := build(p, client, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.address = p.Address()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx, parts...) }()
+	c.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	t.Cleanup(c.stop)
+	return c
+}
+
+func (c *cluster) dial(r identity.Request) *grpc.ClientConn {
+	c.t.Helper()
+	settings, err := c.files(r).ClientTLS("127.0.0.1")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	conn, err := grpc.NewClient(c.address, grpc.WithTransportCredentials(credentials.NewTLS(settings)),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func (c *cluster) admin() *grpc.ClientConn {
+	return c.dial(identity.Request{CommonName: "alice", URI: identity.UserURI("alice"), Organizations: []string{identity.GroupMasters}, Client: true})
+}
+
+func (c *cluster) node(name string) *grpc.ClientConn {
+	return c.dial(identity.Request{CommonName: name, URI: identity.NodeURI(name), Client: true})
+}
+
+// await looks until f returns "" or the test has waited for too long.
+func await(t *testing.T, f func() string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		missing := f()
+		if missing == "" {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			t.Fatalf("waited in vain: %s", missing)
+		}
+	}
+}
+
+// agent is a node's agent as the tests play it.
+type agent struct {
+	t      *testing.T
+	client nodev1.NodeAgentServiceClient
+	name   string
+	boot   string
+	stream grpc.BidiStreamingClient[nodev1.HeartbeatRequest, nodev1.HeartbeatResponse]
+}
+
+func (c *cluster) agent(name string) *agent {
+	c.t.Helper()
+	a := &agent{t: c.t, client: nodev1.NewNodeAgentServiceClient(c.node(name)), name: name}
+	a.bootAs("boot-1")
+	return a
+}
+
+// bootAs registers the node with a boot and opens a stream of heartbeats.
+func (a *agent) bootAs(boot string) {
+	a.t.Helper()
+	a.boot = boot
+	_, err := a.client.RegisterNode(a.t.Context(), &nodev1.RegisterNodeRequest{
+		Name: a.name, ProviderId: "local://test/" + a.name,
+		Machine: &metav1.ObjectReference{Namespace: "openshift-machine-api", Name: a.name},
+		Labels:  map[string]string{"kubernetes.io/os": "linux"},
+		Status:  &nodev1.NodeStatus{NodeInfo: &nodev1.NodeSystemInfo{BootId: boot}},
+	})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.open()
+}
+
+func (a *agent) open() {
+	a.t.Helper()
+	var err error
+	if a.stream, err = a.client.Heartbeat(a.t.Context()); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// beat says that the node lives, opening the stream again while the service does not listen yet.
+func (a *agent) beat() *nodev1.HeartbeatResponse {
+	a.t.Helper()
+	var out *nodev1.HeartbeatResponse
+	await(a.t, func() string {
+		err := a.stream.Send(&nodev1.HeartbeatRequest{Name: a.name, BootId: a.boot})
+		if err == nil || err == io.EOF {
+			out, err = a.stream.Recv()
+		}
+		if err != nil {
+			a.open()
+			return fmt.Sprintf("heartbeat: %v", err)
+		}
+		return ""
+	})
+	return out
+}
+
+func ready(n *nodev1.Node) string {
+	for _, c := range n.GetStatus().GetConditions() {
+		if c.GetType() == plan.Ready {
+			return c.GetStatus() + " " + c.GetReason()
+		}
+	}
+	return ""
+}
+
+func awaitNode(t *testing.T, nodes nodev1.NodeServiceClient, name, what string, is func(*nodev1.Node) bool) *nodev1.Node {
+	t.Helper()
+	var n *nodev1.Node
+	await(t, func() string {
+		var err error
+		n, err = nodes.GetNode(t.Context(), &nodev1.GetNodeRequest{Name: name})
+		if err == nil && is(n) {
+			return ""
+		}
+		return fmt.Sprintf("node %s: %s; error %v, it is %v", name, what, err, n)
+	})
+	return n
+}
+
+func free(n *nodev1.Node) bool { return !n.GetSpec().GetUnschedulable() }
+
+func held(n *nodev1.Node) bool { return n.GetSpec().GetUnschedulable() }
+
+func TestANodeIsReadyWhileItsAgentSpeaks(t *testing.T) {
+	const grace = 2 * time.Second
+	c := start(t, grace)
+	nodes := nodev1.NewNodeServiceClient(c.admin())
+	a := c.agent("a")
+	a.beat()
+	n := awaitNode(t, nodes, "a", "ready", func(n *nodev1.Node) bool { return ready(n) == "True AgentReady" })
+	if got := n.GetMetadata().GetAnnotations()[plan.MachineOf]; got != "openshift-machine-api/a" {
+		t.Errorf("machine %q", got)
+	}
+	for range 3 {
+		a.beat()
+	}
+	again := awaitNode(t, nodes, "a", "there", func(*nodev1.Node) bool { return true })
+	if was, is := n.GetMetadata().GetResourceVersion(), again.GetMetadata().GetResourceVersion(); was != is {
+		t.Errorf("heartbeats alone moved the revision from %s to %s", was, is)
+	}
+	// The broken stream alone says nothing; the silence after it does.
+	began := time.Now()
+	if err := a.stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	awaitNode(t, nodes, "a", "lost", func(n *nodev1.Node) bool { return ready(n) == "Unknown NodeStatusUnknown" })
+	if silent := time.Since(began); silent < grace*9/10 {
+		t.Errorf("the node was lost after %v of silence, the grace is %v", silent, grace)
+	}
+	a.open()
+	a.beat()
+	awaitNode(t, nodes, "a", "ready again", func(n *nodev1.Node) bool { return ready(n) == "True AgentReady" })
+}
+
+func TestAnAgentSpeaksForItsOwnNodeAlone(t *testing.T) {
+	c := start(t, time.Minute)
+	a := c.agent("a")
+	a.beat()
+	refusals := map[string]func() error{
+		"another node's registration": func() error {
+			_, err := a.client.RegisterNode(t.Context(), &nodev1.RegisterNodeRequest{Name: "b"})
+			return err
+		},
+		"a role label": func() error {
+			_, err := a.client.RegisterNode(t.Context(), &nodev1.RegisterNodeRequest{Name: "a", Labels: map[string]string{"node-role.kubernetes.io/master": ""}})
+			return err
+		},
+		"another machine": func() error {
+			_, err := a.client.RegisterNode(t.Context(), &nodev1.RegisterNodeRequest{Name: "a", Machine: &metav1.ObjectReference{Name: "b"}})
+			return err
+		},
+		"another node's heartbeat": func() error {
+			s, err := a.client.Heartbeat(t.Context())
+			if err != nil {
+				return err
+			}
+			if err := s.Send(&nodev1.HeartbeatRequest{Name: "b"}); err != nil {
+				return err
+			}
+			_, err = s.Recv()
+			return err
+		},
+		"another node's heartbeat on a stream that began well": func() error {
+			if err := a.stream.Send(&nodev1.HeartbeatRequest{Name: "b"}); err != nil {
+				return err
+			}
+			_, err := a.stream.Recv()
+			return err
+		},
+		"a patch of its own node": func() error {
+			_, err := nodev1.NewNodeServiceClient(c.node("a")).PatchNode(t.Context(), &nodev1.PatchNodeRequest{
+				Name: "a", Patch: merge(`{"spec":{"taints":[]}}`),
+			})
+			return err
+		},
+		"a user's registration": func() error {
+			_, err := nodev1.NewNodeAgentServiceClient(c.admin()).RegisterNode(t.Context(), &nodev1.RegisterNodeRequest{Name: "b"})
+			return err
+		},
+	}
+	for name, call := range refusals {
+		before := denials(t, c.auditLog)
+		if err := call(); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("%s: %v, want PERMISSION_DENIED", name, err)
+		}
+		if after := denials(t, c.auditLog); after != before+1 {
+			t.Errorf("%s: %d refusals in the audit log, want one more than %d", name, after, before)
+		}
+	}
+}
+
+// denials counts the refused calls of an audit log.
+func denials(t *testing.T, path string) int {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for line := range strings.Lines(string(data)) {
+		var r identity.Record
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatal(err)
+		}
+		if r.Code == "PermissionDenied" {
+			n++
+		}
+	}
+	return n
+}
+
+func merge(patch string) *httpbody.HttpBody {
+	return &httpbody.HttpBody{ContentType: manifest.MergePatch, Data: []byte(patch)}
+}
+
+func TestCordonsOfUsersAndDrains(t *testing.T) {
+	c := start(t, time.Minute)
+	conn := c.admin()
+	nodes, drains := nodev1.NewNodeServiceClient(conn), nodev1.NewDrainServiceClient(conn)
+	c.agent("a").beat()
+	patch := func(contentType, body string) *nodev1.Node {
+		t.Helper()
+		n, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: "a", Patch: &httpbody.HttpBody{ContentType: contentType, Data: []byte(body)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	by := func(n *nodev1.Node) string { return n.GetMetadata().GetAnnotations()[plan.CordonedBy] }
+
+	if n := patch(manifest.StrategicPatch, `{"spec":{"unschedulable":true}}`); !held(n) || by(n) != "alice" {
+		t.Errorf("after kubectl's cordon: %v", n)
+	}
+	if n := patch(manifest.StrategicPatch, `{"spec":{"unschedulable":null}}`); !free(n) || by(n) != "" {
+		t.Errorf("after kubectl's uncordon: %v", n)
+	}
+	if n, err := nodes.CordonNode(t.Context(), &nodev1.CordonNodeRequest{Name: "a"}); err != nil || !held(n) || by(n) != "alice" {
+		t.Errorf("CordonNode: %v, %v", n, err)
+	}
+	drain, err := drains.CreateDrain(t.Context(), &nodev1.CreateDrainRequest{Drain: &nodev1.Drain{
+		Metadata: &metav1.ObjectMeta{Name: "d"}, Spec: &nodev1.DrainSpec{NodeName: "a"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitDrain(t, drains, "d", plan.Succeeded)
+	if n, err := nodes.UncordonNode(t.Context(), &nodev1.UncordonNodeRequest{Name: "a"}); err != nil || !held(n) || by(n) != "" {
+		t.Errorf("UncordonNode while a drain holds the node: %v, %v", n, err)
+	}
+	p, err := nodes.PlanNode(t.Context(), &nodev1.PlanNodeRequest{Name: "a"})
+	if err != nil || !p.GetUnschedulable() || len(p.GetHeldBy()) != 1 || p.GetHeldBy()[0] != `drain "d"` {
+		t.Errorf("PlanNode: %v, %v", p, err)
+	}
+	if _, err := drains.DeleteDrain(t.Context(), &nodev1.DeleteDrainRequest{Name: "d", Preconditions: &metav1.Preconditions{Uid: drain.GetMetadata().GetUid()}}); err != nil {
+		t.Fatal(err)
+	}
+	awaitNode(t, nodes, "a", "free", free)
+	await(t, func() string {
+		if _, err := drains.GetDrain(t.Context(), &nodev1.GetDrainRequest{Name: "d"}); status.Code(err) != codes.NotFound {
+			return fmt.Sprintf("the drain is gone: %v", err)
+		}
+		return ""
+	})
+}
+
+func awaitDrain(t *testing.T, drains nodev1.DrainServiceClient, name, phase string) *nodev1.Drain {
+	t.Helper()
+	var d *nodev1.Drain
+	await(t, func() string {
+		var err error
+		d, err = drains.GetDrain(t.Context(), &nodev1.GetDrainRequest{Name: name})
+		if err == nil && d.GetStatus().GetPhase() == phase {
+			return ""
+		}
+		return fmt.Sprintf("drain %s is %s; error %v, it is %v", name, phase, err, d)
+	})
+	return d
+}
+
+// makeControlPlane labels a node as machine-api does.
+func makeControlPlane(t *testing.T, nodes nodev1.NodeServiceClient, name string) {
+	t.Helper()
+	_, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: name, Patch: merge(`{"metadata":{"labels":{"node-role.kubernetes.io/master":""}}}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestADrainOfAControlPlaneNodeWaitsForThePermit(t *testing.T) {
+	c := start(t, time.Minute)
+	conn := c.admin()
+	nodes, drains := nodev1.NewNodeServiceClient(conn), nodev1.NewDrainServiceClient(conn)
+	c.agent("a").beat()
+	makeControlPlane(t, nodes, "a")
+	c.guardian.set("b")
+	_, err := drains.CreateDrain(t.Context(), &nodev1.CreateDrainRequest{Drain: &nodev1.Drain{
+		Metadata: &metav1.ObjectMeta{Name: "d"}, Spec: &nodev1.DrainSpec{NodeName: "a"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() string {
+		d, err := drains.GetDrain(t.Context(), &nodev1.GetDrainRequest{Name: "d"})
+		if err == nil && d.GetStatus().GetPhase() == plan.Pending && strings.Contains(d.GetStatus().GetMessage(), "somebody holds it for b") {
+			return ""
+		}
+		return fmt.Sprintf("the drain waits and says for whom: %v, %v", d, err)
+	})
+	if n, err := nodes.GetNode(t.Context(), &nodev1.GetNodeRequest{Name: "a"}); err != nil || !free(n) {
+		t.Errorf("the node was touched before the permit: %v, %v", n, err)
+	}
+	c.guardian.set("")
+	awaitDrain(t, drains, "d", plan.Succeeded)
+	awaitNode(t, nodes, "a", "held", held)
+	if got := c.guardian.holder(); got != "a" {
+		t.Errorf("the permit is held for %q", got)
+	}
+	if _, err := drains.DeleteDrain(t.Context(), &nodev1.DeleteDrainRequest{Name: "d"}); err != nil {
+		t.Fatal(err)
+	}
+	awaitNode(t, nodes, "a", "free", free)
+	await(t, func() string { return c.guardian.holder() })
+}
+
+func TestARebootEndsWithAnotherBoot(t *testing.T) {
+	c := start(t, time.Minute)
+	nodes := nodev1.NewNodeServiceClient(c.admin())
+	a := c.agent("a")
+	a.beat()
+	awaitNode(t, nodes, "a", "ready", plan.IsReady)
+	makeControlPlane(t, nodes, "a")
+	c.guardian.set("b")
+	if _, err := nodes.RebootNode(t.Context(), &nodev1.RebootNodeRequest{Name: "a"}); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER {
+		t.Errorf("RebootNode without the permit: %v", err)
+	}
+	if got := a.beat(); got.GetCommand() != "" {
+		t.Errorf("the agent was told %v", got)
+	}
+	c.guardian.set("")
+	r, err := nodes.RebootNode(t.Context(), &nodev1.RebootNodeRequest{Name: "a"})
+	if err != nil || r.GetBootId() != "boot-1" {
+		t.Fatalf("RebootNode: %v, %v", r, err)
+	}
+	if got := a.beat(); got.GetCommand() != "Reboot" || got.GetBootId() != "boot-1" {
+		t.Errorf("the agent was told %v", got)
+	}
+	a.bootAs("boot-2")
+	if got := a.beat(); got.GetCommand() != "" {
+		t.Errorf("after the reboot the agent was told %v", got)
+	}
+	awaitNode(t, nodes, "a", "rebooted", func(n *nodev1.Node) bool {
+		return n.GetStatus().GetNodeInfo().GetBootId() == "boot-2" && n.GetMetadata().GetAnnotations()[plan.RebootOf] == ""
+	})
+	if got := c.guardian.holder(); got != "" {
+		t.Errorf("the permit is still held for %q", got)
+	}
+}
+
+func TestADeletedNodeIsToldToRegister(t *testing.T) {
+	c := start(t, time.Minute)
+	nodes := nodev1.NewNodeServiceClient(c.admin())
+	a := c.agent("a")
+	a.beat()
+	if _, err := nodes.DeleteNode(t.Context(), &nodev1.DeleteNodeRequest{Name: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.stream.Send(&nodev1.HeartbeatRequest{Name: "a", BootId: "boot-1"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.stream.Recv(); status.Code(err) != codes.NotFound {
+		t.Errorf("a heartbeat of a deleted node: %v", err)
+	}
+	a.bootAs("boot-1")
+	a.beat()
+	awaitNode(t, nodes, "a", "ready again", plan.IsReady)
+}
+
+func TestAStatusIsNobodyElsesToWrite(t *testing.T) {
+	c := start(t, time.Minute)
+	conn := c.admin()
+	nodes := nodev1.NewNodeServiceClient(conn)
+	made, err := nodes.CreateNode(t.Context(), &nodev1.CreateNodeRequest{Node: &nodev1.Node{
+		Metadata: &metav1.ObjectMeta{Name: "u"}, Status: &nodev1.NodeStatus{Phase: "Running"},
+	}})
+	if err != nil || made.GetStatus() != nil {
+		t.Errorf("a creation with a status: %v, %v", made, err)
+	}
+	_, err = nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: "u", Subresource: "status", Patch: merge(`{"status":{"phase":"Running"}}`)})
+	if status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a patch of a status: %v", err)
+	}
+	_, err = nodev1.NewDrainServiceClient(conn).UpdateDrain(t.Context(), &nodev1.UpdateDrainRequest{Name: "none", Drain: &nodev1.Drain{}})
+	if status.Code(err) != codes.NotFound {
+		t.Errorf("an update of no drain: %v", err)
+	}
+}
+
+// TestDocuments has the Node documents go through Create; what may be missing or a placeholder is the name alone.
+func TestDocuments(t *testing.T) {
+	c := start(t, time.Minute)
+	nodes := nodev1.NewNodeServiceClient(c.admin())
+	files, err := filepath.Glob("testdata/*-Node.yaml")
+	if err != nil || len(files) != 4 {
+		t.Fatalf("documents: %v, %v", files, err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			f, err := os.Open(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			docs, err := manifest.Split(f, file)
+			if err != nil || len(docs) != 1 {
+				t.Fatalf("%d documents, %v", len(docs), err)
+			}
+			n := &nodev1.Node{}
+			if err := manifest.Decode(docs[0].JSON, n); err != nil {
+				t.Fatal(err)
+			}
+			_, err = nodes.CreateNode(t.Context(), &nodev1.CreateNodeRequest{Node: n, DryRun: "All"})
+			fields, ok := rpcerr.Fields(err)
+			if !ok || len(fields) != 1 || fields[0].Path != "metadata.name" {
+				t.Errorf("as it stands: %v, want a complaint about metadata.name alone", err)
+			}
+			n.Metadata.Name = "worker-" + strings.ToLower(filepath.Base(file)[:6])
+			if _, err := nodes.CreateNode(t.Context(), &nodev1.CreateNodeRequest{Node: n}); err != nil {
+				t.Errorf("with a name: %v", err)
+			}
+		})
+	}
+}
+
+func TestTaintsAreChecked(t *testing.T) {
+	c := start(t, time.Minute)
+	nodes := nodev1.NewNodeServiceClient(c.admin())
+	_, err := nodes.CreateNode(t.Context(), &nodev1.CreateNodeRequest{Node: &nodev1.Node{
+		Metadata: &metav1.ObjectMeta{Name: "u"},
+		Spec: &nodev1.NodeSpec{Taints: []*nodev1.Taint{
+			{Key: "a", Effect: "NoSchedule"}, {Key: "a", Effect: "NoSchedule"}, {Key: "not a key", Effect: "NoExecute"}, {Key: "b", Effect: "Sometimes"},
+		}},
+	}})
+	fields, _ := rpcerr.Fields(err)
+	var paths []string
+	for _, f := range fields {
+		paths = append(paths, f.Path)
+	}
+	want := map[string]bool{"spec.taints[1]": true, "spec.taints[2].key": true, "spec.taints[3].effect": true}
+	for _, p := range paths {
+		delete(want, p)
+	}
+	if len(want) > 0 {
+		t.Errorf("complaints about %v, missing %v", paths, want)
+	}
+}

@@ -1,0 +1,208 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"google.golang.org/protobuf/proto"
+)
+
+// Conditions of a task.
+const (
+	Overdue   = "Overdue"   // nobody completed it in time
+	OwnerSeen = "OwnerSeen" // its owner has been connected; Unknown while that is not unusual yet
+)
+
+// unseenAfter is how long nobody wonders where the owner of a new task is: it may be starting.
+const unseenAfter = 30 * time.Second
+
+// View is everything that the tasks of one machine depend on.
+type View struct {
+	Now     time.Time             // UTC
+	Machine *machinev1.Machine    // nil if it is gone
+	Tasks   []*hookv1.HookTask    // those that name the machine, in any order
+	Owners  map[string]OwnerFacts // by the owner; one that is missing has default settings and was never seen
+}
+
+// Event is something to tell people about the machine.
+type Event struct{ Type, Reason, Message string }
+
+// Types of events.
+const (
+	normal  = "Normal"
+	warning = "Warning"
+)
+
+// Change is a task as it shall be, and what to tell once it is stored.
+type Change struct {
+	Task *hookv1.HookTask
+	Tell []Event
+}
+
+// Plan is what has to be done about the tasks of a machine. The zero Plan means nothing to do.
+type Plan struct {
+	Create      []Change           // tasks of hooks that hold the machine and have none
+	Update      []Change           // tasks to store, each at the revision it was read at
+	Remove      []*hookv1.HookTask // tasks whose hook does not hold the machine, or no longer
+	RemoveHooks []*hookv1.HookTask // completed tasks: the hook of each goes from the machine
+	Wake        time.Time          // when to decide again even if nothing changes; zero means never
+}
+
+// Machine returns what v asks for: exactly one task for each hook that holds the machine now. A hook is removed only for a
+// completed task of this very machine, hook and owner.
+func Machine(v View) Plan {
+	p := &planner{View: v, have: map[string]*hookv1.HookTask{}}
+	for _, t := range v.Tasks {
+		p.have[t.GetMetadata().GetName()] = t
+	}
+	wanted := map[string]bool{}
+	for _, h := range Holding(v.Machine) {
+		t := p.task(h)
+		name := t.GetMetadata().GetName()
+		wanted[name] = true
+		if have, ok := p.have[name]; ok {
+			p.keep(have, t.GetSpec())
+		} else {
+			p.create(t)
+		}
+	}
+	for _, t := range v.Tasks {
+		if !wanted[t.GetMetadata().GetName()] {
+			p.plan.Remove = append(p.plan.Remove, t)
+		}
+	}
+	return p.plan
+}
+
+type planner struct {
+	View
+	have map[string]*hookv1.HookTask
+	plan Plan
+}
+
+// task returns the task of a hook without a status.
+func (p *planner) task(h Hook) *hookv1.HookTask {
+	spec := &hookv1.HookTaskSpec{
+		MachineRef: resource.Reference(p.Machine), Point: h.Point, HookName: h.Name, Owner: h.Owner,
+		NodeName: p.Machine.GetStatus().GetNodeRef().GetName(),
+	}
+	for _, a := range p.Machine.GetStatus().GetAddresses() {
+		spec.Addresses = append(spec.Addresses, a.GetAddress())
+	}
+	return &hookv1.HookTask{
+		Metadata: &metav1.ObjectMeta{Name: TaskName(p.Machine.GetMetadata().GetUid(), h)},
+		Spec:     spec,
+	}
+}
+
+func (p *planner) create(t *hookv1.HookTask) {
+	owner := t.GetSpec().GetOwner()
+	t.Status = &hookv1.HookTaskStatus{
+		Phase: proto.String(Pending), Attempts: proto.Int32(0), Message: proto.String("waiting for " + owner),
+	}
+	seen := p.Owners[owner]
+	p.judge(t, p.Now, seen)
+	p.plan.Create = append(p.plan.Create, Change{Task: t, Tell: []Event{{normal, "HookPending", fmt.Sprintf(
+		"%s hook %s waits for its owner %s", t.GetSpec().GetPoint(), t.GetSpec().GetHookName(), owner)}}})
+}
+
+// keep brings a task that is there up to date. spec is as the machine has it now.
+func (p *planner) keep(have *hookv1.HookTask, spec *hookv1.HookTaskSpec) {
+	next := resource.Clone(have)
+	next.Spec, next.Status = spec, statusOf(have)
+	if next.Status.GetPhase() == Completed {
+		p.plan.RemoveHooks = append(p.plan.RemoveHooks, have)
+		return
+	}
+	tell := p.expire(next)
+	tell = append(tell, p.judge(next, have.GetMetadata().GetCreationTimestamp().AsTime(), p.Owners[spec.GetOwner()])...)
+	if !proto.Equal(have, next) {
+		p.plan.Update = append(p.plan.Update, Change{Task: next, Tell: tell})
+	}
+}
+
+// expire frees a task whose claim ran out.
+func (p *planner) expire(t *hookv1.HookTask) []Event {
+	s := t.Status
+	if s.GetPhase() != Claimed {
+		return nil
+	}
+	if !expired(s, p.Now) {
+		p.wake(s.GetClaimExpiryTime().AsTime())
+		return nil
+	}
+	message := fmt.Sprintf("the claim of %s ran out at %s", s.GetClaimedBy(), clock(s.GetClaimExpiryTime().AsTime()))
+	s.Phase, s.Message = proto.String(Pending), proto.String(message)
+	s.ClaimedBy, s.ClaimTime, s.ClaimExpiryTime = nil, nil, nil
+	return []Event{About(t, warning, "HookClaimExpired", message)}
+}
+
+// judge sets the conditions of a task that was created then.
+func (p *planner) judge(t *hookv1.HookTask, created time.Time, owner OwnerFacts) []Event {
+	var tell []Event
+	set := func(c *metav1.Condition, reason string) {
+		was := resource.FindCondition(t.Status.GetConditions(), c.GetType())
+		t.Status.Conditions = resource.SetCondition(t.Status.GetConditions(), c, p.Now)
+		if reason != "" && was.GetStatus() != c.GetStatus() {
+			tell = append(tell, About(t, warning, reason, c.GetMessage()))
+		}
+	}
+	c, reason := p.seen(t, created, owner)
+	set(c, reason)
+	c, reason = p.overdue(t, created, owner)
+	set(c, reason)
+	return tell
+}
+
+// seen says whether anybody is there to do the work; reason is that of an event, empty for none.
+func (p *planner) seen(t *hookv1.HookTask, created time.Time, owner OwnerFacts) (c *metav1.Condition, reason string) {
+	name := t.GetSpec().GetOwner()
+	switch unseen := created.Add(unseenAfter); {
+	case owner.Connected:
+		return condition(OwnerSeen, "True", "Connected", fmt.Sprintf("%s is connected", name)), ""
+	case !owner.LastSeen.IsZero() || t.Status.GetAttempts() > 0:
+		return condition(OwnerSeen, "True", "Disconnected", fmt.Sprintf("%s was seen before and is not connected now", name)), ""
+	case p.Now.Before(unseen):
+		p.wake(unseen)
+		return condition(OwnerSeen, "Unknown", "NotSeenYet", fmt.Sprintf("%s has not been seen yet", name)), ""
+	}
+	return condition(OwnerSeen, "False", "NeverSeen", fmt.Sprintf(
+		"nobody who answers for %s has ever been seen; the machine waits until somebody completes its hook", name)), "HookOwnerNotSeen"
+}
+
+func (p *planner) overdue(t *hookv1.HookTask, created time.Time, owner OwnerFacts) (c *metav1.Condition, reason string) {
+	after := owner.OverdueAfter()
+	due := created.Add(after)
+	if p.Now.Before(due) {
+		p.wake(due)
+		return condition(Overdue, "False", "InTime", ""), ""
+	}
+	return condition(Overdue, "True", "NotCompletedInTime", fmt.Sprintf(
+		"%s has not completed it within %v, by %s", t.GetSpec().GetOwner(), after, clock(due))), "HookOverdue"
+}
+
+// About returns an event about a task's hook.
+func About(t *hookv1.HookTask, typ, reason, message string) Event {
+	return Event{typ, reason, fmt.Sprintf("%s hook %s: %s", t.GetSpec().GetPoint(), t.GetSpec().GetHookName(), message)}
+}
+
+func (p *planner) wake(at time.Time) {
+	if p.plan.Wake.IsZero() || at.Before(p.plan.Wake) {
+		p.plan.Wake = at
+	}
+}
+
+func condition(typ, status, reason, message string) *metav1.Condition {
+	c := &metav1.Condition{Type: typ, Status: status, Reason: proto.String(reason)}
+	if message != "" {
+		c.Message = proto.String(message)
+	}
+	if status == "False" && reason == "NeverSeen" {
+		c.Severity = "Warning"
+	}
+	return c
+}

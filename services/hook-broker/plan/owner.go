@@ -1,0 +1,177 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"google.golang.org/protobuf/proto"
+)
+
+// Settings of an owner that says nothing else.
+const (
+	DefaultClaim   = time.Minute      // an owner that dies is noticed within this
+	DefaultOverdue = 10 * time.Minute // longer than a drain mostly takes
+)
+
+// Bounds of an owner's settings.
+const (
+	ShortestClaim = time.Second // claims are kept in whole seconds
+	LongestClaim  = 24 * time.Hour
+)
+
+// Seen is the condition of an owner that says whether anybody who answers for it was ever there.
+const Seen = "Seen"
+
+// storeSeen is how often the time at which an owner was seen last is stored while it changes all the time.
+const storeSeen = 30 * time.Second
+
+// OwnerFacts is what a task depends on of its owner.
+type OwnerFacts struct {
+	Settings  *hookv1.HookOwnerSpec // nil for the defaults
+	Connected bool
+	LastSeen  time.Time // zero if never
+}
+
+// OverdueAfter returns after how long a task of the owner is overdue.
+func (o OwnerFacts) OverdueAfter() time.Duration {
+	return setting(o.Settings.GetOverdueAfter(), DefaultOverdue)
+}
+
+// ClaimDuration returns how long a claim of the owner's lasts.
+func (o OwnerFacts) ClaimDuration() time.Duration {
+	return setting(o.Settings.GetClaimDuration(), DefaultClaim)
+}
+
+// setting reads a length of time that was checked when it was stored.
+func setting(text string, otherwise time.Duration) time.Duration {
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return otherwise
+	}
+	return d
+}
+
+// Fault is what is wrong with a HookOwner; Field is a path in JSON names.
+type Fault struct{ Field, Description string }
+
+// OwnerFaults returns what is wrong with a HookOwner beyond the rules of its message: there is one for each owner, under the name that is made
+// from it.
+func OwnerFaults(o *hookv1.HookOwner) []Fault {
+	var bad []Fault
+	if want := OwnerName(o.GetSpec().GetOwner()); o.GetSpec().GetOwner() != "" && o.GetMetadata().GetName() != want {
+		bad = append(bad, Fault{"metadata.name", fmt.Sprintf("must be %q, the name for owner %q", want, o.GetSpec().GetOwner())})
+	}
+	bad = append(bad, lengthFault("spec.claimDuration", o.GetSpec().GetClaimDuration(), ShortestClaim, LongestClaim)...)
+	return append(bad, lengthFault("spec.overdueAfter", o.GetSpec().GetOverdueAfter(), time.Second, 365*24*time.Hour)...)
+}
+
+func lengthFault(path, text string, least, most time.Duration) []Fault {
+	if text == "" {
+		return nil
+	}
+	if d, err := time.ParseDuration(text); err != nil || d < least || d > most {
+		return []Fault{{path, fmt.Sprintf("%q must be a length of time from %v to %v", text, least, most)}}
+	}
+	return nil
+}
+
+// OwnerView is everything that the object of one owner depends on.
+type OwnerView struct {
+	Now       time.Time          // UTC
+	Owner     string             // as hooks name it
+	Object    *hookv1.HookOwner  // nil if there is none
+	Tasks     []*hookv1.HookTask // of this owner, in any order
+	Named     bool               // whether a hook of any machine names it; matters only without an object
+	Connected bool               // whether somebody streams its tasks
+	Heard     time.Time          // when somebody who answers for it was heard of last, as far as is remembered; zero if never
+}
+
+// OwnerPlan is what has to be done about an owner. The zero OwnerPlan means nothing to do.
+type OwnerPlan struct {
+	Create *hookv1.HookOwner       // nil if there is nothing to create
+	Status *hookv1.HookOwnerStatus // that the object shall have; nil without an object
+	Wake   time.Time               // when to decide again even if nothing changes; zero means never
+}
+
+// Owner returns what v asks for: an owner has an object from the moment that a hook names it or that it connects.
+func Owner(v OwnerView) OwnerPlan {
+	if v.Object == nil {
+		if !v.Named && !v.Connected && v.Heard.IsZero() && len(v.Tasks) == 0 {
+			return OwnerPlan{}
+		}
+		return OwnerPlan{Create: &hookv1.HookOwner{
+			Metadata: &metav1.ObjectMeta{Name: OwnerName(v.Owner)},
+			Spec:     &hookv1.HookOwnerSpec{Owner: v.Owner},
+		}}
+	}
+	s := &hookv1.HookOwnerStatus{}
+	if v.Object.GetStatus() != nil {
+		s = proto.Clone(v.Object.GetStatus()).(*hookv1.HookOwnerStatus)
+	}
+	p := OwnerPlan{Status: s}
+	p.Wake = v.seen(s)
+	v.count(s)
+	return p
+}
+
+// seen writes down who is there, and returns when to do so again.
+func (v OwnerView) seen(s *hookv1.HookOwnerStatus) (wake time.Time) {
+	left := s.GetConnected() && !v.Connected
+	heard := v.Heard
+	if v.Connected {
+		heard = v.Now
+	}
+	stored := s.GetLastSeenTime().AsTime()
+	if !heard.IsZero() && (s.LastSeenTime == nil || heard.Sub(stored) >= storeSeen || left && heard.After(stored)) {
+		s.LastSeenTime = floor(heard)
+	}
+	s.Connected = proto.Bool(v.Connected)
+	if v.Connected {
+		wake = s.GetLastSeenTime().AsTime().Add(storeSeen)
+	}
+	c := condition(Seen, "False", "NeverSeen", "nobody who answers for "+v.Owner+" has ever been seen")
+	switch {
+	case v.Connected:
+		c = condition(Seen, "True", "Connected", "")
+	case s.LastSeenTime != nil:
+		c = condition(Seen, "True", "Disconnected", "")
+	}
+	s.Conditions = resource.SetCondition(s.GetConditions(), c, v.Now)
+	return wake
+}
+
+// count writes down what the owner still has to do.
+func (v OwnerView) count(s *hookv1.HookOwnerStatus) {
+	pending := 0
+	var late []string
+	for _, t := range v.Tasks {
+		if t.GetStatus().GetPhase() == Completed {
+			continue
+		}
+		pending++
+		if resource.IsTrue(t.GetStatus().GetConditions(), Overdue) {
+			late = append(late, fmt.Sprintf("%s of machine %s", t.GetSpec().GetHookName(), t.GetSpec().GetMachineRef().GetName()))
+		}
+	}
+	s.PendingTasks = proto.Int32(int32(pending))
+	c := condition(Overdue, "False", "InTime", "")
+	if len(late) > 0 {
+		slices.Sort(late)
+		c = condition(Overdue, "True", "TasksOverdue", fmt.Sprintf("%d of %d tasks: %s", len(late), pending, strings.Join(few(late), ", ")))
+	}
+	s.Conditions = resource.SetCondition(s.GetConditions(), c, v.Now)
+}
+
+// few returns the first of many, so that a message stays readable.
+func few(list []string) []string {
+	const most = 5
+	if len(list) <= most {
+		return list
+	}
+	return append(list[:most:most], fmt.Sprintf("and %d more", len(list)-most))
+}

@@ -1,0 +1,208 @@
+// Package server answers the calls of hooks' owners: the stream of their tasks, and what they do with a task.
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/grpc"
+
+	"github.com/windlass-dev/windlass/services/hook-broker/kinds"
+	"github.com/windlass-dev/windlass/services/hook-broker/plan"
+	"github.com/windlass-dev/windlass/services/hook-broker/presence"
+)
+
+// Verbs that a role grants on hooks, by the owner's name.
+const (
+	claim    = "claim"
+	complete = "complete"
+)
+
+// Policy says who may do what.
+type Policy interface {
+	Allowed(identity.Caller, identity.Attributes) (bool, string)
+}
+
+// Recorder tells people what happened.
+type Recorder interface {
+	Event(obj resource.Object, typ, reason, message string)
+}
+
+// Config is what the server works with; nothing in it may be nil.
+type Config struct {
+	Tables   *kinds.Tables
+	Policy   Policy
+	Presence *presence.Tracker
+	Events   Recorder
+	Now      func() time.Time
+	Log      *slog.Logger
+}
+
+// Tasks serves what HookTaskService has beyond the standard methods.
+type Tasks struct {
+	hookv1.UnimplementedHookTaskServiceServer
+	Config
+}
+
+// New returns the custom methods of HookTaskService.
+func New(cfg Config) *Tasks { return &Tasks{Config: cfg} }
+
+// ClaimHookTask claims a task for the caller.
+func (s *Tasks) ClaimHookTask(ctx context.Context, r *hookv1.ClaimHookTaskRequest) (*hookv1.HookTask, error) {
+	return s.change(ctx, r.GetName(), claim, func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookTaskStatus, error) {
+		lasts := s.claimDuration(t)
+		if r.GetDuration() != nil {
+			lasts = r.GetDuration().AsDuration()
+		}
+		return plan.Claim(t, by, now, lasts)
+	})
+}
+
+// RenewHookTask makes the caller's claim last longer.
+func (s *Tasks) RenewHookTask(ctx context.Context, r *hookv1.RenewHookTaskRequest) (*hookv1.HookTask, error) {
+	return s.change(ctx, r.GetName(), claim, func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookTaskStatus, error) {
+		return plan.Renew(t, by, now, s.claimDuration(t), r.GetMessage())
+	})
+}
+
+// CompleteHookTask writes down that the work is done. The controller removes the hook from the machine, and then the task.
+func (s *Tasks) CompleteHookTask(ctx context.Context, r *hookv1.CompleteHookTaskRequest) (*hookv1.HookTask, error) {
+	return s.change(ctx, r.GetName(), complete, func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookTaskStatus, error) {
+		return plan.Complete(t, by, now, r.GetMessage())
+	})
+}
+
+// FailHookTask writes down why the work went wrong.
+func (s *Tasks) FailHookTask(ctx context.Context, r *hookv1.FailHookTaskRequest) (*hookv1.HookTask, error) {
+	return s.change(ctx, r.GetName(), complete, func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookTaskStatus, error) {
+		return plan.Fail(t, by, now, r.GetReason())
+	})
+}
+
+type decision func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookTaskStatus, error)
+
+// change stores what decide makes of a task, as long as it is still the task that decide saw.
+func (s *Tasks) change(ctx context.Context, name, verb string, decide decision) (*hookv1.HookTask, error) {
+	var before string
+	var by plan.By
+	t, err := s.Tables.Tasks.Modify(kinds.Own(ctx), resource.Key{Name: name}, func(t *hookv1.HookTask) error {
+		before = t.GetStatus().GetPhase()
+		by = s.by(ctx, verb, t.GetSpec().GetOwner())
+		status, err := decide(t, by, s.Now().UTC())
+		if err != nil {
+			return statusOf(err)
+		}
+		t.Status = status
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.Presence.Heard(t.GetSpec().GetOwner())
+	s.tell(ctx, t, before, by)
+	return t, nil
+}
+
+// by says who the caller is for an owner.
+func (s *Tasks) by(ctx context.Context, verb, owner string) plan.By {
+	caller, _ := identity.CallerFrom(ctx)
+	ok, why := s.Policy.Allowed(caller, identity.Attributes{Verb: verb, Group: "windlass.dev", Resource: "hooks", Name: owner})
+	return plan.By{User: caller.User, Answers: ok, Why: why}
+}
+
+func (s *Tasks) claimDuration(t *hookv1.HookTask) time.Duration {
+	var f plan.OwnerFacts
+	if o, ok := s.Tables.Owner(t.GetSpec().GetOwner()); ok {
+		f.Settings = o.GetSpec()
+	}
+	return f.ClaimDuration()
+}
+
+// tell says what a caller made of a task.
+func (s *Tasks) tell(ctx context.Context, t *hookv1.HookTask, before string, by plan.By) {
+	phase := t.GetStatus().GetPhase()
+	if phase == before && phase != plan.Failed {
+		return
+	}
+	typ := "Normal"
+	if phase == plan.Failed {
+		typ = "Warning"
+	}
+	e := plan.About(t, typ, "Hook"+phase, t.GetStatus().GetMessage())
+	s.Events.Event(kinds.Subject(t), e.Type, e.Reason, e.Message)
+	s.Log.InfoContext(ctx, "hook task changed", "machine", t.GetSpec().GetMachineRef().GetName(), "hook", t.GetSpec().GetHookName(),
+		"phase", phase, "user", by.User)
+}
+
+// StreamHookTasks sends the tasks of some owners and every change of them until the caller leaves.
+func (s *Tasks) StreamHookTasks(r *hookv1.StreamHookTasksRequest, stream grpc.ServerStreamingServer[hookv1.StreamHookTasksResponse]) error {
+	ctx := stream.Context()
+	mine := map[string]bool{}
+	for _, owner := range r.GetOwners() {
+		if by := s.by(ctx, complete, owner); !by.Answers {
+			return rpcerr.Forbidden(by.Why)
+		}
+		mine[owner] = true
+	}
+	visit, ok := s.Presence.Join(r.GetOwners())
+	if !ok {
+		return errNotLeading()
+	}
+	defer visit.Leave()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-visit.Over():
+			cancel(errNotLeading())
+		case <-ctx.Done():
+		}
+	}()
+	view := &view{owners: mine, sent: map[string]bool{}, send: stream.Send}
+	err := s.Tables.Tasks.Watching(ctx, "", resource.Selection{}, 0, false, view.take)
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+func errNotLeading() error {
+	return rpcerr.Unavailable("this process does not talk to owners of hooks now: another one leads, or will in a moment")
+}
+
+// view is what one stream has seen.
+type view struct {
+	owners map[string]bool
+	listed bool            // the tasks that there were at the beginning have been sent
+	sent   map[string]bool // by the task's name
+	send   func(*hookv1.StreamHookTasksResponse) error
+}
+
+// take sends what concerns the stream's owners. Tasks that were completed before it began do not.
+func (v *view) take(e resource.Events[*hookv1.HookTask]) error {
+	for _, ev := range e.Events {
+		t, name := ev.Object, ev.Object.GetMetadata().GetName()
+		gone := ev.Type == resource.Deleted
+		if !v.owners[t.GetSpec().GetOwner()] || (!v.sent[name] && (gone || t.GetStatus().GetPhase() == plan.Completed)) {
+			continue
+		}
+		v.sent[name] = true
+		if gone {
+			delete(v.sent, name)
+		}
+		if err := v.send(&hookv1.StreamHookTasksResponse{Task: t, Gone: gone}); err != nil {
+			return fmt.Errorf("send task %q: %w", name, err)
+		}
+	}
+	if e.Bookmark && !v.listed {
+		v.listed = true
+		return v.send(&hookv1.StreamHookTasksResponse{})
+	}
+	return nil
+}

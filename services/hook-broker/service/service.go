@@ -1,0 +1,86 @@
+// Package service runs hook-broker: the tasks of lifecycle hooks, and those who answer for them.
+package service
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/spf13/pflag"
+	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/informer"
+	"github.com/windlass-dev/windlass/kit/reconcile"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/store"
+
+	"github.com/windlass-dev/windlass/services/hook-broker/controller"
+	"github.com/windlass-dev/windlass/services/hook-broker/kinds"
+	"github.com/windlass-dev/windlass/services/hook-broker/presence"
+	"github.com/windlass-dev/windlass/services/hook-broker/server"
+)
+
+// Run serves until ctx ends.
+func Run(ctx context.Context, args []string, stderr io.Writer) error {
+	cfg, err := parse(args, stderr)
+	if errors.Is(err, pflag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	log, err := cfg.Logger(stderr)
+	if err != nil {
+		return err
+	}
+	p, err := serve.New(cfg, log)
+	if err != nil {
+		return err
+	}
+	if p.Etcd == nil {
+		return errors.Join(errors.New("--etcd-endpoints is required at the first start"), p.Close())
+	}
+	parts, err := build(p, cfg.Name)
+	if err != nil {
+		return errors.Join(err, p.Close())
+	}
+	return p.Run(ctx, parts...)
+}
+
+// build makes the parts and registers what they serve.
+func build(p *serve.Process, name string) ([]func(context.Context) error, error) {
+	conn, err := p.Dial(machineAPI)
+	if err != nil {
+		return nil, err
+	}
+	machines, err := informer.New[*machinev1.Machine](conn, p.Log)
+	if err != nil {
+		return nil, err
+	}
+	st := store.New(p.Etcd, "/windlass/"+name+"/")
+	tables := kinds.New(st, p.Validator, p.Log)
+	recorder := events.New(name, st, p.Validator, p.Log)
+	there := presence.New(time.Now)
+	control := controller.New(controller.Config{
+		Tables: tables, Machines: machines, Hooks: controller.NewMachines(machinev1.NewMachineServiceClient(conn)),
+		Presence: there, Events: recorder, Now: time.Now, Log: p.Log,
+	})
+	elector := reconcile.NewElector(p.Etcd, name, p.Address(), p.Log)
+
+	tasks := server.New(server.Config{Tables: tables, Policy: p.Policy, Presence: there, Events: recorder, Now: time.Now, Log: p.Log})
+	err = errors.Join(
+		resource.Register(p.GRPC, &hookv1.HookTaskService_ServiceDesc, tasks, tables.Tasks),
+		resource.Register(p.GRPC, &hookv1.HookOwnerService_ServiceDesc, nil, tables.Owners),
+		recorder.Register(p.GRPC),
+	)
+	p.ReadyWhen(tables.Tasks.WaitSynced)
+	p.ReadyWhen(tables.Owners.WaitSynced)
+	p.ReadyWhen(machines.WaitSynced)
+	return []func(context.Context) error{
+		tables.Tasks.Run, tables.Owners.Run, machines.Run, recorder.Run,
+		func(ctx context.Context) error { return elector.Run(ctx, control.Lead) },
+	}, err
+}

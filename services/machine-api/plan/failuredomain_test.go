@@ -1,0 +1,188 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	"google.golang.org/protobuf/types/known/structpb"
+	"pgregory.net/rapid"
+)
+
+// placed reads "a b* -" as: index 0 in domain a, index 1 in b with nothing but a machine that goes, index 2 empty.
+func placed(at ...string) map[int]Placement {
+	out := map[int]Placement{}
+	for i, s := range at {
+		switch {
+		case s == "-":
+		case len(s) == 2:
+			out[i] = Placement{Domain: Domain(s[:1]), OnlyDeleting: true}
+		default:
+			out[i] = Placement{Domain: Domain(s)}
+		}
+	}
+	return out
+}
+
+func TestIndexesToFailureDomains(t *testing.T) {
+	for name, tt := range map[string]struct {
+		domains  []Domain
+		replicas int
+		have     map[int]Placement
+		want     Mapping
+	}{
+		"three in three": {[]Domain{"a", "b", "c"}, 3, nil, Mapping{0: "a", 1: "b", 2: "c"}},
+		"three in two begin again with the first": {[]Domain{"a", "b"}, 3, nil, Mapping{0: "a", 1: "b", 2: "a"}},
+		"five in three": {[]Domain{"a", "b", "c"}, 5, nil, Mapping{0: "a", 1: "b", 2: "c", 3: "a", 4: "b"}},
+		"no domains":    {nil, 3, placed("", ""), Mapping{0: "", 1: "", 2: ""}},
+		"who stands well stays, whatever the order": {[]Domain{"a", "b", "c"}, 3, placed("c", "a", "b"), Mapping{0: "c", 1: "a", 2: "b"}},
+		"aab stays aab":                                   {[]Domain{"a", "b"}, 3, placed("a", "a", "b"), Mapping{0: "a", 1: "a", 2: "b"}},
+		"an earlier name moves nobody":                    {[]Domain{"a", "b", "c", "d"}, 3, placed("b", "c", "d"), Mapping{0: "b", 1: "c", 2: "d"}},
+		"a new domain takes one of two":                   {[]Domain{"a", "b", "c"}, 3, placed("a", "b", "a"), Mapping{0: "a", 1: "b", 2: "c"}},
+		"all in one are spread":                           {[]Domain{"a", "b", "c"}, 3, placed("a", "a", "a"), Mapping{0: "a", 1: "b", 2: "c"}},
+		"a domain that vanished is left":                  {[]Domain{"a", "b"}, 3, placed("a", "b", "c"), Mapping{0: "a", 1: "b", 2: "a"}},
+		"a missing index is filled where it was":          {[]Domain{"a", "b", "c"}, 3, placed("a", "-", "c"), Mapping{0: "a", 1: "b", 2: "c"}},
+		"indexes need not begin at 0":                     {[]Domain{"a", "b", "c"}, 3, map[int]Placement{3: {Domain: "a"}, 4: {Domain: "b"}, 5: {Domain: "c"}}, Mapping{3: "a", 4: "b", 5: "c"}},
+		"one index far off and two new ones":              {[]Domain{"a", "b", "c"}, 3, map[int]Placement{7: {Domain: "a"}}, Mapping{7: "a", 1: "b", 2: "c"}},
+		"an index that goes gives up its claim first":     {[]Domain{"a", "b"}, 3, placed("a*", "a", "a"), Mapping{0: "b", 1: "a", 2: "a"}},
+		"an index that goes is replaced where it was":     {[]Domain{"a", "b", "c"}, 3, placed("a", "b*", "c"), Mapping{0: "a", 1: "b", 2: "c"}},
+		"what goes does not crowd out what stays":         {[]Domain{"a", "b"}, 3, placed("b*", "b", "-"), Mapping{0: "a", 1: "b", 2: "b"}},
+		"adding domains to a cluster that had none moves": {[]Domain{"a", "b"}, 3, placed("z", "z", "z"), Mapping{0: "a", 1: "b", 2: "a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, MapDomains(tt.domains, tt.replicas, tt.have)); diff != "" {
+				t.Errorf("MapDomains (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPromisesOfTheMapping(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		all := []Domain{"a", "b", "c", "d", "e"}
+		domains := slices.Clone(all[:rapid.IntRange(1, 5).Draw(t, "domains")])
+		replicas := rapid.SampledFrom([]int{3, 5}).Draw(t, "replicas")
+		have := map[int]Placement{}
+		for range rapid.IntRange(0, replicas).Draw(t, "machines") {
+			have[rapid.IntRange(0, 8).Draw(t, "index")] = Placement{Domain: rapid.SampledFrom(all).Draw(t, "domain"), OnlyDeleting: rapid.IntRange(0, 4).Draw(t, "goes") == 0}
+		}
+		m := MapDomains(domains, replicas, have)
+		if len(m) != replicas {
+			t.Fatalf("%d indexes, want %d: %v", len(m), replicas, m)
+		}
+		share := ceilDiv(replicas, min(len(domains), replicas))
+		load := map[Domain]int{}
+		for i, d := range m {
+			load[d]++
+			if !slices.Contains(domains, d) {
+				t.Fatalf("index %d is in %s, which is not listed", i, d)
+			}
+		}
+		for d, n := range load {
+			if n > share {
+				t.Fatalf("domain %s holds %d, more than its share of %d: %v", d, n, share, m)
+			}
+		}
+		held := map[Domain]int{}
+		for i, p := range have {
+			if _, ok := m[i]; !ok {
+				t.Fatalf("index %d is in use and not mapped", i)
+			}
+			if !p.OnlyDeleting {
+				held[p.Domain]++
+			}
+		}
+		for i, p := range have {
+			if !p.OnlyDeleting && m[i] != p.Domain && slices.Contains(domains, p.Domain) && held[p.Domain] <= replicas/len(domains) {
+				t.Fatalf("index %d moved from %s to %s though its domain is not over-full: %v of %v", i, p.Domain, m[i], m, have)
+			}
+		}
+		settled := map[int]Placement{}
+		for i, d := range m {
+			settled[i] = Placement{Domain: d}
+		}
+		if diff := cmp.Diff(m, MapDomains(domains, replicas, settled)); diff != "" {
+			t.Fatalf("a second round moves machines again (-first +second):\n%s", diff)
+		}
+	})
+}
+
+func template(t testing.TB, domains, spec string) *machinev1.OpenShiftMachineV1Beta1MachineTemplate {
+	t.Helper()
+	out := &machinev1.OpenShiftMachineV1Beta1MachineTemplate{FailureDomains: &structpb.Struct{}, Spec: &machinev1.MachineSpec{ProviderSpec: &machinev1.ProviderSpec{Value: &structpb.Struct{}}}}
+	for text, into := range map[string]*structpb.Struct{domains: out.FailureDomains, spec: out.Spec.ProviderSpec.Value} {
+		if err := into.UnmarshalJSON([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+func TestDomainsInAProviderSpec(t *testing.T) {
+	for name, tt := range map[string]struct {
+		domains, spec string
+		fields        map[string]string
+		list          []Domain
+		injected      string // the last domain into the spec
+	}{
+		"a zone beside the rest": {`{"platform":"Local","local":[{"zone":"rack-b"},{"zone":"rack-a"},{"zone":"rack-a"}]}`, `{"kind":"K","zone":"x"}`, nil,
+			[]Domain{`{"zone":"rack-a"}`, `{"zone":"rack-b"}`}, `{"kind":"K","zone":"rack-b"}`},
+		"a zone at another path": {`{"platform":"Local","local":[{"zone":"rack-a"}]}`, `{"kind":"K"}`, map[string]string{"zone": "where.rack"},
+			[]Domain{`{"zone":"rack-a"}`}, `{"kind":"K","where":{"rack":"rack-a"}}`},
+		"a nested setting keeps its neighbours": {`{"platform":"AWS","aws":[{"placement":{"availabilityZone":"z1"}}]}`, `{"placement":{"region":"r","availabilityZone":"z0"}}`, nil,
+			[]Domain{`{"placement":{"availabilityZone":"z1"}}`}, `{"placement":{"availabilityZone":"z1","region":"r"}}`},
+		"a setting that is left out comes from the template": {`{"platform":"Azure","azure":[{"zone":"1","subnet":"s1"},{"zone":"2"}]}`, `{"subnet":"s0"}`, nil,
+			[]Domain{`{"subnet":"s0","zone":"2"}`, `{"subnet":"s1","zone":"1"}`}, `{"subnet":"s1","zone":"1"}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tmpl := template(t, tt.domains, tt.spec)
+			if bad := DomainFaults(tmpl.FailureDomains, "x"); bad != nil {
+				t.Fatalf("DomainFaults = %v", bad)
+			}
+			d := ParseDomains(tmpl, tt.fields)
+			if diff := cmp.Diff(tt.list, d.List()); diff != "" {
+				t.Fatalf("List (-want +got):\n%s", diff)
+			}
+			last := d.List()[len(d.List())-1]
+			got := d.Inject(tmpl.Spec.ProviderSpec.Value, last)
+			want := &structpb.Struct{}
+			if err := want.UnmarshalJSON([]byte(tt.injected)); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want.AsMap(), got.AsMap()); diff != "" {
+				t.Errorf("Inject (-want +got):\n%s", diff)
+			}
+			if of := d.Of(got); of != last {
+				t.Errorf("Of = %s, want %s", of, last)
+			}
+		})
+	}
+}
+
+func TestFaultsOfFailureDomains(t *testing.T) {
+	for name, tt := range map[string]struct {
+		domains string
+		field   string
+	}{
+		"an unknown platform":       {`{"platform":"Moon"}`, "fd.platform"},
+		"no platform":               {`{"local":[{"zone":"a"}]}`, "fd.platform"},
+		"no list":                   {`{"platform":"Local"}`, "fd.local"},
+		"an empty list":             {`{"platform":"Local","local":[]}`, "fd.local"},
+		"another platform's list":   {`{"platform":"Local","local":[{"zone":"a"}],"aws":[]}`, "fd.aws"},
+		"a domain that is a string": {`{"platform":"Local","local":["a"]}`, "fd.local[0]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bad := DomainFaults(template(t, tt.domains, `{}`).FailureDomains, "fd")
+			if len(bad) != 1 || bad[0].Field != tt.field {
+				t.Errorf("DomainFaults = %v, want one at %s", bad, tt.field)
+			}
+		})
+	}
+}
+
+func ExampleMapDomains() {
+	fmt.Println(MapDomains([]Domain{"a", "b"}, 3, nil))
+	// Output: map[0:a 1:b 2:a]
+}

@@ -1,0 +1,69 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/windlass-dev/windlass/kit/serve"
+)
+
+const (
+	name           = "machine-api"
+	evictionPeer   = "eviction-controller"
+	providerPrefix = "provider-" // of the names of peers that are provider plugins
+
+	defaultLifetime = 24 * time.Hour // of a machine's certificates
+)
+
+// config holds the settings of machine-api.
+type config struct {
+	serve.Config
+	pki                string        // directory of the three authorities and their keys
+	gateways           []string      // where machines join
+	infrastructureName string        // of the cluster at its provider, for the first start; empty: made up
+	platform           string        // of the cluster, for the first start
+	lifetime           time.Duration // of machines' certificates
+}
+
+// parse reads the flags. It returns pflag.ErrHelp if only help was asked for.
+func parse(args []string, out io.Writer) (config, error) {
+	c := config{Config: serve.Config{Name: name, LogLevel: "info"}}
+	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
+	fs.SetOutput(out)
+	fs.SortFlags = false
+	c.Flags(fs)
+	fs.StringVar(&c.pki, "pki", "", "directory of the authorities windlass, etcd-client and etcd-peer, keys included")
+	fs.StringSliceVar(&c.gateways, "gateway", nil, "host:port of the gateway, where machines join; may be repeated")
+	fs.StringVar(&c.infrastructureName, "infrastructure-name", "", "name of the cluster at its provider, used at the first start (default: windlass- and five random characters)")
+	fs.StringVar(&c.platform, "platform", "Local", "platform of the cluster, used at the first start")
+	fs.DurationVar(&c.lifetime, "certificate-lifetime", defaultLifetime, "lifetime of machines' certificates")
+	if err := fs.Parse(args); err != nil {
+		return c, err
+	}
+	return c, c.check(fs.Args())
+}
+
+func (c config) check(rest []string) error {
+	var errs []error
+	if len(rest) > 0 {
+		errs = append(errs, fmt.Errorf("unexpected argument %q", rest[0]))
+	}
+	for flag, value := range map[string]string{"--pki": c.pki, "--dir": c.Dir, "--tls-dir": c.TLSDir, "--listen": c.Listen} {
+		if value == "" {
+			errs = append(errs, fmt.Errorf("%s is required", flag))
+		}
+	}
+	if len(c.gateways) == 0 {
+		errs = append(errs, errors.New("--gateway is required: machines join there"))
+	}
+	if c.Peers[evictionPeer] == "" {
+		errs = append(errs, fmt.Errorf("--peer %s=host:port is required", evictionPeer))
+	}
+	if c.lifetime <= 0 {
+		errs = append(errs, errors.New("--certificate-lifetime must be more than zero"))
+	}
+	return errors.Join(errs...)
+}

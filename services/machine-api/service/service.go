@@ -1,0 +1,175 @@
+// Package service runs machine-api: which machines exist, where, and each one's next step from creation to the end.
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/informer"
+	"github.com/windlass-dev/windlass/kit/reconcile"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/store"
+	"google.golang.org/grpc"
+
+	"github.com/windlass-dev/windlass/services/machine-api/controller"
+	"github.com/windlass-dev/windlass/services/machine-api/join"
+	"github.com/windlass-dev/windlass/services/machine-api/kinds"
+	"github.com/windlass-dev/windlass/services/machine-api/provider"
+	"github.com/windlass-dev/windlass/services/machine-api/server"
+)
+
+// Run serves until ctx ends.
+func Run(ctx context.Context, args []string, stderr io.Writer) error {
+	cfg, err := parse(args, stderr)
+	if errors.Is(err, pflag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	log, err := cfg.Logger(stderr)
+	if err != nil {
+		return err
+	}
+	signer, err := join.LoadSigner(cfg.pki, cfg.lifetime)
+	if err != nil {
+		return err
+	}
+	p, err := serve.New(cfg.Config, log)
+	if err != nil {
+		return err
+	}
+	if p.Etcd == nil {
+		return errors.Join(errors.New("--etcd-endpoints is required at the first start"), p.Close())
+	}
+	parts, err := build(p, cfg, signer)
+	if err != nil {
+		return errors.Join(err, p.Close())
+	}
+	return p.Run(ctx, parts...)
+}
+
+// build makes the parts and registers what they serve.
+func build(p *serve.Process, cfg config, signer *join.Signer) ([]func(context.Context) error, error) {
+	st := store.New(p.Etcd, "/windlass/"+name+"/")
+	tables := kinds.New(st, p.Validator, p.Policy, p.Log)
+	recorder := events.New(name, st, p.Validator, p.Log)
+	providers, err := plugins(p, cfg.Peers)
+	if err != nil {
+		return nil, err
+	}
+	eviction, err := p.Dial(evictionPeer)
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := informer.New[*nodev1.Node](eviction, p.Log)
+	if err != nil {
+		return nil, err
+	}
+	drains, err := informer.New[*nodev1.Drain](eviction, p.Log)
+	if err != nil {
+		return nil, err
+	}
+	tokens := join.NewTokens(st, signer.AuthorityHash(), cfg.gateways)
+	control := controller.New(controller.Config{
+		Tables: tables, Providers: providers, Nodes: nodes, Drains: drains, Eviction: eviction,
+		Bootstrap: tokens, Events: recorder, Log: p.Log,
+	})
+	elector := reconcile.NewElector(p.Etcd, name, p.Address(), p.Log)
+	machinev1.RegisterJoinServiceServer(p.GRPC, join.NewService(tokens, signer, tables.Machines, providers))
+	err = errors.Join(server.Register(p.GRPC, tables, control, time.Now), recorder.Register(p.GRPC))
+	p.ReadyWhen(tables.Synced)
+	return []func(context.Context) error{
+		tables.Run, recorder.Run, providers.Run, nodes.Run, drains.Run,
+		func(ctx context.Context) error {
+			return elector.Run(ctx, func(ctx context.Context) error { return lead(ctx, tables, control, cfg) })
+		},
+	}, err
+}
+
+// plugins connects to every provider among the peers.
+func plugins(p *serve.Process, peers map[string]string) (*provider.Set, error) {
+	conns := map[string]grpc.ClientConnInterface{}
+	for peer := range peers {
+		if !strings.HasPrefix(peer, providerPrefix) {
+			continue
+		}
+		conn, err := p.Dial(peer)
+		if err != nil {
+			return nil, err
+		}
+		conns[peer] = conn
+	}
+	return provider.New(conns, p.Log), nil
+}
+
+// lead does what only the leader does.
+func lead(ctx context.Context, tables *kinds.Tables, control *controller.Controller, cfg config) error {
+	if err := tables.Synced(ctx); err != nil {
+		return ended(ctx, err)
+	}
+	for ctx.Err() == nil {
+		err := ensureInfrastructure(ctx, tables.Infrastructure, cfg)
+		if err == nil {
+			err = control.Run(ctx)
+		}
+		if err == nil || ctx.Err() != nil || errors.Is(err, store.ErrFenced) {
+			return nil
+		}
+		control.Log.WarnContext(ctx, "begin to lead", "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryLead):
+		}
+	}
+	return nil
+}
+
+// retryLead is how soon a leader begins again that could not: etcd answers again within about that.
+const retryLead = 200 * time.Millisecond
+
+// ended returns nil if the term is over: that is no fault.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// ensureInfrastructure makes the one Infrastructure at the first start, and completes it if a crash came in between.
+func ensureInfrastructure(ctx context.Context, t *resource.Table[*machinev1.Infrastructure], cfg config) error {
+	have, err := t.Get(ctx, "", kinds.ClusterName)
+	if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
+		have, err = t.Create(ctx, &machinev1.Infrastructure{Metadata: &metav1.ObjectMeta{Name: kinds.ClusterName}})
+	}
+	if err != nil {
+		return fmt.Errorf("infrastructure: %w", err)
+	}
+	if have.GetStatus().GetInfrastructureName() != "" {
+		return nil
+	}
+	_, err = t.Modify(ctx, resource.KeyOf(have), func(i *machinev1.Infrastructure) error {
+		infrastructure := cfg.infrastructureName
+		if infrastructure == "" {
+			infrastructure = resource.GenerateName("windlass-")
+		}
+		i.Status = &machinev1.InfrastructureStatus{
+			InfrastructureName: infrastructure, Platform: cfg.platform,
+			ApiServerUrl: "https://" + cfg.gateways[0], ApiServerInternalUri: "https://" + cfg.gateways[0],
+			ControlPlaneTopology: "HighlyAvailable", InfrastructureTopology: "HighlyAvailable",
+		}
+		return nil
+	})
+	return err
+}

@@ -1,0 +1,111 @@
+package plan
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+func TestMember(t *testing.T) {
+	first := Record{State: Running, Name: "m-0", InitialCluster: "boot=x,m-0=y", ClusterToken: "t"}
+	state := func(s string) *Record { r := first; r.State = s; return &r }
+	begin := Order{Command: Start, Name: "m-0", InitialCluster: "boot=x,m-0=y", ClusterToken: "t"}
+	later := Order{Command: Start, Name: "m-0", InitialCluster: "m-1=z,m-0=y", ClusterToken: "t"}
+	later2 := Record{State: Running, Name: "m-0", InitialCluster: "m-1=z,m-0=y", ClusterToken: "t"}
+	for _, tc := range []struct {
+		name string
+		view MemberView
+		want MemberPlan
+	}{
+		{"nobody wants a member", MemberView{}, MemberPlan{}},
+		{"an order to start is written down before the process runs", MemberView{Order: begin}, MemberPlan{Write: &first, Run: &first}},
+		{"the same order again only keeps the process running", MemberView{Record: &first, HasData: true, Order: begin}, MemberPlan{Run: &first}},
+		{"the disk alone keeps the process running", MemberView{Record: &first, HasData: true}, MemberPlan{Run: &first}},
+		{"the disk alone keeps the process running before it has data", MemberView{Record: &first}, MemberPlan{Run: &first}},
+		{"once there is data other first members do not restart the process", MemberView{Record: &first, HasData: true, Order: later}, MemberPlan{Run: &first}},
+		{"before there is data other first members count", MemberView{Record: &first, Order: later}, MemberPlan{Write: &later2, Run: &later2}},
+		{
+			"data of another member is not started", MemberView{Record: &first, HasData: true, Order: Order{Command: Start, Name: "m-9", ClusterToken: "t"}},
+			MemberPlan{Refuse: "there is data of member m-0, cluster t"},
+		},
+		{
+			"data of another cluster is not started", MemberView{Record: &first, HasData: true, Order: Order{Command: Start, Name: "m-0", ClusterToken: "u"}},
+			MemberPlan{Refuse: "there is data of member m-0, cluster t"},
+		},
+		{"a stopped member stays stopped", MemberView{Record: state(Stopped), HasData: true}, MemberPlan{}},
+		{"an order to stop is written down first", MemberView{Record: &first, HasData: true, Order: Order{Command: Stop}}, MemberPlan{Write: state(Stopped), Halt: true}},
+		{"an order to stop may be repeated", MemberView{Record: state(Stopped), HasData: true, Order: Order{Command: Stop}}, MemberPlan{Halt: true}},
+		{"there is nothing to stop without a member", MemberView{Order: Order{Command: Stop}}, MemberPlan{}},
+		{"a stopped member starts again with its data", MemberView{Record: state(Stopped), HasData: true, Order: later}, MemberPlan{Write: &first, Run: &first}},
+		{"an order to wipe is written down first", MemberView{Record: &first, HasData: true, Order: Order{Command: Wipe}}, MemberPlan{Write: state(Wiping), Halt: true, Erase: true}},
+		{"there is nothing to wipe without a member", MemberView{Order: Order{Command: Wipe}}, MemberPlan{}},
+		{"data that nobody wrote down is wiped, too", MemberView{HasData: true, Order: Order{Command: Wipe}}, MemberPlan{Write: &Record{State: Wiping}, Halt: true, Erase: true}},
+		{"a member that the cluster removed is wiped without an order", MemberView{Record: &first, HasData: true, Removed: true}, MemberPlan{Write: state(Wiping), Halt: true, Erase: true}},
+		{"a wipe that was interrupted comes before everything", MemberView{Record: state(Wiping), HasData: true, Order: begin}, MemberPlan{Halt: true, Erase: true}},
+		{"an order that is not known is refused", MemberView{Order: Order{Command: "Dance"}}, MemberPlan{Refuse: "unknown command Dance"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, Member(tc.view)); diff != "" {
+				t.Errorf("Member (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestMemberIsNeverStartedFromNothing plays orders, crashes and removals: a process runs only with settings that the disk has, and data is
+// removed only after the disk says so.
+func TestMemberIsNeverStartedFromNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var disk *Record
+		data, running := false, false
+		orders := rapid.SampledFrom([]Order{
+			{}, {Command: Stop}, {Command: Wipe},
+			{Command: Start, Name: "m", InitialCluster: "a", ClusterToken: "t"}, {Command: Start, Name: "m", InitialCluster: "b", ClusterToken: "u"},
+		})
+		for range rapid.IntRange(1, 20).Draw(t, "steps") {
+			p := Member(MemberView{
+				Record: disk, HasData: data, Order: orders.Draw(t, "order"),
+				Removed: running && rapid.IntRange(0, 9).Draw(t, "removed") == 0,
+			})
+			// A crash may cut the plan short after each of its parts.
+			parts := rapid.IntRange(0, 4).Draw(t, "parts done")
+			if p.Write != nil && parts > 0 {
+				disk = p.Write
+			}
+			if p.Halt && parts > 1 {
+				running = false
+			}
+			if p.Erase && parts > 2 {
+				if disk != nil && disk.State != Wiping {
+					t.Fatalf("data removed while the disk says %v", disk)
+				}
+				data, disk = false, nil
+			}
+			if p.Run != nil && parts > 3 {
+				if disk == nil || *disk != *p.Run || disk.State != Running {
+					t.Fatalf("process runs with %v while the disk says %v", p.Run, disk)
+				}
+				running, data = true, true
+			}
+			if running && disk == nil {
+				t.Fatal("a process runs of which the disk does not know")
+			}
+		}
+	})
+}
+
+func TestRenewAt(t *testing.T) {
+	issued := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	rapid.Check(t, func(t *rapid.T) {
+		lifetime := time.Duration(rapid.Int64Range(0, int64(365*24*time.Hour)).Draw(t, "lifetime"))
+		got := RenewAt(issued, issued.Add(lifetime), rapid.Float64Range(0, 0.999).Draw(t, "chance")).Sub(issued)
+		if got < lifetime*7/10-time.Microsecond || got > lifetime*9/10+time.Microsecond {
+			t.Fatalf("renewed after %v of %v", got, lifetime)
+		}
+	})
+	if got := RenewAt(issued, issued.Add(-time.Hour), 0.5); !got.Equal(issued) {
+		t.Errorf("a certificate that ended before it was issued is renewed at %v", got)
+	}
+}

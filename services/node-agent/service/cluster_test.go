@@ -1,0 +1,268 @@
+package service
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
+)
+
+// cluster is what an agent sees of a cluster: one gateway, and behind it those who sign, listen and give orders. It keeps what it was told.
+type cluster struct {
+	machinev1.UnimplementedJoinServiceServer
+	nodev1.UnimplementedNodeAgentServiceServer
+	etcdv1.UnimplementedQuorumServiceServer
+
+	t         *testing.T
+	authority *identity.Authority // signs for all three purposes
+	lifetime  time.Duration
+	address   string
+	server    *grpc.Server
+	settings  *tls.Config
+
+	mu       sync.Mutex
+	token    string
+	loseJoin int               // answers to Join that get lost
+	keys     map[string]int    // public keys of joins, and how often each came
+	renewals int               // certificates renewed
+	nodes    map[string]*heard // by name
+	deaf     bool              // heartbeats are not answered
+	offers   []*etcdv1.AttendMemberRequest
+	attend   chan *etcdv1.AttendMemberResponse // orders for whoever attends; unbuffered
+}
+
+type heard struct {
+	registration  *nodev1.RegisterNodeRequest
+	registrations int
+	beats         int
+	boot          string
+	reboot        string // boot that shall end
+}
+
+// newCluster runs a cluster whose gateway shows a certificate of gateway, by default its own.
+func newCluster(t *testing.T, gateway string) *cluster {
+	t.Helper()
+	authority, err := identity.NewAuthority("windlass", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{
+		t: t, authority: authority, lifetime: time.Hour, keys: map[string]int{}, nodes: map[string]*heard{},
+		attend: make(chan *etcdv1.AttendMemberResponse),
+	}
+	c.token = "uid-1.00ff." + authority.Hash()
+	dir := t.TempDir()
+	f := identity.Files{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}
+	cert, key, err := authority.Issue(identity.Request{
+		CommonName: gateway, URI: identity.ServiceURI(gateway), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, data := range map[string][]byte{f.Cert: cert, f.Key: key, f.CA: authority.PEM()} {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c.settings, err = f.ServerTLS(tls.VerifyClientCertIfGiven); err != nil {
+		t.Fatal(err)
+	}
+	c.listen("127.0.0.1:0")
+	t.Cleanup(func() { c.server.Stop() })
+	return c
+}
+
+func (c *cluster) listen(address string) {
+	c.t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.address = l.Addr().String()
+	c.server = grpc.NewServer(grpc.Creds(credentials.NewTLS(c.settings)),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
+	machinev1.RegisterJoinServiceServer(c.server, c)
+	nodev1.RegisterNodeAgentServiceServer(c.server, c)
+	etcdv1.RegisterQuorumServiceServer(c.server, c)
+	s := c.server
+	go func() { _ = s.Serve(l) }()
+}
+
+// restart is a gateway that went and came again.
+func (c *cluster) restart() {
+	c.server.Stop()
+	c.listen(c.address)
+}
+
+// locked runs f while nobody else looks at the cluster.
+func (c *cluster) locked(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+}
+
+func caller(ctx context.Context) string {
+	p, _ := peer.FromContext(ctx)
+	info, _ := p.AuthInfo.(credentials.TLSInfo)
+	if len(info.State.PeerCertificates) == 0 {
+		return ""
+	}
+	who, err := identity.FromCertificate(info.State.PeerCertificates[0])
+	if err != nil {
+		return ""
+	}
+	return who.User
+}
+
+func (c *cluster) Join(_ context.Context, r *machinev1.JoinRequest) (*machinev1.JoinResponse, error) {
+	csr, err := x509.ParseCertificateRequest(r.GetAgentRequest())
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r.GetToken() != c.token {
+		return nil, rpcerr.BadToken("no such token")
+	}
+	c.keys[string(csr.RawSubjectPublicKeyInfo)]++
+	if c.loseJoin > 0 {
+		c.loseJoin--
+		return nil, rpcerr.Unavailable("the answer was lost")
+	}
+	return c.certify("m-0", r.GetAgentRequest(), r.GetEtcdServerRequest(), r.GetEtcdPeerRequest())
+}
+
+func (c *cluster) Renew(ctx context.Context, r *machinev1.RenewRequest) (*machinev1.JoinResponse, error) {
+	if caller(ctx) != identity.NodeUser("m-0") {
+		return nil, rpcerr.Forbidden("not the node")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.renewals++
+	return c.certify("m-0", r.GetAgentRequest(), r.GetEtcdServerRequest(), r.GetEtcdPeerRequest())
+}
+
+func (c *cluster) certify(name string, agent, server, peer []byte) (*machinev1.JoinResponse, error) {
+	out := &machinev1.JoinResponse{
+		NodeName: name, MachineNamespace: "openshift-machine-api", MachineName: name, ProviderId: "local://test/" + name,
+		Role: "worker", Address: "127.0.0.1", Authority: c.authority.PEM(),
+	}
+	var err error
+	if out.AgentCertificate, err = c.sign(agent, identity.Request{CommonName: name, URI: identity.NodeURI(name), Client: true}); err != nil || len(server) == 0 {
+		return out, err
+	}
+	member := identity.Request{CommonName: name, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true}
+	out.Role, out.EtcdClientAuthority, out.EtcdPeerAuthority = "master", c.authority.PEM(), c.authority.PEM()
+	if out.EtcdServerCertificate, err = c.sign(server, member); err != nil {
+		return nil, err
+	}
+	out.EtcdPeerCertificate, err = c.sign(peer, member)
+	return out, err
+}
+
+func (c *cluster) sign(der []byte, r identity.Request) ([]byte, error) {
+	csr, err := x509.ParseCertificateRequest(der)
+	if err != nil {
+		return nil, err
+	}
+	r.Lifetime = c.lifetime
+	return c.authority.Sign(csr, r)
+}
+
+func (c *cluster) node(name string) *heard {
+	h := c.nodes[name]
+	if h == nil {
+		h = &heard{}
+		c.nodes[name] = h
+	}
+	return h
+}
+
+func (c *cluster) RegisterNode(ctx context.Context, r *nodev1.RegisterNodeRequest) (*nodev1.Node, error) {
+	if caller(ctx) != identity.NodeUser(r.GetName()) {
+		return nil, rpcerr.Forbidden("not the node")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.node(r.GetName())
+	h.registration = r
+	h.registrations++
+	return &nodev1.Node{}, nil
+}
+
+func (c *cluster) Heartbeat(s grpc.BidiStreamingServer[nodev1.HeartbeatRequest, nodev1.HeartbeatResponse]) error {
+	for {
+		r, err := s.Recv()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if caller(s.Context()) != identity.NodeUser(r.GetName()) {
+			return rpcerr.Forbidden("not the node")
+		}
+		answer := &nodev1.HeartbeatResponse{}
+		c.mu.Lock()
+		h, deaf := c.node(r.GetName()), c.deaf
+		if h.registrations == 0 {
+			c.mu.Unlock()
+			return rpcerr.NotFound("Node", r.GetName())
+		}
+		h.beats++
+		h.boot = r.GetBootId()
+		if h.reboot != "" {
+			answer.Command, answer.BootId = "Reboot", h.reboot
+		}
+		c.mu.Unlock()
+		if deaf {
+			continue
+		}
+		if err := s.Send(answer); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *cluster) AttendMember(r *etcdv1.AttendMemberRequest, s grpc.ServerStreamingServer[etcdv1.AttendMemberResponse]) error {
+	if caller(s.Context()) != identity.NodeUser(r.GetNode()) {
+		return rpcerr.Forbidden("not the node")
+	}
+	c.locked(func() { c.offers = append(c.offers, r) })
+	for {
+		select {
+		case <-s.Context().Done():
+			return s.Context().Err()
+		case order := <-c.attend:
+			if err := s.Send(order); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// order gives an order to the agent that attends.
+func (c *cluster) order(r *etcdv1.AttendMemberResponse) {
+	c.t.Helper()
+	select {
+	case c.attend <- r:
+	case <-time.After(20 * time.Second):
+		c.t.Fatal("nobody attends")
+	}
+}

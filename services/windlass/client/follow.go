@@ -1,0 +1,59 @@
+package client
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/windlass-dev/windlass/kit/resource"
+)
+
+const (
+	firstPause = 50 * time.Millisecond // before a broken watch is opened again: about what a restart of the gateway's link takes
+	lastPause  = 2 * time.Second
+)
+
+// Follow is Watch that survives the loss of its stream: it goes on where it was, and where that is no longer possible begins anew, so
+// that f may be told of objects again, as ADDED. It ends with ctx, with an error of f, or with one that no repetition will cure.
+func (c *Client) Follow(ctx context.Context, k Kind, s Selection, after string, f func(Event) error) error {
+	pause := firstPause
+	for {
+		var stop error
+		err := c.Watch(ctx, k, s, after, func(e Event) error {
+			pause = firstPause
+			if e.Revision != "" && e.Revision != resource.FormatRevision(0) {
+				after = e.Revision
+			}
+			stop = f(e)
+			return stop
+		})
+		switch {
+		case stop != nil:
+			return stop
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case status.Code(err) == codes.OutOfRange:
+			after = ""
+		case !passes(err):
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+			pause = min(2*pause, lastPause)
+		}
+	}
+}
+
+// passes reports whether the end of a stream means no more than that it has to be opened again.
+func passes(err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.Canceled:
+		return true
+	}
+	return err == io.EOF
+}

@@ -1,0 +1,177 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/services/windlass/client"
+)
+
+type deleteFlags struct {
+	selection
+	files
+	dryRun
+	output  string
+	wait    bool
+	timeout time.Duration
+	cascade string
+	ignore  bool
+}
+
+func newDelete(e *env) *cobra.Command {
+	var f deleteFlags
+	cmd := &cobra.Command{
+		Use:   "delete (-f FILE | TYPE [NAME... | -l SELECTOR | --all] | TYPE/NAME...)",
+		Short: "Delete objects",
+		Long: `Delete objects, and wait until they are gone. A machine goes in steps: its hooks' owners act, its node is drained, its instance
+is deleted; while that takes longer than a second it is said what the machine waits for.`,
+		Example: `  windlass delete machine a
+  windlass delete machine a --wait=false
+  windlass delete machinesets -l team=web --cascade=orphan`,
+		ValidArgsFunction: e.completeObjects,
+		RunE:              func(cmd *cobra.Command, args []string) error { return e.delete(cmd.Context(), args, f) },
+	}
+	fs := cmd.Flags()
+	f.selection.flags(fs)
+	f.allFlag(fs)
+	f.files.flags(fs, "the objects to delete")
+	f.flag(fs)
+	fs.StringVarP(&f.output, "output", "o", "", "name prints names only")
+	fs.BoolVar(&f.wait, "wait", true, "wait until the objects are gone")
+	fs.DurationVar(&f.timeout, "timeout", 0, "how long to wait; 0 means for ever")
+	fs.StringVar(&f.cascade, "cascade", "background", "background (what belongs to the objects goes too) or orphan (it stays)")
+	fs.Lookup("cascade").NoOptDefVal = "background"
+	fs.BoolVar(&f.ignore, "ignore-not-found", false, "an object that is not there is no error")
+	return cmd
+}
+
+func (f deleteFlags) settle(args []string) (propagation string, err error) {
+	if err := f.check(); err != nil {
+		return "", err
+	}
+	if f.output != "" && f.output != formatName {
+		return "", fmt.Errorf("unexpected -o output mode: %s. We only support '-o name'", f.output)
+	}
+	if len(f.names) > 0 && len(args) > 0 {
+		return "", errors.New("either -f or names may be given, not both")
+	}
+	switch f.cascade {
+	case "background", "true":
+		return "Background", nil
+	case "orphan", "false":
+		return "Orphan", nil
+	}
+	return "", fmt.Errorf(`invalid cascade value %q: must be "background" or "orphan"`, f.cascade)
+}
+
+func (e *env) delete(ctx context.Context, args []string, f deleteFlags) error {
+	propagation, err := f.settle(args)
+	if err != nil {
+		return err
+	}
+	return e.withClient(func(c *client.Client) error {
+		var failed failures
+		list, err := e.toDelete(ctx, c, args, f)
+		if !(f.ignore && isNotFound(err)) {
+			failed.add(err)
+		}
+		if len(list) == 0 && len(failed) == 0 && !f.ignore {
+			fmt.Fprintln(e.err, "No resources found")
+		}
+		var gone []target
+		for _, t := range list {
+			err := e.deleteOne(ctx, c, t, f, propagation)
+			if err != nil && !(f.ignore && isNotFound(err)) {
+				failed.add(err)
+			} else if err == nil {
+				gone = append(gone, t)
+			}
+		}
+		if f.wait && f.dry() == "" {
+			failed.add(e.awaitGone(ctx, c, gone, f.timeout))
+		}
+		return failed.err()
+	})
+}
+
+func (f deleteFlags) dry() string { return f.suffix() }
+
+// toDelete returns the objects that are meant.
+func (e *env) toDelete(ctx context.Context, c *client.Client, args []string, f deleteFlags) ([]target, error) {
+	if len(f.names) == 0 {
+		return e.targets(ctx, c, args, f.selection)
+	}
+	documents, err := f.files.read(e.in)
+	var failed failures
+	failed.add(err)
+	var out []target
+	for _, d := range documents {
+		if err := e.place(d); err != nil {
+			failed.add(err)
+			continue
+		}
+		ns := d.object.GetMetadata().GetNamespace()
+		if ns == "" {
+			ns = e.namespaceOf(d.kind)
+		}
+		o, err := c.Get(ctx, d.kind, ns, d.object.GetMetadata().GetName())
+		switch {
+		case err == nil:
+			out = append(out, target{d.kind, o})
+		case !(f.ignore && isNotFound(err)):
+			failed.add(d.placed(err))
+		}
+	}
+	return out, failed.err()
+}
+
+// deleteOne asks for a deletion. The uid goes along: a new object of the same name is not meant.
+func (e *env) deleteOne(ctx context.Context, c *client.Client, t target, f deleteFlags, propagation string) error {
+	if !f.client() {
+		pre := &metav1.Preconditions{Uid: t.object.GetMetadata().GetUid()}
+		if _, err := c.Delete(ctx, t.kind, t.namespace(), t.name(), pre, propagation, f.server()); err != nil {
+			return err
+		}
+	}
+	if f.output == formatName {
+		fmt.Fprintln(e.out, t)
+		return nil
+	}
+	kind, _, _ := strings.Cut(t.String(), "/")
+	from := ""
+	if t.kind.GetNamespaced() {
+		from = fmt.Sprintf(" from %s namespace", t.namespace())
+	}
+	_, err := fmt.Fprintf(e.out, "%s %q deleted%s%s\n", kind, t.name(), from, f.dry())
+	return err
+}
+
+// awaitGone waits until objects are gone.
+func (e *env) awaitGone(ctx context.Context, c *client.Client, list []target, timeout time.Duration) error {
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	var failed failures
+	for _, t := range list {
+		failed.add(e.await(ctx, c, gone(c, t)))
+	}
+	return failed.err()
+}
+
+// gone is the goal that an object is no longer there.
+func gone(c *client.Client, t target) goal {
+	uid := t.object.GetMetadata().GetUid()
+	return goal{
+		kind: t.kind, namespace: t.namespace(), name: t.name(), what: "deletion", reason: holdsUp(c),
+		met: func(o resource.Object) (bool, error) { return o == nil || o.GetMetadata().GetUid() != uid, nil },
+	}
+}

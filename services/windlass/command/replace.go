@@ -1,0 +1,37 @@
+package command
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/services/windlass/client"
+)
+
+func newReplace(e *env) *cobra.Command {
+	var f files
+	var w writeFlags
+	cmd := &cobra.Command{
+		Use:   "replace -f FILE",
+		Short: "Replace objects by those of files",
+		Long: `Replace metadata and spec of objects by those of files. With a metadata.resourceVersion in the file the object must still be
+the one that was read; without it the newest one is replaced.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return e.eachDocument(cmd.Context(), f, &w, func(ctx context.Context, c *client.Client, d document) (resource.Object, string, error) {
+				if w.client() {
+					return d.object, "replaced", nil
+				}
+				if m := d.object.GetMetadata(); m != nil && m.GetNamespace() == "" {
+					m.Namespace = e.namespaceOf(d.kind)
+				}
+				o, err := c.Update(ctx, d.kind, d.object, w.server())
+				return o, "replaced", err
+			})
+		},
+	}
+	f.flags(cmd.Flags(), "the objects as they shall be")
+	w.flags(cmd.Flags())
+	return cmd
+}
