@@ -149,7 +149,7 @@ func dial(address string, cfg *tls.Config) (*grpc.ClientConn, error) {
 		grpc.WithTransportCredentials(credentials.NewTLS(cfg)),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 100 * time.Millisecond},
 			MinConnectTimeout: 2 * time.Second,
 		}))
 }

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,7 +12,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -24,7 +25,7 @@ const (
 	// a whole cluster and its test may need more.
 	probePatience = 800 * time.Millisecond
 	// silences is how many probes in a row a member must leave without an answer to count as down. One whose port is closed is down at once.
-	silences = 2
+	silences = 4
 )
 
 // Prober asks each voter by itself, ten times a second, from outside: past Windlass and past etcd's own agreement. It holds against Windlass what it
@@ -32,16 +33,18 @@ const (
 // as healthy until they were seen alive again.
 type Prober struct {
 	c    *Cluster
-	root *Members
+	tls  *tls.Config // of etcd's root
 	stop context.CancelFunc
 	done chan struct{}
 
 	mu         sync.Mutex
+	conns      map[string]*grpc.ClientConn // by client URL
 	list       []*etcdserverpb.Member
 	silent     map[uint64]int
+	last       time.Time
 	samples    int
 	lowest     Sample
-	longest    time.Duration // between two samples
+	longest    time.Duration // between the begins of two samples
 	violations []string
 }
 
@@ -69,7 +72,10 @@ func (c *Cluster) Probe() *Prober {
 		c.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &Prober{c: c, root: root, stop: cancel, done: make(chan struct{}), list: c.mustMembers(), silent: map[uint64]int{}}
+	p := &Prober{
+		c: c, tls: root.tls, stop: cancel, done: make(chan struct{}), conns: map[string]*grpc.ClientConn{},
+		list: c.mustMembers(), silent: map[uint64]int{},
+	}
 	go p.run(ctx)
 	c.t.Cleanup(p.end)
 	return p
@@ -78,7 +84,9 @@ func (c *Cluster) Probe() *Prober {
 func (p *Prober) end() {
 	p.stop()
 	<-p.done
-	p.root.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.keep(nil)
 }
 
 // Check stops the prober and fails the test if Windlass broke its promise.
@@ -100,80 +108,105 @@ func (p *Prober) Check() {
 	t.Logf("%d probes, the longest pause between two %s; the fewest healthy voters were at %s", p.samples, p.longest.Round(time.Millisecond), p.lowest)
 }
 
+// run begins a probe with each tick, whether the ones before have all their answers or not.
 func (p *Prober) run(ctx context.Context) {
 	defer close(p.done)
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
-	last := time.Now()
+	var group sync.WaitGroup
+	defer group.Wait()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			group.Go(func() { p.probe(ctx) })
 		}
-		s, ok := p.sample(ctx)
-		if !ok || ctx.Err() != nil {
-			continue
-		}
-		p.judge(s)
-		p.longest = max(p.longest, s.At.Sub(last))
-		last = s.At
 	}
 }
 
-// sample asks all members at once: each for a sign of life, and for the list of members.
-func (p *Prober) sample(ctx context.Context) (Sample, bool) {
-	ctx, cancel := context.WithTimeout(ctx, probePatience)
+// probe asks all members at once: each for a sign of life, and for the list of members.
+func (p *Prober) probe(ctx context.Context) {
+	limited, cancel := context.WithTimeout(ctx, probePatience)
 	defer cancel()
 	at := time.Now()
+	p.mu.Lock()
 	before := p.list
+	p.mu.Unlock()
 	errs := make([]error, len(before))
 	lists := make([][]*etcdserverpb.Member, len(before))
 	var group sync.WaitGroup
 	for i, e := range before {
-		group.Go(func() { lists[i], errs[i] = p.ask(ctx, e) })
+		group.Go(func() { lists[i], errs[i] = p.ask(limited, e) })
 	}
 	group.Wait()
-	now := newest(lists)
-	if now == nil {
-		now = before // no majority, so nobody can have changed it
+	if ctx.Err() != nil {
+		return
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := newest(lists); now != nil && !at.Before(p.last) {
+		p.list = now
+		p.keep(now)
+	} // else no majority answered, so nobody can have changed it
 	s := Sample{At: at}
 	for i, e := range before {
-		if gone(e, now) || e.GetIsLearner() {
+		if gone(e, p.list) || e.GetIsLearner() {
 			delete(p.silent, e.GetID())
 			continue
 		}
 		p.count(&s, e, errs[i])
 	}
 	s.Majority = s.Voters/2 + 1
-	p.list = now
-	p.root.Forget(now)
-	return s, s.Voters > 0
+	p.judge(s)
 }
 
-// ask returns nil errors for a member that serves. The list is only there if the member has a majority behind it.
+// ask returns no error for a member that serves. The list is only there if the member has a majority behind it.
 func (p *Prober) ask(ctx context.Context, e *etcdserverpb.Member) ([]*etcdserverpb.Member, error) {
 	if len(e.GetClientURLs()) == 0 {
 		return nil, errors.New("it has no address")
 	}
-	c, err := p.root.Only(e.GetClientURLs()[0])
+	conn, err := p.only(e.GetClientURLs()[0])
 	if err != nil {
 		return nil, err
 	}
 	var list []*etcdserverpb.Member
 	var group sync.WaitGroup
 	group.Go(func() {
-		if got, err := c.MemberList(ctx); err == nil {
-			list = got.Members
+		if got, err := etcdserverpb.NewClusterClient(conn).MemberList(ctx, &etcdserverpb.MemberListRequest{Linearizable: true}); err == nil {
+			list = got.GetMembers()
 		}
 	})
-	_, err = c.Get(ctx, "/windlass/elections/", clientv3.WithPrefix(), clientv3.WithSerializable(), clientv3.WithCountOnly())
+	_, err = etcdserverpb.NewKVClient(conn).Range(ctx, &etcdserverpb.RangeRequest{Key: []byte("/windlass/"), Serializable: true, CountOnly: true})
 	group.Wait()
 	return list, err
 }
 
-// newest returns the list that names the most recently added members; of lists with a majority behind them they differ for moments only.
+// only returns a connection to one member. It is not etcd's own client, which would ask again by itself where this is to see a failure.
+func (p *Prober) only(url string) (*grpc.ClientConn, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if conn := p.conns[url]; conn != nil {
+		return conn, nil
+	}
+	conn, err := dial(strings.TrimPrefix(url, "https://"), p.tls.Clone())
+	if err == nil {
+		p.conns[url] = conn
+	}
+	return conn, err
+}
+
+// keep ends the connections to those that are no members any more. The lock is held.
+func (p *Prober) keep(list []*etcdserverpb.Member) {
+	for url, conn := range p.conns {
+		if !slices.Contains(urlsOf(list), url) {
+			conn.Close()
+			delete(p.conns, url)
+		}
+	}
+}
+
+// newest returns one of the lists. Each had a majority behind it, so they differ for moments only.
 func newest(lists [][]*etcdserverpb.Member) []*etcdserverpb.Member {
 	for _, l := range lists {
 		if l != nil {
@@ -228,13 +261,18 @@ func (p *Prober) excused(name string, alive bool, at time.Time) bool {
 	return ok
 }
 
+// judge holds a sample against the promise. The lock is held.
 func (p *Prober) judge(s Sample) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.samples == 0 || s.Healthy < p.lowest.Healthy {
 		p.lowest = s
 	}
+	if p.samples > 0 {
+		p.longest = max(p.longest, s.At.Sub(p.last))
+	}
 	p.samples++
+	if s.At.After(p.last) {
+		p.last = s.At
+	}
 	if len(s.Down) >= 2 {
 		p.violations = append(p.violations, "two voters are down by Windlass' own doing at "+s.String())
 	}

@@ -34,9 +34,9 @@ type Writers struct {
 	stop   context.CancelFunc
 	done   sync.WaitGroup
 
-	mu     sync.Mutex
-	acked  []string
-	gap    time.Duration // longest time between two acknowledgements of one writer
+	mu      sync.Mutex
+	acked   []string
+	gap     time.Duration // longest time between two acknowledgements of one writer
 	strange []string      // answers that are neither an acknowledgement nor a reason to ask again
 }
 

@@ -129,7 +129,7 @@ func servicesReady(ctx context.Context, o *observer, s *steps) (string, error) {
 }
 
 // create stores the documents of a file and returns their names.
-func (o *observer) create(ctx context.Context, file string, c *cluster.Cluster, s *steps) ([]string, error) {
+func (o *observer) create(ctx context.Context, file string, s *steps) ([]string, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
@@ -159,36 +159,9 @@ func (o *observer) create(ctx context.Context, file string, c *cluster.Cluster, 
 		if err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", file, d.Line, err)
 		}
-		if infra, ok := obj.(*machinev1.Infrastructure); ok {
-			if err := o.describePlatform(ctx, infra.GetMetadata().GetName(), c, s); err != nil {
-				return nil, err
-			}
-		}
 		names = append(names, k.GetSingular()+"/"+obj.GetMetadata().GetName())
 	}
 	return names, nil
-}
-
-// describePlatform writes down what only whoever starts the cluster knows of it.
-func (o *observer) describePlatform(ctx context.Context, name string, c *cluster.Cluster, s *steps) error {
-	k, err := client.FindKind("infrastructure")
-	if err != nil {
-		return err
-	}
-	return until(ctx, s, func(ctx context.Context) (bool, string, error) {
-		got, err := o.client.Get(ctx, k, "", name)
-		if err != nil {
-			return false, "", err
-		}
-		infra := got.(*machinev1.Infrastructure)
-		infra.Status = &machinev1.InfrastructureStatus{
-			InfrastructureName: c.Name, Platform: "Local",
-			ApiServerUrl: "https://" + c.Gateway(), ApiServerInternalUri: "https://" + c.Gateway(),
-			ControlPlaneTopology: "HighlyAvailable", InfrastructureTopology: "HighlyAvailable", CpuPartitioning: "None",
-		}
-		_, err = o.client.UpdateStatus(ctx, k, infra)
-		return err == nil, "infrastructure status", err
-	})
 }
 
 func (o *observer) machines(ctx context.Context) ([]*machinev1.Machine, int, error) {

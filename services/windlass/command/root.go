@@ -62,7 +62,11 @@ func Run(ctx context.Context, args []string, in io.Reader, out, errw io.Writer) 
 	case errors.As(err, &exit):
 		return exit.Code
 	default:
-		fmt.Fprintln(errw, "error:", describe(err))
+		var all failures
+		all.add(err)
+		for _, err := range all {
+			fmt.Fprintln(errw, "error:", describe(err))
+		}
 		return 1
 	}
 }
@@ -89,6 +93,7 @@ func newRoot(e *env) *cobra.Command {
 	f.StringVar(&e.target.Token, "token", "", "bearer token, instead of a certificate (default $"+client.EnvToken+")")
 	root.AddCommand(
 		newUp(e), newDown(e), newStatus(e), newEnv(e), newServe(e), newSupervise(e),
+		newGet(e), newDescribe(e), newCreate(e), newApply(e), newReplace(e), newDelete(e), newScale(e), newQuorum(e), newHooks(e), newEvents(e),
 	)
 	return root
 }

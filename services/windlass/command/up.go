@@ -211,7 +211,7 @@ func (e *env) seed(ctx context.Context, c *cluster.Cluster, o *observer, s *step
 	}
 	var names []string
 	for _, f := range files {
-		created, err := o.create(ctx, f, c, s)
+		created, err := o.create(ctx, f, s)
 		if err != nil {
 			return "", err
 		}

@@ -1,0 +1,288 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	callLimit  = 10 * time.Second       // for one call
+	firstPause = 100 * time.Millisecond // between attempts; it doubles
+	mostPause  = 3 * time.Second
+	afterFail  = 5 * time.Second // before work that failed is tried again
+)
+
+// owner answers for one owner of hooks.
+type owner struct {
+	settings
+	client hookv1.HookTaskServiceClient
+
+	out   sync.Mutex
+	print io.Writer
+
+	mu       sync.Mutex
+	works    map[string]context.CancelFunc // by the task's name: work under way
+	group    sync.WaitGroup
+	finished chan struct{} // gets a word when a task is completed
+}
+
+func newOwner(s settings, client hookv1.HookTaskServiceClient, stdout io.Writer) *owner {
+	return &owner{
+		settings: s, client: client, print: stdout,
+		works: map[string]context.CancelFunc{}, finished: make(chan struct{}, 1),
+	}
+}
+
+// say prints a line with the time.
+func (o *owner) say(format string, args ...any) {
+	o.out.Lock()
+	defer o.out.Unlock()
+	fmt.Fprintf(o.print, "%s  %s\n", time.Now().Format("15:04:05.000"), fmt.Sprintf(format, args...))
+}
+
+// run follows the stream of tasks until ctx ends, and opens a new one whenever it breaks. Work under way goes on meanwhile: what counts is
+// the claim, and a claim needs no stream.
+func (o *owner) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer o.group.Wait()
+	defer cancel()
+	if o.once {
+		o.group.Go(func() {
+			select {
+			case <-o.finished:
+				cancel()
+			case <-ctx.Done():
+			}
+		})
+	}
+	o.say("answering for %s at %s", o.settings.owner, o.target.server)
+	for wait := firstPause; ; wait = min(2*wait, mostPause) {
+		heard, err := o.follow(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		switch status.Code(err) {
+		case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument:
+			return fmt.Errorf("stream tasks of %s: %w", o.settings.owner, err) // trying again would not help
+		}
+		if heard {
+			wait = firstPause
+		}
+		o.say("stream broke: %s; again in %v", status.Convert(err).Message(), wait)
+		pause(ctx, wait)
+	}
+}
+
+// follow takes in what one stream brings; heard says whether it brought anything.
+func (o *owner) follow(ctx context.Context) (heard bool, err error) {
+	ctx2, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := o.client.StreamHookTasks(ctx2, &hookv1.StreamHookTasksRequest{Owners: []string{o.settings.owner}})
+	if err != nil {
+		return false, err
+	}
+	there := 0
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return heard, err
+		}
+		heard = true
+		switch t := m.GetTask(); {
+		case t == nil:
+			o.say("connected; %d tasks wait, watching for more", there)
+		case m.GetGone():
+			o.say("gone       %s: the hook was removed", describe(t))
+			o.stop(t.GetMetadata().GetName())
+		default:
+			there++
+			o.take(ctx, t)
+		}
+	}
+}
+
+// take begins the work on a task, unless it is under way or somebody else's.
+func (o *owner) take(ctx context.Context, t *hookv1.HookTask) {
+	if t.GetStatus().GetPhase() == "Completed" {
+		return
+	}
+	name := t.GetMetadata().GetName()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, busy := o.works[name]; busy {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	o.works[name] = cancel
+	o.group.Go(func() {
+		defer o.stop(name)
+		o.work(ctx, t)
+	})
+}
+
+// stop ends the work on a task.
+func (o *owner) stop(name string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if cancel, ok := o.works[name]; ok {
+		cancel()
+		delete(o.works, name)
+	}
+}
+
+// work claims a task, does what it asks for and completes it. It gives up when the task is somebody else's or gone: the stream tells if
+// it is free again.
+func (o *owner) work(ctx context.Context, t *hookv1.HookTask) {
+	for ctx.Err() == nil {
+		claimed, err := o.claim(ctx, t)
+		if err != nil {
+			o.say("not mine   %s: %s", describe(t), status.Convert(err).Message())
+			return
+		}
+		o.say("claimed    %s until %s", describe(claimed), claimed.GetStatus().GetClaimExpiryTime().AsTime().Local().Format("15:04:05"))
+		result, err := o.perform(ctx, claimed)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			o.complete(ctx, claimed, result)
+			return
+		}
+		o.fail(ctx, claimed, err)
+		pause(ctx, afterFail)
+	}
+}
+
+func (o *owner) claim(ctx context.Context, t *hookv1.HookTask) (claimed *hookv1.HookTask, err error) {
+	err = o.call(ctx, func(ctx context.Context) error {
+		claimed, err = o.client.ClaimHookTask(ctx, &hookv1.ClaimHookTaskRequest{Name: t.GetMetadata().GetName()})
+		return err
+	})
+	return claimed, err
+}
+
+// perform does the work of a claimed task and renews the claim meanwhile. A claim that is lost ends the work.
+func (o *owner) perform(ctx context.Context, t *hookv1.HookTask) (result string, err error) {
+	working, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var renewing sync.WaitGroup
+	defer renewing.Wait()
+	done := make(chan struct{})
+	defer close(done)
+	renewing.Go(func() {
+		if err := o.renew(working, t, done); err != nil {
+			cancel(fmt.Errorf("the claim was lost: %w", err))
+		}
+	})
+	result, err = job{o.settings, t}.do(working)
+	if cause := context.Cause(working); cause != nil {
+		return "", cause
+	}
+	return result, err
+}
+
+// renew makes a claim last longer each time that a third of it is over, until done is closed.
+func (o *owner) renew(ctx context.Context, t *hookv1.HookTask, done <-chan struct{}) error {
+	begun := time.Now()
+	for {
+		left := time.Until(t.GetStatus().GetClaimExpiryTime().AsTime())
+		select {
+		case <-done:
+			return nil
+		case <-ctx.Done():
+			return nil
+		case <-time.After(max(left/3, 200*time.Millisecond)):
+		}
+		err := o.call(ctx, func(ctx context.Context) error {
+			renewed, err := o.client.RenewHookTask(ctx, &hookv1.RenewHookTaskRequest{
+				Name: t.GetMetadata().GetName(), Message: fmt.Sprintf("at work for %v", time.Since(begun).Round(time.Second)),
+			})
+			if err == nil {
+				t = renewed
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		o.say("renewed    %s until %s", describe(t), t.GetStatus().GetClaimExpiryTime().AsTime().Local().Format("15:04:05"))
+	}
+}
+
+// complete says that the work is done until the cluster has heard it: then the machine goes on without us.
+func (o *owner) complete(ctx context.Context, t *hookv1.HookTask, result string) {
+	err := o.call(ctx, func(ctx context.Context) error {
+		_, err := o.client.CompleteHookTask(ctx, &hookv1.CompleteHookTaskRequest{Name: t.GetMetadata().GetName(), Message: result})
+		return err
+	})
+	if err != nil && status.Code(err) != codes.NotFound { // a task that is gone was completed, or needs it no longer
+		o.say("not done   %s: %s", describe(t), status.Convert(err).Message())
+		return
+	}
+	o.say("completed  %s: %s", describe(t), result)
+	select {
+	case o.finished <- struct{}{}:
+	default:
+	}
+}
+
+func (o *owner) fail(ctx context.Context, t *hookv1.HookTask, cause error) {
+	err := o.call(ctx, func(ctx context.Context) error {
+		_, err := o.client.FailHookTask(ctx, &hookv1.FailHookTaskRequest{Name: t.GetMetadata().GetName(), Reason: short(cause.Error())})
+		return err
+	})
+	o.say("failed     %s: %v; again in %v", describe(t), cause, afterFail)
+	if err != nil {
+		o.say("unheard    %s: %s", describe(t), status.Convert(err).Message())
+	}
+}
+
+// call makes a call again and again while the cluster cannot be reached. All these calls may be repeated.
+func (o *owner) call(ctx context.Context, f func(context.Context) error) error {
+	for wait := firstPause; ; wait = min(2*wait, mostPause) {
+		limited, cancel := context.WithTimeout(ctx, callLimit)
+		err := f(limited)
+		cancel()
+		switch status.Code(err) {
+		case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted:
+			if pause(ctx, wait) {
+				continue
+			}
+		}
+		return err
+	}
+}
+
+// describe names a task for people.
+func describe(t *hookv1.HookTask) string {
+	s := t.GetSpec()
+	return fmt.Sprintf("%s %s of machine %s", s.GetPoint(), s.GetHookName(), s.GetMachineRef().GetName())
+}
+
+// short cuts a text to what a message may hold.
+func short(s string) string {
+	const most = 1000
+	if r := []rune(s); len(r) > most {
+		return string(r[:most])
+	}
+	return s
+}
+
+// pause waits, and reports false if ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

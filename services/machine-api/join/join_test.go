@@ -1,0 +1,226 @@
+package join
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"buf.build/go/protovalidate"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/services/machine-api/kinds"
+	"github.com/windlass-dev/windlass/services/machine-api/plan"
+)
+
+func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
+
+// one is a provider with one instance for every machine.
+type one struct{}
+
+func (one) Look(_ context.Context, m *machinev1.Machine) (*providerv1.Instance, bool, error) {
+	return &providerv1.Instance{ProviderId: "test://c/" + m.GetMetadata().GetName(), Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: "127.9.9.10"}}}, false, nil
+}
+
+type fixture struct {
+	*Service
+	tables *kinds.Tables
+	client *identity.Authority
+}
+
+func newFixture(t *testing.T) fixture {
+	t.Helper()
+	st := etcdtest.Store(t)
+	tables := kinds.New(st, protovalidate.GlobalValidator, nil, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() { _ = tables.Run(ctx) })
+	t.Cleanup(func() { cancel(); group.Wait() })
+	dir := t.TempDir()
+	for _, name := range []string{AuthorityWindlass, AuthorityEtcdClient, AuthorityEtcdPeer} {
+		a, err := identity.NewAuthority(name, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Save(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	signer, err := LoadSigner(dir, 30*time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := NewTokens(st, signer.AuthorityHash(), []string{"127.9.9.1:6443"})
+	return fixture{NewService(tokens, signer, tables.Machines, one{}), tables, signer.client}
+}
+
+func (f fixture) machine(t *testing.T, name, role string) (*machinev1.Machine, string) {
+	t.Helper()
+	m, err := f.tables.Machines.Create(t.Context(), &machinev1.Machine{Metadata: &metav1.ObjectMeta{Name: name, Labels: map[string]string{plan.LabelRole: role}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	boot, err := f.tokens.For(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if boot.Role != role || len(boot.Endpoints) != 1 {
+		t.Errorf("bootstrap = %v", boot)
+	}
+	return m, boot.Token
+}
+
+// request asks for names that nobody may give itself.
+func request(t *testing.T) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "root", Organization: []string{"system:masters"}}, DNSNames: []string{"evil"}}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der
+}
+
+func certificate(t *testing.T, text []byte) *x509.Certificate {
+	t.Helper()
+	block, _ := pem.Decode(text)
+	if block == nil {
+		t.Fatalf("no certificate: %q", text)
+	}
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestAControlPlaneMachineJoins(t *testing.T) {
+	f := newFixture(t)
+	_, token := f.machine(t, "m-0", plan.RoleMaster)
+	req := &machinev1.JoinRequest{Token: token, AgentRequest: request(t), EtcdServerRequest: request(t), EtcdPeerRequest: request(t)}
+	out, err := f.Join(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out.NodeName != "m-0" || out.Role != plan.RoleMaster || out.Address != "127.9.9.10" || out.ProviderId != "test://c/m-0" {
+		t.Errorf("answer = %v", out)
+	}
+	agent := certificate(t, out.AgentCertificate)
+	if caller, err := identity.FromCertificate(agent); err != nil || caller.User != identity.NodeUser("m-0") || caller.In(identity.GroupMasters) {
+		t.Errorf("the agent's certificate makes it %+v, %v", caller, err)
+	}
+	server := certificate(t, out.EtcdServerCertificate)
+	if _, err := server.Verify(x509.VerifyOptions{Roots: f.client.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err == nil {
+		t.Error("the member's server certificate would name an etcd user")
+	}
+	if server.Subject.CommonName != "m-0" || server.VerifyHostname("127.9.9.10") != nil {
+		t.Errorf("server certificate is for %v %v", server.Subject, server.IPAddresses)
+	}
+	if peer := certificate(t, out.EtcdPeerCertificate); len(peer.ExtKeyUsage) != 2 {
+		t.Errorf("peer certificate has usages %v, want both", peer.ExtKeyUsage)
+	}
+	if _, err := f.Join(t.Context(), req); err != nil {
+		t.Errorf("the same request again: %v", err)
+	}
+	req.EtcdPeerRequest = request(t)
+	if _, err := f.Join(t.Context(), req); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_BAD_TOKEN {
+		t.Errorf("a used token with another key: %v, want BAD_TOKEN", err)
+	}
+}
+
+func TestTokensThatAreRefused(t *testing.T) {
+	f := newFixture(t)
+	m, token := f.machine(t, "w", plan.RoleWorker)
+	gone, goneToken := f.machine(t, "gone", plan.RoleWorker)
+	_, err := f.tables.Machines.Delete(t.Context(), gone.Metadata.Namespace, "gone", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	joined, joinedToken := f.machine(t, "joined", plan.RoleWorker)
+	_, err = f.tables.Machines.Modify(t.Context(), resource.KeyOf(joined), func(m *machinev1.Machine) error {
+		m.Status = &machinev1.MachineStatus{NodeRef: &metav1.ObjectReference{Name: "joined"}}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, rest, _ := strings.Cut(token, ".")
+	for name, bad := range map[string]string{
+		"rubbish":                         "x",
+		"an empty proof":                  uid + "..x",
+		"a forged proof":                  uid + "." + strings.Repeat("0", 64) + ".x",
+		"another machine's proof":         gone.Metadata.Uid + "." + rest,
+		"a machine that is being deleted": goneToken,
+		"a machine that has a node":       joinedToken,
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := f.Join(t.Context(), &machinev1.JoinRequest{Token: bad, AgentRequest: request(t)})
+			if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_BAD_TOKEN {
+				t.Errorf("Join = %v, want BAD_TOKEN", err)
+			}
+		})
+	}
+	out, err := f.Join(t.Context(), &machinev1.JoinRequest{Token: token, AgentRequest: request(t), EtcdPeerRequest: request(t)})
+	if err != nil || out.EtcdPeerCertificate != nil {
+		t.Errorf("a worker that asks for more gets %v, %v", out, err)
+	}
+	if err := f.tokens.Forget(t.Context(), m.Metadata.Uid); err != nil {
+		t.Error(err)
+	}
+	if err := f.tokens.Forget(t.Context(), m.Metadata.Uid); err != nil {
+		t.Errorf("forgetting twice: %v", err)
+	}
+}
+
+func TestABadRequestDoesNotUseUpTheToken(t *testing.T) {
+	f := newFixture(t)
+	_, token := f.machine(t, "w", plan.RoleWorker)
+	_, err := f.Join(t.Context(), &machinev1.JoinRequest{Token: token, AgentRequest: []byte("x")})
+	if fields, _ := rpcerr.Fields(err); len(fields) != 1 || fields[0].Path != "agentRequest" {
+		t.Errorf("Join = %v, want agentRequest named", err)
+	}
+	if _, err := f.Join(t.Context(), &machinev1.JoinRequest{Token: token, AgentRequest: request(t)}); err != nil {
+		t.Errorf("the token should still be good: %v", err)
+	}
+}
+
+func TestOnlyTheNodeItselfRenews(t *testing.T) {
+	f := newFixture(t)
+	f.machine(t, "w", plan.RoleWorker)
+	if err := f.tables.Synced(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	as := func(user string, groups ...string) context.Context {
+		return identity.WithCaller(t.Context(), identity.Caller{User: user, Groups: groups})
+	}
+	out, err := f.Renew(as(identity.NodeUser("w"), identity.GroupNodes), &machinev1.RenewRequest{AgentRequest: request(t)})
+	if err != nil || out.NodeName != "w" {
+		t.Errorf("Renew = %v, %v", out, err)
+	}
+	for name, ctx := range map[string]context.Context{
+		"a user": as("ada", identity.GroupMasters), "a node without a machine": as(identity.NodeUser("x"), identity.GroupNodes), "nobody": t.Context(),
+	} {
+		if _, err := f.Renew(ctx, &machinev1.RenewRequest{AgentRequest: request(t)}); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_FORBIDDEN {
+			t.Errorf("%s renews: %v, want FORBIDDEN", name, err)
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/services/windlass/client"
+	"github.com/windlass-dev/windlass/services/windlass/table"
+)
+
+func newQuorum(e *env) *cobra.Command {
+	var output string
+	var watch bool
+	cmd := &cobra.Command{
+		Use:   "quorum",
+		Short: "Show the etcd quorum that holds the cluster's state, what comes next and what it waits for",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			form, err := parseFormat(output, formatJSON, formatYAML)
+			if err != nil {
+				return err
+			}
+			return e.withClient(func(c *client.Client) error { return e.quorum(cmd.Context(), c, form, watch) })
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json or yaml")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show the quorum and then each change")
+	return cmd
+}
+
+func (e *env) quorum(ctx context.Context, c *client.Client, form format, watch bool) error {
+	guardian := etcdv1.NewQuorumServiceClient(c.Conn())
+	if !watch {
+		q, err := guardian.GetQuorum(ctx, &etcdv1.GetQuorumRequest{})
+		if err != nil {
+			return err
+		}
+		return printQuorum(e.out, form, q, time.Now())
+	}
+	err := watchQuorum(ctx, guardian, func(q *etcdv1.Quorum, first bool) error {
+		switch {
+		case !first && form.word == formatYAML:
+			fmt.Fprintln(e.out, "---")
+		case !first && form.word == formatTable:
+			fmt.Fprintln(e.out)
+		}
+		return printQuorum(e.out, form, q, time.Now())
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// watchQuorum calls f with the quorum each time that it changes. The guardian may go and come back meanwhile.
+func watchQuorum(ctx context.Context, guardian etcdv1.QuorumServiceClient, f func(q *etcdv1.Quorum, first bool) error) error {
+	const pause = 200 * time.Millisecond // about what the guardian's restart takes
+	for first := true; ; {
+		stream, err := guardian.WatchQuorum(ctx, &etcdv1.WatchQuorumRequest{})
+		for err == nil {
+			var resp *etcdv1.WatchQuorumResponse
+			if resp, err = stream.Recv(); err != nil {
+				break
+			}
+			if err := f(resp.GetQuorum(), first); err != nil {
+				return err
+			}
+			first = false
+		}
+		if c := status.Code(err); !errors.Is(err, io.EOF) && c != codes.Unavailable && c != codes.Aborted {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// printQuorum prints the members and then what there is to know of the whole.
+func printQuorum(w io.Writer, form format, q *etcdv1.Quorum, now time.Time) error {
+	if form.word != formatTable {
+		return messageOut(w, form, q)
+	}
+	rows := [][]string{{"NAME", "ROLE", "HEALTH", "LEADER", "VERSION", "DB SIZE", "MACHINE"}}
+	for _, m := range q.GetMembers() {
+		rows = append(rows, memberRow(m))
+	}
+	if err := table.New(w).Print(rows...); err != nil {
+		return err
+	}
+	fact := func(label, text string, args ...any) { fmt.Fprintf(w, "%-11s%s\n", label+":", fmt.Sprintf(text, args...)) }
+	fmt.Fprintln(w)
+	fact("Phase", "%s", q.GetPhase())
+	fact("Voters", "%d of %d healthy, %d wanted, majority %d", q.GetHealthyVoters(), q.GetVoters(), q.GetDesiredVoters(), q.GetMajority())
+	fact("Tolerance", "%s", tolerance(q))
+	fact("Permit", "%s", permit(q.GetPermit(), now))
+	fact("Next", "%s", nextStep(q.GetNext()))
+	fact("Waits for", "%s", cmp.Or(q.GetWaitsFor(), "nothing"))
+	return nil
+}
+
+func memberRow(m *etcdv1.Member) []string {
+	role := "voter"
+	if m.GetLearner() {
+		role = "learner"
+	}
+	if m.GetBootstrap() {
+		role += " (bootstrap)"
+	}
+	health := "healthy"
+	if !m.GetHealthy() {
+		health = cmp.Or(m.GetMessage(), "unhealthy")
+	}
+	leader := ""
+	if m.GetLeader() {
+		leader = "*"
+	}
+	return []string{cmp.Or(m.GetName(), m.GetId()), role, health, leader, m.GetVersion(), bytesText(m.GetDbSizeBytes()), cmp.Or(m.GetMachine().GetName(), nothingThere)}
+}
+
+func tolerance(q *etcdv1.Quorum) string {
+	switch n := q.GetFailureTolerance(); n {
+	case 0:
+		return "no voter may fail"
+	case 1:
+		return "1 voter may fail"
+	default:
+		return fmt.Sprintf("%d voters may fail", n)
+	}
+}
+
+func permit(p *etcdv1.DisruptionPermit, now time.Time) string {
+	if p == nil {
+		return "nobody holds it"
+	}
+	return fmt.Sprintf("%s for %s (%s), since %s", cmp.Or(p.GetHolder(), "held"), cmp.Or(refName(p.GetMachine()), p.GetMachine().GetUid()), p.GetReason(), table.Age(p.GetAcquireTime(), now))
+}
+
+func nextStep(a *metav1.PlannedAction) string {
+	if a == nil {
+		return "nothing"
+	}
+	text := a.GetAction()
+	if name := refName(a.GetObject()); name != "" {
+		text += " " + name
+	}
+	if r := a.GetReason(); r != "" {
+		text += ": " + r
+	}
+	return text
+}
+
+// bytesText returns a size as etcdctl's users know it: "2.1 MB".
+func bytesText(n int64) string {
+	const unit = 1000
+	if n <= 0 {
+		return ""
+	}
+	if n < unit {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, names := float64(n)/unit, []string{"kB", "MB", "GB", "TB"}
+	i := 0
+	for ; value >= unit && i < len(names)-1; i++ {
+		value /= unit
+	}
+	return fmt.Sprintf("%.1f %s", value, names[i])
+}
