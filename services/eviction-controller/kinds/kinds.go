@@ -33,7 +33,7 @@ type Tables struct {
 func New(st *store.Store, validator protovalidate.Validator, log *slog.Logger) *Tables {
 	t := &Tables{}
 	t.Drains = resource.NewTable(st, validator, resource.Config[*nodev1.Drain]{
-		ValidateUpdate: sameNode, Admit: t.admitDrain, Finalizers: []string{Finalizer}, Log: log,
+		Validate: namesNode, ValidateUpdate: sameNode, Admit: t.admitDrain, Finalizers: []string{Finalizer}, Log: log,
 	})
 	// A node is created together with the status that its agent reports.
 	t.Nodes = resource.NewTable(st, validator, resource.Config[*nodev1.Node]{
@@ -96,6 +96,14 @@ func foreignStatus(what string, old proto.Message, was, is protoreflect.ProtoMes
 		return nil
 	}
 	return rpcerr.Forbidden(fmt.Sprintf("the status of a %s is written by eviction-controller alone", what))
+}
+
+// namesNode demands what the rules of the message demand only where there is a spec.
+func namesNode(drain *nodev1.Drain) []rpcerr.Field {
+	if drain.GetSpec() == nil {
+		return []rpcerr.Field{{Path: "spec.nodeName", Description: "must be given"}}
+	}
+	return nil
 }
 
 func sameNode(old, drain *nodev1.Drain) []rpcerr.Field {

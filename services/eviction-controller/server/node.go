@@ -98,9 +98,10 @@ func (s *Node) RebootNode(ctx context.Context, r *nodev1.RebootNodeRequest) (*no
 
 // PlanNode says what would become of a node.
 func (s *Node) PlanNode(ctx context.Context, r *nodev1.PlanNodeRequest) (*nodev1.PlanNodeResponse, error) {
-	v := plan.NodeView{Now: time.Now().UTC(), Node: r.GetNode(), Grace: s.heard.Grace()}
+	v := plan.NodeView{Now: time.Now().UTC(), Grace: s.heard.Grace()}
 	switch {
-	case v.Node != nil:
+	case r.GetNode() != nil:
+		v.Node = given(ctx, r.GetNode())
 		v.Agent = plan.Agent{Heard: r.GetSilence() != nil, Silence: r.GetSilence().AsDuration()}
 	case r.GetName() == "":
 		return nil, rpcerr.Invalid(rpcerr.Field{Path: "name", Description: "give a name or a node"})
@@ -110,14 +111,27 @@ func (s *Node) PlanNode(ctx context.Context, r *nodev1.PlanNodeRequest) (*nodev1
 			return nil, err
 		}
 		v.Agent = s.heard.Agent(r.GetName())
-		v.Drains = s.tables.DrainsOf(r.GetName())
 	}
+	v.Drains = s.tables.DrainsOf(v.Node.GetMetadata().GetName())
 	p := plan.Node(v)
 	out := &nodev1.PlanNodeResponse{
 		Conditions: p.Conditions, Taints: v.Node.GetSpec().GetTaints(),
 		Unschedulable: p.Unschedulable, HeldBy: p.HeldBy, WakeTime: wake(p.Wake),
 	}
 	return out, nil
+}
+
+// given returns a node of a request as it would be stored: one that is unschedulable without anybody's cordon is cordoned by the caller.
+func given(ctx context.Context, node *nodev1.Node) *nodev1.Node {
+	node = resource.Clone(node)
+	if node.Metadata == nil {
+		node.Metadata = &metav1.ObjectMeta{}
+	}
+	if node.GetSpec().GetUnschedulable() {
+		caller, _ := identity.CallerFrom(ctx)
+		plan.SetCordon(node, nil, caller.User, true)
+	}
+	return node
 }
 
 func wake(t time.Time) *timestamppb.Timestamp {

@@ -12,8 +12,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/serve"
 )
 
-// Config is the settings of a gateway: those of every service, of which the policy is not used, since the gateway decides
-// nothing, and a file of bearer tokens.
+// Config is the settings of a gateway: those of every service, of which the policy only answers what callers ask about their
+// rights, since the gateway decides nothing, and a file of bearer tokens.
 type Config struct {
 	serve.Config
 	TokensFile string // see authn.Tokens; empty for none

@@ -9,12 +9,13 @@ import (
 	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/services/gateway/backend"
 )
 
 // register adds the REST handlers of every service that has some. A test compares it with the catalog.
-func register(router *backend.Router, events eventv1.EventServiceClient) func(context.Context, *runtime.ServeMux) error {
+func register(router *backend.Router, events eventv1.EventServiceClient, access metav1.AccessServiceClient) func(context.Context, *runtime.ServeMux) error {
 	return func(ctx context.Context, mux *runtime.ServeMux) error {
 		for _, add := range []func() error{
 			func() error {
@@ -47,6 +48,7 @@ func register(router *backend.Router, events eventv1.EventServiceClient) func(co
 			func() error {
 				return nodev1.RegisterDrainServiceHandlerClient(ctx, mux, nodev1.NewDrainServiceClient(router))
 			},
+			func() error { return metav1.RegisterAccessServiceHandlerClient(ctx, mux, access) },
 			func() error { return eventv1.RegisterEventServiceHandlerClient(ctx, mux, events) },
 		} {
 			if err := add(); err != nil {

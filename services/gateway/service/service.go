@@ -21,8 +21,10 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/services/gateway/access"
 	"github.com/windlass-dev/windlass/services/gateway/authn"
 	"github.com/windlass-dev/windlass/services/gateway/backend"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
@@ -64,6 +66,12 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	if err != nil {
 		return fmt.Errorf("tokens: %w", err)
 	}
+	policy, err := identity.LoadPolicy(config.Policy)
+	if err != nil {
+		return err
+	}
+	policy.Log = log
+	rights := access.New(policy)
 	methods, err := catalog.New(protoregistry.GlobalFiles, catalog.Program)
 	if err != nil {
 		return err
@@ -94,13 +102,14 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	alive := health.NewServer()
 	grpc_health_v1.RegisterHealthServer(server, alive)
 	eventv1.RegisterEventServiceServer(server, merged)
+	metav1.RegisterAccessServiceServer(server, rights)
 	if err := describe.Register(server, methods.Services()); err != nil {
 		return err
 	}
 	handler, err := rest.New(ctx, rest.Config{
 		Catalog:  methods,
 		Login:    auth,
-		Register: register(router, merged.Client()),
+		Register: register(router, merged.Client(), rights.Client()),
 		GRPC:     server,
 		Open:     open(methods, pool),
 	})

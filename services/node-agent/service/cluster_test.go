@@ -42,7 +42,6 @@ type cluster struct {
 	keys     map[string]int    // public keys of joins, and how often each came
 	renewals int               // certificates renewed
 	nodes    map[string]*heard // by name
-	deaf     bool              // heartbeats are not answered
 	offers   []*etcdv1.AttendMemberRequest
 	attend   chan *etcdv1.AttendMemberResponse // orders for whoever attends; unbuffered
 }
@@ -220,7 +219,7 @@ func (c *cluster) Heartbeat(s grpc.BidiStreamingServer[nodev1.HeartbeatRequest, 
 		}
 		answer := &nodev1.HeartbeatResponse{}
 		c.mu.Lock()
-		h, deaf := c.node(r.GetName()), c.deaf
+		h := c.node(r.GetName())
 		if h.registrations == 0 {
 			c.mu.Unlock()
 			return rpcerr.NotFound("Node", r.GetName())
@@ -231,9 +230,6 @@ func (c *cluster) Heartbeat(s grpc.BidiStreamingServer[nodev1.HeartbeatRequest, 
 			answer.Command, answer.BootId = "Reboot", h.reboot
 		}
 		c.mu.Unlock()
-		if deaf {
-			continue
-		}
 		if err := s.Send(answer); err != nil {
 			return err
 		}

@@ -298,20 +298,6 @@ func TestAnAgentComesBackAfterTheGatewayDid(t *testing.T) {
 	})
 }
 
-func TestHeartbeatsWithoutAnswersEndTheStream(t *testing.T) {
-	c := newCluster(t, "gateway")
-	c.deaf = true
-	newBox(t, c, "worker").run()
-	await(t, func() string {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.node("m-0").registrations > 1 {
-			return ""
-		}
-		return "a second registration, since the first stream is dead"
-	})
-}
-
 func TestARebootIsAnotherBoot(t *testing.T) {
 	c := newCluster(t, "gateway")
 	b := newBox(t, c, "master")

@@ -1,0 +1,269 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+)
+
+// The hook that somebody outside of Windlass answers for: the program backup-hook, from deploy/examples/hooks.
+const (
+	backupHook    = "BackupFileSystem"
+	backupOwner   = "my-backup-controller"
+	backupProgram = "backup-hook"
+)
+
+// replaced is how long a replacement may take.
+const replaced = 2 * time.Minute
+
+// replace deletes the control-plane machine whose member leads, while a hook holds its instance and writes go on.
+func (t *tour) replace(ctx context.Context) error {
+	c, err := t.chooseLeader(ctx)
+	if err != nil {
+		return err
+	}
+	patch := fmt.Sprintf(`{"spec":{"lifecycleHooks":{"preTerminate":[{"name":%q,"owner":%q}]}}}`, backupHook, backupOwner)
+	if _, err := t.windlass(ctx, c.old+" leads the quorum; its instance may not go before "+backupOwner+" has made a backup", "patch", "machine", c.old, "--type=merge", "-p", patch); err != nil {
+		return err
+	}
+	t.saw("from now on two writers create objects over REST, each %d times a second", time.Second/writesEvery)
+	ws := t.startWriters(ctx, 2, "replace")
+	r := &replacement{tour: t, chronicle: c}
+	err = r.watch(ctx)
+	if errWrite := ws.stop(); err == nil {
+		err = errWrite
+	}
+	if err != nil {
+		return err
+	}
+	if err := t.afterwards(ctx, c, ws); err != nil {
+		return err
+	}
+	owner := c.seen[taskCompleted].at.Sub(c.seen[taskPending].at)
+	all := c.seen[machineGone].at.Sub(c.seen[deletionAsked].at)
+	t.saw("while it went on, `windlass describe machine %s` said that it waits for:\n- %s", c.old, strings.Join(c.waits, "\n- "))
+	t.paragraph(`%s was replaced in %.1f s, of which its hook's owner took %.1f s and Windlass %.1f s. The replacement came first and had its vote `+
+		`before the old voter left; %d looks at the quorum never found fewer healthy voters than a majority. %d writes were acknowledged meanwhile, `+
+		`the slowest after %d ms, and all are there.`, c.old, all.Seconds(), owner.Seconds(), (all - owner).Seconds(), c.samples,
+		len(ws.acknowledged()), ws.slowest().Milliseconds())
+	return t.removeSets(ctx, tourLabel+"="+t.run)
+}
+
+// chooseLeader waits until the quorum rests and returns a chronicle of the replacement of the machine whose member leads.
+func (t *tour) chooseLeader(ctx context.Context) (*chronicle, error) {
+	var old string
+	err := within(ctx, settled, "a quorum at rest", func(ctx context.Context) (bool, string, error) {
+		q, err := t.cluster.quorum(ctx)
+		old = leader(q)
+		return atRest(q), q.String(), err
+	})
+	if err != nil {
+		return nil, err
+	}
+	machines, err := t.cluster.listMachines(ctx, "master")
+	if err != nil {
+		return nil, err
+	}
+	others := slices.DeleteFunc(names(machines), func(name string) bool { return name == old })
+	return newChronicle(old, others, true), t.check(
+		told(len(others) == 2, "three machines of the control plane, one of them "+old, "%s", strings.Join(names(machines), ", ")))
+}
+
+// replacement is one replacement while it goes on.
+type replacement struct {
+	*tour
+	chronicle *chronicle
+	began     time.Time
+	atHook    string // members of the quorum just after its hook went
+	owner     *exec.Cmd
+	ended     chan error // of the owner
+}
+
+// watch asks for the deletion and tells what happens until the machine is gone.
+func (r *replacement) watch(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, replaced)
+	defer cancel()
+	var g errgroup.Group
+	seen := make(chan observation)
+	broken := make(chan error, 1)
+	w := witness{r.cluster, seen}
+	if err := w.watch(ctx, &g); err != nil {
+		return err
+	}
+	describing, stopDescribing := context.WithCancel(ctx)
+	defer stopDescribing()
+	g.Go(func() error { w.describe(describing, r.shell, r.chronicle.old); return nil })
+	deleted := make(chan error, 1)
+	args := []string{"delete", "machine", r.chronicle.old, "--wait"}
+	r.began = time.Now()
+	r.command(r.shell.line("windlass", args...)+" &", 0, "", "")
+	g.Go(func() error {
+		_, err := r.shell.output(ctx, "windlass", args...)
+		deleted <- err
+		return nil
+	})
+	go func() { broken <- g.Wait() }()
+	err := r.listen(ctx, seen, deleted, broken)
+	cancel()
+	err = errors.Join(err, r.stopOwner())
+	if err == nil {
+		err = <-broken
+	}
+	return err
+}
+
+// listen tells what is seen until both the machine is gone and the command that deleted it has ended.
+func (r *replacement) listen(ctx context.Context, seen <-chan observation, deleted, broken <-chan error) error {
+	ended := false
+	for !ended || !r.chronicle.has(machineGone) {
+		select {
+		case o := <-seen:
+			for _, s := range r.chronicle.add(o) {
+				if err := r.at(ctx, s); err != nil {
+					return err
+				}
+			}
+		case err := <-deleted:
+			if err != nil && ctx.Err() == nil {
+				return err
+			}
+			ended = true
+			r.moment(time.Since(r.began), "`windlass delete` returns")
+		case err := <-r.ended:
+			return fmt.Errorf("%s ended before its work was done: %w", backupProgram, err)
+		case err := <-broken:
+			return err
+		case <-ctx.Done():
+			return r.late()
+		}
+	}
+	return r.check(told(ended, "`windlass delete machine --wait` returns once the machine is gone", "it did not"))
+}
+
+// late says what had been seen when the time was over.
+func (r *replacement) late() error {
+	said := "nothing"
+	if n := len(r.chronicle.waits); n > 0 {
+		said = r.chronicle.waits[n-1]
+	}
+	return mismatch{{
+		expected: fmt.Sprintf("machine %s gone within %s", r.chronicle.old, replaced),
+		seen:     fmt.Sprintf("%d of the moments of a replacement; last it waited for: %s", len(r.chronicle.seen), said),
+	}}
+}
+
+// at tells a moment, and does what belongs to it.
+func (r *replacement) at(ctx context.Context, s sighting) error {
+	if s.text != "" {
+		r.moment(s.at.Sub(r.began), s.text)
+	}
+	switch s.moment {
+	case quorumHookGone:
+		q, err := r.cluster.quorum(ctx)
+		if err != nil {
+			return err
+		}
+		// The guardian takes its hook away only after it has seen the old member leave.
+		return r.check(told(member(q, r.chronicle.old) == nil && member(q, r.chronicle.replacement) != nil,
+			"the old voter out of the quorum and the new one in it when hook "+quorumHook+" goes", "%s", q.String()))
+	case taskPending:
+		return r.startOwner(ctx)
+	}
+	return nil
+}
+
+// startOwner starts the program that answers for the hook.
+func (r *replacement) startOwner(ctx context.Context) error {
+	r.command(backupProgram+" &", 0, "", "")
+	r.owner = r.shell.command(ctx, "sh", "-c", `set -e; settings=$(`+r.shell.line("windlass", "env")+`); eval "$settings"; exec `+backupProgram)
+	var said strings.Builder
+	r.owner.Stdout, r.owner.Stderr = &said, &said
+	if err := r.owner.Start(); err != nil {
+		return err
+	}
+	r.ended = make(chan error, 1)
+	go func() {
+		err := r.owner.Wait()
+		r.ended <- fmt.Errorf("%w: %s", errors.Join(err, errEnded), lastLines(said.String(), 10))
+	}()
+	return nil
+}
+
+var errEnded = errors.New("exited")
+
+// stopOwner ends the hook's program, if it runs; the context that it was started with has ended.
+func (r *replacement) stopOwner() error {
+	if r.owner == nil {
+		return nil
+	}
+	select {
+	case <-r.ended:
+		return nil
+	case <-time.After(2 * r.owner.WaitDelay):
+		return fmt.Errorf("%s does not end", backupProgram)
+	}
+}
+
+// afterwards checks what a replacement promises, and that the cluster is whole again.
+func (t *tour) afterwards(ctx context.Context, c *chronicle, ws *writers) error {
+	if err := t.whole(ctx, c); err != nil {
+		return err
+	}
+	saved, err := t.nothingLost(ctx, ws)
+	if err != nil {
+		return err
+	}
+	moved, err := t.leadershipMoved(ctx, c)
+	if err != nil {
+		return err
+	}
+	p, err := t.listProcesses(ctx)
+	if err != nil {
+		return err
+	}
+	facts := []fact{
+		saved, moved,
+		told(c.most == 4, "four machines of the control plane for a while", "at most %d", c.most),
+		told(len(c.unsafe) == 0 && c.samples > 0, "never fewer healthy voters than a majority, and the new vote before the old one went", "%s", strings.Join(c.unsafe, "; ")),
+		told(p.pids[agentProcess(c.old)] == 0 && p.pids[memberProcess(c.old)] == 0, "no process of "+c.old, "%v", p.pids),
+		told(slices.ContainsFunc(c.waits, func(s string) bool { return strings.Contains(s, quorumHook) }), "`windlass describe machine` waits for "+quorumHook, "%q", c.waits),
+		told(slices.ContainsFunc(c.waits, func(s string) bool { return strings.Contains(s, backupHook) }), "`windlass describe machine` waits for "+backupHook, "%q", c.waits),
+	}
+	facts = append(facts, c.inOrder(deletionAsked, replacementMade, replacementRuns)...)
+	facts = append(facts, c.inOrder(learnerJoined, learnerVotes, oldVoterLeft)...)
+	facts = append(facts, c.inOrder(replacementRuns, quorumHookGone, nodeCordoned, nodeDrained, machineDrained, taskPending, taskClaimed, taskCompleted,
+		backupHookGone, instanceGone, nodeGone, machineGone)...)
+	return t.check(facts...)
+}
+
+// leadershipMoved says that the old member gave its leadership away while it was still there: seen as it happened, or told by an event.
+func (t *tour) leadershipMoved(ctx context.Context, c *chronicle) (fact, error) {
+	if c.has(leadershipMoved) {
+		return told(true, "", ""), nil
+	}
+	told := told
+	out, err := t.shell.output(ctx, "windlass", "events")
+	return told(strings.Contains(out, "LeaderMoved"), "leadership moves before the leader's machine goes", "no leader but %s while it was a member", c.old), err
+}
+
+// whole waits until the control plane is as it was: three machines that run, three voters, and nodes that are Ready.
+func (t *tour) whole(ctx context.Context, c *chronicle) error {
+	return within(ctx, settled, "three machines of the control plane, all of them healthy voters", func(ctx context.Context) (bool, string, error) {
+		machines, err := t.cluster.listMachines(ctx, "master")
+		if err != nil {
+			return false, "", err
+		}
+		q, err := t.cluster.quorum(ctx)
+		running := !slices.ContainsFunc(machines, func(m *machinev1.Machine) bool { return m.GetStatus().GetPhase() != "Running" })
+		return running && len(machines) == 3 && atRest(q) && q.GetVoters() == 3 && member(q, c.replacement) != nil,
+			fmt.Sprintf("machines %s, quorum %s", strings.Join(names(machines), ", "), q), err
+	})
+}

@@ -1,0 +1,271 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/windlass-dev/windlass/services/node-agent/plan"
+)
+
+// listener is the cluster as an agent hears it.
+type listener struct {
+	nodev1.UnimplementedNodeAgentServiceServer
+	etcdv1.UnimplementedQuorumServiceServer
+
+	mu            sync.Mutex
+	refuse        bool // registrations are refused
+	deaf          bool // heartbeats are not answered
+	command       *nodev1.HeartbeatResponse
+	orders        []*etcdv1.AttendMemberResponse // given to whoever attends, and then again on each new stream
+	registrations []time.Time
+	beats         int
+	offers        []bool // whether there was data
+}
+
+func (l *listener) RegisterNode(context.Context, *nodev1.RegisterNodeRequest) (*nodev1.Node, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.registrations = append(l.registrations, time.Now())
+	if l.refuse {
+		return nil, status.Error(codes.Unavailable, "not now")
+	}
+	return &nodev1.Node{}, nil
+}
+
+func (l *listener) Heartbeat(s grpc.BidiStreamingServer[nodev1.HeartbeatRequest, nodev1.HeartbeatResponse]) error {
+	for {
+		if _, err := s.Recv(); err != nil {
+			return err
+		}
+		l.mu.Lock()
+		l.beats++
+		deaf, answer := l.deaf, l.command
+		l.mu.Unlock()
+		if answer == nil {
+			answer = &nodev1.HeartbeatResponse{}
+		}
+		if deaf {
+			continue
+		}
+		if err := s.Send(answer); err != nil {
+			return err
+		}
+	}
+}
+
+func (l *listener) AttendMember(r *etcdv1.AttendMemberRequest, s grpc.ServerStreamingServer[etcdv1.AttendMemberResponse]) error {
+	l.mu.Lock()
+	l.offers = append(l.offers, r.GetHasData())
+	orders := slices.Clone(l.orders)
+	l.mu.Unlock()
+	for _, o := range orders {
+		if err := s.Send(o); err != nil {
+			return err
+		}
+	}
+	<-s.Context().Done()
+	return nil
+}
+
+// connect runs the listener for the rest of a bubble's test.
+func (l *listener) connect(t *testing.T) *grpc.ClientConn {
+	t.Helper()
+	pipe := bufconn.Listen(1 << 16)
+	s := grpc.NewServer()
+	nodev1.RegisterNodeAgentServiceServer(s, l)
+	etcdv1.RegisterQuorumServiceServer(s, l)
+	go func() { _ = s.Serve(pipe) }()
+	conn, err := grpc.NewClient("passthrough:///cluster", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(); s.Stop() })
+	return conn
+}
+
+func (l *listener) locked(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f()
+}
+
+// run runs a part of an agent for as long as d of the bubble's time, and returns its error.
+func run(t *testing.T, d time.Duration, part func(context.Context) error) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	err := part(ctx)
+	synctest.Wait()
+	return err
+}
+
+func newAgent(conn grpc.ClientConnInterface, m Member) *Agent {
+	return New(Config{
+		Node: "a", BootID: "boot-1", Conn: conn, Member: m, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Registration: &nodev1.RegisterNodeRequest{Name: "a"},
+	})
+}
+
+func TestAnAgentBeatsOnceASecondOnOneStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &listener{}
+		if err := run(t, time.Hour+time.Second/2, newAgent(l.connect(t), nil).Beat); err != nil {
+			t.Error(err)
+		}
+		l.locked(func() {
+			if l.beats != 3601 || len(l.registrations) != 1 {
+				t.Errorf("%d heartbeats and %d registrations in an hour, want 3601 and 1", l.beats, len(l.registrations))
+			}
+		})
+	})
+}
+
+func TestAStreamWithoutAnswersIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &listener{deaf: true}
+		if err := run(t, time.Minute, newAgent(l.connect(t), nil).Beat); err != nil {
+			t.Error(err)
+		}
+		l.locked(func() {
+			if n := len(l.registrations); n < 8 || n > 13 {
+				t.Errorf("%d streams in a minute, want about one in five seconds", n)
+			}
+		})
+	})
+}
+
+func TestAnAgentKeepsTrying(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &listener{refuse: true}
+		if err := run(t, time.Minute, newAgent(l.connect(t), nil).Beat); err != nil {
+			t.Error(err)
+		}
+		l.locked(func() {
+			for i := 1; i < len(l.registrations); i++ {
+				pause := l.registrations[i].Sub(l.registrations[i-1])
+				if pause < firstPause/2 || pause > longPause*3/2 {
+					t.Errorf("try %d came after %v", i, pause)
+				}
+			}
+			if n := len(l.registrations); n < 40 || n > 130 {
+				t.Errorf("%d tries in a minute", n)
+			}
+		})
+	})
+}
+
+func TestARebootOfThisBootEndsTheAgent(t *testing.T) {
+	for _, tc := range []struct {
+		name, boot string
+		want       error
+	}{
+		{"of this boot", "boot-1", ErrReboot},
+		{"of another boot", "boot-0", nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := &listener{command: &nodev1.HeartbeatResponse{Command: "Reboot", BootId: tc.boot}}
+				if err := run(t, time.Minute, newAgent(l.connect(t), nil).Beat); !errors.Is(err, tc.want) {
+					t.Errorf("Beat = %v, want %v", err, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// disk is a member that keeps its state in memory and can be told to fail.
+type disk struct {
+	mu      sync.Mutex
+	fails   int
+	data    bool
+	removed bool
+	resumed int
+	did     []string
+}
+
+func (d *disk) PeerURL() string   { return "https://127.0.0.1:2380" }
+func (d *disk) ClientURL() string { return "https://127.0.0.1:2379" }
+
+func (d *disk) HasData() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.data
+}
+
+func (d *disk) Removed() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.removed
+}
+
+func (d *disk) Resume(context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.resumed++
+	return nil
+}
+
+func (d *disk) Follow(_ context.Context, o plan.Order) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.fails > 0 {
+		d.fails--
+		return errors.New("disk is full")
+	}
+	d.did = append(d.did, o.Command)
+	switch {
+	case o.Command == plan.Start:
+		d.data = true
+	case d.removed:
+		d.data, d.removed = false, false
+	}
+	return nil
+}
+
+func TestAnOrderThatFailsIsFollowedOnTheNextStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &listener{orders: []*etcdv1.AttendMemberResponse{{Command: "Start", Name: "a"}}}
+		d := &disk{fails: 2}
+		if err := run(t, time.Minute, newAgent(l.connect(t), d).Attend); err != nil {
+			t.Error(err)
+		}
+		if !slices.Equal(d.did, []string{"Start"}) || !slices.Equal(l.offers, []bool{false, false, false}) || d.resumed != 3 {
+			t.Errorf("did %v after offers %v", d.did, l.offers)
+		}
+	})
+}
+
+func TestARemovedMemberIsOfferedWithoutData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &listener{}
+		d := &disk{data: true}
+		time.AfterFunc(10*time.Second, func() {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.removed = true
+		})
+		if err := run(t, time.Minute, newAgent(l.connect(t), d).Attend); err != nil {
+			t.Error(err)
+		}
+		if !slices.Equal(l.offers, []bool{true, false}) {
+			t.Errorf("offers %v, want one with data and then one without", l.offers)
+		}
+	})
+}
