@@ -7,7 +7,7 @@ NAME ?=
 name_flag := $(if $(NAME),--name $(NAME))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down tour test test-unit test-race test-e2e test-faults generate lint clean FORCE
+.PHONY: figures help build up down tour test test-unit test-race test-e2e test-faults generate lint clean FORCE
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,13 +45,16 @@ test-race: ## Run the tests of single packages with the race detector
 test-e2e: build $(BIN)/grpcurl ## Run the tests of whole clusters
 	PATH="$(BIN):$$PATH" go test -count=1 -timeout 30m ./e2e/...
 
+figures: build ## Measure what docs/figures.md states (ROUNDS=10)
+	WINDLASS_FIGURES=$(or $(ROUNDS),10) go test -count=1 -timeout 60m -v ./e2e/figures | grep -E "^(\||FAIL|---|panic|.*_test.go)"
+
 test-faults: build ## Kill every program at every step of a control-plane replacement; the result goes to docs/figures.md
 	PATH="$(BIN):$$PATH" WINDLASS_FAULTS=all go test -count=1 -timeout 120m -run 'TestFaults' -v ./e2e/...
 
 # The tools stand in a module of their own, so that they move nobody's versions.
 $(BIN)/%: tools/go.mod
 	@mkdir -p $(BIN)
-	cd tools && go build -o $@ $$(go list -f '{{.ImportPath}}' tool | grep '/$*$$')
+	cd tools && export GOWORK=off && go build -o $@ $$(go list -f '{{.ImportPath}}' tool | grep '/$*$$')
 
 PROTO_TOOLS := $(addprefix $(BIN)/,buf protoc-gen-go protoc-gen-go-grpc protoc-gen-grpc-gateway protoc-gen-openapiv3)
 

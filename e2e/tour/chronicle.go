@@ -59,9 +59,8 @@ type sighting struct {
 
 // chronicle makes the story of a replacement of what is observed. It does no I/O.
 type chronicle struct {
-	old    string   // name of the machine that goes, and of its node and its member
+	old    string   // name of the machine that goes, and of its node and its member, which leads at the beginning
 	others []string // names of the other machines of the control plane at the beginning
-	led    bool     // the old member leads at the beginning
 
 	replacement string
 	machines    map[string]bool // of the control plane, by name, now
@@ -73,8 +72,8 @@ type chronicle struct {
 	fresh       []sighting
 }
 
-func newChronicle(old string, others []string, led bool) *chronicle {
-	c := &chronicle{old: old, others: others, led: led, machines: map[string]bool{old: true}, seen: map[moment]sighting{}}
+func newChronicle(old string, others []string) *chronicle {
+	c := &chronicle{old: old, others: others, machines: map[string]bool{old: true}, seen: map[moment]sighting{}}
 	for _, name := range others {
 		c.machines[name] = true
 	}
@@ -212,7 +211,7 @@ func (c *chronicle) addQuorum(o observation) {
 		}
 		c.saw(o, learnerVotes, nil, fmt.Sprintf("the new member votes: %d voters", q.GetVoters()))
 	}
-	if l := leader(q); c.led && l != "" && l != c.old && member(q, c.old) != nil {
+	if l := leader(q); l != "" && l != c.old && member(q, c.old) != nil {
 		c.saw(o, leadershipMoved, nil, "leadership moves from "+c.old+" to "+l)
 	}
 	if len(q.GetMembers()) > 0 && member(q, c.old) == nil {
@@ -223,7 +222,7 @@ func (c *chronicle) addQuorum(o observation) {
 	}
 }
 
-// order says that the moments came one after the other. Changes of stored objects are compared by revision, which is one clock for all of
+// inOrder says that the moments came one after the other. Changes of stored objects are compared by revision, which is one clock for all of
 // them; with the quorum in between, what counts is when it was received.
 func (c *chronicle) inOrder(moments ...moment) []fact {
 	var facts []fact

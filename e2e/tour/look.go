@@ -53,7 +53,7 @@ func healthy(machines []*machinev1.Machine, nodes []*nodev1.Node) []fact {
 
 // lookAtObjects asks for tables of objects.
 func (t *tour) lookAtObjects(ctx context.Context, machines []*machinev1.Machine) error {
-	out, err := t.windlass(ctx, "", "get", "machines", "-o", "wide")
+	out, err := t.windlass(ctx, "get", "machines", "-o", "wide")
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (t *tour) lookAtObjects(ctx context.Context, machines []*machinev1.Machine)
 	if err := t.check(mentions("windlass get machines -o wide", out, append(names(machines), "PHASE", "PROVIDERID")...)); err != nil {
 		return err
 	}
-	if out, err = t.windlass(ctx, "", "get", "nodes"); err != nil {
+	if out, err = t.windlass(ctx, "get", "nodes"); err != nil {
 		return err
 	}
 	t.saw("%d nodes are Ready", strings.Count(out, " Ready"))
@@ -78,7 +78,7 @@ func (t *tour) lookAtQuorum(ctx context.Context, machines []*machinev1.Machine) 
 	for _, m := range q.GetMembers() {
 		members = append(members, m.GetName())
 	}
-	out, err := t.windlass(ctx, "", "quorum")
+	out, err := t.windlass(ctx, "quorum")
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (t *tour) lookAtQuorum(ctx context.Context, machines []*machinev1.Machine) 
 		told(q.GetHealthyVoters() == q.GetVoters() && q.GetVoters() >= 3, "three healthy voters", "%d of %d", q.GetHealthyVoters(), q.GetVoters())); err != nil {
 		return err
 	}
-	if out, err = t.windlass(ctx, "", "hooks"); err != nil {
+	if out, err = t.windlass(ctx, "hooks"); err != nil {
 		return err
 	}
 	t.saw("%s of clusteroperator/etcd is on each of the %d machines of the control plane", quorumHook, len(members))
@@ -101,7 +101,7 @@ func (t *tour) lookAtQuorum(ctx context.Context, machines []*machinev1.Machine) 
 			return err
 		}
 	}
-	if out, err = t.windlass(ctx, "", "events"); err != nil {
+	if out, err = t.windlass(ctx, "events"); err != nil {
 		return err
 	}
 	t.saw("%d lines of what happened lately", strings.Count(out, "\n"))
@@ -140,7 +140,7 @@ func lists(how, out string, machines []*machinev1.Machine) fact {
 
 func (t *tour) lookByREST(ctx context.Context, machines []*machinev1.Machine) error {
 	env := t.shell.line("windlass", "env")
-	t.command(`eval "$(`+env+`)"`, 0, "", "")
+	t.command(`eval "$(`+env+`)"`, 0, "")
 	out, err := t.ask(ctx, `$CURL "$WINDLASS_URL/v1/machines"`)
 	if err != nil {
 		return err

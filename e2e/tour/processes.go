@@ -111,7 +111,7 @@ func (t *tour) kill(key string, pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("kill -9 %d (%s): %w", pid, key, err)
 	}
-	t.command(fmt.Sprintf("kill -9 %d   # %s", pid, key), 0, "", "")
+	t.command(fmt.Sprintf("kill -9 %d   # %s", pid, key), 0, "")
 	return nil
 }
 

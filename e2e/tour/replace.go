@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -31,17 +33,26 @@ func (t *tour) replace(ctx context.Context) error {
 		return err
 	}
 	patch := fmt.Sprintf(`{"spec":{"lifecycleHooks":{"preTerminate":[{"name":%q,"owner":%q}]}}}`, backupHook, backupOwner)
-	if _, err := t.windlass(ctx, c.old+" leads the quorum; its instance may not go before "+backupOwner+" has made a backup", "patch", "machine", c.old, "--type=merge", "-p", patch); err != nil {
+	if _, err := t.windlass(ctx, "patch", "machine", c.old, "--type=merge", "-p", patch); err != nil {
 		return err
 	}
+	t.saw("%s leads the quorum; its instance may not go before %s has made a backup", c.old, backupOwner)
 	t.saw("from now on two writers create objects over REST, each %d times a second", time.Second/writesEvery)
+	backups, err := os.MkdirTemp("", "windlass-tour-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(backups)
 	ws := t.startWriters(ctx, 2, "replace")
-	r := &replacement{tour: t, chronicle: c}
+	r := &replacement{tour: t, chronicle: c, backups: backups}
 	err = r.watch(ctx)
 	if errWrite := ws.stop(); err == nil {
 		err = errWrite
 	}
 	if err != nil {
+		return err
+	}
+	if err := t.check(r.backedUp()); err != nil {
 		return err
 	}
 	if err := t.afterwards(ctx, c, ws); err != nil {
@@ -51,7 +62,7 @@ func (t *tour) replace(ctx context.Context) error {
 	all := c.seen[machineGone].at.Sub(c.seen[deletionAsked].at)
 	t.saw("while it went on, `windlass describe machine %s` said that it waits for:\n- %s", c.old, strings.Join(c.waits, "\n- "))
 	t.paragraph(`%s was replaced in %.1f s, of which its hook's owner took %.1f s and Windlass %.1f s. The replacement came first and had its vote `+
-		`before the old voter left; %d looks at the quorum never found fewer healthy voters than a majority. %d writes were acknowledged meanwhile, `+
+		`before the old voter left; %d changes of the quorum were seen, and never were there fewer healthy voters than a majority. %d writes were acknowledged meanwhile, `+
 		`the slowest after %d ms, and all are there.`, c.old, all.Seconds(), owner.Seconds(), (all - owner).Seconds(), c.samples,
 		len(ws.acknowledged()), ws.slowest().Milliseconds())
 	return t.removeSets(ctx, tourLabel+"="+t.run)
@@ -73,7 +84,7 @@ func (t *tour) chooseLeader(ctx context.Context) (*chronicle, error) {
 		return nil, err
 	}
 	others := slices.DeleteFunc(names(machines), func(name string) bool { return name == old })
-	return newChronicle(old, others, true), t.check(
+	return newChronicle(old, others), t.check(
 		told(len(others) == 2, "three machines of the control plane, one of them "+old, "%s", strings.Join(names(machines), ", ")))
 }
 
@@ -81,47 +92,40 @@ func (t *tour) chooseLeader(ctx context.Context) (*chronicle, error) {
 type replacement struct {
 	*tour
 	chronicle *chronicle
+	backups   string // directory that the owner writes to
 	began     time.Time
-	atHook    string // members of the quorum just after its hook went
 	owner     *exec.Cmd
 	ended     chan error // of the owner
 }
 
 // watch asks for the deletion and tells what happens until the machine is gone.
 func (r *replacement) watch(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, replaced)
+	limited, cancel := context.WithTimeout(ctx, replaced)
 	defer cancel()
-	var g errgroup.Group
+	g, ctx := errgroup.WithContext(limited)
 	seen := make(chan observation)
-	broken := make(chan error, 1)
 	w := witness{r.cluster, seen}
-	if err := w.watch(ctx, &g); err != nil {
-		return err
+	if err := w.watch(ctx, g); err != nil {
+		cancel()
+		return errors.Join(err, g.Wait())
 	}
-	describing, stopDescribing := context.WithCancel(ctx)
-	defer stopDescribing()
-	g.Go(func() error { w.describe(describing, r.shell, r.chronicle.old); return nil })
+	g.Go(func() error { w.describe(ctx, r.shell, r.chronicle.old); return nil })
 	deleted := make(chan error, 1)
 	args := []string{"delete", "machine", r.chronicle.old, "--wait"}
 	r.began = time.Now()
-	r.command(r.shell.line("windlass", args...)+" &", 0, "", "")
+	r.command(r.shell.line("windlass", args...)+" &", 0, "")
 	g.Go(func() error {
 		_, err := r.shell.output(ctx, "windlass", args...)
 		deleted <- err
 		return nil
 	})
-	go func() { broken <- g.Wait() }()
-	err := r.listen(ctx, seen, deleted, broken)
+	err := r.listen(ctx, seen, deleted)
 	cancel()
-	err = errors.Join(err, r.stopOwner())
-	if err == nil {
-		err = <-broken
-	}
-	return err
+	return errors.Join(err, r.stopOwner(), g.Wait())
 }
 
 // listen tells what is seen until both the machine is gone and the command that deleted it has ended.
-func (r *replacement) listen(ctx context.Context, seen <-chan observation, deleted, broken <-chan error) error {
+func (r *replacement) listen(ctx context.Context, seen <-chan observation, deleted <-chan error) error {
 	ended := false
 	for !ended || !r.chronicle.has(machineGone) {
 		select {
@@ -138,11 +142,13 @@ func (r *replacement) listen(ctx context.Context, seen <-chan observation, delet
 			ended = true
 			r.moment(time.Since(r.began), "`windlass delete` returns")
 		case err := <-r.ended:
+			r.owner = nil
 			return fmt.Errorf("%s ended before its work was done: %w", backupProgram, err)
-		case err := <-broken:
-			return err
 		case <-ctx.Done():
-			return r.late()
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return r.late()
+			}
+			return ctx.Err() // the watch that broke says why
 		}
 	}
 	return r.check(told(ended, "`windlass delete machine --wait` returns once the machine is gone", "it did not"))
@@ -182,8 +188,9 @@ func (r *replacement) at(ctx context.Context, s sighting) error {
 
 // startOwner starts the program that answers for the hook.
 func (r *replacement) startOwner(ctx context.Context) error {
-	r.command(backupProgram+" &", 0, "", "")
-	r.owner = r.shell.command(ctx, "sh", "-c", `set -e; settings=$(`+r.shell.line("windlass", "env")+`); eval "$settings"; exec `+backupProgram)
+	line := backupProgram + " --owner " + backupOwner + " --out " + quote(r.backups)
+	r.command(line+" &", 0, "")
+	r.owner = r.shell.command(ctx, "sh", "-c", `set -e; settings=$(`+r.shell.line("windlass", "env")+`); eval "$settings"; exec `+line)
 	var said strings.Builder
 	r.owner.Stdout, r.owner.Stderr = &said, &said
 	if err := r.owner.Start(); err != nil {
@@ -210,6 +217,12 @@ func (r *replacement) stopOwner() error {
 	case <-time.After(2 * r.owner.WaitDelay):
 		return fmt.Errorf("%s does not end", backupProgram)
 	}
+}
+
+// backedUp says that the owner did its work.
+func (r *replacement) backedUp() fact {
+	found, _ := filepath.Glob(filepath.Join(r.backups, r.chronicle.old+"-"+backupHook+".tar")) // the pattern is well formed
+	return told(len(found) == 1, "a backup of "+r.chronicle.old+" in "+r.backups, "%q", found)
 }
 
 // afterwards checks what a replacement promises, and that the cluster is whole again.

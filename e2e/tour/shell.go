@@ -75,14 +75,14 @@ func quote(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// windlass runs the command line, tells it with a summary of what it printed, and returns that.
-func (t *tour) windlass(ctx context.Context, summary string, args ...string) (string, error) {
+// windlass runs the command line, tells it, and returns what it printed.
+func (t *tour) windlass(ctx context.Context, args ...string) (string, error) {
 	began := time.Now()
 	out, err := t.shell.output(ctx, "windlass", args...)
 	if err != nil {
 		return out, err
 	}
-	t.command(t.shell.line("windlass", args...), time.Since(began), out, summary)
+	t.command(t.shell.line("windlass", args...), time.Since(began), out)
 	return out, nil
 }
 
@@ -94,7 +94,7 @@ func (t *tour) ask(ctx context.Context, line string) (string, error) {
 	if err != nil {
 		return out, err
 	}
-	t.command(line, time.Since(began), out, "")
+	t.command(line, time.Since(began), out)
 	return out, nil
 }
 

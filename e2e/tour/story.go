@@ -37,14 +37,15 @@ func (s *story) chapter(title string, tell func() error) error {
 	return nil
 }
 
-// command tells what was asked, how long the answer took, and in a few words what it was.
-func (s *story) command(line string, took time.Duration, output, summary string, args ...any) {
-	fmt.Fprintf(s.out, "   $ %-72s %6.2f s\n", line, took.Seconds())
+// command tells what was asked and how long the answer took; 0 is not told.
+func (s *story) command(line string, took time.Duration, output string) {
+	time := ""
+	if took > 0 {
+		time = fmt.Sprintf("%6.2f s", took.Seconds())
+	}
+	fmt.Fprintln(s.out, strings.TrimRight(fmt.Sprintf("   $ %-84s %s", line, time), " "))
 	if s.verbose {
 		indent(s.out, "       ", output)
-	}
-	if summary != "" {
-		s.saw(summary, args...)
 	}
 }
 

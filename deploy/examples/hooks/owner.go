@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -18,6 +19,9 @@ const (
 	mostPause  = 3 * time.Second
 	afterFail  = 5 * time.Second // before work that failed is tried again
 )
+
+// errClaimLost ends the work on a task whose claim ran out: somebody else may have it.
+var errClaimLost = errors.New("the claim was lost")
 
 // owner answers for one owner of hooks.
 type owner struct {
@@ -82,9 +86,9 @@ func (o *owner) run(ctx context.Context) error {
 
 // follow takes in what one stream brings; heard says whether it brought anything.
 func (o *owner) follow(ctx context.Context) (heard bool, err error) {
-	ctx2, cancel := context.WithCancel(ctx)
+	listening, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := o.client.StreamHookTasks(ctx2, &hookv1.StreamHookTasksRequest{Owners: []string{o.settings.owner}})
+	stream, err := o.client.StreamHookTasks(listening, &hookv1.StreamHookTasksRequest{Owners: []string{o.settings.owner}})
 	if err != nil {
 		return false, err
 	}
@@ -154,6 +158,8 @@ func (o *owner) work(ctx context.Context, t *hookv1.HookTask) {
 		case err == nil:
 			o.complete(ctx, claimed, result)
 			return
+		case errors.Is(err, errClaimLost):
+			continue // whoever claims it first has it
 		}
 		o.fail(ctx, claimed, err)
 		pause(ctx, afterFail)
@@ -168,17 +174,18 @@ func (o *owner) claim(ctx context.Context, t *hookv1.HookTask) (claimed *hookv1.
 	return claimed, err
 }
 
-// perform does the work of a claimed task and renews the claim meanwhile. A claim that is lost ends the work.
+// perform does the work of a claimed task and renews the claim meanwhile. A claim that is lost ends the work with errClaimLost.
 func (o *owner) perform(ctx context.Context, t *hookv1.HookTask) (result string, err error) {
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var renewing sync.WaitGroup
-	defer renewing.Wait()
-	done := make(chan struct{})
-	defer close(done)
-	renewing.Go(func() {
-		if err := o.renew(working, t, done); err != nil {
-			cancel(fmt.Errorf("the claim was lost: %w", err))
+	renewing, done := context.WithCancel(working)
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer done()
+	group.Go(func() {
+		if err := o.renew(renewing, t); err != nil && renewing.Err() == nil {
+			o.say("lost       %s: %s", describe(t), status.Convert(err).Message())
+			cancel(errClaimLost)
 		}
 	})
 	result, err = job{o.settings, t}.do(working)
@@ -188,17 +195,13 @@ func (o *owner) perform(ctx context.Context, t *hookv1.HookTask) (result string,
 	return result, err
 }
 
-// renew makes a claim last longer each time that a third of it is over, until done is closed.
-func (o *owner) renew(ctx context.Context, t *hookv1.HookTask, done <-chan struct{}) error {
+// renew makes a claim last longer each time that a third of it is over, until ctx ends or the claim is lost.
+func (o *owner) renew(ctx context.Context, t *hookv1.HookTask) error {
 	begun := time.Now()
 	for {
 		left := time.Until(t.GetStatus().GetClaimExpiryTime().AsTime())
-		select {
-		case <-done:
+		if !pause(ctx, max(left/3, 200*time.Millisecond)) {
 			return nil
-		case <-ctx.Done():
-			return nil
-		case <-time.After(max(left/3, 200*time.Millisecond)):
 		}
 		err := o.call(ctx, func(ctx context.Context) error {
 			renewed, err := o.client.RenewHookTask(ctx, &hookv1.RenewHookTaskRequest{

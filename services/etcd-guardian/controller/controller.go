@@ -22,18 +22,19 @@ import (
 )
 
 const (
-	idlePause  = time.Second            // between two looks when nothing is under way
-	busyPause  = 100 * time.Millisecond // when something is
-	quickPause = 20 * time.Millisecond  // while a voter that was told to stop is about to, since then there is none to spare, and
-	justActed  = time.Second            // so long after a change: its effect mostly shows soon
-	restPause  = 5 * time.Millisecond   // after a change, and at least between any two looks
-	probeLimit = time.Second            // a member that takes longer is not healthy; about one election
-	callLimit  = 3 * time.Second        // for a change of membership
-	readLimit  = 500 * time.Millisecond // for our own records; the ones known before do for a while
-	hookLimit  = time.Second            // for a change of a machine
-	ownPause   = 5 * time.Second        // without a look for so long, it was us who were away: nobody's silence counts
-	retryFirst = 5 * time.Second        // until a machine whose learner did not catch up is tried again; doubles
-	retryMost  = 2 * time.Minute
+	idlePause   = time.Second            // between two looks when nothing is under way
+	busyPause   = 100 * time.Millisecond // when something is
+	quickPause  = 20 * time.Millisecond  // while a voter that was told to stop is about to, since then there is none to spare, and
+	justActed   = time.Second            // so long after a change: its effect mostly shows soon
+	restPause   = 5 * time.Millisecond   // after a change, and at least between any two looks
+	probeLimit  = time.Second            // a member that takes longer is not healthy; about one election
+	callLimit   = 3 * time.Second        // for a change of membership
+	readLimit   = 500 * time.Millisecond // for our own records; the ones known before do for a while
+	hookLimit   = time.Second            // for a change of a machine
+	recordsRest = 5 * time.Second        // between two reads of our own records while nothing happens
+	ownPause    = 5 * time.Second        // without a look for so long, it was us who were away: nobody's silence counts
+	retryFirst  = 5 * time.Second        // until a machine whose learner did not catch up is tried again; doubles
+	retryMost   = 2 * time.Minute
 )
 
 // Eventer records events, as kit/events does.
@@ -73,6 +74,7 @@ type Controller struct {
 	wake    chan struct{}
 	leading atomic.Pointer[leadership]
 	memory  memory // only the loop touches it
+	woken   bool   // whether this look has a reason other than that time went by; only the loop touches it
 
 	mu      sync.Mutex
 	said    map[string]string // what was logged last of each trouble
@@ -151,8 +153,10 @@ func (c *Controller) sleep(ctx context.Context, pause time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	case <-timer.C:
+		c.woken = false
 		return true
 	case <-c.wake:
+		c.woken = true
 	}
 	// Several reasons mostly come together.
 	rest := time.NewTimer(restPause)

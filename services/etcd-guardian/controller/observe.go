@@ -170,10 +170,11 @@ func (c *Controller) keepNote(ctx context.Context, answers map[uint64]members.An
 	}))
 }
 
-// readRecords returns our own records. If they cannot be read now, those read before do: changing them compares revisions.
+// readRecords returns our own records. If they cannot be read now, those read before do: changing them compares revisions. While
+// nothing happens they are read now and then only, since nobody but this process changes them.
 func (c *Controller) readRecords(ctx context.Context, fresh bool) (store.State, bool) {
 	m := &c.memory
-	if fresh {
+	if due := c.woken || m.records.Permit != nil || c.Now().Sub(m.acted) < recordsRest || c.Now().Sub(m.recorded) > recordsRest; fresh && due {
 		ctx, cancel := context.WithTimeout(ctx, readLimit)
 		defer cancel()
 		s, err := c.Records.Read(ctx)

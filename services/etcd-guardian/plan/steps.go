@@ -315,7 +315,7 @@ func (d *decision) grow() bool {
 	if len(d.voters) > d.Desired || len(d.voters) == d.Desired && !leaving {
 		for _, m := range d.voters {
 			if d.orphan(m) {
-				return d.stuck("somebody to say what member %s is: it votes and has no machine", nameOf(m))
+				return d.stuck("somebody to say what %s is: it votes and has no machine", nameOf(m))
 			}
 		}
 		return false

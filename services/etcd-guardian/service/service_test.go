@@ -12,7 +12,9 @@ import (
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
 func stable(names ...string) func(q *etcdv1.Quorum) bool {
@@ -129,6 +131,66 @@ func TestTheQuorumMovesOntoTheMachinesAndOutlivesThem(t *testing.T) {
 	t.Logf("two replacements at once: %s, longest write %s", time.Since(begin), w.gap())
 	w.verify(t)
 	t.Logf("what was done:\n%s", c.actions())
+	c.checkPermit()
+	c.checkAgents(agents["m3"])
+}
+
+// checkPermit has the permit taken, refused and given back.
+func (c *cluster) checkPermit() {
+	c.t.Helper()
+	acquire := func(name string) (*etcdv1.DisruptionPermit, error) {
+		return c.quorum.AcquireDisruptionPermit(c.t.Context(), &etcdv1.AcquireDisruptionPermitRequest{
+			Machine: &metav1.ObjectReference{Kind: "Node", Name: name}, Reason: "drain"})
+	}
+	p, err := acquire("m3")
+	c.check(err)
+	again, err := acquire("m3")
+	c.check(err)
+	if !p.GetHeld() || p.GetHolder() != "admin" || p.GetMachine().GetName() != "m3" || !again.GetAcquireTime().AsTime().Equal(p.GetAcquireTime().AsTime()) {
+		c.t.Errorf("permit %v, and again %v", p, again)
+	}
+	if _, err := acquire("m4"); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER {
+		c.t.Errorf("a second permit: %v, want HELD_BY_OTHER", err)
+	}
+	if p, err := acquire("worker"); err != nil || p.GetHeld() {
+		c.t.Errorf("a machine without a voter: %v, %v", p, err)
+	}
+	// What was given stays over a crash.
+	c.killGuardian()
+	c.startGuardian()
+	c.until("the permit after a crash", func(q *etcdv1.Quorum) bool { return q.GetPermit().GetMachine().GetName() == "m3" })
+	_, err = c.quorum.ReleaseDisruptionPermit(c.t.Context(), &etcdv1.ReleaseDisruptionPermitRequest{Machine: p.GetMachine()}, grpc.WaitForReady(true))
+	c.check(err)
+	c.until("no permit", func(q *etcdv1.Quorum) bool { return q.GetPermit() == nil && q.GetHealthyVoters() == 3 })
+}
+
+// checkAgents has an agent speak for another node, and offer an address that is not its own.
+func (c *cluster) checkAgents(a *agent) {
+	c.t.Helper()
+	for _, r := range []*etcdv1.AttendMemberRequest{
+		{Node: "m4", PeerUrl: a.peer, ClientUrl: a.client},
+		{Node: a.name, PeerUrl: c.bootstrap[1], ClientUrl: a.client},
+	} {
+		stream, err := etcdv1.NewQuorumServiceClient(a.conn).AttendMember(c.t.Context(), r, grpc.WaitForReady(true))
+		c.check(err)
+		if _, err := stream.Recv(); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_FORBIDDEN {
+			c.t.Errorf("%v: %v, want FORBIDDEN", r, err)
+		}
+	}
+}
+
+func TestItAnswersWhileEtcdDoesNot(t *testing.T) {
+	c := newCluster(t)
+	c.member = "/bin/false"
+	c.startGuardian()
+	q, _ := c.until("an answer", func(q *etcdv1.Quorum) bool { return strings.Contains(q.GetWaitsFor(), "connection refused") })
+	if q.GetPhase() != "Bootstrapping" || q.GetVoters() != 0 {
+		t.Errorf("quorum: %v", q)
+	}
+	_, err := c.quorum.AcquireDisruptionPermit(t.Context(), &etcdv1.AcquireDisruptionPermitRequest{Machine: &metav1.ObjectReference{Name: "m0"}, Reason: "drain"})
+	if err == nil {
+		t.Error("a permit was given without etcd")
+	}
 }
 
 // actions returns what the guardian did, one line each.

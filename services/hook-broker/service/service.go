@@ -16,6 +16,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/store"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/windlass-dev/windlass/services/hook-broker/controller"
 	"github.com/windlass-dev/windlass/services/hook-broker/kinds"
@@ -43,7 +44,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	if p.Etcd == nil {
 		return errors.Join(errors.New("--etcd-endpoints is required at the first start"), p.Close())
 	}
-	parts, err := build(p, cfg.Name)
+	parts, err := build(p, p.Etcd, cfg.Name)
 	if err != nil {
 		return errors.Join(err, p.Close())
 	}
@@ -51,7 +52,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 }
 
 // build makes the parts and registers what they serve.
-func build(p *serve.Process, name string) ([]func(context.Context) error, error) {
+func build(p *serve.Process, etcd *clientv3.Client, name string) ([]func(context.Context) error, error) {
 	conn, err := p.Dial(machineAPI)
 	if err != nil {
 		return nil, err
@@ -60,7 +61,7 @@ func build(p *serve.Process, name string) ([]func(context.Context) error, error)
 	if err != nil {
 		return nil, err
 	}
-	st := store.New(p.Etcd, "/windlass/"+name+"/")
+	st := store.New(etcd, "/windlass/"+name+"/")
 	tables := kinds.New(st, p.Validator, p.Log)
 	recorder := events.New(name, st, p.Validator, p.Log)
 	there := presence.New(time.Now)
@@ -68,7 +69,7 @@ func build(p *serve.Process, name string) ([]func(context.Context) error, error)
 		Tables: tables, Machines: machines, Hooks: controller.NewMachines(machinev1.NewMachineServiceClient(conn)),
 		Presence: there, Events: recorder, Now: time.Now, Log: p.Log,
 	})
-	elector := reconcile.NewElector(p.Etcd, name, p.Address(), p.Log)
+	elector := reconcile.NewElector(etcd, name, p.Address(), p.Log)
 
 	tasks := server.New(server.Config{Tables: tables, Policy: p.Policy, Presence: there, Events: recorder, Now: time.Now, Log: p.Log})
 	err = errors.Join(

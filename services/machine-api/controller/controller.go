@@ -20,6 +20,8 @@ import (
 	"github.com/windlass-dev/windlass/services/machine-api/provider"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 const (
@@ -83,12 +85,23 @@ func New(cfg Config) *Controller {
 		Config: cfg, nodes: nodev1.NewNodeServiceClient(cfg.Eviction), drains: nodev1.NewDrainServiceClient(cfg.Eviction),
 		createErrors: map[string]string{},
 	}
-	c.machines = reconcile.NewLoop("machine", workers, c.reconcileMachine, cfg.Log)
-	c.sets = reconcile.NewLoop("machineset", workers, c.reconcileSet, cfg.Log)
-	c.controlPlanes = reconcile.NewLoop("controlplanemachineset", 1, c.reconcileControlPlane, cfg.Log)
-	c.garbage = reconcile.NewLoop("garbage", workers, c.reconcileOwners, cfg.Log)
+	c.machines = reconcile.NewLoop("machine", workers, quietly(c.reconcileMachine), cfg.Log)
+	c.sets = reconcile.NewLoop("machineset", workers, quietly(c.reconcileSet), cfg.Log)
+	c.controlPlanes = reconcile.NewLoop("controlplanemachineset", 1, quietly(c.reconcileControlPlane), cfg.Log)
+	c.garbage = reconcile.NewLoop("garbage", workers, quietly(c.reconcileOwners), cfg.Log)
 	c.subscribe()
 	return c
+}
+
+// quietly marks what a loop has no need to warn of: that somebody else was faster.
+func quietly(f reconcile.Func) reconcile.Func {
+	return func(ctx context.Context, key string) (time.Time, error) {
+		wake, err := f(ctx, key)
+		if status.Code(err) == codes.Aborted {
+			err = fmt.Errorf("%w: %w", store.ErrConflict, err)
+		}
+		return wake, err
+	}
 }
 
 // subscribe says which objects each change makes worth a look.

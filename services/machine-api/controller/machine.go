@@ -115,19 +115,27 @@ func (c *Controller) viewNode(ctx context.Context, v *plan.MachineView) {
 	if v.Node = c.nodeOf(v.Machine, v.Instance); v.Node != nil || !resource.Deleting(v.Machine) {
 		return
 	}
-	ref := v.Machine.GetStatus().GetNodeRef()
-	if ref == nil || !v.NodesSeen {
+	name := v.Machine.GetStatus().GetNodeRef().GetName()
+	if name == "" && v.InstanceGone {
+		name = v.Machine.GetMetadata().GetName() // it may have joined at the last moment
+	}
+	if name == "" || !v.NodesSeen {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, evictionLimit)
 	defer cancel()
-	node, err := c.nodes.GetNode(ctx, &nodev1.GetNodeRequest{Name: ref.GetName()})
+	node, err := c.nodes.GetNode(ctx, &nodev1.GetNodeRequest{Name: name})
 	switch {
-	case err == nil:
+	case err == nil && belongs(node, v.Machine.GetSpec().GetProviderId()):
 		v.Node = node
-	case status.Code(err) != codes.NotFound:
+	case err != nil && status.Code(err) != codes.NotFound:
 		v.NodesSeen = false
 	}
+}
+
+// belongs reports whether a node whose name fits may be that of an instance.
+func belongs(n *nodev1.Node, providerID string) bool {
+	return n.GetSpec().GetProviderId() == "" || n.GetSpec().GetProviderId() == providerID
 }
 
 // nodeOf finds the node of a machine: by reference or name, else by the instance, else by its address.
@@ -137,7 +145,7 @@ func (c *Controller) nodeOf(m *machinev1.Machine, i *providerv1.Instance) *nodev
 		id = i.GetProviderId()
 	}
 	for _, name := range []string{m.GetStatus().GetNodeRef().GetName(), m.GetMetadata().GetName()} {
-		if n, ok := c.Nodes.Lookup("", name); ok && name != "" && (n.GetSpec().GetProviderId() == "" || n.GetSpec().GetProviderId() == id) {
+		if n, ok := c.Nodes.Lookup("", name); ok && name != "" && belongs(n, id) {
 			return n
 		}
 	}

@@ -28,12 +28,11 @@ type Tables struct {
 	Infrastructure *resource.Table[*machinev1.Infrastructure]
 	store          *store.Store
 	policy         *identity.Policy
-	validator      protovalidate.Validator
 }
 
 // New returns the tables in a store. policy says who may remove the hooks of a machine that is being deleted.
 func New(st *store.Store, v protovalidate.Validator, policy *identity.Policy, log *slog.Logger) *Tables {
-	t := &Tables{store: st, policy: policy, validator: v}
+	t := &Tables{store: st, policy: policy}
 	t.Infrastructure = resource.NewTable(st, v, resource.Config[*machinev1.Infrastructure]{Singleton: ClusterName, Log: log})
 	t.Machines = resource.NewTable(st, v, resource.Config[*machinev1.Machine]{
 		Default: t.defaultMachine, Validate: validateMachine, ValidateUpdate: validateHookChange, Admit: t.admitMachine,
@@ -115,10 +114,4 @@ func fields(list []plan.Violation) []rpcerr.Field {
 		out = append(out, rpcerr.Field{Path: v.Field, Description: v.Description})
 	}
 	return out
-}
-
-// ShapeOf returns what is wrong with the shape of an object, by the rules of its proto.
-func (t *Tables) ShapeOf(obj resource.Object) []rpcerr.Field {
-	bad, _ := rpcerr.Fields(rpcerr.Validate(t.validator, obj))
-	return bad
 }

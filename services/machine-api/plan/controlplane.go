@@ -414,20 +414,39 @@ func (c *controlPlane) oldest(list []*member) *member {
 
 // replaced deletes the machines of an index whose replacement has come.
 func (c *controlPlane) replaced(list []*member) {
-	good := c.filter(list, func(m *member) bool { return m.updated && m.sound })
-	slices.SortStableFunc(good, func(a, b *member) int {
-		return b.m.GetMetadata().GetCreationTimestamp().AsTime().Compare(a.m.GetMetadata().GetCreationTimestamp().AsTime())
-	})
+	keep := c.keeper(list)
 	for _, m := range list {
 		switch {
-		case m.deleting, len(good) > 0 && m == good[0]:
-		case len(good) > 0 && (!m.updated || m.sound):
-			c.remove(m, fmt.Sprintf("its replacement %s is ready", good[0].name()))
-		case !m.updated && !m.joined && len(list) > 1:
+		case m.deleting, m == keep:
+		case keep != nil && (!m.updated || m.sound):
+			c.remove(m, fmt.Sprintf("its replacement %s is ready", keep.name()))
+		case keep == nil && !m.updated && !m.joined && len(list) > 1:
 			// It was made from a template that has changed since, and never worked: nothing depends on it.
 			c.remove(m, "it is a replacement that never joined, and the template has changed since")
 		}
 	}
+}
+
+// keeper returns the machine of an index that others may go for, or nil: the newest that is sound and as the template says. Where the template
+// changed while a replacement came, so that none is as it says, a sound one still lets the rest go: otherwise there would
+// be one machine too many for ever, and no room for the next replacement.
+func (c *controlPlane) keeper(list []*member) *member {
+	if good := c.filter(list, func(m *member) bool { return m.updated && m.sound }); len(good) > 0 {
+		return c.newest(good)
+	}
+	staying := c.filter(list, func(m *member) bool { return !m.deleting })
+	sound := c.filter(staying, func(m *member) bool { return m.sound })
+	hopeful := slices.ContainsFunc(staying, func(m *member) bool { return m.updated })
+	if hopeful || len(sound) == 0 || len(staying) < 2 {
+		return nil
+	}
+	return c.newest(sound)
+}
+
+func (c *controlPlane) newest(list []*member) *member {
+	return slices.MaxFunc(list, func(a, b *member) int {
+		return a.m.GetMetadata().GetCreationTimestamp().AsTime().Compare(b.m.GetMetadata().GetCreationTimestamp().AsTime())
+	})
 }
 
 func (c *controlPlane) remove(m *member, reason string) {

@@ -151,6 +151,8 @@ func TestControlPlane(t *testing.T) {
 		"of two good ones the older goes": {newControlPlaneSet(), list(m0, m1, m2, master("n-0", "a", fresh)), nil, said{Delete: []string{"m-0"}}},
 		"a replacement that never joined goes when the template changes again": {newControlPlaneSet(),
 			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", outdated, joining)), nil, said{Delete: []string{"n-0"}, Held: 1}},
+		"a replacement that joined and is outdated by now takes over all the same": {newControlPlaneSet(),
+			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", outdated, fresh)), nil, said{Delete: []string{"m-0"}, Held: 1}},
 		"a failed replacement stops everything and is shown": {newControlPlaneSet(),
 			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", broken)), nil, said{Held: 1, Degraded: "FailedReplacement"}},
 		"once somebody deletes it things go on": {newControlPlaneSet(),
@@ -225,7 +227,7 @@ func TestPromisesOfTheControlPlane(t *testing.T) {
 		w.calm()
 		final := ControlPlane(w.view())
 		if got := inShort(final); len(got.Create)+len(got.Delete)+len(got.Adopt) > 0 || len(w.machines) != 3 {
-			t.Fatalf("it does not come to rest: %+v with %d machines", got, len(w.machines))
+			t.Fatalf("it does not come to rest: %+v, held %v\n%s", got, final.Held, w)
 		}
 		if s := final.Status; s.GetUpdatedReplicas() != 3 || s.GetUnavailableReplicas() != 0 {
 			t.Fatalf("status at rest: %v", s)
@@ -243,6 +245,18 @@ type world struct {
 }
 
 func newWorld(t *rapid.T) *world { return &world{t: t, now: noon(), set: newControlPlaneSet()} }
+
+// String lists the machines, for a failure's message.
+func (w *world) String() string {
+	var out strings.Builder
+	for _, s := range ControlPlane(w.view()).Indexes {
+		fmt.Fprintf(&out, "index %d in %s:\n", s.Index, s.Domain)
+		for _, m := range s.Machines {
+			fmt.Fprintf(&out, "  %s %s deleting=%v %v\n", m.Metadata.Name, m.GetStatus().GetPhase(), m.Metadata.DeletionTimestamp != nil, m.GetSpec().GetProviderSpec().GetValue())
+		}
+	}
+	return out.String()
+}
 
 func (w *world) view() ControlPlaneView {
 	nodes := masterNodes(w.machines)
@@ -310,19 +324,16 @@ func (w *world) joinOne() bool {
 	return false
 }
 
-// finishOne removes a deleted machine as the quorum hook allows: not before another machine of its index runs, if it took part.
+// finishOne removes a deleted machine as the quorum hook allows: one that has a member goes only while there are more members than wanted.
 func (w *world) finishOne() bool {
+	members := 0
+	for _, m := range w.machines {
+		if m.GetStatus().GetNodeRef() != nil {
+			members++
+		}
+	}
 	for i, m := range w.machines {
-		if m.Metadata.DeletionTimestamp == nil {
-			continue
-		}
-		running := 0
-		for _, o := range w.machines {
-			if o != m && o.Metadata.DeletionTimestamp == nil && o.GetStatus().GetPhase() == PhaseRunning {
-				running++
-			}
-		}
-		if m.GetStatus().GetNodeRef() == nil || running >= 1 {
+		if m.Metadata.DeletionTimestamp != nil && (m.GetStatus().GetNodeRef() == nil || members > 3) {
 			w.machines = slices.Delete(w.machines, i, i+1)
 			return true
 		}

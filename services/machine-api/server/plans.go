@@ -128,11 +128,7 @@ func (s machines) ValidateHooks(ctx context.Context, req *machinev1.ValidateHook
 }
 
 func (s machines) hookViolations(ctx context.Context, old *machinev1.Machine, req *machinev1.ValidateHooksRequest) []plan.Violation {
-	var bad []plan.Violation
-	for _, f := range s.tables.ShapeOf(&machinev1.Machine{Spec: &machinev1.MachineSpec{LifecycleHooks: req.GetNewMachine().GetSpec().GetLifecycleHooks()}}) {
-		bad = append(bad, plan.Violation{Field: f.Path, Description: f.Description})
-	}
-	bad = append(bad, plan.HookChange(old, req.GetNewMachine())...)
+	bad := plan.HookChange(old, req.GetNewMachine()) // the shape was checked with the request
 	caller, _ := identity.CallerFrom(ctx)
 	if u := req.GetUser(); u != "" && u != caller.User {
 		caller = identity.Caller{User: u, Groups: []string{identity.GroupAuthenticated}}

@@ -41,6 +41,7 @@ type Member interface {
 	ClientURL() string
 	HasData() bool
 	Removed() bool
+	Note(ctx context.Context) error
 	Resume(ctx context.Context) error
 	Follow(ctx context.Context, order plan.Order) error
 }
@@ -121,6 +122,20 @@ func receive[T any](ctx context.Context, recv func() (T, error)) <-chan received
 type received[T any] struct {
 	message T
 	err     error
+}
+
+// whyEnded returns why a stream ended on which nothing can be sent any more: a failed Send does not say it.
+func whyEnded[T any](ctx context.Context, stream <-chan received[T]) error {
+	for {
+		select {
+		case r := <-stream:
+			if r.err != nil {
+				return r.err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // register makes the node known, or brings what the agent knows up to date.

@@ -203,6 +203,8 @@ type disk struct {
 func (d *disk) PeerURL() string   { return "https://127.0.0.1:2380" }
 func (d *disk) ClientURL() string { return "https://127.0.0.1:2379" }
 
+func (d *disk) Note(context.Context) error { return nil }
+
 func (d *disk) HasData() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

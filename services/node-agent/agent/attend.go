@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
@@ -9,8 +10,8 @@ import (
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
 )
 
-// lookAtMember is how often the agent looks whether the cluster removed its member: the guardian's word comes on the stream, so this is for
-// a removal that was missed.
+// lookAtMember is how often the agent looks whether its member has data now, and whether the cluster removed it: the guardian's word comes on
+// the stream, so the latter is for a removal that was missed.
 const lookAtMember = time.Second
 
 // Attend first has the member run as the disk says, and then offers it to the guardian and follows its orders, until ctx ends.
@@ -19,7 +20,7 @@ func (a *Agent) Attend(ctx context.Context) error { return a.again(ctx, "offer o
 // attend is one stream.
 func (a *Agent) attend(ctx context.Context) error {
 	m := a.cfg.Member
-	if err := m.Resume(ctx); err != nil {
+	if err := a.unlessRefused(ctx, m.Resume(ctx)); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -42,6 +43,9 @@ func (a *Agent) attend(ctx context.Context) error {
 				// Its data is of no use any more: without it the machine offers again, as a new one.
 				return m.Follow(ctx, plan.Order{})
 			}
+			if err := m.Note(ctx); err != nil {
+				return err
+			}
 		case r := <-orders:
 			if r.err != nil {
 				return r.err
@@ -55,7 +59,16 @@ func (a *Agent) attend(ctx context.Context) error {
 
 func (a *Agent) follow(ctx context.Context, r *etcdv1.AttendMemberResponse) error {
 	a.cfg.Log.InfoContext(ctx, "member ordered", "member", r.GetName(), "command", r.GetCommand())
-	return a.cfg.Member.Follow(ctx, plan.Order{
+	return a.unlessRefused(ctx, a.cfg.Member.Follow(ctx, plan.Order{
 		Command: r.GetCommand(), Name: r.GetName(), InitialCluster: r.GetInitialCluster(), ClusterToken: r.GetInitialClusterToken(),
-	})
+	}))
+}
+
+// unlessRefused takes a refusal for no error: another try would end the same way, and the guardian may order something else.
+func (a *Agent) unlessRefused(ctx context.Context, err error) error {
+	if errors.Is(err, plan.ErrRefused) {
+		a.cfg.Log.WarnContext(ctx, "member not started", "error", err)
+		return nil
+	}
+	return err
 }

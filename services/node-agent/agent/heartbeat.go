@@ -26,7 +26,7 @@ func (a *Agent) beat(ctx context.Context) error {
 	defer ticker.Stop()
 	beat := &nodev1.HeartbeatRequest{Name: a.cfg.Node, BootId: a.cfg.BootID}
 	if err := stream.Send(beat); err != nil {
-		return (<-answers).err // Send says only that the stream ended
+		return whyEnded(ctx, answers)
 	}
 	for open := 1; ; {
 		select {
@@ -38,7 +38,7 @@ func (a *Agent) beat(ctx context.Context) error {
 			}
 			open++
 			if err := stream.Send(beat); err != nil {
-				return (<-answers).err
+				return whyEnded(ctx, answers)
 			}
 		case r := <-answers:
 			if r.err != nil {

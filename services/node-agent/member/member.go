@@ -40,7 +40,9 @@ type Member struct {
 	cfg        Config
 	supervisor *process.Supervisor
 	log        *slog.Logger
-	mu         sync.Mutex // held while an order is followed
+
+	mu    sync.Mutex // held while an order is followed
+	noted bool       // the record says that there is data
 }
 
 // New returns the member of a machine; its process runs under supervisor.
@@ -56,10 +58,11 @@ func (m *Member) ClientURL() string { return "https://" + net.JoinHostPort(m.cfg
 
 func (m *Member) path(name string) string { return filepath.Join(m.cfg.Dir, name) }
 
-// HasData reports whether a member's data is on the disk.
+// HasData reports whether a member's data is on the disk. A start that did not reach the cluster leaves a database behind, but no log;
+// etcd then takes the settings of the next start, so that is no data.
 func (m *Member) HasData() bool {
-	_, err := os.Stat(m.path("data/member"))
-	return err == nil
+	logs, err := filepath.Glob(m.path("data/member/wal/*.wal"))
+	return err == nil && len(logs) > 0
 }
 
 // Resume does what the disk says, without asking anybody: it starts the member again, or ends a removal that was interrupted.
@@ -75,7 +78,18 @@ func (m *Member) Removed() bool {
 	return false
 }
 
-// Follow does what an order says. It may be repeated.
+// Note writes down that the member has data, as soon as it has. It costs nothing once that is done.
+func (m *Member) Note(ctx context.Context) error {
+	m.mu.Lock()
+	done := m.noted || !m.HasData()
+	m.mu.Unlock()
+	if done {
+		return nil
+	}
+	return m.Follow(ctx, plan.Order{})
+}
+
+// Follow does what an order says; plan.ErrRefused if that would harm the cluster. It may be repeated.
 func (m *Member) Follow(ctx context.Context, order plan.Order) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -97,7 +111,7 @@ func (m *Member) Follow(ctx context.Context, order plan.Order) error {
 
 func (m *Member) do(ctx context.Context, p plan.MemberPlan) error {
 	if p.Refuse != "" {
-		return fmt.Errorf("member: %s", p.Refuse)
+		return fmt.Errorf("%w: %s", plan.ErrRefused, p.Refuse)
 	}
 	if p.Write != nil {
 		if err := m.write(*p.Write); err != nil {
@@ -111,11 +125,13 @@ func (m *Member) do(ctx context.Context, p plan.MemberPlan) error {
 	}
 	if p.Erase {
 		m.log.InfoContext(ctx, "member's data removed")
+		m.noted = false
 		return m.erase()
 	}
 	if p.Run == nil {
 		return nil
 	}
+	m.noted = p.Run.HadData
 	return m.supervisor.Ensure(m.spec(*p.Run))
 }
 

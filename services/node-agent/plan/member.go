@@ -2,6 +2,11 @@
 // and reads no clock: the same view always gives the same plan.
 package plan
 
+import "errors"
+
+// ErrRefused means that an order, or what the disk says, is not followed because it would harm the cluster.
+var ErrRefused = errors.New("refused")
+
 // States of a member as the machine's disk records them.
 const (
 	Running = "Running" // the process is wanted
@@ -22,6 +27,8 @@ type Record struct {
 	Name           string `json:"name"`
 	InitialCluster string `json:"initialCluster"`
 	ClusterToken   string `json:"clusterToken"`
+	// HadData is true once the member had data. If that is lost, an empty member in its place would break what it promised to the others.
+	HadData bool `json:"hadData,omitempty"`
 }
 
 // Order is what the guardian wants; an empty Command means that nobody was asked.
@@ -62,10 +69,21 @@ func Member(v MemberView) MemberPlan {
 		return start(v)
 	case v.Order.Command != "":
 		return MemberPlan{Refuse: "unknown command " + v.Order.Command}
-	case v.Record != nil && v.Record.State == Running:
-		return MemberPlan{Run: v.Record}
+	case v.Record == nil:
+		return MemberPlan{}
+	case v.Record.State == Running:
+		return run(v, *v.Record)
 	}
 	return MemberPlan{}
+}
+
+// run keeps the process running with settings, and notes that there is data.
+func run(v MemberView, r Record) MemberPlan {
+	if r.HadData && !v.HasData {
+		return MemberPlan{Refuse: "the data of member " + r.Name + " is lost; it can join again only as a new member"}
+	}
+	r.State, r.HadData = Running, v.HasData
+	return MemberPlan{Write: unless(v.Record, &r), Run: &r}
 }
 
 func wipe(v MemberView) MemberPlan {
@@ -87,16 +105,15 @@ func stop(v MemberView) MemberPlan {
 
 // start runs the member. Data is never started under another name or in another cluster: etcd would not notice.
 func start(v MemberView) MemberPlan {
-	wanted := &Record{State: Running, Name: v.Order.Name, InitialCluster: v.Order.InitialCluster, ClusterToken: v.Order.ClusterToken}
-	if !v.HasData || v.Record == nil {
-		return MemberPlan{Write: unless(v.Record, wanted), Run: wanted}
-	}
-	if v.Record.Name != wanted.Name || v.Record.ClusterToken != wanted.ClusterToken {
+	wanted := Record{Name: v.Order.Name, InitialCluster: v.Order.InitialCluster, ClusterToken: v.Order.ClusterToken}
+	switch {
+	case v.Record == nil || (!v.HasData && !v.Record.HadData):
+		return run(v, wanted)
+	case v.Record.Name != wanted.Name || v.Record.ClusterToken != wanted.ClusterToken:
 		return MemberPlan{Refuse: "there is data of member " + v.Record.Name + ", cluster " + v.Record.ClusterToken}
 	}
 	// Who the members were at first does not matter any more; other settings would only restart the process.
-	same := in(v.Record, Running)
-	return MemberPlan{Write: unless(v.Record, same), Run: same}
+	return run(v, *v.Record)
 }
 
 func in(r *Record, state string) *Record {

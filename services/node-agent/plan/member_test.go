@@ -10,7 +10,9 @@ import (
 
 func TestMember(t *testing.T) {
 	first := Record{State: Running, Name: "m-0", InitialCluster: "boot=x,m-0=y", ClusterToken: "t"}
-	state := func(s string) *Record { r := first; r.State = s; return &r }
+	kept := first
+	kept.HadData = true
+	state := func(s string) *Record { r := kept; r.State = s; return &r }
 	begin := Order{Command: Start, Name: "m-0", InitialCluster: "boot=x,m-0=y", ClusterToken: "t"}
 	later := Order{Command: Start, Name: "m-0", InitialCluster: "m-1=z,m-0=y", ClusterToken: "t"}
 	later2 := Record{State: Running, Name: "m-0", InitialCluster: "m-1=z,m-0=y", ClusterToken: "t"}
@@ -21,30 +23,40 @@ func TestMember(t *testing.T) {
 	}{
 		{"nobody wants a member", MemberView{}, MemberPlan{}},
 		{"an order to start is written down before the process runs", MemberView{Order: begin}, MemberPlan{Write: &first, Run: &first}},
-		{"the same order again only keeps the process running", MemberView{Record: &first, HasData: true, Order: begin}, MemberPlan{Run: &first}},
-		{"the disk alone keeps the process running", MemberView{Record: &first, HasData: true}, MemberPlan{Run: &first}},
+		{"the same order again only keeps the process running", MemberView{Record: &kept, HasData: true, Order: begin}, MemberPlan{Run: &kept}},
+		{"the disk alone keeps the process running", MemberView{Record: &kept, HasData: true}, MemberPlan{Run: &kept}},
 		{"the disk alone keeps the process running before it has data", MemberView{Record: &first}, MemberPlan{Run: &first}},
-		{"once there is data other first members do not restart the process", MemberView{Record: &first, HasData: true, Order: later}, MemberPlan{Run: &first}},
+		{"once there is data other first members do not restart the process", MemberView{Record: &kept, HasData: true, Order: later}, MemberPlan{Run: &kept}},
 		{"before there is data other first members count", MemberView{Record: &first, Order: later}, MemberPlan{Write: &later2, Run: &later2}},
 		{
-			"data of another member is not started", MemberView{Record: &first, HasData: true, Order: Order{Command: Start, Name: "m-9", ClusterToken: "t"}},
+			"data of another member is not started", MemberView{Record: &kept, HasData: true, Order: Order{Command: Start, Name: "m-9", ClusterToken: "t"}},
 			MemberPlan{Refuse: "there is data of member m-0, cluster t"},
 		},
 		{
-			"data of another cluster is not started", MemberView{Record: &first, HasData: true, Order: Order{Command: Start, Name: "m-0", ClusterToken: "u"}},
+			"data of another cluster is not started", MemberView{Record: &kept, HasData: true, Order: Order{Command: Start, Name: "m-0", ClusterToken: "u"}},
 			MemberPlan{Refuse: "there is data of member m-0, cluster t"},
 		},
 		{"a stopped member stays stopped", MemberView{Record: state(Stopped), HasData: true}, MemberPlan{}},
-		{"an order to stop is written down first", MemberView{Record: &first, HasData: true, Order: Order{Command: Stop}}, MemberPlan{Write: state(Stopped), Halt: true}},
+		{"an order to stop is written down first", MemberView{Record: &kept, HasData: true, Order: Order{Command: Stop}}, MemberPlan{Write: state(Stopped), Halt: true}},
 		{"an order to stop may be repeated", MemberView{Record: state(Stopped), HasData: true, Order: Order{Command: Stop}}, MemberPlan{Halt: true}},
 		{"there is nothing to stop without a member", MemberView{Order: Order{Command: Stop}}, MemberPlan{}},
-		{"a stopped member starts again with its data", MemberView{Record: state(Stopped), HasData: true, Order: later}, MemberPlan{Write: &first, Run: &first}},
-		{"an order to wipe is written down first", MemberView{Record: &first, HasData: true, Order: Order{Command: Wipe}}, MemberPlan{Write: state(Wiping), Halt: true, Erase: true}},
+		{"a stopped member starts again with its data", MemberView{Record: state(Stopped), HasData: true, Order: later}, MemberPlan{Write: &kept, Run: &kept}},
+		{"an order to wipe is written down first", MemberView{Record: &kept, HasData: true, Order: Order{Command: Wipe}}, MemberPlan{Write: state(Wiping), Halt: true, Erase: true}},
 		{"there is nothing to wipe without a member", MemberView{Order: Order{Command: Wipe}}, MemberPlan{}},
 		{"data that nobody wrote down is wiped, too", MemberView{HasData: true, Order: Order{Command: Wipe}}, MemberPlan{Write: &Record{State: Wiping}, Halt: true, Erase: true}},
-		{"a member that the cluster removed is wiped without an order", MemberView{Record: &first, HasData: true, Removed: true}, MemberPlan{Write: state(Wiping), Halt: true, Erase: true}},
+		{"a member that the cluster removed is wiped without an order", MemberView{Record: &kept, HasData: true, Removed: true}, MemberPlan{Write: state(Wiping), Halt: true, Erase: true}},
 		{"a wipe that was interrupted comes before everything", MemberView{Record: state(Wiping), HasData: true, Order: begin}, MemberPlan{Halt: true, Erase: true}},
 		{"an order that is not known is refused", MemberView{Order: Order{Command: "Dance"}}, MemberPlan{Refuse: "unknown command Dance"}},
+		{"that there is data is written down", MemberView{Record: &first, HasData: true}, MemberPlan{Write: &kept, Run: &kept}},
+		{
+			"a member whose data is lost is not started empty by the disk", MemberView{Record: &kept},
+			MemberPlan{Refuse: "the data of member m-0 is lost; it can join again only as a new member"},
+		},
+		{
+			"a member whose data is lost is not started empty by an order", MemberView{Record: &kept, Order: later},
+			MemberPlan{Refuse: "the data of member m-0 is lost; it can join again only as a new member"},
+		},
+		{"what is left of a member whose data is lost can be wiped", MemberView{Record: &kept, Order: Order{Command: Wipe}}, MemberPlan{Write: state(Wiping), Halt: true, Erase: true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, Member(tc.view)); diff != "" {

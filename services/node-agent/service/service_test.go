@@ -37,7 +37,10 @@ func TestMain(m *testing.M) {
 func playMember(args []string) int {
 	flag := func(name string) string { return args[slices.Index(args, name)+1] }
 	data := flag("--data-dir")
-	if err := os.MkdirAll(filepath.Join(data, "member"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(data, "member", "wal"), 0o700); err != nil {
+		return 1
+	}
+	if err := os.WriteFile(filepath.Join(data, "member", "wal", "0.wal"), nil, 0o600); err != nil {
 		return 1
 	}
 	if err := os.WriteFile(filepath.Join(data, "args"), []byte(strings.Join(args, "\n")), 0o600); err != nil {
@@ -451,11 +454,27 @@ func TestAWipeThatWasInterruptedIsFinished(t *testing.T) {
 	c := newCluster(t, "gateway")
 	b := newBox(t, c, "master")
 	b.write("etcd/member.json", map[string]any{"state": "Wiping", "name": "m-0"})
-	b.write("etcd/data/member/wal", "old")
+	b.write("etcd/data/member/wal/0.wal", "old")
 	b.run()
 	if o := c.awaitOffer(1); o.GetHasData() || b.has("etcd/data") || b.has("etcd/member.json") {
 		t.Errorf("offer %v, data there: %v", o, b.has("etcd/data"))
 	}
+}
+
+func TestAMemberWhoseDataIsLostIsNotStartedEmpty(t *testing.T) {
+	c := newCluster(t, "gateway")
+	b := newBox(t, c, "master")
+	b.write("etcd/member.json", map[string]any{
+		"state": "Running", "name": "m-0", "initialCluster": "m-0=https://127.0.0.1:2380", "clusterToken": "token", "hadData": true,
+	})
+	b.run()
+	if o := c.awaitOffer(1); o.GetHasData() || b.has("etcd/data") {
+		t.Errorf("offer %v", o)
+	}
+	c.order(start("m-0", "m-0=https://127.0.0.1:2380"))
+	c.order(&etcdv1.AttendMemberResponse{Command: "Wipe"})
+	c.order(start("m-0", "m-0=https://127.0.0.1:2380"))
+	b.awaitMember()
 }
 
 func TestCertificatesAreRenewedInTime(t *testing.T) {

@@ -264,7 +264,7 @@ func sortBy(list []target, path string) error {
 		value any
 	}
 	all := make([]keyed, len(list))
-	any := false
+	present := false
 	for i, t := range list {
 		v, err := plain(t.object)
 		if err != nil {
@@ -276,10 +276,10 @@ func sortBy(list []target, path string) error {
 		}
 		all[i].target = t
 		if len(found) > 0 && len(found[0]) > 0 && found[0][0].IsValid() && found[0][0].CanInterface() {
-			all[i].value, any = found[0][0].Interface(), true
+			all[i].value, present = found[0][0].Interface(), true
 		}
 	}
-	if !any && len(list) > 0 {
+	if !present && len(list) > 0 {
 		return fmt.Errorf("couldn't find any field with path %q in the list of objects", path)
 	}
 	slices.SortStableFunc(all, func(a, b keyed) int { return compareValues(a.value, b.value) })

@@ -1,11 +1,119 @@
 package command
 
 import (
+	"cmp"
 	"fmt"
+	"io"
+	"maps"
+	"slices"
 	"strings"
+	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/services/windlass/table"
 )
+
+// planText prints plans for people: numbered steps in their order, then what is held back.
+type planText struct {
+	out   io.Writer
+	err   error
+	steps int
+}
+
+func (p *planText) printf(text string, args ...any) {
+	if p.err == nil {
+		_, p.err = fmt.Fprintf(p.out, text, args...)
+	}
+}
+
+// step prints the next thing that would be done.
+func (p *planText) step(what, reason string) {
+	p.steps++
+	if reason != "" {
+		what += "\n     because " + reason
+	}
+	p.printf("%3d. %s\n", p.steps, what)
+}
+
+func (p *planText) actions(list []*metav1.PlannedAction) {
+	for _, a := range list {
+		what := strings.TrimSpace(a.GetAction() + " " + refName(a.GetObject()))
+		for _, k := range slices.Sorted(maps.Keys(a.GetDetails())) {
+			what += fmt.Sprintf("\n     %s: %s", k, a.GetDetails()[k])
+		}
+		p.step(what, a.GetReason())
+	}
+}
+
+// end says so if there was nothing to do, and when there will be another look.
+func (p *planText) end(held []*metav1.HeldBack, waitsFor string, wake *timestamppb.Timestamp) {
+	if p.steps == 0 {
+		p.printf("Nothing to do.\n")
+	}
+	if len(held) > 0 {
+		p.printf("\nHeld back:\n")
+		for _, h := range held {
+			p.printf("  - %s\n     because %s\n", strings.TrimSpace(h.GetAction()+" "+refName(h.GetObject())), h.GetReason())
+			if h.GetUnblock() != "" {
+				p.printf("     unblocked by: %s\n", h.GetUnblock())
+			}
+		}
+	}
+	if waitsFor != "" {
+		p.printf("\nWaits for: %s\n", waitsFor)
+	}
+	if wake != nil {
+		p.printf("\nLooked at again in %s.\n", max(0, time.Until(wake.AsTime())).Round(time.Second))
+	}
+}
+
+func (p *planText) table(rows [][]string) {
+	if p.err == nil {
+		p.err = table.NewIndented(p.out, "  ").Print(rows...)
+	}
+}
+
+func (p *planText) conditions(rows [][]string) {
+	if len(rows) == 0 {
+		return
+	}
+	p.printf("\nConditions then:\n")
+	p.table(append([][]string{{"TYPE", "STATUS", "REASON", "MESSAGE"}}, rows...))
+}
+
+func conditionRows(list []*metav1.Condition) (rows [][]string) {
+	for _, c := range list {
+		rows = append(rows, []string{c.GetType(), c.GetStatus(), c.GetReason(), c.GetMessage()})
+	}
+	return rows
+}
+
+func (p *planText) machineSet(r *machinev1.PlanMachineSetResponse) {
+	for _, name := range r.GetAdoptions() {
+		p.step("adopt machine/"+name, "it matches the selector and nobody manages it")
+	}
+	if n := r.GetCreations(); n == 1 {
+		p.step("create 1 machine", "")
+	} else if n > 1 {
+		p.step(fmt.Sprintf("create %d machines, all at once", n), "")
+	}
+	for _, d := range r.GetDeletions() {
+		p.step(fmt.Sprintf("delete machine/%s (priority %.3g)", d.GetMachine(), d.GetPriority()), d.GetReason())
+	}
+	p.end(r.GetHeldBack(), "", r.GetWakeTime())
+}
+
+func (p *planText) controlPlane(r *machinev1.PlanControlPlaneMachineSetResponse) {
+	p.table(indexRows(r.GetIndexes()))
+	p.printf("\n")
+	p.actions(r.GetActions())
+	p.end(r.GetHeldBack(), "", r.GetWakeTime())
+}
 
 // indexRows returns the indexes of a control plane as a table.
 func indexRows(list []*machinev1.PlanControlPlaneMachineSetResponse_Index) [][]string {
@@ -14,4 +122,55 @@ func indexRows(list []*machinev1.PlanControlPlaneMachineSetResponse_Index) [][]s
 		rows = append(rows, []string{fmt.Sprint(i.GetIndex()), orNone(i.GetFailureDomain()), orNone(strings.Join(i.GetMachines(), ", "))})
 	}
 	return rows
+}
+
+func (p *planText) machine(r *machinev1.PlanMachineResponse) {
+	p.printf("Phase: %s\n\n", orNone(r.GetPhase()))
+	p.actions(r.GetActions())
+	p.end(nil, r.GetWaitsFor(), r.GetWakeTime())
+	p.conditions(conditionRows(r.GetConditions()))
+}
+
+func (p *planText) hooks(r *machinev1.ValidateHooksResponse) {
+	if r.GetAllowed() {
+		p.printf("allowed\n")
+		return
+	}
+	p.printf("refused\n")
+	for _, v := range r.GetViolations() {
+		p.printf("* %s: %s\n", v.GetField(), v.GetDescription())
+	}
+}
+
+func (p *planText) quorum(r *etcdv1.PlanQuorumResponse) {
+	p.printf("Phase: %s\n\n", orNone(r.GetPhase()))
+	if r.GetNext() != nil {
+		p.actions([]*metav1.PlannedAction{r.GetNext()})
+	}
+	p.end(r.GetHeldBack(), r.GetWaitsFor(), nil)
+}
+
+func (p *planText) drain(r *nodev1.PlanDrainResponse) {
+	s := r.GetStatus()
+	p.printf("Phase: %s\n", orNone(s.GetPhase()))
+	if s.GetMessage() != "" {
+		p.printf("Message: %s\n", s.GetMessage())
+	}
+	p.printf("\n")
+	p.actions(r.GetActions())
+	p.end(r.GetHeldBack(), "", r.GetWakeTime())
+}
+
+func (p *planText) node(r *nodev1.PlanNodeResponse) {
+	p.printf("Unschedulable: %t\n", r.GetUnschedulable())
+	p.printf("Held by: %s\n", cmp.Or(strings.Join(r.GetHeldBy(), ", "), nothingThere))
+	p.printf("Taints: %s\n", strings.ReplaceAll(taintLines(r.GetTaints()), "\n", ", "))
+	var rows [][]string
+	for _, c := range r.GetConditions() {
+		rows = append(rows, []string{c.GetType(), c.GetStatus(), c.GetReason(), c.GetMessage()})
+	}
+	p.conditions(rows)
+	if w := r.GetWakeTime(); w != nil {
+		p.printf("\nLooked at again in %s.\n", max(0, time.Until(w.AsTime())).Round(time.Second))
+	}
 }

@@ -100,7 +100,9 @@ func printQuorum(w io.Writer, form format, q *etcdv1.Quorum, now time.Time) erro
 	if err := table.New(w).Print(rows...); err != nil {
 		return err
 	}
-	fact := func(label, text string, args ...any) { fmt.Fprintf(w, "%-11s%s\n", label+":", fmt.Sprintf(text, args...)) }
+	fact := func(label, text string, args ...any) {
+		fmt.Fprintf(w, "%-11s%s\n", label+":", fmt.Sprintf(text, args...))
+	}
 	fmt.Fprintln(w)
 	fact("Phase", "%s", q.GetPhase())
 	fact("Voters", "%d of %d healthy, %d wanted, majority %d", q.GetHealthyVoters(), q.GetVoters(), q.GetDesiredVoters(), q.GetMajority())

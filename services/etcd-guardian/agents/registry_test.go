@@ -1,0 +1,49 @@
+package agents_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/agents"
+)
+
+func TestACommandIsSentOncePerStreamAndAgainOnTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := agents.New(func() {})
+		var sent []string
+		attend := func(ctx context.Context) {
+			go func() {
+				_ = r.Attend(ctx, agents.Offer{Node: "m0"}, func(m *etcdv1.AttendMemberResponse) error {
+					sent = append(sent, m.GetCommand())
+					return nil
+				})
+			}()
+			synctest.Wait()
+		}
+		tell := func(command string) {
+			r.Tell("m0", &etcdv1.AttendMemberResponse{Command: command})
+			synctest.Wait()
+		}
+		tell(agents.Start) // nobody attends: nothing is kept for later
+		first, stop := context.WithCancel(t.Context())
+		attend(first)
+		tell(agents.Start)
+		tell(agents.Start)
+		tell(agents.Stop)
+		attend(t.Context()) // the node comes again before its old stream is known to be dead
+		tell(agents.Stop)
+		stop()
+		synctest.Wait()
+		tell(agents.Wipe)
+		if diff := cmp.Diff([]string{"Start", "Stop", "Stop", "Wipe"}, sent); diff != "" {
+			t.Errorf("sent (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]agents.Offer{{Node: "m0", Told: "Wipe"}}, r.Offers()); diff != "" {
+			t.Errorf("offers (-want +got):\n%s", diff)
+		}
+	})
+}

@@ -1,0 +1,101 @@
+package plan
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+)
+
+func TestWhatBecomesOfATask(t *testing.T) {
+	now := start.Add(10*time.Second + time.Millisecond) // times are kept in whole seconds, and no claim is cut short by that
+	one, two, stranger := By{User: "backup-1", Answers: true}, By{User: "backup-2", Answers: true}, By{User: "mallory", Why: "no right"}
+	claim := func(by By) func(*hookv1.HookTask) (*hookv1.HookTaskStatus, error) {
+		return func(t *hookv1.HookTask) (*hookv1.HookTaskStatus, error) { return Claim(t, by, now, time.Minute) }
+	}
+	renew := func(by By) func(*hookv1.HookTask) (*hookv1.HookTaskStatus, error) {
+		return func(t *hookv1.HookTask) (*hookv1.HookTaskStatus, error) {
+			return Renew(t, by, now, time.Minute, "half way")
+		}
+	}
+	complete := func(by By) func(*hookv1.HookTask) (*hookv1.HookTaskStatus, error) {
+		return func(t *hookv1.HookTask) (*hookv1.HookTaskStatus, error) { return Complete(t, by, now, "") }
+	}
+	fail := func(by By) func(*hookv1.HookTask) (*hookv1.HookTaskStatus, error) {
+		return func(t *hookv1.HookTask) (*hookv1.HookTaskStatus, error) { return Fail(t, by, now, "disk full") }
+	}
+	at, end := start.Add(10*time.Second), start.Add(71*time.Second)
+	held := claimed(start.Add(30 * time.Second)) // by backup-1
+	over := claimed(start.Add(5 * time.Second))
+	for name, c := range map[string]struct {
+		have *hookv1.HookTaskStatus
+		do   func(*hookv1.HookTask) (*hookv1.HookTaskStatus, error)
+		want *hookv1.HookTaskStatus
+		err  Cause
+	}{
+		"a task that nobody has is claimed": {have: status(Pending), do: claim(one), want: &hookv1.HookTaskStatus{
+			Phase: proto.String(Claimed), ClaimedBy: proto.String("backup-1"), ClaimTime: floor(at), ClaimExpiryTime: floor(end),
+			Attempts: proto.Int32(1), Message: proto.String("claimed by backup-1"),
+		}},
+		"a failed task is claimed": {have: status(Failed), do: claim(two), want: &hookv1.HookTaskStatus{
+			Phase: proto.String(Claimed), ClaimedBy: proto.String("backup-2"), ClaimTime: floor(at), ClaimExpiryTime: floor(end),
+			Attempts: proto.Int32(1), Message: proto.String("claimed by backup-2"),
+		}},
+		"who has it may claim it again": {have: held, do: claim(one), want: &hookv1.HookTaskStatus{
+			Phase: proto.String(Claimed), ClaimedBy: proto.String("backup-1"), ClaimTime: floor(start), ClaimExpiryTime: floor(end), Attempts: proto.Int32(1),
+		}},
+		"another may not": {have: held, do: claim(two), err: HeldByOther},
+		"another may once the claim has run out": {have: over, do: claim(two), want: &hookv1.HookTaskStatus{
+			Phase: proto.String(Claimed), ClaimedBy: proto.String("backup-2"), ClaimTime: floor(at), ClaimExpiryTime: floor(end),
+			Attempts: proto.Int32(2), Message: proto.String("claimed by backup-2"),
+		}},
+		"a claim is never made shorter":   {have: claimed(start.Add(time.Hour)), do: claim(one), want: claimed(start.Add(time.Hour))},
+		"a stranger claims nothing":       {have: status(Pending), do: claim(stranger), err: NotOwner},
+		"a completed task is not claimed": {have: status(Completed), do: claim(one), err: WrongPhase},
+		"a claim is renewed with a word": {have: held, do: renew(one), want: &hookv1.HookTaskStatus{
+			Phase: proto.String(Claimed), ClaimedBy: proto.String("backup-1"), ClaimTime: floor(start), ClaimExpiryTime: floor(end),
+			Attempts: proto.Int32(1), Message: proto.String("half way"),
+		}},
+		"without a claim nothing is renewed":   {have: status(Pending), do: renew(one), err: WrongPhase},
+		"another's claim is not renewed":       {have: held, do: renew(two), err: HeldByOther},
+		"another's claim that ran out neither": {have: over, do: renew(two), err: WrongPhase},
+		"who has it completes it": {have: held, do: complete(one), want: &hookv1.HookTaskStatus{
+			Phase: proto.String(Completed), ClaimedBy: proto.String("backup-1"), ClaimTime: floor(start), CompletionTime: floor(at),
+			Attempts: proto.Int32(1), Message: proto.String("completed by backup-1"),
+		}},
+		"no claim is needed": {have: status(Pending), do: complete(two), want: &hookv1.HookTaskStatus{
+			Phase: proto.String(Completed), ClaimedBy: proto.String("backup-2"), ClaimTime: floor(at), CompletionTime: floor(at),
+			Attempts: proto.Int32(0), Message: proto.String("completed by backup-2"),
+		}},
+		"another's claim is in the way of completion": {have: held, do: complete(two), err: HeldByOther},
+		"completing again changes nothing":            {have: status(Completed), do: complete(two), want: status(Completed)},
+		"a stranger completes nothing":                {have: held, do: complete(stranger), err: NotOwner},
+		"a stranger does not even complete again":     {have: status(Completed), do: complete(stranger), err: NotOwner},
+		"work that went wrong says why": {have: held, do: fail(one), want: &hookv1.HookTaskStatus{
+			Phase: proto.String(Failed), ClaimedBy: proto.String("backup-1"), ClaimTime: floor(start), Attempts: proto.Int32(1), Message: proto.String("disk full"),
+		}},
+		"another's work is not failed":   {have: held, do: fail(two), err: HeldByOther},
+		"what is completed did not fail": {have: status(Completed), do: fail(one), err: WrongPhase},
+		"a stranger fails nothing":       {have: held, do: fail(stranger), err: NotOwner},
+	} {
+		t.Run(name, func(t *testing.T) {
+			task := &hookv1.HookTask{Spec: &hookv1.HookTaskSpec{Owner: backup}, Status: c.have}
+			before := proto.Clone(task)
+			got, err := c.do(task)
+			var r *Refusal
+			if errors.As(err, &r); r != nil && r.Cause != c.err || r == nil && c.err != 0 {
+				t.Fatalf("error = %v, want cause %d", err, c.err)
+			}
+			if diff := cmp.Diff(c.want, got, protocmp.Transform()); diff != "" {
+				t.Error(diff)
+			}
+			if !proto.Equal(before, task) {
+				t.Error("the task was modified")
+			}
+		})
+	}
+}

@@ -1,0 +1,309 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/store"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
+
+const (
+	namespace = "openshift-machine-api"
+	backup    = "my-backup-controller"
+)
+
+// grants is what the tests need beyond the default policy: a second user who answers for the backup, one who answers for the
+// storage alone, and the broker's right to remove what owners completed.
+const grants = `
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: test-backup}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: hook-owner-my-backup-controller}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: backup-2}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: test-storage}
+rules: [{apiGroups: [windlass.dev], resources: [hooks], verbs: [claim, complete], resourceNames: [my-storage-controller]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: test-storage}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: test-storage}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: my-storage-controller}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: test-removal}
+rules: [{apiGroups: [windlass.dev], resources: [hooks], verbs: [complete]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: test-removal}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: test-removal}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: "system:windlass:hook-broker"}]
+`
+
+// cluster is a hook-broker with a machine-api that keeps machines as the real one does.
+type cluster struct {
+	t          *testing.T
+	authority  *identity.Authority
+	policy     string
+	machines   *resource.Table[*machinev1.Machine]
+	machineAPI string      // address
+	closed     atomic.Bool // machine-api takes no hook off a machine
+	refused    atomic.Int32
+	dir        string // the broker's
+	address    string
+	stop       func()
+}
+
+// start runs both over the embedded etcd, with real certificates and real interceptors.
+func start(t *testing.T) *cluster {
+	t.Helper()
+	authority, err := identity.NewAuthority("windlass", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{t: t, authority: authority, dir: t.TempDir(), policy: filepath.Join(t.TempDir(), "policy.yaml")}
+	if err := os.WriteFile(c.policy, append(identity.DefaultPolicy(), grants...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := etcdtest.Client(t).Delete(t.Context(), "/windlass/", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	c.startMachineAPI()
+	c.startBroker()
+	return c
+}
+
+func (c *cluster) startMachineAPI() {
+	c.t.Helper()
+	p := c.process("machine-api", c.t.TempDir())
+	c.machines = resource.NewTable(store.New(etcdtest.Client(c.t), "/windlass/machine-api/"), p.Validator, resource.Config[*machinev1.Machine]{
+		Finalizers: []string{"machine.machine.openshift.io"}, KeepStatus: true,
+		Admit: func(ctx context.Context, old, changed *machinev1.Machine) error {
+			return c.admit(ctx, p.Policy, old, changed)
+		},
+	})
+	if err := resource.Register(p.GRPC, &machinev1.MachineService_ServiceDesc, nil, c.machines); err != nil {
+		c.t.Fatal(err)
+	}
+	c.machineAPI = p.Address()
+	c.run(p, c.machines.Run)
+	if err := c.machines.WaitSynced(c.t.Context()); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// admit lets only those take a hook off who answer for it, as the real machine-api does.
+func (c *cluster) admit(ctx context.Context, policy *identity.Policy, old, changed *machinev1.Machine) error {
+	caller, called := identity.CallerFrom(ctx)
+	if !called || old == nil || changed == nil {
+		return nil
+	}
+	if c.closed.Load() {
+		c.refused.Add(1)
+		return rpcerr.Unavailable("closed")
+	}
+	stay := map[string]bool{}
+	for _, h := range changed.GetSpec().GetLifecycleHooks().GetPreTerminate() {
+		stay[h.GetName()] = true
+	}
+	for _, h := range old.GetSpec().GetLifecycleHooks().GetPreTerminate() {
+		ok, why := policy.Allowed(caller, identity.Attributes{Verb: "complete", Group: "windlass.dev", Resource: "hooks", Name: h.GetOwner()})
+		if !stay[h.GetName()] && !ok {
+			return rpcerr.Forbidden(why)
+		}
+	}
+	return nil
+}
+
+func (c *cluster) startBroker() {
+	c.t.Helper()
+	p := c.process("hook-broker", c.dir)
+	parts, err := build(p, etcdtest.Client(c.t), "hook-broker")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.address = p.Address()
+	c.stop = c.run(p, parts...)
+}
+
+func (c *cluster) process(name, dir string) *serve.Process {
+	c.t.Helper()
+	files := c.files(identity.Request{CommonName: name, URI: identity.ServiceURI(name), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true})
+	p, err := serve.New(serve.Config{
+		Name: name, Listen: "127.0.0.1:0", Dir: dir, TLSDir: filepath.Dir(files.Cert), Policy: c.policy, Peers: map[string]string{machineAPI: c.machineAPI},
+	}, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return p
+}
+
+func (c *cluster) run(p *serve.Process, parts ...func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx, parts...) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			c.t.Errorf("Run: %v", err)
+		}
+	})
+	c.t.Cleanup(stop)
+	return stop
+}
+
+func (c *cluster) files(r identity.Request) identity.Files {
+	c.t.Helper()
+	dir := c.t.TempDir()
+	cert, key, err := c.authority.Issue(r)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	f := identity.Files{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}
+	for path, data := range map[string][]byte{f.Cert: cert, f.Key: key, f.CA: c.authority.PEM()} {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	return f
+}
+
+// as returns a connection to the broker in a user's name.
+func (c *cluster) as(user string, groups ...string) *grpc.ClientConn {
+	c.t.Helper()
+	settings, err := c.files(identity.Request{CommonName: user, URI: identity.UserURI(user), Organizations: groups, Client: true}).ClientTLS("127.0.0.1")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	conn, err := grpc.NewClient(c.address, grpc.WithTransportCredentials(credentials.NewTLS(settings)), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func (c *cluster) admin() *grpc.ClientConn { return c.as("alice", identity.GroupMasters) }
+
+func (c *cluster) tasks(user string) hookv1.HookTaskServiceClient {
+	return hookv1.NewHookTaskServiceClient(c.as(user))
+}
+
+// deleteMachine makes a machine that has been drained for its deletion, and waits for the one hook that holds it.
+func (c *cluster) deleteMachine(name string, hooks ...*machinev1.LifecycleHook) {
+	c.t.Helper()
+	if _, err := c.machines.Create(c.t.Context(), &machinev1.Machine{
+		Metadata: &metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:     &machinev1.MachineSpec{LifecycleHooks: &machinev1.LifecycleHooks{PreTerminate: hooks}},
+		Status:   &machinev1.MachineStatus{Conditions: []*metav1.Condition{{Type: "Drained", Status: "True", LastTransitionTime: timestamppb.Now()}}},
+	}); err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := c.machines.Delete(c.t.Context(), namespace, name, nil); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// theTask waits for the task of the one hook of a machine.
+func (c *cluster) theTask(machine string, want func(*hookv1.HookTask) bool) *hookv1.HookTask {
+	c.t.Helper()
+	client := hookv1.NewHookTaskServiceClient(c.admin())
+	var found *hookv1.HookTask
+	await(c.t, func() string {
+		list, err := client.ListHookTasks(c.t.Context(), &hookv1.ListHookTasksRequest{})
+		if err != nil {
+			return err.Error()
+		}
+		for _, task := range list.GetItems() {
+			if task.GetSpec().GetMachineRef().GetName() == machine && want(task) {
+				found = task
+				return ""
+			}
+		}
+		return "no such task among " + list.String()
+	})
+	return found
+}
+
+func anyTask(*hookv1.HookTask) bool { return true }
+
+// stream opens a stream of an owner's tasks once the broker leads, and returns what it sends first.
+func (c *cluster) stream(ctx context.Context, client hookv1.HookTaskServiceClient) (grpc.ServerStreamingClient[hookv1.StreamHookTasksResponse], *hookv1.HookTask) {
+	c.t.Helper()
+	var stream grpc.ServerStreamingClient[hookv1.StreamHookTasksResponse]
+	var first *hookv1.StreamHookTasksResponse
+	await(c.t, func() string {
+		s, err := client.StreamHookTasks(ctx, &hookv1.StreamHookTasksRequest{Owners: []string{backup}})
+		if err != nil {
+			return err.Error()
+		}
+		if first, err = s.Recv(); err != nil {
+			return err.Error()
+		}
+		stream = s
+		return ""
+	})
+	return stream, first.GetTask()
+}
+
+// next returns what a stream sends until want holds for it.
+func next(t *testing.T, s grpc.ServerStreamingClient[hookv1.StreamHookTasksResponse], want func(*hookv1.StreamHookTasksResponse) bool) *hookv1.StreamHookTasksResponse {
+	t.Helper()
+	for {
+		m, err := s.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want(m) {
+			return m
+		}
+	}
+}
+
+// await looks until f returns "" or the test has waited for too long.
+func await(t *testing.T, f func() string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		missing := f()
+		if missing == "" {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			t.Fatal(errors.New("waited in vain: " + missing))
+		}
+	}
+}

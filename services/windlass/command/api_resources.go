@@ -1,0 +1,78 @@
+package command
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/services/windlass/client"
+	"github.com/windlass-dev/windlass/services/windlass/table"
+)
+
+func newAPIResources(e *env) *cobra.Command {
+	var output, apiGroup string
+	var namespaced, noHeaders bool
+	cmd := &cobra.Command{
+		Use:   "api-resources",
+		Short: "Show the types of objects that there are",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			form, err := parseFormat(output, formatWide, formatName)
+			if err != nil {
+				return err
+			}
+			var rows [][]string
+			for _, k := range client.Kinds() {
+				if cmd.Flags().Changed("namespaced") && k.GetNamespaced() != namespaced || cmd.Flags().Changed("api-group") && k.GetGroup() != apiGroup {
+					continue
+				}
+				if form.word == formatName {
+					fmt.Fprintln(e.out, k.FullName())
+					continue
+				}
+				row := []string{k.GetPlural(), strings.Join(k.GetShortNames(), ","), k.APIVersion(), fmt.Sprint(k.GetNamespaced()), k.GetKind()}
+				if form.word == formatWide {
+					row = append(row, strings.Join(verbsOf(k), ","))
+				}
+				rows = append(rows, row)
+			}
+			if form.word == formatName {
+				return nil
+			}
+			head := []string{"NAME", "SHORTNAMES", "APIVERSION", "NAMESPACED", "KIND"}
+			if form.word == formatWide {
+				head = append(head, "VERBS")
+			}
+			if !noHeaders {
+				rows = append([][]string{head}, rows...)
+			}
+			return table.New(e.out).Print(rows...)
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "wide or name")
+	cmd.Flags().StringVar(&apiGroup, "api-group", "", "show the types of this group alone")
+	cmd.Flags().BoolVar(&namespaced, "namespaced", true, "show the types that have namespaces alone, or with =false those that have none")
+	cmd.Flags().BoolVar(&noHeaders, "no-headers", false, "print no headings")
+	return cmd
+}
+
+// verbsOf returns the verbs that a kind has, in alphabetical order.
+func verbsOf(k client.Kind) []string {
+	var out []string
+	for _, v := range []struct {
+		verb   string
+		method resource.Method
+	}{
+		{"apply", resource.Apply}, {"create", resource.Create}, {"delete", resource.Delete}, {"get", resource.Get}, {"list", resource.List},
+		{"patch", resource.Patch}, {"update", resource.Update}, {"watch", resource.Watch},
+	} {
+		if _, ok := k.Methods[v.method]; ok {
+			out = append(out, v.verb)
+		}
+	}
+	slices.Sort(out)
+	return out
+}

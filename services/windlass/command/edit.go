@@ -1,0 +1,190 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"github.com/windlass-dev/windlass/kit/manifest"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/services/windlass/client"
+)
+
+// editorVariables name the user's editor, in the order in which they count.
+var editorVariables = []string{"WINDLASS_EDITOR", "KUBE_EDITOR", "VISUAL", "EDITOR"}
+
+const editHelp = `# Please edit the object below. Lines beginning with a '#' will be ignored,
+# and an empty file will abort the edit. If an error occurs while saving this file will be
+# reopened with the relevant failures.
+#
+`
+
+func newEdit(e *env) *cobra.Command {
+	var w writeFlags
+	cmd := &cobra.Command{
+		Use:   "edit (TYPE NAME... | TYPE/NAME...)",
+		Short: "Change objects in your editor",
+		Long: "Change objects in your editor: that of $" + strings.Join(editorVariables, ", $") + ", or vi. Only what you change is sent, so that what others change " +
+			"meanwhile stays. If something is wrong the editor opens again and says what.",
+		ValidArgsFunction: e.completeObjects,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := w.settle(); err != nil {
+				return err
+			}
+			return e.withClient(func(c *client.Client) error {
+				list, err := e.targets(cmd.Context(), c, args, selection{})
+				var failed failures
+				failed.add(err)
+				for _, t := range list {
+					failed.add(e.edit(cmd.Context(), c, t, &w))
+				}
+				return failed.err()
+			})
+		},
+	}
+	w.flags(cmd.Flags())
+	return cmd
+}
+
+// edit has the user change one object until it is accepted or given up.
+func (e *env) edit(ctx context.Context, c *client.Client, t target, w *writeFlags) error {
+	text, err := manifest.YAML(t.object)
+	if err != nil {
+		return err
+	}
+	original, wrong := text, ""
+	for {
+		edited, err := e.openEditor(ctx, editHelp+wrong, text)
+		if err != nil {
+			return err
+		}
+		switch {
+		case len(bytes.TrimSpace(edited)) == 0 || bytes.Equal(edited, original):
+			fmt.Fprintln(e.err, "Edit cancelled, no changes made.")
+			return nil
+		case wrong != "" && bytes.Equal(edited, text):
+			return e.keepEdited(edited, errors.New("Edit cancelled, no valid changes were saved."))
+		}
+		after, err := e.saveEdited(ctx, c, t, edited, w)
+		if err == nil && after == nil {
+			fmt.Fprintln(e.err, "Edit cancelled, no changes made.")
+			return nil
+		}
+		if err == nil {
+			return w.print(e.out, t.kind, after, "edited")
+		}
+		if ctx.Err() != nil {
+			return e.keepEdited(edited, err)
+		}
+		text, wrong = edited, comment(err)
+	}
+}
+
+// comment returns an error as lines of a file that are ignored.
+func comment(err error) string {
+	var b strings.Builder
+	for _, line := range strings.Split(describe(err), "\n") {
+		b.WriteString("# " + line + "\n")
+	}
+	return b.String() + "#\n"
+}
+
+// saveEdited sends what the user changed; nothing is returned if that is nothing.
+func (e *env) saveEdited(ctx context.Context, c *client.Client, t target, edited []byte, w *writeFlags) (resource.Object, error) {
+	parts, err := manifest.Split(bytes.NewReader(edited), "edited")
+	if err != nil {
+		return nil, err
+	}
+	if len(parts) != 1 {
+		return nil, fmt.Errorf("the file must hold one object, not %d", len(parts))
+	}
+	changed := t.kind.New()
+	if parts[0].Kind != t.kind.GetKind() || parts[0].APIVersion != t.kind.APIVersion() {
+		return nil, fmt.Errorf("apiVersion and kind must stay %s and %s", t.kind.APIVersion(), t.kind.GetKind())
+	}
+	if err := manifest.Decode(parts[0].JSON, changed); err != nil {
+		return nil, parts[0].Locate(err)
+	}
+	if changed.GetMetadata().GetName() != t.name() || changed.GetMetadata().GetNamespace() != t.namespace() {
+		return nil, errors.New("metadata.name and metadata.namespace cannot be changed")
+	}
+	before, err := manifest.Encode(t.object)
+	if err != nil {
+		return nil, err
+	}
+	after, err := manifest.Encode(changed)
+	if err != nil {
+		return nil, err
+	}
+	patch, err := strategicpatch.CreateTwoWayMergePatchUsingLookupPatchMeta(before, after, manifest.NewPatchMeta(t.kind.Message))
+	if err != nil || string(patch) == "{}" {
+		return nil, err
+	}
+	if w.client() {
+		return changed, nil
+	}
+	return c.Patch(ctx, t.kind, t.namespace(), t.name(), manifest.StrategicPatch, patch, w.server())
+}
+
+// openEditor shows a text below comments and returns it as the user leaves it, without the comments.
+func (e *env) openEditor(ctx context.Context, comments string, text []byte) ([]byte, error) {
+	f, err := os.CreateTemp("", "windlass-edit-*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.WriteString(comments + string(text))
+	if err2 := f.Close(); err == nil {
+		err = err2
+	}
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, "sh", "-c", editor()+` "$1"`, "sh", f.Name())
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = e.in, e.out, e.err
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("there was a problem with the editor %q: %w", editor(), err)
+	}
+	raw, err := os.ReadFile(f.Name())
+	if err != nil {
+		return nil, err
+	}
+	return withoutComments(raw), nil
+}
+
+func editor() string {
+	for _, v := range editorVariables {
+		if s := os.Getenv(v); s != "" {
+			return s
+		}
+	}
+	return "vi"
+}
+
+// withoutComments removes the lines at the top that begin with #.
+func withoutComments(raw []byte) []byte {
+	for bytes.HasPrefix(raw, []byte("#")) {
+		_, raw, _ = bytes.Cut(raw, []byte("\n"))
+	}
+	return raw
+}
+
+// keepEdited keeps what the user wrote in a file and says where.
+func (e *env) keepEdited(edited []byte, err error) error {
+	f, err2 := os.CreateTemp("", "windlass-edit-*.yaml")
+	if err2 != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err2 := f.Write(edited); err2 == nil {
+		fmt.Fprintf(e.err, "A copy of your changes has been stored to %q\n", f.Name())
+	}
+	return err
+}

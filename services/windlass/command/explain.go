@@ -1,0 +1,164 @@
+package command
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/windlass-dev/windlass/services/windlass/client"
+)
+
+func newExplain(e *env) *cobra.Command {
+	var recursive bool
+	cmd := &cobra.Command{
+		Use:   "explain TYPE[.FIELD...]",
+		Short: "Show the fields of a type, what they hold and which values they take",
+		Example: `  windlass explain machine.spec
+  windlass explain machineset.spec.template --recursive`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error { return explain(e.out, args[0], recursive) },
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			var out []string
+			for _, k := range client.Kinds() {
+				out = append(out, k.GetSingular())
+			}
+			return out, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	cmd.Flags().BoolVar(&recursive, "recursive", false, "show the fields of the fields too")
+	return cmd
+}
+
+func explain(w io.Writer, path string, recursive bool) error {
+	word, rest, _ := strings.Cut(path, ".")
+	k, err := client.FindKind(word)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "GROUP:      %s\nKIND:       %s\nVERSION:    %s\n\n", k.GetGroup(), k.GetKind(), k.GetVersion())
+	d := k.Message
+	if rest != "" {
+		var f protoreflect.FieldDescriptor
+		if f, d, err = fieldAt(d, rest); err != nil {
+			return err
+		}
+		fmt.Fprintf(w, "FIELD: %s <%s>%s\n\n", f.JSONName(), typeName(f), rules(f))
+	}
+	if d == nil {
+		return nil
+	}
+	fmt.Fprintln(w, "FIELDS:")
+	printFields(w, d, "  ", recursive, map[protoreflect.FullName]bool{})
+	return nil
+}
+
+// fieldAt returns the field that a path of JSON names leads to, and its message if it has fields of its own.
+func fieldAt(d protoreflect.MessageDescriptor, path string) (protoreflect.FieldDescriptor, protoreflect.MessageDescriptor, error) {
+	var f protoreflect.FieldDescriptor
+	for _, name := range strings.Split(path, ".") {
+		if d == nil {
+			return nil, nil, fmt.Errorf("field %q does not exist: %s has no fields of its own", name, f.JSONName())
+		}
+		if f = d.Fields().ByJSONName(name); f == nil {
+			return nil, nil, fmt.Errorf("field %q does not exist in %s", name, d.Name())
+		}
+		d = below(f)
+	}
+	return f, d, nil
+}
+
+// below returns the message of a field that has fields of its own.
+func below(f protoreflect.FieldDescriptor) protoreflect.MessageDescriptor {
+	if f.IsMap() {
+		f = f.MapValue()
+	}
+	if f.Message() == nil || strings.HasPrefix(string(f.Message().FullName()), "google.protobuf.") {
+		return nil
+	}
+	return f.Message()
+}
+
+func printFields(w io.Writer, d protoreflect.MessageDescriptor, indent string, recursive bool, around map[protoreflect.FullName]bool) {
+	if around[d.FullName()] {
+		return
+	}
+	around[d.FullName()] = true
+	defer delete(around, d.FullName())
+	for i := range d.Fields().Len() {
+		f := d.Fields().Get(i)
+		fmt.Fprintf(w, "%s%s\t<%s>%s\n", indent, f.JSONName(), typeName(f), rules(f))
+		if inner := below(f); recursive && inner != nil {
+			printFields(w, inner, indent+"  ", true, around)
+		}
+	}
+}
+
+// typeName returns the type of a field in the words of kubectl.
+func typeName(f protoreflect.FieldDescriptor) string {
+	switch {
+	case f.IsMap():
+		return "map[" + f.MapKey().Kind().String() + "]" + singleType(f.MapValue())
+	case f.IsList():
+		return "[]" + singleType(f)
+	}
+	return singleType(f)
+}
+
+func singleType(f protoreflect.FieldDescriptor) string {
+	switch {
+	case f.Message() != nil:
+		switch f.Message().FullName() {
+		case "google.protobuf.Struct":
+			return "free form object"
+		case "google.protobuf.Value":
+			return "number or string"
+		case "google.protobuf.Timestamp":
+			return "time"
+		}
+		return string(f.Message().Name())
+	case f.Kind() == protoreflect.BoolKind:
+		return "boolean"
+	case f.Kind() == protoreflect.StringKind:
+		return "string"
+	case f.Kind() == protoreflect.DoubleKind || f.Kind() == protoreflect.FloatKind:
+		return "number"
+	}
+	return "integer"
+}
+
+// rules returns which values a field takes, as far as that is said in a few words.
+func rules(f protoreflect.FieldDescriptor) string {
+	r, _ := proto.GetExtension(f.Options(), validate.E_Field).(*validate.FieldRules)
+	if r == nil {
+		return ""
+	}
+	var words []string
+	if r.GetRequired() {
+		words = append(words, "-required-")
+	}
+	if s := r.GetString(); s != nil {
+		if in := s.GetIn(); len(in) > 0 {
+			words = append(words, "one of: "+strings.TrimPrefix(strings.Join(in, ", "), ", "))
+		}
+		if s.HasMinLen() || s.HasMaxLen() {
+			words = append(words, fmt.Sprintf("%d to %d characters", s.GetMinLen(), s.GetMaxLen()))
+		}
+	}
+	if n := r.GetInt32(); n != nil {
+		for _, v := range n.GetIn() {
+			words = append(words, fmt.Sprint(v))
+		}
+		if n.HasGte() {
+			words = append(words, fmt.Sprintf("%d or more", n.GetGte()))
+		}
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return " " + strings.Join(words, ", ")
+}

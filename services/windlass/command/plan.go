@@ -1,0 +1,340 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/services/windlass/client"
+)
+
+func newPlan(e *env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "plan",
+		Short: "Show what the cluster would do, in which order and why, before it does",
+		Long: `Show what the cluster would do, in which order and why, before it does. The very code that decides is asked: about a live object, or about
+the objects of a file, which need not be there.`,
+		Example: `  windlass plan machineset workers --replicas=2
+  windlass plan controlplanemachineset
+  windlass plan machine a
+  windlass plan hooks a --add preTerminate:BackupFileSystem=my-backup-controller
+  windlass plan quorum`,
+	}
+	cmd.AddCommand(newPlanMachineSet(e), newPlanControlPlane(e), newPlanMachine(e), newPlanHooks(e), newPlanQuorum(e), newPlanDrain(e), newPlanNode(e))
+	return cmd
+}
+
+// planFlags is what all plans share.
+type planFlags struct {
+	files
+	output string
+	form   format
+}
+
+// planCommand makes the command of one plan. names is how many names it takes without -f, at most.
+func planCommand(e *env, use, short string, f *planFlags, names int, run func(context.Context, *client.Client, []string) error) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Args: cobra.MaximumNArgs(names),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if f.form, err = parseFormat(f.output, formatJSON, formatYAML); err != nil {
+				return err
+			}
+			return e.withClient(func(c *client.Client) error { return run(cmd.Context(), c, args) })
+		},
+	}
+	cmd.Flags().StringSliceVarP(&f.names, "filename", "f", nil, "file or - with the objects to plan for, instead of the live ones")
+	cmd.Flags().StringVarP(&f.output, "output", "o", "", "json or yaml")
+	return cmd
+}
+
+// given is the objects of the files of a plan, by kind.
+type given struct {
+	sets     []*machinev1.MachineSet
+	planes   []*machinev1.ControlPlaneMachineSet
+	machines []*machinev1.Machine
+	nodes    []*nodev1.Node
+	drains   []*nodev1.Drain
+}
+
+func (e *env) given(f *planFlags) (given, error) {
+	documents, err := f.read(e.in)
+	if err != nil {
+		return given{}, err
+	}
+	var g given
+	for _, d := range documents {
+		if err := e.place(d); err != nil {
+			return g, err
+		}
+		switch o := d.object.(type) {
+		case *machinev1.MachineSet:
+			g.sets = append(g.sets, o)
+		case *machinev1.ControlPlaneMachineSet:
+			g.planes = append(g.planes, o)
+		case *machinev1.Machine:
+			g.machines = append(g.machines, o)
+		case *nodev1.Node:
+			g.nodes = append(g.nodes, o)
+		case *nodev1.Drain:
+			g.drains = append(g.drains, o)
+		default:
+			return g, fmt.Errorf("%s:%d: a %s is no part of a plan", d.File, d.Line, d.kind.GetKind())
+		}
+	}
+	return g, nil
+}
+
+// machineList returns the machines as a request carries them; nil where there are none, so that the live ones count.
+func (g given) machineList() *machinev1.MachineList {
+	if len(g.machines) == 0 {
+		return nil
+	}
+	return &machinev1.MachineList{Items: g.machines}
+}
+
+func (g given) readyNodes() []string {
+	var out []string
+	for _, n := range g.nodes {
+		if isReady(n) {
+			out = append(out, n.GetMetadata().GetName())
+		}
+	}
+	return out
+}
+
+// one returns the single object of a file.
+func one[T any](list []T, kind string) (T, error) {
+	if len(list) != 1 {
+		var zero T
+		return zero, fmt.Errorf("the file must hold one %s, not %d", kind, len(list))
+	}
+	return list[0], nil
+}
+
+var errNameOrFile = errors.New("name an object, or give one with -f")
+
+// name returns the name among the arguments; empty with -f.
+func (f *planFlags) name(args []string, otherwise string) (string, error) {
+	switch {
+	case len(f.names) > 0 && len(args) > 0:
+		return "", errNameOrFile
+	case len(args) > 0:
+		return args[0], nil
+	case len(f.names) == 0 && otherwise == "":
+		return "", errNameOrFile
+	case len(f.names) > 0:
+		return "", nil
+	}
+	return otherwise, nil
+}
+
+// answer prints a plan as JSON or YAML, or by text.
+func (e *env) answer(f *planFlags, m proto.Message, text func(*planText)) error {
+	if f.form.word != formatTable {
+		return messageOut(e.out, f.form, m)
+	}
+	p := &planText{out: e.out}
+	text(p)
+	return p.err
+}
+
+func (e *env) machineNamespace() string {
+	k, err := client.FindKind("machine")
+	if err != nil {
+		return e.namespace
+	}
+	return e.namespaceOf(k)
+}
+
+func newPlanMachineSet(e *env) *cobra.Command {
+	f := &planFlags{}
+	replicas := int32(-1)
+	cmd := planCommand(e, "machineset (NAME | -f FILE)", "Show which machines a set would create, adopt and delete", f, 1, func(ctx context.Context, c *client.Client, args []string) error {
+		name, err := f.name(args, "")
+		if err != nil {
+			return err
+		}
+		req := &machinev1.PlanMachineSetRequest{Namespace: e.machineNamespace(), Name: name}
+		if len(f.names) > 0 {
+			g, err := e.given(f)
+			if err != nil {
+				return err
+			}
+			if req.MachineSet, err = one(g.sets, "MachineSet"); err != nil {
+				return err
+			}
+			req.Machines, req.ReadyNodes = g.machineList(), g.readyNodes()
+		}
+		if replicas >= 0 {
+			req.Replicas = proto.Int32(replicas)
+		}
+		resp, err := machinev1.NewMachineSetServiceClient(c.Conn()).PlanMachineSet(ctx, req)
+		if err != nil {
+			return err
+		}
+		return e.answer(f, resp, func(p *planText) { p.machineSet(resp) })
+	})
+	cmd.Flags().Int32Var(&replicas, "replicas", -1, "number of machines to plan with, instead of the set's own")
+	cmd.ValidArgsFunction = e.completeNames("machineset")
+	cmd.Aliases = []string{"machinesets"}
+	return cmd
+}
+
+func newPlanControlPlane(e *env) *cobra.Command {
+	f := &planFlags{}
+	cmd := planCommand(e, "controlplanemachineset [NAME | -f FILE]", "Show the indexes and failure domains of the control plane and what would be done", f, 1,
+		func(ctx context.Context, c *client.Client, args []string) error {
+			name, err := f.name(args, "cluster")
+			if err != nil {
+				return err
+			}
+			req := &machinev1.PlanControlPlaneMachineSetRequest{Namespace: e.machineNamespace(), Name: name}
+			if len(f.names) > 0 {
+				g, err := e.given(f)
+				if err != nil {
+					return err
+				}
+				if req.ControlPlaneMachineSet, err = one(g.planes, "ControlPlaneMachineSet"); err != nil {
+					return err
+				}
+				req.Machines, req.ReadyNodes = g.machineList(), g.readyNodes()
+			}
+			resp, err := machinev1.NewControlPlaneMachineSetServiceClient(c.Conn()).PlanControlPlaneMachineSet(ctx, req)
+			if err != nil {
+				return err
+			}
+			return e.answer(f, resp, func(p *planText) { p.controlPlane(resp) })
+		})
+	cmd.ValidArgsFunction = e.completeNames("controlplanemachineset")
+	cmd.Aliases = []string{"controlplanemachinesets", "cpms"}
+	return cmd
+}
+
+func newPlanMachine(e *env) *cobra.Command {
+	f := &planFlags{}
+	cmd := planCommand(e, "machine (NAME | -f FILE)", "Show the next step of a machine and what it waits for", f, 1, func(ctx context.Context, c *client.Client, args []string) error {
+		name, err := f.name(args, "")
+		if err != nil {
+			return err
+		}
+		req := &machinev1.PlanMachineRequest{Namespace: e.machineNamespace(), Name: name}
+		if len(f.names) > 0 {
+			g, err := e.given(f)
+			if err != nil {
+				return err
+			}
+			if req.Machine, err = one(g.machines, "Machine"); err != nil {
+				return err
+			}
+			if len(g.nodes) > 0 {
+				req.Node = g.nodes[0]
+			}
+			if len(g.drains) > 0 {
+				req.Drain = g.drains[0]
+			}
+		}
+		resp, err := machinev1.NewMachineServiceClient(c.Conn()).PlanMachine(ctx, req)
+		if err != nil {
+			return err
+		}
+		return e.answer(f, resp, func(p *planText) { p.machine(resp) })
+	})
+	cmd.ValidArgsFunction = e.completeNames("machine")
+	cmd.Aliases = []string{"machines"}
+	return cmd
+}
+
+func newPlanDrain(e *env) *cobra.Command {
+	f := &planFlags{}
+	var nodeName string
+	cmd := planCommand(e, "drain (NAME | --node NODE | -f FILE)", "Show what a drain would do", f, 1, func(ctx context.Context, c *client.Client, args []string) error {
+		req := &nodev1.PlanDrainRequest{}
+		switch {
+		case nodeName != "" && len(args)+len(f.names) == 0:
+			req.Drain = &nodev1.Drain{Spec: &nodev1.DrainSpec{NodeName: nodeName}}
+		case nodeName != "":
+			return errors.New("name a drain, a node, or give a drain with -f; not several of these")
+		default:
+			name, err := f.name(args, "")
+			if err != nil {
+				return err
+			}
+			req.Name = name
+		}
+		if len(f.names) > 0 {
+			g, err := e.given(f)
+			if err != nil {
+				return err
+			}
+			if req.Drain, err = one(g.drains, "Drain"); err != nil {
+				return err
+			}
+		}
+		resp, err := nodev1.NewDrainServiceClient(c.Conn()).PlanDrain(ctx, req)
+		if err != nil {
+			return err
+		}
+		return e.answer(f, resp, func(p *planText) { p.drain(resp) })
+	})
+	cmd.Flags().StringVar(&nodeName, "node", "", "node that would be drained")
+	cmd.ValidArgsFunction = e.completeNames("drain")
+	cmd.Aliases = []string{"drains"}
+	return cmd
+}
+
+func newPlanNode(e *env) *cobra.Command {
+	f := &planFlags{}
+	cmd := planCommand(e, "node (NAME | -f FILE)", "Show the conditions and taints of a node and who holds it unschedulable", f, 1, func(ctx context.Context, c *client.Client, args []string) error {
+		name, err := f.name(args, "")
+		if err != nil {
+			return err
+		}
+		req := &nodev1.PlanNodeRequest{Name: name}
+		if len(f.names) > 0 {
+			g, err := e.given(f)
+			if err != nil {
+				return err
+			}
+			if req.Node, err = one(g.nodes, "Node"); err != nil {
+				return err
+			}
+		}
+		resp, err := nodev1.NewNodeServiceClient(c.Conn()).PlanNode(ctx, req)
+		if err != nil {
+			return err
+		}
+		return e.answer(f, resp, func(p *planText) { p.node(resp) })
+	})
+	cmd.ValidArgsFunction = e.completeNames("node")
+	cmd.Aliases = []string{"nodes"}
+	return cmd
+}
+
+func newPlanQuorum(e *env) *cobra.Command {
+	f := &planFlags{}
+	cmd := planCommand(e, "quorum [-f FILE]", "Show the one next change of the quorum's members, or what it waits for", f, 0, func(ctx context.Context, c *client.Client, _ []string) error {
+		req := &etcdv1.PlanQuorumRequest{}
+		if len(f.names) > 0 {
+			var err error
+			if req, err = e.quorumRequest(f); err != nil {
+				return err
+			}
+		}
+		resp, err := etcdv1.NewQuorumServiceClient(c.Conn()).PlanQuorum(ctx, req)
+		if err != nil {
+			return err
+		}
+		return e.answer(f, resp, func(p *planText) { p.quorum(resp) })
+	})
+	cmd.Long = cmd.Short + `.
+
+A file holds the quorum as "windlass quorum -o yaml" prints it, or an object with quorum, machines (as a list: {items: […]}) and offers: the
+names of the nodes that offer to run a member.`
+	return cmd
+}

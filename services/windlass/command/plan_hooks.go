@@ -1,0 +1,131 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	"github.com/windlass-dev/windlass/services/windlass/client"
+)
+
+func newPlanHooks(e *env) *cobra.Command {
+	f := &planFlags{}
+	var add, remove []string
+	var user string
+	cmd := planCommand(e, "hooks MACHINE (-f FILE | --add POINT:NAME=OWNER... | --remove POINT:NAME...)", "Show whether a change of a machine's lifecycle hooks is allowed", f, 1,
+		func(ctx context.Context, c *client.Client, args []string) error {
+			after, err := e.changedHooks(ctx, c, f, args, add, remove)
+			if err != nil {
+				return err
+			}
+			req := &machinev1.ValidateHooksRequest{Namespace: e.machineNamespace(), NewMachine: after, User: user}
+			if len(args) > 0 {
+				req.Name = args[0]
+			}
+			resp, err := machinev1.NewMachineServiceClient(c.Conn()).ValidateHooks(ctx, req)
+			if err != nil {
+				return err
+			}
+			if err := e.answer(f, resp, func(p *planText) { p.hooks(resp) }); err != nil {
+				return err
+			}
+			if !resp.GetAllowed() {
+				return ExitError{1}
+			}
+			return nil
+		})
+	cmd.Long = cmd.Short + ". The exit code is 0 if it is and 1 if it is not."
+	cmd.Flags().StringArrayVar(&add, "add", nil, "hook to add, as in preDrain:MigrateApp=my-controller")
+	cmd.Flags().StringArrayVar(&remove, "remove", nil, "hook to remove, as in preDrain:MigrateApp")
+	cmd.Flags().StringVar(&user, "as", "", "user who changes it (default: you)")
+	cmd.ValidArgsFunction = e.completeNames("machine")
+	return cmd
+}
+
+// changedHooks returns the machine as it would be after the change.
+func (e *env) changedHooks(ctx context.Context, c *client.Client, f *planFlags, args, add, remove []string) (*machinev1.Machine, error) {
+	if len(f.names) > 0 {
+		if len(add)+len(remove) > 0 {
+			return nil, errors.New("give the change with -f, or with --add and --remove; not both")
+		}
+		g, err := e.given(f)
+		if err != nil {
+			return nil, err
+		}
+		return one(g.machines, "Machine")
+	}
+	if len(args) == 0 || len(add)+len(remove) == 0 {
+		return nil, errors.New("name a machine and say what would change: -f, --add or --remove")
+	}
+	k, err := client.FindKind("machine")
+	if err != nil {
+		return nil, err
+	}
+	live, err := c.Get(ctx, k, e.machineNamespace(), args[0])
+	if err != nil {
+		return nil, err
+	}
+	m := proto.Clone(live).(*machinev1.Machine)
+	if m.Spec == nil {
+		m.Spec = &machinev1.MachineSpec{}
+	}
+	if m.Spec.LifecycleHooks == nil {
+		m.Spec.LifecycleHooks = &machinev1.LifecycleHooks{}
+	}
+	for _, s := range remove {
+		if err := removeHook(m.Spec.LifecycleHooks, s); err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range add {
+		if err := addHook(m.Spec.LifecycleHooks, s); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// hooksAt returns the list of a point that is spelled "preDrain:NAME", and what follows the colon.
+func hooksAt(h *machinev1.LifecycleHooks, s string) (*[]*machinev1.LifecycleHook, string, error) {
+	point, rest, ok := strings.Cut(s, ":")
+	switch {
+	case !ok:
+	case strings.EqualFold(point, "preDrain"):
+		return &h.PreDrain, rest, nil
+	case strings.EqualFold(point, "preTerminate"):
+		return &h.PreTerminate, rest, nil
+	}
+	return nil, "", fmt.Errorf("hook %q: must begin with preDrain: or preTerminate:", s)
+}
+
+func addHook(h *machinev1.LifecycleHooks, s string) error {
+	list, rest, err := hooksAt(h, s)
+	if err != nil {
+		return err
+	}
+	name, owner, ok := strings.Cut(rest, "=")
+	if !ok {
+		return fmt.Errorf("hook %q: the owner is missing, as in preDrain:NAME=OWNER", s)
+	}
+	*list = append(*list, &machinev1.LifecycleHook{Name: name, Owner: owner})
+	return nil
+}
+
+func removeHook(h *machinev1.LifecycleHooks, s string) error {
+	list, name, err := hooksAt(h, s)
+	if err != nil {
+		return err
+	}
+	before := len(*list)
+	*list = slices.DeleteFunc(*list, func(hook *machinev1.LifecycleHook) bool { return hook.GetName() == name })
+	if len(*list) == before {
+		return fmt.Errorf("hook %q: the machine has no such hook", s)
+	}
+	return nil
+}

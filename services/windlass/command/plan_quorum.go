@@ -1,0 +1,58 @@
+package command
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"sigs.k8s.io/yaml"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	"github.com/windlass-dev/windlass/kit/manifest"
+)
+
+// quorumRequest reads the file of a plan of the quorum, which is no document of a kind.
+func (e *env) quorumRequest(f *planFlags) (*etcdv1.PlanQuorumRequest, error) {
+	if len(f.names) != 1 {
+		return nil, fmt.Errorf("give one file, not %d", len(f.names))
+	}
+	name := f.names[0]
+	raw, err := readAll(name, e.in)
+	if err != nil {
+		return nil, err
+	}
+	body, err := yaml.YAMLToJSONStrict(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	var top map[string]json.RawMessage
+	if err := json.Unmarshal(body, &top); err != nil {
+		return nil, fmt.Errorf("%s: must be an object", name)
+	}
+	req := &etcdv1.PlanQuorumRequest{}
+	if _, whole := top["quorum"]; whole {
+		err = manifest.Decode(body, req)
+	} else {
+		req.Quorum = &etcdv1.Quorum{}
+		err = manifest.Decode(body, req.Quorum)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return req, nil
+}
+
+// readAll reads a file, or in where its name is -.
+func readAll(name string, in io.Reader) ([]byte, error) {
+	const limit = 8 << 20 // as much as one document may have
+	if name != "-" {
+		opened, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer opened.Close()
+		in = opened
+	}
+	return io.ReadAll(io.LimitReader(in, limit))
+}

@@ -1,0 +1,50 @@
+package command
+
+import (
+	"fmt"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+func newVersion(e *env) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Show the version of this program",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			form, err := parseFormat(output, formatJSON)
+			if err != nil {
+				return err
+			}
+			v := buildVersion()
+			if form.word == formatJSON {
+				return writeJSON(e.out, v)
+			}
+			_, err = fmt.Fprintf(e.out, "Windlass Version: %s\nCommit: %s\nGo Version: %s\n", v["version"], orNone(v["commit"]), v["goVersion"])
+			return err
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json")
+	return cmd
+}
+
+// buildVersion returns what the build has written into the program.
+func buildVersion() map[string]string {
+	v := map[string]string{"version": "unknown"}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	v["version"], v["goVersion"] = info.Main.Version, info.GoVersion
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			v["commit"] = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			v["modified"] = "true"
+		}
+	}
+	return v
+}
