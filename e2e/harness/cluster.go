@@ -309,3 +309,12 @@ func run(cmd *exec.Cmd, stdin string) (Result, error) {
 	}
 	return Result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}, err
 }
+
+// TryUp is Up for other goroutines than the test's own.
+func (c *Cluster) TryUp(flags ...string) error {
+	out, err := c.up(flags...)
+	if err != nil {
+		return fmt.Errorf("windlass up: %w\n%s", err, out)
+	}
+	return nil
+}

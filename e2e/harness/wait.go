@@ -42,3 +42,16 @@ func await(ctx context.Context, patience time.Duration, look func(context.Contex
 		}
 	}
 }
+
+// Hold looks again and again for a while and fails the test as soon as look says that something is wrong. An error of look is no fault: a cluster
+// under faults does not always answer.
+func (c *Cluster) Hold(while time.Duration, what string, look func(context.Context) (wrong string, err error)) {
+	c.t.Helper()
+	saw, ok := await(context.Background(), while, func(ctx context.Context) (bool, string, error) {
+		wrong, err := look(ctx)
+		return wrong != "", wrong, err
+	})
+	if ok {
+		c.t.Fatalf("%s does not hold: %s", what, saw)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -166,6 +167,8 @@ func (c *Controller) direct(v plan.View) {
 	for _, o := range c.Agents.Offers() {
 		member, listed := memberOf(v, o)
 		switch {
+		case !listed && named(v, o.Node):
+			// The agent changed its address while its member did not: nothing of it may be lost.
 		case !listed && v.Fresh && c.leading.Load() != nil && (o.HasData || o.Told == agents.Start || o.Told == agents.Stop):
 			c.Agents.Tell(o.Node, &etcdv1.AttendMemberResponse{Command: agents.Wipe, Name: o.Node})
 		case !listed:
@@ -177,6 +180,10 @@ func (c *Controller) direct(v plan.View) {
 			// others. It stays silent until its machine is replaced, or as a learner is removed.
 		}
 	}
+}
+
+func named(v plan.View, node string) bool {
+	return slices.ContainsFunc(v.Members, func(m plan.Member) bool { return m.Name == node })
 }
 
 func memberOf(v plan.View, o agents.Offer) (plan.Member, bool) {

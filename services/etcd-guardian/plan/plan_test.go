@@ -179,7 +179,7 @@ func TestTheOneNextChange(t *testing.T) {
 			decision{Phase: "Replacing", WaitsFor: "clients to learn the new addresses before member m1 leaves"}},
 		{"then the permit is taken", leaving, decision{Phase: "Replacing", Next: "AcquirePermit member m1"}},
 		{"somebody else's permit is waited for", and(leaving, permitFor("m2", false)),
-			decision{Phase: "Replacing", WaitsFor: "the disruption permit: eviction-controller holds the disruption permit for m2 (drain)"}},
+			decision{Phase: "Replacing", WaitsFor: "the disruption permit, which eviction-controller holds for m2 (drain)"}},
 		{"a permit that somebody holds for the same machine is good enough", and(leaving, permitFor("m1", false)),
 			decision{Phase: "Replacing", Next: "StopMember member m1"}},
 		{"a leader hands over before it leaves", []change{deleted("m0"), withVoter("m3"), without("m0"), permitFor("m0", true)},
@@ -211,6 +211,9 @@ func TestTheOneNextChange(t *testing.T) {
 			decision{Phase: "Degraded", Next: "RemoveMember member m1"}},
 		{"a healthy voter without a machine is left to people", []change{func(v *plan.View) { v.Machines = v.Machines[:2] }},
 			decision{Phase: "Stable", WaitsFor: "somebody to say what member m2 is: it votes and has no machine"}},
+		{"a dead voter whose address went over to another machine has no machine", []change{silentFor("m1", time.Hour), func(v *plan.View) {
+			v.Machines[1].Name, v.Machines[1].Node = "m9", "m9"
+		}}, decision{Phase: "Degraded", Next: "RemoveMember member m1"}},
 		{"of two deleted machines the first goes first", []change{deleted("m1"), deleted("m2"), func(v *plan.View) { v.Machines[2].DeletionTime = now.Add(-time.Hour) }, withVoter("m3"), without("m2")},
 			decision{Phase: "Replacing", Next: "AcquirePermit member m2"}},
 	}

@@ -233,7 +233,7 @@ func (d *decision) leave() bool {
 	case d.Permit != nil && !d.holdsPermit(m):
 		reason := fmt.Sprintf("%s holds the disruption permit for %s (%s)", d.Permit.Holder, d.Permit.Machine.GetName(), d.Permit.Reason)
 		d.holdBack(StopMember, memberReference(m), reason, "finish that work")
-		return d.stuck("the disruption permit: %s", reason)
+		return d.stuck("the disruption permit, which %s holds for %s (%s)", d.Permit.Holder, d.Permit.Machine.GetName(), d.Permit.Reason)
 	case d.Permit == nil:
 		return act(AcquirePermit)
 	case m.Leader:

@@ -212,10 +212,8 @@ func (v View) MachineOfMember(m Member) (Machine, bool) {
 	if m.Bootstrap() {
 		return Machine{}, false
 	}
-	for _, machine := range v.Machines {
-		if m.Name != "" && (m.Name == machine.Node || m.Name == machine.Name) {
-			return machine, true
-		}
+	if m.Name != "" { // an address may have gone over to another machine
+		return v.machineOfNode(m.Name)
 	}
 	for _, machine := range v.Machines {
 		if machine.Owns(m.PeerURLs) {
@@ -240,7 +238,7 @@ func (v View) machineOfNode(node string) (Machine, bool) {
 // offerOf returns the agent that attends a member.
 func (v View) offerOf(m Member) (Offer, bool) {
 	for _, o := range v.Offers {
-		if slices.Contains(m.PeerURLs, o.PeerURL) || m.Name != "" && m.Name == o.Node {
+		if m.Name == o.Node || m.Name == "" && slices.Contains(m.PeerURLs, o.PeerURL) {
 			return o, true
 		}
 	}

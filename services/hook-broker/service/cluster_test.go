@@ -35,8 +35,8 @@ const (
 	backup    = "my-backup-controller"
 )
 
-// grants is what the tests need beyond the default policy: a second user who answers for the backup, one who answers for the
-// storage alone, and the broker's right to remove what owners completed.
+// grants is what the tests need beyond the default policy: a second user who answers for the backup, and one who answers for the
+// storage alone.
 const grants = `
 ---
 apiVersion: rbac.authorization.k8s.io/v1
@@ -55,17 +55,6 @@ kind: ClusterRoleBinding
 metadata: {name: test-storage}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: test-storage}
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: my-storage-controller}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: test-removal}
-rules: [{apiGroups: [windlass.dev], resources: [hooks], verbs: [complete]}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: test-removal}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: test-removal}
-subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: "system:windlass:hook-broker"}]
 `
 
 // cluster is a hook-broker with a machine-api that keeps machines as the real one does.

@@ -1,0 +1,183 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/windlass-dev/windlass/e2e/harness"
+)
+
+// programs is everything that runs of a cluster, as a replacement sees it.
+var programs = []string{
+	harness.Supervisor, "gateway", "machine-api", "etcd-guardian", "eviction-controller", "hook-broker", "provider-local",
+	"node-agent, old", "node-agent, new", "etcd-member, old", "etcd-member, new", "etcd-member, other",
+}
+
+// killed are the steps at which programs are killed: all but the last, after which there is nothing to be done.
+var killed = []step{requested, created, learning, voting, left, unhooked, drained, terminated}
+
+// kill is one program killed at one step.
+type kill struct {
+	at      step
+	program string
+}
+
+// rounds are the replacements of an ordinary run: together they kill every program and every step at least once, several in each.
+var rounds = [][]kill{
+	{{requested, "machine-api"}, {created, "provider-local"}, {learning, "etcd-guardian"}, {voting, "etcd-member, old"}, {left, "gateway"}, {drained, "hook-broker"}},
+	{{requested, "etcd-guardian"}, {learning, "node-agent, new"}, {voting, "etcd-member, other"}, {unhooked, "eviction-controller"}, {drained, "machine-api"}, {terminated, "gateway"}},
+	{{created, harness.Supervisor}, {learning, "etcd-member, new"}, {left, "etcd-guardian"}, {unhooked, "node-agent, old"}, {terminated, "provider-local"}},
+}
+
+func TestFaultsKillsAtTheStepsOfAReplacement(t *testing.T) {
+	if os.Getenv("WINDLASS_FAULTS") == "all" {
+		wholeGrid(t)
+		return
+	}
+	c := shared.Cluster(t)
+	own(t, c, 300*time.Millisecond)
+	for i, kills := range rounds {
+		t.Run(fmt.Sprintf("round %d", i+1), func(t *testing.T) { replaceUnder(t, shared.Cluster(t), i, kills) })
+	}
+}
+
+// replaceUnder replaces a control-plane machine while programs are killed, and returns how long it took.
+func replaceUnder(t *testing.T, c *harness.Cluster, n int, kills []kill) time.Duration {
+	t.Helper()
+	c.Settle(patience)
+	writers, prober := c.Write(), c.Probe()
+	masters := c.MustMachines("master")
+	old := masters[n%len(masters)].GetMetadata().GetName()
+	hookOn(t, c, old)
+	r := follow(t, c, old)
+	c.DeleteMachine(old)
+	revive := &reviver{c: c}
+	r.run(t, func(s step) {
+		t.Logf("%s: %s", time.Now().Format("15:04:05.000"), s)
+		for _, k := range kills {
+			if k.at != s {
+				continue
+			}
+			t.Logf("%s: kill -9 %s", time.Now().Format("15:04:05.000"), r.process(k.program))
+			if err := c.Kill(r.process(k.program)); err != nil {
+				t.Error(err)
+			}
+			if k.program == harness.Supervisor {
+				revive.start()
+			}
+		}
+	})
+	revive.wait(t)
+	c.Settle(patience)
+	prober.Check()
+	writers.Check()
+	t.Logf("replaced in %s", r.took().Round(100*time.Millisecond))
+	return r.took()
+}
+
+// reviver runs `windlass up` beside a replacement: nobody else starts the supervisor again.
+type reviver struct {
+	c    *harness.Cluster
+	done sync.WaitGroup
+	err  error
+}
+
+func (r *reviver) start() { r.done.Go(func() { r.err = r.c.TryUp() }) }
+
+func (r *reviver) wait(t *testing.T) {
+	t.Helper()
+	r.done.Wait()
+	if r.err != nil {
+		t.Error(r.err)
+	}
+}
+
+// wholeGrid kills each program at each step, one kill to a replacement, and writes the table of results.
+func wholeGrid(t *testing.T) {
+	c := shared.Cluster(t)
+	own(t, c, 300*time.Millisecond)
+	table := map[kill]string{}
+	n := 0
+	for _, program := range programs {
+		for _, s := range killed {
+			k := kill{s, program}
+			table[k] = "failed"
+			ok := t.Run(fmt.Sprintf("%s at %s", program, s), func(t *testing.T) {
+				took := replaceUnder(t, shared.Cluster(t), n, []kill{k})
+				table[k] = fmt.Sprintf("%.1f", took.Seconds())
+			})
+			if !ok {
+				table[k] = "failed"
+			}
+			n++
+		}
+	}
+	text := markdown(table)
+	t.Log(text)
+	if err := publish(filepath.Join(harness.Root(), "docs", "figures.md"), text); err != nil {
+		t.Error(err)
+	}
+}
+
+// markdown is the table of results: seconds that the replacement took in all.
+func markdown(table map[kill]string) string {
+	var b strings.Builder
+	b.WriteString("| kill -9 of, at |")
+	for _, s := range killed {
+		fmt.Fprintf(&b, " %s |", s)
+	}
+	b.WriteString("\n|---|" + strings.Repeat("---:|", len(killed)) + "\n")
+	for _, p := range programs {
+		fmt.Fprintf(&b, "| %s |", p)
+		for _, s := range killed {
+			fmt.Fprintf(&b, " %s |", table[kill{s, p}])
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+const (
+	gridBegin = "<!-- the grid of faults, written by `make test-faults` -->"
+	gridEnd   = "<!-- end of the grid -->"
+)
+
+// publish puts a table between its marks in a page. A page that is not there, or has no marks, is left alone.
+func publish(path, table string) error {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	before, rest, ok := strings.Cut(string(raw), gridBegin)
+	if !ok {
+		return nil
+	}
+	_, after, ok := strings.Cut(rest, gridEnd)
+	if !ok {
+		return fmt.Errorf("%s: no %s", path, gridEnd)
+	}
+	return os.WriteFile(path, []byte(before+gridBegin+"\n"+table+gridEnd+after), 0o644)
+}
+
+func TestTheRoundsKillEveryProgramAndEveryStep(t *testing.T) {
+	var all []kill
+	for _, r := range rounds {
+		all = append(all, r...)
+	}
+	for _, p := range programs {
+		if !slices.ContainsFunc(all, func(k kill) bool { return k.program == p }) {
+			t.Errorf("%s is never killed", p)
+		}
+	}
+	for _, s := range killed {
+		if !slices.ContainsFunc(all, func(k kill) bool { return k.at == s }) {
+			t.Errorf("nothing is killed at %s", s)
+		}
+	}
+}
