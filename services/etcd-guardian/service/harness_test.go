@@ -77,6 +77,7 @@ type cluster struct {
 	conn                   *grpc.ClientConn
 	quorum                 etcdv1.QuorumServiceClient
 	next                   int
+	extra                  []string // flags of the guardian
 }
 
 type lockedBuffer struct {
@@ -204,10 +205,10 @@ func (c *cluster) serveMachines() {
 // startGuardian starts the guardian as a process and connects to it.
 func (c *cluster) startGuardian() {
 	c.t.Helper()
-	c.guardian = exec.Command(os.Args[0],
+	c.guardian = exec.Command(os.Args[0], append([]string{
 		"--listen", c.listen, "--dir", filepath.Join(c.dir, "guardian"), "--tls-dir", filepath.Join(c.dir, "tls"),
 		"--peer", "machine-api="+c.machineAPI.Address(), "--bootstrap-client", c.bootstrap[0], "--bootstrap-peer", c.bootstrap[1],
-		"--member-command", c.member)
+		"--member-command", c.member}, c.extra...)...)
 	c.guardian.Env = append(os.Environ(), asGuardian+"=1")
 	c.guardian.Stderr = c.guardianLog
 	c.check(c.guardian.Start())
@@ -273,11 +274,14 @@ func (c *cluster) until(what string, holds func(q *etcdv1.Quorum) bool) (*etcdv1
 }
 
 // newMachine makes a control-plane machine and its agent.
-func (c *cluster) newMachine(name string) *agent {
+func (c *cluster) newMachine(name string, changes ...func(a *agent)) *agent {
 	c.t.Helper()
 	host := c.next
 	c.next++
 	a := &agent{c: c, name: name, dir: filepath.Join(c.dir, name), client: c.url(host), peer: c.url(host)}
+	for _, change := range changes {
+		change(a)
+	}
 	phase := "Running"
 	_, err := c.machines.Create(c.t.Context(), &machinev1.Machine{
 		Metadata: &metav1.ObjectMeta{Name: name, Namespace: "openshift-machine-api",
@@ -299,6 +303,7 @@ type agent struct {
 	name, dir    string
 	client, peer string
 	conn         *grpc.ClientConn
+	lazy         bool // it never starts a member
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -345,7 +350,9 @@ func (a *agent) obey(m *etcdv1.AttendMemberResponse) {
 	fmt.Fprintf(&a.log, "%s told to %s\n", time.Now().Format("05.000"), m.GetCommand())
 	switch m.GetCommand() {
 	case "Start":
-		a.start(m)
+		if !a.lazy {
+			a.start(m)
+		}
 	case "Stop":
 		a.stop()
 	case "Wipe":

@@ -179,6 +179,26 @@ func (c *cluster) checkAgents(a *agent) {
 	}
 }
 
+func TestALearnerThatNeverComesOnMakesRoomForAnother(t *testing.T) {
+	c := newCluster(t)
+	c.extra = []string{"--learner-timeout", "1s"}
+	c.startGuardian()
+	c.until("a bootstrap member that answers", func(q *etcdv1.Quorum) bool { return q.GetHealthyVoters() == 1 })
+	a := c.newMachine("a0", func(a *agent) { a.lazy = true })
+	q, _ := c.until("a learner", func(q *etcdv1.Quorum) bool { return len(q.GetMembers()) == 2 })
+	if q.GetMembers()[0].GetName() != "a0" && q.GetMembers()[1].GetName() != "a0" {
+		t.Errorf("the learner is not called after its node: %v", q)
+	}
+	for _, name := range []string{"m1", "m2", "m3"} {
+		c.newMachine(name)
+	}
+	c.until("three voters", stable("m1", "m2", "m3"))
+	if !strings.Contains(a.log.String(), "told to Wipe") {
+		t.Errorf("the agent was not told that its member is gone:\n%s", a.log.String())
+	}
+	t.Logf("what was done:\n%s", c.actions())
+}
+
 func TestItAnswersWhileEtcdDoesNot(t *testing.T) {
 	c := newCluster(t)
 	c.member = "/bin/false"

@@ -2,16 +2,13 @@ package command
 
 import (
 	"context"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/windlass-dev/windlass/kit/identity"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
@@ -22,81 +19,104 @@ func newAuth(e *env) *cobra.Command {
 	return cmd
 }
 
+type canIFlags struct {
+	list, quiet, everywhere bool
+	subresource             string
+}
+
 func newCanI(e *env) *cobra.Command {
-	var list, quiet bool
+	var f canIFlags
 	cmd := &cobra.Command{
 		Use:   "can-i (VERB TYPE[/NAME] | --list)",
 		Short: "Show whether you may do something; the exit code is 0 for yes and 1 for no",
-		Long: `Show whether you may do something: get, list, watch, create, update, patch, delete or plan. The services themselves are asked, by calls that
-change nothing; a refusal is written to their audit logs like any other.`,
 		Example: `  windlass auth can-i delete machines
   windlass auth can-i patch machine/a -n openshift-machine-api
+  windlass auth can-i update machines --subresource=status
+  windlass auth can-i complete hooks/clusteroperator/etcd
   windlass auth can-i --list`,
 		Args: cobra.MaximumNArgs(2),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 0 {
-				return client.Verbs(), cobra.ShellCompDirectiveNoFileComp
+				return []string{"get", "list", "watch", "create", "update", "patch", "delete", "plan", "claim", "complete"}, cobra.ShellCompDirectiveNoFileComp
 			}
 			return e.completeObjects(cmd, args[1:], typed)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return e.withClient(func(c *client.Client) error {
-				if list {
-					return e.canList(cmd.Context(), c)
+				if f.list {
+					return e.listAccess(cmd.Context(), c)
 				}
 				if len(args) != 2 {
 					return errors.New("you must specify two arguments: verb resource, or verb resource/resourceName")
 				}
-				return e.canI(cmd.Context(), c, args[0], args[1], quiet)
+				return e.canI(cmd.Context(), c, args[0], args[1], f)
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&list, "list", false, "show everything that you may do")
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print nothing, only the exit code counts")
+	fs := cmd.Flags()
+	fs.BoolVar(&f.list, "list", false, "show everything that you may do")
+	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing, only the exit code counts")
+	fs.BoolVarP(&f.everywhere, "all-namespaces", "A", false, "ask about all namespaces")
+	fs.StringVar(&f.subresource, "subresource", "", "part of the resource with rights of its own, such as status")
 	return cmd
 }
 
-func (e *env) canI(ctx context.Context, c *client.Client, verb, word string, quiet bool) error {
+// accessRequest returns the question about a word of the command line: a kind, or one of the resources that rights name and that are no kinds.
+func (e *env) accessRequest(verb, word string, f canIFlags) *metav1.ReviewAccessRequest {
 	word, name, _ := strings.Cut(word, "/")
-	k, err := client.FindKind(word)
-	if err != nil {
-		return err
-	}
-	allowed, reason, err := c.Allowed(ctx, k, verb, e.namespaceOf(k), name)
-	if err != nil {
-		return err
-	}
-	if !quiet {
-		answer := "yes"
-		if !allowed {
-			answer = "no"
-			if reason != "" {
-				answer += " - " + reason
-			}
+	req := &metav1.ReviewAccessRequest{Verb: verb, Name: name}
+	if k, err := client.FindKind(word); err == nil {
+		req.Group, req.Resource = k.GetGroup(), k.GetPlural()
+		if !f.everywhere {
+			req.Namespace = e.namespaceOf(k)
 		}
+	} else {
+		var has bool
+		if req.Resource, req.Group, has = strings.Cut(word, "."); !has && word != "*" {
+			req.Group = "windlass.dev" // hooks, quorum, instances, providers
+		}
+	}
+	if f.subresource != "" {
+		req.Resource += "/" + f.subresource
+	}
+	return req
+}
+
+func (e *env) canI(ctx context.Context, c *client.Client, verb, word string, f canIFlags) error {
+	resp, err := metav1.NewAccessServiceClient(c.Conn()).ReviewAccess(ctx, e.accessRequest(verb, word, f))
+	if err != nil {
+		return err
+	}
+	answer := "yes"
+	if !resp.GetAllowed() {
+		answer = "no"
+		if r := resp.GetReason(); r != "" {
+			answer += " - " + r
+		}
+	}
+	if !f.quiet {
 		fmt.Fprintln(e.out, answer)
 	}
-	if !allowed {
+	if !resp.GetAllowed() {
 		return ExitError{1}
 	}
 	return nil
 }
 
-func (e *env) canList(ctx context.Context, c *client.Client) error {
-	rows := [][]string{{"RESOURCES", "VERBS"}}
-	for _, k := range client.Kinds() {
-		var may []string
-		for _, verb := range k.Verbs() {
-			ok, _, err := c.Allowed(ctx, k, verb, e.namespaceOf(k), "")
-			if err != nil {
-				return err
+func (e *env) listAccess(ctx context.Context, c *client.Client) error {
+	resp, err := metav1.NewAccessServiceClient(c.Conn()).ListAccess(ctx, &metav1.ListAccessRequest{})
+	if err != nil {
+		return err
+	}
+	rows := [][]string{{"RESOURCES", "RESOURCE NAMES", "VERBS"}}
+	for _, r := range resp.GetRules() {
+		for _, group := range r.GetGroups() {
+			for _, res := range r.GetResources() {
+				if group != "" {
+					res += "." + group
+				}
+				rows = append(rows, []string{res, fmt.Sprint(r.GetNames()), fmt.Sprint(r.GetVerbs())})
 			}
-			if ok {
-				may = append(may, verb)
-			}
-		}
-		if len(may) > 0 {
-			rows = append(rows, []string{k.FullName(), "[" + strings.Join(may, " ") + "]"})
 		}
 	}
 	return table.New(e.out).Print(rows...)
@@ -108,40 +128,13 @@ func newWhoami(e *env) *cobra.Command {
 		Short: "Show as whom you call the cluster",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			t, err := e.target.Resolve()
-			if err != nil {
-				return err
-			}
-			rows := [][]string{{"ATTRIBUTE", "VALUE"}, {"Server", t.Server}}
-			if t.Cert == "" {
-				rows = append(rows, []string{"Credentials", "bearer token: only the server knows whose it is"})
-				return table.New(e.out).Print(rows...)
-			}
-			who, until, err := certificateOwner(t.Cert)
-			if err != nil {
-				return err
-			}
-			rows = append(rows, []string{"Username", who.User}, []string{"Groups", fmt.Sprint(who.Groups)},
-				[]string{"Certificate", t.Cert}, []string{"Valid until", until.Format(time.RFC3339)})
-			return table.New(e.out).Print(rows...)
+			return e.withClient(func(c *client.Client) error {
+				who, err := metav1.NewAccessServiceClient(c.Conn()).WhoAmI(cmd.Context(), &metav1.WhoAmIRequest{})
+				if err != nil {
+					return err
+				}
+				return table.New(e.out).Print([]string{"ATTRIBUTE", "VALUE"}, []string{"Username", who.GetUser()}, []string{"Groups", fmt.Sprint(who.GetGroups())})
+			})
 		},
 	}
-}
-
-// certificateOwner returns as whom a certificate makes its holder known.
-func certificateOwner(path string) (identity.Caller, time.Time, error) {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return identity.Caller{}, time.Time{}, err
-	}
-	block, _ := pem.Decode(raw)
-	if block == nil {
-		return identity.Caller{}, time.Time{}, fmt.Errorf("%s holds no certificate", path)
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return identity.Caller{}, time.Time{}, fmt.Errorf("%s: %w", path, err)
-	}
-	who, err := identity.FromCertificate(cert)
-	return who, cert.NotAfter, err
 }

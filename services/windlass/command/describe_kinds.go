@@ -2,6 +2,7 @@ package command
 
 import (
 	"cmp"
+	"fmt"
 	"strings"
 	"time"
 
@@ -37,7 +38,7 @@ func (d *describer) machine() {
 	d.line("Provider ID", orNone(m.GetSpec().GetProviderId()))
 	d.line("Addresses", addressLines(s.GetAddresses()))
 	if o := s.GetLastOperation(); o != nil {
-		d.linef("Last operation", "%s %s, %s: %s", o.GetType(), o.GetState(), ago(o.GetLastUpdated()), o.GetDescription())
+		d.line("Last operation", strings.TrimSuffix(fmt.Sprintf("%s %s, %s: %s", o.GetType(), o.GetState(), ago(o.GetLastUpdated()), o.GetDescription()), ": "))
 	}
 	d.line("Node labels", mapLines(m.GetSpec().GetMetadata().GetLabels()))
 	d.line("Node taints", taintLines(m.GetSpec().GetTaints()))
