@@ -162,11 +162,7 @@ func (t *tour) killMember(ctx context.Context) error {
 	var victim string
 	err := within(ctx, settled, "a quorum at rest", func(ctx context.Context) (bool, string, error) {
 		q, err := t.cluster.quorum(ctx)
-		for _, m := range q.GetMembers() {
-			if !m.GetLeader() {
-				victim = m.GetName()
-			}
-		}
+		victim = follower(q)
 		return atRest(q) && q.GetFailureTolerance() > 0, q.String(), err
 	})
 	if err != nil {
@@ -187,12 +183,12 @@ func (t *tour) killMember(ctx context.Context) error {
 	began := time.Now()
 	err = within(ctx, answers, "all members healthy voters", func(ctx context.Context) (bool, string, error) {
 		q, err := t.cluster.quorum(ctx)
-		return atRest(q), q.String(), err
+		return atRest(q) && q.GetObserveTime().AsTime().After(began), q.String(), err // not what was seen before it died
 	})
 	if err != nil {
 		return err
 	}
-	t.saw("its agent started it again: pid %d after %.2f s; it is a healthy voter %.2f s later", pid, took.Seconds(), time.Since(began).Seconds())
+	t.saw("its agent started it again: pid %d after %.2f s; at the next look %.2f s later it is a healthy voter", pid, took.Seconds(), time.Since(began).Seconds())
 	return t.onlyChanged(ctx, p, key)
 }
 
@@ -224,8 +220,11 @@ func (t *tour) killSupervisor(ctx context.Context) error {
 	}
 	t.saw("supervisor %d has taken over all %d processes as they are", now.supervisor, len(now.pids))
 	changed := p.changed(now)
-	return t.check(told(now.supervisor != 0 && now.supervisor != p.supervisor, "another supervisor", "pid %d", now.supervisor),
-		told(len(changed) == 0, "the same processes before and after", "%s", strings.Join(changed, "; ")))
+	if err := t.check(told(now.supervisor != 0 && now.supervisor != p.supervisor, "another supervisor", "pid %d", now.supervisor),
+		told(len(changed) == 0, "the same processes before and after", "%s", strings.Join(changed, "; "))); err != nil {
+		return err
+	}
+	return t.killService(ctx) // which shows that the new supervisor does its work
 }
 
 // runsOn checks that the cluster lives without its supervisor.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
@@ -94,7 +95,7 @@ func (c *chronicle) add(o observation) []sighting {
 		c.addTask(o)
 	case o.quorum != nil:
 		c.addQuorum(o)
-	case o.waits != "" && !slices.Contains(c.waits, o.waits):
+	case o.waits != "" && !strings.HasPrefix(o.waits, "nothing") && !slices.Contains(c.waits, o.waits):
 		c.waits = append(c.waits, o.waits)
 	}
 	return c.fresh

@@ -178,6 +178,16 @@ func leader(q *etcdv1.Quorum) string {
 	return ""
 }
 
+// follower returns the name of a member that votes and does not lead.
+func follower(q *etcdv1.Quorum) string {
+	for _, m := range q.GetMembers() {
+		if !m.GetLearner() && !m.GetLeader() {
+			return m.GetName()
+		}
+	}
+	return ""
+}
+
 // atRest reports whether every member votes and is healthy.
 func atRest(q *etcdv1.Quorum) bool {
 	return q.GetVoters() == q.GetDesiredVoters() && q.GetHealthyVoters() == q.GetVoters() && int(q.GetVoters()) == len(q.GetMembers()) && leader(q) != ""

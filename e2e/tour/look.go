@@ -57,7 +57,7 @@ func (t *tour) lookAtObjects(ctx context.Context, machines []*machinev1.Machine)
 	if err != nil {
 		return err
 	}
-	t.saw("%s", strings.TrimSpace(narrow(out)))
+	t.saw("%s", narrow(out))
 	if err := t.check(mentions("windlass get machines -o wide", out, append(names(machines), "PHASE", "PROVIDERID")...)); err != nil {
 		return err
 	}

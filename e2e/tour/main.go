@@ -62,6 +62,7 @@ func (t *tour) tell(ctx context.Context) error {
 		{"Look", t.look},
 		{"Replace a control-plane machine", t.replace},
 		{"Scale", t.scale},
+		{"Plan", t.plan},
 		{"Break it", t.breakIt},
 	} {
 		if err := t.chapter(step.title, func() error { return step.tell(ctx) }); err != nil {

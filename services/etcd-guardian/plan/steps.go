@@ -128,15 +128,16 @@ func (d *decision) deadAfter(m Member) (time.Duration, string) {
 func (d *decision) forsaken() bool {
 	for _, m := range d.learners {
 		_, attended := d.offerOf(m)
+		machine, _ := d.MachineOfMember(m)
 		switch {
 		case d.goes(m):
-			return d.do(Action{Kind: RemoveMember, Member: m, Reason: "the machine of this learner is being deleted"})
+			return d.do(Action{Kind: RemoveMember, Member: m, Machine: machine, Reason: "the machine of this learner is being deleted"})
 		case d.orphan(m):
-			return d.do(Action{Kind: RemoveMember, Member: m, Reason: "this learner has no machine"})
+			return d.do(Action{Kind: RemoveMember, Member: m, Machine: machine, Reason: "this learner has no machine"})
 		case !m.ProgressTime.IsZero() && !d.wakeAfter(m.ProgressTime, d.Settings.LearnerStall) && !d.caughtUp(m):
-			return d.do(Action{Kind: RemoveMember, Member: m, Reason: fmt.Sprintf("this learner made no progress for %s", d.Settings.LearnerStall)})
+			return d.do(Action{Kind: RemoveMember, Member: m, Machine: machine, Reason: fmt.Sprintf("this learner made no progress for %s", d.Settings.LearnerStall)})
 		case !m.Healthy && !attended && !d.wakeAfter(latest(m.SilentSince, m.ProgressTime), d.Settings.AgentAbsence):
-			return d.do(Action{Kind: RemoveMember, Member: m, Reason: "the agent of this learner is gone"})
+			return d.do(Action{Kind: RemoveMember, Member: m, Machine: machine, Reason: "the agent of this learner is gone"})
 		}
 	}
 	return false

@@ -207,7 +207,7 @@ func (c *cluster) startGuardian() {
 	c.t.Helper()
 	c.guardian = exec.Command(os.Args[0], append([]string{
 		"--listen", c.listen, "--dir", filepath.Join(c.dir, "guardian"), "--tls-dir", filepath.Join(c.dir, "tls"),
-		"--peer", "machine-api="+c.machineAPI.Address(), "--bootstrap-client", c.bootstrap[0], "--bootstrap-peer", c.bootstrap[1],
+		"--peer", "machine-api=" + c.machineAPI.Address(), "--bootstrap-client", c.bootstrap[0], "--bootstrap-peer", c.bootstrap[1],
 		"--member-command", c.member}, c.extra...)...)
 	c.guardian.Env = append(os.Environ(), asGuardian+"=1")
 	c.guardian.Stderr = c.guardianLog

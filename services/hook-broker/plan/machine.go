@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
@@ -91,7 +92,9 @@ func (p *planner) task(h Hook) *hookv1.HookTask {
 		NodeName: p.Machine.GetStatus().GetNodeRef().GetName(),
 	}
 	for _, a := range p.Machine.GetStatus().GetAddresses() {
-		spec.Addresses = append(spec.Addresses, a.GetAddress())
+		if !slices.Contains(spec.Addresses, a.GetAddress()) { // a name may stand there as host name and as DNS name
+			spec.Addresses = append(spec.Addresses, a.GetAddress())
+		}
 	}
 	return &hookv1.HookTask{
 		Metadata: &metav1.ObjectMeta{Name: TaskName(p.Machine.GetMetadata().GetUid(), h)},

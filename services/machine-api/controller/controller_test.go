@@ -168,14 +168,14 @@ func newSet(replicas int32) *machinev1.MachineSet {
 func (w *world) running(n int) {
 	w.t.Helper()
 	eventually(w.t, func() error {
-		have := 0
-		for _, m := range w.tables.Machines.All() {
+		have, all := 0, w.tables.Machines.All()
+		for _, m := range all {
 			if m.GetStatus().GetPhase() == plan.PhaseRunning {
 				have++
 			}
 		}
-		if have != n || len(w.tables.Machines.All()) != n {
-			return fmt.Errorf("%d of %d machines run, want %d", have, len(w.tables.Machines.All()), n)
+		if have != n || len(all) != n {
+			return fmt.Errorf("%d of %d machines run, want %d", have, len(all), n)
 		}
 		return nil
 	})
@@ -197,9 +197,12 @@ func TestASetScales(t *testing.T) {
 	_, err := w.tables.Sets.Create(t.Context(), newSet(2))
 	must(t, err)
 	w.running(2)
-	if o := resource.ControllerOf(w.machine("free")); o.GetName() != "workers" {
-		t.Errorf("the free machine was not adopted: %v", w.machine("free"))
-	}
+	eventually(t, func() error {
+		if o := resource.ControllerOf(w.machine("free")); o.GetName() != "workers" {
+			return fmt.Errorf("the free machine is not adopted: %v", w.machine("free"))
+		}
+		return nil
+	})
 	w.scale(4)
 	w.running(4)
 	w.change("free", func(m *machinev1.Machine) { m.Metadata.Annotations = map[string]string{plan.AnnotationDelete: "true"} })

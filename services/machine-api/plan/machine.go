@@ -294,8 +294,8 @@ func (n *next) drained() bool {
 }
 
 func (n *next) drainSkipped() bool {
-	n.set(condition(Drained, conditionTrue, "", "", excludedFromDrainingMessage))
-	n.tell("Normal", "DrainSkipped", excludedFromDrainingMessage)
+	n.set(condition(Drained, conditionTrue, "", "", drainSkippedMessage))
+	n.tell("Normal", "DrainSkipped", drainSkippedMessage)
 	return true
 }
 

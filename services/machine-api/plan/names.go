@@ -31,36 +31,47 @@ const (
 	AnnotationDeleteOld     = "machine.openshift.io/cluster-api-delete-machine" // its former name
 	AnnotationMachine       = "machine.openshift.io/machine"                    // on nodes: "<namespace>/<name>"
 
-	FinalizerMachine             = "machine.machine.openshift.io"
-	FinalizerControlPlane        = "controlplanemachineset.machine.openshift.io"
-	FinalizerOrphan              = "orphan"
-	nodeLabelControlPlane        = "node-role.kubernetes.io/control-plane"
-	nodeLabelMaster              = "node-role.kubernetes.io/master"
-	RoleMaster                   = "master"
-	RoleWorker                   = "worker"
-	conditionTrue                = "True"
-	conditionFalse               = "False"
-	conditionUnknown             = "Unknown"
-	severityWarning              = "Warning"
-	severityInfo                 = "Info"
-	severityError                = "Error"
-	ReasonInvalidConfiguration   = "InvalidConfiguration"
+	FinalizerMachine      = "machine.machine.openshift.io"
+	FinalizerControlPlane = "controlplanemachineset.machine.openshift.io" // holds a deleted set until its machines are let go
+	FinalizerOrphan       = "orphan"                                      // the same for a machine set whose machines shall stay
+
+	nodeLabelControlPlane = "node-role.kubernetes.io/control-plane"
+	nodeLabelMaster       = "node-role.kubernetes.io/master"
+)
+
+// Roles of machines: the values of LabelRole.
+const (
+	RoleMaster = "master"
+	RoleWorker = "worker"
+)
+
+// ReasonInvalidConfiguration is the errorReason of an object that cannot work as it is written.
+const ReasonInvalidConfiguration = "InvalidConfiguration"
+
+const (
+	lookAgain      = 30 * time.Second // in case a change went unnoticed; every step is woken by one
+	maxNamesInLine = 5                // more names would hide the rest of a message
+
+	machineKind             = "Machine"
+	machineAPIVersion       = "machine.openshift.io/v1beta1"
+	authoritativeMachineAPI = "MachineAPI"
+
+	conditionTrue    = "True"
+	conditionFalse   = "False"
+	conditionUnknown = "Unknown"
+	severityWarning  = "Warning"
+	severityInfo     = "Info"
+	conditionPaused  = "Paused"
+	reasonOtherAPI   = "AuthoritativeAPINotMachineAPI"
+
 	reasonCannotFindInstance     = "InstanceMissing"
-	lookAgain                    = 30 * time.Second // in case a change went unnoticed; every step is woken by one
-	maxNamesInLine               = 5                // more names would hide the rest of a message
-	machineKind                  = "Machine"
-	machineAPIVersion            = "machine.openshift.io/v1beta1"
-	authoritativeMachineAPI      = "MachineAPI"
-	conditionPaused              = "Paused"
-	reasonOtherAPI               = "AuthoritativeAPINotMachineAPI"
-	defaultControlPlaneName      = "cluster"
-	excludedFromDrainingMessage  = "Node drain skipped"
+	cannotFindInstanceForMachine = "Can't find created instance."
+	drainSkippedMessage          = "Node drain skipped"
 	drainedMessage               = "Drain finished successfully"
 	instanceNotCreatedMessage    = "Instance has not been created"
 	instanceNotFoundMessage      = "Instance not found on provider"
 	checkingProviderMessage      = "Failed to check if machine exists"
 	providerSpecMissing          = "spec.providerSpec.value: must be given"
-	cannotFindInstanceForMachine = "Can't find created instance."
 )
 
 // Phases of a machine.

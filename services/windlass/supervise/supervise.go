@@ -106,8 +106,32 @@ func Start(c *cluster.Cluster, executable string) (pid int, started bool, err er
 	if err := cmd.Start(); err != nil {
 		return 0, false, err
 	}
-	pid = cmd.Process.Pid
-	return pid, true, cmd.Process.Release()
+	return cmd.Process.Pid, true, awaitHold(c, cmd)
+}
+
+// awaitHold waits until a supervisor that was just started holds the cluster: from then on it is found by Alive.
+func awaitHold(c *cluster.Cluster, cmd *exec.Cmd) error {
+	const patience = 10 * time.Second // a supervisor waits 5 s for one that is just ending
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); ; {
+		if pid, err := Alive(c); err == nil && pid == cmd.Process.Pid {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("supervisor %d does not begin: see %s", cmd.Process.Pid, c.Log("supervisor"))
+		}
+		select {
+		case err := <-ended:
+			if pid, _ := Alive(c); pid != 0 {
+				return nil // another one was faster
+			}
+			return fmt.Errorf("supervisor ended at once (%v): see %s", err, c.Log("supervisor"))
+		case <-tick.C:
+		}
+	}
 }
 
 // Stop ends everything of a cluster: the supervisor, the programs, the machines and the members of etcd. tell is called with what is being

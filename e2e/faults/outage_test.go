@@ -1,0 +1,299 @@
+package faults
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+
+	"github.com/windlass-dev/windlass/e2e/harness"
+)
+
+// pauseFor is longer than every grace of the cluster: leases, heartbeats, learners.
+const pauseFor = 60 * time.Second
+
+func TestFaultsAPauseOfTheWholeCluster(t *testing.T) {
+	c := shared.Cluster(t)
+	c.Settle(patience)
+	before := objects(t, c)
+	began := time.Now()
+	if err := c.PauseAll(); err != nil {
+		t.Fatal(err)
+	}
+	// What stands still takes nothing from another cluster meanwhile.
+	t.Run("meanwhile the certificates of another cluster run out", certificatesRunOut)
+	timer := time.NewTimer(time.Until(began.Add(pauseFor)))
+	<-timer.C
+	awake := time.Now()
+	if err := c.ContinueAll(); err != nil {
+		t.Fatal(err)
+	}
+	c.Settle(patience)
+	t.Logf("whole again %s after a pause of %s", time.Since(awake).Round(10*time.Millisecond), awake.Sub(began).Round(time.Second))
+	c.Hold(10*time.Second, "nothing is replaced, deleted or drained", func(ctx context.Context) (string, error) { return differs(ctx, c, before) })
+	for _, e := range told(t, c, awake) {
+		t.Error(e)
+	}
+}
+
+// told returns the events since then that tell of a machine that goes or of a node that is given up.
+func told(t *testing.T, c *harness.Cluster, since time.Time) []string {
+	t.Helper()
+	var out []string
+	list, err := c.Events(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range list {
+		text := fmt.Sprintf("%s %s/%s: %s", e.GetReason(), e.GetInvolvedObject().GetKind(), e.GetInvolvedObject().GetName(), e.GetMessage())
+		for _, word := range []string{"Drain", "Delet", "Cordon", "NotReady", "Created", "Replac", "MemberRemoved", "MemberAdded"} {
+			if strings.Contains(e.GetReason(), word) && e.GetLastTimestamp().AsTime().After(since) {
+				out = append(out, text)
+			}
+		}
+	}
+	return out
+}
+
+// object is what must stay of an object.
+type object struct {
+	UID      string
+	Deleting bool
+	Cordoned bool
+	Ready    string // since when its Ready condition is as it is
+}
+
+// objects returns all machines, nodes, sets and drains.
+func objects(t *testing.T, c *harness.Cluster) map[string]object {
+	t.Helper()
+	var out map[string]object
+	c.Wait(patience, "a list of everything", func(ctx context.Context) (bool, string, error) {
+		var err error
+		out, err = list(ctx, c)
+		return err == nil, "", err
+	})
+	return out
+}
+
+func list(ctx context.Context, c *harness.Cluster) (map[string]object, error) {
+	out := map[string]object{}
+	note := func(kind string, m *metav1.ObjectMeta) object {
+		o := object{UID: m.GetUid(), Deleting: m.GetDeletionTimestamp() != nil}
+		out[kind+" "+m.GetName()] = o
+		return o
+	}
+	machines, err := c.Machines(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range machines {
+		note("machine", m.GetMetadata())
+	}
+	nodes, err := c.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range nodes {
+		o := note("node", n.GetMetadata())
+		o.Cordoned = n.GetSpec().GetUnschedulable()
+		for _, cond := range n.GetStatus().GetConditions() {
+			if cond.GetType() == "Ready" {
+				o.Ready = cond.GetStatus() + " since " + cond.GetLastTransitionTime().AsTime().Format(time.RFC3339)
+			}
+		}
+		out["node "+n.GetMetadata().GetName()] = o
+	}
+	sets, err := machinev1.NewMachineSetServiceClient(c.Conn()).ListMachineSets(ctx, &machinev1.ListMachineSetsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range sets.GetItems() {
+		note("machineset", s.GetMetadata())
+	}
+	planes, err := machinev1.NewControlPlaneMachineSetServiceClient(c.Conn()).ListControlPlaneMachineSets(ctx, &machinev1.ListControlPlaneMachineSetsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range planes.GetItems() {
+		note("controlplanemachineset", s.GetMetadata())
+	}
+	drains, err := nodev1.NewDrainServiceClient(c.Conn()).ListDrains(ctx, &nodev1.ListDrainsRequest{})
+	for _, d := range drains.GetItems() {
+		note("drain", d.GetMetadata())
+	}
+	return out, err
+}
+
+// differs says how what is there differs from what was there.
+func differs(ctx context.Context, c *harness.Cluster, before map[string]object) (string, error) {
+	now, err := list(ctx, c)
+	if err != nil {
+		return "", err
+	}
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(now)) {
+		if was, ok := before[k]; !ok {
+			out = append(out, k+" is new")
+		} else if was != now[k] {
+			out = append(out, fmt.Sprintf("%s was %+v and is %+v", k, was, now[k]))
+		}
+	}
+	for k := range before {
+		if _, ok := now[k]; !ok {
+			out = append(out, k+" is gone")
+		}
+	}
+	return strings.Join(out, "; "), nil
+}
+
+// withoutReady forgets since when nodes are ready: a reboot is a reboot.
+func withoutReady(list map[string]object) map[string]object {
+	out := map[string]object{}
+	for k, o := range list {
+		o.Ready = ""
+		out[k] = o
+	}
+	return out
+}
+
+func TestFaultsTheHostReboots(t *testing.T) {
+	c := shared.Cluster(t)
+	c.Settle(patience)
+	before := withoutReady(objects(t, c))
+	writers := c.Write()
+	c.Wait(patience, "some writes", func(context.Context) (bool, string, error) {
+		return writers.Acknowledged() > 100, fmt.Sprint(writers.Acknowledged()), nil
+	})
+	if err := c.KillAll(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	c.Up()
+	t.Logf("up again after %s", time.Since(began).Round(10*time.Millisecond))
+	c.Settle(patience)
+	same(t, c, before)
+	writers.Check()
+}
+
+// same fails the test unless the same objects are there, with their uids.
+func same(t *testing.T, c *harness.Cluster, before map[string]object) {
+	t.Helper()
+	now := withoutReady(objects(t, c))
+	for k := range now {
+		if strings.HasPrefix(k, "machineset writer-") {
+			delete(now, k)
+		}
+	}
+	for k, was := range before {
+		if now[k] != was {
+			t.Errorf("%s was %+v and is %+v", k, was, now[k])
+		}
+	}
+	if len(now) != len(before) {
+		t.Errorf("there are %d objects, there were %d", len(now), len(before))
+	}
+}
+
+// certificatesRunOut takes a cluster down, waits until not one of its certificates is valid any more, and brings it back.
+func certificatesRunOut(t *testing.T) {
+	const lifetime = 20 * time.Second
+	c := harness.Second(t, "--certificate-lifetime", lifetime.String())
+	c.Settle(patience)
+	before := withoutReady(objects(t, c))
+	sets := machinev1.NewMachineSetServiceClient(c.Conn())
+	_, err := sets.CreateMachineSet(t.Context(), &machinev1.CreateMachineSetRequest{MachineSet: &machinev1.MachineSet{
+		Metadata: &metav1.ObjectMeta{Name: "kept", Namespace: harness.Namespace}, Spec: &machinev1.MachineSetSpec{Replicas: proto.Int32(0)},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Down()
+	c.Wait(2*lifetime, "every certificate to run out", func(context.Context) (bool, string, error) {
+		last, path, err := lastExpiry(c.Dir())
+		return err == nil && time.Now().After(last), fmt.Sprintf("%s is valid until %s", path, last), err
+	})
+	c.Up()
+	c.Settle(patience)
+	if _, err := sets.GetMachineSet(t.Context(), &machinev1.GetMachineSetRequest{Namespace: harness.Namespace, Name: "kept"}); err != nil {
+		t.Errorf("what was written before: %v", err)
+	}
+	before["machineset kept"] = objects(t, c)["machineset kept"]
+	same(t, c, before)
+	// And it lives on: by then every certificate was renewed while it runs.
+	began := time.Now()
+	c.Wait(2*lifetime, "every certificate to be renewed", func(context.Context) (bool, string, error) {
+		first, path, err := firstExpiry(c.Dir())
+		return err == nil && first.After(began.Add(lifetime)), fmt.Sprintf("%s is valid until %s", path, first), err
+	})
+	c.Settle(patience)
+}
+
+// lastExpiry returns the last moment at which one of the certificates below a directory is valid, authorities not counted.
+func lastExpiry(dir string) (last time.Time, path string, err error) {
+	all, err := expiries(dir)
+	for p, at := range all {
+		if at.After(last) {
+			last, path = at, p
+		}
+	}
+	return last, path, err
+}
+
+// firstExpiry returns when the first of them runs out.
+func firstExpiry(dir string) (first time.Time, path string, err error) {
+	all, err := expiries(dir)
+	for p, at := range all {
+		if first.IsZero() || at.Before(first) {
+			first, path = at, p
+		}
+	}
+	return first, path, err
+}
+
+func expiries(dir string) (map[string]time.Time, error) {
+	out := map[string]time.Time{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".crt") {
+			return ignoreGone(err)
+		}
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return ignoreGone(err)
+		}
+		block, _ := pem.Decode(raw)
+		if block == nil {
+			return nil
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return err
+		}
+		if !cert.IsCA {
+			out[path] = cert.NotAfter
+		}
+		return nil
+	})
+	return out, err
+}
+
+// ignoreGone: a running program replaces its files.
+func ignoreGone(err error) error {
+	if os.IsNotExist(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,151 @@
+package command_test
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"buf.build/go/protovalidate"
+	"github.com/rogpeppe/go-internal/testscript"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/services/windlass/command"
+)
+
+// withEtcd runs the tests beside an etcd.
+type withEtcd struct{ *testing.M }
+
+func (w withEtcd) Run() int { return etcdtest.Run(w.M) }
+
+func TestMain(m *testing.M) {
+	testscript.Main(withEtcd{m}, map[string]func(){
+		"windlass": func() {
+			os.Exit(command.Run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+		},
+	})
+}
+
+// world is a server of the real kinds over a real etcd, behind mutual TLS and the default policy. It has no controllers: nothing happens in it but
+// what a test does.
+type world struct {
+	server   string
+	dir      string // of the users' certificates
+	machines *resource.Table[*machinev1.Machine]
+	tasks    *resource.Table[*hookv1.HookTask]
+	nodes    *resource.Table[*nodev1.Node]
+	recorder *events.Recorder
+}
+
+func (w *world) env(user string) map[string]string {
+	return map[string]string{
+		"WINDLASS_SERVER": w.server, "WINDLASS_CACERT": filepath.Join(w.dir, "test-ca.crt"),
+		"WINDLASS_CERT": filepath.Join(w.dir, user+".crt"), "WINDLASS_KEY": filepath.Join(w.dir, user+".key"),
+	}
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{dir: t.TempDir()}
+	authority, err := identity.NewAuthority("test", time.Hour)
+	check(t, err)
+	check(t, authority.Save(w.dir))
+	w.issue(t, authority, "gateway", identity.Request{CommonName: "gateway", URI: identity.ServiceURI("gateway"), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true})
+	w.issue(t, authority, "admin", identity.Request{CommonName: "admin", URI: identity.UserURI("admin"), Organizations: []string{"system:masters"}, Client: true})
+	w.issue(t, authority, "nobody", identity.Request{CommonName: "nobody", URI: identity.UserURI("nobody"), Client: true})
+	policy, err := identity.LoadPolicy("")
+	check(t, err)
+	log := slog.New(slog.DiscardHandler)
+	guard := identity.Guard{Service: "test", Policy: policy, Log: log}
+	files := identity.Files{Cert: filepath.Join(w.dir, "gateway.crt"), Key: filepath.Join(w.dir, "gateway.key"), CA: filepath.Join(w.dir, "test-ca.crt")}
+	settings, err := files.ServerTLS(tls.RequireAndVerifyClientCert)
+	check(t, err)
+	srv := grpc.NewServer(grpc.Creds(credentials.NewTLS(settings)),
+		grpc.ChainUnaryInterceptor(identity.UnaryInterceptor(guard), func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+			resp, err := h(ctx, req)
+			return resp, rpcerr.From(err)
+		}),
+		grpc.ChainStreamInterceptor(identity.StreamInterceptor(guard), func(s any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+			return rpcerr.From(h(s, ss))
+		}))
+	w.serve(t, srv, log)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	w.server = l.Addr().String()
+	go func() { _ = srv.Serve(l) }() // ends with Stop
+	t.Cleanup(srv.Stop)
+	return w
+}
+
+func (w *world) issue(t *testing.T, a *identity.Authority, name string, r identity.Request) {
+	t.Helper()
+	cert, key, err := a.Issue(r)
+	check(t, err)
+	check(t, os.WriteFile(filepath.Join(w.dir, name+".crt"), cert, 0o600))
+	check(t, os.WriteFile(filepath.Join(w.dir, name+".key"), key, 0o600))
+}
+
+// serve registers all kinds.
+func (w *world) serve(t *testing.T, srv *grpc.Server, log *slog.Logger) {
+	t.Helper()
+	w.machines = kind[*machinev1.Machine](t, srv, &machinev1.MachineService_ServiceDesc, machinev1.UnimplementedMachineServiceServer{})
+	kind[*machinev1.MachineSet](t, srv, &machinev1.MachineSetService_ServiceDesc, machinev1.UnimplementedMachineSetServiceServer{})
+	kind[*machinev1.ControlPlaneMachineSet](t, srv, &machinev1.ControlPlaneMachineSetService_ServiceDesc, machinev1.UnimplementedControlPlaneMachineSetServiceServer{})
+	kind[*machinev1.Infrastructure](t, srv, &machinev1.InfrastructureService_ServiceDesc, nil)
+	w.nodes = kind[*nodev1.Node](t, srv, &nodev1.NodeService_ServiceDesc, nodev1.UnimplementedNodeServiceServer{})
+	kind[*nodev1.Drain](t, srv, &nodev1.DrainService_ServiceDesc, nodev1.UnimplementedDrainServiceServer{})
+	w.tasks = kind[*hookv1.HookTask](t, srv, &hookv1.HookTaskService_ServiceDesc, hookv1.UnimplementedHookTaskServiceServer{})
+	kind[*hookv1.HookOwner](t, srv, &hookv1.HookOwnerService_ServiceDesc, nil)
+	w.recorder = events.New("test", etcdtest.Store(t), validator(t), log)
+	check(t, w.recorder.Register(srv))
+	runs(t, w.recorder.Run)
+	metav1.RegisterAccessServiceServer(srv, metav1.UnimplementedAccessServiceServer{})
+}
+
+func validator(t *testing.T) protovalidate.Validator {
+	t.Helper()
+	v, err := protovalidate.New()
+	check(t, err)
+	return v
+}
+
+// kind serves the standard methods of a kind.
+func kind[T resource.Object](t *testing.T, srv *grpc.Server, desc *grpc.ServiceDesc, impl any) *resource.Table[T] {
+	t.Helper()
+	table := resource.NewTable(etcdtest.Store(t), validator(t), resource.Config[T]{Log: slog.New(slog.DiscardHandler)})
+	check(t, resource.Register(srv, desc, impl, table))
+	runs(t, table.Run)
+	return table
+}
+
+// runs runs something until the test ends.
+func runs(t *testing.T, run func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		check(t, <-done)
+	})
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
