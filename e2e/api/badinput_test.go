@@ -235,7 +235,7 @@ func TestTextsThatAreNoDocumentsAreRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		wants{text: "line"}.checkCLI(t, cli)
+		wants{text: "stdin:"}.checkCLI(t, cli)
 	})
 	t.Run("text that is no JSON", func(t *testing.T) {
 		if r := post(t, c, "/v1/machinesets", "application/json", []byte(`{"spec":`)); r.Code != codes.InvalidArgument {

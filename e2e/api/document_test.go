@@ -73,7 +73,7 @@ func wrap(doc []byte) []byte {
 // named puts names where a document has placeholders or none.
 func named(doc []byte) []byte {
 	text := strings.NewReplacer("<hook_name>", "SomeHook", "<hook_owner>", "some-owner", "<machineset>", "some-set", "<node_name>", "some-node").Replace(string(doc))
-	if !strings.Contains(text, "\n  name: ") || !strings.Contains(strings.Split(text, "\nspec:")[0], "  name: ") {
+	if metadata, _, _ := strings.Cut(text, "\nspec:"); !strings.Contains(metadata, "\n  name: ") {
 		text = strings.Replace(text, "metadata:\n", "metadata:\n  name: some-name\n", 1)
 	}
 	return []byte(text)

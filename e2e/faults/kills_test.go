@@ -52,8 +52,7 @@ func replaceUnder(t *testing.T, c *harness.Cluster, n int, kills []kill) time.Du
 	t.Helper()
 	c.Settle(patience)
 	writers, prober := c.Write(), c.Probe()
-	masters := c.MustMachines("master")
-	old := masters[n%len(masters)].GetMetadata().GetName()
+	old := victim(t, c, n)
 	hookOn(t, c, old)
 	r := follow(t, c, old)
 	c.DeleteMachine(old)
@@ -79,6 +78,22 @@ func replaceUnder(t *testing.T, c *harness.Cluster, n int, kills []kill) time.Du
 	writers.Check()
 	t.Logf("replaced in %s", r.took().Round(100*time.Millisecond))
 	return r.took()
+}
+
+// victim is the machine to be replaced: by turns the one with etcd's leader, and one without.
+func victim(t *testing.T, c *harness.Cluster, n int) string {
+	t.Helper()
+	q, err := c.Quorum(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range q.GetMembers() {
+		if m.GetLeader() == (n%2 == 0) {
+			return m.GetName()
+		}
+	}
+	t.Fatalf("no member leads, or all do: %v", q.GetMembers())
+	return ""
 }
 
 // reviver runs `windlass up` beside a replacement: nobody else starts the supervisor again.

@@ -38,6 +38,11 @@ func TestFaultsAPauseOfTheWholeCluster(t *testing.T) {
 	t.Run("meanwhile the certificates of another cluster run out", certificatesRunOut)
 	timer := time.NewTimer(time.Until(began.Add(pauseFor)))
 	<-timer.C
+	asleep, cancel := context.WithTimeout(t.Context(), time.Second)
+	if _, err := c.Quorum(asleep); err == nil {
+		t.Error("the cluster answers although it is paused")
+	}
+	cancel()
 	awake := time.Now()
 	if err := c.ContinueAll(); err != nil {
 		t.Fatal(err)

@@ -93,9 +93,8 @@ func (p *Prober) end() {
 func (p *Prober) Check() {
 	t := p.c.t
 	t.Helper()
-	p.end()
 	const shown = 10
-	for i, v := range p.violations {
+	for i, v := range p.Violations() {
 		if i == shown {
 			t.Errorf("… and %d more", len(p.violations)-shown)
 			break
@@ -106,6 +105,12 @@ func (p *Prober) Check() {
 		t.Error("nothing was probed")
 	}
 	t.Logf("%d probes, the longest pause between two %s; the fewest healthy voters were at %s", p.samples, p.longest.Round(time.Millisecond), p.lowest)
+}
+
+// Violations stops the prober and returns what it holds against Windlass.
+func (p *Prober) Violations() []string {
+	p.end()
+	return p.violations
 }
 
 // run begins a probe with each tick, whether the ones before have all their answers or not.
@@ -293,4 +298,11 @@ func urlsOfQuorum(q *etcdv1.Quorum) []string {
 		}
 	}
 	return slices.Sorted(maps.Keys(urls))
+}
+
+// Seen returns how many violations were seen so far.
+func (p *Prober) Seen() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.violations)
 }

@@ -20,7 +20,7 @@ const (
 	// writeTry is how long a writer waits for an answer before it asks again with the same name.
 	writeTry = 3 * time.Second
 	// catchUp is how long a member may be behind the others after the writes.
-	catchUp = 10 * time.Second
+	catchUp = 5 * time.Second
 
 	setsPrefix = "/windlass/machine-api/machinesets/" + Namespace + "/"
 )
@@ -33,6 +33,8 @@ type Writers struct {
 	caller *Caller
 	stop   context.CancelFunc
 	done   sync.WaitGroup
+
+	members []*etcdserverpb.Member // that were asked in the end
 
 	mu      sync.Mutex
 	acked   []string
@@ -115,37 +117,62 @@ func (w *Writers) Acknowledged() int {
 	return len(w.acked)
 }
 
+// Claim makes the writers believe that a set was acknowledged.
+func (w *Writers) Claim(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.acked = append(w.acked, w.prefix+name)
+}
+
+// Lost stops the writers and returns, for each member of etcd that does not have all acknowledged sets, what it lacks.
+func (w *Writers) Lost() []string {
+	w.c.t.Helper()
+	w.stop()
+	w.done.Wait()
+	m, err := w.c.MachineAPI()
+	if err != nil {
+		w.c.t.Fatal(err)
+	}
+	defer m.Close()
+	w.members = w.c.mustMembers()
+	lost := make([]string, len(w.members))
+	var group sync.WaitGroup
+	for i, e := range w.members {
+		group.Go(func() { lost[i] = w.lostBy(m, e) })
+	}
+	group.Wait()
+	if err := w.remove(m, urlsOf(w.members)); err != nil {
+		w.c.t.Errorf("remove the sets: %v", err)
+	}
+	return slices.DeleteFunc(lost, func(s string) bool { return s == "" })
+}
+
+// lostBy says what a member lacks once it had time to catch up; nothing if it has all.
+func (w *Writers) lostBy(m *Members, e *etcdserverpb.Member) string {
+	saw, ok := await(context.Background(), catchUp, func(ctx context.Context) (bool, string, error) {
+		missing, err := w.missing(ctx, m, e)
+		return err == nil && len(missing) == 0, describeMissing(missing), err
+	})
+	if ok {
+		return ""
+	}
+	return fmt.Sprintf("member %s, of %d acknowledged writes: %s", e.GetName(), len(w.acked), saw)
+}
+
 // Check stops the writers and fails the test unless each acknowledged set is read from each member of etcd. It removes the sets then.
 func (w *Writers) Check() {
 	t := w.c.t
 	t.Helper()
-	w.stop()
-	w.done.Wait()
+	for _, l := range w.Lost() {
+		t.Error(l)
+	}
 	for _, s := range w.strange {
 		t.Errorf("a writer was refused: %s", s)
 	}
 	if len(w.acked) == 0 {
 		t.Error("no write was acknowledged")
-		return
 	}
-	m, err := w.c.MachineAPI()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	members := w.c.mustMembers()
-	for _, e := range members {
-		if saw, ok := await(context.Background(), catchUp, func(ctx context.Context) (bool, string, error) {
-			missing, err := w.missing(ctx, m, e)
-			return err == nil && len(missing) == 0, describeMissing(missing), err
-		}); !ok {
-			t.Errorf("member %s, of %d acknowledged writes: %s", e.GetName(), len(w.acked), saw)
-		}
-	}
-	t.Logf("%d writes were acknowledged and read from %d members; the longest gap of a writer was %s", len(w.acked), len(members), w.gap.Round(time.Millisecond))
-	if err := w.remove(m, urlsOf(members)); err != nil {
-		t.Errorf("remove the sets: %v", err)
-	}
+	t.Logf("%d writes were acknowledged and read from %d members; the longest gap of a writer was %s", len(w.acked), len(w.members), w.gap.Round(time.Millisecond))
 }
 
 func (w *Writers) missing(ctx context.Context, m *Members, e *etcdserverpb.Member) ([]string, error) {

@@ -153,7 +153,7 @@ func (t *tour) killAgent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.saw("the provider started it again: pid %d after %.2f s; node %s stayed the same", pid, took.Seconds(), worker)
+	t.saw("that was the agent of %s; the provider started it again: pid %d after %.2f s; its node stayed the same", worker, pid, took.Seconds())
 	return t.onlyChanged(ctx, p, key)
 }
 

@@ -7,11 +7,13 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -51,10 +53,14 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 
 // tell tells everything, from the first look to the table at the end.
 func (t *tour) tell(ctx context.Context) error {
+	defer func() {
+		if t.cluster != nil {
+			t.cluster.close()
+		}
+	}()
 	if err := t.settle(ctx); err != nil {
 		return err
 	}
-	defer t.cluster.close()
 	for _, step := range []struct {
 		title string
 		tell  func(context.Context) error
@@ -76,27 +82,61 @@ func (t *tour) tell(ctx context.Context) error {
 // settled is how long a cluster may take to come to rest after whatever was done to it before.
 const settled = 2 * time.Minute
 
-// settle waits until the cluster is ready and removes what an earlier tour left behind.
+// settle waits until the cluster is ready, without what an earlier tour left behind.
 func (t *tour) settle(ctx context.Context) error {
-	limited, cancel := context.WithTimeout(ctx, settled)
+	ctx, cancel := context.WithTimeout(ctx, settled)
 	defer cancel()
-	if out, err := t.shell.output(limited, "windlass", "env"); err != nil {
-		return fmt.Errorf("%w: `make up` starts a cluster\n%s", err, out)
+	status, err := t.shell.output(ctx, "windlass", "status")
+	if err != nil && status == "" {
+		return fmt.Errorf("%w: `make up` starts a cluster", err)
 	}
-	var status string
-	err := until(limited, "a cluster that is ready", func(ctx context.Context) (bool, string, error) {
-		var err error
-		status, err = t.shell.output(ctx, "windlass", "status")
+	if !strings.HasPrefix(field(status, "Supervisor"), "pid") {
+		return fmt.Errorf("cluster %q is not up: `make up` brings it back\n%s", field(status, "Cluster"), status)
+	}
+	if t.cluster, err = connect(ctx, t.shell); err != nil {
+		return err
+	}
+	fmt.Fprintf(t.out, "A tour of cluster %q at %s\n", field(status, "Cluster"), t.cluster.url)
+	if err := t.releaseMachines(ctx); err != nil {
+		return err
+	}
+	err = until(ctx, "a cluster that is ready", func(ctx context.Context) (bool, string, error) {
+		status, err := t.shell.output(ctx, "windlass", "status")
 		return err == nil, lastLines(status, 30), nil
 	})
 	if err != nil {
 		return err
 	}
-	if t.cluster, err = connect(limited, t.shell); err != nil {
+	return t.removeSets(ctx, tourLabel)
+}
+
+// releaseMachines removes the tour's hook from every machine: a tour that was interrupted left it there, and nobody else answers for it.
+func (t *tour) releaseMachines(ctx context.Context) error {
+	machines, err := t.cluster.listMachines(ctx, "")
+	if err != nil {
 		return err
 	}
-	fmt.Fprintf(t.out, "A tour of cluster %q at %s\n", field(status, "Cluster"), t.cluster.url)
-	return t.removeSets(limited, tourLabel)
+	for _, m := range machines {
+		hooks := m.GetSpec().GetLifecycleHooks().GetPreTerminate()
+		if !hasHook(hooks, backupHook) {
+			continue
+		}
+		others := []map[string]string{}
+		for _, h := range hooks {
+			if h.GetName() != backupHook {
+				others = append(others, map[string]string{"name": h.GetName(), "owner": h.GetOwner()})
+			}
+		}
+		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"lifecycleHooks": map[string]any{"preTerminate": others}}})
+		if err != nil {
+			return err
+		}
+		if _, err := t.windlass(ctx, "patch", "machine", m.GetMetadata().GetName(), "--type=merge", "-p", string(patch)); err != nil {
+			return err
+		}
+		t.saw("an earlier tour was interrupted: %s no longer waits for its hook", m.GetMetadata().GetName())
+	}
+	return nil
 }
 
 // removeSets deletes the machine sets that a selector of labels matches and waits until they are gone.

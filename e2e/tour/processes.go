@@ -25,6 +25,16 @@ func memberProcess(machine string) string {
 	return "services/provider-local/machines/" + machine + "/etcd-member"
 }
 
+// spoken says of a key what people need of it.
+func spoken(key string) string {
+	key = strings.TrimPrefix(strings.TrimPrefix(key, "./"), "services/provider-local/")
+	if machine, ok := strings.CutPrefix(key, "machines/"); ok {
+		machine, name, _ := strings.Cut(machine, "/")
+		return name + " of " + machine
+	}
+	return key
+}
+
 // listProcesses asks for all processes. A cluster that is not ready is no error: it is what the tour looks at.
 func (t *tour) listProcesses(ctx context.Context) (processes, error) {
 	out, err := t.shell.output(ctx, "windlass", "status")
@@ -82,7 +92,7 @@ func (p processes) changed(other processes) []string {
 	return out
 }
 
-// running returns the names of those of p that no longer run, without asking windlass.
+// dead returns the names of those of p that no longer run, without asking windlass.
 func (p processes) dead() []string {
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(p.pids)) {
@@ -111,7 +121,7 @@ func (t *tour) kill(key string, pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("kill -9 %d (%s): %w", pid, key, err)
 	}
-	t.command(fmt.Sprintf("kill -9 %d   # %s", pid, key), 0, "")
+	t.command(fmt.Sprintf("kill -9 %d   # %s", pid, spoken(key)), 0, "")
 	return nil
 }
 
@@ -119,7 +129,7 @@ func (t *tour) kill(key string, pid int) error {
 func (t *tour) comesBack(ctx context.Context, key string, old int) (pid int, took time.Duration, err error) {
 	const limit = 15 * time.Second
 	began := time.Now()
-	err = within(ctx, limit, key+" runs again with another pid", func(ctx context.Context) (bool, string, error) {
+	err = within(ctx, limit, spoken(key)+" runs again with another pid", func(ctx context.Context) (bool, string, error) {
 		p, err := t.listProcesses(ctx)
 		pid = p.pids[key]
 		return pid != 0 && pid != old, fmt.Sprintf("pid %d, formerly %d", pid, old), err

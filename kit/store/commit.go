@@ -59,7 +59,7 @@ func (c *commit) run(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	var last error
-	for t := newTries(firstTry); t.next(ctx); {
+	for t := newTries(shortPace); t.next(ctx); {
 		try, cancel := t.context(ctx)
 		resp, err := c.attempt(try)
 		cancel()
@@ -90,7 +90,7 @@ func (c *commit) prepare(ctx context.Context) error {
 		return err
 	}
 	if c.store.seen.Load() == 0 {
-		if _, err := c.store.read(ctx, firstTry, c.store.prefix+c.ops[0].key); err != nil {
+		if _, err := c.store.read(ctx, shortPace, c.store.prefix+c.ops[0].key); err != nil {
 			return err
 		}
 	}
@@ -123,7 +123,7 @@ func (c *commit) choosePin(ctx context.Context) error {
 
 // pinNow pins operation i to what stands there, and reports whether there is anything.
 func (c *commit) pinNow(ctx context.Context, i int) (bool, error) {
-	resp, err := c.store.read(ctx, firstTry, c.store.prefix+c.ops[i].key)
+	resp, err := c.store.read(ctx, shortPace, c.store.prefix+c.ops[i].key)
 	if err != nil {
 		return false, err
 	}

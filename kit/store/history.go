@@ -17,7 +17,7 @@ const historyPoll = 20 * time.Millisecond
 // It is needed when somebody else changed the record between the lost answer and the next try.
 func (c *commit) searchHistory(ctx context.Context, key string, until int64) (int64, error) {
 	var last error
-	for t := newTries(firstListTry); t.next(ctx); {
+	for t := newTries(listPace); t.next(ctx); {
 		try, cancel := t.context(ctx)
 		revision, err := c.replay(try, key, until)
 		cancel()

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -40,7 +39,7 @@ func (s *Store) Prefix() string { return s.prefix }
 
 // Get returns the record as of now, with all writes that were acknowledged before the call. Without a record: ErrNotFound.
 func (s *Store) Get(ctx context.Context, key string) (Record, error) {
-	resp, err := s.read(ctx, firstTry, s.prefix+key)
+	resp, err := s.read(ctx, shortPace, s.prefix+key)
 	if err != nil {
 		return Record{}, fmt.Errorf("get %q: %w", key, err)
 	}
@@ -92,7 +91,7 @@ func (s *Store) listMore(ctx context.Context, page *Page, keyPrefix, after strin
 	if behind := s.prefix + after + "\x00"; after != "" && behind > from {
 		from = behind
 	}
-	resp, err := s.read(ctx, firstListTry, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(s.prefix+keyPrefix)),
+	resp, err := s.read(ctx, listPace, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(s.prefix+keyPrefix)),
 		clientv3.WithLimit(int64(n)), clientv3.WithRev(page.Revision))
 	if err != nil {
 		return err
@@ -113,9 +112,9 @@ func (s *Store) listMore(ctx context.Context, page *Page, keyPrefix, after strin
 }
 
 // read is a linearizable range that is tried until ctx ends.
-func (s *Store) read(ctx context.Context, first time.Duration, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+func (s *Store) read(ctx context.Context, p pace, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	var last error
-	for t := newTries(first); t.next(ctx); {
+	for t := newTries(p); t.next(ctx); {
 		try, cancel := t.context(ctx)
 		resp, err := s.client.Get(try, key, opts...)
 		cancel()

@@ -7,24 +7,34 @@ import (
 )
 
 const (
-	firstTry     = 300 * time.Millisecond // one lost answer costs no more than this; a lost leader is found after 1.2 s
-	firstListTry = 2 * time.Second        // a long page may take a while, and asking again makes it longer
-	shortTries   = 6                      // together as long as an election takes; then etcd is slow rather than gone
-	longestTry   = 5 * time.Second
+	shortTries = 6 // together as long as an election takes; then etcd is slow rather than gone
+	longestTry = 5 * time.Second
 
 	firstPause   = 10 * time.Millisecond
 	longestPause = 250 * time.Millisecond
 )
 
+// pace says how long the first attempts of a call may take: the very first one, and those after it.
+type pace struct{ quick, first time.Duration }
+
+var (
+	// A change of leader loses what was proposed in that moment, and nobody ever answers; asking again costs little. So the very first
+	// attempt is given up after many times what a read or write takes. A lost leader is found after 1.2 s.
+	shortPace = pace{quick: 75 * time.Millisecond, first: 300 * time.Millisecond}
+	// A long page may take a while, and asking again makes it longer.
+	listPace = pace{quick: 2 * time.Second, first: 2 * time.Second}
+)
+
 // tries paces the attempts of one call: short ones at first, so that another member is soon asked, then longer ones, so
 // that a slow disk delays a call but cannot starve it.
 type tries struct {
-	limit time.Duration
+	limit time.Duration // of this attempt
+	first time.Duration // of the attempts after the quick one
 	pause time.Duration
 	count int
 }
 
-func newTries(first time.Duration) *tries { return &tries{limit: first} }
+func newTries(p pace) *tries { return &tries{limit: p.quick, first: p.first} }
 
 // next waits before another attempt, and reports whether there is one.
 func (t *tries) next(ctx context.Context) bool {
@@ -32,6 +42,7 @@ func (t *tries) next(ctx context.Context) bool {
 	if t.count == 1 {
 		return ctx.Err() == nil
 	}
+	t.limit = max(t.limit, t.first)
 	if t.count > shortTries {
 		t.limit = min(2*t.limit, longestTry)
 	}

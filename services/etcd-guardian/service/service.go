@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
@@ -21,6 +22,7 @@ import (
 	kitstore "github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/controller"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/members"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/owner"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/server"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/store"
 )
@@ -91,13 +93,32 @@ func build(cfg config, p *serve.Process) ([]func(context.Context) error, error) 
 		Events: recorder, Settings: cfg.settings, Now: time.Now, Log: p.Log,
 	})
 	etcdv1.RegisterQuorumServiceServer(p.GRPC, &server.Server{Controller: c, Records: records, Now: time.Now})
+	parts, err := ownerParts(cfg, p, c)
+	if err != nil {
+		return nil, err
+	}
 	elector := reconcile.NewElector(p.Etcd, name, p.Address(), p.Log)
-	return []func(context.Context) error{
+	return append(parts,
 		supervisor.Run, machines.Run, sets.Run, recorder.Run,
 		func(ctx context.Context) error { return elector.Run(ctx, c.Lead) },
 		func(ctx context.Context) error {
 			defer client.Close()
 			return c.Run(ctx)
-		},
-	}, nil
+		}), nil
+}
+
+// ownerParts attends the tasks of our hook, where it is known who keeps them.
+func ownerParts(cfg config, p *serve.Process, c *controller.Controller) ([]func(context.Context) error, error) {
+	if cfg.serve.Peers["hook-broker"] == "" {
+		return nil, nil
+	}
+	conn, err := p.Dial("hook-broker")
+	if err != nil {
+		return nil, err
+	}
+	o := &owner.Owner{Tasks: hookv1.NewHookTaskServiceClient(conn), Log: p.Log, Progress: func() (string, <-chan struct{}) {
+		last, changed := c.Last()
+		return owner.Describe(last.Plan), changed
+	}}
+	return []func(context.Context) error{o.Run}, nil
 }

@@ -30,7 +30,7 @@ var programs = map[string]program{
 	},
 	"hook-broker": {port: 7102, etcd: true, peers: []string{"machine-api"}},
 	"etcd-guardian": {
-		port: 7103, etcd: true, peers: []string{"machine-api", "eviction-controller"},
+		port: 7103, etcd: true, peers: []string{"machine-api", "hook-broker"},
 		flags: func(c *Cluster, executable string) []string {
 			return []string{
 				"--bootstrap-client", fmt.Sprintf("https://%s:2379", c.BootstrapHost()),

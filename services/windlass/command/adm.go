@@ -19,8 +19,8 @@ import (
 const cordonAnnotation = "windlass.dev/cordoned"
 
 func newAdm(e *env) *cobra.Command {
-	cmd := &cobra.Command{Use: "adm", Short: "Work on nodes: cordon, uncordon, drain"}
-	cmd.AddCommand(newCordon(e), newUncordon(e), newDrain(e))
+	cmd := &cobra.Command{Use: "adm", Short: "Work on nodes: cordon, uncordon, drain, reboot"}
+	cmd.AddCommand(newCordon(e), newUncordon(e), newDrain(e), newReboot(e))
 	return cmd
 }
 

@@ -166,7 +166,7 @@ var barePath = regexp.MustCompile(`^\{?\.?([^{}]+)\}?$`)
 // relaxed reads a path as kubectl does: "metadata.name", ".metadata.name" and "{.metadata.name}" mean the same.
 func relaxed(path string) (*jsonpath.JSONPath, error) {
 	found := barePath.FindStringSubmatch(path)
-	if found == nil {
+	if found == nil || strings.HasPrefix(path, "{") != strings.HasSuffix(path, "}") {
 		return nil, fmt.Errorf("unexpected path string %q: expected something like 'metadata.name' or '{.metadata.name}'", path)
 	}
 	p := jsonpath.New("path").AllowMissingKeys(true)

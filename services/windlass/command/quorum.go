@@ -106,6 +106,11 @@ func printQuorum(w io.Writer, form format, q *etcdv1.Quorum, now time.Time) erro
 	fmt.Fprintln(w)
 	fact("Phase", "%s", q.GetPhase())
 	fact("Voters", "%d of %d healthy, %d wanted, majority %d", q.GetHealthyVoters(), q.GetVoters(), q.GetDesiredVoters(), q.GetMajority())
+	for _, m := range q.GetMembers() {
+		if !m.GetHealthy() && m.GetMessage() != "" {
+			fact("Unhealthy", "%s: %s", cmp.Or(m.GetName(), m.GetId()), m.GetMessage())
+		}
+	}
 	fact("Tolerance", "%s", tolerance(q))
 	fact("Permit", "%s", permit(q.GetPermit(), now))
 	fact("Next", "%s", nextStep(q.GetNext()))
@@ -123,7 +128,7 @@ func memberRow(m *etcdv1.Member) []string {
 	}
 	health := "healthy"
 	if !m.GetHealthy() {
-		health = cmp.Or(m.GetMessage(), "unhealthy")
+		health = "unhealthy"
 	}
 	leader := ""
 	if m.GetLeader() {

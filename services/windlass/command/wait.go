@@ -96,19 +96,19 @@ func conditionState(name, want string) state {
 }
 
 func pathState(rest string) (state, error) {
-	end := strings.LastIndex(rest, "}")
 	expr, want, compares := rest, "", false
-	if end >= 0 {
-		expr = rest[:end+1]
-		want, compares = strings.CutPrefix(rest[end+1:], "=")
-		if rest[end+1:] != "" && !compares {
+	if end := strings.LastIndex(rest, "}"); end >= 0 {
+		// A path in braces may hold "=" itself.
+		tail := strings.TrimPrefix(rest[end+1:], "'")
+		expr = strings.TrimPrefix(rest[:end+1], "'")
+		if want, compares = strings.CutPrefix(tail, "="); tail != "" && !compares {
 			return state{}, fmt.Errorf("jsonpath wait format must be --for=jsonpath='{.status.readyReplicas}'=3, not %q", rest)
 		}
-	} else if before, after, ok := strings.Cut(rest, "="); ok {
-		expr, want, compares = before, after, true
+	} else {
+		expr, want, compares = strings.Cut(rest, "=")
 	}
 	want = strings.Trim(want, `'"`)
-	p, err := relaxed(strings.Trim(expr, "'"))
+	p, err := relaxed(expr)
 	if err != nil {
 		return state{}, err
 	}

@@ -1,0 +1,84 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/services/windlass/client"
+)
+
+type rebootFlags struct {
+	labels, reason string
+	wait           bool
+	timeout        time.Duration
+}
+
+func newReboot(e *env) *cobra.Command {
+	var f rebootFlags
+	cmd := &cobra.Command{
+		Use:               "reboot (NODE... | -l SELECTOR)",
+		Short:             "Restart nodes one after the other; a control-plane node only when the etcd quorum can do without it",
+		ValidArgsFunction: e.completeNames("node"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+			defer cancel()
+			return e.withClient(func(c *client.Client) error {
+				return e.eachNode(ctx, c, args, f.labels, func(ctx context.Context, c *client.Client, n *nodev1.Node) error {
+					return e.reboot(ctx, c, n, f)
+				})
+			})
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVarP(&f.labels, "selector", "l", "", "labels of the nodes")
+	fs.StringVar(&f.reason, "reason", "", "why, for people")
+	fs.BoolVar(&f.wait, "wait", true, "wait until each node is back and Ready before the next one")
+	fs.DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to wait in all")
+	return cmd
+}
+
+// reboot restarts a node and waits until it is back: another boot, and Ready.
+func (e *env) reboot(ctx context.Context, c *client.Client, n *nodev1.Node, f rebootFlags) error {
+	name := n.GetMetadata().GetName()
+	resp, err := nodev1.NewNodeServiceClient(c.Conn()).RebootNode(ctx, &nodev1.RebootNodeRequest{Name: name, Reason: f.reason})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(e.out, "node/%s reboot requested\n", name)
+	if !f.wait {
+		return nil
+	}
+	k, err := client.FindKind("node")
+	if err != nil {
+		return err
+	}
+	err = e.await(ctx, c, goal{
+		kind: k, name: name, what: "reboot",
+		met: func(o resource.Object) (bool, error) {
+			if o == nil {
+				return false, fmt.Errorf("node/%s was deleted", name)
+			}
+			return rebooted(o.(*nodev1.Node), resp.GetBootId()), nil
+		},
+		reason: func(_ context.Context, o resource.Object) string {
+			if n, ok := o.(*nodev1.Node); ok && n.GetStatus().GetNodeInfo().GetBootId() != resp.GetBootId() {
+				return "it is back, and not Ready yet"
+			}
+			return "it is going down"
+		},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(e.out, "node/%s rebooted\n", name)
+	return err
+}
+
+func rebooted(n *nodev1.Node, before string) bool {
+	return n.GetStatus().GetNodeInfo().GetBootId() != before && isReady(n)
+}
