@@ -1,13 +1,12 @@
 # What a newcomer needs: `make up`, `make test`. Everything else: `make help`.
 SHELL := /bin/bash
-export GOFLAGS ?= -trimpath
 BIN := $(CURDIR)/.bin
 MODULES := gen kit services e2e deploy/examples/hooks
 NAME ?=
 name_flag := $(if $(NAME),--name $(NAME))
 
 .DEFAULT_GOAL := help
-.PHONY: figures help build up down tour test test-unit test-race test-e2e test-faults generate lint clean FORCE
+.PHONY: figures help build up down tour test test-unit test-e2e test-faults generate lint clean FORCE
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,27 +28,24 @@ up: build ## Start a cluster from deploy/examples/first-cluster and show its sta
 down: build ## Stop the cluster
 	@$(BIN)/windlass down $(name_flag)
 
-tour: build $(BIN)/grpcurl ## Tell the story of docs/tour.md on the running cluster, and check it
+tour: build $(BIN)/grpcurl need-curl ## Tell the story of docs/tour.md on the running cluster, and check it
 	@CGO_ENABLED=0 go build -o $(BIN)/tour ./e2e/tour
 	@PATH="$(BIN):$$PATH" $(BIN)/tour $(name_flag)
 
-test: test-unit test-race test-e2e ## Run all tests
+test: test-unit test-e2e ## Run all tests
 
-test-unit: ## Vet everything and run the tests of single packages
-	go vet $(addprefix ./,$(addsuffix /...,$(MODULES)))
-	go test $(addprefix ./,$(addsuffix /...,gen kit services))
+test-unit: need-gcc ## Vet everything and run the tests of single packages with the race detector
+	CGO_ENABLED=0 go vet $(addprefix ./,$(addsuffix /...,$(MODULES)))
+	go test -race $(addprefix ./,$(addsuffix /...,gen kit services deploy/examples/hooks))
 
-test-race: ## Run the tests of single packages with the race detector
-	go test -race $(addprefix ./,$(addsuffix /...,gen kit services))
-
-test-e2e: build $(BIN)/grpcurl ## Run the tests of whole clusters
-	PATH="$(BIN):$$PATH" go test -count=1 -timeout 30m ./e2e/...
+test-e2e: build $(BIN)/grpcurl need-curl ## Run the tests of whole clusters
+	PATH="$(BIN):$$PATH" CGO_ENABLED=0 go test -count=1 -timeout 30m ./e2e/...
 
 figures: build ## Measure what docs/figures.md states (ROUNDS=10)
-	WINDLASS_FIGURES=$(or $(ROUNDS),10) go test -count=1 -timeout 60m -v ./e2e/figures | grep -E "^(\||FAIL|---|panic|.*_test.go)"
+	WINDLASS_FIGURES=$(or $(ROUNDS),10) CGO_ENABLED=0 go test -count=1 -timeout 60m -v ./e2e/figures | grep -E "^(\||FAIL|---|panic|.*_test.go)"
 
 test-faults: build ## Kill every program at every step of a control-plane replacement; the result goes to docs/figures.md
-	PATH="$(BIN):$$PATH" WINDLASS_FAULTS=all go test -count=1 -timeout 120m -run 'TestFaults' -v ./e2e/...
+	PATH="$(BIN):$$PATH" WINDLASS_FAULTS=all CGO_ENABLED=0 go test -count=1 -timeout 120m -run 'TestFaults' -v ./e2e/...
 
 # The tools stand in a module of their own, so that they move nobody's versions.
 $(BIN)/%: tools/go.mod
@@ -77,5 +73,10 @@ lint: $(BIN)/staticcheck $(BIN)/gofumpt $(BIN)/buf .imports ## Look for what the
 
 clean: ## Remove what was built
 	rm -rf $(BIN) .imports
+
+# What a bare Debian lacks and a test needs is installed.
+
+need-%:
+	@command -v $* >/dev/null || { apt-get update -qq && apt-get install -qq -y --no-install-recommends $* $(if $(filter gcc,$*),libc6-dev); }
 
 FORCE:
