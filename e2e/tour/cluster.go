@@ -19,7 +19,6 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
-	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -47,7 +46,6 @@ type cluster struct {
 	drains   nodev1.DrainServiceClient
 	quorums  etcdv1.QuorumServiceClient
 	tasks    hookv1.HookTaskServiceClient
-	events   eventv1.EventServiceClient
 }
 
 // connect reads the settings of the cluster. Nothing is sent before the first call.
@@ -83,7 +81,6 @@ func connect(ctx context.Context, s shell) (*cluster, error) {
 		drains:   nodev1.NewDrainServiceClient(conn),
 		quorums:  etcdv1.NewQuorumServiceClient(conn),
 		tasks:    hookv1.NewHookTaskServiceClient(conn),
-		events:   eventv1.NewEventServiceClient(conn),
 	}, nil
 }
 

@@ -2,11 +2,13 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path"
 	"runtime/debug"
 	"strings"
+	"time"
 
 	"buf.build/go/protovalidate"
 	"google.golang.org/grpc"
@@ -39,6 +41,22 @@ func recovered(ctx context.Context, log *slog.Logger, method string, cause any, 
 	log.ErrorContext(ctx, "call panicked", "method", method, "error", cause, "stack", string(debug.Stack()))
 	return rpcerr.From(fmt.Errorf("panic: %v", cause))
 }
+
+// longestCall is how long a unary call may take: without a majority of etcd a read would hang for as long as its caller is willing to wait,
+// and it is kinder to say so. It leaves room for a change of leader many times over.
+const longestCall = 10 * time.Second
+
+func limitUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, longestCall, errTooLong)
+	defer cancel()
+	resp, err := handler(ctx, req)
+	if err != nil && errors.Is(context.Cause(ctx), errTooLong) && errors.Is(err, context.DeadlineExceeded) {
+		return nil, rpcerr.Unavailable(errTooLong.Error())
+	}
+	return resp, err
+}
+
+var errTooLong = fmt.Errorf("no answer within %s: etcd or a service that this call needs does not answer", longestCall)
 
 // validateUnary checks requests against their protovalidate rules.
 func validateUnary(v protovalidate.Validator) grpc.UnaryServerInterceptor {

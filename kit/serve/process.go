@@ -138,7 +138,7 @@ func (p *Process) openServer() error {
 	// it for the handlers, and outside for the guard itself.
 	options := append(serverOptions(), grpc.Creds(creds),
 		grpc.ChainUnaryInterceptor(m.unary, recoverUnary(p.Log), identity.UnaryInterceptor(guard),
-			recoverUnary(p.Log), validateUnary(p.Validator)),
+			recoverUnary(p.Log), limitUnary, validateUnary(p.Validator)),
 		grpc.ChainStreamInterceptor(m.stream, p.streams.intercept, recoverStream(p.Log), identity.StreamInterceptor(guard),
 			recoverStream(p.Log), validateStream(p.Validator)))
 	p.GRPC = grpc.NewServer(append(options, p.traces.server()...)...)

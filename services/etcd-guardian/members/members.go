@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
@@ -103,17 +105,29 @@ func (c *Client) Probe(ctx context.Context, address string, learner bool) Answer
 	}
 	if !learner && !a.Status.IsLearner {
 		a.List, err = etcdserverpb.NewClusterClient(conn).MemberList(ctx, &etcdserverpb.MemberListRequest{Linearizable: true})
+		if status.Code(err) == codes.DeadlineExceeded {
+			err = errors.New("it runs, but no majority confirms what it reads")
+		}
 	}
 	a.Latency, a.Err = time.Since(begin), plain(err)
 	return a
 }
 
-// plain returns the text that people need of a status.
+// plain returns what people need to know of an error. The texts of the transport are none of that.
 func plain(err error) error {
-	if err == nil {
-		return nil
+	st, ok := status.FromError(err)
+	switch text, ours := strings.CutPrefix(st.Message(), "etcdserver: "); {
+	case err == nil, !ok:
+		return err
+	case ours:
+		return errors.New(text)
+	case st.Code() == codes.DeadlineExceeded, st.Code() == codes.Canceled:
+		return errors.New("no answer in time")
+	case st.Code() == codes.Unavailable:
+		return errors.New("it cannot be reached")
+	default:
+		return errors.New(text)
 	}
-	return errors.New(status.Convert(err).Message())
 }
 
 // AddLearner adds a learner with a peer address by asking the member at address, and returns all members.
