@@ -18,14 +18,19 @@ func TestFaultsTheProberSeesTwoVotersDown(t *testing.T) {
 	c.Settle(patience)
 	prober := c.Probe()
 	masters := c.MustMachines("master")
+	t.Cleanup(func() {
+		if err := c.ContinueAll(); err != nil {
+			t.Error(err)
+		}
+	})
 	for _, m := range masters[:2] {
 		signalBehindTheBack(t, c, harness.Member(m.GetMetadata().GetName()), unix.SIGSTOP)
 	}
 	c.Wait(20*time.Second, "a look at the broken quorum", func(ctx context.Context) (bool, string, error) {
 		return prober.Seen() > 0, "", nil
 	})
-	for _, m := range masters[:2] {
-		signalBehindTheBack(t, c, harness.Member(m.GetMetadata().GetName()), unix.SIGCONT)
+	if err := c.ContinueAll(); err != nil {
+		t.Fatal(err)
 	}
 	all := strings.Join(prober.Violations(), "\n")
 	for _, want := range []string{"two voters are down", "fewer healthy voters than a majority"} {

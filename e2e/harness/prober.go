@@ -64,7 +64,7 @@ func (s Sample) String() string {
 		s.At.Format("15:04:05.000"), s.Healthy, s.Voters, s.Majority, s.Down, s.Excused)
 }
 
-// Probe starts a prober. It stops with Check, or when the test ends.
+// Probe starts a prober; all members must be up. It stops with Check, or when the test ends.
 func (c *Cluster) Probe() *Prober {
 	c.t.Helper()
 	root, err := c.Root()
@@ -76,6 +76,9 @@ func (c *Cluster) Probe() *Prober {
 		c: c, tls: root.tls, stop: cancel, done: make(chan struct{}), conns: map[string]*grpc.ClientConn{},
 		list: c.mustMembers(), silent: map[uint64]int{},
 	}
+	c.mu.Lock()
+	clear(c.stopped) // what a test before this one did excuses nothing now
+	c.mu.Unlock()
 	go p.run(ctx)
 	c.t.Cleanup(p.end)
 	return p

@@ -29,12 +29,23 @@ func TestFromCertificate(t *testing.T) {
 		uris []string
 		want Caller // zero if the certificate names nobody
 	}{
-		{"a service is a user of the system's", "x", nil, []string{"spiffe://windlass/service/machine-api"},
-			Caller{User: "system:windlass:machine-api", Groups: []string{"system:windlass", "system:authenticated"}}},
-		{"a node's common name and organizations mean nothing", "root", []string{"system:masters"}, []string{"spiffe://windlass/node/worker-1"},
-			Caller{User: "system:node:worker-1", Groups: []string{"system:nodes", "system:authenticated"}}},
-		{"a user has the groups of its organizations", "alice@example.com", []string{"ops", "system:masters"}, []string{"spiffe://windlass/user/alice@example.com"},
-			Caller{User: "alice@example.com", Groups: []string{"ops", "system:masters", "system:authenticated"}}},
+		{
+			"a service is a user of the system's", "x", nil,
+			[]string{"spiffe://windlass/service/machine-api"},
+			Caller{User: "system:windlass:machine-api", Groups: []string{"system:windlass", "system:authenticated"}},
+		},
+		{
+			"a node's common name and organizations mean nothing", "root",
+			[]string{"system:masters"},
+			[]string{"spiffe://windlass/node/worker-1"},
+			Caller{User: "system:node:worker-1", Groups: []string{"system:nodes", "system:authenticated"}},
+		},
+		{
+			"a user has the groups of its organizations", "alice@example.com",
+			[]string{"ops", "system:masters"},
+			[]string{"spiffe://windlass/user/alice@example.com"},
+			Caller{User: "alice@example.com", Groups: []string{"ops", "system:masters", "system:authenticated"}},
+		},
 		{"a user whose names differ is nobody", "alice", nil, []string{"spiffe://windlass/user/bob"}, Caller{}},
 		{"a user cannot be a node", "system:node:n", nil, []string{"spiffe://windlass/user/system:node:n"}, Caller{}},
 		{"a user cannot join the nodes", "alice", []string{"system:nodes"}, []string{"spiffe://windlass/user/alice"}, Caller{}},

@@ -161,12 +161,14 @@ func TestGuardedCalls(t *testing.T) {
 	}
 	create := func(ctx context.Context, c *grpc.ClientConn) (string, error) {
 		n, err := nodev1.NewNodeServiceClient(c).CreateNode(ctx, &nodev1.CreateNodeRequest{
-			Node: &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: "worker-2"}}})
+			Node: &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: "worker-2"}},
+		})
 		return n.GetKind(), err
 	}
 	del := func(ctx context.Context, c *grpc.ClientConn) (string, error) {
 		_, err := nodev1.NewNodeServiceClient(c).DeleteNode(ctx, &nodev1.DeleteNodeRequest{
-			Name: "worker-1", Preconditions: &metav1.Preconditions{ResourceVersion: "42"}})
+			Name: "worker-1", Preconditions: &metav1.Preconditions{ResourceVersion: "42"},
+		})
 		return "", err
 	}
 	register := func(ctx context.Context, c *grpc.ClientConn) (string, error) {
@@ -216,58 +218,124 @@ func TestGuardedCalls(t *testing.T) {
 		want *Record
 	}{
 		{"a service reads, and nothing is recorded", api, nil, get, codes.OK, apiUser, nil},
-		{"a service creates, with the revision after", api, nil, create, codes.OK, apiUser,
-			&Record{User: apiUser, Verb: "create", Resource: "nodes", Name: "worker-2", ResourceVersionAfter: "43", Decision: Allow, Code: "OK"}},
-		{"a change that fails is recorded with the code that the caller sees", api, nil, del, codes.Internal, "",
-			&Record{User: apiUser, Verb: "delete", Resource: "nodes", Name: "worker-1", ResourceVersionBefore: "42", Decision: Allow, Code: "Internal"}},
-		{"a node may not delete", node, nil, del, codes.PermissionDenied, "",
-			&Record{User: "system:node:worker-1", Verb: "delete", Resource: "nodes", Name: "worker-1", ResourceVersionBefore: "42", Decision: Deny, Code: "PermissionDenied"}},
-		{"a node may not watch", node, nil, watch, codes.PermissionDenied, "",
-			&Record{User: "system:node:worker-1", Verb: "watch", Resource: "nodes", Decision: Deny, Code: "PermissionDenied"}},
+		{
+			"a service creates, with the revision after", api, nil, create, codes.OK, apiUser,
+			&Record{User: apiUser, Verb: "create", Resource: "nodes", Name: "worker-2", ResourceVersionAfter: "43", Decision: Allow, Code: "OK"},
+		},
+		{
+			"a change that fails is recorded with the code that the caller sees", api, nil, del, codes.Internal, "",
+			&Record{User: apiUser, Verb: "delete", Resource: "nodes", Name: "worker-1", ResourceVersionBefore: "42", Decision: Allow, Code: "Internal"},
+		},
+		{
+			"a node may not delete", node, nil, del, codes.PermissionDenied, "",
+			&Record{User: "system:node:worker-1", Verb: "delete", Resource: "nodes", Name: "worker-1", ResourceVersionBefore: "42", Decision: Deny, Code: "PermissionDenied"},
+		},
+		{
+			"a node may not watch", node, nil, watch, codes.PermissionDenied, "",
+			&Record{User: "system:node:worker-1", Verb: "watch", Resource: "nodes", Decision: Deny, Code: "PermissionDenied"},
+		},
 		{"a service may watch", api, nil, watch, codes.OK, "", nil},
-		{"a node registers where the method decides", node, nil, register, codes.OK, "system:node:worker-1",
-			&Record{User: "system:node:worker-1", Verb: "register", Resource: "nodes", Name: "registered", ResourceVersionAfter: "43", Decision: Allow, Code: "OK"}},
-		{"a method's own refusal is recorded", api, nil, register, codes.PermissionDenied, "",
-			&Record{User: apiUser, Verb: "register", Resource: "nodes", Decision: Deny, Code: "PermissionDenied"}},
+		{
+			"a node registers where the method decides", node, nil, register, codes.OK, "system:node:worker-1",
+			&Record{User: "system:node:worker-1", Verb: "register", Resource: "nodes", Name: "registered", ResourceVersionAfter: "43", Decision: Allow, Code: "OK"},
+		},
+		{
+			"a method's own refusal is recorded", api, nil, register, codes.PermissionDenied, "",
+			&Record{User: apiUser, Verb: "register", Resource: "nodes", Decision: Deny, Code: "PermissionDenied"},
+		},
 		{"a stream whose method decides answers before it receives", node, nil, heartbeat, codes.OK, "", nil},
-		{"a stream's own refusal is recorded", api, nil, heartbeat, codes.PermissionDenied, "",
-			&Record{User: apiUser, Verb: "heartbeat", Resource: "nodes", Decision: Deny, Code: "PermissionDenied"}},
-		{"nobody may nothing", nobody, nil, get, codes.Unauthenticated, "",
-			&Record{Verb: "get", Resource: "nodes", Decision: Deny, Code: "Unauthenticated"}},
-		{"nobody may not even register", nobody, nil, register, codes.Unauthenticated, "",
-			&Record{Verb: "register", Resource: "nodes", Decision: Deny, Code: "Unauthenticated"}},
-		{"nobody may open no stream", nobody, nil, heartbeat, codes.Unauthenticated, "",
-			&Record{Verb: "heartbeat", Resource: "nodes", Decision: Deny, Code: "Unauthenticated"}},
-		{"nobody may join, and a used token is recorded", nobody, nil, join, codes.Unauthenticated, "",
-			&Record{Verb: "join", Group: "machine.openshift.io", Resource: "machines/join", Decision: Deny, Code: "Unauthenticated"}},
+		{
+			"a stream's own refusal is recorded", api, nil, heartbeat, codes.PermissionDenied, "",
+			&Record{User: apiUser, Verb: "heartbeat", Resource: "nodes", Decision: Deny, Code: "PermissionDenied"},
+		},
+		{
+			"nobody may nothing", nobody, nil, get, codes.Unauthenticated, "",
+			&Record{Verb: "get", Resource: "nodes", Decision: Deny, Code: "Unauthenticated"},
+		},
+		{
+			"nobody may not even register", nobody, nil, register, codes.Unauthenticated, "",
+			&Record{Verb: "register", Resource: "nodes", Decision: Deny, Code: "Unauthenticated"},
+		},
+		{
+			"nobody may open no stream", nobody, nil, heartbeat, codes.Unauthenticated, "",
+			&Record{Verb: "heartbeat", Resource: "nodes", Decision: Deny, Code: "Unauthenticated"},
+		},
+		{
+			"nobody may join, and a used token is recorded", nobody, nil, join, codes.Unauthenticated, "",
+			&Record{Verb: "join", Group: "machine.openshift.io", Resource: "machines/join", Decision: Deny, Code: "Unauthenticated"},
+		},
 		{"nobody may not ask for health", nobody, nil, healthy, codes.Unauthenticated, "", &Record{Decision: Deny, Code: "Unauthenticated"}},
 		{"a certificate that names nobody may ask for health", nameless, nil, healthy, codes.OK, "", nil},
 		{"a certificate that names nobody may nothing else", nameless, nil, get, codes.Unauthenticated, "", &Record{Decision: Deny, Code: "Unauthenticated"}},
-		{"a method of ours that names no right is closed to masters too", admin, nil, unmarked, codes.PermissionDenied, "",
-			&Record{User: "root", Decision: Deny, Code: "PermissionDenied"}},
-		{"the gateway speaks for its callers", gateway, []string{MetadataUser, "root", MetadataGroup, GroupMasters, MetadataRequestID, "r-1"}, create, codes.OK, "root",
-			&Record{User: "root", Via: "system:windlass:gateway", RequestID: "r-1", Verb: "create", Resource: "nodes", Name: "worker-2", ResourceVersionAfter: "43", Decision: Allow, Code: "OK"}},
-		{"the gateway's caller has no more rights through it", gateway, []string{MetadataUser, "bob", MetadataRequestID, "r-2"}, get, codes.PermissionDenied, "",
-			&Record{User: "bob", Via: "system:windlass:gateway", RequestID: "r-2", Verb: "get", Resource: "nodes", Name: "worker-1", Decision: Deny, Code: "PermissionDenied"}},
-		{"a stranger at the gateway is a stranger here", gateway, []string{MetadataRequestID, "r-3"}, register, codes.Unauthenticated, "",
-			&Record{Via: "system:windlass:gateway", RequestID: "r-3", Verb: "register", Resource: "nodes", Decision: Deny, Code: "Unauthenticated"}},
-		{"a stranger at the gateway may join", gateway, []string{MetadataRequestID, "r-4"}, join, codes.Unauthenticated, "",
-			&Record{Via: "system:windlass:gateway", RequestID: "r-4", Verb: "join", Group: "machine.openshift.io", Resource: "machines/join", Decision: Deny, Code: "Unauthenticated"}},
-		{"the gateway names one user, not two", gateway, []string{MetadataUser, "a", MetadataUser, "b", MetadataRequestID, "r-5"}, get, codes.Unauthenticated, "",
-			&Record{Via: "system:windlass:gateway", RequestID: "r-5", Decision: Deny, Code: "Unauthenticated"}},
-		{"groups without a user are refused", gateway, []string{MetadataGroup, GroupMasters, MetadataRequestID, "r-6"}, get, codes.Unauthenticated, "",
-			&Record{Via: "system:windlass:gateway", RequestID: "r-6", Decision: Deny, Code: "Unauthenticated"}},
-		{"the gateway's own calls have no rights", gateway, nil, get, codes.PermissionDenied, "",
-			&Record{User: "system:windlass:gateway", Verb: "get", Resource: "nodes", Name: "worker-1", Decision: Deny, Code: "PermissionDenied"}},
+		{
+			"a method of ours that names no right is closed to masters too", admin, nil, unmarked, codes.PermissionDenied, "",
+			&Record{User: "root", Decision: Deny, Code: "PermissionDenied"},
+		},
+		{
+			"the gateway speaks for its callers", gateway,
+			[]string{MetadataUser, "root", MetadataGroup, GroupMasters, MetadataRequestID, "r-1"},
+			create, codes.OK, "root",
+			&Record{User: "root", Via: "system:windlass:gateway", RequestID: "r-1", Verb: "create", Resource: "nodes", Name: "worker-2", ResourceVersionAfter: "43", Decision: Allow, Code: "OK"},
+		},
+		{
+			"the gateway's caller has no more rights through it", gateway,
+			[]string{MetadataUser, "bob", MetadataRequestID, "r-2"},
+			get, codes.PermissionDenied, "",
+			&Record{User: "bob", Via: "system:windlass:gateway", RequestID: "r-2", Verb: "get", Resource: "nodes", Name: "worker-1", Decision: Deny, Code: "PermissionDenied"},
+		},
+		{
+			"a stranger at the gateway is a stranger here", gateway,
+			[]string{MetadataRequestID, "r-3"},
+			register, codes.Unauthenticated, "",
+			&Record{Via: "system:windlass:gateway", RequestID: "r-3", Verb: "register", Resource: "nodes", Decision: Deny, Code: "Unauthenticated"},
+		},
+		{
+			"a stranger at the gateway may join", gateway,
+			[]string{MetadataRequestID, "r-4"},
+			join, codes.Unauthenticated, "",
+			&Record{Via: "system:windlass:gateway", RequestID: "r-4", Verb: "join", Group: "machine.openshift.io", Resource: "machines/join", Decision: Deny, Code: "Unauthenticated"},
+		},
+		{
+			"the gateway names one user, not two", gateway,
+			[]string{MetadataUser, "a", MetadataUser, "b", MetadataRequestID, "r-5"},
+			get, codes.Unauthenticated, "",
+			&Record{Via: "system:windlass:gateway", RequestID: "r-5", Decision: Deny, Code: "Unauthenticated"},
+		},
+		{
+			"groups without a user are refused", gateway,
+			[]string{MetadataGroup, GroupMasters, MetadataRequestID, "r-6"},
+			get, codes.Unauthenticated, "",
+			&Record{Via: "system:windlass:gateway", RequestID: "r-6", Decision: Deny, Code: "Unauthenticated"},
+		},
+		{
+			"the gateway's own calls have no rights", gateway, nil, get, codes.PermissionDenied, "",
+			&Record{User: "system:windlass:gateway", Verb: "get", Resource: "nodes", Name: "worker-1", Decision: Deny, Code: "PermissionDenied"},
+		},
 		{"the gateway probes health", gateway, nil, healthy, codes.OK, "", nil},
-		{"a forged user is refused, and the forger recorded", node, []string{MetadataUser, "root", MetadataGroup, GroupMasters}, get, codes.PermissionDenied, "",
-			&Record{User: "system:node:worker-1", Decision: Deny, Code: "PermissionDenied"}},
-		{"a forged group is refused", api, []string{MetadataGroup, GroupMasters}, get, codes.PermissionDenied, "",
-			&Record{User: apiUser, Decision: Deny, Code: "PermissionDenied"}},
-		{"a forged user of nobody's is refused", nobody, []string{MetadataUser, "root"}, get, codes.Unauthenticated, "",
-			&Record{Decision: Deny, Code: "Unauthenticated"}},
-		{"a forged user on a stream is refused", node, []string{MetadataUser, "root"}, watch, codes.PermissionDenied, "",
-			&Record{User: "system:node:worker-1", Decision: Deny, Code: "PermissionDenied"}},
+		{
+			"a forged user is refused, and the forger recorded", node,
+			[]string{MetadataUser, "root", MetadataGroup, GroupMasters},
+			get, codes.PermissionDenied, "",
+			&Record{User: "system:node:worker-1", Decision: Deny, Code: "PermissionDenied"},
+		},
+		{
+			"a forged group is refused", api,
+			[]string{MetadataGroup, GroupMasters},
+			get, codes.PermissionDenied, "",
+			&Record{User: apiUser, Decision: Deny, Code: "PermissionDenied"},
+		},
+		{
+			"a forged user of nobody's is refused", nobody,
+			[]string{MetadataUser, "root"},
+			get, codes.Unauthenticated, "",
+			&Record{Decision: Deny, Code: "Unauthenticated"},
+		},
+		{
+			"a forged user on a stream is refused", node,
+			[]string{MetadataUser, "root"},
+			watch, codes.PermissionDenied, "",
+			&Record{User: "system:node:worker-1", Decision: Deny, Code: "PermissionDenied"},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -25,7 +25,8 @@ func TestStatus(t *testing.T) {
 	retry := func(d time.Duration) proto.Message { return &errdetails.RetryInfo{RetryDelay: durationpb.New(d)} }
 	precondition := func(kind, subject, text string) proto.Message {
 		return &errdetails.PreconditionFailure{Violations: []*errdetails.PreconditionFailure_Violation{
-			{Type: kind, Subject: subject, Description: text}}}
+			{Type: kind, Subject: subject, Description: text},
+		}}
 	}
 	tests := []struct {
 		name    string
@@ -36,21 +37,29 @@ func TestStatus(t *testing.T) {
 		meta    map[string]string
 		detail  proto.Message
 	}{
-		{"a wrong field is named by its path", rpcerr.Invalid(rpcerr.Field{Path: "spec.a[0]", Description: "must be set"}),
+		{
+			"a wrong field is named by its path", rpcerr.Invalid(rpcerr.Field{Path: "spec.a[0]", Description: "must be set"}),
 			codes.InvalidArgument, "spec.a[0]: must be set", "INVALID_FIELD", nil,
-			&errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: "spec.a[0]", Description: "must be set"}}}},
+			&errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: "spec.a[0]", Description: "must be set"}}},
+		},
 		{"a missing object is named", rpcerr.NotFound("machine", "m-1"), codes.NotFound, `machine "m-1" not found`, "NOT_FOUND", object, nil},
 		{"a taken name is named", rpcerr.Exists("machine", "m-1"), codes.AlreadyExists, `machine "m-1" already exists`, "ALREADY_EXISTS", object, nil},
-		{"a stale revision says what did not match", rpcerr.Conflict("machine", "m-1", "uid differs"), codes.Aborted,
-			`machine "m-1" changed since it was read: uid differs`, "CONFLICT", object, nil},
+		{
+			"a stale revision says what did not match", rpcerr.Conflict("machine", "m-1", "uid differs"), codes.Aborted,
+			`machine "m-1" changed since it was read: uid differs`, "CONFLICT", object, nil,
+		},
 		{"a refusal carries its text", rpcerr.Forbidden("no"), codes.PermissionDenied, "no", "FORBIDDEN", nil, nil},
 		{"a stranger is told so", rpcerr.Unauthenticated("who"), codes.Unauthenticated, "who", "UNAUTHENTICATED", nil, nil},
 		{"a used token is told apart from a stranger", rpcerr.BadToken("used"), codes.Unauthenticated, "used", "BAD_TOKEN", nil, nil},
 		{"an old revision asks for a new list", rpcerr.Expired("list again"), codes.OutOfRange, "list again", "EXPIRED", nil, nil},
-		{"a pending hook names its subject", rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_HOOK_PENDING, "machines/m-1", "complete it"),
-			codes.FailedPrecondition, "machines/m-1: complete it", "HOOK_PENDING", nil, precondition("HOOK_PENDING", "machines/m-1", "complete it")},
-		{"what somebody else holds is named", rpcerr.HeldByOther("permit", "held by x"), codes.FailedPrecondition,
-			"permit: held by x", "HELD_BY_OTHER", nil, precondition("HELD_BY_OTHER", "permit", "held by x")},
+		{
+			"a pending hook names its subject", rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_HOOK_PENDING, "machines/m-1", "complete it"),
+			codes.FailedPrecondition, "machines/m-1: complete it", "HOOK_PENDING", nil, precondition("HOOK_PENDING", "machines/m-1", "complete it"),
+		},
+		{
+			"what somebody else holds is named", rpcerr.HeldByOther("permit", "held by x"), codes.FailedPrecondition,
+			"permit: held by x", "HELD_BY_OTHER", nil, precondition("HELD_BY_OTHER", "permit", "held by x"),
+		},
 		{"a service that is starting asks to retry", rpcerr.Unavailable("starting"), codes.Unavailable, "starting", "UNAVAILABLE", nil, retry(250 * time.Millisecond)},
 		{"a part that is not built says why", rpcerr.NotBuilt("snapshots", "later"), codes.Unimplemented, "snapshots is not built yet: later", "NOT_BUILT", nil, nil},
 		{"a spent budget says when to retry", rpcerr.TooMany("budget", time.Second), codes.ResourceExhausted, "budget", "TOO_MANY", nil, retry(time.Second)},

@@ -51,7 +51,8 @@ func (c cluster) config(name string) serve.Config {
 	c.t.Helper()
 	dir := c.t.TempDir()
 	c.issue(dir, "tls", c.ca, identity.Request{
-		CommonName: name, URI: identity.ServiceURI(name), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true})
+		CommonName: name, URI: identity.ServiceURI(name), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true,
+	})
 	c.write(filepath.Join(dir, "ca.crt"), c.ca.PEM())
 	return serve.Config{Name: name, Listen: "127.0.0.1:0", MetricsListen: "127.0.0.1:0", Dir: filepath.Join(dir, "data"), TLSDir: dir}
 }

@@ -26,8 +26,10 @@ func Disrupt(v View, machine Machine) Disruption {
 		if machine.is(v.Permit.Machine) {
 			return Disruption{}
 		}
-		return Disruption{Reason: metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER,
-			Why: fmt.Sprintf("%s holds it for %s (%s)", v.Permit.Holder, v.Permit.Machine.GetName(), v.Permit.Reason)}
+		return Disruption{
+			Reason: metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER,
+			Why:    fmt.Sprintf("%s holds it for %s (%s)", v.Permit.Holder, v.Permit.Machine.GetName(), v.Permit.Reason),
+		}
 	}
 	voters, rest := 0, 0
 	silent := ""
@@ -48,8 +50,10 @@ func Disrupt(v View, machine Machine) Disruption {
 	case silent != "":
 		return Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: silent + " does not answer"}
 	case rest < Majority(voters):
-		return Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK,
-			Why: fmt.Sprintf("without it %d of %d voters would be left, and %d are needed", rest, voters, Majority(voters))}
+		return Disruption{
+			Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK,
+			Why:    fmt.Sprintf("without it %d of %d voters would be left, and %d are needed", rest, voters, Majority(voters)),
+		}
 	}
 	return Disruption{}
 }

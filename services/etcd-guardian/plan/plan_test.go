@@ -133,89 +133,176 @@ func TestTheOneNextChange(t *testing.T) {
 		want    decision
 	}{
 		{"nothing is done to a quorum that is as it shall be", nil, decision{Phase: "Stable"}},
-		{"without a majority nothing is changed", []change{func(v *plan.View) { v.Fresh, v.Trouble = false, "connection refused" }},
-			decision{Phase: "Stable", WaitsFor: "etcd: connection refused"}},
-		{"a member that was told to stop is started again when no majority is left",
+		{
+			"without a majority nothing is changed",
+			[]change{func(v *plan.View) { v.Fresh, v.Trouble = false, "connection refused" }},
+			decision{Phase: "Stable", WaitsFor: "etcd: connection refused"},
+		},
+		{
+			"a member that was told to stop is started again when no majority is left",
 			and(held, func(v *plan.View) { v.Fresh = false }, member("m1", func(m *plan.Member) { m.StopTime = now })),
-			decision{Phase: "Replacing", Next: "StartMember member m1", WaitsFor: "etcd: no member answers"}},
-		{"a machine without the hook gets it", []change{func(v *plan.View) { v.Machines[1].Hooked = false }},
-			decision{Phase: "Stable", Hooks: []string{"AddHook machine m1"}}},
-		{"a hook of another owner is repaired", []change{func(v *plan.View) { v.Machines[1].Hooked, v.Machines[1].Misowned = false, true }},
-			decision{Phase: "Stable", Hooks: []string{"AddHook machine m1"}}},
-		{"a deleted machine without the hook does not get it", []change{deleted("m1"), func(v *plan.View) { v.Machines[1].Hooked = false }},
-			decision{Phase: "Replacing", WaitsFor: "another control-plane machine (2 of 3 voters)"}},
-		{"a healthy voter whose machine is deleted waits for a replacement machine", []change{deleted("m1")},
-			decision{Phase: "Replacing", WaitsFor: "another control-plane machine (2 of 3 voters)"}},
+			decision{Phase: "Replacing", Next: "StartMember member m1", WaitsFor: "etcd: no member answers"},
+		},
+		{
+			"a machine without the hook gets it",
+			[]change{func(v *plan.View) { v.Machines[1].Hooked = false }},
+			decision{Phase: "Stable", Hooks: []string{"AddHook machine m1"}},
+		},
+		{
+			"a hook of another owner is repaired",
+			[]change{func(v *plan.View) { v.Machines[1].Hooked, v.Machines[1].Misowned = false, true }},
+			decision{Phase: "Stable", Hooks: []string{"AddHook machine m1"}},
+		},
+		{
+			"a deleted machine without the hook does not get it",
+			[]change{deleted("m1"), func(v *plan.View) { v.Machines[1].Hooked = false }},
+			decision{Phase: "Replacing", WaitsFor: "another control-plane machine (2 of 3 voters)"},
+		},
+		{
+			"a healthy voter whose machine is deleted waits for a replacement machine",
+			[]change{deleted("m1")},
+			decision{Phase: "Replacing", WaitsFor: "another control-plane machine (2 of 3 voters)"},
+		},
 		{"a replacement machine that is not up yet is waited for", []change{deleted("m1"), func(v *plan.View) {
 			m := machine("m3")
 			m.Phase = "Provisioned"
 			v.Machines = append(v.Machines, m)
 		}}, decision{Phase: "Replacing", WaitsFor: "machine m3 to become a node (Provisioned) (2 of 3 voters)"}},
 		{"the replacement gets a learner", []change{deleted("m1"), withMachine("m3")}, decision{Phase: "Replacing", Next: "AddLearner machine m3"}},
-		{"an address that is not the machine's gets none", []change{deleted("m1"), withMachine("m3"), func(v *plan.View) { v.Offers[3].PeerURL = "https://m2:2380" }},
-			decision{Phase: "Replacing", WaitsFor: "the agent of machine m3 to offer an address of its own, not https://m2:2380 (2 of 3 voters)"}},
+		{
+			"an address that is not the machine's gets none",
+			[]change{deleted("m1"), withMachine("m3"), func(v *plan.View) { v.Offers[3].PeerURL = "https://m2:2380" }},
+			decision{Phase: "Replacing", WaitsFor: "the agent of machine m3 to offer an address of its own, not https://m2:2380 (2 of 3 voters)"},
+		},
 		{"a spare machine gets no member while nobody leaves", []change{withMachine("m3")}, decision{Phase: "Stable"}},
-		{"a refused add is tried again and no error", []change{deleted("m1"), withMachine("m3"), func(v *plan.View) { v.AddRefused = true }},
-			decision{Phase: "Replacing", Next: "AddLearner machine m3", WaitsFor: "etcd to accept the next member, which it does 5 s after the last one began to vote"}},
-		{"nobody joins while a voter is silent", []change{silentFor("m2", steady), deleted("m1"), withMachine("m3")},
-			decision{Phase: "Degraded", WaitsFor: "member m2 to answer (connection refused)"}},
-		{"a learner is waited for until it answers", []change{deleted("m1"), withLearner("m3", func(m *plan.Member) { m.Healthy, m.ClientURLs = false, nil })},
-			decision{Phase: "Replacing", WaitsFor: "learner m3 to start"}},
-		{"a learner 201 entries behind does not vote yet", []change{deleted("m1"), withLearner("m3", func(m *plan.Member) { m.Applied = 799 })},
-			decision{Phase: "Replacing", WaitsFor: "learner m3 to catch up (799 of 1000 log entries)"}},
-		{"a learner 200 entries behind votes", []change{deleted("m1"), withLearner("m3", func(m *plan.Member) { m.Applied = 800 })},
-			decision{Phase: "Replacing", Next: "Promote learner m3"}},
-		{"a learner without progress for a minute is removed", []change{withLearner("m3", func(m *plan.Member) { m.Applied, m.ProgressTime = 1, now.Add(-time.Minute) })},
-			decision{Phase: "Growing", Next: "RemoveMember learner m3"}},
+		{
+			"a refused add is tried again and no error",
+			[]change{deleted("m1"), withMachine("m3"), func(v *plan.View) { v.AddRefused = true }},
+			decision{Phase: "Replacing", Next: "AddLearner machine m3", WaitsFor: "etcd to accept the next member, which it does 5 s after the last one began to vote"},
+		},
+		{
+			"nobody joins while a voter is silent",
+			[]change{silentFor("m2", steady), deleted("m1"), withMachine("m3")},
+			decision{Phase: "Degraded", WaitsFor: "member m2 to answer (connection refused)"},
+		},
+		{
+			"a learner is waited for until it answers",
+			[]change{deleted("m1"), withLearner("m3", func(m *plan.Member) { m.Healthy, m.ClientURLs = false, nil })},
+			decision{Phase: "Replacing", WaitsFor: "learner m3 to start"},
+		},
+		{
+			"a learner 201 entries behind does not vote yet",
+			[]change{deleted("m1"), withLearner("m3", func(m *plan.Member) { m.Applied = 799 })},
+			decision{Phase: "Replacing", WaitsFor: "learner m3 to catch up (799 of 1000 log entries)"},
+		},
+		{
+			"a learner 200 entries behind votes",
+			[]change{deleted("m1"), withLearner("m3", func(m *plan.Member) { m.Applied = 800 })},
+			decision{Phase: "Replacing", Next: "Promote learner m3"},
+		},
+		{
+			"a learner without progress for a minute is removed",
+			[]change{withLearner("m3", func(m *plan.Member) { m.Applied, m.ProgressTime = 1, now.Add(-time.Minute) })},
+			decision{Phase: "Growing", Next: "RemoveMember learner m3"},
+		},
 		{"a learner whose agent is gone is removed", []change{withLearner("m3", func(m *plan.Member) {
 			m.Healthy, m.SilentSince, m.ProgressTime = false, now.Add(-16*time.Second), now.Add(-20*time.Second)
 		}), func(v *plan.View) { v.Offers = v.Offers[:3] }}, decision{Phase: "Growing", Next: "RemoveMember learner m3"}},
-		{"the learner of a deleted machine is removed at once", []change{withLearner("m3", func(*plan.Member) {}), deleted("m3")},
-			decision{Phase: "Growing", Next: "RemoveMember learner m3"}},
-		{"a machine whose learner failed waits for its turn", []change{deleted("m1"), withMachine("m3"), func(v *plan.View) { v.Offers[3].NotBefore = now.Add(time.Second) }},
-			decision{Phase: "Replacing", WaitsFor: "machine m3 to be tried again: its last member did not catch up (2 of 3 voters)"}},
+		{
+			"the learner of a deleted machine is removed at once",
+			[]change{withLearner("m3", func(*plan.Member) {}), deleted("m3")},
+			decision{Phase: "Growing", Next: "RemoveMember learner m3"},
+		},
+		{
+			"a machine whose learner failed waits for its turn",
+			[]change{deleted("m1"), withMachine("m3"), func(v *plan.View) { v.Offers[3].NotBefore = now.Add(time.Second) }},
+			decision{Phase: "Replacing", WaitsFor: "machine m3 to be tried again: its last member did not catch up (2 of 3 voters)"},
+		},
 		{"before a voter leaves the list without it is published", replacing, decision{Phase: "Replacing", Next: "PublishEndpoints"}},
-		{"clients get time to learn the list", and(leaving, func(v *plan.View) { v.EndpointsTime = now.Add(-1100 * time.Millisecond) }),
-			decision{Phase: "Replacing", WaitsFor: "clients to learn the new addresses before member m1 leaves"}},
+		{
+			"clients get time to learn the list", and(leaving, func(v *plan.View) { v.EndpointsTime = now.Add(-1100 * time.Millisecond) }),
+			decision{Phase: "Replacing", WaitsFor: "clients to learn the new addresses before member m1 leaves"},
+		},
 		{"then the permit is taken", leaving, decision{Phase: "Replacing", Next: "AcquirePermit member m1"}},
-		{"somebody else's permit is waited for", and(leaving, permitFor("m2", false)),
-			decision{Phase: "Replacing", WaitsFor: "the disruption permit, which eviction-controller holds for m2 (drain)"}},
-		{"a permit that somebody holds for the same machine is good enough", and(leaving, permitFor("m1", false)),
-			decision{Phase: "Replacing", Next: "StopMember member m1"}},
-		{"a leader hands over before it leaves", []change{deleted("m0"), withVoter("m3"), without("m0"), permitFor("m0", true)},
-			decision{Phase: "Replacing", Next: "MoveLeader member m0"}},
+		{
+			"somebody else's permit is waited for", and(leaving, permitFor("m2", false)),
+			decision{Phase: "Replacing", WaitsFor: "the disruption permit, which eviction-controller holds for m2 (drain)"},
+		},
+		{
+			"a permit that somebody holds for the same machine is good enough", and(leaving, permitFor("m1", false)),
+			decision{Phase: "Replacing", Next: "StopMember member m1"},
+		},
+		{
+			"a leader hands over before it leaves",
+			[]change{deleted("m0"), withVoter("m3"), without("m0"), permitFor("m0", true)},
+			decision{Phase: "Replacing", Next: "MoveLeader member m0"},
+		},
 		{"the voter that leaves is stopped first", held, decision{Phase: "Replacing", Next: "StopMember member m1"}},
-		{"without its agent it is removed as it runs", and(held, func(v *plan.View) { v.Offers = append(v.Offers[:1:1], v.Offers[2:]...) }),
-			decision{Phase: "Replacing", Next: "RemoveMember member m1"}},
-		{"it has a moment to stop", and(held, member("m1", func(m *plan.Member) { m.StopTime = now.Add(-time.Second) })),
-			decision{Phase: "Replacing", WaitsFor: "member m1 to stop"}},
-		{"it is removed when it is down", and(held, silentFor("m1", 0), member("m1", func(m *plan.Member) { m.StopTime = now })),
-			decision{Phase: "Replacing", Next: "RemoveMember member m1"}},
-		{"it is removed when it does not stop", and(held, member("m1", func(m *plan.Member) { m.StopTime = now.Add(-2 * time.Second) })),
-			decision{Phase: "Replacing", Next: "RemoveMember member m1"}},
-		{"it stays when another voter falls silent", and(held, silentFor("m2", 0), member("m1", func(m *plan.Member) { m.StopTime = now })),
-			decision{Phase: "Degraded", Next: "StartMember member m1"}},
-		{"the hook goes when no member is left on the machine", []change{withMachine("m3"), deleted("m3")},
-			decision{Phase: "Stable", Hooks: []string{"RemoveHook machine m3"}}},
+		{
+			"without its agent it is removed as it runs", and(held, func(v *plan.View) { v.Offers = append(v.Offers[:1:1], v.Offers[2:]...) }),
+			decision{Phase: "Replacing", Next: "RemoveMember member m1"},
+		},
+		{
+			"it has a moment to stop", and(held, member("m1", func(m *plan.Member) { m.StopTime = now.Add(-time.Second) })),
+			decision{Phase: "Replacing", WaitsFor: "member m1 to stop"},
+		},
+		{
+			"it is removed when it is down", and(held, silentFor("m1", 0), member("m1", func(m *plan.Member) { m.StopTime = now })),
+			decision{Phase: "Replacing", Next: "RemoveMember member m1"},
+		},
+		{
+			"it is removed when it does not stop", and(held, member("m1", func(m *plan.Member) { m.StopTime = now.Add(-2 * time.Second) })),
+			decision{Phase: "Replacing", Next: "RemoveMember member m1"},
+		},
+		{
+			"it stays when another voter falls silent", and(held, silentFor("m2", 0), member("m1", func(m *plan.Member) { m.StopTime = now })),
+			decision{Phase: "Degraded", Next: "StartMember member m1"},
+		},
+		{
+			"the hook goes when no member is left on the machine",
+			[]change{withMachine("m3"), deleted("m3")},
+			decision{Phase: "Stable", Hooks: []string{"RemoveHook machine m3"}},
+		},
 		{"the permit ends when its machine has no voter", []change{permitFor("m9", true)}, decision{Phase: "Stable", Next: "FreePermit"}},
-		{"a permit that was given back ends when the member is healthy", []change{permitFor("m1", false), func(v *plan.View) { v.Permit.Released = true }},
-			decision{Phase: "Stable", Next: "FreePermit"}},
+		{
+			"a permit that was given back ends when the member is healthy",
+			[]change{permitFor("m1", false), func(v *plan.View) { v.Permit.Released = true }},
+			decision{Phase: "Stable", Next: "FreePermit"},
+		},
 		{"a permit that was not given back stays", []change{permitFor("m1", false)}, decision{Phase: "Stable"}},
-		{"a dead voter whose machine is deleted leaves before its replacement is there", []change{deleted("m1"), silentFor("m1", 5*time.Second)},
-			decision{Phase: "Degraded", Next: "RemoveMember member m1"}},
-		{"a voter that has just fallen silent is not dead", []change{deleted("m1"), silentFor("m1", time.Second)},
-			decision{Phase: "Degraded", WaitsFor: "member m1 to answer again, or to be silent for 5s: its machine is being deleted"}},
-		{"a silent voter whose machine stays is waited for", []change{silentFor("m1", time.Hour)},
-			decision{Phase: "Degraded", WaitsFor: "member m1 to answer (connection refused)"}},
-		{"a dead voter without a machine leaves", []change{silentFor("m1", time.Hour), func(v *plan.View) { v.Machines = append(v.Machines[:1:1], v.Machines[2:]...) }},
-			decision{Phase: "Degraded", Next: "RemoveMember member m1"}},
-		{"a healthy voter without a machine is left to people", []change{func(v *plan.View) { v.Machines = v.Machines[:2] }},
-			decision{Phase: "Stable", WaitsFor: "somebody to say what member m2 is: it votes and has no machine"}},
+		{
+			"a dead voter whose machine is deleted leaves before its replacement is there",
+			[]change{deleted("m1"), silentFor("m1", 5*time.Second)},
+			decision{Phase: "Degraded", Next: "RemoveMember member m1"},
+		},
+		{
+			"a voter that has just fallen silent is not dead",
+			[]change{deleted("m1"), silentFor("m1", time.Second)},
+			decision{Phase: "Degraded", WaitsFor: "member m1 to answer again, or to be silent for 5s: its machine is being deleted"},
+		},
+		{
+			"a silent voter whose machine stays is waited for",
+			[]change{silentFor("m1", time.Hour)},
+			decision{Phase: "Degraded", WaitsFor: "member m1 to answer (connection refused)"},
+		},
+		{
+			"a dead voter without a machine leaves",
+			[]change{silentFor("m1", time.Hour), func(v *plan.View) { v.Machines = append(v.Machines[:1:1], v.Machines[2:]...) }},
+			decision{Phase: "Degraded", Next: "RemoveMember member m1"},
+		},
+		{
+			"a healthy voter without a machine is left to people",
+			[]change{func(v *plan.View) { v.Machines = v.Machines[:2] }},
+			decision{Phase: "Stable", WaitsFor: "somebody to say what member m2 is: it votes and has no machine"},
+		},
 		{"a dead voter whose address went over to another machine has no machine", []change{silentFor("m1", time.Hour), func(v *plan.View) {
 			v.Machines[1].Name, v.Machines[1].Node = "m9", "m9"
 		}}, decision{Phase: "Degraded", Next: "RemoveMember member m1"}},
-		{"of two deleted machines the first goes first", []change{deleted("m1"), deleted("m2"), func(v *plan.View) { v.Machines[2].DeletionTime = now.Add(-time.Hour) }, withVoter("m3"), without("m2")},
-			decision{Phase: "Replacing", Next: "AcquirePermit member m2"}},
+		{
+			"of two deleted machines the first goes first",
+			[]change{deleted("m1"), deleted("m2"), func(v *plan.View) { v.Machines[2].DeletionTime = now.Add(-time.Hour) }, withVoter("m3"), without("m2")},
+			decision{Phase: "Replacing", Next: "AcquirePermit member m2"},
+		},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -271,18 +358,24 @@ func TestThePivot(t *testing.T) {
 		view plan.View
 		want decision
 	}{
-		{"it waits for machine-api", alone(func(v *plan.View) { v.MachinesKnown, v.Machines = false, nil }),
-			decision{Phase: "Bootstrapping", WaitsFor: "machine-api to say which control-plane machines there are"}},
+		{
+			"it waits for machine-api", alone(func(v *plan.View) { v.MachinesKnown, v.Machines = false, nil }),
+			decision{Phase: "Bootstrapping", WaitsFor: "machine-api to say which control-plane machines there are"},
+		},
 		{"the first machine gets a learner", alone(), decision{Phase: "Bootstrapping", Next: "AddLearner machine m0"}},
 		{"then the second", alone(grown("m0")), decision{Phase: "Growing", Next: "AddLearner machine m1"}},
 		{"with two it stays", alone(grown("m0", "m1")), decision{Phase: "Growing", Next: "AddLearner machine m2"}},
 		{"with three it is to leave", alone(grown("m0", "m1", "m2")), decision{Phase: "Pivoting", Next: "AcquirePermit member bootstrap"}},
 		{"it hands over", alone(grown("m0", "m1", "m2"), ours), decision{Phase: "Pivoting", Next: "MoveLeader member bootstrap"}},
 		{"it stops", alone(grown("m0", "m1", "m2"), ours, led), decision{Phase: "Pivoting", Next: "StopMember member bootstrap"}},
-		{"it does not while one of the three is silent", alone(grown("m0", "m1", "m2"), ours, led, silentFor("m2", time.Hour)),
-			decision{Phase: "Degraded", Next: "FreePermit"}},
-		{"that it has left is written down first of all", stableView(func(v *plan.View) { v.BootstrapRetired = false }),
-			decision{Phase: "Stable", Next: "RetireBootstrap"}},
+		{
+			"it does not while one of the three is silent", alone(grown("m0", "m1", "m2"), ours, led, silentFor("m2", time.Hour)),
+			decision{Phase: "Degraded", Next: "FreePermit"},
+		},
+		{
+			"that it has left is written down first of all", stableView(func(v *plan.View) { v.BootstrapRetired = false }),
+			decision{Phase: "Stable", Next: "RetireBootstrap"},
+		},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -303,16 +396,24 @@ func TestWhoMayTakeAVoterDown(t *testing.T) {
 		{"the voter of a healthy quorum may go down", stableView(), "m1", plan.Disruption{}},
 		{"a machine without a voter needs no permit", stableView(withMachine("m3")), "m3", plan.Disruption{Needless: true}},
 		{"a learner needs none either", stableView(withLearner("m3", func(*plan.Member) {})), "m3", plan.Disruption{Needless: true}},
-		{"not while another is down", stableView(silentFor("m2", 0)), "m1",
-			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "member m2 does not answer"}},
+		{
+			"not while another is down", stableView(silentFor("m2", 0)), "m1",
+			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "member m2 does not answer"},
+		},
 		{"one that is down itself may", stableView(silentFor("m1", 0)), "m1", plan.Disruption{}},
-		{"not of two", stableView(func(v *plan.View) { v.Members = v.Members[:2] }), "m1",
-			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "without it 1 of 2 voters would be left, and 2 are needed"}},
-		{"not while somebody has the permit for another machine", stableView(permitFor("m2", false)), "m1",
-			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER, Why: "eviction-controller holds it for m2 (drain)"}},
+		{
+			"not of two", stableView(func(v *plan.View) { v.Members = v.Members[:2] }), "m1",
+			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "without it 1 of 2 voters would be left, and 2 are needed"},
+		},
+		{
+			"not while somebody has the permit for another machine", stableView(permitFor("m2", false)), "m1",
+			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER, Why: "eviction-controller holds it for m2 (drain)"},
+		},
 		{"again for the same machine", stableView(permitFor("m1", false)), "m1", plan.Disruption{}},
-		{"not without a majority", stableView(func(v *plan.View) { v.Fresh, v.Trouble = false, "no leader" }), "m1",
-			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "no majority of etcd answers: no leader"}},
+		{
+			"not without a majority", stableView(func(v *plan.View) { v.Fresh, v.Trouble = false, "no leader" }), "m1",
+			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "no majority of etcd answers: no leader"},
+		},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -358,8 +459,10 @@ func TestAGivenQuorumIsPlannedForAsALiveOne(t *testing.T) {
 		{Id: "a3", Name: "m2", Healthy: true, ClientUrls: []string{"https://m2:2379"}},
 	}}
 	p := plan.Next(plan.Given{Now: now, Quorum: q}.View())
-	want := &metav1.PlannedAction{Action: "RemoveMember", Object: &metav1.ObjectReference{Kind: "Member", Name: "m1", Uid: "a2"},
-		Reason: "it has no machine, and it is down"}
+	want := &metav1.PlannedAction{
+		Action: "RemoveMember", Object: &metav1.ObjectReference{Kind: "Member", Name: "m1", Uid: "a2"},
+		Reason: "it has no machine, and it is down",
+	}
 	got := p.First()
 	if got.GetAction() != want.GetAction() || got.GetObject().GetUid() != want.GetObject().GetUid() || got.GetReason() != want.GetReason() {
 		t.Errorf("First = %v, want %v", got, want)

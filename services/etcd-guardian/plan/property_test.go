@@ -116,8 +116,10 @@ func (w *world) view() plan.View {
 		Endpoints: w.endpoints, EndpointsTime: w.published, AddRefused: w.refused,
 	}
 	for _, m := range w.members {
-		p := plan.Member{ID: m.id, Learner: m.learner, Leader: m.id == w.leader, Healthy: m.up() && (w.quorum() || m.learner), Applied: m.applied,
-			SilentSince: m.silent, ProgressTime: m.progress, StopTime: m.stop}
+		p := plan.Member{
+			ID: m.id, Learner: m.learner, Leader: m.id == w.leader, Healthy: m.up() && (w.quorum() || m.learner), Applied: m.applied,
+			SilentSince: m.silent, ProgressTime: m.progress, StopTime: m.stop,
+		}
 		if m.started {
 			p.Name, p.ClientURLs = m.node, []string{"https://" + m.node}
 		}
@@ -372,8 +374,10 @@ func (w *world) addLearner(a plan.Action) {
 	if w.refused {
 		return
 	}
-	w.members = append(w.members, &simMember{id: w.id(), node: a.Offer.Node, learner: true, progress: w.now, silent: w.now,
-		hampered: w.faults && rapid.IntRange(0, 4).Draw(w.t, "hampered") == 0})
+	w.members = append(w.members, &simMember{
+		id: w.id(), node: a.Offer.Node, learner: true, progress: w.now, silent: w.now,
+		hampered: w.faults && rapid.IntRange(0, 4).Draw(w.t, "hampered") == 0,
+	})
 }
 
 func (w *world) remove(i int) {

@@ -45,8 +45,12 @@ func (s Settings) complete() Settings {
 		field *time.Duration
 		value time.Duration
 	}{
-		{&s.LearnerStall, 60 * time.Second}, {&s.AgentAbsence, 15 * time.Second}, {&s.DeadAfter, 5 * time.Second},
-		{&s.OrphanAfter, 30 * time.Second}, {&s.EndpointsRest, 1200 * time.Millisecond}, {&s.StopPatience, 2 * time.Second},
+		{&s.LearnerStall, 60 * time.Second},
+		{&s.AgentAbsence, 15 * time.Second},
+		{&s.DeadAfter, 5 * time.Second},
+		{&s.OrphanAfter, 30 * time.Second},
+		{&s.EndpointsRest, 1200 * time.Millisecond},
+		{&s.StopPatience, 2 * time.Second},
 	} {
 		if *d.field == 0 {
 			*d.field = d.value

@@ -208,7 +208,8 @@ func (c *cluster) startGuardian() {
 	c.guardian = exec.Command(os.Args[0], append([]string{
 		"--listen", c.listen, "--dir", filepath.Join(c.dir, "guardian"), "--tls-dir", filepath.Join(c.dir, "tls"),
 		"--peer", "machine-api=" + c.machineAPI.Address(), "--bootstrap-client", c.bootstrap[0], "--bootstrap-peer", c.bootstrap[1],
-		"--member-command", c.member}, c.extra...)...)
+		"--member-command", c.member,
+	}, c.extra...)...)
 	c.guardian.Env = append(os.Environ(), asGuardian+"=1")
 	c.guardian.Stderr = c.guardianLog
 	c.check(c.guardian.Start())
@@ -284,11 +285,15 @@ func (c *cluster) newMachine(name string, changes ...func(a *agent)) *agent {
 	}
 	phase := "Running"
 	_, err := c.machines.Create(c.t.Context(), &machinev1.Machine{
-		Metadata: &metav1.ObjectMeta{Name: name, Namespace: "openshift-machine-api",
-			Labels: map[string]string{"machine.openshift.io/cluster-api-machine-role": "master"}},
+		Metadata: &metav1.ObjectMeta{
+			Name: name, Namespace: "openshift-machine-api",
+			Labels: map[string]string{"machine.openshift.io/cluster-api-machine-role": "master"},
+		},
 		Spec: &machinev1.MachineSpec{},
-		Status: &machinev1.MachineStatus{Phase: &phase, NodeRef: &metav1.ObjectReference{Kind: "Node", Name: name},
-			Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: hostOf(a.client).String()}}},
+		Status: &machinev1.MachineStatus{
+			Phase: &phase, NodeRef: &metav1.ObjectReference{Kind: "Node", Name: name},
+			Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: hostOf(a.client).String()}},
+		},
 	})
 	c.check(err)
 	c.memberFiles(filepath.Join(a.dir, "tls"), a.client)
@@ -320,7 +325,8 @@ func (a *agent) attend() {
 		for ctx.Err() == nil {
 			_, err := os.Stat(filepath.Join(a.dir, "data"))
 			stream, err2 := etcdv1.NewQuorumServiceClient(a.conn).AttendMember(ctx, &etcdv1.AttendMemberRequest{
-				Node: a.name, PeerUrl: a.peer, ClientUrl: a.client, HasData: err == nil}, grpc.WaitForReady(true))
+				Node: a.name, PeerUrl: a.peer, ClientUrl: a.client, HasData: err == nil,
+			}, grpc.WaitForReady(true))
 			for err2 == nil {
 				var m *etcdv1.AttendMemberResponse
 				if m, err2 = stream.Recv(); err2 == nil {

@@ -140,7 +140,8 @@ func (c *cluster) checkPermit() {
 	c.t.Helper()
 	acquire := func(name string) (*etcdv1.DisruptionPermit, error) {
 		return c.quorum.AcquireDisruptionPermit(c.t.Context(), &etcdv1.AcquireDisruptionPermitRequest{
-			Machine: &metav1.ObjectReference{Kind: "Node", Name: name}, Reason: "drain"})
+			Machine: &metav1.ObjectReference{Kind: "Node", Name: name}, Reason: "drain",
+		})
 	}
 	p, err := acquire("m3")
 	c.check(err)

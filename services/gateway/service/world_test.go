@@ -242,6 +242,7 @@ func (o offering) ClientHandshake(ctx context.Context, _ string, raw net.Conn) (
 func (offering) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, io.ErrUnexpectedEOF
 }
+
 func (offering) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }

@@ -155,10 +155,14 @@ func TestRefusedObjects(t *testing.T) {
 		want       []string
 	}{
 		"a hook without an owner": {"Machine", "spec: {lifecycleHooks: {preDrain: [{name: HookA}]}}", []string{"spec.lifecycleHooks.preDrain[0].owner"}},
-		"the same hook twice": {"Machine", "spec: {lifecycleHooks: {preDrain: [{name: HookA, owner: own}, {name: HookA, owner: two}]}}",
-			[]string{"spec.lifecycleHooks.preDrain[1].name"}},
-		"a selector that misses the template": {"MachineSet", "spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: c}}}}",
-			[]string{"spec.template.metadata.labels"}},
+		"the same hook twice": {
+			"Machine", "spec: {lifecycleHooks: {preDrain: [{name: HookA, owner: own}, {name: HookA, owner: two}]}}",
+			[]string{"spec.lifecycleHooks.preDrain[1].name"},
+		},
+		"a selector that misses the template": {
+			"MachineSet", "spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: c}}}}",
+			[]string{"spec.template.metadata.labels"},
+		},
 		"fewer than no replicas":     {"MachineSet", "spec: {replicas: -1}", []string{"spec.replicas"}},
 		"an unknown policy":          {"MachineSet", "spec: {deletePolicy: Eldest}", []string{"spec.deletePolicy"}},
 		"a control plane of two":     {"ControlPlaneMachineSet", strings.Replace(controlPlane, "replicas: 3", "replicas: 2", 1), []string{"spec.replicas"}},

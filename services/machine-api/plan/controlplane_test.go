@@ -62,17 +62,21 @@ func master(name, zone string, change ...func(*machinev1.Machine)) *machinev1.Ma
 func outdated(m *machinev1.Machine) {
 	m.Spec.ProviderSpec.Value.Fields["instanceType"] = structpb.NewStringValue("old")
 }
+
 func fresh(m *machinev1.Machine) {
 	m.Metadata.CreationTimestamp = seconds(noon().Add(-10 * time.Second))
 }
+
 func joining(m *machinev1.Machine) {
 	fresh(m)
 	m.Status.NodeRef, m.Status.Phase = nil, proto.String(PhaseProvisioned)
 }
+
 func broken(m *machinev1.Machine) {
 	joining(m)
 	m.Status.Phase, m.Status.ErrorMessage = proto.String(PhaseFailed), proto.String("x")
 }
+
 func going(m *machinev1.Machine) {
 	deleted(m)
 	m.Status.Phase = proto.String(PhaseDeleting)
@@ -130,37 +134,82 @@ func TestControlPlane(t *testing.T) {
 		"a missing machine is made where it was":         {newControlPlaneSet(), list(m0, m2), nil, said{Create: []string{"1 in b"}}},
 		"a machine without owner is adopted":             {newControlPlaneSet(), list(m0, m1, master("m-2", "c", unowned)), nil, said{Adopt: []string{"m-2"}}},
 		"a deleted machine gets its replacement at once": {newControlPlaneSet(), list(m0, master("m-1", "b", going), m2), nil, said{Create: []string{"1 in b"}}},
-		"the deleted one is left to its hooks while the replacement comes": {newControlPlaneSet(),
-			list(m0, master("m-1", "b", going), m2, master("n-1", "b", joining)), nil, said{Held: 1}},
-		"two deleted at once are replaced one after the other": {newControlPlaneSet(),
-			list(m0, master("m-1", "b", going), master("m-2", "c", going)), nil, said{Create: []string{"1 in b"}, Held: 1}},
-		"with OnDelete all deleted ones are replaced at once": {newControlPlaneSet(onDelete),
-			list(m0, master("m-1", "b", going), master("m-2", "c", going)), nil, said{Create: []string{"1 in b", "2 in c"}}},
-		"outdated machines are replaced one after the other": {newControlPlaneSet(),
-			list(master("m-0", "a", outdated), master("m-1", "b", outdated), m2), nil, said{Create: []string{"0 in a"}, Held: 1}},
-		"a deleted one comes before an outdated one": {newControlPlaneSet(),
-			list(master("m-0", "a", outdated), m1, master("m-2", "c", going)), nil, said{Create: []string{"2 in c"}, Held: 1}},
+		"the deleted one is left to its hooks while the replacement comes": {
+			newControlPlaneSet(),
+			list(m0, master("m-1", "b", going), m2, master("n-1", "b", joining)), nil,
+			said{Held: 1},
+		},
+		"two deleted at once are replaced one after the other": {
+			newControlPlaneSet(),
+			list(m0, master("m-1", "b", going), master("m-2", "c", going)), nil,
+			said{Create: []string{"1 in b"}, Held: 1},
+		},
+		"with OnDelete all deleted ones are replaced at once": {
+			newControlPlaneSet(onDelete),
+			list(m0, master("m-1", "b", going), master("m-2", "c", going)), nil,
+			said{Create: []string{"1 in b", "2 in c"}},
+		},
+		"outdated machines are replaced one after the other": {
+			newControlPlaneSet(),
+			list(master("m-0", "a", outdated), master("m-1", "b", outdated), m2), nil,
+			said{Create: []string{"0 in a"}, Held: 1},
+		},
+		"a deleted one comes before an outdated one": {
+			newControlPlaneSet(),
+			list(master("m-0", "a", outdated), m1, master("m-2", "c", going)), nil,
+			said{Create: []string{"2 in c"}, Held: 1},
+		},
 		"with OnDelete an outdated one waits for its deletion": {newControlPlaneSet(onDelete), list(master("m-0", "a", outdated), m1, m2), nil, said{Held: 1}},
 		"the old one stays until the replacement has joined":   {newControlPlaneSet(), list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", joining)), nil, said{Held: 1}},
-		"the old one stays until the replacement's node is ready": {newControlPlaneSet(),
-			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", fresh)), []string{"n-0"}, said{Held: 1}},
-		"the old one goes once the replacement is ready": {newControlPlaneSet(),
-			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", fresh)), nil, said{Delete: []string{"m-0"}}},
-		"an old one that is ill stays until the replacement is ready, too": {newControlPlaneSet(),
-			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", joining)), []string{"m-0"}, said{Held: 1}},
+		"the old one stays until the replacement's node is ready": {
+			newControlPlaneSet(),
+			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", fresh)),
+			[]string{"n-0"},
+			said{Held: 1},
+		},
+		"the old one goes once the replacement is ready": {
+			newControlPlaneSet(),
+			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", fresh)), nil,
+			said{Delete: []string{"m-0"}},
+		},
+		"an old one that is ill stays until the replacement is ready, too": {
+			newControlPlaneSet(),
+			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", joining)),
+			[]string{"m-0"},
+			said{Held: 1},
+		},
 		"of two good ones the older goes": {newControlPlaneSet(), list(m0, m1, m2, master("n-0", "a", fresh)), nil, said{Delete: []string{"m-0"}}},
-		"a replacement that never joined goes when the template changes again": {newControlPlaneSet(),
-			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", outdated, joining)), nil, said{Delete: []string{"n-0"}, Held: 1}},
-		"a replacement that joined and is outdated by now takes over all the same": {newControlPlaneSet(),
-			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", outdated, fresh)), nil, said{Delete: []string{"m-0"}, Held: 1}},
-		"a failed replacement stops everything and is shown": {newControlPlaneSet(),
-			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", broken)), nil, said{Held: 1, Degraded: "FailedReplacement"}},
-		"once somebody deletes it things go on": {newControlPlaneSet(),
-			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", broken, going)), nil, said{Held: 1}},
-		"without one ready machine nothing is done": {newControlPlaneSet(),
-			list(master("m-0", "a", outdated), m1, m2), []string{"m-0", "m-1", "m-2"}, said{Held: 1, Degraded: "NoReadyMachines"}},
-		"a machine of somebody else stops everything": {newControlPlaneSet(),
-			list(m0, m1, master("m-2", "c", func(m *machinev1.Machine) { m.Metadata.OwnerReferences[0].Uid = "other" })), nil, said{Held: 1, Degraded: "MachinesAlreadyOwned"}},
+		"a replacement that never joined goes when the template changes again": {
+			newControlPlaneSet(),
+			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", outdated, joining)), nil,
+			said{Delete: []string{"n-0"}, Held: 1},
+		},
+		"a replacement that joined and is outdated by now takes over all the same": {
+			newControlPlaneSet(),
+			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", outdated, fresh)), nil,
+			said{Delete: []string{"m-0"}, Held: 1},
+		},
+		"a failed replacement stops everything and is shown": {
+			newControlPlaneSet(),
+			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", broken)), nil,
+			said{Held: 1, Degraded: "FailedReplacement"},
+		},
+		"once somebody deletes it things go on": {
+			newControlPlaneSet(),
+			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", broken, going)), nil,
+			said{Held: 1},
+		},
+		"without one ready machine nothing is done": {
+			newControlPlaneSet(),
+			list(master("m-0", "a", outdated), m1, m2),
+			[]string{"m-0", "m-1", "m-2"},
+			said{Held: 1, Degraded: "NoReadyMachines"},
+		},
+		"a machine of somebody else stops everything": {
+			newControlPlaneSet(),
+			list(m0, m1, master("m-2", "c", func(m *machinev1.Machine) { m.Metadata.OwnerReferences[0].Uid = "other" })), nil,
+			said{Held: 1, Degraded: "MachinesAlreadyOwned"},
+		},
 		"more indexes than replicas stop everything": {newControlPlaneSet(), list(m0, m1, m2, master("m-3", "a")), nil, said{Held: 1, Degraded: "ExcessIndexes"}},
 		"a set without provider settings says so": {newControlPlaneSet(func(s *machinev1.ControlPlaneMachineSet) {
 			s.Spec.Template.MachinesV1Beta1MachineOpenshiftIo.Spec = nil

@@ -127,14 +127,27 @@ func TestDomainsInAProviderSpec(t *testing.T) {
 		list          []Domain
 		injected      string // the last domain into the spec
 	}{
-		"a zone beside the rest": {`{"platform":"Local","local":[{"zone":"rack-b"},{"zone":"rack-a"},{"zone":"rack-a"}]}`, `{"kind":"K","zone":"x"}`, nil,
-			[]Domain{`{"zone":"rack-a"}`, `{"zone":"rack-b"}`}, `{"kind":"K","zone":"rack-b"}`},
-		"a zone at another path": {`{"platform":"Local","local":[{"zone":"rack-a"}]}`, `{"kind":"K"}`, map[string]string{"zone": "where.rack"},
-			[]Domain{`{"zone":"rack-a"}`}, `{"kind":"K","where":{"rack":"rack-a"}}`},
-		"a nested setting keeps its neighbours": {`{"platform":"AWS","aws":[{"placement":{"availabilityZone":"z1"}}]}`, `{"placement":{"region":"r","availabilityZone":"z0"}}`, nil,
-			[]Domain{`{"placement":{"availabilityZone":"z1"}}`}, `{"placement":{"availabilityZone":"z1","region":"r"}}`},
-		"a setting that is left out comes from the template": {`{"platform":"Azure","azure":[{"zone":"1","subnet":"s1"},{"zone":"2"}]}`, `{"subnet":"s0"}`, nil,
-			[]Domain{`{"subnet":"s0","zone":"2"}`, `{"subnet":"s1","zone":"1"}`}, `{"subnet":"s1","zone":"1"}`},
+		"a zone beside the rest": {
+			`{"platform":"Local","local":[{"zone":"rack-b"},{"zone":"rack-a"},{"zone":"rack-a"}]}`, `{"kind":"K","zone":"x"}`, nil,
+			[]Domain{`{"zone":"rack-a"}`, `{"zone":"rack-b"}`},
+			`{"kind":"K","zone":"rack-b"}`,
+		},
+		"a zone at another path": {
+			`{"platform":"Local","local":[{"zone":"rack-a"}]}`, `{"kind":"K"}`,
+			map[string]string{"zone": "where.rack"},
+			[]Domain{`{"zone":"rack-a"}`},
+			`{"kind":"K","where":{"rack":"rack-a"}}`,
+		},
+		"a nested setting keeps its neighbours": {
+			`{"platform":"AWS","aws":[{"placement":{"availabilityZone":"z1"}}]}`, `{"placement":{"region":"r","availabilityZone":"z0"}}`, nil,
+			[]Domain{`{"placement":{"availabilityZone":"z1"}}`},
+			`{"placement":{"availabilityZone":"z1","region":"r"}}`,
+		},
+		"a setting that is left out comes from the template": {
+			`{"platform":"Azure","azure":[{"zone":"1","subnet":"s1"},{"zone":"2"}]}`, `{"subnet":"s0"}`, nil,
+			[]Domain{`{"subnet":"s0","zone":"2"}`, `{"subnet":"s1","zone":"1"}`},
+			`{"subnet":"s1","zone":"1"}`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tmpl := template(t, tt.domains, tt.spec)

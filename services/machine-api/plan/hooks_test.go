@@ -22,19 +22,27 @@ func TestChangesOfHooks(t *testing.T) {
 		want         []Violation
 	}{
 		"before deletion hooks may be added": {newMachine(), newMachine(withPreDrain(a, b)), nil},
-		"a name may not come twice in a list": {newMachine(), newMachine(withPreDrain(a, hook("HookA", "other"))),
-			[]Violation{{"spec.lifecycleHooks.preDrain[1].name", `Duplicate value: "HookA"`}}},
+		"a name may not come twice in a list": {
+			newMachine(), newMachine(withPreDrain(a, hook("HookA", "other"))),
+			[]Violation{{"spec.lifecycleHooks.preDrain[1].name", `Duplicate value: "HookA"`}},
+		},
 		"the same name may stand in both lists": {newMachine(), newMachine(withPreDrain(a), func(m *machinev1.Machine) {
 			ensureHooks(m).PreTerminate = []*machinev1.LifecycleHook{a}
 		}), nil},
-		"once deletion was requested none may be added": {newMachine(deleted, withPreDrain(a)), newMachine(deleted, withPreDrain(a, b)),
-			[]Violation{{"spec.lifecycleHooks.preDrain", "pre-drain hooks are immutable when machine is marked for deletion: the following hooks are new or changed: [{Name:HookB Owner:owner-b}]"}}},
-		"nor may one change its owner": {newMachine(deleted, withPreDrain(a)), newMachine(deleted, withPreDrain(hook("HookA", "thief"))),
-			[]Violation{{"spec.lifecycleHooks.preDrain", "pre-drain hooks are immutable when machine is marked for deletion: the following hooks are new or changed: [{Name:HookA Owner:thief}]"}}},
+		"once deletion was requested none may be added": {
+			newMachine(deleted, withPreDrain(a)), newMachine(deleted, withPreDrain(a, b)),
+			[]Violation{{"spec.lifecycleHooks.preDrain", "pre-drain hooks are immutable when machine is marked for deletion: the following hooks are new or changed: [{Name:HookB Owner:owner-b}]"}},
+		},
+		"nor may one change its owner": {
+			newMachine(deleted, withPreDrain(a)), newMachine(deleted, withPreDrain(hook("HookA", "thief"))),
+			[]Violation{{"spec.lifecycleHooks.preDrain", "pre-drain hooks are immutable when machine is marked for deletion: the following hooks are new or changed: [{Name:HookA Owner:thief}]"}},
+		},
 		"they may be removed":    {newMachine(deleted, withPreDrain(a, b)), newMachine(deleted, withPreDrain(b)), nil},
 		"they may change places": {newMachine(deleted, withPreDrain(a, b)), newMachine(deleted, withPreDrain(b, a)), nil},
-		"one may not move its point": {newMachine(deleted, withPreDrain(hook("BackupFileSystem", "my-backup-controller"))), newMachine(deleted, preTerminate),
-			[]Violation{{"spec.lifecycleHooks.preTerminate", "pre-terminate hooks are immutable when machine is marked for deletion: the following hooks are new or changed: [{Name:BackupFileSystem Owner:my-backup-controller}]"}}},
+		"one may not move its point": {
+			newMachine(deleted, withPreDrain(hook("BackupFileSystem", "my-backup-controller"))), newMachine(deleted, preTerminate),
+			[]Violation{{"spec.lifecycleHooks.preTerminate", "pre-terminate hooks are immutable when machine is marked for deletion: the following hooks are new or changed: [{Name:BackupFileSystem Owner:my-backup-controller}]"}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tt.want, HookChange(tt.old, tt.changed)); diff != "" {

@@ -71,8 +71,10 @@ func drained(m *machinev1.Machine) {
 }
 
 func instance() *providerv1.Instance {
-	return &providerv1.Instance{ProviderId: "local://c/m", MachineName: "m", MachineUid: "uid-m", State: "Running", InstanceType: "small", Region: "local", Zone: "a",
-		Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: "127.0.0.10"}}}
+	return &providerv1.Instance{
+		ProviderId: "local://c/m", MachineName: "m", MachineUid: "uid-m", State: "Running", InstanceType: "small", Region: "local", Zone: "a",
+		Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: "127.0.0.10"}},
+	}
 }
 
 func newNode(name string, ready string, since time.Time) *nodev1.Node {
@@ -231,14 +233,16 @@ func TestConditionsOfAMachine(t *testing.T) {
 		message        string
 	}{
 		"hooks show on a machine that lives on": {
-			MachineView{Machine: newMachine(running, preDrain), Instance: instance(), Node: readyNode(), NodesSeen: true}, Drainable,
+			MachineView{Machine: newMachine(running, preDrain), Instance: instance(), Node: readyNode(), NodesSeen: true},
+			Drainable,
 			"False", "HookPresent", "Drain operation currently blocked by: [{Name:EtcdQuorumOperator Owner:clusteroperator/etcd}]",
 		},
 		"no hooks, no obstacle": {
 			MachineView{Machine: newMachine(running), Instance: instance(), Node: readyNode(), NodesSeen: true}, Terminable, "True", "", "",
 		},
 		"a failed drain is written down": {
-			MachineView{Machine: newMachine(running, deleted), Instance: instance(), Node: readyNode(), NodesSeen: true, Drain: newDrain("Failed", "budget web")}, Drained,
+			MachineView{Machine: newMachine(running, deleted), Instance: instance(), Node: readyNode(), NodesSeen: true, Drain: newDrain("Failed", "budget web")},
+			Drained,
 			"False", "DrainError", "could not drain machine: budget web",
 		},
 		"a skipped drain is written down": {

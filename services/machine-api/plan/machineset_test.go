@@ -78,10 +78,16 @@ func TestScale(t *testing.T) {
 		"the whole difference is made at once":        {newSet(3), []*machinev1.Machine{a}, want{create: 2}},
 		"nothing to do":                               {newSet(2), []*machinev1.Machine{a, b}, want{}},
 		"a machine that is being deleted is replaced": {newSet(2), []*machinev1.Machine{a, worker("b", 0, deleted)}, want{create: 1}},
-		"a machine that matches and is free is adopted": {newSet(2), []*machinev1.Machine{a, worker("b", 0, unowned)},
-			want{adopt: []string{"b"}}},
-		"a machine of somebody else does not count": {newSet(2), []*machinev1.Machine{a, worker("b", 0, func(m *machinev1.Machine) { m.Metadata.OwnerReferences[0].Uid = "other" })},
-			want{create: 1}},
+		"a machine that matches and is free is adopted": {
+			newSet(2),
+			[]*machinev1.Machine{a, worker("b", 0, unowned)},
+			want{adopt: []string{"b"}},
+		},
+		"a machine of somebody else does not count": {
+			newSet(2),
+			[]*machinev1.Machine{a, worker("b", 0, func(m *machinev1.Machine) { m.Metadata.OwnerReferences[0].Uid = "other" })},
+			want{create: 1},
+		},
 		"an annotation alone deletes nothing":           {newSet(3), []*machinev1.Machine{a, worker("b", 0, annotated), c}, want{}},
 		"when the set shrinks the annotated goes first": {newSet(2), []*machinev1.Machine{a, worker("b", 0, annotated), worker("c", 0, errored)}, want{delete: []string{"b"}}},
 		"then the failed one":                           {newSet(2), []*machinev1.Machine{a, worker("b", 0, withoutRef), worker("c", 0, errored)}, want{delete: []string{"c"}}},
@@ -90,8 +96,11 @@ func TestScale(t *testing.T) {
 		"the oldest go first where that is wanted":      {newSet(1, policy("Oldest")), []*machinev1.Machine{a, b, c}, want{delete: []string{"a", "b"}}},
 		"a set without a selector does nothing":         {newSet(3, func(s *machinev1.MachineSet) { s.Spec.Selector = nil }), []*machinev1.Machine{a}, want{}},
 		"a set without provider settings makes nothing": {newSet(3, func(s *machinev1.MachineSet) { s.Spec.Template.Spec = nil }), []*machinev1.Machine{a}, want{}},
-		"a set that is being deleted does nothing": {newSet(3, func(s *machinev1.MachineSet) { s.Metadata.DeletionTimestamp = seconds(noon()) }),
-			[]*machinev1.Machine{a}, want{}},
+		"a set that is being deleted does nothing": {
+			newSet(3, func(s *machinev1.MachineSet) { s.Metadata.DeletionTimestamp = seconds(noon()) }),
+			[]*machinev1.Machine{a},
+			want{},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := Scale(SetView{Now: noon(), Set: tt.set, Machines: tt.machines, Nodes: nodesOf(a, b, c)})

@@ -192,8 +192,10 @@ func (c *cloud) GetProviderInfo(context.Context, *providerv1.GetProviderInfoRequ
 func (c *cloud) CreateInstance(ctx context.Context, r *providerv1.CreateInstanceRequest) (*providerv1.Instance, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	i := &providerv1.Instance{ProviderId: "test://" + r.GetMachine().GetName(), MachineName: r.GetMachine().GetName(), MachineUid: r.GetRequestToken(), State: "Running",
-		Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: "127.0.0.77"}}}
+	i := &providerv1.Instance{
+		ProviderId: "test://" + r.GetMachine().GetName(), MachineName: r.GetMachine().GetName(), MachineUid: r.GetRequestToken(), State: "Running",
+		Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: "127.0.0.77"}},
+	}
 	c.instances[r.GetRequestToken()] = i
 	c.move()
 	_, err := c.nodes.Create(ctx, &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: i.MachineName}, Spec: &nodev1.NodeSpec{ProviderId: i.ProviderId}})

@@ -29,11 +29,13 @@ func TestMember(t *testing.T) {
 		{"once there is data other first members do not restart the process", MemberView{Record: &kept, HasData: true, Order: later}, MemberPlan{Run: &kept}},
 		{"before there is data other first members count", MemberView{Record: &first, Order: later}, MemberPlan{Write: &later2, Run: &later2}},
 		{
-			"data of another member is not started", MemberView{Record: &kept, HasData: true, Order: Order{Command: Start, Name: "m-9", ClusterToken: "t"}},
+			"data of another member is not started",
+			MemberView{Record: &kept, HasData: true, Order: Order{Command: Start, Name: "m-9", ClusterToken: "t"}},
 			MemberPlan{Refuse: "there is data of member m-0, cluster t"},
 		},
 		{
-			"data of another cluster is not started", MemberView{Record: &kept, HasData: true, Order: Order{Command: Start, Name: "m-0", ClusterToken: "u"}},
+			"data of another cluster is not started",
+			MemberView{Record: &kept, HasData: true, Order: Order{Command: Start, Name: "m-0", ClusterToken: "u"}},
 			MemberPlan{Refuse: "there is data of member m-0, cluster t"},
 		},
 		{"a stopped member stays stopped", MemberView{Record: state(Stopped), HasData: true}, MemberPlan{}},
@@ -49,11 +51,13 @@ func TestMember(t *testing.T) {
 		{"an order that is not known is refused", MemberView{Order: Order{Command: "Dance"}}, MemberPlan{Refuse: "unknown command Dance"}},
 		{"that there is data is written down", MemberView{Record: &first, HasData: true}, MemberPlan{Write: &kept, Run: &kept}},
 		{
-			"a member whose data is lost is not started empty by the disk", MemberView{Record: &kept},
+			"a member whose data is lost is not started empty by the disk",
+			MemberView{Record: &kept},
 			MemberPlan{Refuse: "the data of member m-0 is lost; it can join again only as a new member"},
 		},
 		{
-			"a member whose data is lost is not started empty by an order", MemberView{Record: &kept, Order: later},
+			"a member whose data is lost is not started empty by an order",
+			MemberView{Record: &kept, Order: later},
 			MemberPlan{Refuse: "the data of member m-0 is lost; it can join again only as a new member"},
 		},
 		{"what is left of a member whose data is lost can be wiped", MemberView{Record: &kept, Order: Order{Command: Wipe}}, MemberPlan{Write: state(Wiping), Halt: true, Erase: true}},
@@ -73,8 +77,11 @@ func TestMemberIsNeverStartedFromNothing(t *testing.T) {
 		var disk *Record
 		data, running := false, false
 		orders := rapid.SampledFrom([]Order{
-			{}, {Command: Stop}, {Command: Wipe},
-			{Command: Start, Name: "m", InitialCluster: "a", ClusterToken: "t"}, {Command: Start, Name: "m", InitialCluster: "b", ClusterToken: "u"},
+			{},
+			{Command: Stop},
+			{Command: Wipe},
+			{Command: Start, Name: "m", InitialCluster: "a", ClusterToken: "t"},
+			{Command: Start, Name: "m", InitialCluster: "b", ClusterToken: "u"},
 		})
 		for range rapid.IntRange(1, 20).Draw(t, "steps") {
 			p := Member(MemberView{

@@ -63,6 +63,7 @@ func (e *env) get(ctx context.Context, args []string, f getFlags) error {
 	if err != nil {
 		return err
 	}
+	form.headless = f.noHeaders
 	groups, err := parseGroups(args)
 	if err != nil {
 		return err
@@ -234,6 +235,14 @@ func (w *watchPrinter) print(list ...target) error {
 		for _, t := range list {
 			rows = append(rows, w.options.Row(w.kind.ResourceType, t.object))
 		}
+		return w.table.Print(rows...)
+	}
+	if w.form.word == formatColumns {
+		rows, err := w.form.columnRows(list)
+		if err != nil {
+			return err
+		}
+		w.form.headless = true
 		return w.table.Print(rows...)
 	}
 	for _, t := range list {

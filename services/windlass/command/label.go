@@ -25,10 +25,16 @@ type marks struct {
 	of    func(target) map[string]string
 }
 
-var (
-	labels = marks{"labels", "label", "labeled", "unlabeled", "not labeled", func(t target) map[string]string { return t.object.GetMetadata().GetLabels() }}
-	notes  = marks{"annotations", "annotation", "annotated", "annotated", "not annotated", func(t target) map[string]string { return t.object.GetMetadata().GetAnnotations() }}
-)
+func labelMarks() marks {
+	return marks{"labels", "label", "labeled", "unlabeled", "not labeled", func(t target) map[string]string { return t.object.GetMetadata().GetLabels() }}
+}
+
+func annotationMarks() marks {
+	return marks{
+		"annotations", "annotation", "annotated", "annotated", "not annotated",
+		func(t target) map[string]string { return t.object.GetMetadata().GetAnnotations() },
+	}
+}
 
 type markFlags struct {
 	selection
@@ -38,13 +44,13 @@ type markFlags struct {
 }
 
 func newLabel(e *env) *cobra.Command {
-	return newMark(e, labels, "label", "Set or remove labels of objects", `  windlass label machines a team=web
+	return newMark(e, labelMarks(), "label", "Set or remove labels of objects", `  windlass label machines a team=web
   windlass label machine/a team-
   windlass label machines --all --overwrite team=web`)
 }
 
 func newAnnotate(e *env) *cobra.Command {
-	return newMark(e, notes, "annotate", "Set or remove annotations of objects", `  windlass annotate machine a machine.openshift.io/delete-machine=true
+	return newMark(e, annotationMarks(), "annotate", "Set or remove annotations of objects", `  windlass annotate machine a machine.openshift.io/delete-machine=true
   windlass annotate machine a machine.openshift.io/delete-machine-`)
 }
 

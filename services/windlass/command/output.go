@@ -19,7 +19,10 @@ import (
 )
 
 // format is a parsed value of the flag -o: a word, and for some words what follows "=".
-type format struct{ word, argument string }
+type format struct {
+	word, argument string
+	headless       bool // custom columns without their headings
+}
 
 // Words of the flag -o.
 const (
@@ -38,7 +41,7 @@ func parseFormat(s string, allowed ...string) (format, error) {
 	needs := word == formatJSONPath || word == formatColumns
 	for _, a := range allowed {
 		if a == word && has == needs {
-			return format{word, argument}, nil
+			return format{word: word, argument: argument}, nil
 		}
 		if a == word && needs {
 			return format{}, fmt.Errorf("-o %s needs an argument: -o %s=…", word, word)
@@ -204,31 +207,43 @@ func parseColumns(s string) ([]column, error) {
 }
 
 func (f format) customColumns(w io.Writer, objects []target) error {
-	columns, err := parseColumns(f.argument)
+	rows, err := f.columnRows(objects)
 	if err != nil {
 		return err
+	}
+	return table.New(w).Print(rows...)
+}
+
+// columnRows returns the cells of the columns that the user asks for, below their headings.
+func (f format) columnRows(objects []target) ([][]string, error) {
+	columns, err := parseColumns(f.argument)
+	if err != nil {
+		return nil, err
 	}
 	var head []string
 	for _, c := range columns {
 		head = append(head, c.head)
 	}
-	rows := [][]string{head}
+	var rows [][]string
+	if !f.headless {
+		rows = append(rows, head)
+	}
 	for _, t := range objects {
 		v, err := plain(t.object)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		var row []string
 		for _, c := range columns {
 			text, err := c.cell(v)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			row = append(row, text)
 		}
 		rows = append(rows, row)
 	}
-	return table.New(w).Print(rows...)
+	return rows, nil
 }
 
 func (c column) cell(v any) (string, error) {

@@ -36,15 +36,31 @@ func TestObjectsAreShownAsKubectlShowsThem(t *testing.T) {
 	}{
 		{"a machine without a status", table.Options{}, &machinev1.Machine{Metadata: meta("a")}, "NAME,PHASE,TYPE,REGION,ZONE,AGE|a,,,,,90m"},
 		{"a set with a zero", table.Options{}, &machinev1.MachineSet{Metadata: meta("a"), Spec: &machinev1.MachineSetSpec{Replicas: proto.Int32(0)}}, "NAME,DESIRED,CURRENT,READY,AVAILABLE,AGE|a,0,,,,90m"},
-		{"namespace and kind", table.Options{Namespace: true, Qualified: true}, &machinev1.MachineSet{Metadata: meta("a")},
-			"NAMESPACE,NAME,DESIRED,CURRENT,READY,AVAILABLE,AGE|ns,machineset.machine.openshift.io/a,,,,,90m"},
-		{"labels", table.Options{Labels: true, LabelKeys: []string{"example.com/rack"}}, &machinev1.Infrastructure{Metadata: &metav1.ObjectMeta{Name: "a", Labels: map[string]string{"example.com/rack": "7", "b": ""}}},
-			"NAME,NAME-IN-PROVIDER,PLATFORM,AGE,RACK,LABELS|a,,,<unknown>,7,b= example.com/rack=7"},
+		{
+			"namespace and kind",
+			table.Options{Namespace: true, Qualified: true},
+			&machinev1.MachineSet{Metadata: meta("a")},
+			"NAMESPACE,NAME,DESIRED,CURRENT,READY,AVAILABLE,AGE|ns,machineset.machine.openshift.io/a,,,,,90m",
+		},
+		{
+			"labels",
+			table.Options{Labels: true, LabelKeys: []string{"example.com/rack"}},
+			&machinev1.Infrastructure{Metadata: &metav1.ObjectMeta{Name: "a", Labels: map[string]string{"example.com/rack": "7", "b": ""}}},
+			"NAME,NAME-IN-PROVIDER,PLATFORM,AGE,RACK,LABELS|a,,,<unknown>,7,b= example.com/rack=7",
+		},
 		{"a node that is ready", table.Options{}, &nodev1.Node{Metadata: meta("a"), Status: ready("True")}, "NAME,STATUS,ROLES,AGE,VERSION|a,Ready,<none>,90m,"},
-		{"a cordoned node of which nothing is heard", table.Options{}, &nodev1.Node{Metadata: meta("a"), Status: ready("Unknown"), Spec: &nodev1.NodeSpec{Unschedulable: proto.Bool(true)}},
-			"NAME,STATUS,ROLES,AGE,VERSION|a,NotReady SchedulingDisabled,<none>,90m,"},
-		{"an event has no name", table.Options{}, &eventv1.Event{Metadata: meta("a"), LastTimestamp: before(5 * time.Second), Type: "Normal", Reason: "R", InvolvedObject: &metav1.ObjectReference{Kind: "Machine", Name: "m"}, Message: "x"},
-			"LAST SEEN,TYPE,REASON,OBJECT,MESSAGE|5s,Normal,R,machine/m,x"},
+		{
+			"a cordoned node of which nothing is heard",
+			table.Options{},
+			&nodev1.Node{Metadata: meta("a"), Status: ready("Unknown"), Spec: &nodev1.NodeSpec{Unschedulable: proto.Bool(true)}},
+			"NAME,STATUS,ROLES,AGE,VERSION|a,NotReady SchedulingDisabled,<none>,90m,",
+		},
+		{
+			"an event has no name",
+			table.Options{},
+			&eventv1.Event{Metadata: meta("a"), LastTimestamp: before(5 * time.Second), Type: "Normal", Reason: "R", InvolvedObject: &metav1.ObjectReference{Kind: "Machine", Name: "m"}, Message: "x"},
+			"LAST SEEN,TYPE,REASON,OBJECT,MESSAGE|5s,Normal,R,machine/m,x",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.options.Now = func() time.Time { return now }
