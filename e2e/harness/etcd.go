@@ -17,7 +17,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 )
 
-// Members looks at etcd past Windlass, each member by itself. It is not safe for concurrent use, but for the calls to different members.
+// Members looks at etcd past Windlass, each member by itself. Its methods may be called concurrently.
 type Members struct {
 	tls *tls.Config
 
@@ -87,21 +87,37 @@ func (m *Members) Forget(list []*etcdserverpb.Member) {
 	}
 }
 
-// List returns the members as a majority knows them, asked at any of the URLs.
+// List returns the members as a majority knows them: the first answer of those at the URLs. Some of them may be gone.
 func (m *Members) List(ctx context.Context, urls []string) ([]*etcdserverpb.Member, error) {
-	var errs []error
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	type answer struct {
+		list []*etcdserverpb.Member
+		err  error
+	}
+	answers := make(chan answer, len(urls))
 	for _, u := range urls {
-		c, err := m.Only(u)
-		if err != nil {
-			return nil, err
+		go func() {
+			c, err := m.Only(u)
+			if err != nil {
+				answers <- answer{nil, err}
+				return
+			}
+			got, err := c.MemberList(ctx) // linearizable
+			if err != nil {
+				answers <- answer{nil, fmt.Errorf("%s: %w", u, err)}
+				return
+			}
+			answers <- answer{got.Members, nil}
+		}()
+	}
+	errs := []error{errors.New("no member answers")}
+	for range urls {
+		a := <-answers
+		if a.err == nil {
+			return a.list, nil
 		}
-		limited, cancel := context.WithTimeout(ctx, time.Second)
-		list, err := c.MemberList(limited) // linearizable
-		cancel()
-		if err == nil {
-			return list.Members, nil
-		}
-		errs = append(errs, fmt.Errorf("%s: %w", u, err))
+		errs = append(errs, a.err)
 	}
 	return nil, errors.Join(errs...)
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // lookEvery is short beside everything that is waited for.
-const lookEvery = 50 * time.Millisecond
+const lookEvery = 20 * time.Millisecond
 
 // Wait looks until look says that it is done. What it saw last is told when the time is over. An error of look is what it saw: a cluster
 // under faults does not always answer.

@@ -69,14 +69,6 @@ func (ws *writers) slowest() time.Duration {
 	return d
 }
 
-func (ws *writers) repeated() int {
-	n := 0
-	for _, w := range ws.list {
-		n += w.repeated
-	}
-	return n
-}
-
 // nothingLost says that everything acknowledged is there, as it was acknowledged.
 func (t *tour) nothingLost(ctx context.Context, ws *writers) (fact, error) {
 	sets, err := t.cluster.listSets(ctx, tourLabel+"="+t.run)

@@ -119,7 +119,7 @@ func readStat(pid int) (stat, error) {
 
 // parseStat counts fields from the last parenthesis: the command before it may contain anything.
 func parseStat(line string) (stat, error) {
-	const state, session, startTime = 3 - 3, 6 - 3, 22 - 3 // numbers of proc(5), less the three up to the parenthesis
+	const state, session, startTime = 0, 3, 19 // the numbers of proc(5) less three: pid, command and the count from one
 	fields := strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
 	if len(fields) <= startTime {
 		return stat{}, fmt.Errorf("stat of a process: %d fields", len(fields)+2)

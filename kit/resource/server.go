@@ -105,8 +105,6 @@ func (r request) flag(name protoreflect.Name) bool {
 
 func (r request) options() WriteOptions { return WriteOptions{DryRun: r.text("dry_run") == "All"} }
 
-func (r request) key() Key { return Key{Namespace: r.text("namespace"), Name: r.text("name")} }
-
 // object returns the message of the kind that a request carries.
 func object[T Object](r request) (T, protoreflect.Name, error) {
 	var zero T

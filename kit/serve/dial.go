@@ -2,7 +2,6 @@ package serve
 
 import (
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 
@@ -37,7 +36,7 @@ func (p *Process) Dial(peer string) (*grpc.ClientConn, error) {
 		return nil, fmt.Errorf("dial %q: %w", peer, err)
 	}
 	p.onClose(func() error {
-		if err := conn.Close(); err != nil && !errors.Is(err, grpc.ErrClientConnClosing) && status.Code(err) != codes.Canceled {
+		if err := conn.Close(); err != nil && status.Code(err) != codes.Canceled {
 			return err
 		}
 		return nil

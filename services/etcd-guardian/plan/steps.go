@@ -174,21 +174,22 @@ func (d *decision) silent() bool {
 
 // promote: a learner votes as soon as it has caught up. Nothing else happens before.
 func (d *decision) promote() bool {
-	for _, m := range d.learners {
-		machine, _ := d.MachineOfMember(m)
-		switch {
-		case !m.Healthy || len(m.ClientURLs) == 0:
-			return d.wait("%s to start", nameOf(m))
-		case !d.caughtUp(m):
-			return d.wait("%s to catch up (%d of %d log entries)", nameOf(m), m.Applied, d.leaderApplied())
-		case d.MachinesKnown && !machine.Hooked:
-			return d.wait("the hook on machine %s", machine.Name)
-		case d.healthyVoters(0)+1 < Majority(len(d.voters)+1):
-			return d.wait("more voters to answer")
-		}
-		return d.do(Action{Kind: Promote, Member: m, Machine: machine, Reason: fmt.Sprintf("%s has caught up (%d of %d log entries)", nameOf(m), m.Applied, d.leaderApplied())})
+	if len(d.learners) == 0 {
+		return false
 	}
-	return false
+	m := d.learners[0] // etcd allows one at a time
+	machine, _ := d.MachineOfMember(m)
+	switch {
+	case !m.Healthy || len(m.ClientURLs) == 0:
+		return d.wait("%s to start", nameOf(m))
+	case !d.caughtUp(m):
+		return d.wait("%s to catch up (%d of %d log entries)", nameOf(m), m.Applied, d.leaderApplied())
+	case d.MachinesKnown && !machine.Hooked:
+		return d.wait("the hook on machine %s", machine.Name)
+	case d.healthyVoters(0)+1 < Majority(len(d.voters)+1):
+		return d.wait("more voters to answer")
+	}
+	return d.do(Action{Kind: Promote, Member: m, Machine: machine, Reason: fmt.Sprintf("%s has caught up (%d of %d log entries)", nameOf(m), m.Applied, d.leaderApplied())})
 }
 
 // caughtUp asks for more than etcd does: etcd promotes a learner that is still loading its snapshot, and then every

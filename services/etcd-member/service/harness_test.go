@@ -13,14 +13,12 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"math/big"
 	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -299,14 +297,4 @@ func atLeast(ctx context.Context, err error) <-chan struct{} {
 	}
 	context.AfterFunc(moment, cancel)
 	return moment.Done()
-}
-
-func (m *member) logged(t *testing.T, text string) {
-	t.Helper()
-	eventually(t, m.name+" logs "+text, func(context.Context) error {
-		if !strings.Contains(m.log(), text) {
-			return io.EOF
-		}
-		return nil
-	})
 }

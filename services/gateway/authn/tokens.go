@@ -127,7 +127,7 @@ func parseToken(line string) (sum [sha256.Size]byte, o owner, err error) {
 		return sum, o, errors.New("sha256 must be 64 hexadecimal digits")
 	}
 	if entry.User == "" || strings.HasPrefix(entry.User, "system:") {
-		return sum, o, fmt.Errorf("user %q must be a name that does not begin with system:", entry.User)
+		return sum, o, fmt.Errorf("user %q must be a name without the prefix %q", entry.User, "system:")
 	}
 	for _, g := range entry.Groups {
 		if strings.HasPrefix(g, "system:") && g != identity.GroupMasters {

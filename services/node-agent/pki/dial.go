@@ -59,7 +59,7 @@ func dial(endpoints []string, settings func(host string) (*tls.Config, error)) (
 			MinConnectTimeout: 5 * time.Second,
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
-		// An agent says little: small buffers, one pool of them.
-		grpc.WithSharedWriteBuffer(true), grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10),
+		// An agent says little: small buffers.
+		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10),
 		grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10))
 }

@@ -66,8 +66,14 @@ func verbsOf(k client.Kind) []string {
 		verb   string
 		method resource.Method
 	}{
-		{"apply", resource.Apply}, {"create", resource.Create}, {"delete", resource.Delete}, {"get", resource.Get}, {"list", resource.List},
-		{"patch", resource.Patch}, {"update", resource.Update}, {"watch", resource.Watch},
+		{"apply", resource.Apply},
+		{"create", resource.Create},
+		{"delete", resource.Delete},
+		{"get", resource.Get},
+		{"list", resource.List},
+		{"patch", resource.Patch},
+		{"update", resource.Update},
+		{"watch", resource.Watch},
 	} {
 		if _, ok := k.Methods[v.method]; ok {
 			out = append(out, v.verb)

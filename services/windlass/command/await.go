@@ -144,8 +144,22 @@ func machineWaits(ctx context.Context, c *client.Client, m *machinev1.Machine) s
 	p, err := machinev1.NewMachineServiceClient(c.Conn()).PlanMachine(ctx, &machinev1.PlanMachineRequest{
 		Namespace: m.GetMetadata().GetNamespace(), Name: m.GetMetadata().GetName(),
 	})
-	if err != nil {
+	if err != nil || p.GetWaitsFor() == "" {
 		return ""
 	}
-	return p.GetWaitsFor()
+	return withProgress(ctx, c, m, p.GetWaitsFor())
+}
+
+// withProgress adds to what a machine waits for what the owners of its hooks say about their work.
+func withProgress(ctx context.Context, c *client.Client, m *machinev1.Machine, waits string) string {
+	tasks, err := tasksOf(ctx, c, m)
+	if err != nil {
+		return waits
+	}
+	for _, t := range tasks {
+		if said := t.GetStatus().GetMessage(); said != "" && strings.Contains(waits, t.GetSpec().GetHookName()) {
+			waits += fmt.Sprintf(" (%s: %s)", t.GetSpec().GetHookName(), said)
+		}
+	}
+	return waits
 }

@@ -56,7 +56,7 @@ func (d *describer) waitsFor(m machine) string {
 		return "<" + shortError(err) + ">"
 	}
 	if w := p.GetWaitsFor(); w != "" {
-		return w
+		return withProgress(d.ctx, d.client, m, w)
 	}
 	if a := p.GetActions(); len(a) > 0 {
 		return "nothing: " + a[0].GetAction() + " comes next"

@@ -70,7 +70,7 @@ func (e *env) edit(ctx context.Context, c *client.Client, t target, w *writeFlag
 			fmt.Fprintln(e.err, "Edit cancelled, no changes made.")
 			return nil
 		case wrong != "" && bytes.Equal(edited, text):
-			return e.keepEdited(edited, errors.New("Edit cancelled, no valid changes were saved."))
+			return e.keepEdited(edited, errors.New("edit cancelled, no valid changes were saved"))
 		}
 		after, err := e.saveEdited(ctx, c, t, edited, w)
 		if err == nil && after == nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/windlass-dev/windlass/kit/manifest"
+	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
@@ -172,7 +173,7 @@ func (e *env) markOne(ctx context.Context, c *client.Client, m marks, t target, 
 	if err != nil {
 		return err
 	}
-	after := t.object
+	var after resource.Object
 	if f.client() {
 		after, err = patchHere(t, manifest.MergePatch, body)
 	} else {

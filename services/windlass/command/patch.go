@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/windlass-dev/windlass/kit/manifest"
+	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
@@ -90,7 +91,7 @@ func (e *env) patch(ctx context.Context, args []string, f patchFlags) error {
 		var failed failures
 		failed.add(err)
 		for _, t := range list {
-			after := t.object
+			var after resource.Object
 			if !f.client() {
 				if after, err = c.PatchPart(ctx, t.kind, t.namespace(), t.name(), f.subresource, media, body, f.server()); err != nil {
 					failed.add(err)

@@ -101,7 +101,7 @@ func hooksAt(h *machinev1.LifecycleHooks, s string) (*[]*machinev1.LifecycleHook
 	case strings.EqualFold(point, "preTerminate"):
 		return &h.PreTerminate, rest, nil
 	}
-	return nil, "", fmt.Errorf("hook %q: must begin with preDrain: or preTerminate:", s)
+	return nil, "", fmt.Errorf("hook %q: must be preDrain:NAME or preTerminate:NAME", s)
 }
 
 func addHook(h *machinev1.LifecycleHooks, s string) error {

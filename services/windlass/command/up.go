@@ -107,8 +107,12 @@ func (e *env) bringUp(ctx context.Context, c *cluster.Cluster, s *steps) error {
 		name string
 		do   func(context.Context, *observer, *steps) (string, error)
 	}{
-		{"etcd", etcdAnswers}, {"services", servicesReady}, {"documents", func(ctx context.Context, o *observer, s *steps) (string, error) { return e.seed(ctx, c, o, s) }},
-		{"machines", machinesRun}, {"quorum", quorumStands}, {"nodes", nodesReady},
+		{"etcd", etcdAnswers},
+		{"services", servicesReady},
+		{"documents", func(ctx context.Context, o *observer, s *steps) (string, error) { return e.seed(ctx, c, o, s) }},
+		{"machines", machinesRun},
+		{"quorum", quorumStands},
+		{"nodes", nodesReady},
 	} {
 		s.begin(step.name)
 		outcome, err := step.do(ctx, o, s)
