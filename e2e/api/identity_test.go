@@ -61,11 +61,25 @@ func TestNobodyGetsInWithoutCredentials(t *testing.T) {
 	if err != nil || cli.Code != 1 {
 		t.Errorf("command line: %d %v\n%s", cli.Code, err, cli.Stderr)
 	}
-	for _, method := range []string{"/windlass.machine.v1.MachineService/ListMachines"} {
-		audited(t, c, began, "a call without credentials", func(r identity.Record) bool {
-			return r.Method == method && r.User == "" && r.Code == codes.Unauthenticated.String()
-		})
+	audited(t, c, began, "a call without credentials", func(r identity.Record) bool {
+		return r.Method == "/windlass.machine.v1.MachineService/ListMachines" && r.User == "" && r.Code == codes.Unauthenticated.String()
+	})
+}
+
+func TestNobodyGetsInWithAWrongToken(t *testing.T) {
+	c := shared.Cluster(t)
+	began := time.Now().Add(-time.Millisecond)
+	const made = "Bearer made-up-by-somebody"
+	resp, err := c.Nobody().REST(t.Context(), http.MethodGet, "/v1/machines", "", nil, "Authorization", made)
+	if err != nil || resp.Code != http.StatusUnauthorized || ofResponse(t, resp).Code != codes.Unauthenticated {
+		t.Errorf("REST: %d %s %v", resp.Code, resp.Body, err)
 	}
+	if got := ofError(listMachines(metadata.AppendToOutgoingContext(t.Context(), "authorization", made), c.Nobody())); got.Code != codes.Unauthenticated {
+		t.Errorf("gRPC: %s", got)
+	}
+	audited(t, c, began, "a wrong token", func(r identity.Record) bool {
+		return r.Service == "gateway" && r.Code == codes.Unauthenticated.String() && strings.Contains(r.Reason, "token")
+	})
 }
 
 func TestNobodyGetsInWithACertificateOfAnotherAuthority(t *testing.T) {

@@ -30,6 +30,9 @@ func TestFaultsAPauseOfTheWholeCluster(t *testing.T) {
 	c := shared.Cluster(t)
 	c.Settle(patience)
 	before := objects(t, c)
+	if len(told(t, c, time.Time{})) == 0 {
+		t.Error("nothing is told of how the cluster was made, so silence later would mean nothing")
+	}
 	began := time.Now()
 	if err := c.PauseAll(); err != nil {
 		t.Fatal(err)
@@ -65,7 +68,7 @@ func told(t *testing.T, c *harness.Cluster, since time.Time) []string {
 	}
 	for _, e := range list {
 		text := fmt.Sprintf("%s %s/%s: %s", e.GetReason(), e.GetInvolvedObject().GetKind(), e.GetInvolvedObject().GetName(), e.GetMessage())
-		for _, word := range []string{"Drain", "Delet", "Cordon", "NotReady", "Created", "Replac", "MemberRemoved", "MemberAdded"} {
+		for _, word := range []string{"Drain", "Delete", "Schedulable", "NotReady", "Create", "Member"} {
 			if strings.Contains(e.GetReason(), word) && e.GetLastTimestamp().AsTime().After(since) {
 				out = append(out, text)
 			}
@@ -179,6 +182,10 @@ func TestFaultsTheHostReboots(t *testing.T) {
 	c := shared.Cluster(t)
 	c.Settle(patience)
 	before := withoutReady(objects(t, c))
+	was, err := c.Quorum(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	writers := c.Write()
 	c.Wait(patience, "some writes", func(context.Context) (bool, string, error) {
 		return writers.Acknowledged() > 100, fmt.Sprint(writers.Acknowledged()), nil
@@ -191,7 +198,33 @@ func TestFaultsTheHostReboots(t *testing.T) {
 	t.Logf("up again after %s", time.Since(began).Round(10*time.Millisecond))
 	c.Settle(patience)
 	same(t, c, before)
+	if is, err := c.Quorum(t.Context()); err != nil || is.GetClusterId() != was.GetClusterId() {
+		t.Errorf("etcd's cluster was %s and is %s (%v)", was.GetClusterId(), is.GetClusterId(), err)
+	}
 	writers.Check()
+}
+
+func TestFaultsTheHostRebootsDuringAReplacement(t *testing.T) {
+	for _, at := range []step{learning, left} {
+		t.Run("at "+at.String(), func(t *testing.T) {
+			c := shared.Cluster(t)
+			c.Settle(patience)
+			writers := c.Write()
+			r := follow(t, c, victim(t, c, 0))
+			c.DeleteMachine(r.old)
+			r.run(t, func(s step) {
+				if s != at {
+					return
+				}
+				if err := c.KillAll(); err != nil {
+					t.Fatal(err)
+				}
+				c.Up()
+			})
+			c.Settle(patience)
+			writers.Check()
+		})
+	}
 }
 
 // same fails the test unless the same objects are there, with their uids.

@@ -50,6 +50,7 @@ type site struct {
 	callers map[string]*Caller
 	stopped map[string]time.Time // members that a test killed or paused, and when
 	closers []io.Closer
+	broken  string // the test after which it did not become whole again
 }
 
 // Up starts a cluster of the test's own with `windlass up` and the given flags, and removes it when the test ends. One cluster of the
@@ -142,7 +143,16 @@ func (s *Shared) Cluster(t testing.TB) *Cluster {
 			s.site.lock = lock
 		}
 	})
+	if s.site != nil && s.site.brokenBy() != "" {
+		t.Fatalf("the shared cluster is not whole since %s", s.site.brokenBy())
+	}
 	return view(t, s.site, s.out, s.err)
+}
+
+func (s *site) brokenBy() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.broken
 }
 
 // lockHost waits until no other test process has a cluster.

@@ -71,13 +71,20 @@ func (c *Cluster) DeleteMachine(name string) {
 }
 
 // Settle waits until the cluster is whole: as many machines as wanted, all Running and none being deleted, their nodes Ready and schedulable,
-// a healthy voter on each control-plane machine, and nobody who holds the disruption permit.
+// a healthy voter on each control-plane machine, and nobody who holds the disruption permit. A shared cluster that does not become whole is given
+// up: the tests after this one fail at once.
 func (c *Cluster) Settle(patience time.Duration) {
 	c.t.Helper()
-	c.Wait(patience, "a whole cluster", func(ctx context.Context) (bool, string, error) {
+	saw, ok := await(context.Background(), patience, func(ctx context.Context) (bool, string, error) {
 		missing, err := c.missing(ctx)
 		return err == nil && len(missing) == 0, strings.Join(missing, "; "), err
 	})
+	if !ok {
+		c.mu.Lock()
+		c.broken = c.t.Name()
+		c.mu.Unlock()
+		c.t.Fatalf("after %s still waiting for a whole cluster: %s", patience, saw)
+	}
 }
 
 // missing says what keeps the cluster from being whole.

@@ -9,6 +9,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
+// fromServer begins every error that the cluster gave.
+const fromServer = "from server"
+
 // describe returns an error as people read it: in oc's form "Error from server (Reason): message", with one line per wrong
 // field where there are several.
 func describe(err error) string {
@@ -20,7 +23,7 @@ func describe(err error) string {
 		return "the cluster cannot be reached: " + st.Message()
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "from server (%s): %s", reasonWord(st.Code()), st.Message())
+	fmt.Fprintf(&b, fromServer+" (%s): %s", reasonWord(st.Code()), st.Message())
 	for _, d := range st.Details() {
 		switch d := d.(type) {
 		case *errdetails.BadRequest:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -65,10 +66,18 @@ func Run(ctx context.Context, args []string, in io.Reader, out, errw io.Writer) 
 		var all failures
 		all.add(err)
 		for _, err := range all {
-			fmt.Fprintln(errw, "error:", describe(err))
+			fmt.Fprintln(errw, headed(describe(err)))
 		}
 		return 1
 	}
+}
+
+// headed begins an error as oc does: "Error from server (NotFound): …", or "error: …" for what never got there.
+func headed(text string) string {
+	if strings.HasPrefix(text, fromServer) {
+		return "Error " + text
+	}
+	return "error: " + text
 }
 
 func newRoot(e *env) *cobra.Command {
