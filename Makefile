@@ -58,6 +58,7 @@ generate: $(PROTO_TOOLS) .imports ## Write gen/ anew from proto/
 	$(BIN)/buf lint
 	find gen -name '*.pb.go' -o -name '*.pb.gw.go' -o -name '*.openapi.json' | xargs rm -f
 	$(BIN)/buf generate --path proto/windlass
+	@install -m 644 tools/gen/openapi.go.txt gen/openapi.go
 
 module_dir = $$(cd tools && go mod download -json $(1) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
 
