@@ -80,7 +80,8 @@ func follow(t *testing.T, c *harness.Cluster, old string) *replacement {
 
 // view is one look. What comes late in a replacement is read first: so if something late is seen done, everything before it must be seen done, too.
 type view struct {
-	instance bool               // the old instance is there
+	instance bool               // the old instance is there; read before the machine
+	remains  bool               // the same, read after the machine
 	machine  *machinev1.Machine // the old machine; nil if it is gone
 	masters  []*machinev1.Machine
 	members  []*etcdserverpb.Member
@@ -89,10 +90,12 @@ type view struct {
 func (r *replacement) look(ctx context.Context) (view, error) {
 	var v view
 	var err error
-	v.instance = !gone(r.c.Dir("services", "provider-local", "machines", r.old, "instance.json"))
+	record := r.c.Dir("services", "provider-local", "machines", r.old, "instance.json")
+	v.instance = !gone(record)
 	if v.masters, err = r.c.Machines(ctx, "master"); err != nil {
 		return v, err
 	}
+	v.remains = !gone(record)
 	for _, m := range v.masters {
 		if m.GetMetadata().GetName() == r.old {
 			v.machine = m
@@ -219,7 +222,7 @@ func (r *replacement) order(v view, done [stepCount]bool) {
 		early("there are %d voters, fewer than %d: one left before its replacement voted", voters, len(r.before))
 	}
 	if v.machine == nil {
-		if v.instance {
+		if v.remains {
 			early("the machine went before its instance")
 		}
 		return
