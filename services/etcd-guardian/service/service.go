@@ -36,19 +36,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	log, err := cfg.serve.Logger(stderr)
-	if err != nil {
-		return err
-	}
-	p, err := serve.New(cfg.serve, log)
-	if err != nil {
-		return err
-	}
-	parts, err := build(cfg, p)
-	if err != nil {
-		return errors.Join(err, p.Close())
-	}
-	return p.Run(ctx, parts...)
+	return cfg.serve.Run(ctx, stderr, true, func(p *serve.Process) ([]serve.Part, error) { return build(cfg, p) })
 }
 
 // build makes the parts in the order in which they need each other.

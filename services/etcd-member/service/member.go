@@ -118,10 +118,11 @@ var errLate = errors.New("not ready in time")
 //
 // A member that joins often loses the message by which it becomes ready, and would send it again only after 7 s,
 // though it replicates meanwhile. Starting the server again sends it at once. A member with data of its own
-// has that trouble only around elections, and may be slow for better reasons, so it is given more time. After
-// the last try we wait for however long it takes.
+// has that trouble only around elections, and may be slow for better reasons, so it is given more time. On a busy host
+// the message is lost several times in a row, while its connections are still being made; all tries together take about as
+// long as etcd's own second one. After the last we wait for however long it takes.
 func (m *member) start(ctx context.Context) (*embed.Etcd, error) {
-	patience := []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second}
+	patience := []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, time.Second, 2 * time.Second, 2 * time.Second}
 	if m.hasData() {
 		patience = []time.Duration{time.Second, 2 * time.Second}
 	}

@@ -33,22 +33,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	log, err := cfg.Logger(stderr)
-	if err != nil {
-		return err
-	}
-	p, err := serve.New(cfg, log)
-	if err != nil {
-		return err
-	}
-	if p.Etcd == nil {
-		return errors.Join(errors.New("--etcd-endpoints is required at the first start"), p.Close())
-	}
-	parts, err := build(p, p.Etcd, cfg.Name)
-	if err != nil {
-		return errors.Join(err, p.Close())
-	}
-	return p.Run(ctx, parts...)
+	return cfg.Run(ctx, stderr, true, func(p *serve.Process) ([]serve.Part, error) { return build(p, p.Etcd, cfg.Name) })
 }
 
 // build makes the parts and registers what they serve.

@@ -38,26 +38,11 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	log, err := cfg.Logger(stderr)
-	if err != nil {
-		return err
-	}
 	signer, err := join.LoadSigner(cfg.pki, cfg.lifetime)
 	if err != nil {
 		return err
 	}
-	p, err := serve.New(cfg.Config, log)
-	if err != nil {
-		return err
-	}
-	if p.Etcd == nil {
-		return errors.Join(errors.New("--etcd-endpoints is required at the first start"), p.Close())
-	}
-	parts, err := build(p, cfg, signer)
-	if err != nil {
-		return errors.Join(err, p.Close())
-	}
-	return p.Run(ctx, parts...)
+	return cfg.Run(ctx, stderr, true, func(p *serve.Process) ([]serve.Part, error) { return build(p, cfg, signer) })
 }
 
 // build makes the parts and registers what they serve.

@@ -3,6 +3,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -25,29 +26,26 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	cfg := serve.Config{Name: "provider-local"}
 	var subnet, cluster string
 	fs := pflag.NewFlagSet("provider-local", pflag.ContinueOnError)
+	fs.SetOutput(stderr)
 	cfg.Flags(fs)
 	fs.StringVar(&subnet, "subnet", "", `first three numbers of the machines' addresses, as "127.1.2"`)
 	fs.StringVar(&cluster, "cluster", "local", "name of the cluster, part of the provider ids")
 	fs.StringVar(&executable, "windlass", executable, "executable that holds the node-agent")
-	if err := fs.Parse(args); err != nil {
+	if err := fs.Parse(args); errors.Is(err, pflag.ErrHelp) {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	base, err := netip.ParseAddr(subnet + ".0")
 	if err != nil || !base.Is4() {
 		return fmt.Errorf("--subnet %q: must be the first three numbers of an IPv4 network, as 127.1.2", subnet)
 	}
-	log, err := cfg.Logger(stderr)
-	if err != nil {
-		return err
-	}
-	m, err := instance.New(instance.Config{Dir: cfg.Dir, Cluster: cluster, Subnet: base, Windlass: executable, Log: log})
-	if err != nil {
-		return err
-	}
-	p, err := serve.New(cfg, log)
-	if err != nil {
-		return err
-	}
-	providerv1.RegisterProviderServiceServer(p.GRPC, server.New(m))
-	return p.Run(ctx, m.Run)
+	return cfg.Run(ctx, stderr, false, func(p *serve.Process) ([]serve.Part, error) {
+		m, err := instance.New(instance.Config{Dir: cfg.Dir, Cluster: cluster, Subnet: base, Windlass: executable, Log: p.Log})
+		if err != nil {
+			return nil, err
+		}
+		providerv1.RegisterProviderServiceServer(p.GRPC, server.New(m))
+		return []serve.Part{m.Run}, nil
+	})
 }
