@@ -24,6 +24,9 @@ const (
 	keepaliveTimeout = 3 * time.Second
 	maxRequestBytes  = 8 << 20         // as the members accept
 	syncInterval     = time.Second     // a voter that joined is known to all clients soon after
+	calmInterval     = 3 * time.Second // while nothing changes: each question costs the leader a round to the others
+	calmAfter        = time.Minute
+	calmVoters       = 3               // with as many addresses at hand, losing one between two rounds strands nobody
 	syncTry          = 2 * time.Second // without a quorum the question hangs
 )
 
@@ -73,11 +76,16 @@ func SyncEndpoints(ctx context.Context, c *clientv3.Client, file string) error {
 	if err != nil {
 		return err
 	}
+	changed := time.Now()
 	for {
 		voters, err := voterURLs(ctx, c)
+		if err != nil {
+			changed = time.Now() // no answer: something is going on
+		}
 		if err == nil && len(voters) > 0 {
 			if !slices.Equal(voters, sorted(c.Endpoints())) {
 				c.SetEndpoints(voters...)
+				changed = time.Now()
 			}
 			if file != "" && !slices.Equal(voters, saved) {
 				if err := writeEndpoints(file, voters); err != nil {
@@ -87,7 +95,11 @@ func SyncEndpoints(ctx context.Context, c *clientv3.Client, file string) error {
 			}
 		}
 		// No answer now: the addresses at hand stay good, and the next round asks again.
-		if !sleep(ctx, syncInterval) {
+		pause := syncInterval
+		if len(voters) >= calmVoters && time.Since(changed) > calmAfter {
+			pause = calmInterval
+		}
+		if !sleep(ctx, pause) {
 			return nil
 		}
 	}

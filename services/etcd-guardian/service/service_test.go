@@ -204,7 +204,7 @@ func TestItAnswersWhileEtcdDoesNot(t *testing.T) {
 	c := newCluster(t)
 	c.member = "/bin/false"
 	c.startGuardian()
-	q, _ := c.until("an answer", func(q *etcdv1.Quorum) bool { return strings.Contains(q.GetWaitsFor(), "connection refused") })
+	q, _ := c.until("an answer", func(q *etcdv1.Quorum) bool { return strings.Contains(q.GetWaitsFor(), "it cannot be reached") })
 	if q.GetPhase() != "Bootstrapping" || q.GetVoters() != 0 {
 		t.Errorf("quorum: %v", q)
 	}
