@@ -18,7 +18,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Config is what the owner of a kind says about it. All functions may be nil; none may modify an object but Default.
+// Config is what the owner of a kind says about it. All functions may be nil; none may modify an object but Default, and Admit the
+// new one.
 type Config[T Object] struct {
 	// Default fills in what an object leaves out, on every write.
 	Default func(obj T)
@@ -27,7 +28,7 @@ type Config[T Object] struct {
 	// ValidateUpdate returns what is wrong with a change.
 	ValidateUpdate func(old, obj T) []rpcerr.Field
 	// Admit has the last word on a write by whoever stands in ctx; old is the zero T for a creation, obj is the zero T for a deletion.
-	// Its errors are made by rpcerr.
+	// It may still change obj where one field follows from who wrote another. Its errors are made by rpcerr.
 	Admit func(ctx context.Context, old, obj T) error
 	// HasNamespace reports whether a namespace exists.
 	HasNamespace func(namespace string) bool

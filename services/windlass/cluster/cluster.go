@@ -35,13 +35,13 @@ type Cluster struct {
 
 // Settings is what is written down of a cluster.
 type Settings struct {
-	Name     string    `json:"name"`
-	Subnet   string    `json:"subnet"` // the first three numbers of its loopback addresses: "127.A.B"
-	Created  time.Time `json:"created"`
-	Lifetime Lifetime  `json:"certificateLifetime"`
-	Example  string    `json:"example,omitempty"`  // directory of documents that the cluster begins with
-	Seeded   bool      `json:"seeded"`             // the documents of Example have been created
-	Settings []string  `json:"settings,omitempty"` // "program.flag=value", passed on to the programs
+	Name         string    `json:"name"`
+	Subnet       string    `json:"subnet"` // the first three numbers of its loopback addresses: "127.A.B"
+	Created      time.Time `json:"created"`
+	Lifetime     Lifetime  `json:"certificateLifetime"`
+	Example      string    `json:"example,omitempty"`      // directory of documents that the cluster begins with
+	Seeded       bool      `json:"seeded"`                 // the documents of Example have been created
+	ProgramFlags []string  `json:"programFlags,omitempty"` // "program.flag=value", passed on to the programs
 }
 
 // Lifetime is a duration that is written as text.

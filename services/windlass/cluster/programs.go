@@ -78,7 +78,7 @@ func (c *Cluster) Spec(name, executable string) process.Spec {
 // extra returns the flags that the cluster's settings give to a program.
 func (c *Cluster) extra(name string) []string {
 	var out []string
-	for _, s := range c.Settings.Settings {
+	for _, s := range c.ProgramFlags {
 		if flag, ok := strings.CutPrefix(s, name+"."); ok {
 			out = append(out, "--"+flag)
 		}

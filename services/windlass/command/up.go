@@ -149,7 +149,7 @@ func (e *env) openOrCreate(f upFlags) (c *cluster.Cluster, fresh bool, err error
 	c, err = cluster.Open(e.clusterName())
 	if err == nil {
 		if len(f.settings) > 0 {
-			c.Settings.Settings = f.settings
+			c.ProgramFlags = f.settings
 			err = c.Save()
 		}
 		return c, false, err
@@ -161,7 +161,7 @@ func (e *env) openOrCreate(f upFlags) (c *cluster.Cluster, fresh bool, err error
 	if err != nil {
 		return nil, false, err
 	}
-	c, err = cluster.Create(cluster.Settings{Name: e.clusterName(), Lifetime: cluster.Lifetime(f.lifetime), Example: f.from, Settings: f.settings})
+	c, err = cluster.Create(cluster.Settings{Name: e.clusterName(), Lifetime: cluster.Lifetime(f.lifetime), Example: f.from, ProgramFlags: f.settings})
 	if err != nil {
 		return nil, false, err
 	}
