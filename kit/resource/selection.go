@@ -1,9 +1,6 @@
 package resource
 
 import (
-	"fmt"
-	"strings"
-
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -80,16 +77,4 @@ func LabelSelector(s *metav1.LabelSelector, path string) (labels.Selector, []rpc
 		return labels.Nothing(), []rpcerr.Field{{Path: path, Description: err.Error()}}
 	}
 	return sel, nil
-}
-
-// Describe returns the selection as one line for people.
-func (s Selection) Describe() string {
-	var parts []string
-	if s.labels != nil {
-		parts = append(parts, fmt.Sprintf("labels %s", s.labels))
-	}
-	if s.fields != nil {
-		parts = append(parts, fmt.Sprintf("fields %s", s.fields))
-	}
-	return strings.Join(parts, ", ")
 }

@@ -189,7 +189,7 @@ func (s server[T]) watchMethod(m protoreflect.MethodDescriptor) grpc.StreamDesc 
 			if err != nil {
 				return err
 			}
-			frame := newFrame(m.Output())
+			frame := NewFrame(m.Output())
 			return s.t.Watching(stream.Context(), r.text("namespace"), sel, after, r.flag("allow_watch_bookmarks"), func(e Events[T]) error {
 				events := make([]protoEvent, len(e.Events))
 				for i, ev := range e.Events {
@@ -206,20 +206,21 @@ type protoEvent struct {
 	object proto.Message
 }
 
-// frame builds the messages of a Watch method, whose fields have the same names for every kind.
-type frame struct {
+// Frame builds and reads the messages of a Watch method, whose fields have the same names for every kind.
+type Frame struct {
 	out                        protoreflect.MessageDescriptor
 	events, revision, bookmark protoreflect.FieldDescriptor
 	typ, object                protoreflect.FieldDescriptor
 }
 
-func newFrame(out protoreflect.MessageDescriptor) frame {
-	f := frame{out: out, events: out.Fields().ByName("events"), revision: out.Fields().ByName("resource_version"), bookmark: out.Fields().ByName("bookmark")}
+// NewFrame returns the Frame of a Watch method's response message.
+func NewFrame(out protoreflect.MessageDescriptor) Frame {
+	f := Frame{out: out, events: out.Fields().ByName("events"), revision: out.Fields().ByName("resource_version"), bookmark: out.Fields().ByName("bookmark")}
 	f.typ, f.object = f.events.Message().Fields().ByName("type"), f.events.Message().Fields().ByName("object")
 	return f
 }
 
-func (f frame) message(events []protoEvent, revision int64, bookmark bool) proto.Message {
+func (f Frame) message(events []protoEvent, revision int64, bookmark bool) proto.Message {
 	m := NewMessage(f.out).ProtoReflect()
 	list := m.Mutable(f.events).List()
 	for _, e := range events {
@@ -236,7 +237,7 @@ func (f frame) message(events []protoEvent, revision int64, bookmark bool) proto
 }
 
 // read is the inverse of message: the events of a frame, its revision, and whether it is a bookmark.
-func (f frame) read(m proto.Message) ([]protoEvent, int64, bool, error) {
+func (f Frame) read(m proto.Message) ([]protoEvent, int64, bool, error) {
 	r := m.ProtoReflect()
 	list := r.Get(f.events).List()
 	out := make([]protoEvent, list.Len())
@@ -250,12 +251,6 @@ func (f frame) read(m proto.Message) ([]protoEvent, int64, bool, error) {
 	}
 	return out, revision, r.Get(f.bookmark).Bool(), nil
 }
-
-// Frame reads and writes the messages of a kind's Watch method without knowing the kind.
-type Frame struct{ frame }
-
-// NewFrame returns the Frame of a Watch method's response message.
-func NewFrame(out protoreflect.MessageDescriptor) Frame { return Frame{newFrame(out)} }
 
 // ReadFrame returns the events of a Watch method's message, the revision up to which they tell everything (0 if the message does not say), and
 // whether it is a bookmark.

@@ -128,11 +128,6 @@ func (c *Client) Update(ctx context.Context, k Kind, o resource.Object, dryRun b
 	return c.write(ctx, k, resource.Update, o, dryRun)
 }
 
-// UpdateStatus replaces the status of an object.
-func (c *Client) UpdateStatus(ctx context.Context, k Kind, o resource.Object) (resource.Object, error) {
-	return c.write(ctx, k, resource.UpdateStatus, o, false)
-}
-
 // Apply creates an object or merges its fields into the one that is there.
 func (c *Client) Apply(ctx context.Context, k Kind, o resource.Object, dryRun bool) (resource.Object, error) {
 	return c.write(ctx, k, resource.Apply, o, dryRun)

@@ -39,8 +39,7 @@ type Settings struct {
 	Subnet       string    `json:"subnet"` // the first three numbers of its loopback addresses: "127.A.B"
 	Created      time.Time `json:"created"`
 	Lifetime     Lifetime  `json:"certificateLifetime"`
-	Example      string    `json:"example,omitempty"`      // directory of documents that the cluster begins with
-	Seeded       bool      `json:"seeded"`                 // the documents of Example have been created
+	Seeded       bool      `json:"seeded"`                 // the documents that the cluster begins with have been created
 	ProgramFlags []string  `json:"programFlags,omitempty"` // "program.flag=value", passed on to the programs
 }
 

@@ -161,7 +161,7 @@ func (e *env) openOrCreate(f upFlags) (c *cluster.Cluster, fresh bool, err error
 	if err != nil {
 		return nil, false, err
 	}
-	c, err = cluster.Create(cluster.Settings{Name: e.clusterName(), Lifetime: cluster.Lifetime(f.lifetime), Example: f.from, ProgramFlags: f.settings})
+	c, err = cluster.Create(cluster.Settings{Name: e.clusterName(), Lifetime: cluster.Lifetime(f.lifetime), ProgramFlags: f.settings})
 	if err != nil {
 		return nil, false, err
 	}
