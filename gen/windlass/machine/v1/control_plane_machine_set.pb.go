@@ -461,14 +461,14 @@ var File_windlass_machine_v1_control_plane_machine_set_proto protoreflect.FileDe
 
 const file_windlass_machine_v1_control_plane_machine_set_proto_rawDesc = "" +
 	"\n" +
-	"3windlass/machine/v1/control_plane_machine_set.proto\x12\x13windlass.machine.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a!windlass/machine/v1/machine.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xe0\x04\n" +
+	"3windlass/machine/v1/control_plane_machine_set.proto\x12\x13windlass.machine.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a!windlass/machine/v1/machine.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xe9\x04\n" +
 	"\x16ControlPlaneMachineSet\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x128\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x1c.windlass.meta.v1.ObjectMetaR\bmetadata\x12C\n" +
 	"\x04spec\x18\x04 \x01(\v2/.windlass.machine.v1.ControlPlaneMachineSetSpecR\x04spec\x12I\n" +
-	"\x06status\x18\x05 \x01(\v21.windlass.machine.v1.ControlPlaneMachineSetStatusR\x06status:\xc6\x02\xa2\xbb\x18\xc1\x02\n" +
+	"\x06status\x18\x05 \x01(\v21.windlass.machine.v1.ControlPlaneMachineSetStatusR\x06status:\xcf\x02\xa2\xbb\x18\xca\x02\n" +
 	"\x14machine.openshift.io\x12\x02v1\x1a\x16ControlPlaneMachineSet\"\x17controlplanemachinesets*\x16controlplanemachineset2\x04cpms8\x01B\x15openshift-machine-apiJ\x18\n" +
 	"\aDESIRED\x12\rspec.replicasJ\x1a\n" +
 	"\aCURRENT\x12\x0fstatus.replicasJ\x1d\n" +
@@ -477,7 +477,7 @@ const file_windlass_machine_v1_control_plane_machine_set_proto_rawDesc = "" +
 	"\vUNAVAILABLE\x12\x1astatus.unavailableReplicasJ\x13\n" +
 	"\x05STATE\x12\n" +
 	"spec.stateJ\x05\n" +
-	"\x03AGE\"\x9f\x03\n" +
+	"\x03AGEZ\acluster\"\x9f\x03\n" +
 	"\x1aControlPlaneMachineSetSpec\x128\n" +
 	"\x13machine_name_prefix\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\xf5\x01R\x11machineNamePrefix\x12/\n" +
 	"\x05state\x18\x02 \x01(\tB\x19\xbaH\x16r\x14R\x00R\x06ActiveR\bInactiveR\x05state\x12*\n" +

@@ -339,18 +339,18 @@ var File_windlass_machine_v1_infrastructure_proto protoreflect.FileDescriptor
 
 const file_windlass_machine_v1_infrastructure_proto_rawDesc = "" +
 	"\n" +
-	"(windlass/machine/v1/infrastructure.proto\x12\x13windlass.machine.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xa4\x03\n" +
+	"(windlass/machine/v1/infrastructure.proto\x12\x13windlass.machine.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xad\x03\n" +
 	"\x0eInfrastructure\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x128\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x1c.windlass.meta.v1.ObjectMetaR\bmetadata\x12;\n" +
 	"\x04spec\x18\x04 \x01(\v2'.windlass.machine.v1.InfrastructureSpecR\x04spec\x12A\n" +
-	"\x06status\x18\x05 \x01(\v2).windlass.machine.v1.InfrastructureStatusR\x06status:\xa2\x01\xa2\xbb\x18\x9d\x01\n" +
+	"\x06status\x18\x05 \x01(\v2).windlass.machine.v1.InfrastructureStatusR\x06status:\xab\x01\xa2\xbb\x18\xa6\x01\n" +
 	"\x13config.openshift.io\x12\x02v1\x1a\x0eInfrastructure\"\x0finfrastructures*\x0einfrastructureJ-\n" +
 	"\x10NAME-IN-PROVIDER\x12\x19status.infrastructureNameJ\x1b\n" +
 	"\bPLATFORM\x12\x0fstatus.platformJ\x05\n" +
-	"\x03AGE\"\xa2\x01\n" +
+	"\x03AGEZ\acluster\"\xa2\x01\n" +
 	"\x12InfrastructureSpec\x12N\n" +
 	"\fcloud_config\x18\x01 \x01(\v2+.windlass.machine.v1.ConfigMapFileReferenceR\vcloudConfig\x12<\n" +
 	"\rplatform_spec\x18\x02 \x01(\v2\x17.google.protobuf.StructR\fplatformSpec\">\n" +

@@ -47,7 +47,9 @@ type ResourceType struct {
 	// Columns of a table of such objects.
 	Columns []*Column `protobuf:"bytes,9,rep,name=columns,proto3" json:"columns,omitempty"`
 	// True for a kind whose objects only the services write; their creation by users is refused.
-	ReadOnly      bool `protobuf:"varint,10,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
+	ReadOnly bool `protobuf:"varint,10,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
+	// Name of the one object of the kind, meant where none is given; empty for kinds that have many.
+	Singleton     string `protobuf:"bytes,11,opt,name=singleton,proto3" json:"singleton,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -150,6 +152,13 @@ func (x *ResourceType) GetReadOnly() bool {
 		return x.ReadOnly
 	}
 	return false
+}
+
+func (x *ResourceType) GetSingleton() string {
+	if x != nil {
+		return x.Singleton
+	}
+	return ""
 }
 
 // One column of the table that `windlass get` prints.
@@ -349,7 +358,7 @@ var File_windlass_meta_v1_options_proto protoreflect.FileDescriptor
 
 const file_windlass_meta_v1_options_proto_rawDesc = "" +
 	"\n" +
-	"\x1ewindlass/meta/v1/options.proto\x12\x10windlass.meta.v1\x1a google/protobuf/descriptor.proto\"\xc5\x02\n" +
+	"\x1ewindlass/meta/v1/options.proto\x12\x10windlass.meta.v1\x1a google/protobuf/descriptor.proto\"\xe3\x02\n" +
 	"\fResourceType\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x12\n" +
@@ -364,7 +373,8 @@ const file_windlass_meta_v1_options_proto_rawDesc = "" +
 	"\x11default_namespace\x18\b \x01(\tR\x10defaultNamespace\x122\n" +
 	"\acolumns\x18\t \x03(\v2\x18.windlass.meta.v1.ColumnR\acolumns\x12\x1b\n" +
 	"\tread_only\x18\n" +
-	" \x01(\bR\breadOnly\"D\n" +
+	" \x01(\bR\breadOnly\x12\x1c\n" +
+	"\tsingleton\x18\v \x01(\tR\tsingleton\"D\n" +
 	"\x06Column\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +

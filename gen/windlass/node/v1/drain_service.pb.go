@@ -16,7 +16,6 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
-	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -769,134 +768,6 @@ func (x *WatchDrainsResponse) GetBookmark() bool {
 	return false
 }
 
-// A drain to plan for.
-type PlanDrainRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of a drain, or empty.
-	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The drain; empty for the live one.
-	Drain         *Drain `protobuf:"bytes,2,opt,name=drain,proto3" json:"drain,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *PlanDrainRequest) Reset() {
-	*x = PlanDrainRequest{}
-	mi := &file_windlass_node_v1_drain_service_proto_msgTypes[11]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PlanDrainRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PlanDrainRequest) ProtoMessage() {}
-
-func (x *PlanDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_node_v1_drain_service_proto_msgTypes[11]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PlanDrainRequest.ProtoReflect.Descriptor instead.
-func (*PlanDrainRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_node_v1_drain_service_proto_rawDescGZIP(), []int{11}
-}
-
-func (x *PlanDrainRequest) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *PlanDrainRequest) GetDrain() *Drain {
-	if x != nil {
-		return x.Drain
-	}
-	return nil
-}
-
-// What a drain would do.
-type PlanDrainResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// What would be done now, in this order.
-	Actions []*v1.PlannedAction `protobuf:"bytes,1,rep,name=actions,proto3" json:"actions,omitempty"`
-	// What is held back.
-	HeldBack []*v1.HeldBack `protobuf:"bytes,2,rep,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
-	// Status that the drain would get.
-	Status *DrainStatus `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
-	// When it would be looked at again even if nothing changes; absent means never.
-	WakeTime      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=wake_time,json=wakeTime,proto3" json:"wake_time,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *PlanDrainResponse) Reset() {
-	*x = PlanDrainResponse{}
-	mi := &file_windlass_node_v1_drain_service_proto_msgTypes[12]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PlanDrainResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PlanDrainResponse) ProtoMessage() {}
-
-func (x *PlanDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_node_v1_drain_service_proto_msgTypes[12]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PlanDrainResponse.ProtoReflect.Descriptor instead.
-func (*PlanDrainResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_node_v1_drain_service_proto_rawDescGZIP(), []int{12}
-}
-
-func (x *PlanDrainResponse) GetActions() []*v1.PlannedAction {
-	if x != nil {
-		return x.Actions
-	}
-	return nil
-}
-
-func (x *PlanDrainResponse) GetHeldBack() []*v1.HeldBack {
-	if x != nil {
-		return x.HeldBack
-	}
-	return nil
-}
-
-func (x *PlanDrainResponse) GetStatus() *DrainStatus {
-	if x != nil {
-		return x.Status
-	}
-	return nil
-}
-
-func (x *PlanDrainResponse) GetWakeTime() *timestamppb.Timestamp {
-	if x != nil {
-		return x.WakeTime
-	}
-	return nil
-}
-
 // One change.
 type WatchDrainsResponse_Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -910,7 +781,7 @@ type WatchDrainsResponse_Event struct {
 
 func (x *WatchDrainsResponse_Event) Reset() {
 	*x = WatchDrainsResponse_Event{}
-	mi := &file_windlass_node_v1_drain_service_proto_msgTypes[13]
+	mi := &file_windlass_node_v1_drain_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -922,7 +793,7 @@ func (x *WatchDrainsResponse_Event) String() string {
 func (*WatchDrainsResponse_Event) ProtoMessage() {}
 
 func (x *WatchDrainsResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_node_v1_drain_service_proto_msgTypes[13]
+	mi := &file_windlass_node_v1_drain_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +827,7 @@ var File_windlass_node_v1_drain_service_proto protoreflect.FileDescriptor
 
 const file_windlass_node_v1_drain_service_proto_rawDesc = "" +
 	"\n" +
-	"$windlass/node/v1/drain_service.proto\x12\x10windlass.node.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a\x1cwindlass/node/v1/drain.proto\"-\n" +
+	"$windlass/node/v1/drain_service.proto\x12\x10windlass.node.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1cwindlass/node/v1/drain.proto\"-\n" +
 	"\x0fGetDrainRequest\x12\x1a\n" +
 	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\x80\x02\n" +
 	"\x11ListDrainsRequest\x12%\n" +
@@ -1010,15 +881,8 @@ const file_windlass_node_v1_drain_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aL\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12/\n" +
-	"\x06object\x18\x02 \x01(\v2\x17.windlass.node.v1.DrainR\x06object\"U\n" +
-	"\x10PlanDrainRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12-\n" +
-	"\x05drain\x18\x02 \x01(\v2\x17.windlass.node.v1.DrainR\x05drain\"\xf7\x01\n" +
-	"\x11PlanDrainResponse\x129\n" +
-	"\aactions\x18\x01 \x03(\v2\x1f.windlass.meta.v1.PlannedActionR\aactions\x127\n" +
-	"\theld_back\x18\x02 \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\x125\n" +
-	"\x06status\x18\x03 \x01(\v2\x1d.windlass.node.v1.DrainStatusR\x06status\x127\n" +
-	"\twake_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime2\xcd\v\n" +
+	"\x06object\x18\x02 \x01(\v2\x17.windlass.node.v1.DrainR\x06object2\xba\n" +
+	"\n" +
 	"\fDrainService\x12\x80\x01\n" +
 	"\bGetDrain\x12!.windlass.node.v1.GetDrainRequest\x1a\x17.windlass.node.v1.Drain\"8\xaa\xbb\x18\x1b\n" +
 	"\x03get\x12\fwindlass.dev\x1a\x06drains\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/drains/{name}\x12\x82\x01\n" +
@@ -1042,9 +906,7 @@ const file_windlass_node_v1_drain_service_proto_rawDesc = "" +
 	"\vDeleteDrain\x12$.windlass.node.v1.DeleteDrainRequest\x1a\x17.windlass.node.v1.Drain\"=\xaa\xbb\x18 \n" +
 	"\x06delete\x12\fwindlass.dev\x1a\x06drains0\x01\x82\xd3\xe4\x93\x02\x13*\x11/v1/drains/{name}\x12\x97\x01\n" +
 	"\vWatchDrains\x12$.windlass.node.v1.WatchDrainsRequest\x1a%.windlass.node.v1.WatchDrainsResponse\"9\xaa\xbb\x18\x1d\n" +
-	"\x05watch\x12\fwindlass.dev\x1a\x06drains\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/drains:watch0\x01\x12\x90\x01\n" +
-	"\tPlanDrain\x12\".windlass.node.v1.PlanDrainRequest\x1a#.windlass.node.v1.PlanDrainResponse\":\xaa\xbb\x18\x1c\n" +
-	"\x04plan\x12\fwindlass.dev\x1a\x06drains\x82\xd3\xe4\x93\x02\x14:\x01*\"\x0f/v1/drains:planB\xc9\x01\n" +
+	"\x05watch\x12\fwindlass.dev\x1a\x06drains\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/drains:watch0\x01B\xc9\x01\n" +
 	"\x14com.windlass.node.v1B\x11DrainServiceProtoP\x01Z<github.com/windlass-dev/windlass/gen/windlass/node/v1;nodev1\xa2\x02\x03WNX\xaa\x02\x10Windlass.Node.V1\xca\x02\x10Windlass\\Node\\V1\xe2\x02\x1cWindlass\\Node\\V1\\GPBMetadata\xea\x02\x12Windlass::Node::V1b\x06proto3"
 
 var (
@@ -1059,7 +921,7 @@ func file_windlass_node_v1_drain_service_proto_rawDescGZIP() []byte {
 	return file_windlass_node_v1_drain_service_proto_rawDescData
 }
 
-var file_windlass_node_v1_drain_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_windlass_node_v1_drain_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_windlass_node_v1_drain_service_proto_goTypes = []any{
 	(*GetDrainRequest)(nil),           // 0: windlass.node.v1.GetDrainRequest
 	(*ListDrainsRequest)(nil),         // 1: windlass.node.v1.ListDrainsRequest
@@ -1072,61 +934,48 @@ var file_windlass_node_v1_drain_service_proto_goTypes = []any{
 	(*DeleteDrainRequest)(nil),        // 8: windlass.node.v1.DeleteDrainRequest
 	(*WatchDrainsRequest)(nil),        // 9: windlass.node.v1.WatchDrainsRequest
 	(*WatchDrainsResponse)(nil),       // 10: windlass.node.v1.WatchDrainsResponse
-	(*PlanDrainRequest)(nil),          // 11: windlass.node.v1.PlanDrainRequest
-	(*PlanDrainResponse)(nil),         // 12: windlass.node.v1.PlanDrainResponse
-	(*WatchDrainsResponse_Event)(nil), // 13: windlass.node.v1.WatchDrainsResponse.Event
-	(*fieldmaskpb.FieldMask)(nil),     // 14: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),               // 15: windlass.meta.v1.ListMeta
-	(*Drain)(nil),                     // 16: windlass.node.v1.Drain
-	(*httpbody.HttpBody)(nil),         // 17: google.api.HttpBody
-	(*v1.Preconditions)(nil),          // 18: windlass.meta.v1.Preconditions
-	(*v1.PlannedAction)(nil),          // 19: windlass.meta.v1.PlannedAction
-	(*v1.HeldBack)(nil),               // 20: windlass.meta.v1.HeldBack
-	(*DrainStatus)(nil),               // 21: windlass.node.v1.DrainStatus
-	(*timestamppb.Timestamp)(nil),     // 22: google.protobuf.Timestamp
+	(*WatchDrainsResponse_Event)(nil), // 11: windlass.node.v1.WatchDrainsResponse.Event
+	(*fieldmaskpb.FieldMask)(nil),     // 12: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),               // 13: windlass.meta.v1.ListMeta
+	(*Drain)(nil),                     // 14: windlass.node.v1.Drain
+	(*httpbody.HttpBody)(nil),         // 15: google.api.HttpBody
+	(*v1.Preconditions)(nil),          // 16: windlass.meta.v1.Preconditions
 }
 var file_windlass_node_v1_drain_service_proto_depIdxs = []int32{
-	14, // 0: windlass.node.v1.ListDrainsRequest.read_mask:type_name -> google.protobuf.FieldMask
-	15, // 1: windlass.node.v1.DrainList.metadata:type_name -> windlass.meta.v1.ListMeta
-	16, // 2: windlass.node.v1.DrainList.items:type_name -> windlass.node.v1.Drain
-	16, // 3: windlass.node.v1.CreateDrainRequest.drain:type_name -> windlass.node.v1.Drain
-	16, // 4: windlass.node.v1.UpdateDrainRequest.drain:type_name -> windlass.node.v1.Drain
-	17, // 5: windlass.node.v1.PatchDrainRequest.patch:type_name -> google.api.HttpBody
-	16, // 6: windlass.node.v1.ApplyDrainRequest.drain:type_name -> windlass.node.v1.Drain
-	16, // 7: windlass.node.v1.UpdateDrainStatusRequest.drain:type_name -> windlass.node.v1.Drain
-	18, // 8: windlass.node.v1.DeleteDrainRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	13, // 9: windlass.node.v1.WatchDrainsResponse.events:type_name -> windlass.node.v1.WatchDrainsResponse.Event
-	16, // 10: windlass.node.v1.PlanDrainRequest.drain:type_name -> windlass.node.v1.Drain
-	19, // 11: windlass.node.v1.PlanDrainResponse.actions:type_name -> windlass.meta.v1.PlannedAction
-	20, // 12: windlass.node.v1.PlanDrainResponse.held_back:type_name -> windlass.meta.v1.HeldBack
-	21, // 13: windlass.node.v1.PlanDrainResponse.status:type_name -> windlass.node.v1.DrainStatus
-	22, // 14: windlass.node.v1.PlanDrainResponse.wake_time:type_name -> google.protobuf.Timestamp
-	16, // 15: windlass.node.v1.WatchDrainsResponse.Event.object:type_name -> windlass.node.v1.Drain
-	0,  // 16: windlass.node.v1.DrainService.GetDrain:input_type -> windlass.node.v1.GetDrainRequest
-	1,  // 17: windlass.node.v1.DrainService.ListDrains:input_type -> windlass.node.v1.ListDrainsRequest
-	3,  // 18: windlass.node.v1.DrainService.CreateDrain:input_type -> windlass.node.v1.CreateDrainRequest
-	4,  // 19: windlass.node.v1.DrainService.UpdateDrain:input_type -> windlass.node.v1.UpdateDrainRequest
-	5,  // 20: windlass.node.v1.DrainService.PatchDrain:input_type -> windlass.node.v1.PatchDrainRequest
-	6,  // 21: windlass.node.v1.DrainService.ApplyDrain:input_type -> windlass.node.v1.ApplyDrainRequest
-	7,  // 22: windlass.node.v1.DrainService.UpdateDrainStatus:input_type -> windlass.node.v1.UpdateDrainStatusRequest
-	8,  // 23: windlass.node.v1.DrainService.DeleteDrain:input_type -> windlass.node.v1.DeleteDrainRequest
-	9,  // 24: windlass.node.v1.DrainService.WatchDrains:input_type -> windlass.node.v1.WatchDrainsRequest
-	11, // 25: windlass.node.v1.DrainService.PlanDrain:input_type -> windlass.node.v1.PlanDrainRequest
-	16, // 26: windlass.node.v1.DrainService.GetDrain:output_type -> windlass.node.v1.Drain
-	2,  // 27: windlass.node.v1.DrainService.ListDrains:output_type -> windlass.node.v1.DrainList
-	16, // 28: windlass.node.v1.DrainService.CreateDrain:output_type -> windlass.node.v1.Drain
-	16, // 29: windlass.node.v1.DrainService.UpdateDrain:output_type -> windlass.node.v1.Drain
-	16, // 30: windlass.node.v1.DrainService.PatchDrain:output_type -> windlass.node.v1.Drain
-	16, // 31: windlass.node.v1.DrainService.ApplyDrain:output_type -> windlass.node.v1.Drain
-	16, // 32: windlass.node.v1.DrainService.UpdateDrainStatus:output_type -> windlass.node.v1.Drain
-	16, // 33: windlass.node.v1.DrainService.DeleteDrain:output_type -> windlass.node.v1.Drain
-	10, // 34: windlass.node.v1.DrainService.WatchDrains:output_type -> windlass.node.v1.WatchDrainsResponse
-	12, // 35: windlass.node.v1.DrainService.PlanDrain:output_type -> windlass.node.v1.PlanDrainResponse
-	26, // [26:36] is the sub-list for method output_type
-	16, // [16:26] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	12, // 0: windlass.node.v1.ListDrainsRequest.read_mask:type_name -> google.protobuf.FieldMask
+	13, // 1: windlass.node.v1.DrainList.metadata:type_name -> windlass.meta.v1.ListMeta
+	14, // 2: windlass.node.v1.DrainList.items:type_name -> windlass.node.v1.Drain
+	14, // 3: windlass.node.v1.CreateDrainRequest.drain:type_name -> windlass.node.v1.Drain
+	14, // 4: windlass.node.v1.UpdateDrainRequest.drain:type_name -> windlass.node.v1.Drain
+	15, // 5: windlass.node.v1.PatchDrainRequest.patch:type_name -> google.api.HttpBody
+	14, // 6: windlass.node.v1.ApplyDrainRequest.drain:type_name -> windlass.node.v1.Drain
+	14, // 7: windlass.node.v1.UpdateDrainStatusRequest.drain:type_name -> windlass.node.v1.Drain
+	16, // 8: windlass.node.v1.DeleteDrainRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	11, // 9: windlass.node.v1.WatchDrainsResponse.events:type_name -> windlass.node.v1.WatchDrainsResponse.Event
+	14, // 10: windlass.node.v1.WatchDrainsResponse.Event.object:type_name -> windlass.node.v1.Drain
+	0,  // 11: windlass.node.v1.DrainService.GetDrain:input_type -> windlass.node.v1.GetDrainRequest
+	1,  // 12: windlass.node.v1.DrainService.ListDrains:input_type -> windlass.node.v1.ListDrainsRequest
+	3,  // 13: windlass.node.v1.DrainService.CreateDrain:input_type -> windlass.node.v1.CreateDrainRequest
+	4,  // 14: windlass.node.v1.DrainService.UpdateDrain:input_type -> windlass.node.v1.UpdateDrainRequest
+	5,  // 15: windlass.node.v1.DrainService.PatchDrain:input_type -> windlass.node.v1.PatchDrainRequest
+	6,  // 16: windlass.node.v1.DrainService.ApplyDrain:input_type -> windlass.node.v1.ApplyDrainRequest
+	7,  // 17: windlass.node.v1.DrainService.UpdateDrainStatus:input_type -> windlass.node.v1.UpdateDrainStatusRequest
+	8,  // 18: windlass.node.v1.DrainService.DeleteDrain:input_type -> windlass.node.v1.DeleteDrainRequest
+	9,  // 19: windlass.node.v1.DrainService.WatchDrains:input_type -> windlass.node.v1.WatchDrainsRequest
+	14, // 20: windlass.node.v1.DrainService.GetDrain:output_type -> windlass.node.v1.Drain
+	2,  // 21: windlass.node.v1.DrainService.ListDrains:output_type -> windlass.node.v1.DrainList
+	14, // 22: windlass.node.v1.DrainService.CreateDrain:output_type -> windlass.node.v1.Drain
+	14, // 23: windlass.node.v1.DrainService.UpdateDrain:output_type -> windlass.node.v1.Drain
+	14, // 24: windlass.node.v1.DrainService.PatchDrain:output_type -> windlass.node.v1.Drain
+	14, // 25: windlass.node.v1.DrainService.ApplyDrain:output_type -> windlass.node.v1.Drain
+	14, // 26: windlass.node.v1.DrainService.UpdateDrainStatus:output_type -> windlass.node.v1.Drain
+	14, // 27: windlass.node.v1.DrainService.DeleteDrain:output_type -> windlass.node.v1.Drain
+	10, // 28: windlass.node.v1.DrainService.WatchDrains:output_type -> windlass.node.v1.WatchDrainsResponse
+	20, // [20:29] is the sub-list for method output_type
+	11, // [11:20] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_windlass_node_v1_drain_service_proto_init() }
@@ -1141,7 +990,7 @@ func file_windlass_node_v1_drain_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_node_v1_drain_service_proto_rawDesc), len(file_windlass_node_v1_drain_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

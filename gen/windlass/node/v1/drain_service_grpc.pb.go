@@ -30,7 +30,6 @@ const (
 	DrainService_UpdateDrainStatus_FullMethodName = "/windlass.node.v1.DrainService/UpdateDrainStatus"
 	DrainService_DeleteDrain_FullMethodName       = "/windlass.node.v1.DrainService/DeleteDrain"
 	DrainService_WatchDrains_FullMethodName       = "/windlass.node.v1.DrainService/WatchDrains"
-	DrainService_PlanDrain_FullMethodName         = "/windlass.node.v1.DrainService/PlanDrain"
 )
 
 // DrainServiceClient is the client API for DrainService service.
@@ -58,8 +57,6 @@ type DrainServiceClient interface {
 	// WatchDrains sends the drains that match and then every change, all events of a revision in one message. A revision that
 	// is too old ends it with OUT_OF_RANGE: list again.
 	WatchDrains(ctx context.Context, in *WatchDrainsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchDrainsResponse], error)
-	// PlanDrain says of each pod on a node whether a drain would evict it, skip it or is blocked, and by what.
-	PlanDrain(ctx context.Context, in *PlanDrainRequest, opts ...grpc.CallOption) (*PlanDrainResponse, error)
 }
 
 type drainServiceClient struct {
@@ -169,16 +166,6 @@ func (c *drainServiceClient) WatchDrains(ctx context.Context, in *WatchDrainsReq
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type DrainService_WatchDrainsClient = grpc.ServerStreamingClient[WatchDrainsResponse]
 
-func (c *drainServiceClient) PlanDrain(ctx context.Context, in *PlanDrainRequest, opts ...grpc.CallOption) (*PlanDrainResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(PlanDrainResponse)
-	err := c.cc.Invoke(ctx, DrainService_PlanDrain_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
 // DrainServiceServer is the server API for DrainService service.
 // All implementations must embed UnimplementedDrainServiceServer
 // for forward compatibility.
@@ -204,8 +191,6 @@ type DrainServiceServer interface {
 	// WatchDrains sends the drains that match and then every change, all events of a revision in one message. A revision that
 	// is too old ends it with OUT_OF_RANGE: list again.
 	WatchDrains(*WatchDrainsRequest, grpc.ServerStreamingServer[WatchDrainsResponse]) error
-	// PlanDrain says of each pod on a node whether a drain would evict it, skip it or is blocked, and by what.
-	PlanDrain(context.Context, *PlanDrainRequest) (*PlanDrainResponse, error)
 	mustEmbedUnimplementedDrainServiceServer()
 }
 
@@ -242,9 +227,6 @@ func (UnimplementedDrainServiceServer) DeleteDrain(context.Context, *DeleteDrain
 }
 func (UnimplementedDrainServiceServer) WatchDrains(*WatchDrainsRequest, grpc.ServerStreamingServer[WatchDrainsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchDrains not implemented")
-}
-func (UnimplementedDrainServiceServer) PlanDrain(context.Context, *PlanDrainRequest) (*PlanDrainResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method PlanDrain not implemented")
 }
 func (UnimplementedDrainServiceServer) mustEmbedUnimplementedDrainServiceServer() {}
 func (UnimplementedDrainServiceServer) testEmbeddedByValue()                      {}
@@ -422,24 +404,6 @@ func _DrainService_WatchDrains_Handler(srv interface{}, stream grpc.ServerStream
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type DrainService_WatchDrainsServer = grpc.ServerStreamingServer[WatchDrainsResponse]
 
-func _DrainService_PlanDrain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(PlanDrainRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(DrainServiceServer).PlanDrain(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: DrainService_PlanDrain_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(DrainServiceServer).PlanDrain(ctx, req.(*PlanDrainRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
 // DrainService_ServiceDesc is the grpc.ServiceDesc for DrainService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -478,10 +442,6 @@ var DrainService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteDrain",
 			Handler:    _DrainService_DeleteDrain_Handler,
-		},
-		{
-			MethodName: "PlanDrain",
-			Handler:    _DrainService_PlanDrain_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
