@@ -130,9 +130,16 @@ func (c *call) authorize(request proto.Message) error {
 	own, described := targetOf(request)
 	c.record.Namespace, c.record.Name = described.namespace, described.name
 	c.record.ResourceVersionBefore = described.resourceVersion
+	resource := c.access.GetResource()
+	if request != nil {
+		if part := text(request.ProtoReflect(), "subresource"); part != "" {
+			resource += "/" + part // a patch of a part needs the right to that part
+		}
+	}
+	c.record.Resource = resource
 	if !c.access.GetUnauthenticated() && !c.access.GetCheckedByMethod() {
 		ok, reason := c.Policy.Allowed(c.caller, Attributes{
-			Verb: c.access.GetVerb(), Group: c.access.GetGroup(), Resource: c.access.GetResource(),
+			Verb: c.access.GetVerb(), Group: c.access.GetGroup(), Resource: resource,
 			Namespace: own.namespace, Name: own.name,
 		})
 		if !ok {

@@ -171,6 +171,10 @@ func TestGuardedCalls(t *testing.T) {
 		})
 		return "", err
 	}
+	patchStatus := func(ctx context.Context, c *grpc.ClientConn) (string, error) {
+		_, err := nodev1.NewNodeServiceClient(c).PatchNode(ctx, &nodev1.PatchNodeRequest{Name: "worker-1", Subresource: "status"})
+		return "", err
+	}
 	register := func(ctx context.Context, c *grpc.ClientConn) (string, error) {
 		n, err := nodev1.NewNodeAgentServiceClient(c).RegisterNode(ctx, &nodev1.RegisterNodeRequest{})
 		return n.GetKind(), err
@@ -233,6 +237,10 @@ func TestGuardedCalls(t *testing.T) {
 		{
 			"a node may not watch", node, nil, watch, codes.PermissionDenied, "",
 			&Record{User: "system:node:worker-1", Verb: "watch", Resource: "nodes", Decision: Deny, Code: "PermissionDenied"},
+		},
+		{
+			"who may patch an object may not therefore patch its status", api, nil, patchStatus, codes.PermissionDenied, "",
+			&Record{User: apiUser, Verb: "patch", Resource: "nodes/status", Name: "worker-1", Decision: Deny, Code: "PermissionDenied"},
 		},
 		{"a service may watch", api, nil, watch, codes.OK, "", nil},
 		{

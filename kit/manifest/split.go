@@ -39,8 +39,8 @@ func (e *SyntaxError) Error() string {
 // Split reads a stream of YAML documents, JSON objects among them or alone, and returns them in their order. YAML is
 // version 1.1, as kubectl reads it: yes and on are booleans unless they are quoted. A key given twice is refused, as is a
 // part without kind, one of more than 8 MiB, also once its aliases are followed, and a stream of more than 64 MiB.
-// The spellings apiversion and version of apiVersion, which occur in the wild, are put right. Parts that hold comments
-// only are left out. The error joins a *SyntaxError for each wrong part; then no document is returned.
+// The spellings apiversion and version of apiVersion, which occur in the wild, are put right, and the two kinds of OpenShift's master
+// configuration are known by their content. Parts that hold comments only are left out. The error joins a *SyntaxError for each wrong part; then no document is returned.
 // file is the name that errors use.
 func Split(r io.Reader, file string) ([]Document, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxStream+1))
@@ -267,6 +267,7 @@ func (s *splitter) add(object []byte, line int, places *places) {
 	}
 	d := Document{Line: line, File: s.file, places: places}
 	fold(members)
+	members = name(members)
 	for _, m := range members {
 		switch m.key {
 		case "kind":
@@ -320,13 +321,25 @@ func topLevel(object []byte) ([]member, bool) {
 	}
 }
 
-// fold puts right the spellings of apiVersion if the object has none.
-func fold(members []member) {
+// Fold returns a JSON object with the spellings apiversion and version of apiVersion put right, as Split does. What follows the object stays, and
+// anything else is returned as it is.
+func Fold(text []byte) []byte {
+	members, ok := topLevel(text)
+	if !ok || !fold(members) {
+		return text
+	}
+	r := newReader(text)
+	r.skip()
+	return append(join(members), text[r.pos:]...)
+}
+
+// fold puts right the spellings of apiVersion if the object has none; it is false if there was nothing to do.
+func fold(members []member) bool {
 	wrong := -1
 	for i, m := range members {
 		switch m.key {
 		case "apiVersion":
-			return
+			return false
 		case "apiversion":
 			wrong = i
 		case "version":
@@ -338,6 +351,18 @@ func fold(members []member) {
 	if wrong >= 0 {
 		members[wrong].key = "apiVersion"
 	}
+	return wrong >= 0
+}
+
+// bare are the kinds that documents also show as nothing but their content, by the one key of it.
+var bare = map[string]string{"admissionConfig": "AdmissionConfig", "kubernetesMasterConfig": "KubernetesMasterConfig"}
+
+// name adds kind and apiVersion to content that stands without them.
+func name(members []member) []member {
+	if len(members) != 1 || bare[members[0].key] == "" {
+		return members
+	}
+	return append([]member{{"apiVersion", `"v1"`}, {"kind", `"` + bare[members[0].key] + `"`}}, members[0])
 }
 
 func join(members []member) []byte {

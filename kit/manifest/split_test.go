@@ -3,16 +3,12 @@ package manifest_test
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/protobuf/proto"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
-	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
 )
 
@@ -170,55 +166,4 @@ func TestLineOf(t *testing.T) {
 	if got := (manifest.Document{Line: 4}).LineOf("a"); got != 4 {
 		t.Errorf("LineOf a document made by hand = %d, want 4", got)
 	}
-}
-
-func TestDocumentsOfTheDocumentationLoad(t *testing.T) {
-	files, err := filepath.Glob("testdata/documents/*.yaml")
-	if err != nil || len(files) != 11 {
-		t.Fatalf("%d documents, %v", len(files), err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if strings.HasSuffix(file, "-MachineSetSpec.yaml") { // a fragment goes in as the kind it is part of
-				text = append([]byte("apiVersion: machine.openshift.io/v1beta1\nkind: MachineSet\n"), text...)
-			}
-			documents, err := manifest.Split(strings.NewReader(string(text)), file)
-			if err != nil || len(documents) != 1 {
-				t.Fatalf("%d documents, %v", len(documents), err)
-			}
-			m, again := ofKind(t, documents[0].Kind), ofKind(t, documents[0].Kind)
-			if err := manifest.Decode(documents[0].JSON, m); err != nil {
-				t.Fatal(documents[0].Locate(err))
-			}
-			printed, err := manifest.YAML(m)
-			if err != nil {
-				t.Fatal(err)
-			}
-			back, err := manifest.Split(strings.NewReader(string(printed)), "printed")
-			if err != nil || len(back) != 1 {
-				t.Fatalf("%d documents, %v", len(back), err)
-			}
-			if err := manifest.Decode(back[0].JSON, again); err != nil || !proto.Equal(m, again) {
-				t.Errorf("%v, printed and read back it is another:\n%s", err, printed)
-			}
-		})
-	}
-}
-
-func ofKind(t *testing.T, kind string) proto.Message {
-	t.Helper()
-	switch kind {
-	case "Machine":
-		return new(machinev1.Machine)
-	case "MachineSet":
-		return new(machinev1.MachineSet)
-	case "Node":
-		return new(nodev1.Node)
-	}
-	t.Fatalf("no message for kind %q", kind)
-	return nil
 }

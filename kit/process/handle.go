@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -35,8 +36,8 @@ func launch(dir string, spec Spec) (*handle, error) {
 	defer log.Close()
 	cmd := exec.Command(spec.Path, spec.Args...)
 	cmd.Dir = spec.Dir
-	cmd.Env = append(append(os.Environ(), spec.Env...), markers(dir, spec)...) // the last one of a name counts
-	cmd.Stdout, cmd.Stderr = log, log                                          // nothing else: no listener is ever passed on
+	cmd.Env = append(spec.environ(), markers(dir, spec)...) // the last one of a name counts
+	cmd.Stdout, cmd.Stderr = log, log                       // nothing else: no listener is ever passed on
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start: %w", err)
@@ -47,7 +48,7 @@ func launch(dir string, spec Spec) (*handle, error) {
 	if err != nil {
 		return nil, reapBroken(pid, err)
 	}
-	rec.Path, rec.Args, rec.Digest, rec.Grace = spec.Path, spec.Args, spec.digest(), spec.grace()
+	rec.Path, rec.Args, rec.Digest, rec.Grace, rec.Once = spec.Path, spec.Args, spec.digest(), spec.grace(), spec.Once
 	h, err := rec.hold() // nothing to confirm: the pid of a child is free only after it was reaped
 	if err != nil {
 		return nil, reapBroken(pid, err)
@@ -60,6 +61,13 @@ func reapBroken(pid int, cause error) error {
 	_ = unix.Kill(pid, unix.SIGKILL)
 	_, err := unix.Wait4(pid, nil, 0, nil)
 	return errors.Join(cause, err)
+}
+
+func (spec Spec) environ() []string {
+	if spec.OnlyEnv {
+		return slices.Clone(spec.Env)
+	}
+	return append(os.Environ(), spec.Env...)
 }
 
 func openLog(path string) (*os.File, error) {
@@ -89,6 +97,9 @@ func (r record) open() (*handle, error) {
 		return nil, ErrNoProcess
 	}
 	h, err := r.hold()
+	if errors.Is(err, ErrNoProcess) {
+		_ = unix.Kill(-r.PID, unix.SIGKILL) // what it left behind: its number is nobody else's while somebody is in its group
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -149,17 +160,24 @@ func (h *handle) await() {
 	}
 }
 
+// signal sends sig to the group that the process leads. The pidfd says first that the process is still there, so that the group is its own.
 func (h *handle) signal(sig syscall.Signal) error {
 	var sent error
-	err := h.conn.Control(func(fd uintptr) { sent = unix.PidfdSendSignal(int(fd), sig, nil, 0) })
+	err := h.conn.Control(func(fd uintptr) {
+		if sent = unix.PidfdSendSignal(int(fd), 0, nil, 0); sent == nil {
+			sent = unix.Kill(-h.PID, sig)
+		}
+	})
 	if err = errors.Join(err, sent); errors.Is(err, unix.ESRCH) || errors.Is(err, os.ErrClosed) {
 		return ErrNoProcess
 	}
 	return err
 }
 
-// reap tells how the process ended, after exited is closed, and takes its zombie away if it was our child.
+// reap tells how the process ended, after exited is closed, and takes its zombie away if it was our child. What it left behind in its group
+// ends before that: the number of the group is not given to another one as long as somebody is in it.
 func (h *handle) reap() Exit {
+	_ = unix.Kill(-h.PID, unix.SIGKILL)
 	exit := Exit{At: time.Now()}
 	var ws unix.WaitStatus
 	pid, err := unix.Wait4(h.PID, &ws, unix.WNOHANG, nil)

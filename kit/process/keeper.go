@@ -29,6 +29,7 @@ type keeper struct {
 	stops  []chan struct{}
 	stat   Status
 	handle *handle // the running process, nil if none
+	past   record  // of the process that was to be started once and has been; zero if none
 
 	// Set by attach before the loop runs, then the loop's own.
 	dir   string
@@ -61,12 +62,44 @@ func (k *keeper) want(spec Spec) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.spec == nil || k.spec.digest() != spec.digest() {
-		k.stat.Final = false
+		k.stat.Final, k.stat.LastError = false, nil
 	} else if k.handle != nil {
 		k.handle.grace = spec.grace()
 	}
 	k.spec = &spec
+	k.recall()
 	k.nudge()
+}
+
+// recall has a process that was to be started once, and has been, be final. The lock is held.
+func (k *keeper) recall() {
+	if k.spec == nil || !k.spec.Once || k.handle != nil || k.past.Digest != k.spec.digest() {
+		return
+	}
+	k.stat.Final = true
+	if k.past.Exit != nil {
+		k.stat.LastExit = *k.past.Exit
+	}
+}
+
+// tell says that the status changed. The lock is not held.
+func (k *keeper) tell() {
+	k.mu.Lock()
+	spec := k.spec
+	k.mu.Unlock()
+	if spec != nil && spec.Changed != nil {
+		spec.Changed()
+	}
+}
+
+// logFile returns where the process writes; empty if it is not wanted, or writes nowhere.
+func (k *keeper) logFile() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.spec == nil {
+		return ""
+	}
+	return k.spec.LogFile
 }
 
 // unwant returns a channel that is closed when the process is gone.
@@ -151,7 +184,10 @@ func (k *keeper) stopped() {
 	for _, gone := range k.stops {
 		close(gone)
 	}
-	k.stops, k.stat.Final, k.pause = nil, false, 0
+	if k.past.Once {
+		removeRecord(k.dir, k.name)
+	}
+	k.stops, k.stat.Final, k.past, k.pause = nil, false, record{}, 0
 }
 
 // leave lets go of the process, which runs on.
@@ -173,14 +209,22 @@ func (k *keeper) adopt() {
 	}
 	h, err := rec.open()
 	if err != nil && k.stray != nil {
-		rec = *k.stray
-		h, err = rec.open()
+		once := rec.Once
+		stray := *k.stray
+		stray.Once = once
+		if h, err = stray.open(); err == nil {
+			rec = stray
+		}
 	}
 	k.stray = nil
 	if err != nil {
-		if !errors.Is(err, ErrNoProcess) {
+		switch {
+		case !errors.Is(err, ErrNoProcess):
 			k.log.Warn("process is not taken over", "error", err)
+		case !rec.Once:
+			removeRecord(k.dir, k.name) // it means nothing any more
 		}
+		k.remember(rec)
 		return
 	}
 	if err := rec.write(k.dir, k.name); err != nil {
@@ -190,27 +234,53 @@ func (k *keeper) adopt() {
 	k.holds(h)
 }
 
+// remember keeps in mind what is written down of a process that has ended, if it was to be started once.
+func (k *keeper) remember(rec record) {
+	if !rec.Once {
+		return
+	}
+	if rec.Exit == nil { // it ended while nobody looked
+		rec.Exit = &Exit{At: time.Now()}
+		if err := rec.write(k.dir, k.name); err != nil {
+			k.log.Warn("process record is not written", "error", err)
+		}
+	}
+	k.mu.Lock()
+	k.past = rec
+	k.recall()
+	k.mu.Unlock()
+	k.tell()
+}
+
 func (k *keeper) holds(h *handle) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	k.handle = h
-	k.stat.Running, k.stat.PID, k.stat.Since, k.stat.LastError = true, h.PID, h.started, nil
+	k.stat.Running, k.stat.PID, k.stat.Since, k.stat.LastError, k.stat.Final = true, h.PID, h.started, nil, false
+	k.mu.Unlock()
+	k.tell()
 }
 
 func (k *keeper) start(ctx context.Context, spec Spec) {
+	if spec.Once { // before it runs, so that no supervisor starts it again if this one dies here
+		if err := (record{Digest: spec.digest(), Once: true}).write(k.dir, k.name); err != nil {
+			k.failed(err)
+			k.rest(ctx)
+			return
+		}
+	}
 	h, err := launch(k.dir, spec)
 	if err != nil {
 		k.failed(err)
 		k.rest(ctx)
 		return
 	}
-	k.log.Info("process started", "pid", h.PID)
-	k.holds(h)
-	k.countRestart()
-	if err := h.record.write(k.dir, k.name); err != nil {
+	if err := h.record.write(k.dir, k.name); err != nil { // first: whoever is told that it runs finds it there
 		// The marker in the environment still tells the next supervisor of it.
 		k.log.Warn("process record is not written", "error", err)
 	}
+	k.log.Info("process started", "pid", h.PID)
+	k.holds(h)
+	k.countRestart()
 }
 
 func (k *keeper) countRestart() {
@@ -224,11 +294,12 @@ func (k *keeper) countRestart() {
 
 func (k *keeper) failed(err error) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	if k.stat.LastError == nil || k.stat.LastError.Error() != err.Error() {
 		k.log.Error("process does not start", "error", err)
 	}
 	k.stat.LastError = err
+	k.mu.Unlock()
+	k.tell()
 }
 
 // watch waits until the process ends or something else is wanted.
@@ -239,10 +310,16 @@ func (k *keeper) watch(ctx context.Context, h *handle) {
 	case <-h.exited:
 		exit := k.buried(h)
 		k.ended = true
-		if k.isFinal(exit) {
+		if once, final := k.isFinal(exit); once {
+			k.log.Info("process ended", "pid", h.PID, "exit", exit.String())
+			k.tell()
+			return
+		} else if final {
 			k.log.Error("process ended for good", "pid", h.PID, "exit", exit.String())
+			k.tell()
 			return
 		}
+		k.tell()
 		k.log.Warn("process ended", "pid", h.PID, "exit", exit.String())
 		if exit.At.Sub(h.started) >= longLife {
 			k.pause = 0
@@ -251,21 +328,32 @@ func (k *keeper) watch(ctx context.Context, h *handle) {
 	}
 }
 
-func (k *keeper) isFinal(exit Exit) bool {
+// isFinal tells whether the process is left alone after its end, and whether that is so because it was to be started once.
+func (k *keeper) isFinal(exit Exit) (once, final bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	final := exit.Known && exit.Signal == 0 && k.spec != nil && slices.Contains(k.spec.FinalExits, exit.Code)
+	once = k.spec != nil && k.spec.Once && k.past.Digest == k.spec.digest()
+	final = once || exit.Known && exit.Signal == 0 && k.spec != nil && slices.Contains(k.spec.FinalExits, exit.Code)
 	k.stat.Final = k.stat.Final || final
-	return final
+	return once, final
 }
 
 // buried notes that the process of h is gone.
 func (k *keeper) buried(h *handle) Exit {
 	exit := h.reap()
 	h.close()
-	removeRecord(k.dir, k.name)
+	past := h.record
+	if past.Exit = &exit; past.Once {
+		if err := past.write(k.dir, k.name); err != nil {
+			k.log.Warn("process record is not written", "error", err)
+		}
+	} else {
+		past = record{}
+		removeRecord(k.dir, k.name)
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.past = past
 	k.handle = nil
 	k.stat.Running, k.stat.PID, k.stat.Since, k.stat.LastExit = false, 0, exit.At, exit
 	return exit

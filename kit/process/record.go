@@ -23,6 +23,8 @@ type record struct {
 	Args      []string      `json:"args,omitempty"`
 	Digest    string        `json:"digest"` // of the whole Spec
 	Grace     time.Duration `json:"graceNanoseconds,omitempty"`
+	Once      bool          `json:"once,omitempty"` // it stays written down after its end
+	Exit      *Exit         `json:"exit,omitempty"` // of one that was to be started once
 }
 
 // readRecord returns the zero record if there is none.
@@ -62,7 +64,14 @@ func removeRecord(dir, name string) {
 
 // digest tells specs apart that need different processes.
 func (spec Spec) digest() string {
-	data, _ := json.Marshal([]any{spec.Path, spec.Args, spec.Env, spec.Dir, spec.LogFile}) // strings always encode
+	what := []any{spec.Path, spec.Args, spec.Env, spec.Dir, spec.LogFile}
+	if spec.OnlyEnv {
+		what = append(what, "only this environment")
+	}
+	if spec.Serial != 0 {
+		what = append(what, spec.Serial)
+	}
+	data, _ := json.Marshal(what) // strings and numbers always encode
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:8])
 }

@@ -1,5 +1,6 @@
 // Package process keeps detached operating-system processes running: each in a session of its own, so that
-// it outlives its supervisor, and is taken over by the next one instead of being started twice.
+// it outlives its supervisor, and is taken over by the next one instead of being started twice. Signals go to
+// the whole group of a process, and what is left of the group when the process ended is killed.
 //
 // A process is known by its pid together with its start time, written to <runDir>/<name>.json, and by a
 // marker in its environment, by which it is found if the supervisor died before it could write that file.
@@ -36,17 +37,27 @@ var (
 // DefaultGrace is the time from SIGTERM to SIGKILL for a Spec that names none.
 const DefaultGrace = 10 * time.Second
 
-// Spec says what to run. Two specs that differ in anything but Grace and FinalExits are different processes.
+// Spec says what to run. Two specs that differ in anything but Grace, FinalExits, Once and Changed are different processes.
 type Spec struct {
 	Name    string   // file name of the process in the run directory: letters, digits, "-", "_" and "."; unique per supervisor
 	Path    string   // of the executable, absolute
 	Args    []string // without the program's name
 	Env     []string // KEY=value, added to the supervisor's environment
 	Dir     string   // working directory; empty: the supervisor's
-	LogFile string   // standard output and error are appended to it; empty: discarded
+	LogFile string   // standard output and error are appended to it, and its older part is dropped when it grows large; empty: discarded
 
 	Grace      time.Duration // from SIGTERM to SIGKILL when stopped; zero: DefaultGrace
 	FinalExits []int         // exit codes after which it is not started again until stopped or changed
+
+	// Once has it started one time at most, by this supervisor or an earlier one: however it ended, it is Final from then on, until it is
+	// stopped or changed.
+	Once bool
+	// Serial tells one start from the next where all else is alike: another number is another process.
+	Serial int `json:",omitempty"`
+	// OnlyEnv has the environment be Env and nothing of the supervisor's.
+	OnlyEnv bool
+	// Changed, if it is not nil, is called after what Status tells of the process changed. It must not block, nor call the supervisor.
+	Changed func() `json:"-"`
 }
 
 // Status is what the supervisor knows of one process.
@@ -54,7 +65,7 @@ type Status struct {
 	Name      string
 	PID       int  // 0 unless Running
 	Running   bool // false between an exit and the next start
-	Final     bool // ended with one of Spec.FinalExits and is left alone
+	Final     bool // ended with one of Spec.FinalExits, or was to be started Once, and is left alone
 	Restarts  int  // starts by this supervisor after an exit that nobody asked for
 	Since     time.Time
 	LastExit  Exit  // zero: none seen by this supervisor
@@ -63,10 +74,10 @@ type Status struct {
 
 // Exit tells how a process ended.
 type Exit struct {
-	At     time.Time
-	Known  bool // false for a process that was not a child of this supervisor: then nobody tells how it ended
-	Code   int  // if Known and Signal is 0
-	Signal syscall.Signal
+	At     time.Time      `json:"at"`
+	Known  bool           `json:"known"` // false for a process that was not a child of this supervisor: then nobody tells how it ended
+	Code   int            `json:"code"`  // if Known and Signal is 0
+	Signal syscall.Signal `json:"signal"`
 }
 
 // String describes the exit for people.
@@ -129,7 +140,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 	ss := &session{ctx: ctx, strays: found}
 	s.begin(dir, ss)
-	<-ctx.Done()
+	s.trimLogs(ctx)
 	s.end()
 	ss.group.Wait()
 	return nil
@@ -193,9 +204,13 @@ func (s *Supervisor) Ensure(spec Spec) error {
 		if _, err := os.Stat(spec.Path); err != nil {
 			return fmt.Errorf("process %q: %w", spec.Name, err)
 		}
-		k = s.add(spec.Name)
+		k = newKeeper(spec.Name, s.log)
+		s.keepers[spec.Name] = k
 	}
 	k.want(spec)
+	if !known && s.session != nil {
+		s.keep(k) // only now: a keeper of which nothing is wanted would end the process that it is to take over
+	}
 	return nil
 }
 
@@ -261,6 +276,17 @@ func (s *Supervisor) Status() []Status {
 	}
 	slices.SortFunc(list, func(a, b Status) int { return strings.Compare(a.Name, b.Name) })
 	return list
+}
+
+// Lookup returns what is known of one wanted process; false if it is not wanted.
+func (s *Supervisor) Lookup(name string) (Status, bool) {
+	s.mu.Lock()
+	k := s.keepers[name]
+	s.mu.Unlock()
+	if k == nil {
+		return Status{}, false
+	}
+	return k.status()
 }
 
 // Recorded returns the names of all processes that the run directory has a record of, in order. Those that

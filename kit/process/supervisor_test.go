@@ -16,6 +16,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/windlass-dev/windlass/kit/process"
 )
 
@@ -462,4 +464,190 @@ func TestMethodsMayBeCalledAtTheSameTime(t *testing.T) {
 	eventually(t, "none is left", func() bool {
 		return len(carriers(t, filepath.Join(dir, "p0")))+len(carriers(t, filepath.Join(dir, "p1"))) == 0
 	})
+}
+
+func TestAProcessToBeStartedOnceIsStartedOnce(t *testing.T) {
+	dir := t.TempDir()
+	s, end := supervisor(t, dir)
+	changed := make(chan struct{}, 100)
+	once := func(name, mode string) process.Spec {
+		sp := spec(name, mode, filepath.Join(dir, name+".log"))
+		sp.Once, sp.Changed = true, func() { changed <- struct{}{} }
+		return sp
+	}
+	if err := s.Ensure(once("ends", "exit 4")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Ensure(once("stays", "wait")); err != nil {
+		t.Fatal(err)
+	}
+	pid := running(t, s, "stays", 0)
+	greeted(t, filepath.Join(dir, "stays.log"))
+	eventually(t, "the first one ended", func() bool { st, _ := s.Lookup("ends"); return st.Final })
+	eventually(t, "a start, a start and an end were told", func() bool { return len(changed) >= 3 })
+	end()
+
+	s, end = supervisor(t, dir)
+	for name, mode := range map[string]string{"ends": "exit 4", "stays": "wait"} {
+		if err := s.Ensure(once(name, mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the end is remembered", func() bool { st, _ := s.Lookup("ends"); return st.Final })
+	if st, _ := s.Lookup("ends"); !st.LastExit.Known || st.LastExit.Code != 4 {
+		t.Errorf("remembered %v, want exit code 4", st.LastExit)
+	}
+	if again := running(t, s, "stays", 0); again != pid {
+		t.Errorf("pid %d after %d", again, pid)
+	}
+	end()
+
+	// It ends while nobody looks: it is not started again, and nobody knows how it ended.
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	s, _ = supervisor(t, dir)
+	if err := s.Ensure(once("stays", "wait")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "its end was seen", func() bool { st, _ := s.Lookup("stays"); return st.Final })
+	if n := starts(t, filepath.Join(dir, "stays.log")); n != 1 {
+		t.Errorf("%d starts", n)
+	}
+	// Another spec of the name is another process, and so is the same after a stop.
+	other := once("stays", "wait")
+	other.Args = append(other.Args, "-test.v")
+	if err := s.Ensure(other); err != nil {
+		t.Fatal(err)
+	}
+	second := running(t, s, "stays", 0)
+	if err := s.Stop(t.Context(), "stays"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Ensure(other); err != nil {
+		t.Fatal(err)
+	}
+	running(t, s, "stays", second)
+}
+
+func TestAnotherSerialIsAnotherStart(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := supervisor(t, dir)
+	sp := spec("again", "exit 4", "")
+	sp.Once = true
+	for sp.Serial = 1; sp.Serial <= 3; sp.Serial++ {
+		var began time.Time
+		if st, ok := s.Lookup("again"); ok {
+			began = st.LastExit.At
+		}
+		if err := s.Ensure(sp); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it ran and ended once more", func() bool {
+			st, _ := s.Lookup("again")
+			return st.Final && st.LastExit.At.After(began) && st.LastExit.Code == 4
+		})
+	}
+}
+
+func TestARecordOfAProcessThatIsGoneIsRemoved(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "gone.json"), []byte(`{"pid":1,"startTime":1,"bootID":"another"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, _ := supervisor(t, dir)
+	if err := s.Stop(t.Context(), "gone"); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := s.Recorded(); err != nil || len(names) > 0 {
+		t.Errorf("recorded %q, %v", names, err)
+	}
+}
+
+func TestTheOlderPartOfALongLogIsDropped(t *testing.T) {
+	const keep = 1 << 20
+	path := filepath.Join(t.TempDir(), "log")
+	used := func(size int) int64 {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(strings.Repeat("x", size)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := process.TrimLog(path, keep); err != nil {
+			t.Fatal(err)
+		}
+		var st syscall.Stat_t
+		if err := syscall.Stat(path, &st); err != nil {
+			t.Fatal(err)
+		}
+		if st.Size != int64(size) {
+			t.Errorf("size %d, want %d: who appends must find the same end", st.Size, size)
+		}
+		return st.Blocks * 512
+	}
+	if n := used(2*keep - 8192); n < 2*keep-8192 {
+		t.Errorf("a log that is not long takes %d bytes", n)
+	}
+	if n := used(3 * keep); n >= 3*keep {
+		t.Skip("this file system has no holes")
+	} else if n < keep || n > keep+8192 {
+		t.Errorf("%d bytes are left, want about %d", n, keep)
+	}
+	if err := process.TrimLog(path+".none", keep); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheWholeGroupEndsWithItsLeader(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := supervisor(t, dir)
+	sp := process.Spec{
+		Name: "family", Path: "/bin/sh", Args: []string{"-c", `sleep 1000 & echo $! >"$FILE"; exit 0`}, Once: true, OnlyEnv: true,
+		Env: []string{"PATH=" + os.Getenv("PATH"), "FILE=" + filepath.Join(dir, "child")},
+	}
+	if err := s.Ensure(sp); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the leader ended", func() bool { st, _ := s.Lookup("family"); return st.Final })
+	data, err := os.ReadFile(filepath.Join(dir, "child"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the child ended", func() bool { return !alive(child) })
+}
+
+func TestWhatALeaderLeftBehindEndsThoughNobodySawItEnd(t *testing.T) {
+	dir := t.TempDir()
+	s, end := supervisor(t, dir)
+	sp := process.Spec{
+		Name: "family", Path: "/bin/sh", Args: []string{"-c", `sleep 1000 & echo $! >"$FILE"; wait`}, OnlyEnv: true,
+		Env: []string{"PATH=" + os.Getenv("PATH"), "FILE=" + filepath.Join(dir, "child")},
+	}
+	if err := s.Ensure(sp); err != nil {
+		t.Fatal(err)
+	}
+	leader, child := running(t, s, "family", 0), 0
+	eventually(t, "there is a child", func() bool {
+		data, _ := os.ReadFile(filepath.Join(dir, "child"))
+		child, _ = strconv.Atoi(strings.TrimSpace(string(data)))
+		return child != 0
+	})
+	end()
+	if err := unix.Kill(leader, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Wait4(leader, nil, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	if !alive(child) {
+		t.Fatal("the child ended with its leader: this test shows nothing")
+	}
+	s, _ = supervisor(t, dir)
+	if err := s.Ensure(sp); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the child ended", func() bool { return !alive(child) })
 }

@@ -22,6 +22,9 @@ func (t *Table[T]) checkIdentity(obj T) error {
 	setTypeFields(obj, t.typ)
 	m := ensureMetadata(obj)
 	bad = append(bad, t.namespaceFields(m)...)
+	if m.Name == "" {
+		m.Name = t.typ.GetSingleton()
+	}
 	if m.Name == "" && m.GenerateName != "" {
 		m.Name = m.GenerateName + suffix()
 	}
@@ -72,8 +75,8 @@ func (t *Table[T]) nameFields(m *metav1.ObjectMeta) []rpcerr.Field {
 	if msgs := validation.IsDNS1123Subdomain(m.Name); len(msgs) > 0 {
 		return []rpcerr.Field{{Path: "metadata.name", Description: fmt.Sprintf("invalid value %q: %s", m.Name, msgs[0])}}
 	}
-	if t.cfg.Singleton != "" && m.Name != t.cfg.Singleton {
-		return []rpcerr.Field{{Path: "metadata.name", Description: fmt.Sprintf("is %q, must be %q: there is one object of this kind", m.Name, t.cfg.Singleton)}}
+	if only := t.typ.GetSingleton(); only != "" && m.Name != only {
+		return []rpcerr.Field{{Path: "metadata.name", Description: fmt.Sprintf("is %q, must be %q: there is one object of this kind", m.Name, only)}}
 	}
 	return nil
 }

@@ -85,7 +85,7 @@ func (r request) field(name protoreflect.Name) protoreflect.FieldDescriptor {
 }
 
 func (r request) text(name protoreflect.Name) string {
-	if f := r.field(name); f != nil {
+	if f := r.field(name); f != nil && f.Kind() == protoreflect.StringKind { // the object of a Namespace's request is called namespace too
 		return r.m.Get(f).String()
 	}
 	return ""
@@ -128,7 +128,15 @@ func (s server[T]) calls() map[Method]call {
 }
 
 func (s server[T]) get(ctx context.Context, _ protoreflect.MethodDescriptor, r request) (proto.Message, error) {
-	return s.t.Get(ctx, s.namespace(r), r.text("name"))
+	return s.t.Get(ctx, s.namespace(r), s.name(r))
+}
+
+// name is that of the request, or the only one that an object of the kind may have.
+func (s server[T]) name(r request) string {
+	if name := r.text("name"); name != "" {
+		return name
+	}
+	return s.t.typ.GetSingleton()
 }
 
 // namespace is that of the request, or the default one.
@@ -203,7 +211,7 @@ func (s server[T]) patch(ctx context.Context, _ protoreflect.MethodDescriptor, r
 // patch of the status says about the rest.
 func (s server[T]) merge(ctx context.Context, r request, contentType string, patch []byte, status bool) (T, error) {
 	var zero T
-	key := Key{Namespace: s.namespace(r), Name: r.text("name")}
+	key := Key{Namespace: s.namespace(r), Name: s.name(r)}
 	return s.t.change(ctx, key, nil, []WriteOptions{r.options()}, func(old T) (T, error) {
 		doc, err := manifest.Encode(old)
 		if err != nil {
@@ -277,7 +285,24 @@ func (s server[T]) apply(ctx context.Context, _ protoreflect.MethodDescriptor, r
 func (s server[T]) delete(ctx context.Context, _ protoreflect.MethodDescriptor, r request) (proto.Message, error) {
 	pre, _ := r.m.Get(r.field("preconditions")).Message().Interface().(*metav1.Preconditions)
 	ctx = context.WithValue(ctx, propagationKey{}, r.text("propagation_policy"))
-	return s.t.Delete(ctx, s.namespace(r), r.text("name"), pre, r.options())
+	if f := r.field("grace_period_seconds"); f != nil && r.m.Has(f) {
+		ctx = WithGracePeriod(ctx, int32(r.m.Get(f).Int()))
+	}
+	return s.t.Delete(ctx, s.namespace(r), s.name(r), pre, r.options())
+}
+
+type graceKey struct{}
+
+// WithGracePeriod says how many seconds the objects that are deleted under a context may take to end; see Config.Grace.
+func WithGracePeriod(ctx context.Context, seconds int32) context.Context {
+	return context.WithValue(ctx, graceKey{}, seconds)
+}
+
+func gracePeriod(ctx context.Context) *int32 {
+	if s, ok := ctx.Value(graceKey{}).(int32); ok {
+		return &s
+	}
+	return nil
 }
 
 type propagationKey struct{}

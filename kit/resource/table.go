@@ -34,8 +34,9 @@ type Config[T Object] struct {
 	HasNamespace func(namespace string) bool
 	// Finalizers are put on every new object.
 	Finalizers []string
-	// Singleton is the only name that an object may have; empty means any.
-	Singleton string
+	// Grace says how long an object may take to end once its deletion is asked for, where the asker wants so many seconds (nil: does not say).
+	// False means that it goes at once. An object with a grace stays, with the time of its end, until somebody asks with 0 seconds.
+	Grace func(obj T, asked *int32) (seconds int32, stays bool)
 	// KeepStatus lets a creation bring a status; kinds without a split between spec and status need it.
 	KeepStatus bool
 	// Now is the clock; nil means time.Now.
@@ -333,26 +334,17 @@ func (t *Table[T]) hold(old T, pre *metav1.Preconditions) error {
 // replace stores next where old is, unless nothing differs.
 func (t *Table[T]) replace(ctx context.Context, old, next T, opts []WriteOptions) (T, error) {
 	var zero T
-	if next.GetMetadata() == nil {
-		return zero, rpcerr.Invalid(rpcerr.Field{Path: "metadata", Description: "must be there"})
-	}
-	if err := t.keepIdentity(old, next); err != nil {
-		return zero, err
-	}
-	if err := t.check(ctx, old, next); err != nil {
+	if err := t.checkChange(ctx, old, next); err != nil {
 		return zero, err
 	}
 	if proto.Equal(old, next) {
 		return old, nil
 	}
-	if !sameField(old, next, "spec") {
-		next.GetMetadata().Generation++
-	}
 	if dryRun(opts) {
 		return next, nil
 	}
 	was := revisionOf(old)
-	if Deleting(next) && len(next.GetMetadata().GetFinalizers()) == 0 {
+	if released(old, next) {
 		revision, err := t.st.Commit(ctx, store.Delete(t.key(KeyOf(old)), was))
 		return t.written(ctx, next, revision, err)
 	}
@@ -362,6 +354,30 @@ func (t *Table[T]) replace(ctx context.Context, old, next T, opts []WriteOptions
 	}
 	revision, err := t.st.Commit(ctx, store.Put(t.key(KeyOf(old)), value, was))
 	return t.written(ctx, next, revision, err)
+}
+
+// checkChange applies all rules to next, which shall stand where old is, and counts its generation.
+func (t *Table[T]) checkChange(ctx context.Context, old, next T) error {
+	if next.GetMetadata() == nil {
+		return rpcerr.Invalid(rpcerr.Field{Path: "metadata", Description: "must be there"})
+	}
+	if err := t.keepIdentity(old, next); err != nil {
+		return err
+	}
+	if err := t.check(ctx, old, next); err != nil {
+		return err
+	}
+	if !sameField(old, next, "spec") {
+		next.GetMetadata().Generation++
+	}
+	return nil
+}
+
+// released reports whether a write of an object that is being deleted takes the last thing away that kept it.
+func released(old, next Object) bool {
+	m := next.GetMetadata()
+	return Deleting(next) && len(m.GetFinalizers()) == 0 && m.GetDeletionGracePeriodSeconds() == 0 &&
+		(m.DeletionGracePeriodSeconds == nil || len(old.GetMetadata().GetFinalizers()) > 0)
 }
 
 // keepIdentity puts what only the server writes into next, and refuses another apiVersion, kind, name, uid or time of deletion.
@@ -425,13 +441,12 @@ func (t *Table[T]) remove(ctx context.Context, old T, opts []WriteOptions) (T, e
 			return zero, err
 		}
 	}
-	if Deleting(old) || dryRun(opts) {
+	next, stays := t.ended(old, gracePeriod(ctx))
+	if any(next) == any(old) || dryRun(opts) {
 		return old, nil
 	}
-	next := Clone(old)
-	next.GetMetadata().DeletionTimestamp = t.now()
 	was, key := revisionOf(old), t.key(KeyOf(old))
-	if len(old.GetMetadata().GetFinalizers()) == 0 {
+	if !stays {
 		revision, err := t.st.Commit(ctx, store.Delete(key, was))
 		return t.written(ctx, next, revision, err)
 	}
@@ -441,6 +456,28 @@ func (t *Table[T]) remove(ctx context.Context, old T, opts []WriteOptions) (T, e
 	}
 	revision, err := t.st.Commit(ctx, store.Put(key, value, was))
 	return t.written(ctx, next, revision, err)
+}
+
+// ended returns an object as it is once its deletion is asked for, and whether it stays. It is old itself if nothing changes.
+func (t *Table[T]) ended(old T, asked *int32) (next T, stays bool) {
+	var grace int32
+	if t.cfg.Grace != nil {
+		grace, stays = t.cfg.Grace(old, asked)
+	}
+	graceful := stays
+	stays = stays || len(old.GetMetadata().GetFinalizers()) > 0
+	// grace is 0 where the object has no time of its own any more: then only its finalizers keep it.
+	if m := old.GetMetadata(); Deleting(old) && stays && grace >= m.GetDeletionGracePeriodSeconds() {
+		return old, true
+	}
+	next = Clone(old)
+	m := next.GetMetadata()
+	m.DeletionTimestamp = t.now()
+	if graceful || m.DeletionGracePeriodSeconds != nil {
+		m.DeletionTimestamp.Seconds += int64(grace)
+		m.DeletionGracePeriodSeconds = &grace
+	}
+	return next, stays
 }
 
 // written returns an object at its new revision once the cache shows it, so that whoever writes sees its own write there.

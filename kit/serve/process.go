@@ -6,6 +6,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,13 +29,14 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/store"
 )
 
 const (
 	readyPollStarting = 50 * time.Millisecond // while somebody may wait for the start
-	readyPollRunning  = 5 * time.Second       // afterwards; each look is one read of etcd's members
+	readyPollRunning  = 8 * time.Second       // afterwards; each look is one read of etcd's members
 	readyTimeout      = 2 * time.Second
 )
 
@@ -48,6 +50,9 @@ type Process struct {
 	Metrics *prometheus.Registry
 	// Validator is the one that the process shares: compiled rules take memory.
 	Validator protovalidate.Validator
+
+	// Operator says how the service is, where readiness does not say it all; nil means Available while ready. Set it before Run.
+	Operator func(context.Context) clusteroperator.State
 
 	cfg      Config
 	listener net.Listener
@@ -162,8 +167,9 @@ func (p *Process) openServer() error {
 	return nil
 }
 
-// Address returns the address that the process listens on, with the port that it really has.
-func (p *Process) Address() string { return p.listener.Addr().String() }
+// Address returns the address at which siblings reach the process: the one it listens on, with the port that it really has, unless
+// another is advertised.
+func (p *Process) Address() string { return cmp.Or(p.cfg.Advertise, p.listener.Addr().String()) }
 
 // MetricsAddress returns the address of /metrics; empty if there is none.
 func (p *Process) MetricsAddress() string {
@@ -184,6 +190,11 @@ func (p *Process) ReadyWhen(f func(context.Context) error) {
 // A part that returns nil is done, and the others go on. At the end calls get two seconds to finish; streams are told at
 // once that the service stops (UNAVAILABLE), since they would never finish.
 func (p *Process) Run(ctx context.Context, parts ...func(context.Context) error) error {
+	report, err := p.report()
+	if err != nil {
+		return errors.Join(err, p.Close())
+	}
+	parts = append(slices.Clone(parts), report)
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		if err := p.GRPC.Serve(p.listener); !errors.Is(err, grpc.ErrServerStopped) {
@@ -205,7 +216,7 @@ func (p *Process) Run(ctx context.Context, parts ...func(context.Context) error)
 		group.Go(func() error { return part(running) })
 	}
 	p.Log.InfoContext(ctx, "serving", "address", p.Address())
-	err := group.Wait()
+	err = group.Wait()
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = nil
 	}

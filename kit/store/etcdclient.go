@@ -24,7 +24,7 @@ const (
 	keepaliveTimeout = 3 * time.Second
 	maxRequestBytes  = 8 << 20         // as the members accept
 	syncInterval     = time.Second     // a voter that joined is known to all clients soon after
-	calmInterval     = 3 * time.Second // while nothing changes: each question costs the leader a round to the others
+	calmInterval     = 6 * time.Second // while nothing changes: each question costs the leader a round to the others
 	calmAfter        = time.Minute
 	calmVoters       = 3               // with as many addresses at hand, losing one between two rounds strands nobody
 	syncTry          = 2 * time.Second // without a quorum the question hangs

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	progressAfter = 1500 * time.Millisecond // members send progress every second by themselves; others are asked for it
-	watchSilence  = 4 * time.Second         // then the member behind the stream is stuck: ask another
+	progressAfter = 2500 * time.Millisecond // members send progress every two seconds by themselves; others are asked for it
+	watchSilence  = 5 * time.Second         // then the member behind the stream is stuck: ask another
 	reopenPause   = 50 * time.Millisecond   // doubles up to the next
 	reopenPauses  = 500 * time.Millisecond
 )

@@ -1,0 +1,143 @@
+// Package clusteroperator reports to the cluster how a service is: it keeps the service's ClusterOperator in step with what the service
+// says of itself. Updates wait for these reports.
+package clusteroperator
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/windlass-dev/windlass/kit/version"
+)
+
+// Operand is the name under which an operator gives its own version.
+const Operand = "operator"
+
+const (
+	// lookEvery is how often a service is asked for its state; nothing is written while that stays.
+	lookEvery = 2 * time.Second
+	// sureEvery is how often the report is written anew even so, in case somebody took it away.
+	sureEvery = 5 * time.Minute
+
+	writePatience = 5 * time.Second
+)
+
+// State is what a service says of itself. The zero State is one that is not available.
+type State struct {
+	Available   bool
+	Progressing bool
+	Degraded    bool
+	Reason      string // in one CamelCase word; empty means AsExpected
+	Message     string
+	Version     string // empty means the version of the program
+}
+
+// Reporter keeps one ClusterOperator in step.
+type Reporter struct {
+	name      string
+	operators updatev1.ClusterOperatorServiceClient
+	state     func(context.Context) State
+	log       *slog.Logger
+}
+
+// New returns a reporter that writes nothing before Run. conn leads to update-orchestrator; state may take a moment but not wait.
+func New(name string, conn grpc.ClientConnInterface, state func(context.Context) State, log *slog.Logger) *Reporter {
+	return &Reporter{name: name, operators: updatev1.NewClusterOperatorServiceClient(conn), state: state, log: log}
+}
+
+// Run reports until ctx ends. What cannot be written is written later.
+func (r *Reporter) Run(ctx context.Context) error {
+	var written State
+	var at time.Time
+	said := ""
+	for {
+		if s := r.state(ctx); s != written || time.Since(at) > sureEvery {
+			err := r.write(ctx, s)
+			if err == nil {
+				written, at, said = s, time.Now(), ""
+			} else if text := status.Convert(err).Message(); ctx.Err() == nil && text != said {
+				said = text
+				r.log.DebugContext(ctx, "cluster operator not reported", "error", err)
+			}
+		}
+		timer := time.NewTimer(lookEvery)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+	}
+}
+
+func (r *Reporter) write(ctx context.Context, s State) error {
+	ctx, cancel := context.WithTimeout(ctx, writePatience)
+	defer cancel()
+	have, err := r.operators.GetClusterOperator(ctx, &updatev1.GetClusterOperatorRequest{Name: r.name})
+	if status.Code(err) == codes.NotFound {
+		have, err = r.operators.CreateClusterOperator(ctx, &updatev1.CreateClusterOperatorRequest{
+			ClusterOperator: &updatev1.ClusterOperator{Metadata: &metav1.ObjectMeta{Name: r.name}},
+		})
+	}
+	if err != nil {
+		return err
+	}
+	next := Status(have.GetStatus(), s, time.Now())
+	if proto.Equal(next, have.GetStatus()) {
+		return nil
+	}
+	have.Status = next
+	_, err = r.operators.UpdateClusterOperatorStatus(ctx, &updatev1.UpdateClusterOperatorStatusRequest{Name: r.name, ClusterOperator: have})
+	return err
+}
+
+// Status returns a status brought in step with a state: what does not change keeps its time. It does not modify have, which may be nil.
+func Status(have *updatev1.ClusterOperatorStatus, s State, now time.Time) *updatev1.ClusterOperatorStatus {
+	next := proto.CloneOf(have)
+	if next == nil {
+		next = &updatev1.ClusterOperatorStatus{}
+	}
+	for _, c := range []struct {
+		typ string
+		is  bool
+	}{{"Available", s.Available}, {"Progressing", s.Progressing}, {"Degraded", s.Degraded}, {"Upgradeable", true}} {
+		set(next, c.typ, c.is, s, now)
+	}
+	number := cmp.Or(s.Version, version.Number)
+	i := slices.IndexFunc(next.Versions, func(v *updatev1.OperandVersion) bool { return v.GetName() == Operand })
+	if i < 0 {
+		next.Versions = append(next.Versions, &updatev1.OperandVersion{Name: Operand, Version: number})
+	} else {
+		next.Versions[i].Version = number
+	}
+	return next
+}
+
+func set(st *updatev1.ClusterOperatorStatus, typ string, is bool, s State, now time.Time) {
+	word := map[bool]string{true: "True", false: "False"}[is]
+	c := &metav1.Condition{Type: typ, Status: word, Reason: proto.String(cmp.Or(s.Reason, "AsExpected"))}
+	if s.Message != "" {
+		c.Message = proto.String(s.Message)
+	}
+	i := slices.IndexFunc(st.Conditions, func(c *metav1.Condition) bool { return c.GetType() == typ })
+	if i < 0 {
+		c.LastTransitionTime = &timestamppb.Timestamp{Seconds: now.Unix()}
+		st.Conditions = append(st.Conditions, c)
+		return
+	}
+	c.LastTransitionTime = st.Conditions[i].GetLastTransitionTime()
+	if st.Conditions[i].GetStatus() != word {
+		c.LastTransitionTime = &timestamppb.Timestamp{Seconds: now.Unix()}
+	}
+	st.Conditions[i] = c
+}

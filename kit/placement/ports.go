@@ -1,0 +1,93 @@
+package placement
+
+import (
+	"fmt"
+
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+)
+
+// anyIP is the address that stands for all addresses of a host.
+const anyIP = "0.0.0.0"
+
+// HostPort is a port of a node that a pod takes.
+type HostPort struct {
+	IP       string // never empty: 0.0.0.0 means all
+	Protocol string // TCP, UDP or SCTP
+	Port     int32  // 1 to 65535
+}
+
+// String gives the port as "8080/TCP", with its address if it is not all of them.
+func (p HostPort) String() string {
+	if p.IP == anyIP {
+		return fmt.Sprintf("%d/%s", p.Port, p.Protocol)
+	}
+	return fmt.Sprintf("%s:%d/%s", p.IP, p.Port, p.Protocol)
+}
+
+// Clashes reports whether two pods of one node cannot have p and o: the same protocol and port, and the same address or all of them.
+func (p HostPort) Clashes(o HostPort) bool {
+	return p.Port == o.Port && p.Protocol == o.Protocol && (p.IP == o.IP || p.IP == anyIP || o.IP == anyIP)
+}
+
+// HostPorts returns the ports of its node that a pod takes; nil if there are none. Init containers take none.
+func HostPorts(spec *schedulingv1.PodSpec) []HostPort {
+	var out []HostPort
+	for _, c := range spec.GetContainers() {
+		for _, p := range c.GetPorts() {
+			if p.GetHostPort() > 0 {
+				out = append(out, newHostPort(p))
+			}
+		}
+	}
+	return out
+}
+
+func newHostPort(p *schedulingv1.ContainerPort) HostPort {
+	out := HostPort{IP: p.GetHostIp(), Protocol: p.GetProtocol(), Port: p.GetHostPort()}
+	if out.IP == "" {
+		out.IP = anyIP
+	}
+	if out.Protocol == "" {
+		out.Protocol = "TCP"
+	}
+	return out
+}
+
+// FirstClash returns the first wanted port that clashes with one that is taken; false if none does.
+func FirstClash(wanted, taken []HostPort) (HostPort, bool) {
+	for _, w := range wanted {
+		for _, t := range taken {
+			if w.Clashes(t) {
+				return w, true
+			}
+		}
+	}
+	return HostPort{}, false
+}
+
+// ValidatePorts returns the wrong ports of a pod's spec below path: host ports that the pod itself wants twice, and host ports that differ
+// from the container's in the network of the host.
+func ValidatePorts(path string, spec *schedulingv1.PodSpec) (fields []rpcerr.Field) {
+	var seen []HostPort
+	for i, c := range spec.GetContainers() {
+		for j, p := range c.GetPorts() {
+			at := fmt.Sprintf("%s.containers[%d].ports[%d]", path, i, j)
+			if p.GetContainerPort() <= 0 {
+				fields = append(fields, rpcerr.Field{Path: at + ".containerPort", Description: "must be 1 to 65535"})
+			}
+			if p.GetHostPort() == 0 {
+				continue
+			}
+			if spec.GetHostNetwork() && p.GetHostPort() != p.GetContainerPort() {
+				fields = append(fields, rpcerr.Field{Path: at + ".hostPort", Description: "must be the container's port, for the pod is in the network of its host"})
+			}
+			wanted := newHostPort(p)
+			if clash, ok := FirstClash([]HostPort{wanted}, seen); ok {
+				fields = append(fields, rpcerr.Field{Path: at + ".hostPort", Description: "the pod wants " + clash.String() + " twice"})
+			}
+			seen = append(seen, wanted)
+		}
+	}
+	return fields
+}

@@ -1,0 +1,345 @@
+package release
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ProtonMail/go-crypto/openpgp"
+	openpgperrors "github.com/ProtonMail/go-crypto/openpgp/errors"
+	"github.com/ProtonMail/go-crypto/openpgp/packet"
+)
+
+// maxSignature is how many bytes of a signature are read.
+const maxSignature = 50 << 10
+
+// patience is how long a store may take for one signature.
+const patience = time.Minute
+
+// Verifier checks the signatures of images.
+type Verifier struct {
+	Rings  []Ring           // every one must be satisfied by a signature
+	Stores []string         // https://, http:// or file:// addresses, asked one after the other
+	Client *http.Client     // for https and http; nil means one that waits a minute for a signature
+	Now    func() time.Time // for the life time of signatures; nil means time.Now
+}
+
+// VerificationError says what was found instead of the signatures that were looked for.
+type VerificationError struct {
+	Digest   string
+	Rings    []string // rings that no signature satisfies
+	Findings []Finding
+}
+
+// Finding is why a signature does not satisfy a ring, or why a store did not give one.
+type Finding struct {
+	Store     string
+	Signature string // such as signature-1; empty if it is about the store
+	Ring      string // empty if it is about all rings
+	Reason    string
+}
+
+// String is a finding as one line.
+func (f Finding) String() string {
+	text := f.Store
+	if f.Signature != "" {
+		text += " " + f.Signature
+	}
+	if f.Ring != "" {
+		text += " for key ring " + f.Ring
+	}
+	return text + ": " + f.Reason
+}
+
+// Error says which key rings are not satisfied, and each finding.
+func (e *VerificationError) Error() string {
+	text := fmt.Sprintf("%s cannot be verified: no good signature for key ring %s", e.Digest, strings.Join(e.Rings, ", "))
+	for _, f := range e.Findings {
+		text += "\n* " + f.String()
+	}
+	return text
+}
+
+// ErrNoTrust means that there are no key rings or no stores, so that nothing can be verified.
+var ErrNoTrust = errors.New("no key rings or no signature stores are configured, so no release can be verified")
+
+// Verify checks that an image, given by its digest, was signed for every ring. Its error is a *VerificationError if it was not, ErrNoTrust, or
+// that of ctx.
+func (v Verifier) Verify(ctx context.Context, digest string) error {
+	if len(v.Rings) == 0 || len(v.Stores) == 0 {
+		return ErrNoTrust
+	}
+	folder, err := storeFolder(digest)
+	if err != nil {
+		return err
+	}
+	now := time.Now
+	if v.Now != nil {
+		now = v.Now
+	}
+	missing := slices.Clone(v.Rings)
+	failed := &VerificationError{Digest: digest}
+	for _, store := range v.Stores {
+		found := 0
+		err := v.signatures(ctx, store, folder, func(signature string, raw []byte, err error) bool {
+			found++
+			if err != nil {
+				failed.Findings = append(failed.Findings, Finding{Store: store, Signature: signature, Reason: err.Error()})
+				return true
+			}
+			missing = slices.DeleteFunc(missing, func(r Ring) bool {
+				err := r.check(raw, digest, now())
+				if err != nil {
+					failed.Findings = append(failed.Findings, Finding{store, signature, r.Name, err.Error()})
+				}
+				return err == nil
+			})
+			return len(missing) > 0
+		})
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case len(missing) == 0:
+			return nil
+		case err != nil:
+			failed.Findings = append(failed.Findings, Finding{Store: store, Reason: err.Error()})
+		case found == 0:
+			failed.Findings = append(failed.Findings, Finding{Store: store, Reason: "it has no signature of this image"})
+		}
+	}
+	for _, r := range missing {
+		failed.Rings = append(failed.Rings, r.Name)
+	}
+	return failed
+}
+
+// signatures calls use with each signature of a folder of a store, or with why it cannot be read, until use is false or there is none more.
+func (v Verifier) signatures(ctx context.Context, store, folder string, use func(name string, raw []byte, err error) bool) error {
+	address, err := url.Parse(store)
+	if err != nil {
+		return fmt.Errorf("it is no address: %w", err)
+	}
+	var read func(name string) (io.ReadCloser, error)
+	switch address.Scheme {
+	case "file":
+		if address.Host != "" || address.Path == "" {
+			return errors.New("a file address must have three slashes and an absolute path, as in file:///srv/signatures")
+		}
+		root, err := os.OpenRoot(address.Path)
+		if err != nil {
+			return err
+		}
+		defer root.Close()
+		read = func(name string) (io.ReadCloser, error) { return root.Open(folder + "/" + name) }
+	case "http", "https":
+		read = func(name string) (io.ReadCloser, error) { return v.get(ctx, address.JoinPath(folder, name).String()) }
+	default:
+		return errors.New("its address is neither file, https nor http")
+	}
+	for i := 1; i <= maxSignatures; i++ {
+		name := signatureName(i)
+		raw, err := whole(read(name))
+		if errors.Is(err, fs.ErrNotExist) || ctx.Err() != nil || !use(name, raw, err) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// get is an HTTP request; a status of 404 is fs.ErrNotExist.
+func (v Verifier) get(ctx context.Context, address string) (io.ReadCloser, error) {
+	client := v.Client
+	if client == nil {
+		client = &http.Client{Timeout: patience}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp.Body, nil
+	}
+	resp.Body.Close()
+	if resp.StatusCode == http.StatusNotFound {
+		return nil, fs.ErrNotExist
+	}
+	return nil, fmt.Errorf("the store answers %s", resp.Status)
+}
+
+// whole reads a signature.
+func whole(r io.ReadCloser, err error) ([]byte, error) {
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	raw, err := io.ReadAll(io.LimitReader(r, maxSignature+1))
+	if err == nil && len(raw) > maxSignature {
+		err = fmt.Errorf("it is longer than %d bytes", maxSignature)
+	}
+	return raw, err
+}
+
+// check refuses a signature that none of the ring's keys made for an image. That a key has expired does not matter, that a signature has does.
+func (r Ring) check(raw []byte, digest string, now time.Time) error {
+	if err := refuseOldForm(raw); err != nil {
+		return err
+	}
+	limit := int64(maxSignature)
+	message, err := openpgp.ReadMessage(bytes.NewReader(raw), r.keys, nil, &packet.Config{
+		Time: func() time.Time { return now }, MaxDecompressedMessageSize: &limit,
+	})
+	if err != nil {
+		return fmt.Errorf("it is no signed OpenPGP message: %w", err)
+	}
+	if message.IsEncrypted || message.IsSymmetricallyEncrypted {
+		return errors.New("it is encrypted")
+	}
+	if !message.IsSigned {
+		return errors.New("it is an OpenPGP message that nobody signed")
+	}
+	text, err := io.ReadAll(message.UnverifiedBody)
+	if err != nil {
+		return fmt.Errorf("it is broken: %w", err)
+	}
+	if message.SignedBy == nil {
+		return fmt.Errorf("it was made with key %016X, which is not in the key ring", message.SignedByKeyId)
+	}
+	if err := usable(message, now); err != nil {
+		return err
+	}
+	return checkStatement(text, digest)
+}
+
+// usable refuses a signature that does not fit its text, has expired, or whose key was revoked.
+func usable(message *openpgp.MessageDetails, now time.Time) error {
+	err := message.SignatureError
+	switch {
+	case err == nil && message.Signature == nil:
+		return errors.New("it is broken: the signature is missing")
+	case err == nil:
+		return nil
+	case errors.Is(err, openpgperrors.ErrKeyExpired):
+		if message.Signature.SigExpired(now) {
+			return errors.New("the signature has expired")
+		}
+		return nil
+	case errors.Is(err, openpgperrors.ErrSignatureExpired):
+		return errors.New("the signature has expired")
+	case errors.Is(err, openpgperrors.ErrKeyRevoked):
+		return fmt.Errorf("key %016X was revoked", message.SignedByKeyId)
+	}
+	return fmt.Errorf("it was tampered with or is broken: the signature does not fit the text (%w)", err)
+}
+
+const (
+	tagSignature  = 2 // packet tag. Source: RFC 9580, section 5
+	oldestVersion = 4 // of a signature packet
+)
+
+// refuseOldForm refuses signatures of a version that OpenPGP no longer has, which the library passes over in silence.
+func refuseOldForm(raw []byte) error {
+	if p, err := packet.Read(bytes.NewReader(raw)); err == nil {
+		if c, ok := p.(*packet.Compressed); ok {
+			limit := int64(maxSignature)
+			if raw, err = io.ReadAll(c.LimitedBodyReader(&limit)); err != nil {
+				return fmt.Errorf("it cannot be unpacked: %w", err)
+			}
+		}
+	}
+	packets := packet.NewOpaqueReader(bytes.NewReader(raw))
+	for {
+		p, err := packets.Next()
+		if err != nil {
+			return nil // the library says what is wrong
+		}
+		if p.Tag == tagSignature && len(p.Contents) > 0 && p.Contents[0] < oldestVersion {
+			return fmt.Errorf("it is a version %d signature, an outdated form that is not accepted: it must be made anew as version 4 or later", p.Contents[0])
+		}
+	}
+}
+
+// Names with which a release says how others are verified.
+const (
+	annotationTrust = "release.openshift.io/verification-config-map"
+	prefixKey       = "verifier-public-key-"
+	prefixStore     = "store-"
+)
+
+// Trust is what a release says of how the next one is verified: the first config map, in load order, with the annotation
+// release.openshift.io/verification-config-map. ok is false if there is none; then nothing can be verified by it.
+func Trust(p *Payload) (rings []Ring, stores []string, ok bool, err error) {
+	for _, m := range p.Manifests {
+		if _, marked := m.Annotations[annotationTrust]; marked && m.Kind == "ConfigMap" && m.APIVersion == "v1" {
+			rings, stores, err = m.trust()
+			if err != nil {
+				err = fmt.Errorf("%s: ConfigMap %q: %w", m.File, m.Name, err)
+			}
+			return rings, stores, true, err
+		}
+	}
+	return nil, nil, false, nil
+}
+
+func (m Manifest) trust() (rings []Ring, stores []string, err error) {
+	data, err := m.data()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		switch {
+		case strings.HasPrefix(key, prefixKey):
+			r, err := ReadRing(key, data[key])
+			if err != nil {
+				return nil, nil, err
+			}
+			rings = append(rings, r)
+		case strings.HasPrefix(key, prefixStore):
+			stores = append(stores, strings.TrimSpace(string(data[key])))
+		}
+	}
+	switch {
+	case len(rings) == 0:
+		return nil, nil, fmt.Errorf("it has no key ring: no key begins with %s", prefixKey)
+	case len(stores) == 0:
+		return nil, nil, fmt.Errorf("it has no signature store: no key begins with %s", prefixStore)
+	}
+	return rings, stores, nil
+}
+
+// data returns what a config map holds.
+func (m Manifest) data() (map[string][]byte, error) {
+	out := map[string][]byte{}
+	for field, decode := range map[string]func(string) ([]byte, error){
+		"data":       func(s string) ([]byte, error) { return []byte(s), nil },
+		"binaryData": base64.StdEncoding.DecodeString,
+	} {
+		values, _ := m.Object[field].(map[string]any)
+		for key, v := range values {
+			text, ok := v.(string)
+			if !ok {
+				return nil, fmt.Errorf("%s.%s must be a string", field, key)
+			}
+			raw, err := decode(text)
+			if err != nil {
+				return nil, fmt.Errorf("%s.%s: %w", field, key, err)
+			}
+			out[key] = raw
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,140 @@
+package resource
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/store"
+)
+
+const (
+	// batchOps is how many objects share a transaction: below the 128 operations that a member takes, with room for the fence.
+	batchOps = 100
+	// batchCommits is how many transactions of one batch are under way at once.
+	batchCommits = 4
+)
+
+// Written is what became of one object of a batch.
+type Written[T Object] struct {
+	Object T // as stored; the zero T where Err is set
+	Err    error
+}
+
+// CreateAll stores many new objects, each for itself: what is refused does not keep the others. Many share a transaction and a revision.
+// The results are in the order of objs.
+func (t *Table[T]) CreateAll(ctx context.Context, objs []T) []Written[T] {
+	out := make([]Written[T], len(objs))
+	var ready []prepared[T]
+	for i, obj := range objs {
+		next, err := t.prepareCreate(ctx, obj)
+		if err != nil {
+			out[i].Err = err
+			continue
+		}
+		ready = append(ready, prepared[T]{at: i, next: next})
+	}
+	t.commitAll(ctx, ready, out, func(p prepared[T]) (T, error) { return t.Create(ctx, objs[p.at]) })
+	return out
+}
+
+// ModifyAll has f change a copy of each named object, and stores those that are still as the cache shows them; one that is not is
+// read anew and changed by itself, as by Modify. f is called for one object at a time and may run several times for it.
+// The results are in the order of keys.
+func (t *Table[T]) ModifyAll(ctx context.Context, keys []Key, f func(obj T) error) []Written[T] {
+	out := make([]Written[T], len(keys))
+	var ready []prepared[T]
+	for i, key := range keys {
+		old, ok := t.Lookup(key.Namespace, key.Name)
+		if !ok {
+			out[i].Err = rpcerr.NotFound(t.typ.GetKind(), key.Name)
+			continue
+		}
+		next := Clone(old)
+		if err := errors.Join(f(next), t.checkChange(ctx, old, next)); err != nil {
+			out[i].Err = err
+			continue
+		}
+		if proto.Equal(old, next) {
+			out[i].Object = old
+			continue
+		}
+		if released(old, next) { // a deletion, which a batch of puts has no place for
+			out[i].Object, out[i].Err = t.Modify(ctx, key, f)
+			continue
+		}
+		ready = append(ready, prepared[T]{at: i, next: next, was: revisionOf(old)})
+	}
+	t.commitAll(ctx, ready, out, func(p prepared[T]) (T, error) { return t.Modify(ctx, keys[p.at], f) })
+	return out
+}
+
+// prepared is a checked object of a batch that waits to be stored.
+type prepared[T Object] struct {
+	at   int // place in the batch
+	next T
+	was  int64 // revision that it replaces; 0 for a new one
+}
+
+// commitAll stores checked objects, many in a transaction. Where a transaction is refused, alone stores its objects one by one; so it does with
+// those that are named once more, after the others.
+func (t *Table[T]) commitAll(ctx context.Context, ready []prepared[T], out []Written[T], alone func(prepared[T]) (T, error)) {
+	named := make(map[Key]bool, len(ready))
+	var once, again []prepared[T]
+	for _, p := range ready {
+		if k := KeyOf(p.next); named[k] {
+			again = append(again, p)
+		} else {
+			named[k] = true
+			once = append(once, p)
+		}
+	}
+	var group errgroup.Group
+	group.SetLimit(batchCommits)
+	for part := range slices.Chunk(once, batchOps) {
+		group.Go(func() error {
+			t.commitPart(ctx, part, out, alone)
+			return nil
+		})
+	}
+	_ = group.Wait() // what went wrong stands in out
+	for _, p := range again {
+		out[p.at].Object, out[p.at].Err = alone(p)
+	}
+}
+
+func (t *Table[T]) commitPart(ctx context.Context, part []prepared[T], out []Written[T], alone func(prepared[T]) (T, error)) {
+	ops := make([]store.Op, 0, len(part))
+	part = slices.DeleteFunc(part, func(p prepared[T]) bool {
+		value, err := t.encode(p.next)
+		if err != nil {
+			out[p.at].Err = err
+			return true
+		}
+		ops = append(ops, store.Put(t.key(KeyOf(p.next)), value, p.was))
+		return false
+	})
+	if len(part) == 0 {
+		return
+	}
+	revision, err := t.st.Commit(ctx, ops...)
+	var refused *store.OpError
+	switch {
+	case errors.As(err, &refused) && !errors.Is(err, store.ErrFenced):
+		for _, p := range part {
+			out[p.at].Object, out[p.at].Err = alone(p)
+		}
+	case err != nil:
+		for _, p := range part {
+			out[p.at].Err = err
+		}
+	default:
+		for _, p := range part {
+			out[p.at].Object, out[p.at].Err = t.written(ctx, p.next, revision, nil)
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package resource_test
+
+import (
+	"fmt"
+	"testing"
+
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+)
+
+func placed(name string) *machinev1.MachineSet {
+	s := set(name, 1)
+	s.Metadata.Namespace = ns
+	return s
+}
+
+func TestWhatIsRefusedInABatchDoesNotKeepTheOthers(t *testing.T) {
+	f := serve(t, resource.Config[*machinev1.MachineSet]{})
+	f.create(t, set("m-007", 1))
+	var all []*machinev1.MachineSet
+	for i := range 250 {
+		all = append(all, placed(fmt.Sprintf("m-%03d", i)))
+	}
+	all[100].Spec.Replicas = proto.Int32(-1)
+	revisions := map[string]bool{}
+	for i, w := range f.table.CreateAll(t.Context(), all) {
+		switch i {
+		case 7:
+			wantReason(t, w.Err, codes.AlreadyExists, metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS)
+		case 100:
+			wantReason(t, w.Err, codes.InvalidArgument, metav1.ErrorReason_ERROR_REASON_INVALID_FIELD)
+		default:
+			if w.Err != nil {
+				t.Fatalf("%d: %v", i, w.Err)
+			}
+			revisions[w.Object.GetMetadata().GetResourceVersion()] = true
+			if _, ok := f.table.Lookup(ns, all[i].GetMetadata().GetName()); !ok {
+				t.Errorf("%d is not in the cache when the batch is done", i)
+			}
+		}
+	}
+	// One transaction was refused for the name that was taken; its objects went in one by one.
+	if len(revisions) > 110 {
+		t.Errorf("%d revisions for 248 objects", len(revisions))
+	}
+}
+
+func TestABatchChangesWhatIsThereNow(t *testing.T) {
+	f := serve(t, resource.Config[*machinev1.MachineSet]{})
+	var keys []resource.Key
+	for i := range 5 {
+		f.create(t, set(fmt.Sprintf("m-%d", i), int32(i)))
+		keys = append(keys, resource.Key{Namespace: ns, Name: fmt.Sprintf("m-%d", i)})
+	}
+	keys = append(keys, resource.Key{Namespace: ns, Name: "nobody"})
+	raced := false
+	out := f.table.ModifyAll(t.Context(), keys, func(s *machinev1.MachineSet) error {
+		if s.GetMetadata().GetName() == "m-2" && !raced {
+			raced = true // somebody else is faster: the batch must see it, not write over it
+			next := resource.Clone(s)
+			next.Spec.Replicas = proto.Int32(100)
+			if _, err := f.table.Update(t.Context(), next); err != nil {
+				t.Error(err)
+			}
+		}
+		s.Spec.Replicas = proto.Int32(s.GetSpec().GetReplicas() + 10)
+		return nil
+	})
+	for i, want := range []int32{10, 11, 110, 13, 14} {
+		if out[i].Err != nil || out[i].Object.GetSpec().GetReplicas() != want {
+			t.Errorf("%d: %v, %v; want %d replicas", i, out[i].Object.GetSpec(), out[i].Err, want)
+		}
+		if g := out[i].Object.GetMetadata().GetGeneration(); g < 2 {
+			t.Errorf("%d: generation %d", i, g)
+		}
+	}
+	wantReason(t, out[5].Err, codes.NotFound, metav1.ErrorReason_ERROR_REASON_NOT_FOUND)
+}
+
+func TestABatchMayNameAnObjectTwice(t *testing.T) {
+	f := serve(t, resource.Config[*machinev1.MachineSet]{})
+	made := f.table.CreateAll(t.Context(), []*machinev1.MachineSet{placed("a"), placed("a"), placed("b")})
+	wantReason(t, made[1].Err, codes.AlreadyExists, metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS)
+	if made[0].Err != nil || made[2].Err != nil {
+		t.Errorf("created: %v, %v", made[0].Err, made[2].Err)
+	}
+	a, b := resource.Key{Namespace: ns, Name: "a"}, resource.Key{Namespace: ns, Name: "b"}
+	out := f.table.ModifyAll(t.Context(), []resource.Key{a, b, a}, func(s *machinev1.MachineSet) error {
+		s.Spec.Replicas = proto.Int32(s.GetSpec().GetReplicas() + 10)
+		return nil
+	})
+	for i, want := range []int32{11, 11, 21} {
+		if got := out[i].Object.GetSpec().GetReplicas(); out[i].Err != nil || got != want {
+			t.Errorf("%d: %d replicas, %v; want %d", i, got, out[i].Err, want)
+		}
+	}
+}
+
+func TestABatchThatTakesTheLastFinalizerLetsAnObjectGo(t *testing.T) {
+	f := serve(t, resource.Config[*machinev1.MachineSet]{Finalizers: []string{"windlass.dev/test"}})
+	f.create(t, set("a", 1))
+	f.create(t, set("b", 1))
+	if _, err := f.table.Delete(t.Context(), ns, "a", nil); err != nil {
+		t.Fatal(err)
+	}
+	a, b := resource.Key{Namespace: ns, Name: "a"}, resource.Key{Namespace: ns, Name: "b"}
+	for i, w := range f.table.ModifyAll(t.Context(), []resource.Key{a, b}, func(s *machinev1.MachineSet) error {
+		s.Metadata.Finalizers = nil
+		return nil
+	}) {
+		if w.Err != nil {
+			t.Errorf("%d: %v", i, w.Err)
+		}
+	}
+	_, err := f.table.Get(t.Context(), ns, "a")
+	wantReason(t, err, codes.NotFound, metav1.ErrorReason_ERROR_REASON_NOT_FOUND)
+	if _, err := f.table.Get(t.Context(), ns, "b"); err != nil {
+		t.Errorf("b, which nobody deletes: %v", err)
+	}
+}
+
+func TestAnObjectWithAGraceStaysUntilItIsAskedToGoAtOnce(t *testing.T) {
+	f := serve(t, resource.Config[*machinev1.MachineSet]{Grace: func(_ *machinev1.MachineSet, asked *int32) (int32, bool) {
+		if asked != nil {
+			return *asked, *asked > 0
+		}
+		return 30, true
+	}})
+	f.create(t, set("a", 1))
+	first, err := f.table.Delete(t.Context(), ns, "a", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := first.GetMetadata(); m.GetDeletionGracePeriodSeconds() != 30 || m.GetDeletionTimestamp() == nil {
+		t.Errorf("deleted: %v", m)
+	}
+	// A longer time than it has changes nothing, a shorter one does.
+	for _, c := range []struct{ asked, want int32 }{{60, 30}, {5, 5}, {10, 5}} {
+		got, err := f.table.Delete(resource.WithGracePeriod(t.Context(), c.asked), ns, "a", nil)
+		if err != nil || got.GetMetadata().GetDeletionGracePeriodSeconds() != c.want {
+			t.Errorf("asked with %d: %v, %v; want %d", c.asked, got.GetMetadata(), err, c.want)
+		}
+	}
+	// A write meanwhile does not let it go.
+	if _, err := f.table.Modify(t.Context(), resource.Key{Namespace: ns, Name: "a"}, func(s *machinev1.MachineSet) error {
+		s.Status = &machinev1.MachineSetStatus{Replicas: proto.Int32(1)}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.table.Get(t.Context(), ns, "a"); err != nil {
+		t.Errorf("it went with a write: %v", err)
+	}
+	if _, err := f.table.Delete(resource.WithGracePeriod(t.Context(), 0), ns, "a", nil); err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.table.Get(t.Context(), ns, "a")
+	wantReason(t, err, codes.NotFound, metav1.ErrorReason_ERROR_REASON_NOT_FOUND)
+}

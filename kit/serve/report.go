@@ -1,0 +1,43 @@
+package serve
+
+import (
+	"context"
+
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/windlass-dev/windlass/kit/clusteroperator"
+)
+
+// orchestrator is the sibling that has the ClusterOperators.
+const orchestrator = "update-orchestrator"
+
+// operators are the names of ClusterOperators that are not those of their services: the documents call them so.
+var operators = map[string]string{"etcd-guardian": "etcd", "node-configurator": "machine-config"}
+
+// report returns the part that reports the service's ClusterOperator; it does nothing in a process that has no way to it.
+func (p *Process) report() (Part, error) {
+	if p.cfg.Peers[orchestrator] == "" {
+		return func(context.Context) error { return nil }, nil
+	}
+	conn, err := p.Dial(orchestrator)
+	if err != nil {
+		return nil, err
+	}
+	name, ok := operators[p.cfg.Name]
+	if !ok {
+		name = p.cfg.Name
+	}
+	state := p.Operator
+	if state == nil {
+		state = p.readiness
+	}
+	return clusteroperator.New(name, conn, state, p.Log).Run, nil
+}
+
+func (p *Process) readiness(ctx context.Context) clusteroperator.State {
+	r, err := p.health.Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+	if err != nil || r.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+		return clusteroperator.State{Degraded: true, Reason: "NotReady", Message: "the service is not ready"}
+	}
+	return clusteroperator.State{Available: true}
+}
