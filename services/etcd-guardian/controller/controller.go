@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	idlePause   = time.Second            // between two looks when nothing is under way
+	idlePause   = 2 * time.Second        // between two looks when nothing is under way
 	busyPause   = 100 * time.Millisecond // when something is
 	quickPause  = 20 * time.Millisecond  // while a voter that was told to stop is about to, since then there is none to spare, and
 	justActed   = time.Second            // so long after a change: its effect mostly shows soon

@@ -104,13 +104,31 @@ func (c *Client) Probe(ctx context.Context, address string, learner bool) Answer
 		return Answer{Err: plain(err)}
 	}
 	if !learner && !a.Status.IsLearner {
-		a.List, err = etcdserverpb.NewClusterClient(conn).MemberList(ctx, &etcdserverpb.MemberListRequest{Linearizable: true})
+		a.List, err = readList(ctx, etcdserverpb.NewClusterClient(conn))
 		if status.Code(err) == codes.DeadlineExceeded {
 			err = errors.New("it runs, but no majority confirms what it reads")
 		}
 	}
 	a.Latency, a.Err = time.Since(begin), plain(err)
 	return a
+}
+
+// rereadAfter is how soon a read is repeated that a change of leaders cut off: an election takes several times as long.
+const rereadAfter = 20 * time.Millisecond
+
+// readList carries out a linearizable read. One that a change of leaders cut off says nothing about the member, so it is repeated while ctx lasts.
+func readList(ctx context.Context, client etcdserverpb.ClusterClient) (*etcdserverpb.MemberListResponse, error) {
+	for {
+		list, err := client.MemberList(ctx, &etcdserverpb.MemberListRequest{Linearizable: true})
+		if status.Convert(err).Message() != rpctypes.ErrLeaderChanged.Error() {
+			return list, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(rereadAfter):
+		}
+	}
 }
 
 // plain returns what people need to know of an error. The texts of the transport are none of that.

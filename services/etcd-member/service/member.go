@@ -54,7 +54,7 @@ func (m *member) limits(ec *embed.Config) {
 	// minutes, or a reader in the middle of a long list, still needs, however busy the cluster is.
 	ec.AutoCompactionMode, ec.AutoCompactionRetention = embed.CompactorModePeriodic, "10m"
 	ec.SnapshotCatchUpEntries = 500 // kept in memory for a follower that is behind
-	ec.WatchProgressNotifyInterval = time.Second
+	ec.WatchProgressNotifyInterval = 2 * time.Second
 	ec.EnableGRPCGateway = false
 	ec.GRPCAdditionalServerOptions = append(m.gate.options(),
 		// Clients ping every 10 s whether or not they have a call open; etcd's own policy would cut them off.

@@ -9,13 +9,17 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -24,8 +28,8 @@ import (
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
 )
 
-// workers is how many nodes are looked at at once: what they wait for is etcd.
-const workers = 4
+// workers is how many nodes are looked at at once: what they wait for is etcd or a sibling.
+const workers = 8
 
 // Permits is the guardian of the quorum.
 type Permits interface {
@@ -40,54 +44,122 @@ type Recorder interface {
 	Event(obj resource.Object, typ, reason, message string)
 }
 
-// Controller looks after nodes and drains while this process leads.
+// Config is what a Controller is made of; every field must be set.
+type Config struct {
+	Tables  *kinds.Tables
+	Tracker *liveness.Tracker
+	Permits Permits
+	Pods    *Pods
+	Budgets *informer.Informer[*schedulingv1.PodDisruptionBudget]
+	Evictor Evictor
+	Events  Recorder
+	Retry   time.Duration // how soon a refused eviction is tried again
+	Pause   time.Duration // between two nodes of a zone whose pods have to leave because of their silence
+	Log     *slog.Logger
+}
+
+// Controller looks after nodes, their pods and drains while this process leads.
 type Controller struct {
-	tables  *kinds.Tables
-	tracker *liveness.Tracker
-	permits Permits
-	events  Recorder
-	log     *slog.Logger
-	loop    *reconcile.Loop
+	Config
+	loop  *reconcile.Loop // nodes and what is written of their drains
+	pacer pacer
+	leave *reconcile.Loop // the pods of nodes: kept apart, so that a scheduler that is slow keeps no node from being looked at
+
+	mu        sync.Mutex
+	disrupted bool
+	tries     map[resource.Key]tried // evictions that were asked for, by pod
 }
 
 // New returns a controller that does nothing before Lead.
-func New(tables *kinds.Tables, tracker *liveness.Tracker, permits Permits, events Recorder, log *slog.Logger) *Controller {
-	c := &Controller{tables: tables, tracker: tracker, permits: permits, events: events, log: log}
-	c.loop = reconcile.NewLoop("nodes", workers, c.Reconcile, log)
-	tables.Nodes.Subscribe(func(k resource.Key) { c.loop.Add(k.Name) })
-	tables.Drains.Subscribe(c.drainChanged)
+func New(cfg Config) *Controller {
+	c := &Controller{Config: cfg, tries: map[resource.Key]tried{}}
+	c.loop = reconcile.NewLoop("nodes", workers, c.Reconcile, c.Log)
+	c.leave = reconcile.NewLoop("pods", workers, c.evict, c.Log)
+	c.Tables.Nodes.Subscribe(func(k resource.Key) { c.add(k.Name) })
+	c.Tables.Drains.Subscribe(c.drainChanged)
+	c.Pods.Subscribe(c.podChanged)
+	c.Budgets.Subscribe(c.budgetChanged)
 	return c
 }
 
 // Lead works until ctx ends.
 func (c *Controller) Lead(ctx context.Context) error {
-	if err := c.tables.Nodes.WaitSynced(ctx); err != nil {
+	if err := c.Tables.Nodes.WaitSynced(ctx); err != nil {
 		return nil // ctx ended
 	}
-	if err := c.tables.Drains.WaitSynced(ctx); err != nil {
+	if err := c.Tables.Drains.WaitSynced(ctx); err != nil {
 		return nil
 	}
-	end := c.tracker.Lead(c.loop.Add)
+	c.mu.Lock()
+	c.disrupted = false
+	clear(c.tries)
+	c.mu.Unlock()
+	end := c.Tracker.Lead(c.loop.Add)
 	defer end()
 	c.addAll()
-	return c.loop.Run(ctx)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return c.loop.Run(ctx) })
+	group.Go(func() error { return c.leave.Run(ctx) })
+	group.Go(func() error {
+		if c.Pods.WaitSynced(ctx) == nil {
+			c.addAll() // drains wait for the first word of the scheduler
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+func (c *Controller) add(node string) {
+	c.loop.Add(node)
+	c.leave.Add(node)
 }
 
 func (c *Controller) addAll() {
-	for _, n := range c.tables.Nodes.All() {
-		c.loop.Add(n.GetMetadata().GetName())
+	for _, n := range c.Tables.Nodes.All() {
+		c.add(n.GetMetadata().GetName())
 	}
-	for _, d := range c.tables.Drains.All() {
-		c.loop.Add(d.GetSpec().GetNodeName())
+	for _, d := range c.Tables.Drains.All() {
+		c.add(d.GetSpec().GetNodeName())
 	}
 }
 
 func (c *Controller) drainChanged(k resource.Key) {
-	if d, ok := c.tables.Drains.Lookup("", k.Name); ok {
-		c.loop.Add(d.GetSpec().GetNodeName())
+	if d, ok := c.Tables.Drains.Lookup("", k.Name); ok {
+		c.add(d.GetSpec().GetNodeName())
 		return
 	}
 	c.addAll() // it is gone, and with it the name of its node
+}
+
+// podChanged looks at a node because of a pod, if anything on it wants pods to leave.
+func (c *Controller) podChanged(k resource.Key, node string, gone bool) {
+	if gone {
+		c.drop(k)
+	}
+	n, ok := c.Tables.Nodes.Lookup("", node)
+	if !ok {
+		return
+	}
+	if n.GetSpec().GetUnschedulable() && len(c.Tables.DrainsOf(node)) > 0 {
+		c.add(node)
+	} else if plan.NoExecutes(n) {
+		c.leave.Add(node)
+	}
+}
+
+// budgetChanged looks at the nodes whose drains wait for a pod of the budget's namespace.
+func (c *Controller) budgetChanged(k resource.Key) {
+	c.mu.Lock()
+	nodes := map[string]bool{}
+	for pod, t := range c.tries {
+		if pod.Namespace == k.Namespace && !t.Accepted {
+			nodes[t.node] = true
+		}
+	}
+	c.mu.Unlock()
+	for node := range nodes {
+		c.leave.Add(node)
+	}
 }
 
 // Reconcile moves one node and its drains closer to what they should be and returns when to look again; zero means when
@@ -96,7 +168,7 @@ func (c *Controller) Reconcile(ctx context.Context, node string) (time.Time, err
 	ctx = kinds.Own(ctx)
 	wake := time.Time{}
 	var failed []error
-	drains := c.tables.DrainsOf(node)
+	drains := c.Tables.DrainsOf(node)
 	for i, d := range drains {
 		others := slices.Delete(slices.Clone(drains), i, i+1)
 		w, err := c.drain(ctx, d, others)
@@ -114,9 +186,9 @@ func (c *Controller) Reconcile(ctx context.Context, node string) (time.Time, err
 
 // node writes what the plan wants of a node, if that differs.
 func (c *Controller) node(ctx context.Context, name string) (time.Time, error) {
-	have, ok := c.tables.Nodes.Lookup("", name)
+	have, ok := c.Tables.Nodes.Lookup("", name)
 	if !ok {
-		c.tracker.Forget(name)
+		c.Tracker.Forget(name)
 		return time.Time{}, nil
 	}
 	p := c.planNode(have)
@@ -124,12 +196,12 @@ func (c *Controller) node(ctx context.Context, name string) (time.Time, error) {
 		return p.Wake, nil
 	}
 	if p.Release {
-		if err := c.permits.Release(ctx, plan.MachineOfNode(name)); err != nil {
+		if err := c.Permits.Release(ctx, plan.MachineOfNode(name)); err != nil {
 			return p.Wake, fmt.Errorf("release the permit: %w", err)
 		}
 	}
 	before := have
-	after, err := c.tables.Nodes.Modify(ctx, resource.Key{Name: name}, func(node *nodev1.Node) error {
+	after, err := c.Tables.Nodes.Modify(ctx, resource.Key{Name: name}, func(node *nodev1.Node) error {
 		before = resource.Clone(node)
 		now := c.planNode(node)
 		if now.RebootDone != p.RebootDone {
@@ -149,18 +221,70 @@ func (c *Controller) node(ctx context.Context, name string) (time.Time, error) {
 
 func (c *Controller) planNode(node *nodev1.Node) plan.NodePlan {
 	name := node.GetMetadata().GetName()
-	return plan.Node(plan.NodeView{
-		Now: time.Now().UTC(), Node: node, Agent: c.tracker.Agent(name), Grace: c.tracker.Grace(), Drains: c.tables.DrainsOf(name),
-	})
+	v := plan.NodeView{
+		Now: time.Now().UTC(), Node: node, Agent: c.Tracker.Agent(name), Grace: c.Tracker.Grace(), Drains: c.Tables.DrainsOf(name),
+	}
+	if v.Agent.Settled(v.Grace) && !v.Agent.Healthy(v.Grace) {
+		v.Disrupted = c.fullDisruption()
+		v.Agent = c.Tracker.Agent(name) // its grace may have begun anew with the end of a disruption
+	}
+	v.Doubt = !v.Agent.Settled(v.Grace)
+	p := plan.Node(v)
+	if p.Accuses {
+		if v.Held = c.held(node, v.Now); !v.Held.IsZero() {
+			p = plan.Node(v)
+		}
+	}
+	return p
 }
 
-// drain takes the next step of a drain.
+// fullDisruption reports whether no node can be heard. At the end of such a time all agents get the whole grace to be heard again.
+func (c *Controller) fullDisruption() bool {
+	now := plan.Disrupted(c.Tracker.Witnesses(c.Tables.Nodes.All()), c.Tracker.Grace())
+	c.mu.Lock()
+	was := c.disrupted
+	c.disrupted = now
+	if was && !now {
+		c.Tracker.Renew()
+	}
+	c.mu.Unlock()
+	if was != now {
+		c.Log.Info("full disruption changed", "disrupted", now)
+		c.lookAtTheIll()
+	}
+	return now
+}
+
+// lookAtTheIll looks at all nodes that are not ready.
+func (c *Controller) lookAtTheIll() {
+	for _, n := range c.Tables.Nodes.All() {
+		if !plan.IsReady(n) {
+			c.loop.Add(n.GetMetadata().GetName())
+		}
+	}
+}
+
+// readyAgain ends a full disruption with the first node that is ready.
+func (c *Controller) readyAgain() {
+	c.mu.Lock()
+	disrupted := c.disrupted
+	c.mu.Unlock()
+	if disrupted {
+		c.fullDisruption()
+	}
+}
+
+// drain takes the next step of a drain. Its pods are made to leave elsewhere, see evict; here it is seen how far that has come.
 func (c *Controller) drain(ctx context.Context, d *nodev1.Drain, others []*nodev1.Drain) (time.Time, error) {
-	node, _ := c.tables.Nodes.Lookup("", d.GetSpec().GetNodeName())
-	v := plan.DrainView{Now: time.Now().UTC(), Drain: d, Node: node, Others: others}
+	v := c.viewOfDrain(d)
+	v.Others = others
 	p := plan.Drain(v)
 	if p.Gone {
 		return time.Time{}, c.letGo(ctx, d, p)
+	}
+	if p.Confirm {
+		v = c.confirmed(ctx, v)
+		p = plan.Drain(v)
 	}
 	d, err := c.storeDrain(ctx, d, p)
 	if err != nil || !p.Ask {
@@ -175,7 +299,7 @@ func (c *Controller) drain(ctx context.Context, d *nodev1.Drain, others []*nodev
 
 // ask asks for the permit of a drain's machine.
 func (c *Controller) ask(ctx context.Context, d *nodev1.Drain) (plan.Answer, string) {
-	held, err := c.permits.Acquire(ctx, plan.MachineOfDrain(d), "drain")
+	held, err := c.Permits.Acquire(ctx, plan.MachineOfDrain(d), "drain")
 	switch {
 	case err != nil:
 		return plan.Refused, status.Convert(err).Message()
@@ -192,13 +316,13 @@ func (c *Controller) storeDrain(ctx context.Context, d *nodev1.Drain, p plan.Dra
 	}
 	next := resource.Clone(d)
 	next.Status = p.Status
-	out, err := c.tables.Drains.UpdateStatus(ctx, next)
+	out, err := c.Tables.Drains.UpdateStatus(ctx, next)
 	if err != nil {
 		return d, err
 	}
 	if phase := p.Status.GetPhase(); phase != d.GetStatus().GetPhase() {
-		c.log.InfoContext(ctx, "drain changed", "node", d.GetSpec().GetNodeName(), "drain", d.GetMetadata().GetName(), "phase", phase)
-		c.events.Event(out, "Normal", phase, p.Status.GetMessage())
+		c.Log.InfoContext(ctx, "drain changed", "node", d.GetSpec().GetNodeName(), "drain", d.GetMetadata().GetName(), "phase", phase)
+		c.Events.Event(out, "Normal", phase, p.Status.GetMessage())
 	}
 	return out, nil
 }
@@ -209,14 +333,15 @@ func (c *Controller) letGo(ctx context.Context, d *nodev1.Drain, p plan.DrainPla
 		return nil
 	}
 	if p.Release {
-		if err := c.permits.Release(ctx, plan.MachineOfDrain(d)); err != nil {
+		if err := c.Permits.Release(ctx, plan.MachineOfDrain(d)); err != nil {
 			return fmt.Errorf("release the permit: %w", err)
 		}
 	}
+	c.forget(d.GetSpec().GetNodeName())
 	next := resource.Clone(d)
 	m := next.GetMetadata()
 	m.Finalizers = slices.DeleteFunc(m.Finalizers, func(f string) bool { return f == kinds.Finalizer })
-	_, err := c.tables.Drains.Update(ctx, next)
+	_, err := c.Tables.Drains.Update(ctx, next)
 	return err
 }
 
@@ -224,23 +349,24 @@ func (c *Controller) letGo(ctx context.Context, d *nodev1.Drain, p plan.DrainPla
 func (c *Controller) tell(ctx context.Context, before, after *nodev1.Node, p plan.NodePlan) {
 	name := after.GetMetadata().GetName()
 	if was, is := plan.IsReady(before), plan.IsReady(after); was != is {
-		c.log.InfoContext(ctx, "node changed", "node", name, "ready", is)
-		typ, reason := "Normal", "NodeReady"
-		if !is {
-			typ, reason = "Warning", "NodeNotReady"
+		c.Log.InfoContext(ctx, "node changed", "node", name, "ready", is)
+		typ, reason := "Warning", "NodeNotReady"
+		if is {
+			typ, reason = "Normal", "NodeReady"
+			c.readyAgain()
 		}
-		c.events.Event(after, typ, reason, readyMessage(after))
+		c.Events.Event(after, typ, reason, readyMessage(after))
 	}
 	if was, is := before.GetSpec().GetUnschedulable(), after.GetSpec().GetUnschedulable(); was != is {
-		c.log.InfoContext(ctx, "node changed", "node", name, "unschedulable", is, "held_by", p.HeldBy)
+		c.Log.InfoContext(ctx, "node changed", "node", name, "unschedulable", is, "held_by", p.HeldBy)
 		reason, message := "NodeSchedulable", "nobody holds the node any more"
 		if is {
 			reason, message = "NodeNotSchedulable", "held by "+strings.Join(p.HeldBy, ", ")
 		}
-		c.events.Event(after, "Normal", reason, message)
+		c.Events.Event(after, "Normal", reason, message)
 	}
 	if p.RebootDone {
-		c.events.Event(after, "Normal", "Rebooted", "the node is back with another boot")
+		c.Events.Event(after, "Normal", "Rebooted", "the node is back with another boot")
 	}
 }
 

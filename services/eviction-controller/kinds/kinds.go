@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"buf.build/go/protovalidate"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -60,8 +61,8 @@ func Own(ctx context.Context) context.Context { return context.WithValue(ctx, ow
 
 func isOwn(ctx context.Context) bool { return ctx.Value(ownKey{}) != nil }
 
-// admitNode has the last word on a node that somebody else writes. Besides refusing it keeps the user's cordon in step, which is
-// the one thing that a write changes beyond what it says.
+// admitNode has the last word on a node that somebody else writes. Besides refusing it keeps the user's cordon in step, this
+// service's taints as they are, and says when a NoExecute taint was set.
 func (t *Tables) admitNode(ctx context.Context, old, node *nodev1.Node) error {
 	if isOwn(ctx) {
 		return nil
@@ -79,6 +80,7 @@ func (t *Tables) admitNode(ctx context.Context, old, node *nodev1.Node) error {
 	if old == nil {
 		node.Status = nil
 	}
+	plan.Taint(old, node, time.Now().UTC())
 	plan.Cordon(old, node, t.DrainsOf(node.GetMetadata().GetName()), caller.User)
 	return nil
 }

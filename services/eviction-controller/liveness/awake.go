@@ -12,11 +12,16 @@ import (
 // whatever is beyond that is time in which it did not run.
 const beatOfAwake = 500 * time.Millisecond
 
+// standstill is how long a process has to stand still for others to count it as away: longer than any hiccup of a busy host, shorter than
+// the lease of a leader, and some heartbeats of an agent.
+const standstill = 4 * time.Second
+
 // Awake counts the time in which this process ran. Make one with NewAwake; it is safe for concurrent use.
 type Awake struct {
-	mu    sync.Mutex
-	last  time.Time
-	total time.Duration
+	mu      sync.Mutex
+	last    time.Time
+	total   time.Duration
+	resumed time.Duration // what total was when the process last went on after a standstill
 }
 
 // NewAwake returns a clock that stands at 0.
@@ -39,15 +44,29 @@ func (a *Awake) Run(ctx context.Context) error {
 func (a *Awake) wind(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if now.Before(a.last) {
+		return // another wound it meanwhile
+	}
 	a.total += ran(now.Sub(a.last))
+	// A host that slept shows in the time of day alone.
+	if max(now.Sub(a.last), now.Round(0).Sub(a.last.Round(0))) >= standstill {
+		a.resumed = a.total
+	}
 	a.last = now
 }
 
 // Now returns how long the process has run. It never goes back.
 func (a *Awake) Now() time.Duration {
+	now, _ := a.read()
+	return now
+}
+
+// read returns how long the process has run, and how long it had when it last went on after a standstill.
+func (a *Awake) read() (now, resumed time.Duration) {
+	a.wind(time.Now())
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.total + ran(time.Since(a.last))
+	return a.total, a.resumed
 }
 
 // ran is what of the time since the clock was wound counts as running.

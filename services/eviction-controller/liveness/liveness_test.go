@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"pgregory.net/rapid"
 )
@@ -66,7 +67,7 @@ func beat(node string) *nodev1.HeartbeatRequest {
 func TestTracker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
-		tr := New(run(t).Now, grace)
+		tr := New(run(t), grace)
 		if tr.Beat(beat("a")) {
 			t.Error("a heartbeat was taken in before this process led")
 		}
@@ -105,12 +106,80 @@ func TestTracker(t *testing.T) {
 
 func TestGraceBeginsAnewWithEachLeadership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := New(run(t).Now, grace)
+		tr := New(run(t), grace)
 		tr.Lead(func(string) {})()
 		time.Sleep(time.Hour)
 		defer tr.Lead(func(string) {})()
 		if got := tr.Agent("a").Silence; got != 0 {
 			t.Errorf("silent for %v at the beginning of a leadership", got)
+		}
+	})
+}
+
+// TestNobodyIsLostWhileThisProcessStoodStill holds for agents that spoke until then as for those that were silent already: all get the grace
+// to be heard again.
+func TestNobodyIsLostWhileThisProcessStoodStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := NewAwake()
+		tr := New(a, grace)
+		news := 0
+		defer tr.Lead(func(string) { news++ })()
+		pass := func(d time.Duration) { // as Run does it
+			for ; d > 0; d -= beatOfAwake {
+				time.Sleep(beatOfAwake)
+				a.Now()
+			}
+		}
+		tr.Beat(beat("quiet"))
+		pass(grace - time.Second)
+		tr.Beat(beat("well"))
+		if tr.Settling() != 0 {
+			t.Error("it settles without having stood still")
+		}
+		time.Sleep(time.Minute) // nobody winds the clock: the process stands still
+		for _, node := range []string{"quiet", "well", "unknown"} {
+			got := tr.Agent(node)
+			if got.Heard || got.Settled(grace) || got.Silence > time.Second {
+				t.Errorf("%s after the standstill: %+v", node, got)
+			}
+		}
+		if got := tr.Settling(); got != settling {
+			t.Errorf("it settles for %v", got)
+		}
+		before := news
+		tr.Beat(beat("well"))
+		if news != before+1 {
+			t.Error("the first word after the standstill is no news")
+		}
+		pass(grace - time.Second)
+		if got := tr.Agent("quiet"); got.Settled(grace) {
+			t.Errorf("quiet within the grace: %+v", got)
+		}
+		pass(2 * time.Second)
+		if got := tr.Agent("quiet"); !got.Settled(grace) {
+			t.Errorf("quiet after the grace: %+v", got)
+		}
+		if tr.Settling() != 0 {
+			t.Error("it settles still")
+		}
+	})
+}
+
+func TestRenewGivesTheGraceOnceMoreAndStillKnowsWhoWasHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := New(run(t), grace)
+		defer tr.Lead(func(string) {})()
+		time.Sleep(2 * grace)
+		tr.Beat(beat("a"))
+		time.Sleep(time.Second)
+		tr.Renew()
+		if got := tr.Agent("b"); got.Settled(grace) || got.Silence != 0 {
+			t.Errorf("b: %+v", got)
+		}
+		nodes := []*nodev1.Node{{Metadata: &metav1.ObjectMeta{Name: "a"}}, {Metadata: &metav1.ObjectMeta{Name: "b"}}}
+		w := tr.Witnesses(nodes)
+		if !w[0].Agent.Heard || w[0].Agent.Silence != time.Second || w[1].Agent.Heard {
+			t.Errorf("witnesses: %+v", w)
 		}
 	})
 }

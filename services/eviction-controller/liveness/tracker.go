@@ -12,12 +12,13 @@ import (
 
 // Tracker remembers the last word of each agent. Make one with New; it is safe for concurrent use.
 type Tracker struct {
-	clock func() time.Duration
+	clock *Awake
 	grace time.Duration
 
 	mu      sync.Mutex
 	leads   bool
 	since   time.Duration // silence of agents that were not heard yet counts from here
+	renewed time.Duration // and from here, where they shall have the grace once more
 	agents  map[string]agent
 	changed func(node string)
 }
@@ -29,9 +30,12 @@ type agent struct {
 	conditions []*nodev1.NodeCondition
 }
 
+// settling is for how long a process that stood still evicts nobody: in that time it learns whether it still leads, and what changed.
+const settling = 8 * time.Second
+
 // New returns a tracker that does not lead. clock counts the time in which somebody listened; an agent that is silent for grace is
 // taken for lost.
-func New(clock func() time.Duration, grace time.Duration) *Tracker {
+func New(clock *Awake, grace time.Duration) *Tracker {
 	return &Tracker{clock: clock, grace: grace, agents: map[string]agent{}}
 }
 
@@ -40,7 +44,7 @@ func New(clock func() time.Duration, grace time.Duration) *Tracker {
 func (t *Tracker) Lead(changed func(node string)) (end func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.leads, t.since, t.changed = true, t.clock(), changed
+	t.leads, t.since, t.renewed, t.changed = true, t.clock.Now(), 0, changed
 	clear(t.agents)
 	return func() {
 		t.mu.Lock()
@@ -56,13 +60,13 @@ func (t *Tracker) Beat(r *nodev1.HeartbeatRequest) bool {
 		t.mu.Unlock()
 		return false
 	}
-	now := t.clock()
+	now, resumed := t.clock.read()
 	old, known := t.agents[r.GetName()]
 	next := agent{heard: now, bootID: r.GetBootId(), notReady: r.GetNotReady(), conditions: old.conditions}
 	if len(r.GetConditions()) > 0 {
 		next.conditions = r.GetConditions()
 	}
-	news := !known || now-old.heard >= t.grace || !next.says(old)
+	news := !known || now-old.heard >= t.grace || old.heard < max(resumed, t.renewed) || !next.says(old)
 	t.agents[r.GetName()] = next
 	tell := t.changed
 	t.mu.Unlock()
@@ -89,14 +93,48 @@ func (a agent) says(b agent) bool {
 func (t *Tracker) Agent(node string) plan.Agent {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	now, resumed := t.clock.read()
+	return t.agent(node, now, max(t.since, t.renewed, resumed))
+}
+
+// agent returns what is known of an agent whose silence counts from begin at the earliest: what it said before says nothing now.
+func (t *Tracker) agent(node string, now, begin time.Duration) plan.Agent {
 	a, known := t.agents[node]
-	if !known {
-		return plan.Agent{Silence: t.clock() - t.since}
+	if !known || a.heard < begin {
+		return plan.Agent{Silence: now - begin}
 	}
 	return plan.Agent{
-		Heard: true, Silence: t.clock() - a.heard,
+		Heard: true, Silence: now - a.heard,
 		BootID: a.bootID, NotReady: a.notReady, Conditions: a.conditions,
 	}
+}
+
+// Witnesses returns what the agents of nodes say about whether agents can be heard at all.
+func (t *Tracker) Witnesses(nodes []*nodev1.Node) []plan.Witness {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, resumed := t.clock.read()
+	out := make([]plan.Witness, len(nodes))
+	for i, n := range nodes {
+		out[i] = plan.Witness{Zone: plan.Zone(n), ControlPlane: plan.ControlPlane(n), Agent: t.agent(n.GetMetadata().GetName(), now, max(t.since, resumed))}
+	}
+	return out
+}
+
+// Renew gives every agent that is silent the whole grace once more.
+func (t *Tracker) Renew() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.renewed = t.clock.Now()
+}
+
+// Settling returns for how long nobody may be evicted, since this process stood still a short while ago; 0 if it did not.
+func (t *Tracker) Settling() time.Duration {
+	now, resumed := t.clock.read()
+	if resumed == 0 {
+		return 0
+	}
+	return max(settling-(now-resumed), 0)
 }
 
 // Grace returns the silence after which an agent is taken for lost.

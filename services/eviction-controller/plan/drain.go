@@ -6,6 +6,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -44,6 +45,13 @@ type DrainView struct {
 	Others []*nodev1.Drain // the other drains that name the node, in any order
 	Permit Answer          // what the guardian said just now
 	Why    string          // why it refused
+
+	Pods    []*schedulingv1.Pod                 // on the node, in any order
+	Known   bool                                // false while the scheduler has not yet said which pods there are
+	Fresh   bool                                // Pods are what the scheduler said just now
+	Away    string                              // why it did not, where it was asked just now
+	Budgets []*schedulingv1.PodDisruptionBudget // in any order
+	Tries   map[string]Try                      // what became of evictions so far, by the uid of the pod
 }
 
 // DrainPlan is what a drain shall be, and what it does next. The zero DrainPlan changes nothing.
@@ -52,8 +60,10 @@ type DrainPlan struct {
 	Ask     bool                // ask for the disruption permit, once Status is stored, and plan again with the answer
 	Release bool                // give the permit back
 	Gone    bool                // the drain is being deleted: once Release is done nothing holds it any more
+	Confirm bool                // ask the scheduler once more for the node's pods, and plan again with them
 	Wake    time.Time           // when to decide again even if nothing changes; zero means never
 
+	Pods     []PodVerdict            // what becomes of each pod, once the drain is at its pods
 	Actions  []*metav1.PlannedAction // what happens now, in this order
 	HeldBack []*metav1.HeldBack      // what waits, and for what
 }
@@ -143,11 +153,13 @@ func (p *DrainPlan) drain(v DrainView) {
 		p.act(v, "CordonNode", "nothing new may be placed on a node that is drained")
 		return
 	}
-	p.succeed(v, "no pods are on this node: nothing had to leave")
+	p.empty(v)
 }
 
-func (p *DrainPlan) succeed(v DrainView, message string) {
-	p.enter(v, Succeeded, message)
+func (p *DrainPlan) succeed(v DrainView, message string) { p.finish(v, Succeeded, message) }
+
+func (p *DrainPlan) finish(v DrainView, phase, message string) {
+	p.enter(v, phase, message)
 	p.Status.CompletionTime = &timestamppb.Timestamp{Seconds: v.Now.Unix()}
 }
 
@@ -157,7 +169,9 @@ func (p *DrainPlan) enter(v DrainView, phase, message string) {
 	if s.StartTime == nil && phase != Pending {
 		s.StartTime = &timestamppb.Timestamp{Seconds: v.Now.Unix()}
 	}
-	s.EvictedPods, s.RemainingPods = proto.Int32(0), proto.Int32(0)
+	if s.EvictedPods == nil {
+		s.EvictedPods, s.RemainingPods = proto.Int32(0), proto.Int32(0)
+	}
 }
 
 func (p *DrainPlan) act(v DrainView, action, reason string) {

@@ -131,7 +131,7 @@ func TestDrain(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			tc.view.Now = now()
+			tc.view.Now, tc.view.Known, tc.view.Fresh = now(), true, true
 			before := proto.Clone(tc.view.Drain)
 			got := outcomeOf(Drain(tc.view))
 			if diff := cmp.Diff(tc.want, got); diff != "" {
@@ -151,7 +151,7 @@ func TestDrainOfControlPlane(t *testing.T) {
 		answers := rapid.SliceOfN(rapid.SampledFrom([]Answer{Granted, NotNeeded, Refused, Refused}), 1, 8).Draw(t, "answers")
 		node, drain, allowed := newNode(controlPlane), newDrain("x", ""), false
 		step := func(answer Answer) DrainPlan {
-			p := Drain(DrainView{Now: now(), Drain: drain, Node: node, Permit: answer, Why: "busy"})
+			p := Drain(DrainView{Now: now(), Drain: drain, Node: node, Permit: answer, Why: "busy", Known: true, Fresh: true})
 			drain.Status = p.Status
 			if Holds(drain) && !allowed {
 				t.Fatalf("the node is held in phase %s, before the permit", drain.Status.GetPhase())

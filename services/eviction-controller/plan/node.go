@@ -1,5 +1,5 @@
-// Package plan decides what becomes of nodes and drains: whether a node is ready, who holds it unschedulable, and what a
-// drain does next. It does no I/O and reads no clock: the same view always gives the same plan. Views are never modified.
+// Package plan decides what becomes of nodes and drains: whether a node is ready, which taints it
+// carries, who holds it unschedulable, which pods must leave it and when, and what a drain does next. It does no I/O and reads no clock: the same view always gives the same plan. Views are never modified.
 package plan
 
 import (
@@ -51,11 +51,20 @@ type NodeView struct {
 	Agent  Agent
 	Grace  time.Duration   // silence up to here means nothing
 	Drains []*nodev1.Drain // those that name the node, in any order
+	// Disrupted is true during a full disruption (see Disrupted): then nothing is said against pods that run. It does not matter for a
+	// node whose agent is healthy.
+	Disrupted bool
+	// Doubt is true while it is not known how the agent is (see Agent.Settled): what is said against pods that run stays as it is.
+	Doubt bool
+	// Held is until when nothing new is said against pods that run, since other nodes of the zone come first; zero means that none does.
+	Held time.Time
 }
 
 // NodePlan is what a node shall be.
 type NodePlan struct {
 	Conditions    []*nodev1.NodeCondition
+	Taints        []*nodev1.Taint
+	Accuses       bool // Taints have pods leave for the silence of the agent, and those that the node has do not
 	Unschedulable bool
 	HeldBy        []string  // who holds it unschedulable, for people
 	RebootDone    bool      // the reboot that was asked for is over
@@ -68,8 +77,15 @@ func Node(v NodeView) NodePlan {
 	p := NodePlan{Conditions: conditions(v)}
 	p.HeldBy = HeldBy(v.Node, v.Drains)
 	p.Unschedulable = len(p.HeldBy) > 0
-	if v.Agent.Silence < v.Grace {
+	p.Taints = taints(v.Node.GetSpec().GetTaints(), marksOf(v, p.Conditions, p.Unschedulable), v.Now)
+	p.Accuses = !accused(v.Node) && accused(&nodev1.Node{Spec: &nodev1.NodeSpec{Taints: p.Taints}})
+	switch {
+	case v.Held.After(v.Now):
+		p.Wake = v.Held
+	case v.Agent.Silence < v.Grace:
 		p.Wake = v.Now.Add(v.Grace - v.Agent.Silence)
+	case v.Disrupted:
+		p.Wake = v.Now.Add(v.Grace / 2) // another node's agent that speaks again is no change of this one
 	}
 	boot := v.Node.GetMetadata().GetAnnotations()[RebootOf]
 	p.RebootDone = boot != "" && boot != v.Node.GetStatus().GetNodeInfo().GetBootId()
@@ -203,6 +219,10 @@ func (p NodePlan) Applied(node *nodev1.Node) *nodev1.Node {
 		out.Status = &nodev1.NodeStatus{}
 	}
 	out.Status.Conditions = p.Conditions
+	if len(p.Taints) > 0 || len(out.GetSpec().GetTaints()) > 0 {
+		out.Spec = ensured(out.GetSpec())
+		out.Spec.Taints = p.Taints
+	}
 	SetUnschedulable(out, p.Unschedulable)
 	if p.RebootDone {
 		delete(out.GetMetadata().GetAnnotations(), RebootOf)
@@ -212,9 +232,7 @@ func (p NodePlan) Applied(node *nodev1.Node) *nodev1.Node {
 
 // SetUnschedulable changes a node's spec.unschedulable; a node that is free has no such field, as in Kubernetes.
 func SetUnschedulable(node *nodev1.Node, on bool) {
-	if node.Spec == nil {
-		node.Spec = &nodev1.NodeSpec{}
-	}
+	node.Spec = ensured(node.Spec)
 	if on {
 		node.Spec.Unschedulable = proto.Bool(true)
 	} else if node.Spec.GetUnschedulable() {

@@ -195,6 +195,7 @@ func TestNode(t *testing.T) {
 			if len(got.Conditions) == 0 {
 				got.Conditions = nil
 			}
+			got.Taints, got.Accuses = nil, false // see TestTaintsOfANode
 			if diff := cmp.Diff(tc.want, got, protocmp.Transform()); diff != "" {
 				t.Errorf("Node (-want +got):\n%s", diff)
 			}
@@ -222,11 +223,12 @@ func TestNodeSettles(t *testing.T) {
 		if rapid.Bool().Draw(t, "unschedulable") {
 			unschedulable(node)
 		}
+		node.Spec.Taints = anyTaints(t)
 		v := NodeView{Now: now(), Node: node, Grace: grace, Agent: Agent{
 			Heard:    rapid.Bool().Draw(t, "heard"),
 			Silence:  time.Duration(rapid.Int64Range(0, int64(2*grace)).Draw(t, "silence")),
 			NotReady: rapid.SampledFrom([]string{"", "disk is full"}).Draw(t, "not ready"),
-		}}
+		}, Disrupted: rapid.Bool().Draw(t, "disrupted"), Doubt: rapid.Bool().Draw(t, "doubt")}
 		first := Node(v)
 		v.Node = first.Applied(node)
 		v.Now = v.Now.Add(time.Hour) // with the same silence
@@ -238,7 +240,7 @@ func TestNodeSettles(t *testing.T) {
 		if got := find(v.Node.Status.Conditions, Ready); lost && got.GetStatus() != "Unknown" {
 			t.Fatalf("silent for %v, and Ready is %q", v.Agent.Silence, got.GetStatus())
 		}
-		if first.Wake.IsZero() != lost {
+		if first.Wake.IsZero() != (lost && !v.Disrupted) {
 			t.Fatalf("wake at %v, silent for %v", first.Wake, v.Agent.Silence)
 		}
 	})
@@ -297,15 +299,16 @@ func TestRegistered(t *testing.T) {
 		Name: "a", ProviderId: "local://c/a", Machine: &metav1.ObjectReference{Namespace: "ns", Name: "a"},
 		Labels: map[string]string{"kubernetes.io/os": "linux"},
 		Status: &nodev1.NodeStatus{
-			Conditions: []*nodev1.NodeCondition{condition(Ready, "False", "Lie", "")},
+			Conditions: []*nodev1.NodeCondition{condition(Ready, "False", "Lie", ""), condition("DiskPressure", "True", "Full", "")},
 			NodeInfo:   &nodev1.NodeSystemInfo{BootId: "boot-2"},
 		},
-	})
+	}, now())
 	want := proto.Clone(old).(*nodev1.Node)
 	want.Metadata.Labels["kubernetes.io/os"] = "linux"
 	want.Metadata.Annotations[MachineOf] = "ns/a"
 	want.Spec.ProviderId = "local://c/a"
 	want.Status.NodeInfo.BootId = "boot-2"
+	want.Status.Conditions = append(want.Status.Conditions, seen(condition("DiskPressure", "True", "Full", ""), 0, 0))
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("Registered (-want +got):\n%s", diff)
 	}

@@ -2,9 +2,11 @@ package plan
 
 import (
 	"slices"
+	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -29,14 +31,15 @@ func ForeignLabels(r *nodev1.RegisterNodeRequest) []string {
 }
 
 // Registered returns a node as its agent's registration makes it; old is nil for a new one. What is not the agent's to say (other
-// labels, taints, the cordon, conditions) stays as it is.
-func Registered(old *nodev1.Node, r *nodev1.RegisterNodeRequest) *nodev1.Node {
+// labels, taints, the cordon, whether it is ready) stays as it is. A new node of a machine takes no pods until it is linked to it.
+func Registered(old *nodev1.Node, r *nodev1.RegisterNodeRequest, now time.Time) *nodev1.Node {
 	node := &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: r.GetName()}}
 	if old != nil {
 		node = proto.Clone(old).(*nodev1.Node)
 	}
-	if node.Spec == nil {
-		node.Spec = &nodev1.NodeSpec{}
+	node.Spec = ensured(node.Spec)
+	if old == nil && r.GetMachine().GetName() != "" {
+		node.Spec.Taints = []*nodev1.Taint{{Key: UninitializedTaint, Value: proto.String("true"), Effect: placement.NoSchedule}}
 	}
 	if r.GetProviderId() != "" {
 		node.Spec.ProviderId = r.GetProviderId()
@@ -56,7 +59,9 @@ func Registered(old *nodev1.Node, r *nodev1.RegisterNodeRequest) *nodev1.Node {
 	if seen == nil {
 		seen = &nodev1.NodeStatus{}
 	}
-	seen.Conditions, seen.Phase = node.GetStatus().GetConditions(), node.GetStatus().GetPhase()
+	// What it says of memory and disks counts before its first heartbeat, too.
+	agent := Agent{Conditions: seen.GetConditions()}
+	seen.Conditions, seen.Phase = conditions(NodeView{Now: now, Node: node, Agent: agent, Grace: 1}), node.GetStatus().GetPhase()
 	node.Status = seen
 	return node
 }

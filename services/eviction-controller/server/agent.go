@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -61,14 +62,14 @@ func (s *Agent) RegisterNode(ctx context.Context, r *nodev1.RegisterNodeRequest)
 	}
 	for {
 		node, err := s.tables.Nodes.Modify(kinds.Own(ctx), resource.Key{Name: r.GetName()}, func(node *nodev1.Node) error {
-			next := plan.Registered(node, r)
+			next := plan.Registered(node, r, time.Now().UTC())
 			node.Metadata, node.Spec, node.Status = next.Metadata, next.Spec, next.Status
 			return nil
 		})
 		if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
 			return node, err
 		}
-		node, err = s.tables.Nodes.Create(kinds.Own(ctx), plan.Registered(nil, r))
+		node, err = s.tables.Nodes.Create(kinds.Own(ctx), plan.Registered(nil, r, time.Now().UTC()))
 		if err == nil {
 			s.log.InfoContext(ctx, "node registered", "node", r.GetName())
 		}

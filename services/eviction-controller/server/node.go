@@ -27,6 +27,7 @@ type Permits interface {
 type Listener interface {
 	Beat(*nodev1.HeartbeatRequest) bool
 	Agent(node string) plan.Agent
+	Witnesses(nodes []*nodev1.Node) []plan.Witness
 	Grace() time.Duration
 }
 
@@ -111,11 +112,17 @@ func (s *Node) PlanNode(ctx context.Context, r *nodev1.PlanNodeRequest) (*nodev1
 			return nil, err
 		}
 		v.Agent = s.heard.Agent(r.GetName())
+		witnesses := s.heard.Witnesses(s.tables.Nodes.All())
+		v.Disrupted = plan.Disrupted(witnesses, v.Grace)
+		if _, stopped := plan.Pace(witnesses, plan.Zone(v.Node), v.Grace, 0); stopped {
+			v.Held = v.Now.Add(v.Grace / 2)
+		}
+		v.Doubt = !v.Agent.Settled(v.Grace)
 	}
 	v.Drains = s.tables.DrainsOf(v.Node.GetMetadata().GetName())
 	p := plan.Node(v)
 	out := &nodev1.PlanNodeResponse{
-		Conditions: p.Conditions, Taints: v.Node.GetSpec().GetTaints(),
+		Conditions: p.Conditions, Taints: p.Taints,
 		Unschedulable: p.Unschedulable, HeldBy: p.HeldBy, WakeTime: wake(p.Wake),
 	}
 	return out, nil

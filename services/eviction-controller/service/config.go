@@ -13,13 +13,27 @@ import (
 // defaultGrace is Kubernetes' node-monitor-grace-period as it was for most of its life.
 const defaultGrace = 40 * time.Second
 
-// guardian is the sibling that gives the disruption permit.
-const guardian = "etcd-guardian"
+// defaultRetry is kubectl drain's pause after an eviction that a budget refused.
+const defaultRetry = 5 * time.Second
+
+// defaultRate is Kubernetes' node-eviction-rate.
+const defaultRate = 0.1
+
+// Siblings that this service asks: the one that gives the disruption permit, and the one that owns the pods.
+const (
+	guardian  = "etcd-guardian"
+	scheduler = "scheduler"
+)
 
 type config struct {
 	serve.Config
 	grace time.Duration
+	retry time.Duration
+	rate  float64
 }
+
+// pause is the time between two nodes of a zone whose pods have to leave.
+func (c config) pause() time.Duration { return time.Duration(float64(time.Second) / c.rate) }
 
 func parse(args []string, out io.Writer) (config, error) {
 	c := config{Config: serve.Config{Name: "eviction-controller"}}
@@ -27,6 +41,8 @@ func parse(args []string, out io.Writer) (config, error) {
 	fs.SetOutput(out)
 	c.Flags(fs)
 	fs.DurationVar(&c.grace, "node-grace", defaultGrace, "silence of a node's agent after which the node counts as lost")
+	fs.DurationVar(&c.retry, "eviction-retry", defaultRetry, "how soon an eviction that a budget refused is tried again, if nothing changes before")
+	fs.Float64Var(&c.rate, "node-eviction-rate", defaultRate, "nodes per second and zone whose pods have to leave because the node is not ready")
 	if err := fs.Parse(args); err != nil {
 		return c, err
 	}
@@ -35,8 +51,14 @@ func parse(args []string, out io.Writer) (config, error) {
 		return c, fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case c.grace < time.Second:
 		return c, fmt.Errorf("--node-grace %v: must be a second or more: agents speak once a second", c.grace)
+	case c.retry < 100*time.Millisecond:
+		return c, fmt.Errorf("--eviction-retry %v: must be 100ms or more", c.retry)
+	case !(c.rate >= 0.001 && c.rate <= 1000):
+		return c, fmt.Errorf("--node-eviction-rate %v: must be from 0.001 to 1000", c.rate)
 	case c.Peers[guardian] == "":
 		return c, errors.New("--peer etcd-guardian=host:port is required")
+	case c.Peers[scheduler] == "":
+		return c, errors.New("--peer scheduler=host:port is required")
 	}
 	return c, nil
 }

@@ -1,4 +1,5 @@
-// Package service runs eviction-controller: the nodes of a cluster, the agents that speak for them, and drains.
+// Package service runs eviction-controller: the nodes of a cluster, the agents that speak for them, their
+// drains, and which pods leave them.
 package service
 
 import (
@@ -9,7 +10,9 @@ import (
 	"github.com/spf13/pflag"
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
@@ -43,23 +46,45 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]func(context.
 	if err != nil {
 		return nil, err
 	}
+	pods, budgets, evictor, err := owners(p)
+	if err != nil {
+		return nil, err
+	}
 	permits := controller.NewGuardian(etcdv1.NewQuorumServiceClient(conn))
 	awake := liveness.NewAwake()
-	tracker := liveness.New(awake.Now, cfg.grace)
-	control := controller.New(tables, tracker, permits, recorder, p.Log)
+	tracker := liveness.New(awake, cfg.grace)
+	control := controller.New(controller.Config{
+		Tables: tables, Tracker: tracker, Permits: permits, Pods: pods, Budgets: budgets, Evictor: evictor,
+		Events: recorder, Retry: cfg.retry, Pause: cfg.pause(), Log: p.Log,
+	})
 	elector := reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log)
 
 	nodes := server.NewNode(tables, tracker, permits)
+	schedulingv1.RegisterEvictionServiceServer(p.GRPC, server.NewEviction(tables, tracker, pods, budgets))
 	nodev1.RegisterNodeAgentServiceServer(p.GRPC, server.NewAgent(tables, tracker, p.Log))
 	err = errors.Join(
 		resource.Register(p.GRPC, &nodev1.NodeService_ServiceDesc, nodes, tables.Nodes),
-		resource.Register(p.GRPC, &nodev1.DrainService_ServiceDesc, server.NewDrain(tables), tables.Drains),
+		resource.Register(p.GRPC, &nodev1.DrainService_ServiceDesc, nil, tables.Drains),
 		recorder.Register(p.GRPC),
 	)
 	p.ReadyWhen(tables.Nodes.WaitSynced)
 	p.ReadyWhen(tables.Drains.WaitSynced)
 	return []func(context.Context) error{
-		tables.Nodes.Run, tables.Drains.Run, recorder.Run, awake.Run,
+		tables.Nodes.Run, tables.Drains.Run, recorder.Run, awake.Run, pods.Run, budgets.Run,
 		func(ctx context.Context) error { return elector.Run(ctx, control.Lead) },
 	}, err
+}
+
+// owners returns what the scheduler, which owns pods and budgets, is asked and watched through.
+func owners(p *serve.Process) (*controller.Pods, *informer.Informer[*schedulingv1.PodDisruptionBudget], controller.Scheduler, error) {
+	conn, err := p.Dial(scheduler)
+	if err != nil {
+		return nil, nil, controller.Scheduler{}, err
+	}
+	pods, err := controller.NewPods(conn, p.Log)
+	if err != nil {
+		return nil, nil, controller.Scheduler{}, err
+	}
+	budgets, err := informer.New[*schedulingv1.PodDisruptionBudget](conn, p.Log)
+	return pods, budgets, controller.NewScheduler(conn), err
 }

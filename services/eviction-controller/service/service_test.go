@@ -33,15 +33,22 @@ import (
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
 )
 
-func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
+func TestMain(m *testing.M) {
+	if settings := os.Getenv(childEnv); settings != "" {
+		os.Exit(child(settings))
+	}
+	os.Exit(etcdtest.Run(m))
+}
 
-// cluster is a running eviction-controller with its guardian.
+// cluster is a running eviction-controller with its guardian and its scheduler.
 type cluster struct {
 	t         *testing.T
 	authority *identity.Authority
+	cfg       config
 	address   string
 	auditLog  string
 	guardian  *guard
+	pods      *podOwner
 	stop      func()
 }
 
@@ -105,19 +112,25 @@ func service(name string) identity.Request {
 
 func (c *cluster) startGuardian() string {
 	c.t.Helper()
-	settings, err := c.files(service(guardian)).ServerTLS(tls.RequireAndVerifyClientCert)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	s := grpc.NewServer(grpc.Creds(credentials.NewTLS(settings)))
-	etcdv1.RegisterQuorumServiceServer(s, c.guardian)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	s := grpc.NewServer(grpc.Creds(c.credentials(guardian)))
+	etcdv1.RegisterQuorumServiceServer(s, c.guardian)
 	go func() { _ = s.Serve(l) }()
 	c.t.Cleanup(s.Stop)
 	return l.Addr().String()
+}
+
+// credentials are those of a sibling.
+func (c *cluster) credentials(name string) credentials.TransportCredentials {
+	c.t.Helper()
+	settings, err := c.files(service(name)).ServerTLS(tls.RequireAndVerifyClientCert)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return credentials.NewTLS(settings)
 }
 
 // start runs the service over the embedded etcd, with real certificates and its real interceptors.
@@ -127,21 +140,31 @@ func start(t *testing.T, grace time.Duration) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{t: t, authority: authority, guardian: &guard{}}
-	cfg := config{grace: grace, Config: serve.Config{
-		Name: "eviction-controller", Listen: "127.0.0.1:0", Dir: t.TempDir(),
-		TLSDir: filepath.Dir(c.files(service("eviction-controller")).Cert), Peers: map[string]string{guardian: c.startGuardian()},
-	}}
-	c.auditLog = filepath.Join(cfg.Dir, "audit.log")
-	p, err := serve.New(cfg.Config, slog.New(slog.NewTextHandler(io.Discard, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
 	client := etcdtest.Client(t)
 	if _, err := client.Delete(t.Context(), "/windlass/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
-	parts, err := build(p, client, cfg)
+	c := &cluster{t: t, authority: authority, guardian: &guard{}}
+	c.pods = newPodOwner(t)
+	c.cfg = config{grace: grace, retry: time.Second, rate: 1000, Config: serve.Config{
+		Name: "eviction-controller", Listen: "127.0.0.1:0", Dir: t.TempDir(),
+		TLSDir: filepath.Dir(c.files(service("eviction-controller")).Cert),
+		Peers:  map[string]string{guardian: c.startGuardian(), scheduler: c.pods.serve(c.credentials(scheduler))},
+	}}
+	c.auditLog = filepath.Join(c.cfg.Dir, "audit.log")
+	c.run()
+	return c
+}
+
+// run starts the service, anew if it was stopped.
+func (c *cluster) run() {
+	t := c.t
+	t.Helper()
+	p, err := serve.New(c.cfg.Config, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts, err := build(p, etcdtest.Client(t), c.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +179,6 @@ func start(t *testing.T, grace time.Duration) *cluster {
 		}
 	})
 	t.Cleanup(c.stop)
-	return c
 }
 
 func (c *cluster) dial(r identity.Request) *grpc.ClientConn {

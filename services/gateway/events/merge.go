@@ -15,7 +15,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
@@ -24,8 +23,6 @@ import (
 )
 
 const (
-	// Warning is the metadata that names programs whose events are not in an answer.
-	Warning = "windlass-warning"
 	// patience is how long one program may take to list; it is longer than the wait for one that restarts (2 s).
 	patience = 5 * time.Second
 	// pageSize bounds one answer of a program.
@@ -109,7 +106,7 @@ func (m *Merger) GetEvent(ctx context.Context, r *eventv1.GetEventRequest) (*eve
 }
 
 // ListEvents returns the events of all programs, the latest last. Programs that did not answer are named in the header
-// Warning. The revision of the list is the lowest of the programs': a watch that begins there misses nothing.
+// rpcerr.WarningKey. The revision of the list is the lowest of the programs': a watch that begins there misses nothing.
 func (m *Merger) ListEvents(ctx context.Context, r *eventv1.ListEventsRequest) (*eventv1.EventList, error) {
 	after, err := parseToken(r.GetContinue())
 	if err != nil {
@@ -131,7 +128,7 @@ func (m *Merger) ListEvents(ctx context.Context, r *eventv1.ListEventsRequest) (
 		case status.Code(a.err) == codes.Unimplemented:
 		case absent(a.err) && ctx.Err() == nil:
 			away = a.err
-			warn(ctx, "the events of "+a.program+" are missing: it cannot be reached")
+			rpcerr.Warn(ctx, "the events of "+a.program+" are missing: it cannot be reached")
 		default:
 			return nil, a.err
 		}
@@ -145,10 +142,6 @@ func (m *Merger) ListEvents(ctx context.Context, r *eventv1.ListEventsRequest) (
 	slices.SortFunc(list.Items, func(a, b *eventv1.Event) int { return place(a).compare(place(b)) })
 	cut(list, after, int(r.GetLimit()))
 	return list, nil
-}
-
-func warn(ctx context.Context, text string) {
-	grpc.SetHeader(ctx, metadata.Pairs(Warning, text)) //nolint:errcheck // without a header the list is still right
 }
 
 func listAll(ctx context.Context, c eventv1.EventServiceClient, r *eventv1.ListEventsRequest) (*eventv1.EventList, error) {

@@ -14,6 +14,7 @@ import (
 	"gopkg.in/yaml.v3"
 	sigsyaml "sigs.k8s.io/yaml"
 
+	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
 )
@@ -66,6 +67,9 @@ func readBody(w http.ResponseWriter, r *http.Request, route *catalog.Route) erro
 			return rpcerr.Invalid(rpcerr.Field{Description: err.Error()})
 		}
 		media = mediaJSON
+	}
+	if media == mediaJSON && route.Body != "*" { // the body is an object, and not the request itself
+		data = manifest.Fold(data)
 	}
 	r.Header.Set("Content-Type", media)
 	r.ContentLength = int64(len(data))

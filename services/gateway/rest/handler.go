@@ -103,13 +103,10 @@ func incoming(key string) (string, bool) {
 
 func nothing(string) (string, bool) { return "", false }
 
-// warningKey is the metadata in which a service warns of what it accepted anyway, or left out.
-const warningKey = "windlass-warning"
-
 // warnings passes warnings on in HTTP's own header, in the form that kubectl prints.
 func warnings(ctx context.Context, w http.ResponseWriter, _ proto.Message) error {
 	md, _ := runtime.ServerMetadataFromContext(ctx)
-	for _, text := range md.HeaderMD.Get(warningKey) {
+	for _, text := range md.HeaderMD.Get(rpcerr.WarningKey) {
 		w.Header().Add("Warning", "299 - "+strconv.Quote(text))
 	}
 	return nil

@@ -33,7 +33,7 @@ type Tables struct {
 // New returns the tables in a store. policy says who may remove the hooks of a machine that is being deleted.
 func New(st *store.Store, v protovalidate.Validator, policy *identity.Policy, log *slog.Logger) *Tables {
 	t := &Tables{store: st, policy: policy}
-	t.Infrastructure = resource.NewTable(st, v, resource.Config[*machinev1.Infrastructure]{Singleton: ClusterName, Log: log})
+	t.Infrastructure = resource.NewTable(st, v, resource.Config[*machinev1.Infrastructure]{Log: log})
 	t.Machines = resource.NewTable(st, v, resource.Config[*machinev1.Machine]{
 		Default: t.defaultMachine, Validate: validateMachine, ValidateUpdate: validateHookChange, Admit: t.admitMachine,
 		HasNamespace: hasNamespace, Finalizers: []string{plan.FinalizerMachine}, Log: log,
@@ -43,7 +43,7 @@ func New(st *store.Store, v protovalidate.Validator, policy *identity.Policy, lo
 	})
 	t.ControlPlanes = resource.NewTable(st, v, resource.Config[*machinev1.ControlPlaneMachineSet]{
 		Default: t.defaultControlPlane, Validate: validateControlPlane, ValidateUpdate: validateControlPlaneUpdate,
-		HasNamespace: hasNamespace, Singleton: ClusterName, Finalizers: []string{plan.FinalizerControlPlane}, Log: log,
+		HasNamespace: hasNamespace, Finalizers: []string{plan.FinalizerControlPlane}, Log: log,
 	})
 	return t
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,7 +22,7 @@ type Action string
 // The actions of a machine's life, in the order in which they come.
 const (
 	CreateInstance  Action = "CreateInstance"
-	UpdateNode      Action = "UpdateNode" // labels, annotations and taints of the machine's spec onto its node
+	UpdateNode      Action = "UpdateNode" // labels, annotations and taints of the machine's spec onto its node, which may take pods from then on
 	CreateDrain     Action = "CreateDrain"
 	DeleteInstance  Action = "DeleteInstance"
 	DeleteNode      Action = "DeleteNode"
@@ -403,27 +404,41 @@ func InStep(m *machinev1.Machine, n *nodev1.Node) bool {
 	return labels == nil && annotations == nil && taints == nil
 }
 
-// NodeChange returns the labels and annotations that are missing on a machine's node, and all its taints if one is missing; nil
-// where nothing is to be done. Nothing is ever removed, and a taint with the same key and effect is left as it is.
+// NodeChange returns the labels and annotations that are missing on a machine's node, and all its taints if one is missing or the node
+// was not linked yet; nil where nothing is to be done. Nothing else is ever removed, and a taint with the same key and effect is left as
+// it is.
 func NodeChange(m *machinev1.Machine, n *nodev1.Node) (labels, annotations map[string]string, taints []*nodev1.Taint) {
 	want := maps.Clone(m.GetSpec().GetMetadata().GetAnnotations())
 	if want == nil {
 		want = map[string]string{}
 	}
 	want[AnnotationMachine] = m.GetMetadata().GetNamespace() + "/" + m.GetMetadata().GetName()
-	labels = missing(m.GetSpec().GetMetadata().GetLabels(), n.GetMetadata().GetLabels())
+	labels = missing(nodeLabels(m), n.GetMetadata().GetLabels())
 	annotations = missing(want, n.GetMetadata().GetAnnotations())
 	have := n.GetSpec().GetTaints()
-	all := have[:len(have):len(have)]
+	all := slices.DeleteFunc(slices.Clone(have), func(t *nodev1.Taint) bool { return t.GetKey() == taintUninitialized })
+	changed := len(all) < len(have)
 	for _, t := range m.GetSpec().GetTaints() {
 		if !hasTaint(all, t) {
-			all = append(all, t)
+			all, changed = append(all, t), true
 		}
 	}
-	if len(all) > len(have) {
+	if changed {
 		taints = all
 	}
 	return labels, annotations, taints
+}
+
+// nodeLabels returns the labels that a machine gives its node: those of its spec, and where it is.
+func nodeLabels(m *machinev1.Machine) map[string]string {
+	out := map[string]string{}
+	for _, p := range []struct{ of, today, old string }{{LabelRegion, LabelNodeRegion, LabelNodeRegionOld}, {LabelZone, LabelNodeZone, LabelNodeZoneOld}} {
+		if v := m.GetMetadata().GetLabels()[p.of]; v != "" {
+			out[p.today], out[p.old] = v, v
+		}
+	}
+	maps.Copy(out, m.GetSpec().GetMetadata().GetLabels())
+	return out
 }
 
 func hasTaint(list []*nodev1.Taint, t *nodev1.Taint) bool {

@@ -295,6 +295,24 @@ func TestWhatANodeLacks(t *testing.T) {
 	}
 }
 
+func TestANodeThatIsLinkedMayTakePods(t *testing.T) {
+	m, n := newMachine(), readyNode()
+	n.Metadata.Annotations = map[string]string{AnnotationMachine: m.Metadata.Namespace + "/" + m.Metadata.Name}
+	n.Spec.Taints = []*nodev1.Taint{{Key: taintUninitialized, Value: proto.String("true"), Effect: "NoSchedule"}, {Key: "k", Effect: "NoSchedule"}}
+	_, _, taints := NodeChange(m, n)
+	if len(taints) != 1 || taints[0].GetKey() != "k" {
+		t.Errorf("taints = %v, want those of others", taints)
+	}
+	n.Spec.Taints = n.Spec.Taints[:1]
+	if _, _, taints = NodeChange(m, n); taints == nil || len(taints) != 0 {
+		t.Errorf("taints = %v, want an empty list", taints)
+	}
+	n.Spec.Taints = nil
+	if !InStep(m, n) {
+		t.Error("a linked node is not in step")
+	}
+}
+
 // anyView draws a machine at any point of its life, with any world around it.
 func anyView(t *rapid.T) MachineView {
 	flag := func(name string) bool { return rapid.Bool().Draw(t, name) }

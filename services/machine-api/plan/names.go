@@ -25,6 +25,12 @@ const (
 	LabelRegion       = "machine.openshift.io/region"
 	LabelZone         = "machine.openshift.io/zone"
 
+	// What a node says of where it is, in the words of today and in those of the documents.
+	LabelNodeRegion    = "topology.kubernetes.io/region"
+	LabelNodeZone      = "topology.kubernetes.io/zone"
+	LabelNodeRegionOld = "failure-domain.beta.kubernetes.io/region"
+	LabelNodeZoneOld   = "failure-domain.beta.kubernetes.io/zone"
+
 	AnnotationInstanceState = "machine.openshift.io/instance-state"
 	AnnotationExcludeDrain  = "machine.openshift.io/exclude-node-draining"
 	AnnotationDelete        = "machine.openshift.io/delete-machine"
@@ -34,6 +40,9 @@ const (
 	FinalizerMachine      = "machine.machine.openshift.io"
 	FinalizerControlPlane = "controlplanemachineset.machine.openshift.io" // holds a deleted set until its machines are let go
 	FinalizerOrphan       = "orphan"                                      // the same for a machine set whose machines shall stay
+
+	// taintUninitialized keeps pods from a node until it carries what its machine wants.
+	taintUninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
 
 	nodeLabelControlPlane = "node-role.kubernetes.io/control-plane"
 	nodeLabelMaster       = "node-role.kubernetes.io/master"

@@ -88,7 +88,7 @@ func reasonFor(a plan.Action) string {
 	case plan.CreateInstance:
 		return "the machine has no instance yet"
 	case plan.UpdateNode:
-		return "the node lacks labels, annotations or taints of the machine's spec"
+		return "the node lacks labels, annotations or taints of the machine's spec, or was not linked yet"
 	case plan.CreateDrain:
 		return "no hook holds the drain, and the node is not drained yet"
 	case plan.DeleteInstance:

@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
+	"sync"
 	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
+	"github.com/windlass-dev/windlass/services/node-agent/stream"
 )
 
 // ErrReboot means that the cluster wants the machine to be restarted.
@@ -29,10 +30,6 @@ const (
 	unansweredBeats = 5
 
 	callPatience = 10 * time.Second
-
-	firstPause, longPause = 50 * time.Millisecond, time.Second
-	// longSession is how long a stream must have stood for the next pause to be the shortest again.
-	longSession = 5 * time.Second
 )
 
 // Member is the etcd member of a control-plane machine.
@@ -54,6 +51,8 @@ type Config struct {
 	Registration *nodev1.RegisterNodeRequest
 	// Member is nil on a machine that runs none.
 	Member Member
+	// Conditions returns what the agent observes of its node beside readiness, a list that is never changed; nil if it observes nothing.
+	Conditions func() []*nodev1.NodeCondition
 	// Conn is the connection to the cluster.
 	Conn grpc.ClientConnInterface
 	Log  *slog.Logger
@@ -63,6 +62,9 @@ type Config struct {
 type Agent struct {
 	cfg   Config
 	nodes nodev1.NodeAgentServiceClient
+
+	mu   sync.Mutex
+	node *nodev1.Node // as the cluster had it at the last registration; nil before that
 }
 
 // New returns an agent that says nothing before Beat or Attend.
@@ -70,34 +72,9 @@ func New(cfg Config) *Agent {
 	return &Agent{cfg: cfg, nodes: nodev1.NewNodeAgentServiceClient(cfg.Conn)}
 }
 
-// again calls session over and over until ctx ends, with a pause after each that grows while sessions are short. An ErrReboot ends it.
+// again calls session over and over until ctx ends, or until it ends with ErrReboot.
 func (a *Agent) again(ctx context.Context, what string, session func(context.Context) error) error {
-	pause, said := firstPause, ""
-	for {
-		began := time.Now()
-		err := session(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, ErrReboot):
-			return err
-		}
-		if time.Since(began) > longSession {
-			pause, said = firstPause, ""
-		}
-		if text := status.Convert(err).Message(); text != said {
-			said = text
-			a.cfg.Log.InfoContext(ctx, "stream broke off", "stream", what, "error", err)
-		}
-		timer := time.NewTimer(pause/2 + rand.N(pause))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C:
-		}
-		pause = min(2*pause, longPause)
-	}
+	return stream.Again(ctx, a.cfg.Log, what, ErrReboot, session)
 }
 
 // receive reads messages from a stream until it ends; the last is the error. It ends with the stream's context.
@@ -142,8 +119,30 @@ func whyEnded[T any](ctx context.Context, stream <-chan received[T]) error {
 func (a *Agent) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
-	_, err := a.nodes.RegisterNode(ctx, a.cfg.Registration)
-	return err
+	node, err := a.nodes.RegisterNode(ctx, a.cfg.Registration)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.node = node
+	return nil
+}
+
+// Node returns the node as the cluster has it: as it was at the last registration, or, if it must be fresh, as it is now.
+func (a *Agent) Node(ctx context.Context, fresh bool) (*nodev1.Node, error) {
+	a.mu.Lock()
+	node := a.node
+	a.mu.Unlock()
+	if node != nil && !fresh {
+		return node, nil
+	}
+	if err := a.register(ctx); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.node, nil
 }
 
 // notAnswered is the end of a stream whose other end is silent.

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
+	"github.com/windlass-dev/windlass/services/node-agent/stream"
 )
 
 // listener is the cluster as an agent hears it.
@@ -160,7 +161,7 @@ func TestAnAgentKeepsTrying(t *testing.T) {
 		l.locked(func() {
 			for i := 1; i < len(l.registrations); i++ {
 				pause := l.registrations[i].Sub(l.registrations[i-1])
-				if pause < firstPause/2 || pause > longPause*3/2 {
+				if pause < stream.FirstPause/2 || pause > stream.LongPause*3/2 {
 					t.Errorf("try %d came after %v", i, pause)
 				}
 			}

@@ -24,8 +24,8 @@ func (a *Agent) beat(ctx context.Context) error {
 	answers := receive(ctx, stream.Recv)
 	ticker := time.NewTicker(beatEvery)
 	defer ticker.Stop()
-	beat := &nodev1.HeartbeatRequest{Name: a.cfg.Node, BootId: a.cfg.BootID}
-	if err := stream.Send(beat); err != nil {
+	said := conditions{of: a.cfg.Conditions}
+	if err := stream.Send(a.heartbeat(&said)); err != nil {
 		return whyEnded(ctx, answers)
 	}
 	for open := 1; ; {
@@ -37,7 +37,7 @@ func (a *Agent) beat(ctx context.Context) error {
 				return notAnswered()
 			}
 			open++
-			if err := stream.Send(beat); err != nil {
+			if err := stream.Send(a.heartbeat(&said)); err != nil {
 				return whyEnded(ctx, answers)
 			}
 		case r := <-answers:
@@ -50,4 +50,27 @@ func (a *Agent) beat(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// conditions are what was said of the node on one stream.
+type conditions struct {
+	of   func() []*nodev1.NodeCondition
+	last []*nodev1.NodeCondition
+}
+
+// news returns the conditions if they changed since they were said.
+func (c *conditions) news() []*nodev1.NodeCondition {
+	if c.of == nil {
+		return nil
+	}
+	now := c.of()
+	if len(now) == 0 || len(c.last) > 0 && &now[0] == &c.last[0] {
+		return nil
+	}
+	c.last = now
+	return now
+}
+
+func (a *Agent) heartbeat(said *conditions) *nodev1.HeartbeatRequest {
+	return &nodev1.HeartbeatRequest{Name: a.cfg.Node, BootId: a.cfg.BootID, Conditions: said.news()}
 }

@@ -4,16 +4,19 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/version"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // Version is what the agent says that it is.
-const Version = "windlass-0.1.0"
+const Version = "windlass-" + version.Number
 
-// Status returns what the agent reports of its machine.
+// Status returns what the agent reports of its machine. It has what its provider says, and where that says nothing, what its host has.
 func (b Bootstrap) Status(node, address string, boot Boot) (*nodev1.NodeStatus, error) {
 	capacity := make(map[string]*structpb.Value, len(b.Capacity))
 	for k, q := range b.Capacity {
@@ -22,6 +25,11 @@ func (b Bootstrap) Status(node, address string, boot Boot) (*nodev1.NodeStatus, 
 			return nil, fmt.Errorf("%s: capacity %q: %w", bootstrapFile, k, err)
 		}
 		capacity[k] = v
+	}
+	for k, has := range host() {
+		if capacity[k] == nil {
+			capacity[k] = structpb.NewStringValue(has)
+		}
 	}
 	s := &nodev1.NodeStatus{
 		Capacity: capacity, Allocatable: capacity,
@@ -37,6 +45,19 @@ func (b Bootstrap) Status(node, address string, boot Boot) (*nodev1.NodeStatus, 
 		s.Addresses = append([]*nodev1.NodeAddress{{Type: "InternalIP", Address: address}}, s.Addresses...)
 	}
 	return s, nil
+}
+
+// maxPods is how many pods a machine takes that says nothing of them. Source: Kubernetes' default.
+const maxPods = "110"
+
+// host returns what the host has.
+func host() map[string]string {
+	out := map[string]string{"cpu": strconv.Itoa(runtime.NumCPU()), "pods": maxPods}
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) == nil {
+		out["memory"] = strconv.FormatUint(info.Totalram*uint64(info.Unit)>>10, 10) + "Ki"
+	}
+	return out
 }
 
 // Labels returns the labels that an agent may set.

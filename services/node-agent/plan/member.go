@@ -1,5 +1,5 @@
-// Package plan decides what an agent does with the etcd member on its machine, and when it renews its certificates. It does no I/O
-// and reads no clock: the same view always gives the same plan.
+// Package plan decides what an agent does with the etcd member and the pods on its machine, and when it renews its certificates. It does no
+// I/O and reads no clock: the same view always gives the same plan.
 package plan
 
 import "errors"
@@ -83,7 +83,11 @@ func run(v MemberView, r Record) MemberPlan {
 		return MemberPlan{Refuse: "the data of member " + r.Name + " is lost; it can join again only as a new member"}
 	}
 	r.State, r.HadData = Running, v.HasData
-	return MemberPlan{Write: unless(v.Record, &r), Run: &r}
+	p := MemberPlan{Run: &r}
+	if v.Record == nil || *v.Record != r {
+		p.Write = &r
+	}
+	return p
 }
 
 func wipe(v MemberView) MemberPlan {
@@ -123,12 +127,4 @@ func in(r *Record, state string) *Record {
 	}
 	out.State = state
 	return &out
-}
-
-// unless returns next if it differs from what is there, else nil.
-func unless(have, next *Record) *Record {
-	if have != nil && *have == *next {
-		return nil
-	}
-	return next
 }

@@ -15,12 +15,14 @@ import (
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
 )
 
 // cluster is what an agent sees of a cluster: one gateway, and behind it those who sign, listen and give orders. It keeps what it was told.
@@ -28,6 +30,7 @@ type cluster struct {
 	machinev1.UnimplementedJoinServiceServer
 	nodev1.UnimplementedNodeAgentServiceServer
 	etcdv1.UnimplementedQuorumServiceServer
+	schedulingv1.UnimplementedPodAgentServiceServer
 
 	t         *testing.T
 	authority *identity.Authority // signs for all three purposes
@@ -44,6 +47,7 @@ type cluster struct {
 	nodes    map[string]*heard // by name
 	offers   []*etcdv1.AttendMemberRequest
 	attend   chan *etcdv1.AttendMemberResponse // orders for whoever attends; unbuffered
+	pod      *schedulingv1.Pod                 // bound to every node; nil for none
 }
 
 type heard struct {
@@ -52,6 +56,7 @@ type heard struct {
 	beats         int
 	boot          string
 	reboot        string // boot that shall end
+	conditions    []*nodev1.NodeCondition
 }
 
 // newCluster runs a cluster whose gateway shows a certificate of gateway, by default its own.
@@ -99,6 +104,7 @@ func (c *cluster) listen(address string) {
 	machinev1.RegisterJoinServiceServer(c.server, c)
 	nodev1.RegisterNodeAgentServiceServer(c.server, c)
 	etcdv1.RegisterQuorumServiceServer(c.server, c)
+	schedulingv1.RegisterPodAgentServiceServer(c.server, c)
 	s := c.server
 	go func() { _ = s.Serve(l) }()
 }
@@ -202,7 +208,7 @@ func (c *cluster) RegisterNode(ctx context.Context, r *nodev1.RegisterNodeReques
 	h := c.node(r.GetName())
 	h.registration = r
 	h.registrations++
-	return &nodev1.Node{}, nil
+	return &nodev1.Node{Status: r.GetStatus()}, nil
 }
 
 func (c *cluster) Heartbeat(s grpc.BidiStreamingServer[nodev1.HeartbeatRequest, nodev1.HeartbeatResponse]) error {
@@ -226,6 +232,9 @@ func (c *cluster) Heartbeat(s grpc.BidiStreamingServer[nodev1.HeartbeatRequest, 
 		}
 		h.beats++
 		h.boot = r.GetBootId()
+		if len(r.GetConditions()) > 0 {
+			h.conditions = r.GetConditions()
+		}
 		if h.reboot != "" {
 			answer.Command, answer.BootId = "Reboot", h.reboot
 		}
@@ -261,4 +270,26 @@ func (c *cluster) order(r *etcdv1.AttendMemberResponse) {
 	case <-time.After(20 * time.Second):
 		c.t.Fatal("nobody attends")
 	}
+}
+
+// WatchOwnPods sends the one pod that there may be.
+func (c *cluster) WatchOwnPods(_ *schedulingv1.WatchOwnPodsRequest, s grpc.ServerStreamingServer[schedulingv1.WatchPodsResponse]) error {
+	out := &schedulingv1.WatchPodsResponse{Bookmark: true}
+	c.locked(func() {
+		if c.pod != nil {
+			out.Events = []*schedulingv1.WatchPodsResponse_Event{{Type: "ADDED", Object: proto.CloneOf(c.pod)}}
+		}
+	})
+	if err := s.Send(out); err != nil {
+		return err
+	}
+	<-s.Context().Done()
+	return nil
+}
+
+func (c *cluster) ReportPod(_ context.Context, r *schedulingv1.ReportPodRequest) (*schedulingv1.Pod, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pod.Status = r.GetStatus()
+	return proto.CloneOf(c.pod), nil
 }

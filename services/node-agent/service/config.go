@@ -14,6 +14,8 @@ import (
 type config struct {
 	dir           string
 	memberCommand []string
+	helloCommand  []string
+	images        []string
 	logLevel      string
 }
 
@@ -23,6 +25,8 @@ func parse(args []string, out io.Writer) (config, error) {
 	fs.SetOutput(out)
 	fs.StringVar(&c.dir, "dir", "", "directory of the machine; its provider put bootstrap.json there")
 	fs.StringSliceVar(&c.memberCommand, "member-command", nil, "program that runs an etcd member, and its first arguments (default: this program, serve, etcd-member)")
+	fs.StringSliceVar(&c.helloCommand, "hello-command", nil, "program that images named hello-pod stand for, and its first arguments (default: this program, serve, hello-pod)")
+	fs.StringSliceVar(&c.images, "images", nil, "directories with OCI layouts, each at the name of its image (beside the machine's own directory images)")
 	fs.StringVar(&c.logLevel, "log-level", "info", "debug, info, warn or error")
 	if err := fs.Parse(args); err != nil {
 		return c, err
@@ -37,13 +41,17 @@ func parse(args []string, out io.Writer) (config, error) {
 	if c.dir, err = filepath.Abs(c.dir); err != nil {
 		return c, err
 	}
+	self, err := os.Executable()
+	if err != nil {
+		return c, err
+	}
 	if len(c.memberCommand) == 0 {
-		self, err := os.Executable()
-		if err != nil {
-			return c, err
-		}
 		c.memberCommand = []string{self, "serve", "etcd-member"}
 	}
+	if len(c.helloCommand) == 0 {
+		c.helloCommand = []string{self, "serve", "hello-pod"}
+	}
+	c.images = append([]string{filepath.Join(c.dir, "images")}, c.images...)
 	return c, nil
 }
 

@@ -15,17 +15,27 @@ import (
 
 	"github.com/spf13/pflag"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/process"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 
 	"github.com/windlass-dev/windlass/services/node-agent/agent"
+	"github.com/windlass-dev/windlass/services/node-agent/hellopod"
+	"github.com/windlass-dev/windlass/services/node-agent/hostconfig"
+	"github.com/windlass-dev/windlass/services/node-agent/image"
 	"github.com/windlass-dev/windlass/services/node-agent/machine"
 	"github.com/windlass-dev/windlass/services/node-agent/member"
 	"github.com/windlass-dev/windlass/services/node-agent/pki"
+	"github.com/windlass-dev/windlass/services/node-agent/pods"
 )
 
-// haltPatience bounds the end of everything on the machine before a reboot.
-const haltPatience = 30 * time.Second
+const (
+	// haltPatience bounds the end of everything on the machine before a reboot.
+	haltPatience = 30 * time.Second
+	// podPatience is how long pods get to end then.
+	podPatience = 10 * time.Second
+)
 
 // Run speaks for the machine until ctx ends, or until the cluster wants a reboot: then everything on the machine is ended and Run returns nil,
 // for the provider to start the machine again.
@@ -54,6 +64,11 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	return m.run(ctx)
 }
 
+// HelloPod runs the program that images named hello-pod stand for, until ctx ends.
+func HelloPod(ctx context.Context, args []string, out io.Writer) error {
+	return hellopod.Run(ctx, args, out)
+}
+
 // limitMemory trades a little work for memory: an agent is idle nearly all of its time, and there are many. The environment has the
 // last word.
 func limitMemory() {
@@ -72,6 +87,7 @@ type instance struct {
 	bootstrap  machine.Bootstrap
 	log        *slog.Logger
 	supervisor *process.Supervisor
+	pods       *pods.Pods // nil before the machine has joined
 }
 
 func (i *instance) run(ctx context.Context) error {
@@ -126,24 +142,47 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 	if err != nil {
 		return err
 	}
+	var a *agent.Agent
+	if i.pods, err = i.newPods(node, status, conn, func(ctx context.Context, fresh bool) (*nodev1.Node, error) { return a.Node(ctx, fresh) }); err != nil {
+		return err
+	}
 	cfg := agent.Config{
-		Node: node.Name, BootID: i.boot.ID, Conn: conn, Log: i.log,
+		Node: node.Name, BootID: i.boot.ID, Conn: conn, Conditions: i.pods.Conditions, Log: i.log,
 		Registration: &nodev1.RegisterNodeRequest{
 			Name: node.Name, ProviderId: node.ProviderID, Machine: agent.MachineRef(node.MachineNamespace, node.MachineName),
 			Labels: machine.Labels(node.Name), Status: status,
 		},
 	}
-	group, running := errgroup.WithContext(ctx)
 	if m != nil {
 		cfg.Member = m
 	}
-	a := agent.New(cfg)
+	a = agent.New(cfg)
+	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.Beat(running) })
+	group.Go(func() error { return i.pods.Run(running) })
+	group.Go(func() error { return i.newHost(node.Name, conn).Run(running) })
 	group.Go(func() error { return store.Renew(running, conn, node.Name, i.log) })
 	if m != nil {
 		group.Go(func() error { return a.Attend(running) })
 	}
 	return group.Wait()
+}
+
+func (i *instance) newHost(node string, conn grpc.ClientConnInterface) *hostconfig.Host {
+	return hostconfig.New(hostconfig.Config{
+		Dir: i.cfg.dir, Node: node, BootID: i.boot.ID, Conn: conn, Supervisor: i.supervisor, Reboot: agent.ErrReboot, Log: i.log,
+	})
+}
+
+func (i *instance) newPods(
+	node pki.Node, status *nodev1.NodeStatus, conn grpc.ClientConnInterface, nodeOf func(context.Context, bool) (*nodev1.Node, error),
+) (*pods.Pods, error) {
+	has, _ := placement.Allocatable(&nodev1.Node{Status: status})
+	return pods.New(pods.Config{
+		Dir: filepath.Join(i.cfg.dir, "pods"), Node: node.Name, Address: cmp.Or(node.Address, i.bootstrap.Address), BootID: i.boot.ID, Conn: conn,
+		Supervisor: i.supervisor, Images: image.NewStore(i.cfg.images...), HelloCommand: i.cfg.helloCommand, NodeOf: nodeOf,
+		MemoryCapacity: has.Memory, DiskCapacity: has.EphemeralStorage, Log: i.log,
+	})
 }
 
 func (i *instance) join(ctx context.Context, store *pki.Store) (pki.Node, error) {
@@ -163,6 +202,9 @@ func (i *instance) join(ctx context.Context, store *pki.Store) (pki.Node, error)
 func (i *instance) halt(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, haltPatience)
 	defer cancel()
+	if err := i.pods.Halt(ctx, podPatience); err != nil {
+		return err
+	}
 	names, err := i.supervisor.Recorded()
 	if err != nil {
 		return err

@@ -18,9 +18,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/process"
 	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // memberVariable makes the test binary play an etcd member.
@@ -43,7 +46,10 @@ func playMember(args []string) int {
 	if err := os.WriteFile(filepath.Join(data, "member", "wal", "0.wal"), nil, 0o600); err != nil {
 		return 1
 	}
-	if err := os.WriteFile(filepath.Join(data, "args"), []byte(strings.Join(args, "\n")), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(data, "args.new"), []byte(strings.Join(args, "\n")), 0o600); err != nil {
+		return 1
+	}
+	if err := os.Rename(filepath.Join(data, "args.new"), filepath.Join(data, "args")); err != nil {
 		return 1
 	}
 	stop := make(chan os.Signal, 1)
@@ -325,6 +331,60 @@ func TestARebootIsAnotherBoot(t *testing.T) {
 	})
 	if again := b.awaitMember(); again == pid {
 		t.Errorf("the member has pid %d as before", again)
+	}
+}
+
+func TestAPodOutlivesItsAgentAndNotItsMachine(t *testing.T) {
+	c := newCluster(t, "gateway")
+	c.pod = &schedulingv1.Pod{
+		Metadata: &metav1.ObjectMeta{Name: "a", Namespace: "default", Uid: "uid-a"},
+		Spec: &schedulingv1.PodSpec{NodeName: "m-0", RestartPolicy: "Always", Containers: []*schedulingv1.Container{{
+			Name: "main", Command: []string{"sh", "-c", "sleep 1000"},
+			Resources: &schedulingv1.ResourceRequirements{Requests: map[string]*structpb.Value{"cpu": structpb.NewStringValue("2")}},
+		}}},
+	}
+	b := newBox(t, c, "worker")
+	runs := func(restarts int32) (pid int) {
+		t.Helper()
+		await(t, func() string {
+			list, err := process.Running(b.path("run"))
+			if err != nil || len(list) != 1 {
+				return fmt.Sprintf("the container runs: %v, %v", list, err)
+			}
+			pid = list[0].PID
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if cs := c.pod.GetStatus().GetContainerStatuses(); len(cs) != 1 || cs[0].GetRestartCount() != restarts || !cs[0].GetReady() {
+				return fmt.Sprintf("status with %d restarts: %v", restarts, cs)
+			}
+			return ""
+		})
+		return pid
+	}
+	stop, _ := b.run()
+	first := runs(0)
+	stop()
+	if !alive(first) {
+		t.Fatal("the container ended with its agent")
+	}
+	_, done := b.run()
+	if second := runs(0); second != first {
+		t.Errorf("pid %d, then %d: it was not taken over", first, second)
+	}
+	c.awaitBeats("m-0", 1)
+	c.locked(func() {
+		if h := c.node("m-0"); len(h.conditions) != 2 || len(h.registration.GetStatus().GetConditions()) != 0 {
+			t.Errorf("conditions %v", h.conditions)
+		}
+		c.node("m-0").reboot = c.node("m-0").boot
+	})
+	<-done
+	if alive(first) {
+		t.Error("the container runs on through a reboot")
+	}
+	b.run()
+	if third := runs(1); third == first {
+		t.Error("it was not started again")
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/kit/reconcile"
+	"github.com/windlass-dev/windlass/services/provider-local/address"
 )
 
 // States of an instance.
@@ -73,7 +74,7 @@ const (
 	instanceFile  = "instance.json"
 	bootstrapFile = "bootstrap.json"
 	workers       = 16 // instances that are started or erased at a time
-	firstHost     = 10 // addresses below belong to the control plane
+	firstHost     = 10 // addresses below belong to the control plane, where Config.First says nothing else
 	lastHost      = 250
 )
 
@@ -82,7 +83,9 @@ type Config struct {
 	Dir      string     // of the provider
 	Cluster  string     // name of the cluster, part of the provider ids
 	Subnet   netip.Addr // first address of the /24 that instances get addresses from
-	Windlass string     // executable that holds the node-agent
+	First    int        // last number of the lowest address that instances get; 0 means 10
+	Network  address.Interface
+	Windlass string // executable that holds the node-agent
 	Log      *slog.Logger
 }
 
@@ -103,8 +106,10 @@ type Manager struct {
 func New(cfg Config) (*Manager, error) {
 	m := &Manager{
 		cfg: cfg, supervisor: process.NewSupervisor(filepath.Join(cfg.Dir, "run"), cfg.Log),
-		instances: map[string]*Instance{}, failed: map[string]bool{}, changed: make(chan struct{}), last: firstHost - 1,
+		instances: map[string]*Instance{}, failed: map[string]bool{}, changed: make(chan struct{}),
 	}
+	m.cfg.First = cmp.Or(cfg.First, firstHost)
+	m.last = m.cfg.First - 1
 	m.loop = reconcile.NewLoop("instances", workers, m.settle, cfg.Log)
 	files, err := filepath.Glob(filepath.Join(cfg.Dir, "machines", "*", instanceFile))
 	if err != nil {
@@ -227,9 +232,12 @@ func (m *Manager) boot(i *Instance) error {
 		return nil
 	}
 	dir := m.dir(i)
-	args := []string{"serve", "node-agent", "--dir", dir}
+	args := []string{"serve", "node-agent", "--dir", dir, "--images", filepath.Join(m.cfg.Dir, "images")}
 	if i.Spec.Failure.Boot == "Crash" {
 		args = []string{"serve", "node-agent", "--dir", filepath.Join(dir, "nothing-here")}
+	}
+	if err := m.cfg.Network.Add(i.Address); err != nil {
+		return err
 	}
 	return m.supervisor.Ensure(process.Spec{
 		Name: i.MachineName, Path: m.cfg.Windlass, Args: args, Dir: dir, LogFile: filepath.Join(dir, "agent.log"),
@@ -244,6 +252,9 @@ func (m *Manager) erase(ctx context.Context, i *Instance) error {
 		return err
 	}
 	if err := process.KillAll(ctx, filepath.Join(m.dir(i), "run")); err != nil {
+		return err
+	}
+	if err := m.cfg.Network.Remove(i.Address); err != nil {
 		return err
 	}
 	// The record goes first: a directory without one is rubbish, a record without its directory would be a riddle.
@@ -332,10 +343,10 @@ func (m *Manager) freeAddress() (string, error) {
 		taken[i.Address] = true
 	}
 	base := m.cfg.Subnet.As4()
-	for range lastHost - firstHost + 1 {
+	for range lastHost - m.cfg.First + 1 {
 		m.last++
 		if m.last > lastHost {
-			m.last = firstHost
+			m.last = m.cfg.First
 		}
 		base[3] = byte(m.last)
 		if a := netip.AddrFrom4(base).String(); !taken[a] {

@@ -13,6 +13,7 @@ import (
 
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/services/provider-local/address"
 	"github.com/windlass-dev/windlass/services/provider-local/instance"
 	"github.com/windlass-dev/windlass/services/provider-local/server"
 )
@@ -25,10 +26,14 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	}
 	cfg := serve.Config{Name: "provider-local"}
 	var subnet, cluster string
+	var network address.Interface
+	var first int
 	fs := pflag.NewFlagSet("provider-local", pflag.ContinueOnError)
 	fs.SetOutput(stderr)
 	cfg.Flags(fs)
 	fs.StringVar(&subnet, "subnet", "", `first three numbers of the machines' addresses, as "127.1.2"`)
+	fs.StringVar(&network.Name, "interface", "", "interface to put the machines' addresses on; empty for addresses of the loopback network")
+	fs.IntVar(&first, "first-host", 10, "last number of the lowest address that machines get, 2 to 250")
 	fs.StringVar(&cluster, "cluster", "local", "name of the cluster, part of the provider ids")
 	fs.StringVar(&executable, "windlass", executable, "executable that holds the node-agent")
 	if err := fs.Parse(args); errors.Is(err, pflag.ErrHelp) {
@@ -40,8 +45,11 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil || !base.Is4() {
 		return fmt.Errorf("--subnet %q: must be the first three numbers of an IPv4 network, as 127.1.2", subnet)
 	}
+	if first < 2 || first > 250 {
+		return fmt.Errorf("--first-host %d: must be from 2 to 250", first)
+	}
 	return cfg.Run(ctx, stderr, false, func(p *serve.Process) ([]serve.Part, error) {
-		m, err := instance.New(instance.Config{Dir: cfg.Dir, Cluster: cluster, Subnet: base, Windlass: executable, Log: p.Log})
+		m, err := instance.New(instance.Config{Dir: cfg.Dir, Cluster: cluster, Subnet: base, First: first, Network: network, Windlass: executable, Log: p.Log})
 		if err != nil {
 			return nil, err
 		}

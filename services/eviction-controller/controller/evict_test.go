@@ -1,0 +1,136 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"buf.build/go/protovalidate"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/informer"
+	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/windlass-dev/windlass/services/eviction-controller/kinds"
+	"github.com/windlass-dev/windlass/services/eviction-controller/liveness"
+	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
+)
+
+// owner plays the scheduler: it notes which pods were made to leave, and does then what a test wants.
+type owner struct {
+	mu   sync.Mutex
+	gone []string
+	then func(*schedulingv1.Pod)
+}
+
+func (o *owner) Delete(_ context.Context, pod *schedulingv1.Pod) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.gone = append(o.gone, pod.GetMetadata().GetName())
+	o.then(pod)
+	return nil
+}
+
+func (o *owner) Evict(ctx context.Context, pod *schedulingv1.Pod, _ *int32) error {
+	return o.Delete(ctx, pod)
+}
+
+func (o *owner) On(context.Context, string) ([]*schedulingv1.Pod, error) { return nil, nil }
+
+type nobody struct{}
+
+func (nobody) Event(resource.Object, string, string, string) {}
+
+// controllerOf returns a controller of one node that many pods run on; what it knows is put into its caches.
+func controllerOf(t *testing.T, o *owner, node *nodev1.Node, drains ...*nodev1.Drain) *Controller {
+	t.Helper()
+	pods, err := NewPods(nil, slog.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	budgets, err := informer.New[*schedulingv1.PodDisruptionBudget](nil, slog.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables := kinds.New(nil, protovalidate.GlobalValidator, slog.Default())
+	c := New(Config{
+		Tables: tables, Tracker: liveness.New(liveness.NewAwake(), time.Minute), Pods: pods, Budgets: budgets, Evictor: o,
+		Events: nobody{}, Retry: time.Second, Log: slog.New(slog.DiscardHandler),
+	})
+	tables.Nodes.Replace([]*nodev1.Node{node}, 1)
+	tables.Drains.Replace(drains, 1)
+	var all []*schedulingv1.Pod
+	for i := range 5 * evictionsAtOnce {
+		name := fmt.Sprint("p", i)
+		all = append(all, &schedulingv1.Pod{
+			Metadata: &metav1.ObjectMeta{
+				Namespace: "default", Name: name, Uid: name,
+				OwnerReferences: []*metav1.OwnerReference{{Kind: "ReplicaSet", Uid: "r", Controller: proto.Bool(true)}},
+			},
+			Spec: &schedulingv1.PodSpec{NodeName: "a"}, Status: &schedulingv1.PodStatus{Phase: proto.String(placement.Running)},
+		})
+	}
+	pods.cache.Replace(all, 1)
+	return c
+}
+
+func tainted() *nodev1.Node {
+	return &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: "a"}, Spec: &nodev1.NodeSpec{
+		Unschedulable: proto.Bool(true),
+		Taints:        []*nodev1.Taint{{Key: "k", Effect: placement.NoExecute, TimeAdded: timestamppb.New(time.Now().Add(-time.Second))}},
+	}}
+}
+
+func TestPodsThatHaveNotLeftYetStayWhenTheTaintGoes(t *testing.T) {
+	var c *Controller
+	o := &owner{then: func(*schedulingv1.Pod) {
+		free := &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: "a"}}
+		c.Tables.Nodes.Step(2, []resource.Change[*nodev1.Node]{{Key: resource.Key{Name: "a"}, Object: free}})
+	}}
+	c = controllerOf(t, o, tainted())
+	wake, err := c.evict(t.Context(), "a")
+	if len(o.gone) > evictionsAtOnce || err != nil || wake.IsZero() {
+		t.Errorf("%d pods left after the taint went with the first; again at %v, %v", len(o.gone), wake, err)
+	}
+}
+
+func TestPodsThatHaveNotLeftYetStayWhenTheDrainGoes(t *testing.T) {
+	drain := &nodev1.Drain{
+		Metadata: &metav1.ObjectMeta{Name: "d", Uid: "d"}, Spec: &nodev1.DrainSpec{NodeName: "a"},
+		Status: &nodev1.DrainStatus{Phase: proto.String(plan.Draining)},
+	}
+	var c *Controller
+	o := &owner{then: func(*schedulingv1.Pod) {
+		c.Tables.Drains.Step(2, []resource.Change[*nodev1.Drain]{{Key: resource.Key{Name: "d"}, Object: drain, Deleted: true}})
+	}}
+	node := tainted()
+	node.Spec.Taints = nil
+	c = controllerOf(t, o, node, drain)
+	if _, err := c.evict(t.Context(), "a"); len(o.gone) == 0 || len(o.gone) > evictionsAtOnce || err != nil {
+		t.Errorf("%d pods left after the drain went with the first: %v", len(o.gone), err)
+	}
+}
+
+func TestNothingIsRememberedOfPodsThatWentBeforeTheAnswer(t *testing.T) {
+	var c *Controller
+	revision := int64(1)
+	o := &owner{then: func(pod *schedulingv1.Pod) {
+		revision++
+		c.Pods.cache.Step(revision, []resource.Change[*schedulingv1.Pod]{{Key: resource.KeyOf(pod), Object: pod, Existed: true, Previous: pod, Deleted: true}})
+	}}
+	c = controllerOf(t, o, tainted())
+	if _, err := c.evict(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if slices.Sort(o.gone); len(slices.Compact(o.gone)) != 5*evictionsAtOnce || len(c.tries) != 0 {
+		t.Errorf("%d pods left, %d are remembered", len(o.gone), len(c.tries))
+	}
+}

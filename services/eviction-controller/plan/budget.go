@@ -1,0 +1,71 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
+)
+
+// guarding returns the budgets of a pod, in the order of the list.
+func guarding(pod *schedulingv1.Pod, budgets []*schedulingv1.PodDisruptionBudget) []*schedulingv1.PodDisruptionBudget {
+	var out []*schedulingv1.PodDisruptionBudget
+	for _, b := range budgets {
+		if b.GetMetadata().GetNamespace() == pod.GetMetadata().GetNamespace() && placement.BudgetSelects(b, pod.GetMetadata().GetLabels()) {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// budgetsOf returns which budgets guard a pod, each at its revision: while it stays the same nothing changed about them.
+func budgetsOf(pod *schedulingv1.Pod, budgets []*schedulingv1.PodDisruptionBudget) string {
+	var parts []string
+	for _, b := range guarding(pod, budgets) {
+		parts = append(parts, b.GetMetadata().GetName()+"@"+b.GetMetadata().GetResourceVersion())
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, " ")
+}
+
+// allowed reports whether no budget of a pod says that it may not be evicted.
+func allowed(pod *schedulingv1.Pod, budgets []*schedulingv1.PodDisruptionBudget) bool {
+	return !slices.ContainsFunc(guarding(pod, budgets), func(b *schedulingv1.PodDisruptionBudget) bool {
+		return b.GetStatus().GetDisruptionsAllowed() <= 0
+	})
+}
+
+// Foresee returns verdicts with the budgets taken into account as the scheduler would, in the order of the pods: whoever comes first
+// takes what a budget has left. A budget without a status says nothing: the scheduler has not looked at it yet.
+func Foresee(verdicts []PodVerdict, budgets []*schedulingv1.PodDisruptionBudget) []PodVerdict {
+	out := slices.Clone(verdicts)
+	used := map[string]int32{}
+	for i := range out {
+		if out[i].Verdict != Evict || out[i].Delete {
+			continue
+		}
+		mine := guarding(out[i].Pod, budgets)
+		if len(mine) > 1 {
+			out[i].Verdict, out[i].Reason = Blocked, fmt.Sprintf("more than one budget guards it: %s and %s", budgetName(mine[0]), budgetName(mine[1]))
+			continue
+		}
+		for _, b := range mine {
+			s := b.GetStatus()
+			left := s.GetDisruptionsAllowed() - used[budgetName(b)]
+			if s == nil || left > 0 {
+				used[budgetName(b)]++
+				continue
+			}
+			out[i].Verdict = Blocked
+			out[i].Reason = fmt.Sprintf("budget %s allows %d more disruptions: %d pods are healthy, %d must be, %d are expected",
+				budgetName(b), max(left, 0), s.GetCurrentHealthy(), s.GetDesiredHealthy(), s.GetExpectedPods())
+		}
+	}
+	return out
+}
+
+func budgetName(b *schedulingv1.PodDisruptionBudget) string {
+	return b.GetMetadata().GetNamespace() + "/" + b.GetMetadata().GetName()
+}

@@ -1,0 +1,427 @@
+package plan
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+)
+
+func newPod(name string, change ...func(*schedulingv1.Pod)) *schedulingv1.Pod {
+	p := &schedulingv1.Pod{
+		Metadata: &metav1.ObjectMeta{Namespace: "default", Name: name, Uid: "uid-" + name, ResourceVersion: "1", Annotations: map[string]string{}},
+		Spec:     &schedulingv1.PodSpec{NodeName: "a"},
+		Status:   &schedulingv1.PodStatus{Phase: proto.String(placement.Running)},
+	}
+	for _, f := range change {
+		f(p)
+	}
+	return p
+}
+
+// tolerating adds a toleration; below 0 seconds it has none, so that it bears the taint for ever.
+func tolerating(key string, seconds int32) func(*schedulingv1.Pod) {
+	return func(p *schedulingv1.Pod) {
+		t := &schedulingv1.Toleration{Key: key, Operator: "Exists", Effect: placement.NoExecute}
+		if seconds >= 0 {
+			t.TolerationSeconds = proto.Int32(seconds)
+		}
+		p.Spec.Tolerations = append(p.Spec.Tolerations, t)
+	}
+}
+
+func phase(phase string) func(*schedulingv1.Pod) {
+	return func(p *schedulingv1.Pod) { p.Status.Phase = proto.String(phase) }
+}
+
+func terminating(p *schedulingv1.Pod) { p.Metadata.DeletionTimestamp = at(-time.Second) }
+
+func mirror(p *schedulingv1.Pod) { p.Metadata.Annotations["kubernetes.io/config.mirror"] = "x" }
+
+func TestEvictions(t *testing.T) {
+	const unreachable, minute = placement.UnreachableTaint, time.Minute
+	for _, tc := range []struct {
+		name  string
+		taint []*nodev1.Taint
+		pod   *schedulingv1.Pod
+		doubt time.Duration
+		want  string
+	}{
+		{"a pod stays on a node without taints", nil, newPod("p"), 0, "Keep: the node has no NoExecute taint"},
+		{"other effects evict nobody", []*nodev1.Taint{taint("k", "NoSchedule")}, newPod("p"), 0, "Keep: the node has no NoExecute taint"},
+		{"a taint that is not tolerated evicts at once", []*nodev1.Taint{since("k", -minute)}, newPod("p"), 0, "Evict -1m0s: it does not tolerate the taint k:NoExecute"},
+		{"a taint that is tolerated for ever evicts nobody", []*nodev1.Taint{since("k", -minute)}, newPod("p", tolerating("k", -1)), 0, "Keep: it tolerates every NoExecute taint for ever"},
+		{"a taint that is tolerated for a while evicts after it, counted from the taint", []*nodev1.Taint{since("k", -minute)}, newPod("p", tolerating("k", 300)), 0, "Wait 4m0s: it tolerates the taint k:NoExecute for 300 s"},
+		{"and at once when the time is over", []*nodev1.Taint{since("k", -minute)}, newPod("p", tolerating("k", 60)), 0, "Evict 0s: it tolerates the taint k:NoExecute for 60 s"},
+		{"no seconds are none", []*nodev1.Taint{since("k", 0)}, newPod("p", tolerating("k", 0)), 0, "Evict 0s: it tolerates the taint k:NoExecute for 0 s"},
+		{"the first toleration that matches counts", []*nodev1.Taint{since("k", 0)}, newPod("p", tolerating("k", 30), tolerating("k", 10)), 0, "Wait 30s: it tolerates the taint k:NoExecute for 30 s"},
+		{"the earliest time of all taints counts", []*nodev1.Taint{since("k", -minute), since("l", 0), since("m", 0)}, newPod("p", tolerating("k", 300), tolerating("l", 30), tolerating("m", -1)), 0, "Wait 30s: it tolerates the taint l:NoExecute for 30 s"},
+		{"one taint that is not tolerated is enough", []*nodev1.Taint{since("k", 0), since("l", 0)}, newPod("p", tolerating("k", -1)), 0, "Evict 0s: it does not tolerate the taint l:NoExecute"},
+		{"a pod that is on its way out is left", []*nodev1.Taint{since("k", 0)}, newPod("p", terminating), 0, "Keep: it is being deleted already"},
+		{"a pod that has ended is left", []*nodev1.Taint{since("k", 0)}, newPod("p", phase("Failed")), 0, "Keep: it has ended"},
+		{"a pod of the node itself is left", []*nodev1.Taint{since("k", 0)}, newPod("p", mirror), 0, "Keep: it belongs to the node itself"},
+		{"in doubt about the agent its silence evicts nobody", []*nodev1.Taint{since(unreachable, -minute)}, newPod("p"), 20 * time.Second, "Wait 20s: it does not tolerate the taint node.kubernetes.io/unreachable:NoExecute, and it is not sure yet that the node's agent could be heard"},
+		{"a taint of others does, even so", []*nodev1.Taint{since("k", 0)}, newPod("p"), 20 * time.Second, "Evict 0s: it does not tolerate the taint k:NoExecute"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			v := EvictionView{Now: now(), Node: newNode(tainted(tc.taint...)), Pods: []*schedulingv1.Pod{tc.pod}}
+			if tc.doubt > 0 {
+				v.Doubt = now().Add(tc.doubt)
+			}
+			list, wake := Evictions(v)
+			got := list[0].Verdict
+			if !list[0].At.IsZero() {
+				got += " " + list[0].At.Sub(now()).String()
+			}
+			if got += ": " + list[0].Reason; got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
+			}
+			if waits := list[0].Verdict == Wait; waits != !wake.IsZero() || (waits && !wake.Equal(list[0].At)) {
+				t.Errorf("wake at %v", wake)
+			}
+		})
+	}
+}
+
+// TestPromisesOfEvictions plays a node whose taints come and go, and pods that bear them for a while: a pod goes at its time and never before
+// it, and one that bears every taint for ever never goes. That the controller starts anew in between changes nothing, since nothing
+// but the objects is looked at.
+func TestPromisesOfEvictions(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		keys := []string{"k", "l", placement.UnreachableTaint}
+		var pods []*schedulingv1.Pod
+		for i := range rapid.IntRange(1, 4).Draw(t, "pods") {
+			p := newPod(fmt.Sprintf("p%d", i))
+			for _, k := range keys {
+				if s := rapid.Int32Range(-2, 100).Draw(t, "seconds"); s >= -1 {
+					tolerating(k, s)(p)
+				}
+			}
+			pods = append(pods, p)
+		}
+		node, clock := newNode(), now()
+		for range rapid.IntRange(1, 20).Draw(t, "steps") {
+			clock = clock.Add(time.Duration(rapid.IntRange(0, 60).Draw(t, "pause")) * time.Second)
+			key := rapid.SampledFrom(keys).Draw(t, "key")
+			if rapid.Bool().Draw(t, "taint") {
+				next := proto.Clone(node).(*nodev1.Node)
+				next.Spec.Taints = append(next.Spec.Taints, taint(key, placement.NoExecute))
+				next.Spec.Taints = taints(next.Spec.Taints, []mark{{placement.UnreachableTaint, placement.NoExecute}}, clock)
+				node = next
+			} else {
+				node.Spec.Taints = nil
+			}
+			list, wake := Evictions(EvictionView{Now: clock, Node: node, Pods: pods})
+			for _, e := range list {
+				at, leaves := time.Time{}, false
+				for _, tt := range node.Spec.Taints {
+					b := placement.FirstTolerating(e.Pod.Spec.Tolerations, tt)
+					if b != nil && b.TolerationSeconds == nil {
+						continue
+					}
+					end := tt.TimeAdded.AsTime().Add(time.Duration(b.GetTolerationSeconds()) * time.Second)
+					if !leaves || end.Before(at) {
+						at, leaves = end, true
+					}
+				}
+				want := Keep
+				if leaves && at.After(clock) {
+					want = Wait
+				} else if leaves {
+					want = Evict
+				}
+				if e.Verdict != want || !e.At.Equal(at) {
+					t.Fatalf("%s: %s at %v, want %s at %v", PodName(e.Pod), e.Verdict, e.At, want, at)
+				}
+				if e.Verdict == Wait && (wake.IsZero() || wake.After(e.At)) {
+					t.Fatalf("wakes at %v, too late for %v", wake, e.At)
+				}
+			}
+		}
+	})
+}
+
+func managed(kind string) func(*schedulingv1.Pod) {
+	return func(p *schedulingv1.Pod) {
+		p.Metadata.OwnerReferences = []*metav1.OwnerReference{{Kind: kind, Name: "o", Uid: "o", Controller: proto.Bool(true)}}
+	}
+}
+
+func emptyDir(p *schedulingv1.Pod) {
+	p.Spec.Volumes = []*schedulingv1.Volume{{Name: "v", EmptyDir: &schedulingv1.EmptyDirVolumeSource{}}}
+}
+
+func labelled(app string) func(*schedulingv1.Pod) {
+	return func(p *schedulingv1.Pod) { p.Metadata.Labels = map[string]string{"app": app} }
+}
+
+func ignoring(d *nodev1.Drain) { d.Spec.IgnoreDaemonSets = proto.Bool(true) }
+
+func forcing(d *nodev1.Drain) { d.Spec.Force = proto.Bool(true) }
+
+func deletingData(d *nodev1.Drain) { d.Spec.DeleteEmptyDirData = proto.Bool(true) }
+
+func ofMachine(d *nodev1.Drain) { d.Spec.MachineRef = &metav1.ObjectReference{Name: "m"} }
+
+func newBudget(name, app string, allowed int32) *schedulingv1.PodDisruptionBudget {
+	return &schedulingv1.PodDisruptionBudget{
+		Metadata: &metav1.ObjectMeta{Namespace: "default", Name: name, ResourceVersion: "1"},
+		Spec:     &schedulingv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+		Status:   &schedulingv1.PodDisruptionBudgetStatus{DisruptionsAllowed: proto.Int32(allowed), CurrentHealthy: proto.Int32(2), DesiredHealthy: proto.Int32(2), ExpectedPods: proto.Int32(3)},
+	}
+}
+
+func TestVerdictsOfADrain(t *testing.T) {
+	replica := managed("ReplicaSet")
+	for _, tc := range []struct {
+		name  string
+		drain []func(*nodev1.Drain)
+		node  *nodev1.Node
+		pod   *schedulingv1.Pod
+		want  string
+	}{
+		{"a pod that is made anew leaves", nil, newNode(), newPod("p", replica), "Evict: the node is drained"},
+		{"a pod of a daemon set stops the drain", nil, newNode(), newPod("p", managed("DaemonSet")), "Blocked: cannot delete DaemonSet-managed Pods (use --ignore-daemonsets to ignore)"},
+		{"unless they are to be ignored", []func(*nodev1.Drain){ignoring}, newNode(), newPod("p", managed("DaemonSet")), "Skip: a daemon set manages it"},
+		{"a pod that nobody makes anew stops the drain", nil, newNode(), newPod("p"), "Blocked: cannot delete Pods that declare no controller (use --force to override)"},
+		{"unless by force", []func(*nodev1.Drain){forcing}, newNode(), newPod("p"), "Evict: the node is drained"},
+		{"a pod that would lose data stops the drain", nil, newNode(), newPod("p", replica, emptyDir), "Blocked: cannot delete Pods with local storage (use --delete-emptydir-data to override)"},
+		{"unless the data may go", []func(*nodev1.Drain){deletingData}, newNode(), newPod("p", replica, emptyDir), "Evict: the node is drained"},
+		{"a pod that has ended is deleted, whatever it is", nil, newNode(), newPod("p", emptyDir, phase("Succeeded")), "Evict: it has ended"},
+		{"a pod of the node itself stays", nil, newNode(), newPod("p", mirror), "Skip: it belongs to the node itself"},
+		{"a pod that is on its way out is waited for, whatever it is", nil, newNode(), newPod("p", emptyDir, terminating), "Wait: it is on its way out"},
+		{"also on a node that does not answer", nil, newNode(observed(readyUnknown())), newPod("p", replica, terminating), "Wait: it is on its way out"},
+		{"but not if its machine is to go as well", []func(*nodev1.Drain){ofMachine}, newNode(observed(readyUnknown())), newPod("p", replica, terminating), "Skip: it is being deleted, and the machine of its node, which does not answer, is to go as well"},
+		{"which counts for a node that answers as for any other", []func(*nodev1.Drain){ofMachine}, newNode(observed(readyTrue())), newPod("p", replica, terminating), "Wait: it is on its way out"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			v := Verdicts(DrainView{Now: now(), Drain: newDrain("x", Draining, tc.drain...), Node: tc.node, Pods: []*schedulingv1.Pod{tc.pod}})[0]
+			if got := v.Verdict + ": " + v.Reason; got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
+			}
+			if v.Leaves != (v.Verdict != Skip) || v.Delete != (v.Reason == "it has ended") {
+				t.Errorf("leaves %v, delete %v", v.Leaves, v.Delete)
+			}
+		})
+	}
+}
+
+func TestDrainWithPods(t *testing.T) {
+	replica := managed("ReplicaSet")
+	refused := Try{Why: "budget web allows no more", Count: 2, Next: now().Add(3 * time.Second), Pod: "1", Budgets: "web@1"}
+	type outcome struct {
+		Phase, Message     string
+		Evicted, Remaining int32
+		Blocked, Actions   []string
+		Confirm            bool
+		Wake               time.Duration
+	}
+	draining := func(evicted, remaining int32) *nodev1.Drain {
+		d := newDrain("x", Draining)
+		d.Status.EvictedPods, d.Status.RemainingPods = proto.Int32(evicted), proto.Int32(remaining)
+		return d
+	}
+	for _, tc := range []struct {
+		name string
+		view DrainView
+		want outcome
+	}{
+		{
+			"it waits for the scheduler's first word",
+			DrainView{Drain: draining(0, 0)},
+			outcome{Phase: Draining, Message: "waits for the scheduler to say which pods are on the node", Wake: time.Second},
+		},
+		{
+			"it has all pods leave at once",
+			DrainView{Drain: draining(0, 0), Known: true, Pods: []*schedulingv1.Pod{newPod("q", replica), newPod("p", replica)}},
+			outcome{Phase: Draining, Message: "waits for 2 pods to leave", Remaining: 2, Actions: []string{"EvictPod p", "EvictPod q"}},
+		},
+		{
+			"what left is counted",
+			DrainView{Drain: draining(1, 3), Known: true, Pods: []*schedulingv1.Pod{newPod("p", replica, terminating)}},
+			outcome{Phase: Draining, Message: "waits for 1 pod to leave", Evicted: 3, Remaining: 1},
+		},
+		{
+			"before it ends it asks the scheduler once more",
+			DrainView{Drain: draining(2, 1), Known: true},
+			outcome{Phase: Draining, Evicted: 3, Confirm: true},
+		},
+		{
+			"without an answer it waits",
+			DrainView{Drain: draining(3, 0), Known: true, Away: "connection refused"},
+			outcome{Phase: Draining, Message: "waits for the scheduler: connection refused", Evicted: 3, Wake: time.Second},
+		},
+		{
+			"it ends when nothing is left that must leave",
+			DrainView{Drain: draining(2, 1), Known: true, Fresh: true, Pods: []*schedulingv1.Pod{newPod("s", mirror)}},
+			outcome{Phase: Succeeded, Message: "3 pods left the node", Evicted: 3},
+		},
+		{
+			"a pod that only the scheduler has seen is looked at again soon",
+			DrainView{Drain: draining(2, 0), Known: true, Fresh: true, Pods: []*schedulingv1.Pod{newPod("p", replica, terminating)}},
+			outcome{Phase: Draining, Message: "waits for 1 pod to leave", Evicted: 2, Remaining: 1, Wake: time.Second},
+		},
+		{
+			"a refused eviction is told with its budget, and tried again",
+			DrainView{
+				Drain: draining(0, 2), Known: true, Pods: []*schedulingv1.Pod{newPod("p", replica, labelled("web")), newPod("q", replica)},
+				Tries: map[string]Try{"uid-p": refused}, Budgets: []*schedulingv1.PodDisruptionBudget{newBudget("web", "web", 0)},
+			},
+			outcome{
+				Phase: Draining, Message: "waits for 2 pods to leave, 1 of them blocked: budget web allows no more", Remaining: 2,
+				Blocked: []string{"default/p: budget web allows no more; tried 2 times, again at 12:00:03Z"},
+				Actions: []string{"EvictPod q"}, Wake: 3 * time.Second,
+			},
+		},
+		{
+			"at once if the budget changed and allows it",
+			DrainView{
+				Drain: draining(0, 1), Known: true, Pods: []*schedulingv1.Pod{newPod("p", replica, labelled("web"))},
+				Tries:   map[string]Try{"uid-p": {Why: "no", Count: 2, Next: now().Add(time.Second), Pod: "1", Budgets: "web@0"}},
+				Budgets: []*schedulingv1.PodDisruptionBudget{newBudget("web", "web", 1)},
+			},
+			outcome{
+				Phase: Draining, Message: "waits for 1 pod to leave, 1 of them blocked: no", Remaining: 1,
+				Blocked: []string{"default/p: no; tried 2 times, again at 12:00:01Z"}, Actions: []string{"EvictPod p"},
+			},
+		},
+		{
+			"at once if the pod changed",
+			DrainView{
+				Drain: draining(0, 1), Known: true, Pods: []*schedulingv1.Pod{newPod("p", replica)},
+				Tries: map[string]Try{"uid-p": {Why: "no", Count: 2, Next: now().Add(time.Second), Pod: "0"}},
+			},
+			outcome{
+				Phase: Draining, Message: "waits for 1 pod to leave, 1 of them blocked: no", Remaining: 1,
+				Blocked: []string{"default/p: no; tried 2 times, again at 12:00:01Z"}, Actions: []string{"EvictPod p"},
+			},
+		},
+		{
+			"an accepted eviction is not asked for twice",
+			DrainView{
+				Drain: draining(0, 1), Known: true, Pods: []*schedulingv1.Pod{newPod("p", replica)},
+				Tries: map[string]Try{"uid-p": {Accepted: true, Next: now().Add(time.Second)}},
+			},
+			outcome{Phase: Draining, Message: "waits for 1 pod to leave", Remaining: 1},
+		},
+		{
+			"what it may not touch fails it, all of it named, before anything leaves",
+			DrainView{Drain: draining(0, 0), Known: true, Pods: []*schedulingv1.Pod{
+				newPod("a", replica), newPod("b"), newPod("c"), newPod("d", managed("DaemonSet")), newPod("e", replica, emptyDir),
+			}},
+			outcome{
+				Phase: Failed, Remaining: 5,
+				Message: "cannot delete DaemonSet-managed Pods (use --ignore-daemonsets to ignore): default/d; " +
+					"cannot delete Pods with local storage (use --delete-emptydir-data to override): default/e; " +
+					"cannot delete Pods that declare no controller (use --force to override): default/b, default/c",
+			},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tc.view.Now, tc.view.Node = now(), newNode(unschedulable)
+			p := Drain(tc.view)
+			got := outcome{
+				Phase: p.Status.GetPhase(), Message: p.Status.GetMessage(), Evicted: p.Status.GetEvictedPods(), Remaining: p.Status.GetRemainingPods(),
+				Blocked: p.Status.GetBlocked(), Confirm: p.Confirm,
+			}
+			for _, a := range p.Actions {
+				got.Actions = append(got.Actions, a.GetAction()+" "+a.GetObject().GetName())
+			}
+			if !p.Wake.IsZero() {
+				got.Wake = p.Wake.Sub(now())
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("Drain (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestDrainStaysWithinBudgets plays a scheduler with budgets that open and close: no more pods leave than it answers, each refusal is told,
+// and the drain ends with an empty node if the budgets let it.
+func TestDrainStaysWithinBudgets(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		clock, node, drain := now(), newNode(unschedulable), newDrain("x", Draining, ignoring, forcing, deletingData)
+		var onNode []*schedulingv1.Pod
+		for i := range rapid.IntRange(0, 6).Draw(t, "pods") {
+			onNode = append(onNode, newPod(fmt.Sprintf("p%d", i), labelled(rapid.SampledFrom([]string{"web", "free"}).Draw(t, "app"))))
+		}
+		budget := newBudget("web", "web", 0)
+		tries := map[string]Try{}
+		step := func(open int32) {
+			clock = clock.Add(time.Duration(rapid.IntRange(0, 6).Draw(t, "pause")) * time.Second)
+			if open != budget.Status.GetDisruptionsAllowed() {
+				budget = proto.Clone(budget).(*schedulingv1.PodDisruptionBudget)
+				budget.Status.DisruptionsAllowed = proto.Int32(open)
+				budget.Metadata.ResourceVersion += "1"
+			}
+			v := DrainView{Now: clock, Drain: drain, Node: node, Pods: onNode, Known: true, Fresh: true, Budgets: []*schedulingv1.PodDisruptionBudget{budget}, Tries: tries}
+			p := Drain(v)
+			var stay []*schedulingv1.Pod
+			left := open
+			for _, pod := range p.Pods {
+				guarded := pod.Pod.Metadata.Labels["app"] == "web"
+				switch {
+				case pod.Verdict == Evict && guarded && left == 0:
+					tries[pod.Pod.Metadata.Uid] = tries[pod.Pod.Metadata.Uid].Again(v, pod.Pod, "no more", 5*time.Second)
+					stay = append(stay, pod.Pod)
+				case pod.Verdict == Evict && guarded:
+					left--
+				case pod.Verdict == Evict:
+				case open > 0 && guarded && tries[pod.Pod.Metadata.Uid].Budgets != budgetsOf(pod.Pod, v.Budgets):
+					t.Fatalf("%s is not tried although its budget changed and allows it", PodName(pod.Pod))
+				default:
+					if !pod.Try.Next.After(clock) {
+						t.Fatalf("%s is held back after its time", PodName(pod.Pod))
+					}
+					stay = append(stay, pod.Pod)
+				}
+			}
+			if p.Status.GetPhase() == Succeeded && len(onNode) > 0 {
+				t.Fatalf("the drain ended with %d pods on the node", len(onNode))
+			}
+			if len(p.Status.GetBlocked()) < len(p.HeldBack) {
+				t.Fatalf("%d blocked, %d held back", len(p.Status.GetBlocked()), len(p.HeldBack))
+			}
+			onNode, drain.Status = stay, p.Status
+		}
+		for _, open := range rapid.SliceOfN(rapid.Int32Range(0, 2), 1, 8).Draw(t, "allowed") {
+			step(open)
+		}
+		for range 14 {
+			clock = clock.Add(6 * time.Second)
+			step(1)
+		}
+		if drain.Status.GetPhase() != Succeeded {
+			t.Fatalf("%s: %s", drain.Status.GetPhase(), drain.Status.GetMessage())
+		}
+	})
+}
+
+func TestForesee(t *testing.T) {
+	v := DrainView{Now: now(), Drain: newDrain("x", "", forcing), Node: newNode(), Pods: []*schedulingv1.Pod{
+		newPod("a", labelled("web")), newPod("b", labelled("web")), newPod("c", labelled("both")), newPod("d"),
+	}}
+	one := newBudget("one", "both", 1)
+	other := newBudget("other", "both", 1)
+	got := map[string]string{}
+	for _, p := range Foresee(Verdicts(v), []*schedulingv1.PodDisruptionBudget{newBudget("web", "web", 1), one, other}) {
+		got[p.Pod.Metadata.Name] = p.Verdict + ": " + p.Reason
+	}
+	want := map[string]string{
+		"a": "Evict: the node is drained",
+		"b": "Blocked: budget default/web allows 0 more disruptions: 2 pods are healthy, 2 must be, 3 are expected",
+		"c": "Blocked: more than one budget guards it: default/one and default/other",
+		"d": "Evict: the node is drained",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("Foresee (-want +got):\n%s", diff)
+	}
+}

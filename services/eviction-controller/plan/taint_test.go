@@ -1,0 +1,224 @@
+package plan
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+	"pgregory.net/rapid"
+)
+
+func taint(key, effect string) *nodev1.Taint { return &nodev1.Taint{Key: key, Effect: effect} }
+
+// since returns a NoExecute taint that was set some time from now.
+func since(key string, added time.Duration) *nodev1.Taint {
+	return &nodev1.Taint{Key: key, Effect: placement.NoExecute, TimeAdded: at(added)}
+}
+
+func tainted(list ...*nodev1.Taint) func(*nodev1.Node) {
+	return func(n *nodev1.Node) { n.Spec.Taints = list }
+}
+
+func anyTaints(t *rapid.T) []*nodev1.Taint {
+	keys := []string{
+		placement.NotReadyTaint, placement.UnreachableTaint, placement.MemoryPressureTaint, placement.UnschedulableTaint,
+		"node.alpha.kubernetes.io/notReady", "node.alpha.kubernetes.io/unreachable", "dedicated",
+	}
+	var out []*nodev1.Taint
+	for _, key := range keys {
+		for _, effect := range []string{placement.NoSchedule, placement.NoExecute} {
+			if rapid.IntRange(0, 3).Draw(t, key+effect) == 0 {
+				out = append(out, taint(key, effect))
+				if effect == placement.NoExecute && rapid.Bool().Draw(t, "timed") {
+					out[len(out)-1].TimeAdded = at(-time.Minute)
+				}
+			}
+		}
+	}
+	return out
+}
+
+func TestTaintsOfANode(t *testing.T) {
+	const notReady, unreachable = placement.NotReadyTaint, placement.UnreachableTaint
+	lost := Agent{Silence: grace}
+	ill := Agent{Heard: true, NotReady: "disk is full"}
+	well := Agent{Heard: true}
+	pressure := Agent{Heard: true, Conditions: []*nodev1.NodeCondition{
+		condition("MemoryPressure", "True", "R", ""), condition("DiskPressure", "True", "R", ""), condition("PIDPressure", "True", "R", ""),
+		condition("NetworkUnavailable", "True", "R", ""), condition("Other", "True", "R", ""),
+	}}
+	for _, tc := range []struct {
+		name string
+		view NodeView
+		want []*nodev1.Taint
+	}{
+		{"a node that is well has none", NodeView{Node: newNode(), Agent: well}, nil},
+		{
+			"a node that is not ready takes no pods and has those leave that it has",
+			NodeView{Node: newNode(), Agent: ill},
+			[]*nodev1.Taint{taint(notReady, "NoSchedule"), since(notReady, 0)},
+		},
+		{
+			"so does one that is not heard of",
+			NodeView{Node: newNode(), Agent: lost},
+			[]*nodev1.Taint{taint(unreachable, "NoSchedule"), since(unreachable, 0)},
+		},
+		{
+			"one follows the other at once, with a time of its own",
+			NodeView{Node: newNode(tainted(taint(notReady, "NoSchedule"), since(notReady, -time.Hour))), Agent: lost},
+			[]*nodev1.Taint{taint(unreachable, "NoSchedule"), since(unreachable, 0)},
+		},
+		{
+			"a taint that stays keeps its time and its place",
+			NodeView{Node: newNode(tainted(since(unreachable, -time.Hour), taint("k", "NoSchedule"))), Agent: lost},
+			[]*nodev1.Taint{since(unreachable, -time.Hour), taint("k", "NoSchedule"), taint(unreachable, "NoSchedule")},
+		},
+		{
+			"a node that is well again loses ours and keeps those of others, which get a time where it is missing",
+			NodeView{Node: newNode(tainted(since(unreachable, -time.Hour), taint(unreachable, "PreferNoSchedule"), taint("k", "NoExecute"))), Agent: well},
+			[]*nodev1.Taint{taint(unreachable, "PreferNoSchedule"), since("k", 0)},
+		},
+		{
+			"the old spelling is rewritten",
+			NodeView{Node: newNode(tainted(&nodev1.Taint{Key: "node.alpha.kubernetes.io/notReady", Effect: "NoExecute", TimeAdded: at(-time.Hour)})), Agent: ill},
+			[]*nodev1.Taint{since(notReady, -time.Hour), taint(notReady, "NoSchedule")},
+		},
+		{
+			"pressure keeps pods away, each of its kinds",
+			NodeView{Node: newNode(), Agent: pressure},
+			[]*nodev1.Taint{
+				taint(placement.DiskPressureTaint, "NoSchedule"), taint(placement.MemoryPressureTaint, "NoSchedule"),
+				taint(placement.NetworkUnavailableTaint, "NoSchedule"), taint(placement.PIDPressureTaint, "NoSchedule"),
+			},
+		},
+		{
+			"a node that is held takes no pods",
+			NodeView{Node: newNode(annotated(CordonedBy, "alice")), Agent: well},
+			[]*nodev1.Taint{taint(placement.UnschedulableTaint, "NoSchedule")},
+		},
+		{
+			"while nobody is heard no pod has to leave",
+			NodeView{Node: newNode(tainted(since(unreachable, -time.Hour))), Agent: lost, Disrupted: true},
+			[]*nodev1.Taint{taint(unreachable, "NoSchedule")},
+		},
+		{
+			"in doubt about an agent what pods have to do stays as it is: none",
+			NodeView{Node: newNode(observed(seen(readyUnknown(), 0, 0))), Agent: Agent{}, Doubt: true},
+			[]*nodev1.Taint{taint(unreachable, "NoSchedule")},
+		},
+		{
+			"in doubt about an agent what pods have to do stays as it is: leave",
+			NodeView{Node: newNode(observed(seen(readyUnknown(), 0, 0)), tainted(since(unreachable, -time.Hour))), Agent: Agent{}, Doubt: true},
+			[]*nodev1.Taint{since(unreachable, -time.Hour), taint(unreachable, "NoSchedule")},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tc.view.Now, tc.view.Grace = now(), grace
+			if diff := cmp.Diff(tc.want, Node(tc.view).Taints, protocmp.Transform()); diff != "" {
+				t.Errorf("taints (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestTaintsThatOthersWrite(t *testing.T) {
+	const unreachable = placement.UnreachableTaint
+	for _, tc := range []struct {
+		name            string
+		old, next, want []*nodev1.Taint
+	}{
+		{"a NoExecute taint gets the time when it was set", nil, []*nodev1.Taint{taint("k", "NoExecute")}, []*nodev1.Taint{since("k", 0)}},
+		{"a time that is given stays", nil, []*nodev1.Taint{since("k", -time.Hour)}, []*nodev1.Taint{since("k", -time.Hour)}},
+		{"one that is written again keeps its time", []*nodev1.Taint{since("k", -time.Hour)}, []*nodev1.Taint{taint("k", "NoExecute")}, []*nodev1.Taint{since("k", -time.Hour)}},
+		{"others have no time", nil, []*nodev1.Taint{taint("k", "NoSchedule")}, []*nodev1.Taint{taint("k", "NoSchedule")}},
+		{"nobody else sets ours", nil, []*nodev1.Taint{taint(unreachable, "NoExecute"), taint("k", "NoSchedule")}, []*nodev1.Taint{taint("k", "NoSchedule")}},
+		{"nobody else takes ours off", []*nodev1.Taint{since(unreachable, -time.Hour)}, nil, []*nodev1.Taint{since(unreachable, -time.Hour)}},
+		{"nobody else changes the time of ours", []*nodev1.Taint{since(unreachable, -time.Hour)}, []*nodev1.Taint{since(unreachable, 0)}, []*nodev1.Taint{since(unreachable, -time.Hour)}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			next := newNode(tainted(tc.next...))
+			Taint(newNode(tainted(tc.old...)), next, now())
+			if diff := cmp.Diff(tc.want, next.Spec.Taints, protocmp.Transform()); diff != "" {
+				t.Errorf("taints (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDisrupted(t *testing.T) {
+	well, quiet, lost, ill := Agent{Heard: true}, Agent{Heard: true, Silence: grace / 2}, Agent{Silence: grace}, Agent{Heard: true, NotReady: "ill"}
+	worker := func(a Agent) Witness { return Witness{Agent: a} }
+	master := func(a Agent) Witness { return Witness{Agent: a, ControlPlane: true} }
+	for _, tc := range []struct {
+		name  string
+		nodes []Witness
+		want  bool
+	}{
+		{"no nodes say nothing", nil, false},
+		{"one that speaks is enough", []Witness{worker(lost), worker(lost), worker(well)}, false},
+		{"all are silent", []Witness{worker(lost), worker(lost), worker(lost)}, true},
+		{"one that was not heard for long is no witness", []Witness{worker(lost), worker(quiet)}, true},
+		{"one that may still be heard in time is", []Witness{worker(lost), worker(Agent{})}, false},
+		{"one that says that it is not ready is none", []Witness{worker(lost), worker(ill)}, true},
+		{"the control plane does not count beside others", []Witness{worker(lost), master(well)}, true},
+		{"alone it does", []Witness{master(lost), master(well)}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			before := slices.Clone(tc.nodes)
+			if got := Disrupted(tc.nodes, grace); got != tc.want {
+				t.Errorf("Disrupted = %v, want %v", got, tc.want)
+			}
+			if diff := cmp.Diff(before, tc.nodes); diff != "" {
+				t.Error("Disrupted modified its view")
+			}
+		})
+	}
+}
+
+// TestOursAreOursAlone holds for any node and any plan: what others set stays, and a NoExecute taint has a time that never moves.
+func TestOursAreOursAlone(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		node := newNode(tainted(anyTaints(t)...))
+		before := proto.Clone(node).(*nodev1.Node)
+		v := NodeView{Now: now(), Node: node, Grace: grace, Agent: Agent{
+			Heard: rapid.Bool().Draw(t, "heard"), Silence: time.Duration(rapid.Int64Range(0, int64(2*grace)).Draw(t, "silence")),
+		}, Disrupted: rapid.Bool().Draw(t, "disrupted"), Doubt: rapid.Bool().Draw(t, "doubt")}
+		after := map[mark]*nodev1.Taint{}
+		for _, tt := range Node(v).Taints {
+			if after[markOf(tt)] != nil {
+				t.Fatalf("twice: %v", tt)
+			}
+			after[markOf(tt)] = tt
+			if (tt.GetEffect() == placement.NoExecute) != (tt.GetTimeAdded() != nil) {
+				t.Fatalf("time of %v", tt)
+			}
+		}
+		if !proto.Equal(before, node) {
+			t.Fatal("Node modified its view")
+		}
+		for _, tt := range before.Spec.Taints {
+			m := markOf(tt)
+			if got := after[m]; got == nil && !m.own() {
+				t.Fatalf("%v of others is gone", tt)
+			} else if got != nil && tt.GetKey() == m.key && tt.TimeAdded != nil && !proto.Equal(got.TimeAdded, tt.TimeAdded) && !twice(before, m) {
+				t.Fatalf("the time of %v moved to %v", tt, got.TimeAdded)
+			}
+		}
+	})
+}
+
+// twice reports whether a node has a taint in both spellings.
+func twice(n *nodev1.Node, m mark) bool {
+	count := 0
+	for _, t := range n.Spec.Taints {
+		if markOf(t) == m {
+			count++
+		}
+	}
+	return count > 1
+}

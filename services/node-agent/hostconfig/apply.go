@@ -1,0 +1,210 @@
+package hostconfig
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+// apply brings the machine to a configuration and returns what it has then. It does so wholly or not at all: what goes wrong, or an end of
+// ctx, takes back whatever was done.
+func (h *Host) apply(ctx context.Context, st state, cfg *configv1.MachineConfig, reboot bool) (state, wanted, error) {
+	if err := h.clear(st); err != nil {
+		return st, wanted{}, err
+	}
+	before, err := st.config()
+	if err != nil {
+		return st, wanted{}, err
+	}
+	was := wanted{}
+	if before != nil {
+		if was, err = read(nil, before); err != nil {
+			return st, wanted{}, fmt.Errorf("present configuration %s: %w", st.Name, err)
+		}
+	}
+	is, err := read(before, cfg)
+	if err != nil {
+		return st, wanted{}, err
+	}
+	next, j, ops, err := h.prepare(st, cfg, is, reboot)
+	if err != nil {
+		return st, wanted{}, err
+	}
+	if err := save(h.cfg.Dir, journalFile, j); err != nil {
+		return st, wanted{}, err
+	}
+	if err := h.carryOut(ctx, ops, was.units, is.units, next); err != nil {
+		return st, wanted{}, errors.Join(err, h.takeBack(ctx, j, is.units, was.units))
+	}
+	h.settle(next)
+	return next, is, nil
+}
+
+// op is one change of the disk.
+type op struct {
+	undo saved
+	do   func() error
+}
+
+// prepare says what has to be done, and how it is taken back.
+func (h *Host) prepare(st state, cfg *configv1.MachineConfig, is wanted, reboot bool) (state, journal, []op, error) {
+	raw, err := protojson.Marshal(cfg)
+	if err != nil {
+		return st, journal{}, nil, err
+	}
+	next := state{
+		Name: cfg.GetMetadata().GetName(), Config: json.RawMessage(raw), Previous: st.Name, Change: uuid.NewString(), Oneshots: h.cfg.BootID,
+	}
+	if reboot {
+		next.EndingBoot = h.cfg.BootID
+	}
+	ops, err := h.removals(st, is)
+	if err != nil {
+		return st, journal{}, nil, err
+	}
+	j := journal{Change: next.Change, Config: next.Name}
+	made := map[string]bool{}
+	for _, e := range is.entries {
+		have, err := h.tree.look(e.path)
+		if err != nil {
+			return st, journal{}, nil, err
+		}
+		original, ok := st.original(e.path)
+		if !ok {
+			original = have
+		}
+		if err := h.tree.preserve(have); err != nil {
+			return st, journal{}, nil, err
+		}
+		next.Originals = append(next.Originals, original)
+		if have.holds(e) {
+			continue
+		}
+		for _, dir := range h.tree.missing(e.path) {
+			made[dir] = true
+		}
+		ops = append(ops, op{undo: have, do: func() error { return h.tree.put(e) }})
+	}
+	j.Made = slices.Sorted(maps.Keys(made))
+	for _, dir := range st.Made {
+		if _, err := h.tree.root.Lstat(dir); err == nil {
+			made[dir] = true
+		}
+	}
+	for _, e := range is.entries {
+		delete(made, e.path) // it is wanted for itself
+	}
+	next.Made = slices.Sorted(maps.Keys(made))
+	for _, o := range ops {
+		j.Undo = append(j.Undo, o.undo)
+	}
+	return next, j, ops, nil
+}
+
+// removals are the changes of paths that the former configuration had and the next one has not; the innermost come first.
+func (h *Host) removals(st state, is wanted) ([]op, error) {
+	var ops []op
+	for _, original := range st.Originals {
+		if slices.ContainsFunc(is.entries, func(e entry) bool { return e.path == original.Path }) {
+			continue
+		}
+		have, err := h.tree.look(original.Path)
+		if err != nil {
+			return nil, err
+		}
+		if err := h.tree.preserve(have); err != nil {
+			return nil, err
+		}
+		ops = append(ops, op{undo: have, do: func() error { return h.tree.restore(original) }})
+	}
+	slices.SortFunc(ops, func(a, b op) int { return strings.Compare(b.undo.Path, a.undo.Path) })
+	return ops, nil
+}
+
+// carryOut changes the disk, then the units, and then writes down that it is done.
+func (h *Host) carryOut(ctx context.Context, ops []op, was, is []unit, next state) error {
+	for _, o := range ops {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := o.do(); err != nil {
+			return fmt.Errorf("%q: %w", "/"+o.undo.Path, err)
+		}
+	}
+	if err := h.units.change(ctx, was, is, h.root()); err != nil {
+		return err
+	}
+	if err := h.tree.before("record"); err != nil {
+		return err
+	}
+	return save(h.cfg.Dir, currentFile, next)
+}
+
+// takeBack undoes a journal. What it leaves undone the next start takes up, since the journal stays.
+func (h *Host) takeBack(ctx context.Context, j journal, is, was []unit) error {
+	// Whoever gave up has no say in this: a half-made change must not stay.
+	ctx = context.WithoutCancel(ctx)
+	err := h.undo(j)
+	return errors.Join(err, h.units.back(ctx, is, was, h.root()))
+}
+
+func (h *Host) undo(j journal) error {
+	for _, s := range slices.Backward(j.Undo) {
+		if err := h.tree.restore(s); err != nil {
+			return fmt.Errorf("take back %q: %w", "/"+s.Path, err)
+		}
+	}
+	h.tree.tidy(j.Made)
+	return remove(h.cfg.Dir, journalFile)
+}
+
+// settle clears away what a finished change needs no more.
+func (h *Host) settle(next state) {
+	h.tree.tidy(next.Made)
+	h.tree.forget(next.Originals)
+	if err := remove(h.cfg.Dir, journalFile); err != nil {
+		h.cfg.Log.Warn("journal stays", "error", err) // the state names it, so it means nothing any more
+	}
+}
+
+func remove(dir, name string) error {
+	if err := os.Remove(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// recall takes back a change that a killed agent left half-made, and returns the state of the machine.
+func (h *Host) recall() (state, error) {
+	var st state
+	if _, err := load(h.cfg.Dir, currentFile, &st); err != nil {
+		return st, err
+	}
+	return st, h.clear(st)
+}
+
+// clear takes back the change of a journal that is still there, unless it is the one that led to the present state.
+func (h *Host) clear(st state) error {
+	var j journal
+	found, err := load(h.cfg.Dir, journalFile, &j)
+	if err != nil || !found {
+		return err
+	}
+	if j.Change == st.Change {
+		h.settle(st)
+		return nil
+	}
+	h.cfg.Log.Info("half-made change is taken back", "config", j.Config)
+	return h.undo(j)
+}

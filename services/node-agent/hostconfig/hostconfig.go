@@ -1,0 +1,386 @@
+// Package hostconfig keeps what stands on a machine in step with its machine configuration: files below the machine's root, and the services
+// that run there. It takes a configuration up wholly or not at all, whenever it is killed; it works without the cluster from what is on disk;
+// and it tells of what somebody else changed, but never repairs it by itself.
+package hostconfig
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	"github.com/windlass-dev/windlass/kit/process"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+)
+
+// States of a machine, as they are reported.
+const (
+	done           = "Done"
+	working        = "Working"
+	rebooting      = "Rebooting"
+	degraded       = "Degraded"
+	unreconcilable = "Unreconcilable"
+)
+
+const (
+	defaultDrift = 30 * time.Second
+	// firstRetry and longRetry are the pauses after a configuration that could not be taken up.
+	firstRetry, longRetry = 10 * time.Second, 5 * time.Minute
+	// tellReboot is how long the machine waits for the cluster to hear that it restarts.
+	tellReboot = 5 * time.Second
+	// maxReason is what a report may carry.
+	maxReason = 2000
+)
+
+// Config is what the configuration of a machine needs.
+type Config struct {
+	Dir    string // the machine's directory: its files stand in root/ there
+	Node   string
+	BootID string
+	// Conn is the connection to the cluster.
+	Conn grpc.ClientConnInterface
+	// Supervisor runs the units; somebody else runs it.
+	Supervisor *process.Supervisor
+	// Reboot is what Run returns when the machine is to be restarted.
+	Reboot error
+	// Drift is how often the disk is compared with the configuration; zero means 30 seconds.
+	Drift time.Duration
+	Log   *slog.Logger
+}
+
+// order is what the cluster wants of the machine.
+type order struct {
+	config *configv1.MachineConfig
+	apply  bool
+	reboot bool
+}
+
+func (o order) name() string { return o.config.GetMetadata().GetName() }
+
+// Host is the configuration of one machine.
+type Host struct {
+	cfg    Config
+	agents configv1.ConfigAgentServiceClient
+	tree   *tree
+	units  *runner
+	orders chan order
+	report report
+
+	// What follows belongs to the goroutine of Run.
+	st      state
+	wanted  wanted           // of st, without contents
+	seen    map[string]stamp // of wanted's files
+	trouble string           // why st is not in force, such as a unit that does not run
+	order   *order           // the last one
+	failed  string           // the configuration that could not be taken up
+	retry   time.Duration
+	again   <-chan time.Time // when to try it again
+	busy    *attempt         // nil while nothing is taken up
+}
+
+// attempt is a configuration that is being taken up.
+type attempt struct {
+	order order
+	end   context.CancelFunc
+	done  chan struct{}
+	st    state
+	is    wanted
+	err   error
+}
+
+// New returns a host that does nothing before Run.
+func New(cfg Config) *Host {
+	if cfg.Drift <= 0 {
+		cfg.Drift = defaultDrift
+	}
+	return &Host{
+		cfg: cfg, agents: configv1.NewConfigAgentServiceClient(cfg.Conn), orders: make(chan order), retry: firstRetry,
+		units:  &runner{supervisor: cfg.Supervisor, dir: filepath.Join(cfg.Dir, unitLogDir)},
+		seen:   map[string]stamp{},
+		report: report{changed: make(chan struct{}, 1), begun: make(chan struct{})},
+	}
+}
+
+func (h *Host) root() *os.Root { return h.tree.root }
+
+// Run keeps the machine's configuration until ctx ends, and returns nil then, or Config.Reboot when the machine is to be restarted. Services
+// that it started run on.
+func (h *Host) Run(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-h.cfg.Supervisor.Active():
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return h.follow(ctx) })
+	group.Go(func() error {
+		if !h.ready(ctx) {
+			return nil
+		}
+		defer h.tree.root.Close()
+		if err := h.resume(ctx); err != nil {
+			return err
+		}
+		h.report.begin()
+		return h.work(ctx)
+	})
+	err := group.Wait()
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// ready tries to open the disk until that succeeds; it is false if ctx ended first. A disk that is full or broken is no reason for the agent to
+// end: pods and the machine's node go on.
+func (h *Host) ready(ctx context.Context) bool {
+	said := ""
+	for pause := firstRetry; ; pause = min(2*pause, longRetry) {
+		err := h.open()
+		if err == nil {
+			return true
+		}
+		if said != err.Error() {
+			said = err.Error()
+			h.cfg.Log.WarnContext(ctx, "configuration of the machine is not readable", "error", err)
+		}
+		if h.st.Name != "" { // else the cluster would take it for a machine that was never configured
+			h.say(degraded, h.st.Name, said)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return false
+		case <-timer.C:
+		}
+	}
+}
+
+// open takes back what a killed agent left half-made, and reads what the machine has.
+func (h *Host) open() error {
+	var err error
+	if h.tree == nil {
+		if h.tree, err = openTree(filepath.Join(h.cfg.Dir, rootDir), filepath.Join(h.cfg.Dir, keptDir)); err != nil {
+			return err
+		}
+	}
+	if h.st, err = h.recall(); err != nil {
+		return err
+	}
+	cfg, err := h.st.config()
+	if err != nil || cfg == nil {
+		return err
+	}
+	is, err := read(nil, cfg)
+	h.know(is)
+	return err
+}
+
+// know remembers what the machine shall have, without the contents.
+func (h *Host) know(is wanted) {
+	for i := range is.entries {
+		is.entries[i].content = nil
+	}
+	h.wanted, h.seen = is, map[string]stamp{}
+}
+
+// resume ends a boot that has to end, or has everything run that belongs to the present configuration.
+func (h *Host) resume(ctx context.Context) error {
+	if h.st.EndingBoot == h.cfg.BootID && h.st.EndingBoot != "" {
+		return h.reboot(ctx)
+	}
+	once := h.st.Oneshots != h.cfg.BootID && h.st.Name != ""
+	err := h.units.resume(ctx, h.wanted.units, h.root(), once)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if h.st.Name != "" && (once || h.st.EndingBoot != "") {
+		h.st.EndingBoot, h.st.Oneshots = "", h.cfg.BootID
+		err = errors.Join(err, save(h.cfg.Dir, currentFile, h.st))
+	}
+	if err != nil {
+		h.trouble = err.Error()
+		h.cfg.Log.WarnContext(ctx, "configuration is not in force", "config", h.st.Name, "error", err)
+	}
+	if h.st.Name != "" {
+		h.compare()
+	}
+	return nil
+}
+
+// reboot tells the cluster that the machine restarts, and has it restart, heard or not.
+func (h *Host) reboot(ctx context.Context) error {
+	heard := h.report.set(&configv1.ReportConfigRequest{
+		CurrentConfig: h.st.Previous, DesiredConfig: h.st.Name, State: rebooting, Reason: "the machine restarts",
+	})
+	timer := time.NewTimer(tellReboot)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-heard:
+	case <-timer.C:
+	}
+	h.cfg.Log.InfoContext(ctx, "machine restarts for its configuration", "config", h.st.Name)
+	return h.cfg.Reboot
+}
+
+// work does what the cluster orders until ctx ends.
+func (h *Host) work(ctx context.Context) error {
+	drift := time.NewTicker(h.cfg.Drift)
+	defer drift.Stop()
+	defer h.abandon()
+	for {
+		var finished <-chan struct{}
+		if h.busy != nil {
+			finished = h.busy.done
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case o := <-h.orders:
+			h.order = &o
+			h.report.repeat()
+			if h.busy != nil && h.busy.order.name() != o.name() {
+				h.busy.end() // what it was is not wanted any more
+			}
+			h.next(ctx)
+		case <-finished:
+			if reboot := h.finish(ctx); reboot {
+				return h.reboot(ctx)
+			}
+			h.next(ctx)
+		case <-h.again:
+			h.failed, h.again = "", nil
+			h.next(ctx)
+		case <-drift.C:
+			if h.busy == nil && h.settled() {
+				h.compare()
+			}
+		}
+	}
+}
+
+// abandon waits for the end of what is being taken up.
+func (h *Host) abandon() {
+	if h.busy != nil {
+		h.busy.end()
+		<-h.busy.done
+	}
+}
+
+// settled reports whether the machine has what it shall have, as far as is known.
+func (h *Host) settled() bool {
+	return h.st.Name != "" && (h.order == nil || h.order.config == nil || h.order.name() == h.st.Name)
+}
+
+// next takes the next step towards what is ordered.
+func (h *Host) next(ctx context.Context) {
+	if h.busy != nil || h.order == nil {
+		return
+	}
+	o := *h.order
+	if o.name() != h.failed {
+		h.failed, h.again, h.retry = "", nil, firstRetry
+	}
+	if h.settled() {
+		h.compare()
+		return
+	}
+	if o.config == nil || h.failed != "" {
+		return
+	}
+	before, err := h.st.config()
+	if err == nil {
+		_, err = read(before, o.config)
+	}
+	switch {
+	case err != nil:
+		h.fail(ctx, o, err)
+	case o.apply:
+		h.say(working, o.name(), "")
+		h.begin(ctx, o)
+	default:
+		h.say(working, o.name(), "")
+	}
+}
+
+// begin takes a configuration up in the background, so that it can be abandoned.
+func (h *Host) begin(ctx context.Context, o order) {
+	ctx, end := context.WithCancel(ctx)
+	a := &attempt{order: o, end: end, done: make(chan struct{})}
+	h.busy = a
+	h.cfg.Log.InfoContext(ctx, "configuration is taken up", "config", o.name(), "reboot", o.reboot)
+	st := h.st
+	go func() {
+		defer close(a.done)
+		defer end()
+		a.st, a.is, a.err = h.apply(ctx, st, o.config, o.reboot)
+	}()
+}
+
+// finish notes what became of an attempt, and reports whether the machine has to restart.
+func (h *Host) finish(ctx context.Context) (reboot bool) {
+	a := h.busy
+	h.busy = nil
+	if a.err != nil {
+		if h.order.name() == a.order.name() {
+			h.fail(ctx, a.order, a.err)
+		}
+		return false
+	}
+	h.st, h.trouble = a.st, ""
+	h.know(a.is)
+	h.cfg.Log.InfoContext(ctx, "configuration is on disk", "config", h.st.Name)
+	return h.st.EndingBoot != ""
+}
+
+// fail says that a configuration cannot be taken up, and why; it is tried again later.
+func (h *Host) fail(ctx context.Context, o order, err error) {
+	how := degraded
+	var never *unreconcilableError
+	if errors.As(err, &never) {
+		how = unreconcilable
+	}
+	h.cfg.Log.WarnContext(ctx, "configuration is not taken up", "config", o.name(), "state", how, "error", err)
+	h.failed, h.again = o.name(), time.After(h.retry)
+	h.retry = min(2*h.retry, longRetry)
+	h.say(how, o.name(), err.Error())
+}
+
+// compare says whether the machine is as its configuration says.
+func (h *Host) compare() {
+	why := h.tree.drift(h.wanted.entries, h.seen)
+	if why == "" {
+		why = h.trouble
+	}
+	if why != "" {
+		h.say(degraded, h.st.Name, why)
+		return
+	}
+	h.say(done, h.st.Name, "")
+}
+
+func (h *Host) say(state, desired, reason string) {
+	if len(reason) > maxReason {
+		reason = reason[:maxReason]
+	}
+	h.report.set(&configv1.ReportConfigRequest{CurrentConfig: h.st.Name, DesiredConfig: desired, State: state, Reason: reason})
+}
+
+// report is what the cluster is told last; whoever delivers it may be behind.
+type report struct {
+	changed chan struct{} // holds one token
+	begun   chan struct{} // closed once it is known what the machine has
+
+	once  sync.Once
+	mu    sync.Mutex
+	last  *configv1.ReportConfigRequest
+	heard chan struct{} // closed when the cluster has heard last
+}

@@ -1,0 +1,355 @@
+package hostconfig
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/windlass-dev/windlass/kit/process"
+)
+
+const (
+	// unitPrefix begins the names of the processes of units among all that the supervisor keeps.
+	unitPrefix = "unit-"
+	// startWatch is how long a unit that has just been started is watched: one that fails at once does so within this.
+	startWatch = 300 * time.Millisecond
+	startLook  = 20 * time.Millisecond
+	// stopLimit bounds the end of one unit; the supervisor kills it before that.
+	stopLimit = 30 * time.Second
+	// tail is how much of the end of a failed command's output is told.
+	tail = 300
+)
+
+// runner carries out units as processes of the host. A command is looked up below the machine's root first and on the host if it is not there; a
+// working directory likewise. WINDLASS_ROOT tells a command where the machine's root is.
+type runner struct {
+	supervisor *process.Supervisor
+	dir        string // where the output of units goes
+}
+
+// change ends the units that are no longer wanted, or not as they were, and starts the new ones. The error names the first that does not start.
+func (r *runner) change(ctx context.Context, was, is []unit, root *os.Root) error {
+	if err := r.stop(ctx, was, is); err != nil {
+		return err
+	}
+	var fresh []unit
+	for _, u := range is {
+		if !contains(was, u) {
+			fresh = append(fresh, u)
+		}
+	}
+	return r.start(ctx, fresh, root, true)
+}
+
+// back ends what a failed change started and starts what it ended.
+func (r *runner) back(ctx context.Context, is, was []unit, root *os.Root) error {
+	if err := r.stop(ctx, is, was); err != nil {
+		return err
+	}
+	var ended []unit
+	for _, u := range was {
+		if u.long() && !contains(is, u) {
+			ended = append(ended, u)
+		}
+	}
+	return r.start(ctx, ended, root, false)
+}
+
+// resume has the units of the present configuration run: those that go on running are taken over. What an agent left behind in the
+// middle of a change is ended. In a new boot everything starts anew, the oneshot units, too.
+func (r *runner) resume(ctx context.Context, is []unit, root *os.Root, boot bool) error {
+	names, err := r.supervisor.Recorded()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if !strings.HasPrefix(name, unitPrefix) || (wants(is, name) && !boot) {
+			continue
+		}
+		if err := r.supervisor.Stop(ctx, name); err != nil {
+			return err
+		}
+	}
+	// Nothing is taken back here, so one that does not start holds up none of the others.
+	var broken []error
+	var watched []unit
+	began := time.Now()
+	for _, u := range is {
+		if !u.long() && !boot {
+			continue
+		}
+		if err := r.startOne(ctx, u, root, boot); err != nil {
+			broken = append(broken, fmt.Errorf("unit %q: %w", u.name, err))
+		} else if u.long() {
+			watched = append(watched, u)
+		}
+	}
+	if boot && len(watched) > 0 {
+		broken = append(broken, r.watch(ctx, watched, began))
+	}
+	return errors.Join(broken...)
+}
+
+func wants(units []unit, process string) bool {
+	for _, u := range units {
+		if u.long() && processName(u.name) == process {
+			return true
+		}
+	}
+	return false
+}
+
+func contains(units []unit, u unit) bool {
+	for _, o := range units {
+		if o.name == u.name && o.text == u.text {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *runner) stop(ctx context.Context, was, is []unit) error {
+	for _, u := range was {
+		if !u.long() || contains(is, u) {
+			continue
+		}
+		call, cancel := context.WithTimeout(ctx, stopLimit)
+		err := r.supervisor.Stop(call, processName(u.name))
+		cancel()
+		if err != nil {
+			return fmt.Errorf("unit %q: %w", u.name, err)
+		}
+	}
+	return nil
+}
+
+// start starts units in order; pre has their ExecStartPre run, too.
+func (r *runner) start(ctx context.Context, units []unit, root *os.Root, pre bool) error {
+	var watched []unit
+	began := time.Now()
+	for _, u := range units {
+		if err := r.startOne(ctx, u, root, pre); err != nil {
+			return fmt.Errorf("unit %q: %w", u.name, err)
+		}
+		if u.long() {
+			watched = append(watched, u)
+		}
+	}
+	if !pre || len(watched) == 0 {
+		return nil
+	}
+	return r.watch(ctx, watched, began)
+}
+
+func (r *runner) startOne(ctx context.Context, u unit, root *os.Root, pre bool) error {
+	if pre {
+		for _, c := range u.pre {
+			if err := r.once(ctx, u, c, root); err != nil {
+				return err
+			}
+		}
+	}
+	if u.long() {
+		spec, err := r.spec(u, root)
+		if err != nil {
+			return err
+		}
+		return r.supervisor.Ensure(spec)
+	}
+	for _, c := range u.start {
+		if err := r.once(ctx, u, c, root); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// watch waits until units have run for a moment; the error names the first that ended instead.
+func (r *runner) watch(ctx context.Context, units []unit, began time.Time) error {
+	ticker := time.NewTicker(startLook)
+	defer ticker.Stop()
+	for end := time.Now().Add(startWatch); time.Now().Before(end); {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+		stats := map[string]process.Status{}
+		for _, s := range r.supervisor.Status() {
+			stats[s.Name] = s
+		}
+		for _, u := range units {
+			s := stats[processName(u.name)]
+			exit := s.LastExit
+			switch {
+			case s.LastError != nil:
+				return fmt.Errorf("unit %q does not start: %w", u.name, s.LastError)
+			case !exit.At.IsZero() && exit.At.After(began) && (exit.Code != 0 || exit.Signal != 0):
+				return fmt.Errorf("unit %q ended at once: %v%s", u.name, exit, lastWords(r.logFile(u)))
+			}
+		}
+	}
+	return nil
+}
+
+// once runs a command to its end.
+func (r *runner) once(ctx context.Context, u unit, c command, root *os.Root) error {
+	program, err := r.resolve(root, c.args[0])
+	if err != nil {
+		if c.lenient {
+			return nil
+		}
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, u.limit)
+	defer cancel()
+	if err := os.MkdirAll(r.dir, 0o700); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(r.logFile(u), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	env := r.env(u, root)
+	cmd := exec.CommandContext(ctx, program, r.args(u, c, env)...)
+	cmd.Env, cmd.Dir = append(os.Environ(), env...), r.workingDir(u, root)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	err = cmd.Run()
+	switch {
+	case err == nil || (c.lenient && ctx.Err() == nil):
+		return nil
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fmt.Errorf("%s does not end within %v", c.args[0], u.limit)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return fmt.Errorf("%s: %w%s", c.args[0], err, lastWords(r.logFile(u)))
+}
+
+// spec is a unit as a process that is kept running.
+func (r *runner) spec(u unit, root *os.Root) (process.Spec, error) {
+	c := u.start[0]
+	program, err := r.resolve(root, c.args[0])
+	if err != nil {
+		return process.Spec{}, err
+	}
+	env := r.env(u, root)
+	spec := process.Spec{
+		Name: processName(u.name), Path: program, Args: r.args(u, c, env), Env: env, Dir: r.workingDir(u, root), LogFile: r.logFile(u),
+	}
+	switch u.restart {
+	case restartOnFailure:
+		spec.FinalExits = []int{0}
+	case restartNo:
+		spec.Once = true
+	}
+	return spec, nil
+}
+
+// env is what a unit's commands find in their environment. The digest makes another unit of the same command another process.
+func (r *runner) env(u unit, root *os.Root) []string {
+	sum := sha256.Sum256([]byte(u.text))
+	own := []string{"WINDLASS_ROOT=" + root.Name(), "WINDLASS_UNIT=" + u.name + "@" + hex.EncodeToString(sum[:6])}
+	return append(own, u.env...)
+}
+
+// args are a command's arguments, with ${NAME} replaced from the unit's environment; what a value holds is not looked at again.
+func (r *runner) args(u unit, c command, env []string) []string {
+	var pairs []string
+	for _, e := range slices.Backward(env) { // of a name that is there twice the last one counts
+		k, v, _ := strings.Cut(e, "=")
+		pairs = append(pairs, "${"+k+"}", v)
+	}
+	values := strings.NewReplacer(pairs...)
+	var out []string
+	for _, a := range c.args[1:] {
+		out = append(out, values.Replace(a))
+	}
+	return out
+}
+
+// resolve returns the file of a program: the machine's own, or else the host's.
+func (r *runner) resolve(root *os.Root, program string) (string, error) {
+	own := strings.TrimPrefix(filepath.Clean(program), "/")
+	if info, err := root.Stat(own); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+		return filepath.Join(root.Name(), own), nil
+	}
+	info, err := os.Stat(program)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("there is no command %s", program)
+	case err != nil:
+		return "", err
+	case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
+		return "", fmt.Errorf("%s cannot be run", program)
+	}
+	return program, nil
+}
+
+func (r *runner) workingDir(u unit, root *os.Root) string {
+	own := strings.TrimPrefix(filepath.Clean(u.dir), "/")
+	if info, err := root.Stat(own); u.dir != "" && own != "" && err == nil && info.IsDir() {
+		return filepath.Join(root.Name(), own)
+	}
+	if u.dir == "" || u.dir == "/" {
+		return root.Name()
+	}
+	return u.dir
+}
+
+func (r *runner) logFile(u unit) string { return filepath.Join(r.dir, processName(u.name)+".log") }
+
+// processName returns the name of a unit's process: units may have signs in their names that processes may not.
+func processName(unit string) string {
+	plain := strings.Map(func(c rune) rune {
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-_.", c) {
+			return c
+		}
+		return '_'
+	}, unit)
+	if plain != unit {
+		sum := sha256.Sum256([]byte(unit))
+		plain += "-" + hex.EncodeToString(sum[:4])
+	}
+	return unitPrefix + plain
+}
+
+// lastWords returns the end of a log, for people.
+func lastWords(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return ""
+	}
+	from := max(0, info.Size()-tail)
+	data, err := io.ReadAll(io.NewSectionReader(f, from, tail))
+	if err != nil {
+		return ""
+	}
+	text := strings.TrimSpace(string(data))
+	if _, line, ok := strings.Cut(text, "\n"); ok && from > 0 {
+		text = line
+	}
+	if text == "" {
+		return ""
+	}
+	return ": " + strings.ToValidUTF8(text, "?")
+}

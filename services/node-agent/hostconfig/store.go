@@ -1,0 +1,94 @@
+package hostconfig
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/google/renameio/v2"
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+// Files below the machine's directory.
+const (
+	rootDir     = "root"
+	currentFile = "config/current.json"
+	journalFile = "config/journal.json"
+	keptDir     = "config/kept"
+	unitLogDir  = "log/units"
+)
+
+// state is what is known of the machine's configuration: enough to go on without the cluster.
+type state struct {
+	// Name and Config are what stands on the machine; empty for one that was never configured.
+	Name   string          `json:"name"`
+	Config json.RawMessage `json:"config,omitempty"`
+	// Previous is what stood there before.
+	Previous string `json:"previous,omitempty"`
+	// Change is the journal that led here.
+	Change string `json:"change,omitempty"`
+	// EndingBoot is the boot in which the configuration was taken up, if the machine has to be restarted for it.
+	EndingBoot string `json:"endingBoot,omitempty"`
+	// Oneshots is the boot in which the units that run once have run.
+	Oneshots string `json:"oneshots,omitempty"`
+	// Originals are what stood at each path that the configuration has before any configuration had it.
+	Originals []saved `json:"originals,omitempty"`
+	// Made are the directories that were made for files, the outermost first.
+	Made []string `json:"made,omitempty"`
+}
+
+func (s state) config() (*configv1.MachineConfig, error) {
+	if s.Name == "" {
+		return nil, nil
+	}
+	cfg := &configv1.MachineConfig{}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(s.Config, cfg); err != nil {
+		return nil, fmt.Errorf("%s: %w", currentFile, err)
+	}
+	return cfg, nil
+}
+
+func (s state) original(path string) (saved, bool) {
+	for _, o := range s.Originals {
+		if o.Path == path {
+			return o, true
+		}
+	}
+	return saved{}, false
+}
+
+// journal is written down before the disk is changed: whoever finds it either sees its change in the state, or takes it back.
+type journal struct {
+	Change string   `json:"change"`
+	Config string   `json:"config"`
+	Undo   []saved  `json:"undo"` // what stood at each path, in the order of the changes
+	Made   []string `json:"made"` // directories that were not there
+}
+
+// load reads a file; it leaves out as it is if there is none.
+func load(dir, name string, out any) (found bool, err error) {
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := json.Unmarshal(data, out); err != nil {
+		return false, fmt.Errorf("%s: %w", name, err)
+	}
+	return true, nil
+}
+
+// save replaces a file in one step.
+func save(dir, name string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return renameio.WriteFile(filepath.Join(dir, name), data, 0o600)
+}

@@ -1,0 +1,54 @@
+package plan
+
+import (
+	"fmt"
+
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
+)
+
+// Admit returns the verdict on a pod that the node cannot run beside those that run there already; the zero Verdict if it can.
+func Admit(pod *schedulingv1.Pod, node *nodev1.Node, others []*schedulingv1.Pod) Verdict {
+	spec := pod.GetSpec()
+	if !placement.MatchesNode(spec, node) {
+		return refusal("NodeAffinity", "the node is none that the pod's node selector or affinity asks for")
+	}
+	has, pods := placement.Allocatable(node)
+	if int64(len(others)) >= pods {
+		return refusal("OutOfpods", fmt.Sprintf("the node runs %d pods and takes no more than %d", len(others), pods))
+	}
+	var used placement.Resources
+	var taken []placement.HostPort
+	for _, o := range others {
+		used.Add(placement.RequestsOf(o.GetSpec()))
+		taken = append(taken, placement.HostPorts(o.GetSpec())...)
+	}
+	wanted := placement.RequestsOf(spec)
+	for _, r := range []struct {
+		name, unit         string
+		wanted, used, have int64
+	}{
+		{placement.CPU, "m", wanted.MilliCPU, used.MilliCPU, has.MilliCPU},
+		{placement.Memory, " bytes", wanted.Memory, used.Memory, has.Memory},
+		{placement.EphemeralStorage, " bytes", wanted.EphemeralStorage, used.EphemeralStorage, has.EphemeralStorage},
+	} {
+		if r.wanted > 0 && r.wanted > r.have-r.used {
+			return refusal("OutOf"+r.name, fmt.Sprintf("the node has too little %s: requested %d%s, used %d%s, capacity %d%s",
+				r.name, r.wanted, r.unit, r.used, r.unit, r.have, r.unit))
+		}
+	}
+	for name, n := range wanted.Scalar {
+		if n > has.Scalar[name]-used.Scalar[name] {
+			return refusal("OutOf"+name, fmt.Sprintf("the node has too little %s: requested %d, used %d, capacity %d", name, n, used.Scalar[name], has.Scalar[name]))
+		}
+	}
+	if clash, ok := placement.FirstClash(placement.HostPorts(spec), taken); ok {
+		return refusal("HostPort", fmt.Sprintf("port %s of the node is taken", clash))
+	}
+	return Verdict{}
+}
+
+func refusal(reason, message string) Verdict {
+	return Verdict{Phase: failed, Reason: reason, Message: "Pod was rejected: " + message}
+}

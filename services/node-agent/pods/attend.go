@@ -1,0 +1,145 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+
+	"github.com/windlass-dev/windlass/services/node-agent/stream"
+)
+
+// maxWishes bounds the logs and commands that are carried at a time.
+const maxWishes = 32
+
+// attend answers people who want to see logs or run commands, until ctx ends.
+func (s *Pods) attend(ctx context.Context) error {
+	var wishes sync.WaitGroup
+	defer wishes.Wait()
+	free := make(chan struct{}, maxWishes)
+	return stream.Again(ctx, s.cfg.Log, "attendance of pods", nil, func(ctx context.Context) error {
+		session, cancel := context.WithCancel(ctx)
+		defer cancel()
+		in, err := s.agents.Attend(session, &schedulingv1.AttendRequest{NodeName: s.cfg.Node})
+		if err != nil {
+			return err
+		}
+		for {
+			wish, err := in.Recv()
+			if err != nil {
+				return err
+			}
+			if wish.GetId() == "" {
+				continue
+			}
+			select {
+			case free <- struct{}{}:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			wishes.Go(func() { // what is under way outlives the stream that asked for it
+				defer func() { <-free }()
+				if err := s.answer(ctx, wish); err != nil && ctx.Err() == nil {
+					s.cfg.Log.DebugContext(ctx, "wish not answered", "pod", wish.GetName(), "error", err)
+				}
+			})
+		}
+	})
+}
+
+// delivery is the answer to one wish.
+type delivery struct {
+	stream schedulingv1.PodAgentService_DeliverClient
+	mu     sync.Mutex    // held while a message is sent
+	ended  chan struct{} // closed when the other side ended the stream; nil before listen
+}
+
+// send sends a message; it may be called concurrently.
+func (d *delivery) send(r *schedulingv1.DeliverRequest) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.stream.Send(r)
+}
+
+// answer answers one wish.
+func (s *Pods) answer(ctx context.Context, wish *schedulingv1.AttendResponse) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	out, err := s.agents.Deliver(ctx)
+	if err != nil {
+		return err
+	}
+	d := &delivery{stream: out}
+	if err := d.send(&schedulingv1.DeliverRequest{NodeName: s.cfg.Node, Id: wish.GetId()}); err != nil {
+		return err
+	}
+	last := &schedulingv1.DeliverRequest{}
+	switch {
+	case wish.GetLog() != nil:
+		d.listen(nil, cancel)
+		err = s.readLog(ctx, wish.GetUid(), wish.GetLog(), func(b []byte) error { return d.send(&schedulingv1.DeliverRequest{Stdout: b}) })
+	case wish.GetExec() != nil:
+		var code int32
+		if code, err = s.exec(ctx, cancel, wish.GetUid(), wish.GetExec(), d); err == nil {
+			last.ExitCode = &code
+		}
+	default:
+		err = errors.New("this agent knows no such wish")
+	}
+	if err != nil {
+		last.Error = err.Error()
+	}
+	return d.finish(ctx, last)
+}
+
+// finish sends the last message and waits until the other side has everything.
+func (d *delivery) finish(ctx context.Context, last *schedulingv1.DeliverRequest) error {
+	if last.GetError() != "" || last.ExitCode != nil {
+		if err := d.send(last); err != nil {
+			return fmt.Errorf("last word: %w", err)
+		}
+	}
+	if err := d.stream.CloseSend(); err != nil {
+		return err
+	}
+	if d.ended == nil {
+		d.listen(nil, func() {})
+	}
+	timer := time.NewTimer(callPatience)
+	defer timer.Stop()
+	select {
+	case <-d.ended:
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	return nil
+}
+
+// listen writes to w, unless it is nil, what comes for a command, and calls enough when the other side has ended the stream. It is called
+// once.
+func (d *delivery) listen(w io.WriteCloser, enough func()) {
+	d.ended = make(chan struct{})
+	go func() {
+		defer close(d.ended)
+		defer enough()
+		open := w != nil
+		for {
+			r, err := d.stream.Recv()
+			if open && len(r.GetStdin()) > 0 {
+				_, failed := w.Write(r.GetStdin())
+				open = failed == nil // else the command does not read any more
+			}
+			if w != nil && (!open || r.GetStdinClosed() || err != nil) {
+				_ = w.Close()
+				open = false
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+}

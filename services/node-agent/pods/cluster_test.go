@@ -1,0 +1,424 @@
+package pods
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/services/node-agent/hellopod"
+	"github.com/windlass-dev/windlass/services/node-agent/image"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "hello-pod" {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		err := hellopod.Run(ctx, os.Args[2:], os.Stderr)
+		stop()
+		if err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// cluster is the scheduler as an agent hears it.
+type cluster struct {
+	schedulingv1.UnimplementedPodAgentServiceServer
+	t       *testing.T
+	address string
+	server  *grpc.Server
+
+	mu       sync.Mutex
+	pods     map[string]*schedulingv1.Pod // by name
+	watchers map[chan *schedulingv1.WatchPodsResponse]struct{}
+	reports  int
+	gone     []string
+	wishes   chan *schedulingv1.AttendResponse
+	answers  map[string]chan *schedulingv1.DeliverRequest
+	input    map[string]chan *schedulingv1.DeliverResponse
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{
+		t: t, pods: map[string]*schedulingv1.Pod{}, watchers: map[chan *schedulingv1.WatchPodsResponse]struct{}{},
+		wishes: make(chan *schedulingv1.AttendResponse), answers: map[string]chan *schedulingv1.DeliverRequest{},
+		input: map[string]chan *schedulingv1.DeliverResponse{},
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.address = l.Addr().String()
+	c.server = grpc.NewServer()
+	schedulingv1.RegisterPodAgentServiceServer(c.server, c)
+	go func() { _ = c.server.Serve(l) }()
+	t.Cleanup(c.server.Stop)
+	return c
+}
+
+func (c *cluster) WatchOwnPods(_ *schedulingv1.WatchOwnPodsRequest, s grpc.ServerStreamingServer[schedulingv1.WatchPodsResponse]) error {
+	ch := make(chan *schedulingv1.WatchPodsResponse, 1000)
+	c.mu.Lock()
+	list := &schedulingv1.WatchPodsResponse{}
+	for _, p := range c.pods {
+		list.Events = append(list.Events, &schedulingv1.WatchPodsResponse_Event{Type: "ADDED", Object: proto.CloneOf(p)})
+	}
+	ch <- list
+	ch <- &schedulingv1.WatchPodsResponse{Bookmark: true}
+	c.watchers[ch] = struct{}{}
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.watchers, ch)
+	}()
+	for {
+		select {
+		case r := <-ch:
+			if err := s.Send(r); err != nil {
+				return err
+			}
+		case <-s.Context().Done():
+			return nil
+		}
+	}
+}
+
+// changed tells the watchers. The lock is held.
+func (c *cluster) changed(typ string, p *schedulingv1.Pod) {
+	for ch := range c.watchers {
+		ch <- &schedulingv1.WatchPodsResponse{Events: []*schedulingv1.WatchPodsResponse_Event{{Type: typ, Object: proto.CloneOf(p)}}}
+	}
+}
+
+func (c *cluster) ReportPod(_ context.Context, r *schedulingv1.ReportPodRequest) (*schedulingv1.Pod, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.pods[r.GetName()]
+	if p == nil {
+		return nil, status.Error(codes.NotFound, "no such pod")
+	}
+	if p.GetMetadata().GetUid() != r.GetUid() {
+		return nil, status.Error(codes.Aborted, "another uid")
+	}
+	c.reports++
+	p.Status = r.GetStatus()
+	c.changed("MODIFIED", p)
+	return proto.CloneOf(p), nil
+}
+
+func (c *cluster) ConfirmPodGone(_ context.Context, r *schedulingv1.ConfirmPodGoneRequest) (*schedulingv1.ConfirmPodGoneResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.pods[r.GetName()]; p != nil && p.GetMetadata().GetUid() == r.GetUid() {
+		c.gone = append(c.gone, r.GetName())
+		delete(c.pods, r.GetName())
+		c.changed("DELETED", p)
+	}
+	return &schedulingv1.ConfirmPodGoneResponse{}, nil
+}
+
+func (c *cluster) Attend(_ *schedulingv1.AttendRequest, s grpc.ServerStreamingServer[schedulingv1.AttendResponse]) error {
+	for {
+		select {
+		case w := <-c.wishes:
+			if err := s.Send(w); err != nil {
+				return err
+			}
+		case <-s.Context().Done():
+			return nil
+		}
+	}
+}
+
+func (c *cluster) Deliver(s grpc.BidiStreamingServer[schedulingv1.DeliverRequest, schedulingv1.DeliverResponse]) error {
+	first, err := s.Recv()
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	out, in := c.answers[first.GetId()], c.input[first.GetId()]
+	c.mu.Unlock()
+	defer close(out)
+	go func() {
+		for {
+			select {
+			case r := <-in:
+				_ = s.Send(r)
+			case <-s.Context().Done():
+				return
+			}
+		}
+	}()
+	for {
+		r, err := s.Recv()
+		if err != nil {
+			return nil
+		}
+		out <- r
+	}
+}
+
+// wish asks for something and returns what is delivered.
+func (c *cluster) wish(w *schedulingv1.AttendResponse) (<-chan *schedulingv1.DeliverRequest, chan<- *schedulingv1.DeliverResponse) {
+	c.t.Helper()
+	out, in := make(chan *schedulingv1.DeliverRequest, 1000), make(chan *schedulingv1.DeliverResponse, 10)
+	c.mu.Lock()
+	w.Id, w.Uid, w.Namespace = w.GetName()+time.Now().String(), "uid-"+w.GetName(), "default"
+	c.answers[w.GetId()], c.input[w.GetId()] = out, in
+	c.mu.Unlock()
+	select {
+	case c.wishes <- w:
+	case <-time.After(10 * time.Second):
+		c.t.Fatal("nobody attends")
+	}
+	return out, in
+}
+
+// whole returns everything that is delivered.
+func whole(t *testing.T, out <-chan *schedulingv1.DeliverRequest) (stdout, stderr string, last *schedulingv1.DeliverRequest) {
+	t.Helper()
+	timeout := time.After(20 * time.Second)
+	for {
+		select {
+		case r, ok := <-out:
+			if !ok {
+				return stdout, stderr, last
+			}
+			stdout, stderr, last = stdout+string(r.GetStdout()), stderr+string(r.GetStderr()), r
+		case <-timeout:
+			t.Fatalf("the delivery does not end: %q", stdout)
+		}
+	}
+}
+
+func (c *cluster) log(name string, r *schedulingv1.GetPodLogRequest) string {
+	c.t.Helper()
+	out, _ := c.wish(&schedulingv1.AttendResponse{Name: name, Log: r})
+	text, _, last := whole(c.t, out)
+	if last.GetError() != "" {
+		return "error: " + last.GetError()
+	}
+	return text
+}
+
+// sh returns a pod that runs a script.
+func sh(name, script string) *schedulingv1.Pod {
+	return &schedulingv1.Pod{
+		Metadata: &metav1.ObjectMeta{Name: name, Namespace: "default", Uid: "uid-" + name},
+		Spec: &schedulingv1.PodSpec{
+			NodeName: "m-0", RestartPolicy: "Always", TerminationGracePeriodSeconds: new(int32(5)),
+			Containers: []*schedulingv1.Container{{Name: "main", Command: []string{"/bin/sh", "-c", script}}},
+		},
+	}
+}
+
+func (c *cluster) add(p *schedulingv1.Pod) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pods[p.GetMetadata().GetName()] = p
+	c.changed("ADDED", p)
+}
+
+// remove asks for a graceful deletion.
+func (c *cluster) remove(name string, grace int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.pods[name]
+	p.Metadata.DeletionTimestamp, p.Metadata.DeletionGracePeriodSeconds = timestamppb.Now(), &grace
+	c.changed("MODIFIED", p)
+}
+
+// drop has a pod vanish.
+func (c *cluster) drop(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.pods[name]
+	delete(c.pods, name)
+	c.changed("DELETED", p)
+}
+
+func (c *cluster) status(name string) *schedulingv1.PodStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return proto.CloneOf(c.pods[name].GetStatus())
+}
+
+// await waits until a pod's status is as wanted.
+func (c *cluster) await(name, what string, ok func(*schedulingv1.PodStatus) bool) *schedulingv1.PodStatus {
+	c.t.Helper()
+	var st *schedulingv1.PodStatus
+	eventually(c.t, name+": "+what, func() bool { st = c.status(name); return ok(st) })
+	return st
+}
+
+func (c *cluster) awaitGone(name string) {
+	c.t.Helper()
+	eventually(c.t, name+" is gone", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return slices.Contains(c.gone, name)
+	})
+}
+
+func phase(want string) func(*schedulingv1.PodStatus) bool {
+	return func(st *schedulingv1.PodStatus) bool { return st.GetPhase() == want }
+}
+
+func ready(st *schedulingv1.PodStatus) bool {
+	for _, c := range st.GetConditions() {
+		if c.GetType() == "Ready" && c.GetStatus() == "True" {
+			return true
+		}
+	}
+	return false
+}
+
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(20 * time.Second); !cond(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+// machine is where an agent runs pods.
+type machine struct {
+	t       *testing.T
+	dir     string
+	boot    string
+	cluster *cluster
+	node    *nodev1.Node
+	memory  int64
+
+	mu sync.Mutex
+}
+
+func newMachine(t *testing.T, c *cluster) *machine {
+	t.Helper()
+	m := &machine{t: t, dir: t.TempDir(), boot: "boot-1", cluster: c, node: &nodev1.Node{
+		Metadata: &metav1.ObjectMeta{Name: "m-0", Labels: map[string]string{"kubernetes.io/hostname": "m-0"}},
+		Status: &nodev1.NodeStatus{Capacity: map[string]*structpb.Value{
+			"cpu": structpb.NewStringValue("2"), "memory": structpb.NewStringValue("1Gi"), "pods": structpb.NewNumberValue(4),
+		}},
+	}}
+	t.Cleanup(func() {
+		if err := process.KillAll(context.Background(), m.path("run")); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
+
+// run runs an agent's pods until stop is called.
+func (m *machine) run() (s *Pods, stop func()) {
+	m.t.Helper()
+	a := m.start()
+	return a.pods, a.stop
+}
+
+// agent is one life of an agent.
+type agent struct {
+	pods *Pods
+	stop func()
+	halt func(patience time.Duration) // ends the pods as a reboot does
+}
+
+func (m *machine) start() agent {
+	m.t.Helper()
+	conn, err := grpc.NewClient(m.cluster.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	supervisor := process.NewSupervisor(m.path("run"), log)
+	self, err := os.Executable()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	s, err := New(Config{
+		Dir: m.path("pods"), Node: "m-0", Address: "127.0.0.1", BootID: m.boot, Conn: conn, Supervisor: supervisor,
+		Images: image.NewStore(m.path("images")), HelloCommand: []string{self, "hello-pod"}, MemoryCapacity: m.memory,
+		NodeOf: func(context.Context, bool) (*nodev1.Node, error) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return proto.CloneOf(m.node), nil
+		}, Log: log,
+	})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() {
+		if err := supervisor.Run(ctx); err != nil {
+			m.t.Error(err)
+		}
+	})
+	pods, cancelPods := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := s.Run(pods); err != nil {
+			m.t.Error(err)
+		}
+	}()
+	stop := sync.OnceFunc(func() {
+		cancelPods()
+		<-ended
+		cancel()
+		group.Wait()
+		_ = conn.Close()
+	})
+	m.t.Cleanup(stop)
+	return agent{s, stop, func(patience time.Duration) {
+		cancelPods()
+		<-ended
+		if err := s.Halt(context.Background(), patience); err != nil {
+			m.t.Error(err)
+		}
+	}}
+}
+
+// processes returns the pids of what runs, by the name of the process.
+func (m *machine) processes() map[string]int {
+	m.t.Helper()
+	list, err := process.Running(m.path("run"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	out := map[string]int{}
+	for _, f := range list {
+		out[strings.TrimPrefix(f.Name, "pod.uid-")] = f.PID
+	}
+	return out
+}

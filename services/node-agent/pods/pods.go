@@ -1,0 +1,295 @@
+// Package pods runs the pods that are bound to the agent's node. A container is a process with a directory of its own; its processes outlive
+// the agent and are taken over by the next one. It promises that a container is never started twice at once, that how it ended is known even
+// if the agent did not run then, and that nothing of a pod stays once the cluster does not have it any more.
+//
+// It is no security boundary: what runs in a pod is a process of the agent's user, and sees the machine as the agent does.
+package pods
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/kit/reconcile"
+	"github.com/windlass-dev/windlass/services/node-agent/image"
+	"github.com/windlass-dev/windlass/services/node-agent/stream"
+)
+
+const (
+	settlers  = 4 // pods that are started or ended at a time
+	reporters = 4 // reports under way at a time
+
+	callPatience = 10 * time.Second
+)
+
+// Config says where pods live and whom they belong to.
+type Config struct {
+	Dir     string // of the pods, each by its uid
+	Node    string
+	Address string // IP address of the machine: that of its pods, too
+	BootID  string
+	Conn    grpc.ClientConnInterface
+	// Supervisor runs the processes, beside others of the machine.
+	Supervisor *process.Supervisor
+	Images     *image.Store
+	// HelloCommand runs what images named hello-pod stand for: an absolute path, and first arguments.
+	HelloCommand []string
+	// NodeOf returns the node as the cluster has it; fresh asks for it as it is now.
+	NodeOf func(ctx context.Context, fresh bool) (*nodev1.Node, error)
+	// MemoryCapacity and DiskCapacity are what the machine has, in bytes; 0 is not known.
+	MemoryCapacity, DiskCapacity int64
+	Log                          *slog.Logger
+}
+
+// Pods are the pods of a machine. Make them with New; their methods may be called concurrently.
+type Pods struct {
+	cfg     Config
+	agents  schedulingv1.PodAgentServiceClient
+	settled *reconcile.Loop // by uid: what runs
+	told    *reconcile.Loop // by uid: what the cluster knows of it
+
+	admission sync.Mutex // one pod is admitted at a time, for each counts those before it
+
+	mu         sync.Mutex
+	pods       map[string]*pod
+	conditions []*nodev1.NodeCondition // replaced, never changed
+}
+
+// New returns the pods that are on the disk. Nothing runs before Run.
+func New(cfg Config) (*Pods, error) {
+	s := &Pods{cfg: cfg, agents: schedulingv1.NewPodAgentServiceClient(cfg.Conn), pods: map[string]*pod{}}
+	s.settled = reconcile.NewLoop("pods", settlers, s.settle, cfg.Log)
+	s.told = reconcile.NewLoop("pod reports", reporters, s.tell, cfg.Log)
+	s.conditions = s.pressure(0, 0)
+	entries, err := os.ReadDir(cfg.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		p, err := s.load(e.Name())
+		if err != nil {
+			cfg.Log.Warn("pod is not readable and is made anew", "pod", e.Name(), "error", err)
+			continue // the sweep after the first list removes what nobody knows
+		}
+		s.pods[e.Name()] = p
+		s.settled.Add(e.Name())
+	}
+	return s, nil
+}
+
+// Run runs the pods until ctx ends. They run on then.
+func (s *Pods) Run(ctx context.Context) error {
+	select {
+	case <-s.cfg.Supervisor.Active():
+	case <-ctx.Done():
+		return nil
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.settled.Run(ctx) })
+	group.Go(func() error { return s.told.Run(ctx) })
+	group.Go(func() error { return stream.Again(ctx, s.cfg.Log, "pods", nil, s.watch) })
+	group.Go(func() error { return s.attend(ctx) })
+	group.Go(func() error { return s.measure(ctx) })
+	return group.Wait()
+}
+
+// Conditions returns what the node's pods make of it: MemoryPressure and DiskPressure. The list is never changed.
+func (s *Pods) Conditions() []*nodev1.NodeCondition {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conditions
+}
+
+// watch is one stream of the node's pods: first all of them, which ends what is not among them, then every change.
+func (s *Pods) watch(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	events, err := s.agents.WatchOwnPods(ctx, &schedulingv1.WatchOwnPodsRequest{NodeName: s.cfg.Node})
+	if err != nil {
+		return err
+	}
+	first := map[string]bool{} // nil once the list is whole
+	for {
+		r, err := events.Recv()
+		if err != nil {
+			return err
+		}
+		for _, e := range r.GetEvents() {
+			uid := e.GetObject().GetMetadata().GetUid()
+			if e.GetType() == "DELETED" {
+				delete(first, uid)
+				s.lose(uid)
+				continue
+			}
+			if first != nil {
+				first[uid] = true
+			}
+			s.take(ctx, e.GetObject(), first != nil)
+		}
+		if r.GetBookmark() && first != nil {
+			if err := s.sweep(ctx, first); err != nil {
+				return err
+			}
+			first = nil
+		}
+	}
+}
+
+// take notes a pod as the cluster has it. What the cluster knows of its status counts only when it comes with the first list: later it is an
+// answer to what was reported, and may be older than the last report.
+func (s *Pods) take(ctx context.Context, object *schedulingv1.Pod, listed bool) {
+	uid := object.GetMetadata().GetUid()
+	if !plainNames(object) {
+		s.cfg.Log.WarnContext(ctx, "pod has names that no directory can have", "pod", object.GetMetadata().GetName())
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.pods[uid]
+	if p == nil {
+		p = &pod{uid: uid, record: record{Containers: map[string]*container{}}}
+		s.pods[uid] = p
+		s.cfg.Log.InfoContext(ctx, "pod bound here", "pod", object.GetMetadata().GetName(), "namespace", object.GetMetadata().GetNamespace())
+	}
+	if listed || p.object == nil {
+		p.reported = ownPart(object.GetStatus())
+	}
+	if was := p.object.GetMetadata(); was.GetDeletionTimestamp() == nil && object.GetMetadata().GetDeletionTimestamp() != nil {
+		p.dirty = true
+	}
+	p.object, p.gone = object, false
+	s.settled.Add(uid)
+}
+
+// lose notes that the cluster does not have a pod any more.
+func (s *Pods) lose(uid string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.pods[uid]; p != nil {
+		p.gone = true
+		s.settled.Add(uid)
+	}
+}
+
+// sweep ends everything that is not in the list.
+func (s *Pods) sweep(ctx context.Context, list map[string]bool) error {
+	s.mu.Lock()
+	known := map[string]bool{}
+	for uid, p := range s.pods {
+		known[uid] = true
+		p.gone = p.gone || !list[uid]
+		s.settled.Add(uid)
+		s.told.Add(uid)
+	}
+	s.mu.Unlock()
+	names, err := s.cfg.Supervisor.Recorded()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if uid, ok := uidOf(name); ok && !known[uid] {
+			s.cfg.Log.InfoContext(ctx, "process of a pod that nobody knows is ended", "process", name)
+			if err := s.cfg.Supervisor.Stop(ctx, name); err != nil {
+				return err
+			}
+		}
+	}
+	entries, err := os.ReadDir(s.cfg.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if !known[e.Name()] {
+			if err := os.RemoveAll(filepath.Join(s.cfg.Dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// lookup returns a pod, or nil.
+func (s *Pods) lookup(uid string) *pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pods[uid]
+}
+
+// Halt ends the processes of all pods, for the machine is about to restart: those that still run when patience is over are killed. Run must
+// have ended.
+func (s *Pods) Halt(ctx context.Context, patience time.Duration) error {
+	names, err := s.cfg.Supervisor.Recorded()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if _, ok := uidOf(name); ok {
+			s.ensureAgain(name, patience)
+		}
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, name := range names {
+		if _, ok := uidOf(name); ok {
+			group.Go(func() error { return s.cfg.Supervisor.Stop(ctx, name) })
+		}
+	}
+	return group.Wait()
+}
+
+// ensureAgain shortens the time that a process gets to end.
+func (s *Pods) ensureAgain(name string, grace time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.pods {
+		for _, c := range p.record.Containers {
+			if c.Spec.Name == name && c.Exit == nil {
+				spec := c.Spec
+				spec.Grace = grace
+				_ = s.cfg.Supervisor.Ensure(spec) // one that is wrong does not run
+			}
+		}
+	}
+}
+
+const processPrefix = "pod."
+
+// processName returns the name under which the process of a container is supervised.
+func processName(uid, container string) string { return processPrefix + uid + "." + container }
+
+func uidOf(process string) (string, bool) {
+	rest, ok := strings.CutPrefix(process, processPrefix)
+	uid, _, dot := strings.Cut(rest, ".")
+	return uid, ok && dot
+}
+
+// plainNames reports whether a pod's uid and the names of its containers and volumes can be parts of paths.
+func plainNames(p *schedulingv1.Pod) bool {
+	names := []string{p.GetMetadata().GetUid()}
+	for _, c := range p.GetSpec().GetInitContainers() {
+		names = append(names, c.GetName())
+	}
+	for _, c := range p.GetSpec().GetContainers() {
+		names = append(names, c.GetName())
+	}
+	for _, v := range p.GetSpec().GetVolumes() {
+		names = append(names, v.GetName())
+	}
+	for _, n := range names {
+		if n == "" || strings.Trim(n, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-") != "" {
+			return false
+		}
+	}
+	return true
+}

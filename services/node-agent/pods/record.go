@@ -1,0 +1,204 @@
+package pods
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/services/node-agent/plan"
+)
+
+const recordFile = "pod.json"
+
+// pod is one pod of the machine. The lock of Pods guards it; its record and status are written by settle alone.
+type pod struct {
+	uid      string
+	object   *schedulingv1.Pod // as the cluster has it, or had it last
+	gone     bool              // the cluster does not have it any more
+	record   record
+	dirty    bool                    // the record is not on the disk
+	status   *schedulingv1.PodStatus // as it is; nil before it was looked at
+	reported *schedulingv1.PodStatus // as the cluster knows it
+	over     bool                    // nothing of it runs, and it is to go
+}
+
+// record is what is written down of a pod. It is not synced to the disk: after a crash of the host no process is left for it to mean.
+type record struct {
+	Boot       string                `json:"boot"`
+	Started    time.Time             `json:"started"` // when the agent took it up; zero: not yet
+	Ending     time.Time             `json:"ending,omitzero"`
+	Verdict    plan.Verdict          `json:"verdict,omitzero"`
+	Decided    time.Time             `json:"decided,omitzero"` // when there was a verdict
+	Containers map[string]*container `json:"containers"`
+	Pod        json.RawMessage       `json:"pod"`
+}
+
+// container is what is written down of a container.
+type container struct {
+	Starts  int          `json:"starts"`
+	Since   time.Time    `json:"since,omitzero"`
+	PID     int          `json:"pid,omitempty"`
+	Exit    *plan.Exit   `json:"exit,omitempty"`
+	Last    *plan.Exit   `json:"last,omitempty"`
+	Crashes int          `json:"crashes,omitempty"`
+	Asked   bool         `json:"asked,omitempty"`
+	ImageID string       `json:"imageID,omitempty"`
+	Root    string       `json:"root,omitempty"` // of the unpacked image; empty without one
+	Spec    process.Spec `json:"spec"`           // of the last start
+
+	obstacle *plan.Obstacle
+}
+
+func (s *Pods) dir(uid string) string { return filepath.Join(s.cfg.Dir, uid) }
+
+func (s *Pods) containerDir(uid, name string) string {
+	return filepath.Join(s.dir(uid), "containers", name)
+}
+
+// load reads the record of a pod. What ran when the machine was restarted has ended.
+func (s *Pods) load(uid string) (*pod, error) {
+	raw, err := os.ReadFile(filepath.Join(s.dir(uid), recordFile))
+	if err != nil {
+		return nil, err
+	}
+	p := &pod{uid: uid, object: &schedulingv1.Pod{}}
+	if err := json.Unmarshal(raw, &p.record); err != nil {
+		return nil, err
+	}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(p.record.Pod, p.object); err != nil {
+		return nil, err
+	}
+	if p.object.GetMetadata().GetUid() != uid || p.record.Started.IsZero() || p.record.Containers == nil || !plainNames(p.object) {
+		return nil, errors.New("the record is not whole")
+	}
+	p.record.Pod = nil // it is kept once
+	p.status, p.reported = p.object.GetStatus(), ownPart(p.object.GetStatus())
+	if p.record.Boot != s.cfg.BootID {
+		p.record.Boot, p.dirty = s.cfg.BootID, true
+		for _, c := range p.record.Containers {
+			if c.Starts > 0 && c.Exit == nil {
+				c.end(plan.Exit{Code: codeKilled, Reason: plan.StatusUnknown, Message: "the machine was restarted", Finished: time.Now()})
+				c.Crashes = 0
+			}
+		}
+	}
+	return p, nil
+}
+
+// save writes a pod's record if it changed.
+func (s *Pods) save(p *pod) error {
+	s.mu.Lock()
+	dirty, object := p.dirty, p.object
+	p.dirty = false
+	s.mu.Unlock()
+	if !dirty {
+		return nil
+	}
+	err := s.write(p, &schedulingv1.Pod{
+		ApiVersion: object.GetApiVersion(), Kind: object.GetKind(), Metadata: object.GetMetadata(), Spec: object.GetSpec(), Status: p.status,
+	})
+	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		p.dirty = true
+		return fmt.Errorf("pod record: %w", err)
+	}
+	return nil
+}
+
+func (s *Pods) write(p *pod, object *schedulingv1.Pod) error {
+	raw, err := protojson.Marshal(object)
+	if err != nil {
+		return err
+	}
+	r := p.record
+	r.Pod = raw
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(s.dir(p.uid), recordFile)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// end notes how the last start of a container ended.
+func (c *container) end(e plan.Exit) {
+	e.Started, e.PID = c.Since, c.PID
+	if e.Finished.Before(e.Started) {
+		e.Finished = e.Started
+	}
+	c.Exit, c.Asked = &e, false
+	c.Crashes = plan.Crashes(c.Crashes, e.Finished.Sub(e.Started))
+}
+
+const (
+	// codeKilled is what a shell makes of a process that was killed.
+	codeKilled = 137
+	signalBase = 128
+	lastSignal = 31
+)
+
+// shim is the shell's part of a container: it hears SIGTERM without ending, and writes down how the container ended, for an agent that was not
+// there. Its first argument is the file for that.
+const shim = `trap : HUP INT QUIT TERM; "$@"; set -- $?; echo "$1" >"$0"; exit "$1"`
+
+func exitFile(dir string, start int) string { return filepath.Join(dir, fmt.Sprintf("exit.%d", start)) }
+
+// howItEnded returns how a container's process ended: what its shim wrote down, else what the supervisor saw. asked says that the agent had it
+// end.
+func howItEnded(file string, seen process.Exit, asked bool) plan.Exit {
+	if e, ok := writtenDown(file); ok {
+		return e
+	}
+	switch {
+	case seen.Known && seen.Signal != 0:
+		return plan.Exit{Code: signalBase + int(seen.Signal), Signal: int(seen.Signal), Finished: seen.At}
+	case seen.Known:
+		return plan.Exit{Code: seen.Code, Finished: seen.At}
+	case asked:
+		return plan.Exit{Code: codeKilled, Signal: codeKilled - signalBase, Finished: seen.At}
+	}
+	return plan.Exit{Code: codeKilled, Reason: plan.StatusUnknown, Message: "it ended while nobody looked", Finished: seen.At}
+}
+
+func writtenDown(file string) (plan.Exit, bool) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return plan.Exit{}, false
+	}
+	var code int
+	if _, err := fmt.Sscanf(strings.TrimSpace(string(raw)), "%d", &code); err != nil {
+		return plan.Exit{}, false
+	}
+	e := plan.Exit{Code: code, Finished: time.Now()}
+	if code > signalBase && code <= signalBase+lastSignal { // as shells tell it
+		e.Signal = code - signalBase
+	}
+	if info, err := os.Stat(file); err == nil {
+		e.Finished = info.ModTime()
+	}
+	return e, true
+}
+
+// removeOld removes how earlier starts ended.
+func removeOld(dir string, start int) error {
+	if err := os.Remove(exitFile(dir, start)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

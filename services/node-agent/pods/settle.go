@@ -1,0 +1,349 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"os"
+	"syscall"
+	"time"
+
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/services/node-agent/image"
+	"github.com/windlass-dev/windlass/services/node-agent/plan"
+)
+
+// maxSteps bounds what is done in one look at a pod; there is always another one.
+const maxSteps = 20
+
+// settle moves one pod closer to what it shall be, and returns when to look again.
+func (s *Pods) settle(ctx context.Context, uid string) (time.Time, error) {
+	p := s.lookup(uid)
+	if p == nil {
+		return time.Time{}, nil
+	}
+	object := s.refresh(p)
+	if p.record.Started.IsZero() {
+		if err := s.admit(ctx, p, object); err != nil {
+			return time.Time{}, err
+		}
+	}
+	var d plan.PodPlan
+	for range maxSteps {
+		s.observe(ctx, p)
+		d = plan.Pod(s.view(p, object))
+		s.settleVerdict(p, d.Verdict)
+		again, err := s.act(ctx, p, object, d)
+		if err != nil {
+			return time.Time{}, err
+		}
+		if !again {
+			break
+		}
+	}
+	s.mu.Lock()
+	if !proto.Equal(p.status, d.Status) {
+		p.status = d.Status
+	}
+	s.mu.Unlock()
+	if err := s.save(p); err != nil {
+		return time.Time{}, err
+	}
+	s.mu.Lock()
+	p.over = d.Over // from now on its directory may go
+	s.mu.Unlock()
+	s.told.Add(uid)
+	return d.Wake, nil
+}
+
+// refresh returns the pod as the cluster has it, and notes whether it is to go.
+func (s *Pods) refresh(p *pod) *schedulingv1.Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.record.Ending.IsZero() && (p.gone || p.object.GetMetadata().GetDeletionTimestamp() != nil) {
+		p.record.Ending, p.dirty = time.Now(), true
+	}
+	if st := p.object.GetStatus(); placement.Terminated(p.object) && p.record.Verdict.Phase == "" { // somebody else ended it
+		p.decide(plan.Verdict{Phase: st.GetPhase(), Reason: st.GetReason(), Message: st.GetMessage()})
+	}
+	return p.object
+}
+
+// admit is the last check before a pod runs. Of a pod whose directory was lost processes may be left: they end first.
+func (s *Pods) admit(ctx context.Context, p *pod, object *schedulingv1.Pod) error {
+	for _, list := range [][]*schedulingv1.Container{object.GetSpec().GetInitContainers(), object.GetSpec().GetContainers()} {
+		for _, c := range list {
+			if err := s.cfg.Supervisor.Stop(ctx, processName(p.uid, c.GetName())); err != nil {
+				return err
+			}
+		}
+	}
+	s.admission.Lock()
+	defer s.admission.Unlock()
+	verdict := p.record.Verdict
+	if verdict.Phase == "" && p.record.Ending.IsZero() {
+		var err error
+		if verdict, err = s.check(ctx, p.uid, object); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := &p.record
+	r.Boot, r.Started, p.dirty = s.cfg.BootID, time.Now(), true
+	p.decide(verdict)
+	if t := object.GetStatus().GetStartTime(); t != nil {
+		r.Started = t.AsTime() // it ran here before, and its directory was lost
+	}
+	for _, list := range [][]*schedulingv1.ContainerStatus{object.GetStatus().GetInitContainerStatuses(), object.GetStatus().GetContainerStatuses()} {
+		for _, c := range list {
+			r.Containers[c.GetName()] = lost(c)
+		}
+	}
+	return nil
+}
+
+// lost returns what is known of a container whose directory was lost.
+func lost(st *schedulingv1.ContainerStatus) *container {
+	c := &container{}
+	if st.GetState().GetRunning() == nil && st.GetState().GetTerminated() == nil && st.GetLastState().GetTerminated() == nil {
+		return c
+	}
+	c.Starts = int(st.GetRestartCount()) + 1
+	c.Since = time.Now()
+	c.end(plan.Exit{Code: codeKilled, Reason: plan.StatusUnknown, Message: "what was known of it is lost", Finished: time.Now()})
+	if t := st.GetState().GetTerminated(); t != nil {
+		c.Exit.Code, c.Exit.Reason, c.Exit.Message = int(t.GetExitCode()), t.GetReason(), t.GetMessage()
+		c.Exit.Started, c.Exit.Finished = t.GetStartedAt().AsTime(), t.GetFinishedAt().AsTime()
+	}
+	return c
+}
+
+// check returns the verdict on a pod beside those that run here. A refusal is told only by the node as it is now: somebody may just have
+// changed its labels.
+func (s *Pods) check(ctx context.Context, uid string, object *schedulingv1.Pod) (plan.Verdict, error) {
+	others := s.others(uid)
+	for _, fresh := range []bool{false, true} {
+		ctx, cancel := context.WithTimeout(ctx, callPatience)
+		node, err := s.cfg.NodeOf(ctx, fresh)
+		cancel()
+		if err != nil {
+			return plan.Verdict{}, err
+		}
+		if verdict := plan.Admit(object, node, others); verdict.Phase == "" || fresh {
+			return verdict, nil
+		}
+	}
+	return plan.Verdict{}, nil
+}
+
+// others returns the other pods that use what the machine has.
+func (s *Pods) others(uid string) []*schedulingv1.Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []*schedulingv1.Pod
+	for id, p := range s.pods {
+		if id != uid && !p.record.Started.IsZero() && p.record.Verdict.Phase == "" && !p.over {
+			out = append(out, p.object)
+		}
+	}
+	return out
+}
+
+// observe brings what is known of a pod's processes up to date.
+func (s *Pods) observe(ctx context.Context, p *pod) {
+	for _, c := range p.record.Containers {
+		if c.Starts == 0 || c.Exit != nil {
+			continue
+		}
+		st, known := s.cfg.Supervisor.Lookup(c.Spec.Name)
+		if !known {
+			s.supervise(p, c)
+			continue
+		}
+		if st.LastError != nil && !st.Running {
+			_ = s.cfg.Supervisor.Stop(ctx, c.Spec.Name) // it would try for ever
+			s.broken(p, c, st.LastError)
+			continue
+		}
+		s.mu.Lock()
+		switch {
+		case st.Running && st.PID != c.PID:
+			c.PID, p.dirty = st.PID, true
+		case st.Final:
+			c.end(howItEnded(exitFile(s.containerDir(p.uid, nameOf(c)), c.Starts), st.LastExit, c.Asked))
+			p.dirty = true
+		}
+		s.mu.Unlock()
+	}
+}
+
+// supervise has the process of a container run, or taken over if it does. What cannot be run has ended.
+func (s *Pods) supervise(p *pod, c *container) {
+	spec := c.Spec
+	spec.Changed = func() { s.settled.Add(p.uid) }
+	if err := s.cfg.Supervisor.Ensure(spec); err != nil {
+		s.broken(p, c, err)
+	}
+}
+
+// broken notes that the process of a container could not be started.
+func (s *Pods) broken(p *pod, c *container, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.end(plan.Exit{Code: signalBase, Reason: "StartError", Message: err.Error(), Finished: time.Now()})
+	p.dirty = true
+}
+
+// view is what the plan decides on.
+func (s *Pods) view(p *pod, object *schedulingv1.Pod) plan.PodView {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.status != nil {
+		object = &schedulingv1.Pod{Metadata: object.GetMetadata(), Spec: object.GetSpec(), Status: withQOS(p.status, object.GetStatus())}
+	}
+	return plan.PodView{
+		Now: time.Now(), Pod: object, Address: s.cfg.Address, Started: p.record.Started, Verdict: p.record.Verdict,
+		Decided: p.record.Decided, Ending: p.record.Ending,
+		Init: p.views(object.GetSpec().GetInitContainers()), Containers: p.views(object.GetSpec().GetContainers()),
+	}
+}
+
+// withQOS returns a status with what the cluster alone says.
+func withQOS(st, of *schedulingv1.PodStatus) *schedulingv1.PodStatus {
+	if st.GetQosClass() == of.GetQosClass() {
+		return st
+	}
+	st = proto.CloneOf(st)
+	st.QosClass = of.GetQosClass()
+	return st
+}
+
+func (p *pod) views(list []*schedulingv1.Container) []plan.ContainerView {
+	out := make([]plan.ContainerView, len(list))
+	for i, of := range list {
+		if c := p.record.Containers[of.GetName()]; c != nil {
+			out[i] = plan.ContainerView{
+				Starts: c.Starts, Since: c.Since, PID: c.PID, Exit: c.Exit, Last: c.Last, Crashes: c.Crashes, Asked: c.Asked,
+				Obstacle: c.obstacle, ImageID: c.ImageID,
+			}
+		}
+	}
+	return out
+}
+
+func (s *Pods) settleVerdict(p *pod, v plan.Verdict) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.decide(v)
+}
+
+// decide notes a verdict. The lock is held.
+func (p *pod) decide(v plan.Verdict) {
+	if p.record.Verdict != v {
+		p.record.Verdict, p.record.Decided, p.dirty = v, time.Now(), true
+	}
+}
+
+// act does what was decided, and reports whether there may be more to do at once.
+func (s *Pods) act(ctx context.Context, p *pod, object *schedulingv1.Pod, d plan.PodPlan) (again bool, err error) {
+	for _, r := range d.Start {
+		if err := s.start(ctx, p, object, containerOf(object, r)); err != nil {
+			return false, err
+		}
+		again = true
+	}
+	for _, r := range d.Ask {
+		c := p.record.Containers[containerOf(object, r).GetName()]
+		if s.signal(ctx, p, c, syscall.SIGTERM) {
+			s.mu.Lock()
+			c.Asked, p.dirty = true, true
+			s.mu.Unlock()
+			again = true
+		}
+	}
+	for _, r := range d.Kill {
+		c := p.record.Containers[containerOf(object, r).GetName()]
+		s.mu.Lock()
+		c.Asked, p.dirty = true, p.dirty || !c.Asked
+		s.mu.Unlock()
+		s.signal(ctx, p, c, syscall.SIGKILL)
+	}
+	return again, nil
+}
+
+// signal reports whether the process got a signal; one that does not run yet, or no more, gets it when that is known.
+func (s *Pods) signal(ctx context.Context, p *pod, c *container, sig syscall.Signal) bool {
+	err := s.cfg.Supervisor.Signal(c.Spec.Name, sig)
+	if err != nil && !errors.Is(err, process.ErrNoProcess) {
+		s.cfg.Log.WarnContext(ctx, "process not signalled", "pod", p.object.GetMetadata().GetName(), "error", err)
+	}
+	return err == nil
+}
+
+func containerOf(object *schedulingv1.Pod, r plan.ContainerRef) *schedulingv1.Container {
+	if r.Init {
+		return object.GetSpec().GetInitContainers()[r.Index]
+	}
+	return object.GetSpec().GetContainers()[r.Index]
+}
+
+// start starts a container, or notes why that cannot be. What is to run is written down first, so that an agent that comes after a crash
+// knows that it may run.
+func (s *Pods) start(ctx context.Context, p *pod, object *schedulingv1.Pod, of *schedulingv1.Container) error {
+	s.mu.Lock()
+	c := p.record.Containers[of.GetName()]
+	if c == nil {
+		c = &container{}
+		p.record.Containers[of.GetName()] = c
+	}
+	s.mu.Unlock()
+	dir := s.containerDir(p.uid, of.GetName())
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	l, err := s.prepare(object, of, dir)
+	if err != nil {
+		s.hinder(ctx, p, c, of, err)
+		return nil
+	}
+	if err := errors.Join(rotate(dir), removeOld(dir, c.Starts)); err != nil {
+		return err
+	}
+	spec := l.spec(processName(p.uid, of.GetName()), dir, c.Starts+1)
+	s.mu.Lock()
+	c.Last, c.Exit, c.Asked, c.obstacle = c.Exit, nil, false, nil
+	c.Starts, c.Since, c.PID, c.ImageID, c.Root, c.Spec = c.Starts+1, time.Now(), 0, l.imageID, l.root, spec
+	p.dirty = true
+	s.mu.Unlock()
+	if err := s.save(p); err != nil {
+		return err
+	}
+	s.cfg.Log.InfoContext(ctx, "container started", "pod", object.GetMetadata().GetName(), "container", of.GetName(), "start", c.Starts)
+	s.supervise(p, c)
+	return nil
+}
+
+// hinder notes why a container cannot be started.
+func (s *Pods) hinder(ctx context.Context, p *pod, c *container, of *schedulingv1.Container, cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := &plan.Obstacle{Reason: "CreateContainerError", Message: cause.Error(), Tries: 1}
+	switch {
+	case errors.Is(cause, image.ErrNotFound), errors.Is(cause, image.ErrBroken):
+		o.Reason = plan.ErrImagePull
+	case errors.Is(cause, errConfig):
+		o.Reason = "CreateContainerConfigError"
+	}
+	if c.obstacle != nil && c.obstacle.Reason == o.Reason {
+		o.Tries = c.obstacle.Tries + 1
+	}
+	o.Until = time.Now().Add(plan.ImageBackOff(o.Tries))
+	if c.obstacle == nil || c.obstacle.Message != o.Message {
+		s.cfg.Log.InfoContext(ctx, "container not started", "pod", p.object.GetMetadata().GetName(), "container", of.GetName(), "error", cause)
+	}
+	c.obstacle = o
+}

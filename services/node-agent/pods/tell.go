@@ -1,0 +1,95 @@
+package pods
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// ownConditions are those that an agent says.
+var ownConditions = [...]string{"Initialized", "ContainersReady", "Ready"}
+
+// tell brings what the cluster knows of a pod up to date, and removes what is left of one that is over.
+func (s *Pods) tell(ctx context.Context, uid string) (time.Time, error) {
+	s.mu.Lock()
+	p := s.pods[uid]
+	if p == nil {
+		s.mu.Unlock()
+		return time.Time{}, nil
+	}
+	m, st, reported, over, gone := p.object.GetMetadata(), p.status, p.reported, p.over, p.gone
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, callPatience)
+	defer cancel()
+	switch {
+	case over:
+		if !gone {
+			_, err := s.agents.ConfirmPodGone(ctx, &schedulingv1.ConfirmPodGoneRequest{
+				NodeName: s.cfg.Node, Namespace: m.GetNamespace(), Name: m.GetName(), Uid: uid,
+			})
+			if err != nil && !isGone(err) {
+				return time.Time{}, err
+			}
+		}
+		return time.Time{}, s.remove(ctx, p)
+	case gone || st == nil || proto.Equal(st, reported):
+		return time.Time{}, nil
+	}
+	_, err := s.agents.ReportPod(ctx, &schedulingv1.ReportPodRequest{
+		NodeName: s.cfg.Node, Namespace: m.GetNamespace(), Name: m.GetName(), Uid: uid, Status: st,
+	})
+	if err != nil && isGone(err) {
+		s.lose(uid)
+		return time.Time{}, nil
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.reported = st
+	return time.Time{}, nil
+}
+
+// isGone reports whether an answer says that the cluster does not have the pod any more, or has another one of its name.
+func isGone(err error) bool {
+	st := status.Convert(err)
+	return st.Code() == codes.NotFound || st.Code() == codes.Aborted && strings.Contains(st.Message(), "uid")
+}
+
+// ownPart returns what an agent says of the status that the cluster has.
+func ownPart(st *schedulingv1.PodStatus) *schedulingv1.PodStatus {
+	st = proto.CloneOf(st)
+	if st == nil {
+		return nil
+	}
+	st.NominatedNodeName, st.ObservedGeneration = "", nil
+	st.Conditions = slices.DeleteFunc(st.GetConditions(), func(c *schedulingv1.PodCondition) bool {
+		return !slices.Contains(ownConditions[:], c.GetType())
+	})
+	return st
+}
+
+// remove removes what is left of a pod of which nothing runs.
+func (s *Pods) remove(ctx context.Context, p *pod) error {
+	for name := range p.record.Containers {
+		if err := s.cfg.Supervisor.Stop(ctx, processName(p.uid, name)); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(s.dir(p.uid)); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.pods, p.uid)
+	s.cfg.Log.InfoContext(ctx, "pod is gone", "pod", p.object.GetMetadata().GetName(), "namespace", p.object.GetMetadata().GetNamespace())
+	return nil
+}

@@ -1,0 +1,147 @@
+// Package kinds says what machine configurations and pools are beyond the shape of their messages: which writes are refused.
+package kinds
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"buf.build/go/protovalidate"
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/store"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-dev/windlass/services/node-configurator/plan"
+)
+
+// Nodes are the nodes of the cluster, as far as they are known.
+type Nodes interface {
+	All() []*nodev1.Node
+	Synced() <-chan struct{}
+}
+
+// Tables are the records of this service.
+type Tables struct {
+	Configs *resource.Table[*configv1.MachineConfig]
+	Pools   *resource.Table[*configv1.MachineConfigPool]
+	nodes   Nodes
+}
+
+// New returns the tables over a store. Nothing is read before they run.
+func New(st *store.Store, validator protovalidate.Validator, nodes Nodes, log *slog.Logger) *Tables {
+	t := &Tables{nodes: nodes}
+	t.Configs = resource.NewTable(st, validator, resource.Config[*configv1.MachineConfig]{
+		Validate: configFaults, ValidateUpdate: unchanged, Admit: t.admitConfig, Log: log,
+	})
+	t.Pools = resource.NewTable(st, validator, resource.Config[*configv1.MachineConfigPool]{
+		Validate: poolFaults, Admit: admitPool, Log: log,
+	})
+	return t
+}
+
+type ownKey struct{}
+
+// Own marks the writes under a context as the service's own: only these may touch a status, a target, or make a rendered configuration.
+func Own(ctx context.Context) context.Context { return context.WithValue(ctx, ownKey{}, true) }
+
+func isOwn(ctx context.Context) bool { return ctx.Value(ownKey{}) != nil }
+
+// UsersOf returns who points at a rendered configuration, for people.
+func (t *Tables) UsersOf(name string) []string {
+	var out []string
+	for _, p := range t.Pools.All() {
+		if p.GetSpec().GetConfiguration().GetName() == name || p.GetStatus().GetConfiguration().GetName() == name {
+			out = append(out, fmt.Sprintf("pool %q", p.GetMetadata().GetName()))
+		}
+	}
+	for _, n := range t.nodes.All() {
+		marks := n.GetMetadata().GetAnnotations()
+		if marks[plan.CurrentConfig] == name || marks[plan.DesiredConfig] == name {
+			out = append(out, fmt.Sprintf("node %q", n.GetMetadata().GetName()))
+		}
+	}
+	return out
+}
+
+func (t *Tables) admitConfig(ctx context.Context, old, c *configv1.MachineConfig) error {
+	switch {
+	case c == nil:
+		return t.admitDeletion(old.GetMetadata().GetName())
+	case old == nil && plan.IsRendered(c.GetMetadata().GetName()) && !isOwn(ctx):
+		return rpcerr.Forbidden(fmt.Sprintf("machine configs whose names begin with %q are made by node-configurator alone", plan.RenderedPrefix))
+	}
+	return nil
+}
+
+// admitDeletion keeps a rendered configuration while somebody points at it: a node without its own can neither be compared nor go back to it.
+func (t *Tables) admitDeletion(name string) error {
+	if !plan.IsRendered(name) {
+		return nil
+	}
+	select {
+	case <-t.nodes.Synced():
+	default:
+		return rpcerr.Unavailable("which nodes use the configuration is not known yet")
+	}
+	if users := t.UsersOf(name); len(users) > 0 {
+		return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "machineconfigs/"+name,
+			"is in use by "+strings.Join(users, ", "))
+	}
+	return nil
+}
+
+func configFaults(c *configv1.MachineConfig) []rpcerr.Field {
+	var bad []rpcerr.Field
+	for _, f := range plan.Faults(c) {
+		bad = append(bad, rpcerr.Field{Path: f.Path, Description: f.Description})
+	}
+	return bad
+}
+
+func unchanged(old, c *configv1.MachineConfig) []rpcerr.Field {
+	if plan.IsRendered(c.GetMetadata().GetName()) && !proto.Equal(old.GetSpec(), c.GetSpec()) {
+		return []rpcerr.Field{{Path: "spec", Description: "cannot be changed: a rendered configuration is named after its content"}}
+	}
+	return nil
+}
+
+// admitPool leaves what only this service writes as it was.
+func admitPool(ctx context.Context, old, p *configv1.MachineConfigPool) error {
+	if isOwn(ctx) || p == nil {
+		return nil
+	}
+	if old != nil && !proto.Equal(old.GetStatus(), p.GetStatus()) {
+		return rpcerr.Forbidden("the status of a machine config pool is written by node-configurator alone")
+	}
+	if p.GetSpec() != nil {
+		p.Spec.Configuration = old.GetSpec().GetConfiguration()
+	}
+	return nil
+}
+
+func poolFaults(p *configv1.MachineConfigPool) []rpcerr.Field {
+	var bad []rpcerr.Field
+	for _, s := range []struct {
+		path string
+		sel  *metav1.LabelSelector
+	}{
+		{"spec.machineConfigSelector", p.GetSpec().GetMachineConfigSelector()},
+		{"spec.nodeSelector", p.GetSpec().GetNodeSelector()},
+	} {
+		if len(s.sel.GetMatchLabels()) == 0 && len(s.sel.GetMatchExpressions()) == 0 {
+			bad = append(bad, rpcerr.Field{Path: s.path, Description: "must not be empty: it would select everything"})
+			continue
+		}
+		_, faults := resource.LabelSelector(s.sel, s.path)
+		bad = append(bad, faults...)
+	}
+	if text := plan.MaxUnavailableFault(p.GetSpec().GetMaxUnavailable()); text != "" {
+		bad = append(bad, rpcerr.Field{Path: "spec.maxUnavailable", Description: text})
+	}
+	return bad
+}

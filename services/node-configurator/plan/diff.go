@@ -1,0 +1,186 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/coreos/ignition/v2/config/v3_5/types"
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+)
+
+// Action is what a node does to take up a configuration; a greater one includes the work of the lesser.
+type Action int
+
+// The actions.
+const (
+	None    Action = iota
+	Restart        // programs are restarted or read their settings anew
+	Drain          // the node is emptied first
+	Reboot         // and restarted afterwards
+)
+
+// String returns the action in one CamelCase word.
+func (a Action) String() string { return [...]string{"None", "Restart", "Drain", "Reboot"}[a] }
+
+// Drains reports whether a node has to be empty for it.
+func (a Action) Drains() bool { return a >= Drain }
+
+// Change is one item that differs between two configurations.
+type Change struct {
+	Item   string // such as `file "/etc/chrony.conf"`
+	How    string // added, changed or removed
+	Action Action
+}
+
+// String tells the change in one line.
+func (c Change) String() string { return c.Item + " " + c.How }
+
+// rule is the action for files at a path or below it.
+type rule struct {
+	path   string
+	action Action
+}
+
+// rules are the defaults of the node disruption policies, where a reload counts as a restart; every other file means a reboot. Source: MCO.
+func rules() []rule {
+	return []rule{
+		{"/var/lib/kubelet/config.json", None},
+		{"/etc/nmstate/openshift", None},
+		{"/etc/containers/policy.json", Restart},
+		{"/etc/containers/registries.d", Restart},
+		{"/etc/crio/policies", Restart},
+		{"/etc/machine-config-daemon/no-reboot/containers-gpg.pub", Restart},
+		{"/etc/containers/registries.conf", Drain},
+		{"/etc/pki/ca-trust/source/anchors/openshift-config-user-ca-bundle.crt", Restart},
+		{"/etc/kubernetes/credential-providers", Restart},
+	}
+}
+
+// actionOf returns the action for a changed path: that of the longest rule.
+func actionOf(p string) Action {
+	best, action := -1, Reboot
+	for _, r := range rules() {
+		below := p == r.path || strings.HasPrefix(p, r.path+"/")
+		if below && len(r.path) > best {
+			best, action = len(r.path), r.action
+		}
+	}
+	return action
+}
+
+// Diff returns what differs between two configurations, in a fixed order; before may be nil for a node that has none. What cannot be read counts as
+// empty: kinds refuse it, so it does not come here.
+func Diff(before, after *configv1.MachineConfig) []Change {
+	a, b := before.GetSpec(), after.GetSpec()
+	var out []Change
+	for _, s := range []struct {
+		item   string
+		differ bool
+	}{
+		{"osImageURL", a.GetOsImageUrl() != b.GetOsImageUrl()},
+		{"baseOSExtensionsContainerImage", a.GetBaseOsExtensionsContainerImage() != b.GetBaseOsExtensionsContainerImage()},
+		{"kernelArguments", !slices.Equal(a.GetKernelArguments(), b.GetKernelArguments())},
+		{"extensions", !slices.Equal(a.GetExtensions(), b.GetExtensions())},
+		{"fips", a.GetFips() != b.GetFips()},
+		{"kernelType", kernel(a) != kernel(b)},
+	} {
+		if s.differ {
+			out = append(out, Change{s.item, "changed", Reboot})
+		}
+	}
+	was, _ := parse(a.GetConfig(), "")
+	is, _ := parse(b.GetConfig(), "")
+	out = append(out, compare("file", byPath(was), byPath(is), actionOf)...)
+	out = append(out, compare("unit", units(was), units(is), func(string) Action { return Reboot })...)
+	return append(out, compare("user", users(was), users(is), func(string) Action { return None })...)
+}
+
+func kernel(s *configv1.MachineConfigSpec) string {
+	if s.GetKernelType() == "" {
+		return defaultKernel
+	}
+	return s.GetKernelType()
+}
+
+// byPath returns files, directories and links, which share one space of names.
+func byPath(c types.Config) map[string]any {
+	out := map[string]any{}
+	for _, f := range c.Storage.Files {
+		f.Overwrite = nil // says how to get there, not what stands there
+		out[path.Clean(f.Path)] = f
+	}
+	for _, d := range c.Storage.Directories {
+		d.Overwrite = nil
+		out[path.Clean(d.Path)] = d
+	}
+	for _, l := range c.Storage.Links {
+		l.Overwrite = nil
+		out[path.Clean(l.Path)] = l
+	}
+	for what, there := range map[string]any{
+		"disks": c.Storage.Disks, "filesystems": c.Storage.Filesystems, "raid": c.Storage.Raid, "luks": c.Storage.Luks,
+	} {
+		if reflect.ValueOf(there).Len() > 0 {
+			out[what] = there
+		}
+	}
+	return out
+}
+
+func units(c types.Config) map[string]any {
+	out := map[string]any{}
+	for _, u := range c.Systemd.Units {
+		out[u.Name] = u
+	}
+	return out
+}
+
+func users(c types.Config) map[string]any {
+	out := map[string]any{}
+	for _, u := range c.Passwd.Users {
+		out[u.Name] = u
+	}
+	return out
+}
+
+// compare returns the differences of two sets of items, by name.
+func compare(what string, was, is map[string]any, action func(name string) Action) []Change {
+	names := slices.Sorted(maps.Keys(was))
+	for name := range is {
+		if _, ok := was[name]; !ok {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	var out []Change
+	for _, name := range names {
+		a, had := was[name]
+		b, has := is[name]
+		how := "changed"
+		switch {
+		case !had:
+			how = "added"
+		case !has:
+			how = "removed"
+		case reflect.DeepEqual(a, b):
+			continue
+		}
+		out = append(out, Change{fmt.Sprintf("%s %q", what, name), how, action(name)})
+	}
+	return out
+}
+
+// Needed returns the greatest action of some changes, and the first change that makes it necessary in one line.
+func Needed(changes []Change) (Action, string) {
+	action, why := None, ""
+	for _, c := range changes {
+		if c.Action > action {
+			action, why = c.Action, c.String()
+		}
+	}
+	return action, why
+}

@@ -1,0 +1,90 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// osLabel says what a node runs; nodes with windows belong to no pool.
+const osLabel = "kubernetes.io/os"
+
+// chooser finds the pool of a node; selectors are read once for many nodes.
+type chooser struct {
+	pools []*configv1.MachineConfigPool
+	sels  []labels.Selector
+}
+
+func newChooser(pools []*configv1.MachineConfigPool) chooser {
+	var c chooser
+	for _, p := range pools {
+		sel, bad := resource.LabelSelector(p.GetSpec().GetNodeSelector(), "spec.nodeSelector")
+		if len(bad) == 0 {
+			c.pools, c.sels = append(c.pools, p), append(c.sels, sel)
+		}
+	}
+	return c
+}
+
+// poolOf returns the name of the pool that a node belongs to; empty for none. The pool "master" wins over all, one custom pool wins over
+// "worker". A node that two custom pools select belongs to none: disputed names them, by name. Source: MCO.
+func (c chooser) poolOf(node *nodev1.Node) (pool string, disputed []string) {
+	if node.GetMetadata().GetLabels()[osLabel] == "windows" {
+		return "", nil
+	}
+	master, worker := "", ""
+	var custom []string
+	for i, p := range c.pools {
+		if !c.sels[i].Matches(labels.Set(node.GetMetadata().GetLabels())) {
+			continue
+		}
+		switch name := p.GetMetadata().GetName(); name {
+		case Master:
+			master = name
+		case Worker:
+			worker = name
+		default:
+			custom = append(custom, name)
+		}
+	}
+	switch {
+	case len(custom) > 1:
+		slices.Sort(custom)
+		return "", custom
+	case master != "":
+		return master, nil
+	case len(custom) == 1:
+		return custom[0], nil
+	}
+	return worker, nil
+}
+
+// Members are the nodes of one pool.
+type Members struct {
+	Nodes    []*nodev1.Node // by name
+	Disputed []string       // one line for each node that the pool and another custom one select
+}
+
+// MembersOf returns the nodes of a pool among all.
+func MembersOf(pool string, pools []*configv1.MachineConfigPool, nodes []*nodev1.Node) Members {
+	var m Members
+	c := newChooser(pools)
+	for _, n := range nodes {
+		name, disputed := c.poolOf(n)
+		switch {
+		case slices.Contains(disputed, pool):
+			m.Disputed = append(m.Disputed, fmt.Sprintf("Node %s is in no pool: the pools %s select it", n.GetMetadata().GetName(), strings.Join(disputed, " and ")))
+		case name == pool:
+			m.Nodes = append(m.Nodes, n)
+		}
+	}
+	slices.SortFunc(m.Nodes, func(a, b *nodev1.Node) int {
+		return strings.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName())
+	})
+	return m
+}

@@ -1,0 +1,50 @@
+// Package plan decides what configuration a pool of nodes shall have, which node takes it up next, and what each node does for that. It does
+// no I/O and reads no clock: the same view always gives the same plan. Views are never modified.
+package plan
+
+import "strings"
+
+const prefix = "machineconfiguration.openshift.io/"
+
+// RoleLabel says for which pools a machine configuration is.
+const RoleLabel = prefix + "role"
+
+// GeneratedBy marks a rendered configuration with the version of the program that made it: a recorded fact, never a gate.
+const GeneratedBy = prefix + "generated-by-controller-version"
+
+// Annotations of a node that only this service writes.
+const (
+	CurrentConfig = prefix + "currentConfig" // what stands on the node; absent for one that was never configured
+	DesiredConfig = prefix + "desiredConfig" // what shall stand there
+	State         = prefix + "state"
+	Reason        = prefix + "reason"
+	// EndingBoot holds the boot that the agent wants to end: before it is back with another, it is not done.
+	EndingBoot = "windlass.dev/config-boot"
+)
+
+// States of a node, as its agent reports them.
+const (
+	Done           = "Done"
+	Working        = "Working"
+	Rebooting      = "Rebooting"
+	Degraded       = "Degraded"
+	Unreconcilable = "Unreconcilable"
+)
+
+// Pools with a meaning of their own.
+const (
+	Master = "master" // wins every node that it selects; one node at a time
+	Worker = "worker" // has what no custom pool selects
+)
+
+// RenderedPrefix begins the name of every rendered configuration, and of no other.
+const RenderedPrefix = "rendered-"
+
+// DrainPrefix and the name of a node make the name of the drain that empties it for a change of its configuration.
+const DrainPrefix = "machine-config-"
+
+// DrainName returns the name of a node's drain.
+func DrainName(node string) string { return DrainPrefix + node }
+
+// IsRendered reports whether a machine configuration of that name is a rendered one.
+func IsRendered(name string) bool { return strings.HasPrefix(name, RenderedPrefix) }

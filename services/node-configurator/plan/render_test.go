@@ -1,0 +1,220 @@
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	"pgregory.net/rapid"
+)
+
+// must is a value of a test's own making.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// ign makes an Ignition configuration of JSON.
+func ign(doc string) *structpb.Struct {
+	s := &structpb.Struct{}
+	if err := s.UnmarshalJSON([]byte(doc)); err != nil {
+		panic(err)
+	}
+	return s
+}
+
+func fileDoc(path, content string) string {
+	return fmt.Sprintf(`{"ignition":{"version":"3.2.0"},"storage":{"files":[{"path":%q,"mode":420,"contents":{"source":"data:,%s"}}]}}`, path, content)
+}
+
+func mc(name, role string, config *structpb.Struct, change ...func(*configv1.MachineConfigSpec)) *configv1.MachineConfig {
+	c := &configv1.MachineConfig{
+		Metadata: &metav1.ObjectMeta{Name: name, Labels: map[string]string{}}, Spec: &configv1.MachineConfigSpec{Config: config},
+	}
+	if role != "" {
+		c.Metadata.Labels[RoleLabel] = role
+	}
+	for _, f := range change {
+		f(c.Spec)
+	}
+	return c
+}
+
+func poolOf(name string, roles ...string) *configv1.MachineConfigPool {
+	return &configv1.MachineConfigPool{
+		Metadata: &metav1.ObjectMeta{Name: name},
+		Spec: &configv1.MachineConfigPoolSpec{
+			MachineConfigSelector: &metav1.LabelSelector{MatchExpressions: []*metav1.LabelSelectorRequirement{{Key: RoleLabel, Operator: "In", Values: roles}}},
+			NodeSelector:          &metav1.LabelSelector{MatchLabels: map[string]string{"node-role.kubernetes.io/" + name: ""}},
+		},
+	}
+}
+
+func content(t testing.TB, c *configv1.MachineConfig, path string) string {
+	t.Helper()
+	config, bad := parse(c.GetSpec().GetConfig(), "")
+	if len(bad) > 0 {
+		t.Fatal(bad)
+	}
+	for _, f := range config.Storage.Files {
+		if f.Path == path {
+			return strings.TrimPrefix(*f.Contents.Source, "data:,")
+		}
+	}
+	return "(none)"
+}
+
+func TestThePoolsOwnConfigurationsHaveTheLastWord(t *testing.T) {
+	r, err := Render(poolOf("infra", "worker", "infra"), []*configv1.MachineConfig{
+		mc("00-infra", "infra", ign(fileDoc("/etc/x", "infra"))),
+		mc("99-worker", "worker", ign(fileDoc("/etc/x", "worker"))),
+		mc("50-worker", "worker", ign(fileDoc("/etc/y", "early"))),
+		mc("60-worker", "worker", ign(fileDoc("/etc/y", "late"))),
+		mc("50-master", "master", ign(fileDoc("/etc/x", "master"))),
+		mc("rendered-infra-0", "infra", ign(fileDoc("/etc/x", "rendered"))),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"50-worker", "60-worker", "99-worker", "00-infra"}; !slices.Equal(r.Sources, want) {
+		t.Errorf("merged %v, want %v", r.Sources, want)
+	}
+	if x, y := content(t, r.Config, "/etc/x"), content(t, r.Config, "/etc/y"); x != "infra" || y != "late" {
+		t.Errorf("x %s, y %s", x, y)
+	}
+}
+
+func TestSettingsAreMergedEachInItsOwnWay(t *testing.T) {
+	r, err := Render(poolOf("worker", "worker"), []*configv1.MachineConfig{
+		mc("a", "worker", nil, func(s *configv1.MachineConfigSpec) {
+			s.KernelArguments, s.Extensions, s.OsImageUrl, s.KernelType = []string{"quiet", "a=1"}, []string{"usbguard"}, "first", "realtime"
+		}),
+		mc("b", "worker", nil, func(s *configv1.MachineConfigSpec) {
+			s.KernelArguments, s.Fips, s.OsImageUrl, s.KernelType = []string{"quiet"}, proto.Bool(true), "second", "default"
+		}),
+		mc("c", "worker", nil),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := r.Config.GetSpec()
+	if !slices.Equal(s.GetKernelArguments(), []string{"quiet", "a=1", "quiet"}) || !s.GetFips() || s.GetOsImageUrl() != "second" ||
+		s.GetKernelType() != "realtime" || !slices.Equal(s.GetExtensions(), []string{"usbguard"}) {
+		t.Errorf("merged %v", s)
+	}
+}
+
+func TestACompressionIsNotInherited(t *testing.T) {
+	packed := `{"ignition":{"version":"3.1.0"},"storage":{"files":[{"path":"/x","contents":{"compression":"gzip","source":"data:,p"}}]}}`
+	r, err := Render(poolOf("worker", "worker"), []*configv1.MachineConfig{
+		mc("a", "worker", ign(packed)), mc("b", "worker", ign(fileDoc("/x", "plain"))),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := must(json.Marshal(r.Config.GetSpec().GetConfig().AsMap()))
+	want := `{"ignition":{"version":"3.5.0"},"storage":{"files":[{"contents":{"source":"data:,plain"},"mode":420,"overwrite":true,"path":"/x"}]}}`
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestWhatCannotBeRenderedIsSaid(t *testing.T) {
+	for _, tc := range []struct {
+		name, want string
+		configs    []*configv1.MachineConfig
+	}{
+		{"nothing is selected", "no machine config matches", []*configv1.MachineConfig{mc("a", "master", nil)}},
+		{"a broken one", `machine config "a": spec.config.ignition.version: is "2.2.0"`, []*configv1.MachineConfig{mc("a", "worker", ign(`{"ignition":{"version":"2.2.0"}}`))}},
+		{"a kernel without sources", "kernel-devel does not go with the kernel type realtime", []*configv1.MachineConfig{
+			mc("a", "worker", nil, func(s *configv1.MachineConfigSpec) { s.Extensions, s.KernelType = []string{"kernel-devel"}, "realtime" }),
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if _, err := Render(poolOf("worker", "worker"), tc.configs); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("Render = %v, want %q", err, tc.want)
+			}
+		})
+	}
+	unlabelled := poolOf("worker", "worker")
+	unlabelled.Spec.MachineConfigSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"x": "y"}}
+	c := mc("a", "", nil)
+	c.Metadata.Labels["x"] = "y"
+	if _, err := Render(unlabelled, []*configv1.MachineConfig{c}); err == nil || !strings.Contains(err.Error(), "has no label") {
+		t.Errorf("Render = %v", err)
+	}
+}
+
+func TestTheNameDependsOnTheContentAlone(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z]{1,8}`), 1, 5, rapid.ID[string]).Draw(t, "names")
+		var configs []*configv1.MachineConfig
+		for i, n := range names {
+			configs = append(configs, mc(n, "worker", ign(fileDoc("/"+rapid.StringMatching(`[a-c]`).Draw(t, "path"), fmt.Sprint(i)))))
+		}
+		pool := poolOf("worker", "worker")
+		a := must(Render(pool, configs))
+		other := slices.Clone(configs)
+		slices.Reverse(other)
+		for i, c := range other {
+			other[i] = proto.CloneOf(c)
+			other[i].Metadata.ResourceVersion = fmt.Sprint(i)
+			other[i].Metadata.Annotations = map[string]string{"note": "x"}
+		}
+		b := must(Render(pool, other))
+		if a.Config.GetMetadata().GetName() != b.Config.GetMetadata().GetName() {
+			t.Fatal("the same content has two names")
+		}
+		other[0].Spec.KernelArguments = []string{"changed"}
+		if c := must(Render(pool, other)); c.Config.GetMetadata().GetName() == a.Config.GetMetadata().GetName() {
+			t.Fatal("two contents have one name")
+		}
+	})
+}
+
+func TestTheGreatestActionCountsAndNamesItsItem(t *testing.T) {
+	base := mc("a", "worker", ign(fileDoc("/etc/x", "1")))
+	for _, tc := range []struct {
+		name   string
+		after  *configv1.MachineConfig
+		action Action
+		why    string
+	}{
+		{"nothing differs", mc("b", "worker", ign(fileDoc("/etc/x", "1"))), None, ""},
+		{"a file means a reboot", mc("b", "worker", ign(fileDoc("/etc/x", "2"))), Reboot, `file "/etc/x" changed`},
+		{"kernel arguments mean a reboot", mc("b", "worker", ign(fileDoc("/etc/x", "1")), func(s *configv1.MachineConfigSpec) { s.KernelArguments = []string{"a"} }), Reboot, "kernelArguments changed"},
+		{"the default kernel is the default", mc("b", "worker", ign(fileDoc("/etc/x", "1")), func(s *configv1.MachineConfigSpec) { s.KernelType = "default" }), None, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if action, why := Needed(Diff(base, tc.after)); action != tc.action || why != tc.why {
+				t.Errorf("%v because of %q, want %v because of %q", action, why, tc.action, tc.why)
+			}
+		})
+	}
+	for path, want := range map[string]Action{
+		"/var/lib/kubelet/config.json": None, "/etc/nmstate/openshift/a.yml": None, "/etc/nmstate/openshiftx": Reboot,
+		"/etc/containers/policy.json": Restart, "/etc/containers/registries.d/a": Restart, "/etc/containers/registries.conf": Drain, "/etc/containers": Reboot,
+	} {
+		changes := Diff(mc("a", "worker", nil), mc("b", "worker", ign(fileDoc(path, "1"))))
+		if action, _ := Needed(changes); action != want {
+			t.Errorf("%s: %v, want %v", path, action, want)
+		}
+	}
+	keys := ign(`{"ignition":{"version":"3.2.0"},"passwd":{"users":[{"name":"core","sshAuthorizedKeys":["ssh-rsa x"]}]}}`)
+	if action, _ := Needed(Diff(mc("a", "worker", nil), mc("b", "worker", keys))); action != None {
+		t.Errorf("a key of a user: %v", action)
+	}
+	unit := ign(`{"ignition":{"version":"3.2.0"},"systemd":{"units":[{"name":"a.service","contents":"[Service]\nExecStart=/bin/true\n"}]}}`)
+	if action, why := Needed(Diff(mc("a", "worker", nil), mc("b", "worker", unit))); action != Reboot || why != `unit "a.service" added` {
+		t.Errorf("a unit: %v %s", action, why)
+	}
+}

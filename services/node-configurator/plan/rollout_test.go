@@ -1,0 +1,426 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"pgregory.net/rapid"
+)
+
+func epoch() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
+
+// node makes a ready worker with marks: current, desired, state, reason.
+func node(name string, marks ...string) *nodev1.Node {
+	n := &nodev1.Node{
+		Metadata: &metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{"node-role.kubernetes.io/worker": ""}, Annotations: map[string]string{},
+			CreationTimestamp: timestamppb.New(epoch()),
+		},
+		Spec:   &nodev1.NodeSpec{},
+		Status: &nodev1.NodeStatus{Conditions: []*nodev1.NodeCondition{{Type: "Ready", Status: "True"}}},
+	}
+	for i, key := range []string{CurrentConfig, DesiredConfig, State, Reason} {
+		if i < len(marks) && marks[i] != "" {
+			n.Metadata.Annotations[key] = marks[i]
+		}
+	}
+	return n
+}
+
+func lost(n *nodev1.Node) *nodev1.Node {
+	n.Status.Conditions[0].Status = "Unknown"
+	return n
+}
+
+func cordoned(n *nodev1.Node) *nodev1.Node {
+	n.Spec.Unschedulable = proto.Bool(true)
+	return n
+}
+
+func placed(n *nodev1.Node, zone string, age time.Duration) *nodev1.Node {
+	if zone != "" {
+		n.Metadata.Labels["topology.kubernetes.io/zone"] = zone
+	}
+	n.Metadata.CreationTimestamp = timestamppb.New(epoch().Add(-age))
+	return n
+}
+
+func target(pool *configv1.MachineConfigPool, name string, most any) *configv1.MachineConfigPool {
+	pool.Spec.Configuration = &configv1.MachineConfigPoolConfiguration{Name: name}
+	if most != nil {
+		pool.Spec.MaxUnavailable = must(structpb.NewValue(most))
+	}
+	return pool
+}
+
+func TestMaxUnavailable(t *testing.T) {
+	for _, tc := range []struct {
+		pool  string
+		most  any
+		nodes int
+		want  int
+	}{
+		{"worker", nil, 5, 1}, {"worker", 3, 5, 3}, {"worker", "50%", 5, 2}, {"worker", "10%", 5, 1}, {"worker", "100%", 5, 5}, {"master", 3, 3, 1},
+	} {
+		if got := MaxUnavailable(target(poolOf(tc.pool, tc.pool), "b", tc.most), tc.nodes); got != tc.want {
+			t.Errorf("%s with %v of %d nodes: %d, want %d", tc.pool, tc.most, tc.nodes, got, tc.want)
+		}
+	}
+}
+
+func TestWhichNodesBeginNext(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		most  any
+		pause bool
+		fail  string
+		nodes []*nodev1.Node
+		want  []string
+	}{
+		{"the first of equals", nil, false, "", []*nodev1.Node{node("n1", "a", "a", Done), node("n2", "a", "a", Done)}, []string{"n1"}},
+		{"zones first, then age, those without a zone last", 9, false, "", []*nodev1.Node{
+			placed(node("n1", "a", "a", Done), "", time.Hour), placed(node("n2", "a", "a", Done), "z2", time.Minute),
+			placed(node("n3", "a", "a", Done), "z1", time.Minute), placed(node("n4", "a", "a", Done), "z1", time.Hour),
+		}, []string{"n4", "n3", "n2", "n1"}},
+		{"nobody while one is under way", nil, false, "", []*nodev1.Node{cordoned(node("n1", "a", "b", Working)), node("n2", "a", "a", Done)}, nil},
+		{"a node that failed on this one is in the way", nil, false, "", []*nodev1.Node{node("n1", "a", "b", Degraded), node("n2", "a", "a", Done)}, nil},
+		{"a node that failed on this one takes one place", 2, false, "", []*nodev1.Node{node("n1", "a", "b", Degraded), node("n2", "a", "a", Done), node("n3", "a", "a", Done)}, []string{"n2"}},
+		{"a failed target that was taken back is replaced", nil, false, "", []*nodev1.Node{cordoned(node("n1", "a", "bad", Degraded, "no")), node("n2", "a", "a", Done)}, []string{"n1"}},
+		{"so is one that is still being worked at", nil, false, "", []*nodev1.Node{cordoned(node("n1", "a", "bad", Working)), node("n2", "a", "a", Done)}, []string{"n1"}},
+		{"a node that is down comes first", nil, false, "", []*nodev1.Node{node("n1", "a", "a", Done), lost(node("n2", "a", "a", Done))}, []string{"n2"}},
+		{"one that is down on a bad configuration gets the good one", nil, false, "", []*nodev1.Node{lost(node("n1", "bad", "bad", Done)), node("n2", "a", "a", Done)}, []string{"n1"}},
+		{"a node that a user holds waits for the user", 2, false, "", []*nodev1.Node{cordoned(node("n1", "a", "a", Done)), node("n2", "a", "a", Done)}, []string{"n2"}},
+		{"not all that are down at once", nil, false, "", []*nodev1.Node{lost(node("n1", "a", "a", Done)), lost(node("n2", "a", "a", Done))}, []string{"n1"}},
+		{"a new node gets it whatever else there is", nil, false, "", []*nodev1.Node{cordoned(node("n1", "a", "b", Working)), node("n2"), node("n3")}, []string{"n2", "n3"}},
+		{"a new node gets it in a paused pool, too", nil, true, "", []*nodev1.Node{node("n1", "a", "a", Done), node("n2")}, []string{"n2"}},
+		{"nobody begins in a paused pool", 5, true, "", []*nodev1.Node{node("n1", "a", "a", Done), cordoned(node("n2", "a", "bad", Degraded))}, nil},
+		{"nobody begins while it cannot be rendered", 5, false, "broken", []*nodev1.Node{node("n1", "a", "a", Done)}, nil},
+		{"what differs from its configuration may get another", nil, false, "", []*nodev1.Node{node("n1", "a", "a", Degraded, "content mismatch"), node("n2", "a", "a", Done)}, []string{"n1"}},
+		{"but not while another is down", nil, false, "", []*nodev1.Node{node("n1", "a", "a", Degraded, "content mismatch"), lost(node("n2", "b", "b", Done))}, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			pool := target(poolOf("worker", "worker"), "b", tc.most)
+			pool.Spec.Paused = proto.Bool(tc.pause)
+			r := Pool(View{Now: epoch(), Pool: pool, Members: Members{Nodes: tc.nodes}, Failure: tc.fail})
+			if diff := cmp.Diff(tc.want, r.Next); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			if len(r.Nodes) != len(tc.nodes) || len(r.Actions) != len(tc.want) {
+				t.Errorf("plan %+v", r)
+			}
+		})
+	}
+}
+
+func condMessage(st *configv1.MachineConfigPoolStatus, typ string) string {
+	for _, c := range st.GetConditions() {
+		if c.GetType() == typ {
+			return c.GetStatus() + ": " + c.GetReason() + ": " + c.GetMessage()
+		}
+	}
+	return "(none)"
+}
+
+func TestTheStatusCountsAndSays(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		paused bool
+		fail   string
+		nodes  []*nodev1.Node
+		counts [5]int32 // machines, updated, ready, unavailable, degraded
+		want   map[string]string
+	}{
+		{"an empty pool is updated", false, "", nil, [5]int32{}, map[string]string{
+			"Updated": "True: : All nodes are updated with MachineConfig b", "Updating": "False: : ", "Degraded": "False: : ",
+		}},
+		{"all have it", false, "", []*nodev1.Node{node("n1", "b", "b", Done)}, [5]int32{1, 1, 1, 0, 0}, map[string]string{
+			"Updated": "True: : All nodes are updated with MachineConfig b",
+		}},
+		{"all have it, but one is not ready", false, "", []*nodev1.Node{node("n1", "b", "b", Done), lost(node("n2", "b", "b", Done))}, [5]int32{2, 2, 1, 1, 0}, map[string]string{
+			"Updated":  "False: : 1 of 2 nodes are updated; unavailable: n2",
+			"Updating": "True: : All nodes are updating to MachineConfig b",
+		}},
+		{"one is drained, one waits", false, "", []*nodev1.Node{cordoned(node("n1", "a", "b", Working)), node("n2", "a", "a", Done)}, [5]int32{2, 0, 0, 1, 0}, map[string]string{
+			"Updated": `False: : 0 of 2 nodes are updated; updating: n1 (is drained: 1 pod is left; default/web: budget "web" allows 0 disruptions); waiting: n2`,
+		}},
+		{"paused", true, "", []*nodev1.Node{node("n1", "a", "a", Done)}, [5]int32{1, 0, 0, 0, 0}, map[string]string{
+			"Updated": "False: : 0 of 1 nodes are updated; waiting: n1", "Updating": "False: : Pool is paused; will not update to MachineConfig b",
+		}},
+		{"degraded", false, "", []*nodev1.Node{node("n1", "a", "b", Degraded, "no space")}, [5]int32{1, 0, 0, 0, 1}, map[string]string{
+			"NodeDegraded": `True: 1 nodes are reporting degraded status on sync: Node n1 is reporting: "no space"`,
+			"Degraded":     `True: : Node n1 is reporting: "no space"`,
+			"Updating":     "True: : All nodes are updating to MachineConfig b",
+		}},
+		{"not rendered", false, "two of them clash", []*nodev1.Node{node("n1", "b", "b", Done)}, [5]int32{1, 1, 1, 0, 0}, map[string]string{
+			"RenderDegraded": "True: RenderFailed: two of them clash", "Degraded": "True: : two of them clash", "NodeDegraded": "False: : ",
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			pool := target(poolOf("worker", "worker"), "b", nil)
+			pool.Spec.Paused = proto.Bool(tc.paused)
+			st := Pool(View{Now: epoch(), Pool: pool, Members: Members{Nodes: tc.nodes}, Failure: tc.fail, Drains: map[string]*nodev1.Drain{
+				"n1": {Status: &nodev1.DrainStatus{Phase: proto.String("Draining"), Message: proto.String("1 pod is left"), Blocked: []string{`default/web: budget "web" allows 0 disruptions`}}},
+			}}).Status
+			got := [5]int32{st.GetMachineCount(), st.GetUpdatedMachineCount(), st.GetReadyMachineCount(), st.GetUnavailableMachineCount(), st.GetDegradedMachineCount()}
+			if got != tc.counts {
+				t.Errorf("counts %v, want %v", got, tc.counts)
+			}
+			for typ, want := range tc.want {
+				if got := condMessage(st, typ); got != want {
+					t.Errorf("%s = %q, want %q", typ, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestConditionsKeepTheirTimeWhileNothingHappens(t *testing.T) {
+	pool := target(poolOf("worker", "worker"), "b", nil)
+	first := Pool(View{Now: epoch(), Pool: pool, Members: Members{Nodes: []*nodev1.Node{node("n1", "a", "a", Done)}}})
+	pool.Status = first.Status
+	again := Pool(View{Now: epoch().Add(time.Hour), Pool: pool, Members: Members{Nodes: []*nodev1.Node{node("n1", "a", "a", Done)}}})
+	if !proto.Equal(first.Status, again.Status) {
+		t.Errorf("nothing happened, but the status changed: %v, %v", first.Status, again.Status)
+	}
+	finished := Pool(View{Now: epoch().Add(time.Hour), Pool: pool, Members: Members{Nodes: []*nodev1.Node{node("n1", "b", "b", Done)}}})
+	if !finished.Completed || finished.Status.GetConfiguration().GetName() != "b" || first.Completed {
+		t.Errorf("completed %v with %v", finished.Completed, finished.Status)
+	}
+}
+
+func TestToWhichPoolANodeBelongs(t *testing.T) {
+	pools := []*configv1.MachineConfigPool{poolOf("worker", "worker"), poolOf("master", "master"), poolOf("infra", "infra"), poolOf("gpu", "gpu")}
+	empty := poolOf("empty", "empty")
+	empty.Spec.NodeSelector = &metav1.LabelSelector{}
+	pools = append(pools, empty)
+	for _, tc := range []struct {
+		name     string
+		roles    []string
+		os       string
+		want     string
+		disputed []string
+	}{
+		{"a worker", []string{"worker"}, "linux", "worker", nil},
+		{"a custom pool wins over worker", []string{"worker", "infra"}, "linux", "infra", nil},
+		{"master wins over all", []string{"worker", "infra", "master"}, "linux", "master", nil},
+		{"two custom pools are an error", []string{"worker", "infra", "gpu"}, "linux", "", []string{"gpu", "infra"}},
+		{"even for a master", []string{"master", "infra", "gpu"}, "linux", "", []string{"gpu", "infra"}},
+		{"windows", []string{"worker"}, "windows", "", nil},
+		{"no role", nil, "linux", "", nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: "n", Labels: map[string]string{osLabel: tc.os}}}
+			for _, r := range tc.roles {
+				n.Metadata.Labels["node-role.kubernetes.io/"+r] = ""
+			}
+			pool, disputed := newChooser(pools).poolOf(n)
+			if pool != tc.want || !slices.Equal(disputed, tc.disputed) {
+				t.Errorf("%q, disputed by %v", pool, disputed)
+			}
+			m := MembersOf("infra", pools, []*nodev1.Node{n})
+			if len(tc.disputed) > 0 && (len(m.Disputed) != 1 || !strings.Contains(m.Disputed[0], "the pools gpu and infra select it")) {
+				t.Errorf("members %+v", m)
+			}
+		})
+	}
+}
+
+func TestOneStepOfANode(t *testing.T) {
+	a, b := mc("a", "", ign(fileDoc("/etc/x", "1"))), mc("b", "", ign(fileDoc("/etc/x", "2")))
+	harmless := mc("b", "", ign(fileDoc("/etc/x", "1")))
+	drain := func(phase string) *nodev1.Drain {
+		return &nodev1.Drain{Metadata: &metav1.ObjectMeta{}, Spec: &nodev1.DrainSpec{NodeName: "n"}, Status: &nodev1.DrainStatus{Phase: proto.String(phase)}}
+	}
+	another := drain("Succeeded")
+	another.Spec.NodeName = "m"
+	for _, tc := range []struct {
+		name string
+		view NodeView
+		want NodeStep
+	}{
+		{"a first configuration", NodeView{node("n", "", "b", Working), nil, nil, b}, NodeStep{Order: Order{b, true, false}}},
+		{"it has to be empty", NodeView{node("n", "a", "b", Working), nil, a, b}, NodeStep{CreateDrain: `configuration b: file "/etc/x" changed`, Order: Order{b, false, true}}},
+		{"it is being drained", NodeView{node("n", "a", "b", Working), drain("Draining"), a, b}, NodeStep{Order: Order{b, false, true}}},
+		{"it is drained", NodeView{cordoned(node("n", "a", "b", Working)), drain("Succeeded"), a, b}, NodeStep{Order: Order{b, true, true}}},
+		{"its drain was lifted, which is not heard of yet", NodeView{node("n", "a", "b", Working), drain("Succeeded"), a, b}, NodeStep{Order: Order{b, false, true}}},
+		{"another node is drained under its name", NodeView{cordoned(node("n", "a", "b", Working)), another, a, b}, NodeStep{Order: Order{b, false, true}}},
+		{"it failed and is still drained", NodeView{cordoned(node("n", "a", "b", Degraded)), drain("Succeeded"), a, b}, NodeStep{Order: Order{b, true, true}}},
+		{"nothing of weight differs", NodeView{node("n", "a", "b", Working), nil, a, harmless}, NodeStep{Order: Order{harmless, true, false}}},
+		{"it restarts", NodeView{cordoned(lost(node("n", "a", "b", Rebooting))), drain("Succeeded"), a, b}, NodeStep{Order: Order{b, true, true}}},
+		{"it is done but not back", NodeView{lost(node("n", "b", "b", Done)), drain("Succeeded"), b, b}, NodeStep{Order: Order{b, true, false}}},
+		{"it is back", NodeView{node("n", "b", "b", Done), drain("Succeeded"), b, b}, NodeStep{DeleteDrain: true, Order: Order{b, true, false}}},
+		{"it goes back to what it has", NodeView{node("n", "a", "a", Working), drain("Succeeded"), a, a}, NodeStep{Order: Order{a, true, false}}},
+		{"what it has is not known", NodeView{node("n", "lost", "b", Working), nil, nil, b}, NodeStep{CreateDrain: "configuration b: what lost held is not known any more", Order: Order{b, false, true}}},
+		{"what it shall have is not known", NodeView{node("n", "a", "b", Working), nil, a, nil}, NodeStep{}},
+		{"it is gone", NodeView{nil, drain("Draining"), nil, nil}, NodeStep{DeleteDrain: true}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := Node(tc.view); got != tc.want {
+				t.Errorf("Node = %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestWhatAReportChanges(t *testing.T) {
+	ending := node("n", "a", "b", Rebooting)
+	ending.Metadata.Annotations[EndingBoot] = "boot-1"
+	for _, tc := range []struct {
+		name   string
+		node   *nodev1.Node
+		report *configv1.ReportConfigRequest
+		want   Marks
+	}{
+		{"nothing new", node("n", "b", "b", Done), &configv1.ReportConfigRequest{CurrentConfig: "b", DesiredConfig: "b", State: Done, BootId: "boot-1"}, Marks{}},
+		{"it is done", node("n", "a", "b", Working), &configv1.ReportConfigRequest{CurrentConfig: "b", DesiredConfig: "b", State: Done}, Marks{CurrentConfig: "b", State: Done}},
+		{"it restarts", node("n", "a", "b", Working), &configv1.ReportConfigRequest{CurrentConfig: "a", DesiredConfig: "b", State: Rebooting, BootId: "boot-1"}, Marks{State: Rebooting, EndingBoot: "boot-1"}},
+		{"it says done without a restart", ending, &configv1.ReportConfigRequest{CurrentConfig: "b", DesiredConfig: "b", State: Done, BootId: "boot-1"}, Marks{Reason: "the machine has not been restarted yet"}},
+		{"it is back", ending, &configv1.ReportConfigRequest{CurrentConfig: "b", DesiredConfig: "b", State: Done, BootId: "boot-2"}, Marks{CurrentConfig: "b", State: Done, EndingBoot: ""}},
+		{"it failed", node("n", "a", "b", Working), &configv1.ReportConfigRequest{CurrentConfig: "a", DesiredConfig: "b", State: Degraded, Reason: "no"}, Marks{State: Degraded, Reason: "no"}},
+		{"it failed on what nobody wants any more", node("n", "a", "c", Working), &configv1.ReportConfigRequest{CurrentConfig: "a", DesiredConfig: "b", State: Degraded, Reason: "no"}, Marks{}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, Reported(tc.node, tc.report)); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+// fleet rolls a pool by the plan alone: nodes are drained, restarted and lost as a test says.
+type fleet struct {
+	pool  *configv1.MachineConfigPool
+	nodes []*nodev1.Node
+}
+
+func (f *fleet) plan() Rollout {
+	return Pool(View{Now: epoch(), Pool: f.pool, Members: Members{Nodes: f.nodes}})
+}
+
+// begin does what the plan says and returns who began.
+func (f *fleet) begin() []string {
+	next := f.plan().Next
+	for _, n := range f.nodes {
+		if slices.Contains(next, n.GetMetadata().GetName()) {
+			for k, v := range Target(f.pool.GetSpec().GetConfiguration().GetName()) {
+				n.Metadata.Annotations[k] = v
+			}
+			cordoned(n)
+		}
+	}
+	return next
+}
+
+func (f *fleet) finish(name string) {
+	for _, n := range f.nodes {
+		if n.GetMetadata().GetName() == name {
+			n.Metadata.Annotations[CurrentConfig] = n.Metadata.Annotations[DesiredConfig]
+			n.Metadata.Annotations[State] = Done
+			n.Spec.Unschedulable = nil
+		}
+	}
+}
+
+// The example of the documents: five nodes, three of which may be unavailable.
+func TestTheDocumentsExampleOfFiveNodes(t *testing.T) {
+	f := &fleet{pool: target(poolOf("worker", "worker"), "b", 3)}
+	for i := range 5 {
+		f.nodes = append(f.nodes, placed(node(fmt.Sprintf("node-%d", i+1), "a", "a", Done), "", time.Duration(10-i)*time.Hour))
+	}
+	var log []string
+	step := func(finished string) {
+		if finished != "" {
+			f.finish(finished)
+		}
+		log = append(log, fmt.Sprintf("%s: %s", finished, strings.Join(f.begin(), " ")))
+	}
+	for _, done := range []string{"", "node-2", "node-1", "node-3", "node-5", "node-4"} {
+		step(done)
+	}
+	want := []string{": node-1 node-2 node-3", "node-2: node-4", "node-1: node-5", "node-3: ", "node-5: ", "node-4: "}
+	if diff := cmp.Diff(want, log); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if r := f.plan(); condMessage(r.Status, ConditionUpdated) != "True: : All nodes are updated with MachineConfig b" {
+		t.Errorf("status %v", r.Status)
+	}
+}
+
+// Whatever happens to nodes and targets, no more than maxUnavailable are under way, and no node that serves is taken while that many are away.
+func TestNeverMoreThanMaxUnavailableByOurDoing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		most := rapid.IntRange(1, 4).Draw(t, "maxUnavailable")
+		f := &fleet{pool: target(poolOf("worker", "worker"), "t0", most)}
+		for i := range rapid.IntRange(1, 8).Draw(t, "nodes") {
+			f.nodes = append(f.nodes, node(fmt.Sprintf("n%d", i), "t0", "t0", Done))
+		}
+		for i := range 30 {
+			n := f.nodes[rapid.IntRange(0, len(f.nodes)-1).Draw(t, "node")]
+			switch rapid.SampledFrom([]string{"finish", "finish", "fail", "lose", "return", "target", "drift"}).Draw(t, "event") {
+			case "finish":
+				f.finish(n.GetMetadata().GetName())
+			case "fail":
+				if rolling(n) {
+					n.Metadata.Annotations[State] = Degraded
+				}
+			case "lose":
+				lost(n)
+			case "return":
+				n.Status.Conditions[0].Status = "True"
+			case "target":
+				f.pool.Spec.Configuration.Name = fmt.Sprintf("t%d", i%3)
+			case "drift":
+				if done(n) {
+					n.Metadata.Annotations[State] = Degraded
+				}
+			}
+			away := func() (n int) {
+				for _, o := range f.nodes {
+					if !ready(o) {
+						n++
+					}
+				}
+				return n
+			}
+			before := away()
+			f.begin()
+			if after := away(); after > before && after > most {
+				t.Fatalf("%d nodes were away, now %d: more than %d", before, after, most)
+			}
+			under := 0
+			for _, o := range f.nodes {
+				if rolling(o) {
+					under++
+				}
+			}
+			if under > most {
+				t.Fatalf("%d nodes are under way, more than %d", under, most)
+			}
+		}
+		// And it comes to an end.
+		for _, n := range f.nodes {
+			n.Status.Conditions[0].Status = "True"
+		}
+		for range 3 * len(f.nodes) {
+			f.begin()
+			for _, n := range f.nodes {
+				f.finish(n.GetMetadata().GetName())
+			}
+		}
+		for _, n := range f.nodes {
+			if !done(n) || mark(n, DesiredConfig) != f.pool.GetSpec().GetConfiguration().GetName() {
+				t.Fatalf("node %v is never updated", n)
+			}
+		}
+	})
+}

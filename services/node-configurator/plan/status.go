@@ -1,0 +1,159 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// Conditions of a pool.
+const (
+	ConditionUpdated        = "Updated"
+	ConditionUpdating       = "Updating"
+	ConditionDegraded       = "Degraded"
+	ConditionNodeDegraded   = "NodeDegraded"
+	ConditionRenderDegraded = "RenderDegraded"
+)
+
+// maxNamed bounds the nodes that a message names.
+const maxNamed = 10
+
+// counts are what the status of a pool counts. Source: MCO.
+type counts struct{ total, updated, ready, unavailable, degraded int }
+
+func count(v View, target string) counts {
+	c := counts{total: len(v.Members.Nodes)}
+	for _, n := range v.Members.Nodes {
+		if done(n) && mark(n, DesiredConfig) == target {
+			c.updated++
+			if ready(n) {
+				c.ready++
+			}
+		}
+		if unavailable(n) {
+			c.unavailable++
+		}
+		if failed(n) {
+			c.degraded++
+		}
+	}
+	return c
+}
+
+// status returns the status of a pool, and whether a roll-out has just ended.
+func status(v View, r *Rollout) (st *configv1.MachineConfigPoolStatus, completed bool) {
+	target := v.Pool.GetSpec().GetConfiguration()
+	c := count(v, target.GetName())
+	old := v.Pool.GetStatus()
+	st = &configv1.MachineConfigPoolStatus{
+		ObservedGeneration: proto.Int32(v.Pool.GetMetadata().GetGeneration()),
+		Configuration:      old.GetConfiguration(),
+		MachineCount:       proto.Int32(int32(c.total)), UpdatedMachineCount: proto.Int32(int32(c.updated)),
+		ReadyMachineCount: proto.Int32(int32(c.ready)), UnavailableMachineCount: proto.Int32(int32(c.unavailable)),
+		DegradedMachineCount: proto.Int32(int32(c.degraded)),
+	}
+	name := target.GetName()
+	updated := name != "" && c.updated == c.total && c.ready == c.total && c.unavailable == 0
+	set := func(typ string, is bool, reason, message string) {
+		st.Conditions = append(st.Conditions, pooled(old.GetConditions(), typ, is, reason, message, v.Now))
+	}
+	paused := v.Pool.GetSpec().GetPaused()
+	switch {
+	case updated:
+		completed = old.GetConfiguration().GetName() != name
+		st.Configuration = target
+		set(ConditionUpdated, true, "", "All nodes are updated with MachineConfig "+name)
+		set(ConditionUpdating, false, "", "")
+	case name == "":
+		set(ConditionUpdated, false, "", "The pool has no MachineConfig yet")
+		set(ConditionUpdating, false, "", "")
+	case paused:
+		set(ConditionUpdated, false, "", r.summary())
+		set(ConditionUpdating, false, "", "Pool is paused; will not update to MachineConfig "+name)
+	default:
+		set(ConditionUpdated, false, "", r.summary())
+		set(ConditionUpdating, true, "", "All nodes are updating to MachineConfig "+name)
+	}
+	nodes, reason := r.degraded(v), ""
+	switch {
+	case c.degraded > 0:
+		reason = fmt.Sprintf("%d nodes are reporting degraded status on sync", c.degraded)
+	case len(v.Members.Disputed) > 0:
+		reason = "NodeInSeveralPools"
+	}
+	set(ConditionNodeDegraded, reason != "", reason, strings.Join(nodes, ", "))
+	set(ConditionRenderDegraded, v.Failure != "", word(v.Failure != "", "RenderFailed"), v.Failure)
+	set(ConditionDegraded, reason != "" || v.Failure != "", "", strings.Join(append(nodes, list(v.Failure)...), ", "))
+	return st, completed
+}
+
+func word(is bool, s string) string {
+	if is {
+		return s
+	}
+	return ""
+}
+
+func list(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return []string{s}
+}
+
+// degraded returns one line for each node that is in trouble.
+func (r *Rollout) degraded(v View) []string {
+	var out []string
+	for _, n := range v.Members.Nodes {
+		if failed(n) {
+			out = append(out, fmt.Sprintf("Node %s is reporting: %q", n.GetMetadata().GetName(), mark(n, Reason)))
+		}
+	}
+	return append(out, v.Members.Disputed...)
+}
+
+// summary says in one line what the nodes of a pool that is not updated do, and what waits.
+func (r *Rollout) summary() string {
+	by := map[string][]string{}
+	for _, n := range r.Nodes {
+		text := n.GetNode()
+		if n.GetState() == Updating || n.GetState() == Degraded {
+			text += " (" + n.GetReason() + ")"
+		}
+		by[n.GetState()] = append(by[n.GetState()], text)
+	}
+	parts := []string{fmt.Sprintf("%d of %d nodes are updated", len(by[Updated]), len(r.Nodes))}
+	for _, s := range []string{Updating, Degraded, Unavailable, Waiting} {
+		if names := by[s]; len(names) > maxNamed {
+			parts = append(parts, fmt.Sprintf("%s: %s and %d more", strings.ToLower(s), strings.Join(names[:maxNamed], ", "), len(names)-maxNamed))
+		} else if len(names) > 0 {
+			parts = append(parts, fmt.Sprintf("%s: %s", strings.ToLower(s), strings.Join(names, ", ")))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// pooled returns a condition whose time is that of the last change of its status.
+func pooled(old []*metav1.Condition, typ string, is bool, reason, message string, now time.Time) *metav1.Condition {
+	c := &metav1.Condition{Type: typ, Status: "False", LastTransitionTime: &timestamppb.Timestamp{Seconds: now.Unix()}}
+	if is {
+		c.Status = "True"
+	}
+	if reason != "" {
+		c.Reason = proto.String(reason)
+	}
+	if message != "" {
+		c.Message = proto.String(message)
+	}
+	for _, o := range old {
+		if o.GetType() == typ && o.GetStatus() == c.GetStatus() {
+			c.LastTransitionTime = o.GetLastTransitionTime()
+		}
+	}
+	return c
+}

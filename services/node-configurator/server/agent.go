@@ -1,0 +1,162 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-dev/windlass/services/node-configurator/plan"
+)
+
+// Source is a copy of a kind that orders depend on.
+type Source interface {
+	Subscribe(func(resource.Key))
+	WaitSynced(context.Context) error
+}
+
+// Marker sets marks on nodes.
+type Marker interface {
+	Change(ctx context.Context, node string, f func(*nodev1.Node) plan.Marks) error
+}
+
+// Agent serves ConfigAgentService: each agent speaks for its own node alone.
+type Agent struct {
+	configv1.UnimplementedConfigAgentServiceServer
+	view    Observer
+	marks   Marker
+	sources []Source
+	log     *slog.Logger
+
+	mu      sync.Mutex
+	streams map[string]map[chan struct{}]bool // by node; each channel holds one token: something changed
+}
+
+// NewAgent returns the ConfigAgentService over the copies of nodes, drains and machine configurations.
+func NewAgent(view Observer, marks Marker, nodes, drains, configs Source, log *slog.Logger) *Agent {
+	a := &Agent{view: view, marks: marks, sources: []Source{nodes, drains, configs}, log: log, streams: map[string]map[chan struct{}]bool{}}
+	nodes.Subscribe(func(k resource.Key) { a.wake(k.Name) })
+	drains.Subscribe(func(k resource.Key) { a.wake(strings.TrimPrefix(k.Name, plan.DrainPrefix)) })
+	configs.Subscribe(func(k resource.Key) {
+		if plan.IsRendered(k.Name) {
+			a.wakeAll()
+		}
+	})
+	return a
+}
+
+func (s *Agent) wake(node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	nudge(s.streams[node])
+}
+
+func (s *Agent) wakeAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, of := range s.streams {
+		nudge(of)
+	}
+}
+
+func nudge(streams map[chan struct{}]bool) {
+	for c := range streams {
+		select {
+		case c <- struct{}{}:
+		default: // it has a token already and will see everything
+		}
+	}
+}
+
+func (s *Agent) listen(node string) (woken <-chan struct{}, leave func()) {
+	c := make(chan struct{}, 1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.streams[node] == nil {
+		s.streams[node] = map[chan struct{}]bool{}
+	}
+	s.streams[node][c] = true
+	return c, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.streams[node], c)
+		if len(s.streams[node]) == 0 {
+			delete(s.streams, node)
+		}
+	}
+}
+
+// speaksFor refuses a caller that is not the agent of a node.
+func speaksFor(ctx context.Context, node string) error {
+	caller, _ := identity.CallerFrom(ctx)
+	if own, ok := caller.Node(); !ok || own != node {
+		return rpcerr.Forbidden(fmt.Sprintf("%q does not speak for node %q: only the node's own agent does", caller.User, node))
+	}
+	return nil
+}
+
+// FollowConfig sends what a node shall have, at once and whenever that changes.
+func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest, stream grpc.ServerStreamingServer[configv1.FollowConfigResponse]) error {
+	ctx, node := stream.Context(), r.GetNodeName()
+	if err := speaksFor(ctx, node); err != nil {
+		return err
+	}
+	for _, source := range s.sources {
+		if err := source.WaitSynced(ctx); err != nil {
+			return err
+		}
+	}
+	woken, leave := s.listen(node)
+	defer leave()
+	var sent *configv1.FollowConfigResponse
+	for {
+		order := plan.Node(s.view.Node(node)).Order
+		next := &configv1.FollowConfigResponse{MachineConfig: order.Config, Apply: order.Apply, Reboot: order.Reboot}
+		if sent == nil || !sameOrder(sent, next) {
+			if err := stream.Send(next); err != nil {
+				return err
+			}
+			sent = next
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-woken:
+		}
+	}
+}
+
+// sameOrder reports whether two orders say the same. Labels and the like of a configuration are nothing to a node.
+func sameOrder(a, b *configv1.FollowConfigResponse) bool {
+	return a.GetApply() == b.GetApply() && a.GetReboot() == b.GetReboot() &&
+		a.GetMachineConfig().GetMetadata().GetName() == b.GetMachineConfig().GetMetadata().GetName() &&
+		proto.Equal(a.GetMachineConfig().GetSpec(), b.GetMachineConfig().GetSpec())
+}
+
+// ReportConfig notes on the node what its agent says of it.
+func (s *Agent) ReportConfig(ctx context.Context, r *configv1.ReportConfigRequest) (*configv1.ReportConfigResponse, error) {
+	if err := speaksFor(ctx, r.GetNodeName()); err != nil {
+		return nil, err
+	}
+	var told plan.Marks
+	err := s.marks.Change(ctx, r.GetNodeName(), func(n *nodev1.Node) plan.Marks {
+		told = plan.Reported(n, r)
+		return told
+	})
+	if err != nil {
+		return nil, err
+	}
+	if state := told[plan.State]; state != "" {
+		s.log.InfoContext(ctx, "node reported", "node", r.GetNodeName(), "state", state, "config", r.GetCurrentConfig(), "reason", told[plan.Reason])
+	}
+	return &configv1.ReportConfigResponse{}, nil
+}

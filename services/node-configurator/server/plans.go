@@ -1,0 +1,131 @@
+// Package server answers the calls of machine configurations and pools that are not standard ones, and tells the agents of nodes what stands on
+// their machines.
+package server
+
+import (
+	"context"
+	"fmt"
+
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+
+	"github.com/windlass-dev/windlass/services/node-configurator/kinds"
+	"github.com/windlass-dev/windlass/services/node-configurator/plan"
+)
+
+// Observer gathers what decisions depend on.
+type Observer interface {
+	View(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View
+	Node(name string) plan.NodeView
+}
+
+// Configs serves what MachineConfigService has beyond the standard methods.
+type Configs struct {
+	configv1.UnimplementedMachineConfigServiceServer
+	tables *kinds.Tables
+}
+
+// NewConfigs returns the custom methods of MachineConfigService.
+func NewConfigs(tables *kinds.Tables) *Configs { return &Configs{tables: tables} }
+
+// RenderMachineConfig returns what the machine configurations of a pool make together, and what that means for its nodes.
+func (s *Configs) RenderMachineConfig(ctx context.Context, r *configv1.RenderMachineConfigRequest) (*configv1.RenderMachineConfigResponse, error) {
+	pool, err := poolOf(ctx, s.tables, r.GetPoolName(), r.GetPool(), "poolName")
+	if err != nil {
+		return nil, err
+	}
+	configs := r.GetMachineConfigs().GetItems()
+	if r.GetMachineConfigs() == nil {
+		configs = s.tables.Configs.All()
+	}
+	out, err := plan.Render(pool, configs)
+	if err != nil {
+		return nil, notRendered(pool, err)
+	}
+	before, _ := s.tables.Configs.Lookup("", pool.GetSpec().GetConfiguration().GetName())
+	changes := plan.Diff(before, out.Config)
+	action, why := plan.Needed(changes)
+	if before == nil {
+		action, why = plan.None, "the pool has no configuration yet: a first one is taken up at once"
+	}
+	resp := &configv1.RenderMachineConfigResponse{
+		MachineConfig: out.Config, Sources: out.Sources, Action: action.String(), ActionReason: why,
+	}
+	for _, c := range changes {
+		resp.Differences = append(resp.Differences, c.String())
+	}
+	return resp, nil
+}
+
+func notRendered(pool *configv1.MachineConfigPool, err error) error {
+	return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "machineconfigpools/"+pool.GetMetadata().GetName(), err.Error())
+}
+
+// poolOf returns the pool that a request gives, or the live one that it names.
+func poolOf(ctx context.Context, tables *kinds.Tables, name string, given *configv1.MachineConfigPool, field string) (*configv1.MachineConfigPool, error) {
+	switch {
+	case given == nil && name == "":
+		return nil, rpcerr.Invalid(rpcerr.Field{Path: field, Description: "give a name or a pool"})
+	case given == nil:
+		return tables.Pools.Get(ctx, "", name)
+	case given.GetMetadata().GetName() == "":
+		return nil, rpcerr.Invalid(rpcerr.Field{Path: "pool.metadata.name", Description: "must be given: names of rendered configurations have it in them"})
+	}
+	return given, nil
+}
+
+// Pools serves what MachineConfigPoolService has beyond the standard methods.
+type Pools struct {
+	configv1.UnimplementedMachineConfigPoolServiceServer
+	tables *kinds.Tables
+	view   Observer
+}
+
+// NewPools returns the custom methods of MachineConfigPoolService.
+func NewPools(tables *kinds.Tables, view Observer) *Pools { return &Pools{tables: tables, view: view} }
+
+// PlanMachineConfigPool says what would become of a pool. One that is given without a configuration gets the one that the live machine
+// configurations make.
+func (s *Pools) PlanMachineConfigPool(ctx context.Context, r *configv1.PlanMachineConfigPoolRequest) (*configv1.PlanMachineConfigPoolResponse, error) {
+	pool, err := poolOf(ctx, s.tables, r.GetName(), r.GetPool(), "name")
+	if err != nil {
+		return nil, err
+	}
+	pool, failure := s.aimed(pool)
+	var nodes []*nodev1.Node
+	if r.GetNodes() != nil {
+		nodes = append([]*nodev1.Node{}, r.GetNodes().GetItems()...)
+	}
+	for i, n := range nodes {
+		if n.GetMetadata().GetName() == "" {
+			return nil, rpcerr.Invalid(rpcerr.Field{Path: fmt.Sprintf("nodes.items[%d].metadata.name", i), Description: "must be given"})
+		}
+	}
+	v := s.view.View(pool, nodes)
+	v.Failure = failure
+	p := plan.Pool(v)
+	return &configv1.PlanMachineConfigPoolResponse{
+		MaxUnavailable: int32(p.MaxUnavailable), Unavailable: int32(p.Unavailable), Capacity: int32(p.Capacity),
+		Next: p.Next, Nodes: p.Nodes, Actions: p.Actions, HeldBack: p.HeldBack, Status: p.Status,
+	}, nil
+}
+
+// aimed returns a pool with the configuration that it would have, and why there is none.
+func (s *Pools) aimed(pool *configv1.MachineConfigPool) (*configv1.MachineConfigPool, string) {
+	if pool.GetSpec().GetConfiguration().GetName() != "" {
+		return pool, ""
+	}
+	out, err := plan.Render(pool, s.tables.Configs.All())
+	if err != nil {
+		return pool, err.Error()
+	}
+	pool = resource.Clone(pool)
+	if pool.Spec == nil {
+		pool.Spec = &configv1.MachineConfigPoolSpec{}
+	}
+	pool.Spec.Configuration = &configv1.MachineConfigPoolConfiguration{Name: out.Config.GetMetadata().GetName()}
+	return pool, ""
+}

@@ -1,0 +1,75 @@
+// Package service runs node-configurator: the configuration of nodes, and its roll-out over their pools.
+package service
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/spf13/pflag"
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/informer"
+	"github.com/windlass-dev/windlass/kit/reconcile"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/store"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/windlass-dev/windlass/services/node-configurator/controller"
+	"github.com/windlass-dev/windlass/services/node-configurator/kinds"
+	"github.com/windlass-dev/windlass/services/node-configurator/server"
+)
+
+// Run serves until ctx ends.
+func Run(ctx context.Context, args []string, stderr io.Writer) error {
+	cfg, err := parse(args, stderr)
+	if errors.Is(err, pflag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return cfg.Run(ctx, stderr, true, func(p *serve.Process) ([]serve.Part, error) { return build(p, p.Etcd, cfg) })
+}
+
+// build makes the parts and registers what they serve. The process is ready without its sibling: that one may be waiting for it.
+func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, error) {
+	conn, err := p.Dial(evictionController)
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := informer.New[*nodev1.Node](conn, p.Log)
+	if err != nil {
+		return nil, err
+	}
+	drains, err := informer.New[*nodev1.Drain](conn, p.Log)
+	if err != nil {
+		return nil, err
+	}
+	st := store.New(etcd, "/windlass/"+cfg.Name+"/")
+	tables := kinds.New(st, p.Validator, nodes, p.Log)
+	recorder := events.New(cfg.Name, st, p.Validator, p.Log)
+	peer := controller.NewPeer(conn, nodes, drains)
+	observer := controller.NewObserver(tables, peer, time.Now)
+	control := controller.New(controller.Config{
+		Tables: tables, Peer: peer, Observer: observer, Events: recorder, Settle: cfg.settle, Now: time.Now, Log: p.Log,
+	})
+	elector := reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log)
+	p.Operator = control.Operator
+
+	configv1.RegisterConfigAgentServiceServer(p.GRPC, server.NewAgent(observer, peer, nodes, drains, tables.Configs, p.Log))
+	err = errors.Join(
+		resource.Register(p.GRPC, &configv1.MachineConfigService_ServiceDesc, server.NewConfigs(tables), tables.Configs),
+		resource.Register(p.GRPC, &configv1.MachineConfigPoolService_ServiceDesc, server.NewPools(tables, observer), tables.Pools),
+		recorder.Register(p.GRPC),
+	)
+	p.ReadyWhen(tables.Configs.WaitSynced)
+	p.ReadyWhen(tables.Pools.WaitSynced)
+	return []serve.Part{
+		tables.Configs.Run, tables.Pools.Run, nodes.Run, drains.Run, recorder.Run,
+		func(ctx context.Context) error { return elector.Run(ctx, control.Lead) },
+	}, err
+}

@@ -1,0 +1,334 @@
+package service
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/windlass-dev/windlass/services/node-configurator/plan"
+)
+
+func TestConfigurationsRollOverAPoolOneNodeAtATime(t *testing.T) {
+	c := startSettling(t, time.Second) // more than two calls take on a busy machine
+	var agents []*agent
+	for i := range 3 {
+		agents = append(agents, c.join(fmt.Sprintf("worker-%d", i), "worker"))
+	}
+	c.apply(machineConfig("50-base", "worker", "/etc/base", "1"))
+	c.applyPool(poolFor("worker"))
+	first := c.awaitUpdated("worker", 3, "")
+	if !strings.HasPrefix(first, "rendered-worker-") || len(first) != len("rendered-worker-")+32 {
+		t.Errorf("name %q", first)
+	}
+	for _, a := range agents {
+		if a.restarts() != 0 {
+			t.Errorf("node %s was restarted for its first configuration", a.node)
+		}
+	}
+	// Two together make one roll-out.
+	c.apply(machineConfig("60-one", "worker", "/etc/one", "1"))
+	c.apply(machineConfig("70-two", "worker", "/etc/two", "2"))
+	second := c.awaitUpdated("worker", 3, first)
+	for _, a := range agents {
+		if a.restarts() != 1 {
+			t.Errorf("node %s was restarted %d times, want 1", a.node, a.restarts())
+		}
+	}
+	if n := c.most(); n != 1 {
+		t.Errorf("%d nodes were unschedulable at once", n)
+	}
+	p := c.pool("worker")
+	var sources []string
+	for _, s := range p.GetSpec().GetConfiguration().GetSource() {
+		sources = append(sources, s.GetName())
+	}
+	if !slices.Equal(sources, []string{"50-base", "60-one", "70-two"}) {
+		t.Errorf("made from %v", sources)
+	}
+	if m := resource.FindCondition(p.GetStatus().GetConditions(), "Updated").GetMessage(); m != "All nodes are updated with MachineConfig "+second {
+		t.Errorf("message %q", m)
+	}
+	for _, want := range []string{
+		"Targeted node worker-1 to MachineConfig: " + second, "Pool worker has completed update to MachineConfig " + second, second + " made from 50-base, 60-one, 70-two",
+	} {
+		await(t, func() string {
+			for _, e := range c.events() {
+				if e.GetMessage() == want {
+					return ""
+				}
+			}
+			return "no event " + want
+		})
+	}
+}
+
+func TestARolloutGoesOnAfterARestartInEveryState(t *testing.T) {
+	c := start(t)
+	for i := range 3 {
+		c.join(fmt.Sprintf("worker-%d", i), "worker")
+	}
+	c.apply(machineConfig("50-base", "worker", "/etc/base", "1"))
+	c.applyPool(poolFor("worker"))
+	first := c.awaitUpdated("worker", 3, "")
+	c.hold("worker-0", true)
+	c.apply(machineConfig("60-more", "worker", "/etc/more", "1"))
+	await(t, func() string {
+		if len(c.drains.All()) == 0 {
+			return "no drain"
+		}
+		return ""
+	})
+	c.restart() // while a node is drained
+	time.Sleep(200 * time.Millisecond)
+	if n := len(c.drains.All()); n != 1 {
+		t.Errorf("%d drains after the restart", n)
+	}
+	c.stop()
+	c.hold("worker-0", false) // it is empty while nobody looks
+	c.startConfigurator()
+	for _, a := range c.agents {
+		a.connect()
+	}
+	await(t, func() string {
+		if c.mark("worker-1", plan.DesiredConfig) == first {
+			return "worker-1 has not begun"
+		}
+		return ""
+	})
+	c.restart() // while an agent works, or right after
+	c.awaitUpdated("worker", 3, first)
+	if n := c.most(); n != 1 {
+		t.Errorf("%d nodes were unschedulable at once", n)
+	}
+}
+
+func TestADegradedNodeStopsThePoolUntilTheConfigurationIsTakenBack(t *testing.T) {
+	c := start(t)
+	for i := range 3 {
+		c.join(fmt.Sprintf("worker-%d", i), "worker")
+	}
+	c.apply(machineConfig("50-base", "worker", "/etc/base", "1"))
+	c.applyPool(poolFor("worker"))
+	first := c.awaitUpdated("worker", 3, "")
+	for _, a := range c.agents {
+		a.fail("/etc/bad")
+	}
+	c.apply(machineConfig("60-bad", "worker", "/etc/bad", "1"))
+	p := c.awaitPool("worker", func(p *configv1.MachineConfigPool) bool {
+		return resource.IsTrue(p.GetStatus().GetConditions(), "NodeDegraded")
+	})
+	if m := resource.FindCondition(p.GetStatus().GetConditions(), "NodeDegraded"); m.GetMessage() != `Node worker-0 is reporting: "cannot write /etc/bad"` ||
+		m.GetReason() != "1 nodes are reporting degraded status on sync" {
+		t.Errorf("condition %v", m)
+	}
+	await(t, func() string { // it speaks from the service's own cache, which may be a moment behind
+		if s := c.operator(t.Context()); !s.Available || !s.Degraded || !s.Progressing || s.Reason != "PoolDegraded" ||
+			!strings.HasPrefix(s.Message, `pool worker is degraded: Node worker-0 is reporting: "cannot write /etc/bad"; pool worker is updating to `) {
+			return fmt.Sprintf("operator %+v", s)
+		}
+		return ""
+	})
+	time.Sleep(200 * time.Millisecond)
+	for _, n := range []string{"worker-1", "worker-2"} {
+		if c.mark(n, plan.DesiredConfig) != first {
+			t.Errorf("node %s began although another one failed", n)
+		}
+	}
+	if _, err := c.configs().DeleteMachineConfig(t.Context(), &configv1.DeleteMachineConfigRequest{Name: "60-bad"}); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitPool("worker", func(p *configv1.MachineConfigPool) bool {
+		return p.GetSpec().GetConfiguration().GetName() == first && resource.IsTrue(p.GetStatus().GetConditions(), "Updated") &&
+			!resource.IsTrue(p.GetStatus().GetConditions(), "Degraded") && len(c.drains.All()) == 0
+	})
+	if r := c.agents["worker-0"].restarts(); r != 0 {
+		t.Errorf("the node that failed was restarted %d times", r)
+	}
+	// Another one reaches the drained node first, without a new drain.
+	c.apply(machineConfig("60-bad", "worker", "/etc/bad", "1"))
+	c.awaitPool("worker", func(p *configv1.MachineConfigPool) bool {
+		return resource.IsTrue(p.GetStatus().GetConditions(), "Degraded")
+	})
+	drain, _ := c.drains.Lookup("", plan.DrainName("worker-0"))
+	c.apply(machineConfig("60-bad", "worker", "/etc/bad", "2"))
+	c.awaitPool("worker", func(p *configv1.MachineConfigPool) bool {
+		return p.GetSpec().GetConfiguration().GetName() == c.mark("worker-0", plan.DesiredConfig) && resource.IsTrue(p.GetStatus().GetConditions(), "Degraded")
+	})
+	if now, _ := c.drains.Lookup("", plan.DrainName("worker-0")); now.GetMetadata().GetUid() != drain.GetMetadata().GetUid() {
+		t.Error("the node was drained anew")
+	}
+}
+
+func TestAPausedPoolBeginsWithNoNode(t *testing.T) {
+	c := start(t)
+	for i := range 2 {
+		c.join(fmt.Sprintf("worker-%d", i), "worker")
+	}
+	c.apply(machineConfig("50-base", "worker", "/etc/base", "1"))
+	c.applyPool(poolFor("worker"))
+	first := c.awaitUpdated("worker", 2, "")
+	c.hold("worker-0", true)
+	c.apply(machineConfig("60-more", "worker", "/etc/more", "1"))
+	await(t, func() string {
+		if len(c.drains.All()) == 0 {
+			return "no drain"
+		}
+		return ""
+	})
+	paused := poolFor("worker")
+	paused.Spec.Paused = proto.Bool(true)
+	c.applyPool(paused)
+	c.hold("worker-0", false)
+	p := c.awaitPool("worker", func(p *configv1.MachineConfigPool) bool {
+		return p.GetStatus().GetUpdatedMachineCount() == 1 && len(c.drains.All()) == 0 && p.GetStatus().GetReadyMachineCount() == 1
+	})
+	target := p.GetSpec().GetConfiguration().GetName()
+	if m := resource.FindCondition(p.GetStatus().GetConditions(), "Updating"); m.GetStatus() != "False" || m.GetMessage() != "Pool is paused; will not update to MachineConfig "+target {
+		t.Errorf("condition %v", m)
+	}
+	if m := resource.FindCondition(p.GetStatus().GetConditions(), "Updated").GetMessage(); m != "1 of 2 nodes are updated; waiting: worker-1" {
+		t.Errorf("message %q", m)
+	}
+	if c.mark("worker-1", plan.DesiredConfig) != first {
+		t.Error("a node began in a paused pool")
+	}
+	resp, err := c.pools().PlanMachineConfigPool(t.Context(), &configv1.PlanMachineConfigPoolRequest{Name: "worker"})
+	if err != nil || len(resp.GetNext()) != 0 || len(resp.GetHeldBack()) != 1 || resp.GetHeldBack()[0].GetReason() != "the pool is paused" {
+		t.Errorf("plan %v, %v", resp, err)
+	}
+	paused.Spec.Paused = proto.Bool(false)
+	c.applyPool(paused)
+	c.awaitUpdated("worker", 2, first)
+}
+
+func TestWhatIsWrongIsRefusedWithItsPath(t *testing.T) {
+	c := start(t)
+	version := func(v string) *configv1.MachineConfig {
+		m := machineConfig("x", "worker", "/x", "1")
+		m.Spec.Config.Fields["ignition"].GetStructValue().Fields["version"] = structpb.NewStringValue(v)
+		return m
+	}
+	for _, tc := range []struct {
+		name, path string
+		config     *configv1.MachineConfig
+	}{
+		{"an old version", "spec.config.ignition.version", version("2.2.0")},
+		{"an unfinished version", "spec.config.ignition.version", version("3.6.0-experimental")},
+		{"no version", "spec.config.ignition.version", version("")},
+		{"a relative path", "spec.config.storage.files[0].path", machineConfig("x", "worker", "etc/x", "1")},
+	} {
+		_, err := c.configs().CreateMachineConfig(t.Context(), &configv1.CreateMachineConfigRequest{MachineConfig: tc.config})
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), tc.path+": ") {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+	for _, v := range []string{"3.0.0", "3.1.0", "3.2.0", "3.3.0", "3.4.0", "3.5.0"} {
+		if _, err := c.configs().CreateMachineConfig(t.Context(), &configv1.CreateMachineConfigRequest{MachineConfig: version(v), DryRun: "All"}); err != nil {
+			t.Errorf("version %s: %v", v, err)
+		}
+	}
+	for _, bad := range []*structpb.Value{
+		structpb.NewNumberValue(0), structpb.NewStringValue("0%"), structpb.NewStringValue("60"), structpb.NewStringValue("40 %"), structpb.NewStringValue("200%"), structpb.NewNumberValue(1.5),
+	} {
+		p := poolFor("worker")
+		p.Spec.MaxUnavailable = bad
+		_, err := c.pools().CreateMachineConfigPool(t.Context(), &configv1.CreateMachineConfigPoolRequest{MachineConfigPool: p})
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "spec.maxUnavailable: ") {
+			t.Errorf("maxUnavailable %v: %v", bad, err)
+		}
+	}
+	p := poolFor("worker")
+	p.Spec.MachineConfigSelector, p.Spec.NodeSelector = &metav1.LabelSelector{}, nil
+	_, err := c.pools().CreateMachineConfigPool(t.Context(), &configv1.CreateMachineConfigPoolRequest{MachineConfigPool: p})
+	for _, path := range []string{"spec.machineConfigSelector: ", "spec.nodeSelector: "} {
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), path) {
+			t.Errorf("empty selectors: %v", err)
+		}
+	}
+	_, err = c.configs().CreateMachineConfig(t.Context(), &configv1.CreateMachineConfigRequest{MachineConfig: machineConfig("rendered-worker-x", "worker", "/x", "1")})
+	if status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a rendered configuration of a user: %v", err)
+	}
+}
+
+func TestARenderedConfigurationStaysWhileItIsUsed(t *testing.T) {
+	c := start(t)
+	c.join("worker-0", "worker")
+	c.apply(machineConfig("50-base", "worker", "/etc/base", "1"))
+	c.applyPool(poolFor("worker"))
+	name := c.awaitUpdated("worker", 1, "")
+	_, err := c.configs().DeleteMachineConfig(t.Context(), &configv1.DeleteMachineConfigRequest{Name: name})
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), `is in use by pool "worker", node "worker-0"`) {
+		t.Errorf("delete: %v", err)
+	}
+	have, err := c.configs().GetMachineConfig(t.Context(), &configv1.GetMachineConfigRequest{Name: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	have.Spec.KernelArguments = []string{"quiet"}
+	if _, err := c.configs().UpdateMachineConfig(t.Context(), &configv1.UpdateMachineConfigRequest{Name: name, MachineConfig: have}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("change: %v", err)
+	}
+	render, err := c.configs().RenderMachineConfig(t.Context(), &configv1.RenderMachineConfigRequest{
+		PoolName: "worker", MachineConfigs: &configv1.MachineConfigList{Items: []*configv1.MachineConfig{machineConfig("50-base", "worker", "/etc/base", "2")}},
+	})
+	if err != nil || render.GetAction() != "Reboot" || render.GetActionReason() != `file "/etc/base" changed` || !slices.Equal(render.GetDifferences(), []string{`file "/etc/base" changed`}) {
+		t.Errorf("render %v, %v", render, err)
+	}
+}
+
+func TestAnAgentSpeaksForItsOwnNodeAlone(t *testing.T) {
+	c := start(t)
+	c.join("worker-0", "worker")
+	other := configv1.NewConfigAgentServiceClient(c.dial(identity.Request{CommonName: "worker-1", URI: identity.NodeURI("worker-1")}))
+	_, err := other.ReportConfig(t.Context(), &configv1.ReportConfigRequest{NodeName: "worker-0", State: "Done"})
+	if status.Code(err) != codes.PermissionDenied {
+		t.Errorf("report: %v", err)
+	}
+	stream, err := other.FollowConfig(t.Context(), &configv1.FollowConfigRequest{NodeName: "worker-0"})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.PermissionDenied {
+		t.Errorf("follow: %v", err)
+	}
+	if _, err := configv1.NewConfigAgentServiceClient(c.admin()).ReportConfig(t.Context(), &configv1.ReportConfigRequest{NodeName: "worker-0", State: "Done"}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("report of a user: %v", err)
+	}
+}
+
+func TestTheDrainOfANodeThatIsGoneGoes(t *testing.T) {
+	c := start(t)
+	c.join("worker-0", "worker")
+	c.apply(machineConfig("50-base", "worker", "/etc/base", "1"))
+	c.applyPool(poolFor("worker"))
+	c.awaitUpdated("worker", 1, "")
+	c.hold("worker-0", true)
+	c.apply(machineConfig("60-more", "worker", "/etc/more", "1"))
+	await(t, func() string {
+		if len(c.drains.All()) == 0 {
+			return "no drain"
+		}
+		return ""
+	})
+	if _, err := c.nodes.Delete(t.Context(), "", "worker-0", nil); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() string {
+		if len(c.drains.All()) > 0 {
+			return "the drain stays"
+		}
+		return ""
+	})
+}

@@ -1,0 +1,265 @@
+package kinds
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"buf.build/go/protovalidate"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
+
+type noNodes struct{}
+
+func (noNodes) HasNode(name string) bool { return name != "gone" }
+
+// tables returns tables that are followed, for callers who may not bind pods.
+func tables(t *testing.T) *Tables {
+	t.Helper()
+	out := New(Config{
+		Store: etcdtest.Store(t), Validator: protovalidate.GlobalValidator, Nodes: noNodes{},
+		MayBind: func(context.Context, string, string) bool { return false },
+	})
+	for _, k := range out.All() {
+		go func() { _ = k.Run(t.Context()) }()
+		if err := k.WaitSynced(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+func podSpec(restart string) *schedulingv1.PodSpec {
+	return &schedulingv1.PodSpec{RestartPolicy: restart, Containers: []*schedulingv1.Container{{Name: "main", Image: "pause"}}}
+}
+
+func template(app, restart string) *schedulingv1.PodTemplateSpec {
+	return &schedulingv1.PodTemplateSpec{Metadata: &metav1.ObjectMeta{Labels: map[string]string{"app": app}}, Spec: podSpec(restart)}
+}
+
+func selector(app string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}
+}
+
+func meta(name string) *metav1.ObjectMeta {
+	return &metav1.ObjectMeta{Namespace: "default", Name: name}
+}
+
+// wrong returns the paths of the fields that an error complains of.
+func wrong(err error) []string {
+	fields, _ := rpcerr.Fields(err)
+	var out []string
+	for _, f := range fields {
+		out = append(out, f.Path)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func TestWhatCannotBeCreatedSaysWhichFieldIsWrong(t *testing.T) {
+	tab := tables(t)
+	ctx := t.Context()
+	create := map[string]func() error{
+		"spec.template.metadata.labels": func() error {
+			_, err := tab.Deployments.Create(ctx, &schedulingv1.Deployment{Metadata: meta("d"), Spec: &schedulingv1.DeploymentSpec{Selector: selector("a"), Template: template("b", "")}})
+			return err
+		},
+		"spec.selector": func() error {
+			_, err := tab.ReplicaSets.Create(ctx, &schedulingv1.ReplicaSet{Metadata: meta("s"), Spec: &schedulingv1.ReplicaSetSpec{Template: template("a", "")}})
+			return err
+		},
+		"spec.template.spec.containers": func() error {
+			d := template("a", "")
+			d.Spec.Containers = nil
+			_, err := tab.DaemonSets.Create(ctx, &schedulingv1.DaemonSet{Metadata: meta("s"), Spec: &schedulingv1.DaemonSetSpec{Selector: selector("a"), Template: d}})
+			return err
+		},
+		"spec.template.spec.restartPolicy": func() error {
+			_, err := tab.Jobs.Create(ctx, &schedulingv1.Job{Metadata: meta("j"), Spec: &schedulingv1.JobSpec{Template: template("a", "")}})
+			return err
+		},
+		"spec.template": func() error {
+			_, err := tab.StatefulSets.Create(ctx, &schedulingv1.StatefulSet{Metadata: meta("s"), Spec: &schedulingv1.StatefulSetSpec{Selector: selector("a")}})
+			return err
+		},
+		"spec": func() error {
+			_, err := tab.Budgets.Create(ctx, &schedulingv1.PodDisruptionBudget{Metadata: meta("b"), Spec: &schedulingv1.PodDisruptionBudgetSpec{
+				MinAvailable: structpb.NewNumberValue(1), MaxUnavailable: structpb.NewNumberValue(1),
+			}})
+			return err
+		},
+		"spec.ports": func() error {
+			_, err := tab.Services.Create(ctx, &schedulingv1.Service{Metadata: meta("s")})
+			return err
+		},
+		"spec.containers": func() error {
+			_, err := tab.Pods.Create(ctx, &schedulingv1.Pod{Metadata: meta("p")})
+			return err
+		},
+	}
+	for path, f := range create {
+		if err := f(); !slices.Equal(wrong(err), []string{path}) {
+			t.Errorf("want %s wrong, got %v", path, err)
+		}
+	}
+}
+
+func TestDefaultsAreThoseThatKubernetesUsersExpect(t *testing.T) {
+	tab := tables(t)
+	d, err := tab.Deployments.Create(t.Context(), &schedulingv1.Deployment{Metadata: meta("d"), Spec: &schedulingv1.DeploymentSpec{Selector: selector("a"), Template: template("a", "")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := d.GetSpec()
+	if s.GetReplicas() != 1 || s.GetRevisionHistoryLimit() != 10 || s.GetProgressDeadlineSeconds() != 600 || s.GetStrategy().GetType() != "RollingUpdate" ||
+		s.GetStrategy().GetRollingUpdate().GetMaxSurge().GetStringValue() != "25%" || s.GetTemplate().GetSpec().GetRestartPolicy() != "Always" {
+		t.Errorf("deployment %v", d)
+	}
+	j, err := tab.Jobs.Create(t.Context(), &schedulingv1.Job{Metadata: meta("j"), Spec: &schedulingv1.JobSpec{Template: template("a", "Never")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if uid := j.GetMetadata().GetUid(); j.GetSpec().GetSelector().GetMatchLabels()[jobUID] != uid || j.GetSpec().GetTemplate().GetMetadata().GetLabels()[jobName] != "j" ||
+		j.GetSpec().GetBackoffLimit() != 6 || j.GetSpec().GetCompletions() != 1 {
+		t.Errorf("job %v", j)
+	}
+	rc, err := tab.ReplicationControllers.Create(t.Context(), &schedulingv1.ReplicationController{Metadata: meta("c"), Spec: &schedulingv1.ReplicationControllerSpec{Template: template("a", "")}})
+	if err != nil || rc.GetSpec().GetSelector()["app"] != "a" || rc.GetMetadata().GetLabels()["app"] != "a" {
+		t.Errorf("replication controller %v, %v", rc, err)
+	}
+}
+
+func TestOfALivePodOnlySomeFieldsChange(t *testing.T) {
+	tab := tables(t)
+	ctx := t.Context()
+	if _, err := tab.Pods.Create(ctx, &schedulingv1.Pod{Metadata: meta("p"), Spec: podSpec("")}); err != nil {
+		t.Fatal(err)
+	}
+	change := func(f func(s *schedulingv1.PodSpec)) error {
+		_, err := tab.Pods.Modify(ctx, resource.Key{Namespace: "default", Name: "p"}, func(p *schedulingv1.Pod) error {
+			f(p.Spec)
+			return nil
+		})
+		return err
+	}
+	for what, f := range map[string]func(s *schedulingv1.PodSpec){
+		"image":        func(s *schedulingv1.PodSpec) { s.Containers[0].Image = "pause:2" },
+		"tolerations":  func(s *schedulingv1.PodSpec) { s.Tolerations = nil },
+		"the deadline": func(s *schedulingv1.PodSpec) { s.ActiveDeadlineSeconds = proto.Int32(60) },
+	} {
+		if err := change(f); err != nil {
+			t.Errorf("change of %s = %v", what, err)
+		}
+	}
+	for path, f := range map[string]func(s *schedulingv1.PodSpec){
+		"spec":                       func(s *schedulingv1.PodSpec) { s.Containers[0].Args = []string{"x"} },
+		"spec.activeDeadlineSeconds": func(s *schedulingv1.PodSpec) { s.ActiveDeadlineSeconds = proto.Int32(90) },
+		"spec.nodeName":              func(s *schedulingv1.PodSpec) { s.NodeName = "node-1" },
+	} {
+		if err := change(f); !slices.Contains(wrong(err), path) {
+			t.Errorf("change of %s = %v", path, err)
+		}
+	}
+}
+
+func TestAPodStaysForItsAgentOnlyWhereThereIsOne(t *testing.T) {
+	tab := tables(t)
+	for name, c := range map[string]struct {
+		pod   *schedulingv1.Pod
+		asked *int32
+		grace int32
+		stays bool
+	}{
+		"one that is bound gets what it says": {&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: proto.Int32(7)}}, nil, 7, true},
+		"or what is asked for":                {&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: proto.Int32(7)}}, proto.Int32(3), 3, true},
+		"at least a second":                   {&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: proto.Int32(0)}}, nil, 1, true},
+		"0 is at once":                        {&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "n"}}, proto.Int32(0), 0, false},
+		"nobody ends one that is not bound":   {&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{}}, nil, 0, false},
+		"nor one whose node is gone":          {&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "gone"}}, nil, 0, false},
+		"one that has ended goes": {
+			&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "n"}, Status: &schedulingv1.PodStatus{Phase: proto.String("Failed")}}, nil, 0, false,
+		},
+	} {
+		if grace, stays := tab.podGrace(c.pod, c.asked); grace != c.grace || stays != c.stays {
+			t.Errorf("%s: %d, %v; want %d, %v", name, grace, stays, c.grace, c.stays)
+		}
+	}
+}
+
+// TestOneHeldByAFinalizerGoesWithIt confirms the end of a pod before its finalizer is taken off.
+func TestOneHeldByAFinalizerGoesWithIt(t *testing.T) {
+	tab := tables(t)
+	ctx := t.Context()
+	pod := &schedulingv1.Pod{Metadata: meta("p"), Spec: podSpec("")}
+	pod.Metadata.Finalizers = []string{"example.com/hold"}
+	if _, err := tab.Pods.Create(ctx, pod); err != nil {
+		t.Fatal(err)
+	}
+	key := resource.Key{Namespace: "default", Name: "p"}
+	if _, err := tab.Pods.Modify(Own(ctx), key, func(p *schedulingv1.Pod) error { return tab.Bind(p, "", "node-1") }); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []context.Context{ctx, resource.WithGracePeriod(ctx, 0)} {
+		if _, err := tab.Pods.Delete(c, "default", "p", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := tab.Pods.Modify(ctx, key, func(p *schedulingv1.Pod) error { p.Metadata.Finalizers = nil; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tab.Pods.Get(ctx, "default", "p"); status.Code(err) != codes.NotFound {
+		t.Errorf("the pod is still there: %v", err)
+	}
+}
+
+func TestSettingsSayWhatOfThemIsNotInForce(t *testing.T) {
+	tab := tables(t)
+	p, err := tab.Policies.Create(t.Context(), &schedulingv1.Policy{Predicates: []*schedulingv1.PredicatePolicy{{Name: "PodFitsResources"}}})
+	if err != nil || resource.FindCondition(p.GetStatus().GetConditions(), "InForce").GetStatus() != "True" {
+		t.Errorf("policy %v, %v", p, err)
+	}
+	m, err := tab.MasterConfigs.Create(t.Context(), &schedulingv1.KubernetesMasterConfig{KubernetesMasterConfig: &schedulingv1.KubernetesMasterSettings{
+		ControllerArguments: map[string]*structpb.ListValue{"node-monitor-period": {}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := resource.FindCondition(m.GetStatus().GetConditions(), "InForce"); c.GetStatus() != "False" || !strings.Contains(c.GetMessage(), "controllerArguments['node-monitor-period']") {
+		t.Errorf("condition %v", c)
+	}
+}
+
+func TestPodNodeConstraintsHoldForPodsAndTemplates(t *testing.T) {
+	tab := tables(t)
+	ctx := identity.WithCaller(t.Context(), identity.Caller{User: "bob"})
+	if _, err := tab.AdmissionConfigs.Create(ctx, &schedulingv1.AdmissionConfig{AdmissionConfig: &schedulingv1.AdmissionPlugins{
+		PluginConfig: map[string]*schedulingv1.AdmissionPluginConfig{"PodNodeConstraints": {Configuration: &structpb.Struct{}}},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	direct := template("a", "")
+	direct.Spec.NodeName = "node-1"
+	if _, err := tab.Pods.Create(ctx, &schedulingv1.Pod{Metadata: meta("p"), Spec: direct.Spec}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("pod = %v", err)
+	}
+	set := &schedulingv1.ReplicaSet{Metadata: meta("s"), Spec: &schedulingv1.ReplicaSetSpec{Selector: selector("a"), Template: direct}}
+	if _, err := tab.ReplicaSets.Create(ctx, set); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("replica set = %v", err)
+	}
+	if _, err := tab.ReplicaSets.Create(Own(ctx), set); err != nil {
+		t.Errorf("replica set of the service itself = %v", err)
+	}
+}

@@ -1,0 +1,44 @@
+package kinds
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/protobuf/proto"
+)
+
+// NamespaceFinalizer keeps a namespace until what is in it is gone.
+const NamespaceFinalizer = "kubernetes"
+
+// BuiltIns returns the namespaces that always exist.
+func BuiltIns() []string {
+	return []string{
+		"default", "kube-public", "kube-system", "openshift-cluster-version", "openshift-config", "openshift-config-managed",
+		"openshift-etcd", "openshift-machine-api", "windlass",
+	}
+}
+
+// BuiltIn reports whether a namespace always exists.
+func BuiltIn(name string) bool { return slices.Contains(BuiltIns(), name) }
+
+func defaultNamespace(ns *schedulingv1.Namespace) {
+	if ns.Status == nil {
+		ns.Status = &schedulingv1.NamespaceStatus{}
+	}
+	ns.Status.Phase = proto.String("Active")
+	if resource.Deleting(ns) {
+		ns.Status.Phase = proto.String("Terminating")
+	}
+}
+
+// admitNamespace refuses to delete what always exists.
+func admitNamespace(_ context.Context, old, ns *schedulingv1.Namespace) error {
+	if name := old.GetMetadata().GetName(); ns == nil && BuiltIn(name) {
+		return rpcerr.Forbidden(fmt.Sprintf("namespace %q may not be deleted: it always exists", name))
+	}
+	return nil
+}

@@ -1,0 +1,135 @@
+package kinds
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-dev/windlass/services/scheduler/plan"
+)
+
+// Types of conditions that this service writes.
+const (
+	PodScheduled     = "PodScheduled"
+	DisruptionTarget = "DisruptionTarget"
+)
+
+// defaultPod fills in what every write must find there.
+func defaultPod(pod *schedulingv1.Pod) {
+	if pod.Spec != nil {
+		plan.Default(pod.Spec)
+	}
+	if pod.Status == nil {
+		pod.Status = &schedulingv1.PodStatus{}
+	}
+	if pod.Status.GetPhase() == "" {
+		pod.Status.Phase = proto.String(placement.Pending)
+	}
+}
+
+// validatePodUpdate refuses what cannot change while a pod lives. Whoever binds a pod is looked at by admitPod, which also checks new pods.
+func validatePodUpdate(old, pod *schedulingv1.Pod) []rpcerr.Field {
+	was, is := old.GetSpec(), pod.GetSpec()
+	if proto.Equal(was, is) {
+		return nil
+	}
+	if was.GetNodeName() == "" && is.GetNodeName() != "" {
+		bound := proto.CloneOf(was)
+		bound.NodeName = is.GetNodeName()
+		if proto.Equal(bound, is) {
+			return nil
+		}
+	}
+	if len(is.GetSchedulingGates()) < len(was.GetSchedulingGates()) {
+		old = proto.CloneOf(old) // gates may be opened
+		old.Spec.SchedulingGates = is.GetSchedulingGates()
+	}
+	bad := plan.CheckUpdate(old, pod)
+	if was.ActiveDeadlineSeconds != nil && (is.ActiveDeadlineSeconds == nil || is.GetActiveDeadlineSeconds() > was.GetActiveDeadlineSeconds()) {
+		bad = append(bad, rpcerr.Field{Path: "spec.activeDeadlineSeconds", Description: "can only become shorter"})
+	}
+	fields, _ := plan.ValidateSpec("spec", is)
+	return append(bad, fields...)
+}
+
+// podGrace says how long a pod stays once its deletion is asked for: one that runs on a node stays until its agent says that nothing of
+// it is left.
+func (t *Tables) podGrace(pod *schedulingv1.Pod, asked *int32) (int32, bool) {
+	node := pod.GetSpec().GetNodeName()
+	if node == "" || placement.Terminated(pod) || !t.cfg.Nodes.HasNode(node) {
+		return 0, false
+	}
+	if asked != nil {
+		return *asked, *asked > 0
+	}
+	return max(1, pod.GetSpec().GetTerminationGracePeriodSeconds()), true
+}
+
+// admitPod has the last word on a pod.
+func (t *Tables) admitPod(ctx context.Context, old, pod *schedulingv1.Pod) error {
+	switch {
+	case pod == nil:
+		return nil
+	case old == nil:
+		return t.admitNew(ctx, pod)
+	case isOwn(ctx):
+		return nil
+	case old.GetSpec().GetNodeName() != pod.GetSpec().GetNodeName():
+		return rpcerr.Invalid(rpcerr.Field{Path: "spec.nodeName", Description: "cannot be changed: a binding says where a pod runs"})
+	case !proto.Equal(old.GetStatus(), pod.GetStatus()):
+		return rpcerr.Forbidden("the status of a pod is written by the agent of its node alone, through PodAgentService")
+	}
+	return nil
+}
+
+// Bind makes a pod run on a node, unless it is bound already or on its way out. It is for Table.Modify and Table.ModifyAll.
+func (t *Tables) Bind(pod *schedulingv1.Pod, uid, node string) error {
+	name := pod.GetMetadata().GetName()
+	switch {
+	case uid != "" && pod.GetMetadata().GetUid() != uid:
+		return rpcerr.Conflict("Pod", name, fmt.Sprintf("uid is %s, not %s", pod.GetMetadata().GetUid(), uid))
+	case pod.GetSpec().GetNodeName() != "":
+		return rpcerr.Conflict("Pod", name, fmt.Sprintf("it is bound to node %q", pod.GetSpec().GetNodeName()))
+	case resource.Deleting(pod):
+		return rpcerr.Conflict("Pod", name, "it is being deleted")
+	case len(pod.GetSpec().GetSchedulingGates()) > 0:
+		return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "pods/"+name, "it has scheduling gates")
+	}
+	pod.Spec.NodeName = node
+	t.SetPodCondition(pod, &schedulingv1.PodCondition{Type: PodScheduled, Status: "True"})
+	return nil
+}
+
+// SetPodCondition puts a condition into a pod's status; the time of its transition moves only with its status.
+func (t *Tables) SetPodCondition(pod *schedulingv1.Pod, c *schedulingv1.PodCondition) {
+	c.LastTransitionTime = t.now()
+	if pod.Status == nil {
+		pod.Status = &schedulingv1.PodStatus{}
+	}
+	i := slices.IndexFunc(pod.Status.Conditions, func(o *schedulingv1.PodCondition) bool { return o.GetType() == c.GetType() })
+	if i < 0 {
+		pod.Status.Conditions = append(pod.Status.Conditions, c)
+		return
+	}
+	if have := pod.Status.Conditions[i]; have.GetStatus() == c.GetStatus() {
+		c.LastTransitionTime = have.GetLastTransitionTime()
+	}
+	pod.Status.Conditions[i] = c
+}
+
+// Speaks returns nil if the caller of ctx is the agent of a node.
+func Speaks(ctx context.Context, node string) error {
+	caller, _ := identity.CallerFrom(ctx)
+	if name, ok := caller.Node(); !ok || name != node {
+		return rpcerr.Forbidden(fmt.Sprintf("user %q does not speak for node %q", caller.User, node))
+	}
+	return nil
+}

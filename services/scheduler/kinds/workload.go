@@ -1,0 +1,368 @@
+package kinds
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/windlass-dev/windlass/services/scheduler/plan"
+)
+
+// Restart policies.
+const (
+	restartAlways    = "Always"
+	restartOnFailure = "OnFailure"
+	restartNever     = "Never"
+)
+
+// Labels by which a job knows its pods.
+const (
+	jobUID      = "batch.kubernetes.io/controller-uid"
+	jobName     = "batch.kubernetes.io/job-name"
+	oldJobUID   = "controller-uid"
+	oldJobName  = "job-name"
+	defaultPart = "25%"
+)
+
+func (t *Tables) now() *timestamppb.Timestamp {
+	return &timestamppb.Timestamp{Seconds: t.cfg.Now().Unix()}
+}
+
+func defaultReplicaSet(s *schedulingv1.ReplicaSet) {
+	if s.Spec == nil {
+		s.Spec = &schedulingv1.ReplicaSetSpec{}
+	}
+	numberOr(&s.Spec.Replicas, 1)
+	defaultTemplate(s.Spec.GetTemplate())
+}
+
+func validateReplicaSet(s *schedulingv1.ReplicaSet) []rpcerr.Field {
+	return append(selectorFaults(s.GetSpec().GetSelector(), s.GetSpec().GetTemplate()), templateFaults(s.GetSpec().GetTemplate(), restartAlways)...)
+}
+
+func validateReplicaSetUpdate(old, s *schedulingv1.ReplicaSet) []rpcerr.Field {
+	return unchanged("spec.selector", old.GetSpec().GetSelector(), s.GetSpec().GetSelector())
+}
+
+func defaultReplicationController(c *schedulingv1.ReplicationController) {
+	if c.Spec == nil {
+		c.Spec = &schedulingv1.ReplicationControllerSpec{}
+	}
+	numberOr(&c.Spec.Replicas, 1)
+	defaultTemplate(c.Spec.GetTemplate())
+	if of := c.Spec.GetTemplate().GetMetadata().GetLabels(); len(of) > 0 {
+		if len(c.Spec.Selector) == 0 {
+			c.Spec.Selector = maps.Clone(of)
+		}
+		if len(c.GetMetadata().GetLabels()) == 0 {
+			c.Metadata.Labels = maps.Clone(of)
+		}
+	}
+}
+
+func validateReplicationController(c *schedulingv1.ReplicationController) []rpcerr.Field {
+	bad := templateFaults(c.GetSpec().GetTemplate(), restartAlways)
+	selector := c.GetSpec().GetSelector()
+	switch {
+	case len(selector) == 0:
+		bad = append(bad, rpcerr.Field{Path: "spec.selector", Description: "must be given"})
+	case !labels.SelectorFromSet(selector).Matches(labels.Set(c.GetSpec().GetTemplate().GetMetadata().GetLabels())):
+		bad = append(bad, rpcerr.Field{Path: "spec.template.metadata.labels", Description: "the selector does not match them"})
+	}
+	return bad
+}
+
+func defaultDeployment(d *schedulingv1.Deployment) {
+	if d.Spec == nil {
+		d.Spec = &schedulingv1.DeploymentSpec{}
+	}
+	s := d.Spec
+	numberOr(&s.Replicas, 1)
+	numberOr(&s.RevisionHistoryLimit, 10)
+	numberOr(&s.ProgressDeadlineSeconds, 600)
+	if s.Strategy == nil {
+		s.Strategy = &schedulingv1.DeploymentStrategy{}
+	}
+	orElse(&s.Strategy.Type, "RollingUpdate")
+	if s.Strategy.Type == "RollingUpdate" {
+		if s.Strategy.RollingUpdate == nil {
+			s.Strategy.RollingUpdate = &schedulingv1.RollingUpdateDeployment{}
+		}
+		valueOr(&s.Strategy.RollingUpdate.MaxUnavailable, structpb.NewStringValue(defaultPart))
+		valueOr(&s.Strategy.RollingUpdate.MaxSurge, structpb.NewStringValue(defaultPart))
+	}
+	defaultTemplate(s.GetTemplate())
+}
+
+func validateDeployment(d *schedulingv1.Deployment) []rpcerr.Field {
+	s := d.GetSpec()
+	bad := append(selectorFaults(s.GetSelector(), s.GetTemplate()), templateFaults(s.GetTemplate(), restartAlways)...)
+	rolling := s.GetStrategy().GetRollingUpdate()
+	switch {
+	case s.GetStrategy().GetType() == "Recreate" && rolling != nil:
+		bad = append(bad, rpcerr.Field{Path: "spec.strategy.rollingUpdate", Description: "must be left out when spec.strategy.type is Recreate"})
+	case rolling != nil && isZero(rolling.GetMaxUnavailable()) && isZero(rolling.GetMaxSurge()):
+		bad = append(bad, rpcerr.Field{Path: "spec.strategy.rollingUpdate.maxUnavailable", Description: "cannot be 0 when maxSurge is 0: nothing could ever move"})
+	}
+	if s.GetProgressDeadlineSeconds() <= s.GetMinReadySeconds() {
+		bad = append(bad, rpcerr.Field{Path: "spec.progressDeadlineSeconds", Description: "must be greater than minReadySeconds"})
+	}
+	return bad
+}
+
+func validateDeploymentUpdate(old, d *schedulingv1.Deployment) []rpcerr.Field {
+	return unchanged("spec.selector", old.GetSpec().GetSelector(), d.GetSpec().GetSelector())
+}
+
+func defaultDaemonSet(d *schedulingv1.DaemonSet) {
+	if d.Spec == nil {
+		d.Spec = &schedulingv1.DaemonSetSpec{}
+	}
+	s := d.Spec
+	numberOr(&s.RevisionHistoryLimit, 10)
+	if s.UpdateStrategy == nil {
+		s.UpdateStrategy = &schedulingv1.DaemonSetUpdateStrategy{}
+	}
+	orElse(&s.UpdateStrategy.Type, "RollingUpdate")
+	if s.UpdateStrategy.Type == "RollingUpdate" {
+		if s.UpdateStrategy.RollingUpdate == nil {
+			s.UpdateStrategy.RollingUpdate = &schedulingv1.RollingUpdateDaemonSet{}
+		}
+		valueOr(&s.UpdateStrategy.RollingUpdate.MaxUnavailable, structpb.NewNumberValue(1))
+	}
+	defaultTemplate(s.GetTemplate())
+}
+
+func validateDaemonSet(d *schedulingv1.DaemonSet) []rpcerr.Field {
+	s := d.GetSpec()
+	bad := append(selectorFaults(s.GetSelector(), s.GetTemplate()), templateFaults(s.GetTemplate(), restartAlways)...)
+	if rolling := s.GetUpdateStrategy().GetRollingUpdate(); rolling != nil && isZero(rolling.GetMaxUnavailable()) && isZero(rolling.GetMaxSurge()) {
+		bad = append(bad, rpcerr.Field{Path: "spec.updateStrategy.rollingUpdate.maxUnavailable", Description: "cannot be 0: nothing could ever move"})
+	}
+	return bad
+}
+
+func validateDaemonSetUpdate(old, d *schedulingv1.DaemonSet) []rpcerr.Field {
+	return unchanged("spec.selector", old.GetSpec().GetSelector(), d.GetSpec().GetSelector())
+}
+
+func defaultStatefulSet(s *schedulingv1.StatefulSet) {
+	if s.Spec == nil {
+		s.Spec = &schedulingv1.StatefulSetSpec{}
+	}
+	numberOr(&s.Spec.Replicas, 1)
+	numberOr(&s.Spec.RevisionHistoryLimit, 10)
+	orElse(&s.Spec.PodManagementPolicy, "OrderedReady")
+	defaultTemplate(s.Spec.GetTemplate())
+}
+
+func validateStatefulSet(s *schedulingv1.StatefulSet) []rpcerr.Field {
+	return append(selectorFaults(s.GetSpec().GetSelector(), s.GetSpec().GetTemplate()), templateFaults(s.GetSpec().GetTemplate(), restartAlways)...)
+}
+
+func validateStatefulSetUpdate(old, s *schedulingv1.StatefulSet) []rpcerr.Field {
+	was, is := old.GetSpec(), s.GetSpec()
+	bad := unchanged("spec.selector", was.GetSelector(), is.GetSelector())
+	if was.GetServiceName() != is.GetServiceName() {
+		bad = append(bad, rpcerr.Field{Path: "spec.serviceName", Description: "cannot be changed"})
+	}
+	if was.GetPodManagementPolicy() != is.GetPodManagementPolicy() {
+		bad = append(bad, rpcerr.Field{Path: "spec.podManagementPolicy", Description: "cannot be changed"})
+	}
+	return bad
+}
+
+// defaultJob makes the selector by which a job knows its pods: nobody else's pods carry its uid.
+func defaultJob(j *schedulingv1.Job) {
+	if j.Spec == nil {
+		j.Spec = &schedulingv1.JobSpec{}
+	}
+	s := j.Spec
+	if s.Completions == nil && s.Parallelism == nil {
+		s.Completions = proto.Int32(1)
+	}
+	numberOr(&s.Parallelism, 1)
+	numberOr(&s.BackoffLimit, 6)
+	if s.CompletionMode == nil {
+		s.CompletionMode = proto.String("NonIndexed")
+	}
+	if s.Suspend == nil {
+		s.Suspend = proto.Bool(false)
+	}
+	if t := s.Template; t != nil && !s.GetManualSelector() {
+		if t.Metadata == nil {
+			t.Metadata = &metav1.ObjectMeta{}
+		}
+		if t.Metadata.Labels == nil {
+			t.Metadata.Labels = map[string]string{}
+		}
+		uid, name := j.GetMetadata().GetUid(), j.GetMetadata().GetName()
+		for key, value := range map[string]string{jobUID: uid, oldJobUID: uid, jobName: name, oldJobName: name} {
+			t.Metadata.Labels[key] = value
+		}
+		if s.Selector == nil {
+			s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{jobUID: uid}}
+		}
+	}
+	defaultTemplate(s.GetTemplate())
+}
+
+func validateJob(j *schedulingv1.Job) []rpcerr.Field {
+	s := j.GetSpec()
+	bad := append(selectorFaults(s.GetSelector(), s.GetTemplate()), templateFaults(s.GetTemplate(), restartOnFailure, restartNever)...)
+	if want := j.GetMetadata().GetUid(); s.GetTemplate() != nil && !s.GetManualSelector() && s.GetSelector().GetMatchLabels()[jobUID] != want {
+		bad = append(bad, rpcerr.Field{Path: "spec.selector", Description: "is made by the server: leave it out, or set spec.manualSelector"})
+	}
+	return bad
+}
+
+func validateJobUpdate(old, j *schedulingv1.Job) []rpcerr.Field {
+	was, is := old.GetSpec(), j.GetSpec()
+	bad := append(unchanged("spec.selector", was.GetSelector(), is.GetSelector()), unchanged("spec.template", was.GetTemplate(), is.GetTemplate())...)
+	if was.GetCompletions() != is.GetCompletions() || (was.Completions == nil) != (is.Completions == nil) {
+		bad = append(bad, rpcerr.Field{Path: "spec.completions", Description: "cannot be changed"})
+	}
+	if was.GetCompletionMode() != is.GetCompletionMode() {
+		bad = append(bad, rpcerr.Field{Path: "spec.completionMode", Description: "cannot be changed"})
+	}
+	return bad
+}
+
+func defaultService(s *schedulingv1.Service) {
+	if s.Spec == nil {
+		s.Spec = &schedulingv1.ServiceSpec{}
+	}
+	orElse(&s.Spec.Type, "ClusterIP")
+	orElse(&s.Spec.SessionAffinity, "None")
+	for _, p := range s.Spec.GetPorts() {
+		orElse(&p.Protocol, "TCP")
+		valueOr(&p.TargetPort, structpb.NewNumberValue(float64(p.GetPort())))
+	}
+}
+
+func validateService(s *schedulingv1.Service) []rpcerr.Field {
+	bad := labelPairFaults("spec.selector", s.GetSpec().GetSelector())
+	ports := s.GetSpec().GetPorts()
+	if len(ports) == 0 && s.GetSpec().GetType() != "ExternalName" && s.GetSpec().GetClusterIp() != "None" {
+		bad = append(bad, rpcerr.Field{Path: "spec.ports", Description: "must have at least one"})
+	}
+	type number struct {
+		port     int32
+		protocol string
+	}
+	names, numbers := map[string]bool{}, map[number]bool{}
+	for i, p := range ports {
+		at := fmt.Sprintf("spec.ports[%d]", i)
+		if len(ports) > 1 || p.GetName() != "" {
+			bad = append(bad, labelFaults(at+".name", p.GetName())...)
+		}
+		if p.GetName() != "" && names[p.GetName()] {
+			bad = append(bad, rpcerr.Field{Path: at + ".name", Description: fmt.Sprintf("%q is there twice", p.GetName())})
+		}
+		if n := (number{p.GetPort(), p.GetProtocol()}); numbers[n] {
+			bad = append(bad, rpcerr.Field{Path: at + ".port", Description: fmt.Sprintf("%d/%s is there twice", n.port, n.protocol)})
+		}
+		names[p.GetName()], numbers[number{p.GetPort(), p.GetProtocol()}] = true, true
+	}
+	return bad
+}
+
+func validateBudget(b *schedulingv1.PodDisruptionBudget) []rpcerr.Field {
+	s := b.GetSpec()
+	_, bad := placement.ParsePodSelector(s.GetSelector(), "spec.selector")
+	switch {
+	case s.GetMinAvailable() != nil && s.GetMaxUnavailable() != nil:
+		bad = append(bad, rpcerr.Field{Path: "spec", Description: "minAvailable and maxUnavailable cannot both be given"})
+	case s.GetMinAvailable() == nil && s.GetMaxUnavailable() == nil:
+		bad = append(bad, rpcerr.Field{Path: "spec", Description: "one of minAvailable and maxUnavailable must be given"})
+	}
+	return bad
+}
+
+// selectorFaults returns what is wrong with the selector of a set with a template.
+func selectorFaults(s *metav1.LabelSelector, template *schedulingv1.PodTemplateSpec) []rpcerr.Field {
+	if len(s.GetMatchLabels()) == 0 && len(s.GetMatchExpressions()) == 0 {
+		return []rpcerr.Field{{Path: "spec.selector", Description: "must be given, and must not be empty"}}
+	}
+	sel, bad := placement.ParsePodSelector(s, "spec.selector")
+	if len(bad) == 0 && template != nil && !sel.Matches(labels.Set(template.GetMetadata().GetLabels())) {
+		bad = append(bad, rpcerr.Field{Path: "spec.template.metadata.labels", Description: "the selector does not match them"})
+	}
+	return bad
+}
+
+// templateFaults returns what is wrong with a template whose pods may restart in some ways alone.
+func templateFaults(t *schedulingv1.PodTemplateSpec, restart ...string) []rpcerr.Field {
+	const path = "spec.template"
+	if t == nil {
+		return []rpcerr.Field{{Path: path, Description: "must be given"}}
+	}
+	bad := labelPairFaults(path+".metadata.labels", t.GetMetadata().GetLabels())
+	if t.GetSpec() == nil {
+		return append(bad, rpcerr.Field{Path: path + ".spec", Description: "must be given"})
+	}
+	wrong, _ := plan.ValidateSpec(path+".spec", t.GetSpec())
+	bad = append(bad, wrong...)
+	if !slices.Contains(restart, t.GetSpec().GetRestartPolicy()) {
+		bad = append(bad, rpcerr.Field{
+			Path: path + ".spec.restartPolicy", Description: fmt.Sprintf("is %s, must be %s", t.GetSpec().GetRestartPolicy(), strings.Join(restart, " or ")),
+		})
+	}
+	if t.GetSpec().GetActiveDeadlineSeconds() > 0 && slices.Contains(restart, restartAlways) {
+		bad = append(bad, rpcerr.Field{Path: path + ".spec.activeDeadlineSeconds", Description: "must be left out here"})
+	}
+	return bad
+}
+
+// defaultTemplate fills in what a template leaves out.
+func defaultTemplate(t *schedulingv1.PodTemplateSpec) {
+	if t.GetSpec() != nil {
+		plan.Default(t.GetSpec())
+	}
+}
+
+func unchanged(path string, old, now proto.Message) []rpcerr.Field {
+	if proto.Equal(old, now) {
+		return nil
+	}
+	return []rpcerr.Field{{Path: path, Description: "cannot be changed"}}
+}
+
+// isZero reports whether a number or percentage is there and is none.
+func isZero(v *structpb.Value) bool {
+	switch k := v.GetKind().(type) {
+	case *structpb.Value_NumberValue:
+		return k.NumberValue == 0
+	case *structpb.Value_StringValue:
+		return strings.Trim(k.StringValue, "0") == "%" || strings.Trim(k.StringValue, "0") == ""
+	}
+	return false
+}
+
+func numberOr(n **int32, value int32) {
+	if *n == nil {
+		*n = &value
+	}
+}
+
+func valueOr(v **structpb.Value, value *structpb.Value) {
+	if *v == nil {
+		*v = value
+	}
+}
+
+func orElse(s *string, value string) {
+	if *s == "" {
+		*s = value
+	}
+}

@@ -1,0 +1,403 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+)
+
+const (
+	// nodeSelectorAnnotation of a namespace holds labels that nodes of its pods must carry, as in "env=test,infra=fedora".
+	nodeSelectorAnnotation = "scheduler.alpha.kubernetes.io/node-selector"
+	// defaultTolerationSeconds is how long a pod that says nothing of it stays on a node that is not ready or not reachable.
+	defaultTolerationSeconds = 300
+	// defaultGraceSeconds is how long containers get to end.
+	defaultGraceSeconds = 30
+)
+
+// Admission plugins that are in force.
+const (
+	defaultTolerationsPlugin = "DefaultTolerationSeconds"
+	nodeConstraintsPlugin    = "PodNodeConstraints"
+	nodeSelectorPlugin       = "PodNodeSelector"
+)
+
+// AdmissionView is everything that decides what becomes of a pod that somebody creates.
+type AdmissionView struct {
+	Pod       *schedulingv1.Pod
+	Namespace *schedulingv1.Namespace // that the pod is created in; nil has no annotations
+	Admission *schedulingv1.AdmissionConfig
+	Master    *schedulingv1.KubernetesMasterConfig
+	MayBind   bool // the user may create pods/binding in the namespace, as services may
+}
+
+// Admission is what becomes of a pod. It is stored if neither Fields nor Forbidden says otherwise.
+type Admission struct {
+	Pod       *schedulingv1.Pod // with defaults
+	Fields    []rpcerr.Field    // that are wrong
+	Forbidden string            // why the user may not create such a pod; empty if there is no objection
+	Warnings  []string          // what is odd and yet accepted
+}
+
+// Allowed reports whether the pod is stored.
+func (a Admission) Allowed() bool { return len(a.Fields) == 0 && a.Forbidden == "" }
+
+// Reason says in one line why the pod is not stored.
+func (a Admission) Reason() string {
+	if a.Forbidden != "" {
+		return a.Forbidden
+	}
+	var out []string
+	for _, f := range a.Fields {
+		out = append(out, f.String())
+	}
+	return strings.Join(out, "; ")
+}
+
+// Admit gives a pod its defaults and checks it. It does not modify v.
+func Admit(v AdmissionView) Admission {
+	out := Admission{Pod: proto.Clone(v.Pod).(*schedulingv1.Pod)}
+	pod := out.Pod
+	if pod.Spec == nil {
+		pod.Spec = &schedulingv1.PodSpec{}
+	}
+	plugins := configured(v.Admission, v.Master)
+	Default(pod.Spec)
+	out.Forbidden = forbidden(plugins, v.Pod.GetSpec(), v.MayBind)
+	if refusal := selectNodes(plugins, v.Namespace, pod); refusal != "" && out.Forbidden == "" {
+		out.Forbidden = refusal
+	}
+	if placement.IsDaemon(pod) {
+		tolerateAsDaemon(pod.Spec)
+	}
+	if disabled := plugins[defaultTolerationsPlugin].GetConfiguration().GetFields()["disable"].GetBoolValue(); !disabled {
+		tolerateForAWhile(pod.Spec)
+	}
+	pod.Status = &schedulingv1.PodStatus{Phase: proto.String(placement.Pending), QosClass: placement.QOSClass(pod.Spec)}
+	out.Fields, out.Warnings = ValidateSpec("spec", pod.Spec)
+	return out
+}
+
+// Default fills in what a pod's spec leaves out, as templates get it too.
+func Default(spec *schedulingv1.PodSpec) {
+	spec.RestartPolicy = cmp.Or(spec.RestartPolicy, "Always")
+	spec.SchedulerName = cmp.Or(spec.SchedulerName, DefaultScheduler)
+	if spec.TerminationGracePeriodSeconds == nil {
+		spec.TerminationGracePeriodSeconds = proto.Int32(defaultGraceSeconds)
+	}
+	for _, c := range slices.Concat(spec.GetInitContainers(), spec.GetContainers()) {
+		for _, p := range c.GetPorts() {
+			p.Protocol = cmp.Or(p.Protocol, "TCP")
+			if spec.GetHostNetwork() && p.HostPort == 0 {
+				p.HostPort = p.ContainerPort
+			}
+		}
+		for name, limit := range c.GetResources().GetLimits() {
+			if _, ok := c.Resources.Requests[name]; ok {
+				continue
+			}
+			if c.Resources.Requests == nil {
+				c.Resources.Requests = map[string]*structpb.Value{}
+			}
+			c.Resources.Requests[name] = proto.Clone(limit).(*structpb.Value)
+		}
+	}
+}
+
+// tolerateForAWhile lets a pod stay for five minutes on a node that is not ready or not reachable, unless it says itself what it bears then.
+func tolerateForAWhile(spec *schedulingv1.PodSpec) {
+	for _, key := range []string{placement.NotReadyTaint, placement.UnreachableTaint} {
+		said := slices.ContainsFunc(spec.GetTolerations(), func(t *schedulingv1.Toleration) bool {
+			return (t.GetKey() == "" || placement.TaintKey(t.GetKey()) == key) && (t.GetEffect() == "" || t.GetEffect() == placement.NoExecute)
+		})
+		if !said {
+			spec.Tolerations = append(spec.Tolerations, &schedulingv1.Toleration{
+				Key: key, Operator: "Exists", Effect: placement.NoExecute, TolerationSeconds: proto.Int32(defaultTolerationSeconds),
+			})
+		}
+	}
+}
+
+// tolerateAsDaemon lets the pod of a daemon set bear what other pods flee.
+func tolerateAsDaemon(spec *schedulingv1.PodSpec) {
+	bear := func(key, effect string) {
+		t := &schedulingv1.Toleration{Key: key, Operator: "Exists", Effect: effect}
+		if !slices.ContainsFunc(spec.GetTolerations(), func(o *schedulingv1.Toleration) bool { return proto.Equal(o, t) }) {
+			spec.Tolerations = append(spec.Tolerations, t)
+		}
+	}
+	bear(placement.NotReadyTaint, placement.NoExecute)
+	bear(placement.UnreachableTaint, placement.NoExecute)
+	bear(placement.DiskPressureTaint, placement.NoSchedule)
+	bear(placement.MemoryPressureTaint, placement.NoSchedule)
+	bear(placement.PIDPressureTaint, placement.NoSchedule)
+	bear(placement.UnschedulableTaint, placement.NoSchedule)
+	if spec.GetHostNetwork() {
+		bear(placement.NetworkUnavailableTaint, placement.NoSchedule)
+	}
+}
+
+// configured returns the plugins that are configured: those of the admission configuration, and those of the master's that it lacks.
+func configured(a *schedulingv1.AdmissionConfig, m *schedulingv1.KubernetesMasterConfig) map[string]*schedulingv1.AdmissionPluginConfig {
+	out := maps.Clone(a.GetAdmissionConfig().GetPluginConfig())
+	if out == nil {
+		out = map[string]*schedulingv1.AdmissionPluginConfig{}
+	}
+	for name, p := range m.GetKubernetesMasterConfig().GetAdmissionConfig().GetPluginConfig() {
+		if _, ok := out[name]; !ok {
+			out[name] = p
+		}
+	}
+	return out
+}
+
+// AdmissionNotInForce names what of a configuration is stored and not built: plugins, and files that plugins shall read.
+func AdmissionNotInForce(plugins *schedulingv1.AdmissionPlugins) []string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(plugins.GetPluginConfig())) {
+		switch name {
+		case defaultTolerationsPlugin, nodeConstraintsPlugin, nodeSelectorPlugin:
+			if plugins.GetPluginConfig()[name].GetLocation() != "" {
+				out = append(out, name+".location")
+			}
+		default:
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// Constrain says why a user may not create or change something with a template of pods, under the plugin PodNodeConstraints; empty if
+// there is no objection. Pods themselves go through Admit.
+func Constrain(a *schedulingv1.AdmissionConfig, m *schedulingv1.KubernetesMasterConfig, spec *schedulingv1.PodSpec, mayBind bool) string {
+	return forbidden(configured(a, m), spec, mayBind)
+}
+
+// forbidden is PodNodeConstraints: who may not bind pods may not go around the scheduler by nodeName or by the labels of a list.
+func forbidden(plugins map[string]*schedulingv1.AdmissionPluginConfig, spec *schedulingv1.PodSpec, mayBind bool) string {
+	plugin, on := plugins[nodeConstraintsPlugin]
+	if !on || mayBind {
+		return ""
+	}
+	listed := []string{"kubernetes.io/hostname"}
+	if list, ok := plugin.GetConfiguration().GetFields()["nodeSelectorLabelBlacklist"]; ok {
+		listed = nil
+		for _, v := range list.GetListValue().GetValues() {
+			listed = append(listed, v.GetStringValue())
+		}
+	}
+	var what []string
+	if spec.GetNodeName() != "" {
+		what = append(what, "spec.nodeName")
+	}
+	for _, key := range slices.Sorted(maps.Keys(spec.GetNodeSelector())) {
+		if slices.Contains(listed, key) {
+			what = append(what, "spec.nodeSelector['"+key+"']")
+		}
+	}
+	if len(what) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s: only who may create pods/binding in the namespace may set it, says %s", strings.Join(what, " and "), nodeConstraintsPlugin)
+}
+
+// selectNodes is PodNodeSelector: the labels of the namespace, or those for all namespaces that say nothing, are added to the pod's; all of
+// them must be in the namespace's list if it has one. It returns why the pod is refused; empty if it is not.
+func selectNodes(plugins map[string]*schedulingv1.AdmissionPluginConfig, namespace *schedulingv1.Namespace, pod *schedulingv1.Pod) string {
+	plugin, on := plugins[nodeSelectorPlugin]
+	if !on {
+		return ""
+	}
+	selectors := plugin.GetConfiguration().GetFields()["podNodeSelectorPluginConfig"].GetStructValue().GetFields()
+	text, own := namespace.GetMetadata().GetAnnotations()[nodeSelectorAnnotation]
+	if !own {
+		text = selectors["clusterDefaultNodeSelector"].GetStringValue()
+	}
+	wanted, err := pairs(text)
+	if err != nil {
+		return fmt.Sprintf("%s: the node selector %q cannot be read: %v", nodeSelectorPlugin, text, err)
+	}
+	merged := maps.Clone(pod.GetSpec().GetNodeSelector())
+	if merged == nil {
+		merged = map[string]string{}
+	}
+	for _, k := range slices.Sorted(maps.Keys(wanted)) {
+		if have, ok := merged[k]; ok && have != wanted[k] {
+			return fmt.Sprintf("spec.nodeSelector['%s']: is %q, but the namespace's node selector says %q", k, have, wanted[k])
+		}
+		merged[k] = wanted[k]
+	}
+	name := cmp.Or(namespace.GetMetadata().GetName(), pod.GetMetadata().GetNamespace())
+	list, err := pairs(selectors[name].GetStringValue())
+	if err != nil {
+		return fmt.Sprintf("%s: the labels permitted in namespace %q cannot be read: %v", nodeSelectorPlugin, name, err)
+	}
+	if len(list) > 0 {
+		for _, k := range slices.Sorted(maps.Keys(merged)) {
+			if v, ok := list[k]; !ok || v != merged[k] {
+				return fmt.Sprintf("spec.nodeSelector['%s']: %s=%s is not among the labels that namespace %q permits: %s", k, k, merged[k], name, selectors[name].GetStringValue())
+			}
+		}
+	}
+	if len(merged) > 0 {
+		pod.Spec.NodeSelector = merged
+	}
+	return ""
+}
+
+// pairs reads "k=v,k=v"; blanks around them do not count.
+func pairs(text string) (map[string]string, error) {
+	out := map[string]string{}
+	for part := range strings.SplitSeq(text, ",") {
+		if strings.TrimSpace(part) == "" {
+			continue
+		}
+		k, v, ok := strings.Cut(part, "=")
+		if !ok {
+			return nil, fmt.Errorf("%q is not key=value", strings.TrimSpace(part))
+		}
+		out[strings.TrimSpace(k)] = strings.TrimSpace(v)
+	}
+	return out, nil
+}
+
+// ValidateSpec returns the wrong fields of a pod's spec, or of a template's, below path, and what is odd and yet accepted.
+func ValidateSpec(path string, spec *schedulingv1.PodSpec) (fields []rpcerr.Field, warnings []string) {
+	bad := func(field, description string) {
+		fields = append(fields, rpcerr.Field{Path: path + field, Description: description})
+	}
+	if len(spec.GetContainers()) == 0 {
+		bad(".containers", "must have at least one container")
+	}
+	switch p := spec.GetRestartPolicy(); p {
+	case "", "Always", "OnFailure", "Never":
+	default:
+		bad(".restartPolicy", fmt.Sprintf("must be Always, OnFailure or Never, not %q", p))
+	}
+	volumes := map[string]bool{}
+	for i, v := range spec.GetVolumes() {
+		if volumes[v.GetName()] {
+			bad(fmt.Sprintf(".volumes[%d].name", i), fmt.Sprintf("there is another volume %q", v.GetName()))
+		}
+		volumes[v.GetName()] = true
+	}
+	names := map[string]bool{}
+	for i, c := range spec.GetInitContainers() {
+		validateContainer(fmt.Sprintf(".initContainers[%d]", i), c, names, volumes, bad)
+	}
+	for i, c := range spec.GetContainers() {
+		validateContainer(fmt.Sprintf(".containers[%d]", i), c, names, volumes, bad)
+	}
+	for _, k := range slices.Sorted(maps.Keys(spec.GetNodeSelector())) {
+		for _, why := range slices.Concat(validation.IsQualifiedName(k), validation.IsValidLabelValue(spec.GetNodeSelector()[k])) {
+			bad(".nodeSelector['"+k+"']", why)
+		}
+	}
+	if n := spec.GetNodeName(); n != "" {
+		for _, why := range validation.IsDNS1123Subdomain(n) {
+			bad(".nodeName", why)
+		}
+	}
+	tolerations, warnings := placement.ValidateTolerations(path+".tolerations", spec.GetTolerations())
+	affinity := spec.GetAffinity()
+	return slices.Concat(fields, tolerations,
+		placement.ValidateNodeAffinity(path+".affinity.nodeAffinity", affinity.GetNodeAffinity()),
+		validatePodAffinity(path+".affinity.podAffinity", affinity.GetPodAffinity().GetRequiredDuringSchedulingIgnoredDuringExecution(), affinity.GetPodAffinity().GetPreferredDuringSchedulingIgnoredDuringExecution()),
+		validatePodAffinity(path+".affinity.podAntiAffinity", affinity.GetPodAntiAffinity().GetRequiredDuringSchedulingIgnoredDuringExecution(), affinity.GetPodAntiAffinity().GetPreferredDuringSchedulingIgnoredDuringExecution()),
+		placement.ValidateQuantities(path, spec), placement.ValidatePorts(path, spec),
+	), warnings
+}
+
+func validateContainer(at string, c *schedulingv1.Container, names, volumes map[string]bool, bad func(field, description string)) {
+	for _, why := range validation.IsDNS1123Label(c.GetName()) {
+		bad(at+".name", why)
+	}
+	if names[c.GetName()] {
+		bad(at+".name", fmt.Sprintf("there is another container %q", c.GetName()))
+	}
+	names[c.GetName()] = true
+	if c.GetImage() == "" && len(c.GetCommand()) == 0 {
+		bad(at+".image", "must be given, or else a command")
+	}
+	paths := map[string]bool{}
+	for i, m := range c.GetVolumeMounts() {
+		mount := fmt.Sprintf("%s.volumeMounts[%d]", at, i)
+		if !volumes[m.GetName()] {
+			bad(mount+".name", fmt.Sprintf("there is no volume %q", m.GetName()))
+		}
+		if m.GetMountPath() == "" {
+			bad(mount+".mountPath", "must be given")
+		} else if paths[m.GetMountPath()] {
+			bad(mount+".mountPath", "there is another mount at "+m.GetMountPath())
+		}
+		paths[m.GetMountPath()] = true
+	}
+}
+
+func validatePodAffinity(path string, required []*schedulingv1.PodAffinityTerm, preferred []*schedulingv1.WeightedPodAffinityTerm) (fields []rpcerr.Field) {
+	term := func(at string, t *schedulingv1.PodAffinityTerm) {
+		if t.GetTopologyKey() == "" {
+			fields = append(fields, rpcerr.Field{Path: at + ".topologyKey", Description: "must be given: the label that says which nodes are near each other"})
+		}
+		_, wrong := resource.LabelSelector(t.GetLabelSelector(), at+".labelSelector")
+		fields = append(fields, wrong...)
+	}
+	for i, t := range required {
+		term(fmt.Sprintf("%s.requiredDuringSchedulingIgnoredDuringExecution[%d]", path, i), t)
+	}
+	for i, t := range preferred {
+		at := fmt.Sprintf("%s.preferredDuringSchedulingIgnoredDuringExecution[%d]", path, i)
+		if w := t.GetWeight(); w < 1 || w > 100 {
+			fields = append(fields, rpcerr.Field{Path: at + ".weight", Description: "must be 1 to 100"})
+		}
+		term(at+".podAffinityTerm", t.GetPodAffinityTerm())
+	}
+	return fields
+}
+
+// CheckUpdate returns the wrong fields of a change of a pod that exists: of its spec only images, activeDeadlineSeconds and tolerations may
+// change, and nodeName once, when the pod is bound.
+func CheckUpdate(before, after *schedulingv1.Pod) []rpcerr.Field {
+	x, y := proto.Clone(before.GetSpec()).(*schedulingv1.PodSpec), proto.Clone(after.GetSpec()).(*schedulingv1.PodSpec)
+	if x == nil || y == nil {
+		return nil
+	}
+	if x.NodeName == "" {
+		y.NodeName = ""
+	}
+	x.Tolerations, x.ActiveDeadlineSeconds = y.Tolerations, y.ActiveDeadlineSeconds
+	images := func(from, to []*schedulingv1.Container) {
+		for i := range min(len(from), len(to)) {
+			to[i].Image = from[i].GetImage()
+		}
+	}
+	images(y.GetContainers(), x.GetContainers())
+	images(y.GetInitContainers(), x.GetInitContainers())
+	if proto.Equal(x, y) {
+		return nil
+	}
+	return []rpcerr.Field{{Path: "spec", Description: "only images, activeDeadlineSeconds and tolerations of a pod may change: delete it and make another"}}
+}
+
+// InForce returns the condition of a policy or a configuration that says whether all of it is in force.
+func InForce(notBuilt []string) *metav1.Condition {
+	if len(notBuilt) == 0 {
+		return &metav1.Condition{Type: "InForce", Status: "True", Reason: proto.String("AllInForce")}
+	}
+	return &metav1.Condition{
+		Type: "InForce", Status: "False", Severity: "Warning", Reason: proto.String("NotBuilt"),
+		Message: proto.String("stored and not built yet: " + strings.Join(notBuilt, ", ")),
+	}
+}

@@ -1,0 +1,462 @@
+package plan
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/resource"
+)
+
+// avoidAnnotation of a node names the controllers whose pods had better go elsewhere.
+const avoidAnnotation = "scheduler.alpha.kubernetes.io/preferAvoidPods"
+
+// Cluster is what placing depends on: the nodes, the pods that are bound to them, and the selectors of services and controllers, in a form that
+// is quick to ask. It is kept in step by its methods, which may be called in any order: a pod counts as soon as its node is there too. It keeps
+// the messages that it is given and never modifies them. It may not be used concurrently.
+type Cluster struct {
+	nodes  []*node // by name
+	byName map[string]*node
+	slots  []*node // nil where a node has gone
+	pods   map[podKey]*bound
+	lost   map[string]map[*bound]struct{} // pods whose node is not known, by its name
+	affine map[*bound]struct{}            // pods that want to be near to, or away from, others
+	spaces map[string]*space
+	zones  map[string]int32 // 1 and up
+	groups map[string]*group
+}
+
+// maxGroups bounds the groups whose counts are kept in step; beyond it they are counted anew.
+const maxGroups = 1024
+
+type podKey struct{ namespace, name string }
+
+// space is a namespace.
+type space struct {
+	pods      map[string]*bound
+	selectors map[selectorKey]labels.Selector
+}
+
+type selectorKey struct{ kind, name string }
+
+// node is a node as placing sees it.
+type node struct {
+	msg     *nodev1.Node
+	name    string
+	labels  labels.Set
+	slot    int
+	has     placement.Resources
+	maxPods int64
+	zone    int32           // 0 if it says neither region nor zone
+	hard    []*nodev1.Taint // NoSchedule and NoExecute
+	mild    []*nodev1.Taint // PreferNoSchedule
+	avoid   map[string]bool // kind/uid of controllers
+	images  map[string]int64
+
+	pods        map[*bound]struct{}
+	used        placement.Resources
+	cpu, memory int64 // as ranking counts them
+	ports       []placement.HostPort
+}
+
+// bound is a pod that is bound to a node and has not ended.
+type bound struct {
+	key         podKey
+	labels      labels.Set
+	nodeName    string
+	node        *node // nil while the node is not known
+	requests    placement.Resources
+	cpu, memory int64
+	ports       []placement.HostPort
+	leaving     bool
+	terms       *terms // nil if it does not care about other pods
+}
+
+// group is the number of pods on each node that some selectors of a namespace select.
+type group struct {
+	namespace string
+	selectors []labels.Selector
+	counts    []int32 // by the slot of the node
+}
+
+// NewCluster returns a cluster without nodes.
+func NewCluster() *Cluster {
+	return &Cluster{
+		byName: map[string]*node{}, pods: map[podKey]*bound{}, lost: map[string]map[*bound]struct{}{}, affine: map[*bound]struct{}{},
+		spaces: map[string]*space{}, zones: map[string]int32{}, groups: map[string]*group{},
+	}
+}
+
+// Nodes returns the number of nodes.
+func (c *Cluster) Nodes() int { return len(c.nodes) }
+
+// Pods returns the number of pods that are bound, be their node known or not.
+func (c *Cluster) Pods() int { return len(c.pods) }
+
+// AddNode adds a node, or replaces the one of that name.
+func (c *Cluster) AddNode(msg *nodev1.Node) {
+	name := msg.GetMetadata().GetName()
+	n := c.byName[name]
+	if n == nil {
+		n = &node{name: name, pods: map[*bound]struct{}{}, slot: c.freeSlot()}
+		c.slots[n.slot] = n
+		c.byName[name] = n
+		at, _ := slices.BinarySearchFunc(c.nodes, name, byName)
+		c.nodes = slices.Insert(c.nodes, at, n)
+		for b := range c.lost[name] {
+			c.attach(b, n)
+		}
+		delete(c.lost, name)
+	}
+	n.read(msg)
+	n.zone = c.zoneOf(msg)
+}
+
+// RemoveNode takes a node away; pods that are bound to it count again should it come back.
+func (c *Cluster) RemoveNode(name string) {
+	n := c.byName[name]
+	if n == nil {
+		return
+	}
+	for b := range n.pods {
+		c.detach(b)
+		c.lose(b)
+	}
+	delete(c.byName, name)
+	c.slots[n.slot] = nil
+	at, _ := slices.BinarySearchFunc(c.nodes, name, byName)
+	c.nodes = slices.Delete(c.nodes, at, at+1)
+}
+
+// lose keeps a pod whose node is not known.
+func (c *Cluster) lose(b *bound) {
+	if c.lost[b.nodeName] == nil {
+		c.lost[b.nodeName] = map[*bound]struct{}{}
+	}
+	c.lost[b.nodeName][b] = struct{}{}
+}
+
+func byName(n *node, name string) int { return strings.Compare(n.name, name) }
+
+func (c *Cluster) freeSlot() int {
+	if i := slices.Index(c.slots, nil); i >= 0 {
+		return i
+	}
+	c.slots = append(c.slots, nil)
+	return len(c.slots) - 1
+}
+
+func (c *Cluster) zoneOf(msg *nodev1.Node) int32 {
+	region, zone := placement.Domain(msg)
+	if region == "" && zone == "" {
+		return 0
+	}
+	key := region + "\x00" + zone
+	id, ok := c.zones[key]
+	if !ok {
+		id = int32(len(c.zones) + 1)
+		c.zones[key] = id
+	}
+	return id
+}
+
+// read takes over what a node says of itself.
+func (n *node) read(msg *nodev1.Node) {
+	n.msg, n.labels = msg, msg.GetMetadata().GetLabels()
+	n.has, n.maxPods = placement.Allocatable(msg)
+	n.hard, n.mild = nil, nil
+	for _, t := range msg.GetSpec().GetTaints() {
+		if t.GetEffect() == placement.PreferNoSchedule {
+			n.mild = append(n.mild, t)
+		} else {
+			n.hard = append(n.hard, t)
+		}
+	}
+	n.images = nil
+	for _, image := range msg.GetStatus().GetImages() {
+		for _, name := range image.GetNames() {
+			if n.images == nil {
+				n.images = map[string]int64{}
+			}
+			n.images[imageName(name)] = int64(image.GetSizeBytes())
+		}
+	}
+	n.avoid = avoided(msg.GetMetadata().GetAnnotations()[avoidAnnotation])
+}
+
+// avoided reads the annotation that names controllers whose pods had better go elsewhere; what cannot be read names none.
+func avoided(annotation string) map[string]bool {
+	if annotation == "" {
+		return nil
+	}
+	var list struct {
+		PreferAvoidPods []struct {
+			PodSignature struct {
+				PodController struct{ Kind, UID string } `json:"podController"`
+			} `json:"podSignature"`
+		} `json:"preferAvoidPods"`
+	}
+	if json.Unmarshal([]byte(annotation), &list) != nil {
+		return nil
+	}
+	out := map[string]bool{}
+	for _, p := range list.PreferAvoidPods {
+		out[p.PodSignature.PodController.Kind+"/"+p.PodSignature.PodController.UID] = true
+	}
+	return out
+}
+
+// imageName returns the name of an image with its tag: latest if it has neither tag nor digest.
+func imageName(name string) string {
+	if strings.Contains(name, "@") || strings.LastIndex(name, ":") > strings.LastIndex(name, "/") {
+		return name
+	}
+	return name + ":latest"
+}
+
+// AddPod adds a pod that is bound to a node, or replaces the one of that name. A pod that is not bound or has ended uses nothing and is taken
+// away instead.
+func (c *Cluster) AddPod(pod *schedulingv1.Pod) {
+	if !placement.Assigned(pod) {
+		c.RemovePod(pod.GetMetadata().GetNamespace(), pod.GetMetadata().GetName())
+		return
+	}
+	c.bind(pod, pod.GetSpec().GetNodeName())
+}
+
+// bind adds a pod as if it were bound to a node.
+func (c *Cluster) bind(pod *schedulingv1.Pod, nodeName string) *bound {
+	m, spec := pod.GetMetadata(), pod.GetSpec()
+	b := &bound{
+		key: podKey{m.GetNamespace(), m.GetName()}, labels: m.GetLabels(), nodeName: nodeName, requests: placement.RequestsOf(spec),
+		ports: placement.HostPorts(spec), leaving: m.GetDeletionTimestamp() != nil, terms: newTerms(pod),
+	}
+	b.cpu, b.memory = placement.NonZeroRequestsOf(spec)
+	c.RemovePod(b.key.namespace, b.key.name)
+	c.put(b)
+	return b
+}
+
+// put counts a pod from now on.
+func (c *Cluster) put(b *bound) {
+	c.pods[b.key] = b
+	c.space(b.key.namespace).pods[b.key.name] = b
+	if b.terms != nil {
+		c.affine[b] = struct{}{}
+	}
+	if n := c.byName[b.nodeName]; n != nil {
+		c.attach(b, n)
+	} else {
+		c.lose(b)
+	}
+}
+
+// RemovePod takes a pod away; it is no error if it is not there.
+func (c *Cluster) RemovePod(namespace, name string) {
+	if b := c.pods[podKey{namespace, name}]; b != nil {
+		c.take(b)
+	}
+}
+
+// take counts a pod no more.
+func (c *Cluster) take(b *bound) {
+	c.detach(b)
+	if left := c.lost[b.nodeName]; left != nil {
+		if delete(left, b); len(left) == 0 {
+			delete(c.lost, b.nodeName)
+		}
+	}
+	delete(c.pods, b.key)
+	delete(c.affine, b)
+	delete(c.spaces[b.key.namespace].pods, b.key.name)
+	c.sweep(b.key.namespace)
+}
+
+func (c *Cluster) attach(b *bound, n *node) {
+	b.node = n
+	n.pods[b] = struct{}{}
+	n.used.Add(b.requests)
+	n.cpu += b.cpu
+	n.memory += b.memory
+	n.ports = append(n.ports, b.ports...)
+	c.count(b, 1)
+}
+
+func (c *Cluster) detach(b *bound) {
+	n := b.node
+	if n == nil {
+		return
+	}
+	c.count(b, -1)
+	b.node = nil
+	delete(n.pods, b)
+	n.used.Sub(b.requests)
+	n.cpu -= b.cpu
+	n.memory -= b.memory
+	if len(b.ports) > 0 {
+		n.ports = nil
+		for other := range n.pods {
+			n.ports = append(n.ports, other.ports...)
+		}
+	}
+}
+
+// count keeps the groups in step with a pod that comes to its node (1) or leaves it (-1).
+func (c *Cluster) count(b *bound, by int32) {
+	if b.leaving {
+		return
+	}
+	for _, g := range c.groups {
+		if g.selects(b) {
+			g.add(b.node.slot, by)
+		}
+	}
+}
+
+func (g *group) selects(b *bound) bool {
+	return g.namespace == b.key.namespace && slices.ContainsFunc(g.selectors, func(s labels.Selector) bool { return s.Matches(b.labels) })
+}
+
+func (g *group) add(slot int, by int32) {
+	if more := slot + 1 - len(g.counts); more > 0 {
+		g.counts = append(g.counts, make([]int32, more)...)
+	}
+	g.counts[slot] += by
+}
+
+func (g *group) on(n *node) int64 {
+	if g == nil || n.slot >= len(g.counts) {
+		return 0
+	}
+	return int64(g.counts[n.slot])
+}
+
+func (c *Cluster) space(namespace string) *space {
+	s := c.spaces[namespace]
+	if s == nil {
+		s = &space{pods: map[string]*bound{}, selectors: map[selectorKey]labels.Selector{}}
+		c.spaces[namespace] = s
+	}
+	return s
+}
+
+// sweep forgets a namespace in which nothing is left.
+func (c *Cluster) sweep(namespace string) {
+	if s := c.spaces[namespace]; s != nil && len(s.pods) == 0 && len(s.selectors) == 0 {
+		delete(c.spaces, namespace)
+	}
+}
+
+// Kinds whose selectors count for spreading.
+const (
+	kindService               = "Service"
+	kindReplicationController = "ReplicationController"
+	kindReplicaSet            = "ReplicaSet"
+	kindStatefulSet           = "StatefulSet"
+)
+
+// AddService adds a service, or replaces the one of that name. One without a selector selects nothing.
+func (c *Cluster) AddService(s *schedulingv1.Service) {
+	c.setSelector(kindService, s.GetMetadata(), ofPairs(s.GetSpec().GetSelector()))
+}
+
+// AddReplicationController adds a replication controller, or replaces the one of that name.
+func (c *Cluster) AddReplicationController(r *schedulingv1.ReplicationController) {
+	c.setSelector(kindReplicationController, r.GetMetadata(), ofPairs(r.GetSpec().GetSelector()))
+}
+
+// AddReplicaSet adds a replica set, or replaces the one of that name.
+func (c *Cluster) AddReplicaSet(r *schedulingv1.ReplicaSet) {
+	c.setSelector(kindReplicaSet, r.GetMetadata(), ofSelector(r.GetSpec().GetSelector()))
+}
+
+// AddStatefulSet adds a stateful set, or replaces the one of that name.
+func (c *Cluster) AddStatefulSet(s *schedulingv1.StatefulSet) {
+	c.setSelector(kindStatefulSet, s.GetMetadata(), ofSelector(s.GetSpec().GetSelector()))
+}
+
+// RemoveSelector takes a service, replication controller, replica set or stateful set away, by its kind and name.
+func (c *Cluster) RemoveSelector(kind, namespace, name string) {
+	s := c.spaces[namespace]
+	if s == nil {
+		return
+	}
+	delete(s.selectors, selectorKey{kind, name})
+	c.forget(namespace)
+	c.sweep(namespace)
+}
+
+func (c *Cluster) setSelector(kind string, m *metav1.ObjectMeta, selector labels.Selector) {
+	s := c.space(m.GetNamespace())
+	if old := s.selectors[selectorKey{kind, m.GetName()}]; old != nil && old.String() == selector.String() {
+		return
+	}
+	s.selectors[selectorKey{kind, m.GetName()}] = selector
+	c.forget(m.GetNamespace())
+}
+
+// forget drops the groups of a namespace whose selectors have changed.
+func (c *Cluster) forget(namespace string) {
+	maps.DeleteFunc(c.groups, func(_ string, g *group) bool { return g.namespace == namespace })
+}
+
+func ofPairs(pairs map[string]string) labels.Selector {
+	if len(pairs) == 0 {
+		return labels.Nothing()
+	}
+	return labels.SelectorFromSet(pairs)
+}
+
+func ofSelector(s *metav1.LabelSelector) labels.Selector {
+	selector, _ := resource.LabelSelector(s, "")
+	return selector
+}
+
+// selecting returns which selectors of a namespace select a pod, ordered by kind and name.
+func (c *Cluster) selecting(namespace string, have labels.Set) []selectorKey {
+	var out []selectorKey
+	if s := c.spaces[namespace]; s != nil {
+		for k, selector := range s.selectors {
+			if selector.Matches(have) {
+				out = append(out, k)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b selectorKey) int { return strings.Compare(a.kind+"/"+a.name, b.kind+"/"+b.name) })
+	return out
+}
+
+// group returns the counts of the pods that some selectors of a namespace select; nil without selectors.
+func (c *Cluster) group(namespace string, keys []selectorKey) *group {
+	if len(keys) == 0 {
+		return nil
+	}
+	id := namespace
+	for _, k := range keys {
+		id += "\x00" + k.kind + "/" + k.name
+	}
+	if g := c.groups[id]; g != nil {
+		return g
+	}
+	if len(c.groups) >= maxGroups {
+		clear(c.groups)
+	}
+	g := &group{namespace: namespace}
+	for _, k := range keys {
+		g.selectors = append(g.selectors, c.spaces[namespace].selectors[k])
+	}
+	for _, b := range c.spaces[namespace].pods {
+		if b.node != nil && !b.leaving && g.selects(b) {
+			g.add(b.node.slot, 1)
+		}
+	}
+	c.groups[id] = g
+	return g
+}

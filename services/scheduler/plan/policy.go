@@ -1,0 +1,315 @@
+// Package plan decides where pods go, what becomes of them when they are created, and why a pod stays where it is. It does no I/O and reads
+// no clock: a Cluster that was filled in the same order places the same pods on the same nodes. The rules are those of the scheduler's policy
+// document: predicates filter nodes, weighted priorities rank those that are left.
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+)
+
+// filter is what a predicate looks at. The order is the one in which predicates run, whatever the policy's order is.
+type filter int
+
+const (
+	nodeCondition filter = iota
+	nodeUnschedulable
+	general
+	hostName
+	hostPorts
+	nodeSelector
+	fitsResources
+	diskConflict
+	taints
+	noExecuteTaints
+	labelPresence
+	serviceAffinity
+	maxEBS
+	maxGCEPD
+	maxAzureDisk
+	volumeBinding
+	volumeZone
+	memoryPressure
+	pidPressure
+	diskPressure
+	podAffinity
+)
+
+// filters returns the predicates by their documented names.
+func filters() map[string]filter {
+	return map[string]filter{
+		"CheckNodeCondition": nodeCondition, "CheckNodeUnschedulable": nodeUnschedulable, "GeneralPredicates": general,
+		"HostName": hostName, "PodFitsHostPorts": hostPorts, "PodFitsPorts": hostPorts, "MatchNodeSelector": nodeSelector,
+		"PodFitsResources": fitsResources, "NoDiskConflict": diskConflict, "PodToleratesNodeTaints": taints,
+		"PodToleratesNodeNoExecuteTaints": noExecuteTaints, "CheckNodeLabelPresence": labelPresence,
+		"CheckServiceAffinity": serviceAffinity, "checkServiceAffinity": serviceAffinity,
+		"MaxEBSVolumeCount": maxEBS, "MaxGCEPDVolumeCount": maxGCEPD, "MaxAzureDiskVolumeCount": maxAzureDisk,
+		"CheckVolumeBinding": volumeBinding, "NoVolumeZoneConflict": volumeZone, "CheckNodeMemoryPressure": memoryPressure,
+		"CheckNodePIDPressure": pidPressure, "CheckNodeDiskPressure": diskPressure, "MatchInterPodAffinity": podAffinity,
+	}
+}
+
+// built reports whether a predicate is in force. The others hold back the pods that they would judge; see refusal.
+func (f filter) built() bool {
+	switch f {
+	case diskConflict, maxEBS, maxGCEPD, maxAzureDisk, volumeBinding, volumeZone:
+		return false
+	}
+	return true
+}
+
+// rank is what a priority looks at.
+type rank int
+
+const (
+	leastRequested rank = iota
+	mostRequested
+	balanced
+	selectorSpread
+	serviceSpread
+	serviceAntiAffinity
+	interPodAffinity
+	nodeAffinity
+	taintToleration
+	preferAvoid
+	imageLocality
+	equal
+	labelPreference
+)
+
+// ranks returns the priorities by their documented names.
+func ranks() map[string]rank {
+	return map[string]rank{
+		"LeastRequestedPriority": leastRequested, "MostRequestedPriority": mostRequested, "BalancedResourceAllocation": balanced,
+		"SelectorSpreadPriority": selectorSpread, "ServiceSpreadingPriority": serviceSpread, "InterPodAffinityPriority": interPodAffinity,
+		"NodeAffinityPriority": nodeAffinity, "TaintTolerationPriority": taintToleration, "NodePreferAvoidPodsPriority": preferAvoid,
+		"ImageLocalityPriority": imageLocality, "EqualPriority": equal,
+	}
+}
+
+// known lists the documented names, for those who wrote another.
+func known[T any](names map[string]T) string {
+	return strings.Join(slices.Sorted(maps.Keys(names)), ", ")
+}
+
+// Profile is a policy that is ready to be used. It is not changed by use and may be shared.
+type Profile struct {
+	predicates []predicate // in the order in which they run
+	priorities []priority
+	all        bool  // go on after the first predicate that a node fails
+	hardWeight int64 // of required pod affinity, seen from the pods that run
+}
+
+type predicate struct {
+	name     string
+	filter   filter
+	labels   []string
+	presence bool
+}
+
+type priority struct {
+	name     string
+	rank     rank
+	weight   int64
+	label    string
+	presence bool
+}
+
+// Policy makes a policy ready. nil, and a policy without predicates or without priorities, has the defaults of the document. What CheckPolicy
+// refuses is left out. CheckNodeCondition holds always.
+func Policy(policy *schedulingv1.Policy) *Profile {
+	p := &Profile{all: policy.GetAlwaysCheckAllPredicates(), hardWeight: int64(max(1, policy.GetHardPodAffinitySymmetricWeight()))}
+	for _, in := range policy.GetPredicates() {
+		if one, ok := newPredicate(in); ok {
+			p.predicates = append(p.predicates, one)
+		}
+	}
+	if len(policy.GetPredicates()) == 0 {
+		p.predicates = defaultPredicates()
+	}
+	if !slices.ContainsFunc(p.predicates, func(o predicate) bool { return o.filter == nodeCondition }) {
+		p.predicates = append(p.predicates, predicate{name: "CheckNodeCondition", filter: nodeCondition})
+	}
+	slices.SortStableFunc(p.predicates, func(a, b predicate) int { return cmp.Compare(a.filter, b.filter) })
+	for _, in := range policy.GetPriorities() {
+		if one, ok := newPriority(in); ok {
+			p.priorities = append(p.priorities, one)
+		}
+	}
+	if len(policy.GetPriorities()) == 0 {
+		p.priorities = defaultPriorities()
+	}
+	return p
+}
+
+// defaultPredicates are those of the document's default policy file, and the one for the condition that it does not know yet: PIDPressure.
+func defaultPredicates() []predicate {
+	var out []predicate
+	for _, name := range []string{
+		"NoVolumeZoneConflict", "MaxEBSVolumeCount", "MaxGCEPDVolumeCount", "MaxAzureDiskVolumeCount", "MatchInterPodAffinity", "NoDiskConflict",
+		"GeneralPredicates", "PodToleratesNodeTaints", "CheckNodeMemoryPressure", "CheckNodeDiskPressure", "CheckNodePIDPressure",
+	} {
+		out = append(out, predicate{name: name, filter: filters()[name]})
+	}
+	return append(out, predicate{name: "Region", filter: serviceAffinity, labels: []string{"region"}})
+}
+
+// defaultPriorities are those of the document's default policy file.
+func defaultPriorities() []priority {
+	var out []priority
+	for _, name := range []string{
+		"SelectorSpreadPriority", "InterPodAffinityPriority", "LeastRequestedPriority", "BalancedResourceAllocation", "NodePreferAvoidPodsPriority",
+		"NodeAffinityPriority", "TaintTolerationPriority",
+	} {
+		r := ranks()[name]
+		weight := int64(1)
+		if r == preferAvoid {
+			weight = 10000
+		}
+		out = append(out, priority{name: name, rank: r, weight: weight})
+	}
+	return append(out, priority{name: "Zone", rank: serviceAntiAffinity, weight: 2, label: "zone"})
+}
+
+func newPredicate(in *schedulingv1.PredicatePolicy) (predicate, bool) {
+	out := predicate{name: in.GetName()}
+	switch a := in.GetArgument(); {
+	case a.GetServiceAffinity() != nil:
+		out.filter, out.labels = serviceAffinity, a.GetServiceAffinity().GetLabels()
+	case a.GetLabelsPresence() != nil:
+		out.filter, out.labels, out.presence = labelPresence, a.GetLabelsPresence().GetLabels(), a.GetLabelsPresence().GetPresence()
+	default:
+		var ok bool
+		if out.filter, ok = filters()[in.GetName()]; !ok {
+			return out, false
+		}
+	}
+	return out, true
+}
+
+func newPriority(in *schedulingv1.PriorityPolicy) (priority, bool) {
+	out := priority{name: in.GetName(), weight: int64(in.GetWeight())}
+	first := func(label string, labels []string) string {
+		if label == "" && len(labels) > 0 {
+			return labels[0]
+		}
+		return label
+	}
+	switch a := in.GetArgument(); {
+	case a.GetServiceAntiAffinity() != nil:
+		out.rank, out.label = serviceAntiAffinity, first(a.GetServiceAntiAffinity().GetLabel(), a.GetServiceAntiAffinity().GetLabels())
+	case a.GetServiceAffinity() != nil:
+		out.rank, out.label = serviceAntiAffinity, first("", a.GetServiceAffinity().GetLabels())
+	case a.GetLabelPreference() != nil:
+		out.rank, out.label, out.presence = labelPreference, a.GetLabelPreference().GetLabel(), a.GetLabelPreference().GetPresence()
+	case a.GetLabelsPresence() != nil:
+		out.rank, out.label, out.presence = labelPreference, first("", a.GetLabelsPresence().GetLabels()), a.GetLabelsPresence().GetPresence()
+	default:
+		var ok bool
+		if out.rank, ok = ranks()[in.GetName()]; !ok {
+			return out, false
+		}
+	}
+	return out, out.weight > 0
+}
+
+// CheckPolicy returns the wrong fields of a policy, and the documented names in it that are not in force yet. Under such a predicate the pods
+// that it would judge stay pending; such a part of the policy does nothing else.
+func CheckPolicy(policy *schedulingv1.Policy) (fields []rpcerr.Field, notBuilt []string) {
+	bad := func(description, path string, a ...any) {
+		fields = append(fields, rpcerr.Field{Path: fmt.Sprintf(path, a...), Description: description})
+	}
+	seen := map[string]bool{}
+	for i, in := range policy.GetPredicates() {
+		checkPredicate(in, seen, func(field, description string) { bad(description, "predicates[%d].%s", i, field) })
+		if p, ok := newPredicate(in); ok && !p.filter.built() {
+			notBuilt = append(notBuilt, in.GetName())
+		}
+	}
+	clear(seen)
+	for i, in := range policy.GetPriorities() {
+		checkPriority(in, seen, func(field, description string) { bad(description, "priorities[%d].%s", i, field) })
+	}
+	if w := policy.HardPodAffinitySymmetricWeight; w != nil && (*w < 0 || *w > 100) {
+		bad("must be 1 to 100", "hardPodAffinitySymmetricWeight")
+	}
+	if len(policy.GetExtenders()) > 0 {
+		notBuilt = append(notBuilt, "extenders")
+	}
+	return fields, notBuilt
+}
+
+func checkPredicate(in *schedulingv1.PredicatePolicy, seen map[string]bool, bad func(field, description string)) {
+	checkName(in.GetName(), seen, bad)
+	service, presence := in.GetArgument().GetServiceAffinity(), in.GetArgument().GetLabelsPresence()
+	switch {
+	case in.GetArgument() == nil:
+		if _, ok := filters()[in.GetName()]; !ok && in.GetName() != "" {
+			bad("name", fmt.Sprintf("there is no predicate %q; known are %s; a predicate of another name needs an argument", in.GetName(), known(filters())))
+		}
+	case service != nil && presence != nil:
+		bad("argument", "must be one of serviceAffinity and labelsPresence, not both")
+	case service != nil:
+		checkLabels(service.GetLabels(), "argument.serviceAffinity.labels", bad)
+	case presence != nil:
+		checkLabels(presence.GetLabels(), "argument.labelsPresence.labels", bad)
+	default:
+		bad("argument", "must be serviceAffinity or labelsPresence")
+	}
+}
+
+func checkPriority(in *schedulingv1.PriorityPolicy, seen map[string]bool, bad func(field, description string)) {
+	checkName(in.GetName(), seen, bad)
+	if w := in.Weight; w == nil || *w <= 0 {
+		bad("weight", "must be given and be 1 or more")
+	}
+	a := in.GetArgument()
+	var given []string
+	if s := a.GetServiceAntiAffinity(); s != nil {
+		given = append(given, "serviceAntiAffinity")
+		if s.GetLabel() == "" {
+			checkLabels(s.GetLabels(), "argument.serviceAntiAffinity.label", bad)
+		}
+	}
+	if s := a.GetServiceAffinity(); s != nil {
+		given = append(given, "serviceAffinity")
+		checkLabels(s.GetLabels(), "argument.serviceAffinity.labels", bad)
+	}
+	if l := a.GetLabelPreference(); l != nil {
+		given = append(given, "labelPreference")
+		checkLabels([]string{l.GetLabel()}, "argument.labelPreference.label", bad)
+	}
+	if l := a.GetLabelsPresence(); l != nil {
+		given = append(given, "labelsPresence")
+		checkLabels(l.GetLabels(), "argument.labelsPresence.labels", bad)
+	}
+	switch _, ok := ranks()[in.GetName()]; {
+	case len(given) > 1:
+		bad("argument", "must be one thing, not "+strings.Join(given, " and "))
+	case a != nil && len(given) == 0:
+		bad("argument", "must be serviceAntiAffinity or labelPreference")
+	case a == nil && !ok && in.GetName() != "":
+		bad("name", fmt.Sprintf("there is no priority %q; known are %s; a priority of another name needs an argument", in.GetName(), known(ranks())))
+	}
+}
+
+func checkName(name string, seen map[string]bool, bad func(field, description string)) {
+	if name == "" {
+		bad("name", "must be given")
+	} else if seen[name] {
+		bad("name", fmt.Sprintf("%q is named twice", name))
+	}
+	seen[name] = true
+}
+
+func checkLabels(labels []string, path string, bad func(field, description string)) {
+	if len(labels) == 0 || slices.Contains(labels, "") {
+		bad(path, "must name a label")
+	}
+}

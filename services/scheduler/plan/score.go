@@ -1,0 +1,266 @@
+package plan
+
+import (
+	"math"
+
+	"github.com/windlass-dev/windlass/kit/placement"
+)
+
+// best is the greatest score that a priority gives.
+const best = 10
+
+const (
+	minImages = 23 << 20 // images below this many bytes are pulled quickly enough not to count
+	maxImages = 1000 << 20
+)
+
+// norm is what one priority must know of all nodes that fit before it can judge one of them.
+type norm struct {
+	flat     bool  // every node gets score
+	score    int64 // if flat
+	min, max int64
+	group    *group
+	zones    []int64 // matching pods by zone; nil if no node has one
+	maxZone  int64
+	total    int64 // matching pods on the nodes that fit
+	column   column
+	values   []int64 // matching pods by the number of the label's value
+}
+
+// local reports whether a priority depends on the node alone.
+func (r rank) local() bool {
+	switch r {
+	case leastRequested, mostRequested, balanced, preferAvoid, imageLocality, equal, labelPreference:
+		return true
+	}
+	return false
+}
+
+// prepare looks at the nodes that fit, for the priorities that compare them.
+func (s *session) prepare(k *class) {
+	k.telling = k.telling[:0]
+	for i := range k.profile.priorities {
+		p := &k.profile.priorities[i]
+		if p.rank.local() {
+			continue
+		}
+		if k.norms[i] = s.normOf(k, p); !k.norms[i].flat {
+			k.telling = append(k.telling, i)
+		}
+	}
+}
+
+func (s *session) normOf(k *class, p *priority) (m norm) {
+	switch p.rank {
+	case selectorSpread, serviceSpread:
+		m.group = k.groupOf(p.rank)
+		if m.flat, m.score = m.group == nil, best; m.flat {
+			return m
+		}
+		for _, n := range s.nodes {
+			count := m.group.on(n)
+			m.max = max(m.max, count)
+			if n.zone > 0 {
+				if m.zones == nil {
+					m.zones = make([]int64, len(k.cluster.zones)+1)
+				}
+				m.zones[n.zone] += count
+				m.maxZone = max(m.maxZone, m.zones[n.zone])
+			}
+		}
+	case serviceAntiAffinity:
+		m.group = k.groupOf(p.rank)
+		m.column = s.column(p.label)
+		if m.flat = m.column.count == 0; m.flat {
+			return m
+		}
+		m.values = make([]int64, m.column.count+1)
+		for i, n := range s.nodes {
+			count := m.group.on(n)
+			m.total += count
+			m.values[m.column.values[s.fit[i]]] += count
+		}
+	case interPodAffinity:
+		if m.flat = k.topology == nil || len(k.topology.weights) == 0; m.flat {
+			return m
+		}
+		for _, n := range s.nodes {
+			w := k.topology.weight(n)
+			m.min, m.max = min(m.min, w), max(m.max, w)
+		}
+		m.flat = m.min == m.max
+	case nodeAffinity:
+		if m.flat = len(k.wishes) == 0; m.flat {
+			return m
+		}
+		for _, n := range s.nodes {
+			m.max = max(m.max, k.wished(n))
+		}
+		m.flat = m.max == 0
+	case taintToleration:
+		for _, n := range s.nodes {
+			m.max = max(m.max, k.disliked(n))
+		}
+		m.flat, m.score = m.max == 0, best
+	}
+	return m
+}
+
+func (k *class) groupOf(r rank) *group {
+	switch {
+	case r == selectorSpread:
+		return k.cluster.group(k.key.namespace, k.selectors)
+	case len(k.services) == 0:
+		return nil
+	case r == serviceAntiAffinity:
+		return k.cluster.group(k.key.namespace, k.services[:1])
+	}
+	return k.cluster.group(k.key.namespace, k.services)
+}
+
+// compare is the weighted score of a node by the priorities that tell nodes apart; see prepare.
+func (k *class) compare(n *node, at int32) (sum int64) {
+	for _, i := range k.telling {
+		p := &k.profile.priorities[i]
+		sum += p.weight * k.compared(p, &k.norms[i], n, at)
+	}
+	return sum
+}
+
+// compared is the raw score, 0 to 10, of a node by a priority that compares nodes; at is its index.
+func (k *class) compared(p *priority, m *norm, n *node, at int32) int64 {
+	if m.flat {
+		return m.score
+	}
+	switch p.rank {
+	case selectorSpread, serviceSpread:
+		return m.spread(m.group.on(n), n.zone)
+	case serviceAntiAffinity:
+		value := m.column.values[at]
+		switch {
+		case value == 0:
+			return 0
+		case m.total == 0:
+			return best
+		}
+		return best * (m.total - m.values[value]) / m.total
+	case interPodAffinity:
+		return best * (k.topology.weight(n) - m.min) / (m.max - m.min)
+	case nodeAffinity:
+		return best * k.wished(n) / m.max
+	}
+	return best - best*k.disliked(n)/m.max
+}
+
+// spread gives more to nodes and zones with fewer pods of the kind; a zone counts two thirds where there are any. What has no pods to compare
+// with gets all.
+func (m *norm) spread(count int64, zone int32) int64 {
+	free, all := m.max-count, m.max
+	if all == 0 {
+		free, all = 1, 1
+	}
+	if m.zones == nil || zone == 0 {
+		return best * free / all
+	}
+	zoneFree, zoneAll := m.maxZone-m.zones[zone], m.maxZone
+	if zoneAll == 0 {
+		zoneFree, zoneAll = 1, 1
+	}
+	return best * (free*zoneAll + 2*zoneFree*all) / (3 * all * zoneAll)
+}
+
+// wished is the sum of the weights of the preferred terms that a node matches.
+func (k *class) wished(n *node) (sum int64) {
+	for i := range k.wishes {
+		if k.wishes[i].term.Matches(n.msg) {
+			sum += k.wishes[i].weight
+		}
+	}
+	return sum
+}
+
+// disliked is the number of PreferNoSchedule taints that the pod does not bear.
+func (k *class) disliked(n *node) (count int64) {
+	for _, t := range n.mild {
+		if !placement.Tolerates(k.spec.GetTolerations(), t) {
+			count++
+		}
+	}
+	return count
+}
+
+// alone is the weighted score of a node by the priorities that depend on it alone.
+func (k *class) alone(n *node) (sum int64) {
+	for i := range k.profile.priorities {
+		if p := &k.profile.priorities[i]; p.rank.local() {
+			sum += p.weight * k.judged(p, n)
+		}
+	}
+	return sum
+}
+
+// judged is the raw score, 0 to 10, of a node by a priority that depends on it alone.
+func (k *class) judged(p *priority, n *node) int64 {
+	cpu, memory := n.cpu+k.cpu, n.memory+k.memory
+	switch p.rank {
+	case leastRequested:
+		return (left(cpu, n.has.MilliCPU) + left(memory, n.has.Memory)) / 2
+	case mostRequested:
+		return (taken(cpu, n.has.MilliCPU) + taken(memory, n.has.Memory)) / 2
+	case balanced:
+		c, m := fraction(cpu, n.has.MilliCPU), fraction(memory, n.has.Memory)
+		if c >= 1 || m >= 1 {
+			return 0
+		}
+		return int64((1 - math.Abs(c-m)) * best)
+	case preferAvoid:
+		if k.owner != "" && n.avoid[k.owner] {
+			return 0
+		}
+		return best
+	case imageLocality:
+		return k.imagesOn(n)
+	case labelPreference:
+		if _, ok := n.labels[p.label]; ok == p.presence {
+			return best
+		}
+		return 0
+	}
+	return 1 // EqualPriority
+}
+
+func left(used, has int64) int64 {
+	if has == 0 || used > has {
+		return 0
+	}
+	return (has - used) * best / has
+}
+
+func taken(used, has int64) int64 {
+	if has == 0 || used > has {
+		return 0
+	}
+	return used * best / has
+}
+
+func fraction(used, has int64) float64 {
+	if has == 0 {
+		return 1
+	}
+	return float64(used) / float64(has)
+}
+
+// imagesOn gives more for more bytes of the pod's images that the node already has.
+func (k *class) imagesOn(n *node) int64 {
+	var sum int64
+	for _, name := range k.images {
+		sum += n.images[name]
+	}
+	switch {
+	case sum < minImages:
+		return 0
+	case sum >= maxImages:
+		return best
+	}
+	return best*(sum-minImages)/(maxImages-minImages) + 1
+}

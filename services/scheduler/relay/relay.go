@@ -1,0 +1,207 @@
+// Package relay brings people who want to see a log or run a command together with the agent of the pod's node. Agents connect outwards and
+// attend; a wish is handed to the agent that attends for the node, which answers it on a stream of its own. Bytes pass through at the pace of
+// the slower end, nothing is kept.
+package relay
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+)
+
+// patience is how long an agent may take to take up a wish: it is connected, so it answers at once or is stuck.
+const patience = 10 * time.Second
+
+// waiting is how many wishes an agent may leave lying before others are refused.
+const waiting = 64
+
+// Errors of a wish.
+var (
+	ErrNobodyAttends = errors.New("its agent is not connected")
+	ErrTooMany       = errors.New("its agent has too many wishes to answer")
+	ErrNoAnswer      = errors.New("its agent does not answer")
+	ErrUnknown       = errors.New("nobody waits for it any more")
+)
+
+// Relay knows the agents that attend and the wishes that stand. Make one with New; it is safe for concurrent use.
+type Relay struct {
+	mu     sync.Mutex
+	agents map[string]*Attendance // by node
+	wishes map[string]*Wish       // by id
+}
+
+// New returns a relay that nobody attends.
+func New() *Relay { return &Relay{agents: map[string]*Attendance{}, wishes: map[string]*Wish{}} }
+
+// Attendance is an agent that is there.
+type Attendance struct {
+	Wishes   <-chan *schedulingv1.AttendResponse
+	Replaced <-chan struct{} // closed when another stream attends for the node
+
+	queue    chan *schedulingv1.AttendResponse
+	replaced chan struct{}
+}
+
+// Attend notes that the agent of a node is there, in place of an earlier stream of it. Call leave when it goes.
+func (r *Relay) Attend(node string) (a *Attendance, leave func()) {
+	a = &Attendance{queue: make(chan *schedulingv1.AttendResponse, waiting), replaced: make(chan struct{})}
+	a.Wishes, a.Replaced = a.queue, a.replaced
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if old := r.agents[node]; old != nil {
+		close(old.replaced)
+	}
+	r.agents[node] = a
+	return a, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.agents[node] == a {
+			delete(r.agents, node)
+		}
+	}
+}
+
+// Wish is something that an agent is asked for.
+type Wish struct {
+	relay *Relay
+	id    string
+	node  string
+
+	ctx    context.Context // ends when whoever asked is gone; of the wish, not of a call
+	cancel context.CancelFunc
+
+	input  chan *schedulingv1.DeliverResponse
+	output chan *schedulingv1.DeliverRequest
+	taken  chan struct{} // closed when the agent answers
+	ended  chan struct{} // closed when the agent has said everything
+}
+
+// Ask hands a wish to the agent of a node. It ends with ctx, or by Close, which must be called.
+func (r *Relay) Ask(ctx context.Context, node string, what *schedulingv1.AttendResponse) (*Wish, error) {
+	var raw [16]byte
+	if _, err := rand.Read(raw[:]); err != nil {
+		return nil, fmt.Errorf("id of a wish: %w", err)
+	}
+	w := &Wish{
+		relay: r, id: hex.EncodeToString(raw[:]), node: node,
+		input: make(chan *schedulingv1.DeliverResponse), output: make(chan *schedulingv1.DeliverRequest),
+		taken: make(chan struct{}), ended: make(chan struct{}),
+	}
+	what.Id = w.id
+	w.ctx, w.cancel = context.WithCancel(ctx)
+	if err := r.hand(node, w, what); err != nil {
+		w.cancel()
+		return nil, err
+	}
+	return w, nil
+}
+
+func (r *Relay) hand(node string, w *Wish, what *schedulingv1.AttendResponse) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := r.agents[node]
+	if a == nil {
+		return ErrNobodyAttends
+	}
+	select {
+	case a.queue <- what:
+	default:
+		return ErrTooMany
+	}
+	r.wishes[w.id] = w
+	return nil
+}
+
+// Close ends a wish; the agent hears of it.
+func (w *Wish) Close() {
+	w.cancel()
+	w.relay.mu.Lock()
+	defer w.relay.mu.Unlock()
+	delete(w.relay.wishes, w.id)
+}
+
+// Next returns what the agent says next; io.EOF after the last.
+func (w *Wish) Next() (*schedulingv1.DeliverRequest, error) {
+	if err := w.awaitTaken(); err != nil {
+		return nil, err
+	}
+	select {
+	case m := <-w.output:
+		return m, nil
+	case <-w.ended:
+		return nil, io.EOF
+	case <-w.ctx.Done():
+		return nil, w.ctx.Err()
+	}
+}
+
+func (w *Wish) awaitTaken() error {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-w.taken:
+		return nil
+	case <-timer.C:
+		return ErrNoAnswer
+	case <-w.ctx.Done():
+		return w.ctx.Err()
+	}
+}
+
+// Send gives the agent input; it returns when the agent has taken it. Once the agent has said everything nobody wants it, which is no error.
+func (w *Wish) Send(m *schedulingv1.DeliverResponse) error {
+	select {
+	case w.input <- m:
+		return nil
+	case <-w.ended:
+		return nil
+	case <-w.ctx.Done():
+		return w.ctx.Err()
+	}
+}
+
+// Answer is the agent's end of a wish.
+type Answer struct{ w *Wish }
+
+// Take returns the agent's end of the wish of that id. It can be taken once, by the node that was asked.
+func (r *Relay) Take(node, id string) (Answer, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := r.wishes[id]
+	if w == nil || w.node != node {
+		return Answer{}, ErrUnknown
+	}
+	select {
+	case <-w.taken:
+		return Answer{}, ErrUnknown
+	default:
+	}
+	close(w.taken)
+	return Answer{w}, nil
+}
+
+// Done is closed when nobody waits for the answer any more.
+func (a Answer) Done() <-chan struct{} { return a.w.ctx.Done() }
+
+// Input is what whoever asked sends.
+func (a Answer) Input() <-chan *schedulingv1.DeliverResponse { return a.w.input }
+
+// Say passes on what the agent says; ErrUnknown if nobody waits for it any more.
+func (a Answer) Say(m *schedulingv1.DeliverRequest) error {
+	select {
+	case a.w.output <- m:
+		return nil
+	case <-a.w.ctx.Done():
+		return ErrUnknown
+	}
+}
+
+// End says that nothing follows.
+func (a Answer) End() { close(a.w.ended) }

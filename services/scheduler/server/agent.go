@@ -1,0 +1,207 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-dev/windlass/services/scheduler/kinds"
+	"github.com/windlass-dev/windlass/services/scheduler/relay"
+)
+
+// Agents serves PodAgentService.
+type Agents struct {
+	schedulingv1.UnimplementedPodAgentServiceServer
+	Config
+}
+
+// NewAgents returns PodAgentService.
+func NewAgents(cfg Config) *Agents { return &Agents{Config: cfg} }
+
+// WatchOwnPods sends the pods that are bound to the agent's node and then every change.
+func (s *Agents) WatchOwnPods(r *schedulingv1.WatchOwnPodsRequest, stream grpc.ServerStreamingServer[schedulingv1.WatchPodsResponse]) error {
+	ctx := stream.Context()
+	if err := kinds.Speaks(ctx, r.GetNodeName()); err != nil {
+		return err
+	}
+	sel, err := resource.ParseSelection("", "spec.nodeName="+r.GetNodeName())
+	if err != nil {
+		return err
+	}
+	return s.Tables.Pods.Watching(ctx, "", sel, 0, true, func(e resource.Events[*schedulingv1.Pod]) error {
+		out := &schedulingv1.WatchPodsResponse{Bookmark: e.Bookmark}
+		if e.Revision > 0 {
+			out.ResourceVersion = resource.FormatRevision(e.Revision)
+		}
+		for _, ev := range e.Events {
+			out.Events = append(out.Events, &schedulingv1.WatchPodsResponse_Event{Type: ev.Type, Object: ev.Object})
+		}
+		return stream.Send(out)
+	})
+}
+
+// ReportPod stores the status of a pod of the agent's node.
+func (s *Agents) ReportPod(ctx context.Context, r *schedulingv1.ReportPodRequest) (*schedulingv1.Pod, error) {
+	if err := kinds.Speaks(ctx, r.GetNodeName()); err != nil {
+		return nil, err
+	}
+	return s.Tables.Pods.Modify(kinds.Own(ctx), keyOf(r.GetNamespace(), r.GetName()), func(pod *schedulingv1.Pod) error {
+		if err := runsOn(pod, r.GetNodeName(), r.GetUid()); err != nil {
+			return err
+		}
+		next := proto.CloneOf(r.GetStatus())
+		if next == nil {
+			return nil
+		}
+		if placement.Terminated(pod) && next.GetPhase() != pod.GetStatus().GetPhase() {
+			return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "pods/"+r.GetName(),
+				fmt.Sprintf("it has ended as %s and cannot become %s", pod.GetStatus().GetPhase(), next.GetPhase()))
+		}
+		keepForeign(pod.GetStatus(), next)
+		pod.Status = next
+		return nil
+	})
+}
+
+// keepForeign takes over what others than the agent write.
+func keepForeign(have, next *schedulingv1.PodStatus) {
+	if next.GetPhase() == "" {
+		next.Phase = have.Phase
+	}
+	next.QosClass, next.NominatedNodeName = have.GetQosClass(), have.GetNominatedNodeName()
+	var conditions []*schedulingv1.PodCondition
+	foreign := func(c *schedulingv1.PodCondition) bool {
+		return c.GetType() == kinds.PodScheduled || c.GetType() == kinds.DisruptionTarget
+	}
+	for _, c := range have.GetConditions() {
+		if foreign(c) {
+			conditions = append(conditions, c)
+		}
+	}
+	for _, c := range next.GetConditions() {
+		if !foreign(c) {
+			conditions = append(conditions, c)
+		}
+	}
+	next.Conditions = conditions
+}
+
+// runsOn returns nil if a pod is the one with that uid and bound to a node.
+func runsOn(pod *schedulingv1.Pod, node, uid string) error {
+	name := pod.GetMetadata().GetName()
+	if have := pod.GetMetadata().GetUid(); have != uid {
+		return rpcerr.Conflict("Pod", name, fmt.Sprintf("uid is %s, not %s", have, uid))
+	}
+	if have := pod.GetSpec().GetNodeName(); have != node {
+		return rpcerr.Forbidden(fmt.Sprintf("pod %q is not bound to node %q", name, node))
+	}
+	return nil
+}
+
+// ConfirmPodGone removes a pod that is on its way out and of which nothing runs any more.
+func (s *Agents) ConfirmPodGone(ctx context.Context, r *schedulingv1.ConfirmPodGoneRequest) (*schedulingv1.ConfirmPodGoneResponse, error) {
+	if err := kinds.Speaks(ctx, r.GetNodeName()); err != nil {
+		return nil, err
+	}
+	key := keyOf(r.GetNamespace(), r.GetName())
+	pod, err := s.Tables.Pods.Get(ctx, key.Namespace, key.Name)
+	switch {
+	case rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND:
+		return &schedulingv1.ConfirmPodGoneResponse{}, nil
+	case err != nil:
+		return nil, err
+	case pod.GetMetadata().GetUid() != r.GetUid():
+		return &schedulingv1.ConfirmPodGoneResponse{}, nil // another one has its name by now
+	}
+	if err := runsOn(pod, r.GetNodeName(), r.GetUid()); err != nil {
+		return nil, err
+	}
+	if !resource.Deleting(pod) {
+		return nil, rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "pods/"+r.GetName(), "nobody asked for its deletion")
+	}
+	_, err = s.Tables.Pods.Delete(resource.WithGracePeriod(ctx, 0), key.Namespace, key.Name, &metav1.Preconditions{Uid: r.GetUid()})
+	switch rpcerr.Reason(err) {
+	case metav1.ErrorReason_ERROR_REASON_NOT_FOUND, metav1.ErrorReason_ERROR_REASON_CONFLICT:
+		err = nil
+	}
+	return &schedulingv1.ConfirmPodGoneResponse{}, err
+}
+
+// Attend brings an agent the wishes for its pods.
+func (s *Agents) Attend(r *schedulingv1.AttendRequest, stream grpc.ServerStreamingServer[schedulingv1.AttendResponse]) error {
+	ctx := stream.Context()
+	if err := kinds.Speaks(ctx, r.GetNodeName()); err != nil {
+		return err
+	}
+	there, leave := s.Relay.Attend(r.GetNodeName())
+	defer leave()
+	if err := stream.Send(&schedulingv1.AttendResponse{}); err != nil {
+		return err
+	}
+	for {
+		select {
+		case w := <-there.Wishes:
+			if err := stream.Send(w); err != nil {
+				return err
+			}
+		case <-there.Replaced:
+			return rpcerr.HeldByOther("nodes/"+r.GetNodeName(), "another stream attends for the node")
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Deliver answers one wish.
+func (s *Agents) Deliver(stream grpc.BidiStreamingServer[schedulingv1.DeliverRequest, schedulingv1.DeliverResponse]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	if err := kinds.Speaks(stream.Context(), first.GetNodeName()); err != nil {
+		return err
+	}
+	answer, err := s.Relay.Take(first.GetNodeName(), first.GetId())
+	if err != nil {
+		return rpcerr.NotFound("wish", first.GetId())
+	}
+	defer answer.End()
+	said := make(chan error, 1)
+	go func() { said <- say(stream, first, answer) }()
+	for {
+		select {
+		case m := <-answer.Input():
+			if err := stream.Send(m); err != nil {
+				return err
+			}
+		case err := <-said:
+			return err
+		case <-answer.Done():
+			return rpcerr.NotFound("wish", first.GetId()) // nobody waits for it any more
+		}
+	}
+}
+
+// say passes on what an agent says until it has said everything. Its stream ends with Deliver, and so does this.
+func say(stream grpc.BidiStreamingServer[schedulingv1.DeliverRequest, schedulingv1.DeliverResponse], m *schedulingv1.DeliverRequest, to relay.Answer) error {
+	for {
+		if err := to.Say(m); err != nil {
+			return rpcerr.NotFound("wish", m.GetId())
+		}
+		var err error
+		if m, err = stream.Recv(); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,42 @@
+package server
+
+import (
+	"context"
+	"errors"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-dev/windlass/services/scheduler/workload/plan"
+)
+
+// Deployments serves what DeploymentService has beyond the standard methods.
+type Deployments struct {
+	schedulingv1.UnimplementedDeploymentServiceServer
+	Config
+}
+
+// NewDeployments returns the custom methods of DeploymentService.
+func NewDeployments(cfg Config) *Deployments { return &Deployments{Config: cfg} }
+
+// RollbackDeployment takes a deployment back to an earlier template.
+func (s *Deployments) RollbackDeployment(ctx context.Context, r *schedulingv1.RollbackDeploymentRequest) (*schedulingv1.Deployment, error) {
+	key := keyOf(r.GetNamespace(), r.GetName())
+	out, err := s.Tables.Deployments.Modify(ctx, key, func(d *schedulingv1.Deployment) error {
+		template, err := plan.Rollback(d, s.Tables.ReplicaSets.All(), int64(r.GetRevision()))
+		if errors.Is(err, plan.ErrNoRevision) {
+			return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "deployments/"+r.GetName(), err.Error())
+		}
+		if err != nil {
+			return err
+		}
+		d.Spec.Template = proto.CloneOf(template)
+		return nil
+	})
+	if err == nil {
+		s.Events.Event(out, "Normal", "DeploymentRollback", "Rolled back deployment \""+r.GetName()+"\"")
+	}
+	return out, err
+}

@@ -1,0 +1,186 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/genproto/googleapis/api/httpbody"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-dev/windlass/services/scheduler/relay"
+)
+
+// GetPodLog sends what a container wrote.
+func (s *Pods) GetPodLog(r *schedulingv1.GetPodLogRequest, stream grpc.ServerStreamingServer[httpbody.HttpBody]) error {
+	ctx := stream.Context()
+	pod, container, err := s.target(ctx, r.GetNamespace(), r.GetName(), r.GetContainer())
+	if err != nil {
+		return err
+	}
+	want := proto.CloneOf(r)
+	want.Container = container
+	w, err := s.ask(ctx, pod, &schedulingv1.AttendResponse{Log: want})
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	for {
+		m, err := w.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return unanswered(pod, err)
+		case m.GetError() != "":
+			return failed(pod, m.GetError())
+		}
+		if len(m.GetStdout()) == 0 {
+			continue
+		}
+		if err := stream.Send(&httpbody.HttpBody{ContentType: "text/plain; charset=utf-8", Data: m.GetStdout()}); err != nil {
+			return err
+		}
+	}
+}
+
+// ExecPod runs a command beside the processes of a container.
+func (s *Pods) ExecPod(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, schedulingv1.ExecPodResponse]) error {
+	ctx := stream.Context()
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	start := proto.CloneOf(first.GetStart())
+	if start == nil || start.GetName() == "" {
+		return rpcerr.Invalid(rpcerr.Field{Path: "start.name", Description: "must be given in the first message"})
+	}
+	start.Namespace = keyOf(start.GetNamespace(), "").Namespace
+	caller, _ := identity.CallerFrom(ctx)
+	if ok, why := s.Policy.Allowed(caller, identity.Attributes{
+		Verb: "create", Resource: "pods/exec", Namespace: start.GetNamespace(), Name: start.GetName(),
+	}); !ok {
+		return rpcerr.Forbidden(why)
+	}
+	if len(start.GetCommand()) == 0 {
+		return rpcerr.Invalid(rpcerr.Field{Path: "start.command", Description: "must be given"})
+	}
+	pod, container, err := s.target(ctx, start.GetNamespace(), start.GetName(), start.GetContainer())
+	if err != nil {
+		return err
+	}
+	start.Container = container
+	w, err := s.ask(ctx, pod, &schedulingv1.AttendResponse{Exec: start})
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	go input(stream, first, w)
+	return output(stream, pod, w)
+}
+
+// input passes on what a caller sends. It ends with the call.
+func input(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, schedulingv1.ExecPodResponse], m *schedulingv1.ExecPodRequest, to *relay.Wish) {
+	for {
+		if len(m.GetStdin()) > 0 || m.GetStdinClosed() {
+			if err := to.Send(&schedulingv1.DeliverResponse{Stdin: m.GetStdin(), StdinClosed: m.GetStdinClosed()}); err != nil {
+				return
+			}
+		}
+		if m.GetStdinClosed() {
+			return
+		}
+		var err error
+		if m, err = stream.Recv(); err != nil {
+			_ = to.Send(&schedulingv1.DeliverResponse{StdinClosed: true}) // the caller's half is closed, or all is over
+			return
+		}
+	}
+}
+
+func output(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, schedulingv1.ExecPodResponse], pod *schedulingv1.Pod, from *relay.Wish) error {
+	done := false
+	for {
+		m, err := from.Next()
+		switch {
+		case errors.Is(err, io.EOF) && done:
+			return nil
+		case errors.Is(err, io.EOF):
+			return rpcerr.Unavailable(fmt.Sprintf("pod %q: the agent of node %q broke off", pod.GetMetadata().GetName(), pod.GetSpec().GetNodeName()))
+		case err != nil:
+			return unanswered(pod, err)
+		case m.GetError() != "":
+			return failed(pod, m.GetError())
+		}
+		done = done || m.ExitCode != nil
+		if len(m.GetStdout()) == 0 && len(m.GetStderr()) == 0 && m.ExitCode == nil {
+			continue
+		}
+		if err := stream.Send(&schedulingv1.ExecPodResponse{Stdout: m.GetStdout(), Stderr: m.GetStderr(), ExitCode: m.ExitCode}); err != nil {
+			return err
+		}
+	}
+}
+
+// target returns a pod that runs somewhere, and which of its containers is meant.
+func (s *Pods) target(ctx context.Context, namespace, name, container string) (*schedulingv1.Pod, string, error) {
+	key := keyOf(namespace, name)
+	pod, err := s.Tables.Pods.Get(ctx, key.Namespace, key.Name)
+	if err != nil {
+		return nil, "", err
+	}
+	if pod.GetSpec().GetNodeName() == "" {
+		return nil, "", rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "pods/"+name, "it is not on a node yet")
+	}
+	var names []string
+	for _, c := range pod.GetSpec().GetContainers() {
+		names = append(names, c.GetName())
+	}
+	if container == "" && len(names) == 1 {
+		return pod, names[0], nil
+	}
+	for _, c := range append(pod.GetSpec().GetInitContainers(), pod.GetSpec().GetContainers()...) {
+		if c.GetName() == container {
+			return pod, container, nil
+		}
+	}
+	if container == "" {
+		return nil, "", rpcerr.Invalid(rpcerr.Field{
+			Path: "container", Description: fmt.Sprintf("must be given for pod %s: one of %s", name, strings.Join(names, ", ")),
+		})
+	}
+	return nil, "", rpcerr.NotFoundField("Container", container, "container")
+}
+
+// ask hands a wish to the agent of a pod's node.
+func (s *Pods) ask(ctx context.Context, pod *schedulingv1.Pod, what *schedulingv1.AttendResponse) (*relay.Wish, error) {
+	m := pod.GetMetadata()
+	what.Namespace, what.Name, what.Uid = m.GetNamespace(), m.GetName(), m.GetUid()
+	w, err := s.Relay.Ask(ctx, pod.GetSpec().GetNodeName(), what)
+	if err != nil {
+		return nil, unanswered(pod, err)
+	}
+	return w, nil
+}
+
+// unanswered says why an agent does not answer.
+func unanswered(pod *schedulingv1.Pod, err error) error {
+	for _, known := range []error{relay.ErrNobodyAttends, relay.ErrTooMany, relay.ErrNoAnswer} {
+		if errors.Is(err, known) {
+			return rpcerr.Unavailable(fmt.Sprintf("pod %q runs on node %q: %v", pod.GetMetadata().GetName(), pod.GetSpec().GetNodeName(), known))
+		}
+	}
+	return err
+}
+
+// failed passes on why an agent could not do it.
+func failed(pod *schedulingv1.Pod, why string) error {
+	return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "pods/"+pod.GetMetadata().GetName(), why)
+}

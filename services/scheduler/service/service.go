@@ -1,0 +1,130 @@
+// Package service runs scheduler: pods and those who own them, their placement on nodes, their admission and their eviction.
+package service
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/spf13/pflag"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/reconcile"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/store"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/windlass-dev/windlass/services/scheduler/controller"
+	"github.com/windlass-dev/windlass/services/scheduler/kinds"
+	"github.com/windlass-dev/windlass/services/scheduler/nodes"
+	"github.com/windlass-dev/windlass/services/scheduler/relay"
+	"github.com/windlass-dev/windlass/services/scheduler/server"
+	"github.com/windlass-dev/windlass/services/scheduler/workload"
+)
+
+// Run serves until ctx ends.
+func Run(ctx context.Context, args []string, stderr io.Writer) error {
+	cfg, err := parse(args, stderr)
+	if errors.Is(err, pflag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return cfg.Run(ctx, stderr, true, func(p *serve.Process) ([]serve.Part, error) { return build(p, p.Etcd, cfg.Name) })
+}
+
+// build makes the parts and registers what they serve.
+func build(p *serve.Process, etcd *clientv3.Client, name string) ([]serve.Part, error) {
+	conn, err := p.Dial(nodeOwner)
+	if err != nil {
+		return nil, err
+	}
+	known, err := nodes.New(conn, p.Log)
+	if err != nil {
+		return nil, err
+	}
+	st := store.New(etcd, "/windlass/"+name+"/")
+	recorder := events.New(name, st, p.Validator, p.Log)
+	tables := kinds.New(kinds.Config{Store: st, Validator: p.Validator, Nodes: known, MayBind: mayBind(p.Policy), Now: time.Now, Log: p.Log})
+	leading := []serve.Part{
+		controller.NewScheduler(tables, known, recorder, p.Log).Lead,
+		controller.NewGarbage(tables, known, p.Log).Lead,
+		workloads(tables, known, recorder, p).Lead,
+	}
+	elector := reconcile.NewElector(etcd, name, p.Address(), p.Log)
+	err = errors.Join(register(p, server.Config{
+		Tables: tables, Nodes: known, Policy: p.Policy, Relay: relay.New(), Events: recorder, Now: time.Now, Log: p.Log,
+	}), recorder.Register(p.GRPC))
+
+	parts := []serve.Part{
+		known.Run, recorder.Run,
+		func(ctx context.Context) error {
+			return elector.Run(ctx, func(ctx context.Context) error { return together(ctx, leading) })
+		},
+	}
+	for _, k := range tables.All() {
+		parts = append(parts, k.Run)
+		p.ReadyWhen(k.WaitSynced)
+	}
+	return parts, err
+}
+
+// workloads returns the controllers of those who own pods.
+func workloads(t *kinds.Tables, known *nodes.Nodes, recorder *events.Recorder, p *serve.Process) *workload.Controllers {
+	return workload.New(workload.Config{
+		Tables: workload.Tables{
+			Pods: t.Pods, ReplicaSets: t.ReplicaSets, ReplicationControllers: t.ReplicationControllers, Deployments: t.Deployments,
+			DaemonSets: t.DaemonSets, Jobs: t.Jobs, Budgets: t.Budgets,
+		},
+		Nodes: known, Events: recorder, Log: p.Log, Now: time.Now,
+	})
+}
+
+// register serves all kinds.
+func register(p *serve.Process, cfg server.Config) error {
+	t, to := cfg.Tables, server.DryRuns{ServiceRegistrar: p.GRPC}
+	schedulingv1.RegisterPodAgentServiceServer(p.GRPC, server.NewAgents(cfg))
+	return errors.Join(
+		resource.Register(to, &schedulingv1.NamespaceService_ServiceDesc, nil, t.Namespaces),
+		resource.Register(to, &schedulingv1.PodService_ServiceDesc, server.NewPods(cfg), t.Pods),
+		resource.Register(to, &schedulingv1.ReplicaSetService_ServiceDesc, nil, t.ReplicaSets),
+		resource.Register(to, &schedulingv1.ReplicationControllerService_ServiceDesc, nil, t.ReplicationControllers),
+		resource.Register(to, &schedulingv1.DeploymentService_ServiceDesc, server.NewDeployments(cfg), t.Deployments),
+		resource.Register(to, &schedulingv1.DaemonSetService_ServiceDesc, nil, t.DaemonSets),
+		resource.Register(to, &schedulingv1.StatefulSetService_ServiceDesc, nil, t.StatefulSets),
+		resource.Register(to, &schedulingv1.JobService_ServiceDesc, nil, t.Jobs),
+		resource.Register(to, &schedulingv1.ServiceService_ServiceDesc, nil, t.Services),
+		resource.Register(to, &schedulingv1.PodDisruptionBudgetService_ServiceDesc, nil, t.Budgets),
+		resource.Register(to, &schedulingv1.PersistentVolumeService_ServiceDesc, nil, t.Volumes),
+		resource.Register(to, &schedulingv1.PersistentVolumeClaimService_ServiceDesc, nil, t.Claims),
+		resource.Register(to, &schedulingv1.PolicyService_ServiceDesc, nil, t.Policies),
+		resource.Register(to, &schedulingv1.AdmissionConfigService_ServiceDesc, nil, t.AdmissionConfigs),
+		resource.Register(to, &schedulingv1.KubernetesMasterConfigService_ServiceDesc, nil, t.MasterConfigs),
+	)
+}
+
+// together runs parts until ctx ends or one of them fails.
+func together(ctx context.Context, parts []serve.Part) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, part := range parts {
+		group.Go(func() error { return part(ctx) })
+	}
+	return group.Wait()
+}
+
+// mayBind says whether a caller may choose the node of a pod. The service itself may.
+func mayBind(policy *identity.Policy) func(ctx context.Context, namespace, pod string) bool {
+	return func(ctx context.Context, namespace, pod string) bool {
+		caller, called := identity.CallerFrom(ctx)
+		if !called {
+			return true
+		}
+		ok, _ := policy.Allowed(caller, identity.Attributes{Verb: "create", Resource: "pods/binding", Namespace: namespace, Name: pod})
+		return ok
+	}
+}

@@ -1,0 +1,40 @@
+// Package view brings what is stored into the form that placing works on.
+package view
+
+import (
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+
+	"github.com/windlass-dev/windlass/services/scheduler/kinds"
+	"github.com/windlass-dev/windlass/services/scheduler/plan"
+)
+
+// Cluster returns some nodes and pods together with all stored selectors.
+func Cluster(t *kinds.Tables, nodes []*nodev1.Node, pods []*schedulingv1.Pod) *plan.Cluster {
+	c := plan.NewCluster()
+	for _, n := range nodes {
+		c.AddNode(n)
+	}
+	for _, o := range t.Services.All() {
+		c.AddService(o)
+	}
+	for _, o := range t.ReplicationControllers.All() {
+		c.AddReplicationController(o)
+	}
+	for _, o := range t.ReplicaSets.All() {
+		c.AddReplicaSet(o)
+	}
+	for _, o := range t.StatefulSets.All() {
+		c.AddStatefulSet(o)
+	}
+	for _, pod := range pods {
+		c.AddPod(pod)
+	}
+	return c
+}
+
+// Profile returns the policy in force.
+func Profile(t *kinds.Tables) *plan.Profile {
+	policy, _ := t.Policies.Lookup("", t.Policies.Type().GetSingleton())
+	return plan.Policy(policy)
+}

@@ -1,0 +1,167 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-dev/windlass/services/scheduler/workload/plan"
+)
+
+const deletions = 32 // of one owner's pods at once: each waits for etcd, which likes company
+
+// transfer has an owner adopt some objects and release others. Those that changed meanwhile bring their owner back by themselves.
+func transfer[O, T resource.Object](ctx context.Context, owners *resource.Table[O], owner O, x *index[T], adopt, release []T) error {
+	if len(adopt) > 0 {
+		now, err := owners.Get(ctx, owner.GetMetadata().GetNamespace(), owner.GetMetadata().GetName())
+		if err != nil {
+			return ignoreChanged(err)
+		}
+		if now.GetMetadata().GetUid() != owner.GetMetadata().GetUid() || resource.Deleting(now) {
+			return nil // whoever goes adopts nobody
+		}
+	}
+	err := modifyAll(ctx, x, adopt, func(obj T) error {
+		if resource.ControllerOf(obj) == nil && !resource.Deleting(obj) {
+			m := obj.GetMetadata()
+			m.OwnerReferences = append(m.OwnerReferences, resource.OwnedBy(owner))
+		}
+		return nil
+	})
+	return errors.Join(err, modifyAll(ctx, x, release, func(obj T) error {
+		m := obj.GetMetadata()
+		var kept []*metav1.OwnerReference
+		for _, r := range m.GetOwnerReferences() {
+			if r.GetUid() != owner.GetMetadata().GetUid() {
+				kept = append(kept, r)
+			}
+		}
+		m.OwnerReferences = kept
+		return nil
+	}))
+}
+
+func modifyAll[T resource.Object](ctx context.Context, x *index[T], objects []T, f func(T) error) error {
+	if len(objects) == 0 {
+		return nil
+	}
+	keys := make([]resource.Key, len(objects))
+	for i, o := range objects {
+		keys[i] = resource.KeyOf(o)
+	}
+	var failed []error
+	for i, w := range x.table.ModifyAll(ctx, keys, f) {
+		x.refresh(keys[i])
+		if err := ignoreChanged(w.Err); err != nil {
+			failed = append(failed, fmt.Errorf("%s %q: %w", x.table.Type().GetSingular(), keys[i].Name, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// carryOut makes and removes pods for an owner. What failed, if anything, comes back with the event that tells of it.
+func (c *Controllers) carryOut(ctx context.Context, owner resource.Object, create, remove []*schedulingv1.Pod) (plan.Event, error) {
+	if err := c.create(ctx, owner, create); err != nil {
+		e := plan.CreateFailed(status.Convert(err).Message())
+		c.tell(owner, e)
+		return e, fmt.Errorf("create a pod: %w", err)
+	}
+	if err := c.remove(ctx, owner, remove); err != nil {
+		e := plan.DeleteFailed(status.Convert(err).Message())
+		c.tell(owner, e)
+		return e, fmt.Errorf("delete a pod: %w", err)
+	}
+	return plan.Event{}, nil
+}
+
+// create makes pods and returns the first error. Afterwards the index has those that were made, so that nobody makes them again.
+func (c *Controllers) create(ctx context.Context, owner resource.Object, pods []*schedulingv1.Pod) error {
+	if len(pods) == 0 {
+		return nil
+	}
+	var first error
+	made := 0
+	for _, w := range c.Pods.CreateAll(ctx, pods) {
+		if w.Err != nil {
+			if first == nil {
+				first = w.Err
+			}
+			continue
+		}
+		c.pods.refresh(resource.KeyOf(w.Object))
+		made++
+		c.tell(owner, plan.Created(w.Object.GetMetadata().GetName()))
+	}
+	if made > 0 {
+		c.log.InfoContext(ctx, "pods created", "kind", owner.GetKind(), "owner", resource.KeyOf(owner).String(), "count", made)
+	}
+	return first
+}
+
+func (c *Controllers) remove(ctx context.Context, owner resource.Object, pods []*schedulingv1.Pod) error {
+	if len(pods) == 0 {
+		return nil
+	}
+	var group errgroup.Group
+	group.SetLimit(deletions)
+	var mu sync.Mutex
+	var failed []error
+	for _, pod := range pods {
+		group.Go(func() error {
+			m := pod.GetMetadata()
+			_, err := c.Pods.Delete(ctx, m.GetNamespace(), m.GetName(), &metav1.Preconditions{Uid: m.GetUid()})
+			switch {
+			case err == nil:
+				c.tell(owner, plan.Deleted(m.GetName()))
+			case ignoreChanged(err) != nil:
+				mu.Lock()
+				failed = append(failed, err)
+				mu.Unlock()
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // what went wrong stands in failed
+	if n := len(pods) - len(failed); n > 0 {
+		c.log.InfoContext(ctx, "pods deleted", "kind", owner.GetKind(), "owner", resource.KeyOf(owner).String(), "count", n)
+	}
+	if len(failed) > 0 {
+		return failed[0]
+	}
+	return nil
+}
+
+func (c *Controllers) tell(obj resource.Object, events ...plan.Event) {
+	for _, e := range events {
+		c.events.Event(obj, e.Type, e.Reason, e.Message)
+	}
+}
+
+// writeStatus stores an object with another status, if it is still as it was read and the status differs.
+func writeStatus[T resource.Object](ctx context.Context, t *resource.Table[T], have T, set func(next T)) error {
+	next := resource.Clone(have)
+	set(next)
+	if proto.Equal(have, next) {
+		return nil
+	}
+	_, err := t.UpdateStatus(ctx, next)
+	return ignoreChanged(err)
+}
+
+// ignoreChanged takes an object that changed or went meanwhile for no error: its change brings the loop back.
+func ignoreChanged(err error) error {
+	switch rpcerr.Reason(err) {
+	case metav1.ErrorReason_ERROR_REASON_NOT_FOUND, metav1.ErrorReason_ERROR_REASON_CONFLICT:
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,323 @@
+package plan
+
+import (
+	"time"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Conditions of a job.
+const (
+	jobComplete  = "Complete"
+	jobFailed    = "Failed"
+	jobSuspended = "Suspended"
+)
+
+const (
+	firstBackOff   = 10 * time.Second // between a failed pod and the next one, doubled with each failure
+	longestBackOff = 6 * time.Minute
+	defaultBackOff = 6 // failed pods that a job bears
+)
+
+// Labels of a job's pods: the present spelling, then the one that documents still use.
+const (
+	jobNameLabel          = "batch.kubernetes.io/job-name"
+	controllerUIDLabel    = "batch.kubernetes.io/controller-uid"
+	oldJobNameLabel       = "job-name"
+	oldControllerUIDLabel = "controller-uid"
+)
+
+// JobView is everything that a job is decided on.
+type JobView struct {
+	Now  time.Time
+	Job  *schedulingv1.Job
+	Pods []*schedulingv1.Pod // of the namespace: those that the job manages, and those that nobody does
+}
+
+// JobPlan is what is done for a job. While Adopt or Release has anything, there is nothing else in it: look again afterwards.
+type JobPlan struct {
+	Adopt, Release []*schedulingv1.Pod
+	Create         []*schedulingv1.Pod // without names
+	Delete         []*schedulingv1.Pod
+	Remove         bool    // the job has been kept long enough after its end
+	Tell           []Event // for the job, beside those of Create and Delete
+	Status         *schedulingv1.JobStatus
+	Wake           time.Time // when to decide again even if nothing changes; zero means never
+}
+
+// JobSelector returns which pods belong to a job: those that carry its uid, if it has no selector.
+func JobSelector(j *schedulingv1.Job) *metav1.LabelSelector {
+	if s := j.GetSpec().GetSelector(); len(s.GetMatchLabels()) > 0 || len(s.GetMatchExpressions()) > 0 {
+		return s
+	}
+	return &metav1.LabelSelector{MatchLabels: map[string]string{controllerUIDLabel: j.GetMetadata().GetUid()}}
+}
+
+// Job decides which pods a job gets, and whether it has ended.
+func Job(v JobView) JobPlan {
+	c := claimAll(v.Job, matcher(JobSelector(v.Job)), v.Pods, placement.Active)
+	if !c.settled() {
+		return JobPlan{Adopt: c.adopt, Release: c.release}
+	}
+	j := newJob(v, c.mine)
+	switch {
+	case resource.Deleting(v.Job):
+	case j.ended():
+		j.expire()
+	default:
+		j.work()
+	}
+	j.p.Status = j.status
+	return j.p
+}
+
+// job is a job while a plan is made for it.
+type job struct {
+	v         JobView
+	spec      *schedulingv1.JobSpec
+	active    []*schedulingv1.Pod
+	failures  int       // since the last pod that succeeded
+	failedAt  time.Time // when the last one failed
+	succeeded int
+	failed    int
+	restarts  int // of containers in pods that are active
+	status    *schedulingv1.JobStatus
+	p         JobPlan
+}
+
+func newJob(v JobView, mine []*schedulingv1.Pod) *job {
+	j := &job{v: v, spec: v.Job.GetSpec(), status: proto.CloneOf(v.Job.GetStatus())}
+	if j.status == nil {
+		j.status = &schedulingv1.JobStatus{}
+	}
+	ready, leaving := 0, 0
+	var lastSuccess time.Time
+	for _, pod := range mine {
+		switch {
+		case pod.GetStatus().GetPhase() == placement.Succeeded:
+			j.succeeded++
+			if at := endOf(pod); at.After(lastSuccess) {
+				lastSuccess = at
+			}
+		case pod.GetStatus().GetPhase() == placement.Failed:
+			j.failed++
+		case resource.Deleting(pod):
+			leaving++
+		default:
+			j.active = append(j.active, pod)
+			j.restarts += int(restarts(pod))
+			if placement.IsReady(pod) {
+				ready++
+			}
+		}
+	}
+	for _, pod := range mine {
+		if at := endOf(pod); pod.GetStatus().GetPhase() == placement.Failed && at.After(lastSuccess) {
+			j.failures++
+			if at.After(j.failedAt) {
+				j.failedAt = at
+			}
+		}
+	}
+	// Pods that ended and are gone since still count.
+	s := j.status
+	j.succeeded, j.failed = max(j.succeeded, int(s.GetSucceeded())), max(j.failed, int(s.GetFailed()))
+	s.Active, s.Ready, s.Terminating = number(len(j.active)), number(ready), number(leaving)
+	s.Succeeded, s.Failed = number(j.succeeded), number(j.failed)
+	return j
+}
+
+// endOf returns when a pod ended, as well as it is known.
+func endOf(pod *schedulingv1.Pod) time.Time {
+	var at time.Time
+	for _, c := range pod.GetStatus().GetContainerStatuses() {
+		if t := c.GetState().GetTerminated().GetFinishedAt(); t != nil && t.AsTime().After(at) {
+			at = t.AsTime()
+		}
+	}
+	if t := placement.PodCondition(pod, "Ready").GetLastTransitionTime(); at.IsZero() && t != nil {
+		at = t.AsTime()
+	}
+	if at.IsZero() {
+		return created(pod)
+	}
+	return at
+}
+
+// end returns the condition that says how the job ended; nil if it has not.
+func (j *job) end() *metav1.Condition {
+	for _, typ := range []string{jobComplete, jobFailed} {
+		if c := resource.FindCondition(j.status.GetConditions(), typ); c.GetStatus() == "True" {
+			return c
+		}
+	}
+	return nil
+}
+
+func (j *job) ended() bool { return j.end() != nil }
+
+// expire has the job removed once it has been kept for as long as it says. Pods that still run go before.
+func (j *job) expire() {
+	j.p.Delete = j.active
+	ttl := j.spec.TtlSecondsAfterFinished
+	if ttl == nil {
+		return
+	}
+	at := j.end().GetLastTransitionTime().AsTime().Add(seconds(*ttl))
+	if j.v.Now.Before(at) {
+		j.p.Wake = at
+		return
+	}
+	j.p.Remove = true
+}
+
+// work moves a job on that has not ended.
+func (j *job) work() {
+	j.checkSuspended()
+	if j.spec.GetSuspend() {
+		j.p.Delete = j.active
+		return
+	}
+	if j.status.GetStartTime() == nil {
+		j.status.StartTime = stamp(j.v.Now)
+	}
+	deadline := j.status.GetStartTime().AsTime().Add(seconds(j.spec.GetActiveDeadlineSeconds()))
+	limited := j.spec.ActiveDeadlineSeconds != nil
+	switch {
+	case limited && !j.v.Now.Before(deadline):
+		j.fail("DeadlineExceeded", "Job was active longer than specified deadline")
+		return
+	case j.beyondLimit():
+		j.fail("BackoffLimitExceeded", "Job has reached the specified backoff limit")
+		return
+	case j.done():
+		j.complete()
+		return
+	}
+	if limited {
+		j.p.Wake = deadline
+	}
+	j.manage()
+}
+
+// checkSuspended keeps the condition Suspended and the time of the start in step with the spec.
+func (j *job) checkSuspended() {
+	was := resource.IsTrue(j.status.GetConditions(), jobSuspended)
+	switch suspend := j.spec.GetSuspend(); {
+	case suspend && !was:
+		j.setCondition(jobSuspended, "True", "JobSuspended", "Job suspended")
+		j.status.StartTime = nil
+		j.tell("Normal", "Suspended", "Job suspended")
+	case !suspend && was:
+		j.setCondition(jobSuspended, "False", "JobResumed", "Job resumed")
+		j.status.StartTime = nil
+		j.tell("Normal", "Resumed", "Job resumed")
+	}
+}
+
+// beyondLimit reports whether more failed than the job bears. Where containers start again in their pods, these starts count as well.
+func (j *job) beyondLimit() bool {
+	limit := defaultBackOff
+	if n := j.spec.BackoffLimit; n != nil {
+		limit = int(*n)
+	}
+	if j.failed > limit {
+		return true
+	}
+	return j.spec.GetTemplate().GetSpec().GetRestartPolicy() == "OnFailure" && j.restarts > 0 && j.failed+j.restarts > limit
+}
+
+// wanted returns how many pods must succeed, and how many may run at once. all is false for a job that is done when one pod has succeeded
+// and no other runs.
+func (j *job) wanted() (completions, parallelism int, all bool) {
+	parallelism = orOne(j.spec.Parallelism)
+	if j.spec.Completions == nil && j.spec.Parallelism != nil {
+		return 0, parallelism, false
+	}
+	return orOne(j.spec.Completions), parallelism, true
+}
+
+func (j *job) done() bool {
+	completions, _, all := j.wanted()
+	if !all {
+		return j.succeeded > 0 && len(j.active) == 0
+	}
+	return j.succeeded >= completions
+}
+
+// manage makes the pods that are missing, and removes those that are too many.
+func (j *job) manage() {
+	completions, want, all := j.wanted()
+	switch {
+	case all:
+		want = min(want, completions-j.succeeded)
+	case j.succeeded > 0: // the work is used up: what runs ends by itself
+		want = min(want, len(j.active))
+	}
+	missing := want - len(j.active)
+	if missing < 0 {
+		leastMissed(j.active, nil)
+		j.p.Delete = j.active[:min(-missing, maxBurst)]
+	}
+	if missing <= 0 {
+		return
+	}
+	if j.failures > 0 {
+		if at := j.failedAt.Add(doubled(firstBackOff, j.failures-1, longestBackOff)); j.v.Now.Before(at) {
+			j.p.Wake = sooner(j.p.Wake, at)
+			return
+		}
+	}
+	for range min(missing, maxBurst) {
+		j.p.Create = append(j.p.Create, j.pod())
+	}
+}
+
+func (j *job) pod() *schedulingv1.Pod {
+	pod := newPod(j.v.Job, j.spec.GetTemplate())
+	m := j.v.Job.GetMetadata()
+	for key, value := range map[string]string{
+		jobNameLabel: m.GetName(), oldJobNameLabel: m.GetName(), controllerUIDLabel: m.GetUid(), oldControllerUIDLabel: m.GetUid(),
+	} {
+		if len(value) <= validation.LabelValueMaxLength {
+			pod.Metadata.Labels = label(pod.Metadata.Labels, key, value)
+		}
+	}
+	return pod
+}
+
+func (j *job) fail(reason, message string) {
+	j.p.Delete = j.active
+	j.setCondition(jobFailed, "True", reason, message)
+	j.tell("Warning", reason, message)
+	j.wakeToExpire()
+}
+
+func (j *job) complete() {
+	j.p.Delete = j.active
+	j.setCondition(jobComplete, "True", "CompletionsReached", "Reached expected number of succeeded pods")
+	j.status.CompletionTime = stamp(j.v.Now)
+	j.tell("Normal", "Completed", "Job completed")
+	j.wakeToExpire()
+}
+
+func (j *job) wakeToExpire() {
+	if ttl := j.spec.TtlSecondsAfterFinished; ttl != nil {
+		j.p.Wake = j.v.Now.Add(seconds(*ttl))
+	}
+}
+
+func (j *job) setCondition(typ, status, reason, message string) {
+	j.status.Conditions = resource.SetCondition(j.status.GetConditions(), &metav1.Condition{
+		Type: typ, Status: status, Reason: proto.String(reason), Message: proto.String(message),
+	}, j.v.Now)
+}
+
+func (j *job) tell(typ, reason, message string) {
+	j.p.Tell = append(j.p.Tell, Event{typ, reason, message})
+}

@@ -1,0 +1,240 @@
+// Package plan decides which pods shall exist: for replica sets, replication controllers, deployments, daemon sets and jobs, and how many
+// pods a disruption budget lets go. It does no I/O and reads no clock: the same view always gives the same plan, and no view is modified.
+// Where pods go is decided by others, and so is what becomes of pods whose owner is gone.
+package plan
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+const (
+	// maxBurst is how many pods of one owner are made or removed before it is looked at again, so that what is wrong shows early.
+	maxBurst = 500
+	// maxBase is how much of an owner's name its pods' names keep, so that these can be host names.
+	maxBase = 58
+	// deletionCost is the annotation of a pod that says how much it would be missed; pods of less cost go first.
+	deletionCost = "controller.kubernetes.io/pod-deletion-cost"
+)
+
+// Event is what people are told once the action that it belongs to is done.
+type Event struct {
+	Type, Reason, Message string
+}
+
+// Alike reports whether two states of a pod are the same to its owner and its budgets, as before and after it is bound.
+func Alike(a, b *schedulingv1.Pod) bool {
+	return a != nil && b != nil &&
+		a.GetMetadata().GetUid() == b.GetMetadata().GetUid() &&
+		a.GetStatus().GetPhase() == b.GetStatus().GetPhase() &&
+		resource.Deleting(a) == resource.Deleting(b) &&
+		placement.IsReady(a) == placement.IsReady(b) && readySince(a).Equal(readySince(b)) &&
+		restarts(a) == restarts(b) && rejected(a) == rejected(b) &&
+		maps.Equal(a.GetMetadata().GetLabels(), b.GetMetadata().GetLabels()) &&
+		resource.ControllerOf(a).GetUid() == resource.ControllerOf(b).GetUid() &&
+		(!placement.IsDaemon(b) || TargetNode(a) == TargetNode(b))
+}
+
+// claim is what becomes of the objects of a namespace that an owner might manage.
+type claim[T resource.Object] struct {
+	mine    []T
+	adopt   []T // match, belong to nobody and are not on their way out
+	release []T // belong to the owner and do not match any more
+}
+
+// settled reports whether nothing changes hands.
+func (c claim[T]) settled() bool { return len(c.adopt) == 0 && len(c.release) == 0 }
+
+func claimAll[T resource.Object](owner resource.Object, sel labels.Selector, objects []T, adoptable func(T) bool) claim[T] {
+	var c claim[T]
+	for _, o := range objects {
+		ref := resource.ControllerOf(o)
+		matches := sel.Matches(labels.Set(o.GetMetadata().GetLabels()))
+		switch {
+		case ref == nil:
+			if matches && adoptable(o) && !resource.Deleting(owner) {
+				c.adopt = append(c.adopt, o)
+			}
+		case ref.GetUid() != owner.GetMetadata().GetUid():
+		case matches:
+			c.mine = append(c.mine, o)
+		case !resource.Deleting(owner):
+			c.release = append(c.release, o)
+		}
+	}
+	return c
+}
+
+// matcher returns a selector as a matcher; an empty one matches nothing.
+func matcher(s *metav1.LabelSelector) labels.Selector {
+	sel, _ := resource.LabelSelector(s, "") // what cannot be read matches nothing
+	return sel
+}
+
+// SelectorMatches reports whether the pods of a replica set, deployment, daemon set or job can have these labels.
+func SelectorMatches(s *metav1.LabelSelector, set map[string]string) bool {
+	return matcher(s).Matches(labels.Set(set))
+}
+
+// newPod returns a pod as its owner's template has it, without a name.
+func newPod(owner resource.Object, template *schedulingv1.PodTemplateSpec) *schedulingv1.Pod {
+	base := owner.GetMetadata().GetName()
+	spec := proto.CloneOf(template.GetSpec())
+	if spec == nil {
+		spec = &schedulingv1.PodSpec{}
+	}
+	m := template.GetMetadata()
+	return &schedulingv1.Pod{
+		Metadata: &metav1.ObjectMeta{
+			GenerateName: base[:min(len(base), maxBase-1)] + "-", Namespace: owner.GetMetadata().GetNamespace(),
+			Labels: maps.Clone(m.GetLabels()), Annotations: maps.Clone(m.GetAnnotations()), Finalizers: slices.Clone(m.GetFinalizers()),
+			OwnerReferences: []*metav1.OwnerReference{resource.OwnedBy(owner)},
+		},
+		Spec: spec,
+	}
+}
+
+// label returns labels with one more.
+func label(set map[string]string, key, value string) map[string]string {
+	out := maps.Clone(set)
+	if out == nil {
+		out = map[string]string{}
+	}
+	out[key] = value
+	return out
+}
+
+// available reports whether a pod has been ready for minReady. If it is ready, but not for so long, at is when it will have been.
+func available(pod *schedulingv1.Pod, minReady time.Duration, now time.Time) (ok bool, at time.Time) {
+	if !placement.IsReady(pod) {
+		return false, time.Time{}
+	}
+	if minReady == 0 {
+		return true, time.Time{}
+	}
+	at = placement.PodCondition(pod, "Ready").GetLastTransitionTime().AsTime().Add(minReady)
+	return !now.Before(at), at
+}
+
+// count counts pods and notes when one of those that are ready becomes available.
+type count struct {
+	ready, available int
+	wake             time.Time
+}
+
+func (c *count) add(pod *schedulingv1.Pod, minReady time.Duration, now time.Time) {
+	if !placement.IsReady(pod) {
+		return
+	}
+	c.ready++
+	ok, at := available(pod, minReady, now)
+	if ok {
+		c.available++
+		return
+	}
+	c.wake = sooner(c.wake, at)
+}
+
+// sooner returns the earlier of two times; the zero time means never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// leastMissed sorts pods so that those come first that are missed least: not bound, pending, not ready, of less cost, beside more of their
+// like, ready for a shorter time, restarted more often, younger. crowd is how many of their like are on a node.
+func leastMissed(pods []*schedulingv1.Pod, crowd map[string]int) {
+	slices.SortFunc(pods, func(a, b *schedulingv1.Pod) int {
+		return cmp.Or(
+			truth(a.GetSpec().GetNodeName() != "", b.GetSpec().GetNodeName() != ""),
+			cmp.Compare(phaseRank(a), phaseRank(b)),
+			truth(placement.IsReady(a), placement.IsReady(b)),
+			cmp.Compare(cost(a), cost(b)),
+			cmp.Compare(crowd[b.GetSpec().GetNodeName()], crowd[a.GetSpec().GetNodeName()]),
+			readySince(b).Compare(readySince(a)),
+			cmp.Compare(restarts(b), restarts(a)),
+			created(b).Compare(created(a)),
+			cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName()),
+		)
+	})
+}
+
+// truth orders false before true.
+func truth(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+func phaseRank(pod *schedulingv1.Pod) int {
+	switch pod.GetStatus().GetPhase() {
+	case placement.Running:
+		return 2
+	case "Unknown":
+		return 1
+	}
+	return 0
+}
+
+func cost(pod *schedulingv1.Pod) int64 {
+	n, err := strconv.ParseInt(pod.GetMetadata().GetAnnotations()[deletionCost], 10, 32)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func readySince(pod *schedulingv1.Pod) time.Time {
+	if !placement.IsReady(pod) {
+		return time.Time{}
+	}
+	return placement.PodCondition(pod, "Ready").GetLastTransitionTime().AsTime()
+}
+
+func restarts(pod *schedulingv1.Pod) (n int32) {
+	for _, c := range pod.GetStatus().GetContainerStatuses() {
+		n += c.GetRestartCount()
+	}
+	for _, c := range pod.GetStatus().GetInitContainerStatuses() {
+		n += c.GetRestartCount()
+	}
+	return n
+}
+
+func created(o resource.Object) time.Time { return o.GetMetadata().GetCreationTimestamp().AsTime() }
+
+// byAge orders objects from the oldest to the youngest.
+func byAge[T resource.Object](a, b T) int {
+	return cmp.Or(created(a).Compare(created(b)), cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName()))
+}
+
+func seconds(n int32) time.Duration { return time.Duration(n) * time.Second }
+
+func stamp(t time.Time) *timestamppb.Timestamp { return &timestamppb.Timestamp{Seconds: t.Unix()} }
+
+func number(n int) *int32 { return proto.Int32(int32(n)) }
+
+// orOne returns a number, or 1 if it is not given.
+func orOne(n *int32) int {
+	if n == nil {
+		return 1
+	}
+	return int(*n)
+}

@@ -1,0 +1,254 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/grpc/status"
+
+	"github.com/windlass-dev/windlass/services/scheduler/workload/plan"
+)
+
+func (c *Controllers) reconcileReplicaSet(ctx context.Context, key string) (time.Time, error) {
+	k := resource.ParseKey(key)
+	set, ok := c.ReplicaSets.Lookup(k.Namespace, k.Name)
+	if !ok {
+		return time.Time{}, nil
+	}
+	v := plan.ReplicaSetView(set, c.now())
+	v.Pods = c.pods.claimable(set)
+	p := plan.Replicas(v)
+	if len(p.Delete) > 0 {
+		v.Related = c.related(set)
+		p = plan.Replicas(v)
+	}
+	if len(p.Adopt)+len(p.Release) > 0 {
+		return c.now(), transfer(ctx, c.ReplicaSets, set, c.pods, p.Adopt, p.Release)
+	}
+	failure, err := c.carryOut(ctx, set, p.Create, p.Delete)
+	return p.Wake, errors.Join(err, writeStatus(ctx, c.ReplicaSets, set, func(next *schedulingv1.ReplicaSet) {
+		next.Status = plan.WithFailure(p.Status, failure.Reason, failure.Message, v.Now)
+	}))
+}
+
+// related returns the pods of the other replica sets of the same deployment.
+func (c *Controllers) related(set *schedulingv1.ReplicaSet) (out []*schedulingv1.Pod) {
+	owner := resource.ControllerOf(set)
+	if owner == nil {
+		return nil
+	}
+	ns := set.GetMetadata().GetNamespace()
+	for _, s := range c.sets.of(ns, owner.GetUid()) {
+		if s.GetMetadata().GetUid() != set.GetMetadata().GetUid() {
+			out = append(out, c.pods.of(ns, s.GetMetadata().GetUid())...)
+		}
+	}
+	return out
+}
+
+func (c *Controllers) reconcileReplicationController(ctx context.Context, key string) (time.Time, error) {
+	k := resource.ParseKey(key)
+	rc, ok := c.ReplicationControllers.Lookup(k.Namespace, k.Name)
+	if !ok {
+		return time.Time{}, nil
+	}
+	v := plan.ReplicationControllerView(rc, c.now())
+	v.Pods = c.pods.claimable(rc)
+	p := plan.Replicas(v)
+	if len(p.Adopt)+len(p.Release) > 0 {
+		return c.now(), transfer(ctx, c.ReplicationControllers, rc, c.pods, p.Adopt, p.Release)
+	}
+	failure, err := c.carryOut(ctx, rc, p.Create, p.Delete)
+	return p.Wake, errors.Join(err, writeStatus(ctx, c.ReplicationControllers, rc, func(next *schedulingv1.ReplicationController) {
+		next.Status = plan.ReplicationControllerStatus(plan.WithFailure(p.Status, failure.Reason, failure.Message, v.Now))
+	}))
+}
+
+func (c *Controllers) reconcileDaemonSet(ctx context.Context, key string) (time.Time, error) {
+	k := resource.ParseKey(key)
+	set, ok := c.DaemonSets.Lookup(k.Namespace, k.Name)
+	if !ok {
+		return time.Time{}, nil
+	}
+	p := plan.DaemonSet(plan.DaemonSetView{Now: c.now(), Set: set, Nodes: c.nodes.All(), Pods: c.pods.claimable(set)})
+	if len(p.Adopt)+len(p.Release) > 0 {
+		return c.now(), transfer(ctx, c.DaemonSets, set, c.pods, p.Adopt, p.Release)
+	}
+	c.tell(set, p.Tell...)
+	_, err := c.carryOut(ctx, set, p.Create, p.Delete)
+	return p.Wake, errors.Join(err, writeStatus(ctx, c.DaemonSets, set, func(next *schedulingv1.DaemonSet) { next.Status = p.Status }))
+}
+
+func (c *Controllers) reconcileJob(ctx context.Context, key string) (time.Time, error) {
+	k := resource.ParseKey(key)
+	job, ok := c.Jobs.Lookup(k.Namespace, k.Name)
+	if !ok {
+		return time.Time{}, nil
+	}
+	p := plan.Job(plan.JobView{Now: c.now(), Job: job, Pods: c.pods.claimable(job)})
+	if len(p.Adopt)+len(p.Release) > 0 {
+		return c.now(), transfer(ctx, c.Jobs, job, c.pods, p.Adopt, p.Release)
+	}
+	if _, err := c.carryOut(ctx, job, p.Create, p.Delete); err != nil {
+		return time.Time{}, err
+	}
+	if p.Remove {
+		_, err := c.Jobs.Delete(ctx, k.Namespace, k.Name, &metav1.Preconditions{Uid: job.GetMetadata().GetUid()})
+		return time.Time{}, ignoreChanged(err)
+	}
+	err := writeStatus(ctx, c.Jobs, job, func(next *schedulingv1.Job) { next.Status = p.Status })
+	if err == nil {
+		c.tell(job, p.Tell...)
+	}
+	return p.Wake, err
+}
+
+func (c *Controllers) reconcileDeployment(ctx context.Context, key string) (time.Time, error) {
+	k := resource.ParseKey(key)
+	d, ok := c.Deployments.Lookup(k.Namespace, k.Name)
+	if !ok {
+		return time.Time{}, nil
+	}
+	p := plan.Deployment(plan.DeploymentView{Now: c.now(), Deployment: d, Sets: c.sets.claimable(d)})
+	if len(p.Adopt)+len(p.Release) > 0 {
+		return c.now(), transfer(ctx, c.Deployments, d, c.sets, p.Adopt, p.Release)
+	}
+	done, err := c.changeSets(ctx, d, p)
+	if err != nil || !done {
+		return time.Time{}, err
+	}
+	return p.Wake, c.writeDeployment(ctx, d, p)
+}
+
+// changeSets makes, changes and removes the replica sets of a deployment. It is not done if one of them changed meanwhile: that brings the
+// deployment back.
+func (c *Controllers) changeSets(ctx context.Context, d *schedulingv1.Deployment, p plan.DeploymentPlan) (done bool, err error) {
+	if p.Create != nil {
+		made, err := c.ReplicaSets.Create(ctx, p.Create.Set)
+		if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
+			return false, c.settleName(ctx, d, resource.KeyOf(p.Create.Set))
+		}
+		if err != nil {
+			c.tell(d, plan.SetFailed(p.Create.Set.GetMetadata().GetName(), status.Convert(err).Message()))
+			return false, fmt.Errorf("create replica set %q: %w", p.Create.Set.GetMetadata().GetName(), err)
+		}
+		c.sets.refresh(resource.KeyOf(made))
+		c.tellScaled(ctx, d, *p.Create)
+	}
+	for _, ch := range p.Update {
+		if _, err := c.ReplicaSets.Update(ctx, ch.Set); err != nil {
+			return false, ignoreChanged(err)
+		}
+		c.tellScaled(ctx, d, ch)
+	}
+	for _, s := range p.Delete {
+		m := s.GetMetadata()
+		_, err := c.ReplicaSets.Delete(ctx, m.GetNamespace(), m.GetName(), &metav1.Preconditions{Uid: m.GetUid(), ResourceVersion: m.GetResourceVersion()})
+		if err != nil {
+			return false, ignoreChanged(err)
+		}
+	}
+	return true, nil
+}
+
+func (c *Controllers) tellScaled(ctx context.Context, d *schedulingv1.Deployment, ch plan.SetChange) {
+	if ch.Tell == nil {
+		return
+	}
+	c.tell(d, *ch.Tell)
+	c.log.InfoContext(ctx, "replica set scaled", "deployment", resource.KeyOf(d).String(),
+		"set", ch.Set.GetMetadata().GetName(), "replicas", ch.Set.GetSpec().GetReplicas())
+}
+
+// settleName counts a collision up where another replica set has the name of a new one, so that the next try has another.
+func (c *Controllers) settleName(ctx context.Context, d *schedulingv1.Deployment, k resource.Key) error {
+	found, err := c.ReplicaSets.Get(ctx, k.Namespace, k.Name)
+	if err != nil {
+		return ignoreChanged(err)
+	}
+	c.sets.refresh(k)
+	if !plan.Collides(d, found) {
+		c.deploymentLoop.Add(resource.KeyOf(d).String())
+		return nil
+	}
+	return writeStatus(ctx, c.Deployments, d, func(next *schedulingv1.Deployment) { next.Status = plan.Collided(d.GetStatus()) })
+}
+
+// writeDeployment stores status and revision of a deployment in one write.
+func (c *Controllers) writeDeployment(ctx context.Context, d *schedulingv1.Deployment, p plan.DeploymentPlan) error {
+	if p.Revision == "" {
+		return writeStatus(ctx, c.Deployments, d, func(next *schedulingv1.Deployment) { next.Status = p.Status })
+	}
+	_, err := c.Deployments.Modify(ctx, resource.KeyOf(d), func(next *schedulingv1.Deployment) error {
+		m := next.GetMetadata()
+		if m.GetResourceVersion() != d.GetMetadata().GetResourceVersion() {
+			return rpcerr.Conflict("Deployment", m.GetName(), "")
+		}
+		if m.Annotations == nil {
+			m.Annotations = map[string]string{}
+		}
+		m.Annotations[plan.RevisionAnnotation] = p.Revision
+		next.Status = p.Status
+		return nil
+	})
+	return ignoreChanged(err)
+}
+
+func (c *Controllers) reconcileBudget(ctx context.Context, key string) (time.Time, error) {
+	k := resource.ParseKey(key)
+	b, ok := c.Budgets.Lookup(k.Namespace, k.Name)
+	if !ok || resource.Deleting(b) {
+		return time.Time{}, nil
+	}
+	v := plan.BudgetView{Now: c.now(), Budget: b, Pods: c.pods.of(k.Namespace, everybody), Scales: map[string]plan.Scale{}}
+	for _, pod := range v.Pods {
+		if owner := placement.ControllerOf(pod); owner != nil {
+			if _, known := v.Scales[owner.GetUid()]; !known {
+				c.addScale(v.Scales, k.Namespace, owner)
+			}
+		}
+	}
+	p := plan.Budget(v)
+	err := writeStatus(ctx, c.Budgets, b, func(next *schedulingv1.PodDisruptionBudget) { next.Status = p.Status })
+	if err == nil {
+		c.tell(b, p.Tell...)
+	}
+	return p.Wake, err
+}
+
+// addScale notes how many pods an owner wants, if it is one that says so.
+func (c *Controllers) addScale(scales map[string]plan.Scale, namespace string, owner *metav1.OwnerReference) {
+	uid := owner.GetUid()
+	switch owner.GetKind() {
+	case "ReplicaSet":
+		s, ok := c.ReplicaSets.Lookup(namespace, owner.GetName())
+		if !ok || s.GetMetadata().GetUid() != uid {
+			return
+		}
+		scales[uid] = plan.ScaleOfSet(s)
+		if up := resource.ControllerOf(s); up.GetKind() == "Deployment" {
+			if d, ok := c.Deployments.Lookup(namespace, up.GetName()); ok && d.GetMetadata().GetUid() == up.GetUid() {
+				scales[uid] = plan.ScaleOfDeployment(d)
+			}
+		}
+	case "ReplicationController":
+		if rc, ok := c.ReplicationControllers.Lookup(namespace, owner.GetName()); ok && rc.GetMetadata().GetUid() == uid {
+			scales[uid] = plan.ScaleOfReplicationController(rc)
+		}
+	case "DaemonSet":
+		if s, ok := c.DaemonSets.Lookup(namespace, owner.GetName()); ok && s.GetMetadata().GetUid() == uid {
+			scales[uid] = plan.ScaleOfDaemonSet(s)
+		}
+	case "Job":
+		if j, ok := c.Jobs.Lookup(namespace, owner.GetName()); ok && j.GetMetadata().GetUid() == uid {
+			scales[uid] = plan.ScaleOfJob(j)
+		}
+	}
+}

@@ -1,0 +1,173 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/manifest"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	// The kinds that a release may bring are found among what the program is linked with.
+	_ "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	_ "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	_ "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	_ "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+)
+
+// Owners are the services that own kinds, by the package of their messages.
+type Owners map[protoreflect.FullName]grpc.ClientConnInterface
+
+// Packages returns the packages of kinds that releases bring, each with the service that owns them.
+func Packages() map[protoreflect.FullName]string {
+	return map[protoreflect.FullName]string{
+		"windlass.scheduling.v1": "scheduler",
+		"windlass.config.v1":     "node-configurator",
+		"windlass.machine.v1":    "machine-api",
+		"windlass.node.v1":       "eviction-controller",
+	}
+}
+
+// kind is a kind that another service owns.
+type kind struct {
+	message protoreflect.MessageDescriptor
+	typ     *metav1.ResourceType
+	methods map[resource.Method]protoreflect.MethodDescriptor
+	conn    grpc.ClientConnInterface
+}
+
+// kinds returns every kind of the owners, by apiVersion and kind.
+func (o Owners) kinds() (map[[2]string]*kind, error) {
+	found := map[[2]string]*kind{}
+	var failed error
+	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
+		conn, owned := o[f.Package()]
+		for i := 0; owned && i < f.Messages().Len(); i++ {
+			m := f.Messages().Get(i)
+			typ := resource.TypeOf(m)
+			if typ == nil {
+				continue
+			}
+			methods, err := resource.Methods(m)
+			failed = errors.Join(failed, err)
+			found[[2]string{resource.APIVersion(typ), typ.GetKind()}] = &kind{message: m, typ: typ, methods: methods, conn: conn}
+		}
+		return true
+	})
+	return found, failed
+}
+
+// decode reads a document of the kind, strictly. The status is left out: it is its owner's.
+func (k *kind) decode(doc []byte) (resource.Object, error) {
+	m := resource.NewMessage(k.message)
+	if err := manifest.Decode(doc, m); err != nil {
+		return nil, err
+	}
+	o, ok := m.(resource.Object)
+	if !ok {
+		return nil, fmt.Errorf("%s is no kind of object", k.message.FullName())
+	}
+	if f := k.message.Fields().ByName("status"); f != nil {
+		o.ProtoReflect().Clear(f)
+	}
+	return o, nil
+}
+
+// call invokes a standard method for an object. The object itself goes along where the request has a place for it.
+func (k *kind) call(ctx context.Context, verb resource.Method, o resource.Object) (proto.Message, error) {
+	m, ok := k.methods[verb]
+	if !ok {
+		return nil, status.Errorf(codes.Unimplemented, "%s has no method %s", k.typ.GetKind(), verb)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	out := resource.NewMessage(m.Output())
+	return out, k.conn.Invoke(ctx, method(m), k.request(m, o), out)
+}
+
+func method(m protoreflect.MethodDescriptor) string {
+	return fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
+}
+
+func (k *kind) request(m protoreflect.MethodDescriptor, o resource.Object) proto.Message {
+	req := resource.NewMessage(m.Input())
+	fields := m.Input().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		switch {
+		case f.Message() != nil && f.Message().FullName() == k.message.FullName():
+			req.ProtoReflect().Set(f, protoreflect.ValueOfMessage(o.ProtoReflect()))
+		case f.Name() == "name":
+			req.ProtoReflect().Set(f, protoreflect.ValueOfString(k.key(o).Name))
+		case f.Name() == "namespace":
+			req.ProtoReflect().Set(f, protoreflect.ValueOfString(k.key(o).Namespace))
+		}
+	}
+	return req
+}
+
+// key returns where the owner keeps an object.
+func (k *kind) key(o resource.Object) resource.Key {
+	key := resource.KeyOf(o)
+	if key.Name == "" {
+		key.Name = k.typ.GetSingleton()
+	}
+	if key.Namespace == "" && k.typ.GetNamespaced() {
+		key.Namespace = k.typ.GetDefaultNamespace()
+	}
+	return key
+}
+
+// follow calls see with every state of one object until that returns true or an error, ctx ends, or the stream breaks. It is ErrGone if there
+// is no such object any more.
+func (k *kind) follow(ctx context.Context, o resource.Object, see func(resource.Object) (bool, error)) error {
+	m, ok := k.methods[resource.Watch]
+	if !ok {
+		return status.Errorf(codes.Unimplemented, "%s has no method %s", k.typ.GetKind(), resource.Watch)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := k.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method(m))
+	if err != nil {
+		return err
+	}
+	req := k.request(m, o)
+	if f := m.Input().Fields().ByName("field_selector"); f != nil {
+		req.ProtoReflect().Set(f, protoreflect.ValueOfString("metadata.name="+k.key(o).Name))
+	}
+	if err := errors.Join(stream.SendMsg(req), stream.CloseSend()); err != nil {
+		return err
+	}
+	frame := resource.NewFrame(m.Output())
+	for there := false; ; {
+		in := resource.NewMessage(m.Output())
+		if err := stream.RecvMsg(in); errors.Is(err, io.EOF) {
+			return status.Error(codes.Unavailable, "the watch ended")
+		} else if err != nil {
+			return err
+		}
+		events, _, listed, err := resource.ReadFrame[resource.Object](frame, in)
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			if there = e.Type != resource.Deleted; !there {
+				return ErrGone
+			}
+			if done, err := see(e.Object); done || err != nil {
+				return err
+			}
+		}
+		if listed && !there {
+			return ErrGone
+		}
+	}
+}

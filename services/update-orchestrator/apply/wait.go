@@ -1,0 +1,109 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
+)
+
+// ErrGone means that a workload was deleted while it was waited for.
+var ErrGone = errors.New("it was deleted while it was waited for")
+
+// State is how far a workload has come.
+type State struct {
+	Ready    bool
+	Failed   bool   // it will not become ready by itself
+	Reason   string // WorkloadNotAvailable or WorkloadNotProgressing; empty if it is ready
+	Fact     string // what must become true
+	Observed string // what is seen
+}
+
+// Waits reports whether an object that was just applied is waited for: jobs, and workloads that are renewed. What is made for the first time
+// is not waited for: it may need what comes later.
+func Waits(o resource.Object) bool {
+	switch o.(type) {
+	case *schedulingv1.Job:
+		return true
+	case *schedulingv1.Deployment, *schedulingv1.DaemonSet:
+		return o.GetMetadata().GetGeneration() > 1
+	}
+	return false
+}
+
+// Follow calls see with every state of a workload until it is ready, ctx ends, or the watch breaks; it is ErrGone if the workload goes.
+func (a *Applier) Follow(ctx context.Context, t Task, see func(State)) error {
+	return t.kind.follow(ctx, t.object, func(o resource.Object) (bool, error) {
+		s := Rollout(o)
+		see(s)
+		return s.Ready, nil
+	})
+}
+
+// Rollout says how far a workload has come.
+func Rollout(o resource.Object) State {
+	switch w := o.(type) {
+	case *schedulingv1.Deployment:
+		want := int32(1) // what a deployment without a number has
+		if w.GetSpec() != nil && w.GetSpec().Replicas != nil {
+			want = w.GetSpec().GetReplicas()
+		}
+		st := w.GetStatus()
+		return rollout(rolled{
+			seen:    st.GetObservedGeneration() >= w.GetMetadata().GetGeneration(),
+			want:    want,
+			updated: st.GetUpdatedReplicas(), available: st.GetAvailableReplicas(), total: st.GetReplicas(),
+			stuck: resource.FindCondition(st.GetConditions(), "Progressing"),
+		})
+	case *schedulingv1.DaemonSet:
+		st := w.GetStatus()
+		want := st.GetDesiredNumberScheduled()
+		return rollout(rolled{
+			seen: st.GetObservedGeneration() >= w.GetMetadata().GetGeneration(),
+			want: want, updated: st.GetUpdatedNumberScheduled(), available: st.GetNumberAvailable(), total: want,
+		})
+	case *schedulingv1.Job:
+		return job(w)
+	}
+	return State{Ready: true}
+}
+
+type rolled struct {
+	seen                            bool // the status speaks of the present generation
+	want, updated, available, total int32
+	stuck                           *metav1.Condition
+}
+
+func rollout(r rolled) State {
+	s := State{
+		Reason: "WorkloadNotAvailable", Fact: "all pods are of the new template and available",
+		Observed: fmt.Sprintf("%d of %d pods updated, %d available", r.updated, r.want, r.available),
+	}
+	switch {
+	case !r.seen:
+		s.Observed = "the change has not been taken up yet"
+	case r.updated >= r.want && r.available >= r.want && r.total <= r.want:
+		return State{Ready: true}
+	case r.stuck.GetStatus() == "False":
+		s.Failed, s.Reason = true, "WorkloadNotProgressing"
+		s.Observed += ": " + r.stuck.GetMessage()
+	}
+	return s
+}
+
+func job(j *schedulingv1.Job) State {
+	s := State{Reason: "WorkloadNotAvailable", Fact: "the job is complete"}
+	st := j.GetStatus()
+	switch failed := resource.FindCondition(st.GetConditions(), "Failed"); {
+	case resource.IsTrue(st.GetConditions(), "Complete"):
+		return State{Ready: true}
+	case failed.GetStatus() == "True":
+		s.Failed, s.Reason, s.Observed = true, "WorkloadNotProgressing", "the job failed: "+failed.GetMessage()
+	default:
+		s.Observed = fmt.Sprintf("%d pods active, %d succeeded, %d failed", st.GetActive(), st.GetSucceeded(), st.GetFailed())
+	}
+	return s
+}

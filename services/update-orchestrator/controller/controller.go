@@ -1,0 +1,245 @@
+// Package controller keeps a cluster at the release that is wished for. It asks for the graph of updates, follows a wish once the release
+// behind it is found, verified and fit, and applies its manifests in the order that package plan gives, waiting for what each one starts.
+//
+// Nothing of an application is kept beside the status: after a kill the release in status.desired is applied again from its beginning. Every
+// manifest that is applied already changes nothing, and every operator that is ready already holds nothing up, so the order is kept and the
+// place of the kill is reached again at once; the history, which was written before the first manifest, goes on as it was.
+package controller
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/reconcile"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-dev/windlass/services/update-orchestrator/apply"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/kinds"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/upstream"
+)
+
+// Recorder tells people what happened.
+type Recorder interface {
+	Event(obj resource.Object, typ, reason, message string)
+}
+
+// Config is what a controller needs. All fields must be set but those that say otherwise.
+type Config struct {
+	Tables  *kinds.Tables
+	Applier *apply.Applier
+	Graphs  *upstream.Source
+	Images  []string // OCI layouts that release images are looked up in; may be empty
+	Keys    []string // directories of key rings; may be empty
+	Stores  []string // file:// or https:// addresses of signatures; may be empty
+	Initial string   // image that the cluster begins with; may be empty
+	Program string   // version of this program, which a cluster without an image has
+	Arch    string   // processor architecture, as in Go
+
+	Poll      time.Duration // how often the graph is asked for
+	Reconcile time.Duration // how often everything is applied again
+	Events    Recorder
+	Log       *slog.Logger
+}
+
+// Controller looks after the version of the cluster while this process leads.
+type Controller struct {
+	Config
+	work  *reconcile.Loop
+	graph *reconcile.Loop
+	moved *signal // an operator changed
+
+	term term
+}
+
+// term is what a controller knows while it leads. Only its loops touch it, each its own part.
+type term struct {
+	asked    question
+	askAgain time.Time
+	lastGood time.Time
+
+	release  *loaded
+	pass     *pass
+	passes   sync.WaitGroup
+	next     time.Time               // of the next pass
+	failed   int                     // passes that failed in a row
+	failures map[string]plan.Failure // of the last pass, by manifest
+	repaired time.Time               // when something that others changed was put back last
+	refused  refusal
+	seen     *sightings
+}
+
+// key is the one thing that both loops look at.
+const key = kinds.Version
+
+// New returns a controller that does nothing before Lead.
+func New(cfg Config) *Controller {
+	c := &Controller{Config: cfg, moved: newSignal()}
+	c.work = reconcile.NewLoop("version", 1, c.look, cfg.Log)
+	c.graph = reconcile.NewLoop("graph", 1, c.retrieve, cfg.Log)
+	cfg.Tables.Versions.Subscribe(func(resource.Key) {
+		c.work.Add(key)
+		c.graph.Add(key)
+	})
+	cfg.Tables.Operators.Subscribe(func(resource.Key) {
+		c.moved.send()
+		c.work.Add(key)
+	})
+	cfg.Tables.Manifests.Subscribe(func(resource.Key) { c.work.Add(key) })
+	return c
+}
+
+// Lead works until ctx ends.
+func (c *Controller) Lead(ctx context.Context) error {
+	ctx = kinds.Own(ctx)
+	for _, synced := range []func(context.Context) error{
+		c.Tables.Versions.WaitSynced, c.Tables.Operators.WaitSynced, c.Tables.Releases.WaitSynced, c.Tables.Manifests.WaitSynced,
+	} {
+		if synced(ctx) != nil {
+			return nil // ctx ended
+		}
+	}
+	if err := c.ensure(ctx); err != nil {
+		return err
+	}
+	c.term = term{lastGood: now(), seen: newSightings()}
+	defer c.term.passes.Wait()
+	group, ctx := errgroup.WithContext(ctx)
+	for _, l := range []*reconcile.Loop{c.work, c.graph} {
+		l.Add(key)
+		group.Go(func() error { return l.Run(ctx) })
+	}
+	return group.Wait()
+}
+
+// now is the present time as conditions have it.
+func now() time.Time { return time.Now().UTC().Truncate(time.Second) }
+
+// ensure makes the ClusterVersion of a new cluster, with an identity of its own.
+func (c *Controller) ensure(ctx context.Context) error {
+	id := uuid.NewString()
+	_, err := c.Tables.Versions.Create(ctx, &updatev1.ClusterVersion{
+		Metadata: &metav1.ObjectMeta{Name: kinds.Version}, Spec: &updatev1.ClusterVersionSpec{ClusterId: id},
+	})
+	if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
+		return err
+	}
+	_, err = c.Tables.Versions.Modify(ctx, resource.Key{Name: kinds.Version}, func(v *updatev1.ClusterVersion) error {
+		if v.GetSpec() == nil {
+			v.Spec = &updatev1.ClusterVersionSpec{}
+		}
+		v.Spec.ClusterId = cmp.Or(v.Spec.ClusterId, id)
+		return nil
+	})
+	return err
+}
+
+// write changes the status of the ClusterVersion by f, and with it what follows from the spec and from the operators. Nothing is written
+// if nothing changes.
+func (c *Controller) write(ctx context.Context, f func(cv *updatev1.ClusterVersion, now time.Time)) error {
+	_, err := c.Tables.Versions.Modify(ctx, resource.Key{Name: kinds.Version}, func(cv *updatev1.ClusterVersion) error {
+		if cv.GetStatus() == nil {
+			cv.Status = &updatev1.ClusterVersionStatus{}
+		}
+		now := now()
+		f(cv, now)
+		c.settle(cv, now)
+		return nil
+	})
+	return err
+}
+
+// settle brings those conditions in step that do not depend on an application.
+func (c *Controller) settle(cv *updatev1.ClusterVersion, now time.Time) {
+	st := cv.GetStatus()
+	st.ObservedGeneration = proto.Int32(cv.GetMetadata().GetGeneration())
+	set(st, plan.Upgradeable, plan.UpgradeableCondition(cv, c.Tables.Operators.All()), now)
+	set(st, plan.Invalid, plan.InvalidCondition(plan.ValidateSpec(cv)), now)
+}
+
+// set puts a condition in its place in a status; nil takes it away.
+func set(st *updatev1.ClusterVersionStatus, typ string, c *metav1.Condition, now time.Time) {
+	i := slices.IndexFunc(st.Conditions, func(c *metav1.Condition) bool { return c.GetType() == typ })
+	switch {
+	case c == nil && i >= 0:
+		st.Conditions = slices.Delete(st.Conditions, i, i+1)
+	case c == nil:
+	case i < 0:
+		st.Conditions = append(st.Conditions, plan.Stamp(proto.CloneOf(c), nil, now))
+	default:
+		st.Conditions[i] = plan.Stamp(proto.CloneOf(c), st.Conditions[i], now)
+	}
+}
+
+// signal tells everybody who waits that something happened.
+type signal struct {
+	mu sync.Mutex
+	ch chan struct{}
+}
+
+func newSignal() *signal { return &signal{ch: make(chan struct{})} }
+
+// next returns a channel that is closed when something happens from now on.
+func (s *signal) next() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ch
+}
+
+func (s *signal) send() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.ch)
+	s.ch = make(chan struct{})
+}
+
+// sightings are since when things are waited for. They outlive an application, which may have to begin again.
+type sightings struct {
+	mu    sync.Mutex
+	since map[string]time.Time
+}
+
+func newSightings() *sightings { return &sightings{since: map[string]time.Time{}} }
+
+// resume takes over what an earlier process waited for.
+func (s *sightings) resume(waits []*updatev1.UpdateWait) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range waits {
+		s.since[w.GetManifest()+" "+w.GetObject().GetName()] = w.GetSince().AsTime()
+	}
+}
+
+// of returns since when something is waited for: now, if it was not before.
+func (s *sightings) of(t apply.Task, now time.Time) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := t.File + " " + t.Name
+	if _, ok := s.since[k]; !ok {
+		s.since[k] = now
+	}
+	return s.since[k]
+}
+
+func (s *sightings) forget(t apply.Task) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.since, t.File+" "+t.Name)
+}
+
+func (s *sightings) clear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.since, func(string, time.Time) bool { return true })
+}

@@ -1,0 +1,276 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/release"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
+)
+
+const (
+	// firstPause is how long a failed pass rests before the next one; it doubles up to the interval of reconciling.
+	firstPause = 2 * time.Second
+	// repairEvery is how often what others change is put back: two who disagree shall not fill the store.
+	repairEvery = 10 * time.Second
+)
+
+// look moves the cluster closer to the release that is wished for, and returns when to look again.
+func (c *Controller) look(ctx context.Context, _ string) (time.Time, error) {
+	if c.term.pass != nil && c.term.pass.over() {
+		if err := c.finish(ctx, c.term.pass); err != nil {
+			return time.Time{}, err
+		}
+	}
+	cv, ok := c.Tables.Cluster()
+	if !ok {
+		return time.Time{}, errors.New("there is no ClusterVersion")
+	}
+	again, err := c.start(ctx, cv)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if cv, ok = c.Tables.Cluster(); ok && !c.initializing(cv) {
+		wake, err := c.follow(ctx, cv)
+		if err != nil {
+			return time.Time{}, err
+		}
+		again = earliest(again, wake)
+	}
+	if c.term.release == nil {
+		return again, c.write(ctx, func(*updatev1.ClusterVersion, time.Time) {}) // for what follows from the spec
+	}
+	next, err := c.pass(ctx)
+	return earliest(again, next), err
+}
+
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// start finds out, in the first look of a term, at which release the cluster is. It returns when to look again if that cannot be read.
+func (c *Controller) start(ctx context.Context, cv *updatev1.ClusterVersion) (time.Time, error) {
+	st := cv.GetStatus()
+	switch image := st.GetDesired().GetImage(); {
+	case c.term.release != nil:
+		return time.Time{}, nil
+	case image != "":
+		return c.resume(ctx, st)
+	case c.Initial != "":
+		return c.install(ctx)
+	case st.GetDesired().GetVersion() == c.Program:
+		return time.Time{}, nil
+	}
+	return time.Time{}, c.write(ctx, func(cv *updatev1.ClusterVersion, now time.Time) {
+		st := cv.GetStatus()
+		st.Desired = &updatev1.ReleaseReference{Version: proto.String(c.Program)}
+		c.say(st, plan.Run{Version: c.Program, Mode: plan.Reconciling, Completed: true}, now)
+	})
+}
+
+// resume reads the release that the cluster is kept at. It was accepted once, so nobody is asked again.
+func (c *Controller) resume(ctx context.Context, st *updatev1.ClusterVersionStatus) (time.Time, error) {
+	image := st.GetDesired().GetImage()
+	l, err := c.open(ctx, image)
+	if err != nil {
+		return c.unreadable(ctx, plan.Run{
+			Version: st.GetDesired().GetVersion(), Mode: c.mode(st, image),
+			Done: int(st.GetProgress().GetDone()), Total: int(st.GetProgress().GetTotal()),
+		}, fmt.Errorf("release image %s: %w", image, err))
+	}
+	l.image = image
+	c.term.seen.resume(st.GetProgress().GetWaits())
+	c.begin(l)
+	return time.Time{}, nil
+}
+
+// install begins with the image that the cluster was started with. It stands on the same ground as this program, so nobody asks for its
+// signature.
+func (c *Controller) install(ctx context.Context) (time.Time, error) {
+	l, err := c.open(ctx, c.Initial)
+	if err != nil {
+		return c.unreadable(ctx, plan.Run{Version: c.Initial, Mode: plan.Initializing}, fmt.Errorf("initial release %s: %w", c.Initial, err))
+	}
+	return time.Time{}, c.accept(ctx, l, nil)
+}
+
+// unreadable says that the release of the cluster cannot be read, and returns when to try again.
+func (c *Controller) unreadable(ctx context.Context, r plan.Run, err error) (time.Time, error) {
+	if ctx.Err() != nil {
+		return time.Time{}, ctx.Err()
+	}
+	c.Log.WarnContext(ctx, "release not read", "update", r.Version, "error", err)
+	r.Failures = []plan.Failure{{Reason: retrievePayload, Name: r.Version, Message: err.Error()}}
+	return time.Now().Add(firstRetry), c.write(ctx, func(cv *updatev1.ClusterVersion, now time.Time) { c.say(cv.GetStatus(), r, now) })
+}
+
+func (c *Controller) open(ctx context.Context, ref string) (*loaded, error) {
+	ctx, cancel := context.WithTimeout(ctx, retrieveLimit)
+	defer cancel()
+	image, err := release.Open(ctx, ref, c.Images)
+	if err != nil {
+		return nil, err
+	}
+	return c.load(image)
+}
+
+// mode returns what an application of a release is for. A cluster that was not started with an image is there already, so its first update is
+// one like any other.
+func (c *Controller) mode(st *updatev1.ClusterVersionStatus, image string) plan.Mode {
+	m := plan.ModeOf(st.GetHistory(), image)
+	if m == plan.Initializing && (c.Initial == "" || len(st.GetHistory()) > 1) {
+		return plan.Updating
+	}
+	return m
+}
+
+// initializing reports whether the initial release is still being applied: until it is, no other one is taken up.
+func (c *Controller) initializing(cv *updatev1.ClusterVersion) bool {
+	st := cv.GetStatus()
+	return st.GetDesired().GetImage() != "" && c.mode(st, st.GetDesired().GetImage()) == plan.Initializing
+}
+
+// pass begins a pass over the manifests if one is due, and returns when the next one is.
+func (c *Controller) pass(ctx context.Context) (time.Time, error) {
+	cv, ok := c.Tables.Cluster()
+	if !ok {
+		return time.Time{}, nil
+	}
+	t := &c.term
+	if t.pass != nil {
+		if t.pass.follows(cv.GetSpec().GetOverrides()) {
+			return time.Time{}, nil // its end leads to the next look
+		}
+		c.stopPass()
+		t.next = time.Time{}
+	}
+	if wake := c.due(cv); time.Now().Before(wake) {
+		return wake, c.judge(ctx, cv)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	p := c.newPass(cv, cancel)
+	t.pass = p
+	t.passes.Go(func() {
+		p.run(ctx)
+		c.work.Add(key)
+	})
+	return time.Time{}, nil
+}
+
+// due returns when the next pass is to begin: at once if something is no longer as the release has it, but not too often.
+func (c *Controller) due(cv *updatev1.ClusterVersion) time.Time {
+	t := &c.term
+	if time.Now().Before(t.next) && t.failed == 0 && c.drifted(cv.GetSpec().GetOverrides()) {
+		again := t.repaired.Add(repairEvery)
+		if time.Now().Before(again) {
+			return earliest(again, t.next)
+		}
+		t.repaired, t.next = time.Now(), time.Time{}
+	}
+	return t.next
+}
+
+// drifted reports whether a manifest that is kept as it stands is no longer as the release has it.
+func (c *Controller) drifted(overrides []*updatev1.ComponentOverride) bool {
+	for _, tasks := range c.term.release.tasks {
+		for _, t := range tasks {
+			if !c.Applier.Kept(t) && !unmanaged(overrides, t) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// stopPass ends the pass that is under way.
+func (c *Controller) stopPass() {
+	if c.term.pass != nil {
+		c.term.pass.stop()
+		c.term.pass = nil
+	}
+}
+
+// finish takes in how a pass ended.
+func (c *Controller) finish(ctx context.Context, p *pass) error {
+	run := p.track.run()
+	if run.Completed = p.whole; !p.whole && len(run.Failures) == 0 {
+		return ctx.Err() // the end of the term stopped it: the next one begins it again
+	}
+	err := c.write(ctx, func(cv *updatev1.ClusterVersion, now time.Time) {
+		st := cv.GetStatus()
+		if run.Completed {
+			st.Progress = nil
+			st.History = plan.Record(st.GetHistory(), completed(st, p.release), now)
+		} else if p.mode != plan.Reconciling {
+			st.Progress = p.track.progress()
+		}
+		c.say(st, run, now)
+	})
+	if err != nil {
+		return err
+	}
+	c.term.pass, c.term.failures = nil, p.track.failed()
+	if !run.Completed {
+		pause := min(firstPause<<min(c.term.failed, 10), c.Reconcile)
+		c.term.failed++
+		c.term.next = time.Now().Add(pause + rand.N(pause/5))
+		c.Log.WarnContext(ctx, "release not applied", "update", p.release.version(), "error", run.Failures[0].Message, "failures", len(run.Failures))
+		return nil
+	}
+	c.term.failed, c.term.next = 0, time.Now().Add(c.Reconcile)
+	if p.mode != plan.Reconciling {
+		c.Log.InfoContext(ctx, "release applied", "update", p.release.version(), "elapsed_ms", time.Since(p.begun).Milliseconds())
+		if cv, ok := c.Tables.Cluster(); ok {
+			c.Events.Event(cv, "Normal", "UpdateCompleted", fmt.Sprintf("Done applying %s", p.release.version()))
+		}
+	}
+	return nil
+}
+
+// completed is what the history says of a release once all of it is applied; what its beginning said of its signature stays.
+func completed(st *updatev1.ClusterVersionStatus, l *loaded) plan.Reached {
+	r := plan.Reached{Version: l.version(), Image: l.image, Completed: true, Verified: l.verified, AcceptedRisks: l.waived}
+	if h := st.GetHistory(); len(h) > 0 && sameImage(h[0].GetImage(), l.image) {
+		r.Verified, r.AcceptedRisks = h[0].GetVerified(), h[0].GetAcceptedRisks()
+	}
+	return r
+}
+
+// judge says how the operators of a release that is applied are, between two passes.
+func (c *Controller) judge(ctx context.Context, cv *updatev1.ClusterVersion) error {
+	st := cv.GetStatus()
+	if c.mode(st, c.term.release.image) != plan.Reconciling {
+		return c.write(ctx, func(*updatev1.ClusterVersion, time.Time) {})
+	}
+	run := plan.Run{
+		Version: c.term.release.version(), Mode: plan.Reconciling, Done: c.term.release.total, Total: c.term.release.total,
+		Completed: len(c.term.failures) == 0, Failures: listed(c.term.failures),
+	}
+	for _, name := range c.term.release.payload.FileNames() {
+		for _, t := range c.term.release.tasks[name] {
+			if t.Operator() && !t.Delete() && !unmanaged(cv.GetSpec().GetOverrides(), t) {
+				if g := gate(c.Tables, c.term.seen, t, plan.Reconciling); g.Effect != plan.Ready {
+					run.Gates = append(run.Gates, g)
+				}
+			}
+		}
+	}
+	return c.write(ctx, func(cv *updatev1.ClusterVersion, now time.Time) { c.say(cv.GetStatus(), run, now) })
+}
+
+// say puts the conditions of an application into a status.
+func (c *Controller) say(st *updatev1.ClusterVersionStatus, r plan.Run, now time.Time) {
+	r.Invalid = plan.Find(st.GetConditions(), plan.Invalid).GetStatus() == plan.True
+	for _, condition := range plan.Conditions(r, st.GetConditions(), now) {
+		set(st, condition.GetType(), condition, now)
+	}
+}

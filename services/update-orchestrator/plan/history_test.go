@@ -1,0 +1,145 @@
+package plan
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"pgregory.net/rapid"
+
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+)
+
+func TestRecord(t *testing.T) {
+	at, later := timestamppb.New(noon()), timestamppb.New(noon().Add(time.Hour))
+	begun := &updatev1.UpdateHistory{State: statePartial, StartedTime: at, Version: proto.String("1.0.0"), Image: proto.String("a"), Verified: proto.Bool(false)}
+	with := func(change func(*updatev1.UpdateHistory)) *updatev1.UpdateHistory {
+		h := proto.CloneOf(begun)
+		change(h)
+		return h
+	}
+	done := with(func(h *updatev1.UpdateHistory) { h.State, h.CompletionTime = stateCompleted, later })
+	second := &updatev1.UpdateHistory{State: statePartial, StartedTime: later, Version: proto.String("1.1.0"), Image: proto.String("b"), Verified: proto.Bool(true), AcceptedRisks: "waived"}
+	tests := map[string]struct {
+		history []*updatev1.UpdateHistory
+		reached Reached
+		want    []*updatev1.UpdateHistory
+	}{
+		"no image is not recorded": {reached: Reached{Version: "1.0.0"}},
+		"the first": {
+			reached: Reached{Version: "1.0.0", Image: "a"},
+			want:    []*updatev1.UpdateHistory{with(func(h *updatev1.UpdateHistory) { h.StartedTime = later })},
+		},
+		"completed": {history: []*updatev1.UpdateHistory{begun}, reached: Reached{Version: "1.0.0", Image: "a", Completed: true}, want: []*updatev1.UpdateHistory{done}},
+		"completed again": {
+			history: []*updatev1.UpdateHistory{with(func(h *updatev1.UpdateHistory) { h.State, h.CompletionTime = stateCompleted, at })},
+			reached: Reached{Version: "1.0.0", Image: "a", Completed: true},
+			want:    []*updatev1.UpdateHistory{with(func(h *updatev1.UpdateHistory) { h.State, h.CompletionTime = stateCompleted, at })},
+		},
+		"what is completed stays so": {history: []*updatev1.UpdateHistory{done}, reached: Reached{Version: "1.0.0", Image: "a"}, want: []*updatev1.UpdateHistory{done}},
+		"a version that was not known is filled in": {
+			history: []*updatev1.UpdateHistory{with(func(h *updatev1.UpdateHistory) { h.Version = nil })}, reached: Reached{Version: "1.0.0", Image: "a"}, want: []*updatev1.UpdateHistory{begun},
+		},
+		"another release ends the one before, which stays partial": {
+			history: []*updatev1.UpdateHistory{begun}, reached: Reached{Version: "1.1.0", Image: "b", Verified: true, AcceptedRisks: "waived"},
+			want: []*updatev1.UpdateHistory{second, with(func(h *updatev1.UpdateHistory) { h.CompletionTime = later })},
+		},
+		"another release after a completed one": {
+			history: []*updatev1.UpdateHistory{done}, reached: Reached{Version: "1.1.0", Image: "b", Verified: true, AcceptedRisks: "waived"},
+			want: []*updatev1.UpdateHistory{second, done},
+		},
+		"the same version with another image is another release": {
+			history: []*updatev1.UpdateHistory{done}, reached: Reached{Version: "1.0.0", Image: "c"},
+			want: []*updatev1.UpdateHistory{with(func(h *updatev1.UpdateHistory) { h.StartedTime, h.Image = later, proto.String("c") }), done},
+		},
+		"what was waived is not forgotten": {
+			history: []*updatev1.UpdateHistory{second}, reached: Reached{Version: "1.1.0", Image: "b"}, want: []*updatev1.UpdateHistory{second},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, Record(tt.history, tt.reached, later.AsTime()), protocmp.Transform()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRecordKeepsItsPromises(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var history []*updatev1.UpdateHistory
+		now := noon()
+		for range rapid.IntRange(1, 160).Draw(t, "changes") {
+			now = now.Add(time.Hour)
+			n := rapid.IntRange(0, 30).Draw(t, "release")
+			r := Reached{Version: fmt.Sprintf("1.%d.%d", n/5, n%5), Image: fmt.Sprint("i", n), Completed: rapid.Bool().Draw(t, "completed")}
+			before := history
+			history = Record(before, r, now)
+			if len(history) > maxHistory {
+				t.Fatalf("%d entries", len(history))
+			}
+			if history[0].GetVersion() != r.Version {
+				t.Fatal("the newest is not the first")
+			}
+			if len(before) == maxHistory && !proto.Equal(before[maxHistory-1], history[len(history)-1]) {
+				t.Fatal("the oldest entry is gone")
+			}
+			if last := lastCompleted(before); last != "" && lastCompleted(history) == "" {
+				t.Fatal("the last completed entry is gone")
+			}
+			for i, h := range history {
+				if i > 0 && h.GetCompletionTime() == nil {
+					t.Fatalf("entry %d has not ended", i)
+				}
+				if i > 0 && h.GetVersion() == history[i-1].GetVersion() && len(history) < maxHistory {
+					t.Fatalf("entries %d and %d are the same", i-1, i)
+				}
+			}
+		}
+	})
+}
+
+func TestPruneTakesAPartialEntryWithinAMinorVersionBeforeOlderCompletedOnes(t *testing.T) {
+	var history []*updatev1.UpdateHistory
+	for i := range maxHistory + 1 {
+		state := stateCompleted
+		if i == 90 {
+			state = statePartial
+		}
+		history = append(history, entry(state, fmt.Sprintf("1.0.%d", 200-i), fmt.Sprint(i)))
+	}
+	out := prune(history)
+	for _, h := range out {
+		if h.GetState() == statePartial {
+			t.Fatal("the partial entry is still there")
+		}
+	}
+	if len(out) != maxHistory {
+		t.Errorf("%d entries", len(out))
+	}
+}
+
+func TestModeOf(t *testing.T) {
+	partial, done := entry(statePartial, "1.1.0", "b"), entry(stateCompleted, "1.0.0", "a")
+	tests := map[string]struct {
+		history []*updatev1.UpdateHistory
+		image   string
+		want    Mode
+	}{
+		"nothing yet":              {nil, "a", Initializing},
+		"nothing complete":         {[]*updatev1.UpdateHistory{partial}, "b", Initializing},
+		"on the way":               {[]*updatev1.UpdateHistory{partial, done}, "b", Updating},
+		"reached":                  {[]*updatev1.UpdateHistory{done}, "a", Reconciling},
+		"another image is wanted":  {[]*updatev1.UpdateHistory{done}, "b", Updating},
+		"back to what was reached": {[]*updatev1.UpdateHistory{partial, done}, "a", Updating},
+	}
+	for name, tt := range tests {
+		if got := ModeOf(tt.history, tt.image); got != tt.want {
+			t.Errorf("%s: %s, want %s", name, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,234 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+)
+
+// Names of the preconditions.
+const (
+	preconditionRollback    = "ClusterVersionRollback"
+	preconditionGiantHop    = "ClusterVersionGiantHop"
+	preconditionUpgradeable = "ClusterVersionUpgradeable"
+	preconditionRecommended = "ClusterVersionRecommendedUpdate"
+)
+
+// Finding is what one precondition says against an update.
+type Finding struct {
+	Name    string // such as ClusterVersionUpgradeable
+	Reason  string
+	Message string
+}
+
+func (f Finding) String() string {
+	return fmt.Sprintf("Precondition %q failed because of %q: %s", f.Name, f.Reason, f.Message)
+}
+
+// Verdict is what all preconditions together say. The zero Verdict has no objection.
+type Verdict struct {
+	Blocking []Finding
+	Warnings []Finding
+}
+
+// Decide says whether an update may go on. blocked is why not (reason UpgradePreconditionCheckFailed), empty if it may; accepted is what goes
+// to the history as accepted risks then. With force nothing blocks.
+func (v Verdict) Decide(force bool) (blocked, accepted string) {
+	var texts []string
+	for _, f := range slices.Concat(v.Blocking, v.Warnings) {
+		texts = append(texts, f.String())
+	}
+	text := strings.Join(texts, "")
+	if len(texts) > 1 {
+		text = "Multiple precondition checks failed:\n* " + strings.Join(texts, "\n* ")
+	}
+	switch {
+	case len(v.Blocking) == 0:
+		return "", text
+	case force:
+		return "", "Forced through blocking failures: " + text
+	}
+	return text, ""
+}
+
+func (v *Verdict) block(name, reason, format string, args ...any) {
+	v.Blocking = append(v.Blocking, Finding{name, reason, fmt.Sprintf(format, args...)})
+}
+
+func (v *Verdict) warn(name, reason, format string, args ...any) {
+	v.Warnings = append(v.Warnings, Finding{name, reason, fmt.Sprintf(format, args...)})
+}
+
+// Preconditions checks an update of a cluster to a release whose version is known. The current version is the one that is being reconciled,
+// not the one completed last.
+func Preconditions(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference) Verdict {
+	var v Verdict
+	to, err := semver.StrictNewVersion(target.GetVersion())
+	if err != nil {
+		v.block(preconditionRollback, "InvalidDesiredVersion", "%q is no semantic version.", target.GetVersion())
+		return v
+	}
+	from, err := semver.StrictNewVersion(cv.GetStatus().GetDesired().GetVersion())
+	if err != nil {
+		v.warn(preconditionRollback, InvalidCurrentVersion, "The current version %q is no semantic version.", cv.GetStatus().GetDesired().GetVersion())
+	} else {
+		v.rollback(cv, from, to)
+		v.giantHop(from, to)
+		v.upgradeable(cv, from, to)
+	}
+	v.recommended(cv, target)
+	return v
+}
+
+func sameMinor(a, b *semver.Version) bool { return a.Major() == b.Major() && a.Minor() == b.Minor() }
+
+// rollback refuses to go back, except to the release before this one if it is of the same minor version.
+func (v *Verdict) rollback(cv *updatev1.ClusterVersion, from, to *semver.Version) {
+	if !to.LessThan(from) {
+		return
+	}
+	before := previous(cv)
+	if before != nil && before.Equal(to) && sameMinor(from, to) {
+		return
+	}
+	last := "there is none"
+	if before != nil {
+		last = "it is " + before.String()
+	}
+	v.block(preconditionRollback, "LowDesiredVersion",
+		"%s is less than the current target %s; the only way back is to the previous version within the same minor version (%s).", to, from, last)
+}
+
+// previous returns the version of the newest history entry that differs from the current one, also of a partial one.
+func previous(cv *updatev1.ClusterVersion) *semver.Version {
+	desired := cv.GetStatus().GetDesired()
+	for _, h := range cv.GetStatus().GetHistory() {
+		if h.GetVersion() == desired.GetVersion() && h.GetImage() == desired.GetImage() {
+			continue
+		}
+		if p, err := semver.StrictNewVersion(h.GetVersion()); err == nil {
+			return p
+		}
+		return nil
+	}
+	return nil
+}
+
+// bridge is the one pair of major versions between which an update leads: the last of the fourth and the first of the fifth.
+func bridge(from, to *semver.Version) bool {
+	return from.Major() == 4 && to.Major() == 5 && to.Minor() == 0
+}
+
+func (v *Verdict) giantHop(from, to *semver.Version) {
+	switch {
+	case to.Major() > from.Major() && !bridge(from, to):
+		v.block(preconditionGiantHop, "MajorVersionUpdate", "%s has a larger major version than the current target %s.", to, from)
+	case to.Major() == from.Major() && to.Minor() > from.Minor()+1:
+		v.block(preconditionGiantHop, "MultipleMinorVersionsUpdate", "%s is more than one minor version beyond the current target %s.", to, from)
+	}
+}
+
+// upgradeable lets the condition Upgradeable=False hold back minor and major updates, not patches.
+func (v *Verdict) upgradeable(cv *updatev1.ClusterVersion, from, to *semver.Version) {
+	c := Find(cv.GetStatus().GetConditions(), Upgradeable)
+	switch {
+	case c.GetStatus() != False:
+	case to.GreaterThan(from) && !sameMinor(from, to):
+		v.block(preconditionUpgradeable, c.GetReason(), "%s", c.GetMessage())
+	case sameMinor(from, to):
+		v.patch(cv, from, to)
+	}
+}
+
+// patch warns of what an update within a minor version may meet.
+func (v *Verdict) patch(cv *updatev1.ClusterVersion, from, to *semver.Version) {
+	if overridden(cv) {
+		v.warn(preconditionUpgradeable, "ClusterVersionOverridesSet", "Disabling ownership by overrides keeps objects from being updated: remove them before the next minor update.")
+	}
+	started, err := semver.StrictNewVersion(lastCompleted(cv.GetStatus().GetHistory()))
+	if err != nil || !updating(cv) || sameMinor(started, from) {
+		return
+	}
+	kind := "Minor"
+	if started.Major() != from.Major() {
+		kind = "Major"
+	}
+	v.warn(preconditionUpgradeable, kind+"VersionClusterUpdateInProgress", "Retargeting to %s while a %s version update from %s to %s is in progress.", to, strings.ToLower(kind), started, from)
+}
+
+func overridden(cv *updatev1.ClusterVersion) bool {
+	return slices.ContainsFunc(cv.GetSpec().GetOverrides(), (*updatev1.ComponentOverride).GetUnmanaged)
+}
+
+// updating reports whether the cluster is on its way from one release to another.
+func updating(cv *updatev1.ClusterVersion) bool {
+	history := cv.GetStatus().GetHistory()
+	return len(history) > 0 && history[0].GetState() == statePartial && lastCompleted(history) != ""
+}
+
+// recommended warns of a target that nobody recommends. It never blocks.
+func (v *Verdict) recommended(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference) {
+	status := cv.GetStatus()
+	if target.GetImage() == status.GetDesired().GetImage() {
+		return
+	}
+	same := func(r *updatev1.ReleaseReference) bool { return identity(r) == identity(target) }
+	for _, u := range status.GetConditionalUpdates() {
+		if !same(u.GetRelease()) {
+			continue
+		}
+		if c := Find(u.GetConditions(), Recommended); c.GetStatus() != True {
+			v.warn(preconditionRecommended, c.GetReason(), "Update from %s to %s is not recommended:\n\n%s", status.GetDesired().GetVersion(), target.GetVersion(), c.GetMessage())
+		}
+		return
+	}
+	if slices.ContainsFunc(status.GetAvailableUpdates(), same) {
+		return
+	}
+	if cv.GetSpec().GetChannel() == "" {
+		v.warn(preconditionRecommended, NoChannel, "Configured channel is unset, so the recommended status of updating from %s to %s is unknown.",
+			status.GetDesired().GetVersion(), target.GetVersion())
+		return
+	}
+	reason := "UnknownUpdate"
+	if c := Find(status.GetConditions(), RetrievedUpdates); c.GetStatus() == False {
+		reason = c.GetReason()
+	}
+	v.warn(preconditionRecommended, reason, "The %q channel says nothing of an update from %s to %s.", cv.GetSpec().GetChannel(),
+		status.GetDesired().GetVersion(), target.GetVersion())
+}
+
+// UpgradeableCondition is the condition Upgradeable of a ClusterVersion, without time: nil if nothing objects to a minor or major update, and
+// it is not shown then.
+func UpgradeableCondition(cv *updatev1.ClusterVersion, operators []*updatev1.ClusterOperator) *metav1.Condition {
+	type objection struct{ reason, message string }
+	var all []objection
+	if updating(cv) {
+		all = append(all, objection{"ClusterVersionUpdating", fmt.Sprintf("An update to %s is in progress.", cv.GetStatus().GetDesired().GetVersion())})
+	}
+	if overridden(cv) {
+		all = append(all, objection{"ClusterVersionOverrides", "Disabling ownership by overrides keeps objects from being updated: remove them from spec.overrides."})
+	}
+	for _, o := range operators {
+		if c := Find(o.GetStatus().GetConditions(), Upgradeable); c.GetStatus() == False {
+			name := o.GetMetadata().GetName()
+			all = append(all, objection{"ClusterOperatorUpgradeable-" + name, fmt.Sprintf("Cluster operator %s should not be upgraded between minor or major versions: %s: %s", name, c.GetReason(), c.GetMessage())})
+		}
+	}
+	switch len(all) {
+	case 0:
+		return nil
+	case 1:
+		return condition(Upgradeable, False, all[0].reason, all[0].message)
+	}
+	text := "Cluster should not be upgraded between minor or major versions for multiple reasons:"
+	for _, o := range all {
+		text += "\n* " + o.message
+	}
+	return condition(Upgradeable, False, MultipleReasons, text)
+}

@@ -1,0 +1,167 @@
+package plan
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+)
+
+// Reasons of the conditions Recommended and Applies.
+const (
+	NotExposedToRisks       = "NotExposedToRisks"
+	AllExposedRisksAccepted = "AllExposedRisksAccepted"
+	ExposedToRisks          = "ExposedToRisks" // where the risk's name is no valid reason
+	EvaluationFailed        = "EvaluationFailed"
+	MultipleReasons         = "MultipleReasons"
+	Match                   = "Match"
+	NotMatch                = "NotMatch"
+)
+
+// Types of rules.
+const (
+	ruleAlways = "Always"
+	rulePromQL = "PromQL"
+)
+
+// noPromQL says why a rule with a query gives no answer.
+const noPromQL = "PromQL is not evaluated by this version"
+
+// reasonForm is what the reason of a condition may be.
+var reasonForm = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`)
+
+// assess says of each risk of an update whether it applies, and whether the update is recommended. It is false if a risk has no rule that is
+// understood: then nothing can be said of the update, and it is not offered.
+func (q Query) assess(u *updatev1.ConditionalUpdate) (*updatev1.ConditionalUpdate, bool) {
+	out := &updatev1.ConditionalUpdate{Release: u.Release}
+	var before *updatev1.ConditionalUpdate
+	if i := slices.IndexFunc(q.Before, func(b *updatev1.ConditionalUpdate) bool { return identity(b.GetRelease()) == identity(u.GetRelease()) }); i >= 0 {
+		before = q.Before[i]
+	}
+	v := newOpinion()
+	for _, risk := range u.GetRisks() {
+		risk = proto.CloneOf(risk)
+		risk.MatchingRules = slices.DeleteFunc(risk.MatchingRules, unusable)
+		applies, why := q.exposure(risk)
+		if applies == "" {
+			return nil, false
+		}
+		v.add(risk, applies, why, slices.Contains(q.Accept, risk.GetName()))
+		q.setApplies(risk, applies, why, before)
+		out.Risks = append(out.Risks, risk)
+	}
+	c := condition(Recommended, v.status, v.reason, v.text())
+	if !q.Now.IsZero() {
+		c = Stamp(c, Find(before.GetConditions(), Recommended), q.Now)
+	}
+	out.Conditions = append(out.Conditions, c)
+	return out, true
+}
+
+// unusable reports whether a rule is of an unknown type or contradicts itself.
+func unusable(rule *updatev1.ClusterCondition) bool {
+	switch rule.GetType() {
+	case ruleAlways:
+		return rule.GetPromql() != nil
+	case rulePromQL:
+		return rule.GetPromql().GetPromql() == ""
+	}
+	return true
+}
+
+// exposure says whether a risk applies, and why that is not known. The status is empty if the risk has no rule.
+func (q Query) exposure(risk *updatev1.ConditionalUpdateRisk) (status, why string) {
+	switch result, known := q.Results[risk.GetName()]; {
+	case known && (result == True || result == False):
+		return result, ""
+	case known:
+		return Unknown, "nobody could tell"
+	case len(risk.GetMatchingRules()) == 0:
+		return "", ""
+	}
+	for _, rule := range risk.GetMatchingRules() {
+		if rule.GetType() == ruleAlways {
+			return True, ""
+		}
+	}
+	return Unknown, noPromQL
+}
+
+func (q Query) setApplies(risk *updatev1.ConditionalUpdateRisk, status, why string, before *updatev1.ConditionalUpdate) {
+	reason, message := NotMatch, "The risk does not apply to this cluster."
+	switch status {
+	case True:
+		reason, message = Match, "The risk applies to this cluster."
+	case Unknown:
+		reason, message = EvaluationFailed, fmt.Sprintf("Could not tell whether the risk applies to this cluster: %s.", why)
+	}
+	c := condition(Applies, status, reason, message)
+	if !q.Now.IsZero() {
+		var last *updatev1.ConditionalUpdateRisk
+		for _, r := range before.GetRisks() {
+			if r.GetName() == risk.GetName() {
+				last = r
+			}
+		}
+		c = Stamp(c, Find(last.GetConditions(), Applies), q.Now)
+	}
+	risk.Conditions = append(risk.Conditions, c)
+}
+
+// opinion is whether an update is recommended, as far as its risks were looked at.
+type opinion struct {
+	status, reason string
+	messages       []string
+}
+
+func newOpinion() opinion { return opinion{status: True, reason: NotExposedToRisks} }
+
+// add takes a risk into account.
+func (o *opinion) add(risk *updatev1.ConditionalUpdateRisk, applies, why string, accepted bool) {
+	switch {
+	case applies == False:
+	case accepted:
+		if o.reason == NotExposedToRisks {
+			o.reason = AllExposedRisksAccepted
+		}
+	case applies == True:
+		o.status = False
+		reason := risk.GetName()
+		if !reasonForm.MatchString(reason) {
+			reason = ExposedToRisks
+		}
+		o.because(reason)
+		o.messages = append(o.messages, strings.TrimSpace(risk.GetMessage()+" "+risk.GetUrl()))
+	default:
+		if o.status == True {
+			o.status = Unknown
+		}
+		o.because(EvaluationFailed)
+		n := risk.GetName()
+		o.messages = append(o.messages, fmt.Sprintf("Could not evaluate exposure to update risk %s (%s)\n  %s description: %s\n  %s URL: %s",
+			n, why, n, risk.GetMessage(), n, risk.GetUrl()))
+	}
+}
+
+func (o *opinion) because(reason string) {
+	switch o.reason {
+	case NotExposedToRisks, AllExposedRisksAccepted, reason:
+		o.reason = reason
+	default:
+		o.reason = MultipleReasons
+	}
+}
+
+func (o *opinion) text() string {
+	switch o.reason {
+	case NotExposedToRisks:
+		return "The update is recommended, because none of the conditional update risks apply to this cluster."
+	case AllExposedRisksAccepted:
+		return "The update is recommended, because each conditional update risk either does not apply to this cluster or is accepted."
+	}
+	return strings.Join(o.messages, "\n\n")
+}

@@ -1,0 +1,130 @@
+// Package server answers what would happen: which updates a graph offers, and in which order a release would be applied. It runs the very
+// functions that the controller runs.
+package server
+
+import (
+	"context"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-dev/windlass/services/update-orchestrator/kinds"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/upstream"
+)
+
+// Version serves the custom methods of ClusterVersionService.
+type Version struct {
+	updatev1.UnimplementedClusterVersionServiceServer
+	tables *kinds.Tables
+	graphs *upstream.Source
+	arch   string
+}
+
+// NewVersion returns a server that asks the cluster's upstream where a request brings no graph. arch is as in Go.
+func NewVersion(tables *kinds.Tables, graphs *upstream.Source, arch string) *Version {
+	return &Version{tables: tables, graphs: graphs, arch: arch}
+}
+
+// EvaluateClusterVersion says which updates a graph offers to a version.
+func (s *Version) EvaluateClusterVersion(ctx context.Context, req *updatev1.EvaluateClusterVersionRequest) (*updatev1.EvaluateClusterVersionResponse, error) {
+	cv, err := s.live(req)
+	if err != nil {
+		return nil, err
+	}
+	out := &updatev1.EvaluateClusterVersionResponse{Version: cv.GetStatus().GetDesired().GetVersion()}
+	graph, refused, err := s.graph(ctx, req, cv)
+	switch {
+	case err != nil:
+		return nil, err
+	case refused != nil:
+		out.Conditions = []*metav1.Condition{refused}
+		return out, nil
+	}
+	q := plan.Query{Graph: graph, Version: out.GetVersion(), Channel: cv.GetSpec().GetChannel(), Results: req.GetRiskResults()}
+	for _, r := range cv.GetSpec().GetDesiredUpdate().GetAcceptRisks() {
+		q.Accept = append(q.Accept, r.GetName())
+	}
+	u := plan.Evaluate(q)
+	out.AvailableUpdates, out.ConditionalUpdates, out.Conditions = u.Available, u.Conditional, []*metav1.Condition{u.Retrieved}
+	if req.GetWhyNot() != "" {
+		out.WhyNot = plan.WhyNot(q, req.GetWhyNot())
+	}
+	return out, nil
+}
+
+// live returns the cluster's version with what a request wants to be otherwise.
+func (s *Version) live(req *updatev1.EvaluateClusterVersionRequest) (*updatev1.ClusterVersion, error) {
+	for risk, result := range req.GetRiskResults() {
+		if result != plan.True && result != plan.False && result != plan.Unknown {
+			return nil, rpcerr.Invalid(rpcerr.Field{Path: "riskResults['" + risk + "']", Description: "must be True, False or Unknown"})
+		}
+	}
+	have, _ := s.tables.Cluster()
+	cv := &updatev1.ClusterVersion{Spec: &updatev1.ClusterVersionSpec{}, Status: &updatev1.ClusterVersionStatus{Desired: &updatev1.ReleaseReference{}}}
+	proto.Merge(cv, have)
+	if req.GetVersion() != "" {
+		cv.Status.Desired.Version = proto.String(req.GetVersion())
+	}
+	if req.GetChannel() != "" {
+		cv.Spec.Channel = req.GetChannel()
+	}
+	if cv.GetStatus().GetDesired().GetVersion() == "" {
+		return nil, rpcerr.Invalid(rpcerr.Field{Path: "version", Description: "must be given: the cluster's own is not known yet"})
+	}
+	return cv, nil
+}
+
+func (s *Version) graph(ctx context.Context, req *updatev1.EvaluateClusterVersionRequest, cv *updatev1.ClusterVersion) (*plan.Graph, *metav1.Condition, error) {
+	if req.GetGraph() == nil {
+		g, refused := s.graphs.Graph(ctx, cv.GetSpec(), cv.GetStatus().GetDesired().GetVersion(), s.arch)
+		return g, refused, ctx.Err()
+	}
+	g, err := plan.GraphOf(req.GetGraph())
+	if err != nil {
+		return nil, nil, rpcerr.Invalid(rpcerr.Field{Path: "graph", Description: err.Error()})
+	}
+	return g, nil, nil
+}
+
+// Release serves the custom methods of ReleaseService.
+type Release struct {
+	updatev1.UnimplementedReleaseServiceServer
+	tables *kinds.Tables
+}
+
+// NewRelease returns a server over the releases that were fetched.
+func NewRelease(tables *kinds.Tables) *Release { return &Release{tables: tables} }
+
+// PlanRelease returns the order in which the manifests of a release are applied.
+func (s *Release) PlanRelease(ctx context.Context, req *updatev1.PlanReleaseRequest) (*updatev1.PlanReleaseResponse, error) {
+	names := req.GetManifests()
+	switch {
+	case req.GetName() != "" && len(names) > 0:
+		return nil, rpcerr.Invalid(rpcerr.Field{Path: "manifests", Description: "cannot be given together with the name of a release"})
+	case req.GetName() != "":
+		r, err := s.tables.Releases.Get(ctx, "", req.GetName())
+		if err != nil {
+			return nil, err
+		}
+		names = r.GetStatus().GetManifests()
+	case len(names) == 0:
+		return nil, rpcerr.Invalid(rpcerr.Field{Path: "name", Description: "must be given, or manifests"})
+	}
+	mode := plan.Updating
+	if req.GetMode() != "" {
+		mode = plan.Mode(req.GetMode())
+	}
+	steps, unparsed := plan.TaskGraph(names, mode)
+	out := &updatev1.PlanReleaseResponse{Unparsed: unparsed}
+	for _, step := range steps {
+		to := &updatev1.PlanReleaseResponse_Step{RunLevel: step.RunLevel}
+		for _, c := range step.Chains {
+			to.Chains = append(to.Chains, &updatev1.PlanReleaseResponse_Chain{Component: c.Component, Manifests: c.Manifests})
+		}
+		out.Steps = append(out.Steps, to)
+	}
+	return out, nil
+}

@@ -1,0 +1,547 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/release"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/store"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/windlass-dev/windlass/services/update-orchestrator/controller"
+)
+
+func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
+
+// repository is the name of the release images; they are found by their digests alone.
+const repository = "releases.example.com/windlass"
+
+// cluster is an update-orchestrator with the services that own what releases bring, each of which keeps its kinds as the real one does.
+type cluster struct {
+	t         *testing.T
+	authority *identity.Authority
+	policy    string
+	peers     map[string]string
+	cfg       config
+	layout    string
+	keys      string
+	signed    string
+	key       release.Key
+	graph     string
+
+	deployments *resource.Table[*schedulingv1.Deployment]
+	services    *resource.Table[*schedulingv1.Service]
+	jobs        *resource.Table[*schedulingv1.Job]
+	configs     *resource.Table[*configv1.MachineConfig]
+	slow        atomic.Bool           // the scheduler renews no pods
+	refusal     atomic.Pointer[error] // what the owners of kinds say to every change
+
+	mu      sync.Mutex
+	applied []string         // in the order of the writes: kind and name
+	address string           // of the orchestrator; it stays when that is run again
+	admin   *grpc.ClientConn // to the orchestrator
+	dir     string
+	stop    func()
+}
+
+// start runs the services over the embedded etcd, with real certificates and real interceptors; the orchestrator itself is started by run.
+func start(t *testing.T) *cluster {
+	t.Helper()
+	authority, err := identity.NewAuthority("windlass", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{
+		t: t, authority: authority, policy: filepath.Join(t.TempDir(), "policy.yaml"), peers: map[string]string{}, dir: t.TempDir(),
+		layout: filepath.Join(t.TempDir(), "images"), keys: t.TempDir(), signed: t.TempDir(), graph: t.TempDir(), address: "127.0.0.1:0",
+	}
+	c.key = c.newKey("release", filepath.Join(c.keys, "release.asc"))
+	c.write(c.policy, identity.DefaultPolicy())
+	if _, err := etcdtest.Client(t).Delete(t.Context(), "/windlass/", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	stores, err := controller.StoreAddress(c.signed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.cfg = config{
+		Config: serve.Config{Name: "update-orchestrator"}, images: []string{c.layout}, keys: []string{c.keys}, stores: []string{stores},
+		poll: time.Minute, reconcile: time.Minute,
+	}
+	c.owner("scheduler", func(p *serve.Process, st *store.Store) []func(context.Context) error {
+		c.deployments = table[*schedulingv1.Deployment](c, p, st)
+		c.services, c.jobs = table[*schedulingv1.Service](c, p, st), table[*schedulingv1.Job](c, p, st)
+		serveTable(c, p, &schedulingv1.DeploymentService_ServiceDesc, c.deployments)
+		serveTable(c, p, &schedulingv1.ServiceService_ServiceDesc, c.services)
+		serveTable(c, p, &schedulingv1.JobService_ServiceDesc, c.jobs)
+		return []func(context.Context) error{c.deployments.Run, c.services.Run, c.jobs.Run, c.renew}
+	})
+	c.owner("node-configurator", func(p *serve.Process, st *store.Store) []func(context.Context) error {
+		c.configs = table[*configv1.MachineConfig](c, p, st)
+		serveTable(c, p, &configv1.MachineConfigService_ServiceDesc, c.configs)
+		return []func(context.Context) error{c.configs.Run}
+	})
+	c.owner("machine-api", func(p *serve.Process, st *store.Store) []func(context.Context) error {
+		sets := table[*machinev1.MachineSet](c, p, st)
+		serveTable(c, p, &machinev1.MachineSetService_ServiceDesc, sets)
+		return []func(context.Context) error{sets.Run}
+	})
+	c.owner("eviction-controller", func(p *serve.Process, st *store.Store) []func(context.Context) error {
+		nodes := table[*nodev1.Node](c, p, st)
+		serveTable(c, p, &nodev1.NodeService_ServiceDesc, nodes)
+		return []func(context.Context) error{nodes.Run}
+	})
+	return c
+}
+
+// renew gives every deployment at once the pods that it wants.
+func (c *cluster) renew(ctx context.Context) error {
+	for ticker := time.Tick(5 * time.Millisecond); ctx.Err() == nil && c.deployments.WaitSynced(ctx) == nil; <-ticker {
+		for _, d := range c.deployments.All() {
+			if c.slow.Load() || d.GetStatus().GetObservedGeneration() == d.GetMetadata().GetGeneration() {
+				continue
+			}
+			_, _ = c.deployments.Modify(ctx, resource.KeyOf(d), func(d *schedulingv1.Deployment) error { // again with the next tick
+				n := proto.Int32(d.GetSpec().GetReplicas())
+				d.Status = &schedulingv1.DeploymentStatus{
+					ObservedGeneration: proto.Int32(d.GetMetadata().GetGeneration()), Replicas: n, UpdatedReplicas: n, AvailableReplicas: n,
+				}
+				return nil
+			})
+		}
+	}
+	return nil
+}
+
+// table is a kind whose every write is noted.
+func table[T resource.Object](c *cluster, p *serve.Process, st *store.Store) *resource.Table[T] {
+	return resource.NewTable(st, p.Validator, resource.Config[T]{Admit: func(ctx context.Context, old, obj T) error {
+		if caller, called := identity.CallerFrom(ctx); called && caller.User == identity.ServiceUser("update-orchestrator") && !proto.Equal(old, obj) {
+			if refusal := c.refusal.Load(); refusal != nil {
+				return *refusal
+			}
+			var it resource.Object = obj
+			if !obj.ProtoReflect().IsValid() {
+				it = old
+			}
+			c.note(resource.TypeOf(it.ProtoReflect().Descriptor()).GetKind() + "/" + resource.KeyOf(it).Name)
+		}
+		return nil
+	}})
+}
+
+func serveTable[T resource.Object](c *cluster, p *serve.Process, desc *grpc.ServiceDesc, t *resource.Table[T]) {
+	c.t.Helper()
+	if err := resource.Register(p.GRPC, desc, nil, t); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) note(name string) {
+	c.mu.Lock()
+	c.applied = append(c.applied, name)
+	c.mu.Unlock()
+}
+
+func (c *cluster) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.applied = nil
+}
+
+func (c *cluster) seen(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Contains(c.applied, name)
+}
+
+func (c *cluster) owner(name string, parts func(*serve.Process, *store.Store) []func(context.Context) error) {
+	c.t.Helper()
+	p := c.process(name, c.t.TempDir(), "127.0.0.1:0")
+	run := parts(p, store.New(etcdtest.Client(c.t), "/windlass/"+name+"/"))
+	c.peers[name] = p.Address()
+	c.launch(p, run...)
+}
+
+// run starts the orchestrator; it may be stopped and run again.
+func (c *cluster) run() {
+	c.t.Helper()
+	p := c.process("update-orchestrator", c.dir, c.address)
+	parts, err := build(p, etcdtest.Client(c.t), c.cfg)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.address = p.Address()
+	if c.admin == nil {
+		c.admin = c.as("alice", identity.GroupMasters)
+	}
+	c.stop = c.launch(p, parts...)
+}
+
+func (c *cluster) process(name, dir, listen string) *serve.Process {
+	c.t.Helper()
+	files := c.files(identity.Request{CommonName: name, URI: identity.ServiceURI(name), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true})
+	p, err := serve.New(serve.Config{
+		Name: name, Listen: listen, Dir: dir, TLSDir: filepath.Dir(files.Cert), Policy: c.policy, Peers: c.peers,
+	}, c.logger())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return p
+}
+
+func (c *cluster) logger() *slog.Logger {
+	if testing.Verbose() {
+		return slog.New(slog.NewTextHandler(c.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	return slog.New(slog.NewTextHandler(io.Discard, nil))
+}
+
+func (c *cluster) launch(p *serve.Process, parts ...func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx, parts...) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			c.t.Errorf("Run: %v", err)
+		}
+	})
+	c.t.Cleanup(stop)
+	return stop
+}
+
+func (c *cluster) files(r identity.Request) identity.Files {
+	c.t.Helper()
+	dir := c.t.TempDir()
+	cert, key, err := c.authority.Issue(r)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	f := identity.Files{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}
+	c.write(f.Cert, cert)
+	c.write(f.Key, key)
+	c.write(f.CA, c.authority.PEM())
+	return f
+}
+
+func (c *cluster) write(path string, data []byte) {
+	c.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// as returns a connection to the orchestrator in a user's name.
+func (c *cluster) as(user string, groups ...string) *grpc.ClientConn {
+	c.t.Helper()
+	settings, err := c.files(identity.Request{CommonName: user, URI: identity.UserURI(user), Organizations: groups, Client: true}).ClientTLS("127.0.0.1")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	conn, err := grpc.NewClient(c.address, grpc.WithTransportCredentials(credentials.NewTLS(settings)), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1, MaxDelay: 50 * time.Millisecond}}))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func (c *cluster) newKey(name, ring string) release.Key {
+	c.t.Helper()
+	private, public, err := release.GenerateKey(name, time.Now().Add(-time.Hour))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if ring != "" {
+		c.write(ring, public)
+	}
+	key, err := release.ReadKey(private)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return key
+}
+
+// manifest is one file of a release in the tests.
+func manifest(kind, apiVersion, name, rest string) string {
+	return fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata:\n  name: %s\n  annotations:\n    include.release.openshift.io/self-managed-high-availability: \"true\"\n%s", apiVersion, kind, name, rest)
+}
+
+func operator(name, version string) string {
+	return manifest("ClusterOperator", "config.openshift.io/v1", name, "status:\n  versions:\n  - name: operator\n    version: "+version+"\n")
+}
+
+func kept(name, version string) string {
+	return manifest("ConfigMap", "v1", name, "data:\n  version: "+version+"\n")
+}
+
+func service(name string) string {
+	return manifest("Service", "v1", name, "  namespace: "+name+"\nspec:\n  selector: {app: "+name+"}\n  ports:\n  - {port: 80}\n")
+}
+
+// example is a release like that of deploy/examples, in small.
+func example(version string) map[string]string {
+	return map[string]string{
+		"0000_10_ledger_00_service.yaml":          service("ledger"),
+		"0000_10_beacon_00_service.yaml":          service("beacon"),
+		"0000_20_archive_00_settings.yaml":        kept("archive", version),
+		"0000_20_archive_01_clusteroperator.yaml": operator("archive", version),
+		"0000_20_ledger_00_settings.yaml":         kept("ledger", version),
+		"0000_20_ledger_01_clusteroperator.yaml":  operator("ledger", version),
+		"0000_25_beacon_00_settings.yaml":         kept("beacon", version),
+		"0000_25_beacon_01_clusteroperator.yaml":  operator("beacon", version),
+		"0000_50_beacon_00_deployment.yaml": manifest("Deployment", "apps/v1", "beacon", "  namespace: beacon\nspec:\n  replicas: 1\n  selector:\n    matchLabels: {app: beacon}\n"+
+			"  template:\n    metadata:\n      labels: {app: beacon}\n    spec:\n      containers:\n      - name: beacon\n        image: docker.io/ocpqe/hello-pod\n        env:\n        - {name: RELEASE, value: \""+version+"\"}\n"),
+		"0000_80_machine-config_00_worker.yaml": manifest("MachineConfig", "machineconfiguration.openshift.io/v1", "50-worker-release", "  labels: {machineconfiguration.openshift.io/role: worker}\n"+
+			"spec:\n  config:\n    ignition: {version: 3.5.0}\n    storage:\n      files:\n      - {path: /etc/windlass-release, mode: 420, contents: {source: \"data:,"+version+"\"}}\n"),
+	}
+}
+
+// image makes a release image and returns its name by digest.
+func (c *cluster) image(version string, files map[string]string, previous ...string) string {
+	c.t.Helper()
+	dir := c.t.TempDir()
+	for name, content := range files {
+		c.write(filepath.Join(dir, name), []byte(content))
+	}
+	digest, err := release.New(c.layout, release.Build{From: dir, Version: version, Previous: previous})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return repository + "@" + digest
+}
+
+func (c *cluster) sign(image string, key release.Key) {
+	c.t.Helper()
+	_, digest, _ := strings.Cut(image, "@")
+	if _, err := key.Sign(c.signed, digest, image, time.Now().Add(-time.Minute)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// offer writes the graph of channel stable: an edge from each version to the next.
+func (c *cluster) offer(releases ...[2]string) {
+	c.t.Helper()
+	g := map[string]any{"version": 1, "nodes": []any{}, "edges": []any{}}
+	for i, r := range releases {
+		g["nodes"] = append(g["nodes"].([]any), map[string]any{"version": r[0], "payload": r[1], "metadata": map[string]string{"io.openshift.upgrades.graph.release.channels": "stable"}})
+		if i > 0 {
+			g["edges"] = append(g["edges"].([]any), []int{i - 1, i})
+		}
+	}
+	raw, err := json.Marshal(g)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.write(filepath.Join(c.graph, "stable.json"), raw)
+}
+
+// wish changes the spec of the ClusterVersion.
+func (c *cluster) wish(change func(*updatev1.ClusterVersionSpec)) {
+	c.t.Helper()
+	client := updatev1.NewClusterVersionServiceClient(c.admin)
+	await(c.t, func() string {
+		cv, err := client.GetClusterVersion(c.t.Context(), &updatev1.GetClusterVersionRequest{})
+		if err != nil {
+			return err.Error()
+		}
+		change(cv.GetSpec())
+		if _, err := client.UpdateClusterVersion(c.t.Context(), &updatev1.UpdateClusterVersionRequest{Name: "version", ClusterVersion: cv}); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+}
+
+func (c *cluster) follow(channel string) {
+	c.wish(func(s *updatev1.ClusterVersionSpec) { s.Upstream, s.Channel = "file://"+c.graph, channel })
+}
+
+func (c *cluster) wishFor(version, image string) {
+	c.wish(func(s *updatev1.ClusterVersionSpec) {
+		s.DesiredUpdate = &updatev1.DesiredUpdate{}
+		if version != "" {
+			s.DesiredUpdate.Version = proto.String(version)
+		}
+		if image != "" {
+			s.DesiredUpdate.Image = proto.String(image)
+		}
+	})
+}
+
+// version waits until the ClusterVersion is as want says: it returns what is missing.
+func (c *cluster) version(want func(*updatev1.ClusterVersion) string) *updatev1.ClusterVersion {
+	c.t.Helper()
+	client := updatev1.NewClusterVersionServiceClient(c.admin)
+	var cv *updatev1.ClusterVersion
+	await(c.t, func() string {
+		var err error
+		if cv, err = client.GetClusterVersion(c.t.Context(), &updatev1.GetClusterVersionRequest{}); err != nil {
+			return err.Error()
+		}
+		if missing := want(cv); missing != "" {
+			return missing + ": " + cv.GetStatus().String()
+		}
+		return ""
+	})
+	return cv
+}
+
+func completed(version string) func(*updatev1.ClusterVersion) string {
+	return func(cv *updatev1.ClusterVersion) string {
+		h := cv.GetStatus().GetHistory()
+		if len(h) == 0 || h[0].GetVersion() != version || h[0].GetState() != "Completed" {
+			return "no completed entry of " + version
+		}
+		return ""
+	}
+}
+
+func has(typ, status, reason string) func(*updatev1.ClusterVersion) string {
+	return func(cv *updatev1.ClusterVersion) string {
+		c := resource.FindCondition(cv.GetStatus().GetConditions(), typ)
+		if c.GetStatus() != status || reason != "" && c.GetReason() != reason {
+			return fmt.Sprintf("%s is not %s with reason %s", typ, status, reason)
+		}
+		return ""
+	}
+}
+
+func offers(version string) func(*updatev1.ClusterVersion) string {
+	return func(cv *updatev1.ClusterVersion) string {
+		if !slices.ContainsFunc(cv.GetStatus().GetAvailableUpdates(), func(r *updatev1.ReleaseReference) bool { return r.GetVersion() == version }) {
+			return version + " is not offered"
+		}
+		return ""
+	}
+}
+
+// waitsFor is so when the update waits for exactly these operators.
+func waitsFor(names ...string) func(*updatev1.ClusterVersion) string {
+	return func(cv *updatev1.ClusterVersion) string {
+		var have []string
+		for _, w := range cv.GetStatus().GetProgress().GetWaits() {
+			have = append(have, w.GetObject().GetName())
+		}
+		slices.Sort(have)
+		if !slices.Equal(have, names) {
+			return fmt.Sprintf("waits for %v, not for %v", have, names)
+		}
+		return ""
+	}
+}
+
+// report writes what an operator says of itself.
+func (c *cluster) report(name, version string, degraded bool) {
+	c.t.Helper()
+	client := updatev1.NewClusterOperatorServiceClient(c.admin)
+	await(c.t, func() string {
+		if err := say(c.t.Context(), client, name, version, degraded); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+}
+
+func say(ctx context.Context, client updatev1.ClusterOperatorServiceClient, name, version string, degraded bool) error {
+	o, err := client.GetClusterOperator(ctx, &updatev1.GetClusterOperatorRequest{Name: name})
+	if err != nil {
+		return err
+	}
+	condition := func(typ string, is bool) *metav1.Condition {
+		return &metav1.Condition{Type: typ, Status: map[bool]string{true: "True", false: "False"}[is], LastTransitionTime: timestamppb.Now()}
+	}
+	o.Status = &updatev1.ClusterOperatorStatus{
+		Conditions: []*metav1.Condition{condition("Available", true), condition("Progressing", false), condition("Degraded", degraded)},
+		Versions:   []*updatev1.OperandVersion{{Name: "operator", Version: version}},
+	}
+	_, err = client.UpdateClusterOperatorStatus(ctx, &updatev1.UpdateClusterOperatorStatusRequest{Name: name, ClusterOperator: o})
+	return err
+}
+
+// ready lets every operator that is waited for report what it is waited for, at once, until the test ends.
+func (c *cluster) ready(operators ...string) (stop func()) {
+	ctx, cancel := context.WithCancel(c.t.Context())
+	var group sync.WaitGroup
+	group.Go(func() {
+		for ctx.Err() == nil {
+			c.play(ctx, operators)
+			time.Sleep(5 * time.Millisecond)
+		}
+	})
+	stop = sync.OnceFunc(func() { cancel(); group.Wait() })
+	c.t.Cleanup(stop)
+	return stop
+}
+
+func (c *cluster) play(ctx context.Context, operators []string) {
+	stream, err := updatev1.NewClusterVersionServiceClient(c.admin).WatchClusterVersions(ctx, &updatev1.WatchClusterVersionsRequest{})
+	for err == nil {
+		var m *updatev1.WatchClusterVersionsResponse
+		if m, err = stream.Recv(); err != nil {
+			return
+		}
+		for _, e := range m.GetEvents() {
+			st := e.GetObject().GetStatus()
+			for _, w := range st.GetProgress().GetWaits() {
+				if slices.Contains(operators, w.GetObject().GetName()) {
+					// What fails now is tried again with the next word about the wait, or the next watch.
+					_ = say(ctx, updatev1.NewClusterOperatorServiceClient(c.admin), w.GetObject().GetName(), st.GetDesired().GetVersion(), false)
+				}
+			}
+		}
+	}
+}
+
+// await looks until f returns "" or the test has waited for too long.
+func await(t *testing.T, f func() string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		missing := f()
+		if missing == "" {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			t.Fatal(errors.New("waited in vain: " + missing))
+		}
+	}
+}

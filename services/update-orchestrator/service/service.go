@@ -1,0 +1,80 @@
+// Package service runs update-orchestrator: the version of a cluster, which updates there are, and how they are applied.
+package service
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"runtime"
+
+	"github.com/spf13/pflag"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/reconcile"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/kit/version"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/windlass-dev/windlass/services/update-orchestrator/apply"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/controller"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/kinds"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/server"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/upstream"
+)
+
+// Run serves until ctx ends.
+func Run(ctx context.Context, args []string, stderr io.Writer) error {
+	cfg, err := parse(args, stderr)
+	if errors.Is(err, pflag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return cfg.Run(ctx, stderr, true, func(p *serve.Process) ([]serve.Part, error) { return build(p, p.Etcd, cfg) })
+}
+
+// build makes the parts and registers what they serve.
+func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]func(context.Context) error, error) {
+	st := store.New(etcd, "/windlass/"+cfg.Name+"/")
+	tables := kinds.New(st, p.Validator, p.Log)
+	recorder := events.New(cfg.Name, st, p.Validator, p.Log)
+	owners := apply.Owners{}
+	for pkg, service := range apply.Packages() {
+		conn, err := p.Dial(service)
+		if err != nil {
+			return nil, err
+		}
+		owners[pkg] = conn
+	}
+	applier, err := apply.New(tables, owners)
+	if err != nil {
+		return nil, err
+	}
+	program := version.Number
+	graphs := upstream.New("windlass/" + program)
+	control := controller.New(controller.Config{
+		Tables: tables, Applier: applier, Graphs: graphs, Images: cfg.images, Keys: cfg.keys, Stores: cfg.stores, Initial: cfg.initial,
+		Program: program, Arch: runtime.GOARCH, Poll: cfg.poll + rand.N(cfg.poll), Reconcile: cfg.reconcile, Events: recorder, Log: p.Log,
+	})
+	elector := reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log)
+	err = errors.Join(
+		resource.Register(p.GRPC, &updatev1.ClusterVersionService_ServiceDesc, server.NewVersion(tables, graphs, runtime.GOARCH), tables.Versions),
+		resource.Register(p.GRPC, &updatev1.ClusterOperatorService_ServiceDesc, nil, tables.Operators),
+		resource.Register(p.GRPC, &updatev1.ReleaseService_ServiceDesc, server.NewRelease(tables), tables.Releases),
+		resource.Register(p.GRPC, &updatev1.ManifestService_ServiceDesc, nil, tables.Manifests),
+		recorder.Register(p.GRPC),
+	)
+	for _, synced := range []func(context.Context) error{
+		tables.Versions.WaitSynced, tables.Operators.WaitSynced, tables.Releases.WaitSynced, tables.Manifests.WaitSynced,
+	} {
+		p.ReadyWhen(synced)
+	}
+	return []func(context.Context) error{
+		tables.Versions.Run, tables.Operators.Run, tables.Releases.Run, tables.Manifests.Run, recorder.Run,
+		func(ctx context.Context) error { return elector.Run(ctx, control.Lead) },
+	}, err
+}

@@ -1,0 +1,639 @@
+package service
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/Masterminds/semver/v3"
+	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/release"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/version"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/windlass-dev/windlass/services/update-orchestrator/apply"
+	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
+)
+
+var operators = []string{"archive", "beacon", "ledger"}
+
+// installed is a cluster at 1.0.0 whose channel offers 1.1.0, which is signed.
+func installed(t *testing.T, settings ...func(*config)) (c *cluster, next string) {
+	t.Helper()
+	c = start(t)
+	for _, set := range settings {
+		set(&c.cfg)
+	}
+	c.cfg.initial = c.image("1.0.0", example("1.0.0"))
+	next = c.image("1.1.0", example("1.1.0"), "1.0.0")
+	c.sign(next, c.key)
+	c.offer([2]string{"1.0.0", c.cfg.initial}, [2]string{"1.1.0", next})
+	c.run()
+	stop := c.ready(operators...)
+	c.version(completed("1.0.0"))
+	stop()
+	for _, name := range operators {
+		c.report(name, "1.0.0", false)
+	}
+	c.follow("stable")
+	c.version(offers("1.1.0"))
+	c.forget()
+	return c, next
+}
+
+// holds reports whether a manifest that nobody owns is kept as a release has it.
+func (c *cluster) holds(name, version string) bool {
+	c.t.Helper()
+	list, err := updatev1.NewManifestServiceClient(c.admin).ListManifests(c.t.Context(), &updatev1.ListManifestsRequest{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return slices.ContainsFunc(list.GetItems(), func(m *updatev1.Manifest) bool {
+		return m.GetSpec().GetObject().GetName() == name && m.GetSpec().GetVersion() == version
+	})
+}
+
+func TestAnUpdateWaitsForTheOperatorsOfEachRunLevel(t *testing.T) {
+	c, next := installed(t)
+	c.slow.Store(true)
+	c.wishFor("1.1.0", "")
+	c.version(waitsFor("archive", "ledger"))
+	if c.holds("beacon", "1.1.0") || c.seen("MachineConfig/50-worker-release") {
+		t.Error("something of run level 25 or later was applied while run level 20 waits")
+	}
+	c.report("ledger", "1.1.0", false)
+	c.version(waitsFor("archive"))
+	c.report("archive", "1.1.0", true) // at the version, but degraded
+	c.version(func(cv *updatev1.ClusterVersion) string {
+		if w := cv.GetStatus().GetProgress().GetWaits(); len(w) != 1 || !strings.Contains(w[0].GetFact(), "Degraded") {
+			return "does not wait for the end of a degradation"
+		}
+		return ""
+	})
+	c.report("archive", "1.1.0", false)
+	cv := c.version(waitsFor("beacon"))
+	if p := cv.GetStatus().GetProgress(); p.GetRunLevel() != "25" || p.GetTotal() != 10 {
+		t.Errorf("progress is %v", p)
+	}
+	c.version(func(cv *updatev1.ClusterVersion) string {
+		const want = "Working towards 1.1.0: 7 of 10 done (70% complete), waiting on beacon"
+		if m := resource.FindCondition(cv.GetStatus().GetConditions(), "Progressing").GetMessage(); m != want {
+			return "Progressing does not say " + want
+		}
+		return ""
+	})
+	c.report("beacon", "1.1.0", false)
+	c.version(waitsFor("beacon")) // the deployment now
+	if c.seen("MachineConfig/50-worker-release") {
+		t.Error("nodes are configured before the deployment is renewed")
+	}
+	c.slow.Store(false)
+	cv = c.version(completed("1.1.0"))
+	h := cv.GetStatus().GetHistory()
+	if len(h) != 2 || h[0].GetImage() != next || !h[0].GetVerified() || h[1].GetVersion() != "1.0.0" || h[1].GetVerified() {
+		t.Errorf("history is %v", h)
+	}
+	if st := cv.GetStatus(); st.GetProgress() != nil || st.GetDesired().GetVersion() != "1.1.0" || st.GetVersionHash() == "" {
+		t.Errorf("status is %v", st)
+	}
+	for typ, want := range map[string]string{"Available": "True", "Progressing": "False", "Failing": "False", "ReleaseAccepted": "True"} {
+		c.version(has(typ, want, ""))
+	}
+	list, err := eventv1.NewEventServiceClient(c.admin).ListEvents(t.Context(), &eventv1.ListEventsRequest{})
+	if err != nil || !slices.ContainsFunc(list.GetItems(), func(e *eventv1.Event) bool { return e.GetReason() == "PayloadLoaded" }) {
+		t.Errorf("events are %v, %v", list, err)
+	}
+}
+
+func TestWithoutWaitsAnUpdateTakesNoTimeOfItsOwn(t *testing.T) {
+	c, _ := installed(t)
+	c.ready(operators...)
+	begun := time.Now()
+	c.wishFor("1.1.0", "")
+	c.version(completed("1.1.0"))
+	if took := time.Since(begun); took > 3*time.Second {
+		t.Errorf("10 manifests took %v with operators that answer at once", took)
+	} else {
+		t.Logf("took %v", took)
+	}
+}
+
+// written is everything that is stored for a release from now on, in the order of the store.
+func (c *cluster) written() <-chan string {
+	c.t.Helper()
+	client := etcdtest.Client(c.t)
+	now, err := client.Get(c.t.Context(), "/")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	watch := client.Watch(c.t.Context(), "/windlass/", clientv3.WithPrefix(), clientv3.WithRev(now.Header.GetRevision()+1))
+	keys := make(chan string, 1000)
+	go func() {
+		for batch := range watch {
+			for _, e := range batch.Events {
+				key := string(e.Kv.Key)
+				for _, kind := range []string{"manifests", "clusteroperators", "deployments", "machineconfigs"} {
+					if strings.Contains(key, "/"+kind+"/") {
+						keys <- kind + key[strings.LastIndex(key, "/"):]
+					}
+				}
+			}
+		}
+	}()
+	return keys
+}
+
+func TestAnUpdateGoesOnAfterAKillAtEachManifest(t *testing.T) {
+	c, next := installed(t)
+	c.ready(operators...)
+	written := c.written()
+	c.wishFor("1.1.0", "")
+	begun := c.version(func(cv *updatev1.ClusterVersion) string {
+		if cv.GetStatus().GetHistory()[0].GetVersion() != "1.1.0" {
+			return "the update has not begun"
+		}
+		return ""
+	}).GetStatus().GetHistory()[0]
+	var order []string // each at its first time
+	for len(order) < 8 {
+		select {
+		case key := <-written:
+			if slices.Contains(order, key) {
+				continue
+			}
+			order = append(order, key)
+			c.stop()
+			c.run()
+		case <-time.After(20 * time.Second):
+			t.Fatalf("the update stands still after %v", order)
+		}
+	}
+	h := c.version(completed("1.1.0")).GetStatus().GetHistory()
+	if len(h) != 2 || !proto.Equal(h[0].GetStartedTime(), begun.GetStartedTime()) || h[0].GetImage() != next || !h[0].GetVerified() {
+		t.Errorf("history is %v, begun as %v", h, begun)
+	}
+	at := func(prefix string) int {
+		return slices.IndexFunc(order, func(key string) bool { return strings.HasPrefix(key, prefix) })
+	}
+	for _, pair := range [][2]string{
+		{"manifests/configmap-archive-", "clusteroperators/archive"},
+		{"manifests/configmap-ledger-", "clusteroperators/ledger"},
+		{"clusteroperators/archive", "manifests/configmap-beacon-"},
+		{"clusteroperators/ledger", "manifests/configmap-beacon-"},
+		{"manifests/configmap-beacon-", "clusteroperators/beacon"},
+		{"clusteroperators/beacon", "deployments/beacon"},
+		{"deployments/beacon", "machineconfigs/"},
+	} {
+		if at(pair[0]) < 0 || at(pair[1]) < at(pair[0]) {
+			t.Errorf("%s does not come before %s in %v", pair[0], pair[1], order)
+		}
+	}
+}
+
+func TestWhatAnOwnerRefusesIsSaidAndTriedAgain(t *testing.T) {
+	c, _ := installed(t)
+	c.ready(operators...)
+	refuse := func(err error) { c.refusal.Store(&err) }
+	refuse(rpcerr.Unavailable("starting"))
+	c.wishFor("1.1.0", "")
+	c.version(func(cv *updatev1.ClusterVersion) string {
+		w := cv.GetStatus().GetProgress().GetWaits()
+		if len(w) != 1 || w[0].GetObject().GetKind() != "Deployment" || !strings.Contains(w[0].GetObserved(), "starting") {
+			return "does not wait for the scheduler"
+		}
+		return ""
+	})
+	c.version(has("Failing", "False", ""))
+	refuse(rpcerr.Forbidden("no such right"))
+	c.version(func(cv *updatev1.ClusterVersion) string {
+		f := resource.FindCondition(cv.GetStatus().GetConditions(), "Failing")
+		if f.GetReason() != "UpdatePayloadFailed" || !strings.Contains(f.GetMessage(), `Could not update Deployment "beacon/beacon" (0000_50_beacon_00_deployment.yaml): no such right`) {
+			return "the refusal is not said"
+		}
+		return ""
+	})
+	c.refusal.Store(nil)
+	c.version(completed("1.1.0"))
+	c.version(has("Failing", "False", ""))
+}
+
+func TestAnnotationsSayHowAManifestIsApplied(t *testing.T) {
+	c, _ := installed(t)
+	marked := func(content, annotation string) string {
+		return strings.Replace(content, "  annotations:\n", "  annotations:\n    "+annotation+"\n", 1)
+	}
+	files := example("1.0.2")
+	once := marked(files["0000_50_beacon_00_deployment.yaml"], `release.openshift.io/create-only: "true"`)
+	files["0000_50_beacon_00_deployment.yaml"] = once
+	files["0000_50_more_00_new.yaml"] = strings.ReplaceAll(once, "name: beacon", "name: more")
+	files["0000_50_more_01_kept.yaml"] = marked(kept("ledger", "9"), `release.openshift.io/create-only: "true"`)
+	files["0000_20_archive_00_settings.yaml"] = marked(kept("archive", "1.0.2"), `release.openshift.io/delete: "true"`)
+	files["0000_10_ledger_00_service.yaml"] = marked(service("ledger"), `release.openshift.io/delete: "true"`)
+	files["0000_80_machine-config_00_worker.yaml"] = marked(files["0000_80_machine-config_00_worker.yaml"], `exclude.release.openshift.io/windlass: "true"`)
+	files["0000_50_more_02_version.yaml"] = manifest("ClusterVersion", "config.openshift.io/v1", "version", "spec: {channel: other}\n")
+	files["0000_50_more_03_job.yaml"] = manifest("Job", "batch/v1", "migrate", "  namespace: beacon\nspec:\n  template:\n    spec:\n      restartPolicy: Never\n      containers: [{name: m, image: m}]\n")
+	next := c.image("1.0.2", files, "1.0.0")
+	c.sign(next, c.key)
+	c.ready(operators...)
+	c.wishFor("", next)
+	c.version(waitsFor("migrate"))
+	if c.seen("MachineConfig/50-worker-release") {
+		t.Error("something passed the job")
+	}
+	if _, err := c.jobs.Modify(t.Context(), resource.Key{Namespace: "beacon", Name: "migrate"}, func(j *schedulingv1.Job) error {
+		j.Status = &schedulingv1.JobStatus{Conditions: []*metav1.Condition{{Type: "Complete", Status: "True"}}}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	cv := c.version(completed("1.0.2"))
+	if cv.GetSpec().GetChannel() != "stable" {
+		t.Error("a release changed the wish of the cluster")
+	}
+	if !c.seen("Deployment/more") || c.seen("MachineConfig/50-worker-release") {
+		t.Errorf("applied %v", c.applied)
+	}
+	if d, err := c.deployments.Get(t.Context(), "beacon", "beacon"); err != nil || d.GetMetadata().GetGeneration() != 1 {
+		t.Errorf("what is made once only was changed: %v, %v", d, err)
+	}
+	if _, err := c.services.Get(t.Context(), "ledger", "ledger"); status.Code(err) != codes.NotFound {
+		t.Errorf("the service that shall go: %v", err)
+	}
+	if c.holds("archive", "1.0.0") || c.holds("archive", "1.0.2") || !c.holds("ledger", "1.0.2") {
+		t.Error("kept manifests are not as the release says")
+	}
+}
+
+func TestAWorkloadThatIsDeletedWhileItIsWaitedForIsMadeAnew(t *testing.T) {
+	c, _ := installed(t)
+	files := example("1.0.2")
+	files["0000_50_more_03_job.yaml"] = manifest("Job", "batch/v1", "migrate", "  namespace: beacon\nspec:\n  template:\n    spec:\n      restartPolicy: Never\n      containers: [{name: m, image: m}]\n")
+	next := c.image("1.0.2", files, "1.0.0")
+	c.sign(next, c.key)
+	c.ready(operators...)
+	c.wishFor("", next)
+	c.version(waitsFor("migrate"))
+	first, err := c.jobs.Delete(t.Context(), "beacon", "migrate", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() string {
+		if j, err := c.jobs.Get(t.Context(), "beacon", "migrate"); err != nil || j.GetMetadata().GetUid() == first.GetMetadata().GetUid() {
+			return "the job is not there again"
+		}
+		return ""
+	})
+	if _, err := c.jobs.Modify(t.Context(), resource.Key{Namespace: "beacon", Name: "migrate"}, func(j *schedulingv1.Job) error {
+		j.Status = &schedulingv1.JobStatus{Conditions: []*metav1.Condition{{Type: "Complete", Status: "True"}}}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c.version(completed("1.0.2"))
+}
+
+func TestAWishThatIsTakenBackWhileItIsVerifiedIsNotFollowed(t *testing.T) {
+	c, next := installed(t)
+	asked, answer := make(chan struct{}), make(chan struct{})
+	var first sync.Once
+	signatures := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		first.Do(func() { close(asked) })
+		<-answer
+		http.FileServer(http.Dir(c.signed)).ServeHTTP(w, r)
+	}))
+	defer signatures.Close()
+	c.wish(func(s *updatev1.ClusterVersionSpec) {
+		s.SignatureStores = []*updatev1.SignatureStore{{Url: signatures.URL}}
+		s.DesiredUpdate = &updatev1.DesiredUpdate{Image: proto.String(next)}
+	})
+	<-asked
+	c.wish(func(s *updatev1.ClusterVersionSpec) { s.DesiredUpdate = nil })
+	close(answer)
+	cv := c.version(has("ReleaseAccepted", "True", "PayloadLoaded"))
+	if h := cv.GetStatus().GetHistory(); len(h) != 1 || cv.GetStatus().GetDesired().GetVersion() != "1.0.0" {
+		t.Errorf("the cluster is on its way to %s: %v", cv.GetStatus().GetDesired().GetVersion(), h)
+	}
+	c.wish(func(s *updatev1.ClusterVersionSpec) {
+		s.DesiredUpdate = &updatev1.DesiredUpdate{Image: proto.String(next)}
+	})
+	c.ready(operators...)
+	c.version(completed("1.1.0"))
+}
+
+func TestAReleaseThatCannotBeTrustedChangesNothing(t *testing.T) {
+	c, _ := installed(t)
+	before := c.version(func(*updatev1.ClusterVersion) string { return "" }).GetStatus()
+	files := example("1.1.1")
+
+	unsigned := c.image("1.1.1", files)
+	foreign := c.image("1.1.2", files)
+	c.sign(foreign, c.newKey("stranger", ""))
+	tampered := c.image("1.1.3", files)
+	c.sign(tampered, c.key)
+	c.tamper(tampered)
+	escape := c.escape()
+	c.sign(escape, c.key)
+	broken := c.image("1.1.4", map[string]string{"0000_10_x_y.yaml": manifest("Service", "v1", "x", "spec: {nonsense: 1}\n")})
+	c.sign(broken, c.key)
+	other := c.image("1.1.5", files)
+	c.sign(other, c.key)
+	old := c.image("0.9.0", files)
+	c.sign(old, c.key)
+	for _, test := range []struct{ name, image, version, reason string }{
+		{"is not there", repository + "@sha256:" + strings.Repeat("0", 64), "", "RetrievePayload"},
+		{"is not signed", unsigned, "", "VerifyPayload"},
+		{"is signed by a stranger", foreign, "", "VerifyPayload"},
+		{"was changed after it was signed", tampered, "", ""},
+		{"writes outside of its folder", escape, "", "LoadPayload"},
+		{"has a document that fits no kind", broken, "", "LoadPayload"},
+		{"is of another version than asked for", other, "1.1.6", "VerifyPayloadVersion"},
+		{"is older", old, "", "PreconditionChecks"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c.wishFor(test.version, test.image)
+			cv := c.version(func(cv *updatev1.ClusterVersion) string {
+				condition := resource.FindCondition(cv.GetStatus().GetConditions(), "ReleaseAccepted")
+				if condition.GetStatus() != "False" || !strings.Contains(condition.GetMessage(), test.image) {
+					return "the release is not refused"
+				}
+				return ""
+			})
+			condition := resource.FindCondition(cv.GetStatus().GetConditions(), "ReleaseAccepted")
+			t.Log(condition.GetReason(), condition.GetMessage())
+			if test.reason != "" && condition.GetReason() != test.reason {
+				t.Errorf("refused for %v", condition)
+			}
+			st := cv.GetStatus()
+			if !proto.Equal(st.GetDesired(), before.GetDesired()) || len(st.GetHistory()) != 1 || st.GetProgress() != nil {
+				t.Errorf("status is %v", st)
+			}
+			if len(c.applied) > 0 {
+				t.Errorf("applied %v", c.applied)
+			}
+		})
+	}
+	c.wish(func(s *updatev1.ClusterVersionSpec) { s.DesiredUpdate = nil })
+	c.version(has("ReleaseAccepted", "True", "PayloadLoaded"))
+	c.wish(func(s *updatev1.ClusterVersionSpec) {
+		s.DesiredUpdate = &updatev1.DesiredUpdate{Image: proto.String(unsigned), Force: proto.Bool(true)}
+	})
+	c.ready(operators...)
+	h := c.version(completed("1.1.1")).GetStatus().GetHistory()
+	if h[0].GetVerified() || !strings.Contains(h[0].GetAcceptedRisks(), "cannot be verified") {
+		t.Errorf("history of a forced update is %v", h[0])
+	}
+}
+
+func TestAGraphThatMakesNoSenseIsSaid(t *testing.T) {
+	c, next := installed(t, func(cfg *config) { cfg.poll = 50 * time.Millisecond })
+	for name, graph := range map[string]string{
+		"an edge to nowhere":       `{"nodes":[{"version":"1.0.0","payload":"x"}],"edges":[[0,7]]}`,
+		"a version that is none":   `{"nodes":[{"version":"one","payload":"x"}],"edges":[]}`,
+		"a cycle":                  `{"nodes":[{"version":"1.0.0","payload":"` + c.cfg.initial + `"},{"version":"1.1.0","payload":"` + next + `"}],"edges":[[0,1],[1,0]]}`,
+		"something else than JSON": `<html>`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.write(c.graph+"/stable.json", []byte(graph))
+			c.version(has("RetrievedUpdates", "False", "ResponseInvalid"))
+			c.version(offers("1.1.0")) // what was offered before still is
+			c.offer([2]string{"1.0.0", c.cfg.initial}, [2]string{"1.1.0", next})
+			c.version(has("RetrievedUpdates", "True", ""))
+		})
+	}
+	c.offer([2]string{"2.0.0", next})
+	c.version(has("RetrievedUpdates", "False", "VersionNotFound"))
+	c.follow("")
+	c.version(has("RetrievedUpdates", "False", "NoChannel"))
+	c.wishFor("1.1.0", "")
+	c.version(has("Invalid", "True", "InvalidClusterVersion"))
+}
+
+func TestTheInitialReleaseToleratesWhatAnUpdateDoesNot(t *testing.T) {
+	c := start(t)
+	c.cfg.initial = c.image("1.0.0", example("1.0.0"))
+	c.run()
+	c.version(waitsFor("archive", "beacon", "ledger")) // all run levels at once
+	c.version(has("Available", "False", ""))
+	for _, name := range operators {
+		c.report(name, "0.9.0", true)
+	}
+	cv := c.version(completed("1.0.0"))
+	if h := cv.GetStatus().GetHistory(); len(h) != 1 || h[0].GetImage() != c.cfg.initial {
+		t.Errorf("history is %v", h)
+	}
+	if id := cv.GetSpec().GetClusterId(); len(id) != 36 {
+		t.Errorf("clusterID is %q", id)
+	}
+	c.version(has("Available", "True", ""))
+}
+
+func TestAClusterWithoutAnImageHasTheVersionOfTheProgram(t *testing.T) {
+	c := start(t)
+	c.run()
+	cv := c.version(has("Available", "True", ""))
+	if st := cv.GetStatus(); st.GetDesired().GetVersion() == "" || st.GetDesired().GetImage() != "" || len(st.GetHistory()) != 0 {
+		t.Errorf("status is %v", st)
+	}
+	next := semver.MustParse(version.Number).IncPatch() // a release that is far from the program is none that follows it
+	first := c.image(next.String(), example(next.String()))
+	c.sign(first, c.key)
+	c.wishFor("", first)
+	c.version(waitsFor("archive", "ledger")) // its first release comes in order
+	c.ready(operators...)
+	c.version(completed(next.String()))
+}
+
+func TestWhatChangesAfterwardsIsPutBack(t *testing.T) {
+	c, _ := installed(t)
+	manifests := updatev1.NewManifestServiceClient(c.admin)
+	list, err := manifests.ListManifests(t.Context(), &updatev1.ListManifestsRequest{})
+	if err != nil || len(list.GetItems()) != 3 {
+		t.Fatal(list, err)
+	}
+	if _, err := manifests.DeleteManifest(t.Context(), &updatev1.DeleteManifestRequest{Name: list.GetItems()[0].GetMetadata().GetName()}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() string {
+		if !c.holds(list.GetItems()[0].GetSpec().GetObject().GetName(), "1.0.0") {
+			return "the manifest is not back"
+		}
+		return ""
+	})
+	c.report("ledger", "1.0.0", true)
+	c.version(func(cv *updatev1.ClusterVersion) string {
+		if len(cv.GetStatus().GetHistory()) != 1 || cv.GetStatus().GetProgress() != nil {
+			return "reconciling has changed the history"
+		}
+		return ""
+	})
+}
+
+func TestEverythingIsAppliedAgainFromTimeToTime(t *testing.T) {
+	c, _ := installed(t, func(cfg *config) { cfg.reconcile = 100 * time.Millisecond })
+	if _, err := c.services.Delete(t.Context(), "ledger", "ledger", nil); err != nil {
+		t.Fatal(err)
+	}
+	await(t, func() string {
+		if _, err := c.services.Get(t.Context(), "ledger", "ledger"); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	refusal := rpcerr.Forbidden("closed")
+	if _, err := c.services.Delete(t.Context(), "beacon", "beacon", nil); err != nil {
+		t.Fatal(err)
+	}
+	c.refusal.Store(&refusal)
+	cv := c.version(has("Failing", "True", "UpdatePayloadFailed"))
+	if m := resource.FindCondition(cv.GetStatus().GetConditions(), "Progressing"); m.GetStatus() != "False" || !strings.HasPrefix(m.GetMessage(), "Error while reconciling 1.0.0: ") {
+		t.Errorf("Progressing is %v", m)
+	}
+	c.refusal.Store(nil)
+	cv = c.version(has("Failing", "False", ""))
+	if h := cv.GetStatus().GetHistory(); len(h) != 1 || cv.GetStatus().GetProgress() != nil {
+		t.Errorf("history is %v", h)
+	}
+}
+
+func TestAnObjectThatIsNotManagedIsLeftAlone(t *testing.T) {
+	c, _ := installed(t)
+	c.wish(func(s *updatev1.ClusterVersionSpec) {
+		s.Overrides = []*updatev1.ComponentOverride{{Kind: "Deployment", Group: "apps", Namespace: "beacon", Name: "beacon", Unmanaged: proto.Bool(true)}}
+	})
+	c.version(has("Upgradeable", "False", ""))
+	next := c.image("1.0.1", example("1.0.1"), "1.0.0")
+	c.sign(next, c.key)
+	c.wishFor("", next) // a patch goes through all the same
+	c.ready(operators...)
+	c.version(completed("1.0.1"))
+	if c.seen("Deployment/beacon") {
+		t.Error("the deployment was changed")
+	}
+}
+
+func TestOnlyTheOrchestratorWritesWhatItOwns(t *testing.T) {
+	c, _ := installed(t)
+	versions, releases := updatev1.NewClusterVersionServiceClient(c.admin), updatev1.NewReleaseServiceClient(c.admin)
+	cv := c.version(func(*updatev1.ClusterVersion) string { return "" })
+	cv.Status.History = nil
+	list, err := releases.ListReleases(t.Context(), &updatev1.ListReleasesRequest{})
+	if err != nil || len(list.GetItems()) != 1 {
+		t.Fatal(list, err)
+	}
+	r := list.GetItems()[0]
+	if s := r.GetStatus(); s.GetVersion() != "1.0.0" || s.GetManifestCount() != 10 || len(s.GetManifests()) != 10 {
+		t.Errorf("release is %v", r)
+	}
+	for name, call := range map[string]func() error{
+		"status": func() error {
+			_, err := versions.UpdateClusterVersionStatus(t.Context(), &updatev1.UpdateClusterVersionStatusRequest{Name: "version", ClusterVersion: cv})
+			return err
+		},
+		"deletion": func() error {
+			_, err := versions.DeleteClusterVersion(t.Context(), &updatev1.DeleteClusterVersionRequest{Name: "version"})
+			return err
+		},
+		"release": func() error {
+			_, err := releases.DeleteRelease(t.Context(), &updatev1.DeleteReleaseRequest{Name: r.GetMetadata().GetName()})
+			return err
+		},
+		"manifest": func() error {
+			_, err := updatev1.NewManifestServiceClient(c.admin).ApplyManifest(t.Context(), &updatev1.ApplyManifestRequest{Name: "x", Manifest: &updatev1.Manifest{}})
+			return err
+		},
+	} {
+		if err := call(); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestPlansAreAnsweredWithoutAnUpdate(t *testing.T) {
+	c, next := installed(t)
+	versions, releases := updatev1.NewClusterVersionServiceClient(c.admin), updatev1.NewReleaseServiceClient(c.admin)
+	live, err := versions.EvaluateClusterVersion(t.Context(), &updatev1.EvaluateClusterVersionRequest{WhyNot: "1.2.0"})
+	if err != nil || live.GetVersion() != "1.0.0" || len(live.GetAvailableUpdates()) != 1 || live.GetAvailableUpdates()[0].GetImage() != next || live.GetWhyNot() == "" {
+		t.Errorf("live: %v, %v", live, err)
+	}
+	graph, err := structpb.NewStruct(map[string]any{
+		"nodes": []any{map[string]any{"version": "3.0.0", "payload": "a@sha256:1"}, map[string]any{"version": "3.0.1", "payload": "b@sha256:2"}},
+		"edges": []any{[]any{0, 1}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	given, err := versions.EvaluateClusterVersion(t.Context(), &updatev1.EvaluateClusterVersionRequest{Graph: graph, Version: "3.0.0", Channel: "c"})
+	if err != nil || len(given.GetAvailableUpdates()) != 1 || given.GetAvailableUpdates()[0].GetVersion() != "3.0.1" {
+		t.Errorf("given: %v, %v", given, err)
+	}
+	if _, err := versions.EvaluateClusterVersion(t.Context(), &updatev1.EvaluateClusterVersionRequest{RiskResults: map[string]string{"R": "maybe"}}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("a result that is none: %v", err)
+	}
+	list, err := releases.ListReleases(t.Context(), &updatev1.ListReleasesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named, err := releases.PlanRelease(t.Context(), &updatev1.PlanReleaseRequest{Name: list.GetItems()[0].GetMetadata().GetName()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := releases.PlanRelease(t.Context(), &updatev1.PlanReleaseRequest{Manifests: list.GetItems()[0].GetStatus().GetManifests()})
+	if err != nil || !proto.Equal(named, names) || len(named.GetSteps()) < 3 {
+		t.Errorf("plans are %v and %v, %v", named, names, err)
+	}
+	if _, err := releases.PlanRelease(t.Context(), &updatev1.PlanReleaseRequest{Name: "none"}); status.Code(err) != codes.NotFound {
+		t.Errorf("plan of a release that is not there: %v", err)
+	}
+}
+
+func TestTheExampleReleasesAreGood(t *testing.T) {
+	c := start(t)
+	owners := apply.Owners{}
+	for pkg := range apply.Packages() {
+		owners[pkg] = nil // nobody is called
+	}
+	applier, err := apply.New(nil, owners)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range []string{"1.0.0", "1.1.0"} {
+		digest, err := release.New(c.layout, release.Build{From: "../../../deploy/examples/releases/" + version, Version: version})
+		if err != nil {
+			t.Fatal(err)
+		}
+		image, err := release.Open(t.Context(), repository+"@"+digest, []string{c.layout})
+		if err != nil {
+			t.Fatal(err)
+		}
+		payload, err := release.Load(image)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tasks, err := applier.Prepare(payload)
+		if err != nil || len(tasks) != len(payload.Manifests) {
+			t.Errorf("%s: %d of %d manifests count, %v", version, len(tasks), len(payload.Manifests), err)
+		}
+		var levels []string
+		steps, unparsed := plan.TaskGraph(payload.FileNames(), plan.Updating)
+		for _, s := range steps {
+			levels = append(levels, s.RunLevel)
+		}
+		if len(unparsed) > 0 || !slices.Contains(levels, "10") || !slices.Contains(levels, "20") {
+			t.Errorf("%s: steps of run levels %v, %v", version, levels, unparsed)
+		}
+	}
+}
