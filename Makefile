@@ -1,17 +1,17 @@
 # What a newcomer needs: `make up`, `make test`. Everything else: `make help`.
 SHELL := /bin/bash
 BIN := $(CURDIR)/.bin
-MODULES := gen kit services e2e deploy/examples/hooks
+MODULES := gen kit services e2e deploy/examples/hooks deploy/examples/operators
 NAME ?=
 name_flag := $(if $(NAME),--name $(NAME))
 
 .DEFAULT_GOAL := help
-.PHONY: figures help build up down tour test test-unit test-e2e test-faults generate lint clean FORCE
+.PHONY: figures images help build up down tour test test-unit test-e2e test-faults generate lint clean FORCE
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: $(BIN)/windlass $(BIN)/backup-hook ## Build the one executable and the example programs
+build: $(BIN)/windlass $(BIN)/backup-hook $(BIN)/example-operators ## Build the one executable and the example programs
 
 $(BIN)/windlass: FORCE
 	@mkdir -p $(BIN)
@@ -21,9 +21,18 @@ $(BIN)/backup-hook: FORCE
 	@mkdir -p $(BIN)
 	@CGO_ENABLED=0 go build -o $@ ./deploy/examples/hooks
 
+$(BIN)/example-operators: FORCE
+	@mkdir -p $(BIN)
+	@CGO_ENABLED=0 go build -o $@ ./deploy/examples/operators
+
 up: build ## Start a cluster from deploy/examples/first-cluster and show its state (NAME=x for another)
 	@$(BIN)/windlass up $(name_flag) --from deploy/examples/first-cluster
 	@$(BIN)/windlass status $(name_flag)
+
+images: build ## Build the container image of compose.yaml (WINDLASS_IMAGE=name:tag for another name)
+	@mkdir -p $(BIN)/image && ln -f $(BIN)/windlass $(BIN)/image/windlass && cp deploy/image/Dockerfile $(BIN)/image/
+	@docker build --quiet --tag $(or $(WINDLASS_IMAGE),windlass:latest) $(BIN)/image
+	@docker image prune --force --filter label=dev.windlass.image >/dev/null # those that had the name before
 
 down: build ## Stop the cluster
 	@$(BIN)/windlass down $(name_flag)
@@ -36,15 +45,19 @@ test: test-unit test-e2e ## Run all tests
 
 test-unit: need-gcc ## Vet everything and run the tests of single packages with the race detector
 	CGO_ENABLED=0 go vet $(addprefix ./,$(addsuffix /...,$(MODULES)))
-	go test -race $(addprefix ./,$(addsuffix /...,gen kit services deploy/examples/hooks))
+	go test -race $(addprefix ./,$(addsuffix /...,gen kit services deploy/examples/hooks deploy/examples/operators))
 
-test-e2e: build $(BIN)/grpcurl need-curl ## Run the tests of whole clusters
-	PATH="$(BIN):$$PATH" CGO_ENABLED=0 go test -count=1 -timeout 30m ./e2e/...
+# The container tests tear down themselves what they start: there may be no registry to get testcontainers' reaper from. They say whether they ran.
+test-e2e: export TESTCONTAINERS_RYUK_DISABLED ?= true
+test-e2e: export TESTCONTAINERS_HOST_OVERRIDE ?= 127.0.0.1
+test-e2e: build $(BIN)/grpcurl need-curl ## Run the tests of whole clusters, in containers too where an engine answers
+	PATH="$(BIN):$$PATH" CGO_ENABLED=0 go test -count=1 -timeout 30m $$(go list ./e2e/... | grep -v /e2e/compose$$)
+	PATH="$(BIN):$$PATH" CGO_ENABLED=0 go test -count=1 -timeout 15m -v ./e2e/compose
 
 figures: build ## Measure what docs/figures.md states (ROUNDS=10)
 	WINDLASS_FIGURES=$(or $(ROUNDS),10) CGO_ENABLED=0 go test -count=1 -timeout 60m -v ./e2e/figures | grep -E "^(\||FAIL|---|panic|.*_test.go)"
 
-test-faults: build ## Kill every program at every step of a control-plane replacement; the result goes to docs/figures.md
+test-faults: build ## Kill every program at every step of replacements, drains, roll-outs, updates; the result goes to docs/figures.md
 	PATH="$(BIN):$$PATH" WINDLASS_FAULTS=all CGO_ENABLED=0 go test -count=1 -timeout 120m -run 'TestFaults' -v ./e2e/...
 
 # The tools stand in a module of their own, so that they move nobody's versions.
@@ -70,7 +83,7 @@ module_dir = $$(cd tools && go mod download -json $(1) | sed -n 's/.*"Dir": "\(.
 lint: $(BIN)/staticcheck $(BIN)/gofumpt $(BIN)/buf .imports ## Look for what the compiler does not see
 	$(BIN)/buf lint
 	@test -z "$$($(BIN)/gofumpt -l kit services e2e deploy | tee /dev/stderr)"
-	$(BIN)/staticcheck $(addprefix ./,$(addsuffix /...,kit services e2e deploy/examples/hooks))
+	$(BIN)/staticcheck $(addprefix ./,$(addsuffix /...,kit services e2e deploy/examples/hooks deploy/examples/operators))
 
 clean: ## Remove what was built
 	rm -rf $(BIN) .imports

@@ -15,8 +15,10 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 )
 
@@ -28,6 +30,8 @@ type Target struct {
 	Cert    string // file of the caller's certificate
 	Key     string // file of its key
 	Token   string // bearer token, instead of a certificate
+
+	Warn func(text string) // hears what the cluster warns of; nil hears nothing
 }
 
 // Environment variables that fill what a Target leaves empty; `windlass env` prints them.
@@ -100,10 +104,25 @@ func Dial(t Target) (*grpc.ClientConn, error) {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16 << 20)),
 	}
+	if t.Warn != nil {
+		opts = append(opts, grpc.WithUnaryInterceptor(warnings(t.Warn)))
+	}
 	if t.Token != "" {
 		opts = append(opts, grpc.WithPerRPCCredentials(bearer(t.Token)))
 	}
 	return grpc.NewClient("passthrough:///"+strings.TrimPrefix(t.Server, "https://"), opts...)
+}
+
+// warnings passes on what the cluster warns of with its answers.
+func warnings(warn func(string)) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		var header metadata.MD
+		err := invoke(ctx, method, req, resp, conn, append(opts, grpc.Header(&header))...)
+		for _, text := range header.Get(rpcerr.WarningKey) {
+			warn(text)
+		}
+		return err
+	}
 }
 
 // bearer sends a token with each call.

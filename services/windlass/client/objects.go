@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -41,7 +42,11 @@ func (k Kind) request(m resource.Method, set fields) (proto.Message, protoreflec
 		if f == nil {
 			continue
 		}
-		if msg, ok := v.(proto.Message); ok {
+		msg, isMessage := v.(proto.Message)
+		if isMessage != (f.Kind() == protoreflect.MessageKind) {
+			continue // a Namespace has no namespace: what its request calls so is the object
+		}
+		if isMessage {
 			req.ProtoReflect().Set(f, protoreflect.ValueOfMessage(msg.ProtoReflect()))
 			continue
 		}
@@ -135,7 +140,7 @@ func (c *Client) Apply(ctx context.Context, k Kind, o resource.Object, dryRun bo
 
 func (c *Client) write(ctx context.Context, k Kind, m resource.Method, o resource.Object, dryRun bool) (resource.Object, error) {
 	return c.object(ctx, k, m, fields{
-		"namespace": o.GetMetadata().GetNamespace(), "name": o.GetMetadata().GetName(),
+		"namespace": o.GetMetadata().GetNamespace(), "name": cmp.Or(o.GetMetadata().GetName(), k.GetSingleton()),
 		k.objectField(m): proto.Message(cloneAs(o)), "dry_run": dry(dryRun),
 	})
 }
@@ -153,11 +158,22 @@ func (c *Client) PatchPart(ctx context.Context, k Kind, namespace, name, subreso
 	})
 }
 
-// Delete asks for the deletion of an object and returns it as it is then. propagation is "", "Background" or "Orphan".
-func (c *Client) Delete(ctx context.Context, k Kind, namespace, name string, pre *metav1.Preconditions, propagation string, dryRun bool) (resource.Object, error) {
-	set := fields{"namespace": namespace, "name": name, "propagation_policy": propagation, "dry_run": dry(dryRun)}
-	if pre != nil {
-		set["preconditions"] = proto.Message(pre)
+// DeleteOptions says more about a deletion.
+type DeleteOptions struct {
+	Preconditions *metav1.Preconditions
+	Propagation   string // "", "Background" or "Orphan"
+	GraceSeconds  *int32 // for kinds that end in their own time; nil leaves it to the object
+	DryRun        bool
+}
+
+// Delete asks for the deletion of an object and returns it as it is then.
+func (c *Client) Delete(ctx context.Context, k Kind, namespace, name string, o DeleteOptions) (resource.Object, error) {
+	set := fields{"namespace": namespace, "name": name, "propagation_policy": o.Propagation, "dry_run": dry(o.DryRun)}
+	if o.Preconditions != nil {
+		set["preconditions"] = proto.Message(o.Preconditions)
+	}
+	if o.GraceSeconds != nil {
+		set["grace_period_seconds"] = *o.GraceSeconds
 	}
 	return c.object(ctx, k, resource.Delete, set)
 }

@@ -16,6 +16,11 @@ const (
 	metricsStep = 100 // a program's metrics are at its port plus this
 )
 
+var ports = map[string]int{
+	"gateway": gatewayPort, "machine-api": 7101, "hook-broker": 7102, "etcd-guardian": 7103, "eviction-controller": 7104,
+	"update-orchestrator": 7105, "node-configurator": 7106, "scheduler": 7107, "provider-local": 7110,
+}
+
 // Host returns the address of the control plane's programs.
 func (c *Cluster) Host() string { return c.Subnet + ".1" }
 
@@ -23,16 +28,31 @@ func (c *Cluster) Host() string { return c.Subnet + ".1" }
 func (c *Cluster) BootstrapHost() string { return c.Subnet + ".2" }
 
 // Gateway returns host and port of the cluster's one address.
-func (c *Cluster) Gateway() string { return fmt.Sprintf("%s:%d", c.Host(), gatewayPort) }
+func (c *Cluster) Gateway() string { return c.Address("gateway") }
 
-// Address returns host and port of a program.
+// Address returns host and port at which a program is called.
 func (c *Cluster) Address(program string) string {
-	return fmt.Sprintf("%s:%d", c.Host(), programs[program].port)
+	if c.Containers {
+		return fmt.Sprintf("%s:%d", program, ports[program])
+	}
+	return fmt.Sprintf("%s:%d", c.Host(), ports[program])
 }
 
-// MetricsAddress returns host and port of a program's metrics.
-func (c *Cluster) MetricsAddress(program string) string {
-	return fmt.Sprintf("%s:%d", c.Host(), programs[program].port+metricsStep)
+// LocalAddress returns host and port at which a program is called from its own container or host.
+func (c *Cluster) LocalAddress(program string) string {
+	if c.Containers {
+		return fmt.Sprintf("localhost:%d", ports[program])
+	}
+	return c.Address(program)
+}
+
+// listen returns host and port that a program opens, step ports after its own.
+func (c *Cluster) listen(program string, step int) string {
+	host := c.Host()
+	if c.Containers {
+		host = "0.0.0.0"
+	}
+	return fmt.Sprintf("%s:%d", host, ports[program]+step)
 }
 
 // freeSubnet returns a subnet of the loopback network that nobody uses. Each cluster begins its search at a place of its own, so

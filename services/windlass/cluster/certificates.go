@@ -94,6 +94,9 @@ type wanted struct {
 
 func (c *Cluster) wanted(as map[string]*identity.Authority) []wanted {
 	host := []net.IP{net.ParseIP(c.Host())}
+	if c.Containers {
+		host = []net.IP{net.IPv4(127, 0, 0, 1)} // others come by name
+	}
 	out := []wanted{{
 		authority: as[windlassAuthority], dir: c.Dir("admin"), ca: "ca", name: "tls",
 		request: identity.Request{CommonName: "admin", Organizations: []string{"system:masters"}, URI: identity.UserURI("admin"), Client: true},

@@ -36,11 +36,18 @@ type Cluster struct {
 // Settings is what is written down of a cluster.
 type Settings struct {
 	Name         string    `json:"name"`
-	Subnet       string    `json:"subnet"` // the first three numbers of its loopback addresses: "127.A.B"
+	Subnet       string    `json:"subnet"`               // the first three numbers of its addresses: "127.A.B"
+	Containers   bool      `json:"containers,omitempty"` // each program is in a container of its own, found by the program's name
 	Created      time.Time `json:"created"`
 	Lifetime     Lifetime  `json:"certificateLifetime"`
 	Seeded       bool      `json:"seeded"`                 // the documents that the cluster begins with have been created
 	ProgramFlags []string  `json:"programFlags,omitempty"` // "program.flag=value", passed on to the programs
+}
+
+// InContainers returns the cluster whose programs are in containers of one network, each with its part of dir. Nothing is read or written.
+func InContainers(dir string, s Settings) *Cluster {
+	s.Containers = true
+	return &Cluster{Settings: s, dir: dir}
 }
 
 // Lifetime is a duration that is written as text.

@@ -10,7 +10,6 @@ import (
 
 // program is what a cluster must know of one of its programs.
 type program struct {
-	port  int
 	etcd  bool     // has a user in etcd
 	peers []string // the programs that it calls
 	flags func(c *Cluster, executable string) []string
@@ -19,18 +18,20 @@ type program struct {
 // programs is every program that the supervisor runs.
 var programs = map[string]program{
 	"gateway": {
-		port: gatewayPort, etcd: true,
-		peers: []string{"machine-api", "hook-broker", "etcd-guardian", "eviction-controller"},
+		etcd: true,
+		peers: []string{
+			"machine-api", "hook-broker", "etcd-guardian", "eviction-controller", "scheduler", "node-configurator", "update-orchestrator",
+		},
 	},
 	"machine-api": {
-		port: 7101, etcd: true, peers: []string{"eviction-controller", "provider-local", "etcd-guardian"},
+		etcd: true, peers: []string{"eviction-controller", "provider-local", "etcd-guardian", "update-orchestrator"},
 		flags: func(c *Cluster, _ string) []string {
 			return []string{"--pki", c.Dir("pki"), "--gateway", c.Gateway(), "--certificate-lifetime", c.lifetime().String(), "--infrastructure-name", c.Name, "--platform", "Local"}
 		},
 	},
-	"hook-broker": {port: 7102, etcd: true, peers: []string{"machine-api"}},
+	"hook-broker": {etcd: true, peers: []string{"machine-api", "update-orchestrator"}},
 	"etcd-guardian": {
-		port: 7103, etcd: true, peers: []string{"machine-api", "hook-broker"},
+		etcd: true, peers: []string{"machine-api", "hook-broker", "update-orchestrator"},
 		flags: func(c *Cluster, executable string) []string {
 			return []string{
 				"--bootstrap-client", fmt.Sprintf("https://%s:2379", c.BootstrapHost()),
@@ -39,11 +40,26 @@ var programs = map[string]program{
 			}
 		},
 	},
-	"eviction-controller": {port: 7104, etcd: true, peers: []string{"etcd-guardian", "machine-api"}},
+	"eviction-controller": {
+		etcd: true, peers: []string{"etcd-guardian", "machine-api", "scheduler", "update-orchestrator"},
+		// Agents are processes next door that speak once a second: silence means more here than over a network.
+		flags: func(*Cluster, string) []string { return []string{"--node-grace", "8s"} },
+	},
+	"update-orchestrator": {
+		etcd: true, flags: func(c *Cluster, _ string) []string { return c.releaseFlags() },
+		peers: []string{
+			"machine-api", "hook-broker", "etcd-guardian", "eviction-controller", "scheduler", "node-configurator", "update-orchestrator",
+		},
+	},
+	"node-configurator": {etcd: true, peers: []string{"eviction-controller", "update-orchestrator"}},
+	"scheduler":         {etcd: true, peers: []string{"eviction-controller", "update-orchestrator"}},
 	"provider-local": {
-		port: 7110,
 		flags: func(c *Cluster, executable string) []string {
-			return []string{"--subnet", c.Subnet, "--cluster", c.Name, "--windlass", executable}
+			flags := []string{"--subnet", c.Subnet, "--cluster", c.Name, "--windlass", executable}
+			if c.Containers {
+				flags = append(flags, "--interface", "eth0", "--first-host", "32") // those below are the containers' own
+			}
+			return flags
 		},
 	},
 }
@@ -51,7 +67,7 @@ var programs = map[string]program{
 // Programs returns the names of all programs that the supervisor runs, in the order in which they are started: what etcd and the machines
 // need comes first.
 func Programs() []string {
-	return []string{"provider-local", "etcd-guardian", "machine-api", "eviction-controller", "gateway", "hook-broker"}
+	return []string{"provider-local", "etcd-guardian", "machine-api", "eviction-controller", "gateway", "hook-broker", "scheduler", "node-configurator", "update-orchestrator"}
 }
 
 // Spec returns how to run a program. executable is the one that holds all programs.
@@ -59,7 +75,7 @@ func (c *Cluster) Spec(name, executable string) process.Spec {
 	p := programs[name]
 	args := []string{
 		"serve", name,
-		"--listen", c.Address(name), "--metrics-listen", c.MetricsAddress(name),
+		"--listen", c.listen(name, 0), "--advertise", c.Address(name), "--metrics-listen", c.listen(name, metricsStep),
 		"--dir", c.Service(name), "--tls-dir", c.Service(name, "tls"), "--policy", c.Dir("policy.yaml"),
 	}
 	if p.etcd {

@@ -19,8 +19,8 @@ import (
 const cordonAnnotation = "windlass.dev/cordoned"
 
 func newAdm(e *env) *cobra.Command {
-	cmd := &cobra.Command{Use: "adm", Short: "Work on nodes: cordon, uncordon, drain, reboot"}
-	cmd.AddCommand(newCordon(e), newUncordon(e), newDrain(e), newReboot(e))
+	cmd := &cobra.Command{Use: "adm", Short: "Work on nodes and updates: cordon, uncordon, drain, reboot, taint, upgrade, release"}
+	cmd.AddCommand(newCordon(e), newUncordon(e), newDrain(e), newReboot(e), newTaint(e), newUpgrade(e), newAdmRelease(e))
 	return cmd
 }
 
@@ -214,7 +214,7 @@ func removeDrain(ctx context.Context, c *client.Client, t target) error {
 	const patience = 5 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	_, err := c.Delete(ctx, t.kind, "", t.name(), &metav1.Preconditions{Uid: t.object.GetMetadata().GetUid()}, "", false)
+	_, err := c.Delete(ctx, t.kind, "", t.name(), client.DeleteOptions{Preconditions: &metav1.Preconditions{Uid: t.object.GetMetadata().GetUid()}})
 	if isNotFound(err) {
 		return nil
 	}

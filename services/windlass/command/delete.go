@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -23,6 +25,22 @@ type deleteFlags struct {
 	timeout time.Duration
 	cascade string
 	ignore  bool
+	grace   int32
+	now     bool
+	force   bool
+}
+
+// graceSeconds is what is asked of kinds that end in their own time; nil leaves it to them.
+func (f deleteFlags) graceSeconds() *int32 {
+	switch {
+	case f.force && f.grace < 0:
+		return proto.Int32(0)
+	case f.now:
+		return proto.Int32(1)
+	case f.grace < 0:
+		return nil
+	}
+	return proto.Int32(f.grace)
 }
 
 func newDelete(e *env) *cobra.Command {
@@ -49,6 +67,9 @@ is deleted; while that takes longer than a second it is said what the machine wa
 	fs.StringVar(&f.cascade, "cascade", "background", "background (what belongs to the objects goes too) or orphan (it stays)")
 	fs.Lookup("cascade").NoOptDefVal = "background"
 	fs.BoolVar(&f.ignore, "ignore-not-found", false, "an object that is not there is no error")
+	fs.Int32Var(&f.grace, "grace-period", -1, "seconds that a pod's containers get to end; -1 leaves it to the pod, 0 needs --force")
+	fs.BoolVar(&f.now, "now", false, "the same as --grace-period=1")
+	fs.BoolVar(&f.force, "force", false, "remove a pod's object at once, though its processes may still run")
 	return cmd
 }
 
@@ -58,6 +79,9 @@ func (f deleteFlags) settle(args []string) (propagation string, err error) {
 	}
 	if f.output != "" && f.output != formatName {
 		return "", fmt.Errorf("unexpected -o output mode: %s. We only support '-o name'", f.output)
+	}
+	if f.grace == 0 && !f.force {
+		return "", errors.New("--grace-period=0 removes the object while its processes may still run: say --force too, or --now")
 	}
 	if len(f.names) > 0 && len(args) > 0 {
 		return "", errors.New("either -f or names may be given, not both")
@@ -79,8 +103,9 @@ func (e *env) delete(ctx context.Context, args []string, f deleteFlags) error {
 	return e.withClient(func(c *client.Client) error {
 		var failed failures
 		list, err := e.toDelete(ctx, c, args, f)
-		if !(f.ignore && isNotFound(err)) {
-			failed.add(err)
+		failed.add(err)
+		if f.ignore {
+			failed = slices.DeleteFunc(failed, isNotFound)
 		}
 		if len(list) == 0 && len(failed) == 0 && !f.ignore {
 			fmt.Fprintln(e.err, "No resources found")
@@ -136,7 +161,9 @@ func (e *env) toDelete(ctx context.Context, c *client.Client, args []string, f d
 func (e *env) deleteOne(ctx context.Context, c *client.Client, t target, f deleteFlags, propagation string) error {
 	if !f.client() {
 		pre := &metav1.Preconditions{Uid: t.object.GetMetadata().GetUid()}
-		if _, err := c.Delete(ctx, t.kind, t.namespace(), t.name(), pre, propagation, f.server()); err != nil {
+		if _, err := c.Delete(ctx, t.kind, t.namespace(), t.name(), client.DeleteOptions{
+			Preconditions: pre, Propagation: propagation, GraceSeconds: f.graceSeconds(), DryRun: f.server(),
+		}); err != nil {
 			return err
 		}
 	}

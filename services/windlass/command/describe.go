@@ -154,6 +154,10 @@ func sections(o resource.Object) func(*describer) {
 		return (*describer).hookTask
 	case hookOwner:
 		return (*describer).hookOwner
+	case pod:
+		return (*describer).pod
+	case clusterVersionObject:
+		return (*describer).clusterVersion
 	}
 	return nil
 }

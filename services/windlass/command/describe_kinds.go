@@ -147,6 +147,7 @@ func (d *describer) node() {
 	d.line("Capacity", quantityLines(n.GetStatus().GetCapacity()))
 	d.line("Allocatable", quantityLines(n.GetStatus().GetAllocatable()))
 	d.yaml("System Info", n.GetStatus().GetNodeInfo())
+	d.podsOnNode()
 	d.drains()
 }
 

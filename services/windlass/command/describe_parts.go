@@ -150,6 +150,7 @@ func taintLines(taints []*nodev1.Taint) string {
 		}
 		lines[i] += ":" + t.GetEffect()
 	}
+	slices.Sort(lines)
 	return orNone(strings.Join(lines, "\n"))
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,8 +31,9 @@ var placeholder = regexp.MustCompile(`^\S+:[0-9]+: (metadata\.name|spec\.lifecyc
 
 func TestDocumentsOfTheDocumentationLoadUnchanged(t *testing.T) {
 	w := newWorld(t)
-	files, err := filepath.Glob("../../../kit/manifest/testdata/documents/*.yaml")
+	files, err := filepath.Glob("../../../kit/manifest/testdata/documents/00[0-3]-[0-9][0-9]-*[MN][ao][cd]*.yaml") // machines, their sets, nodes
 	check(t, err)
+	files = slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, "-NodeSpec.yaml") })
 	if len(files) < 11 {
 		t.Fatalf("only %d documents", len(files))
 	}

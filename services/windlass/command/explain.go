@@ -3,6 +3,7 @@ package command
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
@@ -15,13 +16,30 @@ import (
 
 func newExplain(e *env) *cobra.Command {
 	var recursive bool
+	var output string
 	cmd := &cobra.Command{
-		Use:   "explain TYPE[.FIELD...]",
-		Short: "Show the fields of a type, what they hold and which values they take",
+		Use:   "explain (TYPE[.FIELD...] | pod NAME)",
+		Short: "Show the fields of a type, or why a pod is where it is or nowhere",
 		Example: `  windlass explain machine.spec
-  windlass explain machineset.spec.template --recursive`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error { return explain(e.out, args[0], recursive) },
+  windlass explain machineset.spec.template --recursive
+  windlass explain pod hello-pod`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := podName(args[0])
+			switch {
+			case len(args) == 2 && slices.Contains([]string{"pod", "pods", "po"}, args[0]):
+				name = args[1]
+			case len(args) == 2:
+				return fmt.Errorf("%s: only the placement of pods is explained by name; `windlass plan` tells of others", args[0])
+			case name == args[0]:
+				return explain(e.out, args[0], recursive)
+			}
+			f, err := parseFormat(output, formatJSON, formatYAML)
+			if err != nil {
+				return err
+			}
+			return e.withClient(func(c *client.Client) error { return e.explainPod(cmd.Context(), c, name, f) })
+		},
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			var out []string
 			for _, k := range client.Kinds() {
@@ -31,6 +49,7 @@ func newExplain(e *env) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&recursive, "recursive", false, "show the fields of the fields too")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "of a pod's placement: json or yaml")
 	return cmd
 }
 

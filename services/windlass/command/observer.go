@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -128,14 +129,19 @@ func servicesReady(ctx context.Context, o *observer, s *steps) (string, error) {
 	return strings.Join(cluster.Programs(), ", "), nil
 }
 
-// create stores the documents of a file and returns their names.
-func (o *observer) create(ctx context.Context, file string, s *steps) ([]string, error) {
+// createFile creates the documents of a file.
+func (o *observer) createFile(ctx context.Context, file string, s *steps) ([]string, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	documents, err := manifest.Split(f, file)
+	return o.create(ctx, file, f, s)
+}
+
+// create stores the documents of a file and returns their names.
+func (o *observer) create(ctx context.Context, file string, text io.Reader, s *steps) ([]string, error) {
+	documents, err := manifest.Split(text, file)
 	if err != nil {
 		return nil, err
 	}

@@ -8,9 +8,11 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
@@ -26,7 +28,8 @@ the objects of a file, which need not be there.`,
   windlass plan hooks a --add preTerminate:BackupFileSystem=my-backup-controller
   windlass plan quorum`,
 	}
-	cmd.AddCommand(newPlanMachineSet(e), newPlanControlPlane(e), newPlanMachine(e), newPlanHooks(e), newPlanQuorum(e), newPlanDrain(e), newPlanNode(e))
+	cmd.AddCommand(newPlanMachineSet(e), newPlanControlPlane(e), newPlanMachine(e), newPlanHooks(e), newPlanQuorum(e), newPlanDrain(e), newPlanNode(e),
+		newPlanEvictions(e), newPlanPool(e), newPlanClusterVersion(e), newPlanRelease(e))
 	return cmd
 }
 
@@ -60,6 +63,7 @@ type given struct {
 	machines []*machinev1.Machine
 	nodes    []*nodev1.Node
 	drains   []*nodev1.Drain
+	pools    []*configv1.MachineConfigPool
 }
 
 func (e *env) given(f *planFlags) (given, error) {
@@ -83,6 +87,8 @@ func (e *env) given(f *planFlags) (given, error) {
 			g.nodes = append(g.nodes, o)
 		case *nodev1.Drain:
 			g.drains = append(g.drains, o)
+		case *configv1.MachineConfigPool:
+			g.pools = append(g.pools, o)
 		default:
 			return g, fmt.Errorf("%s:%d: a %s is no part of a plan", d.File, d.Line, d.kind.GetKind())
 		}
@@ -254,7 +260,7 @@ func newPlanDrain(e *env) *cobra.Command {
 	f := &planFlags{}
 	var nodeName string
 	cmd := planCommand(e, "drain (NAME | --node NODE | -f FILE)", "Show what a drain would do", f, 1, func(ctx context.Context, c *client.Client, args []string) error {
-		req := &nodev1.PlanDrainRequest{}
+		req := &schedulingv1.PlanDrainRequest{}
 		switch {
 		case nodeName != "" && len(args)+len(f.names) == 0:
 			req.Drain = &nodev1.Drain{Spec: &nodev1.DrainSpec{NodeName: nodeName}}
@@ -276,7 +282,7 @@ func newPlanDrain(e *env) *cobra.Command {
 				return err
 			}
 		}
-		resp, err := nodev1.NewDrainServiceClient(c.Conn()).PlanDrain(ctx, req)
+		resp, err := schedulingv1.NewEvictionServiceClient(c.Conn()).PlanDrain(ctx, req)
 		if err != nil {
 			return err
 		}

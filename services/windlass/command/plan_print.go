@@ -15,6 +15,7 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
@@ -150,11 +151,19 @@ func (p *planText) quorum(r *etcdv1.PlanQuorumResponse) {
 	p.end(r.GetHeldBack(), r.GetWaitsFor(), nil)
 }
 
-func (p *planText) drain(r *nodev1.PlanDrainResponse) {
+func (p *planText) drain(r *schedulingv1.PlanDrainResponse) {
 	s := r.GetStatus()
 	p.printf("Phase: %s\n", orNone(s.GetPhase()))
 	if s.GetMessage() != "" {
 		p.printf("Message: %s\n", s.GetMessage())
+	}
+	if len(r.GetPods()) > 0 && p.err == nil {
+		rows := [][]string{{"NAMESPACE", "POD", "VERDICT", "WHY"}}
+		for _, v := range r.GetPods() {
+			rows = append(rows, []string{v.GetNamespace(), v.GetName(), v.GetVerdict(), v.GetReason()})
+		}
+		p.printf("\n")
+		p.err = table.New(p.out).Print(rows...)
 	}
 	p.printf("\n")
 	p.actions(r.GetActions())

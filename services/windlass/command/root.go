@@ -35,6 +35,7 @@ func (e *env) connect() (*client.Client, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	t.Warn = func(text string) { fmt.Fprintln(e.err, "Warning:", text) }
 	conn, err := client.Dial(t)
 	if err != nil {
 		return nil, nil, err
@@ -101,10 +102,10 @@ func newRoot(e *env) *cobra.Command {
 	f.StringVar(&e.target.Key, "key", "", "file of its key (default $"+client.EnvKey+")")
 	f.StringVar(&e.target.Token, "token", "", "bearer token, instead of a certificate (default $"+client.EnvToken+")")
 	root.AddCommand(
-		newUp(e), newDown(e), newStatus(e), newEnv(e), newServe(e), newSupervise(e),
+		newUp(e), newDown(e), newStatus(e), newEnv(e), newServe(e), newSupervise(e), newContainer(e),
 		newGet(e), newDescribe(e), newCreate(e), newApply(e), newReplace(e), newDelete(e), newScale(e), newQuorum(e), newHooks(e), newEvents(e),
 		newEdit(e), newPatch(e), newLabel(e), newAnnotate(e), newWait(e), newPlan(e), newAuth(e), newWhoami(e),
-		newAdm(e), newCordon(e), newUncordon(e), newDrain(e), newAPIResources(e), newExplain(e), newVersion(e),
+		newAdm(e), newCordon(e), newUncordon(e), newDrain(e), newAPIResources(e), newExplain(e), newVersion(e), newLogs(e), newExec(e), newRollout(e),
 	)
 	return root
 }

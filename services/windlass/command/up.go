@@ -83,6 +83,11 @@ func (e *env) up(ctx context.Context, f upFlags) error {
 		return err
 	}
 	s.done(fmt.Sprintf("%d made or renewed", made))
+	if fresh {
+		if err := c.EnsureRelease(time.Now()); err != nil {
+			return err
+		}
+	}
 	s.begin("supervisor")
 	pid, started, err := supervise.Start(c, e.program)
 	if err != nil {
@@ -103,17 +108,26 @@ func (e *env) bringUp(ctx context.Context, c *cluster.Cluster, s *steps) error {
 		return err
 	}
 	defer end()
-	for _, step := range []struct {
-		name string
-		do   func(context.Context, *observer, *steps) (string, error)
-	}{
+	return runSteps(ctx, o, s, append([]step{
 		{"etcd", etcdAnswers},
 		{"services", servicesReady},
 		{"documents", func(ctx context.Context, o *observer, s *steps) (string, error) { return e.seed(ctx, c, o, s) }},
-		{"machines", machinesRun},
-		{"quorum", quorumStands},
-		{"nodes", nodesReady},
-	} {
+	}, clusterSteps()...))
+}
+
+// step is one thing that a cluster comes to on its way to being ready; do returns in a few words what came of it.
+type step struct {
+	name string
+	do   func(context.Context, *observer, *steps) (string, error)
+}
+
+// clusterSteps is what a cluster does by itself once it has its documents.
+func clusterSteps() []step {
+	return []step{{"machines", machinesRun}, {"quorum", quorumStands}, {"nodes", nodesReady}, {"pods", podsRun}}
+}
+
+func runSteps(ctx context.Context, o *observer, s *steps, list []step) error {
+	for _, step := range list {
 		s.begin(step.name)
 		outcome, err := step.do(ctx, o, s)
 		if err != nil {
@@ -215,7 +229,7 @@ func (e *env) seed(ctx context.Context, c *cluster.Cluster, o *observer, s *step
 	}
 	var names []string
 	for _, f := range files {
-		created, err := o.create(ctx, f, s)
+		created, err := o.createFile(ctx, f, s)
 		if err != nil {
 			return "", err
 		}

@@ -5,6 +5,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/windlass-dev/windlass/kit/version"
 )
 
 func newVersion(e *env) *cobra.Command {
@@ -32,12 +34,12 @@ func newVersion(e *env) *cobra.Command {
 
 // buildVersion returns what the build has written into the program.
 func buildVersion() map[string]string {
-	v := map[string]string{"version": "unknown"}
+	v := map[string]string{"version": version.Number}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return v
 	}
-	v["version"], v["goVersion"] = info.Main.Version, info.GoVersion
+	v["goVersion"] = info.GoVersion
 	for _, s := range info.Settings {
 		switch {
 		case s.Key == "vcs.revision":

@@ -19,6 +19,8 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/identity"
@@ -48,6 +50,10 @@ type world struct {
 	machines *resource.Table[*machinev1.Machine]
 	tasks    *resource.Table[*hookv1.HookTask]
 	nodes    *resource.Table[*nodev1.Node]
+
+	deployments *resource.Table[*schedulingv1.Deployment]
+	sets        *resource.Table[*schedulingv1.ReplicaSet]
+
 	recorder *events.Recorder
 }
 
@@ -110,6 +116,8 @@ func (w *world) serve(t *testing.T, srv *grpc.Server, log *slog.Logger) {
 	kind[*nodev1.Drain](t, srv, &nodev1.DrainService_ServiceDesc, nodev1.UnimplementedDrainServiceServer{})
 	w.tasks = kind[*hookv1.HookTask](t, srv, &hookv1.HookTaskService_ServiceDesc, hookv1.UnimplementedHookTaskServiceServer{})
 	kind[*hookv1.HookOwner](t, srv, &hookv1.HookOwnerService_ServiceDesc, nil)
+	w.serveWorkloads(t, srv)
+	kind[*updatev1.ClusterVersion](t, srv, &updatev1.ClusterVersionService_ServiceDesc, updatev1.UnimplementedClusterVersionServiceServer{})
 	w.recorder = events.New("test", etcdtest.Store(t), validator(t), log)
 	check(t, w.recorder.Register(srv))
 	runs(t, w.recorder.Run)
@@ -126,7 +134,14 @@ func validator(t *testing.T) protovalidate.Validator {
 // kind serves the standard methods of a kind.
 func kind[T resource.Object](t *testing.T, srv *grpc.Server, desc *grpc.ServiceDesc, impl any) *resource.Table[T] {
 	t.Helper()
-	table := resource.NewTable(etcdtest.Store(t), validator(t), resource.Config[T]{Log: slog.New(slog.DiscardHandler)})
+	return kindOf(t, srv, desc, impl, resource.Config[T]{})
+}
+
+// kindOf is kind for one with rules of its own.
+func kindOf[T resource.Object](t *testing.T, srv *grpc.Server, desc *grpc.ServiceDesc, impl any, cfg resource.Config[T]) *resource.Table[T] {
+	t.Helper()
+	cfg.Log = slog.New(slog.DiscardHandler)
+	table := resource.NewTable(etcdtest.Store(t), validator(t), cfg)
 	check(t, resource.Register(srv, desc, impl, table))
 	runs(t, table.Run)
 	return table

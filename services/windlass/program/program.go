@@ -16,7 +16,10 @@ import (
 	hookbroker "github.com/windlass-dev/windlass/services/hook-broker/service"
 	machineapi "github.com/windlass-dev/windlass/services/machine-api/service"
 	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
+	nodeconfigurator "github.com/windlass-dev/windlass/services/node-configurator/service"
 	providerlocal "github.com/windlass-dev/windlass/services/provider-local/service"
+	scheduler "github.com/windlass-dev/windlass/services/scheduler/service"
+	updateorchestrator "github.com/windlass-dev/windlass/services/update-orchestrator/service"
 )
 
 // runs is the entry of every program: its service.Run.
@@ -25,10 +28,14 @@ var runs = map[string]func(ctx context.Context, args []string, stderr io.Writer)
 	"etcd-member":         etcdmember.Run,
 	"eviction-controller": evictioncontroller.Run,
 	"gateway":             gateway.Run,
+	"hello-pod":           nodeagent.HelloPod,
 	"hook-broker":         hookbroker.Run,
 	"machine-api":         machineapi.Run,
 	"node-agent":          nodeagent.Run,
+	"node-configurator":   nodeconfigurator.Run,
 	"provider-local":      providerlocal.Run,
+	"scheduler":           scheduler.Run,
+	"update-orchestrator": updateorchestrator.Run,
 }
 
 // List returns the names of all programs in order.

@@ -10,6 +10,8 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/resource"
 )
@@ -119,8 +121,25 @@ const (
 )
 
 func cell(obj resource.Object, c *metav1.Column, now time.Time) string {
-	if n, ok := obj.(*nodev1.Node); ok {
-		return nodeCell(n, c, now)
+	switch o := obj.(type) {
+	case *nodev1.Node:
+		return nodeCell(o, c, now)
+	case *schedulingv1.Pod:
+		return podCell(o, c, now)
+	case *schedulingv1.Deployment:
+		return deploymentCell(o, c, now)
+	case *schedulingv1.DaemonSet:
+		return daemonSetCell(o, c, now)
+	case *schedulingv1.Job:
+		return jobCell(o, c, now)
+	case *schedulingv1.Service:
+		return serviceCell(o, c, now)
+	case *schedulingv1.PodDisruptionBudget:
+		return budgetCell(o, c, now)
+	case *updatev1.ClusterVersion:
+		return clusterVersionCell(o, c, now)
+	case *updatev1.ClusterOperator:
+		return clusterOperatorCell(o, c, now)
 	}
 	return generic(obj, c, now)
 }
@@ -201,5 +220,7 @@ func Age(t *timestamppb.Timestamp, now time.Time) string {
 	if t == nil {
 		return unknown
 	}
-	return duration.HumanDuration(now.Sub(t.AsTime()))
+	return since(t.AsTime(), now)
 }
+
+func since(t, now time.Time) string { return duration.HumanDuration(now.Sub(t)) }

@@ -1,0 +1,220 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/manifest"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/services/windlass/client"
+)
+
+type taintFlags struct {
+	selection
+	writeFlags
+	overwrite bool
+}
+
+func newTaint(e *env) *cobra.Command {
+	var f taintFlags
+	cmd := &cobra.Command{
+		Use:   "taint nodes (NODE... | -l SELECTOR | --all) KEY=VALUE:EFFECT... KEY:EFFECT- KEY-",
+		Short: "Set or remove taints of nodes",
+		Long: `Set or remove taints of nodes. EFFECT is NoSchedule, PreferNoSchedule or NoExecute.
+
+A NoExecute taint makes the pods leave that do not tolerate it.`,
+		Example: `  windlass adm taint nodes node1 key1=value1:NoSchedule
+  windlass adm taint nodes node1 key1=value1:NoExecute --overwrite
+  windlass adm taint nodes node1 key1:NoSchedule-
+  windlass adm taint nodes node1 key1-
+  windlass adm taint nodes -l rack=a dedicated=groupName:NoSchedule`,
+		RunE: func(cmd *cobra.Command, args []string) error { return e.taint(cmd.Context(), args, f) },
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return []string{"nodes"}, cobra.ShellCompDirectiveNoFileComp
+			}
+			return e.completeNames("node")(cmd, args[1:], typed)
+		},
+	}
+	fs := cmd.Flags()
+	f.selection.flags(fs)
+	fs.BoolVar(&f.selection.all, "all", false, "select all nodes")
+	f.writeFlags.flags(fs)
+	fs.BoolVar(&f.overwrite, "overwrite", false, "change taints that are there")
+	return cmd
+}
+
+// taintChange is one argument of taint: a taint to set, or the key (and effect) of those to remove.
+type taintChange struct {
+	taint  *nodev1.Taint // effect is empty in a removal of all effects
+	remove bool
+}
+
+func (c taintChange) String() string {
+	return strings.TrimSuffix(c.taint.GetKey()+":"+c.taint.GetEffect(), ":")
+}
+
+func (e *env) taint(ctx context.Context, args []string, f taintFlags) error {
+	if len(args) == 0 || !slices.Contains([]string{"node", "nodes", "no"}, args[0]) {
+		return errors.New("only nodes can be tainted: begin with `adm taint nodes`")
+	}
+	nodes, changes, err := splitTaints(args[1:])
+	switch {
+	case err != nil:
+		return err
+	case len(changes) == 0:
+		return errors.New("at least one taint update is required")
+	case f.selection.all && f.labels != "":
+		return errors.New("setting --all and --selector at once is not supported")
+	case len(nodes) == 0 && !f.selects():
+		return errors.New("at least one resource name must be specified since '--all' parameter is not set")
+	}
+	if err := f.settle(); err != nil {
+		return err
+	}
+	return e.withClient(func(c *client.Client) error {
+		list, err := e.targets(ctx, c, nodeArgs(nodes), f.selection)
+		var failed failures
+		failed.add(err)
+		if err := checkTaints(list, changes, f.overwrite); err != nil {
+			return err // before any node is touched
+		}
+		for _, t := range list {
+			failed.add(e.taintOne(ctx, c, t, changes, &f))
+		}
+		return failed.err()
+	})
+}
+
+// splitTaints parts the arguments into nodes and changes: names come first.
+func splitTaints(args []string) (nodes []string, changes []taintChange, err error) {
+	for _, arg := range args {
+		isChange := strings.ContainsAny(arg, "=:") || strings.HasSuffix(arg, "-")
+		switch {
+		case isChange:
+			c, err := parseTaint(arg)
+			if err != nil {
+				return nil, nil, err
+			}
+			changes = append(changes, c)
+		case len(changes) > 0:
+			return nil, nil, fmt.Errorf("all nodes must be specified before taint changes: %s", arg)
+		default:
+			nodes = append(nodes, arg)
+		}
+	}
+	for i, a := range changes {
+		for _, b := range changes[:i] {
+			same := a.taint.GetKey() == b.taint.GetKey() && (a.taint.GetEffect() == b.taint.GetEffect() || a.remove && a.taint.GetEffect() == "" || b.remove && b.taint.GetEffect() == "")
+			switch {
+			case same && a.remove != b.remove:
+				return nil, nil, fmt.Errorf("can not both modify and remove the following taint(s) in the same command: %s", a.taint.GetKey())
+			case same && !a.remove:
+				return nil, nil, fmt.Errorf("duplicated taints with the same key and effect: %s", a)
+			}
+		}
+	}
+	return nodes, changes, nil
+}
+
+// parseTaint reads KEY=VALUE:EFFECT, KEY:EFFECT, KEY:EFFECT- or KEY-.
+func parseTaint(arg string) (taintChange, error) {
+	text, remove := strings.CutSuffix(arg, "-")
+	rest, effect, _ := strings.Cut(text, ":")
+	key, value, assigns := strings.Cut(rest, "=")
+	c := taintChange{taint: &nodev1.Taint{Key: key, Effect: effect}, remove: remove}
+	if msgs := validation.IsQualifiedName(key); len(msgs) > 0 {
+		return c, fmt.Errorf("invalid taint spec: %v, %s", arg, strings.Join(msgs, "; "))
+	}
+	if effect != "" && !slices.Contains([]string{"NoSchedule", "PreferNoSchedule", "NoExecute"}, effect) {
+		return c, fmt.Errorf("invalid taint effect: %s, unsupported taint effect: must be NoSchedule, PreferNoSchedule or NoExecute", effect)
+	}
+	if remove {
+		return c, nil
+	}
+	if effect == "" {
+		return c, fmt.Errorf("invalid taint spec: %v, an effect is missing: write KEY=VALUE:EFFECT", arg)
+	}
+	if msgs := validation.IsValidLabelValue(value); len(msgs) > 0 {
+		return c, fmt.Errorf("invalid taint spec: %v, %s", arg, strings.Join(msgs, "; "))
+	}
+	if assigns {
+		c.taint.Value = proto.String(value)
+	}
+	return c, nil
+}
+
+func (c taintChange) matches(t *nodev1.Taint) bool {
+	return c.taint.GetKey() == t.GetKey() && (c.taint.GetEffect() == t.GetEffect() || c.remove && c.taint.GetEffect() == "")
+}
+
+// checkTaints returns why a change cannot be made on one of the nodes.
+func checkTaints(list []target, changes []taintChange, overwrite bool) error {
+	for _, t := range list {
+		have := t.object.(*nodev1.Node).GetSpec().GetTaints()
+		for _, c := range changes {
+			there := slices.ContainsFunc(have, c.matches)
+			switch {
+			case c.remove && !there:
+				return fmt.Errorf("node %s: taint %q not found", t.name(), c.String())
+			case !c.remove && there && !overwrite:
+				return fmt.Errorf("node %s already has %s taint(s) with same effect(s) and --overwrite is false", t.name(), c.taint.GetKey())
+			}
+		}
+	}
+	return nil
+}
+
+// taintOne changes the taints of one node, if it is still as it was read.
+func (e *env) taintOne(ctx context.Context, c *client.Client, t target, changes []taintChange, f *taintFlags) error {
+	have := t.object.(*nodev1.Node).GetSpec().GetTaints()
+	next := slices.Clone(have)
+	set, removed := false, false
+	for _, change := range changes {
+		next = slices.DeleteFunc(next, change.matches)
+		if change.remove {
+			removed = true
+			continue
+		}
+		set = true
+		next = append(next, change.taint)
+	}
+	done := map[bool]string{true: "tainted", false: "untainted"}[set]
+	if set && (removed || f.overwrite) {
+		done = "modified"
+	}
+	taints := make([]any, len(next))
+	for i, taint := range next {
+		v, err := plain(taint)
+		if err != nil {
+			return err
+		}
+		taints[i] = v
+	}
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": t.object.GetMetadata().GetResourceVersion()},
+		"spec":     map[string]any{"taints": taints},
+	})
+	if err != nil {
+		return err
+	}
+	var after resource.Object
+	if f.client() {
+		after, err = patchHere(t, manifest.MergePatch, body)
+	} else {
+		after, err = c.Patch(ctx, t.kind, "", t.name(), manifest.MergePatch, body, f.server())
+	}
+	if err != nil {
+		return err
+	}
+	return f.print(e.out, t.kind, after, done)
+}

@@ -1,0 +1,131 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/windlass-dev/windlass/kit/release"
+)
+
+// releasePatience is how long a registry may take to hand over a release image.
+const releasePatience = 4 * time.Minute
+
+func newAdmRelease(e *env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "release",
+		Short: "Make release images, sign them and look into them; needs no cluster",
+		Example: `  windlass adm release keygen --to keys
+  windlass adm release new --from-dir manifests --version 1.1.0 --previous 1.0.0 --to images --signing-key keys/signing-key.asc --signature-store signatures
+  windlass adm release info images
+  windlass adm release extract windlass/release@sha256:… --store images --to payload`,
+	}
+	cmd.AddCommand(newReleaseNew(e), newReleaseInfo(e), newReleaseExtract(e), newReleaseKeygen(e))
+	return cmd
+}
+
+// releaseSource is how the user says which release image is meant.
+type releaseSource struct{ stores []string }
+
+const releaseImages = `
+IMAGE is an OCI layout (its directory, or oci:DIR), one image of it (oci:DIR@sha256:…), an image by its digest that is in a layout of --store, or
+an image of a registry.`
+
+func (s *releaseSource) flags(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVar(&s.stores, "store", nil, "directories of OCI layouts in which images are looked up by their digests")
+}
+
+// load finds and reads a release image.
+func (s *releaseSource) load(ctx context.Context, ref string) (*release.Payload, error) {
+	ctx, cancel := context.WithTimeout(ctx, releasePatience)
+	defer cancel()
+	if _, err := os.Stat(filepath.Join(ref, "index.json")); err == nil {
+		ref = "oci:" + ref
+	}
+	image, err := release.Open(ctx, ref, s.stores)
+	if err != nil {
+		return nil, err
+	}
+	return release.Load(image)
+}
+
+func newReleaseKeygen(e *env) *cobra.Command {
+	var to, owner string
+	cmd := &cobra.Command{
+		Use:   "keygen --to DIR",
+		Short: "Make a key that signs releases: signing-key.asc, and public-key.asc for those who verify",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			private, public, err := release.GenerateKey(owner, time.Now())
+			if err != nil {
+				return err
+			}
+			if err := os.MkdirAll(to, 0o755); err != nil {
+				return err
+			}
+			for _, f := range []struct {
+				name    string
+				content []byte
+				mode    os.FileMode
+			}{{"signing-key.asc", private, 0o600}, {"public-key.asc", public, 0o644}} {
+				path := filepath.Join(to, f.name)
+				if err := writeNew(path, f.content, f.mode); err != nil {
+					return err
+				}
+				fmt.Fprintf(e.out, "%s created\n", path)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&to, "to", "", "directory for the two files")
+	cmd.Flags().StringVar(&owner, "owner", "Windlass release key", "whose key it is, for people")
+	needFlags(cmd, "to")
+	return cmd
+}
+
+// writeNew writes a file that must not be there: a key that is lost cannot be made again.
+func writeNew(path string, content []byte, mode os.FileMode) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	if _, err = f.Write(content); err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// needFlags has a verb refuse to run without flags, in oc's words.
+func needFlags(cmd *cobra.Command, names ...string) {
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		for _, name := range names {
+			if cmd.Flag(name).Value.String() == "" {
+				return fmt.Errorf("--%s is required", name)
+			}
+		}
+		return run(cmd, args)
+	}
+}
+
+// imagePairs reads the values of --image.
+func imagePairs(pairs []string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, p := range pairs {
+		name, image, ok := strings.Cut(p, "=")
+		if !ok || name == "" || image == "" {
+			return nil, fmt.Errorf("--image %q must be of the form NAME=IMAGE", p)
+		}
+		if _, twice := out[name]; twice {
+			return nil, fmt.Errorf("--image %s is given twice", name)
+		}
+		out[name] = image
+	}
+	return out, nil
+}

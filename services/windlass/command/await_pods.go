@@ -1,0 +1,60 @@
+package command
+
+import (
+	"context"
+	"fmt"
+
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+)
+
+// podsRun waits until the pods run that the documents of a cluster want.
+func podsRun(ctx context.Context, o *observer, s *steps) (string, error) {
+	var ready, wanted int32
+	err := until(ctx, s, func(ctx context.Context) (bool, string, error) {
+		var err error
+		ready, wanted, err = o.pods(ctx)
+		return err == nil && ready >= wanted, fmt.Sprintf("%d of %d run", ready, wanted), err
+	})
+	if wanted == 0 {
+		return "none wanted", err
+	}
+	return fmt.Sprintf("%d run", ready), err
+}
+
+// pods counts the pods that are wanted (by deployments, by daemon sets, and those made by hand) and those of them that are ready.
+func (o *observer) pods(ctx context.Context) (ready, wanted int32, err error) {
+	deployments, err := schedulingv1.NewDeploymentServiceClient(o.client.Conn()).ListDeployments(ctx, &schedulingv1.ListDeploymentsRequest{})
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, d := range deployments.GetItems() {
+		want := int32(1)
+		if d.GetSpec().Replicas != nil {
+			want = d.GetSpec().GetReplicas()
+		}
+		wanted += want
+		ready += min(want, d.GetStatus().GetAvailableReplicas())
+	}
+	sets, err := schedulingv1.NewDaemonSetServiceClient(o.client.Conn()).ListDaemonSets(ctx, &schedulingv1.ListDaemonSetsRequest{})
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, d := range sets.GetItems() {
+		wanted += max(1, d.GetStatus().GetDesiredNumberScheduled())
+		ready += min(d.GetStatus().GetDesiredNumberScheduled(), d.GetStatus().GetNumberReady())
+	}
+	pods, err := schedulingv1.NewPodServiceClient(o.client.Conn()).ListPods(ctx, &schedulingv1.ListPodsRequest{})
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, p := range pods.GetItems() {
+		if len(p.GetMetadata().GetOwnerReferences()) > 0 {
+			continue // counted with its owner
+		}
+		wanted++
+		if phase := p.GetStatus().GetPhase(); phase == "Running" || phase == "Succeeded" {
+			ready++
+		}
+	}
+	return ready, wanted, nil
+}

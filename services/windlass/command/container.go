@@ -1,0 +1,158 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/services/windlass/client"
+	"github.com/windlass-dev/windlass/services/windlass/cluster"
+	"github.com/windlass-dev/windlass/services/windlass/example"
+	"github.com/windlass-dev/windlass/services/windlass/program"
+)
+
+// containerFlags say which cluster the programs in containers belong to.
+type containerFlags struct {
+	dir, subnet string
+	lifetime    time.Duration
+}
+
+func (f containerFlags) cluster(e *env) *cluster.Cluster {
+	return cluster.InContainers(f.dir, cluster.Settings{Name: e.clusterName(), Subnet: f.subnet, Lifetime: cluster.Lifetime(f.lifetime)})
+}
+
+// newContainer is what compose.yaml runs: the supervisor's work, cut into containers.
+func newContainer(e *env) *cobra.Command {
+	var f containerFlags
+	cmd := &cobra.Command{Use: "container", Short: "Run a part of a cluster whose programs are in containers (see compose.yaml)", Hidden: true}
+	fs := cmd.PersistentFlags()
+	fs.StringVar(&f.dir, "dir", "/cluster", "directory of the cluster; each program sees its own part")
+	fs.StringVar(&f.subnet, "subnet", "172.31.250", "first three numbers of the containers' network")
+	fs.DurationVar(&f.lifetime, "certificate-lifetime", cluster.DefaultLifetime, "how long certificates are good for")
+	cmd.AddCommand(
+		&cobra.Command{
+			Use: "certificates", Short: "Make the certificates that are missing and renew those that run out", Args: cobra.NoArgs,
+			RunE: func(*cobra.Command, []string) error {
+				c := f.cluster(e)
+				if err := forgetOldAdmin(c); err != nil {
+					return err
+				}
+				made, err := c.EnsureCertificates(time.Now())
+				if err == nil {
+					err = c.EnsureRelease(time.Now())
+				}
+				if err == nil {
+					_, err = fmt.Fprintf(e.out, "%d made or renewed\n", made)
+				}
+				return err
+			},
+		},
+		&cobra.Command{
+			Use: "run PROGRAM", Short: "Run one program", Args: cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				spec := f.cluster(e).Spec(args[0], e.program)
+				return program.Run(cmd.Context(), args[0], spec.Args[2:], e.err) // after "serve PROGRAM"
+			},
+		},
+		&cobra.Command{
+			Use: "healthy PROGRAM", Short: "End with 0 if the program in this container is ready", Args: cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error { return healthy(cmd.Context(), f.cluster(e), args[0]) },
+		},
+		&cobra.Command{
+			Use: "seed", Short: "Create the documents of a new cluster and wait until it stands", Args: cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error { return e.seedContainers(cmd.Context(), f.cluster(e)) },
+		},
+	)
+	return cmd
+}
+
+// forgetOldAdmin removes the administrator's certificate of a cluster that is no more: its directory is the host's and outlives the volumes.
+func forgetOldAdmin(c *cluster.Cluster) error {
+	files := c.AdminFiles()
+	known, err := os.ReadFile(files.CA)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	authority, err := os.ReadFile(c.Dir("pki", "windlass-ca.crt"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if bytes.Equal(known, authority) {
+		return nil
+	}
+	return errors.Join(os.RemoveAll(files.Cert), os.RemoveAll(files.Key), os.RemoveAll(files.CA))
+}
+
+// healthPatience bounds one look at a program's health.
+const healthPatience = 3 * time.Second
+
+// healthy asks the program of this container, with its own certificate, whether it is ready.
+func healthy(ctx context.Context, c *cluster.Cluster, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, healthPatience)
+	defer cancel()
+	files := identity.Files{Cert: c.Service(name, "tls", "tls.crt"), Key: c.Service(name, "tls", "tls.key"), CA: c.Service(name, "tls", "ca.crt")}
+	cfg, err := files.ClientTLS("localhost")
+	if err != nil {
+		return err
+	}
+	conn, err := grpc.NewClient("passthrough:///"+c.LocalAddress(name), grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	r, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+	if err != nil {
+		return err
+	}
+	if r.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+		return errors.New(r.GetStatus().String())
+	}
+	return nil
+}
+
+// seedContainers does what `windlass up` does once the programs run.
+func (e *env) seedContainers(ctx context.Context, c *cluster.Cluster) error {
+	files := c.AdminFiles()
+	target := client.Target{Server: c.Gateway(), CA: files.CA, Cert: files.Cert, Key: files.Key}
+	conn, err := client.Dial(target)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	o := &observer{cluster: c, client: client.New(conn)}
+	s := newSteps(e.out)
+	return runSteps(ctx, o, s, append([]step{{"documents", seedExample}}, clusterSteps()...))
+}
+
+// seedExample creates the documents of the first-cluster example. What is there already is left as it is.
+func seedExample(ctx context.Context, o *observer, s *steps) (string, error) {
+	documents, err := example.FirstCluster()
+	if err != nil {
+		return "", err
+	}
+	var names []string
+	for _, file := range slices.Sorted(maps.Keys(documents)) {
+		created, err := o.create(ctx, file, bytes.NewReader(documents[file]), s)
+		if err != nil {
+			return "", err
+		}
+		names = append(names, created...)
+	}
+	return strings.Join(names, ", "), nil
+}

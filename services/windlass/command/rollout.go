@@ -1,0 +1,272 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/manifest"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/services/windlass/client"
+	"github.com/windlass-dev/windlass/services/windlass/table"
+)
+
+// revisionAnnotation counts the templates of a deployment, on it and on its replica sets.
+const revisionAnnotation = "deployment.kubernetes.io/revision"
+
+func newRollout(e *env) *cobra.Command {
+	cmd := &cobra.Command{Use: "rollout", Short: "See, take back, pause or repeat the renewal of pods"}
+	cmd.AddCommand(
+		newRolloutStatus(e), newRolloutHistory(e), newRolloutUndo(e),
+		newRolloutSet(e, "pause", "Let no new template of a deployment into force", "paused", map[string]any{"paused": true}),
+		newRolloutSet(e, "resume", "Let new templates of a paused deployment into force", "resumed", map[string]any{"paused": nil}),
+		newRolloutRestart(e),
+	)
+	return cmd
+}
+
+// renewed reads the objects that arguments name, which must be of kinds whose pods are renewed.
+func (e *env) renewed(ctx context.Context, c *client.Client, args []string, kinds ...string) ([]target, error) {
+	list, err := e.targets(ctx, c, args, selection{})
+	for _, t := range list {
+		if !slices.Contains(kinds, t.kind.GetKind()) {
+			return nil, fmt.Errorf("%s: not possible for this kind, only for %s", t, strings.ToLower(strings.Join(kinds, " and ")))
+		}
+	}
+	return list, err
+}
+
+func newRolloutStatus(e *env) *cobra.Command {
+	var watch bool
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:               "status (TYPE NAME | TYPE/NAME)",
+		Short:             "Wait until the pods of a deployment or daemon set are renewed",
+		ValidArgsFunction: e.completeObjects,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return e.withClient(func(c *client.Client) error {
+				list, err := e.renewed(cmd.Context(), c, args, "Deployment", "DaemonSet")
+				if err != nil {
+					return err
+				}
+				ctx := cmd.Context()
+				if timeout > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, timeout)
+					defer cancel()
+				}
+				var failed failures
+				for _, t := range list {
+					failed.add(e.rolloutStatus(ctx, c, t, watch))
+				}
+				return failed.err()
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", true, "wait until it is done")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait; 0 means for ever")
+	return cmd
+}
+
+func (e *env) rolloutStatus(ctx context.Context, c *client.Client, t target, watch bool) error {
+	said := ""
+	tell := func(o resource.Object) (bool, error) {
+		if o == nil {
+			return false, fmt.Errorf("%s was deleted", t)
+		}
+		text, done, err := rolloutText(o)
+		if err == nil && text != said {
+			said = text
+			fmt.Fprintln(e.out, text)
+		}
+		return done, err
+	}
+	if !watch {
+		_, err := tell(t.object)
+		return err
+	}
+	return e.await(ctx, c, goal{
+		kind: t.kind, namespace: t.namespace(), name: t.name(), what: "rollout", met: tell,
+		reason: func(context.Context, resource.Object) string { return "" },
+	})
+}
+
+// rolloutText says how far a renewal is, in the words of kubectl.
+func rolloutText(o resource.Object) (text string, done bool, err error) {
+	name := o.GetMetadata().GetName()
+	switch o := o.(type) {
+	case *schedulingv1.Deployment:
+		st, want := o.GetStatus(), int32(1)
+		if sp := o.GetSpec(); sp != nil && sp.Replicas != nil {
+			want = sp.GetReplicas()
+		}
+		for _, c := range st.GetConditions() {
+			if c.GetType() == "Progressing" && c.GetReason() == "ProgressDeadlineExceeded" {
+				return "", false, fmt.Errorf("deployment %q exceeded its progress deadline", name)
+			}
+		}
+		switch {
+		case st.GetObservedGeneration() < o.GetMetadata().GetGeneration():
+			return "Waiting for deployment spec update to be observed...", false, nil
+		case st.GetUpdatedReplicas() < want:
+			return fmt.Sprintf("Waiting for deployment %q rollout to finish: %d out of %d new replicas have been updated...", name, st.GetUpdatedReplicas(), want), false, nil
+		case st.GetReplicas() > st.GetUpdatedReplicas():
+			return fmt.Sprintf("Waiting for deployment %q rollout to finish: %d old replicas are pending termination...", name, st.GetReplicas()-st.GetUpdatedReplicas()), false, nil
+		case st.GetAvailableReplicas() < st.GetUpdatedReplicas():
+			return fmt.Sprintf("Waiting for deployment %q rollout to finish: %d of %d updated replicas are available...", name, st.GetAvailableReplicas(), st.GetUpdatedReplicas()), false, nil
+		}
+		return fmt.Sprintf("deployment %q successfully rolled out", name), true, nil
+	case *schedulingv1.DaemonSet:
+		st := o.GetStatus()
+		switch {
+		case st.GetObservedGeneration() < o.GetMetadata().GetGeneration():
+			return "Waiting for daemon set spec update to be observed...", false, nil
+		case st.GetUpdatedNumberScheduled() < st.GetDesiredNumberScheduled():
+			return fmt.Sprintf("Waiting for daemon set %q rollout to finish: %d out of %d new pods have been updated...", name, st.GetUpdatedNumberScheduled(), st.GetDesiredNumberScheduled()), false, nil
+		case st.GetNumberAvailable() < st.GetDesiredNumberScheduled():
+			return fmt.Sprintf("Waiting for daemon set %q rollout to finish: %d of %d updated pods are available...", name, st.GetNumberAvailable(), st.GetDesiredNumberScheduled()), false, nil
+		}
+		return fmt.Sprintf("daemon set %q successfully rolled out", name), true, nil
+	}
+	return "", false, fmt.Errorf("%s has no rollout", name)
+}
+
+func newRolloutHistory(e *env) *cobra.Command {
+	var revision int32
+	cmd := &cobra.Command{
+		Use:               "history (TYPE NAME | TYPE/NAME)",
+		Short:             "Show the templates that a deployment had",
+		ValidArgsFunction: e.completeObjects,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return e.withClient(func(c *client.Client) error {
+				list, err := e.renewed(cmd.Context(), c, args, "Deployment")
+				if err != nil {
+					return err
+				}
+				var failed failures
+				for _, t := range list {
+					failed.add(e.rolloutHistory(cmd.Context(), c, t, revision))
+				}
+				return failed.err()
+			})
+		},
+	}
+	cmd.Flags().Int32Var(&revision, "revision", 0, "show the template of this revision")
+	return cmd
+}
+
+func (e *env) rolloutHistory(ctx context.Context, c *client.Client, t target, revision int32) error {
+	list, err := schedulingv1.NewReplicaSetServiceClient(c.Conn()).ListReplicaSets(ctx, &schedulingv1.ListReplicaSetsRequest{Namespace: t.namespace()})
+	if err != nil {
+		return err
+	}
+	sets := map[int]*schedulingv1.ReplicaSet{}
+	var revisions []int
+	for _, s := range list.GetItems() {
+		owned := slices.ContainsFunc(s.GetMetadata().GetOwnerReferences(), func(o *metav1.OwnerReference) bool { return o.GetUid() == t.object.GetMetadata().GetUid() })
+		n, err := strconv.Atoi(s.GetMetadata().GetAnnotations()[revisionAnnotation])
+		if owned && err == nil {
+			sets[n] = s
+			revisions = append(revisions, n)
+		}
+	}
+	slices.Sort(revisions)
+	if revision > 0 {
+		s, ok := sets[int(revision)]
+		if !ok {
+			return fmt.Errorf("unable to find the specified revision %d of %s", revision, t)
+		}
+		fmt.Fprintf(e.out, "%s with revision #%d\n", t, revision)
+		return messageOut(e.out, format{word: formatYAML}, s.GetSpec().GetTemplate())
+	}
+	fmt.Fprintln(e.out, t)
+	rows := [][]string{{"REVISION", "CHANGE-CAUSE"}}
+	for _, n := range revisions {
+		rows = append(rows, []string{strconv.Itoa(n), orNone(sets[n].GetMetadata().GetAnnotations()["kubernetes.io/change-cause"])})
+	}
+	return table.New(e.out).Print(rows...)
+}
+
+func newRolloutUndo(e *env) *cobra.Command {
+	var to int32
+	cmd := &cobra.Command{
+		Use:               "undo (TYPE NAME | TYPE/NAME) [--to-revision N]",
+		Short:             "Put an older template of a deployment into force again",
+		ValidArgsFunction: e.completeObjects,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if to < 0 {
+				return errors.New("--to-revision must be 0 or more")
+			}
+			return e.withClient(func(c *client.Client) error {
+				list, err := e.renewed(cmd.Context(), c, args, "Deployment")
+				var failed failures
+				failed.add(err)
+				for _, t := range list {
+					_, err := schedulingv1.NewDeploymentServiceClient(c.Conn()).RollbackDeployment(cmd.Context(),
+						&schedulingv1.RollbackDeploymentRequest{Namespace: t.namespace(), Name: t.name(), Revision: to})
+					if err == nil {
+						_, err = fmt.Fprintln(e.out, t, "rolled back")
+					}
+					failed.add(err)
+				}
+				return failed.err()
+			})
+		},
+	}
+	cmd.Flags().Int32Var(&to, "to-revision", 0, "revision to go back to; 0 means the one before the present")
+	return cmd
+}
+
+func newRolloutSet(e *env, verb, short, done string, spec map[string]any) *cobra.Command {
+	return &cobra.Command{
+		Use:               verb + " (TYPE NAME... | TYPE/NAME...)",
+		Short:             short,
+		ValidArgsFunction: e.completeObjects,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return e.patchRenewed(cmd.Context(), args, done, map[string]any{"spec": spec}, "Deployment")
+		},
+	}
+}
+
+func newRolloutRestart(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use:               "restart (TYPE NAME... | TYPE/NAME...)",
+		Short:             "Renew all pods of deployments and daemon sets",
+		ValidArgsFunction: e.completeObjects,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			mark := map[string]any{"kubectl.kubernetes.io/restartedAt": time.Now().Format(time.RFC3339)}
+			return e.patchRenewed(cmd.Context(), args, "restarted",
+				map[string]any{"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{"annotations": mark}}}}, "Deployment", "DaemonSet")
+		},
+	}
+}
+
+// patchRenewed patches each object that arguments name.
+func (e *env) patchRenewed(ctx context.Context, args []string, done string, patch map[string]any, kinds ...string) error {
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	return e.withClient(func(c *client.Client) error {
+		list, err := e.renewed(ctx, c, args, kinds...)
+		var failed failures
+		failed.add(err)
+		for _, t := range list {
+			_, err := c.Patch(ctx, t.kind, t.namespace(), t.name(), manifest.MergePatch, body, false)
+			if err == nil {
+				_, err = fmt.Fprintln(e.out, t, done)
+			}
+			failed.add(err)
+		}
+		return failed.err()
+	})
+}

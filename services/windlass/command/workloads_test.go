@@ -1,0 +1,182 @@
+package command_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/genproto/googleapis/api/httpbody"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+)
+
+// serveWorkloads registers pods, and the kinds that make them.
+func (w *world) serveWorkloads(t *testing.T, srv *grpc.Server) {
+	t.Helper()
+	pods := &pods{}
+	pods.table = kindOf(t, srv, &schedulingv1.PodService_ServiceDesc, pods, resource.Config[*schedulingv1.Pod]{KeepStatus: true, Grace: grace})
+	w.sets = kindOf(t, srv, &schedulingv1.ReplicaSetService_ServiceDesc, schedulingv1.UnimplementedReplicaSetServiceServer{}, resource.Config[*schedulingv1.ReplicaSet]{})
+	w.deployments = kindOf(t, srv, &schedulingv1.DeploymentService_ServiceDesc, schedulingv1.UnimplementedDeploymentServiceServer{}, resource.Config[*schedulingv1.Deployment]{})
+	kind[*schedulingv1.DaemonSet](t, srv, &schedulingv1.DaemonSetService_ServiceDesc, schedulingv1.UnimplementedDaemonSetServiceServer{})
+}
+
+// grace has the pod of a node stay for as long as is asked for.
+func grace(p *schedulingv1.Pod, asked *int32) (int32, bool) {
+	if asked == nil {
+		asked = proto.Int32(30)
+	}
+	return *asked, p.GetSpec().GetNodeName() != "" && *asked > 0
+}
+
+// pods is a node's agent and a scheduler as the command line sees them: the container of a pod on the node "one" runs, nobody attends to other nodes.
+type pods struct {
+	schedulingv1.UnimplementedPodServiceServer
+	table *resource.Table[*schedulingv1.Pod]
+}
+
+func (p *pods) find(ctx context.Context, namespace, name, container string) (*schedulingv1.Pod, error) {
+	pod, err := p.table.Get(ctx, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	known := slices.ContainsFunc(pod.GetSpec().GetContainers(), func(c *schedulingv1.Container) bool { return container == "" || c.GetName() == container })
+	switch {
+	case !known:
+		return nil, rpcerr.Invalid(rpcerr.Field{Path: "container", Description: fmt.Sprintf("pod %q has no container %q", name, container)})
+	case pod.GetSpec().GetNodeName() != "one":
+		return nil, rpcerr.Unavailable(fmt.Sprintf("no agent attends to node %q", pod.GetSpec().GetNodeName()))
+	}
+	return pod, nil
+}
+
+// GetPodLog sends a log of three lines in two parts.
+func (p *pods) GetPodLog(r *schedulingv1.GetPodLogRequest, stream grpc.ServerStreamingServer[httpbody.HttpBody]) error {
+	if _, err := p.find(stream.Context(), r.GetNamespace(), r.GetName(), r.GetContainer()); err != nil {
+		return err
+	}
+	lines := []string{"first\n", "second\n", "third\n"}
+	if r.TailLines != nil {
+		lines = lines[max(0, len(lines)-int(r.GetTailLines())):]
+	}
+	if r.GetPrevious() {
+		lines = []string{"before\n"}
+	}
+	for _, l := range lines {
+		if err := stream.Send(&httpbody.HttpBody{Data: []byte(l)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ExecPod knows three commands: cat, echo and false.
+func (p *pods) ExecPod(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, schedulingv1.ExecPodResponse]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	start := first.GetStart()
+	if _, err := p.find(stream.Context(), start.GetNamespace(), start.GetName(), start.GetContainer()); err != nil {
+		return err
+	}
+	switch start.GetCommand()[0] {
+	case "echo":
+		return stream.Send(&schedulingv1.ExecPodResponse{Stdout: []byte(strings.Join(start.GetCommand()[1:], " ") + "\n"), ExitCode: proto.Int32(0)})
+	case "cat":
+		return echo(stream)
+	}
+	return stream.Send(&schedulingv1.ExecPodResponse{Stderr: []byte("it went wrong\n"), ExitCode: proto.Int32(3)})
+}
+
+// echo sends standard input back until it is closed.
+func echo(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, schedulingv1.ExecPodResponse]) error {
+	for {
+		r, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case r.GetStdinClosed():
+			return stream.Send(&schedulingv1.ExecPodResponse{ExitCode: proto.Int32(0)})
+		}
+		if err := stream.Send(&schedulingv1.ExecPodResponse{Stdout: r.GetStdin()}); err != nil {
+			return err
+		}
+	}
+}
+
+// ExplainPod explains a pod that is bound, and one that is not.
+func (p *pods) ExplainPod(ctx context.Context, r *schedulingv1.ExplainPodRequest) (*schedulingv1.ExplainPodResponse, error) {
+	pod, err := p.table.Get(ctx, r.GetNamespace(), r.GetName())
+	if err != nil {
+		return nil, err
+	}
+	out := &schedulingv1.ExplainPodResponse{SchedulerName: "default-scheduler", BoundTo: pod.GetSpec().GetNodeName()}
+	if out.GetBoundTo() != "" {
+		return out, nil
+	}
+	out.Best, out.Nodes = "one", []*schedulingv1.ExplainPodResponse_NodeVerdict{
+		{Node: "one", Fits: true, Total: 25, Scores: []*schedulingv1.ExplainPodResponse_Score{
+			{Priority: "LeastRequestedPriority", Score: 5, Weight: 1}, {Priority: "Zone", Score: 10, Weight: 2},
+		}},
+		{Node: "two", Failures: []*schedulingv1.ExplainPodResponse_Failure{
+			{Predicate: "GeneralPredicates", Reason: "Insufficient cpu", Unblock: "the node gets more cpu"},
+			{Predicate: "PodToleratesNodeTaints", Reason: "node(s) had taint {k: v}", Unblock: "the taint k goes"},
+		}},
+	}
+	return out, nil
+}
+
+func TestTheHistoryOfADeploymentIsThatOfItsReplicaSets(t *testing.T) {
+	w := newWorld(t)
+	template := func(image string) *schedulingv1.PodTemplateSpec {
+		return &schedulingv1.PodTemplateSpec{
+			Metadata: &metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
+			Spec:     &schedulingv1.PodSpec{Containers: []*schedulingv1.Container{{Name: "web", Image: image}}},
+		}
+	}
+	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	d, err := w.deployments.Create(t.Context(), &schedulingv1.Deployment{
+		Metadata: &metav1.ObjectMeta{Name: "web", Namespace: "default"},
+		Spec:     &schedulingv1.DeploymentSpec{Selector: selector, Template: template("example.com/web:2")},
+	})
+	check(t, err)
+	set := func(name, image string, annotations map[string]string, owner string) {
+		t.Helper()
+		_, err := w.sets.Create(t.Context(), &schedulingv1.ReplicaSet{
+			Metadata: &metav1.ObjectMeta{
+				Name: name, Namespace: "default", Annotations: annotations,
+				OwnerReferences: []*metav1.OwnerReference{{ApiVersion: "apps/v1", Kind: "Deployment", Name: "web", Uid: owner}},
+			},
+			Spec: &schedulingv1.ReplicaSetSpec{Selector: selector, Template: template(image)},
+		})
+		check(t, err)
+	}
+	const revision = "deployment.kubernetes.io/revision"
+	uid := d.GetMetadata().GetUid()
+	set("web-b", "example.com/web:2", map[string]string{revision: "10", "kubernetes.io/change-cause": "a better web"}, uid)
+	set("web-a", "example.com/web:1", map[string]string{revision: "9"}, uid)
+	set("web-c", "example.com/web:3", map[string]string{revision: "11"}, "of-one-that-is-gone")
+	code, out, stderr := w.run(t, "", "rollout", "history", "deployment/web")
+	if want := "deployment.apps/web\nREVISION   CHANGE-CAUSE\n9          <none>\n10         a better web\n"; code != 0 || out != want {
+		t.Errorf("%d\n%s%s\nwant\n%s", code, out, stderr, want)
+	}
+	code, out, stderr = w.run(t, "", "rollout", "history", "deployment/web", "--revision=9")
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	wantLines(t, out, "deployment.apps/web with revision #9\n", "image: example.com/web:1\n")
+	if code, _, stderr := w.run(t, "", "rollout", "history", "deployment/web", "--revision=11"); code != 1 || !strings.Contains(stderr, "unable to find the specified revision 11 of deployment.apps/web") {
+		t.Errorf("%d %s", code, stderr)
+	}
+}

@@ -1,0 +1,205 @@
+package table
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+)
+
+// orNone is what kubectl shows where there is nothing.
+func orNone(s string) string {
+	if s == "" {
+		return none
+	}
+	return s
+}
+
+func podCell(p *schedulingv1.Pod, c *metav1.Column, now time.Time) string {
+	ready, restarts := 0, int32(0)
+	var last time.Time
+	for _, s := range p.GetStatus().GetContainerStatuses() {
+		if s.GetReady() {
+			ready++
+		}
+		restarts += s.GetRestartCount()
+		if t := s.GetLastState().GetTerminated().GetFinishedAt(); t.AsTime().After(last) && t != nil {
+			last = t.AsTime()
+		}
+	}
+	switch c.GetName() {
+	case "READY":
+		return fmt.Sprintf("%d/%d", ready, len(p.GetSpec().GetContainers()))
+	case "STATUS":
+		return PodStatus(p)
+	case "RESTARTS":
+		if restarts > 0 && !last.IsZero() {
+			return fmt.Sprintf("%d (%s ago)", restarts, since(last, now))
+		}
+		return strconv.Itoa(int(restarts))
+	case "IP", "NODE":
+		return orNone(generic(p, c, now))
+	}
+	return generic(p, c, now)
+}
+
+// PodStatus says in one word how a pod is: its phase, or what is more telling.
+func PodStatus(p *schedulingv1.Pod) string {
+	st := p.GetStatus()
+	status := st.GetPhase()
+	if st.GetReason() != "" {
+		status = st.GetReason()
+	}
+	for i, s := range st.GetInitContainerStatuses() {
+		switch state := s.GetState(); {
+		case state.GetTerminated() != nil && state.GetTerminated().GetExitCode() == 0:
+			continue
+		case state.GetTerminated() != nil:
+			status = "Init:" + ended(state.GetTerminated())
+		case state.GetWaiting().GetReason() != "" && state.GetWaiting().GetReason() != "PodInitializing":
+			status = "Init:" + state.GetWaiting().GetReason()
+		default:
+			status = fmt.Sprintf("Init:%d/%d", i, len(p.GetSpec().GetInitContainers()))
+		}
+		break
+	}
+	if !strings.HasPrefix(status, "Init:") {
+		for _, s := range slices.Backward(st.GetContainerStatuses()) {
+			switch state := s.GetState(); {
+			case state.GetWaiting().GetReason() != "":
+				status = state.GetWaiting().GetReason()
+			case state.GetTerminated() != nil:
+				status = ended(state.GetTerminated())
+			}
+		}
+	}
+	switch {
+	case p.GetMetadata().GetDeletionTimestamp() == nil:
+		return status
+	case st.GetReason() == "NodeLost":
+		return "Unknown"
+	}
+	return "Terminating"
+}
+
+func ended(t *schedulingv1.ContainerStateTerminated) string {
+	switch {
+	case t.GetReason() != "":
+		return t.GetReason()
+	case t.GetSignal() != 0:
+		return fmt.Sprintf("Signal:%d", t.GetSignal())
+	}
+	return fmt.Sprintf("ExitCode:%d", t.GetExitCode())
+}
+
+func deploymentCell(d *schedulingv1.Deployment, c *metav1.Column, now time.Time) string {
+	want := int32(1)
+	if sp := d.GetSpec(); sp != nil && sp.Replicas != nil {
+		want = sp.GetReplicas()
+	}
+	switch c.GetName() {
+	case "READY":
+		return fmt.Sprintf("%d/%d", d.GetStatus().GetReadyReplicas(), want)
+	case "UP-TO-DATE":
+		return strconv.Itoa(int(d.GetStatus().GetUpdatedReplicas()))
+	case "AVAILABLE":
+		return strconv.Itoa(int(d.GetStatus().GetAvailableReplicas()))
+	}
+	return generic(d, c, now)
+}
+
+func daemonSetCell(d *schedulingv1.DaemonSet, c *metav1.Column, now time.Time) string {
+	if c.GetName() == "NODE SELECTOR" {
+		return Labels(d.GetSpec().GetTemplate().GetSpec().GetNodeSelector())
+	}
+	return generic(d, c, now)
+}
+
+func jobCell(j *schedulingv1.Job, c *metav1.Column, now time.Time) string {
+	st := j.GetStatus()
+	switch c.GetName() {
+	case "STATUS":
+		for _, cond := range st.GetConditions() {
+			if cond.GetStatus() == "True" {
+				return cond.GetType()
+			}
+		}
+		return "Running"
+	case "COMPLETIONS":
+		want := int32(1)
+		if sp := j.GetSpec(); sp != nil && sp.Completions != nil {
+			want = sp.GetCompletions()
+		}
+		return fmt.Sprintf("%d/%d", st.GetSucceeded(), want)
+	case "DURATION":
+		switch {
+		case st.GetStartTime() == nil:
+			return ""
+		case st.GetCompletionTime() != nil:
+			now = st.GetCompletionTime().AsTime()
+		}
+		return since(st.GetStartTime().AsTime(), now)
+	}
+	return generic(j, c, now)
+}
+
+func serviceCell(s *schedulingv1.Service, c *metav1.Column, now time.Time) string {
+	switch c.GetName() {
+	case "TYPE":
+		if s.GetSpec().GetType() == "" {
+			return "ClusterIP"
+		}
+	case "PORT(S)":
+		var ports []string
+		for _, p := range s.GetSpec().GetPorts() {
+			protocol := p.GetProtocol()
+			if protocol == "" {
+				protocol = "TCP"
+			}
+			ports = append(ports, fmt.Sprintf("%d/%s", p.GetPort(), protocol))
+		}
+		return orNone(strings.Join(ports, ","))
+	case "SELECTOR":
+		return Labels(s.GetSpec().GetSelector())
+	case "CLUSTER-IP", "EXTERNAL-IP":
+		return orNone(generic(s, c, now))
+	}
+	return generic(s, c, now)
+}
+
+func budgetCell(b *schedulingv1.PodDisruptionBudget, c *metav1.Column, now time.Time) string {
+	v := generic(b, c, now)
+	if v == "" && (c.GetName() == "MIN AVAILABLE" || c.GetName() == "MAX UNAVAILABLE") {
+		return "N/A"
+	}
+	return v
+}
+
+func clusterVersionCell(v *updatev1.ClusterVersion, c *metav1.Column, now time.Time) string {
+	if c.GetName() != "VERSION" {
+		return generic(v, c, now)
+	}
+	for _, h := range v.GetStatus().GetHistory() {
+		if h.GetState() == "Completed" {
+			return h.GetVersion()
+		}
+	}
+	return ""
+}
+
+func clusterOperatorCell(o *updatev1.ClusterOperator, c *metav1.Column, now time.Time) string {
+	if c.GetName() != "VERSION" {
+		return generic(o, c, now)
+	}
+	for _, v := range o.GetStatus().GetVersions() {
+		if v.GetName() == "operator" {
+			return v.GetVersion()
+		}
+	}
+	return ""
+}
