@@ -135,7 +135,7 @@ func wholeGrid(t *testing.T) {
 	}
 	text := markdown(table)
 	t.Log(text)
-	if err := publish(filepath.Join(harness.Root(), "docs", "figures.md"), text); err != nil {
+	if err := publish(filepath.Join(harness.Root(), "docs", "figures.md"), gridBegin, gridEnd, text); err != nil {
 		t.Error(err)
 	}
 }
@@ -164,20 +164,20 @@ const (
 )
 
 // publish puts a table between its marks in a page. A page that is not there, or has no marks, is left alone.
-func publish(path, table string) error {
+func publish(path, begin, end, table string) error {
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return nil
 	}
-	before, rest, ok := strings.Cut(string(raw), gridBegin)
+	before, rest, ok := strings.Cut(string(raw), begin)
 	if !ok {
 		return nil
 	}
-	_, after, ok := strings.Cut(rest, gridEnd)
+	_, after, ok := strings.Cut(rest, end)
 	if !ok {
-		return fmt.Errorf("%s: no %s", path, gridEnd)
+		return fmt.Errorf("%s: no %s", path, end)
 	}
-	return os.WriteFile(path, []byte(before+gridBegin+"\n"+table+gridEnd+after), 0o644)
+	return os.WriteFile(path, []byte(before+begin+"\n"+table+end+after), 0o644)
 }
 
 func TestTheRoundsKillEveryProgramAndEveryStep(t *testing.T) {

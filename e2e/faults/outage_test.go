@@ -28,8 +28,11 @@ const pauseFor = 60 * time.Second
 
 func TestFaultsAPauseOfTheWholeCluster(t *testing.T) {
 	c := shared.Cluster(t)
-	c.Settle(patience)
+	c.SettleAll(patience)
 	before := objects(t, c)
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(before)), func(k string) bool { return strings.HasPrefix(k, "pod ") }) {
+		t.Error("no pod runs that could be evicted")
+	}
 	if len(told(t, c, time.Time{})) == 0 {
 		t.Error("nothing is told of how the cluster was made, so silence later would mean nothing")
 	}
@@ -52,7 +55,7 @@ func TestFaultsAPauseOfTheWholeCluster(t *testing.T) {
 	}
 	c.Settle(patience)
 	t.Logf("whole again %s after a pause of %s", time.Since(awake).Round(10*time.Millisecond), awake.Sub(began).Round(time.Second))
-	c.Hold(10*time.Second, "nothing is replaced, deleted or drained", func(ctx context.Context) (string, error) { return differs(ctx, c, before) })
+	c.Hold(10*time.Second, "nothing is replaced, deleted, drained, evicted or restarted", func(ctx context.Context) (string, error) { return differs(ctx, c, before) })
 	for _, e := range told(t, c, awake) {
 		t.Error(e)
 	}
@@ -68,7 +71,7 @@ func told(t *testing.T, c *harness.Cluster, since time.Time) []string {
 	}
 	for _, e := range list {
 		text := fmt.Sprintf("%s %s/%s: %s", e.GetReason(), e.GetInvolvedObject().GetKind(), e.GetInvolvedObject().GetName(), e.GetMessage())
-		for _, word := range []string{"Drain", "Delete", "Schedulable", "NotReady", "Create", "Member"} {
+		for _, word := range []string{"Drain", "Delete", "Schedulable", "NotReady", "Create", "Member", "Taint", "Evict", "Killing"} {
 			if strings.Contains(e.GetReason(), word) && e.GetLastTimestamp().AsTime().After(since) {
 				out = append(out, text)
 			}
@@ -83,9 +86,10 @@ type object struct {
 	Deleting bool
 	Cordoned bool
 	Ready    string // since when its Ready condition is as it is
+	Restarts int
 }
 
-// objects returns all machines, nodes, sets and drains.
+// objects returns all machines, nodes, sets, drains and pods.
 func objects(t *testing.T, c *harness.Cluster) map[string]object {
 	t.Helper()
 	var out map[string]object
@@ -140,8 +144,19 @@ func list(ctx context.Context, c *harness.Cluster) (map[string]object, error) {
 		note("controlplanemachineset", s.GetMetadata())
 	}
 	drains, err := nodev1.NewDrainServiceClient(c.Conn()).ListDrains(ctx, &nodev1.ListDrainsRequest{})
+	if err != nil {
+		return nil, err
+	}
 	for _, d := range drains.GetItems() {
 		note("drain", d.GetMetadata())
+	}
+	pods, err := c.Pods(ctx, "")
+	for _, p := range pods {
+		o := note("pod", p.GetMetadata())
+		for _, s := range p.GetStatus().GetContainerStatuses() {
+			o.Restarts += int(s.GetRestartCount())
+		}
+		out["pod "+p.GetMetadata().GetName()] = o
 	}
 	return out, err
 }
@@ -168,11 +183,11 @@ func differs(ctx context.Context, c *harness.Cluster, before map[string]object) 
 	return strings.Join(out, "; "), nil
 }
 
-// withoutReady forgets since when nodes are ready: a reboot is a reboot.
+// withoutReady forgets since when nodes are ready and how often pods were restarted: a reboot is a reboot.
 func withoutReady(list map[string]object) map[string]object {
 	out := map[string]object{}
 	for k, o := range list {
-		o.Ready = ""
+		o.Ready, o.Restarts = "", 0
 		out[k] = o
 	}
 	return out
@@ -180,7 +195,7 @@ func withoutReady(list map[string]object) map[string]object {
 
 func TestFaultsTheHostReboots(t *testing.T) {
 	c := shared.Cluster(t)
-	c.Settle(patience)
+	c.SettleAll(patience)
 	before := withoutReady(objects(t, c))
 	was, err := c.Quorum(t.Context())
 	if err != nil {
@@ -196,7 +211,7 @@ func TestFaultsTheHostReboots(t *testing.T) {
 	began := time.Now()
 	c.Up()
 	t.Logf("up again after %s", time.Since(began).Round(10*time.Millisecond))
-	c.Settle(patience)
+	c.SettleAll(patience)
 	same(t, c, before)
 	if is, err := c.Quorum(t.Context()); err != nil || is.GetClusterId() != was.GetClusterId() {
 		t.Errorf("etcd's cluster was %s and is %s (%v)", was.GetClusterId(), is.GetClusterId(), err)
@@ -250,7 +265,7 @@ func same(t *testing.T, c *harness.Cluster, before map[string]object) {
 func certificatesRunOut(t *testing.T) {
 	const lifetime = 20 * time.Second
 	c := harness.Second(t, "--certificate-lifetime", lifetime.String())
-	c.Settle(patience)
+	c.SettleAll(patience)
 	before := withoutReady(objects(t, c))
 	sets := machinev1.NewMachineSetServiceClient(c.Conn())
 	_, err := sets.CreateMachineSet(t.Context(), &machinev1.CreateMachineSetRequest{MachineSet: &machinev1.MachineSet{
@@ -265,7 +280,7 @@ func certificatesRunOut(t *testing.T) {
 		return err == nil && time.Now().After(last), fmt.Sprintf("%s is valid until %s", path, last), err
 	})
 	c.Up()
-	c.Settle(patience)
+	c.SettleAll(patience)
 	if _, err := sets.GetMachineSet(t.Context(), &machinev1.GetMachineSetRequest{Namespace: harness.Namespace, Name: "kept"}); err != nil {
 		t.Errorf("what was written before: %v", err)
 	}

@@ -70,3 +70,27 @@ func TestFaultsALostWriteIsSeen(t *testing.T) {
 		t.Errorf("of a write that was never made it is said: %q", lost)
 	}
 }
+
+func TestFaultsARecordShowsBrokenPromises(t *testing.T) {
+	c := shared.Cluster(t)
+	c.SettleAll(patience)
+	record := c.Record()
+	workers := c.MustMachines("worker")
+	for _, m := range workers {
+		c.MustCLI("adm", "cordon", m.GetMetadata().GetName())
+	}
+	pods, err := c.Pods(t.Context(), "app=hello")
+	if err != nil || len(pods) != 3 {
+		t.Fatalf("%d pods of the example (%v)", len(pods), err)
+	}
+	// A deletion asks no budget.
+	c.MustCLI("delete", "pod", "--wait=false", pods[0].GetMetadata().GetName(), pods[1].GetMetadata().GetName())
+	c.Wait(20*time.Second, "the broken promises in the record", func(context.Context) (bool, string, error) {
+		all := strings.Join(harness.Broken(record.Steps(), nil, []harness.Promise{hello}), "\n")
+		return strings.Contains(all, "unavailable at once") && strings.Contains(all, "only 1 like it were ready"), all, nil
+	})
+	for _, m := range workers {
+		c.MustCLI("adm", "uncordon", m.GetMetadata().GetName())
+	}
+	c.SettleAll(patience)
+}

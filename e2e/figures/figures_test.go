@@ -16,6 +16,7 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"google.golang.org/genproto/googleapis/api/httpbody"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -56,7 +57,7 @@ func (f *figure) print() {
 }
 
 func TestUp(t *testing.T) {
-	first := figure{what: "`windlass up`, new cluster, to ready (five machines, pivot done)", unit: "s"}
+	first := figure{what: "`windlass up`, new cluster, to ready (five machines, pivot done, pods running)", unit: "s"}
 	second := figure{what: "`windlass up`, second start", unit: "s"}
 	for i := range rounds(t) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
@@ -215,6 +216,7 @@ func TestLatencies(t *testing.T) {
 	c := harness.Up(t)
 	c.Settle(time.Minute)
 	measureWatch(t, c, n)
+	withoutWorkloads(t, c)
 	c.MustCLI("scale", "machineset", "workers", "--replicas=0")
 	waitNoWorkers(t, c)
 	measureDeletion(t, c, n/5)
@@ -250,6 +252,17 @@ func measureWatch(t *testing.T, c *harness.Cluster, n int) {
 		f.addTime(max(0, (<-arrived).Sub(returned)))
 	}
 	f.print()
+}
+
+// withoutWorkloads removes the pods of the example, so that what is measured is not theirs.
+func withoutWorkloads(t *testing.T, c *harness.Cluster) {
+	t.Helper()
+	c.MustCLI("delete", "deployment/hello", "daemonset/watch")
+	c.MustCLI("delete", "deployment", "beacon", "-n", "windlass-beacon")
+	c.Wait(time.Minute, "the pods to go", func(ctx context.Context) (bool, string, error) {
+		list, err := schedulingv1.NewPodServiceClient(c.Conn()).ListPods(ctx, &schedulingv1.ListPodsRequest{})
+		return err == nil && len(list.GetItems()) == 0, fmt.Sprint(len(list.GetItems())), err
+	})
 }
 
 func waitNoWorkers(t *testing.T, c *harness.Cluster) {

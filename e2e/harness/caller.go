@@ -209,12 +209,17 @@ func (c *Caller) REST(ctx context.Context, method, path, contentType string, bod
 func (c *Caller) CLI(stdin string, args ...string) (Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callPatience)
 	defer cancel()
-	cmd := c.site.command(ctx, args...)
-	cmd.Env = append(cmd.Env, "WINDLASS_SERVER="+c.site.Gateway(), "WINDLASS_CACERT="+c.files.CA)
+	return run(c.program(ctx, c.site.bin, args...), stdin)
+}
+
+// program is an executable that speaks to the cluster as the caller.
+func (c *Caller) program(ctx context.Context, path string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = append(c.site.environment(), "WINDLASS_SERVER="+c.site.Gateway(), "WINDLASS_CACERT="+c.files.CA)
 	if c.files.Cert != "" {
 		cmd.Env = append(cmd.Env, "WINDLASS_CERT="+c.files.Cert, "WINDLASS_KEY="+c.files.Key)
 	}
-	return run(cmd, stdin)
+	return cmd
 }
 
 // Grpcurl runs grpcurl against the gateway as the caller. flags come before the address, rest after it.

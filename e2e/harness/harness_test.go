@@ -19,6 +19,7 @@ func TestProcessesAreNamedByWhatTheyAre(t *testing.T) {
 		"services/provider-local/run/m-0":                      Agent("m-0"),
 		"services/etcd-guardian/run/etcd-x":                    Member("bootstrap"),
 		"services/provider-local/machines/m-0/run/etcd-member": Member("m-0"),
+		"services/provider-local/machines/m-0/run/pod.u-1.web": "pod/m-0/u-1.web",
 	} {
 		if got := s.named(marker, 1); got.Name != want {
 			t.Errorf("%s is named %q, want %q", marker, got.Name, want)

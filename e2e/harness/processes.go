@@ -19,6 +19,7 @@ const (
 	Supervisor   = "supervisor"
 	agentPrefix  = "node-agent/"
 	memberPrefix = "etcd-member/"
+	podPrefix    = "pod/"
 )
 
 // Agent returns the name of the process that is a machine's agent.
@@ -26,6 +27,11 @@ func Agent(machine string) string { return agentPrefix + machine }
 
 // Member returns the name of the process that is the etcd member on a machine; that of the bootstrap member is on "bootstrap".
 func Member(machine string) string { return memberPrefix + machine }
+
+// Containers are the processes among a list that are those of a machine's pods.
+func Containers(list []Process, machine string) []Process {
+	return slices.DeleteFunc(slices.Clone(list), func(p Process) bool { return !strings.HasPrefix(p.Name, podPrefix+machine+"/") })
+}
 
 // Process is one process of a cluster.
 type Process struct {
@@ -93,6 +99,8 @@ func (s *site) named(marker string, pid int) Process {
 		p.Name = Agent(name)
 	case strings.HasPrefix(dir, "services/etcd-guardian/"):
 		p.Name = Member("bootstrap")
+	case strings.HasPrefix(name, "pod."):
+		p.Name = podPrefix + owner + "/" + strings.TrimPrefix(name, "pod.")
 	default:
 		p.Name = Member(owner)
 	}
@@ -200,7 +208,8 @@ func (s *site) KillAll() error {
 			return err
 		}
 		for _, p := range list {
-			if err := unix.Kill(p.PID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			// Each leads a group of its own, of which nothing outlives the end of the host.
+			if err := unix.Kill(-p.PID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("kill %s: %w", p, err)
 			}
 		}
@@ -215,7 +224,7 @@ func byRank(list []Process) []Process {
 			return 0
 		case strings.HasPrefix(p.Name, agentPrefix):
 			return 2
-		case strings.HasPrefix(p.Name, memberPrefix):
+		case strings.HasPrefix(p.Name, memberPrefix), strings.HasPrefix(p.Name, podPrefix):
 			return 3
 		}
 		return 1

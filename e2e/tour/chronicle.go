@@ -12,7 +12,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 )
 
-// moment is something that happens once while a control-plane machine is replaced.
+// moment is something that happens once while a machine is replaced.
 type moment string
 
 // The moments of a replacement.
@@ -61,7 +61,8 @@ type sighting struct {
 // chronicle makes the story of a replacement of what is observed. It does no I/O.
 type chronicle struct {
 	old    string   // name of the machine that goes, and of its node and its member, which leads at the beginning
-	others []string // names of the other machines of the control plane at the beginning
+	others []string // names of the other machines of the control plane at the beginning; of all others if it is a worker
+	worker bool     // it has no member
 
 	replacement string
 	machines    map[string]bool // of the control plane, by name, now
@@ -93,7 +94,7 @@ func (c *chronicle) add(o observation) []sighting {
 		c.saw(o, nodeDrained, o.drain, "the drain of its node has succeeded: "+o.drain.GetStatus().GetMessage())
 	case o.task != nil && o.task.GetSpec().GetMachineRef().GetName() == c.old && o.task.GetSpec().GetHookName() == backupHook:
 		c.addTask(o)
-	case o.quorum != nil:
+	case o.quorum != nil && !c.worker:
 		c.addQuorum(o)
 	case o.waits != "" && !strings.HasPrefix(o.waits, "nothing") && !slices.Contains(c.waits, o.waits):
 		c.waits = append(c.waits, o.waits)
@@ -133,7 +134,11 @@ func (c *chronicle) addMachine(o observation) {
 	case slices.Contains(c.others, name):
 	default:
 		c.replacement = name
-		c.saw(o, replacementMade, o.machine, fmt.Sprintf("its replacement %s is created: %d machines of the control plane", name, len(c.machines)))
+		text := fmt.Sprintf("its replacement %s is created", name)
+		if !c.worker {
+			text += fmt.Sprintf(": %d machines of the control plane", len(c.machines))
+		}
+		c.saw(o, replacementMade, o.machine, text)
 		if o.machine.GetStatus().GetPhase() == "Running" {
 			c.saw(o, replacementRuns, o.machine, name+" runs")
 		}
@@ -152,7 +157,7 @@ func (c *chronicle) addOld(o observation) {
 	}
 	c.saw(o, deletionAsked, m, "machine "+c.old+" is to be deleted; it stays until all is done")
 	hooks := m.GetSpec().GetLifecycleHooks()
-	if !hasHook(hooks.GetPreDrain(), quorumHook) {
+	if !c.worker && !hasHook(hooks.GetPreDrain(), quorumHook) {
 		c.saw(o, quorumHookGone, m, "hook "+quorumHook+" goes: the machine may be drained")
 	}
 	if !hasHook(hooks.GetPreTerminate(), backupHook) {

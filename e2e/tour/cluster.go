@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,20 +19,25 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 )
 
 // Names of the cluster that the tour is told on.
 const (
-	namespace   = "openshift-machine-api"
-	roleLabel   = "machine.openshift.io/cluster-api-machine-role"
-	tourLabel   = "tour.windlass.dev/run" // on everything that a tour creates
-	quorumHook  = "EtcdQuorumOperator"
-	deleteFirst = "machine.openshift.io/delete-machine"
+	namespace    = "openshift-machine-api"
+	roleLabel    = "machine.openshift.io/cluster-api-machine-role"
+	podNamespace = "default"
+	workerLabel  = "node-role.kubernetes.io/worker"
+	tourLabel    = "tour.windlass.dev/run" // on everything that a tour creates
+	quorumHook   = "EtcdQuorumOperator"
+	deleteFirst  = "machine.openshift.io/delete-machine"
 )
 
 // cluster is the same cluster for what a command per question would be too slow for: the generated clients, with the settings that
@@ -46,6 +52,11 @@ type cluster struct {
 	drains   nodev1.DrainServiceClient
 	quorums  etcdv1.QuorumServiceClient
 	tasks    hookv1.HookTaskServiceClient
+	pods     schedulingv1.PodServiceClient
+	pools    configv1.MachineConfigPoolServiceClient
+	versions updatev1.ClusterVersionServiceClient
+	reports  updatev1.ClusterOperatorServiceClient
+	dir      string // of a cluster on this machine: all its files
 }
 
 // connect reads the settings of the cluster. Nothing is sent before the first call.
@@ -81,6 +92,11 @@ func connect(ctx context.Context, s shell) (*cluster, error) {
 		drains:   nodev1.NewDrainServiceClient(conn),
 		quorums:  etcdv1.NewQuorumServiceClient(conn),
 		tasks:    hookv1.NewHookTaskServiceClient(conn),
+		pods:     schedulingv1.NewPodServiceClient(conn),
+		pools:    configv1.NewMachineConfigPoolServiceClient(conn),
+		versions: updatev1.NewClusterVersionServiceClient(conn),
+		reports:  updatev1.NewClusterOperatorServiceClient(conn),
+		dir:      filepath.Dir(filepath.Dir(env["WINDLASS_CACERT"])),
 	}, nil
 }
 
@@ -149,6 +165,21 @@ func (c *cluster) listSets(ctx context.Context, selector string) ([]*machinev1.M
 func (c *cluster) listNodes(ctx context.Context) ([]*nodev1.Node, error) {
 	list, err := c.nodes.ListNodes(ctx, &nodev1.ListNodesRequest{}, patient)
 	return list.GetItems(), err
+}
+
+func (c *cluster) listPools(ctx context.Context) ([]*configv1.MachineConfigPool, error) {
+	list, err := c.pools.ListMachineConfigPools(ctx, &configv1.ListMachineConfigPoolsRequest{}, patient)
+	return list.GetItems(), err
+}
+
+// listPods returns the pods of the default namespace that a selector of labels matches.
+func (c *cluster) listPods(ctx context.Context, selector string) ([]*schedulingv1.Pod, error) {
+	list, err := c.pods.ListPods(ctx, &schedulingv1.ListPodsRequest{Namespace: podNamespace, LabelSelector: selector}, patient)
+	return list.GetItems(), err
+}
+
+func (c *cluster) version(ctx context.Context) (*updatev1.ClusterVersion, error) {
+	return c.versions.GetClusterVersion(ctx, &updatev1.GetClusterVersionRequest{Name: "version"}, patient)
 }
 
 func (c *cluster) quorum(ctx context.Context) (*etcdv1.Quorum, error) {

@@ -1,6 +1,7 @@
-// Command tour tells on a running cluster what Windlass does: it looks at the cluster, replaces one of its control-plane
-// machines, scales its workers, asks for plans, and breaks things. Each step is asked for as a user would ask, and what is told is
-// checked: the program ends with exit code 1 at the first step that is not as told, and leaves the cluster as it is then.
+// Command tour tells on a running cluster what Windlass does: it looks at the cluster, replaces one of its control-plane machines, scales its
+// workers, asks for plans, breaks things, has pods placed, drained and evicted, configures nodes and updates the cluster. Each step is asked for as
+// a user would ask, and what is told is checked: the program ends with exit code 1 at the first step that is not as told, and leaves the cluster as
+// it is then.
 //
 // It can be run again on the same cluster, and touches no other.
 package main
@@ -8,11 +9,14 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -34,25 +38,117 @@ type tour struct {
 	shell   shell
 	cluster *cluster
 	run     string // tells the objects of this run from those of others
+	dir     string // for files
+	example string // directory of the manifests that releases are made of
+}
+
+// here reports whether the cluster runs on this machine, so that its processes and files can be got at.
+func (t *tour) here() bool { return t.shell.target == nil }
+
+// settings is what the program is told.
+type settings struct {
+	name, server, ca, cert, key string
+	manifests                   string
+	steps                       []int // nil means all
+	verbose                     bool
+}
+
+func parse(args []string) (settings, error) {
+	var s settings
+	var steps string
+	flags := flag.NewFlagSet("tour", flag.ContinueOnError)
+	flags.StringVar(&s.name, "name", "", "name of the cluster on this machine (default $WINDLASS_CLUSTER or main)")
+	flags.StringVar(&s.server, "server", "", "host:port of the gateway of a cluster elsewhere; what needs processes or files of its host is left out")
+	flags.StringVar(&s.ca, "cacert", "", "file of the authority to trust, with --server")
+	flags.StringVar(&s.cert, "cert", "", "file of your certificate, with --server")
+	flags.StringVar(&s.key, "key", "", "file of its key, with --server")
+	flags.StringVar(&s.manifests, "manifests", "deploy/examples/releases/"+exampleVersion, "directory of the manifests that releases are made of")
+	flags.StringVar(&steps, "steps", "", "steps to tell, as in 1,2,6 (default all)")
+	flags.BoolVar(&s.verbose, "verbose", false, "print all that the commands print")
+	if err := flags.Parse(args); err != nil {
+		return s, err
+	}
+	for word := range strings.FieldsFuncSeq(steps, func(r rune) bool { return r == ',' || r == ' ' }) {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 1 || n > lastStep {
+			return s, fmt.Errorf("--steps: %q is no number from 1 to %d", word, lastStep)
+		}
+		s.steps = append(s.steps, n)
+	}
+	given := 0
+	for _, v := range []string{s.server, s.ca, s.cert, s.key} {
+		if v != "" {
+			given++
+		}
+	}
+	switch {
+	case flags.NArg() > 0:
+		return s, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	case given != 0 && given != 4:
+		return s, errors.New("--server, --cacert, --cert and --key must be given together")
+	case given != 0 && s.name != "":
+		return s, errors.New("--name is for a cluster on this machine, --server for one elsewhere")
+	}
+	return s, nil
+}
+
+// target returns the settings of the environment for a cluster that is elsewhere, nil for one on this machine.
+func (s settings) target() []string {
+	if s.server == "" {
+		return nil
+	}
+	return []string{"WINDLASS_SERVER=" + s.server, "WINDLASS_CACERT=" + s.ca, "WINDLASS_CERT=" + s.cert, "WINDLASS_KEY=" + s.key}
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
-	flags := flag.NewFlagSet("tour", flag.ContinueOnError)
-	name := flags.String("name", "", "name of the cluster on this machine (default $WINDLASS_CLUSTER or main)")
-	verbose := flags.Bool("verbose", false, "print all that the commands print")
-	if err := flags.Parse(args); err != nil {
+	s, err := parse(args)
+	if err != nil {
 		return err
 	}
-	t := &tour{
-		story: &story{out: out, verbose: *verbose},
-		shell: shell{name: *name},
-		run:   fmt.Sprintf("%x", time.Now().Unix()),
+	dir, err := os.MkdirTemp("", dirPrefix)
+	if err != nil {
+		return err
 	}
-	return t.tell(ctx)
+	defer os.RemoveAll(dir)
+	t := &tour{
+		story: &story{out: out, verbose: s.verbose},
+		shell: shell{name: s.name, target: s.target()},
+		run:   fmt.Sprintf("%x", time.Now().Unix()),
+		dir:   dir, example: s.manifests,
+	}
+	return t.tell(ctx, s.steps)
 }
 
-// tell tells everything, from the first look to the table at the end.
-func (t *tour) tell(ctx context.Context) error {
+// dirPrefix begins the names of directories for files of a tour.
+const dirPrefix = "windlass-tour-"
+
+// lastStep is the number of steps.
+const lastStep = 10
+
+// step is one part of the tour.
+type step struct {
+	title string
+	tell  func(context.Context) error
+	needs string // what it needs of this machine; empty means that it can be told of any cluster
+}
+
+func (t *tour) all() [lastStep]step {
+	return [...]step{
+		{title: "Look", tell: t.look},
+		{title: "Replace a control-plane machine", tell: t.replace},
+		{title: "Scale", tell: t.scale},
+		{title: "Plan", tell: t.plan},
+		{title: "Break it", tell: t.breakIt, needs: "it kills processes of the cluster"},
+		{title: "Place", tell: t.place},
+		{title: "Drain", tell: t.drain},
+		{title: "Taint and evict", tell: t.taint},
+		{title: "Configure nodes", tell: t.configure, needs: "it looks into the files of the machines"},
+		{title: "Update", tell: t.update, needs: "it makes releases in the directory of the cluster"},
+	}
+}
+
+// tell tells the steps that are asked for, all if none is, from the first look to the table at the end.
+func (t *tour) tell(ctx context.Context, steps []int) error {
 	defer func() {
 		if t.cluster != nil {
 			t.cluster.close()
@@ -61,18 +157,15 @@ func (t *tour) tell(ctx context.Context) error {
 	if err := t.settle(ctx); err != nil {
 		return err
 	}
-	for _, step := range []struct {
-		title string
-		tell  func(context.Context) error
-	}{
-		{"Look", t.look},
-		{"Replace a control-plane machine", t.replace},
-		{"Scale", t.scale},
-		{"Plan", t.plan},
-		{"Break it", t.breakIt},
-	} {
-		if err := t.chapter(step.title, func() error { return step.tell(ctx) }); err != nil {
-			return err
+	for i, step := range t.all() {
+		switch n := i + 1; {
+		case steps != nil && !slices.Contains(steps, n):
+		case step.needs != "" && !t.here():
+			t.skip(n, step.title, step.needs+", and this one runs elsewhere")
+		default:
+			if err := t.chapter(n, step.title, func() error { return step.tell(ctx) }); err != nil {
+				return err
+			}
 		}
 	}
 	t.end()
@@ -86,28 +179,70 @@ const settled = 2 * time.Minute
 func (t *tour) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settled)
 	defer cancel()
-	status, err := t.shell.output(ctx, "windlass", "status")
-	if err != nil && status == "" {
-		return fmt.Errorf("%w: `make up` starts a cluster", err)
+	name := ""
+	if t.here() {
+		status, err := t.shell.output(ctx, "windlass", "status")
+		if err != nil && status == "" {
+			return fmt.Errorf("%w: `make up` starts a cluster", err)
+		}
+		if name = strconv.Quote(field(status, "Cluster")) + " "; !strings.HasPrefix(field(status, "Supervisor"), "pid") {
+			return fmt.Errorf("cluster %sis not up: `make up` brings it back\n%s", name, status)
+		}
 	}
-	if !strings.HasPrefix(field(status, "Supervisor"), "pid") {
-		return fmt.Errorf("cluster %q is not up: `make up` brings it back\n%s", field(status, "Cluster"), status)
-	}
+	var err error
 	if t.cluster, err = connect(ctx, t.shell); err != nil {
 		return err
 	}
-	fmt.Fprintf(t.out, "A tour of cluster %q at %s\n", field(status, "Cluster"), t.cluster.url)
+	fmt.Fprintf(t.out, "A tour of cluster %sat %s\n", name, t.cluster.url)
+	if t.here() {
+		if err := t.wakeAgents(ctx); err != nil {
+			return err
+		}
+	}
 	if err := t.releaseMachines(ctx); err != nil {
 		return err
 	}
-	err = until(ctx, "a cluster that is ready", func(ctx context.Context) (bool, string, error) {
-		status, err := t.shell.output(ctx, "windlass", "status")
-		return err == nil, lastLines(status, 30), nil
-	})
-	if err != nil {
+	if err := t.clearLeftovers(ctx); err != nil {
+		return err
+	}
+	if err := until(ctx, "a cluster that is ready", t.ready); err != nil {
 		return err
 	}
 	return t.removeSets(ctx, tourLabel)
+}
+
+// ready reports whether all machines run, all nodes are Ready with their configuration, and all members are healthy voters.
+func (t *tour) ready(ctx context.Context) (bool, string, error) {
+	if t.here() {
+		if status, err := t.shell.output(ctx, "windlass", "status"); err != nil {
+			return false, lastLines(status, 30), nil
+		}
+	}
+	machines, err := t.cluster.listMachines(ctx, "")
+	if err != nil {
+		return false, "", err
+	}
+	nodes, err := t.cluster.listNodes(ctx)
+	if err != nil {
+		return false, "", err
+	}
+	q, err := t.cluster.quorum(ctx)
+	if err != nil {
+		return false, "", err
+	}
+	pools, err := t.cluster.listPools(ctx)
+	var wrong []string
+	for _, f := range append(healthy(machines, nodes), told(atRest(q), "a quorum at rest", "%s", q)) {
+		if !f.holds {
+			wrong = append(wrong, f.expected+": "+f.seen)
+		}
+	}
+	for _, p := range pools {
+		if !rolledOut(p) || ofTour(p) {
+			wrong = append(wrong, "pool "+p.GetMetadata().GetName()+": "+fmt.Sprint(p.GetStatus()))
+		}
+	}
+	return len(wrong) == 0, strings.Join(wrong, "\n"), err
 }
 
 // releaseMachines removes the tour's hook from every machine: a tour that was interrupted left it there, and nobody else answers for it.

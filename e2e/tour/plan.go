@@ -14,11 +14,10 @@ import (
 
 // plan asks what would be done, about live objects and about files, and checks that asking does nothing.
 func (t *tour) plan(ctx context.Context) error {
-	dir, err := os.MkdirTemp("", "windlass-tour-")
+	dir, err := os.MkdirTemp(t.dir, "plan-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
 	before, err := t.revisions(ctx)
 	if err != nil {
 		return err

@@ -19,10 +19,11 @@ type processes struct {
 }
 
 // Keys of processes.
-func serviceProcess(name string) string  { return "./" + name }
-func agentProcess(machine string) string { return "services/provider-local/" + machine }
-func memberProcess(machine string) string {
-	return "services/provider-local/machines/" + machine + "/etcd-member"
+func serviceProcess(name string) string   { return "./" + name }
+func agentProcess(machine string) string  { return "services/provider-local/" + machine }
+func memberProcess(machine string) string { return machineProcess(machine, "etcd-member") }
+func machineProcess(machine, name string) string {
+	return "services/provider-local/machines/" + machine + "/" + name
 }
 
 // spoken says of a key what people need of it.

@@ -38,11 +38,10 @@ func (t *tour) replace(ctx context.Context) error {
 	}
 	t.saw("%s leads the quorum; its instance may not go before %s has made a backup", c.old, backupOwner)
 	t.saw("from now on two writers create objects over REST, each %d times a second", time.Second/writesEvery)
-	backups, err := os.MkdirTemp("", "windlass-tour-")
+	backups, err := os.MkdirTemp(t.dir, "backups-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(backups)
 	ws := t.startWriters(ctx, 2, "replace")
 	r := &replacement{tour: t, chronicle: c, backups: backups}
 	err = r.watch(ctx)
@@ -92,7 +91,8 @@ func (t *tour) chooseLeader(ctx context.Context) (*chronicle, error) {
 type replacement struct {
 	*tour
 	chronicle *chronicle
-	backups   string // directory that the owner writes to
+	backups   string                      // directory that the owner writes to
+	cordoned  func(context.Context) error // what to do once the node is cordoned; nil for nothing
 	began     time.Time
 	owner     *exec.Cmd
 	ended     chan error // of the owner
@@ -180,6 +180,10 @@ func (r *replacement) at(ctx context.Context, s sighting) error {
 		// The guardian takes its hook away only after it has seen the old member leave.
 		return r.check(told(member(q, r.chronicle.old) == nil && member(q, r.chronicle.replacement) != nil,
 			"the old voter out of the quorum and the new one in it when hook "+quorumHook+" goes", "%s", q.String()))
+	case nodeCordoned:
+		if r.cordoned != nil {
+			return r.cordoned(ctx)
+		}
 	case taskPending:
 		return r.startOwner(ctx)
 	}
@@ -238,23 +242,37 @@ func (t *tour) afterwards(ctx context.Context, c *chronicle, ws *writers) error 
 	if err != nil {
 		return err
 	}
-	p, err := t.listProcesses(ctx)
-	if err != nil {
-		return err
-	}
 	facts := []fact{
 		saved, moved,
 		told(c.most == 4, "four machines of the control plane for a while", "at most %d", c.most),
 		told(len(c.unsafe) == 0 && c.samples > 0, "never fewer healthy voters than a majority, and the new vote before the old one went", "%s", strings.Join(c.unsafe, "; ")),
-		told(p.pids[agentProcess(c.old)] == 0 && p.pids[memberProcess(c.old)] == 0, "no process of "+c.old, "%v", p.pids),
 		told(slices.ContainsFunc(c.waits, func(s string) bool { return strings.Contains(s, quorumHook) }), "`windlass describe machine` waits for "+quorumHook, "%q", c.waits),
 		told(slices.ContainsFunc(c.waits, func(s string) bool { return strings.Contains(s, backupHook) }), "`windlass describe machine` waits for "+backupHook, "%q", c.waits),
+	}
+	if t.here() {
+		none, err := t.noProcessOf(ctx, c.old)
+		if err != nil {
+			return err
+		}
+		facts = append(facts, none)
 	}
 	facts = append(facts, c.inOrder(deletionAsked, replacementMade, replacementRuns)...)
 	facts = append(facts, c.inOrder(learnerJoined, learnerVotes, oldVoterLeft)...)
 	facts = append(facts, c.inOrder(replacementRuns, quorumHookGone, nodeCordoned, nodeDrained, machineDrained, taskPending, taskClaimed, taskCompleted,
 		backupHookGone, instanceGone, nodeGone, machineGone)...)
 	return t.check(facts...)
+}
+
+// noProcessOf says that nothing of a machine runs on this one.
+func (t *tour) noProcessOf(ctx context.Context, machine string) (fact, error) {
+	p, err := t.listProcesses(ctx)
+	var left []string
+	for key := range p.pids {
+		if key == agentProcess(machine) || strings.HasPrefix(key, machineProcess(machine, "")) {
+			left = append(left, spoken(key))
+		}
+	}
+	return told(len(left) == 0, "no process of "+machine, "%s", strings.Join(left, ", ")), err
 }
 
 // leadershipMoved says that the old member gave its leadership away while it was still there: seen as it happened, or told by an event.

@@ -15,7 +15,8 @@ import (
 
 // shell runs programs as a user of one cluster would.
 type shell struct {
-	name string // of the cluster; empty means the default one
+	name   string   // of the cluster; empty means the default one
+	target []string // settings of the environment that say where the cluster is, if it is not on this machine
 }
 
 // args adds to the arguments of windlass which cluster is meant.
@@ -29,7 +30,7 @@ func (s shell) args(program string, args []string) []string {
 // command returns a program to be run. It is asked to end when ctx ends, so that it can tidy up.
 func (s shell) command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, s.args(program, args)...)
-	cmd.Env = environment()
+	cmd.Env = append(environment(), s.target...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second
 	return cmd

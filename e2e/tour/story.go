@@ -18,23 +18,29 @@ type story struct {
 
 // chapter is one step of the tour.
 type chapter struct {
+	number int
 	title  string
 	took   time.Duration
 	checks int
 }
 
 // chapter tells one step, and notes how long it took and how many checks it made.
-func (s *story) chapter(title string, tell func() error) error {
-	n, began, checks := len(s.chapters)+1, time.Now(), s.checks
+func (s *story) chapter(n int, title string, tell func() error) error {
+	began, checks := time.Now(), s.checks
 	fmt.Fprintf(s.out, "\n%d. %s\n", n, title)
 	err := tell()
-	c := chapter{title: title, took: time.Since(began), checks: s.checks - checks}
+	c := chapter{number: n, title: title, took: time.Since(began), checks: s.checks - checks}
 	if err != nil {
 		return fmt.Errorf("step %d, %s, after %.1f s: %w", n, title, c.took.Seconds(), err)
 	}
 	fmt.Fprintf(s.out, "   (%.1f s, %d checks)\n", c.took.Seconds(), c.checks)
 	s.chapters = append(s.chapters, c)
 	return nil
+}
+
+// skip tells that a step is left out, and why.
+func (s *story) skip(n int, title, why string) {
+	fmt.Fprintf(s.out, "\n%d. %s\n   left out: %s\n", n, title, why)
 }
 
 // command tells what was asked and how long the answer took; 0 is not told.
@@ -112,8 +118,8 @@ func (s *story) end() {
 	w := tabwriter.NewWriter(s.out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(w, "STEP\tTIME\tCHECKS")
 	var all time.Duration
-	for i, c := range s.chapters {
-		fmt.Fprintf(w, "%d. %s\t%.1f s\t%d\n", i+1, c.title, c.took.Seconds(), c.checks)
+	for _, c := range s.chapters {
+		fmt.Fprintf(w, "%d. %s\t%.1f s\t%d\n", c.number, c.title, c.took.Seconds(), c.checks)
 		all += c.took
 	}
 	fmt.Fprintf(w, "in all\t%.1f s\t%d\n", all.Seconds(), s.checks)

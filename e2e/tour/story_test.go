@@ -13,7 +13,7 @@ import (
 func TestAStoryCountsItsChecksAndEndsWithATable(t *testing.T) {
 	var out bytes.Buffer
 	s := &story{out: &out}
-	err := s.chapter("Look", func() error {
+	err := s.chapter(1, "Look", func() error {
 		s.command("windlass get machines", 30*time.Millisecond, "")
 		s.saw("%d machines", 5)
 		s.paragraph("That is %s.", strings.Repeat("long ", 40))
@@ -37,7 +37,7 @@ func TestAStoryCountsItsChecksAndEndsWithATable(t *testing.T) {
 
 func TestACheckNamesWhatWasExpectedAndWhatWasSeen(t *testing.T) {
 	s := &story{out: &bytes.Buffer{}}
-	err := s.chapter("Look", func() error {
+	err := s.chapter(1, "Look", func() error {
 		return s.check(told(true, "one", ""), told(false, "two machines", "%d", 3), told(false, "a leader", "none"))
 	})
 	var wrong mismatch

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"embed"
+	"os"
+	"path/filepath"
+	"strings"
+
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+)
+
+// documents are what the steps apply; each can be applied by hand, too.
+//
+//go:embed documents
+var documents embed.FS
+
+// document writes one of the documents to a file and returns its path.
+func (t *tour) document(name string) (string, error) {
+	raw, err := documents.ReadFile("documents/" + name)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(t.dir, name)
+	return path, os.WriteFile(path, raw, 0o600)
+}
+
+// apply applies one of the documents.
+func (t *tour) apply(ctx context.Context, name string) error {
+	path, err := t.document(name)
+	if err != nil {
+		return err
+	}
+	out, err := t.windlass(ctx, "apply", "-f", path)
+	if err != nil {
+		return err
+	}
+	t.saw("%s", strings.TrimSpace(out))
+	return nil
+}
+
+// remove deletes what some of the documents made and is still there, and waits until it is gone.
+func (t *tour) remove(ctx context.Context, names ...string) error {
+	for _, name := range names {
+		path, err := t.document(name)
+		if err != nil {
+			return err
+		}
+		if _, err := t.windlass(ctx, "delete", "-f", path, "--ignore-not-found"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// What the steps put on nodes.
+const (
+	placeLabel = "tour.windlass.dev/place"
+	taintLabel = "tour.windlass.dev/taint"
+	taintKey   = "key1"
+)
+
+// clearLeftovers removes what a tour that was interrupted left behind, quietly where there is nothing.
+func (t *tour) clearLeftovers(ctx context.Context) error {
+	list, err := documents.ReadDir("documents")
+	if err != nil {
+		return err
+	}
+	for _, d := range list {
+		path, err := t.document(d.Name())
+		if err != nil {
+			return err
+		}
+		out, err := t.shell.output(ctx, "windlass", "delete", "-f", path, "--ignore-not-found")
+		if err != nil {
+			return err
+		}
+		if out = strings.TrimSpace(out); out != "" {
+			t.saw("an earlier tour was interrupted:\n%s", out)
+		}
+	}
+	nodes, err := t.cluster.listNodes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		if err := t.clearNode(ctx, n); err != nil {
+			return err
+		}
+	}
+	return t.clearUpdate(ctx)
+}
+
+func (t *tour) clearNode(ctx context.Context, n *nodev1.Node) error {
+	name := n.GetMetadata().GetName()
+	for _, label := range []string{placeLabel, taintLabel} {
+		if _, ok := n.GetMetadata().GetLabels()[label]; !ok {
+			continue
+		}
+		if _, err := t.windlass(ctx, "label", "node", name, label+"-"); err != nil {
+			return err
+		}
+	}
+	if findTaint(n, taintKey, noExecute) == nil {
+		return nil
+	}
+	_, err := t.windlass(ctx, "adm", "taint", "nodes", name, taintKey+"-")
+	return err
+}
+
+const noExecute = "NoExecute"
+
+// findTaint returns the taint of a node with a key and an effect, nil if there is none.
+func findTaint(n *nodev1.Node, key, effect string) *nodev1.Taint {
+	for _, taint := range n.GetSpec().GetTaints() {
+		if taint.GetKey() == key && taint.GetEffect() == effect {
+			return taint
+		}
+	}
+	return nil
+}
