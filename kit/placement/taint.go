@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -125,4 +126,21 @@ func ValidateTolerations(path string, tolerations []*schedulingv1.Toleration) (f
 		}
 	}
 	return fields, warnings
+}
+
+// TolerateAsDaemon adds to a spec what the pods of a daemon set bear: what goes wrong with a node does not keep them away, nor does a drain.
+func TolerateAsDaemon(spec *schedulingv1.PodSpec) {
+	bear := func(effect string, keys ...string) {
+		for _, key := range keys {
+			t := &schedulingv1.Toleration{Key: key, Operator: "Exists", Effect: effect}
+			if !slices.ContainsFunc(spec.GetTolerations(), func(o *schedulingv1.Toleration) bool { return proto.Equal(o, t) }) {
+				spec.Tolerations = append(spec.Tolerations, t)
+			}
+		}
+	}
+	bear(NoExecute, NotReadyTaint, UnreachableTaint)
+	bear(NoSchedule, DiskPressureTaint, MemoryPressureTaint, PIDPressureTaint, UnschedulableTaint)
+	if spec.GetHostNetwork() {
+		bear(NoSchedule, NetworkUnavailableTaint)
+	}
 }

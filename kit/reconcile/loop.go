@@ -25,6 +25,14 @@ const (
 // never. After an error it is called again, later each time. It is never called twice at once with the same key.
 type Func func(ctx context.Context, key string) (time.Time, error)
 
+// Earliest returns the earlier one of two times at which to look again; zero stands for never.
+func Earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
 // Loop calls a Func for every key that was added. Make one with NewLoop; it is safe for concurrent use.
 type Loop struct {
 	name    string

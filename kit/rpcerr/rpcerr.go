@@ -158,6 +158,16 @@ func Reason(err error) metav1.ErrorReason {
 	return metav1.ErrorReason_ERROR_REASON_UNSPECIFIED
 }
 
+// IgnoreChanged takes an object that changed or went meanwhile (CONFLICT, NOT_FOUND) for no error, and returns any other one: it is for
+// controllers whom the change brings back.
+func IgnoreChanged(err error) error {
+	switch Reason(err) {
+	case metav1.ErrorReason_ERROR_REASON_NOT_FOUND, metav1.ErrorReason_ERROR_REASON_CONFLICT:
+		return nil
+	}
+	return err
+}
+
 func infoOf(err error) *errdetails.ErrorInfo {
 	if err == nil {
 		return nil

@@ -8,6 +8,7 @@ import (
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
@@ -43,7 +44,7 @@ func (c *Controller) evict(ctx context.Context, name string) (time.Time, error) 
 	wake, err := c.evictForTaints(ctx, node)
 	for _, d := range c.Tables.DrainsOf(name) {
 		w, failed := c.evictForDrain(ctx, d)
-		wake, err = earliest(wake, w), errors.Join(err, failed)
+		wake, err = reconcile.Earliest(wake, w), errors.Join(err, failed)
 	}
 	return wake, err
 }
@@ -62,7 +63,7 @@ func (c *Controller) evictForTaints(ctx context.Context, node *nodev1.Node) (tim
 			continue
 		}
 		if t := c.try(e.Pod); t.Accepted && t.Next.After(v.Now) {
-			wake = earliest(wake, t.Next)
+			wake = reconcile.Earliest(wake, t.Next)
 			continue
 		}
 		leaving = append(leaving, e.Pod)
@@ -79,7 +80,7 @@ func (c *Controller) evictForTaints(ctx context.Context, node *nodev1.Node) (tim
 		c.Events.Event(pod, "Normal", "TaintManagerEviction", "Marking for deletion Pod "+plan.PodName(pod))
 		return nil
 	})
-	return earliest(wake, w), err
+	return reconcile.Earliest(wake, w), err
 }
 
 // due reports whether a pod still has to leave for the taints of its node. Many pods are made to leave one after the other, and each may wait
@@ -119,7 +120,7 @@ func (c *Controller) evictForDrain(ctx context.Context, d *nodev1.Drain) (time.T
 	}
 	w, err := each(leaving, func(pod plan.PodVerdict) error { return c.leaveFor(ctx, d, v, pod) })
 	c.loop.Add(d.GetSpec().GetNodeName())
-	return earliest(p.Wake, w), err
+	return reconcile.Earliest(p.Wake, w), err
 }
 
 // drains reports whether a drain still wants pods to leave; see due.

@@ -172,8 +172,8 @@ func (c *Controller) Reconcile(ctx context.Context, node string) (time.Time, err
 	for i, d := range drains {
 		others := slices.Delete(slices.Clone(drains), i, i+1)
 		w, err := c.drain(ctx, d, others)
-		wake = earliest(wake, w)
-		if err = ignoreChanged(err); err != nil {
+		wake = reconcile.Earliest(wake, w)
+		if err = rpcerr.IgnoreChanged(err); err != nil {
 			failed = append(failed, fmt.Errorf("drain %q: %w", d.GetMetadata().GetName(), err))
 		}
 	}
@@ -181,7 +181,7 @@ func (c *Controller) Reconcile(ctx context.Context, node string) (time.Time, err
 	if err != nil {
 		failed = append(failed, fmt.Errorf("node %q: %w", node, err))
 	}
-	return earliest(wake, w), errors.Join(failed...)
+	return reconcile.Earliest(wake, w), errors.Join(failed...)
 }
 
 // node writes what the plan wants of a node, if that differs.
@@ -213,7 +213,7 @@ func (c *Controller) node(ctx context.Context, name string) (time.Time, error) {
 		return nil
 	})
 	if err != nil {
-		return p.Wake, ignoreChanged(err)
+		return p.Wake, rpcerr.IgnoreChanged(err)
 	}
 	c.tell(ctx, before, after, p)
 	return p.Wake, nil
@@ -377,20 +377,4 @@ func readyMessage(n *nodev1.Node) string {
 		}
 	}
 	return ""
-}
-
-// ignoreChanged takes an object that changed or went meanwhile for no error: its change brings the loop back.
-func ignoreChanged(err error) error {
-	switch rpcerr.Reason(err) {
-	case metav1.ErrorReason_ERROR_REASON_NOT_FOUND, metav1.ErrorReason_ERROR_REASON_CONFLICT:
-		return nil
-	}
-	return err
-}
-
-func earliest(a, b time.Time) time.Time {
-	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
-		return b
-	}
-	return a
 }

@@ -227,7 +227,7 @@ func (c *Controller) update(ctx context.Context, ch plan.Change) error {
 		return nil
 	})
 	if err != nil {
-		return ignoreChanged(err)
+		return rpcerr.IgnoreChanged(err)
 	}
 	c.tell(t, ch.Tell)
 	return nil
@@ -237,7 +237,7 @@ func (c *Controller) remove(ctx context.Context, t *hookv1.HookTask) error {
 	m := t.GetMetadata()
 	_, err := c.Tables.Tasks.Delete(ctx, "", m.GetName(), &metav1.Preconditions{Uid: m.GetUid(), ResourceVersion: m.GetResourceVersion()})
 	if err != nil {
-		return ignoreChanged(err)
+		return rpcerr.IgnoreChanged(err)
 	}
 	c.Log.InfoContext(ctx, "hook holds its machine no longer", attributes(t)...)
 	c.owners.Add(t.GetSpec().GetOwner())
@@ -293,7 +293,7 @@ func (c *Controller) writeOwner(ctx context.Context, have *hookv1.HookOwner, p p
 	if err == nil && have.GetStatus().GetConnected() != p.Status.GetConnected() {
 		c.Log.InfoContext(ctx, "hook owner", "owner", have.GetSpec().GetOwner(), "connected", p.Status.GetConnected())
 	}
-	return ignoreChanged(err)
+	return rpcerr.IgnoreChanged(err)
 }
 
 // named reports whether a hook of any machine names an owner.
@@ -317,13 +317,4 @@ func (c *Controller) tell(t *hookv1.HookTask, events []plan.Event) {
 func attributes(t *hookv1.HookTask) []any {
 	s := t.GetSpec()
 	return []any{"machine", machineOf(t).String(), "point", s.GetPoint(), "hook", s.GetHookName(), "owner", s.GetOwner()}
-}
-
-// ignoreChanged takes an object that changed or went meanwhile for no error: its change brings the loop back.
-func ignoreChanged(err error) error {
-	switch rpcerr.Reason(err) {
-	case metav1.ErrorReason_ERROR_REASON_NOT_FOUND, metav1.ErrorReason_ERROR_REASON_CONFLICT:
-		return nil
-	}
-	return err
 }

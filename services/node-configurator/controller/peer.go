@@ -112,7 +112,7 @@ func (p *Peer) DeleteDrain(ctx context.Context, d *nodev1.Drain) error {
 	if err == nil {
 		wait(ctx, p.Drains.Cache, out)
 	}
-	return ignoreChanged(err)
+	return rpcerr.IgnoreChanged(err)
 }
 
 func wait[T resource.Object](ctx context.Context, cache *resource.Cache[T], written T) {
@@ -142,13 +142,4 @@ func patchOf(node *nodev1.Node, marks plan.Marks) ([]byte, error) {
 		return nil, fmt.Errorf("patch of node %q: %w", m.GetName(), err)
 	}
 	return patch, nil
-}
-
-// ignoreChanged takes an object that changed or went meanwhile for no error: its change brings the loop back.
-func ignoreChanged(err error) error {
-	switch rpcerr.Reason(err) {
-	case metav1.ErrorReason_ERROR_REASON_NOT_FOUND, metav1.ErrorReason_ERROR_REASON_CONFLICT:
-		return nil
-	}
-	return err
 }

@@ -145,7 +145,7 @@ func (c *Controller) ReconcilePool(ctx context.Context, name string) (time.Time,
 		if err != nil {
 			failure = err.Error()
 		} else if pool, err = c.aim(ctx, pool, rendered); err != nil {
-			return wake, ignoreChanged(err)
+			return wake, rpcerr.IgnoreChanged(err)
 		}
 	}
 	v := c.Observer.View(pool, nil)
@@ -217,7 +217,7 @@ func (c *Controller) act(ctx context.Context, pool *configv1.MachineConfigPool, 
 			continue
 		}
 		if _, err := c.Peer.Mark(ctx, node, plan.Target(target)); err != nil {
-			broken = append(broken, ignoreChanged(err))
+			broken = append(broken, rpcerr.IgnoreChanged(err))
 			continue
 		}
 		c.Log.InfoContext(ctx, "node targeted", "node", name, "config", target)
@@ -234,7 +234,7 @@ func (c *Controller) report(ctx context.Context, pool *configv1.MachineConfigPoo
 	next := resource.Clone(pool)
 	next.Status = p.Status
 	if _, err := c.Tables.Pools.UpdateStatus(ctx, next); err != nil {
-		return ignoreChanged(err)
+		return rpcerr.IgnoreChanged(err)
 	}
 	if p.Completed {
 		name, config := pool.GetMetadata().GetName(), p.Status.GetConfiguration().GetName()
@@ -259,7 +259,7 @@ func (c *Controller) sweep(ctx context.Context, pool string, keep int) error {
 	for len(unused) > keep {
 		m := unused[len(unused)-1].GetMetadata()
 		unused = unused[:len(unused)-1]
-		if _, err := c.Tables.Configs.Delete(ctx, "", m.GetName(), &metav1.Preconditions{Uid: m.GetUid()}); ignoreChanged(err) != nil {
+		if _, err := c.Tables.Configs.Delete(ctx, "", m.GetName(), &metav1.Preconditions{Uid: m.GetUid()}); rpcerr.IgnoreChanged(err) != nil {
 			return fmt.Errorf("machine config %q: %w", m.GetName(), err)
 		}
 	}

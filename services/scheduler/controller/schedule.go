@@ -2,7 +2,6 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -357,7 +356,7 @@ func (t *term) round(ctx context.Context) bool {
 	return wrote && said
 }
 
-// batch takes pods off those that are ready: the oldest first, so that none waits for ever.
+// batch takes pods off those that are ready: of one priority the oldest first, so that none waits for ever.
 func (t *term) batch() []*schedulingv1.Pod {
 	pods := make([]*schedulingv1.Pod, 0, len(t.ready))
 	for k := range t.ready {
@@ -367,11 +366,7 @@ func (t *term) batch() []*schedulingv1.Pod {
 			delete(t.ready, k)
 		}
 	}
-	slices.SortFunc(pods, func(a, b *schedulingv1.Pod) int {
-		return cmp.Or(cmp.Compare(b.GetSpec().GetPriority(), a.GetSpec().GetPriority()),
-			cmp.Compare(a.GetMetadata().GetCreationTimestamp().GetSeconds(), b.GetMetadata().GetCreationTimestamp().GetSeconds()),
-			cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName()), cmp.Compare(a.GetMetadata().GetNamespace(), b.GetMetadata().GetNamespace()))
-	})
+	slices.SortFunc(pods, plan.Before)
 	pods = pods[:min(len(pods), mostAtOnce)]
 	for _, pod := range pods {
 		delete(t.ready, resource.KeyOf(pod))

@@ -132,7 +132,7 @@ func TestDefaultsAreThoseThatKubernetesUsersExpect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if uid := j.GetMetadata().GetUid(); j.GetSpec().GetSelector().GetMatchLabels()[jobUID] != uid || j.GetSpec().GetTemplate().GetMetadata().GetLabels()[jobName] != "j" ||
+	if uid := j.GetMetadata().GetUid(); j.GetSpec().GetSelector().GetMatchLabels()["batch.kubernetes.io/controller-uid"] != uid || j.GetSpec().GetTemplate().GetMetadata().GetLabels()["batch.kubernetes.io/job-name"] != "j" ||
 		j.GetSpec().GetBackoffLimit() != 6 || j.GetSpec().GetCompletions() != 1 {
 		t.Errorf("job %v", j)
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/windlass-dev/windlass/services/scheduler/plan"
+	workload "github.com/windlass-dev/windlass/services/scheduler/workload/plan"
 )
 
 // Restart policies.
@@ -25,14 +26,8 @@ const (
 	restartNever     = "Never"
 )
 
-// Labels by which a job knows its pods.
-const (
-	jobUID      = "batch.kubernetes.io/controller-uid"
-	jobName     = "batch.kubernetes.io/job-name"
-	oldJobUID   = "controller-uid"
-	oldJobName  = "job-name"
-	defaultPart = "25%"
-)
+// defaultPart is how many pods of a deployment may be missing or too many while it rolls.
+const defaultPart = "25%"
 
 func (t *Tables) now() *timestamppb.Timestamp {
 	return &timestamppb.Timestamp{Seconds: t.cfg.Now().Unix()}
@@ -206,12 +201,9 @@ func defaultJob(j *schedulingv1.Job) {
 		if t.Metadata.Labels == nil {
 			t.Metadata.Labels = map[string]string{}
 		}
-		uid, name := j.GetMetadata().GetUid(), j.GetMetadata().GetName()
-		for key, value := range map[string]string{jobUID: uid, oldJobUID: uid, jobName: name, oldJobName: name} {
-			t.Metadata.Labels[key] = value
-		}
+		maps.Copy(t.Metadata.Labels, workload.JobLabels(j))
 		if s.Selector == nil {
-			s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{jobUID: uid}}
+			s.Selector = workload.JobSelector(j)
 		}
 	}
 	defaultTemplate(s.GetTemplate())
@@ -220,7 +212,7 @@ func defaultJob(j *schedulingv1.Job) {
 func validateJob(j *schedulingv1.Job) []rpcerr.Field {
 	s := j.GetSpec()
 	bad := append(selectorFaults(s.GetSelector(), s.GetTemplate()), templateFaults(s.GetTemplate(), restartOnFailure, restartNever)...)
-	if want := j.GetMetadata().GetUid(); s.GetTemplate() != nil && !s.GetManualSelector() && s.GetSelector().GetMatchLabels()[jobUID] != want {
+	if want := j.GetMetadata().GetUid(); s.GetTemplate() != nil && !s.GetManualSelector() && s.GetSelector().GetMatchLabels()[workload.ControllerUIDLabel] != want {
 		bad = append(bad, rpcerr.Field{Path: "spec.selector", Description: "is made by the server: leave it out, or set spec.manualSelector"})
 	}
 	return bad

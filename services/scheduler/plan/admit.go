@@ -80,7 +80,7 @@ func Admit(v AdmissionView) Admission {
 		out.Forbidden = refusal
 	}
 	if placement.IsDaemon(pod) {
-		tolerateAsDaemon(pod.Spec)
+		placement.TolerateAsDaemon(pod.Spec)
 	}
 	if disabled := plugins[defaultTolerationsPlugin].GetConfiguration().GetFields()["disable"].GetBoolValue(); !disabled {
 		tolerateForAWhile(pod.Spec)
@@ -127,25 +127,6 @@ func tolerateForAWhile(spec *schedulingv1.PodSpec) {
 				Key: key, Operator: "Exists", Effect: placement.NoExecute, TolerationSeconds: proto.Int32(defaultTolerationSeconds),
 			})
 		}
-	}
-}
-
-// tolerateAsDaemon lets the pod of a daemon set bear what other pods flee.
-func tolerateAsDaemon(spec *schedulingv1.PodSpec) {
-	bear := func(key, effect string) {
-		t := &schedulingv1.Toleration{Key: key, Operator: "Exists", Effect: effect}
-		if !slices.ContainsFunc(spec.GetTolerations(), func(o *schedulingv1.Toleration) bool { return proto.Equal(o, t) }) {
-			spec.Tolerations = append(spec.Tolerations, t)
-		}
-	}
-	bear(placement.NotReadyTaint, placement.NoExecute)
-	bear(placement.UnreachableTaint, placement.NoExecute)
-	bear(placement.DiskPressureTaint, placement.NoSchedule)
-	bear(placement.MemoryPressureTaint, placement.NoSchedule)
-	bear(placement.PIDPressureTaint, placement.NoSchedule)
-	bear(placement.UnschedulableTaint, placement.NoSchedule)
-	if spec.GetHostNetwork() {
-		bear(placement.NetworkUnavailableTaint, placement.NoSchedule)
 	}
 }
 

@@ -28,7 +28,7 @@ type Decision struct {
 // pods that were placed, so that a caller who keeps it goes round them.
 func Place(c *Cluster, p *Profile, pods []*schedulingv1.Pod, turn *uint64) []Decision {
 	queue := slices.Clone(pods)
-	slices.SortStableFunc(queue, before)
+	slices.SortStableFunc(queue, Before)
 	s := newSession(c, p)
 	out := make([]Decision, 0, len(queue))
 	for _, pod := range queue {
@@ -37,12 +37,13 @@ func Place(c *Cluster, p *Profile, pods []*schedulingv1.Pod, turn *uint64) []Dec
 	return out
 }
 
-// before orders pods by priority, age and name.
-func before(a, b *schedulingv1.Pod) int {
+// Before orders pods as they are placed: by priority, age, namespace and name.
+func Before(a, b *schedulingv1.Pod) int {
 	x, y := a.GetMetadata(), b.GetMetadata()
 	return cmp.Or(
 		cmp.Compare(b.GetSpec().GetPriority(), a.GetSpec().GetPriority()),
-		x.GetCreationTimestamp().AsTime().Compare(y.GetCreationTimestamp().AsTime()),
+		cmp.Compare(x.GetCreationTimestamp().GetSeconds(), y.GetCreationTimestamp().GetSeconds()),
+		cmp.Compare(x.GetCreationTimestamp().GetNanos(), y.GetCreationTimestamp().GetNanos()),
 		strings.Compare(x.GetNamespace(), y.GetNamespace()),
 		strings.Compare(x.GetName(), y.GetName()),
 	)

@@ -24,7 +24,7 @@ func transfer[O, T resource.Object](ctx context.Context, owners *resource.Table[
 	if len(adopt) > 0 {
 		now, err := owners.Get(ctx, owner.GetMetadata().GetNamespace(), owner.GetMetadata().GetName())
 		if err != nil {
-			return ignoreChanged(err)
+			return rpcerr.IgnoreChanged(err)
 		}
 		if now.GetMetadata().GetUid() != owner.GetMetadata().GetUid() || resource.Deleting(now) {
 			return nil // whoever goes adopts nobody
@@ -61,7 +61,7 @@ func modifyAll[T resource.Object](ctx context.Context, x *index[T], objects []T,
 	var failed []error
 	for i, w := range x.table.ModifyAll(ctx, keys, f) {
 		x.refresh(keys[i])
-		if err := ignoreChanged(w.Err); err != nil {
+		if err := rpcerr.IgnoreChanged(w.Err); err != nil {
 			failed = append(failed, fmt.Errorf("%s %q: %w", x.table.Type().GetSingular(), keys[i].Name, err))
 		}
 	}
@@ -122,7 +122,7 @@ func (c *Controllers) remove(ctx context.Context, owner resource.Object, pods []
 			switch {
 			case err == nil:
 				c.tell(owner, plan.Deleted(m.GetName()))
-			case ignoreChanged(err) != nil:
+			case rpcerr.IgnoreChanged(err) != nil:
 				mu.Lock()
 				failed = append(failed, err)
 				mu.Unlock()
@@ -154,14 +154,5 @@ func writeStatus[T resource.Object](ctx context.Context, t *resource.Table[T], h
 		return nil
 	}
 	_, err := t.UpdateStatus(ctx, next)
-	return ignoreChanged(err)
-}
-
-// ignoreChanged takes an object that changed or went meanwhile for no error: its change brings the loop back.
-func ignoreChanged(err error) error {
-	switch rpcerr.Reason(err) {
-	case metav1.ErrorReason_ERROR_REASON_NOT_FOUND, metav1.ErrorReason_ERROR_REASON_CONFLICT:
-		return nil
-	}
-	return err
+	return rpcerr.IgnoreChanged(err)
 }

@@ -101,7 +101,7 @@ func (c *Controllers) reconcileJob(ctx context.Context, key string) (time.Time, 
 	}
 	if p.Remove {
 		_, err := c.Jobs.Delete(ctx, k.Namespace, k.Name, &metav1.Preconditions{Uid: job.GetMetadata().GetUid()})
-		return time.Time{}, ignoreChanged(err)
+		return time.Time{}, rpcerr.IgnoreChanged(err)
 	}
 	err := writeStatus(ctx, c.Jobs, job, func(next *schedulingv1.Job) { next.Status = p.Status })
 	if err == nil {
@@ -144,7 +144,7 @@ func (c *Controllers) changeSets(ctx context.Context, d *schedulingv1.Deployment
 	}
 	for _, ch := range p.Update {
 		if _, err := c.ReplicaSets.Update(ctx, ch.Set); err != nil {
-			return false, ignoreChanged(err)
+			return false, rpcerr.IgnoreChanged(err)
 		}
 		c.tellScaled(ctx, d, ch)
 	}
@@ -152,7 +152,7 @@ func (c *Controllers) changeSets(ctx context.Context, d *schedulingv1.Deployment
 		m := s.GetMetadata()
 		_, err := c.ReplicaSets.Delete(ctx, m.GetNamespace(), m.GetName(), &metav1.Preconditions{Uid: m.GetUid(), ResourceVersion: m.GetResourceVersion()})
 		if err != nil {
-			return false, ignoreChanged(err)
+			return false, rpcerr.IgnoreChanged(err)
 		}
 	}
 	return true, nil
@@ -171,7 +171,7 @@ func (c *Controllers) tellScaled(ctx context.Context, d *schedulingv1.Deployment
 func (c *Controllers) settleName(ctx context.Context, d *schedulingv1.Deployment, k resource.Key) error {
 	found, err := c.ReplicaSets.Get(ctx, k.Namespace, k.Name)
 	if err != nil {
-		return ignoreChanged(err)
+		return rpcerr.IgnoreChanged(err)
 	}
 	c.sets.refresh(k)
 	if !plan.Collides(d, found) {
@@ -198,7 +198,7 @@ func (c *Controllers) writeDeployment(ctx context.Context, d *schedulingv1.Deplo
 		next.Status = p.Status
 		return nil
 	})
-	return ignoreChanged(err)
+	return rpcerr.IgnoreChanged(err)
 }
 
 func (c *Controllers) reconcileBudget(ctx context.Context, key string) (time.Time, error) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/release"
 	"google.golang.org/protobuf/proto"
 
@@ -41,20 +42,13 @@ func (c *Controller) look(ctx context.Context, _ string) (time.Time, error) {
 		if err != nil {
 			return time.Time{}, err
 		}
-		again = earliest(again, wake)
+		again = reconcile.Earliest(again, wake)
 	}
 	if c.term.release == nil {
 		return again, c.write(ctx, func(*updatev1.ClusterVersion, time.Time) {}) // for what follows from the spec
 	}
 	next, err := c.pass(ctx)
-	return earliest(again, next), err
-}
-
-func earliest(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
+	return reconcile.Earliest(again, next), err
 }
 
 // start finds out, in the first look of a term, at which release the cluster is. It returns when to look again if that cannot be read.
@@ -172,7 +166,7 @@ func (c *Controller) due(cv *updatev1.ClusterVersion) time.Time {
 	if time.Now().Before(t.next) && t.failed == 0 && c.drifted(cv.GetSpec().GetOverrides()) {
 		again := t.repaired.Add(repairEvery)
 		if time.Now().Before(again) {
-			return earliest(again, t.next)
+			return reconcile.Earliest(again, t.next)
 		}
 		t.repaired, t.next = time.Now(), time.Time{}
 	}

@@ -71,7 +71,7 @@ func (f *releaseInfo) print(w io.Writer, form format, ref string, p *release.Pay
 	name := p.Metadata.Version
 	fmt.Fprintf(w, "Name:           %s\nDigest:         %s\nCreated:        %s\nManifests:      %d\nVersion hash:   %s\n\nPull From: %s\n",
 		name, p.Digest, p.Created.Format(time.RFC3339), len(p.Manifests), p.VersionHash, ref)
-	upgrades := "<none>"
+	upgrades := table.None
 	if len(p.Metadata.Previous) > 0 {
 		upgrades = strings.Join(p.Metadata.Previous, ", ")
 	}

@@ -29,13 +29,13 @@ type (
 func (d *describer) machine() {
 	m := d.object.(machine)
 	s := m.GetStatus()
-	d.line("Phase", orNone(s.GetPhase()))
+	d.line("Phase", table.OrNone(s.GetPhase()))
 	d.line("Waiting for", d.waitsFor(m))
 	if s.GetErrorReason() != "" || s.GetErrorMessage() != "" {
 		d.linef("Error", "%s: %s", s.GetErrorReason(), s.GetErrorMessage())
 	}
-	d.line("Node", orNone(s.GetNodeRef().GetName()))
-	d.line("Provider ID", orNone(m.GetSpec().GetProviderId()))
+	d.line("Node", table.OrNone(s.GetNodeRef().GetName()))
+	d.line("Provider ID", table.OrNone(m.GetSpec().GetProviderId()))
 	d.line("Addresses", addressLines(s.GetAddresses()))
 	if o := s.GetLastOperation(); o != nil {
 		d.line("Last operation", strings.TrimSuffix(fmt.Sprintf("%s %s, %s: %s", o.GetType(), o.GetState(), ago(o.GetLastUpdated()), o.GetDescription()), ": "))
@@ -104,7 +104,7 @@ func selectorText(s machineSet) string {
 	for _, e := range sel.GetMatchExpressions() {
 		parts = append(parts, strings.TrimSpace(e.GetKey()+" "+e.GetOperator()+" "+strings.Join(e.GetValues(), ",")))
 	}
-	return orNone(strings.Join(parts, "\n"))
+	return table.OrNone(strings.Join(parts, "\n"))
 }
 
 func (d *describer) controlPlane() {
@@ -180,8 +180,8 @@ func (d *describer) drain() {
 	if sp.GracePeriodSeconds != nil {
 		d.linef("Grace period", "%d s", sp.GetGracePeriodSeconds())
 	}
-	d.line("Phase", orNone(st.GetPhase()))
-	d.line("Message", orNone(st.GetMessage()))
+	d.line("Phase", table.OrNone(st.GetPhase()))
+	d.line("Message", table.OrNone(st.GetMessage()))
 	d.linef("Pods", "%d evicted, %d remaining", st.GetEvictedPods(), st.GetRemainingPods())
 	d.optional("Blocked", strings.Join(st.GetBlocked(), "\n"))
 	d.when("Started", st.GetStartTime())

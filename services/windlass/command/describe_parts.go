@@ -22,8 +22,6 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
-const nothingThere = "<none>"
-
 // identity prints what every object has.
 func (d *describer) identity() {
 	m := d.object.GetMetadata()
@@ -51,7 +49,7 @@ func (d *describer) identity() {
 
 func mapLines(m map[string]string) string {
 	if len(m) == 0 {
-		return nothingThere
+		return table.None
 	}
 	lines := make([]string, 0, len(m))
 	for k, v := range m {
@@ -64,13 +62,10 @@ func mapLines(m map[string]string) string {
 // ago returns a time and how long ago it was.
 func ago(t *timestamppb.Timestamp) string {
 	if t == nil {
-		return nothingThere
+		return table.None
 	}
 	return fmt.Sprintf("%s (%s ago)", t.AsTime().Format(time.RFC3339), table.Age(t, time.Now()))
 }
-
-// orNone returns s, or <none>.
-func orNone(s string) string { return cmp.Or(s, nothingThere) }
 
 func number(n *int32) string {
 	if n == nil {
@@ -82,7 +77,7 @@ func number(n *int32) string {
 // rows prints a table below a heading.
 func (d *describer) rows(heading string, rows [][]string) {
 	if len(rows) < 2 {
-		d.line(heading, nothingThere)
+		d.line(heading, table.None)
 		return
 	}
 	d.heading(heading)
@@ -151,7 +146,7 @@ func taintLines(taints []*nodev1.Taint) string {
 		lines[i] += ":" + t.GetEffect()
 	}
 	slices.Sort(lines)
-	return orNone(strings.Join(lines, "\n"))
+	return table.OrNone(strings.Join(lines, "\n"))
 }
 
 func addressLines(list []*nodev1.NodeAddress) string {
@@ -159,7 +154,7 @@ func addressLines(list []*nodev1.NodeAddress) string {
 	for i, a := range list {
 		lines[i] = a.GetType() + ": " + a.GetAddress()
 	}
-	return orNone(strings.Join(lines, "\n"))
+	return table.OrNone(strings.Join(lines, "\n"))
 }
 
 func quantityLines(m map[string]*structpb.Value) string {
@@ -167,7 +162,7 @@ func quantityLines(m map[string]*structpb.Value) string {
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		lines = append(lines, k+": "+manifest.Format(m[k].AsInterface()))
 	}
-	return orNone(strings.Join(lines, "\n"))
+	return table.OrNone(strings.Join(lines, "\n"))
 }
 
 // machineTemplate prints what new machines of a set look like.
@@ -176,7 +171,7 @@ func (d *describer) machineTemplate(meta *metav1.ObjectMeta, spec *machinev1.Mac
 	inner := *d
 	inner.out = &indenting{out: d.out, prefix: "  "}
 	inner.line("Labels", mapLines(meta.GetLabels()))
-	inner.optional("Annotations", strings.TrimPrefix(mapLines(meta.GetAnnotations()), nothingThere))
+	inner.optional("Annotations", strings.TrimPrefix(mapLines(meta.GetAnnotations()), table.None))
 	inner.line("Node labels", mapLines(spec.GetMetadata().GetLabels()))
 	inner.line("Node taints", taintLines(spec.GetTaints()))
 	inner.hooks(spec.GetLifecycleHooks())

@@ -21,14 +21,14 @@ type (
 func (d *describer) pod() {
 	p := d.object.(pod)
 	sp, st := p.GetSpec(), p.GetStatus()
-	d.line("Node", orNone(strings.TrimSuffix(sp.GetNodeName()+"/"+st.GetHostIp(), "/")))
+	d.line("Node", table.OrNone(strings.TrimSuffix(sp.GetNodeName()+"/"+st.GetHostIp(), "/")))
 	if st.GetStartTime() != nil {
 		d.line("Start Time", st.GetStartTime().AsTime().Format(time.RFC1123Z))
 	}
 	d.line("Status", table.PodStatus(p))
 	d.optional("Reason", st.GetReason())
 	d.optional("Message", st.GetMessage())
-	d.line("IP", orNone(st.GetPodIp()))
+	d.line("IP", table.OrNone(st.GetPodIp()))
 	d.optional("Scheduler", sp.GetSchedulerName())
 	if len(sp.GetInitContainers()) > 0 {
 		d.containers("Init Containers", sp.GetInitContainers(), st.GetInitContainerStatuses())
@@ -39,7 +39,7 @@ func (d *describer) pod() {
 		rows = append(rows, []string{c.GetType(), c.GetStatus(), c.GetReason(), table.Age(c.GetLastTransitionTime(), time.Now()), c.GetMessage()})
 	}
 	d.rows("Conditions", rows)
-	d.line("QoS Class", orNone(st.GetQosClass()))
+	d.line("QoS Class", table.OrNone(st.GetQosClass()))
 	d.line("Node-Selectors", mapLines(sp.GetNodeSelector()))
 	d.line("Tolerations", tolerationLines(sp.GetTolerations()))
 }
@@ -78,7 +78,7 @@ func stateText(s *schedulingv1.ContainerState) string {
 		return strings.TrimSuffix(fmt.Sprintf("Waiting: %s: %s", s.GetWaiting().GetReason(), s.GetWaiting().GetMessage()), ": ")
 	case s.GetTerminated() != nil:
 		t := s.GetTerminated()
-		return fmt.Sprintf("Terminated: %s, exit code %d, %s", orNone(t.GetReason()), t.GetExitCode(), ago(t.GetFinishedAt()))
+		return fmt.Sprintf("Terminated: %s, exit code %d, %s", table.OrNone(t.GetReason()), t.GetExitCode(), ago(t.GetFinishedAt()))
 	}
 	return ""
 }
@@ -102,7 +102,7 @@ func tolerationLines(list []*schedulingv1.Toleration) string {
 		}
 		lines = append(lines, s)
 	}
-	return orNone(strings.Join(lines, "\n"))
+	return table.OrNone(strings.Join(lines, "\n"))
 }
 
 // podsOnNode prints the pods of a node.
@@ -127,15 +127,15 @@ func (d *describer) podsOnNode() {
 func (d *describer) clusterVersion() {
 	v := d.object.(clusterVersionObject)
 	sp, st := v.GetSpec(), v.GetStatus()
-	d.line("Cluster ID", orNone(sp.GetClusterId()))
-	d.line("Upstream", orNone(sp.GetUpstream()))
-	d.line("Channel", orNone(sp.GetChannel()))
+	d.line("Cluster ID", table.OrNone(sp.GetClusterId()))
+	d.line("Upstream", table.OrNone(sp.GetUpstream()))
+	d.line("Channel", table.OrNone(sp.GetChannel()))
 	if w := sp.GetDesiredUpdate(); w != nil {
 		d.line("Wanted", updateName(w.GetVersion(), w.GetImage()))
 	}
-	d.line("Desired", orNone(updateName(st.GetDesired().GetVersion(), st.GetDesired().GetImage())))
+	d.line("Desired", table.OrNone(updateName(st.GetDesired().GetVersion(), st.GetDesired().GetImage())))
 	if p := st.GetProgress(); p != nil {
-		d.linef("Progress", "%d of %d manifests, run level %s", p.GetDone(), p.GetTotal(), orNone(p.GetRunLevel()))
+		d.linef("Progress", "%d of %d manifests, run level %s", p.GetDone(), p.GetTotal(), table.OrNone(p.GetRunLevel()))
 		for _, w := range p.GetWaits() {
 			d.linef("Waits for", "%s/%s: %s (now: %s), since %s", strings.ToLower(w.GetObject().GetKind()), w.GetObject().GetName(), w.GetFact(), w.GetObserved(), ago(w.GetSince()))
 		}

@@ -258,7 +258,7 @@ func (c column) cell(v any) (string, error) {
 		}
 	}
 	if len(texts) == 0 {
-		return "<none>", nil
+		return table.None, nil
 	}
 	return strings.Join(texts, ","), nil
 }
@@ -266,7 +266,7 @@ func (c column) cell(v any) (string, error) {
 // scalar returns a value that a path has found as text.
 func scalar(x reflect.Value) string {
 	if !x.IsValid() || !x.CanInterface() {
-		return "<none>"
+		return table.None
 	}
 	v := x.Interface()
 	switch v.(type) {

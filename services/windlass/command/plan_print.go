@@ -1,7 +1,6 @@
 package command
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -120,13 +119,13 @@ func (p *planText) controlPlane(r *machinev1.PlanControlPlaneMachineSetResponse)
 func indexRows(list []*machinev1.PlanControlPlaneMachineSetResponse_Index) [][]string {
 	rows := [][]string{{"INDEX", "FAILURE DOMAIN", "MACHINES"}}
 	for _, i := range list {
-		rows = append(rows, []string{fmt.Sprint(i.GetIndex()), orNone(i.GetFailureDomain()), orNone(strings.Join(i.GetMachines(), ", "))})
+		rows = append(rows, []string{fmt.Sprint(i.GetIndex()), table.OrNone(i.GetFailureDomain()), table.OrNone(strings.Join(i.GetMachines(), ", "))})
 	}
 	return rows
 }
 
 func (p *planText) machine(r *machinev1.PlanMachineResponse) {
-	p.printf("Phase: %s\n\n", orNone(r.GetPhase()))
+	p.printf("Phase: %s\n\n", table.OrNone(r.GetPhase()))
 	p.actions(r.GetActions())
 	p.end(nil, r.GetWaitsFor(), r.GetWakeTime())
 	p.conditions(conditionRows(r.GetConditions()))
@@ -144,7 +143,7 @@ func (p *planText) hooks(r *machinev1.ValidateHooksResponse) {
 }
 
 func (p *planText) quorum(r *etcdv1.PlanQuorumResponse) {
-	p.printf("Phase: %s\n\n", orNone(r.GetPhase()))
+	p.printf("Phase: %s\n\n", table.OrNone(r.GetPhase()))
 	if r.GetNext() != nil {
 		p.actions([]*metav1.PlannedAction{r.GetNext()})
 	}
@@ -153,7 +152,7 @@ func (p *planText) quorum(r *etcdv1.PlanQuorumResponse) {
 
 func (p *planText) drain(r *schedulingv1.PlanDrainResponse) {
 	s := r.GetStatus()
-	p.printf("Phase: %s\n", orNone(s.GetPhase()))
+	p.printf("Phase: %s\n", table.OrNone(s.GetPhase()))
 	if s.GetMessage() != "" {
 		p.printf("Message: %s\n", s.GetMessage())
 	}
@@ -172,7 +171,7 @@ func (p *planText) drain(r *schedulingv1.PlanDrainResponse) {
 
 func (p *planText) node(r *nodev1.PlanNodeResponse) {
 	p.printf("Unschedulable: %t\n", r.GetUnschedulable())
-	p.printf("Held by: %s\n", cmp.Or(strings.Join(r.GetHeldBy(), ", "), nothingThere))
+	p.printf("Held by: %s\n", table.OrNone(strings.Join(r.GetHeldBy(), ", ")))
 	p.printf("Taints: %s\n", strings.ReplaceAll(taintLines(r.GetTaints()), "\n", ", "))
 	var rows [][]string
 	for _, c := range r.GetConditions() {

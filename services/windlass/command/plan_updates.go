@@ -101,9 +101,9 @@ func newPlanRelease(e *env) *cobra.Command {
 
 func (p *planText) release(r *updatev1.PlanReleaseResponse) {
 	for i, s := range r.GetSteps() {
-		p.printf("%3d. run level %s: %d at once\n", i+1, orNone(s.GetRunLevel()), len(s.GetChains()))
+		p.printf("%3d. run level %s: %d at once\n", i+1, table.OrNone(s.GetRunLevel()), len(s.GetChains()))
 		for _, c := range s.GetChains() {
-			p.printf("     %s\n", orNone(c.GetComponent()))
+			p.printf("     %s\n", table.OrNone(c.GetComponent()))
 			for _, m := range c.GetManifests() {
 				p.printf("       %s\n", m)
 			}

@@ -134,7 +134,7 @@ func memberRow(m *etcdv1.Member) []string {
 	if m.GetLeader() {
 		leader = "*"
 	}
-	return []string{cmp.Or(m.GetName(), m.GetId()), role, health, leader, m.GetVersion(), bytesText(m.GetDbSizeBytes()), cmp.Or(m.GetMachine().GetName(), nothingThere)}
+	return []string{cmp.Or(m.GetName(), m.GetId()), role, health, leader, m.GetVersion(), bytesText(m.GetDbSizeBytes()), table.OrNone(m.GetMachine().GetName())}
 }
 
 func tolerance(q *etcdv1.Quorum) string {

@@ -191,7 +191,7 @@ func (e *env) rolloutHistory(ctx context.Context, c *client.Client, t target, re
 	fmt.Fprintln(e.out, t)
 	rows := [][]string{{"REVISION", "CHANGE-CAUSE"}}
 	for _, n := range revisions {
-		rows = append(rows, []string{strconv.Itoa(n), orNone(sets[n].GetMetadata().GetAnnotations()["kubernetes.io/change-cause"])})
+		rows = append(rows, []string{strconv.Itoa(n), table.OrNone(sets[n].GetMetadata().GetAnnotations()["kubernetes.io/change-cause"])})
 	}
 	return table.New(e.out).Print(rows...)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/windlass-dev/windlass/kit/version"
+	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
 func newVersion(e *env) *cobra.Command {
@@ -24,7 +25,7 @@ func newVersion(e *env) *cobra.Command {
 			if form.word == formatJSON {
 				return writeJSON(e.out, v)
 			}
-			_, err = fmt.Fprintf(e.out, "Windlass Version: %s\nCommit: %s\nGo Version: %s\n", v["version"], orNone(v["commit"]), v["goVersion"])
+			_, err = fmt.Fprintf(e.out, "Windlass Version: %s\nCommit: %s\nGo Version: %s\n", v["version"], table.OrNone(v["commit"]), v["goVersion"])
 			return err
 		},
 	}

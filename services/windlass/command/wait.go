@@ -13,6 +13,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/services/windlass/client"
+	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
 type waitFlags struct {
@@ -125,7 +126,7 @@ func pathMet(p *jsonpath.JSONPath, expr, want string, compares bool, o resource.
 		return false, "", err
 	}
 	if !compares {
-		return have != nothingThere, expr + " is not there yet", nil
+		return have != table.None, expr + " is not there yet", nil
 	}
 	return have == want, fmt.Sprintf("%s is %s", expr, have), nil
 }

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -104,7 +105,7 @@ func QualifiedName(t *metav1.ResourceType, name string) string {
 // Labels returns labels in one line, <none> if there are none.
 func Labels(labels map[string]string) string {
 	if len(labels) == 0 {
-		return none
+		return None
 	}
 	list := make([]string, 0, len(labels))
 	for k, v := range labels {
@@ -116,9 +117,12 @@ func Labels(labels map[string]string) string {
 
 // What kubectl prints for values that are not there.
 const (
-	none    = "<none>"
+	None    = "<none>"
 	unknown = "<unknown>"
 )
+
+// OrNone returns s, or None where there is nothing.
+func OrNone(s string) string { return cmp.Or(s, None) }
 
 func cell(obj resource.Object, c *metav1.Column, now time.Time) string {
 	switch o := obj.(type) {
@@ -173,7 +177,7 @@ func nodeCell(n *nodev1.Node, c *metav1.Column, now time.Time) string {
 	case v != "":
 		return v
 	case c.GetName() == "INTERNAL-IP":
-		return none
+		return None
 	case c.GetWide():
 		return unknown
 	}
@@ -209,7 +213,7 @@ func NodeRoles(n *nodev1.Node) string {
 		}
 	}
 	if len(roles) == 0 {
-		return none
+		return None
 	}
 	slices.Sort(roles)
 	return strings.Join(slices.Compact(roles), ",")

@@ -12,14 +12,6 @@ import (
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 )
 
-// orNone is what kubectl shows where there is nothing.
-func orNone(s string) string {
-	if s == "" {
-		return none
-	}
-	return s
-}
-
 func podCell(p *schedulingv1.Pod, c *metav1.Column, now time.Time) string {
 	ready, restarts := 0, int32(0)
 	var last time.Time
@@ -43,7 +35,7 @@ func podCell(p *schedulingv1.Pod, c *metav1.Column, now time.Time) string {
 		}
 		return strconv.Itoa(int(restarts))
 	case "IP", "NODE":
-		return orNone(generic(p, c, now))
+		return OrNone(generic(p, c, now))
 	}
 	return generic(p, c, now)
 }
@@ -163,11 +155,11 @@ func serviceCell(s *schedulingv1.Service, c *metav1.Column, now time.Time) strin
 			}
 			ports = append(ports, fmt.Sprintf("%d/%s", p.GetPort(), protocol))
 		}
-		return orNone(strings.Join(ports, ","))
+		return OrNone(strings.Join(ports, ","))
 	case "SELECTOR":
 		return Labels(s.GetSpec().GetSelector())
 	case "CLUSTER-IP", "EXTERNAL-IP":
-		return orNone(generic(s, c, now))
+		return OrNone(generic(s, c, now))
 	}
 	return generic(s, c, now)
 }

@@ -93,25 +93,11 @@ func newDaemons(v DaemonSetView, mine []*schedulingv1.Pod) *daemons {
 	return d
 }
 
-// daemonSpec returns the spec of a daemon's pods: what goes wrong with a node does not keep them away, nor does a drain.
+// daemonSpec returns the spec of a daemon's pods.
 func daemonSpec(spec *schedulingv1.PodSpec) *schedulingv1.PodSpec {
-	out := proto.CloneOf(spec)
-	if out == nil {
-		out = &schedulingv1.PodSpec{}
-	}
-	add := func(effect string, keys ...string) {
-		for _, key := range keys {
-			t := &schedulingv1.Toleration{Key: key, Operator: "Exists", Effect: effect}
-			if !slices.ContainsFunc(out.Tolerations, func(have *schedulingv1.Toleration) bool { return proto.Equal(have, t) }) {
-				out.Tolerations = append(out.Tolerations, t)
-			}
-		}
-	}
-	add(placement.NoExecute, placement.NotReadyTaint, placement.UnreachableTaint)
-	add(placement.NoSchedule, placement.DiskPressureTaint, placement.MemoryPressureTaint, placement.PIDPressureTaint, placement.UnschedulableTaint)
-	if out.GetHostNetwork() {
-		add(placement.NoSchedule, placement.NetworkUnavailableTaint)
-	}
+	out := &schedulingv1.PodSpec{}
+	proto.Merge(out, spec)
+	placement.TolerateAsDaemon(out)
 	return out
 }
 

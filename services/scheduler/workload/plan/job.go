@@ -24,13 +24,8 @@ const (
 	defaultBackOff = 6 // failed pods that a job bears
 )
 
-// Labels of a job's pods: the present spelling, then the one that documents still use.
-const (
-	jobNameLabel          = "batch.kubernetes.io/job-name"
-	controllerUIDLabel    = "batch.kubernetes.io/controller-uid"
-	oldJobNameLabel       = "job-name"
-	oldControllerUIDLabel = "controller-uid"
-)
+// ControllerUIDLabel is the label by which a job knows its pods: its value is the job's uid.
+const ControllerUIDLabel = "batch.kubernetes.io/controller-uid"
 
 // JobView is everything that a job is decided on.
 type JobView struct {
@@ -50,12 +45,18 @@ type JobPlan struct {
 	Wake           time.Time // when to decide again even if nothing changes; zero means never
 }
 
+// JobLabels returns the labels of a job's pods, in the present spelling and in the one that documents still use.
+func JobLabels(j *schedulingv1.Job) map[string]string {
+	name, uid := j.GetMetadata().GetName(), j.GetMetadata().GetUid()
+	return map[string]string{"batch.kubernetes.io/job-name": name, "job-name": name, ControllerUIDLabel: uid, "controller-uid": uid}
+}
+
 // JobSelector returns which pods belong to a job: those that carry its uid, if it has no selector.
 func JobSelector(j *schedulingv1.Job) *metav1.LabelSelector {
 	if s := j.GetSpec().GetSelector(); len(s.GetMatchLabels()) > 0 || len(s.GetMatchExpressions()) > 0 {
 		return s
 	}
-	return &metav1.LabelSelector{MatchLabels: map[string]string{controllerUIDLabel: j.GetMetadata().GetUid()}}
+	return &metav1.LabelSelector{MatchLabels: map[string]string{ControllerUIDLabel: j.GetMetadata().GetUid()}}
 }
 
 // Job decides which pods a job gets, and whether it has ended.
@@ -280,10 +281,7 @@ func (j *job) manage() {
 
 func (j *job) pod() *schedulingv1.Pod {
 	pod := newPod(j.v.Job, j.spec.GetTemplate())
-	m := j.v.Job.GetMetadata()
-	for key, value := range map[string]string{
-		jobNameLabel: m.GetName(), oldJobNameLabel: m.GetName(), controllerUIDLabel: m.GetUid(), oldControllerUIDLabel: m.GetUid(),
-	} {
+	for key, value := range JobLabels(j.v.Job) {
 		if len(value) <= validation.LabelValueMaxLength {
 			pod.Metadata.Labels = label(pod.Metadata.Labels, key, value)
 		}
