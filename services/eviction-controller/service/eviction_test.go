@@ -11,6 +11,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/servetest"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
@@ -73,7 +74,7 @@ func TestATaintEvictsWhoDoesNotBearIt(t *testing.T) {
 			t.Errorf("pod %s was evicted", name)
 		}
 	}
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		list, err := eventv1.NewEventServiceClient(conn).ListEvents(t.Context(), &eventv1.ListEventsRequest{})
 		for _, e := range list.GetItems() {
 			if e.GetReason() == "TaintManagerEviction" && e.GetMessage() == "Marking for deletion Pod default/does-not" {
@@ -82,7 +83,7 @@ func TestATaintEvictsWhoDoesNotBearIt(t *testing.T) {
 		}
 		return fmt.Sprintf("an event: %v, %v", list, err)
 	})
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		p, err := schedulingv1.NewEvictionServiceClient(conn).PlanEvictions(t.Context(), &schedulingv1.PlanEvictionsRequest{})
 		var got []string
 		for _, e := range p.GetEvictions() {
@@ -217,7 +218,7 @@ func TestADrainWaitsForBudgetsAndForPods(t *testing.T) {
 	}
 	status := func(what string, is func(*nodev1.DrainStatus) bool) {
 		t.Helper()
-		await(t, func() string {
+		servetest.Await(t, func() string {
 			d, err := drains.GetDrain(t.Context(), &nodev1.GetDrainRequest{Name: "d"})
 			if err == nil && is(d.GetStatus()) {
 				return ""
@@ -261,7 +262,7 @@ func TestABudgetThatOpensIsUsedBeforeTheNextTry(t *testing.T) {
 	if _, err := drains.CreateDrain(t.Context(), drain("d", "a")); err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		d, err := drains.GetDrain(t.Context(), &nodev1.GetDrainRequest{Name: "d"})
 		if len(d.GetStatus().GetBlocked()) == 1 {
 			return ""
@@ -297,7 +298,7 @@ func TestADrainWaitsForASchedulerThatIsAway(t *testing.T) {
 	c.pods.add("a", "p")
 	c.pods.add("b", "elsewhere")
 	address := c.cfg.Peers[scheduler]
-	await(t, func() string { // the pods are known
+	servetest.Await(t, func() string { // the pods are known
 		p, err := schedulingv1.NewEvictionServiceClient(c.admin()).PlanDrain(t.Context(), &schedulingv1.PlanDrainRequest{Drain: drain("d", "a").GetDrain()})
 		if len(p.GetPods()) == 1 {
 			return ""
@@ -314,7 +315,7 @@ func TestADrainWaitsForASchedulerThatIsAway(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"d", "e"} {
-		await(t, func() string {
+		servetest.Await(t, func() string {
 			d, err := drains.GetDrain(t.Context(), &nodev1.GetDrainRequest{Name: name})
 			if d.GetStatus().GetPhase() == plan.Draining && strings.Contains(d.GetStatus().GetMessage(), "the scheduler") {
 				return ""
@@ -336,7 +337,7 @@ func TestAnEvictionIsQuick(t *testing.T) {
 		name := fmt.Sprintf("n%d", i)
 		c.agent(name).beat()
 		c.pods.add(name, "p-"+name)
-		await(t, func() string {
+		servetest.Await(t, func() string {
 			p, err := schedulingv1.NewEvictionServiceClient(c.admin()).PlanEvictions(t.Context(), &schedulingv1.PlanEvictionsRequest{NodeName: name})
 			if len(p.GetEvictions()) == 1 {
 				return ""

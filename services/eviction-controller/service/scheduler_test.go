@@ -15,6 +15,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/servetest"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/proto"
@@ -197,7 +198,7 @@ func (o *podOwner) deletedAt(name string) time.Time {
 
 func (o *podOwner) awaitDeleted(name string) time.Time {
 	o.t.Helper()
-	await(o.t, func() string {
+	servetest.Await(o.t, func() string {
 		if o.deletedAt(name).IsZero() {
 			return "the deletion of pod " + name
 		}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -23,7 +22,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/serve"
-	clientv3 "go.etcd.io/etcd/client/v3"
+	"github.com/windlass-dev/windlass/kit/servetest"
 	"google.golang.org/genproto/googleapis/api/httpbody"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -42,14 +41,14 @@ func TestMain(m *testing.M) {
 
 // cluster is a running eviction-controller with its guardian and its scheduler.
 type cluster struct {
-	t         *testing.T
-	authority *identity.Authority
-	cfg       config
-	address   string
-	auditLog  string
-	guardian  *guard
-	pods      *podOwner
-	stop      func()
+	t        *testing.T
+	ground   *servetest.Ground
+	cfg      config
+	address  string
+	auditLog string
+	guardian *guard
+	pods     *podOwner
+	stop     func()
 }
 
 // guard keeps the permit as the guardian does; a test may have somebody else hold it.
@@ -90,26 +89,6 @@ func (g *guard) holder() string {
 	return g.held
 }
 
-func (c *cluster) files(r identity.Request) identity.Files {
-	c.t.Helper()
-	dir := c.t.TempDir()
-	cert, key, err := c.authority.Issue(r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	f := identity.Files{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}
-	for path, data := range map[string][]byte{f.Cert: cert, f.Key: key, f.CA: c.authority.PEM()} {
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			c.t.Fatal(err)
-		}
-	}
-	return f
-}
-
-func service(name string) identity.Request {
-	return identity.Request{CommonName: name, URI: identity.ServiceURI(name), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true}
-}
-
 func (c *cluster) startGuardian() string {
 	c.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -126,7 +105,7 @@ func (c *cluster) startGuardian() string {
 // credentials are those of a sibling.
 func (c *cluster) credentials(name string) credentials.TransportCredentials {
 	c.t.Helper()
-	settings, err := c.files(service(name)).ServerTLS(tls.RequireAndVerifyClientCert)
+	settings, err := c.ground.Files(servetest.Service(name)).ServerTLS(tls.RequireAndVerifyClientCert)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -136,20 +115,12 @@ func (c *cluster) credentials(name string) credentials.TransportCredentials {
 // start runs the service over the embedded etcd, with real certificates and its real interceptors.
 func start(t *testing.T, grace time.Duration) *cluster {
 	t.Helper()
-	authority, err := identity.NewAuthority("windlass", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := etcdtest.Client(t)
-	if _, err := client.Delete(t.Context(), "/windlass/", clientv3.WithPrefix()); err != nil {
-		t.Fatal(err)
-	}
-	c := &cluster{t: t, authority: authority, guardian: &guard{}}
+	servetest.Clear(t, etcdtest.Client(t))
+	c := &cluster{t: t, ground: servetest.New(t), guardian: &guard{}}
 	c.pods = newPodOwner(t)
 	c.cfg = config{grace: grace, retry: time.Second, rate: 1000, Config: serve.Config{
-		Name: "eviction-controller", Listen: "127.0.0.1:0", Dir: t.TempDir(),
-		TLSDir: filepath.Dir(c.files(service("eviction-controller")).Cert),
-		Peers:  map[string]string{guardian: c.startGuardian(), scheduler: c.pods.serve(c.credentials(scheduler))},
+		Name: "eviction-controller", Dir: t.TempDir(), TLSDir: filepath.Dir(c.ground.Files(servetest.Service("eviction-controller")).Cert),
+		Peers: map[string]string{guardian: c.startGuardian(), scheduler: c.pods.serve(c.credentials(scheduler))},
 	}}
 	c.auditLog = filepath.Join(c.cfg.Dir, "audit.log")
 	c.run()
@@ -158,70 +129,24 @@ func start(t *testing.T, grace time.Duration) *cluster {
 
 // run starts the service, anew if it was stopped.
 func (c *cluster) run() {
-	t := c.t
-	t.Helper()
-	p, err := serve.New(c.cfg.Config, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	c.t.Helper()
+	p := c.ground.Process(c.cfg.Config)
+	parts, err := build(p, etcdtest.Client(c.t), c.cfg)
 	if err != nil {
-		t.Fatal(err)
-	}
-	parts, err := build(p, etcdtest.Client(t), c.cfg)
-	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	c.address = p.Address()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx, parts...) }()
-	c.stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
-	t.Cleanup(c.stop)
-}
-
-func (c *cluster) dial(r identity.Request) *grpc.ClientConn {
-	c.t.Helper()
-	settings, err := c.files(r).ClientTLS("127.0.0.1")
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	conn, err := grpc.NewClient(c.address, grpc.WithTransportCredentials(credentials.NewTLS(settings)),
-		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { _ = conn.Close() })
-	return conn
+	c.stop = servetest.Run(c.t, p, parts...)
 }
 
 func (c *cluster) admin() *grpc.ClientConn {
-	return c.dial(identity.Request{CommonName: "alice", URI: identity.UserURI("alice"), Organizations: []string{identity.GroupMasters}, Client: true})
+	c.t.Helper()
+	return c.ground.Dial(c.address, servetest.Admin())
 }
 
 func (c *cluster) node(name string) *grpc.ClientConn {
-	return c.dial(identity.Request{CommonName: name, URI: identity.NodeURI(name), Client: true})
-}
-
-// await looks until f returns "" or the test has waited for too long.
-func await(t *testing.T, f func() string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		missing := f()
-		if missing == "" {
-			return
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			t.Fatalf("waited in vain: %s", missing)
-		}
-	}
+	c.t.Helper()
+	return c.ground.Dial(c.address, servetest.Node(name))
 }
 
 // agent is a node's agent as the tests play it.
@@ -268,7 +193,7 @@ func (a *agent) open() {
 func (a *agent) beat() *nodev1.HeartbeatResponse {
 	a.t.Helper()
 	var out *nodev1.HeartbeatResponse
-	await(a.t, func() string {
+	servetest.Await(a.t, func() string {
 		err := a.stream.Send(&nodev1.HeartbeatRequest{Name: a.name, BootId: a.boot})
 		if err == nil || err == io.EOF {
 			out, err = a.stream.Recv()
@@ -294,7 +219,7 @@ func ready(n *nodev1.Node) string {
 func awaitNode(t *testing.T, nodes nodev1.NodeServiceClient, name, what string, is func(*nodev1.Node) bool) *nodev1.Node {
 	t.Helper()
 	var n *nodev1.Node
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		var err error
 		n, err = nodes.GetNode(t.Context(), &nodev1.GetNodeRequest{Name: name})
 		if err == nil && is(n) {
@@ -463,7 +388,7 @@ func TestCordonsOfUsersAndDrains(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitNode(t, nodes, "a", "free", free)
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		if _, err := drains.GetDrain(t.Context(), &nodev1.GetDrainRequest{Name: "d"}); status.Code(err) != codes.NotFound {
 			return fmt.Sprintf("the drain is gone: %v", err)
 		}
@@ -474,7 +399,7 @@ func TestCordonsOfUsersAndDrains(t *testing.T) {
 func awaitDrain(t *testing.T, drains nodev1.DrainServiceClient, name, phase string) *nodev1.Drain {
 	t.Helper()
 	var d *nodev1.Drain
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		var err error
 		d, err = drains.GetDrain(t.Context(), &nodev1.GetDrainRequest{Name: name})
 		if err == nil && d.GetStatus().GetPhase() == phase {
@@ -507,7 +432,7 @@ func TestADrainOfAControlPlaneNodeWaitsForThePermit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		d, err := drains.GetDrain(t.Context(), &nodev1.GetDrainRequest{Name: "d"})
 		if err == nil && d.GetStatus().GetPhase() == plan.Pending && strings.Contains(d.GetStatus().GetMessage(), "somebody holds it for b") {
 			return ""
@@ -527,7 +452,7 @@ func TestADrainOfAControlPlaneNodeWaitsForThePermit(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitNode(t, nodes, "a", "free", free)
-	await(t, func() string { return c.guardian.holder() })
+	servetest.Await(t, func() string { return c.guardian.holder() })
 }
 
 func TestARebootEndsWithAnotherBoot(t *testing.T) {

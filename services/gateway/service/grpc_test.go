@@ -20,6 +20,7 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/servetest"
 )
 
 func eachLane(t *testing.T, test func(t *testing.T, w *world, l lane)) {
@@ -296,15 +297,10 @@ func TestReflectionShowsWhatCanBeCalledAndNothingElse(t *testing.T) {
 
 func TestAForeignCertificateFailsTheHandshakeAndIsWrittenDown(t *testing.T) {
 	w := newWorld(t)
-	other, err := identity.NewAuthority("windlass", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
 	foreign := *w
-	mine := w.authority
-	foreign.authority = other
+	foreign.ground = servetest.New(t)
 	client := foreign.http("mallory", "http/1.1")
-	client.Transport.(*http.Transport).TLSClientConfig.RootCAs = mine.Pool()
+	client.Transport.(*http.Transport).TLSClientConfig.RootCAs = w.ground.Authority.Pool()
 	if _, err := client.Get("https://" + w.address + "/healthz"); err == nil {
 		t.Fatal("a foreign certificate was let in")
 	}

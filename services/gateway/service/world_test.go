@@ -34,6 +34,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/servetest"
 )
 
 const (
@@ -43,15 +44,15 @@ const (
 
 // world is a gateway with backends that keep what they were asked.
 type world struct {
-	t         *testing.T
-	authority *identity.Authority
-	dir       string
-	address   string
-	machines  *machines
-	hooks     *hooks
-	nodes     *nodes
-	stops     map[string]func() // backends by program
-	peers     map[string]string
+	t        *testing.T
+	ground   *servetest.Ground
+	dir      string
+	address  string
+	machines *machines
+	hooks    *hooks
+	nodes    *nodes
+	stops    map[string]func() // backends by program
+	peers    map[string]string
 }
 
 func newWorld(t *testing.T) *world { return newWorldWith(t, func(*Config) {}) }
@@ -59,20 +60,16 @@ func newWorld(t *testing.T) *world { return newWorldWith(t, func(*Config) {}) }
 func newWorldWith(t *testing.T, change func(*Config)) *world {
 	t.Helper()
 	w := &world{
-		t: t, dir: t.TempDir(), stops: map[string]func(){}, peers: map[string]string{},
+		t: t, ground: servetest.New(t), dir: t.TempDir(), stops: map[string]func(){}, peers: map[string]string{},
 		machines: &machines{cancelled: make(chan struct{}, 100), entered: make(chan struct{}, 100)},
 		hooks:    &hooks{}, nodes: &nodes{},
-	}
-	var err error
-	if w.authority, err = identity.NewAuthority("windlass", time.Hour); err != nil {
-		t.Fatal(err)
 	}
 	for _, program := range []string{"machine-api", "hook-broker", "eviction-controller"} {
 		w.peers[program] = freeAddress(t)
 		w.start(program, w.peers[program])
 	}
 	config := Config{
-		Config:     serve.Config{Name: "gateway", Dir: w.dir, TLSDir: w.issueTLS("gateway"), Peers: w.peers},
+		Config:     serve.Config{Name: "gateway", Dir: w.dir, TLSDir: filepath.Dir(w.ground.Files(servetest.Service("gateway")).Cert), Peers: w.peers},
 		TokensFile: w.tokens(),
 	}
 	change(&config)
@@ -126,24 +123,6 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func (w *world) issueTLS(service string) string {
-	w.t.Helper()
-	cert, key, err := w.authority.Issue(identity.Request{
-		CommonName: service, URI: identity.ServiceURI(service), IPs: []net.IP{net.IPv4(127, 0, 0, 1)},
-		Server: true, Client: true,
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	dir := w.t.TempDir()
-	for name, data := range map[string][]byte{"tls.crt": cert, "tls.key": key, "ca.crt": w.authority.PEM()} {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			w.t.Fatal(err)
-		}
-	}
-	return dir
-}
-
 func (w *world) tokens() string {
 	sum := sha256.Sum256([]byte(goodToken))
 	path := filepath.Join(w.dir, "tokens")
@@ -157,8 +136,7 @@ func (w *world) tokens() string {
 // start starts a backend; the function in stops kills it with its connections.
 func (w *world) start(program, address string) {
 	w.t.Helper()
-	files := Config{Config: serve.Config{TLSDir: w.issueTLS(program)}}.files()
-	settings, err := files.ServerTLS(tls.RequireAndVerifyClientCert)
+	settings, err := w.ground.Files(servetest.Service(program)).ServerTLS(tls.RequireAndVerifyClientCert)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -187,11 +165,9 @@ func (w *world) start(program, address string) {
 // user returns TLS settings of a client; without a name it shows no certificate.
 func (w *world) user(name string, protocols ...string) *tls.Config {
 	w.t.Helper()
-	settings := &tls.Config{RootCAs: w.authority.Pool(), ServerName: "127.0.0.1", NextProtos: protocols, MinVersion: tls.VersionTLS13}
+	settings := &tls.Config{RootCAs: w.ground.Authority.Pool(), ServerName: "127.0.0.1", NextProtos: protocols, MinVersion: tls.VersionTLS13}
 	if name != "" {
-		cert, key, err := w.authority.Issue(identity.Request{
-			CommonName: name, Organizations: []string{"staff"}, URI: identity.UserURI(name), Client: true,
-		})
+		cert, key, err := w.ground.Authority.Issue(servetest.User(name, "staff"))
 		if err != nil {
 			w.t.Fatal(err)
 		}

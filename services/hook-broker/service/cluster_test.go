@@ -2,16 +2,10 @@ package service
 
 import (
 	"context"
-	"errors"
-	"io"
-	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
@@ -21,10 +15,9 @@ import (
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/servetest"
 	"github.com/windlass-dev/windlass/kit/store"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -60,7 +53,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: my-storage-co
 // cluster is a hook-broker with a machine-api that keeps machines as the real one does.
 type cluster struct {
 	t          *testing.T
-	authority  *identity.Authority
+	ground     *servetest.Ground
 	policy     string
 	machines   *resource.Table[*machinev1.Machine]
 	machineAPI string      // address
@@ -74,17 +67,11 @@ type cluster struct {
 // start runs both over the embedded etcd, with real certificates and real interceptors.
 func start(t *testing.T) *cluster {
 	t.Helper()
-	authority, err := identity.NewAuthority("windlass", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &cluster{t: t, authority: authority, dir: t.TempDir(), policy: filepath.Join(t.TempDir(), "policy.yaml")}
+	c := &cluster{t: t, ground: servetest.New(t), dir: t.TempDir(), policy: filepath.Join(t.TempDir(), "policy.yaml")}
 	if err := os.WriteFile(c.policy, append(identity.DefaultPolicy(), grants...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := etcdtest.Client(t).Delete(t.Context(), "/windlass/", clientv3.WithPrefix()); err != nil {
-		t.Fatal(err)
-	}
+	servetest.Clear(t, etcdtest.Client(t))
 	c.startMachineAPI()
 	c.startBroker()
 	return c
@@ -92,7 +79,7 @@ func start(t *testing.T) *cluster {
 
 func (c *cluster) startMachineAPI() {
 	c.t.Helper()
-	p := c.process("machine-api", c.t.TempDir())
+	p := c.ground.Process(serve.Config{Name: machineAPI, Policy: c.policy})
 	c.machines = resource.NewTable(store.New(etcdtest.Client(c.t), "/windlass/machine-api/"), p.Validator, resource.Config[*machinev1.Machine]{
 		Finalizers: []string{"machine.machine.openshift.io"}, KeepStatus: true,
 		Admit: func(ctx context.Context, old, changed *machinev1.Machine) error {
@@ -103,7 +90,7 @@ func (c *cluster) startMachineAPI() {
 		c.t.Fatal(err)
 	}
 	c.machineAPI = p.Address()
-	c.run(p, c.machines.Run)
+	servetest.Run(c.t, p, c.machines.Run)
 	if err := c.machines.WaitSynced(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
@@ -134,76 +121,25 @@ func (c *cluster) admit(ctx context.Context, policy *identity.Policy, old, chang
 
 func (c *cluster) startBroker() {
 	c.t.Helper()
-	p := c.process("hook-broker", c.dir)
+	p := c.ground.Process(serve.Config{Name: "hook-broker", Dir: c.dir, Policy: c.policy, Peers: map[string]string{machineAPI: c.machineAPI}})
 	parts, err := build(p, etcdtest.Client(c.t), "hook-broker")
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	c.address = p.Address()
-	c.stop = c.run(p, parts...)
+	c.stop = servetest.Run(c.t, p, parts...)
 }
 
-func (c *cluster) process(name, dir string) *serve.Process {
+// as returns a connection to the broker in somebody's name.
+func (c *cluster) as(r identity.Request) *grpc.ClientConn {
 	c.t.Helper()
-	files := c.files(identity.Request{CommonName: name, URI: identity.ServiceURI(name), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true})
-	p, err := serve.New(serve.Config{
-		Name: name, Listen: "127.0.0.1:0", Dir: dir, TLSDir: filepath.Dir(files.Cert), Policy: c.policy, Peers: map[string]string{machineAPI: c.machineAPI},
-	}, slog.New(slog.NewTextHandler(io.Discard, nil)))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return p
+	return c.ground.Dial(c.address, r)
 }
 
-func (c *cluster) run(p *serve.Process, parts ...func(context.Context) error) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx, parts...) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			c.t.Errorf("Run: %v", err)
-		}
-	})
-	c.t.Cleanup(stop)
-	return stop
-}
-
-func (c *cluster) files(r identity.Request) identity.Files {
-	c.t.Helper()
-	dir := c.t.TempDir()
-	cert, key, err := c.authority.Issue(r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	f := identity.Files{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}
-	for path, data := range map[string][]byte{f.Cert: cert, f.Key: key, f.CA: c.authority.PEM()} {
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			c.t.Fatal(err)
-		}
-	}
-	return f
-}
-
-// as returns a connection to the broker in a user's name.
-func (c *cluster) as(user string, groups ...string) *grpc.ClientConn {
-	c.t.Helper()
-	settings, err := c.files(identity.Request{CommonName: user, URI: identity.UserURI(user), Organizations: groups, Client: true}).ClientTLS("127.0.0.1")
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	conn, err := grpc.NewClient(c.address, grpc.WithTransportCredentials(credentials.NewTLS(settings)), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { _ = conn.Close() })
-	return conn
-}
-
-func (c *cluster) admin() *grpc.ClientConn { return c.as("alice", identity.GroupMasters) }
+func (c *cluster) admin() *grpc.ClientConn { return c.as(servetest.Admin()) }
 
 func (c *cluster) tasks(user string) hookv1.HookTaskServiceClient {
-	return hookv1.NewHookTaskServiceClient(c.as(user))
+	return hookv1.NewHookTaskServiceClient(c.as(servetest.User(user)))
 }
 
 // deleteMachine makes a machine that has been drained for its deletion, and waits for the one hook that holds it.
@@ -226,7 +162,7 @@ func (c *cluster) theTask(machine string, want func(*hookv1.HookTask) bool) *hoo
 	c.t.Helper()
 	client := hookv1.NewHookTaskServiceClient(c.admin())
 	var found *hookv1.HookTask
-	await(c.t, func() string {
+	servetest.Await(c.t, func() string {
 		list, err := client.ListHookTasks(c.t.Context(), &hookv1.ListHookTasksRequest{})
 		if err != nil {
 			return err.Error()
@@ -249,7 +185,7 @@ func (c *cluster) stream(ctx context.Context, client hookv1.HookTaskServiceClien
 	c.t.Helper()
 	var stream grpc.ServerStreamingClient[hookv1.StreamHookTasksResponse]
 	var first *hookv1.StreamHookTasksResponse
-	await(c.t, func() string {
+	servetest.Await(c.t, func() string {
 		s, err := client.StreamHookTasks(ctx, &hookv1.StreamHookTasksRequest{Owners: []string{backup}})
 		if err != nil {
 			return err.Error()
@@ -273,26 +209,6 @@ func next(t *testing.T, s grpc.ServerStreamingClient[hookv1.StreamHookTasksRespo
 		}
 		if want(m) {
 			return m
-		}
-	}
-}
-
-// await looks until f returns "" or the test has waited for too long.
-func await(t *testing.T, f func() string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		missing := f()
-		if missing == "" {
-			return
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			t.Fatal(errors.New("waited in vain: " + missing))
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/servetest"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -38,7 +39,7 @@ func (c *cluster) hooksOf(machine string) []*machinev1.LifecycleHook {
 func (c *cluster) awaitNoTasks() {
 	c.t.Helper()
 	client := hookv1.NewHookTaskServiceClient(c.admin())
-	await(c.t, func() string {
+	servetest.Await(c.t, func() string {
 		list, err := client.ListHookTasks(c.t.Context(), &hookv1.ListHookTasksRequest{})
 		if err != nil {
 			return err.Error()
@@ -54,7 +55,7 @@ func (c *cluster) awaitNoTasks() {
 func (c *cluster) awaitEvent(reason string) {
 	c.t.Helper()
 	client := eventv1.NewEventServiceClient(c.admin())
-	await(c.t, func() string {
+	servetest.Await(c.t, func() string {
 		list, err := client.ListEvents(c.t.Context(), &eventv1.ListEventsRequest{})
 		if err != nil {
 			return err.Error()
@@ -71,7 +72,7 @@ func (c *cluster) awaitEvent(reason string) {
 func (c *cluster) awaitOwner(want func(*hookv1.HookOwner) bool) {
 	c.t.Helper()
 	client := hookv1.NewHookOwnerServiceClient(c.admin())
-	await(c.t, func() string {
+	servetest.Await(c.t, func() string {
 		o, err := client.GetHookOwner(c.t.Context(), &hookv1.GetHookOwnerRequest{Name: backup})
 		if err != nil {
 			return err.Error()
@@ -282,7 +283,7 @@ func TestACompletionIsCarriedOutThoughEverythingIsAwayMeanwhile(t *testing.T) {
 	if _, err := c.tasks(backup).CompleteHookTask(t.Context(), &hookv1.CompleteHookTaskRequest{Name: name}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		if c.refused.Load() == 0 {
 			return "the removal was not tried"
 		}

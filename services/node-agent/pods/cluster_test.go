@@ -27,6 +27,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/kit/servetest"
 	"github.com/windlass-dev/windlass/services/node-agent/hellopod"
 	"github.com/windlass-dev/windlass/services/node-agent/image"
 )
@@ -272,7 +273,12 @@ func (c *cluster) status(name string) *schedulingv1.PodStatus {
 func (c *cluster) await(name, what string, ok func(*schedulingv1.PodStatus) bool) *schedulingv1.PodStatus {
 	c.t.Helper()
 	var st *schedulingv1.PodStatus
-	eventually(c.t, name+": "+what, func() bool { st = c.status(name); return ok(st) })
+	servetest.Await(c.t, func() string {
+		if st = c.status(name); ok(st) {
+			return ""
+		}
+		return name + ": " + what + ", it is " + st.String()
+	})
 	return st
 }
 
@@ -300,13 +306,12 @@ func ready(st *schedulingv1.PodStatus) bool {
 
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(20 * time.Second); !cond(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain: %s", what)
+	servetest.Await(t, func() string {
+		if cond() {
+			return ""
 		}
-	}
+		return what
+	})
 }
 
 // machine is where an agent runs pods.

@@ -6,8 +6,6 @@ import (
 	"crypto/x509"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +16,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/servetest"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
@@ -62,29 +61,14 @@ type heard struct {
 // newCluster runs a cluster whose gateway shows a certificate of gateway, by default its own.
 func newCluster(t *testing.T, gateway string) *cluster {
 	t.Helper()
-	authority, err := identity.NewAuthority("windlass", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ground := servetest.New(t)
 	c := &cluster{
-		t: t, authority: authority, lifetime: time.Hour, keys: map[string]int{}, nodes: map[string]*heard{},
+		t: t, authority: ground.Authority, lifetime: time.Hour, keys: map[string]int{}, nodes: map[string]*heard{},
 		attend: make(chan *etcdv1.AttendMemberResponse),
 	}
-	c.token = "uid-1.00ff." + authority.Hash()
-	dir := t.TempDir()
-	f := identity.Files{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}
-	cert, key, err := authority.Issue(identity.Request{
-		CommonName: gateway, URI: identity.ServiceURI(gateway), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for path, data := range map[string][]byte{f.Cert: cert, f.Key: key, f.CA: authority.PEM()} {
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if c.settings, err = f.ServerTLS(tls.VerifyClientCertIfGiven); err != nil {
+	c.token = "uid-1.00ff." + c.authority.Hash()
+	var err error
+	if c.settings, err = ground.Files(servetest.Service(gateway)).ServerTLS(tls.VerifyClientCertIfGiven); err != nil {
 		t.Fatal(err)
 	}
 	c.listen("127.0.0.1:0")

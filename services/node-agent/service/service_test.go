@@ -22,6 +22,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/kit/servetest"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/structpb"
 )
@@ -164,30 +165,10 @@ func (b *box) run() (stop func(), done <-chan struct{}) {
 	return stop, ended
 }
 
-// await looks until f returns "" or the test has waited for too long.
-func await(t *testing.T, f func() string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		missing := f()
-		if missing == "" {
-			return
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			t.Fatalf("waited in vain: %s", missing)
-		}
-	}
-}
-
 func (c *cluster) awaitBeats(name string, more int) {
 	c.t.Helper()
 	start := -1
-	await(c.t, func() string {
+	servetest.Await(c.t, func() string {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		beats := c.node(name).beats
@@ -272,7 +253,7 @@ func TestTheTokenIsShownToNobodyButTheGateway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBox(t, impostor, "worker")
 			b.run()
-			await(t, func() string {
+			servetest.Await(t, func() string {
 				if !strings.Contains(b.log.String(), "not joined yet") {
 					return "the agent cannot join"
 				}
@@ -297,7 +278,7 @@ func TestAnAgentComesBackAfterTheGatewayDid(t *testing.T) {
 	t.Logf("back after %v", time.Since(began))
 	// A node that was deleted is registered again.
 	c.locked(func() { c.node("m-0").registrations = 0 })
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.node("m-0").registrations > 0 {
@@ -321,7 +302,7 @@ func TestARebootIsAnotherBoot(t *testing.T) {
 		t.Error("the member runs on through a reboot")
 	}
 	b.run()
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if is := c.node("m-0").boot; is != boot {
@@ -346,7 +327,7 @@ func TestAPodOutlivesItsAgentAndNotItsMachine(t *testing.T) {
 	b := newBox(t, c, "worker")
 	runs := func(restarts int32) (pid int) {
 		t.Helper()
-		await(t, func() string {
+		servetest.Await(t, func() string {
 			list, err := process.Running(b.path("run"))
 			if err != nil || len(list) != 1 {
 				return fmt.Sprintf("the container runs: %v, %v", list, err)
@@ -396,7 +377,7 @@ func start(name, cluster string) *etcdv1.AttendMemberResponse {
 func (b *box) awaitMember() int {
 	b.t.Helper()
 	pid := 0
-	await(b.t, func() string {
+	servetest.Await(b.t, func() string {
 		list, err := process.Running(b.path("run"))
 		if err != nil || len(list) != 1 || !b.has("etcd/data/args") {
 			return fmt.Sprintf("the member runs: %v, %v", list, err)
@@ -412,7 +393,7 @@ func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 func (c *cluster) awaitOffer(n int) *etcdv1.AttendMemberRequest {
 	c.t.Helper()
 	var out *etcdv1.AttendMemberRequest
-	await(c.t, func() string {
+	servetest.Await(c.t, func() string {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if len(c.offers) < n {
@@ -454,7 +435,7 @@ func TestAMemberOutlivesItsAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop, _ = b.run()
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		if list, _ := process.Running(b.path("run")); len(list) == 1 && list[0].PID != pid {
 			pid = list[0].PID
 			return ""
@@ -473,7 +454,7 @@ func TestAMemberOutlivesItsAgent(t *testing.T) {
 	// Another list of first members is no reason to restart it, an order to stop leaves the data.
 	c.order(start("m-0", "m-1=https://127.0.0.3:2380,m-0=https://127.0.0.1:2380"))
 	c.order(&etcdv1.AttendMemberResponse{Command: "Stop"})
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		if list, _ := process.Running(b.path("run")); len(list) == 0 && !alive(pid) {
 			return ""
 		}
@@ -483,7 +464,7 @@ func TestAMemberOutlivesItsAgent(t *testing.T) {
 		t.Error("the data of a stopped member is gone")
 	}
 	c.order(&etcdv1.AttendMemberResponse{Command: "Wipe"})
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		if b.has("etcd/data") || b.has("etcd/member.json") {
 			return "the data is gone"
 		}
@@ -546,7 +527,7 @@ func TestCertificatesAreRenewedInTime(t *testing.T) {
 	first := b.read("pki/agent.crt")
 	key := b.read("pki/agent.key")
 	peer := b.read("etcd/tls/peer.crt")
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.renewals >= 2 {

@@ -3,11 +3,7 @@ package service
 import (
 	"context"
 	"fmt"
-	"io"
-	"log/slog"
-	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -22,10 +18,9 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/servetest"
 	"github.com/windlass-dev/windlass/kit/store"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -37,13 +32,14 @@ func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 // cluster is a node-configurator with an eviction-controller that keeps nodes and drains as the real one does.
 type cluster struct {
 	t         *testing.T
-	authority *identity.Authority
+	ground    *servetest.Ground
 	settle    time.Duration
 	nodes     *resource.Table[*nodev1.Node]
 	drains    *resource.Table[*nodev1.Drain]
 	evictions string // address of eviction-controller
 	dir       string
 	address   string
+	admin     *grpc.ClientConn
 	operator  func(context.Context) clusteroperator.State
 	stop      func()
 
@@ -61,14 +57,8 @@ func start(t *testing.T) *cluster {
 
 func startSettling(t *testing.T, settle time.Duration) *cluster {
 	t.Helper()
-	authority, err := identity.NewAuthority("windlass", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &cluster{t: t, authority: authority, settle: settle, dir: t.TempDir(), held: map[string]bool{}, agents: map[string]*agent{}}
-	if _, err := etcdtest.Client(t).Delete(t.Context(), "/windlass/", clientv3.WithPrefix()); err != nil {
-		t.Fatal(err)
-	}
+	c := &cluster{t: t, ground: servetest.New(t), settle: settle, dir: t.TempDir(), held: map[string]bool{}, agents: map[string]*agent{}}
+	servetest.Clear(t, etcdtest.Client(t))
 	c.startEvictions()
 	c.startConfigurator()
 	return c
@@ -76,7 +66,7 @@ func startSettling(t *testing.T, settle time.Duration) *cluster {
 
 func (c *cluster) startEvictions() {
 	c.t.Helper()
-	p := c.process("eviction-controller", c.t.TempDir())
+	p := c.ground.Process(serve.Config{Name: evictionController})
 	st := store.New(etcdtest.Client(c.t), "/windlass/eviction-controller/")
 	c.nodes = resource.NewTable(st, p.Validator, resource.Config[*nodev1.Node]{KeepStatus: true})
 	c.drains = resource.NewTable(st, p.Validator, resource.Config[*nodev1.Drain]{Finalizers: []string{"windlass.dev/drain"}})
@@ -91,7 +81,7 @@ func (c *cluster) startEvictions() {
 	changed := make(chan string, 1024)
 	c.drains.Subscribe(func(k resource.Key) { changed <- k.Name })
 	c.evictions = p.Address()
-	c.run(p, c.nodes.Run, c.drains.Run, func(ctx context.Context) error {
+	servetest.Run(c.t, p, c.nodes.Run, c.drains.Run, func(ctx context.Context) error {
 		for {
 			select {
 			case <-ctx.Done():
@@ -163,13 +153,14 @@ func (c *cluster) hold(node string, held bool) {
 func (c *cluster) startConfigurator() {
 	c.t.Helper()
 	cfg := config{settle: c.settle, Config: serve.Config{Name: "node-configurator"}}
-	p := c.process("node-configurator", c.dir)
+	p := c.ground.Process(serve.Config{Name: "node-configurator", Dir: c.dir, Peers: map[string]string{evictionController: c.evictions}})
 	parts, err := build(p, etcdtest.Client(c.t), cfg)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	c.address, c.operator = p.Address(), p.Operator
-	c.stop = c.run(p, parts...)
+	c.admin = c.as(servetest.Admin())
+	c.stop = servetest.Run(c.t, p, parts...)
 }
 
 // restart kills the configurator and starts another one. Agents find it again.
@@ -182,73 +173,18 @@ func (c *cluster) restart() {
 	}
 }
 
-func (c *cluster) process(name, dir string) *serve.Process {
+// as returns a connection to the configurator in somebody's name.
+func (c *cluster) as(r identity.Request) *grpc.ClientConn {
 	c.t.Helper()
-	files := c.files(identity.Request{CommonName: name, URI: identity.ServiceURI(name), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true})
-	p, err := serve.New(serve.Config{
-		Name: name, Listen: "127.0.0.1:0", Dir: dir, TLSDir: filepath.Dir(files.Cert), Peers: map[string]string{evictionController: c.evictions},
-	}, slog.New(slog.NewTextHandler(io.Discard, nil)))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return p
-}
-
-func (c *cluster) run(p *serve.Process, parts ...func(context.Context) error) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx, parts...) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			c.t.Errorf("Run: %v", err)
-		}
-	})
-	c.t.Cleanup(stop)
-	return stop
-}
-
-func (c *cluster) files(r identity.Request) identity.Files {
-	c.t.Helper()
-	dir := c.t.TempDir()
-	cert, key, err := c.authority.Issue(r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	f := identity.Files{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}
-	for path, data := range map[string][]byte{f.Cert: cert, f.Key: key, f.CA: c.authority.PEM()} {
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			c.t.Fatal(err)
-		}
-	}
-	return f
-}
-
-func (c *cluster) dial(r identity.Request) *grpc.ClientConn {
-	c.t.Helper()
-	r.Client = true
-	settings, err := c.files(r).ClientTLS("127.0.0.1")
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	conn, err := grpc.NewClient(c.address, grpc.WithTransportCredentials(credentials.NewTLS(settings)), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { _ = conn.Close() })
-	return conn
-}
-
-func (c *cluster) admin() *grpc.ClientConn {
-	return c.dial(identity.Request{CommonName: "alice", URI: identity.UserURI("alice"), Organizations: []string{identity.GroupMasters}})
+	return c.ground.Dial(c.address, r)
 }
 
 func (c *cluster) configs() configv1.MachineConfigServiceClient {
-	return configv1.NewMachineConfigServiceClient(c.admin())
+	return configv1.NewMachineConfigServiceClient(c.admin)
 }
 
 func (c *cluster) pools() configv1.MachineConfigPoolServiceClient {
-	return configv1.NewMachineConfigPoolServiceClient(c.admin())
+	return configv1.NewMachineConfigPoolServiceClient(c.admin)
 }
 
 // agent speaks for a node as a machine that takes up whatever it is told, after a restart if that is asked for.
@@ -287,7 +223,7 @@ func (a *agent) connect() {
 	if a.end != nil {
 		a.end()
 	}
-	a.conn = a.c.dial(identity.Request{CommonName: a.node, URI: identity.NodeURI(a.node)})
+	a.conn = a.c.as(servetest.Node(a.node))
 	ctx, cancel := context.WithCancel(a.c.t.Context())
 	a.end = cancel
 	client := configv1.NewConfigAgentServiceClient(a.conn)
@@ -432,7 +368,7 @@ func (c *cluster) pool(name string) *configv1.MachineConfigPool {
 func (c *cluster) awaitUpdated(name string, nodes int, before string) string {
 	c.t.Helper()
 	target := ""
-	await(c.t, func() string {
+	servetest.Await(c.t, func() string {
 		p := c.pool(name)
 		target = p.GetSpec().GetConfiguration().GetName()
 		st := p.GetStatus()
@@ -448,7 +384,7 @@ func (c *cluster) awaitUpdated(name string, nodes int, before string) string {
 func (c *cluster) awaitPool(name string, ok func(*configv1.MachineConfigPool) bool) *configv1.MachineConfigPool {
 	c.t.Helper()
 	var p *configv1.MachineConfigPool
-	await(c.t, func() string {
+	servetest.Await(c.t, func() string {
 		if p = c.pool(name); !ok(p) {
 			return p.String()
 		}
@@ -464,21 +400,9 @@ func (c *cluster) mark(node, key string) string {
 
 func (c *cluster) events() []*eventv1.Event {
 	c.t.Helper()
-	list, err := eventv1.NewEventServiceClient(c.admin()).ListEvents(c.t.Context(), &eventv1.ListEventsRequest{})
+	list, err := eventv1.NewEventServiceClient(c.admin).ListEvents(c.t.Context(), &eventv1.ListEventsRequest{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	return list.GetItems()
-}
-
-// await waits until f finds nothing missing any more.
-func await(t *testing.T, f func() string) {
-	t.Helper()
-	missing := ""
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if missing = f(); missing == "" {
-			return
-		}
-	}
-	t.Fatal(missing)
 }

@@ -9,8 +9,8 @@ import (
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
-	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/servetest"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -62,7 +62,7 @@ func TestConfigurationsRollOverAPoolOneNodeAtATime(t *testing.T) {
 	for _, want := range []string{
 		"Targeted node worker-1 to MachineConfig: " + second, "Pool worker has completed update to MachineConfig " + second, second + " made from 50-base, 60-one, 70-two",
 	} {
-		await(t, func() string {
+		servetest.Await(t, func() string {
 			for _, e := range c.events() {
 				if e.GetMessage() == want {
 					return ""
@@ -83,7 +83,7 @@ func TestARolloutGoesOnAfterARestartInEveryState(t *testing.T) {
 	first := c.awaitUpdated("worker", 3, "")
 	c.hold("worker-0", true)
 	c.apply(machineConfig("60-more", "worker", "/etc/more", "1"))
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		if len(c.drains.All()) == 0 {
 			return "no drain"
 		}
@@ -100,7 +100,7 @@ func TestARolloutGoesOnAfterARestartInEveryState(t *testing.T) {
 	for _, a := range c.agents {
 		a.connect()
 	}
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		if c.mark("worker-1", plan.DesiredConfig) == first {
 			return "worker-1 has not begun"
 		}
@@ -132,7 +132,7 @@ func TestADegradedNodeStopsThePoolUntilTheConfigurationIsTakenBack(t *testing.T)
 		m.GetReason() != "1 nodes are reporting degraded status on sync" {
 		t.Errorf("condition %v", m)
 	}
-	await(t, func() string { // it speaks from the service's own cache, which may be a moment behind
+	servetest.Await(t, func() string { // it speaks from the service's own cache, which may be a moment behind
 		if s := c.operator(t.Context()); !s.Available || !s.Degraded || !s.Progressing || s.Reason != "PoolDegraded" ||
 			!strings.HasPrefix(s.Message, `pool worker is degraded: Node worker-0 is reporting: "cannot write /etc/bad"; pool worker is updating to `) {
 			return fmt.Sprintf("operator %+v", s)
@@ -180,7 +180,7 @@ func TestAPausedPoolBeginsWithNoNode(t *testing.T) {
 	first := c.awaitUpdated("worker", 2, "")
 	c.hold("worker-0", true)
 	c.apply(machineConfig("60-more", "worker", "/etc/more", "1"))
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		if len(c.drains.All()) == 0 {
 			return "no drain"
 		}
@@ -291,7 +291,7 @@ func TestARenderedConfigurationStaysWhileItIsUsed(t *testing.T) {
 func TestAnAgentSpeaksForItsOwnNodeAlone(t *testing.T) {
 	c := start(t)
 	c.join("worker-0", "worker")
-	other := configv1.NewConfigAgentServiceClient(c.dial(identity.Request{CommonName: "worker-1", URI: identity.NodeURI("worker-1")}))
+	other := configv1.NewConfigAgentServiceClient(c.as(servetest.Node("worker-1")))
 	_, err := other.ReportConfig(t.Context(), &configv1.ReportConfigRequest{NodeName: "worker-0", State: "Done"})
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("report: %v", err)
@@ -303,7 +303,7 @@ func TestAnAgentSpeaksForItsOwnNodeAlone(t *testing.T) {
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("follow: %v", err)
 	}
-	if _, err := configv1.NewConfigAgentServiceClient(c.admin()).ReportConfig(t.Context(), &configv1.ReportConfigRequest{NodeName: "worker-0", State: "Done"}); status.Code(err) != codes.PermissionDenied {
+	if _, err := configv1.NewConfigAgentServiceClient(c.admin).ReportConfig(t.Context(), &configv1.ReportConfigRequest{NodeName: "worker-0", State: "Done"}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("report of a user: %v", err)
 	}
 }
@@ -316,7 +316,7 @@ func TestTheDrainOfANodeThatIsGoneGoes(t *testing.T) {
 	c.awaitUpdated("worker", 1, "")
 	c.hold("worker-0", true)
 	c.apply(machineConfig("60-more", "worker", "/etc/more", "1"))
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		if len(c.drains.All()) == 0 {
 			return "no drain"
 		}
@@ -325,7 +325,7 @@ func TestTheDrainOfANodeThatIsGoneGoes(t *testing.T) {
 	if _, err := c.nodes.Delete(t.Context(), "", "worker-0", nil); err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		if len(c.drains.All()) > 0 {
 			return "the drain stays"
 		}

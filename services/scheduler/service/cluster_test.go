@@ -1,17 +1,10 @@
 package service
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
-	"time"
 
 	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -21,10 +14,9 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/servetest"
 	"github.com/windlass-dev/windlass/kit/store"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 )
@@ -49,7 +41,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: "system:windl
 // cluster is a scheduler with an owner of nodes that keeps them as the real one does.
 type cluster struct {
 	t         testing.TB
-	authority *identity.Authority
+	ground    *servetest.Ground
 	policy    string
 	nodes     *resource.Table[*nodev1.Node]
 	nodeOwner string // address
@@ -61,17 +53,11 @@ type cluster struct {
 // start runs both over the embedded etcd, with real certificates and real interceptors.
 func start(t testing.TB) *cluster {
 	t.Helper()
-	authority, err := identity.NewAuthority("windlass", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &cluster{t: t, authority: authority, dir: t.TempDir(), policy: filepath.Join(t.TempDir(), "policy.yaml")}
+	c := &cluster{t: t, ground: servetest.New(t), dir: t.TempDir(), policy: filepath.Join(t.TempDir(), "policy.yaml")}
 	if err := os.WriteFile(c.policy, append(identity.DefaultPolicy(), grants...), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := etcdtest.Client(t).Delete(t.Context(), "/windlass/", clientv3.WithPrefix()); err != nil {
-		t.Fatal(err)
-	}
+	servetest.Clear(t, etcdtest.Client(t))
 	c.startNodeOwner()
 	c.startScheduler()
 	return c
@@ -79,13 +65,13 @@ func start(t testing.TB) *cluster {
 
 func (c *cluster) startNodeOwner() {
 	c.t.Helper()
-	p := c.process(nodeOwner, c.t.TempDir())
+	p := c.ground.Process(serve.Config{Name: nodeOwner, Policy: c.policy})
 	c.nodes = resource.NewTable(store.New(etcdtest.Client(c.t), "/windlass/"+nodeOwner+"/"), p.Validator, resource.Config[*nodev1.Node]{KeepStatus: true})
 	if err := resource.Register(p.GRPC, &nodev1.NodeService_ServiceDesc, nil, c.nodes); err != nil {
 		c.t.Fatal(err)
 	}
 	c.nodeOwner = p.Address()
-	c.run(p, c.nodes.Run)
+	servetest.Run(c.t, p, c.nodes.Run)
 	if err := c.nodes.WaitSynced(c.t.Context()); err != nil {
 		c.t.Fatal(err)
 	}
@@ -93,90 +79,34 @@ func (c *cluster) startNodeOwner() {
 
 func (c *cluster) startScheduler() {
 	c.t.Helper()
-	p := c.process("scheduler", c.dir)
+	p := c.ground.Process(serve.Config{Name: "scheduler", Dir: c.dir, Policy: c.policy, Peers: map[string]string{nodeOwner: c.nodeOwner}})
 	parts, err := build(p, etcdtest.Client(c.t), "scheduler")
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	c.address = p.Address()
-	c.stop = c.run(p, parts...)
+	c.stop = servetest.Run(c.t, p, parts...)
 }
 
-func (c *cluster) process(name, dir string) *serve.Process {
+// as returns a connection to the scheduler in somebody's name.
+func (c *cluster) as(r identity.Request) *grpc.ClientConn {
 	c.t.Helper()
-	files := c.files(identity.Request{CommonName: name, URI: identity.ServiceURI(name), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true})
-	p, err := serve.New(serve.Config{
-		Name: name, Listen: "127.0.0.1:0", Dir: dir, TLSDir: filepath.Dir(files.Cert), Policy: c.policy, Peers: map[string]string{nodeOwner: c.nodeOwner},
-	}, slog.New(slog.NewTextHandler(io.Discard, nil)))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return p
+	return c.ground.Dial(c.address, r, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 }
 
-func (c *cluster) run(p *serve.Process, parts ...func(context.Context) error) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx, parts...) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			c.t.Errorf("Run: %v", err)
-		}
-	})
-	c.t.Cleanup(stop)
-	return stop
-}
-
-func (c *cluster) files(r identity.Request) identity.Files {
-	c.t.Helper()
-	dir := c.t.TempDir()
-	cert, key, err := c.authority.Issue(r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	f := identity.Files{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}
-	for path, data := range map[string][]byte{f.Cert: cert, f.Key: key, f.CA: c.authority.PEM()} {
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			c.t.Fatal(err)
-		}
-	}
-	return f
-}
-
-func (c *cluster) dial(r identity.Request) *grpc.ClientConn {
-	c.t.Helper()
-	settings, err := c.files(r).ClientTLS("127.0.0.1")
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	conn, err := grpc.NewClient(c.address, grpc.WithTransportCredentials(credentials.NewTLS(settings)),
-		grpc.WithDefaultCallOptions(grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(64<<20)))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { _ = conn.Close() })
-	return conn
-}
-
-func (c *cluster) as(user string, groups ...string) *grpc.ClientConn {
-	c.t.Helper()
-	return c.dial(identity.Request{CommonName: user, URI: identity.UserURI(user), Organizations: groups, Client: true})
-}
-
-func (c *cluster) admin() *grpc.ClientConn { return c.as("alice", identity.GroupMasters) }
+func (c *cluster) admin() *grpc.ClientConn { return c.as(servetest.Admin()) }
 
 func (c *cluster) pods() schedulingv1.PodServiceClient {
 	return schedulingv1.NewPodServiceClient(c.admin())
 }
 
 func (c *cluster) agent(node string) schedulingv1.PodAgentServiceClient {
-	return schedulingv1.NewPodAgentServiceClient(c.dial(identity.Request{CommonName: node, URI: identity.NodeURI(node), Client: true}))
+	return schedulingv1.NewPodAgentServiceClient(c.as(servetest.Node(node)))
 }
 
 // batches returns the client of a service that makes pods in batches.
 func (c *cluster) batches() schedulingv1.PodServiceClient {
-	return schedulingv1.NewPodServiceClient(c.dial(identity.Request{CommonName: "batches", URI: identity.ServiceURI("batches"), Client: true}))
+	return schedulingv1.NewPodServiceClient(c.as(servetest.Service("batches")))
 }
 
 func amounts(cpu, memory, pods string) map[string]*structpb.Value {
@@ -224,7 +154,7 @@ func (c *cluster) create(client schedulingv1.PodServiceClient, pod *schedulingv1
 func (c *cluster) awaitPod(client schedulingv1.PodServiceClient, name string, want func(*schedulingv1.Pod) bool) *schedulingv1.Pod {
 	c.t.Helper()
 	var pod *schedulingv1.Pod
-	await(c.t, func() string {
+	servetest.Await(c.t, func() string {
 		var err error
 		if pod, err = client.GetPod(c.t.Context(), &schedulingv1.GetPodRequest{Namespace: "default", Name: name}); err != nil {
 			return err.Error()
@@ -244,7 +174,7 @@ func (c *cluster) awaitEvent(name, reason string) string {
 	c.t.Helper()
 	client := eventv1.NewEventServiceClient(c.admin())
 	var message string
-	await(c.t, func() string {
+	servetest.Await(c.t, func() string {
 		list, err := client.ListEvents(c.t.Context(), &eventv1.ListEventsRequest{})
 		if err != nil {
 			return err.Error()
@@ -269,24 +199,4 @@ func report(t testing.TB, agent schedulingv1.PodAgentServiceClient, pod *schedul
 		Status: &schedulingv1.PodStatus{Phase: proto.String(phase), Conditions: []*schedulingv1.PodCondition{{Type: "Ready", Status: ready}}},
 	})
 	return err
-}
-
-// await looks until f returns "" or the test has waited for too long.
-func await(t testing.TB, f func() string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		missing := f()
-		if missing == "" {
-			return
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			t.Fatal(errors.New("waited in vain: " + missing))
-		}
-	}
 }

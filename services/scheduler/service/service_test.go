@@ -15,6 +15,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/servetest"
 	"google.golang.org/genproto/googleapis/api/httpbody"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -129,7 +130,7 @@ func TestAnAgentSpeaksForItsOwnNodeAlone(t *testing.T) {
 			return err
 		},
 		"GetPod": func() error {
-			_, err := schedulingv1.NewPodServiceClient(c.as("bob")).GetPod(ctx, &schedulingv1.GetPodRequest{Namespace: "default", Name: "web"})
+			_, err := schedulingv1.NewPodServiceClient(c.as(servetest.User("bob"))).GetPod(ctx, &schedulingv1.GetPodRequest{Namespace: "default", Name: "web"})
 			return err
 		},
 	}
@@ -209,7 +210,7 @@ func TestPodsOfANodeThatIsGoneGo(t *testing.T) {
 
 func awaitGone(t *testing.T, pods schedulingv1.PodServiceClient, namespace, name string) {
 	t.Helper()
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		_, err := pods.GetPod(t.Context(), &schedulingv1.GetPodRequest{Namespace: namespace, Name: name})
 		if status.Code(err) != codes.NotFound {
 			return fmt.Sprintf("GetPod = %v", err)
@@ -240,7 +241,7 @@ func TestManyEvictionsAtOnceKeepTheBudget(t *testing.T) {
 	}}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		b, err := budgets.GetPodDisruptionBudget(t.Context(), &schedulingv1.GetPodDisruptionBudgetRequest{Namespace: "default", Name: "web"})
 		if err != nil || b.GetStatus().GetDisruptionsAllowed() != all-stay {
 			return fmt.Sprintf("budget is %v, %v", b, err)
@@ -303,7 +304,7 @@ func TestALeaderThatIsStoppedAndStartedBindsNothingTwice(t *testing.T) {
 		moved(t, was, list.GetItems())
 	}
 	pods := c.pods()
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		list, err := pods.ListPods(t.Context(), &schedulingv1.ListPodsRequest{})
 		if err != nil {
 			return err.Error()
@@ -444,7 +445,7 @@ func TestLogsAndCommandsReachTheAgentAndComeBack(t *testing.T) {
 		t.Errorf("exec = %q, %q, %d", stdout.String(), stderr.String(), code)
 	}
 
-	stranger, err := schedulingv1.NewPodServiceClient(c.as("bob")).ExecPod(t.Context())
+	stranger, err := schedulingv1.NewPodServiceClient(c.as(servetest.User("bob"))).ExecPod(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -473,7 +474,7 @@ func TestWhatBelongsToADeploymentGoesWithIt(t *testing.T) {
 	}
 	count := func(name string, want int) {
 		t.Helper()
-		await(t, func() string {
+		servetest.Await(t, func() string {
 			list, err := pods.ListPods(t.Context(), &schedulingv1.ListPodsRequest{LabelSelector: "app=" + name})
 			if err != nil || len(list.GetItems()) != want {
 				return fmt.Sprintf("%d pods of %s, %v", len(list.GetItems()), name, err)
@@ -506,14 +507,14 @@ func TestWhatBelongsToADeploymentGoesWithIt(t *testing.T) {
 		}
 	}
 	sets := schedulingv1.NewReplicaSetServiceClient(c.admin())
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		list, err := sets.ListReplicaSets(t.Context(), &schedulingv1.ListReplicaSetsRequest{})
 		if err != nil || len(list.GetItems()) != 1 || len(list.GetItems()[0].GetMetadata().GetOwnerReferences()) != 0 {
 			return fmt.Sprintf("replica sets %v, %v", list, err)
 		}
 		return ""
 	})
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		list, err := pods.ListPods(t.Context(), &schedulingv1.ListPodsRequest{LabelSelector: "app=goes"})
 		if err != nil {
 			return err.Error()
@@ -533,7 +534,7 @@ func TestANamespaceTakesWhatIsInItAlong(t *testing.T) {
 	pods := c.pods()
 	namespaces := schedulingv1.NewNamespaceServiceClient(c.admin())
 	ctx := t.Context()
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		list, err := namespaces.ListNamespaces(ctx, &schedulingv1.ListNamespacesRequest{})
 		if err != nil || len(list.GetItems()) != len(kinds.BuiltIns()) {
 			return fmt.Sprintf("%d namespaces, %v", len(list.GetItems()), err)
@@ -559,7 +560,7 @@ func TestANamespaceTakesWhatIsInItAlong(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitGone(t, pods, "mine", "web")
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		ns, err := namespaces.GetNamespace(ctx, &schedulingv1.GetNamespaceRequest{Name: "mine"})
 		if err != nil || ns.GetStatus().GetPhase() != "Terminating" {
 			return fmt.Sprintf("namespace is %v, %v", ns, err)
@@ -577,7 +578,7 @@ func TestANamespaceTakesWhatIsInItAlong(t *testing.T) {
 	if _, err := pods.UpdatePod(ctx, &schedulingv1.UpdatePodRequest{Namespace: "mine", Name: "held", Pod: now}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		if _, err := namespaces.GetNamespace(ctx, &schedulingv1.GetNamespaceRequest{Name: "mine"}); status.Code(err) != codes.NotFound {
 			return fmt.Sprintf("GetNamespace = %v", err)
 		}

@@ -3,11 +3,7 @@ package service
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,11 +24,9 @@ import (
 	"github.com/windlass-dev/windlass/kit/release"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/servetest"
 	"github.com/windlass-dev/windlass/kit/store"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -46,16 +40,16 @@ const repository = "releases.example.com/windlass"
 
 // cluster is an update-orchestrator with the services that own what releases bring, each of which keeps its kinds as the real one does.
 type cluster struct {
-	t         *testing.T
-	authority *identity.Authority
-	policy    string
-	peers     map[string]string
-	cfg       config
-	layout    string
-	keys      string
-	signed    string
-	key       release.Key
-	graph     string
+	t      *testing.T
+	ground *servetest.Ground
+	policy string
+	peers  map[string]string
+	cfg    config
+	layout string
+	keys   string
+	signed string
+	key    release.Key
+	graph  string
 
 	deployments *resource.Table[*schedulingv1.Deployment]
 	services    *resource.Table[*schedulingv1.Service]
@@ -75,19 +69,13 @@ type cluster struct {
 // start runs the services over the embedded etcd, with real certificates and real interceptors; the orchestrator itself is started by run.
 func start(t *testing.T) *cluster {
 	t.Helper()
-	authority, err := identity.NewAuthority("windlass", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
 	c := &cluster{
-		t: t, authority: authority, policy: filepath.Join(t.TempDir(), "policy.yaml"), peers: map[string]string{}, dir: t.TempDir(),
-		layout: filepath.Join(t.TempDir(), "images"), keys: t.TempDir(), signed: t.TempDir(), graph: t.TempDir(), address: "127.0.0.1:0",
+		t: t, ground: servetest.New(t), policy: filepath.Join(t.TempDir(), "policy.yaml"), peers: map[string]string{}, dir: t.TempDir(),
+		layout: filepath.Join(t.TempDir(), "images"), keys: t.TempDir(), signed: t.TempDir(), graph: t.TempDir(),
 	}
 	c.key = c.newKey("release", filepath.Join(c.keys, "release.asc"))
 	c.write(c.policy, identity.DefaultPolicy())
-	if _, err := etcdtest.Client(t).Delete(t.Context(), "/windlass/", clientv3.WithPrefix()); err != nil {
-		t.Fatal(err)
-	}
+	servetest.Clear(t, etcdtest.Client(t))
 	stores, err := controller.StoreAddress(c.signed)
 	if err != nil {
 		t.Fatal(err)
@@ -185,72 +173,25 @@ func (c *cluster) seen(name string) bool {
 
 func (c *cluster) owner(name string, parts func(*serve.Process, *store.Store) []func(context.Context) error) {
 	c.t.Helper()
-	p := c.process(name, c.t.TempDir(), "127.0.0.1:0")
+	p := c.ground.Process(serve.Config{Name: name, Policy: c.policy, Peers: c.peers})
 	run := parts(p, store.New(etcdtest.Client(c.t), "/windlass/"+name+"/"))
 	c.peers[name] = p.Address()
-	c.launch(p, run...)
+	servetest.Run(c.t, p, run...)
 }
 
 // run starts the orchestrator; it may be stopped and run again.
 func (c *cluster) run() {
 	c.t.Helper()
-	p := c.process("update-orchestrator", c.dir, c.address)
+	p := c.ground.Process(serve.Config{Name: "update-orchestrator", Listen: c.address, Dir: c.dir, Policy: c.policy, Peers: c.peers})
 	parts, err := build(p, etcdtest.Client(c.t), c.cfg)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	c.address = p.Address()
 	if c.admin == nil {
-		c.admin = c.as("alice", identity.GroupMasters)
+		c.admin = c.ground.Dial(c.address, servetest.Admin())
 	}
-	c.stop = c.launch(p, parts...)
-}
-
-func (c *cluster) process(name, dir, listen string) *serve.Process {
-	c.t.Helper()
-	files := c.files(identity.Request{CommonName: name, URI: identity.ServiceURI(name), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true})
-	p, err := serve.New(serve.Config{
-		Name: name, Listen: listen, Dir: dir, TLSDir: filepath.Dir(files.Cert), Policy: c.policy, Peers: c.peers,
-	}, c.logger())
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return p
-}
-
-func (c *cluster) logger() *slog.Logger {
-	if testing.Verbose() {
-		return slog.New(slog.NewTextHandler(c.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-	}
-	return slog.New(slog.NewTextHandler(io.Discard, nil))
-}
-
-func (c *cluster) launch(p *serve.Process, parts ...func(context.Context) error) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx, parts...) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			c.t.Errorf("Run: %v", err)
-		}
-	})
-	c.t.Cleanup(stop)
-	return stop
-}
-
-func (c *cluster) files(r identity.Request) identity.Files {
-	c.t.Helper()
-	dir := c.t.TempDir()
-	cert, key, err := c.authority.Issue(r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	f := identity.Files{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}
-	c.write(f.Cert, cert)
-	c.write(f.Key, key)
-	c.write(f.CA, c.authority.PEM())
-	return f
+	c.stop = servetest.Run(c.t, p, parts...)
 }
 
 func (c *cluster) write(path string, data []byte) {
@@ -261,22 +202,6 @@ func (c *cluster) write(path string, data []byte) {
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		c.t.Fatal(err)
 	}
-}
-
-// as returns a connection to the orchestrator in a user's name.
-func (c *cluster) as(user string, groups ...string) *grpc.ClientConn {
-	c.t.Helper()
-	settings, err := c.files(identity.Request{CommonName: user, URI: identity.UserURI(user), Organizations: groups, Client: true}).ClientTLS("127.0.0.1")
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	conn, err := grpc.NewClient(c.address, grpc.WithTransportCredentials(credentials.NewTLS(settings)), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1, MaxDelay: 50 * time.Millisecond}}))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { _ = conn.Close() })
-	return conn
 }
 
 func (c *cluster) newKey(name, ring string) release.Key {
@@ -373,7 +298,7 @@ func (c *cluster) offer(releases ...[2]string) {
 func (c *cluster) wish(change func(*updatev1.ClusterVersionSpec)) {
 	c.t.Helper()
 	client := updatev1.NewClusterVersionServiceClient(c.admin)
-	await(c.t, func() string {
+	servetest.Await(c.t, func() string {
 		cv, err := client.GetClusterVersion(c.t.Context(), &updatev1.GetClusterVersionRequest{})
 		if err != nil {
 			return err.Error()
@@ -407,7 +332,7 @@ func (c *cluster) version(want func(*updatev1.ClusterVersion) string) *updatev1.
 	c.t.Helper()
 	client := updatev1.NewClusterVersionServiceClient(c.admin)
 	var cv *updatev1.ClusterVersion
-	await(c.t, func() string {
+	servetest.Await(c.t, func() string {
 		var err error
 		if cv, err = client.GetClusterVersion(c.t.Context(), &updatev1.GetClusterVersionRequest{}); err != nil {
 			return err.Error()
@@ -468,7 +393,7 @@ func waitsFor(names ...string) func(*updatev1.ClusterVersion) string {
 func (c *cluster) report(name, version string, degraded bool) {
 	c.t.Helper()
 	client := updatev1.NewClusterOperatorServiceClient(c.admin)
-	await(c.t, func() string {
+	servetest.Await(c.t, func() string {
 		if err := say(c.t.Context(), client, name, version, degraded); err != nil {
 			return err.Error()
 		}
@@ -522,26 +447,6 @@ func (c *cluster) play(ctx context.Context, operators []string) {
 					_ = say(ctx, updatev1.NewClusterOperatorServiceClient(c.admin), w.GetObject().GetName(), st.GetDesired().GetVersion(), false)
 				}
 			}
-		}
-	}
-}
-
-// await looks until f returns "" or the test has waited for too long.
-func await(t *testing.T, f func() string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		missing := f()
-		if missing == "" {
-			return
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			t.Fatal(errors.New("waited in vain: " + missing))
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/release"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/servetest"
 	"github.com/windlass-dev/windlass/kit/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
@@ -291,7 +292,7 @@ func TestAWorkloadThatIsDeletedWhileItIsWaitedForIsMadeAnew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		if j, err := c.jobs.Get(t.Context(), "beacon", "migrate"); err != nil || j.GetMetadata().GetUid() == first.GetMetadata().GetUid() {
 			return "the job is not there again"
 		}
@@ -467,7 +468,7 @@ func TestWhatChangesAfterwardsIsPutBack(t *testing.T) {
 	if _, err := manifests.DeleteManifest(t.Context(), &updatev1.DeleteManifestRequest{Name: list.GetItems()[0].GetMetadata().GetName()}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		if !c.holds(list.GetItems()[0].GetSpec().GetObject().GetName(), "1.0.0") {
 			return "the manifest is not back"
 		}
@@ -487,7 +488,7 @@ func TestEverythingIsAppliedAgainFromTimeToTime(t *testing.T) {
 	if _, err := c.services.Delete(t.Context(), "ledger", "ledger", nil); err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() string {
+	servetest.Await(t, func() string {
 		if _, err := c.services.Get(t.Context(), "ledger", "ledger"); err != nil {
 			return err.Error()
 		}
