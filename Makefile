@@ -43,6 +43,8 @@ tour: build $(BIN)/grpcurl need-curl ## Tell the story of docs/tour.md on the ru
 
 test: test-unit test-e2e ## Run all tests
 
+# Without it every process that a test starts from its own binary sleeps a second at its end.
+test-unit: export GORACE ?= atexit_sleep_ms=10
 test-unit: need-gcc ## Vet everything and run the tests of single packages with the race detector
 	CGO_ENABLED=0 go vet $(addprefix ./,$(addsuffix /...,$(MODULES)))
 	go test -race $(addprefix ./,$(addsuffix /...,gen kit services deploy/examples/hooks deploy/examples/operators))

@@ -4,15 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
-	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
@@ -26,10 +28,12 @@ the objects of a file, which need not be there.`,
   windlass plan controlplanemachineset
   windlass plan machine a
   windlass plan hooks a --add preTerminate:BackupFileSystem=my-backup-controller
+  windlass plan deployment hello --replicas=5
   windlass plan quorum`,
 	}
 	cmd.AddCommand(newPlanMachineSet(e), newPlanControlPlane(e), newPlanMachine(e), newPlanHooks(e), newPlanQuorum(e), newPlanDrain(e), newPlanNode(e),
 		newPlanEvictions(e), newPlanPool(e), newPlanClusterVersion(e), newPlanRelease(e))
+	cmd.AddCommand(newPlanWorkloads(e)...)
 	return cmd
 }
 
@@ -56,71 +60,73 @@ func planCommand(e *env, use, short string, f *planFlags, names int, run func(co
 	return cmd
 }
 
-// given is the objects of the files of a plan, by kind.
-type given struct {
-	sets     []*machinev1.MachineSet
-	planes   []*machinev1.ControlPlaneMachineSet
-	machines []*machinev1.Machine
-	nodes    []*nodev1.Node
-	drains   []*nodev1.Drain
-	pools    []*configv1.MachineConfigPool
-}
+// given is the objects of the files of a plan.
+type given []resource.Object
 
-func (e *env) given(f *planFlags) (given, error) {
+// given reads the files of a plan. Objects of other kinds than these are refused: the plan would not look at them.
+func (e *env) given(f *planFlags, kinds ...string) (given, error) {
 	documents, err := f.read(e.in)
 	if err != nil {
-		return given{}, err
+		return nil, err
 	}
 	var g given
 	for _, d := range documents {
 		if err := e.place(d); err != nil {
-			return g, err
+			return nil, err
 		}
-		switch o := d.object.(type) {
-		case *machinev1.MachineSet:
-			g.sets = append(g.sets, o)
-		case *machinev1.ControlPlaneMachineSet:
-			g.planes = append(g.planes, o)
-		case *machinev1.Machine:
-			g.machines = append(g.machines, o)
-		case *nodev1.Node:
-			g.nodes = append(g.nodes, o)
-		case *nodev1.Drain:
-			g.drains = append(g.drains, o)
-		case *configv1.MachineConfigPool:
-			g.pools = append(g.pools, o)
-		default:
-			return g, fmt.Errorf("%s:%d: a %s is no part of a plan", d.File, d.Line, d.kind.GetKind())
+		if kind := d.kind.GetKind(); !slices.Contains(kinds, kind) {
+			return nil, fmt.Errorf("%s:%d: a %s is no part of this plan, which is about: %s", d.File, d.Line, kind, strings.Join(kinds, ", "))
 		}
+		g = append(g, d.object)
 	}
 	return g, nil
 }
 
-// machineList returns the machines as a request carries them; nil where there are none, so that the live ones count.
-func (g given) machineList() *machinev1.MachineList {
-	if len(g.machines) == 0 {
-		return nil
-	}
-	return &machinev1.MachineList{Items: g.machines}
-}
-
-func (g given) readyNodes() []string {
-	var out []string
-	for _, n := range g.nodes {
-		if isReady(n) {
-			out = append(out, n.GetMetadata().GetName())
+// all returns the objects of one type.
+func all[T resource.Object](g given) []T {
+	var out []T
+	for _, o := range g {
+		if t, ok := o.(T); ok {
+			out = append(out, t)
 		}
 	}
 	return out
 }
 
-// one returns the single object of a file.
-func one[T any](list []T, kind string) (T, error) {
+// first returns the first object of a type; nil if there is none.
+func first[T resource.Object](g given) (none T) {
+	for _, t := range all[T](g) {
+		return t
+	}
+	return none
+}
+
+// one returns the only object of a type.
+func one[T resource.Object](g given) (T, error) {
+	list := all[T](g)
 	if len(list) != 1 {
 		var zero T
-		return zero, fmt.Errorf("the file must hold one %s, not %d", kind, len(list))
+		return zero, fmt.Errorf("the file must hold one %s, not %d", zero.ProtoReflect().Descriptor().Name(), len(list))
 	}
 	return list[0], nil
+}
+
+// machineList returns the machines as a request carries them; nil where there are none, so that the live ones count.
+func (g given) machineList() *machinev1.MachineList {
+	if m := all[*machinev1.Machine](g); len(m) > 0 {
+		return &machinev1.MachineList{Items: m}
+	}
+	return nil
+}
+
+func (g given) readyNodes() []string {
+	var out []string
+	for _, n := range all[*nodev1.Node](g) {
+		if isReady(n) {
+			out = append(out, n.GetMetadata().GetName())
+		}
+	}
+	return out
 }
 
 var errNameOrFile = errors.New("name an object, or give one with -f")
@@ -168,11 +174,11 @@ func newPlanMachineSet(e *env) *cobra.Command {
 		}
 		req := &machinev1.PlanMachineSetRequest{Namespace: e.machineNamespace(), Name: name}
 		if len(f.names) > 0 {
-			g, err := e.given(f)
+			g, err := e.given(f, "MachineSet", "Machine", "Node")
 			if err != nil {
 				return err
 			}
-			if req.MachineSet, err = one(g.sets, "MachineSet"); err != nil {
+			if req.MachineSet, err = one[*machinev1.MachineSet](g); err != nil {
 				return err
 			}
 			req.Machines, req.ReadyNodes = g.machineList(), g.readyNodes()
@@ -202,11 +208,11 @@ func newPlanControlPlane(e *env) *cobra.Command {
 			}
 			req := &machinev1.PlanControlPlaneMachineSetRequest{Namespace: e.machineNamespace(), Name: name}
 			if len(f.names) > 0 {
-				g, err := e.given(f)
+				g, err := e.given(f, "ControlPlaneMachineSet", "Machine", "Node")
 				if err != nil {
 					return err
 				}
-				if req.ControlPlaneMachineSet, err = one(g.planes, "ControlPlaneMachineSet"); err != nil {
+				if req.ControlPlaneMachineSet, err = one[*machinev1.ControlPlaneMachineSet](g); err != nil {
 					return err
 				}
 				req.Machines, req.ReadyNodes = g.machineList(), g.readyNodes()
@@ -231,19 +237,14 @@ func newPlanMachine(e *env) *cobra.Command {
 		}
 		req := &machinev1.PlanMachineRequest{Namespace: e.machineNamespace(), Name: name}
 		if len(f.names) > 0 {
-			g, err := e.given(f)
+			g, err := e.given(f, "Machine", "Node", "Drain")
 			if err != nil {
 				return err
 			}
-			if req.Machine, err = one(g.machines, "Machine"); err != nil {
+			if req.Machine, err = one[*machinev1.Machine](g); err != nil {
 				return err
 			}
-			if len(g.nodes) > 0 {
-				req.Node = g.nodes[0]
-			}
-			if len(g.drains) > 0 {
-				req.Drain = g.drains[0]
-			}
+			req.Node, req.Drain = first[*nodev1.Node](g), first[*nodev1.Drain](g)
 		}
 		resp, err := machinev1.NewMachineServiceClient(c.Conn()).PlanMachine(ctx, req)
 		if err != nil {
@@ -274,11 +275,11 @@ func newPlanDrain(e *env) *cobra.Command {
 			req.Name = name
 		}
 		if len(f.names) > 0 {
-			g, err := e.given(f)
+			g, err := e.given(f, "Drain")
 			if err != nil {
 				return err
 			}
-			if req.Drain, err = one(g.drains, "Drain"); err != nil {
+			if req.Drain, err = one[*nodev1.Drain](g); err != nil {
 				return err
 			}
 		}
@@ -303,11 +304,11 @@ func newPlanNode(e *env) *cobra.Command {
 		}
 		req := &nodev1.PlanNodeRequest{Name: name}
 		if len(f.names) > 0 {
-			g, err := e.given(f)
+			g, err := e.given(f, "Node")
 			if err != nil {
 				return err
 			}
-			if req.Node, err = one(g.nodes, "Node"); err != nil {
+			if req.Node, err = one[*nodev1.Node](g); err != nil {
 				return err
 			}
 		}

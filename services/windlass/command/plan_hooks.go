@@ -54,11 +54,11 @@ func (e *env) changedHooks(ctx context.Context, c *client.Client, f *planFlags, 
 		if len(add)+len(remove) > 0 {
 			return nil, errors.New("give the change with -f, or with --add and --remove; not both")
 		}
-		g, err := e.given(f)
+		g, err := e.given(f, "Machine")
 		if err != nil {
 			return nil, err
 		}
-		return one(g.machines, "Machine")
+		return one[*machinev1.Machine](g)
 	}
 	if len(args) == 0 || len(add)+len(remove) == 0 {
 		return nil, errors.New("name a machine and say what would change: -f, --add or --remove")

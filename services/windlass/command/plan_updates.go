@@ -126,11 +126,11 @@ func newPlanPool(e *env) *cobra.Command {
 		}
 		req := &configv1.PlanMachineConfigPoolRequest{Name: name}
 		if len(f.names) > 0 {
-			g, err := e.given(f)
+			g, err := e.given(f, "MachineConfigPool")
 			if err != nil {
 				return err
 			}
-			if req.Pool, err = one(g.pools, "MachineConfigPool"); err != nil {
+			if req.Pool, err = one[*configv1.MachineConfigPool](g); err != nil {
 				return err
 			}
 		}

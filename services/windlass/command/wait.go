@@ -149,10 +149,10 @@ func (e *env) wait(ctx context.Context, args []string, f waitFlags) error {
 	} else if timeout == 0 {
 		timeout = time.Second // one look, and the time that it takes
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	return e.withClient(func(c *client.Client) error {
 		list, err := e.waitTargets(ctx, c, args, f, s)
+		ctx, cancel := context.WithTimeout(ctx, timeout) // for the wait alone: what is waited for is always looked up
+		defer cancel()
 		var failed failures
 		failed.add(err)
 		if len(list) == 0 && len(failed) == 0 && !s.gone {
