@@ -11,11 +11,13 @@ package schedulingv1
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	v1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	v11 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	httpbody "google.golang.org/genproto/googleapis/api/httpbody"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -849,6 +851,161 @@ func (x *WatchDaemonSetsResponse) GetBookmark() bool {
 	return false
 }
 
+// A daemon set to plan for, given whole or named.
+type PlanDaemonSetRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the live daemon set.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the live daemon set; empty if it is given.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The daemon set; empty for the live one.
+	DaemonSet *DaemonSet `protobuf:"bytes,3,opt,name=daemon_set,json=daemonSet,proto3" json:"daemon_set,omitempty"`
+	// The pods there are; absent for the live ones.
+	Pods *PodList `protobuf:"bytes,4,opt,name=pods,proto3" json:"pods,omitempty"`
+	// The nodes there are; absent for the live ones.
+	Nodes         *v11.NodeList `protobuf:"bytes,5,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanDaemonSetRequest) Reset() {
+	*x = PlanDaemonSetRequest{}
+	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanDaemonSetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanDaemonSetRequest) ProtoMessage() {}
+
+func (x *PlanDaemonSetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanDaemonSetRequest.ProtoReflect.Descriptor instead.
+func (*PlanDaemonSetRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_daemon_set_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PlanDaemonSetRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PlanDaemonSetRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlanDaemonSetRequest) GetDaemonSet() *DaemonSet {
+	if x != nil {
+		return x.DaemonSet
+	}
+	return nil
+}
+
+func (x *PlanDaemonSetRequest) GetPods() *PodList {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+func (x *PlanDaemonSetRequest) GetNodes() *v11.NodeList {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+// What a daemon set would do.
+type PlanDaemonSetResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What would be done now, in this order.
+	Actions []*v1.PlannedAction `protobuf:"bytes,1,rep,name=actions,proto3" json:"actions,omitempty"`
+	// What would be done and waits, such as pods that must not be made before a time.
+	HeldBack []*v1.HeldBack `protobuf:"bytes,2,rep,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
+	// Status that the daemon set would get.
+	Status *DaemonSetStatus `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
+	// When it would be looked at again even if nothing changes; absent means never.
+	WakeTime      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=wake_time,json=wakeTime,proto3" json:"wake_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanDaemonSetResponse) Reset() {
+	*x = PlanDaemonSetResponse{}
+	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanDaemonSetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanDaemonSetResponse) ProtoMessage() {}
+
+func (x *PlanDaemonSetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanDaemonSetResponse.ProtoReflect.Descriptor instead.
+func (*PlanDaemonSetResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_daemon_set_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PlanDaemonSetResponse) GetActions() []*v1.PlannedAction {
+	if x != nil {
+		return x.Actions
+	}
+	return nil
+}
+
+func (x *PlanDaemonSetResponse) GetHeldBack() []*v1.HeldBack {
+	if x != nil {
+		return x.HeldBack
+	}
+	return nil
+}
+
+func (x *PlanDaemonSetResponse) GetStatus() *DaemonSetStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *PlanDaemonSetResponse) GetWakeTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WakeTime
+	}
+	return nil
+}
+
 // One change.
 type WatchDaemonSetsResponse_Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -862,7 +1019,7 @@ type WatchDaemonSetsResponse_Event struct {
 
 func (x *WatchDaemonSetsResponse_Event) Reset() {
 	*x = WatchDaemonSetsResponse_Event{}
-	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[11]
+	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -874,7 +1031,7 @@ func (x *WatchDaemonSetsResponse_Event) String() string {
 func (*WatchDaemonSetsResponse_Event) ProtoMessage() {}
 
 func (x *WatchDaemonSetsResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[11]
+	mi := &file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +1065,7 @@ var File_windlass_scheduling_v1_daemon_set_service_proto protoreflect.FileDescri
 
 const file_windlass_scheduling_v1_daemon_set_service_proto_rawDesc = "" +
 	"\n" +
-	"/windlass/scheduling/v1/daemon_set_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a'windlass/scheduling/v1/daemon_set.proto\"O\n" +
+	"/windlass/scheduling/v1/daemon_set_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a#windlass/node/v1/node_service.proto\x1a'windlass/scheduling/v1/daemon_set.proto\x1a(windlass/scheduling/v1/pod_service.proto\"O\n" +
 	"\x13GetDaemonSetRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\xa2\x02\n" +
@@ -975,7 +1132,19 @@ const file_windlass_scheduling_v1_daemon_set_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aV\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x129\n" +
-	"\x06object\x18\x02 \x01(\v2!.windlass.scheduling.v1.DaemonSetR\x06object2\xc1\x0e\n" +
+	"\x06object\x18\x02 \x01(\v2!.windlass.scheduling.v1.DaemonSetR\x06object\"\xf1\x01\n" +
+	"\x14PlanDaemonSetRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12@\n" +
+	"\n" +
+	"daemon_set\x18\x03 \x01(\v2!.windlass.scheduling.v1.DaemonSetR\tdaemonSet\x123\n" +
+	"\x04pods\x18\x04 \x01(\v2\x1f.windlass.scheduling.v1.PodListR\x04pods\x120\n" +
+	"\x05nodes\x18\x05 \x01(\v2\x1a.windlass.node.v1.NodeListR\x05nodes\"\x85\x02\n" +
+	"\x15PlanDaemonSetResponse\x129\n" +
+	"\aactions\x18\x01 \x03(\v2\x1f.windlass.meta.v1.PlannedActionR\aactions\x127\n" +
+	"\theld_back\x18\x02 \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\x12?\n" +
+	"\x06status\x18\x03 \x01(\v2'.windlass.scheduling.v1.DaemonSetStatusR\x06status\x127\n" +
+	"\twake_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime2\xec\x0f\n" +
 	"\x10DaemonSetService\x12\xaf\x01\n" +
 	"\fGetDaemonSet\x12+.windlass.scheduling.v1.GetDaemonSetRequest\x1a!.windlass.scheduling.v1.DaemonSet\"O\xaa\xbb\x18\x17\n" +
 	"\x03get\x12\x04apps\x1a\n" +
@@ -1007,7 +1176,10 @@ const file_windlass_scheduling_v1_daemon_set_service_proto_rawDesc = "" +
 	"daemonsets0\x01\x82\xd3\xe4\x93\x02.*,/v1/namespaces/{namespace}/daemonsets/{name}\x12\xde\x01\n" +
 	"\x0fWatchDaemonSets\x12..windlass.scheduling.v1.WatchDaemonSetsRequest\x1a/.windlass.scheduling.v1.WatchDaemonSetsResponse\"h\xaa\xbb\x18\x19\n" +
 	"\x05watch\x12\x04apps\x1a\n" +
-	"daemonsets\x82\xd3\xe4\x93\x02EZ\x16\x12\x14/v1/daemonsets:watch\x12+/v1/namespaces/{namespace}/daemonsets:watch0\x01B\xf7\x01\n" +
+	"daemonsets\x82\xd3\xe4\x93\x02EZ\x16\x12\x14/v1/daemonsets:watch\x12+/v1/namespaces/{namespace}/daemonsets:watch0\x01\x12\xa8\x01\n" +
+	"\rPlanDaemonSet\x12,.windlass.scheduling.v1.PlanDaemonSetRequest\x1a-.windlass.scheduling.v1.PlanDaemonSetResponse\":\xaa\xbb\x18\x18\n" +
+	"\x04plan\x12\x04apps\x1a\n" +
+	"daemonsets\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/daemonsets:planB\xf7\x01\n" +
 	"\x1acom.windlass.scheduling.v1B\x15DaemonSetServiceProtoP\x01ZHgithub.com/windlass-dev/windlass/gen/windlass/scheduling/v1;schedulingv1\xa2\x02\x03WSX\xaa\x02\x16Windlass.Scheduling.V1\xca\x02\x16Windlass\\Scheduling\\V1\xe2\x02\"Windlass\\Scheduling\\V1\\GPBMetadata\xea\x02\x18Windlass::Scheduling::V1b\x06proto3"
 
 var (
@@ -1022,7 +1194,7 @@ func file_windlass_scheduling_v1_daemon_set_service_proto_rawDescGZIP() []byte {
 	return file_windlass_scheduling_v1_daemon_set_service_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_windlass_scheduling_v1_daemon_set_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_windlass_scheduling_v1_daemon_set_service_proto_goTypes = []any{
 	(*GetDaemonSetRequest)(nil),           // 0: windlass.scheduling.v1.GetDaemonSetRequest
 	(*ListDaemonSetsRequest)(nil),         // 1: windlass.scheduling.v1.ListDaemonSetsRequest
@@ -1035,48 +1207,65 @@ var file_windlass_scheduling_v1_daemon_set_service_proto_goTypes = []any{
 	(*DeleteDaemonSetRequest)(nil),        // 8: windlass.scheduling.v1.DeleteDaemonSetRequest
 	(*WatchDaemonSetsRequest)(nil),        // 9: windlass.scheduling.v1.WatchDaemonSetsRequest
 	(*WatchDaemonSetsResponse)(nil),       // 10: windlass.scheduling.v1.WatchDaemonSetsResponse
-	(*WatchDaemonSetsResponse_Event)(nil), // 11: windlass.scheduling.v1.WatchDaemonSetsResponse.Event
-	(*fieldmaskpb.FieldMask)(nil),         // 12: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                   // 13: windlass.meta.v1.ListMeta
-	(*DaemonSet)(nil),                     // 14: windlass.scheduling.v1.DaemonSet
-	(*httpbody.HttpBody)(nil),             // 15: google.api.HttpBody
-	(*v1.Preconditions)(nil),              // 16: windlass.meta.v1.Preconditions
+	(*PlanDaemonSetRequest)(nil),          // 11: windlass.scheduling.v1.PlanDaemonSetRequest
+	(*PlanDaemonSetResponse)(nil),         // 12: windlass.scheduling.v1.PlanDaemonSetResponse
+	(*WatchDaemonSetsResponse_Event)(nil), // 13: windlass.scheduling.v1.WatchDaemonSetsResponse.Event
+	(*fieldmaskpb.FieldMask)(nil),         // 14: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                   // 15: windlass.meta.v1.ListMeta
+	(*DaemonSet)(nil),                     // 16: windlass.scheduling.v1.DaemonSet
+	(*httpbody.HttpBody)(nil),             // 17: google.api.HttpBody
+	(*v1.Preconditions)(nil),              // 18: windlass.meta.v1.Preconditions
+	(*PodList)(nil),                       // 19: windlass.scheduling.v1.PodList
+	(*v11.NodeList)(nil),                  // 20: windlass.node.v1.NodeList
+	(*v1.PlannedAction)(nil),              // 21: windlass.meta.v1.PlannedAction
+	(*v1.HeldBack)(nil),                   // 22: windlass.meta.v1.HeldBack
+	(*DaemonSetStatus)(nil),               // 23: windlass.scheduling.v1.DaemonSetStatus
+	(*timestamppb.Timestamp)(nil),         // 24: google.protobuf.Timestamp
 }
 var file_windlass_scheduling_v1_daemon_set_service_proto_depIdxs = []int32{
-	12, // 0: windlass.scheduling.v1.ListDaemonSetsRequest.read_mask:type_name -> google.protobuf.FieldMask
-	13, // 1: windlass.scheduling.v1.DaemonSetList.metadata:type_name -> windlass.meta.v1.ListMeta
-	14, // 2: windlass.scheduling.v1.DaemonSetList.items:type_name -> windlass.scheduling.v1.DaemonSet
-	14, // 3: windlass.scheduling.v1.CreateDaemonSetRequest.daemon_set:type_name -> windlass.scheduling.v1.DaemonSet
-	14, // 4: windlass.scheduling.v1.UpdateDaemonSetRequest.daemon_set:type_name -> windlass.scheduling.v1.DaemonSet
-	15, // 5: windlass.scheduling.v1.PatchDaemonSetRequest.patch:type_name -> google.api.HttpBody
-	14, // 6: windlass.scheduling.v1.ApplyDaemonSetRequest.daemon_set:type_name -> windlass.scheduling.v1.DaemonSet
-	14, // 7: windlass.scheduling.v1.UpdateDaemonSetStatusRequest.daemon_set:type_name -> windlass.scheduling.v1.DaemonSet
-	16, // 8: windlass.scheduling.v1.DeleteDaemonSetRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	11, // 9: windlass.scheduling.v1.WatchDaemonSetsResponse.events:type_name -> windlass.scheduling.v1.WatchDaemonSetsResponse.Event
-	14, // 10: windlass.scheduling.v1.WatchDaemonSetsResponse.Event.object:type_name -> windlass.scheduling.v1.DaemonSet
-	0,  // 11: windlass.scheduling.v1.DaemonSetService.GetDaemonSet:input_type -> windlass.scheduling.v1.GetDaemonSetRequest
-	1,  // 12: windlass.scheduling.v1.DaemonSetService.ListDaemonSets:input_type -> windlass.scheduling.v1.ListDaemonSetsRequest
-	3,  // 13: windlass.scheduling.v1.DaemonSetService.CreateDaemonSet:input_type -> windlass.scheduling.v1.CreateDaemonSetRequest
-	4,  // 14: windlass.scheduling.v1.DaemonSetService.UpdateDaemonSet:input_type -> windlass.scheduling.v1.UpdateDaemonSetRequest
-	5,  // 15: windlass.scheduling.v1.DaemonSetService.PatchDaemonSet:input_type -> windlass.scheduling.v1.PatchDaemonSetRequest
-	6,  // 16: windlass.scheduling.v1.DaemonSetService.ApplyDaemonSet:input_type -> windlass.scheduling.v1.ApplyDaemonSetRequest
-	7,  // 17: windlass.scheduling.v1.DaemonSetService.UpdateDaemonSetStatus:input_type -> windlass.scheduling.v1.UpdateDaemonSetStatusRequest
-	8,  // 18: windlass.scheduling.v1.DaemonSetService.DeleteDaemonSet:input_type -> windlass.scheduling.v1.DeleteDaemonSetRequest
-	9,  // 19: windlass.scheduling.v1.DaemonSetService.WatchDaemonSets:input_type -> windlass.scheduling.v1.WatchDaemonSetsRequest
-	14, // 20: windlass.scheduling.v1.DaemonSetService.GetDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
-	2,  // 21: windlass.scheduling.v1.DaemonSetService.ListDaemonSets:output_type -> windlass.scheduling.v1.DaemonSetList
-	14, // 22: windlass.scheduling.v1.DaemonSetService.CreateDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
-	14, // 23: windlass.scheduling.v1.DaemonSetService.UpdateDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
-	14, // 24: windlass.scheduling.v1.DaemonSetService.PatchDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
-	14, // 25: windlass.scheduling.v1.DaemonSetService.ApplyDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
-	14, // 26: windlass.scheduling.v1.DaemonSetService.UpdateDaemonSetStatus:output_type -> windlass.scheduling.v1.DaemonSet
-	14, // 27: windlass.scheduling.v1.DaemonSetService.DeleteDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
-	10, // 28: windlass.scheduling.v1.DaemonSetService.WatchDaemonSets:output_type -> windlass.scheduling.v1.WatchDaemonSetsResponse
-	20, // [20:29] is the sub-list for method output_type
-	11, // [11:20] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	14, // 0: windlass.scheduling.v1.ListDaemonSetsRequest.read_mask:type_name -> google.protobuf.FieldMask
+	15, // 1: windlass.scheduling.v1.DaemonSetList.metadata:type_name -> windlass.meta.v1.ListMeta
+	16, // 2: windlass.scheduling.v1.DaemonSetList.items:type_name -> windlass.scheduling.v1.DaemonSet
+	16, // 3: windlass.scheduling.v1.CreateDaemonSetRequest.daemon_set:type_name -> windlass.scheduling.v1.DaemonSet
+	16, // 4: windlass.scheduling.v1.UpdateDaemonSetRequest.daemon_set:type_name -> windlass.scheduling.v1.DaemonSet
+	17, // 5: windlass.scheduling.v1.PatchDaemonSetRequest.patch:type_name -> google.api.HttpBody
+	16, // 6: windlass.scheduling.v1.ApplyDaemonSetRequest.daemon_set:type_name -> windlass.scheduling.v1.DaemonSet
+	16, // 7: windlass.scheduling.v1.UpdateDaemonSetStatusRequest.daemon_set:type_name -> windlass.scheduling.v1.DaemonSet
+	18, // 8: windlass.scheduling.v1.DeleteDaemonSetRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	13, // 9: windlass.scheduling.v1.WatchDaemonSetsResponse.events:type_name -> windlass.scheduling.v1.WatchDaemonSetsResponse.Event
+	16, // 10: windlass.scheduling.v1.PlanDaemonSetRequest.daemon_set:type_name -> windlass.scheduling.v1.DaemonSet
+	19, // 11: windlass.scheduling.v1.PlanDaemonSetRequest.pods:type_name -> windlass.scheduling.v1.PodList
+	20, // 12: windlass.scheduling.v1.PlanDaemonSetRequest.nodes:type_name -> windlass.node.v1.NodeList
+	21, // 13: windlass.scheduling.v1.PlanDaemonSetResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	22, // 14: windlass.scheduling.v1.PlanDaemonSetResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	23, // 15: windlass.scheduling.v1.PlanDaemonSetResponse.status:type_name -> windlass.scheduling.v1.DaemonSetStatus
+	24, // 16: windlass.scheduling.v1.PlanDaemonSetResponse.wake_time:type_name -> google.protobuf.Timestamp
+	16, // 17: windlass.scheduling.v1.WatchDaemonSetsResponse.Event.object:type_name -> windlass.scheduling.v1.DaemonSet
+	0,  // 18: windlass.scheduling.v1.DaemonSetService.GetDaemonSet:input_type -> windlass.scheduling.v1.GetDaemonSetRequest
+	1,  // 19: windlass.scheduling.v1.DaemonSetService.ListDaemonSets:input_type -> windlass.scheduling.v1.ListDaemonSetsRequest
+	3,  // 20: windlass.scheduling.v1.DaemonSetService.CreateDaemonSet:input_type -> windlass.scheduling.v1.CreateDaemonSetRequest
+	4,  // 21: windlass.scheduling.v1.DaemonSetService.UpdateDaemonSet:input_type -> windlass.scheduling.v1.UpdateDaemonSetRequest
+	5,  // 22: windlass.scheduling.v1.DaemonSetService.PatchDaemonSet:input_type -> windlass.scheduling.v1.PatchDaemonSetRequest
+	6,  // 23: windlass.scheduling.v1.DaemonSetService.ApplyDaemonSet:input_type -> windlass.scheduling.v1.ApplyDaemonSetRequest
+	7,  // 24: windlass.scheduling.v1.DaemonSetService.UpdateDaemonSetStatus:input_type -> windlass.scheduling.v1.UpdateDaemonSetStatusRequest
+	8,  // 25: windlass.scheduling.v1.DaemonSetService.DeleteDaemonSet:input_type -> windlass.scheduling.v1.DeleteDaemonSetRequest
+	9,  // 26: windlass.scheduling.v1.DaemonSetService.WatchDaemonSets:input_type -> windlass.scheduling.v1.WatchDaemonSetsRequest
+	11, // 27: windlass.scheduling.v1.DaemonSetService.PlanDaemonSet:input_type -> windlass.scheduling.v1.PlanDaemonSetRequest
+	16, // 28: windlass.scheduling.v1.DaemonSetService.GetDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
+	2,  // 29: windlass.scheduling.v1.DaemonSetService.ListDaemonSets:output_type -> windlass.scheduling.v1.DaemonSetList
+	16, // 30: windlass.scheduling.v1.DaemonSetService.CreateDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
+	16, // 31: windlass.scheduling.v1.DaemonSetService.UpdateDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
+	16, // 32: windlass.scheduling.v1.DaemonSetService.PatchDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
+	16, // 33: windlass.scheduling.v1.DaemonSetService.ApplyDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
+	16, // 34: windlass.scheduling.v1.DaemonSetService.UpdateDaemonSetStatus:output_type -> windlass.scheduling.v1.DaemonSet
+	16, // 35: windlass.scheduling.v1.DaemonSetService.DeleteDaemonSet:output_type -> windlass.scheduling.v1.DaemonSet
+	10, // 36: windlass.scheduling.v1.DaemonSetService.WatchDaemonSets:output_type -> windlass.scheduling.v1.WatchDaemonSetsResponse
+	12, // 37: windlass.scheduling.v1.DaemonSetService.PlanDaemonSet:output_type -> windlass.scheduling.v1.PlanDaemonSetResponse
+	28, // [28:38] is the sub-list for method output_type
+	18, // [18:28] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_daemon_set_service_proto_init() }
@@ -1085,13 +1274,14 @@ func file_windlass_scheduling_v1_daemon_set_service_proto_init() {
 		return
 	}
 	file_windlass_scheduling_v1_daemon_set_proto_init()
+	file_windlass_scheduling_v1_pod_service_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_daemon_set_service_proto_rawDesc), len(file_windlass_scheduling_v1_daemon_set_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

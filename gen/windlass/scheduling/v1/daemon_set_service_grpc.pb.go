@@ -30,6 +30,7 @@ const (
 	DaemonSetService_UpdateDaemonSetStatus_FullMethodName = "/windlass.scheduling.v1.DaemonSetService/UpdateDaemonSetStatus"
 	DaemonSetService_DeleteDaemonSet_FullMethodName       = "/windlass.scheduling.v1.DaemonSetService/DeleteDaemonSet"
 	DaemonSetService_WatchDaemonSets_FullMethodName       = "/windlass.scheduling.v1.DaemonSetService/WatchDaemonSets"
+	DaemonSetService_PlanDaemonSet_FullMethodName         = "/windlass.scheduling.v1.DaemonSetService/PlanDaemonSet"
 )
 
 // DaemonSetServiceClient is the client API for DaemonSetService service.
@@ -57,6 +58,8 @@ type DaemonSetServiceClient interface {
 	// WatchDaemonSets sends the daemon sets that match and then every change, all events of a revision in one message. A revision that
 	// is too old ends it with OUT_OF_RANGE: list again.
 	WatchDaemonSets(ctx context.Context, in *WatchDaemonSetsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchDaemonSetsResponse], error)
+	// PlanDaemonSet says which pods a daemon set would adopt, release, make and remove, and why.
+	PlanDaemonSet(ctx context.Context, in *PlanDaemonSetRequest, opts ...grpc.CallOption) (*PlanDaemonSetResponse, error)
 }
 
 type daemonSetServiceClient struct {
@@ -166,6 +169,16 @@ func (c *daemonSetServiceClient) WatchDaemonSets(ctx context.Context, in *WatchD
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type DaemonSetService_WatchDaemonSetsClient = grpc.ServerStreamingClient[WatchDaemonSetsResponse]
 
+func (c *daemonSetServiceClient) PlanDaemonSet(ctx context.Context, in *PlanDaemonSetRequest, opts ...grpc.CallOption) (*PlanDaemonSetResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanDaemonSetResponse)
+	err := c.cc.Invoke(ctx, DaemonSetService_PlanDaemonSet_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // DaemonSetServiceServer is the server API for DaemonSetService service.
 // All implementations must embed UnimplementedDaemonSetServiceServer
 // for forward compatibility.
@@ -191,6 +204,8 @@ type DaemonSetServiceServer interface {
 	// WatchDaemonSets sends the daemon sets that match and then every change, all events of a revision in one message. A revision that
 	// is too old ends it with OUT_OF_RANGE: list again.
 	WatchDaemonSets(*WatchDaemonSetsRequest, grpc.ServerStreamingServer[WatchDaemonSetsResponse]) error
+	// PlanDaemonSet says which pods a daemon set would adopt, release, make and remove, and why.
+	PlanDaemonSet(context.Context, *PlanDaemonSetRequest) (*PlanDaemonSetResponse, error)
 	mustEmbedUnimplementedDaemonSetServiceServer()
 }
 
@@ -227,6 +242,9 @@ func (UnimplementedDaemonSetServiceServer) DeleteDaemonSet(context.Context, *Del
 }
 func (UnimplementedDaemonSetServiceServer) WatchDaemonSets(*WatchDaemonSetsRequest, grpc.ServerStreamingServer[WatchDaemonSetsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchDaemonSets not implemented")
+}
+func (UnimplementedDaemonSetServiceServer) PlanDaemonSet(context.Context, *PlanDaemonSetRequest) (*PlanDaemonSetResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanDaemonSet not implemented")
 }
 func (UnimplementedDaemonSetServiceServer) mustEmbedUnimplementedDaemonSetServiceServer() {}
 func (UnimplementedDaemonSetServiceServer) testEmbeddedByValue()                          {}
@@ -404,6 +422,24 @@ func _DaemonSetService_WatchDaemonSets_Handler(srv interface{}, stream grpc.Serv
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type DaemonSetService_WatchDaemonSetsServer = grpc.ServerStreamingServer[WatchDaemonSetsResponse]
 
+func _DaemonSetService_PlanDaemonSet_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanDaemonSetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DaemonSetServiceServer).PlanDaemonSet(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: DaemonSetService_PlanDaemonSet_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DaemonSetServiceServer).PlanDaemonSet(ctx, req.(*PlanDaemonSetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // DaemonSetService_ServiceDesc is the grpc.ServiceDesc for DaemonSetService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -442,6 +478,10 @@ var DaemonSetService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteDaemonSet",
 			Handler:    _DaemonSetService_DeleteDaemonSet_Handler,
+		},
+		{
+			MethodName: "PlanDaemonSet",
+			Handler:    _DaemonSetService_PlanDaemonSet_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

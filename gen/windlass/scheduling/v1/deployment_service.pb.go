@@ -16,6 +16,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -913,6 +914,161 @@ func (x *RollbackDeploymentRequest) GetRevision() int32 {
 	return 0
 }
 
+// A deployment to plan for, given whole or named.
+type PlanDeploymentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the live deployment.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the live deployment; empty if it is given.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The deployment; empty for the live one.
+	Deployment *Deployment `protobuf:"bytes,3,opt,name=deployment,proto3" json:"deployment,omitempty"`
+	// Number of pods to plan with instead of its own.
+	Replicas *int32 `protobuf:"varint,4,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
+	// The replica sets there are; absent for the live ones.
+	ReplicaSets   *ReplicaSetList `protobuf:"bytes,5,opt,name=replica_sets,json=replicaSets,proto3" json:"replica_sets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanDeploymentRequest) Reset() {
+	*x = PlanDeploymentRequest{}
+	mi := &file_windlass_scheduling_v1_deployment_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanDeploymentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanDeploymentRequest) ProtoMessage() {}
+
+func (x *PlanDeploymentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_deployment_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanDeploymentRequest.ProtoReflect.Descriptor instead.
+func (*PlanDeploymentRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_deployment_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PlanDeploymentRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PlanDeploymentRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlanDeploymentRequest) GetDeployment() *Deployment {
+	if x != nil {
+		return x.Deployment
+	}
+	return nil
+}
+
+func (x *PlanDeploymentRequest) GetReplicas() int32 {
+	if x != nil && x.Replicas != nil {
+		return *x.Replicas
+	}
+	return 0
+}
+
+func (x *PlanDeploymentRequest) GetReplicaSets() *ReplicaSetList {
+	if x != nil {
+		return x.ReplicaSets
+	}
+	return nil
+}
+
+// What a deployment would do.
+type PlanDeploymentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What would be done now, in this order.
+	Actions []*v1.PlannedAction `protobuf:"bytes,1,rep,name=actions,proto3" json:"actions,omitempty"`
+	// What would be done and waits, such as pods that must not be made before a time.
+	HeldBack []*v1.HeldBack `protobuf:"bytes,2,rep,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
+	// Status that the deployment would get.
+	Status *DeploymentStatus `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
+	// When it would be looked at again even if nothing changes; absent means never.
+	WakeTime      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=wake_time,json=wakeTime,proto3" json:"wake_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanDeploymentResponse) Reset() {
+	*x = PlanDeploymentResponse{}
+	mi := &file_windlass_scheduling_v1_deployment_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanDeploymentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanDeploymentResponse) ProtoMessage() {}
+
+func (x *PlanDeploymentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_deployment_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanDeploymentResponse.ProtoReflect.Descriptor instead.
+func (*PlanDeploymentResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_deployment_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *PlanDeploymentResponse) GetActions() []*v1.PlannedAction {
+	if x != nil {
+		return x.Actions
+	}
+	return nil
+}
+
+func (x *PlanDeploymentResponse) GetHeldBack() []*v1.HeldBack {
+	if x != nil {
+		return x.HeldBack
+	}
+	return nil
+}
+
+func (x *PlanDeploymentResponse) GetStatus() *DeploymentStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *PlanDeploymentResponse) GetWakeTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WakeTime
+	}
+	return nil
+}
+
 // One change.
 type WatchDeploymentsResponse_Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -926,7 +1082,7 @@ type WatchDeploymentsResponse_Event struct {
 
 func (x *WatchDeploymentsResponse_Event) Reset() {
 	*x = WatchDeploymentsResponse_Event{}
-	mi := &file_windlass_scheduling_v1_deployment_service_proto_msgTypes[12]
+	mi := &file_windlass_scheduling_v1_deployment_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -938,7 +1094,7 @@ func (x *WatchDeploymentsResponse_Event) String() string {
 func (*WatchDeploymentsResponse_Event) ProtoMessage() {}
 
 func (x *WatchDeploymentsResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_deployment_service_proto_msgTypes[12]
+	mi := &file_windlass_scheduling_v1_deployment_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -972,7 +1128,7 @@ var File_windlass_scheduling_v1_deployment_service_proto protoreflect.FileDescri
 
 const file_windlass_scheduling_v1_deployment_service_proto_rawDesc = "" +
 	"\n" +
-	"/windlass/scheduling/v1/deployment_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a'windlass/scheduling/v1/deployment.proto\"P\n" +
+	"/windlass/scheduling/v1/deployment_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a'windlass/scheduling/v1/deployment.proto\x1a0windlass/scheduling/v1/replica_set_service.proto\"P\n" +
 	"\x14GetDeploymentRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\xa3\x02\n" +
@@ -1047,7 +1203,21 @@ const file_windlass_scheduling_v1_deployment_service_proto_rawDesc = "" +
 	"\x19RollbackDeploymentRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12#\n" +
-	"\brevision\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\brevision2\xc3\x10\n" +
+	"\brevision\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\brevision\"\x8f\x02\n" +
+	"\x15PlanDeploymentRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12B\n" +
+	"\n" +
+	"deployment\x18\x03 \x01(\v2\".windlass.scheduling.v1.DeploymentR\n" +
+	"deployment\x12(\n" +
+	"\breplicas\x18\x04 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x00R\breplicas\x88\x01\x01\x12I\n" +
+	"\freplica_sets\x18\x05 \x01(\v2&.windlass.scheduling.v1.ReplicaSetListR\vreplicaSetsB\v\n" +
+	"\t_replicas\"\x87\x02\n" +
+	"\x16PlanDeploymentResponse\x129\n" +
+	"\aactions\x18\x01 \x03(\v2\x1f.windlass.meta.v1.PlannedActionR\aactions\x127\n" +
+	"\theld_back\x18\x02 \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\x12@\n" +
+	"\x06status\x18\x03 \x01(\v2(.windlass.scheduling.v1.DeploymentStatusR\x06status\x127\n" +
+	"\twake_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime2\xf3\x11\n" +
 	"\x11DeploymentService\x12\xb4\x01\n" +
 	"\rGetDeployment\x12,.windlass.scheduling.v1.GetDeploymentRequest\x1a\".windlass.scheduling.v1.Deployment\"Q\xaa\xbb\x18\x18\n" +
 	"\x03get\x12\x04apps\x1a\vdeployments\x82\xd3\xe4\x93\x02/\x12-/v1/namespaces/{namespace}/deployments/{name}\x12\xc9\x01\n" +
@@ -1073,7 +1243,9 @@ const file_windlass_scheduling_v1_deployment_service_proto_rawDesc = "" +
 	"\x10WatchDeployments\x12/.windlass.scheduling.v1.WatchDeploymentsRequest\x1a0.windlass.scheduling.v1.WatchDeploymentsResponse\"k\xaa\xbb\x18\x1a\n" +
 	"\x05watch\x12\x04apps\x1a\vdeployments\x82\xd3\xe4\x93\x02GZ\x17\x12\x15/v1/deployments:watch\x12,/v1/namespaces/{namespace}/deployments:watch0\x01\x12\xce\x01\n" +
 	"\x12RollbackDeployment\x121.windlass.scheduling.v1.RollbackDeploymentRequest\x1a\".windlass.scheduling.v1.Deployment\"a\xaa\xbb\x18\x1c\n" +
-	"\x05patch\x12\x04apps\x1a\vdeployments0\x01\x82\xd3\xe4\x93\x02;:\x01*\"6/v1/namespaces/{namespace}/deployments/{name}:rollbackB\xf8\x01\n" +
+	"\x05patch\x12\x04apps\x1a\vdeployments0\x01\x82\xd3\xe4\x93\x02;:\x01*\"6/v1/namespaces/{namespace}/deployments/{name}:rollback\x12\xad\x01\n" +
+	"\x0ePlanDeployment\x12-.windlass.scheduling.v1.PlanDeploymentRequest\x1a..windlass.scheduling.v1.PlanDeploymentResponse\"<\xaa\xbb\x18\x19\n" +
+	"\x04plan\x12\x04apps\x1a\vdeployments\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/deployments:planB\xf8\x01\n" +
 	"\x1acom.windlass.scheduling.v1B\x16DeploymentServiceProtoP\x01ZHgithub.com/windlass-dev/windlass/gen/windlass/scheduling/v1;schedulingv1\xa2\x02\x03WSX\xaa\x02\x16Windlass.Scheduling.V1\xca\x02\x16Windlass\\Scheduling\\V1\xe2\x02\"Windlass\\Scheduling\\V1\\GPBMetadata\xea\x02\x18Windlass::Scheduling::V1b\x06proto3"
 
 var (
@@ -1088,7 +1260,7 @@ func file_windlass_scheduling_v1_deployment_service_proto_rawDescGZIP() []byte {
 	return file_windlass_scheduling_v1_deployment_service_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_deployment_service_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_windlass_scheduling_v1_deployment_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_windlass_scheduling_v1_deployment_service_proto_goTypes = []any{
 	(*GetDeploymentRequest)(nil),           // 0: windlass.scheduling.v1.GetDeploymentRequest
 	(*ListDeploymentsRequest)(nil),         // 1: windlass.scheduling.v1.ListDeploymentsRequest
@@ -1102,50 +1274,65 @@ var file_windlass_scheduling_v1_deployment_service_proto_goTypes = []any{
 	(*WatchDeploymentsRequest)(nil),        // 9: windlass.scheduling.v1.WatchDeploymentsRequest
 	(*WatchDeploymentsResponse)(nil),       // 10: windlass.scheduling.v1.WatchDeploymentsResponse
 	(*RollbackDeploymentRequest)(nil),      // 11: windlass.scheduling.v1.RollbackDeploymentRequest
-	(*WatchDeploymentsResponse_Event)(nil), // 12: windlass.scheduling.v1.WatchDeploymentsResponse.Event
-	(*fieldmaskpb.FieldMask)(nil),          // 13: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                    // 14: windlass.meta.v1.ListMeta
-	(*Deployment)(nil),                     // 15: windlass.scheduling.v1.Deployment
-	(*httpbody.HttpBody)(nil),              // 16: google.api.HttpBody
-	(*v1.Preconditions)(nil),               // 17: windlass.meta.v1.Preconditions
+	(*PlanDeploymentRequest)(nil),          // 12: windlass.scheduling.v1.PlanDeploymentRequest
+	(*PlanDeploymentResponse)(nil),         // 13: windlass.scheduling.v1.PlanDeploymentResponse
+	(*WatchDeploymentsResponse_Event)(nil), // 14: windlass.scheduling.v1.WatchDeploymentsResponse.Event
+	(*fieldmaskpb.FieldMask)(nil),          // 15: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                    // 16: windlass.meta.v1.ListMeta
+	(*Deployment)(nil),                     // 17: windlass.scheduling.v1.Deployment
+	(*httpbody.HttpBody)(nil),              // 18: google.api.HttpBody
+	(*v1.Preconditions)(nil),               // 19: windlass.meta.v1.Preconditions
+	(*ReplicaSetList)(nil),                 // 20: windlass.scheduling.v1.ReplicaSetList
+	(*v1.PlannedAction)(nil),               // 21: windlass.meta.v1.PlannedAction
+	(*v1.HeldBack)(nil),                    // 22: windlass.meta.v1.HeldBack
+	(*DeploymentStatus)(nil),               // 23: windlass.scheduling.v1.DeploymentStatus
+	(*timestamppb.Timestamp)(nil),          // 24: google.protobuf.Timestamp
 }
 var file_windlass_scheduling_v1_deployment_service_proto_depIdxs = []int32{
-	13, // 0: windlass.scheduling.v1.ListDeploymentsRequest.read_mask:type_name -> google.protobuf.FieldMask
-	14, // 1: windlass.scheduling.v1.DeploymentList.metadata:type_name -> windlass.meta.v1.ListMeta
-	15, // 2: windlass.scheduling.v1.DeploymentList.items:type_name -> windlass.scheduling.v1.Deployment
-	15, // 3: windlass.scheduling.v1.CreateDeploymentRequest.deployment:type_name -> windlass.scheduling.v1.Deployment
-	15, // 4: windlass.scheduling.v1.UpdateDeploymentRequest.deployment:type_name -> windlass.scheduling.v1.Deployment
-	16, // 5: windlass.scheduling.v1.PatchDeploymentRequest.patch:type_name -> google.api.HttpBody
-	15, // 6: windlass.scheduling.v1.ApplyDeploymentRequest.deployment:type_name -> windlass.scheduling.v1.Deployment
-	15, // 7: windlass.scheduling.v1.UpdateDeploymentStatusRequest.deployment:type_name -> windlass.scheduling.v1.Deployment
-	17, // 8: windlass.scheduling.v1.DeleteDeploymentRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	12, // 9: windlass.scheduling.v1.WatchDeploymentsResponse.events:type_name -> windlass.scheduling.v1.WatchDeploymentsResponse.Event
-	15, // 10: windlass.scheduling.v1.WatchDeploymentsResponse.Event.object:type_name -> windlass.scheduling.v1.Deployment
-	0,  // 11: windlass.scheduling.v1.DeploymentService.GetDeployment:input_type -> windlass.scheduling.v1.GetDeploymentRequest
-	1,  // 12: windlass.scheduling.v1.DeploymentService.ListDeployments:input_type -> windlass.scheduling.v1.ListDeploymentsRequest
-	3,  // 13: windlass.scheduling.v1.DeploymentService.CreateDeployment:input_type -> windlass.scheduling.v1.CreateDeploymentRequest
-	4,  // 14: windlass.scheduling.v1.DeploymentService.UpdateDeployment:input_type -> windlass.scheduling.v1.UpdateDeploymentRequest
-	5,  // 15: windlass.scheduling.v1.DeploymentService.PatchDeployment:input_type -> windlass.scheduling.v1.PatchDeploymentRequest
-	6,  // 16: windlass.scheduling.v1.DeploymentService.ApplyDeployment:input_type -> windlass.scheduling.v1.ApplyDeploymentRequest
-	7,  // 17: windlass.scheduling.v1.DeploymentService.UpdateDeploymentStatus:input_type -> windlass.scheduling.v1.UpdateDeploymentStatusRequest
-	8,  // 18: windlass.scheduling.v1.DeploymentService.DeleteDeployment:input_type -> windlass.scheduling.v1.DeleteDeploymentRequest
-	9,  // 19: windlass.scheduling.v1.DeploymentService.WatchDeployments:input_type -> windlass.scheduling.v1.WatchDeploymentsRequest
-	11, // 20: windlass.scheduling.v1.DeploymentService.RollbackDeployment:input_type -> windlass.scheduling.v1.RollbackDeploymentRequest
-	15, // 21: windlass.scheduling.v1.DeploymentService.GetDeployment:output_type -> windlass.scheduling.v1.Deployment
-	2,  // 22: windlass.scheduling.v1.DeploymentService.ListDeployments:output_type -> windlass.scheduling.v1.DeploymentList
-	15, // 23: windlass.scheduling.v1.DeploymentService.CreateDeployment:output_type -> windlass.scheduling.v1.Deployment
-	15, // 24: windlass.scheduling.v1.DeploymentService.UpdateDeployment:output_type -> windlass.scheduling.v1.Deployment
-	15, // 25: windlass.scheduling.v1.DeploymentService.PatchDeployment:output_type -> windlass.scheduling.v1.Deployment
-	15, // 26: windlass.scheduling.v1.DeploymentService.ApplyDeployment:output_type -> windlass.scheduling.v1.Deployment
-	15, // 27: windlass.scheduling.v1.DeploymentService.UpdateDeploymentStatus:output_type -> windlass.scheduling.v1.Deployment
-	15, // 28: windlass.scheduling.v1.DeploymentService.DeleteDeployment:output_type -> windlass.scheduling.v1.Deployment
-	10, // 29: windlass.scheduling.v1.DeploymentService.WatchDeployments:output_type -> windlass.scheduling.v1.WatchDeploymentsResponse
-	15, // 30: windlass.scheduling.v1.DeploymentService.RollbackDeployment:output_type -> windlass.scheduling.v1.Deployment
-	21, // [21:31] is the sub-list for method output_type
-	11, // [11:21] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	15, // 0: windlass.scheduling.v1.ListDeploymentsRequest.read_mask:type_name -> google.protobuf.FieldMask
+	16, // 1: windlass.scheduling.v1.DeploymentList.metadata:type_name -> windlass.meta.v1.ListMeta
+	17, // 2: windlass.scheduling.v1.DeploymentList.items:type_name -> windlass.scheduling.v1.Deployment
+	17, // 3: windlass.scheduling.v1.CreateDeploymentRequest.deployment:type_name -> windlass.scheduling.v1.Deployment
+	17, // 4: windlass.scheduling.v1.UpdateDeploymentRequest.deployment:type_name -> windlass.scheduling.v1.Deployment
+	18, // 5: windlass.scheduling.v1.PatchDeploymentRequest.patch:type_name -> google.api.HttpBody
+	17, // 6: windlass.scheduling.v1.ApplyDeploymentRequest.deployment:type_name -> windlass.scheduling.v1.Deployment
+	17, // 7: windlass.scheduling.v1.UpdateDeploymentStatusRequest.deployment:type_name -> windlass.scheduling.v1.Deployment
+	19, // 8: windlass.scheduling.v1.DeleteDeploymentRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	14, // 9: windlass.scheduling.v1.WatchDeploymentsResponse.events:type_name -> windlass.scheduling.v1.WatchDeploymentsResponse.Event
+	17, // 10: windlass.scheduling.v1.PlanDeploymentRequest.deployment:type_name -> windlass.scheduling.v1.Deployment
+	20, // 11: windlass.scheduling.v1.PlanDeploymentRequest.replica_sets:type_name -> windlass.scheduling.v1.ReplicaSetList
+	21, // 12: windlass.scheduling.v1.PlanDeploymentResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	22, // 13: windlass.scheduling.v1.PlanDeploymentResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	23, // 14: windlass.scheduling.v1.PlanDeploymentResponse.status:type_name -> windlass.scheduling.v1.DeploymentStatus
+	24, // 15: windlass.scheduling.v1.PlanDeploymentResponse.wake_time:type_name -> google.protobuf.Timestamp
+	17, // 16: windlass.scheduling.v1.WatchDeploymentsResponse.Event.object:type_name -> windlass.scheduling.v1.Deployment
+	0,  // 17: windlass.scheduling.v1.DeploymentService.GetDeployment:input_type -> windlass.scheduling.v1.GetDeploymentRequest
+	1,  // 18: windlass.scheduling.v1.DeploymentService.ListDeployments:input_type -> windlass.scheduling.v1.ListDeploymentsRequest
+	3,  // 19: windlass.scheduling.v1.DeploymentService.CreateDeployment:input_type -> windlass.scheduling.v1.CreateDeploymentRequest
+	4,  // 20: windlass.scheduling.v1.DeploymentService.UpdateDeployment:input_type -> windlass.scheduling.v1.UpdateDeploymentRequest
+	5,  // 21: windlass.scheduling.v1.DeploymentService.PatchDeployment:input_type -> windlass.scheduling.v1.PatchDeploymentRequest
+	6,  // 22: windlass.scheduling.v1.DeploymentService.ApplyDeployment:input_type -> windlass.scheduling.v1.ApplyDeploymentRequest
+	7,  // 23: windlass.scheduling.v1.DeploymentService.UpdateDeploymentStatus:input_type -> windlass.scheduling.v1.UpdateDeploymentStatusRequest
+	8,  // 24: windlass.scheduling.v1.DeploymentService.DeleteDeployment:input_type -> windlass.scheduling.v1.DeleteDeploymentRequest
+	9,  // 25: windlass.scheduling.v1.DeploymentService.WatchDeployments:input_type -> windlass.scheduling.v1.WatchDeploymentsRequest
+	11, // 26: windlass.scheduling.v1.DeploymentService.RollbackDeployment:input_type -> windlass.scheduling.v1.RollbackDeploymentRequest
+	12, // 27: windlass.scheduling.v1.DeploymentService.PlanDeployment:input_type -> windlass.scheduling.v1.PlanDeploymentRequest
+	17, // 28: windlass.scheduling.v1.DeploymentService.GetDeployment:output_type -> windlass.scheduling.v1.Deployment
+	2,  // 29: windlass.scheduling.v1.DeploymentService.ListDeployments:output_type -> windlass.scheduling.v1.DeploymentList
+	17, // 30: windlass.scheduling.v1.DeploymentService.CreateDeployment:output_type -> windlass.scheduling.v1.Deployment
+	17, // 31: windlass.scheduling.v1.DeploymentService.UpdateDeployment:output_type -> windlass.scheduling.v1.Deployment
+	17, // 32: windlass.scheduling.v1.DeploymentService.PatchDeployment:output_type -> windlass.scheduling.v1.Deployment
+	17, // 33: windlass.scheduling.v1.DeploymentService.ApplyDeployment:output_type -> windlass.scheduling.v1.Deployment
+	17, // 34: windlass.scheduling.v1.DeploymentService.UpdateDeploymentStatus:output_type -> windlass.scheduling.v1.Deployment
+	17, // 35: windlass.scheduling.v1.DeploymentService.DeleteDeployment:output_type -> windlass.scheduling.v1.Deployment
+	10, // 36: windlass.scheduling.v1.DeploymentService.WatchDeployments:output_type -> windlass.scheduling.v1.WatchDeploymentsResponse
+	17, // 37: windlass.scheduling.v1.DeploymentService.RollbackDeployment:output_type -> windlass.scheduling.v1.Deployment
+	13, // 38: windlass.scheduling.v1.DeploymentService.PlanDeployment:output_type -> windlass.scheduling.v1.PlanDeploymentResponse
+	28, // [28:39] is the sub-list for method output_type
+	17, // [17:28] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_deployment_service_proto_init() }
@@ -1154,13 +1341,15 @@ func file_windlass_scheduling_v1_deployment_service_proto_init() {
 		return
 	}
 	file_windlass_scheduling_v1_deployment_proto_init()
+	file_windlass_scheduling_v1_replica_set_service_proto_init()
+	file_windlass_scheduling_v1_deployment_service_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_deployment_service_proto_rawDesc), len(file_windlass_scheduling_v1_deployment_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -31,6 +31,7 @@ const (
 	DeploymentService_DeleteDeployment_FullMethodName       = "/windlass.scheduling.v1.DeploymentService/DeleteDeployment"
 	DeploymentService_WatchDeployments_FullMethodName       = "/windlass.scheduling.v1.DeploymentService/WatchDeployments"
 	DeploymentService_RollbackDeployment_FullMethodName     = "/windlass.scheduling.v1.DeploymentService/RollbackDeployment"
+	DeploymentService_PlanDeployment_FullMethodName         = "/windlass.scheduling.v1.DeploymentService/PlanDeployment"
 )
 
 // DeploymentServiceClient is the client API for DeploymentService service.
@@ -60,6 +61,8 @@ type DeploymentServiceClient interface {
 	WatchDeployments(ctx context.Context, in *WatchDeploymentsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchDeploymentsResponse], error)
 	// RollbackDeployment puts the template of an older revision into force again.
 	RollbackDeployment(ctx context.Context, in *RollbackDeploymentRequest, opts ...grpc.CallOption) (*Deployment, error)
+	// PlanDeployment says which replica sets a deployment would adopt, release, make, resize and remove, and why.
+	PlanDeployment(ctx context.Context, in *PlanDeploymentRequest, opts ...grpc.CallOption) (*PlanDeploymentResponse, error)
 }
 
 type deploymentServiceClient struct {
@@ -179,6 +182,16 @@ func (c *deploymentServiceClient) RollbackDeployment(ctx context.Context, in *Ro
 	return out, nil
 }
 
+func (c *deploymentServiceClient) PlanDeployment(ctx context.Context, in *PlanDeploymentRequest, opts ...grpc.CallOption) (*PlanDeploymentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanDeploymentResponse)
+	err := c.cc.Invoke(ctx, DeploymentService_PlanDeployment_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // DeploymentServiceServer is the server API for DeploymentService service.
 // All implementations must embed UnimplementedDeploymentServiceServer
 // for forward compatibility.
@@ -206,6 +219,8 @@ type DeploymentServiceServer interface {
 	WatchDeployments(*WatchDeploymentsRequest, grpc.ServerStreamingServer[WatchDeploymentsResponse]) error
 	// RollbackDeployment puts the template of an older revision into force again.
 	RollbackDeployment(context.Context, *RollbackDeploymentRequest) (*Deployment, error)
+	// PlanDeployment says which replica sets a deployment would adopt, release, make, resize and remove, and why.
+	PlanDeployment(context.Context, *PlanDeploymentRequest) (*PlanDeploymentResponse, error)
 	mustEmbedUnimplementedDeploymentServiceServer()
 }
 
@@ -245,6 +260,9 @@ func (UnimplementedDeploymentServiceServer) WatchDeployments(*WatchDeploymentsRe
 }
 func (UnimplementedDeploymentServiceServer) RollbackDeployment(context.Context, *RollbackDeploymentRequest) (*Deployment, error) {
 	return nil, status.Error(codes.Unimplemented, "method RollbackDeployment not implemented")
+}
+func (UnimplementedDeploymentServiceServer) PlanDeployment(context.Context, *PlanDeploymentRequest) (*PlanDeploymentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanDeployment not implemented")
 }
 func (UnimplementedDeploymentServiceServer) mustEmbedUnimplementedDeploymentServiceServer() {}
 func (UnimplementedDeploymentServiceServer) testEmbeddedByValue()                           {}
@@ -440,6 +458,24 @@ func _DeploymentService_RollbackDeployment_Handler(srv interface{}, ctx context.
 	return interceptor(ctx, in, info, handler)
 }
 
+func _DeploymentService_PlanDeployment_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanDeploymentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DeploymentServiceServer).PlanDeployment(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: DeploymentService_PlanDeployment_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DeploymentServiceServer).PlanDeployment(ctx, req.(*PlanDeploymentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // DeploymentService_ServiceDesc is the grpc.ServiceDesc for DeploymentService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -482,6 +518,10 @@ var DeploymentService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RollbackDeployment",
 			Handler:    _DeploymentService_RollbackDeployment_Handler,
+		},
+		{
+			MethodName: "PlanDeployment",
+			Handler:    _DeploymentService_PlanDeployment_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -16,6 +16,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -849,6 +850,152 @@ func (x *WatchJobsResponse) GetBookmark() bool {
 	return false
 }
 
+// A job to plan for, given whole or named.
+type PlanJobRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the live job.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the live job; empty if it is given.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The job; empty for the live one.
+	Job *Job `protobuf:"bytes,3,opt,name=job,proto3" json:"job,omitempty"`
+	// The pods there are; absent for the live ones.
+	Pods          *PodList `protobuf:"bytes,4,opt,name=pods,proto3" json:"pods,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanJobRequest) Reset() {
+	*x = PlanJobRequest{}
+	mi := &file_windlass_scheduling_v1_job_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanJobRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanJobRequest) ProtoMessage() {}
+
+func (x *PlanJobRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_job_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanJobRequest.ProtoReflect.Descriptor instead.
+func (*PlanJobRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_job_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PlanJobRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PlanJobRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlanJobRequest) GetJob() *Job {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+func (x *PlanJobRequest) GetPods() *PodList {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+// What a job would do.
+type PlanJobResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What would be done now, in this order.
+	Actions []*v1.PlannedAction `protobuf:"bytes,1,rep,name=actions,proto3" json:"actions,omitempty"`
+	// What would be done and waits, such as pods that must not be made before a time.
+	HeldBack []*v1.HeldBack `protobuf:"bytes,2,rep,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
+	// Status that the job would get.
+	Status *JobStatus `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
+	// When it would be looked at again even if nothing changes; absent means never.
+	WakeTime      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=wake_time,json=wakeTime,proto3" json:"wake_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanJobResponse) Reset() {
+	*x = PlanJobResponse{}
+	mi := &file_windlass_scheduling_v1_job_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanJobResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanJobResponse) ProtoMessage() {}
+
+func (x *PlanJobResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_job_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanJobResponse.ProtoReflect.Descriptor instead.
+func (*PlanJobResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_job_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PlanJobResponse) GetActions() []*v1.PlannedAction {
+	if x != nil {
+		return x.Actions
+	}
+	return nil
+}
+
+func (x *PlanJobResponse) GetHeldBack() []*v1.HeldBack {
+	if x != nil {
+		return x.HeldBack
+	}
+	return nil
+}
+
+func (x *PlanJobResponse) GetStatus() *JobStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *PlanJobResponse) GetWakeTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WakeTime
+	}
+	return nil
+}
+
 // One change.
 type WatchJobsResponse_Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -862,7 +1009,7 @@ type WatchJobsResponse_Event struct {
 
 func (x *WatchJobsResponse_Event) Reset() {
 	*x = WatchJobsResponse_Event{}
-	mi := &file_windlass_scheduling_v1_job_service_proto_msgTypes[11]
+	mi := &file_windlass_scheduling_v1_job_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -874,7 +1021,7 @@ func (x *WatchJobsResponse_Event) String() string {
 func (*WatchJobsResponse_Event) ProtoMessage() {}
 
 func (x *WatchJobsResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_job_service_proto_msgTypes[11]
+	mi := &file_windlass_scheduling_v1_job_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +1055,7 @@ var File_windlass_scheduling_v1_job_service_proto protoreflect.FileDescriptor
 
 const file_windlass_scheduling_v1_job_service_proto_rawDesc = "" +
 	"\n" +
-	"(windlass/scheduling/v1/job_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a windlass/scheduling/v1/job.proto\"I\n" +
+	"(windlass/scheduling/v1/job_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a windlass/scheduling/v1/job.proto\x1a(windlass/scheduling/v1/pod_service.proto\"I\n" +
 	"\rGetJobRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\x9c\x02\n" +
@@ -971,7 +1118,17 @@ const file_windlass_scheduling_v1_job_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aP\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x123\n" +
-	"\x06object\x18\x02 \x01(\v2\x1b.windlass.scheduling.v1.JobR\x06object2\x81\f\n" +
+	"\x06object\x18\x02 \x01(\v2\x1b.windlass.scheduling.v1.JobR\x06object\"\xa6\x01\n" +
+	"\x0ePlanJobRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12-\n" +
+	"\x03job\x18\x03 \x01(\v2\x1b.windlass.scheduling.v1.JobR\x03job\x123\n" +
+	"\x04pods\x18\x04 \x01(\v2\x1f.windlass.scheduling.v1.PodListR\x04pods\"\xf9\x01\n" +
+	"\x0fPlanJobResponse\x129\n" +
+	"\aactions\x18\x01 \x03(\v2\x1f.windlass.meta.v1.PlannedActionR\aactions\x127\n" +
+	"\theld_back\x18\x02 \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\x129\n" +
+	"\x06status\x18\x03 \x01(\v2!.windlass.scheduling.v1.JobStatusR\x06status\x127\n" +
+	"\twake_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime2\x8f\r\n" +
 	"\n" +
 	"JobService\x12\x92\x01\n" +
 	"\x06GetJob\x12%.windlass.scheduling.v1.GetJobRequest\x1a\x1b.windlass.scheduling.v1.Job\"D\xaa\xbb\x18\x12\n" +
@@ -992,7 +1149,9 @@ const file_windlass_scheduling_v1_job_service_proto_rawDesc = "" +
 	"\tDeleteJob\x12(.windlass.scheduling.v1.DeleteJobRequest\x1a\x1b.windlass.scheduling.v1.Job\"I\xaa\xbb\x18\x17\n" +
 	"\x06delete\x12\x05batch\x1a\x04jobs0\x01\x82\xd3\xe4\x93\x02(*&/v1/namespaces/{namespace}/jobs/{name}\x12\xbb\x01\n" +
 	"\tWatchJobs\x12(.windlass.scheduling.v1.WatchJobsRequest\x1a).windlass.scheduling.v1.WatchJobsResponse\"W\xaa\xbb\x18\x14\n" +
-	"\x05watch\x12\x05batch\x1a\x04jobs\x82\xd3\xe4\x93\x029Z\x10\x12\x0e/v1/jobs:watch\x12%/v1/namespaces/{namespace}/jobs:watch0\x01B\xf1\x01\n" +
+	"\x05watch\x12\x05batch\x1a\x04jobs\x82\xd3\xe4\x93\x029Z\x10\x12\x0e/v1/jobs:watch\x12%/v1/namespaces/{namespace}/jobs:watch0\x01\x12\x8b\x01\n" +
+	"\aPlanJob\x12&.windlass.scheduling.v1.PlanJobRequest\x1a'.windlass.scheduling.v1.PlanJobResponse\"/\xaa\xbb\x18\x13\n" +
+	"\x04plan\x12\x05batch\x1a\x04jobs\x82\xd3\xe4\x93\x02\x12:\x01*\"\r/v1/jobs:planB\xf1\x01\n" +
 	"\x1acom.windlass.scheduling.v1B\x0fJobServiceProtoP\x01ZHgithub.com/windlass-dev/windlass/gen/windlass/scheduling/v1;schedulingv1\xa2\x02\x03WSX\xaa\x02\x16Windlass.Scheduling.V1\xca\x02\x16Windlass\\Scheduling\\V1\xe2\x02\"Windlass\\Scheduling\\V1\\GPBMetadata\xea\x02\x18Windlass::Scheduling::V1b\x06proto3"
 
 var (
@@ -1007,7 +1166,7 @@ func file_windlass_scheduling_v1_job_service_proto_rawDescGZIP() []byte {
 	return file_windlass_scheduling_v1_job_service_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_windlass_scheduling_v1_job_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_windlass_scheduling_v1_job_service_proto_goTypes = []any{
 	(*GetJobRequest)(nil),           // 0: windlass.scheduling.v1.GetJobRequest
 	(*ListJobsRequest)(nil),         // 1: windlass.scheduling.v1.ListJobsRequest
@@ -1020,48 +1179,63 @@ var file_windlass_scheduling_v1_job_service_proto_goTypes = []any{
 	(*DeleteJobRequest)(nil),        // 8: windlass.scheduling.v1.DeleteJobRequest
 	(*WatchJobsRequest)(nil),        // 9: windlass.scheduling.v1.WatchJobsRequest
 	(*WatchJobsResponse)(nil),       // 10: windlass.scheduling.v1.WatchJobsResponse
-	(*WatchJobsResponse_Event)(nil), // 11: windlass.scheduling.v1.WatchJobsResponse.Event
-	(*fieldmaskpb.FieldMask)(nil),   // 12: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),             // 13: windlass.meta.v1.ListMeta
-	(*Job)(nil),                     // 14: windlass.scheduling.v1.Job
-	(*httpbody.HttpBody)(nil),       // 15: google.api.HttpBody
-	(*v1.Preconditions)(nil),        // 16: windlass.meta.v1.Preconditions
+	(*PlanJobRequest)(nil),          // 11: windlass.scheduling.v1.PlanJobRequest
+	(*PlanJobResponse)(nil),         // 12: windlass.scheduling.v1.PlanJobResponse
+	(*WatchJobsResponse_Event)(nil), // 13: windlass.scheduling.v1.WatchJobsResponse.Event
+	(*fieldmaskpb.FieldMask)(nil),   // 14: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),             // 15: windlass.meta.v1.ListMeta
+	(*Job)(nil),                     // 16: windlass.scheduling.v1.Job
+	(*httpbody.HttpBody)(nil),       // 17: google.api.HttpBody
+	(*v1.Preconditions)(nil),        // 18: windlass.meta.v1.Preconditions
+	(*PodList)(nil),                 // 19: windlass.scheduling.v1.PodList
+	(*v1.PlannedAction)(nil),        // 20: windlass.meta.v1.PlannedAction
+	(*v1.HeldBack)(nil),             // 21: windlass.meta.v1.HeldBack
+	(*JobStatus)(nil),               // 22: windlass.scheduling.v1.JobStatus
+	(*timestamppb.Timestamp)(nil),   // 23: google.protobuf.Timestamp
 }
 var file_windlass_scheduling_v1_job_service_proto_depIdxs = []int32{
-	12, // 0: windlass.scheduling.v1.ListJobsRequest.read_mask:type_name -> google.protobuf.FieldMask
-	13, // 1: windlass.scheduling.v1.JobList.metadata:type_name -> windlass.meta.v1.ListMeta
-	14, // 2: windlass.scheduling.v1.JobList.items:type_name -> windlass.scheduling.v1.Job
-	14, // 3: windlass.scheduling.v1.CreateJobRequest.job:type_name -> windlass.scheduling.v1.Job
-	14, // 4: windlass.scheduling.v1.UpdateJobRequest.job:type_name -> windlass.scheduling.v1.Job
-	15, // 5: windlass.scheduling.v1.PatchJobRequest.patch:type_name -> google.api.HttpBody
-	14, // 6: windlass.scheduling.v1.ApplyJobRequest.job:type_name -> windlass.scheduling.v1.Job
-	14, // 7: windlass.scheduling.v1.UpdateJobStatusRequest.job:type_name -> windlass.scheduling.v1.Job
-	16, // 8: windlass.scheduling.v1.DeleteJobRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	11, // 9: windlass.scheduling.v1.WatchJobsResponse.events:type_name -> windlass.scheduling.v1.WatchJobsResponse.Event
-	14, // 10: windlass.scheduling.v1.WatchJobsResponse.Event.object:type_name -> windlass.scheduling.v1.Job
-	0,  // 11: windlass.scheduling.v1.JobService.GetJob:input_type -> windlass.scheduling.v1.GetJobRequest
-	1,  // 12: windlass.scheduling.v1.JobService.ListJobs:input_type -> windlass.scheduling.v1.ListJobsRequest
-	3,  // 13: windlass.scheduling.v1.JobService.CreateJob:input_type -> windlass.scheduling.v1.CreateJobRequest
-	4,  // 14: windlass.scheduling.v1.JobService.UpdateJob:input_type -> windlass.scheduling.v1.UpdateJobRequest
-	5,  // 15: windlass.scheduling.v1.JobService.PatchJob:input_type -> windlass.scheduling.v1.PatchJobRequest
-	6,  // 16: windlass.scheduling.v1.JobService.ApplyJob:input_type -> windlass.scheduling.v1.ApplyJobRequest
-	7,  // 17: windlass.scheduling.v1.JobService.UpdateJobStatus:input_type -> windlass.scheduling.v1.UpdateJobStatusRequest
-	8,  // 18: windlass.scheduling.v1.JobService.DeleteJob:input_type -> windlass.scheduling.v1.DeleteJobRequest
-	9,  // 19: windlass.scheduling.v1.JobService.WatchJobs:input_type -> windlass.scheduling.v1.WatchJobsRequest
-	14, // 20: windlass.scheduling.v1.JobService.GetJob:output_type -> windlass.scheduling.v1.Job
-	2,  // 21: windlass.scheduling.v1.JobService.ListJobs:output_type -> windlass.scheduling.v1.JobList
-	14, // 22: windlass.scheduling.v1.JobService.CreateJob:output_type -> windlass.scheduling.v1.Job
-	14, // 23: windlass.scheduling.v1.JobService.UpdateJob:output_type -> windlass.scheduling.v1.Job
-	14, // 24: windlass.scheduling.v1.JobService.PatchJob:output_type -> windlass.scheduling.v1.Job
-	14, // 25: windlass.scheduling.v1.JobService.ApplyJob:output_type -> windlass.scheduling.v1.Job
-	14, // 26: windlass.scheduling.v1.JobService.UpdateJobStatus:output_type -> windlass.scheduling.v1.Job
-	14, // 27: windlass.scheduling.v1.JobService.DeleteJob:output_type -> windlass.scheduling.v1.Job
-	10, // 28: windlass.scheduling.v1.JobService.WatchJobs:output_type -> windlass.scheduling.v1.WatchJobsResponse
-	20, // [20:29] is the sub-list for method output_type
-	11, // [11:20] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	14, // 0: windlass.scheduling.v1.ListJobsRequest.read_mask:type_name -> google.protobuf.FieldMask
+	15, // 1: windlass.scheduling.v1.JobList.metadata:type_name -> windlass.meta.v1.ListMeta
+	16, // 2: windlass.scheduling.v1.JobList.items:type_name -> windlass.scheduling.v1.Job
+	16, // 3: windlass.scheduling.v1.CreateJobRequest.job:type_name -> windlass.scheduling.v1.Job
+	16, // 4: windlass.scheduling.v1.UpdateJobRequest.job:type_name -> windlass.scheduling.v1.Job
+	17, // 5: windlass.scheduling.v1.PatchJobRequest.patch:type_name -> google.api.HttpBody
+	16, // 6: windlass.scheduling.v1.ApplyJobRequest.job:type_name -> windlass.scheduling.v1.Job
+	16, // 7: windlass.scheduling.v1.UpdateJobStatusRequest.job:type_name -> windlass.scheduling.v1.Job
+	18, // 8: windlass.scheduling.v1.DeleteJobRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	13, // 9: windlass.scheduling.v1.WatchJobsResponse.events:type_name -> windlass.scheduling.v1.WatchJobsResponse.Event
+	16, // 10: windlass.scheduling.v1.PlanJobRequest.job:type_name -> windlass.scheduling.v1.Job
+	19, // 11: windlass.scheduling.v1.PlanJobRequest.pods:type_name -> windlass.scheduling.v1.PodList
+	20, // 12: windlass.scheduling.v1.PlanJobResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	21, // 13: windlass.scheduling.v1.PlanJobResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	22, // 14: windlass.scheduling.v1.PlanJobResponse.status:type_name -> windlass.scheduling.v1.JobStatus
+	23, // 15: windlass.scheduling.v1.PlanJobResponse.wake_time:type_name -> google.protobuf.Timestamp
+	16, // 16: windlass.scheduling.v1.WatchJobsResponse.Event.object:type_name -> windlass.scheduling.v1.Job
+	0,  // 17: windlass.scheduling.v1.JobService.GetJob:input_type -> windlass.scheduling.v1.GetJobRequest
+	1,  // 18: windlass.scheduling.v1.JobService.ListJobs:input_type -> windlass.scheduling.v1.ListJobsRequest
+	3,  // 19: windlass.scheduling.v1.JobService.CreateJob:input_type -> windlass.scheduling.v1.CreateJobRequest
+	4,  // 20: windlass.scheduling.v1.JobService.UpdateJob:input_type -> windlass.scheduling.v1.UpdateJobRequest
+	5,  // 21: windlass.scheduling.v1.JobService.PatchJob:input_type -> windlass.scheduling.v1.PatchJobRequest
+	6,  // 22: windlass.scheduling.v1.JobService.ApplyJob:input_type -> windlass.scheduling.v1.ApplyJobRequest
+	7,  // 23: windlass.scheduling.v1.JobService.UpdateJobStatus:input_type -> windlass.scheduling.v1.UpdateJobStatusRequest
+	8,  // 24: windlass.scheduling.v1.JobService.DeleteJob:input_type -> windlass.scheduling.v1.DeleteJobRequest
+	9,  // 25: windlass.scheduling.v1.JobService.WatchJobs:input_type -> windlass.scheduling.v1.WatchJobsRequest
+	11, // 26: windlass.scheduling.v1.JobService.PlanJob:input_type -> windlass.scheduling.v1.PlanJobRequest
+	16, // 27: windlass.scheduling.v1.JobService.GetJob:output_type -> windlass.scheduling.v1.Job
+	2,  // 28: windlass.scheduling.v1.JobService.ListJobs:output_type -> windlass.scheduling.v1.JobList
+	16, // 29: windlass.scheduling.v1.JobService.CreateJob:output_type -> windlass.scheduling.v1.Job
+	16, // 30: windlass.scheduling.v1.JobService.UpdateJob:output_type -> windlass.scheduling.v1.Job
+	16, // 31: windlass.scheduling.v1.JobService.PatchJob:output_type -> windlass.scheduling.v1.Job
+	16, // 32: windlass.scheduling.v1.JobService.ApplyJob:output_type -> windlass.scheduling.v1.Job
+	16, // 33: windlass.scheduling.v1.JobService.UpdateJobStatus:output_type -> windlass.scheduling.v1.Job
+	16, // 34: windlass.scheduling.v1.JobService.DeleteJob:output_type -> windlass.scheduling.v1.Job
+	10, // 35: windlass.scheduling.v1.JobService.WatchJobs:output_type -> windlass.scheduling.v1.WatchJobsResponse
+	12, // 36: windlass.scheduling.v1.JobService.PlanJob:output_type -> windlass.scheduling.v1.PlanJobResponse
+	27, // [27:37] is the sub-list for method output_type
+	17, // [17:27] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_job_service_proto_init() }
@@ -1070,13 +1244,14 @@ func file_windlass_scheduling_v1_job_service_proto_init() {
 		return
 	}
 	file_windlass_scheduling_v1_job_proto_init()
+	file_windlass_scheduling_v1_pod_service_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_job_service_proto_rawDesc), len(file_windlass_scheduling_v1_job_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

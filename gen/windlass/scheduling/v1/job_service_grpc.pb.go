@@ -30,6 +30,7 @@ const (
 	JobService_UpdateJobStatus_FullMethodName = "/windlass.scheduling.v1.JobService/UpdateJobStatus"
 	JobService_DeleteJob_FullMethodName       = "/windlass.scheduling.v1.JobService/DeleteJob"
 	JobService_WatchJobs_FullMethodName       = "/windlass.scheduling.v1.JobService/WatchJobs"
+	JobService_PlanJob_FullMethodName         = "/windlass.scheduling.v1.JobService/PlanJob"
 )
 
 // JobServiceClient is the client API for JobService service.
@@ -57,6 +58,8 @@ type JobServiceClient interface {
 	// WatchJobs sends the jobs that match and then every change, all events of a revision in one message. A revision that
 	// is too old ends it with OUT_OF_RANGE: list again.
 	WatchJobs(ctx context.Context, in *WatchJobsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchJobsResponse], error)
+	// PlanJob says which pods a job would adopt, release, make and remove, and why.
+	PlanJob(ctx context.Context, in *PlanJobRequest, opts ...grpc.CallOption) (*PlanJobResponse, error)
 }
 
 type jobServiceClient struct {
@@ -166,6 +169,16 @@ func (c *jobServiceClient) WatchJobs(ctx context.Context, in *WatchJobsRequest, 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type JobService_WatchJobsClient = grpc.ServerStreamingClient[WatchJobsResponse]
 
+func (c *jobServiceClient) PlanJob(ctx context.Context, in *PlanJobRequest, opts ...grpc.CallOption) (*PlanJobResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanJobResponse)
+	err := c.cc.Invoke(ctx, JobService_PlanJob_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // JobServiceServer is the server API for JobService service.
 // All implementations must embed UnimplementedJobServiceServer
 // for forward compatibility.
@@ -191,6 +204,8 @@ type JobServiceServer interface {
 	// WatchJobs sends the jobs that match and then every change, all events of a revision in one message. A revision that
 	// is too old ends it with OUT_OF_RANGE: list again.
 	WatchJobs(*WatchJobsRequest, grpc.ServerStreamingServer[WatchJobsResponse]) error
+	// PlanJob says which pods a job would adopt, release, make and remove, and why.
+	PlanJob(context.Context, *PlanJobRequest) (*PlanJobResponse, error)
 	mustEmbedUnimplementedJobServiceServer()
 }
 
@@ -227,6 +242,9 @@ func (UnimplementedJobServiceServer) DeleteJob(context.Context, *DeleteJobReques
 }
 func (UnimplementedJobServiceServer) WatchJobs(*WatchJobsRequest, grpc.ServerStreamingServer[WatchJobsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchJobs not implemented")
+}
+func (UnimplementedJobServiceServer) PlanJob(context.Context, *PlanJobRequest) (*PlanJobResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanJob not implemented")
 }
 func (UnimplementedJobServiceServer) mustEmbedUnimplementedJobServiceServer() {}
 func (UnimplementedJobServiceServer) testEmbeddedByValue()                    {}
@@ -404,6 +422,24 @@ func _JobService_WatchJobs_Handler(srv interface{}, stream grpc.ServerStream) er
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type JobService_WatchJobsServer = grpc.ServerStreamingServer[WatchJobsResponse]
 
+func _JobService_PlanJob_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanJobRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JobServiceServer).PlanJob(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JobService_PlanJob_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JobServiceServer).PlanJob(ctx, req.(*PlanJobRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // JobService_ServiceDesc is the grpc.ServiceDesc for JobService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -442,6 +478,10 @@ var JobService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteJob",
 			Handler:    _JobService_DeleteJob_Handler,
+		},
+		{
+			MethodName: "PlanJob",
+			Handler:    _JobService_PlanJob_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

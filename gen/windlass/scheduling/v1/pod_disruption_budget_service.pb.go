@@ -16,6 +16,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -849,6 +850,134 @@ func (x *WatchPodDisruptionBudgetsResponse) GetBookmark() bool {
 	return false
 }
 
+// A disruption budget to plan for, given whole or named.
+type PlanPodDisruptionBudgetRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the live disruption budget.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the live disruption budget; empty if it is given.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The disruption budget; empty for the live one.
+	PodDisruptionBudget *PodDisruptionBudget `protobuf:"bytes,3,opt,name=pod_disruption_budget,json=podDisruptionBudget,proto3" json:"pod_disruption_budget,omitempty"`
+	// The pods there are; absent for the live ones.
+	Pods          *PodList `protobuf:"bytes,4,opt,name=pods,proto3" json:"pods,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanPodDisruptionBudgetRequest) Reset() {
+	*x = PlanPodDisruptionBudgetRequest{}
+	mi := &file_windlass_scheduling_v1_pod_disruption_budget_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanPodDisruptionBudgetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanPodDisruptionBudgetRequest) ProtoMessage() {}
+
+func (x *PlanPodDisruptionBudgetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_disruption_budget_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanPodDisruptionBudgetRequest.ProtoReflect.Descriptor instead.
+func (*PlanPodDisruptionBudgetRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_disruption_budget_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PlanPodDisruptionBudgetRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PlanPodDisruptionBudgetRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlanPodDisruptionBudgetRequest) GetPodDisruptionBudget() *PodDisruptionBudget {
+	if x != nil {
+		return x.PodDisruptionBudget
+	}
+	return nil
+}
+
+func (x *PlanPodDisruptionBudgetRequest) GetPods() *PodList {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+// What a disruption budget would do.
+type PlanPodDisruptionBudgetResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Status that the disruption budget would get.
+	Status *PodDisruptionBudgetStatus `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	// When it would be looked at again even if nothing changes; absent means never.
+	WakeTime      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=wake_time,json=wakeTime,proto3" json:"wake_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanPodDisruptionBudgetResponse) Reset() {
+	*x = PlanPodDisruptionBudgetResponse{}
+	mi := &file_windlass_scheduling_v1_pod_disruption_budget_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanPodDisruptionBudgetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanPodDisruptionBudgetResponse) ProtoMessage() {}
+
+func (x *PlanPodDisruptionBudgetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_disruption_budget_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanPodDisruptionBudgetResponse.ProtoReflect.Descriptor instead.
+func (*PlanPodDisruptionBudgetResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_disruption_budget_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PlanPodDisruptionBudgetResponse) GetStatus() *PodDisruptionBudgetStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *PlanPodDisruptionBudgetResponse) GetWakeTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WakeTime
+	}
+	return nil
+}
+
 // One change.
 type WatchPodDisruptionBudgetsResponse_Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -862,7 +991,7 @@ type WatchPodDisruptionBudgetsResponse_Event struct {
 
 func (x *WatchPodDisruptionBudgetsResponse_Event) Reset() {
 	*x = WatchPodDisruptionBudgetsResponse_Event{}
-	mi := &file_windlass_scheduling_v1_pod_disruption_budget_service_proto_msgTypes[11]
+	mi := &file_windlass_scheduling_v1_pod_disruption_budget_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -874,7 +1003,7 @@ func (x *WatchPodDisruptionBudgetsResponse_Event) String() string {
 func (*WatchPodDisruptionBudgetsResponse_Event) ProtoMessage() {}
 
 func (x *WatchPodDisruptionBudgetsResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_disruption_budget_service_proto_msgTypes[11]
+	mi := &file_windlass_scheduling_v1_pod_disruption_budget_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +1037,7 @@ var File_windlass_scheduling_v1_pod_disruption_budget_service_proto protoreflect
 
 const file_windlass_scheduling_v1_pod_disruption_budget_service_proto_rawDesc = "" +
 	"\n" +
-	":windlass/scheduling/v1/pod_disruption_budget_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a2windlass/scheduling/v1/pod_disruption_budget.proto\"Y\n" +
+	":windlass/scheduling/v1/pod_disruption_budget_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a2windlass/scheduling/v1/pod_disruption_budget.proto\x1a(windlass/scheduling/v1/pod_service.proto\"Y\n" +
 	"\x1dGetPodDisruptionBudgetRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\xac\x02\n" +
@@ -971,7 +1100,15 @@ const file_windlass_scheduling_v1_pod_disruption_budget_service_proto_rawDesc = 
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1a`\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12C\n" +
-	"\x06object\x18\x02 \x01(\v2+.windlass.scheduling.v1.PodDisruptionBudgetR\x06object2\xf9\x12\n" +
+	"\x06object\x18\x02 \x01(\v2+.windlass.scheduling.v1.PodDisruptionBudgetR\x06object\"\xe8\x01\n" +
+	"\x1ePlanPodDisruptionBudgetRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12_\n" +
+	"\x15pod_disruption_budget\x18\x03 \x01(\v2+.windlass.scheduling.v1.PodDisruptionBudgetR\x13podDisruptionBudget\x123\n" +
+	"\x04pods\x18\x04 \x01(\v2\x1f.windlass.scheduling.v1.PodListR\x04pods\"\xa5\x01\n" +
+	"\x1fPlanPodDisruptionBudgetResponse\x12I\n" +
+	"\x06status\x18\x01 \x01(\v21.windlass.scheduling.v1.PodDisruptionBudgetStatusR\x06status\x127\n" +
+	"\twake_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime2\xd8\x14\n" +
 	"\x1aPodDisruptionBudgetService\x12\xe3\x01\n" +
 	"\x16GetPodDisruptionBudget\x125.windlass.scheduling.v1.GetPodDisruptionBudgetRequest\x1a+.windlass.scheduling.v1.PodDisruptionBudget\"e\xaa\xbb\x18#\n" +
 	"\x03get\x12\x06policy\x1a\x14poddisruptionbudgets\x82\xd3\xe4\x93\x028\x126/v1/namespaces/{namespace}/poddisruptionbudgets/{name}\x12\x81\x02\n" +
@@ -990,7 +1127,9 @@ const file_windlass_scheduling_v1_pod_disruption_budget_service_proto_rawDesc = 
 	"\x19DeletePodDisruptionBudget\x128.windlass.scheduling.v1.DeletePodDisruptionBudgetRequest\x1a+.windlass.scheduling.v1.PodDisruptionBudget\"j\xaa\xbb\x18(\n" +
 	"\x06delete\x12\x06policy\x1a\x14poddisruptionbudgets0\x01\x82\xd3\xe4\x93\x028*6/v1/namespaces/{namespace}/poddisruptionbudgets/{name}\x12\x9d\x02\n" +
 	"\x19WatchPodDisruptionBudgets\x128.windlass.scheduling.v1.WatchPodDisruptionBudgetsRequest\x1a9.windlass.scheduling.v1.WatchPodDisruptionBudgetsResponse\"\x88\x01\xaa\xbb\x18%\n" +
-	"\x05watch\x12\x06policy\x1a\x14poddisruptionbudgets\x82\xd3\xe4\x93\x02YZ \x12\x1e/v1/poddisruptionbudgets:watch\x125/v1/namespaces/{namespace}/poddisruptionbudgets:watch0\x01B\x81\x02\n" +
+	"\x05watch\x12\x06policy\x1a\x14poddisruptionbudgets\x82\xd3\xe4\x93\x02YZ \x12\x1e/v1/poddisruptionbudgets:watch\x125/v1/namespaces/{namespace}/poddisruptionbudgets:watch0\x01\x12\xdc\x01\n" +
+	"\x17PlanPodDisruptionBudget\x126.windlass.scheduling.v1.PlanPodDisruptionBudgetRequest\x1a7.windlass.scheduling.v1.PlanPodDisruptionBudgetResponse\"P\xaa\xbb\x18$\n" +
+	"\x04plan\x12\x06policy\x1a\x14poddisruptionbudgets\x82\xd3\xe4\x93\x02\":\x01*\"\x1d/v1/poddisruptionbudgets:planB\x81\x02\n" +
 	"\x1acom.windlass.scheduling.v1B\x1fPodDisruptionBudgetServiceProtoP\x01ZHgithub.com/windlass-dev/windlass/gen/windlass/scheduling/v1;schedulingv1\xa2\x02\x03WSX\xaa\x02\x16Windlass.Scheduling.V1\xca\x02\x16Windlass\\Scheduling\\V1\xe2\x02\"Windlass\\Scheduling\\V1\\GPBMetadata\xea\x02\x18Windlass::Scheduling::V1b\x06proto3"
 
 var (
@@ -1005,7 +1144,7 @@ func file_windlass_scheduling_v1_pod_disruption_budget_service_proto_rawDescGZIP
 	return file_windlass_scheduling_v1_pod_disruption_budget_service_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_pod_disruption_budget_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_windlass_scheduling_v1_pod_disruption_budget_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_windlass_scheduling_v1_pod_disruption_budget_service_proto_goTypes = []any{
 	(*GetPodDisruptionBudgetRequest)(nil),           // 0: windlass.scheduling.v1.GetPodDisruptionBudgetRequest
 	(*ListPodDisruptionBudgetsRequest)(nil),         // 1: windlass.scheduling.v1.ListPodDisruptionBudgetsRequest
@@ -1018,48 +1157,59 @@ var file_windlass_scheduling_v1_pod_disruption_budget_service_proto_goTypes = []
 	(*DeletePodDisruptionBudgetRequest)(nil),        // 8: windlass.scheduling.v1.DeletePodDisruptionBudgetRequest
 	(*WatchPodDisruptionBudgetsRequest)(nil),        // 9: windlass.scheduling.v1.WatchPodDisruptionBudgetsRequest
 	(*WatchPodDisruptionBudgetsResponse)(nil),       // 10: windlass.scheduling.v1.WatchPodDisruptionBudgetsResponse
-	(*WatchPodDisruptionBudgetsResponse_Event)(nil), // 11: windlass.scheduling.v1.WatchPodDisruptionBudgetsResponse.Event
-	(*fieldmaskpb.FieldMask)(nil),                   // 12: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                             // 13: windlass.meta.v1.ListMeta
-	(*PodDisruptionBudget)(nil),                     // 14: windlass.scheduling.v1.PodDisruptionBudget
-	(*httpbody.HttpBody)(nil),                       // 15: google.api.HttpBody
-	(*v1.Preconditions)(nil),                        // 16: windlass.meta.v1.Preconditions
+	(*PlanPodDisruptionBudgetRequest)(nil),          // 11: windlass.scheduling.v1.PlanPodDisruptionBudgetRequest
+	(*PlanPodDisruptionBudgetResponse)(nil),         // 12: windlass.scheduling.v1.PlanPodDisruptionBudgetResponse
+	(*WatchPodDisruptionBudgetsResponse_Event)(nil), // 13: windlass.scheduling.v1.WatchPodDisruptionBudgetsResponse.Event
+	(*fieldmaskpb.FieldMask)(nil),                   // 14: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                             // 15: windlass.meta.v1.ListMeta
+	(*PodDisruptionBudget)(nil),                     // 16: windlass.scheduling.v1.PodDisruptionBudget
+	(*httpbody.HttpBody)(nil),                       // 17: google.api.HttpBody
+	(*v1.Preconditions)(nil),                        // 18: windlass.meta.v1.Preconditions
+	(*PodList)(nil),                                 // 19: windlass.scheduling.v1.PodList
+	(*PodDisruptionBudgetStatus)(nil),               // 20: windlass.scheduling.v1.PodDisruptionBudgetStatus
+	(*timestamppb.Timestamp)(nil),                   // 21: google.protobuf.Timestamp
 }
 var file_windlass_scheduling_v1_pod_disruption_budget_service_proto_depIdxs = []int32{
-	12, // 0: windlass.scheduling.v1.ListPodDisruptionBudgetsRequest.read_mask:type_name -> google.protobuf.FieldMask
-	13, // 1: windlass.scheduling.v1.PodDisruptionBudgetList.metadata:type_name -> windlass.meta.v1.ListMeta
-	14, // 2: windlass.scheduling.v1.PodDisruptionBudgetList.items:type_name -> windlass.scheduling.v1.PodDisruptionBudget
-	14, // 3: windlass.scheduling.v1.CreatePodDisruptionBudgetRequest.pod_disruption_budget:type_name -> windlass.scheduling.v1.PodDisruptionBudget
-	14, // 4: windlass.scheduling.v1.UpdatePodDisruptionBudgetRequest.pod_disruption_budget:type_name -> windlass.scheduling.v1.PodDisruptionBudget
-	15, // 5: windlass.scheduling.v1.PatchPodDisruptionBudgetRequest.patch:type_name -> google.api.HttpBody
-	14, // 6: windlass.scheduling.v1.ApplyPodDisruptionBudgetRequest.pod_disruption_budget:type_name -> windlass.scheduling.v1.PodDisruptionBudget
-	14, // 7: windlass.scheduling.v1.UpdatePodDisruptionBudgetStatusRequest.pod_disruption_budget:type_name -> windlass.scheduling.v1.PodDisruptionBudget
-	16, // 8: windlass.scheduling.v1.DeletePodDisruptionBudgetRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	11, // 9: windlass.scheduling.v1.WatchPodDisruptionBudgetsResponse.events:type_name -> windlass.scheduling.v1.WatchPodDisruptionBudgetsResponse.Event
-	14, // 10: windlass.scheduling.v1.WatchPodDisruptionBudgetsResponse.Event.object:type_name -> windlass.scheduling.v1.PodDisruptionBudget
-	0,  // 11: windlass.scheduling.v1.PodDisruptionBudgetService.GetPodDisruptionBudget:input_type -> windlass.scheduling.v1.GetPodDisruptionBudgetRequest
-	1,  // 12: windlass.scheduling.v1.PodDisruptionBudgetService.ListPodDisruptionBudgets:input_type -> windlass.scheduling.v1.ListPodDisruptionBudgetsRequest
-	3,  // 13: windlass.scheduling.v1.PodDisruptionBudgetService.CreatePodDisruptionBudget:input_type -> windlass.scheduling.v1.CreatePodDisruptionBudgetRequest
-	4,  // 14: windlass.scheduling.v1.PodDisruptionBudgetService.UpdatePodDisruptionBudget:input_type -> windlass.scheduling.v1.UpdatePodDisruptionBudgetRequest
-	5,  // 15: windlass.scheduling.v1.PodDisruptionBudgetService.PatchPodDisruptionBudget:input_type -> windlass.scheduling.v1.PatchPodDisruptionBudgetRequest
-	6,  // 16: windlass.scheduling.v1.PodDisruptionBudgetService.ApplyPodDisruptionBudget:input_type -> windlass.scheduling.v1.ApplyPodDisruptionBudgetRequest
-	7,  // 17: windlass.scheduling.v1.PodDisruptionBudgetService.UpdatePodDisruptionBudgetStatus:input_type -> windlass.scheduling.v1.UpdatePodDisruptionBudgetStatusRequest
-	8,  // 18: windlass.scheduling.v1.PodDisruptionBudgetService.DeletePodDisruptionBudget:input_type -> windlass.scheduling.v1.DeletePodDisruptionBudgetRequest
-	9,  // 19: windlass.scheduling.v1.PodDisruptionBudgetService.WatchPodDisruptionBudgets:input_type -> windlass.scheduling.v1.WatchPodDisruptionBudgetsRequest
-	14, // 20: windlass.scheduling.v1.PodDisruptionBudgetService.GetPodDisruptionBudget:output_type -> windlass.scheduling.v1.PodDisruptionBudget
-	2,  // 21: windlass.scheduling.v1.PodDisruptionBudgetService.ListPodDisruptionBudgets:output_type -> windlass.scheduling.v1.PodDisruptionBudgetList
-	14, // 22: windlass.scheduling.v1.PodDisruptionBudgetService.CreatePodDisruptionBudget:output_type -> windlass.scheduling.v1.PodDisruptionBudget
-	14, // 23: windlass.scheduling.v1.PodDisruptionBudgetService.UpdatePodDisruptionBudget:output_type -> windlass.scheduling.v1.PodDisruptionBudget
-	14, // 24: windlass.scheduling.v1.PodDisruptionBudgetService.PatchPodDisruptionBudget:output_type -> windlass.scheduling.v1.PodDisruptionBudget
-	14, // 25: windlass.scheduling.v1.PodDisruptionBudgetService.ApplyPodDisruptionBudget:output_type -> windlass.scheduling.v1.PodDisruptionBudget
-	14, // 26: windlass.scheduling.v1.PodDisruptionBudgetService.UpdatePodDisruptionBudgetStatus:output_type -> windlass.scheduling.v1.PodDisruptionBudget
-	14, // 27: windlass.scheduling.v1.PodDisruptionBudgetService.DeletePodDisruptionBudget:output_type -> windlass.scheduling.v1.PodDisruptionBudget
-	10, // 28: windlass.scheduling.v1.PodDisruptionBudgetService.WatchPodDisruptionBudgets:output_type -> windlass.scheduling.v1.WatchPodDisruptionBudgetsResponse
-	20, // [20:29] is the sub-list for method output_type
-	11, // [11:20] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	14, // 0: windlass.scheduling.v1.ListPodDisruptionBudgetsRequest.read_mask:type_name -> google.protobuf.FieldMask
+	15, // 1: windlass.scheduling.v1.PodDisruptionBudgetList.metadata:type_name -> windlass.meta.v1.ListMeta
+	16, // 2: windlass.scheduling.v1.PodDisruptionBudgetList.items:type_name -> windlass.scheduling.v1.PodDisruptionBudget
+	16, // 3: windlass.scheduling.v1.CreatePodDisruptionBudgetRequest.pod_disruption_budget:type_name -> windlass.scheduling.v1.PodDisruptionBudget
+	16, // 4: windlass.scheduling.v1.UpdatePodDisruptionBudgetRequest.pod_disruption_budget:type_name -> windlass.scheduling.v1.PodDisruptionBudget
+	17, // 5: windlass.scheduling.v1.PatchPodDisruptionBudgetRequest.patch:type_name -> google.api.HttpBody
+	16, // 6: windlass.scheduling.v1.ApplyPodDisruptionBudgetRequest.pod_disruption_budget:type_name -> windlass.scheduling.v1.PodDisruptionBudget
+	16, // 7: windlass.scheduling.v1.UpdatePodDisruptionBudgetStatusRequest.pod_disruption_budget:type_name -> windlass.scheduling.v1.PodDisruptionBudget
+	18, // 8: windlass.scheduling.v1.DeletePodDisruptionBudgetRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	13, // 9: windlass.scheduling.v1.WatchPodDisruptionBudgetsResponse.events:type_name -> windlass.scheduling.v1.WatchPodDisruptionBudgetsResponse.Event
+	16, // 10: windlass.scheduling.v1.PlanPodDisruptionBudgetRequest.pod_disruption_budget:type_name -> windlass.scheduling.v1.PodDisruptionBudget
+	19, // 11: windlass.scheduling.v1.PlanPodDisruptionBudgetRequest.pods:type_name -> windlass.scheduling.v1.PodList
+	20, // 12: windlass.scheduling.v1.PlanPodDisruptionBudgetResponse.status:type_name -> windlass.scheduling.v1.PodDisruptionBudgetStatus
+	21, // 13: windlass.scheduling.v1.PlanPodDisruptionBudgetResponse.wake_time:type_name -> google.protobuf.Timestamp
+	16, // 14: windlass.scheduling.v1.WatchPodDisruptionBudgetsResponse.Event.object:type_name -> windlass.scheduling.v1.PodDisruptionBudget
+	0,  // 15: windlass.scheduling.v1.PodDisruptionBudgetService.GetPodDisruptionBudget:input_type -> windlass.scheduling.v1.GetPodDisruptionBudgetRequest
+	1,  // 16: windlass.scheduling.v1.PodDisruptionBudgetService.ListPodDisruptionBudgets:input_type -> windlass.scheduling.v1.ListPodDisruptionBudgetsRequest
+	3,  // 17: windlass.scheduling.v1.PodDisruptionBudgetService.CreatePodDisruptionBudget:input_type -> windlass.scheduling.v1.CreatePodDisruptionBudgetRequest
+	4,  // 18: windlass.scheduling.v1.PodDisruptionBudgetService.UpdatePodDisruptionBudget:input_type -> windlass.scheduling.v1.UpdatePodDisruptionBudgetRequest
+	5,  // 19: windlass.scheduling.v1.PodDisruptionBudgetService.PatchPodDisruptionBudget:input_type -> windlass.scheduling.v1.PatchPodDisruptionBudgetRequest
+	6,  // 20: windlass.scheduling.v1.PodDisruptionBudgetService.ApplyPodDisruptionBudget:input_type -> windlass.scheduling.v1.ApplyPodDisruptionBudgetRequest
+	7,  // 21: windlass.scheduling.v1.PodDisruptionBudgetService.UpdatePodDisruptionBudgetStatus:input_type -> windlass.scheduling.v1.UpdatePodDisruptionBudgetStatusRequest
+	8,  // 22: windlass.scheduling.v1.PodDisruptionBudgetService.DeletePodDisruptionBudget:input_type -> windlass.scheduling.v1.DeletePodDisruptionBudgetRequest
+	9,  // 23: windlass.scheduling.v1.PodDisruptionBudgetService.WatchPodDisruptionBudgets:input_type -> windlass.scheduling.v1.WatchPodDisruptionBudgetsRequest
+	11, // 24: windlass.scheduling.v1.PodDisruptionBudgetService.PlanPodDisruptionBudget:input_type -> windlass.scheduling.v1.PlanPodDisruptionBudgetRequest
+	16, // 25: windlass.scheduling.v1.PodDisruptionBudgetService.GetPodDisruptionBudget:output_type -> windlass.scheduling.v1.PodDisruptionBudget
+	2,  // 26: windlass.scheduling.v1.PodDisruptionBudgetService.ListPodDisruptionBudgets:output_type -> windlass.scheduling.v1.PodDisruptionBudgetList
+	16, // 27: windlass.scheduling.v1.PodDisruptionBudgetService.CreatePodDisruptionBudget:output_type -> windlass.scheduling.v1.PodDisruptionBudget
+	16, // 28: windlass.scheduling.v1.PodDisruptionBudgetService.UpdatePodDisruptionBudget:output_type -> windlass.scheduling.v1.PodDisruptionBudget
+	16, // 29: windlass.scheduling.v1.PodDisruptionBudgetService.PatchPodDisruptionBudget:output_type -> windlass.scheduling.v1.PodDisruptionBudget
+	16, // 30: windlass.scheduling.v1.PodDisruptionBudgetService.ApplyPodDisruptionBudget:output_type -> windlass.scheduling.v1.PodDisruptionBudget
+	16, // 31: windlass.scheduling.v1.PodDisruptionBudgetService.UpdatePodDisruptionBudgetStatus:output_type -> windlass.scheduling.v1.PodDisruptionBudget
+	16, // 32: windlass.scheduling.v1.PodDisruptionBudgetService.DeletePodDisruptionBudget:output_type -> windlass.scheduling.v1.PodDisruptionBudget
+	10, // 33: windlass.scheduling.v1.PodDisruptionBudgetService.WatchPodDisruptionBudgets:output_type -> windlass.scheduling.v1.WatchPodDisruptionBudgetsResponse
+	12, // 34: windlass.scheduling.v1.PodDisruptionBudgetService.PlanPodDisruptionBudget:output_type -> windlass.scheduling.v1.PlanPodDisruptionBudgetResponse
+	25, // [25:35] is the sub-list for method output_type
+	15, // [15:25] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_pod_disruption_budget_service_proto_init() }
@@ -1068,13 +1218,14 @@ func file_windlass_scheduling_v1_pod_disruption_budget_service_proto_init() {
 		return
 	}
 	file_windlass_scheduling_v1_pod_disruption_budget_proto_init()
+	file_windlass_scheduling_v1_pod_service_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_pod_disruption_budget_service_proto_rawDesc), len(file_windlass_scheduling_v1_pod_disruption_budget_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -712,6 +712,33 @@ func request_PodDisruptionBudgetService_WatchPodDisruptionBudgets_1(ctx context.
 	return stream, metadata, nil
 }
 
+func request_PodDisruptionBudgetService_PlanPodDisruptionBudget_0(ctx context.Context, marshaler runtime.Marshaler, client PodDisruptionBudgetServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq PlanPodDisruptionBudgetRequest
+		metadata runtime.ServerMetadata
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	if req.Body != nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+	}
+	msg, err := client.PlanPodDisruptionBudget(ctx, &protoReq, grpc.Header(&metadata.HeaderMD), grpc.Trailer(&metadata.TrailerMD))
+	return msg, metadata, err
+}
+
+func local_request_PodDisruptionBudgetService_PlanPodDisruptionBudget_0(ctx context.Context, marshaler runtime.Marshaler, server PodDisruptionBudgetServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq PlanPodDisruptionBudgetRequest
+		metadata runtime.ServerMetadata
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	msg, err := server.PlanPodDisruptionBudget(ctx, &protoReq)
+	return msg, metadata, err
+}
+
 // RegisterPodDisruptionBudgetServiceHandlerServer registers the http handlers for service PodDisruptionBudgetService to "mux".
 // UnaryRPC     :call PodDisruptionBudgetServiceServer directly.
 // StreamingRPC :currently unsupported pending https://github.com/grpc/grpc-go/issues/906.
@@ -931,6 +958,26 @@ func RegisterPodDisruptionBudgetServiceHandlerServer(ctx context.Context, mux *r
 		_, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
 		runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
 		return
+	})
+	mux.Handle(http.MethodPost, pattern_PodDisruptionBudgetService_PlanPodDisruptionBudget_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		var stream runtime.ServerTransportStream
+		ctx = grpc.NewContextWithServerTransportStream(ctx, &stream)
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateIncomingContext(ctx, mux, req, "/windlass.scheduling.v1.PodDisruptionBudgetService/PlanPodDisruptionBudget", runtime.WithHTTPPathPattern("/v1/poddisruptionbudgets:plan"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := local_request_PodDisruptionBudgetService_PlanPodDisruptionBudget_0(annotatedContext, inboundMarshaler, server, req, pathParams)
+		md.HeaderMD, md.TrailerMD = metadata.Join(md.HeaderMD, stream.Header()), metadata.Join(md.TrailerMD, stream.Trailer())
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_PodDisruptionBudgetService_PlanPodDisruptionBudget_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
 
 	return nil
@@ -1176,6 +1223,23 @@ func RegisterPodDisruptionBudgetServiceHandlerClient(ctx context.Context, mux *r
 		}
 		forward_PodDisruptionBudgetService_WatchPodDisruptionBudgets_1(annotatedContext, mux, outboundMarshaler, w, req, func() (proto.Message, error) { return resp.Recv() }, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodPost, pattern_PodDisruptionBudgetService_PlanPodDisruptionBudget_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateContext(ctx, mux, req, "/windlass.scheduling.v1.PodDisruptionBudgetService/PlanPodDisruptionBudget", runtime.WithHTTPPathPattern("/v1/poddisruptionbudgets:plan"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := request_PodDisruptionBudgetService_PlanPodDisruptionBudget_0(annotatedContext, inboundMarshaler, client, req, pathParams)
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_PodDisruptionBudgetService_PlanPodDisruptionBudget_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 	return nil
 }
 
@@ -1192,6 +1256,7 @@ var (
 	pattern_PodDisruptionBudgetService_DeletePodDisruptionBudget_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "poddisruptionbudgets", "name"}, ""))
 	pattern_PodDisruptionBudgetService_WatchPodDisruptionBudgets_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "namespaces", "namespace", "poddisruptionbudgets"}, "watch"))
 	pattern_PodDisruptionBudgetService_WatchPodDisruptionBudgets_1       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "poddisruptionbudgets"}, "watch"))
+	pattern_PodDisruptionBudgetService_PlanPodDisruptionBudget_0         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "poddisruptionbudgets"}, "plan"))
 )
 
 var (
@@ -1207,4 +1272,5 @@ var (
 	forward_PodDisruptionBudgetService_DeletePodDisruptionBudget_0       = runtime.ForwardResponseMessage
 	forward_PodDisruptionBudgetService_WatchPodDisruptionBudgets_0       = runtime.ForwardResponseStream
 	forward_PodDisruptionBudgetService_WatchPodDisruptionBudgets_1       = runtime.ForwardResponseStream
+	forward_PodDisruptionBudgetService_PlanPodDisruptionBudget_0         = runtime.ForwardResponseMessage
 )

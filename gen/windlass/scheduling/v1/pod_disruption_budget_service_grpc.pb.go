@@ -30,6 +30,7 @@ const (
 	PodDisruptionBudgetService_UpdatePodDisruptionBudgetStatus_FullMethodName = "/windlass.scheduling.v1.PodDisruptionBudgetService/UpdatePodDisruptionBudgetStatus"
 	PodDisruptionBudgetService_DeletePodDisruptionBudget_FullMethodName       = "/windlass.scheduling.v1.PodDisruptionBudgetService/DeletePodDisruptionBudget"
 	PodDisruptionBudgetService_WatchPodDisruptionBudgets_FullMethodName       = "/windlass.scheduling.v1.PodDisruptionBudgetService/WatchPodDisruptionBudgets"
+	PodDisruptionBudgetService_PlanPodDisruptionBudget_FullMethodName         = "/windlass.scheduling.v1.PodDisruptionBudgetService/PlanPodDisruptionBudget"
 )
 
 // PodDisruptionBudgetServiceClient is the client API for PodDisruptionBudgetService service.
@@ -57,6 +58,8 @@ type PodDisruptionBudgetServiceClient interface {
 	// WatchPodDisruptionBudgets sends the pod disruption budgets that match and then every change, all events of a revision in one message. A revision that
 	// is too old ends it with OUT_OF_RANGE: list again.
 	WatchPodDisruptionBudgets(ctx context.Context, in *WatchPodDisruptionBudgetsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPodDisruptionBudgetsResponse], error)
+	// PlanPodDisruptionBudget says how many pods a disruption budget lets go now, and why.
+	PlanPodDisruptionBudget(ctx context.Context, in *PlanPodDisruptionBudgetRequest, opts ...grpc.CallOption) (*PlanPodDisruptionBudgetResponse, error)
 }
 
 type podDisruptionBudgetServiceClient struct {
@@ -166,6 +169,16 @@ func (c *podDisruptionBudgetServiceClient) WatchPodDisruptionBudgets(ctx context
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PodDisruptionBudgetService_WatchPodDisruptionBudgetsClient = grpc.ServerStreamingClient[WatchPodDisruptionBudgetsResponse]
 
+func (c *podDisruptionBudgetServiceClient) PlanPodDisruptionBudget(ctx context.Context, in *PlanPodDisruptionBudgetRequest, opts ...grpc.CallOption) (*PlanPodDisruptionBudgetResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanPodDisruptionBudgetResponse)
+	err := c.cc.Invoke(ctx, PodDisruptionBudgetService_PlanPodDisruptionBudget_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PodDisruptionBudgetServiceServer is the server API for PodDisruptionBudgetService service.
 // All implementations must embed UnimplementedPodDisruptionBudgetServiceServer
 // for forward compatibility.
@@ -191,6 +204,8 @@ type PodDisruptionBudgetServiceServer interface {
 	// WatchPodDisruptionBudgets sends the pod disruption budgets that match and then every change, all events of a revision in one message. A revision that
 	// is too old ends it with OUT_OF_RANGE: list again.
 	WatchPodDisruptionBudgets(*WatchPodDisruptionBudgetsRequest, grpc.ServerStreamingServer[WatchPodDisruptionBudgetsResponse]) error
+	// PlanPodDisruptionBudget says how many pods a disruption budget lets go now, and why.
+	PlanPodDisruptionBudget(context.Context, *PlanPodDisruptionBudgetRequest) (*PlanPodDisruptionBudgetResponse, error)
 	mustEmbedUnimplementedPodDisruptionBudgetServiceServer()
 }
 
@@ -227,6 +242,9 @@ func (UnimplementedPodDisruptionBudgetServiceServer) DeletePodDisruptionBudget(c
 }
 func (UnimplementedPodDisruptionBudgetServiceServer) WatchPodDisruptionBudgets(*WatchPodDisruptionBudgetsRequest, grpc.ServerStreamingServer[WatchPodDisruptionBudgetsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchPodDisruptionBudgets not implemented")
+}
+func (UnimplementedPodDisruptionBudgetServiceServer) PlanPodDisruptionBudget(context.Context, *PlanPodDisruptionBudgetRequest) (*PlanPodDisruptionBudgetResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanPodDisruptionBudget not implemented")
 }
 func (UnimplementedPodDisruptionBudgetServiceServer) mustEmbedUnimplementedPodDisruptionBudgetServiceServer() {
 }
@@ -405,6 +423,24 @@ func _PodDisruptionBudgetService_WatchPodDisruptionBudgets_Handler(srv interface
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PodDisruptionBudgetService_WatchPodDisruptionBudgetsServer = grpc.ServerStreamingServer[WatchPodDisruptionBudgetsResponse]
 
+func _PodDisruptionBudgetService_PlanPodDisruptionBudget_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanPodDisruptionBudgetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodDisruptionBudgetServiceServer).PlanPodDisruptionBudget(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodDisruptionBudgetService_PlanPodDisruptionBudget_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodDisruptionBudgetServiceServer).PlanPodDisruptionBudget(ctx, req.(*PlanPodDisruptionBudgetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // PodDisruptionBudgetService_ServiceDesc is the grpc.ServiceDesc for PodDisruptionBudgetService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -443,6 +479,10 @@ var PodDisruptionBudgetService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeletePodDisruptionBudget",
 			Handler:    _PodDisruptionBudgetService_DeletePodDisruptionBudget_Handler,
+		},
+		{
+			MethodName: "PlanPodDisruptionBudget",
+			Handler:    _PodDisruptionBudgetService_PlanPodDisruptionBudget_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -16,6 +16,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -849,6 +850,161 @@ func (x *WatchReplicaSetsResponse) GetBookmark() bool {
 	return false
 }
 
+// A replica set to plan for, given whole or named.
+type PlanReplicaSetRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the live replica set.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the live replica set; empty if it is given.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The replica set; empty for the live one.
+	ReplicaSet *ReplicaSet `protobuf:"bytes,3,opt,name=replica_set,json=replicaSet,proto3" json:"replica_set,omitempty"`
+	// Number of pods to plan with instead of its own.
+	Replicas *int32 `protobuf:"varint,4,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
+	// The pods there are; absent for the live ones.
+	Pods          *PodList `protobuf:"bytes,5,opt,name=pods,proto3" json:"pods,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanReplicaSetRequest) Reset() {
+	*x = PlanReplicaSetRequest{}
+	mi := &file_windlass_scheduling_v1_replica_set_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanReplicaSetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanReplicaSetRequest) ProtoMessage() {}
+
+func (x *PlanReplicaSetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_replica_set_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanReplicaSetRequest.ProtoReflect.Descriptor instead.
+func (*PlanReplicaSetRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_replica_set_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PlanReplicaSetRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PlanReplicaSetRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlanReplicaSetRequest) GetReplicaSet() *ReplicaSet {
+	if x != nil {
+		return x.ReplicaSet
+	}
+	return nil
+}
+
+func (x *PlanReplicaSetRequest) GetReplicas() int32 {
+	if x != nil && x.Replicas != nil {
+		return *x.Replicas
+	}
+	return 0
+}
+
+func (x *PlanReplicaSetRequest) GetPods() *PodList {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+// What a replica set would do.
+type PlanReplicaSetResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What would be done now, in this order.
+	Actions []*v1.PlannedAction `protobuf:"bytes,1,rep,name=actions,proto3" json:"actions,omitempty"`
+	// What would be done and waits, such as pods that must not be made before a time.
+	HeldBack []*v1.HeldBack `protobuf:"bytes,2,rep,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
+	// Status that the replica set would get.
+	Status *ReplicaSetStatus `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
+	// When it would be looked at again even if nothing changes; absent means never.
+	WakeTime      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=wake_time,json=wakeTime,proto3" json:"wake_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanReplicaSetResponse) Reset() {
+	*x = PlanReplicaSetResponse{}
+	mi := &file_windlass_scheduling_v1_replica_set_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanReplicaSetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanReplicaSetResponse) ProtoMessage() {}
+
+func (x *PlanReplicaSetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_replica_set_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanReplicaSetResponse.ProtoReflect.Descriptor instead.
+func (*PlanReplicaSetResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_replica_set_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PlanReplicaSetResponse) GetActions() []*v1.PlannedAction {
+	if x != nil {
+		return x.Actions
+	}
+	return nil
+}
+
+func (x *PlanReplicaSetResponse) GetHeldBack() []*v1.HeldBack {
+	if x != nil {
+		return x.HeldBack
+	}
+	return nil
+}
+
+func (x *PlanReplicaSetResponse) GetStatus() *ReplicaSetStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *PlanReplicaSetResponse) GetWakeTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WakeTime
+	}
+	return nil
+}
+
 // One change.
 type WatchReplicaSetsResponse_Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -862,7 +1018,7 @@ type WatchReplicaSetsResponse_Event struct {
 
 func (x *WatchReplicaSetsResponse_Event) Reset() {
 	*x = WatchReplicaSetsResponse_Event{}
-	mi := &file_windlass_scheduling_v1_replica_set_service_proto_msgTypes[11]
+	mi := &file_windlass_scheduling_v1_replica_set_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -874,7 +1030,7 @@ func (x *WatchReplicaSetsResponse_Event) String() string {
 func (*WatchReplicaSetsResponse_Event) ProtoMessage() {}
 
 func (x *WatchReplicaSetsResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_replica_set_service_proto_msgTypes[11]
+	mi := &file_windlass_scheduling_v1_replica_set_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +1064,7 @@ var File_windlass_scheduling_v1_replica_set_service_proto protoreflect.FileDescr
 
 const file_windlass_scheduling_v1_replica_set_service_proto_rawDesc = "" +
 	"\n" +
-	"0windlass/scheduling/v1/replica_set_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a(windlass/scheduling/v1/replica_set.proto\"P\n" +
+	"0windlass/scheduling/v1/replica_set_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a(windlass/scheduling/v1/pod_service.proto\x1a(windlass/scheduling/v1/replica_set.proto\"P\n" +
 	"\x14GetReplicaSetRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\xa3\x02\n" +
@@ -975,7 +1131,20 @@ const file_windlass_scheduling_v1_replica_set_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aW\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12:\n" +
-	"\x06object\x18\x02 \x01(\v2\".windlass.scheduling.v1.ReplicaSetR\x06object2\xf7\x0e\n" +
+	"\x06object\x18\x02 \x01(\v2\".windlass.scheduling.v1.ReplicaSetR\x06object\"\xfa\x01\n" +
+	"\x15PlanReplicaSetRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12C\n" +
+	"\vreplica_set\x18\x03 \x01(\v2\".windlass.scheduling.v1.ReplicaSetR\n" +
+	"replicaSet\x12(\n" +
+	"\breplicas\x18\x04 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x00R\breplicas\x88\x01\x01\x123\n" +
+	"\x04pods\x18\x05 \x01(\v2\x1f.windlass.scheduling.v1.PodListR\x04podsB\v\n" +
+	"\t_replicas\"\x87\x02\n" +
+	"\x16PlanReplicaSetResponse\x129\n" +
+	"\aactions\x18\x01 \x03(\v2\x1f.windlass.meta.v1.PlannedActionR\aactions\x127\n" +
+	"\theld_back\x18\x02 \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\x12@\n" +
+	"\x06status\x18\x03 \x01(\v2(.windlass.scheduling.v1.ReplicaSetStatusR\x06status\x127\n" +
+	"\twake_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime2\xa7\x10\n" +
 	"\x11ReplicaSetService\x12\xb4\x01\n" +
 	"\rGetReplicaSet\x12,.windlass.scheduling.v1.GetReplicaSetRequest\x1a\".windlass.scheduling.v1.ReplicaSet\"Q\xaa\xbb\x18\x18\n" +
 	"\x03get\x12\x04apps\x1a\vreplicasets\x82\xd3\xe4\x93\x02/\x12-/v1/namespaces/{namespace}/replicasets/{name}\x12\xc9\x01\n" +
@@ -994,7 +1163,9 @@ const file_windlass_scheduling_v1_replica_set_service_proto_rawDesc = "" +
 	"\x10DeleteReplicaSet\x12/.windlass.scheduling.v1.DeleteReplicaSetRequest\x1a\".windlass.scheduling.v1.ReplicaSet\"V\xaa\xbb\x18\x1d\n" +
 	"\x06delete\x12\x04apps\x1a\vreplicasets0\x01\x82\xd3\xe4\x93\x02/*-/v1/namespaces/{namespace}/replicasets/{name}\x12\xe4\x01\n" +
 	"\x10WatchReplicaSets\x12/.windlass.scheduling.v1.WatchReplicaSetsRequest\x1a0.windlass.scheduling.v1.WatchReplicaSetsResponse\"k\xaa\xbb\x18\x1a\n" +
-	"\x05watch\x12\x04apps\x1a\vreplicasets\x82\xd3\xe4\x93\x02GZ\x17\x12\x15/v1/replicasets:watch\x12,/v1/namespaces/{namespace}/replicasets:watch0\x01B\xf8\x01\n" +
+	"\x05watch\x12\x04apps\x1a\vreplicasets\x82\xd3\xe4\x93\x02GZ\x17\x12\x15/v1/replicasets:watch\x12,/v1/namespaces/{namespace}/replicasets:watch0\x01\x12\xad\x01\n" +
+	"\x0ePlanReplicaSet\x12-.windlass.scheduling.v1.PlanReplicaSetRequest\x1a..windlass.scheduling.v1.PlanReplicaSetResponse\"<\xaa\xbb\x18\x19\n" +
+	"\x04plan\x12\x04apps\x1a\vreplicasets\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/replicasets:planB\xf8\x01\n" +
 	"\x1acom.windlass.scheduling.v1B\x16ReplicaSetServiceProtoP\x01ZHgithub.com/windlass-dev/windlass/gen/windlass/scheduling/v1;schedulingv1\xa2\x02\x03WSX\xaa\x02\x16Windlass.Scheduling.V1\xca\x02\x16Windlass\\Scheduling\\V1\xe2\x02\"Windlass\\Scheduling\\V1\\GPBMetadata\xea\x02\x18Windlass::Scheduling::V1b\x06proto3"
 
 var (
@@ -1009,7 +1180,7 @@ func file_windlass_scheduling_v1_replica_set_service_proto_rawDescGZIP() []byte 
 	return file_windlass_scheduling_v1_replica_set_service_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_replica_set_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_windlass_scheduling_v1_replica_set_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_windlass_scheduling_v1_replica_set_service_proto_goTypes = []any{
 	(*GetReplicaSetRequest)(nil),           // 0: windlass.scheduling.v1.GetReplicaSetRequest
 	(*ListReplicaSetsRequest)(nil),         // 1: windlass.scheduling.v1.ListReplicaSetsRequest
@@ -1022,48 +1193,63 @@ var file_windlass_scheduling_v1_replica_set_service_proto_goTypes = []any{
 	(*DeleteReplicaSetRequest)(nil),        // 8: windlass.scheduling.v1.DeleteReplicaSetRequest
 	(*WatchReplicaSetsRequest)(nil),        // 9: windlass.scheduling.v1.WatchReplicaSetsRequest
 	(*WatchReplicaSetsResponse)(nil),       // 10: windlass.scheduling.v1.WatchReplicaSetsResponse
-	(*WatchReplicaSetsResponse_Event)(nil), // 11: windlass.scheduling.v1.WatchReplicaSetsResponse.Event
-	(*fieldmaskpb.FieldMask)(nil),          // 12: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                    // 13: windlass.meta.v1.ListMeta
-	(*ReplicaSet)(nil),                     // 14: windlass.scheduling.v1.ReplicaSet
-	(*httpbody.HttpBody)(nil),              // 15: google.api.HttpBody
-	(*v1.Preconditions)(nil),               // 16: windlass.meta.v1.Preconditions
+	(*PlanReplicaSetRequest)(nil),          // 11: windlass.scheduling.v1.PlanReplicaSetRequest
+	(*PlanReplicaSetResponse)(nil),         // 12: windlass.scheduling.v1.PlanReplicaSetResponse
+	(*WatchReplicaSetsResponse_Event)(nil), // 13: windlass.scheduling.v1.WatchReplicaSetsResponse.Event
+	(*fieldmaskpb.FieldMask)(nil),          // 14: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                    // 15: windlass.meta.v1.ListMeta
+	(*ReplicaSet)(nil),                     // 16: windlass.scheduling.v1.ReplicaSet
+	(*httpbody.HttpBody)(nil),              // 17: google.api.HttpBody
+	(*v1.Preconditions)(nil),               // 18: windlass.meta.v1.Preconditions
+	(*PodList)(nil),                        // 19: windlass.scheduling.v1.PodList
+	(*v1.PlannedAction)(nil),               // 20: windlass.meta.v1.PlannedAction
+	(*v1.HeldBack)(nil),                    // 21: windlass.meta.v1.HeldBack
+	(*ReplicaSetStatus)(nil),               // 22: windlass.scheduling.v1.ReplicaSetStatus
+	(*timestamppb.Timestamp)(nil),          // 23: google.protobuf.Timestamp
 }
 var file_windlass_scheduling_v1_replica_set_service_proto_depIdxs = []int32{
-	12, // 0: windlass.scheduling.v1.ListReplicaSetsRequest.read_mask:type_name -> google.protobuf.FieldMask
-	13, // 1: windlass.scheduling.v1.ReplicaSetList.metadata:type_name -> windlass.meta.v1.ListMeta
-	14, // 2: windlass.scheduling.v1.ReplicaSetList.items:type_name -> windlass.scheduling.v1.ReplicaSet
-	14, // 3: windlass.scheduling.v1.CreateReplicaSetRequest.replica_set:type_name -> windlass.scheduling.v1.ReplicaSet
-	14, // 4: windlass.scheduling.v1.UpdateReplicaSetRequest.replica_set:type_name -> windlass.scheduling.v1.ReplicaSet
-	15, // 5: windlass.scheduling.v1.PatchReplicaSetRequest.patch:type_name -> google.api.HttpBody
-	14, // 6: windlass.scheduling.v1.ApplyReplicaSetRequest.replica_set:type_name -> windlass.scheduling.v1.ReplicaSet
-	14, // 7: windlass.scheduling.v1.UpdateReplicaSetStatusRequest.replica_set:type_name -> windlass.scheduling.v1.ReplicaSet
-	16, // 8: windlass.scheduling.v1.DeleteReplicaSetRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	11, // 9: windlass.scheduling.v1.WatchReplicaSetsResponse.events:type_name -> windlass.scheduling.v1.WatchReplicaSetsResponse.Event
-	14, // 10: windlass.scheduling.v1.WatchReplicaSetsResponse.Event.object:type_name -> windlass.scheduling.v1.ReplicaSet
-	0,  // 11: windlass.scheduling.v1.ReplicaSetService.GetReplicaSet:input_type -> windlass.scheduling.v1.GetReplicaSetRequest
-	1,  // 12: windlass.scheduling.v1.ReplicaSetService.ListReplicaSets:input_type -> windlass.scheduling.v1.ListReplicaSetsRequest
-	3,  // 13: windlass.scheduling.v1.ReplicaSetService.CreateReplicaSet:input_type -> windlass.scheduling.v1.CreateReplicaSetRequest
-	4,  // 14: windlass.scheduling.v1.ReplicaSetService.UpdateReplicaSet:input_type -> windlass.scheduling.v1.UpdateReplicaSetRequest
-	5,  // 15: windlass.scheduling.v1.ReplicaSetService.PatchReplicaSet:input_type -> windlass.scheduling.v1.PatchReplicaSetRequest
-	6,  // 16: windlass.scheduling.v1.ReplicaSetService.ApplyReplicaSet:input_type -> windlass.scheduling.v1.ApplyReplicaSetRequest
-	7,  // 17: windlass.scheduling.v1.ReplicaSetService.UpdateReplicaSetStatus:input_type -> windlass.scheduling.v1.UpdateReplicaSetStatusRequest
-	8,  // 18: windlass.scheduling.v1.ReplicaSetService.DeleteReplicaSet:input_type -> windlass.scheduling.v1.DeleteReplicaSetRequest
-	9,  // 19: windlass.scheduling.v1.ReplicaSetService.WatchReplicaSets:input_type -> windlass.scheduling.v1.WatchReplicaSetsRequest
-	14, // 20: windlass.scheduling.v1.ReplicaSetService.GetReplicaSet:output_type -> windlass.scheduling.v1.ReplicaSet
-	2,  // 21: windlass.scheduling.v1.ReplicaSetService.ListReplicaSets:output_type -> windlass.scheduling.v1.ReplicaSetList
-	14, // 22: windlass.scheduling.v1.ReplicaSetService.CreateReplicaSet:output_type -> windlass.scheduling.v1.ReplicaSet
-	14, // 23: windlass.scheduling.v1.ReplicaSetService.UpdateReplicaSet:output_type -> windlass.scheduling.v1.ReplicaSet
-	14, // 24: windlass.scheduling.v1.ReplicaSetService.PatchReplicaSet:output_type -> windlass.scheduling.v1.ReplicaSet
-	14, // 25: windlass.scheduling.v1.ReplicaSetService.ApplyReplicaSet:output_type -> windlass.scheduling.v1.ReplicaSet
-	14, // 26: windlass.scheduling.v1.ReplicaSetService.UpdateReplicaSetStatus:output_type -> windlass.scheduling.v1.ReplicaSet
-	14, // 27: windlass.scheduling.v1.ReplicaSetService.DeleteReplicaSet:output_type -> windlass.scheduling.v1.ReplicaSet
-	10, // 28: windlass.scheduling.v1.ReplicaSetService.WatchReplicaSets:output_type -> windlass.scheduling.v1.WatchReplicaSetsResponse
-	20, // [20:29] is the sub-list for method output_type
-	11, // [11:20] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	14, // 0: windlass.scheduling.v1.ListReplicaSetsRequest.read_mask:type_name -> google.protobuf.FieldMask
+	15, // 1: windlass.scheduling.v1.ReplicaSetList.metadata:type_name -> windlass.meta.v1.ListMeta
+	16, // 2: windlass.scheduling.v1.ReplicaSetList.items:type_name -> windlass.scheduling.v1.ReplicaSet
+	16, // 3: windlass.scheduling.v1.CreateReplicaSetRequest.replica_set:type_name -> windlass.scheduling.v1.ReplicaSet
+	16, // 4: windlass.scheduling.v1.UpdateReplicaSetRequest.replica_set:type_name -> windlass.scheduling.v1.ReplicaSet
+	17, // 5: windlass.scheduling.v1.PatchReplicaSetRequest.patch:type_name -> google.api.HttpBody
+	16, // 6: windlass.scheduling.v1.ApplyReplicaSetRequest.replica_set:type_name -> windlass.scheduling.v1.ReplicaSet
+	16, // 7: windlass.scheduling.v1.UpdateReplicaSetStatusRequest.replica_set:type_name -> windlass.scheduling.v1.ReplicaSet
+	18, // 8: windlass.scheduling.v1.DeleteReplicaSetRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	13, // 9: windlass.scheduling.v1.WatchReplicaSetsResponse.events:type_name -> windlass.scheduling.v1.WatchReplicaSetsResponse.Event
+	16, // 10: windlass.scheduling.v1.PlanReplicaSetRequest.replica_set:type_name -> windlass.scheduling.v1.ReplicaSet
+	19, // 11: windlass.scheduling.v1.PlanReplicaSetRequest.pods:type_name -> windlass.scheduling.v1.PodList
+	20, // 12: windlass.scheduling.v1.PlanReplicaSetResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	21, // 13: windlass.scheduling.v1.PlanReplicaSetResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	22, // 14: windlass.scheduling.v1.PlanReplicaSetResponse.status:type_name -> windlass.scheduling.v1.ReplicaSetStatus
+	23, // 15: windlass.scheduling.v1.PlanReplicaSetResponse.wake_time:type_name -> google.protobuf.Timestamp
+	16, // 16: windlass.scheduling.v1.WatchReplicaSetsResponse.Event.object:type_name -> windlass.scheduling.v1.ReplicaSet
+	0,  // 17: windlass.scheduling.v1.ReplicaSetService.GetReplicaSet:input_type -> windlass.scheduling.v1.GetReplicaSetRequest
+	1,  // 18: windlass.scheduling.v1.ReplicaSetService.ListReplicaSets:input_type -> windlass.scheduling.v1.ListReplicaSetsRequest
+	3,  // 19: windlass.scheduling.v1.ReplicaSetService.CreateReplicaSet:input_type -> windlass.scheduling.v1.CreateReplicaSetRequest
+	4,  // 20: windlass.scheduling.v1.ReplicaSetService.UpdateReplicaSet:input_type -> windlass.scheduling.v1.UpdateReplicaSetRequest
+	5,  // 21: windlass.scheduling.v1.ReplicaSetService.PatchReplicaSet:input_type -> windlass.scheduling.v1.PatchReplicaSetRequest
+	6,  // 22: windlass.scheduling.v1.ReplicaSetService.ApplyReplicaSet:input_type -> windlass.scheduling.v1.ApplyReplicaSetRequest
+	7,  // 23: windlass.scheduling.v1.ReplicaSetService.UpdateReplicaSetStatus:input_type -> windlass.scheduling.v1.UpdateReplicaSetStatusRequest
+	8,  // 24: windlass.scheduling.v1.ReplicaSetService.DeleteReplicaSet:input_type -> windlass.scheduling.v1.DeleteReplicaSetRequest
+	9,  // 25: windlass.scheduling.v1.ReplicaSetService.WatchReplicaSets:input_type -> windlass.scheduling.v1.WatchReplicaSetsRequest
+	11, // 26: windlass.scheduling.v1.ReplicaSetService.PlanReplicaSet:input_type -> windlass.scheduling.v1.PlanReplicaSetRequest
+	16, // 27: windlass.scheduling.v1.ReplicaSetService.GetReplicaSet:output_type -> windlass.scheduling.v1.ReplicaSet
+	2,  // 28: windlass.scheduling.v1.ReplicaSetService.ListReplicaSets:output_type -> windlass.scheduling.v1.ReplicaSetList
+	16, // 29: windlass.scheduling.v1.ReplicaSetService.CreateReplicaSet:output_type -> windlass.scheduling.v1.ReplicaSet
+	16, // 30: windlass.scheduling.v1.ReplicaSetService.UpdateReplicaSet:output_type -> windlass.scheduling.v1.ReplicaSet
+	16, // 31: windlass.scheduling.v1.ReplicaSetService.PatchReplicaSet:output_type -> windlass.scheduling.v1.ReplicaSet
+	16, // 32: windlass.scheduling.v1.ReplicaSetService.ApplyReplicaSet:output_type -> windlass.scheduling.v1.ReplicaSet
+	16, // 33: windlass.scheduling.v1.ReplicaSetService.UpdateReplicaSetStatus:output_type -> windlass.scheduling.v1.ReplicaSet
+	16, // 34: windlass.scheduling.v1.ReplicaSetService.DeleteReplicaSet:output_type -> windlass.scheduling.v1.ReplicaSet
+	10, // 35: windlass.scheduling.v1.ReplicaSetService.WatchReplicaSets:output_type -> windlass.scheduling.v1.WatchReplicaSetsResponse
+	12, // 36: windlass.scheduling.v1.ReplicaSetService.PlanReplicaSet:output_type -> windlass.scheduling.v1.PlanReplicaSetResponse
+	27, // [27:37] is the sub-list for method output_type
+	17, // [17:27] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_replica_set_service_proto_init() }
@@ -1071,14 +1257,16 @@ func file_windlass_scheduling_v1_replica_set_service_proto_init() {
 	if File_windlass_scheduling_v1_replica_set_service_proto != nil {
 		return
 	}
+	file_windlass_scheduling_v1_pod_service_proto_init()
 	file_windlass_scheduling_v1_replica_set_proto_init()
+	file_windlass_scheduling_v1_replica_set_service_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_replica_set_service_proto_rawDesc), len(file_windlass_scheduling_v1_replica_set_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

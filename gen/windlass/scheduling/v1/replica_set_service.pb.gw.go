@@ -712,6 +712,33 @@ func request_ReplicaSetService_WatchReplicaSets_1(ctx context.Context, marshaler
 	return stream, metadata, nil
 }
 
+func request_ReplicaSetService_PlanReplicaSet_0(ctx context.Context, marshaler runtime.Marshaler, client ReplicaSetServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq PlanReplicaSetRequest
+		metadata runtime.ServerMetadata
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	if req.Body != nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+	}
+	msg, err := client.PlanReplicaSet(ctx, &protoReq, grpc.Header(&metadata.HeaderMD), grpc.Trailer(&metadata.TrailerMD))
+	return msg, metadata, err
+}
+
+func local_request_ReplicaSetService_PlanReplicaSet_0(ctx context.Context, marshaler runtime.Marshaler, server ReplicaSetServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq PlanReplicaSetRequest
+		metadata runtime.ServerMetadata
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	msg, err := server.PlanReplicaSet(ctx, &protoReq)
+	return msg, metadata, err
+}
+
 // RegisterReplicaSetServiceHandlerServer registers the http handlers for service ReplicaSetService to "mux".
 // UnaryRPC     :call ReplicaSetServiceServer directly.
 // StreamingRPC :currently unsupported pending https://github.com/grpc/grpc-go/issues/906.
@@ -931,6 +958,26 @@ func RegisterReplicaSetServiceHandlerServer(ctx context.Context, mux *runtime.Se
 		_, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
 		runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
 		return
+	})
+	mux.Handle(http.MethodPost, pattern_ReplicaSetService_PlanReplicaSet_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		var stream runtime.ServerTransportStream
+		ctx = grpc.NewContextWithServerTransportStream(ctx, &stream)
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateIncomingContext(ctx, mux, req, "/windlass.scheduling.v1.ReplicaSetService/PlanReplicaSet", runtime.WithHTTPPathPattern("/v1/replicasets:plan"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := local_request_ReplicaSetService_PlanReplicaSet_0(annotatedContext, inboundMarshaler, server, req, pathParams)
+		md.HeaderMD, md.TrailerMD = metadata.Join(md.HeaderMD, stream.Header()), metadata.Join(md.TrailerMD, stream.Trailer())
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_ReplicaSetService_PlanReplicaSet_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
 
 	return nil
@@ -1176,6 +1223,23 @@ func RegisterReplicaSetServiceHandlerClient(ctx context.Context, mux *runtime.Se
 		}
 		forward_ReplicaSetService_WatchReplicaSets_1(annotatedContext, mux, outboundMarshaler, w, req, func() (proto.Message, error) { return resp.Recv() }, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodPost, pattern_ReplicaSetService_PlanReplicaSet_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateContext(ctx, mux, req, "/windlass.scheduling.v1.ReplicaSetService/PlanReplicaSet", runtime.WithHTTPPathPattern("/v1/replicasets:plan"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := request_ReplicaSetService_PlanReplicaSet_0(annotatedContext, inboundMarshaler, client, req, pathParams)
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_ReplicaSetService_PlanReplicaSet_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 	return nil
 }
 
@@ -1192,6 +1256,7 @@ var (
 	pattern_ReplicaSetService_DeleteReplicaSet_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3, 1, 0, 4, 1, 5, 4}, []string{"v1", "namespaces", "namespace", "replicasets", "name"}, ""))
 	pattern_ReplicaSetService_WatchReplicaSets_0       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2, 2, 3}, []string{"v1", "namespaces", "namespace", "replicasets"}, "watch"))
 	pattern_ReplicaSetService_WatchReplicaSets_1       = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "replicasets"}, "watch"))
+	pattern_ReplicaSetService_PlanReplicaSet_0         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "replicasets"}, "plan"))
 )
 
 var (
@@ -1207,4 +1272,5 @@ var (
 	forward_ReplicaSetService_DeleteReplicaSet_0       = runtime.ForwardResponseMessage
 	forward_ReplicaSetService_WatchReplicaSets_0       = runtime.ForwardResponseStream
 	forward_ReplicaSetService_WatchReplicaSets_1       = runtime.ForwardResponseStream
+	forward_ReplicaSetService_PlanReplicaSet_0         = runtime.ForwardResponseMessage
 )

@@ -30,6 +30,7 @@ const (
 	ReplicaSetService_UpdateReplicaSetStatus_FullMethodName = "/windlass.scheduling.v1.ReplicaSetService/UpdateReplicaSetStatus"
 	ReplicaSetService_DeleteReplicaSet_FullMethodName       = "/windlass.scheduling.v1.ReplicaSetService/DeleteReplicaSet"
 	ReplicaSetService_WatchReplicaSets_FullMethodName       = "/windlass.scheduling.v1.ReplicaSetService/WatchReplicaSets"
+	ReplicaSetService_PlanReplicaSet_FullMethodName         = "/windlass.scheduling.v1.ReplicaSetService/PlanReplicaSet"
 )
 
 // ReplicaSetServiceClient is the client API for ReplicaSetService service.
@@ -57,6 +58,8 @@ type ReplicaSetServiceClient interface {
 	// WatchReplicaSets sends the replica sets that match and then every change, all events of a revision in one message. A revision that
 	// is too old ends it with OUT_OF_RANGE: list again.
 	WatchReplicaSets(ctx context.Context, in *WatchReplicaSetsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchReplicaSetsResponse], error)
+	// PlanReplicaSet says which pods a replica set would adopt, release, make and remove, and why.
+	PlanReplicaSet(ctx context.Context, in *PlanReplicaSetRequest, opts ...grpc.CallOption) (*PlanReplicaSetResponse, error)
 }
 
 type replicaSetServiceClient struct {
@@ -166,6 +169,16 @@ func (c *replicaSetServiceClient) WatchReplicaSets(ctx context.Context, in *Watc
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ReplicaSetService_WatchReplicaSetsClient = grpc.ServerStreamingClient[WatchReplicaSetsResponse]
 
+func (c *replicaSetServiceClient) PlanReplicaSet(ctx context.Context, in *PlanReplicaSetRequest, opts ...grpc.CallOption) (*PlanReplicaSetResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanReplicaSetResponse)
+	err := c.cc.Invoke(ctx, ReplicaSetService_PlanReplicaSet_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReplicaSetServiceServer is the server API for ReplicaSetService service.
 // All implementations must embed UnimplementedReplicaSetServiceServer
 // for forward compatibility.
@@ -191,6 +204,8 @@ type ReplicaSetServiceServer interface {
 	// WatchReplicaSets sends the replica sets that match and then every change, all events of a revision in one message. A revision that
 	// is too old ends it with OUT_OF_RANGE: list again.
 	WatchReplicaSets(*WatchReplicaSetsRequest, grpc.ServerStreamingServer[WatchReplicaSetsResponse]) error
+	// PlanReplicaSet says which pods a replica set would adopt, release, make and remove, and why.
+	PlanReplicaSet(context.Context, *PlanReplicaSetRequest) (*PlanReplicaSetResponse, error)
 	mustEmbedUnimplementedReplicaSetServiceServer()
 }
 
@@ -227,6 +242,9 @@ func (UnimplementedReplicaSetServiceServer) DeleteReplicaSet(context.Context, *D
 }
 func (UnimplementedReplicaSetServiceServer) WatchReplicaSets(*WatchReplicaSetsRequest, grpc.ServerStreamingServer[WatchReplicaSetsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchReplicaSets not implemented")
+}
+func (UnimplementedReplicaSetServiceServer) PlanReplicaSet(context.Context, *PlanReplicaSetRequest) (*PlanReplicaSetResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanReplicaSet not implemented")
 }
 func (UnimplementedReplicaSetServiceServer) mustEmbedUnimplementedReplicaSetServiceServer() {}
 func (UnimplementedReplicaSetServiceServer) testEmbeddedByValue()                           {}
@@ -404,6 +422,24 @@ func _ReplicaSetService_WatchReplicaSets_Handler(srv interface{}, stream grpc.Se
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ReplicaSetService_WatchReplicaSetsServer = grpc.ServerStreamingServer[WatchReplicaSetsResponse]
 
+func _ReplicaSetService_PlanReplicaSet_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanReplicaSetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReplicaSetServiceServer).PlanReplicaSet(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReplicaSetService_PlanReplicaSet_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReplicaSetServiceServer).PlanReplicaSet(ctx, req.(*PlanReplicaSetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ReplicaSetService_ServiceDesc is the grpc.ServiceDesc for ReplicaSetService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -442,6 +478,10 @@ var ReplicaSetService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteReplicaSet",
 			Handler:    _ReplicaSetService_DeleteReplicaSet_Handler,
+		},
+		{
+			MethodName: "PlanReplicaSet",
+			Handler:    _ReplicaSetService_PlanReplicaSet_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -16,6 +16,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -849,6 +850,161 @@ func (x *WatchReplicationControllersResponse) GetBookmark() bool {
 	return false
 }
 
+// A replication controller to plan for, given whole or named.
+type PlanReplicationControllerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the live replication controller.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the live replication controller; empty if it is given.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The replication controller; empty for the live one.
+	ReplicationController *ReplicationController `protobuf:"bytes,3,opt,name=replication_controller,json=replicationController,proto3" json:"replication_controller,omitempty"`
+	// Number of pods to plan with instead of its own.
+	Replicas *int32 `protobuf:"varint,4,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
+	// The pods there are; absent for the live ones.
+	Pods          *PodList `protobuf:"bytes,5,opt,name=pods,proto3" json:"pods,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanReplicationControllerRequest) Reset() {
+	*x = PlanReplicationControllerRequest{}
+	mi := &file_windlass_scheduling_v1_replication_controller_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanReplicationControllerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanReplicationControllerRequest) ProtoMessage() {}
+
+func (x *PlanReplicationControllerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_replication_controller_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanReplicationControllerRequest.ProtoReflect.Descriptor instead.
+func (*PlanReplicationControllerRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_replication_controller_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PlanReplicationControllerRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PlanReplicationControllerRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlanReplicationControllerRequest) GetReplicationController() *ReplicationController {
+	if x != nil {
+		return x.ReplicationController
+	}
+	return nil
+}
+
+func (x *PlanReplicationControllerRequest) GetReplicas() int32 {
+	if x != nil && x.Replicas != nil {
+		return *x.Replicas
+	}
+	return 0
+}
+
+func (x *PlanReplicationControllerRequest) GetPods() *PodList {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+// What a replication controller would do.
+type PlanReplicationControllerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What would be done now, in this order.
+	Actions []*v1.PlannedAction `protobuf:"bytes,1,rep,name=actions,proto3" json:"actions,omitempty"`
+	// What would be done and waits, such as pods that must not be made before a time.
+	HeldBack []*v1.HeldBack `protobuf:"bytes,2,rep,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
+	// Status that the replication controller would get.
+	Status *ReplicationControllerStatus `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
+	// When it would be looked at again even if nothing changes; absent means never.
+	WakeTime      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=wake_time,json=wakeTime,proto3" json:"wake_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanReplicationControllerResponse) Reset() {
+	*x = PlanReplicationControllerResponse{}
+	mi := &file_windlass_scheduling_v1_replication_controller_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanReplicationControllerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanReplicationControllerResponse) ProtoMessage() {}
+
+func (x *PlanReplicationControllerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_replication_controller_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanReplicationControllerResponse.ProtoReflect.Descriptor instead.
+func (*PlanReplicationControllerResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_replication_controller_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PlanReplicationControllerResponse) GetActions() []*v1.PlannedAction {
+	if x != nil {
+		return x.Actions
+	}
+	return nil
+}
+
+func (x *PlanReplicationControllerResponse) GetHeldBack() []*v1.HeldBack {
+	if x != nil {
+		return x.HeldBack
+	}
+	return nil
+}
+
+func (x *PlanReplicationControllerResponse) GetStatus() *ReplicationControllerStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *PlanReplicationControllerResponse) GetWakeTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WakeTime
+	}
+	return nil
+}
+
 // One change.
 type WatchReplicationControllersResponse_Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -862,7 +1018,7 @@ type WatchReplicationControllersResponse_Event struct {
 
 func (x *WatchReplicationControllersResponse_Event) Reset() {
 	*x = WatchReplicationControllersResponse_Event{}
-	mi := &file_windlass_scheduling_v1_replication_controller_service_proto_msgTypes[11]
+	mi := &file_windlass_scheduling_v1_replication_controller_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -874,7 +1030,7 @@ func (x *WatchReplicationControllersResponse_Event) String() string {
 func (*WatchReplicationControllersResponse_Event) ProtoMessage() {}
 
 func (x *WatchReplicationControllersResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_replication_controller_service_proto_msgTypes[11]
+	mi := &file_windlass_scheduling_v1_replication_controller_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +1064,7 @@ var File_windlass_scheduling_v1_replication_controller_service_proto protoreflec
 
 const file_windlass_scheduling_v1_replication_controller_service_proto_rawDesc = "" +
 	"\n" +
-	";windlass/scheduling/v1/replication_controller_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a3windlass/scheduling/v1/replication_controller.proto\"[\n" +
+	";windlass/scheduling/v1/replication_controller_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a(windlass/scheduling/v1/pod_service.proto\x1a3windlass/scheduling/v1/replication_controller.proto\"[\n" +
 	"\x1fGetReplicationControllerRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\xae\x02\n" +
@@ -971,7 +1127,19 @@ const file_windlass_scheduling_v1_replication_controller_service_proto_rawDesc =
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1ab\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12E\n" +
-	"\x06object\x18\x02 \x01(\v2-.windlass.scheduling.v1.ReplicationControllerR\x06object2\x98\x13\n" +
+	"\x06object\x18\x02 \x01(\v2-.windlass.scheduling.v1.ReplicationControllerR\x06object\"\xa6\x02\n" +
+	" PlanReplicationControllerRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12d\n" +
+	"\x16replication_controller\x18\x03 \x01(\v2-.windlass.scheduling.v1.ReplicationControllerR\x15replicationController\x12(\n" +
+	"\breplicas\x18\x04 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x00R\breplicas\x88\x01\x01\x123\n" +
+	"\x04pods\x18\x05 \x01(\v2\x1f.windlass.scheduling.v1.PodListR\x04podsB\v\n" +
+	"\t_replicas\"\x9d\x02\n" +
+	"!PlanReplicationControllerResponse\x129\n" +
+	"\aactions\x18\x01 \x03(\v2\x1f.windlass.meta.v1.PlannedActionR\aactions\x127\n" +
+	"\theld_back\x18\x02 \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\x12K\n" +
+	"\x06status\x18\x03 \x01(\v23.windlass.scheduling.v1.ReplicationControllerStatusR\x06status\x127\n" +
+	"\twake_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime2\xf9\x14\n" +
 	"\x1cReplicationControllerService\x12\xe5\x01\n" +
 	"\x18GetReplicationController\x127.windlass.scheduling.v1.GetReplicationControllerRequest\x1a-.windlass.scheduling.v1.ReplicationController\"a\xaa\xbb\x18\x1d\n" +
 	"\x03get\x1a\x16replicationcontrollers\x82\xd3\xe4\x93\x02:\x128/v1/namespaces/{namespace}/replicationcontrollers/{name}\x12\x85\x02\n" +
@@ -990,7 +1158,9 @@ const file_windlass_scheduling_v1_replication_controller_service_proto_rawDesc =
 	"\x1bDeleteReplicationController\x12:.windlass.scheduling.v1.DeleteReplicationControllerRequest\x1a-.windlass.scheduling.v1.ReplicationController\"f\xaa\xbb\x18\"\n" +
 	"\x06delete\x1a\x16replicationcontrollers0\x01\x82\xd3\xe4\x93\x02:*8/v1/namespaces/{namespace}/replicationcontrollers/{name}\x12\xa1\x02\n" +
 	"\x1bWatchReplicationControllers\x12:.windlass.scheduling.v1.WatchReplicationControllersRequest\x1a;.windlass.scheduling.v1.WatchReplicationControllersResponse\"\x86\x01\xaa\xbb\x18\x1f\n" +
-	"\x05watch\x1a\x16replicationcontrollers\x82\xd3\xe4\x93\x02]Z\"\x12 /v1/replicationcontrollers:watch\x127/v1/namespaces/{namespace}/replicationcontrollers:watch0\x01B\x83\x02\n" +
+	"\x05watch\x1a\x16replicationcontrollers\x82\xd3\xe4\x93\x02]Z\"\x12 /v1/replicationcontrollers:watch\x127/v1/namespaces/{namespace}/replicationcontrollers:watch0\x01\x12\xde\x01\n" +
+	"\x19PlanReplicationController\x128.windlass.scheduling.v1.PlanReplicationControllerRequest\x1a9.windlass.scheduling.v1.PlanReplicationControllerResponse\"L\xaa\xbb\x18\x1e\n" +
+	"\x04plan\x1a\x16replicationcontrollers\x82\xd3\xe4\x93\x02$:\x01*\"\x1f/v1/replicationcontrollers:planB\x83\x02\n" +
 	"\x1acom.windlass.scheduling.v1B!ReplicationControllerServiceProtoP\x01ZHgithub.com/windlass-dev/windlass/gen/windlass/scheduling/v1;schedulingv1\xa2\x02\x03WSX\xaa\x02\x16Windlass.Scheduling.V1\xca\x02\x16Windlass\\Scheduling\\V1\xe2\x02\"Windlass\\Scheduling\\V1\\GPBMetadata\xea\x02\x18Windlass::Scheduling::V1b\x06proto3"
 
 var (
@@ -1005,7 +1175,7 @@ func file_windlass_scheduling_v1_replication_controller_service_proto_rawDescGZI
 	return file_windlass_scheduling_v1_replication_controller_service_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_replication_controller_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_windlass_scheduling_v1_replication_controller_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_windlass_scheduling_v1_replication_controller_service_proto_goTypes = []any{
 	(*GetReplicationControllerRequest)(nil),           // 0: windlass.scheduling.v1.GetReplicationControllerRequest
 	(*ListReplicationControllersRequest)(nil),         // 1: windlass.scheduling.v1.ListReplicationControllersRequest
@@ -1018,48 +1188,63 @@ var file_windlass_scheduling_v1_replication_controller_service_proto_goTypes = [
 	(*DeleteReplicationControllerRequest)(nil),        // 8: windlass.scheduling.v1.DeleteReplicationControllerRequest
 	(*WatchReplicationControllersRequest)(nil),        // 9: windlass.scheduling.v1.WatchReplicationControllersRequest
 	(*WatchReplicationControllersResponse)(nil),       // 10: windlass.scheduling.v1.WatchReplicationControllersResponse
-	(*WatchReplicationControllersResponse_Event)(nil), // 11: windlass.scheduling.v1.WatchReplicationControllersResponse.Event
-	(*fieldmaskpb.FieldMask)(nil),                     // 12: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                               // 13: windlass.meta.v1.ListMeta
-	(*ReplicationController)(nil),                     // 14: windlass.scheduling.v1.ReplicationController
-	(*httpbody.HttpBody)(nil),                         // 15: google.api.HttpBody
-	(*v1.Preconditions)(nil),                          // 16: windlass.meta.v1.Preconditions
+	(*PlanReplicationControllerRequest)(nil),          // 11: windlass.scheduling.v1.PlanReplicationControllerRequest
+	(*PlanReplicationControllerResponse)(nil),         // 12: windlass.scheduling.v1.PlanReplicationControllerResponse
+	(*WatchReplicationControllersResponse_Event)(nil), // 13: windlass.scheduling.v1.WatchReplicationControllersResponse.Event
+	(*fieldmaskpb.FieldMask)(nil),                     // 14: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                               // 15: windlass.meta.v1.ListMeta
+	(*ReplicationController)(nil),                     // 16: windlass.scheduling.v1.ReplicationController
+	(*httpbody.HttpBody)(nil),                         // 17: google.api.HttpBody
+	(*v1.Preconditions)(nil),                          // 18: windlass.meta.v1.Preconditions
+	(*PodList)(nil),                                   // 19: windlass.scheduling.v1.PodList
+	(*v1.PlannedAction)(nil),                          // 20: windlass.meta.v1.PlannedAction
+	(*v1.HeldBack)(nil),                               // 21: windlass.meta.v1.HeldBack
+	(*ReplicationControllerStatus)(nil),               // 22: windlass.scheduling.v1.ReplicationControllerStatus
+	(*timestamppb.Timestamp)(nil),                     // 23: google.protobuf.Timestamp
 }
 var file_windlass_scheduling_v1_replication_controller_service_proto_depIdxs = []int32{
-	12, // 0: windlass.scheduling.v1.ListReplicationControllersRequest.read_mask:type_name -> google.protobuf.FieldMask
-	13, // 1: windlass.scheduling.v1.ReplicationControllerList.metadata:type_name -> windlass.meta.v1.ListMeta
-	14, // 2: windlass.scheduling.v1.ReplicationControllerList.items:type_name -> windlass.scheduling.v1.ReplicationController
-	14, // 3: windlass.scheduling.v1.CreateReplicationControllerRequest.replication_controller:type_name -> windlass.scheduling.v1.ReplicationController
-	14, // 4: windlass.scheduling.v1.UpdateReplicationControllerRequest.replication_controller:type_name -> windlass.scheduling.v1.ReplicationController
-	15, // 5: windlass.scheduling.v1.PatchReplicationControllerRequest.patch:type_name -> google.api.HttpBody
-	14, // 6: windlass.scheduling.v1.ApplyReplicationControllerRequest.replication_controller:type_name -> windlass.scheduling.v1.ReplicationController
-	14, // 7: windlass.scheduling.v1.UpdateReplicationControllerStatusRequest.replication_controller:type_name -> windlass.scheduling.v1.ReplicationController
-	16, // 8: windlass.scheduling.v1.DeleteReplicationControllerRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	11, // 9: windlass.scheduling.v1.WatchReplicationControllersResponse.events:type_name -> windlass.scheduling.v1.WatchReplicationControllersResponse.Event
-	14, // 10: windlass.scheduling.v1.WatchReplicationControllersResponse.Event.object:type_name -> windlass.scheduling.v1.ReplicationController
-	0,  // 11: windlass.scheduling.v1.ReplicationControllerService.GetReplicationController:input_type -> windlass.scheduling.v1.GetReplicationControllerRequest
-	1,  // 12: windlass.scheduling.v1.ReplicationControllerService.ListReplicationControllers:input_type -> windlass.scheduling.v1.ListReplicationControllersRequest
-	3,  // 13: windlass.scheduling.v1.ReplicationControllerService.CreateReplicationController:input_type -> windlass.scheduling.v1.CreateReplicationControllerRequest
-	4,  // 14: windlass.scheduling.v1.ReplicationControllerService.UpdateReplicationController:input_type -> windlass.scheduling.v1.UpdateReplicationControllerRequest
-	5,  // 15: windlass.scheduling.v1.ReplicationControllerService.PatchReplicationController:input_type -> windlass.scheduling.v1.PatchReplicationControllerRequest
-	6,  // 16: windlass.scheduling.v1.ReplicationControllerService.ApplyReplicationController:input_type -> windlass.scheduling.v1.ApplyReplicationControllerRequest
-	7,  // 17: windlass.scheduling.v1.ReplicationControllerService.UpdateReplicationControllerStatus:input_type -> windlass.scheduling.v1.UpdateReplicationControllerStatusRequest
-	8,  // 18: windlass.scheduling.v1.ReplicationControllerService.DeleteReplicationController:input_type -> windlass.scheduling.v1.DeleteReplicationControllerRequest
-	9,  // 19: windlass.scheduling.v1.ReplicationControllerService.WatchReplicationControllers:input_type -> windlass.scheduling.v1.WatchReplicationControllersRequest
-	14, // 20: windlass.scheduling.v1.ReplicationControllerService.GetReplicationController:output_type -> windlass.scheduling.v1.ReplicationController
-	2,  // 21: windlass.scheduling.v1.ReplicationControllerService.ListReplicationControllers:output_type -> windlass.scheduling.v1.ReplicationControllerList
-	14, // 22: windlass.scheduling.v1.ReplicationControllerService.CreateReplicationController:output_type -> windlass.scheduling.v1.ReplicationController
-	14, // 23: windlass.scheduling.v1.ReplicationControllerService.UpdateReplicationController:output_type -> windlass.scheduling.v1.ReplicationController
-	14, // 24: windlass.scheduling.v1.ReplicationControllerService.PatchReplicationController:output_type -> windlass.scheduling.v1.ReplicationController
-	14, // 25: windlass.scheduling.v1.ReplicationControllerService.ApplyReplicationController:output_type -> windlass.scheduling.v1.ReplicationController
-	14, // 26: windlass.scheduling.v1.ReplicationControllerService.UpdateReplicationControllerStatus:output_type -> windlass.scheduling.v1.ReplicationController
-	14, // 27: windlass.scheduling.v1.ReplicationControllerService.DeleteReplicationController:output_type -> windlass.scheduling.v1.ReplicationController
-	10, // 28: windlass.scheduling.v1.ReplicationControllerService.WatchReplicationControllers:output_type -> windlass.scheduling.v1.WatchReplicationControllersResponse
-	20, // [20:29] is the sub-list for method output_type
-	11, // [11:20] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	14, // 0: windlass.scheduling.v1.ListReplicationControllersRequest.read_mask:type_name -> google.protobuf.FieldMask
+	15, // 1: windlass.scheduling.v1.ReplicationControllerList.metadata:type_name -> windlass.meta.v1.ListMeta
+	16, // 2: windlass.scheduling.v1.ReplicationControllerList.items:type_name -> windlass.scheduling.v1.ReplicationController
+	16, // 3: windlass.scheduling.v1.CreateReplicationControllerRequest.replication_controller:type_name -> windlass.scheduling.v1.ReplicationController
+	16, // 4: windlass.scheduling.v1.UpdateReplicationControllerRequest.replication_controller:type_name -> windlass.scheduling.v1.ReplicationController
+	17, // 5: windlass.scheduling.v1.PatchReplicationControllerRequest.patch:type_name -> google.api.HttpBody
+	16, // 6: windlass.scheduling.v1.ApplyReplicationControllerRequest.replication_controller:type_name -> windlass.scheduling.v1.ReplicationController
+	16, // 7: windlass.scheduling.v1.UpdateReplicationControllerStatusRequest.replication_controller:type_name -> windlass.scheduling.v1.ReplicationController
+	18, // 8: windlass.scheduling.v1.DeleteReplicationControllerRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	13, // 9: windlass.scheduling.v1.WatchReplicationControllersResponse.events:type_name -> windlass.scheduling.v1.WatchReplicationControllersResponse.Event
+	16, // 10: windlass.scheduling.v1.PlanReplicationControllerRequest.replication_controller:type_name -> windlass.scheduling.v1.ReplicationController
+	19, // 11: windlass.scheduling.v1.PlanReplicationControllerRequest.pods:type_name -> windlass.scheduling.v1.PodList
+	20, // 12: windlass.scheduling.v1.PlanReplicationControllerResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	21, // 13: windlass.scheduling.v1.PlanReplicationControllerResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	22, // 14: windlass.scheduling.v1.PlanReplicationControllerResponse.status:type_name -> windlass.scheduling.v1.ReplicationControllerStatus
+	23, // 15: windlass.scheduling.v1.PlanReplicationControllerResponse.wake_time:type_name -> google.protobuf.Timestamp
+	16, // 16: windlass.scheduling.v1.WatchReplicationControllersResponse.Event.object:type_name -> windlass.scheduling.v1.ReplicationController
+	0,  // 17: windlass.scheduling.v1.ReplicationControllerService.GetReplicationController:input_type -> windlass.scheduling.v1.GetReplicationControllerRequest
+	1,  // 18: windlass.scheduling.v1.ReplicationControllerService.ListReplicationControllers:input_type -> windlass.scheduling.v1.ListReplicationControllersRequest
+	3,  // 19: windlass.scheduling.v1.ReplicationControllerService.CreateReplicationController:input_type -> windlass.scheduling.v1.CreateReplicationControllerRequest
+	4,  // 20: windlass.scheduling.v1.ReplicationControllerService.UpdateReplicationController:input_type -> windlass.scheduling.v1.UpdateReplicationControllerRequest
+	5,  // 21: windlass.scheduling.v1.ReplicationControllerService.PatchReplicationController:input_type -> windlass.scheduling.v1.PatchReplicationControllerRequest
+	6,  // 22: windlass.scheduling.v1.ReplicationControllerService.ApplyReplicationController:input_type -> windlass.scheduling.v1.ApplyReplicationControllerRequest
+	7,  // 23: windlass.scheduling.v1.ReplicationControllerService.UpdateReplicationControllerStatus:input_type -> windlass.scheduling.v1.UpdateReplicationControllerStatusRequest
+	8,  // 24: windlass.scheduling.v1.ReplicationControllerService.DeleteReplicationController:input_type -> windlass.scheduling.v1.DeleteReplicationControllerRequest
+	9,  // 25: windlass.scheduling.v1.ReplicationControllerService.WatchReplicationControllers:input_type -> windlass.scheduling.v1.WatchReplicationControllersRequest
+	11, // 26: windlass.scheduling.v1.ReplicationControllerService.PlanReplicationController:input_type -> windlass.scheduling.v1.PlanReplicationControllerRequest
+	16, // 27: windlass.scheduling.v1.ReplicationControllerService.GetReplicationController:output_type -> windlass.scheduling.v1.ReplicationController
+	2,  // 28: windlass.scheduling.v1.ReplicationControllerService.ListReplicationControllers:output_type -> windlass.scheduling.v1.ReplicationControllerList
+	16, // 29: windlass.scheduling.v1.ReplicationControllerService.CreateReplicationController:output_type -> windlass.scheduling.v1.ReplicationController
+	16, // 30: windlass.scheduling.v1.ReplicationControllerService.UpdateReplicationController:output_type -> windlass.scheduling.v1.ReplicationController
+	16, // 31: windlass.scheduling.v1.ReplicationControllerService.PatchReplicationController:output_type -> windlass.scheduling.v1.ReplicationController
+	16, // 32: windlass.scheduling.v1.ReplicationControllerService.ApplyReplicationController:output_type -> windlass.scheduling.v1.ReplicationController
+	16, // 33: windlass.scheduling.v1.ReplicationControllerService.UpdateReplicationControllerStatus:output_type -> windlass.scheduling.v1.ReplicationController
+	16, // 34: windlass.scheduling.v1.ReplicationControllerService.DeleteReplicationController:output_type -> windlass.scheduling.v1.ReplicationController
+	10, // 35: windlass.scheduling.v1.ReplicationControllerService.WatchReplicationControllers:output_type -> windlass.scheduling.v1.WatchReplicationControllersResponse
+	12, // 36: windlass.scheduling.v1.ReplicationControllerService.PlanReplicationController:output_type -> windlass.scheduling.v1.PlanReplicationControllerResponse
+	27, // [27:37] is the sub-list for method output_type
+	17, // [17:27] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_replication_controller_service_proto_init() }
@@ -1067,14 +1252,16 @@ func file_windlass_scheduling_v1_replication_controller_service_proto_init() {
 	if File_windlass_scheduling_v1_replication_controller_service_proto != nil {
 		return
 	}
+	file_windlass_scheduling_v1_pod_service_proto_init()
 	file_windlass_scheduling_v1_replication_controller_proto_init()
+	file_windlass_scheduling_v1_replication_controller_service_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_replication_controller_service_proto_rawDesc), len(file_windlass_scheduling_v1_replication_controller_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

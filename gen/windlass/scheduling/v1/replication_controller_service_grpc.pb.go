@@ -30,6 +30,7 @@ const (
 	ReplicationControllerService_UpdateReplicationControllerStatus_FullMethodName = "/windlass.scheduling.v1.ReplicationControllerService/UpdateReplicationControllerStatus"
 	ReplicationControllerService_DeleteReplicationController_FullMethodName       = "/windlass.scheduling.v1.ReplicationControllerService/DeleteReplicationController"
 	ReplicationControllerService_WatchReplicationControllers_FullMethodName       = "/windlass.scheduling.v1.ReplicationControllerService/WatchReplicationControllers"
+	ReplicationControllerService_PlanReplicationController_FullMethodName         = "/windlass.scheduling.v1.ReplicationControllerService/PlanReplicationController"
 )
 
 // ReplicationControllerServiceClient is the client API for ReplicationControllerService service.
@@ -57,6 +58,8 @@ type ReplicationControllerServiceClient interface {
 	// WatchReplicationControllers sends the replication controllers that match and then every change, all events of a revision in one message. A revision that
 	// is too old ends it with OUT_OF_RANGE: list again.
 	WatchReplicationControllers(ctx context.Context, in *WatchReplicationControllersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchReplicationControllersResponse], error)
+	// PlanReplicationController says which pods a replication controller would adopt, release, make and remove, and why.
+	PlanReplicationController(ctx context.Context, in *PlanReplicationControllerRequest, opts ...grpc.CallOption) (*PlanReplicationControllerResponse, error)
 }
 
 type replicationControllerServiceClient struct {
@@ -166,6 +169,16 @@ func (c *replicationControllerServiceClient) WatchReplicationControllers(ctx con
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ReplicationControllerService_WatchReplicationControllersClient = grpc.ServerStreamingClient[WatchReplicationControllersResponse]
 
+func (c *replicationControllerServiceClient) PlanReplicationController(ctx context.Context, in *PlanReplicationControllerRequest, opts ...grpc.CallOption) (*PlanReplicationControllerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanReplicationControllerResponse)
+	err := c.cc.Invoke(ctx, ReplicationControllerService_PlanReplicationController_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReplicationControllerServiceServer is the server API for ReplicationControllerService service.
 // All implementations must embed UnimplementedReplicationControllerServiceServer
 // for forward compatibility.
@@ -191,6 +204,8 @@ type ReplicationControllerServiceServer interface {
 	// WatchReplicationControllers sends the replication controllers that match and then every change, all events of a revision in one message. A revision that
 	// is too old ends it with OUT_OF_RANGE: list again.
 	WatchReplicationControllers(*WatchReplicationControllersRequest, grpc.ServerStreamingServer[WatchReplicationControllersResponse]) error
+	// PlanReplicationController says which pods a replication controller would adopt, release, make and remove, and why.
+	PlanReplicationController(context.Context, *PlanReplicationControllerRequest) (*PlanReplicationControllerResponse, error)
 	mustEmbedUnimplementedReplicationControllerServiceServer()
 }
 
@@ -227,6 +242,9 @@ func (UnimplementedReplicationControllerServiceServer) DeleteReplicationControll
 }
 func (UnimplementedReplicationControllerServiceServer) WatchReplicationControllers(*WatchReplicationControllersRequest, grpc.ServerStreamingServer[WatchReplicationControllersResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchReplicationControllers not implemented")
+}
+func (UnimplementedReplicationControllerServiceServer) PlanReplicationController(context.Context, *PlanReplicationControllerRequest) (*PlanReplicationControllerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanReplicationController not implemented")
 }
 func (UnimplementedReplicationControllerServiceServer) mustEmbedUnimplementedReplicationControllerServiceServer() {
 }
@@ -405,6 +423,24 @@ func _ReplicationControllerService_WatchReplicationControllers_Handler(srv inter
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ReplicationControllerService_WatchReplicationControllersServer = grpc.ServerStreamingServer[WatchReplicationControllersResponse]
 
+func _ReplicationControllerService_PlanReplicationController_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanReplicationControllerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReplicationControllerServiceServer).PlanReplicationController(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReplicationControllerService_PlanReplicationController_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReplicationControllerServiceServer).PlanReplicationController(ctx, req.(*PlanReplicationControllerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ReplicationControllerService_ServiceDesc is the grpc.ServiceDesc for ReplicationControllerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -443,6 +479,10 @@ var ReplicationControllerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteReplicationController",
 			Handler:    _ReplicationControllerService_DeleteReplicationController_Handler,
+		},
+		{
+			MethodName: "PlanReplicationController",
+			Handler:    _ReplicationControllerService_PlanReplicationController_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
