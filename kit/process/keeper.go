@@ -14,6 +14,7 @@ import (
 const (
 	firstPause = 50 * time.Millisecond
 	longPause  = 5 * time.Second
+	adoptPause = 200 * time.Millisecond
 	longLife   = 10 * time.Second // a process that lived this long starts over with the shortest pause
 )
 
@@ -136,7 +137,9 @@ func (k *keeper) signal(sig syscall.Signal) error {
 // run brings the process to what is wanted until ctx ends, or returns true when nothing is wanted any more.
 func (k *keeper) run(ctx context.Context) (finished bool) {
 	defer k.leave()
-	k.adopt()
+	for said := false; !k.adopt(said) && ctx.Err() == nil; said = true {
+		k.sleep(ctx, adoptPause)
+	}
 	for ctx.Err() == nil {
 		spec, stopping, final := k.wishes()
 		switch h := k.current(); {
@@ -201,14 +204,19 @@ func (k *keeper) leave() {
 	k.stat.Running, k.stat.PID = false, 0
 }
 
-// adopt takes over the process that an earlier supervisor recorded, or failing that, one that carries our marker.
-func (k *keeper) adopt() {
+// adopt takes over the process that an earlier supervisor recorded, or failing that, one that carries our marker. It reports false if it cannot
+// be said whether one runs, since this process may open no more files, say: starting another one is no answer to that. said means that this
+// was logged before.
+func (k *keeper) adopt(said bool) bool {
 	rec, err := readRecord(k.dir, k.name)
+	if scarce(err) {
+		return k.undecided(err, said)
+	}
 	if err != nil {
 		k.log.Warn("process record is not readable", "error", err)
 	}
 	h, err := rec.open()
-	if err != nil && k.stray != nil {
+	if errors.Is(err, ErrNoProcess) && k.stray != nil {
 		once := rec.Once
 		stray := *k.stray
 		stray.Once = once
@@ -216,22 +224,36 @@ func (k *keeper) adopt() {
 			rec = stray
 		}
 	}
+	if err != nil && !errors.Is(err, ErrNoProcess) {
+		return k.undecided(err, said)
+	}
 	k.stray = nil
 	if err != nil {
-		switch {
-		case !errors.Is(err, ErrNoProcess):
-			k.log.Warn("process is not taken over", "error", err)
-		case !rec.Once:
+		if !rec.Once {
 			removeRecord(k.dir, k.name) // it means nothing any more
 		}
 		k.remember(rec)
-		return
+		return true
 	}
 	if err := rec.write(k.dir, k.name); err != nil {
 		k.log.Warn("process record is not written", "error", err)
 	}
 	k.log.Info("process taken over", "pid", h.PID)
 	k.holds(h)
+	return true
+}
+
+// undecided logs once why it cannot be said whether a process runs.
+func (k *keeper) undecided(err error, said bool) bool {
+	if !said {
+		k.log.Warn("process is not taken over", "error", err)
+	}
+	return false
+}
+
+// scarce reports whether an error says that the host or this process is short of something for the moment.
+func scarce(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }
 
 // remember keeps in mind what is written down of a process that has ended, if it was to be started once.

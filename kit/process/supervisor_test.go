@@ -8,8 +8,10 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -650,4 +652,67 @@ func TestWhatALeaderLeftBehindEndsThoughNobodySawItEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the child ended", func() bool { return !alive(child) })
+}
+
+// said notes what is logged.
+type said struct {
+	slog.Handler
+	mu    sync.Mutex
+	words []string
+}
+
+func (s *said) Enabled(context.Context, slog.Level) bool { return true }
+
+func (s *said) WithAttrs([]slog.Attr) slog.Handler { return s }
+
+func (s *said) Handle(_ context.Context, r slog.Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.words = append(s.words, r.Message)
+	return nil
+}
+
+func (s *said) has(words string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Contains(s.words, words)
+}
+
+// TestAProcessThatCannotBeTakenOverYetIsNotDoubled takes every file away from the next supervisor while it is to take a process over.
+func TestAProcessThatCannotBeTakenOverYetIsNotDoubled(t *testing.T) {
+	dir := t.TempDir()
+	first, end := supervisor(t, dir)
+	if err := first.Ensure(waiting(dir)); err != nil {
+		t.Fatal(err)
+	}
+	pid := running(t, first, "worker", 0)
+	end()
+
+	log := &said{}
+	second := process.NewSupervisor(dir, slog.New(log))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- second.Run(ctx) }()
+	<-second.Active()
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	restore := sync.OnceFunc(func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) })
+	t.Cleanup(restore)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Ensure(waiting(dir)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the process is not taken over", func() bool { return log.has("process is not taken over") })
+	restore()
+	if got := running(t, second, "worker", 0); got != pid {
+		t.Errorf("process %d runs, beside %d", got, pid)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }

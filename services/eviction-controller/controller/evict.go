@@ -189,12 +189,13 @@ func away(err error) bool {
 	return false
 }
 
-// viewOfDrain returns everything that is known here about a drain.
+// viewOfDrain returns everything that is known here about a drain. The other drains of its node are those of now: one of them may have taken
+// the permit a moment ago.
 func (c *Controller) viewOfDrain(d *nodev1.Drain) plan.DrainView {
 	name := d.GetSpec().GetNodeName()
 	node, _ := c.Tables.Nodes.Lookup("", name)
 	v := plan.DrainView{
-		Now: time.Now().UTC(), Drain: d, Node: node,
+		Now: time.Now().UTC(), Drain: d, Node: node, Others: c.Tables.OtherDrains(d),
 		Pods: c.Pods.On(name), Known: c.Pods.Known(), Budgets: c.Budgets.All(), Tries: map[string]plan.Try{},
 	}
 	for _, pod := range v.Pods {

@@ -134,3 +134,23 @@ func TestNothingIsRememberedOfPodsThatWentBeforeTheAnswer(t *testing.T) {
 		t.Errorf("%d pods left, %d are remembered", len(o.gone), len(c.tries))
 	}
 }
+
+// TestNotEachOfManyNodesThatAreLostHasAllNodesLookedAt asks about a full disruption as each lost node of a large cluster does.
+func TestNotEachOfManyNodesThatAreLostHasAllNodesLookedAt(t *testing.T) {
+	c := controllerOf(t, &owner{}, tainted())
+	var nodes []*nodev1.Node
+	for i := range 1000 {
+		nodes = append(nodes, &nodev1.Node{Metadata: &metav1.ObjectMeta{
+			Name: fmt.Sprint("n", i), Labels: map[string]string{"topology.kubernetes.io/region": "r", "topology.kubernetes.io/zone": "z"},
+		}})
+	}
+	c.Tables.Nodes.Replace(nodes, 2)
+	ask := func() {
+		c.fullDisruption()
+		c.held(nodes[0], time.Now())
+	}
+	ask()
+	if got := testing.AllocsPerRun(10, ask); got > 100 {
+		t.Errorf("%v allocations for one node of %d", got, len(nodes))
+	}
+}

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -18,7 +19,8 @@ const schedulerPatience = 3 * time.Second
 type Evictor interface {
 	// Delete asks for the deletion of a pod; one that is gone already, or is another one of the same name, is no error.
 	Delete(ctx context.Context, pod *schedulingv1.Pod) error
-	// Evict does the same if the disruption budgets allow it. grace is how many seconds the pod gets to end; nil means what it says itself.
+	// Evict does the same if the disruption budgets allow it. An error with code ABORTED means that the pod changed too fast, or is another one
+	// of the same name. grace is how many seconds the pod gets to end; nil means what it says itself.
 	Evict(ctx context.Context, pod *schedulingv1.Pod, grace *int32) error
 	// On returns the pods of a node as they are now.
 	On(ctx context.Context, node string) ([]*schedulingv1.Pod, error)
@@ -39,7 +41,7 @@ func (s Scheduler) Delete(ctx context.Context, pod *schedulingv1.Pod) error {
 	_, err := s.client.DeletePod(ctx, &schedulingv1.DeletePodRequest{
 		Namespace: pod.GetMetadata().GetNamespace(), Name: pod.GetMetadata().GetName(), Preconditions: this(pod),
 	})
-	return exceptGone(err)
+	return except(err, codes.NotFound, codes.Aborted) // the uid alone was demanded: it is another pod's
 }
 
 // Evict implements Evictor.
@@ -49,7 +51,7 @@ func (s Scheduler) Evict(ctx context.Context, pod *schedulingv1.Pod, grace *int3
 	_, err := s.client.EvictPod(ctx, &schedulingv1.EvictPodRequest{
 		Namespace: pod.GetMetadata().GetNamespace(), Name: pod.GetMetadata().GetName(), Preconditions: this(pod), GracePeriodSeconds: grace,
 	})
-	return exceptGone(err)
+	return except(err, codes.NotFound)
 }
 
 // On implements Evictor.
@@ -64,10 +66,10 @@ func this(pod *schedulingv1.Pod) *metav1.Preconditions {
 	return &metav1.Preconditions{Uid: pod.GetMetadata().GetUid()}
 }
 
-func exceptGone(err error) error {
-	switch status.Code(err) {
-	case codes.NotFound, codes.Aborted:
-		return nil // what changed is seen by the watch, which brings the loop back
+// except returns err unless it says that the pod is gone: the watch sees that, too, and brings the loop back.
+func except(err error, gone ...codes.Code) error {
+	if slices.Contains(gone, status.Code(err)) {
+		return nil
 	}
 	return err
 }

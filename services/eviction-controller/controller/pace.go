@@ -42,7 +42,7 @@ func (p *pacer) admit(zone, node string, now time.Time, wait time.Duration) time
 // held returns until when a node that is lost is to wait for others of its zone; zero if it need not.
 func (c *Controller) held(node *nodev1.Node, now time.Time) time.Time {
 	zone, grace := plan.Zone(node), c.Tracker.Grace()
-	wait, stopped := plan.Pace(c.Tracker.Witnesses(c.Tables.Nodes.All()), zone, grace, c.Pause)
+	wait, stopped := plan.Pace(c.lately(), zone, grace, c.Pause)
 	if stopped {
 		return now.Add(grace / 2)
 	}

@@ -67,6 +67,8 @@ type Controller struct {
 
 	mu        sync.Mutex
 	disrupted bool
+	witnesses []plan.Witness // as they were at heard; never changed
+	heard     time.Time
 	tries     map[resource.Key]tried // evictions that were asked for, by pod
 }
 
@@ -91,7 +93,7 @@ func (c *Controller) Lead(ctx context.Context) error {
 		return nil
 	}
 	c.mu.Lock()
-	c.disrupted = false
+	c.disrupted, c.witnesses, c.heard = false, nil, time.Time{}
 	clear(c.tries)
 	c.mu.Unlock()
 	end := c.Tracker.Lead(c.loop.Add)
@@ -168,10 +170,8 @@ func (c *Controller) Reconcile(ctx context.Context, node string) (time.Time, err
 	ctx = kinds.Own(ctx)
 	wake := time.Time{}
 	var failed []error
-	drains := c.Tables.DrainsOf(node)
-	for i, d := range drains {
-		others := slices.Delete(slices.Clone(drains), i, i+1)
-		w, err := c.drain(ctx, d, others)
+	for _, d := range c.Tables.DrainsOf(node) {
+		w, err := c.drain(ctx, d)
 		wake = reconcile.Earliest(wake, w)
 		if err = rpcerr.IgnoreChanged(err); err != nil {
 			failed = append(failed, fmt.Errorf("drain %q: %w", d.GetMetadata().GetName(), err))
@@ -238,9 +238,28 @@ func (c *Controller) planNode(node *nodev1.Node) plan.NodePlan {
 	return p
 }
 
+// sameWitnesses is for how long what agents say as witnesses counts as the same: far less than any grace. Nodes are often lost together, and
+// each of them asks.
+const sameWitnesses = 100 * time.Millisecond
+
+// lately returns what the agents of all nodes said as witnesses, as it is now or was a moment ago. Nobody may modify it.
+func (c *Controller) lately() []plan.Witness {
+	c.mu.Lock()
+	list, heard := c.witnesses, c.heard
+	c.mu.Unlock()
+	if time.Since(heard) < sameWitnesses {
+		return list
+	}
+	heard, list = time.Now(), c.Tracker.Witnesses(c.Tables.Nodes.All())
+	c.mu.Lock()
+	c.witnesses, c.heard = list, heard
+	c.mu.Unlock()
+	return list
+}
+
 // fullDisruption reports whether no node can be heard. At the end of such a time all agents get the whole grace to be heard again.
 func (c *Controller) fullDisruption() bool {
-	now := plan.Disrupted(c.Tracker.Witnesses(c.Tables.Nodes.All()), c.Tracker.Grace())
+	now := plan.Disrupted(c.lately(), c.Tracker.Grace())
 	c.mu.Lock()
 	was := c.disrupted
 	c.disrupted = now
@@ -268,6 +287,7 @@ func (c *Controller) lookAtTheIll() {
 func (c *Controller) readyAgain() {
 	c.mu.Lock()
 	disrupted := c.disrupted
+	c.heard = time.Time{} // the witnesses of a moment ago do not know of it
 	c.mu.Unlock()
 	if disrupted {
 		c.fullDisruption()
@@ -275,9 +295,8 @@ func (c *Controller) readyAgain() {
 }
 
 // drain takes the next step of a drain. Its pods are made to leave elsewhere, see evict; here it is seen how far that has come.
-func (c *Controller) drain(ctx context.Context, d *nodev1.Drain, others []*nodev1.Drain) (time.Time, error) {
+func (c *Controller) drain(ctx context.Context, d *nodev1.Drain) (time.Time, error) {
 	v := c.viewOfDrain(d)
-	v.Others = others
 	p := plan.Drain(v)
 	if p.Gone {
 		return time.Time{}, c.letGo(ctx, d, p)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"buf.build/go/protovalidate"
@@ -52,6 +53,13 @@ func (t *Tables) DrainsOf(node string) []*nodev1.Drain {
 		}
 	}
 	return out
+}
+
+// OtherDrains returns the drains that name the same node as d, without d, ordered by name; nobody may modify them.
+func (t *Tables) OtherDrains(d *nodev1.Drain) []*nodev1.Drain {
+	return slices.DeleteFunc(t.DrainsOf(d.GetSpec().GetNodeName()), func(o *nodev1.Drain) bool {
+		return o.GetMetadata().GetName() == d.GetMetadata().GetName()
+	})
 }
 
 type ownKey struct{}

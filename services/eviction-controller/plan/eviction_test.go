@@ -228,6 +228,8 @@ func TestDrainWithPods(t *testing.T) {
 		d.Status.EvictedPods, d.Status.RemainingPods = proto.Int32(evicted), proto.Int32(remaining)
 		return d
 	}
+	blocked := draining(0, 2)
+	blocked.Status.Blocked = []string{"default/p: no; tried once, again at 12:00:01Z"}
 	for _, tc := range []struct {
 		name string
 		view DrainView
@@ -323,6 +325,11 @@ func TestDrainWithPods(t *testing.T) {
 					"cannot delete Pods that declare no controller (use --force to override): default/b, default/c",
 			},
 		},
+		{
+			"once it has failed nothing is blocked any more",
+			DrainView{Drain: blocked, Known: true, Pods: []*schedulingv1.Pod{newPod("b")}},
+			outcome{Phase: Failed, Message: "cannot delete Pods that declare no controller (use --force to override): default/b", Evicted: 1, Remaining: 1},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.view.Now, tc.view.Node = now(), newNode(unschedulable)
@@ -405,23 +412,74 @@ func TestDrainStaysWithinBudgets(t *testing.T) {
 	})
 }
 
+func readyPod(p *schedulingv1.Pod) {
+	p.Status.Conditions = []*schedulingv1.PodCondition{{Type: "Ready", Status: "True"}}
+}
+
 func TestForesee(t *testing.T) {
-	v := DrainView{Now: now(), Drain: newDrain("x", "", forcing), Node: newNode(), Pods: []*schedulingv1.Pod{
-		newPod("a", labelled("web")), newPod("b", labelled("web")), newPod("c", labelled("both")), newPod("d"),
-	}}
-	one := newBudget("one", "both", 1)
-	other := newBudget("other", "both", 1)
-	got := map[string]string{}
-	for _, p := range Foresee(Verdicts(v), []*schedulingv1.PodDisruptionBudget{newBudget("web", "web", 1), one, other}) {
-		got[p.Pod.Metadata.Name] = p.Verdict + ": " + p.Reason
+	pods := []*schedulingv1.Pod{
+		newPod("a", labelled("web"), readyPod), newPod("b", labelled("web"), readyPod), newPod("c", labelled("both"), readyPod), newPod("d", readyPod),
+		newPod("e", labelled("web")), newPod("f", labelled("short")), newPod("g", labelled("lenient")), newPod("h", labelled("both"), phase("Pending")),
 	}
-	want := map[string]string{
-		"a": "Evict: the node is drained",
+	short, lenient := newBudget("short", "short", 0), newBudget("lenient", "lenient", 0)
+	short.Status.CurrentHealthy, lenient.Status.CurrentHealthy = proto.Int32(1), proto.Int32(1)
+	lenient.Spec.UnhealthyPodEvictionPolicy = proto.String("AlwaysAllow")
+	budgets := []*schedulingv1.PodDisruptionBudget{
+		newBudget("web", "web", 1), newBudget("one", "both", 1), newBudget("other", "both", 1), short, lenient,
+	}
+	const evict = "Evict: the node is drained"
+	verdicts := map[string]string{
+		"a": evict,
 		"b": "Blocked: budget default/web allows 0 more disruptions: 2 pods are healthy, 2 must be, 3 are expected",
 		"c": "Blocked: more than one budget guards it: default/one and default/other",
-		"d": "Evict: the node is drained",
+		"d": evict,
+		"e": evict, // it is not ready, and enough others are
+		"f": "Blocked: budget default/short allows 0 more disruptions: 1 pods are healthy, 2 must be, 3 are expected",
+		"g": evict,
+		"h": evict, // it does no work yet
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("Foresee (-want +got):\n%s", diff)
+	for _, tc := range []struct {
+		name         string
+		drain        *nodev1.Drain
+		node         *nodev1.Node
+		pods         []*schedulingv1.Pod
+		verdicts     map[string]string
+		steps, holds []string
+	}{
+		{
+			"before it is at its pods a drain only says what becomes of them",
+			newDrain("x", "", forcing), newNode(), pods, verdicts,
+			[]string{"CordonNode a"},
+			nil,
+		},
+		{
+			"what a budget refuses is no step", newDrain("x", Draining, forcing), newNode(unschedulable), pods, verdicts,
+			[]string{"EvictPod a", "EvictPod d", "EvictPod e", "EvictPod g", "EvictPod h"},
+			[]string{"EvictPod b", "EvictPod c", "EvictPod f"},
+		},
+		{
+			"a drain that fails holds nothing back", newDrain("x", Draining), newNode(unschedulable), pods[2:3],
+			map[string]string{"c": "Blocked: cannot delete Pods that declare no controller (use --force to override)"},
+			nil, nil,
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			v := DrainView{Now: now(), Drain: tc.drain, Node: tc.node, Pods: tc.pods, Known: true, Fresh: true, Budgets: budgets}
+			p := Drain(v).Foresee(v)
+			got := map[string]string{}
+			for _, pod := range p.Pods {
+				got[pod.Pod.Metadata.Name] = pod.Verdict + ": " + pod.Reason
+			}
+			var steps, holds []string
+			for _, a := range p.Actions {
+				steps = append(steps, a.GetAction()+" "+a.GetObject().GetName())
+			}
+			for _, h := range p.HeldBack {
+				holds = append(holds, h.GetAction()+" "+h.GetObject().GetName())
+			}
+			if diff := cmp.Diff([]any{tc.verdicts, tc.steps, tc.holds}, []any{got, steps, holds}); diff != "" {
+				t.Errorf("Foresee (-want +got):\n%s", diff)
+			}
+		})
 	}
 }

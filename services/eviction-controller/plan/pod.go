@@ -24,6 +24,12 @@ const (
 	localStorageFatal = "Pods with local storage (use --delete-emptydir-data to override)"
 )
 
+// How plans speak of an eviction.
+const (
+	evictPod        = "EvictPod"
+	unblockEviction = "what refuses the eviction allows it; it is tried again and again"
+)
+
 // Try is what became of an eviction so far.
 type Try struct {
 	Accepted bool      // the pod is about to be seen on its way out
@@ -120,13 +126,12 @@ func (p *DrainPlan) empty(v DrainView) {
 		return
 	}
 	p.Pods = Verdicts(v)
+	p.count(p.Pods)
+	p.Status.Blocked = nil
 	if why := refusal(p.Pods); why != "" {
-		p.count(p.Pods)
 		p.finish(v, Failed, why)
 		return
 	}
-	p.count(p.Pods)
-	p.Status.Blocked = nil
 	for _, pod := range p.Pods {
 		p.consider(pod)
 	}
@@ -185,7 +190,7 @@ func (p *DrainPlan) count(verdicts []PodVerdict) {
 // consider adds what happens to one pod. What was refused stays in the status until there is another answer.
 func (p *DrainPlan) consider(pod PodVerdict) {
 	ref := resource.Reference(pod.Pod)
-	action := "EvictPod"
+	action := evictPod
 	if pod.Delete {
 		action = "DeletePod"
 	}
@@ -199,7 +204,7 @@ func (p *DrainPlan) consider(pod PodVerdict) {
 		p.Actions = append(p.Actions, &metav1.PlannedAction{Action: action, Object: ref, Reason: pod.Reason})
 	case Blocked:
 		p.HeldBack = append(p.HeldBack, &metav1.HeldBack{
-			Action: action, Object: ref, Reason: t.Why, Unblock: "what refuses the eviction allows it; it is tried again and again",
+			Action: action, Object: ref, Reason: t.Why, Unblock: unblockEviction,
 		})
 		if p.Wake.IsZero() || t.Next.Before(p.Wake) {
 			p.Wake = t.Next

@@ -117,7 +117,8 @@ func timed(t *nodev1.Taint, now time.Time) *nodev1.Taint {
 }
 
 // Taint keeps a node's taints in order when somebody else writes them: next is modified. This service's own stay as they are in old
-// whatever next says, and a NoExecute taint whose time next leaves out gets that of old, or now. old is nil for a new node.
+// whatever next says, and a NoExecute taint whose time next leaves out gets that of old, or now if it is new or has another value. old is nil for
+// a new node.
 func Taint(old, next *nodev1.Node, now time.Time) {
 	var ours []mark
 	before := map[mark]*nodev1.Taint{}
@@ -134,9 +135,13 @@ func Taint(old, next *nodev1.Node, now time.Time) {
 		case was == nil:
 		case markOf(t).own():
 			have[i] = was
-		case t.GetEffect() == placement.NoExecute && t.GetTimeAdded() == nil:
+		case t.GetEffect() != placement.NoExecute:
+		case t.GetTimeAdded() == nil || proto.Equal(t.GetTimeAdded(), was.GetTimeAdded()):
 			have[i] = proto.Clone(t).(*nodev1.Taint)
 			have[i].TimeAdded = was.GetTimeAdded()
+			if t.GetValue() != was.GetValue() {
+				have[i].TimeAdded = nil // else a pod that tolerates the new value for a while would leave before that is over
+			}
 		}
 	}
 	for _, m := range ours {

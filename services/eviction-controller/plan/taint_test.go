@@ -20,6 +20,13 @@ func since(key string, added time.Duration) *nodev1.Taint {
 	return &nodev1.Taint{Key: key, Effect: placement.NoExecute, TimeAdded: at(added)}
 }
 
+// valued returns one with a value.
+func valued(key, value string, added time.Duration) *nodev1.Taint {
+	t := since(key, added)
+	t.Value = proto.String(value)
+	return t
+}
+
 func tainted(list ...*nodev1.Taint) func(*nodev1.Node) {
 	return func(n *nodev1.Node) { n.Spec.Taints = list }
 }
@@ -135,6 +142,9 @@ func TestTaintsThatOthersWrite(t *testing.T) {
 		{"a NoExecute taint gets the time when it was set", nil, []*nodev1.Taint{taint("k", "NoExecute")}, []*nodev1.Taint{since("k", 0)}},
 		{"a time that is given stays", nil, []*nodev1.Taint{since("k", -time.Hour)}, []*nodev1.Taint{since("k", -time.Hour)}},
 		{"one that is written again keeps its time", []*nodev1.Taint{since("k", -time.Hour)}, []*nodev1.Taint{taint("k", "NoExecute")}, []*nodev1.Taint{since("k", -time.Hour)}},
+		{"another value is another taint, set now", []*nodev1.Taint{valued("k", "a", -time.Hour)}, []*nodev1.Taint{{Key: "k", Value: proto.String("b"), Effect: "NoExecute"}}, []*nodev1.Taint{valued("k", "b", 0)}},
+		{"also where the time of the former one is written again", []*nodev1.Taint{valued("k", "a", -time.Hour)}, []*nodev1.Taint{valued("k", "b", -time.Hour)}, []*nodev1.Taint{valued("k", "b", 0)}},
+		{"unless it says when", []*nodev1.Taint{valued("k", "a", -time.Hour)}, []*nodev1.Taint{valued("k", "b", -time.Minute)}, []*nodev1.Taint{valued("k", "b", -time.Minute)}},
 		{"others have no time", nil, []*nodev1.Taint{taint("k", "NoSchedule")}, []*nodev1.Taint{taint("k", "NoSchedule")}},
 		{"nobody else sets ours", nil, []*nodev1.Taint{taint(unreachable, "NoExecute"), taint("k", "NoSchedule")}, []*nodev1.Taint{taint("k", "NoSchedule")}},
 		{"nobody else takes ours off", []*nodev1.Taint{since(unreachable, -time.Hour)}, nil, []*nodev1.Taint{since(unreachable, -time.Hour)}},

@@ -109,9 +109,9 @@ func (s *Eviction) PlanDrain(ctx context.Context, r *schedulingv1.PlanDrainReque
 	if err != nil {
 		return nil, err
 	}
-	p := plan.Drain(v)
+	p := plan.Drain(v).Foresee(v)
 	out := &schedulingv1.PlanDrainResponse{Actions: p.Actions, HeldBack: p.HeldBack, Status: p.Status, WakeTime: wake(p.Wake)}
-	for _, pod := range plan.Foresee(plan.Verdicts(v), v.Budgets) {
+	for _, pod := range p.Pods {
 		out.Pods = append(out.Pods, &schedulingv1.PlanDrainResponse_PodVerdict{
 			Namespace: pod.Pod.GetMetadata().GetNamespace(), Name: pod.Pod.GetMetadata().GetName(), Verdict: pod.Verdict, Reason: pod.Reason,
 		})
@@ -134,15 +134,16 @@ func (s *Eviction) drainView(ctx context.Context, r *schedulingv1.PlanDrainReque
 		}
 	}
 	name := v.Drain.GetSpec().GetNodeName()
+	if name == "" {
+		return v, rpcerr.Invalid(rpcerr.Field{Path: "drain.spec.nodeName", Description: "must be given"})
+	}
 	if v.Node == nil {
 		v.Node, err = s.tables.Nodes.Get(ctx, "", name)
 		if err != nil && rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
 			return v, err
 		}
 	}
-	v.Others = slices.DeleteFunc(s.tables.DrainsOf(name), func(d *nodev1.Drain) bool {
-		return d.GetMetadata().GetName() == v.Drain.GetMetadata().GetName()
-	})
+	v.Others = s.tables.OtherDrains(v.Drain)
 	v.Pods = s.podsOn(name, r.GetPods())
 	if r.GetBudgets() == nil {
 		v.Budgets = s.budgets.All()

@@ -4,6 +4,7 @@ package server
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -69,9 +70,11 @@ func (s *Node) RebootNode(ctx context.Context, r *nodev1.RebootNodeRequest) (*no
 		return nil, err
 	}
 	boot := node.GetStatus().GetNodeInfo().GetBootId()
-	switch {
-	case node.GetMetadata().GetAnnotations()[plan.RebootOf] == boot && boot != "":
+	switch asked := node.GetMetadata().GetAnnotations()[plan.RebootOf]; {
+	case asked == boot && boot != "":
 		return &nodev1.RebootNodeResponse{BootId: boot}, nil // asked for before
+	case asked != "":
+		return nil, rebooting(r.GetName())
 	case boot == "" || !plan.IsReady(node):
 		return nil, rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "nodes/"+r.GetName(),
 			"the node is not ready, so its agent cannot be told to restart it")
@@ -85,16 +88,37 @@ func (s *Node) RebootNode(ctx context.Context, r *nodev1.RebootNodeRequest) (*no
 		if node.GetStatus().GetNodeInfo().GetBootId() != boot {
 			return rpcerr.Conflict("Node", r.GetName(), "it was restarted meanwhile")
 		}
+		if asked := node.GetMetadata().GetAnnotations()[plan.RebootOf]; asked != "" && asked != boot {
+			return rebooting(r.GetName())
+		}
 		plan.SetReboot(node, boot)
 		return nil
 	})
 	if err != nil && plan.ControlPlane(node) {
-		err = errors.Join(err, s.permits.Release(context.WithoutCancel(ctx), plan.MachineOfNode(r.GetName())))
+		err = errors.Join(err, s.giveBack(context.WithoutCancel(ctx), r.GetName()))
 	}
 	if err != nil {
 		return nil, err
 	}
 	return &nodev1.RebootNodeResponse{BootId: boot}, nil
+}
+
+// rebooting refuses a reboot while another one is not over: its end gives the permit back, which must not be that of this one.
+func rebooting(node string) error {
+	return rpcerr.Conflict("Node", node, "another reboot of it is about to be over")
+}
+
+// giveBack gives the permit back that was taken for a reboot which does not come about, unless a drain of the node uses it, or a reboot after
+// all: whether the order was written is not always known.
+func (s *Node) giveBack(ctx context.Context, name string) error {
+	node, err := s.tables.Nodes.Get(ctx, "", name)
+	if err != nil && rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
+		return err
+	}
+	if node.GetMetadata().GetAnnotations()[plan.RebootOf] != "" || slices.ContainsFunc(s.tables.DrainsOf(name), plan.UsesPermit) {
+		return nil
+	}
+	return s.permits.Release(ctx, plan.MachineOfNode(name))
 }
 
 // PlanNode says what would become of a node.

@@ -4,6 +4,7 @@
 package hostconfig
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -75,11 +76,12 @@ type Host struct {
 	st      state
 	wanted  wanted           // of st, without contents
 	seen    map[string]stamp // of wanted's files
-	trouble string           // why st is not in force, such as a unit that does not run
+	trouble string           // why st is not in force, such as a unit that cannot be started
+	late    late             // what does not run yet
 	order   *order           // the last one
 	failed  string           // the configuration that could not be taken up
-	retry   time.Duration
-	again   <-chan time.Time // when to try it again
+	retry   time.Duration    // the next pause before it is tried again
+	again   <-chan time.Time // when to try it again; nil if it need not wait
 	busy    *attempt         // nil while nothing is taken up
 }
 
@@ -196,7 +198,7 @@ func (h *Host) resume(ctx context.Context) error {
 		return h.reboot(ctx)
 	}
 	once := h.st.Oneshots != h.cfg.BootID && h.st.Name != ""
-	err := h.units.resume(ctx, h.wanted.units, h.root(), once)
+	l, err := h.units.resume(ctx, h.wanted.units, h.root(), once)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -207,6 +209,9 @@ func (h *Host) resume(ctx context.Context) error {
 	if err != nil {
 		h.trouble = err.Error()
 		h.cfg.Log.WarnContext(ctx, "configuration is not in force", "config", h.st.Name, "error", err)
+	}
+	if h.late = l; l.why != "" {
+		h.cfg.Log.WarnContext(ctx, "configuration is not in force yet", "config", h.st.Name, "error", l.why)
 	}
 	if h.st.Name != "" {
 		h.compare()
@@ -257,7 +262,7 @@ func (h *Host) work(ctx context.Context) error {
 			}
 			h.next(ctx)
 		case <-h.again:
-			h.failed, h.again = "", nil
+			h.again = nil
 			h.next(ctx)
 		case <-drift.C:
 			if h.busy == nil && h.settled() {
@@ -293,7 +298,7 @@ func (h *Host) next(ctx context.Context) {
 		h.compare()
 		return
 	}
-	if o.config == nil || h.failed != "" {
+	if o.config == nil || h.again != nil {
 		return
 	}
 	before, err := h.st.config()
@@ -335,7 +340,7 @@ func (h *Host) finish(ctx context.Context) (reboot bool) {
 		}
 		return false
 	}
-	h.st, h.trouble = a.st, ""
+	h.st, h.trouble, h.late, h.failed = a.st, "", late{}, ""
 	h.know(a.is)
 	h.cfg.Log.InfoContext(ctx, "configuration is on disk", "config", h.st.Name)
 	return h.st.EndingBoot != ""
@@ -357,9 +362,10 @@ func (h *Host) fail(ctx context.Context, o order, err error) {
 // compare says whether the machine is as its configuration says.
 func (h *Host) compare() {
 	why := h.tree.drift(h.wanted.entries, h.seen)
-	if why == "" {
-		why = h.trouble
+	if h.units.steady(h.late.units) {
+		h.late = late{}
 	}
+	why = cmp.Or(why, h.trouble, h.late.why)
 	if why != "" {
 		h.say(degraded, h.st.Name, why)
 		return

@@ -112,12 +112,16 @@ func newMachine(t *testing.T) *machine {
 	return m
 }
 
-// boot starts the agent's part in a boot; another one that runs is stopped first.
+// boot starts the agent's part in a boot; another one that runs is stopped first. What that one reported is forgotten, so that whoever awaits
+// a report then knows that this one has everything running again.
 func (m *machine) boot(id string) {
 	m.t.Helper()
 	if m.stop != nil {
 		_ = m.stop()
 	}
+	m.cluster.mu.Lock()
+	m.cluster.reports = nil
+	m.cluster.mu.Unlock()
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	supervisor := process.NewSupervisor(filepath.Join(m.dir, "run"), log)
 	m.host = New(Config{
@@ -374,7 +378,6 @@ func TestAMachineRestartsAndIsDoneInAnotherBoot(t *testing.T) {
 	}
 	m.boot("boot-2")
 	m.await("done again", func(r *configv1.ReportConfigRequest) bool { return r.GetState() == done && r.GetBootId() == "boot-2" })
-	time.Sleep(50 * time.Millisecond)
 	if ran, _ := os.ReadFile(count); string(ran) != "ran\nran\n" {
 		t.Errorf("a oneshot unit ran again without a boot: %q", ran)
 	}
@@ -408,7 +411,7 @@ func TestServicesOutliveTheAgent(t *testing.T) {
 		t.Fatalf("running %v, %v", before, err)
 	}
 	m.boot("boot-1")
-	time.Sleep(100 * time.Millisecond)
+	m.awaitState(done, "a")
 	after, err := process.Running(filepath.Join(m.dir, "run"))
 	if err != nil || len(after) != 1 || after[0].PID != before[0].PID {
 		t.Errorf("running %v, then %v, %v", before, after, err)
@@ -686,6 +689,27 @@ func TestAUnitThatDoesNotStartAtBootHoldsUpNoOther(t *testing.T) {
 	m.awaitState(degraded, "a")
 }
 
+// TestAUnitThatIsUpAtLastIsNoTrouble has a unit fail at its first start after a boot, as one does that needs another, and run from then on.
+func TestAUnitThatIsUpAtLastIsNoTrouble(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	flag := filepath.Join(m.dir, "flag")
+	if err := os.WriteFile(flag, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.cluster.send(config(t, "a", nil, []any{service("late.service", "[Service]\nRestart=always\n"+
+		"ExecStart=/bin/sh -c 'test -e "+flag+" || { touch "+flag+"; exit 1; }; exec sleep 4444'\n")}), true, false)
+	m.awaitState(done, "a")
+	if err := os.Remove(flag); err != nil {
+		t.Fatal(err)
+	}
+	m.boot("boot-2")
+	if r := m.awaitState(degraded, "a"); !strings.Contains(r.GetReason(), `unit "late.service" ended at once`) {
+		t.Errorf("reason %q", r.GetReason())
+	}
+	m.awaitState(done, "a")
+}
+
 func TestWhatCannotBeTakenBackIsSaidAndTheAgentGoesOn(t *testing.T) {
 	m := newMachine(t)
 	m.boot("boot-1")
@@ -754,6 +778,24 @@ func TestWhatARunningMachineCannotHaveIsNamedByItsPath(t *testing.T) {
 	}
 	if _, err := read(nil, after); err != nil {
 		t.Errorf("fips of a first configuration: %v", err)
+	}
+}
+
+// Source: systemd.service(5) and systemd.time(7).
+func TestHowLongAUnitMayTakeToStart(t *testing.T) {
+	const day = 24 * time.Hour
+	for value, want := range map[string]time.Duration{
+		"5": 5 * time.Second, "1.5": 1500 * time.Millisecond, "2min 20s": 140 * time.Second, "1h": time.Hour,
+		"0": day, "0s": day, "0min": day, "infinity": day,
+		"-1": 0, "-5s": 0, "inf": 0, "nan": 0, "soon": 0, "": startLimit, "1e300": 0,
+	} {
+		u, err := parseUnit("x.service", "[Service]\nTimeoutStartSec="+value+"\n")
+		if (err == nil) != (want != 0) || err == nil && u.limit != want {
+			t.Errorf("TimeoutStartSec=%s: %v, %v, want %v", value, u.limit, err, want)
+		}
+		if err != nil && !strings.HasPrefix(err.Error(), "TimeoutStartSec: ") {
+			t.Errorf("TimeoutStartSec=%s: %v", value, err)
+		}
 	}
 }
 

@@ -25,6 +25,8 @@ const (
 	// startWatch is how long a unit that has just been started is watched: one that fails at once does so within this.
 	startWatch = 300 * time.Millisecond
 	startLook  = 20 * time.Millisecond
+	// steadyRun is how long a unit that ended at once in a new boot must have run since for it to count as started.
+	steadyRun = 2 * time.Second
 	// stopLimit bounds the end of one unit; the supervisor kills it before that.
 	stopLimit = 30 * time.Second
 	// tail is how much of the end of a failed command's output is told.
@@ -67,18 +69,19 @@ func (r *runner) back(ctx context.Context, is, was []unit, root *os.Root) error 
 }
 
 // resume has the units of the present configuration run: those that go on running are taken over. What an agent left behind in the
-// middle of a change is ended. In a new boot everything starts anew, the oneshot units, too.
-func (r *runner) resume(ctx context.Context, is []unit, root *os.Root, boot bool) error {
+// middle of a change is ended. In a new boot everything starts anew, the oneshot units, too. The error is lasting trouble; for what just
+// started and did not stay up see late.
+func (r *runner) resume(ctx context.Context, is []unit, root *os.Root, boot bool) (late, error) {
 	names, err := r.supervisor.Recorded()
 	if err != nil {
-		return err
+		return late{}, err
 	}
 	for _, name := range names {
 		if !strings.HasPrefix(name, unitPrefix) || (wants(is, name) && !boot) {
 			continue
 		}
 		if err := r.supervisor.Stop(ctx, name); err != nil {
-			return err
+			return late{}, err
 		}
 	}
 	// Nothing is taken back here, so one that does not start holds up none of the others.
@@ -95,10 +98,33 @@ func (r *runner) resume(ctx context.Context, is []unit, root *os.Root, boot bool
 			watched = append(watched, u)
 		}
 	}
+	var l late
 	if boot && len(watched) > 0 {
-		broken = append(broken, r.watch(ctx, watched, began))
+		if err := r.watch(ctx, watched, began); err != nil {
+			l = late{watched, err.Error()}
+		}
 	}
-	return errors.Join(broken...)
+	return l, errors.Join(broken...)
+}
+
+// late are units of which one ended at once in a new boot. It may need another unit, and is started again and again: so this is no trouble
+// any more once all of them run. The zero late is none.
+type late struct {
+	units []unit
+	why   string
+}
+
+// steady reports whether each of the units has run for a while, or has done its work.
+func (r *runner) steady(units []unit) bool {
+	for _, u := range units {
+		s, known := r.supervisor.Lookup(processName(u.name))
+		runs := s.Running && time.Since(s.Since) >= steadyRun
+		worked := s.Final && s.LastExit.Known && s.LastExit.Code == 0 && s.LastExit.Signal == 0
+		if !known || !runs && !worked {
+			return false
+		}
+	}
+	return true
 }
 
 func wants(units []unit, process string) bool {

@@ -21,6 +21,8 @@ const (
 
 	// startLimit is how long a oneshot unit may run if it does not say. Source: systemd's DefaultTimeoutStartSec.
 	startLimit = 90 * time.Second
+	// noLimit stands for no limit: a configuration that takes longer has other faults.
+	noLimit = 24 * time.Hour
 )
 
 // command is one line that a unit runs.
@@ -147,15 +149,27 @@ func (u *unit) set(section, key, value string) error {
 	return nil
 }
 
-// span reads a length of time: seconds, or with a unit such as 5min. Zero and infinity mean a day.
+// span reads how long a unit may take to start: seconds, or with units such as 1min 30s. Zero and infinity mean no limit, an empty value the
+// usual one. Source: systemd.time(7).
 func span(s string) (time.Duration, error) {
-	if n, err := strconv.ParseFloat(s, 64); err == nil && n > 0 {
-		return time.Duration(n * float64(time.Second)), nil
+	switch s {
+	case "":
+		return startLimit, nil
+	case "infinity":
+		return noLimit, nil
 	}
-	if s == "0" || s == "infinity" {
-		return 24 * time.Hour, nil
+	text := strings.ReplaceAll(strings.ReplaceAll(s, "min", "m"), " ", "")
+	if _, err := strconv.ParseFloat(s, 64); err == nil {
+		text += "s"
 	}
-	return time.ParseDuration(strings.ReplaceAll(strings.ReplaceAll(s, "min", "m"), " ", ""))
+	d, err := time.ParseDuration(text)
+	switch {
+	case err != nil || d < 0:
+		return 0, fmt.Errorf("%q is no length of time", s)
+	case d == 0:
+		return noLimit, nil
+	}
+	return d, nil
 }
 
 func (u *unit) addCommand(list *[]command, value string) error {

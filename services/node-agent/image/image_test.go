@@ -139,6 +139,25 @@ func TestLayersLieOverEachOther(t *testing.T) {
 	}
 }
 
+// TestALayerHidesOnlyWhatIsBelowIt has marks come after what the same layer wrote, at every depth. Source: OCI image layer specification, on
+// whiteouts.
+func TestALayerHidesOnlyWhatIsBelowIt(t *testing.T) {
+	root, err := unpack(t,
+		layer(t, reg("f"), reg("d/old"), reg("o/sub/old"), reg("o/gone/old"), reg("kept/x")),
+		layer(t, reg("f"), reg(".wh.f"), reg("d/new"), reg(".wh.d"), reg("o/sub/new"), sym("o/link", "/kept"), reg("o/.wh..wh..opq")),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, there := range map[string]bool{
+		"f": true, "d/old": false, "d/new": true, "o/sub/old": false, "o/sub/new": true, "o/gone": false, "o/link": true, "kept/x": true,
+	} {
+		if _, err := os.Lstat(filepath.Join(root, name)); (err == nil) != there {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestNothingLeavesTheDirectory(t *testing.T) {
 	outside := t.TempDir()
 	for name, l := range map[string]v1.Layer{

@@ -103,12 +103,12 @@ func (u *unpacking) entry(h *tar.Header, content io.Reader) error {
 		return u.empty(dir)
 	}
 	if hidden, ok := strings.CutPrefix(base, whiteout); ok {
-		return u.root.RemoveAll(path.Join(dir, hidden))
+		return u.hide(path.Join(dir, hidden))
 	}
 	if err := u.root.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	u.fresh[name] = struct{}{}
+	u.wrote(name)
 	mode := h.FileInfo().Mode().Perm()
 	switch h.Typeflag {
 	case tar.TypeDir:
@@ -129,25 +129,47 @@ func (u *unpacking) entry(h *tar.Header, content io.Reader) error {
 	return nil // a device or the like
 }
 
+// wrote notes that the present layer has something at a path, and so the directories above it, whether it names them or not.
+func (u *unpacking) wrote(name string) {
+	for ; name != "."; name = path.Dir(name) {
+		if _, known := u.fresh[name]; known {
+			return
+		}
+		u.fresh[name] = struct{}{}
+	}
+}
+
+// hide removes what earlier layers put at a path, or below it.
+func (u *unpacking) hide(name string) error {
+	if _, ours := u.fresh[name]; !ours {
+		return u.root.RemoveAll(name)
+	}
+	if info, err := u.root.Lstat(name); err != nil || !info.IsDir() {
+		return notThere(err)
+	}
+	return u.empty(name)
+}
+
 // empty removes from a directory what earlier layers put there.
 func (u *unpacking) empty(dir string) error {
 	entries, err := fs.ReadDir(u.root.FS(), dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	if err != nil {
-		return err
+		return notThere(err)
 	}
 	for _, e := range entries {
-		name := path.Join(dir, e.Name())
-		if _, ours := u.fresh[name]; ours {
-			continue
-		}
-		if err := u.root.RemoveAll(name); err != nil {
+		if err := u.hide(path.Join(dir, e.Name())); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// notThere takes what is not there for no error.
+func notThere(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // dir makes a directory that its owner can always clear away again.

@@ -2,6 +2,8 @@ package plan
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
@@ -38,8 +40,8 @@ func Admit(pod *schedulingv1.Pod, node *nodev1.Node, others []*schedulingv1.Pod)
 				r.name, r.wanted, r.unit, r.used, r.unit, r.have, r.unit))
 		}
 	}
-	for name, n := range wanted.Scalar {
-		if n > has.Scalar[name]-used.Scalar[name] {
+	for _, name := range slices.Sorted(maps.Keys(wanted.Scalar)) {
+		if n := wanted.Scalar[name]; n > has.Scalar[name]-used.Scalar[name] {
 			return refusal("OutOf"+name, fmt.Sprintf("the node has too little %s: requested %d, used %d, capacity %d", name, n, used.Scalar[name], has.Scalar[name]))
 		}
 	}
@@ -47,6 +49,13 @@ func Admit(pod *schedulingv1.Pod, node *nodev1.Node, others []*schedulingv1.Pod)
 		return refusal("HostPort", fmt.Sprintf("port %s of the node is taken", clash))
 	}
 	return Verdict{}
+}
+
+// AsksForLabels reports whether it depends on the labels of a node that a pod may run there.
+func AsksForLabels(spec *schedulingv1.PodSpec) bool {
+	terms := spec.GetAffinity().GetNodeAffinity().GetRequiredDuringSchedulingIgnoredDuringExecution().GetNodeSelectorTerms()
+	return len(spec.GetNodeSelector()) > 0 ||
+		slices.ContainsFunc(terms, func(t *schedulingv1.NodeSelectorTerm) bool { return len(t.GetMatchExpressions()) > 0 })
 }
 
 func refusal(reason, message string) Verdict {

@@ -353,6 +353,20 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
+// TestARefusalIsTheSameEachTime has a pod ask for several things that the node lacks: the first by name is told.
+func TestARefusalIsTheSameEachTime(t *testing.T) {
+	p := podOf("Always", 0, 1)
+	p.Spec.Containers[0].Resources = &schedulingv1.ResourceRequirements{Requests: map[string]*structpb.Value{}}
+	for _, r := range []string{"d", "b", "e", "a", "c"} {
+		p.Spec.Containers[0].Resources.Requests["example.com/"+r] = structpb.NewNumberValue(1)
+	}
+	for range 50 {
+		if got := plan.Admit(p, &nodev1.Node{Status: &nodev1.NodeStatus{Allocatable: map[string]*structpb.Value{"pods": structpb.NewNumberValue(9)}}}, nil); got.Reason != "OutOfexample.com/a" {
+			t.Fatalf("refused with %s", got.Reason)
+		}
+	}
+}
+
 func TestExpansion(t *testing.T) {
 	known := func(name string) (string, bool) { return "v", name == "X" }
 	for in, want := range map[string]string{

@@ -129,7 +129,7 @@ func unpackOnce(img *image.Image, root string) error {
 	if is, err := os.ReadFile(mark); err == nil && string(is) == img.Digest {
 		return nil
 	}
-	if err := os.RemoveAll(root); err != nil {
+	if err := errors.Join(os.RemoveAll(mark), os.RemoveAll(root)); err != nil { // the mark first: it must never stand for what is not there
 		return err
 	}
 	if err := img.Unpack(root); err != nil {

@@ -488,13 +488,13 @@ const goProgram = `package main
 import ("fmt"; "os"; "time"; "os/signal"; "syscall")
 
 func main() {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGTERM) // before it tells that it is there
 	wd, _ := os.Getwd()
 	data, err := os.ReadFile("greeting")
 	fmt.Println(os.Args[1:], os.Getenv("FROM_IMAGE"), wd, string(data), err)
 	entries, _ := os.ReadDir("data")
 	fmt.Println(len(entries))
-	c := make(chan os.Signal, 1)
-	signal.Notify(c, syscall.SIGTERM)
 	select { case <-c: case <-time.After(time.Minute): }
 	os.Exit(6)
 }

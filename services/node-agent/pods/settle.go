@@ -122,11 +122,11 @@ func lost(st *schedulingv1.ContainerStatus) *container {
 	return c
 }
 
-// check returns the verdict on a pod beside those that run here. A refusal is told only by the node as it is now: somebody may just have
-// changed its labels.
+// check returns the verdict on a pod beside those that run here. What was known of the node when it was registered is enough to admit a pod
+// that asks for none of its labels, which somebody may have changed since; and it never refuses one.
 func (s *Pods) check(ctx context.Context, uid string, object *schedulingv1.Pod) (plan.Verdict, error) {
 	others := s.others(uid)
-	for _, fresh := range []bool{false, true} {
+	for fresh := plan.AsksForLabels(object.GetSpec()); ; fresh = true {
 		ctx, cancel := context.WithTimeout(ctx, callPatience)
 		node, err := s.cfg.NodeOf(ctx, fresh)
 		cancel()
@@ -137,7 +137,6 @@ func (s *Pods) check(ctx context.Context, uid string, object *schedulingv1.Pod) 
 			return verdict, nil
 		}
 	}
-	return plan.Verdict{}, nil
 }
 
 // others returns the other pods that use what the machine has.

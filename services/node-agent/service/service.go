@@ -104,7 +104,9 @@ func (i *instance) run(ctx context.Context) error {
 		i.resume(running, m)
 		err := i.speak(running, m)
 		if errors.Is(err, agent.ErrReboot) {
-			return errors.Join(i.halt(running), err)
+			if err := i.halt(running); err != nil { // the boot is the same then, and its end is asked for again
+				i.log.WarnContext(ctx, "machine does not restart", "error", err)
+			}
 		}
 		return err
 	})
@@ -209,10 +211,12 @@ func (i *instance) halt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		if err := i.supervisor.Stop(ctx, name); err != nil {
-			return err
-		}
+	group, ending := errgroup.WithContext(ctx)
+	for _, name := range names { // all at once, since each may take its whole grace
+		group.Go(func() error { return i.supervisor.Stop(ending, name) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
 	}
 	i.log.InfoContext(ctx, "machine restarts")
 	return machine.EndBoot(i.cfg.dir)
