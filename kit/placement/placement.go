@@ -17,6 +17,9 @@ const (
 	Failed    = "Failed"
 )
 
+// NodeNotReady is the reason of a pod's condition Ready that the pod's agent did not say, since its node is not ready.
+const NodeNotReady = "NodeNotReady"
+
 // Labels of a node that say where it is: the present spelling, then the one that documents still use.
 const (
 	RegionLabel    = "topology.kubernetes.io/region"

@@ -19,7 +19,7 @@ import (
 )
 
 // Config is what the owner of a kind says about it. All functions may be nil; none may modify an object but Default, and Admit the
-// new one.
+// new one (or, of a deletion, the old one, when it wrote it itself: the deletion goes on with what stands there now).
 type Config[T Object] struct {
 	// Default fills in what an object leaves out, on every write.
 	Default func(obj T)

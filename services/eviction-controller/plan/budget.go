@@ -1,12 +1,13 @@
 package plan
 
 import (
-	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/disruption"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"google.golang.org/protobuf/proto"
@@ -48,7 +49,7 @@ func (p DrainPlan) Foresee(v DrainView) DrainPlan {
 		p.Pods = Verdicts(v)
 	}
 	tried := p.Pods
-	p.Pods = foresee(tried, v.Budgets)
+	p.Pods = foresee(tried, v.Budgets, v.Now)
 	for i, pod := range p.Pods {
 		if !atPods || pod.Verdict == tried[i].Verdict {
 			continue
@@ -62,48 +63,24 @@ func (p DrainPlan) Foresee(v DrainView) DrainPlan {
 
 // foresee returns verdicts with the budgets taken into account as the scheduler would, in the order of the pods: whoever comes first
 // takes what a budget has left. A budget without a status says nothing: the scheduler has not looked at it yet.
-func foresee(verdicts []PodVerdict, budgets []*schedulingv1.PodDisruptionBudget) []PodVerdict {
+func foresee(verdicts []PodVerdict, budgets []*schedulingv1.PodDisruptionBudget, now time.Time) []PodVerdict {
+	budgets = slices.DeleteFunc(slices.Clone(budgets), func(b *schedulingv1.PodDisruptionBudget) bool { return b.GetStatus() == nil })
+	for i, b := range budgets {
+		budgets[i] = proto.CloneOf(b) // they are drawn on
+	}
 	out := slices.Clone(verdicts)
-	used := map[string]int32{}
-	for i := range out {
-		if out[i].Verdict != Evict || out[i].Delete || idle(out[i].Pod) {
+	for i, pod := range out {
+		if pod.Verdict != Evict || pod.Delete {
 			continue
 		}
-		mine := guarding(out[i].Pod, budgets)
-		if len(mine) > 1 {
-			out[i].Verdict, out[i].Reason = Blocked, fmt.Sprintf("more than one budget guards it: %s and %s", budgetName(mine[0]), budgetName(mine[1]))
-			continue
-		}
-		for _, b := range mine {
-			s := b.GetStatus()
-			left := s.GetDisruptionsAllowed() - used[budgetName(b)]
-			switch {
-			case spares(b, out[i].Pod):
-			case s == nil || left > 0:
-				used[budgetName(b)]++
-			default:
-				out[i].Verdict = Blocked
-				out[i].Reason = fmt.Sprintf("budget %s allows %d more disruptions: %d pods are healthy, %d must be, %d are expected",
-					budgetName(b), max(left, 0), s.GetCurrentHealthy(), s.GetDesiredHealthy(), s.GetExpectedPods())
-			}
+		mine := guarding(pod.Pod, budgets)
+		switch v, why := disruption.Evict(pod.Pod, mine); v {
+		case disruption.Delete:
+		case disruption.Spend:
+			disruption.Spent(mine[0], pod.Pod.GetMetadata().GetName(), now)
+		default:
+			out[i].Verdict, out[i].Reason = Blocked, why
 		}
 	}
 	return out
-}
-
-// idle reports whether a pod does no work yet, so that no budget is asked about it. Source: Kubernetes' eviction.
-func idle(pod *schedulingv1.Pod) bool {
-	phase := pod.GetStatus().GetPhase()
-	return phase == "" || phase == "Pending"
-}
-
-// spares reports whether a budget lets a pod go without paying for it, since it is not ready. Source: Kubernetes' eviction.
-func spares(b *schedulingv1.PodDisruptionBudget, pod *schedulingv1.Pod) bool {
-	s := b.GetStatus()
-	return !placement.IsReady(pod) && (b.GetSpec().GetUnhealthyPodEvictionPolicy() == "AlwaysAllow" ||
-		s.GetDesiredHealthy() > 0 && s.GetCurrentHealthy() >= s.GetDesiredHealthy())
-}
-
-func budgetName(b *schedulingv1.PodDisruptionBudget) string {
-	return b.GetMetadata().GetNamespace() + "/" + b.GetMetadata().GetName()
 }

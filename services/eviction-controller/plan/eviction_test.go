@@ -430,11 +430,11 @@ func TestForesee(t *testing.T) {
 	const evict = "Evict: the node is drained"
 	verdicts := map[string]string{
 		"a": evict,
-		"b": "Blocked: budget default/web allows 0 more disruptions: 2 pods are healthy, 2 must be, 3 are expected",
-		"c": "Blocked: more than one budget guards it: default/one and default/other",
+		"b": "Blocked: Cannot evict pod as it would violate the pod's disruption budget. The disruption budget web needs 2 healthy pods and has 2 currently",
+		"c": "Blocked: This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
 		"d": evict,
 		"e": evict, // it is not ready, and enough others are
-		"f": "Blocked: budget default/short allows 0 more disruptions: 1 pods are healthy, 2 must be, 3 are expected",
+		"f": "Blocked: Cannot evict pod as it would violate the pod's disruption budget. The disruption budget short needs 2 healthy pods and has 1 currently",
 		"g": evict,
 		"h": evict, // it does no work yet
 	}

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/services/node-agent/image"
@@ -147,8 +148,8 @@ func (s *Pods) watch(ctx context.Context) error {
 	}
 }
 
-// take notes a pod as the cluster has it. What the cluster knows of its status counts only when it comes with the first list: later it is an
-// answer to what was reported, and may be older than the last report.
+// take notes a pod as the cluster has it. What the cluster knows of its status counts only when it comes with the first list, or when somebody
+// else said that the pod is not ready: otherwise it is an answer to what was reported, and may be older than the last report.
 func (s *Pods) take(ctx context.Context, object *schedulingv1.Pod, listed bool) {
 	uid := object.GetMetadata().GetUid()
 	if !plainNames(object) {
@@ -163,8 +164,12 @@ func (s *Pods) take(ctx context.Context, object *schedulingv1.Pod, listed bool) 
 		s.pods[uid] = p
 		s.cfg.Log.InfoContext(ctx, "pod bound here", "pod", object.GetMetadata().GetName(), "namespace", object.GetMetadata().GetNamespace())
 	}
-	if listed || p.object == nil {
+	overruled := placement.PodCondition(object, "Ready").GetReason() == placement.NodeNotReady
+	if listed || p.object == nil || overruled {
 		p.reported = ownPart(object.GetStatus())
+	}
+	if overruled {
+		s.told.Add(uid)
 	}
 	if was := p.object.GetMetadata(); was.GetDeletionTimestamp() == nil && object.GetMetadata().GetDeletionTimestamp() != nil {
 		p.dirty = true

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,6 +21,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/services/node-agent/hellopod"
 )
@@ -201,6 +203,20 @@ func TestAPodThatSomebodyElseFailedEnds(t *testing.T) {
 	if got.GetPhase() != "Failed" || got.GetReason() != "Evicted" {
 		t.Errorf("status %v", got)
 	}
+}
+
+func TestAPodThatWasTakenForLostSaysThatItIsReady(t *testing.T) {
+	c := newCluster(t)
+	newMachine(t, c).run()
+	c.add(sh("a", forever))
+	st := c.await("a", "is ready", ready)
+	c.mu.Lock()
+	i := slices.IndexFunc(st.GetConditions(), func(c *schedulingv1.PodCondition) bool { return c.GetType() == "Ready" })
+	st.Conditions[i] = &schedulingv1.PodCondition{Type: "Ready", Status: "False", Reason: new(placement.NodeNotReady)}
+	c.pods["a"].Status = st
+	c.changed("MODIFIED", c.pods["a"])
+	c.mu.Unlock()
+	c.await("a", "is ready again", ready)
 }
 
 func TestTheNextAgentGoesOn(t *testing.T) {

@@ -228,11 +228,11 @@ func (g *Garbage) reconcile(ctx context.Context, id string) (time.Time, error) {
 	if !ok {
 		return time.Time{}, nil
 	}
+	if resource.Deleting(obj) && slices.Contains(obj.GetMetadata().GetFinalizers(), kinds.OrphanFinalizer) {
+		return time.Time{}, g.orphan(ctx, k, obj) // what is left to do comes with the change that this makes
+	}
 	if ns, ok := obj.(*schedulingv1.Namespace); ok {
 		return g.emptyNamespace(ctx, ns)
-	}
-	if resource.Deleting(obj) && slices.Contains(obj.GetMetadata().GetFinalizers(), kinds.OrphanFinalizer) {
-		return time.Time{}, g.orphan(ctx, k, obj)
 	}
 	if pod, ok := obj.(*schedulingv1.Pod); ok {
 		gone, err := g.nodeGone(ctx, pod)

@@ -1,33 +1,28 @@
 package controller
 
 import (
+	"context"
 	"log/slog"
 	"os"
+	"slices"
 	"testing"
+	"time"
 
-	"buf.build/go/protovalidate"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
-
-	"github.com/windlass-dev/windlass/services/scheduler/kinds"
 )
 
 func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 
 func TestWhatItsOwnerLeftAloneMeanwhileStays(t *testing.T) {
-	log := slog.New(slog.DiscardHandler)
-	tables := kinds.New(kinds.Config{Store: etcdtest.Store(t), Validator: protovalidate.GlobalValidator, Nodes: noNodes{}, MayBind: mayBind, Log: log})
-	for _, k := range tables.All() {
-		go func() { _ = k.Run(t.Context()) }()
-		if err := k.WaitSynced(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	g := NewGarbage(tables, noNodes{}, log)
+	tables := followed(t)
+	g := NewGarbage(tables, noNodes{}, slog.New(slog.DiscardHandler))
 	budgets := g.byName["poddisruptionbudgets"]
 	for _, name := range []string{"stays", "goes"} {
 		seen, err := tables.Budgets.Create(t.Context(), &schedulingv1.PodDisruptionBudget{
@@ -55,5 +50,50 @@ func TestWhatItsOwnerLeftAloneMeanwhileStays(t *testing.T) {
 		if there := rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND; there != (name == "stays") {
 			t.Errorf("%s: it is there: %v", name, there)
 		}
+	}
+}
+
+// served is a service whose methods are called directly.
+type served struct {
+	desc *grpc.ServiceDesc
+	impl any
+}
+
+func (s *served) RegisterService(desc *grpc.ServiceDesc, impl any) { s.desc, s.impl = desc, impl }
+
+func (s *served) call(ctx context.Context, name string, r proto.Message) error {
+	i := slices.IndexFunc(s.desc.Methods, func(m grpc.MethodDesc) bool { return m.MethodName == name })
+	_, err := s.desc.Methods[i].Handler(s.impl, ctx, func(m any) error {
+		proto.Merge(m.(proto.Message), r)
+		return nil
+	}, nil)
+	return err
+}
+
+// TestANamespaceGoesHoweverItsDeletionWasAskedFor has what is in a namespace left alone: there it can belong to nobody and goes all the same.
+func TestANamespaceGoesHoweverItsDeletionWasAskedFor(t *testing.T) {
+	tables := followed(t)
+	var s served
+	if err := resource.Register(&s, &schedulingv1.NamespaceService_ServiceDesc, nil, tables.Namespaces); err != nil {
+		t.Fatal(err)
+	}
+	gone := make(chan struct{}, 1)
+	tables.Namespaces.Subscribe(func(k resource.Key) {
+		if _, there := tables.Namespaces.Lookup("", k.Name); !there && k.Name == "mine" {
+			gone <- struct{}{}
+		}
+	})
+	go func() { _ = NewGarbage(tables, noNodes{}, slog.New(slog.DiscardHandler)).Lead(t.Context()) }()
+	if _, err := tables.Namespaces.Create(t.Context(), &schedulingv1.Namespace{Metadata: &metav1.ObjectMeta{Name: "mine"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.call(t.Context(), "DeleteNamespace", &schedulingv1.DeleteNamespaceRequest{Name: "mine", PropagationPolicy: "Orphan"}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-gone:
+	case <-time.After(20 * time.Second):
+		ns, _ := tables.Namespaces.Lookup("", "mine")
+		t.Errorf("it is still there: %v", ns)
 	}
 }

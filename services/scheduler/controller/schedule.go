@@ -298,12 +298,10 @@ func takeSelector[T resource.Object](t *term, c change, lookup func(string, stri
 // takePod takes in one pod as it is now.
 func (t *term) takePod(k resource.Key) {
 	pod, ok := t.tables.Pods.Lookup(k.Namespace, k.Name)
-	if !ok {
-		t.cluster.RemovePod(k.Namespace, k.Name)
-		t.helped = true
+	if ok {
+		t.note(t.cluster.AddPod(pod))
 	} else {
-		t.cluster.AddPod(pod)
-		t.helped = t.helped || placement.Terminated(pod) || placement.Assigned(pod) && t.lonely > 0
+		t.note(t.cluster.RemovePod(k.Namespace, k.Name))
 	}
 	if !ok || !Ours(pod) {
 		delete(t.ready, k)
@@ -313,6 +311,11 @@ func (t *term) takePod(k resource.Key) {
 	if f, failed := t.stuck[k]; !failed || !f.of(pod) {
 		t.ready[k] = struct{}{}
 	}
+}
+
+// note has the pods that nothing fitted tried again if what became of another may help them.
+func (t *term) note(e plan.Effect) {
+	t.helped = t.helped || e == plan.Room || e == plan.Company && t.lonely > 0
 }
 
 // settle forgets that a pod was not placed.
@@ -342,6 +345,9 @@ func Ours(pod *schedulingv1.Pod) bool {
 
 // round places the pods that are ready and writes what comes of it. It reports whether that could be written.
 func (t *term) round(ctx context.Context) bool {
+	if len(t.stuck) == 0 {
+		t.helped = false // what came before is in the cluster that pods are placed in now
+	}
 	pods := t.batch()
 	var fitting, failing []plan.Decision
 	for _, d := range plan.Place(t.cluster, t.profile, pods, &t.turn) {
@@ -374,7 +380,8 @@ func (t *term) batch() []*schedulingv1.Pod {
 	return pods
 }
 
-// bind writes bindings. Those that are refused are undone: the pod's own news say what became of it. It reports whether etcd took the writes.
+// bind writes bindings of pods that are still as they were placed. Those that are refused are undone, which leaves their places free: the pod's own
+// news say what became of it. It reports whether etcd took the writes.
 func (t *term) bind(ctx context.Context, decisions []plan.Decision) bool {
 	keys := make([]resource.Key, len(decisions))
 	wanted := make(map[resource.Key]plan.Decision, len(decisions))
@@ -385,22 +392,30 @@ func (t *term) bind(ctx context.Context, decisions []plan.Decision) bool {
 	var failed []error
 	for i, w := range t.tables.Pods.ModifyAll(ctx, keys, func(pod *schedulingv1.Pod) error {
 		d := wanted[resource.KeyOf(pod)]
+		if was, is := d.Pod.GetMetadata().GetResourceVersion(), pod.GetMetadata().GetResourceVersion(); was != is {
+			return rpcerr.Conflict("Pod", pod.GetMetadata().GetName(), "it changed since it was placed")
+		}
 		return t.tables.Bind(pod, d.Pod.GetMetadata().GetUid(), d.Node)
 	}) {
 		k, d := keys[i], decisions[i]
 		if w.Err == nil {
 			t.cluster.AddPod(w.Object)
 			t.settle(k)
+			t.note(plan.Company)
 			t.events.Event(w.Object, "Normal", "Scheduled", "Successfully assigned "+k.String()+" to "+d.Node)
 			continue
 		}
-		t.cluster.RemovePod(k.Namespace, k.Name)
+		free := t.cluster.RemovePod(k.Namespace, k.Name)
 		switch rpcerr.Reason(w.Err) {
 		case metav1.ErrorReason_ERROR_REASON_CONFLICT, metav1.ErrorReason_ERROR_REASON_NOT_FOUND, metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION:
 			t.log.DebugContext(ctx, "binding refused", "pod", k.String(), "node", d.Node, "error", w.Err)
+			t.note(free)
 			t.takePod(k)
 		case metav1.ErrorReason_ERROR_REASON_INVALID_FIELD: // it keeps no other pod waiting
 			t.log.WarnContext(ctx, "binding refused", "pod", k.String(), "node", d.Node, "error", w.Err)
+			if !t.stuck[k].of(d.Pod) { // else it would be tried again for the room that it leaves itself
+				t.note(free)
+			}
 			t.stick(d.Pod)
 		default:
 			failed = append(failed, w.Err)

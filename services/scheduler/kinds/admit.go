@@ -50,8 +50,8 @@ func (t *Tables) admitNew(ctx context.Context, pod *schedulingv1.Pod) error {
 }
 
 // admitTemplate refuses a template by which somebody would go around the scheduler who may not.
-func (t *Tables) admitTemplate(ctx context.Context, namespace string, old, template *schedulingv1.PodTemplateSpec) error {
-	if isOwn(ctx) || old != nil && proto.Equal(old, template) || t.cfg.MayBind(ctx, namespace, "") {
+func (t *Tables) admitTemplate(ctx context.Context, namespace string, template *schedulingv1.PodTemplateSpec) error {
+	if isOwn(ctx) || t.cfg.MayBind(ctx, namespace, "") {
 		return nil
 	}
 	admission, master := t.admission()
@@ -61,22 +61,42 @@ func (t *Tables) admitTemplate(ctx context.Context, namespace string, old, templ
 	return nil
 }
 
+// warnOfTemplate says what is odd about a template and yet accepted.
+func warnOfTemplate(ctx context.Context, template *schedulingv1.PodTemplateSpec) {
+	_, warnings := plan.ValidateSpec("spec.template.spec", template.GetSpec())
+	for _, w := range warnings {
+		rpcerr.Warn(ctx, w)
+	}
+}
+
 func (t *Tables) admission() (*schedulingv1.AdmissionConfig, *schedulingv1.KubernetesMasterConfig) {
 	a, _ := t.AdmissionConfigs.Lookup("", t.AdmissionConfigs.Type().GetSingleton())
 	m, _ := t.MasterConfigs.Lookup("", t.MasterConfigs.Type().GetSingleton())
 	return a, m
 }
 
-// templates returns a rule for a kind whose template get returns.
+// templates returns a rule for a kind whose template get returns. A template that does not change was looked at before.
 func templates[T resource.Object](t *Tables, get func(T) *schedulingv1.PodTemplateSpec) func(ctx context.Context, old, obj T) error {
 	return func(ctx context.Context, old, obj T) error {
-		if !obj.ProtoReflect().IsValid() {
+		if !obj.ProtoReflect().IsValid() || old.ProtoReflect().IsValid() && proto.Equal(get(old), get(obj)) {
 			return nil
 		}
-		var before *schedulingv1.PodTemplateSpec
-		if old.ProtoReflect().IsValid() {
-			before = get(old)
-		}
-		return t.admitTemplate(ctx, obj.GetMetadata().GetNamespace(), before, get(obj))
+		warnOfTemplate(ctx, get(obj))
+		return t.admitTemplate(ctx, obj.GetMetadata().GetNamespace(), get(obj))
 	}
+}
+
+// admitDaemonSet refuses nothing: a daemon set chooses the nodes of its pods itself.
+func admitDaemonSet(ctx context.Context, old, d *schedulingv1.DaemonSet) error {
+	if d == nil {
+		return nil
+	}
+	if !proto.Equal(old.GetSpec().GetTemplate(), d.GetSpec().GetTemplate()) {
+		warnOfTemplate(ctx, d.GetSpec().GetTemplate())
+	}
+	surge := d.GetSpec().GetUpdateStrategy().GetRollingUpdate().GetMaxSurge()
+	if surge != nil && !isZero(surge) && !proto.Equal(old.GetSpec().GetUpdateStrategy().GetRollingUpdate().GetMaxSurge(), surge) {
+		rpcerr.Warn(ctx, "spec.updateStrategy.rollingUpdate.maxSurge: stored and not built yet: a pod goes before the next one of its node comes")
+	}
+	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
+	"google.golang.org/protobuf/proto"
 )
 
 // Tables are the records of this service.
@@ -82,7 +83,7 @@ func New(cfg Config) *Tables {
 		Admit: templates(t, func(o *schedulingv1.Deployment) *schedulingv1.PodTemplateSpec { return o.GetSpec().GetTemplate() }),
 	})
 	t.DaemonSets = table(t, resource.Config[*schedulingv1.DaemonSet]{
-		Default: defaultDaemonSet, Validate: validateDaemonSet, ValidateUpdate: validateDaemonSetUpdate,
+		Default: defaultDaemonSet, Validate: validateDaemonSet, ValidateUpdate: validateDaemonSetUpdate, Admit: admitDaemonSet,
 	})
 	t.StatefulSets = table(t, resource.Config[*schedulingv1.StatefulSet]{
 		Default: defaultStatefulSet, Validate: validateStatefulSet, ValidateUpdate: validateStatefulSetUpdate,
@@ -98,9 +99,9 @@ func New(cfg Config) *Tables {
 	t.Claims = table(t, resource.Config[*schedulingv1.PersistentVolumeClaim]{
 		Default: defaultClaim, Validate: validateClaim, ValidateUpdate: validateClaimUpdate,
 	})
-	t.Policies = table(t, resource.Config[*schedulingv1.Policy]{Default: t.defaultPolicy, Validate: validatePolicy})
-	t.AdmissionConfigs = table(t, resource.Config[*schedulingv1.AdmissionConfig]{Default: t.defaultAdmissionConfig})
-	t.MasterConfigs = table(t, resource.Config[*schedulingv1.KubernetesMasterConfig]{Default: t.defaultMasterConfig})
+	t.Policies = table(t, resource.Config[*schedulingv1.Policy]{Default: t.defaultPolicy, Validate: validatePolicy, Admit: admitPolicy})
+	t.AdmissionConfigs = table(t, resource.Config[*schedulingv1.AdmissionConfig]{Default: t.defaultAdmissionConfig, Validate: validateAdmissionConfig})
+	t.MasterConfigs = table(t, resource.Config[*schedulingv1.KubernetesMasterConfig]{Default: t.defaultMasterConfig, Validate: validateMasterConfig})
 	return t
 }
 
@@ -150,22 +151,30 @@ func (t *Tables) admitInto(namespace string) error {
 // OrphanFinalizer holds an object until what belongs to it has been told that it no longer does.
 const OrphanFinalizer = "orphan"
 
-// keepDependents notes on an object that is about to be deleted whether what belongs to it shall stay. Its write makes the deletion look at the
-// object once more.
+// keepDependents notes on an object that is about to be deleted whether what belongs to it shall stay. The deletion goes on with what it wrote: old
+// becomes that.
 func keepDependents[T resource.Object](ctx context.Context, t *resource.Table[T], old T) error {
 	orphan := resource.Propagation(ctx) == "Orphan"
 	if resource.Deleting(old) || ctx.Value(dryRunKey{}) != nil || orphan == slices.Contains(old.GetMetadata().GetFinalizers(), OrphanFinalizer) {
 		return nil
 	}
-	_, err := t.Modify(Own(ctx), resource.KeyOf(old), func(obj T) error {
+	next, err := t.Modify(Own(ctx), resource.KeyOf(old), func(obj T) error {
 		m := obj.GetMetadata()
+		if m.GetResourceVersion() != old.GetMetadata().GetResourceVersion() {
+			return store.ErrConflict // the deletion begins anew, if what it asks for still holds
+		}
 		m.Finalizers = slices.DeleteFunc(m.GetFinalizers(), func(f string) bool { return f == OrphanFinalizer })
 		if orphan {
 			m.Finalizers = append(m.Finalizers, OrphanFinalizer)
 		}
 		return nil
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	proto.Reset(old)
+	proto.Merge(old, next)
+	return nil
 }
 
 type dryRunKey struct{}

@@ -14,7 +14,9 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -114,6 +116,72 @@ func TestWhatCannotBeCreatedSaysWhichFieldIsWrong(t *testing.T) {
 		if err := f(); !slices.Equal(wrong(err), []string{path}) {
 			t.Errorf("want %s wrong, got %v", path, err)
 		}
+	}
+}
+
+func TestLimitsThatMeanNothingAreRefused(t *testing.T) {
+	tab := tables(t)
+	text, number := structpb.NewStringValue, structpb.NewNumberValue
+	budget := func(least, most *structpb.Value) error {
+		_, err := tab.Budgets.Create(t.Context(), &schedulingv1.PodDisruptionBudget{
+			Metadata: &metav1.ObjectMeta{GenerateName: "b-", Namespace: "default"}, Spec: &schedulingv1.PodDisruptionBudgetSpec{MinAvailable: least, MaxUnavailable: most},
+		})
+		return err
+	}
+	deployment := func(surge, missing *structpb.Value) error {
+		_, err := tab.Deployments.Create(t.Context(), &schedulingv1.Deployment{
+			Metadata: &metav1.ObjectMeta{GenerateName: "d-", Namespace: "default"},
+			Spec: &schedulingv1.DeploymentSpec{Selector: selector("a"), Template: template("a", ""), Strategy: &schedulingv1.DeploymentStrategy{
+				Type: "RollingUpdate", RollingUpdate: &schedulingv1.RollingUpdateDeployment{MaxSurge: surge, MaxUnavailable: missing},
+			}},
+		})
+		return err
+	}
+	daemons := func(surge, missing *structpb.Value) error {
+		_, err := tab.DaemonSets.Create(t.Context(), &schedulingv1.DaemonSet{
+			Metadata: &metav1.ObjectMeta{GenerateName: "s-", Namespace: "default"},
+			Spec: &schedulingv1.DaemonSetSpec{Selector: selector("a"), Template: template("a", ""), UpdateStrategy: &schedulingv1.DaemonSetUpdateStrategy{
+				Type: "RollingUpdate", RollingUpdate: &schedulingv1.RollingUpdateDaemonSet{MaxSurge: surge, MaxUnavailable: missing},
+			}},
+		})
+		return err
+	}
+	const rolling = "spec.strategy.rollingUpdate."
+	for _, c := range []struct {
+		what string
+		err  error
+		want []string
+	}{
+		{"all must stay", budget(text("100%"), nil), nil},
+		{"more than all must stay", budget(text("101%"), nil), []string{"spec.minAvailable"}},
+		{"more than all may go", budget(nil, text("101%")), []string{"spec.maxUnavailable"}},
+		{"more than any number must stay", budget(text("99999999999999999999"), nil), []string{"spec.minAvailable"}},
+		{"more than any count holds", budget(number(1<<31), nil), []string{"spec.minAvailable"}},
+		{"twice as many may be there", deployment(text("200%"), text("100%")), nil},
+		{"more than all may be missing", deployment(nil, text("101%")), []string{rolling + "maxUnavailable"}},
+		{"no number can be read", deployment(text("99999999999999999999%"), nil), []string{rolling + "maxSurge"}},
+		{"more than all daemons may be missing", daemons(nil, text("101%")), []string{"spec.updateStrategy.rollingUpdate.maxUnavailable"}},
+		{"more than two on each node", daemons(text("101%"), nil), []string{"spec.updateStrategy.rollingUpdate.maxSurge"}},
+	} {
+		if got := wrong(c.err); !slices.Equal(got, c.want) || (c.err == nil) != (c.want == nil) {
+			t.Errorf("%s: wrong are %v, want %v: %v", c.what, got, c.want, c.err)
+		}
+	}
+}
+
+func TestWrongLabelsAreNamedInOrder(t *testing.T) {
+	pairs := map[string]string{}
+	var want []string
+	for c := 'a'; c <= 'j'; c++ {
+		pairs[string(c)] = "no value!"
+		want = append(want, "spec.selector['"+string(c)+"']")
+	}
+	var got []string
+	for _, f := range labelPairFaults("spec.selector", pairs) {
+		got = append(got, f.Path)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("wrong fields %v, want %v", got, want)
 	}
 }
 
@@ -225,6 +293,52 @@ func TestOneHeldByAFinalizerGoesWithIt(t *testing.T) {
 	}
 }
 
+// served is a service whose methods are called directly.
+type served struct {
+	desc *grpc.ServiceDesc
+	impl any
+}
+
+func (s *served) RegisterService(desc *grpc.ServiceDesc, impl any) { s.desc, s.impl = desc, impl }
+
+func (s *served) call(ctx context.Context, name string, r proto.Message) error {
+	i := slices.IndexFunc(s.desc.Methods, func(m grpc.MethodDesc) bool { return m.MethodName == name })
+	_, err := s.desc.Methods[i].Handler(s.impl, ctx, func(m any) error {
+		proto.Merge(m.(proto.Message), r)
+		return nil
+	}, nil)
+	return err
+}
+
+func TestWhatLeavesItsDependentsAloneGoesOnlyAsItWasRead(t *testing.T) {
+	tab := tables(t)
+	var s served
+	if err := resource.Register(&s, &schedulingv1.ReplicaSetService_ServiceDesc, nil, tab.ReplicaSets); err != nil {
+		t.Fatal(err)
+	}
+	set, err := tab.ReplicaSets.Create(t.Context(), &schedulingv1.ReplicaSet{Metadata: meta("s"), Spec: &schedulingv1.ReplicaSetSpec{Selector: selector("a"), Template: template("a", "")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove := func(version string) error {
+		return s.call(t.Context(), "DeleteReplicaSet", &schedulingv1.DeleteReplicaSetRequest{
+			Namespace: "default", Name: "s", PropagationPolicy: "Orphan", Preconditions: &metav1.Preconditions{ResourceVersion: version},
+		})
+	}
+	if err := remove("1"); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_CONFLICT {
+		t.Errorf("Delete of an earlier version = %v", err)
+	}
+	if now, err := tab.ReplicaSets.Get(t.Context(), "default", "s"); err != nil || !proto.Equal(now, set) {
+		t.Errorf("what was refused changed it: %v, %v", now, err)
+	}
+	if err := remove(set.GetMetadata().GetResourceVersion()); err != nil {
+		t.Errorf("Delete of the version that was read = %v", err)
+	}
+	if now, err := tab.ReplicaSets.Get(t.Context(), "default", "s"); err != nil || !resource.Deleting(now) || !slices.Equal(now.GetMetadata().GetFinalizers(), []string{OrphanFinalizer}) {
+		t.Errorf("afterwards it is %v, %v", now.GetMetadata(), err)
+	}
+}
+
 func TestSettingsSayWhatOfThemIsNotInForce(t *testing.T) {
 	tab := tables(t)
 	p, err := tab.Policies.Create(t.Context(), &schedulingv1.Policy{Predicates: []*schedulingv1.PredicatePolicy{{Name: "PodFitsResources"}}})
@@ -239,6 +353,84 @@ func TestSettingsSayWhatOfThemIsNotInForce(t *testing.T) {
 	}
 	if c := resource.FindCondition(m.GetStatus().GetConditions(), "InForce"); c.GetStatus() != "False" || !strings.Contains(c.GetMessage(), "controllerArguments['node-monitor-period']") {
 		t.Errorf("condition %v", c)
+	}
+}
+
+// listener is the transport of a call; it hears the warnings that go with the answer.
+type listener struct{ heard []string }
+
+func (l *listener) Method() string               { return "" }
+func (l *listener) SendHeader(metadata.MD) error { return nil }
+func (l *listener) SetTrailer(metadata.MD) error { return nil }
+func (l *listener) SetHeader(md metadata.MD) error {
+	l.heard = append(l.heard, md.Get(rpcerr.WarningKey)...)
+	return nil
+}
+
+func TestWhatIsAcceptedAndNotInForceIsWarnedOf(t *testing.T) {
+	tab := tables(t)
+	odd := template("a", "")
+	odd.Spec.Tolerations = []*schedulingv1.Toleration{{Key: "disktype", Operator: "Exists", Effect: "NoSchedule", TolerationSeconds: proto.Int32(3600)}}
+	seconds := "spec.template.spec.tolerations[0].tolerationSeconds: means nothing unless the effect is NoExecute"
+	create := map[string]struct {
+		do   func(ctx context.Context) error
+		want []string
+	}{
+		"a policy with what is not built": {func(ctx context.Context) error {
+			_, err := tab.Policies.Create(ctx, &schedulingv1.Policy{Predicates: []*schedulingv1.PredicatePolicy{{Name: "HostName"}, {Name: "NoDiskConflict"}}})
+			return err
+		}, []string{"stored and not built yet: NoDiskConflict"}},
+		"seconds in the template of a deployment": {func(ctx context.Context) error {
+			_, err := tab.Deployments.Create(ctx, &schedulingv1.Deployment{Metadata: meta("d"), Spec: &schedulingv1.DeploymentSpec{Selector: selector("a"), Template: odd}})
+			return err
+		}, []string{seconds}},
+		"a daemon set that shall surge": {func(ctx context.Context) error {
+			_, err := tab.DaemonSets.Create(ctx, &schedulingv1.DaemonSet{Metadata: meta("s"), Spec: &schedulingv1.DaemonSetSpec{
+				Selector: selector("a"), Template: odd, UpdateStrategy: &schedulingv1.DaemonSetUpdateStrategy{
+					Type: "RollingUpdate", RollingUpdate: &schedulingv1.RollingUpdateDaemonSet{MaxSurge: structpb.NewStringValue("10%"), MaxUnavailable: structpb.NewNumberValue(0)},
+				},
+			}})
+			return err
+		}, []string{seconds, "spec.updateStrategy.rollingUpdate.maxSurge: stored and not built yet: a pod goes before the next one of its node comes"}},
+		"nothing is odd about it": {func(ctx context.Context) error {
+			_, err := tab.DaemonSets.Create(ctx, &schedulingv1.DaemonSet{Metadata: meta("t"), Spec: &schedulingv1.DaemonSetSpec{Selector: selector("a"), Template: template("a", "")}})
+			return err
+		}, nil},
+		"what was said at its creation is not said again": {func(ctx context.Context) error {
+			if _, err := tab.ReplicaSets.Create(t.Context(), &schedulingv1.ReplicaSet{Metadata: meta("r"), Spec: &schedulingv1.ReplicaSetSpec{Selector: selector("a"), Template: odd}}); err != nil {
+				return err
+			}
+			_, err := tab.ReplicaSets.Modify(ctx, resource.Key{Namespace: "default", Name: "r"}, func(s *schedulingv1.ReplicaSet) error {
+				s.Spec.Replicas = proto.Int32(2)
+				return nil
+			})
+			return err
+		}, nil},
+	}
+	for what, c := range create {
+		var l listener
+		if err := c.do(grpc.NewContextWithServerTransportStream(t.Context(), &l)); err != nil || !slices.Equal(l.heard, c.want) {
+			t.Errorf("%s: warnings %q, want %q; %v", what, l.heard, c.want, err)
+		}
+	}
+	if _, err := tab.Policies.Delete(t.Context(), "", "default", nil); err != nil {
+		t.Errorf("a policy with what is not built cannot be deleted: %v", err)
+	}
+}
+
+func TestAGuardThatGuardsNothingIsRefused(t *testing.T) {
+	tab := tables(t)
+	plugins := &schedulingv1.AdmissionPlugins{PluginConfig: map[string]*schedulingv1.AdmissionPluginConfig{"PodNodeConstraints": {
+		Configuration: &structpb.Struct{Fields: map[string]*structpb.Value{"nodeSelectorLabelBlacklist": structpb.NewStringValue("region")}},
+	}}}
+	const field = "admissionConfig.pluginConfig['PodNodeConstraints'].configuration.nodeSelectorLabelBlacklist"
+	if _, err := tab.AdmissionConfigs.Create(t.Context(), &schedulingv1.AdmissionConfig{AdmissionConfig: plugins}); !slices.Equal(wrong(err), []string{field}) {
+		t.Errorf("AdmissionConfig = %v", err)
+	}
+	if _, err := tab.MasterConfigs.Create(t.Context(), &schedulingv1.KubernetesMasterConfig{
+		KubernetesMasterConfig: &schedulingv1.KubernetesMasterSettings{AdmissionConfig: plugins},
+	}); !slices.Equal(wrong(err), []string{"kubernetesMasterConfig." + field}) {
+		t.Errorf("KubernetesMasterConfig = %v", err)
 	}
 }
 

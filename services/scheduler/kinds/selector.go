@@ -2,6 +2,8 @@ package kinds
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -21,7 +23,8 @@ func labelFaults(path, name string) []rpcerr.Field {
 // labelPairFaults returns what is wrong with labels that are looked for.
 func labelPairFaults(path string, pairs map[string]string) []rpcerr.Field {
 	var bad []rpcerr.Field
-	for k, v := range pairs {
+	for _, k := range slices.Sorted(maps.Keys(pairs)) {
+		v := pairs[k]
 		at := fmt.Sprintf("%s['%s']", path, k)
 		for _, msg := range validation.IsQualifiedName(k) {
 			bad = append(bad, rpcerr.Field{Path: at, Description: "invalid key: " + msg})

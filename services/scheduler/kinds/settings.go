@@ -1,6 +1,7 @@
 package kinds
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -24,6 +25,17 @@ func (t *Tables) defaultPolicy(p *schedulingv1.Policy) {
 func validatePolicy(p *schedulingv1.Policy) []rpcerr.Field {
 	fields, _ := plan.CheckPolicy(p)
 	return fields
+}
+
+// admitPolicy warns of what of a policy is stored alone.
+func admitPolicy(ctx context.Context, _, p *schedulingv1.Policy) error {
+	if p == nil {
+		return nil
+	}
+	if _, missing := plan.CheckPolicy(p); len(missing) > 0 {
+		rpcerr.Warn(ctx, plan.InForce(missing).GetMessage())
+	}
+	return nil
 }
 
 func (t *Tables) defaultAdmissionConfig(c *schedulingv1.AdmissionConfig) {
@@ -53,6 +65,14 @@ func (t *Tables) defaultMasterConfig(c *schedulingv1.KubernetesMasterConfig) {
 		c.Status = &schedulingv1.KubernetesMasterConfigStatus{}
 	}
 	c.Status.Conditions = t.setInForce(c.Status.Conditions, missing)
+}
+
+func validateAdmissionConfig(c *schedulingv1.AdmissionConfig) []rpcerr.Field {
+	return plan.CheckAdmission("admissionConfig.pluginConfig", c.GetAdmissionConfig())
+}
+
+func validateMasterConfig(c *schedulingv1.KubernetesMasterConfig) []rpcerr.Field {
+	return plan.CheckAdmission("kubernetesMasterConfig.admissionConfig.pluginConfig", c.GetKubernetesMasterConfig().GetAdmissionConfig())
 }
 
 // setInForce returns conditions that say whether everything is in force, and if not, what is stored alone.

@@ -3,7 +3,9 @@ package kinds
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -25,6 +27,9 @@ const (
 	restartOnFailure = "OnFailure"
 	restartNever     = "Never"
 )
+
+// allPercent is the percentage of all pods.
+const allPercent = 100
 
 // defaultPart is how many pods of a deployment may be missing or too many while it rolls.
 const defaultPart = "25%"
@@ -103,6 +108,8 @@ func validateDeployment(d *schedulingv1.Deployment) []rpcerr.Field {
 	s := d.GetSpec()
 	bad := append(selectorFaults(s.GetSelector(), s.GetTemplate()), templateFaults(s.GetTemplate(), restartAlways)...)
 	rolling := s.GetStrategy().GetRollingUpdate()
+	bad = append(bad, limitFaults("spec.strategy.rollingUpdate.maxUnavailable", rolling.GetMaxUnavailable(), allPercent)...)
+	bad = append(bad, limitFaults("spec.strategy.rollingUpdate.maxSurge", rolling.GetMaxSurge(), math.MaxInt32)...)
 	switch {
 	case s.GetStrategy().GetType() == "Recreate" && rolling != nil:
 		bad = append(bad, rpcerr.Field{Path: "spec.strategy.rollingUpdate", Description: "must be left out when spec.strategy.type is Recreate"})
@@ -141,7 +148,10 @@ func defaultDaemonSet(d *schedulingv1.DaemonSet) {
 func validateDaemonSet(d *schedulingv1.DaemonSet) []rpcerr.Field {
 	s := d.GetSpec()
 	bad := append(selectorFaults(s.GetSelector(), s.GetTemplate()), templateFaults(s.GetTemplate(), restartAlways)...)
-	if rolling := s.GetUpdateStrategy().GetRollingUpdate(); rolling != nil && isZero(rolling.GetMaxUnavailable()) && isZero(rolling.GetMaxSurge()) {
+	rolling := s.GetUpdateStrategy().GetRollingUpdate()
+	bad = append(bad, limitFaults("spec.updateStrategy.rollingUpdate.maxUnavailable", rolling.GetMaxUnavailable(), allPercent)...)
+	bad = append(bad, limitFaults("spec.updateStrategy.rollingUpdate.maxSurge", rolling.GetMaxSurge(), allPercent)...)
+	if rolling != nil && isZero(rolling.GetMaxUnavailable()) && isZero(rolling.GetMaxSurge()) {
 		bad = append(bad, rpcerr.Field{Path: "spec.updateStrategy.rollingUpdate.maxUnavailable", Description: "cannot be 0: nothing could ever move"})
 	}
 	return bad
@@ -272,6 +282,8 @@ func validateService(s *schedulingv1.Service) []rpcerr.Field {
 func validateBudget(b *schedulingv1.PodDisruptionBudget) []rpcerr.Field {
 	s := b.GetSpec()
 	_, bad := placement.ParsePodSelector(s.GetSelector(), "spec.selector")
+	bad = append(bad, limitFaults("spec.minAvailable", s.GetMinAvailable(), allPercent)...)
+	bad = append(bad, limitFaults("spec.maxUnavailable", s.GetMaxUnavailable(), allPercent)...)
 	switch {
 	case s.GetMinAvailable() != nil && s.GetMaxUnavailable() != nil:
 		bad = append(bad, rpcerr.Field{Path: "spec", Description: "minAvailable and maxUnavailable cannot both be given"})
@@ -328,6 +340,23 @@ func unchanged(path string, old, now proto.Message) []rpcerr.Field {
 		return nil
 	}
 	return []rpcerr.Field{{Path: path, Description: "cannot be changed"}}
+}
+
+// limitFaults returns what is wrong with a number or a percentage of pods, whose shape is right: one that is more than can be counted, and a
+// percentage that is more than there can be. most is the greatest percentage.
+func limitFaults(path string, v *structpb.Value, most int) []rpcerr.Field {
+	text, percent := strings.CutSuffix(v.GetStringValue(), "%")
+	n := v.GetNumberValue()
+	if text != "" {
+		n, _ = strconv.ParseFloat(text, 64) // digits alone
+	}
+	switch {
+	case percent && n > float64(most):
+		return []rpcerr.Field{{Path: path, Description: fmt.Sprintf("must not be more than %d%%", most)}}
+	case n > math.MaxInt32:
+		return []rpcerr.Field{{Path: path, Description: fmt.Sprintf("must not be more than %d", math.MaxInt32)}}
+	}
+	return nil
 }
 
 // isZero reports whether a number or percentage is there and is none.

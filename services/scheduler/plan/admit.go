@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -85,7 +86,11 @@ func Admit(v AdmissionView) Admission {
 	if disabled := plugins[defaultTolerationsPlugin].GetConfiguration().GetFields()["disable"].GetBoolValue(); !disabled {
 		tolerateForAWhile(pod.Spec)
 	}
-	pod.Status = &schedulingv1.PodStatus{Phase: proto.String(placement.Pending), QosClass: placement.QOSClass(pod.Spec)}
+	class := placement.QOSClass(pod.Spec)
+	if class != placement.BestEffortClass {
+		tolerateShortMemory(pod.Spec)
+	}
+	pod.Status = &schedulingv1.PodStatus{Phase: proto.String(placement.Pending), QosClass: class}
 	out.Fields, out.Warnings = ValidateSpec("spec", pod.Spec)
 	return out
 }
@@ -130,6 +135,15 @@ func tolerateForAWhile(spec *schedulingv1.PodSpec) {
 	}
 }
 
+// tolerateShortMemory lets a pod that is promised something go to nodes that are short of memory: these take from whoever is promised nothing.
+// Source: taint nodes by condition.
+func tolerateShortMemory(spec *schedulingv1.PodSpec) {
+	if placement.Tolerates(spec.GetTolerations(), &nodev1.Taint{Key: placement.MemoryPressureTaint, Effect: placement.NoSchedule}) {
+		return
+	}
+	spec.Tolerations = append(spec.Tolerations, &schedulingv1.Toleration{Key: placement.MemoryPressureTaint, Operator: "Exists", Effect: placement.NoSchedule})
+}
+
 // configured returns the plugins that are configured: those of the admission configuration, and those of the master's that it lacks.
 func configured(a *schedulingv1.AdmissionConfig, m *schedulingv1.KubernetesMasterConfig) map[string]*schedulingv1.AdmissionPluginConfig {
 	out := maps.Clone(a.GetAdmissionConfig().GetPluginConfig())
@@ -142,6 +156,42 @@ func configured(a *schedulingv1.AdmissionConfig, m *schedulingv1.KubernetesMaste
 		}
 	}
 	return out
+}
+
+// CheckAdmission returns the wrong fields of what plugins are configured with, below path. A list that is misspelled would guard nothing.
+func CheckAdmission(path string, plugins *schedulingv1.AdmissionPlugins) (fields []rpcerr.Field) {
+	of := func(plugin, field string) (*structpb.Value, func(below, description string)) {
+		at := fmt.Sprintf("%s['%s'].configuration.%s", path, plugin, field)
+		return plugins.GetPluginConfig()[plugin].GetConfiguration().GetFields()[field], func(below, description string) {
+			fields = append(fields, rpcerr.Field{Path: at + below, Description: description})
+		}
+	}
+	v, bad := of(defaultTolerationsPlugin, "disable")
+	if _, ok := v.GetKind().(*structpb.Value_BoolValue); v != nil && !ok {
+		bad("", "must be true or false")
+	}
+	v, bad = of(nodeConstraintsPlugin, "nodeSelectorLabelBlacklist")
+	if v != nil && v.GetListValue() == nil {
+		bad("", "must be a list of labels")
+	}
+	for i, label := range v.GetListValue().GetValues() {
+		if label.GetStringValue() == "" {
+			bad(fmt.Sprintf("[%d]", i), "must be a label")
+		}
+	}
+	v, bad = of(nodeSelectorPlugin, "podNodeSelectorPluginConfig")
+	if v != nil && v.GetStructValue() == nil {
+		bad("", "must be selectors by namespace")
+	}
+	selectors := v.GetStructValue().GetFields()
+	for _, namespace := range slices.Sorted(maps.Keys(selectors)) {
+		if _, ok := selectors[namespace].GetKind().(*structpb.Value_StringValue); !ok {
+			bad("['"+namespace+"']", "must be a text such as region=west,env=test")
+		} else if _, err := pairs(selectors[namespace].GetStringValue()); err != nil {
+			bad("['"+namespace+"']", err.Error())
+		}
+	}
+	return fields
 }
 
 // AdmissionNotInForce names what of a configuration is stored and not built: plugins, and files that plugins shall read.

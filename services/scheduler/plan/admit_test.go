@@ -84,6 +84,84 @@ func TestDefaultTolerations(t *testing.T) {
 	}
 }
 
+// TestShortMemoryKeepsAwayOnlyWhoIsPromisedNothing goes from admission to a node, whose condition and taint both tell of short memory.
+func TestShortMemoryKeepsAwayOnlyWhoIsPromisedNothing(t *testing.T) {
+	limited := func(p *schedulingv1.Pod) {
+		p.Spec.Containers[0].Resources.Limits = map[string]*structpb.Value{"cpu": text("1"), "memory": text("1Gi")}
+	}
+	for name, tt := range map[string]struct {
+		pod  *schedulingv1.Pod
+		want string
+	}{
+		"BestEffort": {newPod("p"), ""},
+		"Burstable":  {newPod("p", asking("memory", "1Mi")), "a"},
+		"Guaranteed": {newPod("p", limited), "a"},
+	} {
+		got := admit(tt.pod)
+		if class := got.Pod.GetStatus().GetQosClass(); class != name {
+			t.Errorf("%s: class is %s", name, class)
+		}
+		c := clusterOf(newNode("a", condition("MemoryPressure", "True"), tainted(placement.MemoryPressureTaint, "", "NoSchedule")))
+		if d := place(c, got.Pod); d.Node != tt.want {
+			t.Errorf("%s: placed on %q, want %q: %s", name, d.Node, tt.want, d.Message)
+		}
+	}
+	bears := newPod("p", asking("memory", "1Mi"), bearing(placement.MemoryPressureTaint, ""))
+	if got := admit(bears).Pod.GetSpec().GetTolerations(); len(got) != 3 {
+		t.Errorf("who bears it already gets %v", got)
+	}
+}
+
+func TestCheckAdmission(t *testing.T) {
+	const at = "admissionConfig.pluginConfig"
+	for name, tt := range map[string]struct {
+		plugin, configuration string
+		want                  []string
+	}{
+		"a list is no text": {"PodNodeConstraints", `{"nodeSelectorLabelBlacklist": "kubernetes.io/hostname"}`, []string{
+			at + "['PodNodeConstraints'].configuration.nodeSelectorLabelBlacklist: must be a list of labels",
+		}},
+		"labels are texts": {"PodNodeConstraints", `{"nodeSelectorLabelBlacklist": ["kubernetes.io/hostname", 1]}`, []string{
+			at + "['PodNodeConstraints'].configuration.nodeSelectorLabelBlacklist[1]: must be a label",
+		}},
+		"an empty list is right": {"PodNodeConstraints", `{"nodeSelectorLabelBlacklist": []}`, nil},
+		"selectors are pairs": {"PodNodeSelector", `{"podNodeSelectorPluginConfig": {"ns2": "region", "clusterDefaultNodeSelector": 3, "ns1": "region=west, env=test"}}`, []string{
+			at + "['PodNodeSelector'].configuration.podNodeSelectorPluginConfig['clusterDefaultNodeSelector']: must be a text such as region=west,env=test",
+			at + `['PodNodeSelector'].configuration.podNodeSelectorPluginConfig['ns2']: "region" is not key=value`,
+		}},
+		"selectors stand below names":        {"PodNodeSelector", `{"podNodeSelectorPluginConfig": "k=v"}`, []string{at + "['PodNodeSelector'].configuration.podNodeSelectorPluginConfig: must be selectors by namespace"}},
+		"disabled is so or not so":           {"DefaultTolerationSeconds", `{"disable": "yes"}`, []string{at + "['DefaultTolerationSeconds'].configuration.disable: must be true or false"}},
+		"what is not built is not looked at": {"ImagePolicy", `{"disable": "yes"}`, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &structpb.Struct{}
+			if err := c.UnmarshalJSON([]byte(tt.configuration)); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, f := range CheckAdmission(at, &schedulingv1.AdmissionPlugins{PluginConfig: map[string]*schedulingv1.AdmissionPluginConfig{tt.plugin: {Configuration: c}}}) {
+				got = append(got, f.String())
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestEveryAdmissionConfigurationOfTheDocumentIsRight(t *testing.T) {
+	for _, name := range []string{"004-47", "004-50", "004-52"} {
+		if fields := CheckAdmission("", load(t, name, &schedulingv1.AdmissionConfig{}).GetAdmissionConfig()); len(fields) > 0 {
+			t.Errorf("%s: %v", name, fields)
+		}
+	}
+	for _, name := range []string{"004-48", "004-51"} {
+		if fields := CheckAdmission("", load(t, name, &schedulingv1.KubernetesMasterConfig{}).GetKubernetesMasterConfig().GetAdmissionConfig()); len(fields) > 0 {
+			t.Errorf("%s: %v", name, fields)
+		}
+	}
+}
+
 func TestEveryPodOfTheDocumentIsAdmittedOrRefusedForWhatItLacks(t *testing.T) {
 	for _, name := range []string{"004-45", "004-56", "004-59", "004-60", "004-63", "004-64", "004-65", "004-66", "004-67", "004-69", "004-71", "004-72", "004-73", "004-74", "004-75", "004-76"} {
 		if got := admit(pod(t, name)); !got.Allowed() {

@@ -69,6 +69,7 @@ type node struct {
 // bound is a pod that is bound to a node and has not ended.
 type bound struct {
 	key         podKey
+	uid         string
 	labels      labels.Set
 	nodeName    string
 	node        *node // nil while the node is not known
@@ -221,22 +222,46 @@ func imageName(name string) string {
 	return name + ":latest"
 }
 
+// Effect is what a change of a pod means to the pods that find no node.
+type Effect int
+
+const (
+	// None means that nothing changed that placing looks at.
+	None Effect = iota
+	// Company means that a pod came, or is another to those that want to be near it or away from it: to them alone it may matter.
+	Company
+	// Room means that a pod is gone, and what it had is free.
+	Room
+)
+
 // AddPod adds a pod that is bound to a node, or replaces the one of that name. A pod that is not bound or has ended uses nothing and is taken
 // away instead.
-func (c *Cluster) AddPod(pod *schedulingv1.Pod) {
-	if !placement.Assigned(pod) {
-		c.RemovePod(pod.GetMetadata().GetNamespace(), pod.GetMetadata().GetName())
-		return
+func (c *Cluster) AddPod(pod *schedulingv1.Pod) Effect {
+	m, node := pod.GetMetadata(), pod.GetSpec().GetNodeName()
+	old := c.pods[podKey{m.GetNamespace(), m.GetName()}]
+	switch {
+	case !placement.Assigned(pod):
+		return c.RemovePod(m.GetNamespace(), m.GetName())
+	case old == nil:
+		c.bind(pod, node)
+		return Company
+	case old.uid != m.GetUid() || old.nodeName != node:
+		c.bind(pod, node)
+		return Room
+	// What else a bound pod's spec says of placing cannot change. A pod without a uid is one that somebody made up.
+	case old.uid != "" && old.leaving == (m.GetDeletionTimestamp() != nil) && maps.Equal(old.labels, m.GetLabels()):
+		return None
 	}
-	c.bind(pod, pod.GetSpec().GetNodeName())
+	c.bind(pod, node)
+	return Company
 }
 
 // bind adds a pod as if it were bound to a node.
 func (c *Cluster) bind(pod *schedulingv1.Pod, nodeName string) *bound {
 	m, spec := pod.GetMetadata(), pod.GetSpec()
 	b := &bound{
-		key: podKey{m.GetNamespace(), m.GetName()}, labels: m.GetLabels(), nodeName: nodeName, requests: placement.RequestsOf(spec),
-		ports: placement.HostPorts(spec), leaving: m.GetDeletionTimestamp() != nil, terms: newTerms(pod),
+		key: podKey{m.GetNamespace(), m.GetName()}, uid: m.GetUid(), labels: m.GetLabels(), nodeName: nodeName,
+		requests: placement.RequestsOf(spec), ports: placement.HostPorts(spec), leaving: m.GetDeletionTimestamp() != nil, terms: newTerms(pod),
 	}
 	b.cpu, b.memory = placement.NonZeroRequestsOf(spec)
 	c.RemovePod(b.key.namespace, b.key.name)
@@ -259,10 +284,13 @@ func (c *Cluster) put(b *bound) {
 }
 
 // RemovePod takes a pod away; it is no error if it is not there.
-func (c *Cluster) RemovePod(namespace, name string) {
-	if b := c.pods[podKey{namespace, name}]; b != nil {
-		c.take(b)
+func (c *Cluster) RemovePod(namespace, name string) Effect {
+	b := c.pods[podKey{namespace, name}]
+	if b == nil {
+		return None
 	}
+	c.take(b)
+	return Room
 }
 
 // take counts a pod no more.

@@ -23,7 +23,7 @@ type class struct {
 	key         podKey // of the first pod of the class; the others share its namespace
 	labels      labels.Set
 	spec        *schedulingv1.PodSpec
-	refused     string // why no node can be judged; empty if they can
+	refused     string // why no node takes it, whatever the nodes are; empty if one may
 	requests    placement.Resources
 	asksNothing bool
 	cpu, memory int64 // as ranking counts them
@@ -145,8 +145,16 @@ func (k *class) see(b *bound) {
 	}
 }
 
-// refusal says which predicate of the profile would judge a pod and is not built; empty if there is none.
+// refusal says what keeps a pod from every node: its gates, or a predicate of the profile that would judge it and is not built. It is empty if
+// nothing does.
 func refusal(p *Profile, spec *schedulingv1.PodSpec) string {
+	if gates := spec.GetSchedulingGates(); len(gates) > 0 {
+		var names []string
+		for _, g := range gates {
+			names = append(names, g.GetFields()["name"].GetStringValue())
+		}
+		return "it has scheduling gates, which must go first: " + strings.Join(names, ", ")
+	}
 	for _, one := range p.predicates {
 		if one.filter.built() {
 			continue

@@ -338,6 +338,16 @@ func TestExplainLooksAtABoundPodAsIfItWereNot(t *testing.T) {
 	}
 }
 
+func TestExplainSaysThatGatesHoldAPodBack(t *testing.T) {
+	gated := newPod("p", func(p *schedulingv1.Pod) {
+		p.Spec.SchedulingGates = []*structpb.Struct{{Fields: map[string]*structpb.Value{"name": text("example.com/quota")}}}
+	})
+	got := Explain(clusterOf(newNode("a")), Policy(nil), gated, 0)
+	if want := "it has scheduling gates, which must go first: example.com/quota"; got.GetRefused() != want || got.GetMessage() != want || got.GetBest() != "" {
+		t.Errorf("%v, want %q", got, want)
+	}
+}
+
 func TestAPodCountsAsSoonAsItsNodeIsThere(t *testing.T) {
 	c := NewCluster().with(newPod("q", asking("cpu", "3"), on("a")))
 	c.AddNode(newNode("a"))

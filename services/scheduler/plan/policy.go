@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -219,6 +220,9 @@ func newPriority(in *schedulingv1.PriorityPolicy) (priority, bool) {
 	return out, out.weight > 0
 }
 
+// maxWeights bounds the weights of a policy together, so that no node's total, of at most 10 times as much, is beyond an int32.
+const maxWeights = math.MaxInt32 / best
+
 // CheckPolicy returns the wrong fields of a policy, and the documented names in it that are not in force yet. Under such a predicate the pods
 // that it would judge stay pending; such a part of the policy does nothing else.
 func CheckPolicy(policy *schedulingv1.Policy) (fields []rpcerr.Field, notBuilt []string) {
@@ -233,8 +237,12 @@ func CheckPolicy(policy *schedulingv1.Policy) (fields []rpcerr.Field, notBuilt [
 		}
 	}
 	clear(seen)
+	sum := int64(0)
 	for i, in := range policy.GetPriorities() {
 		checkPriority(in, seen, func(field, description string) { bad(description, "priorities[%d].%s", i, field) })
+		if sum += int64(max(0, in.GetWeight())); sum > maxWeights {
+			bad(fmt.Sprintf("the weights together must not be more than %d, they are %d", maxWeights, sum), "priorities[%d].weight", i)
+		}
 	}
 	if w := policy.HardPodAffinitySymmetricWeight; w != nil && (*w < 0 || *w > 100) {
 		bad("must be 1 to 100", "hardPodAffinitySymmetricWeight")

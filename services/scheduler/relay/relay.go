@@ -27,6 +27,7 @@ var (
 	ErrNobodyAttends = errors.New("its agent is not connected")
 	ErrTooMany       = errors.New("its agent has too many wishes to answer")
 	ErrNoAnswer      = errors.New("its agent does not answer")
+	ErrBrokeOff      = errors.New("its agent broke off")
 	ErrUnknown       = errors.New("nobody waits for it any more")
 )
 
@@ -80,7 +81,8 @@ type Wish struct {
 	input  chan *schedulingv1.DeliverResponse
 	output chan *schedulingv1.DeliverRequest
 	taken  chan struct{} // closed when the agent answers
-	ended  chan struct{} // closed when the agent has said everything
+	ended  chan struct{} // closed when the agent says no more
+	broken bool          // that was not all; read once ended is closed
 }
 
 // Ask hands a wish to the agent of a node. It ends with ctx, or by Close, which must be called.
@@ -127,7 +129,7 @@ func (w *Wish) Close() {
 	delete(w.relay.wishes, w.id)
 }
 
-// Next returns what the agent says next; io.EOF after the last.
+// Next returns what the agent says next: io.EOF after everything, ErrBrokeOff if that was not all, ErrNoAnswer if the agent does not begin.
 func (w *Wish) Next() (*schedulingv1.DeliverRequest, error) {
 	if err := w.awaitTaken(); err != nil {
 		return nil, err
@@ -136,6 +138,9 @@ func (w *Wish) Next() (*schedulingv1.DeliverRequest, error) {
 	case m := <-w.output:
 		return m, nil
 	case <-w.ended:
+		if w.broken {
+			return nil, ErrBrokeOff
+		}
 		return nil, io.EOF
 	case <-w.ctx.Done():
 		return nil, w.ctx.Err()
@@ -143,6 +148,11 @@ func (w *Wish) Next() (*schedulingv1.DeliverRequest, error) {
 }
 
 func (w *Wish) awaitTaken() error {
+	select {
+	case <-w.taken:
+		return nil
+	default:
+	}
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
@@ -203,5 +213,8 @@ func (a Answer) Say(m *schedulingv1.DeliverRequest) error {
 	}
 }
 
-// End says that nothing follows.
-func (a Answer) End() { close(a.w.ended) }
+// End says that nothing follows; err is why, and nil if that was all. It is called once.
+func (a Answer) End(err error) {
+	a.w.broken = err != nil
+	close(a.w.ended)
+}

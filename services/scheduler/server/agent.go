@@ -162,7 +162,7 @@ func (s *Agents) Attend(r *schedulingv1.AttendRequest, stream grpc.ServerStreami
 }
 
 // Deliver answers one wish.
-func (s *Agents) Deliver(stream grpc.BidiStreamingServer[schedulingv1.DeliverRequest, schedulingv1.DeliverResponse]) error {
+func (s *Agents) Deliver(stream grpc.BidiStreamingServer[schedulingv1.DeliverRequest, schedulingv1.DeliverResponse]) (err error) {
 	first, err := stream.Recv()
 	if err != nil {
 		return err
@@ -174,7 +174,7 @@ func (s *Agents) Deliver(stream grpc.BidiStreamingServer[schedulingv1.DeliverReq
 	if err != nil {
 		return rpcerr.NotFound("wish", first.GetId())
 	}
-	defer answer.End()
+	defer func() { answer.End(err) }()
 	said := make(chan error, 1)
 	go func() { said <- say(stream, first, answer) }()
 	for {

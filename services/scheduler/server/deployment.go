@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
@@ -25,6 +26,10 @@ func NewDeployments(cfg Config) *Deployments { return &Deployments{Config: cfg} 
 func (s *Deployments) RollbackDeployment(ctx context.Context, r *schedulingv1.RollbackDeploymentRequest) (*schedulingv1.Deployment, error) {
 	key := keyOf(r.GetNamespace(), r.GetName())
 	out, err := s.Tables.Deployments.Modify(ctx, key, func(d *schedulingv1.Deployment) error {
+		if d.GetSpec().GetPaused() {
+			return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "deployments/"+r.GetName(),
+				fmt.Sprintf("cannot rollback a paused deployment; resume it first with 'windlass rollout resume deployment/%s' and try again", r.GetName()))
+		}
 		template, err := plan.Rollback(d, s.Tables.ReplicaSets.All(), int64(r.GetRevision()))
 		if errors.Is(err, plan.ErrNoRevision) {
 			return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "deployments/"+r.GetName(), err.Error())

@@ -14,7 +14,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/windlass-dev/windlass/services/scheduler/disruption"
+	"github.com/windlass-dev/windlass/kit/disruption"
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
 )
 

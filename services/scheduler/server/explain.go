@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -19,10 +20,21 @@ import (
 type Nodes interface {
 	All() []*nodev1.Node
 	HasNode(name string) bool
+	// Synced is closed once all nodes are known.
+	Synced() <-chan struct{}
 }
+
+// maxNodes and maxPods bound the objects that a request may bring: twice the cluster that is aimed at.
+const (
+	maxNodes = 10_000
+	maxPods  = 20_000
+)
 
 // ExplainPod says for each node which predicates a pod fails and why, and what each priority makes of it.
 func (s *Pods) ExplainPod(ctx context.Context, r *schedulingv1.ExplainPodRequest) (*schedulingv1.ExplainPodResponse, error) {
+	if fields := slices.Concat(atMost("nodes.items", len(r.GetNodes().GetItems()), maxNodes), atMost("pods.items", len(r.GetPods().GetItems()), maxPods)); len(fields) > 0 {
+		return nil, rpcerr.Invalid(fields...)
+	}
 	pod, err := s.podOf(ctx, r)
 	if err != nil {
 		return nil, err
@@ -34,17 +46,43 @@ func (s *Pods) ExplainPod(ctx context.Context, r *schedulingv1.ExplainPodRequest
 		}
 		profile = plan.Policy(r.GetPolicy())
 	}
-	nodes, pods := s.Nodes.All(), s.Tables.Pods.All()
-	if r.GetNodes() != nil {
-		nodes = r.GetNodes().GetItems()
+	nodes, err := s.nodesOf(r)
+	if err != nil {
+		return nil, err
 	}
+	pods := s.Tables.Pods.All()
 	if r.GetPods() != nil {
-		pods = slices.Clone(r.GetPods().GetItems())
+		pods = r.GetPods().GetItems()
 	}
 	return plan.Explain(view.Cluster(s.Tables, nodes, pods), profile, pod, 0), nil
 }
 
-// podOf returns the pod of a request: given, as it would be stored, or the live one.
+func atMost(path string, n, most int) []rpcerr.Field {
+	if n <= most {
+		return nil
+	}
+	return []rpcerr.Field{{Path: path, Description: fmt.Sprintf("has %d objects, at most %d can be looked at", n, most)}}
+}
+
+// nodesOf returns the nodes of a request, or else all there are.
+func (s *Pods) nodesOf(r *schedulingv1.ExplainPodRequest) ([]*nodev1.Node, error) {
+	if r.GetNodes() != nil {
+		return r.GetNodes().GetItems(), nil
+	}
+	return s.Nodes.All(), s.nodesKnown()
+}
+
+// nodesKnown returns nil once all nodes are known.
+func (s *Pods) nodesKnown() error {
+	select {
+	case <-s.Nodes.Synced():
+		return nil
+	default:
+		return rpcerr.Unavailable("it is not known yet which nodes there are")
+	}
+}
+
+// podOf returns the pod of a request: the given one with its defaults, but without what admission would add, or else the live one.
 func (s *Pods) podOf(ctx context.Context, r *schedulingv1.ExplainPodRequest) (*schedulingv1.Pod, error) {
 	if r.GetPod() == nil {
 		if r.GetName() == "" {

@@ -75,7 +75,11 @@ func (s *Pods) bind(pod *schedulingv1.Pod, r *schedulingv1.BindPodRequest) error
 	return s.Tables.Bind(pod, r.GetPreconditions().GetUid(), r.GetNodeName())
 }
 
+// nodeIsThere returns nil for a node that exists: a pod that is bound to any other goes at once.
 func (s *Pods) nodeIsThere(name string) error {
+	if err := s.nodesKnown(); err != nil {
+		return err
+	}
 	if !s.Nodes.HasNode(name) {
 		return rpcerr.NotFoundField("Node", name, "nodeName")
 	}

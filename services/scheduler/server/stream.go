@@ -110,10 +110,10 @@ func output(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, schedul
 	for {
 		m, err := from.Next()
 		switch {
-		case errors.Is(err, io.EOF) && done:
+		case done && (errors.Is(err, io.EOF) || errors.Is(err, relay.ErrBrokeOff)):
 			return nil
 		case errors.Is(err, io.EOF):
-			return rpcerr.Unavailable(fmt.Sprintf("pod %q: the agent of node %q broke off", pod.GetMetadata().GetName(), pod.GetSpec().GetNodeName()))
+			return unanswered(pod, relay.ErrBrokeOff)
 		case err != nil:
 			return unanswered(pod, err)
 		case m.GetError() != "":
@@ -172,7 +172,7 @@ func (s *Pods) ask(ctx context.Context, pod *schedulingv1.Pod, what *schedulingv
 
 // unanswered says why an agent does not answer.
 func unanswered(pod *schedulingv1.Pod, err error) error {
-	for _, known := range []error{relay.ErrNobodyAttends, relay.ErrTooMany, relay.ErrNoAnswer} {
+	for _, known := range []error{relay.ErrNobodyAttends, relay.ErrTooMany, relay.ErrNoAnswer, relay.ErrBrokeOff} {
 		if errors.Is(err, known) {
 			return rpcerr.Unavailable(fmt.Sprintf("pod %q runs on node %q: %v", pod.GetMetadata().GetName(), pod.GetSpec().GetNodeName(), known))
 		}

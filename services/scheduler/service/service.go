@@ -54,6 +54,7 @@ func build(p *serve.Process, etcd *clientv3.Client, name string) ([]serve.Part, 
 	leading := []serve.Part{
 		controller.NewScheduler(tables, known, recorder, p.Log).Lead,
 		controller.NewGarbage(tables, known, p.Log).Lead,
+		controller.NewLost(tables, known, recorder, p.Log).Lead,
 		workloads(tables, known, recorder, p).Lead,
 	}
 	elector := reconcile.NewElector(etcd, name, p.Address(), p.Log)

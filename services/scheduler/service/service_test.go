@@ -31,7 +31,7 @@ func TestACreatedPodIsBound(t *testing.T) {
 	pods := c.pods()
 	made := c.create(pods, newPod("web", "100m"))
 	if made.GetStatus().GetPhase() != "Pending" || made.GetStatus().GetQosClass() != "Burstable" || made.GetSpec().GetSchedulerName() != "default-scheduler" ||
-		made.GetSpec().GetTerminationGracePeriodSeconds() != 30 || len(made.GetSpec().GetTolerations()) != 2 {
+		made.GetSpec().GetTerminationGracePeriodSeconds() != 30 || len(made.GetSpec().GetTolerations()) != 3 {
 		t.Errorf("created %v, want the defaults", made)
 	}
 	pod := c.awaitPod(pods, "web", bound)
@@ -595,7 +595,7 @@ func TestAPodCanBeAdmittedAndExplainedBeforeItIsMade(t *testing.T) {
 	c.awaitPod(pods, "first", bound)
 	ctx := t.Context()
 	admitted, err := pods.AdmitPod(ctx, &schedulingv1.AdmitPodRequest{Pod: newPod("web", "2")})
-	if err != nil || !admitted.GetAllowed() || len(admitted.GetPod().GetSpec().GetTolerations()) != 2 {
+	if err != nil || !admitted.GetAllowed() || len(admitted.GetPod().GetSpec().GetTolerations()) != 3 {
 		t.Errorf("AdmitPod = %v, %v", admitted, err)
 	}
 	empty := newPod("web", "2")

@@ -146,6 +146,22 @@ func (c *Controllers) tell(obj resource.Object, events ...plan.Event) {
 	}
 }
 
+// write stores status and annotations of an object as next has them, in one write, if it is still as it was read and they differ.
+func write[T resource.Object](ctx context.Context, t *resource.Table[T], have, next T) error {
+	if proto.Equal(have, next) {
+		return nil
+	}
+	_, err := t.Modify(ctx, resource.KeyOf(have), func(now T) error {
+		if m := now.GetMetadata(); m.GetResourceVersion() != have.GetMetadata().GetResourceVersion() {
+			return rpcerr.Conflict(t.Type().GetKind(), m.GetName(), "")
+		}
+		proto.Reset(now)
+		proto.Merge(now, next)
+		return nil
+	})
+	return rpcerr.IgnoreChanged(err)
+}
+
 // writeStatus stores an object with another status, if it is still as it was read and the status differs.
 func writeStatus[T resource.Object](ctx context.Context, t *resource.Table[T], have T, set func(next T)) error {
 	next := resource.Clone(have)

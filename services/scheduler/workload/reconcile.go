@@ -103,7 +103,7 @@ func (c *Controllers) reconcileJob(ctx context.Context, key string) (time.Time, 
 		_, err := c.Jobs.Delete(ctx, k.Namespace, k.Name, &metav1.Preconditions{Uid: job.GetMetadata().GetUid()})
 		return time.Time{}, rpcerr.IgnoreChanged(err)
 	}
-	err := writeStatus(ctx, c.Jobs, job, func(next *schedulingv1.Job) { next.Status = p.Status })
+	err := write(ctx, c.Jobs, job, plan.JobAfter(job, p))
 	if err == nil {
 		c.tell(job, p.Tell...)
 	}
@@ -120,28 +120,41 @@ func (c *Controllers) reconcileDeployment(ctx context.Context, key string) (time
 	if len(p.Adopt)+len(p.Release) > 0 {
 		return c.now(), transfer(ctx, c.Deployments, d, c.sets, p.Adopt, p.Release)
 	}
+	if p.Create != nil {
+		taken, err := c.createSet(ctx, d, *p.Create)
+		if err != nil {
+			return time.Time{}, err
+		}
+		if taken {
+			return c.settleName(ctx, d, resource.KeyOf(p.Create.Set))
+		}
+	}
 	done, err := c.changeSets(ctx, d, p)
 	if err != nil || !done {
 		return time.Time{}, err
 	}
-	return p.Wake, c.writeDeployment(ctx, d, p)
+	return p.Wake, write(ctx, c.Deployments, d, plan.DeploymentAfter(d, p))
 }
 
-// changeSets makes, changes and removes the replica sets of a deployment. It is not done if one of them changed meanwhile: that brings the
+// createSet makes a replica set of a deployment, unless its name is taken.
+func (c *Controllers) createSet(ctx context.Context, d *schedulingv1.Deployment, ch plan.SetChange) (taken bool, err error) {
+	made, err := c.ReplicaSets.Create(ctx, ch.Set)
+	if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
+		return true, nil
+	}
+	if err != nil {
+		name := ch.Set.GetMetadata().GetName()
+		c.tell(d, plan.SetFailed(name, status.Convert(err).Message()))
+		return false, fmt.Errorf("create replica set %q: %w", name, err)
+	}
+	c.sets.refresh(resource.KeyOf(made))
+	c.tellScaled(ctx, d, ch)
+	return false, nil
+}
+
+// changeSets changes and removes the replica sets of a deployment. It is not done if one of them changed meanwhile: that brings the
 // deployment back.
 func (c *Controllers) changeSets(ctx context.Context, d *schedulingv1.Deployment, p plan.DeploymentPlan) (done bool, err error) {
-	if p.Create != nil {
-		made, err := c.ReplicaSets.Create(ctx, p.Create.Set)
-		if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
-			return false, c.settleName(ctx, d, resource.KeyOf(p.Create.Set))
-		}
-		if err != nil {
-			c.tell(d, plan.SetFailed(p.Create.Set.GetMetadata().GetName(), status.Convert(err).Message()))
-			return false, fmt.Errorf("create replica set %q: %w", p.Create.Set.GetMetadata().GetName(), err)
-		}
-		c.sets.refresh(resource.KeyOf(made))
-		c.tellScaled(ctx, d, *p.Create)
-	}
 	for _, ch := range p.Update {
 		if _, err := c.ReplicaSets.Update(ctx, ch.Set); err != nil {
 			return false, rpcerr.IgnoreChanged(err)
@@ -167,38 +180,22 @@ func (c *Controllers) tellScaled(ctx context.Context, d *schedulingv1.Deployment
 		"set", ch.Set.GetMetadata().GetName(), "replicas", ch.Set.GetSpec().GetReplicas())
 }
 
-// settleName counts a collision up where another replica set has the name of a new one, so that the next try has another.
-func (c *Controllers) settleName(ctx context.Context, d *schedulingv1.Deployment, k resource.Key) error {
+// settleName says what becomes of a deployment whose new replica set has a name that is taken, and when to look again. Another set makes it
+// count a collision, so that the next try has another name. Its own is only not seen here yet, or is on its way out: its going brings the deployment back.
+func (c *Controllers) settleName(ctx context.Context, d *schedulingv1.Deployment, k resource.Key) (time.Time, error) {
 	found, err := c.ReplicaSets.Get(ctx, k.Namespace, k.Name)
-	if err != nil {
-		return rpcerr.IgnoreChanged(err)
+	switch {
+	case rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND:
+		return c.now(), nil
+	case err != nil:
+		return time.Time{}, err
+	case plan.Collides(d, found):
+		return time.Time{}, writeStatus(ctx, c.Deployments, d, func(next *schedulingv1.Deployment) { next.Status = plan.Collided(d.GetStatus()) })
+	case resource.Deleting(found):
+		return time.Time{}, nil
 	}
 	c.sets.refresh(k)
-	if !plan.Collides(d, found) {
-		c.deploymentLoop.Add(resource.KeyOf(d).String())
-		return nil
-	}
-	return writeStatus(ctx, c.Deployments, d, func(next *schedulingv1.Deployment) { next.Status = plan.Collided(d.GetStatus()) })
-}
-
-// writeDeployment stores status and revision of a deployment in one write.
-func (c *Controllers) writeDeployment(ctx context.Context, d *schedulingv1.Deployment, p plan.DeploymentPlan) error {
-	if p.Revision == "" {
-		return writeStatus(ctx, c.Deployments, d, func(next *schedulingv1.Deployment) { next.Status = p.Status })
-	}
-	_, err := c.Deployments.Modify(ctx, resource.KeyOf(d), func(next *schedulingv1.Deployment) error {
-		m := next.GetMetadata()
-		if m.GetResourceVersion() != d.GetMetadata().GetResourceVersion() {
-			return rpcerr.Conflict("Deployment", m.GetName(), "")
-		}
-		if m.Annotations == nil {
-			m.Annotations = map[string]string{}
-		}
-		m.Annotations[plan.RevisionAnnotation] = p.Revision
-		next.Status = p.Status
-		return nil
-	})
-	return rpcerr.IgnoreChanged(err)
+	return c.now(), nil
 }
 
 func (c *Controllers) reconcileBudget(ctx context.Context, key string) (time.Time, error) {

@@ -367,7 +367,7 @@ func TestReplicaSetAdoptsReplacesAndReleases(t *testing.T) {
 	must[*schedulingv1.ReplicaSet](c)(c.ReplicaSets.Create(c.ctx, &schedulingv1.ReplicaSet{Metadata: meta(), Spec: &schedulingv1.ReplicaSetSpec{
 		Replicas: proto.Int32(2), Selector: selector(), Template: template("v1"),
 	}}))
-	c.until("an adopted and a new pod", func() bool { return c.count(running) == 2 })
+	c.until("an adopted and a new pod", func() bool { return c.count(running) == 2 && c.told("SuccessfulCreate") > 0 })
 	loose, _ := c.Pods.Lookup("default", "loose")
 	if resource.ControllerOf(loose).GetName() != "web" || c.told("SuccessfulCreate") != 1 {
 		t.Errorf("owner %v, %d made", resource.ControllerOf(loose), c.told("SuccessfulCreate"))
@@ -511,6 +511,33 @@ func TestJobRunsToItsEnd(t *testing.T) {
 		}
 	}
 	c.until("the job is done and gone", func() bool { return c.told("Completed") == 1 && len(c.Jobs.All()) == 0 })
+	if n := c.told("SuccessfulCreate"); n != 3 {
+		t.Errorf("%d pods were made, want 3", n)
+	}
+}
+
+// TestJobCountsPodsThatAreGone takes each pod away once it has succeeded and is counted, as when its node goes.
+func TestJobCountsPodsThatAreGone(t *testing.T) {
+	c := start(t)
+	tmpl := template("v1")
+	tmpl.Spec.RestartPolicy = "Never"
+	must[*schedulingv1.Job](c)(c.Jobs.Create(c.ctx, &schedulingv1.Job{Metadata: meta(), Spec: &schedulingv1.JobSpec{
+		Parallelism: proto.Int32(1), Completions: proto.Int32(3), Template: tmpl,
+	}}))
+	for i := range 3 {
+		c.until("a running pod", func() bool { return c.count(running) == 1 })
+		pod := resource.KeyOf(c.Pods.All()[0])
+		must[*schedulingv1.Pod](c)(c.Pods.Modify(kinds.Own(c.ctx), pod, func(p *schedulingv1.Pod) error {
+			p.Status.Phase, p.Status.Conditions = proto.String("Succeeded"), nil
+			return nil
+		}))
+		c.until("that it is counted", func() bool {
+			j, _ := c.Jobs.Lookup("default", "web")
+			return j.GetStatus().GetSucceeded() == int32(i+1)
+		})
+		must[*schedulingv1.Pod](c)(c.Pods.Delete(c.ctx, pod.Namespace, pod.Name, nil))
+	}
+	c.until("the job is done", func() bool { return c.told("Completed") == 1 })
 	if n := c.told("SuccessfulCreate"); n != 3 {
 		t.Errorf("%d pods were made, want 3", n)
 	}

@@ -39,6 +39,16 @@ type DeploymentPlan struct {
 	Wake           time.Time // when to decide again even if nothing changes; zero means never
 }
 
+// DeploymentAfter returns a deployment as it is stored after a plan was carried out: its status and its revision stand in one record.
+func DeploymentAfter(d *schedulingv1.Deployment, p DeploymentPlan) *schedulingv1.Deployment {
+	out := proto.CloneOf(d)
+	out.Status = p.Status
+	if p.Revision != "" {
+		out.Metadata.Annotations = label(out.Metadata.Annotations, RevisionAnnotation, p.Revision)
+	}
+	return out
+}
+
 // SetChange is a replica set as it shall be.
 type SetChange struct {
 	Set  *schedulingv1.ReplicaSet
@@ -125,10 +135,10 @@ func newRollout(v DeploymentView, mine []*schedulingv1.ReplicaSet) *rollout {
 }
 
 // limits returns how many pods may be there beyond the wanted ones, and how many of these may be missing. Both zero would let nothing
-// move, so then one may be missing.
+// move, so then one may be missing. A deployment that makes all pods anew has neither: it is available only with all of them.
 func limits(spec *schedulingv1.DeploymentSpec, want int) (surge, missing int) {
 	if spec.GetStrategy().GetType() == "Recreate" {
-		return 0, want
+		return 0, 0
 	}
 	rolling := spec.GetStrategy().GetRollingUpdate()
 	surge, missing = (want*defaultStep+99)/100, want*defaultStep/100

@@ -56,11 +56,7 @@ func (w *world) step() plan.DeploymentPlan {
 		}
 	}
 	w.sets = without(w.sets, p.Delete)
-	w.d = proto.CloneOf(w.d)
-	w.d.Status = p.Status
-	if p.Revision != "" {
-		w.d.Metadata.Annotations = map[string]string{plan.RevisionAnnotation: p.Revision}
-	}
+	w.d = plan.DeploymentAfter(w.d, p)
 	w.now = w.now.Add(time.Second)
 	return p
 }
@@ -200,6 +196,19 @@ func TestDeploymentRecreateWaitsUntilOldPodsAreGone(t *testing.T) {
 	}
 }
 
+func TestDeploymentRecreateIsAvailableOnlyWithAllItsPods(t *testing.T) {
+	w := &world{d: deployment(2, "v1", 1, 1), now: start}
+	w.d.Spec.Strategy = &schedulingv1.DeploymentStrategy{Type: "Recreate"}
+	for up, want := range []string{"False MinimumReplicasUnavailable", "False MinimumReplicasUnavailable", "True MinimumReplicasAvailable"} {
+		w.step()
+		w.sets[0] = settle(w.sets[0], up)
+		w.step()
+		if got := w.condition("Available"); got != want {
+			t.Errorf("with %d of 2 pods: Available = %s, want %s", up, got, want)
+		}
+	}
+}
+
 func TestDeploymentPausedScalesAndRollsNothing(t *testing.T) {
 	w := &world{d: deployment(2, "v1", 1, 1), now: start}
 	w.run(t)
@@ -289,6 +298,24 @@ func TestDeploymentKeepsHistoryAndGoesBack(t *testing.T) {
 		if plan.Revision(s) == 6 && s.Metadata.Annotations["deployment.kubernetes.io/revision-history"] != "3" {
 			t.Errorf("history %v", s.Metadata.Annotations)
 		}
+	}
+}
+
+func TestHistoryOfRevisionsHasAnEnd(t *testing.T) {
+	const history = "deployment.kubernetes.io/revision-history"
+	w := &world{d: deployment(1, "v1", 1, 1), now: start}
+	w.run(t)
+	w.d.Spec.Template = template("v2")
+	w.run(t)
+	first := w.sets[0].GetMetadata().GetAnnotations()
+	first[plan.RevisionAnnotation], first[history] = "1001", strings.Repeat("1000,", 399)+"1000"
+	w.d.Spec.Template = template("v3")
+	w.run(t)
+	w.d.Spec.Template = template("v1")
+	w.run(t)
+	want := strings.Repeat("1000,", 399) + "1001" // 1999 characters; with one revision more it would be 2004
+	if got := w.sets[0].GetMetadata().GetAnnotations()[history]; got != want {
+		t.Errorf("%d characters: %s", len(got), got)
 	}
 }
 

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -24,6 +26,10 @@ const (
 	defaultBackOff = 6 // failed pods that a job bears
 )
 
+// countedPods is the annotation of a job with the uids of the pods that are there and have ended, and that its status counts: pods may go, such as
+// with their node, and what they did still counts, once.
+const countedPods = "windlass.dev/counted-pods"
+
 // ControllerUIDLabel is the label by which a job knows its pods: its value is the job's uid.
 const ControllerUIDLabel = "batch.kubernetes.io/controller-uid"
 
@@ -43,6 +49,18 @@ type JobPlan struct {
 	Tell           []Event // for the job, beside those of Create and Delete
 	Status         *schedulingv1.JobStatus
 	Wake           time.Time // when to decide again even if nothing changes; zero means never
+
+	counted *string // value of the annotation that goes with Status; nil for none
+}
+
+// JobAfter returns a job as it is stored after a plan was carried out: what is counted and by which pods stands in one record.
+func JobAfter(j *schedulingv1.Job, p JobPlan) *schedulingv1.Job {
+	out := proto.CloneOf(j)
+	out.Status = p.Status
+	if p.counted != nil {
+		out.Metadata.Annotations = label(out.Metadata.Annotations, countedPods, *p.counted)
+	}
+	return out
 }
 
 // JobLabels returns the labels of a job's pods, in the present spelling and in the one that documents still use.
@@ -101,12 +119,10 @@ func newJob(v JobView, mine []*schedulingv1.Pod) *job {
 	for _, pod := range mine {
 		switch {
 		case pod.GetStatus().GetPhase() == placement.Succeeded:
-			j.succeeded++
 			if at := endOf(pod); at.After(lastSuccess) {
 				lastSuccess = at
 			}
 		case pod.GetStatus().GetPhase() == placement.Failed:
-			j.failed++
 		case resource.Deleting(pod):
 			leaving++
 		default:
@@ -125,12 +141,48 @@ func newJob(v JobView, mine []*schedulingv1.Pod) *job {
 			}
 		}
 	}
-	// Pods that ended and are gone since still count.
+	j.count(mine)
 	s := j.status
-	j.succeeded, j.failed = max(j.succeeded, int(s.GetSucceeded())), max(j.failed, int(s.GetFailed()))
 	s.Active, s.Ready, s.Terminating = number(len(j.active)), number(ready), number(leaving)
 	s.Succeeded, s.Failed = number(j.succeeded), number(j.failed)
 	return j
+}
+
+// count counts the pods that ended since the status was written, and notes all that are there.
+func (j *job) count(mine []*schedulingv1.Pod) {
+	text, noted := j.v.Job.GetMetadata().GetAnnotations()[countedPods]
+	before := strings.Split(text, ",") // in order
+	var uids []string
+	for _, pod := range mine {
+		if !placement.Terminated(pod) {
+			continue
+		}
+		uid := pod.GetMetadata().GetUid()
+		uids = append(uids, uid)
+		switch {
+		case noted && has(before, uid):
+		case pod.GetStatus().GetPhase() == placement.Succeeded:
+			j.succeeded++
+		default:
+			j.failed++
+		}
+	}
+	s := j.status
+	if noted {
+		j.succeeded, j.failed = j.succeeded+int(s.GetSucceeded()), j.failed+int(s.GetFailed())
+	} else { // which pods the status counts is not known
+		j.succeeded, j.failed = max(j.succeeded, int(s.GetSucceeded())), max(j.failed, int(s.GetFailed()))
+	}
+	if noted || len(uids) > 0 {
+		slices.Sort(uids)
+		j.p.counted = proto.String(strings.Join(uids, ","))
+	}
+}
+
+// has reports whether a value is in a sorted list.
+func has(list []string, value string) bool {
+	_, found := slices.BinarySearch(list, value)
+	return found
 }
 
 // endOf returns when a pod ended, as well as it is known.

@@ -1,6 +1,8 @@
 package plan_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -174,4 +176,42 @@ func TestJobNeverRunsMoreThanItMay(t *testing.T) {
 			t.Fatal("makes and removes pods at once")
 		}
 	})
+}
+
+// TestJobCountsEveryEndOnce has pods end and go in any order, as when their nodes go: what ended before counts on, and nothing counts twice.
+func TestJobCountsEveryEndOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		j := job(func(j *schedulingv1.Job) {
+			j.Spec.Completions, j.Spec.Parallelism, j.Spec.BackoffLimit = proto.Int32(1000), proto.Int32(5), proto.Int32(1000)
+		})
+		var pods []*schedulingv1.Pod
+		made, succeeded, failed := 0, int32(0), int32(0)
+		for range rapid.IntRange(1, 12).Draw(t, "looks") {
+			for range rapid.IntRange(0, 3).Draw(t, "ends") {
+				made++
+				if rapid.Bool().Draw(t, "well") {
+					succeeded++
+					pods = append(pods, pod(fmt.Sprintf("p%d", made), j, ended("Succeeded", 0)))
+				} else {
+					failed++
+					pods = append(pods, pod(fmt.Sprintf("p%d", made), j, ended("Failed", 0)))
+				}
+			}
+			p := plan.Job(plan.JobView{Now: start, Job: j, Pods: pods})
+			if p.Status.GetSucceeded() != succeeded || p.Status.GetFailed() != failed {
+				t.Fatalf("%d succeeded and %d failed, counted are %d and %d", succeeded, failed, p.Status.GetSucceeded(), p.Status.GetFailed())
+			}
+			if rapid.IntRange(0, 3).Draw(t, "written") > 0 { // else it is looked at once more before that
+				j = plan.JobAfter(j, p)
+				pods = slices.DeleteFunc(slices.Clone(pods), func(*schedulingv1.Pod) bool { return rapid.Bool().Draw(t, "goes") })
+			}
+		}
+	})
+}
+
+func TestJobWhosePodsNobodyCountedByNameTakesTheLargerNumber(t *testing.T) {
+	j := job(func(j *schedulingv1.Job) { j.Status.Succeeded = proto.Int32(2) })
+	if got := plan.Job(plan.JobView{Now: start, Job: j, Pods: some(ended("Succeeded", 0))(j)}).Status.GetSucceeded(); got != 2 {
+		t.Errorf("counted are %d, want 2", got)
+	}
 }

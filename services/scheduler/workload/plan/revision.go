@@ -17,6 +17,9 @@ const (
 	revisionHistory    = "deployment.kubernetes.io/revision-history"
 )
 
+// maxHistory bounds the history in an annotation, in characters: the oldest go. Source: Kubernetes' deployments.
+const maxHistory = 2000
+
 // ErrNoRevision means that a deployment has no replica set to go back to.
 var ErrNoRevision = errors.New("no such revision")
 
@@ -51,6 +54,9 @@ func (r *rollout) noteRevision() {
 	if had := Revision(r.current.next); had <= last {
 		if had > 0 {
 			history := strings.Trim(m.GetAnnotations()[revisionHistory]+","+strconv.FormatInt(had, 10), ",")
+			for len(history) > maxHistory {
+				_, history, _ = strings.Cut(history, ",")
+			}
 			m.Annotations = label(m.GetAnnotations(), revisionHistory, history)
 		}
 		m.Annotations = label(m.GetAnnotations(), RevisionAnnotation, strconv.FormatInt(last+1, 10))

@@ -1,0 +1,97 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/reconcile"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+
+	"github.com/windlass-dev/windlass/services/scheduler/kinds"
+	"github.com/windlass-dev/windlass/services/scheduler/plan"
+)
+
+// lostKey stands in the queue for all nodes that are lost: many are often lost together, and one look at all pods does for them.
+const lostKey = "nodes"
+
+// Lost says of the pods of nodes that are not ready that they are not ready either.
+type Lost struct {
+	tables *kinds.Tables
+	nodes  Nodes
+	events Recorder
+	log    *slog.Logger
+	loop   *reconcile.Loop
+
+	// told is, by the name of a node that is lost, since when it has been, once its pods were told of. Only the loop uses it. A pod that says
+	// of itself that it is ready after that has an agent that is heard here, and is left alone.
+	told map[string]time.Time
+}
+
+// NewLost returns a controller that does nothing before Lead.
+func NewLost(tables *kinds.Tables, nodes Nodes, events Recorder, log *slog.Logger) *Lost {
+	l := &Lost{tables: tables, nodes: nodes, events: events, log: log}
+	l.loop = reconcile.NewLoop("lostnodes", 1, l.reconcile, log)
+	nodes.Subscribe(func(resource.Key) { l.loop.Add(lostKey) })
+	return l
+}
+
+// Lead works until ctx ends.
+func (l *Lost) Lead(ctx context.Context) error {
+	if errors.Join(l.tables.Pods.WaitSynced(ctx), l.nodes.WaitSynced(ctx)) != nil {
+		return nil // ctx ended
+	}
+	l.told = map[string]time.Time{}
+	l.loop.Add(lostKey)
+	return l.loop.Run(ctx)
+}
+
+func (l *Lost) reconcile(ctx context.Context, _ string) (time.Time, error) {
+	now, news := map[string]time.Time{}, map[string]bool{}
+	for _, n := range l.nodes.All() {
+		if !plan.Lost(n) {
+			continue
+		}
+		name, since := n.GetMetadata().GetName(), placement.NodeCondition(n, "Ready").GetLastTransitionTime().AsTime()
+		now[name] = since
+		if at, known := l.told[name]; !known || !at.Equal(since) {
+			news[name] = true
+		}
+	}
+	if len(news) > 0 {
+		if err := l.tell(ctx, plan.Stranded(l.tables.Pods.All(), news)); err != nil {
+			return time.Time{}, err
+		}
+	}
+	l.told = now
+	return time.Time{}, nil
+}
+
+// tell writes down that pods are not ready.
+func (l *Lost) tell(ctx context.Context, pods []*schedulingv1.Pod) error {
+	keys, nodes := make([]resource.Key, len(pods)), make(map[resource.Key]string, len(pods))
+	for i, pod := range pods {
+		keys[i] = resource.KeyOf(pod)
+		nodes[keys[i]] = pod.GetSpec().GetNodeName()
+	}
+	var failed []error
+	for i, w := range l.tables.Pods.ModifyAll(kinds.Own(ctx), keys, func(pod *schedulingv1.Pod) error {
+		if pod.GetSpec().GetNodeName() == nodes[resource.KeyOf(pod)] { // else it is another one of its name
+			l.tables.SetPodCondition(pod, plan.NodeNotReady())
+		}
+		return nil
+	}) {
+		switch err := rpcerr.IgnoreChanged(w.Err); {
+		case err != nil:
+			failed = append(failed, fmt.Errorf("pod %s: %w", keys[i], err))
+		case w.Err == nil:
+			l.events.Event(w.Object, "Warning", placement.NodeNotReady, plan.NodeNotReady().GetMessage())
+		}
+	}
+	return errors.Join(failed...)
+}
