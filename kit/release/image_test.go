@@ -505,3 +505,34 @@ func TestItemsOfAListAreManifests(t *testing.T) {
 	_, err = readManifests(File{Name: "x.json", Content: []byte(`{"apiVersion":"v1","kind":"List","items":[{"kind":"A"}]}`)})
 	says(t, err, "x.json:1: v1 List: items[0]: A \"\": missing apiVersion")
 }
+
+func TestADocumentStandsAsInItsFileOrAsJSON(t *testing.T) {
+	const (
+		a = "apiVersion: v1\nkind: A\nmetadata: {name: a}\n"
+		b = "apiVersion: v1\nkind: B\nmetadata: {name: b}\n"
+		x = `{"apiVersion":"v1","kind":"A","metadata":{"name":"a"}}`
+		y = `{"apiVersion":"v1","kind":"B","metadata":{"name":"b"}}`
+	)
+	for _, tt := range []struct {
+		name, file string
+		want       [2]string
+	}{
+		{"documents between markers", "---\n" + a + "---\n" + b, [2]string{a, b}},
+		{"a comment of carriage returns", a + "# c\r# c\r# c\r# c\r# c\r# c\r# c\n---\n" + b, [2]string{a + "# c\r# c\r# c\r# c\r# c\r# c\r# c\n", y}},
+		{"a line that only begins like a marker", a + "---more: 1\n---\n" + b, [2]string{`{"---more":1,` + strings.TrimPrefix(x, "{"), b}},
+		{"JSON on lines of its own", x + "\n" + y + "\n", [2]string{x + "\n", y + "\n"}},
+		{"JSON that begins on another's last line", strings.Replace(x, ",", ",\n", 1) + " " + y, [2]string{x, y}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			list, err := readManifests(File{Name: "x.yaml", Content: []byte(tt.file)})
+			check(t, err)
+			var have [2]string
+			for i, m := range list {
+				have[i%2] = string(m.Content)
+			}
+			if len(list) != 2 || have != tt.want {
+				t.Errorf("got %q, want %q", have, tt.want)
+			}
+		})
+	}
+}

@@ -64,27 +64,40 @@ func readManifests(f File) ([]Manifest, error) {
 	return out, errors.Join(failed...)
 }
 
-// standing returns a document as it stands in its file.
+// standing returns a document as it stands in its file, or as JSON where it cannot be cut out of it: lines are counted as YAML ends them, and
+// documents of JSON need not begin on lines of their own.
 func standing(content []byte, documents []manifest.Document, i int) []byte {
 	if len(documents) == 1 {
 		return content
 	}
+	text := cut(content, documents, i)
+	alone, err := manifest.Split(bytes.NewReader(text), "")
+	if err != nil || len(alone) != 1 || !bytes.Equal(alone[0].JSON, documents[i].JSON) {
+		return documents[i].JSON
+	}
+	return text
+}
+
+// cut returns the lines of a file from where a document begins to where the next one does, without the markers between them.
+func cut(content []byte, documents []manifest.Document, i int) []byte {
 	lines := bytes.SplitAfter(content, []byte("\n"))
 	from, to := documents[i].Line-1, len(lines)
 	if i+1 < len(documents) {
-		to = documents[i+1].Line - 1
+		to = min(to, documents[i+1].Line-1)
 	}
-	if from >= to || i > 0 && documents[i-1].Line == documents[i].Line {
-		return documents[i].JSON
+	if from >= to {
+		return nil
 	}
 	marker := func(l []byte) bool { return bytes.HasPrefix(l, []byte("---")) }
 	if marker(lines[from]) && len(bytes.TrimSpace(lines[from])) == 3 {
 		from++
 	}
-	if i := slices.IndexFunc(lines[from+1:to], marker); i >= 0 {
-		to = from + 1 + i
+	for end := from + 1; end < to; end++ {
+		if marker(lines[end]) {
+			to = end
+		}
 	}
-	return bytes.Join(lines[from:to], nil)
+	return bytes.Join(lines[min(from, to):to], nil)
 }
 
 func readManifest(file string, raw []byte) (Manifest, error) {

@@ -222,6 +222,28 @@ func TestVerifyOverHTTP(t *testing.T) {
 	}
 }
 
+// silent is a network in which nobody answers.
+type silent struct{ asked int }
+
+func (s *silent) RoundTrip(*http.Request) (*http.Response, error) {
+	s.asked++
+	return nil, errors.New("no route to host")
+}
+
+func TestAStoreThatDoesNotAnswerIsAskedOnce(t *testing.T) {
+	k, ring := signer(t, "ours")
+	dir := t.TempDir()
+	_, err := k.Sign(dir, sha, "x", created())
+	check(t, err)
+	network := &silent{}
+	v := Verifier{Rings: []Ring{ring}, Stores: []string{"https://gone.example.com", store(t, dir)}, Client: &http.Client{Transport: network}}
+	check(t, v.Verify(t.Context(), sha))
+	if network.asked != 1 {
+		t.Errorf("a store that does not answer was asked %d times: the good one has to wait for that", network.asked)
+	}
+	says(t, v.Verify(t.Context(), byTestKey), "* https://gone.example.com: the store does not answer: ")
+}
+
 func TestVerifyNeedsTrust(t *testing.T) {
 	_, ring := signer(t, "ours")
 	for _, v := range []Verifier{{}, {Rings: []Ring{ring}}, {Stores: []string{"file:///"}}} {

@@ -150,6 +150,9 @@ func (v Verifier) signatures(ctx context.Context, store, folder string, use func
 	for i := 1; i <= maxSignatures; i++ {
 		name := signatureName(i)
 		raw, err := whole(read(name))
+		if errors.Is(err, errSilent) && ctx.Err() == nil {
+			return err // each further question would wait as long, and the stores that come after it would not be asked in time
+		}
 		if errors.Is(err, fs.ErrNotExist) || ctx.Err() != nil || !use(name, raw, err) {
 			return nil
 		}
@@ -157,7 +160,10 @@ func (v Verifier) signatures(ctx context.Context, store, folder string, use func
 	return nil
 }
 
-// get is an HTTP request; a status of 404 is fs.ErrNotExist.
+// errSilent means that a store gave no answer at all.
+var errSilent = errors.New("the store does not answer")
+
+// get is an HTTP request; a status of 404 is fs.ErrNotExist, and no answer errSilent.
 func (v Verifier) get(ctx context.Context, address string) (io.ReadCloser, error) {
 	client := v.Client
 	if client == nil {
@@ -169,7 +175,7 @@ func (v Verifier) get(ctx context.Context, address string) (io.ReadCloser, error
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errSilent, err)
 	}
 	if resp.StatusCode == http.StatusOK {
 		return resp.Body, nil

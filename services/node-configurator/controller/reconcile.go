@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,9 +92,15 @@ func (c *Controller) nodeChanged(name string) {
 	c.addPools()
 }
 
+// addPools adds all pools, also those that are gone and left a rendered configuration, which may be in use no longer.
 func (c *Controller) addPools() {
 	for _, p := range c.Tables.Pools.All() {
 		c.pools.Add(p.GetMetadata().GetName())
+	}
+	for _, cfg := range c.Tables.Configs.All() {
+		if owner := resource.ControllerOf(cfg); plan.IsRendered(cfg.GetMetadata().GetName()) && owner != nil {
+			c.pools.Add(owner.GetName())
+		}
 	}
 }
 
@@ -115,11 +122,6 @@ func (c *Controller) Lead(ctx context.Context) error {
 
 func (c *Controller) addAll() {
 	c.addPools()
-	for _, cfg := range c.Tables.Configs.All() {
-		if owner := resource.ControllerOf(cfg); plan.IsRendered(cfg.GetMetadata().GetName()) && owner != nil {
-			c.pools.Add(owner.GetName())
-		}
-	}
 	for _, n := range c.Peer.Nodes.All() {
 		c.nodes.Add(n.GetMetadata().GetName())
 	}
@@ -254,7 +256,8 @@ func (c *Controller) sweep(ctx context.Context, pool string, keep int) error {
 		}
 	}
 	slices.SortFunc(unused, func(a, b *configv1.MachineConfig) int {
-		return b.GetMetadata().GetCreationTimestamp().AsTime().Compare(a.GetMetadata().GetCreationTimestamp().AsTime())
+		x, y := a.GetMetadata(), b.GetMetadata()
+		return cmp.Or(y.GetCreationTimestamp().AsTime().Compare(x.GetCreationTimestamp().AsTime()), strings.Compare(x.GetName(), y.GetName()))
 	})
 	for len(unused) > keep {
 		m := unused[len(unused)-1].GetMetadata()

@@ -35,6 +35,8 @@ type Rollout struct {
 	HeldBack       []*metav1.HeldBack
 	Status         *configv1.MachineConfigPoolStatus
 	Completed      bool // every node has the configuration, for the first time
+
+	under int // nodes that were told to change and have not done so
 }
 
 // States of nodes in a plan.
@@ -85,7 +87,7 @@ func MaxUnavailableFault(v *structpb.Value) string {
 func Pool(v View) Rollout {
 	target := v.Pool.GetSpec().GetConfiguration().GetName()
 	r := Rollout{MaxUnavailable: MaxUnavailable(v.Pool, len(v.Members.Nodes))}
-	failing, under := 0, 0
+	failing := 0
 	for _, n := range v.Members.Nodes {
 		if unavailable(n) {
 			r.Unavailable++
@@ -94,13 +96,13 @@ func Pool(v View) Rollout {
 			failing++
 		}
 		if mark(n, CurrentConfig) != "" && rolling(n) {
-			under++
+			r.under++
 		}
 	}
 	r.Capacity = max(0, r.MaxUnavailable-r.Unavailable-failing)
 	next := map[string]string{} // why
 	if target != "" && !v.Settling && v.Failure == "" {
-		next = r.begin(v, target, under)
+		next = r.begin(v, target)
 	}
 	for _, n := range v.Members.Nodes {
 		r.tell(v, n, target, next)
@@ -109,8 +111,8 @@ func Pool(v View) Rollout {
 	return r
 }
 
-// begin chooses the nodes that get a target now; under is how many are under way.
-func (r *Rollout) begin(v View, target string, under int) map[string]string {
+// begin chooses the nodes that get a target now.
+func (r *Rollout) begin(v View, target string) map[string]string {
 	next := map[string]string{}
 	take := func(n *nodev1.Node, why string) {
 		name := n.GetMetadata().GetName()
@@ -132,7 +134,7 @@ func (r *Rollout) begin(v View, target string, under int) map[string]string {
 			candidates = append(candidates, n)
 		}
 	}
-	free := r.MaxUnavailable - under
+	free := r.MaxUnavailable - r.under
 	for _, n := range down {
 		if free > 0 {
 			take(n, "it is unavailable already, so nobody loses it")
@@ -235,6 +237,8 @@ func (r *Rollout) obstacle(v View, n *nodev1.Node) string {
 		return "the pool is paused"
 	case up(n) && !ready(n):
 		return "the node is unschedulable or under pressure: it begins when it can be given work again"
+	case r.Unavailable < r.MaxUnavailable:
+		return fmt.Sprintf("%d of %d nodes that may change at once have not finished", r.under, r.MaxUnavailable)
 	}
 	return fmt.Sprintf("%d of %d nodes that may be unavailable are", r.Unavailable, r.MaxUnavailable)
 }

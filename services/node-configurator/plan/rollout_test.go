@@ -198,6 +198,42 @@ func TestConditionsKeepTheirTimeWhileNothingHappens(t *testing.T) {
 	}
 }
 
+func TestWhatHoldsANodeBackIsSaid(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		other *nodev1.Node
+		want  string
+	}{
+		{"another one is down", lost(node("n1", "b", "b", Done)), "1 of 1 nodes that may be unavailable are"},
+		{"another one is drained", cordoned(node("n1", "a", "b", Working)), "1 of 1 nodes that may be unavailable are"},
+		{"another one failed, and serves all the same", node("n1", "a", "b", Degraded, "no space"), "1 of 1 nodes that may change at once have not finished"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := Pool(View{Now: epoch(), Pool: target(poolOf("worker", "worker"), "b", nil), Members: Members{Nodes: []*nodev1.Node{tc.other, node("n2", "a", "a", Done)}}})
+			if len(r.HeldBack) != 1 || r.HeldBack[0].GetObject().GetName() != "n2" || r.HeldBack[0].GetReason() != tc.want {
+				t.Errorf("held back are %v", r.HeldBack)
+			}
+		})
+	}
+}
+
+func TestAFailureToRenderStandsUntilAChangeHasSettled(t *testing.T) {
+	pool := target(poolOf("worker", "worker"), "b", nil)
+	v := View{Now: epoch(), Pool: pool, Failure: "two of them clash"}
+	pool.Status = Pool(v).Status
+	v.Now, v.Failure, v.Settling = epoch().Add(time.Minute), "", true
+	if settling := Pool(v).Status; !proto.Equal(settling, pool.Status) {
+		t.Errorf("something was changed, nothing is mended yet: %v, was %v", settling, pool.Status)
+	}
+	v.Settling = false
+	st := Pool(v).Status
+	for typ, want := range map[string]string{ConditionRenderDegraded: "False: : ", ConditionDegraded: "False: : "} {
+		if got := condMessage(st, typ); got != want {
+			t.Errorf("%s = %q, want %q", typ, got, want)
+		}
+	}
+}
+
 func TestToWhichPoolANodeBelongs(t *testing.T) {
 	pools := []*configv1.MachineConfigPool{poolOf("worker", "worker"), poolOf("master", "master"), poolOf("infra", "infra"), poolOf("gpu", "gpu")}
 	empty := poolOf("empty", "empty")

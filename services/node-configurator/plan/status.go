@@ -7,6 +7,7 @@ import (
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -79,6 +80,10 @@ func status(v View, r *Rollout) (st *configv1.MachineConfigPoolStatus, completed
 		set(ConditionUpdated, false, "", r.summary())
 		set(ConditionUpdating, true, "", "All nodes are updating to MachineConfig "+name)
 	}
+	failure := v.Failure
+	if c := resource.FindCondition(old.GetConditions(), ConditionRenderDegraded); v.Settling && c.GetStatus() == "True" {
+		failure = c.GetMessage() // it is not known yet whether the change has mended it
+	}
 	nodes, reason := r.degraded(v), ""
 	switch {
 	case c.degraded > 0:
@@ -87,8 +92,8 @@ func status(v View, r *Rollout) (st *configv1.MachineConfigPoolStatus, completed
 		reason = "NodeInSeveralPools"
 	}
 	set(ConditionNodeDegraded, reason != "", reason, strings.Join(nodes, ", "))
-	set(ConditionRenderDegraded, v.Failure != "", word(v.Failure != "", "RenderFailed"), v.Failure)
-	set(ConditionDegraded, reason != "" || v.Failure != "", "", strings.Join(append(nodes, list(v.Failure)...), ", "))
+	set(ConditionRenderDegraded, failure != "", word(failure != "", "RenderFailed"), failure)
+	set(ConditionDegraded, reason != "" || failure != "", "", strings.Join(append(nodes, list(failure)...), ", "))
 	return st, completed
 }
 

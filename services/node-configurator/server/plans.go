@@ -40,6 +40,8 @@ func (s *Configs) RenderMachineConfig(ctx context.Context, r *configv1.RenderMac
 	configs := r.GetMachineConfigs().GetItems()
 	if r.GetMachineConfigs() == nil {
 		configs = s.tables.Configs.All()
+	} else if bad := faults(configs); len(bad) > 0 {
+		return nil, rpcerr.Invalid(bad...)
 	}
 	out, err := plan.Render(pool, configs)
 	if err != nil {
@@ -60,6 +62,17 @@ func (s *Configs) RenderMachineConfig(ctx context.Context, r *configv1.RenderMac
 	return resp, nil
 }
 
+// faults returns what is wrong with the configurations of a request.
+func faults(configs []*configv1.MachineConfig) []rpcerr.Field {
+	var bad []rpcerr.Field
+	for i, c := range configs {
+		for _, f := range plan.Faults(c) {
+			bad = append(bad, rpcerr.Field{Path: fmt.Sprintf("machineConfigs.items[%d].%s", i, f.Path), Description: f.Description})
+		}
+	}
+	return bad
+}
+
 func notRendered(pool *configv1.MachineConfigPool, err error) error {
 	return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "machineconfigpools/"+pool.GetMetadata().GetName(), err.Error())
 }
@@ -73,6 +86,11 @@ func poolOf(ctx context.Context, tables *kinds.Tables, name string, given *confi
 		return tables.Pools.Get(ctx, "", name)
 	case given.GetMetadata().GetName() == "":
 		return nil, rpcerr.Invalid(rpcerr.Field{Path: "pool.metadata.name", Description: "must be given: names of rendered configurations have it in them"})
+	}
+	_, bad := resource.LabelSelector(given.GetSpec().GetMachineConfigSelector(), "pool.spec.machineConfigSelector")
+	_, more := resource.LabelSelector(given.GetSpec().GetNodeSelector(), "pool.spec.nodeSelector")
+	if bad = append(bad, more...); len(bad) > 0 {
+		return nil, rpcerr.Invalid(bad...)
 	}
 	return given, nil
 }
@@ -94,7 +112,7 @@ func (s *Pools) PlanMachineConfigPool(ctx context.Context, r *configv1.PlanMachi
 	if err != nil {
 		return nil, err
 	}
-	pool, failure := s.aimed(pool)
+	pool, failure := s.aimed(pool, r.GetPool() == nil)
 	var nodes []*nodev1.Node
 	if r.GetNodes() != nil {
 		nodes = append([]*nodev1.Node{}, r.GetNodes().GetItems()...)
@@ -113,9 +131,10 @@ func (s *Pools) PlanMachineConfigPool(ctx context.Context, r *configv1.PlanMachi
 	}, nil
 }
 
-// aimed returns a pool with the configuration that it would have, and why there is none.
-func (s *Pools) aimed(pool *configv1.MachineConfigPool) (*configv1.MachineConfigPool, string) {
-	if pool.GetSpec().GetConfiguration().GetName() != "" {
+// aimed returns a pool with the configuration that it shall have, and why none can be made. A live one always has that of the live machine
+// configurations, as the controller sees it.
+func (s *Pools) aimed(pool *configv1.MachineConfigPool, live bool) (*configv1.MachineConfigPool, string) {
+	if !live && pool.GetSpec().GetConfiguration().GetName() != "" {
 		return pool, ""
 	}
 	out, err := plan.Render(pool, s.tables.Configs.All())

@@ -393,6 +393,18 @@ func (c *cluster) awaitPool(name string, ok func(*configv1.MachineConfigPool) bo
 	return p
 }
 
+// looked waits until a pool that has the default of maxUnavailable has been looked at from now on: it says what it has, which changes nothing.
+func (c *cluster) looked(name string) {
+	c.t.Helper()
+	before := c.pool(name).GetMetadata().GetGeneration()
+	p := poolFor(name)
+	p.Spec.MaxUnavailable = structpb.NewNumberValue(1)
+	c.applyPool(p)
+	c.awaitPool(name, func(p *configv1.MachineConfigPool) bool {
+		return p.GetStatus().GetObservedGeneration() > before
+	})
+}
+
 func (c *cluster) mark(node, key string) string {
 	n, _ := c.nodes.Lookup("", node)
 	return n.GetMetadata().GetAnnotations()[key]

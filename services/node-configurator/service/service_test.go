@@ -90,7 +90,7 @@ func TestARolloutGoesOnAfterARestartInEveryState(t *testing.T) {
 		return ""
 	})
 	c.restart() // while a node is drained
-	time.Sleep(200 * time.Millisecond)
+	c.looked("worker")
 	if n := len(c.drains.All()); n != 1 {
 		t.Errorf("%d drains after the restart", n)
 	}
@@ -139,7 +139,7 @@ func TestADegradedNodeStopsThePoolUntilTheConfigurationIsTakenBack(t *testing.T)
 		}
 		return ""
 	})
-	time.Sleep(200 * time.Millisecond)
+	c.looked("worker")
 	for _, n := range []string{"worker-1", "worker-2"} {
 		if c.mark(n, plan.DesiredConfig) != first {
 			t.Errorf("node %s began although another one failed", n)

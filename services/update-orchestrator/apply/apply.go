@@ -126,7 +126,7 @@ func (a *Applier) Apply(ctx context.Context, t Task, version string, deletions b
 		}
 		return nil, ignoreGone(a.delete(ctx, t))
 	case t.Operator():
-		return nil, a.EnsureOperator(ctx, t)
+		return nil, a.ensureOperator(ctx, t)
 	case t.kind == nil:
 		return nil, a.keep(ctx, t, version)
 	case t.CreateOnly():
@@ -167,8 +167,8 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// EnsureOperator makes the ClusterOperator of a manifest if it is not there, so that people see what will be waited for.
-func (a *Applier) EnsureOperator(ctx context.Context, t Task) error {
+// ensureOperator makes the ClusterOperator of a manifest if it is not there, so that people see what will be waited for.
+func (a *Applier) ensureOperator(ctx context.Context, t Task) error {
 	if _, ok := a.tables.Operators.Lookup("", t.Name); ok || t.Delete() {
 		return nil
 	}

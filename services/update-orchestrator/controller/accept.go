@@ -94,6 +94,46 @@ type refusal struct {
 	tries int
 }
 
+// attempt is a look at a release that is wished for. It may take minutes, so the cluster is looked after meanwhile.
+type attempt struct {
+	wish   string
+	cancel context.CancelFunc
+	ended  chan struct{}
+	next   *loaded // read it and err after the end
+	err    error
+}
+
+func (a *attempt) over() bool {
+	select {
+	case <-a.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// attempt looks at a release. Its end leads to the next look of the controller.
+func (c *Controller) attempt(ctx context.Context, cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference, wish string) {
+	ctx, cancel := context.WithTimeout(ctx, retrieveLimit)
+	a := &attempt{wish: wish, cancel: cancel, ended: make(chan struct{})}
+	present := c.term.release
+	c.term.attempt = a
+	c.term.background.Go(func() {
+		a.next, a.err = c.consider(ctx, cv, target, present)
+		cancel()
+		close(a.ended)
+		c.work.Add(key)
+	})
+}
+
+// abandon ends the look at a release that is wished for no more.
+func (c *Controller) abandon() {
+	if c.term.attempt != nil {
+		c.term.attempt.cancel()
+		c.term.attempt = nil
+	}
+}
+
 // wishOf is all that a refusal depends on and that can be seen from here.
 func wishOf(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference) string {
 	spec := cv.GetSpec()
@@ -109,41 +149,59 @@ func wishOf(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference) stri
 func (c *Controller) follow(ctx context.Context, cv *updatev1.ClusterVersion) (time.Time, error) {
 	target := plan.Desired(cv)
 	if target == nil || sameImage(target.GetImage(), cv.GetStatus().GetDesired().GetImage()) {
+		c.abandon()
 		c.term.refused = refusal{}
 		return time.Time{}, c.withdraw(ctx, cv)
 	}
 	wish := wishOf(cv, target)
-	if c.term.refused.wish != wish {
+	if c.term.attempt != nil && c.term.attempt.wish != wish {
+		c.abandon()
+	}
+	switch a := c.term.attempt; {
+	case a != nil && a.over():
+		c.term.attempt = nil
+		return c.conclude(ctx, cv, target, a)
+	case a != nil:
+		return time.Time{}, nil // its end leads to the next look
+	case c.term.refused.wish != wish:
 		c.term.refused = refusal{wish: wish}
 		if err := c.accepting(ctx, plan.Unknown, retrievePayload, fmt.Sprintf("Retrieving and verifying payload %s", describe(target))); err != nil {
 			return time.Time{}, err
 		}
-	} else if time.Now().Before(c.term.refused.again) {
+	case time.Now().Before(c.term.refused.again):
 		return c.term.refused.again, nil
 	}
-	next, err := c.consider(ctx, cv, target)
-	var refused *step
-	switch {
-	case ctx.Err() != nil:
-		return time.Time{}, ctx.Err()
-	case errors.As(err, &refused):
-		return c.refuse(ctx, cv, target, refused)
-	case err != nil:
-		return time.Time{}, err
-	}
-	if cv, err = c.Tables.Versions.Get(ctx, "", kinds.Version); err != nil {
-		return time.Time{}, err
-	}
-	if wishOf(cv, plan.Desired(cv)) != wish {
-		return time.Now(), nil // that took long, and the wish was changed meanwhile
-	}
-	return time.Time{}, c.accept(ctx, next, target)
+	c.attempt(ctx, cv, target, wish)
+	return time.Time{}, nil
 }
 
-// withdraw says that the present release is accepted, where a wish for another one was refused and taken back.
+// conclude follows a wish, or refuses it, as the look at its release has ended.
+func (c *Controller) conclude(ctx context.Context, cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference, a *attempt) (time.Time, error) {
+	var refused *step
+	switch {
+	case errors.As(a.err, &refused):
+		return c.refuse(ctx, cv, target, refused)
+	case a.err != nil:
+		return time.Time{}, a.err
+	}
+	cv, err := c.Tables.Versions.Get(ctx, "", kinds.Version)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if wishOf(cv, plan.Desired(cv)) != a.wish {
+		return time.Now(), nil // the wish was changed, and that is not seen here yet
+	}
+	return time.Time{}, c.accept(ctx, a.next, target)
+}
+
+// withdraw says that the present release is accepted, where a wish for another one was refused and taken back. A cluster without an image has
+// accepted none.
 func (c *Controller) withdraw(ctx context.Context, cv *updatev1.ClusterVersion) error {
 	have := plan.Find(cv.GetStatus().GetConditions(), plan.ReleaseAccepted)
-	if c.term.release == nil || have.GetStatus() == plan.True {
+	switch {
+	case have != nil && cv.GetStatus().GetDesired().GetImage() == "":
+		return c.write(ctx, func(cv *updatev1.ClusterVersion, now time.Time) { set(cv.GetStatus(), plan.ReleaseAccepted, nil, now) })
+	case c.term.release == nil || have.GetStatus() == plan.True:
 		return nil
 	}
 	return c.accepting(ctx, plan.True, payloadLoaded, loadedMessage(c.term.release))
@@ -187,17 +245,16 @@ func refusalMessage(target *updatev1.ReleaseReference, why *step) string {
 	return fmt.Sprintf("%s %s failure=%v", does, describe(target), why)
 }
 
-// consider finds, verifies, reads and checks a release that is wished for. Its error is a *step if the release is refused.
-func (c *Controller) consider(ctx context.Context, cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference) (*loaded, error) {
-	ctx, cancel := context.WithTimeout(ctx, retrieveLimit)
-	defer cancel()
+// consider finds, verifies, reads and checks a release that is wished for; present is the release that the cluster is at, or nil. Its error is
+// a *step if the release is refused.
+func (c *Controller) consider(ctx context.Context, cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference, present *loaded) (*loaded, error) {
 	image, err := release.Open(ctx, target.GetImage(), c.Images)
 	if err != nil {
 		return nil, &step{retrievePayload, err}
 	}
 	force := cv.GetSpec().GetDesiredUpdate().GetForce()
 	var waived []string
-	unverified := c.verify(ctx, cv, image.Digest)
+	unverified := c.verify(ctx, cv, present, image.Digest)
 	switch {
 	case unverified != nil && !force:
 		return nil, &step{verifyPayload, unverified}
@@ -246,16 +303,16 @@ func (c *Controller) load(image *release.Image) (*loaded, error) {
 }
 
 // verify checks the signatures of an image by the keys that this process was given and those that the present release brings along.
-func (c *Controller) verify(ctx context.Context, cv *updatev1.ClusterVersion, digest string) error {
+func (c *Controller) verify(ctx context.Context, cv *updatev1.ClusterVersion, present *loaded, digest string) error {
 	rings, err := readRings(c.Keys)
 	if err != nil {
 		return err
 	}
 	stores := slices.Clone(c.Stores)
-	if c.term.release != nil {
-		trusted, at, _, err := release.Trust(c.term.release.payload)
+	if present != nil {
+		trusted, at, _, err := release.Trust(present.payload)
 		if err != nil {
-			return fmt.Errorf("the keys of release %s: %w", c.term.release.version(), err)
+			return fmt.Errorf("the keys of release %s: %w", present.version(), err)
 		}
 		rings, stores = append(rings, trusted...), append(stores, at...)
 	}
@@ -338,7 +395,18 @@ func (c *Controller) accept(ctx context.Context, next *loaded, from *updatev1.Re
 		c.Events.Event(cv, "Normal", payloadLoaded, loadedMessage(next))
 	}
 	c.Log.InfoContext(ctx, "release accepted", "update", next.version(), "image", next.image, "verified", next.verified)
+	c.sweep(ctx)
 	return nil
+}
+
+// sweep removes releases that the history has forgotten, since nobody else may. What cannot be removed now goes with the next update.
+func (c *Controller) sweep(ctx context.Context) {
+	cv, _ := c.Tables.Cluster()
+	for _, name := range plan.Forgotten(c.Tables.Releases.All(), cv.GetStatus().GetHistory()) {
+		if _, err := c.Tables.Releases.Delete(ctx, "", name, nil); err != nil && ctx.Err() == nil {
+			c.Log.WarnContext(ctx, "release not removed", "release", name, "error", err)
+		}
+	}
 }
 
 // begin makes a release the present one; its first pass is due at once.

@@ -65,18 +65,21 @@ type Controller struct {
 
 // term is what a controller knows while it leads. Only its loops touch it, each its own part.
 type term struct {
+	background sync.WaitGroup // of passes and attempts
+
 	asked    question
 	askAgain time.Time
 	lastGood time.Time
 
 	release  *loaded
 	pass     *pass
-	passes   sync.WaitGroup
 	next     time.Time               // of the next pass
 	failed   int                     // passes that failed in a row
 	failures map[string]plan.Failure // of the last pass, by manifest
 	repaired time.Time               // when something that others changed was put back last
+	attempt  *attempt                // at the release that is wished for; nil while there is none
 	refused  refusal
+	unread   string // why the present release could not be read last; each reason is logged once
 	seen     *sightings
 }
 
@@ -114,7 +117,7 @@ func (c *Controller) Lead(ctx context.Context) error {
 		return err
 	}
 	c.term = term{lastGood: now(), seen: newSightings()}
-	defer c.term.passes.Wait()
+	defer c.term.background.Wait()
 	group, ctx := errgroup.WithContext(ctx)
 	for _, l := range []*reconcile.Loop{c.work, c.graph} {
 		l.Add(key)
@@ -158,6 +161,20 @@ func (c *Controller) write(ctx context.Context, f func(cv *updatev1.ClusterVersi
 		return nil
 	})
 	return err
+}
+
+// keepInStep writes what follows from the spec and from the operators, where the status does not say it yet. It reads nothing anew: a change
+// that is not seen yet leads to the next look.
+func (c *Controller) keepInStep(ctx context.Context, cv *updatev1.ClusterVersion) error {
+	next := proto.CloneOf(cv)
+	if next.GetStatus() == nil {
+		next.Status = &updatev1.ClusterVersionStatus{}
+	}
+	c.settle(next, now())
+	if proto.Equal(next, cv) {
+		return nil
+	}
+	return c.write(ctx, func(*updatev1.ClusterVersion, time.Time) {})
 }
 
 // settle brings those conditions in step that do not depend on an application.

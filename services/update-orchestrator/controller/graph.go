@@ -29,9 +29,10 @@ func questionOf(cv *updatev1.ClusterVersion) question {
 	}
 }
 
-// same reports whether two questions differ by nothing but the content of the file that answers.
+// same reports whether two questions are about the same updates: they may differ by the content of the file that answers, and by which risks
+// are accepted.
 func (q question) same(other question) bool {
-	q.stamp, other.stamp = "", ""
+	q.stamp, other.stamp, q.accept, other.accept = "", "", "", ""
 	return q == other
 }
 
@@ -61,6 +62,9 @@ func (c *Controller) retrieve(ctx context.Context, _ string) (time.Time, error) 
 	keep := (first || c.term.asked.same(q)) && plan.Keep(updates.Retrieved, c.term.lastGood, now())
 	good := updates.Retrieved.GetStatus() == plan.True
 	if err := c.write(ctx, func(cv *updatev1.ClusterVersion, now time.Time) {
+		if !questionOf(cv).same(q) {
+			return // the cluster moved on while the answer was waited for: it is asked again at once
+		}
 		set(cv.GetStatus(), plan.RetrievedUpdates, updates.Retrieved, now)
 		if good || !keep {
 			show(cv.GetStatus(), updates)

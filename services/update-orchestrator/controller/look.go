@@ -45,7 +45,10 @@ func (c *Controller) look(ctx context.Context, _ string) (time.Time, error) {
 		again = reconcile.Earliest(again, wake)
 	}
 	if c.term.release == nil {
-		return again, c.write(ctx, func(*updatev1.ClusterVersion, time.Time) {}) // for what follows from the spec
+		if cv, ok = c.Tables.Cluster(); ok {
+			err = c.keepInStep(ctx, cv)
+		}
+		return again, err
 	}
 	next, err := c.pass(ctx)
 	return reconcile.Earliest(again, next), err
@@ -102,7 +105,10 @@ func (c *Controller) unreadable(ctx context.Context, r plan.Run, err error) (tim
 	if ctx.Err() != nil {
 		return time.Time{}, ctx.Err()
 	}
-	c.Log.WarnContext(ctx, "release not read", "update", r.Version, "error", err)
+	if c.term.unread != err.Error() {
+		c.term.unread = err.Error()
+		c.Log.WarnContext(ctx, "release not read", "update", r.Version, "error", err)
+	}
 	r.Failures = []plan.Failure{{Reason: retrievePayload, Name: r.Version, Message: err.Error()}}
 	return time.Now().Add(firstRetry), c.write(ctx, func(cv *updatev1.ClusterVersion, now time.Time) { c.say(cv.GetStatus(), r, now) })
 }
@@ -142,7 +148,7 @@ func (c *Controller) pass(ctx context.Context) (time.Time, error) {
 	t := &c.term
 	if t.pass != nil {
 		if t.pass.follows(cv.GetSpec().GetOverrides()) {
-			return time.Time{}, nil // its end leads to the next look
+			return time.Time{}, c.keepInStep(ctx, cv) // its end leads to the next look
 		}
 		c.stopPass()
 		t.next = time.Time{}
@@ -153,7 +159,7 @@ func (c *Controller) pass(ctx context.Context) (time.Time, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	p := c.newPass(cv, cancel)
 	t.pass = p
-	t.passes.Go(func() {
+	t.background.Go(func() {
 		p.run(ctx)
 		c.work.Add(key)
 	})
@@ -243,7 +249,7 @@ func completed(st *updatev1.ClusterVersionStatus, l *loaded) plan.Reached {
 func (c *Controller) judge(ctx context.Context, cv *updatev1.ClusterVersion) error {
 	st := cv.GetStatus()
 	if c.mode(st, c.term.release.image) != plan.Reconciling {
-		return c.write(ctx, func(*updatev1.ClusterVersion, time.Time) {})
+		return c.keepInStep(ctx, cv)
 	}
 	run := plan.Run{
 		Version: c.term.release.version(), Mode: plan.Reconciling, Done: c.term.release.total, Total: c.term.release.total,

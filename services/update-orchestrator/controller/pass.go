@@ -33,11 +33,17 @@ const (
 	mostTry  = 5 * time.Second
 	tryLimit = time.Minute
 
-	// A gate that waits is looked at this often even if its operator says nothing: that it takes too long must be said too.
-	gateLook = 30 * time.Second
+	// How long the other chains of a step still wait after one failed: what is about to be ready may become so.
+	waitAfterFailure = 5 * time.Second
+
 	// Between two reports of progress. What begins or ends to be waited for is told at once.
 	reportEvery = time.Second
+	// Progress is reported this often even if nothing happens: that something takes too long must be said too.
+	reportIdle = 30 * time.Second
 )
+
+// errNotAwaited ends a wait because another manifest of the step failed.
+var errNotAwaited = errors.New("another manifest failed meanwhile")
 
 // applyFailed is the reason of a manifest that could not be applied.
 const applyFailed = "UpdatePayloadFailed"
@@ -105,16 +111,30 @@ func (p *pass) run(ctx context.Context) {
 func (p *pass) apply(ctx context.Context) bool {
 	steps, _ := plan.TaskGraph(p.release.payload.FileNames(), p.mode)
 	for _, s := range steps {
-		var group errgroup.Group
-		group.SetLimit(p.chains())
-		for _, chain := range s.Chains {
-			group.Go(func() error { return p.chain(ctx, chain) })
-		}
-		if group.Wait() != nil || ctx.Err() != nil {
+		if !p.step(ctx, s) {
 			return false
 		}
 	}
 	return true
+}
+
+// step applies the chains of a step at once, and reports whether all of them came to their end. When one fails the others go on, but wait for
+// nothing any more: what they wait for may need the manifest that failed, and the next pass is the one that tries it again.
+func (p *pass) step(ctx context.Context, s plan.Step) bool {
+	waits, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	var group errgroup.Group
+	group.SetLimit(p.chains())
+	for _, chain := range s.Chains {
+		group.Go(func() error {
+			err := p.chain(ctx, waits, chain)
+			if err != nil {
+				time.AfterFunc(waitAfterFailure, func() { end(errNotAwaited) })
+			}
+			return err
+		})
+	}
+	return group.Wait() == nil && ctx.Err() == nil
 }
 
 func (p *pass) chains() int {
@@ -127,12 +147,13 @@ func (p *pass) chains() int {
 	return -1
 }
 
-// chain applies the manifests of a chain one after the other. The first that fails ends it; other chains go on.
-func (p *pass) chain(ctx context.Context, chain plan.Chain) error {
+// chain applies the manifests of a chain one after the other, and waits for what they start as long as waits lasts. The first that fails
+// ends it; other chains go on.
+func (p *pass) chain(ctx, waits context.Context, chain plan.Chain) error {
 	for _, file := range chain.Manifests {
 		for _, t := range p.release.tasks[file] {
-			if t.Operator() && !unmanaged(p.overrides, t) {
-				if err := p.c.Applier.EnsureOperator(ctx, t); err != nil {
+			if t.Operator() && !t.Delete() && !unmanaged(p.overrides, t) {
+				if _, err := p.try(ctx, t); err != nil { // so that people see what will be waited for
 					return p.failed(ctx, t, err)
 				}
 			}
@@ -141,7 +162,7 @@ func (p *pass) chain(ctx context.Context, chain plan.Chain) error {
 	for _, file := range chain.Manifests {
 		for _, t := range p.release.tasks[file] {
 			p.track.begin(t)
-			if err := p.do(ctx, t); err != nil {
+			if err := p.do(ctx, waits, t); err != nil {
 				return p.failed(ctx, t, err)
 			}
 			p.track.end(t)
@@ -150,9 +171,9 @@ func (p *pass) chain(ctx context.Context, chain plan.Chain) error {
 	return nil
 }
 
-// failed notes that a manifest could not be applied, unless the pass was stopped.
+// failed notes that a manifest could not be applied, unless the pass was stopped or another one failed.
 func (p *pass) failed(ctx context.Context, t apply.Task, err error) error {
-	if ctx.Err() == nil {
+	if ctx.Err() == nil && !errors.Is(err, errNotAwaited) {
 		p.track.fail(t, plan.Failure{
 			Reason: applyFailed, Name: t.Name,
 			Message: fmt.Sprintf("Could not update %s (%s): %s", title(t), t.File, status.Convert(err).Message()),
@@ -180,7 +201,7 @@ func unmanaged(overrides []*updatev1.ComponentOverride, t apply.Task) bool {
 }
 
 // do applies one manifest and waits for what it starts.
-func (p *pass) do(ctx context.Context, t apply.Task) error {
+func (p *pass) do(ctx, waits context.Context, t apply.Task) error {
 	if unmanaged(p.overrides, t) {
 		return nil
 	}
@@ -189,9 +210,9 @@ func (p *pass) do(ctx context.Context, t apply.Task) error {
 	case err != nil:
 		return err
 	case t.Operator() && !t.Delete():
-		return p.await(ctx, t)
+		return p.await(waits, t)
 	case p.mode != plan.Reconciling && apply.Waits(object):
-		return p.rollOut(ctx, t)
+		return p.rollOut(waits, t)
 	}
 	return nil
 }
@@ -202,6 +223,10 @@ func (p *pass) try(ctx context.Context, t apply.Task) (resource.Object, error) {
 	begun := time.Now()
 	for pause := firstTry; ; pause = min(2*pause, mostTry) {
 		object, err := p.c.Applier.Apply(ctx, t, p.release.version(), p.mode == plan.Updating)
+		if err == nil && last != nil {
+			p.track.gate(t, plan.Gate{})
+			p.c.term.seen.forget(t) // the next time is another wait
+		}
 		if err == nil || !passing(err) || time.Since(begun) > tryLimit {
 			return object, err
 		}
@@ -209,10 +234,7 @@ func (p *pass) try(ctx context.Context, t apply.Task) (resource.Object, error) {
 			p.c.Log.InfoContext(ctx, "manifest refused for the moment", "manifest", t.File, "error", err)
 		}
 		last = err
-		p.track.gate(t, plan.Gate{
-			Effect: plan.Wait, Operator: title(t), Reason: applyFailed, Message: err.Error(),
-			Wait: p.wait(t, fmt.Sprintf("%s must be taken up by its service.", title(t)), status.Convert(err).Message()),
-		})
+		p.track.gate(t, p.held(t, "must be taken up by its service", err))
 		if !sleep(ctx, pause) {
 			return nil, ctx.Err()
 		}
@@ -237,6 +259,14 @@ func (p *pass) wait(t apply.Task, fact, observed string) *updatev1.UpdateWait {
 	}
 }
 
+// held is the gate of a manifest whose owner does not do what it is asked for.
+func (p *pass) held(t apply.Task, fact string, err error) plan.Gate {
+	return plan.Gate{
+		Effect: plan.Wait, Operator: title(t), Reason: applyFailed, Message: err.Error(),
+		Wait: p.wait(t, fmt.Sprintf("%s %s.", title(t), fact), status.Convert(err).Message()),
+	}
+}
+
 // gate returns what the operator of a manifest owes.
 func gate(tables *kinds.Tables, seen *sightings, t apply.Task, mode plan.Mode) plan.Gate {
 	live, _ := tables.Operators.Lookup("", t.Name)
@@ -256,15 +286,10 @@ func (p *pass) await(ctx context.Context, t apply.Task) error {
 		if !g.Blocks() || p.mode == plan.Reconciling {
 			return nil
 		}
-		timer := time.NewTimer(gateLook)
 		select {
 		case <-moved:
-		case <-timer.C:
 		case <-ctx.Done():
-		}
-		timer.Stop()
-		if ctx.Err() != nil {
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 	}
 }
@@ -281,9 +306,12 @@ func (p *pass) rollOut(ctx context.Context, t apply.Task) error {
 		if errors.Is(err, apply.ErrGone) {
 			return err
 		}
-		p.c.Log.DebugContext(ctx, "watch of a workload broke off", "manifest", t.File, "error", err)
+		if ctx.Err() == nil {
+			p.c.Log.DebugContext(ctx, "watch of a workload broke off", "manifest", t.File, "error", err)
+			p.track.gate(t, p.held(t, "must be shown by its service", err))
+		}
 		if !sleep(ctx, time.Second) {
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 	}
 }
@@ -316,9 +344,12 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // report keeps the status in step with the pass until ctx ends.
 func (p *pass) report(ctx context.Context) {
+	idle := time.NewTicker(reportIdle)
+	defer idle.Stop()
 	for {
 		select {
 		case <-p.track.changed:
+		case <-idle.C:
 		case <-ctx.Done():
 			return
 		}

@@ -159,6 +159,21 @@ func lastCompleted(history []*updatev1.UpdateHistory) string {
 	return ""
 }
 
+// Forgotten returns the names of the releases that no entry of a history is about, in the order of releases.
+func Forgotten(releases []*updatev1.Release, history []*updatev1.UpdateHistory) []string {
+	known := map[string]bool{}
+	for _, h := range history {
+		known[h.GetImage()] = true
+	}
+	var out []string
+	for _, r := range releases {
+		if !known[r.GetSpec().GetImage()] {
+			out = append(out, r.GetMetadata().GetName())
+		}
+	}
+	return out
+}
+
 // ModeOf returns what the next application of the release with an image is for.
 func ModeOf(history []*updatev1.UpdateHistory, image string) Mode {
 	switch {

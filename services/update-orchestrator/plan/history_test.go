@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"pgregory.net/rapid"
 
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 )
 
@@ -141,5 +143,15 @@ func TestModeOf(t *testing.T) {
 		if got := ModeOf(tt.history, tt.image); got != tt.want {
 			t.Errorf("%s: %s, want %s", name, got, tt.want)
 		}
+	}
+}
+
+func TestForgotten(t *testing.T) {
+	of := func(name, image string) *updatev1.Release {
+		return &updatev1.Release{Metadata: &metav1.ObjectMeta{Name: name}, Spec: &updatev1.ReleaseSpec{Image: image}}
+	}
+	history := []*updatev1.UpdateHistory{{Image: proto.String("c")}, {Image: proto.String("a")}}
+	if have := Forgotten([]*updatev1.Release{of("3", "c"), of("2", "b"), of("1", "a"), of("0", "")}, history); !slices.Equal(have, []string{"2", "0"}) {
+		t.Errorf("forgotten are %v", have)
 	}
 }

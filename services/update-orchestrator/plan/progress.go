@@ -85,7 +85,11 @@ func (r Run) failing(now time.Time) (c *metav1.Condition, why string) {
 		return condition(Failing, True, reason, message), message
 	}
 	if len(slow) > 0 {
-		why = fmt.Sprintf("waiting on %s over %d minutes which is longer than expected", listed(slow), int(patience(slow[0]).Minutes()))
+		least := patience(slow[0])
+		for _, operator := range slow {
+			least = min(least, patience(operator))
+		}
+		why = fmt.Sprintf("waiting on %s over %d minutes which is longer than expected", listed(slow), int(least.Minutes()))
 		return condition(Failing, Unknown, operatorSlow, why), why
 	}
 	var waits []string

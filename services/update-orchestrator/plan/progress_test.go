@@ -101,6 +101,13 @@ func TestConditions(t *testing.T) {
 				"Unknown SlowClusterOperator: waiting on machine-config over 90 minutes which is longer than expected",
 			},
 		},
+		"waiting for nodes and another one for a long time": {
+			run: Run{Mode: Updating, Done: 3, Total: 12, Gates: []Gate{gate("machine-config", old), gate("dns", old)}}, after: 91 * time.Minute,
+			want: []string{
+				"True SlowClusterOperator: Working towards 1.1.0: 3 of 12 done (25% complete), waiting on dns, machine-config over 30 minutes which is longer than expected",
+				"Unknown SlowClusterOperator: waiting on dns, machine-config over 30 minutes which is longer than expected",
+			},
+		},
 		"waiting for a degraded one": {
 			run: Run{Mode: Updating, Done: 3, Total: 12, Gates: []Gate{gate("dns", degraded)}}, after: 40 * time.Minute,
 			want: []string{"True ClusterOperatorDegraded: Working towards 1.1.0: 3 of 12 done (25% complete), waiting up to 40 minutes on dns", "False : "},

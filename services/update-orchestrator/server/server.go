@@ -4,6 +4,7 @@ package server
 
 import (
 	"context"
+	"errors"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
@@ -41,6 +42,9 @@ func (s *Version) EvaluateClusterVersion(ctx context.Context, req *updatev1.Eval
 		return nil, err
 	case refused != nil:
 		out.Conditions = []*metav1.Condition{refused}
+		if req.GetWhyNot() != "" {
+			out.WhyNot = refused.GetMessage()
+		}
 		return out, nil
 	}
 	q := plan.Query{Graph: graph, Version: out.GetVersion(), Channel: cv.GetSpec().GetChannel(), Results: req.GetRiskResults()}
@@ -83,7 +87,11 @@ func (s *Version) graph(ctx context.Context, req *updatev1.EvaluateClusterVersio
 		return g, refused, ctx.Err()
 	}
 	g, err := plan.GraphOf(req.GetGraph())
-	if err != nil {
+	var wrong plan.Problem
+	switch {
+	case errors.As(err, &wrong):
+		return nil, nil, rpcerr.Invalid(rpcerr.Field{Path: "graph." + wrong.Path, Description: wrong.Reason})
+	case err != nil:
 		return nil, nil, rpcerr.Invalid(rpcerr.Field{Path: "graph", Description: err.Error()})
 	}
 	return g, nil, nil

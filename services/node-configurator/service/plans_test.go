@@ -1,0 +1,98 @@
+package service
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/servetest"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/windlass-dev/windlass/services/node-configurator/plan"
+)
+
+func TestThePlanOfALivePoolSaysWhatItsControllerSays(t *testing.T) {
+	c := start(t)
+	c.join("worker-0", "worker")
+	c.apply(machineConfig("50-base", "worker", "/etc/base", "1"))
+	c.applyPool(poolFor("worker"))
+	first := c.awaitUpdated("worker", 1, "")
+	unreadable := machineConfig("60-more", "worker", "/etc/more", "1")
+	unreadable.Spec.Extensions, unreadable.Spec.KernelType = []string{"kernel-devel"}, "realtime"
+	c.apply(unreadable)
+	p := c.awaitPool("worker", func(p *configv1.MachineConfigPool) bool {
+		return resource.IsTrue(p.GetStatus().GetConditions(), plan.ConditionRenderDegraded)
+	})
+	resp, err := c.pools().PlanMachineConfigPool(t.Context(), &configv1.PlanMachineConfigPoolRequest{Name: "worker"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := resource.FindCondition(p.GetStatus().GetConditions(), plan.ConditionRenderDegraded)
+	have := resource.FindCondition(resp.GetStatus().GetConditions(), plan.ConditionRenderDegraded)
+	if have.GetStatus() != "True" || have.GetMessage() != want.GetMessage() || p.GetSpec().GetConfiguration().GetName() != first {
+		t.Errorf("the plan says %v, the controller %v", have, want)
+	}
+}
+
+func TestWhatIsWrongInAPlanIsRefusedWithItsPath(t *testing.T) {
+	c := start(t)
+	pool := poolFor("worker")
+	_, err := c.configs().RenderMachineConfig(t.Context(), &configv1.RenderMachineConfigRequest{
+		Pool: pool, MachineConfigs: &configv1.MachineConfigList{Items: []*configv1.MachineConfig{
+			machineConfig("50-base", "worker", "/etc/base", "1"), machineConfig("60-more", "worker", "etc/more", "1"),
+		}},
+	})
+	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "machineConfigs.items[1].spec.config.storage.files[0].path: ") {
+		t.Errorf("a relative path: %v", err)
+	}
+	for path, wrong := range map[string]func(*configv1.MachineConfigPool, *metav1.LabelSelector){
+		"pool.spec.nodeSelector":          func(p *configv1.MachineConfigPool, s *metav1.LabelSelector) { p.Spec.NodeSelector = s },
+		"pool.spec.machineConfigSelector": func(p *configv1.MachineConfigPool, s *metav1.LabelSelector) { p.Spec.MachineConfigSelector = s },
+	} {
+		pool := poolFor("worker")
+		wrong(pool, &metav1.LabelSelector{MatchLabels: map[string]string{"not a label": "x"}})
+		_, err := c.pools().PlanMachineConfigPool(t.Context(), &configv1.PlanMachineConfigPoolRequest{Pool: pool})
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	out, err := c.configs().RenderMachineConfig(t.Context(), &configv1.RenderMachineConfigRequest{
+		Pool: pool, MachineConfigs: &configv1.MachineConfigList{Items: []*configv1.MachineConfig{machineConfig("50-base", "worker", "/etc/base", "1")}},
+	})
+	if err != nil || !slices.Equal(out.GetSources(), []string{"50-base"}) {
+		t.Errorf("what is right: %v, %v", out, err)
+	}
+}
+
+func TestWhatAPoolThatIsGoneLeftIsRemovedWhenNobodyUsesItAnyMore(t *testing.T) {
+	c := start(t)
+	c.join("infra-0", "infra")
+	if _, err := c.nodes.Modify(t.Context(), resource.Key{Name: "infra-0"}, func(n *nodev1.Node) error {
+		n.Metadata.Labels["node-role.kubernetes.io/worker"] = ""
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c.apply(machineConfig("50-base", "worker", "/etc/base", "1"))
+	c.apply(machineConfig("50-infra", "infra", "/etc/infra", "1"))
+	c.applyPool(poolFor("infra"))
+	c.applyPool(poolFor("worker"))
+	left := c.awaitUpdated("infra", 1, "")
+	if _, err := c.pools().DeleteMachineConfigPool(t.Context(), &configv1.DeleteMachineConfigPoolRequest{Name: "infra"}); err != nil {
+		t.Fatal(err)
+	}
+	c.awaitUpdated("worker", 1, "")
+	servetest.Await(t, func() string {
+		_, err := c.configs().GetMachineConfig(t.Context(), &configv1.GetMachineConfigRequest{Name: left})
+		if status.Code(err) != codes.NotFound {
+			return fmt.Sprintf("%s is there: %v", left, err)
+		}
+		return ""
+	})
+}
