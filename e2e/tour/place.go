@@ -70,6 +70,9 @@ func (t *tour) placeSorts(ctx context.Context) (string, error) {
 		mentions("windlass get pods -o wide", out, append(names(slices.Concat(web, eye, single)), workers...)...)); err != nil {
 		return "", err
 	}
+	if err := t.says(ctx, []string{"UpdateReplicaSet", "the deployment was given the size 5"}, "plan", "deployment", "tour-web", "--replicas=5"); err != nil {
+		return "", err
+	}
 	return node, t.happened(ctx, "pod/tour-single", "Scheduled", "Successfully assigned default/tour-single to "+node)
 }
 

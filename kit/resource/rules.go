@@ -81,8 +81,8 @@ func (t *Table[T]) nameFields(m *metav1.ObjectMeta) []rpcerr.Field {
 	return nil
 }
 
-// check applies defaults and all rules to a write. old is the zero T for a creation.
-func (t *Table[T]) check(ctx context.Context, old, obj T) error {
+// Complete fills in what obj leaves out, as every write does, and returns what is wrong with it by itself. The error is one of the check.
+func (t *Table[T]) Complete(obj T) ([]rpcerr.Field, error) {
 	if t.cfg.Default != nil {
 		t.cfg.Default(obj)
 	}
@@ -90,12 +90,21 @@ func (t *Table[T]) check(ctx context.Context, old, obj T) error {
 	if err := rpcerr.Validate(t.validator, obj); err != nil {
 		fields, ok := rpcerr.Fields(err)
 		if !ok {
-			return err
+			return nil, err
 		}
 		bad = append(bad, fields...)
 	}
 	if t.cfg.Validate != nil {
 		bad = append(bad, t.cfg.Validate(obj)...)
+	}
+	return bad, nil
+}
+
+// check applies defaults and all rules to a write. old is the zero T for a creation.
+func (t *Table[T]) check(ctx context.Context, old, obj T) error {
+	bad, err := t.Complete(obj)
+	if err != nil {
+		return err
 	}
 	exists := old.ProtoReflect().IsValid()
 	if exists && t.cfg.ValidateUpdate != nil {

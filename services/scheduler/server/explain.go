@@ -73,9 +73,9 @@ func (s *Pods) nodesOf(r *schedulingv1.ExplainPodRequest) ([]*nodev1.Node, error
 }
 
 // nodesKnown returns nil once all nodes are known.
-func (s *Pods) nodesKnown() error {
+func (c Config) nodesKnown() error {
 	select {
-	case <-s.Nodes.Synced():
+	case <-c.Nodes.Synced():
 		return nil
 	default:
 		return rpcerr.Unavailable("it is not known yet which nodes there are")

@@ -31,13 +31,14 @@ type Recorder interface {
 
 // Config is what the servers work with; nothing in it may be nil.
 type Config struct {
-	Tables *kinds.Tables
-	Nodes  Nodes
-	Policy Policy
-	Relay  *relay.Relay
-	Events Recorder
-	Now    func() time.Time
-	Log    *slog.Logger
+	Tables    *kinds.Tables
+	Nodes     Nodes
+	Policy    Policy
+	Relay     *relay.Relay
+	Events    Recorder
+	Workloads Workloads
+	Now       func() time.Time
+	Log       *slog.Logger
 }
 
 // Pods serves what PodService has beyond the standard methods.

@@ -51,15 +51,16 @@ func build(p *serve.Process, etcd *clientv3.Client, name string) ([]serve.Part, 
 	st := store.New(etcd, "/windlass/"+name+"/")
 	recorder := events.New(name, st, p.Validator, p.Log)
 	tables := kinds.New(kinds.Config{Store: st, Validator: p.Validator, Nodes: known, MayBind: mayBind(p.Policy), Now: time.Now, Log: p.Log})
+	control := workloads(tables, known, recorder, p)
 	leading := []serve.Part{
 		controller.NewScheduler(tables, known, recorder, p.Log).Lead,
 		controller.NewGarbage(tables, known, p.Log).Lead,
 		controller.NewLost(tables, known, recorder, p.Log).Lead,
-		workloads(tables, known, recorder, p).Lead,
+		control.Lead,
 	}
 	elector := reconcile.NewElector(etcd, name, p.Address(), p.Log)
 	err = errors.Join(register(p, server.Config{
-		Tables: tables, Nodes: known, Policy: p.Policy, Relay: relay.New(), Events: recorder, Now: time.Now, Log: p.Log,
+		Tables: tables, Nodes: known, Policy: p.Policy, Relay: relay.New(), Events: recorder, Workloads: control, Now: time.Now, Log: p.Log,
 	}), recorder.Register(p.GRPC))
 
 	parts := []serve.Part{
@@ -93,14 +94,14 @@ func register(p *serve.Process, cfg server.Config) error {
 	return errors.Join(
 		resource.Register(to, &schedulingv1.NamespaceService_ServiceDesc, nil, t.Namespaces),
 		resource.Register(to, &schedulingv1.PodService_ServiceDesc, server.NewPods(cfg), t.Pods),
-		resource.Register(to, &schedulingv1.ReplicaSetService_ServiceDesc, nil, t.ReplicaSets),
-		resource.Register(to, &schedulingv1.ReplicationControllerService_ServiceDesc, nil, t.ReplicationControllers),
+		resource.Register(to, &schedulingv1.ReplicaSetService_ServiceDesc, &server.ReplicaSets{Config: cfg}, t.ReplicaSets),
+		resource.Register(to, &schedulingv1.ReplicationControllerService_ServiceDesc, &server.ReplicationControllers{Config: cfg}, t.ReplicationControllers),
 		resource.Register(to, &schedulingv1.DeploymentService_ServiceDesc, server.NewDeployments(cfg), t.Deployments),
-		resource.Register(to, &schedulingv1.DaemonSetService_ServiceDesc, nil, t.DaemonSets),
+		resource.Register(to, &schedulingv1.DaemonSetService_ServiceDesc, &server.DaemonSets{Config: cfg}, t.DaemonSets),
 		resource.Register(to, &schedulingv1.StatefulSetService_ServiceDesc, nil, t.StatefulSets),
-		resource.Register(to, &schedulingv1.JobService_ServiceDesc, nil, t.Jobs),
+		resource.Register(to, &schedulingv1.JobService_ServiceDesc, &server.Jobs{Config: cfg}, t.Jobs),
 		resource.Register(to, &schedulingv1.ServiceService_ServiceDesc, nil, t.Services),
-		resource.Register(to, &schedulingv1.PodDisruptionBudgetService_ServiceDesc, nil, t.Budgets),
+		resource.Register(to, &schedulingv1.PodDisruptionBudgetService_ServiceDesc, &server.Budgets{Config: cfg}, t.Budgets),
 		resource.Register(to, &schedulingv1.PersistentVolumeService_ServiceDesc, nil, t.Volumes),
 		resource.Register(to, &schedulingv1.PersistentVolumeClaimService_ServiceDesc, nil, t.Claims),
 		resource.Register(to, &schedulingv1.PolicyService_ServiceDesc, nil, t.Policies),

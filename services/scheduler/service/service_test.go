@@ -649,3 +649,94 @@ func TestABatchOfBindingsRefusesEachForItself(t *testing.T) {
 		t.Errorf("batch of a user = %v, want PERMISSION_DENIED", err)
 	}
 }
+
+func TestWhatOwnersOfPodsDoCanBeAskedBefore(t *testing.T) {
+	c := start(t)
+	c.addNode("node-1", "4")
+	deployments := schedulingv1.NewDeploymentServiceClient(c.admin())
+	template := &schedulingv1.PodTemplateSpec{
+		Metadata: &metav1.ObjectMeta{Labels: map[string]string{"app": "test"}}, Spec: newPod("", "100m").GetSpec(),
+	}
+	web := &schedulingv1.Deployment{
+		Metadata: &metav1.ObjectMeta{Name: "web"},
+		Spec:     &schedulingv1.DeploymentSpec{Replicas: proto.Int32(2), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "test"}}, Template: template},
+	}
+	ask := func(r *schedulingv1.PlanDeploymentRequest) []string {
+		t.Helper()
+		p, err := deployments.PlanDeployment(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, a := range p.GetActions() {
+			out = append(out, a.GetAction()+" to "+a.GetDetails()["replicas"]+": "+a.GetReason())
+		}
+		return out
+	}
+	const created = "CreateReplicaSet to 2: no replica set has the present template"
+	if got := ask(&schedulingv1.PlanDeploymentRequest{Deployment: web}); !slices.Equal(got, []string{created}) {
+		t.Errorf("a deployment that is not there would do %q", got)
+	}
+	if _, err := deployments.CreateDeployment(t.Context(), &schedulingv1.CreateDeploymentRequest{Deployment: web}); err != nil {
+		t.Fatal(err)
+	}
+	sets, pods := schedulingv1.NewReplicaSetServiceClient(c.admin()), c.pods()
+	set := ""
+	servetest.Await(t, func() string {
+		l, err := sets.ListReplicaSets(t.Context(), &schedulingv1.ListReplicaSetsRequest{})
+		if err != nil || len(l.GetItems()) != 1 || l.GetItems()[0].GetStatus().GetReplicas() != 2 {
+			return fmt.Sprint("sets: ", l, err)
+		}
+		set = l.GetItems()[0].GetMetadata().GetName()
+		return ""
+	})
+	if got := ask(&schedulingv1.PlanDeploymentRequest{Name: "web", Replicas: proto.Int32(5)}); !slices.Equal(got, []string{"UpdateReplicaSet to 5: the deployment was given the size 5"}) {
+		t.Errorf("with 5 pods it would do %q", got)
+	}
+	other := proto.CloneOf(web)
+	other.Spec.Template.Spec.Containers[0].Image = "other"
+	if got := ask(&schedulingv1.PlanDeploymentRequest{Deployment: other}); len(got) != 1 || !strings.HasPrefix(got[0], "CreateReplicaSet to 1: ") {
+		t.Errorf("with another template in its place it would do %q", got)
+	}
+	p, err := sets.PlanReplicaSet(t.Context(), &schedulingv1.PlanReplicaSetRequest{Name: set, Replicas: proto.Int32(1)})
+	if err != nil || len(p.GetActions()) != 1 || p.GetActions()[0].GetAction() != "DeletePod" {
+		t.Errorf("PlanReplicaSet = %v, %v", p, err)
+	}
+	budgets := schedulingv1.NewPodDisruptionBudgetServiceClient(c.admin())
+	b, err := budgets.PlanPodDisruptionBudget(t.Context(), &schedulingv1.PlanPodDisruptionBudgetRequest{PodDisruptionBudget: &schedulingv1.PodDisruptionBudget{
+		Metadata: &metav1.ObjectMeta{Name: "web"},
+		Spec:     &schedulingv1.PodDisruptionBudgetSpec{Selector: web.GetSpec().GetSelector(), MaxUnavailable: structpb.NewStringValue("50%")},
+	}})
+	if s := b.GetStatus(); err != nil || s.GetExpectedPods() != 2 || s.GetDesiredHealthy() != 1 || s.GetCurrentHealthy() != 0 {
+		t.Errorf("PlanPodDisruptionBudget = %v, %v", b, err)
+	}
+	daemons := schedulingv1.NewDaemonSetServiceClient(c.admin())
+	d, err := daemons.PlanDaemonSet(t.Context(), &schedulingv1.PlanDaemonSetRequest{DaemonSet: &schedulingv1.DaemonSet{
+		Metadata: &metav1.ObjectMeta{Name: "watch"}, Spec: &schedulingv1.DaemonSetSpec{Selector: web.GetSpec().GetSelector(), Template: template},
+	}})
+	if err != nil || len(d.GetActions()) != 1 || d.GetActions()[0].GetDetails()["node"] != "node-1" {
+		t.Errorf("PlanDaemonSet = %v, %v", d, err)
+	}
+	if l, err := pods.ListPods(t.Context(), &schedulingv1.ListPodsRequest{}); err != nil || len(l.GetItems()) != 2 {
+		t.Errorf("a plan did something: %v, %v", l, err)
+	}
+
+	template.Spec.RestartPolicy = "Never"
+	jobs := schedulingv1.NewJobServiceClient(c.admin())
+	j, err := jobs.PlanJob(t.Context(), &schedulingv1.PlanJobRequest{Job: &schedulingv1.Job{Metadata: &metav1.ObjectMeta{Name: "sum"}, Spec: &schedulingv1.JobSpec{Template: template}}})
+	if err != nil || len(j.GetActions()) != 1 || j.GetActions()[0].GetDetails()["generateName"] != "sum-" {
+		t.Errorf("PlanJob = %v, %v", j, err)
+	}
+	bad := &schedulingv1.Deployment{Metadata: &metav1.ObjectMeta{Name: "bad"}}
+	for path, r := range map[string]*schedulingv1.PlanDeploymentRequest{
+		"name": {}, "deployment.spec.selector": {Deployment: bad}, "deployment.metadata.name": {Deployment: &schedulingv1.Deployment{}},
+	} {
+		_, err := deployments.PlanDeployment(t.Context(), r)
+		if fields, _ := rpcerr.Fields(err); !slices.ContainsFunc(fields, func(f rpcerr.Field) bool { return f.Path == path }) {
+			t.Errorf("want %s wrong, got %v", path, err)
+		}
+	}
+	if _, err := deployments.PlanDeployment(t.Context(), &schedulingv1.PlanDeploymentRequest{Name: "none"}); status.Code(err) != codes.NotFound {
+		t.Errorf("a deployment that is not there: %v", err)
+	}
+}

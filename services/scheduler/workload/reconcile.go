@@ -8,7 +8,6 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc/status"
@@ -22,13 +21,8 @@ func (c *Controllers) reconcileReplicaSet(ctx context.Context, key string) (time
 	if !ok {
 		return time.Time{}, nil
 	}
-	v := plan.ReplicaSetView(set, c.now())
-	v.Pods = c.pods.claimable(set)
+	v := c.ViewReplicaSet(set)
 	p := plan.Replicas(v)
-	if len(p.Delete) > 0 {
-		v.Related = c.related(set)
-		p = plan.Replicas(v)
-	}
 	if len(p.Adopt)+len(p.Release) > 0 {
 		return c.now(), transfer(ctx, c.ReplicaSets, set, c.pods, p.Adopt, p.Release)
 	}
@@ -59,8 +53,7 @@ func (c *Controllers) reconcileReplicationController(ctx context.Context, key st
 	if !ok {
 		return time.Time{}, nil
 	}
-	v := plan.ReplicationControllerView(rc, c.now())
-	v.Pods = c.pods.claimable(rc)
+	v := c.ViewReplicationController(rc)
 	p := plan.Replicas(v)
 	if len(p.Adopt)+len(p.Release) > 0 {
 		return c.now(), transfer(ctx, c.ReplicationControllers, rc, c.pods, p.Adopt, p.Release)
@@ -77,7 +70,7 @@ func (c *Controllers) reconcileDaemonSet(ctx context.Context, key string) (time.
 	if !ok {
 		return time.Time{}, nil
 	}
-	p := plan.DaemonSet(plan.DaemonSetView{Now: c.now(), Set: set, Nodes: c.nodes.All(), Pods: c.pods.claimable(set)})
+	p := plan.DaemonSet(c.ViewDaemonSet(set))
 	if len(p.Adopt)+len(p.Release) > 0 {
 		return c.now(), transfer(ctx, c.DaemonSets, set, c.pods, p.Adopt, p.Release)
 	}
@@ -92,7 +85,7 @@ func (c *Controllers) reconcileJob(ctx context.Context, key string) (time.Time, 
 	if !ok {
 		return time.Time{}, nil
 	}
-	p := plan.Job(plan.JobView{Now: c.now(), Job: job, Pods: c.pods.claimable(job)})
+	p := plan.Job(c.ViewJob(job))
 	if len(p.Adopt)+len(p.Release) > 0 {
 		return c.now(), transfer(ctx, c.Jobs, job, c.pods, p.Adopt, p.Release)
 	}
@@ -116,7 +109,7 @@ func (c *Controllers) reconcileDeployment(ctx context.Context, key string) (time
 	if !ok {
 		return time.Time{}, nil
 	}
-	p := plan.Deployment(plan.DeploymentView{Now: c.now(), Deployment: d, Sets: c.sets.claimable(d)})
+	p := plan.Deployment(c.ViewDeployment(d))
 	if len(p.Adopt)+len(p.Release) > 0 {
 		return c.now(), transfer(ctx, c.Deployments, d, c.sets, p.Adopt, p.Release)
 	}
@@ -204,15 +197,7 @@ func (c *Controllers) reconcileBudget(ctx context.Context, key string) (time.Tim
 	if !ok || resource.Deleting(b) {
 		return time.Time{}, nil
 	}
-	v := plan.BudgetView{Now: c.now(), Budget: b, Pods: c.pods.of(k.Namespace, everybody), Scales: map[string]plan.Scale{}}
-	for _, pod := range v.Pods {
-		if owner := placement.ControllerOf(pod); owner != nil {
-			if _, known := v.Scales[owner.GetUid()]; !known {
-				c.addScale(v.Scales, k.Namespace, owner)
-			}
-		}
-	}
-	p := plan.Budget(v)
+	p := plan.Budget(c.ViewBudget(b, nil))
 	err := writeStatus(ctx, c.Budgets, b, func(next *schedulingv1.PodDisruptionBudget) { next.Status = p.Status })
 	if err == nil {
 		c.tell(b, p.Tell...)

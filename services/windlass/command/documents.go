@@ -76,11 +76,12 @@ func (f files) expand(name string) ([]string, error) {
 		return []string{name}, nil
 	}
 	var out []string
-	err = filepath.WalkDir(name, func(path string, d fs.DirEntry, err error) error {
+	dir := filepath.Clean(name) + string(filepath.Separator) // so that a link to a directory is followed
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && path != name && !f.recursive:
+		case d.IsDir() && path != dir && !f.recursive:
 			return fs.SkipDir
 		case !d.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path)):
 			out = append(out, path)

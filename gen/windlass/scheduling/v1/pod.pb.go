@@ -237,7 +237,7 @@ type PodSpec struct {
 	Os *structpb.Struct `protobuf:"bytes,34,opt,name=os,proto3" json:"os,omitempty"`
 	// Volumes that containers can mount.
 	Volumes []*Volume `protobuf:"bytes,35,rep,name=volumes,proto3" json:"volumes,omitempty"`
-	// What must be removed before the pod is scheduled; kept, not used.
+	// What must be removed before the pod is scheduled.
 	SchedulingGates []*structpb.Struct `protobuf:"bytes,36,rep,name=scheduling_gates,json=schedulingGates,proto3" json:"scheduling_gates,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache

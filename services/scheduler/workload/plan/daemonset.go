@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/placement"
@@ -37,7 +38,15 @@ type DaemonSetPlan struct {
 	Delete         []*schedulingv1.Pod
 	Tell           []Event // for the set, beside those of Create and Delete
 	Status         *schedulingv1.DaemonSetStatus
-	Wake           time.Time // when to decide again even if nothing changes; zero means never
+	Held           []*metav1.HeldBack // what would be done and waits
+	Wake           time.Time          // when to decide again even if nothing changes; zero means never
+
+	why reasons
+}
+
+// Actions returns what is done, in its order, and why.
+func (p DaemonSetPlan) Actions() []*metav1.PlannedAction {
+	return slices.Concat(transfers(p.Adopt, p.Release), planned("CreatePod", p.Create, p.why), planned("DeletePod", p.Delete, p.why))
 }
 
 // DaemonSet decides on which nodes a daemon set's pods are made, removed and renewed. Pods on nodes that do not exist are left to
@@ -55,7 +64,7 @@ func DaemonSet(v DaemonSetView) DaemonSetPlan {
 	if !resource.Deleting(v.Set) {
 		d.renew()
 	} else {
-		d.p.Create, d.p.Delete, d.p.Tell = nil, nil, nil
+		d.p.Create, d.p.Delete, d.p.Tell, d.p.Held = nil, nil, nil, nil
 	}
 	d.p.Delete = d.p.Delete[:min(len(d.p.Delete), maxBurst)]
 	d.observe()
@@ -80,7 +89,7 @@ func newDaemons(v DaemonSetView, mine []*schedulingv1.Pod) *daemons {
 	template := v.Set.GetSpec().GetTemplate()
 	d := &daemons{
 		v: v, hash: templateHash(template, 0), spec: daemonSpec(template.GetSpec()),
-		fits: placement.NewNodeMatcher(template.GetSpec()), byNode: map[string][]*schedulingv1.Pod{},
+		fits: placement.NewNodeMatcher(template.GetSpec()), byNode: map[string][]*schedulingv1.Pod{}, p: DaemonSetPlan{why: reasons{}},
 		known: make(map[string]bool, len(v.Nodes)), leaving: map[*schedulingv1.Pod]bool{},
 	}
 	for _, pod := range mine {
@@ -144,10 +153,12 @@ func (d *daemons) look(n *nodev1.Node) {
 	switch {
 	case run && len(pods) == 0:
 		if len(d.p.Create) < maxBurst {
-			d.p.Create = append(d.p.Create, d.pod(name))
+			pod := d.pod(name)
+			d.p.Create = append(d.p.Create, pod)
+			note(d.p.why, "the node fits, and has none", pod)
 		}
 	case !stay:
-		d.remove(pods...)
+		d.remove("its node does not fit any more, or has a taint that it does not tolerate", pods...)
 	default:
 		d.keepOne(name, pods)
 	}
@@ -169,11 +180,12 @@ func (d *daemons) keepOne(node string, pods []*schedulingv1.Pod) {
 		return
 	}
 	keep := max(0, slices.IndexFunc(running, func(p *schedulingv1.Pod) bool { return p.GetSpec().GetNodeName() != "" }))
-	d.remove(slices.Delete(running, keep, keep+1)...)
+	d.remove("its node has another one", slices.Delete(running, keep, keep+1)...)
 }
 
 func (d *daemons) replaceEnded(node string, pod *schedulingv1.Pod) {
 	if at := created(pod).Add(leastLife); at.After(d.v.Now) {
+		d.p.Held = append(d.p.Held, held("DeletePod", pod, "it ended soon after it was made: the next one comes after a pause", "")...)
 		d.p.Wake = sooner(d.p.Wake, at)
 		return
 	}
@@ -183,14 +195,14 @@ func (d *daemons) replaceEnded(node string, pod *schedulingv1.Pod) {
 			fmt.Sprintf("Found failed daemon pod %s/%s on node %s, will try to kill it", m.GetNamespace(), m.GetName(), node),
 		})
 	}
-	d.remove(pod)
+	d.remove("it has ended, and another one takes its place", pod)
 }
 
 // dropHomeless removes pods that are not bound and ask for a node that is not there.
 func (d *daemons) dropHomeless() {
 	for _, pod := range d.allPods() {
 		if pod.GetSpec().GetNodeName() == "" && !d.known[TargetNode(pod)] {
-			d.remove(pod)
+			d.remove("its node is not there", pod)
 		}
 	}
 }
@@ -203,11 +215,12 @@ func (d *daemons) allPods() []*schedulingv1.Pod {
 	return out
 }
 
-func (d *daemons) remove(pods ...*schedulingv1.Pod) {
+func (d *daemons) remove(why string, pods ...*schedulingv1.Pod) {
 	for _, pod := range pods {
 		if !resource.Deleting(pod) && !d.leaving[pod] {
 			d.leaving[pod] = true
 			d.p.Delete = append(d.p.Delete, pod)
+			note(d.p.why, why, pod)
 		}
 	}
 }
@@ -254,6 +267,7 @@ func (d *daemons) renew() {
 		return
 	}
 	most := 1
+	const former = "it is of a former template"
 	if m := strategy.GetRollingUpdate().GetMaxUnavailable(); m != nil {
 		most = max(1, share(m, len(d.wanted), true))
 	}
@@ -266,13 +280,17 @@ func (d *daemons) renew() {
 		case !up:
 			most--
 			if pod != nil && !d.isNew(pod) {
-				d.remove(pod)
+				d.remove(former+" and not available", pod)
 			}
 		case !d.isNew(pod):
 			candidates = append(candidates, pod)
 		}
 	}
-	d.remove(candidates[:max(0, min(most, len(candidates)))]...)
+	now := max(0, min(most, len(candidates)))
+	d.remove(former+", and few enough nodes are without one that is available", candidates[:now]...)
+	for _, pod := range candidates[now:] {
+		d.p.Held = append(d.p.Held, held("DeletePod", pod, former+", but as many nodes are without one that is available as may be", "the new ones become available")...)
+	}
 }
 
 // observe sets the status as seen before the plan is carried out.

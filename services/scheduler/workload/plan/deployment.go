@@ -1,9 +1,11 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -34,9 +36,32 @@ type DeploymentPlan struct {
 	Create         *SetChange  // a new replica set; nil for none
 	Update         []SetChange // replica sets whose metadata or spec change
 	Delete         []*schedulingv1.ReplicaSet
-	Revision       string // value of the deployment's revision annotation; empty leaves it
+	Revision       string             // value of the deployment's revision annotation; empty leaves it
+	Held           []*metav1.HeldBack // what would be done and waits
 	Status         *schedulingv1.DeploymentStatus
 	Wake           time.Time // when to decide again even if nothing changes; zero means never
+
+	why reasons
+}
+
+// Actions returns what is done, in its order, and why.
+func (p DeploymentPlan) Actions() []*metav1.PlannedAction {
+	out := transfers(p.Adopt, p.Release)
+	if p.Create != nil {
+		out = append(out, sized("CreateReplicaSet", *p.Create))
+	}
+	for _, ch := range p.Update {
+		out = append(out, sized("UpdateReplicaSet", ch))
+	}
+	return append(out, planned("DeleteReplicaSet", p.Delete, p.why)...)
+}
+
+// sized returns the action that makes a replica set as it shall be.
+func sized(action string, ch SetChange) *metav1.PlannedAction {
+	return &metav1.PlannedAction{
+		Action: action, Object: resource.Reference(ch.Set), Reason: ch.Why,
+		Details: map[string]string{"replicas": strconv.Itoa(orOne(ch.Set.GetSpec().Replicas))},
+	}
 }
 
 // DeploymentAfter returns a deployment as it is stored after a plan was carried out: its status and its revision stand in one record.
@@ -53,6 +78,7 @@ func DeploymentAfter(d *schedulingv1.Deployment, p DeploymentPlan) *schedulingv1
 type SetChange struct {
 	Set  *schedulingv1.ReplicaSet
 	Tell *Event // for the deployment; nil for none
+	Why  string
 }
 
 // Deployment decides what a deployment does next. It goes step by step: sets grow before others shrink, and each step counts on what the
@@ -75,6 +101,9 @@ func Deployment(v DeploymentView) DeploymentPlan {
 			r.scale()
 		}
 		if paused {
+			if !r.complete() {
+				r.p.Held = held("UpdateReplicaSet", r.d, "the deployment is paused", "windlass rollout resume deployment/"+r.d.GetMetadata().GetName())
+			}
 			r.cleanUp()
 		}
 	case v.Deployment.GetSpec().GetStrategy().GetType() == "Recreate":
@@ -91,6 +120,7 @@ type set struct {
 	was  *schedulingv1.ReplicaSet // nil for a new one
 	next *schedulingv1.ReplicaSet
 	tell *Event
+	why  string
 }
 
 func (s *set) size() int { return orOne(s.next.GetSpec().Replicas) }
@@ -114,7 +144,7 @@ type rollout struct {
 }
 
 func newRollout(v DeploymentView, mine []*schedulingv1.ReplicaSet) *rollout {
-	r := &rollout{now: v.Now, d: v.Deployment, want: orOne(v.Deployment.GetSpec().Replicas)}
+	r := &rollout{now: v.Now, p: DeploymentPlan{why: reasons{}}, d: v.Deployment, want: orOne(v.Deployment.GetSpec().Replicas)}
 	r.surge, r.missing = limits(v.Deployment.GetSpec(), r.want)
 	r.status = proto.CloneOf(v.Deployment.GetStatus())
 	if r.status == nil {
@@ -168,8 +198,9 @@ func (r *rollout) pods() (n int) {
 }
 
 // resize gives a set another number of pods and notes what it was chosen for.
-func (r *rollout) resize(s *set, n int) {
+func (r *rollout) resize(s *set, n int, why string) {
 	if before := s.size(); before != n {
+		s.why = why
 		direction := "up"
 		if n < before {
 			direction = "down"
@@ -189,15 +220,19 @@ func (r *rollout) roll() {
 	r.ensure()
 	if r.current.size() != r.want {
 		if n := r.newSize(); n != r.current.size() {
-			r.resize(r.current, n)
+			r.resize(r.current, n, fmt.Sprintf("%d pods are wanted, and %d may be there at once", r.want, r.want+r.surge))
 			return
 		}
 	}
 	if r.shrinkOld() {
 		return
 	}
-	if r.complete() {
+	switch {
+	case r.complete():
 		r.cleanUp()
+	case r.current.was != nil:
+		r.p.Held = held("UpdateReplicaSet", r.current.next, fmt.Sprintf("%d of its %d pods are available, %d pods of the deployment must be, and %d may be there at once",
+			r.current.available(), r.current.size(), r.want-r.missing, r.want+r.surge), "its pods become available, or those that leave are gone")
 	}
 }
 
@@ -225,7 +260,7 @@ func (r *rollout) shrinkOld() bool {
 	before := r.pods()
 	for _, s := range r.old() {
 		if idle := min(free, s.size()-s.available()); idle > 0 {
-			r.resize(s, s.size()-idle)
+			r.resize(s, s.size()-idle, "it is of a former template, and these of its pods are not available")
 			free -= idle
 		}
 	}
@@ -236,7 +271,7 @@ func (r *rollout) shrinkOld() bool {
 	free = min(free, up-least)
 	for _, s := range r.old() {
 		if take := min(free, s.size()); take > 0 {
-			r.resizeFrom(s, s.size()-take)
+			r.resizeFrom(s, s.size()-take, fmt.Sprintf("it is of a former template, and %d pods stay available without these", least))
 			free -= take
 		}
 	}
@@ -244,9 +279,9 @@ func (r *rollout) shrinkOld() bool {
 }
 
 // resizeFrom is resize for a set that may have been resized before in the same plan: it tells of both as one.
-func (r *rollout) resizeFrom(s *set, n int) {
+func (r *rollout) resizeFrom(s *set, n int, why string) {
 	from := orOne(s.was.GetSpec().Replicas)
-	r.resize(s, n)
+	r.resize(s, n, why)
 	s.tell = scaled("down", s.next.GetMetadata().GetName(), from, n)
 }
 
@@ -255,18 +290,19 @@ func (r *rollout) recreate() {
 	gone := true
 	for _, s := range r.old() {
 		if s.size() > 0 {
-			r.resize(s, 0)
+			r.resize(s, 0, "it is of a former template: its pods go before new ones come")
 		}
 		st := s.was.GetStatus()
 		gone = gone && st.GetReplicas() == 0 && st.GetTerminatingReplicas() == 0 && s.size() == orOne(s.was.GetSpec().Replicas) &&
 			st.GetObservedGeneration() >= s.was.GetMetadata().GetGeneration()
 	}
 	if !gone {
+		r.p.Held = held("CreateReplicaSet", r.d, "pods of a former template are still there", "they go")
 		return
 	}
 	r.ensure()
 	if r.current.size() != r.want {
-		r.resize(r.current, r.want)
+		r.resize(r.current, r.want, "no pod of a former template is left")
 	}
 	if r.complete() {
 		r.cleanUp()
@@ -297,6 +333,7 @@ func (r *rollout) ensure() {
 			Replicas: number(n), MinReadySeconds: r.d.GetSpec().MinReadySeconds, Selector: selector, Template: template,
 		},
 	}}
+	s.why = "no replica set has the present template"
 	if n > 0 {
 		s.tell = scaled("up", s.next.GetMetadata().GetName(), 0, n)
 	}
@@ -351,6 +388,7 @@ func (r *rollout) cleanUp() {
 		st := s.was.GetStatus()
 		if s.size() == 0 && st.GetReplicas() == 0 && st.GetObservedGeneration() >= s.was.GetMetadata().GetGeneration() {
 			r.p.Delete = append(r.p.Delete, s.was)
+			note(r.p.why, fmt.Sprintf("it has no pods, and %d former ones are kept to go back to", keep), s.was)
 		}
 	}
 }
@@ -360,9 +398,9 @@ func (r *rollout) finish() {
 	for _, s := range r.all {
 		switch {
 		case s.was == nil:
-			r.p.Create = &SetChange{Set: s.next, Tell: s.tell}
+			r.p.Create = &SetChange{Set: s.next, Tell: s.tell, Why: s.why}
 		case !proto.Equal(s.was, s.next):
-			r.p.Update = append(r.p.Update, SetChange{Set: s.next, Tell: s.tell})
+			r.p.Update = append(r.p.Update, SetChange{Set: s.next, Tell: s.tell, Why: cmp.Or(s.why, "it takes over what changed of the deployment")})
 		}
 	}
 	r.observe()

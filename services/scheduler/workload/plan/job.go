@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -48,9 +49,21 @@ type JobPlan struct {
 	Remove         bool    // the job has been kept long enough after its end
 	Tell           []Event // for the job, beside those of Create and Delete
 	Status         *schedulingv1.JobStatus
-	Wake           time.Time // when to decide again even if nothing changes; zero means never
+	Held           []*metav1.HeldBack // what would be done and waits
+	Wake           time.Time          // when to decide again even if nothing changes; zero means never
 
 	counted *string // value of the annotation that goes with Status; nil for none
+	job     *schedulingv1.Job
+	why     reasons
+}
+
+// Actions returns what is done, in its order, and why.
+func (p JobPlan) Actions() []*metav1.PlannedAction {
+	var remove []*schedulingv1.Job
+	if p.Remove {
+		remove = append(remove, p.job)
+	}
+	return slices.Concat(transfers(p.Adopt, p.Release), planned("CreatePod", p.Create, p.why), planned("DeletePod", p.Delete, p.why), planned("DeleteJob", remove, p.why))
 }
 
 // JobAfter returns a job as it is stored after a plan was carried out: what is counted and by which pods stands in one record.
@@ -110,7 +123,7 @@ type job struct {
 }
 
 func newJob(v JobView, mine []*schedulingv1.Pod) *job {
-	j := &job{v: v, spec: v.Job.GetSpec(), status: proto.CloneOf(v.Job.GetStatus())}
+	j := &job{v: v, spec: v.Job.GetSpec(), status: proto.CloneOf(v.Job.GetStatus()), p: JobPlan{job: v.Job, why: reasons{}}}
 	if j.status == nil {
 		j.status = &schedulingv1.JobStatus{}
 	}
@@ -216,7 +229,7 @@ func (j *job) ended() bool { return j.end() != nil }
 
 // expire has the job removed once it has been kept for as long as it says. Pods that still run go before.
 func (j *job) expire() {
-	j.p.Delete = j.active
+	j.drop("the job has ended")
 	ttl := j.spec.TtlSecondsAfterFinished
 	if ttl == nil {
 		return
@@ -227,13 +240,14 @@ func (j *job) expire() {
 		return
 	}
 	j.p.Remove = true
+	note(j.p.why, fmt.Sprintf("it ended more than %d s ago", *ttl), j.v.Job)
 }
 
 // work moves a job on that has not ended.
 func (j *job) work() {
 	j.checkSuspended()
 	if j.spec.GetSuspend() {
-		j.p.Delete = j.active
+		j.drop("the job is suspended")
 		return
 	}
 	if j.status.GetStartTime() == nil {
@@ -312,16 +326,21 @@ func (j *job) manage() {
 	case j.succeeded > 0: // the work is used up: what runs ends by itself
 		want = min(want, len(j.active))
 	}
+	count := fmt.Sprintf("%d of %d pods that may run now are there", len(j.active), want)
 	missing := want - len(j.active)
 	if missing < 0 {
 		leastMissed(j.active, nil)
 		j.p.Delete = j.active[:min(-missing, maxBurst)]
+		for _, pod := range j.p.Delete {
+			note(j.p.why, count+", and this one is missed least: "+lessMissed(pod), pod)
+		}
 	}
 	if missing <= 0 {
 		return
 	}
 	if j.failures > 0 {
 		if at := j.failedAt.Add(doubled(firstBackOff, j.failures-1, longestBackOff)); j.v.Now.Before(at) {
+			j.p.Held = held("CreatePod", j.v.Job, count+", but the last one failed: the next one comes after a pause, which doubles each time", "")
 			j.p.Wake = sooner(j.p.Wake, at)
 			return
 		}
@@ -329,6 +348,7 @@ func (j *job) manage() {
 	for range min(missing, maxBurst) {
 		j.p.Create = append(j.p.Create, j.pod())
 	}
+	note(j.p.why, count, j.p.Create...)
 }
 
 func (j *job) pod() *schedulingv1.Pod {
@@ -341,15 +361,21 @@ func (j *job) pod() *schedulingv1.Pod {
 	return pod
 }
 
-func (j *job) fail(reason, message string) {
+// drop has all pods removed that run.
+func (j *job) drop(why string) {
 	j.p.Delete = j.active
+	note(j.p.why, why, j.active...)
+}
+
+func (j *job) fail(reason, message string) {
+	j.drop(message)
 	j.setCondition(jobFailed, "True", reason, message)
 	j.tell("Warning", reason, message)
 	j.wakeToExpire()
 }
 
 func (j *job) complete() {
-	j.p.Delete = j.active
+	j.drop("the job is complete")
 	j.setCondition(jobComplete, "True", "CompletionsReached", "Reached expected number of succeeded pods")
 	j.status.CompletionTime = stamp(j.v.Now)
 	j.tell("Normal", "Completed", "Job completed")

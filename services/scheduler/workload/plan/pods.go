@@ -5,6 +5,7 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -170,6 +171,21 @@ func leastMissed(pods []*schedulingv1.Pod, crowd map[string]int) {
 			cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName()),
 		)
 	})
+}
+
+// lessMissed says what of a pod puts it before others in leastMissed.
+func lessMissed(pod *schedulingv1.Pod) string {
+	switch {
+	case pod.GetSpec().GetNodeName() == "":
+		return "it is not bound"
+	case pod.GetStatus().GetPhase() != placement.Running:
+		return "it does not run"
+	case !placement.IsReady(pod):
+		return "it is not ready"
+	case cost(pod) != 0:
+		return fmt.Sprintf("its deletion cost is %d", cost(pod))
+	}
+	return "of those that are ready it has most of its like on its node, or is the youngest"
 }
 
 // truth orders false before true.

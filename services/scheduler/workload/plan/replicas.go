@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -38,8 +39,16 @@ type ReplicasPlan struct {
 	Adopt, Release []*schedulingv1.Pod
 	Create         []*schedulingv1.Pod // without names
 	Delete         []*schedulingv1.Pod // in the order to delete them
+	Held           []*metav1.HeldBack  // what would be done and waits
 	Status         *schedulingv1.ReplicaSetStatus
 	Wake           time.Time // when to decide again even if nothing changes; zero means never
+
+	why reasons
+}
+
+// Actions returns what is done, in its order, and why.
+func (p ReplicasPlan) Actions() []*metav1.PlannedAction {
+	return slices.Concat(transfers(p.Adopt, p.Release), planned("CreatePod", p.Create, p.why), planned("DeletePod", p.Delete, p.why))
 }
 
 // ReplicaSetView fills the part of a view that the set itself says.
@@ -95,18 +104,25 @@ func Replicas(v ReplicasView) ReplicasPlan {
 	if resource.Deleting(v.Owner) {
 		return p
 	}
+	p.why = reasons{}
+	count := fmt.Sprintf("%d of %d wanted pods are there", len(active), orOne(v.Spec.Replicas))
 	switch missing := orOne(v.Spec.Replicas) - len(active); {
 	case missing > 0:
 		if until := restrained(c.mine, v.Now); until.After(v.Now) {
+			p.Held = held("CreatePod", v.Owner, count+", but nodes did not take the last ones: the next one comes after a pause", "")
 			p.Wake = sooner(p.Wake, until)
 			break
 		}
 		for range min(missing, maxBurst) {
 			p.Create = append(p.Create, newPod(v.Owner, v.Spec.GetTemplate()))
 		}
+		note(p.why, count, p.Create...)
 	case missing < 0:
 		leastMissed(active, crowd(active, v.Related))
 		p.Delete = active[:min(-missing, maxBurst)]
+		for _, pod := range p.Delete {
+			note(p.why, count+", and this one is missed least: "+lessMissed(pod), pod)
+		}
 	}
 	return p
 }

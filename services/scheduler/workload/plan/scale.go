@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -35,21 +36,26 @@ func (r *rollout) scale() {
 	active := slices.DeleteFunc(slices.Clone(r.all), func(s *set) bool { return s.size() == 0 })
 	switch {
 	case len(active) == 0 && r.current != nil:
-		r.resize(r.current, r.want)
+		r.resize(r.current, r.want, r.given())
 	case len(active) == 0 && len(r.all) > 0:
-		r.resize(r.all[len(r.all)-1], r.want)
+		r.resize(r.all[len(r.all)-1], r.want, r.given())
 	case len(active) == 1:
-		r.resize(active[0], r.want)
+		r.resize(active[0], r.want, r.given())
 	case len(active) > 1 && r.saturated():
 		for _, s := range active {
 			if s != r.current {
-				r.resize(s, 0)
+				r.resize(s, 0, "it is of a former template, and the present one has all pods that are wanted")
 			}
 		}
 		r.noteSize(r.current)
 	case len(active) > 1:
 		r.spread(active)
 	}
+}
+
+// given says why sets get other sizes although nothing is rolled.
+func (r *rollout) given() string {
+	return fmt.Sprintf("the deployment was given the size %d", r.want)
 }
 
 // saturated reports whether the set of the present template has all pods that are wanted, and all are available.
@@ -87,7 +93,7 @@ func (r *rollout) spread(active []*set) {
 		take := max(left, -sizes[i])
 		sizes[i] += take
 		left -= take
-		r.resize(s, sizes[i])
+		r.resize(s, sizes[i], r.given())
 	}
 }
 
