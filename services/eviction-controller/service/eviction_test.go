@@ -105,7 +105,10 @@ func TestATaintThatGoesInTimeEvictsNobody(t *testing.T) {
 	if _, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: "a", Patch: merge(`{"spec":{"taints":null}}`)}); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(1500 * time.Millisecond)
+	c.agent("b").beat()
+	c.pods.add("b", "witness", bearing("k", 1))
+	taint(t, nodes, "b", "k")
+	c.pods.awaitDeleted("witness") // whose second ends after that of p would have
 	if got := c.pods.deletedAt("p"); !got.IsZero() {
 		t.Errorf("the pod was evicted")
 	}
