@@ -175,7 +175,7 @@ func (o *podOwner) goesSlowly(name string) {
 // allow sets how many pods of an app may be disrupted, by a budget of the same name.
 func (o *podOwner) allow(app string, disruptions int32) {
 	o.t.Helper()
-	status := &schedulingv1.PodDisruptionBudgetStatus{DisruptionsAllowed: proto.Int32(disruptions)}
+	status := &schedulingv1.PodDisruptionBudgetStatus{DisruptionsAllowed: proto.Int32(disruptions), ObservedGeneration: proto.Int32(1)}
 	key := resource.Key{Namespace: "default", Name: app}
 	_, err := o.budgets.Modify(o.t.Context(), key, func(b *schedulingv1.PodDisruptionBudget) error { b.Status = status; return nil })
 	if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
