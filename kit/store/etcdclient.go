@@ -22,6 +22,8 @@ import (
 const (
 	keepaliveTime    = 10 * time.Second // the least that grpc-go allows a client; members permit it
 	keepaliveTimeout = 3 * time.Second
+	streamWindow     = 1 << 20         // bytes that a member may send before it hears that they were read: of one stream,
+	connWindow       = 4 << 20         // and of all
 	maxRequestBytes  = 8 << 20         // as the members accept
 	syncInterval     = time.Second     // a voter that joined is known to all clients soon after
 	calmInterval     = 6 * time.Second // while nothing changes: each question costs the leader a round to the others
@@ -57,11 +59,15 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 		PermitWithoutStream:  true,
 		MaxCallSendMsgSize:   maxRequestBytes,
 		Logger:               clientLog(cfg.Log),
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
-			// The default doubles up to two minutes: it would find a cluster that is back seconds too late.
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
-			MinConnectTimeout: 2 * time.Second,
-		})},
+		DialOptions: []grpc.DialOption{
+			grpc.WithConnectParams(grpc.ConnectParams{
+				// The default doubles up to two minutes: it would find a cluster that is back seconds too late.
+				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+				MinConnectTimeout: 2 * time.Second,
+			}),
+			// Of a fixed size: else each message that comes in, such as how far a watch is, costs a ping and its answer to measure the line.
+			grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(connWindow),
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("etcd client: %w", err)

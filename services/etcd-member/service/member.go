@@ -58,7 +58,9 @@ func (m *member) limits(ec *embed.Config) {
 	ec.EnableGRPCGateway = false
 	ec.GRPCAdditionalServerOptions = append(m.gate.options(),
 		// Clients ping every 10 s whether or not they have a call open; etcd's own policy would cut them off.
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		// Of a fixed size: else each message of a client, such as the renewal of a lease, costs a ping and its answer to measure the line.
+		grpc.StaticStreamWindowSize(1<<20), grpc.StaticConnWindowSize(4<<20))
 	ec.ServiceRegister = func(s *grpc.Server) { m.grpc.Store(s) }
 }
 
