@@ -6,11 +6,14 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
 )
 
 // Pods returns the pods with a label such as app=hello, or all if it is empty, of all namespaces.
@@ -116,6 +119,18 @@ func (c *Cluster) podFaults(ctx context.Context) ([]string, error) {
 		}
 	}
 	pods, err := c.Pods(ctx, "")
+	for _, d := range deployments.GetItems() { // its status may not know yet of pods that are just gone
+		want, there := d.GetSpec().GetReplicas(), int32(0)
+		sel, _ := resource.LabelSelector(d.GetSpec().GetSelector(), "")
+		for _, p := range pods {
+			if p.GetMetadata().GetNamespace() == d.GetMetadata().GetNamespace() && sel.Matches(labels.Set(p.GetMetadata().GetLabels())) {
+				there++
+			}
+		}
+		if there != want {
+			out = append(out, fmt.Sprintf("deployment %s: %d of %d pods are there", d.GetMetadata().GetName(), there, want))
+		}
+	}
 	for _, p := range pods {
 		if p.GetMetadata().GetDeletionTimestamp() != nil || !podReady(p) {
 			out = append(out, fmt.Sprintf("pod %s on %s: %s, leaving: %t", p.GetMetadata().GetName(), p.GetSpec().GetNodeName(), p.GetStatus().GetPhase(), p.GetMetadata().GetDeletionTimestamp() != nil))

@@ -72,6 +72,11 @@ func (h *Host) follow(ctx context.Context) error {
 func (h *Host) session(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if h.cfg.Registered != nil {
+		if err := h.cfg.Registered(ctx); err != nil {
+			return err
+		}
+	}
 	if err := h.tell(ctx); err != nil {
 		return err
 	}

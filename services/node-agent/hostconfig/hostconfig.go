@@ -47,6 +47,9 @@ type Config struct {
 	Conn grpc.ClientConnInterface
 	// Supervisor runs the units; somebody else runs it.
 	Supervisor *process.Supervisor
+	// Registered returns nil once the cluster has heard of this boot of the machine: before that nothing is said, or the machine would be given
+	// work in a boot that nobody knows of. It may be nil.
+	Registered func(ctx context.Context) error
 	// Reboot is what Run returns when the machine is to be restarted.
 	Reboot error
 	// Drift is how often the disk is compared with the configuration; zero means 30 seconds.

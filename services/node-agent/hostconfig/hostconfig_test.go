@@ -24,7 +24,9 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/process"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -39,6 +41,20 @@ type cluster struct {
 	order   *configv1.FollowConfigResponse
 	changed chan struct{}
 	reports []*configv1.ReportConfigRequest
+	unknown int // how often it is still to be said that the boot is not known
+	asked   int // how often that was said
+}
+
+// registered is how the agent hears whether its boot is known.
+func (c *cluster) registered(context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unknown == 0 {
+		return nil
+	}
+	c.unknown--
+	c.asked++
+	return status.Error(codes.Unavailable, "not registered yet")
 }
 
 func (c *cluster) FollowConfig(_ *configv1.FollowConfigRequest, s grpc.ServerStreamingServer[configv1.FollowConfigResponse]) error {
@@ -126,6 +142,7 @@ func (m *machine) boot(id string) {
 	supervisor := process.NewSupervisor(filepath.Join(m.dir, "run"), log)
 	m.host = New(Config{
 		Dir: m.dir, Node: "worker-0", BootID: id, Conn: m.conn, Supervisor: supervisor, Reboot: errReboot, Drift: 20 * time.Millisecond, Log: log,
+		Registered: m.cluster.registered,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	supervised := make(chan error, 1)
@@ -380,6 +397,23 @@ func TestAMachineRestartsAndIsDoneInAnotherBoot(t *testing.T) {
 	m.await("done again", func(r *configv1.ReportConfigRequest) bool { return r.GetState() == done && r.GetBootId() == "boot-2" })
 	if ran, _ := os.ReadFile(count); string(ran) != "ran\nran\n" {
 		t.Errorf("a oneshot unit ran again without a boot: %q", ran)
+	}
+}
+
+func TestNothingIsSaidOfABootThatTheClusterDoesNotKnow(t *testing.T) {
+	m := newMachine(t)
+	m.boot("boot-1")
+	m.cluster.send(config(t, "a", nil, nil), true, false)
+	m.awaitState(done, "a")
+	m.cluster.mu.Lock()
+	m.cluster.unknown = 2
+	m.cluster.mu.Unlock()
+	m.boot("boot-2")
+	m.awaitState(done, "a")
+	m.cluster.mu.Lock()
+	defer m.cluster.mu.Unlock()
+	if m.cluster.asked != 2 {
+		t.Errorf("it was said after %d of 2 refusals", m.cluster.asked)
 	}
 }
 

@@ -162,7 +162,7 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.Beat(running) })
 	group.Go(func() error { return i.pods.Run(running) })
-	group.Go(func() error { return i.newHost(node.Name, conn).Run(running) })
+	group.Go(func() error { return i.newHost(node.Name, conn, a).Run(running) })
 	group.Go(func() error { return store.Renew(running, conn, node.Name, i.log) })
 	if m != nil {
 		group.Go(func() error { return a.Attend(running) })
@@ -170,9 +170,13 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 	return group.Wait()
 }
 
-func (i *instance) newHost(node string, conn grpc.ClientConnInterface) *hostconfig.Host {
+func (i *instance) newHost(node string, conn grpc.ClientConnInterface, a *agent.Agent) *hostconfig.Host {
 	return hostconfig.New(hostconfig.Config{
 		Dir: i.cfg.dir, Node: node, BootID: i.boot.ID, Conn: conn, Supervisor: i.supervisor, Reboot: agent.ErrReboot, Log: i.log,
+		Registered: func(ctx context.Context) error {
+			_, err := a.Node(ctx, false)
+			return err
+		},
 	})
 }
 
