@@ -169,6 +169,7 @@ func (s *Pods) take(ctx context.Context, object *schedulingv1.Pod, listed bool) 
 		p.reported = ownPart(object.GetStatus())
 	}
 	if overruled {
+		p.overruled++
 		s.told.Add(uid)
 	}
 	if was := p.object.GetMetadata(); was.GetDeletionTimestamp() == nil && object.GetMetadata().GetDeletionTimestamp() != nil {

@@ -21,14 +21,15 @@ const recordFile = "pod.json"
 
 // pod is one pod of the machine. The lock of Pods guards it; its record and status are written by settle alone.
 type pod struct {
-	uid      string
-	object   *schedulingv1.Pod // as the cluster has it, or had it last
-	gone     bool              // the cluster does not have it any more
-	record   record
-	dirty    bool                    // the record is not on the disk
-	status   *schedulingv1.PodStatus // as it is; nil before it was looked at
-	reported *schedulingv1.PodStatus // as the cluster knows it
-	over     bool                    // nothing of it runs, and it is to go
+	uid       string
+	object    *schedulingv1.Pod // as the cluster has it, or had it last
+	gone      bool              // the cluster does not have it any more
+	record    record
+	dirty     bool                    // the record is not on the disk
+	status    *schedulingv1.PodStatus // as it is; nil before it was looked at
+	reported  *schedulingv1.PodStatus // as the cluster knows it
+	overruled int                     // how often somebody else said that the pod is not ready
+	over      bool                    // nothing of it runs, and it is to go
 }
 
 // record is what is written down of a pod. It is not synced to the disk: after a crash of the host no process is left for it to mean.

@@ -24,7 +24,7 @@ func (s *Pods) tell(ctx context.Context, uid string) (time.Time, error) {
 		s.mu.Unlock()
 		return time.Time{}, nil
 	}
-	m, st, reported, over, gone := p.object.GetMetadata(), p.status, p.reported, p.over, p.gone
+	m, st, reported, over, gone, overruled := p.object.GetMetadata(), p.status, p.reported, p.over, p.gone, p.overruled
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
@@ -54,7 +54,9 @@ func (s *Pods) tell(ctx context.Context, uid string) (time.Time, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.reported = st
+	if p.overruled == overruled { // else that may have been said after what was reported here
+		p.reported = st
+	}
 	return time.Time{}, nil
 }
 
