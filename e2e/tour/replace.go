@@ -127,7 +127,7 @@ func (r *replacement) watch(ctx context.Context) error {
 // listen tells what is seen until both the machine is gone and the command that deleted it has ended.
 func (r *replacement) listen(ctx context.Context, seen <-chan observation, deleted <-chan error) error {
 	ended := false
-	for !ended || !r.chronicle.has(machineGone) {
+	for !ended || !r.chronicle.has(machineGone) || !r.chronicle.has(nodeGone) { // of nodes another service tells, perhaps a little later
 		select {
 		case o := <-seen:
 			for _, s := range r.chronicle.add(o) {
