@@ -124,7 +124,7 @@ func (r *replacement) watch(ctx context.Context) error {
 	return errors.Join(err, r.stopOwner(), g.Wait())
 }
 
-// listen tells what is seen until both the machine is gone and the command that deleted it has ended.
+// listen tells what is seen until the machine and its node are gone and the command that deleted it has ended.
 func (r *replacement) listen(ctx context.Context, seen <-chan observation, deleted <-chan error) error {
 	ended := false
 	for !ended || !r.chronicle.has(machineGone) || !r.chronicle.has(nodeGone) { // of nodes another service tells, perhaps a little later
