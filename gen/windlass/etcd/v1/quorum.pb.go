@@ -221,7 +221,13 @@ type Member struct {
 	// The member's machine; absent for the bootstrap member and where there is none.
 	Machine *v1.ObjectReference `protobuf:"bytes,14,opt,name=machine,proto3" json:"machine,omitempty"`
 	// How long its answer took, in microseconds; 0 if it did not answer.
-	LatencyUs     int64 `protobuf:"varint,15,opt,name=latency_us,json=latencyUs,proto3" json:"latency_us,omitempty"`
+	LatencyUs int64 `protobuf:"varint,15,opt,name=latency_us,json=latencyUs,proto3" json:"latency_us,omitempty"`
+	// Since when it does not answer; absent if it answered just now.
+	SilentTime *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=silent_time,json=silentTime,proto3" json:"silent_time,omitempty"`
+	// Size of the database at which the member refuses writes, in bytes; 0 if unknown.
+	DbQuotaBytes int64 `protobuf:"varint,17,opt,name=db_quota_bytes,json=dbQuotaBytes,proto3" json:"db_quota_bytes,omitempty"`
+	// Alarms that the member has raised: NOSPACE or CORRUPT.
+	Alarms        []string `protobuf:"bytes,18,rep,name=alarms,proto3" json:"alarms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -361,6 +367,27 @@ func (x *Member) GetLatencyUs() int64 {
 	return 0
 }
 
+func (x *Member) GetSilentTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SilentTime
+	}
+	return nil
+}
+
+func (x *Member) GetDbQuotaBytes() int64 {
+	if x != nil {
+		return x.DbQuotaBytes
+	}
+	return 0
+}
+
+func (x *Member) GetAlarms() []string {
+	if x != nil {
+		return x.Alarms
+	}
+	return nil
+}
+
 // The right to take a voter down: one in a cluster, for one machine and reason.
 type DisruptionPermit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -464,7 +491,7 @@ const file_windlass_etcd_v1_quorum_proto_rawDesc = "" +
 	"\twaits_for\x18\v \x01(\tR\bwaitsFor\x12=\n" +
 	"\fobserve_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\vobserveTime\x12+\n" +
 	"\x11bootstrap_retired\x18\r \x01(\bR\x10bootstrapRetired\x12\x1c\n" +
-	"\tendpoints\x18\x0e \x03(\tR\tendpoints\"\xdd\x03\n" +
+	"\tendpoints\x18\x0e \x03(\tR\tendpoints\"\xd8\x04\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1b\n" +
@@ -483,7 +510,11 @@ const file_windlass_etcd_v1_quorum_proto_rawDesc = "" +
 	"\rapplied_index\x18\r \x01(\x03R\fappliedIndex\x12;\n" +
 	"\amachine\x18\x0e \x01(\v2!.windlass.meta.v1.ObjectReferenceR\amachine\x12\x1d\n" +
 	"\n" +
-	"latency_us\x18\x0f \x01(\x03R\tlatencyUs\"\xd2\x01\n" +
+	"latency_us\x18\x0f \x01(\x03R\tlatencyUs\x12;\n" +
+	"\vsilent_time\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"silentTime\x12$\n" +
+	"\x0edb_quota_bytes\x18\x11 \x01(\x03R\fdbQuotaBytes\x12\x16\n" +
+	"\x06alarms\x18\x12 \x03(\tR\x06alarms\"\xd2\x01\n" +
 	"\x10DisruptionPermit\x12;\n" +
 	"\amachine\x18\x01 \x01(\v2!.windlass.meta.v1.ObjectReferenceR\amachine\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x16\n" +
@@ -519,13 +550,14 @@ var file_windlass_etcd_v1_quorum_proto_depIdxs = []int32{
 	3, // 2: windlass.etcd.v1.Quorum.next:type_name -> windlass.meta.v1.PlannedAction
 	4, // 3: windlass.etcd.v1.Quorum.observe_time:type_name -> google.protobuf.Timestamp
 	5, // 4: windlass.etcd.v1.Member.machine:type_name -> windlass.meta.v1.ObjectReference
-	5, // 5: windlass.etcd.v1.DisruptionPermit.machine:type_name -> windlass.meta.v1.ObjectReference
-	4, // 6: windlass.etcd.v1.DisruptionPermit.acquire_time:type_name -> google.protobuf.Timestamp
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	4, // 5: windlass.etcd.v1.Member.silent_time:type_name -> google.protobuf.Timestamp
+	5, // 6: windlass.etcd.v1.DisruptionPermit.machine:type_name -> windlass.meta.v1.ObjectReference
+	4, // 7: windlass.etcd.v1.DisruptionPermit.acquire_time:type_name -> google.protobuf.Timestamp
+	8, // [8:8] is the sub-list for method output_type
+	8, // [8:8] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_windlass_etcd_v1_quorum_proto_init() }

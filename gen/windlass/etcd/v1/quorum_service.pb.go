@@ -15,6 +15,7 @@ import (
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -569,11 +570,166 @@ func (x *AttendMemberResponse) GetInitialClusterToken() string {
 	return ""
 }
 
+// Asks for the certificates of the member that is planned for a node.
+type CertifyMemberRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node: the caller's own.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Certificate request for etcd's client port, in DER; at most 8 KiB.
+	ServerRequest []byte `protobuf:"bytes,2,opt,name=server_request,json=serverRequest,proto3" json:"server_request,omitempty"`
+	// Certificate request for etcd's peer port, in DER; at most 8 KiB.
+	PeerRequest   []byte `protobuf:"bytes,3,opt,name=peer_request,json=peerRequest,proto3" json:"peer_request,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CertifyMemberRequest) Reset() {
+	*x = CertifyMemberRequest{}
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CertifyMemberRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CertifyMemberRequest) ProtoMessage() {}
+
+func (x *CertifyMemberRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CertifyMemberRequest.ProtoReflect.Descriptor instead.
+func (*CertifyMemberRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *CertifyMemberRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *CertifyMemberRequest) GetServerRequest() []byte {
+	if x != nil {
+		return x.ServerRequest
+	}
+	return nil
+}
+
+func (x *CertifyMemberRequest) GetPeerRequest() []byte {
+	if x != nil {
+		return x.PeerRequest
+	}
+	return nil
+}
+
+// The certificates of one member.
+type CertifyMemberResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Identity of the member, in hexadecimal.
+	MemberId string `protobuf:"bytes,1,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	// Certificate for etcd's client port, in PEM.
+	ServerCertificate []byte `protobuf:"bytes,2,opt,name=server_certificate,json=serverCertificate,proto3" json:"server_certificate,omitempty"`
+	// Authority of etcd's clients, in PEM.
+	ClientAuthority []byte `protobuf:"bytes,3,opt,name=client_authority,json=clientAuthority,proto3" json:"client_authority,omitempty"`
+	// Certificate for etcd's peer port, in PEM. Peers refuse it once the member was removed.
+	PeerCertificate []byte `protobuf:"bytes,4,opt,name=peer_certificate,json=peerCertificate,proto3" json:"peer_certificate,omitempty"`
+	// Authority of etcd's peers, in PEM.
+	PeerAuthority []byte `protobuf:"bytes,5,opt,name=peer_authority,json=peerAuthority,proto3" json:"peer_authority,omitempty"`
+	// When the first of the certificates ends.
+	ExpiryTime    *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expiry_time,json=expiryTime,proto3" json:"expiry_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CertifyMemberResponse) Reset() {
+	*x = CertifyMemberResponse{}
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CertifyMemberResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CertifyMemberResponse) ProtoMessage() {}
+
+func (x *CertifyMemberResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CertifyMemberResponse.ProtoReflect.Descriptor instead.
+func (*CertifyMemberResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *CertifyMemberResponse) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
+func (x *CertifyMemberResponse) GetServerCertificate() []byte {
+	if x != nil {
+		return x.ServerCertificate
+	}
+	return nil
+}
+
+func (x *CertifyMemberResponse) GetClientAuthority() []byte {
+	if x != nil {
+		return x.ClientAuthority
+	}
+	return nil
+}
+
+func (x *CertifyMemberResponse) GetPeerCertificate() []byte {
+	if x != nil {
+		return x.PeerCertificate
+	}
+	return nil
+}
+
+func (x *CertifyMemberResponse) GetPeerAuthority() []byte {
+	if x != nil {
+		return x.PeerAuthority
+	}
+	return nil
+}
+
+func (x *CertifyMemberResponse) GetExpiryTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiryTime
+	}
+	return nil
+}
+
 var File_windlass_etcd_v1_quorum_service_proto protoreflect.FileDescriptor
 
 const file_windlass_etcd_v1_quorum_service_proto_rawDesc = "" +
 	"\n" +
-	"%windlass/etcd/v1/quorum_service.proto\x12\x10windlass.etcd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1dwindlass/etcd/v1/quorum.proto\x1a)windlass/machine/v1/machine_service.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\"\x12\n" +
+	"%windlass/etcd/v1/quorum_service.proto\x12\x10windlass.etcd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dwindlass/etcd/v1/quorum.proto\x1a)windlass/machine/v1/machine_service.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\"\x12\n" +
 	"\x10GetQuorumRequest\"\x14\n" +
 	"\x12WatchQuorumRequest\"G\n" +
 	"\x13WatchQuorumResponse\x120\n" +
@@ -603,7 +759,19 @@ const file_windlass_etcd_v1_quorum_service_proto_rawDesc = "" +
 	"\acommand\x18\x01 \x01(\tR\acommand\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12'\n" +
 	"\x0finitial_cluster\x18\x03 \x01(\tR\x0einitialCluster\x122\n" +
-	"\x15initial_cluster_token\x18\x04 \x01(\tR\x13initialClusterToken2\xe2\a\n" +
+	"\x15initial_cluster_token\x18\x04 \x01(\tR\x13initialClusterToken\"\x96\x01\n" +
+	"\x14CertifyMemberRequest\x12\x1a\n" +
+	"\x04node\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04node\x122\n" +
+	"\x0eserver_request\x18\x02 \x01(\fB\v\xbaH\b\xc8\x01\x01z\x03\x18\x80@R\rserverRequest\x12.\n" +
+	"\fpeer_request\x18\x03 \x01(\fB\v\xbaH\b\xc8\x01\x01z\x03\x18\x80@R\vpeerRequest\"\x9d\x02\n" +
+	"\x15CertifyMemberResponse\x12\x1b\n" +
+	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12-\n" +
+	"\x12server_certificate\x18\x02 \x01(\fR\x11serverCertificate\x12)\n" +
+	"\x10client_authority\x18\x03 \x01(\fR\x0fclientAuthority\x12)\n" +
+	"\x10peer_certificate\x18\x04 \x01(\fR\x0fpeerCertificate\x12%\n" +
+	"\x0epeer_authority\x18\x05 \x01(\fR\rpeerAuthority\x12;\n" +
+	"\vexpiry_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expiryTime2\xf6\b\n" +
 	"\rQuorumService\x12|\n" +
 	"\tGetQuorum\x12\".windlass.etcd.v1.GetQuorumRequest\x1a\x18.windlass.etcd.v1.Quorum\"1\xaa\xbb\x18\x1b\n" +
 	"\x03get\x12\fwindlass.dev\x1a\x06quorum\x82\xd3\xe4\x93\x02\f\x12\n" +
@@ -618,7 +786,9 @@ const file_windlass_etcd_v1_quorum_service_proto_rawDesc = "" +
 	"\x17ReleaseDisruptionPermit\x120.windlass.etcd.v1.ReleaseDisruptionPermitRequest\x1a1.windlass.etcd.v1.ReleaseDisruptionPermitResponse\"P\xaa\xbb\x18(\n" +
 	"\arelease\x12\fwindlass.dev\x1a\rquorum/permit0\x01\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/quorum/permit:release\x12\x8d\x01\n" +
 	"\fAttendMember\x12%.windlass.etcd.v1.AttendMemberRequest\x1a&.windlass.etcd.v1.AttendMemberResponse\",\xaa\xbb\x18(\n" +
-	"\x06attend\x12\fwindlass.dev\x1a\x0equorum/members \x010\x01B\xca\x01\n" +
+	"\x06attend\x12\fwindlass.dev\x1a\x0equorum/members \x010\x01\x12\x91\x01\n" +
+	"\rCertifyMember\x12&.windlass.etcd.v1.CertifyMemberRequest\x1a'.windlass.etcd.v1.CertifyMemberResponse\"/\xaa\xbb\x18+\n" +
+	"\acertify\x12\fwindlass.dev\x1a\x0equorum/members \x010\x01B\xca\x01\n" +
 	"\x14com.windlass.etcd.v1B\x12QuorumServiceProtoP\x01Z<github.com/windlass-dev/windlass/gen/windlass/etcd/v1;etcdv1\xa2\x02\x03WEX\xaa\x02\x10Windlass.Etcd.V1\xca\x02\x10Windlass\\Etcd\\V1\xe2\x02\x1cWindlass\\Etcd\\V1\\GPBMetadata\xea\x02\x12Windlass::Etcd::V1b\x06proto3"
 
 var (
@@ -633,7 +803,7 @@ func file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP() []byte {
 	return file_windlass_etcd_v1_quorum_service_proto_rawDescData
 }
 
-var file_windlass_etcd_v1_quorum_service_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_windlass_etcd_v1_quorum_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_windlass_etcd_v1_quorum_service_proto_goTypes = []any{
 	(*GetQuorumRequest)(nil),                // 0: windlass.etcd.v1.GetQuorumRequest
 	(*WatchQuorumRequest)(nil),              // 1: windlass.etcd.v1.WatchQuorumRequest
@@ -645,38 +815,44 @@ var file_windlass_etcd_v1_quorum_service_proto_goTypes = []any{
 	(*ReleaseDisruptionPermitResponse)(nil), // 7: windlass.etcd.v1.ReleaseDisruptionPermitResponse
 	(*AttendMemberRequest)(nil),             // 8: windlass.etcd.v1.AttendMemberRequest
 	(*AttendMemberResponse)(nil),            // 9: windlass.etcd.v1.AttendMemberResponse
-	(*Quorum)(nil),                          // 10: windlass.etcd.v1.Quorum
-	(*v1.MachineList)(nil),                  // 11: windlass.machine.v1.MachineList
-	(*v11.PlannedAction)(nil),               // 12: windlass.meta.v1.PlannedAction
-	(*v11.HeldBack)(nil),                    // 13: windlass.meta.v1.HeldBack
-	(*v11.ObjectReference)(nil),             // 14: windlass.meta.v1.ObjectReference
-	(*DisruptionPermit)(nil),                // 15: windlass.etcd.v1.DisruptionPermit
+	(*CertifyMemberRequest)(nil),            // 10: windlass.etcd.v1.CertifyMemberRequest
+	(*CertifyMemberResponse)(nil),           // 11: windlass.etcd.v1.CertifyMemberResponse
+	(*Quorum)(nil),                          // 12: windlass.etcd.v1.Quorum
+	(*v1.MachineList)(nil),                  // 13: windlass.machine.v1.MachineList
+	(*v11.PlannedAction)(nil),               // 14: windlass.meta.v1.PlannedAction
+	(*v11.HeldBack)(nil),                    // 15: windlass.meta.v1.HeldBack
+	(*v11.ObjectReference)(nil),             // 16: windlass.meta.v1.ObjectReference
+	(*timestamppb.Timestamp)(nil),           // 17: google.protobuf.Timestamp
+	(*DisruptionPermit)(nil),                // 18: windlass.etcd.v1.DisruptionPermit
 }
 var file_windlass_etcd_v1_quorum_service_proto_depIdxs = []int32{
-	10, // 0: windlass.etcd.v1.WatchQuorumResponse.quorum:type_name -> windlass.etcd.v1.Quorum
-	10, // 1: windlass.etcd.v1.PlanQuorumRequest.quorum:type_name -> windlass.etcd.v1.Quorum
-	11, // 2: windlass.etcd.v1.PlanQuorumRequest.machines:type_name -> windlass.machine.v1.MachineList
-	12, // 3: windlass.etcd.v1.PlanQuorumResponse.next:type_name -> windlass.meta.v1.PlannedAction
-	13, // 4: windlass.etcd.v1.PlanQuorumResponse.held_back:type_name -> windlass.meta.v1.HeldBack
-	14, // 5: windlass.etcd.v1.AcquireDisruptionPermitRequest.machine:type_name -> windlass.meta.v1.ObjectReference
-	14, // 6: windlass.etcd.v1.ReleaseDisruptionPermitRequest.machine:type_name -> windlass.meta.v1.ObjectReference
-	0,  // 7: windlass.etcd.v1.QuorumService.GetQuorum:input_type -> windlass.etcd.v1.GetQuorumRequest
-	1,  // 8: windlass.etcd.v1.QuorumService.WatchQuorum:input_type -> windlass.etcd.v1.WatchQuorumRequest
-	3,  // 9: windlass.etcd.v1.QuorumService.PlanQuorum:input_type -> windlass.etcd.v1.PlanQuorumRequest
-	5,  // 10: windlass.etcd.v1.QuorumService.AcquireDisruptionPermit:input_type -> windlass.etcd.v1.AcquireDisruptionPermitRequest
-	6,  // 11: windlass.etcd.v1.QuorumService.ReleaseDisruptionPermit:input_type -> windlass.etcd.v1.ReleaseDisruptionPermitRequest
-	8,  // 12: windlass.etcd.v1.QuorumService.AttendMember:input_type -> windlass.etcd.v1.AttendMemberRequest
-	10, // 13: windlass.etcd.v1.QuorumService.GetQuorum:output_type -> windlass.etcd.v1.Quorum
-	2,  // 14: windlass.etcd.v1.QuorumService.WatchQuorum:output_type -> windlass.etcd.v1.WatchQuorumResponse
-	4,  // 15: windlass.etcd.v1.QuorumService.PlanQuorum:output_type -> windlass.etcd.v1.PlanQuorumResponse
-	15, // 16: windlass.etcd.v1.QuorumService.AcquireDisruptionPermit:output_type -> windlass.etcd.v1.DisruptionPermit
-	7,  // 17: windlass.etcd.v1.QuorumService.ReleaseDisruptionPermit:output_type -> windlass.etcd.v1.ReleaseDisruptionPermitResponse
-	9,  // 18: windlass.etcd.v1.QuorumService.AttendMember:output_type -> windlass.etcd.v1.AttendMemberResponse
-	13, // [13:19] is the sub-list for method output_type
-	7,  // [7:13] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	12, // 0: windlass.etcd.v1.WatchQuorumResponse.quorum:type_name -> windlass.etcd.v1.Quorum
+	12, // 1: windlass.etcd.v1.PlanQuorumRequest.quorum:type_name -> windlass.etcd.v1.Quorum
+	13, // 2: windlass.etcd.v1.PlanQuorumRequest.machines:type_name -> windlass.machine.v1.MachineList
+	14, // 3: windlass.etcd.v1.PlanQuorumResponse.next:type_name -> windlass.meta.v1.PlannedAction
+	15, // 4: windlass.etcd.v1.PlanQuorumResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	16, // 5: windlass.etcd.v1.AcquireDisruptionPermitRequest.machine:type_name -> windlass.meta.v1.ObjectReference
+	16, // 6: windlass.etcd.v1.ReleaseDisruptionPermitRequest.machine:type_name -> windlass.meta.v1.ObjectReference
+	17, // 7: windlass.etcd.v1.CertifyMemberResponse.expiry_time:type_name -> google.protobuf.Timestamp
+	0,  // 8: windlass.etcd.v1.QuorumService.GetQuorum:input_type -> windlass.etcd.v1.GetQuorumRequest
+	1,  // 9: windlass.etcd.v1.QuorumService.WatchQuorum:input_type -> windlass.etcd.v1.WatchQuorumRequest
+	3,  // 10: windlass.etcd.v1.QuorumService.PlanQuorum:input_type -> windlass.etcd.v1.PlanQuorumRequest
+	5,  // 11: windlass.etcd.v1.QuorumService.AcquireDisruptionPermit:input_type -> windlass.etcd.v1.AcquireDisruptionPermitRequest
+	6,  // 12: windlass.etcd.v1.QuorumService.ReleaseDisruptionPermit:input_type -> windlass.etcd.v1.ReleaseDisruptionPermitRequest
+	8,  // 13: windlass.etcd.v1.QuorumService.AttendMember:input_type -> windlass.etcd.v1.AttendMemberRequest
+	10, // 14: windlass.etcd.v1.QuorumService.CertifyMember:input_type -> windlass.etcd.v1.CertifyMemberRequest
+	12, // 15: windlass.etcd.v1.QuorumService.GetQuorum:output_type -> windlass.etcd.v1.Quorum
+	2,  // 16: windlass.etcd.v1.QuorumService.WatchQuorum:output_type -> windlass.etcd.v1.WatchQuorumResponse
+	4,  // 17: windlass.etcd.v1.QuorumService.PlanQuorum:output_type -> windlass.etcd.v1.PlanQuorumResponse
+	18, // 18: windlass.etcd.v1.QuorumService.AcquireDisruptionPermit:output_type -> windlass.etcd.v1.DisruptionPermit
+	7,  // 19: windlass.etcd.v1.QuorumService.ReleaseDisruptionPermit:output_type -> windlass.etcd.v1.ReleaseDisruptionPermitResponse
+	9,  // 20: windlass.etcd.v1.QuorumService.AttendMember:output_type -> windlass.etcd.v1.AttendMemberResponse
+	11, // 21: windlass.etcd.v1.QuorumService.CertifyMember:output_type -> windlass.etcd.v1.CertifyMemberResponse
+	15, // [15:22] is the sub-list for method output_type
+	8,  // [8:15] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_windlass_etcd_v1_quorum_service_proto_init() }
@@ -691,7 +867,7 @@ func file_windlass_etcd_v1_quorum_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_etcd_v1_quorum_service_proto_rawDesc), len(file_windlass_etcd_v1_quorum_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -27,6 +27,7 @@ const (
 	QuorumService_AcquireDisruptionPermit_FullMethodName = "/windlass.etcd.v1.QuorumService/AcquireDisruptionPermit"
 	QuorumService_ReleaseDisruptionPermit_FullMethodName = "/windlass.etcd.v1.QuorumService/ReleaseDisruptionPermit"
 	QuorumService_AttendMember_FullMethodName            = "/windlass.etcd.v1.QuorumService/AttendMember"
+	QuorumService_CertifyMember_FullMethodName           = "/windlass.etcd.v1.QuorumService/CertifyMember"
 )
 
 // QuorumServiceClient is the client API for QuorumService service.
@@ -49,6 +50,10 @@ type QuorumServiceClient interface {
 	// AttendMember is the stream by which the agent of a control-plane machine offers to run a member and is told when to start and when
 	// to stop it. The caller is the node itself.
 	AttendMember(ctx context.Context, in *AttendMemberRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AttendMemberResponse], error)
+	// CertifyMember signs the certificates of the one member that is planned for the caller's node. The caller is the node itself. The name, the address
+	// and the identity in the certificates are those of the planned member; the requests contribute their public keys only. FAILED_PRECONDITION if no
+	// member is planned for the node, or if it was removed. An agent calls it before it starts its member, and again to renew.
+	CertifyMember(ctx context.Context, in *CertifyMemberRequest, opts ...grpc.CallOption) (*CertifyMemberResponse, error)
 }
 
 type quorumServiceClient struct {
@@ -137,6 +142,16 @@ func (c *quorumServiceClient) AttendMember(ctx context.Context, in *AttendMember
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type QuorumService_AttendMemberClient = grpc.ServerStreamingClient[AttendMemberResponse]
 
+func (c *quorumServiceClient) CertifyMember(ctx context.Context, in *CertifyMemberRequest, opts ...grpc.CallOption) (*CertifyMemberResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CertifyMemberResponse)
+	err := c.cc.Invoke(ctx, QuorumService_CertifyMember_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // QuorumServiceServer is the server API for QuorumService service.
 // All implementations must embed UnimplementedQuorumServiceServer
 // for forward compatibility.
@@ -157,6 +172,10 @@ type QuorumServiceServer interface {
 	// AttendMember is the stream by which the agent of a control-plane machine offers to run a member and is told when to start and when
 	// to stop it. The caller is the node itself.
 	AttendMember(*AttendMemberRequest, grpc.ServerStreamingServer[AttendMemberResponse]) error
+	// CertifyMember signs the certificates of the one member that is planned for the caller's node. The caller is the node itself. The name, the address
+	// and the identity in the certificates are those of the planned member; the requests contribute their public keys only. FAILED_PRECONDITION if no
+	// member is planned for the node, or if it was removed. An agent calls it before it starts its member, and again to renew.
+	CertifyMember(context.Context, *CertifyMemberRequest) (*CertifyMemberResponse, error)
 	mustEmbedUnimplementedQuorumServiceServer()
 }
 
@@ -184,6 +203,9 @@ func (UnimplementedQuorumServiceServer) ReleaseDisruptionPermit(context.Context,
 }
 func (UnimplementedQuorumServiceServer) AttendMember(*AttendMemberRequest, grpc.ServerStreamingServer[AttendMemberResponse]) error {
 	return status.Error(codes.Unimplemented, "method AttendMember not implemented")
+}
+func (UnimplementedQuorumServiceServer) CertifyMember(context.Context, *CertifyMemberRequest) (*CertifyMemberResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CertifyMember not implemented")
 }
 func (UnimplementedQuorumServiceServer) mustEmbedUnimplementedQuorumServiceServer() {}
 func (UnimplementedQuorumServiceServer) testEmbeddedByValue()                       {}
@@ -300,6 +322,24 @@ func _QuorumService_AttendMember_Handler(srv interface{}, stream grpc.ServerStre
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type QuorumService_AttendMemberServer = grpc.ServerStreamingServer[AttendMemberResponse]
 
+func _QuorumService_CertifyMember_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CertifyMemberRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QuorumServiceServer).CertifyMember(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QuorumService_CertifyMember_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QuorumServiceServer).CertifyMember(ctx, req.(*CertifyMemberRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // QuorumService_ServiceDesc is the grpc.ServiceDesc for QuorumService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -322,6 +362,10 @@ var QuorumService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReleaseDisruptionPermit",
 			Handler:    _QuorumService_ReleaseDisruptionPermit_Handler,
+		},
+		{
+			MethodName: "CertifyMember",
+			Handler:    _QuorumService_CertifyMember_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
