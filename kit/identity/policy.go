@@ -22,8 +22,16 @@ import (
 //go:embed policy.yaml
 var defaultPolicy []byte
 
-// DefaultPolicy returns the policy that holds where no file is given: ClusterRole and ClusterRoleBinding documents.
+//go:embed policy-isolated.yaml
+var isolatedPolicy []byte
+
+// DefaultPolicy returns the policy that is in force where no file is given: ClusterRole and ClusterRoleBinding documents.
+// Only administrators may create pods and run commands in them by it; the role pod-creator is there to be bound.
 func DefaultPolicy() []byte { return slices.Clone(defaultPolicy) }
+
+// IsolatedPolicy returns DefaultPolicy with one binding more: editors may create pods and run commands in them. It is
+// for clusters whose pods run under users of their own.
+func IsolatedPolicy() []byte { return slices.Concat(defaultPolicy, isolatedPolicy) }
 
 // Attributes is what a call wants to do. Resource may have a sub-resource after a slash. An empty Name means all objects
 // of the resource.

@@ -62,6 +62,12 @@ func TestDefaultPolicy(t *testing.T) {
 		{"an editor scales", person("e", "windlass:editors"), "patch", machine, "machinesets", "w", true},
 		{"an editor writes no status", person("e", "windlass:editors"), "update", machine, "machines/status", "m", false},
 		{"an editor cordons", person("e", "windlass:editors"), "update", "", "nodes", "n", true},
+		{"an editor writes no status of a workload", person("e", "windlass:editors"), "update", "apps", "deployments/status", "d", false},
+		{"an editor creates no pod", person("e", "windlass:editors"), "create", "", "pods", "", false},
+		{"an editor creates no job", person("e", "windlass:editors"), "create", "batch", "jobs", "", false},
+		{"an editor changes no deployment", person("e", "windlass:editors"), "patch", "apps", "deployments", "d", false},
+		{"an editor runs no command", person("e", "windlass:editors"), "create", "", "pods/exec", "p", false},
+		{"an editor writes no file on nodes", person("e", "windlass:editors"), "create", "machineconfiguration.openshift.io", "machineconfigs", "", false},
 		{"an editor takes no permit", person("e", "windlass:editors"), "acquire", windlass, "quorum/permit", "", false},
 		{"an owner completes its hooks", person("my-backup-controller"), "complete", windlass, "hooks", "my-backup-controller", true},
 		{"an owner completes no other's", person("my-backup-controller"), "complete", windlass, "hooks", "clusteroperator/etcd", false},
@@ -93,8 +99,44 @@ func TestDeployedPolicyIsTheDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(deployed, DefaultPolicy()) {
-		t.Error("deploy/policy/default.yaml differs from kit/identity/policy.yaml: copy the one that is right over the other")
+	if !bytes.Equal(deployed, IsolatedPolicy()) {
+		t.Error("deploy/policy/default.yaml is not kit/identity/policy.yaml followed by policy-isolated.yaml")
+	}
+}
+
+// TestWhoCreatesPods holds the default policies to B10: commands on nodes are administrators' rights unless pods are isolated.
+func TestWhoCreatesPods(t *testing.T) {
+	binding := strings.NewReplacer("readers", "developers", "name: reader", "name: pod-creator").Replace(bindingOfTests("dev"))
+	tests := []struct {
+		name   string
+		text   string
+		caller Caller
+		verb   string
+		group  string
+		kind   string
+		want   bool
+	}{
+		{"without isolation an editor creates no pod", string(DefaultPolicy()), person("e", "windlass:editors"), "create", "", "pods", false},
+		{"with isolation an editor creates pods", string(IsolatedPolicy()), person("e", "windlass:editors"), "create", "", "pods", true},
+		{"with isolation an editor runs commands", string(IsolatedPolicy()), person("e", "windlass:editors"), "create", "", "pods/exec", true},
+		{"with isolation a viewer creates no pod", string(IsolatedPolicy()), person("v", "windlass:viewers"), "create", "", "pods", false},
+		{"a developer creates pods", string(DefaultPolicy()) + binding, person("dev"), "create", "", "pods", true},
+		{"a developer creates deployments", string(DefaultPolicy()) + binding, person("dev"), "create", "apps", "deployments", true},
+		{"a developer places no pod", string(DefaultPolicy()) + binding, person("dev"), "create", "", "pods/binding", false},
+		{"a developer writes no status", string(DefaultPolicy()) + binding, person("dev"), "update", "", "pods/status", false},
+		{"a developer writes no machine", string(DefaultPolicy()) + binding, person("dev"), "patch", "machine.openshift.io", "machines", false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			grants, err := parsePolicy([]byte(tt.text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			policy := &Policy{grants: grants}
+			if got, reason := policy.Allowed(tt.caller, Attributes{Verb: tt.verb, Group: tt.group, Resource: tt.kind}); got != tt.want {
+				t.Errorf("Allowed = %v (%s), want %v", got, reason, tt.want)
+			}
+		})
 	}
 }
 

@@ -56,13 +56,21 @@ func (c *Cluster) EnsureCertificates(now time.Time) (int, error) {
 	return made + renewed, err
 }
 
-// ensurePolicy writes the default policy where the user can change it.
+// ensurePolicy writes the default policy where the user can change it. Only root can run pods under users of their own; without
+// root, creating pods and running commands in them are administrators' rights.
 func (c *Cluster) ensurePolicy() error {
 	if _, err := os.Stat(c.Dir("policy.yaml")); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return renameio.WriteFile(c.Dir("policy.yaml"), identity.DefaultPolicy(), 0o600)
+	policy := identity.DefaultPolicy()
+	if c.PodsIsolated() {
+		policy = identity.IsolatedPolicy()
+	}
+	return renameio.WriteFile(c.Dir("policy.yaml"), policy, 0o600)
 }
+
+// PodsIsolated reports whether pods run under users of their own: where this process is root, as the provider then is too.
+func (c *Cluster) PodsIsolated() bool { return os.Geteuid() == 0 }
 
 func (c *Cluster) authorities() (map[string]*identity.Authority, error) {
 	dir := c.Dir("pki")
