@@ -47,11 +47,12 @@ func (c *Cluster) As(user string, groups ...string) *Caller {
 	})
 }
 
-// AsNode is the agent of a node.
+// AsNode is the agent of a node, with the certificate that is in its machine's directory.
 func (c *Cluster) AsNode(node string) *Caller {
 	c.t.Helper()
 	return c.known("node/"+node, func() (identity.Files, error) {
-		return c.issue("node-"+node, identity.Request{CommonName: node, URI: identity.NodeURI(node), Client: true})
+		pki := c.Dir("services", "provider-local", "machines", node, "pki")
+		return identity.Files{Cert: filepath.Join(pki, "agent.crt"), Key: filepath.Join(pki, "agent.key"), CA: filepath.Join(pki, "ca.crt")}, nil
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 	"google.golang.org/grpc/credentials"
@@ -14,6 +15,7 @@ import (
 // Names of the metadata by which the gateway says for whom it calls. From anybody else they are a forgery.
 const (
 	MetadataUser      = "windlass-user"
+	MetadataUID       = "windlass-uid"
 	MetadataGroup     = "windlass-group"
 	MetadataRequestID = "windlass-request-id"
 )
@@ -23,36 +25,40 @@ const (
 // credentials. The gateway's own calls are told from those it passes on by the request id, which only the latter have.
 func authenticate(ctx context.Context) (Caller, error) {
 	sent, _ := metadata.FromIncomingContext(ctx)
-	users, groups, ids := sent.Get(MetadataUser), sent.Get(MetadataGroup), sent.Get(MetadataRequestID)
+	users, uids := sent.Get(MetadataUser), sent.Get(MetadataUID)
+	groups, ids := sent.Get(MetadataGroup), sent.Get(MetadataRequestID)
 	itself, err := peerCaller(ctx)
 	itself.RequestID = uuid.NewString()
 	if err != nil {
 		return itself, err
 	}
 	if itself.User != ServiceUser(gatewayName) {
-		if len(users)+len(groups) > 0 {
-			return itself, fmt.Errorf("%s and %s may be sent by the gateway alone", MetadataUser, MetadataGroup)
+		if len(users)+len(uids)+len(groups) > 0 {
+			return itself, fmt.Errorf("%s, %s and %s may be sent by the gateway alone", MetadataUser, MetadataUID, MetadataGroup)
 		}
 		return itself, nil
 	}
-	if len(users)+len(groups)+len(ids) == 0 {
+	if len(users)+len(uids)+len(groups)+len(ids) == 0 {
 		return itself, nil
 	}
-	return passedOn(itself, users, groups, ids)
+	return passedOn(itself, users, uids, groups, ids)
 }
 
-func passedOn(gateway Caller, users, groups, ids []string) (Caller, error) {
+func passedOn(gateway Caller, users, uids, groups, ids []string) (Caller, error) {
 	c := Caller{Via: gateway.User, RequestID: gateway.RequestID}
 	if len(ids) == 1 && ids[0] != "" {
 		c.RequestID = ids[0]
 	}
 	switch {
-	case len(users) == 0 && len(groups) == 0:
+	case len(users)+len(uids)+len(groups) == 0:
 		return c, nil
-	case len(users) != 1 || users[0] == "" || len(ids) > 1:
+	case len(users) != 1 || users[0] == "" || len(uids) > 1 || len(ids) > 1:
 		return c, fmt.Errorf("the gateway must name one user")
 	}
-	c.User, c.Groups = users[0], groups
+	c.User, c.UID, c.Groups = users[0], strings.Join(uids, ""), groups
+	if _, node := c.Node(); node && c.UID == "" {
+		return c, fmt.Errorf("the gateway must say of which machine node %q is", c.User)
+	}
 	if !c.In(GroupAuthenticated) {
 		c.Groups = append(slices.Clone(groups), GroupAuthenticated)
 	}

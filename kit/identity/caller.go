@@ -27,14 +27,15 @@ const (
 // ServiceURI returns the SPIFFE name of a service, such as "spiffe://windlass/service/machine-api".
 func ServiceURI(name string) string { return spiffe("service", name) }
 
-// NodeURI returns the SPIFFE name of a node.
-func NodeURI(name string) string { return spiffe("node", name) }
+// NodeURI returns the SPIFFE name of a node, such as "spiffe://windlass/node/worker-1/UID". uid is that of the node's
+// machine: a later machine of the same name is another one.
+func NodeURI(name, uid string) string { return spiffe("node", name, uid) }
 
 // UserURI returns the SPIFFE name of a user.
 func UserURI(name string) string { return spiffe("user", name) }
 
-func spiffe(kind, name string) string {
-	return (&url.URL{Scheme: "spiffe", Host: trustDomain, Path: "/" + kind + "/" + name}).String()
+func spiffe(path ...string) string {
+	return (&url.URL{Scheme: "spiffe", Host: trustDomain, Path: "/" + strings.Join(path, "/")}).String()
 }
 
 // ServiceUser returns the user that a service is, such as "system:windlass:machine-api".
@@ -46,6 +47,7 @@ func NodeUser(name string) string { return nodePrefix + name }
 // Caller is who makes a call.
 type Caller struct {
 	User      string   // empty if nobody is known
+	UID       string   // of a node: its machine's; empty for others
 	Groups    []string // of a known caller, GroupAuthenticated is one
 	RequestID string   // of the call, the same in every service that the gateway passes it to
 	Via       string   // user of the gateway that speaks for the caller; empty if the caller speaks itself
@@ -80,13 +82,13 @@ func CallerFrom(ctx context.Context) (Caller, bool) {
 }
 
 // FromCertificate says whom a certificate names. Whether it can be trusted, TLS has decided before. The certificate must
-// have exactly one SPIFFE name of Windlass; a user's must have the same common name, and no group of the system's but
-// "system:masters".
+// have exactly one SPIFFE name of Windlass; a node's must hold the uid of its machine, a user's must have the same common
+// name, and no group of the system's but "system:masters".
 func FromCertificate(cert *x509.Certificate) (Caller, error) {
 	if len(cert.URIs) != 1 {
 		return Caller{}, fmt.Errorf("the certificate has %d URI names, not one", len(cert.URIs))
 	}
-	kind, name, err := parseSPIFFE(cert.URIs[0])
+	kind, name, uid, err := parseSPIFFE(cert.URIs[0])
 	if err != nil {
 		return Caller{}, err
 	}
@@ -94,21 +96,26 @@ func FromCertificate(cert *x509.Certificate) (Caller, error) {
 	case "service":
 		return Caller{User: ServiceUser(name), Groups: []string{GroupServices, GroupAuthenticated}}, nil
 	case "node":
-		return Caller{User: NodeUser(name), Groups: []string{GroupNodes, GroupAuthenticated}}, nil
+		return Caller{User: NodeUser(name), UID: uid, Groups: []string{GroupNodes, GroupAuthenticated}}, nil
 	case "user":
 		return userOf(cert, name)
 	}
 	return Caller{}, fmt.Errorf("the certificate names neither a service, a node nor a user: %s", cert.URIs[0])
 }
 
-func parseSPIFFE(uri *url.URL) (kind, name string, err error) {
+// parseSPIFFE takes a SPIFFE name of Windlass apart. A node's has a uid behind its name, the others have none.
+func parseSPIFFE(uri *url.URL) (kind, name, uid string, err error) {
 	plain := url.URL{Scheme: "spiffe", Host: trustDomain, Path: uri.Path}
-	kind, name, ok := strings.Cut(strings.TrimPrefix(uri.Path, "/"), "/")
-	// Comparing the whole also refuses ports, queries, fragments and user parts.
-	if uri.String() != plain.String() || !ok || name == "" || strings.Contains(name, "/") {
-		return "", "", fmt.Errorf("the certificate's name is not one of %s's: %s", trustDomain, uri)
+	parts := strings.Split(strings.TrimPrefix(uri.Path, "/"), "/")
+	want := 2
+	if parts[0] == "node" {
+		want = 3
 	}
-	return kind, name, nil
+	// Comparing the whole also refuses ports, queries, fragments and user parts.
+	if uri.String() != plain.String() || len(parts) != want || slices.Contains(parts, "") {
+		return "", "", "", fmt.Errorf("the certificate's name is not one of %s's: %s", trustDomain, uri)
+	}
+	return parts[0], parts[1], strings.Join(parts[2:], ""), nil
 }
 
 func userOf(cert *x509.Certificate, name string) (Caller, error) {

@@ -132,7 +132,7 @@ func TestHandshake(t *testing.T) {
 		past.NotBefore, past.Lifetime = time.Now().Add(-time.Hour), 30*time.Minute
 		serverOnly := clientRequest()
 		serverOnly.Client, serverOnly.Server = false, true
-		node := Request{CommonName: "n", URI: NodeURI("n"), IPs: []net.IP{net.IPv4(127, 1, 2, 1)}, Server: true, Client: true}
+		node := Request{CommonName: "n", URI: NodeURI("n", "u"), IPs: []net.IP{net.IPv4(127, 1, 2, 1)}, Server: true, Client: true}
 		good := newPlace(t).issue(ours, clientRequest())
 		peerTLS := func(p place) *tls.Config { return WithURI(clientTLS(t, p, "127.1.2.1"), ServiceURI("machine-api")) }
 		tests := []struct {
@@ -249,7 +249,7 @@ func TestACertificateEndsWithItsAuthority(t *testing.T) {
 func TestSignTakesNothingButTheKeyFromTheRequest(t *testing.T) {
 	a := authority(t, time.Hour)
 	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	uri := mustURI(t, NodeURI("other"))
+	uri := mustURI(t, NodeURI("other", "u"))
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
 		Subject: pkix.Name{CommonName: "root", Organization: []string{GroupMasters}}, DNSNames: []string{"evil"}, URIs: uri,
 	}, key)
@@ -257,7 +257,7 @@ func TestSignTakesNothingButTheKeyFromTheRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	csr, _ := x509.ParseCertificateRequest(der)
-	certPEM, err := a.Sign(csr, Request{CommonName: "n", URI: NodeURI("n"), Client: true})
+	certPEM, err := a.Sign(csr, Request{CommonName: "n", URI: NodeURI("n", "u"), Client: true})
 	if err != nil {
 		t.Fatal(err)
 	}

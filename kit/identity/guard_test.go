@@ -207,7 +207,7 @@ func TestGuardedCalls(t *testing.T) {
 		return "", err
 	}
 	api, gateway, nobody := g.service("machine-api"), g.service("gateway"), g.as("", "")
-	node := g.as(NodeURI("worker-1"), "worker-1")
+	node := g.as(NodeURI("worker-1", "u-1"), "worker-1")
 	admin := g.as(UserURI("root"), "root", GroupMasters)
 	nameless := g.as("", "nameless")
 	const apiUser = "system:windlass:machine-api"
@@ -316,6 +316,30 @@ func TestGuardedCalls(t *testing.T) {
 			&Record{Via: "system:windlass:gateway", RequestID: "r-6", Decision: Deny, Code: "Unauthenticated"},
 		},
 		{
+			"the gateway speaks for a node with the uid of its machine", gateway,
+			[]string{MetadataUser, NodeUser("worker-1"), MetadataUID, "u-1", MetadataGroup, GroupNodes, MetadataRequestID, "r-7"},
+			register, codes.OK, NodeUser("worker-1"),
+			&Record{User: NodeUser("worker-1"), Via: "system:windlass:gateway", RequestID: "r-7", Verb: "register", Resource: "nodes", Name: "registered", ResourceVersionAfter: "43", Decision: Allow, Code: "OK"},
+		},
+		{
+			"a node without the uid of its machine is refused", gateway,
+			[]string{MetadataUser, NodeUser("worker-1"), MetadataGroup, GroupNodes, MetadataRequestID, "r-8"},
+			register, codes.PermissionDenied, "",
+			&Record{User: NodeUser("worker-1"), Via: "system:windlass:gateway", RequestID: "r-8", Decision: Deny, Code: "PermissionDenied"},
+		},
+		{
+			"the gateway names one uid, not two", gateway,
+			[]string{MetadataUser, NodeUser("a"), MetadataUID, "u", MetadataUID, "v", MetadataGroup, GroupNodes, MetadataRequestID, "r-9"},
+			register, codes.Unauthenticated, "",
+			&Record{Via: "system:windlass:gateway", RequestID: "r-9", Decision: Deny, Code: "Unauthenticated"},
+		},
+		{
+			"a uid without a user is refused", gateway,
+			[]string{MetadataUID, "u", MetadataRequestID, "r-10"},
+			get, codes.Unauthenticated, "",
+			&Record{Via: "system:windlass:gateway", RequestID: "r-10", Decision: Deny, Code: "Unauthenticated"},
+		},
+		{
 			"the gateway's own calls have no rights", gateway, nil, get, codes.PermissionDenied, "",
 			&Record{User: "system:windlass:gateway", Verb: "get", Resource: "nodes", Name: "worker-1", Decision: Deny, Code: "PermissionDenied"},
 		},
@@ -331,6 +355,12 @@ func TestGuardedCalls(t *testing.T) {
 			[]string{MetadataGroup, GroupMasters},
 			get, codes.PermissionDenied, "",
 			&Record{User: apiUser, Decision: Deny, Code: "PermissionDenied"},
+		},
+		{
+			"a forged uid is refused, even beside one's own name", node,
+			[]string{MetadataUID, "u-2"},
+			register, codes.PermissionDenied, "",
+			&Record{User: "system:node:worker-1", Decision: Deny, Code: "PermissionDenied"},
 		},
 		{
 			"a forged user of nobody's is refused", nobody,

@@ -63,10 +63,13 @@ func User(name string, groups ...string) identity.Request {
 	return identity.Request{CommonName: name, URI: identity.UserURI(name), Organizations: groups, Client: true}
 }
 
-// Node is a request for the certificate of a node's agent.
+// Node is a request for the certificate of the agent of a node whose machine has the uid NodeUID(name).
 func Node(name string) identity.Request {
-	return identity.Request{CommonName: name, URI: identity.NodeURI(name), Client: true}
+	return identity.Request{CommonName: name, URI: identity.NodeURI(name, NodeUID(name)), Client: true}
 }
+
+// NodeUID returns the uid of the machine of a node.
+func NodeUID(name string) string { return "uid-of-" + name }
 
 // Admin is a request for the certificate of alice, who may do everything.
 func Admin() identity.Request { return User("alice", identity.GroupMasters) }

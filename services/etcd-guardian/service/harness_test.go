@@ -297,7 +297,7 @@ func (c *cluster) newMachine(name string, changes ...func(a *agent)) *agent {
 	})
 	c.check(err)
 	c.memberFiles(filepath.Join(a.dir, "tls"), a.client)
-	a.conn = c.dial(name, identity.Request{CommonName: name, URI: identity.NodeURI(name), Client: true})
+	a.conn = c.dial(name, identity.Request{CommonName: name, URI: identity.NodeURI(name, name+"-uid"), Client: true})
 	a.attend()
 	return a
 }

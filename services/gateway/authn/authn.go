@@ -65,7 +65,7 @@ func (a *Authenticator) identify(state *tls.ConnectionState, authorization []str
 	if err != nil {
 		return caller, rpcerr.Unauthenticated("the client certificate names nobody that is known here")
 	}
-	caller.User, caller.Groups = known.User, known.Groups
+	caller.User, caller.UID, caller.Groups = known.User, known.UID, known.Groups
 	return caller, nil
 }
 

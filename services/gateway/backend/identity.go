@@ -9,27 +9,23 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 )
 
-// Names of the metadata by which backends learn for whom the gateway calls.
-const (
-	userKey      = "windlass-user"
-	groupKey     = "windlass-group"
-	requestIDKey = "windlass-request-id"
-)
-
 // withIdentity returns ctx with the metadata that a backend gets: what the client sent, without all that could be taken
 // for an identity or belongs to its own connection, and then who it is.
 func withIdentity(ctx context.Context, caller identity.Caller) context.Context {
 	sent, _ := metadata.FromOutgoingContext(ctx)
-	out := make(metadata.MD, len(sent)+3)
+	out := make(metadata.MD, len(sent)+4)
 	for key, values := range sent {
 		if passes(key) {
 			out[key] = values
 		}
 	}
-	out.Set(requestIDKey, caller.RequestID)
+	out.Set(identity.MetadataRequestID, caller.RequestID)
 	if caller.User != "" {
-		out.Set(userKey, caller.User)
-		out.Set(groupKey, caller.Groups...)
+		out.Set(identity.MetadataUser, caller.User)
+		out.Set(identity.MetadataGroup, caller.Groups...)
+	}
+	if caller.UID != "" {
+		out.Set(identity.MetadataUID, caller.UID)
 	}
 	return metadata.NewOutgoingContext(ctx, out)
 }

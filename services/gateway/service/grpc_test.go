@@ -44,7 +44,7 @@ func TestCallsPassWithTheCallersIdentity(t *testing.T) {
 	eachLane(t, func(t *testing.T, w *world, l lane) {
 		c := machinev1.NewMachineServiceClient(w.grpc("alice", l))
 		ctx := metadata.AppendToOutgoingContext(within(t),
-			"windlass-user", "root", "windlass-group", "system:masters", "windlass-request-id", "forged",
+			"windlass-user", "root", "windlass-uid", "forged", "windlass-group", "system:masters", "windlass-request-id", "forged",
 			"grpc-metadata-windlass-user", "root", "cookie", "a=b", "x-forwarded-for", "10.0.0.1",
 			"traceparent", "00-1", "x-request-id", "from-the-client")
 		var header metadata.MD
@@ -54,7 +54,7 @@ func TestCallsPassWithTheCallersIdentity(t *testing.T) {
 		}
 		seen := got.GetMetadata().GetAnnotations()
 		for key, want := range map[string]string{
-			"windlass-user": "alice", "windlass-group": "staff,system:authenticated", "windlass-request-id": "from-the-client",
+			"windlass-user": "alice", "windlass-uid": "", "windlass-group": "staff,system:authenticated", "windlass-request-id": "from-the-client",
 			"traceparent": "00-1", "cookie": "", "x-forwarded-for": "", "grpc-metadata-windlass-user": "", "authorization": "",
 		} {
 			if seen[key] != want {

@@ -31,7 +31,7 @@ func mediaOf(media string) http.Header { return http.Header{"Content-Type": {med
 func TestRESTPassesTheCallersIdentityAndNoForgedOne(t *testing.T) {
 	eachREST(t, func(t *testing.T, w *world, client func(string) *http.Client) {
 		forged := http.Header{
-			"Windlass-User": {"root"}, "Grpc-Metadata-Windlass-User": {"root"}, "Grpc-Metadata-Windlass-Group": {"system:masters"},
+			"Windlass-User": {"root"}, "Windlass-Uid": {"forged"}, "Grpc-Metadata-Windlass-Uid": {"forged"}, "Grpc-Metadata-Windlass-User": {"root"}, "Grpc-Metadata-Windlass-Group": {"system:masters"},
 			"Grpc-Metadata-Authorization": {"x"}, "Cookie": {"a=b"}, "X-Forwarded-For": {"10.9.9.9"}, "X-Request-Id": {"mine"}, "Traceparent": {"00-1"},
 		}
 		got := w.do("GET", "/v1/namespaces/ns/machines/a", forged, "", client("alice"))
@@ -51,7 +51,7 @@ func TestRESTPassesTheCallersIdentityAndNoForgedOne(t *testing.T) {
 		}
 		seen := machine.Metadata.Annotations
 		for key, want := range map[string]string{
-			"windlass-user": "alice", "windlass-group": "staff,system:authenticated", "windlass-request-id": "mine", "traceparent": "00-1",
+			"windlass-user": "alice", "windlass-uid": "", "windlass-group": "staff,system:authenticated", "windlass-request-id": "mine", "traceparent": "00-1",
 			"authorization": "", "cookie": "", "x-forwarded-for": "", "x-forwarded-host": "", "grpcgateway-cookie": "",
 		} {
 			if seen[key] != want {

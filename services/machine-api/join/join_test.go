@@ -115,7 +115,7 @@ func certificate(t *testing.T, text []byte) *x509.Certificate {
 
 func TestAControlPlaneMachineJoins(t *testing.T) {
 	f := newFixture(t)
-	_, token := f.machine(t, "m-0", plan.RoleMaster)
+	m, token := f.machine(t, "m-0", plan.RoleMaster)
 	req := &machinev1.JoinRequest{Token: token, AgentRequest: request(t), EtcdServerRequest: request(t), EtcdPeerRequest: request(t)}
 	out, err := f.Join(t.Context(), req)
 	if err != nil {
@@ -125,7 +125,7 @@ func TestAControlPlaneMachineJoins(t *testing.T) {
 		t.Errorf("answer = %v", out)
 	}
 	agent := certificate(t, out.AgentCertificate)
-	if caller, err := identity.FromCertificate(agent); err != nil || caller.User != identity.NodeUser("m-0") || caller.In(identity.GroupMasters) {
+	if caller, err := identity.FromCertificate(agent); err != nil || caller.User != identity.NodeUser("m-0") || caller.UID != m.GetMetadata().GetUid() || caller.In(identity.GroupMasters) {
 		t.Errorf("the agent's certificate makes it %+v, %v", caller, err)
 	}
 	server := certificate(t, out.EtcdServerCertificate)

@@ -107,7 +107,7 @@ func (s *Signer) sign(m *machinev1.Machine, address string, r requests) (*machin
 	}
 	var err error
 	if out.AgentCertificate, err = s.windlass.Sign(r.agent, identity.Request{
-		CommonName: node, URI: identity.NodeURI(node), IPs: ips, DNSNames: []string{node}, Server: true, Client: true, Lifetime: s.lifetime,
+		CommonName: node, URI: identity.NodeURI(node, m.GetMetadata().GetUid()), IPs: ips, DNSNames: []string{node}, Server: true, Client: true, Lifetime: s.lifetime,
 	}); err != nil {
 		return nil, err
 	}

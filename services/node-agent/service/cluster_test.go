@@ -153,7 +153,7 @@ func (c *cluster) certify(name string, agent, server, peer []byte) (*machinev1.J
 		Role: "worker", Address: "127.0.0.1", Authority: c.authority.PEM(),
 	}
 	var err error
-	if out.AgentCertificate, err = c.sign(agent, identity.Request{CommonName: name, URI: identity.NodeURI(name), Client: true}); err != nil || len(server) == 0 {
+	if out.AgentCertificate, err = c.sign(agent, identity.Request{CommonName: name, URI: identity.NodeURI(name, name+"-uid"), Client: true}); err != nil || len(server) == 0 {
 		return out, err
 	}
 	member := identity.Request{CommonName: name, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true}
