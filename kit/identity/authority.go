@@ -35,6 +35,8 @@ const (
 	// defaultLifetime of a leaf: long enough to survive a night's outage of the signer, short enough not to need revocation.
 	defaultLifetime = 24 * time.Hour
 	minRSABits      = 2048
+	// MaxLifetime is how long a leaf may live: a revocation that knows no certificate's end is kept for longer than this.
+	MaxLifetime = 366 * 24 * time.Hour
 )
 
 // Authority is a certificate authority with its key. Its methods are safe for concurrent use.
@@ -53,7 +55,7 @@ type Request struct {
 	IPs           []net.IP
 	Server        bool // may serve
 	Client        bool // may call; at least one of the two must be set
-	// Lifetime counts from NotBefore, or from now; 0 means 24 hours. It is cut at the authority's own end.
+	// Lifetime counts from NotBefore, or from now; 0 means 24 hours. It is cut at MaxLifetime and at the authority's own end.
 	Lifetime time.Duration
 	// NotBefore is the first moment of validity; zero means one minute ago.
 	NotBefore time.Time
@@ -188,6 +190,9 @@ func (a *Authority) template(r Request, now time.Time) (*x509.Certificate, error
 	notBefore, notAfter := now.Add(-skew), now.Add(r.Lifetime)
 	if !r.NotBefore.IsZero() {
 		notBefore, notAfter = r.NotBefore, r.NotBefore.Add(r.Lifetime)
+	}
+	if limit := notBefore.Add(MaxLifetime); notAfter.After(limit) {
+		notAfter = limit
 	}
 	if notAfter.After(a.cert.NotAfter) {
 		notAfter = a.cert.NotAfter

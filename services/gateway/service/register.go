@@ -34,6 +34,9 @@ func register(router *backend.Router, events eventv1.EventServiceClient, access 
 				return machinev1.RegisterInfrastructureServiceHandlerClient(ctx, mux, machinev1.NewInfrastructureServiceClient(router))
 			},
 			func() error {
+				return machinev1.RegisterRevocationServiceHandlerClient(ctx, mux, machinev1.NewRevocationServiceClient(router))
+			},
+			func() error {
 				return machinev1.RegisterJoinServiceHandlerClient(ctx, mux, machinev1.NewJoinServiceClient(router))
 			},
 			func() error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	"buf.build/go/protovalidate"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
@@ -26,13 +27,16 @@ type Tables struct {
 	Sets           *resource.Table[*machinev1.MachineSet]
 	ControlPlanes  *resource.Table[*machinev1.ControlPlaneMachineSet]
 	Infrastructure *resource.Table[*machinev1.Infrastructure]
-	store          *store.Store
-	policy         *identity.Policy
+	Revocations    *resource.Table[*machinev1.Revocation]
+	// NodeLifetime is how long a machine's certificate lives; New sets 24 hours. Set it before Run.
+	NodeLifetime time.Duration
+	store        *store.Store
+	policy       *identity.Policy
 }
 
 // New returns the tables in a store. policy says who may remove the hooks of a machine that is being deleted.
 func New(st *store.Store, v protovalidate.Validator, policy *identity.Policy, log *slog.Logger) *Tables {
-	t := &Tables{store: st, policy: policy}
+	t := &Tables{store: st, policy: policy, NodeLifetime: 24 * time.Hour}
 	t.Infrastructure = resource.NewTable(st, v, resource.Config[*machinev1.Infrastructure]{Log: log})
 	t.Machines = resource.NewTable(st, v, resource.Config[*machinev1.Machine]{
 		Default: t.defaultMachine, Validate: validateMachine, ValidateUpdate: validateHookChange, Admit: t.admitMachine,
@@ -45,13 +49,16 @@ func New(st *store.Store, v protovalidate.Validator, policy *identity.Policy, lo
 		Default: t.defaultControlPlane, Validate: validateControlPlane, ValidateUpdate: validateControlPlaneUpdate,
 		HasNamespace: hasNamespace, Finalizers: []string{plan.FinalizerControlPlane}, Log: log,
 	})
+	t.Revocations = resource.NewTable(st, v, resource.Config[*machinev1.Revocation]{
+		Default: t.defaultRevocation, Validate: validateRevocation, ValidateUpdate: validateRevocationUpdate, Log: log,
+	})
 	return t
 }
 
 // Run keeps all tables in step until ctx ends.
 func (t *Tables) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{t.Machines.Run, t.Sets.Run, t.ControlPlanes.Run, t.Infrastructure.Run} {
+	for _, run := range []func(context.Context) error{t.Machines.Run, t.Sets.Run, t.ControlPlanes.Run, t.Infrastructure.Run, t.Revocations.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	return group.Wait()
@@ -59,7 +66,7 @@ func (t *Tables) Run(ctx context.Context) error {
 
 // Synced returns nil once every table shows what etcd held when it was asked; for readiness.
 func (t *Tables) Synced(ctx context.Context) error {
-	for _, wait := range []func(context.Context) error{t.Machines.WaitSynced, t.Sets.WaitSynced, t.ControlPlanes.WaitSynced, t.Infrastructure.WaitSynced} {
+	for _, wait := range []func(context.Context) error{t.Machines.WaitSynced, t.Sets.WaitSynced, t.ControlPlanes.WaitSynced, t.Infrastructure.WaitSynced, t.Revocations.WaitSynced} {
 		if err := wait(ctx); err != nil {
 			return fmt.Errorf("tables are not filled yet: %w", err)
 		}
@@ -77,6 +84,7 @@ func (t *Tables) CatchUp(ctx context.Context) error {
 		{t.Sets.Type().GetPlural(), t.Sets.WaitRevision},
 		{t.ControlPlanes.Type().GetPlural(), t.ControlPlanes.WaitRevision},
 		{t.Infrastructure.Type().GetPlural(), t.Infrastructure.WaitRevision},
+		{t.Revocations.Type().GetPlural(), t.Revocations.WaitRevision},
 	} {
 		page, err := t.store.List(ctx, k.prefix+"/", store.ListOptions{})
 		if err != nil {

@@ -22,6 +22,7 @@ func Register(s grpc.ServiceRegistrar, t *kinds.Tables, views Views, now func() 
 		resource.Register(dryRuns{s}, &machinev1.MachineSetService_ServiceDesc, sets{server: base}, t.Sets),
 		resource.Register(s, &machinev1.ControlPlaneMachineSetService_ServiceDesc, controlPlanes{server: base}, t.ControlPlanes),
 		resource.Register(s, &machinev1.InfrastructureService_ServiceDesc, nil, t.Infrastructure),
+		resource.Register(s, &machinev1.RevocationService_ServiceDesc, nil, t.Revocations),
 	)
 }
 

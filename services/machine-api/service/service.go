@@ -20,6 +20,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/store"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
 	"github.com/windlass-dev/windlass/services/machine-api/controller"
@@ -49,6 +50,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 func build(p *serve.Process, cfg config, signer *join.Signer) ([]func(context.Context) error, error) {
 	st := store.New(p.Etcd, "/windlass/"+name+"/")
 	tables := kinds.New(st, p.Validator, p.Policy, p.Log)
+	tables.NodeLifetime = cfg.lifetime
 	recorder := events.New(name, st, p.Validator, p.Log)
 	providers, err := plugins(p, cfg.Peers)
 	if err != nil {
@@ -107,7 +109,7 @@ func lead(ctx context.Context, tables *kinds.Tables, control *controller.Control
 	for ctx.Err() == nil {
 		err := ensureInfrastructure(ctx, tables.Infrastructure, cfg)
 		if err == nil {
-			err = control.Run(ctx)
+			err = work(ctx, tables, control)
 		}
 		if err == nil || ctx.Err() != nil || errors.Is(err, store.ErrFenced) {
 			return nil
@@ -119,6 +121,26 @@ func lead(ctx context.Context, tables *kinds.Tables, control *controller.Control
 		}
 	}
 	return nil
+}
+
+// work runs the controllers, and removes the revocations that have had their time.
+func work(ctx context.Context, tables *kinds.Tables, control *controller.Controller) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return control.Run(ctx) })
+	group.Go(func() error {
+		for {
+			next, err := tables.CollectRevocations(ctx, time.Now())
+			if err != nil && ctx.Err() == nil {
+				control.Log.WarnContext(ctx, "expired revocations not removed", "error", err)
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(time.Until(next)):
+			}
+		}
+	})
+	return group.Wait()
 }
 
 // retryLead is how soon a leader begins again that could not: etcd answers again within about that.
