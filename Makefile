@@ -6,7 +6,7 @@ NAME ?=
 name_flag := $(if $(NAME),--name $(NAME))
 
 .DEFAULT_GOAL := help
-.PHONY: figures images help build up down tour test test-unit test-e2e test-faults generate lint clean FORCE
+.PHONY: figures images help build up down tour verify test test-unit test-e2e test-faults fuzz generate generated lint vet vulnerabilities clean FORCE
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,12 +41,13 @@ tour: build $(BIN)/grpcurl need-curl ## Tell the story of docs/tour.md on the ru
 	@CGO_ENABLED=0 go build -o $(BIN)/tour ./e2e/tour
 	@PATH="$(BIN):$$PATH" $(BIN)/tour $(name_flag)
 
+verify: vet lint generated vulnerabilities ## Check what needs no test: vet, lint, generated code, known vulnerabilities
+
 test: test-unit test-e2e ## Run all tests
 
 # Without it every process that a test starts from its own binary sleeps a second at its end.
 test-unit: export GORACE ?= atexit_sleep_ms=10
-test-unit: need-gcc ## Vet everything and run the tests of single packages with the race detector
-	CGO_ENABLED=0 go vet $(addprefix ./,$(addsuffix /...,$(MODULES)))
+test-unit: need-gcc ## Run the tests of single packages with the race detector
 	go test -race $(addprefix ./,$(addsuffix /...,gen kit services deploy/examples/hooks deploy/examples/operators))
 
 # The container tests tear down themselves what they start: there may be no registry to get testcontainers' reaper from. They say whether they ran.
@@ -61,6 +62,17 @@ figures: build ## Measure what docs/figures.md states (ROUNDS=10)
 
 test-faults: build ## Kill every program at every step of replacements, drains, roll-outs, updates; the result goes to docs/figures.md
 	PATH="$(BIN):$$PATH" WINDLASS_FAULTS=all CGO_ENABLED=0 go test -count=1 -timeout 120m -run 'TestFaults' -v ./e2e/...
+
+# Each target has its seeds in testdata/fuzz or in the test; what it finds is written there too, and is then a case of `make test`.
+# On a busy machine go may end a run that found nothing with "context deadline exceeded" (golang/go#75804): that is no finding.
+FUZZTIME ?= 30s
+fuzz: ## Fuzz every parser that reads a caller's bytes (FUZZTIME=30s each)
+	@mkdir -p $(BIN)
+	@grep -rnoE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' kit services e2e | while IFS=: read -r file _ func; do \
+	  name=$${func#func }; echo "$$name, $(FUZZTIME) ($${file%/*})"; \
+	  CGO_ENABLED=0 go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "./$${file%/*}" </dev/null >$(BIN)/fuzz.log 2>&1 && tail -1 $(BIN)/fuzz.log || \
+	  { cat $(BIN)/fuzz.log; grep -q 'context deadline exceeded' $(BIN)/fuzz.log && ! grep -q 'Failing input' $(BIN)/fuzz.log; } || exit 1; \
+	done
 
 # The tools stand in a module of their own, so that they move nobody's versions.
 $(BIN)/%: tools/go.mod
@@ -82,10 +94,30 @@ module_dir = $$(cd tools && go mod download -json $(1) | sed -n 's/.*"Dir": "\(.
 	@install -m 644 $(call module_dir,github.com/grpc-ecosystem/grpc-gateway@v1.16.0)/third_party/googleapis/google/api/{annotations,http,httpbody}.proto .imports/google/api/
 	@install -m 644 $(call module_dir,github.com/bufbuild/protovalidate@v1.2.2)/proto/protovalidate/buf/validate/validate.proto .imports/buf/validate/
 
+generated: $(PROTO_TOOLS) .imports ## Check that gen/ is what `make generate` writes
+	@rm -rf $(BIN)/generated
+	@$(BIN)/buf generate --path proto/windlass -o $(BIN)/generated
+	@diff -rq -x go.mod -x go.sum -x openapi.go gen $(BIN)/generated/gen && diff -q gen/openapi.go tools/gen/openapi.go.txt || \
+	  { echo 'gen/ is not what proto/ says: run make generate' >&2; exit 1; }
+
+vet:
+	CGO_ENABLED=0 go vet $(addprefix ./,$(addsuffix /...,$(MODULES)))
+
 lint: $(BIN)/staticcheck $(BIN)/gofumpt $(BIN)/buf .imports ## Look for what the compiler does not see
 	$(BIN)/buf lint
 	@test -z "$$($(BIN)/gofumpt -l kit services e2e deploy | tee /dev/stderr)"
-	$(BIN)/staticcheck $(addprefix ./,$(addsuffix /...,kit services e2e deploy/examples/hooks deploy/examples/operators))
+	CGO_ENABLED=0 $(BIN)/staticcheck $(addprefix ./,$(addsuffix /...,kit services e2e deploy/examples/hooks deploy/examples/operators))
+
+# Exit code 3 of govulncheck is a finding. A database that cannot be reached is none, and is said.
+vulnerabilities: $(BIN)/govulncheck ## Look for known vulnerabilities in what we call (GOVULNDB=url for another database)
+	@for module in $(MODULES); do \
+	  out=$$(cd $$module && CGO_ENABLED=0 $(BIN)/govulncheck ./... 2>&1); code=$$?; \
+	  case "$$code $$out" in \
+	    0*) ;; \
+	    1*"fetching vulnerabilities"*) echo "NOT CHECKED for known vulnerabilities: $$out" >&2; exit 0;; \
+	    *) echo "$$module: $$out" >&2; exit 1;; \
+	  esac; \
+	done
 
 clean: ## Remove what was built
 	rm -rf $(BIN) .imports
