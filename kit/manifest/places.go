@@ -2,10 +2,8 @@ package manifest
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 
 	"gopkg.in/yaml.v3"
@@ -49,6 +47,9 @@ func (d Document) Locate(err error) error {
 func (p *places) lineOf(path string) int {
 	p.once.Do(func() {
 		var document yaml.Node
+		if _, err := checkYAML(p.source); err != nil {
+			return // JSON is not bounded as YAML is: better no line than a tree of millions of nodes
+		}
 		if yaml.Unmarshal(p.source, &document) == nil && len(document.Content) == 1 {
 			p.root = document.Content[0]
 		}
@@ -70,9 +71,6 @@ func (p *places) lineOf(path string) int {
 
 // stepInto returns the child of a node that a step leads to, and the line where that begins; nil if there is none.
 func stepInto(node *yaml.Node, s step) (int, *yaml.Node) {
-	if node.Kind == yaml.AliasNode {
-		node = node.Alias
-	}
 	switch {
 	case node.Kind == yaml.MappingNode:
 		return stepIntoMapping(node, s)
@@ -104,55 +102,4 @@ func stepIntoMapping(node *yaml.Node, s step) (int, *yaml.Node) {
 		}
 	}
 	return line, value
-}
-
-// checkAliases refuses YAML that grows beyond a document's limit when its aliases are followed, and aliases that contain
-// themselves. The line is that of the alias or anchor, from 1. Text without aliases costs nothing.
-func checkAliases(text []byte) (int, error) {
-	if !strings.Contains(string(text), "*") || !strings.Contains(string(text), "&") {
-		return 0, nil
-	}
-	var document yaml.Node
-	if yaml.Unmarshal(text, &document) != nil {
-		return 0, nil // the converter will say what is wrong
-	}
-	m := measure{sizes: make(map[*yaml.Node]int)}
-	if size := m.size(&document); m.loop != nil {
-		return m.loop.Line, fmt.Errorf("alias %q contains itself", m.loop.Value)
-	} else if size > maxDocument {
-		return document.Line, fmt.Errorf("the document is longer than %d bytes once its aliases are followed", maxDocument)
-	}
-	return 0, nil
-}
-
-// measure counts what nodes are long when aliases are followed, each anchor once.
-type measure struct {
-	sizes map[*yaml.Node]int // -1 while a node is being counted
-	loop  *yaml.Node         // an alias of something around it
-}
-
-// size returns about how many bytes of JSON a node makes, at most a little more than a document may have.
-func (m *measure) size(node *yaml.Node) int {
-	if node.Kind == yaml.AliasNode {
-		size, known := m.sizes[node.Alias]
-		if size < 0 {
-			m.loop = node
-			return 0
-		}
-		if known {
-			return size
-		}
-		return m.size(node.Alias)
-	}
-	if node.Anchor != "" {
-		m.sizes[node] = -1
-	}
-	size := len(node.Value) + 2
-	for _, child := range node.Content {
-		size = min(size+1+m.size(child), maxDocument+1)
-	}
-	if node.Anchor != "" {
-		m.sizes[node] = size
-	}
-	return size
 }

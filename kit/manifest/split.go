@@ -33,12 +33,15 @@ type SyntaxError struct {
 
 // Error returns the place and what is wrong there, as in "file.yaml:12: the document has no kind".
 func (e *SyntaxError) Error() string {
+	if e.File == "" {
+		return fmt.Sprintf("line %d: %s", e.Line, e.Message)
+	}
 	return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Message)
 }
 
 // Split reads a stream of YAML documents, JSON objects among them or alone, and returns them in their order. YAML is
-// version 1.1, as kubectl reads it: yes and on are booleans unless they are quoted. A key given twice is refused, as is a
-// part without kind, one of more than 8 MiB, also once its aliases are followed, and a stream of more than 64 MiB.
+// version 1.1, as kubectl reads it: yes and on are booleans unless they are quoted. A key given twice is refused, as are
+// anchors, aliases and merge keys, a part without kind, one of more than 8 MiB or 100,000 tokens, and a stream of more than 64 MiB.
 // The spellings apiversion and version of apiVersion, which occur in the wild, are put right, and the two kinds of OpenShift's master
 // configuration are known by their content. Parts that hold comments only are left out. The error joins a *SyntaxError for each wrong part; then no document is returned.
 // file is the name that errors use.
@@ -80,6 +83,7 @@ func validPrefix(data []byte) int {
 // splitter gathers documents and errors.
 type splitter struct {
 	file      string
+	whole     bool // documents are taken as they are
 	documents []Document
 	errs      []error
 }
@@ -215,28 +219,60 @@ func (s *splitter) part(text []byte, p part) {
 		s.refuse(p.first, "the document is longer than %d bytes", maxDocument)
 		return
 	}
-	if line, err := checkAliases(text); err != nil {
-		s.refuse(p.line+max(line-1, 0), "%v", err)
-		return
-	}
 	places := &places{source: text, line: p.line}
+	if converted := s.convert(text, p, places); converted != nil {
+		s.add(converted, p.first, places)
+	}
+}
+
+// convert returns a part that is YAML as JSON, nil if something is wrong with it.
+func (s *splitter) convert(text []byte, p part, places *places) []byte {
+	if line, err := checkYAML(text); err != nil {
+		s.refuse(p.line+line-1, "%v", err)
+		return nil
+	}
 	var object any
 	if err := yaml.UnmarshalStrict(text, &object); err != nil {
 		s.refuseYAML(err, p)
-		return
+		return nil
 	}
 	converted, wrong := toJSON(object)
 	for _, problem := range wrong {
 		s.refuse(max(p.first, places.lineOf(problem.Path)), "%s", problem.placed())
 	}
 	if len(wrong) > 0 {
-		return
+		return nil
 	}
 	if len(converted) > maxDocument {
 		s.refuse(p.first, "the document is longer than %d bytes as JSON", maxDocument)
-		return
+		return nil
 	}
-	s.add(converted, p.first, places)
+	return converted
+}
+
+// JSON returns text, which is one YAML document or JSON, as JSON; nothing for text without content. It is as strict as Split, but the document may
+// be anything and needs no kind. Errors are those of Split, with lines from 1 and without a file.
+func JSON(text []byte) ([]byte, error) {
+	text = bytes.TrimPrefix(text, []byte("\ufeff"))
+	s := splitter{whole: true}
+	switch {
+	case len(text) > maxDocument:
+		s.refuse(1, "the document is longer than %d bytes", maxDocument)
+	case !utf8.Valid(text):
+		s.refuse(1+bytes.Count(text[:validPrefix(text)], []byte("\n")), "is not valid UTF-8")
+	default:
+		s.parts(text)
+	}
+	if len(s.documents) > 1 {
+		s.refuse(s.documents[1].Line, "there is more than one document")
+	}
+	if len(s.errs) > 0 {
+		return nil, errors.Join(s.errs...)
+	}
+	if len(s.documents) == 0 {
+		return nil, nil
+	}
+	return s.documents[0].JSON, nil
 }
 
 // yamlLine finds where the YAML library tells a line of what it was given.
@@ -260,6 +296,10 @@ func (s *splitter) refuseYAML(err error, p part) {
 
 // add makes a document of an object as JSON, which begins at line of the file.
 func (s *splitter) add(object []byte, line int, places *places) {
+	if s.whole {
+		s.documents = append(s.documents, Document{JSON: object, Line: line})
+		return
+	}
 	members, ok := topLevel(object)
 	if !ok {
 		s.refuse(line, "the document is not an object")

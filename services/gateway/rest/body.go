@@ -11,9 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"gopkg.in/yaml.v3"
-	sigsyaml "sigs.k8s.io/yaml"
-
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
@@ -24,6 +22,9 @@ const (
 	MaxBody = 4 << 20
 	// bodyTime is what a client has to send its body.
 	bodyTime = 30 * time.Second
+	// The same for callers without credentials: the one request that they may make has a token and a certificate request.
+	maxAnonymousBody  = 64 << 10
+	anonymousBodyTime = 5 * time.Second
 
 	mediaJSON   = "application/json"
 	mediaYAML   = "application/yaml"
@@ -42,9 +43,14 @@ type body struct {
 
 func (*body) Close() error { return nil }
 
-// readBody reads what the route wants as a body, as JSON or as a patch, and replaces r's body and content type by it.
-func readBody(w http.ResponseWriter, r *http.Request, route *catalog.Route) error {
-	data, err := readAll(w, r)
+// readBody reads what the route wants as a body, as JSON or as a patch, and replaces r's body and content type by it. From callers without
+// credentials it takes JSON only.
+func readBody(w http.ResponseWriter, r *http.Request, route *catalog.Route, caller identity.Caller) error {
+	most, patience := MaxBody, bodyTime
+	if caller.User == "" {
+		most, patience = maxAnonymousBody, anonymousBodyTime
+	}
+	data, err := readAll(w, r, most, patience)
 	if err != nil {
 		return err
 	}
@@ -62,8 +68,11 @@ func readBody(w http.ResponseWriter, r *http.Request, route *catalog.Route) erro
 	if err := acceptable(route, media, len(data) == 0); err != nil {
 		return err
 	}
+	if media == mediaYAML && caller.User == "" {
+		return unsupported(media, []string{mediaJSON})
+	}
 	if media == mediaYAML {
-		if data, err = fromYAML(data); err != nil {
+		if data, err = manifest.JSON(data); err != nil {
 			return rpcerr.Invalid(rpcerr.Field{Description: err.Error()})
 		}
 		media = mediaJSON
@@ -78,17 +87,17 @@ func readBody(w http.ResponseWriter, r *http.Request, route *catalog.Route) erro
 }
 
 // readAll reads under a deadline of its own, which is lifted afterwards: left on it would end a watch.
-func readAll(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+func readAll(w http.ResponseWriter, r *http.Request, most int, patience time.Duration) ([]byte, error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil, nil
 	}
 	control := http.NewResponseController(w)
-	control.SetReadDeadline(time.Now().Add(bodyTime)) //nolint:errcheck // a writer without deadlines has none to keep
-	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
+	control.SetReadDeadline(time.Now().Add(patience)) //nolint:errcheck // a writer without deadlines has none to keep
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(most)))
 	control.SetReadDeadline(time.Time{}) //nolint:errcheck
 	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
 		return nil, withStatus(http.StatusRequestEntityTooLarge,
-			rpcerr.TooMany(fmt.Sprintf("the body is larger than %d bytes", MaxBody), 0))
+			rpcerr.TooMany(fmt.Sprintf("the body is larger than %d bytes", most), 0))
 	}
 	if err != nil {
 		return nil, rpcerr.Invalid(rpcerr.Field{Description: "the body did not come to its end"})
@@ -128,7 +137,7 @@ func acceptable(route *catalog.Route, media string, empty bool) error {
 }
 
 func unsupported(media string, want []string) error {
-	text := fmt.Sprintf("content type %q is not known here", media)
+	text := fmt.Sprintf("content type %q is not accepted here", media)
 	if media == "" {
 		text = "the request has no Content-Type"
 	}
@@ -136,20 +145,4 @@ func unsupported(media string, want []string) error {
 		text += "; it may be " + strings.Join(want, " or ")
 	}
 	return withStatus(http.StatusUnsupportedMediaType, rpcerr.Invalid(rpcerr.Field{Description: text}))
-}
-
-// fromYAML turns one YAML document into JSON. What the converter would drop silently, a second document, is refused.
-func fromYAML(data []byte) ([]byte, error) {
-	documents := yaml.NewDecoder(bytes.NewReader(data))
-	var node yaml.Node
-	if err := documents.Decode(&node); err != nil {
-		if errors.Is(err, io.EOF) {
-			return nil, nil
-		}
-		return nil, err
-	}
-	if err := documents.Decode(&node); !errors.Is(err, io.EOF) {
-		return nil, errors.New("the body holds more than one YAML document")
-	}
-	return sigsyaml.YAMLToJSONStrict(data)
 }

@@ -186,7 +186,7 @@ func (h *Handler) serveAPI(w http.ResponseWriter, r *http.Request, caller identi
 		err = noSuchAddress(r)
 	default:
 		if err = checkQuery(route, r.URL.RawQuery); err == nil {
-			err = readBody(w, r, route)
+			err = readBody(w, r, route, caller)
 		}
 	}
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -64,7 +63,7 @@ func (f patchFlags) body() ([]byte, error) {
 	case f.patch == "":
 		return nil, errors.New("must specify -p to patch")
 	}
-	body, err := yaml.YAMLToJSONStrict(raw)
+	body, err := manifest.JSON(raw)
 	if err != nil {
 		return nil, fmt.Errorf("unable to parse %q: %w", raw, err)
 	}

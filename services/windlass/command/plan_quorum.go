@@ -6,8 +6,6 @@ import (
 	"io"
 	"os"
 
-	"sigs.k8s.io/yaml"
-
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
 )
@@ -22,7 +20,7 @@ func (e *env) quorumRequest(f *planFlags) (*etcdv1.PlanQuorumRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	body, err := yaml.YAMLToJSONStrict(raw)
+	body, err := manifest.JSON(raw)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
