@@ -33,10 +33,11 @@ type keeper struct {
 	past   record  // of the process that was to be started once and has been; zero if none
 
 	// Set by attach before the loop runs, then the loop's own.
-	dir   string
-	stray *record // an earlier supervisor's process, told by its environment
-	pause time.Duration
-	ended bool // the last process ended by itself
+	dir     string
+	cgroups cgroups
+	stray   *record // an earlier supervisor's process, told by its environment
+	pause   time.Duration
+	ended   bool // the last process ended by itself
 }
 
 func newKeeper(name string, log *slog.Logger) *keeper {
@@ -46,8 +47,8 @@ func newKeeper(name string, log *slog.Logger) *keeper {
 	}
 }
 
-func (k *keeper) attach(dir string, stray *record) {
-	k.dir, k.stray = dir, stray
+func (k *keeper) attach(dir string, stray *record, groups cgroups) {
+	k.dir, k.stray, k.cgroups = dir, stray, groups
 }
 
 func (k *keeper) nudge() {
@@ -216,7 +217,8 @@ func (k *keeper) adopt(said bool) bool {
 		k.log.Warn("process record is not readable", "error", err)
 	}
 	h, err := rec.open()
-	if errors.Is(err, ErrNoProcess) && k.stray != nil {
+	// What carries the marker of a start whose own process is known to be gone is a child of it, in a session of its own.
+	if errors.Is(err, ErrNoProcess) && k.stray != nil && (rec.PID == 0 || rec.Mark != k.stray.Mark) {
 		once := rec.Once
 		stray := *k.stray
 		stray.Once = once
@@ -229,6 +231,7 @@ func (k *keeper) adopt(said bool) bool {
 	}
 	k.stray = nil
 	if err != nil {
+		k.swept(rec)
 		if !rec.Once {
 			removeRecord(k.dir, k.name) // it means nothing any more
 		}
@@ -241,6 +244,13 @@ func (k *keeper) adopt(said bool) bool {
 	k.log.Info("process taken over", "pid", h.PID)
 	k.holds(h)
 	return true
+}
+
+// swept ends what a process left behind that has ended.
+func (k *keeper) swept(rec record) {
+	if err := rec.sweep(); err != nil {
+		k.log.Warn("what a process left behind is not ended", "error", err)
+	}
 }
 
 // undecided logs once why it cannot be said whether a process runs.
@@ -283,15 +293,19 @@ func (k *keeper) holds(h *handle) {
 }
 
 func (k *keeper) start(ctx context.Context, spec Spec) {
-	if spec.Once { // before it runs, so that no supervisor starts it again if this one dies here
-		if err := (record{Digest: spec.digest(), Once: true}).write(k.dir, k.name); err != nil {
-			k.failed(err)
-			k.rest(ctx)
-			return
-		}
+	rec, err := newRecord(spec, k.cgroups)
+	if err == nil && spec.Once { // before it runs, so that no supervisor starts it again if this one dies here
+		err = rec.write(k.dir, k.name)
 	}
-	h, err := launch(k.dir, spec)
 	if err != nil {
+		rec.discard()
+		k.failed(err)
+		k.rest(ctx)
+		return
+	}
+	h, err := launch(k.dir, spec, rec)
+	if err != nil {
+		rec.discard()
 		k.failed(err)
 		k.rest(ctx)
 		return
@@ -364,6 +378,7 @@ func (k *keeper) isFinal(exit Exit) (once, final bool) {
 func (k *keeper) buried(h *handle) Exit {
 	exit := h.reap()
 	h.close()
+	k.swept(h.record)
 	past := h.record
 	if past.Exit = &exit; past.Once {
 		if err := past.write(k.dir, k.name); err != nil {

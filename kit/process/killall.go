@@ -16,30 +16,30 @@ func KillAll(ctx context.Context, runDir string) error {
 	if err != nil {
 		return err
 	}
-	targets, err := findStrays(dir)
+	found, err := findStrays(dir)
 	if err != nil {
 		return err
 	}
-	found, err := Running(dir)
+	names, err := recorded(dir)
 	if err != nil {
 		return err
-	}
-	for _, f := range found {
-		r, err := readRecord(dir, f.Name)
-		if err != nil {
-			return err
-		}
-		if _, known := targets[f.Name]; !known {
-			targets[f.Name] = &r
-		}
 	}
 	var errs []error
-	for name, r := range targets {
-		if err := r.kill(ctx); err != nil {
+	for _, name := range names {
+		r, err := readRecord(dir, name)
+		if err == nil || !scarce(err) { // one that is cut off means nothing
+			err = r.kill(ctx)
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("kill %q: %w", name, err))
 			continue
 		}
 		removeRecord(dir, name)
+	}
+	for name, r := range found {
+		if err := r.kill(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("kill %q: %w", name, err))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -48,7 +48,7 @@ func KillAll(ctx context.Context, runDir string) error {
 func (r record) kill(ctx context.Context) error {
 	h, err := r.open()
 	if errors.Is(err, ErrNoProcess) {
-		return nil
+		return r.sweep()
 	}
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func (r record) kill(ctx context.Context) error {
 	}
 	select {
 	case <-h.exited:
-		return nil
+		return r.sweep()
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
-	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,9 +35,9 @@ func acquire(ctx context.Context, path string) (*os.File, error) {
 		}
 		return nil, err
 	}
-	// The pid is for people; the lock is what counts.
-	if err := f.Truncate(0); err == nil {
-		_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	// Who holds it is for people and for SignalOwner; the lock is what counts.
+	if st, err := readStat(os.Getpid()); err == nil && f.Truncate(0) == nil {
+		_, _ = fmt.Fprintf(io.NewOffsetWriter(f, 0), "%d %d\n", os.Getpid(), st.startTime)
 	}
 	return f, nil
 }
@@ -62,10 +65,61 @@ func lockWithin(ctx context.Context, f *os.File, patience time.Duration) error {
 }
 
 func holder(f *os.File) string {
-	buf := make([]byte, 20)
-	n, _ := f.ReadAt(buf, 0)
-	if pid := strings.TrimSpace(string(buf[:n])); pid != "" {
-		return pid
+	if pid, _, ok := readHolder(f); ok {
+		return strconv.Itoa(pid)
 	}
 	return "unknown"
+}
+
+// readHolder returns who wrote last that it holds a lock; started is 0 if that was an earlier version.
+func readHolder(f *os.File) (pid int, started uint64, ok bool) {
+	buf := make([]byte, 64)
+	n, _ := f.ReadAt(buf, 0)
+	n, _ = fmt.Sscan(string(buf[:n]), &pid, &started)
+	return pid, started, n > 0
+}
+
+// Owner returns the pid of the supervisor of a run directory, 0 if none is alive.
+func Owner(runDir string) (int, error) {
+	f, err := os.Open(filepath.Join(runDir, lockName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
+		return 0, nil // it is free; closing the file gives it back
+	} else if !errors.Is(err, unix.EWOULDBLOCK) {
+		return 0, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	pid, started, ok := readHolder(f)
+	if !ok {
+		return 0, fmt.Errorf("lock %s: holds no pid", f.Name())
+	}
+	if st, err := readStat(pid); err != nil || started != 0 && st.startTime != started {
+		return 0, nil // it died while a process that it was starting had a copy of the lock
+	}
+	return pid, nil
+}
+
+// SignalOwner sends sig to the supervisor of a run directory; ErrNoProcess if none is alive.
+func SignalOwner(runDir string, sig syscall.Signal) error {
+	pid, err := Owner(runDir)
+	if err != nil {
+		return err
+	}
+	if pid == 0 {
+		return ErrNoProcess
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return fmt.Errorf("pidfd of %d: %w", pid, err)
+	}
+	defer unix.Close(fd)
+	if again, err := Owner(runDir); err != nil || again != pid { // the pidfd is the owner's if it is the owner now
+		return errors.Join(err, ErrNoProcess)
+	}
+	return unix.PidfdSendSignal(fd, sig, nil, 0)
 }

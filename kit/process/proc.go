@@ -19,12 +19,13 @@ import (
 const (
 	markerName = "WINDLASS_PROCESS"      // <run directory>/<name>
 	digestName = "WINDLASS_PROCESS_SPEC" // digest of its Spec
+	idName     = "WINDLASS_PROCESS_ID"   // of this one start of it
 )
 
 const ticksPerSecond = 100 // USER_HZ, the same on every architecture that Go runs on
 
-func markers(dir string, spec Spec) []string {
-	return []string{markerName + "=" + filepath.Join(dir, spec.Name), digestName + "=" + spec.digest()}
+func markers(dir string, spec Spec, mark string) []string {
+	return []string{markerName + "=" + filepath.Join(dir, spec.Name), digestName + "=" + spec.digest(), idName + "=" + mark}
 }
 
 // strays are running processes by the name in their marker.
@@ -76,19 +77,24 @@ func readMarker(dir string, pid int) (name string, r record, err error) {
 	if err != nil || filepath.Dir(vars[markerName]) != dir || st.session != pid {
 		return "", record{}, err
 	}
-	boot, err := bootID()
-	r = record{PID: pid, StartTime: st.startTime, Boot: boot, Digest: vars[digestName]}
+	r, err = here()
+	r.PID, r.StartTime, r.Digest, r.Mark = pid, st.startTime, vars[digestName], vars[idName]
+	if path, err := cgroupOf(strconv.Itoa(pid)); err == nil && strings.HasPrefix(filepath.Base(path), cgroupPrefix) && strings.HasSuffix(path, "-"+r.Mark) {
+		if mount, err := unifiedMount(); err == nil && mount != "" {
+			r.Cgroup = filepath.Join(mount, path)
+		}
+	}
 	return filepath.Base(vars[markerName]), r, err
 }
 
-// recordOf describes a process that was just started.
-func recordOf(pid int) (record, error) {
-	st, err := readStat(pid)
-	if err != nil && !errors.Is(err, ErrNoProcess) {
+// here returns a record that says where pids and start times mean something.
+func here() (record, error) {
+	boot, err := bootID()
+	if err != nil {
 		return record{}, err
 	}
-	boot, err := bootID()
-	return record{PID: pid, StartTime: st.startTime, Boot: boot}, err
+	ns, err := pidNamespace()
+	return record{Boot: boot, Namespace: ns}, err
 }
 
 func bootID() (string, error) {
@@ -119,7 +125,7 @@ func readStat(pid int) (stat, error) {
 
 // parseStat counts fields from the last parenthesis: the command before it may contain anything.
 func parseStat(line string) (stat, error) {
-	const state, session, startTime = 0, 3, 19 // the numbers of proc(5) less three: pid, command and the count from one
+	const state, session, threads, startTime = 0, 3, 17, 19 // the numbers of proc(5) less three: pid, command and the count from one
 	fields := strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
 	if len(fields) <= startTime {
 		return stat{}, fmt.Errorf("stat of a process: %d fields", len(fields)+2)
@@ -134,7 +140,7 @@ func parseStat(line string) (stat, error) {
 	if st.startTime, err = strconv.ParseUint(fields[startTime], 10, 64); err != nil {
 		return stat{}, fmt.Errorf("stat of a process: start time: %w", err)
 	}
-	if s := fields[state]; s == "Z" || s == "X" {
+	if s := fields[state]; (s == "Z" || s == "X") && fields[threads] <= "1" { // else it is only its first thread that ended
 		return st, ErrNoProcess
 	}
 	return st, nil

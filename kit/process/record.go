@@ -17,8 +17,12 @@ const recordSuffix = ".json"
 // record is what is written down of a running process. The zero record means none.
 type record struct {
 	PID       int           `json:"pid"`
-	StartTime uint64        `json:"startTime"` // clock ticks after boot, field 22 of /proc/<pid>/stat
-	Boot      string        `json:"bootID"`    // pids and start times mean nothing after a reboot
+	StartTime uint64        `json:"startTime"`              // clock ticks after boot, field 22 of /proc/<pid>/stat
+	Boot      string        `json:"bootID"`                 // pids and start times mean nothing after a reboot
+	Namespace string        `json:"pidNamespace,omitempty"` // nor in another container; empty in records of earlier versions
+	Mark      string        `json:"mark,omitempty"`         // random, in the environment of this start; empty in records of earlier versions
+	Cgroup    string        `json:"cgroup,omitempty"`       // directory of its control group; empty without one
+	UID       uint32        `json:"uid,omitempty"`          // of Spec.User; 0: the supervisor's
 	Path      string        `json:"path,omitempty"`
 	Args      []string      `json:"args,omitempty"`
 	Digest    string        `json:"digest"` // of the whole Spec
@@ -70,6 +74,12 @@ func (spec Spec) digest() string {
 	}
 	if spec.Serial != 0 {
 		what = append(what, spec.Serial)
+	}
+	if spec.User != nil {
+		what = append(what, *spec.User)
+	}
+	if len(spec.Files) > 0 {
+		what = append(what, spec.Files)
 	}
 	data, _ := json.Marshal(what) // strings and numbers always encode
 	sum := sha256.Sum256(data)

@@ -1,10 +1,6 @@
 package process
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -19,16 +15,12 @@ type Found struct {
 
 // Running returns the processes of a run directory that run now, ordered by name, whoever supervises them.
 func Running(runDir string) ([]Found, error) {
-	entries, err := os.ReadDir(runDir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("running processes: %w", err)
+	names, err := recorded(runDir)
+	if err != nil {
+		return nil, err
 	}
 	var out []Found
-	for _, e := range entries {
-		name, ok := strings.CutSuffix(e.Name(), recordSuffix)
-		if !ok || validName(name) != nil {
-			continue
-		}
+	for _, name := range names {
 		r, err := readRecord(runDir, name)
 		if err != nil || r.PID == 0 {
 			continue // being replaced or removed just now

@@ -1,9 +1,12 @@
 // Package process keeps detached operating-system processes running: each in a session of its own, so that
 // it outlives its supervisor, and is taken over by the next one instead of being started twice. Signals go to
-// the whole group of a process, and what is left of the group when the process ended is killed.
+// the whole group of a process, and what it leaves behind when it ends is killed.
 //
-// A process is known by its pid together with its start time, written to <runDir>/<name>.json, and by a
-// marker in its environment, by which it is found if the supervisor died before it could write that file.
+// A process is known by its pid together with its start time, the boot, the pid namespace and a marker, a random id in its
+// environment; all are written to <runDir>/<name>.json. If one of them differs, the process is gone and its pid means another
+// one, which is never signalled. The marker also finds a process whose supervisor died before it could write that file. What a
+// process left behind is found by its control group where the unified hierarchy is writable, also beside controllers of version 1,
+// else by the marker: without control groups, a child that left the group and dropped its environment is not found.
 // One Supervisor owns a runDir at a time; a lock sees to it. Linux only: exits are seen through pidfds, which
 // also work for processes that are not children of the supervisor.
 //
@@ -56,8 +59,22 @@ type Spec struct {
 	Serial int `json:",omitempty"`
 	// OnlyEnv has the environment be Env and nothing of the supervisor's.
 	OnlyEnv bool
+	// User runs the process as another user, without supplementary groups and with no_new_privs; nil: as the supervisor's. It takes the
+	// capabilities SETUID, SETGID, CHOWN and KILL. The log file then belongs to that user and the supervisor's group.
+	User *User `json:",omitempty"`
+	// Files are opened by the supervisor, with its own rights, as descriptors 3, 4 and so on.
+	Files []File `json:",omitempty"`
 	// Changed, if it is not nil, is called after what Status tells of the process changed. It must not block, nor call the supervisor.
 	Changed func() `json:"-"`
+}
+
+// User is whom a process runs as. Both are 1 or more.
+type User struct{ UID, GID uint32 }
+
+// File is a file that a process finds open.
+type File struct {
+	Path  string // absolute
+	Write bool   // it is made, with mode 0600, unless it is there, and appended to; else it is read
 }
 
 // Status is what the supervisor knows of one process.
@@ -103,15 +120,18 @@ type Supervisor struct {
 	keepers map[string]*keeper
 	session *session // nil unless Run is active
 
+	noCgroups bool // set by tests before Run
+
 	active     chan struct{} // closed once Run has been active
 	activeOnce sync.Once
 }
 
 // session is one activity of Run.
 type session struct {
-	ctx    context.Context
-	group  sync.WaitGroup
-	strays strays // processes of earlier supervisors, found once when the lock was taken
+	ctx     context.Context
+	group   sync.WaitGroup
+	strays  strays // processes of earlier supervisors, found once when the lock was taken
+	cgroups cgroups
 }
 
 // NewSupervisor returns a supervisor of runDir, which is made when Run starts. Nothing runs before Run.
@@ -139,11 +159,37 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		return err
 	}
 	ss := &session{ctx: ctx, strays: found}
+	if !s.noCgroups {
+		ss.cgroups = findCgroups(dir)
+	}
+	if err := sweepUnknown(dir, found, ss.cgroups); err != nil {
+		s.log.WarnContext(ctx, "processes of an earlier supervisor are left", "error", err)
+	}
 	s.begin(dir, ss)
 	s.trimLogs(ctx)
 	s.end()
 	ss.group.Wait()
 	return nil
+}
+
+// sweepUnknown ends what is in control groups of processes that neither have a record nor were found.
+func sweepUnknown(dir string, found strays, groups cgroups) error {
+	known := map[string]bool{}
+	for _, r := range found {
+		known[r.Mark] = true
+	}
+	names, err := recorded(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		r, err := readRecord(dir, name)
+		if scarce(err) {
+			return err // it may be that of any group
+		}
+		known[r.Mark] = true // a record that is cut off is none: its process is among those that were found
+	}
+	return groups.sweep(known)
 }
 
 // Active is closed once Run owns the run directory, so that Stop works.
@@ -168,7 +214,7 @@ func (s *Supervisor) end() {
 // keep starts the goroutine of k. The caller holds s.mu and Run is active.
 func (s *Supervisor) keep(k *keeper) {
 	ss := s.session
-	k.attach(s.dir, ss.strays.take(k.name))
+	k.attach(s.dir, ss.strays.take(k.name), ss.cgroups)
 	ss.group.Go(func() {
 		if k.run(ss.ctx) {
 			s.forget(k)
@@ -295,6 +341,10 @@ func (s *Supervisor) Recorded() ([]string, error) {
 	s.mu.Lock()
 	dir := s.dir
 	s.mu.Unlock()
+	return recorded(dir)
+}
+
+func recorded(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir) // ordered by name
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("recorded processes: %w", err)
@@ -318,6 +368,14 @@ func (spec Spec) validate() error {
 	for _, e := range spec.Env {
 		if !strings.Contains(e, "=") || strings.HasPrefix(e, "=") {
 			return fmt.Errorf("process %q: environment entry %q is not KEY=value", spec.Name, e)
+		}
+	}
+	if u := spec.User; u != nil && (u.UID == 0 || u.GID == 0) {
+		return fmt.Errorf("process %q: the user and group of a process must not be 0", spec.Name)
+	}
+	for _, f := range spec.Files {
+		if !filepath.IsAbs(f.Path) {
+			return fmt.Errorf("process %q: file %q is not absolute", spec.Name, f.Path)
 		}
 	}
 	for _, v := range slices.Concat(spec.Args, spec.Env, []string{spec.Path, spec.Dir, spec.LogFile}) {

@@ -68,22 +68,7 @@ func spec(name, mode, logFile string) process.Spec {
 // supervisor runs a supervisor until the returned function is called; whatever it leaves is ended with the test.
 func supervisor(t *testing.T, dir string) (s *process.Supervisor, end func()) {
 	t.Helper()
-	s = process.NewSupervisor(dir, slog.New(slog.DiscardHandler))
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	ended := false
-	end = func() {
-		if ended {
-			return
-		}
-		ended = true
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run = %v", err)
-		}
-	}
-	t.Cleanup(func() { end(); stopAll(t, dir) })
+	s, end = run(t, dir, process.NewSupervisor(dir, slog.New(slog.DiscardHandler)))
 	eventually(t, "the supervisor runs", func() bool {
 		return !errors.Is(s.Stop(t.Context(), "nobody"), process.ErrNotRunning)
 	})

@@ -253,7 +253,7 @@ func (r *runner) once(ctx context.Context, u unit, c command, root *os.Root) err
 	cmd.Env, cmd.Dir = append(os.Environ(), env...), r.workingDir(u, root)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.Cancel = func() error { return process.SignalGroup(cmd.Process, syscall.SIGKILL) }
 	err = cmd.Run()
 	switch {
 	case err == nil || (c.lenient && ctx.Err() == nil):

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+
+	"github.com/windlass-dev/windlass/kit/process"
 )
 
 // execPatience is how long a command that was killed may keep its output open.
@@ -38,7 +40,7 @@ func (s *Pods) exec(ctx context.Context, cancel func(), uid string, r *schedulin
 	cmd := exec.CommandContext(ctx, path, r.GetCommand()[1:]...)
 	cmd.Dir, cmd.Env, cmd.WaitDelay = c.Spec.Dir, c.Spec.Env, execPatience
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.Cancel = func() error { return process.SignalGroup(cmd.Process, syscall.SIGKILL) }
 	cmd.Stdout, cmd.Stderr = output{d, false}, output{d, true}
 	var in io.WriteCloser
 	if r.GetStdin() {

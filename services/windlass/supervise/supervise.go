@@ -6,18 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
@@ -58,34 +54,7 @@ func renew(ctx context.Context, c *cluster.Cluster, log *slog.Logger) error {
 }
 
 // Alive returns the pid of the cluster's supervisor, 0 if none is alive.
-func Alive(c *cluster.Cluster) (int, error) { return lockHolder(c.Dir("run")) }
-
-// lockHolder returns the pid of the process that supervises a run directory, 0 if there is none.
-func lockHolder(runDir string) (int, error) {
-	path := filepath.Join(runDir, "lock")
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
-		return 0, nil // nobody holds it; closing the file gives it back
-	} else if !errors.Is(err, unix.EWOULDBLOCK) {
-		return 0, fmt.Errorf("lock %s: %w", path, err)
-	}
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
-	if err != nil {
-		return 0, fmt.Errorf("lock %s: holds no pid: %w", path, err)
-	}
-	return pid, nil
-}
+func Alive(c *cluster.Cluster) (int, error) { return process.Owner(c.Dir("run")) }
 
 // Start starts the supervisor of a cluster as a process of its own, unless one is alive. It returns the pid and whether it was started now.
 func Start(c *cluster.Cluster, executable string) (pid int, started bool, err error) {
@@ -159,7 +128,7 @@ func stopSupervisor(ctx context.Context, c *cluster.Cluster, tell func(string)) 
 		return err
 	}
 	tell("supervisor")
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+	if err := process.SignalOwner(c.Dir("run"), syscall.SIGTERM); err != nil && !errors.Is(err, process.ErrNoProcess) {
 		return fmt.Errorf("stop supervisor %d: %w", pid, err)
 	}
 	tick := time.NewTicker(20 * time.Millisecond)
