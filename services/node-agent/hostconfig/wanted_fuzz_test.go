@@ -1,0 +1,77 @@
+package hostconfig
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// FuzzWanted holds that a configuration never wants anything outside the machine's directory, nor more than a machine takes.
+func FuzzWanted(f *testing.F) {
+	for _, seed := range []string{
+		`{"ignition":{"version":"3.2.0"},"storage":{"files":[{"path":"/etc/x","mode":420,"contents":{"source":"data:,x"}}],"directories":[{"path":"/d"}],"links":[{"path":"/l","target":"/etc/x"}]}}`,
+		`{"ignition":{"version":"3.2.0"},"storage":{"files":[{"path":"/../x","contents":{"source":"data:;base64,AAAA"}},{"path":"/a/../../b"}]}}`,
+		`{"ignition":{"version":"3.2.0"},"storage":{"files":[{"path":"/z","contents":{"compression":"gzip","source":"data:;base64,H4sIAAAAAAAAA0vOzytJzStRyM1TyC9LLQIAh6LTrQ4AAAA="}}]}}`,
+		`{"ignition":{"version":"3.2.0"},"systemd":{"units":[{"name":"../a.service","enabled":true,"contents":"[Service]\nType=oneshot\nExecStart=/bin/sh -c \"echo $$A %n\"\n"}]}}`,
+		`{"ignition":{"version":"3.2.0"},"passwd":{"users":[{"name":"core","sshAuthorizedKeys":["ssh-rsa A"]}]}}`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		doc := &structpb.Struct{}
+		if doc.UnmarshalJSON([]byte(text)) != nil {
+			return
+		}
+		w, err := read(nil, &configv1.MachineConfig{Spec: &configv1.MachineConfigSpec{Config: doc}})
+		if err != nil {
+			return
+		}
+		size := 0
+		for _, e := range w.entries {
+			if !filepath.IsLocal(e.path) || filepath.Clean(e.path) != e.path {
+				t.Fatalf("%s wants %q", text, e.path)
+			}
+			size += len(e.content)
+		}
+		if size > maxContent {
+			t.Fatalf("%s wants %d bytes", text, size)
+		}
+		for _, u := range w.units {
+			if strings.ContainsAny(u.name, "/\x00") {
+				t.Fatalf("%s wants the unit %q", text, u.name)
+			}
+		}
+	})
+}
+
+// FuzzUnit holds that a unit that is taken has whole commands, and the same ones when it is read again without its comments.
+func FuzzUnit(f *testing.F) {
+	for _, seed := range []string{
+		"[Unit]\nDescription=x\n[Service]\nType=oneshot\nExecStart=-/bin/sh -c 'a b' \"c\\n\"\nExecStart=/bin/true\nEnvironment=A=b \"C=d e\"\nTimeoutStartSec=1min 30s\n[Install]\nWantedBy=multi-user.target\n",
+		"# c\n[Service]\nExecStart=/bin/echo a \\\n  b\nRestart=always\n", "[Service]\nExecStart=\nExecStart=%%a %n %\n", "[Service\nx", "=", "[Service]\nTimeoutStartSec=infinity\n",
+		"[Service]\nExecStart=/a \"\\x41\\101\\u00e9\n", "[Service]\nTimeoutStartSec=99999999999999999999h\n",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		u, err := parseUnit("a.service", text)
+		if err != nil {
+			return
+		}
+		if u.limit < 0 {
+			t.Fatalf("%q starts in %v", text, u.limit)
+		}
+		for _, c := range append(append([]command{}, u.pre...), u.start...) {
+			if len(c.args) == 0 || c.args[0] == "" {
+				t.Fatalf("%q has the command %+v", text, c)
+			}
+		}
+		again, err := parseUnit("a.service", strings.Join(logicalLines(text), "\n"))
+		if err != nil || len(again.start) != len(u.start) || len(again.pre) != len(u.pre) || len(again.env) != len(u.env) {
+			t.Fatalf("%q is %+v, without comments %+v, %v", text, u, again, err)
+		}
+	})
+}
