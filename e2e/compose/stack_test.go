@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -182,6 +183,36 @@ func (s *stack) unhealthy(ctx context.Context) (sick []string) {
 		}
 	}
 	return sick
+}
+
+// crash ends a service's program as a crash does, behind the engine's back, and waits until the engine started it again. (What docker kill ends
+// counts as stopped by its user.)
+func (s *stack) crash(service string) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), healthPatience)
+	defer cancel()
+	id := s.container(service).GetContainerID()
+	before, err := s.engine.Client().ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	pid := before.Container.State.Pid
+	if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid)); err != nil || !strings.Contains(string(line), id) {
+		s.Logf("%s is not killed: the engine's processes are not this host's", service)
+		return
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil { // the container's init, and all of the container with it
+		s.Fatal(err)
+	}
+	for ; ; time.Sleep(lookEvery) {
+		now, err := s.engine.Client().ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+		if err != nil {
+			s.Fatalf("%s is not started again: %v", service, err)
+		}
+		if now.Container.State.Running && now.Container.State.Pid != pid {
+			return
+		}
+	}
 }
 
 // server is where the gateway is.
