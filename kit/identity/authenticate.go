@@ -7,9 +7,10 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
 // Names of the metadata by which the gateway says for whom it calls. From anybody else they are a forgery.
@@ -67,25 +68,43 @@ func passedOn(gateway Caller, users, uids, groups, ids []string) (Caller, error)
 
 // peerCaller says whom the certificate of the connection's other end names; nobody if it showed none.
 func peerCaller(ctx context.Context) (Caller, error) {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
+	cert := peerCertificate(ctx)
+	if cert == nil {
 		return Caller{}, nil
 	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.VerifiedChains) == 0 {
-		return Caller{}, nil
-	}
-	return FromCertificate(info.State.PeerCertificates[0])
+	return FromCertificate(cert)
 }
 
-// hasCertificate reports whether the other end showed a certificate of our authority, whomever it names.
-func hasCertificate(ctx context.Context) bool {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return false
+// valid checks the certificate that a call came by, and the machine that the gateway speaks for.
+func (w *watchman) valid(ctx context.Context, caller Caller) error {
+	if cert := peerCertificate(ctx); cert != nil {
+		if err := w.Validity.Check(CertificateCredential(cert)); err != nil {
+			return notValid(caller, err)
+		}
 	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	return ok && len(info.State.VerifiedChains) > 0
+	if caller.UID != "" {
+		if err := w.Validity.Check(Credential{machine: caller.UID}); err != nil {
+			return rpcerr.Unauthenticated(err.Error())
+		}
+	}
+	return nil
+}
+
+// bound returns a context that ends when the certificate that a stream came by is no longer good.
+func (w *watchman) bound(ctx context.Context) (context.Context, func()) {
+	cert := peerCertificate(ctx)
+	if cert == nil {
+		return ctx, func() {}
+	}
+	return w.Validity.Bound(ctx, CertificateCredential(cert))
+}
+
+// notValid is the answer to a certificate that is no longer good. Those for whom the gateway speaks are not at fault: they may call again.
+func notValid(caller Caller, err error) error {
+	if caller.Via != "" {
+		return rpcerr.Unavailable("the gateway's connection has come to its end: call again")
+	}
+	return rpcerr.Unauthenticated(err.Error())
 }
 
 func sourceOf(ctx context.Context) string {

@@ -30,9 +30,9 @@ import (
 )
 
 const (
-	// skew is how far a certificate is dated back, for hosts whose clocks are a little behind.
-	skew = time.Minute
-	// defaultLifetime of a leaf: long enough to survive a night's outage of the signer, short enough not to need revocation.
+	// skew is how far a certificate is dated back, for hosts whose clocks are a little behind and for a clock that is set back.
+	skew = 5 * time.Minute
+	// defaultLifetime of a leaf: long enough to survive a night's outage of the signer.
 	defaultLifetime = 24 * time.Hour
 	minRSABits      = 2048
 	// MaxLifetime is how long a leaf may live: a revocation that knows no certificate's end is kept for longer than this.
@@ -57,7 +57,7 @@ type Request struct {
 	Client        bool // may call; at least one of the two must be set
 	// Lifetime counts from NotBefore, or from now; 0 means 24 hours. It is cut at MaxLifetime and at the authority's own end.
 	Lifetime time.Duration
-	// NotBefore is the first moment of validity; zero means one minute ago.
+	// NotBefore is the first moment of validity; zero means five minutes ago.
 	NotBefore time.Time
 }
 

@@ -21,6 +21,8 @@ type Guard struct {
 	Policy  *Policy
 	Audit   *Audit
 	Log     *slog.Logger
+	// Validity refuses credentials that expired or were revoked; nil means one with an empty deny list.
+	Validity *Validity
 	// Methods is where access options are looked up; nil means all files that are linked into the program.
 	Methods protodesc.Resolver
 }
@@ -47,7 +49,7 @@ func UnaryInterceptor(g Guard) grpc.UnaryServerInterceptor {
 	}
 }
 
-// StreamInterceptor does the same for streams. The object is known from the first message, so the right is checked when
+// StreamInterceptor does the same for streams, and ends each when the caller's certificate is no longer good. The object is known from the first message, so the right is checked when
 // the handler receives it, and nothing can be sent before; methods that check rights themselves are let through at once.
 // A stream that changes something is recorded when it begins.
 func StreamInterceptor(g Guard) grpc.StreamServerInterceptor {
@@ -58,7 +60,9 @@ func StreamInterceptor(g Guard) grpc.StreamServerInterceptor {
 		if err != nil {
 			return c.refuse(ctx, err)
 		}
-		stream := &guardedStream{ServerStream: ss, ctx: WithCaller(ctx, c.caller), call: c}
+		ctx, stop := w.bound(WithCaller(ctx, c.caller))
+		defer stop()
+		stream := &guardedStream{ServerStream: ss, ctx: ctx, call: c}
 		return stream.ended(handler(srv, stream))
 	}
 }
@@ -72,6 +76,9 @@ type watchman struct {
 func newWatchman(g Guard) *watchman {
 	if g.Log == nil {
 		g.Log = slog.Default()
+	}
+	if g.Validity == nil {
+		g.Validity, _ = OpenValidity("") // without a file there is nothing to fail
 	}
 	return &watchman{Guard: g, rights: &rights{files: g.Methods}}
 }
@@ -96,7 +103,10 @@ func (w *watchman) admit(ctx context.Context, method string) (*call, error) {
 		Time: c.start.UTC(), RequestID: caller.RequestID, User: caller.User, Groups: caller.Groups, Via: caller.Via,
 		Source: sourceOf(ctx), Service: w.Service, Method: method,
 	}
-	if isHealth(method) && hasCertificate(ctx) {
+	if err := w.valid(ctx, caller); err != nil {
+		return c, err
+	}
+	if isHealth(method) && peerCertificate(ctx) != nil {
 		c.access = &metav1.Access{Unauthenticated: true}
 		return c, nil
 	}

@@ -23,7 +23,7 @@ func (a *Authority) Renew(old *x509.Certificate) ([]byte, error) {
 	next := &x509.Certificate{
 		Subject: old.Subject, KeyUsage: old.KeyUsage, ExtKeyUsage: old.ExtKeyUsage, BasicConstraintsValid: true,
 		DNSNames: old.DNSNames, IPAddresses: old.IPAddresses, URIs: old.URIs,
-		NotBefore: now.Add(-skew), NotAfter: now.Add(old.NotAfter.Sub(old.NotBefore) - skew),
+		NotBefore: now.Add(-skew), NotAfter: now.Add(old.NotAfter.Sub(IssuedAt(old))),
 	}
 	if next.NotAfter.After(a.cert.NotAfter) {
 		next.NotAfter = a.cert.NotAfter

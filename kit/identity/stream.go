@@ -87,6 +87,9 @@ func (s *guardedStream) ended(err error) error {
 	if s.refusal != nil {
 		return s.refusal
 	}
+	if bad := Refusal(s.ctx); bad != nil {
+		return s.call.refuse(s.ctx, notValid(s.call.caller, bad))
+	}
 	err = s.call.mapped(s.ctx, err)
 	if refused(err) {
 		return s.call.refuse(s.ctx, err)

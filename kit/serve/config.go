@@ -1,12 +1,17 @@
 package serve
 
 import (
+	"cmp"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/windlass-dev/windlass/kit/identity"
 )
+
+// DefaultConnectionAge is less than what is left of a certificate of a day when it is renewed.
+const DefaultConnectionAge = time.Hour
 
 // Config is what a service process is told when it starts.
 type Config struct {
@@ -19,6 +24,7 @@ type Config struct {
 	Policy        string            // policy file; empty for the default policy
 	EtcdEndpoints []string          // URLs of members to begin with; with none, and none on disk, Process.Etcd is nil
 	Peers         map[string]string // addresses of sibling services by name
+	ConnectionAge time.Duration     // age at which clients are asked to connect again; 0 means never
 	LogLevel      string            // debug, info, warn or error; empty means info
 
 	// AdmitStrangers lets clients without a certificate connect; they can call only methods whose access option says
@@ -36,6 +42,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Policy, "policy", c.Policy, "authorization policy file; empty for the built-in policy")
 	fs.StringSliceVar(&c.EtcdEndpoints, "etcd-endpoints", c.EtcdEndpoints, "URLs of etcd members to begin with")
 	fs.StringToStringVar(&c.Peers, "peer", c.Peers, "address of a sibling service, as name=host:port; may be repeated")
+	fs.DurationVar(&c.ConnectionAge, "connection-age", cmp.Or(c.ConnectionAge, DefaultConnectionAge), "age at which clients are asked to connect again, with their newest certificate; open streams live on")
 	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
 }
 

@@ -42,12 +42,14 @@ const (
 
 // Process is one service process. Register services on GRPC before Run; the other fields may be used from New on.
 type Process struct {
-	GRPC    *grpc.Server
-	Etcd    *clientv3.Client // nil if no etcd was configured
-	Log     *slog.Logger
-	Policy  *identity.Policy
-	Audit   *identity.Audit
-	Metrics *prometheus.Registry
+	GRPC   *grpc.Server
+	Etcd   *clientv3.Client // nil if no etcd was configured
+	Log    *slog.Logger
+	Policy *identity.Policy
+	// Validity refuses certificates that expired or were revoked, on open connections too.
+	Validity *identity.Validity
+	Audit    *identity.Audit
+	Metrics  *prometheus.Registry
 	// Validator is the one that the process shares: compiled rules take memory.
 	Validator protovalidate.Validator
 
@@ -102,6 +104,9 @@ func (p *Process) open() (err error) {
 		return err
 	}
 	p.onClose(p.Audit.Close)
+	if p.Validity, err = identity.OpenValidity(filepath.Join(p.cfg.Dir, "revocations.json")); err != nil {
+		p.Log.Error("the last deny list is not in force until machine-api answers", "error", err)
+	}
 	if p.traces, err = newTraces(context.Background(), p.cfg.Name); err != nil {
 		return err
 	}
@@ -137,11 +142,11 @@ func (p *Process) openServer() error {
 	if err != nil {
 		return err
 	}
-	guard := identity.Guard{Service: p.cfg.Name, Policy: p.Policy, Audit: p.Audit, Log: p.Log}
+	guard := identity.Guard{Service: p.cfg.Name, Policy: p.Policy, Audit: p.Audit, Validity: p.Validity, Log: p.Log}
 	m := newMetrics(p.Metrics)
 	// From outside in. The guard maps errors, so that its record has the code that the caller gets; recovery stands inside
 	// it for the handlers, and outside for the guard itself.
-	options := append(serverOptions(), grpc.Creds(creds),
+	options := append(serverOptions(p.cfg.ConnectionAge), grpc.Creds(p.Validity.Credentials(creds)),
 		grpc.ChainUnaryInterceptor(m.unary, recoverUnary(p.Log), identity.UnaryInterceptor(guard),
 			recoverUnary(p.Log), limitUnary, validateUnary(p.Validator)),
 		grpc.ChainStreamInterceptor(m.stream, p.streams.intercept, recoverStream(p.Log), identity.StreamInterceptor(guard),
@@ -194,7 +199,11 @@ func (p *Process) Run(ctx context.Context, parts ...func(context.Context) error)
 	if err != nil {
 		return errors.Join(err, p.Close())
 	}
-	parts = append(slices.Clone(parts), report)
+	revocations, err := p.followRevocations()
+	if err != nil {
+		return errors.Join(err, p.Close())
+	}
+	parts = append(slices.Clone(parts), report, revocations)
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		if err := p.GRPC.Serve(p.listener); !errors.Is(err, grpc.ErrServerStopped) {

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
@@ -111,9 +112,13 @@ func start(t *testing.T, p *serve.Process, parts ...func(context.Context) error)
 type machines struct {
 	machinev1.UnimplementedMachineServiceServer
 	watching chan struct{}
+	from     atomic.Value // string: where the last call of GetMachine came from
 }
 
-func (m *machines) GetMachine(_ context.Context, r *machinev1.GetMachineRequest) (*machinev1.Machine, error) {
+func (m *machines) GetMachine(ctx context.Context, r *machinev1.GetMachineRequest) (*machinev1.Machine, error) {
+	if p, ok := peer.FromContext(ctx); ok {
+		m.from.Store(p.Addr.String())
+	}
 	switch r.GetName() {
 	case "panic":
 		panic("secret")
@@ -386,8 +391,8 @@ func TestFlags(t *testing.T) {
 	}
 	want := serve.Config{
 		Name: "machine-api", Listen: "127.0.0.1:7101", MetricsListen: "127.1.2.1:7201", Dir: "/d", TLSDir: "/t", Policy: "/p",
-		EtcdEndpoints: []string{"https://a:2379", "https://b:2379"},
-		Peers:         map[string]string{"gateway": "127.1.2.1:6443", "hook-broker": "127.1.2.1:7102"}, LogLevel: "debug",
+		ConnectionAge: serve.DefaultConnectionAge, EtcdEndpoints: []string{"https://a:2379", "https://b:2379"},
+		Peers: map[string]string{"gateway": "127.1.2.1:6443", "hook-broker": "127.1.2.1:7102"}, LogLevel: "debug",
 	}
 	if diff := cmp.Diff(want, cfg); diff != "" {
 		t.Errorf("config (-want +got):\n%s", diff)

@@ -33,7 +33,7 @@ const (
 	pingAllowed = 5 * time.Second
 )
 
-func serverOptions() []grpc.ServerOption {
+func serverOptions(connectionAge time.Duration) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
@@ -44,7 +44,11 @@ func serverOptions() []grpc.ServerOption {
 		grpc.ReadBufferSize(readBuffer),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingAllowed, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: pingEvery, Timeout: pingTimeout,
+			// Without a grace: new calls go to a new connection, with the client's newest certificate, and open streams live on.
+			MaxConnectionAge: connectionAge,
+		}),
 	}
 }
 

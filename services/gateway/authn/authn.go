@@ -31,42 +31,71 @@ type Authenticator struct {
 	tokens   *Tokens
 	catalog  *catalog.Catalog
 	refusals Refusals
+	validity *identity.Validity
 }
 
 // New makes an authenticator.
-func New(tokens *Tokens, c *catalog.Catalog, refusals Refusals) *Authenticator {
-	return &Authenticator{tokens: tokens, catalog: c, refusals: refusals}
+func New(tokens *Tokens, c *catalog.Catalog, refusals Refusals, validity *identity.Validity) *Authenticator {
+	return &Authenticator{tokens: tokens, catalog: c, refusals: refusals, validity: validity}
 }
 
-// identify returns the caller; without any credentials its User is empty. A token goes before a certificate, because
-// whoever sends one means it; a wrong one is refused even so.
-func (a *Authenticator) identify(state *tls.ConnectionState, authorization []string, requestID string) (identity.Caller, error) {
+// identify returns the caller and the credential that it showed; without any the caller's User is empty and the credential nil. A token goes
+// before a certificate, because a caller that sends one means it; a wrong one is refused even so.
+func (a *Authenticator) identify(state *tls.ConnectionState, authorization []string, requestID string) (identity.Caller, *identity.Credential, error) {
 	caller := identity.Caller{RequestID: cleanID(requestID)}
+	var shown identity.Credential
 	switch {
 	case len(authorization) > 1:
-		return caller, rpcerr.Unauthenticated("more than one authorization was given")
+		return caller, nil, rpcerr.Unauthenticated("more than one authorization was given")
 	case len(authorization) == 1:
 		scheme, token, _ := strings.Cut(authorization[0], " ")
 		if !strings.EqualFold(scheme, "Bearer") {
-			return caller, rpcerr.Unauthenticated("the authorization must be a bearer token")
+			return caller, nil, rpcerr.Unauthenticated("the authorization must be a bearer token")
 		}
 		o, ok := a.tokens.owner(strings.TrimSpace(token))
 		if !ok {
-			return caller, rpcerr.Unauthenticated("the bearer token is not known")
+			return caller, nil, rpcerr.Unauthenticated("the bearer token is not known")
 		}
 		caller.User, caller.Groups = o.user, slices.Concat(o.groups, []string{identity.GroupAuthenticated})
-		return caller, nil
-	}
+		shown = identity.Credential{User: o.user}
 	// Only a verified chain counts: the handshake refuses a certificate of another authority.
-	if state == nil || len(state.VerifiedChains) == 0 {
-		return caller, nil
+	case state == nil || len(state.VerifiedChains) == 0:
+		return caller, nil, nil
+	default:
+		known, err := identity.FromCertificate(state.PeerCertificates[0])
+		if err != nil {
+			return caller, nil, rpcerr.Unauthenticated("the client certificate names nobody that is known here")
+		}
+		caller.User, caller.UID, caller.Groups = known.User, known.UID, known.Groups
+		shown = identity.CertificateCredential(state.PeerCertificates[0])
 	}
-	known, err := identity.FromCertificate(state.PeerCertificates[0])
-	if err != nil {
-		return caller, rpcerr.Unauthenticated("the client certificate names nobody that is known here")
+	if err := a.validity.Check(shown); err != nil {
+		return caller, nil, rpcerr.Unauthenticated(err.Error())
 	}
-	caller.User, caller.UID, caller.Groups = known.User, known.UID, known.Groups
-	return caller, nil
+	return caller, &shown, nil
+}
+
+// Request returns who sends an HTTP request; without credentials its User is empty.
+func (a *Authenticator) Request(r *http.Request) (identity.Caller, error) {
+	caller, _, err := a.identifyRequest(r)
+	return caller, err
+}
+
+func (a *Authenticator) identifyRequest(r *http.Request) (identity.Caller, *identity.Credential, error) {
+	return a.identify(r.TLS, r.Header.Values("Authorization"), r.Header.Get("X-Request-Id"))
+}
+
+// Bound returns a context for a request that streams: it ends when the credentials of the request are no longer good. stop must be called.
+func (a *Authenticator) Bound(ctx context.Context, r *http.Request) (bound context.Context, stop func()) {
+	_, shown, err := a.identifyRequest(r)
+	return a.bound(ctx, shown, err)
+}
+
+func (a *Authenticator) bound(ctx context.Context, shown *identity.Credential, err error) (context.Context, func()) {
+	if err != nil || shown == nil {
+		return ctx, func() {}
+	}
+	return a.validity.Bound(ctx, *shown)
 }
 
 // cleanID keeps a client's request id if it is short and plain, or makes one.
@@ -80,11 +109,6 @@ func cleanID(id string) string {
 	return id
 }
 
-// Request returns who sends an HTTP request; without credentials its User is empty.
-func (a *Authenticator) Request(r *http.Request) (identity.Caller, error) {
-	return a.identify(r.TLS, r.Header.Values("Authorization"), r.Header.Get("X-Request-Id"))
-}
-
 // Refused writes the refusal of an HTTP request down.
 func (a *Authenticator) Refused(r *http.Request, caller identity.Caller, method *catalog.Method, err error) {
 	a.refusals.Refused(r.Context(), caller, r.RemoteAddr, method, err)
@@ -92,20 +116,28 @@ func (a *Authenticator) Refused(r *http.Request, caller identity.Caller, method 
 
 // Unary is the interceptor of the gateway's own unary methods.
 func (a *Authenticator) Unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	ctx, err := a.admit(ctx, info.FullMethod)
+	c, err := a.admit(ctx, info.FullMethod)
 	if err != nil {
 		return nil, err
 	}
-	return next(ctx, request)
+	return next(identity.WithCaller(ctx, c.caller), request)
 }
 
-// Stream is the interceptor of everything else, the calls that are passed on included.
+// Stream is the interceptor of everything else, the calls that are passed on included. It ends a stream when the caller's credentials are no
+// longer good.
 func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	ctx, err := a.admit(stream.Context(), info.FullMethod)
+	c, err := a.admit(stream.Context(), info.FullMethod)
 	if err != nil {
 		return err
 	}
-	return next(srv, known{ServerStream: stream, ctx: ctx})
+	ctx, stop := a.bound(identity.WithCaller(stream.Context(), c.caller), c.shown, nil)
+	defer stop()
+	err = next(srv, known{ServerStream: stream, ctx: ctx})
+	if bad := identity.Refusal(ctx); bad != nil {
+		err = rpcerr.Unauthenticated(bad.Error())
+		a.refusals.Refused(stream.Context(), c.caller, c.source, c.method, err)
+	}
+	return err
 }
 
 // known is a stream whose context knows the caller.
@@ -116,12 +148,19 @@ type known struct {
 
 func (k known) Context() context.Context { return k.ctx }
 
-func (a *Authenticator) admit(ctx context.Context, fullMethod string) (context.Context, error) {
+// call is a call whose caller is known.
+type call struct {
+	caller identity.Caller
+	shown  *identity.Credential
+	source string
+	method *catalog.Method
+}
+
+func (a *Authenticator) admit(ctx context.Context, fullMethod string) (c call, err error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	var state *tls.ConnectionState
-	source := ""
 	if p, ok := peer.FromContext(ctx); ok {
-		source = p.Addr.String()
+		c.source = p.Addr.String()
 		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
 			state = &info.State
 		}
@@ -130,14 +169,13 @@ func (a *Authenticator) admit(ctx context.Context, fullMethod string) (context.C
 	if given := md.Get("x-request-id"); len(given) == 1 {
 		id = given[0]
 	}
-	caller, err := a.identify(state, md.Get("authorization"), id)
-	method := a.catalog.Method(fullMethod)
-	if err == nil && caller.User == "" && !method.Open() {
+	c.caller, c.shown, err = a.identify(state, md.Get("authorization"), id)
+	c.method = a.catalog.Method(fullMethod)
+	if err == nil && c.caller.User == "" && !c.method.Open() {
 		err = rpcerr.Unauthenticated("no credentials: give a client certificate or a bearer token")
 	}
 	if err != nil {
-		a.refusals.Refused(ctx, caller, source, method, err)
-		return nil, err
+		a.refusals.Refused(ctx, c.caller, c.source, c.method, err)
 	}
-	return identity.WithCaller(ctx, caller), nil
+	return c, err
 }

@@ -137,6 +137,9 @@ func (l *link) reword(ctx context.Context, err error) error {
 	if err == nil || !ok || len(st.Proto().GetDetails()) > 0 {
 		return err // io.EOF among others
 	}
+	if bad := identity.Refusal(ctx); bad != nil {
+		return rpcerr.Unauthenticated(bad.Error())
+	}
 	switch st.Code() {
 	case codes.Unavailable:
 		return rpcerr.Unavailable("the connection to " + l.program + " was lost; what the call did is not known")

@@ -28,6 +28,8 @@ type Login interface {
 	Request(r *http.Request) (identity.Caller, error)
 	// Refused is told of every request that is refused for want of a right credential or for where it came from.
 	Refused(r *http.Request, caller identity.Caller, method *catalog.Method, err error)
+	// Bound returns a context that ends when the request's credentials are no longer good; stop must be called.
+	Bound(ctx context.Context, r *http.Request) (bound context.Context, stop func())
 }
 
 // Config is what a Handler is made of.
@@ -167,6 +169,7 @@ func (h *Handler) serveGRPC(w http.ResponseWriter, r *http.Request, caller ident
 }
 
 func (h *Handler) serveAPI(w http.ResponseWriter, r *http.Request, caller identity.Caller, err error) {
+	original := r
 	r = withoutCredentials(r)
 	route, verbs := h.route(r)
 	if err == nil && caller.User == "" && (route == nil || !route.Method.Open()) {
@@ -193,13 +196,17 @@ func (h *Handler) serveAPI(w http.ResponseWriter, r *http.Request, caller identi
 		writeError(w, err)
 		return
 	}
-	h.call(w, r, route, caller)
+	h.call(w, r, route, caller, original)
 }
 
-func (h *Handler) call(w http.ResponseWriter, r *http.Request, route *catalog.Route, caller identity.Caller) {
+// call passes a request on. original still has the credentials: a stream ends with them.
+func (h *Handler) call(w http.ResponseWriter, r *http.Request, route *catalog.Route, caller identity.Caller, original *http.Request) {
 	ctx := identity.WithCaller(r.Context(), caller)
 	if route.Method.Streaming {
 		r.Header.Set("Accept", mediaJSON)
+		var stop func()
+		ctx, stop = h.login.Bound(ctx, original)
+		defer stop()
 	} else {
 		r.Header.Set("Accept", accepted(r.Header.Values("Accept")))
 		var cancel context.CancelFunc
@@ -208,6 +215,9 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, route *catalog.Ro
 	}
 	w.Header().Set("Cache-Control", "no-store")
 	h.api.ServeHTTP(w, r.WithContext(ctx))
+	if bad := identity.Refusal(ctx); bad != nil {
+		h.login.Refused(original, caller, route.Method, rpcerr.Unauthenticated(bad.Error()))
+	}
 }
 
 // route finds the method of a request. A list address with watch=true is the watch address; with watch=false it is

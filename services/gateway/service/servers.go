@@ -31,7 +31,7 @@ const (
 	connWindow   = 1 << 20
 )
 
-func newGRPC(router *backend.Router, auth *authn.Authenticator, m *metrics, log *slog.Logger) *grpc.Server {
+func newGRPC(router *backend.Router, auth *authn.Authenticator, m *metrics, age time.Duration, log *slog.Logger) *grpc.Server {
 	panics := recovery.WithRecoveryHandlerContext(func(ctx context.Context, p any) error {
 		log.ErrorContext(ctx, "panic", "error", p)
 		return rpcerr.From(errPanic)
@@ -51,7 +51,10 @@ func newGRPC(router *backend.Router, auth *authn.Authenticator, m *metrics, log 
 		grpc.MaxConcurrentStreams(streamsPerConn),
 		grpc.ConnectionTimeout(10*time.Second),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: 30 * time.Second, Timeout: 10 * time.Second,
+			MaxConnectionAge: age, // without a grace: new calls go to a new connection, open streams live on
+		}),
 	)
 }
 
@@ -78,6 +81,27 @@ func newHTTP(handler http.Handler, log *slog.Logger) *http.Server {
 			PingTimeout:                   10 * time.Second,
 		},
 	}
+}
+
+type bornKey struct{}
+
+// aging has a server ask its clients to connect again once a connection is older than age: an answer then ends the connection, or over
+// HTTP/2 announces its end. 0 means never.
+func aging(s *http.Server, age time.Duration) *http.Server {
+	if age <= 0 {
+		return s
+	}
+	s.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		return context.WithValue(ctx, bornKey{}, time.Now())
+	}
+	inner := s.Handler
+	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if born, ok := r.Context().Value(bornKey{}).(time.Time); ok && time.Since(born) > age {
+			w.Header().Set("Connection", "close")
+		}
+		inner.ServeHTTP(w, r)
+	})
+	return s
 }
 
 // serveGRPC serves a lane until ctx ends, then gives running calls the grace.

@@ -12,17 +12,22 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/services/gateway/access"
 	"github.com/windlass-dev/windlass/services/gateway/authn"
@@ -93,12 +98,22 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 		return err
 	}
 
+	validity, err := identity.OpenValidity(filepath.Join(config.Dir, "revocations.json"))
+	if err != nil {
+		log.ErrorContext(ctx, "the last deny list is not in force until machine-api answers", "error", err)
+	}
+	follow, closeRevocations, err := revocations(config, validity, log)
+	if err != nil {
+		return err
+	}
+	defer closeRevocations()
+
 	refused := refusals{audit: audit, log: log}
-	auth := authn.New(tokens, methods, refused)
+	auth := authn.New(tokens, methods, refused, validity)
 	router := backend.NewRouter(methods, pool)
 	merged := events.New(pool.Programs(), router.To)
 	counts := newMetrics(methods)
-	server := newGRPC(router, auth, counts, log)
+	server := newGRPC(router, auth, counts, config.ConnectionAge, log)
 	alive := health.NewServer()
 	grpc_health_v1.RegisterHealthServer(server, alive)
 	eventv1.RegisterEventServiceServer(server, merged)
@@ -116,18 +131,21 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	if err != nil {
 		return err
 	}
-	lanes := split.New(inner, settings, refused.handshake, log)
+	lanes := split.New(inner, settings, refused.handshake, validity, log)
 	log.InfoContext(ctx, "serving", "address", inner.Addr().String())
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return lanes.Run(ctx) })
 	group.Go(func() error { return serveGRPC(ctx, server, lanes.GRPC()) })
-	group.Go(func() error { return serveHTTP(ctx, newHTTP(counts.counted(handler), log), lanes.HTTP()) })
+	group.Go(func() error {
+		return serveHTTP(ctx, aging(newHTTP(counts.counted(handler), log), config.ConnectionAge), lanes.HTTP())
+	})
 	group.Go(func() error { return serveMetrics(ctx, config.MetricsListen, counts, log) })
 	if etcd != nil {
 		group.Go(func() error { return backend.FollowLeaders(ctx, etcd, pool.SetLeaders, log) })
 		group.Go(func() error { return store.SyncEndpoints(ctx, etcd, config.endpoints()) })
 	}
+	group.Go(func() error { return follow(ctx) })
 	group.Go(func() error {
 		<-ctx.Done()
 		alive.Shutdown()
@@ -149,6 +167,27 @@ func transport(files identity.Files) func(program, address string) (credentials.
 		}
 		return credentials.NewTLS(identity.WithURI(settings, identity.ServiceURI(program))), nil
 	}
+}
+
+// revocations returns the part that follows the deny list of machine-api, by a connection of its own: the pool's are for callers.
+func revocations(config Config, v *identity.Validity, log *slog.Logger) (follow serve.Part, stop func(), err error) {
+	const owner = "machine-api"
+	address := config.Peers[owner]
+	if address == "" {
+		return func(context.Context) error { return nil }, func() {}, nil
+	}
+	creds, err := transport(config.files())(owner, address)
+	if err != nil {
+		return nil, nil, err
+	}
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(creds),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}}))
+	if err != nil {
+		return nil, nil, err
+	}
+	follow, err = serve.FollowRevocations(conn, v, log)
+	return follow, func() { _ = conn.Close() }, err
 }
 
 // dialEtcd returns nil if no address of etcd is known: then calls go to the programs' own addresses alone.

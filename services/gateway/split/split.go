@@ -13,6 +13,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/windlass-dev/windlass/kit/identity"
 )
 
 // handshakeTime is what a client has for its handshake; a local one takes 2 ms.
@@ -23,14 +25,16 @@ type Splitter struct {
 	inner  net.Listener
 	config *tls.Config
 	failed func(net.Addr, error)
+	valid  *identity.Validity
 	log    *slog.Logger
 	grpc   *lane
 	http   *lane
 }
 
 // New makes a splitter of inner, which it owns. config is the server's TLS configuration; its protocols are set here.
-// failed is told of every handshake that failed, with the client's address; it may be nil and may be called concurrently.
-func New(inner net.Listener, config *tls.Config, failed func(net.Addr, error), log *slog.Logger) *Splitter {
+// failed is told of every handshake that failed, with the client's address; it may be nil and may be called concurrently. A connection is
+// closed soon after its certificate is no longer good by valid.
+func New(inner net.Listener, config *tls.Config, failed func(net.Addr, error), valid *identity.Validity, log *slog.Logger) *Splitter {
 	if failed == nil {
 		failed = func(net.Addr, error) {}
 	}
@@ -38,6 +42,7 @@ func New(inner net.Listener, config *tls.Config, failed func(net.Addr, error), l
 		inner:  inner,
 		config: sorting(config),
 		failed: failed,
+		valid:  valid,
 		log:    log,
 		grpc:   newLane(inner.Addr()),
 		http:   newLane(inner.Addr()),
@@ -90,6 +95,9 @@ func (s *Splitter) sort(ctx context.Context, raw net.Conn) {
 		s.failed(raw.RemoteAddr(), err)
 		return
 	}
+	if state := conn.ConnectionState(); len(state.VerifiedChains) > 0 {
+		noted.follow(s.valid.CloseConn(raw, state.PeerCertificates[0]))
+	}
 	target := s.http
 	if noted.onlyH2 {
 		target = s.grpc
@@ -106,10 +114,35 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// offer is a connection that remembers what its client offered.
+// offer is a connection that remembers what its client offered, and until when its certificate is followed.
 type offer struct {
 	net.Conn
 	onlyH2 bool
+
+	mu     sync.Mutex
+	closed bool
+	stop   func() // ends the following of the certificate; nil if there is none
+}
+
+func (o *offer) follow(stop func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		stop()
+		return
+	}
+	o.stop = stop
+}
+
+func (o *offer) Close() error {
+	o.mu.Lock()
+	o.closed = true
+	if o.stop != nil {
+		o.stop()
+		o.stop = nil
+	}
+	o.mu.Unlock()
+	return o.Conn.Close()
 }
 
 // sorting returns a configuration that notes each client's offer in its connection. The configuration that is then used

@@ -58,7 +58,11 @@ func serverOf(t *testing.T) *server {
 		address: inner.Addr().String(), failures: make(chan error, 10),
 		pool: &tls.Config{RootCAs: authority.Pool(), ClientSessionCache: tls.NewLRUClientSessionCache(4)},
 	}
-	s.Splitter = split.New(inner, settings, func(_ net.Addr, err error) { s.failures <- err }, slog.New(slog.DiscardHandler))
+	validity, err := identity.OpenValidity("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Splitter = split.New(inner, settings, func(_ net.Addr, err error) { s.failures <- err }, validity, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()

@@ -78,6 +78,9 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]func(context.Co
 	err = errors.Join(server.Register(p.GRPC, tables, control, time.Now), recorder.Register(p.GRPC))
 	p.ReadyWhen(tables.Synced)
 	return []func(context.Context) error{
+		func(ctx context.Context) error {
+			return serve.EnforceRevocations(ctx, tables.Revocations.Cache, p.Validity, p.Log)
+		},
 		tables.Run, recorder.Run, providers.Run, nodes.Run, drains.Run,
 		func(ctx context.Context) error {
 			return elector.Run(ctx, func(ctx context.Context) error { return lead(ctx, tables, control, cfg) })

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/kit/serve"
 )
 
 // program is what a cluster must know of one of its programs.
@@ -51,9 +53,10 @@ var programs = map[string]program{
 			"machine-api", "hook-broker", "etcd-guardian", "eviction-controller", "scheduler", "node-configurator", "update-orchestrator",
 		},
 	},
-	"node-configurator": {etcd: true, peers: []string{"eviction-controller", "update-orchestrator"}},
-	"scheduler":         {etcd: true, peers: []string{"eviction-controller", "update-orchestrator"}},
+	"node-configurator": {etcd: true, peers: []string{"machine-api", "eviction-controller", "update-orchestrator"}},
+	"scheduler":         {etcd: true, peers: []string{"machine-api", "eviction-controller", "update-orchestrator"}},
 	"provider-local": {
+		peers: []string{"machine-api"}, // for the revocations alone
 		flags: func(c *Cluster, executable string) []string {
 			flags := []string{"--subnet", c.Subnet, "--cluster", c.Name, "--windlass", executable}
 			if c.Containers {
@@ -77,6 +80,7 @@ func (c *Cluster) Spec(name, executable string) process.Spec {
 		"serve", name,
 		"--listen", c.listen(name, 0), "--advertise", c.Address(name), "--metrics-listen", c.listen(name, metricsStep),
 		"--dir", c.Service(name), "--tls-dir", c.Service(name, "tls"), "--policy", c.Dir("policy.yaml"),
+		"--connection-age", c.connectionAge().String(),
 	}
 	if p.etcd {
 		args = append(args, "--etcd-endpoints", fmt.Sprintf("https://%s:2379", c.BootstrapHost()))
@@ -89,6 +93,11 @@ func (c *Cluster) Spec(name, executable string) process.Spec {
 	}
 	args = append(args, c.extra(name)...)
 	return process.Spec{Name: name, Path: executable, Args: args, Dir: c.dir, LogFile: c.Log(name)}
+}
+
+// connectionAge is less than what is left of a certificate's life when it is renewed, so that calls never meet its end.
+func (c *Cluster) connectionAge() time.Duration {
+	return min(serve.DefaultConnectionAge, c.lifetime()/12)
 }
 
 // extra returns the flags that the cluster's settings give to a program.

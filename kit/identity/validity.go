@@ -1,0 +1,275 @@
+package identity
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+)
+
+const (
+	// lookAgain bounds how long a credential goes unchecked: timers do not notice that the clock was set or that the host slept.
+	lookAgain = 5 * time.Second
+	// closeAfter is how long a connection stays open once its certificate is refused: calls on it are answered with the reason.
+	closeAfter = time.Second
+)
+
+// Credential is what somebody showed: a certificate, or a token that the gateway checked.
+type Credential struct {
+	User     string    // empty for certificates of services and nodes
+	Issued   time.Time // zero if not known: every revocation of the user concerns it then
+	NotAfter time.Time // zero means that it has no end
+
+	serial, machine string
+}
+
+// CertificateCredential returns the credential that a verified certificate is.
+func CertificateCredential(cert *x509.Certificate) Credential {
+	c := Credential{Issued: IssuedAt(cert), NotAfter: cert.NotAfter, serial: SerialNumber(cert)}
+	caller, err := FromCertificate(cert)
+	if err != nil {
+		return c // it names nobody, which is refused elsewhere
+	}
+	c.machine = caller.UID
+	if !caller.In(GroupServices) && !caller.In(GroupNodes) {
+		c.User = caller.User
+	}
+	return c
+}
+
+// badCredential is why a credential is refused.
+type badCredential struct{ text string }
+
+func (b *badCredential) Error() string { return b.text }
+
+// Validity decides whether credentials are still good, that is neither expired nor revoked, and ends what was opened with them when
+// they no longer are. Its methods are safe for concurrent use.
+type Validity struct {
+	path string
+
+	mu     sync.Mutex
+	denied denied
+	open   map[*use]struct{}
+	timer  *time.Timer // of the next look; nil while nothing is open
+	next   time.Time
+}
+
+// use is something that is open by a credential.
+type use struct {
+	credential Credential
+	end        func(error)
+}
+
+// OpenValidity returns a Validity with the last copy of the deny list, which is kept in the file at path; an empty path keeps none. If
+// that file cannot be read, the error says so and the Validity, which is never nil, begins with an empty list.
+func OpenValidity(path string) (*Validity, error) {
+	v := &Validity{path: path, open: map[*use]struct{}{}, denied: index(nil)}
+	if path == "" {
+		return v, nil
+	}
+	list, err := readRevocations(path)
+	v.denied = index(list)
+	return v, err
+}
+
+// Revoke sets the deny list. What is open by a credential that it refuses is ended at once; the list is in force even if the error says
+// that it could not be written to disk.
+func (v *Validity) Revoke(list []Revocation) error {
+	v.mu.Lock()
+	v.denied = index(list)
+	v.mu.Unlock()
+	v.look()
+	if v.path == "" {
+		return nil
+	}
+	return writeRevocations(v.path, list)
+}
+
+// Check returns why a credential is refused, nil if it is good.
+func (v *Validity) Check(c Credential) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.check(c, time.Now())
+}
+
+func (v *Validity) check(c Credential, now time.Time) error {
+	if !c.NotAfter.IsZero() && now.Round(0).After(c.NotAfter) { // without the monotonic part: the clock may have been set
+		return &badCredential{"the credentials expired at " + c.NotAfter.UTC().Format(time.RFC3339)}
+	}
+	return v.denied.refusal(c)
+}
+
+// Follow has end called, once and from another goroutine, when a credential is no longer good; stop is called when that is of no more
+// interest.
+func (v *Validity) Follow(c Credential, end func(error)) (stop func()) {
+	u := &use{c, end}
+	v.mu.Lock()
+	v.open[u] = struct{}{}
+	next := time.Now().Add(lookAgain)
+	if err := v.check(c, time.Now()); err != nil {
+		next = time.Now()
+	} else if !c.NotAfter.IsZero() && c.NotAfter.Before(next) {
+		next = c.NotAfter
+	}
+	v.schedule(next)
+	v.mu.Unlock()
+	return func() {
+		v.mu.Lock()
+		delete(v.open, u)
+		v.mu.Unlock()
+	}
+}
+
+// schedule makes the next look come at the given time or before. The lock is held.
+func (v *Validity) schedule(at time.Time) {
+	wait := max(0, time.Until(at))
+	switch {
+	case v.timer == nil:
+		v.timer = time.AfterFunc(wait, v.look)
+	case at.Before(v.next):
+		v.timer.Reset(wait)
+	default:
+		return
+	}
+	v.next = at
+}
+
+// look ends what is open by credentials that are no longer good.
+func (v *Validity) look() {
+	type ended struct {
+		*use
+		err error
+	}
+	var over []ended
+	v.mu.Lock()
+	now := time.Now()
+	next := now.Add(lookAgain)
+	for u := range v.open {
+		if err := v.check(u.credential, now); err != nil {
+			over = append(over, ended{u, err})
+			delete(v.open, u)
+		} else if end := u.credential.NotAfter; !end.IsZero() && end.Before(next) {
+			next = end.Add(time.Millisecond) // the end itself is the last good moment
+		}
+	}
+	if v.timer != nil {
+		v.timer.Stop()
+		v.timer = nil
+	}
+	if len(v.open) > 0 {
+		v.schedule(next)
+	}
+	v.mu.Unlock()
+	for _, o := range over {
+		o.end(o.err)
+	}
+}
+
+// Bound returns a context that ends when the credential is no longer good; Refusal then returns why. stop must be called.
+func (v *Validity) Bound(ctx context.Context, c Credential) (bound context.Context, stop func()) {
+	bound, cancel := context.WithCancelCause(ctx)
+	unfollow := v.Follow(c, func(err error) { cancel(err) })
+	return bound, func() {
+		unfollow()
+		cancel(nil)
+	}
+}
+
+// Refusal returns why a context that Bound made ended; nil if that was not for its credential.
+func Refusal(ctx context.Context) error {
+	var bad *badCredential
+	if errors.As(context.Cause(ctx), &bad) {
+		return bad
+	}
+	return nil
+}
+
+// CloseConn has a connection closed soon after the certificate that was shown on it is no longer good. stop is called when it is closed.
+func (v *Validity) CloseConn(conn net.Conn, cert *x509.Certificate) (stop func()) {
+	return v.Follow(CertificateCredential(cert), func(error) {
+		time.AfterFunc(closeAfter, func() { _ = conn.Close() })
+	})
+}
+
+// Credentials returns credentials of a gRPC server whose connections are closed soon after the client's certificate is no longer good,
+// so that the client connects again with its newest one.
+func (v *Validity) Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
+	return &closing{TransportCredentials: inner, validity: v}
+}
+
+type closing struct {
+	credentials.TransportCredentials
+	validity *Validity
+}
+
+func (c *closing) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	cert := certificateOf(info)
+	if cert == nil {
+		return conn, info, nil
+	}
+	return &closingConn{Conn: conn, stop: c.validity.CloseConn(conn, cert)}, info, nil
+}
+
+func (c *closing) Clone() credentials.TransportCredentials {
+	return &closing{TransportCredentials: c.TransportCredentials.Clone(), validity: c.validity}
+}
+
+// closingConn is a connection that stops to be followed when it is closed.
+type closingConn struct {
+	net.Conn
+	stop func()
+}
+
+func (c *closingConn) Close() error {
+	c.stop()
+	return c.Conn.Close()
+}
+
+// certificateOf returns the verified certificate of a connection's other end, nil if it showed none.
+func certificateOf(info credentials.AuthInfo) *x509.Certificate {
+	tls, ok := info.(credentials.TLSInfo)
+	if !ok || len(tls.State.VerifiedChains) == 0 {
+		return nil
+	}
+	return tls.State.PeerCertificates[0]
+}
+
+// peerCertificate returns the verified certificate of the connection that a call came by, nil if there is none.
+func peerCertificate(ctx context.Context) *x509.Certificate {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	return certificateOf(p.AuthInfo)
+}
+
+// Expiry says of a certificate when it expires, for people: "expires in 29 days" or "expired 2 hours ago".
+func Expiry(notAfter, now time.Time) string {
+	d := notAfter.Sub(now)
+	if d < 0 {
+		return fmt.Sprintf("expired %s ago", rough(-d))
+	}
+	return "expires in " + rough(d)
+}
+
+func rough(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%d days", int(d.Hours()/24))
+	case d >= 2*time.Hour:
+		return fmt.Sprintf("%d hours", int(d.Hours()))
+	case d >= 2*time.Minute:
+		return fmt.Sprintf("%d minutes", int(d.Minutes()))
+	}
+	return fmt.Sprintf("%d seconds", int(d.Seconds()))
+}

@@ -1,0 +1,253 @@
+package identity
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+)
+
+func validity(t *testing.T, path string) *Validity {
+	t.Helper()
+	v, err := OpenValidity(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestWhatARevocationRefuses(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 600e6, time.UTC)
+	alice := Credential{User: "alice", Issued: now.Add(-time.Hour), serial: "a1"}
+	node := Credential{Issued: now, serial: "b2", machine: "u-1"}
+	tests := []struct {
+		name    string
+		list    []Revocation
+		c       Credential
+		refused bool
+	}{
+		{"nothing is refused by an empty list", nil, alice, false},
+		{"a user's older certificate", []Revocation{{User: "alice", IssuedBefore: now}}, alice, true},
+		{"a user's newer certificate is good", []Revocation{{User: "alice", IssuedBefore: now.Add(-2 * time.Hour)}}, alice, false},
+		{"what was issued in the second of the revocation", []Revocation{{User: "alice", IssuedBefore: now}}, Credential{User: "alice", Issued: now}, true},
+		{"what was issued in the next second is good", []Revocation{{User: "alice", IssuedBefore: now}}, Credential{User: "alice", Issued: now.Add(time.Second)}, false},
+		{"a user without a time", []Revocation{{User: "alice"}}, Credential{User: "alice", Issued: now.Add(1000 * time.Hour)}, true},
+		{"a token whose time of issue is not known", []Revocation{{User: "alice", IssuedBefore: now}}, Credential{User: "alice"}, true},
+		{"another user is good", []Revocation{{User: "bob"}}, alice, false},
+		{"of two for a user the later counts", []Revocation{{User: "alice", IssuedBefore: now}, {User: "alice", IssuedBefore: now.Add(-2 * time.Hour)}}, alice, true},
+		{"a serial number", []Revocation{{Serial: "a1"}}, alice, true},
+		{"another serial number is good", []Revocation{{Serial: "a2"}}, alice, false},
+		{"a machine", []Revocation{{MachineUID: "u-1"}}, node, true},
+		{"a later machine of the same name is good", []Revocation{{MachineUID: "u-0"}}, node, false},
+		{"an entry that names nothing refuses nothing", []Revocation{{}}, Credential{}, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			v := validity(t, "")
+			if err := v.Revoke(tt.list); err != nil {
+				t.Fatal(err)
+			}
+			if err := v.Check(tt.c); (err != nil) != tt.refused {
+				t.Errorf("Check = %v, want refused %v", err, tt.refused)
+			}
+		})
+	}
+}
+
+func TestWhatIsOpenEndsWithItsCredential(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := validity(t, "")
+		start := time.Now()
+		ended := make(chan error, 10)
+		c := Credential{User: "alice", Issued: start, NotAfter: start.Add(time.Hour)}
+		v.Follow(c, func(err error) { ended <- err })
+		stop := v.Follow(c, func(err error) { t.Errorf("ended after it was closed: %v", err) })
+		stop()
+		err := <-ended
+		if late := time.Since(start) - time.Hour; late < 0 || late > 10*time.Millisecond {
+			t.Errorf("ended %v after the credential", late)
+		}
+		if !strings.Contains(err.Error(), "expired") {
+			t.Error(err)
+		}
+
+		v.Follow(c, func(err error) { ended <- err }) // expired when it comes
+		<-ended
+
+		bob := Credential{User: "bob", Issued: time.Now(), NotAfter: time.Now().Add(time.Hour)}
+		ctx, stop := v.Bound(t.Context(), bob)
+		defer stop()
+		if err := v.Revoke([]Revocation{{User: "bob", Reason: "left"}}); err != nil {
+			t.Fatal(err)
+		}
+		select { // not later, when something looks
+		case <-ctx.Done():
+		default:
+			t.Fatal("the revocation did not end what was open")
+		}
+		if err := Refusal(ctx); err == nil || !strings.Contains(err.Error(), "left") {
+			t.Errorf("Refusal = %v", err)
+		}
+		canceled, cancel := context.WithCancel(t.Context())
+		cancel()
+		if Refusal(canceled) != nil {
+			t.Error("a cancelled call is taken for a refused one")
+		}
+	})
+}
+
+func TestTheDenyListSurvivesItsProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "revocations.json")
+	if err := validity(t, path).Revoke([]Revocation{{Serial: "a1", Reason: "lost"}, {User: "alice", IssuedBefore: time.Now()}}); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("mode %v, %v", info.Mode(), err)
+	}
+	again := validity(t, path)
+	for _, c := range []Credential{{serial: "a1"}, {User: "alice", Issued: time.Now().Add(-time.Minute)}} {
+		if again.Check(c) == nil {
+			t.Errorf("%+v is good after a restart", c)
+		}
+	}
+	if err := os.WriteFile(path, []byte("[{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := OpenValidity(path); err == nil || v == nil || v.Check(Credential{serial: "a1"}) != nil {
+		t.Errorf("a spoilt file: %v, %v", v, err)
+	}
+	missing := validity(t, filepath.Join(t.TempDir(), "missing", "revocations.json"))
+	if err := missing.Revoke([]Revocation{{Serial: "a1"}}); err == nil || missing.Check(Credential{serial: "a1"}) == nil {
+		t.Errorf("a list that cannot be written: %v; in force: %v", err, missing.Check(Credential{serial: "a1"}))
+	}
+}
+
+// watcher is a service whose watch stays open.
+type watcher struct{ nodes }
+
+func (watcher) WatchNodes(_ *nodev1.WatchNodesRequest, s grpc.ServerStreamingServer[nodev1.WatchNodesResponse]) error {
+	if err := s.Send(&nodev1.WatchNodesResponse{}); err != nil {
+		return err
+	}
+	<-s.Context().Done()
+	return s.Context().Err()
+}
+
+func TestExpiredAndRevokedCertificatesEndOnOpenConnections(t *testing.T) {
+	ca := authority(t, time.Hour)
+	request := serverRequest()
+	request.IPs = []net.IP{net.IPv4(127, 0, 0, 1)}
+	cfg, err := newPlace(t).issue(ca, request).files().ServerTLS(tls.RequireAndVerifyClientCert)
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy, err := LoadPolicy("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := validity(t, "")
+	guard := Guard{Service: "eviction-controller", Policy: policy, Validity: v}
+	server := grpc.NewServer(grpc.Creds(v.Credentials(credentials.NewTLS(cfg))),
+		grpc.UnaryInterceptor(UnaryInterceptor(guard)), grpc.StreamInterceptor(StreamInterceptor(guard)))
+	nodev1.RegisterNodeServiceServer(server, watcher{})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+
+	for name, tt := range map[string]struct {
+		lifetime time.Duration
+		revoke   func(c Credential) []Revocation // nil: it expires
+		text     string
+	}{
+		"expired":       {2 * time.Second, nil, "expired"},
+		"serial number": {time.Hour, func(c Credential) []Revocation { return []Revocation{{Serial: c.serial}} }, "revoked"},
+		"user":          {time.Hour, func(Credential) []Revocation { return []Revocation{{User: "root", IssuedBefore: time.Now()}} }, "revoked"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t).issue(ca, Request{CommonName: "root", Organizations: []string{GroupMasters}, URI: UserURI("root"), Client: true, Lifetime: tt.lifetime})
+			lost := make(chan struct{})
+			conn, err := grpc.NewClient("passthrough:///"+listener.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(clientTLS(t, p, ""))),
+				grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+					select {
+					case <-lost:
+						return nil, net.ErrClosed // it does not connect again
+					default:
+					}
+					c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+					if err != nil {
+						return nil, err
+					}
+					return &noticed{Conn: c, lost: sync.OnceFunc(func() { close(lost) })}, nil
+				}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			client := nodev1.NewNodeServiceClient(conn)
+			watch, err := client.WatchNodes(t.Context(), &nodev1.WatchNodesRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := watch.Recv(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := client.GetNode(t.Context(), &nodev1.GetNodeRequest{Name: "n"}); err != nil {
+				t.Fatal(err)
+			}
+			if tt.revoke != nil {
+				certs, err := readCertificates(p.files().Cert)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := v.Revoke(tt.revoke(CertificateCredential(certs[0]))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := watch.Recv(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), tt.text) {
+				t.Errorf("the watch ended with %v", err)
+			}
+			if _, err := client.GetNode(t.Context(), &nodev1.GetNodeRequest{Name: "n"}); status.Code(err) != codes.Unauthenticated {
+				t.Errorf("a call on the open connection = %v", err)
+			}
+			select {
+			case <-lost:
+			case <-time.After(10 * time.Second):
+				t.Error("the connection stays open")
+			}
+		})
+	}
+}
+
+// noticed is a client's connection that says when it was lost: gRPC closes its side then.
+type noticed struct {
+	net.Conn
+	lost func()
+}
+
+func (n *noticed) Close() error {
+	n.lost()
+	return n.Conn.Close()
+}

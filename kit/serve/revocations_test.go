@@ -1,0 +1,124 @@
+package serve_test
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/servetest"
+)
+
+// revoker is a machine-api that has nothing but revocations.
+type revoker struct {
+	machinev1.UnimplementedRevocationServiceServer
+	add chan *machinev1.Revocation
+}
+
+func (r revoker) WatchRevocations(_ *machinev1.WatchRevocationsRequest, s grpc.ServerStreamingServer[machinev1.WatchRevocationsResponse]) error {
+	if err := s.Send(&machinev1.WatchRevocationsResponse{ResourceVersion: "1", Bookmark: true}); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-s.Context().Done():
+			return nil
+		case object := <-r.add:
+			events := []*machinev1.WatchRevocationsResponse_Event{{Type: "ADDED", Object: object}}
+			if err := s.Send(&machinev1.WatchRevocationsResponse{ResourceVersion: "2", Events: events}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func TestAServiceRefusesWhatIsRevokedAlsoWhileMachineAPIIsAway(t *testing.T) {
+	ground := servetest.New(t)
+	owner := ground.Process(serve.Config{Name: "machine-api"})
+	list := revoker{add: make(chan *machinev1.Revocation, 1)}
+	machinev1.RegisterRevocationServiceServer(owner.GRPC, list)
+	stopOwner := servetest.Run(t, owner)
+
+	cfg := serve.Config{
+		Name: "eviction-controller", Dir: t.TempDir(), TLSDir: filepath.Dir(ground.Files(servetest.Service("eviction-controller")).Cert),
+		Peers: map[string]string{"machine-api": owner.Address()},
+	}
+	process := ground.Process(cfg)
+	service := &machines{watching: make(chan struct{})}
+	machinev1.RegisterMachineServiceServer(process.GRPC, service)
+	stop := servetest.Run(t, process)
+
+	conn := ground.Dial(process.Address(), servetest.Admin())
+	watch, err := machinev1.NewMachineServiceClient(conn).WatchMachines(t.Context(), &machinev1.WatchMachinesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-service.watching
+	list.add <- &machinev1.Revocation{
+		Metadata: &metav1.ObjectMeta{Name: "alice", ResourceVersion: "2"}, Spec: &machinev1.RevocationSpec{User: "alice", Reason: "left"},
+	}
+	if _, err := watch.Recv(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "left") {
+		t.Errorf("the open watch ended with %v", err)
+	}
+
+	stop()
+	stopOwner()
+	again := ground.Process(cfg)
+	machinev1.RegisterMachineServiceServer(again.GRPC, &machines{})
+	servetest.Run(t, again)
+	for request, want := range map[string]codes.Code{"alice": codes.Unauthenticated, "bob": codes.OK} {
+		client := machinev1.NewMachineServiceClient(ground.Dial(again.Address(), servetest.User(request, identity.GroupMasters)))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		_, err := client.GetMachine(ctx, &machinev1.GetMachineRequest{Namespace: "default", Name: "m"})
+		cancel()
+		if status.Code(err) != want {
+			t.Errorf("after a restart without machine-api %s gets %v, want %v", request, err, want)
+		}
+	}
+}
+
+func TestClientsConnectAgainInTimeAndTheirStreamsLiveOn(t *testing.T) {
+	ground := servetest.New(t)
+	process := ground.Process(serve.Config{Name: "machine-api", ConnectionAge: 300 * time.Millisecond})
+	service := &machines{watching: make(chan struct{})}
+	machinev1.RegisterMachineServiceServer(process.GRPC, service)
+	servetest.Run(t, process)
+
+	conn := ground.Dial(process.Address(), servetest.Admin())
+	client := machinev1.NewMachineServiceClient(conn)
+	watch, err := client.WatchMachines(t.Context(), &machinev1.WatchMachinesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-service.watching
+	ended := make(chan error, 1)
+	go func() {
+		_, err := watch.Recv()
+		ended <- err
+	}()
+	seen := map[string]bool{}
+	servetest.Await(t, func() string {
+		if _, err := client.GetMachine(t.Context(), &machinev1.GetMachineRequest{Namespace: "default", Name: "m"}); err != nil {
+			t.Fatalf("a call fails around the end of a connection: %v", err)
+		}
+		seen[service.from.Load().(string)] = true
+		if len(seen) < 3 {
+			return "third connection"
+		}
+		return ""
+	})
+	select {
+	case err := <-ended:
+		t.Errorf("the stream ended with its connection's age: %v", err)
+	default:
+	}
+}

@@ -1,0 +1,128 @@
+package service
+
+import (
+	"bufio"
+	"crypto/tls"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/servetest"
+)
+
+// briefly returns TLS settings of a user whose certificate lives for so long.
+func (w *world) briefly(name string, lifetime time.Duration, protocols ...string) *tls.Config {
+	w.t.Helper()
+	request := servetest.User(name, "staff")
+	request.Lifetime = lifetime
+	cert, key, err := w.ground.Authority.Issue(request)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	settings := w.user("", protocols...)
+	settings.Certificates = []tls.Certificate{pair}
+	return settings
+}
+
+func TestACertificateEndsOnOpenConnectionsOfBothLanes(t *testing.T) {
+	w := newWorld(t)
+	for _, l := range lanes {
+		t.Run(l.name, func(t *testing.T) {
+			t.Parallel()
+			creds := credentials.NewTLS(w.briefly("alice", 2*time.Second))
+			if l.both {
+				creds = offering{w.briefly("alice", 2*time.Second, "h2", "http/1.1")}
+			}
+			conn, err := grpc.NewClient("passthrough:///"+w.address, grpc.WithTransportCredentials(creds))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			client := machinev1.NewMachineServiceClient(conn)
+			watch, err := client.WatchMachines(t.Context(), &machinev1.WatchMachinesRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if _, err := watch.Recv(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := watch.Recv(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "expired") {
+				t.Errorf("the watch ended with %v", err)
+			}
+			if _, err := client.GetMachine(t.Context(), &machinev1.GetMachineRequest{Namespace: "ns", Name: "a"}); status.Code(err) != codes.Unauthenticated {
+				t.Errorf("a call on the open connection = %v", err)
+			}
+		})
+	}
+	for _, protocols := range [][]string{{"http/1.1"}, {"h2", "http/1.1"}} {
+		t.Run("REST over "+protocols[0], func(t *testing.T) {
+			t.Parallel()
+			transport := &http.Transport{TLSClientConfig: w.briefly("alice", 2*time.Second, protocols...), Protocols: new(http.Protocols)}
+			transport.Protocols.SetHTTP1(true)
+			transport.Protocols.SetHTTP2(len(protocols) > 1)
+			defer transport.CloseIdleConnections()
+			r, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+w.address+"/v1/machines:watch", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := transport.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer got.Body.Close()
+			var last string
+			for lines := bufio.NewScanner(got.Body); lines.Scan(); {
+				last = lines.Text()
+			}
+			if !strings.Contains(last, "expired") {
+				t.Errorf("the last line of the watch is %s", last)
+			}
+		})
+	}
+}
+
+func TestATokenOfARevokedUserIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	raw, err := json.Marshal([]identity.Revocation{{User: "carol", IssuedBefore: time.Now(), Reason: "left"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "revocations.json"), raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorldWith(t, func(c *Config) { c.Dir = dir })
+	got := w.do("GET", "/v1/namespaces/ns/machines/a", http.Header{"Authorization": {"Bearer " + goodToken}}, "", w.http("", "http/1.1"))
+	if got.StatusCode != http.StatusUnauthorized || !strings.Contains(got.body, "left") {
+		t.Errorf("status %d: %s", got.StatusCode, got.body)
+	}
+}
+
+func TestAnOldConnectionIsAnnouncedToEnd(t *testing.T) {
+	w := newWorldWith(t, func(c *Config) { c.Config.ConnectionAge = 200 * time.Millisecond })
+	client := w.http("alice", "http/1.1")
+	get := func() bool { return w.do("GET", "/v1/namespaces/ns/machines/a", nil, "", client).Close }
+	if get() {
+		t.Error("a new connection ends with its first answer")
+	}
+	w.until(get)
+	if get() {
+		t.Error("the next connection ends with its first answer")
+	}
+}
