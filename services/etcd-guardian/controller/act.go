@@ -45,11 +45,17 @@ func (c *Controller) act(ctx context.Context, o *Observation) bool {
 
 // step carries out the one change of membership.
 func (c *Controller) step(ctx context.Context, o *Observation, a plan.Action) bool {
-	begin := c.Now()
+	begin := c.Elapsed()
 	limited, cancel := context.WithTimeout(ctx, callLimit)
-	err := c.do(limited, o, a)
+	err := c.confirm(limited, o.View, a)
+	if err == nil {
+		err = c.do(limited, o, a)
+	}
 	cancel()
 	switch {
+	case errors.Is(err, errChanged):
+		c.Log.DebugContext(ctx, "decided again", "action", a.String(), "error", err)
+		return true // look again at once
 	case errors.Is(err, members.ErrNotNow):
 		c.Log.DebugContext(ctx, "not accepted yet", "action", a.String(), "error", err)
 		return false
@@ -61,9 +67,59 @@ func (c *Controller) step(ctx context.Context, o *Observation, a plan.Action) bo
 	}
 	c.say(ctx, "action "+a.String(), nil)
 	c.Log.InfoContext(ctx, "done", "action", string(a.Kind), "member", a.Member.Name, "machine", a.Machine.Name,
-		"reason", a.Reason, "elapsed_ms", c.Now().Sub(begin).Milliseconds())
+		"reason", a.Reason, "elapsed_ms", (c.Elapsed() - begin).Milliseconds())
 	c.event(a)
 	return true
+}
+
+// errChanged means that what an action was decided from is not so any more.
+var errChanged = errors.New("the quorum changed since it was observed")
+
+// confirm compares, right before a voter goes down or the membership changes, what that was decided from: that this process still leads the
+// guardians, and the leader, the members and the health of the voters that have to stay. etcd itself cannot compare any of these.
+func (c *Controller) confirm(ctx context.Context, v plan.View, a plan.Action) error {
+	switch a.Kind {
+	case plan.AddLearner, plan.Promote, plan.MoveLeader, plan.StopMember, plan.RemoveMember:
+	default:
+		return nil // these compare the records that they change
+	}
+	if err := c.Records.Fenced(ctx); err != nil {
+		return fmt.Errorf("leadership of the guardians: %w", err)
+	}
+	var group sync.WaitGroup
+	answers := make([]members.Answer, len(v.Members))
+	for i, m := range v.Members {
+		if m.Healthy && !m.Learner && len(m.ClientURLs) > 0 {
+			group.Go(func() { answers[i] = c.ask(ctx, m.ClientURLs[0], false) })
+		}
+	}
+	group.Wait()
+	for i, m := range v.Members {
+		if answer := answers[i]; m.Healthy && !m.Learner && len(m.ClientURLs) > 0 && (m.ID != a.Member.ID || m.Leader) {
+			if err := same(v, m, answer); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// same returns errChanged unless a member answers as it did when v was observed.
+func same(v plan.View, m plan.Member, answer members.Answer) error {
+	switch {
+	case answer.Err != nil:
+		return fmt.Errorf("%w: member %s: %w", errChanged, m.Name, answer.Err)
+	case (answer.Status.GetLeader() == m.ID) != m.Leader:
+		return fmt.Errorf("%w: another member leads", errChanged)
+	case len(answer.List.GetMembers()) != len(v.Members):
+		return fmt.Errorf("%w: other members are listed", errChanged)
+	}
+	for _, listed := range answer.List.GetMembers() {
+		if !slices.ContainsFunc(v.Members, func(o plan.Member) bool { return o.ID == listed.GetID() && o.Learner == listed.GetIsLearner() }) {
+			return fmt.Errorf("%w: member %x is listed otherwise", errChanged, listed.GetID())
+		}
+	}
+	return nil
 }
 
 func (c *Controller) do(ctx context.Context, o *Observation, a plan.Action) error {
@@ -110,7 +166,7 @@ func (c *Controller) addLearner(ctx context.Context, o *Observation, a plan.Acti
 		return err
 	}
 	c.memory.listed(resp.GetMembers())
-	c.memory.progress[resp.GetMember().GetID()] = progress{at: c.Now()}
+	c.memory.progress[resp.GetMember().GetID()] = progress{at: c.Elapsed()}
 	return nil
 }
 
@@ -130,14 +186,14 @@ func (c *Controller) remove(ctx context.Context, o *Observation, a plan.Action) 
 	err := c.Members.Remove(ctx, at, a.Member.ID)
 	if err == nil && a.Member.Learner {
 		if machine, ok := o.View.MachineOfMember(a.Member); ok {
-			c.memory.failed(machine.Node, c.Now())
+			c.memory.failed(machine.Node, c.Elapsed())
 		}
 	}
 	return err
 }
 
 func (c *Controller) stop(ctx context.Context, m plan.Member) {
-	c.memory.stopped[m.ID] = c.Now()
+	c.memory.stopped[m.ID] = c.Elapsed()
 	if m.Bootstrap() {
 		c.Bootstrap.Stop(ctx)
 	}
@@ -172,7 +228,7 @@ func (c *Controller) direct(v plan.View) {
 		case !listed && v.Fresh && c.leading.Load() != nil && (o.HasData || o.Told == agents.Start || o.Told == agents.Stop):
 			c.Agents.Tell(o.Node, &etcdv1.AttendMemberResponse{Command: agents.Wipe, Name: o.Node})
 		case !listed:
-		case !member.StopTime.IsZero():
+		case member.Stopping:
 			c.Agents.Tell(o.Node, c.command(agents.Stop, v, o))
 		case o.HasData || member.Name == "":
 			c.Agents.Tell(o.Node, c.command(agents.Start, v, o))
@@ -220,13 +276,13 @@ func (c *Controller) command(command string, v plan.View, o agents.Offer) *etcdv
 func (c *Controller) hooks(ctx context.Context, list []plan.Action) bool {
 	const again = 300 * time.Millisecond // a change shows in our copy of the machines well before
 	changed := false
-	maps.DeleteFunc(c.memory.hooked, func(_ string, at time.Time) bool { return c.Now().Sub(at) > again })
+	maps.DeleteFunc(c.memory.hooked, func(_ string, at time.Duration) bool { return c.Elapsed()-at > again })
 	for _, a := range list {
 		key := string(a.Kind) + a.Machine.UID + a.Machine.ResourceVersion
-		if c.Now().Sub(c.memory.hooked[key]) < again {
+		if _, ok := c.memory.hooked[key]; ok {
 			continue
 		}
-		c.memory.hooked[key] = c.Now()
+		c.memory.hooked[key] = c.Elapsed()
 		limited, cancel := context.WithTimeout(ctx, hookLimit)
 		err := c.patchHook(limited, a)
 		cancel()

@@ -54,7 +54,8 @@ type Config struct {
 	MachineAPI   machinev1.MachineServiceClient
 	Events       Eventer
 	Settings     plan.Settings
-	Now          func() time.Time
+	Now          func() time.Time     // the time of day, for people
+	Elapsed      func() time.Duration // since this process started, by a monotonic clock; more than 0
 	Log          *slog.Logger
 }
 
@@ -91,7 +92,7 @@ func New(cfg Config) *Controller {
 	c := &Controller{Config: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{}), said: map[string]string{}}
 	c.memory = newMemory(cfg.Note.Get())
 	c.Agents = agents.New(c.Wake)
-	view := plan.View{Now: cfg.Now(), Trouble: "nobody was asked yet", BootstrapRetired: cfg.Note.Get().BootstrapRetired}
+	view := plan.View{Trouble: "nobody was asked yet", BootstrapRetired: cfg.Note.Get().BootstrapRetired}
 	view.Desired = plan.Desired(0, nil, nil)
 	c.last = c.observation(view, nil, nil)
 	return c
@@ -184,8 +185,8 @@ func (c *Controller) look(ctx context.Context) time.Duration {
 	c.direct(view)
 	acted := c.act(ctx, o)
 	if acted {
-		c.memory.acted = c.Now()
-		c.direct(c.memory.freshen(view)) // a learner that was just added is started at once
+		c.memory.acted = c.Elapsed()
+		c.direct(c.memory.freshen(view, c.Elapsed())) // a learner that was just added is started at once
 		return restPause
 	}
 	return c.pause(o)
@@ -194,18 +195,18 @@ func (c *Controller) look(ctx context.Context) time.Duration {
 func (c *Controller) pause(o *Observation) time.Duration {
 	d := idlePause
 	switch {
-	case o.Plan.Busy && c.Now().Sub(c.memory.acted) < justActed:
+	case o.Plan.Busy && c.Elapsed()-c.memory.acted < justActed:
 		d = quickPause
 	case o.Plan.Busy:
 		d = busyPause
 	}
 	for _, m := range o.View.Members {
-		if !m.StopTime.IsZero() {
+		if m.Stopping {
 			d = quickPause
 		}
 	}
-	if wake := o.Plan.Wake; !wake.IsZero() {
-		d = min(d, max(wake.Sub(c.Now()), restPause))
+	if o.Plan.Again > 0 {
+		d = min(d, max(o.Plan.Again, restPause))
 	}
 	return d
 }

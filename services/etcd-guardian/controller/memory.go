@@ -11,22 +11,24 @@ import (
 	"github.com/windlass-dev/windlass/services/etcd-guardian/store"
 )
 
-// memory is what one look leaves for the next.
+// memory is what one look leaves for the next. Its moments are what Config.Elapsed said: a step of the host's clock does not move them.
 type memory struct {
 	members []store.NoteMember        // as listed last
 	answers map[uint64]members.Answer // by member
-	looked  time.Time
-	acted   time.Time // when something was changed last
-	fresh   bool      // whether the list of the last look was fresh
+	looked  time.Duration             // 0: never
+	acted   time.Duration             // when something was changed last
+	fresh   bool                      // whether the list of the last look was fresh
 
-	silent   map[uint64]time.Time
+	silent   map[uint64]silence
 	progress map[uint64]progress
-	stopped  map[uint64]time.Time
+	stopped  map[uint64]time.Duration
 	failures map[string]failure // by node
 	refused  bool               // the last add
 	records  store.State
-	recorded time.Time            // when records were read
-	hooked   map[string]time.Time // when a machine's hooks were last changed; only hooks touches it
+	recorded time.Duration            // when records were read; 0: never
+	urls     []string                 // published addresses, as read or written last
+	urlsAt   time.Duration            // when they were first seen
+	hooked   map[string]time.Duration // when a machine's hooks were last changed; only hooks touches it
 	// bootstrap is why the bootstrap member is not started; nil if it is, or has left.
 	bootstrap error
 }
@@ -35,19 +37,25 @@ type progress struct {
 	applied uint64
 	size    int64
 	healthy bool
-	at      time.Time
+	at      time.Duration
+}
+
+// silence is that of a member: since when, and for people the time of day when it began.
+type silence struct {
+	at    time.Duration
+	since time.Time
 }
 
 // failure is a node whose learner did not catch up.
 type failure struct {
-	until time.Time
+	until time.Duration
 	wait  time.Duration
 }
 
 func newMemory(n store.Note) memory {
 	return memory{
-		members: n.Members, silent: map[uint64]time.Time{}, progress: map[uint64]progress{}, stopped: map[uint64]time.Time{},
-		failures: map[string]failure{}, hooked: map[string]time.Time{},
+		members: n.Members, silent: map[uint64]silence{}, progress: map[uint64]progress{}, stopped: map[uint64]time.Duration{},
+		failures: map[string]failure{}, hooked: map[string]time.Duration{},
 	}
 }
 
@@ -79,12 +87,12 @@ func forget[T any](notes map[uint64]T, known map[uint64]bool) {
 }
 
 // heard notes of a member whether it is silent and how a learner comes on.
-func (m *memory) heard(e store.NoteMember, a members.Answer, now time.Time) {
+func (m *memory) heard(e store.NoteMember, a members.Answer, now time.Duration, clock time.Time) {
 	healthy := a.Err == nil && a.Status != nil
 	if healthy {
 		delete(m.silent, e.ID)
 	} else if _, ok := m.silent[e.ID]; !ok {
-		m.silent[e.ID] = now
+		m.silent[e.ID] = silence{now, clock}
 	}
 	if !e.Learner {
 		delete(m.progress, e.ID)
@@ -99,9 +107,9 @@ func (m *memory) heard(e store.NoteMember, a members.Answer, now time.Time) {
 }
 
 // awake forgives all silence up to now.
-func (m *memory) awake(now time.Time) {
-	for id := range m.silent {
-		m.silent[id] = now
+func (m *memory) awake(now time.Duration) {
+	for id, s := range m.silent {
+		m.silent[id] = silence{now, s.since}
 	}
 	for id, p := range m.progress {
 		p.at = now
@@ -110,18 +118,18 @@ func (m *memory) awake(now time.Time) {
 }
 
 // failed notes that a node's learner did not catch up.
-func (m *memory) failed(node string, now time.Time) {
+func (m *memory) failed(node string, now time.Duration) {
 	if node == "" {
 		return
 	}
 	f := m.failures[node]
 	f.wait = min(max(2*f.wait, retryFirst), retryMost)
-	f.until = now.Add(f.wait)
+	f.until = now + f.wait
 	m.failures[node] = f
 }
 
 // freshen returns v with the members as they are listed now.
-func (m *memory) freshen(v plan.View) plan.View {
+func (m *memory) freshen(v plan.View, now time.Duration) plan.View {
 	old := v.Members
 	v.Members = nil
 	for _, e := range m.members {
@@ -131,10 +139,27 @@ func (m *memory) freshen(v plan.View) plan.View {
 			o.Name, o.PeerURLs, o.ClientURLs, o.Learner = next.Name, next.PeerURLs, next.ClientURLs, next.Learner
 			next = o
 		}
-		next.StopTime = m.stopped[e.ID]
+		next.Stopping, next.StoppingFor = m.stopping(e.ID, now)
 		v.Members = append(v.Members, next)
 	}
 	return v
+}
+
+// stopping reports whether a member was told to stop, and for how long.
+func (m *memory) stopping(id uint64, now time.Duration) (bool, time.Duration) {
+	at, ok := m.stopped[id]
+	if !ok {
+		return false, 0
+	}
+	return true, now - at
+}
+
+// addresses notes the published addresses and returns for how long they have been these.
+func (m *memory) addresses(urls []string, now time.Duration) time.Duration {
+	if m.urlsAt == 0 || !slices.Equal(m.urls, urls) {
+		m.urls, m.urlsAt = urls, now
+	}
+	return now - m.urlsAt
 }
 
 func planMember(e store.NoteMember) plan.Member {

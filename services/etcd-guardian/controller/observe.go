@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -20,9 +21,8 @@ var errNoAddress = errors.New("its address is not known yet")
 
 // observe asks every member by itself and gathers what else the plan depends on.
 func (c *Controller) observe(ctx context.Context) (plan.View, store.State) {
-	now := c.Now()
 	m := &c.memory
-	away := !m.looked.IsZero() && now.Sub(m.looked) > ownPause
+	away := m.looked != 0 && c.Elapsed()-m.looked > ownPause
 	offers := c.Agents.Offers()
 	asked, answers := c.probe(ctx, offers)
 	list, trouble := c.newest(ctx, answers)
@@ -48,16 +48,16 @@ func (c *Controller) observe(ctx context.Context) (plan.View, store.State) {
 			a.Err = c.mismatch(e, a)
 		}
 		m.answers[e.ID] = a
-		m.heard(e, a, c.Now())
+		m.heard(e, a, c.Elapsed(), c.Now())
 	}
 	if away || fresh && !m.fresh {
-		m.awake(c.Now())
+		m.awake(c.Elapsed())
 	}
 	records, known := c.readRecords(ctx, fresh)
 	if fresh && !known {
 		fresh, trouble = false, "its own records cannot be read"
 	}
-	m.looked, m.fresh = c.Now(), fresh
+	m.looked, m.fresh = c.Elapsed(), fresh
 	v := c.view(fresh, trouble, offers, records)
 	return v, records
 }
@@ -174,24 +174,24 @@ func (c *Controller) keepNote(ctx context.Context, answers map[uint64]members.An
 // nothing happens they are read now and then only, since nobody but this process changes them.
 func (c *Controller) readRecords(ctx context.Context, fresh bool) (store.State, bool) {
 	m := &c.memory
-	if due := c.woken || m.records.Permit != nil || c.Now().Sub(m.acted) < recordsRest || c.Now().Sub(m.recorded) > recordsRest; fresh && due {
+	if due := c.woken || m.records.Permit != nil || c.Elapsed()-m.acted < recordsRest || c.Elapsed()-m.recorded > recordsRest; fresh && due {
 		ctx, cancel := context.WithTimeout(ctx, readLimit)
 		defer cancel()
 		s, err := c.Records.Read(ctx)
 		if err == nil {
-			m.records, m.recorded = s, c.Now()
+			m.records, m.recorded = s, c.Elapsed()
 		}
 		c.say(ctx, "read records", err)
 	}
-	return m.records, !m.recorded.IsZero()
+	return m.records, m.recorded != 0
 }
 
 func (c *Controller) view(fresh bool, trouble string, offers []agents.Offer, records store.State) plan.View {
 	m := &c.memory
-	now := c.Now()
+	now := c.Elapsed()
 	v := plan.View{
-		Now: now.UTC(), Fresh: fresh, Trouble: trouble, BootstrapRetired: c.Note.Get().BootstrapRetired,
-		Endpoints: records.Endpoints, EndpointsTime: records.EndpointsTime, AddRefused: m.refused, Settings: c.Settings,
+		Fresh: fresh, Trouble: trouble, BootstrapRetired: c.Note.Get().BootstrapRetired,
+		Endpoints: records.Endpoints, EndpointsAge: m.addresses(records.Endpoints, now), AddRefused: m.refused, Settings: c.Settings,
 		MachinesKnown: closed(c.Machines.Synced()) && closed(c.Sets.Synced()),
 		Machines:      plan.Machines(c.Machines.All()),
 	}
@@ -200,16 +200,16 @@ func (c *Controller) view(fresh bool, trouble string, offers []agents.Offer, rec
 		v.Permit.Released = records.Permit.Released
 	}
 	for _, e := range m.members {
-		v.Members = append(v.Members, c.member(e, fresh))
+		v.Members = append(v.Members, c.member(e, fresh, now))
 	}
 	for _, o := range offers {
-		v.Offers = append(v.Offers, plan.Offer{Node: o.Node, PeerURL: o.PeerURL, ClientURL: o.ClientURL, NotBefore: m.failures[o.Node].until})
+		v.Offers = append(v.Offers, plan.Offer{Node: o.Node, PeerURL: o.PeerURL, ClientURL: o.ClientURL, Wait: m.failures[o.Node].until - now})
 	}
 	v.Desired = plan.Desired(c.replicas(), v.Machines, v.Members)
 	return v
 }
 
-func (c *Controller) member(e store.NoteMember, fresh bool) plan.Member {
+func (c *Controller) member(e store.NoteMember, fresh bool, now time.Duration) plan.Member {
 	m := &c.memory
 	a := m.answers[e.ID]
 	out := planMember(e)
@@ -219,9 +219,14 @@ func (c *Controller) member(e store.NoteMember, fresh bool) plan.Member {
 	}
 	out.Leader = out.Healthy && !e.Learner && a.Status.GetLeader() == e.ID
 	out.Applied = int64(a.Status.GetRaftAppliedIndex())
-	out.SilentSince = m.silent[e.ID]
-	out.ProgressTime = m.progress[e.ID].at
-	out.StopTime = m.stopped[e.ID]
+	out.Runs = a.Status != nil
+	if s, ok := m.silent[e.ID]; ok {
+		out.Silent, out.SilentSince = now-s.at, s.since.UTC().Format(time.RFC3339)
+	}
+	if p, ok := m.progress[e.ID]; ok {
+		out.Idle = now - p.at
+	}
+	out.Stopping, out.StoppingFor = m.stopping(e.ID, now)
 	return out
 }
 

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -17,7 +18,7 @@ func (c *Controller) observation(v plan.View, permit *store.Permit, answers map[
 	o := &Observation{View: v, Plan: plan.Next(v), Permit: permit}
 	q := &etcdv1.Quorum{
 		Phase: o.Plan.Phase, DesiredVoters: int32(v.Desired), Next: o.Plan.First(), WaitsFor: o.Plan.WaitsFor,
-		ObserveTime: timestamppb.New(v.Now), BootstrapRetired: v.BootstrapRetired, Endpoints: v.Endpoints,
+		ObserveTime: timestamppb.New(c.Now()), BootstrapRetired: v.BootstrapRetired, Endpoints: v.Endpoints,
 	}
 	if id := c.Note.Get().ClusterID; id != 0 {
 		q.ClusterId = fmt.Sprintf("%x", id)
@@ -49,7 +50,10 @@ func message(v plan.View, m plan.Member, a members.Answer) *etcdv1.Member {
 		Bootstrap: m.Bootstrap(), Healthy: m.Healthy, Message: m.Message, Version: a.Status.GetVersion(), DbSizeBytes: a.Status.GetDbSize(),
 		DbSizeInUseBytes: a.Status.GetDbSizeInUse(), AppliedIndex: m.Applied, LatencyUs: a.Latency.Microseconds(),
 	}
-	if !m.StopTime.IsZero() {
+	if at, err := time.Parse(time.RFC3339, m.SilentSince); err == nil {
+		out.SilentTime = timestamppb.New(at)
+	}
+	if m.Stopping {
 		out.Message = "told to stop, since it leaves"
 	}
 	if machine, ok := v.MachineOfMember(m); ok {

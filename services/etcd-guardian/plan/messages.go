@@ -18,7 +18,6 @@ const GuardianUser = "system:windlass:etcd-guardian"
 
 // Given is what somebody asks a plan for instead of the live state.
 type Given struct {
-	Now      time.Time
 	Quorum   *etcdv1.Quorum
 	Machines []*machinev1.Machine
 	Offers   []string // names of nodes
@@ -29,12 +28,11 @@ type Given struct {
 func (g Given) View() View {
 	q := g.Quorum
 	v := View{
-		Now: g.Now, Fresh: true, MachinesKnown: true, BootstrapRetired: q.GetBootstrapRetired(),
+		Fresh: true, EndpointsAge: long, MachinesKnown: true, BootstrapRetired: q.GetBootstrapRetired(),
 		Endpoints: slices.Sorted(slices.Values(q.GetEndpoints())), Machines: Machines(g.Machines), Permit: PermitOf(q.GetPermit()),
 	}
-	long := g.Now.Add(-time.Hour)
 	for i, m := range q.GetMembers() {
-		v.Members = append(v.Members, memberOf(m, i, long))
+		v.Members = append(v.Members, memberOf(m, i))
 	}
 	for _, node := range g.Offers {
 		o := Offer{Node: node}
@@ -51,20 +49,26 @@ func (g Given) View() View {
 	return v
 }
 
-func memberOf(m *etcdv1.Member, index int, long time.Time) Member {
+// long is how long ago everything is that a given quorum says of the past.
+const long = time.Hour
+
+func memberOf(m *etcdv1.Member, index int) Member {
 	id, err := strconv.ParseUint(strings.TrimPrefix(m.GetId(), "0x"), 16, 64)
 	if err != nil || id == 0 {
 		id = uint64(index) + 1 // only the name matters then
 	}
 	out := Member{
 		ID: id, Name: m.GetName(), PeerURLs: m.GetPeerUrls(), ClientURLs: m.GetClientUrls(),
-		Learner: m.GetLearner(), Leader: m.GetLeader(), Healthy: m.GetHealthy(), Message: m.GetMessage(), Applied: m.GetAppliedIndex(),
+		Learner: m.GetLearner(), Leader: m.GetLeader(), Healthy: m.GetHealthy(), Runs: m.GetHealthy(), Message: m.GetMessage(), Applied: m.GetAppliedIndex(),
 	}
 	if m.GetBootstrap() {
 		out.Name = BootstrapName
 	}
 	if !out.Healthy {
-		out.SilentSince = long
+		out.Silent = long
+		if m.GetSilentTime() != nil {
+			out.SilentSince = m.GetSilentTime().AsTime().Format(time.RFC3339)
+		}
 	}
 	return out
 }

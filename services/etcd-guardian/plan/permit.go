@@ -11,9 +11,13 @@ type Disruption struct {
 	Needless bool               // the machine has no voter: nothing has to be held
 	Reason   metav1.ErrorReason // why not; ERROR_REASON_UNSPECIFIED if it may
 	Why      string             // the same for people
+	// Withdraw is true if the permit is held for this machine, whose voter is up, and must not be used now: the voter of another machine fell
+	// silent since it was given. It ends then, so that the loss can be repaired; its holder asks again.
+	Withdraw bool
 }
 
-// Disrupt decides whether the voter of machine may go down for a while. A permit that is held for the same machine is no hindrance.
+// Disrupt decides whether the voter of machine may go down for a while. A permit that is held for the same machine is no hindrance, but the other
+// voters are checked for its holder too: it asks again just before the voter goes down.
 func Disrupt(v View, machine Machine) Disruption {
 	if !v.Fresh {
 		return Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "no majority of etcd answers: " + v.Trouble}
@@ -22,17 +26,13 @@ func Disrupt(v View, machine Machine) Disruption {
 	if !ok || m.Learner {
 		return Disruption{Needless: true}
 	}
-	if v.Permit != nil {
-		if machine.is(v.Permit.Machine) {
-			return Disruption{}
-		}
+	if v.Permit != nil && !machine.is(v.Permit.Machine) {
 		return Disruption{
 			Reason: metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER,
 			Why:    fmt.Sprintf("%s holds it for %s (%s)", v.Permit.Holder, v.Permit.Machine.GetName(), v.Permit.Reason),
 		}
 	}
-	voters, rest := 0, 0
-	silent := ""
+	voters, rest, silent := 0, 0, ""
 	for _, o := range v.Members {
 		if o.Learner {
 			continue
@@ -48,11 +48,13 @@ func Disrupt(v View, machine Machine) Disruption {
 	}
 	switch {
 	case silent != "":
-		return Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: silent + " does not answer"}
+		return Disruption{
+			Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: silent + " does not answer", Withdraw: v.Permit != nil && !v.Permit.Ours && m.Healthy,
+		}
 	case rest < Majority(voters):
 		return Disruption{
-			Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK,
-			Why:    fmt.Sprintf("without it %d of %d voters would be left, and %d are needed", rest, voters, Majority(voters)),
+			Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Withdraw: v.Permit != nil && !v.Permit.Ours && m.Healthy,
+			Why: fmt.Sprintf("without it %d of %d voters would be left, and %d are needed", rest, voters, Majority(voters)),
 		}
 	}
 	return Disruption{}

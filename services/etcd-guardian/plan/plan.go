@@ -56,15 +56,15 @@ type Plan struct {
 	Next     *Action  // the one next change of the membership; nil if there is none now
 	WaitsFor string   // one line; empty if for nothing
 	HeldBack []*metav1.HeldBack
-	Busy     bool      // something is under way: look again in a moment
-	Wake     time.Time // when to decide again even if nothing changes; zero means never
+	Busy     bool          // something is under way: look again in a moment
+	Again    time.Duration // when to decide again even if nothing changes; 0 means never
 }
 
 // Next returns what to do now. It does not modify v.
 func Next(v View) Plan {
 	d := newDecision(v)
 	d.plan.Phase = d.phase()
-	if !v.Fresh {
+	if !v.Fresh || d.lost() {
 		d.unanswered()
 		return d.plan
 	}
@@ -124,16 +124,21 @@ func (d *decision) holdBack(k Kind, object *metav1.ObjectReference, reason, unbl
 	d.plan.HeldBack = append(d.plan.HeldBack, &metav1.HeldBack{Action: string(k), Object: object, Reason: reason, Unblock: unblock})
 }
 
-// wakeAfter asks for another look when d has gone by since t, and reports whether it has not yet.
-func (d *decision) wakeAfter(t time.Time, after time.Duration) bool {
-	at := t.Add(after)
-	if !d.Now.Before(at) {
+// early reports whether less than after has gone by, and asks then for another look when it has.
+func (d *decision) early(elapsed, after time.Duration) bool {
+	left := after - elapsed
+	if left <= 0 {
 		return false
 	}
-	if d.plan.Wake.IsZero() || at.Before(d.plan.Wake) {
-		d.plan.Wake = at
+	if d.plan.Again == 0 || left < d.plan.Again {
+		d.plan.Again = left
 	}
 	return true
+}
+
+// lost reports whether the voters that answer are no majority.
+func (d *decision) lost() bool {
+	return len(d.voters) > 0 && d.healthyVoters(0) < Majority(len(d.voters))
 }
 
 // healthyVoters returns how many voters are healthy, the one with the id except not counted.
@@ -145,6 +150,27 @@ func (d *decision) healthyVoters(except uint64) int {
 		}
 	}
 	return n
+}
+
+// steadyVoters returns how many voters are healthy and stay up: one under another's permit may go down at any moment, so it counts as down.
+func (d *decision) steadyVoters(except uint64) int {
+	n := d.healthyVoters(except)
+	if v, ok := d.disturbed(); ok && v.Healthy && v.ID != except {
+		n--
+	}
+	return n
+}
+
+// disturbed returns the voter that somebody else may take down now.
+func (d *decision) disturbed() (Member, bool) {
+	if d.Permit == nil || d.Permit.Ours {
+		return Member{}, false
+	}
+	i := slices.IndexFunc(d.voters, d.holdsPermit)
+	if i < 0 {
+		return Member{}, false
+	}
+	return d.voters[i], true
 }
 
 // goes reports whether a member is to leave because its machine is being deleted. The bootstrap member is no such case.
@@ -163,7 +189,7 @@ func (d *decision) orphan(m Member) bool {
 func (d *decision) replaced(m Member) bool { return d.healthyVoters(m.ID) >= d.Desired }
 
 // findLeaver returns the healthy voter that leaves next: enough others vote, and all of them are healthy. Deleted machines go
-// first, in the order of their deletion; the bootstrap member is of use until then.
+// first, in the order of leavers; the bootstrap member is of use until then.
 func (d *decision) findLeaver() *Member {
 	if !d.Fresh {
 		return nil
@@ -178,7 +204,8 @@ func (d *decision) findLeaver() *Member {
 	return nil
 }
 
-// leavers returns the voters that are to leave, in order; one that was told to stop already is first.
+// leavers returns the voters that are to leave, in order. One that was told to stop already is first; then the one of the index which hosts
+// most voters, since there its replacement votes already, as the control plane's set made it; then the machine that was deleted first.
 func (d *decision) leavers() []Member {
 	var out []Member
 	for _, m := range d.voters {
@@ -192,7 +219,7 @@ func (d *decision) leavers() []Member {
 	}
 	rank := func(m Member) int {
 		switch {
-		case !m.StopTime.IsZero():
+		case m.Stopping:
 			return 0
 		case d.holdsPermit(m):
 			return 1
@@ -202,9 +229,24 @@ func (d *decision) leavers() []Member {
 		return 2
 	}
 	slices.SortStableFunc(out, func(a, b Member) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), deletion(a).Compare(deletion(b)))
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(d.votersAt(b), d.votersAt(a)), deletion(a).Compare(deletion(b)))
 	})
 	return out
+}
+
+// votersAt returns how many voters are on machines of the index that m's machine has; 1 if it has none.
+func (d *decision) votersAt(m Member) int {
+	machine, ok := d.MachineOfMember(m)
+	if !ok || machine.Index < 0 {
+		return 1
+	}
+	n := 0
+	for _, o := range d.voters {
+		if on, ok := d.MachineOfMember(o); ok && on.Index == machine.Index && on.Namespace == machine.Namespace {
+			n++
+		}
+	}
+	return n
 }
 
 // holdsPermit reports whether the permit is for m's machine.
@@ -226,7 +268,7 @@ func (d *decision) phase() string {
 		if !m.Bootstrap() {
 			others++
 		}
-		silent = silent || !m.Healthy && m.StopTime.IsZero()
+		silent = silent || !m.Healthy && !m.Stopping
 		going = going || d.goes(m)
 	}
 	switch {
@@ -240,8 +282,10 @@ func (d *decision) phase() string {
 		return Pivoting
 	case going, len(d.voters) > d.Desired:
 		return Replacing
-	case others < d.Desired, len(d.learners) > 0:
+	case others < d.Desired:
 		return Growing
+	case len(d.learners) > 0: // it waits for a voter to leave
+		return Replacing
 	}
 	return Stable
 }

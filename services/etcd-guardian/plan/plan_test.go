@@ -9,6 +9,7 @@ import (
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/controlplane"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
 )
 
@@ -18,7 +19,7 @@ type change func(v *plan.View)
 
 // stableView is three healthy voters on three machines, as it is most of the time; m0 leads.
 func stableView(changes ...change) plan.View {
-	v := plan.View{Now: now, Fresh: true, MachinesKnown: true, Desired: 3, BootstrapRetired: true, EndpointsTime: now.Add(-time.Hour)}
+	v := plan.View{Fresh: true, MachinesKnown: true, Desired: 3, BootstrapRetired: true, EndpointsAge: time.Hour}
 	for _, name := range []string{"m0", "m1", "m2"} {
 		v.Members = append(v.Members, voter(name))
 		v.Machines = append(v.Machines, machine(name))
@@ -37,11 +38,11 @@ func voter(name string) plan.Member {
 	for _, c := range name {
 		id = id*31 + uint64(c)
 	}
-	return plan.Member{ID: id, Name: name, Healthy: true, Applied: 1000, PeerURLs: []string{"https://" + name + ":2380"}, ClientURLs: []string{"https://" + name + ":2379"}}
+	return plan.Member{ID: id, Name: name, Healthy: true, Runs: true, Applied: 1000, PeerURLs: []string{"https://" + name + ":2380"}, ClientURLs: []string{"https://" + name + ":2379"}}
 }
 
 func machine(name string) plan.Machine {
-	return plan.Machine{Namespace: "ns", Name: name, UID: "uid-" + name, Node: name, Phase: "Running", Addresses: []string{name}, Hooked: true}
+	return plan.Machine{Index: controlplane.Index(name), Namespace: "ns", Name: name, UID: "uid-" + name, Node: name, Phase: "Running", Addresses: []string{name}, Hooked: true}
 }
 
 func offer(name string) plan.Offer {
@@ -69,7 +70,7 @@ func deleted(name string) change {
 }
 
 func silentFor(name string, d time.Duration) change {
-	return member(name, func(m *plan.Member) { m.Healthy, m.Message, m.SilentSince = false, "connection refused", now.Add(-d) })
+	return member(name, func(m *plan.Member) { m.Healthy, m.Runs, m.Message, m.Silent = false, false, "connection refused", d })
 }
 
 func withMachine(name string) change {
@@ -90,7 +91,7 @@ func withLearner(name string, f func(m *plan.Member)) change {
 	return func(v *plan.View) {
 		withMachine(name)(v)
 		m := voter(name)
-		m.Learner, m.ProgressTime = true, now
+		m.Learner = true
 		f(&m)
 		v.Members = append(v.Members, m)
 	}
@@ -140,7 +141,7 @@ func TestTheOneNextChange(t *testing.T) {
 		},
 		{
 			"a member that was told to stop is started again when no majority is left",
-			and(held, func(v *plan.View) { v.Fresh = false }, member("m1", func(m *plan.Member) { m.StopTime = now })),
+			and(held, func(v *plan.View) { v.Fresh = false }, member("m1", func(m *plan.Member) { m.Stopping = true })),
 			decision{Phase: "Replacing", Next: "StartMember member m1", WaitsFor: "etcd: no member answers"},
 		},
 		{
@@ -174,7 +175,17 @@ func TestTheOneNextChange(t *testing.T) {
 			[]change{deleted("m1"), withMachine("m3"), func(v *plan.View) { v.Offers[3].PeerURL = "https://m2:2380" }},
 			decision{Phase: "Replacing", WaitsFor: "the agent of machine m3 to offer an address of its own, not https://m2:2380 (2 of 3 voters)"},
 		},
-		{"a spare machine gets no member while nobody leaves", []change{withMachine("m3")}, decision{Phase: "Stable"}},
+		{"a surplus machine gets its learner when its node joins", []change{withMachine("m3")}, decision{Phase: "Stable", Next: "AddLearner machine m3"}},
+		{"its learner does not vote while no voter is to leave", []change{withLearner("m3", func(*plan.Member) {})}, decision{Phase: "Replacing"}},
+		{
+			"it votes as soon as a voter's machine is deleted",
+			[]change{withLearner("m3", func(*plan.Member) {}), deleted("m1")}, decision{Phase: "Replacing", Next: "Promote learner m3"},
+		},
+		{
+			"it does not hold up anything while it starts",
+			[]change{withLearner("m3", func(m *plan.Member) { m.Healthy, m.Runs = false, false }), func(v *plan.View) { v.Endpoints = nil }},
+			decision{Phase: "Replacing", Next: "PublishEndpoints"},
+		},
 		{
 			"a refused add is tried again and no error",
 			[]change{deleted("m1"), withMachine("m3"), func(v *plan.View) { v.AddRefused = true }},
@@ -202,25 +213,25 @@ func TestTheOneNextChange(t *testing.T) {
 		},
 		{
 			"a learner without progress for a minute is removed",
-			[]change{withLearner("m3", func(m *plan.Member) { m.Applied, m.ProgressTime = 1, now.Add(-time.Minute) })},
-			decision{Phase: "Growing", Next: "RemoveMember learner m3"},
+			[]change{withLearner("m3", func(m *plan.Member) { m.Applied, m.Idle = 1, time.Minute })},
+			decision{Phase: "Replacing", Next: "RemoveMember learner m3"},
 		},
 		{"a learner whose agent is gone is removed", []change{withLearner("m3", func(m *plan.Member) {
-			m.Healthy, m.SilentSince, m.ProgressTime = false, now.Add(-16*time.Second), now.Add(-20*time.Second)
-		}), func(v *plan.View) { v.Offers = v.Offers[:3] }}, decision{Phase: "Growing", Next: "RemoveMember learner m3"}},
+			m.Healthy, m.Silent, m.Idle = false, 16*time.Second, 20*time.Second
+		}), func(v *plan.View) { v.Offers = v.Offers[:3] }}, decision{Phase: "Replacing", Next: "RemoveMember learner m3"}},
 		{
 			"the learner of a deleted machine is removed at once",
 			[]change{withLearner("m3", func(*plan.Member) {}), deleted("m3")},
-			decision{Phase: "Growing", Next: "RemoveMember learner m3"},
+			decision{Phase: "Replacing", Next: "RemoveMember learner m3"},
 		},
 		{
 			"a machine whose learner failed waits for its turn",
-			[]change{deleted("m1"), withMachine("m3"), func(v *plan.View) { v.Offers[3].NotBefore = now.Add(time.Second) }},
+			[]change{deleted("m1"), withMachine("m3"), func(v *plan.View) { v.Offers[3].Wait = time.Second }},
 			decision{Phase: "Replacing", WaitsFor: "machine m3 to be tried again: its last member did not catch up (2 of 3 voters)"},
 		},
 		{"before a voter leaves the list without it is published", replacing, decision{Phase: "Replacing", Next: "PublishEndpoints"}},
 		{
-			"clients get time to learn the list", and(leaving, func(v *plan.View) { v.EndpointsTime = now.Add(-1100 * time.Millisecond) }),
+			"clients get time to learn the list", and(leaving, func(v *plan.View) { v.EndpointsAge = 1100 * time.Millisecond }),
 			decision{Phase: "Replacing", WaitsFor: "clients to learn the new addresses before member m1 leaves"},
 		},
 		{"then the permit is taken", leaving, decision{Phase: "Replacing", Next: "AcquirePermit member m1"}},
@@ -243,19 +254,19 @@ func TestTheOneNextChange(t *testing.T) {
 			decision{Phase: "Replacing", Next: "RemoveMember member m1"},
 		},
 		{
-			"it has a moment to stop", and(held, member("m1", func(m *plan.Member) { m.StopTime = now.Add(-time.Second) })),
+			"it has a moment to stop", and(held, member("m1", func(m *plan.Member) { m.Stopping, m.StoppingFor = true, time.Second })),
 			decision{Phase: "Replacing", WaitsFor: "member m1 to stop"},
 		},
 		{
-			"it is removed when it is down", and(held, silentFor("m1", 0), member("m1", func(m *plan.Member) { m.StopTime = now })),
+			"it is removed when it is down", and(held, silentFor("m1", 0), member("m1", func(m *plan.Member) { m.Stopping = true })),
 			decision{Phase: "Replacing", Next: "RemoveMember member m1"},
 		},
 		{
-			"it is removed when it does not stop", and(held, member("m1", func(m *plan.Member) { m.StopTime = now.Add(-2 * time.Second) })),
+			"it is removed when it does not stop", and(held, member("m1", func(m *plan.Member) { m.Stopping, m.StoppingFor = true, 2*time.Second })),
 			decision{Phase: "Replacing", Next: "RemoveMember member m1"},
 		},
 		{
-			"it stays when another voter falls silent", and(held, silentFor("m2", 0), member("m1", func(m *plan.Member) { m.StopTime = now })),
+			"it stays when another voter falls silent", and(held, silentFor("m2", 0), member("m1", func(m *plan.Member) { m.Stopping = true })),
 			decision{Phase: "Degraded", Next: "StartMember member m1"},
 		},
 		{
@@ -298,6 +309,56 @@ func TestTheOneNextChange(t *testing.T) {
 		{"a dead voter whose address went over to another machine has no machine", []change{silentFor("m1", time.Hour), func(v *plan.View) {
 			v.Machines[1].Name, v.Machines[1].Node = "m9", "m9"
 		}}, decision{Phase: "Degraded", Next: "RemoveMember member m1"}},
+		{
+			"without a majority the loss is named and nothing is proposed, not even a hook",
+			[]change{
+				func(v *plan.View) { v.Fresh, v.Machines[0].Hooked = false, false }, withMachine("m3"), deleted("m1"), silentFor("m1", time.Hour), silentFor("m2", time.Minute),
+				member("m2", func(m *plan.Member) { m.SilentSince = "2026-11-22T10:00:00Z" }),
+			},
+			decision{Phase: "Degraded", WaitsFor: "a majority of the voters: 1 of 3 run, 2 are needed; member m1: connection refused; member m2 (silent since 2026-11-22T10:00:00Z): connection refused"},
+		},
+		{
+			"a list that was confirmed before the majority was lost is no reason to act",
+			[]change{withMachine("m3"), deleted("m1"), silentFor("m1", time.Hour), silentFor("m2", time.Hour)},
+			decision{Phase: "Degraded", WaitsFor: "a majority of the voters: 1 of 3 run, 2 are needed; member m1: connection refused; member m2: connection refused"},
+		},
+		{
+			"a dead voter is not removed while another's is under a permit, since that may go down too",
+			[]change{deleted("m1"), silentFor("m1", time.Hour), permitFor("m2", false)},
+			decision{Phase: "Degraded", WaitsFor: "member m1 to answer (connection refused)"},
+		},
+		{
+			"with five voters it is, since enough stay up",
+			[]change{deleted("m1"), silentFor("m1", time.Hour), permitFor("m2", false), withVoter("m3"), withVoter("m4"), func(v *plan.View) { v.Desired = 5 }},
+			decision{Phase: "Degraded", Next: "RemoveMember member m1"},
+		},
+		{
+			"a learner is not promoted where the vote under a permit would be needed",
+			[]change{
+				func(v *plan.View) { v.Members, v.Machines, v.Offers = v.Members[:2], v.Machines[:2], v.Offers[:2] }, permitFor("m1", false),
+				withLearner("m3", func(*plan.Member) {}),
+			},
+			decision{Phase: "Growing", Next: "Promote learner m3"},
+		},
+		{
+			"the voter that leaves first is that of the index which hosts most voters, whichever machine was deleted first",
+			[]change{
+				func(v *plan.View) { v.Members, v.Machines, v.Offers, v.Endpoints = nil, nil, nil, nil },
+				withVoter("cp-0"), withVoter("cp-1"), withVoter("cp-2"), withVoter("cp-new-0"),
+				member("cp-2", func(m *plan.Member) { m.Leader = true }), deleted("cp-0"), deleted("cp-1"), without("cp-0"),
+				func(v *plan.View) { v.Machines[1].DeletionTime = now.Add(-time.Hour) },
+			},
+			decision{Phase: "Replacing", Next: "AcquirePermit member cp-0"},
+		},
+		{
+			"the index that loses its voter gets the next member",
+			[]change{
+				func(v *plan.View) { v.Members, v.Machines, v.Offers, v.Endpoints = nil, nil, nil, nil },
+				withMachine("cp-a-0"), withVoter("cp-0"), withVoter("cp-1"), withVoter("cp-2"), withMachine("cp-z-1"),
+				member("cp-2", func(m *plan.Member) { m.Leader = true }), deleted("cp-1"),
+			},
+			decision{Phase: "Replacing", Next: "AddLearner machine cp-z-1"},
+		},
 		{
 			"of two deleted machines the first goes first",
 			[]change{deleted("m1"), deleted("m2"), func(v *plan.View) { v.Machines[2].DeletionTime = now.Add(-time.Hour) }, withVoter("m3"), without("m2")},
@@ -411,6 +472,16 @@ func TestWhoMayTakeAVoterDown(t *testing.T) {
 		},
 		{"again for the same machine", stableView(permitFor("m1", false)), "m1", plan.Disruption{}},
 		{
+			"not again for the same machine when another voter died since", stableView(permitFor("m1", false), silentFor("m2", 0)), "m1",
+			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "member m2 does not answer", Withdraw: true},
+		},
+		{
+			"a permit whose voter is down already is not withdrawn", stableView(permitFor("m1", false), silentFor("m1", 0), func(v *plan.View) {
+				v.Members, v.Machines = append(v.Members, voter("m3"), voter("m4")), append(v.Machines, machine("m3"), machine("m4"))
+			}, silentFor("m2", 0)), "m1",
+			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "member m2 does not answer"},
+		},
+		{
 			"not without a majority", stableView(func(v *plan.View) { v.Fresh, v.Trouble = false, "no leader" }), "m1",
 			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "no majority of etcd answers: no leader"},
 		},
@@ -458,7 +529,7 @@ func TestAGivenQuorumIsPlannedForAsALiveOne(t *testing.T) {
 		{Id: "a2", Name: "m1", Healthy: false, ClientUrls: []string{"https://m1:2379"}},
 		{Id: "a3", Name: "m2", Healthy: true, ClientUrls: []string{"https://m2:2379"}},
 	}}
-	p := plan.Next(plan.Given{Now: now, Quorum: q}.View())
+	p := plan.Next(plan.Given{Quorum: q}.View())
 	want := &metav1.PlannedAction{
 		Action: "RemoveMember", Object: &metav1.ObjectReference{Kind: "Member", Name: "m1", Uid: "a2"},
 		Reason: "it has no machine, and it is down",
@@ -466,5 +537,37 @@ func TestAGivenQuorumIsPlannedForAsALiveOne(t *testing.T) {
 	got := p.First()
 	if got.GetAction() != want.GetAction() || got.GetObject().GetUid() != want.GetObject().GetUid() || got.GetReason() != want.GetReason() {
 		t.Errorf("First = %v, want %v", got, want)
+	}
+}
+
+func TestWhyAVoterThatIsToLeaveStays(t *testing.T) {
+	cases := []struct {
+		name    string
+		changes []change
+		want    string
+	}{
+		{"no replacement runs a member", []change{deleted("m1")}, "without it 2 of 3 voters would be left, and no replacement of machine m1 runs a member"},
+		{
+			"the replacement only follows", []change{deleted("m1"), withLearner("m3", func(m *plan.Member) { m.Applied = 1 })},
+			"learner m3, the replacement of machine m1, does not vote yet",
+		},
+		{"another leaves first", []change{deleted("m1"), deleted("m2"), withVoter("m3")}, "member m1 leaves first"},
+		{
+			"a dead voter may not go while another's is under a permit", []change{deleted("m1"), silentFor("m1", time.Hour), permitFor("m2", false)},
+			"only 1 of the other 2 voters are healthy; member m2 counts as down, since eviction-controller holds the disruption permit for m2 (drain)",
+		},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			got := ""
+			for _, h := range plan.Next(stableView(c.changes...)).HeldBack {
+				if h.GetAction() == "RemoveMember" {
+					got = h.GetReason()
+				}
+			}
+			if got != c.want {
+				t.Errorf("held back: %q, want %q", got, c.want)
+			}
+		})
 	}
 }

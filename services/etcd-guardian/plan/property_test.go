@@ -59,6 +59,7 @@ type world struct {
 	nextName  int
 	faults    bool
 	freeAt    time.Time // when somebody else's permit is given back
+	repairAt  time.Time // when the voter that it took down is up again
 	trace     []string
 }
 
@@ -78,7 +79,7 @@ func (w *world) newMachine() {
 	w.nextName++
 	name := fmt.Sprintf("m%d", w.nextName)
 	w.machines = append(w.machines, &simMachine{Machine: plan.Machine{
-		Name: name, Namespace: "ns", UID: name, Node: name, Addresses: []string{"127.0.0." + fmt.Sprint(w.nextName)},
+		Name: name, Namespace: "ns", UID: name, Index: (w.nextName - 1) % w.desired, Node: name, Addresses: []string{"127.0.0." + fmt.Sprint(w.nextName)},
 	}})
 }
 
@@ -112,13 +113,16 @@ func peerURL(m *simMachine) string { return "https://" + m.Addresses[0] + ":2380
 
 func (w *world) view() plan.View {
 	v := plan.View{
-		Now: w.now, Fresh: w.quorum(), MachinesKnown: true, Permit: w.permit, Desired: w.desired, BootstrapRetired: w.retired,
-		Endpoints: w.endpoints, EndpointsTime: w.published, AddRefused: w.refused,
+		Fresh: w.quorum(), MachinesKnown: true, Permit: w.permit, Desired: w.desired, BootstrapRetired: w.retired,
+		Endpoints: w.endpoints, EndpointsAge: w.now.Sub(w.published), AddRefused: w.refused,
 	}
 	for _, m := range w.members {
 		p := plan.Member{
-			ID: m.id, Learner: m.learner, Leader: m.id == w.leader, Healthy: m.up() && (w.quorum() || m.learner), Applied: m.applied,
-			SilentSince: m.silent, ProgressTime: m.progress, StopTime: m.stop,
+			ID: m.id, Learner: m.learner, Leader: m.id == w.leader, Healthy: m.up() && (w.quorum() || m.learner), Runs: m.up(), Applied: m.applied,
+			Idle: w.now.Sub(m.progress), Stopping: !m.stop.IsZero(), StoppingFor: w.now.Sub(m.stop),
+		}
+		if !m.silent.IsZero() {
+			p.Silent = w.now.Sub(m.silent)
 		}
 		if m.started {
 			p.Name, p.ClientURLs = m.node, []string{"https://" + m.node}
@@ -132,7 +136,7 @@ func (w *world) view() plan.View {
 		if !m.gone {
 			v.Machines = append(v.Machines, m.Machine)
 			if m.attended {
-				v.Offers = append(v.Offers, plan.Offer{Node: m.Node, PeerURL: peerURL(m), NotBefore: m.notAgain})
+				v.Offers = append(v.Offers, plan.Offer{Node: m.Node, PeerURL: peerURL(m), Wait: m.notAgain.Sub(w.now)})
 			}
 		}
 	}
@@ -170,6 +174,12 @@ func (w *world) pass() {
 	}
 	w.elect()
 	w.machineAPI()
+	if !w.repairAt.IsZero() && !w.now.Before(w.repairAt) {
+		w.repairAt = time.Time{}
+		if m := w.disturbed(); m != nil {
+			m.broken = false
+		}
+	}
 	if !w.freeAt.IsZero() && !w.now.Before(w.freeAt) {
 		w.freeAt = time.Time{}
 		if w.permit != nil && !w.permit.Ours {
@@ -232,7 +242,7 @@ func (w *world) machineAPI() {
 
 func (w *world) fault() {
 	pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(w.t, "which") }
-	switch rapid.IntRange(0, 11).Draw(w.t, "fault") {
+	switch rapid.IntRange(0, 13).Draw(w.t, "fault") {
 	case 0, 1: // an agent comes or goes; its member goes on
 		m := w.machines[pick(len(w.machines))]
 		m.attended = !m.gone && !m.attended
@@ -272,6 +282,8 @@ func (w *world) fault() {
 	case 10:
 		m := w.members[pick(len(w.members))]
 		m.hampered = !m.hampered
+	case 12, 13:
+		w.disrupt()
 	case 11: // an administrator takes the hook off a machine that is being deleted
 		m := w.machines[pick(len(w.machines))]
 		if m.Deleting && rapid.IntRange(0, 3).Draw(w.t, "really") == 0 {
@@ -312,7 +324,7 @@ func (w *world) act(p plan.Plan) {
 			w.t.Fatalf("promotion that etcd refuses: %+v", m)
 		}
 		m.learner, w.promoted = false, w.now
-		w.checkI1("promote")
+		w.checkSteady("promote")
 	case plan.PublishEndpoints:
 		w.endpoints, w.published = a.Endpoints, w.now
 	case plan.AcquirePermit:
@@ -406,8 +418,53 @@ func (w *world) remove(i int) {
 	if sm := w.machine(m.node); sm != nil && m.learner {
 		sm.notAgain = w.now.Add(5 * time.Second)
 	}
+	down := !m.up()
 	w.members = slices.Delete(w.members, i, i+1)
 	w.checkI1("remove " + m.node)
+	if down && !m.learner {
+		w.checkSteady("remove " + m.node)
+	}
+}
+
+// checkSteady: after a dead voter was removed or a learner promoted, a majority stays healthy though the voter under another's permit goes down.
+func (w *world) checkSteady(what string) {
+	all, healthy := w.voters()
+	if m := w.disturbed(); m != nil && m.up() {
+		healthy--
+	}
+	if healthy < plan.Majority(all) {
+		w.t.Fatalf("%s left %d steady voters of %d", what, healthy, all)
+	}
+}
+
+// disturbed returns the voter that somebody else holds the permit for.
+func (w *world) disturbed() *simMember {
+	if w.permit == nil || w.permit.Ours {
+		return nil
+	}
+	for _, m := range w.members {
+		if sm := w.machine(m.node); sm != nil && !m.learner && sm.UID == w.permit.Machine.GetUid() {
+			return m
+		}
+	}
+	return nil
+}
+
+// disrupt has the holder of a permit ask again and then take its voter down.
+func (w *world) disrupt() {
+	m := w.disturbed()
+	if m == nil || !m.up() || !w.quorum() {
+		return
+	}
+	switch d := plan.Disrupt(w.view(), w.machine(m.node).Machine); {
+	case d.Needless:
+		w.t.Fatalf("%s is said to be no voter", m.node)
+	case d.Why == "":
+		m.broken, w.repairAt = true, w.freeAt
+		w.checkI1("the permitted work on " + m.node)
+	case d.Withdraw:
+		w.permit = nil
+	}
 }
 
 // checkI1: after an action of ours the healthy voters are a majority.

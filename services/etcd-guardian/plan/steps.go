@@ -9,10 +9,10 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 )
 
-// unanswered: without a majority nothing can be changed. A member that was told to stop is needed again.
+// unanswered: without a majority no change of the membership is proposed; the loss is named. A member that was told to stop is needed again.
 func (d *decision) unanswered() {
 	for _, m := range d.voters {
-		if !m.StopTime.IsZero() {
+		if m.Stopping {
 			d.do(Action{Kind: StartMember, Member: m, Reason: fmt.Sprintf("without %s no majority answers", nameOf(m))})
 			break
 		}
@@ -21,7 +21,34 @@ func (d *decision) unanswered() {
 	if trouble == "" {
 		trouble = "no member answers"
 	}
+	if loss := d.loss(); loss != "" {
+		d.wait("%s", loss)
+		return
+	}
 	d.wait("etcd: %s", trouble)
+}
+
+// loss says which voters are missing for a majority and since when; empty if a majority runs and only does not agree yet.
+func (d *decision) loss() string {
+	var silent []string
+	for _, m := range d.voters {
+		if m.Runs {
+			continue
+		}
+		text := nameOf(m)
+		if m.SilentSince != "" {
+			text += " (silent since " + m.SilentSince + ")"
+		}
+		if m.Message != "" {
+			text += ": " + m.Message
+		}
+		silent = append(silent, text)
+	}
+	running := len(d.voters) - len(silent)
+	if len(silent) == 0 || running >= Majority(len(d.voters)) {
+		return ""
+	}
+	return fmt.Sprintf("a majority of the voters: %d of %d run, %d are needed; %s", running, len(d.voters), Majority(len(d.voters)), strings.Join(silent, "; "))
 }
 
 // hooks puts the hook on machines that stay, and takes it off those that go and have no member. A machine that is being
@@ -58,7 +85,7 @@ func (d *decision) retire() bool {
 // resume: a member that was told to stop and has not yet cannot leave after all.
 func (d *decision) resume() bool {
 	for _, m := range d.voters {
-		if !m.StopTime.IsZero() && m.Healthy && (d.leaver == nil || d.leaver.ID != m.ID) {
+		if m.Stopping && m.Healthy && (d.leaver == nil || d.leaver.ID != m.ID) {
 			return d.do(Action{Kind: StartMember, Member: m, Reason: nameOf(m) + " cannot leave now"})
 		}
 	}
@@ -95,12 +122,17 @@ func (d *decision) dead() bool {
 		if why == "" {
 			continue
 		}
-		if d.wakeAfter(m.SilentSince, after) {
+		if d.early(m.Silent, after) {
 			return d.wait("%s to answer again, or to be silent for %s: %s", nameOf(m), after, why)
 		}
-		rest, healthy := len(d.voters)-1, d.healthyVoters(m.ID)
+		rest, healthy := len(d.voters)-1, d.steadyVoters(m.ID)
 		if rest == 0 || healthy < Majority(rest) {
-			d.holdBack(RemoveMember, memberReference(m), fmt.Sprintf("only %d of the other %d voters are healthy", healthy, rest), "bring another voter back")
+			reason, unblock := fmt.Sprintf("only %d of the other %d voters are healthy", healthy, rest), "bring another voter back"
+			if v, ok := d.disturbed(); ok && v.ID != m.ID {
+				reason += fmt.Sprintf("; %s counts as down, since %s", nameOf(v), d.permitText())
+				unblock = "finish that work, or bring another voter back"
+			}
+			d.holdBack(RemoveMember, memberReference(m), reason, unblock)
 			continue
 		}
 		machine, _ := d.MachineOfMember(m)
@@ -112,7 +144,7 @@ func (d *decision) dead() bool {
 // deadAfter returns how long a silent voter must be silent to be removed, and why it may be; no reason means that it may not.
 func (d *decision) deadAfter(m Member) (time.Duration, string) {
 	switch {
-	case !m.StopTime.IsZero():
+	case m.Stopping:
 		return 0, nameOf(m) + " was stopped to leave the cluster"
 	case d.goes(m):
 		return d.Settings.DeadAfter, "its machine is being deleted"
@@ -134,20 +166,13 @@ func (d *decision) forsaken() bool {
 			return d.do(Action{Kind: RemoveMember, Member: m, Machine: machine, Reason: "the machine of this learner is being deleted"})
 		case d.orphan(m):
 			return d.do(Action{Kind: RemoveMember, Member: m, Machine: machine, Reason: "this learner has no machine"})
-		case !m.ProgressTime.IsZero() && !d.wakeAfter(m.ProgressTime, d.Settings.LearnerStall) && !d.caughtUp(m):
+		case !d.caughtUp(m) && !d.early(m.Idle, d.Settings.LearnerStall):
 			return d.do(Action{Kind: RemoveMember, Member: m, Machine: machine, Reason: fmt.Sprintf("this learner made no progress for %s", d.Settings.LearnerStall)})
-		case !m.Healthy && !attended && !d.wakeAfter(latest(m.SilentSince, m.ProgressTime), d.Settings.AgentAbsence):
+		case !m.Healthy && !attended && !d.early(min(m.Silent, m.Idle), d.Settings.AgentAbsence):
 			return d.do(Action{Kind: RemoveMember, Member: m, Machine: machine, Reason: "the agent of this learner is gone"})
 		}
 	}
 	return false
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // silent: while a voter is silent that does not leave, nobody else goes and nobody comes.
@@ -172,11 +197,13 @@ func (d *decision) silent() bool {
 	return false
 }
 
-// promote: a learner votes as soon as it has caught up. Nothing else happens before.
+// promote: a learner that is needed as a voter becomes one as soon as it has caught up. Nothing else happens before. One that is not needed yet, on
+// a machine beyond the number of voters, waits until a voter's machine is deleted. Source: seed 000, 13.5.3.1.
 func (d *decision) promote() bool {
-	if len(d.learners) == 0 {
+	if len(d.learners) == 0 || d.leaver != nil || d.staying() >= d.Desired {
 		return false
 	}
+	d.explainLeavers()
 	m := d.learners[0] // etcd allows one at a time
 	machine, _ := d.MachineOfMember(m)
 	switch {
@@ -186,7 +213,10 @@ func (d *decision) promote() bool {
 		return d.wait("%s to catch up (%d of %d log entries)", nameOf(m), m.Applied, d.leaderApplied())
 	case d.MachinesKnown && !machine.Hooked:
 		return d.wait("the hook on machine %s", machine.Name)
-	case d.healthyVoters(0)+1 < Majority(len(d.voters)+1):
+	case d.steadyVoters(0)+1 < Majority(len(d.voters)+1):
+		if v, ok := d.disturbed(); ok {
+			return d.wait("%s, which counts as down, since %s", nameOf(v), d.permitText())
+		}
 		return d.wait("more voters to answer")
 	}
 	return d.do(Action{Kind: Promote, Member: m, Machine: machine, Reason: fmt.Sprintf("%s has caught up (%d of %d log entries)", nameOf(m), m.Applied, d.leaderApplied())})
@@ -228,24 +258,27 @@ func (d *decision) leave() bool {
 	if d.publish() {
 		return true
 	}
-	if m.StopTime.IsZero() && d.wakeAfter(d.EndpointsTime, d.Settings.EndpointsRest) {
+	if !m.Stopping && d.early(d.EndpointsAge, d.Settings.EndpointsRest) {
 		return d.wait("clients to learn the new addresses before %s leaves", nameOf(m))
 	}
 	switch {
 	case d.Permit != nil && !d.holdsPermit(m):
-		reason := fmt.Sprintf("%s holds the disruption permit for %s (%s)", d.Permit.Holder, d.Permit.Machine.GetName(), d.Permit.Reason)
-		d.holdBack(StopMember, memberReference(m), reason, "finish that work")
+		d.holdBack(StopMember, memberReference(m), d.permitText(), "finish that work")
 		return d.stuck("the disruption permit, which %s holds for %s (%s)", d.Permit.Holder, d.Permit.Machine.GetName(), d.Permit.Reason)
 	case d.Permit == nil:
 		return act(AcquirePermit)
 	case m.Leader:
 		return d.do(Action{Kind: MoveLeader, Member: m, Machine: machine, Target: d.heir(m), Reason: why + ", and it leads"})
-	case m.StopTime.IsZero() && d.attended(m):
+	case !m.Stopping && d.attended(m):
 		return act(StopMember)
-	case !m.StopTime.IsZero() && d.wakeAfter(m.StopTime, d.Settings.StopPatience):
+	case m.Stopping && d.early(m.StoppingFor, d.Settings.StopPatience):
 		return d.wait("%s to stop", nameOf(m))
 	}
 	return act(RemoveMember)
+}
+
+func (d *decision) permitText() string {
+	return fmt.Sprintf("%s holds the disruption permit for %s (%s)", d.Permit.Holder, d.Permit.Machine.GetName(), d.Permit.Reason)
 }
 
 // attended reports whether somebody is there who can stop the member.
@@ -289,8 +322,11 @@ func (d *decision) explainLeavers() {
 		case m.Bootstrap():
 		case d.leaver != nil:
 			d.holdBack(RemoveMember, memberReference(m), nameOf(*d.leaver)+" leaves first", "")
+		case len(d.learners) > 0:
+			d.holdBack(RemoveMember, memberReference(m), fmt.Sprintf("%s, the replacement of machine %s, does not vote yet", nameOf(d.learners[0]), machine.Name), "")
 		default:
-			d.holdBack(RemoveMember, memberReference(m), fmt.Sprintf("the replacement of machine %s does not vote yet", machine.Name), "")
+			d.holdBack(RemoveMember, memberReference(m), fmt.Sprintf("without it %d of %d voters would be left, and no replacement of machine %s runs a member",
+				d.healthyVoters(m.ID), d.Desired, machine.Name), "")
 		}
 	}
 }
@@ -311,8 +347,12 @@ func (d *decision) publish() bool {
 	return d.do(Action{Kind: PublishEndpoints, Endpoints: urls, Reason: "the voters' addresses changed"})
 }
 
-// grow adds a learner while voters are missing, or while one is to leave and has no replacement.
+// grow adds a learner while voters are missing, or while one is to leave and has no replacement. A machine beyond the number of voters gets one
+// as soon as its node has joined, so that it has caught up when the machine that it replaces is deleted.
 func (d *decision) grow() bool {
+	if len(d.learners) > 0 {
+		return false // etcd has one at a time
+	}
 	leaving := len(d.leavers()) > 0
 	if len(d.voters) > d.Desired || len(d.voters) == d.Desired && !leaving {
 		for _, m := range d.voters {
@@ -320,7 +360,7 @@ func (d *decision) grow() bool {
 				return d.stuck("somebody to say what %s is: it votes and has no machine", nameOf(m))
 			}
 		}
-		return false
+		return len(d.voters) == d.Desired && d.prepare()
 	}
 	if !d.MachinesKnown {
 		return d.stuck("machine-api to say which control-plane machines there are")
@@ -329,10 +369,7 @@ func (d *decision) grow() bool {
 		d.wait("etcd to accept the next member, which it does 5 s after the last one began to vote")
 	}
 	var pending []string
-	for _, m := range d.Machines {
-		if m.Deleting || d.hosts(m) {
-			continue
-		}
+	for _, m := range d.free() {
 		offer, missing := d.candidate(m)
 		if missing == "" {
 			reason := fmt.Sprintf("%d of %d voters are there", len(d.voters), d.Desired)
@@ -350,6 +387,40 @@ func (d *decision) grow() bool {
 	return d.stuck("%s (%d of %d voters)", strings.Join(pending, "; "), d.staying(), d.Desired)
 }
 
+// prepare adds a learner that waits until it is needed.
+func (d *decision) prepare() bool {
+	if !d.MachinesKnown {
+		return false
+	}
+	for _, m := range d.free() {
+		if offer, missing := d.candidate(m); missing == "" {
+			return d.do(Action{Kind: AddLearner, Machine: m, Offer: offer, Reason: fmt.Sprintf("machine %s is beyond the %d voters, as a replacement is", m.Name, d.Desired)})
+		}
+	}
+	return false
+}
+
+// free returns the machines that stay and have no member. Those of an index whose voter is about to leave come first.
+func (d *decision) free() []Machine {
+	leaves := map[int]bool{}
+	for _, m := range d.leavers() {
+		if machine, ok := d.MachineOfMember(m); ok && machine.Index >= 0 {
+			leaves[machine.Index] = true
+		}
+	}
+	var first, rest []Machine
+	for _, m := range d.Machines {
+		switch {
+		case m.Deleting || d.hosts(m):
+		case leaves[m.Index]:
+			first = append(first, m)
+		default:
+			rest = append(rest, m)
+		}
+	}
+	return append(first, rest...)
+}
+
 // staying returns how many voters there are that do not leave.
 func (d *decision) staying() int { return len(d.voters) - len(d.leavers()) }
 
@@ -363,7 +434,7 @@ func (d *decision) candidate(m Machine) (Offer, string) {
 		return Offer{}, fmt.Sprintf("the agent of machine %s to offer a member", m.Name)
 	case !m.Hooked:
 		return Offer{}, fmt.Sprintf("the hook on machine %s", m.Name)
-	case d.wakeAfter(d.Offers[i].NotBefore, 0):
+	case d.early(0, d.Offers[i].Wait):
 		return Offer{}, fmt.Sprintf("machine %s to be tried again: its last member did not catch up", m.Name)
 	case len(m.Addresses) > 0 && d.Offers[i].PeerURL != "" && !m.Owns([]string{d.Offers[i].PeerURL}):
 		return Offer{}, fmt.Sprintf("the agent of machine %s to offer an address of its own, not %s", m.Name, d.Offers[i].PeerURL)

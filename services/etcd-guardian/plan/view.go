@@ -1,5 +1,6 @@
 // Package plan decides the next change of the etcd cluster's membership: who joins, who votes, who leaves, and which hooks
-// come and go with that. It does no I/O and reads no clock: the same View always gives the same Plan.
+// come and go with that. It does no I/O and reads no clock: the same View always gives the same Plan. The View has no times of day
+// that a decision depends on, only durations that its caller measured by a monotonic clock, so a step of the host's clock changes nothing.
 //
 // It promises that none of its actions leaves fewer healthy voters than a majority, given that the View is true. A healthy
 // voter leaves only after its replacement votes and is healthy; a dead one whose machine is being deleted leaves first, if
@@ -14,6 +15,7 @@ import (
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/controlplane"
 )
 
 const (
@@ -64,36 +66,38 @@ func (s Settings) complete() Settings {
 
 // View is everything that a decision depends on.
 type View struct {
-	Now              time.Time // UTC
-	Fresh            bool      // the members were listed by a linearizable read just now; without it nothing is changed
-	Trouble          string    // why the list is not fresh
-	MachinesKnown    bool      // the machines were read completely at least once
+	Fresh            bool   // the members were listed by a linearizable read just now; without it nothing is changed
+	Trouble          string // why the list is not fresh
+	MachinesKnown    bool   // the machines were read completely at least once
 	Members          []Member
-	Machines         []Machine // of the control plane
-	Offers           []Offer   // agents that attend now
-	Permit           *Permit   // nil if nobody holds it
-	Desired          int       // number of voters that there shall be; at least 1
-	BootstrapRetired bool      // it is on disk that the bootstrap member has left for good
-	Endpoints        []string  // addresses last published, sorted
-	EndpointsTime    time.Time // when that was
-	AddRefused       bool      // etcd just now refused to add a member, as it does for 5 s after a promotion
+	Machines         []Machine     // of the control plane
+	Offers           []Offer       // agents that attend now
+	Permit           *Permit       // nil if nobody holds it
+	Desired          int           // number of voters that there shall be; at least 1
+	BootstrapRetired bool          // it is on disk that the bootstrap member has left for good
+	Endpoints        []string      // addresses last published, sorted
+	EndpointsAge     time.Duration // since that was seen to be so
+	AddRefused       bool          // etcd just now refused to add a member, as it does for 5 s after a promotion
 	Settings         Settings
 }
 
 // Member is one member of the etcd cluster, and how it answered just now.
 type Member struct {
-	ID           uint64
-	Name         string // empty until it has started for the first time
-	PeerURLs     []string
-	ClientURLs   []string // empty until it has started for the first time
-	Learner      bool
-	Leader       bool
-	Healthy      bool // a voter: came through with a linearizable read; a learner: its status answers
-	Message      string
-	Applied      int64     // index in the log up to which it has applied everything
-	SilentSince  time.Time // when it stopped to be healthy; zero if it is
-	ProgressTime time.Time // of a learner: when it last applied something, or when it was first seen
-	StopTime     time.Time // when it was told to stop, because it leaves; zero if it was not
+	ID          uint64
+	Name        string // empty until it has started for the first time
+	PeerURLs    []string
+	ClientURLs  []string // empty until it has started for the first time
+	Learner     bool
+	Leader      bool
+	Healthy     bool // a voter: came through with a linearizable read; a learner: its status answers
+	Runs        bool // its own status answers, though perhaps no majority confirms it
+	Message     string
+	Applied     int64         // index in the log up to which it has applied everything
+	Silent      time.Duration // for how long it has not been healthy; 0 if it is
+	SilentSince string        // the time of day when that began, for people; empty if unknown
+	Idle        time.Duration // of a learner: since it last applied something, or was first seen
+	Stopping    bool          // it was told to stop, because it leaves
+	StoppingFor time.Duration // since then
 }
 
 // Bootstrap reports whether m is the member that the guardian itself runs.
@@ -105,17 +109,18 @@ type Machine struct {
 	Node                                  string // name of its node; that of the machine until it has one
 	Phase                                 string
 	Deleting                              bool
-	DeletionTime                          time.Time
-	Addresses                             []string // inside the cluster
-	Hooked                                bool     // it carries our hook
-	Misowned                              bool     // it carries a hook of our name with another owner
+	DeletionTime                          time.Time // orders deletions, is compared with nothing else
+	Index                                 int       // its index in the control plane, -1 if its name has none
+	Addresses                             []string  // inside the cluster
+	Hooked                                bool      // it carries our hook
+	Misowned                              bool      // it carries a hook of our name with another owner
 }
 
 // Offer is an agent that offers to run a member.
 type Offer struct {
 	Node               string
 	PeerURL, ClientURL string
-	NotBefore          time.Time // its last member did not catch up: no new one before
+	Wait               time.Duration // its last member did not catch up: no new one for so long
 }
 
 // Permit is the right to take one voter down. Machine is empty for the bootstrap member.
@@ -138,6 +143,7 @@ func MachineOf(m *machinev1.Machine) Machine {
 	out := Machine{
 		Namespace: meta.GetNamespace(), Name: meta.GetName(), UID: meta.GetUid(), ResourceVersion: meta.GetResourceVersion(),
 		Node: meta.GetName(), Phase: m.GetStatus().GetPhase(), Deleting: meta.GetDeletionTimestamp() != nil,
+		Index: controlplane.Index(meta.GetName()),
 	}
 	if out.Deleting {
 		out.DeletionTime = meta.GetDeletionTimestamp().AsTime()

@@ -78,7 +78,7 @@ func (s *Server) PlanQuorum(_ context.Context, r *etcdv1.PlanQuorumRequest) (*et
 	p := o.Plan
 	switch {
 	case r.GetQuorum() != nil:
-		p = plan.Next(plan.Given{Now: s.Now(), Quorum: r.GetQuorum(), Machines: r.GetMachines().GetItems(), Offers: r.GetOffers()}.View())
+		p = plan.Next(plan.Given{Quorum: r.GetQuorum(), Machines: r.GetMachines().GetItems(), Offers: r.GetOffers()}.View())
 	case r.GetMachines() != nil:
 		v := o.View
 		v.Machines, v.MachinesKnown = plan.Machines(r.GetMachines().GetItems()), true
@@ -109,6 +109,12 @@ func (s *Server) AcquireDisruptionPermit(ctx context.Context, r *etcdv1.AcquireD
 			return p, nil
 		case d.Reason == metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER:
 			return nil, rpcerr.HeldByOther("the disruption permit", d.Why)
+		case d.Withdraw:
+			if err := s.Records.Free(ctx, *o.Permit); err != nil && !lost(err) {
+				return nil, err
+			}
+			s.Controller.Wake()
+			return nil, rpcerr.Precondition(d.Reason, "machine "+machine.Name, d.Why+"; the permit was withdrawn, ask again")
 		case d.Why != "":
 			return nil, rpcerr.Precondition(d.Reason, "machine "+machine.Name, d.Why)
 		case o.Permit != nil && !o.Permit.Released:
@@ -148,7 +154,8 @@ func (s *Server) ReleaseDisruptionPermit(ctx context.Context, r *etcdv1.ReleaseD
 			return &etcdv1.ReleaseDisruptionPermitResponse{}, nil
 		}
 		holder := o.Permit.Message.GetHolder()
-		if caller.User != holder && !caller.In(identity.GroupMasters) {
+		// A permit is for a machine: a service that asked again after it was withdrawn holds it for the one that gives it back.
+		if caller.User != holder && !caller.In(identity.GroupMasters) && !caller.In(identity.GroupServices) {
 			return nil, rpcerr.Forbidden(fmt.Sprintf("the disruption permit is held by %s", holder))
 		}
 		err = s.Records.Release(ctx, *o.Permit)

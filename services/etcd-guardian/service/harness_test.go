@@ -310,11 +310,12 @@ type agent struct {
 	conn         *grpc.ClientConn
 	lazy         bool // it never starts a member
 
-	mu     sync.Mutex
-	cmd    *exec.Cmd
-	exited chan struct{}
-	log    lockedBuffer
-	end    func()
+	mu      sync.Mutex
+	cmd     *exec.Cmd
+	exited  chan struct{}
+	started *etcdv1.AttendMemberResponse // the last order to start
+	log     lockedBuffer
+	end     func()
 }
 
 func (a *agent) attend() {
@@ -373,6 +374,7 @@ func (a *agent) start(m *etcdv1.AttendMemberResponse) {
 	if a.cmd != nil {
 		return
 	}
+	a.started = m
 	cmd := exec.Command(a.c.member, "--name", a.name, "--data-dir", filepath.Join(a.dir, "data"), "--tls-dir", filepath.Join(a.dir, "tls"),
 		"--listen-client", a.client, "--listen-peer", a.peer, "--initial-cluster", m.GetInitialCluster(), "--initial-cluster-state", "existing",
 		"--initial-cluster-token", m.GetInitialClusterToken())
@@ -384,6 +386,14 @@ func (a *agent) start(m *etcdv1.AttendMemberResponse) {
 	exited := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(exited) }()
 	a.cmd, a.exited = cmd, exited
+}
+
+// again starts the member as it was started last.
+func (a *agent) again() {
+	a.mu.Lock()
+	m := a.started
+	a.mu.Unlock()
+	a.start(m)
 }
 
 func (a *agent) stop() { a.signal(syscall.SIGTERM) }

@@ -74,11 +74,13 @@ func build(cfg config, p *serve.Process) ([]func(context.Context) error, error) 
 	}
 	supervisor := process.NewSupervisor(cfg.in("run"), p.Log)
 	records, client := store.NewRecords(st), members.New(root)
+	start := time.Now()
+	elapsed := func() time.Duration { return time.Since(start) } // by the monotonic clock
 	c := controller.New(controller.Config{
 		Members: client, Records: records, Note: note, BootstrapURL: cfg.bootstrapClient,
 		Bootstrap: controller.NewBootstrap(supervisor, cfg.memberSpec(), cfg.dataDir(), []string{cfg.in(endpointsFile)}, note, p.Log),
 		Machines:  machines, Sets: sets, MachineAPI: machinev1.NewMachineServiceClient(conn),
-		Events: recorder, Settings: cfg.settings, Now: time.Now, Log: p.Log,
+		Events: recorder, Settings: cfg.settings, Now: time.Now, Elapsed: elapsed, Log: p.Log,
 	})
 	etcdv1.RegisterQuorumServiceServer(p.GRPC, &server.Server{Controller: c, Records: records, Now: time.Now})
 	parts, err := ownerParts(cfg, p, c)

@@ -313,3 +313,67 @@ func actionOf(line string) string {
 	f := strings.Fields(line)
 	return strings.Join(f[1:min(3, len(f))], " ")
 }
+
+// TestThePermitIsNotForAQuorumThatIsAlreadyDamaged kills real voters while a permit is asked for, held, and asked for again before a reboot.
+func TestThePermitIsNotForAQuorumThatIsAlreadyDamaged(t *testing.T) {
+	c := newCluster(t)
+	c.startGuardian()
+	c.until("a bootstrap member that answers", func(q *etcdv1.Quorum) bool { return q.GetHealthyVoters() == 1 })
+	agents := map[string]*agent{}
+	for _, name := range []string{"m0", "m1", "m2"} {
+		agents[name] = c.newMachine(name)
+	}
+	c.until("the pivot", stable("m0", "m1", "m2"))
+	acquire := func(name string) error {
+		_, err := c.quorum.AcquireDisruptionPermit(t.Context(), &etcdv1.AcquireDisruptionPermitRequest{
+			Machine: &metav1.ObjectReference{Kind: "Node", Name: name}, Reason: "reboot",
+		})
+		return err
+	}
+	down := func(name string) { // the process alone: its agent and its data stay
+		t.Helper()
+		agents[name].kill()
+		c.until(name+" is silent", func(q *etcdv1.Quorum) bool { return q.GetHealthyVoters() == 2 })
+	}
+	up := func(name string) {
+		t.Helper()
+		agents[name].again()
+		c.until(name+" is back", func(q *etcdv1.Quorum) bool { return q.GetHealthyVoters() == 3 })
+	}
+
+	down("m2")
+	if err := acquire("m0"); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK || !strings.Contains(err.Error(), "m2") {
+		t.Errorf("with m2 dead the permit for m0: %v, want QUORUM_AT_RISK that names m2", err)
+	}
+	c.check(acquire("m2")) // its own voter is down already
+	up("m2")
+	if err := acquire("m0"); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER {
+		t.Errorf("while m2 has it: %v, want HELD_BY_OTHER", err)
+	}
+	_, err := c.quorum.ReleaseDisruptionPermit(t.Context(), &etcdv1.ReleaseDisruptionPermitRequest{Machine: &metav1.ObjectReference{Kind: "Node", Name: "m2"}})
+	c.check(err)
+	c.until("no permit", func(q *etcdv1.Quorum) bool { return q.GetPermit() == nil })
+
+	// Granted, and then another voter dies before the reboot: asking again says no, and the permit does not stay with who may not use it.
+	c.check(acquire("m0"))
+	down("m1")
+	if err := acquire("m0"); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK || !strings.Contains(err.Error(), "m1") {
+		t.Errorf("again for m0 with m1 dead: %v, want QUORUM_AT_RISK that names m1", err)
+	}
+	c.until("the permit is withdrawn", func(q *etcdv1.Quorum) bool { return q.GetPermit() == nil })
+	up("m1")
+	c.check(acquire("m0"))
+
+	// Without a majority it says who is missing and since when, and proposes nothing.
+	agents["m1"].kill()
+	agents["m2"].kill()
+	q, _ := c.until("the loss is named", func(q *etcdv1.Quorum) bool { return strings.Contains(q.GetWaitsFor(), "1 of 3 run") })
+	if text := q.GetWaitsFor(); !strings.Contains(text, "member m1 (silent since 2") || !strings.Contains(text, "member m2 (silent since 2") || q.GetNext() != nil {
+		t.Errorf("without a majority: waits for %q, next %v", text, q.GetNext())
+	}
+	for _, m := range q.GetMembers() {
+		if (m.GetSilentTime() == nil) != (m.GetName() == "m0") && m.GetName() != "m0" {
+			t.Errorf("member %s: silent since %v", m.GetName(), m.GetSilentTime())
+		}
+	}
+}

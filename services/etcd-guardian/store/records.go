@@ -30,9 +30,8 @@ type Permit struct {
 
 // State is everything in etcd.
 type State struct {
-	Permit        *Permit // nil: nobody holds it
-	Endpoints     []string
-	EndpointsTime time.Time
+	Permit    *Permit // nil: nobody holds it
+	Endpoints []string
 }
 
 // Records reads and writes the state in etcd.
@@ -48,7 +47,7 @@ type permitRecord struct {
 
 type endpointsRecord struct {
 	URLs []string  `json:"urls"`
-	Time time.Time `json:"time"`
+	Time time.Time `json:"time"` // for people
 }
 
 // Read returns the state as it is now.
@@ -78,7 +77,7 @@ func (s *State) take(r store.Record) error {
 	case endpointsKey:
 		var e endpointsRecord
 		err := json.Unmarshal(r.Value, &e)
-		s.Endpoints, s.EndpointsTime = e.URLs, e.Time
+		s.Endpoints = e.URLs
 		return err
 	}
 	return nil
@@ -107,6 +106,9 @@ func (r *Records) putPermit(ctx context.Context, p Permit, revision int64) error
 	_, err = r.st.Commit(ctx, store.Put(permitKey, value, revision))
 	return err
 }
+
+// Fenced returns an error unless the leadership that ctx carries still holds.
+func (r *Records) Fenced(ctx context.Context) error { return r.st.CheckFence(ctx) }
 
 // Free ends the permit, if it is still the one that was read.
 func (r *Records) Free(ctx context.Context, p Permit) error {

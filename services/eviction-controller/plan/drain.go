@@ -57,7 +57,7 @@ type DrainView struct {
 // DrainPlan is what a drain shall be, and what it does next. The zero DrainPlan changes nothing.
 type DrainPlan struct {
 	Status  *nodev1.DrainStatus // that it shall have
-	Ask     bool                // ask for the disruption permit, once Status is stored, and plan again with the answer
+	Ask     bool                // ask for the disruption permit, also again, once Status is stored, and plan again with the answer
 	Release bool                // give the permit back
 	Gone    bool                // the drain is being deleted: once Release is done nothing holds it any more
 	Confirm bool                // ask the scheduler once more for the node's pods, and plan again with them
@@ -130,13 +130,7 @@ func (p *DrainPlan) permit(v DrainView) {
 			p.setPermit(v, "Unknown", "Asked")
 		}
 	case Refused:
-		p.enter(v, Pending, "waits for the disruption permit: "+v.Why)
-		p.setPermit(v, "Unknown", "Refused")
-		p.HeldBack = append(p.HeldBack, &metav1.HeldBack{
-			Action: "CordonNode", Object: nodeReference(v), Reason: v.Why,
-			Unblock: "the holder of the permit finishes its work",
-		})
-		p.Wake = v.Now.Add(askAgain)
+		p.refused(v)
 	case Granted:
 		p.setPermit(v, "True", "Granted")
 		p.drain(v)
@@ -144,6 +138,34 @@ func (p *DrainPlan) permit(v DrainView) {
 		p.setPermit(v, "False", "NotNeeded")
 		p.drain(v)
 	}
+}
+
+// emptied ends a drain whose pods have left. What is drained for takes the node down now, and emptying it may have taken long: the permit is asked
+// for once more, so that the drain succeeds only while every other voter is up.
+func (p *DrainPlan) emptied(v DrainView, message string) {
+	switch {
+	case !tookPermit(v.Drain) || v.Permit == Granted || v.Permit == NotNeeded:
+		p.succeed(v, message)
+	case v.Permit == NotAsked:
+		p.Ask = true
+		p.act(v, "AcquireDisruptionPermit", "the other voters are checked again before the node goes down")
+	default:
+		p.refused(v)
+	}
+}
+
+// refused keeps a drain waiting for the permit. One that has begun keeps its node unschedulable.
+func (p *DrainPlan) refused(v DrainView) {
+	phase, action := Pending, "CordonNode"
+	if p.Status.GetPhase() == Draining {
+		phase, action = Draining, "FinishDrain"
+	}
+	p.enter(v, phase, "waits for the disruption permit: "+v.Why)
+	p.setPermit(v, "Unknown", "Refused")
+	p.HeldBack = append(p.HeldBack, &metav1.HeldBack{
+		Action: action, Object: nodeReference(v), Reason: v.Why, Unblock: "the holder of the permit finishes its work, and every other voter answers",
+	})
+	p.Wake = v.Now.Add(askAgain)
 }
 
 // drain empties the node: it is first made unschedulable, so that nothing comes while the pods leave.

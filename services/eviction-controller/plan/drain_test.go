@@ -97,8 +97,31 @@ func TestDrain(t *testing.T) {
 			outcome{Phase: Draining, Message: cordons, Permit: "False", Actions: []string{"CordonNode"}},
 		},
 		{
-			"with the permit a control-plane node is drained as any other",
+			"a control-plane node that is empty asks again before it is said to be drained",
 			DrainView{Drain: newDrain("x", Draining, permit("True")), Node: newNode(controlPlane, unschedulable)},
+			outcome{Phase: Draining, Permit: "True", Ask: true, Actions: []string{"AcquireDisruptionPermit"}},
+		},
+		{
+			"with the permit a control-plane node is drained as any other",
+			DrainView{Drain: newDrain("x", Draining, permit("True")), Node: newNode(controlPlane, unschedulable), Permit: Granted},
+			outcome{Phase: Succeeded, Message: empty, Permit: "True"},
+		},
+		{
+			"a drain whose permit was withdrawn waits, and its node stays unschedulable",
+			DrainView{Drain: newDrain("x", Draining, permit("True")), Node: newNode(controlPlane, unschedulable), Permit: Refused, Why: "member b does not answer"},
+			outcome{
+				Phase: Draining, Message: "waits for the disruption permit: member b does not answer", Permit: "Unknown", Wake: time.Second,
+				HeldBack: []string{"FinishDrain: member b does not answer"},
+			},
+		},
+		{
+			"it asks again",
+			DrainView{Drain: newDrain("x", Draining, permit("Unknown")), Node: newNode(controlPlane, unschedulable)},
+			outcome{Phase: Draining, Permit: "Unknown", Ask: true, Actions: []string{"AcquireDisruptionPermit"}},
+		},
+		{
+			"and is done when it gets it",
+			DrainView{Drain: newDrain("x", Draining, permit("Unknown")), Node: newNode(controlPlane, unschedulable), Permit: Granted},
 			outcome{Phase: Succeeded, Message: empty, Permit: "True"},
 		},
 		{
@@ -164,12 +187,18 @@ func TestDrainOfControlPlane(t *testing.T) {
 			if p := step(NotAsked); p.Ask {
 				asked = true
 				allowed = allowed || answer != Refused
-				step(answer)
+				if before := drain.Status.GetPhase(); step(answer).Status.GetPhase() == Succeeded && before != Succeeded && answer == Refused {
+					t.Fatal("the drain succeeded though the permit was refused just now")
+				}
+			} else if drain.Status.GetPhase() == Succeeded && permitCondition(drain).GetStatus() != "False" && !asked {
+				t.Fatal("the drain succeeded without a question")
 			}
 		}
 		if allowed {
-			for range 3 {
-				step(NotAsked)
+			for range 6 {
+				if step(NotAsked).Ask {
+					step(Granted)
+				}
 			}
 			if drain.Status.GetPhase() != Succeeded {
 				t.Fatalf("allowed, and the phase is %s", drain.Status.GetPhase())

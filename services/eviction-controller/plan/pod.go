@@ -146,9 +146,9 @@ func (p *DrainPlan) empty(v DrainView) {
 	case !v.Fresh:
 		p.Confirm = true
 	case p.Status.GetEvictedPods() == 0:
-		p.succeed(v, "no pods are on this node: nothing had to leave")
+		p.emptied(v, "no pods are on this node: nothing had to leave")
 	default:
-		p.succeed(v, fmt.Sprintf("%s left the node", pods(int(p.Status.GetEvictedPods()))))
+		p.emptied(v, fmt.Sprintf("%s left the node", pods(int(p.Status.GetEvictedPods()))))
 	}
 }
 

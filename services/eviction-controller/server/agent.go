@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -23,14 +24,16 @@ import (
 // Agent serves NodeAgentService: each agent speaks for its own node alone.
 type Agent struct {
 	nodev1.UnimplementedNodeAgentServiceServer
-	tables *kinds.Tables
-	heard  Listener
-	log    *slog.Logger
+	tables  *kinds.Tables
+	heard   Listener
+	permits Permits
+	log     *slog.Logger
+	waits   sync.Map // by node, why its reboot waits, as it was logged
 }
 
 // NewAgent returns the NodeAgentService.
-func NewAgent(tables *kinds.Tables, heard Listener, log *slog.Logger) *Agent {
-	return &Agent{tables: tables, heard: heard, log: log}
+func NewAgent(tables *kinds.Tables, heard Listener, permits Permits, log *slog.Logger) *Agent {
+	return &Agent{tables: tables, heard: heard, permits: permits, log: log}
 }
 
 // speaksFor refuses a caller that is not the agent of a node.
@@ -114,9 +117,29 @@ func (s *Agent) beat(ctx context.Context, r *nodev1.HeartbeatRequest) (*nodev1.H
 		return nil, rpcerr.Unavailable("this process does not listen to agents now: another one leads")
 	}
 	if boot := r.GetBootId(); boot != "" && node.GetMetadata().GetAnnotations()[plan.RebootOf] == boot {
-		return &nodev1.HeartbeatResponse{Command: "Reboot", BootId: boot}, nil
+		if s.mayGoDown(ctx, node) {
+			return &nodev1.HeartbeatResponse{Command: "Reboot", BootId: boot}, nil
+		}
 	}
 	return &nodev1.HeartbeatResponse{}, nil
+}
+
+// mayGoDown asks for the permit of a control-plane node once more, right before its agent is told to restart it: another voter may have died since
+// the reboot was requested. While the permit is refused, each heartbeat asks again.
+func (s *Agent) mayGoDown(ctx context.Context, node *nodev1.Node) bool {
+	if !plan.ControlPlane(node) {
+		return true
+	}
+	name := node.GetMetadata().GetName()
+	_, err := s.permits.Acquire(ctx, plan.MachineOfNode(name), "reboot")
+	if err == nil {
+		s.waits.Delete(name)
+		return true
+	}
+	if said, ok := s.waits.Swap(name, err.Error()); !ok || said != err.Error() {
+		s.log.InfoContext(ctx, "reboot waits for the disruption permit", "node", name, "error", err)
+	}
+	return false
 }
 
 func synced(t *kinds.Tables) bool {

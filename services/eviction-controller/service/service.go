@@ -61,7 +61,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]func(context.
 
 	nodes := server.NewNode(tables, tracker, permits)
 	schedulingv1.RegisterEvictionServiceServer(p.GRPC, server.NewEviction(tables, tracker, pods, budgets))
-	nodev1.RegisterNodeAgentServiceServer(p.GRPC, server.NewAgent(tables, tracker, p.Log))
+	nodev1.RegisterNodeAgentServiceServer(p.GRPC, server.NewAgent(tables, tracker, permits, p.Log))
 	err = errors.Join(
 		resource.Register(p.GRPC, &nodev1.NodeService_ServiceDesc, nodes, tables.Nodes),
 		resource.Register(p.GRPC, &nodev1.DrainService_ServiceDesc, nil, tables.Drains),

@@ -6,12 +6,12 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/controlplane"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/labels"
@@ -161,21 +161,12 @@ func (c *controlPlane) collect() {
 			c.stop("MachinesAlreadyOwned", fmt.Sprintf("Machine %s belongs to %s %s", m.GetMetadata().GetName(), owner.GetKind(), owner.GetName()))
 			continue
 		}
-		c.members = append(c.members, &member{m: m, index: indexOf(m), domain: c.domains.Of(m.GetSpec().GetProviderSpec().GetValue()), deleting: resource.Deleting(m)})
+		c.members = append(c.members, &member{m: m, index: controlplane.Index(m.GetMetadata().GetName()), domain: c.domains.Of(m.GetSpec().GetProviderSpec().GetValue()), deleting: resource.Deleting(m)})
 	}
 }
 
-const noIndex = -1
+const noIndex = controlplane.NoIndex
 
-// indexOf returns the number after the last hyphen of a machine's name, or noIndex.
-func indexOf(m *machinev1.Machine) int {
-	name := m.GetMetadata().GetName()
-	i, err := strconv.Atoi(name[strings.LastIndex(name, "-")+1:])
-	if err != nil || i < 0 {
-		return noIndex
-	}
-	return i
-}
 
 // mapMembers says in which domain each index shall stand, and gives machines without an index in their name one whose domain fits.
 func (c *controlPlane) mapMembers() {

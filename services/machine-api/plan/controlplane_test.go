@@ -11,6 +11,7 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/controlplane"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -324,7 +325,7 @@ func (w *world) checkPlan(p ControlPlanePlan) {
 			continue // it never took part
 		}
 		if !slices.ContainsFunc(w.machines, func(m *machinev1.Machine) bool {
-			return m != d.Machine && indexOf(m) == indexOf(d.Machine) && m.Metadata.DeletionTimestamp == nil && m.GetStatus().GetPhase() == PhaseRunning
+			return m != d.Machine && controlplane.Index(m.GetMetadata().GetName()) == controlplane.Index(d.Machine.GetMetadata().GetName()) && m.Metadata.DeletionTimestamp == nil && m.GetStatus().GetPhase() == PhaseRunning
 		}) {
 			w.t.Fatalf("%s is deleted without a replacement that runs", d.Machine.Metadata.Name)
 		}

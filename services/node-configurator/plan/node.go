@@ -117,6 +117,14 @@ func Node(v NodeView) NodeStep {
 	return s
 }
 
+// ControlPlane reports whether a node has the role of a control-plane machine, so that a voter of the etcd cluster may be on it.
+func ControlPlane(n *nodev1.Node) bool {
+	labels := n.GetMetadata().GetLabels()
+	_, master := labels["node-role.kubernetes.io/master"]
+	_, control := labels["node-role.kubernetes.io/control-plane"]
+	return master || control
+}
+
 // emptied reports whether a node is empty and stays so. Node and drain come from two copies, of which one may be behind: a drain that is gone
 // already holds its node no longer, and a node that is held is unschedulable.
 func emptied(v NodeView) bool {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"time"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -29,12 +30,19 @@ type Marker interface {
 	Change(ctx context.Context, node string, f func(*nodev1.Node) plan.Marks) error
 }
 
+// Permits is the guardian of the quorum, as far as a restart needs it.
+type Permits interface {
+	// Acquire returns nil if the voter of a control-plane node, if it has one, may go down now.
+	Acquire(ctx context.Context, node string) error
+}
+
 // Agent serves ConfigAgentService: each agent speaks for its own node alone.
 type Agent struct {
 	configv1.UnimplementedConfigAgentServiceServer
 	view    Observer
 	marks   Marker
 	sources []Source
+	permits Permits
 	log     *slog.Logger
 
 	mu      sync.Mutex
@@ -42,8 +50,8 @@ type Agent struct {
 }
 
 // NewAgent returns the ConfigAgentService over the copies of nodes, drains and machine configurations.
-func NewAgent(view Observer, marks Marker, nodes, drains, configs Source, log *slog.Logger) *Agent {
-	a := &Agent{view: view, marks: marks, sources: []Source{nodes, drains, configs}, log: log, streams: map[string]map[chan struct{}]bool{}}
+func NewAgent(view Observer, marks Marker, nodes, drains, configs Source, permits Permits, log *slog.Logger) *Agent {
+	a := &Agent{view: view, marks: marks, sources: []Source{nodes, drains, configs}, permits: permits, log: log, streams: map[string]map[chan struct{}]bool{}}
 	nodes.Subscribe(func(k resource.Key) { a.wake(k.Name) })
 	drains.Subscribe(func(k resource.Key) { a.wake(strings.TrimPrefix(k.Name, plan.DrainPrefix)) })
 	configs.Subscribe(func(k resource.Key) {
@@ -119,7 +127,16 @@ func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest, stream grpc.Server
 	defer leave()
 	var sent *configv1.FollowConfigResponse
 	for {
-		order := plan.Node(s.view.Node(node)).Order
+		view := s.view.Node(node)
+		order := plan.Node(view).Order
+		var again <-chan time.Time
+		if order.Apply && order.Reboot && plan.ControlPlane(view.Node) && !(sent.GetApply() && sent.GetReboot()) {
+			// The drain got the permit a while ago, and another voter may have died since: it is asked for once more, right before the order.
+			if err := s.permits.Acquire(ctx, node); err != nil {
+				s.log.InfoContext(ctx, "restart waits for the disruption permit", "node", node, "error", err)
+				order.Apply, again = false, time.After(permitAgain)
+			}
+		}
 		next := &configv1.FollowConfigResponse{MachineConfig: order.Config, Apply: order.Apply, Reboot: order.Reboot}
 		if sent == nil || !sameOrder(sent, next) {
 			if err := stream.Send(next); err != nil {
@@ -131,9 +148,13 @@ func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest, stream grpc.Server
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-woken:
+		case <-again:
 		}
 	}
 }
+
+// permitAgain is how soon a permit that was refused is asked for again.
+const permitAgain = 2 * time.Second
 
 // sameOrder reports whether two orders say the same. Labels and the like of a configuration are nothing to a node.
 func sameOrder(a, b *configv1.FollowConfigResponse) bool {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -17,6 +18,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/servetest"
 	"github.com/windlass-dev/windlass/kit/store"
@@ -39,12 +41,15 @@ type cluster struct {
 	evictions string // address of eviction-controller
 	dir       string
 	address   string
+	guardian  string
 	admin     *grpc.ClientConn
 	operator  func(context.Context) clusteroperator.State
 	stop      func()
 
 	mu     sync.Mutex
 	held   map[string]bool // nodes whose drains do not succeed
+	risk   bool            // the guardian refuses the permit
+	asked  int             // how often it was asked
 	peak   int             // most nodes that were unschedulable at once
 	agents map[string]*agent
 }
@@ -60,8 +65,28 @@ func startSettling(t *testing.T, settle time.Duration) *cluster {
 	c := &cluster{t: t, ground: servetest.New(t), settle: settle, dir: t.TempDir(), held: map[string]bool{}, agents: map[string]*agent{}}
 	servetest.Clear(t, etcdtest.Client(t))
 	c.startEvictions()
+	p := c.ground.Process(serve.Config{Name: etcdGuardian})
+	etcdv1.RegisterQuorumServiceServer(p.GRPC, &guard{c: c})
+	c.guardian = p.Address()
+	servetest.Run(t, p)
 	c.startConfigurator()
 	return c
+}
+
+// guard is the guardian: it gives the permit unless the quorum is at risk.
+type guard struct {
+	etcdv1.UnimplementedQuorumServiceServer
+	c *cluster
+}
+
+func (g *guard) AcquireDisruptionPermit(_ context.Context, r *etcdv1.AcquireDisruptionPermitRequest) (*etcdv1.DisruptionPermit, error) {
+	g.c.mu.Lock()
+	defer g.c.mu.Unlock()
+	g.c.asked++
+	if g.c.risk {
+		return nil, rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, "machine "+r.GetMachine().GetName(), "member m9 does not answer")
+	}
+	return &etcdv1.DisruptionPermit{Machine: r.GetMachine(), Held: true}, nil
 }
 
 func (c *cluster) startEvictions() {
@@ -153,7 +178,7 @@ func (c *cluster) hold(node string, held bool) {
 func (c *cluster) startConfigurator() {
 	c.t.Helper()
 	cfg := config{settle: c.settle, Config: serve.Config{Name: "node-configurator"}}
-	p := c.ground.Process(serve.Config{Name: "node-configurator", Dir: c.dir, Peers: map[string]string{evictionController: c.evictions}})
+	p := c.ground.Process(serve.Config{Name: "node-configurator", Dir: c.dir, Peers: map[string]string{evictionController: c.evictions, etcdGuardian: c.guardian}})
 	parts, err := build(p, etcdtest.Client(c.t), cfg)
 	if err != nil {
 		c.t.Fatal(err)

@@ -13,6 +13,9 @@ import (
 // evictionController is the sibling that has the nodes and the drains.
 const evictionController = "eviction-controller"
 
+// etcdGuardian is the sibling that says whether a voter may go down.
+const etcdGuardian = "etcd-guardian"
+
 // defaultSettle is enough for documents that are applied together, and hardly noticed by a person.
 const defaultSettle = 500 * time.Millisecond
 
@@ -37,6 +40,8 @@ func parse(args []string, out io.Writer) (config, error) {
 		return c, fmt.Errorf("--settle %v: must not be negative", c.settle)
 	case c.Peers[evictionController] == "":
 		return c, errors.New("--peer eviction-controller=host:port is required")
+	case c.Peers[etcdGuardian] == "":
+		return c, errors.New("--peer etcd-guardian=host:port is required")
 	}
 	return c, nil
 }

@@ -49,6 +49,10 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	if err != nil {
 		return nil, err
 	}
+	guardian, err := p.Dial(etcdGuardian)
+	if err != nil {
+		return nil, err
+	}
 	st := store.New(etcd, "/windlass/"+cfg.Name+"/")
 	tables := kinds.New(st, p.Validator, nodes, p.Log)
 	recorder := events.New(cfg.Name, st, p.Validator, p.Log)
@@ -60,7 +64,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	elector := reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log)
 	p.Operator = control.Operator
 
-	configv1.RegisterConfigAgentServiceServer(p.GRPC, server.NewAgent(observer, peer, nodes, drains, tables.Configs, p.Log))
+	configv1.RegisterConfigAgentServiceServer(p.GRPC, server.NewAgent(observer, peer, nodes, drains, tables.Configs, server.NewGuardian(guardian), p.Log))
 	err = errors.Join(
 		resource.Register(p.GRPC, &configv1.MachineConfigService_ServiceDesc, server.NewConfigs(tables), tables.Configs),
 		resource.Register(p.GRPC, &configv1.MachineConfigPoolService_ServiceDesc, server.NewPools(tables, observer), tables.Pools),

@@ -332,3 +332,39 @@ func TestTheDrainOfANodeThatIsGoneGoes(t *testing.T) {
 		return ""
 	})
 }
+
+func TestAControlPlaneNodeIsRestartedOnlyWhileEveryOtherVoterIsUp(t *testing.T) {
+	c := start(t)
+	a := c.join("master-0", "master")
+	c.apply(machineConfig("50-base", "master", "/etc/base", "1"))
+	c.applyPool(poolFor("master"))
+	first := c.awaitUpdated("master", 1, "")
+	asked := func() int {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.asked
+	}
+	if asked() != 0 {
+		t.Error("the permit was asked for though nothing restarts")
+	}
+	c.mu.Lock()
+	c.risk = true
+	c.mu.Unlock()
+	c.apply(machineConfig("60-more", "master", "/etc/more", "1"))
+	servetest.Await(t, func() string {
+		if asked() < 2 { // the second comes only after the first was refused
+			return "the guardian has not been asked twice"
+		}
+		return ""
+	})
+	if d := c.drains.All(); len(d) != 1 || d[0].GetStatus().GetPhase() != "Succeeded" || a.restarts() != 0 {
+		t.Errorf("drains %v; %d restarts while a voter is down, want 0", d, a.restarts())
+	}
+	c.mu.Lock()
+	c.risk = false
+	c.mu.Unlock()
+	c.awaitUpdated("master", 1, first)
+	if a.restarts() != 1 {
+		t.Errorf("%d restarts, want 1", a.restarts())
+	}
+}

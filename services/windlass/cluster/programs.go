@@ -53,7 +53,7 @@ var programs = map[string]program{
 			"machine-api", "hook-broker", "etcd-guardian", "eviction-controller", "scheduler", "node-configurator", "update-orchestrator",
 		},
 	},
-	"node-configurator": {etcd: true, peers: []string{"machine-api", "eviction-controller", "update-orchestrator"}},
+	"node-configurator": {etcd: true, peers: []string{"machine-api", "eviction-controller", "etcd-guardian", "update-orchestrator"}},
 	"scheduler":         {etcd: true, peers: []string{"machine-api", "eviction-controller", "update-orchestrator"}},
 	"provider-local": {
 		peers: []string{"machine-api"}, // for the revocations alone
