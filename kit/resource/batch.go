@@ -83,6 +83,12 @@ type prepared[T Object] struct {
 // commitAll stores checked objects, many in a transaction. Where a transaction is refused, alone stores its objects one by one; so it does with
 // those that are named once more, after the others.
 func (t *Table[T]) commitAll(ctx context.Context, ready []prepared[T], out []Written[T], alone func(prepared[T]) (T, error)) {
+	if t.cfg.Claims != nil { // each object is written with its claims
+		for _, p := range ready {
+			out[p.at].Object, out[p.at].Err = alone(p)
+		}
+		return
+	}
 	named := make(map[Key]bool, len(ready))
 	var once, again []prepared[T]
 	for _, p := range ready {

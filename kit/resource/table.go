@@ -34,6 +34,8 @@ type Config[T Object] struct {
 	HasNamespace func(namespace string) bool
 	// Finalizers are put on every new object.
 	Finalizers []string
+	// Claims returns the values that no other object of the kind may have.
+	Claims func(obj T) []Claim
 	// Grace says how long an object may take to end once its deletion is asked for, where the asker wants so many seconds (nil: does not say).
 	// False means that it goes at once. An object with a grace stays, with the time of its end, until somebody asks with 0 seconds.
 	Grace func(obj T, asked *int32) (seconds int32, stays bool)
@@ -213,14 +215,18 @@ func (t *Table[T]) Create(ctx context.Context, obj T, opts ...WriteOptions) (T, 
 	if err != nil {
 		return obj, err
 	}
+	var none T
 	if dryRun(opts) {
-		return obj, t.absent(ctx, obj)
+		if err := t.absent(ctx, obj); err != nil {
+			return obj, err
+		}
+		return obj, t.freeClaims(ctx, none, obj)
 	}
 	value, err := t.encode(obj)
 	if err != nil {
 		return obj, err
 	}
-	revision, err := t.st.Commit(ctx, store.Put(t.key(KeyOf(obj)), value, 0))
+	revision, err := t.commit(ctx, store.Put(t.key(KeyOf(obj)), value, 0), none, obj)
 	if errors.Is(err, store.ErrExists) {
 		return obj, rpcerr.Exists(t.typ.GetKind(), obj.GetMetadata().GetName())
 	}
@@ -341,18 +347,18 @@ func (t *Table[T]) replace(ctx context.Context, old, next T, opts []WriteOptions
 		return old, nil
 	}
 	if dryRun(opts) {
-		return next, nil
+		return next, t.freeClaims(ctx, old, next)
 	}
 	was := revisionOf(old)
 	if released(old, next) {
-		revision, err := t.st.Commit(ctx, store.Delete(t.key(KeyOf(old)), was))
+		revision, err := t.commit(ctx, store.Delete(t.key(KeyOf(old)), was), old, zero)
 		return t.written(ctx, next, revision, err)
 	}
 	value, err := t.encode(next)
 	if err != nil {
 		return zero, err
 	}
-	revision, err := t.st.Commit(ctx, store.Put(t.key(KeyOf(old)), value, was))
+	revision, err := t.commit(ctx, store.Put(t.key(KeyOf(old)), value, was), old, next)
 	return t.written(ctx, next, revision, err)
 }
 
@@ -447,7 +453,7 @@ func (t *Table[T]) remove(ctx context.Context, old T, opts []WriteOptions) (T, e
 	}
 	was, key := revisionOf(old), t.key(KeyOf(old))
 	if !stays {
-		revision, err := t.st.Commit(ctx, store.Delete(key, was))
+		revision, err := t.commit(ctx, store.Delete(key, was), old, zero)
 		return t.written(ctx, next, revision, err)
 	}
 	value, err := t.encode(next)

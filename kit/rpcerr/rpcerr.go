@@ -73,6 +73,14 @@ func Exists(kind, name string) error {
 		fmt.Sprintf("%s %q already exists", kind, name), object(kind, name))
 }
 
+// Taken says that another object has a value that only one may have (ALREADY_EXISTS). path is the field that holds the value, in JSON
+// names; detail says whose it is.
+func Taken(kind, name, path, detail string) error {
+	meta := object(kind, name)
+	meta["field"] = path
+	return build(codes.AlreadyExists, metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS, fmt.Sprintf("%s %q: %s: %s", kind, name, path, detail), meta)
+}
+
 // Conflict says that the object changed after it was read, or is another one of the same name (ABORTED): the caller
 // reads again and retries. detail says what did not match; it may be empty.
 func Conflict(kind, name, detail string) error {

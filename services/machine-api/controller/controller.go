@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -60,6 +61,7 @@ type Config struct {
 	Eviction  grpc.ClientConnInterface // to eviction-controller, which owns both
 	Bootstrap Bootstrap
 	Events    Recorder
+	Reserved  []netip.Addr     // addresses of the cluster's own programs, which no instance may have
 	Now       func() time.Time // nil means time.Now
 	Log       *slog.Logger
 }

@@ -71,7 +71,8 @@ func (c *Controller) ViewMachine(ctx context.Context, m *machinev1.Machine) plan
 }
 
 func (c *Controller) viewInstance(ctx context.Context, v *plan.MachineView) {
-	if _, v.Instance = c.Providers.Instance(v.Machine.GetMetadata().GetUid()); v.Instance != nil {
+	defer c.doubtInstance(v)
+	if v.Instance = c.Providers.Instance(v.Machine); v.Instance != nil {
 		return
 	}
 	existed := v.Machine.GetSpec().GetProviderId() != "" && v.Machine.GetStatus().GetPhase() != plan.PhaseFailed
@@ -84,6 +85,19 @@ func (c *Controller) viewInstance(ctx context.Context, v *plan.MachineView) {
 	v.Instance, v.InstanceGone = i, absent
 	if err != nil {
 		v.InstanceErr = describe(err)
+	}
+}
+
+// doubtInstance refuses an instance that cannot be the machine's. One whose machine is being deleted is deleted all the same.
+func (c *Controller) doubtInstance(v *plan.MachineView) {
+	if v.Instance == nil || resource.Deleting(v.Machine) {
+		return
+	}
+	fault := plan.InstanceFault(plan.InstanceView{
+		Machine: v.Machine, Instance: v.Instance, Machines: c.Tables.Machines.All(), Reserved: c.Reserved,
+	})
+	if fault != "" {
+		v.Instance, v.InstanceErr = nil, fault
 	}
 }
 
@@ -117,7 +131,7 @@ func (c *Controller) viewNode(ctx context.Context, v *plan.MachineView) {
 	}
 	name := v.Machine.GetStatus().GetNodeRef().GetName()
 	if name == "" && v.InstanceGone {
-		name = v.Machine.GetMetadata().GetName() // it may have joined at the last moment
+		name = v.Machine.GetMetadata().GetName() // its agent may have registered at the last moment
 	}
 	if name == "" || !v.NodesSeen {
 		return
@@ -126,49 +140,31 @@ func (c *Controller) viewNode(ctx context.Context, v *plan.MachineView) {
 	defer cancel()
 	node, err := c.nodes.GetNode(ctx, &nodev1.GetNodeRequest{Name: name})
 	switch {
-	case err == nil && belongs(node, v.Machine.GetSpec().GetProviderId()):
+	case err == nil && plan.IsNodeOf(node, v.Machine, v.Machine.GetSpec().GetProviderId()):
 		v.Node = node
 	case err != nil && status.Code(err) != codes.NotFound:
 		v.NodesSeen = false
 	}
 }
 
-// belongs reports whether a node whose name fits may be that of an instance.
-func belongs(n *nodev1.Node, providerID string) bool {
-	return n.GetSpec().GetProviderId() == "" || n.GetSpec().GetProviderId() == providerID
-}
-
-// nodeOf finds the node of a machine: by reference or name, else by the instance, else by its address.
+// nodeOf finds the node of a machine among those that are known: the one it was linked to, or else one that plan.IsNodeOf says is its own. One
+// that registered for the machine goes before one that only names its instance.
 func (c *Controller) nodeOf(m *machinev1.Machine, i *providerv1.Instance) *nodev1.Node {
 	id := m.GetSpec().GetProviderId()
 	if id == "" {
 		id = i.GetProviderId()
 	}
 	for _, name := range []string{m.GetStatus().GetNodeRef().GetName(), m.GetMetadata().GetName()} {
-		if n, ok := c.Nodes.Lookup("", name); ok && name != "" && belongs(n, id) {
+		if n, ok := c.Nodes.Lookup("", name); ok && name != "" && plan.IsNodeOf(n, m, id) {
 			return n
 		}
 	}
-	if id == "" {
-		return nil
-	}
 	for _, n := range c.Nodes.All() {
-		if n.GetSpec().GetProviderId() == id || n.GetSpec().GetProviderId() == "" && sharesAddress(n, i) {
+		if plan.IsNodeOf(n, m, id) {
 			return n
 		}
 	}
 	return nil
-}
-
-func sharesAddress(n *nodev1.Node, i *providerv1.Instance) bool {
-	for _, a := range n.GetStatus().GetAddresses() {
-		for _, b := range i.GetAddresses() {
-			if a.GetType() == "InternalIP" && proto.Equal(a, b) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // writeMachine stores what a plan says of the machine itself, and tells of it.
@@ -211,11 +207,7 @@ func (c *Controller) act(ctx context.Context, m *machinev1.Machine, v plan.Machi
 	case plan.CreateInstance:
 		return c.createInstance(ctx, m, v)
 	case plan.DeleteInstance:
-		p, i := c.Providers.Instance(m.GetMetadata().GetUid())
-		if p == nil {
-			return nil // it went meanwhile; the next look sees that
-		}
-		return p.Delete(ctx, m.GetMetadata().GetUid(), i.GetProviderId())
+		return c.Providers.Delete(ctx, m)
 	case plan.RemoveFinalizer:
 		return c.removeFinalizer(ctx, m)
 	}
@@ -346,6 +338,10 @@ func taintDocuments(taints []*nodev1.Taint) ([]json.RawMessage, error) {
 
 // removeFinalizer lets a machine go whose deletion is complete.
 func (c *Controller) removeFinalizer(ctx context.Context, m *machinev1.Machine) error {
+	// From here on its certificates are worth nothing, whoever has them.
+	if err := c.Tables.RevokeMachine(ctx, m, "the machine was deleted"); err != nil {
+		return fmt.Errorf("revoke certificates: %w", err)
+	}
 	if err := c.Bootstrap.Forget(ctx, m.GetMetadata().GetUid()); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -20,7 +21,6 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
-	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -31,20 +31,14 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 
-// one is a provider with one instance for every machine.
-type one struct{}
-
-func (one) Look(_ context.Context, m *machinev1.Machine) (*providerv1.Instance, bool, error) {
-	return &providerv1.Instance{ProviderId: "test://c/" + m.GetMetadata().GetName(), Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: "127.9.9.10"}}}, false, nil
-}
-
 type fixture struct {
 	*Service
-	tables *kinds.Tables
-	client *identity.Authority
+	tables    *kinds.Tables
+	client    *identity.Authority
+	addresses int // given out
 }
 
-func newFixture(t *testing.T) fixture {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	st := etcdtest.Store(t)
 	tables := kinds.New(st, protovalidate.GlobalValidator, nil, slog.New(slog.NewTextHandler(io.Discard, nil)))
@@ -67,12 +61,22 @@ func newFixture(t *testing.T) fixture {
 		t.Fatal(err)
 	}
 	tokens := NewTokens(st, signer.AuthorityHash(), []string{"127.9.9.1:6443"})
-	return fixture{NewService(tokens, signer, tables.Machines, one{}), tables, signer.client}
+	return &fixture{Service: NewService(tokens, signer, tables.Machines), tables: tables, client: signer.client}
 }
 
-func (f fixture) machine(t *testing.T, name, role string) (*machinev1.Machine, string) {
+func (f *fixture) machine(t *testing.T, name, role string) (*machinev1.Machine, string) {
 	t.Helper()
 	m, err := f.tables.Machines.Create(t.Context(), &machinev1.Machine{Metadata: &metav1.ObjectMeta{Name: name, Labels: map[string]string{plan.LabelRole: role}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What machine-api takes over from the provider.
+	m, err = f.tables.Machines.Modify(t.Context(), resource.KeyOf(m), func(m *machinev1.Machine) error {
+		f.addresses++
+		m.Spec = &machinev1.MachineSpec{ProviderId: "test://c/" + name}
+		m.Status = &machinev1.MachineStatus{Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: fmt.Sprintf("127.9.9.%d", 9+f.addresses)}}}
+		return nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +132,13 @@ func TestAControlPlaneMachineJoins(t *testing.T) {
 	if caller, err := identity.FromCertificate(agent); err != nil || caller.User != identity.NodeUser("m-0") || caller.UID != m.GetMetadata().GetUid() || caller.In(identity.GroupMasters) {
 		t.Errorf("the agent's certificate makes it %+v, %v", caller, err)
 	}
+	if len(agent.IPAddresses)+len(agent.DNSNames) > 0 || len(agent.ExtKeyUsage) != 1 || agent.ExtKeyUsage[0] != x509.ExtKeyUsageClientAuth {
+		t.Errorf("the agent's certificate is for %v %v with usages %v, want a client's alone", agent.DNSNames, agent.IPAddresses, agent.ExtKeyUsage)
+	}
 	server := certificate(t, out.EtcdServerCertificate)
+	if len(server.DNSNames) > 0 {
+		t.Errorf("the member's certificate is for the names %v", server.DNSNames)
+	}
 	if _, err := server.Verify(x509.VerifyOptions{Roots: f.client.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err == nil {
 		t.Error("the member's server certificate would name an etcd user")
 	}
@@ -157,7 +167,7 @@ func TestTokensThatAreRefused(t *testing.T) {
 	}
 	joined, joinedToken := f.machine(t, "joined", plan.RoleWorker)
 	_, err = f.tables.Machines.Modify(t.Context(), resource.KeyOf(joined), func(m *machinev1.Machine) error {
-		m.Status = &machinev1.MachineStatus{NodeRef: &metav1.ObjectReference{Name: "joined"}}
+		m.Status.NodeRef = &metav1.ObjectReference{Name: "joined"}
 		return nil
 	})
 	if err != nil {
@@ -205,22 +215,44 @@ func TestABadRequestDoesNotUseUpTheToken(t *testing.T) {
 
 func TestOnlyTheNodeItselfRenews(t *testing.T) {
 	f := newFixture(t)
-	f.machine(t, "w", plan.RoleWorker)
+	m, _ := f.machine(t, "w", plan.RoleWorker)
+	other, _ := f.machine(t, "x", plan.RoleWorker)
 	if err := f.tables.Synced(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	as := func(user string, groups ...string) context.Context {
-		return identity.WithCaller(t.Context(), identity.Caller{User: user, Groups: groups})
+	as := func(user, uid string, groups ...string) context.Context {
+		return identity.WithCaller(t.Context(), identity.Caller{User: user, UID: uid, Groups: groups})
 	}
-	out, err := f.Renew(as(identity.NodeUser("w"), identity.GroupNodes), &machinev1.RenewRequest{AgentRequest: request(t)})
+	uid := m.GetMetadata().GetUid()
+	out, err := f.Renew(as(identity.NodeUser("w"), uid, identity.GroupNodes), &machinev1.RenewRequest{AgentRequest: request(t)})
 	if err != nil || out.NodeName != "w" {
 		t.Errorf("Renew = %v, %v", out, err)
 	}
 	for name, ctx := range map[string]context.Context{
-		"a user": as("ada", identity.GroupMasters), "a node without a machine": as(identity.NodeUser("x"), identity.GroupNodes), "nobody": t.Context(),
+		"a user":                              as("ada", "", identity.GroupMasters),
+		"a node without a machine":            as(identity.NodeUser("y"), "gone", identity.GroupNodes),
+		"an earlier machine of the same name": as(identity.NodeUser("w"), "gone", identity.GroupNodes),
+		"another machine by this name":        as(identity.NodeUser("w"), other.GetMetadata().GetUid(), identity.GroupNodes),
+		"a certificate that names no machine": as(identity.NodeUser("w"), "", identity.GroupNodes),
+		"nobody":                              t.Context(),
 	} {
 		if _, err := f.Renew(ctx, &machinev1.RenewRequest{AgentRequest: request(t)}); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_FORBIDDEN {
 			t.Errorf("%s renews: %v, want FORBIDDEN", name, err)
 		}
+	}
+}
+
+// A label that reaches etcd past every rule still makes no worker a member.
+func TestTheRoleIsThatOfTheSealedRecord(t *testing.T) {
+	f := newFixture(t)
+	m, token := f.machine(t, "w", plan.RoleWorker)
+	m.Metadata.Labels[plan.LabelRole] = plan.RoleMaster
+	boot, err := f.tokens.For(t.Context(), m)
+	if err != nil || boot.Role != plan.RoleWorker || boot.Token != token {
+		t.Errorf("bootstrap = %v, %v", boot, err)
+	}
+	out, _, err := f.answer(t.Context(), m, request(t), request(t), request(t))
+	if err != nil || out.Role != plan.RoleWorker || out.EtcdPeerCertificate != nil || out.EtcdServerCertificate != nil {
+		t.Errorf("answer = %v, %v", out, err)
 	}
 }

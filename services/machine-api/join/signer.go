@@ -92,9 +92,9 @@ func (r requests) keys() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// sign makes the certificates of a machine whose node has that name and address.
-func (s *Signer) sign(m *machinev1.Machine, address string, r requests) (*machinev1.JoinResponse, error) {
-	node := m.GetMetadata().GetName()
+// sign makes the certificates of a machine whose instance has that provider id and address.
+func (s *Signer) sign(who sealed, providerID, address string, r requests) (*machinev1.JoinResponse, error) {
+	node := who.Name
 	ip := net.ParseIP(address)
 	if ip == nil {
 		return nil, fmt.Errorf("machine %q: %q is no address", node, address)
@@ -102,12 +102,13 @@ func (s *Signer) sign(m *machinev1.Machine, address string, r requests) (*machin
 	// Loopback too: the peer port compares a caller's source address, which on one host may be that one.
 	ips := []net.IP{ip, net.IPv4(127, 0, 0, 1)}
 	out := &machinev1.JoinResponse{
-		NodeName: node, MachineNamespace: m.GetMetadata().GetNamespace(), MachineName: m.GetMetadata().GetName(),
-		ProviderId: m.GetSpec().GetProviderId(), Role: plan.Role(m), Address: address, Authority: s.windlass.PEM(),
+		NodeName: node, MachineNamespace: who.Namespace, MachineName: who.Name,
+		ProviderId: providerID, Role: who.Role, Address: address, Authority: s.windlass.PEM(),
 	}
 	var err error
+	// An agent only calls: its certificate serves nothing, so it stands for no address and no name but the node's own.
 	if out.AgentCertificate, err = s.windlass.Sign(r.agent, identity.Request{
-		CommonName: node, URI: identity.NodeURI(node, m.GetMetadata().GetUid()), IPs: ips, DNSNames: []string{node}, Server: true, Client: true, Lifetime: s.lifetime,
+		CommonName: node, URI: identity.NodeURI(node, who.UID), Client: true, Lifetime: s.lifetime,
 	}); err != nil {
 		return nil, err
 	}
@@ -120,12 +121,12 @@ func (s *Signer) sign(m *machinev1.Machine, address string, r requests) (*machin
 	out.EtcdClientAuthority, out.EtcdPeerAuthority = s.client.PEM(), s.peer.PEM()
 	// A server's certificate alone: used as a client's it would name an etcd user.
 	if out.EtcdServerCertificate, err = s.client.Sign(r.server, identity.Request{
-		CommonName: node, IPs: ips, DNSNames: []string{node, "localhost"}, Server: true, Lifetime: s.lifetime,
+		CommonName: node, IPs: ips, Server: true, Lifetime: s.lifetime,
 	}); err != nil {
 		return nil, err
 	}
 	out.EtcdPeerCertificate, err = s.peer.Sign(r.peer, identity.Request{
-		CommonName: node, IPs: ips, DNSNames: []string{node, "localhost"}, Server: true, Client: true, Lifetime: s.lifetime,
+		CommonName: node, IPs: ips, Server: true, Client: true, Lifetime: s.lifetime,
 	})
 	return out, err
 }

@@ -8,7 +8,9 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 
@@ -19,9 +21,10 @@ import (
 )
 
 const (
-	keyRecord  = "join/key"
-	usedPrefix = "join/used/" // and the uid of the machine
-	keyBytes   = 32
+	keyRecord    = "join/key"
+	usedPrefix   = "join/used/"   // and the uid of the machine
+	sealedPrefix = "join/sealed/" // and the uid of the machine
+	keyBytes     = 32
 )
 
 var (
@@ -46,14 +49,53 @@ func NewTokens(st *store.Store, authority string, endpoints []string) *Tokens {
 	return &Tokens{store: st, authority: authority, endpoints: endpoints}
 }
 
+// sealed is who a machine is in its certificates. It is written once, before the machine's instance is made, and never changed: not by labels, and
+// not by a request.
+type sealed struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"` // of the node, too
+	UID       string `json:"uid"`
+	Role      string `json:"role"`
+}
+
+// seal returns who a machine is, and writes it down the first time.
+func (t *Tokens) seal(ctx context.Context, m *machinev1.Machine) (sealed, error) {
+	meta := m.GetMetadata()
+	key := sealedPrefix + meta.GetUid()
+	out := sealed{Namespace: meta.GetNamespace(), Name: meta.GetName(), UID: meta.GetUid(), Role: plan.Role(m)}
+	r, err := t.store.Get(ctx, key)
+	if errors.Is(err, store.ErrNotFound) {
+		value, err := json.Marshal(out)
+		if err != nil {
+			return out, err
+		}
+		if _, err = t.store.Commit(ctx, store.Put(key, value, 0)); !errors.Is(err, store.ErrExists) {
+			return out, err
+		}
+		if r, err = t.store.Get(ctx, key); err != nil {
+			return out, err
+		}
+	} else if err != nil {
+		return out, err
+	}
+	if err := json.Unmarshal(r.Value, &out); err != nil {
+		return out, fmt.Errorf("record %q: %w", key, err)
+	}
+	return out, nil
+}
+
 // For returns what a machine's instance joins the cluster with; the same each time.
 func (t *Tokens) For(ctx context.Context, m *machinev1.Machine) (*providerv1.Bootstrap, error) {
 	uid := m.GetMetadata().GetUid()
+	who, err := t.seal(ctx, m)
+	if err != nil {
+		return nil, err
+	}
 	proof, err := t.proof(ctx, uid)
 	if err != nil {
 		return nil, err
 	}
-	return &providerv1.Bootstrap{Endpoints: t.endpoints, Token: uid + "." + proof + "." + t.authority, Role: plan.Role(m)}, nil
+	return &providerv1.Bootstrap{Endpoints: t.endpoints, Token: uid + "." + proof + "." + t.authority, Role: who.Role}, nil
 }
 
 // Machine returns the uid of the machine that a token is for.
@@ -103,7 +145,7 @@ func (t *Tokens) used(ctx context.Context, uid, keys string) error {
 
 // Forget removes what was kept about a machine's token; the machine is gone.
 func (t *Tokens) Forget(ctx context.Context, uid string) error {
-	_, err := t.store.Commit(ctx, store.Delete(usedPrefix+uid, store.Whatever))
+	_, err := t.store.Commit(ctx, store.Delete(usedPrefix+uid, store.Whatever), store.Delete(sealedPrefix+uid, store.Whatever))
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}

@@ -39,7 +39,7 @@ func New(st *store.Store, v protovalidate.Validator, policy *identity.Policy, lo
 	t := &Tables{store: st, policy: policy, NodeLifetime: 24 * time.Hour}
 	t.Infrastructure = resource.NewTable(st, v, resource.Config[*machinev1.Infrastructure]{Log: log})
 	t.Machines = resource.NewTable(st, v, resource.Config[*machinev1.Machine]{
-		Default: t.defaultMachine, Validate: validateMachine, ValidateUpdate: validateHookChange, Admit: t.admitMachine,
+		Default: t.defaultMachine, Validate: validateMachine, ValidateUpdate: validateMachineUpdate, Admit: t.admitMachine, Claims: machineClaims,
 		HasNamespace: hasNamespace, Finalizers: []string{plan.FinalizerMachine}, Log: log,
 	})
 	t.Sets = resource.NewTable(st, v, resource.Config[*machinev1.MachineSet]{

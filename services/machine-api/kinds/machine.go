@@ -26,14 +26,25 @@ func setLabel(labels *map[string]string, key, value string) {
 }
 
 func validateMachine(m *machinev1.Machine) []rpcerr.Field {
-	return fields(plan.DuplicateHooks(m.GetSpec().GetLifecycleHooks(), ""))
+	bad := plan.DuplicateHooks(m.GetSpec().GetLifecycleHooks(), "")
+	bad = append(bad, plan.NameFaults(m.GetMetadata().GetName())...)
+	return fields(append(bad, plan.NodeRoleFaults(plan.Role(m), m.GetSpec().GetMetadata().GetLabels(), "spec.metadata.labels")...))
 }
 
-func validateHookChange(old, changed *machinev1.Machine) []rpcerr.Field {
-	if !resource.Deleting(old) {
-		return nil
+// machineClaims are what no two machines of any namespaces share: the name, which is the node's too, the instance, and its address.
+func machineClaims(m *machinev1.Machine) []resource.Claim {
+	return []resource.Claim{
+		{What: "name", Value: m.GetMetadata().GetName(), Path: "metadata.name"},
+		{What: "providerID", Value: m.GetSpec().GetProviderId(), Path: "spec.providerID"},
+		{What: "address", Value: plan.HeldAddress(m), Path: "status.addresses"},
 	}
-	var out []rpcerr.Field
+}
+
+func validateMachineUpdate(old, changed *machinev1.Machine) []rpcerr.Field {
+	out := fields(plan.FixedFaults(old, changed))
+	if !resource.Deleting(old) {
+		return out
+	}
 	for _, f := range fields(plan.HookChange(old, changed)) {
 		duplicate := false
 		for _, known := range validateMachine(changed) {
@@ -46,11 +57,23 @@ func validateHookChange(old, changed *machinev1.Machine) []rpcerr.Field {
 	return out
 }
 
-// admitMachine lets only a hook's owner and administrators take the hook off a machine that is being deleted.
+// admitMachine lets only a hook's owner and administrators take the hook off a machine that is being deleted, and only machine-api say which
+// instance a machine has.
 func (t *Tables) admitMachine(ctx context.Context, old, changed *machinev1.Machine) error {
 	caller, called := identity.CallerFrom(ctx)
-	if old == nil || changed == nil || !called {
-		return nil // a creation, a deletion, or a write of this service itself
+	if changed == nil || !called {
+		return nil // a deletion, or a write of this service itself
+	}
+	if was, is := old.GetSpec().GetProviderId(), changed.GetSpec().GetProviderId(); was != is {
+		return rpcerr.Invalid(rpcerr.Field{Path: "spec.providerID", Description: fmt.Sprintf("cannot be set to %q: machine-api takes it over from the provider", is)})
+	}
+	if old == nil {
+		return nil
+	}
+	if !plan.SameNodeRoles(old, changed) {
+		if ok, reason := t.policy.Allowed(caller, identity.Attributes{Verb: "update", Resource: "nodes/role", Name: changed.GetMetadata().GetName()}); !ok {
+			return rpcerr.Forbidden("spec.metadata.labels: roles of nodes: " + reason)
+		}
 	}
 	for _, r := range plan.GuardedRemovals(old, changed) {
 		if allowed, _ := t.MayComplete(caller, r.Hook.GetOwner()); !allowed {

@@ -27,7 +27,10 @@ func (t *Tables) defaultSet(s *machinev1.MachineSet) {
 // without a selector or a template, and the set's status says what is missing.
 func validateSet(s *machinev1.MachineSet) []rpcerr.Field {
 	bad := selectorFaults(s.GetSpec().GetSelector(), s.GetSpec().GetTemplate() != nil, s.GetSpec().GetTemplate().GetMetadata().GetLabels(), "spec.template.metadata.labels")
-	return append(bad, fields(plan.DuplicateHooks(s.GetSpec().GetTemplate().GetSpec().GetLifecycleHooks(), "spec.template."))...)
+	template := s.GetSpec().GetTemplate()
+	role := plan.Role(&machinev1.Machine{Metadata: &metav1.ObjectMeta{Labels: template.GetMetadata().GetLabels()}})
+	bad = append(bad, fields(plan.NodeRoleFaults(role, template.GetSpec().GetMetadata().GetLabels(), "spec.template.spec.metadata.labels"))...)
+	return append(bad, fields(plan.DuplicateHooks(template.GetSpec().GetLifecycleHooks(), "spec.template."))...)
 }
 
 func selectorFaults(raw *metav1.LabelSelector, hasTemplate bool, template map[string]string, path string) []rpcerr.Field {

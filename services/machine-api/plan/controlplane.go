@@ -212,10 +212,9 @@ func (c *controlPlane) freeIndex(d Domain) int {
 func (c *controlPlane) judge(m *member) {
 	want := c.domains.Inject(c.t.GetSpec().GetProviderSpec().GetValue(), c.mapping[m.index])
 	m.updated = proto.Equal(want, m.m.GetSpec().GetProviderSpec().GetValue())
-	ref := m.m.GetStatus().GetNodeRef()
-	m.joined = ref != nil
+	m.joined = m.m.GetStatus().GetNodeRef() != nil
 	m.failed = m.m.GetStatus().GetPhase() == PhaseFailed
-	node := c.v.Nodes[ref.GetName()]
+	node := LinkedNode(c.v.Nodes, m.m)
 	isReady, since := ReadySince(node)
 	phase := m.m.GetStatus().GetPhase()
 	m.sound = !m.deleting && phase == PhaseRunning && node != nil && isReady
@@ -289,9 +288,7 @@ func (c *controlPlane) unmanaged() []string {
 
 func (c *controlPlane) managed(n *nodev1.Node) bool {
 	return slices.ContainsFunc(c.v.Machines, func(m *machinev1.Machine) bool {
-		id := m.GetSpec().GetProviderId()
-		return m.GetMetadata().GetName() == n.GetMetadata().GetName() || m.GetStatus().GetNodeRef().GetName() == n.GetMetadata().GetName() ||
-			id != "" && id == n.GetSpec().GetProviderId()
+		return LinkedNode(c.v.Nodes, m) == n || IsNodeOf(n, m, m.GetSpec().GetProviderId())
 	})
 }
 

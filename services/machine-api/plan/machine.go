@@ -147,6 +147,9 @@ func (n *next) instance() {
 func (n *next) seen(i *providerv1.Instance) {
 	n.set(condition(InstanceExists, conditionTrue, "", "", ""))
 	n.status.ProviderStatus = i.GetProviderStatus()
+	if resource.Deleting(n.m) {
+		return // what it takes over could be another machine's by now, and is of no use
+	}
 	if len(i.GetAddresses()) > 0 {
 		n.status.Addresses = i.GetAddresses()
 	}
@@ -208,6 +211,9 @@ func (n *next) unborn() {
 		n.fail(ReasonInvalidConfiguration, providerSpecMissing)
 	case n.v.Refused != "":
 		n.fail(ReasonInvalidConfiguration, n.v.Refused)
+	case n.v.InstanceErr != "":
+		n.phase(PhaseProvisioning)
+		n.p.WaitsFor = "the provider, whose instance cannot be this machine's: " + n.v.InstanceErr
 	default:
 		n.phase(PhaseProvisioning)
 		n.p.WaitsFor = withCause("the provider to make its instance", cmp.Or(n.v.InstanceErr, n.v.CreateErr))

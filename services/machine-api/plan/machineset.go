@@ -200,7 +200,7 @@ func agePriority(m *machinev1.Machine, now time.Time) float64 {
 }
 
 func nodeReady(v SetView, m *machinev1.Machine) bool {
-	ready, _ := ReadySince(v.Nodes[m.GetStatus().GetNodeRef().GetName()])
+	ready, _ := ReadySince(LinkedNode(v.Nodes, m))
 	return ready
 }
 
@@ -215,7 +215,7 @@ func setStatus(v SetView, machines []*machinev1.Machine) *machinev1.MachineSetSt
 		if want.Matches(labels.Set(m.GetMetadata().GetLabels())) {
 			labeled++
 		}
-		isReady, since := ReadySince(v.Nodes[m.GetStatus().GetNodeRef().GetName()])
+		isReady, since := ReadySince(LinkedNode(v.Nodes, m))
 		if !isReady {
 			continue
 		}
@@ -239,7 +239,7 @@ func minReady(s *machinev1.MachineSet) time.Duration {
 func availableAt(v SetView, machines []*machinev1.Machine) time.Time {
 	var first time.Time
 	for _, m := range machines {
-		ready, since := ReadySince(v.Nodes[m.GetStatus().GetNodeRef().GetName()])
+		ready, since := ReadySince(LinkedNode(v.Nodes, m))
 		at := since.Add(minReady(v.Set))
 		if ready && at.After(v.Now) && (first.IsZero() || at.Before(first)) {
 			first = at

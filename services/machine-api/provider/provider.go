@@ -187,17 +187,16 @@ func (p *Plugin) known() *providerv1.GetProviderInfoResponse {
 	return p.info
 }
 
-// Instance returns the instance of a machine as far as the copies show it, and its provider; nil if they show none.
-func (s *Set) Instance(uid string) (*Plugin, *providerv1.Instance) {
-	for _, p := range s.plugins {
-		p.mu.RLock()
-		i := p.instances[uid]
-		p.mu.RUnlock()
-		if i != nil {
-			return p, i
-		}
+// Instance returns the instance of a machine as far as the copy of its own provider shows it; nil if that shows none. What another provider says
+// of the machine does not count.
+func (s *Set) Instance(m *machinev1.Machine) *providerv1.Instance {
+	p, err := s.For(m.GetSpec().GetProviderSpec().GetValue())
+	if err != nil {
+		return nil
 	}
-	return nil, nil
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.instances[m.GetMetadata().GetUid()]
 }
 
 // For returns the provider that understands a provider spec: ErrUnknownKind if there is none, another error if nobody can say yet.
@@ -275,10 +274,18 @@ func (p *Plugin) rememberNew(i *providerv1.Instance) {
 	}
 }
 
-// Delete begins to delete the instance that was made for a machine.
-func (p *Plugin) Delete(ctx context.Context, uid, providerID string) error {
+// Delete begins to delete the instance that was made for a machine. One that went meanwhile is no error.
+func (s *Set) Delete(ctx context.Context, m *machinev1.Machine) error {
+	p, err := s.For(m.GetSpec().GetProviderSpec().GetValue())
+	if err != nil {
+		return err
+	}
+	i := s.Instance(m)
+	if i == nil {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	_, err := p.client.DeleteInstance(ctx, &providerv1.DeleteInstanceRequest{ProviderId: providerID, RequestToken: uid})
+	_, err = p.client.DeleteInstance(ctx, &providerv1.DeleteInstanceRequest{ProviderId: i.GetProviderId(), RequestToken: m.GetMetadata().GetUid()})
 	return err
 }

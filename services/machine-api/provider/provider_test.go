@@ -117,18 +117,32 @@ func TestWhatHappensWhileAProviderIsAwayIsNoticed(t *testing.T) {
 	a, b := &providerv1.Instance{MachineUid: "a", State: "Running"}, &providerv1.Instance{MachineUid: "b", State: "Running"}
 	p := &plugin{instances: []*providerv1.Instance{a}}
 	s, heard := start(t, p)
-	has := func(uid string) bool { _, i := s.Instance(uid); return i != nil }
+	has := func(uid string) bool { return s.Instance(machine(uid)) != nil }
 	hear(t, heard, func() bool { return has("a") })
 	p.set(func() { p.instances = []*providerv1.Instance{b} })
 	hear(t, heard, func() bool { return has("b") && !has("a") })
 }
 
+func machine(uid string) *machinev1.Machine {
+	return &machinev1.Machine{Metadata: &metav1.ObjectMeta{Uid: uid}, Spec: &machinev1.MachineSpec{ProviderSpec: &machinev1.ProviderSpec{
+		Value: &structpb.Struct{Fields: map[string]*structpb.Value{"kind": structpb.NewStringValue("TestSpec")}},
+	}}}
+}
+
+func TestWhatAnotherProviderSaysOfAMachineDoesNotCount(t *testing.T) {
+	s, heard := start(t, &plugin{instances: []*providerv1.Instance{{MachineUid: "a", State: "Running"}}})
+	foreign := machine("a")
+	foreign.Spec.ProviderSpec.Value.Fields["kind"] = structpb.NewStringValue("Other")
+	hear(t, heard, func() bool { return s.Instance(machine("a")) != nil })
+	if i := s.Instance(foreign); i != nil {
+		t.Errorf("Instance = %v, of a provider that did not make it", i)
+	}
+}
+
 func TestOnlyTheProviderSaysThatThereIsNoInstance(t *testing.T) {
 	p := &plugin{away: true}
 	s, _ := start(t, p)
-	m := &machinev1.Machine{Metadata: &metav1.ObjectMeta{Uid: "a"}, Spec: &machinev1.MachineSpec{ProviderSpec: &machinev1.ProviderSpec{
-		Value: &structpb.Struct{Fields: map[string]*structpb.Value{"kind": structpb.NewStringValue("TestSpec")}},
-	}}}
+	m := machine("a")
 	if _, absent, err := s.Look(t.Context(), m); absent || err == nil {
 		t.Errorf("Look = absent %v, %v while the provider is silent, want an error", absent, err)
 	}

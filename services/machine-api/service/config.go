@@ -4,6 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"net/netip"
+	"net/url"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -66,4 +70,22 @@ func (c config) check(rest []string) error {
 		errs = append(errs, errors.New("--certificate-lifetime must be more than zero"))
 	}
 	return errors.Join(errs...)
+}
+
+// addresses returns the addresses of the cluster's own programs, as far as they are written as such.
+func (c config) addresses() []netip.Addr {
+	var out []netip.Addr
+	for _, hostPort := range slices.Concat(c.gateways, slices.Collect(maps.Values(c.Peers)), []string{c.Listen, c.Advertise}) {
+		if ap, err := netip.ParseAddrPort(hostPort); err == nil && !ap.Addr().IsUnspecified() {
+			out = append(out, ap.Addr().Unmap())
+		}
+	}
+	for _, endpoint := range c.EtcdEndpoints {
+		if u, err := url.Parse(endpoint); err == nil {
+			if a, err := netip.ParseAddr(u.Hostname()); err == nil {
+				out = append(out, a.Unmap())
+			}
+		}
+	}
+	return out
 }

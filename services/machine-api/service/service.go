@@ -71,10 +71,10 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]func(context.Co
 	tokens := join.NewTokens(st, signer.AuthorityHash(), cfg.gateways)
 	control := controller.New(controller.Config{
 		Tables: tables, Providers: providers, Nodes: nodes, Drains: drains, Eviction: eviction,
-		Bootstrap: tokens, Events: recorder, Log: p.Log,
+		Bootstrap: tokens, Events: recorder, Reserved: cfg.addresses(), Log: p.Log,
 	})
 	elector := reconcile.NewElector(p.Etcd, name, p.Address(), p.Log)
-	machinev1.RegisterJoinServiceServer(p.GRPC, join.NewService(tokens, signer, tables.Machines, providers))
+	machinev1.RegisterJoinServiceServer(p.GRPC, join.NewService(tokens, signer, tables.Machines))
 	err = errors.Join(server.Register(p.GRPC, tables, control, time.Now), recorder.Register(p.GRPC))
 	p.ReadyWhen(tables.Synced)
 	return []func(context.Context) error{
@@ -110,6 +110,9 @@ func lead(ctx context.Context, tables *kinds.Tables, control *controller.Control
 		return ended(ctx, err)
 	}
 	for ctx.Err() == nil {
+		if err := tables.Machines.HoldClaims(ctx); err != nil && ctx.Err() == nil {
+			control.Log.WarnContext(ctx, "machines share what each must have for itself", "error", err)
+		}
 		err := ensureInfrastructure(ctx, tables.Infrastructure, cfg)
 		if err == nil {
 			err = work(ctx, tables, control)

@@ -194,7 +194,7 @@ func (c *cloud) CreateInstance(ctx context.Context, r *providerv1.CreateInstance
 	defer c.mu.Unlock()
 	i := &providerv1.Instance{
 		ProviderId: "test://" + r.GetMachine().GetName(), MachineName: r.GetMachine().GetName(), MachineUid: r.GetRequestToken(), State: "Running",
-		Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: "127.0.0.77"}},
+		Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: fmt.Sprintf("127.0.0.%d", 77+len(c.instances))}},
 	}
 	c.instances[r.GetRequestToken()] = i
 	c.move()

@@ -85,7 +85,8 @@ func (t Target) Resolve() (Target, error) {
 	return t, nil
 }
 
-// Dial returns a connection to a resolved target's gateway. Nothing is sent before the first call.
+// Dial returns a connection to a resolved target's gateway. Nothing is sent before the first call, and nothing to anyone but the gateway: no other
+// holder of a certificate can stand in for it.
 func Dial(t Target) (*grpc.ClientConn, error) {
 	files := identity.Files{Cert: t.Cert, Key: t.Key, CA: t.CA}
 	var cfg *tls.Config
@@ -99,7 +100,7 @@ func Dial(t Target) (*grpc.ClientConn, error) {
 		return nil, err
 	}
 	opts := []grpc.DialOption{
-		grpc.WithTransportCredentials(credentials.NewTLS(cfg)),
+		grpc.WithTransportCredentials(credentials.NewTLS(identity.WithURI(cfg, identity.ServiceURI("gateway")))),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond}, MinConnectTimeout: 5 * time.Second}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16 << 20)),

@@ -111,7 +111,7 @@ func healthy(ctx context.Context, c *cluster.Cluster, name string) error {
 	if err != nil {
 		return err
 	}
-	conn, err := grpc.NewClient("passthrough:///"+c.LocalAddress(name), grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
+	conn, err := grpc.NewClient("passthrough:///"+c.LocalAddress(name), grpc.WithTransportCredentials(credentials.NewTLS(identity.WithURI(cfg, identity.ServiceURI(name)))))
 	if err != nil {
 		return err
 	}

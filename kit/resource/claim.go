@@ -1,0 +1,171 @@
+package resource
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/store"
+)
+
+// Claim is a value that at most one object of a kind holds at a time, over all namespaces. It is taken and given up in the transaction that
+// writes the object, so two concurrent writes cannot both hold it.
+type Claim struct {
+	What  string // what the value is, in the key and in messages, such as "name" or "providerID"
+	Value string // a claim with an empty value is none
+	Path  string // field that holds the value, in JSON names
+}
+
+// holder is the record of a claim.
+type holder struct {
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+}
+
+func holderOf(o Object) holder {
+	m := o.GetMetadata()
+	return holder{Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUid()}
+}
+
+func (h holder) key() string { return Key{Namespace: h.Namespace, Name: h.Name}.String() }
+
+func parseHolder(value []byte) (holder, error) {
+	var h holder
+	err := json.Unmarshal(value, &h)
+	return h, err
+}
+
+func (t *Table[T]) claims(o T) []Claim {
+	if t.cfg.Claims == nil || !o.ProtoReflect().IsValid() {
+		return nil
+	}
+	return slices.DeleteFunc(t.cfg.Claims(o), func(c Claim) bool { return c.Value == "" })
+}
+
+// claimKey is outside of the prefix of the kind's objects.
+func (t *Table[T]) claimKey(c Claim) string {
+	return t.typ.GetPlural() + ".claims/" + c.What + "/" + c.Value
+}
+
+// claimOps returns the operations that make the claims of old those of next. Either may be the zero T. What next keeps is not touched.
+func (t *Table[T]) claimOps(ctx context.Context, old, next T) ([]store.Op, error) {
+	had, wants := t.claims(old), t.claims(next)
+	same := func(c Claim) func(Claim) bool {
+		return func(o Claim) bool { return o.What == c.What && o.Value == c.Value }
+	}
+	var ops []store.Op
+	for _, c := range wants {
+		if slices.ContainsFunc(had, same(c)) {
+			continue
+		}
+		value, err := json.Marshal(holderOf(next))
+		if err != nil {
+			return nil, err
+		}
+		ops = append(ops, store.Put(t.claimKey(c), value, 0))
+	}
+	for _, c := range had {
+		if slices.ContainsFunc(wants, same(c)) {
+			continue
+		}
+		r, err := t.st.Get(ctx, t.claimKey(c))
+		if errors.Is(err, store.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if h, err := parseHolder(r.Value); err == nil && h.UID == old.GetMetadata().GetUid() {
+			ops = append(ops, store.Delete(t.claimKey(c), r.Revision))
+		}
+	}
+	return ops, nil
+}
+
+// commit writes an object together with its claims. op is the operation on the object itself.
+func (t *Table[T]) commit(ctx context.Context, op store.Op, old, next T) (int64, error) {
+	ops, err := t.claimOps(ctx, old, next)
+	if err != nil {
+		return 0, err
+	}
+	revision, err := t.st.Commit(ctx, append([]store.Op{op}, ops...)...)
+	var refused *store.OpError
+	if errors.As(err, &refused) && refused.Index > 0 && errors.Is(err, store.ErrExists) {
+		return 0, t.taken(next, refused.Key, refused.Current.Value)
+	}
+	return revision, err
+}
+
+// taken says who holds the claim with a key.
+func (t *Table[T]) taken(obj T, key string, value []byte) error {
+	for _, c := range t.claims(obj) {
+		if t.claimKey(c) != key {
+			continue
+		}
+		h, err := parseHolder(value)
+		if err != nil {
+			return fmt.Errorf("claim %q: %w", key, err)
+		}
+		return rpcerr.Taken(t.typ.GetKind(), obj.GetMetadata().GetName(), c.Path, fmt.Sprintf("%s %q belongs to %s %s", c.What, c.Value, t.typ.GetKind(), h.key()))
+	}
+	return fmt.Errorf("claim %q: %w", key, store.ErrExists)
+}
+
+// freeClaims returns an error if another object holds a claim of next that old does not have.
+func (t *Table[T]) freeClaims(ctx context.Context, old, next T) error {
+	for _, c := range t.claims(next) {
+		if slices.ContainsFunc(t.claims(old), func(o Claim) bool { return o.What == c.What && o.Value == c.Value }) {
+			continue
+		}
+		r, err := t.st.Get(ctx, t.claimKey(c))
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+		case err != nil:
+			return err
+		default:
+			return t.taken(next, t.claimKey(c), r.Value)
+		}
+	}
+	return nil
+}
+
+// HoldClaims takes the claims of objects that were stored before their kind had any. It returns an error for each claim that another object
+// holds; such a claim stays where it is.
+func (t *Table[T]) HoldClaims(ctx context.Context) error {
+	page, err := t.st.List(ctx, t.typ.GetPlural()+".claims/", store.ListOptions{})
+	if err != nil {
+		return err
+	}
+	held := make(map[string][]byte, len(page.Records))
+	for _, r := range page.Records {
+		held[r.Key] = r.Value
+	}
+	var errs []error
+	for _, o := range t.All() {
+		for _, c := range t.claims(o) {
+			value, known := held[t.claimKey(c)]
+			if !known {
+				errs = append(errs, t.holdClaim(ctx, o, c))
+			} else if h, err := parseHolder(value); err != nil || h.UID != o.GetMetadata().GetUid() {
+				errs = append(errs, t.taken(o, t.claimKey(c), value))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (t *Table[T]) holdClaim(ctx context.Context, o T, c Claim) error {
+	value, err := json.Marshal(holderOf(o))
+	if err != nil {
+		return err
+	}
+	_, err = t.st.Commit(ctx, store.Check(t.key(KeyOf(o)), revisionOf(o)), store.Put(t.claimKey(c), value, 0))
+	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExists) {
+		return nil // the object or the claim changed since; the next call finds out
+	}
+	return err
+}

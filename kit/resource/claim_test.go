@@ -1,0 +1,104 @@
+package resource_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// byColor claims the label color.
+func byColor(s *machinev1.MachineSet) []resource.Claim {
+	return []resource.Claim{{What: "color", Value: s.GetMetadata().GetLabels()["color"], Path: "metadata.labels['color']"}}
+}
+
+func colored(namespace, name, color string) *machinev1.MachineSet {
+	s := set(name, 1)
+	s.Metadata.Namespace, s.Metadata.Labels = namespace, map[string]string{"color": color}
+	return s
+}
+
+func TestAClaimIsHeldByOneObjectOfAllNamespaces(t *testing.T) {
+	f := serve(t, resource.Config[*machinev1.MachineSet]{Claims: byColor, Finalizers: []string{"windlass.dev/test"}})
+	create := func(s *machinev1.MachineSet, o ...resource.WriteOptions) error {
+		t.Helper()
+		_, err := f.table.Create(t.Context(), s, o...)
+		return err
+	}
+	refused := func(what string, err error) {
+		t.Helper()
+		if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS || status.Convert(err).Message() != `MachineSet "b": metadata.labels['color']: color "red" belongs to MachineSet one/a` {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	recolor := func(key resource.Key, color string) error {
+		_, err := f.table.Modify(t.Context(), key, func(s *machinev1.MachineSet) error { s.Metadata.Labels["color"] = color; return nil })
+		return err
+	}
+	if err := create(colored("one", "a", "red")); err != nil {
+		t.Fatal(err)
+	}
+	refused("a dry run", create(colored("two", "b", "red"), resource.WriteOptions{DryRun: true}))
+	refused("a creation", create(colored("two", "b", "red")))
+	refused("a batch", f.table.CreateAll(t.Context(), []*machinev1.MachineSet{colored("two", "b", "red")})[0].Err)
+	if _, err := f.table.Get(t.Context(), "two", "b"); status.Code(err) != codes.NotFound {
+		t.Errorf("what was refused is there: %v", err)
+	}
+	if err := create(colored("two", "b", "blue")); err != nil {
+		t.Fatal(err)
+	}
+	refused("a change", recolor(resource.Key{Namespace: "two", Name: "b"}, "red"))
+
+	// Given up, by a change and by the end of the object, not by its deletion alone.
+	if err := recolor(resource.Key{Namespace: "one", Name: "a"}, "green"); err != nil {
+		t.Fatal(err)
+	}
+	if err := recolor(resource.Key{Namespace: "two", Name: "b"}, "red"); err != nil {
+		t.Errorf("a claim that was given up: %v", err)
+	}
+	if _, err := f.table.Delete(t.Context(), "two", "b", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := create(colored("one", "c", "red")); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
+		t.Errorf("the claim of an object that is being deleted: %v", err)
+	}
+	if _, err := f.table.Modify(t.Context(), resource.Key{Namespace: "two", Name: "b"}, func(s *machinev1.MachineSet) error { s.Metadata.Finalizers = nil; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := create(colored("one", "c", "red")); err != nil {
+		t.Errorf("the claim of an object that is gone: %v", err)
+	}
+}
+
+func TestOfConcurrentCreationsOneGetsTheClaim(t *testing.T) {
+	f := serve(t, resource.Config[*machinev1.MachineSet]{Claims: byColor})
+	for round := range 20 {
+		const rivals = 8
+		errs := make([]error, rivals)
+		var group sync.WaitGroup
+		for i := range rivals {
+			group.Go(func() {
+				_, errs[i] = f.table.Create(t.Context(), colored(fmt.Sprintf("ns-%d", i), fmt.Sprintf("s-%d", round), fmt.Sprintf("c-%d", round)))
+			})
+		}
+		group.Wait()
+		won := 0
+		for _, err := range errs {
+			if err == nil {
+				won++
+			} else if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
+				t.Errorf("round %d: %v", round, err)
+			}
+		}
+		if won != 1 {
+			t.Fatalf("round %d: %d of %d got the claim, want 1: %v", round, won, rivals, errors.Join(errs...))
+		}
+	}
+}
