@@ -13,4 +13,7 @@ import (
 // needs other settings starts a cluster of its own.
 var shared harness.Shared
 
-func TestMain(m *testing.M) { os.Exit(shared.Main(m)) }
+func TestMain(m *testing.M) {
+	harness.Flooding()
+	os.Exit(shared.Main(m))
+}

@@ -50,6 +50,12 @@ func (f *figure) addTime(d time.Duration) {
 	f.add(float64(d) / float64(scale))
 }
 
+// quantile returns the value below which a part of the values are.
+func (f *figure) quantile(part float64) float64 {
+	s := slices.Sorted(slices.Values(f.values))
+	return s[min(int(part*float64(len(s))), len(s)-1)]
+}
+
 // print writes the figure as a row of a table.
 func (f *figure) print() {
 	s := slices.Sorted(slices.Values(f.values))

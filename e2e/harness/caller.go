@@ -124,7 +124,8 @@ func (c *Cluster) issueBy(a *identity.Authority, name string, r identity.Request
 	return f, os.WriteFile(f.Key, keyPEM, 0o600)
 }
 
-func (c *Caller) tls() (*tls.Config, error) {
+// TLS returns the caller's settings, which are the test's to change.
+func (c *Caller) TLS() (*tls.Config, error) {
 	if c.files.Cert == "" {
 		return identity.TrustOnly(c.files.CA)
 	}
@@ -132,7 +133,7 @@ func (c *Caller) tls() (*tls.Config, error) {
 }
 
 func (c *Caller) connect() error {
-	cfg, err := c.tls()
+	cfg, err := c.TLS()
 	if err != nil {
 		return err
 	}
@@ -160,7 +161,7 @@ func (c *Caller) Conn() *grpc.ClientConn { return c.conn }
 
 // Direct returns a connection past the gateway to one of the cluster's programs.
 func (c *Caller) Direct(port int) (*grpc.ClientConn, error) {
-	cfg, err := c.tls()
+	cfg, err := c.TLS()
 	if err != nil {
 		return nil, err
 	}
@@ -171,6 +172,15 @@ func (c *Caller) Direct(port int) (*grpc.ClientConn, error) {
 		c.site.mu.Unlock()
 	}
 	return conn, err
+}
+
+// Dial returns a connection to another gateway, which the test closes.
+func (c *Caller) Dial(address string) (*grpc.ClientConn, error) {
+	cfg, err := c.TLS()
+	if err != nil {
+		return nil, err
+	}
+	return dial(address, cfg)
 }
 
 // HTTP is the caller's client for REST.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -13,19 +14,27 @@ import (
 	"google.golang.org/grpc/status"
 )
 
+// Meter bounds what messages on their way may take.
+type Meter interface {
+	// Bytes takes room for a message of n bytes of the caller that ctx knows; release must be called once unless there is an error.
+	Bytes(ctx context.Context, n int) (release func(), err error)
+	// Upload is what a caller has to send the first message of a call; 0 for as long as it likes.
+	Upload(method string) time.Duration
+}
+
 // Handler returns the handler of all methods that the server does not serve itself (grpc.UnknownServiceHandler). The
 // server must use Codec. Calls leave by backends, which gets the client's metadata as outgoing metadata.
-func Handler(backends grpc.ClientConnInterface) grpc.StreamHandler {
+func Handler(backends grpc.ClientConnInterface, meter Meter) grpc.StreamHandler {
 	return func(_ any, server grpc.ServerStream) error {
 		method, ok := grpc.MethodFromServerStream(server)
 		if !ok {
 			return status.Error(codes.Internal, "internal error")
 		}
-		return pass(server, backends, method)
+		return pass(server, backends, meter, method)
 	}
 }
 
-func pass(server grpc.ServerStream, backends grpc.ClientConnInterface, method string) error {
+func pass(server grpc.ServerStream, backends grpc.ClientConnInterface, meter Meter, method string) error {
 	ctx, cancel := context.WithCancelCause(server.Context())
 	defer cancel(nil)
 	sent, _ := metadata.FromIncomingContext(ctx)
@@ -37,11 +46,11 @@ func pass(server grpc.ServerStream, backends grpc.ClientConnInterface, method st
 	}
 	// This direction is not waited for: it ends when the handler returns, and a client may keep its side open for ever.
 	go func() {
-		if err := upwards(server, client); err != nil {
+		if err := upwards(server, client, meter, late(cancel, meter.Upload(method))); err != nil {
 			cancel(err)
 		}
 	}()
-	err = downwards(server, client)
+	err = downwards(server, client, meter)
 	// A client whose own message was refused gets to know that, not that the call was cancelled for it.
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(cause, context.Canceled) && server.Context().Err() == nil {
 		return cause
@@ -49,11 +58,21 @@ func pass(server grpc.ServerStream, backends grpc.ClientConnInterface, method st
 	return err
 }
 
+// late ends a call whose first message does not come in time; the function that it returns says that it came.
+func late(end context.CancelCauseFunc, patience time.Duration) (came func()) {
+	if patience == 0 {
+		return func() {}
+	}
+	timer := time.AfterFunc(patience, func() { end(status.Error(codes.DeadlineExceeded, "the message of the call did not come to its end")) })
+	return func() { timer.Stop() }
+}
+
 // upwards passes the client's messages on. It returns an error if the client's side broke, nil if either side ended.
-func upwards(server grpc.ServerStream, client grpc.ClientStream) error {
+func upwards(server grpc.ServerStream, client grpc.ClientStream, meter Meter, came func()) error {
 	for {
 		f := &frame{}
 		err := server.RecvMsg(f)
+		came()
 		if errors.Is(err, io.EOF) {
 			client.CloseSend() //nolint:errcheck // the backend's status says more
 			return nil
@@ -61,7 +80,14 @@ func upwards(server grpc.ServerStream, client grpc.ClientStream) error {
 		if err != nil {
 			return err
 		}
-		if client.SendMsg(f) != nil {
+		release, err := meter.Bytes(server.Context(), f.data.Len())
+		if err != nil {
+			f.data.Free()
+			return err
+		}
+		err = client.SendMsg(f)
+		release()
+		if err != nil {
 			f.data.Free()
 			return nil // the backend has ended the call; downwards gets its status
 		}
@@ -69,7 +95,7 @@ func upwards(server grpc.ServerStream, client grpc.ClientStream) error {
 }
 
 // downwards passes the backend's header, messages, trailer and status on.
-func downwards(server grpc.ServerStream, client grpc.ClientStream) error {
+func downwards(server grpc.ServerStream, client grpc.ClientStream, meter Meter) error {
 	header, err := client.Header()
 	// An answer that is a trailer alone stays one: its header is nil.
 	if err == nil && header != nil {
@@ -77,6 +103,9 @@ func downwards(server grpc.ServerStream, client grpc.ClientStream) error {
 			return err
 		}
 	}
+	// SendMsg returns when a message is queued for a client that may not read. It is gone when the next one is, so its room is held until then.
+	before := func() {}
+	defer func() { before() }()
 	for {
 		f := &frame{}
 		err := client.RecvMsg(f)
@@ -87,7 +116,15 @@ func downwards(server grpc.ServerStream, client grpc.ClientStream) error {
 			}
 			return err
 		}
-		if err := server.SendMsg(f); err != nil {
+		release, err := meter.Bytes(server.Context(), f.data.Len())
+		if err != nil {
+			f.data.Free()
+			return err
+		}
+		err = server.SendMsg(f)
+		before()
+		before = release
+		if err != nil {
 			f.data.Free()
 			return err
 		}

@@ -32,12 +32,21 @@ type Login interface {
 	Bound(ctx context.Context, r *http.Request) (bound context.Context, stop func())
 }
 
+// Room is where a request takes its share of what the gateway can do at a time. What they return must be called once unless there is an error.
+type Room interface {
+	// Call takes room for a request of method.
+	Call(r *http.Request, caller identity.Caller, method *catalog.Method) (release func(), err error)
+	// Body takes room for a body of n bytes.
+	Body(r *http.Request, caller identity.Caller, n int) (release func(), err error)
+}
+
 // Config is what a Handler is made of.
 type Config struct {
 	Catalog *catalog.Catalog
 	Login   Login
 	// Register adds the generated handlers to the mux.
 	Register func(context.Context, *runtime.ServeMux) error
+	Room     Room
 	// GRPC answers gRPC requests.
 	GRPC http.Handler
 	// Open are handlers for addresses that need no credentials, as patterns of http.ServeMux.
@@ -48,6 +57,7 @@ type Config struct {
 type Handler struct {
 	catalog *catalog.Catalog
 	login   Login
+	room    Room
 	grpc    http.Handler
 	open    *http.ServeMux
 	api     *runtime.ServeMux
@@ -59,6 +69,7 @@ func New(ctx context.Context, c Config) (*Handler, error) {
 	h := &Handler{
 		catalog: c.Catalog,
 		login:   c.Login,
+		room:    c.Room,
 		grpc:    c.GRPC,
 		open:    http.NewServeMux(),
 		api:     newMux(),
@@ -188,15 +199,47 @@ func (h *Handler) serveAPI(w http.ResponseWriter, r *http.Request, caller identi
 	case route == nil:
 		err = noSuchAddress(r)
 	default:
-		if err = checkQuery(route, r.URL.RawQuery); err == nil {
-			err = readBody(w, r, route, caller)
-		}
+		h.serveRoute(w, r, route, caller, original)
+		return
 	}
+	writeError(w, err)
+}
+
+// serveRoute answers a request of a caller that may be heard: within the caller's share, which is taken before the body is read.
+func (h *Handler) serveRoute(w http.ResponseWriter, r *http.Request, route *catalog.Route, caller identity.Caller, original *http.Request) {
+	release, err := h.room.Call(r, caller, route.Method)
 	if err != nil {
 		writeError(w, err)
 		return
 	}
+	defer release()
+	if err := checkQuery(route, r.URL.RawQuery); err != nil {
+		writeError(w, err)
+		return
+	}
+	release, err = h.room.Body(r, caller, longest(r, caller))
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	defer release()
+	if err := readBody(w, r, route, caller); err != nil {
+		writeError(w, err)
+		return
+	}
 	h.call(w, r, route, caller, original)
+}
+
+// longest is how long the body of a request may become.
+func longest(r *http.Request, caller identity.Caller) int {
+	most := MaxBody
+	if caller.User == "" {
+		most = maxAnonymousBody
+	}
+	if r.ContentLength >= 0 && r.ContentLength < int64(most) {
+		return int(r.ContentLength)
+	}
+	return most
 }
 
 // call passes a request on. original still has the credentials: a stream ends with them.

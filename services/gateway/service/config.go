@@ -17,6 +17,8 @@ import (
 type Config struct {
 	serve.Config
 	TokensFile string // see authn.Tokens; empty for none
+	// Anonymous is how many connections there may be whose caller is not known; 0 for the default of split.Limits.
+	Anonymous int
 }
 
 // parse reads the flags.
@@ -26,6 +28,7 @@ func parse(args []string, usage io.Writer) (Config, error) {
 	fs.SetOutput(usage)
 	c.Flags(fs)
 	fs.StringVar(&c.TokensFile, "tokens", "", "file of bearer tokens; empty for none")
+	fs.IntVar(&c.Anonymous, "anonymous-connections", 0, "how many connections there may be whose caller is not known; 0: a quarter of the files that the process may open, at most 4000")
 	if err := fs.Parse(args); err != nil {
 		return c, err
 	}

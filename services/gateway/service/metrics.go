@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
+	"github.com/windlass-dev/windlass/services/gateway/split"
 )
 
 // metrics counts what goes through the gateway. Methods that do not exist share one label, so that nobody can make more.
@@ -22,6 +23,7 @@ type metrics struct {
 	calls    *prometheus.CounterVec
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
+	ends     *prometheus.CounterVec
 }
 
 func newMetrics(c *catalog.Catalog) *metrics {
@@ -39,7 +41,11 @@ func newMetrics(c *catalog.Catalog) *metrics {
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
 		}, []string{"lane"}),
 	}
-	m.registry.MustRegister(m.calls, m.requests, m.seconds,
+	m.ends = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "windlass_gateway_connections_closed_total",
+		Help: "Connections that limits ended: full, user (too many), handshake (too slow), unknown (no credentials in time), strikes.",
+	}, []string{"reason"})
+	m.registry.MustRegister(m.calls, m.requests, m.seconds, m.ends,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -48,6 +54,20 @@ func (m *metrics) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
 	return mux
+}
+
+func (m *metrics) closed(reason string) { m.ends.WithLabelValues(reason).Inc() }
+
+// connections adds the numbers of open connections.
+func (m *metrics) connections(lanes *split.Splitter) {
+	for i, kind := range []string{"handshake", "anonymous", "known"} {
+		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "windlass_gateway_connections", Help: "Open connections, by whether their caller is known.", ConstLabels: prometheus.Labels{"caller": kind},
+		}, func() float64 {
+			shaking, anonymous, known := lanes.Counts()
+			return float64([]int{shaking, anonymous, known}[i])
+		}))
+	}
 }
 
 func (m *metrics) ended(method string, begun time.Time, err error) {
@@ -76,12 +96,13 @@ func (m *metrics) stream(srv any, stream grpc.ServerStream, info *grpc.StreamSer
 }
 
 // counted counts requests; gRPC that comes this way is counted as both.
-func (m *metrics) counted(next http.Handler) http.Handler {
+func (m *metrics) counted(next http.Handler, rooms rooms) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
 		seen := &statusWriter{ResponseWriter: w, status: http.StatusOK}
 		defer func() {
 			m.requests.WithLabelValues(verb(r.Method), strconv.Itoa(seen.status)).Inc()
+			rooms.ended(r.Context(), r.RemoteAddr, begun, seen.status == http.StatusUnauthorized)
 			if !seen.flushed {
 				m.seconds.WithLabelValues("http").Observe(time.Since(begun).Seconds())
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/windlass-dev/windlass/services/gateway/authn"
 	"github.com/windlass-dev/windlass/services/gateway/backend"
 	"github.com/windlass-dev/windlass/services/gateway/proxy"
+	"github.com/windlass-dev/windlass/services/gateway/rest"
 	"github.com/windlass-dev/windlass/services/gateway/split"
 )
 
@@ -28,10 +29,11 @@ const (
 	headerBytes    = 64 << 10
 	// streamWindow and connWindow are fixed; growing ones let stalled readers hold gigabytes.
 	streamWindow = 256 << 10
+	connIdle     = 2 * time.Minute
 	connWindow   = 1 << 20
 )
 
-func newGRPC(router *backend.Router, auth *authn.Authenticator, m *metrics, age time.Duration, log *slog.Logger) *grpc.Server {
+func newGRPC(router *backend.Router, auth *authn.Authenticator, r rooms, m *metrics, age time.Duration, log *slog.Logger) *grpc.Server {
 	panics := recovery.WithRecoveryHandlerContext(func(ctx context.Context, p any) error {
 		log.ErrorContext(ctx, "panic", "error", p)
 		return rpcerr.From(errPanic)
@@ -39,21 +41,23 @@ func newGRPC(router *backend.Router, auth *authn.Authenticator, m *metrics, age 
 	return grpc.NewServer(
 		grpc.Creds(split.Credentials()),
 		grpc.ForceServerCodecV2(proxy.Codec()),
-		grpc.UnknownServiceHandler(proxy.Handler(router)),
-		grpc.ChainUnaryInterceptor(recovery.UnaryServerInterceptor(panics), m.unary, auth.Unary, mapped),
-		grpc.ChainStreamInterceptor(recovery.StreamServerInterceptor(panics), m.stream, auth.Stream),
+		grpc.UnknownServiceHandler(proxy.Handler(router, r)),
+		grpc.ChainUnaryInterceptor(recovery.UnaryServerInterceptor(panics), m.unary, r.strikeUnary, auth.Unary, r.unary, mapped),
+		grpc.ChainStreamInterceptor(recovery.StreamServerInterceptor(panics), m.stream, r.strikeStream, auth.Stream, r.stream),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.ReadBufferSize(8<<10),
+		grpc.SharedWriteBuffer(true),
 		grpc.MaxHeaderListSize(headerBytes),
-		grpc.MaxRecvMsgSize(backend.MaxMessage),
+		grpc.MaxRecvMsgSize(rest.MaxBody),
 		grpc.MaxSendMsgSize(backend.MaxMessage),
 		grpc.MaxConcurrentStreams(streamsPerConn),
 		grpc.ConnectionTimeout(10*time.Second),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: 30 * time.Second, Timeout: 10 * time.Second,
-			MaxConnectionAge: age, // without a grace: new calls go to a new connection, open streams live on
+			// Without a grace for the age: new calls go to a new connection, open streams live on.
+			MaxConnectionIdle: connIdle, MaxConnectionAge: age,
 		}),
 	)
 }
@@ -70,7 +74,7 @@ func newHTTP(handler http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 5 * time.Second,
-		IdleTimeout:       2 * time.Minute,
+		IdleTimeout:       connIdle,
 		MaxHeaderBytes:    headerBytes,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		HTTP2: &http.HTTP2Config{

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -36,14 +37,22 @@ import (
 	"github.com/windlass-dev/windlass/services/gateway/describe"
 	"github.com/windlass-dev/windlass/services/gateway/events"
 	"github.com/windlass-dev/windlass/services/gateway/rest"
+	"github.com/windlass-dev/windlass/services/gateway/share"
 	"github.com/windlass-dev/windlass/services/gateway/split"
 )
+
+// memoryLimit is when the collector begins to work harder. The executable, of which some 60 MB are resident, is not in it: together they stay
+// below 256 MB with every connection taken.
+const memoryLimit = 168 << 20
 
 // Run runs the gateway with command line args until ctx ends. It logs to stderr.
 func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	config, err := parse(args, stderr)
 	if err != nil {
 		return err
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit)
 	}
 	log, err := config.Logger(stderr)
 	if err != nil {
@@ -113,7 +122,13 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	router := backend.NewRouter(methods, pool)
 	merged := events.New(pool.Programs(), router.To)
 	counts := newMetrics(methods)
-	server := newGRPC(router, auth, counts, config.ConnectionAge, log)
+	lanes := split.New(inner, split.Config{
+		TLS: settings, Limits: split.Limits{Anonymous: config.Anonymous}, User: certified, Valid: validity,
+		Failed: refused.handshake, Closed: counts.closed, Log: log,
+	})
+	counts.connections(lanes)
+	room := rooms{catalog: methods, shares: share.New(share.Defaults()), door: lanes}
+	server := newGRPC(router, auth, room, counts, config.ConnectionAge, log)
 	alive := health.NewServer()
 	grpc_health_v1.RegisterHealthServer(server, alive)
 	eventv1.RegisterEventServiceServer(server, merged)
@@ -126,19 +141,19 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 		Login:    auth,
 		Register: register(router, merged.Client(), rights.Client()),
 		GRPC:     server,
+		Room:     room,
 		Open:     open(methods, pool),
 	})
 	if err != nil {
 		return err
 	}
-	lanes := split.New(inner, settings, refused.handshake, validity, log)
 	log.InfoContext(ctx, "serving", "address", inner.Addr().String())
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return lanes.Run(ctx) })
 	group.Go(func() error { return serveGRPC(ctx, server, lanes.GRPC()) })
 	group.Go(func() error {
-		return serveHTTP(ctx, aging(newHTTP(counts.counted(handler), log), config.ConnectionAge), lanes.HTTP())
+		return serveHTTP(ctx, aging(newHTTP(counts.counted(handler, room), log), config.ConnectionAge), lanes.HTTP())
 	})
 	group.Go(func() error { return serveMetrics(ctx, config.MetricsListen, counts, log) })
 	if etcd != nil {
@@ -152,6 +167,18 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 		return nil
 	})
 	return group.Wait()
+}
+
+// certified returns the user that a client's certificate names; the handshake has verified it.
+func certified(state tls.ConnectionState) string {
+	if len(state.VerifiedChains) == 0 {
+		return ""
+	}
+	caller, err := identity.FromCertificate(state.PeerCertificates[0])
+	if err != nil {
+		return ""
+	}
+	return caller.User
 }
 
 // transport returns the credentials towards a program: it must be that program by its certificate, whatever the address.

@@ -24,26 +24,46 @@ const handshakeTime = 5 * time.Second
 type Splitter struct {
 	inner  net.Listener
 	config *tls.Config
+	user   func(tls.ConnectionState) string
 	failed func(net.Addr, error)
 	valid  *identity.Validity
+	door   *door
 	log    *slog.Logger
 	grpc   *lane
 	http   *lane
 }
 
-// New makes a splitter of inner, which it owns. config is the server's TLS configuration; its protocols are set here.
-// failed is told of every handshake that failed, with the client's address; it may be nil and may be called concurrently. A connection is
-// closed soon after its certificate is no longer good by valid.
-func New(inner net.Listener, config *tls.Config, failed func(net.Addr, error), valid *identity.Validity, log *slog.Logger) *Splitter {
-	if failed == nil {
-		failed = func(net.Addr, error) {}
+// Config is what a Splitter is made of.
+type Config struct {
+	TLS    *tls.Config // of the server; the protocols are set by New
+	Limits Limits
+	// User returns whom a client's certificate names; empty if it has none or one that names nobody.
+	User func(tls.ConnectionState) string
+	// Valid closes a connection soon after its certificate is no longer good.
+	Valid *identity.Validity
+	// Failed is called for every handshake that failed, with the client's address; may be nil. Concurrent calls happen.
+	Failed func(net.Addr, error)
+	// Closed is called for every connection that the limits end; may be nil. Concurrent calls happen.
+	Closed func(reason string)
+	Log    *slog.Logger
+}
+
+// New makes a splitter of inner, which it owns.
+func New(inner net.Listener, c Config) *Splitter {
+	if c.Failed == nil {
+		c.Failed = func(net.Addr, error) {}
+	}
+	if c.Closed == nil {
+		c.Closed = func(string) {}
 	}
 	return &Splitter{
 		inner:  inner,
-		config: sorting(config),
-		failed: failed,
-		valid:  valid,
-		log:    log,
+		config: sorting(c.TLS),
+		user:   c.User,
+		failed: c.Failed,
+		valid:  c.Valid,
+		door:   newDoor(c.Limits, c.Closed),
+		log:    c.Log,
 		grpc:   newLane(inner.Addr()),
 		http:   newLane(inner.Addr()),
 	}
@@ -72,7 +92,8 @@ func (s *Splitter) Run(ctx context.Context) error {
 		conn, err := s.inner.Accept()
 		switch {
 		case err == nil:
-			handshakes.Go(func() { s.sort(shaking, conn) })
+			o := s.door.enter(conn)
+			handshakes.Go(func() { s.sort(shaking, o) })
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, net.ErrClosed):
@@ -85,21 +106,25 @@ func (s *Splitter) Run(ctx context.Context) error {
 	}
 }
 
-func (s *Splitter) sort(ctx context.Context, raw net.Conn) {
-	noted := &offer{Conn: raw}
-	conn := tls.Server(noted, s.config)
+func (s *Splitter) sort(ctx context.Context, o *offer) {
+	conn := tls.Server(o, s.config)
 	handshake, cancel := context.WithTimeout(ctx, handshakeTime)
 	defer cancel()
-	if err := conn.HandshakeContext(handshake); err != nil {
-		raw.Close()
-		s.failed(raw.RemoteAddr(), err)
+	if err := s.door.shake(handshake, conn, o); err != nil {
+		o.Close()
+		s.failed(o.RemoteAddr(), err)
+		return
+	}
+	if !s.door.admit(o, s.user(conn.ConnectionState())) {
+		s.door.closed("full")
+		o.Close()
 		return
 	}
 	if state := conn.ConnectionState(); len(state.VerifiedChains) > 0 {
-		noted.follow(s.valid.CloseConn(raw, state.PeerCertificates[0]))
+		o.follow(s.valid.CloseConn(o.Conn, state.PeerCertificates[0]))
 	}
 	target := s.http
-	if noted.onlyH2 {
+	if o.onlyH2 {
 		target = s.grpc
 	}
 	target.hand(conn)
@@ -112,37 +137,6 @@ func pause(ctx context.Context, d time.Duration) {
 	case <-t.C:
 	case <-ctx.Done():
 	}
-}
-
-// offer is a connection that remembers what its client offered, and until when its certificate is followed.
-type offer struct {
-	net.Conn
-	onlyH2 bool
-
-	mu     sync.Mutex
-	closed bool
-	stop   func() // ends the following of the certificate; nil if there is none
-}
-
-func (o *offer) follow(stop func()) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.closed {
-		stop()
-		return
-	}
-	o.stop = stop
-}
-
-func (o *offer) Close() error {
-	o.mu.Lock()
-	o.closed = true
-	if o.stop != nil {
-		o.stop()
-		o.stop = nil
-	}
-	o.mu.Unlock()
-	return o.Conn.Close()
 }
 
 // sorting returns a configuration that notes each client's offer in its connection. The configuration that is then used

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -25,9 +26,25 @@ type server struct {
 	address  string
 	failures chan error
 	pool     *tls.Config
+	ca       *identity.Authority
 }
 
-func serverOf(t *testing.T) *server {
+func (s *server) certificate(t *testing.T, user string) tls.Certificate {
+	t.Helper()
+	cert, key, err := s.ca.Issue(identity.Request{CommonName: user, URI: identity.UserURI(user), Client: true, Lifetime: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair
+}
+
+func serverOf(t *testing.T) *server { return limited(t, split.Limits{}) }
+
+func limited(t *testing.T, limits split.Limits) *server {
 	t.Helper()
 	authority, err := identity.NewAuthority("windlass", time.Hour)
 	if err != nil {
@@ -55,14 +72,22 @@ func serverOf(t *testing.T) *server {
 		t.Fatal(err)
 	}
 	s := &server{
-		address: inner.Addr().String(), failures: make(chan error, 10),
+		address: inner.Addr().String(), failures: make(chan error, 100), ca: authority,
 		pool: &tls.Config{RootCAs: authority.Pool(), ClientSessionCache: tls.NewLRUClientSessionCache(4)},
 	}
 	validity, err := identity.OpenValidity("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Splitter = split.New(inner, settings, func(_ net.Addr, err error) { s.failures <- err }, validity, slog.New(slog.DiscardHandler))
+	s.Splitter = split.New(inner, split.Config{
+		TLS: settings, Limits: limits, Valid: validity, Failed: func(_ net.Addr, err error) { s.failures <- err }, Log: slog.New(slog.DiscardHandler),
+		User: func(state tls.ConnectionState) string {
+			if len(state.PeerCertificates) == 0 {
+				return ""
+			}
+			return state.PeerCertificates[0].Subject.CommonName
+		},
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
@@ -185,5 +210,142 @@ func TestAFailedHandshakeIsTold(t *testing.T) {
 	}
 	if err := <-s.failures; err == nil {
 		t.Error("no reason was told")
+	}
+}
+
+// hold accepts on a lane and keeps what it accepts open until the client closes it.
+func hold(wg *sync.WaitGroup, l net.Listener) {
+	wg.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer conn.Close()
+				conn.Write([]byte{1})      //nolint:errcheck
+				conn.Read(make([]byte, 1)) //nolint:errcheck
+			})
+		}
+	})
+}
+
+// connect returns a connection that got its byte, or the error of one that was closed.
+func (s *server) connect(t *testing.T, settings *tls.Config) (net.Conn, error) {
+	t.Helper()
+	conn, err := tls.Dial("tcp", s.address, settings)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Read(make([]byte, 1)); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn, nil
+}
+
+func TestCallersWithCertificatesComeThroughWhereOthersDoNot(t *testing.T) {
+	s := limited(t, split.Limits{Anonymous: 8, PerAddress: 100, PerUser: 3})
+	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait)
+	t.Cleanup(func() { s.HTTP().Close() })
+	hold(&wg, s.HTTP())
+	var open []net.Conn
+	for i := range 10 {
+		conn, err := s.connect(t, s.pool)
+		if (err == nil) != (i < 6) { // three quarters of the share
+			t.Errorf("connection %d: %v", i, err)
+		}
+		if conn != nil {
+			open = append(open, conn)
+		}
+	}
+	// Clients that never begin their handshake hold two places, and the oldest gives way.
+	for range 5 {
+		conn, err := net.Dial("tcp", s.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	known := s.pool.Clone()
+	known.ClientSessionCache = nil
+	known.Certificates = []tls.Certificate{s.certificate(t, "alice")}
+	for i := range 4 {
+		if _, err := s.connect(t, known); (err == nil) != (i < 3) {
+			t.Errorf("connection %d with a certificate: %v", i, err)
+		}
+	}
+	// A token makes a connection known, and there is room for another one.
+	s.Known(open[0].LocalAddr().String(), "bob")
+	if _, err := s.connect(t, s.pool); err != nil {
+		t.Errorf("after a caller was known: %v", err)
+	}
+	if shaking, anonymous, knowns := s.Counts(); shaking > 2 || anonymous != 6 || knowns != 4 {
+		t.Errorf("%d handshakes, %d anonymous and %d known connections, want at most 2, 6 and 4", shaking, anonymous, knowns)
+	}
+	for _, conn := range open {
+		conn.Close()
+	}
+	for {
+		if _, anonymous, _ := s.Counts(); anonymous == 1 {
+			break
+		}
+		runtime.Gosched()
+	}
+}
+
+func TestOneAddressDoesNotHoldTheShare(t *testing.T) {
+	s := limited(t, split.Limits{Anonymous: 40, PerAddress: 2})
+	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait)
+	t.Cleanup(func() { s.HTTP().Close() })
+	hold(&wg, s.HTTP())
+	for i := range 4 {
+		if _, err := s.connect(t, s.pool); (err == nil) != (i < 2) {
+			t.Errorf("connection %d: %v", i, err)
+		}
+	}
+}
+
+func TestStrikesEndAConnection(t *testing.T) {
+	s := serverOf(t)
+	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait)
+	t.Cleanup(func() { s.HTTP().Close() })
+	hold(&wg, s.HTTP())
+	conn, err := s.connect(t, s.pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		s.Strike(conn.LocalAddr().String())
+	}
+	if _, err := conn.Read(make([]byte, 1)); err == nil {
+		t.Error("the connection is still open")
+	}
+}
+
+func TestWhoStaysUnknownLosesTheConnection(t *testing.T) {
+	s := limited(t, split.Limits{Unknown: 50 * time.Millisecond})
+	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait)
+	t.Cleanup(func() { s.HTTP().Close() })
+	hold(&wg, s.HTTP())
+	known, err := s.connect(t, s.pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Known(known.LocalAddr().String(), "bob")
+	unknown, err := s.connect(t, s.pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unknown.Read(make([]byte, 1)); err == nil {
+		t.Error("a client that stays unknown still has its connection")
+	}
+	if shaking, anonymous, knowns := s.Counts(); shaking != 0 || anonymous != 0 || knowns != 1 {
+		t.Errorf("%d handshakes, %d anonymous and %d known connections", shaking, anonymous, knowns)
 	}
 }

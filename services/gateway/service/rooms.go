@@ -1,0 +1,116 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/services/gateway/catalog"
+	"github.com/windlass-dev/windlass/services/gateway/share"
+	"github.com/windlass-dev/windlass/services/gateway/split"
+)
+
+const (
+	// atOnce is below what a caller that gives up a call has waited for it.
+	atOnce = time.Second
+	// uploadTime is what a caller has to send the message of a unary call.
+	uploadTime = 30 * time.Second
+)
+
+// rooms gives every call its room and tells the door what its caller is and does, on both lanes.
+type rooms struct {
+	catalog *catalog.Catalog
+	shares  *share.Shares
+	door    *split.Splitter
+}
+
+// call takes room for a call whose caller is known, or may be unknown.
+func (r rooms) call(ctx context.Context, caller identity.Caller, source, fullMethod string) (func(), error) {
+	r.door.Known(source, caller.User)
+	method := r.catalog.Method(fullMethod)
+	if method != nil && method.Streaming || method == nil && strings.HasPrefix(fullMethod, "/grpc.") {
+		return r.shares.Stream(caller, source)
+	}
+	return r.shares.Call(ctx, caller, source)
+}
+
+// ended counts against the client what friendly ones do rarely.
+func (r rooms) ended(ctx context.Context, source string, begun time.Time, refused bool) {
+	if refused || errors.Is(ctx.Err(), context.Canceled) && time.Since(begun) < atOnce {
+		r.door.Strike(source)
+	}
+}
+
+func (r rooms) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	caller, _ := identity.CallerFrom(ctx)
+	release, err := r.call(ctx, caller, source(ctx), info.FullMethod)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return next(ctx, request)
+}
+
+func (r rooms) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	caller, _ := identity.CallerFrom(stream.Context())
+	release, err := r.call(stream.Context(), caller, source(stream.Context()), info.FullMethod)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return next(srv, stream)
+}
+
+func (r rooms) strikeUnary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	begun := time.Now()
+	reply, err := next(ctx, request)
+	r.ended(ctx, source(ctx), begun, status.Code(err) == codes.Unauthenticated)
+	return reply, err
+}
+
+func (r rooms) strikeStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	begun := time.Now()
+	err := next(srv, stream)
+	r.ended(stream.Context(), source(stream.Context()), begun, status.Code(err) == codes.Unauthenticated)
+	return err
+}
+
+// Bytes implements proxy.Meter.
+func (r rooms) Bytes(ctx context.Context, n int) (func(), error) {
+	caller, _ := identity.CallerFrom(ctx)
+	return r.shares.Bytes(caller, source(ctx), n)
+}
+
+// Upload implements proxy.Meter.
+func (r rooms) Upload(fullMethod string) time.Duration {
+	if method := r.catalog.Method(fullMethod); method == nil || method.Desc.IsStreamingClient() {
+		return 0
+	}
+	return uploadTime
+}
+
+// Call implements rest.Room.
+func (r rooms) Call(q *http.Request, caller identity.Caller, method *catalog.Method) (func(), error) {
+	return r.call(q.Context(), caller, q.RemoteAddr, method.FullName)
+}
+
+// Body implements rest.Room.
+func (r rooms) Body(q *http.Request, caller identity.Caller, n int) (func(), error) {
+	return r.shares.Bytes(caller, q.RemoteAddr, n)
+}
+
+// source is the client's address; empty if there is none.
+func source(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+		return p.Addr.String()
+	}
+	return ""
+}

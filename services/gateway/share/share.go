@@ -1,0 +1,242 @@
+// Package share gives each class of callers, and each caller in it, a share of what the gateway can do at a time: calls, streams and bytes
+// of messages. No class can starve another, and no caller its class. It is priority and fairness in small: a call that finds no room waits
+// for a moment, a stream or a message does not; what is refused gets RESOURCE_EXHAUSTED and the time after which to try again.
+package share
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+)
+
+const (
+	// patience is how long a call waits for room, and a refused caller should wait before it tries again.
+	patience = 2 * time.Second
+	// queue is how many calls of one class wait.
+	queue = 512
+)
+
+// Limit is how much there may be at a time, in all and for each caller.
+type Limit struct{ All, Each int }
+
+// Limits are those of one class.
+type Limits struct {
+	Calls   Limit
+	Streams Limit
+	Bytes   Limit // of messages on their way, in either direction
+}
+
+// Class is a group of callers that share one set of limits.
+type Class string
+
+// The classes.
+const (
+	System    Class = "system"    // services, and administrators, who must come through when others do too much
+	Agents    Class = "agents"    // nodes
+	Users     Class = "users"     // everybody else who is known
+	Anonymous Class = "anonymous" // told apart by their addresses
+)
+
+// Defaults are the limits of a gateway with 256 MiB of memory. An idle stream takes 22 KiB. Each caller may have two of the largest messages,
+// 16 MiB, on their way.
+func Defaults() map[Class]Limits {
+	const mib = 1 << 20
+	return map[Class]Limits{
+		System:    {Calls: Limit{256, 128}, Streams: Limit{4000, 2000}, Bytes: Limit{96 * mib, 64 * mib}},
+		Agents:    {Calls: Limit{256, 32}, Streams: Limit{8000, 64}, Bytes: Limit{64 * mib, 33 * mib}},
+		Users:     {Calls: Limit{128, 64}, Streams: Limit{4000, 1000}, Bytes: Limit{96 * mib, 48 * mib}},
+		Anonymous: {Calls: Limit{16, 4}, Streams: Limit{16, 4}, Bytes: Limit{2 * mib, 1 * mib}},
+	}
+}
+
+// Shares hands out room. Concurrent calls are safe.
+type Shares struct{ rooms map[Class]*room }
+
+// New makes shares with limits for every class.
+func New(limits map[Class]Limits) *Shares {
+	s := &Shares{rooms: map[Class]*room{}}
+	for _, class := range []Class{System, Agents, Users, Anonymous} {
+		s.rooms[class] = &room{class: class, limits: limits[class], each: map[string]*use{}}
+	}
+	return s
+}
+
+// Of returns the class of a caller and the name by which its share is counted; source is the caller's address.
+func Of(caller identity.Caller, source string) (Class, string) {
+	switch {
+	case caller.User == "":
+		host, _, err := net.SplitHostPort(source)
+		if err != nil {
+			host = source
+		}
+		return Anonymous, host
+	case caller.In(identity.GroupNodes):
+		return Agents, caller.User
+	case caller.In(identity.GroupServices), caller.In(identity.GroupMasters):
+		return System, caller.User
+	}
+	return Users, caller.User
+}
+
+// Call takes room for a call that ends soon; it waits up to two seconds. release must be called once when err is nil.
+func (s *Shares) Call(ctx context.Context, caller identity.Caller, source string) (release func(), err error) {
+	class, name := Of(caller, source)
+	return s.rooms[class].call(ctx, name)
+}
+
+// Stream takes room for a call that may stay open.
+func (s *Shares) Stream(caller identity.Caller, source string) (release func(), err error) {
+	class, name := Of(caller, source)
+	return s.rooms[class].take(name, 1, streams)
+}
+
+// Bytes takes room for n bytes of messages.
+func (s *Shares) Bytes(caller identity.Caller, source string, n int) (release func(), err error) {
+	class, name := Of(caller, source)
+	return s.rooms[class].take(name, n, bytes)
+}
+
+// Use returns how many calls, streams and bytes of a class there are.
+func (s *Shares) Use(class Class) (calls, streams, bytes int) {
+	r := s.rooms[class]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.all.calls, r.all.streams, r.all.bytes
+}
+
+// use is what is taken, by all or by one caller.
+type use struct{ calls, streams, bytes int }
+
+// A field is one number of a use, with its limit and its word in refusals.
+type field struct {
+	of    func(*use) *int
+	limit func(Limits) Limit
+	word  string
+}
+
+var (
+	calls   = field{func(u *use) *int { return &u.calls }, func(l Limits) Limit { return l.Calls }, "calls"}
+	streams = field{func(u *use) *int { return &u.streams }, func(l Limits) Limit { return l.Streams }, "streams"}
+	bytes   = field{func(u *use) *int { return &u.bytes }, func(l Limits) Limit { return l.Bytes }, "bytes of messages"}
+)
+
+type room struct {
+	class  Class
+	limits Limits
+
+	mu      sync.Mutex
+	all     use
+	each    map[string]*use
+	waiting []*waiter // the first has waited longest
+}
+
+type waiter struct {
+	name  string
+	ready chan struct{} // closed when the waiter has its room
+}
+
+// fits reports whether n more are within the limits; r.mu is held.
+func (r *room) fits(name string, n int, f field) bool {
+	limit, mine := f.limit(r.limits), 0
+	if u := r.each[name]; u != nil {
+		mine = *f.of(u)
+	}
+	return *f.of(&r.all)+n <= limit.All && mine+n <= limit.Each
+}
+
+// add counts n more, or fewer if n is negative; r.mu is held.
+func (r *room) add(name string, n int, f field) {
+	u := r.each[name]
+	if u == nil {
+		u = &use{}
+		r.each[name] = u
+	}
+	*f.of(&r.all) += n
+	*f.of(u) += n
+	if *u == (use{}) {
+		delete(r.each, name)
+	}
+}
+
+func (r *room) full(f field) error {
+	return rpcerr.TooMany(fmt.Sprintf("too many %s at a time: the limit of class %s is %d for each caller and %d for all",
+		f.word, r.class, f.limit(r.limits).Each, f.limit(r.limits).All), patience)
+}
+
+func (r *room) take(name string, n int, f field) (func(), error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.fits(name, n, f) {
+		return nil, r.full(f)
+	}
+	r.add(name, n, f)
+	return sync.OnceFunc(func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.add(name, -n, f)
+	}), nil
+}
+
+func (r *room) call(ctx context.Context, name string) (func(), error) {
+	release := sync.OnceFunc(func() { r.done(name) })
+	r.mu.Lock()
+	if r.fits(name, 1, calls) {
+		r.add(name, 1, calls)
+		r.mu.Unlock()
+		return release, nil
+	}
+	// One caller has no more than a quarter of the queue.
+	mine := 0
+	for _, w := range r.waiting {
+		if w.name == name {
+			mine++
+		}
+	}
+	if len(r.waiting) >= queue || mine >= queue/4 {
+		r.mu.Unlock()
+		return nil, r.full(calls)
+	}
+	w := &waiter{name: name, ready: make(chan struct{})}
+	r.waiting = append(r.waiting, w)
+	r.mu.Unlock()
+
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-w.ready:
+		return release, nil
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if i := slices.Index(r.waiting, w); i >= 0 {
+		r.waiting = slices.Delete(r.waiting, i, i+1)
+		if ctx.Err() != nil {
+			return nil, rpcerr.From(ctx.Err())
+		}
+		return nil, r.full(calls)
+	}
+	return release, nil // room came at the last moment
+}
+
+// done gives the room of a call to the one that has waited longest among those that fit.
+func (r *room) done(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.add(name, -1, calls)
+	for i, w := range r.waiting {
+		if r.fits(w.name, 1, calls) {
+			r.add(w.name, 1, calls)
+			close(w.ready)
+			r.waiting = slices.Delete(r.waiting, i, i+1)
+			return
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package share_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/services/gateway/share"
+)
+
+func small() map[share.Class]share.Limits {
+	limits := map[share.Class]share.Limits{}
+	for _, class := range []share.Class{share.System, share.Agents, share.Users, share.Anonymous} {
+		limits[class] = share.Limits{Calls: share.Limit{All: 3, Each: 2}, Streams: share.Limit{All: 3, Each: 2}, Bytes: share.Limit{All: 30, Each: 20}}
+	}
+	return limits
+}
+
+func user(name string, groups ...string) identity.Caller {
+	return identity.Caller{User: name, Groups: groups}
+}
+
+const source = "10.0.0.1:1234"
+
+func TestCallersAreSortedIntoClasses(t *testing.T) {
+	for _, c := range []struct {
+		caller identity.Caller
+		class  share.Class
+		name   string
+	}{
+		{user("alice"), share.Users, "alice"},
+		{user("root", identity.GroupMasters), share.System, "root"},
+		{user("system:windlass:scheduler", identity.GroupServices), share.System, "system:windlass:scheduler"},
+		{user("system:node:a", identity.GroupNodes), share.Agents, "system:node:a"},
+		{identity.Caller{}, share.Anonymous, "10.0.0.1"},
+	} {
+		if class, name := share.Of(c.caller, source); class != c.class || name != c.name {
+			t.Errorf("%v is %s in %s, want %s in %s", c.caller, name, class, c.name, c.class)
+		}
+	}
+}
+
+func refused(t *testing.T, err error) {
+	t.Helper()
+	st := status.Convert(err)
+	for _, detail := range st.Details() {
+		if info, ok := detail.(*errdetails.RetryInfo); ok && st.Code() == codes.ResourceExhausted && info.GetRetryDelay().AsDuration() > 0 {
+			return
+		}
+	}
+	t.Errorf("%v is no refusal with a time to try again", err)
+}
+
+func TestNoCallerStarvesItsClassAndNoClassAnother(t *testing.T) {
+	for name, take := range map[string]func(*share.Shares, identity.Caller) (func(), error){
+		"streams": func(s *share.Shares, c identity.Caller) (func(), error) { return s.Stream(c, source) },
+		"bytes":   func(s *share.Shares, c identity.Caller) (func(), error) { return s.Bytes(c, source, 10) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := share.New(small())
+			var open []func()
+			must := func(c identity.Caller) {
+				t.Helper()
+				release, err := take(s, c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				open = append(open, release)
+			}
+			must(user("alice"))
+			must(user("alice"))
+			_, err := take(s, user("alice"))
+			refused(t, err)
+			must(user("bob"))
+			_, err = take(s, user("carol"))
+			refused(t, err)
+			must(identity.Caller{})
+			must(user("system:node:a", identity.GroupNodes))
+			for _, release := range open {
+				release()
+				release() // once more changes nothing
+			}
+			if calls, streams, bytes := s.Use(share.Users); calls+streams+bytes != 0 {
+				t.Errorf("%d calls, %d streams, %d bytes are left", calls, streams, bytes)
+			}
+		})
+	}
+}
+
+func TestACallWaitsForRoomOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := share.New(small())
+		first, err := s.Call(t.Context(), user("alice"), source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = s.Call(t.Context(), user("alice"), source); err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan error, 2)
+		go func() { // alice has no room, though the class has
+			_, err := s.Call(t.Context(), user("alice"), source)
+			got <- err
+		}()
+		synctest.Wait()
+		if _, err := s.Call(t.Context(), user("bob"), source); err != nil {
+			t.Errorf("bob waits behind alice: %v", err)
+		}
+		first()
+		if err := <-got; err != nil {
+			t.Errorf("the call that waited: %v", err)
+		}
+		begun := time.Now()
+		_, err = s.Call(t.Context(), user("alice"), source)
+		refused(t, err)
+		if waited := time.Since(begun); waited != 2*time.Second {
+			t.Errorf("refused after %v", waited)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Second, func() { cancel(errors.New("gone")) })
+		if _, err := s.Call(ctx, user("alice"), source); status.Code(err) != codes.Canceled {
+			t.Errorf("a caller that left: %v", err)
+		}
+	})
+}
+
+func TestTheQueueIsShort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := share.New(small())
+		for range 2 {
+			if _, err := s.Call(t.Context(), user("alice"), source); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var at time.Duration
+		begun, late := time.Now(), make(chan time.Duration, 200)
+		for range 200 {
+			go func() {
+				_, err := s.Call(t.Context(), user("alice"), source)
+				refused(t, err)
+				late <- time.Since(begun)
+			}()
+		}
+		now := 0
+		for range 200 {
+			if at = <-late; at == 0 {
+				now++
+			}
+		}
+		if now != 200-128 {
+			t.Errorf("%d were refused at once, want 72", now)
+		}
+	})
+}
