@@ -39,6 +39,9 @@ type server struct {
 
 // Run runs the tests and stops the server afterwards. Call it from TestMain: os.Exit(etcdtest.Run(m)).
 func Run(m *testing.M) int {
+	if raw := os.Getenv(asMember); raw != "" {
+		return runMember(raw)
+	}
 	shared.mu.Lock()
 	shared.running = true
 	shared.mu.Unlock()

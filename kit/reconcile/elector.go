@@ -22,7 +22,8 @@ const (
 	electionPrefix = "/windlass/elections/"
 	leaseTTL       = 5 * time.Second        // a leader that died is followed by another after this
 	renewals       = 5                      // in each TTL, so that a few may fail
-	callLimit      = time.Second            // for each question to etcd
+	callLimit      = time.Second            // for a question to etcd, so that another member is soon asked
+	callLimits     = 4 * time.Second        // where answers take longer than that: the limit doubles up to this
 	retryPause     = 100 * time.Millisecond // after one that failed
 	lookAgain      = 3 * time.Second        // a watch of the key that is silent this long is opened anew
 )
@@ -48,13 +49,16 @@ type Elector struct {
 	self   Candidacy
 	ttl    time.Duration
 	log    *slog.Logger
+
+	mu    sync.Mutex
+	limit time.Duration // of the next call
 }
 
 // NewElector returns a candidate for the lead of service. address is where this process is reached; it must be bound
 // by this process, since whoever else stands in the election with it is taken for dead.
 func NewElector(c *clientv3.Client, service, address string, log *slog.Logger) *Elector {
 	return &Elector{
-		client: c, key: ElectionKey(service), ttl: leaseTTL, log: log.With("election", service),
+		client: c, key: ElectionKey(service), ttl: leaseTTL, limit: callLimit, log: log.With("election", service),
 		self: Candidacy{Address: address, Holder: fmt.Sprintf("%s@%d", service, os.Getpid())},
 	}
 }
@@ -141,15 +145,18 @@ func (e *Elector) create(ctx context.Context) (term, *mvccpb.KeyValue, error) {
 		return term{}, nil, err
 	}
 	asked := time.Now()
-	call, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	lease, err := e.client.Grant(call, int64(e.ttl/time.Second))
+	lease, err := call(ctx, e, func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
+		return e.client.Grant(ctx, int64(e.ttl/time.Second))
+	})
 	if err != nil {
 		return term{}, nil, fmt.Errorf("lease: %w", err)
 	}
-	resp, err := e.client.Txn(call).If(clientv3.Compare(clientv3.CreateRevision(e.key), "=", 0)).
-		Then(clientv3.OpPut(e.key, string(value), clientv3.WithLease(lease.ID))).
-		Else(clientv3.OpGet(e.key)).Commit()
+	// An attempt that comes late finds no lease, so it cannot take the key after the next one.
+	resp, err := call(ctx, e, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return e.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(e.key), "=", 0)).
+			Then(clientv3.OpPut(e.key, string(value), clientv3.WithLease(lease.ID))).
+			Else(clientv3.OpGet(e.key)).Commit()
+	})
 	if err != nil {
 		e.revoke(ctx, lease.ID) // the put may have come through: then it goes with the lease
 		return term{}, nil, fmt.Errorf("take key: %w", err)
@@ -190,32 +197,56 @@ func (e *Elector) hold(ctx context.Context, t term, lead func(ctx context.Contex
 	return err
 }
 
-// keepAlive renews the lease until ctx ends or the lease is lost. Each renewal is a stream of its own, so that a member
-// that hangs delays one renewal and no more.
+// keepAlive renews the lease until ctx ends or the lease is lost. Each renewal is a stream of its own with the lease's time to be
+// answered, and the next one does not wait for it: so neither a member that hangs nor an etcd that is slow costs the lead.
 func (e *Elector) keepAlive(ctx context.Context, t term) {
-	every := e.ttl / renewals
-	for until := t.until; pause(ctx, min(every, time.Until(until))); {
-		asked := time.Now()
-		if !asked.Before(until) {
-			return
+	ctx, cancel := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	until, every := t.until, e.ttl/renewals
+	renewed, gone := make(chan time.Time), make(chan struct{}, 1)
+	next := time.NewTimer(min(every, time.Until(until)/4)) // a slow campaign has used up a part of the lease
+	defer next.Stop()
+	for {
+		end := time.NewTimer(time.Until(until))
+		select {
+		case <-ctx.Done():
+		case <-gone:
+		case <-end.C:
+		case at := <-renewed:
+			end.Stop()
+			if at.After(until) {
+				until = at
+			}
+			continue
+		case <-next.C:
+			end.Stop()
+			next.Reset(every - rand.N(every/4+1))
+			limit := until
+			group.Go(func() {
+				asked := time.Now()
+				ctx, cancel := context.WithDeadline(ctx, limit)
+				defer cancel()
+				resp, err := e.client.KeepAliveOnce(ctx, t.lease)
+				switch {
+				case errors.Is(err, rpctypes.ErrLeaseNotFound):
+					select {
+					case gone <- struct{}{}:
+					default:
+					}
+				case err == nil:
+					select {
+					case renewed <- asked.Add(time.Duration(resp.TTL) * time.Second):
+					case <-ctx.Done():
+					}
+				}
+			})
+			continue
 		}
-		call, cancel := context.WithDeadline(ctx, earlier(asked.Add(every), until))
-		resp, err := e.client.KeepAliveOnce(call, t.lease)
-		cancel()
-		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			return
-		}
-		if err == nil {
-			until = asked.Add(time.Duration(resp.TTL) * time.Second)
-		}
+		end.Stop()
+		return
 	}
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }
 
 // waitGone returns when the key created at that revision is gone, or when ctx ends.
@@ -249,9 +280,7 @@ func (e *Elector) awaitChange(ctx context.Context, revision int64) {
 
 // get returns the key, nil if it is absent, and the revision at which that was so.
 func (e *Elector) get(ctx context.Context) (*mvccpb.KeyValue, int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	resp, err := e.client.Get(ctx, e.key)
+	resp, err := call(ctx, e, func(ctx context.Context) (*clientv3.GetResponse, error) { return e.client.Get(ctx, e.key) })
 	if err != nil {
 		return nil, 0, fmt.Errorf("read key: %w", err)
 	}
@@ -263,9 +292,9 @@ func (e *Elector) get(ctx context.Context) (*mvccpb.KeyValue, int64, error) {
 
 // remove deletes the key if the condition holds.
 func (e *Elector) remove(ctx context.Context, condition clientv3.Cmp) error {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	if _, err := e.client.Txn(ctx).If(condition).Then(clientv3.OpDelete(e.key)).Commit(); err != nil {
+	if _, err := call(ctx, e, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return e.client.Txn(ctx).If(condition).Then(clientv3.OpDelete(e.key)).Commit()
+	}); err != nil {
 		return fmt.Errorf("remove key: %w", err)
 	}
 	return nil
@@ -282,11 +311,32 @@ func (e *Elector) resign(ctx context.Context, t term) {
 }
 
 func (e *Elector) revoke(ctx context.Context, lease clientv3.LeaseID) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
-	defer cancel()
-	if _, err := e.client.Revoke(ctx, lease); err != nil {
+	if _, err := call(context.WithoutCancel(ctx), e, func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
+		return e.client.Revoke(ctx, lease)
+	}); err != nil {
 		e.log.DebugContext(ctx, "revoke lease", "error", err)
 	}
+}
+
+// call asks etcd once. Its time is that of one answer: where none came in time, the next call gets twice as long, and where answers
+// come quickly again, the usual limit holds again.
+func call[R any](ctx context.Context, e *Elector, f func(context.Context) (R, error)) (R, error) {
+	e.mu.Lock()
+	limit := e.limit
+	e.mu.Unlock()
+	asked := time.Now()
+	try, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	answer, err := f(try)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch took := time.Since(asked); {
+	case err == nil:
+		e.limit = max(min(2*took, callLimits), callLimit)
+	case took >= limit:
+		e.limit = min(max(e.limit, 2*limit), callLimits)
+	}
+	return answer, err
 }
 
 // pause waits about d, and reports false if ctx ended first.

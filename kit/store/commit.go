@@ -15,8 +15,10 @@ import (
 // have; after a Commit of nothing but deletions whose first answer was lost, a revision at or after theirs.
 //
 // An attempt without an answer is repeated until ctx ends: it is recognised by its write id if it came through after
-// all, even when others have changed or deleted the records since. Errors: *OpError for a condition that does not hold,
-// ErrUnavailable when the deadline passes (the outcome is unknown then), or whatever etcd refuses.
+// all, even when others have changed or deleted the records since. Once Commit returned a revision or an *OpError, no attempt
+// of it is carried out any more, however late etcd comes to it. Errors: *OpError for a condition that does not hold,
+// ErrUnavailable when the deadline passes (the outcome is unknown then, until the next Commit of the same Store has returned),
+// or whatever etcd refuses.
 func (s *Store) Commit(ctx context.Context, ops ...Op) (int64, error) {
 	if len(ops) == 0 {
 		return 0, fmt.Errorf("commit: %w: none given", errOperation)
@@ -26,16 +28,27 @@ func (s *Store) Commit(ctx context.Context, ops ...Op) (int64, error) {
 			return 0, fmt.Errorf("commit: %w", err)
 		}
 	}
-	c := &commit{store: s, ops: ops, pin: noPin}
-	c.fence, c.fenced = FenceFrom(ctx)
-	if _, err := rand.Read(c.id[:]); err != nil {
-		return 0, fmt.Errorf("write id: %w", err)
+	id, err := newWriteID()
+	if err != nil {
+		return 0, err
 	}
+	c := &commit{store: s, ops: ops, id: id, pin: noPin}
+	c.fence, c.fenced = FenceFrom(ctx)
 	revision, err := c.run(ctx)
+	if c.doubtAt > 0 {
+		s.writer.abandon(c.doubtAt)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("commit: %w", err)
 	}
 	return revision, nil
+}
+
+func newWriteID() (id [writeIDSize]byte, err error) {
+	if _, err := rand.Read(id[:]); err != nil {
+		return id, fmt.Errorf("write id: %w", err)
+	}
+	return id, nil
 }
 
 const noPin = -1
@@ -48,40 +61,57 @@ type commit struct {
 	fence  Fence
 	fenced bool
 
-	base     int64 // a revision before any attempt
-	doubtful bool  // an attempt had no answer
-	pin      int   // index of the operation whose condition we added ourselves, or noPin
-	pinAt    int64 // the revision it was found at
+	base    int64 // a revision before any attempt
+	doubtAt int64 // the last revision of the writer key that an attempt without an answer compared; 0: there is no such attempt
+	pin     int   // index of the operation whose condition we added ourselves, or noPin
+	pinAt   int64 // the revision it was found at
 }
 
 func (c *commit) run(ctx context.Context) (int64, error) {
 	if err := c.prepare(ctx); err != nil {
 		return 0, err
 	}
+	ctx, cancel := context.WithCancel(ctx) // for the attempts that were given up
+	defer cancel()
 	var last error
-	for t := newTries(shortPace); t.next(ctx); {
-		try, cancel := t.context(ctx)
-		resp, err := c.attempt(try)
-		cancel()
+	for call := newCall[attempted](c.store, shortPace); call.next(ctx); {
+		key, at, move, err := c.store.writerNow(ctx)
+		if err != nil {
+			return 0, err
+		}
+		// Where an earlier attempt compared the key as it still is, this one moves it on: once it is carried out, that one never is.
+		move = move || c.doubtAt == at
+		got, late, err := call.attempt(ctx, func(ctx context.Context) (attempted, error) { return c.attempt(ctx, key, at, move) })
+		if late || err != nil && outcomeOf(err) == unknown {
+			c.doubtAt = at
+		}
 		switch {
-		case err == nil && resp.Succeeded:
-			c.store.saw(resp.Header.Revision)
-			return resp.Header.Revision, nil
 		case err == nil:
-			c.store.saw(resp.Header.Revision)
-			revision, err := c.settle(ctx, resp)
-			if !errors.Is(err, errPinMoved) {
+			c.store.saw(got.resp.Header.Revision)
+			revision, err := c.settle(ctx, got, late, key)
+			if errors.Is(err, errWriterMoved) {
+				call.again()
+			} else if !errors.Is(err, errPinMoved) {
 				return revision, err
 			}
 			last = err
-		case outcomeOf(err) == refused:
+		case outcomeOf(err) == unknown:
+			last = err
+		case c.doubtAt == 0:
 			return 0, err
 		default:
-			c.doubtful = true
-			last = err
+			// This attempt did nothing, but an earlier one may have.
+			return 0, fmt.Errorf("%w: outcome unknown: %w", ErrUnavailable, err)
 		}
 	}
 	return 0, ended(ctx, "write", last)
+}
+
+// attempted is the answer to one attempt.
+type attempted struct {
+	resp *clientv3.TxnResponse
+	at   int64 // the revision of the writer key that it compared
+	move bool  // it moved the key if it was carried out
 }
 
 // prepare makes sure that a repetition is harmless, and learns a revision that is before any attempt.
@@ -89,10 +119,9 @@ func (c *commit) prepare(ctx context.Context) error {
 	if err := c.choosePin(ctx); err != nil {
 		return err
 	}
-	if c.store.seen.Load() == 0 {
-		if _, err := c.store.read(ctx, shortPace, c.store.prefix+c.ops[0].key); err != nil {
-			return err
-		}
+	// Making the key shows a revision too.
+	if _, _, _, err := c.store.writerNow(ctx); err != nil {
+		return err
 	}
 	c.base = c.store.seen.Load()
 	return nil
@@ -139,9 +168,9 @@ func (c *commit) pinTo(i int, current []*mvccpb.KeyValue) {
 }
 
 // attempt sends the transaction once. If a condition does not hold, the answer has the current records instead.
-func (c *commit) attempt(ctx context.Context) (*clientv3.TxnResponse, error) {
-	var conditions []clientv3.Cmp
-	var then, otherwise []clientv3.Op
+func (c *commit) attempt(ctx context.Context, writer string, at int64, move bool) (attempted, error) {
+	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(writer), "=", at)}
+	var then []clientv3.Op
 	for i, op := range c.ops {
 		key := c.store.prefix + op.key
 		if op.ifRevision != Whatever {
@@ -155,30 +184,81 @@ func (c *commit) attempt(ctx context.Context) (*clientv3.TxnResponse, error) {
 		case opDelete:
 			then = append(then, clientv3.OpDelete(key))
 		}
-		otherwise = append(otherwise, clientv3.OpGet(key))
 	}
 	if c.fenced {
 		conditions = append(conditions, c.fence.holds())
-		otherwise = append(otherwise, clientv3.OpGet(c.fence.Key))
 	}
-	return c.store.client.Txn(ctx).If(conditions...).Then(then...).Else(otherwise...).Commit()
+	if move {
+		then = append(then, clientv3.OpPut(writer, string(envelope{writeID: c.id}.encode())))
+	}
+	resp, err := c.store.client.Txn(ctx).If(conditions...).Then(then...).Else(append(c.gets(), clientv3.OpGet(writer))...).Commit()
+	return attempted{resp, at, move}, err
 }
 
-// errPinMoved means that only the condition which we added ourselves does not hold: try again with a new one.
-var errPinMoved = errors.New("others write the same key")
-
-// settle finds out why a transaction was refused: because an earlier attempt came through, or because a condition failed.
-func (c *commit) settle(ctx context.Context, resp *clientv3.TxnResponse) (int64, error) {
-	current := make([][]*mvccpb.KeyValue, len(resp.Responses))
-	for i, r := range resp.Responses {
-		current[i] = r.GetResponseRange().GetKvs()
+// gets returns the reads of all that the commit depends on: the records of its operations, and the fence if there is one.
+func (c *commit) gets() []clientv3.Op {
+	gets := make([]clientv3.Op, 0, len(c.ops)+2)
+	for _, op := range c.ops {
+		gets = append(gets, clientv3.OpGet(c.store.prefix+op.key))
 	}
-	if c.doubtful {
+	if c.fenced {
+		gets = append(gets, clientv3.OpGet(c.fence.Key))
+	}
+	return gets
+}
+
+// seen takes apart what gets read, and the writer key behind it: the records, the fence among them, and the revision of the key.
+func (c *commit) seen(resp *clientv3.TxnResponse) (current [][]*mvccpb.KeyValue, writer int64) {
+	n := len(c.ops)
+	if c.fenced {
+		n++
+	}
+	for _, r := range resp.Responses[:n] {
+		current = append(current, r.GetResponseRange().GetKvs())
+	}
+	if kvs := resp.Responses[n].GetResponseRange().GetKvs(); len(kvs) > 0 {
+		writer = kvs[0].ModRevision
+	}
+	return current, writer
+}
+
+var (
+	// errPinMoved means that only the condition which we added ourselves does not hold: try again with a new one.
+	errPinMoved = errors.New("others write the same key")
+	// errWriterMoved means that another Commit has moved the writer key: try again with its new revision.
+	errWriterMoved = errors.New("the writer key has moved")
+)
+
+// settle returns the revision of an attempt that was carried out, or finds out why it was refused: because an earlier one came
+// through, because a condition failed, or because the writer key has moved.
+func (c *commit) settle(ctx context.Context, a attempted, late bool, key string) (int64, error) {
+	if a.resp.Succeeded {
+		return c.succeeded(ctx, a, key)
+	}
+	resp := a.resp
+	current, now := c.seen(resp)
+	if c.doubtAt > 0 {
+		if fenced := now > c.doubtAt || now == 0 && !late; !fenced {
+			// An attempt may still come through: after the look at what is there, and even after the answer to the caller.
+			var err error
+			if resp, err = c.fenceAttempts(ctx, key); err != nil {
+				return 0, err
+			}
+			if current, now = c.seen(resp); resp.Succeeded {
+				now = resp.Header.Revision
+			}
+		}
+		c.store.writer.moved(a.at, now)
 		revision, err := c.cameThrough(ctx, current, resp.Header.Revision)
-		if err != nil || revision > 0 {
-			return revision, err
+		if err != nil {
+			return 0, err
+		}
+		c.doubtAt = 0
+		if revision > 0 {
+			return revision, nil
 		}
 	}
+	c.store.writer.moved(a.at, now)
 	if c.fenced {
 		kvs := current[len(c.ops)]
 		if len(kvs) == 0 || kvs[0].CreateRevision != c.fence.CreateRevision {
@@ -195,9 +275,32 @@ func (c *commit) settle(ctx context.Context, resp *clientv3.TxnResponse) (int64,
 		}
 	}
 	if c.pin != noPin {
-		c.pinTo(c.pin, current[c.pin])
+		was := c.pinAt
+		if c.pinTo(c.pin, current[c.pin]); c.pinAt != was {
+			return 0, errPinMoved
+		}
 	}
-	return 0, errPinMoved
+	return 0, errWriterMoved
+}
+
+// succeeded makes sure that the other attempts beside one that was carried out never are, and returns its revision.
+func (c *commit) succeeded(ctx context.Context, a attempted, key string) (int64, error) {
+	revision := a.resp.Header.Revision
+	if a.move {
+		c.store.writer.moved(a.at, revision)
+	}
+	// It was carried out with the key at a.at, so only one that compared the same or a later revision can still be.
+	if c.doubtAt > 0 && c.doubtAt >= a.at && !(a.move && c.doubtAt < revision) {
+		resp, err := c.fenceAttempts(ctx, key)
+		if err != nil {
+			return 0, err
+		}
+		if resp.Succeeded {
+			c.store.writer.moved(c.doubtAt, resp.Header.Revision)
+		}
+	}
+	c.doubtAt = 0
+	return revision, nil
 }
 
 // first returns the record of an answer, or the zero Record if it is empty.
@@ -208,8 +311,8 @@ func (s *Store) first(kvs []*mvccpb.KeyValue) (Record, error) {
 	return s.record(kvs[0])
 }
 
-// cameThrough returns the revision at which an attempt without an answer was carried out, or 0 if it was not. Then it
-// never will be, since one of its conditions failed and revisions do not come back.
+// cameThrough returns the revision at which an attempt without an answer was carried out, or 0 if it was not. The writer key has
+// moved on, so none of them will be.
 func (c *commit) cameThrough(ctx context.Context, current [][]*mvccpb.KeyValue, at int64) (int64, error) {
 	i := slices.IndexFunc(c.ops, func(o Op) bool { return o.kind == opPut })
 	if i < 0 {

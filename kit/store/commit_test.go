@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/windlass-dev/windlass/kit/etcdtest"
@@ -133,10 +134,13 @@ func make129() []store.Op {
 	return ops
 }
 
-// lost is a run of answers that do not come back; meanwhile is done, once, after the first of them.
+// lost is a run of answers to commits that do not come back; meanwhile is done, once, after the first of them.
 func lost(n int64, meanwhile func()) answers {
 	var count atomic.Int64
-	return func() bool {
+	return func(txn *etcdserverpb.TxnRequest) bool {
+		if len(txn.Compare) == 0 {
+			return false // it makes the writer key
+		}
 		i := count.Add(1)
 		if i == 1 && meanwhile != nil {
 			meanwhile()
@@ -247,7 +251,7 @@ func TestCountersOfManyWritersMissAndRepeatNothing(t *testing.T) {
 	commit(t, plain, store.Put("counter", []byte("0"), 0))
 	var group sync.WaitGroup
 	for range writers {
-		s := store.New(clientThatLoses(t, func() bool { return rand.N(3) == 0 }), plain.Prefix())
+		s := store.New(clientThatLoses(t, func(*etcdserverpb.TxnRequest) bool { return rand.N(3) == 0 }), plain.Prefix())
 		group.Go(func() {
 			for range increments {
 				if err := increment(t.Context(), s); err != nil {
@@ -280,7 +284,7 @@ func increment(ctx context.Context, s *store.Store) error {
 }
 
 func TestADeadlineWithoutAnAnswerIsUnavailable(t *testing.T) {
-	s := store.New(clientThatLoses(t, func() bool { return true }), etcdtest.Prefix(t))
+	s := store.New(clientThatLoses(t, func(*etcdserverpb.TxnRequest) bool { return true }), etcdtest.Prefix(t))
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	_, err := s.Commit(ctx, store.Put("a", nil, 0))

@@ -1,8 +1,15 @@
 package store
 
-import "go.etcd.io/etcd/api/v3/etcdserverpb"
+import (
+	"time"
 
-const WriteIDSize = writeIDSize
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+const (
+	WriteIDSize = writeIDSize
+	WritersKept = writersKept
+)
 
 // EncodeEnvelope gives tests the bytes of an envelope.
 func EncodeEnvelope(keyID uint64, id [WriteIDSize]byte, payload []byte) []byte {
@@ -17,3 +24,14 @@ func DecodeEnvelope(b []byte) (keyID uint64, id [WriteIDSize]byte, payload []byt
 
 // ClientURLs lets tests choose the members.
 func ClientURLs(members []*etcdserverpb.Member) []string { return clientURLs(members) }
+
+// FirstLimit returns how long the first attempt of a short request may take now.
+func (s *Store) FirstLimit() time.Duration {
+	return max(shortPace.quick, s.patience.latency[shortRequests].limit())
+}
+
+// SpendBudget leaves nothing of the retry budget.
+func (s *Store) SpendBudget() {
+	for s.patience.budget.spend() {
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -19,7 +20,7 @@ import (
 )
 
 // answers decides what becomes of the answer to a transaction that etcd has carried out: true loses it.
-type answers func() (lost bool)
+type answers func(txn *etcdserverpb.TxnRequest) (lost bool)
 
 // clientThatLoses returns a client whose transactions reach etcd, but whose answers may not come back.
 func clientThatLoses(t testing.TB, lose answers) *clientv3.Client {
@@ -30,7 +31,7 @@ func clientThatLoses(t testing.TB, lose answers) *clientv3.Client {
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(
 			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 				err := invoke(ctx, method, req, reply, cc, opts...)
-				if err == nil && strings.HasSuffix(method, "KV/Txn") && lose() {
+				if err == nil && strings.HasSuffix(method, "KV/Txn") && lose(req.(*etcdserverpb.TxnRequest)) {
 					return status.Error(codes.Unavailable, "the answer was lost")
 				}
 				return err

@@ -16,21 +16,12 @@ const historyPoll = 20 * time.Millisecond
 // searchHistory returns the revision after the commit's base and up to until at which the commit wrote key; 0 if none.
 // It is needed when somebody else changed the record between the lost answer and the next try.
 func (c *commit) searchHistory(ctx context.Context, key string, until int64) (int64, error) {
-	var last error
-	for t := newTries(listPace); t.next(ctx); {
-		try, cancel := t.context(ctx)
-		revision, err := c.replay(try, key, until)
-		cancel()
-		if err == nil {
-			return revision, nil
-		}
-		if errors.Is(err, rpctypes.ErrCompacted) {
-			// Neither success nor conflict can be claimed any more.
-			return 0, fmt.Errorf("%w: outcome unknown: %w", ErrUnavailable, ErrCompacted)
-		}
-		last = err
+	revision, err := retry(ctx, c.store, listPace, "history", func(ctx context.Context) (int64, error) { return c.replay(ctx, key, until) })
+	if errors.Is(err, rpctypes.ErrCompacted) {
+		// Neither success nor conflict can be claimed any more.
+		return 0, fmt.Errorf("%w: outcome unknown: %w", ErrUnavailable, ErrCompacted)
 	}
-	return 0, ended(ctx, "history", last)
+	return revision, err
 }
 
 // replay is one attempt of searchHistory.

@@ -48,6 +48,9 @@ func Check(key string, ifRevision int64) Op {
 }
 
 func (o Op) validate() error {
+	if keeps(o.key) {
+		return fmt.Errorf("%w: key %q begins with %q", errOperation, o.key, reserved)
+	}
 	least := map[opKind]int64{opCheck: 0, opPut: Whatever, opDelete: Whatever}[o.kind]
 	if o.key == "" || o.ifRevision < least || o.kind == opDelete && o.ifRevision == 0 {
 		return fmt.Errorf("%w: key %q at revision %d", errOperation, o.key, o.ifRevision)
@@ -55,7 +58,8 @@ func (o Op) validate() error {
 	return nil
 }
 
-// guardsItself reports whether the operation's own condition no longer holds once it was carried out.
+// guardsItself reports whether the operation's own condition no longer holds once it was carried out, as long as others do not
+// change the record.
 func (o Op) guardsItself() bool { return o.kind != opCheck && o.ifRevision != Whatever }
 
 // violation returns why the operation's condition does not hold for the current record (zero if there is none); nil if it holds.

@@ -27,11 +27,15 @@ type Store struct {
 	client *clientv3.Client
 	prefix string
 	seen   atomic.Int64 // the highest revision that any answer carried: a write sent from now on is later
+
+	patience *patience
+	writer   *writer
 }
 
-// New returns a store over all keys that begin with prefix, which ends in a slash. It does not own the client.
+// New returns a store over all keys that begin with prefix, which ends in a slash. It does not own the client. A process needs one
+// for a prefix; each that writes keeps a small key there.
 func New(c *clientv3.Client, prefix string) *Store {
-	return &Store{client: c, prefix: prefix}
+	return &Store{client: c, prefix: prefix, patience: newPatience(), writer: newWriter()}
 }
 
 // Prefix returns the beginning that all keys of the store share.
@@ -75,18 +79,19 @@ func (s *Store) List(ctx context.Context, keyPrefix string, o ListOptions) (Page
 		if o.Limit > 0 {
 			n = min(n, o.Limit-len(page.Records))
 		}
-		if err := s.listMore(ctx, &page, keyPrefix, o.After, n); err != nil {
+		last, err := s.listMore(ctx, &page, keyPrefix, o.After, n)
+		if err != nil {
 			return Page{}, fmt.Errorf("list %q: %w", keyPrefix, err)
 		}
-		if !page.More || len(page.Records) == o.Limit {
+		if !page.More || o.Limit > 0 && len(page.Records) == o.Limit {
 			return page, nil
 		}
-		o.After = page.Records[len(page.Records)-1].Key
+		o.After = last
 	}
 }
 
-// listMore adds up to n records behind the key after to page, at the page's revision.
-func (s *Store) listMore(ctx context.Context, page *Page, keyPrefix, after string, n int) error {
+// listMore adds up to n records behind the key after to page, at the page's revision. It returns the last key that it came to.
+func (s *Store) listMore(ctx context.Context, page *Page, keyPrefix, after string, n int) (string, error) {
 	from := s.prefix + keyPrefix
 	if behind := s.prefix + after + "\x00"; after != "" && behind > from {
 		from = behind
@@ -94,12 +99,15 @@ func (s *Store) listMore(ctx context.Context, page *Page, keyPrefix, after strin
 	resp, err := s.read(ctx, listPace, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(s.prefix+keyPrefix)),
 		clientv3.WithLimit(int64(n)), clientv3.WithRev(page.Revision))
 	if err != nil {
-		return err
+		return "", err
 	}
 	for _, kv := range resp.Kvs {
+		if after = string(kv.Key[len(s.prefix):]); keeps(after) {
+			continue
+		}
 		r, err := s.record(kv)
 		if err != nil {
-			return err
+			return "", err
 		}
 		page.Records = append(page.Records, r)
 	}
@@ -108,29 +116,22 @@ func (s *Store) listMore(ctx context.Context, page *Page, keyPrefix, after strin
 	}
 	page.More = resp.More
 	page.Remaining = resp.Count - int64(len(resp.Kvs))
-	return nil
+	return after, nil
 }
 
 // read is a linearizable range that is tried until ctx ends.
 func (s *Store) read(ctx context.Context, p pace, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	var last error
-	for t := newTries(p); t.next(ctx); {
-		try, cancel := t.context(ctx)
-		resp, err := s.client.Get(try, key, opts...)
-		cancel()
-		if err == nil {
-			s.saw(resp.Header.Revision)
-			return resp, nil
-		}
-		if errors.Is(err, rpctypes.ErrCompacted) {
-			return nil, ErrCompacted
-		}
-		if outcomeOf(err) == refused {
-			return nil, err
-		}
-		last = err
+	resp, err := retry(ctx, s, p, "read", func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return s.client.Get(ctx, key, opts...)
+	})
+	if errors.Is(err, rpctypes.ErrCompacted) {
+		return nil, ErrCompacted
 	}
-	return nil, ended(ctx, "read", last)
+	if err != nil {
+		return nil, err
+	}
+	s.saw(resp.Header.Revision)
+	return resp, nil
 }
 
 // saw notes a revision that etcd has reached.

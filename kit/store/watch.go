@@ -200,12 +200,16 @@ func (w *Watcher) send(ctx context.Context, b Batch) error {
 func (w *Watcher) batch(events []*clientv3.Event) (Batch, error) {
 	b := Batch{Revision: events[0].Kv.ModRevision, Events: make([]Event, 0, len(events))}
 	for _, e := range events {
+		if keeps(string(e.Kv.Key[len(w.store.prefix):])) {
+			continue
+		}
 		event, err := w.event(e)
 		if err != nil {
 			return Batch{}, err
 		}
 		b.Events = append(b.Events, event)
 	}
+	b.Progress = len(b.Events) == 0
 	return b, nil
 }
 
