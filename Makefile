@@ -86,6 +86,7 @@ generate: $(PROTO_TOOLS) .imports ## Write gen/ anew from proto/
 	find gen -name '*.pb.go' -o -name '*.pb.gw.go' -o -name '*.openapi.json' | xargs rm -f
 	$(BIN)/buf generate --path proto/windlass
 	@install -m 644 tools/gen/openapi.go.txt gen/openapi.go
+	@cat kit/identity/policy.yaml kit/identity/policy-isolated.yaml > deploy/policy/default.yaml
 
 module_dir = $$(cd tools && go mod download -json $(1) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
 

@@ -5,7 +5,9 @@ go 1.26.0
 require (
 	buf.build/go/protovalidate v1.4.0
 	github.com/Masterminds/semver/v3 v3.5.0
+	github.com/coreos/go-oidc/v3 v3.21.0
 	github.com/coreos/ignition/v2 v2.24.0
+	github.com/go-jose/go-jose/v4 v4.1.8
 	github.com/google/go-cmp v0.7.0
 	github.com/google/go-containerregistry v0.22.1
 	github.com/google/renameio/v2 v2.0.2

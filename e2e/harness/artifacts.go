@@ -44,7 +44,7 @@ func (c *Cluster) tell() {
 func (s *site) logs() []string {
 	var out []string
 	for _, pattern := range []string{
-		"logs/*.log", "services/*/audit.log", "services/etcd-guardian/bootstrap/*.log",
+		"logs/*.log", "services/*/audit.log", "services/*/reads.log", "services/*/refusals.log", "services/etcd-guardian/bootstrap/*.log",
 		"services/provider-local/machines/*/agent.log", "services/provider-local/machines/*/etcd/*.log",
 	} {
 		found, _ := filepath.Glob(s.Dir(pattern)) // fails for wrong patterns only

@@ -8,16 +8,20 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/audit"
 )
 
-// Audit returns what the audit logs of all services hold, those that were rotated included, in no particular order between services.
-func (s *site) Audit() ([]identity.Record, error) {
-	files, err := filepath.Glob(s.Dir("services", "*", "audit.log*"))
-	if err != nil {
-		return nil, err
+// Audit returns what the audit logs of all services have, those that were rotated included, in no particular order between logs.
+func (s *site) Audit() ([]audit.Record, error) {
+	var files []string
+	for _, name := range audit.Files {
+		found, err := filepath.Glob(s.Dir("services", "*", name+"*"))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, found...)
 	}
-	var out []identity.Record
+	var out []audit.Record
 	for _, f := range files {
 		records, err := readAudit(f)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -28,17 +32,17 @@ func (s *site) Audit() ([]identity.Record, error) {
 	return out, nil
 }
 
-func readAudit(path string) ([]identity.Record, error) {
+func readAudit(path string) ([]audit.Record, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	var out []identity.Record
+	var out []audit.Record
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		var r identity.Record
+		var r audit.Record
 		if json.Unmarshal(lines.Bytes(), &r) == nil { // a line that a kill cut off is none
 			out = append(out, r)
 		}

@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/audit"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -56,7 +56,7 @@ func (r *Record) Check(promises ...Promise) {
 }
 
 // Broken says which promises the steps break. The audit tells who deleted pods.
-func Broken(steps []Step, audit []identity.Record, promises []Promise) []string {
+func Broken(steps []Step, audit []audit.Record, promises []Promise) []string {
 	s := &replay{
 		promises: promises, audit: audit, pods: map[string]*schedulingv1.Pod{}, nodes: map[string]*nodev1.Node{},
 		operators: map[string]*updatev1.ClusterOperator{}, taints: map[string][]*nodev1.Taint{},
@@ -79,7 +79,7 @@ func Broken(steps []Step, audit []identity.Record, promises []Promise) []string 
 // replay is the state of a cluster as its steps tell it.
 type replay struct {
 	promises []Promise
-	audit    []identity.Record
+	audit    []audit.Record
 
 	pods      map[string]*schedulingv1.Pod // by uid
 	nodes     map[string]*nodev1.Node

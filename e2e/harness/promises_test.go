@@ -14,7 +14,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
-	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/audit"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -93,10 +93,10 @@ func operatorAt(name, version string) *updatev1.ClusterOperator {
 }
 
 func TestABrokenPromiseIsSeenInARecord(t *testing.T) {
-	byEvictor := []identity.Record{{User: evictor, Method: podDelete, Namespace: "default", Name: "a"}}
+	byEvictor := []audit.Record{{User: evictor, Method: podDelete, Namespace: "default", Name: "a"}}
 	reconfigured := func(n *nodev1.Node) { n.Metadata.Annotations[desiredConfig] = "rendered-2" }
 	for what, c := range map[string]struct {
-		audit []identity.Record
+		audit []audit.Record
 		steps []Object
 		want  string // empty: nothing is broken
 	}{

@@ -19,6 +19,7 @@ const (
 	MetadataUID       = "windlass-uid"
 	MetadataGroup     = "windlass-group"
 	MetadataRequestID = "windlass-request-id"
+	MetadataSource    = "windlass-source" // address of the gateway's client
 )
 
 // authenticate says who calls. The error is what the peer did wrong; the caller is then whoever the certificate names,
@@ -28,25 +29,29 @@ func authenticate(ctx context.Context) (Caller, error) {
 	sent, _ := metadata.FromIncomingContext(ctx)
 	users, uids := sent.Get(MetadataUser), sent.Get(MetadataUID)
 	groups, ids := sent.Get(MetadataGroup), sent.Get(MetadataRequestID)
+	sources := sent.Get(MetadataSource)
 	itself, err := peerCaller(ctx)
-	itself.RequestID = uuid.NewString()
+	itself.RequestID, itself.Source = uuid.NewString(), sourceOf(ctx)
 	if err != nil {
 		return itself, err
 	}
 	if itself.User != ServiceUser(gatewayName) {
-		if len(users)+len(uids)+len(groups) > 0 {
-			return itself, fmt.Errorf("%s, %s and %s may be sent by the gateway alone", MetadataUser, MetadataUID, MetadataGroup)
+		if len(users)+len(uids)+len(groups)+len(sources) > 0 {
+			return itself, fmt.Errorf("%s, %s, %s and %s may be sent by the gateway alone", MetadataUser, MetadataUID, MetadataGroup, MetadataSource)
 		}
 		return itself, nil
 	}
 	if len(users)+len(uids)+len(groups)+len(ids) == 0 {
 		return itself, nil
 	}
+	if len(sources) == 1 {
+		itself.Source = sources[0]
+	}
 	return passedOn(itself, users, uids, groups, ids)
 }
 
 func passedOn(gateway Caller, users, uids, groups, ids []string) (Caller, error) {
-	c := Caller{Via: gateway.User, RequestID: gateway.RequestID}
+	c := Caller{Via: gateway.User, RequestID: gateway.RequestID, Source: gateway.Source}
 	if len(ids) == 1 && ids[0] != "" {
 		c.RequestID = ids[0]
 	}

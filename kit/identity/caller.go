@@ -51,6 +51,7 @@ type Caller struct {
 	Groups    []string // of a known caller, GroupAuthenticated is one
 	RequestID string   // of the call, the same in every service that the gateway passes it to
 	Via       string   // user of the gateway that speaks for the caller; empty if the caller speaks itself
+	Source    string   // address that the call came from, of the gateway's client if it speaks for one; empty if not known
 }
 
 // In reports whether the caller belongs to group.
@@ -66,6 +67,13 @@ func (c Caller) Node() (string, bool) {
 func (c Caller) Service() (string, bool) {
 	name, ok := strings.CutPrefix(c.User, servicePrefix)
 	return name, ok && c.In(GroupServices)
+}
+
+// system reports whether the caller is a program of the cluster's own: a service or a node's agent.
+func (c Caller) system() bool {
+	_, service := c.Service()
+	_, node := c.Node()
+	return service || node
 }
 
 type callerKey struct{}

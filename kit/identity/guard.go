@@ -3,6 +3,7 @@ package identity
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/protobuf/reflect/protodesc"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
@@ -19,7 +21,7 @@ import (
 type Guard struct {
 	Service string // name in the audit log
 	Policy  *Policy
-	Audit   *Audit
+	Audit   *audit.Trail // nil means that nothing is recorded
 	Log     *slog.Logger
 	// Validity refuses credentials that expired or were revoked; nil means one with an empty deny list.
 	Validity *Validity
@@ -27,9 +29,10 @@ type Guard struct {
 	Methods protodesc.Resolver
 }
 
-// UnaryInterceptor authenticates and authorizes each call by the method's access option before its handler runs, and
-// writes the audit log before the reply: one record for each call that changes something, and for each refusal. The
-// handler finds the caller by CallerFrom.
+// UnaryInterceptor authenticates and authorizes each call by the method's access option before its handler runs. A change
+// is in the audit log before the handler runs, and its outcome afterwards; a handler that checks rights itself records it
+// by BeforeChange. Reads of methods that are audited, and refusals, are recorded too. The handler finds the caller by
+// CallerFrom.
 func UnaryInterceptor(g Guard) grpc.UnaryServerInterceptor {
 	w := newWatchman(g)
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -39,9 +42,12 @@ func UnaryInterceptor(g Guard) grpc.UnaryServerInterceptor {
 			err = c.authorize(message)
 		}
 		if err != nil {
-			return nil, c.refuse(ctx, err)
+			return nil, c.refuse(err)
 		}
-		response, err := handler(WithCaller(ctx, c.caller), req)
+		if err := c.beforeHandler(ctx); err != nil {
+			return nil, err
+		}
+		response, err := handler(withCall(ctx, c), req)
 		if err = c.answered(ctx, response, err); err != nil {
 			return nil, err
 		}
@@ -51,19 +57,50 @@ func UnaryInterceptor(g Guard) grpc.UnaryServerInterceptor {
 
 // StreamInterceptor does the same for streams, and ends each when the caller's certificate is no longer good. The object is known from the first message, so the right is checked when
 // the handler receives it, and nothing can be sent before; methods that check rights themselves are let through at once.
-// A stream that changes something is recorded when it begins.
 func StreamInterceptor(g Guard) grpc.StreamServerInterceptor {
 	w := newWatchman(g)
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		ctx := ss.Context()
 		c, err := w.admit(ctx, info.FullMethod)
 		if err != nil {
-			return c.refuse(ctx, err)
+			return c.refuse(err)
 		}
-		ctx, stop := w.bound(WithCaller(ctx, c.caller))
+		ctx, stop := w.bound(withCall(ctx, c))
 		defer stop()
 		stream := &guardedStream{ServerStream: ss, ctx: ctx, call: c}
 		return stream.ended(handler(srv, stream))
+	}
+}
+
+type callKey struct{}
+
+func withCall(ctx context.Context, c *call) context.Context {
+	return context.WithValue(WithCaller(ctx, c.caller), callKey{}, c)
+}
+
+// BeforeChange records that the call which ctx belongs to is about to change something, and returns when that is on disk.
+// Handlers of methods that check rights themselves call it after their check and before the change; for the others the
+// interceptor has done it. A further call does nothing. An error is a status that must be returned without a change.
+func BeforeChange(ctx context.Context) error {
+	if c, ok := ctx.Value(callKey{}).(*call); ok {
+		return c.begin(ctx)
+	}
+	return nil
+}
+
+// Describe adds to the record of the call which ctx belongs to what its request does not say in fields of its own: the
+// object, and in detail what else matters, such as a command. An empty text leaves what the record has.
+func Describe(ctx context.Context, namespace, name, detail string) {
+	c, ok := ctx.Value(callKey{}).(*call)
+	if !ok {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for to, text := range map[*string]string{&c.record.Namespace: namespace, &c.record.Name: name, &c.record.Detail: detail} {
+		if text != "" {
+			*to = text
+		}
 	}
 }
 
@@ -89,8 +126,11 @@ type call struct {
 	caller Caller
 	access *metav1.Access
 	start  time.Time
-	record Record
-	reason string // why it was allowed
+
+	mu     sync.Mutex // guards what follows: a handler may describe the call in any goroutine
+	record audit.Record
+	begun  bool
+	failed error // of the beginning
 }
 
 // admit does what is possible before the request is known: who calls, and whether the method can be called at all. The
@@ -99,9 +139,9 @@ func (w *watchman) admit(ctx context.Context, method string) (*call, error) {
 	c := &call{watchman: w, start: time.Now(), access: &metav1.Access{}}
 	caller, wrong := authenticate(ctx)
 	c.caller = caller
-	c.record = Record{
+	c.record = audit.Record{
 		Time: c.start.UTC(), RequestID: caller.RequestID, User: caller.User, Groups: caller.Groups, Via: caller.Via,
-		Source: sourceOf(ctx), Service: w.Service, Method: method,
+		Source: caller.Source, Service: w.Service, Method: method,
 	}
 	if err := w.valid(ctx, caller); err != nil {
 		return c, err
@@ -138,6 +178,8 @@ func (c *call) known() error {
 // authorize checks the right to do this to the object that the request names.
 func (c *call) authorize(request proto.Message) error {
 	own, described := targetOf(request)
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.record.Namespace, c.record.Name = described.namespace, described.name
 	c.record.ResourceVersionBefore = described.resourceVersion
 	resource := c.access.GetResource()
@@ -155,43 +197,86 @@ func (c *call) authorize(request proto.Message) error {
 		if !ok {
 			return rpcerr.Forbidden(reason)
 		}
-		c.reason = reason
-	}
-	if c.access.GetMutating() && c.Audit != nil && c.Audit.Failed() {
-		return rpcerr.Unavailable("the audit log cannot be written, so nothing may be changed")
+		c.record.Reason = reason
 	}
 	return nil
 }
 
-// refuse records a call that did not reach its handler and returns the error to answer with.
-func (c *call) refuse(ctx context.Context, err error) error {
-	c.record.Reason = status.Convert(err).Message()
-	_ = c.write(ctx, Deny, err) // a refusal stands, recorded or not; write has said so in the log
+// beforeHandler records what is allowed: a change, unless the handler still has to check it, or a read that is audited.
+func (c *call) beforeHandler(ctx context.Context) error {
+	switch {
+	case c.access.GetMutating() && !c.access.GetCheckedByMethod() && !c.access.GetUnauthenticated():
+		return c.begin(ctx)
+	case c.access.GetAudited() && c.Audit != nil:
+		c.Audit.Read(c.recorded())
+	}
+	return nil
+}
+
+// begin records a change before it is made.
+func (c *call) begin(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.begun || c.Audit == nil {
+		return c.failed
+	}
+	c.begun = true
+	if err := c.Audit.Change(ctx, c.record, c.caller.system()); err != nil {
+		c.Log.ErrorContext(ctx, "a change is refused, it cannot be recorded", "method", c.record.Method, "request", c.record.RequestID, "error", err)
+		c.failed = rpcerr.Unavailable("the audit log cannot be written, so nothing may be changed")
+	}
+	return c.failed
+}
+
+// recorded returns a copy of the record.
+func (c *call) recorded() audit.Record {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.record
+}
+
+// refuse records a refusal and returns the error to answer with.
+func (c *call) refuse(err error) error {
+	if c.Audit != nil {
+		r := c.recorded()
+		r.Reason, r.Code, r.LatencyMs = status.Convert(err).Message(), status.Code(err).String(), c.latency()
+		c.Audit.Refused(r)
+	}
 	return err
 }
 
 // answered records the outcome of a handler and returns the error to answer with.
 func (c *call) answered(ctx context.Context, response any, err error) error {
 	err = c.mapped(ctx, err)
-	switch {
-	case refused(err):
-		return c.refuse(ctx, err)
-	case !c.access.GetMutating():
-		return err
+	if refused(err) {
+		_ = c.refuse(err)
 	}
-	c.record.Reason = c.reason
-	if err == nil {
-		after := metadataOf(response)
-		c.record.ResourceVersionAfter = after.resourceVersion
-		if c.record.Name == "" {
-			c.record.Namespace, c.record.Name = after.namespace, after.name
-		}
-	}
-	if failed := c.write(ctx, Allow, err); failed != nil {
-		return rpcerr.Unavailable("the audit log cannot be written; the change may have been made")
-	}
+	c.complete(metadataOf(response), err)
 	return err
 }
+
+// complete records how a change ended, and what a handler changed that did not say so before.
+func (c *call) complete(after target, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	unannounced := !c.begun && c.access.GetMutating() && err == nil
+	if c.Audit == nil || !c.begun && !unannounced {
+		return
+	}
+	r := c.record
+	r.Time, r.Decision, r.Code, r.LatencyMs = time.Now().UTC(), audit.Allow, status.Code(err).String(), c.latency()
+	if err == nil {
+		r.ResourceVersionAfter = after.resourceVersion
+		if r.Name == "" {
+			r.Namespace, r.Name = after.namespace, after.name
+		}
+	} else {
+		r.Reason = status.Convert(err).Message()
+	}
+	c.Audit.Completed(r)
+}
+
+func (c *call) latency() float64 { return float64(time.Since(c.start).Microseconds()) / 1000 }
 
 // mapped turns a handler's error into a status, so that the record has the code that the caller gets. The cause of an
 // INTERNAL one is known only here.
@@ -201,19 +286,6 @@ func (c *call) mapped(ctx context.Context, err error) error {
 		c.Log.ErrorContext(ctx, "call failed", "method", c.record.Method, "request", c.record.RequestID, "error", err)
 	}
 	return out
-}
-
-func (c *call) write(ctx context.Context, decision string, err error) error {
-	if c.Audit == nil {
-		return nil
-	}
-	c.record.Decision, c.record.Code = decision, status.Code(err).String()
-	c.record.LatencyMs = float64(time.Since(c.start).Microseconds()) / 1000
-	failed := c.Audit.Write(ctx, c.record)
-	if failed != nil {
-		c.Log.ErrorContext(ctx, "call not recorded", "method", c.record.Method, "request", c.record.RequestID, "error", failed)
-	}
-	return failed
 }
 
 func refused(err error) bool {

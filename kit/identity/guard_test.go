@@ -1,11 +1,16 @@
 package identity
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,6 +28,7 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
@@ -54,6 +60,10 @@ func (nodes) RegisterNode(ctx context.Context, r *nodev1.RegisterNodeRequest) (*
 	caller, _ := CallerFrom(ctx)
 	if _, ok := caller.Node(); !ok {
 		return nil, rpcerr.Forbidden("only a node registers")
+	}
+	Describe(ctx, "", "registered", "with a test")
+	if err := BeforeChange(ctx); err != nil {
+		return nil, err
 	}
 	return answer(ctx, "registered")
 }
@@ -94,8 +104,44 @@ type guarded struct {
 	t       *testing.T
 	ca      *Authority
 	address string
-	audit   string
-	log     *Audit
+	policy  *Policy
+	guard   atomic.Pointer[Guard] // of the calls that come
+	log     *audit.Trail
+	dir     string // of log
+}
+
+// recording begins new audit logs.
+func (g *guarded) recording() {
+	g.t.Helper()
+	g.dir = g.t.TempDir()
+	var err error
+	if g.log, err = audit.Open(audit.Config{Dir: g.dir, Service: "eviction-controller"}); err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { _ = g.log.Close() })
+	g.guard.Store(&Guard{Service: "eviction-controller", Policy: g.policy, Audit: g.log})
+}
+
+// records ends the audit logs and returns what is in one of them.
+func (g *guarded) records(name string) (records []audit.Record) {
+	g.t.Helper()
+	if err := g.log.Close(); err != nil {
+		g.t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(g.dir, name))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	for line := range bytes.Lines(text) {
+		var r audit.Record
+		if err := json.Unmarshal(line, &r); err != nil {
+			g.t.Fatal(err)
+		}
+		if r.Event == "" {
+			records = append(records, r)
+		}
+	}
+	return records
 }
 
 func newGuarded(t *testing.T) *guarded {
@@ -111,10 +157,15 @@ func newGuarded(t *testing.T) *guarded {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log, path := openAudit(t)
-	guard := Guard{Service: "eviction-controller", Policy: policy, Audit: log}
+	g := &guarded{t: t, ca: ca, policy: policy}
+	g.recording()
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(cfg)),
-		grpc.UnaryInterceptor(UnaryInterceptor(guard)), grpc.StreamInterceptor(StreamInterceptor(guard)))
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			return UnaryInterceptor(*g.guard.Load())(ctx, req, info, next)
+		}),
+		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			return StreamInterceptor(*g.guard.Load())(srv, stream, info, next)
+		}))
 	nodev1.RegisterNodeServiceServer(server, nodes{})
 	nodev1.RegisterNodeAgentServiceServer(server, nodes{})
 	machinev1.RegisterJoinServiceServer(server, nodes{})
@@ -132,7 +183,8 @@ func newGuarded(t *testing.T) *guarded {
 			t.Error(err)
 		}
 	})
-	return &guarded{t: t, ca: ca, address: listener.Addr().String(), audit: path, log: log}
+	g.address = listener.Addr().String()
+	return g
 }
 
 // as connects with a certificate of that URI; an empty one means without any.
@@ -219,165 +271,171 @@ func TestGuardedCalls(t *testing.T) {
 		call func(context.Context, *grpc.ClientConn) (string, error)
 		code codes.Code
 		user string // whom the handler sees
-		want *Record
+		want *audit.Record
 	}{
 		{"a service reads, and nothing is recorded", api, nil, get, codes.OK, apiUser, nil},
 		{
 			"a service creates, with the revision after", api, nil, create, codes.OK, apiUser,
-			&Record{User: apiUser, Verb: "create", Resource: "nodes", Name: "worker-2", ResourceVersionAfter: "43", Decision: Allow, Code: "OK"},
+			&audit.Record{User: apiUser, Verb: "create", Resource: "nodes", Name: "worker-2", ResourceVersionAfter: "43", Decision: audit.Allow, Code: "OK"},
 		},
 		{
 			"a change that fails is recorded with the code that the caller sees", api, nil, del, codes.Internal, "",
-			&Record{User: apiUser, Verb: "delete", Resource: "nodes", Name: "worker-1", ResourceVersionBefore: "42", Decision: Allow, Code: "Internal"},
+			&audit.Record{User: apiUser, Verb: "delete", Resource: "nodes", Name: "worker-1", ResourceVersionBefore: "42", Decision: audit.Allow, Code: "Internal"},
 		},
 		{
 			"a node may not delete", node, nil, del, codes.PermissionDenied, "",
-			&Record{User: "system:node:worker-1", Verb: "delete", Resource: "nodes", Name: "worker-1", ResourceVersionBefore: "42", Decision: Deny, Code: "PermissionDenied"},
+			&audit.Record{User: "system:node:worker-1", Verb: "delete", Resource: "nodes", Name: "worker-1", ResourceVersionBefore: "42", Decision: audit.Deny, Code: "PermissionDenied"},
 		},
 		{
 			"a node may not watch", node, nil, watch, codes.PermissionDenied, "",
-			&Record{User: "system:node:worker-1", Verb: "watch", Resource: "nodes", Decision: Deny, Code: "PermissionDenied"},
+			&audit.Record{User: "system:node:worker-1", Verb: "watch", Resource: "nodes", Decision: audit.Deny, Code: "PermissionDenied"},
 		},
 		{
 			"who may patch an object may not therefore patch its status", api, nil, patchStatus, codes.PermissionDenied, "",
-			&Record{User: apiUser, Verb: "patch", Resource: "nodes/status", Name: "worker-1", Decision: Deny, Code: "PermissionDenied"},
+			&audit.Record{User: apiUser, Verb: "patch", Resource: "nodes/status", Name: "worker-1", Decision: audit.Deny, Code: "PermissionDenied"},
 		},
 		{"a service may watch", api, nil, watch, codes.OK, "", nil},
 		{
 			"a node registers where the method decides", node, nil, register, codes.OK, "system:node:worker-1",
-			&Record{User: "system:node:worker-1", Verb: "register", Resource: "nodes", Name: "registered", ResourceVersionAfter: "43", Decision: Allow, Code: "OK"},
+			&audit.Record{User: "system:node:worker-1", Verb: "register", Resource: "nodes", Name: "registered", Detail: "with a test", ResourceVersionAfter: "43", Decision: audit.Allow, Code: "OK"},
 		},
 		{
 			"a method's own refusal is recorded", api, nil, register, codes.PermissionDenied, "",
-			&Record{User: apiUser, Verb: "register", Resource: "nodes", Decision: Deny, Code: "PermissionDenied"},
+			&audit.Record{User: apiUser, Verb: "register", Resource: "nodes", Decision: audit.Deny, Code: "PermissionDenied"},
 		},
 		{"a stream whose method decides answers before it receives", node, nil, heartbeat, codes.OK, "", nil},
 		{
 			"a stream's own refusal is recorded", api, nil, heartbeat, codes.PermissionDenied, "",
-			&Record{User: apiUser, Verb: "heartbeat", Resource: "nodes", Decision: Deny, Code: "PermissionDenied"},
+			&audit.Record{User: apiUser, Verb: "heartbeat", Resource: "nodes", Decision: audit.Deny, Code: "PermissionDenied"},
 		},
 		{
 			"nobody may nothing", nobody, nil, get, codes.Unauthenticated, "",
-			&Record{Verb: "get", Resource: "nodes", Decision: Deny, Code: "Unauthenticated"},
+			&audit.Record{Verb: "get", Resource: "nodes", Decision: audit.Deny, Code: "Unauthenticated"},
 		},
 		{
 			"nobody may not even register", nobody, nil, register, codes.Unauthenticated, "",
-			&Record{Verb: "register", Resource: "nodes", Decision: Deny, Code: "Unauthenticated"},
+			&audit.Record{Verb: "register", Resource: "nodes", Decision: audit.Deny, Code: "Unauthenticated"},
 		},
 		{
 			"nobody may open no stream", nobody, nil, heartbeat, codes.Unauthenticated, "",
-			&Record{Verb: "heartbeat", Resource: "nodes", Decision: Deny, Code: "Unauthenticated"},
+			&audit.Record{Verb: "heartbeat", Resource: "nodes", Decision: audit.Deny, Code: "Unauthenticated"},
 		},
 		{
 			"nobody may join, and a used token is recorded", nobody, nil, join, codes.Unauthenticated, "",
-			&Record{Verb: "join", Group: "machine.openshift.io", Resource: "machines/join", Decision: Deny, Code: "Unauthenticated"},
+			&audit.Record{Verb: "join", Group: "machine.openshift.io", Resource: "machines/join", Decision: audit.Deny, Code: "Unauthenticated"},
 		},
-		{"nobody may not ask for health", nobody, nil, healthy, codes.Unauthenticated, "", &Record{Decision: Deny, Code: "Unauthenticated"}},
+		{"nobody may not ask for health", nobody, nil, healthy, codes.Unauthenticated, "", &audit.Record{Decision: audit.Deny, Code: "Unauthenticated"}},
 		{"a certificate that names nobody may ask for health", nameless, nil, healthy, codes.OK, "", nil},
-		{"a certificate that names nobody may nothing else", nameless, nil, get, codes.Unauthenticated, "", &Record{Decision: Deny, Code: "Unauthenticated"}},
+		{"a certificate that names nobody may nothing else", nameless, nil, get, codes.Unauthenticated, "", &audit.Record{Decision: audit.Deny, Code: "Unauthenticated"}},
 		{
 			"a method of ours that names no right is closed to masters too", admin, nil, unmarked, codes.PermissionDenied, "",
-			&Record{User: "root", Decision: Deny, Code: "PermissionDenied"},
+			&audit.Record{User: "root", Decision: audit.Deny, Code: "PermissionDenied"},
 		},
 		{
 			"the gateway speaks for its callers", gateway,
 			[]string{MetadataUser, "root", MetadataGroup, GroupMasters, MetadataRequestID, "r-1"},
 			create, codes.OK, "root",
-			&Record{User: "root", Via: "system:windlass:gateway", RequestID: "r-1", Verb: "create", Resource: "nodes", Name: "worker-2", ResourceVersionAfter: "43", Decision: Allow, Code: "OK"},
+			&audit.Record{User: "root", Via: "system:windlass:gateway", RequestID: "r-1", Verb: "create", Resource: "nodes", Name: "worker-2", ResourceVersionAfter: "43", Decision: audit.Allow, Code: "OK"},
 		},
 		{
 			"the gateway's caller has no more rights through it", gateway,
 			[]string{MetadataUser, "bob", MetadataRequestID, "r-2"},
 			get, codes.PermissionDenied, "",
-			&Record{User: "bob", Via: "system:windlass:gateway", RequestID: "r-2", Verb: "get", Resource: "nodes", Name: "worker-1", Decision: Deny, Code: "PermissionDenied"},
+			&audit.Record{User: "bob", Via: "system:windlass:gateway", RequestID: "r-2", Verb: "get", Resource: "nodes", Name: "worker-1", Decision: audit.Deny, Code: "PermissionDenied"},
 		},
 		{
 			"a stranger at the gateway is a stranger here", gateway,
 			[]string{MetadataRequestID, "r-3"},
 			register, codes.Unauthenticated, "",
-			&Record{Via: "system:windlass:gateway", RequestID: "r-3", Verb: "register", Resource: "nodes", Decision: Deny, Code: "Unauthenticated"},
+			&audit.Record{Via: "system:windlass:gateway", RequestID: "r-3", Verb: "register", Resource: "nodes", Decision: audit.Deny, Code: "Unauthenticated"},
 		},
 		{
 			"a stranger at the gateway may join", gateway,
 			[]string{MetadataRequestID, "r-4"},
 			join, codes.Unauthenticated, "",
-			&Record{Via: "system:windlass:gateway", RequestID: "r-4", Verb: "join", Group: "machine.openshift.io", Resource: "machines/join", Decision: Deny, Code: "Unauthenticated"},
+			&audit.Record{Via: "system:windlass:gateway", RequestID: "r-4", Verb: "join", Group: "machine.openshift.io", Resource: "machines/join", Decision: audit.Deny, Code: "Unauthenticated"},
 		},
 		{
 			"the gateway names one user, not two", gateway,
 			[]string{MetadataUser, "a", MetadataUser, "b", MetadataRequestID, "r-5"},
 			get, codes.Unauthenticated, "",
-			&Record{Via: "system:windlass:gateway", RequestID: "r-5", Decision: Deny, Code: "Unauthenticated"},
+			&audit.Record{Via: "system:windlass:gateway", RequestID: "r-5", Decision: audit.Deny, Code: "Unauthenticated"},
 		},
 		{
 			"groups without a user are refused", gateway,
 			[]string{MetadataGroup, GroupMasters, MetadataRequestID, "r-6"},
 			get, codes.Unauthenticated, "",
-			&Record{Via: "system:windlass:gateway", RequestID: "r-6", Decision: Deny, Code: "Unauthenticated"},
+			&audit.Record{Via: "system:windlass:gateway", RequestID: "r-6", Decision: audit.Deny, Code: "Unauthenticated"},
 		},
 		{
 			"the gateway speaks for a node with the uid of its machine", gateway,
 			[]string{MetadataUser, NodeUser("worker-1"), MetadataUID, "u-1", MetadataGroup, GroupNodes, MetadataRequestID, "r-7"},
 			register, codes.OK, NodeUser("worker-1"),
-			&Record{User: NodeUser("worker-1"), Via: "system:windlass:gateway", RequestID: "r-7", Verb: "register", Resource: "nodes", Name: "registered", ResourceVersionAfter: "43", Decision: Allow, Code: "OK"},
+			&audit.Record{User: NodeUser("worker-1"), Via: "system:windlass:gateway", RequestID: "r-7", Verb: "register", Resource: "nodes", Name: "registered", Detail: "with a test", ResourceVersionAfter: "43", Decision: audit.Allow, Code: "OK"},
 		},
 		{
 			"a node without the uid of its machine is refused", gateway,
 			[]string{MetadataUser, NodeUser("worker-1"), MetadataGroup, GroupNodes, MetadataRequestID, "r-8"},
 			register, codes.PermissionDenied, "",
-			&Record{User: NodeUser("worker-1"), Via: "system:windlass:gateway", RequestID: "r-8", Decision: Deny, Code: "PermissionDenied"},
+			&audit.Record{User: NodeUser("worker-1"), Via: "system:windlass:gateway", RequestID: "r-8", Decision: audit.Deny, Code: "PermissionDenied"},
 		},
 		{
 			"the gateway names one uid, not two", gateway,
 			[]string{MetadataUser, NodeUser("a"), MetadataUID, "u", MetadataUID, "v", MetadataGroup, GroupNodes, MetadataRequestID, "r-9"},
 			register, codes.Unauthenticated, "",
-			&Record{Via: "system:windlass:gateway", RequestID: "r-9", Decision: Deny, Code: "Unauthenticated"},
+			&audit.Record{Via: "system:windlass:gateway", RequestID: "r-9", Decision: audit.Deny, Code: "Unauthenticated"},
 		},
 		{
 			"a uid without a user is refused", gateway,
 			[]string{MetadataUID, "u", MetadataRequestID, "r-10"},
 			get, codes.Unauthenticated, "",
-			&Record{Via: "system:windlass:gateway", RequestID: "r-10", Decision: Deny, Code: "Unauthenticated"},
+			&audit.Record{Via: "system:windlass:gateway", RequestID: "r-10", Decision: audit.Deny, Code: "Unauthenticated"},
 		},
 		{
 			"the gateway's own calls have no rights", gateway, nil, get, codes.PermissionDenied, "",
-			&Record{User: "system:windlass:gateway", Verb: "get", Resource: "nodes", Name: "worker-1", Decision: Deny, Code: "PermissionDenied"},
+			&audit.Record{User: "system:windlass:gateway", Verb: "get", Resource: "nodes", Name: "worker-1", Decision: audit.Deny, Code: "PermissionDenied"},
 		},
 		{"the gateway probes health", gateway, nil, healthy, codes.OK, "", nil},
 		{
 			"a forged user is refused, and the forger recorded", node,
 			[]string{MetadataUser, "root", MetadataGroup, GroupMasters},
 			get, codes.PermissionDenied, "",
-			&Record{User: "system:node:worker-1", Decision: Deny, Code: "PermissionDenied"},
+			&audit.Record{User: "system:node:worker-1", Decision: audit.Deny, Code: "PermissionDenied"},
 		},
 		{
 			"a forged group is refused", api,
 			[]string{MetadataGroup, GroupMasters},
 			get, codes.PermissionDenied, "",
-			&Record{User: apiUser, Decision: Deny, Code: "PermissionDenied"},
+			&audit.Record{User: apiUser, Decision: audit.Deny, Code: "PermissionDenied"},
+		},
+		{
+			"a forged address is refused", node,
+			[]string{MetadataSource, "192.0.2.1:1"},
+			register, codes.PermissionDenied, "",
+			&audit.Record{User: "system:node:worker-1", Decision: audit.Deny, Code: "PermissionDenied"},
 		},
 		{
 			"a forged uid is refused, even beside one's own name", node,
 			[]string{MetadataUID, "u-2"},
 			register, codes.PermissionDenied, "",
-			&Record{User: "system:node:worker-1", Decision: Deny, Code: "PermissionDenied"},
+			&audit.Record{User: "system:node:worker-1", Decision: audit.Deny, Code: "PermissionDenied"},
 		},
 		{
 			"a forged user of nobody's is refused", nobody,
 			[]string{MetadataUser, "root"},
 			get, codes.Unauthenticated, "",
-			&Record{Decision: Deny, Code: "Unauthenticated"},
+			&audit.Record{Decision: audit.Deny, Code: "Unauthenticated"},
 		},
 		{
 			"a forged user on a stream is refused", node,
 			[]string{MetadataUser, "root"},
 			watch, codes.PermissionDenied, "",
-			&Record{User: "system:node:worker-1", Decision: Deny, Code: "PermissionDenied"},
+			&audit.Record{User: "system:node:worker-1", Decision: audit.Deny, Code: "PermissionDenied"},
 		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			before := len(readAudit(t, g.audit))
+			g.recording()
 			user, err := tt.call(metadata.AppendToOutgoingContext(t.Context(), tt.sent...), tt.conn)
 			if status.Code(err) != tt.code || user != tt.user {
 				t.Errorf("answer %q, %v; want %q, %v", user, err, tt.user, tt.code)
@@ -385,25 +443,29 @@ func TestGuardedCalls(t *testing.T) {
 			if err != nil && rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_UNSPECIFIED {
 				t.Errorf("no reason in %v", err)
 			}
-			records := readAudit(t, g.audit)[before:]
+			refused, changed := g.records(audit.RefusalsFile), g.records(audit.ChangesFile)
 			if tt.want == nil {
-				if len(records) != 0 {
-					t.Errorf("recorded %+v", records)
+				if len(refused)+len(changed) != 0 {
+					t.Errorf("recorded %+v, %+v", changed, refused)
 				}
 				return
 			}
-			if len(records) != 1 {
-				t.Fatalf("%d records, want 1: %+v", len(records), records)
+			if tt.want.Decision == audit.Allow && len(changed) == 2 && changed[0].Stage == audit.Requested && changed[1].Stage == audit.Completed && changed[0].RequestID == changed[1].RequestID {
+				refused, changed = changed[1:], nil
+				tt.want.Stage = audit.Completed
 			}
-			got := records[0]
-			if got.RequestID == "" || got.Source == "" || got.Reason == "" && got.Decision == Deny || got.Service != "eviction-controller" || got.Time.IsZero() {
+			if len(refused) != 1 || len(changed) != 0 {
+				t.Fatalf("%d refusals and %d changes, want one refusal or the two records of a change: %+v, %+v", len(refused), len(changed), refused, changed)
+			}
+			got := refused[0]
+			if got.RequestID == "" || got.Source == "" || got.Reason == "" && got.Decision == audit.Deny || got.Service != "eviction-controller" || got.Time.IsZero() {
 				t.Errorf("the record lacks something: %+v", got)
 			}
-			ignore := []string{"Time", "Source", "Service", "Method", "Reason", "LatencyMs", "Groups"}
+			ignore := []string{"Time", "Source", "Service", "Method", "Reason", "LatencyMs", "Groups", "Seq", "Prev"}
 			if tt.want.RequestID == "" {
 				ignore = append(ignore, "RequestID")
 			}
-			if diff := cmp.Diff(*tt.want, got, cmpopts.IgnoreFields(Record{}, ignore...)); diff != "" {
+			if diff := cmp.Diff(*tt.want, got, cmpopts.IgnoreFields(audit.Record{}, ignore...)); diff != "" {
 				t.Errorf("record (-want +got):\n%s", diff)
 			}
 		})
@@ -412,18 +474,44 @@ func TestGuardedCalls(t *testing.T) {
 
 func TestNothingChangesWhileTheAuditLogCannotBeWritten(t *testing.T) {
 	g := newGuarded(t)
-	client := nodev1.NewNodeServiceClient(g.service("machine-api"))
-	if err := g.log.Close(); err != nil {
+	path := filepath.Join(g.dir, audit.ChangesFile)
+	if err := os.Rename(path, path+".away"); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the first call finds out, the second is stopped before its handler
-		_, err := client.CreateNode(t.Context(), &nodev1.CreateNodeRequest{})
-		if status.Code(err) != codes.Unavailable {
-			t.Errorf("CreateNode = %v, want UNAVAILABLE", err)
-		}
+	admin := nodev1.NewNodeServiceClient(g.as(UserURI("root"), "root", GroupMasters))
+	if _, err := admin.CreateNode(t.Context(), &nodev1.CreateNodeRequest{}); status.Code(err) != codes.Unavailable {
+		t.Errorf("CreateNode of an administrator = %v, want UNAVAILABLE", err)
 	}
-	if _, err := client.GetNode(t.Context(), &nodev1.GetNodeRequest{Name: "n"}); err != nil {
+	if _, err := admin.GetNode(t.Context(), &nodev1.GetNodeRequest{Name: "n"}); err != nil {
 		t.Errorf("GetNode = %v, want a node: reading needs no record", err)
+	}
+	if _, err := nodev1.NewNodeServiceClient(g.service("machine-api")).CreateNode(t.Context(), &nodev1.CreateNodeRequest{}); err != nil {
+		t.Errorf("CreateNode of a service = %v, want that it goes on", err)
+	}
+	agent := nodev1.NewNodeAgentServiceClient(g.as(NodeURI("worker-1", "u-1"), "worker-1"))
+	if _, err := agent.RegisterNode(t.Context(), &nodev1.RegisterNodeRequest{}); err != nil {
+		t.Errorf("RegisterNode of an agent = %v, want that it goes on", err)
+	}
+	if err := os.Rename(path+".away", path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.CreateNode(t.Context(), &nodev1.CreateNodeRequest{}); err != nil {
+		t.Errorf("CreateNode = %v after the file is back", err)
+	}
+}
+
+// TestTheGatewaysClientIsTheSource holds the record to the address that the gateway names.
+func TestTheGatewaysClientIsTheSource(t *testing.T) {
+	g := newGuarded(t)
+	gateway := nodev1.NewNodeServiceClient(g.service("gateway"))
+	ctx := metadata.AppendToOutgoingContext(t.Context(), MetadataUser, "root", MetadataGroup, GroupMasters, MetadataRequestID, "r-1", MetadataSource, "192.0.2.7:1234")
+	if _, err := gateway.CreateNode(ctx, &nodev1.CreateNodeRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range g.records(audit.ChangesFile) {
+		if r.Source != "192.0.2.7:1234" {
+			t.Errorf("source %q", r.Source)
+		}
 	}
 }
 

@@ -3,16 +3,20 @@ package identity
 import (
 	"bufio"
 	"bytes"
+	"crypto/sha256"
 	_ "embed"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	rbacv1 "k8s.io/api/rbac/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/component-helpers/auth/rbac/validation"
@@ -53,26 +57,35 @@ func (a Attributes) String() string {
 }
 
 // Policy answers who may do what. It follows its file; a change that cannot be read leaves the former policy in force,
-// and Log says so. Its methods are safe for concurrent use.
+// and the log, Err and the metric windlass_policy_failed say so. Its methods are safe for concurrent use.
 type Policy struct {
 	Log *slog.Logger // set before the first use; nil means slog.Default()
+	// Changed is called when another policy is in force, with the SHA-256 of its file in hex. Set it before the first use.
+	Changed func(hash string)
 
 	path    string
 	mu      sync.Mutex
 	checked time.Time
 	stamp   stamp
 	grants  []grant
+	hash    string
+	failed  error     // why the file is not in force
+	said    time.Time // when that was logged last
 }
+
+// sayEvery is how often the log repeats that the file is not in force.
+const sayEvery = time.Minute
 
 // grant is a binding with the rules of its role.
 type grant struct {
-	binding  string
-	role     string
-	subjects []rbacv1.Subject
-	rules    []rbacv1.PolicyRule
+	binding   string // such as ClusterRoleBinding "view"
+	role      string // such as ClusterRole "view"
+	namespace string // the one that it is limited to; empty means none
+	subjects  []rbacv1.Subject
+	rules     []rbacv1.PolicyRule
 }
 
-// LoadPolicy reads a policy file; an empty path means the default policy.
+// LoadPolicy reads a policy file, which must have a binding; an empty path means the default policy.
 func LoadPolicy(path string) (*Policy, error) {
 	p := &Policy{path: path}
 	if path == "" {
@@ -83,7 +96,8 @@ func LoadPolicy(path string) (*Policy, error) {
 	return p, p.reload()
 }
 
-// Allowed reports whether c may do what a says, and by which binding or why not.
+// Allowed reports whether c may do what a says, and by which binding or why not. A RoleBinding counts in its namespace
+// alone, so not for what is in no namespace or in all.
 func (p *Policy) Allowed(c Caller, a Attributes) (bool, string) {
 	if c.User == "" {
 		return false, "the caller is not known"
@@ -96,32 +110,63 @@ func (p *Policy) Allowed(c Caller, a Attributes) (bool, string) {
 		wanted.ResourceNames = []string{a.Name}
 	}
 	for _, g := range p.now() {
-		if !g.binds(c) {
+		if g.namespace != "" && g.namespace != a.Namespace || !g.binds(c) {
 			continue
 		}
 		if ok, _ := validation.Covers(g.rules, []rbacv1.PolicyRule{wanted}); ok {
-			return true, fmt.Sprintf("ClusterRoleBinding %q of ClusterRole %q", g.binding, g.role)
+			return true, g.binding + " of " + g.role
 		}
 	}
 	return false, fmt.Sprintf("user %q may not %s", c.User, a)
 }
 
+// Rule is a rule that holds for a caller, in one namespace or, if that is empty, everywhere.
+type Rule struct {
+	Namespace string
+	rbacv1.PolicyRule
+}
+
 // Rules returns everything that c may do.
-func (p *Policy) Rules(c Caller) []rbacv1.PolicyRule {
+func (p *Policy) Rules(c Caller) []Rule {
 	if c.User == "" {
 		return nil
 	}
 	if c.In(GroupMasters) {
 		all := []string{"*"}
-		return []rbacv1.PolicyRule{{Verbs: all, APIGroups: all, Resources: all}}
+		return []Rule{{PolicyRule: rbacv1.PolicyRule{Verbs: all, APIGroups: all, Resources: all}}}
 	}
-	var rules []rbacv1.PolicyRule
+	var rules []Rule
 	for _, g := range p.now() {
-		if g.binds(c) {
-			rules = append(rules, g.rules...)
+		if !g.binds(c) {
+			continue
+		}
+		for _, r := range g.rules {
+			rules = append(rules, Rule{Namespace: g.namespace, PolicyRule: r})
 		}
 	}
 	return rules
+}
+
+// Err returns why the policy file as it is now is not in force; nil if it is.
+func (p *Policy) Err() error {
+	p.now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failed
+}
+
+var descPolicyFailed = prometheus.NewDesc("windlass_policy_failed", "1 if the policy file cannot be used, so that the former policy is in force.", nil, nil)
+
+// Describe is part of prometheus.Collector.
+func (p *Policy) Describe(to chan<- *prometheus.Desc) { to <- descPolicyFailed }
+
+// Collect is part of prometheus.Collector.
+func (p *Policy) Collect(to chan<- prometheus.Metric) {
+	failed := 0.0
+	if p.Err() != nil {
+		failed = 1
+	}
+	to <- prometheus.MustNewConstMetric(descPolicyFailed, prometheus.GaugeValue, failed)
 }
 
 func (g grant) binds(c Caller) bool {
@@ -130,24 +175,37 @@ func (g grant) binds(c Caller) bool {
 	})
 }
 
-// now returns the grants in force, after a look at the file once a second.
+// now returns the grants in force. It checks the file once a second.
 func (p *Policy) now() []grant {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.path == "" || time.Since(p.checked) < checkEvery {
+		defer p.mu.Unlock()
 		return p.grants
 	}
-	if err := p.reload(); err != nil {
-		log := p.Log
-		if log == nil {
-			log = slog.Default()
-		}
-		log.Error("policy not read, the former one stays", "error", err)
+	before := p.hash
+	p.failed = p.reload()
+	log := p.Log
+	if log == nil {
+		log = slog.Default()
 	}
-	return p.grants
+	if p.failed == nil {
+		p.said = time.Time{}
+	} else if time.Since(p.said) >= sayEvery {
+		p.said = time.Now()
+		log.Error("the policy file cannot be used, the former policy stays in force", "error", p.failed)
+	}
+	grants, hash := p.grants, p.hash
+	p.mu.Unlock()
+	if hash != before {
+		log.Info("another policy is in force", "file", p.path, "sha256", hash)
+		if p.Changed != nil {
+			p.Changed(hash)
+		}
+	}
+	return grants
 }
 
-// reload reads the file if it changed. A file that is wrong is read again only after its next change.
+// reload reads the file if it changed, or if it could not be used the last time.
 func (p *Policy) reload() error {
 	p.checked = time.Now()
 	s, err := stampOf(p.path)
@@ -155,43 +213,69 @@ func (p *Policy) reload() error {
 		return fmt.Errorf("policy: %w", err)
 	}
 	if s.same(p.stamp) {
-		return nil
+		return p.failed
 	}
-	p.stamp = s
 	text, err := os.ReadFile(p.path)
 	if err != nil {
 		return fmt.Errorf("policy: %w", err)
 	}
+	p.stamp = s
 	grants, err := parsePolicy(text)
 	if err != nil {
 		return fmt.Errorf("policy %s: %w", p.path, err)
 	}
-	p.grants = grants
+	sum := sha256.Sum256(text)
+	p.grants, p.hash = grants, hex.EncodeToString(sum[:])
 	return nil
 }
 
-// parsePolicy reads the documents strictly: an unknown field or kind, or a binding of a role that is not there, is an
-// error and not a right that silently is missing.
+// documents are what a policy file has.
+type documents struct {
+	roles    map[roleKey][]rbacv1.PolicyRule
+	bindings []binding
+}
+
+// roleKey names a role; the namespace of a ClusterRole is empty.
+type roleKey struct{ kind, namespace, name string }
+
+// String reads like Role "reader" of namespace "dev".
+func (k roleKey) String() string {
+	if k.namespace == "" {
+		return fmt.Sprintf("%s %q", k.kind, k.name)
+	}
+	return fmt.Sprintf("%s %q of namespace %q", k.kind, k.name, k.namespace)
+}
+
+type binding struct {
+	key      roleKey // its own
+	ref      rbacv1.RoleRef
+	subjects []rbacv1.Subject
+}
+
+// parsePolicy reads the documents strictly: an unknown field or kind, or a binding of a role that does not exist, is an
+// error and not a right that silently is missing. So is a text without any binding, such as a file that was cut off.
 func parsePolicy(text []byte) ([]grant, error) {
-	roles := map[string][]rbacv1.PolicyRule{}
-	var bindings []rbacv1.ClusterRoleBinding
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
+	found := documents{roles: map[roleKey][]rbacv1.PolicyRule{}}
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
 	for n := 1; ; n++ {
-		document, err := documents.Read()
+		document, err := reader.Read()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err == nil {
-			err = parseDocument(document, roles, &bindings)
+			err = found.add(document)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("document %d: %w", n, err)
 		}
 	}
-	return join(roles, bindings)
+	if len(found.bindings) == 0 {
+		return nil, errors.New("there is no ClusterRoleBinding and no RoleBinding in it")
+	}
+	return found.join()
 }
 
-func parseDocument(document []byte, roles map[string][]rbacv1.PolicyRule, bindings *[]rbacv1.ClusterRoleBinding) error {
+func (d *documents) add(document []byte) error {
 	var head *struct{ APIVersion, Kind string }
 	if err := yaml.Unmarshal(document, &head); err != nil || head == nil {
 		return err // a document of comments alone says nothing
@@ -205,38 +289,81 @@ func parseDocument(document []byte, roles map[string][]rbacv1.PolicyRule, bindin
 		if err := yaml.UnmarshalStrict(document, &role); err != nil {
 			return err
 		}
-		if _, twice := roles[role.Name]; twice || role.Name == "" {
-			return fmt.Errorf("ClusterRole %q: a name is needed, and once only", role.Name)
-		}
 		if role.AggregationRule != nil {
 			return fmt.Errorf("ClusterRole %q: aggregationRule is not supported", role.Name)
 		}
-		roles[role.Name] = role.Rules
-	case "ClusterRoleBinding":
-		var binding rbacv1.ClusterRoleBinding
-		if err := yaml.UnmarshalStrict(document, &binding); err != nil {
+		return d.addRole(roleKey{head.Kind, role.Namespace, role.Name}, role.Rules)
+	case "Role":
+		var role rbacv1.Role
+		if err := yaml.UnmarshalStrict(document, &role); err != nil {
 			return err
 		}
-		*bindings = append(*bindings, binding)
-	default:
-		return fmt.Errorf("kind %q, want ClusterRole or ClusterRoleBinding", head.Kind)
+		return d.addRole(roleKey{head.Kind, role.Namespace, role.Name}, role.Rules)
+	case "ClusterRoleBinding":
+		var b rbacv1.ClusterRoleBinding
+		if err := yaml.UnmarshalStrict(document, &b); err != nil {
+			return err
+		}
+		return d.addBinding(binding{roleKey{head.Kind, b.Namespace, b.Name}, b.RoleRef, b.Subjects})
+	case "RoleBinding":
+		var b rbacv1.RoleBinding
+		if err := yaml.UnmarshalStrict(document, &b); err != nil {
+			return err
+		}
+		return d.addBinding(binding{roleKey{head.Kind, b.Namespace, b.Name}, b.RoleRef, b.Subjects})
+	}
+	return fmt.Errorf("kind %q, want ClusterRole, ClusterRoleBinding, Role or RoleBinding", head.Kind)
+}
+
+func (d *documents) addRole(key roleKey, rules []rbacv1.PolicyRule) error {
+	if _, twice := d.roles[key]; twice || key.name == "" {
+		return fmt.Errorf("%s: a name is needed, and once only", key)
+	}
+	if err := key.placed(); err != nil {
+		return err
+	}
+	for i, r := range rules {
+		if len(r.Verbs) == 0 || len(r.Resources) == 0 || len(r.APIGroups) == 0 || len(r.NonResourceURLs) > 0 {
+			return fmt.Errorf("%s: rules[%d]: verbs, apiGroups and resources are needed, and nonResourceURLs are not supported", key, i)
+		}
+	}
+	d.roles[key] = rules
+	return nil
+}
+
+// placed checks that what is of a namespace names it, and nothing else does.
+func (k roleKey) placed() error {
+	if (k.namespace == "") != strings.HasPrefix(k.kind, "Cluster") {
+		return fmt.Errorf("%s: metadata.namespace must be given for a Role and a RoleBinding, and for nothing else", k)
 	}
 	return nil
 }
 
-func join(roles map[string][]rbacv1.PolicyRule, bindings []rbacv1.ClusterRoleBinding) ([]grant, error) {
-	grants := make([]grant, 0, len(bindings))
-	for _, b := range bindings {
-		rules, ok := roles[b.RoleRef.Name]
-		if !ok || b.RoleRef.Kind != "ClusterRole" {
-			return nil, fmt.Errorf("ClusterRoleBinding %q: there is no %s %q", b.Name, b.RoleRef.Kind, b.RoleRef.Name)
+func (d *documents) addBinding(b binding) error {
+	if err := b.key.placed(); err != nil {
+		return err
+	}
+	for _, s := range b.subjects {
+		if s.Kind != rbacv1.UserKind && s.Kind != rbacv1.GroupKind || s.Name == "" {
+			return fmt.Errorf("%s: subject %q of kind %q, want the name of a User or a Group", b.key, s.Name, s.Kind)
 		}
-		for _, s := range b.Subjects {
-			if s.Kind != rbacv1.UserKind && s.Kind != rbacv1.GroupKind {
-				return nil, fmt.Errorf("ClusterRoleBinding %q: subject of kind %q, want User or Group", b.Name, s.Kind)
-			}
+	}
+	d.bindings = append(d.bindings, b)
+	return nil
+}
+
+func (d *documents) join() ([]grant, error) {
+	grants := make([]grant, 0, len(d.bindings))
+	for _, b := range d.bindings {
+		role := roleKey{kind: b.ref.Kind, name: b.ref.Name}
+		if role.kind == "Role" {
+			role.namespace = b.key.namespace // so a ClusterRoleBinding, which has none, finds no Role
 		}
-		grants = append(grants, grant{binding: b.Name, role: b.RoleRef.Name, subjects: b.Subjects, rules: rules})
+		rules, ok := d.roles[role]
+		if !ok {
+			return nil, fmt.Errorf("%s: there is no %s", b.key, role)
+		}
+		grants = append(grants, grant{binding: b.key.String(), role: role.String(), namespace: b.key.namespace, subjects: b.subjects, rules: rules})
 	}
 	return grants, nil
 }

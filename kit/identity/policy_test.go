@@ -9,6 +9,16 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	_ "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	_ "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	_ "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	_ "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	_ "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	_ "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 )
 
 func service(name string) Caller {
@@ -191,7 +201,7 @@ func TestPolicyFileIsFollowed(t *testing.T) {
 		}
 		time.Sleep(5 * checkEvery)
 		reads("alice")
-		if n := strings.Count(log.String(), "policy not read"); n != 1 {
+		if n := strings.Count(log.String(), "the policy file cannot be used"); n != 1 {
 			t.Errorf("the broken file is logged %d times:\n%s", n, log.String())
 		}
 		if ok, _ := policy.Allowed(person("bobby"), Attributes{Verb: "get", Resource: "machinesets/scale", Name: "n"}); !ok {
@@ -203,7 +213,16 @@ func TestPolicyFileIsFollowed(t *testing.T) {
 func TestWrongPoliciesAreRefused(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"an unknown field", strings.Replace(roleOfTests, "rules:", "rule:", 1), "unknown field"},
-		{"an unknown kind", strings.Replace(roleOfTests, "ClusterRole", "Role", 1), `kind "Role"`},
+		{"an unknown kind", strings.Replace(roleOfTests, "ClusterRole", "Rule", 1), `kind "Rule"`},
+		{"nothing", "", "no ClusterRoleBinding"},
+		{"comments alone", "# nothing\n---\n# here\n", "no ClusterRoleBinding"},
+		{"a file that was cut off", roleOfTests, "no ClusterRoleBinding"},
+		{"a role without a namespace", strings.Replace(roleOfTests, "ClusterRole", "Role", 1), "metadata.namespace must be given"},
+		{"a cluster role with one", strings.Replace(roleOfTests, "name: reader", "name: reader, namespace: dev", 1), "metadata.namespace must be given"},
+		{"a role of another namespace", roleIn("dev") + roleBinding("prod", "Role", "alice"), "there is no Role"},
+		{"a cluster role binding of a role", roleIn("dev") + strings.Replace(bindingOfTests("alice"), "kind: ClusterRole,", "kind: Role,", 1), "there is no Role"},
+		{"a rule without resources", strings.Replace(roleOfTests, `resources: ["machines/*", "*/scale", "nodes"], `, "", 1), "rules[0]"},
+		{"a subject without a name", roleOfTests + bindingOfTests(`""`), "want the name"},
 		{"another version", strings.Replace(roleOfTests, "/v1", "/v1beta1", 1), "apiVersion"},
 		{"a role twice", roleOfTests + "---" + roleOfTests, "once only"},
 		{"a binding of a missing role", bindingOfTests("alice"), "there is no ClusterRole"},
@@ -216,7 +235,114 @@ func TestWrongPoliciesAreRefused(t *testing.T) {
 			}
 		})
 	}
-	if _, err := parsePolicy([]byte("# nothing\n---\n# here\n")); err != nil {
-		t.Errorf("a file of comments: %v", err)
+}
+
+func roleIn(namespace string) string {
+	return strings.NewReplacer("ClusterRole", "Role", "name: reader", "name: reader, namespace: "+namespace).Replace(roleOfTests)
+}
+
+func roleBinding(namespace, kind, user string) string {
+	return strings.NewReplacer("ClusterRoleBinding", "RoleBinding", "name: readers", "name: readers, namespace: "+namespace, "kind: ClusterRole,", "kind: "+kind+",").Replace(bindingOfTests(user))
+}
+
+func TestARoleBindingCountsInItsNamespaceAlone(t *testing.T) {
+	for _, kind := range []string{"Role", "ClusterRole"} {
+		text := roleIn("dev") + roleBinding("dev", "Role", "alice")
+		if kind == "ClusterRole" {
+			text = roleOfTests + roleBinding("dev", "ClusterRole", "alice")
+		}
+		grants, err := parsePolicy([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		policy := &Policy{grants: grants}
+		for _, tt := range []struct {
+			namespace, user string
+			want            bool
+		}{{"dev", "alice", true}, {"prod", "alice", false}, {"", "alice", false}, {"dev", "bob", false}} {
+			got, reason := policy.Allowed(person(tt.user), Attributes{Verb: "get", Resource: "nodes", Namespace: tt.namespace})
+			if got != tt.want {
+				t.Errorf("%s: %s in %q: Allowed = %v (%s), want %v", kind, tt.user, tt.namespace, got, reason, tt.want)
+			}
+		}
+		if rules := policy.Rules(person("alice")); len(rules) != 1 || rules[0].Namespace != "dev" {
+			t.Errorf("%s: rules %v", kind, rules)
+		}
+	}
+}
+
+// TestABrokenPolicyFileIsReported holds a file that disappears or is emptied to: the former policy, and an error that lasts.
+func TestABrokenPolicyFileIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "policy.yaml")
+		if err := os.WriteFile(path, []byte(roleOfTests+bindingOfTests("alice")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		policy, err := LoadPolicy(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		policy.Log = slog.New(slog.NewTextHandler(&log, nil))
+		changes := 0
+		policy.Changed = func(string) { changes++ }
+		for name, damage := range map[string]func() error{
+			"removed": func() error { return os.Remove(path) },
+			"emptied": func() error { return os.WriteFile(path, nil, 0o600) },
+		} {
+			if err := damage(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * checkEvery)
+			if policy.Err() == nil {
+				t.Errorf("%s: no error", name)
+			}
+			if ok, _ := policy.Allowed(person("alice"), Attributes{Verb: "get", Resource: "nodes"}); !ok {
+				t.Errorf("%s: the former policy is not in force", name)
+			}
+			time.Sleep(2 * checkEvery)
+			if policy.Err() == nil {
+				t.Errorf("%s: no error any more, although the file is as it was", name)
+			}
+		}
+		if err := os.WriteFile(path, []byte(roleOfTests+bindingOfTests("bobby")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * checkEvery)
+		if err := policy.Err(); err != nil || changes != 1 {
+			t.Errorf("Err = %v and %d changes, want none and 1", err, changes)
+		}
+	})
+}
+
+// TestNoWildcardOfTheDefaultRolesCoversAPart looks at every method that is linked: whoever may change an object by view or
+// edit may not therefore change its status, bind a pod, or take a permit.
+func TestNoWildcardOfTheDefaultRolesCoversAPart(t *testing.T) {
+	policy, err := LoadPolicy("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	may := map[string]bool{"pods/log": true, "pods/eviction": true}
+	checked := 0
+	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
+		for i := range file.Services().Len() {
+			for j := range file.Services().Get(i).Methods().Len() {
+				method := file.Services().Get(i).Methods().Get(j)
+				access, err := AccessOf(nil, "/"+string(file.Services().Get(i).FullName())+"/"+string(method.Name()))
+				if err != nil || !strings.Contains(access.GetResource(), "/") || may[access.GetResource()] {
+					continue
+				}
+				checked++
+				for _, group := range []string{"windlass:viewers", "windlass:editors"} {
+					if ok, why := policy.Allowed(person("p", group), Attributes{Verb: access.GetVerb(), Group: access.GetGroup(), Resource: access.GetResource()}); ok {
+						t.Errorf("%s may %s %s: %s", group, access.GetVerb(), access.GetResource(), why)
+					}
+				}
+			}
+		}
+		return true
+	})
+	if checked < 20 {
+		t.Errorf("%d parts of resources were checked, too few", checked)
 	}
 }

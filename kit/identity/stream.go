@@ -58,15 +58,10 @@ func (s *guardedStream) decide(first proto.Message) error {
 	}
 	s.decided = true
 	if err := s.call.authorize(first); err != nil {
-		s.refusal = s.call.refuse(s.ctx, err)
+		s.refusal = s.call.refuse(err)
 		return s.refusal
 	}
-	if s.call.access.GetMutating() {
-		s.call.record.Reason = s.call.reason
-		if s.call.write(s.ctx, Allow, nil) != nil {
-			s.refusal = rpcerr.Unavailable("the audit log cannot be written, so nothing may be changed")
-		}
-	}
+	s.refusal = s.call.beforeHandler(s.ctx)
 	return s.refusal
 }
 
@@ -88,11 +83,14 @@ func (s *guardedStream) ended(err error) error {
 		return s.refusal
 	}
 	if bad := Refusal(s.ctx); bad != nil {
-		return s.call.refuse(s.ctx, notValid(s.call.caller, bad))
+		err := s.call.refuse(notValid(s.call.caller, bad))
+		s.call.complete(target{}, err)
+		return err
 	}
 	err = s.call.mapped(s.ctx, err)
 	if refused(err) {
-		return s.call.refuse(s.ctx, err)
+		_ = s.call.refuse(err)
 	}
+	s.call.complete(target{}, err)
 	return err
 }

@@ -2,11 +2,14 @@ package serve
 
 import (
 	"cmp"
+	"context"
+	"log/slog"
 	"path/filepath"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/kit/identity"
 )
 
@@ -25,6 +28,7 @@ type Config struct {
 	EtcdEndpoints []string          // URLs of members to begin with; with none, and none on disk, Process.Etcd is nil
 	Peers         map[string]string // addresses of sibling services by name
 	ConnectionAge time.Duration     // age at which clients are asked to connect again; 0 means never
+	AuditSinks    []string          // where audit records also go, see audit.ParseSink
 	LogLevel      string            // debug, info, warn or error; empty means info
 
 	// AdmitStrangers lets clients without a certificate connect; they can call only methods whose access option says
@@ -43,7 +47,36 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.EtcdEndpoints, "etcd-endpoints", c.EtcdEndpoints, "URLs of etcd members to begin with")
 	fs.StringToStringVar(&c.Peers, "peer", c.Peers, "address of a sibling service, as name=host:port; may be repeated")
 	fs.DurationVar(&c.ConnectionAge, "connection-age", cmp.Or(c.ConnectionAge, DefaultConnectionAge), "age at which clients are asked to connect again, with their newest certificate; open streams live on")
+	fs.StringSliceVar(&c.AuditSinks, "audit-sink", c.AuditSinks, "where audit records also go: file:/DIR, syslog://HOST:PORT, syslog+tcp://HOST:PORT, syslog+unix:/PATH, otlp://HOST:PORT or otlps://HOST:PORT; may be repeated")
 	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
+}
+
+// OpenAudit opens the audit logs of the process in its directory.
+func (c Config) OpenAudit(log *slog.Logger) (*audit.Trail, error) {
+	var sinks []audit.Sink
+	for _, setting := range c.AuditSinks {
+		s, err := audit.ParseSink(setting)
+		if err != nil {
+			return nil, err
+		}
+		sinks = append(sinks, s)
+	}
+	return audit.Open(audit.Config{Dir: c.Dir, Service: c.Name, Sinks: sinks, Log: log})
+}
+
+// OpenPolicy reads the policy of the process. That another one is in force is logged and goes to the audit log.
+func (c Config) OpenPolicy(trail *audit.Trail, log *slog.Logger) (*identity.Policy, error) {
+	policy, err := identity.LoadPolicy(c.Policy)
+	if err != nil {
+		return nil, err
+	}
+	policy.Log = log
+	policy.Changed = func(hash string) {
+		if err := trail.Event(context.Background(), audit.Record{Event: audit.EventPolicy, Detail: c.Policy, Hash: hash}); err != nil {
+			log.Error("the change of the policy is not in the audit log", "error", err)
+		}
+	}
+	return policy, nil
 }
 
 func (c Config) files() identity.Files {

@@ -29,6 +29,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/store"
@@ -48,7 +49,7 @@ type Process struct {
 	Policy *identity.Policy
 	// Validity refuses certificates that expired or were revoked, on open connections too.
 	Validity *identity.Validity
-	Audit    *identity.Audit
+	Audit    *audit.Trail
 	Metrics  *prometheus.Registry
 	// Validator is the one that the process shares: compiled rules take memory.
 	Validator protovalidate.Validator
@@ -96,14 +97,14 @@ func (p *Process) open() (err error) {
 	if err := os.MkdirAll(p.cfg.Dir, 0o700); err != nil {
 		return err
 	}
-	if p.Policy, err = identity.LoadPolicy(p.cfg.Policy); err != nil {
-		return err
-	}
-	p.Policy.Log = p.Log
-	if p.Audit, err = identity.OpenAudit(filepath.Join(p.cfg.Dir, "audit.log")); err != nil {
+	if p.Audit, err = p.cfg.OpenAudit(p.Log); err != nil {
 		return err
 	}
 	p.onClose(p.Audit.Close)
+	if p.Policy, err = p.cfg.OpenPolicy(p.Audit, p.Log); err != nil {
+		return err
+	}
+	p.Metrics.MustRegister(p.Audit, p.Policy)
 	if p.Validity, err = identity.OpenValidity(filepath.Join(p.cfg.Dir, "revocations.json")); err != nil {
 		p.Log.Error("the last deny list is not in force until machine-api answers", "error", err)
 	}

@@ -31,7 +31,23 @@ func (p *Process) report() (Part, error) {
 	if state == nil {
 		state = p.readiness
 	}
-	return clusteroperator.New(name, conn, state, p.Log).Run, nil
+	return clusteroperator.New(name, conn, p.guarded(state), p.Log).Run, nil
+}
+
+// guarded adds to a state what is wrong with the policy and the audit log.
+func (p *Process) guarded(state func(context.Context) clusteroperator.State) func(context.Context) clusteroperator.State {
+	return func(ctx context.Context) clusteroperator.State {
+		s := state(ctx)
+		if s.Degraded {
+			return s
+		}
+		if err := p.Policy.Err(); err != nil {
+			s.Degraded, s.Reason, s.Message = true, "PolicyNotInForce", "the policy file cannot be used, the former policy stays in force: "+err.Error()
+		} else if err := p.Audit.Failed(); err != nil {
+			s.Degraded, s.Reason, s.Message = true, "AuditLogFailed", "callers' changes are refused: "+err.Error()
+		}
+		return s
+	}
 }
 
 func (p *Process) readiness(ctx context.Context) clusteroperator.State {

@@ -63,6 +63,9 @@ func (s *Agent) RegisterNode(ctx context.Context, r *nodev1.RegisterNodeRequest)
 	if m := r.GetMachine().GetName(); m != "" && m != r.GetName() {
 		return nil, rpcerr.Forbidden(fmt.Sprintf("node %q is not of machine %q: both have the same name", r.GetName(), m))
 	}
+	if err := identity.BeforeChange(ctx); err != nil {
+		return nil, err
+	}
 	for {
 		node, err := s.tables.Nodes.Modify(kinds.Own(ctx), resource.Key{Name: r.GetName()}, func(node *nodev1.Node) error {
 			next := plan.Registered(node, r, time.Now().UTC())

@@ -60,14 +60,19 @@ func (s *Server) ReviewAccess(ctx context.Context, req *metav1.ReviewAccessReque
 }
 
 // ListAccess returns the rules of the policy that hold for the caller.
-func (s *Server) ListAccess(ctx context.Context, _ *metav1.ListAccessRequest) (*metav1.ListAccessResponse, error) {
+func (s *Server) ListAccess(ctx context.Context, req *metav1.ListAccessRequest) (*metav1.ListAccessResponse, error) {
 	c, err := caller(ctx)
 	if err != nil {
 		return nil, err
 	}
 	out := &metav1.ListAccessResponse{}
 	for _, r := range s.policy.Rules(c) {
-		out.Rules = append(out.Rules, &metav1.ListAccessResponse_Rule{Verbs: r.Verbs, Groups: r.APIGroups, Resources: r.Resources, Names: r.ResourceNames})
+		if req.GetNamespace() != "" && r.Namespace != "" && r.Namespace != req.GetNamespace() {
+			continue
+		}
+		out.Rules = append(out.Rules, &metav1.ListAccessResponse_Rule{
+			Verbs: r.Verbs, Groups: r.APIGroups, Resources: r.Resources, Names: r.ResourceNames, Namespace: r.Namespace,
+		})
 	}
 	return out, nil
 }

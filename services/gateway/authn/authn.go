@@ -5,6 +5,7 @@ package authn
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -22,27 +23,28 @@ import (
 
 // Refusals is where refusals are written down.
 type Refusals interface {
-	// Refused returns when the record is on disk. method may be nil, caller's User empty.
-	Refused(ctx context.Context, caller identity.Caller, source string, method *catalog.Method, err error)
+	// Refused does not wait. method may be nil, caller's User empty.
+	Refused(caller identity.Caller, method *catalog.Method, err error)
 }
 
 // Authenticator tells who callers are. Concurrent calls are safe.
 type Authenticator struct {
 	tokens   *Tokens
+	oidc     *OIDC // nil if there is no issuer
 	catalog  *catalog.Catalog
 	refusals Refusals
 	validity *identity.Validity
 }
 
-// New makes an authenticator.
-func New(tokens *Tokens, c *catalog.Catalog, refusals Refusals, validity *identity.Validity) *Authenticator {
-	return &Authenticator{tokens: tokens, catalog: c, refusals: refusals, validity: validity}
+// New makes an authenticator. oidc is nil if there is no issuer of tokens.
+func New(tokens *Tokens, oidc *OIDC, c *catalog.Catalog, refusals Refusals, validity *identity.Validity) *Authenticator {
+	return &Authenticator{tokens: tokens, oidc: oidc, catalog: c, refusals: refusals, validity: validity}
 }
 
 // identify returns the caller and the credential that it showed; without any the caller's User is empty and the credential nil. A token goes
 // before a certificate, because a caller that sends one means it; a wrong one is refused even so.
-func (a *Authenticator) identify(state *tls.ConnectionState, authorization []string, requestID string) (identity.Caller, *identity.Credential, error) {
-	caller := identity.Caller{RequestID: cleanID(requestID)}
+func (a *Authenticator) identify(ctx context.Context, state *tls.ConnectionState, authorization []string, requestID, source string) (identity.Caller, *identity.Credential, error) {
+	caller := identity.Caller{RequestID: cleanID(requestID), Source: source}
 	var shown identity.Credential
 	switch {
 	case len(authorization) > 1:
@@ -52,12 +54,15 @@ func (a *Authenticator) identify(state *tls.ConnectionState, authorization []str
 		if !strings.EqualFold(scheme, "Bearer") {
 			return caller, nil, rpcerr.Unauthenticated("the authorization must be a bearer token")
 		}
-		o, ok := a.tokens.owner(strings.TrimSpace(token))
-		if !ok {
-			return caller, nil, rpcerr.Unauthenticated("the bearer token is not known")
+		t, err := a.bearer(ctx, strings.TrimSpace(token))
+		if errors.Is(err, errNoIssuer) {
+			return caller, nil, rpcerr.Unavailable(err.Error())
 		}
-		caller.User, caller.Groups = o.user, slices.Concat(o.groups, []string{identity.GroupAuthenticated})
-		shown = identity.Credential{User: o.user}
+		if err != nil {
+			return caller, nil, rpcerr.Unauthenticated(err.Error())
+		}
+		caller.User, caller.Groups = t.User, slices.Concat(t.Groups, []string{identity.GroupAuthenticated})
+		shown = identity.Credential{User: t.User, Issued: t.Issued, NotAfter: t.Expires}
 	// Only a verified chain counts: the handshake refuses a certificate of another authority.
 	case state == nil || len(state.VerifiedChains) == 0:
 		return caller, nil, nil
@@ -75,6 +80,20 @@ func (a *Authenticator) identify(state *tls.ConnectionState, authorization []str
 	return caller, &shown, nil
 }
 
+// bearer returns whose token it is.
+func (a *Authenticator) bearer(ctx context.Context, token string) (identity.Token, error) {
+	if token == "" || len(token) > maxToken {
+		return identity.Token{}, errNoToken
+	}
+	if t, known := a.tokens.owner(token); known {
+		return t, nil
+	}
+	if a.oidc == nil || strings.Count(token, ".") != 2 {
+		return identity.Token{}, errNoToken
+	}
+	return a.oidc.owner(ctx, token)
+}
+
 // Request returns who sends an HTTP request; without credentials its User is empty.
 func (a *Authenticator) Request(r *http.Request) (identity.Caller, error) {
 	caller, _, err := a.identifyRequest(r)
@@ -82,7 +101,7 @@ func (a *Authenticator) Request(r *http.Request) (identity.Caller, error) {
 }
 
 func (a *Authenticator) identifyRequest(r *http.Request) (identity.Caller, *identity.Credential, error) {
-	return a.identify(r.TLS, r.Header.Values("Authorization"), r.Header.Get("X-Request-Id"))
+	return a.identify(r.Context(), r.TLS, r.Header.Values("Authorization"), r.Header.Get("X-Request-Id"), r.RemoteAddr)
 }
 
 // Bound returns a context for a request that streams: it ends when the credentials of the request are no longer good. stop must be called.
@@ -111,7 +130,7 @@ func cleanID(id string) string {
 
 // Refused writes the refusal of an HTTP request down.
 func (a *Authenticator) Refused(r *http.Request, caller identity.Caller, method *catalog.Method, err error) {
-	a.refusals.Refused(r.Context(), caller, r.RemoteAddr, method, err)
+	a.refusals.Refused(caller, method, err)
 }
 
 // Unary is the interceptor of the gateway's own unary methods.
@@ -135,7 +154,7 @@ func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.Str
 	err = next(srv, known{ServerStream: stream, ctx: ctx})
 	if bad := identity.Refusal(ctx); bad != nil {
 		err = rpcerr.Unauthenticated(bad.Error())
-		a.refusals.Refused(stream.Context(), c.caller, c.source, c.method, err)
+		a.refusals.Refused(c.caller, c.method, err)
 	}
 	return err
 }
@@ -152,15 +171,15 @@ func (k known) Context() context.Context { return k.ctx }
 type call struct {
 	caller identity.Caller
 	shown  *identity.Credential
-	source string
 	method *catalog.Method
 }
 
 func (a *Authenticator) admit(ctx context.Context, fullMethod string) (c call, err error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	var state *tls.ConnectionState
+	source := ""
 	if p, ok := peer.FromContext(ctx); ok {
-		c.source = p.Addr.String()
+		source = p.Addr.String()
 		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
 			state = &info.State
 		}
@@ -169,13 +188,13 @@ func (a *Authenticator) admit(ctx context.Context, fullMethod string) (c call, e
 	if given := md.Get("x-request-id"); len(given) == 1 {
 		id = given[0]
 	}
-	c.caller, c.shown, err = a.identify(state, md.Get("authorization"), id)
+	c.caller, c.shown, err = a.identify(ctx, state, md.Get("authorization"), id, source)
 	c.method = a.catalog.Method(fullMethod)
 	if err == nil && c.caller.User == "" && !c.method.Open() {
 		err = rpcerr.Unauthenticated("no credentials: give a client certificate or a bearer token")
 	}
 	if err != nil {
-		a.refusals.Refused(ctx, c.caller, c.source, c.method, err)
+		a.refusals.Refused(c.caller, c.method, err)
 	}
 	return c, err
 }

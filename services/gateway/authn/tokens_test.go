@@ -14,7 +14,7 @@ import (
 
 func line(token, user, group string) string {
 	sum := sha256.Sum256([]byte(token))
-	return fmt.Sprintf("{\"sha256\":%q,\"user\":%q,\"groups\":[%q]}\n", hex.EncodeToString(sum[:]), user, group)
+	return fmt.Sprintf("{\"sha256\":%q,\"user\":%q,\"groups\":[%q],\"expires\":\"2126-01-01T00:00:00Z\"}\n", hex.EncodeToString(sum[:]), user, group)
 }
 
 func TestTokensFollowTheirFile(t *testing.T) {
@@ -34,7 +34,7 @@ func TestTokensFollowTheirFile(t *testing.T) {
 		t.Error("a token without a file")
 	}
 	write("\n# people\n" + line("one", "alice", "system:masters"))
-	if o, ok := tokens.owner("one"); !ok || o.user != "alice" || o.groups[0] != "system:masters" {
+	if o, ok := tokens.owner("one"); !ok || o.User != "alice" || o.Groups[0] != "system:masters" {
 		t.Errorf("owner = %v, %v", o, ok)
 	}
 	write("this is no token\n")
@@ -52,12 +52,15 @@ func TestTokensFollowTheirFile(t *testing.T) {
 
 func TestWrongTokenFilesNameTheLine(t *testing.T) {
 	for name, data := range map[string]string{
-		"no JSON":              "x",
-		"an unknown field":     `{"token":"x"}`,
-		"a digest that is not": `{"sha256":"abcd","user":"alice"}`,
-		"no user":              line("t", "", "staff"),
-		"a user of the system": line("t", "system:windlass:machine-api", "staff"),
-		"a group of services":  line("t", "alice", "system:windlass"),
+		"no JSON":                  "x",
+		"an unknown field":         `{"token":"x"}`,
+		"a digest that is not":     `{"sha256":"abcd","user":"alice"}`,
+		"no user":                  line("t", "", "staff"),
+		"a user of the system":     line("t", "system:windlass:machine-api", "staff"),
+		"a token without an end":   strings.Replace(line("t", "alice", "staff"), `,"expires":"2126-01-01T00:00:00Z"`, "", 1),
+		"a user that is no header": line("t", "al\u00efce", "staff"),
+		"two objects":              strings.TrimSpace(line("t", "alice", "staff")) + line("u", "bob", "staff"),
+		"a group of services":      line("t", "alice", "system:windlass"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "tokens")

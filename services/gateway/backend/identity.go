@@ -13,7 +13,7 @@ import (
 // for an identity or belongs to its own connection, and then who it is.
 func withIdentity(ctx context.Context, caller identity.Caller) context.Context {
 	sent, _ := metadata.FromOutgoingContext(ctx)
-	out := make(metadata.MD, len(sent)+4)
+	out := make(metadata.MD, len(sent)+5)
 	for key, values := range sent {
 		if passes(key) {
 			out[key] = values
@@ -23,6 +23,9 @@ func withIdentity(ctx context.Context, caller identity.Caller) context.Context {
 	if caller.User != "" {
 		out.Set(identity.MetadataUser, caller.User)
 		out.Set(identity.MetadataGroup, caller.Groups...)
+	}
+	if caller.Source != "" {
+		out.Set(identity.MetadataSource, caller.Source)
 	}
 	if caller.UID != "" {
 		out.Set(identity.MetadataUID, caller.UID)

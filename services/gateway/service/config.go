@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"path/filepath"
 
 	"github.com/spf13/pflag"
 
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/services/gateway/authn"
 )
 
 // Config is the settings of a gateway: those of every service, of which the policy only answers what callers ask about their
@@ -19,6 +21,7 @@ type Config struct {
 	TokensFile string // see authn.Tokens; empty for none
 	// Anonymous is how many connections there may be whose caller is not known; 0 for the default of split.Limits.
 	Anonymous int
+	OIDC      authn.OIDCConfig
 }
 
 // parse reads the flags.
@@ -29,6 +32,13 @@ func parse(args []string, usage io.Writer) (Config, error) {
 	c.Flags(fs)
 	fs.StringVar(&c.TokensFile, "tokens", "", "file of bearer tokens; empty for none")
 	fs.IntVar(&c.Anonymous, "anonymous-connections", 0, "how many connections there may be whose caller is not known; 0: a quarter of the files that the process may open, at most 4000")
+	fs.StringVar(&c.OIDC.IssuerURL, "oidc-issuer-url", "", "https address of the OpenID Connect issuer whose tokens are accepted; empty for none")
+	fs.StringVar(&c.OIDC.ClientID, "oidc-client-id", "", "audience that the issuer's tokens must have")
+	fs.StringVar(&c.OIDC.UsernameClaim, "oidc-username-claim", "sub", "claim that names the user")
+	fs.StringVar(&c.OIDC.UsernamePrefix, "oidc-username-prefix", "", `put before the user's name; empty means the issuer's address and "#", except with the claim email; "-" means nothing`)
+	fs.StringVar(&c.OIDC.GroupsClaim, "oidc-groups-claim", "", "claim with the user's groups; empty for none")
+	fs.StringVar(&c.OIDC.GroupsPrefix, "oidc-groups-prefix", "", "put before the name of each group")
+	fs.StringVar(&c.OIDC.CAFile, "oidc-ca-file", "", "file of the authorities of the issuer's certificate; empty for the host's")
 	if err := fs.Parse(args); err != nil {
 		return c, err
 	}
@@ -41,6 +51,14 @@ func parse(args []string, usage io.Writer) (Config, error) {
 		return c, errors.New("--peer is missing: there is nothing to pass calls on to")
 	}
 	return c, nil
+}
+
+// issuer returns the verifier of OIDC tokens; nil if there is no issuer.
+func (c Config) issuer(log *slog.Logger) (*authn.OIDC, error) {
+	if c.OIDC.IssuerURL == "" {
+		return nil, nil
+	}
+	return authn.NewOIDC(c.OIDC, log)
 }
 
 func (c Config) files() identity.Files {

@@ -19,7 +19,7 @@ import (
 	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
-	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/kit/servetest"
 )
 
@@ -80,7 +80,8 @@ func TestATokenIsTakenAndDoesNotLeaveTheGateway(t *testing.T) {
 }
 
 func TestWhoIsNotKnownIsRefusedAndTheRefusalIsWrittenDown(t *testing.T) {
-	eachLane(t, func(t *testing.T, w *world, l lane) {
+	for _, l := range lanes { // each with a gateway of its own, for refusals that had their like are counted
+		w := newWorld(t)
 		before := len(w.refusals())
 		c := machinev1.NewMachineServiceClient(w.grpc("", l))
 		_, err := c.GetMachine(within(t), &machinev1.GetMachineRequest{Name: "a"})
@@ -94,16 +95,14 @@ func TestWhoIsNotKnownIsRefusedAndTheRefusalIsWrittenDown(t *testing.T) {
 		if status.Code(err) != codes.Unauthenticated {
 			t.Errorf("with a wrong token: %v", err)
 		}
+		w.until(func() bool { return len(w.refusals()) == before+2 })
 		records := w.refusals()[before:]
-		if len(records) != 2 {
-			t.Fatalf("%d records in the audit log, want 2", len(records))
-		}
 		for _, r := range records {
-			if r.Decision != identity.Deny || r.Method != "/windlass.machine.v1.MachineService/GetMachine" || r.Verb != "get" || r.Source == "" || r.RequestID == "" {
+			if r.Decision != audit.Deny || r.Method != "/windlass.machine.v1.MachineService/GetMachine" || r.Verb != "get" || r.Source == "" || r.RequestID == "" {
 				t.Errorf("record %+v", r)
 			}
 		}
-	})
+	}
 }
 
 func TestJoinNeedsNoCredentialsAndGetsNoIdentity(t *testing.T) {
@@ -305,7 +304,7 @@ func TestAForeignCertificateFailsTheHandshakeAndIsWrittenDown(t *testing.T) {
 		t.Fatal("a foreign certificate was let in")
 	}
 	w.until(func() bool {
-		return slices.ContainsFunc(w.refusals(), func(r identity.Record) bool { return strings.Contains(r.Reason, "certificate") })
+		return slices.ContainsFunc(w.refusals(), func(r audit.Record) bool { return strings.Contains(r.Reason, "certificate") })
 	})
 }
 

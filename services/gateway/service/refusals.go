@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/status"
 
+	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
@@ -17,20 +18,19 @@ import (
 
 // refusals writes what the gateway itself refuses to its audit log; what a service refuses stands in that service's.
 type refusals struct {
-	audit *identity.Audit
+	audit *audit.Trail
 	log   *slog.Logger
 }
 
-// Refused returns when the record is on disk.
-func (r refusals) Refused(ctx context.Context, caller identity.Caller, source string, method *catalog.Method, err error) {
-	record := identity.Record{
+// Refused records a refusal. It does not wait for the disk.
+func (r refusals) Refused(caller identity.Caller, method *catalog.Method, err error) {
+	record := audit.Record{
 		Time:      time.Now().UTC(),
 		RequestID: caller.RequestID,
 		User:      caller.User,
 		Groups:    caller.Groups,
-		Source:    source,
+		Source:    caller.Source,
 		Service:   catalog.Gateway,
-		Decision:  identity.Deny,
 		Reason:    status.Convert(err).Message(),
 		Code:      status.Code(err).String(),
 	}
@@ -40,9 +40,7 @@ func (r refusals) Refused(ctx context.Context, caller identity.Caller, source st
 		record.Group = method.Access.GetGroup()
 		record.Resource = method.Access.GetResource()
 	}
-	if err := r.audit.Write(ctx, record); err != nil {
-		r.log.ErrorContext(ctx, "refusal not written to the audit log", "error", err)
-	}
+	r.audit.Refused(record)
 }
 
 // handshake notes a handshake that failed: in the audit log if it was for the client's certificate.
@@ -52,6 +50,14 @@ func (r refusals) handshake(source net.Addr, err error) {
 		r.log.Debug("handshake failed", "source", source.String(), "error", err)
 		return
 	}
-	r.Refused(context.Background(), identity.Caller{}, source.String(), nil,
-		rpcerr.Unauthenticated("the client certificate is not of this cluster's authority, or ran out: "+wrong.Err.Error()))
+	r.Refused(identity.Caller{Source: source.String()}, nil, rpcerr.Unauthenticated("the client certificate is not of this cluster's authority, or ran out"))
+}
+
+// tokensChanged records that other bearer tokens are in force.
+func tokensChanged(trail *audit.Trail, path string, log *slog.Logger) func(hash string) {
+	return func(hash string) {
+		if err := trail.Event(context.Background(), audit.Record{Event: audit.EventTokens, Detail: path, Hash: hash}); err != nil {
+			log.Error("the change of the tokens is not in the audit log", "error", err)
+		}
+	}
 }

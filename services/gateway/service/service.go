@@ -71,20 +71,20 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	if err := os.MkdirAll(config.Dir, 0o700); err != nil {
 		return err
 	}
-	audit, err := identity.OpenAudit(filepath.Join(config.Dir, "audit.log"))
+	trail, err := config.OpenAudit(log)
 	if err != nil {
 		return err
 	}
-	defer audit.Close()
+	defer trail.Close()
 	tokens, err := authn.OpenTokens(config.TokensFile, log)
 	if err != nil {
 		return fmt.Errorf("tokens: %w", err)
 	}
-	policy, err := identity.LoadPolicy(config.Policy)
+	tokens.Changed = tokensChanged(trail, config.TokensFile, log)
+	policy, err := config.OpenPolicy(trail, log)
 	if err != nil {
 		return err
 	}
-	policy.Log = log
 	rights := access.New(policy)
 	methods, err := catalog.New(protoregistry.GlobalFiles, catalog.Program)
 	if err != nil {
@@ -117,11 +117,19 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	}
 	defer closeRevocations()
 
-	refused := refusals{audit: audit, log: log}
-	auth := authn.New(tokens, methods, refused, validity)
+	refused := refusals{audit: trail, log: log}
+	issuer, err := config.issuer(log)
+	if err != nil {
+		return err
+	}
+	auth := authn.New(tokens, issuer, methods, refused, validity)
 	router := backend.NewRouter(methods, pool)
 	merged := events.New(pool.Programs(), router.To)
 	counts := newMetrics(methods)
+	counts.registry.MustRegister(trail, policy)
+	if issuer != nil {
+		counts.registry.MustRegister(issuer)
+	}
 	lanes := split.New(inner, split.Config{
 		TLS: settings, Limits: split.Limits{Anonymous: config.Anonymous}, User: certified, Valid: validity,
 		Failed: refused.handshake, Closed: counts.closed, Log: log,
@@ -151,6 +159,9 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return lanes.Run(ctx) })
+	if issuer != nil {
+		group.Go(func() error { return issuer.Run(ctx) })
+	}
 	group.Go(func() error { return serveGRPC(ctx, server, lanes.GRPC()) })
 	group.Go(func() error {
 		return serveHTTP(ctx, aging(newHTTP(counts.counted(handler, room), log), config.ConnectionAge), lanes.HTTP())

@@ -31,7 +31,7 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
-	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/servetest"
@@ -126,7 +126,7 @@ func freeAddress(t *testing.T) string {
 func (w *world) tokens() string {
 	sum := sha256.Sum256([]byte(goodToken))
 	path := filepath.Join(w.dir, "tokens")
-	line := fmt.Sprintf("# tests\n{\"sha256\":%q,\"user\":\"carol\",\"groups\":[\"viewers\"]}\n", hex.EncodeToString(sum[:]))
+	line := fmt.Sprintf("# tests\n{\"sha256\":%q,\"user\":\"carol\",\"groups\":[\"viewers\"],\"expires\":\"2126-01-01T00:00:00Z\"}\n", hex.EncodeToString(sum[:]))
 	if err := os.WriteFile(path, []byte(line), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
@@ -264,21 +264,19 @@ func (w *world) do(method, path string, header http.Header, body string, client 
 	return answerOf{Response: got, body: string(data)}
 }
 
-// refusalsIn are the records of the gateway's audit log.
-func (w *world) refusals() []identity.Record {
+// refusals are the records of the gateway's refusals so far. They are written a moment after the answer.
+func (w *world) refusals() []audit.Record {
 	w.t.Helper()
-	data, err := os.ReadFile(filepath.Join(w.dir, "audit.log"))
+	data, err := os.ReadFile(filepath.Join(w.dir, audit.RefusalsFile))
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	var records []identity.Record
-	d := json.NewDecoder(bytes.NewReader(data))
-	for d.More() {
-		var r identity.Record
-		if err := d.Decode(&r); err != nil {
-			w.t.Fatal(err)
+	var records []audit.Record
+	for line := range bytes.Lines(data) {
+		var r audit.Record
+		if err := json.Unmarshal(line, &r); err == nil && r.Event == "" { // the last line may be cut off: it is being written
+			records = append(records, r)
 		}
-		records = append(records, r)
 	}
 	return records
 }

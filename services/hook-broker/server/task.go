@@ -98,6 +98,9 @@ func (s *Tasks) change(ctx context.Context, name, verb string, decide decision) 
 		if err != nil {
 			return statusOf(err)
 		}
+		if err := identity.BeforeChange(ctx); err != nil {
+			return err
+		}
 		t.Status = status
 		return nil
 	})

@@ -42,6 +42,10 @@ func (s *Service) Join(ctx context.Context, req *machinev1.JoinRequest) (*machin
 	if err != nil {
 		return nil, err
 	}
+	identity.Describe(ctx, m.GetMetadata().GetNamespace(), m.GetMetadata().GetName(), "certificates of a node that joins")
+	if err := identity.BeforeChange(ctx); err != nil {
+		return nil, err
+	}
 	// The certificates leave this process only after the token is used up.
 	if m.GetStatus().GetNodeRef() != nil {
 		err = s.tokens.used(ctx, uid, r.keys())
@@ -93,6 +97,10 @@ func (s *Service) Renew(ctx context.Context, req *machinev1.RenewRequest) (*mach
 	}
 	if m == nil || m.GetMetadata().GetName() != node {
 		return nil, rpcerr.Forbidden("node " + node + " belongs to no machine")
+	}
+	identity.Describe(ctx, m.GetMetadata().GetNamespace(), m.GetMetadata().GetName(), "certificates of a node")
+	if err := identity.BeforeChange(ctx); err != nil {
+		return nil, err
 	}
 	out, _, err := s.answer(ctx, m, req.GetAgentRequest(), req.GetEtcdServerRequest(), req.GetEtcdPeerRequest())
 	return out, err

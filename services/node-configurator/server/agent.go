@@ -168,6 +168,9 @@ func (s *Agent) ReportConfig(ctx context.Context, r *configv1.ReportConfigReques
 	if err := speaksFor(ctx, r.GetNodeName()); err != nil {
 		return nil, err
 	}
+	if err := identity.BeforeChange(ctx); err != nil {
+		return nil, err
+	}
 	var told plan.Marks
 	err := s.marks.Change(ctx, r.GetNodeName(), func(n *nodev1.Node) plan.Marks {
 		told = plan.Reported(n, r)

@@ -8,6 +8,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -56,6 +57,9 @@ func (s *Agents) ReportPod(ctx context.Context, r *schedulingv1.ReportPodRequest
 	}
 	return s.Tables.Pods.Modify(kinds.Own(ctx), keyOf(r.GetNamespace(), r.GetName()), func(pod *schedulingv1.Pod) error {
 		if err := runsOn(pod, r.GetNodeName(), r.GetUid()); err != nil {
+			return err
+		}
+		if err := identity.BeforeChange(ctx); err != nil {
 			return err
 		}
 		next := proto.CloneOf(r.GetStatus())
@@ -127,6 +131,9 @@ func (s *Agents) ConfirmPodGone(ctx context.Context, r *schedulingv1.ConfirmPodG
 	}
 	if !resource.Deleting(pod) {
 		return nil, rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "pods/"+r.GetName(), "nobody asked for its deletion")
+	}
+	if err := identity.BeforeChange(ctx); err != nil {
+		return nil, err
 	}
 	_, err = s.Tables.Pods.Delete(resource.WithGracePeriod(ctx, 0), key.Namespace, key.Name, &metav1.Preconditions{Uid: r.GetUid()})
 	switch rpcerr.Reason(err) {

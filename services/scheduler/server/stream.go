@@ -63,6 +63,7 @@ func (s *Pods) ExecPod(stream grpc.BidiStreamingServer[schedulingv1.ExecPodReque
 		return rpcerr.Invalid(rpcerr.Field{Path: "start.name", Description: "must be given in the first message"})
 	}
 	start.Namespace = keyOf(start.GetNamespace(), "").Namespace
+	identity.Describe(ctx, start.GetNamespace(), start.GetName(), strings.TrimSpace(fmt.Sprintf("%s %q", start.GetContainer(), start.GetCommand())))
 	caller, _ := identity.CallerFrom(ctx)
 	if ok, why := s.Policy.Allowed(caller, identity.Attributes{
 		Verb: "create", Resource: "pods/exec", Namespace: start.GetNamespace(), Name: start.GetName(),
@@ -77,6 +78,9 @@ func (s *Pods) ExecPod(stream grpc.BidiStreamingServer[schedulingv1.ExecPodReque
 		return err
 	}
 	start.Container = container
+	if err := identity.BeforeChange(ctx); err != nil {
+		return err
+	}
 	w, err := s.ask(ctx, pod, &schedulingv1.AttendResponse{Exec: start})
 	if err != nil {
 		return err

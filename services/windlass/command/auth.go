@@ -44,7 +44,7 @@ func newCanI(e *env) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return e.withClient(func(c *client.Client) error {
 				if f.list {
-					return e.listAccess(cmd.Context(), c)
+					return e.listAccess(cmd.Context(), c, f)
 				}
 				if len(args) != 2 {
 					return errors.New("you must specify two arguments: verb resource, or verb resource/resourceName")
@@ -103,19 +103,23 @@ func (e *env) canI(ctx context.Context, c *client.Client, verb, word string, f c
 	return nil
 }
 
-func (e *env) listAccess(ctx context.Context, c *client.Client) error {
-	resp, err := metav1.NewAccessServiceClient(c.Conn()).ListAccess(ctx, &metav1.ListAccessRequest{})
+func (e *env) listAccess(ctx context.Context, c *client.Client, f canIFlags) error {
+	req := &metav1.ListAccessRequest{Namespace: e.namespace}
+	if f.everywhere {
+		req.Namespace = ""
+	}
+	resp, err := metav1.NewAccessServiceClient(c.Conn()).ListAccess(ctx, req)
 	if err != nil {
 		return err
 	}
-	rows := [][]string{{"RESOURCES", "RESOURCE NAMES", "VERBS"}}
+	rows := [][]string{{"RESOURCES", "NAMESPACE", "RESOURCE NAMES", "VERBS"}}
 	for _, r := range resp.GetRules() {
 		for _, group := range r.GetGroups() {
 			for _, res := range r.GetResources() {
 				if group != "" {
 					res += "." + group
 				}
-				rows = append(rows, []string{res, fmt.Sprint(r.GetNames()), fmt.Sprint(r.GetVerbs())})
+				rows = append(rows, []string{res, r.GetNamespace(), fmt.Sprint(r.GetNames()), fmt.Sprint(r.GetVerbs())})
 			}
 		}
 	}

@@ -256,7 +256,9 @@ func (x *ReviewAccessResponse) GetReason() string {
 
 // Asks for everything that the caller may do.
 type ListAccessRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace; rules that hold in another alone are left out. Empty means that none are.
+	Namespace     string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -289,6 +291,13 @@ func (x *ListAccessRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use ListAccessRequest.ProtoReflect.Descriptor instead.
 func (*ListAccessRequest) Descriptor() ([]byte, []int) {
 	return file_windlass_meta_v1_access_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ListAccessRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
 }
 
 // Everything that the caller may do.
@@ -347,7 +356,9 @@ type ListAccessResponse_Rule struct {
 	// Resources; "*" means all.
 	Resources []string `protobuf:"bytes,3,rep,name=resources,proto3" json:"resources,omitempty"`
 	// Names of objects; empty means all.
-	Names         []string `protobuf:"bytes,4,rep,name=names,proto3" json:"names,omitempty"`
+	Names []string `protobuf:"bytes,4,rep,name=names,proto3" json:"names,omitempty"`
+	// Namespace that the rule is limited to; empty means none.
+	Namespace     string `protobuf:"bytes,5,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -410,6 +421,13 @@ func (x *ListAccessResponse_Rule) GetNames() []string {
 	return nil
 }
 
+func (x *ListAccessResponse_Rule) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
 var File_windlass_meta_v1_access_service_proto protoreflect.FileDescriptor
 
 const file_windlass_meta_v1_access_service_proto_rawDesc = "" +
@@ -427,15 +445,17 @@ const file_windlass_meta_v1_access_service_proto_rawDesc = "" +
 	"\x04name\x18\x05 \x01(\tR\x04name\"H\n" +
 	"\x14ReviewAccessResponse\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x13\n" +
-	"\x11ListAccessRequest\"\xbf\x01\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"1\n" +
+	"\x11ListAccessRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"\xde\x01\n" +
 	"\x12ListAccessResponse\x12?\n" +
-	"\x05rules\x18\x01 \x03(\v2).windlass.meta.v1.ListAccessResponse.RuleR\x05rules\x1ah\n" +
+	"\x05rules\x18\x01 \x03(\v2).windlass.meta.v1.ListAccessResponse.RuleR\x05rules\x1a\x86\x01\n" +
 	"\x04Rule\x12\x14\n" +
 	"\x05verbs\x18\x01 \x03(\tR\x05verbs\x12\x16\n" +
 	"\x06groups\x18\x02 \x03(\tR\x06groups\x12\x1c\n" +
 	"\tresources\x18\x03 \x03(\tR\tresources\x12\x14\n" +
-	"\x05names\x18\x04 \x03(\tR\x05names2\xc0\x03\n" +
+	"\x05names\x18\x04 \x03(\tR\x05names\x12\x1c\n" +
+	"\tnamespace\x18\x05 \x01(\tR\tnamespace2\xc0\x03\n" +
 	"\rAccessService\x12\x80\x01\n" +
 	"\x06WhoAmI\x12\x1f.windlass.meta.v1.WhoAmIRequest\x1a .windlass.meta.v1.WhoAmIResponse\"3\xaa\xbb\x18\x1d\n" +
 	"\x03get\x12\fwindlass.dev\x1a\x06access \x01\x82\xd3\xe4\x93\x02\f\x12\n" +

@@ -242,7 +242,9 @@ type Access struct {
 	// True if nobody has to be known: the method checks a token of its own.
 	Unauthenticated bool `protobuf:"varint,5,opt,name=unauthenticated,proto3" json:"unauthenticated,omitempty"`
 	// True if the method changes something, so that it is written to the audit log.
-	Mutating      bool `protobuf:"varint,6,opt,name=mutating,proto3" json:"mutating,omitempty"`
+	Mutating bool `protobuf:"varint,6,opt,name=mutating,proto3" json:"mutating,omitempty"`
+	// True for a read of what may be confidential, so that it is written to the audit log too.
+	Audited       bool `protobuf:"varint,7,opt,name=audited,proto3" json:"audited,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -319,6 +321,13 @@ func (x *Access) GetMutating() bool {
 	return false
 }
 
+func (x *Access) GetAudited() bool {
+	if x != nil {
+		return x.Audited
+	}
+	return false
+}
+
 var file_windlass_meta_v1_options_proto_extTypes = []protoimpl.ExtensionInfo{
 	{
 		ExtendedType:  (*descriptorpb.MessageOptions)(nil),
@@ -378,14 +387,15 @@ const file_windlass_meta_v1_options_proto_rawDesc = "" +
 	"\x06Column\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
-	"\x04wide\x18\x03 \x01(\bR\x04wide\"\xc0\x01\n" +
+	"\x04wide\x18\x03 \x01(\bR\x04wide\"\xda\x01\n" +
 	"\x06Access\x12\x12\n" +
 	"\x04verb\x18\x01 \x01(\tR\x04verb\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1a\n" +
 	"\bresource\x18\x03 \x01(\tR\bresource\x12*\n" +
 	"\x11checked_by_method\x18\x04 \x01(\bR\x0fcheckedByMethod\x12(\n" +
 	"\x0funauthenticated\x18\x05 \x01(\bR\x0funauthenticated\x12\x1a\n" +
-	"\bmutating\x18\x06 \x01(\bR\bmutating:]\n" +
+	"\bmutating\x18\x06 \x01(\bR\bmutating\x12\x18\n" +
+	"\aaudited\x18\a \x01(\bR\aaudited:]\n" +
 	"\bresource\x12\x1f.google.protobuf.MessageOptions\x18\xb4\x87\x03 \x01(\v2\x1e.windlass.meta.v1.ResourceTypeR\bresource:R\n" +
 	"\x06access\x12\x1e.google.protobuf.MethodOptions\x18\xb5\x87\x03 \x01(\v2\x18.windlass.meta.v1.AccessR\x06accessB\xc4\x01\n" +
 	"\x14com.windlass.meta.v1B\fOptionsProtoP\x01Z<github.com/windlass-dev/windlass/gen/windlass/meta/v1;metav1\xa2\x02\x03WMX\xaa\x02\x10Windlass.Meta.V1\xca\x02\x10Windlass\\Meta\\V1\xe2\x02\x1cWindlass\\Meta\\V1\\GPBMetadata\xea\x02\x12Windlass::Meta::V1b\x06proto3"

@@ -2451,7 +2451,7 @@ const file_windlass_scheduling_v1_pod_service_proto_rawDesc = "" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12-\n" +
 	"\x03pod\x18\x02 \x01(\v2\x1b.windlass.scheduling.v1.PodR\x03pod\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1a\n" +
-	"\bwarnings\x18\x04 \x03(\tR\bwarnings2\xa9\x15\n" +
+	"\bwarnings\x18\x04 \x03(\tR\bwarnings2\xab\x15\n" +
 	"\n" +
 	"PodService\x12\x8b\x01\n" +
 	"\x06GetPod\x12%.windlass.scheduling.v1.GetPodRequest\x1a\x1b.windlass.scheduling.v1.Pod\"=\xaa\xbb\x18\v\n" +
@@ -2480,9 +2480,9 @@ const file_windlass_scheduling_v1_pod_service_proto_rawDesc = "" +
 	"\rBatchBindPods\x12,.windlass.scheduling.v1.BatchBindPodsRequest\x1a-.windlass.scheduling.v1.BatchBindPodsResponse\"9\xaa\xbb\x18\x18\n" +
 	"\x06create\x1a\fpods/binding0\x01\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/pods:batchBind\x12\xa7\x01\n" +
 	"\x0fBatchCreatePods\x12..windlass.scheduling.v1.BatchCreatePodsRequest\x1a/.windlass.scheduling.v1.BatchCreatePodsResponse\"3\xaa\xbb\x18\x10\n" +
-	"\x06create\x1a\x04pods0\x01\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/pods:batchCreate\x12\x94\x01\n" +
-	"\tGetPodLog\x12(.windlass.scheduling.v1.GetPodLogRequest\x1a\x14.google.api.HttpBody\"E\xaa\xbb\x18\x0f\n" +
-	"\x03get\x1a\bpods/log\x82\xd3\xe4\x93\x02,\x12*/v1/namespaces/{namespace}/pods/{name}/log0\x01\x12{\n" +
+	"\x06create\x1a\x04pods0\x01\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/v1/pods:batchCreate\x12\x96\x01\n" +
+	"\tGetPodLog\x12(.windlass.scheduling.v1.GetPodLogRequest\x1a\x14.google.api.HttpBody\"G\xaa\xbb\x18\x11\n" +
+	"\x03get\x1a\bpods/log8\x01\x82\xd3\xe4\x93\x02,\x12*/v1/namespaces/{namespace}/pods/{name}/log0\x01\x12{\n" +
 	"\aExecPod\x12&.windlass.scheduling.v1.ExecPodRequest\x1a'.windlass.scheduling.v1.ExecPodResponse\"\x1b\xaa\xbb\x18\x17\n" +
 	"\x06create\x1a\tpods/exec \x010\x01(\x010\x01\x12\x90\x01\n" +
 	"\n" +
