@@ -20,14 +20,27 @@ import (
 	"github.com/windlass-dev/windlass/kit/version"
 )
 
+// Name returns the name of a service's ClusterOperator: the documents call those of etcd and of the configuration of machines
+// by names of their own.
+func Name(service string) string {
+	switch service {
+	case "etcd-guardian":
+		return "etcd"
+	case "node-configurator":
+		return "machine-config"
+	}
+	return service
+}
+
 // Operand is the name under which an operator gives its own version.
 const Operand = "operator"
 
 const (
 	// lookEvery is how often a service is asked for its state; nothing is written while that stays.
 	lookEvery = 2 * time.Second
-	// sureEvery is how often the report is written anew even so, in case somebody took it away.
-	sureEvery = 5 * time.Minute
+	// sureEvery is how often the report is read even so: it may have been removed, or replaced by "unknown" while the service
+	// was silent. It is written only if it differs.
+	sureEvery = 10 * time.Second
 
 	writePatience = 5 * time.Second
 )

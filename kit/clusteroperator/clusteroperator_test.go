@@ -141,6 +141,9 @@ func TestAReportFollowsTheStateAndCostsNothingWhileThatStays(t *testing.T) {
 		expect("somebody took the report away", "True", 4)
 		time.Sleep(sureEvery)
 		expect("it is there as it was", "True", 4)
+		o.set(func() { o.have.Status.Conditions[0].Status = "Unknown" })
+		time.Sleep(sureEvery)
+		expect("it was taken for silent", "True", 5)
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

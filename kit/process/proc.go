@@ -107,6 +107,7 @@ func bootID() (string, error) {
 
 // stat is what is needed of /proc/<pid>/stat.
 type stat struct {
+	state     string
 	session   int
 	startTime uint64
 }
@@ -131,7 +132,7 @@ func parseStat(line string) (stat, error) {
 		return stat{}, fmt.Errorf("stat of a process: %d fields", len(fields)+2)
 	}
 	var (
-		st  stat
+		st  = stat{state: fields[state]}
 		err error
 	)
 	if st.session, err = strconv.Atoi(fields[session]); err != nil {

@@ -32,3 +32,9 @@ func Running(runDir string) ([]Found, error) {
 	slices.SortFunc(out, func(a, b Found) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
 }
+
+// Stopped reports whether a process is there but does not run because a signal or a debugger stopped it.
+func Stopped(pid int) bool {
+	st, err := readStat(pid)
+	return err == nil && (st.state == "T" || st.state == "t")
+}

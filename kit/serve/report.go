@@ -11,9 +11,6 @@ import (
 // orchestrator is the sibling that has the ClusterOperators.
 const orchestrator = "update-orchestrator"
 
-// operators are the names of ClusterOperators that are not those of their services: the documents call them so.
-var operators = map[string]string{"etcd-guardian": "etcd", "node-configurator": "machine-config"}
-
 // report returns the part that reports the service's ClusterOperator; it does nothing in a process that has no way to it.
 func (p *Process) report() (Part, error) {
 	if p.cfg.Peers[orchestrator] == "" {
@@ -23,15 +20,11 @@ func (p *Process) report() (Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	name, ok := operators[p.cfg.Name]
-	if !ok {
-		name = p.cfg.Name
-	}
 	state := p.Operator
 	if state == nil {
 		state = p.readiness
 	}
-	return clusteroperator.New(name, conn, p.guarded(state), p.Log).Run, nil
+	return clusteroperator.New(clusteroperator.Name(p.cfg.Name), conn, p.guarded(state), p.Log).Run, nil
 }
 
 // guarded adds to a state what is wrong with the policy and the audit log.

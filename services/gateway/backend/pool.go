@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 )
 
@@ -83,6 +84,16 @@ func (p *Pool) target(program string, leader bool) *target {
 		}
 	}
 	return p.peers[program]
+}
+
+// Conn returns the connection to a program over which the gateway calls for itself, not for a caller; nil if no address of
+// the program was given.
+func (p *Pool) Conn(program string) grpc.ClientConnInterface {
+	t := p.target(program, false)
+	if t == nil {
+		return nil
+	}
+	return t.calls.conn
 }
 
 // Missing names the programs that cannot be reached now.

@@ -137,7 +137,7 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	counts.connections(lanes)
 	room := rooms{catalog: methods, shares: share.New(share.Defaults()), door: lanes}
 	server := newGRPC(router, auth, room, counts, config.ConnectionAge, log)
-	alive := health.NewServer()
+	alive := programs{Server: health.NewServer(), pool: pool}
 	grpc_health_v1.RegisterHealthServer(server, alive)
 	eventv1.RegisterEventServiceServer(server, merged)
 	metav1.RegisterAccessServiceServer(server, rights)
@@ -166,6 +166,7 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	group.Go(func() error {
 		return serveHTTP(ctx, aging(newHTTP(counts.counted(handler, room), log), config.ConnectionAge), lanes.HTTP())
 	})
+	group.Go(func() error { return alive.report(ctx, log) })
 	group.Go(func() error { return serveMetrics(ctx, config.MetricsListen, counts, log) })
 	if etcd != nil {
 		group.Go(func() error { return backend.FollowLeaders(ctx, etcd, pool.SetLeaders, log) })

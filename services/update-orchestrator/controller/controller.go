@@ -22,6 +22,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/update-orchestrator/apply"
@@ -46,6 +47,10 @@ type Config struct {
 	Initial string   // image that the cluster begins with; may be empty
 	Program string   // version of this program, which a cluster without an image has
 	Arch    string   // processor architecture, as in Go
+
+	// Services are the connections to all services by name, this one among them; they are asked how they are. Self is its name.
+	Services map[string]grpc.ClientConnInterface
+	Self     string
 
 	Poll      time.Duration // how often the graph is asked for
 	Reconcile time.Duration // how often everything is applied again
@@ -123,6 +128,7 @@ func (c *Controller) Lead(ctx context.Context) error {
 		l.Add(key)
 		group.Go(func() error { return l.Run(ctx) })
 	}
+	group.Go(func() error { return c.listen(ctx) })
 	return group.Wait()
 }
 

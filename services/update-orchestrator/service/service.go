@@ -17,6 +17,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/kit/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/windlass-dev/windlass/services/update-orchestrator/apply"
 	"github.com/windlass-dev/windlass/services/update-orchestrator/controller"
@@ -42,13 +43,24 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]func(context.
 	st := store.New(etcd, "/windlass/"+cfg.Name+"/")
 	tables := kinds.New(st, p.Validator, p.Log)
 	recorder := events.New(cfg.Name, st, p.Validator, p.Log)
+	services := map[string]grpc.ClientConnInterface{}
 	owners := apply.Owners{}
 	for pkg, service := range apply.Packages() {
 		conn, err := p.Dial(service)
 		if err != nil {
 			return nil, err
 		}
-		owners[pkg] = conn
+		owners[pkg], services[service] = conn, conn
+	}
+	for service := range cfg.Peers {
+		if services[service] != nil {
+			continue
+		}
+		conn, err := p.Dial(service)
+		if err != nil {
+			return nil, err
+		}
+		services[service] = conn
 	}
 	applier, err := apply.New(tables, owners)
 	if err != nil {
@@ -58,7 +70,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]func(context.
 	graphs := upstream.New("windlass/" + program)
 	control := controller.New(controller.Config{
 		Tables: tables, Applier: applier, Graphs: graphs, Images: cfg.images, Keys: cfg.keys, Stores: cfg.stores, Initial: cfg.initial,
-		Program: program, Arch: runtime.GOARCH, Poll: cfg.poll + rand.N(cfg.poll), Reconcile: cfg.reconcile, Events: recorder, Log: p.Log,
+		Services: services, Self: cfg.Name, Program: program, Arch: runtime.GOARCH, Poll: cfg.poll + rand.N(cfg.poll), Reconcile: cfg.reconcile, Events: recorder, Log: p.Log,
 	})
 	elector := reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log)
 	err = errors.Join(

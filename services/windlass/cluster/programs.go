@@ -50,13 +50,13 @@ var programs = map[string]program{
 	"update-orchestrator": {
 		etcd: true, flags: func(c *Cluster, _ string) []string { return c.releaseFlags() },
 		peers: []string{
-			"machine-api", "hook-broker", "etcd-guardian", "eviction-controller", "scheduler", "node-configurator", "update-orchestrator",
+			"machine-api", "hook-broker", "etcd-guardian", "eviction-controller", "scheduler", "node-configurator", "update-orchestrator", "gateway", "provider-local",
 		},
 	},
 	"node-configurator": {etcd: true, peers: []string{"machine-api", "eviction-controller", "etcd-guardian", "update-orchestrator"}},
 	"scheduler":         {etcd: true, peers: []string{"machine-api", "eviction-controller", "update-orchestrator"}},
 	"provider-local": {
-		peers: []string{"machine-api"}, // for the revocations alone
+		peers: []string{"machine-api", "update-orchestrator"}, // for the revocations, and for the report of how it is
 		flags: func(c *Cluster, executable string) []string {
 			flags := []string{"--subnet", c.Subnet, "--cluster", c.Name, "--windlass", executable}
 			if c.Containers {

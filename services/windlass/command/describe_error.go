@@ -19,7 +19,7 @@ func describe(err error) string {
 	if !ok {
 		return err.Error()
 	}
-	if st.Code() == codes.Unavailable {
+	if st.Code() == codes.Unavailable && len(st.Details()) == 0 { // nothing of the cluster's own answered
 		return "the cluster cannot be reached: " + st.Message()
 	}
 	var b strings.Builder
@@ -44,6 +44,15 @@ func describe(err error) string {
 	return b.String()
 }
 
+// silent reports whether an error is one of a part of the cluster that does not answer.
+func silent(err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded:
+		return true
+	}
+	return false
+}
+
 // reasonWord is what Kubernetes' API calls a code.
 func reasonWord(c codes.Code) string {
 	switch c {
@@ -65,6 +74,8 @@ func reasonWord(c codes.Code) string {
 		return "TooManyRequests"
 	case codes.DeadlineExceeded:
 		return "Timeout"
+	case codes.Unavailable:
+		return "ServiceUnavailable"
 	case codes.Unimplemented:
 		return "NotImplemented"
 	case codes.Internal:

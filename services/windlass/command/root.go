@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -68,6 +69,9 @@ func Run(ctx context.Context, args []string, in io.Reader, out, errw io.Writer) 
 		all.add(err)
 		for _, err := range all {
 			fmt.Fprintln(errw, headed(describe(err)))
+		}
+		if slices.ContainsFunc(all, silent) {
+			fmt.Fprintln(errw, "`windlass status` shows what does not run.")
 		}
 		return 1
 	}

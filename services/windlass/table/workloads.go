@@ -185,7 +185,16 @@ func clusterVersionCell(v *updatev1.ClusterVersion, c *metav1.Column, now time.T
 }
 
 func clusterOperatorCell(o *updatev1.ClusterOperator, c *metav1.Column, now time.Time) string {
-	if c.GetName() != "VERSION" {
+	switch c.GetName() {
+	case "MESSAGE":
+		for _, c := range o.GetStatus().GetConditions() {
+			if c.GetType() == "Available" && c.GetStatus() != "True" && c.GetMessage() != "" {
+				return c.GetMessage() // why it is not available is worth more than why it is degraded
+			}
+		}
+		return generic(o, c, now)
+	case "VERSION":
+	default:
 		return generic(o, c, now)
 	}
 	for _, v := range o.GetStatus().GetVersions() {

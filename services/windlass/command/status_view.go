@@ -1,0 +1,243 @@
+package command
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/placement"
+)
+
+// view is what one look at a cluster saw. Each part has an error of its own: what one service does not answer hides nothing that another one says.
+type view struct {
+	now      time.Time
+	services []service // empty if they were not asked: the gateway did not answer
+	quorum   *etcdv1.Quorum
+	machines []*machinev1.Machine
+	wanted   int // machines that the sets want
+	nodes    []*nodev1.Node
+	operator []*updatev1.ClusterOperator
+
+	quorumErr, machinesErr, nodesErr, operatorErr error
+}
+
+// freshFor is how old what the guardian saw may be without a word: it looks every second or so.
+const freshFor = 5 * time.Second
+
+// service is a program of the control plane and why it is not ready, "" if it is.
+type service struct{ name, problem string }
+
+// hidden reports that the caller may not see a part. That is the caller's business, not the cluster's.
+func hidden(err error) bool {
+	return status.Code(err) == codes.PermissionDenied || status.Code(err) == codes.Unimplemented
+}
+
+// problems returns everything because of which the cluster is not ready, the causes first.
+func (v view) problems() []string {
+	var services []string
+	for _, s := range v.services {
+		if s.problem != "" {
+			services = append(services, s.name+" "+s.problem)
+		}
+	}
+	rest := slices.Concat(v.nodeProblems(), v.machineProblems(), v.operatorProblems())
+	if v.quorumErr == nil && v.quorum.GetHealthyVoters() < v.quorum.GetMajority() {
+		return slices.Concat(v.quorumProblems(), services, rest) // which is why the services are not ready
+	}
+	return slices.Concat(services, v.quorumProblems(), rest)
+}
+
+// said words an error of a part.
+func said(err error) string {
+	if status.Code(err) == codes.DeadlineExceeded {
+		return fmt.Sprintf("no answer within %v", statusPatience)
+	}
+	return strings.ReplaceAll(describe(err), "\n", " ")
+}
+
+// unread says that a part could not be read, unless a service is known to be why.
+func (v view) unread(what string, err error) []string {
+	if hidden(err) || slices.ContainsFunc(v.services, func(s service) bool { return s.problem != "" }) {
+		return nil
+	}
+	return []string{what + " cannot be read: " + said(err)}
+}
+
+func (v view) quorumProblems() []string {
+	q := v.quorum
+	switch {
+	case v.quorumErr != nil:
+		return v.unread("the quorum", v.quorumErr)
+	case q.GetHealthyVoters() < q.GetMajority():
+		return []string{fmt.Sprintf("etcd has lost its majority: %d of %d voters are healthy, %d are needed; nothing can be changed (`windlass quorum`)",
+			q.GetHealthyVoters(), q.GetVoters(), q.GetMajority())}
+	case q.GetHealthyVoters() < q.GetVoters():
+		return []string{fmt.Sprintf("%d of %d voters of etcd %s not healthy (`windlass quorum`)", q.GetVoters()-q.GetHealthyVoters(), q.GetVoters(), are(q.GetVoters()-q.GetHealthyVoters()))}
+	case !q.GetBootstrapRetired():
+		return []string{"the quorum is not on the machines yet: it waits for " + cmp.Or(q.GetWaitsFor(), "control-plane machines")}
+	}
+	return nil
+}
+
+func are(n int32) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
+}
+
+func (v view) nodeProblems() []string {
+	if v.nodesErr != nil {
+		return v.unread("the nodes", v.nodesErr)
+	}
+	type zone struct{ nodes, ready int }
+	zones := map[string]zone{}
+	var out []string
+	for _, n := range v.nodes {
+		_, name := placement.Domain(n)
+		z := zones[name]
+		z.nodes++
+		c := placement.NodeCondition(n, "Ready")
+		if c.GetStatus() == "True" {
+			z.ready++
+		} else {
+			out = append(out, "node "+n.GetMetadata().GetName()+" is NotReady"+v.because(c.GetLastTransitionTime().AsTime(), cmp.Or(c.GetMessage(), c.GetReason(), "it has not reported")))
+		}
+		zones[name] = z
+	}
+	var stopped []string
+	for name, z := range zones {
+		if name != "" && z.ready == 0 && z.nodes > 1 {
+			stopped = append(stopped, fmt.Sprintf("zone %s is stopped: none of its %d nodes is Ready", name, z.nodes))
+		}
+	}
+	slices.Sort(stopped)
+	return append(stopped, out...)
+}
+
+// because words since when something is so, and why.
+func (v view) because(since time.Time, why string) string {
+	text := ""
+	if since.Unix() > 0 {
+		text = " since " + v.now.Sub(since).Truncate(time.Second).String()
+	}
+	if why != "" {
+		text += ": " + why
+	}
+	return text
+}
+
+func (v view) machineProblems() []string {
+	if v.machinesErr != nil {
+		return v.unread("the machines", v.machinesErr)
+	}
+	var out []string
+	for _, m := range v.machines {
+		if phase := m.GetStatus().GetPhase(); phase != "Running" {
+			out = append(out, fmt.Sprintf("machine %s is %s", m.GetMetadata().GetName(), cmp.Or(phase, "new")))
+		}
+	}
+	if len(v.machines) != v.wanted {
+		out = append(out, fmt.Sprintf("there are %d machines, and the sets want %d", len(v.machines), v.wanted))
+	}
+	return out
+}
+
+func (v view) running() (n int) {
+	for _, m := range v.machines {
+		if m.GetStatus().GetPhase() == "Running" {
+			n++
+		}
+	}
+	return n
+}
+
+func (v view) operatorProblems() []string {
+	if v.operatorErr != nil {
+		return v.unread("the cluster operators", v.operatorErr)
+	}
+	var out []string
+	for _, o := range v.operator {
+		c := operatorCondition(o, "Available")
+		if is := cmp.Or(c.GetStatus(), "Unknown"); is != "True" {
+			out = append(out, fmt.Sprintf("cluster operator %s is Available=%s%s", o.GetMetadata().GetName(), is,
+				v.because(c.GetLastTransitionTime().AsTime(), cmp.Or(c.GetMessage(), c.GetReason(), "it has not reported"))))
+		}
+	}
+	return out
+}
+
+func operatorCondition(o *updatev1.ClusterOperator, typ string) *metav1.Condition {
+	for _, c := range o.GetStatus().GetConditions() {
+		if c.GetType() == typ {
+			return c
+		}
+	}
+	return nil
+}
+
+// lines are what status prints of a view, but for its state.
+func (v view) lines() []string {
+	var out []string
+	add := func(name string, err error, format string, args ...any) {
+		text := fmt.Sprintf(format, args...)
+		switch {
+		case hidden(err):
+			text = "not shown: you may not read them"
+		case err != nil:
+			text = "unknown: " + said(err)
+		}
+		out = append(out, fmt.Sprintf("%-12s %s", name+":", text))
+	}
+	if len(v.services) > 0 {
+		ready := 0
+		for _, s := range v.services {
+			if s.problem == "" {
+				ready++
+			}
+		}
+		add("Services", nil, "%d of %d ready", ready, len(v.services))
+	}
+	q := v.quorum
+	seen := ""
+	if age := v.now.Sub(q.GetObserveTime().AsTime()); q.GetObserveTime() != nil && age > freshFor {
+		seen = fmt.Sprintf(", seen %s ago", age.Truncate(time.Second))
+	}
+	add("Quorum", v.quorumErr, "%s, %d of %d voters healthy%s", q.GetPhase(), q.GetHealthyVoters(), q.GetVoters(), seen)
+	if w := q.GetWaitsFor(); w != "" {
+		out = append(out, "             waits for "+w)
+	}
+	add("Machines", v.machinesErr, "%d of %d run", v.running(), v.wanted)
+	ready := 0
+	for _, n := range v.nodes {
+		if isReady(n) {
+			ready++
+		}
+	}
+	add("Nodes", v.nodesErr, "%d of %d Ready", ready, len(v.nodes))
+	available, degraded := 0, []string{}
+	for _, o := range v.operator {
+		if operatorCondition(o, "Available").GetStatus() == "True" {
+			available++
+		}
+		if operatorCondition(o, "Degraded").GetStatus() == "True" {
+			degraded = append(degraded, o.GetMetadata().GetName())
+		}
+	}
+	text := fmt.Sprintf("%d of %d available", available, len(v.operator))
+	if len(degraded) > 0 {
+		text += "; degraded: " + strings.Join(degraded, ", ")
+	}
+	add("Operators", v.operatorErr, "%s", text)
+	return out
+}
