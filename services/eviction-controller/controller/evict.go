@@ -194,6 +194,9 @@ func away(err error) bool {
 func (c *Controller) viewOfDrain(d *nodev1.Drain) plan.DrainView {
 	name := d.GetSpec().GetNodeName()
 	node, _ := c.Tables.Nodes.Lookup("", name)
+	if !plan.Drains(d, node) {
+		node = nil // the one to drain is gone, and this one only has its name
+	}
 	v := plan.DrainView{
 		Now: time.Now().UTC(), Drain: d, Node: node, Others: c.Tables.OtherDrains(d),
 		Pods: c.Pods.On(name), Known: c.Pods.Known(), Budgets: c.Budgets.All(), Tries: map[string]plan.Try{},

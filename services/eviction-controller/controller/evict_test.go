@@ -60,7 +60,7 @@ func controllerOf(t *testing.T, o *owner, node *nodev1.Node, drains ...*nodev1.D
 	if err != nil {
 		t.Fatal(err)
 	}
-	tables := kinds.New(nil, protovalidate.GlobalValidator, slog.Default())
+	tables := kinds.New(nil, protovalidate.GlobalValidator, nil, slog.Default())
 	c := New(Config{
 		Tables: tables, Tracker: liveness.New(liveness.NewAwake(), time.Minute), Pods: pods, Budgets: budgets, Evictor: o,
 		Events: nobody{}, Retry: time.Second, Log: slog.New(slog.DiscardHandler),

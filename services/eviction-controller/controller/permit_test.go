@@ -38,7 +38,7 @@ func (p *permit) Release(context.Context, *metav1.ObjectReference) error {
 // that node ends.
 func TestADrainThatEndsLeavesThePermitToAnother(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	tables := kinds.New(etcdtest.Store(t), protovalidate.GlobalValidator, log)
+	tables := kinds.New(etcdtest.Store(t), protovalidate.GlobalValidator, nil, log)
 	for _, run := range []func(context.Context) error{tables.Nodes.Run, tables.Drains.Run} {
 		go func() { _ = run(t.Context()) }()
 	}

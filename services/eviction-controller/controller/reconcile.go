@@ -170,7 +170,7 @@ func (c *Controller) Reconcile(ctx context.Context, node string) (time.Time, err
 	ctx = kinds.Own(ctx)
 	wake := time.Time{}
 	var failed []error
-	for _, d := range c.Tables.DrainsOf(node) {
+	for _, d := range c.Tables.DrainsNaming(node) {
 		w, err := c.drain(ctx, d)
 		wake = reconcile.Earliest(wake, w)
 		if err = rpcerr.IgnoreChanged(err); err != nil {

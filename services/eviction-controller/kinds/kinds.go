@@ -12,6 +12,7 @@ import (
 	"buf.build/go/protovalidate"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
@@ -29,26 +30,37 @@ const Finalizer = "windlass.dev/drain"
 type Tables struct {
 	Nodes  *resource.Table[*nodev1.Node]
 	Drains *resource.Table[*nodev1.Drain]
+	policy *identity.Policy
 }
 
-// New returns the tables over a store. Nothing is read before they run.
-func New(st *store.Store, validator protovalidate.Validator, log *slog.Logger) *Tables {
-	t := &Tables{}
+// New returns the tables over a store. policy says who may give roles to nodes. Nothing is read before they run.
+func New(st *store.Store, validator protovalidate.Validator, policy *identity.Policy, log *slog.Logger) *Tables {
+	t := &Tables{policy: policy}
 	t.Drains = resource.NewTable(st, validator, resource.Config[*nodev1.Drain]{
 		Validate: namesNode, ValidateUpdate: sameNode, Admit: t.admitDrain, Finalizers: []string{Finalizer}, Log: log,
 	})
 	// A node is created together with the status that its agent reports.
 	t.Nodes = resource.NewTable(st, validator, resource.Config[*nodev1.Node]{
-		Validate: taints, Admit: t.admitNode, KeepStatus: true, Log: log,
+		Validate: taints, ValidateUpdate: sameInstance, Admit: t.admitNode, KeepStatus: true, Log: log,
 	})
 	return t
 }
 
-// DrainsOf returns the drains that name a node, ordered by name; nobody may modify them.
-func (t *Tables) DrainsOf(node string) []*nodev1.Drain {
+// DrainsNaming returns the drains that name a node, ordered by name, those of an earlier node of that name included; nobody may modify them.
+func (t *Tables) DrainsNaming(node string) []*nodev1.Drain {
+	return t.drains(func(d *nodev1.Drain) bool { return d.GetSpec().GetNodeName() == node })
+}
+
+// DrainsOf returns the drains of a node, ordered by name; nobody may modify them.
+func (t *Tables) DrainsOf(name string) []*nodev1.Drain {
+	node, _ := t.Nodes.Lookup("", name)
+	return t.drains(func(d *nodev1.Drain) bool { return d.GetSpec().GetNodeName() == name && plan.Drains(d, node) })
+}
+
+func (t *Tables) drains(which func(*nodev1.Drain) bool) []*nodev1.Drain {
 	var out []*nodev1.Drain
 	for _, d := range t.Drains.All() {
-		if d.GetSpec().GetNodeName() == node {
+		if which(d) {
 			out = append(out, d)
 		}
 	}
@@ -88,6 +100,9 @@ func (t *Tables) admitNode(ctx context.Context, old, node *nodev1.Node) error {
 	if old == nil {
 		node.Status = nil
 	}
+	if err := t.admitIdentity(caller, old, node); err != nil {
+		return err
+	}
 	plan.Taint(old, node, time.Now().UTC())
 	plan.Cordon(old, node, t.DrainsOf(node.GetMetadata().GetName()), caller.User)
 	return nil
@@ -97,7 +112,36 @@ func (t *Tables) admitDrain(ctx context.Context, old, drain *nodev1.Drain) error
 	if isOwn(ctx) || drain == nil {
 		return nil
 	}
+	if node, ok := t.Nodes.Lookup("", drain.GetSpec().GetNodeName()); ok && old == nil && drain.GetSpec().GetNodeUid() == "" {
+		drain.Spec.NodeUid = node.GetMetadata().GetUid()
+	}
 	return foreignStatus("drain", old, old.GetStatus(), drain.GetStatus())
+}
+
+// admitIdentity keeps what says of which machine a node is, and lets only those give roles to nodes who have the right to.
+func (t *Tables) admitIdentity(caller identity.Caller, old, node *nodev1.Node) error {
+	for _, key := range []string{nodeid.MachineUID, nodeid.MachineRole} {
+		if was, is := old.GetMetadata().GetAnnotations()[key], node.GetMetadata().GetAnnotations()[key]; was != is {
+			return rpcerr.Forbidden(fmt.Sprintf("metadata.annotations['%s']: is written by eviction-controller alone, when the node's agent registers", key))
+		}
+	}
+	if slices.Equal(nodeid.Roles(old.GetMetadata().GetLabels()), nodeid.Roles(node.GetMetadata().GetLabels())) {
+		return nil
+	}
+	right := identity.Attributes{Verb: "update", Resource: "nodes/role", Name: node.GetMetadata().GetName()}
+	if ok, reason := t.policy.Allowed(caller, right); !ok {
+		return rpcerr.Forbidden(fmt.Sprintf("metadata.labels: labels %s*: %s", nodeid.RolePrefix, reason))
+	}
+	return nil
+}
+
+// sameInstance refuses another instance for a node: whose instance it is decides which machine's deletion takes the node along.
+func sameInstance(old, node *nodev1.Node) []rpcerr.Field {
+	was, is := old.GetSpec().GetProviderId(), node.GetSpec().GetProviderId()
+	if was == is || was == "" && node.GetMetadata().GetAnnotations()[nodeid.MachineUID] != "" {
+		return nil
+	}
+	return []rpcerr.Field{{Path: "spec.providerID", Description: fmt.Sprintf("cannot be changed from %q to %q: it is fixed when the node is created or its agent registers", was, is)}}
 }
 
 // foreignStatus refuses a status that somebody else writes. What a creation says of it does not count, as everywhere.
@@ -119,6 +163,9 @@ func namesNode(drain *nodev1.Drain) []rpcerr.Field {
 func sameNode(old, drain *nodev1.Drain) []rpcerr.Field {
 	if was, is := old.GetSpec().GetNodeName(), drain.GetSpec().GetNodeName(); was != is {
 		return []rpcerr.Field{{Path: "spec.nodeName", Description: fmt.Sprintf("cannot be changed from %q to %q", was, is)}}
+	}
+	if was, is := old.GetSpec().GetNodeUid(), drain.GetSpec().GetNodeUid(); was != is {
+		return []rpcerr.Field{{Path: "spec.nodeUID", Description: fmt.Sprintf("cannot be changed from %q to %q", was, is)}}
 	}
 	return nil
 }

@@ -78,6 +78,12 @@ func Holds(d *nodev1.Drain) bool {
 	return false
 }
 
+// Drains reports whether a drain is of that very node, whose name it has: a later node of the same name is another one.
+func Drains(d *nodev1.Drain, node *nodev1.Node) bool {
+	uid := d.GetSpec().GetNodeUid()
+	return uid == "" || uid == node.GetMetadata().GetUid()
+}
+
 // UsesPermit reports whether a drain that is not being deleted has asked for the disruption permit of its node's machine.
 func UsesPermit(d *nodev1.Drain) bool {
 	return d.GetMetadata().GetDeletionTimestamp() == nil && tookPermit(d)

@@ -5,8 +5,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/nodeid"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -295,22 +297,56 @@ func TestRegistered(t *testing.T) {
 		n.Metadata.Labels["zone"] = "z"
 		n.Spec.Taints = []*nodev1.Taint{{Key: "k", Effect: "NoSchedule"}}
 	})
-	got := Registered(old, &nodev1.RegisterNodeRequest{
-		Name: "a", ProviderId: "local://c/a", Machine: &metav1.ObjectReference{Namespace: "ns", Name: "a"},
+	m := &machinev1.Machine{
+		Metadata: &metav1.ObjectMeta{Namespace: "ns", Name: "a", Uid: "u-1", Labels: map[string]string{machineRoleLabel: "master"}},
+		Spec:     &machinev1.MachineSpec{ProviderId: "local://c/a"},
+	}
+	r := &nodev1.RegisterNodeRequest{
+		Name: "a", ProviderId: "local://c/another", Machine: &metav1.ObjectReference{Namespace: "ns", Name: "another"},
 		Labels: map[string]string{"kubernetes.io/os": "linux"},
 		Status: &nodev1.NodeStatus{
 			Conditions: []*nodev1.NodeCondition{condition(Ready, "False", "Lie", ""), condition("DiskPressure", "True", "Full", "")},
 			NodeInfo:   &nodev1.NodeSystemInfo{BootId: "boot-2"},
 		},
-	}, now())
+	}
+	got := Registered(old, r, m, now())
 	want := proto.Clone(old).(*nodev1.Node)
 	want.Metadata.Labels["kubernetes.io/os"] = "linux"
 	want.Metadata.Annotations[MachineOf] = "ns/a"
+	want.Metadata.Annotations[nodeid.MachineUID] = "u-1"
+	want.Metadata.Annotations[nodeid.MachineRole] = "master"
 	want.Spec.ProviderId = "local://c/a"
 	want.Status.NodeInfo.BootId = "boot-2"
 	want.Status.Conditions = append(want.Status.Conditions, seen(condition("DiskPressure", "True", "Full", ""), 0, 0))
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("Registered (-want +got):\n%s", diff)
+	}
+	again := Registered(got, r, nil, now())
+	if diff := cmp.Diff(want, again, protocmp.Transform()); diff != "" {
+		t.Errorf("registered again (-want +got):\n%s", diff)
+	}
+	fresh := Registered(nil, r, m, now())
+	if len(fresh.GetSpec().GetTaints()) != 1 || fresh.Spec.Taints[0].GetKey() != UninitializedTaint {
+		t.Errorf("a new node has taints %v, want %s", fresh.GetSpec().GetTaints(), UninitializedTaint)
+	}
+}
+
+func TestRegistrationNeedsAMachine(t *testing.T) {
+	m := &machinev1.Machine{Metadata: &metav1.ObjectMeta{Name: "a", Uid: "u-1"}}
+	leaving := &machinev1.Machine{Metadata: &metav1.ObjectMeta{Name: "a", Uid: "u-1", DeletionTimestamp: timestamppb.New(now())}}
+	for name, tt := range map[string]struct {
+		uid  string
+		m    *machinev1.Machine
+		want bool
+	}{
+		"its machine":                     {"u-1", m, false},
+		"a machine that is gone":          {"u-1", nil, true},
+		"a later machine of its name":     {"u-0", m, true},
+		"a machine that is being deleted": {"u-1", leaving, true},
+	} {
+		if got := RegistrationFault(tt.uid, tt.m); (got != "") != tt.want {
+			t.Errorf("%s: %q", name, got)
+		}
 	}
 }
 

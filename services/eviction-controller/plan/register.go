@@ -1,11 +1,14 @@
 package plan
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"google.golang.org/protobuf/proto"
 )
@@ -30,19 +33,46 @@ func ForeignLabels(r *nodev1.RegisterNodeRequest) []string {
 	return out
 }
 
-// Registered returns a node as its agent's registration makes it; old is nil for a new one. What is not the agent's to say (other
-// labels, taints, the cordon, whether it is ready) stays as it is. A new node of a machine takes no pods until it is linked to it.
-func Registered(old *nodev1.Node, r *nodev1.RegisterNodeRequest, now time.Time) *nodev1.Node {
+// Role labels of a machine: its value for control-plane machines.
+const (
+	machineRoleLabel = "machine.openshift.io/cluster-api-machine-role"
+	master           = "master"
+	worker           = "worker"
+)
+
+// RegistrationFault returns why an agent with a certificate of the machine with that uid may not register a node for a machine that machine-api
+// has under the name (nil: none); empty if it may.
+func RegistrationFault(uid string, m *machinev1.Machine) string {
+	switch {
+	case m.GetMetadata().GetUid() != uid:
+		return fmt.Sprintf("there is no machine with uid %s, whose certificate the agent has", uid)
+	case m.GetMetadata().GetDeletionTimestamp() != nil:
+		return "its machine is being deleted"
+	}
+	return ""
+}
+
+// Registered returns a node as its agent's registration makes it; old is nil for a new one, m is nil if the node is known to be of the agent's
+// machine. What is not the agent's to say (which machine and instance it is, other labels, taints, the cordon, whether it is ready) comes from the
+// machine or stays as it is. A new node takes no pods until machine-api has linked it to its machine.
+func Registered(old *nodev1.Node, r *nodev1.RegisterNodeRequest, m *machinev1.Machine, now time.Time) *nodev1.Node {
 	node := &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: r.GetName()}}
 	if old != nil {
 		node = proto.Clone(old).(*nodev1.Node)
 	}
 	node.Spec = ensured(node.Spec)
-	if old == nil && r.GetMachine().GetName() != "" {
+	if old == nil {
 		node.Spec.Taints = []*nodev1.Taint{{Key: UninitializedTaint, Value: proto.String("true"), Effect: placement.NoSchedule}}
 	}
-	if r.GetProviderId() != "" {
-		node.Spec.ProviderId = r.GetProviderId()
+	if m != nil {
+		role := worker
+		if m.GetMetadata().GetLabels()[machineRoleLabel] == master {
+			role = master
+		}
+		node.Spec.ProviderId = m.GetSpec().GetProviderId()
+		setAnnotation(node, nodeid.MachineUID, m.GetMetadata().GetUid(), true)
+		setAnnotation(node, nodeid.MachineRole, role, true)
+		setAnnotation(node, MachineOf, m.GetMetadata().GetNamespace()+"/"+m.GetMetadata().GetName(), true)
 	}
 	for _, k := range AgentLabels() {
 		if v, ok := r.GetLabels()[k]; ok {
@@ -51,9 +81,6 @@ func Registered(old *nodev1.Node, r *nodev1.RegisterNodeRequest, now time.Time) 
 			}
 			node.Metadata.Labels[k] = v
 		}
-	}
-	if m := r.GetMachine(); m.GetName() != "" {
-		setAnnotation(node, MachineOf, m.GetNamespace()+"/"+m.GetName(), true)
 	}
 	seen := proto.Clone(r.GetStatus()).(*nodev1.NodeStatus)
 	if seen == nil {

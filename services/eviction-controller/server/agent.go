@@ -10,12 +10,15 @@ import (
 	"sync"
 	"time"
 
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 
 	"github.com/windlass-dev/windlass/services/eviction-controller/kinds"
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
@@ -24,37 +27,30 @@ import (
 // Agent serves NodeAgentService: each agent speaks for its own node alone.
 type Agent struct {
 	nodev1.UnimplementedNodeAgentServiceServer
-	tables  *kinds.Tables
-	heard   Listener
-	permits Permits
-	log     *slog.Logger
-	waits   sync.Map // by node, why its reboot waits, as it was logged
+	tables   *kinds.Tables
+	heard    Listener
+	permits  Permits
+	machines Machines
+	log      *slog.Logger
+	waits    sync.Map // by node, why its reboot waits, as it was logged
 }
+
+// Machines is machine-api, the owner of machines.
+type Machines interface {
+	GetMachine(ctx context.Context, r *machinev1.GetMachineRequest, opts ...grpc.CallOption) (*machinev1.Machine, error)
+}
+
+// machinePatience bounds one question to machine-api: it answers after one read.
+const machinePatience = 3 * time.Second
 
 // NewAgent returns the NodeAgentService.
-func NewAgent(tables *kinds.Tables, heard Listener, permits Permits, log *slog.Logger) *Agent {
-	return &Agent{tables: tables, heard: heard, permits: permits, log: log}
+func NewAgent(tables *kinds.Tables, heard Listener, permits Permits, machines Machines, log *slog.Logger) *Agent {
+	return &Agent{tables: tables, heard: heard, permits: permits, machines: machines, log: log}
 }
 
-// speaksFor refuses a caller that is not the agent of a node.
-func speaksFor(ctx context.Context, node string) error {
-	caller, _ := identity.CallerFrom(ctx)
-	if own, ok := caller.Node(); !ok || own != node {
-		return rpcerr.Forbidden(fmt.Sprintf("%s does not speak for node %q: only the node's own agent does", who(caller), node))
-	}
-	return nil
-}
-
-func who(c identity.Caller) string {
-	if c.User == "" {
-		return "an unknown caller"
-	}
-	return fmt.Sprintf("%q", c.User)
-}
-
-// RegisterNode makes a node known, or brings what its agent knows up to date.
+// RegisterNode makes a node known, or brings what its agent knows up to date. Only the agent of a machine that exists registers a node.
 func (s *Agent) RegisterNode(ctx context.Context, r *nodev1.RegisterNodeRequest) (*nodev1.Node, error) {
-	if err := speaksFor(ctx, r.GetName()); err != nil {
+	if err := identity.NamedAgentOf(ctx, r.GetName()); err != nil {
 		return nil, err
 	}
 	if foreign := plan.ForeignLabels(r); len(foreign) > 0 {
@@ -63,26 +59,67 @@ func (s *Agent) RegisterNode(ctx context.Context, r *nodev1.RegisterNodeRequest)
 	if m := r.GetMachine().GetName(); m != "" && m != r.GetName() {
 		return nil, rpcerr.Forbidden(fmt.Sprintf("node %q is not of machine %q: both have the same name", r.GetName(), m))
 	}
-	if err := identity.BeforeChange(ctx); err != nil {
-		return nil, err
-	}
+	caller, _ := identity.CallerFrom(ctx)
 	for {
-		node, err := s.tables.Nodes.Modify(kinds.Own(ctx), resource.Key{Name: r.GetName()}, func(node *nodev1.Node) error {
-			next := plan.Registered(node, r, time.Now().UTC())
+		old, err := s.tables.Nodes.Get(ctx, "", r.GetName())
+		if err != nil && rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
+			return nil, err
+		}
+		was := old.GetMetadata().GetAnnotations()[nodeid.MachineUID]
+		var m *machinev1.Machine
+		if was != caller.UID {
+			if m, err = s.machineOf(ctx, r, caller.UID); err != nil {
+				return nil, err
+			}
+		}
+		if err := identity.BeforeChange(ctx); err != nil {
+			return nil, err
+		}
+		node, err := s.register(kinds.Own(ctx), old, was == "" || was == caller.UID, r, m)
+		switch rpcerr.Reason(err) {
+		case metav1.ErrorReason_ERROR_REASON_NOT_FOUND, metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS, metav1.ErrorReason_ERROR_REASON_CONFLICT:
+			continue // somebody else was faster
+		}
+		return node, err
+	}
+}
+
+// machineOf asks machine-api itself for the machine of an agent: it may have been made, or have gone, a moment ago.
+func (s *Agent) machineOf(ctx context.Context, r *nodev1.RegisterNodeRequest, uid string) (*machinev1.Machine, error) {
+	ctx, cancel := context.WithTimeout(ctx, machinePatience)
+	defer cancel()
+	m, err := s.machines.GetMachine(ctx, &machinev1.GetMachineRequest{Namespace: r.GetMachine().GetNamespace(), Name: r.GetName()})
+	if err != nil && rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
+		return nil, rpcerr.Unavailable("machine-api, which knows the node's machine, does not answer: " + status.Convert(err).Message())
+	}
+	if fault := plan.RegistrationFault(uid, m); fault != "" {
+		return nil, rpcerr.Forbidden(fmt.Sprintf("node %q may not register: %s", r.GetName(), fault))
+	}
+	return m, nil
+}
+
+// register writes a node as its agent's registration makes it. A node of an earlier machine of that name goes first, with all that is on it.
+func (s *Agent) register(ctx context.Context, old *nodev1.Node, same bool, r *nodev1.RegisterNodeRequest, m *machinev1.Machine) (*nodev1.Node, error) {
+	if old != nil && same {
+		next := plan.Registered(old, r, m, time.Now().UTC())
+		return s.tables.Nodes.Modify(ctx, resource.Key{Name: r.GetName()}, func(node *nodev1.Node) error {
+			if node.GetMetadata().GetResourceVersion() != old.GetMetadata().GetResourceVersion() {
+				return rpcerr.Conflict("Node", r.GetName(), "")
+			}
 			node.Metadata, node.Spec, node.Status = next.Metadata, next.Spec, next.Status
 			return nil
 		})
-		if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
-			return node, err
-		}
-		node, err = s.tables.Nodes.Create(kinds.Own(ctx), plan.Registered(nil, r, time.Now().UTC()))
-		if err == nil {
-			s.log.InfoContext(ctx, "node registered", "node", r.GetName())
-		}
-		if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
-			return node, err
+	}
+	if old != nil {
+		if _, err := s.tables.Nodes.Delete(ctx, "", r.GetName(), &metav1.Preconditions{Uid: old.GetMetadata().GetUid()}); err != nil {
+			return nil, err
 		}
 	}
+	node, err := s.tables.Nodes.Create(ctx, plan.Registered(nil, r, m, time.Now().UTC()))
+	if err == nil {
+		s.log.InfoContext(ctx, "node registered", "node", r.GetName())
+	}
+	return node, err
 }
 
 // Heartbeat listens to an agent until its stream ends. Each message is answered, so that the agent knows that it was heard.
@@ -106,15 +143,18 @@ func (s *Agent) Heartbeat(stream grpc.BidiStreamingServer[nodev1.HeartbeatReques
 }
 
 func (s *Agent) beat(ctx context.Context, r *nodev1.HeartbeatRequest) (*nodev1.HeartbeatResponse, error) {
-	if err := speaksFor(ctx, r.GetName()); err != nil {
+	if err := identity.NamedAgentOf(ctx, r.GetName()); err != nil {
 		return nil, err
 	}
 	if !synced(s.tables) {
 		return nil, rpcerr.Unavailable("this process is starting and does not know the nodes yet")
 	}
 	node, ok := s.tables.Nodes.Lookup("", r.GetName())
-	if !ok {
+	if !ok || node.GetMetadata().GetAnnotations()[nodeid.MachineUID] == "" {
 		return nil, rpcerr.NotFound("Node", r.GetName()) // it was deleted, or never registered: the agent registers
+	}
+	if err := identity.AgentOf(ctx, r.GetName(), node.GetMetadata()); err != nil {
+		return nil, err
 	}
 	if !s.heard.Beat(r) {
 		return nil, rpcerr.Unavailable("this process does not listen to agents now: another one leads")

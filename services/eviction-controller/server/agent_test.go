@@ -9,6 +9,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 
 	"github.com/windlass-dev/windlass/services/eviction-controller/kinds"
@@ -43,7 +44,7 @@ func TestAControlPlaneNodeIsToldToRebootOnlyWhileEveryOtherVoterIsUp(t *testing.
 	tables, own := newTables(t), kinds.Own(t.Context())
 	for name, role := range map[string]string{"a": "node-role.kubernetes.io/control-plane", "w": "node-role.kubernetes.io/worker"} {
 		node := &nodev1.Node{
-			Metadata: &metav1.ObjectMeta{Name: name, Labels: map[string]string{role: ""}},
+			Metadata: &metav1.ObjectMeta{Name: name, Labels: map[string]string{role: ""}, Annotations: map[string]string{nodeid.MachineUID: "uid-" + name}},
 			Status:   &nodev1.NodeStatus{NodeInfo: &nodev1.NodeSystemInfo{BootId: "boot-1"}},
 		}
 		plan.SetReboot(node, "boot-1")
@@ -52,10 +53,10 @@ func TestAControlPlaneNodeIsToldToRebootOnlyWhileEveryOtherVoterIsUp(t *testing.
 		}
 	}
 	guardian := &quorum{risk: true}
-	s := NewAgent(tables, ear{}, guardian, slog.New(slog.DiscardHandler))
+	s := NewAgent(tables, ear{}, guardian, nil, slog.New(slog.DiscardHandler))
 	beat := func(name string) string {
 		t.Helper()
-		ctx := identity.WithCaller(t.Context(), identity.Caller{User: "system:node:" + name, Groups: []string{identity.GroupNodes}})
+		ctx := identity.WithCaller(t.Context(), identity.Caller{User: "system:node:" + name, UID: "uid-" + name, Groups: []string{identity.GroupNodes}})
 		r, err := s.beat(ctx, &nodev1.HeartbeatRequest{Name: name, BootId: "boot-1"})
 		if err != nil {
 			t.Fatal(err)

@@ -142,6 +142,9 @@ func (s *Eviction) drainView(ctx context.Context, r *schedulingv1.PlanDrainReque
 		if err != nil && rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
 			return v, err
 		}
+		if !plan.Drains(v.Drain, v.Node) {
+			v.Node = nil
+		}
 	}
 	v.Others = s.tables.OtherDrains(v.Drain)
 	v.Pods = s.podsOn(name, r.GetPods())

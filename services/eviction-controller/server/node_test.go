@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 // newTables returns tables that run over an empty store.
 func newTables(t *testing.T) *kinds.Tables {
 	t.Helper()
-	tables := kinds.New(etcdtest.Store(t), protovalidate.GlobalValidator, slog.New(slog.DiscardHandler))
+	tables := kinds.New(etcdtest.Store(t), protovalidate.GlobalValidator, nil, slog.New(slog.DiscardHandler))
 	for _, run := range []func(context.Context) error{tables.Nodes.Run, tables.Drains.Run} {
 		go func() { _ = run(t.Context()) }()
 	}

@@ -19,10 +19,11 @@ const defaultRetry = 5 * time.Second
 // defaultRate is Kubernetes' node-eviction-rate.
 const defaultRate = 0.1
 
-// Siblings that this service asks: the one that gives the disruption permit, and the one that owns the pods.
+// Siblings that this service asks: the one that gives the disruption permit, the one that owns the pods, and the one that owns the machines.
 const (
 	guardian  = "etcd-guardian"
 	scheduler = "scheduler"
+	machines  = "machine-api"
 )
 
 type config struct {
@@ -59,6 +60,8 @@ func parse(args []string, out io.Writer) (config, error) {
 		return c, errors.New("--peer etcd-guardian=host:port is required")
 	case c.Peers[scheduler] == "":
 		return c, errors.New("--peer scheduler=host:port is required")
+	case c.Peers[machines] == "":
+		return c, errors.New("--peer machine-api=host:port is required")
 	}
 	return c, nil
 }

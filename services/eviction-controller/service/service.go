@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/events"
@@ -40,9 +41,13 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 // build makes the parts and registers what they serve.
 func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]func(context.Context) error, error) {
 	st := store.New(etcd, "/windlass/"+cfg.Name+"/")
-	tables := kinds.New(st, p.Validator, p.Log)
+	tables := kinds.New(st, p.Validator, p.Policy, p.Log)
 	recorder := events.New(cfg.Name, st, p.Validator, p.Log)
 	conn, err := p.Dial(guardian)
+	if err != nil {
+		return nil, err
+	}
+	machineAPI, err := p.Dial(machines)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +66,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]func(context.
 
 	nodes := server.NewNode(tables, tracker, permits)
 	schedulingv1.RegisterEvictionServiceServer(p.GRPC, server.NewEviction(tables, tracker, pods, budgets))
-	nodev1.RegisterNodeAgentServiceServer(p.GRPC, server.NewAgent(tables, tracker, permits, p.Log))
+	nodev1.RegisterNodeAgentServiceServer(p.GRPC, server.NewAgent(tables, tracker, permits, machinev1.NewMachineServiceClient(machineAPI), p.Log))
 	err = errors.Join(
 		resource.Register(p.GRPC, &nodev1.NodeService_ServiceDesc, nodes, tables.Nodes),
 		resource.Register(p.GRPC, &nodev1.DrainService_ServiceDesc, nil, tables.Drains),

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/audit"
@@ -29,6 +30,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
 )
@@ -48,6 +50,7 @@ type cluster struct {
 	address  string
 	auditLog string
 	guardian *guard
+	machines *owner
 	pods     *podOwner
 	stop     func()
 }
@@ -90,6 +93,53 @@ func (g *guard) holder() string {
 	return g.held
 }
 
+// owner is machine-api with a machine for every node that is not gone.
+type owner struct {
+	machinev1.UnimplementedMachineServiceServer
+	mu       sync.Mutex
+	gone     map[string]bool
+	deleting map[string]bool
+	uid      map[string]string // of machines that are not the first of their name
+}
+
+func (o *owner) GetMachine(_ context.Context, r *machinev1.GetMachineRequest) (*machinev1.Machine, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.gone[r.GetName()] {
+		return nil, rpcerr.NotFound("Machine", r.GetName())
+	}
+	m := &machinev1.Machine{
+		Metadata: &metav1.ObjectMeta{Namespace: "openshift-machine-api", Name: r.GetName(), Uid: servetest.NodeUID(r.GetName())},
+		Spec:     &machinev1.MachineSpec{ProviderId: "local://test/" + r.GetName()},
+	}
+	if uid, ok := o.uid[r.GetName()]; ok {
+		m.Metadata.Uid = uid
+	}
+	if o.deleting[r.GetName()] {
+		m.Metadata.DeletionTimestamp = timestamppb.Now()
+	}
+	return m, nil
+}
+
+func (o *owner) set(f func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	f()
+}
+
+func (c *cluster) startMachines() string {
+	c.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	s := grpc.NewServer(grpc.Creds(c.credentials(machines)))
+	machinev1.RegisterMachineServiceServer(s, c.machines)
+	go func() { _ = s.Serve(l) }()
+	c.t.Cleanup(s.Stop)
+	return l.Addr().String()
+}
+
 func (c *cluster) startGuardian() string {
 	c.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -117,11 +167,11 @@ func (c *cluster) credentials(name string) credentials.TransportCredentials {
 func start(t *testing.T, grace time.Duration) *cluster {
 	t.Helper()
 	servetest.Clear(t, etcdtest.Client(t))
-	c := &cluster{t: t, ground: servetest.New(t), guardian: &guard{}}
+	c := &cluster{t: t, ground: servetest.New(t), guardian: &guard{}, machines: &owner{gone: map[string]bool{}, deleting: map[string]bool{}, uid: map[string]string{}}}
 	c.pods = newPodOwner(t)
 	c.cfg = config{grace: grace, retry: time.Second, rate: 1000, Config: serve.Config{
 		Name: "eviction-controller", Dir: t.TempDir(), TLSDir: filepath.Dir(c.ground.Files(servetest.Service("eviction-controller")).Cert),
-		Peers: map[string]string{guardian: c.startGuardian(), scheduler: c.pods.serve(c.credentials(scheduler))},
+		Peers: map[string]string{guardian: c.startGuardian(), scheduler: c.pods.serve(c.credentials(scheduler)), machines: c.startMachines()},
 	}}
 	c.auditLog = filepath.Join(c.cfg.Dir, audit.RefusalsFile)
 	c.run()

@@ -3,12 +3,14 @@ package controller
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"google.golang.org/grpc/codes"
@@ -54,6 +56,69 @@ func TestAMachineLivesAndDies(t *testing.T) {
 	if w.cloud.creations() != 1 {
 		t.Errorf("%d instances were made for one machine", w.cloud.creations())
 	}
+	if list := w.tables.Revocations.All(); len(list) != 1 || list[0].GetSpec().GetMachineUid() != m.GetMetadata().GetUid() {
+		t.Errorf("revocations %v, want that of the machine", list)
+	}
+}
+
+// A node of the machine's name that another machine registered, or an administrator made, is not the machine's: it stays when the machine goes.
+func TestADeletionLeavesANodeThatOnlyHasTheName(t *testing.T) {
+	w := newWorld(t)
+	w.cloud.set(func(c *cloud) { c.silent = true })
+	for name, node := range map[string]*nodev1.Node{
+		"made":  {Metadata: &metav1.ObjectMeta{Name: "made"}},
+		"other": {Metadata: &metav1.ObjectMeta{Name: "other", Annotations: map[string]string{nodeid.MachineUID: "of-another"}}, Spec: &nodev1.NodeSpec{ProviderId: "test://c/other"}},
+	} {
+		if _, err := w.nodes.Create(t.Context(), node); err != nil {
+			t.Fatal(err)
+		}
+		w.create(newMachine(name))
+	}
+	w.start()
+	for _, name := range []string{"made", "other"} {
+		if m := w.phase(name, plan.PhaseProvisioned); m.GetStatus().GetNodeRef() != nil {
+			t.Errorf("machine %s is linked to node %v", name, m.GetStatus().GetNodeRef())
+		}
+		w.delete(name)
+		w.gone(name)
+		if _, err := w.nodes.Get(t.Context(), "", name); err != nil {
+			t.Errorf("node %s: %v", name, err)
+		}
+	}
+	if n := len(w.drains.All()); n != 0 {
+		t.Errorf("%d drains of nodes that are not theirs", n)
+	}
+}
+
+func TestAProvidersWordIsDoubted(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	first := w.create(newMachine("first"))
+	first = w.phase("first", plan.PhaseRunning)
+	w.cloud.set(func(c *cloud) { c.address, c.silent = first.GetStatus().GetAddresses()[0].GetAddress(), true })
+	w.create(newMachine("second"))
+	eventually(t, func() error {
+		m := w.machine("second")
+		c := resource.FindCondition(m.GetStatus().GetConditions(), plan.InstanceExists)
+		if !strings.Contains(c.GetMessage(), "is that of machine openshift-machine-api/first") || len(m.GetStatus().GetAddresses()) > 0 || m.GetSpec().GetProviderId() != "" {
+			return fmt.Errorf("machine = %v", m)
+		}
+		return nil
+	})
+	if n := w.cloud.creations(); n != 2 {
+		t.Errorf("%d instances were made for two machines", n)
+	}
+	// It can be deleted all the same, and takes nothing of the first one's along.
+	w.delete("second")
+	w.gone("second")
+	if w.cloud.count() != 1 || w.machine("first").GetStatus().GetPhase() != plan.PhaseRunning {
+		t.Errorf("%d instances are left, and the first machine is %v", w.cloud.count(), w.machine("first").GetStatus())
+	}
+	// Once the address is free, another machine may have it.
+	w.delete("first")
+	w.gone("first")
+	w.create(newMachine("third"))
+	w.phase("third", plan.PhaseProvisioned)
 }
 
 func TestHooksHoldADeletion(t *testing.T) {

@@ -208,6 +208,8 @@ func (c *Controller) act(ctx context.Context, m *machinev1.Machine, v plan.Machi
 		return c.createInstance(ctx, m, v)
 	case plan.DeleteInstance:
 		return c.Providers.Delete(ctx, m)
+	case plan.RevokeMachine:
+		return c.Tables.RevokeMachine(ctx, m, "the machine was deleted")
 	case plan.RemoveFinalizer:
 		return c.removeFinalizer(ctx, m)
 	}
@@ -290,7 +292,7 @@ func newDrain(m *machinev1.Machine, n *nodev1.Node) *nodev1.Drain {
 	return &nodev1.Drain{
 		Metadata: &metav1.ObjectMeta{Name: drainName(m)},
 		Spec: &nodev1.DrainSpec{
-			NodeName: n.GetMetadata().GetName(), Reason: fmt.Sprintf("machine %s is being deleted", m.GetMetadata().GetName()),
+			NodeName: n.GetMetadata().GetName(), NodeUid: n.GetMetadata().GetUid(), Reason: fmt.Sprintf("machine %s is being deleted", m.GetMetadata().GetName()),
 			MachineRef: resource.Reference(m), IgnoreDaemonSets: proto.Bool(true), Force: proto.Bool(true), DeleteEmptyDirData: proto.Bool(true),
 		},
 	}
@@ -338,10 +340,6 @@ func taintDocuments(taints []*nodev1.Taint) ([]json.RawMessage, error) {
 
 // removeFinalizer lets a machine go whose deletion is complete.
 func (c *Controller) removeFinalizer(ctx context.Context, m *machinev1.Machine) error {
-	// From here on its certificates are worth nothing, whoever has them.
-	if err := c.Tables.RevokeMachine(ctx, m, "the machine was deleted"); err != nil {
-		return fmt.Errorf("revoke certificates: %w", err)
-	}
 	if err := c.Bootstrap.Forget(ctx, m.GetMetadata().GetUid()); err != nil {
 		return err
 	}

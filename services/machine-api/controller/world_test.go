@@ -258,6 +258,7 @@ type cloud struct {
 	fault     error       // of creations
 	silent    bool        // nodes do not join
 	stuck     string      // why drains fail
+	address   string      // of every new instance; empty gives each its own
 }
 
 func newCloud(w *world) *cloud { return &cloud{w: w, instances: map[string]*providerv1.Instance{}} }
@@ -313,6 +314,9 @@ func (c *cloud) CreateInstance(ctx context.Context, req *providerv1.CreateInstan
 		ProviderId: "test://c/" + req.GetMachine().GetName(), MachineName: req.GetMachine().GetName(), MachineUid: req.GetRequestToken(), State: "Running",
 		InstanceType: "small", Region: "here", Zone: req.GetProviderSpec().GetFields()["zone"].GetStringValue(),
 		Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: fmt.Sprintf("127.0.0.%d", c.made+9)}}, CreateTime: timestamppb.Now(),
+	}
+	if c.address != "" {
+		i.Addresses[0].Address = c.address
 	}
 	c.instances[req.GetRequestToken()] = i
 	c.tell(&providerv1.WatchInstancesResponse{Instance: i})

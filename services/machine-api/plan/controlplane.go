@@ -167,7 +167,6 @@ func (c *controlPlane) collect() {
 
 const noIndex = controlplane.NoIndex
 
-
 // mapMembers says in which domain each index shall stand, and gives machines without an index in their name one whose domain fits.
 func (c *controlPlane) mapMembers() {
 	have := map[int]Placement{}

@@ -25,6 +25,7 @@ const (
 	UpdateNode      Action = "UpdateNode" // labels, annotations and taints of the machine's spec onto its node, which may take pods from then on
 	CreateDrain     Action = "CreateDrain"
 	DeleteInstance  Action = "DeleteInstance"
+	RevokeMachine   Action = "RevokeMachine" // its certificates are refused from then on, whoever has them
 	DeleteNode      Action = "DeleteNode"
 	DeleteDrain     Action = "DeleteDrain"
 	RemoveFinalizer Action = "RemoveFinalizer"
@@ -358,6 +359,7 @@ func (n *next) end() {
 		n.p.Wake = n.v.Now.Add(time.Second)
 	default:
 		n.tell("Normal", "Deleted", fmt.Sprintf("Machine %s is gone with its instance and node", n.m.GetMetadata().GetName()))
+		n.do(RevokeMachine) // before its node goes, or its agent's certificate could register it once more
 		if n.v.Node != nil {
 			n.do(DeleteNode)
 		}

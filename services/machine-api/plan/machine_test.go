@@ -199,7 +199,7 @@ func TestTheNextStepOfAMachine(t *testing.T) {
 		},
 		"once the instance is gone the rest goes in order": {
 			seen(MachineView{Machine: newMachine(running, deleted, drained), InstanceGone: true, Node: readyNode(), Drain: newDrain("Succeeded", "")}),
-			want{PhaseDeleting, "", []Action{DeleteNode, DeleteDrain, RemoveFinalizer}},
+			want{PhaseDeleting, "", []Action{RevokeMachine, DeleteNode, DeleteDrain, RemoveFinalizer}},
 		},
 		"while the provider does not answer nothing goes": {
 			seen(MachineView{Machine: newMachine(running, deleted, drained), InstanceErr: "down", Node: readyNode()}),
@@ -207,7 +207,7 @@ func TestTheNextStepOfAMachine(t *testing.T) {
 		},
 		"a machine that never was anything can be deleted": {
 			seen(MachineView{Machine: newMachine(deleted, func(m *machinev1.Machine) { m.Spec = nil }), InstanceGone: true}),
-			want{PhaseDeleting, "", []Action{RemoveFinalizer}},
+			want{PhaseDeleting, "", []Action{RevokeMachine, RemoveFinalizer}},
 		},
 		"a machine of another API is left alone": {
 			seen(MachineView{Machine: newMachine(func(m *machinev1.Machine) { m.Spec.AuthoritativeApi = "ClusterAPI" })}),

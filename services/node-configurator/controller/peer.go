@@ -63,6 +63,13 @@ func (p *Peer) Mark(ctx context.Context, node *nodev1.Node, marks plan.Marks) (*
 	return out, nil
 }
 
+// Node returns a node as eviction-controller has it now.
+func (p *Peer) Node(ctx context.Context, name string) (*nodev1.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return p.nodes.GetNode(ctx, &nodev1.GetNodeRequest{Name: name})
+}
+
 // Change reads a node, has f say which marks it gets, and sets them; all over again if the node was changed meanwhile.
 func (p *Peer) Change(ctx context.Context, node string, f func(*nodev1.Node) plan.Marks) error {
 	var err error

@@ -98,6 +98,8 @@ func (o *Observer) Node(name string) plan.NodeView {
 	v.Node, _ = o.peer.Nodes.Lookup("", name)
 	marks := v.Node.GetMetadata().GetAnnotations()
 	v.Current, _ = o.tables.Configs.Lookup("", marks[plan.CurrentConfig])
-	v.Desired, _ = o.tables.Configs.Lookup("", marks[plan.DesiredConfig])
+	if cfg, ok := o.tables.Configs.Lookup("", marks[plan.DesiredConfig]); ok && plan.ForNode(cfg, v.Node, o.tables.Pools.All()) {
+		v.Desired = cfg
+	}
 	return v
 }

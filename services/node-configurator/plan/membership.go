@@ -6,7 +6,9 @@ import (
 	"strings"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -32,11 +34,13 @@ func newChooser(pools []*configv1.MachineConfigPool) chooser {
 }
 
 // poolOf returns the name of the pool that a node belongs to; empty for none. The pool "master" wins over all, one custom pool wins over
-// "worker". A node that two custom pools select belongs to none: disputed names them, by name. Source: MCO.
+// "worker". A node that two custom pools select belongs to none: disputed names them, by name. Source: MCO. Labels alone neither bring the node
+// of a worker machine into the pool "master" nor that of a control-plane machine out of it.
 func (c chooser) poolOf(node *nodev1.Node) (pool string, disputed []string) {
 	if node.GetMetadata().GetLabels()[osLabel] == "windows" {
 		return "", nil
 	}
+	role := node.GetMetadata().GetAnnotations()[nodeid.MachineRole]
 	master, worker := "", ""
 	var custom []string
 	for i, p := range c.pools {
@@ -45,7 +49,9 @@ func (c chooser) poolOf(node *nodev1.Node) (pool string, disputed []string) {
 		}
 		switch name := p.GetMetadata().GetName(); name {
 		case Master:
-			master = name
+			if role != Worker {
+				master = name
+			}
 		case Worker:
 			worker = name
 		default:
@@ -58,10 +64,21 @@ func (c chooser) poolOf(node *nodev1.Node) (pool string, disputed []string) {
 		return "", custom
 	case master != "":
 		return master, nil
+	case role == Master:
+		return "", nil
 	case len(custom) == 1:
 		return custom[0], nil
 	}
 	return worker, nil
+}
+
+// ForNode reports whether a machine configuration is a rendered one of the pool that a node belongs to: no other is shown to the node, whatever
+// its marks ask for.
+func ForNode(cfg *configv1.MachineConfig, node *nodev1.Node, pools []*configv1.MachineConfigPool) bool {
+	pool, _ := newChooser(pools).poolOf(node)
+	return pool != "" && slices.ContainsFunc(cfg.GetMetadata().GetOwnerReferences(), func(o *metav1.OwnerReference) bool {
+		return o.GetController() && o.GetName() == pool
+	})
 }
 
 // Members are the nodes of one pool.

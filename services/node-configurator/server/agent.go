@@ -2,13 +2,13 @@ package server
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
 	"time"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -27,6 +27,8 @@ type Source interface {
 
 // Marker sets marks on nodes.
 type Marker interface {
+	// Node returns a node as its owner has it now.
+	Node(ctx context.Context, name string) (*nodev1.Node, error)
 	Change(ctx context.Context, node string, f func(*nodev1.Node) plan.Marks) error
 }
 
@@ -103,19 +105,26 @@ func (s *Agent) listen(node string) (woken <-chan struct{}, leave func()) {
 	}
 }
 
-// speaksFor refuses a caller that is not the agent of a node.
-func speaksFor(ctx context.Context, node string) error {
-	caller, _ := identity.CallerFrom(ctx)
-	if own, ok := caller.Node(); !ok || own != node {
-		return rpcerr.Forbidden(fmt.Sprintf("%q does not speak for node %q: only the node's own agent does", caller.User, node))
+// speaksFor refuses a caller that is not the agent of a node, by a certificate of the machine that the node is of now. A node that registered a
+// moment ago may not be in the copy yet, so a refusal comes from its owner.
+func (s *Agent) speaksFor(ctx context.Context, name string) error {
+	if node := s.view.Node(name).Node; node != nil && identity.AgentOf(ctx, name, node.GetMetadata()) == nil {
+		return nil
 	}
-	return nil
+	if err := identity.NamedAgentOf(ctx, name); err != nil {
+		return err
+	}
+	node, err := s.marks.Node(ctx, name)
+	if err != nil && rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
+		return err
+	}
+	return identity.AgentOf(ctx, name, node.GetMetadata())
 }
 
 // FollowConfig sends what a node shall have, at once and whenever that changes.
 func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest, stream grpc.ServerStreamingServer[configv1.FollowConfigResponse]) error {
 	ctx, node := stream.Context(), r.GetNodeName()
-	if err := speaksFor(ctx, node); err != nil {
+	if err := s.speaksFor(ctx, node); err != nil {
 		return err
 	}
 	for _, source := range s.sources {
@@ -165,7 +174,7 @@ func sameOrder(a, b *configv1.FollowConfigResponse) bool {
 
 // ReportConfig notes on the node what its agent says of it.
 func (s *Agent) ReportConfig(ctx context.Context, r *configv1.ReportConfigRequest) (*configv1.ReportConfigResponse, error) {
-	if err := speaksFor(ctx, r.GetNodeName()); err != nil {
+	if err := s.speaksFor(ctx, r.GetNodeName()); err != nil {
 		return nil, err
 	}
 	if err := identity.BeforeChange(ctx); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/serve"
@@ -231,8 +232,11 @@ type agent struct {
 func (c *cluster) join(name, role string) *agent {
 	c.t.Helper()
 	_, err := c.nodes.Create(c.t.Context(), &nodev1.Node{
-		Metadata: &metav1.ObjectMeta{Name: name, Labels: map[string]string{"node-role.kubernetes.io/" + role: ""}},
-		Status:   &nodev1.NodeStatus{Conditions: []*nodev1.NodeCondition{{Type: "Ready", Status: "True"}}},
+		Metadata: &metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{"node-role.kubernetes.io/" + role: ""},
+			Annotations: map[string]string{nodeid.MachineUID: servetest.NodeUID(name), nodeid.MachineRole: machineRole(role)},
+		},
+		Status: &nodev1.NodeStatus{Conditions: []*nodev1.NodeCondition{{Type: "Ready", Status: "True"}}},
 	})
 	if err != nil {
 		c.t.Fatal(err)
@@ -241,6 +245,14 @@ func (c *cluster) join(name, role string) *agent {
 	c.agents[name] = a
 	a.connect()
 	return a
+}
+
+// machineRole returns the role of the machine of a node with a role.
+func machineRole(role string) string {
+	if role == "master" {
+		return role
+	}
+	return "worker"
 }
 
 func (a *agent) connect() {

@@ -7,7 +7,6 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -123,13 +122,4 @@ func (t *Tables) SetPodCondition(pod *schedulingv1.Pod, c *schedulingv1.PodCondi
 		c.LastTransitionTime = have.GetLastTransitionTime()
 	}
 	pod.Status.Conditions[i] = c
-}
-
-// Speaks returns nil if the caller of ctx is the agent of a node.
-func Speaks(ctx context.Context, node string) error {
-	caller, _ := identity.CallerFrom(ctx)
-	if name, ok := caller.Node(); !ok || name != node {
-		return rpcerr.Forbidden(fmt.Sprintf("user %q does not speak for node %q", caller.User, node))
-	}
-	return nil
 }

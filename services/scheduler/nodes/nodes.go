@@ -8,6 +8,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc"
@@ -51,4 +52,22 @@ func (n *Nodes) Exists(ctx context.Context, name string) (bool, error) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// Speaks returns nil if the caller of ctx is the agent of a node, by a certificate of the machine that the node is of now. A node that registered a
+// moment ago may not be in the copy yet, so a refusal comes from its owner.
+func (n *Nodes) Speaks(ctx context.Context, name string) error {
+	if node, ok := n.Lookup("", name); ok && identity.AgentOf(ctx, name, node.GetMetadata()) == nil {
+		return nil
+	}
+	if err := identity.NamedAgentOf(ctx, name); err != nil {
+		return err
+	}
+	ask, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	node, err := n.owner.GetNode(ask, &nodev1.GetNodeRequest{Name: name})
+	if err != nil && rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
+		return err
+	}
+	return identity.AgentOf(ctx, name, node.GetMetadata())
 }

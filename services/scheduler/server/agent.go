@@ -31,7 +31,7 @@ func NewAgents(cfg Config) *Agents { return &Agents{Config: cfg} }
 // WatchOwnPods sends the pods that are bound to the agent's node and then every change.
 func (s *Agents) WatchOwnPods(r *schedulingv1.WatchOwnPodsRequest, stream grpc.ServerStreamingServer[schedulingv1.WatchPodsResponse]) error {
 	ctx := stream.Context()
-	if err := kinds.Speaks(ctx, r.GetNodeName()); err != nil {
+	if err := s.Nodes.Speaks(ctx, r.GetNodeName()); err != nil {
 		return err
 	}
 	sel, err := resource.ParseSelection("", "spec.nodeName="+r.GetNodeName())
@@ -52,7 +52,7 @@ func (s *Agents) WatchOwnPods(r *schedulingv1.WatchOwnPodsRequest, stream grpc.S
 
 // ReportPod stores the status of a pod of the agent's node.
 func (s *Agents) ReportPod(ctx context.Context, r *schedulingv1.ReportPodRequest) (*schedulingv1.Pod, error) {
-	if err := kinds.Speaks(ctx, r.GetNodeName()); err != nil {
+	if err := s.Nodes.Speaks(ctx, r.GetNodeName()); err != nil {
 		return nil, err
 	}
 	return s.Tables.Pods.Modify(kinds.Own(ctx), keyOf(r.GetNamespace(), r.GetName()), func(pod *schedulingv1.Pod) error {
@@ -113,7 +113,7 @@ func runsOn(pod *schedulingv1.Pod, node, uid string) error {
 
 // ConfirmPodGone removes a pod that is on its way out and of which nothing runs any more.
 func (s *Agents) ConfirmPodGone(ctx context.Context, r *schedulingv1.ConfirmPodGoneRequest) (*schedulingv1.ConfirmPodGoneResponse, error) {
-	if err := kinds.Speaks(ctx, r.GetNodeName()); err != nil {
+	if err := s.Nodes.Speaks(ctx, r.GetNodeName()); err != nil {
 		return nil, err
 	}
 	key := keyOf(r.GetNamespace(), r.GetName())
@@ -146,7 +146,7 @@ func (s *Agents) ConfirmPodGone(ctx context.Context, r *schedulingv1.ConfirmPodG
 // Attend brings an agent the wishes for its pods.
 func (s *Agents) Attend(r *schedulingv1.AttendRequest, stream grpc.ServerStreamingServer[schedulingv1.AttendResponse]) error {
 	ctx := stream.Context()
-	if err := kinds.Speaks(ctx, r.GetNodeName()); err != nil {
+	if err := s.Nodes.Speaks(ctx, r.GetNodeName()); err != nil {
 		return err
 	}
 	there, leave := s.Relay.Attend(r.GetNodeName())
@@ -174,7 +174,7 @@ func (s *Agents) Deliver(stream grpc.BidiStreamingServer[schedulingv1.DeliverReq
 	if err != nil {
 		return err
 	}
-	if err := kinds.Speaks(stream.Context(), first.GetNodeName()); err != nil {
+	if err := s.Nodes.Speaks(stream.Context(), first.GetNodeName()); err != nil {
 		return err
 	}
 	answer, err := s.Relay.Take(first.GetNodeName(), first.GetId())

@@ -27,6 +27,8 @@ type everyNode struct{}
 
 func (everyNode) HasNode(string) bool { return true }
 
+func (everyNode) Speaks(context.Context, string) error { return nil }
+
 // TestAPodThatBecomesReadyIsNotEvictedForNothing has a pod become ready after it was found not to be, and before it is deleted: the time of
 // the mark on it is asked for in between.
 func TestAPodThatBecomesReadyIsNotEvictedForNothing(t *testing.T) {

@@ -20,6 +20,8 @@ import (
 type Nodes interface {
 	All() []*nodev1.Node
 	HasNode(name string) bool
+	// Speaks returns nil if the caller is the agent of the node.
+	Speaks(ctx context.Context, name string) error
 	// Synced is closed once all nodes are known.
 	Synced() <-chan struct{}
 }

@@ -12,6 +12,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/servetest"
@@ -119,7 +120,9 @@ func amounts(cpu, memory, pods string) map[string]*structpb.Value {
 func (c *cluster) addNode(name, cpu string) {
 	c.t.Helper()
 	if _, err := c.nodes.Create(c.t.Context(), &nodev1.Node{
-		Metadata: &metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/hostname": name}},
+		Metadata: &metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{"kubernetes.io/hostname": name}, Annotations: map[string]string{nodeid.MachineUID: servetest.NodeUID(name)},
+		},
 		Status: &nodev1.NodeStatus{
 			Capacity: amounts(cpu, "32Gi", "110"), Allocatable: amounts(cpu, "32Gi", "110"),
 			Conditions: []*nodev1.NodeCondition{{Type: "Ready", Status: "True"}},

@@ -125,8 +125,10 @@ type DrainSpec struct {
 	Force *bool `protobuf:"varint,6,opt,name=force,proto3,oneof" json:"force,omitempty"`
 	// True to evict pods too that lose data with their empty directories.
 	DeleteEmptyDirData *bool `protobuf:"varint,7,opt,name=delete_empty_dir_data,json=deleteEmptyDirData,proto3,oneof" json:"delete_empty_dir_data,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// UID of the node; by default that of the node with this name when the drain is created. A later node of the same name is not drained.
+	NodeUid       string `protobuf:"bytes,8,opt,name=node_uid,json=nodeUID,proto3" json:"node_uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DrainSpec) Reset() {
@@ -206,6 +208,13 @@ func (x *DrainSpec) GetDeleteEmptyDirData() bool {
 		return *x.DeleteEmptyDirData
 	}
 	return false
+}
+
+func (x *DrainSpec) GetNodeUid() string {
+	if x != nil {
+		return x.NodeUid
+	}
+	return ""
 }
 
 // What is observed of a drain.
@@ -333,7 +342,7 @@ const file_windlass_node_v1_drain_proto_rawDesc = "" +
 	"\x04NODE\x12\rspec.nodeNameJ\x15\n" +
 	"\x05PHASE\x12\fstatus.phaseJ\x19\n" +
 	"\aMESSAGE\x12\x0estatus.messageJ\x05\n" +
-	"\x03AGE\"\xa6\x03\n" +
+	"\x03AGE\"\xc1\x03\n" +
 	"\tDrainSpec\x12#\n" +
 	"\tnode_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\bnodeName\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12B\n" +
@@ -342,7 +351,8 @@ const file_windlass_node_v1_drain_proto_rawDesc = "" +
 	"\x14grace_period_seconds\x18\x04 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x00R\x12gracePeriodSeconds\x88\x01\x01\x121\n" +
 	"\x12ignore_daemon_sets\x18\x05 \x01(\bH\x01R\x10ignoreDaemonSets\x88\x01\x01\x12\x19\n" +
 	"\x05force\x18\x06 \x01(\bH\x02R\x05force\x88\x01\x01\x126\n" +
-	"\x15delete_empty_dir_data\x18\a \x01(\bH\x03R\x12deleteEmptyDirData\x88\x01\x01B\x17\n" +
+	"\x15delete_empty_dir_data\x18\a \x01(\bH\x03R\x12deleteEmptyDirData\x88\x01\x01\x12\x19\n" +
+	"\bnode_uid\x18\b \x01(\tR\anodeUIDB\x17\n" +
 	"\x15_grace_period_secondsB\x15\n" +
 	"\x13_ignore_daemon_setsB\b\n" +
 	"\x06_forceB\x18\n" +
