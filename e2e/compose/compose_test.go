@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/moby/moby/client"
 
 	"github.com/windlass-dev/windlass/e2e/harness"
 )
@@ -31,6 +32,7 @@ func TestTheTourIsToldOfAClusterInContainers(t *testing.T) {
 	told := s.up()
 	t.Logf("up after %.0f s:\n%s", time.Since(began).Seconds(), told)
 	s.tour(tourSteps)
+	s.podsHaveUsers()
 	s.healthy(healthPatience)
 
 	t.Logf("container test: done after %.0f s", time.Since(began).Seconds())
@@ -65,6 +67,29 @@ func TestFaultsAStackGoesDownAndUp(t *testing.T) {
 	s.awaitVoters(3)
 	if diff := cmp.Diff(want, s.objects()); diff != "" {
 		t.Errorf("the crashes brought other objects back (-before +after):\n%s", diff)
+	}
+}
+
+// podsHaveUsers fails the test unless each pod runs as a user of its own.
+func (s *stack) podsHaveUsers() {
+	s.Helper()
+	top, err := s.engine.Client().ContainerTop(context.Background(), s.container("provider-local").GetContainerID(), client.ContainerTopOptions{
+		Arguments: []string{"-eo", "pid,uid,args"},
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	pods := map[string]string{}
+	for _, p := range top.Processes {
+		if strings.Contains(p[2], "hello-pod") {
+			if uid := p[1]; uid == "0" || pods[uid] != "" {
+				s.Errorf("a pod runs as user %s: %s", uid, p[2])
+			}
+			pods[p[1]] = p[2]
+		}
+	}
+	if len(pods) == 0 {
+		s.Errorf("no pod among %v", top.Processes)
 	}
 }
 

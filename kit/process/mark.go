@@ -106,15 +106,6 @@ func (r record) left(pid int) bool {
 	return err == nil && st.session == r.PID
 }
 
-// KillUsers ends every process whose real user is first or one of the count-1 after it, and waits until they are gone. It is for users
-// that exist for supervised processes alone.
-func KillUsers(first, count uint32) error {
-	return killEach(func(pid int) bool {
-		uid := userOf(pid)
-		return uid != 0 && uid >= first && uid-first < count
-	})
-}
-
 // killEach ends every process that is meant, until there is none.
 func killEach(meant func(pid int) bool) error {
 	var errs []error

@@ -350,7 +350,7 @@ func TestAProcessOfAnotherUser(t *testing.T) {
 			if again := running(t, s, "other", 0); again != pid {
 				t.Errorf("process %d was not taken over: %d runs", pid, again)
 			}
-			if err := process.KillUsers(uid, 1); err != nil {
+			if err := (process.Users{First: uid, Count: 1}).Kill(); err != nil {
 				t.Fatal(err)
 			}
 			running(t, s, "other", pid)

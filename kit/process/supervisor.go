@@ -247,7 +247,8 @@ func (s *Supervisor) Ensure(spec Spec) error {
 	defer s.mu.Unlock()
 	k, known := s.keepers[spec.Name]
 	if !known {
-		if _, err := os.Stat(spec.Path); err != nil {
+		// A descriptor is the process's own, one of Spec.Files.
+		if _, err := os.Stat(spec.Path); err != nil && !strings.HasPrefix(spec.Path, "/proc/self/fd/") {
 			return fmt.Errorf("process %q: %w", spec.Name, err)
 		}
 		k = newKeeper(spec.Name, s.log)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -42,7 +43,26 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if os.Geteuid() == 0 && code == 0 && os.Getenv(withUsers) == "" { // everything once more, with a user for each pod
+		again := exec.Command(os.Args[0], os.Args[1:]...)
+		again.Env, again.Stdout, again.Stderr = append(os.Environ(), withUsers+"=1"), os.Stdout, os.Stderr
+		if err := again.Run(); err != nil {
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// withUsers is the variable that has pods run as users of their own, which takes root.
+const withUsers = "PODS_TEST_USERS"
+
+// users returns users that no other test process of this host has.
+func users() process.Users {
+	if os.Getenv(withUsers) == "" {
+		return process.Users{}
+	}
+	return process.Users{First: 0x60000000 + uint32(os.Getpid())<<10, Count: 8}
 }
 
 // cluster is the scheduler as an agent hears it.
@@ -334,6 +354,13 @@ func newMachine(t *testing.T, c *cluster) *machine {
 			"cpu": structpb.NewStringValue("2"), "memory": structpb.NewStringValue("1Gi"), "pods": structpb.NewNumberValue(4),
 		}},
 	}}
+	if u := users(); u.Count > 0 { // they must be able to pass through
+		for dir := m.dir; dir != os.TempDir(); dir = filepath.Dir(dir) {
+			if err := os.Chmod(dir, 0o711); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	t.Cleanup(func() {
 		if err := process.KillAll(context.Background(), m.path("run")); err != nil {
 			t.Error(err)
@@ -372,7 +399,7 @@ func (m *machine) start() agent {
 	}
 	s, err := New(Config{
 		Dir: m.path("pods"), Node: "m-0", Address: "127.0.0.1", BootID: m.boot, Conn: conn, Supervisor: supervisor,
-		Images: image.NewStore(m.path("images")), HelloCommand: []string{self, "hello-pod"}, MemoryCapacity: m.memory,
+		Images: image.NewStore(m.path("images")), HelloCommand: []string{self, "hello-pod"}, MemoryCapacity: m.memory, Users: users(),
 		NodeOf: func(context.Context, bool) (*nodev1.Node, error) {
 			m.mu.Lock()
 			defer m.mu.Unlock()

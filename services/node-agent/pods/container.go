@@ -35,18 +35,30 @@ type launch struct {
 	dir     string
 	root    string // of the unpacked image; empty without one
 	imageID string
+	user    *process.User // nil: the agent's
+	ships   bool          // the program is the agent's own, which the user may not reach by its path
 }
 
 // spec returns the process of a container's start. On a machine without a shell, such as a container of nothing but this program, the
 // container's exit code is known only if the agent sees its end; its serial number alone tells one start from the next.
 func (l launch) spec(name, dir string, start int) process.Spec {
-	command := append([]string{shell, "-c", shim, exitFile(dir, start)}, l.command...)
-	if _, err := os.Stat(shell); err != nil {
-		command = l.command
+	var files []process.File
+	command := l.command
+	_, err := os.Stat(shell)
+	shelled := err == nil
+	if shelled {
+		files = append(files, process.File{Path: exitFile(dir, start), Write: true})
+	}
+	if l.ships && l.user != nil {
+		files = append(files, process.File{Path: command[0]})
+		command = append([]string{fmt.Sprintf("/proc/self/fd/%d", 2+len(files))}, command[1:]...)
+	}
+	if shelled {
+		command = append([]string{shell, "-c", shim, shell}, command...)
 	}
 	return process.Spec{
 		Name: name, Path: command[0], Args: command[1:], Env: l.env, Dir: l.dir, LogFile: filepath.Join(dir, logFile),
-		Once: true, Serial: start, OnlyEnv: true,
+		Once: true, Serial: start, OnlyEnv: true, User: l.user, Files: files,
 	}
 }
 
@@ -58,8 +70,11 @@ func nameOf(c *container) string {
 }
 
 // prepare makes everything ready for a container to start in dir.
-func (s *Pods) prepare(pod *schedulingv1.Pod, c *schedulingv1.Container, dir string) (launch, error) {
-	l := launch{dir: filepath.Join(dir, "work")}
+func (s *Pods) prepare(pod *schedulingv1.Pod, c *schedulingv1.Container, dir string, user *process.User) (launch, error) {
+	l := launch{dir: filepath.Join(dir, "work"), user: user}
+	if err := makeOwn(dir, "work", user); err != nil {
+		return l, err
+	}
 	img, err := s.imageOf(c)
 	if err != nil {
 		return l, err
@@ -69,16 +84,16 @@ func (s *Pods) prepare(pod *schedulingv1.Pod, c *schedulingv1.Container, dir str
 	switch {
 	case img != nil:
 		l.imageID, l.root = img.Digest, filepath.Join(dir, "root")
-		if err := unpackOnce(img, l.root); err != nil {
+		if err := s.unpackOnce(img, l.root, user); err != nil {
 			return l, err
 		}
 		base = append([]string{"PATH=" + defaultPath}, img.Env...)
 		entrypoint, cmd = img.Entrypoint, img.Cmd
 		l.dir = filepath.Join(l.root, filepath.FromSlash(path.Clean("/"+img.WorkingDir)))
 	case s.plays(c):
-		entrypoint = s.hello(c)
+		entrypoint, l.ships = s.hello(c), true
 	}
-	volumes, err := s.volumes(pod, c, l.root)
+	volumes, err := s.volumes(pod, c, l)
 	if err != nil {
 		return l, err
 	}
@@ -123,48 +138,62 @@ func (s *Pods) hello(c *schedulingv1.Container) []string {
 	return out
 }
 
-// unpackOnce unpacks an image into root, unless that one is there already.
-func unpackOnce(img *image.Image, root string) error {
+// unpackOnce unpacks an image into root, unless that one is there already, and gives it to the user.
+func (s *Pods) unpackOnce(img *image.Image, root string, user *process.User) error {
 	mark := root + ".digest"
-	if is, err := os.ReadFile(mark); err == nil && string(is) == img.Digest {
+	if is, err := os.ReadFile(mark); err == nil && string(is) == img.Digest+owner(user) {
 		return nil
 	}
-	if err := errors.Join(os.RemoveAll(mark), os.RemoveAll(root)); err != nil { // the mark first: it must never stand for what is not there
+	if err := errors.Join(os.RemoveAll(mark), s.removeAll(root)); err != nil { // the mark first: it must never stand for what is not there
 		return err
 	}
 	if err := img.Unpack(root); err != nil {
 		return err
 	}
-	return os.WriteFile(mark, []byte(img.Digest), 0o600)
+	if err := giveTree(root, user); err != nil {
+		return err
+	}
+	return os.WriteFile(mark, []byte(img.Digest+owner(user)), 0o600)
 }
 
 // volumes makes the directories of a container's volumes and returns the variables that say where they are. Where an image is unpacked, links
-// to them stand where the container expects them. Volumes other than empty directories and paths of the host are left out.
-func (s *Pods) volumes(pod *schedulingv1.Pod, c *schedulingv1.Container, root string) (env []string, err error) {
+// to them stand where the container expects them. Volumes other than empty directories and paths of the host are left out. Of the host
+// nothing is made for a pod with a user of its own: it gets what that user may reach.
+func (s *Pods) volumes(pod *schedulingv1.Pod, c *schedulingv1.Container, l launch) (env []string, err error) {
 	for _, m := range c.GetVolumeMounts() {
 		i := slices.IndexFunc(pod.GetSpec().GetVolumes(), func(v *schedulingv1.Volume) bool { return v.GetName() == m.GetName() })
 		if i < 0 {
 			return nil, fmt.Errorf("%w: the pod has no volume %q", errConfig, m.GetName())
 		}
+		sub := m.GetSubPath()
+		if sub != "" && !filepath.IsLocal(sub) {
+			return nil, fmt.Errorf("%w: subPath %q leads out of the volume", errConfig, sub)
+		}
 		var dir string
 		switch v := pod.GetSpec().GetVolumes()[i]; {
 		case v.GetEmptyDir() != nil:
-			dir = filepath.Join(s.dir(pod.GetMetadata().GetUid()), "volumes", v.GetName())
+			at := filepath.Join(s.dir(pod.GetMetadata().GetUid()), "volumes")
+			dir = filepath.Join(at, v.GetName(), sub)
+			if err := s.makeDir(at); err != nil {
+				return nil, err
+			}
+			if err := makeOwn(at, path.Join(v.GetName(), filepath.ToSlash(sub)), l.user); err != nil {
+				return nil, err
+			}
 		case v.GetHostPath() != nil:
-			dir = v.GetHostPath().GetPath()
+			dir = filepath.Join(v.GetHostPath().GetPath(), sub)
+			if l.user == nil {
+				err = os.MkdirAll(dir, 0o700)
+			} else if _, err = os.Stat(dir); err != nil {
+				err = fmt.Errorf("%w: hostPath %s cannot be reached, and pods with users of their own have nothing made on the host", errConfig, dir)
+			}
+			if err != nil {
+				return nil, err
+			}
 		default:
 			continue
 		}
-		if sub := m.GetSubPath(); sub != "" {
-			if !filepath.IsLocal(sub) {
-				return nil, fmt.Errorf("%w: subPath %q leads out of the volume", errConfig, sub)
-			}
-			dir = filepath.Join(dir, sub)
-		}
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, err
-		}
-		if err := link(root, m.GetMountPath(), dir); err != nil {
+		if err := link(l, m.GetMountPath(), dir); err != nil {
 			return nil, err
 		}
 		env = append(env, plan.VolumeVariable(m.GetName())+"="+dir)
@@ -173,17 +202,20 @@ func (s *Pods) volumes(pod *schedulingv1.Pod, c *schedulingv1.Container, root st
 }
 
 // link puts a link to dir at a path of an unpacked image.
-func link(root, at, dir string) error {
+func link(l launch, at, dir string) error {
 	at = strings.TrimPrefix(path.Clean("/"+at), "/")
-	if root == "" || at == "" {
+	if l.root == "" || at == "" {
 		return nil
 	}
-	r, err := os.OpenRoot(root)
+	if err := makeOwn(l.root, path.Dir(at), l.user); err != nil {
+		return err
+	}
+	r, err := os.OpenRoot(l.root)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	if err := errors.Join(r.MkdirAll(path.Dir(at), 0o700), r.RemoveAll(at)); err != nil {
+	if err := r.RemoveAll(at); err != nil {
 		return err
 	}
 	return r.Symlink(dir, at)
@@ -191,19 +223,27 @@ func link(root, at, dir string) error {
 
 // workingDir returns the directory that a container starts in and makes sure that it is there. Without an image an absolute one is the host's.
 func workingDir(wanted string, l launch) (string, error) {
-	dir := l.dir
+	below, rel := l.dir, "."
 	switch {
-	case wanted != "" && l.root != "":
-		dir = filepath.Join(l.root, path.Clean("/"+wanted))
+	case l.root != "":
+		if below = l.root; wanted == "" {
+			wanted, _ = filepath.Rel(l.root, l.dir)
+		}
+		rel = path.Clean("/" + wanted)[1:]
 	case filepath.IsAbs(wanted):
 		if info, err := os.Stat(wanted); err != nil || !info.IsDir() {
 			return "", fmt.Errorf("%w: working directory %s is not there", errConfig, wanted)
 		}
 		return wanted, nil
 	case wanted != "":
-		dir = filepath.Join(dir, path.Clean("/"+wanted))
+		rel = path.Clean("/" + wanted)[1:]
 	}
-	return dir, os.MkdirAll(dir, 0o700)
+	if rel != "" && rel != "." {
+		if err := makeOwn(below, rel, l.user); err != nil {
+			return "", fmt.Errorf("%w: working directory %s: %w", errConfig, wanted, err)
+		}
+	}
+	return filepath.Join(below, rel), nil
 }
 
 // program returns the absolute path of a container's program: in the unpacked image, or on the host if there is none.

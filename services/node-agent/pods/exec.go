@@ -17,7 +17,7 @@ import (
 // execPatience is how long a command that was killed may keep its output open.
 const execPatience = 2 * time.Second
 
-// exec runs a command in the directory and the environment of a running container, and returns its exit code. It ends with the delivery.
+// exec runs a command in the directory and the environment of a running container, as its user, and returns its exit code. It ends with the delivery.
 func (s *Pods) exec(ctx context.Context, cancel func(), uid string, r *schedulingv1.ExecPodStart, d *delivery) (int32, error) {
 	c, name, err := s.find(uid, r.GetContainer())
 	switch {
@@ -31,7 +31,7 @@ func (s *Pods) exec(ctx context.Context, cancel func(), uid string, r *schedulin
 		return 0, errors.New("a node has no terminals to give: run the command without one")
 	}
 	path, err := program(r.GetCommand()[0], c.Root, c.Spec.Dir, c.Spec.Env)
-	if err != nil && c.Root != "" { // a tool of the host, as there is no wall between them
+	if err != nil && c.Root != "" { // a tool of the host, which is there for every user
 		path, err = program(r.GetCommand()[0], "", c.Spec.Dir, c.Spec.Env)
 	}
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *Pods) exec(ctx context.Context, cancel func(), uid string, r *schedulin
 			return 0, err
 		}
 	}
-	if err := cmd.Start(); err != nil {
+	if err := process.Start(cmd, c.Spec.User); err != nil {
 		return 0, err
 	}
 	d.listen(in, cancel)

@@ -2,7 +2,9 @@
 // the agent and are taken over by the next one. It promises that a container is never started twice at once, that how it ended is known even
 // if the agent did not run then, and that nothing of a pod stays once the cluster does not have it any more.
 //
-// It is no security boundary: what runs in a pod is a process of the agent's user, and sees the machine as the agent does.
+// With Users each pod has a user of its own, who reaches nothing of the cluster, the machine's agent or other pods; the pods share the
+// network and what the host lets every user read. Without, what runs in a pod is a process of the agent's user, and sees the machine as
+// the agent does: no security boundary.
 package pods
 
 import (
@@ -49,6 +51,8 @@ type Config struct {
 	HelloCommand []string
 	// NodeOf returns the node as the cluster has it; fresh asks for it as it is now.
 	NodeOf func(ctx context.Context, fresh bool) (*nodev1.Node, error)
+	// Users are those that pods run as, one each. They are the machine's own. None: pods run as the agent's user.
+	Users process.Users
 	// MemoryCapacity and DiskCapacity are what the machine has, in bytes; 0 is not known.
 	MemoryCapacity, DiskCapacity int64
 	Log                          *slog.Logger
@@ -65,6 +69,7 @@ type Pods struct {
 
 	mu         sync.Mutex
 	pods       map[string]*pod
+	lastUser   uint32                  // given out last
 	conditions []*nodev1.NodeCondition // replaced, never changed
 }
 
@@ -74,11 +79,17 @@ func New(cfg Config) (*Pods, error) {
 	s.settled = reconcile.NewLoop("pods", settlers, s.settle, cfg.Log)
 	s.told = reconcile.NewLoop("pod reports", reporters, s.tell, cfg.Log)
 	s.conditions = s.pressure(0, 0)
+	if err := s.openUsers(); err != nil {
+		return nil, err
+	}
 	entries, err := os.ReadDir(cfg.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
 		p, err := s.load(e.Name())
 		if err != nil {
 			cfg.Log.Warn("pod is not readable and is made anew", "pod", e.Name(), "error", err)
@@ -217,8 +228,8 @@ func (s *Pods) sweep(ctx context.Context, list map[string]bool) error {
 		return err
 	}
 	for _, e := range entries {
-		if !known[e.Name()] {
-			if err := os.RemoveAll(filepath.Join(s.cfg.Dir, e.Name())); err != nil {
+		if e.IsDir() && !known[e.Name()] {
+			if err := s.removeAll(filepath.Join(s.cfg.Dir, e.Name())); err != nil {
 				return err
 			}
 		}
@@ -251,7 +262,7 @@ func (s *Pods) Halt(ctx context.Context, patience time.Duration) error {
 			group.Go(func() error { return s.cfg.Supervisor.Stop(ctx, name) })
 		}
 	}
-	return group.Wait()
+	return errors.Join(group.Wait(), s.cfg.Users.Kill())
 }
 
 // ensureAgain shortens the time that a process gets to end.

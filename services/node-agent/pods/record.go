@@ -4,10 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
@@ -39,6 +39,7 @@ type record struct {
 	Ending     time.Time             `json:"ending,omitzero"`
 	Verdict    plan.Verdict          `json:"verdict,omitzero"`
 	Decided    time.Time             `json:"decided,omitzero"` // when there was a verdict
+	User       uint32                `json:"user,omitempty"`   // that it runs as, and its group's number; 0: the agent's
 	Containers map[string]*container `json:"containers"`
 	Pod        json.RawMessage       `json:"pod"`
 }
@@ -128,7 +129,7 @@ func (s *Pods) write(p *pod, object *schedulingv1.Pod) error {
 		return err
 	}
 	path := filepath.Join(s.dir(p.uid), recordFile)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	if err := s.ensureDir(p); err != nil {
 		return err
 	}
 	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
@@ -152,11 +153,13 @@ const (
 	codeKilled = 137
 	signalBase = 128
 	lastSignal = 31
+	maxCode    = 255
+	maxExit    = 16 // bytes of a file with an exit code
 )
 
 // shim is the shell's part of a container: it hears SIGTERM without ending, and writes down how the container ended, for an agent that was not
-// there. Its first argument is the file for that.
-const shim = `trap : HUP INT QUIT TERM; "$@"; set -- $?; echo "$1" >"$0"; exit "$1"`
+// there. It finds the file for that open as descriptor 3, since the pod's user must not reach the directory that the file is in.
+const shim = `trap : HUP INT QUIT TERM; "$@" 3>&-; set -- $?; echo "$1" >&3; exit "$1"`
 
 func exitFile(dir string, start int) string { return filepath.Join(dir, fmt.Sprintf("exit.%d", start)) }
 
@@ -178,12 +181,13 @@ func howItEnded(file string, seen process.Exit, asked bool) plan.Exit {
 }
 
 func writtenDown(file string) (plan.Exit, bool) {
-	raw, err := os.ReadFile(file)
+	f, err := os.Open(file)
 	if err != nil {
 		return plan.Exit{}, false
 	}
+	defer f.Close()
 	var code int
-	if _, err := fmt.Sscanf(strings.TrimSpace(string(raw)), "%d", &code); err != nil {
+	if _, err := fmt.Fscan(io.LimitReader(f, maxExit), &code); err != nil || code < 0 || code > maxCode { // the pod may have written anything
 		return plan.Exit{}, false
 	}
 	e := plan.Exit{Code: code, Finished: time.Now()}

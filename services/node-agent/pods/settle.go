@@ -3,7 +3,6 @@ package pods
 import (
 	"context"
 	"errors"
-	"os"
 	"syscall"
 	"time"
 
@@ -300,11 +299,16 @@ func (s *Pods) start(ctx context.Context, p *pod, object *schedulingv1.Pod, of *
 		p.record.Containers[of.GetName()] = c
 	}
 	s.mu.Unlock()
+	user, err := s.user(p)
+	if err != nil {
+		s.hinder(ctx, p, c, of, err)
+		return nil
+	}
 	dir := s.containerDir(p.uid, of.GetName())
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := s.makeDir(dir); err != nil {
 		return err
 	}
-	l, err := s.prepare(object, of, dir)
+	l, err := s.prepare(object, of, dir, user)
 	if err != nil {
 		s.hinder(ctx, p, c, of, err)
 		return nil

@@ -2,7 +2,6 @@ package pods
 
 import (
 	"context"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -11,6 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/windlass-dev/windlass/kit/process"
 )
 
 // ownConditions are those that an agent says.
@@ -86,7 +87,12 @@ func (s *Pods) remove(ctx context.Context, p *pod) error {
 			return err
 		}
 	}
-	if err := os.RemoveAll(s.dir(p.uid)); err != nil {
+	if p.record.User != 0 { // a command, or a child that left its session
+		if err := (process.Users{First: p.record.User, Count: 1}).Kill(); err != nil {
+			return err
+		}
+	}
+	if err := s.removeAll(s.dir(p.uid)); err != nil {
 		return err
 	}
 	s.mu.Lock()

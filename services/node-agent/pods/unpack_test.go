@@ -47,13 +47,13 @@ func TestAnImageIsThereAgainAfterABrokenOne(t *testing.T) {
 	}
 	whole, broken, root := find("whole", false), find("broken", true), filepath.Join(t.TempDir(), "root")
 	for range 2 {
-		if err := unpackOnce(whole, root); err != nil {
+		if err := (&Pods{}).unpackOnce(whole, root, nil); err != nil {
 			t.Fatal(err)
 		}
 		if text, err := os.ReadFile(filepath.Join(root, "greeting")); string(text) != "whole" {
 			t.Fatalf("the image holds %q, %v", text, err)
 		}
-		if err := unpackOnce(broken, root); !errors.Is(err, image.ErrBroken) {
+		if err := (&Pods{}).unpackOnce(broken, root, nil); !errors.Is(err, image.ErrBroken) {
 			t.Fatalf("broken: %v", err)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/pflag"
+
+	"github.com/windlass-dev/windlass/kit/process"
 )
 
 type config struct {
@@ -16,6 +18,8 @@ type config struct {
 	memberCommand []string
 	helloCommand  []string
 	images        []string
+	podsDir       string
+	podUsers      process.Users
 	logLevel      string
 }
 
@@ -27,6 +31,8 @@ func parse(args []string, out io.Writer) (config, error) {
 	fs.StringSliceVar(&c.memberCommand, "member-command", nil, "program that runs an etcd member, and its first arguments (default: this program, serve, etcd-member)")
 	fs.StringSliceVar(&c.helloCommand, "hello-command", nil, "program that images named hello-pod stand for, and its first arguments (default: this program, serve, hello-pod)")
 	fs.StringSliceVar(&c.images, "images", nil, "directories with OCI layouts, each at the name of its image (beside the machine's own directory images)")
+	fs.StringVar(&c.podsDir, "pods-dir", "", "directory of the machine's pods (default: pods in --dir); the users of --pod-users must be able to pass through to it")
+	fs.Var(&c.podUsers, "pod-users", "users that the machine's pods run as, one each (default: pods run as this program's user)")
 	fs.StringVar(&c.logLevel, "log-level", "info", "debug, info, warn or error")
 	if err := fs.Parse(args); err != nil {
 		return c, err
@@ -40,6 +46,9 @@ func parse(args []string, out io.Writer) (config, error) {
 	var err error
 	if c.dir, err = filepath.Abs(c.dir); err != nil {
 		return c, err
+	}
+	if c.podsDir == "" {
+		c.podsDir = filepath.Join(c.dir, "pods")
 	}
 	self, err := os.Executable()
 	if err != nil {

@@ -185,7 +185,7 @@ func (i *instance) newPods(
 ) (*pods.Pods, error) {
 	has, _ := placement.Allocatable(&nodev1.Node{Status: status})
 	return pods.New(pods.Config{
-		Dir: filepath.Join(i.cfg.dir, "pods"), Node: node.Name, Address: cmp.Or(node.Address, i.bootstrap.Address), BootID: i.boot.ID, Conn: conn,
+		Dir: i.cfg.podsDir, Users: i.cfg.podUsers, Node: node.Name, Address: cmp.Or(node.Address, i.bootstrap.Address), BootID: i.boot.ID, Conn: conn,
 		Supervisor: i.supervisor, Images: image.NewStore(i.cfg.images...), HelloCommand: i.cfg.helloCommand, NodeOf: nodeOf,
 		MemoryCapacity: has.Memory, DiskCapacity: has.EphemeralStorage, Log: i.log,
 	})

@@ -86,8 +86,15 @@ type Config struct {
 	First    int        // last number of the lowest address that instances get; 0 means 10
 	Network  address.Interface
 	Windlass string // executable that holds the node-agent
+	// PodsDir holds the pods of each machine, by its name; empty: they are in the machine's own directory.
+	PodsDir string
+	// PodUsers are those that pods run as; UsersPerMachine for each last number of an address. None: pods run as this process's user.
+	PodUsers process.Users
 	Log      *slog.Logger
 }
+
+// UsersPerMachine is how many pods with users of their own a machine can have: far above the pods that a machine takes.
+const UsersPerMachine = 1024
 
 // Manager owns the instances. Its methods may be called concurrently.
 type Manager struct {
@@ -236,12 +243,49 @@ func (m *Manager) boot(i *Instance) error {
 	if i.Spec.Failure.Boot == "Crash" {
 		args = []string{"serve", "node-agent", "--dir", filepath.Join(dir, "nothing-here")}
 	}
+	if m.cfg.PodsDir != "" {
+		args = append(args, "--pods-dir", filepath.Join(m.cfg.PodsDir, i.MachineName))
+	}
+	users, err := m.users(i)
+	if err != nil {
+		return err
+	}
+	if users.Count > 0 {
+		args = append(args, "--pod-users", users.String())
+	}
 	if err := m.cfg.Network.Add(i.Address); err != nil {
 		return err
 	}
 	return m.supervisor.Ensure(process.Spec{
 		Name: i.MachineName, Path: m.cfg.Windlass, Args: args, Dir: dir, LogFile: filepath.Join(dir, "agent.log"),
 	})
+}
+
+// users returns the users that the pods of an instance run as: no other instance has its address, nor its users.
+func (m *Manager) users(i *Instance) (process.Users, error) {
+	if m.cfg.PodUsers.Count == 0 {
+		return process.Users{}, nil
+	}
+	a, err := netip.ParseAddr(i.Address)
+	if err != nil {
+		return process.Users{}, err
+	}
+	return m.cfg.PodUsers.Part(uint32(a.As4()[3]), UsersPerMachine)
+}
+
+// erasePods ends what is left of an instance's pods and removes their directory, if it is not in the instance's own.
+func (m *Manager) erasePods(i *Instance) error {
+	users, err := m.users(i)
+	if err != nil {
+		return err
+	}
+	if err := users.Kill(); err != nil {
+		return err
+	}
+	if m.cfg.PodsDir == "" {
+		return nil
+	}
+	return process.RemoveAll(filepath.Join(m.cfg.PodsDir, i.MachineName))
 }
 
 // erase ends everything of an instance, as if its power were cut, and forgets it.
@@ -252,6 +296,9 @@ func (m *Manager) erase(ctx context.Context, i *Instance) error {
 		return err
 	}
 	if err := process.KillAll(ctx, filepath.Join(m.dir(i), "run")); err != nil {
+		return err
+	}
+	if err := m.erasePods(i); err != nil {
 		return err
 	}
 	if err := m.cfg.Network.Remove(i.Address); err != nil {

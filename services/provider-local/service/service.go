@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/services/provider-local/address"
 	"github.com/windlass-dev/windlass/services/provider-local/instance"
@@ -25,7 +26,8 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 		return err
 	}
 	cfg := serve.Config{Name: "provider-local"}
-	var subnet, cluster string
+	var subnet, cluster, podsDir string
+	var podUsers process.Users
 	var network address.Interface
 	var first int
 	fs := pflag.NewFlagSet("provider-local", pflag.ContinueOnError)
@@ -36,6 +38,8 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	fs.IntVar(&first, "first-host", 10, "last number of the lowest address that machines get, 2 to 250")
 	fs.StringVar(&cluster, "cluster", "local", "name of the cluster, part of the provider ids")
 	fs.StringVar(&executable, "windlass", executable, "executable that holds the node-agent")
+	fs.StringVar(&podsDir, "pods-dir", "", "directory of the machines' pods (default: each machine's own directory); the users of --pod-users must be able to pass through to it")
+	fs.Var(&podUsers, "pod-users", fmt.Sprintf("users that pods run as, %d for each last number of an address from 0 to 255 (default: pods run as this program's user)", instance.UsersPerMachine))
 	if err := fs.Parse(args); errors.Is(err, pflag.ErrHelp) {
 		return nil
 	} else if err != nil {
@@ -48,8 +52,13 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	if first < 2 || first > 250 {
 		return fmt.Errorf("--first-host %d: must be from 2 to 250", first)
 	}
+	if podUsers.Count > 0 {
+		if err := podUsers.Check(); err != nil {
+			return fmt.Errorf("--pod-users %s: %w", podUsers.String(), err)
+		}
+	}
 	return cfg.Run(ctx, stderr, false, func(p *serve.Process) ([]serve.Part, error) {
-		m, err := instance.New(instance.Config{Dir: cfg.Dir, Cluster: cluster, Subnet: base, First: first, Network: network, Windlass: executable, Log: p.Log})
+		m, err := instance.New(instance.Config{Dir: cfg.Dir, Cluster: cluster, Subnet: base, First: first, Network: network, Windlass: executable, PodsDir: podsDir, PodUsers: podUsers, Log: p.Log})
 		if err != nil {
 			return nil, err
 		}

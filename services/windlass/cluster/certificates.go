@@ -69,9 +69,6 @@ func (c *Cluster) ensurePolicy() error {
 	return renameio.WriteFile(c.Dir("policy.yaml"), policy, 0o600)
 }
 
-// PodsIsolated reports whether pods run under users of their own: where this process is root, as the provider then is too.
-func (c *Cluster) PodsIsolated() bool { return os.Geteuid() == 0 }
-
 func (c *Cluster) authorities() (map[string]*identity.Authority, error) {
 	dir := c.Dir("pki")
 	if err := os.MkdirAll(dir, 0o700); err != nil {

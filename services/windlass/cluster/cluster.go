@@ -42,6 +42,8 @@ type Settings struct {
 	Lifetime     Lifetime  `json:"certificateLifetime"`
 	Seeded       bool      `json:"seeded"`                 // the documents that the cluster begins with have been created
 	ProgramFlags []string  `json:"programFlags,omitempty"` // "program.flag=value", passed on to the programs
+	// PodsDir holds the pods where they run under users of their own, named for their block of users; empty where they do not.
+	PodsDir string `json:"podsDirectory,omitempty"`
 }
 
 // InContainers returns the cluster whose programs are in containers of one network, each with its part of dir. Nothing is read or written.
@@ -126,6 +128,9 @@ func Create(s Settings) (*Cluster, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
+	if err := c.EnsurePodUsers(); err != nil {
+		return nil, err
+	}
 	return c, c.Save()
 }
 
@@ -166,5 +171,12 @@ func (c *Cluster) Service(name string, elem ...string) string {
 // Log returns the file that a program logs to.
 func (c *Cluster) Log(program string) string { return c.Dir("logs", program+".log") }
 
-// Remove deletes the cluster's directory and everything in it.
-func (c *Cluster) Remove() error { return os.RemoveAll(c.dir) }
+// Remove deletes the cluster's directory, that of its pods, and everything in them.
+func (c *Cluster) Remove() error {
+	if c.PodsIsolated() && c.PodsDir != "" { // first: a block is another cluster's once nothing says that it is this one's
+		if err := os.RemoveAll(c.PodsDir); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(c.dir)
+}

@@ -62,6 +62,9 @@ var programs = map[string]program{
 			if c.Containers {
 				flags = append(flags, "--interface", "eth0", "--first-host", "32") // those below are the containers' own
 			}
+			if users := c.PodUsers(); users.Count > 0 {
+				flags = append(flags, "--pods-dir", c.podsDir(), "--pod-users", users.String())
+			}
 			return flags
 		},
 	},

@@ -77,6 +77,7 @@ func (e *env) up(ctx context.Context, f upFlags) error {
 		word = "starting"
 	}
 	fmt.Fprintf(e.out, "%s cluster %q at https://%s\n", word, c.Name, c.Gateway())
+	fmt.Fprintln(e.out, podsRunAs(c))
 	s.begin("certificates")
 	made, err := c.EnsureCertificates(time.Now())
 	if err != nil {
@@ -99,6 +100,15 @@ func (e *env) up(ctx context.Context, f upFlags) error {
 	}
 	fmt.Fprintf(e.out, "cluster %q is ready after %.1f s: windlass status%s\n", c.Name, s.total().Seconds(), nameFlag(c))
 	return nil
+}
+
+// podsRunAs says whether pods are kept apart from the cluster, and what that means for who may create them.
+func podsRunAs(c *cluster.Cluster) string {
+	if users := c.PodUsers(); users.Count > 0 {
+		return fmt.Sprintf("  pods run under users of their own (%s): editors may create them", users.String())
+	}
+	return fmt.Sprintf("  pods run as user %d, who has the cluster's keys, since only root can run them under users of their own:\n"+
+		"  creating pods and commands in them are administrators' rights; bind the role pod-creator to those whom you trust with the keys", os.Geteuid())
 }
 
 // bringUp waits step by step until the cluster is ready.

@@ -119,7 +119,8 @@ func Stop(ctx context.Context, c *cluster.Cluster, log *slog.Logger, tell func(s
 			return err
 		}
 	}
-	return nil
+	users := c.PodUsers()
+	return users.Kill() // what left its pod's session
 }
 
 func stopSupervisor(ctx context.Context, c *cluster.Cluster, tell func(string)) error {

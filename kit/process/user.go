@@ -1,0 +1,155 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Users are users that exist for supervised processes alone. The zero Users are none. It is a flag's value, as "FIRST-LAST".
+type Users struct{ First, Count uint32 }
+
+// Part returns count users of u, after the first n times count.
+func (u Users) Part(n, count uint32) (Users, error) {
+	if count == 0 || uint64(n+1)*uint64(count) > uint64(u.Count) {
+		return Users{}, fmt.Errorf("part %d of %d users: there are %d", n, count, u.Count)
+	}
+	return Users{First: u.First + n*count, Count: count}, nil
+}
+
+// String returns the users as FIRST-LAST; empty for none.
+func (u *Users) String() string {
+	if u.Count == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d-%d", u.First, u.First+u.Count-1)
+}
+
+// Set reads users as String writes them. User 0 is none.
+func (u *Users) Set(text string) error {
+	if text == "" {
+		*u = Users{}
+		return nil
+	}
+	from, to, ok := strings.Cut(text, "-")
+	first, err := strconv.ParseUint(from, 10, 31)
+	last, err2 := strconv.ParseUint(to, 10, 31)
+	if !ok || err != nil || err2 != nil || first == 0 || last < first {
+		return fmt.Errorf("%q: must be FIRST-LAST, two numbers of users from 1 on", text)
+	}
+	*u = Users{First: uint32(first), Count: uint32(last - first + 1)}
+	return nil
+}
+
+// Type is the name of the value in a command's help.
+func (u *Users) Type() string { return "FIRST-LAST" }
+
+// Check returns why this process cannot run others as each of the users; nil if it can.
+func (u Users) Check() error {
+	if os.Geteuid() != 0 {
+		return errors.New("only root can run processes as other users")
+	}
+	caps, err := effectiveCapabilities()
+	if err != nil {
+		return err
+	}
+	for c, name := range map[uint]string{unix.CAP_CHOWN: "CHOWN", unix.CAP_KILL: "KILL", unix.CAP_SETGID: "SETGID", unix.CAP_SETUID: "SETUID"} {
+		if caps&(1<<c) == 0 {
+			return fmt.Errorf("the capability %s is missing", name)
+		}
+	}
+	for _, file := range []string{"/proc/self/uid_map", "/proc/self/gid_map"} {
+		if err := u.mapped(file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func effectiveCapabilities() (uint64, error) {
+	data, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(data), "\nCapEff:")
+	line, _, _ := strings.Cut(rest, "\n")
+	return strconv.ParseUint(strings.TrimSpace(line), 16, 64)
+}
+
+// mapped returns an error unless the user namespace has all the users.
+func (u Users) mapped(file string) error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(data)) {
+		var inside, outside, count uint64
+		if _, err := fmt.Sscan(line, &inside, &outside, &count); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		if uint64(u.First) >= inside && uint64(u.First)+uint64(u.Count) <= inside+count {
+			return nil
+		}
+	}
+	return fmt.Errorf("the users %s are not in %s: this is a user namespace without them", u.String(), file)
+}
+
+// Kill ends every process of the users, and waits until they are gone.
+func (u Users) Kill() error {
+	if u.Count == 0 {
+		return nil
+	}
+	return killEach(func(pid int) bool {
+		uid := userOf(pid)
+		return uid != 0 && uid >= u.First && uid-u.First < u.Count
+	})
+}
+
+// RemoveAll removes a directory and everything in it, though other users own parts of it, by the capability CHOWN alone. Their processes must
+// have ended.
+func RemoveAll(dir string) error {
+	r, err := os.OpenRoot(filepath.Dir(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if err := reclaim(r, filepath.Base(dir)); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+// reclaim makes every directory at and below name this process's own.
+func reclaim(r *os.Root, name string) error {
+	info, err := r.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(r.Lchown(name, os.Geteuid(), os.Getegid()), r.Chmod(name, 0o700)); err != nil {
+		return err
+	}
+	entries, err := fs.ReadDir(r.FS(), filepath.ToSlash(name))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := reclaim(r, filepath.Join(name, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/windlass-dev/windlass/kit/process"
+)
+
+// Each cluster whose pods run under users of their own has a block of users that no other one has. The blocks are beyond what systemd gives to
+// containers and services, and below 2^31, where some programs stop. Those of clusters on the host come first: a directory per block says which
+// are taken. Those of clusters in containers follow; there is one container of pods per cluster, so that two with one block meet nowhere.
+const (
+	firstPodUser  = 0x70000000
+	usersPerBlock = 1 << 18
+	hostBlocks    = 512
+	stackBlocks   = 512
+
+	// envPods names another directory for the pods of clusters whose pods run under users of their own.
+	envPods     = "WINDLASS_PODS"
+	podsHome    = "/var/lib/windlass/pods"
+	clusterFile = "cluster" // in the directory of a block: the directory of its cluster
+)
+
+func block(n uint32) process.Users {
+	return process.Users{First: firstPodUser + n*usersPerBlock, Count: usersPerBlock}
+}
+
+// PodUsers returns the users that the cluster's pods run as, one each; none if pods run as the cluster's own user.
+func (c *Cluster) PodUsers() process.Users {
+	if c.Containers {
+		h := fnv.New32a()
+		h.Write([]byte(c.Subnet))
+		return block(hostBlocks + h.Sum32()%stackBlocks)
+	}
+	if c.PodsDir == "" {
+		return process.Users{}
+	}
+	n, err := strconv.ParseUint(filepath.Base(c.PodsDir), 10, 16)
+	if err != nil || n >= hostBlocks {
+		return process.Users{}
+	}
+	return block(uint32(n))
+}
+
+// PodsIsolated reports whether pods run under users of their own.
+func (c *Cluster) PodsIsolated() bool { return c.PodUsers().Count > 0 }
+
+// podsDir returns the directory of the pods; empty if they are in the machines' directories.
+func (c *Cluster) podsDir() string {
+	if c.Containers {
+		return c.Service("provider-local", "pods")
+	}
+	return c.PodsDir
+}
+
+// EnsurePodUsers gives the cluster users for its pods if this process can run others under them, as root can. It is an error if it cannot
+// and could before: editors may create pods in such a cluster.
+func (c *Cluster) EnsurePodUsers() error {
+	err := block(0).Check()
+	if err != nil && c.PodsIsolated() {
+		return fmt.Errorf("cluster %q runs pods under users of their own: %w", c.Name, err)
+	}
+	if err != nil || c.PodsIsolated() {
+		return nil
+	}
+	if c.PodsDir, err = takeBlock(c.dir); err != nil {
+		return fmt.Errorf("users for pods: %w", err)
+	}
+	return nil
+}
+
+// takeBlock makes the directory of a block that no cluster has, and returns it.
+func takeBlock(cluster string) (string, error) {
+	home := podsHome
+	if set := os.Getenv(envPods); set != "" {
+		home = set
+	}
+	if err := os.MkdirAll(home, 0o755); err != nil {
+		return "", fmt.Errorf("%w; $%s names another directory, which every user must be able to pass through", err, envPods)
+	}
+	if err := passable(home); err != nil {
+		return "", err
+	}
+	h := fnv.New32a()
+	h.Write([]byte(cluster))
+	start := h.Sum32()
+	for n := range uint32(hostBlocks) {
+		dir := filepath.Join(home, strconv.Itoa(int((start+n)%hostBlocks)))
+		if err := reuse(dir); err != nil {
+			return "", err
+		}
+		err := os.Mkdir(dir, 0o711)
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if err == nil {
+			err = errors.Join(os.Chmod(dir, 0o711), os.WriteFile(filepath.Join(dir, clusterFile), []byte(cluster+"\n"), 0o600))
+		}
+		return dir, err
+	}
+	return "", fmt.Errorf("all %d blocks in %s are taken", hostBlocks, home)
+}
+
+// passable returns an error unless every user can pass through all directories above dir and through dir.
+func passable(dir string) error {
+	for ; ; dir = filepath.Dir(dir) {
+		info, err := os.Stat(dir)
+		if err != nil {
+			return err
+		}
+		if info.Mode().Perm()&0o001 == 0 {
+			return fmt.Errorf("users of pods cannot pass through %s; $%s names another directory for them", dir, envPods)
+		}
+		if dir == filepath.Dir(dir) {
+			return nil
+		}
+	}
+}
+
+// reuse removes the directory of a block whose cluster is gone, with the processes of its users.
+func reuse(dir string) error {
+	owner, err := os.ReadFile(filepath.Join(dir, clusterFile))
+	if err != nil {
+		return nil // nothing, or just being made
+	}
+	if _, err := os.Stat(strings.TrimSuffix(string(owner), "\n")); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	gone := fmt.Sprintf("%s.gone-%d", dir, os.Getpid())
+	if err := os.Rename(dir, gone); err != nil {
+		return nil // another one does it
+	}
+	n, err := strconv.ParseUint(filepath.Base(dir), 10, 16)
+	if err != nil {
+		return err
+	}
+	users := block(uint32(n))
+	return errors.Join(users.Kill(), os.RemoveAll(gone))
+}
