@@ -21,7 +21,7 @@ const (
 	serverCertFile = "etcd-server.crt" // of the client port, for its address
 	serverKeyFile  = "etcd-server.key"
 	peerCAFile     = "peer-ca.crt" // signs members' certificates and nothing else
-	peerCertFile   = "peer.crt"    // for its address, with both server and client usage
+	peerCertFile   = "peer.crt"    // for its address and its identity (identity.MemberURI), with both server and client usage
 	peerKeyFile    = "peer.key"
 )
 
@@ -38,7 +38,6 @@ type config struct {
 	clusterState    string
 	clusterToken    string
 	tlsDir          string
-	peerNames       []string
 	usersFile       string
 	bootstrap       bool
 	strictCheck     bool
@@ -63,7 +62,6 @@ func (c *config) flags(out io.Writer) *pflag.FlagSet {
 	fs.StringVar(&c.clusterState, "initial-cluster-state", "new", "new, or existing to join a cluster that this member was added to; ignored once there is data")
 	fs.StringVar(&c.clusterToken, "initial-cluster-token", "windlass", "tells clusters apart that were made of the same names and URLs")
 	fs.StringVar(&c.tlsDir, "tls-dir", "", "directory with "+strings.Join(tlsFiles(), ", "))
-	fs.StringSliceVar(&c.peerNames, "peer-cn", nil, "common name that other members' certificates must have; repeatable (default: any that the peer CA signed)")
 	fs.BoolVar(&c.bootstrap, "bootstrap", false, "refuse all clients until the users of --users are set up")
 	fs.StringVar(&c.usersFile, "users", "", "JSON file of etcd users to set up; what is there already stays")
 	fs.BoolVar(&c.strictCheck, "strict-reconfig-check", true, "let etcd itself refuse changes of membership that look unsafe to it")
@@ -180,8 +178,8 @@ func (c config) tls(name string) string {
 	return filepath.Join(c.tlsDir, name)
 }
 
-// maxSocketPath is what the kernel takes, less the closing NUL.
-const maxSocketPath = 107
+// maxSocketPath is what the kernel takes, less the closing NUL and the suffix of the socket that etcd has for peers.
+const maxSocketPath = 107 - len(".peer")
 
 // socketPath returns a name for the HTTP socket that the kernel takes. A longer one is reached through a
 // descriptor of its directory, which stays open as long as the process lives.

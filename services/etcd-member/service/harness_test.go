@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -24,11 +25,14 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/services/etcd-member/service"
 	"github.com/windlass-dev/windlass/services/etcd-member/users"
 )
@@ -76,7 +80,7 @@ func newAuthority(t *testing.T, name string) authority {
 	return authority{cert, key}
 }
 
-func (a authority) issue(t *testing.T, cn, ip string) (certPEM, keyPEM []byte) {
+func (a authority) issue(t *testing.T, cn, ip string, uris ...string) (certPEM, keyPEM []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -86,6 +90,13 @@ func (a authority) issue(t *testing.T, cn, ip string) (certPEM, keyPEM []byte) {
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: cn},
 		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	for _, u := range uris {
+		parsed, err := url.Parse(u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template.URIs = append(template.URIs, parsed)
 	}
 	if ip != "" {
 		template.IPAddresses = []net.IP{net.ParseIP(ip)}
@@ -173,23 +184,50 @@ func (c *cluster) member(t *testing.T, n byte, extra ...string) *member {
 	ip := fmt.Sprintf("127.%d.%d.%d", 100+byte(os.Getpid())%100, c.net, n)
 	m.client, m.peer = "https://"+freePort(t, ip), "https://"+freePort(t, ip)
 	serverCert, serverKey := c.clients.issue(t, "etcd-server", ip)
-	peerCert, peerKey := c.peers.issue(t, "etcd-peer", ip)
 	for name, data := range map[string][]byte{
 		"etcd-ca.crt": c.clients.pem(), "etcd-server.crt": serverCert, "etcd-server.key": serverKey,
-		"peer-ca.crt": c.peers.pem(), "peer.crt": peerCert, "peer.key": peerKey,
+		"peer-ca.crt": c.peers.pem(),
 	} {
 		write(t, filepath.Join(m.dir, name), data)
 	}
 	m.args = append([]string{
 		"--name", m.name, "--data-dir", filepath.Join(m.dir, "data"), "--tls-dir", m.dir,
-		"--listen-client", m.client, "--listen-peer", m.peer, "--peer-cn", "etcd-peer",
+		"--listen-client", m.client, "--listen-peer", m.peer,
 	}, extra...)
+	cluster, id := alone(t, m)
+	c.certify(t, m, cluster, id)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("%s:\n%s", m.name, m.log())
 		}
 	})
 	return m
+}
+
+// alone returns the ids of a cluster that m begins, and of m in it.
+func alone(t *testing.T, m *member) (cluster, id uint64) {
+	t.Helper()
+	urls, err := types.NewURLs([]string{m.peer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := membership.NewClusterFromURLsMap(zap.NewNop(), "windlass", types.URLsMap{m.name: urls})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uint64(first.ID()), uint64(first.MemberByName(m.name).ID)
+}
+
+// certify makes m's peer certificate.
+func (c *cluster) certify(t *testing.T, m *member, cluster, id uint64) {
+	t.Helper()
+	u, err := url.Parse(m.peer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key := c.peers.issue(t, m.name, u.Hostname(), identity.MemberURI(cluster, id))
+	write(t, filepath.Join(m.dir, "peer.crt"), cert)
+	write(t, filepath.Join(m.dir, "peer.key"), key)
 }
 
 func freePort(t *testing.T, ip string) string {

@@ -29,6 +29,7 @@ type member struct {
 	log     *slog.Logger
 	etcdLog *zap.Logger
 	socket  string // path of the HTTP socket
+	peers   *peers
 	gate    gate
 	grpc    atomic.Pointer[grpc.Server] // of the client port; nil until etcd is ready
 }
@@ -72,17 +73,14 @@ func (m *member) secure(ec *embed.Config) {
 	}
 	ec.PeerTLSInfo = transport.TLSInfo{
 		CertFile: m.cfg.tls(peerCertFile), KeyFile: m.cfg.tls(peerKeyFile),
-		TrustedCAFile: m.cfg.tls(peerCAFile), ClientCertAuth: true, AllowedCNs: m.cfg.peerNames,
-		// The address that a connection comes from is the kernel's choice: on loopback it is always 127.0.0.1,
-		// and behind address translation never the member's. The peer CA signs for members only.
-		SkipClientSANVerify: true,
-	}
+		TrustedCAFile: m.cfg.tls(peerCAFile), ClientCertAuth: true,
+	} // for the connections that this member makes; those to it are served by peers
 }
 
 func (m *member) listen(ec *embed.Config) error {
 	for target, raw := range map[*[]url.URL]string{
 		&ec.ListenClientUrls: m.cfg.listenClient, &ec.AdvertiseClientUrls: m.cfg.advertiseClient,
-		&ec.ListenPeerUrls: m.cfg.listenPeer, &ec.AdvertisePeerUrls: m.cfg.advertisePeer,
+		&ec.AdvertisePeerUrls: m.cfg.advertisePeer,
 	} {
 		u, err := url.Parse(raw)
 		if err != nil {
@@ -92,6 +90,7 @@ func (m *member) listen(ec *embed.Config) error {
 	}
 	// With an HTTP listener of its own, the client port speaks plain gRPC, which is faster.
 	ec.ListenClientHttpUrls = []url.URL{{Scheme: "unix", Path: m.socket}}
+	ec.ListenPeerUrls = []url.URL{{Scheme: "unix", Host: m.socket + ".peer"}} // nobody connects there: see peers
 	return nil
 }
 
@@ -138,11 +137,13 @@ func (m *member) start(ctx context.Context) (*embed.Etcd, error) {
 			return nil, err
 		}
 		m.gate.guard(e.Server.StoppingNotify())
+		m.peers.serve(e, m.etcdLog)
 		err = awaitReady(ctx, e, limit)
 		if !errors.Is(err, errLate) {
 			return e, err
 		}
 		m.log.Info("etcd replicates but is not ready, starting it again", "elapsed_ms", limit.Milliseconds())
+		m.peers.pause()
 		e.Server.HardStop() // before Close, which would wait for readiness
 		e.Close()
 	}

@@ -72,13 +72,19 @@ func (m *member) run(ctx context.Context, list []users.User) error {
 	if m.socket, err = m.cfg.socketPath(); err != nil {
 		return usageError{err}
 	}
+	if m.peers, err = listenPeers(m.cfg); err != nil {
+		return err
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- m.peers.run() }()
+	defer m.peers.close()
 	m.gate.open.Store(!m.cfg.bootstrap)
 	e, err := m.start(ctx)
 	if err == nil && e != nil {
 		if ctx.Err() == nil {
 			m.log.Info("etcd is ready", "id", e.Server.MemberID().String(), "elapsed_ms", time.Since(begin).Milliseconds())
 		}
-		err = m.serve(ctx, e, list)
+		err = m.serve(ctx, e, list, failed)
 	}
 	if errors.Is(err, ErrRemoved) {
 		m.markRemoved()
@@ -87,7 +93,7 @@ func (m *member) run(ctx context.Context, list []users.User) error {
 }
 
 // serve sets up the users and waits for the end.
-func (m *member) serve(ctx context.Context, e *embed.Etcd, list []users.User) error {
+func (m *member) serve(ctx context.Context, e *embed.Etcd, list []users.User, peersFailed <-chan error) error {
 	setup, stopSetup := context.WithCancel(ctx)
 	setupDone := make(chan struct{})
 	go func() {
@@ -102,6 +108,8 @@ func (m *member) serve(ctx context.Context, e *embed.Etcd, list []users.User) er
 		return whyEnded(e, nil)
 	case err := <-e.Err():
 		return whyEnded(e, err)
+	case err := <-peersFailed:
+		return fmt.Errorf("serve peers: %w", err)
 	}
 }
 

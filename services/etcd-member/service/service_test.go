@@ -204,6 +204,7 @@ func (c *cluster) join(t *testing.T, n byte, leader *member, voters ...*member) 
 		resp, err := root.MemberAddAsLearner(ctx, []string{m.peer})
 		if err == nil {
 			id = resp.Member.ID
+			c.certify(t, m, resp.Header.ClusterId, id)
 		}
 		return err
 	})
