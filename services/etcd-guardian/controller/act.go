@@ -21,7 +21,8 @@ import (
 	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
 )
 
-const clusterToken = "windlass" // members join by their addresses; it only has to be the same everywhere
+// ClusterToken goes into the ids of the first member and its cluster; members join by their addresses, so it only has to be the same everywhere.
+const ClusterToken = "windlass"
 
 // act does what the plan says and reports whether something was changed.
 func (c *Controller) act(ctx context.Context, o *Observation) bool {
@@ -268,7 +269,7 @@ func (c *Controller) command(command string, v plan.View, o agents.Offer) *etcdv
 		}
 	}
 	return &etcdv1.AttendMemberResponse{
-		Command: command, Name: o.Node, InitialCluster: strings.Join(cluster, ","), InitialClusterToken: clusterToken,
+		Command: command, Name: o.Node, InitialCluster: strings.Join(cluster, ","), InitialClusterToken: ClusterToken,
 	}
 }
 

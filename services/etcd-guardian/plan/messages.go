@@ -36,7 +36,7 @@ func (g Given) View() View {
 	}
 	for _, node := range g.Offers {
 		o := Offer{Node: node}
-		if m, ok := v.machineOfNode(node); ok && len(m.Addresses) > 0 {
+		if m, ok := v.MachineOfNode(node); ok && len(m.Addresses) > 0 {
 			o.PeerURL, o.ClientURL = "https://"+m.Addresses[0]+":2380", "https://"+m.Addresses[0]+":2379"
 		}
 		v.Offers = append(v.Offers, o)

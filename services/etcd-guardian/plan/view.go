@@ -223,7 +223,7 @@ func (v View) MachineOfMember(m Member) (Machine, bool) {
 		return Machine{}, false
 	}
 	if m.Name != "" { // an address may have gone over to another machine
-		return v.machineOfNode(m.Name)
+		return v.MachineOfNode(m.Name)
 	}
 	for _, machine := range v.Machines {
 		if machine.Owns(m.PeerURLs) {
@@ -231,12 +231,13 @@ func (v View) MachineOfMember(m Member) (Machine, bool) {
 		}
 	}
 	if o, ok := v.offerOf(m); ok {
-		return v.machineOfNode(o.Node)
+		return v.MachineOfNode(o.Node)
 	}
 	return Machine{}, false
 }
 
-func (v View) machineOfNode(node string) (Machine, bool) {
+// MachineOfNode returns the machine of a node, by the name of either.
+func (v View) MachineOfNode(node string) (Machine, bool) {
 	for _, m := range v.Machines {
 		if m.Node == node || m.Name == node {
 			return m, true

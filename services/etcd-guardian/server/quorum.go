@@ -18,6 +18,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	kitstore "github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/controller"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/peers"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/store"
 )
@@ -27,6 +28,7 @@ type Server struct {
 	etcdv1.UnimplementedQuorumServiceServer
 	Controller *controller.Controller
 	Records    *store.Records
+	Signer     *peers.Signer
 	Now        func() time.Time
 }
 

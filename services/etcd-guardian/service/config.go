@@ -15,6 +15,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/controller"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
 )
 
@@ -24,7 +25,7 @@ const (
 	exitRemoved   = 3               // of etcd-member: it was removed from its cluster
 	exitUsage     = 64              // of etcd-member: its settings are wrong, so another start would not help
 	memberGrace   = 5 * time.Second // a member hands over, closes its files and ends in well under this
-	bootstrapDir  = "bootstrap"     // below --dir and below --tls-dir
+	bootstrapDir  = "bootstrap"     // below --dir
 	noteFile      = "cluster.json"
 	endpointsFile = "endpoints"
 )
@@ -32,8 +33,10 @@ const (
 // config is what the guardian is told when it starts.
 type config struct {
 	serve           serve.Config
-	bootstrapClient string   // URL
-	bootstrapPeer   string   // URL
+	bootstrapClient string // URL
+	bootstrapPeer   string // URL
+	pki             string // directory of the authorities etcd-client and etcd-peer
+	lifetime        time.Duration
 	member          []string // program and first arguments of etcd-member
 	settings        plan.Settings
 }
@@ -45,6 +48,8 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	c.serve.Flags(fs)
 	fs.StringVar(&c.bootstrapClient, "bootstrap-client", "", "https://IP:2379, where the bootstrap member serves clients")
 	fs.StringVar(&c.bootstrapPeer, "bootstrap-peer", "", "https://IP:2380, where the bootstrap member meets the others")
+	fs.StringVar(&c.pki, "pki", "", "directory of the authorities etcd-client and etcd-peer, keys included")
+	fs.DurationVar(&c.lifetime, "certificate-lifetime", 24*time.Hour, "lifetime of members' certificates")
 	fs.StringSliceVar(&c.member, "member-command", nil, "program and first arguments that run an etcd member (default: this program with serve,etcd-member)")
 	fs.DurationVar(&c.settings.LearnerStall, "learner-timeout", 60*time.Second, "a learner that makes no progress for so long is removed and tried again")
 	fs.DurationVar(&c.settings.EndpointsRest, "endpoints-rest", 1200*time.Millisecond, "time for clients to learn new addresses before a member stops")
@@ -66,6 +71,12 @@ func (c *config) complete() error {
 		if _, err := netip.ParseAddrPort(u.Host); err != nil {
 			return fmt.Errorf("--%s %q: want https://IP:PORT", flag, value)
 		}
+	}
+	if c.pki == "" {
+		return errors.New("--pki is required: the guardian signs the certificates of members")
+	}
+	if c.lifetime <= 0 {
+		return fmt.Errorf("--certificate-lifetime %s: must be more than zero", c.lifetime)
 	}
 	if c.serve.Peers["machine-api"] == "" {
 		return errors.New("--peer machine-api=HOST:PORT is required")
@@ -94,8 +105,9 @@ func (c config) in(elem ...string) string {
 	return filepath.Join(append([]string{c.serve.Dir}, elem...)...)
 }
 
-func (c config) dataDir() string   { return c.in(bootstrapDir, "data") }
-func (c config) usersFile() string { return c.in(bootstrapDir, "users.json") }
+func (c config) dataDir() string      { return c.in(bootstrapDir, "data") }
+func (c config) bootstrapTLS() string { return c.in(bootstrapDir, "tls") }
+func (c config) usersFile() string    { return c.in(bootstrapDir, "users.json") }
 
 // root returns the files by which the guardian is etcd's root.
 func (c config) root() identity.Files {
@@ -110,9 +122,9 @@ func (c config) root() identity.Files {
 // after a promotion, which the guardian's own rules make needless while the cluster grows out of a single member.
 func (c config) memberSpec() process.Spec {
 	args := append(append([]string{}, c.member[1:]...),
-		"--name", plan.BootstrapName, "--data-dir", c.dataDir(), "--tls-dir", filepath.Join(c.serve.TLSDir, bootstrapDir),
+		"--name", plan.BootstrapName, "--data-dir", c.dataDir(), "--tls-dir", c.bootstrapTLS(),
 		"--listen-client", c.bootstrapClient, "--listen-peer", c.bootstrapPeer,
-		"--bootstrap", "--users", c.usersFile(), "--strict-reconfig-check=false", "--initial-cluster-token", "windlass",
+		"--bootstrap", "--users", c.usersFile(), "--strict-reconfig-check=false", "--initial-cluster-token", controller.ClusterToken,
 	)
 	return process.Spec{
 		Name: "etcd-" + plan.BootstrapName, Path: c.member[0], Args: args, LogFile: c.in(bootstrapDir, "etcd.log"),

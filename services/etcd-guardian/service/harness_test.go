@@ -154,13 +154,28 @@ func hostOf(url string) net.IP {
 	return net.ParseIP(host)
 }
 
-// memberFiles makes the TLS directory of a member.
-func (c *cluster) memberFiles(dir string, client string) {
-	ips := []net.IP{hostOf(client), net.IPv4(127, 0, 0, 1)}
-	c.issue(dir, "etcd-server", c.client, identity.Request{CommonName: "etcd-server", IPs: ips, Server: true, Client: true})
-	c.issue(dir, "peer", c.peer, identity.Request{CommonName: "etcd-peer", IPs: ips, Server: true, Client: true})
-	c.ca(dir, "etcd-ca.crt", c.client)
-	c.ca(dir, "peer-ca.crt", c.peer)
+// certify gets the certificates of a member from the guardian, as an agent does.
+func (a *agent) certify(ctx context.Context) error {
+	r := &etcdv1.CertifyMemberRequest{Node: a.name}
+	var err error
+	if r.ServerRequest, err = identity.RequestFor(filepath.Join(a.dir, "tls", "etcd-server.key"), a.name); err != nil {
+		return err
+	}
+	if r.PeerRequest, err = identity.RequestFor(filepath.Join(a.dir, "tls", "peer.key"), a.name); err != nil {
+		return err
+	}
+	out, err := etcdv1.NewQuorumServiceClient(a.conn).CertifyMember(ctx, r)
+	if err != nil {
+		return err
+	}
+	for name, data := range map[string][]byte{
+		"etcd-ca.crt": out.GetClientAuthority(), "peer-ca.crt": out.GetPeerAuthority(), "etcd-server.crt": out.GetServerCertificate(), "peer.crt": out.GetPeerCertificate(),
+	} {
+		if err := os.WriteFile(filepath.Join(a.dir, "tls", name), data, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *cluster) serviceFiles(dir, name string, ip net.IP) {
@@ -174,7 +189,8 @@ func (c *cluster) guardianFiles() {
 	c.issue(dir, "etcd", c.client, identity.Request{CommonName: "etcd-guardian", Client: true})
 	c.issue(dir, "etcd-root", c.client, identity.Request{CommonName: "root", Client: true})
 	c.ca(dir, "etcd-ca.crt", c.client)
-	c.memberFiles(filepath.Join(dir, "bootstrap"), c.bootstrap[0])
+	c.check(c.client.Save(filepath.Join(c.dir, "pki")))
+	c.check(c.peer.Save(filepath.Join(c.dir, "pki")))
 }
 
 // serveMachines stands in for machine-api: the same tables and methods, with a store of their own.
@@ -208,7 +224,7 @@ func (c *cluster) startGuardian() {
 	c.guardian = exec.Command(os.Args[0], append([]string{
 		"--listen", c.listen, "--dir", filepath.Join(c.dir, "guardian"), "--tls-dir", filepath.Join(c.dir, "tls"),
 		"--peer", "machine-api=" + c.machineAPI.Address(), "--bootstrap-client", c.bootstrap[0], "--bootstrap-peer", c.bootstrap[1],
-		"--member-command", c.member,
+		"--member-command", c.member, "--pki", filepath.Join(c.dir, "pki"),
 	}, c.extra...)...)
 	c.guardian.Env = append(os.Environ(), asGuardian+"=1")
 	c.guardian.Stderr = c.guardianLog
@@ -284,7 +300,7 @@ func (c *cluster) newMachine(name string, changes ...func(a *agent)) *agent {
 		change(a)
 	}
 	phase := "Running"
-	_, err := c.machines.Create(c.t.Context(), &machinev1.Machine{
+	machine, err := c.machines.Create(c.t.Context(), &machinev1.Machine{
 		Metadata: &metav1.ObjectMeta{
 			Name: name, Namespace: "openshift-machine-api",
 			Labels: map[string]string{"machine.openshift.io/cluster-api-machine-role": "master"},
@@ -296,8 +312,7 @@ func (c *cluster) newMachine(name string, changes ...func(a *agent)) *agent {
 		},
 	})
 	c.check(err)
-	c.memberFiles(filepath.Join(a.dir, "tls"), a.client)
-	a.conn = c.dial(name, identity.Request{CommonName: name, URI: identity.NodeURI(name, name+"-uid"), Client: true})
+	a.conn = c.dial(name, identity.Request{CommonName: name, URI: identity.NodeURI(name, machine.GetMetadata().GetUid()), Client: true})
 	a.attend()
 	return a
 }
@@ -331,7 +346,7 @@ func (a *agent) attend() {
 			for err2 == nil {
 				var m *etcdv1.AttendMemberResponse
 				if m, err2 = stream.Recv(); err2 == nil {
-					a.obey(m)
+					err2 = a.obey(ctx, m)
 				}
 			}
 			if ctx.Err() == nil {
@@ -353,10 +368,15 @@ func (a *agent) attend() {
 	})
 }
 
-func (a *agent) obey(m *etcdv1.AttendMemberResponse) {
+func (a *agent) obey(ctx context.Context, m *etcdv1.AttendMemberResponse) error {
 	fmt.Fprintf(&a.log, "%s told to %s\n", time.Now().Format("05.000"), m.GetCommand())
 	switch m.GetCommand() {
 	case "Start":
+		if _, err := os.Stat(filepath.Join(a.dir, "data")); err != nil {
+			if err := a.certify(ctx); err != nil {
+				return err
+			}
+		}
 		if !a.lazy {
 			a.start(m)
 		}
@@ -366,6 +386,7 @@ func (a *agent) obey(m *etcdv1.AttendMemberResponse) {
 		a.kill()
 		_ = os.RemoveAll(filepath.Join(a.dir, "data"))
 	}
+	return nil
 }
 
 func (a *agent) start(m *etcdv1.AttendMemberResponse) {

@@ -4,6 +4,7 @@ package service
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -23,6 +24,8 @@ import (
 	"github.com/windlass-dev/windlass/services/etcd-guardian/controller"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/members"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/owner"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/peers"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/server"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/store"
 )
@@ -50,6 +53,25 @@ func build(cfg config, p *serve.Process) ([]func(context.Context) error, error) 
 	note, err := store.OpenNote(cfg.in(noteFile))
 	if err != nil {
 		return nil, err
+	}
+	signer, err := peers.New(cfg.pki, cfg.lifetime)
+	if err != nil {
+		return nil, err
+	}
+	first, err := peers.First(plan.BootstrapName, cfg.bootstrapPeer, controller.ClusterToken)
+	if err != nil {
+		return nil, err
+	}
+	var parts []serve.Part
+	if !note.Get().BootstrapRetired {
+		if err := signer.Ensure(first, cfg.bootstrapTLS()); err != nil {
+			return nil, fmt.Errorf("certificates of the bootstrap member: %w", err)
+		}
+		parts = append(parts, func(ctx context.Context) error {
+			return signer.Keep(ctx, first, cfg.bootstrapTLS(), func(err error) {
+				p.Log.WarnContext(ctx, "certificates of the bootstrap member are not renewed", "error", err)
+			})
+		})
 	}
 	root, err := cfg.root().ClientTLS("")
 	if err != nil {
@@ -82,11 +104,12 @@ func build(cfg config, p *serve.Process) ([]func(context.Context) error, error) 
 		Machines:  machines, Sets: sets, MachineAPI: machinev1.NewMachineServiceClient(conn),
 		Events: recorder, Settings: cfg.settings, Now: time.Now, Elapsed: elapsed, Log: p.Log,
 	})
-	etcdv1.RegisterQuorumServiceServer(p.GRPC, &server.Server{Controller: c, Records: records, Now: time.Now})
-	parts, err := ownerParts(cfg, p, c)
+	etcdv1.RegisterQuorumServiceServer(p.GRPC, &server.Server{Controller: c, Records: records, Signer: signer, Now: time.Now})
+	owned, err := ownerParts(cfg, p, c)
 	if err != nil {
 		return nil, err
 	}
+	parts = append(parts, owned...)
 	elector := reconcile.NewElector(p.Etcd, name, p.Address(), p.Log)
 	return append(parts,
 		supervisor.Run, machines.Run, sets.Run, recorder.Run,

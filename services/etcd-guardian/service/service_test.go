@@ -2,8 +2,13 @@ package service_test
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +18,7 @@ import (
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
@@ -376,4 +382,90 @@ func TestThePermitIsNotForAQuorumThatIsAlreadyDamaged(t *testing.T) {
 			t.Errorf("member %s: silent since %v", m.GetName(), m.GetSilentTime())
 		}
 	}
+}
+
+// TestPeerCertificatesAreForPlannedMembersAlone has agents ask for certificates, and uses the certificate of a member that was removed against a
+// live peer port.
+func TestPeerCertificatesAreForPlannedMembersAlone(t *testing.T) {
+	c := newCluster(t)
+	c.startGuardian()
+	c.until("a bootstrap member that answers", func(q *etcdv1.Quorum) bool { return q.GetHealthyVoters() == 1 })
+	agents := map[string]*agent{}
+	for _, name := range []string{"m0", "m1", "m2"} {
+		agents[name] = c.newMachine(name)
+	}
+	c.until("the pivot", stable("m0", "m1", "m2"))
+	leaver := agents["m1"]
+	cert, err := identity.ReadCertificate(leaver.tls("peer.crt"))
+	c.check(err)
+	if _, _, err := identity.MemberFrom(cert); err != nil || cert.Subject.CommonName != "m1" || len(cert.DNSNames) > 0 || len(cert.IPAddresses) != 1 || !cert.IPAddresses[0].Equal(hostOf(leaver.peer)) {
+		t.Errorf("m1's certificate is for %v, %v %v, member %v", cert.Subject, cert.DNSNames, cert.IPAddresses, err)
+	}
+	if life := time.Until(cert.NotAfter); life > 25*time.Hour {
+		t.Errorf("it lives for %s, want a day", life)
+	}
+	peers := leaver.peerClient() // with the certificate that m1 has now
+	if code := get(t, peers, agents["m0"].peer+"/members"); code != http.StatusOK {
+		t.Errorf("a member asks a peer: %d, want 200", code)
+	}
+
+	// One node may not ask for another, and a machine without a member gets nothing.
+	_, err = etcdv1.NewQuorumServiceClient(leaver.conn).CertifyMember(t.Context(), &etcdv1.CertifyMemberRequest{Node: "m0", ServerRequest: []byte("x"), PeerRequest: []byte("x")})
+	if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_FORBIDDEN {
+		t.Errorf("m1 asks for m0's: %v, want FORBIDDEN", err)
+	}
+	twin := c.dial("twin", identity.Request{CommonName: "m0", URI: identity.NodeURI("m0", "another-uid"), Client: true})
+	_, err = etcdv1.NewQuorumServiceClient(twin).CertifyMember(t.Context(), &etcdv1.CertifyMemberRequest{Node: "m0", ServerRequest: []byte("x"), PeerRequest: []byte("x")})
+	if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_FORBIDDEN {
+		t.Errorf("a node of another machine with m0's name: %v, want FORBIDDEN", err)
+	}
+
+	c.deleteMachine("m1")
+	agents["m3"] = c.newMachine("m3")
+	c.awaitHook("m1", false)
+	c.until("three voters without m1", stable("m0", "m2", "m3"))
+	if err := leaver.certify(t.Context()); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION {
+		t.Errorf("the agent of a removed member: %v, want FAILED_PRECONDITION", err)
+	}
+	for _, name := range []string{"m0", "m2", "m3"} {
+		for what, client := range map[string]*http.Client{"the connection that it had": peers, "a new connection": leaver.peerClient()} {
+			for _, path := range []string{"/members", "/raft", "/raft/probing", "/version"} {
+				if code := get(t, client, agents[name].peer+path); code != http.StatusGone {
+					t.Errorf("a removed member asks %s for %s on %s: %d, want 410", name, path, what, code)
+				}
+			}
+		}
+	}
+	// What the peer authority signed for something else than a member is no peer either.
+	c.issue(leaver.tlsDir(), "peer", c.peer, identity.Request{CommonName: "m0", IPs: []net.IP{hostOf(agents["m0"].peer)}, Server: true, Client: true})
+	if code := get(t, leaver.peerClient(), agents["m0"].peer+"/members"); code != http.StatusForbidden {
+		t.Errorf("a certificate that names no member: %d, want 403", code)
+	}
+}
+
+func (a *agent) tlsDir() string         { return filepath.Join(a.dir, "tls") }
+func (a *agent) tls(name string) string { return filepath.Join(a.tlsDir(), name) }
+
+// peerClient returns a client with the peer certificate that the agent has now.
+func (a *agent) peerClient() *http.Client {
+	a.c.t.Helper()
+	pair, err := tls.LoadX509KeyPair(a.tls("peer.crt"), a.tls("peer.key"))
+	a.c.check(err)
+	client := &http.Client{Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: a.c.peer.Pool(), MinVersion: tls.VersionTLS13},
+	}}
+	a.c.t.Cleanup(client.CloseIdleConnections)
+	return client
+}
+
+func get(t *testing.T, client *http.Client, url string) int {
+	t.Helper()
+	r, err := client.Get(url)
+	if err != nil {
+		t.Errorf("%s: %v", url, err)
+		return 0
+	}
+	_, _ = io.Copy(io.Discard, r.Body)
+	_ = r.Body.Close()
+	return r.StatusCode
 }

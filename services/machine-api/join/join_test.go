@@ -34,7 +34,6 @@ func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 type fixture struct {
 	*Service
 	tables    *kinds.Tables
-	client    *identity.Authority
 	addresses int // given out
 }
 
@@ -47,7 +46,7 @@ func newFixture(t *testing.T) *fixture {
 	group.Go(func() { _ = tables.Run(ctx) })
 	t.Cleanup(func() { cancel(); group.Wait() })
 	dir := t.TempDir()
-	for _, name := range []string{AuthorityWindlass, AuthorityEtcdClient, AuthorityEtcdPeer} {
+	for _, name := range []string{AuthorityWindlass} {
 		a, err := identity.NewAuthority(name, time.Hour)
 		if err != nil {
 			t.Fatal(err)
@@ -61,7 +60,7 @@ func newFixture(t *testing.T) *fixture {
 		t.Fatal(err)
 	}
 	tokens := NewTokens(st, signer.AuthorityHash(), []string{"127.9.9.1:6443"})
-	return &fixture{Service: NewService(tokens, signer, tables.Machines), tables: tables, client: signer.client}
+	return &fixture{Service: NewService(tokens, signer, tables.Machines), tables: tables}
 }
 
 func (f *fixture) machine(t *testing.T, name, role string) (*machinev1.Machine, string) {
@@ -120,7 +119,7 @@ func certificate(t *testing.T, text []byte) *x509.Certificate {
 func TestAControlPlaneMachineJoins(t *testing.T) {
 	f := newFixture(t)
 	m, token := f.machine(t, "m-0", plan.RoleMaster)
-	req := &machinev1.JoinRequest{Token: token, AgentRequest: request(t), EtcdServerRequest: request(t), EtcdPeerRequest: request(t)}
+	req := &machinev1.JoinRequest{Token: token, AgentRequest: request(t)}
 	out, err := f.Join(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
@@ -135,23 +134,10 @@ func TestAControlPlaneMachineJoins(t *testing.T) {
 	if len(agent.IPAddresses)+len(agent.DNSNames) > 0 || len(agent.ExtKeyUsage) != 1 || agent.ExtKeyUsage[0] != x509.ExtKeyUsageClientAuth {
 		t.Errorf("the agent's certificate is for %v %v with usages %v, want a client's alone", agent.DNSNames, agent.IPAddresses, agent.ExtKeyUsage)
 	}
-	server := certificate(t, out.EtcdServerCertificate)
-	if len(server.DNSNames) > 0 {
-		t.Errorf("the member's certificate is for the names %v", server.DNSNames)
-	}
-	if _, err := server.Verify(x509.VerifyOptions{Roots: f.client.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err == nil {
-		t.Error("the member's server certificate would name an etcd user")
-	}
-	if server.Subject.CommonName != "m-0" || server.VerifyHostname("127.9.9.10") != nil {
-		t.Errorf("server certificate is for %v %v", server.Subject, server.IPAddresses)
-	}
-	if peer := certificate(t, out.EtcdPeerCertificate); len(peer.ExtKeyUsage) != 2 {
-		t.Errorf("peer certificate has usages %v, want both", peer.ExtKeyUsage)
-	}
 	if _, err := f.Join(t.Context(), req); err != nil {
 		t.Errorf("the same request again: %v", err)
 	}
-	req.EtcdPeerRequest = request(t)
+	req.AgentRequest = request(t)
 	if _, err := f.Join(t.Context(), req); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_BAD_TOKEN {
 		t.Errorf("a used token with another key: %v, want BAD_TOKEN", err)
 	}
@@ -189,9 +175,9 @@ func TestTokensThatAreRefused(t *testing.T) {
 			}
 		})
 	}
-	out, err := f.Join(t.Context(), &machinev1.JoinRequest{Token: token, AgentRequest: request(t), EtcdPeerRequest: request(t)})
-	if err != nil || out.EtcdPeerCertificate != nil {
-		t.Errorf("a worker that asks for more gets %v, %v", out, err)
+	out, err := f.Join(t.Context(), &machinev1.JoinRequest{Token: token, AgentRequest: request(t)})
+	if err != nil || out.Role != plan.RoleWorker {
+		t.Errorf("a worker gets %v, %v", out, err)
 	}
 	if err := f.tokens.Forget(t.Context(), m.Metadata.Uid); err != nil {
 		t.Error(err)
@@ -251,8 +237,8 @@ func TestTheRoleIsThatOfTheSealedRecord(t *testing.T) {
 	if err != nil || boot.Role != plan.RoleWorker || boot.Token != token {
 		t.Errorf("bootstrap = %v, %v", boot, err)
 	}
-	out, _, err := f.answer(t.Context(), m, request(t), request(t), request(t))
-	if err != nil || out.Role != plan.RoleWorker || out.EtcdPeerCertificate != nil || out.EtcdServerCertificate != nil {
+	out, _, err := f.answer(t.Context(), m, request(t))
+	if err != nil || out.Role != plan.RoleWorker {
 		t.Errorf("answer = %v, %v", out, err)
 	}
 }

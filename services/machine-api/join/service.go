@@ -2,6 +2,7 @@ package join
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
@@ -38,7 +39,7 @@ func (s *Service) Join(ctx context.Context, req *machinev1.JoinRequest) (*machin
 	if m == nil || resource.Deleting(m) {
 		return nil, tokenError(errBadToken)
 	}
-	out, r, err := s.answer(ctx, m, req.GetAgentRequest(), req.GetEtcdServerRequest(), req.GetEtcdPeerRequest())
+	out, r, err := s.answer(ctx, m, req.GetAgentRequest())
 	if err != nil {
 		return nil, err
 	}
@@ -48,9 +49,9 @@ func (s *Service) Join(ctx context.Context, req *machinev1.JoinRequest) (*machin
 	}
 	// The certificates leave this process only after the token is used up.
 	if m.GetStatus().GetNodeRef() != nil {
-		err = s.tokens.used(ctx, uid, r.keys())
+		err = s.tokens.used(ctx, uid, keyOf(r))
 	} else {
-		_, err = s.tokens.Use(ctx, uid, r.keys())
+		_, err = s.tokens.Use(ctx, uid, keyOf(r))
 	}
 	if err != nil {
 		return nil, tokenError(err)
@@ -102,16 +103,16 @@ func (s *Service) Renew(ctx context.Context, req *machinev1.RenewRequest) (*mach
 	if err := identity.BeforeChange(ctx); err != nil {
 		return nil, err
 	}
-	out, _, err := s.answer(ctx, m, req.GetAgentRequest(), req.GetEtcdServerRequest(), req.GetEtcdPeerRequest())
+	out, _, err := s.answer(ctx, m, req.GetAgentRequest())
 	return out, err
 }
 
-func (s *Service) answer(ctx context.Context, m *machinev1.Machine, agent, server, peer []byte) (*machinev1.JoinResponse, requests, error) {
+func (s *Service) answer(ctx context.Context, m *machinev1.Machine, agent []byte) (*machinev1.JoinResponse, *x509.CertificateRequest, error) {
 	sealed, err := s.tokens.seal(ctx, m)
 	if err != nil {
-		return nil, requests{}, err
+		return nil, nil, err
 	}
-	r, err := parseRequests(agent, server, peer, sealed.Role)
+	r, err := parseRequest(agent)
 	bad := new(fault)
 	if errors.As(err, &bad) {
 		return nil, r, rpcerr.Invalid(rpcerr.Field{Path: bad.field, Description: bad.text})

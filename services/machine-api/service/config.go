@@ -25,7 +25,7 @@ const (
 // config holds the settings of machine-api.
 type config struct {
 	serve.Config
-	pki                string        // directory of the three authorities and their keys
+	pki                string        // directory of the authority windlass and its key
 	gateways           []string      // where machines join
 	infrastructureName string        // of the cluster at its provider, for the first start; empty: made up
 	platform           string        // of the cluster, for the first start
@@ -39,7 +39,7 @@ func parse(args []string, out io.Writer) (config, error) {
 	fs.SetOutput(out)
 	fs.SortFlags = false
 	c.Flags(fs)
-	fs.StringVar(&c.pki, "pki", "", "directory of the authorities windlass, etcd-client and etcd-peer, keys included")
+	fs.StringVar(&c.pki, "pki", "", "directory of the authority windlass, key included")
 	fs.StringSliceVar(&c.gateways, "gateway", nil, "host:port of the gateway, where machines join; may be repeated")
 	fs.StringVar(&c.infrastructureName, "infrastructure-name", "", "name of the cluster at its provider, used at the first start (default: windlass- and five random characters)")
 	fs.StringVar(&c.platform, "platform", "Local", "platform of the cluster, used at the first start")

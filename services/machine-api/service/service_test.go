@@ -49,7 +49,7 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{t: t, pki: t.TempDir()}
-	for _, name := range []string{join.AuthorityWindlass, join.AuthorityEtcdClient, join.AuthorityEtcdPeer} {
+	for _, name := range []string{join.AuthorityWindlass} {
 		a, err := identity.NewAuthority(name, time.Hour)
 		c.must(err)
 		c.must(a.Save(c.pki))

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/windlass-dev/windlass/services/node-agent/member"
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
 	"github.com/windlass-dev/windlass/services/node-agent/stream"
 )
@@ -41,6 +42,9 @@ type Member interface {
 	Note(ctx context.Context) error
 	Resume(ctx context.Context) error
 	Follow(ctx context.Context, order plan.Order) error
+	NeedsCertificates() bool
+	RenewalDue(now time.Time) bool
+	Certify(ctx context.Context, node string, sign member.Certifier) error
 }
 
 // Config is what an agent speaks for.

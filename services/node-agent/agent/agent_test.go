@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/windlass-dev/windlass/services/node-agent/member"
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
 	"github.com/windlass-dev/windlass/services/node-agent/stream"
 )
@@ -205,6 +206,12 @@ func (d *disk) PeerURL() string   { return "https://127.0.0.1:2380" }
 func (d *disk) ClientURL() string { return "https://127.0.0.1:2379" }
 
 func (d *disk) Note(context.Context) error { return nil }
+
+func (d *disk) NeedsCertificates() bool { return false }
+
+func (d *disk) RenewalDue(time.Time) bool { return false }
+
+func (d *disk) Certify(context.Context, string, member.Certifier) error { return nil }
 
 func (d *disk) HasData() bool {
 	d.mu.Lock()

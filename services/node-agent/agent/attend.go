@@ -46,6 +46,11 @@ func (a *Agent) attend(ctx context.Context) error {
 			if err := m.Note(ctx); err != nil {
 				return err
 			}
+			if m.RenewalDue(time.Now()) {
+				if err := a.certify(ctx); err != nil {
+					a.cfg.Log.WarnContext(ctx, "member's certificates not renewed", "error", err)
+				}
+			}
 		case r := <-orders:
 			if r.err != nil {
 				return r.err
@@ -59,9 +64,22 @@ func (a *Agent) attend(ctx context.Context) error {
 
 func (a *Agent) follow(ctx context.Context, r *etcdv1.AttendMemberResponse) error {
 	a.cfg.Log.InfoContext(ctx, "member ordered", "member", r.GetName(), "command", r.GetCommand())
+	if r.GetCommand() == plan.Start && a.cfg.Member.NeedsCertificates() {
+		if err := a.certify(ctx); err != nil {
+			return err // the guardian orders the same again on the next stream
+		}
+	}
 	return a.unlessRefused(ctx, a.cfg.Member.Follow(ctx, plan.Order{
 		Command: r.GetCommand(), Name: r.GetName(), InitialCluster: r.GetInitialCluster(), ClusterToken: r.GetInitialClusterToken(),
 	}))
+}
+
+// certify gets the certificates of the member that the guardian has planned for this node.
+func (a *Agent) certify(ctx context.Context) error {
+	quorum := etcdv1.NewQuorumServiceClient(a.cfg.Conn)
+	return a.cfg.Member.Certify(ctx, a.cfg.Node, func(ctx context.Context, r *etcdv1.CertifyMemberRequest) (*etcdv1.CertifyMemberResponse, error) {
+		return quorum.CertifyMember(ctx, r)
+	})
 }
 
 // unlessRefused takes a refusal for no error: another try would end the same way, and the guardian may order something else.

@@ -41,8 +41,9 @@ type Member struct {
 	supervisor *process.Supervisor
 	log        *slog.Logger
 
-	mu    sync.Mutex // held while an order is followed
-	noted bool       // the record says that there is data
+	mu      sync.Mutex // held while an order is followed
+	noted   bool       // the record says that there is data
+	renewal time.Time  // when the certificates are renewed; zero until that is known
 }
 
 // New returns the member of a machine; its process runs under supervisor.

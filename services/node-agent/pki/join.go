@@ -29,13 +29,13 @@ func (s *Store) Join(ctx context.Context, conn grpc.ClientConnInterface, token, 
 	if !errors.Is(err, fs.ErrNotExist) {
 		return n, err
 	}
-	r, err := s.requests(name)
+	r, err := s.request(name)
 	if err != nil {
 		return n, err
 	}
 	said := ""
 	for pause := firstPause; ; pause = min(2*pause, longPause) {
-		err := s.join(ctx, conn, &machinev1.JoinRequest{Token: token, AgentRequest: r.agent, EtcdServerRequest: r.server, EtcdPeerRequest: r.peer})
+		err := s.join(ctx, conn, &machinev1.JoinRequest{Token: token, AgentRequest: r})
 		if err == nil {
 			log.InfoContext(ctx, "joined the cluster")
 			return s.Node()
@@ -99,13 +99,11 @@ func (s *Store) Renew(ctx context.Context, conn grpc.ClientConnInterface, name s
 func (s *Store) renew(ctx context.Context, conn grpc.ClientConnInterface, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
-	r, err := s.requests(name)
+	r, err := s.request(name)
 	if err != nil {
 		return err
 	}
-	resp, err := machinev1.NewJoinServiceClient(conn).Renew(ctx, &machinev1.RenewRequest{
-		AgentRequest: r.agent, EtcdServerRequest: r.server, EtcdPeerRequest: r.peer,
-	})
+	resp, err := machinev1.NewJoinServiceClient(conn).Renew(ctx, &machinev1.RenewRequest{AgentRequest: r})
 	if err != nil {
 		return err
 	}

@@ -38,15 +38,16 @@ type cluster struct {
 	server    *grpc.Server
 	settings  *tls.Config
 
-	mu       sync.Mutex
-	token    string
-	loseJoin int               // answers to Join that get lost
-	keys     map[string]int    // public keys of joins, and how often each came
-	renewals int               // certificates renewed
-	nodes    map[string]*heard // by name
-	offers   []*etcdv1.AttendMemberRequest
-	attend   chan *etcdv1.AttendMemberResponse // orders for whoever attends; unbuffered
-	pod      *schedulingv1.Pod                 // bound to every node; nil for none
+	mu        sync.Mutex
+	token     string
+	loseJoin  int               // answers to Join that get lost
+	keys      map[string]int    // public keys of joins, and how often each came
+	renewals  int               // certificates renewed
+	nodes     map[string]*heard // by name
+	offers    []*etcdv1.AttendMemberRequest
+	certified int                               // certificates of members that were signed
+	attend    chan *etcdv1.AttendMemberResponse // orders for whoever attends; unbuffered
+	pod       *schedulingv1.Pod                 // bound to every node; nil for none
 }
 
 type heard struct {
@@ -134,7 +135,7 @@ func (c *cluster) Join(_ context.Context, r *machinev1.JoinRequest) (*machinev1.
 		c.loseJoin--
 		return nil, rpcerr.Unavailable("the answer was lost")
 	}
-	return c.certify("m-0", r.GetAgentRequest(), r.GetEtcdServerRequest(), r.GetEtcdPeerRequest())
+	return c.certify("m-0", r.GetAgentRequest())
 }
 
 func (c *cluster) Renew(ctx context.Context, r *machinev1.RenewRequest) (*machinev1.JoinResponse, error) {
@@ -144,24 +145,34 @@ func (c *cluster) Renew(ctx context.Context, r *machinev1.RenewRequest) (*machin
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.renewals++
-	return c.certify("m-0", r.GetAgentRequest(), r.GetEtcdServerRequest(), r.GetEtcdPeerRequest())
+	return c.certify("m-0", r.GetAgentRequest())
 }
 
-func (c *cluster) certify(name string, agent, server, peer []byte) (*machinev1.JoinResponse, error) {
+func (c *cluster) certify(name string, agent []byte) (*machinev1.JoinResponse, error) {
 	out := &machinev1.JoinResponse{
 		NodeName: name, MachineNamespace: "openshift-machine-api", MachineName: name, ProviderId: "local://test/" + name,
 		Role: "worker", Address: "127.0.0.1", Authority: c.authority.PEM(),
 	}
 	var err error
-	if out.AgentCertificate, err = c.sign(agent, identity.Request{CommonName: name, URI: identity.NodeURI(name, name+"-uid"), Client: true}); err != nil || len(server) == 0 {
-		return out, err
+	out.AgentCertificate, err = c.sign(agent, identity.Request{CommonName: name, URI: identity.NodeURI(name, name+"-uid"), Client: true})
+	return out, err
+}
+
+// CertifyMember signs for the member of the calling node as the guardian does.
+func (c *cluster) CertifyMember(ctx context.Context, r *etcdv1.CertifyMemberRequest) (*etcdv1.CertifyMemberResponse, error) {
+	if caller(ctx) != identity.NodeUser(r.GetNode()) {
+		return nil, rpcerr.Forbidden("not the node")
 	}
-	member := identity.Request{CommonName: name, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true}
-	out.Role, out.EtcdClientAuthority, out.EtcdPeerAuthority = "master", c.authority.PEM(), c.authority.PEM()
-	if out.EtcdServerCertificate, err = c.sign(server, member); err != nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.certified++
+	member := identity.Request{CommonName: r.GetNode(), URI: identity.MemberURI(1, 2), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true}
+	out := &etcdv1.CertifyMemberResponse{MemberId: "2", ClientAuthority: c.authority.PEM(), PeerAuthority: c.authority.PEM()}
+	var err error
+	if out.ServerCertificate, err = c.sign(r.GetServerRequest(), member); err != nil {
 		return nil, err
 	}
-	out.EtcdPeerCertificate, err = c.sign(peer, member)
+	out.PeerCertificate, err = c.sign(r.GetPeerRequest(), member)
 	return out, err
 }
 

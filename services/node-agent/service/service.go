@@ -130,7 +130,7 @@ func (i *instance) resume(ctx context.Context, m *member.Member) {
 
 // speak joins the cluster and then speaks for the node.
 func (i *instance) speak(ctx context.Context, m *member.Member) error {
-	store := pki.NewStore(i.cfg.dir, i.bootstrap.Role)
+	store := pki.NewStore(i.cfg.dir)
 	node, err := i.join(ctx, store)
 	if err != nil {
 		return err

@@ -526,18 +526,23 @@ func TestCertificatesAreRenewedInTime(t *testing.T) {
 	c.awaitBeats("m-0", 1)
 	first := b.read("pki/agent.crt")
 	key := b.read("pki/agent.key")
-	peer := b.read("etcd/tls/peer.crt")
+	if b.has("etcd/tls/peer.crt") {
+		t.Error("the machine has a peer certificate before a member was planned for it")
+	}
+	c.order(start("m-0", "m-0=https://127.0.0.1:2380"))
+	b.awaitMember()
+	peer, peerKey := b.read("etcd/tls/peer.crt"), b.read("etcd/tls/peer.key")
 	servetest.Await(t, func() string {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.renewals >= 2 {
+		if c.renewals >= 2 && c.certified >= 3 {
 			return ""
 		}
-		return fmt.Sprintf("%d renewals", c.renewals)
+		return fmt.Sprintf("%d renewals of the agent's certificate, %d certificates of the member", c.renewals, c.certified)
 	})
 	c.restart() // the new connection needs a certificate that is still valid
 	c.awaitBeats("m-0", 1)
-	if b.read("pki/agent.crt") == first || b.read("etcd/tls/peer.crt") == peer || b.read("pki/agent.key") != key {
+	if b.read("pki/agent.crt") == first || b.read("etcd/tls/peer.crt") == peer || b.read("pki/agent.key") != key || b.read("etcd/tls/peer.key") != peerKey {
 		t.Error("want new certificates for the old keys")
 	}
 }

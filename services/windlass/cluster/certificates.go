@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -42,6 +43,9 @@ func (c *Cluster) EnsureCertificates(now time.Time) (int, error) {
 		return 0, err
 	}
 	if err := c.ensurePolicy(); err != nil {
+		return 0, err
+	}
+	if err := c.entrust(as); err != nil {
 		return 0, err
 	}
 	made := 0
@@ -90,6 +94,28 @@ func (c *Cluster) authorities() (map[string]*identity.Authority, error) {
 	return out, nil
 }
 
+// signers are the services that sign, and with which authorities. No other has a key.
+var signers = map[string][]string{
+	"machine-api":   {windlassAuthority},                      // machines' agents
+	"etcd-guardian": {etcdClientAuthority, etcdPeerAuthority}, // members of the etcd cluster
+}
+
+// entrust gives each service that signs a copy of the authorities that it signs with.
+func (c *Cluster) entrust(as map[string]*identity.Authority) error {
+	for service, names := range signers {
+		for _, name := range names {
+			dir := c.Service(service, "pki")
+			if have, err := identity.LoadAuthority(dir, name); err == nil && bytes.Equal(have.PEM(), as[name].PEM()) {
+				continue
+			}
+			if err := as[name].Save(dir); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // wanted is one certificate that must be there.
 type wanted struct {
 	authority     *identity.Authority
@@ -120,14 +146,10 @@ func (c *Cluster) wanted(as map[string]*identity.Authority) []wanted {
 		}
 	}
 	guardian := c.Service("etcd-guardian", "tls")
-	bootstrap := filepath.Join(guardian, "bootstrap")
-	// Members check the source address of their peers against the certificate; on loopback that is 127.0.0.1.
-	member := []net.IP{net.ParseIP(c.BootstrapHost()), net.IPv4(127, 0, 0, 1)}
-	out = append(out,
-		wanted{authority: as[etcdClientAuthority], dir: guardian, ca: "etcd-ca", name: "etcd-root", request: identity.Request{CommonName: "root", Client: true}},
-		wanted{authority: as[etcdClientAuthority], dir: bootstrap, ca: "etcd-ca", name: "etcd-server", request: identity.Request{CommonName: "etcd-member-bootstrap", DNSNames: []string{"localhost"}, IPs: member, Server: true}},
-		wanted{authority: as[etcdPeerAuthority], dir: bootstrap, ca: "peer-ca", name: "peer", request: identity.Request{CommonName: "etcd-member-bootstrap", IPs: member, Server: true, Client: true}},
-	)
+	// Members' own certificates are the guardian's to sign.
+	out = append(out, wanted{
+		authority: as[etcdClientAuthority], dir: guardian, ca: "etcd-ca", name: "etcd-root", request: identity.Request{CommonName: "root", Client: true},
+	})
 	for i := range out {
 		out[i].request.Lifetime = c.lifetime()
 	}

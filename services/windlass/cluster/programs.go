@@ -28,7 +28,7 @@ var programs = map[string]program{
 	"machine-api": {
 		etcd: true, peers: []string{"eviction-controller", "provider-local", "etcd-guardian", "update-orchestrator"},
 		flags: func(c *Cluster, _ string) []string {
-			return []string{"--pki", c.Dir("pki"), "--gateway", c.Gateway(), "--certificate-lifetime", c.lifetime().String(), "--infrastructure-name", c.Name, "--platform", "Local"}
+			return []string{"--pki", c.Service("machine-api", "pki"), "--gateway", c.Gateway(), "--certificate-lifetime", c.lifetime().String(), "--infrastructure-name", c.Name, "--platform", "Local"}
 		},
 	},
 	"hook-broker": {etcd: true, peers: []string{"machine-api", "update-orchestrator"}},
@@ -36,6 +36,7 @@ var programs = map[string]program{
 		etcd: true, peers: []string{"machine-api", "hook-broker", "update-orchestrator"},
 		flags: func(c *Cluster, executable string) []string {
 			return []string{
+				"--pki", c.Service("etcd-guardian", "pki"), "--certificate-lifetime", c.lifetime().String(),
 				"--bootstrap-client", fmt.Sprintf("https://%s:2379", c.BootstrapHost()),
 				"--bootstrap-peer", fmt.Sprintf("https://%s:2380", c.BootstrapHost()),
 				"--member-command", executable + ",serve,etcd-member",

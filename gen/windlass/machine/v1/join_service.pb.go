@@ -33,13 +33,9 @@ type JoinRequest struct {
 	// The token that the machine was made with.
 	Token string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	// Certificate request of the node's agent, in DER.
-	AgentRequest []byte `protobuf:"bytes,2,opt,name=agent_request,json=agentRequest,proto3" json:"agent_request,omitempty"`
-	// Certificate request for etcd's client port, in DER; only control-plane machines get one.
-	EtcdServerRequest []byte `protobuf:"bytes,3,opt,name=etcd_server_request,json=etcdServerRequest,proto3" json:"etcd_server_request,omitempty"`
-	// Certificate request for etcd's peer port, in DER; only control-plane machines get one.
-	EtcdPeerRequest []byte `protobuf:"bytes,4,opt,name=etcd_peer_request,json=etcdPeerRequest,proto3" json:"etcd_peer_request,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	AgentRequest  []byte `protobuf:"bytes,2,opt,name=agent_request,json=agentRequest,proto3" json:"agent_request,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JoinRequest) Reset() {
@@ -86,31 +82,13 @@ func (x *JoinRequest) GetAgentRequest() []byte {
 	return nil
 }
 
-func (x *JoinRequest) GetEtcdServerRequest() []byte {
-	if x != nil {
-		return x.EtcdServerRequest
-	}
-	return nil
-}
-
-func (x *JoinRequest) GetEtcdPeerRequest() []byte {
-	if x != nil {
-		return x.EtcdPeerRequest
-	}
-	return nil
-}
-
 // A node that wants new certificates.
 type RenewRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Certificate request of the node's agent, in DER.
-	AgentRequest []byte `protobuf:"bytes,1,opt,name=agent_request,json=agentRequest,proto3" json:"agent_request,omitempty"`
-	// Certificate request for etcd's client port, in DER; only control-plane machines get one.
-	EtcdServerRequest []byte `protobuf:"bytes,2,opt,name=etcd_server_request,json=etcdServerRequest,proto3" json:"etcd_server_request,omitempty"`
-	// Certificate request for etcd's peer port, in DER; only control-plane machines get one.
-	EtcdPeerRequest []byte `protobuf:"bytes,3,opt,name=etcd_peer_request,json=etcdPeerRequest,proto3" json:"etcd_peer_request,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	AgentRequest  []byte `protobuf:"bytes,1,opt,name=agent_request,json=agentRequest,proto3" json:"agent_request,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RenewRequest) Reset() {
@@ -150,20 +128,6 @@ func (x *RenewRequest) GetAgentRequest() []byte {
 	return nil
 }
 
-func (x *RenewRequest) GetEtcdServerRequest() []byte {
-	if x != nil {
-		return x.EtcdServerRequest
-	}
-	return nil
-}
-
-func (x *RenewRequest) GetEtcdPeerRequest() []byte {
-	if x != nil {
-		return x.EtcdPeerRequest
-	}
-	return nil
-}
-
 // What a machine needs as a node.
 type JoinResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -183,14 +147,6 @@ type JoinResponse struct {
 	AgentCertificate []byte `protobuf:"bytes,7,opt,name=agent_certificate,json=agentCertificate,proto3" json:"agent_certificate,omitempty"`
 	// Authority of the cluster's services, in PEM.
 	Authority []byte `protobuf:"bytes,8,opt,name=authority,proto3" json:"authority,omitempty"`
-	// Certificate for etcd's client port, in PEM; only for control-plane machines.
-	EtcdServerCertificate []byte `protobuf:"bytes,9,opt,name=etcd_server_certificate,json=etcdServerCertificate,proto3" json:"etcd_server_certificate,omitempty"`
-	// Authority of etcd's clients, in PEM; only for control-plane machines.
-	EtcdClientAuthority []byte `protobuf:"bytes,10,opt,name=etcd_client_authority,json=etcdClientAuthority,proto3" json:"etcd_client_authority,omitempty"`
-	// Certificate for etcd's peer port, in PEM; only for control-plane machines.
-	EtcdPeerCertificate []byte `protobuf:"bytes,11,opt,name=etcd_peer_certificate,json=etcdPeerCertificate,proto3" json:"etcd_peer_certificate,omitempty"`
-	// Authority of etcd's peers, in PEM; only for control-plane machines.
-	EtcdPeerAuthority []byte `protobuf:"bytes,12,opt,name=etcd_peer_authority,json=etcdPeerAuthority,proto3" json:"etcd_peer_authority,omitempty"`
 	// When the certificates end.
 	ExpiryTime    *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=expiry_time,json=expiryTime,proto3" json:"expiry_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -283,34 +239,6 @@ func (x *JoinResponse) GetAuthority() []byte {
 	return nil
 }
 
-func (x *JoinResponse) GetEtcdServerCertificate() []byte {
-	if x != nil {
-		return x.EtcdServerCertificate
-	}
-	return nil
-}
-
-func (x *JoinResponse) GetEtcdClientAuthority() []byte {
-	if x != nil {
-		return x.EtcdClientAuthority
-	}
-	return nil
-}
-
-func (x *JoinResponse) GetEtcdPeerCertificate() []byte {
-	if x != nil {
-		return x.EtcdPeerCertificate
-	}
-	return nil
-}
-
-func (x *JoinResponse) GetEtcdPeerAuthority() []byte {
-	if x != nil {
-		return x.EtcdPeerAuthority
-	}
-	return nil
-}
-
 func (x *JoinResponse) GetExpiryTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.ExpiryTime
@@ -322,16 +250,12 @@ var File_windlass_machine_v1_join_service_proto protoreflect.FileDescriptor
 
 const file_windlass_machine_v1_join_service_proto_rawDesc = "" +
 	"\n" +
-	"&windlass/machine/v1/join_service.proto\x12\x13windlass.machine.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xb4\x01\n" +
+	"&windlass/machine/v1/join_service.proto\x12\x13windlass.machine.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ewindlass/meta/v1/options.proto\"d\n" +
 	"\vJoinRequest\x12\x1c\n" +
 	"\x05token\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x05token\x12+\n" +
-	"\ragent_request\x18\x02 \x01(\fB\x06\xbaH\x03\xc8\x01\x01R\fagentRequest\x12.\n" +
-	"\x13etcd_server_request\x18\x03 \x01(\fR\x11etcdServerRequest\x12*\n" +
-	"\x11etcd_peer_request\x18\x04 \x01(\fR\x0fetcdPeerRequest\"\x97\x01\n" +
+	"\ragent_request\x18\x02 \x01(\fB\x06\xbaH\x03\xc8\x01\x01R\fagentRequestJ\x04\b\x03\x10\x04J\x04\b\x04\x10\x05\"G\n" +
 	"\fRenewRequest\x12+\n" +
-	"\ragent_request\x18\x01 \x01(\fB\x06\xbaH\x03\xc8\x01\x01R\fagentRequest\x12.\n" +
-	"\x13etcd_server_request\x18\x02 \x01(\fR\x11etcdServerRequest\x12*\n" +
-	"\x11etcd_peer_request\x18\x03 \x01(\fR\x0fetcdPeerRequest\"\xa2\x04\n" +
+	"\ragent_request\x18\x01 \x01(\fB\x06\xbaH\x03\xc8\x01\x01R\fagentRequestJ\x04\b\x02\x10\x03J\x04\b\x03\x10\x04\"\xea\x02\n" +
 	"\fJoinResponse\x12\x1b\n" +
 	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12+\n" +
 	"\x11machine_namespace\x18\x02 \x01(\tR\x10machineNamespace\x12!\n" +
@@ -341,14 +265,11 @@ const file_windlass_machine_v1_join_service_proto_rawDesc = "" +
 	"\x04role\x18\x05 \x01(\tR\x04role\x12\x18\n" +
 	"\aaddress\x18\x06 \x01(\tR\aaddress\x12+\n" +
 	"\x11agent_certificate\x18\a \x01(\fR\x10agentCertificate\x12\x1c\n" +
-	"\tauthority\x18\b \x01(\fR\tauthority\x126\n" +
-	"\x17etcd_server_certificate\x18\t \x01(\fR\x15etcdServerCertificate\x122\n" +
-	"\x15etcd_client_authority\x18\n" +
-	" \x01(\fR\x13etcdClientAuthority\x122\n" +
-	"\x15etcd_peer_certificate\x18\v \x01(\fR\x13etcdPeerCertificate\x12.\n" +
-	"\x13etcd_peer_authority\x18\f \x01(\fR\x11etcdPeerAuthority\x12;\n" +
+	"\tauthority\x18\b \x01(\fR\tauthority\x12;\n" +
 	"\vexpiry_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expiryTime2\xcf\x02\n" +
+	"expiryTimeJ\x04\b\t\x10\n" +
+	"J\x04\b\n" +
+	"\x10\vJ\x04\b\v\x10\fJ\x04\b\f\x10\r2\xcf\x02\n" +
 	"\vJoinService\x12\x9c\x01\n" +
 	"\x04Join\x12 .windlass.machine.v1.JoinRequest\x1a!.windlass.machine.v1.JoinResponse\"O\xaa\xbb\x18/\n" +
 	"\x04join\x12\x14machine.openshift.io\x1a\rmachines/join(\x010\x01\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/machines:join\x12\xa0\x01\n" +
