@@ -44,6 +44,7 @@ func (s *Server) CertifyMember(ctx context.Context, r *etcdv1.CertifyMemberReque
 	if err != nil {
 		return nil, err
 	}
+	identity.Describe(ctx, machine.Namespace, machine.Name, fmt.Sprintf("certificates of etcd member %x", member.ID))
 	out, err := s.Signer.Sign(m, r.GetServerRequest(), r.GetPeerRequest())
 	if errors.Is(err, peers.ErrRequest) {
 		return nil, rpcerr.Invalid(rpcerr.Field{Path: "serverRequest, peerRequest", Description: err.Error()})
