@@ -71,7 +71,7 @@ func (c *counter) add(r Record, k kind) {
 		return
 	}
 	if t.count == 0 {
-		t.first = r.cut()
+		t.first = r
 	}
 	t.count, t.last, t.from = t.count+1, r.Time, r.Source
 }

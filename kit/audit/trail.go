@@ -142,12 +142,14 @@ func (t *Trail) Event(ctx context.Context, r Record) error {
 // Read records a read of what may be confidential. It does not wait.
 func (t *Trail) Read(r Record) {
 	r.Decision = Allow
+	r = r.cut() // before it is part of a key that is kept for a minute
 	t.counted[0].add(r, readKey(r))
 }
 
 // Refused records a refusal. It does not wait.
 func (t *Trail) Refused(r Record) {
 	r.Decision = Deny
+	r = r.cut()
 	t.counted[1].add(r, refusalKey(r))
 }
 

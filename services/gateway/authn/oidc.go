@@ -160,7 +160,8 @@ func (o *OIDC) Collect(to chan<- prometheus.Metric) {
 func (o *OIDC) owner(ctx context.Context, token string) (identity.Token, error) {
 	ctx, cancel := context.WithTimeout(ctx, keyPatience)
 	defer cancel()
-	verifier := oidc.NewVerifier(o.config.IssuerURL, o, &oidc.Config{
+	keys := &keySet{oidc: o}
+	verifier := oidc.NewVerifier(o.config.IssuerURL, keys, &oidc.Config{
 		ClientID: o.config.ClientID, Now: o.now,
 		// Those that need a public key; "none" and those with a shared secret are not among them.
 		SupportedSigningAlgs: []string{oidc.RS256, oidc.RS384, oidc.RS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.EdDSA},
@@ -170,7 +171,7 @@ func (o *OIDC) owner(ctx context.Context, token string) (identity.Token, error) 
 	switch {
 	case errors.As(err, &expired):
 		return identity.Token{}, errExpired
-	case errors.Is(err, errNoIssuer):
+	case keys.none:
 		return identity.Token{}, errNoIssuer
 	case err != nil:
 		o.log.Debug("token refused", "error", err)
@@ -226,9 +227,22 @@ func (o *OIDC) groups(claim json.RawMessage) ([]string, error) {
 	return groups, nil
 }
 
-// VerifySignature is part of oidc.KeySet. A signature that no key made may be by a new one, so the keys are fetched again,
+// keySet is the keys for one token. The verifier does not wrap their error, so it is kept here that there were none.
+type keySet struct {
+	oidc *OIDC
+	none bool
+}
+
+// VerifySignature is part of oidc.KeySet.
+func (k *keySet) VerifySignature(ctx context.Context, token string) ([]byte, error) {
+	payload, err := k.oidc.verifySignature(ctx, token)
+	k.none = errors.Is(err, errNoIssuer)
+	return payload, err
+}
+
+// verifySignature returns the payload of a token that one of the keys signed. A signature that no key made may be by a new one, so the keys are fetched again,
 // but not for every token that somebody makes up.
-func (o *OIDC) VerifySignature(ctx context.Context, token string) ([]byte, error) {
+func (o *OIDC) verifySignature(ctx context.Context, token string) ([]byte, error) {
 	if keys := o.known(); keys != nil {
 		if payload, err := keys.VerifySignature(ctx, token); err == nil {
 			return payload, nil

@@ -20,7 +20,7 @@ type program struct {
 // programs is every program that the supervisor runs.
 var programs = map[string]program{
 	"gateway": {
-		etcd: true,
+		etcd: true, flags: func(c *Cluster, _ string) []string { return []string{"--tokens", c.Service("gateway", "tokens")} },
 		peers: []string{
 			"machine-api", "hook-broker", "etcd-guardian", "eviction-controller", "scheduler", "node-configurator", "update-orchestrator",
 		},

@@ -14,8 +14,8 @@ import (
 )
 
 func newAuth(e *env) *cobra.Command {
-	cmd := &cobra.Command{Use: "auth", Short: "Show who you are and what you may do"}
-	cmd.AddCommand(newCanI(e), newWhoami(e))
+	cmd := &cobra.Command{Use: "auth", Short: "Show who you are and what you may do, and issue credentials"}
+	cmd.AddCommand(newCanI(e), newWhoami(e), newIssue(e, e.cluster))
 	return cmd
 }
 

@@ -43,6 +43,7 @@ func newContainer(e *env) *cobra.Command {
 	fs.StringVar(&f.subnet, "subnet", "172.31.250", "first three numbers of the containers' network")
 	fs.DurationVar(&f.lifetime, "certificate-lifetime", cluster.DefaultLifetime, "how long certificates are good for")
 	cmd.AddCommand(
+		newIssue(e, func() (*cluster.Cluster, error) { return f.cluster(e), nil }),
 		&cobra.Command{
 			Use: "certificates", Short: "Make the certificates that are missing and renew those that run out", Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error {

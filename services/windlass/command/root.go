@@ -108,7 +108,7 @@ func newRoot(e *env) *cobra.Command {
 	root.AddCommand(
 		newUp(e), newDown(e), newStatus(e), newEnv(e), newServe(e), newSupervise(e), newContainer(e),
 		newGet(e), newDescribe(e), newCreate(e), newApply(e), newReplace(e), newDelete(e), newScale(e), newQuorum(e), newHooks(e), newEvents(e),
-		newEdit(e), newPatch(e), newLabel(e), newAnnotate(e), newWait(e), newPlan(e), newAuth(e), newWhoami(e),
+		newEdit(e), newPatch(e), newLabel(e), newAnnotate(e), newWait(e), newPlan(e), newAuth(e), newAudit(e), newWhoami(e),
 		newAdm(e), newCordon(e), newUncordon(e), newDrain(e), newAPIResources(e), newExplain(e), newVersion(e), newLogs(e), newExec(e), newRollout(e),
 	)
 	return root
