@@ -11,7 +11,7 @@ name_flag := $(if $(NAME),--name $(NAME))
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: $(BIN)/windlass $(BIN)/backup-hook $(BIN)/example-operators ## Build the one executable and the example programs
+build: $(BIN)/windlass $(BIN)/backup-hook $(BIN)/example-operators $(BIN)/grpcurl ## Build the one executable, the example programs, and grpcurl for $$GRPCURL of `windlass env`
 
 $(BIN)/windlass: FORCE
 	@mkdir -p $(BIN)

@@ -17,6 +17,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/kit/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -48,6 +49,7 @@ type Recorder struct {
 type event struct {
 	object               *metav1.ObjectReference
 	typ, reason, message string
+	trace                string // id of the trace that the object is in, empty if it is in none
 	at                   time.Time
 }
 
@@ -74,7 +76,7 @@ func (r *Recorder) Register(s grpc.ServiceRegistrar) error {
 // Event records that something happened to an object. reason is one CamelCase word, message is for people.
 func (r *Recorder) Event(obj resource.Object, typ, reason, message string) {
 	select {
-	case r.queue <- event{object: resource.Reference(obj), typ: typ, reason: reason, message: message, at: r.now()}:
+	case r.queue <- event{object: resource.Reference(obj), typ: typ, reason: reason, message: message, trace: trace.ID(obj.GetMetadata()), at: r.now()}:
 	default:
 		r.log.Debug("event dropped", "reason", reason, "object", obj.GetMetadata().GetName())
 	}
@@ -130,8 +132,12 @@ func (r *Recorder) write(ctx context.Context, e event) error {
 	if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
 		return err
 	}
+	meta := &metav1.ObjectMeta{Namespace: namespace, Name: name}
+	if e.trace != "" {
+		meta.Annotations = map[string]string{trace.EventAnnotation: e.trace}
+	}
 	_, err = r.table.Create(ctx, &eventv1.Event{
-		Metadata:       &metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Metadata:       meta,
 		InvolvedObject: e.object, Reason: e.reason, Message: e.message, Type: e.typ,
 		Source:         &eventv1.EventSource{Component: r.component},
 		FirstTimestamp: at, LastTimestamp: at, Count: 1, ReportingComponent: r.component,

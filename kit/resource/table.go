@@ -14,6 +14,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/kit/trace"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -450,6 +451,9 @@ func (t *Table[T]) remove(ctx context.Context, old T, opts []WriteOptions) (T, e
 	next, stays := t.ended(old, gracePeriod(ctx))
 	if any(next) == any(old) || dryRun(opts) {
 		return old, nil
+	}
+	if !Deleting(old) {
+		trace.Mark(ctx, next.GetMetadata())
 	}
 	was, key := revisionOf(old), t.key(KeyOf(old))
 	if !stays {

@@ -3,15 +3,17 @@ package serve
 import (
 	"context"
 	"fmt"
-	"os"
 
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"google.golang.org/grpc"
+
+	"github.com/windlass-dev/windlass/kit/trace"
 )
 
 // traces sends spans to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names. Nil means that there is none, and then calls
@@ -19,7 +21,7 @@ import (
 type traces struct{ provider *sdktrace.TracerProvider }
 
 func newTraces(ctx context.Context, service string) (*traces, error) {
-	if os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") == "" {
+	if !trace.Enabled() {
 		return nil, nil
 	}
 	exporter, err := otlptracegrpc.New(ctx)
@@ -31,7 +33,10 @@ func newTraces(ctx context.Context, service string) (*traces, error) {
 }
 
 func (t *traces) options() []otelgrpc.Option {
-	return []otelgrpc.Option{otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(propagation.TraceContext{})}
+	return []otelgrpc.Option{
+		otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(propagation.TraceContext{}),
+		otelgrpc.WithFilter(filters.Not(filters.HealthCheck())), // services ask each other every few seconds
+	}
 }
 
 func (t *traces) server() []grpc.ServerOption {

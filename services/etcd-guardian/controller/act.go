@@ -16,6 +16,7 @@ import (
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	"github.com/windlass-dev/windlass/kit/trace"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/agents"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/members"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
@@ -323,7 +324,7 @@ func (c *Controller) patchHook(ctx context.Context, a plan.Action) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.MachineAPI.PatchMachine(ctx, &machinev1.PatchMachineRequest{
+	_, err = c.MachineAPI.PatchMachine(trace.Continue(ctx, machine.GetMetadata()), &machinev1.PatchMachineRequest{
 		Namespace: a.Machine.Namespace, Name: a.Machine.Name,
 		Patch: &httpbody.HttpBody{ContentType: "application/merge-patch+json", Data: patch},
 	})

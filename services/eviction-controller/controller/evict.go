@@ -10,6 +10,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -104,6 +105,7 @@ func (c *Controller) doubt(node string) time.Time {
 
 // evictForDrain has the pods leave that a drain wants to leave now. What comes of it is written by drain.
 func (c *Controller) evictForDrain(ctx context.Context, d *nodev1.Drain) (time.Time, error) {
+	ctx = trace.Continue(ctx, d.GetMetadata())
 	v := c.viewOfDrain(d)
 	p := plan.Drain(v)
 	if p.Gone || p.Status.GetPhase() != plan.Draining {

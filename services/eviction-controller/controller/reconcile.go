@@ -19,6 +19,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -296,6 +297,7 @@ func (c *Controller) readyAgain() {
 
 // drain takes the next step of a drain. Its pods are made to leave elsewhere, see evict; here it is seen how far that has come.
 func (c *Controller) drain(ctx context.Context, d *nodev1.Drain) (time.Time, error) {
+	ctx = trace.Continue(ctx, d.GetMetadata())
 	v := c.viewOfDrain(d)
 	p := plan.Drain(v)
 	if p.Gone {

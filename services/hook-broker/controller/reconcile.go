@@ -16,6 +16,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -152,7 +153,10 @@ func (c *Controller) ReconcileMachine(ctx context.Context, key string) (time.Tim
 		}
 	}
 	p := plan.Machine(v)
-	if err := c.act(kinds.Own(ctx), p); err != nil {
+	for _, ch := range p.Create {
+		trace.Follow(ch.Task.GetMetadata(), v.Machine.GetMetadata())
+	}
+	if err := c.act(kinds.Own(trace.Continue(ctx, v.Machine.GetMetadata())), p); err != nil {
 		return time.Time{}, fmt.Errorf("machine %q: %w", key, err)
 	}
 	return p.Wake, nil

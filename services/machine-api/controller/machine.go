@@ -15,6 +15,7 @@ import (
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/trace"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"github.com/windlass-dev/windlass/services/machine-api/provider"
 	"google.golang.org/genproto/googleapis/api/httpbody"
@@ -36,7 +37,7 @@ func (c *Controller) reconcileMachine(ctx context.Context, key string) (time.Tim
 		if !ok {
 			return time.Time{}, nil
 		}
-		again, wake, err := c.pass(ctx, m)
+		again, wake, err := c.pass(trace.Continue(ctx, m.GetMetadata()), m)
 		if err != nil || !again {
 			return wake, err
 		}
@@ -289,13 +290,15 @@ func (c *Controller) setCreateError(m *machinev1.Machine, text string) {
 func drainName(m *machinev1.Machine) string { return "machine-" + m.GetMetadata().GetUid() }
 
 func newDrain(m *machinev1.Machine, n *nodev1.Node) *nodev1.Drain {
-	return &nodev1.Drain{
+	d := &nodev1.Drain{
 		Metadata: &metav1.ObjectMeta{Name: drainName(m)},
 		Spec: &nodev1.DrainSpec{
 			NodeName: n.GetMetadata().GetName(), NodeUid: n.GetMetadata().GetUid(), Reason: fmt.Sprintf("machine %s is being deleted", m.GetMetadata().GetName()),
 			MachineRef: resource.Reference(m), IgnoreDaemonSets: proto.Bool(true), Force: proto.Bool(true), DeleteEmptyDirData: proto.Bool(true),
 		},
 	}
+	trace.Follow(d.GetMetadata(), m.GetMetadata())
+	return d
 }
 
 // updateNode puts what the machine's spec wants on its node, if the node is still as it was seen.

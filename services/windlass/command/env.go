@@ -2,6 +2,8 @@ package command
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -23,17 +25,27 @@ func newEnv(e *env) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			grpcurl := e.grpcurl()
 			fmt.Fprintf(e.out, "export %s=%q\nexport WINDLASS_URL=%q\nexport %s=%q\n", client.EnvServer, t.Server, "https://"+t.Server, client.EnvCA, t.CA)
 			if t.Token != "" {
 				fmt.Fprintf(e.out, "export %s=%q\n", client.EnvToken, t.Token)
 				fmt.Fprintf(e.out, "export CURL=%q\n", fmt.Sprintf("curl -sS --cacert %s -H Authorization:Bearer\\ %s", t.CA, t.Token))
-				fmt.Fprintf(e.out, "export GRPCURL=%q\n", fmt.Sprintf("grpcurl -cacert %s -H authorization:Bearer\\ %s", t.CA, t.Token))
+				fmt.Fprintf(e.out, "export GRPCURL=%q\n", fmt.Sprintf("%s -cacert %s -H authorization:Bearer\\ %s", grpcurl, t.CA, t.Token))
 				return nil
 			}
 			fmt.Fprintf(e.out, "export %s=%q\nexport %s=%q\n", client.EnvCert, t.Cert, client.EnvKey, t.Key)
 			fmt.Fprintf(e.out, "export CURL=%q\n", fmt.Sprintf("curl -sS --cacert %s --cert %s --key %s", t.CA, t.Cert, t.Key))
-			fmt.Fprintf(e.out, "export GRPCURL=%q\n", fmt.Sprintf("grpcurl -cacert %s -cert %s -key %s", t.CA, t.Cert, t.Key))
+			fmt.Fprintf(e.out, "export GRPCURL=%q\n", fmt.Sprintf("%s -cacert %s -cert %s -key %s", grpcurl, t.CA, t.Cert, t.Key))
 			return nil
 		},
 	}
+}
+
+// grpcurl returns the one that `make build` puts beside this executable, or the one of the path where there is none.
+func (e *env) grpcurl() string {
+	beside := filepath.Join(filepath.Dir(e.program), "grpcurl")
+	if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() {
+		return beside
+	}
+	return "grpcurl"
 }

@@ -256,7 +256,7 @@ var File_windlass_event_v1_event_proto protoreflect.FileDescriptor
 
 const file_windlass_event_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1dwindlass/event/v1/event.proto\x12\x11windlass.event.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xc2\x06\n" +
+	"\x1dwindlass/event/v1/event.proto\x12\x11windlass.event.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xfc\x06\n" +
 	"\x05Event\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -275,14 +275,15 @@ const file_windlass_event_v1_event_proto_rawDesc = "" +
 	"event_time\x18\f \x01(\tR\teventTime\x12/\n" +
 	"\x13reporting_component\x18\r \x01(\tR\x12reportingComponent\x12-\n" +
 	"\x12reporting_instance\x18\x0e \x01(\tR\x11reportingInstance\x12\x16\n" +
-	"\x06action\x18\x0f \x01(\tR\x06action:\xca\x01\xa2\xbb\x18\xc5\x01\x12\x02v1\x1a\x05Event\"\x06events*\x05event2\x02ev8\x01B\adefaultJ\x1a\n" +
+	"\x06action\x18\x0f \x01(\tR\x06action:\x84\x02\xa2\xbb\x18\xff\x01\x12\x02v1\x1a\x05Event\"\x06events*\x05event2\x02ev8\x01B\adefaultJ\x1a\n" +
 	"\tLAST SEEN\x12\rlastTimestampJ\f\n" +
 	"\x04TYPE\x12\x04typeJ\x10\n" +
 	"\x06REASON\x12\x06reasonJ\x18\n" +
 	"\x06OBJECT\x12\x0einvolvedObjectJ\x12\n" +
 	"\aMESSAGE\x12\amessageJ\x10\n" +
 	"\x05COUNT\x12\x05count\x18\x01J\x1c\n" +
-	"\x06SOURCE\x12\x10source.component\x18\x01P\x01\"?\n" +
+	"\x06SOURCE\x12\x10source.component\x18\x01J8\n" +
+	"\x05TRACE\x12-metadata.annotations['windlass.dev/trace-id']\x18\x01P\x01\"?\n" +
 	"\vEventSource\x12\x1c\n" +
 	"\tcomponent\x18\x01 \x01(\tR\tcomponent\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\tR\x04hostB\xc9\x01\n" +
