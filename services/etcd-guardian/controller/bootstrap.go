@@ -21,14 +21,16 @@ type Bootstrap struct {
 	spec    process.Spec
 	dataDir string
 	known   []string // files whose presence proves that there was a cluster
+	allowed string   // file whose presence allows an empty member
 	note    *store.NoteFile
 	log     *slog.Logger
 	ending  atomic.Bool
 }
 
-// NewBootstrap returns the bootstrap member that spec runs on dataDir. Any of the files known proves that there was a cluster.
-func NewBootstrap(sup *process.Supervisor, spec process.Spec, dataDir string, known []string, note *store.NoteFile, log *slog.Logger) *Bootstrap {
-	return &Bootstrap{sup: sup, spec: spec, dataDir: dataDir, known: known, note: note, log: log}
+// NewBootstrap returns the bootstrap member that spec runs on dataDir. Any of the files known proves that there was a cluster. Without the file allowed,
+// which the first start of a cluster makes and the pivot removes, no empty member is started: the absence of all else may as well mean that it was lost.
+func NewBootstrap(sup *process.Supervisor, spec process.Spec, dataDir, allowed string, known []string, note *store.NoteFile, log *slog.Logger) *Bootstrap {
+	return &Bootstrap{sup: sup, spec: spec, dataDir: dataDir, allowed: allowed, known: known, note: note, log: log}
 }
 
 // Start has the process run if it may.
@@ -49,6 +51,9 @@ func (b *Bootstrap) Start() error {
 			if _, err := os.Stat(f); err == nil {
 				return fmt.Errorf("the data of the bootstrap member is gone from %s: an empty one is not started, since %s shows that there was a cluster", b.dataDir, f)
 			}
+		}
+		if _, err := os.Stat(b.allowed); err != nil {
+			return fmt.Errorf("an empty bootstrap member is not started: only the first start of a cluster allows it (%w); the members of a cluster that exists are learned from their agents", err)
 		}
 	}
 	return b.sup.Ensure(b.spec)
@@ -89,6 +94,9 @@ func (b *Bootstrap) Clean(ctx context.Context) error {
 		return nil
 	}
 	if err := b.sup.Stop(ctx, b.spec.Name); err != nil {
+		return err
+	}
+	if err := os.Remove(b.allowed); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return os.RemoveAll(b.dataDir)

@@ -52,6 +52,7 @@ type Config struct {
 	Machines     *informer.Informer[*machinev1.Machine]
 	Sets         *informer.Informer[*machinev1.ControlPlaneMachineSet]
 	MachineAPI   machinev1.MachineServiceClient
+	Reach        func(urls []string) // has our own client of etcd use these members, which were learned from their agents
 	Events       Eventer
 	Settings     plan.Settings
 	Now          func() time.Time     // the time of day, for people

@@ -28,7 +28,11 @@ func (c *Controller) observe(ctx context.Context) (plan.View, store.State) {
 	list, trouble := c.newest(ctx, answers)
 	fresh := list != nil
 	if fresh {
+		learned := len(m.members) == 0
 		m.listed(list)
+		if learned {
+			c.reach()
+		}
 		c.keepNote(ctx, answers)
 	} else if m.bootstrap != nil {
 		trouble = m.bootstrap.Error()
@@ -66,7 +70,13 @@ func (c *Controller) observe(ctx context.Context) (plan.View, store.State) {
 func (c *Controller) probe(ctx context.Context, offers []agents.Offer) ([]string, map[uint64]members.Answer) {
 	known := c.memory.members
 	if len(known) == 0 {
+		// Nothing is known of a cluster: the bootstrap member knows it, or members that agents have on their disks.
 		known = []store.NoteMember{{ClientURLs: []string{c.BootstrapURL}}}
+		for _, o := range offers {
+			if o.HasData {
+				known = append(known, store.NoteMember{ClientURLs: []string{o.ClientURL}})
+			}
+		}
 	}
 	answers := make([]members.Answer, len(known))
 	var group sync.WaitGroup
@@ -90,6 +100,19 @@ func (c *Controller) probe(ctx context.Context, offers []agents.Offer) ([]string
 		}
 	}
 	return urls, out
+}
+
+// reach points our own client at the members that were just learned.
+func (c *Controller) reach() {
+	var urls []string
+	for _, e := range c.memory.members {
+		if !e.Learner {
+			urls = append(urls, e.ClientURLs...)
+		}
+	}
+	if len(urls) > 0 {
+		c.Reach(urls)
+	}
 }
 
 func (c *Controller) ask(ctx context.Context, address string, learner bool) members.Answer {

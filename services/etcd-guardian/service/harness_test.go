@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -110,6 +111,8 @@ func newCluster(t *testing.T) *cluster {
 	c.listen = strings.TrimPrefix(c.url(1), "https://")
 	c.serveMachines()
 	c.guardianFiles()
+	c.check(os.MkdirAll(filepath.Join(c.dir, "guardian", "bootstrap"), 0o700))
+	c.check(os.WriteFile(c.allowed(), nil, 0o600))
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("guardian:\n%s", c.guardianLog)
@@ -119,6 +122,9 @@ func newCluster(t *testing.T) *cluster {
 	})
 	return c
 }
+
+// allowed is the file by which a first start allows an empty etcd.
+func (c *cluster) allowed() string { return filepath.Join(c.dir, "guardian", "bootstrap", "allowed") }
 
 func (c *cluster) check(err error) {
 	c.t.Helper()
@@ -324,6 +330,7 @@ type agent struct {
 	client, peer string
 	conn         *grpc.ClientConn
 	lazy         bool // it never starts a member
+	paused       atomic.Bool
 
 	mu      sync.Mutex
 	cmd     *exec.Cmd
@@ -339,6 +346,10 @@ func (a *agent) attend() {
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {
+			if a.paused.Load() {
+				time.Sleep(20 * time.Millisecond)
+				continue
+			}
 			_, err := os.Stat(filepath.Join(a.dir, "data"))
 			stream, err2 := etcdv1.NewQuorumServiceClient(a.conn).AttendMember(ctx, &etcdv1.AttendMemberRequest{
 				Node: a.name, PeerUrl: a.peer, ClientUrl: a.client, HasData: err == nil,
@@ -367,6 +378,9 @@ func (a *agent) attend() {
 		}
 	})
 }
+
+// pauseAttending keeps the agent away from the guardian from its next stream on, or lets it attend again.
+func (a *agent) pauseAttending(on bool) { a.paused.Store(on) }
 
 func (a *agent) obey(ctx context.Context, m *etcdv1.AttendMemberResponse) error {
 	fmt.Fprintf(&a.log, "%s told to %s\n", time.Now().Format("05.000"), m.GetCommand())

@@ -100,9 +100,9 @@ func build(cfg config, p *serve.Process) ([]func(context.Context) error, error) 
 	elapsed := func() time.Duration { return time.Since(start) } // by the monotonic clock
 	c := controller.New(controller.Config{
 		Members: client, Records: records, Note: note, BootstrapURL: cfg.bootstrapClient,
-		Bootstrap: controller.NewBootstrap(supervisor, cfg.memberSpec(), cfg.dataDir(), []string{cfg.in(endpointsFile)}, note, p.Log),
+		Bootstrap: controller.NewBootstrap(supervisor, cfg.memberSpec(), cfg.dataDir(), cfg.in(bootstrapDir, "allowed"), []string{cfg.in(endpointsFile)}, note, p.Log),
 		Machines:  machines, Sets: sets, MachineAPI: machinev1.NewMachineServiceClient(conn),
-		Events: recorder, Settings: cfg.settings, Now: time.Now, Elapsed: elapsed, Log: p.Log,
+		Reach: func(urls []string) { p.Etcd.SetEndpoints(urls...) }, Events: recorder, Settings: cfg.settings, Now: time.Now, Elapsed: elapsed, Log: p.Log,
 	})
 	etcdv1.RegisterQuorumServiceServer(p.GRPC, &server.Server{Controller: c, Records: records, Signer: signer, Now: time.Now})
 	owned, err := ownerParts(cfg, p, c)

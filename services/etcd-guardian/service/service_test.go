@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -468,4 +469,42 @@ func get(t *testing.T, client *http.Client, url string) int {
 	_, _ = io.Copy(io.Discard, r.Body)
 	_ = r.Body.Close()
 	return r.StatusCode
+}
+
+// TestAGuardianThatLostItsDirectoryStartsNoSecondEtcd has one come up with a fresh directory beside a live cluster.
+func TestAGuardianThatLostItsDirectoryStartsNoSecondEtcd(t *testing.T) {
+	c := newCluster(t)
+	c.startGuardian()
+	c.until("a bootstrap member that answers", func(q *etcdv1.Quorum) bool { return q.GetHealthyVoters() == 1 })
+	agents := map[string]*agent{}
+	for _, name := range []string{"m0", "m1", "m2"} {
+		agents[name] = c.newMachine(name)
+	}
+	before, _ := c.until("the pivot", stable("m0", "m1", "m2"))
+	c.await("the pivot takes the permission away", func() bool { _, err := os.Stat(c.allowed()); return os.IsNotExist(err) })
+
+	c.killGuardian()
+	c.check(os.RemoveAll(filepath.Join(c.dir, "guardian")))
+	for _, a := range agents {
+		a.pauseAttending(true)
+	}
+	c.startGuardian()
+	q, _ := c.until("it says why it starts none", func(q *etcdv1.Quorum) bool {
+		return strings.Contains(q.GetWaitsFor(), "an empty bootstrap member is not started")
+	})
+	if q.GetVoters() != 0 || !strings.Contains(q.GetWaitsFor(), c.allowed()) {
+		t.Errorf("quorum of a fresh directory: %d voters, waits for %q", q.GetVoters(), q.GetWaitsFor())
+	}
+	if _, err := os.Stat(filepath.Join(c.dir, "guardian", "bootstrap", "data")); err == nil {
+		t.Error("a second etcd was started")
+	}
+
+	// The members are learned from the agents that have them.
+	for _, a := range agents {
+		a.pauseAttending(false)
+	}
+	after, _ := c.until("the members are learned", stable("m0", "m1", "m2"))
+	if after.GetClusterId() != before.GetClusterId() {
+		t.Errorf("cluster %s, want %s", after.GetClusterId(), before.GetClusterId())
+	}
 }

@@ -78,18 +78,28 @@ func (c *Cluster) authorities() (map[string]*identity.Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
+	first, err := c.begin()
+	if err != nil {
+		return nil, err
+	}
 	out := map[string]*identity.Authority{}
-	for _, name := range []string{windlassAuthority, etcdClientAuthority, etcdPeerAuthority} {
+	for _, name := range authorityNames {
 		a, err := identity.LoadAuthority(dir, name)
-		if errors.Is(err, fs.ErrNotExist) {
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && first:
 			if a, err = identity.NewAuthority(name, authorityLifetime); err == nil {
 				err = a.Save(dir)
 			}
+		case errors.Is(err, fs.ErrNotExist):
+			err = fmt.Errorf("authority %q is lost: %w; restore the file: authorities are made only with a new cluster, and this one would not trust another", name, err)
 		}
 		if err != nil {
 			return nil, err
 		}
 		out[name] = a
+	}
+	if first {
+		return out, c.begun()
 	}
 	return out, nil
 }
