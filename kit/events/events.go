@@ -1,12 +1,14 @@
-// Package events tells people what happened to an object. Events are aggregated (the same word about the same object counts
-// up), limited per object, and lost rather than late: they never hold up the work that they tell of, and are never part of
-// another write. Each service keeps and serves its own.
+// Package events tells people what happened to an object. Events are counted in memory and written together, at most once in ten
+// seconds for a reason and an object; they are limited per object, and lost rather than in the way: they never hold up the work that
+// they tell of, and are never part of another write. Each service keeps and serves its own.
 package events
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -34,6 +36,12 @@ const (
 	sweepEvery   = 5 * time.Minute // old events may stay this much longer
 	perObject    = 50              // different events that one object may have in perObjectSpan
 	perObjectFor = 10 * time.Minute
+
+	writeEvery  = 10 * time.Second      // for one reason and object
+	gatherFor   = 50 * time.Millisecond // events that come together are written together
+	waitingMost = 16384                 // different events that wait to be written; more are dropped
+	lookEvery   = 5 * time.Second       // for records that cannot be read
+	writeLimit  = 5 * time.Second       // lossy, never stuck
 )
 
 // Recorder writes a service's events. Its methods may be called concurrently and return at once.
@@ -43,7 +51,29 @@ type Recorder struct {
 	queue     chan event
 	log       *slog.Logger
 	now       func() time.Time
-	budgets   map[string]*budget // by object; only Run's goroutine touches it
+
+	// Only Run's goroutine touches these.
+	budgets map[string]*budget // by object
+	windows map[word]*window
+	waiting int              // events in all windows
+	told    map[string]int64 // revisions of the unreadable records that an event was recorded of
+	st      *store.Store
+}
+
+// word is what an object's events of one reason have in common.
+type word struct{ object, typ, reason string }
+
+// window holds back the events of a word that was written lately.
+type window struct {
+	until   time.Time
+	waiting map[string]*counted // by the name of the event
+}
+
+// counted is an event that happened count times since it was written last.
+type counted struct {
+	event
+	last  time.Time
+	count int32
 }
 
 type event struct {
@@ -64,7 +94,7 @@ func New(component string, st *store.Store, validator protovalidate.Validator, l
 		component: component, log: log, now: time.Now,
 		table:   resource.NewTable(st, validator, resource.Config[*eventv1.Event]{KeepStatus: true, Log: log}),
 		queue:   make(chan event, queueSize),
-		budgets: map[string]*budget{},
+		budgets: map[string]*budget{}, windows: map[word]*window{}, told: map[string]int64{}, st: st,
 	}
 }
 
@@ -75,10 +105,14 @@ func (r *Recorder) Register(s grpc.ServiceRegistrar) error {
 
 // Event records that something happened to an object. reason is one CamelCase word, message is for people.
 func (r *Recorder) Event(obj resource.Object, typ, reason, message string) {
+	r.record(event{object: resource.Reference(obj), typ: typ, reason: reason, message: message, trace: trace.ID(obj.GetMetadata()), at: r.now()})
+}
+
+func (r *Recorder) record(e event) {
 	select {
-	case r.queue <- event{object: resource.Reference(obj), typ: typ, reason: reason, message: message, trace: trace.ID(obj.GetMetadata()), at: r.now()}:
+	case r.queue <- e:
 	default:
-		r.log.Debug("event dropped", "reason", reason, "object", obj.GetMetadata().GetName())
+		r.log.Debug("event dropped", "reason", e.reason, "object", e.object.GetName())
 	}
 }
 
@@ -91,14 +125,35 @@ func (r *Recorder) Eventf(obj resource.Object, typ, reason, format string, args 
 func (r *Recorder) Run(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() { done <- r.table.Run(ctx) }()
-	sweep := time.NewTicker(sweepEvery)
+	sweep, look := time.NewTicker(sweepEvery), time.NewTicker(lookEvery)
 	defer sweep.Stop()
+	defer look.Stop()
+	flush := time.NewTimer(gatherFor)
+	defer flush.Stop()
+	at := time.Now().Add(gatherFor) // of the next flush
 	for {
 		select {
 		case e := <-r.queue:
-			if err := r.write(ctx, e); err != nil && ctx.Err() == nil {
-				r.log.DebugContext(ctx, "event not written", "reason", e.reason, "error", err)
+			r.take(e)
+			for more := true; more; {
+				select {
+				case e := <-r.queue:
+					r.take(e)
+				default:
+					more = false
+				}
 			}
+			// Never later than before: events may come without a pause.
+			if next := time.Now().Add(r.wait()); next.Before(at) {
+				at = next
+				flush.Reset(time.Until(at))
+			}
+		case <-flush.C:
+			r.flush(ctx)
+			at = time.Now().Add(r.wait())
+			flush.Reset(time.Until(at))
+		case <-look.C:
+			r.unreadable()
 		case <-sweep.C:
 			r.sweep(ctx)
 		case err := <-done:
@@ -107,43 +162,133 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 }
 
-// write counts an event up, or creates it.
-func (r *Recorder) write(ctx context.Context, e event) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // lossy, never stuck
+// take counts an event.
+func (r *Recorder) take(e event) {
+	name := eventName(e, r.component)
+	if !r.allowed(e, name) {
+		return
+	}
+	w := word{object: e.object.GetUid() + "/" + e.object.GetKind() + "/" + e.object.GetNamespace() + "/" + e.object.GetName(), typ: e.typ, reason: e.reason}
+	win := r.windows[w]
+	if win == nil {
+		win = &window{waiting: map[string]*counted{}}
+		r.windows[w] = win
+	}
+	c := win.waiting[name]
+	if c == nil {
+		if r.waiting >= waitingMost {
+			return
+		}
+		c = &counted{event: e}
+		win.waiting[name] = c
+		r.waiting++
+	}
+	c.last = e.at
+	c.count++
+}
+
+// wait returns how long it is until something may be written.
+func (r *Recorder) wait() time.Duration {
+	now := r.now()
+	wait := writeEvery
+	for _, win := range r.windows {
+		if len(win.waiting) > 0 {
+			wait = min(wait, win.until.Sub(now))
+		}
+	}
+	return max(wait, gatherFor)
+}
+
+// flush writes what has waited long enough, and forgets windows in which nothing waits.
+func (r *Recorder) flush(ctx context.Context) {
+	now := r.now()
+	due := map[resource.Key]*counted{}
+	for w, win := range r.windows {
+		if now.Before(win.until) {
+			continue
+		}
+		if len(win.waiting) == 0 {
+			delete(r.windows, w)
+			continue
+		}
+		for name, c := range win.waiting {
+			due[resource.Key{Namespace: namespaceOf(c.object), Name: name}] = c
+		}
+		r.waiting -= len(win.waiting)
+		win.waiting, win.until = map[string]*counted{}, now.Add(writeEvery)
+	}
+	if len(due) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeLimit)
 	defer cancel()
+	if err := r.write(ctx, due); err != nil {
+		r.log.DebugContext(ctx, "events not written", "error", err)
+	}
+}
+
+// write counts the events up that are there, and creates the others, many in a transaction.
+func (r *Recorder) write(ctx context.Context, due map[resource.Key]*counted) error {
 	if err := r.table.WaitSynced(ctx); err != nil {
 		return err
 	}
-	namespace := e.object.GetNamespace()
-	if namespace == "" {
-		namespace = "default"
+	var known []resource.Key
+	var fresh []*eventv1.Event
+	for key, c := range due {
+		if _, ok := r.table.Lookup(key.Namespace, key.Name); ok {
+			known = append(known, key)
+			continue
+		}
+		meta := &metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}
+		if c.trace != "" {
+			meta.Annotations = map[string]string{trace.EventAnnotation: c.trace}
+		}
+		fresh = append(fresh, &eventv1.Event{
+			Metadata:       meta,
+			InvolvedObject: c.object, Reason: c.reason, Message: c.message, Type: c.typ,
+			Source:         &eventv1.EventSource{Component: r.component},
+			FirstTimestamp: seconds(c.at), LastTimestamp: seconds(c.last), Count: c.count, ReportingComponent: r.component,
+		})
 	}
-	name := eventName(e, r.component)
-	if !r.allowed(e, name) {
+	var errs []error
+	for i, w := range r.table.CreateAll(ctx, fresh) {
+		if rpcerr.Reason(w.Err) == metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
+			known = append(known, resource.KeyOf(fresh[i]))
+			continue
+		}
+		errs = append(errs, w.Err)
+	}
+	for _, w := range r.table.ModifyAll(ctx, known, func(have *eventv1.Event) error {
+		c := due[resource.KeyOf(have)]
+		have.Count += c.count
+		have.LastTimestamp = seconds(c.last)
 		return nil
+	}) {
+		errs = append(errs, w.Err)
 	}
-	at := &timestamppb.Timestamp{Seconds: e.at.Unix()}
-	key := resource.Key{Namespace: namespace, Name: name}
-	_, err := r.table.Modify(ctx, key, func(have *eventv1.Event) error {
-		have.Count++
-		have.LastTimestamp = at
-		return nil
-	})
-	if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
-		return err
-	}
-	meta := &metav1.ObjectMeta{Namespace: namespace, Name: name}
-	if e.trace != "" {
-		meta.Annotations = map[string]string{trace.EventAnnotation: e.trace}
-	}
-	_, err = r.table.Create(ctx, &eventv1.Event{
-		Metadata:       meta,
-		InvolvedObject: e.object, Reason: e.reason, Message: e.message, Type: e.typ,
-		Source:         &eventv1.EventSource{Component: r.component},
-		FirstTimestamp: at, LastTimestamp: at, Count: 1, ReportingComponent: r.component,
-	})
-	return err
+	return errors.Join(errs...)
 }
+
+// unreadable records an event for each record that cannot be read.
+func (r *Recorder) unreadable() {
+	for _, u := range r.st.Unreadable() {
+		if r.told[u.Key] == u.Revision {
+			continue
+		}
+		r.told[u.Key] = u.Revision
+		r.record(event{
+			object: &metav1.ObjectReference{ApiVersion: u.APIVersion, Kind: u.Kind, Namespace: u.Namespace, Name: u.Name},
+			typ:    Warning, reason: "UnreadableRecord", message: "The record cannot be read and is skipped: " + u.Err, at: r.now(),
+		})
+	}
+}
+
+// namespaceOf is where the events of an object are.
+func namespaceOf(o *metav1.ObjectReference) string {
+	return cmp.Or(o.GetNamespace(), "default")
+}
+
+func seconds(t time.Time) *timestamppb.Timestamp { return &timestamppb.Timestamp{Seconds: t.Unix()} }
 
 // eventName is the same for the same word about the same object, which is what makes events count up.
 func eventName(e event, component string) string {

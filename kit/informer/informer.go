@@ -75,6 +75,7 @@ func (i *Informer[T]) follow(ctx context.Context, revision *int64) error {
 	}
 	frame := resource.NewFrame(i.watch.Output())
 	var initial []T
+	var split []resource.Event[T] // of a revision that came in several messages
 	for listing := *revision == 0; ; {
 		m := resource.NewMessage(i.watch.Output())
 		if err := stream.RecvMsg(m); err != nil {
@@ -92,9 +93,11 @@ func (i *Informer[T]) follow(ctx context.Context, revision *int64) error {
 			for _, e := range events {
 				initial = append(initial, e.Object)
 			}
+		case at == 0:
+			split = append(split, events...)
 		default:
-			i.Step(at, i.changes(events))
-			*revision = at
+			i.Step(at, i.changes(append(split, events...)))
+			split, *revision = nil, at
 		}
 	}
 }

@@ -15,6 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
+const (
+	maxObjectBytes     = 3 << 19   // 1.5 MiB, as etcd limits a request by default
+	maxAnnotationBytes = 256 << 10 // keys and values of all, as in Kubernetes
+)
+
 // checkIdentity settles apiVersion, kind, namespace and name of a new object. Names come before everything else: who applies an
 // example with placeholders hears of these and not of what follows from them.
 func (t *Table[T]) checkIdentity(obj T) error {
@@ -87,6 +92,9 @@ func (t *Table[T]) Complete(obj T) ([]rpcerr.Field, error) {
 		t.cfg.Default(obj)
 	}
 	bad := metadataFields(obj.GetMetadata())
+	if n := proto.Size(obj); n > maxObjectBytes {
+		bad = append(bad, rpcerr.Field{Description: fmt.Sprintf("the object has %d bytes: may not be more than %d", n, maxObjectBytes)})
+	}
 	if err := rpcerr.Validate(t.validator, obj); err != nil {
 		fields, ok := rpcerr.Fields(err)
 		if !ok {
@@ -140,6 +148,13 @@ func metadataFields(m *metav1.ObjectMeta) []rpcerr.Field {
 		for _, msg := range validation.IsValidLabelValue(v) {
 			bad = append(bad, rpcerr.Field{Path: path, Description: fmt.Sprintf("invalid value %q: %s", v, msg)})
 		}
+	}
+	annotations := 0
+	for k, v := range m.GetAnnotations() {
+		annotations += len(k) + len(v)
+	}
+	if annotations > maxAnnotationBytes {
+		bad = append(bad, rpcerr.Field{Path: "metadata.annotations", Description: fmt.Sprintf("too long: may not be more than %d bytes", maxAnnotationBytes)})
 	}
 	for k := range m.GetAnnotations() {
 		for _, msg := range validation.IsQualifiedName(strings.ToLower(k)) {

@@ -402,12 +402,9 @@ func (s server[T]) page(ctx context.Context, r request, sel Selection) (page[T],
 		o.Revision = got.Revision
 		out.meta.ResourceVersion = FormatRevision(got.Revision)
 		for i, rec := range got.Records {
-			obj, err := s.t.decode(rec.Value, rec.Revision)
-			if err != nil {
-				return out, fmt.Errorf("record %q: %w", rec.Key, err)
-			}
 			o.After = rec.Key
-			if !sel.Matches(obj) {
+			obj, ok := s.t.read(rec)
+			if !ok || !sel.Matches(obj) {
 				continue
 			}
 			out.items = append(out.items, obj)

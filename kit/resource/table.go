@@ -113,11 +113,7 @@ func (t *Table[T]) follow(ctx context.Context) error {
 	t.Replace(objects, revision)
 	w := t.st.Watch(ctx, t.prefix(), revision)
 	for b := range w.Batches() {
-		changes, err := t.changes(b)
-		if err != nil {
-			return err
-		}
-		t.Step(b.Revision, changes)
+		t.Step(b.Revision, t.changes(b))
 	}
 	return w.Err()
 }
@@ -129,44 +125,71 @@ func (t *Table[T]) readAll(ctx context.Context) ([]T, int64, error) {
 	}
 	objects := make([]T, 0, len(page.Records))
 	for _, r := range page.Records {
-		o, err := t.decode(r.Value, r.Revision)
-		if err != nil {
-			return nil, 0, fmt.Errorf("record %q: %w", r.Key, err)
+		if o, ok := t.read(r); ok {
+			objects = append(objects, o)
 		}
-		objects = append(objects, o)
 	}
 	return objects, page.Revision, nil
 }
 
-func (t *Table[T]) changes(b store.Batch) ([]Change[T], error) {
+// read returns the object of a record. One that cannot be read is skipped and noted in the store, which reports it: it must not keep
+// the others of its kind from being served.
+func (t *Table[T]) read(r store.Record) (T, bool) {
+	o, err := t.decode(r.Value, r.Revision)
+	if r.Damage != nil {
+		err = r.Damage
+	}
+	if err != nil {
+		k := t.keyOf(r.Key)
+		t.st.NoteUnreadable(store.Unreadable{
+			Key: r.Key, Revision: r.Revision, APIVersion: APIVersion(t.typ), Kind: t.typ.GetKind(), Namespace: k.Namespace, Name: k.Name, Err: err.Error(),
+		})
+		return o, false
+	}
+	t.st.NoteReadable(r.Key, r.Revision)
+	return o, true
+}
+
+// keyOf is the inverse of key.
+func (t *Table[T]) keyOf(record string) Key {
+	ns, name, _ := strings.Cut(strings.TrimPrefix(record, t.prefix()), "/")
+	if ns == "-" {
+		ns = ""
+	}
+	return Key{Namespace: ns, Name: name}
+}
+
+// changes returns what a batch changed. A record that can no longer be read keeps its last state: nobody has deleted the object.
+func (t *Table[T]) changes(b store.Batch) []Change[T] {
 	out := make([]Change[T], 0, len(b.Events))
 	for _, e := range b.Events {
-		ns, name, _ := strings.Cut(strings.TrimPrefix(e.Record.Key, t.prefix()), "/")
-		if ns == "-" {
-			ns = ""
-		}
-		ch := Change[T]{Key: Key{Namespace: ns, Name: name}, Deleted: e.Deleted}
-		var err error
+		ch := Change[T]{Key: t.keyOf(e.Record.Key), Deleted: e.Deleted}
 		if e.Previous != nil {
-			ch.Existed = true
-			if ch.Previous, err = t.decode(e.Previous, 0); err != nil {
-				return nil, fmt.Errorf("record %q: %w", e.Record.Key, err)
-			}
+			var err error
+			ch.Previous, err = t.decode(e.Previous, 0)
+			ch.Existed = err == nil
 		}
 		if e.Deleted {
-			if !ch.Existed { // its last state was compacted away; the cache still has it
+			t.st.NoteReadable(e.Record.Key, b.Revision)
+			if !ch.Existed { // its last state was compacted away, or cannot be read; the cache still has one
 				if ch.Previous, ch.Existed = t.Lookup(ch.Key.Namespace, ch.Key.Name); !ch.Existed {
 					continue
 				}
 			}
 			ch.Object = Clone(ch.Previous)
 			ch.Object.GetMetadata().ResourceVersion = FormatRevision(b.Revision)
-		} else if ch.Object, err = t.decode(e.Record.Value, e.Record.Revision); err != nil {
-			return nil, fmt.Errorf("record %q: %w", e.Record.Key, err)
+		} else {
+			var ok bool
+			if ch.Object, ok = t.read(e.Record); !ok {
+				continue
+			}
+			if !ch.Existed && e.Record.CreateRevision < e.Record.Revision {
+				ch.Previous, ch.Existed = t.Lookup(ch.Key.Namespace, ch.Key.Name)
+			}
 		}
 		out = append(out, ch)
 	}
-	return out, nil
+	return out
 }
 
 func (t *Table[T]) decode(value []byte, revision int64) (T, error) {
@@ -198,10 +221,17 @@ func (t *Table[T]) Get(ctx context.Context, namespace, name string) (T, error) {
 	if errors.Is(err, store.ErrNotFound) {
 		return zero, rpcerr.NotFound(t.typ.GetKind(), name)
 	}
+	if errors.Is(err, store.ErrUnreadable) {
+		return zero, rpcerr.Unreadable(t.typ.GetKind(), name)
+	}
 	if err != nil {
 		return zero, err
 	}
-	return t.decode(r.Value, r.Revision)
+	o, ok := t.read(r)
+	if !ok {
+		return zero, rpcerr.Unreadable(t.typ.GetKind(), name)
+	}
+	return o, nil
 }
 
 // WriteOptions says how a write is to be done.

@@ -24,6 +24,14 @@ const (
 // finds its revision compacted, seldom enough to cost nothing.
 const bookmarkEvery = 30 * time.Second
 
+const (
+	// bridgeBytes bounds the history that is kept for a watch which resumes further back than the cache remembers.
+	bridgeBytes = 8 << 20
+	// messageBytes and messageEvents bound one message of a watch: gRPC's clients take 4 MiB unless they ask for more.
+	messageBytes  = 3 << 20
+	messageEvents = 500
+)
+
 var errTooOld = rpcerr.Expired("the revision to watch from is no longer there: list again")
 
 // Event is one change as a watch with a selection sees it.
@@ -40,7 +48,7 @@ type Events[T Object] struct {
 }
 
 // Watching sends a kind's changes after a revision, or all objects first if after is 0, until ctx ends or send fails. All events of a revision
-// are sent together. The error is rpcerr.Expired if the revision is no longer there, or if send was too slow.
+// are sent together, in several messages where they are too large for one. The error is rpcerr.Expired if the revision is no longer there, or if send was too slow.
 func (t *Table[T]) Watching(ctx context.Context, namespace string, sel Selection, after int64, bookmarks bool, send func(Events[T]) error) error {
 	if err := t.WaitSynced(ctx); err != nil {
 		return err
@@ -63,24 +71,14 @@ func (t *Table[T]) sendAll(ctx context.Context, want func(T) bool, send func(Eve
 	if err != nil {
 		return 0, err
 	}
-	const atOnce = 500 // keeps a message well below the limit of 16 MiB
-	var out Events[T]
+	var all []Event[T]
 	for _, o := range objects {
-		if !want(o) {
-			continue
-		}
-		out.Events = append(out.Events, Event[T]{Added, o})
-		if len(out.Events) == atOnce {
-			if err := send(out); err != nil {
-				return 0, err
-			}
-			out.Events = nil
+		if want(o) {
+			all = append(all, Event[T]{Added, o})
 		}
 	}
-	if len(out.Events) > 0 {
-		if err := send(out); err != nil {
-			return 0, err
-		}
+	if err := sendSplit(Events[T]{Events: all}, send); err != nil {
+		return 0, err
 	}
 	return revision, send(Events[T]{Revision: revision, Bookmark: true})
 }
@@ -124,13 +122,9 @@ func (t *Table[T]) bridge(ctx context.Context, after int64, want func(T) bool, s
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	goal := t.Revision()
-	w := t.st.Watch(ctx, t.prefix(), after)
+	w := t.st.WatchWithin(ctx, t.prefix(), after, bridgeBytes)
 	for b := range w.Batches() {
-		changes, err := t.changes(b)
-		if err != nil {
-			return 0, err
-		}
-		if err := sendStep(b.Revision, changes, want, send); err != nil {
+		if err := sendStep(b.Revision, t.changes(b), want, send); err != nil {
 			return 0, err
 		}
 		after = b.Revision
@@ -138,7 +132,7 @@ func (t *Table[T]) bridge(ctx context.Context, after int64, want func(T) bool, s
 			return after, nil
 		}
 	}
-	if errors.Is(w.Err(), store.ErrCompacted) {
+	if errors.Is(w.Err(), store.ErrCompacted) || errors.Is(w.Err(), store.ErrBehind) {
 		return 0, errTooOld
 	}
 	return 0, w.Err()
@@ -164,10 +158,27 @@ func sendStep[T Object](revision int64, changes []Change[T], want func(T) bool, 
 			out.Events = append(out.Events, Event[T]{Deleted, gone})
 		}
 	}
-	if len(out.Events) == 0 {
+	return sendSplit(out, send)
+}
+
+// sendSplit sends events in messages that gRPC takes. Only the last one has the revision: who has come no further resumes before it.
+func sendSplit[T Object](e Events[T], send func(Events[T]) error) error {
+	var part []Event[T]
+	size := 0
+	for _, event := range e.Events {
+		n := proto.Size(event.Object)
+		if len(part) == messageEvents || len(part) > 0 && size+n > messageBytes {
+			if err := send(Events[T]{Events: part}); err != nil {
+				return err
+			}
+			part, size = nil, 0
+		}
+		part, size = append(part, event), size+n
+	}
+	if len(part) == 0 {
 		return nil
 	}
-	return send(out)
+	return send(Events[T]{Events: part, Revision: e.Revision})
 }
 
 // watchMethod is the Watch method of the kind's gRPC service.

@@ -23,6 +23,12 @@ func ofStore(err error) error {
 		return Conflict(kind, name, "")
 	case errors.Is(err, store.ErrCompacted):
 		return Expired("the revision is no longer kept; list again")
+	case errors.Is(err, store.ErrBehind):
+		return Expired("the revision is too far back; list again")
+	case errors.Is(err, store.ErrUnreadable):
+		return Unreadable(kind, name)
+	case errors.Is(err, store.ErrNoSpace):
+		return TooMany("etcd has no space left: it accepts no writes until space is freed", 0)
 	case errors.Is(err, store.ErrFenced):
 		return Unavailable("this replica is no longer the leader")
 	case errors.Is(err, store.ErrUnavailable):

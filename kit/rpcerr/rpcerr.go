@@ -152,6 +152,12 @@ func TooMany(msg string, retry time.Duration) error {
 	return build(codes.ResourceExhausted, metav1.ErrorReason_ERROR_REASON_TOO_MANY, msg, nil, retryAfter(retry))
 }
 
+// Unreadable says that an object is stored in a form that this program cannot read (DATA_LOSS). It is left as it is.
+func Unreadable(kind, name string) error {
+	return build(codes.DataLoss, metav1.ErrorReason_ERROR_REASON_INTERNAL,
+		fmt.Sprintf("the record of %s %q cannot be read; it is left as it is", kind, name), object(kind, name))
+}
+
 // internal tells the caller nothing: the cause belongs in the log of whoever maps the error.
 func internal() error {
 	return build(codes.Internal, metav1.ErrorReason_ERROR_REASON_INTERNAL, "internal error", nil)

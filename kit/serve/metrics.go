@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
+
+	"github.com/windlass-dev/windlass/kit/store"
 )
 
 // metrics counts calls. Methods that this server does not have are never counted, so the number of series is bounded.
@@ -67,4 +69,15 @@ func serveMetrics(ctx context.Context, l net.Listener, registry *prometheus.Regi
 		return err
 	}
 	return nil
+}
+
+// storeMetrics counts what a service's store keeps to itself.
+func storeMetrics(registry *prometheus.Registry, st *store.Store) {
+	registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "windlass_store_unreadable_records", Help: "Records that cannot be read and are skipped.",
+		}, func() float64 { return float64(len(st.Unreadable())) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "windlass_store_refused_watches_total", Help: "Watches that etcd refused or ended with an error.",
+		}, func() float64 { return float64(st.RefusedWatches()) }))
 }

@@ -67,6 +67,7 @@ type Process struct {
 	mu      sync.Mutex
 	ready   []func(context.Context) error
 	closers []func() error
+	store   *store.Store
 }
 
 // Logger returns a logger of JSON lines in the wanted level, with the service's name on each.
@@ -185,6 +186,17 @@ func (p *Process) MetricsAddress() string {
 	return p.metrics.Addr().String()
 }
 
+// Store returns the service's own records, under the prefix of its name, by a client of etcd. Its metrics are the process's, and the service's
+// ClusterOperator is Degraded while records cannot be read. Call it once.
+func (p *Process) Store(etcd *clientv3.Client) *store.Store {
+	st := store.New(etcd, "/windlass/"+p.cfg.Name+"/", store.WithLog(p.Log))
+	storeMetrics(p.Metrics, st)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.store = st
+	return st
+}
+
 // ReadyWhen adds a condition: the process says that it is ready only while f returns nil. f gets two seconds.
 func (p *Process) ReadyWhen(f func(context.Context) error) {
 	p.mu.Lock()
@@ -219,7 +231,7 @@ func (p *Process) Run(ctx context.Context, parts ...func(context.Context) error)
 	}
 	if p.Etcd != nil {
 		parts = append(slices.Clone(parts), func(ctx context.Context) error {
-			return store.SyncEndpoints(ctx, p.Etcd, p.cfg.endpointsFile())
+			return store.SyncEndpoints(ctx, p.Etcd, p.cfg.endpointsFile(), p.Log)
 		})
 	}
 	for _, part := range parts {

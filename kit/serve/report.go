@@ -2,10 +2,12 @@ package serve
 
 import (
 	"context"
+	"fmt"
 
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
+	"github.com/windlass-dev/windlass/kit/store"
 )
 
 // orchestrator is the sibling that has the ClusterOperators.
@@ -27,7 +29,17 @@ func (p *Process) report() (Part, error) {
 	return clusteroperator.New(clusteroperator.Name(p.cfg.Name), conn, p.guarded(state), p.Log).Run, nil
 }
 
-// guarded adds to a state what is wrong with the policy and the audit log.
+// unreadable returns the records of the service's store that cannot be read.
+func (p *Process) unreadable() []store.Unreadable {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.store == nil {
+		return nil
+	}
+	return p.store.Unreadable()
+}
+
+// guarded adds to a state what is wrong with the policy, the audit log and the records.
 func (p *Process) guarded(state func(context.Context) clusteroperator.State) func(context.Context) clusteroperator.State {
 	return func(ctx context.Context) clusteroperator.State {
 		s := state(ctx)
@@ -38,6 +50,9 @@ func (p *Process) guarded(state func(context.Context) clusteroperator.State) fun
 			s.Degraded, s.Reason, s.Message = true, "PolicyNotInForce", "the policy file cannot be used, the former policy stays in force: "+err.Error()
 		} else if err := p.Audit.Failed(); err != nil {
 			s.Degraded, s.Reason, s.Message = true, "AuditLogFailed", "callers' changes are refused: "+err.Error()
+		} else if bad := p.unreadable(); len(bad) > 0 {
+			s.Degraded, s.Reason = true, "UnreadableRecords"
+			s.Message = fmt.Sprintf("%d records cannot be read and are skipped, the first is %s: %s", len(bad), bad[0].Key, bad[0].Err)
 		}
 		return s
 	}

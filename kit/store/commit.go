@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -98,13 +99,21 @@ func (c *commit) run(ctx context.Context) (int64, error) {
 		case outcomeOf(err) == unknown:
 			last = err
 		case c.doubtAt == 0:
-			return 0, err
+			return 0, noSpace(err)
 		default:
 			// This attempt did nothing, but an earlier one may have.
-			return 0, fmt.Errorf("%w: outcome unknown: %w", ErrUnavailable, err)
+			return 0, fmt.Errorf("%w: outcome unknown: %w", ErrUnavailable, noSpace(err))
 		}
 	}
 	return 0, ended(ctx, "write", last)
+}
+
+// noSpace returns ErrNoSpace where etcd says so.
+func noSpace(err error) error {
+	if rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(rpctypes.ErrGRPCNoSpace) {
+		return ErrNoSpace
+	}
+	return err
 }
 
 // attempted is the answer to one attempt.
@@ -266,10 +275,7 @@ func (c *commit) settle(ctx context.Context, a attempted, late bool, key string)
 		}
 	}
 	for i, op := range c.ops {
-		record, err := c.store.first(current[i])
-		if err != nil {
-			return 0, err
-		}
+		record := c.store.first(current[i])
 		if violation := op.violation(record); violation != nil {
 			return 0, &OpError{Index: i, Key: op.key, Current: record, Err: violation}
 		}
@@ -304,9 +310,9 @@ func (c *commit) succeeded(ctx context.Context, a attempted, key string) (int64,
 }
 
 // first returns the record of an answer, or the zero Record if it is empty.
-func (s *Store) first(kvs []*mvccpb.KeyValue) (Record, error) {
+func (s *Store) first(kvs []*mvccpb.KeyValue) Record {
 	if len(kvs) == 0 {
-		return Record{}, nil
+		return Record{}
 	}
 	return s.record(kvs[0])
 }

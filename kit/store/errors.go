@@ -21,6 +21,12 @@ var (
 	ErrCompacted = errors.New("revision is compacted")
 	// ErrFenced means that the election key this write depends on is gone or has a new holder.
 	ErrFenced = errors.New("leadership was lost")
+	// ErrUnreadable means that there is a record whose value cannot be opened or decoded. It is left as it is.
+	ErrUnreadable = errors.New("record cannot be read")
+	// ErrNoSpace means that etcd takes no more writes until space is freed. The write did nothing.
+	ErrNoSpace = errors.New("etcd has no space left")
+	// ErrBehind means that a watch has more to deliver than its reader may leave waiting; list again.
+	ErrBehind = errors.New("too far behind")
 	// ErrUnavailable means that etcd gave no answer before the deadline. The outcome of a write is unknown.
 	ErrUnavailable = errors.New("store is unavailable")
 )

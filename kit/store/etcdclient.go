@@ -76,12 +76,14 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 }
 
 // SyncEndpoints keeps the addresses of the client, and those in file, in step with the voters of the cluster, until ctx
-// ends. With an empty file name nothing is written. An empty list is never taken over.
-func SyncEndpoints(ctx context.Context, c *clientv3.Client, file string) error {
+// ends. With an empty file name nothing is written. An empty list is never taken over. A file that cannot be written, as on a full
+// disk, is logged and tried again: the client has the addresses all the same.
+func SyncEndpoints(ctx context.Context, c *clientv3.Client, file string, log *slog.Logger) error {
 	saved, err := readEndpoints(file)
 	if err != nil {
-		return err
+		log.WarnContext(ctx, "addresses of etcd", "file", file, "error", err)
 	}
+	said := ""
 	changed := time.Now()
 	for {
 		voters, err := voterURLs(ctx, c)
@@ -94,10 +96,12 @@ func SyncEndpoints(ctx context.Context, c *clientv3.Client, file string) error {
 				changed = time.Now()
 			}
 			if file != "" && !slices.Equal(voters, saved) {
-				if err := writeEndpoints(file, voters); err != nil {
-					return err
+				if err := writeEndpoints(file, voters); err == nil {
+					saved, said = voters, ""
+				} else if text := err.Error(); text != said {
+					said = text
+					log.WarnContext(ctx, "addresses of etcd are not saved", "file", file, "error", err)
 				}
-				saved = voters
 			}
 		}
 		// No answer now: the addresses at hand stay good, and the next round asks again.

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -25,7 +26,7 @@ func TestAClientFollowsTheMembers(t *testing.T) {
 	defer c.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- store.SyncEndpoints(ctx, c, file) }()
+	go func() { done <- store.SyncEndpoints(ctx, c, file, slog.New(slog.DiscardHandler)) }()
 	waitFor(t, "the file", func() bool { b, err := os.ReadFile(file); return err == nil && string(b) == endpoint+"\n" })
 	cancel()
 	if err := <-done; err != nil {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -20,6 +21,9 @@ type Record struct {
 	Value          []byte // as it was given to Put
 	Revision       int64  // of the last change
 	CreateRevision int64
+
+	// Damage says why the value could not be opened, in a List or an Event: then Value is what is stored.
+	Damage error
 }
 
 // Store reads and writes the records under one prefix. It is safe for concurrent use.
@@ -30,18 +34,36 @@ type Store struct {
 
 	patience *patience
 	writer   *writer
+	log      *slog.Logger
+
+	unreadable     unreadable
+	refusedWatches atomic.Int64
 }
+
+// Option is a setting of a Store that New takes.
+type Option func(*Store)
+
+// WithLog has the store log what its callers do not hear of: watches that etcd refuses, records that cannot be read.
+func WithLog(log *slog.Logger) Option { return func(s *Store) { s.log = log } }
 
 // New returns a store over all keys that begin with prefix, which ends in a slash. It does not own the client. A process needs one
 // for a prefix; each that writes keeps a small key there.
-func New(c *clientv3.Client, prefix string) *Store {
-	return &Store{client: c, prefix: prefix, patience: newPatience(), writer: newWriter()}
+func New(c *clientv3.Client, prefix string, options ...Option) *Store {
+	s := &Store{client: c, prefix: prefix, patience: newPatience(), writer: newWriter(), log: slog.New(slog.DiscardHandler)}
+	for _, set := range options {
+		set(s)
+	}
+	return s
 }
+
+// RefusedWatches returns how many watches etcd has refused or ended with an error that is no compaction.
+func (s *Store) RefusedWatches() int64 { return s.refusedWatches.Load() }
 
 // Prefix returns the beginning that all keys of the store share.
 func (s *Store) Prefix() string { return s.prefix }
 
-// Get returns the record as of now, with all writes that were acknowledged before the call. Without a record: ErrNotFound.
+// Get returns the record as of now, with all writes that were acknowledged before the call. Without a record: ErrNotFound; if its
+// value cannot be opened: ErrUnreadable.
 func (s *Store) Get(ctx context.Context, key string) (Record, error) {
 	resp, err := s.read(ctx, shortPace, s.prefix+key)
 	if err != nil {
@@ -50,7 +72,11 @@ func (s *Store) Get(ctx context.Context, key string) (Record, error) {
 	if len(resp.Kvs) == 0 {
 		return Record{}, fmt.Errorf("get %q: %w", key, ErrNotFound)
 	}
-	return s.record(resp.Kvs[0])
+	r := s.record(resp.Kvs[0])
+	if r.Damage != nil {
+		return Record{}, fmt.Errorf("get %q: %w: %w", key, ErrUnreadable, r.Damage)
+	}
+	return r, nil
 }
 
 // pageSize bounds one answer of etcd: with pages a long list costs the server a fraction of the memory.
@@ -105,11 +131,7 @@ func (s *Store) listMore(ctx context.Context, page *Page, keyPrefix, after strin
 		if after = string(kv.Key[len(s.prefix):]); keeps(after) {
 			continue
 		}
-		r, err := s.record(kv)
-		if err != nil {
-			return "", err
-		}
-		page.Records = append(page.Records, r)
+		page.Records = append(page.Records, s.record(kv))
 	}
 	if page.Revision == 0 {
 		page.Revision = resp.Header.Revision
@@ -144,11 +166,11 @@ func (s *Store) saw(revision int64) {
 	}
 }
 
-func (s *Store) record(kv *mvccpb.KeyValue) (Record, error) {
-	key := string(kv.Key[len(s.prefix):])
-	value, err := openEnvelope(kv.Value)
-	if err != nil {
-		return Record{}, fmt.Errorf("record %q: %w", key, err)
+// record returns a record whose value may be damaged.
+func (s *Store) record(kv *mvccpb.KeyValue) Record {
+	r := Record{Key: string(kv.Key[len(s.prefix):]), Revision: kv.ModRevision, CreateRevision: kv.CreateRevision}
+	if r.Value, r.Damage = openEnvelope(kv.Value); r.Damage != nil {
+		r.Value = kv.Value
 	}
-	return Record{Key: key, Value: value, Revision: kv.ModRevision, CreateRevision: kv.CreateRevision}, nil
+	return r
 }

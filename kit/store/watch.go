@@ -18,6 +18,9 @@ const (
 	watchSilence  = 5 * time.Second         // then the member behind the stream is stuck: ask another
 	reopenPause   = 50 * time.Millisecond   // doubles up to the next
 	reopenPauses  = 500 * time.Millisecond
+
+	// watchBuffer bounds what a watch has in memory for its reader, in bytes of keys and values, where the reader does not say.
+	watchBuffer = 64 << 20
 )
 
 var errWatchClosed = errors.New("watch ended")
@@ -26,7 +29,7 @@ var errWatchClosed = errors.New("watch ended")
 type Event struct {
 	Deleted  bool
 	Record   Record // for a deletion: the key and the deletion's revision only
-	Previous []byte // the value before; nil if the record was created, or if etcd has already forgotten it
+	Previous []byte // the value before; nil if the record was created, if it could not be opened, or if etcd has already forgotten it
 }
 
 // Batch is all that happened at one revision.
@@ -42,6 +45,7 @@ type Watcher struct {
 	prefix  string // absolute
 	batches chan Batch
 	last    int64 // revision up to which all was delivered
+	most    int   // bytes that may wait for the reader
 
 	mu  sync.Mutex
 	err error
@@ -50,7 +54,12 @@ type Watcher struct {
 // Watch delivers every change after the revision after, of the records whose keys begin with keyPrefix, until ctx ends
 // or the history asked for is gone. The loss of members shows as a delay only.
 func (s *Store) Watch(ctx context.Context, keyPrefix string, after int64) *Watcher {
-	w := &Watcher{store: s, prefix: s.prefix + keyPrefix, batches: make(chan Batch), last: after}
+	return s.WatchWithin(ctx, keyPrefix, after, watchBuffer)
+}
+
+// WatchWithin is Watch with a bound on the bytes that wait for the reader: beyond it the watch ends with ErrBehind.
+func (s *Store) WatchWithin(ctx context.Context, keyPrefix string, after int64, most int) *Watcher {
+	w := &Watcher{store: s, prefix: s.prefix + keyPrefix, batches: make(chan Batch), last: after, most: most}
 	go w.run(ctx)
 	return w
 }
@@ -59,7 +68,7 @@ func (s *Store) Watch(ctx context.Context, keyPrefix string, after int64) *Watch
 // A reader that stops before must end the watch's context.
 func (w *Watcher) Batches() <-chan Batch { return w.batches }
 
-// Err returns why the watch ended, once Batches is closed: ErrCompacted, the error of its context, or a refusal by etcd.
+// Err returns why the watch ended, once Batches is closed: ErrCompacted, ErrBehind, the error of its context, or a refusal by etcd.
 func (w *Watcher) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -68,12 +77,19 @@ func (w *Watcher) Err() error {
 
 func (w *Watcher) run(ctx context.Context) {
 	defer close(w.batches)
-	pause := reopenPause
+	pause, said := reopenPause, ""
 	for {
 		before := w.last
 		err := w.stream(ctx)
 		if ctx.Err() != nil {
 			err = ctx.Err()
+		}
+		if ctx.Err() == nil && !errors.Is(err, errWatchClosed) && !errors.Is(err, ErrCompacted) && !errors.Is(err, ErrBehind) {
+			w.store.refusedWatches.Add(1)
+			if text := err.Error(); text != said {
+				said = text
+				w.store.log.WarnContext(ctx, "etcd refused a watch", "prefix", w.prefix, "error", err)
+			}
 		}
 		if ctx.Err() != nil || fatal(err) {
 			w.mu.Lock()
@@ -92,7 +108,7 @@ func (w *Watcher) run(ctx context.Context) {
 // fatal reports whether opening the watch again cannot help.
 func fatal(err error) bool {
 	switch {
-	case errors.Is(err, ErrCompacted), errors.Is(err, errEnvelope):
+	case errors.Is(err, ErrCompacted), errors.Is(err, ErrBehind):
 		return true
 	case code(err) == codes.PermissionDenied:
 		return true
@@ -118,21 +134,34 @@ func (w *Watcher) stream(ctx context.Context) error {
 			clientv3.WithPrevKV(), clientv3.WithProgressNotify(), clientv3.WithCreatedNotify())
 	}()
 	var answers clientv3.WatchChan
+	var waiting queue
 	heard := time.Now()
 	alarm := time.NewTimer(progressAfter)
 	defer alarm.Stop()
 	for {
+		// What etcd's client has received would pile up there without bound, so it is taken at once and counted here.
+		var out chan<- Batch
+		head, ok := waiting.head(w)
+		if ok {
+			out = w.batches
+		}
 		select {
+		case out <- head:
+			waiting.pop()
+			w.last = head.Revision
+			w.store.saw(head.Revision)
 		case answers = <-opened:
 		case resp, ok := <-answers:
 			if !ok {
 				return errWatchClosed
 			}
-			if err := w.deliver(ctx, resp); err != nil {
+			if err := waiting.take(resp, w.most); err != nil {
 				return err
 			}
 			heard = time.Now()
 			alarm.Reset(progressAfter)
+		case <-ctx.Done():
+			return ctx.Err()
 		case <-alarm.C:
 			if time.Since(heard) >= watchSilence {
 				return errWatchClosed
@@ -152,8 +181,21 @@ func askProgress(ctx context.Context, watcher clientv3.Watcher) {
 	_ = watcher.RequestProgress(ctx)
 }
 
-// deliver sends what one answer of etcd brings, split by revision.
-func (w *Watcher) deliver(ctx context.Context, resp clientv3.WatchResponse) error {
+// queue is what etcd has sent and the reader has not taken, one element for each revision.
+type queue struct {
+	list  []waitingBatch
+	bytes int
+}
+
+type waitingBatch struct {
+	revision int64
+	events   []*clientv3.Event // none: nothing happened up to the revision
+	bytes    int
+	made     *Batch // once it is at the head
+}
+
+// take adds what one answer of etcd brings, split by revision.
+func (q *queue) take(resp clientv3.WatchResponse, most int) error {
 	err := resp.Err()
 	if errors.Is(err, rpctypes.ErrCompacted) {
 		return ErrCompacted
@@ -166,68 +208,76 @@ func (w *Watcher) deliver(ctx context.Context, resp clientv3.WatchResponse) erro
 		for n < len(events) && events[n].Kv.ModRevision == events[0].Kv.ModRevision {
 			n++
 		}
-		batch, err := w.batch(events[:n])
-		if err != nil {
-			return err
+		b := waitingBatch{revision: events[0].Kv.ModRevision, events: events[:n]}
+		for _, e := range b.events {
+			b.bytes += len(e.Kv.Key) + len(e.Kv.Value)
+			if e.PrevKv != nil {
+				b.bytes += len(e.PrevKv.Key) + len(e.PrevKv.Value)
+			}
 		}
-		if err := w.send(ctx, batch); err != nil {
-			return err
-		}
+		q.list = append(q.list, b)
+		q.bytes += b.bytes
 		events = events[n:]
 	}
-	if resp.IsProgressNotify() {
-		return w.send(ctx, Batch{Revision: resp.Header.Revision, Progress: true})
+	if n := len(q.list); resp.IsProgressNotify() && n > 1 && len(q.list[n-1].events) == 0 {
+		q.list[n-1].revision = max(q.list[n-1].revision, resp.Header.Revision)
+	} else if resp.IsProgressNotify() {
+		q.list = append(q.list, waitingBatch{revision: resp.Header.Revision})
+	}
+	// One revision may be larger than the bound.
+	if q.bytes > most && len(q.list) > 1 {
+		return ErrBehind
 	}
 	return nil
 }
 
-// send passes on what is new. A member that lags behind may report less progress than was made before.
-func (w *Watcher) send(ctx context.Context, b Batch) error {
-	if b.Revision < w.last || b.Revision == w.last && !b.Progress {
-		return nil
+// head returns the first batch that is new to the reader, if there is one. A member that lags behind may report less progress than
+// was made before.
+func (q *queue) head(w *Watcher) (Batch, bool) {
+	for len(q.list) > 0 {
+		first := &q.list[0]
+		if first.revision > w.last || first.revision == w.last && len(first.events) == 0 {
+			if first.made == nil {
+				b := w.batch(first.revision, first.events)
+				first.made = &b
+			}
+			return *first.made, true
+		}
+		q.pop()
 	}
-	select {
-	case w.batches <- b:
-		w.last = b.Revision
-		w.store.saw(b.Revision)
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return Batch{}, false
+}
+
+func (q *queue) pop() {
+	q.bytes -= q.list[0].bytes
+	q.list[0] = waitingBatch{} // for the garbage collector
+	q.list = q.list[1:]
 }
 
 // batch translates events of one revision.
-func (w *Watcher) batch(events []*clientv3.Event) (Batch, error) {
-	b := Batch{Revision: events[0].Kv.ModRevision, Events: make([]Event, 0, len(events))}
+func (w *Watcher) batch(revision int64, events []*clientv3.Event) Batch {
+	b := Batch{Revision: revision}
 	for _, e := range events {
-		if keeps(string(e.Kv.Key[len(w.store.prefix):])) {
-			continue
+		if !keeps(string(e.Kv.Key[len(w.store.prefix):])) {
+			b.Events = append(b.Events, w.event(e))
 		}
-		event, err := w.event(e)
-		if err != nil {
-			return Batch{}, err
-		}
-		b.Events = append(b.Events, event)
 	}
 	b.Progress = len(b.Events) == 0
-	return b, nil
+	return b
 }
 
-func (w *Watcher) event(e *clientv3.Event) (Event, error) {
+func (w *Watcher) event(e *clientv3.Event) Event {
 	var event Event
 	if e.PrevKv != nil {
-		previous, err := w.store.record(e.PrevKv)
-		if err != nil {
-			return Event{}, err
+		if previous := w.store.record(e.PrevKv); previous.Damage == nil {
+			event.Previous = previous.Value
 		}
-		event.Previous = previous.Value
 	}
 	if e.Type == clientv3.EventTypeDelete {
 		event.Deleted = true
 		event.Record = Record{Key: string(e.Kv.Key[len(w.store.prefix):]), Revision: e.Kv.ModRevision}
-		return event, nil
+		return event
 	}
-	record, err := w.store.record(e.Kv)
-	event.Record = record
-	return event, err
+	event.Record = w.store.record(e.Kv)
+	return event
 }

@@ -144,3 +144,20 @@ func watchedLine(t testing.TB) (writer, reader *store.Store, l *line) {
 	t.Cleanup(func() { _ = client.Close() })
 	return writer, store.New(client, writer.Prefix()), l
 }
+
+func TestAWatchKeepsABoundedAmountForItsReader(t *testing.T) {
+	s := etcdtest.Store(t)
+	after := commit(t, s, store.Put("a", nil, 0))
+	for range 12 {
+		commit(t, s, store.Put("a", make([]byte, 1<<20), store.Whatever))
+	}
+	w := s.WatchWithin(t.Context(), "", after, 8<<20)
+	waitFor(t, "the watch of a reader that takes nothing to end", func() bool { return w.Err() != nil })
+	if !errors.Is(w.Err(), store.ErrBehind) {
+		t.Errorf("Err = %v, want ErrBehind", w.Err())
+	}
+	whole := s.Watch(t.Context(), "", after)
+	for range 12 {
+		nextChange(t, whole)
+	}
+}

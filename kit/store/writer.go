@@ -111,7 +111,7 @@ func (s *Store) makeWriter(ctx context.Context) error {
 		return s.client.Txn(ctx).Then(then...).Commit()
 	})
 	if err != nil {
-		return err
+		return noSpace(err)
 	}
 	s.saw(resp.Header.Revision)
 	s.writer.mu.Lock()
@@ -134,7 +134,7 @@ func (c *commit) fenceAttempts(ctx context.Context, key string) (*clientv3.TxnRe
 			Then(append(gets, put)...).Else(gets...).Commit()
 	})
 	if err != nil {
-		return nil, err
+		return nil, noSpace(err)
 	}
 	c.store.saw(resp.Header.Revision)
 	return resp, nil

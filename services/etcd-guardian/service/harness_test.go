@@ -469,7 +469,7 @@ func (c *cluster) startWriter() *writer {
 	ctx, stop := context.WithCancel(context.Background())
 	w := &writer{st: store.New(client, "/windlass/machine-api/"), stop: stop, done: make(chan struct{})}
 	var group sync.WaitGroup
-	group.Go(func() { _ = store.SyncEndpoints(ctx, client, "") })
+	group.Go(func() { _ = store.SyncEndpoints(ctx, client, "", slog.New(slog.DiscardHandler)) })
 	group.Go(func() { w.write(ctx) })
 	go func() { group.Wait(); client.Close(); close(w.done) }()
 	c.t.Cleanup(func() { stop(); <-w.done })

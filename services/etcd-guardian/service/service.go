@@ -20,7 +20,6 @@ import (
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/serve"
-	kitstore "github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/controller"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/members"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/owner"
@@ -89,7 +88,7 @@ func build(cfg config, p *serve.Process) ([]func(context.Context) error, error) 
 	if err != nil {
 		return nil, err
 	}
-	st := kitstore.New(p.Etcd, "/windlass/"+name+"/")
+	st := p.Store(p.Etcd)
 	recorder := events.New(name, st, p.Validator, p.Log)
 	if err := recorder.Register(p.GRPC); err != nil {
 		return nil, err

@@ -17,7 +17,6 @@ import (
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
-	"github.com/windlass-dev/windlass/kit/store"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/windlass-dev/windlass/services/eviction-controller/controller"
@@ -40,7 +39,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 
 // build makes the parts and registers what they serve.
 func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]func(context.Context) error, error) {
-	st := store.New(etcd, "/windlass/"+cfg.Name+"/")
+	st := p.Store(etcd)
 	tables := kinds.New(st, p.Validator, p.Policy, p.Log)
 	recorder := events.New(cfg.Name, st, p.Validator, p.Log)
 	conn, err := p.Dial(guardian)

@@ -170,7 +170,7 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	group.Go(func() error { return serveMetrics(ctx, config.MetricsListen, counts, log) })
 	if etcd != nil {
 		group.Go(func() error { return backend.FollowLeaders(ctx, etcd, pool.SetLeaders, log) })
-		group.Go(func() error { return store.SyncEndpoints(ctx, etcd, config.endpoints()) })
+		group.Go(func() error { return store.SyncEndpoints(ctx, etcd, config.endpoints(), log) })
 	}
 	group.Go(func() error { return follow(ctx) })
 	group.Go(func() error {

@@ -15,7 +15,6 @@ import (
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
-	"github.com/windlass-dev/windlass/kit/store"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/windlass-dev/windlass/services/hook-broker/controller"
@@ -46,7 +45,7 @@ func build(p *serve.Process, etcd *clientv3.Client, name string) ([]func(context
 	if err != nil {
 		return nil, err
 	}
-	st := store.New(etcd, "/windlass/"+name+"/")
+	st := p.Store(etcd)
 	tables := kinds.New(st, p.Validator, p.Log)
 	recorder := events.New(name, st, p.Validator, p.Log)
 	there := presence.New(time.Now)

@@ -48,7 +48,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 
 // build makes the parts and registers what they serve.
 func build(p *serve.Process, cfg config, signer *join.Signer) ([]func(context.Context) error, error) {
-	st := store.New(p.Etcd, "/windlass/"+name+"/")
+	st := p.Store(p.Etcd)
 	tables := kinds.New(st, p.Validator, p.Policy, p.Log)
 	tables.NodeLifetime = cfg.lifetime
 	recorder := events.New(name, st, p.Validator, p.Log)

@@ -15,7 +15,6 @@ import (
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
-	"github.com/windlass-dev/windlass/kit/store"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/windlass-dev/windlass/services/node-configurator/controller"
@@ -53,7 +52,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	if err != nil {
 		return nil, err
 	}
-	st := store.New(etcd, "/windlass/"+cfg.Name+"/")
+	st := p.Store(etcd)
 	tables := kinds.New(st, p.Validator, nodes, p.Log)
 	recorder := events.New(cfg.Name, st, p.Validator, p.Log)
 	peer := controller.NewPeer(conn, nodes, drains)

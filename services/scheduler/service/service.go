@@ -14,7 +14,6 @@ import (
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
-	"github.com/windlass-dev/windlass/kit/store"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
@@ -48,7 +47,7 @@ func build(p *serve.Process, etcd *clientv3.Client, name string) ([]serve.Part, 
 	if err != nil {
 		return nil, err
 	}
-	st := store.New(etcd, "/windlass/"+name+"/")
+	st := p.Store(etcd)
 	recorder := events.New(name, st, p.Validator, p.Log)
 	tables := kinds.New(kinds.Config{Store: st, Validator: p.Validator, Nodes: known, MayBind: mayBind(p.Policy), Now: time.Now, Log: p.Log})
 	control := workloads(tables, known, recorder, p)
