@@ -593,3 +593,29 @@ func BenchmarkChange(b *testing.B) {
 		})
 	}
 }
+
+// TestAServiceStartsWithoutItsLog opens a trail whose file cannot be written, as on a full or read-only disk.
+func TestAServiceStartsWithoutItsLog(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, ChangesFile)
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	a := openTrail(t, dir)
+	if a.Failed() == nil {
+		t.Error("the log has not failed")
+	}
+	if err := a.Change(t.Context(), change("x"), true); err != nil {
+		t.Errorf("a change of the system's own is stopped: %v", err)
+	}
+	if err := a.Change(t.Context(), change("x"), false); err == nil {
+		t.Error("a caller's change is not stopped")
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Change(t.Context(), change("x"), false); err != nil || a.Failed() != nil {
+		t.Errorf("Change = %v, Failed = %v after the disk is back", err, a.Failed())
+	}
+	intact(t, dir)
+}

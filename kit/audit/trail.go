@@ -139,6 +139,12 @@ func (t *Trail) Event(ctx context.Context, r Record) error {
 	return t.changes.write(ctx, r)
 }
 
+// Noted records what is about no call. It does not wait: the record is in the file a tenth of a second later.
+func (t *Trail) Noted(r Record) {
+	r.Service, r.Time = t.service, time.Now().UTC()
+	_, _ = t.changes.add(r, false)
+}
+
 // Read records a read of what may be confidential. It does not wait.
 func (t *Trail) Read(r Record) {
 	r.Decision = Allow

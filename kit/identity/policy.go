@@ -89,8 +89,9 @@ type grant struct {
 func LoadPolicy(path string) (*Policy, error) {
 	p := &Policy{path: path}
 	if path == "" {
+		sum := sha256.Sum256(defaultPolicy)
 		grants, err := parsePolicy(defaultPolicy)
-		p.grants = grants
+		p.grants, p.hash = grants, hex.EncodeToString(sum[:])
 		return p, err
 	}
 	return p, p.reload()
@@ -145,6 +146,13 @@ func (p *Policy) Rules(c Caller) []Rule {
 		}
 	}
 	return rules
+}
+
+// Hash returns the SHA-256 of the policy in force, in hex.
+func (p *Policy) Hash() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.hash
 }
 
 // Err returns why the policy file as it is now is not in force; nil if it is.

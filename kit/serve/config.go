@@ -2,7 +2,6 @@ package serve
 
 import (
 	"cmp"
-	"context"
 	"log/slog"
 	"path/filepath"
 	"time"
@@ -64,7 +63,7 @@ func (c Config) OpenAudit(log *slog.Logger) (*audit.Trail, error) {
 	return audit.Open(audit.Config{Dir: c.Dir, Service: c.Name, Sinks: sinks, Log: log})
 }
 
-// OpenPolicy reads the policy of the process. That another one is in force is logged and goes to the audit log.
+// OpenPolicy reads the policy of the process. Which one is in force goes to the audit log, now and whenever that changes.
 func (c Config) OpenPolicy(trail *audit.Trail, log *slog.Logger) (*identity.Policy, error) {
 	policy, err := identity.LoadPolicy(c.Policy)
 	if err != nil {
@@ -72,10 +71,9 @@ func (c Config) OpenPolicy(trail *audit.Trail, log *slog.Logger) (*identity.Poli
 	}
 	policy.Log = log
 	policy.Changed = func(hash string) {
-		if err := trail.Event(context.Background(), audit.Record{Event: audit.EventPolicy, Detail: c.Policy, Hash: hash}); err != nil {
-			log.Error("the change of the policy is not in the audit log", "error", err)
-		}
+		trail.Noted(audit.Record{Event: audit.EventPolicy, Detail: c.Policy, Hash: hash})
 	}
+	policy.Changed(policy.Hash())
 	return policy, nil
 }
 

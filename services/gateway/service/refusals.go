@@ -1,7 +1,6 @@
 package service
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"log/slog"
@@ -54,10 +53,8 @@ func (r refusals) handshake(source net.Addr, err error) {
 }
 
 // tokensChanged records that other bearer tokens are in force.
-func tokensChanged(trail *audit.Trail, path string, log *slog.Logger) func(hash string) {
+func tokensChanged(trail *audit.Trail, path string) func(hash string) {
 	return func(hash string) {
-		if err := trail.Event(context.Background(), audit.Record{Event: audit.EventTokens, Detail: path, Hash: hash}); err != nil {
-			log.Error("the change of the tokens is not in the audit log", "error", err)
-		}
+		trail.Noted(audit.Record{Event: audit.EventTokens, Detail: path, Hash: hash})
 	}
 }

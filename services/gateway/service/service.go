@@ -80,7 +80,7 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	if err != nil {
 		return fmt.Errorf("tokens: %w", err)
 	}
-	tokens.Changed = tokensChanged(trail, config.TokensFile, log)
+	tokens.Changed = tokensChanged(trail, config.TokensFile)
 	policy, err := config.OpenPolicy(trail, log)
 	if err != nil {
 		return err
