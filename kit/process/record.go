@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/windlass-dev/windlass/kit/durable"
 )
 
 const recordSuffix = ".json"
@@ -47,14 +49,17 @@ func readRecord(dir, name string) (record, error) {
 	return r, nil
 }
 
-// write replaces the record in one step. It is not synced: after a crash of the host no process is left for
-// it to mean.
+// write replaces the record in one step. It is synced only where it has to be known after a crash of the host that the process has run: no process is
+// left then for any other record to mean.
 func (r record) write(dir, name string) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	path := filepath.Join(dir, name+recordSuffix)
+	if r.Once {
+		return durable.WriteFile(path, append(data, '\n'), 0o600)
+	}
 	if err := os.WriteFile(path+".new", append(data, '\n'), 0o600); err != nil {
 		return err
 	}

@@ -164,6 +164,9 @@ func (p *Process) openServer() error {
 		return err
 	}
 	p.onClose(closeOnce(p.listener))
+	if err := CheckAdvertised(p.Address()); err != nil {
+		return err
+	}
 	if p.cfg.MetricsListen == "" {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 
+	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/store"
 )
@@ -96,7 +97,7 @@ func (b *Bootstrap) Clean(ctx context.Context) error {
 	if err := b.sup.Stop(ctx, b.spec.Name); err != nil {
 		return err
 	}
-	if err := os.Remove(b.allowed); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := durable.Remove(b.allowed); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return os.RemoveAll(b.dataDir)

@@ -64,5 +64,5 @@ func hostOf(s string) (string, bool) {
 		return "", false
 	}
 	a, err := netip.ParseAddrPort(u.Host)
-	return a.Addr().String(), err == nil
+	return a.Addr().String(), err == nil && !a.Addr().Unmap().IsUnspecified()
 }

@@ -68,8 +68,8 @@ func (c *config) complete() error {
 		if err != nil || u.Scheme != "https" {
 			return fmt.Errorf("--%s %q: want https://IP:PORT", flag, value)
 		}
-		if _, err := netip.ParseAddrPort(u.Host); err != nil {
-			return fmt.Errorf("--%s %q: want https://IP:PORT", flag, value)
+		if a, err := netip.ParseAddrPort(u.Host); err != nil || a.Addr().Unmap().IsUnspecified() {
+			return fmt.Errorf("--%s %q: want https://IP:PORT with the IP of one host", flag, value)
 		}
 	}
 	if c.pki == "" {

@@ -9,7 +9,7 @@ import (
 	"reflect"
 	"sync"
 
-	"github.com/google/renameio/v2"
+	"github.com/windlass-dev/windlass/kit/durable"
 )
 
 // Note is what must be known before etcd answers: which cluster this is and where its members are. It is the proof that
@@ -73,7 +73,7 @@ func (f *NoteFile) Change(change func(n *Note)) error {
 	if err != nil {
 		return err
 	}
-	if err := renameio.WriteFile(f.path, append(b, '\n'), 0o600); err != nil {
+	if err := durable.WriteFile(f.path, append(b, '\n'), 0o600); err != nil {
 		return fmt.Errorf("note of the cluster: %w", err)
 	}
 	f.note = next

@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
+
+	"github.com/windlass-dev/windlass/kit/serve"
 )
 
 // Files that --tls-dir holds. Leaf certificates are read again at each handshake, CAs at start only.
@@ -127,6 +129,15 @@ func (c config) check() error {
 	for flag, value := range map[string]string{"listen-client": c.listenClient, "listen-peer": c.listenPeer} {
 		if err := checkListen(value); err != nil {
 			return fmt.Errorf("--%s %q: %w", flag, value, err)
+		}
+	}
+	for flag, value := range map[string]string{"advertise-client": c.advertiseClient, "advertise-peer": c.advertisePeer} {
+		u, err := url.Parse(value)
+		if err != nil {
+			return fmt.Errorf("--%s %q: %w", flag, value, err)
+		}
+		if err := serve.CheckAdvertised(u.Host); err != nil {
+			return fmt.Errorf("--%s: %w", flag, err)
 		}
 	}
 	if c.bootstrap && c.usersFile == "" {

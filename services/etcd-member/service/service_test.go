@@ -476,17 +476,19 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 		flags []string
 		want  string
 	}{
-		"an unknown flag":                  {[]string{"--color"}, "--color"},
-		"an argument":                      {[]string{"more"}, `"more"`},
-		"no name":                          {[]string{"--name="}, "--name"},
-		"plain HTTP for clients":           {[]string{"--listen-client=http://127.0.0.1:1"}, "--listen-client"},
-		"a host name for peers":            {[]string{"--listen-peer=https://localhost:1"}, "--listen-peer"},
-		"a strange cluster state":          {[]string{"--initial-cluster-state=old"}, "--initial-cluster-state"},
-		"an election shorter than 5 ticks": {[]string{"--election-ms=400"}, "--election-ms"},
-		"no certificates":                  {[]string{"--tls-dir=" + t.TempDir()}, "--tls-dir"},
-		"a bootstrap member without users": {[]string{"--bootstrap"}, "--users"},
-		"a users file that is not there":   {[]string{"--users=/nonexistent"}, "users file"},
-		"a strange log level":              {[]string{"--log-level=loud"}, "--log-level"},
+		"an unknown flag":                   {[]string{"--color"}, "--color"},
+		"an argument":                       {[]string{"more"}, `"more"`},
+		"no name":                           {[]string{"--name="}, "--name"},
+		"plain HTTP for clients":            {[]string{"--listen-client=http://127.0.0.1:1"}, "--listen-client"},
+		"a host name for peers":             {[]string{"--listen-peer=https://localhost:1"}, "--listen-peer"},
+		"a wildcard for clients":            {[]string{"--listen-client=https://0.0.0.0:1"}, "--advertise-client"},
+		"a wildcard that peers are sent to": {[]string{"--advertise-peer=https://[::]:1"}, "--advertise-peer"},
+		"a strange cluster state":           {[]string{"--initial-cluster-state=old"}, "--initial-cluster-state"},
+		"an election shorter than 5 ticks":  {[]string{"--election-ms=400"}, "--election-ms"},
+		"no certificates":                   {[]string{"--tls-dir=" + t.TempDir()}, "--tls-dir"},
+		"a bootstrap member without users":  {[]string{"--bootstrap"}, "--users"},
+		"a users file that is not there":    {[]string{"--users=/nonexistent"}, "users file"},
+		"a strange log level":               {[]string{"--log-level=loud"}, "--log-level"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := c.member(t, 2, wrong.flags...)

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/renameio/v2"
+	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/process"
 
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
@@ -188,7 +188,7 @@ func (m *Member) write(r plan.Record) error {
 	if err := os.MkdirAll(m.cfg.Dir, 0o700); err != nil {
 		return err
 	}
-	return renameio.WriteFile(m.path(recordFile), append(data, '\n'), 0o600)
+	return durable.WriteFile(m.path(recordFile), append(data, '\n'), 0o600)
 }
 
 // erase removes the data and then the record: as long as the record is there, the removal is taken up again.
@@ -196,7 +196,7 @@ func (m *Member) erase() error {
 	if err := os.RemoveAll(m.path("data")); err != nil {
 		return err
 	}
-	if err := os.Remove(m.path(recordFile)); !errors.Is(err, fs.ErrNotExist) {
+	if err := durable.Remove(m.path(recordFile)); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil

@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/google/renameio/v2"
+	"github.com/windlass-dev/windlass/kit/durable"
 )
 
 var authorityNames = []string{windlassAuthority, etcdClientAuthority, etcdPeerAuthority}
@@ -30,7 +30,7 @@ func (c *Cluster) begin() (bool, error) {
 			return false, err
 		}
 	}
-	return true, renameio.WriteFile(marker, nil, 0o600)
+	return true, durable.WriteFile(marker, nil, 0o600)
 }
 
 // begun allows the guardian to start an empty etcd, and ends the first start. The pivot takes the permission away.
@@ -39,10 +39,10 @@ func (c *Cluster) begun() error {
 	if err := os.MkdirAll(filepath.Dir(allowed), 0o700); err != nil {
 		return err
 	}
-	if err := renameio.WriteFile(allowed, nil, 0o600); err != nil {
+	if err := durable.WriteFile(allowed, nil, 0o600); err != nil {
 		return err
 	}
-	return os.Remove(c.Dir("pki", beginning))
+	return durable.Remove(c.Dir("pki", beginning))
 }
 
 func exists(path string) (bool, error) {

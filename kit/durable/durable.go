@@ -1,0 +1,35 @@
+// Package durable writes files that must survive a loss of power: the proof that something was done, which a later start believes.
+package durable
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/google/renameio/v2"
+)
+
+// WriteFile replaces a file as a whole. When it returns nil, the data and the name are on the disk: the file is synced before it gets its name, and
+// its directory after.
+func WriteFile(path string, data []byte, perm os.FileMode) error {
+	if err := renameio.WriteFile(path, data, perm); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// Remove removes a file. When it returns nil, that is on the disk. A file that is not there is an error that wraps fs.ErrNotExist.
+func Remove(path string) error {
+	if err := os.Remove(path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
