@@ -60,12 +60,17 @@ type Reporter struct {
 	name      string
 	operators updatev1.ClusterOperatorServiceClient
 	state     func(context.Context) State
+	leads     func() bool
 	log       *slog.Logger
 }
 
-// New returns a reporter that writes nothing before Run. conn leads to update-orchestrator; state may take a moment but not wait.
-func New(name string, conn grpc.ClientConnInterface, state func(context.Context) State, log *slog.Logger) *Reporter {
-	return &Reporter{name: name, operators: updatev1.NewClusterOperatorServiceClient(conn), state: state, log: log}
+// New returns a reporter that writes nothing before Run. conn leads to update-orchestrator; state may take a moment but not wait. The reporter
+// writes only while leads says so: the ClusterOperator is that of the service, of which several processes may run. With nil it always does.
+func New(name string, conn grpc.ClientConnInterface, state func(context.Context) State, leads func() bool, log *slog.Logger) *Reporter {
+	if leads == nil {
+		leads = func() bool { return true }
+	}
+	return &Reporter{name: name, operators: updatev1.NewClusterOperatorServiceClient(conn), state: state, leads: leads, log: log}
 }
 
 // Run reports until ctx ends. What cannot be written is written later.
@@ -74,7 +79,9 @@ func (r *Reporter) Run(ctx context.Context) error {
 	var at time.Time
 	said := ""
 	for {
-		if s := r.state(ctx); s != written || time.Since(at) > sureEvery {
+		if s := r.state(ctx); !r.leads() {
+			written, at = State{}, time.Time{} // the leader has written since
+		} else if s != written || time.Since(at) > sureEvery {
 			err := r.write(ctx, s)
 			if err == nil {
 				written, at, said = s, time.Now(), ""

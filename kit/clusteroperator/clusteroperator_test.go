@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,6 +101,8 @@ func TestAReportFollowsTheStateAndCostsNothingWhileThatStays(t *testing.T) {
 		}
 		var mu sync.Mutex
 		state := State{Available: true}
+		var leads atomic.Bool
+		leads.Store(true)
 		become := func(s State) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -112,7 +115,7 @@ func TestAReportFollowsTheStateAndCostsNothingWhileThatStays(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				return state
-			}, slog.New(slog.DiscardHandler)).Run(ctx)
+			}, func() bool { return leads.Load() }, slog.New(slog.DiscardHandler)).Run(ctx)
 		}()
 		expect := func(what, available string, writes int) {
 			t.Helper()
@@ -144,6 +147,11 @@ func TestAReportFollowsTheStateAndCostsNothingWhileThatStays(t *testing.T) {
 		o.set(func() { o.have.Status.Conditions[0].Status = "Unknown" })
 		time.Sleep(sureEvery)
 		expect("it was taken for silent", "True", 5)
+		leads.Store(false)
+		become(State{Degraded: true, Reason: "NotReady"})
+		expect("another process leads", "True", 5)
+		leads.Store(true)
+		expect("this one leads", "False", 6)
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -48,11 +49,15 @@ type Elector struct {
 	key    string
 	self   Candidacy
 	ttl    time.Duration
+	leads  atomic.Bool
 	log    *slog.Logger
 
 	mu    sync.Mutex
 	limit time.Duration // of the next call
 }
+
+// Leads reports whether this process leads now, as far as it knows.
+func (e *Elector) Leads() bool { return e.leads.Load() }
 
 // NewElector returns a candidate for the lead of service. address is where this process is reached; it must be bound
 // by this process, since whoever else stands in the election with it is taken for dead.
@@ -182,7 +187,11 @@ func (e *Elector) hold(ctx context.Context, t term, lead func(ctx context.Contex
 		end(errKeyLost)
 	})
 	e.log.InfoContext(ctx, "leadership won", "revision", t.fence.CreateRevision)
+	e.leads.Store(true)
+	stop := context.AfterFunc(leading, func() { e.leads.Store(false) })
 	err := lead(leading)
+	stop()
+	e.leads.Store(false)
 	cause := context.Cause(leading)
 	end(nil)
 	group.Wait()

@@ -29,6 +29,25 @@ func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 
 const patience = 30 * time.Second // for what takes milliseconds on a machine that is not busy
 
+func TestOnlyAWinnerLeads(t *testing.T) {
+	e := reconcile.NewElector(etcdtest.Client(t), service(t), "127.0.0.1:1", slog.New(slog.DiscardHandler))
+	if e.Leads() {
+		t.Error("it leads before the election")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	err := e.Run(ctx, func(ctx context.Context) error {
+		if !e.Leads() {
+			t.Error("the winner does not lead")
+		}
+		cancel()
+		<-ctx.Done()
+		return nil
+	})
+	if err != nil || e.Leads() {
+		t.Errorf("Run = %v; it leads afterwards: %v", err, e.Leads())
+	}
+}
+
 // candidate is an elector that runs, and whose terms a test can follow.
 type candidate struct {
 	terms chan context.Context // of each term, when it begins

@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"buf.build/go/protovalidate"
@@ -33,12 +34,6 @@ import (
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/store"
-)
-
-const (
-	readyPollStarting = 50 * time.Millisecond // while somebody may wait for the start
-	readyPollRunning  = 8 * time.Second       // afterwards; each look is one read of etcd's members
-	readyTimeout      = 2 * time.Second
 )
 
 // Process is one service process. Register services on GRPC before Run; the other fields may be used from New on.
@@ -57,7 +52,14 @@ type Process struct {
 	// Operator says how the service is, where readiness does not say it all; nil means Available while ready. Set it before Run.
 	Operator func(context.Context) clusteroperator.State
 
+	// Leads reports whether this process leads, of several of the service; nil if there is no election. Only a leader reports the service's
+	// ClusterOperator. Set it before Run.
+	Leads func() bool
+	// WithoutEtcd says that the service's calls are of use without etcd, too: they are not refused while it is away. Set it before Run.
+	WithoutEtcd bool
+
 	cfg      Config
+	away     atomic.Pointer[string] // why the process is not ready any more, while that is so
 	listener net.Listener
 	metrics  net.Listener
 	health   *health.Server
@@ -150,8 +152,8 @@ func (p *Process) openServer() error {
 	// it for the handlers, and outside for the guard itself.
 	options := append(serverOptions(p.cfg.ConnectionAge), grpc.Creds(p.Validity.Credentials(creds)),
 		grpc.ChainUnaryInterceptor(m.unary, recoverUnary(p.Log), identity.UnaryInterceptor(guard),
-			recoverUnary(p.Log), limitUnary, validateUnary(p.Validator)),
-		grpc.ChainStreamInterceptor(m.stream, p.streams.intercept, recoverStream(p.Log), identity.StreamInterceptor(guard),
+			recoverUnary(p.Log), p.refuseUnary, limitUnary, validateUnary(p.Validator)),
+		grpc.ChainStreamInterceptor(m.stream, p.streams.intercept, p.refuseStream, recoverStream(p.Log), identity.StreamInterceptor(guard),
 			recoverStream(p.Log), validateStream(p.Validator)))
 	p.GRPC = grpc.NewServer(append(options, p.traces.server()...)...)
 	p.onClose(func() error { p.GRPC.Stop(); return nil })

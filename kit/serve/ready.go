@@ -2,61 +2,121 @@ package serve
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"path"
 	"slices"
+	"strings"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
 )
 
-// watchReadiness keeps the health service in step with what Ready says, until ctx ends.
-func (p *Process) watchReadiness(ctx context.Context) {
-	start := time.Now()
-	ready, reason := false, ""
+const (
+	// maxSilence is how long a process that was ready stays so without a read of etcd: longer than an election.
+	maxSilence        = 3 * time.Second
+	readyPollStarting = 50 * time.Millisecond // while somebody may wait for the start
+	readyPollRunning  = time.Second           // each look is one read of etcd's members
+	readyTimeout      = 2 * time.Second
+)
+
+// WatchReady asks check, which has up to two seconds, until ctx ends: often until it returns nil, then once a second. It calls changed with
+// nil when check first returned nil, with an error when it has not done so for three seconds, and so on; while the process is not ready also
+// for each other error.
+func WatchReady(ctx context.Context, check func(context.Context) error, changed func(error)) {
+	ready, reason, last := false, "", time.Time{}
 	for {
-		err := p.isReady(ctx)
+		until := time.Now().Add(readyTimeout)
+		if end := last.Add(maxSilence); ready && end.Before(until) {
+			until = end
+		}
+		try, cancel := context.WithDeadline(ctx, until)
+		err := check(try)
+		cancel()
 		if ctx.Err() != nil {
 			return
 		}
+		wait := readyPollStarting
 		switch {
-		case err == nil && !ready:
-			p.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
-			p.Log.InfoContext(ctx, "ready", "elapsed_ms", time.Since(start).Milliseconds())
-			reason = ""
-		case err != nil && ready:
-			p.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
-			start = time.Now()
-			fallthrough
-		case err != nil && err.Error() != reason:
-			reason = err.Error()
-			p.Log.InfoContext(ctx, "not ready", "error", err)
+		case err == nil:
+			if !ready {
+				changed(nil)
+			}
+			ready, reason, last, wait = true, "", time.Now(), readyPollRunning
+		case ready && time.Since(last) < maxSilence: // it may come back
+		case ready || err.Error() != reason:
+			ready, reason = false, err.Error()
+			changed(err)
 		}
-		ready = err == nil
-		if !pause(ctx, ready) {
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
 			return
 		}
 	}
 }
 
-func pause(ctx context.Context, ready bool) bool {
-	wait := readyPollStarting
-	if ready {
-		wait = readyPollRunning
+// watchReadiness keeps the health service in step with what isReady says, until ctx ends. A process that is no longer ready ends its watches
+// and refuses calls at once: each would wait for an answer that does not come.
+func (p *Process) watchReadiness(ctx context.Context) {
+	start, served := time.Now(), false
+	WatchReady(ctx, p.isReady, func(err error) {
+		if err == nil {
+			p.away.Store(nil)
+			p.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
+			p.Log.InfoContext(ctx, "ready", "elapsed_ms", time.Since(start).Milliseconds())
+			served = true
+			return
+		}
+		p.Log.InfoContext(ctx, "not ready", "error", err)
+		p.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+		if served && !p.WithoutEtcd && errors.Is(err, store.ErrNotReady) {
+			text := fmt.Sprintf("%s: no read for %s: %s", p.cfg.Name, maxSilence, err)
+			p.away.Store(&text)
+			p.streams.endWatches(errors.New(text))
+		}
+		start = time.Now()
+	})
+}
+
+// refuse returns the error of calls while the process is not ready any more. Health is answered always.
+func (p *Process) refuse(method string) error {
+	reason := p.away.Load()
+	if reason == nil || !strings.HasPrefix(method, "/windlass.") {
+		return nil
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
+	return rpcerr.Unavailable(*reason)
+}
+
+func (p *Process) refuseUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if err := p.refuse(info.FullMethod); err != nil {
+		return nil, err
 	}
+	return handler(ctx, req)
+}
+
+// refuseStream refuses watches only. The streams of agents and hook owners live on: without them every node would seem silent when etcd is
+// back, and members of etcd are started through them.
+func (p *Process) refuseStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if isWatch(info.FullMethod) {
+		if err := p.refuse(info.FullMethod); err != nil {
+			return err
+		}
+	}
+	return handler(srv, ss)
+}
+
+func isWatch(method string) bool {
+	return strings.HasPrefix(method, "/windlass.") && strings.HasPrefix(path.Base(method), "Watch")
 }
 
 func (p *Process) isReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
 	if p.Etcd != nil {
 		if err := store.Ready(ctx, p.Etcd); err != nil {
 			return err

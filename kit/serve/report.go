@@ -26,7 +26,7 @@ func (p *Process) report() (Part, error) {
 	if state == nil {
 		state = p.readiness
 	}
-	return clusteroperator.New(clusteroperator.Name(p.cfg.Name), conn, p.guarded(state), p.Log).Run, nil
+	return clusteroperator.New(clusteroperator.Name(p.cfg.Name), conn, p.guarded(state), p.Leads, p.Log).Run, nil
 }
 
 // unreadable returns the records of the service's store that cannot be read.

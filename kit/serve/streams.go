@@ -25,22 +25,26 @@ func newStreams() *streams {
 
 type stoppableStream struct {
 	grpc.ServerStream
-	ctx context.Context
+	ctx   context.Context
+	watch bool
 }
+
+// ended is why the process ends a stream.
+type ended struct{ error }
 
 func (s *stoppableStream) Context() context.Context { return s.ctx }
 
-func (s *streams) intercept(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (s *streams) intercept(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	ctx, cancel := context.WithCancelCause(ss.Context())
 	defer cancel(nil)
-	stream := &stoppableStream{ServerStream: ss, ctx: ctx}
+	stream := &stoppableStream{ServerStream: ss, ctx: ctx, watch: isWatch(info.FullMethod)}
 	if !s.add(stream, cancel) {
 		return rpcerr.Unavailable(errStopping.Error())
 	}
 	defer s.remove(stream)
 	err := handler(srv, stream)
-	if errors.Is(context.Cause(ctx), errStopping) {
-		return rpcerr.Unavailable(errStopping.Error())
+	if why := (ended{}); errors.As(context.Cause(ctx), &why) {
+		return rpcerr.Unavailable(why.Error())
 	}
 	return err
 }
@@ -65,6 +69,17 @@ func (s *streams) end() {
 	defer s.mu.Unlock()
 	s.stopping = true
 	for _, cancel := range s.open {
-		cancel(errStopping)
+		cancel(ended{errStopping})
+	}
+}
+
+// endWatches ends every watch that is open.
+func (s *streams) endWatches(why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for stream, cancel := range s.open {
+		if stream.watch {
+			cancel(ended{why})
+		}
 	}
 }

@@ -115,12 +115,41 @@ func SyncEndpoints(ctx context.Context, c *clientv3.Client, file string, log *sl
 	}
 }
 
-// Ready returns nil once a linearizable read came through, so a quorum answers. It needs no right.
+// ErrNotReady means that no linearizable read came through.
+var ErrNotReady = errors.New("etcd is not ready")
+
+// secondRead is when another member is asked, too: a member that hangs takes its time to be noticed.
+const secondRead = 400 * time.Millisecond
+
+// Ready returns nil once a linearizable read came through, so a quorum answers. It needs no right. Until ctx ends it asks again and again, the
+// next member while one does not answer; the error is that of the first that answered.
 func Ready(ctx context.Context, c *clientv3.Client) error {
-	if _, err := c.MemberList(ctx); err != nil {
-		return fmt.Errorf("etcd is not ready: %w", err)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make(chan error)
+	ask := func() {
+		_, err := c.MemberList(ctx)
+		select {
+		case answers <- err:
+		case <-ctx.Done():
+		}
 	}
-	return nil
+	go ask()
+	again := time.NewTicker(secondRead)
+	defer again.Stop()
+	for {
+		select {
+		case err := <-answers:
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrNotReady, err)
+			}
+			return nil
+		case <-again.C:
+			go ask()
+		case <-ctx.Done():
+			return fmt.Errorf("%w: no answer", ErrNotReady)
+		}
+	}
 }
 
 // voterURLs returns the client addresses of all voters that have published one, sorted.

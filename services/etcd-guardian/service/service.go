@@ -110,6 +110,8 @@ func build(cfg config, p *serve.Process) ([]func(context.Context) error, error) 
 	}
 	parts = append(parts, owned...)
 	elector := reconcile.NewElector(p.Etcd, name, p.Address(), p.Log)
+	p.Leads = elector.Leads
+	p.WithoutEtcd = true // it helps etcd back
 	return append(parts,
 		supervisor.Run, machines.Run, sets.Run, recorder.Run,
 		func(ctx context.Context) error { return elector.Run(ctx, c.Lead) },

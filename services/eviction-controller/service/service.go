@@ -62,6 +62,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]func(context.
 		Events: recorder, Retry: cfg.retry, Pause: cfg.pause(), Log: p.Log,
 	})
 	elector := reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log)
+	p.Leads = elector.Leads
 
 	nodes := server.NewNode(tables, tracker, permits)
 	schedulingv1.RegisterEvictionServiceServer(p.GRPC, server.NewEviction(tables, tracker, pods, budgets))

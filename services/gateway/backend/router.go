@@ -19,6 +19,7 @@ import (
 type Router struct {
 	catalog *catalog.Catalog
 	pool    *Pool
+	serving serving
 }
 
 // NewRouter makes a router over pool, which stays the caller's to close.
@@ -70,7 +71,11 @@ func (r *Router) newStream(ctx context.Context, program string, desc *grpc.Strea
 	if err != nil {
 		return nil, err
 	}
-	return t.open(ctx, m.Streaming, desc, method, opts...)
+	stream, err := t.open(ctx, m.Streaming, desc, method, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return ending{ClientStream: stream, ctx: ctx}, nil
 }
 
 // route finds where a call goes, to program or, if that is empty, to the program that serves the method, and puts the
@@ -86,6 +91,10 @@ func (r *Router) route(ctx context.Context, program, method string) (*target, *c
 	}
 	if program == "" {
 		program = m.Program
+	}
+	ctx, err := r.serving.bound(ctx, m)
+	if err != nil {
+		return nil, nil, nil, err
 	}
 	t := r.pool.target(program, m.Leader)
 	if t == nil {

@@ -40,7 +40,7 @@ func (p programs) report(ctx context.Context, log *slog.Logger) error {
 	if conn == nil {
 		return nil
 	}
-	return clusteroperator.New("gateway", conn, p.state, log).Run(ctx)
+	return clusteroperator.New("gateway", conn, p.state, nil, log).Run(ctx)
 }
 
 func (p programs) state(ctx context.Context) clusteroperator.State {

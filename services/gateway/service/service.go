@@ -150,7 +150,7 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 		Register: register(router, merged.Client(), rights.Client()),
 		GRPC:     server,
 		Room:     room,
-		Open:     open(methods, pool),
+		Open:     open(methods, pool, router),
 	})
 	if err != nil {
 		return err
@@ -169,6 +169,10 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	group.Go(func() error { return alive.report(ctx, log) })
 	group.Go(func() error { return serveMetrics(ctx, config.MetricsListen, counts, log) })
 	if etcd != nil {
+		group.Go(func() error {
+			followReads(ctx, etcd, router, alive.Server, log)
+			return nil
+		})
 		group.Go(func() error { return backend.FollowLeaders(ctx, etcd, pool.SetLeaders, log) })
 		group.Go(func() error { return store.SyncEndpoints(ctx, etcd, config.endpoints(), log) })
 	}
@@ -179,6 +183,22 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 		return nil
 	})
 	return group.Wait()
+}
+
+// followReads has the gateway serve while it can read from etcd. It needs that for nothing but to know who leads; but a gateway that is cut
+// off sends agents to services that are cut off with it, and another gateway would not.
+func followReads(ctx context.Context, etcd *clientv3.Client, router *backend.Router, alive *health.Server, log *slog.Logger) {
+	serve.WatchReady(ctx, func(ctx context.Context) error { return store.Ready(ctx, etcd) }, func(err error) {
+		if err == nil {
+			router.SetServing(nil)
+			alive.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
+			log.InfoContext(ctx, "ready")
+			return
+		}
+		log.InfoContext(ctx, "not ready", "error", err)
+		alive.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+		router.SetServing(fmt.Errorf("this gateway is not serving: %w", err))
+	})
 }
 
 // certified returns the user that a client's certificate names; the handshake has verified it.

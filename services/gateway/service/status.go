@@ -13,15 +13,23 @@ import (
 )
 
 // open are the addresses that need no credentials: they say nothing of the cluster but whether it can be reached.
-func open(c *catalog.Catalog, pool *backend.Pool) map[string]http.Handler {
+func open(c *catalog.Catalog, pool *backend.Pool, router *backend.Router) map[string]http.Handler {
 	handlers := openapi.Handlers(sync.OnceValues(func() ([]byte, error) { return openapi.Document(gen.OpenAPI) }))
 	handlers["GET /{$}"] = index(c)
 	handlers["GET /healthz"] = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, map[string]any{"status": "ok"})
 	})
 	handlers["GET /readyz"] = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if missing := pool.Missing(); len(missing) > 0 {
-			answer(w, http.StatusServiceUnavailable, map[string]any{"status": "not ready", "unreachable": missing})
+		missing, why := pool.Missing(), router.Serving()
+		if len(missing) > 0 || why != nil {
+			body := map[string]any{"status": "not ready"}
+			if len(missing) > 0 {
+				body["unreachable"] = missing
+			}
+			if why != nil {
+				body["reason"] = why.Error()
+			}
+			answer(w, http.StatusServiceUnavailable, body)
 			return
 		}
 		answer(w, http.StatusOK, map[string]any{"status": "ready"})

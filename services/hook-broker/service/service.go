@@ -54,6 +54,7 @@ func build(p *serve.Process, etcd *clientv3.Client, name string) ([]func(context
 		Presence: there, Events: recorder, Now: time.Now, Log: p.Log,
 	})
 	elector := reconcile.NewElector(etcd, name, p.Address(), p.Log)
+	p.Leads = elector.Leads
 
 	tasks := server.New(server.Config{Tables: tables, Policy: p.Policy, Presence: there, Events: recorder, Now: time.Now, Log: p.Log})
 	err = errors.Join(

@@ -61,6 +61,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 		Tables: tables, Peer: peer, Observer: observer, Events: recorder, Settle: cfg.settle, Now: time.Now, Log: p.Log,
 	})
 	elector := reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log)
+	p.Leads = elector.Leads
 	p.Operator = control.Operator
 
 	configv1.RegisterConfigAgentServiceServer(p.GRPC, server.NewAgent(observer, peer, nodes, drains, tables.Configs, server.NewGuardian(guardian), p.Log))

@@ -72,6 +72,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]func(context.
 		Services: services, Self: cfg.Name, Program: program, Arch: runtime.GOARCH, Poll: cfg.poll + rand.N(cfg.poll), Reconcile: cfg.reconcile, Events: recorder, Log: p.Log,
 	})
 	elector := reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log)
+	p.Leads = elector.Leads
 	err = errors.Join(
 		resource.Register(p.GRPC, &updatev1.ClusterVersionService_ServiceDesc, server.NewVersion(tables, graphs, runtime.GOARCH), tables.Versions),
 		resource.Register(p.GRPC, &updatev1.ClusterOperatorService_ServiceDesc, nil, tables.Operators),

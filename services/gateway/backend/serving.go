@@ -1,0 +1,88 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"path"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/services/gateway/catalog"
+)
+
+// guardian helps etcd back, so its calls pass also while the gateway is not serving.
+const guardian = "etcd-guardian"
+
+// serving is whether calls pass. The zero value lets them.
+type serving struct {
+	mu    sync.Mutex
+	why   error           // nil while calls pass
+	until context.Context // ends when calls no longer pass; nil before the first stream
+	end   context.CancelCauseFunc
+}
+
+// SetServing lets calls pass if why is nil. Otherwise it ends all watches and refuses calls at once with that reason: it is said by a gateway
+// that has not read from etcd for some time, so that clients take another one. Streams of agents and hook owners live on, and calls of the
+// guardian pass: through these etcd comes back.
+func (r *Router) SetServing(why error) {
+	s := &r.serving
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.why = why
+	if why != nil && s.end != nil {
+		s.end(why)
+		s.until, s.end = nil, nil
+	}
+}
+
+// Serving returns why calls do not pass; nil if they do.
+func (r *Router) Serving() error {
+	r.serving.mu.Lock()
+	defer r.serving.mu.Unlock()
+	return r.serving.why
+}
+
+// bound returns a context that ends when calls no longer pass, or their refusal.
+func (s *serving) bound(ctx context.Context, m *catalog.Method) (context.Context, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m.Leader || m.Program == guardian {
+		return ctx, nil
+	}
+	if s.why != nil {
+		return nil, rpcerr.Unavailable(s.why.Error())
+	}
+	if !strings.HasPrefix(path.Base(m.FullName), "Watch") {
+		return ctx, nil
+	}
+	if s.until == nil {
+		s.until, s.end = context.WithCancelCause(context.Background())
+	}
+	until := s.until
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(until, func() { cancel(errNotServing{context.Cause(until)}) })
+	context.AfterFunc(ctx, func() { stop() })
+	return ctx, nil
+}
+
+type errNotServing struct{ error }
+
+// ending is a watch whose end says why the gateway ended it.
+type ending struct {
+	grpc.ClientStream
+	ctx context.Context
+}
+
+func (e ending) RecvMsg(m any) error {
+	err := e.ClientStream.RecvMsg(m)
+	var why errNotServing
+	if err != nil && status.Code(err) == codes.Canceled && errors.As(context.Cause(e.ctx), &why) {
+		return rpcerr.Unavailable(why.Error())
+	}
+	return err
+}
