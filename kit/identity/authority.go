@@ -35,6 +35,8 @@ const (
 	// defaultLifetime of a leaf: long enough to survive a night's outage of the signer.
 	defaultLifetime = 24 * time.Hour
 	minRSABits      = 2048
+	maxRSABits      = 8192     // to check a signature takes time that grows with the square: minutes for a key of megabytes
+	maxRequestBytes = 16 << 10 // of a certificate request; one for an RSA key of 8192 bits has 3 KiB
 	// MaxLifetime is how long a leaf may live: a revocation that knows no certificate's end is kept for longer than this.
 	MaxLifetime = 366 * 24 * time.Hour
 )
@@ -147,14 +149,37 @@ func (a *Authority) Issue(r Request) (certPEM, keyPEM []byte, err error) {
 	return certPEM, keyPEM, err
 }
 
+// ParseRequest reads a certificate request, which may come from anybody. It costs little whatever comes: at most 16 KiB are read, and
+// the signature is checked only of keys that Sign accepts.
+func ParseRequest(der []byte) (*x509.CertificateRequest, error) {
+	if len(der) > maxRequestBytes {
+		return nil, fmt.Errorf("certificate request: is %d bytes long, at most %d are allowed", len(der), maxRequestBytes)
+	}
+	csr, err := x509.ParseCertificateRequest(der)
+	if err != nil {
+		return nil, fmt.Errorf("certificate request: %w", err)
+	}
+	if err := checkRequest(csr); err != nil {
+		return nil, err
+	}
+	return csr, nil
+}
+
+func checkRequest(csr *x509.CertificateRequest) error {
+	if !strongKey(csr.PublicKey) {
+		return errors.New("certificate request: the key must be ECDSA, Ed25519, or RSA of 2048 to 8192 bits")
+	}
+	if err := csr.CheckSignature(); err != nil {
+		return fmt.Errorf("certificate request: %w", err)
+	}
+	return nil
+}
+
 // Sign makes a certificate for the key of csr, which must be signed by that key. Names, addresses and usages come from r;
 // those in csr are not looked at.
 func (a *Authority) Sign(csr *x509.CertificateRequest, r Request) (certPEM []byte, err error) {
-	if err := csr.CheckSignature(); err != nil {
-		return nil, fmt.Errorf("certificate request: %w", err)
-	}
-	if !strongKey(csr.PublicKey) {
-		return nil, errors.New("certificate request: the key must be ECDSA, Ed25519 or RSA of 2048 bits or more")
+	if err := checkRequest(csr); err != nil {
+		return nil, err
 	}
 	return a.certify(csr.PublicKey, r)
 }
@@ -166,7 +191,7 @@ func strongKey(key crypto.PublicKey) bool {
 	case ed25519.PublicKey:
 		return true
 	case *rsa.PublicKey:
-		return k.N.BitLen() >= minRSABits
+		return k.N.BitLen() >= minRSABits && k.N.BitLen() <= maxRSABits
 	}
 	return false
 }

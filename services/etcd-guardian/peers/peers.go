@@ -4,7 +4,6 @@ package peers
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -120,7 +119,7 @@ func (s *Signer) Sign(m Member, server, peer []byte) (*etcdv1.CertifyMemberRespo
 }
 
 func sign(a *identity.Authority, der []byte, r identity.Request) ([]byte, error) {
-	csr, err := x509.ParseCertificateRequest(der)
+	csr, err := identity.ParseRequest(der)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRequest, err)
 	}
@@ -152,8 +151,10 @@ func (s *Signer) Ensure(m Member, dir string) error {
 		name string
 		data []byte
 	}{
-		{"etcd-ca.crt", r.GetClientAuthority()}, {"peer-ca.crt", r.GetPeerAuthority()},
-		{"etcd-server.crt", r.GetServerCertificate()}, {"peer.crt", r.GetPeerCertificate()},
+		{"etcd-ca.crt", r.GetClientAuthority()},
+		{"peer-ca.crt", r.GetPeerAuthority()},
+		{"etcd-server.crt", r.GetServerCertificate()},
+		{"peer.crt", r.GetPeerCertificate()},
 	} {
 		if err := renameio.WriteFile(filepath.Join(dir, f.name), f.data, 0o600); err != nil {
 			return err

@@ -179,7 +179,8 @@ func TestTheOneNextChange(t *testing.T) {
 		{"its learner does not vote while no voter is to leave", []change{withLearner("m3", func(*plan.Member) {})}, decision{Phase: "Replacing"}},
 		{
 			"it votes as soon as a voter's machine is deleted",
-			[]change{withLearner("m3", func(*plan.Member) {}), deleted("m1")}, decision{Phase: "Replacing", Next: "Promote learner m3"},
+			[]change{withLearner("m3", func(*plan.Member) {}), deleted("m1")},
+			decision{Phase: "Replacing", Next: "Promote learner m3"},
 		},
 		{
 			"it does not hold up anything while it starts",
@@ -548,12 +549,14 @@ func TestWhyAVoterThatIsToLeaveStays(t *testing.T) {
 	}{
 		{"no replacement runs a member", []change{deleted("m1")}, "without it 2 of 3 voters would be left, and no replacement of machine m1 runs a member"},
 		{
-			"the replacement only follows", []change{deleted("m1"), withLearner("m3", func(m *plan.Member) { m.Applied = 1 })},
+			"the replacement only follows",
+			[]change{deleted("m1"), withLearner("m3", func(m *plan.Member) { m.Applied = 1 })},
 			"learner m3, the replacement of machine m1, does not vote yet",
 		},
 		{"another leaves first", []change{deleted("m1"), deleted("m2"), withVoter("m3")}, "member m1 leaves first"},
 		{
-			"a dead voter may not go while another's is under a permit", []change{deleted("m1"), silentFor("m1", time.Hour), permitFor("m2", false)},
+			"a dead voter may not go while another's is under a permit",
+			[]change{deleted("m1"), silentFor("m1", time.Hour), permitFor("m2", false)},
 			"only 1 of the other 2 voters are healthy; member m2 counts as down, since eviction-controller holds the disruption permit for m2 (drain)",
 		},
 	}

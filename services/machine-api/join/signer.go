@@ -43,12 +43,9 @@ type fault struct{ field, text string }
 func (f *fault) Error() string { return f.field + ": " + f.text }
 
 func parseRequest(agent []byte) (*x509.CertificateRequest, error) {
-	csr, err := x509.ParseCertificateRequest(agent)
-	if err == nil {
-		err = csr.CheckSignature()
-	}
+	csr, err := identity.ParseRequest(agent)
 	if err != nil {
-		return nil, &fault{"agentRequest", "is no certificate request: " + err.Error()}
+		return nil, &fault{"agentRequest", err.Error()}
 	}
 	return csr, nil
 }

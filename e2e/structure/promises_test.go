@@ -1,0 +1,93 @@
+package structure
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// row is one line of a table of promises: the point that it belongs to, and the tests that keep it.
+type row struct{ file, point, tests string }
+
+// promises returns the rows of the tables whose first column is "point".
+func promises(t *testing.T, file string) []row {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(root, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []row
+	inside := false
+	for line := range strings.Lines(string(raw)) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
+		switch {
+		case !strings.HasPrefix(line, "|"):
+			inside = false
+		case strings.TrimSpace(cells[0]) == "point":
+			inside = true
+		case inside && !strings.HasPrefix(line, "|---"):
+			out = append(out, row{file, strings.TrimSpace(cells[0]), cells[len(cells)-1]})
+		}
+	}
+	return out
+}
+
+var (
+	word   = regexp.MustCompile("`[^`]+`|\\b(?:Test|Fuzz|Benchmark)[A-Z][A-Za-z0-9_]*")
+	inTest = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)[A-Za-z0-9_]*)\(`)
+)
+
+// testsOf returns the names of the tests of a package; none if it is no package.
+func testsOf(t *testing.T, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, f := range files {
+		raw, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range inTest.FindAllStringSubmatch(string(raw), -1) {
+			out = append(out, m[1])
+		}
+	}
+	return out
+}
+
+// TestEveryPromiseNamesTestsThatExist reads the tables of attacks and of promises: the last column names packages in backquotes, each followed by its
+// tests; a package alone means all of its tests.
+func TestEveryPromiseNamesTestsThatExist(t *testing.T) {
+	for _, file := range []string{"docs/security.md", "docs/architecture.md"} {
+		rows := promises(t, file)
+		if len(rows) == 0 {
+			t.Errorf("%s: no table of promises is found", file)
+		}
+		for _, r := range rows {
+			var have []string
+			tests := 0
+			for _, w := range word.FindAllString(r.tests, -1) {
+				name, isPackage := strings.CutPrefix(w, "`")
+				if name = strings.TrimSuffix(name, "`"); !isPackage {
+					if tests++; !slices.Contains(have, name) {
+						t.Errorf("%s, point %s: there is no %s where the row says it is: %s", file, r.point, name, r.tests)
+					}
+					continue
+				}
+				if name == "make figures" {
+					name = "e2e/figures"
+				}
+				have = testsOf(t, name)
+				tests += len(have)
+			}
+			if tests == 0 {
+				t.Errorf("%s, point %s names no test: %s", file, r.point, r.tests)
+			}
+		}
+	}
+}
