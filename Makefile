@@ -15,15 +15,15 @@ build: $(BIN)/windlass $(BIN)/backup-hook $(BIN)/example-operators $(BIN)/grpcur
 
 $(BIN)/windlass: FORCE
 	@mkdir -p $(BIN)
-	@CGO_ENABLED=0 go build -o $@ ./services/windlass
+	@CGO_ENABLED=0 tools/build -o $@ ./services/windlass
 
 $(BIN)/backup-hook: FORCE
 	@mkdir -p $(BIN)
-	@CGO_ENABLED=0 go build -o $@ ./deploy/examples/hooks
+	@CGO_ENABLED=0 tools/build -o $@ ./deploy/examples/hooks
 
 $(BIN)/example-operators: FORCE
 	@mkdir -p $(BIN)
-	@CGO_ENABLED=0 go build -o $@ ./deploy/examples/operators
+	@CGO_ENABLED=0 tools/build -o $@ ./deploy/examples/operators
 
 up: build ## Start a cluster from deploy/examples/first-cluster and show its state (NAME=x for another)
 	@$(BIN)/windlass up $(name_flag) --from deploy/examples/first-cluster

@@ -69,7 +69,7 @@ func (t Target) Resolve() (Target, error) {
 	}
 	c, err := cluster.Open(t.Cluster)
 	if errors.Is(err, cluster.ErrNone) {
-		return t, fmt.Errorf("%w named %q on this machine: start one with `windlass up`, or say --server", ErrNoCluster, t.Cluster)
+		return t, fmt.Errorf("%w named %q on this machine: %s, or say --server", ErrNoCluster, t.Cluster, cluster.Others())
 	}
 	if err != nil {
 		return t, err

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -156,6 +157,20 @@ func List() ([]string, error) {
 	}
 	sort.Strings(names)
 	return names, err
+}
+
+// Others says which clusters there are, for an error about one that is not.
+func Others() string {
+	names, err := List()
+	if err != nil || len(names) == 0 {
+		return "start one with `windlass up`"
+	}
+	const most = 5
+	text := strings.Join(names[:min(len(names), most)], ", ")
+	if more := len(names) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return "those here are " + text + " (windlass clusters); start another one with `windlass up`"
 }
 
 // Dir returns the cluster's directory, or what the path elements name in it.

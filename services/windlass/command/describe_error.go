@@ -2,6 +2,7 @@ package command
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -23,15 +24,12 @@ func describe(err error) string {
 		return "the cluster cannot be reached: " + st.Message()
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, fromServer+" (%s): %s", reasonWord(st.Code()), st.Message())
+	fmt.Fprintf(&b, fromServer+" (%s): %s", reasonWord(st.Code()), headline(st))
 	for _, d := range st.Details() {
 		switch d := d.(type) {
 		case *errdetails.BadRequest:
-			if len(d.GetFieldViolations()) < 2 {
-				continue
-			}
-			for _, v := range d.GetFieldViolations() {
-				fmt.Fprintf(&b, "\n* %s: %s", v.GetField(), v.GetDescription())
+			if lines := wrongFields(d); len(lines) > 1 {
+				fmt.Fprint(&b, "\n* "+strings.Join(lines, "\n* "))
 			}
 		case *errdetails.PreconditionFailure:
 			for _, v := range d.GetViolations() {
@@ -51,6 +49,40 @@ func silent(err error) bool {
 		return true
 	}
 	return false
+}
+
+// headline returns the message of an error without the fields that follow it line by line.
+func headline(st *status.Status) string {
+	for _, d := range st.Details() {
+		bad, ok := d.(*errdetails.BadRequest)
+		if !ok {
+			continue
+		}
+		lines := wrongFields(bad)
+		switch {
+		case len(lines) == 0 || !strings.HasPrefix(st.Message(), lines[0]): // the message says something else
+		case len(lines) == 1:
+			return lines[0]
+		default:
+			return fmt.Sprintf("%d fields are not valid:", len(lines))
+		}
+	}
+	return st.Message()
+}
+
+// wrongFields returns one line for each wrong field, each once.
+func wrongFields(d *errdetails.BadRequest) []string {
+	var lines []string
+	for _, v := range d.GetFieldViolations() {
+		line := v.GetDescription()
+		if v.GetField() != "" {
+			line = v.GetField() + ": " + line
+		}
+		if !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
 }
 
 // reasonWord is what Kubernetes' API calls a code.

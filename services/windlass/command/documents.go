@@ -164,7 +164,10 @@ func (d document) placed(err error) error {
 			continue
 		}
 		for _, v := range bad.GetFieldViolations() {
-			lines = append(lines, fmt.Sprintf("%s:%d: %s: %s", d.File, d.LineOf(v.GetField()), v.GetField(), v.GetDescription()))
+			line := fmt.Sprintf("%s:%d: %s", d.File, d.LineOf(v.GetField()), strings.TrimPrefix(v.GetField()+": "+v.GetDescription(), ": "))
+			if !slices.Contains(lines, line) {
+				lines = append(lines, line)
+			}
 		}
 	}
 	if len(lines) == 0 {

@@ -110,18 +110,23 @@ func (o *observer) quorum(ctx context.Context) (*etcdv1.Quorum, error) {
 	return etcdv1.NewQuorumServiceClient(o.client.Conn()).GetQuorum(ctx, &etcdv1.GetQuorumRequest{})
 }
 
+// serving asks a program itself whether it is ready.
+func (o *observer) serving(ctx context.Context, name string) (bool, error) {
+	conn, err := grpc.NewClient("passthrough:///"+o.cluster.Address(name), grpc.WithTransportCredentials(credentials.NewTLS(o.tls)))
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	r, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true))
+	return r.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING, err
+}
+
 func servicesReady(ctx context.Context, o *observer, s *steps) (string, error) {
 	for _, name := range cluster.Programs() {
-		conn, err := grpc.NewClient("passthrough:///"+o.cluster.Address(name), grpc.WithTransportCredentials(credentials.NewTLS(o.tls)))
-		if err != nil {
-			return "", err
-		}
-		h := grpc_health_v1.NewHealthClient(conn)
-		err = until(ctx, s, func(ctx context.Context) (bool, string, error) {
-			resp, err := h.Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true))
-			return resp.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING, name, err
+		err := until(ctx, s, func(ctx context.Context) (bool, string, error) {
+			ready, err := o.serving(ctx, name)
+			return ready, name, err
 		})
-		conn.Close()
 		if err != nil {
 			return "", err
 		}

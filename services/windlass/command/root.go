@@ -106,10 +106,35 @@ func newRoot(e *env) *cobra.Command {
 	f.StringVar(&e.target.Key, "key", "", "file of its key (default $"+client.EnvKey+")")
 	f.StringVar(&e.target.Token, "token", "", "bearer token, instead of a certificate (default $"+client.EnvToken+")")
 	root.AddCommand(
-		newUp(e), newDown(e), newStatus(e), newEnv(e), newServe(e), newSupervise(e), newContainer(e),
+		newUp(e), newDown(e), newStatus(e), newClusters(e), newEnv(e), newServe(e), newSupervise(e), newContainer(e),
 		newGet(e), newDescribe(e), newCreate(e), newApply(e), newReplace(e), newDelete(e), newScale(e), newQuorum(e), newHooks(e), newEvents(e),
 		newEdit(e), newPatch(e), newLabel(e), newAnnotate(e), newWait(e), newPlan(e), newAuth(e), newAudit(e), newWhoami(e),
 		newAdm(e), newCordon(e), newUncordon(e), newDrain(e), newAPIResources(e), newExplain(e), newVersion(e), newLogs(e), newExec(e), newRollout(e),
 	)
+	for _, cmd := range root.Commands() {
+		refuseUnknown(cmd)
+	}
 	return root
+}
+
+// refuseUnknown has every command that only holds others, at any depth, refuse a name that it does not hold: cobra would print its help and
+// end with 0.
+func refuseUnknown(cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		refuseUnknown(c)
+	}
+	if !cmd.HasSubCommands() || cmd.Runnable() {
+		return
+	}
+	cmd.Args, cmd.SuggestionsMinimumDistance = cobra.ArbitraryArgs, 2
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+		if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+			text += "; did you mean " + strings.Join(like, " or ") + "?"
+		}
+		return fmt.Errorf("%s\nSee '%s --help' for help and examples", text, cmd.CommandPath())
+	}
 }

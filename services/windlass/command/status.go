@@ -39,38 +39,13 @@ With --server the services are asked through the gateway; processes are shown of
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if all {
-				return e.statusAll()
+				return e.clusters(cmd.Context(), "")
 			}
 			return e.status(cmd.Context())
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "list all clusters of this machine")
+	cmd.Flags().BoolVar(&all, "all", false, "list all clusters of this machine, as windlass clusters does")
 	return cmd
-}
-
-func (e *env) statusAll() error {
-	names, err := cluster.List()
-	if err != nil {
-		return err
-	}
-	w := tabwriter.NewWriter(e.out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(w, "NAME\tADDRESS\tSUPERVISOR\tCREATED")
-	for _, name := range names {
-		c, err := cluster.Open(name)
-		if err != nil {
-			return err
-		}
-		pid, err := supervise.Alive(c)
-		if err != nil {
-			return err
-		}
-		state := "down"
-		if pid != 0 {
-			state = fmt.Sprintf("pid %d", pid)
-		}
-		fmt.Fprintf(w, "%s\thttps://%s\t%s\t%s\n", c.Name, c.Gateway(), state, c.Created.Format(time.RFC3339))
-	}
-	return w.Flush()
 }
 
 // notReady is the exit code of status for a cluster that is not ready, as systemctl has it for a unit that is not active.

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -31,16 +32,17 @@ func newUp(e *env) *cobra.Command {
 		Short: "Start a cluster on this machine, or bring one back",
 		Long: `Start a cluster on this machine and wait until it is ready: its control-plane machines carry the etcd quorum and every node
 is Ready. The cluster then runs on in the background. Called again it brings the same cluster back, with its state; if it runs already,
-its programs are taken over as they are.`,
+its programs are taken over as they are. --set on a cluster that runs starts the programs again whose flags change, and no others; settings
+with which one of them does not become ready are refused, and those before stay in force.`,
 		Example: `  windlass up
   windlass up --name lab --from deploy/examples/first-cluster`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return e.up(cmd.Context(), f) },
 	}
 	cmd.Flags().StringVar(&f.from, "from", "", "directory of YAML documents that a new cluster begins with (default: the first-cluster example)")
-	cmd.Flags().DurationVar(&f.lifetime, "certificate-lifetime", cluster.DefaultLifetime, "lifetime of a new cluster's certificates")
+	cmd.Flags().DurationVar(&f.lifetime, "certificate-lifetime", 0, "lifetime of a new cluster's certificates (default "+cluster.DefaultLifetime.String()+")")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "how long to wait for the cluster to be ready")
-	cmd.Flags().StringArrayVar(&f.settings, "set", nil, "flag of one of the programs, as program.flag=value; kept with the cluster")
+	cmd.Flags().StringArrayVar(&f.settings, "set", nil, "flag of one of the programs, as program.flag=value; kept with the cluster, in place of what it had for the same flag")
 	return cmd
 }
 
@@ -59,7 +61,7 @@ func (e *env) clusterName() string {
 func (e *env) cluster() (*cluster.Cluster, error) {
 	c, err := cluster.Open(e.clusterName())
 	if errors.Is(err, cluster.ErrNone) {
-		return nil, fmt.Errorf("%w: `windlass up` makes one", err)
+		return nil, fmt.Errorf("%w: %s", err, cluster.Others())
 	}
 	return c, err
 }
@@ -78,6 +80,10 @@ func (e *env) up(ctx context.Context, f upFlags) error {
 	}
 	fmt.Fprintf(e.out, "%s cluster %q at https://%s\n", word, c.Name, c.Gateway())
 	fmt.Fprintln(e.out, podsRunAs(c))
+	alive, err := supervise.Alive(c)
+	if err != nil {
+		return err
+	}
 	s.begin("certificates")
 	made, err := c.EnsureCertificates(time.Now())
 	if err != nil {
@@ -86,6 +92,11 @@ func (e *env) up(ctx context.Context, f upFlags) error {
 	s.done(fmt.Sprintf("%d made or renewed", made))
 	if fresh {
 		if err := c.EnsureRelease(time.Now()); err != nil {
+			return err
+		}
+	}
+	if to := mergeSettings(c.ProgramFlags, f.settings); !fresh && alive != 0 && len(f.settings) > 0 {
+		if err := e.changeSettings(ctx, c, to, s); err != nil {
 			return err
 		}
 	}
@@ -172,11 +183,7 @@ func (e *env) openOrCreate(f upFlags) (c *cluster.Cluster, fresh bool, err error
 	}
 	c, err = cluster.Open(e.clusterName())
 	if err == nil {
-		if len(f.settings) > 0 {
-			c.ProgramFlags = f.settings
-			err = c.Save()
-		}
-		return c, false, err
+		return c, false, e.reopen(c, f)
 	}
 	if !errors.Is(err, cluster.ErrNone) {
 		return nil, false, err
@@ -190,6 +197,43 @@ func (e *env) openOrCreate(f upFlags) (c *cluster.Cluster, fresh bool, err error
 		return nil, false, err
 	}
 	return c, true, keepDocuments(c, documents)
+}
+
+// reopen prepares a cluster that is there for being brought back. What a running one changes by is not changed here.
+func (e *env) reopen(c *cluster.Cluster, f upFlags) error {
+	if f.lifetime != 0 && cluster.Lifetime(f.lifetime) != c.Lifetime {
+		return fmt.Errorf("cluster %q has certificates for %s: --certificate-lifetime is for new clusters", c.Name, time.Duration(c.Lifetime))
+	}
+	if f.from != "" && c.Seeded {
+		if same, err := keeps(c, f.from); err != nil {
+			return err
+		} else if !same {
+			fmt.Fprintf(e.err, "Warning: cluster %q began with other documents than those of %s: `windlass apply -f %s` changes what it has\n", c.Name, f.from, f.from)
+		}
+	}
+	pid, err := supervise.Alive(c)
+	if err != nil || pid != 0 {
+		return err
+	}
+	c.ProgramFlags = mergeSettings(c.ProgramFlags, f.settings)
+	if err := c.EnsurePodUsers(); err != nil {
+		return err
+	}
+	return c.Save()
+}
+
+// keeps reports whether a cluster began with the documents of a directory.
+func keeps(c *cluster.Cluster, dir string) (bool, error) {
+	documents, err := readDocuments(dir)
+	if err != nil {
+		return false, err
+	}
+	for name, raw := range documents {
+		if kept, err := os.ReadFile(c.Dir("documents", name)); err != nil || !bytes.Equal(kept, raw) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // readDocuments returns the files that a new cluster begins with, by name.

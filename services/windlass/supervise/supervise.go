@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -55,6 +56,24 @@ func renew(ctx context.Context, c *cluster.Cluster, log *slog.Logger) error {
 
 // Alive returns the pid of the cluster's supervisor, 0 if none is alive.
 func Alive(c *cluster.Cluster) (int, error) { return process.Owner(c.Dir("run")) }
+
+// Executable returns the executable of a cluster's supervisor, which its programs were started from; other if none is alive, or its
+// executable is gone.
+func Executable(c *cluster.Cluster, other string) string {
+	pid, err := Alive(c)
+	if err != nil || pid == 0 {
+		return other
+	}
+	path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	if err != nil {
+		return other
+	}
+	path = strings.TrimSuffix(path, " (deleted)") // one that was built again is at the same place
+	if _, err := os.Stat(path); err != nil {
+		return other
+	}
+	return path
+}
 
 // Start starts the supervisor of a cluster as a process of its own, unless one is alive. It returns the pid and whether it was started now.
 func Start(c *cluster.Cluster, executable string) (pid int, started bool, err error) {
@@ -106,7 +125,10 @@ func awaitHold(c *cluster.Cluster, cmd *exec.Cmd) error {
 // Stop ends everything of a cluster: the supervisor, the programs, the machines and the members of etcd. tell is called with what is being
 // stopped. What stays is what is on disk.
 func Stop(ctx context.Context, c *cluster.Cluster, log *slog.Logger, tell func(string)) error {
-	if err := stopSupervisor(ctx, c, tell); err != nil {
+	if pid, err := Alive(c); err == nil && pid != 0 {
+		tell("supervisor")
+	}
+	if err := StopSupervisor(ctx, c); err != nil {
 		return err
 	}
 	// First whoever would start others again: the programs, then the agents, then the members that both have left.
@@ -123,12 +145,12 @@ func Stop(ctx context.Context, c *cluster.Cluster, log *slog.Logger, tell func(s
 	return users.Kill() // what left its pod's session
 }
 
-func stopSupervisor(ctx context.Context, c *cluster.Cluster, tell func(string)) error {
+// StopSupervisor ends the supervisor of a cluster alone: the programs run on, and the next one takes them over.
+func StopSupervisor(ctx context.Context, c *cluster.Cluster) error {
 	pid, err := Alive(c)
 	if err != nil || pid == 0 {
 		return err
 	}
-	tell("supervisor")
 	if err := process.SignalOwner(c.Dir("run"), syscall.SIGTERM); err != nil && !errors.Is(err, process.ErrNoProcess) {
 		return fmt.Errorf("stop supervisor %d: %w", pid, err)
 	}

@@ -1,0 +1,58 @@
+package attacks
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/windlass-dev/windlass/e2e/harness"
+)
+
+// TestSettingsOfARunningClusterAreAppliedOrRefused gives a running cluster a setting, and then one that its program does not know.
+func TestSettingsOfARunningClusterAreAppliedOrRefused(t *testing.T) {
+	c := shared.Cluster(t)
+	before := pids(t, c)
+	changed := func(now map[string]int) (out []string) {
+		for name, pid := range now {
+			if before[name] != pid && name != "supervisor" {
+				out = append(out, name)
+			}
+		}
+		return out
+	}
+	out := c.MustCLI("up", "--name", c.Name(), "--set", "node-configurator.log-level=debug")
+	if !strings.Contains(out, "node-configurator started again") {
+		t.Errorf("up said:\n%s", out)
+	}
+	if got := changed(pids(t, c)); len(got) != 1 || got[0] != "node-configurator" {
+		t.Errorf("started again: %q, want only node-configurator", got)
+	}
+	before = pids(t, c)
+	if out := c.MustCLI("up", "--name", c.Name(), "--set", "node-configurator.log-level=debug"); !strings.Contains(out, "as before") || len(changed(pids(t, c))) > 0 {
+		t.Errorf("the same setting again: %q started again\n%s", changed(pids(t, c)), out)
+	}
+	r := c.CLI("up", "--name", c.Name(), "--set", "node-configurator.nonsense=1")
+	if r.Code == 0 || !strings.Contains(r.Stderr, "settings refused") || !strings.Contains(r.Stderr, "nonsense") {
+		t.Errorf("a flag that is not known: exit code %d\n%s\n%s", r.Code, r.Stdout, r.Stderr)
+	}
+	if got := changed(pids(t, c)); len(got) != 1 || got[0] != "node-configurator" {
+		t.Errorf("started again: %q, want only node-configurator", got)
+	}
+	if out := c.MustCLI("clusters"); !strings.Contains(out, c.Name()+"   Running   https://"+c.Gateway()) {
+		t.Errorf("clusters said:\n%s", out)
+	}
+	c.MustCLI("up", "--name", c.Name(), "--set", "node-configurator.log-level=info")
+}
+
+// pids returns the processes of the cluster by name.
+func pids(t *testing.T, c *harness.Cluster) map[string]int {
+	t.Helper()
+	list, err := c.Processes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]int{}
+	for _, p := range list {
+		out[p.Name] = p.PID
+	}
+	return out
+}
