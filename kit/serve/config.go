@@ -93,4 +93,9 @@ func (c Config) etcdFiles() identity.Files {
 	}
 }
 
+// RecordKeysFile is the key ring for sealed records in a service's --tls-dir.
+const RecordKeysFile = "record-keys.json"
+
+func (c Config) recordKeys() string { return filepath.Join(c.TLSDir, RecordKeysFile) }
+
 func (c Config) endpointsFile() string { return filepath.Join(c.Dir, "endpoints") }

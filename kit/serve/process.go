@@ -70,6 +70,7 @@ type Process struct {
 	ready   []func(context.Context) error
 	closers []func() error
 	store   *store.Store
+	keys    *store.KeyRing // nil: the service has none
 }
 
 // Logger returns a logger of JSON lines in the wanted level, with the service's name on each.
@@ -115,10 +116,23 @@ func (p *Process) open() (err error) {
 		return err
 	}
 	p.onClose(p.traces.close)
+	if err := p.openKeys(); err != nil {
+		return err
+	}
 	if err := p.openEtcd(); err != nil {
 		return err
 	}
 	return p.openServer()
+}
+
+// openKeys reads the key ring for sealed records, if the service has one.
+func (p *Process) openKeys() error {
+	ring, err := store.OpenKeyRing(p.cfg.recordKeys())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // records that were sealed are then reported as unreadable
+	}
+	p.keys = ring
+	return err
 }
 
 func (p *Process) openEtcd() error {
@@ -192,9 +206,14 @@ func (p *Process) MetricsAddress() string {
 }
 
 // Store returns the service's own records, under the prefix of its name, by a client of etcd. Its metrics are the process's, and the service's
-// ClusterOperator is Degraded while records cannot be read. Call it once.
+// ClusterOperator is Degraded while records cannot be read. Chosen records are sealed by the key ring beside the certificates, where there is
+// one. Call it once.
 func (p *Process) Store(etcd *clientv3.Client) *store.Store {
-	st := store.New(etcd, "/windlass/"+p.cfg.Name+"/", store.WithLog(p.Log))
+	options := []store.Option{store.WithLog(p.Log)}
+	if p.keys != nil {
+		options = append(options, store.WithSealer(p.keys))
+	}
+	st := store.New(etcd, "/windlass/"+p.cfg.Name+"/", options...)
 	storeMetrics(p.Metrics, st)
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -29,6 +29,10 @@ func (s *Store) Commit(ctx context.Context, ops ...Op) (int64, error) {
 			return 0, fmt.Errorf("commit: %w", err)
 		}
 	}
+	ops, err := s.seal(ops)
+	if err != nil {
+		return 0, fmt.Errorf("commit: %w", err)
+	}
 	id, err := newWriteID()
 	if err != nil {
 		return 0, err
@@ -43,6 +47,24 @@ func (s *Store) Commit(ctx context.Context, ops ...Op) (int64, error) {
 		return 0, fmt.Errorf("commit: %w", err)
 	}
 	return revision, nil
+}
+
+// seal returns the operations with the values that are stored.
+func (s *Store) seal(ops []Op) ([]Op, error) {
+	ops = slices.Clone(ops)
+	for i, op := range ops {
+		if !op.sealed {
+			continue
+		}
+		if s.sealer == nil {
+			return nil, fmt.Errorf("%q: %w", op.key, errNoSealer)
+		}
+		var err error
+		if ops[i].keyID, ops[i].value, err = s.sealer.Seal(op.value, []byte(s.prefix+op.key)); err != nil {
+			return nil, fmt.Errorf("%q: %w", op.key, err)
+		}
+	}
+	return ops, nil
 }
 
 func newWriteID() (id [writeIDSize]byte, err error) {
@@ -189,7 +211,7 @@ func (c *commit) attempt(ctx context.Context, writer string, at int64, move bool
 		}
 		switch op.kind {
 		case opPut:
-			then = append(then, clientv3.OpPut(key, string(envelope{writeID: c.id, payload: op.value}.encode())))
+			then = append(then, clientv3.OpPut(key, string(envelope{keyID: op.keyID, writeID: c.id, payload: op.value}.encode())))
 		case opDelete:
 			then = append(then, clientv3.OpDelete(key))
 		}

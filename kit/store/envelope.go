@@ -46,15 +46,3 @@ func decodeEnvelope(b []byte) (envelope, error) {
 	copy(e.writeID[:], b)
 	return e, nil
 }
-
-// openEnvelope returns the payload of a stored value.
-func openEnvelope(b []byte) ([]byte, error) {
-	e, err := decodeEnvelope(b)
-	if err != nil {
-		return nil, err
-	}
-	if e.keyID != plainKey {
-		return nil, fmt.Errorf("%w: encrypted with key %d, which is not at hand", errEnvelope, e.keyID)
-	}
-	return e.payload, nil
-}

@@ -27,12 +27,19 @@ type Op struct {
 	key        string
 	value      []byte
 	ifRevision int64
+	sealed     bool   // value is to be sealed
+	keyID      uint64 // of the key that has sealed value
 }
 
 // Put stores value. ifRevision 0: there must be no record (else ErrExists); above 0: the record must stand at that
 // revision (else ErrConflict, or ErrNotFound without a record); Whatever: no condition.
 func Put(key string, value []byte, ifRevision int64) Op {
 	return Op{kind: opPut, key: key, value: value, ifRevision: ifRevision}
+}
+
+// PutSealed is Put of a value that is encrypted in etcd and its backups. The Store needs a Sealer.
+func PutSealed(key string, value []byte, ifRevision int64) Op {
+	return Op{kind: opPut, key: key, value: value, ifRevision: ifRevision, sealed: true}
 }
 
 // Delete removes the record if it stands at ifRevision, which is above 0 (else ErrConflict, or ErrNotFound without a

@@ -22,6 +22,9 @@ type Record struct {
 	Revision       int64  // of the last change
 	CreateRevision int64
 
+	// SealedBy is the id of the key that has sealed the value; 0: it is not sealed.
+	SealedBy uint64
+
 	// Damage says why the value could not be opened, in a List or an Event: then Value is what is stored.
 	Damage error
 }
@@ -35,6 +38,7 @@ type Store struct {
 	patience *patience
 	writer   *writer
 	log      *slog.Logger
+	sealer   Sealer // nil: none
 
 	unreadable     unreadable
 	refusedWatches atomic.Int64
@@ -169,8 +173,30 @@ func (s *Store) saw(revision int64) {
 // record returns a record whose value may be damaged.
 func (s *Store) record(kv *mvccpb.KeyValue) Record {
 	r := Record{Key: string(kv.Key[len(s.prefix):]), Revision: kv.ModRevision, CreateRevision: kv.CreateRevision}
-	if r.Value, r.Damage = openEnvelope(kv.Value); r.Damage != nil {
+	if r.Value, r.SealedBy, r.Damage = s.open(kv.Value, string(kv.Key)); r.Damage != nil {
 		r.Value = kv.Value
 	}
 	return r
+}
+
+// open returns the payload of a stored value, and the id of the key that has sealed it. key is that of the record: what was sealed
+// for another does not open.
+func (s *Store) open(stored []byte, key string) (value []byte, by uint64, err error) {
+	e, err := decodeEnvelope(stored)
+	if err != nil || e.keyID == plainKey {
+		return e.payload, plainKey, err
+	}
+	if s.sealer == nil {
+		return nil, e.keyID, fmt.Errorf("sealed by key %d: %w", e.keyID, errNoSealer)
+	}
+	value, err = s.sealer.Open(e.keyID, e.payload, []byte(key))
+	return value, e.keyID, err
+}
+
+// SealsBy returns the id of the key that PutSealed seals by now; 0 without a Sealer.
+func (s *Store) SealsBy() (uint64, error) {
+	if s.sealer == nil {
+		return plainKey, nil
+	}
+	return s.sealer.Current()
 }

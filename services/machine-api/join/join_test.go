@@ -1,6 +1,7 @@
 package join
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -12,6 +13,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -25,6 +27,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/services/machine-api/kinds"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 )
@@ -240,5 +243,46 @@ func TestTheRoleIsThatOfTheSealedRecord(t *testing.T) {
 	out, _, err := f.answer(t.Context(), m, request(t))
 	if err != nil || out.Role != plan.RoleWorker {
 		t.Errorf("answer = %v, %v", out, err)
+	}
+}
+
+// The key of all tokens is sealed in etcd, also one that an older version stored in plain, and after a rotation by the new key.
+func TestTheJoinKeyIsSealed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys.json")
+	if _, err := store.AddKey(path, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	ring, err := store.OpenKeyRing(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, prefix := etcdtest.Client(t), etcdtest.Prefix(t)
+	old := NewTokens(store.New(client, prefix), "sha256:00", nil)
+	key, err := old.secret(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := store.New(client, prefix, store.WithSealer(ring))
+	tokens := NewTokens(st, "sha256:00", nil)
+	for want := uint64(1); want <= 2; want++ {
+		for {
+			if by, err := st.SealsBy(); err != nil || by == want {
+				break
+			}
+		}
+		if err := tokens.reseal(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r, err := st.Get(t.Context(), keyRecord)
+		if err != nil || r.SealedBy != want || !bytes.Equal(r.Value, key) {
+			t.Errorf("sealed by %d (%v), want %d, with the same key", r.SealedBy, err, want)
+		}
+		raw, err := client.Get(t.Context(), prefix+keyRecord)
+		if err != nil || bytes.Contains(raw.Kvs[0].Value, key) {
+			t.Errorf("etcd knows the join key (%v)", err)
+		}
+		if _, err := store.AddKey(path, time.Now()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

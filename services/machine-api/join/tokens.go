@@ -11,8 +11,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
+	"time"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
@@ -41,6 +43,8 @@ type Tokens struct {
 
 	mu  sync.Mutex
 	key []byte // read once; it never changes
+
+	sealedBy uint64 // the key that Run has sealed the record by; only Run uses it
 }
 
 // NewTokens returns the tokens whose records are in a service's store. authority is identity.Authority.Hash of the cluster's services, endpoints are the
@@ -162,7 +166,7 @@ func (t *Tokens) proof(ctx context.Context, uid string) (string, error) {
 	return hex.EncodeToString(mac.Sum(nil)), nil
 }
 
-// secret returns the key of all proofs. Whoever needs it first makes it.
+// secret returns the key of all proofs. The first caller makes it.
 func (t *Tokens) secret(ctx context.Context) ([]byte, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -175,7 +179,7 @@ func (t *Tokens) secret(ctx context.Context) ([]byte, error) {
 		if _, err := rand.Read(fresh); err != nil {
 			return nil, err
 		}
-		if _, err := t.store.Commit(ctx, store.Put(keyRecord, fresh, 0)); err != nil && !errors.Is(err, store.ErrExists) {
+		if err := t.putKey(ctx, fresh, 0); err != nil && !errors.Is(err, store.ErrExists) {
 			return nil, err
 		}
 		r, err = t.store.Get(ctx, keyRecord)
@@ -187,4 +191,60 @@ func (t *Tokens) secret(ctx context.Context) ([]byte, error) {
 	}
 	t.key = r.Value
 	return t.key, nil
+}
+
+// putKey stores the key of all proofs, sealed where the store has keys for that.
+func (t *Tokens) putKey(ctx context.Context, key []byte, ifRevision int64) error {
+	by, err := t.store.SealsBy()
+	if err != nil {
+		return err
+	}
+	put := store.PutSealed
+	if by == 0 {
+		put = store.Put
+	}
+	_, err = t.store.Commit(ctx, put(keyRecord, key, ifRevision))
+	return err
+}
+
+// resealEvery is how soon after a rotation of the record keys the record is sealed by the new one.
+const resealEvery = 10 * time.Second
+
+// Run keeps the key of all proofs sealed by the record key in force, until ctx ends: one that an older version stored in plain, and
+// one that was sealed before a rotation, is written again.
+func (t *Tokens) Run(ctx context.Context, log *slog.Logger) error {
+	for {
+		if err := t.reseal(ctx); err != nil && ctx.Err() == nil {
+			log.WarnContext(ctx, "join key is not sealed by the record key in force", "error", err)
+		}
+		timer := time.NewTimer(resealEvery)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		}
+	}
+}
+
+// reseal writes the record again if another key than that in force has sealed it, or none.
+func (t *Tokens) reseal(ctx context.Context) error {
+	by, err := t.store.SealsBy()
+	if err != nil || by == 0 || by == t.sealedBy {
+		return err
+	}
+	r, err := t.store.Get(ctx, keyRecord)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if r.SealedBy != by {
+		if err := t.putKey(ctx, r.Value, r.Revision); err != nil {
+			return err
+		}
+	}
+	t.sealedBy = by
+	return nil
 }

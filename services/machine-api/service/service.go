@@ -79,6 +79,7 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]func(context.Co
 	err = errors.Join(server.Register(p.GRPC, tables, control, time.Now), recorder.Register(p.GRPC))
 	p.ReadyWhen(tables.Synced)
 	return []func(context.Context) error{
+		func(ctx context.Context) error { return tokens.Run(ctx, p.Log) },
 		func(ctx context.Context) error {
 			return serve.EnforceRevocations(ctx, tables.Revocations.Cache, p.Validity, p.Log)
 		},

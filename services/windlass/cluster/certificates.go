@@ -16,6 +16,8 @@ import (
 	"github.com/google/renameio/v2"
 
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/store"
 )
 
 // authorityLifetime is ten years: authorities are not renewed, they are replaced.
@@ -48,6 +50,9 @@ func (c *Cluster) EnsureCertificates(now time.Time) (int, error) {
 	if err := c.entrust(as); err != nil {
 		return 0, err
 	}
+	if err := c.ensureRecordKeys(now); err != nil {
+		return 0, err
+	}
 	made := 0
 	for _, w := range c.wanted(as) {
 		n, err := w.ensure()
@@ -58,6 +63,51 @@ func (c *Cluster) EnsureCertificates(now time.Time) (int, error) {
 	}
 	renewed, err := c.renew(as, now)
 	return made + renewed, err
+}
+
+// sealing are the services that seal records of theirs.
+var sealing = []string{"machine-api"}
+
+// recordKeys is the key ring of a service that seals records.
+func (c *Cluster) recordKeys(service string) string {
+	return c.Service(service, "tls", serve.RecordKeysFile)
+}
+
+// ensureRecordKeys makes the key rings that are missing.
+func (c *Cluster) ensureRecordKeys(now time.Time) error {
+	for _, service := range sealing {
+		path := c.recordKeys(service)
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
+		}
+		if _, err := store.AddKey(path, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RotateRecordKeys puts a new key at the head of every key ring and returns the services' new key ids. The services write their sealed
+// records again by it within seconds; the older keys stay in the ring.
+func (c *Cluster) RotateRecordKeys(now time.Time) (map[string]uint64, error) {
+	out := map[string]uint64{}
+	for _, service := range sealing {
+		if _, err := os.Stat(c.recordKeys(service)); err != nil {
+			return out, err
+		}
+		id, err := store.AddKey(c.recordKeys(service), now)
+		if err != nil {
+			return out, err
+		}
+		out[service] = id
+	}
+	return out, nil
 }
 
 // ensurePolicy writes the default policy where the user can change it. Only root can run pods under users of their own; without

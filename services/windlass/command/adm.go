@@ -19,8 +19,8 @@ import (
 const cordonAnnotation = "windlass.dev/cordoned"
 
 func newAdm(e *env) *cobra.Command {
-	cmd := &cobra.Command{Use: "adm", Short: "Work on nodes and updates: cordon, uncordon, drain, reboot, taint, upgrade, release"}
-	cmd.AddCommand(newCordon(e), newUncordon(e), newDrain(e), newReboot(e), newTaint(e), newUpgrade(e), newAdmRelease(e))
+	cmd := &cobra.Command{Use: "adm", Short: "Work on nodes and updates: cordon, uncordon, drain, reboot, taint, upgrade, release, encryption"}
+	cmd.AddCommand(newCordon(e), newUncordon(e), newDrain(e), newReboot(e), newTaint(e), newUpgrade(e), newAdmRelease(e), newEncryption(e))
 	return cmd
 }
 
