@@ -56,6 +56,12 @@ func (c *Cluster) AsNode(node string) *Caller {
 	})
 }
 
+// With is a caller with the certificate and key in those files.
+func (c *Cluster) With(cert, key, ca string) *Caller {
+	c.t.Helper()
+	return c.known("files/"+cert, func() (identity.Files, error) { return identity.Files{Cert: cert, Key: key, CA: ca}, nil })
+}
+
 // Stranger is somebody who calls himself an administrator by a certificate of another authority.
 func (c *Cluster) Stranger() *Caller {
 	c.t.Helper()

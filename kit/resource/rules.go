@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -121,10 +122,38 @@ func (t *Table[T]) check(ctx context.Context, old, obj T) error {
 	if len(bad) > 0 && !(exists && onlyRemovesFinalizers(old, obj)) {
 		return rpcerr.Invalid(bad...)
 	}
+	if err := t.keepsFinalizers(ctx, old, obj); err != nil {
+		return err
+	}
 	if t.cfg.Admit != nil {
 		return t.cfg.Admit(ctx, old, obj)
 	}
 	return nil
+}
+
+// keepsFinalizers lets no caller, administrators included, remove a finalizer of the service that owns the kind: it holds what must still be done.
+// Finalizers of others are theirs.
+func (t *Table[T]) keepsFinalizers(ctx context.Context, old, obj T) error {
+	if _, called := identity.CallerFrom(ctx); !called {
+		return nil // a write of the service itself
+	}
+	for _, f := range t.ownFinalizers(old) {
+		if !slices.Contains(obj.GetMetadata().GetFinalizers(), f) {
+			return rpcerr.Forbidden(fmt.Sprintf("metadata.finalizers: %q is removed by the service that owns %s objects alone, when its work is done", f, t.typ.GetKind()))
+		}
+	}
+	return nil
+}
+
+// ownFinalizers returns the finalizers of an object that are of the service which owns the kind.
+func (t *Table[T]) ownFinalizers(obj T) []string {
+	var out []string
+	for _, f := range obj.GetMetadata().GetFinalizers() {
+		if slices.Contains(t.cfg.Finalizers, f) {
+			out = append(out, f)
+		}
+	}
+	return out
 }
 
 // onlyRemovesFinalizers reports whether a write of an object that is being deleted does nothing but let it go: no rule may

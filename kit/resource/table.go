@@ -12,6 +12,7 @@ import (
 	"buf.build/go/protovalidate"
 	"github.com/google/uuid"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/kit/trace"
@@ -296,12 +297,19 @@ func (t *Table[T]) prepareCreate(ctx context.Context, obj T) (T, error) {
 	return obj, nil
 }
 
-// Update replaces labels, annotations, finalizers, owners and spec of an object. Its resourceVersion must be the one that was read; without
+// Update replaces labels, annotations, finalizers, owners and spec of an object; a caller's object need not name the finalizers of the service that
+// owns the kind, which stay. Its resourceVersion must be the one that was read; without
 // one the newest object is replaced. The status stays. An object that is being deleted goes with its last finalizer.
 func (t *Table[T]) Update(ctx context.Context, obj T, opts ...WriteOptions) (T, error) {
 	return t.change(ctx, KeyOf(obj), preconditions(obj), opts, func(old T) (T, error) {
 		next := Clone(obj)
 		copyField(next, old, "status")
+		if _, called := identity.CallerFrom(ctx); called {
+			for _, f := range t.ownFinalizers(old) {
+				m := ensureMetadata(next)
+				m.Finalizers = appendMissing(m.Finalizers, f)
+			}
+		}
 		return next, nil
 	})
 }

@@ -61,6 +61,36 @@ func TestAMachineLivesAndDies(t *testing.T) {
 	}
 }
 
+func TestAForgottenMachineGoesWithoutItsProviderButNotPastItsHooks(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.create(newMachine("m", func(m *machinev1.Machine) {
+		m.Spec.LifecycleHooks = &machinev1.LifecycleHooks{PreTerminate: []*machinev1.LifecycleHook{{Name: "hold", Owner: "a-test"}}}
+	}))
+	w.phase("m", plan.PhaseRunning)
+	w.cloud.set(func(c *cloud) { c.away = status.Error(codes.Unavailable, "the account was closed") })
+	w.delete("m")
+	w.phase("m", plan.PhaseDeleting)
+	w.change("m", func(m *machinev1.Machine) { plan.Forget(m, "ada", "closed", time.Now()) })
+	eventually(t, func() error {
+		if c := resource.FindCondition(w.machine("m").GetStatus().GetConditions(), plan.InstanceExists); c.GetReason() != plan.Forgotten {
+			return fmt.Errorf("condition %v", c)
+		}
+		return nil
+	})
+	if w.machine("m") == nil {
+		t.Fatal("it went past its hook")
+	}
+	w.change("m", func(m *machinev1.Machine) { m.Spec.LifecycleHooks = nil })
+	w.gone("m")
+	if _, err := w.nodes.Get(t.Context(), "", "m"); status.Code(err) != codes.NotFound {
+		t.Errorf("its node: %v", err)
+	}
+	if w.cloud.count() != 1 || len(w.tables.Revocations.All()) != 1 {
+		t.Errorf("%d instances, %d revocations; want what the provider has left, and the machine's certificates refused", w.cloud.count(), len(w.tables.Revocations.All()))
+	}
+}
+
 // A node of the machine's name that another machine registered, or an administrator made, is not the machine's: it stays when the machine goes.
 func TestADeletionLeavesANodeThatOnlyHasTheName(t *testing.T) {
 	w := newWorld(t)

@@ -72,6 +72,9 @@ func (c *Controller) ViewMachine(ctx context.Context, m *machinev1.Machine) plan
 }
 
 func (c *Controller) viewInstance(ctx context.Context, v *plan.MachineView) {
+	if plan.IsForgotten(v.Machine) {
+		return // a provider that is gone would be waited for
+	}
 	defer c.doubtInstance(v)
 	if v.Instance = c.Providers.Instance(v.Machine); v.Instance != nil {
 		return
@@ -131,7 +134,7 @@ func (c *Controller) viewNode(ctx context.Context, v *plan.MachineView) {
 		return
 	}
 	name := v.Machine.GetStatus().GetNodeRef().GetName()
-	if name == "" && v.InstanceGone {
+	if name == "" && (v.InstanceGone || plan.IsForgotten(v.Machine)) {
 		name = v.Machine.GetMetadata().GetName() // its agent may have registered at the last moment
 	}
 	if name == "" || !v.NodesSeen {

@@ -258,6 +258,7 @@ type cloud struct {
 	fault     error       // of creations
 	silent    bool        // nodes do not join
 	stuck     string      // why drains fail
+	away      error       // of every call about an instance
 	address   string      // of every new instance; empty gives each its own
 }
 
@@ -347,6 +348,9 @@ func (c *cloud) tell(m *providerv1.WatchInstancesResponse) {
 func (c *cloud) GetInstance(_ context.Context, req *providerv1.GetInstanceRequest) (*providerv1.Instance, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.away != nil {
+		return nil, c.away
+	}
 	if i, ok := c.instances[req.GetRequestToken()]; ok {
 		return i, nil
 	}
@@ -356,6 +360,9 @@ func (c *cloud) GetInstance(_ context.Context, req *providerv1.GetInstanceReques
 func (c *cloud) DeleteInstance(_ context.Context, req *providerv1.DeleteInstanceRequest) (*providerv1.DeleteInstanceResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.away != nil {
+		return nil, c.away
+	}
 	c.deletions = append(c.deletions, time.Now())
 	c.vanish(req.GetRequestToken())
 	return &providerv1.DeleteInstanceResponse{}, nil

@@ -134,6 +134,8 @@ func hookList(hooks []*machinev1.LifecycleHook) string {
 func (n *next) instance() {
 	i := n.v.Instance
 	switch {
+	case IsForgotten(n.m):
+		n.set(condition(InstanceExists, conditionUnknown, "", Forgotten, "The provider is not asked any more"))
 	case n.v.InstanceErr != "" && i == nil:
 		n.set(condition(InstanceExists, conditionUnknown, "", "ErrorCheckingProvider", checkingProviderMessage+": "+n.v.InstanceErr))
 	case i == nil && n.provisioned():
@@ -143,6 +145,19 @@ func (n *next) instance() {
 	default:
 		n.seen(i)
 	}
+}
+
+// IsForgotten reports whether a machine is deleted without its provider.
+func IsForgotten(m *machinev1.Machine) bool {
+	return resource.Deleting(m) && resource.IsTrue(m.GetStatus().GetConditions(), Forgotten)
+}
+
+// Forget notes in a machine's status that it is deleted without its provider, by whom and why.
+func Forget(m *machinev1.Machine, user, reason string, now time.Time) {
+	if m.Status == nil {
+		m.Status = &machinev1.MachineStatus{}
+	}
+	m.Status.Conditions = resource.SetCondition(m.Status.Conditions, condition(Forgotten, conditionTrue, "", "RequestedByUser", withCause("requested by "+user, reason)), now)
 }
 
 func (n *next) seen(i *providerv1.Instance) {
@@ -347,11 +362,17 @@ func waitsForHooks(hooks []*machinev1.LifecycleHook, when string) string {
 func (n *next) end() {
 	n.operation("Delete", "Processing", "")
 	switch {
+	case IsForgotten(n.m) && n.v.NodesSeen:
+		why := resource.FindCondition(n.status.Conditions, Forgotten).GetMessage()
+		n.operation("Delete", "Processing", "without the provider: "+why)
+		n.tell("Warning", Forgotten, fmt.Sprintf("Machine %s goes without its provider, which may still have instance %s: %s",
+			n.m.GetMetadata().GetName(), cmp.Or(n.p.ProviderID, "of it"), why))
+		n.remove()
 	case n.v.Instance != nil:
 		n.p.WaitsFor = fmt.Sprintf("the provider to delete instance %s", n.v.Instance.GetProviderId())
 		n.p.Wake = n.v.Now.Add(lookAgain)
 		n.do(DeleteInstance)
-	case !n.v.InstanceGone:
+	case !n.v.InstanceGone && !IsForgotten(n.m):
 		n.p.WaitsFor = withCause("the provider to answer", n.v.InstanceErr)
 		n.p.Wake = n.v.Now.Add(time.Second)
 	case !n.v.NodesSeen:
@@ -359,15 +380,20 @@ func (n *next) end() {
 		n.p.Wake = n.v.Now.Add(time.Second)
 	default:
 		n.tell("Normal", "Deleted", fmt.Sprintf("Machine %s is gone with its instance and node", n.m.GetMetadata().GetName()))
-		n.do(RevokeMachine) // before its node goes, or its agent's certificate could register it once more
-		if n.v.Node != nil {
-			n.do(DeleteNode)
-		}
-		if n.v.Drain != nil || n.status.GetNodeRef() != nil { // it may be there without having been seen yet
-			n.do(DeleteDrain)
-		}
-		n.do(RemoveFinalizer)
+		n.remove()
 	}
+}
+
+// remove takes everything away that the machine has in the cluster, and then the machine itself.
+func (n *next) remove() {
+	n.do(RevokeMachine) // before its node goes, or its agent's certificate could register it once more
+	if n.v.Node != nil {
+		n.do(DeleteNode)
+	}
+	if n.v.Drain != nil || n.status.GetNodeRef() != nil { // it may be there without having been seen yet
+		n.do(DeleteDrain)
+	}
+	n.do(RemoveFinalizer)
 }
 
 func (n *next) operation(typ, state, description string) {

@@ -98,6 +98,7 @@ const (
 	Drained        = "Drained"
 	Terminable     = "Terminable"
 	InstanceExists = "InstanceExists"
+	Forgotten      = "Forgotten" // its deletion goes on without its provider
 
 	Available   = "Available"
 	Degraded    = "Degraded"

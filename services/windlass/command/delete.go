@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/services/windlass/client"
@@ -28,6 +29,8 @@ type deleteFlags struct {
 	grace   int32
 	now     bool
 	force   bool
+	forget  bool
+	reason  string
 }
 
 // graceSeconds is what is asked of kinds that end in their own time; nil leaves it to them.
@@ -52,7 +55,8 @@ func newDelete(e *env) *cobra.Command {
 is deleted; while that takes longer than a second it is said what the machine waits for.`,
 		Example: `  windlass delete machine a
   windlass delete machine a --wait=false
-  windlass delete machinesets -l team=web --cascade=orphan`,
+  windlass delete machinesets -l team=web --cascade=orphan
+  windlass delete machine a --forget --reason "the cloud account was closed"`,
 		ValidArgsFunction: e.completeObjects,
 		RunE:              func(cmd *cobra.Command, args []string) error { return e.delete(cmd.Context(), args, f) },
 	}
@@ -70,6 +74,8 @@ is deleted; while that takes longer than a second it is said what the machine wa
 	fs.Int32Var(&f.grace, "grace-period", -1, "seconds that a pod's containers get to end; -1 leaves it to the pod, 0 needs --force")
 	fs.BoolVar(&f.now, "now", false, "the same as --grace-period=1")
 	fs.BoolVar(&f.force, "force", false, "remove a pod's object at once, though its processes may still run")
+	fs.BoolVar(&f.forget, "forget", false, "of machines: go on without the provider, which is gone permanently; what it has of the machine is left to it")
+	fs.StringVar(&f.reason, "reason", "", "with --forget: why, for the machine's events")
 	return cmd
 }
 
@@ -82,6 +88,12 @@ func (f deleteFlags) settle(args []string) (propagation string, err error) {
 	}
 	if f.grace == 0 && !f.force {
 		return "", errors.New("--grace-period=0 removes the object while its processes may still run: say --force too, or --now")
+	}
+	if f.reason != "" && !f.forget {
+		return "", errors.New("--reason may only be given with --forget")
+	}
+	if f.forget && f.suffix() != "" {
+		return "", errors.New("--forget has no dry run")
 	}
 	if len(f.names) > 0 && len(args) > 0 {
 		return "", errors.New("either -f or names may be given, not both")
@@ -159,7 +171,11 @@ func (e *env) toDelete(ctx context.Context, c *client.Client, args []string, f d
 
 // deleteOne asks for a deletion. The uid goes along: a new object of the same name is not meant.
 func (e *env) deleteOne(ctx context.Context, c *client.Client, t target, f deleteFlags, propagation string) error {
-	if !f.client() {
+	if f.forget {
+		if err := forget(ctx, c, t, f.reason); err != nil {
+			return err
+		}
+	} else if !f.client() {
 		pre := &metav1.Preconditions{Uid: t.object.GetMetadata().GetUid()}
 		if _, err := c.Delete(ctx, t.kind, t.namespace(), t.name(), client.DeleteOptions{
 			Preconditions: pre, Propagation: propagation, GraceSeconds: f.graceSeconds(), DryRun: f.server(),
@@ -177,6 +193,18 @@ func (e *env) deleteOne(ctx context.Context, c *client.Client, t target, f delet
 		from = fmt.Sprintf(" from %s namespace", t.namespace())
 	}
 	_, err := fmt.Fprintf(e.out, "%s %q deleted%s%s\n", kind, t.name(), from, f.dry())
+	return err
+}
+
+// forget deletes a machine without its provider.
+func forget(ctx context.Context, c *client.Client, t target, reason string) error {
+	m, ok := t.object.(*machinev1.Machine)
+	if !ok {
+		return fmt.Errorf("%s: --forget is for machines", t)
+	}
+	_, err := machinev1.NewMachineServiceClient(c.Conn()).ForgetMachine(ctx, &machinev1.ForgetMachineRequest{
+		Namespace: m.GetMetadata().GetNamespace(), Name: m.GetMetadata().GetName(), Uid: m.GetMetadata().GetUid(), Reason: reason,
+	})
 	return err
 }
 

@@ -1162,6 +1162,79 @@ func (x *ValidateHooksResponse) GetViolations() []*ValidateHooksResponse_Violati
 	return nil
 }
 
+// Deletes a machine without its provider.
+type ForgetMachineRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the machine; empty means "openshift-machine-api".
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the machine.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// UID of the machine, so that no later one of its name is meant; empty means any.
+	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Why, for people; up to 1024 characters.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetMachineRequest) Reset() {
+	*x = ForgetMachineRequest{}
+	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetMachineRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetMachineRequest) ProtoMessage() {}
+
+func (x *ForgetMachineRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetMachineRequest.ProtoReflect.Descriptor instead.
+func (*ForgetMachineRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_machine_v1_machine_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ForgetMachineRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ForgetMachineRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ForgetMachineRequest) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *ForgetMachineRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // One change.
 type WatchMachinesResponse_Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1175,7 +1248,7 @@ type WatchMachinesResponse_Event struct {
 
 func (x *WatchMachinesResponse_Event) Reset() {
 	*x = WatchMachinesResponse_Event{}
-	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[15]
+	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1187,7 +1260,7 @@ func (x *WatchMachinesResponse_Event) String() string {
 func (*WatchMachinesResponse_Event) ProtoMessage() {}
 
 func (x *WatchMachinesResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[15]
+	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1230,7 +1303,7 @@ type ValidateHooksResponse_Violation struct {
 
 func (x *ValidateHooksResponse_Violation) Reset() {
 	*x = ValidateHooksResponse_Violation{}
-	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[16]
+	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1242,7 +1315,7 @@ func (x *ValidateHooksResponse_Violation) String() string {
 func (*ValidateHooksResponse_Violation) ProtoMessage() {}
 
 func (x *ValidateHooksResponse_Violation) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[16]
+	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1370,7 +1443,12 @@ const file_windlass_machine_v1_machine_service_proto_rawDesc = "" +
 	"violations\x1aC\n" +
 	"\tViolation\x12\x14\n" +
 	"\x05field\x18\x01 \x01(\tR\x05field\x12 \n" +
-	"\vdescription\x18\x02 \x01(\tR\vdescription2\x87\x11\n" +
+	"\vdescription\x18\x02 \x01(\tR\vdescription\"\x84\x01\n" +
+	"\x14ForgetMachineRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
+	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12 \n" +
+	"\x06reason\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason2\xce\x12\n" +
 	"\x0eMachineService\x12\xaf\x01\n" +
 	"\n" +
 	"GetMachine\x12&.windlass.machine.v1.GetMachineRequest\x1a\x1c.windlass.machine.v1.Machine\"[\xaa\xbb\x18%\n" +
@@ -1390,7 +1468,9 @@ const file_windlass_machine_v1_machine_service_proto_rawDesc = "" +
 	"\rDeleteMachine\x12).windlass.machine.v1.DeleteMachineRequest\x1a\x1c.windlass.machine.v1.Machine\"`\xaa\xbb\x18*\n" +
 	"\x06delete\x12\x14machine.openshift.io\x1a\bmachines0\x01\x82\xd3\xe4\x93\x02,**/v1/namespaces/{namespace}/machines/{name}\x12\xdc\x01\n" +
 	"\rWatchMachines\x12).windlass.machine.v1.WatchMachinesRequest\x1a*.windlass.machine.v1.WatchMachinesResponse\"r\xaa\xbb\x18'\n" +
-	"\x05watch\x12\x14machine.openshift.io\x1a\bmachines\x82\xd3\xe4\x93\x02AZ\x14\x12\x12/v1/machines:watch\x12)/v1/namespaces/{namespace}/machines:watch0\x01\x12\xa8\x01\n" +
+	"\x05watch\x12\x14machine.openshift.io\x1a\bmachines\x82\xd3\xe4\x93\x02AZ\x14\x12\x12/v1/machines:watch\x12)/v1/namespaces/{namespace}/machines:watch0\x01\x12\xc4\x01\n" +
+	"\rForgetMachine\x12).windlass.machine.v1.ForgetMachineRequest\x1a\x1c.windlass.machine.v1.Machine\"j\xaa\xbb\x18*\n" +
+	"\x06forget\x12\x14machine.openshift.io\x1a\bmachines0\x01\x82\xd3\xe4\x93\x026:\x01*\"1/v1/namespaces/{namespace}/machines/{name}:forget\x12\xa8\x01\n" +
 	"\vPlanMachine\x12'.windlass.machine.v1.PlanMachineRequest\x1a(.windlass.machine.v1.PlanMachineResponse\"F\xaa\xbb\x18&\n" +
 	"\x04plan\x12\x14machine.openshift.io\x1a\bmachines\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/machines:plan\x12\xaf\x01\n" +
 	"\rValidateHooks\x12).windlass.machine.v1.ValidateHooksRequest\x1a*.windlass.machine.v1.ValidateHooksResponse\"G\xaa\xbb\x18&\n" +
@@ -1409,7 +1489,7 @@ func file_windlass_machine_v1_machine_service_proto_rawDescGZIP() []byte {
 	return file_windlass_machine_v1_machine_service_proto_rawDescData
 }
 
-var file_windlass_machine_v1_machine_service_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_windlass_machine_v1_machine_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_windlass_machine_v1_machine_service_proto_goTypes = []any{
 	(*GetMachineRequest)(nil),               // 0: windlass.machine.v1.GetMachineRequest
 	(*ListMachinesRequest)(nil),             // 1: windlass.machine.v1.ListMachinesRequest
@@ -1426,42 +1506,43 @@ var file_windlass_machine_v1_machine_service_proto_goTypes = []any{
 	(*PlanMachineResponse)(nil),             // 12: windlass.machine.v1.PlanMachineResponse
 	(*ValidateHooksRequest)(nil),            // 13: windlass.machine.v1.ValidateHooksRequest
 	(*ValidateHooksResponse)(nil),           // 14: windlass.machine.v1.ValidateHooksResponse
-	(*WatchMachinesResponse_Event)(nil),     // 15: windlass.machine.v1.WatchMachinesResponse.Event
-	(*ValidateHooksResponse_Violation)(nil), // 16: windlass.machine.v1.ValidateHooksResponse.Violation
-	(*fieldmaskpb.FieldMask)(nil),           // 17: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                     // 18: windlass.meta.v1.ListMeta
-	(*Machine)(nil),                         // 19: windlass.machine.v1.Machine
-	(*httpbody.HttpBody)(nil),               // 20: google.api.HttpBody
-	(*v1.Preconditions)(nil),                // 21: windlass.meta.v1.Preconditions
-	(*v11.Instance)(nil),                    // 22: windlass.provider.v1.Instance
-	(*v12.Node)(nil),                        // 23: windlass.node.v1.Node
-	(*v12.Drain)(nil),                       // 24: windlass.node.v1.Drain
-	(*v1.Condition)(nil),                    // 25: windlass.meta.v1.Condition
-	(*v1.PlannedAction)(nil),                // 26: windlass.meta.v1.PlannedAction
-	(*timestamppb.Timestamp)(nil),           // 27: google.protobuf.Timestamp
+	(*ForgetMachineRequest)(nil),            // 15: windlass.machine.v1.ForgetMachineRequest
+	(*WatchMachinesResponse_Event)(nil),     // 16: windlass.machine.v1.WatchMachinesResponse.Event
+	(*ValidateHooksResponse_Violation)(nil), // 17: windlass.machine.v1.ValidateHooksResponse.Violation
+	(*fieldmaskpb.FieldMask)(nil),           // 18: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                     // 19: windlass.meta.v1.ListMeta
+	(*Machine)(nil),                         // 20: windlass.machine.v1.Machine
+	(*httpbody.HttpBody)(nil),               // 21: google.api.HttpBody
+	(*v1.Preconditions)(nil),                // 22: windlass.meta.v1.Preconditions
+	(*v11.Instance)(nil),                    // 23: windlass.provider.v1.Instance
+	(*v12.Node)(nil),                        // 24: windlass.node.v1.Node
+	(*v12.Drain)(nil),                       // 25: windlass.node.v1.Drain
+	(*v1.Condition)(nil),                    // 26: windlass.meta.v1.Condition
+	(*v1.PlannedAction)(nil),                // 27: windlass.meta.v1.PlannedAction
+	(*timestamppb.Timestamp)(nil),           // 28: google.protobuf.Timestamp
 }
 var file_windlass_machine_v1_machine_service_proto_depIdxs = []int32{
-	17, // 0: windlass.machine.v1.ListMachinesRequest.read_mask:type_name -> google.protobuf.FieldMask
-	18, // 1: windlass.machine.v1.MachineList.metadata:type_name -> windlass.meta.v1.ListMeta
-	19, // 2: windlass.machine.v1.MachineList.items:type_name -> windlass.machine.v1.Machine
-	19, // 3: windlass.machine.v1.CreateMachineRequest.machine:type_name -> windlass.machine.v1.Machine
-	19, // 4: windlass.machine.v1.UpdateMachineRequest.machine:type_name -> windlass.machine.v1.Machine
-	20, // 5: windlass.machine.v1.PatchMachineRequest.patch:type_name -> google.api.HttpBody
-	19, // 6: windlass.machine.v1.ApplyMachineRequest.machine:type_name -> windlass.machine.v1.Machine
-	19, // 7: windlass.machine.v1.UpdateMachineStatusRequest.machine:type_name -> windlass.machine.v1.Machine
-	21, // 8: windlass.machine.v1.DeleteMachineRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	15, // 9: windlass.machine.v1.WatchMachinesResponse.events:type_name -> windlass.machine.v1.WatchMachinesResponse.Event
-	19, // 10: windlass.machine.v1.PlanMachineRequest.machine:type_name -> windlass.machine.v1.Machine
-	22, // 11: windlass.machine.v1.PlanMachineRequest.instance:type_name -> windlass.provider.v1.Instance
-	23, // 12: windlass.machine.v1.PlanMachineRequest.node:type_name -> windlass.node.v1.Node
-	24, // 13: windlass.machine.v1.PlanMachineRequest.drain:type_name -> windlass.node.v1.Drain
-	25, // 14: windlass.machine.v1.PlanMachineResponse.conditions:type_name -> windlass.meta.v1.Condition
-	26, // 15: windlass.machine.v1.PlanMachineResponse.actions:type_name -> windlass.meta.v1.PlannedAction
-	27, // 16: windlass.machine.v1.PlanMachineResponse.wake_time:type_name -> google.protobuf.Timestamp
-	19, // 17: windlass.machine.v1.ValidateHooksRequest.old_machine:type_name -> windlass.machine.v1.Machine
-	19, // 18: windlass.machine.v1.ValidateHooksRequest.new_machine:type_name -> windlass.machine.v1.Machine
-	16, // 19: windlass.machine.v1.ValidateHooksResponse.violations:type_name -> windlass.machine.v1.ValidateHooksResponse.Violation
-	19, // 20: windlass.machine.v1.WatchMachinesResponse.Event.object:type_name -> windlass.machine.v1.Machine
+	18, // 0: windlass.machine.v1.ListMachinesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	19, // 1: windlass.machine.v1.MachineList.metadata:type_name -> windlass.meta.v1.ListMeta
+	20, // 2: windlass.machine.v1.MachineList.items:type_name -> windlass.machine.v1.Machine
+	20, // 3: windlass.machine.v1.CreateMachineRequest.machine:type_name -> windlass.machine.v1.Machine
+	20, // 4: windlass.machine.v1.UpdateMachineRequest.machine:type_name -> windlass.machine.v1.Machine
+	21, // 5: windlass.machine.v1.PatchMachineRequest.patch:type_name -> google.api.HttpBody
+	20, // 6: windlass.machine.v1.ApplyMachineRequest.machine:type_name -> windlass.machine.v1.Machine
+	20, // 7: windlass.machine.v1.UpdateMachineStatusRequest.machine:type_name -> windlass.machine.v1.Machine
+	22, // 8: windlass.machine.v1.DeleteMachineRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	16, // 9: windlass.machine.v1.WatchMachinesResponse.events:type_name -> windlass.machine.v1.WatchMachinesResponse.Event
+	20, // 10: windlass.machine.v1.PlanMachineRequest.machine:type_name -> windlass.machine.v1.Machine
+	23, // 11: windlass.machine.v1.PlanMachineRequest.instance:type_name -> windlass.provider.v1.Instance
+	24, // 12: windlass.machine.v1.PlanMachineRequest.node:type_name -> windlass.node.v1.Node
+	25, // 13: windlass.machine.v1.PlanMachineRequest.drain:type_name -> windlass.node.v1.Drain
+	26, // 14: windlass.machine.v1.PlanMachineResponse.conditions:type_name -> windlass.meta.v1.Condition
+	27, // 15: windlass.machine.v1.PlanMachineResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	28, // 16: windlass.machine.v1.PlanMachineResponse.wake_time:type_name -> google.protobuf.Timestamp
+	20, // 17: windlass.machine.v1.ValidateHooksRequest.old_machine:type_name -> windlass.machine.v1.Machine
+	20, // 18: windlass.machine.v1.ValidateHooksRequest.new_machine:type_name -> windlass.machine.v1.Machine
+	17, // 19: windlass.machine.v1.ValidateHooksResponse.violations:type_name -> windlass.machine.v1.ValidateHooksResponse.Violation
+	20, // 20: windlass.machine.v1.WatchMachinesResponse.Event.object:type_name -> windlass.machine.v1.Machine
 	0,  // 21: windlass.machine.v1.MachineService.GetMachine:input_type -> windlass.machine.v1.GetMachineRequest
 	1,  // 22: windlass.machine.v1.MachineService.ListMachines:input_type -> windlass.machine.v1.ListMachinesRequest
 	3,  // 23: windlass.machine.v1.MachineService.CreateMachine:input_type -> windlass.machine.v1.CreateMachineRequest
@@ -1471,21 +1552,23 @@ var file_windlass_machine_v1_machine_service_proto_depIdxs = []int32{
 	7,  // 27: windlass.machine.v1.MachineService.UpdateMachineStatus:input_type -> windlass.machine.v1.UpdateMachineStatusRequest
 	8,  // 28: windlass.machine.v1.MachineService.DeleteMachine:input_type -> windlass.machine.v1.DeleteMachineRequest
 	9,  // 29: windlass.machine.v1.MachineService.WatchMachines:input_type -> windlass.machine.v1.WatchMachinesRequest
-	11, // 30: windlass.machine.v1.MachineService.PlanMachine:input_type -> windlass.machine.v1.PlanMachineRequest
-	13, // 31: windlass.machine.v1.MachineService.ValidateHooks:input_type -> windlass.machine.v1.ValidateHooksRequest
-	19, // 32: windlass.machine.v1.MachineService.GetMachine:output_type -> windlass.machine.v1.Machine
-	2,  // 33: windlass.machine.v1.MachineService.ListMachines:output_type -> windlass.machine.v1.MachineList
-	19, // 34: windlass.machine.v1.MachineService.CreateMachine:output_type -> windlass.machine.v1.Machine
-	19, // 35: windlass.machine.v1.MachineService.UpdateMachine:output_type -> windlass.machine.v1.Machine
-	19, // 36: windlass.machine.v1.MachineService.PatchMachine:output_type -> windlass.machine.v1.Machine
-	19, // 37: windlass.machine.v1.MachineService.ApplyMachine:output_type -> windlass.machine.v1.Machine
-	19, // 38: windlass.machine.v1.MachineService.UpdateMachineStatus:output_type -> windlass.machine.v1.Machine
-	19, // 39: windlass.machine.v1.MachineService.DeleteMachine:output_type -> windlass.machine.v1.Machine
-	10, // 40: windlass.machine.v1.MachineService.WatchMachines:output_type -> windlass.machine.v1.WatchMachinesResponse
-	12, // 41: windlass.machine.v1.MachineService.PlanMachine:output_type -> windlass.machine.v1.PlanMachineResponse
-	14, // 42: windlass.machine.v1.MachineService.ValidateHooks:output_type -> windlass.machine.v1.ValidateHooksResponse
-	32, // [32:43] is the sub-list for method output_type
-	21, // [21:32] is the sub-list for method input_type
+	15, // 30: windlass.machine.v1.MachineService.ForgetMachine:input_type -> windlass.machine.v1.ForgetMachineRequest
+	11, // 31: windlass.machine.v1.MachineService.PlanMachine:input_type -> windlass.machine.v1.PlanMachineRequest
+	13, // 32: windlass.machine.v1.MachineService.ValidateHooks:input_type -> windlass.machine.v1.ValidateHooksRequest
+	20, // 33: windlass.machine.v1.MachineService.GetMachine:output_type -> windlass.machine.v1.Machine
+	2,  // 34: windlass.machine.v1.MachineService.ListMachines:output_type -> windlass.machine.v1.MachineList
+	20, // 35: windlass.machine.v1.MachineService.CreateMachine:output_type -> windlass.machine.v1.Machine
+	20, // 36: windlass.machine.v1.MachineService.UpdateMachine:output_type -> windlass.machine.v1.Machine
+	20, // 37: windlass.machine.v1.MachineService.PatchMachine:output_type -> windlass.machine.v1.Machine
+	20, // 38: windlass.machine.v1.MachineService.ApplyMachine:output_type -> windlass.machine.v1.Machine
+	20, // 39: windlass.machine.v1.MachineService.UpdateMachineStatus:output_type -> windlass.machine.v1.Machine
+	20, // 40: windlass.machine.v1.MachineService.DeleteMachine:output_type -> windlass.machine.v1.Machine
+	10, // 41: windlass.machine.v1.MachineService.WatchMachines:output_type -> windlass.machine.v1.WatchMachinesResponse
+	20, // 42: windlass.machine.v1.MachineService.ForgetMachine:output_type -> windlass.machine.v1.Machine
+	12, // 43: windlass.machine.v1.MachineService.PlanMachine:output_type -> windlass.machine.v1.PlanMachineResponse
+	14, // 44: windlass.machine.v1.MachineService.ValidateHooks:output_type -> windlass.machine.v1.ValidateHooksResponse
+	33, // [33:45] is the sub-list for method output_type
+	21, // [21:33] is the sub-list for method input_type
 	21, // [21:21] is the sub-list for extension type_name
 	21, // [21:21] is the sub-list for extension extendee
 	0,  // [0:21] is the sub-list for field type_name
@@ -1503,7 +1586,7 @@ func file_windlass_machine_v1_machine_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_machine_v1_machine_service_proto_rawDesc), len(file_windlass_machine_v1_machine_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,7 @@ const (
 	MachineService_UpdateMachineStatus_FullMethodName = "/windlass.machine.v1.MachineService/UpdateMachineStatus"
 	MachineService_DeleteMachine_FullMethodName       = "/windlass.machine.v1.MachineService/DeleteMachine"
 	MachineService_WatchMachines_FullMethodName       = "/windlass.machine.v1.MachineService/WatchMachines"
+	MachineService_ForgetMachine_FullMethodName       = "/windlass.machine.v1.MachineService/ForgetMachine"
 	MachineService_PlanMachine_FullMethodName         = "/windlass.machine.v1.MachineService/PlanMachine"
 	MachineService_ValidateHooks_FullMethodName       = "/windlass.machine.v1.MachineService/ValidateHooks"
 )
@@ -59,6 +60,10 @@ type MachineServiceClient interface {
 	// WatchMachines sends the machines that match and then every change, all events of a revision in one message. A revision that
 	// is too old ends it with OUT_OF_RANGE: list again.
 	WatchMachines(ctx context.Context, in *WatchMachinesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchMachinesResponse], error)
+	// ForgetMachine deletes a machine whose provider is gone permanently: hooks and drain apply as in every deletion, but the provider is not
+	// asked, and what it has of the machine is left to it. The right is separate from that to delete machines, and the request is recorded in the
+	// machine's status and events.
+	ForgetMachine(ctx context.Context, in *ForgetMachineRequest, opts ...grpc.CallOption) (*Machine, error)
 	// PlanMachine says what the next step of a machine is and what it waits for, by the function that the controller runs: on the
 	// machine in the request, or on the live one.
 	PlanMachine(ctx context.Context, in *PlanMachineRequest, opts ...grpc.CallOption) (*PlanMachineResponse, error)
@@ -173,6 +178,16 @@ func (c *machineServiceClient) WatchMachines(ctx context.Context, in *WatchMachi
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type MachineService_WatchMachinesClient = grpc.ServerStreamingClient[WatchMachinesResponse]
 
+func (c *machineServiceClient) ForgetMachine(ctx context.Context, in *ForgetMachineRequest, opts ...grpc.CallOption) (*Machine, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Machine)
+	err := c.cc.Invoke(ctx, MachineService_ForgetMachine_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *machineServiceClient) PlanMachine(ctx context.Context, in *PlanMachineRequest, opts ...grpc.CallOption) (*PlanMachineResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PlanMachineResponse)
@@ -218,6 +233,10 @@ type MachineServiceServer interface {
 	// WatchMachines sends the machines that match and then every change, all events of a revision in one message. A revision that
 	// is too old ends it with OUT_OF_RANGE: list again.
 	WatchMachines(*WatchMachinesRequest, grpc.ServerStreamingServer[WatchMachinesResponse]) error
+	// ForgetMachine deletes a machine whose provider is gone permanently: hooks and drain apply as in every deletion, but the provider is not
+	// asked, and what it has of the machine is left to it. The right is separate from that to delete machines, and the request is recorded in the
+	// machine's status and events.
+	ForgetMachine(context.Context, *ForgetMachineRequest) (*Machine, error)
 	// PlanMachine says what the next step of a machine is and what it waits for, by the function that the controller runs: on the
 	// machine in the request, or on the live one.
 	PlanMachine(context.Context, *PlanMachineRequest) (*PlanMachineResponse, error)
@@ -259,6 +278,9 @@ func (UnimplementedMachineServiceServer) DeleteMachine(context.Context, *DeleteM
 }
 func (UnimplementedMachineServiceServer) WatchMachines(*WatchMachinesRequest, grpc.ServerStreamingServer[WatchMachinesResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchMachines not implemented")
+}
+func (UnimplementedMachineServiceServer) ForgetMachine(context.Context, *ForgetMachineRequest) (*Machine, error) {
+	return nil, status.Error(codes.Unimplemented, "method ForgetMachine not implemented")
 }
 func (UnimplementedMachineServiceServer) PlanMachine(context.Context, *PlanMachineRequest) (*PlanMachineResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PlanMachine not implemented")
@@ -442,6 +464,24 @@ func _MachineService_WatchMachines_Handler(srv interface{}, stream grpc.ServerSt
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type MachineService_WatchMachinesServer = grpc.ServerStreamingServer[WatchMachinesResponse]
 
+func _MachineService_ForgetMachine_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ForgetMachineRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MachineServiceServer).ForgetMachine(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MachineService_ForgetMachine_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MachineServiceServer).ForgetMachine(ctx, req.(*ForgetMachineRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _MachineService_PlanMachine_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(PlanMachineRequest)
 	if err := dec(in); err != nil {
@@ -516,6 +556,10 @@ var MachineService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteMachine",
 			Handler:    _MachineService_DeleteMachine_Handler,
+		},
+		{
+			MethodName: "ForgetMachine",
+			Handler:    _MachineService_ForgetMachine_Handler,
 		},
 		{
 			MethodName: "PlanMachine",
