@@ -47,6 +47,18 @@ func (c *Cluster) As(user string, groups ...string) *Caller {
 	})
 }
 
+// AsFor is a user with a certificate that lives for so long. Each call is another certificate.
+func (c *Cluster) AsFor(lifetime time.Duration, user string, groups ...string) *Caller {
+	c.t.Helper()
+	who := fmt.Sprintf("%s-%d", user, time.Now().UnixNano())
+	return c.known("user/"+who, func() (identity.Files, error) {
+		return c.issue("user-"+who, identity.Request{CommonName: user, Organizations: groups, URI: identity.UserURI(user), Client: true, Lifetime: lifetime})
+	})
+}
+
+// Files are the caller's certificate, key and authority.
+func (c *Caller) Files() identity.Files { return c.files }
+
 // AsNode is the agent of a node, with the certificate that is in its machine's directory.
 func (c *Cluster) AsNode(node string) *Caller {
 	c.t.Helper()
@@ -114,7 +126,9 @@ func (c *Cluster) issue(name string, r identity.Request) (identity.Files, error)
 
 // issueBy writes a certificate beside the cluster, where the renewal of the cluster's own does not look.
 func (c *Cluster) issueBy(a *identity.Authority, name string, r identity.Request) (identity.Files, error) {
-	r.Lifetime = 24 * time.Hour
+	if r.Lifetime == 0 {
+		r.Lifetime = 24 * time.Hour
+	}
 	certPEM, keyPEM, err := a.Issue(r)
 	if err != nil {
 		return identity.Files{}, err
@@ -135,7 +149,11 @@ func (c *Caller) TLS() (*tls.Config, error) {
 	if c.files.Cert == "" {
 		return identity.TrustOnly(c.files.CA)
 	}
-	return c.files.ClientTLS("")
+	host, _, err := net.SplitHostPort(c.site.Gateway())
+	if err != nil {
+		return nil, err
+	}
+	return c.files.ClientTLS(host) // follows the files: an authority may be rotated
 }
 
 func (c *Caller) connect() error {

@@ -302,6 +302,14 @@ func (g *guard) stop() {
 	g.hold.Close()
 }
 
+// Interrupt runs the command line as the administrator and kills it after the given time, unless it has ended.
+func (c *Cluster) Interrupt(after time.Duration, args ...string) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), after)
+	defer cancel()
+	_ = c.command(ctx, args...).Run() // by SIGKILL
+}
+
 // Result is what a program printed and how it ended.
 type Result struct {
 	Stdout, Stderr string

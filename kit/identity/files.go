@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -93,7 +95,8 @@ func WithURI(cfg *tls.Config, uri string) *tls.Config {
 	return cfg
 }
 
-// PinnedTLS returns settings for a client that knows nothing but the hash of the server's authority (Authority.Hash). The
+// PinnedTLS returns settings for a client that knows nothing but the hash of the server's authority (Authority.Hash), or several that are separated by commas: it
+// must be one of them. The
 // server must be serverName, a DNS name or IP address, by a certificate of that authority.
 func PinnedTLS(hash, serverName string) *tls.Config {
 	return &tls.Config{
@@ -103,7 +106,7 @@ func PinnedTLS(hash, serverName string) *tls.Config {
 		VerifyConnection: func(state tls.ConnectionState) error {
 			pool := x509.NewCertPool()
 			for _, cert := range state.PeerCertificates {
-				if cert.IsCA && keyHash(cert) == hash {
+				if cert.IsCA && slices.Contains(strings.Split(hash, ","), keyHash(cert)) {
 					pool.AddCert(cert)
 				}
 			}

@@ -9,8 +9,10 @@ import (
 )
 
 // Issued reports whether the authority signed a certificate, whatever the time.
-func (a *Authority) Issued(cert *x509.Certificate) bool {
-	return bytes.Equal(cert.RawIssuer, a.cert.RawSubject) && cert.CheckSignatureFrom(a.cert) == nil
+func (a *Authority) Issued(cert *x509.Certificate) bool { return issued(a.cert, cert) }
+
+func issued(ca, cert *x509.Certificate) bool {
+	return bytes.Equal(cert.RawIssuer, ca.RawSubject) && cert.CheckSignatureFrom(ca) == nil
 }
 
 // Renew returns a certificate, in PEM, that says the same of the same key as old does, valid from now on for as long as
@@ -19,6 +21,10 @@ func (a *Authority) Renew(old *x509.Certificate) ([]byte, error) {
 	if !a.Issued(old) {
 		return nil, fmt.Errorf("certificate %q: not of authority %q", old.Subject.CommonName, a.name)
 	}
+	return a.renew(old)
+}
+
+func (a *Authority) renew(old *x509.Certificate) ([]byte, error) {
 	now := time.Now()
 	next := &x509.Certificate{
 		Subject: old.Subject, KeyUsage: old.KeyUsage, ExtKeyUsage: old.ExtKeyUsage, BasicConstraintsValid: true,

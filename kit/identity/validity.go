@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,18 +53,27 @@ func (b *badCredential) Error() string { return b.text }
 // they no longer are. Its methods are safe for concurrent use.
 type Validity struct {
 	path string
+	ca   string // file of the authorities that clients' certificates must be of; empty: connections outlive a change of it
 
 	mu     sync.Mutex
 	denied denied
 	open   map[*use]struct{}
 	timer  *time.Timer // of the next look; nil while nothing is open
 	next   time.Time
+
+	looking sync.Mutex // held by a look; guards the three below
+	stamp   stamp
+	trusted []*x509.Certificate
+	reading int // counts the changes of trusted
 }
 
 // use is something that is open by a credential.
 type use struct {
 	credential Credential
 	end        func(error)
+
+	cert    *x509.Certificate // of a connection: must be of an authority that is trusted still; nil for a stream
+	checked int               // the reading of the authorities that it was last checked by
 }
 
 // OpenValidity returns a Validity with the last copy of the deny list, which is kept in the file at path; an empty path keeps none. If
@@ -77,6 +87,10 @@ func OpenValidity(path string) (*Validity, error) {
 	v.denied = index(list)
 	return v, err
 }
+
+// Trust has the connections of CloseConn and Credentials closed soon after the authority of their certificate was removed from a file.
+// It must be called before they are.
+func (v *Validity) Trust(caFile string) { v.ca = caFile }
 
 // Revoke sets the deny list. What is open by a credential that it refuses is ended at once; the list is in force even if the error says
 // that it could not be written to disk.
@@ -108,7 +122,11 @@ func (v *Validity) check(c Credential, now time.Time) error {
 // Follow has end called, once and from another goroutine, when a credential is no longer good; stop is called when that is of no more
 // interest.
 func (v *Validity) Follow(c Credential, end func(error)) (stop func()) {
-	u := &use{c, end}
+	return v.follow(&use{credential: c, end: end})
+}
+
+func (v *Validity) follow(u *use) (stop func()) {
+	c := u.credential
 	v.mu.Lock()
 	v.open[u] = struct{}{}
 	next := time.Now().Add(lookAgain)
@@ -142,17 +160,15 @@ func (v *Validity) schedule(at time.Time) {
 
 // look ends what is open by credentials that are no longer good.
 func (v *Validity) look() {
-	type ended struct {
-		*use
-		err error
-	}
-	var over []ended
+	v.looking.Lock()
+	defer v.looking.Unlock()
+	over := v.orphans()
 	v.mu.Lock()
 	now := time.Now()
 	next := now.Add(lookAgain)
 	for u := range v.open {
 		if err := v.check(u.credential, now); err != nil {
-			over = append(over, ended{u, err})
+			over[u] = err
 			delete(v.open, u)
 		} else if end := u.credential.NotAfter; !end.IsZero() && end.Before(next) {
 			next = end.Add(time.Millisecond) // the end itself is the last good moment
@@ -166,9 +182,45 @@ func (v *Validity) look() {
 		v.schedule(next)
 	}
 	v.mu.Unlock()
-	for _, o := range over {
-		o.end(o.err)
+	for u, err := range over {
+		u.end(err)
 	}
+}
+
+// orphans takes out the connections whose certificate is of no authority that is trusted still. Each is checked once by a reading of the
+// file, since that costs a signature. The lock of a look is held.
+func (v *Validity) orphans() map[*use]error {
+	over := map[*use]error{}
+	if v.ca == "" {
+		return over
+	}
+	if s, err := stampOf(v.ca); err == nil && !s.same(v.stamp) {
+		if certs, err := readCertificates(v.ca); err == nil {
+			v.stamp, v.trusted = s, certs
+			v.reading++
+		}
+	}
+	v.mu.Lock()
+	var unchecked []*use
+	for u := range v.open {
+		if u.cert != nil && u.checked != v.reading {
+			unchecked = append(unchecked, u)
+		}
+	}
+	v.mu.Unlock()
+	for _, u := range unchecked {
+		u.checked = v.reading
+		if slices.ContainsFunc(v.trusted, func(ca *x509.Certificate) bool { return issued(ca, u.cert) }) {
+			continue
+		}
+		v.mu.Lock()
+		if _, open := v.open[u]; open {
+			delete(v.open, u)
+			over[u] = &badCredential{"the authority of the certificate is no longer trusted"}
+		}
+		v.mu.Unlock()
+	}
+	return over
 }
 
 // Bound returns a context that ends when the credential is no longer good; Refusal then returns why. stop must be called.
@@ -190,11 +242,10 @@ func Refusal(ctx context.Context) error {
 	return nil
 }
 
-// CloseConn has a connection closed soon after the certificate that was shown on it is no longer good. stop is called when it is closed.
+// CloseConn has a connection closed soon after the certificate that was shown on it is no longer good, or of no authority that is trusted. stop is called when it is closed.
 func (v *Validity) CloseConn(conn net.Conn, cert *x509.Certificate) (stop func()) {
-	return v.Follow(CertificateCredential(cert), func(error) {
-		time.AfterFunc(closeAfter, func() { _ = conn.Close() })
-	})
+	end := func(error) { time.AfterFunc(closeAfter, func() { _ = conn.Close() }) }
+	return v.follow(&use{credential: CertificateCredential(cert), end: end, cert: cert})
 }
 
 // Credentials returns credentials of a gRPC server whose connections are closed soon after the client's certificate is no longer good,

@@ -3,6 +3,8 @@ package identity
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -250,4 +252,35 @@ type noticed struct {
 func (n *noticed) Close() error {
 	n.lost()
 	return n.Conn.Close()
+}
+
+func TestConnectionsOfAnAuthorityThatIsNoLongerTrustedAreClosed(t *testing.T) {
+	kept, removed := authority(t, time.Hour), authority(t, time.Hour)
+	dir := newPlace(t).issue(kept, clientRequest(), kept, removed)
+	v := validity(t, "")
+	v.Trust(dir.files().CA)
+	conns := map[*Authority]net.Conn{}
+	for _, a := range []*Authority{kept, removed} {
+		p := newPlace(t).issue(a, clientRequest())
+		cert, err := ReadCertificate(p.files().Cert)
+		if err != nil {
+			t.Fatal(err)
+		}
+		near, far := net.Pipe()
+		t.Cleanup(func() { near.Close() })
+		conns[a] = far
+		defer v.CloseConn(near, cert)()
+	}
+	v.look()
+	if err := os.WriteFile(dir.files().CA, kept.PEM(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	v.look() // else within five seconds
+	for a, conn := range conns {
+		_ = conn.SetReadDeadline(time.Now().Add(2 * closeAfter))
+		_, err := conn.Read(make([]byte, 1))
+		if closed := errors.Is(err, io.EOF); closed != (a == removed) {
+			t.Errorf("removed %v: %v", a == removed, err)
+		}
+	}
 }

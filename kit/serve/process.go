@@ -112,6 +112,7 @@ func (p *Process) open() (err error) {
 	if p.Validity, err = identity.OpenValidity(filepath.Join(p.cfg.Dir, "revocations.json")); err != nil {
 		p.Log.Error("the last deny list is not in force until machine-api answers", "error", err)
 	}
+	p.Validity.Trust(p.cfg.files().CA)
 	if p.traces, err = newTraces(context.Background(), p.cfg.Name); err != nil {
 		return err
 	}

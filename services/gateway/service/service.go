@@ -111,6 +111,7 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	if err != nil {
 		log.ErrorContext(ctx, "the last deny list is not in force until machine-api answers", "error", err)
 	}
+	validity.Trust(config.files().CA)
 	follow, closeRevocations, err := revocations(config, validity, log)
 	if err != nil {
 		return err

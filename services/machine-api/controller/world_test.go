@@ -133,7 +133,7 @@ func (w *world) start() *Controller {
 	providers := provider.New(map[string]grpc.ClientConnInterface{"provider-test": w.conns["provider"]}, quiet())
 	c := New(Config{
 		Tables: w.tables, Providers: providers, Nodes: nodes, Drains: drains, Eviction: w.conns["eviction"],
-		Bootstrap: join.NewTokens(w.store, "sha256:00", []string{"127.0.0.1:6443"}), Events: nobody{}, Log: quiet(),
+		Bootstrap: join.NewTokens(w.store, func() string { return "sha256:00" }, []string{"127.0.0.1:6443"}), Events: nobody{}, Log: quiet(),
 	})
 	w.stop = background(w.t, nodes.Run, drains.Run, providers.Run, c.Run)
 	return c

@@ -62,7 +62,7 @@ func newFixture(t *testing.T) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tokens := NewTokens(st, signer.AuthorityHash(), []string{"127.9.9.1:6443"})
+	tokens := NewTokens(st, signer.AuthorityHash, []string{"127.9.9.1:6443"})
 	return &fixture{Service: NewService(tokens, signer, tables.Machines), tables: tables}
 }
 

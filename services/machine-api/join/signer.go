@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"time"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
@@ -20,22 +21,43 @@ const AuthorityWindlass = "windlass"
 
 // Signer makes the certificates of machines' agents. Names, roles and addresses come from the machine, never from a request. Those of etcd's members are
 // the guardian's to sign.
+//
+// It follows the files of the authority, which a rotation changes. Its methods may be called concurrently.
 type Signer struct {
-	windlass *identity.Authority
+	dir      string
 	lifetime time.Duration
+
+	mu   sync.Mutex
+	last identity.Trust
 }
 
 // LoadSigner reads the authority in a directory. lifetime is that of a certificate.
 func LoadSigner(dir string, lifetime time.Duration) (*Signer, error) {
-	a, err := identity.LoadAuthority(dir, AuthorityWindlass)
-	if err != nil {
-		return nil, fmt.Errorf("authority %q: %w", AuthorityWindlass, err)
-	}
-	return &Signer{windlass: a, lifetime: lifetime}, nil
+	s := &Signer{dir: dir, lifetime: lifetime}
+	_, err := s.read()
+	return s, err
 }
 
-// AuthorityHash identifies the authority of the cluster's services.
-func (s *Signer) AuthorityHash() string { return s.windlass.Hash() }
+// read returns the authority as it is in its files; if these cannot be read, the former one and the error.
+func (s *Signer) read() (identity.Trust, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a, err := identity.LoadTrust(s.dir, AuthorityWindlass)
+	if err != nil {
+		return s.last, fmt.Errorf("authority %q: %w", AuthorityWindlass, err)
+	}
+	s.last = a
+	return a, nil
+}
+
+// now returns the authority that was read last, now if that is possible: in the moment in which it is replaced it is not.
+func (s *Signer) now() identity.Trust {
+	a, _ := s.read()
+	return a
+}
+
+// AuthorityHash identifies the authorities of the cluster's services that are trusted.
+func (s *Signer) AuthorityHash() string { return s.now().Hash() }
 
 // fault is a certificate request that cannot be used.
 type fault struct{ field, text string }
@@ -59,17 +81,18 @@ func keyOf(csr *x509.CertificateRequest) string {
 
 // sign makes the certificate of a machine whose instance has that provider id and address.
 func (s *Signer) sign(who sealed, providerID, address string, csr *x509.CertificateRequest) (*machinev1.JoinResponse, error) {
+	a := s.now()
 	node := who.Name
 	if net.ParseIP(address) == nil {
 		return nil, fmt.Errorf("machine %q: %q is no address", node, address)
 	}
 	out := &machinev1.JoinResponse{
 		NodeName: node, MachineNamespace: who.Namespace, MachineName: who.Name,
-		ProviderId: providerID, Role: who.Role, Address: address, Authority: s.windlass.PEM(),
+		ProviderId: providerID, Role: who.Role, Address: address, Authority: a.Bundle(),
 	}
 	var err error
 	// An agent only calls: its certificate serves nothing, so it stands for no address and no name but the node's own.
-	if out.AgentCertificate, err = s.windlass.Sign(csr, identity.Request{
+	if out.AgentCertificate, err = a.Sign(csr, identity.Request{
 		CommonName: node, URI: identity.NodeURI(node, who.UID), Client: true, Lifetime: s.lifetime,
 	}); err != nil {
 		return nil, err

@@ -38,8 +38,8 @@ var (
 // of the authority that the machine shall trust. Its methods may be called concurrently.
 type Tokens struct {
 	store     *store.Store
-	authority string   // hash of the authority of the cluster's services
-	endpoints []string // where machines join
+	authority func() string // hash of the authority of the cluster's services
+	endpoints []string      // where machines join
 
 	mu  sync.Mutex
 	key []byte // read once; it never changes
@@ -47,9 +47,9 @@ type Tokens struct {
 	sealedBy uint64 // the key that Run has sealed the record by; only Run uses it
 }
 
-// NewTokens returns the tokens whose records are in a service's store. authority is identity.Authority.Hash of the cluster's services, endpoints are the
+// NewTokens returns the tokens whose records are in a service's store. authority returns identity.Trust.Hash of the cluster's services, endpoints are the
 // addresses of the gateway.
-func NewTokens(st *store.Store, authority string, endpoints []string) *Tokens {
+func NewTokens(st *store.Store, authority func() string, endpoints []string) *Tokens {
 	return &Tokens{store: st, authority: authority, endpoints: endpoints}
 }
 
@@ -99,7 +99,7 @@ func (t *Tokens) For(ctx context.Context, m *machinev1.Machine) (*providerv1.Boo
 	if err != nil {
 		return nil, err
 	}
-	return &providerv1.Bootstrap{Endpoints: t.endpoints, Token: uid + "." + proof + "." + t.authority, Role: who.Role}, nil
+	return &providerv1.Bootstrap{Endpoints: t.endpoints, Token: uid + "." + proof + "." + t.authority(), Role: who.Role}, nil
 }
 
 // Machine returns the uid of the machine that a token is for.

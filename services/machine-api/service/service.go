@@ -68,7 +68,7 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]func(context.Co
 	if err != nil {
 		return nil, err
 	}
-	tokens := join.NewTokens(st, signer.AuthorityHash(), cfg.gateways)
+	tokens := join.NewTokens(st, signer.AuthorityHash, cfg.gateways)
 	control := controller.New(controller.Config{
 		Tables: tables, Providers: providers, Nodes: nodes, Drains: drains, Eviction: eviction,
 		Bootstrap: tokens, Events: recorder, Reserved: cfg.addresses(), Log: p.Log,

@@ -10,17 +10,17 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/store"
 )
 
-// authorityLifetime is ten years: authorities are not renewed, they are replaced.
+// authorityLifetime is ten years: authorities are not renewed, they are rotated.
 const authorityLifetime = 10 * 365 * 24 * time.Hour
 
 // The authorities of a cluster, as their files are named.
@@ -38,8 +38,32 @@ func (c *Cluster) AdminFiles() identity.Files {
 }
 
 // EnsureCertificates makes the authorities and certificates that are missing, and renews those on disk (of services, of the user, of machines and members)
-// that have come to 80 % of their life or have run out. It returns how many it made or renewed.
+// that have come to 70 to 90 % of their life or have expired. It returns how many it made or renewed.
 func (c *Cluster) EnsureCertificates(now time.Time) (int, error) {
+	unlock, err := c.lockPKI()
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
+	return c.ensureCertificates(now)
+}
+
+// lockPKI keeps the supervisor and the command line from each other's steps.
+func (c *Cluster) lockPKI() (unlock func(), err error) {
+	if err := os.MkdirAll(c.Dir("pki"), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(c.Dir("pki", "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+func (c *Cluster) ensureCertificates(now time.Time) (int, error) {
 	as, err := c.authorities()
 	if err != nil {
 		return 0, err
@@ -60,6 +84,9 @@ func (c *Cluster) EnsureCertificates(now time.Time) (int, error) {
 			return made, err
 		}
 		made += n
+	}
+	if err := c.trust(as); err != nil {
+		return made, err
 	}
 	renewed, err := c.renew(as, now)
 	return made + renewed, err
@@ -123,7 +150,7 @@ func (c *Cluster) ensurePolicy() error {
 	return renameio.WriteFile(c.Dir("policy.yaml"), policy, 0o600)
 }
 
-func (c *Cluster) authorities() (map[string]*identity.Authority, error) {
+func (c *Cluster) authorities() (map[string]identity.Trust, error) {
 	dir := c.Dir("pki")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -132,12 +159,15 @@ func (c *Cluster) authorities() (map[string]*identity.Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := map[string]*identity.Authority{}
+	out := map[string]identity.Trust{}
 	for _, name := range authorityNames {
-		a, err := identity.LoadAuthority(dir, name)
+		if err := identity.CompleteActivation(dir, name); err != nil {
+			return nil, fmt.Errorf("authority %q: %w", name, err)
+		}
+		a, err := identity.LoadTrust(dir, name)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && first:
-			if a, err = identity.NewAuthority(name, authorityLifetime); err == nil {
+			if a.Authority, err = identity.NewAuthority(name, authorityLifetime); err == nil {
 				err = a.Save(dir)
 			}
 		case errors.Is(err, fs.ErrNotExist):
@@ -160,12 +190,12 @@ var signers = map[string][]string{
 	"etcd-guardian": {etcdClientAuthority, etcdPeerAuthority}, // members of the etcd cluster
 }
 
-// entrust gives each service that signs a copy of the authorities that it signs with.
-func (c *Cluster) entrust(as map[string]*identity.Authority) error {
+// entrust gives each service that signs a copy of the authorities that it signs with, and of those that are trusted beside them.
+func (c *Cluster) entrust(as map[string]identity.Trust) error {
 	for service, names := range signers {
 		for _, name := range names {
 			dir := c.Service(service, "pki")
-			if have, err := identity.LoadAuthority(dir, name); err == nil && bytes.Equal(have.PEM(), as[name].PEM()) {
+			if have, err := identity.LoadTrust(dir, name); err == nil && bytes.Equal(have.Bundle(), as[name].Bundle()) {
 				continue
 			}
 			if err := as[name].Save(dir); err != nil {
@@ -178,12 +208,12 @@ func (c *Cluster) entrust(as map[string]*identity.Authority) error {
 
 // wanted is one certificate that must be there.
 type wanted struct {
-	authority     *identity.Authority
+	authority     identity.Trust
 	dir, ca, name string // files: <dir>/<ca>.crt, <dir>/<name>.crt, <dir>/<name>.key
 	request       identity.Request
 }
 
-func (c *Cluster) wanted(as map[string]*identity.Authority) []wanted {
+func (c *Cluster) wanted(as map[string]identity.Trust) []wanted {
 	host := []net.IP{net.ParseIP(c.Host())}
 	if c.Containers {
 		host = []net.IP{net.IPv4(127, 0, 0, 1)} // others come by name
@@ -213,6 +243,7 @@ func (c *Cluster) wanted(as map[string]*identity.Authority) []wanted {
 	for i := range out {
 		out[i].request.Lifetime = c.lifetime()
 	}
+	out[0].request.Lifetime = min(AdminLifetime, AdminLifetime/DefaultLifetime*c.lifetime())
 	return out
 }
 
@@ -232,7 +263,7 @@ func (w wanted) ensure() (int, error) {
 	for _, f := range []struct {
 		path string
 		data []byte
-	}{{filepath.Join(w.dir, w.ca+".crt"), w.authority.PEM()}, {key, keyPEM}, {crt, certPEM}} { // the certificate last: it says that the others are there
+	}{{filepath.Join(w.dir, w.ca+".crt"), w.authority.Bundle()}, {key, keyPEM}, {crt, certPEM}} { // the certificate last: it says that the others are there
 		if err := renameio.WriteFile(f.path, f.data, 0o600); err != nil {
 			return 0, err
 		}
@@ -240,56 +271,87 @@ func (w wanted) ensure() (int, error) {
 	return 1, nil
 }
 
-// renewAt is the part of a certificate's life after which it is renewed: in the middle of what Kubernetes' agents choose.
-const renewAt = 0.8
-
-// renew signs every certificate below the cluster's directory anew that has come to renewAt of its life. The keys stay.
-func (c *Cluster) renew(as map[string]*identity.Authority, now time.Time) (int, error) {
-	renewed := 0
-	err := filepath.WalkDir(c.dir, func(path string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // a running program removed it meanwhile
-		}
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".crt") {
-			return err
-		}
-		done, err := renewFile(path, as, now)
-		if done {
-			renewed++
-		}
-		return err
-	})
-	return renewed, err
+// renewAt returns when a certificate is renewed: between 70 and 90 % of its life, at a point that its serial number picks, so that not all
+// are renewed at once.
+func renewAt(cert *x509.Certificate) time.Time {
+	issued := identity.IssuedAt(cert)
+	chance := float64(cert.SerialNumber.Bit(0)+2*cert.SerialNumber.Bit(1)+4*cert.SerialNumber.Bit(2)+8*cert.SerialNumber.Bit(3)) / 16
+	return issued.Add(time.Duration((0.7 + 0.2*chance) * float64(cert.NotAfter.Sub(issued))))
 }
 
-func renewFile(path string, as map[string]*identity.Authority, now time.Time) (bool, error) {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return false, ignoreMissing(err)
-	}
-	block, _ := pem.Decode(raw)
-	if block == nil || block.Type != "CERTIFICATE" {
-		return false, nil
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return false, fmt.Errorf("%s: %w", path, err)
-	}
-	life := cert.NotAfter.Sub(cert.NotBefore)
-	if cert.IsCA || now.Before(cert.NotBefore.Add(time.Duration(renewAt*float64(life)))) {
-		return false, nil
-	}
-	for _, a := range as {
-		if !a.Issued(cert) {
-			continue
+// The certificates of a cluster, and beside them the authorities that their holders trust: nothing else below the directory is touched,
+// since a pod may write files too.
+var leafPatterns = []string{
+	"admin/*.crt", "services/*/tls/*.crt", "services/etcd-guardian/bootstrap/tls/*.crt",
+	"services/provider-local/machines/*/pki/*.crt", "services/provider-local/machines/*/etcd/tls/*.crt",
+}
+
+// bundleFiles are the names of the files that hold authorities.
+var bundleFiles = map[string]string{"ca.crt": windlassAuthority, "etcd-ca.crt": etcdClientAuthority, "peer-ca.crt": etcdPeerAuthority}
+
+// files calls f with the path of every certificate file of the cluster. A file for which f fails does not keep the others.
+func (c *Cluster) files(f func(path string) error) error {
+	var errs []error
+	for _, pattern := range leafPatterns {
+		found, err := filepath.Glob(c.Dir(pattern))
+		errs = append(errs, err)
+		for _, path := range found {
+			errs = append(errs, f(path))
 		}
-		next, err := a.Renew(cert)
+	}
+	return errors.Join(errs...)
+}
+
+// leaves calls f with every certificate of the cluster that is no authority's.
+func (c *Cluster) leaves(f func(path string, cert *x509.Certificate) error) error {
+	return c.files(func(path string) error {
+		cert, err := readLeaf(path)
+		if err != nil || cert == nil {
+			return err
+		}
+		return f(path, cert)
+	})
+}
+
+// trust writes the authorities that are trusted to every file that holds some other ones.
+func (c *Cluster) trust(as map[string]identity.Trust) error {
+	return c.files(func(path string) error {
+		name, ok := bundleFiles[filepath.Base(path)]
+		if !ok {
+			return nil
+		}
+		have, err := os.ReadFile(path)
 		if err != nil {
-			return false, err
+			return ignoreMissing(err)
 		}
-		return true, renameio.WriteFile(path, next, 0o600)
-	}
-	return false, nil
+		if want := as[name].Bundle(); !bytes.Equal(have, want) {
+			return renameio.WriteFile(path, want, 0o600)
+		}
+		return nil
+	})
+}
+
+// renew signs every certificate of the cluster again whose time has come, or which a former authority signed. The keys stay.
+func (c *Cluster) renew(as map[string]identity.Trust, now time.Time) (int, error) {
+	renewed := 0
+	err := c.leaves(func(path string, cert *x509.Certificate) error {
+		for _, a := range as {
+			if !a.Knows(cert) {
+				continue
+			}
+			if a.Issued(cert) && now.Before(renewAt(cert)) {
+				return nil
+			}
+			next, err := a.Renew(cert)
+			if err != nil {
+				return err
+			}
+			renewed++
+			return renameio.WriteFile(path, next, 0o600)
+		}
+		return nil
+	})
+	return renewed, err
 }
 
 func ignoreMissing(err error) error {
@@ -297,4 +359,44 @@ func ignoreMissing(err error) error {
 		return nil
 	}
 	return err
+}
+
+// Expiring is a certificate of the cluster that was not renewed in time.
+type Expiring struct {
+	Path     string // below the cluster's directory
+	NotAfter time.Time
+}
+
+// Expiring returns the certificates of services, machines and the administrator that have less than 5 % of their life left or have expired.
+// They are renewed at 90 % at the latest, so there are some only if nothing renews them: the supervisor of `windlass up` is not running.
+func (c *Cluster) Expiring(now time.Time) ([]Expiring, error) {
+	var out []Expiring
+	err := c.leaves(func(path string, cert *x509.Certificate) error {
+		life := cert.NotAfter.Sub(identity.IssuedAt(cert))
+		if now.After(cert.NotAfter.Add(-life / 20)) {
+			out = append(out, Expiring{Path: path, NotAfter: cert.NotAfter})
+		}
+		return nil
+	})
+	return out, err
+}
+
+// readLeaf returns the certificate in a file; nil if it is gone, holds none, or holds an authority's.
+func readLeaf(path string) (*x509.Certificate, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, ignoreMissing(err)
+	}
+	block, _ := pem.Decode(raw)
+	if block == nil || block.Type != "CERTIFICATE" {
+		return nil, nil
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if cert.IsCA {
+		return nil, nil
+	}
+	return cert, nil
 }

@@ -20,8 +20,11 @@ import (
 // DefaultName is the cluster that is meant where none is named.
 const DefaultName = "main"
 
-// DefaultLifetime of a certificate: a month. The supervisor and the agents renew theirs long before.
-const DefaultLifetime = 30 * 24 * time.Hour
+// DefaultLifetime of a certificate of a service or a machine. The supervisor and the agents renew theirs long before.
+const DefaultLifetime = 24 * time.Hour
+
+// AdminLifetime of the administrator's certificate, which may be on another machine; less where certificates live for less than a day.
+const AdminLifetime = 30 * 24 * time.Hour
 
 const settingsFile = "cluster.json"
 

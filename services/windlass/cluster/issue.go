@@ -91,7 +91,7 @@ func (g *Grant) checkService() error {
 // Issue makes a credential with the cluster's authority. It is in the audit log beside the authority's key before it is
 // made, and so is a refusal. ErrNoAuthority if the key is not here.
 func (c *Cluster) Issue(ctx context.Context, g Grant, log *slog.Logger) (Issued, error) {
-	authority, err := identity.LoadAuthority(c.Dir("pki"), windlassAuthority)
+	authority, err := identity.LoadTrust(c.Dir("pki"), windlassAuthority)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Issued{}, fmt.Errorf("%w (%s)", ErrNoAuthority, c.Dir("pki"))
 	}
@@ -133,7 +133,7 @@ func (g *Grant) what() string {
 	return "client certificate"
 }
 
-func issueCertificate(authority *identity.Authority, g Grant, expires time.Time) (Issued, error) {
+func issueCertificate(authority identity.Trust, g Grant, expires time.Time) (Issued, error) {
 	r := identity.Request{CommonName: g.User, Organizations: g.Groups, URI: identity.UserURI(g.User), Client: true, Lifetime: g.For}
 	if g.Service != "" {
 		r = identity.Request{CommonName: g.Service, URI: identity.ServiceURI(g.Service), Server: true, Client: true, Lifetime: g.For}
@@ -149,7 +149,7 @@ func issueCertificate(authority *identity.Authority, g Grant, expires time.Time)
 	if authority.NotAfter().Before(expires) {
 		expires = authority.NotAfter()
 	}
-	return Issued{Cert: cert, Key: key, CA: authority.PEM(), Expires: expires}, err
+	return Issued{Cert: cert, Key: key, CA: authority.Bundle(), Expires: expires}, err
 }
 
 func (c *Cluster) issueToken(g Grant, expires time.Time) (Issued, error) {

@@ -5,17 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
 func newAuth(e *env) *cobra.Command {
-	cmd := &cobra.Command{Use: "auth", Short: "Show who you are and what you may do, and issue credentials"}
-	cmd.AddCommand(newCanI(e), newWhoami(e), newIssue(e, e.cluster))
+	cmd := &cobra.Command{Use: "auth", Short: "Show who you are and what you may do, and issue, revoke and rotate credentials"}
+	cmd.AddCommand(newCanI(e), newWhoami(e), newIssue(e, e.cluster), newRevoke(e), newRotate(e))
 	return cmd
 }
 
@@ -126,6 +128,22 @@ func (e *env) listAccess(ctx context.Context, c *client.Client, f canIFlags) err
 	return table.New(e.out).Print(rows...)
 }
 
+// certificateRows says of the user's own certificate what matters when it is renewed or revoked; nothing if the user calls with a token.
+func (e *env) certificateRows(now time.Time) ([][]string, error) {
+	t, err := e.target.Resolve()
+	if err != nil || t.Token != "" || t.Cert == "" {
+		return nil, err
+	}
+	cert, err := identity.ReadCertificate(t.Cert)
+	if err != nil {
+		return nil, err
+	}
+	return [][]string{
+		{"Serial number", identity.SerialNumber(cert)},
+		{"Expires", fmt.Sprintf("%s (%s)", cert.NotAfter.Format(time.RFC3339), identity.Expiry(cert.NotAfter, now))},
+	}, nil
+}
+
 func newWhoami(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "whoami",
@@ -137,7 +155,12 @@ func newWhoami(e *env) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return table.New(e.out).Print([]string{"ATTRIBUTE", "VALUE"}, []string{"Username", who.GetUser()}, []string{"Groups", fmt.Sprint(who.GetGroups())})
+				rows := [][]string{{"ATTRIBUTE", "VALUE"}, {"Username", who.GetUser()}, {"Groups", fmt.Sprint(who.GetGroups())}}
+				own, err := e.certificateRows(time.Now())
+				if err != nil {
+					return err
+				}
+				return table.New(e.out).Print(append(rows, own...)...)
 			})
 		},
 	}

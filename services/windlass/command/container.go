@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +24,7 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/example"
 	"github.com/windlass-dev/windlass/services/windlass/program"
+	"github.com/windlass-dev/windlass/services/windlass/supervise"
 )
 
 // containerFlags say which cluster the programs in containers belong to.
@@ -45,21 +48,8 @@ func newContainer(e *env) *cobra.Command {
 	cmd.AddCommand(
 		newIssue(e, func() (*cluster.Cluster, error) { return f.cluster(e), nil }),
 		&cobra.Command{
-			Use: "certificates", Short: "Make the certificates that are missing and renew those that run out", Args: cobra.NoArgs,
-			RunE: func(*cobra.Command, []string) error {
-				c := f.cluster(e)
-				if err := forgetOldAdmin(c); err != nil {
-					return err
-				}
-				made, err := c.EnsureCertificates(time.Now())
-				if err == nil {
-					err = c.EnsureRelease(time.Now())
-				}
-				if err == nil {
-					_, err = fmt.Fprintf(e.out, "%d made or renewed\n", made)
-				}
-				return err
-			},
+			Use: "certificates", Short: "Make the certificates that are missing and renew those that are about to expire, until it is stopped", Args: cobra.NoArgs,
+			RunE: func(cmd *cobra.Command, _ []string) error { return e.keepCertificates(cmd.Context(), f.cluster(e)) },
 		},
 		&cobra.Command{
 			Use: "run PROGRAM", Short: "Run one program", Args: cobra.ExactArgs(1),
@@ -70,7 +60,13 @@ func newContainer(e *env) *cobra.Command {
 		},
 		&cobra.Command{
 			Use: "healthy PROGRAM", Short: "End with 0 if the program in this container is ready", Args: cobra.ExactArgs(1),
-			RunE: func(cmd *cobra.Command, args []string) error { return healthy(cmd.Context(), f.cluster(e), args[0]) },
+			RunE: func(cmd *cobra.Command, args []string) error {
+				if args[0] == "certificates" {
+					_, err := os.Stat(certificatesMade)
+					return err
+				}
+				return healthy(cmd.Context(), f.cluster(e), args[0])
+			},
 		},
 		&cobra.Command{
 			Use: "seed", Short: "Create the documents of a new cluster and wait until it stands", Args: cobra.NoArgs,
@@ -79,6 +75,30 @@ func newContainer(e *env) *cobra.Command {
 	)
 	return cmd
 }
+
+// keepCertificates makes what is missing, says so by a file that healthyCertificates looks for, and renews until ctx ends.
+func (e *env) keepCertificates(ctx context.Context, c *cluster.Cluster) error {
+	if err := forgetOldAdmin(c); err != nil {
+		return err
+	}
+	made, err := c.EnsureCertificates(time.Now())
+	if err == nil {
+		err = c.EnsureRelease(time.Now())
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(e.out, "%d made or renewed\n", made); err != nil {
+		return err
+	}
+	if err := os.WriteFile(certificatesMade, nil, 0o600); err != nil {
+		return err
+	}
+	return supervise.Renew(ctx, c, slog.New(slog.NewJSONHandler(e.err, nil)))
+}
+
+// certificatesMade is in the container's own temporary directory, so a container that was started again does not have it.
+var certificatesMade = filepath.Join(os.TempDir(), "windlass-certificates-made")
 
 // forgetOldAdmin removes the administrator's certificate of a cluster that is no more: its directory is the host's and outlives the volumes.
 func forgetOldAdmin(c *cluster.Cluster) error {
@@ -94,7 +114,7 @@ func forgetOldAdmin(c *cluster.Cluster) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if bytes.Equal(known, authority) {
+	if len(authority) > 0 && bytes.Contains(known, authority) { // it may hold another one, too, while the authority is rotated
 		return nil
 	}
 	return errors.Join(os.RemoveAll(files.Cert), os.RemoveAll(files.Key), os.RemoveAll(files.CA))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/windlass-dev/windlass/services/windlass/command"
@@ -14,8 +15,10 @@ func TestTheAdministratorGetsACertificateOfTheClusterThatIsThere(t *testing.T) {
 	dir := t.TempDir()
 	certificates := func() (authority, known, cert []byte) {
 		t.Helper()
-		var out bytes.Buffer
-		if code := command.Run(context.Background(), []string{"container", "certificates", "--dir", dir}, nil, &out, &out); code != 0 {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		out := &until{text: "made or renewed", then: cancel} // it runs on, to renew them
+		if code := command.Run(ctx, []string{"container", "certificates", "--dir", dir}, nil, out, out); code != 0 {
 			t.Fatal(out.String())
 		}
 		return read(t, dir, "pki", "windlass-ca.crt"), read(t, dir, "admin", "ca.crt"), read(t, dir, "admin", "tls.crt")
@@ -34,6 +37,21 @@ func TestTheAdministratorGetsACertificateOfTheClusterThatIsThere(t *testing.T) {
 	if bytes.Equal(again, after) || !bytes.Equal(known, authority) {
 		t.Error("the certificate is still of the cluster that is gone")
 	}
+}
+
+// until is a buffer that does something when a text was written to it.
+type until struct {
+	bytes.Buffer
+	text string
+	then func()
+}
+
+func (u *until) Write(p []byte) (int, error) {
+	n, err := u.Buffer.Write(p)
+	if strings.Contains(u.String(), u.text) {
+		u.then()
+	}
+	return n, err
 }
 
 func read(t *testing.T, elem ...string) []byte {

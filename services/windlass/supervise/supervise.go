@@ -30,13 +30,14 @@ func Run(ctx context.Context, c *cluster.Cluster, executable string, log *slog.L
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.Run(ctx) })
-	g.Go(func() error { return renew(ctx, c, log) })
+	g.Go(func() error { return Renew(ctx, c, log) })
 	return g.Wait()
 }
 
-// renew looks often enough that each certificate is seen several times between 80 % and the end of its life.
-func renew(ctx context.Context, c *cluster.Cluster, log *slog.Logger) error {
-	every := min(time.Duration(c.Lifetime)/20, time.Hour)
+// Renew keeps the certificates of a cluster valid until ctx ends. It checks often enough that each certificate is seen several times between
+// 70 % and the end of its life, and soon after the host slept, when certificates may have expired.
+func Renew(ctx context.Context, c *cluster.Cluster, log *slog.Logger) error {
+	every := min(time.Duration(c.Lifetime)/20, time.Minute)
 	tick := time.NewTicker(max(every, 100*time.Millisecond))
 	defer tick.Stop()
 	for {

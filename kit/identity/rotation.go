@@ -1,0 +1,216 @@
+package identity
+
+import (
+	"bytes"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/renameio/v2"
+)
+
+// RotationStep is how far the rotation of an authority has come.
+type RotationStep string
+
+// The steps. Each is a state on disk: what an interrupted step left is completed by calling it again.
+const (
+	Steady    RotationStep = "steady"    // one authority
+	Prepared  RotationStep = "prepared"  // the next authority is trusted, and signs nothing yet
+	Activated RotationStep = "activated" // the next authority signs; the former is trusted still
+)
+
+// The files of a rotation, besides those of the authority: <name>-next-ca.crt and .key hold the next authority until it signs,
+// <name>-old-ca.crt the former one for as long as it is trusted. <name>-activating is there while the former is replaced by the next.
+func nextName(name string) string { return name + "-next" }
+
+func formerFile(dir, name string) string     { return filepath.Join(dir, name+"-old-ca.crt") }
+func activatingFile(dir, name string) string { return filepath.Join(dir, name+"-activating") }
+
+func exists(path string) (bool, error) {
+	_, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Rotation returns how far the rotation of an authority in dir has come.
+func Rotation(dir, name string) (RotationStep, error) {
+	nextCert, _ := authorityFiles(dir, nextName(name))
+	for _, s := range []struct {
+		path string
+		step RotationStep
+	}{{activatingFile(dir, name), Prepared}, {formerFile(dir, name), Activated}, {nextCert, Prepared}} {
+		if there, err := exists(s.path); err != nil || there {
+			return s.step, err
+		}
+	}
+	return Steady, nil
+}
+
+// PrepareRotation makes the next authority, which is valid for lifetime. It does nothing if a rotation has begun.
+func PrepareRotation(dir, name string, lifetime time.Duration) error {
+	if step, err := Rotation(dir, name); err != nil || step != Steady {
+		return err
+	}
+	next, err := NewAuthority(name, lifetime)
+	if err != nil {
+		return err
+	}
+	next.name = nextName(name)
+	return next.Save(dir) // the key first: with the certificate the step is done
+}
+
+// ActivateRotation puts the next authority in the place of the former, whose key is destroyed. It does nothing if that is done, and
+// completes what an interrupted call left.
+func ActivateRotation(dir, name string) error {
+	step, err := Rotation(dir, name)
+	if err != nil || step == Activated {
+		return err
+	}
+	if step == Steady {
+		return fmt.Errorf("authority %q: no rotation was prepared", name)
+	}
+	if err := renameio.WriteFile(activatingFile(dir, name), nil, 0o600); err != nil {
+		return err
+	}
+	return CompleteActivation(dir, name)
+}
+
+// CompleteActivation completes an ActivateRotation that was interrupted; each line of it may be the last of a killed process. It does nothing
+// if there is none.
+func CompleteActivation(dir, name string) error {
+	if begun, err := exists(activatingFile(dir, name)); err != nil || !begun {
+		return err
+	}
+	cert, key := authorityFiles(dir, name)
+	nextCert, nextKey := authorityFiles(dir, nextName(name))
+	next, err := os.ReadFile(nextCert)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err == nil {
+		now, err := os.ReadFile(cert)
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(now, next) {
+			if err := renameio.WriteFile(formerFile(dir, name), now, 0o644); err != nil {
+				return err
+			}
+		}
+		keyPEM, err := os.ReadFile(nextKey)
+		if err != nil {
+			return err
+		}
+		if err := renameio.WriteFile(key, keyPEM, 0o600); err != nil {
+			return err
+		}
+		if err := renameio.WriteFile(cert, next, 0o644); err != nil {
+			return err
+		}
+	}
+	// The certificate before the key: while it is there, the key is needed.
+	for _, path := range []string{nextCert, nextKey, activatingFile(dir, name)} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// RetireFormer ends the trust in the former authority. It does nothing if there is none.
+func RetireFormer(dir, name string) error {
+	if step, err := Rotation(dir, name); err != nil || step == Prepared {
+		return errors.Join(err, fmt.Errorf("authority %q: the next one does not sign yet", name))
+	}
+	if err := os.Remove(formerFile(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Trust is an authority with those that are trusted beside it while it is rotated.
+type Trust struct {
+	*Authority                     // signs
+	others     []*x509.Certificate // the next or the former one
+}
+
+// LoadTrust reads an authority that Save wrote, and what is trusted beside it. The error wraps os.ErrNotExist if there is no such authority.
+// While the next authority is put in place, and after a crash in that moment, it may be another one: read again later.
+func LoadTrust(dir, name string) (Trust, error) {
+	a, err := LoadAuthority(dir, name)
+	if err != nil {
+		return Trust{}, err
+	}
+	t := Trust{Authority: a}
+	nextCert, _ := authorityFiles(dir, nextName(name))
+	for _, path := range []string{nextCert, formerFile(dir, name)} {
+		certs, err := readCertificates(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return Trust{}, err
+		}
+		t.others = append(t.others, certs...)
+	}
+	return t, nil
+}
+
+// Save writes the authority as Authority.Save does, and what is trusted beside it: for a copy of it, which LoadTrust reads. The key of the
+// next authority is not in it.
+func (t Trust) Save(dir string) error {
+	if err := t.Authority.Save(dir); err != nil {
+		return err
+	}
+	others := t.Bundle()[len(t.PEM()):]
+	if len(others) > 0 {
+		return renameio.WriteFile(formerFile(dir, t.name), others, 0o644)
+	}
+	if err := os.Remove(formerFile(dir, t.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Bundle returns the certificates of all authorities that are trusted, in PEM; the one that signs comes first.
+func (t Trust) Bundle() []byte {
+	out := t.PEM()
+	for _, c := range t.others {
+		out = append(out, encodeCertificate(c.Raw)...)
+	}
+	return out
+}
+
+// Hash returns the hashes of all authorities that are trusted, as PinnedTLS takes them.
+func (t Trust) Hash() string {
+	hashes := []string{t.Authority.Hash()}
+	for _, c := range t.others {
+		hashes = append(hashes, keyHash(c))
+	}
+	return strings.Join(hashes, ",")
+}
+
+// Renew returns a certificate of the authority that signs, in PEM, which says the same of the same key as old does, valid from now on for as
+// long as old was. One of the authorities that are trusted must have signed old.
+func (t Trust) Renew(old *x509.Certificate) ([]byte, error) {
+	if !t.Knows(old) {
+		return nil, fmt.Errorf("certificate %q: not of authority %q", old.Subject.CommonName, t.name)
+	}
+	return t.renew(old)
+}
+
+// Knows reports whether an authority that is trusted signed a certificate, whatever the time.
+func (t Trust) Knows(cert *x509.Certificate) bool {
+	return t.Issued(cert) || slices.ContainsFunc(t.others, func(ca *x509.Certificate) bool { return issued(ca, cert) })
+}
+
+// NextAuthority reads the authority that a rotation prepared.
+func NextAuthority(dir, name string) (*Authority, error) { return LoadAuthority(dir, nextName(name)) }

@@ -1,0 +1,92 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/services/windlass/client"
+)
+
+type revokeFlags struct {
+	user, serial, machine, reason string
+}
+
+func newRevoke(e *env) *cobra.Command {
+	var f revokeFlags
+	cmd := &cobra.Command{
+		Use:   "revoke (--user NAME | --serial NUMBER | --machine NAME)",
+		Short: "Refuse certificates and tokens before they expire",
+		Long: `Refuse certificates and tokens before they expire, on open connections too. Every service refuses them as soon as it hears of it, within
+a second where machine-api is reached, and keeps the list on its disk.
+
+--user concerns what was issued to the user until now: what is issued later is accepted. A machine is revoked by itself when it is deleted.
+"windlass get revocations" lists the entries; "windlass delete revocation NAME" accepts the certificates again.`,
+		Example: `  windlass auth revoke --user alice --reason "laptop stolen"
+  windlass auth revoke --serial 3f:a0:11:9c
+  windlass auth revoke --machine workers-x2v7q`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return e.withClient(func(c *client.Client) error { return e.revoke(cmd.Context(), c, f) })
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&f.user, "user", "", "user whose certificates and tokens are refused")
+	fs.StringVar(&f.serial, "serial", "", "serial number of one certificate, in hexadecimal")
+	fs.StringVar(&f.machine, "machine", "", "machine whose certificates are refused")
+	fs.StringVar(&f.reason, "reason", "", "why, for people")
+	cmd.MarkFlagsOneRequired("user", "serial", "machine")
+	cmd.MarkFlagsMutuallyExclusive("user", "serial", "machine")
+	return cmd
+}
+
+func (e *env) revoke(ctx context.Context, c *client.Client, f revokeFlags) error {
+	spec, prefix, err := e.revocation(ctx, c, f)
+	if err != nil {
+		return err
+	}
+	made, err := machinev1.NewRevocationServiceClient(c.Conn()).CreateRevocation(ctx, &machinev1.CreateRevocationRequest{
+		Revocation: &machinev1.Revocation{Metadata: &metav1.ObjectMeta{GenerateName: prefix}, Spec: spec},
+	})
+	if err != nil {
+		return err
+	}
+	// Certificates know whole seconds: what is issued after this command has ended is accepted.
+	if before := made.GetSpec().GetIssuedBefore(); before != nil {
+		select {
+		case <-time.After(time.Until(before.AsTime().Truncate(time.Second).Add(time.Second))):
+		case <-ctx.Done():
+		}
+	}
+	_, err = fmt.Fprintf(e.out, "revocation.windlass.dev/%s created\n", made.GetMetadata().GetName())
+	return err
+}
+
+// revocation returns what to revoke, and how the name of the entry begins.
+func (e *env) revocation(ctx context.Context, c *client.Client, f revokeFlags) (spec *machinev1.RevocationSpec, prefix string, err error) {
+	switch {
+	case f.user != "":
+		return &machinev1.RevocationSpec{User: f.user, Reason: f.reason}, "user-", nil
+	case f.serial != "":
+		n := strings.TrimLeft(strings.ToLower(strings.ReplaceAll(f.serial, ":", "")), "0")
+		if n == "" {
+			return nil, "", errors.New("--serial: zero is no serial number")
+		}
+		return &machinev1.RevocationSpec{SerialNumber: n, Reason: f.reason}, "serial-", nil
+	}
+	namespace := e.namespace
+	if namespace == "" {
+		namespace = "openshift-machine-api"
+	}
+	m, err := machinev1.NewMachineServiceClient(c.Conn()).GetMachine(ctx, &machinev1.GetMachineRequest{Namespace: namespace, Name: f.machine})
+	if err != nil {
+		return nil, "", err
+	}
+	return &machinev1.RevocationSpec{MachineUid: m.GetMetadata().GetUid(), MachineName: f.machine, Reason: f.reason}, "machine-", nil
+}
