@@ -15,8 +15,8 @@ import (
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/grpc"
 
-	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	"github.com/windlass-dev/windlass/e2e/harness"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 )
 
 // otlp is a collector of traces: it keeps which services took part in which trace, and by which calls.

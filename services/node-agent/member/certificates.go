@@ -53,8 +53,10 @@ func (m *Member) Certify(ctx context.Context, node string, sign Certifier) error
 		name string
 		data []byte
 	}{
-		{"tls/etcd-ca.crt", out.GetClientAuthority()}, {"tls/peer-ca.crt", out.GetPeerAuthority()},
-		{serverCert, out.GetServerCertificate()}, {peerCert, out.GetPeerCertificate()}, // the last says that the others are there
+		{"tls/etcd-ca.crt", out.GetClientAuthority()},
+		{"tls/peer-ca.crt", out.GetPeerAuthority()},
+		{serverCert, out.GetServerCertificate()},
+		{peerCert, out.GetPeerCertificate()}, // the last says that the others are there
 	} {
 		if err := renameio.WriteFile(filepath.Join(m.cfg.Dir, f.name), f.data, 0o600); err != nil {
 			return err
