@@ -47,7 +47,6 @@ func newGRPC(router *backend.Router, auth *authn.Authenticator, r rooms, m *metr
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.ReadBufferSize(8<<10),
-		grpc.SharedWriteBuffer(true),
 		grpc.MaxHeaderListSize(headerBytes),
 		grpc.MaxRecvMsgSize(rest.MaxBody),
 		grpc.MaxSendMsgSize(backend.MaxMessage),
