@@ -48,7 +48,11 @@ func (c *Controller) act(ctx context.Context, o *Observation) bool {
 // step carries out the one change of membership.
 func (c *Controller) step(ctx context.Context, o *Observation, a plan.Action) bool {
 	begin := c.Elapsed()
-	limited, cancel := context.WithTimeout(ctx, callLimit)
+	limit := callLimit
+	if a.Kind == plan.Defragment || a.Kind == plan.Compact {
+		limit = spaceLimit
+	}
+	limited, cancel := context.WithTimeout(ctx, limit)
 	err := c.confirm(limited, o.View, a)
 	if err == nil {
 		err = c.do(limited, o, a)
@@ -81,7 +85,7 @@ var errChanged = errors.New("the quorum changed since it was observed")
 // guardians, and the leader, the members and the health of the voters that have to stay. etcd itself cannot compare any of these.
 func (c *Controller) confirm(ctx context.Context, v plan.View, a plan.Action) error {
 	switch a.Kind {
-	case plan.AddLearner, plan.Promote, plan.MoveLeader, plan.StopMember, plan.RemoveMember:
+	case plan.AddLearner, plan.Promote, plan.MoveLeader, plan.StopMember, plan.RemoveMember, plan.Defragment:
 	default:
 		return nil // these compare the records that they change
 	}
@@ -147,10 +151,32 @@ func (c *Controller) do(ctx context.Context, o *Observation, a plan.Action) erro
 		return nil
 	case plan.RemoveMember:
 		return c.remove(ctx, o, a)
+	case plan.Compact:
+		m.compact = c.Elapsed()
+		return c.Members.Compact(ctx, leaderURL(o.View))
+	case plan.Defragment:
+		return c.defragment(ctx, o, a)
+	case plan.Disarm:
+		return c.Members.Disarm(ctx, leaderURL(o.View))
 	case plan.RetireBootstrap:
 		return c.Bootstrap.Retire(ctx)
 	}
 	return fmt.Errorf("unknown action %q", a.Kind)
+}
+
+// defragment has one member give its free space back, under the permit. Without space the permit cannot be written, for anybody.
+func (c *Controller) defragment(ctx context.Context, o *Observation, a plan.Action) error {
+	if len(a.Member.ClientURLs) == 0 {
+		return errNoAddress
+	}
+	if !o.View.NoSpace {
+		if err := c.Records.Acquire(ctx, &etcdv1.DisruptionPermit{
+			Machine: a.Subject(), Reason: plan.DefragmentationReason, Holder: plan.GuardianUser, AcquireTime: timestamppb.New(c.Now()), Held: true,
+		}); err != nil {
+			return err
+		} // the plan frees it: the member does not leave
+	}
+	return c.Members.Defragment(ctx, a.Member.ClientURLs[0])
 }
 
 // addLearner asks the bootstrap member while there is one: there etcd's own check is off, which elsewhere refuses every add

@@ -29,6 +29,7 @@ const (
 	restPause   = 5 * time.Millisecond   // after a change, and at least between any two looks
 	probeLimit  = time.Second            // a member that takes longer is not healthy; about one election
 	callLimit   = 3 * time.Second        // for a change of membership
+	spaceLimit  = time.Minute            // to compact or defragment: 2 GiB take some seconds on a slow disk
 	readLimit   = 500 * time.Millisecond // for our own records; the ones known before do for a while
 	hookLimit   = time.Second            // for a change of a machine
 	recordsRest = 5 * time.Second        // between two reads of our own records while nothing happens

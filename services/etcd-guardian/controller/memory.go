@@ -27,6 +27,7 @@ type memory struct {
 	records  store.State
 	recorded time.Duration            // when records were read; 0: never
 	urls     []string                 // published addresses, as read or written last
+	compact  time.Duration            // when old revisions were last dropped for want of space; 0: never
 	urlsAt   time.Duration            // when they were first seen
 	hooked   map[string]time.Duration // when a machine's hooks were last changed; only hooks touches it
 	// bootstrap is why the bootstrap member is not started; nil if it is, or has left.

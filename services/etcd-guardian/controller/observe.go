@@ -218,6 +218,10 @@ func (c *Controller) view(fresh bool, trouble string, offers []agents.Offer, rec
 		MachinesKnown: closed(c.Machines.Synced()) && closed(c.Sets.Synced()),
 		Machines:      plan.Machines(c.Machines.All()),
 	}
+	v.Compacted, v.CompactedFor = m.compact != 0, now-m.compact
+	for _, a := range m.answers {
+		v.NoSpace = v.NoSpace || slices.Contains(alarms(a), "NOSPACE")
+	}
 	if records.Permit != nil {
 		v.Permit = plan.PermitOf(records.Permit.Message)
 		v.Permit.Released = records.Permit.Released
@@ -243,6 +247,7 @@ func (c *Controller) member(e store.NoteMember, fresh bool, now time.Duration) p
 	out.Leader = out.Healthy && !e.Learner && a.Status.GetLeader() == e.ID
 	out.Applied = int64(a.Status.GetRaftAppliedIndex())
 	out.Runs = a.Status != nil
+	out.DBSize, out.DBInUse, out.Quota = a.Status.GetDbSize(), a.Status.GetDbSizeInUse(), a.Status.GetDbSizeQuota()
 	if s, ok := m.silent[e.ID]; ok {
 		out.Silent, out.SilentSince = now-s.at, s.since.UTC().Format(time.RFC3339)
 	}
@@ -250,6 +255,17 @@ func (c *Controller) member(e store.NoteMember, fresh bool, now time.Duration) p
 		out.Idle = now - p.at
 	}
 	out.Stopping, out.StoppingFor = m.stopping(e.ID, now)
+	return out
+}
+
+// alarms returns which alarms a member knows of, its own and those of others.
+func alarms(a members.Answer) []string {
+	var out []string
+	for _, name := range []string{"NOSPACE", "CORRUPT"} {
+		if slices.ContainsFunc(a.Status.GetErrors(), func(e string) bool { return strings.Contains(e, "alarm:"+name) }) {
+			out = append(out, name)
+		}
+	}
 	return out
 }
 

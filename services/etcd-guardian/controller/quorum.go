@@ -49,6 +49,7 @@ func message(v plan.View, m plan.Member, a members.Answer) *etcdv1.Member {
 		Id: fmt.Sprintf("%x", m.ID), Name: m.Name, PeerUrls: m.PeerURLs, ClientUrls: m.ClientURLs, Learner: m.Learner, Leader: m.Leader,
 		Bootstrap: m.Bootstrap(), Healthy: m.Healthy, Message: m.Message, Version: a.Status.GetVersion(), DbSizeBytes: a.Status.GetDbSize(),
 		DbSizeInUseBytes: a.Status.GetDbSizeInUse(), AppliedIndex: m.Applied, LatencyUs: a.Latency.Microseconds(),
+		DbQuotaBytes: a.Status.GetDbSizeQuota(), Alarms: alarms(a),
 	}
 	if at, err := time.Parse(time.RFC3339, m.SilentSince); err == nil {
 		out.SilentTime = timestamppb.New(at)

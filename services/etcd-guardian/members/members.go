@@ -188,6 +188,50 @@ func (c *Client) MoveLeader(ctx context.Context, address string, to uint64) erro
 	return classify("move the leader", err)
 }
 
+// Compact drops all revisions but the present ones; address is the leader's. It returns when their space is free for use.
+func (c *Client) Compact(ctx context.Context, address string) error {
+	conn, err := c.conn(address)
+	if err != nil {
+		return err
+	}
+	st, err := etcdserverpb.NewMaintenanceClient(conn).Status(ctx, &etcdserverpb.StatusRequest{})
+	if err != nil {
+		return plain(err)
+	}
+	_, err = etcdserverpb.NewKVClient(conn).Compact(ctx, &etcdserverpb.CompactionRequest{Revision: st.GetHeader().GetRevision(), Physical: true})
+	if status.Convert(err).Message() == rpctypes.ErrorDesc(rpctypes.ErrGRPCCompacted) {
+		return nil // nothing is older
+	}
+	return classify("compact", err)
+}
+
+// Defragment has the member at address give free space in its database's file back. It serves nothing meanwhile.
+func (c *Client) Defragment(ctx context.Context, address string) error {
+	conn, err := c.conn(address)
+	if err != nil {
+		return err
+	}
+	_, err = etcdserverpb.NewMaintenanceClient(conn).Defragment(ctx, &etcdserverpb.DefragmentRequest{})
+	return classify("defragment", err)
+}
+
+// Disarm ends all alarms of members without space, by asking the member at address.
+func (c *Client) Disarm(ctx context.Context, address string) error {
+	conn, err := c.conn(address)
+	if err != nil {
+		return err
+	}
+	client := etcdserverpb.NewMaintenanceClient(conn)
+	list, err := client.Alarm(ctx, &etcdserverpb.AlarmRequest{Action: etcdserverpb.AlarmRequest_GET, Alarm: etcdserverpb.AlarmType_NOSPACE})
+	for _, a := range list.GetAlarms() {
+		_, failed := client.Alarm(ctx, &etcdserverpb.AlarmRequest{
+			Action: etcdserverpb.AlarmRequest_DEACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE, MemberID: a.GetMemberID(),
+		})
+		err = errors.Join(err, failed)
+	}
+	return classify("end the alarm", err)
+}
+
 func classify(what string, err error) error {
 	if err == nil {
 		return nil

@@ -34,6 +34,7 @@ func (g Given) View() View {
 	for i, m := range q.GetMembers() {
 		v.Members = append(v.Members, memberOf(m, i))
 	}
+	v.NoSpace = slices.ContainsFunc(q.GetMembers(), func(m *etcdv1.Member) bool { return slices.Contains(m.GetAlarms(), "NOSPACE") })
 	for _, node := range g.Offers {
 		o := Offer{Node: node}
 		if m, ok := v.MachineOfNode(node); ok && len(m.Addresses) > 0 {
@@ -60,6 +61,7 @@ func memberOf(m *etcdv1.Member, index int) Member {
 	out := Member{
 		ID: id, Name: m.GetName(), PeerURLs: m.GetPeerUrls(), ClientURLs: m.GetClientUrls(),
 		Learner: m.GetLearner(), Leader: m.GetLeader(), Healthy: m.GetHealthy(), Runs: m.GetHealthy(), Message: m.GetMessage(), Applied: m.GetAppliedIndex(),
+		DBSize: m.GetDbSizeBytes(), DBInUse: m.GetDbSizeInUseBytes(), Quota: m.GetDbQuotaBytes(),
 	}
 	if m.GetBootstrap() {
 		out.Name = BootstrapName
@@ -94,7 +96,7 @@ func PermitOf(p *etcdv1.DisruptionPermit) *Permit {
 	}
 	return &Permit{
 		Machine: p.GetMachine(), Reason: p.GetReason(), Holder: p.GetHolder(),
-		Ours: p.GetHolder() == GuardianUser && p.GetReason() == ReplacementReason,
+		Ours: p.GetHolder() == GuardianUser,
 	}
 }
 

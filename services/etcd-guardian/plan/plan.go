@@ -25,6 +25,9 @@ const (
 	StopMember       Kind = "StopMember"       // have the process of Member ended
 	StartMember      Kind = "StartMember"      // have the process of Member started again: it cannot leave after all
 	RemoveMember     Kind = "RemoveMember"     // remove Member from the cluster
+	Compact          Kind = "Compact"          // drop old revisions
+	Defragment       Kind = "Defragment"       // give the free space in Member's database back
+	Disarm           Kind = "Disarm"           // allow writes again after there was no space
 	RetireBootstrap  Kind = "RetireBootstrap"  // write down for good that the bootstrap member has left
 )
 
@@ -71,7 +74,7 @@ func Next(v View) Plan {
 	d.hooks()
 	// The first that decides ends it; what comes later in the list never overtakes what comes before.
 	for _, step := range []func() bool{
-		d.retire, d.resume, d.endPermit, d.dead, d.forsaken, d.silent, d.promote, d.leave, d.publish, d.grow,
+		d.retire, d.resume, d.endPermit, d.dead, d.forsaken, d.silent, d.space, d.promote, d.leave, d.publish, d.grow,
 	} {
 		if step() {
 			break

@@ -26,6 +26,8 @@ const (
 	BootstrapName = "bootstrap"
 	// ReplacementReason is the reason of a permit that a replacement holds.
 	ReplacementReason = "replacement"
+	// DefragmentationReason is that of one that is held while a member is defragmented.
+	DefragmentationReason = "defragmentation"
 
 	roleLabel  = "machine.openshift.io/cluster-api-machine-role"
 	masterRole = "master"
@@ -78,6 +80,9 @@ type View struct {
 	Endpoints        []string      // addresses last published, sorted
 	EndpointsAge     time.Duration // since that was seen to be so
 	AddRefused       bool          // etcd just now refused to add a member, as it does for 5 s after a promotion
+	NoSpace          bool          // etcd refuses writes: a database has reached its quota
+	Compacted        bool          // old revisions were dropped for that, and
+	CompactedFor     time.Duration // so long ago
 	Settings         Settings
 }
 
@@ -96,6 +101,9 @@ type Member struct {
 	Silent      time.Duration // for how long it has not been healthy; 0 if it is
 	SilentSince string        // the time of day when that began, for people; empty if unknown
 	Idle        time.Duration // of a learner: since it last applied something, or was first seen
+	DBSize      int64         // of its database, as a file, in bytes
+	DBInUse     int64         // part of that which is in use
+	Quota       int64         // size at which it refuses writes; 0 if unknown
 	Stopping    bool          // it was told to stop, because it leaves
 	StoppingFor time.Duration // since then
 }

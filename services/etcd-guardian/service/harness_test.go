@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
@@ -455,6 +456,20 @@ type writer struct {
 	at      time.Time // when the longest began
 	count   int
 	err     error
+}
+
+// etcdAs returns a client of the bootstrap member with the certificate of a user.
+func (c *cluster) etcdAs(user string) *clientv3.Client {
+	c.t.Helper()
+	dir := filepath.Join(c.dir, "as-"+user)
+	c.issue(dir, "etcd", c.client, identity.Request{CommonName: user, Client: true})
+	c.ca(dir, "etcd-ca.crt", c.client)
+	tls, err := identity.Files{Cert: filepath.Join(dir, "etcd.crt"), Key: filepath.Join(dir, "etcd.key"), CA: filepath.Join(dir, "etcd-ca.crt")}.ClientTLS("")
+	c.check(err)
+	client, err := store.Dial(store.ClientConfig{Endpoints: []string{c.bootstrap[0]}, TLS: tls})
+	c.check(err)
+	c.t.Cleanup(func() { _ = client.Close() })
+	return client
 }
 
 func (c *cluster) startWriter() *writer {

@@ -508,3 +508,38 @@ func TestAGuardianThatLostItsDirectoryStartsNoSecondEtcd(t *testing.T) {
 		t.Errorf("cluster %s, want %s", after.GetClusterId(), before.GetClusterId())
 	}
 }
+
+// TestSpaceIsGivenBackAndWritesWorkAgain fills a real etcd with a small quota by overwriting one key, until it refuses writes.
+func TestSpaceIsGivenBackAndWritesWorkAgain(t *testing.T) {
+	c := newCluster(t)
+	c.member += ",--quota-backend-bytes=16777216"
+	c.startGuardian()
+	c.until("a bootstrap member that answers", func(q *etcdv1.Quorum) bool { return q.GetHealthyVoters() == 1 })
+	client := c.etcdAs("machine-api")
+	value, refused := strings.Repeat("x", 256<<10), false
+	for i := 0; i < 200 && !refused; i++ {
+		_, err := client.Put(t.Context(), "/windlass/machine-api/big", value)
+		if err != nil && !strings.Contains(err.Error(), "database space exceeded") {
+			t.Fatal(err)
+		}
+		refused = err != nil
+	}
+	if !refused {
+		t.Fatal("16 MiB were never full")
+	}
+	c.await("writes work again", func() bool {
+		_, err := client.Put(t.Context(), "/windlass/machine-api/after", "x")
+		return err == nil
+	})
+	q, _ := c.until("no alarm is left", func(q *etcdv1.Quorum) bool {
+		return len(q.GetMembers()) == 1 && len(q.GetMembers()[0].GetAlarms()) == 0
+	})
+	if m := q.GetMembers()[0]; m.GetDbQuotaBytes() != 16<<20 || m.GetDbSizeBytes() > 8<<20 {
+		t.Errorf("after it: %d bytes of %d", m.GetDbSizeBytes(), m.GetDbQuotaBytes())
+	}
+	for _, action := range []string{"Compact", "Defragment", "Disarm"} {
+		if !strings.Contains(c.actions(), action) {
+			t.Errorf("what was done lacks %s:\n%s", action, c.actions())
+		}
+	}
+}
