@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -63,12 +64,14 @@ func testsOf(t *testing.T, dir string) []string {
 // TestEveryPromiseNamesTestsThatExist reads the tables of attacks and of promises: the last column names packages in backquotes, each followed by its
 // tests; a package alone means all of its tests.
 func TestEveryPromiseNamesTestsThatExist(t *testing.T) {
+	points := map[string]bool{}
 	for _, file := range []string{"docs/security.md", "docs/architecture.md"} {
 		rows := promises(t, file)
 		if len(rows) == 0 {
 			t.Errorf("%s: no table of promises is found", file)
 		}
 		for _, r := range rows {
+			points[r.point] = true
 			var have []string
 			tests := 0
 			for _, w := range word.FindAllString(r.tests, -1) {
@@ -87,6 +90,13 @@ func TestEveryPromiseNamesTestsThatExist(t *testing.T) {
 			}
 			if tests == 0 {
 				t.Errorf("%s, point %s names no test: %s", file, r.point, r.tests)
+			}
+		}
+	}
+	for section, last := range map[string]int{"A": 8, "B": 10, "C": 4} {
+		for i := range last {
+			if point := section + strconv.Itoa(i+1); !points[point] {
+				t.Errorf("no row is about point %s", point)
 			}
 		}
 	}
