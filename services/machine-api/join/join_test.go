@@ -257,13 +257,13 @@ func TestTheJoinKeyIsSealed(t *testing.T) {
 		t.Fatal(err)
 	}
 	client, prefix := etcdtest.Client(t), etcdtest.Prefix(t)
-	old := NewTokens(store.New(client, prefix), "sha256:00", nil)
+	old := NewTokens(store.New(client, prefix), func() string { return "sha256:00" }, nil)
 	key, err := old.secret(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	st := store.New(client, prefix, store.WithSealer(ring))
-	tokens := NewTokens(st, "sha256:00", nil)
+	tokens := NewTokens(st, func() string { return "sha256:00" }, nil)
 	for want := uint64(1); want <= 2; want++ {
 		for {
 			if by, err := st.SealsBy(); err != nil || by == want {
