@@ -27,14 +27,16 @@ func TestSpace(t *testing.T) {
 		{"the leader comes", []change{size("m0", 1000, 100)}, decision{Phase: "Stable", Next: "Defragment member m0"}},
 		{"not while somebody has the permit", []change{size("m1", 1000, 100), permitFor("m2", false)}, decision{Phase: "Stable"}},
 		{
-			"not while a voter is silent", []change{size("m1", 1000, 100), silentFor("m2", 1)},
+			"not while a voter is silent",
+			[]change{size("m1", 1000, 100), silentFor("m2", 1)},
 			decision{Phase: "Degraded", WaitsFor: "member m2 to answer (connection refused)"},
 		},
 		{"without space old revisions are dropped first", []change{full, size("m1", 2048, 2047)}, decision{Phase: "Stable", Next: "Compact"}},
 		{"then what is free is given back", []change{full, compacted, size("m1", 2048, 1800)}, decision{Phase: "Stable", Next: "Defragment member m1"}},
 		{"then writes are allowed", []change{full, compacted, size("m1", 1600, 1600)}, decision{Phase: "Stable", Next: "Disarm"}},
 		{
-			"where all of it is in use people are asked", []change{full, compacted, size("m1", 2048, 2047)},
+			"where all of it is in use people are asked",
+			[]change{full, compacted, size("m1", 2048, 2047)},
 			decision{Phase: "Stable", WaitsFor: "space: etcd refuses writes; delete objects, or give the members a larger quota"},
 		},
 	}
