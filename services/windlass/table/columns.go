@@ -158,6 +158,9 @@ func generic(obj resource.Object, c *metav1.Column, now time.Time) string {
 	}
 	switch v := v.(type) {
 	case *timestamppb.Timestamp:
+		if ahead := v.AsTime().Sub(now); ahead > skew {
+			return "in " + duration.HumanDuration(ahead)
+		}
 		return Age(v, now)
 	case *metav1.ObjectReference:
 		return strings.ToLower(v.GetKind()) + "/" + v.GetName()
@@ -226,5 +229,8 @@ func Age(t *timestamppb.Timestamp, now time.Time) string {
 	}
 	return since(t.AsTime(), now)
 }
+
+// skew is by how much the clock of a service may be ahead of ours before its times count as times to come. HumanDuration allows as much.
+const skew = 2 * time.Second
 
 func since(t, now time.Time) string { return duration.HumanDuration(now.Sub(t)) }

@@ -61,6 +61,12 @@ func TestObjectsAreShownAsKubectlShowsThem(t *testing.T) {
 			&eventv1.Event{Metadata: meta("a"), LastTimestamp: before(5 * time.Second), Type: "Normal", Reason: "R", InvolvedObject: &metav1.ObjectReference{Kind: "Machine", Name: "m"}, Message: "x"},
 			"LAST SEEN,TYPE,REASON,OBJECT,MESSAGE|5s,Normal,R,machine/m,x",
 		},
+		{
+			"a time to come",
+			table.Options{},
+			&machinev1.Revocation{Metadata: meta("a"), Spec: &machinev1.RevocationSpec{User: "u", IssuedBefore: before(time.Minute), ExpirationTime: before(-30 * 24 * time.Hour)}},
+			"NAME,USER,SERIAL,MACHINE,ISSUED-BEFORE,EXPIRES,REASON,AGE|a,u,,,60s,in 30d,,90m",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.options.Now = func() time.Time { return now }
