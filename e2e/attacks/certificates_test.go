@@ -174,7 +174,7 @@ func expire(t *testing.T, c *harness.Cluster) (n int) {
 		}
 		authorities = append(authorities, a)
 	}
-	for _, pattern := range []string{"admin/*.crt", "services/*/tls/*.crt", "services/etcd-guardian/bootstrap/tls/*.crt", "services/provider-local/machines/*/pki/*.crt", "services/provider-local/machines/*/etcd/tls/*.crt"} {
+	for _, pattern := range []string{"admin/*.crt", "prometheus/*.crt", "services/*/tls/*.crt", "services/etcd-guardian/bootstrap/tls/*.crt", "services/provider-local/machines/*/pki/*.crt", "services/provider-local/machines/*/etcd/tls/*.crt"} {
 		found, err := filepath.Glob(c.Dir(pattern))
 		if err != nil {
 			t.Fatal(err)

@@ -20,7 +20,7 @@ type Config struct {
 	Name          string            // of the service, such as "machine-api"; also its etcd user
 	Listen        string            // address for gRPC; port 0 picks one
 	Advertise     string            // address at which others reach Listen; empty if that is Listen itself
-	MetricsListen string            // address for /metrics over plain HTTP; empty for none
+	MetricsListen string            // address for /metrics over TLS, for callers who may get them; empty for none
 	Dir           string            // the process's own files: endpoints, audit.log; made if missing
 	TLSDir        string            // ca.crt tls.crt tls.key, and etcd-ca.crt etcd.crt etcd.key
 	Policy        string            // policy file; empty for the default policy
@@ -39,7 +39,7 @@ type Config struct {
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Listen, "listen", c.Listen, "address to serve gRPC on")
 	fs.StringVar(&c.Advertise, "advertise", c.Advertise, "address at which siblings reach this process, where it is not the one it listens on")
-	fs.StringVar(&c.MetricsListen, "metrics-listen", c.MetricsListen, "address to serve /metrics on, over plain HTTP")
+	fs.StringVar(&c.MetricsListen, "metrics-listen", c.MetricsListen, "address to serve /metrics on, over TLS and for callers who may get them")
 	fs.StringVar(&c.Dir, "dir", c.Dir, "directory for the process's own files")
 	fs.StringVar(&c.TLSDir, "tls-dir", c.TLSDir, "directory of certificates and keys")
 	fs.StringVar(&c.Policy, "policy", c.Policy, "authorization policy file; empty for the built-in policy")

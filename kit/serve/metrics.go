@@ -2,17 +2,26 @@ package serve
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/windlass-dev/windlass/kit/audit"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
 )
 
@@ -58,17 +67,108 @@ func (m *metrics) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerI
 	return err
 }
 
-// serveMetrics serves /metrics on l until ctx ends.
-func serveMetrics(ctx context.Context, l net.Listener, registry *prometheus.Registry) error {
+const (
+	// scrapers is how many connections there may be at a time; more wait until one of them ends.
+	scrapers = 32
+	// scrapeRead and scrapeWrite bound what a slow client holds up: its handshake and request, and the answer.
+	scrapeRead  = 5 * time.Second
+	scrapeWrite = 30 * time.Second
+)
+
+// MetricsServer serves the metrics of a program over TLS to callers who may get them. All fields must be set.
+type MetricsServer struct {
+	Service  string           // the program's name, for records of refusals
+	Files    identity.Files   // the program's certificate, and the authorities of its clients
+	Policy   *identity.Policy // decides who may get the resource metrics of the group windlass.dev
+	Login    Login            // says who sends a request
+	Audit    *audit.Trail     // of refusals
+	Registry prometheus.Gatherer
+	Log      *slog.Logger
+}
+
+// Login returns who sends a request, whose User is empty if it came without credentials, or an error that is the gRPC status UNAUTHENTICATED or UNAVAILABLE.
+type Login func(*http.Request) (identity.Caller, error)
+
+// CertificateLogin knows callers by their client certificate, while that is valid.
+func CertificateLogin(v *identity.Validity) Login {
+	return func(r *http.Request) (identity.Caller, error) {
+		nobody := identity.Caller{Source: r.RemoteAddr, RequestID: uuid.NewString()}
+		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+			return nobody, nil
+		}
+		cert := r.TLS.PeerCertificates[0]
+		c, err := identity.FromCertificate(cert)
+		c.Source, c.RequestID = nobody.Source, nobody.RequestID
+		if err == nil {
+			err = v.Check(identity.CertificateCredential(cert))
+		}
+		if err != nil {
+			return c, rpcerr.Unauthenticated(err.Error())
+		}
+		return c, nil
+	}
+}
+
+// Serve serves /metrics on l until ctx ends, and closes l.
+func (m MetricsServer) Serve(ctx context.Context, l net.Listener) error {
+	defer l.Close() //nolint:errcheck // its server closes it, too
+	settings, err := m.Files.ServerTLS(tls.VerifyClientCertIfGiven, "http/1.1")
+	if err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	metrics := promhttp.HandlerFor(m.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		if err := m.admit(r); err != nil {
+			refuseScrape(w, err)
+			return
+		}
+		metrics.ServeHTTP(w, r)
+	})
+	server := &http.Server{
+		Handler: mux, TLSConfig: settings, ReadTimeout: scrapeRead, WriteTimeout: scrapeWrite, MaxHeaderBytes: 32 << 10,
+		ErrorLog: slog.NewLogLogger(m.Log.Handler(), slog.LevelDebug),
+	}
+	// Each scrape has a handshake of its own, so that none comes by a certificate or an authority of former times.
+	server.SetKeepAlivesEnabled(false)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
+	if err := server.ServeTLS(netutil.LimitListener(l, scrapers), "", ""); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("metrics: %w", err)
 	}
 	return nil
+}
+
+// admit returns why a request is refused; nil if it is not.
+func (m MetricsServer) admit(r *http.Request) error {
+	caller, err := m.Login(r)
+	wanted := identity.Attributes{Verb: "get", Group: "windlass.dev", Resource: "metrics"}
+	if err == nil && caller.User == "" {
+		err = rpcerr.Unauthenticated("the caller is not known: a client certificate is needed, or a token at the gateway")
+	}
+	if err == nil {
+		ok, reason := m.Policy.Allowed(caller, wanted)
+		if ok {
+			return nil
+		}
+		err = rpcerr.Forbidden(reason)
+	}
+	m.Audit.Refused(audit.Record{
+		Time: time.Now().UTC(), RequestID: caller.RequestID, User: caller.User, Groups: caller.Groups, Source: caller.Source, Service: m.Service,
+		Verb: wanted.Verb, Group: wanted.Group, Resource: wanted.Resource, Reason: status.Convert(err).Message(), Code: status.Code(err).String(),
+	})
+	return err
+}
+
+func refuseScrape(w http.ResponseWriter, err error) {
+	code := http.StatusUnauthorized
+	switch status.Code(err) {
+	case codes.PermissionDenied:
+		code = http.StatusForbidden
+	case codes.Unavailable:
+		code = http.StatusServiceUnavailable
+	}
+	http.Error(w, status.Convert(err).Message(), code)
 }
 
 // storeMetrics counts what a service's store keeps to itself.

@@ -252,7 +252,10 @@ func (p *Process) Run(ctx context.Context, parts ...func(context.Context) error)
 	group.Go(func() error { <-running.Done(); p.stop(); return nil })
 	group.Go(func() error { p.watchReadiness(running); return nil })
 	if p.metrics != nil {
-		group.Go(func() error { return serveMetrics(running, p.metrics, p.Metrics) })
+		scraped := MetricsServer{
+			Service: p.cfg.Name, Files: p.cfg.files(), Policy: p.Policy, Login: CertificateLogin(p.Validity), Audit: p.Audit, Registry: p.Metrics, Log: p.Log,
+		}
+		group.Go(func() error { return scraped.Serve(running, p.metrics) })
 	}
 	if p.Etcd != nil {
 		parts = append(slices.Clone(parts), func(ctx context.Context) error {

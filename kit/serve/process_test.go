@@ -139,9 +139,9 @@ func (m *machines) WatchMachines(_ *machinev1.WatchMachinesRequest, s grpc.Serve
 }
 
 // pair runs machine-api, and hook-broker's connection to it.
-func pair(t *testing.T) (server *serve.Process, service *machines, conn *grpc.ClientConn, stop func() error) {
+func (c cluster) pair() (server *serve.Process, service *machines, conn *grpc.ClientConn, stop func() error) {
+	t := c.t
 	t.Helper()
-	c := newCluster(t)
 	server = newProcess(t, c.config("machine-api"))
 	service = &machines{watching: make(chan struct{})}
 	machinev1.RegisterMachineServiceServer(server.GRPC, service)
@@ -158,7 +158,8 @@ func pair(t *testing.T) (server *serve.Process, service *machines, conn *grpc.Cl
 func TestASiblingCalls(t *testing.T) {
 	ignore := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, ignore) })
-	server, service, conn, stop := pair(t)
+	c := newCluster(t)
+	server, service, conn, stop := c.pair()
 	client := machinev1.NewMachineServiceClient(conn)
 	tests := []struct {
 		name   string
@@ -189,7 +190,7 @@ func TestASiblingCalls(t *testing.T) {
 		t.Errorf("DeleteMachine = %v: the policy is not asked", err)
 	}
 
-	body := scrape(t, server.MetricsAddress())
+	body := scrape(t, c.client("prometheus", time.Hour, "windlass:metrics-readers"), server.MetricsAddress())
 	for _, line := range []string{
 		`windlass_grpc_calls_total{code="OK",method="/windlass.machine.v1.MachineService/GetMachine"} 1`,
 		`windlass_grpc_calls_total{code="PermissionDenied",method="/windlass.machine.v1.MachineService/DeleteMachine"} 1`,
@@ -218,19 +219,13 @@ func TestASiblingCalls(t *testing.T) {
 	_ = conn.Close()
 }
 
-func scrape(t *testing.T, address string) string {
+func scrape(t *testing.T, client *http.Client, address string) string {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	response, err := client.Get("http://" + address + "/metrics")
-	if err != nil {
-		t.Fatal(err)
+	code, body := get(t, client, address)
+	if code != http.StatusOK {
+		t.Fatalf("/metrics: %d %s", code, body)
 	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(body)
+	return body
 }
 
 func TestDialBelievesOnlyTheServiceItAskedFor(t *testing.T) {
@@ -254,7 +249,7 @@ func TestDialBelievesOnlyTheServiceItAskedFor(t *testing.T) {
 }
 
 func TestReflectionListsTheServices(t *testing.T) {
-	_, _, conn, _ := pair(t)
+	_, _, conn, _ := newCluster(t).pair()
 	stream, err := grpc_reflection_v1.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -156,6 +156,12 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	if err != nil {
 		return err
 	}
+	scrapes, err := config.metrics(serve.MetricsServer{
+		Service: catalog.Gateway, Files: config.files(), Policy: policy, Login: auth.Request, Audit: trail, Registry: counts.registry, Log: log,
+	})
+	if err != nil {
+		return err
+	}
 	log.InfoContext(ctx, "serving", "address", inner.Addr().String())
 
 	group, ctx := errgroup.WithContext(ctx)
@@ -168,7 +174,7 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 		return serveHTTP(ctx, aging(newHTTP(counts.counted(handler, room), log), config.ConnectionAge), lanes.HTTP())
 	})
 	group.Go(func() error { return alive.report(ctx, log) })
-	group.Go(func() error { return serveMetrics(ctx, config.MetricsListen, counts, log) })
+	group.Go(func() error { return scrapes(ctx) })
 	if etcd != nil {
 		group.Go(func() error {
 			followReads(ctx, etcd, router, alive.Server, log)
@@ -267,13 +273,14 @@ func dialEtcd(config Config, log *slog.Logger) (*clientv3.Client, error) {
 	})
 }
 
-func serveMetrics(ctx context.Context, address string, m *metrics, log *slog.Logger) error {
-	if address == "" {
-		return nil
+// metrics opens the address for metrics and returns the part that serves it.
+func (c Config) metrics(server serve.MetricsServer) (serve.Part, error) {
+	if c.MetricsListen == "" {
+		return func(context.Context) error { return nil }, nil
 	}
-	l, err := net.Listen("tcp", address)
+	l, err := net.Listen("tcp", c.MetricsListen)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("metrics: %w", err)
 	}
-	return serveHTTP(ctx, newHTTP(m.handler(), log), l)
+	return func(ctx context.Context) error { return server.Serve(ctx, l) }, nil
 }

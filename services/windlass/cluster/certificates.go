@@ -221,6 +221,10 @@ func (c *Cluster) wanted(as map[string]identity.Trust) []wanted {
 	out := []wanted{{
 		authority: as[windlassAuthority], dir: c.Dir("admin"), ca: "ca", name: "tls",
 		request: identity.Request{CommonName: "admin", Organizations: []string{"system:masters"}, URI: identity.UserURI("admin"), Client: true},
+	}, {
+		// For Prometheus; the policy lets the group read metrics and nothing else.
+		authority: as[windlassAuthority], dir: c.Dir("prometheus"), ca: "ca", name: "tls",
+		request: identity.Request{CommonName: "prometheus", Organizations: []string{"windlass:metrics-readers"}, URI: identity.UserURI("prometheus"), Client: true},
 	}}
 	for name, p := range programs {
 		dir := c.Service(name, "tls")
@@ -282,7 +286,7 @@ func renewAt(cert *x509.Certificate) time.Time {
 // The certificates of a cluster, and beside them the authorities that their holders trust: nothing else below the directory is touched,
 // since a pod may write files too.
 var leafPatterns = []string{
-	"admin/*.crt", "services/*/tls/*.crt", "services/etcd-guardian/bootstrap/tls/*.crt",
+	"admin/*.crt", "prometheus/*.crt", "services/*/tls/*.crt", "services/etcd-guardian/bootstrap/tls/*.crt",
 	"services/provider-local/machines/*/pki/*.crt", "services/provider-local/machines/*/etcd/tls/*.crt",
 }
 
