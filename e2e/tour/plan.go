@@ -146,7 +146,7 @@ func (t *tour) planQuorum(ctx context.Context, dir string) error {
 		return err
 	}
 	t.saw("and if %s were being deleted, in a file:", goes)
-	if err := t.says(ctx, []string{"Replacing", "RemoveMember member/" + goes, "does not vote yet", "Waits for: another control-plane machine"}, "plan", "quorum", "-f", alive); err != nil {
+	if err := t.says(ctx, []string{"Replacing", "RemoveMember member/" + goes, "no replacement of machine " + goes + " runs a member", "Waits for: another control-plane machine"}, "plan", "quorum", "-f", alive); err != nil {
 		return err
 	}
 	dead, err := t.quorumFile(ctx, filepath.Join(dir, "deleting-and-dead.json"), goes, false)
