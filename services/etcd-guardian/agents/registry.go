@@ -21,6 +21,7 @@ const (
 // Offer is one agent that attends.
 type Offer struct {
 	Node, PeerURL, ClientURL string
+	MachineUID               string // of the machine whose certificate the agent has
 	HasData                  bool   // it has a member's data on its disk, or was told to make some
 	Told                     string // the last command on this stream; empty for none
 }

@@ -33,7 +33,8 @@ func (c *Controller) act(ctx context.Context, o *Observation) bool {
 	}
 	l := c.leading.Load()
 	if l == nil {
-		return false
+		// While etcd refuses writes there is no election either. What gives space back harms nothing if two do it.
+		return o.View.NoSpace && o.Plan.Next != nil && o.Plan.Next.ForSpace() && c.step(ctx, o, *o.Plan.Next)
 	}
 	ctx, cancel := context.WithCancel(l.ctx)
 	defer cancel()
@@ -248,7 +249,7 @@ func leaderURL(v plan.View) string {
 // direct tells each agent what its member is to do. Only a list of members that is certainly true can say that a member was
 // removed, and so that its data may go.
 func (c *Controller) direct(v plan.View) {
-	for _, o := range c.Agents.Offers() {
+	for _, o := range c.offers() {
 		member, listed := memberOf(v, o)
 		switch {
 		case !listed && named(v, o.Node):

@@ -23,7 +23,7 @@ var errNoAddress = errors.New("its address is not known yet")
 func (c *Controller) observe(ctx context.Context) (plan.View, store.State) {
 	m := &c.memory
 	away := m.looked != 0 && c.Elapsed()-m.looked > ownPause
-	offers := c.Agents.Offers()
+	offers := c.offers()
 	asked, answers := c.probe(ctx, offers)
 	list, trouble := c.newest(ctx, answers)
 	fresh := list != nil
@@ -64,6 +64,16 @@ func (c *Controller) observe(ctx context.Context) (plan.View, store.State) {
 	m.looked, m.fresh = c.Elapsed(), fresh
 	v := c.view(fresh, trouble, offers, records)
 	return v, records
+}
+
+// offers returns the agents that attend now, but those with the certificate of another machine than the one that has their node's name: when they came it
+// was perhaps not known yet which machines there are.
+func (c *Controller) offers() []agents.Offer {
+	v := plan.View{Machines: plan.Machines(c.Machines.All())}
+	return slices.DeleteFunc(c.Agents.Offers(), func(o agents.Offer) bool {
+		machine, ok := v.MachineOfNode(o.Node)
+		return ok && machine.UID != o.MachineUID
+	})
 }
 
 // probe asks all known members at once; before any is known, the bootstrap member, as number 0.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/url"
 	"path/filepath"
@@ -88,15 +87,15 @@ var ErrRequest = errors.New("no usable certificate request")
 
 // Sign makes the certificates of a member for the keys of two requests in DER. Nothing else is taken from them.
 func (s *Signer) Sign(m Member, server, peer []byte) (*etcdv1.CertifyMemberResponse, error) {
-	clients, err := identity.LoadAuthority(s.dir, clientAuthority)
+	clients, err := identity.LoadTrust(s.dir, clientAuthority)
 	if err != nil {
 		return nil, err
 	}
-	peers, err := identity.LoadAuthority(s.dir, peerAuthority)
+	peers, err := identity.LoadTrust(s.dir, peerAuthority)
 	if err != nil {
 		return nil, err
 	}
-	out := &etcdv1.CertifyMemberResponse{MemberId: fmt.Sprintf("%x", m.ID), ClientAuthority: clients.PEM(), PeerAuthority: peers.PEM()}
+	out := &etcdv1.CertifyMemberResponse{MemberId: fmt.Sprintf("%x", m.ID), ClientAuthority: clients.Bundle(), PeerAuthority: peers.Bundle()}
 	// A server's certificate alone: used as a client's it would name an etcd user.
 	if out.ServerCertificate, err = sign(clients, server, identity.Request{
 		CommonName: m.Name, IPs: []net.IP{m.Address}, Server: true, Lifetime: s.lifetime,
@@ -109,7 +108,7 @@ func (s *Signer) Sign(m Member, server, peer []byte) (*etcdv1.CertifyMemberRespo
 		return nil, fmt.Errorf("peerRequest: %w", err)
 	}
 	end := time.Now().Add(s.lifetime)
-	for _, a := range []*identity.Authority{clients, peers} {
+	for _, a := range []identity.Trust{clients, peers} {
 		if a.NotAfter().Before(end) {
 			end = a.NotAfter()
 		}
@@ -118,7 +117,7 @@ func (s *Signer) Sign(m Member, server, peer []byte) (*etcdv1.CertifyMemberRespo
 	return out, nil
 }
 
-func sign(a *identity.Authority, der []byte, r identity.Request) ([]byte, error) {
+func sign(a identity.Trust, der []byte, r identity.Request) ([]byte, error) {
 	csr, err := identity.ParseRequest(der)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRequest, err)
@@ -173,8 +172,8 @@ func fresh(path string) bool {
 	return time.Now().Before(cert.NotBefore.Add(time.Duration(renewAt * float64(life))))
 }
 
-// Keep renews the certificates of a member in a directory until ctx ends. failed is called with each error.
-func (s *Signer) Keep(ctx context.Context, m Member, dir string, failed func(error)) error {
+// Keep renews the certificates of a member in a directory until ctx ends or the member has left. failed is called with each error.
+func (s *Signer) Keep(ctx context.Context, m Member, dir string, left func() bool, failed func(error)) error {
 	ticker := time.NewTicker(checkEvery)
 	defer ticker.Stop()
 	for {
@@ -182,7 +181,11 @@ func (s *Signer) Keep(ctx context.Context, m Member, dir string, failed func(err
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			if err := s.Ensure(m, dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if left() {
+				<-ctx.Done() // the end of a part ends the process
+				return nil
+			}
+			if err := s.Ensure(m, dir); err != nil {
 				failed(err)
 			}
 		}

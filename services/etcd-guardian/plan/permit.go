@@ -32,6 +32,9 @@ func Disrupt(v View, machine Machine) Disruption {
 			Why:    fmt.Sprintf("%s holds it for %s (%s)", v.Permit.Holder, v.Permit.Machine.GetName(), v.Permit.Reason),
 		}
 	}
+	if v.NoSpace {
+		return Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "etcd has no space left and its members are defragmented"}
+	}
 	voters, rest, silent := 0, 0, ""
 	for _, o := range v.Members {
 		if o.Learner {

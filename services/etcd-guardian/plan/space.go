@@ -18,7 +18,7 @@ const (
 
 // space keeps the databases below their quota: while etcd refuses writes (alarm NOSPACE) it drops old revisions, defragments, and ends the alarm when space
 // is back; otherwise it defragments what is mostly free. One member at a time, the leader last, and not while somebody has the permit. Without
-// space the permit cannot be written, and nobody else can get it either. All voters are healthy here.
+// space the permit cannot be written, and nobody else can get it either; endPermit ends one that is held. All voters are healthy here.
 func (d *decision) space() bool {
 	if d.Permit != nil {
 		return false
@@ -47,6 +47,11 @@ func (d *decision) space() bool {
 		return d.stuck("space: etcd refuses writes; delete objects, or give the members a larger quota")
 	}
 	return d.do(Action{Kind: Compact, Reason: "etcd has no space left and refuses writes"})
+}
+
+// ForSpace reports whether the action is one by which a full etcd gets space again.
+func (a Action) ForSpace() bool {
+	return a.Kind == FreePermit || a.Kind == Compact || a.Kind == Defragment || a.Kind == Disarm
 }
 
 func rankLeader(m Member) int {

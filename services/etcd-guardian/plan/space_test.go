@@ -35,6 +35,11 @@ func TestSpace(t *testing.T) {
 		{"then what is free is given back", []change{full, compacted, size("m1", 2048, 1800)}, decision{Phase: "Stable", Next: "Defragment member m1"}},
 		{"then writes are allowed", []change{full, compacted, size("m1", 1600, 1600)}, decision{Phase: "Stable", Next: "Disarm"}},
 		{
+			"without space the permit that another holds ends first: its holder can write nothing",
+			[]change{full, compacted, size("m1", 2048, 1800), permitFor("m2", false)},
+			decision{Phase: "Stable", Next: "FreePermit"},
+		},
+		{
 			"where all of it is in use people are asked",
 			[]change{full, compacted, size("m1", 2048, 2047)},
 			decision{Phase: "Stable", WaitsFor: "space: etcd refuses writes; delete objects, or give the members a larger quota"},

@@ -106,6 +106,9 @@ func (d *decision) endPermit() bool {
 		return false
 	case d.Permit.Released:
 		return d.do(Action{Kind: FreePermit, Reason: "its work is done and " + nameOf(d.voters[i]) + " is healthy"})
+	case d.NoSpace && !d.voters[i].Stopping:
+		// Its holder cannot go on, nor give it back: neither can be written. It is asked for again before the voter goes down.
+		return d.do(Action{Kind: FreePermit, Reason: "etcd refuses writes, and space is given back only while nobody has it"})
 	case d.Permit.Ours && (d.leaver == nil || d.leaver.ID != d.voters[i].ID):
 		return d.do(Action{Kind: FreePermit, Reason: nameOf(d.voters[i]) + " cannot leave now"})
 	}

@@ -189,8 +189,11 @@ func (m Machine) is(ref *metav1.ObjectReference) bool {
 
 // Owns reports whether a member with these peer addresses is the machine's, by its addresses.
 func (m Machine) Owns(peerURLs []string) bool {
-	return slices.ContainsFunc(peerURLs, func(u string) bool { return slices.Contains(m.Addresses, hostOf(u)) })
+	return slices.ContainsFunc(peerURLs, func(u string) bool { return m.Has(hostOf(u)) })
 }
+
+// Has reports whether an address is one of the machine's.
+func (m Machine) Has(address string) bool { return slices.Contains(m.Addresses, address) }
 
 func hostOf(address string) string {
 	u, err := url.Parse(address)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
-	"slices"
 
 	"google.golang.org/grpc"
 
@@ -15,7 +14,8 @@ import (
 	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
 )
 
-// AttendMember takes the offer of a control-plane machine's agent. The caller must be that node itself, and offer addresses of its own.
+// AttendMember takes the offer of a control-plane machine's agent. The caller must be that node itself, by a certificate of the machine that has its name
+// now, and offer addresses of its own.
 func (s *Server) AttendMember(r *etcdv1.AttendMemberRequest, stream grpc.ServerStreamingServer[etcdv1.AttendMemberResponse]) error {
 	ctx := stream.Context()
 	caller, _ := identity.CallerFrom(ctx)
@@ -23,14 +23,14 @@ func (s *Server) AttendMember(r *etcdv1.AttendMemberRequest, stream grpc.ServerS
 		return rpcerr.Forbidden(fmt.Sprintf("%s may not speak for node %q", caller.User, r.GetNode()))
 	}
 	o, _ := s.Controller.Last()
-	if err := admit(o.View, r); err != nil {
+	if err := admit(o.View, caller, r); err != nil {
 		return err
 	}
-	offer := agents.Offer{Node: r.GetNode(), PeerURL: r.GetPeerUrl(), ClientURL: r.GetClientUrl(), HasData: r.GetHasData()}
+	offer := agents.Offer{Node: r.GetNode(), MachineUID: caller.UID, PeerURL: r.GetPeerUrl(), ClientURL: r.GetClientUrl(), HasData: r.GetHasData()}
 	return s.Controller.Agents.Attend(ctx, offer, stream.Send)
 }
 
-func admit(v plan.View, r *etcdv1.AttendMemberRequest) error {
+func admit(v plan.View, caller identity.Caller, r *etcdv1.AttendMemberRequest) error {
 	var bad []rpcerr.Field
 	hosts := map[string]string{}
 	for _, f := range []struct{ path, value string }{{"peerUrl", r.GetPeerUrl()}, {"clientUrl", r.GetClientUrl()}} {
@@ -44,15 +44,18 @@ func admit(v plan.View, r *etcdv1.AttendMemberRequest) error {
 		return rpcerr.Invalid(bad...)
 	}
 	if !v.MachinesKnown {
-		return nil // the plan looks at the addresses again before it makes use of the offer
+		return nil // the controller looks at the machine, and the plan at the addresses, before they make use of the offer
 	}
-	i := slices.IndexFunc(v.Machines, func(m plan.Machine) bool { return m.Node == r.GetNode() || m.Name == r.GetNode() })
-	if i < 0 {
+	machine, ok := v.MachineOfNode(r.GetNode())
+	if !ok {
 		return rpcerr.Unavailable(fmt.Sprintf("node %q has no control-plane machine", r.GetNode()))
 	}
+	if machine.UID != caller.UID {
+		return rpcerr.Forbidden(fmt.Sprintf("the certificate of node %q is not of the machine that has this name now", r.GetNode()))
+	}
 	for path, host := range hosts {
-		if known := v.Machines[i].Addresses; len(known) > 0 && !slices.Contains(known, host) {
-			return rpcerr.Forbidden(fmt.Sprintf("%s: %s is no address of machine %s", path, host, v.Machines[i].Name))
+		if len(machine.Addresses) > 0 && !machine.Has(host) {
+			return rpcerr.Forbidden(fmt.Sprintf("%s: %s is no address of machine %s", path, host, machine.Name))
 		}
 	}
 	return nil

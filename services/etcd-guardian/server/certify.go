@@ -31,8 +31,11 @@ func (s *Server) CertifyMember(ctx context.Context, r *etcdv1.CertifyMemberReque
 	if !ok || machine.UID != caller.UID {
 		return nil, rpcerr.Forbidden(fmt.Sprintf("node %q has no control-plane machine", r.GetNode()))
 	}
+	if len(machine.Addresses) == 0 {
+		return nil, rpcerr.Unavailable("no address of machine " + machine.Name + " is known yet: the member's comes from its agent alone")
+	}
 	member, ok := o.View.MemberOfMachine(machine)
-	if !ok || len(member.PeerURLs) != 1 || len(machine.Addresses) > 0 && !machine.Owns(member.PeerURLs) {
+	if !ok || len(member.PeerURLs) != 1 || !machine.Owns(member.PeerURLs) {
 		return nil, rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "nodes/"+r.GetNode(),
 			"no member of the etcd cluster is planned for this node, or it was removed")
 	}

@@ -67,7 +67,7 @@ func build(cfg config, p *serve.Process) ([]func(context.Context) error, error) 
 			return nil, fmt.Errorf("certificates of the bootstrap member: %w", err)
 		}
 		parts = append(parts, func(ctx context.Context) error {
-			return signer.Keep(ctx, first, cfg.bootstrapTLS(), func(err error) {
+			return signer.Keep(ctx, first, cfg.bootstrapTLS(), func() bool { return note.Get().BootstrapRetired }, func(err error) {
 				p.Log.WarnContext(ctx, "certificates of the bootstrap member are not renewed", "error", err)
 			})
 		})
