@@ -9,6 +9,7 @@ import (
 	"time"
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/nodeid"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -109,12 +110,15 @@ func HeldBy(node *nodev1.Node, drains []*nodev1.Drain) []string {
 	return append(held, names...)
 }
 
-// ControlPlane reports whether a node has the role of a control-plane machine, so that an etcd member may live on it.
+// ControlPlane reports whether a node is of a control-plane machine or has the role of one, so that an etcd member may live on it.
 func ControlPlane(node *nodev1.Node) bool {
+	if node.GetMetadata().GetAnnotations()[nodeid.MachineRole] == master {
+		return true // whatever its labels
+	}
 	labels := node.GetMetadata().GetLabels()
-	_, master := labels["node-role.kubernetes.io/master"]
+	_, old := labels["node-role.kubernetes.io/master"]
 	_, control := labels["node-role.kubernetes.io/control-plane"]
-	return master || control
+	return old || control
 }
 
 // ready returns what the Ready condition shall say; nil to leave it as it is.

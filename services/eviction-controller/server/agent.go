@@ -111,8 +111,12 @@ func (s *Agent) register(ctx context.Context, old *nodev1.Node, same bool, r *no
 		})
 	}
 	if old != nil {
-		if _, err := s.tables.Nodes.Delete(ctx, "", r.GetName(), &metav1.Preconditions{Uid: old.GetMetadata().GetUid()}); err != nil {
+		left, err := s.tables.Nodes.Delete(ctx, "", r.GetName(), &metav1.Preconditions{Uid: old.GetMetadata().GetUid()})
+		if err != nil {
 			return nil, err
+		}
+		if f := left.GetMetadata().GetFinalizers(); len(f) > 0 {
+			return nil, rpcerr.Unavailable(fmt.Sprintf("the node of the earlier machine %s is still there: it waits for %s to be removed", r.GetName(), strings.Join(f, ", ")))
 		}
 	}
 	node, err := s.tables.Nodes.Create(ctx, plan.Registered(nil, r, m, time.Now().UTC()))

@@ -42,9 +42,10 @@ func (q *quorum) Release(context.Context, *metav1.ObjectReference) error { retur
 
 func TestAControlPlaneNodeIsToldToRebootOnlyWhileEveryOtherVoterIsUp(t *testing.T) {
 	tables, own := newTables(t), kinds.Own(t.Context())
-	for name, role := range map[string]string{"a": "node-role.kubernetes.io/control-plane", "w": "node-role.kubernetes.io/worker"} {
+	// What the machine is decides, and not only a label that its spec may not have given to the node.
+	for name, role := range map[string]string{"a": "master", "w": "worker"} {
 		node := &nodev1.Node{
-			Metadata: &metav1.ObjectMeta{Name: name, Labels: map[string]string{role: ""}, Annotations: map[string]string{nodeid.MachineUID: "uid-" + name}},
+			Metadata: &metav1.ObjectMeta{Name: name, Annotations: map[string]string{nodeid.MachineUID: "uid-" + name, nodeid.MachineRole: role}},
 			Status:   &nodev1.NodeStatus{NodeInfo: &nodev1.NodeSystemInfo{BootId: "boot-1"}},
 		}
 		plan.SetReboot(node, "boot-1")

@@ -1,6 +1,8 @@
 package service
 
 import (
+	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,6 +110,24 @@ func TestANodeOfAnEarlierMachineGoesWhenTheNextOneRegisters(t *testing.T) {
 	awaitNode(t, nodes, "a", "new and schedulable", func(n *nodev1.Node) bool {
 		return n.GetMetadata().GetUid() != first.GetMetadata().GetUid() && !n.GetSpec().GetUnschedulable()
 	})
+}
+
+func TestANodeOfAnEarlierMachineThatAFinalizerHoldsIsWaitedFor(t *testing.T) {
+	c := start(t, time.Minute)
+	nodes := nodev1.NewNodeServiceClient(c.admin())
+	c.agent("a")
+	if _, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: "a", Patch: merge(`{"metadata":{"finalizers":["example.com/backup"]}}`)}); err != nil {
+		t.Fatal(err)
+	}
+	c.machines.set(func() { c.machines.uid["a"] = "uid-of-the-next-a" })
+	next := servetest.Node("a")
+	next.URI = identity.NodeURI("a", "uid-of-the-next-a")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err := nodev1.NewNodeAgentServiceClient(c.ground.Dial(c.address, next)).RegisterNode(ctx, &nodev1.RegisterNodeRequest{Name: "a"})
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "example.com/backup") {
+		t.Errorf("while a finalizer holds the earlier node: %v, want UNAVAILABLE that names the finalizer", err)
+	}
 }
 
 func TestANodesIdentityAndRolesAreNotForEditors(t *testing.T) {

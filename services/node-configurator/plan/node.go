@@ -6,6 +6,7 @@ import (
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/nodeid"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -117,8 +118,11 @@ func Node(v NodeView) NodeStep {
 	return s
 }
 
-// ControlPlane reports whether a node has the role of a control-plane machine, so that a voter of the etcd cluster may be on it.
+// ControlPlane reports whether a node is of a control-plane machine or has the role of one, so that a voter of the etcd cluster may be on it.
 func ControlPlane(n *nodev1.Node) bool {
+	if n.GetMetadata().GetAnnotations()[nodeid.MachineRole] == Master {
+		return true // whatever its labels
+	}
 	labels := n.GetMetadata().GetLabels()
 	_, master := labels["node-role.kubernetes.io/master"]
 	_, control := labels["node-role.kubernetes.io/control-plane"]
