@@ -363,7 +363,7 @@ func (c *chain) setAside() error {
 		return err
 	}
 	c.file, c.size, c.seq, c.prev, c.broken = file, 0, 0, "", false
-	if older, err := c.older(); err != nil || len(older) > 0 {
+	if older, err := c.older(); err == nil && len(older) > 0 {
 		if last, err := lastLineOf(older[len(older)-1]); err == nil {
 			if seq, prev, err := linkOf(last); err == nil {
 				c.seq, c.prev = seq, prev

@@ -78,6 +78,7 @@ type forwarder struct {
 	stop    context.CancelFunc
 	done    chan struct{}
 	wake    chan struct{}
+	ending  chan struct{} // closed when the trail closes
 
 	mu      sync.Mutex
 	queue   []Line
@@ -89,7 +90,7 @@ type forwarder struct {
 
 func forwardTo(s Sink, service string, log *slog.Logger) *forwarder {
 	ctx, stop := context.WithCancel(context.Background())
-	f := &forwarder{sink: s, service: service, log: log, stop: stop, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+	f := &forwarder{sink: s, service: service, log: log, stop: stop, done: make(chan struct{}), wake: make(chan struct{}, 1), ending: make(chan struct{})}
 	go f.run(ctx)
 	return f
 }
@@ -116,7 +117,7 @@ func (f *forwarder) poke() {
 
 func (f *forwarder) run(ctx context.Context) {
 	defer close(f.done)
-	pause, failing := sinkRetry, false
+	pause, failing, ending := sinkRetry, false, f.ending
 	for {
 		lines, last := f.next()
 		if len(lines) == 0 {
@@ -146,6 +147,8 @@ func (f *forwarder) run(ctx context.Context) {
 		select {
 		case <-time.After(pause):
 			pause = min(2*pause, sinkRetryMax)
+		case <-ending: // a long pause would outlast the grace
+			ending, pause = nil, sinkRetry
 		case <-ctx.Done():
 			return
 		}
@@ -188,6 +191,7 @@ func (f *forwarder) close() error {
 	f.mu.Lock()
 	f.closing = true
 	f.mu.Unlock()
+	close(f.ending)
 	f.poke()
 	timer := time.AfterFunc(sinkGrace, f.stop)
 	defer timer.Stop()

@@ -5,13 +5,17 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	collogspb "go.opentelemetry.io/proto/otlp/collector/logs/v1"
 	"google.golang.org/grpc"
@@ -30,11 +34,23 @@ func three(t *testing.T, setting string) {
 			t.Fatal(err)
 		}
 	}
+	taken(t, a, 6) // each of the three logs has a first record
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if sent, dropped := a.sinks[0].counts(); sent != 6 || dropped != 0 { // each of the three logs has a first record
-		t.Errorf("%d sent and %d dropped, want 6 and 0", sent, dropped)
+}
+
+// taken waits until the sink has so many records: the end of a trail gives it a second only.
+func taken(t *testing.T, a *Trail, want uint64) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		sent, dropped := a.sinks[0].counts()
+		if sent == want && dropped == 0 {
+			return
+		}
+		if sent > want || dropped > 0 || time.Now().After(deadline) {
+			t.Fatalf("%d sent and %d dropped, want %d and 0", sent, dropped, want)
+		}
 	}
 }
 
@@ -175,12 +191,54 @@ func TestASinkThatIsDownGetsItsRecordsLater(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	taken(t, a, 4)
 	_ = a.Close()
-	if sent, dropped := a.sinks[0].counts(); sent != 4 || dropped != 0 {
-		t.Errorf("%d sent and %d dropped, want 4 and 0", sent, dropped)
-	}
 	intact(t, dir)
 }
+
+// TestTheEndOfATrailDoesNotWaitOutAPause closes while the sink has failed for so long that the next try is far away.
+func TestTheEndOfATrailDoesNotWaitOutAPause(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		s := &fickle{down: true}
+		a, err := Open(Config{Dir: dir, Service: "test", Sinks: []Sink{s}, Log: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		s.set(false)
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if sent, _ := a.sinks[0].counts(); sent != 3 {
+			t.Errorf("%d records sent, want the first ones of the three logs", sent)
+		}
+	})
+}
+
+// fickle is a sink that fails while it is down.
+type fickle struct {
+	mu   sync.Mutex
+	down bool
+}
+
+func (f *fickle) set(down bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.down = down
+}
+
+func (f *fickle) Send(context.Context, []Line) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.down {
+		return errors.New("down")
+	}
+	return nil
+}
+
+func (f *fickle) Close() error   { return nil }
+func (f *fickle) String() string { return "fickle" }
 
 func TestSettingsOfSinksThatAreWrong(t *testing.T) {
 	for _, setting := range []string{"", "x", "file:relative", "file://host/dir", "syslog://host", "syslog+unix:x", "otlp://host", "http://host:1", "syslog://:514", "%"} {
