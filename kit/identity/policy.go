@@ -218,6 +218,7 @@ func (p *Policy) reload() error {
 	p.checked = time.Now()
 	s, err := stampOf(p.path)
 	if err != nil {
+		p.stamp = stamp{} // read it when it is back, even if it is the same
 		return fmt.Errorf("policy: %w", err)
 	}
 	if s.same(p.stamp) {

@@ -317,6 +317,20 @@ func TestABrokenPolicyFileIsReported(t *testing.T) {
 		if err := policy.Err(); err != nil || changes != 1 {
 			t.Errorf("Err = %v and %d changes, want none and 1", err, changes)
 		}
+		if err := os.Rename(path, path+".away"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * checkEvery)
+		if policy.Err() == nil {
+			t.Error("moved away: no error")
+		}
+		if err := os.Rename(path+".away", path); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * checkEvery)
+		if err := policy.Err(); err != nil {
+			t.Errorf("the same file is back: %v", err)
+		}
 	})
 }
 
