@@ -104,14 +104,19 @@ func (a *Authenticator) identifyRequest(r *http.Request) (identity.Caller, *iden
 	return a.identify(r.Context(), r.TLS, r.Header.Values("Authorization"), r.Header.Get("X-Request-Id"), r.RemoteAddr)
 }
 
-// Bound returns a context for a request that streams: it ends when the credentials of the request are no longer good. stop must be called.
-func (a *Authenticator) Bound(ctx context.Context, r *http.Request) (bound context.Context, stop func()) {
+// Bound returns a context for a request that streams: it ends when the credentials of the request are no longer good. stop must be called
+// unless there is an error, which says that they are not good any more.
+func (a *Authenticator) Bound(ctx context.Context, r *http.Request) (bound context.Context, stop func(), err error) {
 	_, shown, err := a.identifyRequest(r)
-	return a.bound(ctx, shown, err)
+	if err != nil {
+		return nil, nil, err
+	}
+	bound, stop = a.bound(ctx, shown)
+	return bound, stop, nil
 }
 
-func (a *Authenticator) bound(ctx context.Context, shown *identity.Credential, err error) (context.Context, func()) {
-	if err != nil || shown == nil {
+func (a *Authenticator) bound(ctx context.Context, shown *identity.Credential) (context.Context, func()) {
+	if shown == nil {
 		return ctx, func() {}
 	}
 	return a.validity.Bound(ctx, *shown)
@@ -149,7 +154,7 @@ func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.Str
 	if err != nil {
 		return err
 	}
-	ctx, stop := a.bound(identity.WithCaller(stream.Context(), c.caller), c.shown, nil)
+	ctx, stop := a.bound(identity.WithCaller(stream.Context(), c.caller), c.shown)
 	defer stop()
 	err = next(srv, known{ServerStream: stream, ctx: ctx})
 	if bad := identity.Refusal(ctx); bad != nil {

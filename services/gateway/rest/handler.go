@@ -28,8 +28,9 @@ type Login interface {
 	Request(r *http.Request) (identity.Caller, error)
 	// Refused is told of every request that is refused for want of a right credential or for where it came from.
 	Refused(r *http.Request, caller identity.Caller, method *catalog.Method, err error)
-	// Bound returns a context that ends when the request's credentials are no longer good; stop must be called.
-	Bound(ctx context.Context, r *http.Request) (bound context.Context, stop func())
+	// Bound returns a context that ends when the request's credentials are no longer good. stop must be called unless there is an error: they
+	// are not good now.
+	Bound(ctx context.Context, r *http.Request) (bound context.Context, stop func(), err error)
 }
 
 // Room is where a request takes its share of what the gateway can do at a time. What they return must be called once unless there is an error.
@@ -247,9 +248,14 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, route *catalog.Ro
 	ctx := identity.WithCaller(r.Context(), caller)
 	if route.Method.Streaming {
 		r.Header.Set("Accept", mediaJSON)
-		var stop func()
-		ctx, stop = h.login.Bound(ctx, original)
+		bound, stop, err := h.login.Bound(ctx, original)
+		if err != nil {
+			h.login.Refused(original, caller, route.Method, err)
+			writeError(w, err)
+			return
+		}
 		defer stop()
+		ctx = bound
 	} else {
 		r.Header.Set("Accept", accepted(r.Header.Values("Accept")))
 		var cancel context.CancelFunc
