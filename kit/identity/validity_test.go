@@ -184,7 +184,7 @@ func TestExpiredAndRevokedCertificatesEndOnOpenConnections(t *testing.T) {
 		revoke   func(c Credential) []Revocation // nil: it expires
 		text     string
 	}{
-		"expired":       {2 * time.Second, nil, "expired"},
+		"expired":       {5 * time.Second, nil, "expired"}, // what comes before must be done in it
 		"serial number": {time.Hour, func(c Credential) []Revocation { return []Revocation{{Serial: c.serial}} }, "revoked"},
 		"user":          {time.Hour, func(Credential) []Revocation { return []Revocation{{User: "root", IssuedBefore: time.Now()}} }, "revoked"},
 	} {
@@ -231,15 +231,25 @@ func TestExpiredAndRevokedCertificatesEndOnOpenConnections(t *testing.T) {
 			if _, err := watch.Recv(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), tt.text) {
 				t.Errorf("the watch ended with %v", err)
 			}
-			if _, err := client.GetNode(t.Context(), &nodev1.GetNodeRequest{Name: "n"}); status.Code(err) != codes.Unauthenticated {
+			if _, err := client.GetNode(t.Context(), &nodev1.GetNodeRequest{Name: "n"}); status.Code(err) != codes.Unauthenticated && (err == nil || !isClosed(lost)) {
 				t.Errorf("a call on the open connection = %v", err)
 			}
 			select {
 			case <-lost:
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Error("the connection stays open")
 			}
 		})
+	}
+}
+
+// isClosed says that the connection was closed, which on a slow host may come before the call that is made after the refusal.
+func isClosed(lost <-chan struct{}) bool {
+	select {
+	case <-lost:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -276,11 +286,12 @@ func TestConnectionsOfAnAuthorityThatIsNoLongerTrustedAreClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	v.look() // else within five seconds
-	for a, conn := range conns {
-		_ = conn.SetReadDeadline(time.Now().Add(2 * closeAfter))
-		_, err := conn.Read(make([]byte, 1))
-		if closed := errors.Is(err, io.EOF); closed != (a == removed) {
-			t.Errorf("removed %v: %v", a == removed, err)
-		}
+	_ = conns[removed].SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := conns[removed].Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the connection of the removed authority: %v", err)
+	}
+	_ = conns[kept].SetReadDeadline(time.Now().Add(closeAfter))
+	if _, err := conns[kept].Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection of the authority that is kept: %v", err)
 	}
 }

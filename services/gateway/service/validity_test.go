@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
@@ -20,6 +21,9 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/servetest"
 )
+
+// soon is how long certificates live here: what comes before their end must be done in it.
+const soon = 5 * time.Second
 
 // briefly returns TLS settings of a user whose certificate lives for so long.
 func (w *world) briefly(name string, lifetime time.Duration, protocols ...string) *tls.Config {
@@ -44,9 +48,9 @@ func TestACertificateEndsOnOpenConnectionsOfBothLanes(t *testing.T) {
 	for _, l := range lanes {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
-			creds := credentials.NewTLS(w.briefly("alice", 2*time.Second))
+			creds := credentials.NewTLS(w.briefly("alice", soon))
 			if l.both {
-				creds = offering{w.briefly("alice", 2*time.Second, "h2", "http/1.1")}
+				creds = offering{w.briefly("alice", soon, "h2", "http/1.1")}
 			}
 			conn, err := grpc.NewClient("passthrough:///"+w.address, grpc.WithTransportCredentials(creds))
 			if err != nil {
@@ -66,7 +70,9 @@ func TestACertificateEndsOnOpenConnectionsOfBothLanes(t *testing.T) {
 			if _, err := watch.Recv(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "expired") {
 				t.Errorf("the watch ended with %v", err)
 			}
-			if _, err := client.GetMachine(t.Context(), &machinev1.GetMachineRequest{Namespace: "ns", Name: "a"}); status.Code(err) != codes.Unauthenticated {
+			_, err = client.GetMachine(t.Context(), &machinev1.GetMachineRequest{Namespace: "ns", Name: "a"})
+			closed := status.Code(err) == codes.Unavailable && conn.GetState() != connectivity.Ready // on a slow host the call may come after that
+			if status.Code(err) != codes.Unauthenticated && !closed {
 				t.Errorf("a call on the open connection = %v", err)
 			}
 		})
@@ -74,7 +80,7 @@ func TestACertificateEndsOnOpenConnectionsOfBothLanes(t *testing.T) {
 	for _, protocols := range [][]string{{"http/1.1"}, {"h2", "http/1.1"}} {
 		t.Run("REST over "+protocols[0], func(t *testing.T) {
 			t.Parallel()
-			transport := &http.Transport{TLSClientConfig: w.briefly("alice", 2*time.Second, protocols...), Protocols: new(http.Protocols)}
+			transport := &http.Transport{TLSClientConfig: w.briefly("alice", soon, protocols...), Protocols: new(http.Protocols)}
 			transport.Protocols.SetHTTP1(true)
 			transport.Protocols.SetHTTP2(len(protocols) > 1)
 			defer transport.CloseIdleConnections()
@@ -115,7 +121,7 @@ func TestATokenOfARevokedUserIsRefused(t *testing.T) {
 }
 
 func TestAnOldConnectionIsAnnouncedToEnd(t *testing.T) {
-	w := newWorldWith(t, func(c *Config) { c.Config.ConnectionAge = 200 * time.Millisecond })
+	w := newWorldWith(t, func(c *Config) { c.Config.ConnectionAge = 2 * time.Second })
 	client := w.http("alice", "http/1.1")
 	get := func() bool { return w.do("GET", "/v1/namespaces/ns/machines/a", nil, "", client).Close }
 	if get() {
