@@ -167,6 +167,24 @@ func TestTamperingShows(t *testing.T) {
 	}
 }
 
+func TestAnEmptiedLogShows(t *testing.T) {
+	dir := t.TempDir()
+	a := openTrail(t, dir)
+	if err := a.Change(t.Context(), change("x"), false); err != nil {
+		t.Fatal(err)
+	}
+	_ = a.Close()
+	path := filepath.Join(dir, ChangesFile)
+	if err := os.Truncate(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, where := range []string{dir, path} {
+		if r, err := Verify(where); err != nil || r[0].Break == nil {
+			t.Errorf("%s: %+v, %v: an emptied log is taken for intact", where, r, err)
+		}
+	}
+}
+
 func TestALineThatACrashCutOffIsRemovedAndRecorded(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, ChangesFile)

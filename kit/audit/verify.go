@@ -246,9 +246,12 @@ func (v *verifier) follow(line []byte) string {
 	return ""
 }
 
-// end checks that what comes before the first record was removed by the policy.
+// end checks that there is a record, and that what comes before the first was removed by the policy.
 func (v *verifier) end() {
-	if v.report.Break != nil || v.report.Records == 0 || v.begins == "" {
+	if v.report.Break == nil && v.report.Records == 0 {
+		v.fail(v.report.Files[len(v.report.Files)-1], 1, "there is no record, not even the one that each log begins with: the log was emptied, or could never be written")
+	}
+	if v.report.Break != nil || v.begins == "" {
 		return
 	}
 	name, ok := v.retired[v.begins]
