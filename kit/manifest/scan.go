@@ -49,6 +49,7 @@ type scanner struct {
 	// keyAllowed says that a key may begin here: at the beginning of a line, or behind an indicator.
 	keyAllowed bool
 	keys       []simpleKey // one for each open bracket, and one for the blocks
+	asked      bool        // a question mark came before, and nothing but a tag since: a key is next
 	tokens     int
 	err        error
 }
@@ -188,6 +189,8 @@ func (s *scanner) token() bool {
 	}
 	s.unroll(s.col)
 	c := s.at(0)
+	key := s.asked
+	s.asked = key && c == '!'
 	switch {
 	case s.col == 0 && c == '%':
 		s.restOfLine()
@@ -217,7 +220,7 @@ func (s *scanner) token() bool {
 		s.skip(1)
 	case c == '?' && (s.flow > 0 || s.blankEnd(1)):
 		s.roll(s.col)
-		s.key().possible, s.keyAllowed = false, s.flow == 0
+		s.key().possible, s.keyAllowed, s.asked = false, s.flow == 0, true
 		s.skip(1)
 	case c == ':' && (s.flow > 0 || s.blankEnd(1)):
 		s.value()
@@ -239,7 +242,12 @@ func (s *scanner) token() bool {
 	default:
 		s.saveKey()
 		s.keyAllowed = false
+		from, line := s.pos, s.line
 		s.plain()
+		if key && merges(s.s[from:s.pos]) {
+			s.line = line
+			s.fail(errMerge)
+		}
 	}
 	return s.err == nil
 }
@@ -250,7 +258,7 @@ func (s *scanner) value() {
 	if k.possible && k.line == s.line && k.index+maxKey >= s.index {
 		s.roll(k.col)
 		s.keyAllowed = false
-		if string(s.s[k.pos:min(k.pos+2, len(s.s))]) == "<<" && len(trimmed(s.s[k.pos:s.pos])) == 2 {
+		if merges(s.s[k.pos:s.pos]) {
 			s.fail(errMerge)
 		}
 	} else {
@@ -261,12 +269,12 @@ func (s *scanner) value() {
 	s.skip(1)
 }
 
-// trimmed returns text without the blanks at its end.
-func trimmed(text []byte) []byte {
-	for len(text) > 0 && (text[len(text)-1] == ' ' || text[len(text)-1] == '\t') {
-		text = text[:len(text)-1]
+// merges reports that a key, which may have a tag before it and white space behind, is a merge key.
+func merges(key []byte) bool {
+	if len(key) > 0 && key[0] == '!' {
+		key = key[max(0, bytes.IndexAny(key, " \t")):]
 	}
-	return text
+	return string(bytes.Trim(key, " \t\r\n\u0085\u2028\u2029")) == "<<"
 }
 
 // quoted moves over a scalar in quotes.
