@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"buf.build/go/protovalidate"
@@ -248,8 +249,10 @@ func (r *Recorder) write(ctx context.Context, due map[resource.Key]*counted) err
 			InvolvedObject: c.object, Reason: c.reason, Message: c.message, Type: c.typ,
 			Source:         &eventv1.EventSource{Component: r.component},
 			FirstTimestamp: seconds(c.at), LastTimestamp: seconds(c.last), Count: c.count, ReportingComponent: r.component,
+			EventTime: c.moment(),
 		})
 	}
+	slices.SortFunc(fresh, func(a, b *eventv1.Event) int { return due[resource.KeyOf(a)].at.Compare(due[resource.KeyOf(b)].at) })
 	var errs []error
 	for i, w := range r.table.CreateAll(ctx, fresh) {
 		if rpcerr.Reason(w.Err) == metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
@@ -261,12 +264,22 @@ func (r *Recorder) write(ctx context.Context, due map[resource.Key]*counted) err
 	for _, w := range r.table.ModifyAll(ctx, known, func(have *eventv1.Event) error {
 		c := due[resource.KeyOf(have)]
 		have.Count += c.count
+		have.EventTime = ""
 		have.LastTimestamp = seconds(c.last)
 		return nil
 	}) {
 		errs = append(errs, w.Err)
 	}
 	return errors.Join(errs...)
+}
+
+// moment returns when an event happened that happened once, in the format of Kubernetes' micro times; else nothing. It orders events that were
+// written together, which have one revision.
+func (c *counted) moment() string {
+	if c.count > 1 {
+		return ""
+	}
+	return c.at.UTC().Format("2006-01-02T15:04:05.000000Z07:00")
 }
 
 // unreadable records an event for each record that cannot be read.

@@ -145,11 +145,13 @@ func eventTargets(k client.Kind, list []*eventv1.Event) []target {
 	return out
 }
 
-// sortEvents puts the newest last. Those of the same second stay in the order of their revisions.
+// sortEvents puts the newest last. Those of the same second are in the order of their revisions; those of one revision, which were written
+// together, in the order of their event times.
 func sortEvents(list []*eventv1.Event) {
 	slices.SortStableFunc(list, func(a, b *eventv1.Event) int {
 		return cmp.Or(lastTime(a).Compare(lastTime(b)),
-			cmp.Compare(revisionNumber(a.GetMetadata().GetResourceVersion()), revisionNumber(b.GetMetadata().GetResourceVersion())))
+			cmp.Compare(revisionNumber(a.GetMetadata().GetResourceVersion()), revisionNumber(b.GetMetadata().GetResourceVersion())),
+			cmp.Compare(a.GetEventTime(), b.GetEventTime()))
 	})
 }
 
