@@ -38,7 +38,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 
-const patience = 20 * time.Second // for a condition that is to come about; a busy machine needs some of it
+const patience = time.Minute // for a condition that is to come about; a busy machine needs some of it
 
 // world is machine-api's controllers with everything around them: real tables in etcd, nodes and drains served by real tables over gRPC, and a
 // provider that keeps state.

@@ -230,6 +230,7 @@ func (n *next) unborn() {
 	case n.v.InstanceErr != "":
 		n.phase(PhaseProvisioning)
 		n.p.WaitsFor = "the provider, whose instance cannot be this machine's: " + n.v.InstanceErr
+		n.p.Wake = n.v.Now.Add(time.Second) // its address may be that of a machine which is about to be gone, and no change of that one wakes this
 	default:
 		n.phase(PhaseProvisioning)
 		n.p.WaitsFor = withCause("the provider to make its instance", cmp.Or(n.v.InstanceErr, n.v.CreateErr))

@@ -385,3 +385,11 @@ func TestPromisesOfAMachinesPlan(t *testing.T) {
 		}
 	})
 }
+
+// The instance of a new machine may have the address of one that is about to be gone; nothing tells the new one when that is so.
+func TestAnInstanceThatCannotBeTheMachinesIsLookedAtAgainSoon(t *testing.T) {
+	v := MachineView{Now: noon(), Machine: newMachine(), InstanceErr: "the provider's address is that of machine ns/other", NodesSeen: true}
+	if p := Next(v); p.Wake.Sub(noon()) > 2*time.Second || p.Wake.IsZero() {
+		t.Errorf("looked at again after %v, want at most 2s", p.Wake.Sub(noon()))
+	}
+}

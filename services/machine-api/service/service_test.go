@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // cluster is machine-api as it is started, between an eviction-controller of tables alone and a provider that keeps instances in memory, all of
 // them behind mutual TLS and the default policy.

@@ -520,7 +520,7 @@ func TestAMemberWhoseDataIsLostIsNotStartedEmpty(t *testing.T) {
 
 func TestCertificatesAreRenewedInTime(t *testing.T) {
 	c := newCluster(t, "gateway")
-	c.lifetime = 3 * time.Second
+	c.lifetime = 6 * time.Second // one that expires before a busy host renews it is never renewed
 	b := newBox(t, c, "master")
 	b.run()
 	c.awaitBeats("m-0", 1)
