@@ -8,7 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/controlplane"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
 )
@@ -572,5 +574,15 @@ func TestWhyAVoterThatIsToLeaveStays(t *testing.T) {
 				t.Errorf("held back: %q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+// Machines behind one address from outside share it: a member there would be any of them.
+func TestAMachineOwnsItsAddressesInsideTheClusterAlone(t *testing.T) {
+	m := plan.MachineOf(&machinev1.Machine{Status: &machinev1.MachineStatus{Addresses: []*nodev1.NodeAddress{
+		{Type: "Hostname", Address: "m0"}, {Type: "InternalIP", Address: "10.0.0.1"}, {Type: "ExternalIP", Address: "192.0.2.1"},
+	}}})
+	if !m.Owns([]string{"https://10.0.0.1:2380"}) || m.Owns([]string{"https://192.0.2.1:2380"}) {
+		t.Errorf("its addresses are %v, want 10.0.0.1", m.Addresses)
 	}
 }

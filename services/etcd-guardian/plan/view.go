@@ -160,7 +160,7 @@ func MachineOf(m *machinev1.Machine) Machine {
 		out.Node = n
 	}
 	for _, a := range m.GetStatus().GetAddresses() {
-		if a.GetType() == "InternalIP" || a.GetType() == "ExternalIP" {
+		if a.GetType() == "InternalIP" { // one from outside may be shared, so a member's certificate must not follow from it
 			out.Addresses = append(out.Addresses, a.GetAddress())
 		}
 	}

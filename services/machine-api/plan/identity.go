@@ -140,8 +140,13 @@ func addressFault(v InstanceView, text string) string {
 		if other.GetMetadata().GetUid() == v.Machine.GetMetadata().GetUid() {
 			continue
 		}
-		if held, err := netip.ParseAddr(HeldAddress(other)); err == nil && held.Unmap() == ip {
-			return fmt.Sprintf("is that of machine %s", resource.KeyOf(other))
+		if HeldAddress(other) == "" {
+			continue
+		}
+		for _, a := range other.GetStatus().GetAddresses() { // it may have several
+			if held, err := netip.ParseAddr(a.GetAddress()); a.GetType() == internalIP && err == nil && held.Unmap() == ip {
+				return fmt.Sprintf("is that of machine %s", resource.KeyOf(other))
+			}
 		}
 	}
 	return ""

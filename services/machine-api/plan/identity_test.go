@@ -24,6 +24,8 @@ func withAddress(name, address string) *machinev1.Machine {
 func TestAProviderCannotGiveAMachineAnothersPlace(t *testing.T) {
 	gone := withAddress("gone", "127.1.2.12")
 	gone.Status.Conditions = []*metav1.Condition{condition(InstanceExists, conditionFalse, severityWarning, "InstanceMissing", "")}
+	other := withAddress("other", "127.1.2.11")
+	other.Status.Addresses = append(other.Status.Addresses, &nodev1.NodeAddress{Type: "InternalIP", Address: "fd00::11"})
 	for _, tt := range []struct {
 		name       string
 		machineUID string
@@ -44,13 +46,14 @@ func TestAProviderCannotGiveAMachineAnothersPlace(t *testing.T) {
 		{"the gateway's address", "uid-m", "test://m", "127.1.2.1", `the provider's address "127.1.2.1" is that of a program of the cluster`},
 		{"another machine's address", "uid-m", "test://m", "127.1.2.11", `the provider's address "127.1.2.11" is that of machine ns/other`},
 		{"another machine's address in other words", "uid-m", "test://m", "::ffff:127.1.2.11", `the provider's address "::ffff:127.1.2.11" is that of machine ns/other`},
+		{"another machine's second address", "uid-m", "test://m", "fd00::11", `the provider's address "fd00::11" is that of machine ns/other`},
 		{"a name", "uid-m", "test://m", "gateway", `the provider's address "gateway" is no IP address`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := InstanceFault(InstanceView{
 				Machine:  withAddress("m", "127.1.2.10"),
 				Instance: &providerv1.Instance{MachineUid: tt.machineUID, ProviderId: tt.providerID, Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: tt.address}}},
-				Machines: []*machinev1.Machine{withAddress("m", "127.1.2.10"), withAddress("other", "127.1.2.11"), gone},
+				Machines: []*machinev1.Machine{withAddress("m", "127.1.2.10"), other, gone},
 				Reserved: []netip.Addr{netip.MustParseAddr("127.1.2.1")},
 			})
 			if got != tt.want {
