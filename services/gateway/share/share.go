@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -71,17 +72,30 @@ func New(limits map[Class]Limits) *Shares {
 func Of(caller identity.Caller, source string) (Class, string) {
 	switch {
 	case caller.User == "":
-		host, _, err := net.SplitHostPort(source)
-		if err != nil {
-			host = source
-		}
-		return Anonymous, host
+		return Anonymous, Host(source)
 	case caller.In(identity.GroupNodes):
 		return Agents, caller.User
 	case caller.In(identity.GroupServices), caller.In(identity.GroupMasters):
 		return System, caller.User
 	}
 	return Users, caller.User
+}
+
+// Host returns by what a client's address and port are counted: the address, or of IPv6 the network of 64 bits, in which one client can have
+// as many addresses as it likes.
+func Host(source string) string {
+	host, _, err := net.SplitHostPort(source)
+	if err != nil {
+		host = source
+	}
+	address, err := netip.ParseAddr(host)
+	if err != nil {
+		return host
+	}
+	if address = address.Unmap(); address.Is4() {
+		return address.String()
+	}
+	return netip.PrefixFrom(address.WithZone(""), 64).Masked().String()
 }
 
 // Call takes room for a call that ends soon; it waits up to two seconds. release must be called once when err is nil.

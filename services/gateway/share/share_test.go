@@ -47,6 +47,23 @@ func TestCallersAreSortedIntoClasses(t *testing.T) {
 	}
 }
 
+func TestOneClientIsOneHostWhateverItsAddresses(t *testing.T) {
+	for source, want := range map[string]string{
+		"10.0.0.1:1234":            "10.0.0.1",
+		"[::ffff:10.0.0.1]:1234":   "10.0.0.1",
+		"[2001:db8:1:2::1]:1":      "2001:db8:1:2::/64",
+		"[2001:db8:1:2:ffff::9]:2": "2001:db8:1:2::/64",
+		"[2001:db8:1:3::1]:1":      "2001:db8:1:3::/64",
+		"[fe80::1%eth0]:1":         "fe80::/64",
+		"[::1]:1":                  "::/64",
+		"@":                        "@",
+	} {
+		if got := share.Host(source); got != want {
+			t.Errorf("%s is counted as %s, want %s", source, got, want)
+		}
+	}
+}
+
 func refused(t *testing.T, err error) {
 	t.Helper()
 	st := status.Convert(err)

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/windlass-dev/windlass/services/gateway/share"
 )
 
 const (
@@ -27,7 +29,7 @@ type Limits struct {
 	// Anonymous is how many connections there may be in all whose caller is not known, those in their handshake included. The default is
 	// a quarter of the files that the process may open, at most 4,000.
 	Anonymous int
-	// PerAddress is how many of them one address may have; the default is an eighth of Anonymous.
+	// PerAddress is how many of them one address, or IPv6 network of 64 bits, may have; the default is an eighth of Anonymous.
 	PerAddress int
 	// PerUser is how many connections one known user may have; the default is a quarter of Anonymous.
 	PerUser int
@@ -83,7 +85,7 @@ func newDoor(limits Limits, closed func(string)) *door {
 // enter begins a handshake.
 func (d *door) enter(conn net.Conn) *offer {
 	o := &offer{Conn: conn, door: d, addr: conn.RemoteAddr().String()}
-	o.host, _, _ = net.SplitHostPort(o.addr)
+	o.host = share.Host(o.addr)
 	d.mu.Lock()
 	var oldest *offer
 	if d.shaking.Len() >= max(1, d.limits.Anonymous/4) {
