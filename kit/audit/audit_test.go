@@ -348,6 +348,64 @@ func TestRotationWithoutDescriptorsLosesNothing(t *testing.T) {
 	}
 }
 
+// TestRotationWithOneDescriptorGoesOn has a descriptor for the new file, and none for anything after it.
+func TestRotationWithOneDescriptorGoesOn(t *testing.T) {
+	dir := t.TempDir()
+	a := openTrail(t, dir)
+	if err := a.Change(t.Context(), change("before"), false); err != nil {
+		t.Fatal(err)
+	}
+	a.changes.rotateBytes = 1
+	lowest, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := lowest.Fd()
+	_ = lowest.Close()
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	one := old
+	one.Cur = uint64(free) + 1
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &one); err != nil {
+		t.Skip(err)
+	}
+	var errs []error
+	for range 3 {
+		errs = append(errs, a.Change(t.Context(), change("with one"), false))
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	errs = append(errs, a.Change(t.Context(), change("after"), false))
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+	intact(t, dir)
+}
+
+func TestARotationThatFailsLeavesNoSecondName(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, ChangesFile)
+	a := openTrail(t, dir)
+	if err := a.Change(t.Context(), change("x"), false); err != nil {
+		t.Fatal(err)
+	}
+	next, err := os.Create(path + ".next")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	if err := os.Remove(next.Name()); err != nil { // so that it cannot be renamed
+		t.Fatal(err)
+	}
+	if err := a.changes.swap(next, path+".000000000000002"); err == nil {
+		t.Error("no error")
+	}
+	intact(t, dir)
+}
+
 func TestARotationThatACrashCutOffIsFinished(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, ChangesFile)

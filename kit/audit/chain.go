@@ -417,7 +417,11 @@ func (c *chain) adopt(file *os.File) error {
 			return err
 		}
 	}
-	return syncDir(c.path)
+	if err := syncDir(c.path); err != nil {
+		c.file = nil // open closes it
+		return err
+	}
+	return nil
 }
 
 // linkOf returns what the next record needs of a line: its number and its hash.
@@ -539,8 +543,13 @@ func (c *chain) rotate() error {
 	return nil
 }
 
-// swap gives the file its second name and puts next in its place.
+// swap gives the file its second name and puts next in its place. An error means that nothing has changed.
 func (c *chain) swap(next *os.File, archived string) error {
+	dir, err := os.Open(filepath.Dir(c.path)) // now, for there may be no descriptor when next is in its place
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
 	if err := errors.Join(c.file.Sync(), next.Sync()); err != nil {
 		return err
 	}
@@ -548,9 +557,12 @@ func (c *chain) swap(next *os.File, archived string) error {
 		return err
 	}
 	if err := os.Rename(next.Name(), c.path); err != nil {
-		return err
+		return errors.Join(err, os.Remove(archived))
 	}
-	return syncDir(c.path)
+	if err := dir.Sync(); err != nil { // after a loss of power the file may have its former name: a start copes with that
+		c.log.Error("the names of rotated audit logs are not on the disk", "file", c.path, "error", err)
+	}
+	return nil
 }
 
 func sameFile(a, b string) bool {
