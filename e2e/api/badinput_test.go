@@ -400,7 +400,7 @@ func heldMachine(t *testing.T, c *harness.Cluster, name string, hook *machinev1.
 		if err != nil {
 			t.Errorf("let %s go: %v", name, err)
 		}
-		c.Wait(20*time.Second, name+" to go", func(ctx context.Context) (bool, string, error) {
+		c.Wait(60*time.Second, name+" to go", func(ctx context.Context) (bool, string, error) {
 			_, err := c.Machine(ctx, name)
 			return ofError(err).Code == codes.NotFound, "", err
 		})

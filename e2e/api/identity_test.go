@@ -287,7 +287,7 @@ func TestAHookIsCompletedByItsOwnerAlone(t *testing.T) {
 func taskOf(t *testing.T, c *harness.Cluster, machine string) string {
 	t.Helper()
 	var name string
-	c.Wait(10*time.Second, "the task of "+machine, func(ctx context.Context) (bool, string, error) {
+	c.Wait(30*time.Second, "the task of "+machine, func(ctx context.Context) (bool, string, error) {
 		list, err := hookv1.NewHookTaskServiceClient(c.Conn()).ListHookTasks(ctx, &hookv1.ListHookTasksRequest{})
 		for _, task := range list.GetItems() {
 			if task.GetSpec().GetMachineRef().GetName() == machine {

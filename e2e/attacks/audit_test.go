@@ -36,7 +36,7 @@ func createNamespace(t *testing.T, c *harness.Cluster, by *harness.Caller, name 
 // recorded waits for a record in the audit logs.
 func recorded(t *testing.T, c *harness.Cluster, what string, is func(audit.Record) bool) (found audit.Record) {
 	t.Helper()
-	c.Wait(10*time.Second, what+" in the audit logs", func(context.Context) (bool, string, error) {
+	c.Wait(30*time.Second, what+" in the audit logs", func(context.Context) (bool, string, error) {
 		records, err := c.Audit()
 		for _, r := range records {
 			if is(r) {
