@@ -84,7 +84,7 @@ func free(t *testing.T, c *harness.Cluster) string {
 // until waits for a condition that comes true by itself.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for !holds() {

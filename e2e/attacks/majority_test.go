@@ -58,7 +58,7 @@ func TestALostMajorityIsSaidAtOnce(t *testing.T) {
 	}
 	stopped := time.Now()
 	until(t, "/readyz is 503", func() bool { code, _ := readyz(); return code == http.StatusServiceUnavailable })
-	if took := time.Since(stopped); took > 8*time.Second { // 3 s without a read, and a busy host
+	if took := time.Since(stopped); took > 15*time.Second { // 3 s without a read, and a busy host
 		t.Errorf("/readyz said it after %v", took)
 	}
 	if _, body := readyz(); !strings.Contains(body, "etcd") {
@@ -73,7 +73,7 @@ func TestALostMajorityIsSaidAtOnce(t *testing.T) {
 	for range 10 {
 		begun := time.Now()
 		_, err := nodes.ListNodes(ctx, &nodev1.ListNodesRequest{})
-		if took := time.Since(begun); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "etcd") || took > time.Second {
+		if took := time.Since(begun); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "etcd") || took > 5*time.Second { // it was 10 s
 			t.Fatalf("a call got %v after %v", err, took)
 		}
 	}
