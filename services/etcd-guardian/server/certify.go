@@ -48,6 +48,9 @@ func (s *Server) CertifyMember(ctx context.Context, r *etcdv1.CertifyMemberReque
 		return nil, err
 	}
 	identity.Describe(ctx, machine.Namespace, machine.Name, fmt.Sprintf("certificates of etcd member %x", member.ID))
+	if err := identity.BeforeChange(ctx); err != nil {
+		return nil, err
+	}
 	out, err := s.Signer.Sign(m, r.GetServerRequest(), r.GetPeerRequest())
 	if errors.Is(err, peers.ErrRequest) {
 		return nil, rpcerr.Invalid(rpcerr.Field{Path: "serverRequest, peerRequest", Description: err.Error()})

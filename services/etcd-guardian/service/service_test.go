@@ -19,6 +19,7 @@ import (
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -418,6 +419,19 @@ func TestPeerCertificatesAreForPlannedMembersAlone(t *testing.T) {
 	peers := leaver.peerClient() // with the certificate that m1 has now
 	if code := get(t, peers, agents["m0"].peer+"/members"); code != http.StatusOK {
 		t.Errorf("a member asks a peer: %d, want 200", code)
+	}
+
+	// Each is in the audit log before it is signed.
+	records, err := os.ReadFile(filepath.Join(c.dir, "guardian", audit.ChangesFile))
+	c.check(err)
+	before := 0
+	for line := range strings.Lines(string(records)) {
+		if strings.Contains(line, `"detail":"certificates of etcd member`) && strings.Contains(line, `"stage":"requested"`) {
+			before++
+		}
+	}
+	if before < 3 {
+		t.Errorf("%d of the three members' certificates are in the audit log before they were signed:\n%s", before, records)
 	}
 
 	// One node may not ask for another, and a machine without a member gets nothing.
