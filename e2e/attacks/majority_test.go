@@ -19,7 +19,7 @@ import (
 
 // TestALostMajorityIsSaidAtOnce stops etcd's members, as a host that swaps or a debugger does: nothing is refused, nothing answers.
 func TestALostMajorityIsSaidAtOnce(t *testing.T) {
-	c := harness.Up(t)
+	c := harness.Second(t) // the shared cluster holds the lock of the host
 	c.Settle(time.Minute)
 	ctx := context.Background()
 	nodes := nodev1.NewNodeServiceClient(c.Conn())
