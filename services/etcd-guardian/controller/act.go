@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/genproto/googleapis/api/httpbody"
@@ -97,7 +98,8 @@ func (c *Controller) confirm(ctx context.Context, v plan.View, a plan.Action) er
 	answers := make([]members.Answer, len(v.Members))
 	for i, m := range v.Members {
 		if m.Healthy && !m.Learner && len(m.ClientURLs) > 0 {
-			group.Go(func() { answers[i] = c.ask(ctx, m.ClientURLs[0], false) })
+			before := c.memory.answers[m.ID].Latency
+			group.Go(func() { answers[i] = c.ask(ctx, m.ClientURLs[0], false, before) })
 		}
 	}
 	group.Wait()
@@ -304,7 +306,8 @@ func (c *Controller) command(command string, v plan.View, o agents.Offer) *etcdv
 // hooks adds and removes our hook, and reports whether it changed any machine.
 func (c *Controller) hooks(ctx context.Context, list []plan.Action) bool {
 	const again = 300 * time.Millisecond // a change shows in our copy of the machines well before
-	changed := false
+	var changed atomic.Bool
+	var group sync.WaitGroup // at once, so that many machines hold the look up no longer than one
 	maps.DeleteFunc(c.memory.hooked, func(_ string, at time.Duration) bool { return c.Elapsed()-at > again })
 	for _, a := range list {
 		key := string(a.Kind) + a.Machine.UID + a.Machine.ResourceVersion
@@ -312,17 +315,20 @@ func (c *Controller) hooks(ctx context.Context, list []plan.Action) bool {
 			continue
 		}
 		c.memory.hooked[key] = c.Elapsed()
-		limited, cancel := context.WithTimeout(ctx, hookLimit)
-		err := c.patchHook(limited, a)
-		cancel()
-		c.say(ctx, "hook of machine "+a.Machine.Name, err)
-		if err == nil {
-			changed = true
-			c.Log.InfoContext(ctx, "done", "action", string(a.Kind), "machine", a.Machine.Name, "reason", a.Reason)
-			c.event(a)
-		}
+		group.Go(func() {
+			limited, cancel := context.WithTimeout(ctx, hookLimit)
+			defer cancel()
+			err := c.patchHook(limited, a)
+			c.say(ctx, "hook of machine "+a.Machine.Name, err)
+			if err == nil {
+				changed.Store(true)
+				c.Log.InfoContext(ctx, "done", "action", string(a.Kind), "machine", a.Machine.Name, "reason", a.Reason)
+				c.event(a)
+			}
+		})
 	}
-	return changed
+	group.Wait()
+	return changed.Load()
 }
 
 // patchHook writes the machine's preDrain hooks with or without ours, if the machine is still as it was read.

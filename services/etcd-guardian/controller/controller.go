@@ -28,10 +28,11 @@ const (
 	justActed   = time.Second            // so long after a change: its effect mostly shows soon
 	restPause   = 5 * time.Millisecond   // after a change, and at least between any two looks
 	probeLimit  = time.Second            // a member that takes longer is not healthy; about one election
-	callLimit   = 3 * time.Second        // for a change of membership
+	probeLimits = 3 * time.Second        // where etcd is slow: three times what the member needed last, up to this
+	callLimit   = 4 * time.Second        // for a change of membership, which is three calls of an etcd that may be slow
 	spaceLimit  = time.Minute            // to compact or defragment: 2 GiB take some seconds on a slow disk
-	readLimit   = 500 * time.Millisecond // for our own records; the ones known before do for a while
-	hookLimit   = time.Second            // for a change of a machine
+	readLimit   = 3 * time.Second        // for our own records; the ones known before do for a while
+	hookLimit   = 3 * time.Second        // for a change of a machine, which is several calls of an etcd that may be slow
 	recordsRest = 5 * time.Second        // between two reads of our own records while nothing happens
 	ownPause    = 5 * time.Second        // without a look for so long, it was us who were away: nobody's silence counts
 	retryFirst  = 5 * time.Second        // until a machine whose learner did not catch up is tried again; doubles

@@ -45,7 +45,7 @@ func (c *Controller) observe(ctx context.Context) (plan.View, store.State) {
 		if !ok { // listed just now for the first time
 			a.Err = errNoAddress
 			if u := c.address(e, offers); u != "" && !slices.Contains(asked, u) {
-				a = c.ask(ctx, u, e.Learner)
+				a = c.ask(ctx, u, e.Learner, 0)
 			}
 		}
 		if a.Err == nil {
@@ -98,7 +98,8 @@ func (c *Controller) probe(ctx context.Context, offers []agents.Offer) ([]string
 			continue
 		}
 		urls = append(urls, u)
-		group.Go(func() { answers[i] = c.ask(ctx, u, e.Learner) })
+		before := c.memory.answers[e.ID].Latency
+		group.Go(func() { answers[i] = c.ask(ctx, u, e.Learner, before) })
 	}
 	c.Members.Keep(urls)
 	group.Wait()
@@ -125,8 +126,9 @@ func (c *Controller) reach() {
 	}
 }
 
-func (c *Controller) ask(ctx context.Context, address string, learner bool) members.Answer {
-	ctx, cancel := context.WithTimeout(ctx, probeLimit)
+// ask asks one member, which needed the time before for its last answer.
+func (c *Controller) ask(ctx context.Context, address string, learner bool, before time.Duration) members.Answer {
+	ctx, cancel := context.WithTimeout(ctx, min(max(probeLimit, 3*before), probeLimits))
 	defer cancel()
 	return c.Members.Probe(ctx, address, learner)
 }

@@ -75,7 +75,7 @@ func (c *Client) conn(address string) (*grpc.ClientConn, error) {
 		grpc.WithConnectParams(grpc.ConnectParams{
 			// A member that starts is seen soon after, one that is gone costs little.
 			Backoff:           backoff.Config{BaseDelay: 30 * time.Millisecond, Multiplier: 1.3, Jitter: 0.2, MaxDelay: 300 * time.Millisecond},
-			MinConnectTimeout: time.Second,
+			MinConnectTimeout: 5 * time.Second, // three round trips: a member that answers slowly has to get that far
 		}))
 	if err != nil {
 		return nil, err
@@ -100,11 +100,19 @@ func (c *Client) Probe(ctx context.Context, address string, learner bool) Answer
 	}
 	begin := time.Now()
 	var a Answer
-	if a.Status, err = etcdserverpb.NewMaintenanceClient(conn).Status(ctx, &etcdserverpb.StatusRequest{}); err != nil {
+	var list *etcdserverpb.MemberListResponse
+	var listErr error
+	var group sync.WaitGroup // at once: a member that answers slowly has one limit for both
+	if !learner {
+		group.Go(func() { list, listErr = readList(ctx, etcdserverpb.NewClusterClient(conn)) })
+	}
+	a.Status, err = etcdserverpb.NewMaintenanceClient(conn).Status(ctx, &etcdserverpb.StatusRequest{})
+	group.Wait()
+	if err != nil {
 		return Answer{Err: plain(err)}
 	}
 	if !learner && !a.Status.IsLearner {
-		a.List, err = readList(ctx, etcdserverpb.NewClusterClient(conn))
+		a.List, err = list, listErr
 		if status.Code(err) == codes.DeadlineExceeded {
 			err = errors.New("it runs, but no majority confirms what it reads")
 		}
