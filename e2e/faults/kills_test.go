@@ -37,24 +37,44 @@ var rounds = [][]kill{
 
 func TestFaultsKillsAtTheStepsOfAReplacement(t *testing.T) {
 	if os.Getenv("WINDLASS_FAULTS") == "all" {
-		wholeGrid(t)
+		wholeGrid(t, gridMarks, patience)
 		return
 	}
 	c := shared.Cluster(t)
 	own(t, c, 300*time.Millisecond)
 	for i, kills := range rounds {
-		t.Run(fmt.Sprintf("round %d", i+1), func(t *testing.T) { replaceUnder(t, shared.Cluster(t), i, kills) })
+		t.Run(fmt.Sprintf("round %d", i+1), func(t *testing.T) { replaceUnder(t, shared.Cluster(t), i, kills, patience) })
 	}
 }
 
-// replaceUnder replaces a control-plane machine while programs are killed, and returns how long it took.
-func replaceUnder(t *testing.T, c *harness.Cluster, n int, kills []kill) time.Duration {
-	t.Helper()
+func TestFaultsKillsWhileEtcdIsSlow(t *testing.T) {
+	gridBetween(t, harness.SlowAnswers, slowMarks, 3*patience)
+}
+
+func TestFaultsKillsWhileAnswersAreLost(t *testing.T) {
+	gridBetween(t, harness.LostAnswers, lostMarks, 2*patience)
+}
+
+// gridBetween is the whole grid with a proxy before etcd. The short cases of that are in answers_test.go.
+func gridBetween(t *testing.T, f harness.Fault, m marks, within time.Duration) {
+	if os.Getenv("WINDLASS_FAULTS") != "all" {
+		t.Skip("skipped: make test-faults runs it")
+	}
+	c := shared.Cluster(t)
 	c.Settle(patience)
+	c.Between(f)
+	wholeGrid(t, m, within)
+}
+
+// replaceUnder replaces a control-plane machine while programs are killed, and returns how long it took, which is at most within.
+func replaceUnder(t *testing.T, c *harness.Cluster, n int, kills []kill, within time.Duration) time.Duration {
+	t.Helper()
+	c.Settle(within)
 	writers, prober := c.Write(), c.Probe()
 	old := victim(t, c, n)
 	hookOn(t, c, old)
 	r := follow(t, c, old)
+	r.within = within
 	c.DeleteMachine(old)
 	revive := &reviver{c: c}
 	r.run(t, func(s step) {
@@ -73,7 +93,7 @@ func replaceUnder(t *testing.T, c *harness.Cluster, n int, kills []kill) time.Du
 		}
 	})
 	revive.wait(t)
-	c.Settle(patience)
+	c.Settle(within)
 	prober.Check()
 	writers.Check()
 	t.Logf("replaced in %s", r.took().Round(100*time.Millisecond))
@@ -113,29 +133,33 @@ func (r *reviver) wait(t *testing.T) {
 	}
 }
 
-// wholeGrid kills each program at each step, one kill to a replacement, and writes the table of results.
-func wholeGrid(t *testing.T) {
+// wholeGrid kills each program at each step, one kill to a replacement, and writes the table of results if each has one.
+func wholeGrid(t *testing.T, m marks, within time.Duration) {
 	c := shared.Cluster(t)
 	own(t, c, 300*time.Millisecond)
 	table := map[kill]string{}
-	n := 0
+	n, complete := 0, true
 	for _, program := range programs {
 		for _, s := range killed {
 			k := kill{s, program}
-			table[k] = "failed"
+			table[k] = "not run"
 			ok := t.Run(fmt.Sprintf("%s at %s", program, s), func(t *testing.T) {
-				took := replaceUnder(t, shared.Cluster(t), n, []kill{k})
+				took := replaceUnder(t, shared.Cluster(t), n, []kill{k}, within)
 				table[k] = fmt.Sprintf("%.1f", took.Seconds())
 			})
 			if !ok {
 				table[k] = "failed"
 			}
+			complete = complete && table[k] != "not run" // by -run
 			n++
 		}
 	}
 	text := markdown(table)
 	t.Log(text)
-	if err := publish(filepath.Join(harness.Root(), "docs", "figures.md"), gridBegin, gridEnd, text); err != nil {
+	if !complete {
+		return
+	}
+	if err := publish(filepath.Join(harness.Root(), "docs", "figures.md"), m.begin, m.end, text); err != nil {
 		t.Error(err)
 	}
 }
@@ -158,9 +182,13 @@ func markdown(table map[kill]string) string {
 	return b.String()
 }
 
-const (
-	gridBegin = "<!-- the grid of faults, written by `make test-faults` -->"
-	gridEnd   = "<!-- end of the grid -->"
+// marks are where a table stands in docs/figures.md.
+type marks struct{ begin, end string }
+
+var (
+	gridMarks = marks{"<!-- the grid of faults, written by `make test-faults` -->", "<!-- end of the grid -->"}
+	slowMarks = marks{"<!-- the grid of faults with a slow etcd, written by `make test-faults` -->", "<!-- end of the grid with a slow etcd -->"}
+	lostMarks = marks{"<!-- the grid of faults with lost answers, written by `make test-faults` -->", "<!-- end of the grid with lost answers -->"}
 )
 
 // publish puts a table between its marks in a page. A page that is not there, or has no marks, is left alone.

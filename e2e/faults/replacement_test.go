@@ -50,6 +50,7 @@ type replacement struct {
 	old     string
 	before  []string // control-plane machines before
 	members *harness.Members
+	within  time.Duration // it may take
 
 	mu      sync.Mutex
 	new     string
@@ -65,7 +66,7 @@ func follow(t *testing.T, c *harness.Cluster, old string) *replacement {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &replacement{c: c, old: old, members: root, reached: map[step]time.Time{}, step: -1}
+	r := &replacement{c: c, old: old, members: root, within: patience, reached: map[step]time.Time{}, step: -1}
 	for _, m := range c.MustMachines("master") {
 		r.before = append(r.before, m.GetMetadata().GetName())
 	}
@@ -241,7 +242,7 @@ func (r *replacement) order(v view, done [stepCount]bool) {
 // run follows the replacement to its end and calls at with each step that is reached. The test fails if it does not end in time.
 func (r *replacement) run(t *testing.T, at func(step)) {
 	t.Helper()
-	r.c.Wait(patience, "the replacement of "+r.old, func(ctx context.Context) (bool, string, error) {
+	r.c.Wait(r.within, "the replacement of "+r.old, func(ctx context.Context) (bool, string, error) {
 		fresh, err := r.advance(ctx)
 		for _, s := range fresh {
 			at(s)

@@ -19,7 +19,8 @@ import (
 
 // Members looks at etcd past Windlass, each member by itself. Its methods may be called concurrently.
 type Members struct {
-	tls *tls.Config
+	site *site
+	tls  *tls.Config
 
 	mu      sync.Mutex
 	clients map[string]*clientv3.Client // by client URL
@@ -37,7 +38,7 @@ func (s *site) members(service, name string) (*Members, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Members{tls: cfg, clients: map[string]*clientv3.Client{}}, nil
+	return &Members{site: s, tls: cfg, clients: map[string]*clientv3.Client{}}, nil
 }
 
 // Close ends all connections.
@@ -52,16 +53,13 @@ func (m *Members) Close() {
 
 // Only returns a client that talks to the one member at a URL.
 func (m *Members) Only(url string) (*clientv3.Client, error) {
+	url = m.site.beyond(url)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if c := m.clients[url]; c != nil {
 		return c, nil
 	}
-	c, err := clientv3.New(clientv3.Config{
-		Endpoints: []string{url}, TLS: m.tls.Clone(), Logger: zap.NewNop(), DialTimeout: 2 * time.Second,
-		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
-		BackoffWaitBetween: 20 * time.Millisecond,
-	})
+	c, err := m.client([]string{url})
 	if err != nil {
 		return nil, err
 	}
@@ -69,12 +67,21 @@ func (m *Members) Only(url string) (*clientv3.Client, error) {
 	return c, nil
 }
 
+// client returns a client of the caller's own.
+func (m *Members) client(urls []string) (*clientv3.Client, error) {
+	return clientv3.New(clientv3.Config{
+		Endpoints: urls, TLS: m.tls.Clone(), Logger: zap.NewNop(), DialTimeout: 2 * time.Second,
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
+		BackoffWaitBetween: 20 * time.Millisecond,
+	})
+}
+
 // Forget ends the connections to members that are not in the list.
 func (m *Members) Forget(list []*etcdserverpb.Member) {
 	known := map[string]bool{}
 	for _, e := range list {
 		for _, u := range e.GetClientURLs() {
-			known[u] = true
+			known[m.site.beyond(u)] = true
 		}
 	}
 	m.mu.Lock()

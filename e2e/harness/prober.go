@@ -197,7 +197,7 @@ func (p *Prober) only(url string) (*grpc.ClientConn, error) {
 	if conn := p.conns[url]; conn != nil {
 		return conn, nil
 	}
-	conn, err := dial(strings.TrimPrefix(url, "https://"), p.tls.Clone())
+	conn, err := dial(strings.TrimPrefix(p.c.beyond(url), "https://"), p.tls.Clone())
 	if err == nil {
 		p.conns[url] = conn
 	}
