@@ -291,7 +291,7 @@ func (s *replay) operator(o *updatev1.ClusterOperator, deleted bool) {
 }
 
 // ownOperators are those of the cluster's own programs.
-var ownOperators = []string{"etcd", "eviction-controller", "hook-broker", "machine-api", "machine-config", "scheduler", "update-orchestrator"}
+var ownOperators = []string{"etcd", "eviction-controller", "gateway", "hook-broker", "machine-api", "machine-config", "provider-local", "scheduler", "update-orchestrator"}
 
 // version holds the history of versions against what it was: entries are added in front, and the newest may become complete.
 func (s *replay) version(now *updatev1.ClusterVersion) {
