@@ -39,8 +39,10 @@ const (
 	// lookEvery is how often a service is asked for its state; nothing is written while that stays.
 	lookEvery = 2 * time.Second
 	// sureEvery is how often the report is read even so: it may have been removed, or replaced by "unknown" while the service
-	// was silent. It is written only if it differs.
-	sureEvery = 10 * time.Second
+	// could not be reached. It is written only if it differs.
+	sureEvery = 30 * time.Second
+	// standstill is more time than there is between two looks of a service that runs: after it the report is read at once.
+	standstill = 10 * time.Second
 
 	writePatience = 5 * time.Second
 )
@@ -77,9 +79,14 @@ func New(name string, conn grpc.ClientConnInterface, state func(context.Context)
 func (r *Reporter) Run(ctx context.Context) error {
 	var written State
 	var at time.Time
-	said := ""
+	said, looked := "", time.Now()
 	for {
-		if s := r.state(ctx); !r.leads() {
+		s := r.state(ctx)
+		if time.Since(looked) > standstill {
+			at = time.Time{}
+		}
+		looked = time.Now()
+		if !r.leads() {
 			written, at = State{}, time.Time{} // the leader has written since
 		} else if s != written || time.Since(at) > sureEvery {
 			err := r.write(ctx, s)

@@ -103,6 +103,7 @@ func TestAReportFollowsTheStateAndCostsNothingWhileThatStays(t *testing.T) {
 		state := State{Available: true}
 		var leads atomic.Bool
 		leads.Store(true)
+		var stopped atomic.Int64 // how long the service stands still at its next look
 		become := func(s State) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -112,6 +113,7 @@ func TestAReportFollowsTheStateAndCostsNothingWhileThatStays(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			done <- New("scheduler", conn, func(context.Context) State {
+				time.Sleep(time.Duration(stopped.Swap(0)))
 				mu.Lock()
 				defer mu.Unlock()
 				return state
@@ -147,11 +149,16 @@ func TestAReportFollowsTheStateAndCostsNothingWhileThatStays(t *testing.T) {
 		o.set(func() { o.have.Status.Conditions[0].Status = "Unknown" })
 		time.Sleep(sureEvery)
 		expect("it was taken for silent", "True", 5)
+		stopped.Store(int64(standstill))
+		time.Sleep(lookEvery)
+		o.set(func() { o.have.Status.Conditions[0].Status = "Unknown" })
+		time.Sleep(standstill)
+		expect("it stood still and is back", "True", 6)
 		leads.Store(false)
 		become(State{Degraded: true, Reason: "NotReady"})
-		expect("another process leads", "True", 5)
+		expect("another process leads", "True", 6)
 		leads.Store(true)
-		expect("this one leads", "False", 6)
+		expect("this one leads", "False", 7)
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

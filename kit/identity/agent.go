@@ -10,13 +10,13 @@ import (
 )
 
 // AgentOf returns nil if the caller is the agent of the node with that name, by a certificate of the machine that registered the node. node
-// is the node's metadata; nil means that there is no such node, for which no agent speaks.
+// is the node's metadata; nil means that there is no such node: its agent has not registered it yet, which is no refusal, and tries again.
 func AgentOf(ctx context.Context, name string, node *metav1.ObjectMeta) error {
 	if err := NamedAgentOf(ctx, name); err != nil {
 		return err
 	}
 	if node == nil {
-		return rpcerr.Forbidden(fmt.Sprintf("node %q is not registered", name))
+		return rpcerr.Unavailable(fmt.Sprintf("node %q is not registered yet", name))
 	}
 	caller, _ := CallerFrom(ctx)
 	if node.GetAnnotations()[nodeid.MachineUID] != caller.UID {

@@ -7,8 +7,10 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
@@ -84,7 +86,7 @@ func peerCaller(ctx context.Context) (Caller, error) {
 func (w *watchman) valid(ctx context.Context, caller Caller) error {
 	if cert := peerCertificate(ctx); cert != nil {
 		if err := w.Validity.Check(CertificateCredential(cert)); err != nil {
-			return notValid(caller, err)
+			return notValid(caller, rpcerr.Unauthenticated(err.Error()))
 		}
 	}
 	if caller.UID != "" {
@@ -92,24 +94,25 @@ func (w *watchman) valid(ctx context.Context, caller Caller) error {
 			return rpcerr.Unauthenticated(err.Error())
 		}
 	}
-	return nil
+	return w.Validity.Unknown(caller, w.Service)
 }
 
-// bound returns a context that ends when the certificate that a stream came by is no longer good.
-func (w *watchman) bound(ctx context.Context) (context.Context, func()) {
+// bound returns a context that ends when the certificate that a stream came by is no longer good, or the caller lost a right that it needs.
+func (c *call) bound(ctx context.Context) (context.Context, func()) {
 	cert := peerCertificate(ctx)
 	if cert == nil {
 		return ctx, func() {}
 	}
-	return w.Validity.Bound(ctx, CertificateCredential(cert))
+	return c.Validity.Bound(ctx, CertificateCredential(cert), c.entitled)
 }
 
-// notValid is the answer to a certificate that is no longer good. Those for whom the gateway speaks are not at fault: they may call again.
-func notValid(caller Caller, err error) error {
-	if caller.Via != "" {
+// notValid is the answer to a refusal of a connection's certificate. Those for whom the gateway speaks are not at fault for its own: they
+// may call again.
+func notValid(caller Caller, refusal error) error {
+	if caller.Via != "" && status.Code(refusal) == codes.Unauthenticated {
 		return rpcerr.Unavailable("the gateway's connection has come to its end: call again")
 	}
-	return rpcerr.Unauthenticated(err.Error())
+	return refusal
 }
 
 func sourceOf(ctx context.Context) string {

@@ -289,10 +289,18 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 
 // readCertificates reads every certificate of a PEM file; at least one.
 func readCertificates(path string) ([]*x509.Certificate, error) {
-	rest, err := os.ReadFile(path)
+	raw, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
+	certs, err := parseCertificates(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return certs, nil
+}
+
+func parseCertificates(rest []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for {
 		var block *pem.Block
@@ -301,12 +309,12 @@ func readCertificates(path string) ([]*x509.Certificate, error) {
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
+			return nil, err
 		}
 		certs = append(certs, cert)
 	}
 	if len(certs) == 0 {
-		return nil, fmt.Errorf("%s: no certificate", path)
+		return nil, errors.New("no certificate")
 	}
 	return certs, nil
 }

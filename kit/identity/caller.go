@@ -22,6 +22,7 @@ const (
 	nodePrefix     = "system:node:"
 	trustDomain    = "windlass"
 	gatewayName    = "gateway"
+	guardianName   = "etcd-guardian"
 )
 
 // ServiceURI returns the SPIFFE name of a service, such as "spiffe://windlass/service/machine-api".

@@ -1,16 +1,20 @@
 package identity
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"google.golang.org/grpc/credentials"
 )
 
 // checkEvery bounds how often handshakes look at the files: three calls of stat a second at most.
@@ -72,6 +76,33 @@ func (f Files) ClientTLS(serverName string) (*tls.Config, error) {
 	}
 	return cfg, nil
 }
+
+// ClientCredentials returns credentials of a gRPC client that calls servers at several addresses, such as etcd's members: each must show a
+// certificate of the host in its address. TLS 1.3 only. The authorities and the client's own certificate follow their files.
+func (f Files) ClientCredentials() (credentials.TransportCredentials, error) {
+	l := &live{files: f}
+	m, err := l.get()
+	if err != nil {
+		return nil, err
+	}
+	return following{TransportCredentials: m.client, live: l}, nil
+}
+
+// following are credentials that each handshake reads.
+type following struct {
+	credentials.TransportCredentials
+	live *live
+}
+
+func (f following) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	m, err := f.live.get()
+	if err != nil {
+		return nil, nil, err
+	}
+	return m.client.ClientHandshake(ctx, authority, raw)
+}
+
+func (f following) Clone() credentials.TransportCredentials { return f }
 
 // WithURI returns a copy of cfg that also demands that the other side's certificate names uri.
 func WithURI(cfg *tls.Config, uri string) *tls.Config {
@@ -157,6 +188,7 @@ type material struct {
 	leaf   *tls.Certificate
 	pool   *x509.CertPool
 	server *tls.Config
+	client credentials.TransportCredentials // of a client that takes the server's name from the address
 }
 
 // stamp tells one state of a file from another without reading it.
@@ -228,6 +260,7 @@ func (l *live) read() (*material, error) {
 	for _, ca := range authorities {
 		m.pool.AddCert(ca)
 	}
+	m.client = credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: m.pool, Certificates: []tls.Certificate{leaf}})
 	m.server, err = l.serverConfig(m, authorities)
 	return m, err
 }

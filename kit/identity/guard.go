@@ -55,8 +55,9 @@ func UnaryInterceptor(g Guard) grpc.UnaryServerInterceptor {
 	}
 }
 
-// StreamInterceptor does the same for streams, and ends each when the caller's certificate is no longer good. The object is known from the first message, so the right is checked when
-// the handler receives it, and nothing can be sent before; methods that check rights themselves are let through at once.
+// StreamInterceptor does the same for streams, and ends each when the caller's certificate is no longer good or the policy no longer gives
+// the right. The object is known from the first message, so the right is checked when the handler receives it, and nothing can be sent
+// before; methods that check rights themselves are let through at once.
 func StreamInterceptor(g Guard) grpc.StreamServerInterceptor {
 	w := newWatchman(g)
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -65,7 +66,7 @@ func StreamInterceptor(g Guard) grpc.StreamServerInterceptor {
 		if err != nil {
 			return c.refuse(err)
 		}
-		ctx, stop := w.bound(withCall(ctx, c))
+		ctx, stop := c.bound(withCall(ctx, c))
 		defer stop()
 		stream := &guardedStream{ServerStream: ss, ctx: ctx, call: c}
 		return stream.ended(handler(srv, stream))
@@ -104,6 +105,14 @@ func Describe(ctx context.Context, namespace, name, detail string) {
 	}
 }
 
+// Needs has the stream which ctx belongs to end when the caller loses a right. Handlers of methods that check rights themselves call it
+// with each right that they found.
+func Needs(ctx context.Context, a Attributes) {
+	if c, ok := ctx.Value(callKey{}).(*call); ok {
+		c.need(a)
+	}
+}
+
 // watchman is a Guard at work.
 type watchman struct {
 	Guard
@@ -131,6 +140,10 @@ type call struct {
 	record audit.Record
 	begun  bool
 	failed error // of the beginning
+
+	rightsMu sync.Mutex // guards the two below; never held while something is written
+	needs    []Attributes
+	checked  string // the policy by which the caller has all of them
 }
 
 // admit does what is possible before the request is known: who calls, and whether the method can be called at all. The
@@ -190,15 +203,43 @@ func (c *call) authorize(request proto.Message) error {
 	}
 	c.record.Resource = resource
 	if !c.access.GetUnauthenticated() && !c.access.GetCheckedByMethod() {
-		ok, reason := c.Policy.Allowed(c.caller, Attributes{
+		wanted := Attributes{
 			Verb: c.access.GetVerb(), Group: c.access.GetGroup(), Resource: resource,
 			Namespace: own.namespace, Name: own.name,
-		})
+		}
+		ok, reason := c.Policy.Allowed(c.caller, wanted)
 		if !ok {
 			return rpcerr.Forbidden(reason)
 		}
 		c.record.Reason = reason
+		c.need(wanted)
 	}
+	return nil
+}
+
+func (c *call) need(a Attributes) {
+	c.rightsMu.Lock()
+	defer c.rightsMu.Unlock()
+	c.needs, c.checked = append(c.needs, a), "" // the policy may have changed since the check
+}
+
+// entitled returns the refusal of a caller who lost a right that the call needs; nil if there is none.
+func (c *call) entitled() error {
+	c.rightsMu.Lock()
+	defer c.rightsMu.Unlock()
+	if len(c.needs) == 0 {
+		return nil
+	}
+	policy := c.Policy.Hash()
+	if policy == c.checked {
+		return nil
+	}
+	for _, a := range c.needs {
+		if ok, reason := c.Policy.Allowed(c.caller, a); !ok {
+			return rpcerr.Forbidden(reason)
+		}
+	}
+	c.checked = policy
 	return nil
 }
 

@@ -150,6 +150,7 @@ func (p *Policy) Rules(c Caller) []Rule {
 
 // Hash returns the SHA-256 of the policy in force, in hex.
 func (p *Policy) Hash() string {
+	p.now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.hash

@@ -1,7 +1,9 @@
 package identity
 
 import (
+	"crypto/sha256"
 	"crypto/x509"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -91,6 +93,21 @@ func (r Revocation) error(what string) error {
 	return &badCredential{text}
 }
 
+// revocationsFile is what is kept on disk. The sum tells a list that a damaged disk shortened or changed from one that was written.
+type revocationsFile struct {
+	SHA256      string       `json:"sha256"` // of the revocations, in hex
+	Revocations []Revocation `json:"revocations"`
+}
+
+func sumOf(list []Revocation) (string, error) {
+	raw, err := json.Marshal(list)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:]), nil
+}
+
 // readRevocations returns the last copy of the list; an empty one if there is none.
 func readRevocations(path string) ([]Revocation, error) {
 	raw, err := os.ReadFile(path)
@@ -100,15 +117,22 @@ func readRevocations(path string) ([]Revocation, error) {
 	if err != nil {
 		return nil, fmt.Errorf("revocations: %w", err)
 	}
-	var list []Revocation
-	if err := json.Unmarshal(raw, &list); err != nil {
+	var file revocationsFile
+	if err := json.Unmarshal(raw, &file); err != nil {
 		return nil, fmt.Errorf("revocations %s: %w", path, err)
 	}
-	return list, nil
+	if sum, err := sumOf(file.Revocations); err != nil || sum != file.SHA256 {
+		return nil, fmt.Errorf("revocations %s: the list is not the one that was written", path)
+	}
+	return file.Revocations, nil
 }
 
 func writeRevocations(path string, list []Revocation) error {
-	raw, err := json.MarshalIndent(list, "", " ")
+	sum, err := sumOf(list)
+	if err != nil {
+		return fmt.Errorf("revocations: %w", err)
+	}
+	raw, err := json.MarshalIndent(revocationsFile{SHA256: sum, Revocations: list}, "", " ")
 	if err != nil {
 		return fmt.Errorf("revocations: %w", err)
 	}

@@ -2,7 +2,9 @@ package identity
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"crypto/x509"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,14 +25,17 @@ const (
 	Steady    RotationStep = "steady"    // one authority
 	Prepared  RotationStep = "prepared"  // the next authority is trusted, and signs nothing yet
 	Activated RotationStep = "activated" // the next authority signs; the former is trusted still
+	Retired   RotationStep = "retired"   // the former is no longer to be trusted, and it is not known yet that all have heard of it
 )
 
 // The files of a rotation, besides those of the authority: <name>-next-ca.crt and .key hold the next authority until it signs,
-// <name>-old-ca.crt the former one for as long as it is trusted. <name>-activating is there while the former is replaced by the next.
+// <name>-old-ca.crt the former one for as long as it is trusted. <name>-activating is there while the former is replaced by the next, and
+// <name>-retired from the end of the trust in the former until EndRotation.
 func nextName(name string) string { return name + "-next" }
 
 func formerFile(dir, name string) string     { return filepath.Join(dir, name+"-old-ca.crt") }
 func activatingFile(dir, name string) string { return filepath.Join(dir, name+"-activating") }
+func retiredFile(dir, name string) string    { return filepath.Join(dir, name+"-retired") }
 
 func exists(path string) (bool, error) {
 	_, err := os.Stat(path)
@@ -46,7 +51,7 @@ func Rotation(dir, name string) (RotationStep, error) {
 	for _, s := range []struct {
 		path string
 		step RotationStep
-	}{{activatingFile(dir, name), Prepared}, {formerFile(dir, name), Activated}, {nextCert, Prepared}} {
+	}{{activatingFile(dir, name), Prepared}, {formerFile(dir, name), Activated}, {retiredFile(dir, name), Retired}, {nextCert, Prepared}} {
 		if there, err := exists(s.path); err != nil || there {
 			return s.step, err
 		}
@@ -74,7 +79,7 @@ func ActivateRotation(dir, name string) error {
 	if err != nil || step == Activated {
 		return err
 	}
-	if step == Steady {
+	if step != Prepared {
 		return fmt.Errorf("authority %q: no rotation was prepared", name)
 	}
 	if err := renameio.WriteFile(activatingFile(dir, name), nil, 0o600); err != nil {
@@ -127,10 +132,23 @@ func CompleteActivation(dir, name string) error {
 
 // RetireFormer ends the trust in the former authority. It does nothing if there is none.
 func RetireFormer(dir, name string) error {
-	if step, err := Rotation(dir, name); err != nil || step == Prepared {
-		return errors.Join(err, fmt.Errorf("authority %q: the next one does not sign yet", name))
+	switch step, err := Rotation(dir, name); {
+	case err != nil:
+		return err
+	case step == Prepared:
+		return fmt.Errorf("authority %q: the next one does not sign yet", name)
+	case step != Activated:
+		return nil
 	}
-	if err := os.Remove(formerFile(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := renameio.WriteFile(retiredFile(dir, name), nil, 0o600); err != nil {
+		return err
+	}
+	return os.Remove(formerFile(dir, name))
+}
+
+// EndRotation notes that the former authority, which RetireFormer retired, is trusted nowhere any more.
+func EndRotation(dir, name string) error {
+	if err := os.Remove(retiredFile(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -165,12 +183,27 @@ func LoadTrust(dir, name string) (Trust, error) {
 }
 
 // Save writes the authority as Authority.Save does, and what is trusted beside it: for a copy of it, which LoadTrust reads. The key of the
-// next authority is not in it.
+// next authority is not in it. While it is written, and if that is cut off, the copy trusts what it trusted before and what it is to trust:
+// with less, a reader could refuse certificates that are in use.
 func (t Trust) Save(dir string) error {
+	others := t.Bundle()[len(t.PEM()):]
+	certPath, _ := authorityFiles(dir, t.name)
+	before, err := os.ReadFile(certPath)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	beside, err := os.ReadFile(formerFile(dir, t.name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if len(before) > 0 {
+		if err := renameio.WriteFile(formerFile(dir, t.name), slices.Concat(before, beside, t.Bundle()), 0o644); err != nil {
+			return err
+		}
+	}
 	if err := t.Authority.Save(dir); err != nil {
 		return err
 	}
-	others := t.Bundle()[len(t.PEM()):]
 	if len(others) > 0 {
 		return renameio.WriteFile(formerFile(dir, t.name), others, 0o644)
 	}
@@ -187,6 +220,26 @@ func (t Trust) Bundle() []byte {
 		out = append(out, encodeCertificate(c.Raw)...)
 	}
 	return out
+}
+
+// TrustHash tells what is trusted by bundles of authorities in PEM, in a few characters: two sets of bundles have the same if they hold the
+// same certificates, in whatever order.
+func TrustHash(bundles ...[]byte) (string, error) {
+	sum := sha256.New()
+	for _, bundle := range bundles {
+		certs, err := parseCertificates(bundle)
+		if err != nil {
+			return "", err
+		}
+		var each []string
+		for _, c := range certs {
+			one := sha256.Sum256(c.Raw)
+			each = append(each, hex.EncodeToString(one[:]))
+		}
+		slices.Sort(each)
+		fmt.Fprintln(sum, slices.Compact(each))
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:8]), nil
 }
 
 // Hash returns the hashes of all authorities that are trusted, as PinnedTLS takes them.

@@ -82,8 +82,8 @@ func (s *guardedStream) ended(err error) error {
 	if s.refusal != nil {
 		return s.refusal
 	}
-	if bad := Refusal(s.ctx); bad != nil {
-		err := s.call.refuse(notValid(s.call.caller, bad))
+	if refusal := Refusal(s.ctx); refusal != nil {
+		err := s.call.refuse(notValid(s.call.caller, refusal))
 		s.call.complete(target{}, err)
 		return err
 	}

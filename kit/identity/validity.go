@@ -12,11 +12,14 @@ import (
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
+
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
 const (
-	// lookAgain bounds how long a credential goes unchecked: timers do not notice that the clock was set or that the host slept.
-	lookAgain = 5 * time.Second
+	// lookAgain bounds how long a credential goes unchecked: timers do not notice that the clock was set, that the host slept, or that a file
+	// changed.
+	lookAgain = time.Second
 	// closeAfter is how long a connection stays open once its certificate is refused: calls on it are answered with the reason.
 	closeAfter = time.Second
 )
@@ -49,6 +52,11 @@ type badCredential struct{ text string }
 
 func (b *badCredential) Error() string { return b.text }
 
+// unentitled is why something ends whose credential is good. The error is a status.
+type unentitled struct{ error }
+
+func (u *unentitled) Unwrap() error { return u.error }
+
 // Validity decides whether credentials are still good, that is neither expired nor revoked, and ends what was opened with them when
 // they no longer are. Its methods are safe for concurrent use.
 type Validity struct {
@@ -57,11 +65,12 @@ type Validity struct {
 
 	mu     sync.Mutex
 	denied denied
+	lost   error // why the deny list is not known; nil if it is
 	open   map[*use]struct{}
 	timer  *time.Timer // of the next look; nil while nothing is open
 	next   time.Time
 
-	looking sync.Mutex // held by a look; guards the three below
+	looking sync.Mutex // held by a look at files; guards the three below
 	stamp   stamp
 	trusted []*x509.Certificate
 	reading int // counts the changes of trusted
@@ -71,20 +80,21 @@ type Validity struct {
 type use struct {
 	credential Credential
 	end        func(error)
+	still      func() error // asked at each look; nil: the credential alone decides
 
 	cert    *x509.Certificate // of a connection: must be of an authority that is trusted still; nil for a stream
 	checked int               // the reading of the authorities that it was last checked by
 }
 
 // OpenValidity returns a Validity with the last copy of the deny list, which is kept in the file at path; an empty path keeps none. If
-// that file cannot be read, the error says so and the Validity, which is never nil, begins with an empty list.
+// that file cannot be read, the error says so, and Unknown refuses callers until Revoke was called. The Validity is never nil.
 func OpenValidity(path string) (*Validity, error) {
 	v := &Validity{path: path, open: map[*use]struct{}{}, denied: index(nil)}
 	if path == "" {
 		return v, nil
 	}
 	list, err := readRevocations(path)
-	v.denied = index(list)
+	v.denied, v.lost = index(list), err
 	return v, err
 }
 
@@ -96,13 +106,33 @@ func (v *Validity) Trust(caFile string) { v.ca = caFile }
 // that it could not be written to disk.
 func (v *Validity) Revoke(list []Revocation) error {
 	v.mu.Lock()
-	v.denied = index(list)
+	v.denied, v.lost = index(list), nil
 	v.mu.Unlock()
-	v.look()
+	v.endRefused()
 	if v.path == "" {
 		return nil
 	}
 	return writeRevocations(v.path, list)
+}
+
+// Lost returns why the deny list is not known: its file could not be read and Revoke was not called since. It returns nil if it is known.
+func (v *Validity) Lost() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.lost
+}
+
+// Unknown returns a status if a caller must be refused at a service because the deny list is not known. Services' own calls pass, because
+// the list comes by one of them, and those of agents to etcd-guardian, because members of etcd are started through them. Callers without
+// credentials have nothing that could be revoked.
+func (v *Validity) Unknown(c Caller, service string) error {
+	lost := v.Lost()
+	_, sibling := c.Service()
+	_, node := c.Node()
+	if lost == nil || c.User == "" || sibling || node && service == guardianName {
+		return nil
+	}
+	return rpcerr.Unavailable("which credentials are revoked is not known until machine-api answers: the copy on disk cannot be read")
 }
 
 // Check returns why a credential is refused, nil if it is good.
@@ -158,11 +188,21 @@ func (v *Validity) schedule(at time.Time) {
 	v.next = at
 }
 
-// look ends what is open by credentials that are no longer good.
+// look ends what is open by credentials that are no longer good, or by callers who lost what it needs.
 func (v *Validity) look() {
-	v.looking.Lock()
+	v.endRefused()
+	// Reading a file may hang. The next check does not wait for it, and ends what has expired by then.
+	if !v.looking.TryLock() {
+		return
+	}
 	defer v.looking.Unlock()
-	over := v.orphans()
+	v.endOrphans()
+	v.endUnentitled()
+}
+
+// endRefused ends what is open by credentials that expired or were revoked, and schedules the next look.
+func (v *Validity) endRefused() {
+	over := map[*use]error{}
 	v.mu.Lock()
 	now := time.Now()
 	next := now.Add(lookAgain)
@@ -187,12 +227,11 @@ func (v *Validity) look() {
 	}
 }
 
-// orphans takes out the connections whose certificate is of no authority that is trusted still. Each is checked once by a reading of the
+// endOrphans ends the connections whose certificate is of no authority that is trusted still. Each is checked once by a reading of the
 // file, since that costs a signature. The lock of a look is held.
-func (v *Validity) orphans() map[*use]error {
-	over := map[*use]error{}
+func (v *Validity) endOrphans() {
 	if v.ca == "" {
-		return over
+		return
 	}
 	if s, err := stampOf(v.ca); err == nil && !s.same(v.stamp) {
 		if certs, err := readCertificates(v.ca); err == nil {
@@ -200,44 +239,66 @@ func (v *Validity) orphans() map[*use]error {
 			v.reading++
 		}
 	}
-	v.mu.Lock()
-	var unchecked []*use
-	for u := range v.open {
-		if u.cert != nil && u.checked != v.reading {
-			unchecked = append(unchecked, u)
-		}
-	}
-	v.mu.Unlock()
-	for _, u := range unchecked {
+	for _, u := range v.openThat(func(u *use) bool { return u.cert != nil && u.checked != v.reading }) {
 		u.checked = v.reading
-		if slices.ContainsFunc(v.trusted, func(ca *x509.Certificate) bool { return issued(ca, u.cert) }) {
-			continue
+		if !slices.ContainsFunc(v.trusted, func(ca *x509.Certificate) bool { return issued(ca, u.cert) }) {
+			v.endOne(u, &badCredential{"the authority of the certificate is no longer trusted"})
 		}
-		v.mu.Lock()
-		if _, open := v.open[u]; open {
-			delete(v.open, u)
-			over[u] = &badCredential{"the authority of the certificate is no longer trusted"}
-		}
-		v.mu.Unlock()
 	}
-	return over
 }
 
-// Bound returns a context that ends when the credential is no longer good; Refusal then returns why. stop must be called.
-func (v *Validity) Bound(ctx context.Context, c Credential) (bound context.Context, stop func()) {
+// endUnentitled ends what says itself that it must end. The lock of a look is held.
+func (v *Validity) endUnentitled() {
+	for _, u := range v.openThat(func(u *use) bool { return u.still != nil }) {
+		if err := u.still(); err != nil {
+			v.endOne(u, &unentitled{err})
+		}
+	}
+}
+
+func (v *Validity) openThat(is func(*use) bool) []*use {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var found []*use
+	for u := range v.open {
+		if is(u) {
+			found = append(found, u)
+		}
+	}
+	return found
+}
+
+// endOne ends a use unless that was closed by now.
+func (v *Validity) endOne(u *use, why error) {
+	v.mu.Lock()
+	_, open := v.open[u]
+	delete(v.open, u)
+	v.mu.Unlock()
+	if open {
+		u.end(why)
+	}
+}
+
+// Bound returns a context that ends when the credential is no longer good, or within about a second after still returned an error, which
+// must be a status; Refusal then returns why. still may be nil. stop must be called.
+func (v *Validity) Bound(ctx context.Context, c Credential, still func() error) (bound context.Context, stop func()) {
 	bound, cancel := context.WithCancelCause(ctx)
-	unfollow := v.Follow(c, func(err error) { cancel(err) })
+	unfollow := v.follow(&use{credential: c, end: func(err error) { cancel(err) }, still: still})
 	return bound, func() {
 		unfollow()
 		cancel(nil)
 	}
 }
 
-// Refusal returns why a context that Bound made ended; nil if that was not for its credential.
+// Refusal returns, as a status, why Bound ended a context; nil if something else did.
 func Refusal(ctx context.Context) error {
 	var bad *badCredential
 	if errors.As(context.Cause(ctx), &bad) {
-		return bad
+		return rpcerr.Unauthenticated(bad.Error())
+	}
+	var lost *unentitled
+	if errors.As(context.Cause(ctx), &lost) {
+		return lost.error
 	}
 	return nil
 }

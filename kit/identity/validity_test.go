@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -90,7 +91,7 @@ func TestWhatIsOpenEndsWithItsCredential(t *testing.T) {
 		<-ended
 
 		bob := Credential{User: "bob", Issued: time.Now(), NotAfter: time.Now().Add(time.Hour)}
-		ctx, stop := v.Bound(t.Context(), bob)
+		ctx, stop := v.Bound(t.Context(), bob, nil)
 		defer stop()
 		if err := v.Revoke([]Revocation{{User: "bob", Reason: "left"}}); err != nil {
 			t.Fatal(err)
@@ -126,15 +127,55 @@ func TestTheDenyListSurvivesItsProcess(t *testing.T) {
 			t.Errorf("%+v is good after a restart", c)
 		}
 	}
-	if err := os.WriteFile(path, []byte("[{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if v, err := OpenValidity(path); err == nil || v == nil || v.Check(Credential{serial: "a1"}) != nil {
-		t.Errorf("a spoilt file: %v, %v", v, err)
-	}
 	missing := validity(t, filepath.Join(t.TempDir(), "missing", "revocations.json"))
 	if err := missing.Revoke([]Revocation{{Serial: "a1"}}); err == nil || missing.Check(Credential{serial: "a1"}) == nil {
 		t.Errorf("a list that cannot be written: %v; in force: %v", err, missing.Check(Credential{serial: "a1"}))
+	}
+}
+
+func TestADamagedDenyListIsNotAnEmptyOne(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "revocations.json")
+	if err := validity(t, path).Revoke([]Revocation{{Serial: "a1", Reason: "lost"}, {User: "alice"}}); err != nil {
+		t.Fatal(err)
+	}
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged := map[string][]byte{
+		"an empty list": []byte("[]"), "null": []byte("null"), "an object": []byte("{}"), "zeros": make([]byte, len(good)),
+		"another name": []byte(strings.Replace(string(good), "alice", "alicf", 1)),
+	}
+	for n := range len(good) - 1 { // without the last line break it is complete
+		damaged[fmt.Sprintf("%d bytes", n)] = good[:n]
+	}
+	node := Caller{User: NodeUser("w"), UID: "u", Groups: []string{GroupNodes, GroupAuthenticated}}
+	for name, text := range damaged {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		v, err := OpenValidity(path)
+		if err == nil || v == nil || v.Lost() == nil {
+			t.Fatalf("%s: %v, %v", name, v, err)
+		}
+		for _, tt := range []struct {
+			c       Caller
+			service string
+			refused bool
+		}{
+			{Caller{User: "bob", Groups: []string{GroupMasters}}, "machine-api", true},
+			{node, "scheduler", true},
+			{node, "etcd-guardian", false}, // through it etcd comes back, and with that the list
+			{Caller{User: ServiceUser("scheduler"), Groups: []string{GroupServices}}, "machine-api", false},
+			{Caller{}, "machine-api", false},
+		} {
+			if err := v.Unknown(tt.c, tt.service); tt.refused != (status.Code(err) == codes.Unavailable) || !tt.refused && err != nil {
+				t.Errorf("%s: %q at %s: %v", name, tt.c.User, tt.service, err)
+			}
+		}
+		if err := v.Revoke([]Revocation{{Serial: "a1"}}); err != nil || v.Unknown(node, "scheduler") != nil || v.Check(Credential{serial: "a1"}) == nil {
+			t.Errorf("%s: the list of machine-api is not in force: %v", name, err)
+		}
 	}
 }
 
@@ -149,23 +190,30 @@ func (watcher) WatchNodes(_ *nodev1.WatchNodesRequest, s grpc.ServerStreamingSer
 	return s.Context().Err()
 }
 
-func TestExpiredAndRevokedCertificatesEndOnOpenConnections(t *testing.T) {
-	ca := authority(t, time.Hour)
+// Heartbeat is of those that check rights themselves.
+func (watcher) Heartbeat(s grpc.BidiStreamingServer[nodev1.HeartbeatRequest, nodev1.HeartbeatResponse]) error {
+	Needs(s.Context(), Attributes{Verb: "get", Resource: "nodes"})
+	if err := s.Send(&nodev1.HeartbeatResponse{}); err != nil {
+		return err
+	}
+	<-s.Context().Done()
+	return s.Context().Err()
+}
+
+// serveWatcher serves until the end of the test and returns the address.
+func serveWatcher(t *testing.T, ca *Authority, policy *Policy, v *Validity) string {
+	t.Helper()
 	request := serverRequest()
 	request.IPs = []net.IP{net.IPv4(127, 0, 0, 1)}
 	cfg, err := newPlace(t).issue(ca, request).files().ServerTLS(tls.RequireAndVerifyClientCert)
 	if err != nil {
 		t.Fatal(err)
 	}
-	policy, err := LoadPolicy("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	v := validity(t, "")
 	guard := Guard{Service: "eviction-controller", Policy: policy, Validity: v}
 	server := grpc.NewServer(grpc.Creds(v.Credentials(credentials.NewTLS(cfg))),
 		grpc.UnaryInterceptor(UnaryInterceptor(guard)), grpc.StreamInterceptor(StreamInterceptor(guard)))
 	nodev1.RegisterNodeServiceServer(server, watcher{})
+	nodev1.RegisterNodeAgentServiceServer(server, watcher{})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -178,6 +226,75 @@ func TestExpiredAndRevokedCertificatesEndOnOpenConnections(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	return listener.Addr().String()
+}
+
+func TestAStreamEndsWithTheRightToIt(t *testing.T) {
+	role := strings.Replace(roleOfTests, "verbs: [get]", "verbs: [get, watch]", 1)
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(role + bindingOfTests("alice") + strings.Replace(bindingOfTests("bob"), "readers", "others", 1))
+	policy, err := LoadPolicy(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca := authority(t, time.Hour)
+	address := serveWatcher(t, ca, policy, validity(t, ""))
+	open := func(user string) (watch, own func() error) {
+		t.Helper()
+		p := newPlace(t).issue(ca, Request{CommonName: user, URI: UserURI(user), Client: true, Lifetime: time.Hour})
+		conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(clientTLS(t, p, ""))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		w, err := nodev1.NewNodeServiceClient(conn).WatchNodes(t.Context(), &nodev1.WatchNodesRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := nodev1.NewNodeAgentServiceClient(conn).Heartbeat(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		watch, own = func() error { _, err := w.Recv(); return err }, func() error { _, err := h.Recv(); return err }
+		if err := errors.Join(watch(), own()); err != nil {
+			t.Fatal(err)
+		}
+		return watch, own
+	}
+	kept := make(chan error, 2)
+	for _, receive := range tuple(open("bob")) {
+		go func() { kept <- receive() }()
+	}
+	watch, own := open("alice")
+	write(role + bindingOfTests("bob"))
+	for name, err := range map[string]error{"the watch": watch(), "the stream that checks rights itself": own()} {
+		if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "alice") {
+			t.Errorf("%s ended with %v", name, err)
+		}
+	}
+	select {
+	case err := <-kept:
+		t.Errorf("a stream of a user who kept the right ended with %v", err)
+	default:
+	}
+}
+
+func tuple(a, b func() error) []func() error { return []func() error{a, b} }
+
+func TestExpiredAndRevokedCertificatesEndOnOpenConnections(t *testing.T) {
+	ca := authority(t, time.Hour)
+	policy, err := LoadPolicy("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := validity(t, "")
+	address := serveWatcher(t, ca, policy, v)
 
 	for name, tt := range map[string]struct {
 		lifetime time.Duration
@@ -191,7 +308,7 @@ func TestExpiredAndRevokedCertificatesEndOnOpenConnections(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t).issue(ca, Request{CommonName: "root", Organizations: []string{GroupMasters}, URI: UserURI("root"), Client: true, Lifetime: tt.lifetime})
 			lost := make(chan struct{})
-			conn, err := grpc.NewClient("passthrough:///"+listener.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(clientTLS(t, p, ""))),
+			conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(clientTLS(t, p, ""))),
 				grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 					select {
 					case <-lost:

@@ -13,8 +13,23 @@ const (
 	MachineRole = "windlass.dev/machine-role" // master or worker, as fixed when the machine was created
 )
 
+// Annotations of a Node that node-configurator writes.
+const (
+	CurrentConfig = "machineconfiguration.openshift.io/currentConfig" // what stands on the node; absent for one that was never configured
+	DesiredConfig = "machineconfiguration.openshift.io/desiredConfig" // what shall stand there
+	ConfigState   = "machineconfiguration.openshift.io/state"
+	ConfigReason  = "machineconfiguration.openshift.io/reason"
+	// ConfigBoot holds the boot that the agent wants to end: before it is back with another, it is not done.
+	ConfigBoot = "windlass.dev/config-boot"
+)
+
 // RolePrefix begins the labels by which nodes have roles.
 const RolePrefix = "node-role.kubernetes.io/"
+
+// Configuration returns the annotations that node-configurator writes.
+func Configuration() []string {
+	return []string{CurrentConfig, DesiredConfig, ConfigState, ConfigReason, ConfigBoot}
+}
 
 // Roles returns those of a node's labels that give it a role, as key=value, ordered.
 func Roles(labels map[string]string) []string {

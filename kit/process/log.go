@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"time"
@@ -20,8 +21,15 @@ const (
 )
 
 // TrimLog gives the older part of a log back to the disk when twice as much as keep bytes of it are there: it becomes a hole, so whoever
-// appends to the file goes on as before. A log that is not there, or a file system without holes, is no error.
-func TrimLog(path string, keep int64) error {
+// appends to the file goes on as before. On a file system without holes the file is shortened instead, and what is written at that moment may
+// be lost. A log that is not there is no error.
+func TrimLog(path string, keep int64) error { return trimLog(path, keep, punch) }
+
+func punch(f *os.File, n int64) error {
+	return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, n)
+}
+
+func trimLog(path string, keep int64, punch func(f *os.File, n int64) error) error {
 	var st unix.Stat_t
 	err := unix.Stat(path, &st)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && (st.Mode&unix.S_IFMT != unix.S_IFREG || st.Blocks*blockSize < 2*keep) {
@@ -30,16 +38,33 @@ func TrimLog(path string, keep int64) error {
 	if err != nil {
 		return &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, st.Size-keep)
-	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+	err = punch(f, st.Size-keep)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return shorten(f, st.Size, keep)
+	}
+	if err != nil {
 		return &fs.PathError{Op: "fallocate", Path: path, Err: err}
 	}
 	return nil
+}
+
+// shorten leaves the last keep bytes of a file of a size. Its writers append, so they go on behind them.
+func shorten(f *os.File, size, keep int64) error {
+	tail := make([]byte, keep)
+	n, err := f.ReadAt(tail, size-keep)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	_, err = f.Write(tail[:n])
+	return err
 }
 
 // trimLogs keeps the logs of all wanted processes from filling the disk, until ctx ends.

@@ -336,13 +336,23 @@ func (s *Supervisor) Lookup(name string) (Status, bool) {
 	return k.status()
 }
 
-// Recorded returns the names of all processes that the run directory has a record of, in order. Those that
-// an earlier supervisor started and that were not ensured since can be ended by Stop.
+// Recorded returns the names of all processes that the run directory has a record of, and of those that are wanted: one that is being
+// started runs before its record is written. In order. Those that an earlier supervisor started and that were not ensured since can be
+// ended by Stop.
 func (s *Supervisor) Recorded() ([]string, error) {
+	wanted := s.Status() // read first, so that no record written in between is missed
 	s.mu.Lock()
 	dir := s.dir
 	s.mu.Unlock()
-	return recorded(dir)
+	names, err := recorded(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range wanted {
+		names = append(names, w.Name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
 }
 
 func recorded(dir string) ([]string, error) {

@@ -584,6 +584,30 @@ func TestTheOlderPartOfALongLogIsDropped(t *testing.T) {
 	}
 }
 
+func TestALongLogIsShortenedWhereThereAreNoHoles(t *testing.T) {
+	const keep = 1 << 16
+	path := filepath.Join(t.TempDir(), "log")
+	writer, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	write := func(text string) {
+		t.Helper()
+		if _, err := writer.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(strings.Repeat("x", 3*keep) + "last\n")
+	if err := process.TrimLogWithoutHoles(path, keep); err != nil {
+		t.Fatal(err)
+	}
+	write("next\n")
+	if got, err := os.ReadFile(path); err != nil || len(got) != keep+len("next\n") || !strings.HasSuffix(string(got), "xlast\nnext\n") {
+		t.Errorf("%d bytes are left, %v, want %d with the last lines", len(got), err, keep+len("next\n"))
+	}
+}
+
 func TestTheWholeGroupEndsWithItsLeader(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := supervisor(t, dir)

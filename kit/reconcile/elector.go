@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -26,12 +27,15 @@ const (
 	callLimit      = time.Second            // for a question to etcd, so that another member is soon asked
 	callLimits     = 4 * time.Second        // where answers take longer than that: the limit doubles up to this
 	retryPause     = 100 * time.Millisecond // after one that failed
-	lookAgain      = 3 * time.Second        // a watch of the key that is silent this long is opened anew
+	lookAgain      = 3 * time.Second        // a candidate opens its watch of the key again after this much silence
+	lookAtOwn      = 15 * time.Second       // a leader's: a key that is lost unseen costs time only, since writes are fenced and the lease runs out
 )
 
 var (
 	errLeaseLost = errors.New("lease ran out")
 	errKeyLost   = errors.New("election key was taken away")
+
+	errWatchEnded = errors.New("watch ended")
 )
 
 // Candidacy is what an election key holds: who leads, and where it can be reached.
@@ -50,6 +54,7 @@ type Elector struct {
 	self   Candidacy
 	ttl    time.Duration
 	leads  atomic.Bool
+	missed store.Refusals
 	log    *slog.Logger
 
 	mu    sync.Mutex
@@ -58,6 +63,18 @@ type Elector struct {
 
 // Leads reports whether this process leads now, as far as it knows.
 func (e *Elector) Leads() bool { return e.leads.Load() }
+
+// missedWatches is the metric of an elector: how often the election key could not be read or watched.
+var missedWatches = prometheus.NewDesc("windlass_election_refused_watches_total",
+	"Times that etcd refused to let the election key be read or watched, or did not answer.", nil, nil)
+
+// Describe and Collect make the elector a prometheus.Collector.
+func (e *Elector) Describe(out chan<- *prometheus.Desc) { out <- missedWatches }
+
+// Collect sends the number of refusals.
+func (e *Elector) Collect(out chan<- prometheus.Metric) {
+	out <- prometheus.MustNewConstMetric(missedWatches, prometheus.CounterValue, float64(e.missed.Count()))
+}
 
 // NewElector returns a candidate for the lead of service. address is where this process is reached; it must be bound
 // by this process, since whoever else stands in the election with it is taken for dead.
@@ -106,7 +123,7 @@ func (e *Elector) campaign(ctx context.Context) (term, error) {
 				said = text
 			}
 		case rival != nil:
-			e.waitGone(ctx, rival.CreateRevision)
+			e.waitGone(ctx, rival.CreateRevision, lookAgain)
 		default:
 			return t, nil
 		}
@@ -183,7 +200,7 @@ func (e *Elector) hold(ctx context.Context, t term, lead func(ctx context.Contex
 		end(errLeaseLost)
 	})
 	group.Go(func() {
-		e.waitGone(leading, t.fence.CreateRevision)
+		e.waitGone(leading, t.fence.CreateRevision, lookAtOwn)
 		end(errKeyLost)
 	})
 	e.log.InfoContext(ctx, "leadership won", "revision", t.fence.CreateRevision)
@@ -231,7 +248,9 @@ func (e *Elector) keepAlive(ctx context.Context, t term) {
 			continue
 		case <-next.C:
 			end.Stop()
-			next.Reset(every - rand.N(every/4+1))
+			// At a round time of day, as kit/serve's reads: processes of one host that ask at the same moment wake it once.
+			now := time.Now()
+			next.Reset(now.Truncate(every).Add(every).Sub(now))
 			limit := until
 			group.Go(func() {
 				asked := time.Now()
@@ -258,33 +277,45 @@ func (e *Elector) keepAlive(ctx context.Context, t term) {
 	}
 }
 
-// waitGone returns when the key created at that revision is gone, or when ctx ends.
-func (e *Elector) waitGone(ctx context.Context, created int64) {
+// waitGone returns when the key created at that revision is gone, or when ctx ends. It reads the key at least every patience: a stream can be
+// stuck.
+func (e *Elector) waitGone(ctx context.Context, created int64, patience time.Duration) {
 	for ctx.Err() == nil {
 		kv, revision, err := e.get(ctx)
 		switch {
 		case err != nil:
+			if ctx.Err() == nil {
+				e.missed.Note(ctx, e.log, e.key, err)
+			}
 			pause(ctx, retryPause)
 		case kv == nil || kv.CreateRevision != created:
 			return
 		default:
-			e.awaitChange(ctx, revision)
+			e.awaitChange(ctx, revision, patience)
 		}
 	}
 }
 
-// awaitChange returns when the key may have changed after revision. It does not wait long, since a stream can be stuck.
-func (e *Elector) awaitChange(ctx context.Context, revision int64) {
-	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), lookAgain)
+// awaitChange returns when the key may have changed after revision, or after patience.
+func (e *Elector) awaitChange(ctx context.Context, revision int64, patience time.Duration) {
+	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), patience)
 	watcher := clientv3.NewWatcher(e.client)
 	defer func() {
 		cancel()
 		watcher.Close()
 	}()
 	resp, ok := <-watcher.Watch(ctx, e.key, clientv3.WithRev(revision+1))
-	if !ok || resp.Err() != nil {
-		pause(ctx, retryPause)
+	if ctx.Err() != nil || ok && resp.Err() == nil {
+		return
 	}
+	err := resp.Err()
+	if !ok {
+		err = errWatchEnded
+	}
+	if !errors.Is(err, rpctypes.ErrCompacted) { // then the key is read again
+		e.missed.Note(ctx, e.log, e.key, err)
+	}
+	pause(ctx, retryPause)
 }
 
 // get returns the key, nil if it is absent, and the revision at which that was so.

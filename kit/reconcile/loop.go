@@ -37,36 +37,34 @@ func Earliest(a, b time.Time) time.Time {
 type Loop struct {
 	name    string
 	workers int
+	keys    func() []string
 	f       Func
 	log     *slog.Logger
 
 	mu    sync.Mutex
 	queue workqueue.TypedRateLimitingInterface[string] // nil while Run does not run
-	open  map[string]struct{}                          // keys that are to be looked at, now or later
 	said  map[string]string                            // by key: the error that was logged last
 }
 
-// NewLoop returns a loop that looks at up to workers keys at a time.
-func NewLoop(name string, workers int, f Func, log *slog.Logger) *Loop {
-	return &Loop{
-		name: name, workers: workers, f: f, log: log.With("loop", name),
-		open: map[string]struct{}{}, said: map[string]string{},
-	}
+// NewLoop returns a loop that looks at up to workers keys at a time. Run begins with a look at each of keys, which returns
+// all keys that there are, in any order; nil means none.
+func NewLoop(name string, workers int, keys func() []string, f Func, log *slog.Logger) *Loop {
+	return &Loop{name: name, workers: workers, keys: keys, f: f, log: log.With("loop", name)}
 }
 
 // Add asks for a look at key soon. Many calls before the look count as one; a call during the look leads to another.
-// While Run does not run, keys are kept for its beginning.
+// While Run does not run, Add does nothing: a process that stands by for hours would collect the keys of all objects that
+// come and go.
 func (l *Loop) Add(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.open[key] = struct{}{}
 	if l.queue != nil {
 		l.queue.Add(key)
 	}
 }
 
-// Run looks until ctx ends and then waits for the looks under way. It may be called again afterwards, such as in the next
-// term of a leader: keys that waited to be looked at are still known.
+// Run looks at all keys that there are, and then at those that are added, until ctx ends. It waits for the looks under way. It
+// may be called again afterwards, such as in the next term of a leader.
 func (l *Loop) Run(ctx context.Context) error {
 	queue, err := l.start()
 	if err != nil {
@@ -75,6 +73,11 @@ func (l *Loop) Run(ctx context.Context) error {
 	defer l.stop()
 	stop := context.AfterFunc(ctx, queue.ShutDown)
 	defer stop()
+	if l.keys != nil {
+		for _, key := range l.keys() { // the queue takes keys already, so no change between the two is missed
+			queue.Add(key)
+		}
+	}
 	var group sync.WaitGroup
 	for range l.workers {
 		group.Go(func() {
@@ -95,49 +98,34 @@ func (l *Loop) start() (workqueue.TypedRateLimitingInterface[string], error) {
 	}
 	l.queue = workqueue.NewTypedRateLimitingQueue(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstBackOff, longestBackOff))
-	for key := range l.open {
-		l.queue.Add(key)
-	}
+	l.said = map[string]string{}
 	return l.queue, nil
 }
 
 func (l *Loop) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.queue = nil
+	l.queue, l.said = nil, nil
 }
 
 // look calls the Func once and arranges for the next time.
 func (l *Loop) look(ctx context.Context, queue workqueue.TypedRateLimitingInterface[string], key string) {
 	defer queue.Done(key)
 	if ctx.Err() != nil {
-		return // what is left in the queue stays open for the next Run
+		return
 	}
-	l.setOpen(key, false)
 	wake, err := l.f(ctx, key)
 	switch {
 	case err != nil:
-		l.setOpen(key, true)
 		l.report(ctx, key, err)
 		queue.AddRateLimited(key)
 	case !wake.IsZero():
 		l.settled(key)
-		l.setOpen(key, true)
 		queue.Forget(key)
 		queue.AddAfter(key, max(time.Until(wake), soonest))
 	default:
 		l.settled(key)
 		queue.Forget(key)
-	}
-}
-
-func (l *Loop) setOpen(key string, open bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if open {
-		l.open[key] = struct{}{}
-	} else {
-		delete(l.open, key)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -14,15 +15,19 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/reconcile"
+	"github.com/windlass-dev/windlass/kit/resource"
 )
 
-// run starts the loop inside a bubble and returns what stops it.
+// run starts the loop inside a bubble, waits until it has nothing to do, and returns what stops it.
 func run(t *testing.T, l *reconcile.Loop) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- l.Run(ctx) }()
+	synctest.Wait()
 	return func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -48,7 +53,7 @@ func (l *looks) note() int {
 func TestAFailedLookIsRepeatedLaterEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := looks{start: time.Now()}
-		l := reconcile.NewLoop("test", 2, func(context.Context, string) (time.Time, error) {
+		l := reconcile.NewLoop("test", 2, nil, func(context.Context, string) (time.Time, error) {
 			if seen.note() < 5 {
 				return time.Time{}, errors.New("not yet")
 			}
@@ -68,7 +73,7 @@ func TestAFailedLookIsRepeatedLaterEachTime(t *testing.T) {
 func TestTheBackOffEndsAtThirtySecondsAndIsForgottenAfterSuccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := looks{start: time.Now()}
-		l := reconcile.NewLoop("test", 1, func(context.Context, string) (time.Time, error) {
+		l := reconcile.NewLoop("test", 1, nil, func(context.Context, string) (time.Time, error) {
 			if n := seen.note(); n == 20 || n > 21 {
 				return time.Time{}, nil
 			}
@@ -95,7 +100,7 @@ func TestTheBackOffEndsAtThirtySecondsAndIsForgottenAfterSuccess(t *testing.T) {
 func TestALookHappensAgainWhenItAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := looks{start: time.Now()}
-		l := reconcile.NewLoop("test", 1, func(context.Context, string) (time.Time, error) {
+		l := reconcile.NewLoop("test", 1, nil, func(context.Context, string) (time.Time, error) {
 			if seen.note() == 1 {
 				return time.Now().Add(10 * time.Minute), nil
 			}
@@ -114,7 +119,7 @@ func TestALookHappensAgainWhenItAskedFor(t *testing.T) {
 func TestAWakeTimeInThePastDoesNotSpin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := looks{start: time.Now()}
-		l := reconcile.NewLoop("test", 1, func(context.Context, string) (time.Time, error) {
+		l := reconcile.NewLoop("test", 1, nil, func(context.Context, string) (time.Time, error) {
 			seen.note()
 			return time.Unix(1, 0), nil
 		}, slog.New(slog.DiscardHandler))
@@ -133,7 +138,7 @@ func TestAKeyIsNeverLookedAtTwiceAtOnce(t *testing.T) {
 		const keys, adds = 3, 100
 		var mu sync.Mutex
 		busy, most, total := map[string]int{}, 0, map[string]int{}
-		l := reconcile.NewLoop("test", 8, func(_ context.Context, key string) (time.Time, error) {
+		l := reconcile.NewLoop("test", 8, nil, func(_ context.Context, key string) (time.Time, error) {
 			mu.Lock()
 			busy[key]++
 			most = max(most, busy[key])
@@ -163,7 +168,7 @@ func TestAKeyIsNeverLookedAtTwiceAtOnce(t *testing.T) {
 func TestKeysAddedDuringALookAreLookedAtAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := looks{start: time.Now()}
-		l := reconcile.NewLoop("test", 1, func(context.Context, string) (time.Time, error) {
+		l := reconcile.NewLoop("test", 1, nil, func(context.Context, string) (time.Time, error) {
 			seen.note()
 			time.Sleep(time.Second)
 			return time.Time{}, nil
@@ -180,18 +185,15 @@ func TestKeysAddedDuringALookAreLookedAtAgain(t *testing.T) {
 	})
 }
 
-func TestWhatWasNotSettledIsKnownInTheNextTerm(t *testing.T) {
+func TestEachTermBeginsWithAllKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
-		var second bool
 		got := map[string]int{}
-		l := reconcile.NewLoop("test", 1, func(_ context.Context, key string) (time.Time, error) {
+		keys := []string{"failed", "later", "settled"}
+		l := reconcile.NewLoop("test", 1, func() []string { return keys }, func(_ context.Context, key string) (time.Time, error) {
 			mu.Lock()
 			defer mu.Unlock()
-			if second {
-				got[key]++
-				return time.Time{}, nil
-			}
+			got[key]++
 			switch key {
 			case "failed":
 				return time.Time{}, errors.New("not yet")
@@ -201,28 +203,96 @@ func TestWhatWasNotSettledIsKnownInTheNextTerm(t *testing.T) {
 				return time.Time{}, nil
 			}
 		}, slog.New(slog.DiscardHandler))
-		for _, key := range []string{"failed", "later", "settled"} {
-			l.Add(key)
-		}
-		stop := run(t, l)
-		time.Sleep(time.Minute)
-		stop()
-		l.Add("between")
-		second = true
-		stop = run(t, l)
-		time.Sleep(time.Minute)
-		stop()
-		if diff := cmp.Diff(map[string]int{"failed": 1, "later": 1, "between": 1}, got); diff != "" {
-			t.Error(diff)
+		for range 2 {
+			clear(got)
+			stop := run(t, l)
+			stop()
+			if diff := cmp.Diff(map[string]int{"failed": 1, "later": 1, "settled": 1}, got); diff != "" {
+				t.Error(diff)
+			}
 		}
 	})
+}
+
+// TestAStandbyLoopDoesNotGrow has 100,000 objects come and go while the loop stands by, and then has it take the lead, while
+// objects still change.
+func TestAStandbyLoopDoesNotGrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const objects, living = 100_000, 1000
+		cache := resource.NewCache[*nodev1.Node]()
+		revision := int64(0)
+		step := func(name string, deleted bool) {
+			revision++
+			o := &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: name, Namespace: "default", ResourceVersion: resource.FormatRevision(revision)}}
+			cache.Step(revision, []resource.Change[*nodev1.Node]{{Key: resource.KeyOf(o), Object: o, Deleted: deleted}})
+		}
+		for i := range living {
+			step(fmt.Sprintf("living-%d", i), false)
+		}
+		var once sync.Once
+		keys := func() []string {
+			listed := cache.Keys()
+			once.Do(func() { // the latest moment at which a change can be missed
+				step("living-1", false)
+				step("living-2", true)
+				step("new", false)
+			})
+			return listed
+		}
+		var mu sync.Mutex
+		looks, seen := map[string]int{}, map[string]string{}
+		l := reconcile.NewLoop("test", 4, keys, func(_ context.Context, key string) (time.Time, error) {
+			k := resource.ParseKey(key)
+			o, _ := cache.Lookup(k.Namespace, k.Name)
+			mu.Lock()
+			defer mu.Unlock()
+			looks[k.Name]++
+			seen[k.Name] = o.GetMetadata().GetResourceVersion()
+			return time.Time{}, nil
+		}, slog.New(slog.DiscardHandler))
+		cache.Subscribe(func(k resource.Key) { l.Add(k.String()) })
+
+		come := func(n int) {
+			for i := range n {
+				name := fmt.Sprintf("short-lived-with-a-name-of-some-length-%d", i)
+				step(name, false)
+				step(name, true)
+			}
+		}
+		come(10_000) // fills the cache's ring of recent changes
+		before := heap()
+		come(objects)
+		if grown := heap() - before; grown > objects*20 {
+			t.Errorf("%d objects that came and went left %d bytes behind", objects, grown)
+		}
+
+		stop := run(t, l)
+		stop()
+		for name, n := range looks {
+			o, ok := cache.Lookup("default", name)
+			if n != 1 || seen[name] != o.GetMetadata().GetResourceVersion() {
+				t.Errorf("%s: %d looks, the last at revision %q of %q (%t)", name, n, seen[name], o.GetMetadata().GetResourceVersion(), ok)
+			}
+		}
+		if len(looks) != living+1 {
+			t.Errorf("%d keys were looked at, want %d", len(looks), living+1)
+		}
+	})
+}
+
+// heap returns how many bytes are in use once garbage is collected.
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 func TestAnErrorIsLoggedOncePerText(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		n := 0
-		l := reconcile.NewLoop("test", 1, func(context.Context, string) (time.Time, error) {
+		l := reconcile.NewLoop("test", 1, nil, func(context.Context, string) (time.Time, error) {
 			n++
 			return time.Time{}, fmt.Errorf("reason %d", n/10)
 		}, slog.New(slog.NewTextHandler(&out, nil)))

@@ -15,6 +15,9 @@ import (
 const (
 	// batchOps is how many objects share a transaction: below the 128 operations that a member takes, with room for the fence.
 	batchOps = 100
+	// batchBytes is how large they are together, unless it is one alone: a member takes 8 MiB, and what is larger would fail again and again,
+	// with every object that shares the batch.
+	batchBytes = 1 << 20
 	// batchCommits is how many transactions of one batch are under way at once.
 	batchCommits = 4
 )
@@ -101,7 +104,10 @@ func (t *Table[T]) commitAll(ctx context.Context, ready []prepared[T], out []Wri
 	}
 	var group errgroup.Group
 	group.SetLimit(batchCommits)
-	for part := range slices.Chunk(once, batchOps) {
+	for len(once) > 0 {
+		n := transaction(once)
+		part := once[:n:n]
+		once = once[n:]
 		group.Go(func() error {
 			t.commitPart(ctx, part, out, alone)
 			return nil
@@ -111,6 +117,17 @@ func (t *Table[T]) commitAll(ctx context.Context, ready []prepared[T], out []Wri
 	for _, p := range again {
 		out[p.at].Object, out[p.at].Err = alone(p)
 	}
+}
+
+// transaction returns how many objects from the first on share a transaction.
+func transaction[T Object](list []prepared[T]) int {
+	size := 0
+	for n, p := range list {
+		if size += proto.Size(p.next); n == batchOps || n > 0 && size > batchBytes {
+			return n
+		}
+	}
+	return len(list)
 }
 
 func (t *Table[T]) commitPart(ctx context.Context, part []prepared[T], out []Written[T], alone func(prepared[T]) (T, error)) {

@@ -2,6 +2,7 @@ package resource_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
@@ -45,6 +46,32 @@ func TestWhatIsRefusedInABatchDoesNotKeepTheOthers(t *testing.T) {
 	// One transaction was refused for the name that was taken; its objects went in one by one.
 	if len(revisions) > 110 {
 		t.Errorf("%d revisions for 248 objects", len(revisions))
+	}
+}
+
+// One caller's large objects must not keep those of others from being written, which share their batch.
+func TestABatchOfLargeObjectsIsWritten(t *testing.T) {
+	f := serve(t, resource.Config[*machinev1.MachineSet]{})
+	var all []*machinev1.MachineSet
+	var keys []resource.Key
+	for i := range 40 {
+		s := placed(fmt.Sprintf("m-%d", i))
+		s.Metadata.Annotations = map[string]string{"large": strings.Repeat("x", 250<<10)}
+		all, keys = append(all, s), append(keys, resource.KeyOf(s))
+	}
+	all, keys = append(all, placed("small")), append(keys, resource.Key{Namespace: ns, Name: "small"})
+	for i, w := range f.table.CreateAll(t.Context(), all) {
+		if w.Err != nil {
+			t.Fatalf("create %v: %v", keys[i], w.Err)
+		}
+	}
+	for i, w := range f.table.ModifyAll(t.Context(), keys, func(s *machinev1.MachineSet) error {
+		s.Spec.Replicas = proto.Int32(2)
+		return nil
+	}) {
+		if w.Err != nil {
+			t.Fatalf("change %v: %v", keys[i], w.Err)
+		}
 	}
 }
 

@@ -68,6 +68,17 @@ func (c *Cache[T]) All() []T {
 	return out
 }
 
+// Keys returns the keys of all objects, as Key.String writes them, in any order.
+func (c *Cache[T]) Keys() []string {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	out := make([]string, 0, len(c.objects))
+	for k := range c.objects {
+		out = append(out, k.String())
+	}
+	return out
+}
+
 // Subscribe has f called with the key of every object that changes from now on, and once with each that is there. f must
 // return at once, as the Add of a queue does.
 func (c *Cache[T]) Subscribe(f func(Key)) {

@@ -403,8 +403,8 @@ func (s server[T]) page(ctx context.Context, r request, sel Selection) (page[T],
 		out.meta.ResourceVersion = FormatRevision(got.Revision)
 		for i, rec := range got.Records {
 			o.After = rec.Key
-			obj, ok := s.t.read(rec)
-			if !ok || !sel.Matches(obj) {
+			obj, err := s.t.object(rec)
+			if err != nil || !sel.Matches(obj) {
 				continue
 			}
 			out.items = append(out.items, obj)

@@ -89,13 +89,19 @@ func (t *Table[T]) key(k Key) string {
 
 // Run keeps the cache in step with etcd until ctx ends.
 func (t *Table[T]) Run(ctx context.Context) error {
+	const logEvery = time.Minute // of what etcd goes on refusing
 	backoff := 50 * time.Millisecond
+	var logged time.Time
 	for ctx.Err() == nil {
 		err := t.follow(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		t.cfg.Log.WarnContext(ctx, "watch of a kind broke off", "kind", t.typ.GetKind(), "error", err)
+		level := slog.LevelDebug
+		if time.Since(logged) >= logEvery {
+			level, logged = slog.LevelWarn, time.Now()
+		}
+		t.cfg.Log.Log(ctx, level, "watch of a kind broke off", "kind", t.typ.GetKind(), "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(backoff):
@@ -105,51 +111,58 @@ func (t *Table[T]) Run(ctx context.Context) error {
 	return nil
 }
 
-// follow fills the cache and takes in every change until the watch ends.
+// follow fills the cache and takes in every change until the watch ends. It alone notes which records cannot be read: whoever reads at
+// another moment may see a record as it is no longer.
 func (t *Table[T]) follow(ctx context.Context) error {
-	objects, revision, err := t.readAll(ctx)
+	page, err := t.st.List(ctx, t.prefix(), store.ListOptions{})
 	if err != nil {
 		return err
 	}
-	t.Replace(objects, revision)
-	w := t.st.Watch(ctx, t.prefix(), revision)
+	t.st.NoteListed(t.prefix(), page)
+	t.Replace(t.objects(page, t.note), page.Revision)
+	w := t.st.Watch(ctx, t.prefix(), page.Revision)
 	for b := range w.Batches() {
-		t.Step(b.Revision, t.changes(b))
+		t.Step(b.Revision, t.changes(b, t.note))
 	}
 	return w.Err()
 }
 
-func (t *Table[T]) readAll(ctx context.Context) ([]T, int64, error) {
-	page, err := t.st.List(ctx, t.prefix(), store.ListOptions{})
-	if err != nil {
-		return nil, 0, err
-	}
+// objects returns those of a list that can be read. note is called for each record.
+func (t *Table[T]) objects(page store.Page, note func(store.Record, error)) []T {
 	objects := make([]T, 0, len(page.Records))
 	for _, r := range page.Records {
-		if o, ok := t.read(r); ok {
+		o, err := t.object(r)
+		if note(r, err); err == nil {
 			objects = append(objects, o)
 		}
 	}
-	return objects, page.Revision, nil
+	return objects
 }
 
-// read returns the object of a record. One that cannot be read is skipped and noted in the store, which reports it: it must not keep
-// the others of its kind from being served.
-func (t *Table[T]) read(r store.Record) (T, bool) {
-	o, err := t.decode(r.Value, r.Revision)
+// object returns the object of a record. One that cannot be read is skipped by whoever lists or watches: it must not keep the others of
+// its kind from being served.
+func (t *Table[T]) object(r store.Record) (T, error) {
 	if r.Damage != nil {
-		err = r.Damage
+		var zero T
+		return zero, r.Damage
 	}
-	if err != nil {
-		k := t.keyOf(r.Key)
-		t.st.NoteUnreadable(store.Unreadable{
-			Key: r.Key, Revision: r.Revision, APIVersion: APIVersion(t.typ), Kind: t.typ.GetKind(), Namespace: k.Namespace, Name: k.Name, Err: err.Error(),
-		})
-		return o, false
-	}
-	t.st.NoteReadable(r.Key, r.Revision)
-	return o, true
+	return t.decode(r.Value, r.Revision)
 }
+
+// note has the store report a record that cannot be read, until it is replaced or deleted.
+func (t *Table[T]) note(r store.Record, err error) {
+	if err == nil {
+		t.st.NoteReadable(r.Key, r.Revision)
+		return
+	}
+	k := t.keyOf(r.Key)
+	t.st.NoteUnreadable(store.Unreadable{
+		Key: r.Key, Revision: r.Revision, APIVersion: APIVersion(t.typ), Kind: t.typ.GetKind(), Namespace: k.Namespace, Name: k.Name, Err: err.Error(),
+	})
+}
+
+// ignore drops reports of unreadable records. Reads for a caller use it: only the watch reports them.
+func ignore(store.Record, error) {}
 
 // keyOf is the inverse of key.
 func (t *Table[T]) keyOf(record string) Key {
@@ -160,8 +173,9 @@ func (t *Table[T]) keyOf(record string) Key {
 	return Key{Namespace: ns, Name: name}
 }
 
-// changes returns what a batch changed. A record that can no longer be read keeps its last state: nobody has deleted the object.
-func (t *Table[T]) changes(b store.Batch) []Change[T] {
+// changes returns what a batch changed. A record that can no longer be read keeps its last state: nobody has deleted the object. note is
+// called for each record.
+func (t *Table[T]) changes(b store.Batch, note func(store.Record, error)) []Change[T] {
 	out := make([]Change[T], 0, len(b.Events))
 	for _, e := range b.Events {
 		ch := Change[T]{Key: t.keyOf(e.Record.Key), Deleted: e.Deleted}
@@ -171,7 +185,7 @@ func (t *Table[T]) changes(b store.Batch) []Change[T] {
 			ch.Existed = err == nil
 		}
 		if e.Deleted {
-			t.st.NoteReadable(e.Record.Key, b.Revision)
+			note(e.Record, nil)
 			if !ch.Existed { // its last state was compacted away, or cannot be read; the cache still has one
 				if ch.Previous, ch.Existed = t.Lookup(ch.Key.Namespace, ch.Key.Name); !ch.Existed {
 					continue
@@ -180,8 +194,9 @@ func (t *Table[T]) changes(b store.Batch) []Change[T] {
 			ch.Object = Clone(ch.Previous)
 			ch.Object.GetMetadata().ResourceVersion = FormatRevision(b.Revision)
 		} else {
-			var ok bool
-			if ch.Object, ok = t.read(e.Record); !ok {
+			var err error
+			ch.Object, err = t.object(e.Record)
+			if note(e.Record, err); err != nil {
 				continue
 			}
 			if !ch.Existed && e.Record.CreateRevision < e.Record.Revision {
@@ -228,8 +243,8 @@ func (t *Table[T]) Get(ctx context.Context, namespace, name string) (T, error) {
 	if err != nil {
 		return zero, err
 	}
-	o, ok := t.read(r)
-	if !ok {
+	o, err := t.object(r)
+	if err != nil {
 		return zero, rpcerr.Unreadable(t.typ.GetKind(), name)
 	}
 	return o, nil

@@ -2,6 +2,7 @@ package resource_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -124,6 +125,78 @@ func TestARecordThatCannotBeReadIsSkippedAndReported(t *testing.T) {
 	}
 }
 
+// A record is not reported for what it was before, nor once it is gone.
+func TestARecordIsReportedOnlyWhileItCannotBeRead(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	table, st, client := sets(t)
+	if _, err := table.Create(ctx, newSet("other")); err != nil {
+		t.Fatal(err)
+	}
+	prefix := st.Prefix() + "machinesets/" + ns + "/"
+	other, err := client.Get(ctx, prefix+"other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spoil := func() int64 {
+		t.Helper()
+		resp, err := client.Txn(ctx).Then(clientv3.OpPut(prefix+"broken", "garbage"), clientv3.OpPut(prefix+"other", string(other.Kvs[0].Value))).Commit()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.Header.Revision
+	}
+	remove := func() {
+		t.Helper()
+		if _, err := client.Delete(ctx, prefix+"broken"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	past := spoil()
+	remove()
+
+	// A watch that resumes then, and whose client leaves right after.
+	late := store.New(client, st.Prefix())
+	left := errors.New("the client has left")
+	err = running(t, late).Watching(ctx, "", resource.Selection{}, past-1, false, func(resource.Events[*machinev1.MachineSet]) error { return left })
+	if !errors.Is(err, left) {
+		t.Errorf("Watching = %v, want the error of its reader", err)
+	}
+	if bad := late.Unreadable(); len(bad) != 0 {
+		t.Errorf("unreadable records = %+v, want none: it was so in the past", bad)
+	}
+
+	// It goes while the table does not follow.
+	away := store.New(client, st.Prefix())
+	table = resource.NewTable(away, protovalidate.GlobalValidator, resource.Config[*machinev1.MachineSet]{})
+	follow := func(until int64) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(ctx)
+		done := make(chan error, 1)
+		go func() { done <- table.Run(ctx) }()
+		if err := table.WaitRevision(ctx, until); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	follow(spoil())
+	if bad := away.Unreadable(); len(bad) != 1 {
+		t.Errorf("unreadable records = %+v, want the one", bad)
+	}
+	remove()
+	resp, err := client.Put(ctx, prefix+"other", string(other.Kvs[0].Value))
+	if err != nil {
+		t.Fatal(err)
+	}
+	follow(resp.Header.Revision)
+	if bad := away.Unreadable(); len(bad) != 0 {
+		t.Errorf("unreadable records = %+v, want none: it is gone", bad)
+	}
+}
+
 func TestObjectsAndAnnotationsAreLimited(t *testing.T) {
 	table, _, _ := sets(t)
 	annotated := newSet("annotated")
@@ -196,9 +269,8 @@ func TestAWatchThatResumesFarBackIsBounded(t *testing.T) {
 	again := running(t, st) // its cache remembers nothing of that
 	sent := 0
 	err = again.Watching(t.Context(), "", resource.Selection{}, after, false, func(resource.Events[*machinev1.MachineSet]) error {
-		if sent++; sent == 1 {
-			<-time.After(time.Second) // a slow reader, while all of it comes
-		}
+		sent++
+		<-time.After(time.Second) // a reader that is slower than etcd
 		return nil
 	})
 	if status.Code(rpcerr.From(err)) != codes.OutOfRange {

@@ -67,12 +67,12 @@ func (t *Table[T]) Watching(ctx context.Context, namespace string, sel Selection
 
 // sendAll sends every object as it is in etcd now and returns the revision.
 func (t *Table[T]) sendAll(ctx context.Context, want func(T) bool, send func(Events[T]) error) (int64, error) {
-	objects, revision, err := t.readAll(ctx)
+	page, err := t.st.List(ctx, t.prefix(), store.ListOptions{})
 	if err != nil {
 		return 0, err
 	}
 	var all []Event[T]
-	for _, o := range objects {
+	for _, o := range t.objects(page, ignore) {
 		if want(o) {
 			all = append(all, Event[T]{Added, o})
 		}
@@ -80,7 +80,7 @@ func (t *Table[T]) sendAll(ctx context.Context, want func(T) bool, send func(Eve
 	if err := sendSplit(Events[T]{Events: all}, send); err != nil {
 		return 0, err
 	}
-	return revision, send(Events[T]{Revision: revision, Bookmark: true})
+	return page.Revision, send(Events[T]{Revision: page.Revision, Bookmark: true})
 }
 
 func (t *Table[T]) sendChanges(ctx context.Context, after int64, want func(T) bool, bookmarks bool, send func(Events[T]) error) error {
@@ -124,7 +124,7 @@ func (t *Table[T]) bridge(ctx context.Context, after int64, want func(T) bool, s
 	goal := t.Revision()
 	w := t.st.WatchWithin(ctx, t.prefix(), after, bridgeBytes)
 	for b := range w.Batches() {
-		if err := sendStep(b.Revision, t.changes(b), want, send); err != nil {
+		if err := sendStep(b.Revision, t.changes(b, ignore), want, send); err != nil {
 			return 0, err
 		}
 		after = b.Revision

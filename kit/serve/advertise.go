@@ -14,7 +14,7 @@ func CheckAdvertised(address string) error {
 	case err != nil:
 		return fmt.Errorf("advertised address %q: %w", address, err)
 	case strings.Trim(host, "0.:x") == "" || net.ParseIP(host).IsUnspecified():
-		return fmt.Errorf("advertised address %q: every host has it; set --advertise to the address at which others reach this one", address)
+		return fmt.Errorf("advertised address %q: every host has it; give the address at which others reach this one", address)
 	case port == "" || port == "0":
 		return fmt.Errorf("advertised address %q: has no port", address)
 	}

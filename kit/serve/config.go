@@ -30,6 +30,11 @@ type Config struct {
 	AuditSinks    []string          // where audit records also go, see audit.ParseSink
 	LogLevel      string            // debug, info, warn or error; empty means info
 
+	// RecordKMS is the address of a KMS plugin that seals chosen records, such as unix:///run/kms.sock; empty: the key ring in TLSDir seals
+	// them. RecordSealer is which of the two seals where both are there: SealByKMS (empty means this) or SealByFile; both open.
+	RecordKMS    string
+	RecordSealer string
+
 	// AdmitStrangers lets clients without a certificate connect; they can call only methods whose access option says
 	// unauthenticated. For a service that nodes join at; set by the program, not by a flag.
 	AdmitStrangers bool
@@ -95,6 +100,18 @@ func (c Config) etcdFiles() identity.Files {
 
 // RecordKeysFile is the key ring for sealed records in a service's --tls-dir.
 const RecordKeysFile = "record-keys.json"
+
+// What may seal records, see Config.RecordSealer.
+const (
+	SealByKMS  = "kms"
+	SealByFile = "file"
+)
+
+// RecordFlags adds the settings of a service that seals records to fs.
+func (c *Config) RecordFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&c.RecordKMS, "record-kms", "", "unix:///PATH of a KMS v2 plugin whose key seals records; the key file beside the certificates opens what it has sealed")
+	fs.StringVar(&c.RecordSealer, "record-sealer", SealByKMS, "what seals records where --record-kms is set: kms or file; both open")
+}
 
 func (c Config) recordKeys() string { return filepath.Join(c.TLSDir, RecordKeysFile) }
 

@@ -31,7 +31,7 @@ func (p *Process) Dial(peer string) (*grpc.ClientConn, error) {
 	}
 	creds := credentials.NewTLS(identity.WithURI(cfg, identity.ServiceURI(peer)))
 	options := append(dialOptions(), grpc.WithTransportCredentials(creds))
-	conn, err := grpc.NewClient(address, append(options, p.traces.client()...)...)
+	conn, err := grpc.NewClient(address, append(options, p.traces.Client()...)...)
 	if err != nil {
 		return nil, fmt.Errorf("dial %q: %w", peer, err)
 	}

@@ -105,7 +105,7 @@ func CertificateLogin(v *identity.Validity) Login {
 		if err != nil {
 			return c, rpcerr.Unauthenticated(err.Error())
 		}
-		return c, nil
+		return c, v.Unknown(c, "")
 	}
 }
 

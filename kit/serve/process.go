@@ -33,6 +33,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/kms"
 	"github.com/windlass-dev/windlass/kit/store"
 )
 
@@ -64,13 +65,16 @@ type Process struct {
 	metrics  net.Listener
 	health   *health.Server
 	streams  *streams
-	traces   *traces
+	traces   *Traces
+
+	endpoints *store.Endpoints // nil if no etcd was configured
 
 	mu      sync.Mutex
 	ready   []func(context.Context) error
 	closers []func() error
 	store   *store.Store
-	keys    *store.KeyRing // nil: the service has none
+	sealer  store.Sealer // of chosen records; nil: there are no keys
+	kms     *kms.Plugin  // nil: there is none
 }
 
 // Logger returns a logger of JSON lines in the wanted level, with the service's name on each.
@@ -110,13 +114,13 @@ func (p *Process) open() (err error) {
 	}
 	p.Metrics.MustRegister(p.Audit, p.Policy)
 	if p.Validity, err = identity.OpenValidity(filepath.Join(p.cfg.Dir, "revocations.json")); err != nil {
-		p.Log.Error("the last deny list is not in force until machine-api answers", "error", err)
+		p.Log.Error("users and agents are refused until machine-api says what is revoked", "error", err)
 	}
 	p.Validity.Trust(p.cfg.files().CA)
-	if p.traces, err = newTraces(context.Background(), p.cfg.Name); err != nil {
+	if p.traces, err = OpenTraces(context.Background(), p.cfg.Name); err != nil {
 		return err
 	}
-	p.onClose(p.traces.close)
+	p.onClose(p.traces.Close)
 	if err := p.openKeys(); err != nil {
 		return err
 	}
@@ -126,14 +130,35 @@ func (p *Process) open() (err error) {
 	return p.openServer()
 }
 
-// openKeys reads the key ring for sealed records, if the service has one.
+// openKeys opens what seals records, if the service has that: the key ring, a KMS plugin, or both.
 func (p *Process) openKeys() error {
 	ring, err := store.OpenKeyRing(p.cfg.recordKeys())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // records that were sealed are then reported as unreadable
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		ring = nil // records that were sealed by it are then reported as unreadable
+	case err != nil:
+		return err
+	default:
+		p.sealer = ring
 	}
-	p.keys = ring
-	return err
+	if p.cfg.RecordKMS == "" {
+		return nil
+	}
+	if p.kms, err = kms.New(p.cfg.RecordKMS, p.Log); err != nil {
+		return err
+	}
+	p.onClose(p.kms.Close)
+	both := kms.Beside{Sealer: p.kms, Plugin: p.kms, Ring: ring}
+	switch by := p.cfg.RecordSealer; {
+	case by == SealByFile && ring != nil:
+		both.Sealer = ring
+	case by == SealByFile:
+		return fmt.Errorf("record sealer %q: there is no %s", by, p.cfg.recordKeys())
+	case by != "" && by != SealByKMS:
+		return fmt.Errorf("record sealer %q: want %s or %s", by, SealByKMS, SealByFile)
+	}
+	p.sealer = both
+	return nil
 }
 
 func (p *Process) openEtcd() error {
@@ -142,17 +167,18 @@ func (p *Process) openEtcd() error {
 			return nil
 		}
 	}
-	tls, err := p.cfg.etcdFiles().ClientTLS("")
+	creds, err := p.cfg.etcdFiles().ClientCredentials()
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}
 	p.Etcd, err = store.Dial(store.ClientConfig{
-		Endpoints: p.cfg.EtcdEndpoints, EndpointsFile: p.cfg.endpointsFile(), TLS: tls, Log: p.Log,
+		Endpoints: p.cfg.EtcdEndpoints, EndpointsFile: p.cfg.endpointsFile(), Credentials: creds, Log: p.Log,
 	})
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}
 	p.onClose(p.Etcd.Close)
+	p.endpoints = store.NewEndpoints(p.Etcd, p.cfg.endpointsFile(), p.Log)
 	return nil
 }
 
@@ -170,7 +196,7 @@ func (p *Process) openServer() error {
 			recoverUnary(p.Log), p.refuseUnary, limitUnary, validateUnary(p.Validator)),
 		grpc.ChainStreamInterceptor(m.stream, p.streams.intercept, p.refuseStream, recoverStream(p.Log), identity.StreamInterceptor(guard),
 			recoverStream(p.Log), validateStream(p.Validator)))
-	p.GRPC = grpc.NewServer(append(options, p.traces.server()...)...)
+	p.GRPC = grpc.NewServer(append(options, p.traces.Server()...)...)
 	p.onClose(func() error { p.GRPC.Stop(); return nil })
 	p.health = health.NewServer()
 	p.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
@@ -182,7 +208,7 @@ func (p *Process) openServer() error {
 	}
 	p.onClose(closeOnce(p.listener))
 	if err := CheckAdvertised(p.Address()); err != nil {
-		return err
+		return fmt.Errorf("--advertise: %w", err)
 	}
 	if p.cfg.MetricsListen == "" {
 		return nil
@@ -207,12 +233,12 @@ func (p *Process) MetricsAddress() string {
 }
 
 // Store returns the service's own records, under the prefix of its name, by a client of etcd. Its metrics are the process's, and the service's
-// ClusterOperator is Degraded while records cannot be read. Chosen records are sealed by the key ring beside the certificates, where there is
-// one. Call it once.
+// ClusterOperator is Degraded while records cannot be read. Chosen records are sealed by the KMS plugin of the settings or by the key ring
+// beside the certificates, where there is one. Call it once.
 func (p *Process) Store(etcd *clientv3.Client) *store.Store {
 	options := []store.Option{store.WithLog(p.Log)}
-	if p.keys != nil {
-		options = append(options, store.WithSealer(p.keys))
+	if p.sealer != nil {
+		options = append(options, store.WithSealer(p.sealer))
 	}
 	st := store.New(etcd, "/windlass/"+p.cfg.Name+"/", options...)
 	storeMetrics(p.Metrics, st)
@@ -242,6 +268,9 @@ func (p *Process) Run(ctx context.Context, parts ...func(context.Context) error)
 		return errors.Join(err, p.Close())
 	}
 	parts = append(slices.Clone(parts), report, revocations)
+	if p.kms != nil {
+		parts = append(parts, p.kms.Run)
+	}
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		if err := p.GRPC.Serve(p.listener); !errors.Is(err, grpc.ErrServerStopped) {
@@ -258,9 +287,7 @@ func (p *Process) Run(ctx context.Context, parts ...func(context.Context) error)
 		group.Go(func() error { return scraped.Serve(running, p.metrics) })
 	}
 	if p.Etcd != nil {
-		parts = append(slices.Clone(parts), func(ctx context.Context) error {
-			return store.SyncEndpoints(ctx, p.Etcd, p.cfg.endpointsFile(), p.Log)
-		})
+		parts = append(slices.Clone(parts), p.endpoints.Save)
 	}
 	for _, part := range parts {
 		group.Go(func() error { return part(running) })

@@ -20,11 +20,11 @@ const (
 	// maxSilence is how long a process that was ready stays so without a read of etcd: longer than an election.
 	maxSilence        = 3 * time.Second
 	readyPollStarting = 50 * time.Millisecond // while somebody may wait for the start
-	readyPollRunning  = time.Second           // each look is one read of etcd's members
+	readyPollRunning  = time.Second           // at most: each look is one read of etcd's members
 	readyTimeout      = 2 * time.Second
 )
 
-// WatchReady asks check, which has up to two seconds, until ctx ends: often until it returns nil, then once a second. It calls changed with
+// WatchReady asks check, which has up to two seconds, until ctx ends: often until it returns nil, then at each full second. It calls changed with
 // nil when check first returned nil, with an error when it has not done so for three seconds, and so on; while the process is not ready also
 // for each other error.
 func WatchReady(ctx context.Context, check func(context.Context) error, changed func(error)) {
@@ -46,7 +46,7 @@ func WatchReady(ctx context.Context, check func(context.Context) error, changed 
 			if !ready {
 				changed(nil)
 			}
-			ready, reason, last, wait = true, "", time.Now(), readyPollRunning
+			ready, reason, last, wait = true, "", time.Now(), untilFull(readyPollRunning)
 		case ready && time.Since(last) < maxSilence: // it may come back
 		case ready || err.Error() != reason:
 			ready, reason = false, err.Error()
@@ -60,6 +60,13 @@ func WatchReady(ctx context.Context, check func(context.Context) error, changed 
 			return
 		}
 	}
+}
+
+// untilFull returns how long it is until the time of day is a multiple of d. Processes of one host that look at the same moment wake it once, and
+// a member answers what it is asked meanwhile by one question to the others.
+func untilFull(d time.Duration) time.Duration {
+	now := time.Now()
+	return now.Truncate(d).Add(d).Sub(now)
 }
 
 // watchReadiness keeps the health service in step with what isReady says, until ctx ends. A process that is no longer ready ends its watches
@@ -117,8 +124,8 @@ func isWatch(method string) bool {
 }
 
 func (p *Process) isReady(ctx context.Context) error {
-	if p.Etcd != nil {
-		if err := store.Ready(ctx, p.Etcd); err != nil {
+	if p.endpoints != nil {
+		if err := p.endpoints.Ready(ctx); err != nil {
 			return err
 		}
 	}

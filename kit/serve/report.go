@@ -39,7 +39,15 @@ func (p *Process) unreadable() []store.Unreadable {
 	return p.store.Unreadable()
 }
 
-// guarded adds to a state what is wrong with the policy, the audit log and the records.
+// kmsFailed returns what is wrong with the KMS plugin; nil where there is none.
+func (p *Process) kmsFailed() error {
+	if p.kms == nil {
+		return nil
+	}
+	return p.kms.Err()
+}
+
+// guarded adds to a state what is wrong with the policy, the audit log, the deny list, the KMS plugin and the records.
 func (p *Process) guarded(state func(context.Context) clusteroperator.State) func(context.Context) clusteroperator.State {
 	return func(ctx context.Context) clusteroperator.State {
 		s := state(ctx)
@@ -50,6 +58,10 @@ func (p *Process) guarded(state func(context.Context) clusteroperator.State) fun
 			s.Degraded, s.Reason, s.Message = true, "PolicyNotInForce", "the policy file cannot be used, the former policy stays in force: "+err.Error()
 		} else if err := p.Audit.Failed(); err != nil {
 			s.Degraded, s.Reason, s.Message = true, "AuditLogFailed", "callers' changes are refused: "+err.Error()
+		} else if err := p.Validity.Lost(); err != nil {
+			s.Degraded, s.Reason, s.Message = true, "RevocationsUnknown", "users and agents are refused: "+err.Error()
+		} else if err := p.kmsFailed(); err != nil {
+			s.Degraded, s.Reason, s.Message = true, "RecordKMSFailed", "what is sealed opens while its data key is in memory, new records are refused after three minutes: "+err.Error()
 		} else if bad := p.unreadable(); len(bad) > 0 {
 			s.Degraded, s.Reason = true, "UnreadableRecords"
 			s.Message = fmt.Sprintf("%d records cannot be read and are skipped, the first is %s: %s", len(bad), bad[0].Key, bad[0].Err)

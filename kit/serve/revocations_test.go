@@ -2,6 +2,7 @@ package serve_test
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -84,6 +85,48 @@ func TestAServiceRefusesWhatIsRevokedAlsoWhileMachineAPIIsAway(t *testing.T) {
 			t.Errorf("after a restart without machine-api %s gets %v, want %v", request, err, want)
 		}
 	}
+}
+
+func TestWithADamagedDenyListUsersWaitForMachineAPI(t *testing.T) {
+	ground := servetest.New(t)
+	owner := ground.Process(serve.Config{Name: "machine-api"})
+	list := revoker{add: make(chan *machinev1.Revocation, 1)}
+	machinev1.RegisterRevocationServiceServer(owner.GRPC, list)
+
+	cfg := serve.Config{
+		Name: "eviction-controller", Dir: t.TempDir(), TLSDir: filepath.Dir(ground.Files(servetest.Service("eviction-controller")).Cert),
+		Peers: map[string]string{"machine-api": owner.Address()},
+	}
+	if err := os.WriteFile(filepath.Join(cfg.Dir, "revocations.json"), []byte(`{"revocations": [`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	process := ground.Process(cfg)
+	machinev1.RegisterMachineServiceServer(process.GRPC, &machines{})
+	servetest.Run(t, process)
+	get := func(r identity.Request) codes.Code {
+		client := machinev1.NewMachineServiceClient(ground.Dial(process.Address(), r))
+		_, err := client.GetMachine(t.Context(), &machinev1.GetMachineRequest{Namespace: "default", Name: "m"})
+		return status.Code(err)
+	}
+	for name, tt := range map[string]struct {
+		request identity.Request
+		want    codes.Code
+	}{
+		"an administrator": {servetest.Admin(), codes.Unavailable},
+		"a node":           {servetest.Node("worker"), codes.Unavailable},
+		"a service":        {servetest.Service("hook-broker"), codes.OK},
+	} {
+		if got := get(tt.request); got != tt.want {
+			t.Errorf("%s gets %v before machine-api answers, want %v", name, got, tt.want)
+		}
+	}
+	servetest.Run(t, owner)
+	servetest.Await(t, func() string {
+		if code := get(servetest.Admin()); code != codes.OK {
+			return "an answer for the administrator, not " + code.String()
+		}
+		return ""
+	})
 }
 
 func TestClientsConnectAgainInTimeAndTheirStreamsLiveOn(t *testing.T) {

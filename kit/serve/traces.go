@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"fmt"
+	"net/http"
 
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
@@ -11,16 +12,18 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	oteltrace "go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
 	"github.com/windlass-dev/windlass/kit/trace"
 )
 
-// traces sends spans to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names. Nil means that there is none, and then calls
+// Traces sends spans to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names. Nil means that there is none, and then calls
 // are not instrumented at all: even without a collector that costs 14 µs each.
-type traces struct{ provider *sdktrace.TracerProvider }
+type Traces struct{ provider *sdktrace.TracerProvider }
 
-func newTraces(ctx context.Context, service string) (*traces, error) {
+// OpenTraces returns the Traces of a service; nil if there is no collector. Close must be called.
+func OpenTraces(ctx context.Context, service string) (*Traces, error) {
 	if !trace.Enabled() {
 		return nil, nil
 	}
@@ -29,32 +32,45 @@ func newTraces(ctx context.Context, service string) (*traces, error) {
 		return nil, fmt.Errorf("traces: %w", err)
 	}
 	about := resource.NewSchemaless(attribute.String("service.name", service))
-	return &traces{provider: sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(about))}, nil
+	return &Traces{provider: sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(about))}, nil
 }
 
-func (t *traces) options() []otelgrpc.Option {
+func (t *Traces) options() []otelgrpc.Option {
 	return []otelgrpc.Option{
 		otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(propagation.TraceContext{}),
 		otelgrpc.WithFilter(filters.Not(filters.HealthCheck())), // services ask each other every few seconds
 	}
 }
 
-func (t *traces) server() []grpc.ServerOption {
+// Server returns the options of a server whose calls are spans, inside the trace that the caller names if there is one.
+func (t *Traces) Server() []grpc.ServerOption {
 	if t == nil {
 		return nil
 	}
 	return []grpc.ServerOption{grpc.StatsHandler(otelgrpc.NewServerHandler(t.options()...))}
 }
 
-func (t *traces) client() []grpc.DialOption {
+// Client returns the options of a connection whose calls are spans, which the other side continues.
+func (t *Traces) Client() []grpc.DialOption {
 	if t == nil {
 		return nil
 	}
 	return []grpc.DialOption{grpc.WithStatsHandler(otelgrpc.NewClientHandler(t.options()...))}
 }
 
-// close sends what is left, for at most the grace of a stop: the collector may be gone.
-func (t *traces) close() error {
+// Begin begins the span of an HTTP request, inside the trace that its header names if there is one. The context is that of what is done for the
+// request; end must be called once.
+func (t *Traces) Begin(ctx context.Context, header http.Header, name string) (spanned context.Context, end func()) {
+	if t == nil {
+		return ctx, func() {}
+	}
+	ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(header))
+	ctx, span := t.provider.Tracer("github.com/windlass-dev/windlass/kit/serve").Start(ctx, name, oteltrace.WithSpanKind(oteltrace.SpanKindServer))
+	return ctx, func() { span.End() }
+}
+
+// Close sends what is left, for at most the grace of a stop: the collector may be gone.
+func (t *Traces) Close() error {
 	if t == nil {
 		return nil
 	}

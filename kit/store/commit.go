@@ -15,11 +15,11 @@ import (
 // Commit carries out all operations in one transaction, or none. It returns the revision that all records written now
 // have; after a Commit of nothing but deletions whose first answer was lost, a revision at or after theirs.
 //
-// An attempt without an answer is repeated until ctx ends: it is recognised by its write id if it came through after
-// all, even when others have changed or deleted the records since. Once Commit returned a revision or an *OpError, no attempt
-// of it is carried out any more, however late etcd comes to it. Errors: *OpError for a condition that does not hold,
-// ErrUnavailable when the deadline passes (the outcome is unknown then, until the next Commit of the same Store has returned),
-// or whatever etcd refuses.
+// An attempt without an answer is repeated until ctx ends, once it is known that it did nothing and never will: it is recognised
+// by its write id if it came through after all, even when others have changed or deleted the records since. Once Commit returned
+// a revision or an *OpError, no attempt of it is carried out any more, however late etcd comes to it. Errors: *OpError for a
+// condition that does not hold, ErrUnavailable when the deadline passes (the outcome is unknown then, until the next Commit of
+// the same Store has written), or whatever etcd refuses.
 func (s *Store) Commit(ctx context.Context, ops ...Op) (int64, error) {
 	if len(ops) == 0 {
 		return 0, fmt.Errorf("commit: %w: none given", errOperation)
@@ -76,7 +76,8 @@ func newWriteID() (id [writeIDSize]byte, err error) {
 
 const noPin = -1
 
-// commit is one call of Commit.
+// commit is one call of Commit. At most one of its attempts can be carried out at any time: while one has no answer, only looks are
+// sent, which fence it and find out what it did.
 type commit struct {
 	store  *Store
 	ops    []Op
@@ -85,7 +86,9 @@ type commit struct {
 	fenced bool
 
 	base    int64 // a revision before any attempt
-	doubtAt int64 // the last revision of the writer key that an attempt without an answer compared; 0: there is no such attempt
+	number  int   // of the last attempt
+	writer  string
+	doubtAt int64 // the revision of the writer key that the last attempt compared, while it has no answer; 0: it has one
 	pin     int   // index of the operation whose condition we added ourselves, or noPin
 	pinAt   int64 // the revision it was found at
 }
@@ -97,21 +100,21 @@ func (c *commit) run(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithCancel(ctx) // for the attempts that were given up
 	defer cancel()
 	var last error
-	for call := newCall[attempted](c.store, shortPace); call.next(ctx); {
-		key, at, move, err := c.store.writerNow(ctx)
+	for call := newCall[answered](c.store, shortPace); call.next(ctx); {
+		r, err := c.next(ctx)
 		if err != nil {
 			return 0, err
 		}
-		// Where an earlier attempt compared the key as it still is, this one moves it on: once it is carried out, that one never is.
-		move = move || c.doubtAt == at
-		got, late, err := call.attempt(ctx, func(ctx context.Context) (attempted, error) { return c.attempt(ctx, key, at, move) })
-		if late || err != nil && outcomeOf(err) == unknown {
-			c.doubtAt = at
+		got, err := call.attempt(ctx, r.send)
+		if !r.look && (err == nil && got.number != c.number || err != nil && outcomeOf(err) == unknown) {
+			c.doubtAt = r.at
 		}
 		switch {
+		case err == nil && got.number != c.number:
+			call.again() // it is about an attempt before the last one, and says nothing of that
 		case err == nil:
 			c.store.saw(got.resp.Header.Revision)
-			revision, err := c.settle(ctx, got, late, key)
+			revision, err := c.settle(ctx, got)
 			if errors.Is(err, errWriterMoved) {
 				call.again()
 			} else if !errors.Is(err, errPinMoved) {
@@ -120,10 +123,9 @@ func (c *commit) run(ctx context.Context) (int64, error) {
 			last = err
 		case outcomeOf(err) == unknown:
 			last = err
-		case c.doubtAt == 0:
+		case !r.look:
 			return 0, noSpace(err)
 		default:
-			// This attempt did nothing, but an earlier one may have.
 			return 0, fmt.Errorf("%w: outcome unknown: %w", ErrUnavailable, noSpace(err))
 		}
 	}
@@ -138,11 +140,26 @@ func noSpace(err error) error {
 	return err
 }
 
-// attempted is the answer to one attempt.
-type attempted struct {
+// request is a transaction of a commit: an attempt to carry it out, or a look at what became of the attempt with that number.
+type request struct {
+	store           *Store
+	number          int
+	look            bool
+	at              int64 // the revision of the writer key that it compares
+	move            bool  // an attempt that is carried out moves the key
+	conditions      []clientv3.Cmp
+	then, otherwise []clientv3.Op
+}
+
+// answered is the answer to a request.
+type answered struct {
+	request
 	resp *clientv3.TxnResponse
-	at   int64 // the revision of the writer key that it compared
-	move bool  // it moved the key if it was carried out
+}
+
+func (r request) send(ctx context.Context) (answered, error) {
+	resp, err := r.store.client.Txn(ctx).If(r.conditions...).Then(r.then...).Else(r.otherwise...).Commit()
+	return answered{r, resp}, err
 }
 
 // prepare makes sure that a repetition is harmless, and learns a revision that is before any attempt.
@@ -155,23 +172,26 @@ func (c *commit) prepare(ctx context.Context) error {
 		return err
 	}
 	c.base = c.store.seen.Load()
+	for _, op := range c.ops { // the caller may have seen more than the store
+		c.base = max(c.base, op.ifRevision)
+	}
 	return nil
 }
 
 // choosePin looks after operations that depend on nothing: they could be carried out twice, with somebody else's write
 // in between. So one of them is made to depend on what stands there now: a put if there is one, since it marks what it
-// writes, else a deletion that has something to delete.
+// writes, else a deletion that has something to delete. A deletion is also read where another operation guards the commit: allGone
+// must know a revision at which its record was there.
 func (c *commit) choosePin(ctx context.Context) error {
-	if slices.ContainsFunc(c.ops, Op.guardsItself) {
-		return nil
-	}
-	i := slices.IndexFunc(c.ops, func(o Op) bool { return o.kind == opPut })
-	if i >= 0 {
+	if i := slices.IndexFunc(c.ops, func(o Op) bool { return o.kind == opPut }); i >= 0 {
+		if slices.ContainsFunc(c.ops, Op.guardsItself) {
+			return nil
+		}
 		_, err := c.pinNow(ctx, i)
 		return err
 	}
 	for i, op := range c.ops {
-		if op.kind != opDelete {
+		if op.kind != opDelete || op.ifRevision != Whatever {
 			continue
 		}
 		if found, err := c.pinNow(ctx, i); err != nil || found {
@@ -198,35 +218,61 @@ func (c *commit) pinTo(i int, current []*mvccpb.KeyValue) {
 	}
 }
 
-// attempt sends the transaction once. If a condition does not hold, the answer has the current records instead.
-func (c *commit) attempt(ctx context.Context, writer string, at int64, move bool) (attempted, error) {
-	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(writer), "=", at)}
-	var then []clientv3.Op
+// next returns what to send: a look while the last attempt has no answer, else another attempt.
+func (c *commit) next(ctx context.Context) (request, error) {
+	if c.doubtAt > 0 {
+		return c.look(), nil
+	}
+	return c.attempt(ctx)
+}
+
+// attempt returns the next attempt. If a condition does not hold, its answer has the current records.
+func (c *commit) attempt(ctx context.Context) (request, error) {
+	writer, at, move, err := c.store.writerNow(ctx)
+	if err != nil {
+		return request{}, err
+	}
+	c.number++
+	c.writer = writer
+	r := request{store: c.store, number: c.number, at: at, move: move, otherwise: c.gets()}
+	r.conditions = append(r.conditions, clientv3.Compare(clientv3.ModRevision(writer), "=", at))
 	for i, op := range c.ops {
 		key := c.store.prefix + op.key
 		if op.ifRevision != Whatever {
-			conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(key), "=", op.ifRevision))
+			r.conditions = append(r.conditions, clientv3.Compare(clientv3.ModRevision(key), "=", op.ifRevision))
 		} else if i == c.pin {
-			conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(key), "=", c.pinAt))
+			r.conditions = append(r.conditions, clientv3.Compare(clientv3.ModRevision(key), "=", c.pinAt))
 		}
 		switch op.kind {
 		case opPut:
-			then = append(then, clientv3.OpPut(key, string(envelope{keyID: op.keyID, writeID: c.id, payload: op.value}.encode())))
+			r.then = append(r.then, clientv3.OpPut(key, string(envelope{keyID: op.keyID, writeID: c.id, payload: op.value}.encode())))
 		case opDelete:
-			then = append(then, clientv3.OpDelete(key))
+			r.then = append(r.then, clientv3.OpDelete(key))
 		}
 	}
 	if c.fenced {
-		conditions = append(conditions, c.fence.holds())
+		r.conditions = append(r.conditions, c.fence.holds())
 	}
 	if move {
-		then = append(then, clientv3.OpPut(writer, string(envelope{writeID: c.id}.encode())))
+		r.then = append(r.then, clientv3.OpPut(writer, string(envelope{writeID: c.id}.encode())))
 	}
-	resp, err := c.store.client.Txn(ctx).If(conditions...).Then(then...).Else(append(c.gets(), clientv3.OpGet(writer))...).Commit()
-	return attempted{resp, at, move}, err
+	return r, nil
 }
 
-// gets returns the reads of all that the commit depends on: the records of its operations, and the fence if there is one.
+// look returns a request whose answer has the current records, as that of a refused attempt. Once etcd has answered it, the last
+// attempt is never carried out any more: the writer key has another revision than the one that it compared.
+func (c *commit) look() request {
+	gets := c.gets()
+	return request{
+		store: c.store, number: c.number, look: true, at: c.doubtAt,
+		conditions: []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(c.writer), "=", c.doubtAt)},
+		then:       append(slices.Clone(gets), clientv3.OpPut(c.writer, string(envelope{writeID: c.id}.encode()))),
+		otherwise:  gets,
+	}
+}
+
+// gets returns the reads of all that the commit depends on: the records of its operations, the fence if there is one, and the
+// writer key.
 func (c *commit) gets() []clientv3.Op {
 	gets := make([]clientv3.Op, 0, len(c.ops)+2)
 	for _, op := range c.ops {
@@ -235,7 +281,7 @@ func (c *commit) gets() []clientv3.Op {
 	if c.fenced {
 		gets = append(gets, clientv3.OpGet(c.fence.Key))
 	}
-	return gets
+	return append(gets, clientv3.OpGet(c.writer))
 }
 
 // seen takes apart what gets read, and the writer key behind it: the records, the fence among them, and the revision of the key.
@@ -260,36 +306,26 @@ var (
 	errWriterMoved = errors.New("the writer key has moved")
 )
 
-// settle returns the revision of an attempt that was carried out, or finds out why it was refused: because an earlier one came
-// through, because a condition failed, or because the writer key has moved.
-func (c *commit) settle(ctx context.Context, a attempted, late bool, key string) (int64, error) {
-	if a.resp.Succeeded {
-		return c.succeeded(ctx, a, key)
+// settle returns the revision of an attempt that was carried out, or finds out why it was not: because a condition failed, or
+// because the writer key has moved. The answer is about the last attempt.
+func (c *commit) settle(ctx context.Context, a answered) (int64, error) {
+	c.doubtAt = 0
+	if a.resp.Succeeded && !a.look {
+		if a.move {
+			c.store.writer.moved(a.at, a.resp.Header.Revision)
+		}
+		return a.resp.Header.Revision, nil
 	}
-	resp := a.resp
-	current, now := c.seen(resp)
-	if c.doubtAt > 0 {
-		if fenced := now > c.doubtAt || now == 0 && !late; !fenced {
-			// An attempt may still come through: after the look at what is there, and even after the answer to the caller.
-			var err error
-			if resp, err = c.fenceAttempts(ctx, key); err != nil {
-				return 0, err
-			}
-			if current, now = c.seen(resp); resp.Succeeded {
-				now = resp.Header.Revision
-			}
-		}
-		c.store.writer.moved(a.at, now)
-		revision, err := c.cameThrough(ctx, current, resp.Header.Revision)
-		if err != nil {
-			return 0, err
-		}
-		c.doubtAt = 0
-		if revision > 0 {
-			return revision, nil
-		}
+	current, now := c.seen(a.resp)
+	if a.resp.Succeeded {
+		now = a.resp.Header.Revision
 	}
 	c.store.writer.moved(a.at, now)
+	if a.look {
+		if revision, err := c.cameThrough(ctx, current, a.resp.Header.Revision); revision > 0 || err != nil {
+			return revision, err
+		}
+	}
 	if c.fenced {
 		kvs := current[len(c.ops)]
 		if len(kvs) == 0 || kvs[0].CreateRevision != c.fence.CreateRevision {
@@ -302,6 +338,8 @@ func (c *commit) settle(ctx context.Context, a attempted, late bool, key string)
 			return 0, &OpError{Index: i, Key: op.key, Current: record, Err: violation}
 		}
 	}
+	// No attempt was carried out, and none will be.
+	c.base = max(c.base, a.resp.Header.Revision)
 	if c.pin != noPin {
 		was := c.pinAt
 		if c.pinTo(c.pin, current[c.pin]); c.pinAt != was {
@@ -309,26 +347,6 @@ func (c *commit) settle(ctx context.Context, a attempted, late bool, key string)
 		}
 	}
 	return 0, errWriterMoved
-}
-
-// succeeded makes sure that the other attempts beside one that was carried out never are, and returns its revision.
-func (c *commit) succeeded(ctx context.Context, a attempted, key string) (int64, error) {
-	revision := a.resp.Header.Revision
-	if a.move {
-		c.store.writer.moved(a.at, revision)
-	}
-	// It was carried out with the key at a.at, so only one that compared the same or a later revision can still be.
-	if c.doubtAt > 0 && c.doubtAt >= a.at && !(a.move && c.doubtAt < revision) {
-		resp, err := c.fenceAttempts(ctx, key)
-		if err != nil {
-			return 0, err
-		}
-		if resp.Succeeded {
-			c.store.writer.moved(c.doubtAt, resp.Header.Revision)
-		}
-	}
-	c.doubtAt = 0
-	return revision, nil
 }
 
 // first returns the record of an answer, or the zero Record if it is empty.
@@ -339,8 +357,7 @@ func (s *Store) first(kvs []*mvccpb.KeyValue) Record {
 	return s.record(kvs[0])
 }
 
-// cameThrough returns the revision at which an attempt without an answer was carried out, or 0 if it was not. The writer key has
-// moved on, so none of them will be.
+// cameThrough returns the revision at which the attempt without an answer was carried out, or 0 if it was not and never will be.
 func (c *commit) cameThrough(ctx context.Context, current [][]*mvccpb.KeyValue, at int64) (int64, error) {
 	i := slices.IndexFunc(c.ops, func(o Op) bool { return o.kind == opPut })
 	if i < 0 {

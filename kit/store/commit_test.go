@@ -175,6 +175,16 @@ func TestALostAnswerIsNeitherAConflictNorASecondWrite(t *testing.T) {
 			meanwhile: func(*store.Store) []store.Op { return []store.Op{store.Delete("new", store.Whatever)} },
 			overtaken: true,
 		},
+		"a creation of one record that others delete meanwhile": {
+			ops:       func(int64) []store.Op { return []store.Op{store.Put("new", []byte("mine"), 0)} },
+			meanwhile: func(*store.Store) []store.Op { return []store.Op{store.Delete("new", store.Whatever)} },
+			overtaken: true,
+		},
+		"a put of what was absent that others delete meanwhile": {
+			ops:       func(int64) []store.Op { return []store.Op{store.Put("new", []byte("mine"), store.Whatever)} },
+			meanwhile: func(*store.Store) []store.Op { return []store.Op{store.Delete("new", store.Whatever)} },
+			overtaken: true,
+		},
 		"a put that depends on nothing and that others change meanwhile": {
 			ops:       func(int64) []store.Op { return []store.Op{store.Put("old", []byte("mine"), store.Whatever)} },
 			meanwhile: func(*store.Store) []store.Op { return []store.Op{store.Put("old", []byte("theirs"), store.Whatever)} },
@@ -228,6 +238,78 @@ func TestALostAnswerToADeletionCountsAsDone(t *testing.T) {
 				t.Errorf("Get = %v, but made anew: %v", err, again)
 			}
 		})
+	}
+}
+
+// The attempt of a deletion is lost, and then the writer key moves, as it does when other commits of the process are in doubt. A record
+// that is newer than all that the store has seen was not made again for that reason.
+func TestADeletionThatWasNeverCarriedOutIsNotDone(t *testing.T) {
+	var a, b int64 // the revisions of both records
+	cases := map[string]struct {
+		ops    func() []store.Op
+		drop   int                      // the attempt that is lost
+		before func(plain *store.Store) // what others do before the first attempt
+		want   error
+	}{
+		"at a revision": {
+			ops:  func() []store.Op { return []store.Op{store.Delete("a", a)} },
+			drop: 1,
+		},
+		"that depends on nothing, after others made the record again": {
+			ops:  func() []store.Op { return []store.Op{store.Delete("a", store.Whatever)} },
+			drop: 2,
+			before: func(plain *store.Store) {
+				commit(t, plain, store.Delete("a", a))
+				commit(t, plain, store.Put("a", []byte("theirs"), 0))
+			},
+		},
+		"that depends on nothing, beside one that others did": {
+			ops:    func() []store.Op { return []store.Op{store.Delete("b", b), store.Delete("a", store.Whatever)} },
+			drop:   1,
+			before: func(plain *store.Store) { commit(t, plain, store.Delete("b", b)) },
+			want:   store.ErrNotFound,
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			plain := etcdtest.Store(t)
+			raw := etcdtest.Client(t)
+			client, wait := clientThatDrops(t, func(n int) bool {
+				if n == 1 && c.before != nil {
+					c.before(plain)
+				}
+				if n == c.drop {
+					moveWriterKeys(t, raw, plain.Prefix())
+				}
+				return n == c.drop
+			})
+			flaky := store.New(client, plain.Prefix())
+			commit(t, flaky, store.Put("first", nil, 0))
+			b = commit(t, plain, store.Put("b", nil, 0))
+			a = commit(t, plain, store.Put("a", nil, 0))
+			if _, err := flaky.Commit(t.Context(), c.ops()...); !errors.Is(err, c.want) {
+				t.Errorf("Commit = %v, want %v", err, c.want)
+			}
+			wait()
+			if r, err := plain.Get(t.Context(), "a"); c.want == nil && !errors.Is(err, store.ErrNotFound) {
+				t.Errorf("it was deleted, and is there as %q at revision %d (%v)", r.Value, r.Revision, err)
+			}
+		})
+	}
+}
+
+// moveWriterKeys writes all writer keys as they are.
+func moveWriterKeys(t testing.TB, client *clientv3.Client, prefix string) {
+	t.Helper()
+	have, err := client.Get(t.Context(), prefix+"store/writers/", clientv3.WithPrefix())
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	for _, kv := range have.Kvs {
+		if _, err := client.Put(t.Context(), string(kv.Key), string(kv.Value)); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

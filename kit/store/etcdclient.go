@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,27 +16,23 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 )
 
 const (
 	keepaliveTime    = 10 * time.Second // the least that grpc-go allows a client; members permit it
 	keepaliveTimeout = 3 * time.Second
-	streamWindow     = 1 << 20         // bytes that a member may send before it hears that they were read: of one stream,
-	connWindow       = 4 << 20         // and of all
-	maxRequestBytes  = 8 << 20         // as the members accept
-	syncInterval     = time.Second     // a voter that joined is known to all clients soon after
-	calmInterval     = 6 * time.Second // while nothing changes: each question costs the leader a round to the others
-	calmAfter        = time.Minute
-	calmVoters       = 3               // with as many addresses at hand, losing one between two rounds strands nobody
-	syncTry          = 2 * time.Second // without a quorum the question hangs
+	streamWindow     = 1 << 20 // bytes that a member may send before it hears that they were read: of one stream,
+	connWindow       = 4 << 20 // and of all
+	maxRequestBytes  = 8 << 20 // as the members accept
 )
 
 // ClientConfig says how to reach etcd. Endpoints or EndpointsFile must name at least one address.
 type ClientConfig struct {
-	Endpoints     []string     // URLs
-	EndpointsFile string       // one URL per line, kept by SyncEndpoints; may be missing
-	TLS           *tls.Config  // nil: no TLS
-	Log           *slog.Logger // nil: silent
+	Endpoints     []string                         // URLs
+	EndpointsFile string                           // one URL per line, kept by Endpoints; may be missing
+	Credentials   credentials.TransportCredentials // nil: no TLS
+	Log           *slog.Logger                     // nil: silent
 }
 
 // Dial returns a client over all addresses of the configuration and its file. It does not wait for a connection.
@@ -51,23 +46,26 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 	if len(endpoints) == 0 {
 		return nil, errors.New("no address of etcd is known")
 	}
+	options := []grpc.DialOption{
+		grpc.WithConnectParams(grpc.ConnectParams{
+			// The default doubles up to two minutes: it would find a cluster that is back seconds too late.
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+			MinConnectTimeout: 2 * time.Second,
+		}),
+		// Of a fixed size: else each message that comes in, such as how far a watch is, costs a ping and its answer to measure the line.
+		grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(connWindow),
+	}
+	if cfg.Credentials != nil {
+		options = append(options, grpc.WithTransportCredentials(cfg.Credentials)) // etcd's own field takes settings that cannot change
+	}
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints:            endpoints,
-		TLS:                  cfg.TLS,
 		DialKeepAliveTime:    keepaliveTime,
 		DialKeepAliveTimeout: keepaliveTimeout,
 		PermitWithoutStream:  true,
 		MaxCallSendMsgSize:   maxRequestBytes,
 		Logger:               clientLog(cfg.Log),
-		DialOptions: []grpc.DialOption{
-			grpc.WithConnectParams(grpc.ConnectParams{
-				// The default doubles up to two minutes: it would find a cluster that is back seconds too late.
-				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
-				MinConnectTimeout: 2 * time.Second,
-			}),
-			// Of a fixed size: else each message that comes in, such as how far a watch is, costs a ping and its answer to measure the line.
-			grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(connWindow),
-		},
+		DialOptions:          options,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("etcd client: %w", err)
@@ -75,44 +73,17 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 	return client, nil
 }
 
-// SyncEndpoints keeps the addresses of the client, and those in file, in step with the voters of the cluster, until ctx
-// ends. With an empty file name nothing is written. An empty list is never taken over. A file that cannot be written, as on a full
-// disk, is logged and tried again: the client has the addresses all the same.
-func SyncEndpoints(ctx context.Context, c *clientv3.Client, file string, log *slog.Logger) error {
-	saved, err := readEndpoints(file)
-	if err != nil {
-		log.WarnContext(ctx, "addresses of etcd", "file", file, "error", err)
-	}
-	said := ""
-	changed := time.Now()
-	for {
-		voters, err := voterURLs(ctx, c)
-		if err != nil {
-			changed = time.Now() // no answer: something is going on
-		}
-		if err == nil && len(voters) > 0 {
-			if !slices.Equal(voters, sorted(c.Endpoints())) {
-				c.SetEndpoints(voters...)
-				changed = time.Now()
-			}
-			if file != "" && !slices.Equal(voters, saved) {
-				if err := writeEndpoints(file, voters); err == nil {
-					saved, said = voters, ""
-				} else if text := err.Error(); text != said {
-					said = text
-					log.WarnContext(ctx, "addresses of etcd are not saved", "file", file, "error", err)
-				}
-			}
-		}
-		// No answer now: the addresses at hand stay good, and the next round asks again.
-		pause := syncInterval
-		if len(voters) >= calmVoters && time.Since(changed) > calmAfter {
-			pause = calmInterval
-		}
-		if !sleep(ctx, pause) {
-			return nil
-		}
-	}
+// Endpoints keeps the addresses of a client, and those in its file, in step with the voters of the cluster. Make one with NewEndpoints.
+type Endpoints struct {
+	client *clientv3.Client
+	file   string
+	log    *slog.Logger
+	newest chan []string // for the file
+}
+
+// NewEndpoints returns the Endpoints of a client. With an empty file name nothing is written.
+func NewEndpoints(c *clientv3.Client, file string, log *slog.Logger) *Endpoints {
+	return &Endpoints{client: c, file: file, log: log, newest: make(chan []string, 1)}
 }
 
 // ErrNotReady means that no linearizable read came through.
@@ -122,15 +93,41 @@ var ErrNotReady = errors.New("etcd is not ready")
 const secondRead = 400 * time.Millisecond
 
 // Ready returns nil once a linearizable read came through, so a quorum answers. It needs no right. Until ctx ends it asks again and again, the
-// next member while one does not answer; the error is that of the first that answered.
-func Ready(ctx context.Context, c *clientv3.Client) error {
+// next member while one does not answer; the error is that of the first that answered. What is read are the members, so the client's addresses
+// are those of the voters then; an empty list is not used. One call at a time.
+func (e *Endpoints) Ready(ctx context.Context) error {
+	list, err := e.members(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNotReady, err)
+	}
+	voters := clientURLs(list)
+	if len(voters) == 0 {
+		return nil
+	}
+	if !slices.Equal(voters, sorted(e.client.Endpoints())) {
+		e.client.SetEndpoints(voters...)
+	}
+	select {
+	case <-e.newest: // older
+	default:
+	}
+	e.newest <- voters
+	return nil
+}
+
+// members returns the first answer that comes.
+func (e *Endpoints) members(ctx context.Context) ([]*etcdserverpb.Member, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	answers := make(chan error)
+	type answer struct {
+		resp *clientv3.MemberListResponse
+		err  error
+	}
+	answers := make(chan answer)
 	ask := func() {
-		_, err := c.MemberList(ctx)
+		resp, err := e.client.MemberList(ctx)
 		select {
-		case answers <- err:
+		case answers <- answer{resp, err}:
 		case <-ctx.Done():
 		}
 	}
@@ -139,28 +136,44 @@ func Ready(ctx context.Context, c *clientv3.Client) error {
 	defer again.Stop()
 	for {
 		select {
-		case err := <-answers:
-			if err != nil {
-				return fmt.Errorf("%w: %w", ErrNotReady, err)
+		case a := <-answers:
+			if a.err != nil {
+				return nil, a.err
 			}
-			return nil
+			return a.resp.Members, nil
 		case <-again.C:
 			go ask()
 		case <-ctx.Done():
-			return fmt.Errorf("%w: no answer", ErrNotReady)
+			return nil, errors.New("no answer")
 		}
 	}
 }
 
-// voterURLs returns the client addresses of all voters that have published one, sorted.
-func voterURLs(ctx context.Context, c *clientv3.Client) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, syncTry)
-	defer cancel()
-	resp, err := c.MemberList(ctx)
+// Save writes what Ready reads to the file, until ctx ends; then it returns nil. A file that cannot be written, as on a full disk, is logged and
+// tried again after the next read: the client has the addresses all the same. It is apart from Ready because a disk may hang.
+func (e *Endpoints) Save(ctx context.Context) error {
+	saved, err := readEndpoints(e.file)
 	if err != nil {
-		return nil, err
+		e.log.WarnContext(ctx, "addresses of etcd", "file", e.file, "error", err)
 	}
-	return clientURLs(resp.Members), nil
+	said := ""
+	for {
+		var voters []string
+		select {
+		case voters = <-e.newest:
+		case <-ctx.Done():
+			return nil
+		}
+		if e.file == "" || slices.Equal(voters, saved) {
+			continue
+		}
+		if err := writeEndpoints(e.file, voters); err == nil {
+			saved, said = voters, ""
+		} else if text := err.Error(); text != said {
+			said = text
+			e.log.WarnContext(ctx, "addresses of etcd are not saved", "file", e.file, "error", err)
+		}
+	}
 }
 
 func clientURLs(members []*etcdserverpb.Member) []string {

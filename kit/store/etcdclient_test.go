@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -26,7 +27,11 @@ func TestAClientFollowsTheMembers(t *testing.T) {
 	defer c.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- store.SyncEndpoints(ctx, c, file, slog.New(slog.DiscardHandler)) }()
+	endpoints := store.NewEndpoints(c, file, slog.New(slog.DiscardHandler))
+	go func() { done <- endpoints.Save(ctx) }()
+	if err := endpoints.Ready(ctx); err != nil {
+		t.Fatal(err)
+	}
 	waitFor(t, "the file", func() bool { b, err := os.ReadFile(file); return err == nil && string(b) == endpoint+"\n" })
 	cancel()
 	if err := <-done; err != nil {
@@ -40,7 +45,7 @@ func TestAClientFollowsTheMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	if err := store.Ready(t.Context(), again); err != nil {
+	if err := store.NewEndpoints(again, "", slog.New(slog.DiscardHandler)).Ready(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -71,8 +76,8 @@ func TestUnreachableMembersAreNotReady(t *testing.T) {
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := store.Ready(ctx, c); err == nil {
-		t.Error("Ready succeeded")
+	if err := store.NewEndpoints(c, "", slog.New(slog.DiscardHandler)).Ready(ctx); !errors.Is(err, store.ErrNotReady) {
+		t.Errorf("Ready = %v", err)
 	}
 }
 

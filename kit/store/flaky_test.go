@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -42,6 +43,45 @@ func clientThatLoses(t testing.TB, lose answers) *clientv3.Client {
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	return c
+}
+
+// clientThatDrops returns a client that calls drop before each of its transactions that delete something, one at a time, counted from 1. One for
+// which drop returns true never reaches etcd, and its sender does not learn that. wait returns when no call of drop is under way.
+func clientThatDrops(t testing.TB, drop func(n int) bool) (client *clientv3.Client, wait func()) {
+	t.Helper()
+	var mu sync.Mutex
+	count := 0
+	dropped := func(ctx context.Context, txn *etcdserverpb.TxnRequest) bool {
+		if !slices.ContainsFunc(txn.Success, func(o *etcdserverpb.RequestOp) bool { return o.GetRequestDeleteRange() != nil }) {
+			return false
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if ctx.Err() != nil {
+			return true
+		}
+		count++
+		return drop(count)
+	}
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{etcdtest.Endpoint(t)},
+		Logger:    zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				if txn, ok := req.(*etcdserverpb.TxnRequest); ok && dropped(ctx, txn) {
+					return status.Error(codes.Unavailable, "the connection broke")
+				}
+				return invoke(ctx, method, req, reply, cc, opts...)
+			})},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c, func() {
+		mu.Lock()
+		defer mu.Unlock()
+	}
 }
 
 // line is a wire to etcd that can be cut.

@@ -16,7 +16,7 @@ const historyPoll = 20 * time.Millisecond
 // searchHistory returns the revision after the commit's base and up to until at which the commit wrote key; 0 if none.
 // It is needed when somebody else changed the record between the lost answer and the next try.
 func (c *commit) searchHistory(ctx context.Context, key string, until int64) (int64, error) {
-	revision, err := retry(ctx, c.store, listPace, "history", func(ctx context.Context) (int64, error) { return c.replay(ctx, key, until) })
+	revision, err := retry(ctx, c.store, historyPace, "history", func(ctx context.Context) (int64, error) { return c.replayTwice(ctx, key, until) })
 	if errors.Is(err, rpctypes.ErrCompacted) {
 		// Neither success nor conflict can be claimed any more.
 		return 0, fmt.Errorf("%w: outcome unknown: %w", ErrUnavailable, ErrCompacted)
@@ -24,7 +24,34 @@ func (c *commit) searchHistory(ctx context.Context, key string, until int64) (in
 	return revision, err
 }
 
-// replay is one attempt of searchHistory.
+// replayTwice is one attempt of searchHistory. Two members are asked at once: one that hangs, as the attempt in doubt may have shown,
+// costs no time. Nor do attempts come to that one again and again: with this, the requests from one attempt to the next are two or four,
+// and the client takes its members in turn, which are three or five.
+func (c *commit) replayTwice(ctx context.Context, key string, until int64) (revision int64, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type result struct {
+		revision int64
+		err      error
+	}
+	results := make(chan result, 2)
+	for range cap(results) {
+		go func() {
+			revision, err := c.replay(ctx, key, until)
+			results <- result{revision, err}
+		}()
+	}
+	for range cap(results) {
+		if r := <-results; r.err == nil {
+			return r.revision, nil
+		} else if err == nil || outcomeOf(err) == unknown {
+			err = r.err
+		}
+	}
+	return 0, err
+}
+
+// replay asks one member.
 func (c *commit) replay(ctx context.Context, key string, until int64) (int64, error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	watcher := clientv3.NewWatcher(c.store.client)

@@ -52,10 +52,15 @@ func TestAFullDiskEndsNoClient(t *testing.T) {
 	defer c.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- store.SyncEndpoints(ctx, c, file, slog.New(slog.DiscardHandler)) }()
-	waitFor(t, "the addresses", func() bool { return slices.Equal(c.Endpoints(), []string{endpoint}) })
+	endpoints := store.NewEndpoints(c, file, slog.New(slog.DiscardHandler))
+	go func() { done <- endpoints.Save(ctx) }()
+	for range 3 {
+		if err := endpoints.Ready(ctx); err != nil || !slices.Equal(c.Endpoints(), []string{endpoint}) {
+			t.Errorf("Ready = %v, addresses %v", err, c.Endpoints())
+		}
+	}
 	cancel()
 	if err := <-done; err != nil {
-		t.Errorf("SyncEndpoints = %v", err)
+		t.Errorf("Save = %v", err)
 	}
 }

@@ -40,8 +40,8 @@ type Store struct {
 	log      *slog.Logger
 	sealer   Sealer // nil: none
 
-	unreadable     unreadable
-	refusedWatches atomic.Int64
+	unreadable unreadable
+	refusals   Refusals
 }
 
 // Option is a setting of a Store that New takes.
@@ -61,7 +61,7 @@ func New(c *clientv3.Client, prefix string, options ...Option) *Store {
 }
 
 // RefusedWatches returns how many watches etcd has refused or ended with an error that is no compaction.
-func (s *Store) RefusedWatches() int64 { return s.refusedWatches.Load() }
+func (s *Store) RefusedWatches() int64 { return s.refusals.Count() }
 
 // Prefix returns the beginning that all keys of the store share.
 func (s *Store) Prefix() string { return s.prefix }

@@ -40,6 +40,8 @@ var (
 	shortPace = pace{class: shortRequests, quick: 75 * time.Millisecond, first: 300 * time.Millisecond}
 	// A long page may take a while, and asking again makes it longer.
 	listPace = pace{class: listRequests, quick: 2 * time.Second, first: 2 * time.Second}
+	// The history of one record is short, and a member that hangs would keep a write waiting.
+	historyPace = pace{class: listRequests, quick: 300 * time.Millisecond, first: 300 * time.Millisecond}
 )
 
 // patience is what a client has learned about its etcd: how long answers take, and how many attempts it may still give up early.
@@ -161,9 +163,9 @@ func newCall[R any](s *Store, p pace) *call[R] {
 	return &call[R]{tries: s.newTries(p), answers: make(chan answer[R], 1)}
 }
 
-// attempt runs f once more and returns the first answer that comes: late is true if it is that of an earlier attempt. Without one
-// within the limit the error is errSilent. f may go on until ctx ends, which must be when the call does.
-func (c *call[R]) attempt(ctx context.Context, f func(context.Context) (R, error)) (value R, late bool, err error) {
+// attempt runs f once more and returns the first answer that comes, which may be that of an earlier attempt. Without one within the
+// limit the error is errSilent. f may go on until ctx ends, which must be when the call does.
+func (c *call[R]) attempt(ctx context.Context, f func(context.Context) (R, error)) (value R, err error) {
 	c.sent++
 	number, began, seen, budget := c.sent, time.Now(), &c.patience.latency[c.pace.class], &c.patience.budget
 	go func() {
@@ -183,17 +185,17 @@ func (c *call[R]) attempt(ctx context.Context, f func(context.Context) (R, error
 		select {
 		case a := <-c.answers:
 			if a.number == number || a.err == nil {
-				return a.value, a.number != number, a.err
+				return a.value, a.err
 			}
 		case <-ctx.Done():
-			return value, false, ctx.Err()
+			return value, ctx.Err()
 		case <-timer.C:
 			if more := spentTry - time.Since(began); more > 0 && !waited && !budget.spend() {
 				waited = true
 				timer.Reset(more)
 				continue
 			}
-			return value, false, errSilent
+			return value, errSilent
 		}
 	}
 }
@@ -204,7 +206,7 @@ func retry[R any](ctx context.Context, s *Store, p pace, what string, f func(con
 	defer cancel()
 	var last error
 	for c := newCall[R](s, p); c.next(ctx); {
-		value, _, err := c.attempt(ctx, f)
+		value, err := c.attempt(ctx, f)
 		if err == nil || errors.Is(err, rpctypes.ErrCompacted) || outcomeOf(err) == refused {
 			return value, err
 		}

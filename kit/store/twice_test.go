@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -225,18 +226,27 @@ func TestFaultsACreationNeverHappensTwice(t *testing.T) {
 	leader := members.Leader()
 	prefix := etcdtest.Prefix(t)
 	deleter := store.New(members.Client(t, leader), prefix)
-	var stores [writers]*store.Store
-	for i := range stores {
-		stores[i] = store.New(members.Client(t), prefix)
-		commit(t, stores[i], store.Put(fmt.Sprintf("warm-up-%d", i), nil, store.Whatever))
+	var clients [writers]*clientv3.Client
+	for i := range clients {
+		clients[i] = members.Client(t)
 	}
 	// One for each member: what a follower held is in the log before a write through it, or never.
 	var barriers [3]*store.Store
 	for i := range barriers {
 		barriers[i] = store.New(members.Client(t, i), prefix)
 	}
+	var stores [writers]*store.Store
+	var created sync.Map // key → revision
+	var doubts atomic.Int64
 	began := time.Now()
 	for round := range rounds() {
+		// A new store has all its early attempts before it. One that has spent them waits for seconds in each round.
+		if round%100 == 0 {
+			for i, client := range clients {
+				stores[i] = store.New(client, prefix)
+				commit(t, stores[i], store.Put(fmt.Sprintf("warm-up-%d", i), nil, store.Whatever))
+			}
+		}
 		follower := (leader + 1 + round%2) % 3
 		var group sync.WaitGroup
 		for i, s := range stores {
@@ -245,11 +255,16 @@ func TestFaultsACreationNeverHappensTwice(t *testing.T) {
 			group.Go(func() {
 				timer := time.NewTimer(wait)
 				<-timer.C
+				limit, asked := s.FirstLimit(), time.Now()
 				at, err := s.Commit(t.Context(), store.Put(key, []byte("first"), 0))
+				if time.Since(asked) > limit {
+					doubts.Add(1)
+				}
 				if err != nil {
 					t.Errorf("create %s: %v", key, err)
 					return
 				}
+				created.Store(key, at)
 				if _, err := deleter.Commit(t.Context(), store.Delete(key, at)); err != nil {
 					t.Errorf("delete %s: %v", key, err)
 				}
@@ -267,7 +282,14 @@ func TestFaultsACreationNeverHappensTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range page.Records {
-		t.Errorf("%q came back at revision %d", r.Key, r.Revision)
+		if at, _ := created.Load(r.Key); at == r.Revision {
+			t.Errorf("%q was not deleted, although that was acknowledged", r.Key)
+		} else {
+			t.Errorf("%q came back at revision %d", r.Key, r.Revision)
+		}
 	}
-	t.Logf("%d creations in %d rounds, %s", rounds()*writers, rounds(), time.Since(began).Round(time.Second))
+	t.Logf("%d creations in %d rounds, %d of them after a first attempt without an answer, %s", rounds()*writers, rounds(), doubts.Load(), time.Since(began).Round(time.Second))
+	if doubts.Load() == 0 {
+		t.Error("each creation was answered at once: no follower held one")
+	}
 }

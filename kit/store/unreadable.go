@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -41,6 +42,24 @@ func (s *Store) NoteReadable(key string, revision int64) {
 	s.unreadable.mu.Lock()
 	defer s.unreadable.mu.Unlock()
 	if u, ok := s.unreadable.records[key]; ok && u.Revision < revision {
+		delete(s.unreadable.records, key)
+	}
+}
+
+// NoteListed takes back the records that were noted and are not in a whole list of those with a prefix: they were deleted unseen.
+func (s *Store) NoteListed(keyPrefix string, all Page) {
+	s.unreadable.mu.Lock()
+	defer s.unreadable.mu.Unlock()
+	gone := map[string]bool{}
+	for key, u := range s.unreadable.records {
+		if strings.HasPrefix(key, keyPrefix) && u.Revision <= all.Revision {
+			gone[key] = true
+		}
+	}
+	for _, r := range all.Records {
+		delete(gone, r.Key)
+	}
+	for key := range gone {
 		delete(s.unreadable.records, key)
 	}
 }

@@ -77,7 +77,7 @@ func (w *Watcher) Err() error {
 
 func (w *Watcher) run(ctx context.Context) {
 	defer close(w.batches)
-	pause, said := reopenPause, ""
+	pause := reopenPause
 	for {
 		before := w.last
 		err := w.stream(ctx)
@@ -85,11 +85,7 @@ func (w *Watcher) run(ctx context.Context) {
 			err = ctx.Err()
 		}
 		if ctx.Err() == nil && !errors.Is(err, errWatchClosed) && !errors.Is(err, ErrCompacted) && !errors.Is(err, ErrBehind) {
-			w.store.refusedWatches.Add(1)
-			if text := err.Error(); text != said {
-				said = text
-				w.store.log.WarnContext(ctx, "etcd refused a watch", "prefix", w.prefix, "error", err)
-			}
+			w.store.refusals.Note(ctx, w.store.log, w.prefix, err)
 		}
 		if ctx.Err() != nil || fatal(err) {
 			w.mu.Lock()

@@ -21,10 +21,10 @@ const (
 	writersKept = 64
 )
 
-// writer is the key by which a Store fences its own earlier attempts. Every attempt of a Commit compares the key's revision, and
-// a later one that cannot know what became of those before it moves the key on: then they can never be carried out, however long
-// etcd has delayed them. A key that is gone fences them too. So anyone may remove a key: a Store that finds its own gone makes it
-// again, and each new one removes the oldest beyond writersKept, which processes that ended have left.
+// writer is the key by which a Store fences its own earlier attempts. Every attempt of a Commit compares the key's revision. Where
+// one has no answer, the key is moved on before another is sent: then it can never be carried out, however long etcd has delayed it.
+// A key that is gone fences them too. So anyone may remove a key: a Store that finds its own gone makes it again, and each new one
+// removes the oldest beyond writersKept, which processes that ended have left.
 type writer struct {
 	making chan struct{} // holds one token while the key is made
 
@@ -122,20 +122,3 @@ func (s *Store) makeWriter(ctx context.Context) error {
 
 // keeps reports whether a key, relative to the prefix, is one of the store's own.
 func keeps(key string) bool { return strings.HasPrefix(key, reserved) }
-
-// fenceAttempts makes sure that none of the commit's attempts is carried out from now on: it moves the writer key past the revision
-// that they compared. The answer has the current records, as that of a refused attempt.
-func (c *commit) fenceAttempts(ctx context.Context, key string) (*clientv3.TxnResponse, error) {
-	at := c.doubtAt
-	gets := append(c.gets(), clientv3.OpGet(key))
-	put := clientv3.OpPut(key, string(envelope{writeID: c.id}.encode()))
-	resp, err := retry(ctx, c.store, shortPace, "write", func(ctx context.Context) (*clientv3.TxnResponse, error) {
-		return c.store.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", at)).
-			Then(append(gets, put)...).Else(gets...).Commit()
-	})
-	if err != nil {
-		return nil, noSpace(err)
-	}
-	c.store.saw(resp.Header.Revision)
-	return resp, nil
-}

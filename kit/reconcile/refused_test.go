@@ -1,0 +1,83 @@
+package reconcile_test
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/reconcile"
+)
+
+// lines is a log that may be read while it is written.
+type lines struct {
+	mu  sync.Mutex
+	out bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.out.Write(b)
+}
+
+func (l *lines) with(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.out.String(), text)
+}
+
+// TestAnElectionThatEtcdRefusesToShowIsCountedAndLoggedOnce takes the right to the election key away from a process that leads, and
+// gives it back.
+func TestAnElectionThatEtcdRefusesToShowIsCountedAndLoggedOnce(t *testing.T) {
+	name := service(t)
+	key := reconcile.ElectionKey(name)
+	root, user := etcdtest.Users(t, etcdtest.StartMembers(t, 1), key)
+	var log lines
+	e := reconcile.NewElector(user, name, "127.0.0.1:2", slog.New(slog.NewTextHandler(&log, nil)))
+	candidate := standWith(t, e)
+	term := candidate.leads(t)
+	if _, err := root.RoleRevokePermission(t.Context(), "user", key, clientv3.GetPrefixRangeEnd(key)); err != nil {
+		t.Fatal(err)
+	}
+	// The watch that is open is opened anew some seconds later, and refused then.
+	limit := time.After(patience)
+	for counted(t, e) < 5 {
+		select {
+		case <-limit:
+			t.Fatal("refusals are not counted")
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if n := log.with("watch of etcd failed"); n != 1 {
+		t.Errorf("%v refusals are logged %d times", counted(t, e), n)
+	}
+	if term.Err() != nil {
+		t.Error("the lead was given up though the lease is renewed")
+	}
+	if _, err := root.RoleGrantPermission(t.Context(), "user", key, clientv3.GetPrefixRangeEnd(key), clientv3.PermissionType(clientv3.PermReadWrite)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := root.Delete(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	ends(t, term)
+	candidate.leads(t)
+}
+
+func counted(t *testing.T, e *reconcile.Elector) float64 {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(e)
+	families, err := r.Gather()
+	if err != nil || len(families) != 1 {
+		t.Fatalf("%d metrics, %v", len(families), err)
+	}
+	return families[0].GetMetric()[0].GetCounter().GetValue()
+}
