@@ -24,6 +24,7 @@ type Offer struct {
 	MachineUID               string // of the machine whose certificate the agent has
 	HasData                  bool   // it has a member's data on its disk, or was told to make some
 	Told                     string // the last command on this stream; empty for none
+	ToldTrust                string // and what the member was to trust by it; empty for none
 }
 
 // Registry holds the agents. Its methods may be called concurrently.
@@ -95,18 +96,28 @@ func (r *Registry) take(a *agent) *etcdv1.AttendMemberResponse {
 	return m
 }
 
-// Tell makes a command the one that a node's agent follows. Nothing happens if it is that already, or if nobody attends.
+// Tell makes a command the one that a node's agent follows. Nothing happens if it is that already, or if nobody attends. A command that does not say what to
+// trust leaves that as it was told before.
 func (r *Registry) Tell(node string, m *etcdv1.AttendMemberResponse) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := r.agents[node]
-	if a == nil || a.offer.Told == m.GetCommand() {
+	if a == nil || a.offer.Told == m.GetCommand() && (m.GetTrust() == "" || m.GetTrust() == a.offer.ToldTrust) {
 		return
 	}
-	a.want, a.offer.Told, a.offer.HasData = m, m.GetCommand(), m.GetCommand() != Wipe
+	a.want, a.offer.Told, a.offer.ToldTrust, a.offer.HasData = m, m.GetCommand(), m.GetTrust(), m.GetCommand() != Wipe
 	select {
 	case a.wake <- struct{}{}:
 	default:
+	}
+}
+
+// Forget has the next command be sent whatever was told before.
+func (r *Registry) Forget(node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a := r.agents[node]; a != nil {
+		a.offer.Told, a.offer.ToldTrust = "", ""
 	}
 }
 

@@ -47,3 +47,27 @@ func TestACommandIsSentOncePerStreamAndAgainOnTheNext(t *testing.T) {
 		}
 	})
 }
+
+func TestWhatToTrustIsSentOnceUnlessItIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := agents.New(func() {})
+		var sent []string
+		go func() {
+			_ = r.Attend(t.Context(), agents.Offer{Node: "m0"}, func(m *etcdv1.AttendMemberResponse) error {
+				sent = append(sent, m.GetCommand()+" "+m.GetTrust())
+				return nil
+			})
+		}()
+		synctest.Wait()
+		for _, trust := range []string{"", "a", "a", "", "b", ""} {
+			r.Tell("m0", &etcdv1.AttendMemberResponse{Command: agents.Start, Trust: trust})
+			synctest.Wait()
+		}
+		r.Forget("m0")
+		r.Tell("m0", &etcdv1.AttendMemberResponse{Command: agents.Start, Trust: "b"})
+		synctest.Wait()
+		if diff := cmp.Diff([]string{"Start ", "Start a", "Start b", "Start b"}, sent); diff != "" {
+			t.Errorf("sent (-want +got):\n%s", diff)
+		}
+	})
+}

@@ -40,11 +40,33 @@ func (c *Controller) act(ctx context.Context, o *Observation) bool {
 	ctx, cancel := context.WithCancel(l.ctx)
 	defer cancel()
 	var group sync.WaitGroup
+	c.bind(ctx, o.View)
 	var hooked bool
 	group.Go(func() { hooked = c.hooks(ctx, o.Plan.Hooks) })
 	acted := o.Plan.Next != nil && c.step(ctx, o, *o.Plan.Next)
 	group.Wait()
 	return acted || hooked
+}
+
+// bind writes down which machines members are on, and forgets members that have left.
+func (c *Controller) bind(ctx context.Context, v plan.View) {
+	m := &c.memory
+	limited, cancel := context.WithTimeout(ctx, hookLimit)
+	defer cancel()
+	for id, machine := range v.Unbound() {
+		err := c.Records.Bind(limited, id, machine.UID)
+		c.say(ctx, "record of a member's machine", err)
+		m.recorded = 0 // it is read again
+	}
+	if !v.Fresh {
+		return
+	}
+	for id := range m.records.Machines {
+		if !slices.ContainsFunc(v.Members, func(o plan.Member) bool { return o.ID == id }) {
+			c.say(ctx, "record of a member that has left", c.Records.Unbind(limited, id))
+			m.recorded = 0
+		}
+	}
 }
 
 // step carries out the one change of membership.
@@ -87,7 +109,7 @@ var errChanged = errors.New("the quorum changed since it was observed")
 // guardians, and the leader, the members and the health of the voters that have to stay. etcd itself cannot compare any of these.
 func (c *Controller) confirm(ctx context.Context, v plan.View, a plan.Action) error {
 	switch a.Kind {
-	case plan.AddLearner, plan.Promote, plan.MoveLeader, plan.StopMember, plan.RemoveMember, plan.Defragment:
+	case plan.AddLearner, plan.Promote, plan.MoveLeader, plan.StopMember, plan.RestartMember, plan.RemoveMember, plan.Defragment:
 	default:
 		return nil // these compare the records that they change
 	}
@@ -143,14 +165,19 @@ func (c *Controller) do(ctx context.Context, o *Observation, a plan.Action) erro
 		return c.Records.Publish(ctx, a.Endpoints, c.Now())
 	case plan.AcquirePermit:
 		return c.Records.Acquire(ctx, &etcdv1.DisruptionPermit{
-			Machine: a.Subject(), Reason: plan.ReplacementReason, Holder: plan.GuardianUser, AcquireTime: timestamppb.New(c.Now()), Held: true,
+			Machine: a.Subject(), Reason: a.Permit, Holder: plan.GuardianUser, AcquireTime: timestamppb.New(c.Now()), Held: true,
 		})
 	case plan.FreePermit:
+		clear(m.restarts) // what was ordered under it is not ordered any more
 		return c.Records.Free(ctx, *o.Permit)
 	case plan.MoveLeader:
 		return c.Members.MoveLeader(ctx, leaderURL(o.View), a.Target.ID)
 	case plan.StopMember:
 		c.stop(ctx, a.Member)
+		return nil
+	case plan.RestartMember:
+		m.restarts[a.Member.ID] = c.Elapsed()
+		c.Agents.Forget(a.Machine.Node) // what was told before has had no effect; direct tells it
 		return nil
 	case plan.RemoveMember:
 		return c.remove(ctx, o, a)
@@ -254,7 +281,7 @@ func (c *Controller) direct(v plan.View) {
 	for _, o := range c.offers() {
 		member, listed := memberOf(v, o)
 		switch {
-		case !listed && named(v, o.Node):
+		case !listed && runs(v, o):
 			// The agent changed its address while its member did not: nothing of it may be lost.
 		case !listed && v.Fresh && c.leading.Load() != nil && (o.HasData || o.Told == agents.Start || o.Told == agents.Stop):
 			c.Agents.Tell(o.Node, &etcdv1.AttendMemberResponse{Command: agents.Wipe, Name: o.Node})
@@ -262,21 +289,31 @@ func (c *Controller) direct(v plan.View) {
 		case member.Stopping:
 			c.Agents.Tell(o.Node, c.command(agents.Stop, v, o))
 		case o.HasData || member.Name == "":
-			c.Agents.Tell(o.Node, c.command(agents.Start, v, o))
+			start := c.command(agents.Start, v, o)
+			if member.Restarting {
+				start.Trust = v.Trust
+			}
+			c.Agents.Tell(o.Node, start)
 			// Else the agent lost the data of a member that has voted or followed: empty it would break its promises to the
 			// others. It stays silent until its machine is replaced, or as a learner is removed.
 		}
 	}
 }
 
-func named(v plan.View, node string) bool {
-	return slices.ContainsFunc(v.Members, func(m plan.Member) bool { return m.Name == node })
+// runs reports whether a member of an agent's machine is listed, wherever.
+func runs(v plan.View, o agents.Offer) bool {
+	return slices.ContainsFunc(v.Members, func(m plan.Member) bool { return m.Name == o.Node && theirs(m, o) })
+}
+
+// theirs reports whether a member may be that of an agent's machine.
+func theirs(m plan.Member, o agents.Offer) bool {
+	return m.MachineUID == "" || m.MachineUID == o.MachineUID
 }
 
 func memberOf(v plan.View, o agents.Offer) (plan.Member, bool) {
 	for _, m := range v.Members {
 		for _, u := range m.PeerURLs {
-			if u == o.PeerURL && (m.Name == "" || m.Name == o.Node) {
+			if u == o.PeerURL && (m.Name == "" || m.Name == o.Node) && theirs(m, o) {
 				return m, true
 			}
 		}
@@ -368,7 +405,7 @@ func (c *Controller) patchHook(ctx context.Context, a plan.Action) error {
 func (c *Controller) event(a plan.Action) {
 	reasons := map[plan.Kind]string{
 		plan.AddHook: "QuorumHookAdded", plan.RemoveHook: "QuorumHookRemoved", plan.AddLearner: "MemberAdded", plan.Promote: "MemberPromoted",
-		plan.MoveLeader: "LeaderMoved", plan.StopMember: "MemberStopped", plan.RemoveMember: "MemberRemoved",
+		plan.MoveLeader: "LeaderMoved", plan.StopMember: "MemberStopped", plan.RestartMember: "MemberRestarted", plan.RemoveMember: "MemberRemoved",
 	}
 	reason, ok := reasons[a.Kind]
 	machine, found := c.Machines.Lookup(a.Machine.Namespace, a.Machine.Name)

@@ -54,7 +54,8 @@ type Config struct {
 	Machines     *informer.Informer[*machinev1.Machine]
 	Sets         *informer.Informer[*machinev1.ControlPlaneMachineSet]
 	MachineAPI   machinev1.MachineServiceClient
-	Reach        func(urls []string) // has our own client of etcd use these members, which were learned from their agents
+	Reach        func(urls []string)    // has our own client of etcd use these members, which were learned from their agents
+	Trust        func() (string, error) // hash of the authorities that members have to trust
 	Events       Eventer
 	Settings     plan.Settings
 	Now          func() time.Time     // the time of day, for people

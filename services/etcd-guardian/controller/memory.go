@@ -22,8 +22,9 @@ type memory struct {
 	silent   map[uint64]silence
 	progress map[uint64]progress
 	stopped  map[uint64]time.Duration
-	failures map[string]failure // by node
-	refused  bool               // the last add
+	restarts map[uint64]time.Duration // when agents were last told to start their member again
+	failures map[string]failure       // by node
+	refused  bool                     // the last add
 	records  store.State
 	recorded time.Duration            // when records were read; 0: never
 	urls     []string                 // published addresses, as read or written last
@@ -47,15 +48,16 @@ type silence struct {
 	since time.Time
 }
 
-// failure is a node whose learner did not catch up.
+// failure is a node whose learners did not catch up.
 type failure struct {
+	times int
 	until time.Duration
 	wait  time.Duration
 }
 
 func newMemory(n store.Note) memory {
 	return memory{
-		members: n.Members, silent: map[uint64]silence{}, progress: map[uint64]progress{}, stopped: map[uint64]time.Duration{},
+		members: n.Members, silent: map[uint64]silence{}, progress: map[uint64]progress{}, stopped: map[uint64]time.Duration{}, restarts: map[uint64]time.Duration{},
 		failures: map[string]failure{}, hooked: map[string]time.Duration{},
 	}
 }
@@ -77,6 +79,7 @@ func (m *memory) listed(list []*etcdserverpb.Member) {
 	forget(m.silent, known)
 	forget(m.progress, known)
 	forget(m.stopped, known)
+	forget(m.restarts, known)
 }
 
 func forget[T any](notes map[uint64]T, known map[uint64]bool) {
@@ -124,6 +127,7 @@ func (m *memory) failed(node string, now time.Duration) {
 		return
 	}
 	f := m.failures[node]
+	f.times++
 	f.wait = min(max(2*f.wait, retryFirst), retryMost)
 	f.until = now + f.wait
 	m.failures[node] = f
@@ -140,15 +144,16 @@ func (m *memory) freshen(v plan.View, now time.Duration) plan.View {
 			o.Name, o.PeerURLs, o.ClientURLs, o.Learner = next.Name, next.PeerURLs, next.ClientURLs, next.Learner
 			next = o
 		}
-		next.Stopping, next.StoppingFor = m.stopping(e.ID, now)
+		next.Stopping, next.StoppingFor = since(m.stopped, e.ID, now)
+		next.Restarting, next.RestartFor = since(m.restarts, e.ID, now)
 		v.Members = append(v.Members, next)
 	}
 	return v
 }
 
-// stopping reports whether a member was told to stop, and for how long.
-func (m *memory) stopping(id uint64, now time.Duration) (bool, time.Duration) {
-	at, ok := m.stopped[id]
+// since reports whether there is a note of a member, and for how long.
+func since(notes map[uint64]time.Duration, id uint64, now time.Duration) (bool, time.Duration) {
+	at, ok := notes[id]
 	if !ok {
 		return false, 0
 	}

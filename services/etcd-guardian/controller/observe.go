@@ -66,13 +66,14 @@ func (c *Controller) observe(ctx context.Context) (plan.View, store.State) {
 	return v, records
 }
 
-// offers returns the agents that attend now, but those with the certificate of another machine than the one that has their node's name: when they came it
+// offers returns the agents that attend now, but those with the certificate of another machine than those that have their node's name: when they came it
 // was perhaps not known yet which machines there are.
 func (c *Controller) offers() []agents.Offer {
 	v := plan.View{Machines: plan.Machines(c.Machines.All())}
 	return slices.DeleteFunc(c.Agents.Offers(), func(o agents.Offer) bool {
-		machine, ok := v.MachineOfNode(o.Node)
-		return ok && machine.UID != o.MachineUID
+		_, own := v.MachineOfUID(o.MachineUID)
+		_, others := v.MachineOfNode(o.Node)
+		return others && !own
 	})
 }
 
@@ -230,6 +231,9 @@ func (c *Controller) view(fresh bool, trouble string, offers []agents.Offer, rec
 		MachinesKnown: closed(c.Machines.Synced()) && closed(c.Sets.Synced()),
 		Machines:      plan.Machines(c.Machines.All()),
 	}
+	var err error
+	v.Trust, err = c.Trust()
+	c.say(context.Background(), "authorities of members", err)
 	v.Compacted, v.CompactedFor = m.compact != 0, now-m.compact
 	for _, a := range m.answers {
 		v.NoSpace = v.NoSpace || slices.Contains(alarms(a), "NOSPACE")
@@ -239,10 +243,18 @@ func (c *Controller) view(fresh bool, trouble string, offers []agents.Offer, rec
 		v.Permit.Released = records.Permit.Released
 	}
 	for _, e := range m.members {
-		v.Members = append(v.Members, c.member(e, fresh, now))
+		if a := m.answers[e.ID]; a.Trust != "" && a.Trust == v.Trust {
+			delete(m.restarts, e.ID)
+		}
+		member := c.member(e, fresh, now)
+		member.MachineUID = records.Machines[e.ID]
+		if machine, ok := v.MachineOfMember(member); ok && member.Learner {
+			member.Failed = m.failures[machine.Node].times
+		}
+		v.Members = append(v.Members, member)
 	}
 	for _, o := range offers {
-		v.Offers = append(v.Offers, plan.Offer{Node: o.Node, PeerURL: o.PeerURL, ClientURL: o.ClientURL, Wait: m.failures[o.Node].until - now})
+		v.Offers = append(v.Offers, plan.Offer{Node: o.Node, MachineUID: o.MachineUID, HasData: o.HasData, PeerURL: o.PeerURL, ClientURL: o.ClientURL, Wait: m.failures[o.Node].until - now})
 	}
 	v.Desired = plan.Desired(c.replicas(), v.Machines, v.Members)
 	return v
@@ -266,7 +278,9 @@ func (c *Controller) member(e store.NoteMember, fresh bool, now time.Duration) p
 	if p, ok := m.progress[e.ID]; ok {
 		out.Idle = now - p.at
 	}
-	out.Stopping, out.StoppingFor = m.stopping(e.ID, now)
+	out.Trust = a.Trust
+	out.Stopping, out.StoppingFor = since(m.stopped, e.ID, now)
+	out.Restarting, out.RestartFor = since(m.restarts, e.ID, now)
 	return out
 }
 

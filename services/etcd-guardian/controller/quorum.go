@@ -18,7 +18,7 @@ func (c *Controller) observation(v plan.View, permit *store.Permit, answers map[
 	o := &Observation{View: v, Plan: plan.Next(v), Permit: permit}
 	q := &etcdv1.Quorum{
 		Phase: o.Plan.Phase, DesiredVoters: int32(v.Desired), Next: o.Plan.First(), WaitsFor: o.Plan.WaitsFor,
-		ObserveTime: timestamppb.New(c.Now()), BootstrapRetired: v.BootstrapRetired, Endpoints: v.Endpoints,
+		ObserveTime: timestamppb.New(c.Now()), BootstrapRetired: v.BootstrapRetired, Endpoints: v.Endpoints, Trust: v.Trust,
 	}
 	if id := c.Note.Get().ClusterID; id != 0 {
 		q.ClusterId = fmt.Sprintf("%x", id)
@@ -49,13 +49,16 @@ func message(v plan.View, m plan.Member, a members.Answer) *etcdv1.Member {
 		Id: fmt.Sprintf("%x", m.ID), Name: m.Name, PeerUrls: m.PeerURLs, ClientUrls: m.ClientURLs, Learner: m.Learner, Leader: m.Leader,
 		Bootstrap: m.Bootstrap(), Healthy: m.Healthy, Message: m.Message, Version: a.Status.GetVersion(), DbSizeBytes: a.Status.GetDbSize(),
 		DbSizeInUseBytes: a.Status.GetDbSizeInUse(), AppliedIndex: m.Applied, LatencyUs: a.Latency.Microseconds(),
-		DbQuotaBytes: a.Status.GetDbSizeQuota(), Alarms: alarms(a),
+		DbQuotaBytes: a.Status.GetDbSizeQuota(), Alarms: alarms(a), Trust: m.Trust,
 	}
 	if at, err := time.Parse(time.RFC3339, m.SilentSince); err == nil {
 		out.SilentTime = timestamppb.New(at)
 	}
-	if m.Stopping {
+	switch {
+	case m.Stopping:
 		out.Message = "told to stop, since it leaves"
+	case m.Restarting:
+		out.Message = "told to start again, so that it trusts the authorities of now"
 	}
 	if machine, ok := v.MachineOfMember(m); ok {
 		out.Machine = machine.Reference()

@@ -4,7 +4,6 @@ package members
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/url"
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 )
 
@@ -31,17 +31,20 @@ var (
 	ErrDone = errors.New("this change is made already")
 )
 
+// trustHeader is the header in which a member of ours says which authorities it trusts.
+const trustHeader = "windlass-trust"
+
 // Client keeps one connection to each member. Its methods may be called concurrently.
 type Client struct {
-	tls *tls.Config
+	creds credentials.TransportCredentials
 
 	mu    sync.Mutex
 	conns map[string]*grpc.ClientConn
 }
 
-// New returns a client that shows the certificate of tls, which must be root's for changes.
-func New(tls *tls.Config) *Client {
-	return &Client{tls: tls, conns: map[string]*grpc.ClientConn{}}
+// New returns a client that shows the certificate of creds, which must be root's for changes.
+func New(creds credentials.TransportCredentials) *Client {
+	return &Client{creds: creds, conns: map[string]*grpc.ClientConn{}}
 }
 
 // Close closes all connections.
@@ -70,7 +73,7 @@ func (c *Client) conn(address string) (*grpc.ClientConn, error) {
 		return nil, fmt.Errorf("address %q of a member is no URL", address)
 	}
 	conn, err := grpc.NewClient("passthrough:///"+u.Host,
-		grpc.WithTransportCredentials(credentials.NewTLS(c.tls)),
+		grpc.WithTransportCredentials(c.creds),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			// A member that starts is seen soon after, one that is gone costs little.
@@ -88,6 +91,7 @@ func (c *Client) conn(address string) (*grpc.ClientConn, error) {
 type Answer struct {
 	Status  *etcdserverpb.StatusResponse
 	List    *etcdserverpb.MemberListResponse // by a linearizable read; nil of a learner
+	Trust   string                           // hash of the authorities that it trusts since its start; empty if it did not say
 	Latency time.Duration
 	Err     error // why it does not count as healthy
 }
@@ -106,10 +110,14 @@ func (c *Client) Probe(ctx context.Context, address string, learner bool) Answer
 	if !learner {
 		group.Go(func() { list, listErr = readList(ctx, etcdserverpb.NewClusterClient(conn)) })
 	}
-	a.Status, err = etcdserverpb.NewMaintenanceClient(conn).Status(ctx, &etcdserverpb.StatusRequest{})
+	var header metadata.MD
+	a.Status, err = etcdserverpb.NewMaintenanceClient(conn).Status(ctx, &etcdserverpb.StatusRequest{}, grpc.Header(&header))
 	group.Wait()
 	if err != nil {
 		return Answer{Err: plain(err)}
+	}
+	if said := header.Get(trustHeader); len(said) == 1 {
+		a.Trust = said[0]
 	}
 	if !learner && !a.Status.IsLearner {
 		a.List, err = list, listErr

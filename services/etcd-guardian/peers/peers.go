@@ -117,6 +117,19 @@ func (s *Signer) Sign(m Member, server, peer []byte) (*etcdv1.CertifyMemberRespo
 	return out, nil
 }
 
+// Trust returns the hash of the authorities that members have to trust. While they are being replaced there may be none for a moment.
+func (s *Signer) Trust() (string, error) {
+	var bundles [][]byte
+	for _, name := range []string{clientAuthority, peerAuthority} {
+		t, err := identity.LoadTrust(s.dir, name)
+		if err != nil {
+			return "", err
+		}
+		bundles = append(bundles, t.Bundle())
+	}
+	return identity.TrustHash(bundles...)
+}
+
 func sign(a identity.Trust, der []byte, r identity.Request) ([]byte, error) {
 	csr, err := identity.ParseRequest(der)
 	if err != nil {

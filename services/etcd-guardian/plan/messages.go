@@ -29,10 +29,14 @@ func (g Given) View() View {
 	q := g.Quorum
 	v := View{
 		Fresh: true, EndpointsAge: long, MachinesKnown: true, BootstrapRetired: q.GetBootstrapRetired(),
-		Endpoints: slices.Sorted(slices.Values(q.GetEndpoints())), Machines: Machines(g.Machines), Permit: PermitOf(q.GetPermit()),
+		Endpoints: slices.Sorted(slices.Values(q.GetEndpoints())), Trust: q.GetTrust(), Machines: Machines(g.Machines), Permit: PermitOf(q.GetPermit()),
 	}
 	for i, m := range q.GetMembers() {
-		v.Members = append(v.Members, memberOf(m, i))
+		member := memberOf(m, i)
+		if _, ok := v.MachineOfUID(m.GetMachine().GetUid()); ok {
+			member.MachineUID = m.GetMachine().GetUid()
+		}
+		v.Members = append(v.Members, member)
 	}
 	v.NoSpace = slices.ContainsFunc(q.GetMembers(), func(m *etcdv1.Member) bool { return slices.Contains(m.GetAlarms(), "NOSPACE") })
 	for _, node := range g.Offers {
@@ -60,7 +64,7 @@ func memberOf(m *etcdv1.Member, index int) Member {
 	}
 	out := Member{
 		ID: id, Name: m.GetName(), PeerURLs: m.GetPeerUrls(), ClientURLs: m.GetClientUrls(),
-		Learner: m.GetLearner(), Leader: m.GetLeader(), Healthy: m.GetHealthy(), Runs: m.GetHealthy(), Message: m.GetMessage(), Applied: m.GetAppliedIndex(),
+		Learner: m.GetLearner(), Leader: m.GetLeader(), Healthy: m.GetHealthy(), Runs: m.GetHealthy(), Message: m.GetMessage(), Applied: m.GetAppliedIndex(), Trust: m.GetTrust(),
 		DBSize: m.GetDbSizeBytes(), DBInUse: m.GetDbSizeInUseBytes(), Quota: m.GetDbQuotaBytes(),
 	}
 	if m.GetBootstrap() {

@@ -16,8 +16,8 @@ type Disruption struct {
 	Withdraw bool
 }
 
-// Disrupt decides whether the voter of machine may go down for a while. A permit that is held for the same machine is no hindrance, but the other
-// voters are checked for its holder too: it asks again just before the voter goes down.
+// Disrupt decides whether the voter of machine may go down for a while. A permit that another service holds for the same machine is no hindrance, but
+// the other voters are checked for its holder too: it asks again just before the voter goes down.
 func Disrupt(v View, machine Machine) Disruption {
 	if !v.Fresh {
 		return Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "no majority of etcd answers: " + v.Trouble}
@@ -26,7 +26,8 @@ func Disrupt(v View, machine Machine) Disruption {
 	if !ok || m.Learner {
 		return Disruption{Needless: true}
 	}
-	if v.Permit != nil && !machine.is(v.Permit.Machine) {
+	// The guardian's own permit counts also for that machine: it ends with the guardian's work, whatever others began under it.
+	if v.Permit != nil && (v.Permit.Ours || !machine.is(v.Permit.Machine)) {
 		return Disruption{
 			Reason: metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER,
 			Why:    fmt.Sprintf("%s holds it for %s (%s)", v.Permit.Holder, v.Permit.Machine.GetName(), v.Permit.Reason),
@@ -52,11 +53,11 @@ func Disrupt(v View, machine Machine) Disruption {
 	switch {
 	case silent != "":
 		return Disruption{
-			Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: silent + " does not answer", Withdraw: v.Permit != nil && !v.Permit.Ours && m.Healthy,
+			Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: silent + " does not answer", Withdraw: v.Permit != nil && m.Healthy,
 		}
 	case rest < Majority(voters):
 		return Disruption{
-			Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Withdraw: v.Permit != nil && !v.Permit.Ours && m.Healthy,
+			Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Withdraw: v.Permit != nil && m.Healthy,
 			Why: fmt.Sprintf("without it %d of %d voters would be left, and %d are needed", rest, voters, Majority(voters)),
 		}
 	}

@@ -24,6 +24,7 @@ const (
 	MoveLeader       Kind = "MoveLeader"       // make Target the leader instead of Member
 	StopMember       Kind = "StopMember"       // have the process of Member ended
 	StartMember      Kind = "StartMember"      // have the process of Member started again: it cannot leave after all
+	RestartMember    Kind = "RestartMember"    // have the process of Member started again, so that it trusts the authorities of now
 	RemoveMember     Kind = "RemoveMember"     // remove Member from the cluster
 	Compact          Kind = "Compact"          // drop old revisions
 	Defragment       Kind = "Defragment"       // give the free space in Member's database back
@@ -49,6 +50,7 @@ type Action struct {
 	Target    Member
 	Offer     Offer
 	Endpoints []string
+	Permit    string // of AcquirePermit: the reason of the permit
 	Reason    string // one sentence
 }
 
@@ -74,7 +76,7 @@ func Next(v View) Plan {
 	d.hooks()
 	// The first that decides ends it; what comes later in the list never overtakes what comes before.
 	for _, step := range []func() bool{
-		d.retire, d.resume, d.endPermit, d.dead, d.forsaken, d.silent, d.space, d.promote, d.leave, d.publish, d.grow,
+		d.retire, d.resume, d.endPermit, d.dead, d.forsaken, d.silent, d.finishRestart, d.space, d.promote, d.leave, d.publish, d.restart, d.grow,
 	} {
 		if step() {
 			break

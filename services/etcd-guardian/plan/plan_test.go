@@ -219,6 +219,16 @@ func TestTheOneNextChange(t *testing.T) {
 			[]change{withLearner("m3", func(m *plan.Member) { m.Applied, m.Idle = 1, time.Minute })},
 			decision{Phase: "Replacing", Next: "RemoveMember learner m3"},
 		},
+		{
+			"the third learner of a machine gets four times as long",
+			[]change{deleted("m1"), withLearner("m3", func(m *plan.Member) { m.Applied, m.Idle, m.Failed = 1, 4*time.Minute-time.Second, 2 })},
+			decision{Phase: "Replacing", WaitsFor: "learner m3 to catch up (1 of 1000 log entries)"},
+		},
+		{
+			"and is removed then",
+			[]change{withLearner("m3", func(m *plan.Member) { m.Applied, m.Idle, m.Failed = 1, 4*time.Minute, 2 })},
+			decision{Phase: "Replacing", Next: "RemoveMember learner m3"},
+		},
 		{"a learner whose agent is gone is removed", []change{withLearner("m3", func(m *plan.Member) {
 			m.Healthy, m.Silent, m.Idle = false, 16*time.Second, 20*time.Second
 		}), func(v *plan.View) { v.Offers = v.Offers[:3] }}, decision{Phase: "Replacing", Next: "RemoveMember learner m3"}},
@@ -389,6 +399,58 @@ func decide(v plan.View) decision {
 	return got
 }
 
+func TestASuccessorOfTheSameNameIsNotTheMembersMachine(t *testing.T) {
+	bound := func(v *plan.View) { // every member is on the machine of its name
+		for i := range v.Members {
+			v.Members[i].MachineUID = v.Machines[i].UID
+			v.Offers[i].MachineUID = v.Machines[i].UID
+		}
+	}
+	succeeded := func(v *plan.View) { // m1 has the name and the address of the machine that was there before
+		v.Machines[1].UID, v.Offers[1].MachineUID = "uid-of-the-successor", "uid-of-the-successor"
+	}
+	v := stableView(bound, succeeded, silentFor("m1", time.Hour))
+	if machine, ok := v.MachineOfMember(v.Members[1]); ok {
+		t.Errorf("the member of the former machine is on %s", machine.UID)
+	}
+	if member, ok := v.MemberOfMachine(v.Machines[1]); ok {
+		t.Errorf("the successor has the member %x", member.ID)
+	}
+	var done []string
+	for range 5 { // the dead member leaves, and the successor gets one of its own
+		next := plan.Next(v).Next
+		if next == nil {
+			break
+		}
+		done = append(done, string(next.Kind))
+		switch next.Kind {
+		case plan.RemoveMember:
+			v.Members = slices.DeleteFunc(v.Members, func(m plan.Member) bool { return m.ID == next.Member.ID })
+		case plan.PublishEndpoints:
+			v.Endpoints = next.Endpoints
+		case plan.AcquirePermit:
+			v.Permit = &plan.Permit{Machine: next.Subject(), Reason: plan.ReplacementReason, Ours: true}
+		case plan.FreePermit:
+			v.Permit = nil
+		}
+		if next.Kind == plan.AddLearner {
+			if next.Machine.UID != "uid-of-the-successor" {
+				t.Errorf("a learner for %s", next.Machine.UID)
+			}
+			break
+		}
+	}
+	if !slices.Contains(done, string(plan.RemoveMember)) || done[len(done)-1] != string(plan.AddLearner) {
+		t.Errorf("actions %v, want the removal of the former member and then a new learner", done)
+	}
+	twin := machine("m1")
+	twin.Namespace, twin.UID, twin.Addresses = "other", "uid-of-the-twin", []string{"elsewhere"}
+	v = stableView(bound, func(v *plan.View) { v.Machines = append([]plan.Machine{twin}, v.Machines...) })
+	if machine, _ := v.MachineOfMember(v.Members[1]); machine.UID != "uid-m1" {
+		t.Errorf("the member is on %s", machine.UID)
+	}
+}
+
 func TestThePivot(t *testing.T) {
 	alone := func(changes ...change) plan.View {
 		v := stableView()
@@ -475,6 +537,12 @@ func TestWhoMayTakeAVoterDown(t *testing.T) {
 		},
 		{"again for the same machine", stableView(permitFor("m1", false)), "m1", plan.Disruption{}},
 		{
+			"not under the guardian's own permit, which ends with its own work", stableView(permitFor("m1", false), func(v *plan.View) {
+				v.Permit.Holder, v.Permit.Reason, v.Permit.Ours = plan.GuardianUser, plan.DefragmentationReason, true
+			}), "m1",
+			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER, Why: plan.GuardianUser + " holds it for m1 (defragmentation)"},
+		},
+		{
 			"not again for the same machine when another voter died since", stableView(permitFor("m1", false), silentFor("m2", 0)), "m1",
 			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "member m2 does not answer", Withdraw: true},
 		},
@@ -495,6 +563,170 @@ func TestWhoMayTakeAVoterDown(t *testing.T) {
 				t.Errorf("disruption (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// rotating is a quorum of which the members named still trust the former authorities.
+func rotating(outdated ...string) change {
+	return func(v *plan.View) {
+		v.Trust = "now"
+		for i := range v.Members {
+			v.Members[i].Trust = "now"
+			if slices.Contains(outdated, v.Members[i].Name) {
+				v.Members[i].Trust = "before"
+			}
+		}
+	}
+}
+
+func TestMembersAreStartedAgainForOtherAuthorities(t *testing.T) {
+	rotation := func(name string) change {
+		return func(v *plan.View) {
+			v.Permit = &plan.Permit{Machine: machine(name).Reference(), Reason: plan.RotationReason, Holder: plan.GuardianUser, Ours: true}
+		}
+	}
+	told := func(d time.Duration) func(m *plan.Member) {
+		return func(m *plan.Member) { m.Restarting, m.RestartFor = true, d }
+	}
+	away := func(name string) change {
+		return func(v *plan.View) {
+			v.Offers = slices.DeleteFunc(v.Offers, func(o plan.Offer) bool { return o.Node == name })
+		}
+	}
+	cases := []struct {
+		name    string
+		changes []change
+		want    decision
+		held    string // why the restart is held back
+	}{
+		{"none if all trust them", []change{rotating()}, decision{Phase: "Stable"}, ""},
+		{"none if it is not known which they are", []change{rotating("m1"), func(v *plan.View) { v.Trust = "" }}, decision{Phase: "Stable"}, ""},
+		{"none that does not say what it trusts", []change{rotating(), member("m1", func(m *plan.Member) { m.Trust = "" })}, decision{Phase: "Stable"}, ""},
+		{"the permit comes first", []change{rotating("m0", "m1", "m2")}, decision{Phase: "Stable", Next: "AcquirePermit member m1"}, ""},
+		{"then the member is started again", []change{rotating("m0", "m1", "m2"), rotation("m1")}, decision{Phase: "Stable", Next: "RestartMember member m1"}, ""},
+		{
+			"it is waited for",
+			[]change{rotating("m0", "m1"), rotation("m1"), member("m1", told(time.Second))},
+			decision{Phase: "Stable", WaitsFor: "member m1 to start again, so that it trusts the authorities of now"},
+			"",
+		},
+		{
+			"its agent is told again after a while",
+			[]change{rotating("m0", "m1"), rotation("m1"), member("m1", told(time.Minute))},
+			decision{Phase: "Stable", Next: "RestartMember member m1"},
+			"",
+		},
+		{
+			"nothing else happens while it is down",
+			[]change{rotating("m0", "m1"), rotation("m1"), member("m1", told(time.Second)), silentFor("m1", time.Second)},
+			decision{Phase: "Degraded", WaitsFor: "member m1 to answer (connection refused)"},
+			"",
+		},
+		{"the permit ends when it trusts them", []change{rotating("m0"), rotation("m1")}, decision{Phase: "Stable", Next: "FreePermit"}, ""},
+		{"the leader comes last", []change{rotating("m0")}, decision{Phase: "Stable", Next: "AcquirePermit member m0"}, ""},
+		{"and leads no more when it is started again", []change{rotating("m0"), rotation("m0")}, decision{Phase: "Stable", Next: "MoveLeader member m0"}, ""},
+		{
+			"not under the permit of another",
+			[]change{rotating("m1"), permitFor("m2", false)},
+			decision{Phase: "Stable"},
+			"eviction-controller holds the disruption permit for m2 (drain)",
+		},
+		{
+			"nor under one of the same machine",
+			[]change{rotating("m1"), permitFor("m1", false)},
+			decision{Phase: "Stable"},
+			"eviction-controller holds the disruption permit for m1 (drain)",
+		},
+		{
+			"nobody is asked while the agent is away",
+			[]change{rotating("m1"), away("m1")},
+			decision{Phase: "Stable"},
+			"the agent of member m1 is away",
+		},
+		{
+			"another goes on then",
+			[]change{rotating("m1", "m2"), away("m1")},
+			decision{Phase: "Stable", Next: "AcquirePermit member m2"},
+			"the agent of member m1 is away",
+		},
+		{
+			"the permit stays with an agent that may have the order",
+			[]change{rotating("m1", "m2"), rotation("m1"), away("m1")},
+			decision{Phase: "Stable"},
+			plan.GuardianUser + " holds the disruption permit for m1 (rotation of an authority)",
+		},
+		{
+			"not with another voter silent",
+			[]change{rotating("m1"), silentFor("m2", time.Second)},
+			decision{Phase: "Degraded", WaitsFor: "member m2 to answer (connection refused)"},
+			"",
+		},
+		{
+			"a restart that has begun comes before another member leaves",
+			[]change{deleted("m1"), withVoter("m3"), rotating("m2"), rotation("m2")},
+			decision{Phase: "Replacing", Next: "RestartMember member m2"},
+			"",
+		},
+		{
+			"one that has not begun comes after",
+			[]change{deleted("m1"), withVoter("m3"), without("m1"), rotating("m2")},
+			decision{Phase: "Replacing", Next: "AcquirePermit member m1"},
+			"",
+		},
+		{
+			"a learner needs no permit",
+			[]change{withLearner("m3", func(*plan.Member) {}), rotating("m1", "m3")},
+			decision{Phase: "Replacing", Next: "RestartMember learner m3"},
+			"",
+		},
+		{
+			"not with too few voters",
+			[]change{rotating("m1"), func(v *plan.View) {
+				v.Members = v.Members[:2]
+				v.Endpoints, v.Machines, v.Offers = v.Endpoints[:2], v.Machines[:2], v.Offers[:2]
+			}},
+			decision{Phase: "Growing", WaitsFor: "another control-plane machine (2 of 3 voters)"},
+			"without it 1 of 2 voters would be left, and 2 are needed",
+		},
+		{
+			"not the bootstrap member",
+			[]change{func(v *plan.View) {
+				b := voter(plan.BootstrapName)
+				b.Leader = true
+				*v = plan.View{Fresh: true, MachinesKnown: true, Desired: 3, EndpointsAge: time.Hour, Members: []plan.Member{b}, Endpoints: b.ClientURLs}
+			}, rotating(plan.BootstrapName)},
+			decision{Phase: "Bootstrapping", WaitsFor: "another control-plane machine (0 of 3 voters)"},
+			"no machine of the control plane runs it",
+		},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			p := plan.Next(stableView(c.changes...))
+			got := decision{Phase: p.Phase, WaitsFor: p.WaitsFor}
+			if p.Next != nil {
+				got.Next = p.Next.String()
+			}
+			held := ""
+			for _, h := range p.HeldBack {
+				if h.GetAction() == "RestartMember" {
+					held = h.GetReason()
+				}
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" || held != c.held {
+				t.Errorf("Next (-want +got):\n%s\nheld back: %q, want %q", diff, held, c.held)
+			}
+		})
+	}
+}
+
+func TestARestartOfTheGuardiansIsNoPermitForOthers(t *testing.T) {
+	v := stableView(rotating("m1"), func(v *plan.View) {
+		v.Permit = &plan.Permit{Machine: machine("m1").Reference(), Reason: plan.RotationReason, Holder: plan.GuardianUser, Ours: true}
+	})
+	for _, name := range []string{"m1", "m2"} {
+		if d := plan.Disrupt(v, machine(name)); d.Reason != metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER {
+			t.Errorf("%s: %+v", name, d)
+		}
 	}
 }
 

@@ -29,6 +29,10 @@ type simMember struct {
 	silent   time.Time // as the guardian noted it
 	progress time.Time
 	stop     time.Time
+	trust    int       // the authorities that it trusts since it was started
+	told     time.Time // when the guardian told its agent to start it again, as far as it remembers
+	order    int       // what its agent was told to have it trust; 0 for nothing
+	back     time.Time // when it is up again after that
 }
 
 func (m *simMember) up() bool { return m.running && m.started && !m.broken && !m.lost }
@@ -60,12 +64,13 @@ type world struct {
 	faults    bool
 	freeAt    time.Time // when somebody else's permit is given back
 	repairAt  time.Time // when the voter that it took down is up again
+	trust     int       // the authorities that members have to trust
 	trace     []string
 }
 
 func newWorld(t *rapid.T, desired int) *world {
-	w := &world{t: t, now: time.Unix(1e9, 0).UTC(), desired: desired, faults: true, log: 1000}
-	w.members = []*simMember{{id: w.id(), node: plan.BootstrapName, started: true, running: true, applied: 1000}}
+	w := &world{t: t, now: time.Unix(1e9, 0).UTC(), desired: desired, faults: true, log: 1000, trust: 1}
+	w.members = []*simMember{{id: w.id(), node: plan.BootstrapName, started: true, running: true, applied: 1000, trust: 1}}
 	w.leader = w.members[0].id
 	for range desired {
 		w.newMachine()
@@ -115,11 +120,13 @@ func (w *world) view() plan.View {
 	v := plan.View{
 		Fresh: w.quorum(), MachinesKnown: true, Permit: w.permit, Desired: w.desired, BootstrapRetired: w.retired,
 		Endpoints: w.endpoints, EndpointsAge: w.now.Sub(w.published), AddRefused: w.refused,
+		Trust: fmt.Sprint(w.trust),
 	}
 	for _, m := range w.members {
 		p := plan.Member{
 			ID: m.id, Learner: m.learner, Leader: m.id == w.leader, Healthy: m.up() && (w.quorum() || m.learner), Runs: m.up(), Applied: m.applied,
 			Idle: w.now.Sub(m.progress), Stopping: !m.stop.IsZero(), StoppingFor: w.now.Sub(m.stop),
+			Trust: fmt.Sprint(m.trust), Restarting: !m.told.IsZero() && m.trust != w.trust, RestartFor: w.now.Sub(m.told),
 		}
 		if !m.silent.IsZero() {
 			p.Silent = w.now.Sub(m.silent)
@@ -152,11 +159,13 @@ func (w *world) pass() {
 		m.lost = sm == nil && m.node != plan.BootstrapName
 		agent := m.node == plan.BootstrapName || sm != nil && sm.attended
 		if agent && !m.lost && !m.broken {
-			wanted := m.stop.IsZero()
+			w.restart(m)
+			wanted := m.stop.IsZero() && !w.now.Before(m.back)
 			if m.running && !wanted || !m.running && wanted {
 				w.checkStop(m, wanted)
 				m.running = wanted
 				m.started = m.started || wanted
+				m.trust = w.trust // counts only while it runs
 			}
 		}
 		if m.up() && !(m.learner && m.hampered) && w.quorum() {
@@ -186,6 +195,19 @@ func (w *world) pass() {
 			w.permit.Released = true
 		}
 	}
+}
+
+// restart has an agent follow the order to start its member again, perhaps long after it was given.
+func (w *world) restart(m *simMember) {
+	order := m.order
+	m.order = 0
+	if order == 0 || order == m.trust || !m.running {
+		return
+	}
+	if !m.learner && (w.permit == nil || w.permit.Reason != plan.RotationReason || w.permit.Machine.GetUid() != w.machine(m.node).UID) {
+		w.t.Fatalf("%s goes down without the permit", m.node)
+	}
+	m.running, m.back = false, w.now.Add(time.Duration(rapid.IntRange(1, 30).Draw(w.t, "restart"))*tick)
 }
 
 // checkStop: nobody stops while another voter has been silent for so long that the guardian knows.
@@ -242,7 +264,7 @@ func (w *world) machineAPI() {
 
 func (w *world) fault() {
 	pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(w.t, "which") }
-	switch rapid.IntRange(0, 13).Draw(w.t, "fault") {
+	switch rapid.IntRange(0, 15).Draw(w.t, "fault") {
 	case 0, 1: // an agent comes or goes; its member goes on
 		m := w.machines[pick(len(w.machines))]
 		m.attended = !m.gone && !m.attended
@@ -264,7 +286,7 @@ func (w *world) fault() {
 		}
 	case 8: // the guardian restarts and forgets what it noted
 		for _, m := range w.members {
-			m.stop, m.progress = time.Time{}, w.now
+			m.stop, m.told, m.progress = time.Time{}, time.Time{}, w.now
 			if !m.silent.IsZero() {
 				m.silent = w.now
 			}
@@ -284,6 +306,8 @@ func (w *world) fault() {
 		m.hampered = !m.hampered
 	case 12, 13:
 		w.disrupt()
+	case 14, 15: // an authority is prepared or retired
+		w.trust++
 	case 11: // an administrator takes the hook off a machine that is being deleted
 		m := w.machines[pick(len(w.machines))]
 		if m.Deleting && rapid.IntRange(0, 3).Draw(w.t, "really") == 0 {
@@ -331,7 +355,7 @@ func (w *world) act(p plan.Plan) {
 		if w.permit != nil {
 			w.t.Fatalf("permit taken from %s", w.permit.Holder)
 		}
-		w.permit = &plan.Permit{Machine: a.Subject(), Reason: plan.ReplacementReason, Holder: plan.GuardianUser, Ours: true}
+		w.permit = &plan.Permit{Machine: a.Subject(), Reason: a.Permit, Holder: plan.GuardianUser, Ours: true}
 	case plan.FreePermit:
 		w.permit = nil
 	case plan.MoveLeader:
@@ -351,6 +375,18 @@ func (w *world) act(p plan.Plan) {
 			w.t.Fatalf("the leader %s is stopped", m.node)
 		}
 		m.stop = w.now
+	case plan.RestartMember:
+		m := w.members[i]
+		if !m.learner && (w.permit == nil || !w.permit.Ours || w.permit.Machine.GetUid() != a.Machine.UID) {
+			w.t.Fatalf("%s is started again without the permit", m.node)
+		}
+		if !m.learner && (healthy-1 < plan.Majority(all) || all-healthy > 0) {
+			w.t.Fatalf("starting %s again leaves %d of %d voters", m.node, healthy-1, all)
+		}
+		if m.id == w.leader {
+			w.t.Fatalf("the leader %s is started again", m.node)
+		}
+		m.told, m.order = w.now, w.trust
 	case plan.StartMember:
 		w.members[i].stop = time.Time{}
 	case plan.RemoveMember:
@@ -486,7 +522,7 @@ func (w *world) settled() bool {
 			return false
 		}
 	}
-	return true
+	return !slices.ContainsFunc(w.members, func(m *simMember) bool { return m.trust != w.trust })
 }
 
 func (w *world) step() { w.act(plan.Next(w.view())) }

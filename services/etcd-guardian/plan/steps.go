@@ -104,11 +104,17 @@ func (d *decision) endPermit() bool {
 		return d.do(Action{Kind: FreePermit, Reason: "no voter is on its machine any more"})
 	case !d.voters[i].Healthy:
 		return false
+	case d.rotates() && d.Trust != "" && d.voters[i].Trust == d.Trust:
+		return d.do(Action{Kind: FreePermit, Reason: nameOf(d.voters[i]) + " trusts the authorities of now"})
+	case d.rotates() && d.attended(d.voters[i]):
+		return false // its agent may have the order already, so that it may go down at any moment
 	case d.Permit.Released:
 		return d.do(Action{Kind: FreePermit, Reason: "its work is done and " + nameOf(d.voters[i]) + " is healthy"})
 	case d.NoSpace && !d.voters[i].Stopping:
 		// Its holder cannot go on, nor give it back: neither can be written. It is asked for again before the voter goes down.
 		return d.do(Action{Kind: FreePermit, Reason: "etcd refuses writes, and space is given back only while nobody has it"})
+	case d.rotates():
+		return false // its agent is away, perhaps with the order
 	case d.Permit.Ours && (d.leaver == nil || d.leaver.ID != d.voters[i].ID):
 		return d.do(Action{Kind: FreePermit, Reason: nameOf(d.voters[i]) + " cannot leave now"})
 	}
@@ -169,13 +175,20 @@ func (d *decision) forsaken() bool {
 			return d.do(Action{Kind: RemoveMember, Member: m, Machine: machine, Reason: "the machine of this learner is being deleted"})
 		case d.orphan(m):
 			return d.do(Action{Kind: RemoveMember, Member: m, Machine: machine, Reason: "this learner has no machine"})
-		case !d.caughtUp(m) && !d.early(m.Idle, d.Settings.LearnerStall):
-			return d.do(Action{Kind: RemoveMember, Member: m, Machine: machine, Reason: fmt.Sprintf("this learner made no progress for %s", d.Settings.LearnerStall)})
+		case !d.caughtUp(m) && !d.early(m.Idle, d.stall(m)):
+			return d.do(Action{Kind: RemoveMember, Member: m, Machine: machine, Reason: fmt.Sprintf("this learner made no progress for %s", d.stall(m))})
 		case !m.Healthy && !attended && !d.early(min(m.Silent, m.Idle), d.Settings.AgentAbsence):
 			return d.do(Action{Kind: RemoveMember, Member: m, Machine: machine, Reason: "the agent of this learner is gone"})
 		}
 	}
 	return false
+}
+
+// stall returns how long a learner may be without progress. It doubles with each learner of the machine that failed before: a member
+// does not answer until it has received and loaded the snapshot, which takes minutes for a large database or on a busy host.
+func (d *decision) stall(m Member) time.Duration {
+	const mostDoublings = 3 // 8 minutes: no other machine may join in that time
+	return d.Settings.LearnerStall << min(m.Failed, mostDoublings)
 }
 
 // silent: while a voter is silent that does not leave, nobody else goes and nobody comes.
@@ -269,7 +282,7 @@ func (d *decision) leave() bool {
 		d.holdBack(StopMember, memberReference(m), d.permitText(), "finish that work")
 		return d.stuck("the disruption permit, which %s holds for %s (%s)", d.Permit.Holder, d.Permit.Machine.GetName(), d.Permit.Reason)
 	case d.Permit == nil:
-		return act(AcquirePermit)
+		return d.do(Action{Kind: AcquirePermit, Member: m, Machine: machine, Permit: ReplacementReason, Reason: why})
 	case m.Leader:
 		return d.do(Action{Kind: MoveLeader, Member: m, Machine: machine, Target: d.heir(m), Reason: why + ", and it leads"})
 	case !m.Stopping && d.attended(m):
@@ -429,7 +442,12 @@ func (d *decision) staying() int { return len(d.voters) - len(d.leavers()) }
 
 // candidate returns the offer by which a machine can get a member, or what is missing.
 func (d *decision) candidate(m Machine) (Offer, string) {
-	i := slices.IndexFunc(d.Offers, func(o Offer) bool { return o.Node == m.Node || o.Node == m.Name })
+	i := slices.IndexFunc(d.Offers, func(o Offer) bool {
+		if o.MachineUID != "" {
+			return o.MachineUID == m.UID
+		}
+		return o.Node == m.Node || o.Node == m.Name
+	})
 	switch {
 	case i < 0 && m.Phase != "" && m.Phase != "Running":
 		return Offer{}, fmt.Sprintf("machine %s to become a node (%s)", m.Name, m.Phase)

@@ -28,6 +28,8 @@ const (
 	ReplacementReason = "replacement"
 	// DefragmentationReason is that of one that is held while a member is defragmented.
 	DefragmentationReason = "defragmentation"
+	// RotationReason is that of one that is held while a member is started again for other authorities.
+	RotationReason = "rotation of an authority"
 
 	roleLabel  = "machine.openshift.io/cluster-api-machine-role"
 	masterRole = "master"
@@ -36,12 +38,13 @@ const (
 // Settings are the plan's patience. Zero fields mean the defaults.
 type Settings struct {
 	PromoteLag    int64         // log entries that a learner may be behind when it is promoted; default 200
-	LearnerStall  time.Duration // a learner without progress for so long is removed; default 60 s
+	LearnerStall  time.Duration // the first learner of a machine is removed after so long without progress, each further one after twice as long; default 60 s
 	AgentAbsence  time.Duration // a learner that is silent and without an agent for so long is removed; default 15 s
 	DeadAfter     time.Duration // a voter that leaves anyway counts as dead after this silence; default 5 s
 	OrphanAfter   time.Duration // the same for a voter without a machine; default 30 s
 	EndpointsRest time.Duration // from publishing the addresses until a member stops; clients poll each second; default 1.2 s
 	StopPatience  time.Duration // for a member to end that was told to; default 2 s
+	RestartAgain  time.Duration // until an agent is told once more to start its member again; default 10 s
 }
 
 func (s Settings) complete() Settings {
@@ -55,6 +58,7 @@ func (s Settings) complete() Settings {
 		{&s.OrphanAfter, 30 * time.Second},
 		{&s.EndpointsRest, 1200 * time.Millisecond},
 		{&s.StopPatience, 2 * time.Second},
+		{&s.RestartAgain, 10 * time.Second},
 	} {
 		if *d.field == 0 {
 			*d.field = d.value
@@ -83,6 +87,7 @@ type View struct {
 	NoSpace          bool          // etcd refuses writes: a database has reached its quota
 	Compacted        bool          // old revisions were dropped for that, and
 	CompactedFor     time.Duration // so long ago
+	Trust            string        // hash of the authorities that members have to trust; empty if not known now
 	Settings         Settings
 }
 
@@ -101,11 +106,16 @@ type Member struct {
 	Silent      time.Duration // for how long it has not been healthy; 0 if it is
 	SilentSince string        // the time of day when that began, for people; empty if unknown
 	Idle        time.Duration // of a learner: since it last applied something, or was first seen
+	Failed      int           // of a learner: members on its machine that did not catch up before
 	DBSize      int64         // of its database, as a file, in bytes
 	DBInUse     int64         // part of that which is in use
 	Quota       int64         // size at which it refuses writes; 0 if unknown
 	Stopping    bool          // it was told to stop, because it leaves
 	StoppingFor time.Duration // since then
+	MachineUID  string        // of the machine that it was added for; empty while that is not written down
+	Trust       string        // hash of the authorities that it trusts since its start; empty if it did not say
+	Restarting  bool          // its agent was told to start it again, and it does not trust the authorities of now yet
+	RestartFor  time.Duration // since then
 }
 
 // Bootstrap reports whether m is the member that the guardian itself runs.
@@ -127,7 +137,9 @@ type Machine struct {
 // Offer is an agent that offers to run a member.
 type Offer struct {
 	Node               string
+	MachineUID         string // of the machine whose certificate the agent has; empty if it is not known
 	PeerURL, ClientURL string
+	HasData            bool          // a member's data is on its disk
 	Wait               time.Duration // its last member did not catch up: no new one for so long
 }
 
@@ -136,7 +148,7 @@ type Permit struct {
 	Machine  *metav1.ObjectReference
 	Reason   string
 	Holder   string
-	Ours     bool // held by the guardian itself, for a replacement
+	Ours     bool // held by the guardian itself
 	Released bool // the work is done; it ends when the member is healthy
 }
 
@@ -227,11 +239,14 @@ func Desired(replicas int, machines []Machine, members []Member) int {
 	return 3
 }
 
-// MachineOfMember returns the machine that a member is on: by the node's name, or by an address while the member has no name
-// yet. The bootstrap member is on none.
+// MachineOfMember returns the machine that a member is on: by the uid that was written down, so that no other machine of the same name is
+// taken for it; before that by the node's name, or by an address while the member has no name yet. The bootstrap member is on none.
 func (v View) MachineOfMember(m Member) (Machine, bool) {
 	if m.Bootstrap() {
 		return Machine{}, false
+	}
+	if m.MachineUID != "" {
+		return v.MachineOfUID(m.MachineUID)
 	}
 	if m.Name != "" { // an address may have gone over to another machine
 		return v.MachineOfNode(m.Name)
@@ -242,9 +257,43 @@ func (v View) MachineOfMember(m Member) (Machine, bool) {
 		}
 	}
 	if o, ok := v.offerOf(m); ok {
-		return v.MachineOfNode(o.Node)
+		return v.machineOfOffer(o)
 	}
 	return Machine{}, false
+}
+
+// MachineOfUID returns the machine with a uid.
+func (v View) MachineOfUID(uid string) (Machine, bool) {
+	i := slices.IndexFunc(v.Machines, func(m Machine) bool { return m.UID == uid })
+	if i < 0 {
+		return Machine{}, false
+	}
+	return v.Machines[i], true
+}
+
+func (v View) machineOfOffer(o Offer) (Machine, bool) {
+	if o.MachineUID != "" {
+		return v.MachineOfUID(o.MachineUID)
+	}
+	return v.MachineOfNode(o.Node)
+}
+
+// Unbound returns the members whose machine is certain and not written down yet, with that machine: the machine's own agent offers the
+// member's address, and either runs it or was asked to.
+func (v View) Unbound() map[uint64]Machine {
+	out := map[uint64]Machine{}
+	for _, m := range v.Members {
+		machine, ok := v.MachineOfMember(m)
+		if !ok || m.MachineUID != "" || !v.Fresh || !v.MachinesKnown {
+			continue
+		}
+		if slices.ContainsFunc(v.Offers, func(o Offer) bool {
+			return o.MachineUID == machine.UID && slices.Contains(m.PeerURLs, o.PeerURL) && (m.Name == "" || o.HasData)
+		}) {
+			out[m.ID] = machine
+		}
+	}
+	return out
 }
 
 // MachineOfNode returns the machine of a node, by the name of either.
@@ -260,6 +309,12 @@ func (v View) MachineOfNode(node string) (Machine, bool) {
 // offerOf returns the agent that attends a member.
 func (v View) offerOf(m Member) (Offer, bool) {
 	for _, o := range v.Offers {
+		if m.MachineUID != "" && o.MachineUID != "" {
+			if m.MachineUID == o.MachineUID {
+				return o, true
+			}
+			continue
+		}
 		if m.Name == o.Node || m.Name == "" && slices.Contains(m.PeerURLs, o.PeerURL) {
 			return o, true
 		}

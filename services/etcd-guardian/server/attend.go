@@ -46,11 +46,11 @@ func admit(v plan.View, caller identity.Caller, r *etcdv1.AttendMemberRequest) e
 	if !v.MachinesKnown {
 		return nil // the controller looks at the machine, and the plan at the addresses, before they make use of the offer
 	}
-	machine, ok := v.MachineOfNode(r.GetNode())
-	if !ok {
+	machine, ok := v.MachineOfUID(caller.UID)
+	if _, named := v.MachineOfNode(r.GetNode()); !ok && !named {
 		return rpcerr.Unavailable(fmt.Sprintf("node %q has no control-plane machine", r.GetNode()))
 	}
-	if machine.UID != caller.UID {
+	if !ok {
 		return rpcerr.Forbidden(fmt.Sprintf("the certificate of node %q is not of the machine that has this name now", r.GetNode()))
 	}
 	for path, host := range hosts {

@@ -27,8 +27,8 @@ func (s *Server) CertifyMember(ctx context.Context, r *etcdv1.CertifyMemberReque
 	if !o.View.Fresh || !o.View.MachinesKnown {
 		return nil, rpcerr.Unavailable("the members or the machines are not known now: " + o.View.Trouble)
 	}
-	machine, ok := o.View.MachineOfNode(r.GetNode())
-	if !ok || machine.UID != caller.UID {
+	machine, ok := o.View.MachineOfUID(caller.UID)
+	if !ok {
 		return nil, rpcerr.Forbidden(fmt.Sprintf("node %q has no control-plane machine", r.GetNode()))
 	}
 	if len(machine.Addresses) == 0 {

@@ -51,7 +51,7 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	fs.StringVar(&c.pki, "pki", "", "directory of the authorities etcd-client and etcd-peer, keys included")
 	fs.DurationVar(&c.lifetime, "certificate-lifetime", 24*time.Hour, "lifetime of members' certificates")
 	fs.StringSliceVar(&c.member, "member-command", nil, "program and first arguments that run an etcd member (default: this program with serve,etcd-member)")
-	fs.DurationVar(&c.settings.LearnerStall, "learner-timeout", 60*time.Second, "a learner that makes no progress for so long is removed and tried again")
+	fs.DurationVar(&c.settings.LearnerStall, "learner-timeout", 60*time.Second, "a learner that makes no progress for so long is removed and tried again, with twice the time")
 	fs.DurationVar(&c.settings.EndpointsRest, "endpoints-rest", 1200*time.Millisecond, "time for clients to learn new addresses before a member stops")
 	if err := fs.Parse(args); err != nil {
 		return c, err

@@ -464,9 +464,9 @@ func (c *cluster) etcdAs(user string) *clientv3.Client {
 	dir := filepath.Join(c.dir, "as-"+user)
 	c.issue(dir, "etcd", c.client, identity.Request{CommonName: user, Client: true})
 	c.ca(dir, "etcd-ca.crt", c.client)
-	tls, err := identity.Files{Cert: filepath.Join(dir, "etcd.crt"), Key: filepath.Join(dir, "etcd.key"), CA: filepath.Join(dir, "etcd-ca.crt")}.ClientTLS("")
+	creds, err := identity.Files{Cert: filepath.Join(dir, "etcd.crt"), Key: filepath.Join(dir, "etcd.key"), CA: filepath.Join(dir, "etcd-ca.crt")}.ClientCredentials()
 	c.check(err)
-	client, err := store.Dial(store.ClientConfig{Endpoints: []string{c.bootstrap[0]}, TLS: tls})
+	client, err := store.Dial(store.ClientConfig{Endpoints: []string{c.bootstrap[0]}, Credentials: creds})
 	c.check(err)
 	c.t.Cleanup(func() { _ = client.Close() })
 	return client
@@ -477,14 +477,16 @@ func (c *cluster) startWriter() *writer {
 	dir := filepath.Join(c.dir, "writer")
 	c.issue(dir, "etcd", c.client, identity.Request{CommonName: "machine-api", Client: true})
 	c.ca(dir, "etcd-ca.crt", c.client)
-	tls, err := identity.Files{Cert: filepath.Join(dir, "etcd.crt"), Key: filepath.Join(dir, "etcd.key"), CA: filepath.Join(dir, "etcd-ca.crt")}.ClientTLS("")
+	creds, err := identity.Files{Cert: filepath.Join(dir, "etcd.crt"), Key: filepath.Join(dir, "etcd.key"), CA: filepath.Join(dir, "etcd-ca.crt")}.ClientCredentials()
 	c.check(err)
-	client, err := store.Dial(store.ClientConfig{Endpoints: []string{c.bootstrap[0]}, TLS: tls})
+	client, err := store.Dial(store.ClientConfig{Endpoints: []string{c.bootstrap[0]}, Credentials: creds})
 	c.check(err)
 	ctx, stop := context.WithCancel(context.Background())
 	w := &writer{st: store.New(client, "/windlass/machine-api/"), stop: stop, done: make(chan struct{})}
 	var group sync.WaitGroup
-	group.Go(func() { _ = store.SyncEndpoints(ctx, client, "", slog.New(slog.DiscardHandler)) })
+	group.Go(func() {
+		serve.WatchReady(ctx, store.NewEndpoints(client, "", slog.New(slog.DiscardHandler)).Ready, func(error) {})
+	})
 	group.Go(func() { w.write(ctx) })
 	go func() { group.Wait(); client.Close(); close(w.done) }()
 	c.t.Cleanup(func() { stop(); <-w.done })

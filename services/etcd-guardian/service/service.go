@@ -72,7 +72,7 @@ func build(cfg config, p *serve.Process) ([]func(context.Context) error, error) 
 			})
 		})
 	}
-	root, err := cfg.root().ClientTLS("")
+	root, err := cfg.root().ClientCredentials()
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func build(cfg config, p *serve.Process) ([]func(context.Context) error, error) 
 	start := time.Now()
 	elapsed := func() time.Duration { return time.Since(start) } // by the monotonic clock
 	c := controller.New(controller.Config{
-		Members: client, Records: records, Note: note, BootstrapURL: cfg.bootstrapClient,
+		Members: client, Records: records, Trust: signer.Trust, Note: note, BootstrapURL: cfg.bootstrapClient,
 		Bootstrap: controller.NewBootstrap(supervisor, cfg.memberSpec(), cfg.dataDir(), cfg.in(bootstrapDir, "allowed"), []string{cfg.in(endpointsFile)}, note, p.Log),
 		Machines:  machines, Sets: sets, MachineAPI: machinev1.NewMachineServiceClient(conn),
 		Reach: func(urls []string) { p.Etcd.SetEndpoints(urls...) }, Events: recorder, Settings: cfg.settings, Now: time.Now, Elapsed: elapsed, Log: p.Log,
@@ -111,6 +111,7 @@ func build(cfg config, p *serve.Process) ([]func(context.Context) error, error) 
 	parts = append(parts, owned...)
 	elector := reconcile.NewElector(p.Etcd, name, p.Address(), p.Log)
 	p.Leads = elector.Leads
+	p.Metrics.MustRegister(elector)
 	p.WithoutEtcd = true // it helps etcd back
 	return append(parts,
 		supervisor.Run, machines.Run, sets.Run, recorder.Run,

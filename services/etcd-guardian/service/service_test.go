@@ -208,6 +208,44 @@ func TestALearnerThatNeverComesOnMakesRoomForAnother(t *testing.T) {
 	t.Logf("what was done:\n%s", c.actions())
 }
 
+// A machine goes without its hook, such as one that was forgotten, and another one gets its name and its address.
+func TestASuccessorOfTheSameNameGetsAMemberOfItsOwn(t *testing.T) {
+	c := newCluster(t)
+	c.startGuardian()
+	c.until("a bootstrap member that answers", func(q *etcdv1.Quorum) bool { return q.GetHealthyVoters() == 1 })
+	agents := map[string]*agent{}
+	for _, name := range []string{"m0", "m1", "m2"} {
+		agents[name] = c.newMachine(name)
+	}
+	q, _ := c.until("the pivot", stable("m0", "m1", "m2"))
+	ids := map[string]string{}
+	for _, m := range q.GetMembers() {
+		ids[m.GetName()] = m.GetId()
+	}
+	former := agents["m1"]
+	former.end()
+	c.deleteMachine("m1")
+	_, err := c.machines.Modify(t.Context(), resource.Key{Namespace: "openshift-machine-api", Name: "m1"}, func(m *machinev1.Machine) error {
+		m.Metadata.Finalizers, m.Spec.LifecycleHooks = nil, nil
+		return nil
+	})
+	c.check(err)
+	c.newMachine("m1", func(a *agent) {
+		a.dir, a.client, a.peer = filepath.Join(c.dir, "successor"), former.client, former.peer
+	})
+	c.until("a member of the successor's own", func(q *etcdv1.Quorum) bool {
+		if !stable("m0", "m1", "m2")(q) {
+			return false
+		}
+		for _, m := range q.GetMembers() {
+			if (m.GetName() == "m1") == (m.GetId() == ids[m.GetName()]) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 func TestItAnswersWhileEtcdDoesNot(t *testing.T) {
 	c := newCluster(t)
 	c.member = "/bin/false"

@@ -6,6 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -19,6 +21,7 @@ const (
 	prefix       = "quorum/"
 	permitKey    = prefix + "permit"
 	endpointsKey = prefix + "endpoints"
+	membersKey   = prefix + "members/" // and a member's id in hexadecimal
 )
 
 // Permit is the disruption permit as it is stored.
@@ -32,6 +35,7 @@ type Permit struct {
 type State struct {
 	Permit    *Permit // nil: nobody holds it
 	Endpoints []string
+	Machines  map[uint64]string // uid of the machine that a member is on, by the member's id, which etcd never gives again
 }
 
 // Records reads and writes the state in etcd.
@@ -50,13 +54,17 @@ type endpointsRecord struct {
 	Time time.Time `json:"time"` // for people
 }
 
+type memberRecord struct {
+	MachineUID string `json:"machineUID"`
+}
+
 // Read returns the state as it is now.
 func (r *Records) Read(ctx context.Context) (State, error) {
 	page, err := r.st.List(ctx, prefix, store.ListOptions{})
 	if err != nil {
 		return State{}, err
 	}
-	var s State
+	s := State{Machines: map[uint64]string{}}
 	for _, record := range page.Records {
 		if err := s.take(record); err != nil {
 			return State{}, fmt.Errorf("record %q: %w", record.Key, err)
@@ -66,6 +74,16 @@ func (r *Records) Read(ctx context.Context) (State, error) {
 }
 
 func (s *State) take(r store.Record) error {
+	if member, ok := strings.CutPrefix(r.Key, membersKey); ok {
+		id, err := strconv.ParseUint(member, 16, 64)
+		if err != nil {
+			return err
+		}
+		var m memberRecord
+		err = json.Unmarshal(r.Value, &m)
+		s.Machines[id] = m.MachineUID
+		return err
+	}
 	switch r.Key {
 	case permitKey:
 		var p permitRecord
@@ -115,6 +133,24 @@ func (r *Records) Free(ctx context.Context, p Permit) error {
 	_, err := r.st.Commit(ctx, store.Delete(permitKey, p.Revision))
 	return err
 }
+
+// Bind writes down which machine a member is on. It stays so until the member has left; else the error wraps store.ErrExists.
+func (r *Records) Bind(ctx context.Context, member uint64, machineUID string) error {
+	value, err := json.Marshal(memberRecord{MachineUID: machineUID})
+	if err != nil {
+		return err
+	}
+	_, err = r.st.Commit(ctx, store.Put(memberKey(member), value, 0))
+	return err
+}
+
+// Unbind forgets the machine of a member that has left.
+func (r *Records) Unbind(ctx context.Context, member uint64) error {
+	_, err := r.st.Commit(ctx, store.Delete(memberKey(member), store.Whatever))
+	return err
+}
+
+func memberKey(id uint64) string { return membersKey + strconv.FormatUint(id, 16) }
 
 // Publish writes down the addresses that clients shall use.
 func (r *Records) Publish(ctx context.Context, urls []string, now time.Time) error {

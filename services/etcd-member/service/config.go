@@ -17,7 +17,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/serve"
 )
 
-// Files that --tls-dir holds. Leaf certificates are read again at each handshake, CAs at start only.
+// Files that --tls-dir holds. Leaf certificates are read again at each handshake, CAs at start only; what a member trusts it says of itself (trust.go).
 const (
 	clientCAFile   = "etcd-ca.crt"     // signs the certificates of etcd users
 	serverCertFile = "etcd-server.crt" // of the client port, for its address

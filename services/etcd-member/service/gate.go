@@ -17,6 +17,7 @@ import (
 type gate struct {
 	open     atomic.Bool
 	stopping atomic.Pointer[<-chan struct{}] // closed when the server stops; nil before there is one
+	trust    atomic.Pointer[string]          // what the server trusts; nil before there is one
 }
 
 // guard makes the gate watch a server, by the channel that it closes when it stops.
@@ -64,10 +65,11 @@ func (g *gate) call(f func() error) (err error) {
 
 // options returns the interceptors that keep the gate.
 func (g *gate) options() []grpc.ServerOption {
-	unary := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
+	unary := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
 		if err := g.check(); err != nil {
 			return nil, err
 		}
+		g.sayTrust(ctx, info.FullMethod)
 		err = g.call(func() (err error) { resp, err = next(ctx, req); return err })
 		return resp, err
 	}

@@ -36,6 +36,11 @@ type member struct {
 
 // settings builds etcd's configuration. A new one for each start, since etcd keeps what it is given.
 func (m *member) settings() (*embed.Config, error) {
+	trust, err := m.pin()
+	if err != nil {
+		return nil, err
+	}
+	m.gate.trust.Store(&trust)
 	ec := embed.NewConfig()
 	ec.Name, ec.Dir = m.cfg.name, m.cfg.dataDir
 	ec.InitialCluster, ec.ClusterState, ec.InitialClusterToken = m.cfg.initialCluster, m.cfg.clusterState, m.cfg.clusterToken
@@ -69,11 +74,11 @@ func (m *member) secure(ec *embed.Config) {
 	ec.TlsMinVersion = "TLS1.3"
 	ec.ClientTLSInfo = transport.TLSInfo{
 		CertFile: m.cfg.tls(serverCertFile), KeyFile: m.cfg.tls(serverKeyFile),
-		TrustedCAFile: m.cfg.tls(clientCAFile), ClientCertAuth: true,
+		TrustedCAFile: m.pinned(clientCAFile), ClientCertAuth: true,
 	}
 	ec.PeerTLSInfo = transport.TLSInfo{
 		CertFile: m.cfg.tls(peerCertFile), KeyFile: m.cfg.tls(peerKeyFile),
-		TrustedCAFile: m.cfg.tls(peerCAFile), ClientCertAuth: true,
+		TrustedCAFile: m.pinned(peerCAFile), ClientCertAuth: true,
 	} // for the connections that this member makes; those to it are served by peers
 }
 
@@ -120,8 +125,7 @@ var errLate = errors.New("not ready in time")
 // A member that joins often loses the message by which it becomes ready, and would send it again only after 7 s,
 // though it replicates meanwhile. Starting the server again sends it at once. A member with data of its own
 // has that trouble only around elections, and may be slow for better reasons, so it is given more time. On a busy host
-// the message is lost several times in a row, while its connections are still being made; all tries together take about as
-// long as etcd's own second one. After the last we wait for however long it takes.
+// the message is lost several times in a row, while its connections are still being made. After the last try we wait for however long it takes.
 func (m *member) start(ctx context.Context) (*embed.Etcd, error) {
 	patience := []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, time.Second, 2 * time.Second, 2 * time.Second}
 	if m.hasData() {
@@ -132,13 +136,14 @@ func (m *member) start(ctx context.Context) (*embed.Etcd, error) {
 		if try < len(patience) {
 			limit = patience[try]
 		}
+		began := time.Now()
 		e, err := m.startOnce(ctx)
 		if err != nil || e == nil {
 			return nil, err
 		}
 		m.gate.guard(e.Server.StoppingNotify())
 		m.peers.serve(e, m.etcdLog)
-		err = awaitReady(ctx, e, limit)
+		err = awaitReady(ctx, e, began, limit)
 		if !errors.Is(err, errLate) {
 			return e, err
 		}
@@ -176,8 +181,8 @@ func (m *member) startOnce(ctx context.Context) (*embed.Etcd, error) {
 }
 
 // awaitReady waits until etcd is ready, its server ended, or ctx ended, which is no error. It returns errLate if
-// limit is not 0 and has passed since etcd first knew a leader and had applied something.
-func awaitReady(ctx context.Context, e *embed.Etcd, limit time.Duration) error {
+// limit is not 0 and is over. began is when etcd was started.
+func awaitReady(ctx context.Context, e *embed.Etcd, began time.Time, limit time.Duration) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	var since time.Time
@@ -196,11 +201,17 @@ func awaitReady(ctx context.Context, e *embed.Etcd, limit time.Duration) error {
 			case limit == 0 || e.Server.Leader() == 0 || !hasApplied(e):
 			case since.IsZero():
 				since = now
-			case now.Sub(since) > limit:
+			case isLate(began, since, now, limit):
 				return errLate
 			}
 		}
 	}
+}
+
+// isLate reports whether etcd, which was started at began and has known a leader and applied something since, has been given limit to become
+// ready, and no less time than that start took: on a busy host another start costs more than the message that it would send again.
+func isLate(began, since, now time.Time, limit time.Duration) bool {
+	return now.Sub(since) > max(limit, since.Sub(began))
 }
 
 // hasApplied reports whether the server has taken in something of its cluster's state. A snapshot does not move

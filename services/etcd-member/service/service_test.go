@@ -15,11 +15,15 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/services/etcd-member/service"
 	"github.com/windlass-dev/windlass/services/etcd-member/users"
 )
@@ -498,5 +502,42 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 				t.Errorf("exit code %d, output %q, want %d and %q", code, m.log(), service.ExitUsage, wrong.want)
 			}
 		})
+	}
+}
+
+func TestAMemberSaysWhatItTrustsSinceItsStart(t *testing.T) {
+	c := newCluster(t, twoServices())
+	m := c.bootstrap(t)
+	former, next := c.clients, newAuthority(t, "etcd-client")
+	hash := func(clients []byte) string {
+		h, err := identity.TrustHash(clients, c.peers.pem())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	said := func() (out string) {
+		api := c.as(t, "machine-api", m)
+		eventually(t, "the status", func(ctx context.Context) error {
+			var header metadata.MD
+			_, err := etcdserverpb.NewMaintenanceClient(api.ActiveConnection()).Status(ctx, &etcdserverpb.StatusRequest{}, grpc.Header(&header))
+			out = strings.Join(header.Get("windlass-trust"), " and ")
+			return err
+		})
+		return out
+	}
+	if got, want := said(), hash(former.pem()); got != want {
+		t.Errorf("it trusts %s, want %s", got, want)
+	}
+	// The file alone changes nothing of what etcd trusts, and the member does not say so.
+	both := append(former.pem(), next.pem()...)
+	write(t, filepath.Join(m.dir, "etcd-ca.crt"), both)
+	if got, want := said(), hash(former.pem()); got != want {
+		t.Errorf("before it is started again it trusts %s, want %s", got, want)
+	}
+	m.kill(t)
+	m.start(t)
+	if got, want := said(), hash(both); got != want {
+		t.Errorf("started again it trusts %s, want %s", got, want)
 	}
 }

@@ -76,8 +76,8 @@ type Controller struct {
 // New returns a controller that does nothing before Lead.
 func New(cfg Config) *Controller {
 	c := &Controller{Config: cfg, tries: map[resource.Key]tried{}}
-	c.loop = reconcile.NewLoop("nodes", workers, c.Reconcile, c.Log)
-	c.leave = reconcile.NewLoop("pods", workers, c.evict, c.Log)
+	c.loop = reconcile.NewLoop("nodes", workers, c.names, c.Reconcile, c.Log)
+	c.leave = reconcile.NewLoop("pods", workers, c.names, c.evict, c.Log)
 	c.Tables.Nodes.Subscribe(func(k resource.Key) { c.add(k.Name) })
 	c.Tables.Drains.Subscribe(c.drainChanged)
 	c.Pods.Subscribe(c.podChanged)
@@ -99,7 +99,6 @@ func (c *Controller) Lead(ctx context.Context) error {
 	c.mu.Unlock()
 	end := c.Tracker.Lead(c.loop.Add)
 	defer end()
-	c.addAll()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.loop.Run(ctx) })
 	group.Go(func() error { return c.leave.Run(ctx) })
@@ -118,12 +117,18 @@ func (c *Controller) add(node string) {
 }
 
 func (c *Controller) addAll() {
-	for _, n := range c.Tables.Nodes.All() {
-		c.add(n.GetMetadata().GetName())
+	for _, node := range c.names() {
+		c.add(node)
 	}
+}
+
+// names returns the names of all nodes, and of those that drains name. A name may come more than once.
+func (c *Controller) names() []string {
+	out := c.Tables.Nodes.Keys()
 	for _, d := range c.Tables.Drains.All() {
-		c.add(d.GetSpec().GetNodeName())
+		out = append(out, d.GetSpec().GetNodeName())
 	}
+	return out
 }
 
 func (c *Controller) drainChanged(k resource.Key) {

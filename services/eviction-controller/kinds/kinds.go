@@ -103,6 +103,9 @@ func (t *Tables) admitNode(ctx context.Context, old, node *nodev1.Node) error {
 	if err := t.admitIdentity(caller, old, node); err != nil {
 		return err
 	}
+	if err := t.admitMarks(caller, old, node); err != nil {
+		return err
+	}
 	plan.Taint(old, node, time.Now().UTC())
 	plan.Cordon(old, node, t.DrainsOf(node.GetMetadata().GetName()), caller.User)
 	return nil
@@ -116,6 +119,26 @@ func (t *Tables) admitDrain(ctx context.Context, old, drain *nodev1.Drain) error
 		drain.Spec.NodeUid = node.GetMetadata().GetUid()
 	}
 	return foreignStatus("drain", old, old.GetStatus(), drain.GetStatus())
+}
+
+// configurator is the service whose marks say what stands on a node.
+const configurator = "node-configurator"
+
+// admitMarks lets only node-configurator change its marks on a node, and those who have the right to.
+func (t *Tables) admitMarks(caller identity.Caller, old, node *nodev1.Node) error {
+	if service, _ := caller.Service(); service == configurator {
+		return nil
+	}
+	for _, key := range nodeid.Configuration() {
+		if old.GetMetadata().GetAnnotations()[key] == node.GetMetadata().GetAnnotations()[key] {
+			continue
+		}
+		right := identity.Attributes{Verb: "update", Resource: "nodes/config", Name: node.GetMetadata().GetName()}
+		if ok, reason := t.policy.Allowed(caller, right); !ok {
+			return rpcerr.Forbidden(fmt.Sprintf("metadata.annotations['%s']: is written by node-configurator: %s", key, reason))
+		}
+	}
+	return nil
 }
 
 // admitIdentity keeps what says of which machine a node is, and lets only those give roles to nodes who have the right to.

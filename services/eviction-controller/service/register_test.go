@@ -143,6 +143,10 @@ func TestANodesIdentityAndRolesAreNotForEditors(t *testing.T) {
 		"another role of a machine": {`{"metadata":{"annotations":{"windlass.dev/machine-role":"master"}}}`, codes.PermissionDenied},
 		"another instance":          {`{"spec":{"providerID":"local://test/b"}}`, codes.InvalidArgument},
 		"no instance":               {`{"spec":{"providerID":null}}`, codes.InvalidArgument},
+		"another configuration":     {`{"metadata":{"annotations":{"machineconfiguration.openshift.io/desiredConfig":"x"}}}`, codes.PermissionDenied},
+		"another state":             {`{"metadata":{"annotations":{"machineconfiguration.openshift.io/state":"Done"}}}`, codes.PermissionDenied},
+		"a boot":                    {`{"metadata":{"annotations":{"windlass.dev/config-boot":"x"}}}`, codes.PermissionDenied},
+		"an annotation of its own":  {`{"metadata":{"annotations":{"example.com/team":"x"}}}`, codes.OK},
 		"a label that says no role": {`{"metadata":{"labels":{"team":"web"}}}`, codes.OK},
 	} {
 		if _, err := editor.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: "a", Patch: merge(tt.patch)}); status.Code(err) != tt.want {
@@ -152,6 +156,16 @@ func TestANodesIdentityAndRolesAreNotForEditors(t *testing.T) {
 	admin := nodev1.NewNodeServiceClient(c.admin())
 	if _, err := admin.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: "a", Patch: merge(`{"metadata":{"labels":{"node-role.kubernetes.io/infra":""}}}`)}); err != nil {
 		t.Errorf("an administrator gives the node a role: %v", err)
+	}
+	desired := merge(`{"metadata":{"annotations":{"machineconfiguration.openshift.io/desiredConfig":"rendered-worker-1"}}}`)
+	configurator := nodev1.NewNodeServiceClient(c.ground.Dial(c.address, servetest.Service("node-configurator")))
+	for name, client := range map[string]nodev1.NodeServiceClient{"node-configurator": configurator, "an administrator": admin} {
+		if _, err := client.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: "a", Patch: desired}); err != nil {
+			t.Errorf("%s gives the node a configuration: %v", name, err)
+		}
+		if _, err := admin.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: "a", Patch: merge(`{"metadata":{"annotations":{"machineconfiguration.openshift.io/desiredConfig":null}}}`)}); err != nil {
+			t.Error(err)
+		}
 	}
 	// A node that an administrator creates stays as it is.
 	made := &nodev1.Node{

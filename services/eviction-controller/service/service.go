@@ -63,6 +63,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]func(context.
 	})
 	elector := reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log)
 	p.Leads = elector.Leads
+	p.Metrics.MustRegister(elector)
 
 	nodes := server.NewNode(tables, tracker, permits)
 	schedulingv1.RegisterEvictionServiceServer(p.GRPC, server.NewEviction(tables, tracker, pods, budgets))

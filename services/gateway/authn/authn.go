@@ -41,11 +41,18 @@ func New(tokens *Tokens, oidc *OIDC, c *catalog.Catalog, refusals Refusals, vali
 	return &Authenticator{tokens: tokens, oidc: oidc, catalog: c, refusals: refusals, validity: validity}
 }
 
+// credential is what a caller showed.
+type credential struct {
+	identity.Credential
+	still func() error // why it ends before its time, as a status; nil: by revocation alone
+}
+
 // identify returns the caller and the credential that it showed; without any the caller's User is empty and the credential nil. A token goes
-// before a certificate, because a caller that sends one means it; a wrong one is refused even so.
-func (a *Authenticator) identify(ctx context.Context, state *tls.ConnectionState, authorization []string, requestID, source string) (identity.Caller, *identity.Credential, error) {
+// before a certificate, because a caller that sends one means it; a wrong one is refused even so. m is the method that is called, nil if it is
+// not one of gRPC.
+func (a *Authenticator) identify(ctx context.Context, state *tls.ConnectionState, authorization []string, requestID, source string, m *catalog.Method) (identity.Caller, *credential, error) {
 	caller := identity.Caller{RequestID: cleanID(requestID), Source: source}
-	var shown identity.Credential
+	var shown credential
 	switch {
 	case len(authorization) > 1:
 		return caller, nil, rpcerr.Unauthenticated("more than one authorization was given")
@@ -54,7 +61,7 @@ func (a *Authenticator) identify(ctx context.Context, state *tls.ConnectionState
 		if !strings.EqualFold(scheme, "Bearer") {
 			return caller, nil, rpcerr.Unauthenticated("the authorization must be a bearer token")
 		}
-		t, err := a.bearer(ctx, strings.TrimSpace(token))
+		t, still, err := a.bearer(ctx, strings.TrimSpace(token))
 		if errors.Is(err, errNoIssuer) {
 			return caller, nil, rpcerr.Unavailable(err.Error())
 		}
@@ -62,7 +69,8 @@ func (a *Authenticator) identify(ctx context.Context, state *tls.ConnectionState
 			return caller, nil, rpcerr.Unauthenticated(err.Error())
 		}
 		caller.User, caller.Groups = t.User, slices.Concat(t.Groups, []string{identity.GroupAuthenticated})
-		shown = identity.Credential{User: t.User, Issued: t.Issued, NotAfter: t.Expires}
+		shown.Credential = identity.Credential{User: t.User, Issued: t.Issued, NotAfter: t.Expires}
+		shown.still = still
 	// Only a verified chain counts: the handshake refuses a certificate of another authority.
 	case state == nil || len(state.VerifiedChains) == 0:
 		return caller, nil, nil
@@ -72,26 +80,34 @@ func (a *Authenticator) identify(ctx context.Context, state *tls.ConnectionState
 			return caller, nil, rpcerr.Unauthenticated("the client certificate names nobody that is known here")
 		}
 		caller.User, caller.UID, caller.Groups = known.User, known.UID, known.Groups
-		shown = identity.CertificateCredential(state.PeerCertificates[0])
+		shown.Credential = identity.CertificateCredential(state.PeerCertificates[0])
 	}
-	if err := a.validity.Check(shown); err != nil {
+	if err := a.validity.Check(shown.Credential); err != nil {
 		return caller, nil, rpcerr.Unauthenticated(err.Error())
+	}
+	program := ""
+	if m != nil {
+		program = m.Program
+	}
+	if err := a.validity.Unknown(caller, program); err != nil {
+		return caller, nil, err
 	}
 	return caller, &shown, nil
 }
 
-// bearer returns whose token it is.
-func (a *Authenticator) bearer(ctx context.Context, token string) (identity.Token, error) {
+// bearer returns whose token it is, and for one of the file what says as a status that it no longer is.
+func (a *Authenticator) bearer(ctx context.Context, token string) (t identity.Token, still func() error, err error) {
 	if token == "" || len(token) > maxToken {
-		return identity.Token{}, errNoToken
+		return identity.Token{}, nil, errNoToken
 	}
 	if t, known := a.tokens.owner(token); known {
-		return t, nil
+		return t, func() error { return a.tokens.still(t) }, nil
 	}
 	if a.oidc == nil || strings.Count(token, ".") != 2 {
-		return identity.Token{}, errNoToken
+		return identity.Token{}, nil, errNoToken
 	}
-	return a.oidc.owner(ctx, token)
+	t, err = a.oidc.owner(ctx, token)
+	return t, nil, err
 }
 
 // Request returns who sends an HTTP request; without credentials its User is empty.
@@ -100,8 +116,8 @@ func (a *Authenticator) Request(r *http.Request) (identity.Caller, error) {
 	return caller, err
 }
 
-func (a *Authenticator) identifyRequest(r *http.Request) (identity.Caller, *identity.Credential, error) {
-	return a.identify(r.Context(), r.TLS, r.Header.Values("Authorization"), r.Header.Get("X-Request-Id"), r.RemoteAddr)
+func (a *Authenticator) identifyRequest(r *http.Request) (identity.Caller, *credential, error) {
+	return a.identify(r.Context(), r.TLS, r.Header.Values("Authorization"), r.Header.Get("X-Request-Id"), r.RemoteAddr, a.catalog.Method(r.URL.Path))
 }
 
 // Bound returns a context for a request that streams: it ends when the credentials of the request are no longer good. stop must be called
@@ -115,11 +131,11 @@ func (a *Authenticator) Bound(ctx context.Context, r *http.Request) (bound conte
 	return bound, stop, nil
 }
 
-func (a *Authenticator) bound(ctx context.Context, shown *identity.Credential) (context.Context, func()) {
+func (a *Authenticator) bound(ctx context.Context, shown *credential) (context.Context, func()) {
 	if shown == nil {
 		return ctx, func() {}
 	}
-	return a.validity.Bound(ctx, *shown)
+	return a.validity.Bound(ctx, shown.Credential, shown.still)
 }
 
 // cleanID keeps a client's request id if it is short and plain, or makes one.
@@ -138,17 +154,7 @@ func (a *Authenticator) Refused(r *http.Request, caller identity.Caller, method 
 	a.refusals.Refused(caller, method, err)
 }
 
-// Unary is the interceptor of the gateway's own unary methods.
-func (a *Authenticator) Unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	c, err := a.admit(ctx, info.FullMethod)
-	if err != nil {
-		return nil, err
-	}
-	return next(identity.WithCaller(ctx, c.caller), request)
-}
-
-// Stream is the interceptor of everything else, the calls that are passed on included. It ends a stream when the caller's credentials are no
-// longer good.
+// Stream is the interceptor of all calls. It ends one when the caller's credentials are no longer good.
 func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	c, err := a.admit(stream.Context(), info.FullMethod)
 	if err != nil {
@@ -157,8 +163,8 @@ func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.Str
 	ctx, stop := a.bound(identity.WithCaller(stream.Context(), c.caller), c.shown)
 	defer stop()
 	err = next(srv, known{ServerStream: stream, ctx: ctx})
-	if bad := identity.Refusal(ctx); bad != nil {
-		err = rpcerr.Unauthenticated(bad.Error())
+	if refusal := identity.Refusal(ctx); refusal != nil {
+		err = refusal
 		a.refusals.Refused(c.caller, c.method, err)
 	}
 	return err
@@ -175,7 +181,7 @@ func (k known) Context() context.Context { return k.ctx }
 // call is a call whose caller is known.
 type call struct {
 	caller identity.Caller
-	shown  *identity.Credential
+	shown  *credential
 	method *catalog.Method
 }
 
@@ -193,8 +199,8 @@ func (a *Authenticator) admit(ctx context.Context, fullMethod string) (c call, e
 	if given := md.Get("x-request-id"); len(given) == 1 {
 		id = given[0]
 	}
-	c.caller, c.shown, err = a.identify(ctx, state, md.Get("authorization"), id, source)
 	c.method = a.catalog.Method(fullMethod)
+	c.caller, c.shown, err = a.identify(ctx, state, md.Get("authorization"), id, source, c.method)
 	if err == nil && c.caller.User == "" && !c.method.Open() {
 		err = rpcerr.Unauthenticated("no credentials: give a client certificate or a bearer token")
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/services/gateway/catalog"
 )
 
 // FuzzBearer gives any text as the Authorization header to a gateway that has an issuer, which cannot be reached.
@@ -26,7 +27,7 @@ func FuzzBearer(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	a := New(&Tokens{}, issuer, nil, nil, validity)
+	a := New(&Tokens{}, issuer, &catalog.Catalog{}, nil, validity)
 	f.Fuzz(func(t *testing.T, header string) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nodes", nil)
 		r.Header["Authorization"] = []string{header}

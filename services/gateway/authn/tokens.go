@@ -8,10 +8,12 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"reflect"
 	"sync"
 	"time"
 
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
 // checkTokens is how often the file of tokens is checked, at most.
@@ -51,14 +53,30 @@ func OpenTokens(path string, log *slog.Logger) (*Tokens, error) {
 
 // owner returns whose token it is. It may have expired.
 func (t *Tokens) owner(token string) (owner identity.Token, known bool) {
+	return t.find(sha256.Sum256([]byte(token)))
+}
+
+func (t *Tokens) find(sum [sha256.Size]byte) (owner identity.Token, known bool) {
 	changed := t.refresh()
 	if changed != "" && t.Changed != nil {
 		t.Changed(changed)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	owner, known = t.tokens[sha256.Sum256([]byte(token))]
+	owner, known = t.tokens[sum]
 	return owner, known
+}
+
+// still returns a status if the file no longer says what it said of a token.
+func (t *Tokens) still(said identity.Token) error {
+	var sum [sha256.Size]byte
+	if _, err := hex.Decode(sum[:], []byte(said.SHA256)); err != nil {
+		return rpcerr.Unauthenticated(err.Error())
+	}
+	if now, known := t.find(sum); !known || !reflect.DeepEqual(now, said) {
+		return rpcerr.Unauthenticated("the token was removed or changed")
+	}
+	return nil
 }
 
 // refresh reads the file if it changed. It returns its hash if other tokens are in force now.

@@ -39,8 +39,8 @@ type link struct {
 	streams atomic.Int64
 }
 
-func newLink(program, address string, creds credentials.TransportCredentials) (*link, error) {
-	conn, err := grpc.NewClient("passthrough:///"+address,
+func newLink(program, address string, creds credentials.TransportCredentials, more []grpc.DialOption) (*link, error) {
+	conn, err := grpc.NewClient("passthrough:///"+address, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 250 * time.Millisecond},
@@ -49,13 +49,13 @@ func newLink(program, address string, creds credentials.TransportCredentials) (*
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.WithStaticStreamWindowSize(streamWindow),
 		grpc.WithStaticConnWindowSize(connWindow),
-		grpc.WithReadBufferSize(8<<10),
+		grpc.WithReadBufferSize(8 << 10),
 		grpc.WithMaxHeaderListSize(maxHeaderList),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessage), grpc.MaxCallSendMsgSize(MaxMessage)),
 		grpc.WithIdleTimeout(0),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithNoProxy(),
-	)
+	}, more...)...)
 	if err != nil {
 		return nil, fmt.Errorf("%s at %q: %w", program, address, err)
 	}

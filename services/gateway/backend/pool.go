@@ -15,8 +15,9 @@ import (
 // Pool is the connections to all programs: one to the address that was given for each, and one more to its leader while
 // that is elsewhere. Concurrent calls are safe. Close must be called.
 type Pool struct {
-	creds func(program, address string) (credentials.TransportCredentials, error)
-	log   *slog.Logger
+	creds   func(program, address string) (credentials.TransportCredentials, error)
+	log     *slog.Logger
+	options []grpc.DialOption
 
 	mu    sync.Mutex
 	peers map[string]*target // by program
@@ -24,10 +25,10 @@ type Pool struct {
 }
 
 // NewPool makes connections to peers (program → address) in the background. creds makes the
-// credentials for a program at an address.
-func NewPool(peers map[string]string, creds func(program, address string) (credentials.TransportCredentials, error), log *slog.Logger) (*Pool, error) {
+// credentials for a program at an address, options go to every connection.
+func NewPool(peers map[string]string, creds func(program, address string) (credentials.TransportCredentials, error), log *slog.Logger, options ...grpc.DialOption) (*Pool, error) {
 	p := &Pool{
-		creds: creds, log: log,
+		creds: creds, log: log, options: options,
 		peers: map[string]*target{}, lead: map[string]*target{},
 	}
 	for program, address := range peers {
@@ -46,7 +47,7 @@ func (p *Pool) dial(program, address string) (*target, error) {
 	if err != nil {
 		return nil, fmt.Errorf("credentials for %s: %w", program, err)
 	}
-	return newTarget(program, address, creds)
+	return newTarget(program, address, creds, p.options)
 }
 
 // SetLeaders says where each program's leader is; a program that is not named has none. Streams to a former leader end.

@@ -146,8 +146,8 @@ func (l *link) reword(ctx context.Context, err error) error {
 	if err == nil || !ok || len(st.Proto().GetDetails()) > 0 {
 		return err // io.EOF among others
 	}
-	if bad := identity.Refusal(ctx); bad != nil {
-		return rpcerr.Unauthenticated(bad.Error())
+	if refusal := identity.Refusal(ctx); refusal != nil {
+		return refusal
 	}
 	switch st.Code() {
 	case codes.Unavailable:

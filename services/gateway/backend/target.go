@@ -16,6 +16,7 @@ const streamsPerLink = 900
 type target struct {
 	program, address string
 	creds            credentials.TransportCredentials
+	options          []grpc.DialOption
 	calls            *link
 
 	mu      sync.Mutex
@@ -23,12 +24,12 @@ type target struct {
 	streams []*link
 }
 
-func newTarget(program, address string, creds credentials.TransportCredentials) (*target, error) {
-	calls, err := newLink(program, address, creds)
+func newTarget(program, address string, creds credentials.TransportCredentials, options []grpc.DialOption) (*target, error) {
+	calls, err := newLink(program, address, creds, options)
 	if err != nil {
 		return nil, err
 	}
-	return &target{program: program, address: address, creds: creds, calls: calls}, nil
+	return &target{program: program, address: address, creds: creds, options: options, calls: calls}, nil
 }
 
 // open opens a call; streaming says whether it may stay open for long.
@@ -67,7 +68,7 @@ func (t *target) reserve() (*link, error) {
 			return l, nil
 		}
 	}
-	l, err := newLink(t.program, t.address, t.creds)
+	l, err := newLink(t.program, t.address, t.creds, t.options)
 	if err != nil {
 		return nil, err
 	}

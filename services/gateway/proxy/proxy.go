@@ -6,20 +6,19 @@ import (
 	"context"
 	"errors"
 	"io"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 )
 
 // Meter bounds what messages on their way may take.
 type Meter interface {
-	// Bytes takes room for a message of n bytes of the caller that ctx knows; release must be called once unless there is an error.
+	// Bytes takes room for a message of n bytes of the caller that ctx knows; release must be called unless there is an error. Another call of it
+	// has no effect.
 	Bytes(ctx context.Context, n int) (release func(), err error)
-	// Upload is what a caller has to send the first message of a call; 0 for as long as it likes.
-	Upload(method string) time.Duration
 }
 
 // Handler returns the handler of all methods that the server does not serve itself (grpc.UnknownServiceHandler). The
@@ -35,6 +34,10 @@ func Handler(backends grpc.ClientConnInterface, meter Meter) grpc.StreamHandler 
 }
 
 func pass(server grpc.ServerStream, backends grpc.ClientConnInterface, meter Meter, method string) error {
+	// What the transport compresses is a copy, which could not be counted.
+	if err := grpc.SetSendCompressor(server.Context(), encoding.Identity); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancelCause(server.Context())
 	defer cancel(nil)
 	sent, _ := metadata.FromIncomingContext(ctx)
@@ -46,7 +49,7 @@ func pass(server grpc.ServerStream, backends grpc.ClientConnInterface, meter Met
 	}
 	// This direction is not waited for: it ends when the handler returns, and a client may keep its side open for ever.
 	go func() {
-		if err := upwards(server, client, meter, late(cancel, meter.Upload(method))); err != nil {
+		if err := upwards(server, client, meter); err != nil {
 			cancel(err)
 		}
 	}()
@@ -58,21 +61,11 @@ func pass(server grpc.ServerStream, backends grpc.ClientConnInterface, meter Met
 	return err
 }
 
-// late ends a call whose first message does not come in time; the function that it returns says that it came.
-func late(end context.CancelCauseFunc, patience time.Duration) (came func()) {
-	if patience == 0 {
-		return func() {}
-	}
-	timer := time.AfterFunc(patience, func() { end(status.Error(codes.DeadlineExceeded, "the message of the call did not come to its end")) })
-	return func() { timer.Stop() }
-}
-
 // upwards passes the client's messages on. It returns an error if the client's side broke, nil if either side ended.
-func upwards(server grpc.ServerStream, client grpc.ClientStream, meter Meter, came func()) error {
+func upwards(server grpc.ServerStream, client grpc.ClientStream, meter Meter) error {
 	for {
 		f := &frame{}
 		err := server.RecvMsg(f)
-		came()
 		if errors.Is(err, io.EOF) {
 			client.CloseSend() //nolint:errcheck // the backend's status says more
 			return nil
@@ -103,9 +96,6 @@ func downwards(server grpc.ServerStream, client grpc.ClientStream, meter Meter) 
 			return err
 		}
 	}
-	// SendMsg returns when a message is queued for a client that may not read. It is gone when the next one is, so its room is held until then.
-	before := func() {}
-	defer func() { before() }()
 	for {
 		f := &frame{}
 		err := client.RecvMsg(f)
@@ -121,10 +111,8 @@ func downwards(server grpc.ServerStream, client grpc.ClientStream, meter Meter) 
 			f.data.Free()
 			return err
 		}
-		err = server.SendMsg(f)
-		before()
-		before = release
-		if err != nil {
+		f.hold(release)
+		if err := server.SendMsg(f); err != nil {
 			f.data.Free()
 			return err
 		}

@@ -19,8 +19,12 @@ import (
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
 )
 
-// unaryTime is how long a call over REST may take; a client that wants less says so by Grpc-Timeout or by leaving.
-const unaryTime = 60 * time.Second
+const (
+	// unaryTime is how long a call over REST may take; a client that wants less says so by Grpc-Timeout or by leaving.
+	unaryTime = 60 * time.Second
+	// answerTime is what a client has to read the answer of such a call, beyond the time that the call may take.
+	answerTime = 60 * time.Second
+)
 
 // Login finds out who sends a request.
 type Login interface {
@@ -37,8 +41,8 @@ type Login interface {
 type Room interface {
 	// Call takes room for a request of method.
 	Call(r *http.Request, caller identity.Caller, method *catalog.Method) (release func(), err error)
-	// Body takes room for a body of n bytes.
-	Body(r *http.Request, caller identity.Caller, n int) (release func(), err error)
+	// Text takes room for n bytes of a body or an answer.
+	Text(r *http.Request, caller identity.Caller, n int) (release func(), err error)
 }
 
 // Config is what a Handler is made of.
@@ -48,6 +52,8 @@ type Config struct {
 	// Register adds the generated handlers to the mux.
 	Register func(context.Context, *runtime.ServeMux) error
 	Room     Room
+	// Span begins the span of a request: a call of the method name for what header says. end is called once.
+	Span func(ctx context.Context, header http.Header, name string) (spanned context.Context, end func())
 	// GRPC answers gRPC requests.
 	GRPC http.Handler
 	// Open are handlers for addresses that need no credentials, as patterns of http.ServeMux.
@@ -59,6 +65,7 @@ type Handler struct {
 	catalog *catalog.Catalog
 	login   Login
 	room    Room
+	span    func(context.Context, http.Header, string) (context.Context, func())
 	grpc    http.Handler
 	open    *http.ServeMux
 	api     *runtime.ServeMux
@@ -71,6 +78,7 @@ func New(ctx context.Context, c Config) (*Handler, error) {
 		catalog: c.Catalog,
 		login:   c.Login,
 		room:    c.Room,
+		span:    c.Span,
 		grpc:    c.GRPC,
 		open:    http.NewServeMux(),
 		api:     newMux(),
@@ -97,6 +105,7 @@ func newMux() *runtime.ServeMux {
 		runtime.WithDisableHTTPMethodOverride(),
 		runtime.WithDisableChunkedEncoding(),
 		runtime.WithWriteContentLength(),
+		runtime.WithForwardResponseOption(counted),
 		runtime.WithForwardResponseOption(entityTag),
 		runtime.WithForwardResponseOption(warnings),
 	}
@@ -175,7 +184,9 @@ func (h *Handler) serveGRPC(w http.ResponseWriter, r *http.Request, caller ident
 		writeTrailersOnly(w, err)
 		return
 	}
-	r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
+	body := newGate(http.MaxBytesReader(w, r.Body, MaxBody))
+	r = r.WithContext(context.WithValue(r.Context(), gateKey{}, body))
+	r.Body = body
 	r.Header.Set("X-Request-Id", caller.RequestID)
 	h.grpc.ServeHTTP(w, r)
 }
@@ -218,7 +229,7 @@ func (h *Handler) serveRoute(w http.ResponseWriter, r *http.Request, route *cata
 		writeError(w, err)
 		return
 	}
-	release, err = h.room.Body(r, caller, longest(r, caller))
+	release, err = h.room.Text(r, caller, longest(r, caller))
 	if err != nil {
 		writeError(w, err)
 		return
@@ -245,7 +256,8 @@ func longest(r *http.Request, caller identity.Caller) int {
 
 // call passes a request on. original still has the credentials: a stream ends with them.
 func (h *Handler) call(w http.ResponseWriter, r *http.Request, route *catalog.Route, caller identity.Caller, original *http.Request) {
-	ctx := identity.WithCaller(r.Context(), caller)
+	ctx, end := h.span(identity.WithCaller(r.Context(), caller), r.Header, strings.TrimPrefix(route.Method.FullName, "/"))
+	defer end()
 	if route.Method.Streaming {
 		r.Header.Set("Accept", mediaJSON)
 		bound, stop, err := h.login.Bound(ctx, original)
@@ -261,11 +273,16 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, route *catalog.Ro
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, unaryTime)
 		defer cancel()
+		control := http.NewResponseController(w)
+		control.SetWriteDeadline(time.Now().Add(unaryTime + answerTime)) //nolint:errcheck // a writer without deadlines has none to keep
+		defer control.SetWriteDeadline(time.Time{})                      //nolint:errcheck
 	}
+	out := &answerWriter{ResponseWriter: w, take: func(n int) (func(), error) { return h.room.Text(original, caller, n) }, release: func() {}}
+	defer out.written()
 	w.Header().Set("Cache-Control", "no-store")
-	h.api.ServeHTTP(w, r.WithContext(ctx))
-	if bad := identity.Refusal(ctx); bad != nil {
-		h.login.Refused(original, caller, route.Method, rpcerr.Unauthenticated(bad.Error()))
+	h.api.ServeHTTP(out, r.WithContext(ctx))
+	if refusal := identity.Refusal(ctx); refusal != nil {
+		h.login.Refused(original, caller, route.Method, refusal)
 	}
 }
 

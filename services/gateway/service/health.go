@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/gateway/backend"
 )
@@ -19,7 +20,8 @@ const orchestrator = "update-orchestrator"
 // alone can so ask every program.
 type programs struct {
 	*health.Server
-	pool *backend.Pool
+	pool     *backend.Pool
+	validity *identity.Validity
 }
 
 // Check implements grpc_health_v1.HealthServer.
@@ -47,6 +49,9 @@ func (p programs) state(ctx context.Context) clusteroperator.State {
 	r, err := p.Server.Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 	if err != nil || r.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 		return clusteroperator.State{Degraded: true, Reason: "NotReady", Message: "the gateway is not ready"}
+	}
+	if err := p.validity.Lost(); err != nil {
+		return clusteroperator.State{Degraded: true, Reason: "RevocationsUnknown", Message: "users and agents are refused: " + err.Error()}
 	}
 	return clusteroperator.State{Available: true}
 }

@@ -1,7 +1,6 @@
 package service
 
 import (
-	"context"
 	"net/http"
 	"strconv"
 	"time"
@@ -72,13 +71,6 @@ func (m *metrics) ended(method string, begun time.Time, err error) {
 	if known != nil && !known.Streaming {
 		m.seconds.WithLabelValues("grpc").Observe(time.Since(begun).Seconds())
 	}
-}
-
-func (m *metrics) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	begun := time.Now()
-	reply, err := next(ctx, request)
-	m.ended(info.FullMethod, begun, err)
-	return reply, err
 }
 
 func (m *metrics) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {

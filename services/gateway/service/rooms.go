@@ -14,6 +14,7 @@ import (
 
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
+	"github.com/windlass-dev/windlass/services/gateway/rest"
 	"github.com/windlass-dev/windlass/services/gateway/share"
 	"github.com/windlass-dev/windlass/services/gateway/split"
 )
@@ -21,7 +22,7 @@ import (
 const (
 	// atOnce is below what a caller that gives up a call has waited for it.
 	atOnce = time.Second
-	// uploadTime is what a caller has to send the message of a unary call.
+	// uploadTime is what a caller has to send the one message of a call.
 	uploadTime = 30 * time.Second
 )
 
@@ -49,16 +50,6 @@ func (r rooms) ended(ctx context.Context, source string, begun time.Time, refuse
 	}
 }
 
-func (r rooms) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	caller, _ := identity.CallerFrom(ctx)
-	release, err := r.call(ctx, caller, source(ctx), info.FullMethod)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	return next(ctx, request)
-}
-
 func (r rooms) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	caller, _ := identity.CallerFrom(stream.Context())
 	release, err := r.call(stream.Context(), caller, source(stream.Context()), info.FullMethod)
@@ -66,14 +57,46 @@ func (r rooms) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServer
 		return err
 	}
 	defer release()
-	return next(srv, stream)
+	if method := r.catalog.Method(info.FullMethod); method != nil && method.Desc.IsStreamingClient() {
+		rest.Receive(stream.Context())
+		return next(srv, stream)
+	}
+	return next(srv, &upload{ServerStream: stream, room: func() (func(), error) {
+		return r.shares.Upload(stream.Context(), caller, source(stream.Context()))
+	}})
 }
 
-func (r rooms) strikeUnary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	begun := time.Now()
-	reply, err := next(ctx, request)
-	r.ended(ctx, source(ctx), begun, status.Code(err) == codes.Unauthenticated)
-	return reply, err
+// upload is a call whose first message takes room while it comes in, and has a time to come.
+type upload struct {
+	grpc.ServerStream
+	room  func() (release func(), err error)
+	begun bool // the first message was asked for
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (u *upload) RecvMsg(m any) error {
+	if u.begun {
+		return u.ServerStream.RecvMsg(m)
+	}
+	u.begun = true
+	release, err := u.room()
+	if err != nil {
+		return err
+	}
+	rest.Receive(u.Context())
+	came := make(chan error, 1)
+	go func() {
+		defer release()
+		came <- u.ServerStream.RecvMsg(m)
+	}()
+	timer := time.NewTimer(uploadTime)
+	defer timer.Stop()
+	select {
+	case err := <-came:
+		return err
+	case <-timer.C: // the call ends, and with it the attempt to receive
+		return status.Error(codes.DeadlineExceeded, "the message of the call did not come to its end")
+	}
 }
 
 func (r rooms) strikeStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
@@ -89,21 +112,13 @@ func (r rooms) Bytes(ctx context.Context, n int) (func(), error) {
 	return r.shares.Bytes(caller, source(ctx), n)
 }
 
-// Upload implements proxy.Meter.
-func (r rooms) Upload(fullMethod string) time.Duration {
-	if method := r.catalog.Method(fullMethod); method == nil || method.Desc.IsStreamingClient() {
-		return 0
-	}
-	return uploadTime
-}
-
 // Call implements rest.Room.
 func (r rooms) Call(q *http.Request, caller identity.Caller, method *catalog.Method) (func(), error) {
 	return r.call(q.Context(), caller, q.RemoteAddr, method.FullName)
 }
 
-// Body implements rest.Room.
-func (r rooms) Body(q *http.Request, caller identity.Caller, n int) (func(), error) {
+// Text implements rest.Room.
+func (r rooms) Text(q *http.Request, caller identity.Caller, n int) (func(), error) {
 	return r.shares.Bytes(caller, q.RemoteAddr, n)
 }
 

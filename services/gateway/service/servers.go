@@ -33,41 +33,34 @@ const (
 	connWindow   = 1 << 20
 )
 
-func newGRPC(router *backend.Router, auth *authn.Authenticator, r rooms, m *metrics, age time.Duration, log *slog.Logger) *grpc.Server {
+func newGRPC(calls grpc.StreamHandler, auth *authn.Authenticator, r rooms, m *metrics, age time.Duration, log *slog.Logger, more ...grpc.ServerOption) *grpc.Server {
 	panics := recovery.WithRecoveryHandlerContext(func(ctx context.Context, p any) error {
 		log.ErrorContext(ctx, "panic", "error", p)
 		return rpcerr.From(errPanic)
 	})
-	return grpc.NewServer(
+	return grpc.NewServer(append([]grpc.ServerOption{
 		grpc.Creds(split.Credentials()),
 		grpc.ForceServerCodecV2(proxy.Codec()),
-		grpc.UnknownServiceHandler(proxy.Handler(router, r)),
-		grpc.ChainUnaryInterceptor(recovery.UnaryServerInterceptor(panics), m.unary, r.strikeUnary, auth.Unary, r.unary, mapped),
+		grpc.UnknownServiceHandler(calls),
 		grpc.ChainStreamInterceptor(recovery.StreamServerInterceptor(panics), m.stream, r.strikeStream, auth.Stream, r.stream),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
-		grpc.ReadBufferSize(8<<10),
+		grpc.ReadBufferSize(8 << 10),
 		grpc.MaxHeaderListSize(headerBytes),
 		grpc.MaxRecvMsgSize(rest.MaxBody),
 		grpc.MaxSendMsgSize(backend.MaxMessage),
 		grpc.MaxConcurrentStreams(streamsPerConn),
-		grpc.ConnectionTimeout(10*time.Second),
+		grpc.ConnectionTimeout(10 * time.Second),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: 30 * time.Second, Timeout: 10 * time.Second,
 			// Without a grace for the age: new calls go to a new connection, open streams live on.
 			MaxConnectionIdle: connIdle, MaxConnectionAge: age,
 		}),
-	)
+	}, more...)...)
 }
 
 var errPanic = errors.New("panic")
-
-// mapped turns what the gateway's own methods return into statuses.
-func mapped(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	reply, err := next(ctx, request)
-	return reply, rpcerr.From(err)
-}
 
 func newHTTP(handler http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{

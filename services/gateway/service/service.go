@@ -36,6 +36,7 @@ import (
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
 	"github.com/windlass-dev/windlass/services/gateway/describe"
 	"github.com/windlass-dev/windlass/services/gateway/events"
+	"github.com/windlass-dev/windlass/services/gateway/proxy"
 	"github.com/windlass-dev/windlass/services/gateway/rest"
 	"github.com/windlass-dev/windlass/services/gateway/share"
 	"github.com/windlass-dev/windlass/services/gateway/split"
@@ -90,7 +91,12 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	if err != nil {
 		return err
 	}
-	pool, err := backend.NewPool(config.Peers, transport(config.files()), log)
+	traces, err := serve.OpenTraces(ctx, catalog.Gateway)
+	if err != nil {
+		return err
+	}
+	defer traces.Close() //nolint:errcheck // the collector may be gone
+	pool, err := backend.NewPool(config.Peers, transport(config.files()), log, traces.Client()...)
 	if err != nil {
 		return err
 	}
@@ -109,7 +115,7 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 
 	validity, err := identity.OpenValidity(filepath.Join(config.Dir, "revocations.json"))
 	if err != nil {
-		log.ErrorContext(ctx, "the last deny list is not in force until machine-api answers", "error", err)
+		log.ErrorContext(ctx, "users and agents are refused until machine-api says what is revoked", "error", err)
 	}
 	validity.Trust(config.files().CA)
 	follow, closeRevocations, err := revocations(config, validity, log)
@@ -137,20 +143,22 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	})
 	counts.connections(lanes)
 	room := rooms{catalog: methods, shares: share.New(share.Defaults()), door: lanes}
-	server := newGRPC(router, auth, room, counts, config.ConnectionAge, log)
-	alive := programs{Server: health.NewServer(), pool: pool}
-	grpc_health_v1.RegisterHealthServer(server, alive)
-	eventv1.RegisterEventServiceServer(server, merged)
-	metav1.RegisterAccessServiceServer(server, rights)
-	if err := describe.Register(server, methods.Services()); err != nil {
+	alive := programs{Server: health.NewServer(), pool: pool, validity: validity}
+	mine := own{}
+	grpc_health_v1.RegisterHealthServer(mine, alive)
+	eventv1.RegisterEventServiceServer(mine, merged)
+	metav1.RegisterAccessServiceServer(mine, rights)
+	if err := describe.Register(mine, methods.Services()); err != nil {
 		return err
 	}
+	server := newGRPC(mine.or(proxy.Handler(router, room)), auth, room, counts, config.ConnectionAge, log, traces.Server()...)
 	handler, err := rest.New(ctx, rest.Config{
 		Catalog:  methods,
 		Login:    auth,
 		Register: register(router, merged.Client(), rights.Client()),
 		GRPC:     server,
 		Room:     room,
+		Span:     traces.Begin,
 		Open:     open(methods, pool, router),
 	})
 	if err != nil {
@@ -176,12 +184,13 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	group.Go(func() error { return alive.report(ctx, log) })
 	group.Go(func() error { return scrapes(ctx) })
 	if etcd != nil {
+		endpoints := store.NewEndpoints(etcd, config.endpoints(), log)
 		group.Go(func() error {
-			followReads(ctx, etcd, router, alive.Server, log)
+			followReads(ctx, endpoints, router, alive.Server, log)
 			return nil
 		})
 		group.Go(func() error { return backend.FollowLeaders(ctx, etcd, pool.SetLeaders, log) })
-		group.Go(func() error { return store.SyncEndpoints(ctx, etcd, config.endpoints(), log) })
+		group.Go(func() error { return endpoints.Save(ctx) })
 	}
 	group.Go(func() error { return follow(ctx) })
 	group.Go(func() error {
@@ -194,8 +203,8 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 
 // followReads has the gateway serve while it can read from etcd. It needs that for nothing but to know who leads; but a gateway that is cut
 // off sends agents to services that are cut off with it, and another gateway would not.
-func followReads(ctx context.Context, etcd *clientv3.Client, router *backend.Router, alive *health.Server, log *slog.Logger) {
-	serve.WatchReady(ctx, func(ctx context.Context) error { return store.Ready(ctx, etcd) }, func(err error) {
+func followReads(ctx context.Context, etcd *store.Endpoints, router *backend.Router, alive *health.Server, log *slog.Logger) {
+	serve.WatchReady(ctx, etcd.Ready, func(err error) {
 		if err == nil {
 			router.SetServing(nil)
 			alive.SetServingStatus("", grpc_health_v1.HealthCheckResponse_SERVING)
@@ -261,14 +270,14 @@ func dialEtcd(config Config, log *slog.Logger) (*clientv3.Client, error) {
 	if _, err := os.Stat(config.endpoints()); len(config.EtcdEndpoints) == 0 && errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	settings, err := config.etcdFiles().ClientTLS("")
+	creds, err := config.etcdFiles().ClientCredentials()
 	if err != nil {
 		return nil, err
 	}
 	return store.Dial(store.ClientConfig{
 		Endpoints:     config.EtcdEndpoints,
 		EndpointsFile: config.endpoints(),
-		TLS:           settings,
+		Credentials:   creds,
 		Log:           log,
 	})
 }

@@ -11,10 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/renameio/v2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
@@ -106,17 +108,101 @@ func TestACertificateEndsOnOpenConnectionsOfBothLanes(t *testing.T) {
 
 func TestATokenOfARevokedUserIsRefused(t *testing.T) {
 	dir := t.TempDir()
-	raw, err := json.Marshal([]identity.Revocation{{User: "carol", IssuedBefore: time.Now(), Reason: "left"}})
+	before, err := identity.OpenValidity(filepath.Join(dir, "revocations.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "revocations.json"), raw, 0o600); err != nil {
+	if err := before.Revoke([]identity.Revocation{{User: "carol", IssuedBefore: time.Now(), Reason: "left"}}); err != nil {
 		t.Fatal(err)
 	}
 	w := newWorldWith(t, func(c *Config) { c.Dir = dir })
 	got := w.do("GET", "/v1/namespaces/ns/machines/a", http.Header{"Authorization": {"Bearer " + goodToken}}, "", w.http("", "http/1.1"))
 	if got.StatusCode != http.StatusUnauthorized || !strings.Contains(got.body, "left") {
 		t.Errorf("status %d: %s", got.StatusCode, got.body)
+	}
+}
+
+func TestWithADamagedDenyListCallersAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "revocations.json"), []byte("[{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorldWith(t, func(c *Config) { c.Dir = dir })
+	const path = "/v1/namespaces/ns/machines/a"
+	for name, got := range map[string]answerOf{
+		"a token":       w.do("GET", path, http.Header{"Authorization": {"Bearer " + goodToken}}, "", w.http("", "http/1.1")),
+		"a certificate": w.do("GET", path, nil, "", w.http("alice", "http/1.1")),
+	} {
+		if got.StatusCode != http.StatusServiceUnavailable || !strings.Contains(got.body, "revoked is not known") {
+			t.Errorf("%s: status %d: %s", name, got.StatusCode, got.body)
+		}
+	}
+}
+
+func TestStreamsEndWithTheirToken(t *testing.T) {
+	w := newWorld(t)
+	file := filepath.Join(w.dir, "tokens")
+	secret, other, err := identity.NewToken("dave", []string{"staff"}, time.Now().Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := identity.AddToken(file, other); err != nil {
+		t.Fatal(err)
+	}
+	watch := func(token string) func() error {
+		t.Helper()
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
+		stream, err := machinev1.NewMachineServiceClient(w.grpc("", lanes[0])).WatchMachines(ctx, &machinev1.WatchMachinesRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if _, err := stream.Recv(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return func() error { _, err := stream.Recv(); return err }
+	}
+	w.until(func() bool { // the gateway has read the file again
+		header := http.Header{"Authorization": {"Bearer " + secret}}
+		return w.do("GET", "/v1/namespaces/ns/machines/a", header, "", w.http("", "http/1.1")).StatusCode == http.StatusOK
+	})
+	kept := make(chan error, 1)
+	daves := watch(secret)
+	go func() { kept <- daves() }()
+	removed := watch(goodToken)
+	r, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+w.address+"/v1/machines:watch", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+goodToken)
+	rest, err := w.http("", "http/1.1").Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rest.Body.Close()
+
+	entry, err := json.Marshal(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := renameio.WriteFile(file, append(entry, '\n'), 0o600); err != nil { // at once: a file that is half written has no tokens
+		t.Fatal(err)
+	}
+	if err := removed(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "removed") {
+		t.Errorf("gRPC: the watch ended with %v", err)
+	}
+	var last string
+	for lines := bufio.NewScanner(rest.Body); lines.Scan(); {
+		last = lines.Text()
+	}
+	if !strings.Contains(last, "removed") {
+		t.Errorf("REST: the last line of the watch is %s", last)
+	}
+	select {
+	case err := <-kept:
+		t.Errorf("the watch by a token that stays ended with %v", err)
+	default:
 	}
 }
 

@@ -296,6 +296,8 @@ func (m *machines) GetMachine(ctx context.Context, r *machinev1.GetMachineReques
 	switch r.GetName() {
 	case "missing":
 		return nil, rpcerr.NotFound("Machine", r.GetName())
+	case "big":
+		return &machinev1.Machine{Metadata: &metav1.ObjectMeta{Name: strings.Repeat("x", 8<<20)}}, nil
 	case "slow":
 		m.entered <- struct{}{}
 		<-ctx.Done()
@@ -353,11 +355,16 @@ func (m *machines) WatchMachines(r *machinev1.WatchMachinesRequest, stream grpc.
 		{Type: "ADDED", Object: machine(stream.Context(), "ns", "a")},
 		{Type: "MODIFIED", Object: &machinev1.Machine{Metadata: &metav1.ObjectMeta{Name: "b"}}},
 	}
+	if r.GetLabelSelector() == "big" {
+		events[1].Object.Metadata.Name = strings.Repeat("x", 8<<20)
+	}
 	if err := stream.Send(&machinev1.WatchMachinesResponse{Events: events, ResourceVersion: "9"}); err != nil {
 		return err
 	}
-	if err := stream.Send(&machinev1.WatchMachinesResponse{ResourceVersion: "9", Bookmark: true}); err != nil {
-		return err
+	if r.GetLabelSelector() != "big" {
+		if err := stream.Send(&machinev1.WatchMachinesResponse{ResourceVersion: "9", Bookmark: true}); err != nil {
+			return err
+		}
 	}
 	if r.GetLabelSelector() == "breaks" {
 		return rpcerr.Unavailable("etcd has no leader")

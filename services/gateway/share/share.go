@@ -19,7 +19,7 @@ import (
 const (
 	// patience is how long a call waits for room, and a refused caller should wait before it tries again.
 	patience = 2 * time.Second
-	// queue is how many calls of one class wait.
+	// queue is how many calls of one class wait, for their beginning or for their message.
 	queue = 512
 )
 
@@ -30,6 +30,7 @@ type Limit struct{ All, Each int }
 type Limits struct {
 	Calls   Limit
 	Streams Limit
+	Uploads Limit // calls whose first message, of at most 4 MiB, is on its way in
 	Bytes   Limit // of messages on their way, in either direction
 }
 
@@ -49,10 +50,10 @@ const (
 func Defaults() map[Class]Limits {
 	const mib = 1 << 20
 	return map[Class]Limits{
-		System:    {Calls: Limit{256, 128}, Streams: Limit{4000, 2000}, Bytes: Limit{96 * mib, 64 * mib}},
-		Agents:    {Calls: Limit{256, 32}, Streams: Limit{8000, 64}, Bytes: Limit{64 * mib, 33 * mib}},
-		Users:     {Calls: Limit{128, 64}, Streams: Limit{4000, 1000}, Bytes: Limit{96 * mib, 48 * mib}},
-		Anonymous: {Calls: Limit{16, 4}, Streams: Limit{16, 4}, Bytes: Limit{2 * mib, 1 * mib}},
+		System:    {Calls: Limit{256, 128}, Streams: Limit{4000, 2000}, Uploads: Limit{16, 8}, Bytes: Limit{96 * mib, 64 * mib}},
+		Agents:    {Calls: Limit{256, 32}, Streams: Limit{8000, 64}, Uploads: Limit{16, 4}, Bytes: Limit{64 * mib, 33 * mib}},
+		Users:     {Calls: Limit{128, 64}, Streams: Limit{4000, 1000}, Uploads: Limit{24, 6}, Bytes: Limit{96 * mib, 48 * mib}},
+		Anonymous: {Calls: Limit{16, 4}, Streams: Limit{16, 4}, Uploads: Limit{4, 2}, Bytes: Limit{2 * mib, 1 * mib}},
 	}
 }
 
@@ -101,7 +102,14 @@ func Host(source string) string {
 // Call takes room for a call that ends soon; it waits up to two seconds. release must be called once when err is nil.
 func (s *Shares) Call(ctx context.Context, caller identity.Caller, source string) (release func(), err error) {
 	class, name := Of(caller, source)
-	return s.rooms[class].call(ctx, name)
+	return s.rooms[class].wait(ctx, name, calls)
+}
+
+// Upload takes room for the first message of a call while it comes in, as Call does. What has come of a message is in memory before its
+// bytes can be counted, so there are few at a time.
+func (s *Shares) Upload(ctx context.Context, caller identity.Caller, source string) (release func(), err error) {
+	class, name := Of(caller, source)
+	return s.rooms[class].wait(ctx, name, uploads)
 }
 
 // Stream takes room for a call that may stay open.
@@ -125,7 +133,7 @@ func (s *Shares) Use(class Class) (calls, streams, bytes int) {
 }
 
 // use is what is taken, by all or by one caller.
-type use struct{ calls, streams, bytes int }
+type use struct{ calls, streams, uploads, bytes int }
 
 // A field is one number of a use, with its limit and its word in refusals.
 type field struct {
@@ -135,9 +143,10 @@ type field struct {
 }
 
 var (
-	calls   = field{func(u *use) *int { return &u.calls }, func(l Limits) Limit { return l.Calls }, "calls"}
-	streams = field{func(u *use) *int { return &u.streams }, func(l Limits) Limit { return l.Streams }, "streams"}
-	bytes   = field{func(u *use) *int { return &u.bytes }, func(l Limits) Limit { return l.Bytes }, "bytes of messages"}
+	calls   = &field{func(u *use) *int { return &u.calls }, func(l Limits) Limit { return l.Calls }, "calls"}
+	streams = &field{func(u *use) *int { return &u.streams }, func(l Limits) Limit { return l.Streams }, "streams"}
+	uploads = &field{func(u *use) *int { return &u.uploads }, func(l Limits) Limit { return l.Uploads }, "unfinished messages"}
+	bytes   = &field{func(u *use) *int { return &u.bytes }, func(l Limits) Limit { return l.Bytes }, "bytes of messages"}
 )
 
 type room struct {
@@ -152,11 +161,12 @@ type room struct {
 
 type waiter struct {
 	name  string
+	of    *field
 	ready chan struct{} // closed when the waiter has its room
 }
 
 // fits reports whether n more are within the limits; r.mu is held.
-func (r *room) fits(name string, n int, f field) bool {
+func (r *room) fits(name string, n int, f *field) bool {
 	limit, mine := f.limit(r.limits), 0
 	if u := r.each[name]; u != nil {
 		mine = *f.of(u)
@@ -165,7 +175,7 @@ func (r *room) fits(name string, n int, f field) bool {
 }
 
 // add counts n more, or fewer if n is negative; r.mu is held.
-func (r *room) add(name string, n int, f field) {
+func (r *room) add(name string, n int, f *field) {
 	u := r.each[name]
 	if u == nil {
 		u = &use{}
@@ -178,12 +188,12 @@ func (r *room) add(name string, n int, f field) {
 	}
 }
 
-func (r *room) full(f field) error {
+func (r *room) full(f *field) error {
 	return rpcerr.TooMany(fmt.Sprintf("too many %s at a time: the limit of class %s is %d for each caller and %d for all",
 		f.word, r.class, f.limit(r.limits).Each, f.limit(r.limits).All), patience)
 }
 
-func (r *room) take(name string, n int, f field) (func(), error) {
+func (r *room) take(name string, n int, f *field) (func(), error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.fits(name, n, f) {
@@ -197,26 +207,27 @@ func (r *room) take(name string, n int, f field) (func(), error) {
 	}), nil
 }
 
-func (r *room) call(ctx context.Context, name string) (func(), error) {
-	release := sync.OnceFunc(func() { r.done(name) })
+// wait takes room for one more; it waits for it up to two seconds.
+func (r *room) wait(ctx context.Context, name string, f *field) (func(), error) {
+	release := sync.OnceFunc(func() { r.done(name, f) })
 	r.mu.Lock()
-	if r.fits(name, 1, calls) {
-		r.add(name, 1, calls)
+	if r.fits(name, 1, f) {
+		r.add(name, 1, f)
 		r.mu.Unlock()
 		return release, nil
 	}
 	// One caller has no more than a quarter of the queue.
 	mine := 0
 	for _, w := range r.waiting {
-		if w.name == name {
+		if w.name == name && w.of == f {
 			mine++
 		}
 	}
 	if len(r.waiting) >= queue || mine >= queue/4 {
 		r.mu.Unlock()
-		return nil, r.full(calls)
+		return nil, r.full(f)
 	}
-	w := &waiter{name: name, ready: make(chan struct{})}
+	w := &waiter{name: name, of: f, ready: make(chan struct{})}
 	r.waiting = append(r.waiting, w)
 	r.mu.Unlock()
 
@@ -235,19 +246,19 @@ func (r *room) call(ctx context.Context, name string) (func(), error) {
 		if ctx.Err() != nil {
 			return nil, rpcerr.From(ctx.Err())
 		}
-		return nil, r.full(calls)
+		return nil, r.full(f)
 	}
 	return release, nil // room came at the last moment
 }
 
-// done gives the room of a call to the one that has waited longest among those that fit.
-func (r *room) done(name string) {
+// done gives room to the one that has waited longest among those that fit.
+func (r *room) done(name string, f *field) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.add(name, -1, calls)
+	r.add(name, -1, f)
 	for i, w := range r.waiting {
-		if r.fits(w.name, 1, calls) {
-			r.add(w.name, 1, calls)
+		if w.of == f && r.fits(w.name, 1, f) {
+			r.add(w.name, 1, f)
 			close(w.ready)
 			r.waiting = slices.Delete(r.waiting, i, i+1)
 			return

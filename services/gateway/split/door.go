@@ -59,26 +59,28 @@ func (l Limits) withDefaults() Limits {
 }
 
 // door knows every connection and lets in no more than the limits allow. A quarter of the share of unknown callers is for handshakes: when
-// that is full the oldest one ends, so that a caller with a certificate, whose handshake takes milliseconds, comes through.
+// that is full the oldest one ends of the addresses that have at least the average number of them, so that a caller with a certificate comes
+// through: its handshake takes milliseconds, and a slow one from an address that has few is not ended for a flood from others.
 type door struct {
 	limits Limits
 	closed func(reason string)
 	// turns bounds how many handshakes compute at a time, so that a flood of them leaves processors for callers.
 	turns chan struct{}
 
-	mu        sync.Mutex
-	conns     map[string]*offer // by the client's address and port
-	total     int
-	shaking   *list.List     // of *offer, the oldest first
-	anonymous map[string]int // connections without a known caller, by the client's address
-	unknown   int            // their sum
-	users     map[string]int // connections of known callers
+	mu         sync.Mutex
+	conns      map[string]*offer // by the client's address and port
+	total      int
+	shaking    *list.List     // of *offer, the oldest first
+	handshakes map[string]int // their number, by the client's address
+	anonymous  map[string]int // connections without a known caller, by the client's address
+	unknown    int            // their sum
+	users      map[string]int // connections of known callers
 }
 
 func newDoor(limits Limits, closed func(string)) *door {
 	return &door{
 		limits: limits.withDefaults(), closed: closed, turns: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
-		conns: map[string]*offer{}, shaking: list.New(), anonymous: map[string]int{}, users: map[string]int{},
+		conns: map[string]*offer{}, shaking: list.New(), handshakes: map[string]int{}, anonymous: map[string]int{}, users: map[string]int{},
 	}
 }
 
@@ -87,20 +89,37 @@ func (d *door) enter(conn net.Conn) *offer {
 	o := &offer{Conn: conn, door: d, addr: conn.RemoteAddr().String()}
 	o.host = share.Host(o.addr)
 	d.mu.Lock()
-	var oldest *offer
+	var ended *offer
 	if d.shaking.Len() >= max(1, d.limits.Anonymous/4) {
-		oldest = d.shaking.Front().Value.(*offer)
-		d.leave(oldest)
+		ended = d.dispensable()
+		d.leave(ended)
 	}
 	d.conns[o.addr] = o
 	d.total++
 	o.place = d.shaking.PushBack(o)
+	d.handshakes[o.host]++
 	d.mu.Unlock()
-	if oldest != nil {
+	if ended != nil {
 		d.closed("handshake")
-		oldest.Conn.Close()
+		ended.Conn.Close()
 	}
 	return o
+}
+
+// dispensable returns the handshake that ends for a new one, of which there must be one; d.mu is held.
+func (d *door) dispensable() *offer {
+	for e := d.shaking.Front(); ; e = e.Next() { // not every address has fewer than the average
+		if o := e.Value.(*offer); d.handshakes[o.host]*len(d.handshakes) >= d.shaking.Len() {
+			return o
+		}
+	}
+}
+
+// shaken takes a connection out of the handshakes; d.mu is held.
+func (d *door) shaken(o *offer) {
+	d.shaking.Remove(o.place)
+	o.place = nil
+	less(d.handshakes, o.host)
 }
 
 // shake makes the handshake, of which only so many compute at a time.
@@ -119,8 +138,7 @@ func (d *door) admit(o *offer, user string) bool {
 	if o.left {
 		return false // it was ended for a newer handshake
 	}
-	d.shaking.Remove(o.place)
-	o.place = nil
+	d.shaken(o)
 	if user != "" {
 		return d.count(o, user)
 	}
@@ -168,8 +186,7 @@ func (d *door) leave(o *offer) {
 		o.timer.Stop()
 	}
 	if o.place != nil {
-		d.shaking.Remove(o.place)
-		o.place = nil
+		d.shaken(o)
 	}
 	if o.user != "" {
 		less(d.users, o.user)

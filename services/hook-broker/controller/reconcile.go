@@ -60,8 +60,8 @@ type Controller struct {
 // New returns a controller that does nothing before Lead.
 func New(cfg Config) *Controller {
 	c := &Controller{Config: cfg}
-	c.machines = reconcile.NewLoop("machines", workers, c.ReconcileMachine, cfg.Log)
-	c.owners = reconcile.NewLoop("owners", workers, c.ReconcileOwner, cfg.Log)
+	c.machines = reconcile.NewLoop("machines", workers, c.machineKeys, c.ReconcileMachine, cfg.Log)
+	c.owners = reconcile.NewLoop("owners", workers, c.ownerKeys, c.ReconcileOwner, cfg.Log)
 	cfg.Machines.Subscribe(func(k resource.Key) { c.machines.Add(k.String()) })
 	cfg.Tables.Tasks.Subscribe(c.taskChanged)
 	cfg.Tables.Owners.Subscribe(c.ownerChanged)
@@ -79,35 +79,33 @@ func (c *Controller) Lead(ctx context.Context) error {
 	}
 	end := c.Presence.Lead(c.lookAtOwner)
 	defer end()
-	c.addAll()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.machines.Run(ctx) })
 	group.Go(func() error { return c.owners.Run(ctx) })
 	return group.Wait()
 }
 
-func (c *Controller) addAll() {
-	for _, m := range c.Machines.All() {
-		c.machines.Add(resource.KeyOf(m).String())
-	}
+// machineKeys returns the keys of all machines, and of those that tasks name. A key may come more than once.
+func (c *Controller) machineKeys() []string {
+	out := c.Machines.Keys()
 	for _, t := range c.Tables.Tasks.All() {
-		c.machines.Add(machineOf(t).String())
+		out = append(out, machineOf(t).String())
 	}
-	c.addOwners()
+	return out
 }
 
-func (c *Controller) addOwners() {
+// ownerKeys returns all owners that hooks name, that are stored, or that are connected. One may come more than once.
+func (c *Controller) ownerKeys() []string {
+	out := c.Presence.Owners()
 	for _, m := range c.Machines.All() {
 		for _, h := range plan.Hooks(m) {
-			c.owners.Add(h.Owner)
+			out = append(out, h.Owner)
 		}
 	}
 	for _, o := range c.Tables.Owners.All() {
-		c.owners.Add(o.GetSpec().GetOwner())
+		out = append(out, o.GetSpec().GetOwner())
 	}
-	for _, name := range c.Presence.Owners() {
-		c.owners.Add(name)
-	}
+	return out
 }
 
 // taskChanged has the machine and the owner of a task looked at. A task goes only by way of its machine, which sees to its owner then.
@@ -123,7 +121,9 @@ func (c *Controller) ownerChanged(k resource.Key) {
 		c.lookAtOwner(o.GetSpec().GetOwner())
 		return
 	}
-	c.addOwners() // it is gone, and with it what it was called
+	for _, owner := range c.ownerKeys() { // it is gone, and with it what it was called
+		c.owners.Add(owner)
+	}
 }
 
 // lookAtOwner has an owner looked at, and the machines that wait for it: their tasks say whether it is there.

@@ -112,10 +112,14 @@ func (s *Tasks) change(ctx context.Context, name, verb string, decide decision) 
 	return t, nil
 }
 
+func right(verb, owner string) identity.Attributes {
+	return identity.Attributes{Verb: verb, Group: "windlass.dev", Resource: "hooks", Name: owner}
+}
+
 // by says who the caller is for an owner.
 func (s *Tasks) by(ctx context.Context, verb, owner string) plan.By {
 	caller, _ := identity.CallerFrom(ctx)
-	ok, why := s.Policy.Allowed(caller, identity.Attributes{Verb: verb, Group: "windlass.dev", Resource: "hooks", Name: owner})
+	ok, why := s.Policy.Allowed(caller, right(verb, owner))
 	return plan.By{User: caller.User, Answers: ok, Why: why}
 }
 
@@ -151,6 +155,7 @@ func (s *Tasks) StreamHookTasks(r *hookv1.StreamHookTasksRequest, stream grpc.Se
 		if by := s.by(ctx, complete, owner); !by.Answers {
 			return rpcerr.Forbidden(by.Why)
 		}
+		identity.Needs(ctx, right(complete, owner))
 		mine[owner] = true
 	}
 	visit, ok := s.Presence.Join(r.GetOwners())

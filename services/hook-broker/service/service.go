@@ -55,6 +55,7 @@ func build(p *serve.Process, etcd *clientv3.Client, name string) ([]func(context
 	})
 	elector := reconcile.NewElector(etcd, name, p.Address(), p.Log)
 	p.Leads = elector.Leads
+	p.Metrics.MustRegister(elector)
 
 	tasks := server.New(server.Config{Tables: tables, Policy: p.Policy, Presence: there, Events: recorder, Now: time.Now, Log: p.Log})
 	err = errors.Join(

@@ -87,10 +87,10 @@ func New(cfg Config) *Controller {
 		Config: cfg, nodes: nodev1.NewNodeServiceClient(cfg.Eviction), drains: nodev1.NewDrainServiceClient(cfg.Eviction),
 		createErrors: map[string]string{},
 	}
-	c.machines = reconcile.NewLoop("machine", workers, quietly(c.reconcileMachine), cfg.Log)
-	c.sets = reconcile.NewLoop("machineset", workers, quietly(c.reconcileSet), cfg.Log)
-	c.controlPlanes = reconcile.NewLoop("controlplanemachineset", 1, quietly(c.reconcileControlPlane), cfg.Log)
-	c.garbage = reconcile.NewLoop("garbage", workers, quietly(c.reconcileOwners), cfg.Log)
+	c.machines = reconcile.NewLoop("machine", workers, cfg.Tables.Machines.Keys, quietly(c.reconcileMachine), cfg.Log)
+	c.sets = reconcile.NewLoop("machineset", workers, cfg.Tables.Sets.Keys, quietly(c.reconcileSet), cfg.Log)
+	c.controlPlanes = reconcile.NewLoop("controlplanemachineset", 1, cfg.Tables.ControlPlanes.Keys, quietly(c.reconcileControlPlane), cfg.Log)
+	c.garbage = reconcile.NewLoop("garbage", workers, cfg.Tables.Machines.Keys, quietly(c.reconcileOwners), cfg.Log)
 	c.subscribe()
 	return c
 }
@@ -206,15 +206,6 @@ func sameInstance(m *machinev1.Machine, n *nodev1.Node) bool {
 func (c *Controller) Run(ctx context.Context) error {
 	if err := c.Tables.CatchUp(ctx); err != nil {
 		return fmt.Errorf("catch up: %w", err)
-	}
-	for _, m := range c.Tables.Machines.All() {
-		c.machineChanged(resource.KeyOf(m))
-	}
-	for _, s := range c.Tables.Sets.All() {
-		c.sets.Add(resource.KeyOf(s).String())
-	}
-	for _, s := range c.Tables.ControlPlanes.All() {
-		c.controlPlanes.Add(resource.KeyOf(s).String())
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, l := range []*reconcile.Loop{c.machines, c.sets, c.controlPlanes, c.garbage} {

@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -40,6 +41,8 @@ type fixture struct {
 	addresses int // given out
 }
 
+var gateways = []string{"127.9.9.1:6443", "127.9.9.2:6443"}
+
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	st := etcdtest.Store(t)
@@ -62,7 +65,7 @@ func newFixture(t *testing.T) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tokens := NewTokens(st, signer.AuthorityHash, []string{"127.9.9.1:6443"})
+	tokens := NewTokens(st, signer.AuthorityHash, gateways)
 	return &fixture{Service: NewService(tokens, signer, tables.Machines), tables: tables}
 }
 
@@ -86,7 +89,7 @@ func (f *fixture) machine(t *testing.T, name, role string) (*machinev1.Machine, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if boot.Role != role || len(boot.Endpoints) != 1 {
+	if boot.Role != role || len(boot.Endpoints) != 2 {
 		t.Errorf("bootstrap = %v", boot)
 	}
 	return m, boot.Token
@@ -129,6 +132,9 @@ func TestAControlPlaneMachineJoins(t *testing.T) {
 	}
 	if out.NodeName != "m-0" || out.Role != plan.RoleMaster || out.Address != "127.9.9.10" || out.ProviderId != "test://c/m-0" {
 		t.Errorf("answer = %v", out)
+	}
+	if !slices.Equal(out.Gateways, gateways) {
+		t.Errorf("gateways = %q", out.Gateways)
 	}
 	agent := certificate(t, out.AgentCertificate)
 	if caller, err := identity.FromCertificate(agent); err != nil || caller.User != identity.NodeUser("m-0") || caller.UID != m.GetMetadata().GetUid() || caller.In(identity.GroupMasters) {
@@ -214,7 +220,7 @@ func TestOnlyTheNodeItselfRenews(t *testing.T) {
 	}
 	uid := m.GetMetadata().GetUid()
 	out, err := f.Renew(as(identity.NodeUser("w"), uid, identity.GroupNodes), &machinev1.RenewRequest{AgentRequest: request(t)})
-	if err != nil || out.NodeName != "w" {
+	if err != nil || out.NodeName != "w" || !slices.Equal(out.Gateways, gateways) {
 		t.Errorf("Renew = %v, %v", out, err)
 	}
 	for name, ctx := range map[string]context.Context{

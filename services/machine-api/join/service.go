@@ -126,5 +126,9 @@ func (s *Service) answer(ctx context.Context, m *machinev1.Machine, agent []byte
 		return nil, r, rpcerr.Unavailable("the machine's instance is not known yet")
 	}
 	out, err := s.signer.sign(sealed, m.GetSpec().GetProviderId(), address, r)
-	return out, r, err
+	if err != nil {
+		return nil, r, err
+	}
+	out.Gateways = s.tokens.endpoints
+	return out, r, nil
 }

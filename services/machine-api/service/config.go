@@ -20,13 +20,14 @@ const (
 	providerPrefix = "provider-" // of the names of peers that are provider plugins
 
 	defaultLifetime = 24 * time.Hour // of a machine's certificates
+	maxGateways     = 16             // agents take no more
 )
 
 // config holds the settings of machine-api.
 type config struct {
 	serve.Config
 	pki                string        // directory of the authority windlass and its key
-	gateways           []string      // where machines join
+	gateways           []string      // host:port of each
 	infrastructureName string        // of the cluster at its provider, for the first start; empty: made up
 	platform           string        // of the cluster, for the first start
 	lifetime           time.Duration // of machines' certificates
@@ -39,8 +40,9 @@ func parse(args []string, out io.Writer) (config, error) {
 	fs.SetOutput(out)
 	fs.SortFlags = false
 	c.Flags(fs)
+	c.RecordFlags(fs)
 	fs.StringVar(&c.pki, "pki", "", "directory of the authority windlass, key included")
-	fs.StringSliceVar(&c.gateways, "gateway", nil, "host:port of the gateway, where machines join; may be repeated")
+	fs.StringSliceVar(&c.gateways, "gateway", nil, "host:port of a gateway, as machines reach it: they join there, and agents keep the list and get the one in force with each renewal of their certificates; may be repeated, at most 16")
 	fs.StringVar(&c.infrastructureName, "infrastructure-name", "", "name of the cluster at its provider, used at the first start (default: windlass- and five random characters)")
 	fs.StringVar(&c.platform, "platform", "Local", "platform of the cluster, used at the first start")
 	fs.DurationVar(&c.lifetime, "certificate-lifetime", defaultLifetime, "lifetime of machines' certificates")
@@ -62,6 +64,17 @@ func (c config) check(rest []string) error {
 	}
 	if len(c.gateways) == 0 {
 		errs = append(errs, errors.New("--gateway is required: machines join there"))
+	}
+	if len(c.gateways) > maxGateways {
+		errs = append(errs, fmt.Errorf("--gateway: %d are more than %d", len(c.gateways), maxGateways))
+	}
+	for i, g := range c.gateways {
+		if err := serve.CheckAdvertised(g); err != nil {
+			errs = append(errs, fmt.Errorf("--gateway: %w", err))
+		}
+		if slices.Contains(c.gateways[:i], g) {
+			errs = append(errs, fmt.Errorf("--gateway: %s is there twice", g))
+		}
 	}
 	if c.Peers[evictionPeer] == "" {
 		errs = append(errs, fmt.Errorf("--peer %s=host:port is required", evictionPeer))

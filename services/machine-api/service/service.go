@@ -75,6 +75,7 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]func(context.Co
 	})
 	elector := reconcile.NewElector(p.Etcd, name, p.Address(), p.Log)
 	p.Leads = elector.Leads
+	p.Metrics.MustRegister(elector)
 	machinev1.RegisterJoinServiceServer(p.GRPC, join.NewService(tokens, signer, tables.Machines))
 	err = errors.Join(server.Register(p.GRPC, tables, control, time.Now), recorder.Register(p.GRPC))
 	p.ReadyWhen(tables.Synced)

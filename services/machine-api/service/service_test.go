@@ -387,9 +387,21 @@ func TestSettings(t *testing.T) {
 	if _, err := parse(good, os.Stderr); err != nil {
 		t.Errorf("parse = %v", err)
 	}
+	if c, err := parse(append(good[:12:12], "--gateway", "[fd00::1]:6443,gateway.example:6443"), os.Stderr); err != nil || len(c.gateways) != 3 {
+		t.Errorf("three gateways: %q, %v", c.gateways, err)
+	}
+	many := good[:12:12]
+	for i := range 16 {
+		many = append(many, "--gateway", fmt.Sprintf("127.0.0.2:%d", 6443+i))
+	}
 	for name, args := range map[string][]string{
 		"nothing":          nil,
 		"no gateway":       append(good[:8:8], good[10:]...),
+		"17 gateways":      many,
+		"one twice":        append(good[:12:12], "--gateway", "127.0.0.1:6443"),
+		"no port":          append(good[:12:12], "--gateway", "127.0.0.1"),
+		"every host":       append(good[:12:12], "--gateway", "0.0.0.0:6443"),
+		"an empty gateway": append(good[:12:12], "--gateway", "127.0.0.2:6443,"),
 		"a stray argument": append(good[:12:12], "x"),
 		"no lifetime":      append(good[:12:12], "--certificate-lifetime", "0s"),
 	} {

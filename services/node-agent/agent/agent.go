@@ -43,6 +43,7 @@ type Member interface {
 	Resume(ctx context.Context) error
 	Follow(ctx context.Context, order plan.Order) error
 	NeedsCertificates() bool
+	Trusts(hash string) bool
 	RenewalDue(now time.Time) bool
 	Certify(ctx context.Context, node string, sign member.Certifier) error
 }

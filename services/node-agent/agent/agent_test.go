@@ -200,6 +200,8 @@ type disk struct {
 	removed bool
 	resumed int
 	did     []string
+	trust   string // of the files
+	signed  int
 }
 
 func (d *disk) PeerURL() string   { return "https://127.0.0.1:2380" }
@@ -209,9 +211,20 @@ func (d *disk) Note(context.Context) error { return nil }
 
 func (d *disk) NeedsCertificates() bool { return false }
 
+func (d *disk) Trusts(hash string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.trust == hash
+}
+
 func (d *disk) RenewalDue(time.Time) bool { return false }
 
-func (d *disk) Certify(context.Context, string, member.Certifier) error { return nil }
+func (d *disk) Certify(context.Context, string, member.Certifier) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.signed++
+	return nil
+}
 
 func (d *disk) HasData() bool {
 	d.mu.Lock()
@@ -239,7 +252,7 @@ func (d *disk) Follow(_ context.Context, o plan.Order) error {
 		d.fails--
 		return errors.New("disk is full")
 	}
-	d.did = append(d.did, o.Command)
+	d.did = append(d.did, o.Command+o.Trust)
 	switch {
 	case o.Command == plan.Start:
 		d.data = true
@@ -258,6 +271,21 @@ func TestAnOrderThatFailsIsFollowedOnTheNextStream(t *testing.T) {
 		}
 		if !slices.Equal(d.did, []string{"Start"}) || !slices.Equal(l.offers, []bool{false, false, false}) || d.resumed != 3 {
 			t.Errorf("did %v after offers %v", d.did, l.offers)
+		}
+	})
+}
+
+func TestAMemberGetsTheAuthoritiesThatItHasToTrustBeforeItIsStartedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &listener{orders: []*etcdv1.AttendMemberResponse{
+			{Command: "Start", Name: "a", Trust: "former"}, {Command: "Start", Name: "a", Trust: "next"}, {Command: "Start", Name: "a"},
+		}}
+		d := &disk{data: true, trust: "former"}
+		if err := run(t, time.Minute, newAgent(l.connect(t), d).Attend); err != nil {
+			t.Error(err)
+		}
+		if !slices.Equal(d.did, []string{"Startformer", "Startnext", "Start"}) || d.signed != 1 {
+			t.Errorf("did %v and got certificates %d times, want once", d.did, d.signed)
 		}
 	})
 }

@@ -64,13 +64,14 @@ func (a *Agent) attend(ctx context.Context) error {
 
 func (a *Agent) follow(ctx context.Context, r *etcdv1.AttendMemberResponse) error {
 	a.cfg.Log.InfoContext(ctx, "member ordered", "member", r.GetName(), "command", r.GetCommand())
-	if r.GetCommand() == plan.Start && a.cfg.Member.NeedsCertificates() {
+	if m := a.cfg.Member; r.GetCommand() == plan.Start && (m.NeedsCertificates() || r.GetTrust() != "" && !m.Trusts(r.GetTrust())) {
 		if err := a.certify(ctx); err != nil {
 			return err // the guardian orders the same again on the next stream
 		}
 	}
 	return a.unlessRefused(ctx, a.cfg.Member.Follow(ctx, plan.Order{
 		Command: r.GetCommand(), Name: r.GetName(), InitialCluster: r.GetInitialCluster(), ClusterToken: r.GetInitialClusterToken(),
+		Trust: r.GetTrust(),
 	}))
 }
 

@@ -22,6 +22,12 @@ const (
 	serverKey  = "tls/etcd-server.key"
 	peerCert   = "tls/peer.crt"
 	peerKey    = "tls/peer.key"
+	clientCA   = "tls/etcd-ca.crt"
+	peerCA     = "tls/peer-ca.crt"
+
+	// The copies that the process makes of the authorities when it starts.
+	startedClientCA = "data/trusted-etcd-ca.crt"
+	startedPeerCA   = "data/trusted-peer-ca.crt"
 )
 
 const (
@@ -53,8 +59,8 @@ func (m *Member) Certify(ctx context.Context, node string, sign Certifier) error
 		name string
 		data []byte
 	}{
-		{"tls/etcd-ca.crt", out.GetClientAuthority()},
-		{"tls/peer-ca.crt", out.GetPeerAuthority()},
+		{clientCA, out.GetClientAuthority()},
+		{peerCA, out.GetPeerAuthority()},
 		{serverCert, out.GetServerCertificate()},
 		{peerCert, out.GetPeerCertificate()}, // the last says that the others are there
 	} {
@@ -80,6 +86,29 @@ func (m *Member) NeedsCertificates() bool {
 		}
 	}
 	return false
+}
+
+// Trusts reports whether the member trusts the authorities with this hash when it is started: its files hold these and no others.
+func (m *Member) Trusts(hash string) bool { return m.trust(clientCA, peerCA) == hash }
+
+// startedWith returns the hash of the authorities that the process trusts since it was started; empty if it never was.
+func (m *Member) startedWith() string { return m.trust(startedClientCA, startedPeerCA) }
+
+// trust returns the hash of the authorities in files; empty if they cannot be read.
+func (m *Member) trust(files ...string) string {
+	var bundles [][]byte
+	for _, name := range files {
+		raw, err := os.ReadFile(m.path(name))
+		if err != nil {
+			return ""
+		}
+		bundles = append(bundles, raw)
+	}
+	hash, err := identity.TrustHash(bundles...)
+	if err != nil {
+		return ""
+	}
+	return hash
 }
 
 // RenewalDue reports whether it is time to renew the certificates of a member that is on the disk. After a failure it is due again a while later.

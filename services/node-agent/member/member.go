@@ -99,7 +99,7 @@ func (m *Member) Follow(ctx context.Context, order plan.Order) error {
 		if err != nil {
 			return err
 		}
-		p := plan.Member(plan.MemberView{Record: record, HasData: m.HasData(), Removed: m.Removed(), Order: order})
+		p := plan.Member(plan.MemberView{Record: record, HasData: m.HasData(), Removed: m.Removed(), Trust: m.startedWith(), Order: order})
 		if err := m.do(ctx, p); err != nil {
 			return err
 		}
@@ -113,6 +113,12 @@ func (m *Member) Follow(ctx context.Context, order plan.Order) error {
 func (m *Member) do(ctx context.Context, p plan.MemberPlan) error {
 	if p.Refuse != "" {
 		return fmt.Errorf("%w: %s", plan.ErrRefused, p.Refuse)
+	}
+	if p.Restart {
+		m.log.InfoContext(ctx, "member is started again, since it has to trust other authorities")
+		if err := m.halt(ctx); err != nil {
+			return err
+		}
 	}
 	if p.Write != nil {
 		if err := m.write(*p.Write); err != nil {

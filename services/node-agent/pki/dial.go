@@ -2,8 +2,7 @@ package pki
 
 import (
 	"crypto/tls"
-	"errors"
-	"fmt"
+	"log/slog"
 	"net"
 	"time"
 
@@ -12,47 +11,31 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/resolver"
-	"google.golang.org/grpc/resolver/manual"
+
+	"github.com/windlass-dev/windlass/services/node-agent/gateway"
 )
 
-var errNoEndpoint = errors.New("no endpoint of the cluster is known")
-
-// DialStranger returns a connection for joining: all that is known of the cluster is the hash of its authority.
-func DialStranger(endpoints []string, authorityHash string) (*grpc.ClientConn, error) {
-	return dial(endpoints, func(host string) (*tls.Config, error) { return identity.PinnedTLS(authorityHash, host), nil })
-}
-
 // Dial returns the agent's connection to the cluster, which follows the files of the store. It connects with the first call.
-func (s *Store) Dial(endpoints []string) (*grpc.ClientConn, error) {
-	return dial(endpoints, s.Files().ClientTLS)
+func (s *Store) Dial(log *slog.Logger) (*gateway.Conn, error) {
+	endpoints, err := s.endpoints()
+	if err != nil {
+		return nil, err
+	}
+	return gateway.New(endpoints, func(endpoint string) (*grpc.ClientConn, error) { return dial(endpoint, s.Files().ClientTLS) }, log)
 }
 
-// dial takes any of the endpoints. Each must be the gateway, so that no other holder of a certificate can stand in for it.
-func dial(endpoints []string, settings func(host string) (*tls.Config, error)) (*grpc.ClientConn, error) {
-	if len(endpoints) == 0 {
-		return nil, errNoEndpoint
-	}
-	var addresses []resolver.Address
-	for _, e := range endpoints {
-		host, _, err := net.SplitHostPort(e)
-		if err != nil {
-			return nil, fmt.Errorf("endpoint %q: %w", e, err)
-		}
-		addresses = append(addresses, resolver.Address{Addr: e, ServerName: host})
-	}
-	host := addresses[0].ServerName
-	if len(addresses) > 1 {
-		host = "" // each address is checked against its own name
+// dial returns a connection to an endpoint. It must be the gateway, by the name and address in its certificate, so that no other holder of a certificate can take
+// its place.
+func dial(endpoint string, settings func(host string) (*tls.Config, error)) (*grpc.ClientConn, error) {
+	host, _, err := net.SplitHostPort(endpoint)
+	if err != nil {
+		return nil, err
 	}
 	cfg, err := settings(host)
 	if err != nil {
 		return nil, err
 	}
-	r := manual.NewBuilderWithScheme("cluster")
-	r.InitialState(resolver.State{Addresses: addresses})
-	return grpc.NewClient("cluster:///"+endpoints[0],
-		grpc.WithResolvers(r),
+	return grpc.NewClient("passthrough:///"+endpoint,
 		grpc.WithTransportCredentials(credentials.NewTLS(identity.WithURI(cfg, identity.ServiceURI("gateway")))),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: firstPause, Multiplier: 2, Jitter: 0.2, MaxDelay: longPause},

@@ -2,6 +2,7 @@ package pki
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,8 +11,10 @@ import (
 	"time"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"google.golang.org/grpc"
 
+	"github.com/windlass-dev/windlass/services/node-agent/gateway"
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
 )
 
@@ -23,8 +26,9 @@ const (
 	longSleep = time.Minute
 )
 
-// Join returns who the machine is: from the disk if it joined before, else from the cluster, trying until ctx ends.
-func (s *Store) Join(ctx context.Context, conn grpc.ClientConnInterface, token, name string, log *slog.Logger) (Node, error) {
+// Join returns who the machine is: from the disk if it joined before, else from the cluster, trying one gateway after the other until ctx ends.
+// All that is known of the cluster is the hash of its authority, which the token carries.
+func (s *Store) Join(ctx context.Context, token, authorityHash, name string, log *slog.Logger) (Node, error) {
 	n, err := s.Node()
 	if !errors.Is(err, fs.ErrNotExist) {
 		return n, err
@@ -33,9 +37,17 @@ func (s *Store) Join(ctx context.Context, conn grpc.ClientConnInterface, token, 
 	if err != nil {
 		return n, err
 	}
-	said := ""
-	for pause := firstPause; ; pause = min(2*pause, longPause) {
-		err := s.join(ctx, conn, &machinev1.JoinRequest{Token: token, AgentRequest: r})
+	conns := make([]*grpc.ClientConn, len(s.bootstrap))
+	for i, e := range s.bootstrap {
+		if conns[i], err = dial(e, func(host string) (*tls.Config, error) { return identity.PinnedTLS(authorityHash, host), nil }); err != nil {
+			return n, fmt.Errorf("endpoint %q: %w", e, err)
+		}
+		defer conns[i].Close()
+	}
+	said := make([]string, len(conns))
+	for try, pause := rand.N(len(conns)), firstPause; ; try, pause = try+1, min(2*pause, longPause) {
+		i := try % len(conns)
+		err := s.join(ctx, conns[i], &machinev1.JoinRequest{Token: token, AgentRequest: r}, log)
 		if err == nil {
 			log.InfoContext(ctx, "joined the cluster")
 			return s.Node()
@@ -43,9 +55,9 @@ func (s *Store) Join(ctx context.Context, conn grpc.ClientConnInterface, token, 
 		if ctx.Err() != nil {
 			return n, ctx.Err()
 		}
-		if err.Error() != said {
-			said = err.Error()
-			log.WarnContext(ctx, "not joined yet", "error", err)
+		if err.Error() != said[i] {
+			said[i] = err.Error()
+			log.WarnContext(ctx, "not joined yet", "gateway", s.bootstrap[i], "error", err)
 		}
 		if !sleep(ctx, pause) {
 			return n, ctx.Err()
@@ -53,18 +65,18 @@ func (s *Store) Join(ctx context.Context, conn grpc.ClientConnInterface, token, 
 	}
 }
 
-func (s *Store) join(ctx context.Context, conn grpc.ClientConnInterface, r *machinev1.JoinRequest) error {
+func (s *Store) join(ctx context.Context, conn grpc.ClientConnInterface, r *machinev1.JoinRequest, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
 	resp, err := machinev1.NewJoinServiceClient(conn).Join(ctx, r)
 	if err != nil {
 		return err
 	}
-	return s.save(resp)
+	return s.save(resp, log)
 }
 
-// Renew renews the certificates in time until ctx ends. conn is the agent's own connection.
-func (s *Store) Renew(ctx context.Context, conn grpc.ClientConnInterface, name string, log *slog.Logger) error {
+// Renew renews the certificates in time until ctx ends, and with them the gateways of conn, the agent's own connection.
+func (s *Store) Renew(ctx context.Context, conn *gateway.Conn, name string, log *slog.Logger) error {
 	for ctx.Err() == nil {
 		issued, expires, err := s.lifetime()
 		if err != nil {
@@ -77,7 +89,7 @@ func (s *Store) Renew(ctx context.Context, conn grpc.ClientConnInterface, name s
 			}
 		}
 		for pause := firstPause; ; pause = min(2*pause, max(time.Until(expires)/20, longPause)) {
-			err := s.renew(ctx, conn, name)
+			err := s.renew(ctx, conn, name, log)
 			if err == nil {
 				log.InfoContext(ctx, "certificates renewed")
 				break
@@ -96,7 +108,7 @@ func (s *Store) Renew(ctx context.Context, conn grpc.ClientConnInterface, name s
 	return nil
 }
 
-func (s *Store) renew(ctx context.Context, conn grpc.ClientConnInterface, name string) error {
+func (s *Store) renew(ctx context.Context, conn *gateway.Conn, name string, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
 	r, err := s.request(name)
@@ -110,7 +122,14 @@ func (s *Store) renew(ctx context.Context, conn grpc.ClientConnInterface, name s
 	if resp.GetNodeName() != name {
 		return fmt.Errorf("the new certificates are for node %q", resp.GetNodeName())
 	}
-	return s.save(resp)
+	if err := s.save(resp, log); err != nil {
+		return err
+	}
+	endpoints, err := s.endpoints()
+	if err != nil {
+		return err
+	}
+	return conn.SetEndpoints(endpoints)
 }
 
 // sleep waits for d and reports false if ctx ended first.

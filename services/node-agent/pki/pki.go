@@ -4,15 +4,20 @@
 package pki
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
-	"github.com/google/renameio/v2"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/identity"
 )
 
@@ -24,13 +29,21 @@ type Node struct {
 	ProviderID       string `json:"providerID"`
 	Role             string `json:"role"`
 	Address          string `json:"address"`
+	// Gateways are the endpoints of the cluster's gateways, as they were when the certificates were made.
+	Gateways []string `json:"gateways,omitempty"`
 }
 
-// Store is the agent's key and certificate below a machine's directory.
-type Store struct{ dir string }
+// maxGateways is how many gateways a cluster may name.
+const maxGateways = 16
 
-// NewStore returns the store of a machine.
-func NewStore(dir string) *Store { return &Store{dir: dir} }
+// Store is the agent's key and certificate below a machine's directory.
+type Store struct {
+	dir       string
+	bootstrap []string
+}
+
+// NewStore returns the store of a machine. bootstrap are the endpoints that its provider wrote down, at least one.
+func NewStore(dir string, bootstrap []string) *Store { return &Store{dir: dir, bootstrap: bootstrap} }
 
 func (s *Store) agent(name string) string { return filepath.Join(s.dir, "pki", name) }
 
@@ -52,39 +65,86 @@ func (s *Store) Node() (Node, error) {
 	return n, nil
 }
 
+// endpoints returns the endpoints of the gateways in the order in which this agent prefers them, which differs from agent to agent. Those of the
+// bootstrap file come last: a list that turns out to be wrong is replaced through them.
+func (s *Store) endpoints() ([]string, error) {
+	n, err := s.Node()
+	if err != nil {
+		return nil, err
+	}
+	preferred := slices.Clone(n.Gateways)
+	slices.SortFunc(preferred, func(a, b string) int { return bytes.Compare(weight(n.Name, a), weight(n.Name, b)) })
+	var out []string
+	for _, e := range append(preferred, s.bootstrap...) {
+		if !slices.Contains(out, e) {
+			out = append(out, e)
+		}
+	}
+	return out, nil
+}
+
+// weight orders the gateways for a node: always in the same way, so that the node returns to the same gateway, and differently for each node, so
+// that nodes are spread evenly.
+func weight(node, endpoint string) []byte {
+	sum := sha256.Sum256([]byte(endpoint + "\x00" + node)) // of simpler hashes the order is much the same for all nodes
+	return sum[:]
+}
+
+// checkGateways returns an error unless a list of gateways can be used.
+func checkGateways(list []string) error {
+	if len(list) > maxGateways {
+		return fmt.Errorf("%d gateways are more than %d", len(list), maxGateways)
+	}
+	for _, e := range list {
+		if host, port, err := net.SplitHostPort(e); err != nil || host == "" || port == "" {
+			return fmt.Errorf("gateway %q is not host:port", e)
+		}
+	}
+	return nil
+}
+
 // request returns a certificate request of the agent's key, in DER.
 func (s *Store) request(name string) ([]byte, error) {
 	return identity.RequestFor(s.agent("agent.key"), name)
 }
 
-// save writes what the cluster answered. The note of who the machine is comes last: with it the join is done.
-func (s *Store) save(r *machinev1.JoinResponse) error {
-	files := []struct {
-		path string
-		data []byte
-	}{
-		{s.agent("ca.crt"), r.GetAuthority()},
-		{s.agent("agent.crt"), r.GetAgentCertificate()},
-	}
-	for _, f := range files {
-		if len(f.data) == 0 {
-			continue
-		}
-		if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
-			return err
-		}
-		if err := renameio.WriteFile(f.path, f.data, 0o600); err != nil {
-			return err
-		}
-	}
-	data, err := json.Marshal(Node{
+// save writes what the cluster answered. The note of who the machine is comes last: with it the join is done. Gateways that cannot be used, or
+// none, leave the former ones in force: without any the agent would never get others.
+func (s *Store) save(r *machinev1.JoinResponse, log *slog.Logger) error {
+	n := Node{
 		Name: r.GetNodeName(), MachineNamespace: r.GetMachineNamespace(), MachineName: r.GetMachineName(),
-		ProviderID: r.GetProviderId(), Role: r.GetRole(), Address: r.GetAddress(),
-	})
+		ProviderID: r.GetProviderId(), Role: r.GetRole(), Address: r.GetAddress(), Gateways: r.GetGateways(),
+	}
+	if err := checkGateways(n.Gateways); err != nil {
+		log.Error("list of gateways ignored", "error", err)
+		n.Gateways = nil
+	}
+	if former, err := s.Node(); err == nil && len(n.Gateways) == 0 {
+		n.Gateways = former.Gateways
+	}
+	data, err := json.Marshal(n)
 	if err != nil {
 		return err
 	}
-	return renameio.WriteFile(s.agent("node.json"), append(data, '\n'), 0o600)
+	for _, f := range []struct {
+		name string
+		data []byte
+	}{
+		{"ca.crt", r.GetAuthority()},
+		{"agent.crt", r.GetAgentCertificate()},
+		{"node.json", append(data, '\n')},
+	} {
+		if len(f.data) == 0 {
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(s.agent(f.name)), 0o700); err != nil {
+			return err
+		}
+		if err := durable.WriteFile(s.agent(f.name), f.data, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // lifetime returns when the certificate was issued, by the time of its file, since a certificate is dated back a little, and when it ends.

@@ -37,6 +37,8 @@ type Order struct {
 	Name           string
 	InitialCluster string
 	ClusterToken   string
+	// Trust is, of a Start, the hash of the authorities that the member has to trust: it is started again if it trusts others. Empty if it does not matter.
+	Trust string
 }
 
 // MemberView is everything that decides about the member.
@@ -44,16 +46,20 @@ type MemberView struct {
 	Record  *Record // nil if there is none
 	HasData bool    // a member's data is on the disk
 	Removed bool    // the process ended because the cluster removed the member
+	Trust   string  // hash of the authorities with which the process was last started; empty if it never was
 	Order   Order
 }
 
 // MemberPlan is what to do with the member, in this order. The zero MemberPlan means nothing.
 type MemberPlan struct {
-	Write  *Record // to the disk, first
-	Halt   bool    // end the process
-	Erase  bool    // remove the data and then the record
-	Run    *Record // keep the process running with these settings
-	Refuse string  // why the order is not followed; empty if it is
+	// Restart has the process end before all else. It is not written down: after a crash the process runs as Write or the disk says, and another order
+	// decides whether it is to end once more, so that no member goes down long after its turn.
+	Restart bool
+	Write   *Record // to the disk, before the rest
+	Halt    bool    // end the process
+	Erase   bool    // remove the data and then the record
+	Run     *Record // keep the process running with these settings
+	Refuse  string  // why the order is not followed; empty if it is
 }
 
 // Member decides what to do with the member now.
@@ -112,12 +118,18 @@ func start(v MemberView) MemberPlan {
 	wanted := Record{Name: v.Order.Name, InitialCluster: v.Order.InitialCluster, ClusterToken: v.Order.ClusterToken}
 	switch {
 	case v.Record == nil || (!v.HasData && !v.Record.HadData):
-		return run(v, wanted)
+		return renew(v, run(v, wanted))
 	case v.Record.Name != wanted.Name || v.Record.ClusterToken != wanted.ClusterToken:
 		return MemberPlan{Refuse: "there is data of member " + v.Record.Name + ", cluster " + v.Record.ClusterToken}
 	}
 	// Who the members were at first does not matter any more; other settings would only restart the process.
-	return run(v, *v.Record)
+	return renew(v, run(v, *v.Record))
+}
+
+// renew has the process that p runs start again if it trusts other authorities than it has to.
+func renew(v MemberView, p MemberPlan) MemberPlan {
+	p.Restart = p.Run != nil && v.Order.Trust != "" && v.Order.Trust != v.Trust
+	return p
 }
 
 func in(r *Record, state string) *Record {

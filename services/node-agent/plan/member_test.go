@@ -15,6 +15,8 @@ func TestMember(t *testing.T) {
 	state := func(s string) *Record { r := kept; r.State = s; return &r }
 	begin := Order{Command: Start, Name: "m-0", InitialCluster: "boot=x,m-0=y", ClusterToken: "t"}
 	later := Order{Command: Start, Name: "m-0", InitialCluster: "m-1=z,m-0=y", ClusterToken: "t"}
+	renewed := later
+	renewed.Trust = "next"
 	later2 := Record{State: Running, Name: "m-0", InitialCluster: "m-1=z,m-0=y", ClusterToken: "t"}
 	for _, tc := range []struct {
 		name string
@@ -48,6 +50,20 @@ func TestMember(t *testing.T) {
 		{"data that nobody wrote down is wiped, too", MemberView{HasData: true, Order: Order{Command: Wipe}}, MemberPlan{Write: &Record{State: Wiping}, Halt: true, Erase: true}},
 		{"a member that the cluster removed is wiped without an order", MemberView{Record: &kept, HasData: true, Removed: true}, MemberPlan{Write: state(Wiping), Halt: true, Erase: true}},
 		{"a wipe that was interrupted comes before everything", MemberView{Record: state(Wiping), HasData: true, Order: begin}, MemberPlan{Halt: true, Erase: true}},
+		{
+			"a member that has to trust other authorities is started again",
+			MemberView{Record: &kept, HasData: true, Trust: "former", Order: renewed},
+			MemberPlan{Restart: true, Run: &kept},
+		},
+		{"one that trusts them already is not", MemberView{Record: &kept, HasData: true, Trust: "next", Order: renewed}, MemberPlan{Run: &kept}},
+		{"an order that does not say what to trust restarts nothing", MemberView{Record: &kept, HasData: true, Trust: "former", Order: later}, MemberPlan{Run: &kept}},
+		{"nor does the disk alone", MemberView{Record: &kept, HasData: true, Trust: "former"}, MemberPlan{Run: &kept}},
+		{
+			"a member without data is started again, too",
+			MemberView{Record: &later2, Trust: "former", Order: renewed},
+			MemberPlan{Restart: true, Run: &later2},
+		},
+		{"an order that is refused restarts nothing", MemberView{Record: &kept, Trust: "former", Order: renewed}, MemberPlan{Refuse: "the data of member m-0 is lost; it can join again only as a new member"}},
 		{"an order that is not known is refused", MemberView{Order: Order{Command: "Dance"}}, MemberPlan{Refuse: "unknown command Dance"}},
 		{"that there is data is written down", MemberView{Record: &first, HasData: true}, MemberPlan{Write: &kept, Run: &kept}},
 		{

@@ -205,6 +205,9 @@ func copyLog(ctx context.Context, f *os.File, send func([]byte) error, more func
 		if last {
 			return nil
 		}
+		if err := behindEnd(f); err != nil {
+			return err
+		}
 		if last = !more(); last {
 			continue // what was written before the end
 		}
@@ -214,4 +217,17 @@ func copyLog(ctx context.Context, f *os.File, send func([]byte) error, more func
 			return ctx.Err()
 		}
 	}
+}
+
+// behindEnd has a file that was shortened read on from its end, as process.TrimLog does it where there are no holes.
+func behindEnd(f *os.File) error {
+	at, err := f.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err == nil && info.Size() < at {
+		_, err = f.Seek(0, io.SeekEnd)
+	}
+	return err
 }

@@ -12,8 +12,10 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -76,8 +78,8 @@ type Pods struct {
 // New returns the pods that are on the disk. Nothing runs before Run.
 func New(cfg Config) (*Pods, error) {
 	s := &Pods{cfg: cfg, agents: schedulingv1.NewPodAgentServiceClient(cfg.Conn), pods: map[string]*pod{}}
-	s.settled = reconcile.NewLoop("pods", settlers, s.settle, cfg.Log)
-	s.told = reconcile.NewLoop("pod reports", reporters, s.tell, cfg.Log)
+	s.settled = reconcile.NewLoop("pods", settlers, s.uids, s.settle, cfg.Log)
+	s.told = reconcile.NewLoop("pod reports", reporters, s.uids, s.tell, cfg.Log)
 	s.conditions = s.pressure(0, 0)
 	if err := s.openUsers(); err != nil {
 		return nil, err
@@ -96,9 +98,15 @@ func New(cfg Config) (*Pods, error) {
 			continue // the sweep after the first list removes what nobody knows
 		}
 		s.pods[e.Name()] = p
-		s.settled.Add(e.Name())
 	}
 	return s, nil
+}
+
+// uids returns the uids of all pods.
+func (s *Pods) uids() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.pods))
 }
 
 // Run runs the pods until ctx ends. They run on then.

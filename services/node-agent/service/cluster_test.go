@@ -19,6 +19,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/servetest"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
@@ -32,6 +34,7 @@ type cluster struct {
 	schedulingv1.UnimplementedPodAgentServiceServer
 
 	t         *testing.T
+	ground    *servetest.Ground
 	authority *identity.Authority // signs for all three purposes
 	lifetime  time.Duration
 	address   string
@@ -44,6 +47,7 @@ type cluster struct {
 	keys      map[string]int    // public keys of joins, and how often each came
 	renewals  int               // certificates renewed
 	nodes     map[string]*heard // by name
+	gateways  []string          // the list that goes with certificates
 	offers    []*etcdv1.AttendMemberRequest
 	certified int                               // certificates of members that were signed
 	attend    chan *etcdv1.AttendMemberResponse // orders for whoever attends; unbuffered
@@ -72,26 +76,42 @@ func newCluster(t *testing.T, gateway string) *cluster {
 	if c.settings, err = ground.Files(servetest.Service(gateway)).ServerTLS(tls.VerifyClientCertIfGiven); err != nil {
 		t.Fatal(err)
 	}
+	c.ground = ground
 	c.listen("127.0.0.1:0")
 	t.Cleanup(func() { c.server.Stop() })
 	return c
 }
 
-func (c *cluster) listen(address string) {
+func (c *cluster) listen(address string) { c.address, c.server = c.serve(address, c.settings) }
+
+// serve runs one more gateway, with settings that may be another server's.
+func (c *cluster) serve(address string, settings *tls.Config) (string, *grpc.Server) {
 	c.t.Helper()
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	c.address = l.Addr().String()
-	c.server = grpc.NewServer(grpc.Creds(credentials.NewTLS(c.settings)),
+	s := grpc.NewServer(grpc.Creds(credentials.NewTLS(settings)),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
-	machinev1.RegisterJoinServiceServer(c.server, c)
-	nodev1.RegisterNodeAgentServiceServer(c.server, c)
-	etcdv1.RegisterQuorumServiceServer(c.server, c)
-	schedulingv1.RegisterPodAgentServiceServer(c.server, c)
-	s := c.server
+	machinev1.RegisterJoinServiceServer(s, c)
+	nodev1.RegisterNodeAgentServiceServer(s, c)
+	etcdv1.RegisterQuorumServiceServer(s, c)
+	schedulingv1.RegisterPodAgentServiceServer(s, c)
+	grpc_health_v1.RegisterHealthServer(s, health.NewServer())
 	go func() { _ = s.Serve(l) }()
+	return l.Addr().String(), s
+}
+
+// another runs a gateway with the certificate that r asks for until the test ends.
+func (c *cluster) another(r identity.Request) (string, *grpc.Server) {
+	c.t.Helper()
+	settings, err := c.ground.Files(r).ServerTLS(tls.VerifyClientCertIfGiven)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	address, s := c.serve("127.0.0.1:0", settings)
+	c.t.Cleanup(s.Stop)
+	return address, s
 }
 
 // restart is a gateway that went and came again.
@@ -151,7 +171,7 @@ func (c *cluster) Renew(ctx context.Context, r *machinev1.RenewRequest) (*machin
 func (c *cluster) certify(name string, agent []byte) (*machinev1.JoinResponse, error) {
 	out := &machinev1.JoinResponse{
 		NodeName: name, MachineNamespace: "openshift-machine-api", MachineName: name, ProviderId: "local://test/" + name,
-		Role: "worker", Address: "127.0.0.1", Authority: c.authority.PEM(),
+		Role: "worker", Address: "127.0.0.1", Authority: c.authority.PEM(), Gateways: c.gateways,
 	}
 	var err error
 	out.AgentCertificate, err = c.sign(agent, identity.Request{CommonName: name, URI: identity.NodeURI(name, name+"-uid"), Client: true})

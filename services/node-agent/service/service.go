@@ -130,12 +130,16 @@ func (i *instance) resume(ctx context.Context, m *member.Member) {
 
 // speak joins the cluster and then speaks for the node.
 func (i *instance) speak(ctx context.Context, m *member.Member) error {
-	store := pki.NewStore(i.cfg.dir)
-	node, err := i.join(ctx, store)
+	hash, err := i.bootstrap.AuthorityHash()
 	if err != nil {
 		return err
 	}
-	conn, err := store.Dial(i.bootstrap.Endpoints)
+	store := pki.NewStore(i.cfg.dir, i.bootstrap.Endpoints)
+	node, err := store.Join(ctx, i.bootstrap.Token, hash, i.bootstrap.NodeName, i.log)
+	if err != nil {
+		return err
+	}
+	conn, err := store.Dial(i.log)
 	if err != nil {
 		return err
 	}
@@ -189,19 +193,6 @@ func (i *instance) newPods(
 		Supervisor: i.supervisor, Images: image.NewStore(i.cfg.images...), HelloCommand: i.cfg.helloCommand, NodeOf: nodeOf,
 		MemoryCapacity: has.Memory, DiskCapacity: has.EphemeralStorage, Log: i.log,
 	})
-}
-
-func (i *instance) join(ctx context.Context, store *pki.Store) (pki.Node, error) {
-	hash, err := i.bootstrap.AuthorityHash()
-	if err != nil {
-		return pki.Node{}, err
-	}
-	conn, err := pki.DialStranger(i.bootstrap.Endpoints, hash)
-	if err != nil {
-		return pki.Node{}, err
-	}
-	defer conn.Close()
-	return store.Join(ctx, conn, i.bootstrap.Token, i.bootstrap.NodeName, i.log)
 }
 
 // halt ends everything that runs on the machine and makes the next start a new boot.

@@ -70,6 +70,17 @@ func (p *Peer) Node(ctx context.Context, name string) (*nodev1.Node, error) {
 	return p.nodes.GetNode(ctx, &nodev1.GetNodeRequest{Name: name})
 }
 
+// Emptied returns nil if the drain of a node for its configuration has succeeded and is not being deleted, as eviction-controller has it now.
+func (p *Peer) Emptied(ctx context.Context, node string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	d, err := p.drains.GetDrain(ctx, &nodev1.GetDrainRequest{Name: plan.DrainName(node)})
+	if err == nil && !plan.Emptied(d) {
+		err = fmt.Errorf("the drain of node %q does not hold it", node)
+	}
+	return err
+}
+
 // Change reads a node, has f say which marks it gets, and sets them; all over again if the node was changed meanwhile.
 func (p *Peer) Change(ctx context.Context, node string, f func(*nodev1.Node) plan.Marks) error {
 	var err error

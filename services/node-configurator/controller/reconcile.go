@@ -63,8 +63,8 @@ type Controller struct {
 // New returns a controller that does nothing before Lead.
 func New(cfg Config) *Controller {
 	c := &Controller{Config: cfg}
-	c.pools = reconcile.NewLoop("pools", poolWorkers, c.ReconcilePool, cfg.Log)
-	c.nodes = reconcile.NewLoop("nodes", nodeWorkers, c.ReconcileNode, cfg.Log)
+	c.pools = reconcile.NewLoop("pools", poolWorkers, c.poolNames, c.ReconcilePool, cfg.Log)
+	c.nodes = reconcile.NewLoop("nodes", nodeWorkers, c.nodeNames, c.ReconcileNode, cfg.Log)
 	cfg.Tables.Configs.Subscribe(c.configChanged)
 	cfg.Tables.Pools.Subscribe(func(resource.Key) { c.addPools() }) // the nodes of one are those that another does not want
 	cfg.Tables.Pools.Subscribe(func(k resource.Key) { c.pools.Add(k.Name) })
@@ -92,16 +92,22 @@ func (c *Controller) nodeChanged(name string) {
 	c.addPools()
 }
 
-// addPools adds all pools, also those that are gone and left a rendered configuration, which may be in use no longer.
 func (c *Controller) addPools() {
-	for _, p := range c.Tables.Pools.All() {
-		c.pools.Add(p.GetMetadata().GetName())
+	for _, name := range c.poolNames() {
+		c.pools.Add(name)
 	}
+}
+
+// poolNames returns the names of all pools, also of those that are gone and left a rendered configuration, which may be in use no
+// longer. A name may come more than once.
+func (c *Controller) poolNames() []string {
+	out := c.Tables.Pools.Keys()
 	for _, cfg := range c.Tables.Configs.All() {
 		if owner := resource.ControllerOf(cfg); plan.IsRendered(cfg.GetMetadata().GetName()) && owner != nil {
-			c.pools.Add(owner.GetName())
+			out = append(out, owner.GetName())
 		}
 	}
+	return out
 }
 
 // Lead works until ctx ends.
@@ -113,23 +119,21 @@ func (c *Controller) Lead(ctx context.Context) error {
 			return nil // ctx ended
 		}
 	}
-	c.addAll()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.pools.Run(ctx) })
 	group.Go(func() error { return c.nodes.Run(ctx) })
 	return group.Wait()
 }
 
-func (c *Controller) addAll() {
-	c.addPools()
-	for _, n := range c.Peer.Nodes.All() {
-		c.nodes.Add(n.GetMetadata().GetName())
-	}
-	for _, d := range c.Peer.Drains.All() {
-		if node, ok := strings.CutPrefix(d.GetMetadata().GetName(), plan.DrainPrefix); ok {
-			c.nodes.Add(node)
+// nodeNames returns the names of all nodes, and of those that have a drain of this service. A name may come more than once.
+func (c *Controller) nodeNames() []string {
+	out := c.Peer.Nodes.Keys()
+	for _, drain := range c.Peer.Drains.Keys() {
+		if node, ok := strings.CutPrefix(drain, plan.DrainPrefix); ok {
+			out = append(out, node)
 		}
 	}
+	return out
 }
 
 // ReconcilePool brings one pool closer to what it should be and returns when to look again; zero means when something changes.

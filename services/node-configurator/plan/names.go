@@ -2,7 +2,11 @@
 // no I/O and reads no clock: the same view always gives the same plan. Views are never modified.
 package plan
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/windlass-dev/windlass/kit/nodeid"
+)
 
 const prefix = "machineconfiguration.openshift.io/"
 
@@ -14,12 +18,11 @@ const GeneratedBy = prefix + "generated-by-controller-version"
 
 // Annotations of a node that only this service writes.
 const (
-	CurrentConfig = prefix + "currentConfig" // what stands on the node; absent for one that was never configured
-	DesiredConfig = prefix + "desiredConfig" // what shall stand there
-	State         = prefix + "state"
-	Reason        = prefix + "reason"
-	// EndingBoot holds the boot that the agent wants to end: before it is back with another, it is not done.
-	EndingBoot = "windlass.dev/config-boot"
+	CurrentConfig = nodeid.CurrentConfig
+	DesiredConfig = nodeid.DesiredConfig
+	State         = nodeid.ConfigState
+	Reason        = nodeid.ConfigReason
+	EndingBoot    = nodeid.ConfigBoot
 )
 
 // States of a node, as its agent reports them.

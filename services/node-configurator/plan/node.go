@@ -132,9 +132,12 @@ func ControlPlane(n *nodev1.Node) bool {
 // emptied reports whether a node is empty and stays so. Node and drain come from two copies, of which one may be behind: a drain that is gone
 // already holds its node no longer, and a node that is held is unschedulable.
 func emptied(v NodeView) bool {
-	return v.Drain.GetStatus().GetPhase() == drained && !ending(v.Drain) && v.Drain.GetSpec().GetNodeName() == v.Node.GetMetadata().GetName() &&
+	return Emptied(v.Drain) && v.Drain.GetSpec().GetNodeName() == v.Node.GetMetadata().GetName() &&
 		v.Node.GetSpec().GetUnschedulable()
 }
+
+// Emptied reports whether a drain has emptied its node and still holds it.
+func Emptied(d *nodev1.Drain) bool { return d.GetStatus().GetPhase() == drained && !ending(d) }
 
 func ending(d *nodev1.Drain) bool { return d.GetMetadata().GetDeletionTimestamp() != nil }
 

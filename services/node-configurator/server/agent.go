@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
@@ -30,12 +31,16 @@ type Marker interface {
 	// Node returns a node as its owner has it now.
 	Node(ctx context.Context, name string) (*nodev1.Node, error)
 	Change(ctx context.Context, node string, f func(*nodev1.Node) plan.Marks) error
+	// Emptied returns nil if the drain of a node for its configuration has succeeded and is not over, as its owner has it now.
+	Emptied(ctx context.Context, node string) error
 }
 
 // Permits is the guardian of the quorum, as far as a restart needs it.
 type Permits interface {
 	// Acquire returns nil if the voter of a control-plane node, if it has one, may go down now.
 	Acquire(ctx context.Context, node string) error
+	// Release gives the permit of a node's machine back, if it holds one.
+	Release(ctx context.Context, node string) error
 }
 
 // Agent serves ConfigAgentService: each agent speaks for its own node alone.
@@ -140,9 +145,8 @@ func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest, stream grpc.Server
 		order := plan.Node(view).Order
 		var again <-chan time.Time
 		if order.Apply && order.Reboot && plan.ControlPlane(view.Node) && !(sent.GetApply() && sent.GetReboot()) {
-			// The drain got the permit a while ago, and another voter may have died since: it is asked for once more, right before the order.
-			if err := s.permits.Acquire(ctx, node); err != nil {
-				s.log.InfoContext(ctx, "restart waits for the disruption permit", "node", node, "error", err)
+			if err := s.mayRestart(ctx, node); err != nil {
+				s.log.InfoContext(ctx, "restart waits", "node", node, "error", err)
 				order.Apply, again = false, time.After(permitAgain)
 			}
 		}
@@ -160,6 +164,21 @@ func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest, stream grpc.Server
 		case <-again:
 		}
 	}
+}
+
+// mayRestart asks for the permit of a control-plane node once more, right before it is ordered to restart: its drain got it a while ago, and
+// another voter may have died since. The drain gives it back when it ends. So it is asked for only while there is a drain, and what is taken
+// from a drain that ended at that moment is given back here.
+func (s *Agent) mayRestart(ctx context.Context, node string) error {
+	if err := s.marks.Emptied(ctx, node); err != nil {
+		return err
+	}
+	err := s.permits.Acquire(ctx, node) // without an answer it may have been taken all the same
+	after := context.WithoutCancel(ctx) // the agent may be gone
+	if ended := s.marks.Emptied(after, node); ended != nil {
+		return errors.Join(err, ended, s.permits.Release(after, node))
+	}
+	return err
 }
 
 // permitAgain is how soon a permit that was refused is asked for again.

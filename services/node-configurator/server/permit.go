@@ -30,3 +30,13 @@ func (g Guardian) Acquire(ctx context.Context, node string) error {
 	})
 	return err
 }
+
+// Release gives the permit of a node's machine back. A machine that the guardian does not know holds none.
+func (g Guardian) Release(ctx context.Context, node string) error {
+	ctx, cancel := context.WithTimeout(ctx, permitPatience)
+	defer cancel()
+	_, err := g.client.ReleaseDisruptionPermit(ctx, &etcdv1.ReleaseDisruptionPermitRequest{
+		Machine: &metav1.ObjectReference{ApiVersion: "v1", Kind: "Node", Name: node},
+	})
+	return err
+}

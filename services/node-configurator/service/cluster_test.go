@@ -50,6 +50,8 @@ type cluster struct {
 	mu     sync.Mutex
 	held   map[string]bool // nodes whose drains do not succeed
 	risk   bool            // the guardian refuses the permit
+	taking func()          // called once, when the permit is asked for next
+	freed  int             // times that the permit was given back
 	asked  int             // how often it was asked
 	peak   int             // most nodes that were unschedulable at once
 	agents map[string]*agent
@@ -84,10 +86,23 @@ func (g *guard) AcquireDisruptionPermit(_ context.Context, r *etcdv1.AcquireDisr
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
 	g.c.asked++
+	if f := g.c.taking; f != nil {
+		g.c.taking = nil
+		g.c.mu.Unlock()
+		f()
+		g.c.mu.Lock()
+	}
 	if g.c.risk {
 		return nil, rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, "machine "+r.GetMachine().GetName(), "member m9 does not answer")
 	}
 	return &etcdv1.DisruptionPermit{Machine: r.GetMachine(), Held: true}, nil
+}
+
+func (g *guard) ReleaseDisruptionPermit(context.Context, *etcdv1.ReleaseDisruptionPermitRequest) (*etcdv1.ReleaseDisruptionPermitResponse, error) {
+	g.c.mu.Lock()
+	defer g.c.mu.Unlock()
+	g.c.freed++
+	return &etcdv1.ReleaseDisruptionPermitResponse{}, nil
 }
 
 func (c *cluster) startEvictions() {

@@ -62,6 +62,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	})
 	elector := reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log)
 	p.Leads = elector.Leads
+	p.Metrics.MustRegister(elector)
 	p.Operator = control.Operator
 
 	configv1.RegisterConfigAgentServiceServer(p.GRPC, server.NewAgent(observer, peer, nodes, drains, tables.Configs, server.NewGuardian(guardian), p.Log))

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -366,5 +367,45 @@ func TestAControlPlaneNodeIsRestartedOnlyWhileEveryOtherVoterIsUp(t *testing.T) 
 	c.awaitUpdated("master", 1, first)
 	if a.restarts() != 1 {
 		t.Errorf("%d restarts, want 1", a.restarts())
+	}
+}
+
+func TestThePermitIsNotTakenFromADrainThatEnded(t *testing.T) {
+	c := start(t)
+	a := c.join("master-0", "master")
+	c.apply(machineConfig("50-base", "master", "/etc/base", "1"))
+	c.applyPool(poolFor("master"))
+	first := c.awaitUpdated("master", 1, "")
+	before := make(chan int, 1) // restarts, when the permit is asked for the second time
+	c.mu.Lock()
+	c.taking = func() { // the drain ends and gives the permit back, just before the guardian hears of the configurator's wish
+		if _, err := c.drains.Delete(context.Background(), "", plan.DrainName("master-0"), nil); err != nil {
+			t.Errorf("delete the drain: %v", err)
+		}
+		for {
+			if _, there := c.drains.Lookup("", plan.DrainName("master-0")); !there {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.taking = func() { before <- a.restarts() }
+	}
+	c.mu.Unlock()
+	c.apply(machineConfig("60-more", "master", "/etc/more", "1"))
+	c.awaitUpdated("master", 1, first)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case restarts := <-before:
+		if restarts != 0 {
+			t.Error("the node was ordered to restart although its drain had ended")
+		}
+	default:
+		t.Error("the node was ordered to restart without the permit of a new drain")
+	}
+	if c.freed != 1 {
+		t.Errorf("what was taken after the end of the drain was given back %d times, want 1", c.freed)
 	}
 }

@@ -117,7 +117,7 @@ func New(cfg Config) (*Manager, error) {
 	}
 	m.cfg.First = cmp.Or(cfg.First, firstHost)
 	m.last = m.cfg.First - 1
-	m.loop = reconcile.NewLoop("instances", workers, m.settle, cfg.Log)
+	m.loop = reconcile.NewLoop("instances", workers, m.ids, m.settle, cfg.Log)
 	files, err := filepath.Glob(filepath.Join(cfg.Dir, "machines", "*", instanceFile))
 	if err != nil {
 		return nil, err
@@ -132,7 +132,6 @@ func New(cfg Config) (*Manager, error) {
 			return nil, fmt.Errorf("%s: %w", f, err)
 		}
 		m.instances[i.ProviderID] = &i
-		m.loop.Add(i.ProviderID)
 		if a, err := netip.ParseAddr(i.Address); err == nil {
 			m.last = max(m.last, int(a.As4()[3]))
 		}
@@ -150,6 +149,13 @@ func (m *Manager) Run(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	return g.Wait()
+}
+
+// ids returns the provider ids of all instances.
+func (m *Manager) ids() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Keys(m.instances))
 }
 
 // settle takes an instance one step on its way from Creating to Running with its agent started, or from Deleting to gone, and returns when

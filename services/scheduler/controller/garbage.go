@@ -63,7 +63,7 @@ func NewGarbage(tables *kinds.Tables, nodes Nodes, log *slog.Logger) *Garbage {
 		references: map[string]reference{}, dependents: map[string]map[string]struct{}{}, onNode: map[string]map[string]struct{}{},
 		ended: map[string]struct{}{},
 	}
-	g.loop = reconcile.NewLoop("garbage", sweepers, g.reconcile, log)
+	g.loop = reconcile.NewLoop("garbage", sweepers, g.keys, g.reconcile, log)
 	for _, k := range tables.All() {
 		g.byName[k.Type().GetPlural()] = k
 		g.owners[resource.APIVersion(k.Type())+"/"+k.Type().GetKind()] = k
@@ -93,17 +93,21 @@ func (g *Garbage) Lead(ctx context.Context) error {
 			return fmt.Errorf("namespace %q: %w", name, err)
 		}
 	}
-	g.mu.Lock()
-	keys := make([]string, 0, len(g.references))
-	for key := range g.references {
-		keys = append(keys, key)
-	}
-	g.mu.Unlock()
-	g.addAll(keys)
 	var group sync.WaitGroup
 	defer group.Wait()
 	group.Go(func() { g.firstNodes(ctx) })
 	return g.loop.Run(ctx)
+}
+
+// keys returns the keys of all objects, and that of the pods that have run to their end.
+func (g *Garbage) keys() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	out := make([]string, 0, len(g.references)+1)
+	for key := range g.references {
+		out = append(out, key)
+	}
+	return append(out, endedKey)
 }
 
 // firstNodes asks for a look at all bound pods once the nodes are known: from then on those that go are heard of.

@@ -36,7 +36,7 @@ type Lost struct {
 // NewLost returns a controller that does nothing before Lead.
 func NewLost(tables *kinds.Tables, nodes Nodes, events Recorder, log *slog.Logger) *Lost {
 	l := &Lost{tables: tables, nodes: nodes, events: events, log: log}
-	l.loop = reconcile.NewLoop("lostnodes", 1, l.reconcile, log)
+	l.loop = reconcile.NewLoop("lostnodes", 1, func() []string { return []string{lostKey} }, l.reconcile, log)
 	nodes.Subscribe(func(resource.Key) { l.loop.Add(lostKey) })
 	return l
 }
@@ -47,7 +47,6 @@ func (l *Lost) Lead(ctx context.Context) error {
 		return nil // ctx ended
 	}
 	l.told = map[string]time.Time{}
-	l.loop.Add(lostKey)
 	return l.loop.Run(ctx)
 }
 

@@ -65,11 +65,11 @@ func (s *Pods) ExecPod(stream grpc.BidiStreamingServer[schedulingv1.ExecPodReque
 	start.Namespace = keyOf(start.GetNamespace(), "").Namespace
 	identity.Describe(ctx, start.GetNamespace(), start.GetName(), strings.TrimSpace(fmt.Sprintf("%s %q", start.GetContainer(), start.GetCommand())))
 	caller, _ := identity.CallerFrom(ctx)
-	if ok, why := s.Policy.Allowed(caller, identity.Attributes{
-		Verb: "create", Resource: "pods/exec", Namespace: start.GetNamespace(), Name: start.GetName(),
-	}); !ok {
+	right := identity.Attributes{Verb: "create", Resource: "pods/exec", Namespace: start.GetNamespace(), Name: start.GetName()}
+	if ok, why := s.Policy.Allowed(caller, right); !ok {
 		return rpcerr.Forbidden(why)
 	}
+	identity.Needs(ctx, right)
 	if len(start.GetCommand()) == 0 {
 		return rpcerr.Invalid(rpcerr.Field{Path: "start.command", Description: "must be given"})
 	}

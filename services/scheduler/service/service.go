@@ -59,6 +59,7 @@ func build(p *serve.Process, etcd *clientv3.Client, name string) ([]serve.Part, 
 	}
 	elector := reconcile.NewElector(etcd, name, p.Address(), p.Log)
 	p.Leads = elector.Leads
+	p.Metrics.MustRegister(elector)
 	err = errors.Join(register(p, server.Config{
 		Tables: tables, Nodes: known, Policy: p.Policy, Relay: relay.New(), Events: recorder, Workloads: control, Now: time.Now, Log: p.Log,
 	}), recorder.Register(p.GRPC))

@@ -102,6 +102,7 @@ func TestAnAgentSpeaksForItsOwnNodeAlone(t *testing.T) {
 	pods, other := c.pods(), c.agent("node-2")
 	c.create(pods, newPod("web", "100m"))
 	pod := c.awaitPod(pods, "web", bound)
+	c.addNode("node-2", "4") // now that the pod is bound
 	ctx := t.Context()
 	calls := map[string]func() error{
 		"ReportPod": func() error { return report(t, other, pod, "Failed", "False") },

@@ -37,7 +37,7 @@ func TestADeploymentWaitsForASetOfItsOwnThatIsOnItsWayOut(t *testing.T) {
 		}
 	}
 	looked := make(chan string, 8)
-	loop := reconcile.NewLoop("probe", 1, func(_ context.Context, key string) (time.Time, error) {
+	loop := reconcile.NewLoop("probe", 1, nil, func(_ context.Context, key string) (time.Time, error) {
 		looked <- key
 		return time.Time{}, nil
 	}, log)

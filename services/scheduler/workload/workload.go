@@ -75,15 +75,15 @@ func New(cfg Config) *Controllers {
 		Tables: cfg.Tables, nodes: cfg.Nodes, events: cfg.Events, log: cfg.Log, now: cfg.Now,
 		pods: newIndex(cfg.Tables.Pods), sets: newIndex(cfg.Tables.ReplicaSets), budgets: newIndex(cfg.Tables.Budgets),
 	}
-	loop := func(name string, f reconcile.Func) *reconcile.Loop {
-		return reconcile.NewLoop(name, workers, f, cfg.Log)
+	loop := func(name string, keys func() []string, f reconcile.Func) *reconcile.Loop {
+		return reconcile.NewLoop(name, workers, keys, f, cfg.Log)
 	}
-	c.setLoop = loop("replicasets", c.reconcileReplicaSet)
-	c.rcLoop = loop("replicationcontrollers", c.reconcileReplicationController)
-	c.deploymentLoop = loop("deployments", c.reconcileDeployment)
-	c.daemonLoop = loop("daemonsets", c.reconcileDaemonSet)
-	c.jobLoop = loop("jobs", c.reconcileJob)
-	c.budgetLoop = loop("poddisruptionbudgets", c.reconcileBudget)
+	c.setLoop = loop("replicasets", c.ReplicaSets.Keys, c.reconcileReplicaSet)
+	c.rcLoop = loop("replicationcontrollers", c.ReplicationControllers.Keys, c.reconcileReplicationController)
+	c.deploymentLoop = loop("deployments", c.Deployments.Keys, c.reconcileDeployment)
+	c.daemonLoop = loop("daemonsets", c.DaemonSets.Keys, c.reconcileDaemonSet)
+	c.jobLoop = loop("jobs", c.Jobs.Keys, c.reconcileJob)
+	c.budgetLoop = loop("poddisruptionbudgets", c.Budgets.Keys, c.reconcileBudget)
 	c.subscribe()
 	return c
 }
@@ -142,7 +142,7 @@ type follower interface {
 	WaitRevision(ctx context.Context, revision int64) error
 }
 
-// catchUp waits until the caches show everything that the leader before wrote: what it made must not be made again. Then it has everything looked at.
+// catchUp waits until the caches show everything that the leader before wrote: what it made must not be made again.
 func (c *Controllers) catchUp(ctx context.Context) error {
 	fence, fenced := store.FenceFrom(ctx)
 	for _, t := range []follower{c.Pods, c.ReplicaSets, c.ReplicationControllers, c.Deployments, c.DaemonSets, c.Jobs, c.Budgets} {
@@ -159,19 +159,7 @@ func (c *Controllers) catchUp(ctx context.Context) error {
 	c.pods.refreshAll()
 	c.sets.refreshAll()
 	c.budgets.refreshAll()
-	addAll(c.setLoop, c.ReplicaSets)
-	addAll(c.rcLoop, c.ReplicationControllers)
-	addAll(c.deploymentLoop, c.Deployments)
-	addAll(c.daemonLoop, c.DaemonSets)
-	addAll(c.jobLoop, c.Jobs)
-	addAll(c.budgetLoop, c.Budgets)
 	return nil
-}
-
-func addAll[T resource.Object](l *reconcile.Loop, t *resource.Table[T]) {
-	for _, o := range t.All() {
-		l.Add(resource.KeyOf(o).String())
-	}
 }
 
 // podChanged has those looked at who count a pod: its owner, or who could become it, and its budgets.

@@ -94,8 +94,9 @@ const key = kinds.Version
 // New returns a controller that does nothing before Lead.
 func New(cfg Config) *Controller {
 	c := &Controller{Config: cfg, moved: newSignal()}
-	c.work = reconcile.NewLoop("version", 1, c.look, cfg.Log)
-	c.graph = reconcile.NewLoop("graph", 1, c.retrieve, cfg.Log)
+	only := func() []string { return []string{key} }
+	c.work = reconcile.NewLoop("version", 1, only, c.look, cfg.Log)
+	c.graph = reconcile.NewLoop("graph", 1, only, c.retrieve, cfg.Log)
 	cfg.Tables.Versions.Subscribe(func(resource.Key) {
 		c.work.Add(key)
 		c.graph.Add(key)
@@ -125,7 +126,6 @@ func (c *Controller) Lead(ctx context.Context) error {
 	defer c.term.background.Wait()
 	group, ctx := errgroup.WithContext(ctx)
 	for _, l := range []*reconcile.Loop{c.work, c.graph} {
-		l.Add(key)
 		group.Go(func() error { return l.Run(ctx) })
 	}
 	group.Go(func() error { return c.listen(ctx) })

@@ -73,6 +73,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]func(context.
 	})
 	elector := reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log)
 	p.Leads = elector.Leads
+	p.Metrics.MustRegister(elector)
 	err = errors.Join(
 		resource.Register(p.GRPC, &updatev1.ClusterVersionService_ServiceDesc, server.NewVersion(tables, graphs, runtime.GOARCH), tables.Versions),
 		resource.Register(p.GRPC, &updatev1.ClusterOperatorService_ServiceDesc, nil, tables.Operators),

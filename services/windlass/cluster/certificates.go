@@ -15,6 +15,7 @@ import (
 	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/store"
@@ -38,7 +39,7 @@ func (c *Cluster) AdminFiles() identity.Files {
 }
 
 // EnsureCertificates makes the authorities and certificates that are missing, and renews those on disk (of services, of the user, of machines and members)
-// that have come to 70 to 90 % of their life or have expired. It returns how many it made or renewed.
+// that have come to 70 to 90 % of their life, have expired or are not valid yet. It returns how many it made or renewed.
 func (c *Cluster) EnsureCertificates(now time.Time) (int, error) {
 	unlock, err := c.lockPKI()
 	if err != nil {
@@ -66,9 +67,6 @@ func (c *Cluster) lockPKI() (unlock func(), err error) {
 func (c *Cluster) ensureCertificates(now time.Time) (int, error) {
 	as, err := c.authorities()
 	if err != nil {
-		return 0, err
-	}
-	if err := c.ensurePolicy(); err != nil {
 		return 0, err
 	}
 	if err := c.entrust(as); err != nil {
@@ -137,9 +135,10 @@ func (c *Cluster) RotateRecordKeys(now time.Time) (map[string]uint64, error) {
 	return out, nil
 }
 
-// ensurePolicy writes the default policy where the user can change it. Only root can run pods under users of their own; without
-// root, creating pods and running commands in them are administrators' rights.
-func (c *Cluster) ensurePolicy() error {
+// makePolicy writes the default policy of a new cluster where the user can change it. A policy that is missing later is not made again: the default may
+// give more than the one that was lost. Only root can run pods under users of their own; without root, creating pods and running commands in them are
+// administrators' rights.
+func (c *Cluster) makePolicy() error {
 	if _, err := os.Stat(c.Dir("policy.yaml")); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -147,7 +146,7 @@ func (c *Cluster) ensurePolicy() error {
 	if c.PodsIsolated() {
 		policy = identity.IsolatedPolicy()
 	}
-	return renameio.WriteFile(c.Dir("policy.yaml"), policy, 0o600)
+	return durable.WriteFile(c.Dir("policy.yaml"), policy, 0o600)
 }
 
 func (c *Cluster) authorities() (map[string]identity.Trust, error) {
@@ -178,10 +177,13 @@ func (c *Cluster) authorities() (map[string]identity.Trust, error) {
 		}
 		out[name] = a
 	}
-	if first {
-		return out, c.begun()
+	if !first {
+		return out, nil
 	}
-	return out, nil
+	if err := c.makePolicy(); err != nil {
+		return nil, err
+	}
+	return out, c.begun()
 }
 
 // signers are the services that sign, and with which authorities. No other has a key.
@@ -335,7 +337,7 @@ func (c *Cluster) trust(as map[string]identity.Trust) error {
 	})
 }
 
-// renew signs every certificate of the cluster again whose time has come, or which a former authority signed. The keys stay.
+// renew signs every certificate of the cluster again whose time has come or is not now, or which a former authority signed. The keys stay.
 func (c *Cluster) renew(as map[string]identity.Trust, now time.Time) (int, error) {
 	renewed := 0
 	err := c.leaves(func(path string, cert *x509.Certificate) error {
@@ -343,7 +345,8 @@ func (c *Cluster) renew(as map[string]identity.Trust, now time.Time) (int, error
 			if !a.Knows(cert) {
 				continue
 			}
-			if a.Issued(cert) && now.Before(renewAt(cert)) {
+			// One that is not valid yet was made while the host's clock was ahead.
+			if a.Issued(cert) && !now.Before(cert.NotBefore) && now.Before(renewAt(cert)) {
 				return nil
 			}
 			next, err := a.Renew(cert)

@@ -2,9 +2,11 @@ package cluster
 
 import (
 	"crypto/x509"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -229,10 +231,34 @@ func TestMissingKeysAreAnError(t *testing.T) {
 	}
 }
 
-// snapshot returns the files of the authorities.
-func snapshot(t *testing.T, c *Cluster) map[string][]byte {
+func TestAPolicyThatWasLostIsNotReplacedByTheDefault(t *testing.T) {
+	c := newCluster(t)
+	policy := c.Dir("policy.yaml")
+	if err := os.Remove(policy); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.EnsureCertificates(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(policy); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the default policy took its place: %v", err)
+	}
+}
+
+func TestCertificatesThatAreNotValidYetAreRenewed(t *testing.T) {
+	c := newCluster(t)
+	machine(t, c, "m")
+	all := len(certificates(t, c))
+	renewed, err := c.EnsureCertificates(time.Now().Add(-time.Hour)) // the clock was an hour ahead
+	if err != nil || renewed != all {
+		t.Errorf("%d of %d were renewed, %v", renewed, all, err)
+	}
+}
+
+// snapshot returns the files of an authority.
+func snapshot(t *testing.T, c *Cluster, authority string) map[string][]byte {
 	t.Helper()
-	found, err := filepath.Glob(c.Dir("pki", "windlass*"))
+	found, err := filepath.Glob(c.Dir("pki", authority+"*"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,76 +272,142 @@ func snapshot(t *testing.T, c *Cluster) map[string][]byte {
 }
 
 func TestARotationIsCompletedAfterADeathAtAnyStep(t *testing.T) {
+	of := func(c *Cluster, name string) string { return c.Service("provider-local", "machines", "m", name) }
+	authorities := []struct {
+		name   string
+		leaves []string // names of the files that it signs
+		trust  func(c *Cluster) []string
+	}{
+		{APIAuthority, []string{"tls.crt", "agent.crt"}, func(c *Cluster) []string {
+			return []string{c.Dir("admin", "ca.crt"), c.Service("scheduler", "tls", "ca.crt"), of(c, "pki/ca.crt")}
+		}},
+		{EtcdClientAuthority, []string{"etcd.crt", "etcd-root.crt", "etcd-server.crt"}, func(c *Cluster) []string {
+			return []string{c.Service("gateway", "tls", "etcd-ca.crt"), c.Service("scheduler", "tls", "etcd-ca.crt"), of(c, "etcd/tls/etcd-ca.crt")}
+		}},
+		{EtcdPeerAuthority, []string{"peer.crt"}, func(c *Cluster) []string { return []string{of(c, "etcd/tls/peer-ca.crt")} }},
+	}
 	steps := []string{"nothing", "begun", "former kept", "key replaced", "certificate replaced", "next certificate removed", "next key removed"}
-	for i, died := range steps {
-		t.Run(died, func(t *testing.T) {
-			c := newCluster(t)
-			machine(t, c, "m")
-			if err := c.PrepareRotation(windlassAuthority); err != nil {
-				t.Fatal(err)
-			}
-			old := snapshot(t, c)
-			pki := func(name string) string { return c.Dir("pki", "windlass"+name) }
-			write := func(path string, data []byte) {
-				if err := os.WriteFile(path, data, 0o600); err != nil {
+	for _, a := range authorities {
+		for i, died := range steps {
+			t.Run(a.name+" "+died, func(t *testing.T) {
+				c := newCluster(t)
+				machine(t, c, "m")
+				before := memberTrust(t, c)
+				if err := c.PrepareRotation(a.name); err != nil {
 					t.Fatal(err)
 				}
-			}
-			for n, do := range []func(){
-				func() {},
-				func() { write(pki("-activating"), nil) },
-				func() { write(pki("-old-ca.crt"), old[pki("-ca.crt")]) },
-				func() { write(pki("-ca.key"), old[pki("-next-ca.key")]) },
-				func() { write(pki("-ca.crt"), old[pki("-next-ca.crt")]) },
-				func() { os.Remove(pki("-next-ca.crt")) },
-				func() { os.Remove(pki("-next-ca.key")) },
-			} {
-				if n <= i {
-					do()
+				prepared := memberTrust(t, c)
+				if a.name != APIAuthority && prepared == before {
+					t.Error("members need not trust the next authority")
 				}
-			}
-			// The supervisor comes first, then the command again.
-			if _, err := c.EnsureCertificates(time.Now()); err != nil {
-				t.Fatalf("the supervisor: %v", err)
-			}
-			if err := c.ActivateRotation(windlassAuthority); err != nil {
-				t.Fatal(err)
-			}
-			now := snapshot(t, c)
-			for name, want := range map[string]string{"-ca.crt": "-next-ca.crt", "-ca.key": "-next-ca.key", "-old-ca.crt": "-ca.crt"} {
-				if string(now[pki(name)]) != string(old[pki(want)]) {
-					t.Errorf("windlass%s is not what windlass%s was", name, want)
+				old := snapshot(t, c, a.name)
+				pki := func(name string) string { return c.Dir("pki", a.name+name) }
+				die(t, i, pki, old)
+				// The supervisor comes first, then the command again.
+				if _, err := c.EnsureCertificates(time.Now()); err != nil {
+					t.Fatalf("the supervisor: %v", err)
 				}
-			}
-			if len(now) != 3 {
-				t.Errorf("%d files are left, want 3", len(now))
-			}
-			if step, err := c.Rotation(windlassAuthority); err != nil || step != identity.Activated {
-				t.Errorf("step %s, %v", step, err)
-			}
-			as, err := c.authorities()
-			if err != nil {
-				t.Fatal(err)
-			}
-			for path, cert := range certificates(t, c) {
-				if name := filepath.Base(path); name != "tls.crt" && name != "agent.crt" {
-					continue
+				if err := c.ActivateRotation(a.name); err != nil {
+					t.Fatal(err)
 				}
-				if !as[windlassAuthority].Issued(cert) {
-					t.Errorf("%s is not signed by the next authority", path)
+				if got := memberTrust(t, c); got != prepared {
+					t.Error("members need to trust something else, only since another authority signs")
 				}
-			}
-			if err := c.RetireFormer(windlassAuthority); err != nil {
-				t.Fatal(err)
-			}
-			for _, path := range []string{c.Dir("admin", "ca.crt"), c.Service("scheduler", "tls", "ca.crt"), c.Service("provider-local", "machines", "m", "pki", "ca.crt")} {
-				if got, err := os.ReadFile(path); err != nil || string(got) != string(old[pki("-next-ca.crt")]) {
-					t.Errorf("%s trusts something else than the next authority: %v", path, err)
+				now := snapshot(t, c, a.name)
+				for name, want := range map[string]string{"-ca.crt": "-next-ca.crt", "-ca.key": "-next-ca.key", "-old-ca.crt": "-ca.crt"} {
+					if string(now[pki(name)]) != string(old[pki(want)]) {
+						t.Errorf("%s%s is not what %s%s was", a.name, name, a.name, want)
+					}
 				}
-			}
-			if step, err := c.Rotation(windlassAuthority); err != nil || step != identity.Steady {
-				t.Errorf("step %s, %v", step, err)
-			}
-		})
+				if len(now) != 3 {
+					t.Errorf("%d files are left, want 3", len(now))
+				}
+				if step, err := c.Rotation(a.name); err != nil || step != identity.Activated {
+					t.Errorf("step %s, %v", step, err)
+				}
+				as, err := c.authorities()
+				if err != nil {
+					t.Fatal(err)
+				}
+				signed := 0
+				for path, cert := range certificates(t, c) {
+					if !slices.Contains(a.leaves, filepath.Base(path)) {
+						continue
+					}
+					signed++
+					if !as[a.name].Issued(cert) {
+						t.Errorf("%s is not signed by the next authority", path)
+					}
+				}
+				if signed == 0 {
+					t.Error("nothing is signed by the authority")
+				}
+				if err := c.RetireFormer(a.name); err != nil {
+					t.Fatal(err)
+				}
+				for _, path := range a.trust(c) {
+					if got, err := os.ReadFile(path); err != nil || string(got) != string(old[pki("-next-ca.crt")]) {
+						t.Errorf("%s trusts something else than the next authority: %v", path, err)
+					}
+				}
+				// What is left is to see that all have heard of it: no other rotation begins before.
+				if err := c.PrepareRotation(a.name); err != nil {
+					t.Fatal(err)
+				}
+				if step, err := c.Rotation(a.name); err != nil || step != identity.Retired {
+					t.Errorf("step %s, %v", step, err)
+				}
+				if err := c.EndRotation(a.name); err != nil {
+					t.Fatal(err)
+				}
+				if step, err := c.Rotation(a.name); err != nil || step != identity.Steady {
+					t.Errorf("step %s, %v", step, err)
+				}
+			})
+		}
+	}
+}
+
+// memberTrust returns what members of etcd have to trust, which the guardian must read from its copy, too.
+func memberTrust(t *testing.T, c *Cluster) string {
+	t.Helper()
+	want, err := c.MemberTrust()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bundles [][]byte
+	for _, name := range []string{EtcdClientAuthority, EtcdPeerAuthority} {
+		trust, err := identity.LoadTrust(c.Service("etcd-guardian", "pki"), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bundles = append(bundles, trust.Bundle())
+	}
+	if got, err := identity.TrustHash(bundles...); err != nil || got != want {
+		t.Errorf("the guardian has members trust %s, %v, want %s", got, err, want)
+	}
+	return want
+}
+
+// die does what an activation does up to a step, and no more.
+func die(t *testing.T, step int, pki func(string) string, old map[string][]byte) {
+	t.Helper()
+	write := func(path string, data []byte) {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n, do := range []func(){
+		func() {},
+		func() { write(pki("-activating"), nil) },
+		func() { write(pki("-old-ca.crt"), old[pki("-ca.crt")]) },
+		func() { write(pki("-ca.key"), old[pki("-next-ca.key")]) },
+		func() { write(pki("-ca.crt"), old[pki("-next-ca.crt")]) },
+		func() { os.Remove(pki("-next-ca.crt")) },
+		func() { os.Remove(pki("-next-ca.key")) },
+	} {
+		if n <= step {
+			do()
+		}
 	}
 }

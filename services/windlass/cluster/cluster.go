@@ -28,6 +28,10 @@ const AdminLifetime = 30 * 24 * time.Hour
 
 const settingsFile = "cluster.json"
 
+// Format of what is in a cluster's directory and in its etcd. It is one more whenever this program cannot bring back what an earlier one left.
+// Clusters of the time before it was written down have 0.
+const Format = 1
+
 // ErrNone means that there is no cluster of that name.
 var ErrNone = errors.New("no such cluster")
 
@@ -39,6 +43,7 @@ type Cluster struct {
 
 // Settings is what is written down of a cluster.
 type Settings struct {
+	Format       int       `json:"format"`
 	Name         string    `json:"name"`
 	Subnet       string    `json:"subnet"`               // the first three numbers of its addresses: "127.A.B"
 	Containers   bool      `json:"containers,omitempty"` // each program is in a container of its own, found by the program's name
@@ -127,6 +132,7 @@ func Create(s Settings) (*Cluster, error) {
 	if s.Lifetime == 0 {
 		s.Lifetime = Lifetime(DefaultLifetime)
 	}
+	s.Format = Format
 	s.Created = time.Now().UTC().Truncate(time.Second)
 	c := &Cluster{Settings: s, dir: dir}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -136,6 +142,18 @@ func Create(s Settings) (*Cluster, error) {
 		return nil, err
 	}
 	return c, c.Save()
+}
+
+// CheckFormat returns an error unless this program can bring the cluster back.
+func (c *Cluster) CheckFormat() error {
+	switch {
+	case c.Format < Format:
+		return fmt.Errorf("cluster %q was made by an earlier version of windlass (format %d, this one needs %d) and cannot be upgraded: "+
+			"use that version, or remove the cluster and its state with `windlass down --purge --name %s`", c.Name, c.Format, Format, c.Name)
+	case c.Format > Format:
+		return fmt.Errorf("cluster %q was made by a later version of windlass (format %d, this one knows %d): use that version", c.Name, c.Format, Format)
+	}
+	return nil
 }
 
 // Save writes the settings down.

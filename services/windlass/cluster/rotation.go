@@ -8,8 +8,12 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 )
 
-// APIAuthority is the authority of services, machines and users, as its files are named.
-const APIAuthority = windlassAuthority
+// The authorities that can be rotated, as their files are named.
+const (
+	APIAuthority        = windlassAuthority   // of services, machines and users
+	EtcdClientAuthority = etcdClientAuthority // of etcd's members towards clients, and of these
+	EtcdPeerAuthority   = etcdPeerAuthority   // of etcd's members among themselves
+)
 
 // Authorities names the authorities of a cluster, as their files are named.
 func Authorities() []string {
@@ -37,6 +41,11 @@ func (c *Cluster) RetireFormer(name string) error {
 	return c.rotate(func(dir string) error { return identity.RetireFormer(dir, name) })
 }
 
+// EndRotation ends the rotation once nothing trusts the former authority any more: until then RetireFormer is to be called again.
+func (c *Cluster) EndRotation(name string) error {
+	return c.rotate(func(dir string) error { return identity.EndRotation(dir, name) })
+}
+
 func (c *Cluster) rotate(step func(dir string) error) error {
 	unlock, err := c.lockPKI()
 	if err != nil {
@@ -50,9 +59,22 @@ func (c *Cluster) rotate(step func(dir string) error) error {
 	return err
 }
 
-// ProbeTLS returns settings that call a program of the cluster by the authority that a rotation leads to and by no other: the caller's
-// certificate is signed by it and, once it signs, the program must show one that is, too.
-func (c *Cluster) ProbeTLS(name, program, host string) (*tls.Config, error) {
+// MemberTrust returns the hash of the authorities that members of etcd have to trust.
+func (c *Cluster) MemberTrust() (string, error) {
+	var bundles [][]byte
+	for _, name := range []string{etcdClientAuthority, etcdPeerAuthority} {
+		trust, err := identity.LoadTrust(c.Dir("pki"), name)
+		if err != nil {
+			return "", err
+		}
+		bundles = append(bundles, trust.Bundle())
+	}
+	return identity.TrustHash(bundles...)
+}
+
+// ProbeTLS returns settings that call a server at host by the authority that a rotation leads to and by no other: the caller's
+// certificate, which names no one with any right, is signed by it and, once it signs, the server must show one that is, too.
+func (c *Cluster) ProbeTLS(name, host string) (*tls.Config, error) {
 	step, err := c.Rotation(name)
 	if err != nil {
 		return nil, err
@@ -76,6 +98,5 @@ func (c *Cluster) ProbeTLS(name, program, host string) (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("probe: %w", err)
 	}
-	cfg := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: shown.Pool(), ServerName: host, Certificates: []tls.Certificate{pair}}
-	return identity.WithURI(cfg, identity.ServiceURI(program)), nil
+	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: shown.Pool(), ServerName: host, Certificates: []tls.Certificate{pair}}, nil
 }

@@ -57,10 +57,10 @@ func (e *env) revoke(ctx context.Context, c *client.Client, f revokeFlags) error
 	if err != nil {
 		return err
 	}
-	// Certificates know whole seconds: what is issued after this command has ended is accepted.
-	if before := made.GetSpec().GetIssuedBefore(); before != nil {
+	// Certificates know whole seconds: what is issued after this command has ended is accepted. The clock here may be another one than the server's.
+	if before := made.GetSpec().GetIssuedBefore().AsTime(); made.GetSpec().GetIssuedBefore() != nil {
 		select {
-		case <-time.After(time.Until(before.AsTime().Truncate(time.Second).Add(time.Second))):
+		case <-time.After(before.Truncate(time.Second).Add(time.Second).Sub(before)):
 		case <-ctx.Done():
 		}
 	}

@@ -25,50 +25,68 @@ type rotateFlags struct {
 	timeout                 time.Duration
 }
 
+const rotatable = "api, etcd-client, etcd-peer"
+
 func newRotate(e *env) *cobra.Command {
 	var f rotateFlags
 	cmd := &cobra.Command{
-		Use:   "rotate (api | --status)",
-		Short: "Replace the authority that signs the certificates of services, machines and users, while the cluster runs",
-		Long: `Replace the authority that signs the certificates of services, machines and users, while the cluster runs. It is done in three steps:
+		Use:   "rotate (api | etcd-client | etcd-peer | --status)",
+		Short: "Replace an authority that signs certificates, while the cluster runs",
+		Long: `Replace an authority while the cluster runs: that of services, machines and users (api), that of etcd's clients (etcd-client), or that of its
+members among themselves (etcd-peer). It is done in three steps:
 
-  prepare   the next authority is made, and every service and machine trusts it besides the one that signs
-  activate  the next authority signs: the certificates of services, machines and the administrator are renewed by it
+  prepare   the next authority is made, and everything trusts it besides the one that signs
+  activate  the next authority signs: the certificates of all programs, and for api those of machines and the administrator, are renewed by it
   finish    the former authority is no longer trusted: the certificates that it signed are refused
 
-Without a flag the first two are done. Users whose certificates and ca.crt are elsewhere get new ones then (windlass auth issue), and
+For api, without a flag the first two are done. Users whose certificates and ca.crt are elsewhere get new ones then (windlass auth issue), and
 --finish ends the trust in the former authority. Who verifies the gateway by a copy of ca.crt needs the new one, which holds both, before
 the second step: --prepare stops after the first.
 
-Each step can be interrupted at any moment and is completed when the command is run again. The command runs on the host of "windlass up".`,
+For the authorities of etcd all three steps are done, since no user has certificates of theirs. etcd reads authorities when it starts: in the first
+and in the last step etcd-guardian starts every member again, one at a time under the disruption permit, the leader last (windlass quorum -w
+shows it). It needs three healthy voters on machines, and one rotation of the two at a time.
+
+Each step can be interrupted at any moment and is completed when the command is run again. The command runs on the host of "windlass up"; in compose
+authorities cannot be rotated.`,
 		Example: `  windlass auth rotate api
   windlass auth rotate api --finish
+  windlass auth rotate etcd-client
+  windlass auth rotate etcd-peer
   windlass auth rotate --status`,
 		Args:      cobra.MaximumNArgs(1),
-		ValidArgs: []string{"api"},
+		ValidArgs: []string{"api", cluster.EtcdClientAuthority, cluster.EtcdPeerAuthority},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := e.cluster()
 			if err != nil {
 				return err
 			}
 			switch {
-			case f.status && len(args) == 0:
+			case f.status: // whatever is named: who asks how far a rotation has come does not want one
 				return e.rotationStatus(c)
 			case len(args) == 0:
-				return errors.New("name what to rotate: api")
-			case args[0] != "api":
-				return fmt.Errorf("%q cannot be rotated: only api can", args[0])
+				return errors.New("name what to rotate: " + rotatable)
+			case f.status:
+				return errors.New("--status shows all authorities and takes no name")
+			}
+			name := args[0]
+			switch name {
+			case "api":
+				name = cluster.APIAuthority
+			case cluster.EtcdClientAuthority, cluster.EtcdPeerAuthority:
+			default:
+				return fmt.Errorf("%q cannot be rotated: name one of %s", name, rotatable)
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 			defer cancel()
-			return e.rotate(ctx, c, f)
+			return e.rotate(ctx, c, name, f)
 		},
 	}
 	fs := cmd.Flags()
 	fs.BoolVar(&f.prepare, "prepare", false, "stop when the next authority is trusted")
 	fs.BoolVar(&f.finish, "finish", false, "also end the trust in the former authority")
 	fs.BoolVar(&f.status, "status", false, "show how far the rotations have come")
-	fs.DurationVar(&f.timeout, "timeout", 5*time.Minute, "how long to wait for the services and for machines that join")
+	fs.DurationVar(&f.timeout, "timeout", 5*time.Minute, "how long to wait for the services, the members of etcd, and machines that join")
 	cmd.MarkFlagsMutuallyExclusive("prepare", "finish", "status")
 	return cmd
 }
@@ -90,8 +108,7 @@ func (e *env) rotationStatus(c *cluster.Cluster) error {
 }
 
 // rotate does the steps that are left, up to the one that the flags name.
-func (e *env) rotate(ctx context.Context, c *cluster.Cluster, f rotateFlags) error {
-	const name = cluster.APIAuthority
+func (e *env) rotate(ctx context.Context, c *cluster.Cluster, name string, f rotateFlags) error {
 	o, end, err := newObserver(c)
 	if err != nil {
 		return err
@@ -106,18 +123,33 @@ func (e *env) rotate(ctx context.Context, c *cluster.Cluster, f rotateFlags) err
 		_, err := fmt.Fprintln(e.out, "nothing to finish: one authority is trusted")
 		return err
 	}
+	arrived, who := o.byNewAuthority, "every service"
+	ofEtcd := name != cluster.APIAuthority
+	if ofEtcd && step == identity.Steady { // what has begun is completed, and waits where it has to
+		if err := o.mayRotate(ctx, name); err != nil {
+			return err
+		}
+	}
+	if ofEtcd {
+		arrived, who = o.membersByNewAuthority, "every member of etcd"
+	}
+	if step == identity.Retired { // all that is left of an earlier call
+		return finishRotation(ctx, c, s, name, arrived)
+	}
 	if step != identity.Activated {
 		s.begin("prepare")
 		if err := c.PrepareRotation(name); err != nil {
 			return err
 		}
-		if err := until(ctx, s, o.byNewAuthority(name)); err != nil {
+		if err := until(ctx, s, arrived(name)); err != nil {
 			return fmt.Errorf("prepare: %w", err)
 		}
-		s.done("every service trusts the next authority")
+		s.done(who + " trusts the next authority")
 		if f.prepare {
 			return nil
 		}
+	}
+	if step != identity.Activated && !ofEtcd { // members of etcd get what is trusted from the guardian when they start
 		s.begin("machines")
 		if err := until(ctx, s, o.joined); err != nil {
 			return fmt.Errorf("activate: %w", err)
@@ -128,20 +160,27 @@ func (e *env) rotate(ctx context.Context, c *cluster.Cluster, f rotateFlags) err
 	if err := c.ActivateRotation(name); err != nil {
 		return err
 	}
-	if err := until(ctx, s, o.byNewAuthority(name)); err != nil {
+	if err := until(ctx, s, arrived(name)); err != nil {
 		return fmt.Errorf("activate: %w", err)
 	}
-	s.done("every service shows a certificate of the next authority")
-	if !f.finish {
+	s.done(who + " shows a certificate of the next authority")
+	if !f.finish && !ofEtcd {
 		fmt.Fprintf(e.out, "give users new certificates, then: windlass auth rotate api --finish%s\n", nameFlag(c))
 		return nil
 	}
+	return finishRotation(ctx, c, s, name, arrived)
+}
+
+func finishRotation(ctx context.Context, c *cluster.Cluster, s *steps, name string, arrived func(string) func(context.Context) (bool, string, error)) error {
 	s.begin("finish")
 	if err := c.RetireFormer(name); err != nil {
 		return err
 	}
-	if err := until(ctx, s, o.byNewAuthority(name)); err != nil {
+	if err := until(ctx, s, arrived(name)); err != nil {
 		return fmt.Errorf("finish: %w", err)
+	}
+	if err := c.EndRotation(name); err != nil {
+		return err
 	}
 	s.done("the former authority is refused")
 	return nil
@@ -184,9 +223,10 @@ func (o *observer) probe(ctx context.Context, name, program string) error {
 		return err
 	}
 	var cfg *tls.Config
-	if cfg, err = o.cluster.ProbeTLS(name, program, host); err != nil {
+	if cfg, err = o.cluster.ProbeTLS(name, host); err != nil {
 		return err
 	}
+	cfg = identity.WithURI(cfg, identity.ServiceURI(program))
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
+	"github.com/windlass-dev/windlass/kit/trace"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
@@ -264,9 +265,16 @@ func (d *describer) events() {
 		d.line("Events", "<"+shortError(err)+">")
 		return
 	}
-	rows := [][]string{{"TYPE", "REASON", "AGE", "FROM", "MESSAGE"}}
+	traced := slices.ContainsFunc(list, func(ev *eventv1.Event) bool { return traceOf(ev) != "" })
+	row := func(ev []string, trace string) []string {
+		if traced {
+			ev = append(ev, trace)
+		}
+		return ev
+	}
+	rows := [][]string{row([]string{"TYPE", "REASON", "AGE", "FROM", "MESSAGE"}, "TRACE")}
 	for _, ev := range list {
-		rows = append(rows, []string{ev.GetType(), ev.GetReason(), eventAge(ev), source(ev), ev.GetMessage()})
+		rows = append(rows, row([]string{ev.GetType(), ev.GetReason(), eventAge(ev), source(ev), ev.GetMessage()}, traceOf(ev)))
 	}
 	d.rows("Events", rows)
 }
@@ -278,6 +286,11 @@ func eventAge(ev *eventv1.Event) string {
 		return last
 	}
 	return fmt.Sprintf("%s (x%d over %s)", last, ev.GetCount(), duration.HumanDuration(time.Since(ev.GetFirstTimestamp().AsTime())))
+}
+
+// traceOf returns the id of the trace that an event is in; "" without an exporter of traces.
+func traceOf(ev *eventv1.Event) string {
+	return ev.GetMetadata().GetAnnotations()[trace.EventAnnotation]
 }
 
 func source(ev *eventv1.Event) string {

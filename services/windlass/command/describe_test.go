@@ -13,6 +13,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/trace"
 )
 
 const namespace = "openshift-machine-api"
@@ -92,6 +93,21 @@ func TestDescribeTellsEverythingAboutAMachine(t *testing.T) {
 	if code, _, stderr := w.run(t, "", "describe", "machine", "b"); code != 1 || !strings.Contains(stderr, `Machine "b" not found`) {
 		t.Errorf("another machine: %d\n%s", code, stderr)
 	}
+}
+
+func TestDescribeShowsTheTraceOfEachEvent(t *testing.T) {
+	w := newWorld(t)
+	m := w.leaving(t)
+	w.recorder.Event(m, "Normal", "Waiting", "before the deletion")
+	w.awaitEvents(t, 1)
+	if _, out, _ := w.run(t, "", "describe", "machine", "a"); strings.Contains(out, "TRACE") {
+		t.Errorf("a column of traces where there is none:\n%s", out)
+	}
+	m.Metadata.Annotations = map[string]string{trace.Annotation: "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"}
+	w.recorder.Event(m, "Normal", "Deleting", "a user asked for it")
+	w.awaitEvents(t, 2)
+	_, out, _ := w.run(t, "", "describe", "machine", "a")
+	wantLines(t, out, "  TYPE     REASON     AGE", "   TRACE\n", "before the deletion\n", "a user asked for it   0123456789abcdef0123456789abcdef\n")
 }
 
 // awaitEvents waits until the world has so many events.

@@ -21,6 +21,7 @@ import (
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
@@ -93,6 +94,13 @@ func (e *env) status(ctx context.Context) error {
 		fmt.Fprintln(e.out, l)
 	}
 	if c != nil {
+		expiring, err := c.Expiring(time.Now())
+		if err != nil {
+			return err
+		}
+		for _, l := range warnings(c, expiring, time.Now()) {
+			fmt.Fprintf(e.out, "Warning:     %s\n", l)
+		}
 		if err := printProcesses(e.out, c); err != nil {
 			return err
 		}
@@ -101,6 +109,24 @@ func (e *env) status(ctx context.Context) error {
 		return ExitError{notReady}
 	}
 	return nil
+}
+
+// warnings returns a line for each certificate that was not renewed in time. Programs serve until it expires, so the cluster may be ready.
+func warnings(c *cluster.Cluster, list []cluster.Expiring, now time.Time) []string {
+	const most = 5 // a supervisor that was dead for a day leaves dozens
+	var lines []string
+	for i, x := range list {
+		if i == most {
+			lines = append(lines, fmt.Sprintf("and %d more certificates", len(list)-most))
+			break
+		}
+		path, err := filepath.Rel(c.Dir(), x.Path)
+		if err != nil {
+			path = x.Path
+		}
+		lines = append(lines, fmt.Sprintf("certificate %s %s: the supervisor has not renewed it, see %s", path, identity.Expiry(x.NotAfter, now), c.Log("supervisor")))
+	}
+	return lines
 }
 
 // here returns the cluster of a target if it is one of this machine that is reached at its own address, else nil.

@@ -201,6 +201,9 @@ func (e *env) openOrCreate(f upFlags) (c *cluster.Cluster, fresh bool, err error
 
 // reopen prepares a cluster that is there for being brought back. What a running one changes by is not changed here.
 func (e *env) reopen(c *cluster.Cluster, f upFlags) error {
+	if err := c.CheckFormat(); err != nil {
+		return err
+	}
 	if f.lifetime != 0 && cluster.Lifetime(f.lifetime) != c.Lifetime {
 		return fmt.Errorf("cluster %q has certificates for %s: --certificate-lifetime is for new clusters", c.Name, time.Duration(c.Lifetime))
 	}

@@ -56,7 +56,9 @@ type Quorum struct {
 	// True once the bootstrap member has left for good.
 	BootstrapRetired bool `protobuf:"varint,13,opt,name=bootstrap_retired,json=bootstrapRetired,proto3" json:"bootstrap_retired,omitempty"`
 	// Addresses that clients use, as the guardian last published them.
-	Endpoints     []string `protobuf:"bytes,14,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	Endpoints []string `protobuf:"bytes,14,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	// The authorities that the members have to trust, as a hash; empty if not known. A member that trusts others is started again.
+	Trust         string `protobuf:"bytes,15,opt,name=trust,proto3" json:"trust,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -189,6 +191,13 @@ func (x *Quorum) GetEndpoints() []string {
 	return nil
 }
 
+func (x *Quorum) GetTrust() string {
+	if x != nil {
+		return x.Trust
+	}
+	return ""
+}
+
 // A member of the etcd cluster.
 type Member struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -227,7 +236,9 @@ type Member struct {
 	// Size of the database at which the member refuses writes, in bytes; 0 if unknown.
 	DbQuotaBytes int64 `protobuf:"varint,17,opt,name=db_quota_bytes,json=dbQuotaBytes,proto3" json:"db_quota_bytes,omitempty"`
 	// Alarms that the member has raised: NOSPACE or CORRUPT.
-	Alarms        []string `protobuf:"bytes,18,rep,name=alarms,proto3" json:"alarms,omitempty"`
+	Alarms []string `protobuf:"bytes,18,rep,name=alarms,proto3" json:"alarms,omitempty"`
+	// The authorities that the member trusts since it was started, as a hash; empty if it did not say.
+	Trust         string `protobuf:"bytes,19,opt,name=trust,proto3" json:"trust,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -388,6 +399,13 @@ func (x *Member) GetAlarms() []string {
 	return nil
 }
 
+func (x *Member) GetTrust() string {
+	if x != nil {
+		return x.Trust
+	}
+	return ""
+}
+
 // The right to take a voter down: one in a cluster, for one machine and reason.
 type DisruptionPermit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -474,7 +492,7 @@ var File_windlass_etcd_v1_quorum_proto protoreflect.FileDescriptor
 
 const file_windlass_etcd_v1_quorum_proto_rawDesc = "" +
 	"\n" +
-	"\x1dwindlass/etcd/v1/quorum.proto\x12\x10windlass.etcd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1bwindlass/meta/v1/plan.proto\"\xb8\x04\n" +
+	"\x1dwindlass/etcd/v1/quorum.proto\x12\x10windlass.etcd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1bwindlass/meta/v1/plan.proto\"\xce\x04\n" +
 	"\x06Quorum\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x14\n" +
@@ -491,7 +509,8 @@ const file_windlass_etcd_v1_quorum_proto_rawDesc = "" +
 	"\twaits_for\x18\v \x01(\tR\bwaitsFor\x12=\n" +
 	"\fobserve_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\vobserveTime\x12+\n" +
 	"\x11bootstrap_retired\x18\r \x01(\bR\x10bootstrapRetired\x12\x1c\n" +
-	"\tendpoints\x18\x0e \x03(\tR\tendpoints\"\xd8\x04\n" +
+	"\tendpoints\x18\x0e \x03(\tR\tendpoints\x12\x14\n" +
+	"\x05trust\x18\x0f \x01(\tR\x05trust\"\xee\x04\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1b\n" +
@@ -514,7 +533,8 @@ const file_windlass_etcd_v1_quorum_proto_rawDesc = "" +
 	"\vsilent_time\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"silentTime\x12$\n" +
 	"\x0edb_quota_bytes\x18\x11 \x01(\x03R\fdbQuotaBytes\x12\x16\n" +
-	"\x06alarms\x18\x12 \x03(\tR\x06alarms\"\xd2\x01\n" +
+	"\x06alarms\x18\x12 \x03(\tR\x06alarms\x12\x14\n" +
+	"\x05trust\x18\x13 \x01(\tR\x05trust\"\xd2\x01\n" +
 	"\x10DisruptionPermit\x12;\n" +
 	"\amachine\x18\x01 \x01(\v2!.windlass.meta.v1.ObjectReferenceR\amachine\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x16\n" +

@@ -508,8 +508,11 @@ type AttendMemberResponse struct {
 	InitialCluster string `protobuf:"bytes,3,opt,name=initial_cluster,json=initialCluster,proto3" json:"initial_cluster,omitempty"`
 	// Token of the cluster.
 	InitialClusterToken string `protobuf:"bytes,4,opt,name=initial_cluster_token,json=initialClusterToken,proto3" json:"initial_cluster_token,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// With "Start", the authorities that the member has to trust, as a hash: unless it was started for these before, the agent gets its certificates
+	// and starts it again. Empty if it needs no other start.
+	Trust         string `protobuf:"bytes,5,opt,name=trust,proto3" json:"trust,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AttendMemberResponse) Reset() {
@@ -566,6 +569,13 @@ func (x *AttendMemberResponse) GetInitialCluster() string {
 func (x *AttendMemberResponse) GetInitialClusterToken() string {
 	if x != nil {
 		return x.InitialClusterToken
+	}
+	return ""
+}
+
+func (x *AttendMemberResponse) GetTrust() string {
+	if x != nil {
+		return x.Trust
 	}
 	return ""
 }
@@ -754,12 +764,13 @@ const file_windlass_etcd_v1_quorum_service_proto_rawDesc = "" +
 	"\bpeer_url\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\apeerUrl\x12%\n" +
 	"\n" +
 	"client_url\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\tclientUrl\x12\x19\n" +
-	"\bhas_data\x18\x04 \x01(\bR\ahasData\"\xa1\x01\n" +
+	"\bhas_data\x18\x04 \x01(\bR\ahasData\"\xb7\x01\n" +
 	"\x14AttendMemberResponse\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\tR\acommand\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12'\n" +
 	"\x0finitial_cluster\x18\x03 \x01(\tR\x0einitialCluster\x122\n" +
-	"\x15initial_cluster_token\x18\x04 \x01(\tR\x13initialClusterToken\"\x96\x01\n" +
+	"\x15initial_cluster_token\x18\x04 \x01(\tR\x13initialClusterToken\x12\x14\n" +
+	"\x05trust\x18\x05 \x01(\tR\x05trust\"\x96\x01\n" +
 	"\x14CertifyMemberRequest\x12\x1a\n" +
 	"\x04node\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04node\x122\n" +
 	"\x0eserver_request\x18\x02 \x01(\fB\v\xbaH\b\xc8\x01\x01z\x03\x18\x80@R\rserverRequest\x12.\n" +

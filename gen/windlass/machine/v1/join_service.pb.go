@@ -148,7 +148,9 @@ type JoinResponse struct {
 	// Authority of the cluster's services, in PEM.
 	Authority []byte `protobuf:"bytes,8,opt,name=authority,proto3" json:"authority,omitempty"`
 	// When the certificates end.
-	ExpiryTime    *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=expiry_time,json=expiryTime,proto3" json:"expiry_time,omitempty"`
+	ExpiryTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=expiry_time,json=expiryTime,proto3" json:"expiry_time,omitempty"`
+	// Endpoints of the cluster's gateways, host and port each; at most 16. Empty: the node keeps those that it has.
+	Gateways      []string `protobuf:"bytes,14,rep,name=gateways,proto3" json:"gateways,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -246,6 +248,13 @@ func (x *JoinResponse) GetExpiryTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *JoinResponse) GetGateways() []string {
+	if x != nil {
+		return x.Gateways
+	}
+	return nil
+}
+
 var File_windlass_machine_v1_join_service_proto protoreflect.FileDescriptor
 
 const file_windlass_machine_v1_join_service_proto_rawDesc = "" +
@@ -255,7 +264,7 @@ const file_windlass_machine_v1_join_service_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x05token\x12+\n" +
 	"\ragent_request\x18\x02 \x01(\fB\x06\xbaH\x03\xc8\x01\x01R\fagentRequestJ\x04\b\x03\x10\x04J\x04\b\x04\x10\x05\"G\n" +
 	"\fRenewRequest\x12+\n" +
-	"\ragent_request\x18\x01 \x01(\fB\x06\xbaH\x03\xc8\x01\x01R\fagentRequestJ\x04\b\x02\x10\x03J\x04\b\x03\x10\x04\"\xea\x02\n" +
+	"\ragent_request\x18\x01 \x01(\fB\x06\xbaH\x03\xc8\x01\x01R\fagentRequestJ\x04\b\x02\x10\x03J\x04\b\x03\x10\x04\"\x9b\x03\n" +
 	"\fJoinResponse\x12\x1b\n" +
 	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12+\n" +
 	"\x11machine_namespace\x18\x02 \x01(\tR\x10machineNamespace\x12!\n" +
@@ -267,7 +276,8 @@ const file_windlass_machine_v1_join_service_proto_rawDesc = "" +
 	"\x11agent_certificate\x18\a \x01(\fR\x10agentCertificate\x12\x1c\n" +
 	"\tauthority\x18\b \x01(\fR\tauthority\x12;\n" +
 	"\vexpiry_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expiryTimeJ\x04\b\t\x10\n" +
+	"expiryTime\x12/\n" +
+	"\bgateways\x18\x0e \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\x10\x18\x01\"\ar\x05\x10\x01\x18\x85\x02R\bgatewaysJ\x04\b\t\x10\n" +
 	"J\x04\b\n" +
 	"\x10\vJ\x04\b\v\x10\fJ\x04\b\f\x10\r2\xcf\x02\n" +
 	"\vJoinService\x12\x9c\x01\n" +

@@ -1,0 +1,78 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// rotates reports whether the permit is held because a member is started again for other authorities.
+func (d *decision) rotates() bool {
+	return d.Permit != nil && d.Permit.Ours && d.Permit.Reason == RotationReason
+}
+
+// finishRestart ends a restart that has begun before anything else takes a voter down.
+func (d *decision) finishRestart() bool { return d.rotates() && d.restart() }
+
+// restart has members that trust other authorities than those of now started again, since etcd reads them at its start alone: learners, then one voter at a
+// time under the permit, the leader last and after leadership was moved. All voters are healthy here. What a member did not say is not
+// known, and no reason to take it down.
+func (d *decision) restart() bool {
+	var outdated []Member
+	for _, m := range slices.Concat(d.learners, d.voters) {
+		if d.Trust != "" && m.Healthy && m.Trust != "" && m.Trust != d.Trust {
+			outdated = append(outdated, m)
+		}
+	}
+	slices.SortStableFunc(outdated, func(a, b Member) int {
+		return cmp.Or(cmp.Compare(d.rankRestart(a), d.rankRestart(b)), cmp.Compare(rankLeader(a), rankLeader(b)))
+	})
+	for _, m := range outdated {
+		if why, unblock := d.restartable(m); why != "" {
+			d.holdBack(RestartMember, memberReference(m), why, unblock)
+			continue
+		}
+		machine, _ := d.MachineOfMember(m)
+		why := nameOf(m) + " does not trust the authorities of now: etcd reads them when it starts"
+		switch {
+		case m.Restarting && d.early(m.RestartFor, d.Settings.RestartAgain):
+			return d.wait("%s to start again, so that it trusts the authorities of now", nameOf(m))
+		case !m.Learner && d.Permit == nil:
+			return d.do(Action{Kind: AcquirePermit, Member: m, Machine: machine, Permit: RotationReason, Reason: why})
+		case m.Leader:
+			return d.do(Action{Kind: MoveLeader, Member: m, Machine: machine, Target: d.heir(m), Reason: why + ", and it leads"})
+		}
+		return d.do(Action{Kind: RestartMember, Member: m, Machine: machine, Reason: why})
+	}
+	return false
+}
+
+// rankRestart puts the member first that has the permit, then learners.
+func (d *decision) rankRestart(m Member) int {
+	switch {
+	case d.holdsPermit(m):
+		return 0
+	case m.Learner:
+		return 1
+	}
+	return 2
+}
+
+// restartable returns why a member cannot be started again now, and what would help; nothing if it can.
+func (d *decision) restartable(m Member) (why, unblock string) {
+	_, hosted := d.MachineOfMember(m)
+	left := d.healthyVoters(m.ID)
+	switch {
+	case !hosted:
+		return "no machine of the control plane runs it", "wait until the members are on machines"
+	case !d.attended(m):
+		return "the agent of " + nameOf(m) + " is away", "bring it back, or delete its machine"
+	case m.Learner:
+		return "", ""
+	case d.Permit != nil && !(d.rotates() && d.holdsPermit(m)):
+		return d.permitText(), "finish that work"
+	case left < Majority(len(d.voters)):
+		return fmt.Sprintf("without it %d of %d voters would be left, and %d are needed", left, len(d.voters), Majority(len(d.voters))), "add control-plane machines"
+	}
+	return "", ""
+}
