@@ -86,8 +86,12 @@ generate: $(PROTO_TOOLS) .imports ## Write gen/ anew from proto/
 	$(BIN)/buf lint
 	find gen -name '*.pb.go' -o -name '*.pb.gw.go' -o -name '*.openapi.json' | xargs rm -f
 	$(BIN)/buf generate --path proto/windlass
+	@$(call describe,gen/next.txtpb)
 	@install -m 644 tools/gen/openapi.go.txt gen/openapi.go
 	@cat kit/identity/policy.yaml kit/identity/policy-isolated.yaml > deploy/policy/default.yaml
+
+# The whole API as one text, so that a diff shows every field, number, rule and path that a change moves.
+describe = $(BIN)/buf build --path proto/windlass --exclude-imports --exclude-source-info --as-file-descriptor-set -o $(1)
 
 module_dir = $$(cd tools && go mod download -json $(1) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
 
@@ -99,6 +103,7 @@ module_dir = $$(cd tools && go mod download -json $(1) | sed -n 's/.*"Dir": "\(.
 generated: $(PROTO_TOOLS) .imports ## Check that gen/ is what `make generate` writes
 	@rm -rf $(BIN)/generated
 	@$(BIN)/buf generate --path proto/windlass -o $(BIN)/generated
+	@$(call describe,$(BIN)/generated/gen/next.txtpb)
 	@diff -rq -x go.mod -x go.sum -x openapi.go gen $(BIN)/generated/gen && diff -q gen/openapi.go tools/gen/openapi.go.txt || \
 	  { echo 'gen/ is not what proto/ says: run make generate' >&2; exit 1; }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/windlass-dev/windlass/e2e/harness"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 )
 
@@ -132,6 +133,49 @@ func TestARevokedUserIsRefusedAtOnceEverywhere(t *testing.T) {
 	}
 }
 
+func TestARevokedMachineIsRefusedUntilTheEntryIsDeleted(t *testing.T) {
+	c := shared.Cluster(t)
+	name := worker(t, c).GetMetadata().GetName()
+	agent := c.AsNode(name)
+	asks := func(ctx context.Context) error {
+		_, err := machinev1.NewInfrastructureServiceClient(agent.Conn()).GetInfrastructure(ctx, &machinev1.GetInfrastructureRequest{Name: "cluster"})
+		return err
+	}
+	if err := asks(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	entry := strings.Fields(c.MustCLI("auth", "revoke", "--machine", name, "--reason", "stolen disk"))[0]
+	defer func() { // the cluster is shared: its worker comes back
+		c.MustCLI("delete", strings.Replace(entry, ".windlass.dev", "", 1))
+		c.Wait(time.Minute, "the node to be ready again", func(ctx context.Context) (bool, string, error) {
+			n, err := nodev1.NewNodeServiceClient(c.Conn()).GetNode(ctx, &nodev1.GetNodeRequest{Name: name})
+			for _, condition := range n.GetStatus().GetConditions() {
+				if condition.GetType() == "Ready" && condition.GetStatus() == "True" {
+					return true, "", nil
+				}
+			}
+			return false, fmt.Sprint(n.GetStatus().GetConditions()), err
+		})
+		c.Wait(30*time.Second, "its certificate to be accepted again", func(ctx context.Context) (bool, string, error) {
+			err := asks(ctx)
+			return err == nil, fmt.Sprint(err), nil
+		})
+	}()
+	c.Wait(30*time.Second, "the refusal of the machine's certificate", func(ctx context.Context) (bool, string, error) {
+		err := asks(ctx)
+		return status.Code(err) == codes.Unauthenticated && strings.Contains(err.Error(), "stolen disk"), fmt.Sprint(err), nil
+	})
+	c.Wait(time.Minute, "the node to be silent", func(ctx context.Context) (bool, string, error) { // its agent has the same certificate
+		n, err := nodev1.NewNodeServiceClient(c.Conn()).GetNode(ctx, &nodev1.GetNodeRequest{Name: name})
+		for _, condition := range n.GetStatus().GetConditions() {
+			if condition.GetType() == "Ready" && condition.GetStatus() != "True" {
+				return true, "", nil
+			}
+		}
+		return false, fmt.Sprint(n.GetStatus().GetConditions()), err
+	})
+}
+
 func TestNoUserMayRevoke(t *testing.T) {
 	c := shared.Cluster(t)
 	r, err := c.As("edith", "windlass:editors").CLI("", "auth", "revoke", "--user", "admin")
@@ -153,6 +197,9 @@ func TestAClusterThatWasOffForThreeDaysComesBack(t *testing.T) {
 	c.Down()
 	if n := expire(t, c); n < 25 {
 		t.Fatalf("%d certificates were made to expire", n)
+	}
+	if r := c.CLI("status"); !strings.Contains(r.Stdout, "Warning:") || !strings.Contains(r.Stdout, "expired 3 days ago") {
+		t.Errorf("status says nothing of the certificates:\n%s%s", r.Stdout, r.Stderr)
 	}
 	c.Up()
 	if after := c.MustCLI("get", "machines", "-A", "-o", "name"); after != before {

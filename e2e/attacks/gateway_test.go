@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -40,8 +41,16 @@ func secondGateway(t *testing.T, c *harness.Cluster, flags ...string) *gateway {
 	if len(args) == 0 {
 		t.Fatalf("the cluster has no gateway: %v", list)
 	}
-	g := &gateway{address: free(t, c), metrics: free(t, c)}
-	args = append(args, "--listen", g.address, "--advertise", g.address, "--metrics-listen", g.metrics, "--dir", t.TempDir())
+	g, dir := &gateway{address: free(t, c), metrics: free(t, c)}, t.TempDir()
+	// The flags name the bootstrap member, which may be gone.
+	endpoints, err := os.ReadFile(c.Dir("services", "gateway", "endpoints"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "endpoints"), endpoints, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args = append(args, "--listen", g.address, "--advertise", g.address, "--metrics-listen", g.metrics, "--dir", dir)
 	var log bytes.Buffer
 	cmd := exec.Command(args[0], append(args[1:], flags...)...) //nolint:gosec // the cluster's own command
 	cmd.Stderr = &log

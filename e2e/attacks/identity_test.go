@@ -406,8 +406,12 @@ func TestAMachineConfigurationIsShownOnlyToNodesOfItsPool(t *testing.T) {
 	if masters == "" {
 		t.Fatal("no rendered configuration of the pool master")
 	}
-	// The mark that names the node's target is an annotation, which an editor may set.
-	node, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: name, Patch: merge(`{"metadata":{"annotations":{"machineconfiguration.openshift.io/desiredConfig":"` + masters + `"}}}`)})
+	desired := merge(`{"metadata":{"annotations":{"machineconfiguration.openshift.io/desiredConfig":"` + masters + `"}}}`)
+	if _, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: name, Patch: desired}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("an editor gives a node a configuration: %v", err)
+	}
+	nodes = nodev1.NewNodeServiceClient(c.Conn()) // an administrator may, but the agent is not shown what is not of its pool
+	node, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: name, Patch: desired})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,7 @@ func TestTheDeletionOfAMachineIsOneTrace(t *testing.T) {
 	c.MustCLI("delete", "machine", name, "--wait=false")
 
 	ids := map[string]bool{}
-	wanted := []string{"eviction-controller", "machine-api", "provider-local", "scheduler"}
+	wanted := []string{"eviction-controller", "gateway", "machine-api", "provider-local", "scheduler"}
 	c.Wait(2*time.Minute, "a trace across services", func(context.Context) (bool, string, error) {
 		r := c.CLI("events", "--for", "machine/"+name, "--no-headers", "-o", "jsonpath={range .items[*]}{.metadata.annotations.windlass\\.dev/trace-id}{\"\\n\"}{end}")
 		for _, id := range strings.Fields(r.Stdout) {

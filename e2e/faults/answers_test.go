@@ -54,6 +54,7 @@ func isSlow(t *testing.T, c *harness.Cluster) {
 // replaceWhileAnswersFail replaces a control-plane machine and a worker while sets come and go.
 func replaceWhileAnswersFail(t *testing.T, c *harness.Cluster) {
 	t.Helper()
+	c.Settle(patience) // the proxy cut all connections: until the guardian has new ones, it knows no leader
 	history := c.History()
 	writers, prober, come := c.Write(), c.Probe(), comeAndGo(t, c)
 	worker := c.MustMachines("worker")[0].GetMetadata().GetName()

@@ -3,9 +3,7 @@ package faults
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -75,6 +73,7 @@ func replaceUnder(t *testing.T, c *harness.Cluster, n int, kills []kill, within 
 	hookOn(t, c, old)
 	r := follow(t, c, old)
 	r.within = within
+	r.oldDies = slices.ContainsFunc(kills, func(k kill) bool { return k.program == "etcd-member, old" })
 	c.DeleteMachine(old)
 	revive := &reviver{c: c}
 	r.run(t, func(s step) {
@@ -133,79 +132,24 @@ func (r *reviver) wait(t *testing.T) {
 	}
 }
 
-// wholeGrid kills each program at each step, one kill to a replacement, and writes the table of results if each has one.
+// wholeGrid kills each program at each step, one kill to a replacement, and writes the seconds that each took into the table of the page.
 func wholeGrid(t *testing.T, m marks, within time.Duration) {
 	c := shared.Cluster(t)
 	own(t, c, 300*time.Millisecond)
-	table := map[kill]string{}
-	n, complete := 0, true
+	var steps []string
+	for _, s := range killed {
+		steps = append(steps, s.String())
+	}
+	results := newTable(figures(), m, programs, steps)
+	n := 0
 	for _, program := range programs {
 		for _, s := range killed {
-			k := kill{s, program}
-			table[k] = "not run"
-			ok := t.Run(fmt.Sprintf("%s at %s", program, s), func(t *testing.T) {
-				took := replaceUnder(t, shared.Cluster(t), n, []kill{k}, within)
-				table[k] = fmt.Sprintf("%.1f", took.Seconds())
+			runCell(t, results, program, s.String(), func(t *testing.T) time.Duration {
+				return replaceUnder(t, shared.Cluster(t), n, []kill{{s, program}}, within)
 			})
-			if !ok {
-				table[k] = "failed"
-			}
-			complete = complete && table[k] != "not run" // by -run
 			n++
 		}
 	}
-	text := markdown(table)
-	t.Log(text)
-	if !complete {
-		return
-	}
-	if err := publish(filepath.Join(harness.Root(), "docs", "figures.md"), m.begin, m.end, text); err != nil {
-		t.Error(err)
-	}
-}
-
-// markdown is the table of results: seconds that the replacement took in all.
-func markdown(table map[kill]string) string {
-	var b strings.Builder
-	b.WriteString("| kill -9 of, at |")
-	for _, s := range killed {
-		fmt.Fprintf(&b, " %s |", s)
-	}
-	b.WriteString("\n|---|" + strings.Repeat("---:|", len(killed)) + "\n")
-	for _, p := range programs {
-		fmt.Fprintf(&b, "| %s |", p)
-		for _, s := range killed {
-			fmt.Fprintf(&b, " %s |", table[kill{s, p}])
-		}
-		b.WriteString("\n")
-	}
-	return b.String()
-}
-
-// marks are where a table stands in docs/figures.md.
-type marks struct{ begin, end string }
-
-var (
-	gridMarks = marks{"<!-- the grid of faults, written by `make test-faults` -->", "<!-- end of the grid -->"}
-	slowMarks = marks{"<!-- the grid of faults with a slow etcd, written by `make test-faults` -->", "<!-- end of the grid with a slow etcd -->"}
-	lostMarks = marks{"<!-- the grid of faults with lost answers, written by `make test-faults` -->", "<!-- end of the grid with lost answers -->"}
-)
-
-// publish puts a table between its marks in a page. A page that is not there, or has no marks, is left alone.
-func publish(path, begin, end, table string) error {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return nil
-	}
-	before, rest, ok := strings.Cut(string(raw), begin)
-	if !ok {
-		return nil
-	}
-	_, after, ok := strings.Cut(rest, end)
-	if !ok {
-		return fmt.Errorf("%s: no %s", path, end)
-	}
-	return os.WriteFile(path, []byte(before+begin+"\n"+table+end+after), 0o644)
 }
 
 func TestTheRoundsKillEveryProgramAndEveryStep(t *testing.T) {

@@ -1,11 +1,8 @@
 package faults
 
 import (
-	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -91,41 +88,26 @@ func strikeDown(t *testing.T, c *harness.Cluster, k course, list []strike) time.
 	return took
 }
 
-// allStrikes kills each service at each moment of each course, one kill to a course, and writes the table of results.
+// allStrikes kills each service at each moment of each course, one kill to a course, and writes the seconds that each took into the table of the page.
 func allStrikes(t *testing.T) {
-	var b strings.Builder
-	b.WriteString("| kill -9 of, at |")
-	rows := make([]string, len(services))
+	var moments []string
 	for _, k := range courses {
 		for _, m := range k.moments {
-			fmt.Fprintf(&b, " %s: %s |", k.name, m)
-			// One program after the other: one that ends again and again is started later each time, which is not what is looked at here.
-			for i, program := range services {
-				result := "not run"
-				ok := t.Run(fmt.Sprintf("%s, %s, %s", program, k.name, m), func(t *testing.T) {
-					result = fmt.Sprintf("%.1f", strikeDown(t, shared.Cluster(t), k, []strike{{k.name, m, program}}).Seconds())
+			moments = append(moments, k.name+": "+m)
+		}
+	}
+	results := newTable(figures(), courseMarks, services, moments)
+	for _, k := range courses {
+		for _, m := range k.moments {
+			// One program after the other: one that ends again and again is started later each time, which is not what is tested here.
+			for _, program := range services {
+				runCell(t, results, program, k.name+": "+m, func(t *testing.T) time.Duration {
+					return strikeDown(t, shared.Cluster(t), k, []strike{{k.name, m, program}})
 				})
-				if !ok {
-					result = "failed"
-				}
-				rows[i] += fmt.Sprintf(" %s |", result)
 			}
 		}
 	}
-	b.WriteString("\n|---|" + strings.Repeat("---:|", strings.Count(b.String(), "|")-2) + "\n")
-	for i, program := range services {
-		fmt.Fprintf(&b, "| %s |%s\n", program, rows[i])
-	}
-	t.Log(b.String())
-	if err := publish(filepath.Join(harness.Root(), "docs", "figures.md"), coursesBegin, coursesEnd, b.String()); err != nil {
-		t.Error(err)
-	}
 }
-
-const (
-	coursesBegin = "<!-- the grid of faults during drains, roll-outs and updates, written by `make test-faults` -->"
-	coursesEnd   = "<!-- end of the grid of courses -->"
-)
 
 func TestTheStrikesKillEveryServiceAndAtEveryMoment(t *testing.T) {
 	for _, s := range services {
