@@ -8,10 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
-	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/windlass-dev/windlass/kit/durable"
 )
 
 // Sealer encrypts the values of chosen records. A KeyRing is one; a client of a key management service may be another. Its methods
@@ -65,8 +68,17 @@ func OpenKeyRing(path string) (*KeyRing, error) {
 }
 
 // AddKey puts a new key at the head of a key ring's file, which it makes if it is missing, and returns its id. The others stay, to
-// open what they have sealed.
+// open what they have sealed. It may be called concurrently, by several processes too. When it returns, the key is on the disk: etcd
+// must not hold a record that is sealed by a key which a loss of power takes away.
 func AddKey(path string, now time.Time) (uint64, error) {
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return 0, fmt.Errorf("key ring: %w", err)
+	}
+	defer dir.Close() // which unlocks it
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		return 0, fmt.Errorf("key ring: lock %s: %w", dir.Name(), err)
+	}
 	f, err := readRing(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return 0, err
@@ -83,7 +95,7 @@ func AddKey(path string, now time.Time) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := renameio.WriteFile(path, append(b, '\n'), 0o600); err != nil {
+	if err := durable.WriteFile(path, append(b, '\n'), 0o600); err != nil {
 		return 0, fmt.Errorf("key ring: %w", err)
 	}
 	return fresh.ID, nil

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -89,5 +90,33 @@ func TestAKeyRingRotatesWhileItIsUsed(t *testing.T) {
 	}
 	if r := get(t, s, "a"); string(r.Value) != "v" {
 		t.Errorf("value = %q with a broken file", r.Value)
+	}
+}
+
+func TestKeysThatAreAddedAtOnceAreAllKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys.json")
+	const adders, each = 8, 10
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	ids := map[uint64]bool{}
+	for range adders {
+		wg.Go(func() {
+			for range each {
+				id, err := store.AddKey(path, time.Now())
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				ids[id] = true
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if len(ids) != adders*each {
+		t.Errorf("%d keys have %d ids: some were lost", adders*each, len(ids))
+	}
+	if by, err := ring(t, path).Current(); err != nil || by != adders*each {
+		t.Errorf("the newest key is %d, %v, want %d", by, err, adders*each)
 	}
 }

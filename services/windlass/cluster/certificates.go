@@ -72,9 +72,6 @@ func (c *Cluster) ensureCertificates(now time.Time) (int, error) {
 	if err := c.entrust(as); err != nil {
 		return 0, err
 	}
-	if err := c.ensureRecordKeys(now); err != nil {
-		return 0, err
-	}
 	made := 0
 	for _, w := range c.wanted(as) {
 		n, err := w.ensure()
@@ -87,7 +84,7 @@ func (c *Cluster) ensureCertificates(now time.Time) (int, error) {
 		return made, err
 	}
 	renewed, err := c.renew(as, now)
-	return made + renewed, err
+	return made + renewed, errors.Join(err, c.checkRecordKeys())
 }
 
 // sealing are the services that seal records of theirs.
@@ -98,20 +95,33 @@ func (c *Cluster) recordKeys(service string) string {
 	return c.Service(service, "tls", serve.RecordKeysFile)
 }
 
-// ensureRecordKeys makes the key rings that are missing.
-func (c *Cluster) ensureRecordKeys(now time.Time) error {
+// makeRecordKeys makes the key rings of a new cluster.
+func (c *Cluster) makeRecordKeys() error {
 	for _, service := range sealing {
 		path := c.recordKeys(service)
-		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-			if err != nil {
-				return err
-			}
-			continue
+		if there, err := exists(path); err != nil {
+			return err
+		} else if there {
+			continue // an earlier first start was cut off
 		}
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return err
 		}
-		if _, err := store.AddKey(path, now); err != nil {
+		if _, err := store.AddKey(path, time.Now()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkRecordKeys returns an error if a key ring is lost: another one could not open what is sealed in etcd.
+func (c *Cluster) checkRecordKeys() error {
+	for _, service := range sealing {
+		_, err := os.Stat(c.recordKeys(service))
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("the keys that seal the records of %s in etcd are lost: %w; restore the file from a backup: it is made only with a new cluster, and other keys would not open the records", service, err)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -122,10 +132,10 @@ func (c *Cluster) ensureRecordKeys(now time.Time) error {
 // records again by it within seconds; the older keys stay in the ring.
 func (c *Cluster) RotateRecordKeys(now time.Time) (map[string]uint64, error) {
 	out := map[string]uint64{}
+	if err := c.checkRecordKeys(); err != nil {
+		return out, err
+	}
 	for _, service := range sealing {
-		if _, err := os.Stat(c.recordKeys(service)); err != nil {
-			return out, err
-		}
 		id, err := store.AddKey(c.recordKeys(service), now)
 		if err != nil {
 			return out, err
@@ -180,7 +190,7 @@ func (c *Cluster) authorities() (map[string]identity.Trust, error) {
 	if !first {
 		return out, nil
 	}
-	if err := c.makePolicy(); err != nil {
+	if err := errors.Join(c.makePolicy(), c.makeRecordKeys()); err != nil {
 		return nil, err
 	}
 	return out, c.begun()

@@ -78,3 +78,27 @@ func TestAFirstStartThatWasCutOffGoesOn(t *testing.T) {
 		t.Errorf("after it: begin = %v, %v", first, err)
 	}
 }
+
+func TestRecordKeysAreMadeOnlyWithANewCluster(t *testing.T) {
+	c := newCluster(t)
+	ring := c.recordKeys("machine-api")
+	if err := os.Remove(ring); err != nil {
+		t.Fatal(err)
+	}
+	expired := c.Dir("admin", "tls.crt")
+	if err := os.Remove(expired); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.EnsureCertificates(time.Now()); err == nil || !strings.Contains(err.Error(), ring) || !strings.Contains(err.Error(), "restore") {
+		t.Errorf("a lost key ring: %v, want an error that names it and what to do", err)
+	}
+	if _, err := os.Stat(expired); err != nil {
+		t.Errorf("a lost key ring keeps certificates from being made: %v", err)
+	}
+	if _, err := c.RotateRecordKeys(time.Now()); err == nil || !strings.Contains(err.Error(), "restore") {
+		t.Errorf("a rotation of lost keys: %v, want an error that says what to do", err)
+	}
+	if _, err := os.Stat(ring); !os.IsNotExist(err) {
+		t.Errorf("other keys took the place of those that were lost: %v", err)
+	}
+}
