@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/protobuf/proto"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
@@ -286,13 +288,48 @@ func certificatesRunOut(t *testing.T) {
 	}
 	before["machineset kept"] = objects(t, c)["machineset kept"]
 	same(t, c, before)
-	// And it lives on: by then every certificate was renewed while it runs.
+	// And it lives on: by then every certificate was renewed while it runs, and the connections to etcd that were opened by the former ones have ended.
+	writers, won := c.Write(), terms(t, c)
 	began := time.Now()
-	c.Wait(2*lifetime, "every certificate to be renewed", func(context.Context) (bool, string, error) {
+	c.Wait(3*lifetime, "every certificate to be renewed", func(context.Context) (bool, string, error) {
 		first, path, err := firstExpiry(c.Dir())
-		return err == nil && first.After(began.Add(lifetime)), fmt.Sprintf("%s is valid until %s", path, first), err
+		return err == nil && first.After(began.Add(2*lifetime)), fmt.Sprintf("%s is valid until %s", path, first), err
 	})
 	c.Settle(patience)
+	writers.Check()
+	if diff := cmp.Diff(won, terms(t, c)); diff != "" {
+		t.Errorf("leaders changed (-before +after):\n%s", diff)
+	}
+}
+
+// terms returns by each election the revision at which its leader won it.
+func terms(t *testing.T, c *harness.Cluster) map[string]int64 {
+	t.Helper()
+	root, err := c.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	q, err := c.Quorum(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := root.Only(q.GetMembers()[0].GetClientUrls()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := client.Get(t.Context(), "/windlass/elections/", clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]int64{}
+	for _, kv := range found.Kvs {
+		out[string(kv.Key)] = kv.CreateRevision
+	}
+	if len(out) == 0 {
+		t.Fatal("there is no election")
+	}
+	return out
 }
 
 // lastExpiry returns the last moment at which one of the certificates below a directory is valid, authorities not counted, nor the

@@ -60,8 +60,9 @@ func (u *unentitled) Unwrap() error { return u.error }
 // Validity decides whether credentials are still good, that is neither expired nor revoked, and ends what was opened with them when
 // they no longer are. Its methods are safe for concurrent use.
 type Validity struct {
-	path string
-	ca   string // file of the authorities that clients' certificates must be of; empty: connections outlive a change of it
+	path   string
+	ca     string        // file of the authorities that clients' certificates must be of; empty: connections outlive a change of it
+	linger time.Duration // how long a connection stays open once its certificate is refused
 
 	mu     sync.Mutex
 	denied denied
@@ -89,7 +90,7 @@ type use struct {
 // OpenValidity returns a Validity with the last copy of the deny list, which is kept in the file at path; an empty path keeps none. If
 // that file cannot be read, the error says so, and Unknown refuses callers until Revoke was called. The Validity is never nil.
 func OpenValidity(path string) (*Validity, error) {
-	v := &Validity{path: path, open: map[*use]struct{}{}, denied: index(nil)}
+	v := &Validity{path: path, linger: closeAfter, open: map[*use]struct{}{}, denied: index(nil)}
 	if path == "" {
 		return v, nil
 	}
@@ -101,6 +102,10 @@ func OpenValidity(path string) (*Validity, error) {
 // Trust has the connections of CloseConn and Credentials closed soon after the authority of their certificate was removed from a file.
 // It must be called before they are.
 func (v *Validity) Trust(caFile string) { v.ca = caFile }
+
+// CloseAtOnce has connections closed at the moment at which their certificate is refused: for a server that does not answer calls with the reason. It must
+// be called before CloseConn and Credentials.
+func (v *Validity) CloseAtOnce() { v.linger = 0 }
 
 // Revoke sets the deny list. What is open by a credential that it refuses is ended at once; the list is in force even if the error says
 // that it could not be written to disk.
@@ -305,7 +310,7 @@ func Refusal(ctx context.Context) error {
 
 // CloseConn has a connection closed soon after the certificate that was shown on it is no longer good, or of no authority that is trusted. stop is called when it is closed.
 func (v *Validity) CloseConn(conn net.Conn, cert *x509.Certificate) (stop func()) {
-	end := func(error) { time.AfterFunc(closeAfter, func() { _ = conn.Close() }) }
+	end := func(error) { time.AfterFunc(v.linger, func() { _ = conn.Close() }) }
 	return v.follow(&use{credential: CertificateCredential(cert), end: end, cert: cert})
 }
 

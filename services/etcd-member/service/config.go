@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
@@ -47,6 +48,7 @@ type config struct {
 	electionMS      uint
 	quotaBytes      int64
 	memoryBytes     int64
+	connectionAge   time.Duration
 	logLevel        string
 }
 
@@ -72,6 +74,7 @@ func (c *config) flags(out io.Writer) *pflag.FlagSet {
 	fs.Int64Var(&c.quotaBytes, "quota-backend-bytes", 2<<30, "size of the database at which only deletions are accepted")
 	fs.Int64Var(&c.memoryBytes, "memory-limit-bytes", 256<<20, "soft limit of memory, unless GOMEMLIMIT is set; 0: none")
 	fs.StringVar(&c.httpSocket, "http-socket", "", "Unix socket for /health, /readyz, /livez, /version and /metrics (default: http.sock beside --data-dir)")
+	fs.DurationVar(&c.connectionAge, "connection-age", serve.DefaultConnectionAge, "age at which clients are asked to connect again, with their newest certificate; open streams live on")
 	fs.StringVar(&c.logLevel, "log-level", "warn", "least level of etcd's own messages: debug, info, warn or error")
 	return fs
 }

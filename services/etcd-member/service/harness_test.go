@@ -82,13 +82,18 @@ func newAuthority(t *testing.T, name string) authority {
 
 func (a authority) issue(t *testing.T, cn, ip string, uris ...string) (certPEM, keyPEM []byte) {
 	t.Helper()
+	return a.issueFor(t, time.Hour, cn, ip, uris...)
+}
+
+func (a authority) issueFor(t *testing.T, life time.Duration, cn, ip string, uris ...string) (certPEM, keyPEM []byte) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: cn},
-		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
+		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(life),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	for _, u := range uris {
@@ -284,14 +289,27 @@ func (m *member) wait(t *testing.T) int {
 // as returns a client with the certificate of user, at the given members.
 func (c *cluster) as(t *testing.T, user string, at ...*member) *clientv3.Client {
 	t.Helper()
-	var urls []string
-	for _, m := range at {
-		urls = append(urls, m.client)
-	}
-	certPEM, keyPEM := c.clients.issue(t, user, "")
+	pair := c.pair(t, time.Hour, user)
+	return c.by(t, func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }, at...)
+}
+
+// pair returns a certificate of user and its key.
+func (c *cluster) pair(t *testing.T, life time.Duration, user string) tls.Certificate {
+	t.Helper()
+	certPEM, keyPEM := c.clients.issueFor(t, life, user, "")
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return pair
+}
+
+// by returns a client with the certificate of each handshake, at the given members.
+func (c *cluster) by(t *testing.T, cert func(*tls.CertificateRequestInfo) (*tls.Certificate, error), at ...*member) *clientv3.Client {
+	t.Helper()
+	var urls []string
+	for _, m := range at {
+		urls = append(urls, m.client)
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(c.clients.cert)
@@ -300,7 +318,7 @@ func (c *cluster) as(t *testing.T, user string, at ...*member) *clientv3.Client 
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: time.Second})},
 		Endpoints:   urls, Logger: zap.NewNop(), BackoffWaitBetween: 10 * time.Millisecond,
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second, PermitWithoutStream: true,
-		TLS: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool, MinVersion: tls.VersionTLS13},
+		TLS: &tls.Config{GetClientCertificate: cert, RootCAs: pool, MinVersion: tls.VersionTLS13},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,7 +17,10 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+
+	"github.com/windlass-dev/windlass/kit/identity"
 )
 
 // removedMark is a file in the data directory of a member that was removed, so that it ends at once when
@@ -32,6 +36,8 @@ type member struct {
 	peers   *peers
 	gate    gate
 	grpc    atomic.Pointer[grpc.Server] // of the client port; nil until etcd is ready
+
+	validity *identity.Validity // ends the connections of clients and peers with their certificates
 }
 
 // settings builds etcd's configuration. A new one for each start, since etcd keeps what it is given.
@@ -49,7 +55,9 @@ func (m *member) settings() (*embed.Config, error) {
 	ec.QuotaBackendBytes = m.cfg.quotaBytes
 	ec.ZapLoggerBuilder, ec.LogOutputs = embed.NewZapLoggerBuilder(m.etcdLog), []string{"stderr"}
 	m.limits(ec)
-	m.secure(ec)
+	if err := m.secure(ec); err != nil {
+		return nil, err
+	}
 	return ec, m.listen(ec)
 }
 
@@ -66,11 +74,15 @@ func (m *member) limits(ec *embed.Config) {
 		// Clients ping every 10 s whether or not they have a call open; etcd's own policy would cut them off.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		// Of a fixed size: else each message of a client, such as the renewal of a lease, costs a ping and its answer to measure the line.
-		grpc.StaticStreamWindowSize(1<<20), grpc.StaticConnWindowSize(4<<20))
+		grpc.StaticStreamWindowSize(1<<20), grpc.StaticConnWindowSize(4<<20),
+		// Without a grace: new calls go to a new connection with the client's newest certificate, watches live on.
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: embed.DefaultGRPCKeepAliveInterval, Timeout: embed.DefaultGRPCKeepAliveTimeout, MaxConnectionAge: m.cfg.connectionAge,
+		}))
 	ec.ServiceRegister = func(s *grpc.Server) { m.grpc.Store(s) }
 }
 
-func (m *member) secure(ec *embed.Config) {
+func (m *member) secure(ec *embed.Config) error {
 	ec.TlsMinVersion = "TLS1.3"
 	ec.ClientTLSInfo = transport.TLSInfo{
 		CertFile: m.cfg.tls(serverCertFile), KeyFile: m.cfg.tls(serverKeyFile),
@@ -80,6 +92,15 @@ func (m *member) secure(ec *embed.Config) {
 		CertFile: m.cfg.tls(peerCertFile), KeyFile: m.cfg.tls(peerKeyFile),
 		TrustedCAFile: m.pinned(peerCAFile), ClientCertAuth: true,
 	} // for the connections that this member makes; those to it are served by peers
+	// etcd checks a client's certificate in the handshake alone. These credentials come after its own and replace them.
+	info := ec.ClientTLSInfo
+	info.MinVersion, info.Logger = tls.VersionTLS13, m.etcdLog
+	settings, err := info.ServerConfig()
+	if err != nil {
+		return usageError{fmt.Errorf("--tls-dir: %w", err)}
+	}
+	ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions, grpc.Creds(m.validity.Credentials(credentials.NewTLS(settings))))
+	return nil
 }
 
 func (m *member) listen(ec *embed.Config) error {

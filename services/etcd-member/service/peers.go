@@ -29,7 +29,7 @@ import (
 type peers struct {
 	listener net.Listener
 	server   *http.Server
-	now      func() time.Time
+	validity *identity.Validity
 	current  atomic.Pointer[peerHandler] // nil while etcd starts
 }
 
@@ -42,7 +42,7 @@ type peerHandler struct {
 type connKey struct{}
 
 // listenPeers binds the port. Nothing is served before serve is called.
-func listenPeers(cfg config) (*peers, error) {
+func listenPeers(cfg config, validity *identity.Validity) (*peers, error) {
 	files := identity.Files{Cert: cfg.tls(peerCertFile), Key: cfg.tls(peerKeyFile), CA: cfg.tls(peerCAFile)}
 	settings, err := files.ServerTLS(tls.RequireAndVerifyClientCert, "http/1.1")
 	if err != nil {
@@ -57,7 +57,7 @@ func listenPeers(cfg config) (*peers, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &peers{listener: tls.NewListener(plain, settings), now: time.Now}
+	p := &peers{listener: tls.NewListener(plain, settings), validity: validity}
 	p.server = &http.Server{
 		Handler: p, ReadTimeout: 5 * time.Minute, // as etcd's own
 		ReadHeaderTimeout: 5 * time.Second, ErrorLog: log.New(io.Discard, "", 0),
@@ -93,7 +93,7 @@ func (p *peers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	cert := r.TLS.PeerCertificates[0]
-	if code, why := h.check(cert, p.now()); code != 0 {
+	if code, why := h.check(cert, time.Now()); code != 0 {
 		w.Header().Set("Connection", "close")
 		w.Header().Set("X-Server-Version", version.Version) // without it a stream's reader does not take the status in
 		http.Error(w, why, code)
@@ -101,8 +101,7 @@ func (p *peers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	// A stream lives as long as the connection: it ends with the certificate, and the peer comes again with its newest one.
 	if conn, ok := r.Context().Value(connKey{}).(net.Conn); ok {
-		timer := time.AfterFunc(cert.NotAfter.Sub(p.now()), func() { _ = conn.Close() })
-		defer timer.Stop()
+		defer p.validity.CloseConn(conn, cert)()
 	}
 	h.handler.ServeHTTP(w, r)
 }

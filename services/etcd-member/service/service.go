@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/services/etcd-member/users"
 )
 
@@ -36,6 +37,10 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 		return usageError{err}
 	}
 	m := &member{cfg: cfg, log: newLog(cfg, stderr)}
+	if m.validity, err = identity.OpenValidity(""); err != nil {
+		return err
+	}
+	m.validity.CloseAtOnce()
 	if m.etcdLog, err = etcdLog(cfg, stderr); err != nil {
 		return usageError{err}
 	}
@@ -72,7 +77,7 @@ func (m *member) run(ctx context.Context, list []users.User) error {
 	if m.socket, err = m.cfg.socketPath(); err != nil {
 		return usageError{err}
 	}
-	if m.peers, err = listenPeers(m.cfg); err != nil {
+	if m.peers, err = listenPeers(m.cfg, m.validity); err != nil {
 		return err
 	}
 	failed := make(chan error, 1)
