@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/moby/moby/client"
+	multiplexed "github.com/testcontainers/testcontainers-go/exec"
 
 	"github.com/windlass-dev/windlass/e2e/harness"
 )
@@ -38,12 +40,18 @@ func TestTheTourIsToldOfAClusterInContainers(t *testing.T) {
 	t.Logf("container test: done after %.0f s", time.Since(began).Seconds())
 }
 
-// TestFaultsAStackGoesDownAndUp takes a stack down and brings it back, twice, or five times in a row with $WINDLASS_FAULTS=all: its objects and
+// TestFaultsAStackGoesDownAndUp replaces the three authorities of a stack. Then it takes the stack down and brings it back, twice, or five times in a row with $WINDLASS_FAULTS=all: its objects and
 // its quorum must be the same ones each time. Then it kills programs, as a crash does, and the engine must start them again.
 func TestFaultsAStackGoesDownAndUp(t *testing.T) {
 	s := newStack(t)
 	s.up()
 	want := s.objects()
+	s.rotate("api")
+	s.rotate("etcd-client")
+	s.rotate("etcd-peer")
+	if diff := cmp.Diff(want, s.objects()); diff != "" {
+		t.Errorf("the rotations brought other objects (-before +after):\n%s", diff)
+	}
 	rounds := 2
 	if os.Getenv("WINDLASS_FAULTS") == "all" {
 		rounds = 5
@@ -112,6 +120,36 @@ func (s *stack) objects() map[string]string {
 		s.Fatal("the stack has no objects")
 	}
 	return out
+}
+
+// rotate replaces an authority by the commands of docs/compose.md, and returns when nothing trusts the former one.
+func (s *stack) rotate(authority string) {
+	s.Helper()
+	began := time.Now()
+	before := s.exec("/windlass", "container", "rotate", "--status")
+	s.exec("/windlass", "container", "rotate", authority)
+	s.exec("/windlass", "container", "rotate", authority, "--finish") // of etcd's authorities the first has done it
+	after := s.exec("/windlass", "container", "rotate", "--status")
+	if before == after || strings.Count(after, "steady") != 3 {
+		s.Fatalf("the authorities were\n%sand are after the rotation of %s\n%s", before, authority, after)
+	}
+	s.Logf("%s rotated in %.1f s", authority, time.Since(began).Seconds())
+}
+
+// exec runs a command in the container of the certificates and returns what it printed.
+func (s *stack) exec(command ...string) string {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), upPatience)
+	defer cancel()
+	code, out, err := s.container("certificates").Exec(ctx, command, multiplexed.Multiplexed())
+	if err != nil {
+		s.Fatalf("%s: %v", strings.Join(command, " "), err)
+	}
+	text, err := io.ReadAll(out)
+	if err != nil || code != 0 {
+		s.Fatalf("%s: exit code %d, %v\n%s", strings.Join(command, " "), code, err, text)
+	}
+	return string(text)
 }
 
 // awaitVoters waits until that many members of etcd vote and are healthy.

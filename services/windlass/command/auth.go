@@ -17,7 +17,7 @@ import (
 
 func newAuth(e *env) *cobra.Command {
 	cmd := &cobra.Command{Use: "auth", Short: "Show who you are and what you may do, and issue, revoke and rotate credentials"}
-	cmd.AddCommand(newCanI(e), newWhoami(e), newIssue(e, e.cluster), newRevoke(e), newRotate(e))
+	cmd.AddCommand(newCanI(e), newWhoami(e), newIssue(e, e.cluster), newRevoke(e), newRotate(e, e.clusterToRotate))
 	return cmd
 }
 

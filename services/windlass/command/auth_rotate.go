@@ -27,7 +27,27 @@ type rotateFlags struct {
 
 const rotatable = "api, etcd-client, etcd-peer"
 
-func newRotate(e *env) *cobra.Command {
+// rotateCommand is the command line that rotates an authority of c.
+func rotateCommand(c *cluster.Cluster, what string) string {
+	if c.Containers {
+		return inContainers + " " + what
+	}
+	return "windlass auth rotate " + what + nameFlag(c)
+}
+
+// inContainers begins the command line where the programs are in containers: that of the certificates has the authorities.
+const inContainers = "docker compose exec certificates /windlass container rotate"
+
+// clusterToRotate returns the cluster on this machine that the user means.
+func (e *env) clusterToRotate() (*cluster.Cluster, error) {
+	c, err := e.cluster()
+	if errors.Is(err, cluster.ErrNone) {
+		return nil, fmt.Errorf("%w; authorities are rotated where their keys are: for a cluster of compose.yaml run `%s`", err, inContainers)
+	}
+	return c, err
+}
+
+func newRotate(e *env, open func() (*cluster.Cluster, error)) *cobra.Command {
 	var f rotateFlags
 	cmd := &cobra.Command{
 		Use:   "rotate (api | etcd-client | etcd-peer | --status)",
@@ -47,8 +67,8 @@ For the authorities of etcd all three steps are done, since no user has certific
 and in the last step etcd-guardian starts every member again, one at a time under the disruption permit, the leader last (windlass quorum -w
 shows it). It needs three healthy voters on machines, and one rotation of the two at a time.
 
-Each step can be interrupted at any moment and is completed when the command is run again. The command runs on the host of "windlass up"; in compose
-authorities cannot be rotated.`,
+Each step can be interrupted at any moment and is completed when the command is run again. The command runs where the keys of the authorities are: on the
+host of "windlass up", or for compose.yaml in the container of the certificates, as "` + inContainers + `".`,
 		Example: `  windlass auth rotate api
   windlass auth rotate api --finish
   windlass auth rotate etcd-client
@@ -57,7 +77,7 @@ authorities cannot be rotated.`,
 		Args:      cobra.MaximumNArgs(1),
 		ValidArgs: []string{"api", cluster.EtcdClientAuthority, cluster.EtcdPeerAuthority},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := e.cluster()
+			c, err := open()
 			if err != nil {
 				return err
 			}
@@ -165,7 +185,7 @@ func (e *env) rotate(ctx context.Context, c *cluster.Cluster, name string, f rot
 	}
 	s.done(who + " shows a certificate of the next authority")
 	if !f.finish && !ofEtcd {
-		fmt.Fprintf(e.out, "give users new certificates, then: windlass auth rotate api --finish%s\n", nameFlag(c))
+		fmt.Fprintf(e.out, "give users new certificates, then: %s --finish\n", rotateCommand(c, "api"))
 		return nil
 	}
 	return finishRotation(ctx, c, s, name, arrived)

@@ -27,7 +27,7 @@ func (o *observer) mayRotate(ctx context.Context, name string) error {
 		return err
 	}
 	if its != identity.Steady {
-		return fmt.Errorf("the rotation of %s is not finished (%s): finish it first, with `windlass auth rotate %s%s`", other, its, other, nameFlag(o.cluster))
+		return fmt.Errorf("the rotation of %s is not finished (%s): finish it first, with `%s`", other, its, rotateCommand(o.cluster, other))
 	}
 	q, err := o.quorum(ctx)
 	if err != nil {

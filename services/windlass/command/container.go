@@ -20,7 +20,6 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/windlass-dev/windlass/kit/identity"
-	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/example"
 	"github.com/windlass-dev/windlass/services/windlass/program"
@@ -45,8 +44,9 @@ func newContainer(e *env) *cobra.Command {
 	fs.StringVar(&f.dir, "dir", "/cluster", "directory of the cluster; each program sees its own part")
 	fs.StringVar(&f.subnet, "subnet", "172.31.250", "first three numbers of the containers' network")
 	fs.DurationVar(&f.lifetime, "certificate-lifetime", cluster.DefaultLifetime, "how long certificates are good for")
+	own := func() (*cluster.Cluster, error) { return f.cluster(e), nil }
 	cmd.AddCommand(
-		newIssue(e, func() (*cluster.Cluster, error) { return f.cluster(e), nil }),
+		newIssue(e, own), newRotate(e, own),
 		&cobra.Command{
 			Use: "certificates", Short: "Make the certificates that are missing and renew those that are about to expire, until it is stopped", Args: cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error { return e.keepCertificates(cmd.Context(), f.cluster(e)) },
@@ -149,14 +149,11 @@ func healthy(ctx context.Context, c *cluster.Cluster, name string) error {
 
 // seedContainers does what `windlass up` does once the programs run.
 func (e *env) seedContainers(ctx context.Context, c *cluster.Cluster) error {
-	files := c.AdminFiles()
-	target := client.Target{Server: c.Gateway(), CA: files.CA, Cert: files.Cert, Key: files.Key}
-	conn, err := client.Dial(target)
+	o, end, err := newObserver(c)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	o := &observer{cluster: c, client: client.New(conn)}
+	defer end()
 	s := newSteps(e.out)
 	return runSteps(ctx, o, s, append([]step{{"documents", seedExample}}, clusterSteps()...))
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 )
 
-// observer looks at a cluster of this machine while it starts.
+// observer looks at a cluster of this machine, or of the containers of one network, while it starts or is rotated.
 type observer struct {
 	cluster *cluster.Cluster
 	client  *client.Client
@@ -31,15 +31,12 @@ type observer struct {
 }
 
 func newObserver(c *cluster.Cluster) (*observer, func(), error) {
-	t, err := client.Target{Cluster: c.Name}.Resolve()
+	files := c.AdminFiles()
+	conn, err := client.Dial(client.Target{Server: c.Gateway(), CA: files.CA, Cert: files.Cert, Key: files.Key})
 	if err != nil {
 		return nil, nil, err
 	}
-	conn, err := client.Dial(t)
-	if err != nil {
-		return nil, nil, err
-	}
-	cfg, err := c.AdminFiles().ClientTLS("")
+	cfg, err := files.ClientTLS("")
 	if err != nil {
 		return nil, nil, err
 	}
