@@ -22,7 +22,7 @@ import (
 const (
 	// atOnce is below what a caller that gives up a call has waited for it.
 	atOnce = time.Second
-	// uploadTime is what a caller has to send the one message of a call.
+	// uploadTime is what a caller has to send the first message of a call, in most methods the only one.
 	uploadTime = 30 * time.Second
 )
 
@@ -58,8 +58,11 @@ func (r rooms) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServer
 	}
 	defer release()
 	if method := r.catalog.Method(info.FullMethod); method != nil && method.Desc.IsStreamingClient() {
-		rest.Receive(stream.Context())
-		return next(srv, stream)
+		release, err := r.shares.Upwards(caller, source(stream.Context()))
+		if err != nil {
+			return err
+		}
+		defer release()
 	}
 	return next(srv, &upload{ServerStream: stream, room: func() (func(), error) {
 		return r.shares.Upload(stream.Context(), caller, source(stream.Context()))
@@ -95,7 +98,7 @@ func (u *upload) RecvMsg(m any) error {
 	case err := <-came:
 		return err
 	case <-timer.C: // the call ends, and with it the attempt to receive
-		return status.Error(codes.DeadlineExceeded, "the message of the call did not come to its end")
+		return status.Error(codes.DeadlineExceeded, "the first message of the call did not come to its end")
 	}
 }
 

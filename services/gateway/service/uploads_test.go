@@ -10,10 +10,12 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 )
 
 // unfinished begins a call with a message of 4 MiB that does not come to its end.
@@ -33,6 +35,7 @@ func (w *world) unfinished(t *testing.T, settings *tls.Config, method string) {
 	client := &http.Client{Transport: transport}
 	go func() {
 		if got, err := client.Do(r); err == nil {
+			io.Copy(io.Discard, got.Body) //nolint:errcheck // a stream may be answered before it is asked something
 			got.Body.Close()
 		}
 	}()
@@ -59,6 +62,7 @@ func TestUnfinishedMessagesAreFew(t *testing.T) {
 				_, err := metav1.NewAccessServiceClient(conn).WhoAmI(within(t), &metav1.WhoAmIRequest{})
 				return err
 			},
+			nodev1.NodeAgentService_Heartbeat_FullMethodName: beat(t), // the right to it is known by its first message
 		} {
 			hostile := "uploads-" + path.Base(method)
 			settings := w.user(hostile, protocols...)
@@ -72,6 +76,44 @@ func TestUnfinishedMessagesAreFew(t *testing.T) {
 			}
 		}
 	})
+}
+
+// beat returns a call that sends a heartbeat and gets its answer.
+func beat(t *testing.T) func(*grpc.ClientConn) error {
+	return func(conn *grpc.ClientConn) error {
+		stream, err := nodev1.NewNodeAgentServiceClient(conn).Heartbeat(within(t))
+		if err != nil {
+			return err
+		}
+		_ = stream.Send(&nodev1.HeartbeatRequest{}) // the answer says more
+		_, err = stream.Recv()
+		return err
+	}
+}
+
+// Messages after the first are not counted before they are complete, so one caller has few streams that carry any.
+func TestStreamsUpwardsAreFew(t *testing.T) {
+	w := newWorld(t)
+	conn, ctx := w.grpc("many", lanes[0]), within(t)
+	var err error
+	for n := 0; err == nil; n++ {
+		var stream grpc.BidiStreamingClient[nodev1.HeartbeatRequest, nodev1.HeartbeatResponse]
+		if stream, err = nodev1.NewNodeAgentServiceClient(conn).Heartbeat(ctx); err == nil {
+			var header metadata.MD
+			if header, err = stream.Header(); err == nil && header == nil { // a refusal has none
+				_, err = stream.Recv()
+			} // else it is open, and its first message does not come
+		}
+		if n > 100 {
+			t.Fatal("a user has 100 streams with messages to come")
+		}
+	}
+	if status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one more stream: %v", err)
+	}
+	if err := beat(t)(w.grpc("bob", lanes[0])); err != nil {
+		t.Errorf("another caller's stream: %v", err)
+	}
 }
 
 // Nothing of a message is read before it is known who sends it.

@@ -30,6 +30,7 @@ type Limit struct{ All, Each int }
 type Limits struct {
 	Calls   Limit
 	Streams Limit
+	Upwards Limit // streams on which the caller sends messages: one that is not complete takes up to 4 MiB and is not counted yet
 	Uploads Limit // calls whose first message, of at most 4 MiB, is on its way in
 	Bytes   Limit // of messages on their way, in either direction
 }
@@ -50,10 +51,10 @@ const (
 func Defaults() map[Class]Limits {
 	const mib = 1 << 20
 	return map[Class]Limits{
-		System:    {Calls: Limit{256, 128}, Streams: Limit{4000, 2000}, Uploads: Limit{16, 8}, Bytes: Limit{96 * mib, 64 * mib}},
-		Agents:    {Calls: Limit{256, 32}, Streams: Limit{8000, 64}, Uploads: Limit{16, 4}, Bytes: Limit{64 * mib, 33 * mib}},
-		Users:     {Calls: Limit{128, 64}, Streams: Limit{4000, 1000}, Uploads: Limit{24, 6}, Bytes: Limit{96 * mib, 48 * mib}},
-		Anonymous: {Calls: Limit{16, 4}, Streams: Limit{16, 4}, Uploads: Limit{4, 2}, Bytes: Limit{2 * mib, 1 * mib}},
+		System:    {Calls: Limit{256, 128}, Streams: Limit{4000, 2000}, Upwards: Limit{64, 32}, Uploads: Limit{16, 8}, Bytes: Limit{96 * mib, 64 * mib}},
+		Agents:    {Calls: Limit{256, 32}, Streams: Limit{8000, 64}, Upwards: Limit{8000, 32}, Uploads: Limit{16, 4}, Bytes: Limit{64 * mib, 33 * mib}},
+		Users:     {Calls: Limit{128, 64}, Streams: Limit{4000, 1000}, Upwards: Limit{64, 16}, Uploads: Limit{24, 6}, Bytes: Limit{96 * mib, 48 * mib}},
+		Anonymous: {Calls: Limit{16, 4}, Streams: Limit{16, 4}, Upwards: Limit{1, 1}, Uploads: Limit{4, 2}, Bytes: Limit{2 * mib, 1 * mib}},
 	}
 }
 
@@ -118,6 +119,12 @@ func (s *Shares) Stream(caller identity.Caller, source string) (release func(), 
 	return s.rooms[class].take(name, 1, streams)
 }
 
+// Upwards takes room, beside that of Stream, for a stream on which the caller sends messages.
+func (s *Shares) Upwards(caller identity.Caller, source string) (release func(), err error) {
+	class, name := Of(caller, source)
+	return s.rooms[class].take(name, 1, upwards)
+}
+
 // Bytes takes room for n bytes of messages.
 func (s *Shares) Bytes(caller identity.Caller, source string, n int) (release func(), err error) {
 	class, name := Of(caller, source)
@@ -133,7 +140,7 @@ func (s *Shares) Use(class Class) (calls, streams, bytes int) {
 }
 
 // use is what is taken, by all or by one caller.
-type use struct{ calls, streams, uploads, bytes int }
+type use struct{ calls, streams, upwards, uploads, bytes int }
 
 // A field is one number of a use, with its limit and its word in refusals.
 type field struct {
@@ -145,6 +152,7 @@ type field struct {
 var (
 	calls   = &field{func(u *use) *int { return &u.calls }, func(l Limits) Limit { return l.Calls }, "calls"}
 	streams = &field{func(u *use) *int { return &u.streams }, func(l Limits) Limit { return l.Streams }, "streams"}
+	upwards = &field{func(u *use) *int { return &u.upwards }, func(l Limits) Limit { return l.Upwards }, "streams with messages of the caller"}
 	uploads = &field{func(u *use) *int { return &u.uploads }, func(l Limits) Limit { return l.Uploads }, "unfinished messages"}
 	bytes   = &field{func(u *use) *int { return &u.bytes }, func(l Limits) Limit { return l.Bytes }, "bytes of messages"}
 )
