@@ -189,7 +189,7 @@ func receive(t *testing.T, c <-chan struct{}) {
 func TestADeadlineReachesTheBackend(t *testing.T) {
 	eachLane(t, func(t *testing.T, w *world, l lane) {
 		c := machinev1.NewMachineServiceClient(w.grpc("alice", l))
-		ctx, cancel := context.WithTimeout(within(t), 200*time.Millisecond)
+		ctx, cancel := context.WithTimeout(within(t), time.Second) // a busy host takes a part of it to get there
 		defer cancel()
 		_, err := c.GetMachine(ctx, &machinev1.GetMachineRequest{Name: "slow"})
 		if status.Code(err) != codes.DeadlineExceeded {
