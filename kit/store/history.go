@@ -16,7 +16,8 @@ const historyPoll = 20 * time.Millisecond
 // searchHistory returns the revision after the commit's base and up to until at which the commit wrote key; 0 if none.
 // It is needed when somebody else changed the record between the lost answer and the next try.
 func (c *commit) searchHistory(ctx context.Context, key string, until int64) (int64, error) {
-	revision, err := retry(ctx, c.store, historyPace, "history", func(ctx context.Context) (int64, error) { return c.replayTwice(ctx, key, until) })
+	after := c.base // a member that answers late is still asked while the commit goes on
+	revision, err := retry(ctx, c.store, historyPace, "history", func(ctx context.Context) (int64, error) { return c.replayTwice(ctx, key, after, until) })
 	if errors.Is(err, rpctypes.ErrCompacted) {
 		// Neither success nor conflict can be claimed any more.
 		return 0, fmt.Errorf("%w: outcome unknown: %w", ErrUnavailable, ErrCompacted)
@@ -27,7 +28,7 @@ func (c *commit) searchHistory(ctx context.Context, key string, until int64) (in
 // replayTwice is one attempt of searchHistory. Two members are asked at once: one that hangs, as the attempt in doubt may have shown,
 // costs no time. Nor do attempts come to that one again and again: with this, the requests from one attempt to the next are two or four,
 // and the client takes its members in turn, which are three or five.
-func (c *commit) replayTwice(ctx context.Context, key string, until int64) (revision int64, err error) {
+func (c *commit) replayTwice(ctx context.Context, key string, after, until int64) (revision int64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type result struct {
@@ -37,7 +38,7 @@ func (c *commit) replayTwice(ctx context.Context, key string, until int64) (revi
 	results := make(chan result, 2)
 	for range cap(results) {
 		go func() {
-			revision, err := c.replay(ctx, key, until)
+			revision, err := c.replay(ctx, key, after, until)
 			results <- result{revision, err}
 		}()
 	}
@@ -52,14 +53,14 @@ func (c *commit) replayTwice(ctx context.Context, key string, until int64) (revi
 }
 
 // replay asks one member.
-func (c *commit) replay(ctx context.Context, key string, until int64) (int64, error) {
+func (c *commit) replay(ctx context.Context, key string, after, until int64) (int64, error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	watcher := clientv3.NewWatcher(c.store.client)
 	defer func() {
 		cancel()
 		watcher.Close()
 	}()
-	answers := watcher.Watch(ctx, key, clientv3.WithRev(c.base+1))
+	answers := watcher.Watch(ctx, key, clientv3.WithRev(after+1))
 	poll := time.NewTicker(historyPoll)
 	defer poll.Stop()
 	for {
