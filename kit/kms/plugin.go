@@ -325,9 +325,19 @@ func (p *Plugin) Open(key uint64, sealed, additional []byte) ([]byte, error) {
 	}
 	value, err := aead.Open(nil, nil, body, additional)
 	if err != nil {
+		p.forget(wrapped, aead)
 		return nil, fmt.Errorf("sealed by a key of the KMS plugin %s: %w", p.address, err)
 	}
 	return value, nil
+}
+
+// forget drops a data key that did not open a record, unless it seals: a plugin that unwraps wrongly is asked again once it is well.
+func (p *Plugin) forget(wrapped string, aead cipher.AEAD) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.opened[wrapped] == aead && (p.current == nil || p.current.aead != aead) {
+		delete(p.opened, wrapped)
+	}
 }
 
 // dataKey returns a data key from memory, or has the plugin unwrap it.

@@ -346,6 +346,26 @@ func TestWrongAnswersOfAKMSSealNothing(t *testing.T) {
 	}
 }
 
+func TestAKeyThatWasUnwrappedWronglyIsAskedForAgain(t *testing.T) {
+	s := start(t)
+	p := s.connect(t, time.Hour)
+	ready(t, p)
+	key, sealed := seal(t, p, "v")
+	fresh := s.connect(t, time.Hour)
+	ready(t, fresh)
+	s.with(func() { s.decrypt = func(r *kmsv2.DecryptResponse) { r.Plaintext = make([]byte, 32) } })
+	if got, err := fresh.Open(key, sealed, []byte("/a/record")); err == nil {
+		t.Fatalf("opened by another key as %q", got)
+	}
+	s.with(func() { s.decrypt = nil })
+	opens(t, fresh, key, sealed, "v")
+	// A record that was changed costs neither the key that seals nor its record.
+	if got, err := p.Open(key, sealed, []byte("/another/record")); err == nil {
+		t.Fatalf("opened in another place as %q", got)
+	}
+	opens(t, p, key, sealed, "v")
+}
+
 func TestRecordsMoveFromAKeyFileToAKMSAndBack(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys.json")
 	if _, err := store.AddKey(path, time.Now()); err != nil {

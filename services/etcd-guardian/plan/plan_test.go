@@ -680,6 +680,18 @@ func TestMembersAreStartedAgainForOtherAuthorities(t *testing.T) {
 			"",
 		},
 		{
+			"a learner that was told to start again is no voter before it has",
+			[]change{deleted("m1"), withLearner("m3", told(time.Second)), rotating("m3")},
+			decision{Phase: "Replacing", WaitsFor: "learner m3 to start again, so that it trusts the authorities of now"},
+			"",
+		},
+		{
+			"nor while its agent is away, which may have the order",
+			[]change{deleted("m1"), withLearner("m3", told(time.Minute)), rotating("m3"), away("m3")},
+			decision{Phase: "Replacing"},
+			"the agent of learner m3 is away",
+		},
+		{
 			"not with too few voters",
 			[]change{rotating("m1"), func(v *plan.View) {
 				v.Members = v.Members[:2]

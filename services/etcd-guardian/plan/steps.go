@@ -221,6 +221,9 @@ func (d *decision) promote() bool {
 	}
 	d.explainLeavers()
 	m := d.learners[0] // etcd allows one at a time
+	if m.Restarting {
+		return false // its agent may take it down at any moment, which is for a learner alone; restart sees to it
+	}
 	machine, _ := d.MachineOfMember(m)
 	switch {
 	case !m.Healthy || len(m.ClientURLs) == 0:
