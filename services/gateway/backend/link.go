@@ -33,8 +33,8 @@ type link struct {
 	program string
 	stop    context.CancelFunc
 	done    chan struct{}
-	// lost is when the connection went away, in Unix nanoseconds; 0 while it is up.
-	lost atomic.Int64
+	// lost is when the connection went away, with the monotonic clock's reading; nil while it is up.
+	lost atomic.Pointer[time.Time]
 	// streams is how many streams are open, or about to be.
 	streams atomic.Int64
 }
@@ -61,7 +61,7 @@ func newLink(program, address string, creds credentials.TransportCredentials, mo
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &link{conn: conn, program: program, stop: cancel, done: make(chan struct{})}
-	l.lost.Store(time.Now().UnixNano())
+	l.gone()
 	go l.follow(ctx)
 	return l, nil
 }
@@ -72,17 +72,23 @@ func (l *link) follow(ctx context.Context) {
 		state := l.conn.GetState()
 		switch state {
 		case connectivity.Ready:
-			l.lost.Store(0)
+			l.lost.Store(nil)
 		case connectivity.Idle:
-			l.lost.CompareAndSwap(0, time.Now().UnixNano())
+			l.gone()
 			l.conn.Connect()
 		default:
-			l.lost.CompareAndSwap(0, time.Now().UnixNano())
+			l.gone()
 		}
 		if !l.conn.WaitForStateChange(ctx, state) {
 			return
 		}
 	}
+}
+
+// gone notes when the connection went away.
+func (l *link) gone() {
+	now := time.Now()
+	l.lost.CompareAndSwap(nil, &now)
 }
 
 // await returns nil as soon as the backend is there, UNAVAILABLE if it has been away for longer than hold, and ctx's error.
@@ -97,8 +103,8 @@ func (l *link) await(ctx context.Context) error {
 			return l.away()
 		}
 		since := first // the loss is so fresh that follow has not seen it
-		if lost := l.lost.Load(); lost != 0 {
-			since = time.Unix(0, lost)
+		if lost := l.lost.Load(); lost != nil {
+			since = *lost
 		}
 		if time.Since(since) >= hold {
 			return l.away()

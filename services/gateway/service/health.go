@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -22,6 +23,8 @@ type programs struct {
 	*health.Server
 	pool     *backend.Pool
 	validity *identity.Validity
+	policy   *identity.Policy
+	audit    *audit.Trail
 }
 
 // Check implements grpc_health_v1.HealthServer.
@@ -45,15 +48,26 @@ func (p programs) report(ctx context.Context, log *slog.Logger) error {
 	return clusteroperator.New("gateway", conn, p.state, nil, log).Run(ctx)
 }
 
-func (p programs) state(ctx context.Context) clusteroperator.State {
+// serving reports whether the gateway serves.
+func (p programs) serving(ctx context.Context) bool {
 	r, err := p.Server.Check(ctx, &grpc_health_v1.HealthCheckRequest{})
-	if err != nil || r.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+	return err == nil && r.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING
+}
+
+func (p programs) state(ctx context.Context) clusteroperator.State {
+	if !p.serving(ctx) {
 		return clusteroperator.State{Degraded: true, Reason: "NotReady", Message: "the gateway is not ready"}
 	}
 	if err := p.validity.Lost(); err != nil {
 		return clusteroperator.State{Degraded: true, Reason: "RevocationsUnknown", Message: "users and agents are refused: " + err.Error()}
 	}
-	return clusteroperator.State{Available: true}
+	s := clusteroperator.State{Available: true}
+	if err := p.policy.Err(); err != nil {
+		s.Degraded, s.Reason, s.Message = true, "PolicyNotInForce", "the policy file cannot be used, the former policy stays in force: "+err.Error()
+	} else if err := p.audit.Failed(); err != nil {
+		s.Degraded, s.Reason, s.Message = true, "AuditLogFailed", "which policy and tokens are in force is not recorded: "+err.Error()
+	}
+	return s
 }
 
 var _ grpc_health_v1.HealthServer = programs{}

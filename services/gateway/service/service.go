@@ -143,7 +143,10 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	})
 	counts.connections(lanes)
 	room := rooms{catalog: methods, shares: share.New(share.Defaults()), door: lanes}
-	alive := programs{Server: health.NewServer(), pool: pool, validity: validity}
+	alive := programs{Server: health.NewServer(), pool: pool, validity: validity, policy: policy, audit: trail}
+	if etcd != nil { // until the first read from it
+		alive.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	}
 	mine := own{}
 	grpc_health_v1.RegisterHealthServer(mine, alive)
 	eventv1.RegisterEventServiceServer(mine, merged)
@@ -159,7 +162,7 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 		GRPC:     server,
 		Room:     room,
 		Span:     traces.Begin,
-		Open:     open(methods, pool, router),
+		Open:     open(methods, alive, router),
 	})
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package service
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"sync"
@@ -13,14 +14,17 @@ import (
 )
 
 // open are the addresses that need no credentials: they say nothing of the cluster but whether it can be reached.
-func open(c *catalog.Catalog, pool *backend.Pool, router *backend.Router) map[string]http.Handler {
+func open(c *catalog.Catalog, alive programs, router *backend.Router) map[string]http.Handler {
 	handlers := openapi.Handlers(sync.OnceValues(func() ([]byte, error) { return openapi.Document(gen.OpenAPI) }))
 	handlers["GET /{$}"] = index(c)
 	handlers["GET /healthz"] = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, map[string]any{"status": "ok"})
 	})
-	handlers["GET /readyz"] = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		missing, why := pool.Missing(), router.Serving()
+	handlers["GET /readyz"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		missing, why := alive.pool.Missing(), router.Serving()
+		if why == nil && !alive.serving(r.Context()) {
+			why = errors.New("this gateway has not read from etcd yet")
+		}
 		if len(missing) > 0 || why != nil {
 			body := map[string]any{"status": "not ready"}
 			if len(missing) > 0 {

@@ -59,6 +59,14 @@ func newWorld(t *testing.T) *world { return newWorldWith(t, func(*Config) {}) }
 
 func newWorldWith(t *testing.T, change func(*Config)) *world {
 	t.Helper()
+	w := startWorld(t, change)
+	w.until(func() bool { return w.do("GET", "/readyz", nil, "", nil).StatusCode == http.StatusOK })
+	return w
+}
+
+// startWorld does not wait until the gateway is ready.
+func startWorld(t *testing.T, change func(*Config)) *world {
+	t.Helper()
 	w := &world{
 		t: t, ground: servetest.New(t), dir: t.TempDir(), stops: map[string]func(){}, peers: map[string]string{},
 		machines: &machines{cancelled: make(chan struct{}, 100), entered: make(chan struct{}, 100)},
@@ -95,7 +103,6 @@ func newWorldWith(t *testing.T, change func(*Config)) *world {
 			stop()
 		}
 	})
-	w.until(func() bool { return w.do("GET", "/readyz", nil, "", nil).StatusCode == http.StatusOK })
 	return w
 }
 

@@ -28,7 +28,7 @@ const (
 type link struct {
 	endpoint string
 	conn     *grpc.ClientConn
-	heard    atomic.Int64 // when it said something last, in Unix nanoseconds
+	heard    atomic.Pointer[time.Time] // when it said something last, with the monotonic clock's reading; nil before that
 
 	state   plan.Gateway
 	said    int                // how often its health was said
@@ -37,9 +37,12 @@ type link struct {
 	unwatch context.CancelFunc // ends the watch of its health, for another one
 }
 
-func (l *link) answered() { l.heard.Store(time.Now().UnixNano()) }
+func (l *link) answered() {
+	now := time.Now()
+	l.heard.Store(&now)
+}
 
-func (l *link) silence() time.Duration { return time.Since(time.Unix(0, l.heard.Load())) }
+func (l *link) silence() time.Duration { return time.Since(*l.heard.Load()) }
 
 // use begins a tenure in which calls go through the link, unless it is in use.
 func (l *link) use() {
