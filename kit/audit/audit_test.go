@@ -695,3 +695,48 @@ func TestAServiceStartsWithoutItsLog(t *testing.T) {
 	}
 	intact(t, dir)
 }
+
+func TestWhatCannotBeReadHidesNothingElse(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a", "c"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		a := openTrail(t, filepath.Join(dir, name))
+		for range 2 {
+			if err := a.Change(t.Context(), change("m"), false); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	unread := filepath.Join(dir, "b", ChangesFile) // opens and cannot be read, by root neither
+	if err := errors.Join(os.Mkdir(filepath.Dir(unread), 0o700), os.Symlink(dir, unread)); err != nil {
+		t.Fatal(err)
+	}
+	last := filepath.Join(dir, "c", ChangesFile)
+	data, err := os.ReadFile(last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(last, []byte(strings.Replace(string(data), `"ed"`, `"ad"`, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	missing := filepath.Join(dir, "missing")
+	reports, err := Verify(missing, dir)
+	for _, path := range []string{missing, unread} {
+		if err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("Verify = %v, want %s named", err, path)
+		}
+	}
+	intact, broken := 0, 0
+	for _, r := range reports {
+		if r.Break == nil {
+			intact++
+		} else {
+			broken++
+		}
+	}
+	if intact == 0 || broken != 1 {
+		t.Errorf("%d intact logs and %d broken ones: %+v", intact, broken, reports)
+	}
+}

@@ -41,50 +41,52 @@ func (b *Break) String() string {
 var ErrNoLogs = errors.New("no audit log found")
 
 // Verify checks the chains of logs. A path is a directory, in which and in whose directories all logs are looked for and
-// checked with their older files; or one file, which is checked by itself. An error means that files could not be read; chains
-// that break are in the reports.
+// checked with their older files; or one file, which is checked by itself. An error names what could not be read: everything
+// else is in the reports, also chains that break.
 func Verify(paths ...string) ([]Report, error) {
 	var reports []Report
+	var errs []error
+	add := func(r Report, err error) {
+		if err != nil {
+			errs = append(errs, err)
+			return
+		}
+		reports = append(reports, r)
+	}
 	for _, path := range paths {
 		info, err := os.Stat(path)
 		if err != nil {
-			return reports, err
+			errs = append(errs, err)
+			continue
 		}
 		if !info.IsDir() {
-			r, err := verifyFiles(path, []string{path}, true)
-			if err != nil {
-				return reports, err
-			}
-			reports = append(reports, r)
+			add(verifyFiles(path, []string{path}, true))
 			continue
 		}
 		logs, err := logsBelow(path)
-		if err != nil {
-			return reports, err
-		}
+		errs = append(errs, err)
 		for _, log := range logs {
-			r, err := verifyLog(log)
-			if err != nil {
-				return reports, err
-			}
-			reports = append(reports, r)
+			add(verifyLog(log))
 		}
 	}
-	if len(reports) == 0 {
+	err := errors.Join(errs...)
+	if len(reports) == 0 && err == nil {
 		return nil, ErrNoLogs
 	}
-	return reports, nil
+	return reports, err
 }
 
 // logsBelow finds logs by their files; also one whose newest file is missing.
 func logsBelow(dir string) ([]string, error) {
 	found := map[string]bool{}
+	var unread []error
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // a running program removed it
 		}
 		if err != nil {
-			return err
+			unread = append(unread, err)
+			return nil
 		}
 		if d.IsDir() {
 			// Below a service's own files may be those of machines and pods, and a pod may write what it likes.
@@ -110,7 +112,7 @@ func logsBelow(dir string) ([]string, error) {
 		logs = append(logs, l)
 	}
 	slices.Sort(logs)
-	return logs, err
+	return logs, errors.Join(append(unread, err)...)
 }
 
 // verifyLog checks a log with its older files. A rotation while it reads makes it read again.

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -31,7 +30,7 @@ A directory stands for the logs in it and in the directories in it, with their o
 Without an argument the logs of the cluster on this machine are checked.
 
 Exit code 0: all chains are intact. 1: one is not, and the first record that does not follow is named. 2: a log cannot be
-read, or there is none.`,
+read, or there is none. The other logs are checked all the same.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				c, err := e.cluster()
@@ -47,15 +46,7 @@ read, or there is none.`,
 }
 
 func (e *env) verifyAudit(paths []string) error {
-	var reports []audit.Report
-	for _, path := range paths {
-		found, err := audit.Verify(path)
-		if err != nil && !(errors.Is(err, audit.ErrNoLogs) && len(paths) > 1) {
-			fmt.Fprintln(e.err, "error:", err)
-			return ExitError{exitUnread}
-		}
-		reports = append(reports, found...)
-	}
+	reports, err := audit.Verify(paths...)
 	broken := false
 	for _, r := range reports {
 		if r.Break != nil {
@@ -68,12 +59,14 @@ func (e *env) verifyAudit(paths []string) error {
 			fmt.Fprintf(e.out, "  %s\n", note)
 		}
 	}
+	if err != nil {
+		fmt.Fprintln(e.err, "error:", err)
+	}
 	switch {
-	case len(reports) == 0:
-		fmt.Fprintln(e.err, "error:", audit.ErrNoLogs)
-		return ExitError{exitUnread}
 	case broken:
 		return ExitError{exitBroken}
+	case err != nil:
+		return ExitError{exitUnread}
 	}
 	return nil
 }
