@@ -12,6 +12,9 @@ func (s *Supervisor) WithoutCgroups() *Supervisor {
 	return s
 }
 
+// Markers is the environment that marks a start of spec.
+func Markers(dir string, spec Spec, mark string) []string { return markers(dir, spec, mark) }
+
 // TrimLogWithoutHoles is TrimLog on a file system without holes.
 func TrimLogWithoutHoles(path string, keep int64) error {
 	return trimLog(path, keep, func(*os.File, int64) error { return unix.EOPNOTSUPP })

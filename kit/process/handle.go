@@ -32,7 +32,7 @@ func newRecord(spec Spec, groups cgroups) (record, error) {
 		return r, err
 	}
 	r.Mark, r.Path, r.Args, r.Digest, r.Grace, r.Once = newMark(), spec.Path, spec.Args, spec.digest(), spec.grace(), spec.Once
-	if spec.User != nil {
+	if spec.User != nil && spec.User.UID != uint32(os.Geteuid()) {
 		r.UID = spec.User.UID
 	}
 	if r.Cgroup, err = groups.make(r.Mark); err != nil {

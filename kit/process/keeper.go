@@ -144,7 +144,7 @@ func (k *keeper) run(ctx context.Context) (finished bool) {
 	for ctx.Err() == nil {
 		spec, stopping, final := k.wishes()
 		switch h := k.current(); {
-		case h != nil && (stopping || spec == nil || h.Digest != spec.digest()):
+		case h != nil && (stopping || spec == nil || !h.runs(*spec)):
 			k.terminate(ctx, h)
 		case stopping:
 			k.stopped()

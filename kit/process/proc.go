@@ -79,6 +79,9 @@ func readMarker(dir string, pid int) (name string, r record, err error) {
 	}
 	r, err = here()
 	r.PID, r.StartTime, r.Digest, r.Mark = pid, st.startTime, vars[digestName], vars[idName]
+	if uid := userOf(pid); uid != uint32(os.Geteuid()) {
+		r.UID = uid
+	}
 	if path, err := cgroupOf(strconv.Itoa(pid)); err == nil && strings.HasPrefix(filepath.Base(path), cgroupPrefix) && strings.HasSuffix(path, "-"+r.Mark) {
 		if mount, err := unifiedMount(); err == nil && mount != "" {
 			r.Cgroup = filepath.Join(mount, path)

@@ -71,6 +71,15 @@ func removeRecord(dir, name string) {
 	_ = os.Remove(filepath.Join(dir, name+recordSuffix))
 }
 
+// runs reports whether the process is that of spec. The user counts beside the digest, which any process may have in its environment.
+func (r record) runs(spec Spec) bool {
+	var uid uint32
+	if spec.User != nil && spec.User.UID != uint32(os.Geteuid()) {
+		uid = spec.User.UID
+	}
+	return r.Digest == spec.digest() && r.UID == uid
+}
+
 // digest tells specs apart that need different processes.
 func (spec Spec) digest() string {
 	what := []any{spec.Path, spec.Args, spec.Env, spec.Dir, spec.LogFile}

@@ -386,3 +386,28 @@ func run(t *testing.T, dir string, s *process.Supervisor) (*process.Supervisor, 
 	}
 	return s, end
 }
+
+// TestAMarkerUnderAnotherUserIsNotTakenOver has a process of another user, such as a pod, carry all that marks a supervised one which lost its record.
+func TestAMarkerUnderAnotherUserIsNotTakenOver(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can run processes as other users")
+	}
+	dir := t.TempDir()
+	sp := waiting(dir)
+	const uid = 1_999_999_002
+	cmd := exec.Command("/bin/sleep", "1000")
+	cmd.Env = process.Markers(dir, sp, "any")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := process.Start(cmd, &process.User{UID: uid, GID: uid}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	s, _ := supervisor(t, dir)
+	if err := s.Ensure(sp); err != nil {
+		t.Fatal(err)
+	}
+	running(t, s, "worker", cmd.Process.Pid)
+}
