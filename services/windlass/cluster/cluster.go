@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
 )
 
 // DefaultName is the cluster that is meant where none is named.
@@ -118,6 +119,32 @@ func Open(name string) (*Cluster, error) {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, settingsFile), err)
 	}
 	return c, nil
+}
+
+// Lock keeps other processes of this user from opening, making and changing clusters until unlock is called: two starts of one cluster at once must
+// not both make it.
+func Lock() (unlock func(), err error) {
+	home, err := Home()
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(home, "clusters")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	return lock(dir)
+}
+
+// lock locks a directory for this process.
+func lock(dir string) (unlock func(), err error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), d.Close())
+	}
+	return func() { _ = d.Close() }, nil
 }
 
 // Create makes the directory of a new cluster and chooses its addresses.

@@ -76,7 +76,7 @@ func (c *Cluster) EnsurePodUsers() error {
 	return nil
 }
 
-// takeBlock makes the directory of a block that no cluster has, and returns it.
+// takeBlock makes the directory of a block that no cluster has, and returns it. What clusters that are gone have left is removed first.
 func takeBlock(cluster string) (string, error) {
 	home := podsHome
 	if set := os.Getenv(envPods); set != "" {
@@ -88,14 +88,17 @@ func takeBlock(cluster string) (string, error) {
 	if err := passable(home); err != nil {
 		return "", err
 	}
+	unlock, err := lock(home)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	stuck := reclaim(home, cluster)
 	h := fnv.New32a()
 	h.Write([]byte(cluster))
 	start := h.Sum32()
 	for n := range uint32(hostBlocks) {
 		dir := filepath.Join(home, strconv.Itoa(int((start+n)%hostBlocks)))
-		if err := reuse(dir); err != nil {
-			return "", err
-		}
 		err := os.Mkdir(dir, 0o711)
 		if errors.Is(err, fs.ErrExist) {
 			continue
@@ -105,7 +108,7 @@ func takeBlock(cluster string) (string, error) {
 		}
 		return dir, err
 	}
-	return "", fmt.Errorf("all %d blocks in %s are taken", hostBlocks, home)
+	return "", errors.Join(fmt.Errorf("all %d blocks in %s are taken", hostBlocks, home), stuck)
 }
 
 // passable returns an error unless every user can pass through all directories above dir and through dir.
@@ -124,23 +127,35 @@ func passable(dir string) error {
 	}
 }
 
-// reuse removes the directory of a block whose cluster is gone, with the processes of its users.
-func reuse(dir string) error {
-	owner, err := os.ReadFile(filepath.Join(dir, clusterFile))
-	if err != nil {
-		return nil // nothing, or just being made
-	}
-	if _, err := os.Stat(strings.TrimSuffix(string(owner), "\n")); !errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	gone := fmt.Sprintf("%s.gone-%d", dir, os.Getpid())
-	if err := os.Rename(dir, gone); err != nil {
-		return nil // another one does it
-	}
-	n, err := strconv.ParseUint(filepath.Base(dir), 10, 16)
+// reclaim removes the blocks of clusters that are gone, with the processes of their users, and one that a start of this cluster left which was
+// cut off: it has none yet. home is locked, so a block without the name of a cluster is not just being made.
+func reclaim(home, cluster string) error {
+	entries, err := os.ReadDir(home)
 	if err != nil {
 		return err
 	}
-	users := block(uint32(n))
-	return errors.Join(users.Kill(), os.RemoveAll(gone))
+	var errs []error
+	for _, e := range entries {
+		n, err := strconv.ParseUint(e.Name(), 10, 16)
+		if err != nil || n >= hostBlocks {
+			continue
+		}
+		dir := filepath.Join(home, e.Name())
+		owner, err := os.ReadFile(filepath.Join(dir, clusterFile))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+			continue
+		}
+		of := strings.TrimSuffix(string(owner), "\n")
+		if there, err := exists(of); of != cluster && (there || err != nil) {
+			continue
+		}
+		users := block(uint32(n))
+		if err := users.Kill(); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, process.RemoveAll(dir))
+	}
+	return errors.Join(errs...)
 }

@@ -181,6 +181,11 @@ func (e *env) openOrCreate(f upFlags) (c *cluster.Cluster, fresh bool, err error
 			return nil, false, err
 		}
 	}
+	unlock, err := cluster.Lock()
+	if err != nil {
+		return nil, false, err
+	}
+	defer unlock()
 	c, err = cluster.Open(e.clusterName())
 	if err == nil {
 		return c, false, e.reopen(c, f)

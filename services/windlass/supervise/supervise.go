@@ -95,7 +95,11 @@ func Start(c *cluster.Cluster, executable string) (pid int, started bool, err er
 	if err := cmd.Start(); err != nil {
 		return 0, false, err
 	}
-	return cmd.Process.Pid, true, awaitHold(c, cmd)
+	if err := awaitHold(c, cmd); err != nil {
+		return 0, false, err
+	}
+	pid, err = Alive(c) // another start's, if that was faster
+	return pid, pid == cmd.Process.Pid, err
 }
 
 // awaitHold waits until a supervisor that was just started holds the cluster: from then on it is found by Alive.

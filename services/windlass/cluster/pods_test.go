@@ -1,0 +1,65 @@
+package cluster
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// podsIn has the blocks of users of the test be in a directory of its own.
+func podsIn(t *testing.T) string {
+	t.Helper()
+	home := t.TempDir()
+	if err := os.Chmod(filepath.Dir(home), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if err := passable(home); err != nil {
+		t.Skip(err)
+	}
+	t.Setenv(envPods, home)
+	return home
+}
+
+func TestBlocksOfClustersThatAreGoneAreTakenBack(t *testing.T) {
+	home, clusters := podsIn(t), t.TempDir()
+	lives, ours := filepath.Join(clusters, "lives"), filepath.Join(clusters, "ours")
+	for _, dir := range []string{lives, ours} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, owner := range map[string]string{
+		"1": filepath.Join(clusters, "gone"), "2": lives,
+		"3": "",   // a start that was cut off before it wrote the name down
+		"4": ours, // or before it wrote the block down with the cluster
+	} {
+		dir := filepath.Join(home, name)
+		if err := os.MkdirAll(filepath.Join(dir, "machine"), 0o711); err != nil {
+			t.Fatal(err)
+		}
+		if owner == "" {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, clusterFile), []byte(owner+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	took, err := takeBlock(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	entries, err := os.ReadDir(home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	want := []string{"2", filepath.Base(took)}
+	slices.Sort(want)
+	if !slices.Equal(left, want) {
+		t.Errorf("blocks %q are left, want %q", left, want)
+	}
+}
