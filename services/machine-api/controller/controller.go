@@ -61,7 +61,7 @@ type Config struct {
 	Eviction  grpc.ClientConnInterface // to eviction-controller, which owns both
 	Bootstrap Bootstrap
 	Events    Recorder
-	Reserved  []netip.Addr     // addresses of the cluster's own programs, which no instance may have
+	Reserved  []netip.Prefix   // addresses of the cluster's own programs, which no instance may have
 	Now       func() time.Time // nil means time.Now
 	Log       *slog.Logger
 }
@@ -207,6 +207,9 @@ func (c *Controller) Run(ctx context.Context) error {
 	if err := c.Tables.CatchUp(ctx); err != nil {
 		return fmt.Errorf("catch up: %w", err)
 	}
+	c.mu.Lock()
+	clear(c.createErrors) // machines of an earlier term may have gone while another process led
+	c.mu.Unlock()
 	group, ctx := errgroup.WithContext(ctx)
 	for _, l := range []*reconcile.Loop{c.machines, c.sets, c.controlPlanes, c.garbage} {
 		group.Go(func() error { return l.Run(ctx) })

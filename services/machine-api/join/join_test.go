@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -249,6 +250,25 @@ func TestTheRoleIsThatOfTheSealedRecord(t *testing.T) {
 	out, _, err := f.answer(t.Context(), m, request(t))
 	if err != nil || out.Role != plan.RoleWorker {
 		t.Errorf("answer = %v, %v", out, err)
+	}
+}
+
+func TestARenewalBesideTheEndOfAMachineLeavesNothing(t *testing.T) {
+	f := newFixture(t)
+	m, _ := f.machine(t, "w", plan.RoleWorker)
+	if err := f.tables.Synced(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	uid := m.GetMetadata().GetUid()
+	if err := f.tokens.Forget(t.Context(), uid); err != nil { // right before the machine's finalizer goes
+		t.Fatal(err)
+	}
+	ctx := identity.WithCaller(t.Context(), identity.Caller{User: identity.NodeUser("w"), UID: uid, Groups: []string{identity.GroupNodes}})
+	if _, err := f.Renew(ctx, &machinev1.RenewRequest{AgentRequest: request(t)}); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_FORBIDDEN {
+		t.Errorf("Renew = %v, want FORBIDDEN", err)
+	}
+	if _, err := f.tokens.store.Get(t.Context(), sealedPrefix+uid); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("join record: %v, want none", err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 )
 
@@ -108,7 +109,10 @@ func (s *Service) Renew(ctx context.Context, req *machinev1.RenewRequest) (*mach
 }
 
 func (s *Service) answer(ctx context.Context, m *machinev1.Machine, agent []byte) (*machinev1.JoinResponse, *x509.CertificateRequest, error) {
-	sealed, err := s.tokens.seal(ctx, m)
+	sealed, err := s.tokens.sealedAs(ctx, m)
+	if errors.Is(err, store.ErrNotFound) { // never sealed here: it would be kept after the machine, and a caller would choose the moment
+		return nil, nil, rpcerr.Forbidden("machine " + m.GetMetadata().GetName() + " has no join record: its deletion is complete")
+	}
 	if err != nil {
 		return nil, nil, err
 	}

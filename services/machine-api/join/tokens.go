@@ -64,24 +64,30 @@ type sealed struct {
 
 // seal returns who a machine is, and writes it down the first time.
 func (t *Tokens) seal(ctx context.Context, m *machinev1.Machine) (sealed, error) {
-	meta := m.GetMetadata()
-	key := sealedPrefix + meta.GetUid()
-	out := sealed{Namespace: meta.GetNamespace(), Name: meta.GetName(), UID: meta.GetUid(), Role: plan.Role(m)}
-	r, err := t.store.Get(ctx, key)
-	if errors.Is(err, store.ErrNotFound) {
-		value, err := json.Marshal(out)
-		if err != nil {
-			return out, err
-		}
-		if _, err = t.store.Commit(ctx, store.Put(key, value, 0)); !errors.Is(err, store.ErrExists) {
-			return out, err
-		}
-		if r, err = t.store.Get(ctx, key); err != nil {
-			return out, err
-		}
-	} else if err != nil {
+	out, err := t.sealedAs(ctx, m)
+	if !errors.Is(err, store.ErrNotFound) {
 		return out, err
 	}
+	meta := m.GetMetadata()
+	out = sealed{Namespace: meta.GetNamespace(), Name: meta.GetName(), UID: meta.GetUid(), Role: plan.Role(m)}
+	value, err := json.Marshal(out)
+	if err != nil {
+		return out, err
+	}
+	if _, err = t.store.Commit(ctx, store.Put(sealedPrefix+meta.GetUid(), value, 0)); errors.Is(err, store.ErrExists) {
+		return t.sealedAs(ctx, m)
+	}
+	return out, err
+}
+
+// sealedAs returns who a machine is, as it was written down; an error that wraps store.ErrNotFound if it was not, or was forgotten.
+func (t *Tokens) sealedAs(ctx context.Context, m *machinev1.Machine) (sealed, error) {
+	key := sealedPrefix + m.GetMetadata().GetUid()
+	r, err := t.store.Get(ctx, key)
+	if err != nil {
+		return sealed{}, err
+	}
+	var out sealed
 	if err := json.Unmarshal(r.Value, &out); err != nil {
 		return out, fmt.Errorf("record %q: %w", key, err)
 	}
