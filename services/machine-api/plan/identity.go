@@ -91,7 +91,7 @@ type InstanceView struct {
 	Machine  *machinev1.Machine
 	Instance *providerv1.Instance
 	Machines []*machinev1.Machine // all of the cluster
-	Reserved []netip.Addr         // addresses of the cluster's own programs
+	Reserved []netip.Prefix       // addresses of the cluster's own programs
 }
 
 // InstanceFault returns why an instance cannot be that of a machine; empty if it can. A provider is trusted with its own instances: it cannot
@@ -133,7 +133,7 @@ func addressFault(v InstanceView, text string) string {
 		return "is localhost, which is every host's own"
 	case ip.IsLinkLocalUnicast():
 		return "is a link-local one"
-	case slices.Contains(v.Reserved, ip):
+	case slices.ContainsFunc(v.Reserved, func(p netip.Prefix) bool { return p.Contains(ip) }):
 		return "is that of a program of the cluster"
 	}
 	for _, other := range v.Machines {

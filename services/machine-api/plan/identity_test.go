@@ -44,6 +44,8 @@ func TestAProviderCannotGiveAMachineAnothersPlace(t *testing.T) {
 		{"many hosts", "uid-m", "test://m", "224.0.0.1", `the provider's address "224.0.0.1" is not that of one host`},
 		{"a link-local address", "uid-m", "test://m", "169.254.169.254", `the provider's address "169.254.169.254" is a link-local one`},
 		{"the gateway's address", "uid-m", "test://m", "127.1.2.1", `the provider's address "127.1.2.1" is that of a program of the cluster`},
+		{"the address of a program's container", "uid-m", "test://m", "172.31.250.17", `the provider's address "172.31.250.17" is that of a program of the cluster`},
+		{"an address beside those of the containers", "uid-m", "test://m", "172.31.250.32", ""},
 		{"another machine's address", "uid-m", "test://m", "127.1.2.11", `the provider's address "127.1.2.11" is that of machine ns/other`},
 		{"another machine's address in other words", "uid-m", "test://m", "::ffff:127.1.2.11", `the provider's address "::ffff:127.1.2.11" is that of machine ns/other`},
 		{"another machine's second address", "uid-m", "test://m", "fd00::11", `the provider's address "fd00::11" is that of machine ns/other`},
@@ -54,7 +56,7 @@ func TestAProviderCannotGiveAMachineAnothersPlace(t *testing.T) {
 				Machine:  withAddress("m", "127.1.2.10"),
 				Instance: &providerv1.Instance{MachineUid: tt.machineUID, ProviderId: tt.providerID, Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: tt.address}}},
 				Machines: []*machinev1.Machine{withAddress("m", "127.1.2.10"), other, gone},
-				Reserved: []netip.Addr{netip.MustParseAddr("127.1.2.1")},
+				Reserved: []netip.Prefix{netip.MustParsePrefix("127.1.2.1/32"), netip.MustParsePrefix("172.31.250.0/27")},
 			})
 			if got != tt.want {
 				t.Errorf("InstanceFault = %q, want %q", got, tt.want)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -31,6 +32,7 @@ type config struct {
 	infrastructureName string        // of the cluster at its provider, for the first start; empty: made up
 	platform           string        // of the cluster, for the first start
 	lifetime           time.Duration // of machines' certificates
+	reserved           []net.IPNet   // that no machine may have an address of
 }
 
 // parse reads the flags. It returns pflag.ErrHelp if only help was asked for.
@@ -46,6 +48,7 @@ func parse(args []string, out io.Writer) (config, error) {
 	fs.StringVar(&c.infrastructureName, "infrastructure-name", "", "name of the cluster at its provider, used at the first start (default: windlass- and five random characters)")
 	fs.StringVar(&c.platform, "platform", "Local", "platform of the cluster, used at the first start")
 	fs.DurationVar(&c.lifetime, "certificate-lifetime", defaultLifetime, "lifetime of machines' certificates")
+	fs.IPNetSliceVar(&c.reserved, "reserved", nil, "network such as 10.0.0.0/27 that the cluster's own programs have their addresses from, and no machine may have one of; may be repeated. Those in other flags are reserved anyway")
 	if err := fs.Parse(args); err != nil {
 		return c, err
 	}
@@ -85,18 +88,25 @@ func (c config) check(rest []string) error {
 	return errors.Join(errs...)
 }
 
-// addresses returns the addresses of the cluster's own programs, as far as they are written as such.
-func (c config) addresses() []netip.Addr {
-	var out []netip.Addr
+// addresses returns the addresses of the cluster's own programs: those that flags hold as such, and those that are reserved for programs which
+// are known by name.
+func (c config) addresses() []netip.Prefix {
+	var out []netip.Prefix
+	add := func(a netip.Addr) { out = append(out, netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen())) }
+	for _, n := range c.reserved {
+		if p, err := netip.ParsePrefix(n.String()); err == nil { // as it always is
+			out = append(out, p.Masked())
+		}
+	}
 	for _, hostPort := range slices.Concat(c.gateways, slices.Collect(maps.Values(c.Peers)), []string{c.Listen, c.Advertise}) {
 		if ap, err := netip.ParseAddrPort(hostPort); err == nil && !ap.Addr().IsUnspecified() {
-			out = append(out, ap.Addr().Unmap())
+			add(ap.Addr())
 		}
 	}
 	for _, endpoint := range c.EtcdEndpoints {
 		if u, err := url.Parse(endpoint); err == nil {
 			if a, err := netip.ParseAddr(u.Hostname()); err == nil {
-				out = append(out, a.Unmap())
+				add(a)
 			}
 		}
 	}

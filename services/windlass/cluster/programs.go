@@ -17,6 +17,12 @@ type program struct {
 	flags func(c *Cluster, executable string) []string
 }
 
+// In the network of a cluster in containers, containers have the addresses below the first machine's (compose.yaml).
+const (
+	firstMachine     = "32"
+	containersPrefix = "27"
+)
+
 // programs is every program that the supervisor runs.
 var programs = map[string]program{
 	"gateway": {
@@ -28,7 +34,11 @@ var programs = map[string]program{
 	"machine-api": {
 		etcd: true, peers: []string{"eviction-controller", "provider-local", "etcd-guardian", "update-orchestrator"},
 		flags: func(c *Cluster, _ string) []string {
-			return []string{"--pki", c.Service("machine-api", "pki"), "--gateway", c.Gateway(), "--certificate-lifetime", c.lifetime().String(), "--infrastructure-name", c.Name, "--platform", "Local"}
+			flags := []string{"--pki", c.Service("machine-api", "pki"), "--gateway", c.Gateway(), "--certificate-lifetime", c.lifetime().String(), "--infrastructure-name", c.Name, "--platform", "Local"}
+			if c.Containers {
+				flags = append(flags, "--reserved", c.Subnet+".0/"+containersPrefix) // of the gateway and the peers only names are known
+			}
+			return flags
 		},
 	},
 	"hook-broker": {etcd: true, peers: []string{"machine-api", "update-orchestrator"}},
@@ -61,7 +71,7 @@ var programs = map[string]program{
 		flags: func(c *Cluster, executable string) []string {
 			flags := []string{"--subnet", c.Subnet, "--cluster", c.Name, "--windlass", executable}
 			if c.Containers {
-				flags = append(flags, "--interface", "eth0", "--first-host", "32") // those below are the containers' own
+				flags = append(flags, "--interface", "eth0", "--first-host", firstMachine) // those below are the containers' own
 			}
 			if users := c.PodUsers(); users.Count > 0 {
 				flags = append(flags, "--pods-dir", c.podsDir(), "--pod-users", users.String())
