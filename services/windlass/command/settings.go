@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -48,9 +49,14 @@ func (e *env) changeSettings(ctx context.Context, c *cluster.Cluster, to []strin
 	c.ProgramFlags = before
 	back, cancel := context.WithTimeout(context.WithoutCancel(ctx), settingsPatience)
 	defer cancel()
-	undo := e.restartWith(back, c, executable)
+	undo := supervise.StopSupervisor(back, c) // so that no program starts with the refused ones any more
+	refused, pidsErr := pidsOf(c)
+	maps.DeleteFunc(refused, func(name string, pid int) bool { return pids[name] == pid }) // it never had them
+	if undo = errors.Join(undo, pidsErr); undo == nil {
+		undo = e.restartWith(back, c, executable)
+	}
 	if undo == nil {
-		undo = e.awaitPrograms(back, c, changed, nil, s)
+		undo = e.awaitPrograms(back, c, changed, refused, s)
 	}
 	if undo != nil {
 		return fmt.Errorf("settings: %w; the settings before could not be put back: %w", err, undo)

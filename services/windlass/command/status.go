@@ -34,7 +34,8 @@ func newStatus(e *env) *cobra.Command {
 		Use:   "status",
 		Short: "Show what runs of a cluster and whether it is ready",
 		Long: `Show what runs of a cluster and whether it is ready. Every service is asked itself, so that one that is stopped, hung or
-dead is seen at once. It takes less than two seconds. The exit code is 0 if the cluster is ready, 3 if it is not.
+dead is seen at once. It takes less than two seconds. The exit code is 0 if the cluster is ready, 3 if it is not. What you may
+not read does not make it unready: the state is then "Ready as far as seen", and names what was not.
 
 With --server the services are asked through the gateway; processes are shown of a cluster on this machine only.`,
 		Args: cobra.NoArgs,
@@ -82,12 +83,15 @@ func (e *env) status(ctx context.Context) error {
 		return err
 	}
 	problems = append(problems, v.problems()...)
-	state := "Ready"
-	if len(problems) > 0 {
+	state, unseen := "Ready", v.unseen()
+	switch {
+	case len(problems) > 0:
 		state = "NotReady"
+	case len(unseen) > 0:
+		state = "Ready as far as seen"
 	}
 	fmt.Fprintf(e.out, "State:       %s\n", state)
-	for _, p := range problems {
+	for _, p := range append(problems[:len(problems):len(problems)], unseen...) {
 		fmt.Fprintf(e.out, "             * %s\n", p)
 	}
 	for _, l := range v.lines() {

@@ -123,3 +123,33 @@ func TestStatusSaysWhatItDoesNotKnow(t *testing.T) {
 		}
 	}
 }
+
+func TestStatusIsNotReadyForWhatWasNotSeen(t *testing.T) {
+	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	seen := func(ago time.Duration) *etcdv1.Quorum {
+		return &etcdv1.Quorum{Phase: "Pivoted", Voters: 3, HealthyVoters: 3, Majority: 2, BootstrapRetired: true, ObserveTime: timestamppb.New(noon.Add(-ago))}
+	}
+	no := status.Error(codes.PermissionDenied, "no")
+	for _, tt := range []struct {
+		name string
+		v    view
+		want []string
+	}{
+		{"everything was seen just now", view{quorum: seen(time.Second)}, nil},
+		{"an observation of before", view{quorum: seen(42 * time.Second)}, []string{"the quorum was seen 42s ago, and not since"}},
+		{
+			"parts that the caller may not read",
+			view{quorumErr: no, nodesErr: no, machinesErr: no, operatorErr: no},
+			[]string{
+				"the voters of etcd were not seen: you may not read them", "the machines were not seen: you may not read them",
+				"the nodes were not seen: you may not read them", "the cluster operators were not seen: you may not read them",
+			},
+		},
+		{"what could not be read is a problem already", view{quorum: seen(0), nodesErr: status.Error(codes.Unavailable, "away")}, nil},
+	} {
+		tt.v.now = noon
+		if diff := cmp.Diff(tt.want, tt.v.unseen()); diff != "" {
+			t.Errorf("%s: %s", tt.name, diff)
+		}
+	}
+}

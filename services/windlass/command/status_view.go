@@ -37,7 +37,7 @@ const freshFor = 5 * time.Second
 // service is a program of the control plane and why it is not ready, "" if it is.
 type service struct{ name, problem string }
 
-// hidden reports that the caller may not see a part. That is the caller's business, not the cluster's.
+// hidden reports that the caller may not see a part, which makes no cluster unready.
 func hidden(err error) bool {
 	return status.Code(err) == codes.PermissionDenied || status.Code(err) == codes.Unimplemented
 }
@@ -55,6 +55,31 @@ func (v view) problems() []string {
 		return slices.Concat(v.quorumProblems(), services, rest) // which is why the services are not ready
 	}
 	return slices.Concat(services, v.quorumProblems(), rest)
+}
+
+// unseen returns what nothing can be said of, so that "Ready" does not include it.
+func (v view) unseen() []string {
+	var out []string
+	for _, part := range []struct {
+		what string
+		err  error
+	}{{"the voters of etcd", v.quorumErr}, {"the machines", v.machinesErr}, {"the nodes", v.nodesErr}, {"the cluster operators", v.operatorErr}} {
+		if hidden(part.err) {
+			out = append(out, part.what+" were not seen: you may not read them")
+		}
+	}
+	if age := v.observed(); v.quorumErr == nil && age > freshFor {
+		out = append(out, fmt.Sprintf("the quorum was seen %s ago, and not since", age.Truncate(time.Second)))
+	}
+	return out
+}
+
+// observed returns how long ago the guardian saw the quorum; zero if that is not known.
+func (v view) observed() time.Duration {
+	if v.quorum.GetObserveTime() == nil {
+		return 0
+	}
+	return v.now.Sub(v.quorum.GetObserveTime().AsTime())
 }
 
 // said words an error of a part.
@@ -210,7 +235,7 @@ func (v view) lines() []string {
 	}
 	q := v.quorum
 	seen := ""
-	if age := v.now.Sub(q.GetObserveTime().AsTime()); q.GetObserveTime() != nil && age > freshFor {
+	if age := v.observed(); age > freshFor {
 		seen = fmt.Sprintf(", seen %s ago", age.Truncate(time.Second))
 	}
 	add("Quorum", v.quorumErr, "%s, %d of %d voters healthy%s", q.GetPhase(), q.GetHealthyVoters(), q.GetVoters(), seen)
