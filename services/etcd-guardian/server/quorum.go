@@ -156,6 +156,9 @@ func (s *Server) ReleaseDisruptionPermit(ctx context.Context, r *etcdv1.ReleaseD
 			return &etcdv1.ReleaseDisruptionPermitResponse{}, nil
 		}
 		holder := o.Permit.Message.GetHolder()
+		if only := r.GetHolder(); only != "" && only != holder {
+			return &etcdv1.ReleaseDisruptionPermitResponse{}, nil
+		}
 		// A permit is for a machine: a service that asked again after it was withdrawn holds it for the one that gives it back.
 		if caller.User != holder && !caller.In(identity.GroupMasters) && !caller.In(identity.GroupServices) {
 			return nil, rpcerr.Forbidden(fmt.Sprintf("the disruption permit is held by %s", holder))

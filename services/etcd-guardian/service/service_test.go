@@ -408,7 +408,11 @@ func TestThePermitIsNotForAQuorumThatIsAlreadyDamaged(t *testing.T) {
 	granted("m2") // its own voter is down already
 	up("m2")
 	refused("m0", metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER, "m2")
-	_, err := c.quorum.ReleaseDisruptionPermit(t.Context(), &etcdv1.ReleaseDisruptionPermitRequest{Machine: &metav1.ObjectReference{Kind: "Node", Name: "m2"}})
+	m2 := &metav1.ObjectReference{Kind: "Node", Name: "m2"}
+	_, err := c.quorum.ReleaseDisruptionPermit(t.Context(), &etcdv1.ReleaseDisruptionPermitRequest{Machine: m2, Holder: "another"})
+	c.check(err)
+	refused("m0", metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER, "m2") // it is not the other's to give back
+	_, err = c.quorum.ReleaseDisruptionPermit(t.Context(), &etcdv1.ReleaseDisruptionPermitRequest{Machine: m2})
 	c.check(err)
 	c.until("no permit", func(q *etcdv1.Quorum) bool { return q.GetPermit() == nil })
 

@@ -15,6 +15,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/node-configurator/plan"
@@ -39,7 +41,7 @@ type Marker interface {
 type Permits interface {
 	// Acquire returns nil if the voter of a control-plane node, if it has one, may go down now.
 	Acquire(ctx context.Context, node string) error
-	// Release gives the permit of a node's machine back, if it holds one.
+	// Release gives the permit of a node's machine back, if this service took it.
 	Release(ctx context.Context, node string) error
 }
 
@@ -140,6 +142,7 @@ func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest, stream grpc.Server
 	woken, leave := s.listen(node)
 	defer leave()
 	var sent *configv1.FollowConfigResponse
+	owing := true // an earlier process may have died between taking the permit and giving it back
 	for {
 		view := s.view.Node(node)
 		order := plan.Node(view).Order
@@ -147,7 +150,14 @@ func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest, stream grpc.Server
 		if order.Apply && order.Reboot && plan.ControlPlane(view.Node) && !(sent.GetApply() && sent.GetReboot()) {
 			if err := s.mayRestart(ctx, node); err != nil {
 				s.log.InfoContext(ctx, "restart waits", "node", node, "error", err)
-				order.Apply, again = false, time.After(permitAgain)
+				order.Apply, again, owing = false, time.After(permitAgain), true
+			}
+		}
+		if owing && plan.ControlPlane(view.Node) {
+			err := s.giveBack(ctx, node)
+			if owing = err != nil; owing {
+				s.log.InfoContext(ctx, "permit is not given back", "node", node, "error", err)
+				again = time.After(permitAgain)
 			}
 		}
 		next := &configv1.FollowConfigResponse{MachineConfig: order.Config, Apply: order.Apply, Reboot: order.Reboot}
@@ -167,18 +177,27 @@ func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest, stream grpc.Server
 }
 
 // mayRestart asks for the permit of a control-plane node once more, right before it is ordered to restart: its drain got it a while ago, and
-// another voter may have died since. The drain gives it back when it ends. So it is asked for only while there is a drain, and what is taken
-// from a drain that ended at that moment is given back here.
+// another voter may have died since. The drain gives it back when it ends. So it is asked for only while there is a drain; what is taken from a
+// drain that ended at that moment is for giveBack.
 func (s *Agent) mayRestart(ctx context.Context, node string) error {
 	if err := s.marks.Emptied(ctx, node); err != nil {
 		return err
 	}
 	err := s.permits.Acquire(ctx, node) // without an answer it may have been taken all the same
-	after := context.WithoutCancel(ctx) // the agent may be gone
-	if ended := s.marks.Emptied(after, node); ended != nil {
-		return errors.Join(err, ended, s.permits.Release(after, node))
+	return errors.Join(err, s.marks.Emptied(ctx, node))
+}
+
+// giveBack gives back the permit that this service took for a node without a drain which would do it. The agent may be gone.
+func (s *Agent) giveBack(ctx context.Context, node string) error {
+	ctx = context.WithoutCancel(ctx)
+	switch err := s.marks.Emptied(ctx, node); status.Code(err) {
+	case codes.OK:
+		return nil
+	case codes.NotFound, codes.Unknown: // it has none, or one that has yet to ask for itself
+		return s.permits.Release(ctx, node)
+	default:
+		return err
 	}
-	return err
 }
 
 // permitAgain is how soon a permit that was refused is asked for again.

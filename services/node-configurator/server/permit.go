@@ -6,6 +6,7 @@ import (
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"google.golang.org/grpc"
 )
 
@@ -31,12 +32,13 @@ func (g Guardian) Acquire(ctx context.Context, node string) error {
 	return err
 }
 
-// Release gives the permit of a node's machine back. A machine that the guardian does not know holds none.
+// Release gives the permit of a node's machine back if this service took it: one that a drain or a reboot took is theirs. A machine that the
+// guardian does not know holds none.
 func (g Guardian) Release(ctx context.Context, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, permitPatience)
 	defer cancel()
 	_, err := g.client.ReleaseDisruptionPermit(ctx, &etcdv1.ReleaseDisruptionPermitRequest{
-		Machine: &metav1.ObjectReference{ApiVersion: "v1", Kind: "Node", Name: node},
+		Machine: &metav1.ObjectReference{ApiVersion: "v1", Kind: "Node", Name: node}, Holder: identity.ServiceUser("node-configurator"),
 	})
 	return err
 }

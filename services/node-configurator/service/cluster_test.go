@@ -52,6 +52,8 @@ type cluster struct {
 	risk   bool            // the guardian refuses the permit
 	taking func()          // called once, when the permit is asked for next
 	freed  int             // times that the permit was given back
+	holder string          // of the permit, if it was taken beside a drain
+	deaf   bool            // the guardian does not answer that it is given back
 	asked  int             // how often it was asked
 	peak   int             // most nodes that were unschedulable at once
 	agents map[string]*agent
@@ -95,13 +97,22 @@ func (g *guard) AcquireDisruptionPermit(_ context.Context, r *etcdv1.AcquireDisr
 	if g.c.risk {
 		return nil, rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, "machine "+r.GetMachine().GetName(), "member m9 does not answer")
 	}
+	if d, ok := g.c.drains.Lookup("", plan.DrainName(r.GetMachine().GetName())); !ok || !plan.Emptied(d) {
+		g.c.holder = identity.ServiceUser("node-configurator")
+	}
 	return &etcdv1.DisruptionPermit{Machine: r.GetMachine(), Held: true}, nil
 }
 
-func (g *guard) ReleaseDisruptionPermit(context.Context, *etcdv1.ReleaseDisruptionPermitRequest) (*etcdv1.ReleaseDisruptionPermitResponse, error) {
+func (g *guard) ReleaseDisruptionPermit(_ context.Context, r *etcdv1.ReleaseDisruptionPermitRequest) (*etcdv1.ReleaseDisruptionPermitResponse, error) {
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
-	g.c.freed++
+	if g.c.deaf {
+		return nil, rpcerr.Unavailable("no majority of etcd answers")
+	}
+	if g.c.holder != "" && (r.GetHolder() == "" || r.GetHolder() == g.c.holder) {
+		g.c.freed++
+		g.c.holder = ""
+	}
 	return &etcdv1.ReleaseDisruptionPermitResponse{}, nil
 }
 

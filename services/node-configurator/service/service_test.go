@@ -370,6 +370,58 @@ func TestAControlPlaneNodeIsRestartedOnlyWhileEveryOtherVoterIsUp(t *testing.T) 
 	}
 }
 
+// The process dies between taking the permit from a drain that ended at that moment and giving it back.
+func TestAPermitThatADeadProcessTookIsGivenBackByTheNext(t *testing.T) {
+	c := start(t)
+	c.join("master-0", "master")
+	c.apply(machineConfig("50-base", "master", "/etc/base", "1"))
+	c.applyPool(poolFor("master"))
+	c.awaitUpdated("master", 1, "")
+	c.mu.Lock()
+	c.taking = func() {
+		c.hold("master-0", true) // the drains that follow do not end
+		if _, err := c.drains.Delete(context.Background(), "", plan.DrainName("master-0"), nil); err != nil {
+			t.Errorf("delete the drain: %v", err)
+		}
+		for {
+			if d, there := c.drains.Lookup("", plan.DrainName("master-0")); !there || !plan.Emptied(d) {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.deaf = true // the release does not come through before the end of the process
+	}
+	c.mu.Unlock()
+	c.apply(machineConfig("60-more", "master", "/etc/more", "1"))
+	held := func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.holder != ""
+	}
+	servetest.Await(t, func() string {
+		if !held() {
+			return "the permit is not taken"
+		}
+		return ""
+	})
+	c.stop()
+	c.mu.Lock()
+	c.deaf = false
+	c.mu.Unlock()
+	c.startConfigurator()
+	for _, a := range c.agents {
+		a.connect()
+	}
+	servetest.Await(t, func() string {
+		if held() {
+			return "the permit is not given back"
+		}
+		return ""
+	})
+}
+
 func TestThePermitIsNotTakenFromADrainThatEnded(t *testing.T) {
 	c := start(t)
 	a := c.join("master-0", "master")

@@ -344,7 +344,9 @@ func (x *AcquireDisruptionPermitRequest) GetReason() string {
 type ReleaseDisruptionPermitRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The machine for which it was given.
-	Machine       *v11.ObjectReference `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	Machine *v11.ObjectReference `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	// The permit is given back only if this user holds it; empty means any holder. At most 512 characters.
+	Holder        string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -384,6 +386,13 @@ func (x *ReleaseDisruptionPermitRequest) GetMachine() *v11.ObjectReference {
 		return x.Machine
 	}
 	return nil
+}
+
+func (x *ReleaseDisruptionPermitRequest) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
 }
 
 // The work is done.
@@ -755,9 +764,10 @@ const file_windlass_etcd_v1_quorum_service_proto_rawDesc = "" +
 	"\theld_back\x18\x04 \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\"\x85\x01\n" +
 	"\x1eAcquireDisruptionPermitRequest\x12C\n" +
 	"\amachine\x18\x01 \x01(\v2!.windlass.meta.v1.ObjectReferenceB\x06\xbaH\x03\xc8\x01\x01R\amachine\x12\x1e\n" +
-	"\x06reason\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x06reason\"e\n" +
+	"\x06reason\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x06reason\"\x87\x01\n" +
 	"\x1eReleaseDisruptionPermitRequest\x12C\n" +
-	"\amachine\x18\x01 \x01(\v2!.windlass.meta.v1.ObjectReferenceB\x06\xbaH\x03\xc8\x01\x01R\amachine\"!\n" +
+	"\amachine\x18\x01 \x01(\v2!.windlass.meta.v1.ObjectReferenceB\x06\xbaH\x03\xc8\x01\x01R\amachine\x12 \n" +
+	"\x06holder\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x06holder\"!\n" +
 	"\x1fReleaseDisruptionPermitResponse\"\x96\x01\n" +
 	"\x13AttendMemberRequest\x12\x1a\n" +
 	"\x04node\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04node\x12!\n" +
