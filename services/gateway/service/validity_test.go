@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -135,6 +136,21 @@ func TestWithADamagedDenyListCallersAreRefused(t *testing.T) {
 	} {
 		if got.StatusCode != http.StatusServiceUnavailable || !strings.Contains(got.body, "revoked is not known") {
 			t.Errorf("%s: status %d: %s", name, got.StatusCode, got.body)
+		}
+	}
+}
+
+// Agents ask for the gateway's health to choose one: they leave a gateway that would refuse each of their calls.
+func TestWithADamagedDenyListHealthChecksAreRefusedToo(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "revocations.json"), []byte("[{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorldWith(t, func(c *Config) { c.Dir = dir })
+	for _, lane := range lanes {
+		_, err := grpc_health_v1.NewHealthClient(w.grpc("alice", lane)).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+		if status.Code(err) != codes.Unavailable {
+			t.Errorf("health check: %v, want UNAVAILABLE", err)
 		}
 	}
 }
