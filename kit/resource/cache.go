@@ -7,8 +7,11 @@ import (
 	"sync"
 )
 
-// ringSize is the number of changes that a cache remembers for watches that resume: some seconds of the busiest kind.
-const ringSize = 4096
+// What a cache remembers for watches that resume: some seconds of the busiest kind.
+const (
+	ringSize  = 4096     // revisions
+	ringBytes = 32 << 20 // encoded bytes of the objects, most of which the cache has anyway
+)
 
 // Change is one object's change at one revision.
 type Change[T Object] struct {
@@ -23,6 +26,8 @@ type Change[T Object] struct {
 type step[T Object] struct {
 	revision int64
 	changes  []Change[T]
+	frames   []frames[T] // of each change
+	bytes    int
 }
 
 // Cache is a copy of all objects of a kind in memory. Its messages are shared: nobody may modify them.
@@ -34,15 +39,20 @@ type Cache[T Object] struct {
 	synced      chan struct{}
 	moved       chan struct{} // closed and replaced each time that the revision moves
 	subscribers []func(Key)
+	indexes     map[string]*index[T]
 
-	ring  []step[T] // the last steps, oldest first
-	first int64     // number of the ring's oldest step since the beginning
-	floor int64     // changes up to this revision are not in the ring
+	ring  []*step[T] // the last steps, oldest first
+	held  int        // bytes of the ring
+	floor int64      // changes up to this revision are not in the ring
+	feeds map[interest]map[*feed[T]]struct{}
 }
 
 // NewCache returns an empty cache.
 func NewCache[T Object]() *Cache[T] {
-	return &Cache[T]{objects: map[Key]T{}, synced: make(chan struct{}), moved: make(chan struct{})}
+	return &Cache[T]{
+		objects: map[Key]T{}, synced: make(chan struct{}), moved: make(chan struct{}),
+		indexes: map[string]*index[T]{}, feeds: map[interest]map[*feed[T]]struct{}{},
+	}
 }
 
 // Lookup returns an object; the caller must not modify it.
@@ -56,16 +66,25 @@ func (c *Cache[T]) Lookup(namespace, name string) (T, bool) {
 // All returns all objects, ordered by namespace and name; the caller must not modify them.
 func (c *Cache[T]) All() []T {
 	c.mu.RLock()
-	out := make([]T, 0, len(c.objects))
-	for _, o := range c.objects {
+	out := values(c.objects)
+	c.mu.RUnlock()
+	sortByKey(out)
+	return out
+}
+
+func values[T Object](objects map[Key]T) []T {
+	out := make([]T, 0, len(objects))
+	for _, o := range objects {
 		out = append(out, o)
 	}
-	c.mu.RUnlock()
-	slices.SortFunc(out, func(a, b T) int {
+	return out
+}
+
+func sortByKey[T Object](objects []T) {
+	slices.SortFunc(objects, func(a, b T) int {
 		x, y := KeyOf(a), KeyOf(b)
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})
-	return out
 }
 
 // Keys returns the keys of all objects, as Key.String writes them, in any order.
@@ -117,9 +136,7 @@ func (c *Cache[T]) Revision() int64 {
 // WaitRevision waits until the cache shows everything up to a revision, or ctx ends.
 func (c *Cache[T]) WaitRevision(ctx context.Context, revision int64) error {
 	for {
-		c.mu.RLock()
-		reached, moved := c.revision >= revision, c.moved
-		c.mu.RUnlock()
+		reached, moved := c.reached(revision)
 		if reached {
 			return nil
 		}
@@ -131,16 +148,27 @@ func (c *Cache[T]) WaitRevision(ctx context.Context, revision int64) error {
 	}
 }
 
+// reached reports whether the cache shows everything up to a revision. moved is closed when it shows more than now.
+func (c *Cache[T]) reached(revision int64) (reached bool, moved <-chan struct{}) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.revision >= revision, c.moved
+}
+
 // Replace sets the whole content as it was at a revision. Subscribers hear of every object that differs, watches that
 // have not come so far must list again.
 func (c *Cache[T]) Replace(objects []T, revision int64) {
 	c.mu.Lock()
 	before := c.objects
 	c.objects = make(map[Key]T, len(objects))
+	for _, x := range c.indexes {
+		clear(x.objects)
+	}
 	var changed []Key
 	for _, o := range objects {
 		k := KeyOf(o)
 		c.objects[k] = o
+		c.enter(k, o)
 		if old, ok := before[k]; !ok || old.GetMetadata().GetResourceVersion() != o.GetMetadata().GetResourceVersion() {
 			changed = append(changed, k)
 		}
@@ -150,8 +178,10 @@ func (c *Cache[T]) Replace(objects []T, revision int64) {
 			changed = append(changed, k)
 		}
 	}
-	c.first += int64(len(c.ring))
-	c.ring, c.floor = nil, revision
+	if revision > c.revision {
+		c.loseFeeds()
+	}
+	c.ring, c.held, c.floor = nil, 0, revision
 	c.advance(revision)
 	c.mu.Unlock()
 	c.tell(changed)
@@ -166,21 +196,26 @@ func (c *Cache[T]) Step(revision int64, changes []Change[T]) {
 	}
 	keys := make([]Key, 0, len(changes))
 	for _, ch := range changes {
+		if old, ok := c.objects[ch.Key]; ok {
+			c.leave(ch.Key, old)
+		}
 		if ch.Deleted {
 			delete(c.objects, ch.Key)
 		} else {
 			c.objects[ch.Key] = ch.Object
+			c.enter(ch.Key, ch.Object)
 		}
 		keys = append(keys, ch.Key)
 	}
 	if len(changes) > 0 {
-		if len(c.ring) == ringSize {
-			c.floor = c.ring[0].revision
-			c.ring[0] = step[T]{} // let the garbage collector have it before the slice moves on
+		s := newStep(revision, changes)
+		c.ring, c.held = append(c.ring, s), c.held+s.bytes
+		for len(c.ring) > ringSize || c.held > ringBytes && len(c.ring) > 1 {
+			c.floor, c.held = c.ring[0].revision, c.held-c.ring[0].bytes
+			c.ring[0] = nil // let the garbage collector have it before the slice moves on
 			c.ring = c.ring[1:]
-			c.first++
 		}
-		c.ring = append(c.ring, step[T]{revision, changes})
+		c.feed(s)
 	}
 	c.advance(revision)
 	c.mu.Unlock()
@@ -208,21 +243,4 @@ func (c *Cache[T]) tell(keys []Key) {
 			f(k)
 		}
 	}
-}
-
-// since returns the steps after a revision and the revision up to which they tell everything. moved is closed when there is
-// more. ok is false if the ring no longer reaches back so far.
-func (c *Cache[T]) since(after int64) (steps []step[T], upTo int64, moved <-chan struct{}, ok bool) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if after < c.floor {
-		return nil, 0, nil, false
-	}
-	i, _ := slices.BinarySearchFunc(c.ring, after, func(s step[T], r int64) int {
-		if s.revision <= r {
-			return -1
-		}
-		return 1
-	})
-	return slices.Clone(c.ring[i:]), c.revision, c.moved, true
 }

@@ -2,6 +2,7 @@ package resource_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -17,6 +18,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/store"
 	"google.golang.org/genproto/googleapis/api/httpbody"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -376,6 +378,39 @@ func TestWatchOfARevisionFromBeforeTheProcessIsBridgedFromEtcd(t *testing.T) {
 	f.create(t, set("c", 1))
 	if m := next(t, w); m.GetEvents()[0].GetObject().GetMetadata().GetName() != "c" {
 		t.Errorf("after the bridge = %v", m)
+	}
+}
+
+// The objects that a watch begins with come from the cache, which may lag behind etcd: it shows what was written before, by whomever.
+func TestAWatchBeginsWithAllThatWasWrittenBefore(t *testing.T) {
+	st := etcdtest.Store(t)
+	table := running(t, st)
+	elsewhere := store.New(etcdtest.Client(t), st.Prefix())
+	other := store.New(etcdtest.Client(t), etcdtest.Prefix(t)) // moves etcd's revision, not the kind
+	for n := range 50 {
+		name := fmt.Sprintf("set-%d", n)
+		record, err := proto.Marshal(&machinev1.MachineSet{Metadata: &metav1.ObjectMeta{Namespace: ns, Name: name}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := elsewhere.Commit(t.Context(), store.Put("machinesets/"+ns+"/"+name, record, 0)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.Commit(t.Context(), store.Put(name, nil, 0)); err != nil {
+			t.Fatal(err)
+		}
+		enough := errors.New("enough")
+		found := 0
+		err = table.Watching(t.Context(), "", resource.Selection{}, 0, false, func(e resource.Events[*machinev1.MachineSet]) error {
+			found += len(e.Events)
+			if e.Bookmark {
+				return enough
+			}
+			return nil
+		})
+		if !errors.Is(err, enough) || found != n+1 {
+			t.Fatalf("a watch after %d writes begins with %d objects: %v", n+1, found, err)
+		}
 	}
 }
 

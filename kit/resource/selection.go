@@ -38,6 +38,14 @@ func ParseSelection(labelSelector, fieldSelector string) (Selection, error) {
 // Everything reports whether all objects are wanted.
 func (s Selection) Everything() bool { return s.labels == nil && s.fields == nil }
 
+// exactly returns the one value that a field of the wanted objects has, if the selection says so.
+func (s Selection) exactly(path string) (string, bool) {
+	if s.fields == nil {
+		return "", false
+	}
+	return s.fields.RequiresExactMatch(path)
+}
+
 // Matches reports whether an object is wanted.
 func (s Selection) Matches(o Object) bool {
 	if s.labels != nil && !s.labels.Matches(labels.Set(o.GetMetadata().GetLabels())) {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"buf.build/go/protovalidate"
@@ -32,6 +33,8 @@ type Config[T Object] struct {
 	// Admit has the last word on a write by whoever stands in ctx; old is the zero T for a creation, obj is the zero T for a deletion.
 	// It may still change obj where one field follows from who wrote another. Its errors are made by rpcerr.
 	Admit func(ctx context.Context, old, obj T) error
+	// Indexes are the values by which objects are found, by the name of the index: see Cache.Index.
+	Indexes map[string]func(obj T) []string
 	// HasNamespace reports whether a namespace exists.
 	HasNamespace func(namespace string) bool
 	// Finalizers are put on every new object.
@@ -57,6 +60,8 @@ type Table[T Object] struct {
 	cfg       Config[T]
 	typ       *metav1.ResourceType
 	validator protovalidate.Validator
+	reads     reads
+	watcher   atomic.Pointer[store.Watcher] // that fills the cache; nil while there is none
 }
 
 // NewTable returns the table of a kind in a service's store. Nothing is read before Run.
@@ -68,7 +73,11 @@ func NewTable[T Object](st *store.Store, validator protovalidate.Validator, cfg 
 		cfg.Log = slog.Default()
 	}
 	var zero T
-	return &Table[T]{Cache: NewCache[T](), st: st, cfg: cfg, validator: validator, typ: TypeOf(zero.ProtoReflect().Descriptor())}
+	t := &Table[T]{Cache: NewCache[T](), st: st, cfg: cfg, validator: validator, typ: TypeOf(zero.ProtoReflect().Descriptor())}
+	for name, of := range cfg.Indexes {
+		t.Index(name, of)
+	}
+	return t
 }
 
 // Type returns how the kind is addressed.
@@ -121,6 +130,7 @@ func (t *Table[T]) follow(ctx context.Context) error {
 	t.st.NoteListed(t.prefix(), page)
 	t.Replace(t.objects(page, t.note), page.Revision)
 	w := t.st.Watch(ctx, t.prefix(), page.Revision)
+	t.watcher.Store(w)
 	for b := range w.Batches() {
 		t.Step(b.Revision, t.changes(b, t.note))
 	}

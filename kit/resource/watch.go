@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
@@ -38,6 +41,14 @@ var errTooOld = rpcerr.Expired("the revision to watch from is no longer there: l
 type Event[T Object] struct {
 	Type   string
 	Object T
+	shared *shared // nil where only one watch tells it
+}
+
+// shared is an event as it travels, made once for all watches of the kind.
+type shared struct {
+	once  sync.Once
+	bytes []byte
+	err   error
 }
 
 // Events is what a watch has to tell at once.
@@ -56,65 +67,81 @@ func (t *Table[T]) Watching(ctx context.Context, namespace string, sel Selection
 	want := func(o T) bool {
 		return (namespace == "" || o.GetMetadata().GetNamespace() == namespace) && sel.Matches(o)
 	}
+	of := t.interestOf(namespace, sel)
+	var f *feed[T]
 	if after == 0 {
-		var err error
-		if after, err = t.sendAll(ctx, want, send); err != nil {
+		if err := t.caughtUp(ctx); err != nil {
 			return err
 		}
+		var objects []T
+		objects, after, f = t.snapshot(of)
+		defer f.close()
+		if err := sendAll(objects, after, want, send); err != nil {
+			return err
+		}
+	} else {
+		var known bool
+		if f, known = t.newFeed(of, after); !known {
+			// The ring no longer has it (the process is new, or the watch was away for long): etcd's own history bridges the gap.
+			var err error
+			if after, err = t.bridge(ctx, after, want, send); err != nil {
+				return err
+			}
+			if f, known = t.newFeed(of, after); !known {
+				return errTooOld
+			}
+		}
+		defer f.close()
 	}
-	return t.sendChanges(ctx, after, want, bookmarks, send)
+	return f.follow(ctx, want, bookmarks, send)
 }
 
-// sendAll sends every object as it is in etcd now and returns the revision.
-func (t *Table[T]) sendAll(ctx context.Context, want func(T) bool, send func(Events[T]) error) (int64, error) {
-	page, err := t.st.List(ctx, t.prefix(), store.ListOptions{})
-	if err != nil {
-		return 0, err
-	}
-	var all []Event[T]
-	for _, o := range t.objects(page, ignore) {
-		if want(o) {
-			all = append(all, Event[T]{Added, o})
-		}
+// sendAll sends every object that is wanted, as of a revision.
+func sendAll[T Object](objects []T, revision int64, want func(T) bool, send func(Events[T]) error) error {
+	objects = slices.DeleteFunc(objects, func(o T) bool { return !want(o) })
+	sortByKey(objects)
+	all := make([]Event[T], len(objects))
+	for i, o := range objects {
+		all[i] = Event[T]{Type: Added, Object: o}
 	}
 	if err := sendSplit(Events[T]{Events: all}, send); err != nil {
-		return 0, err
+		return err
 	}
-	return page.Revision, send(Events[T]{Revision: page.Revision, Bookmark: true})
+	return send(Events[T]{Revision: revision, Bookmark: true})
 }
 
-func (t *Table[T]) sendChanges(ctx context.Context, after int64, want func(T) bool, bookmarks bool, send func(Events[T]) error) error {
-	steps, upTo, moved, ok := t.since(after)
-	if !ok {
-		// The ring no longer has it (the process is new, or the watch was away for long): etcd's own history bridges the gap.
-		var err error
-		if after, err = t.bridge(ctx, after, want, send); err != nil {
-			return err
-		}
-		steps, upTo, moved, ok = t.since(after)
+// follow sends what comes to a feed.
+func (f *feed[T]) follow(ctx context.Context, want func(T) bool, bookmarks bool, send func(Events[T]) error) error {
+	var due <-chan time.Time
+	if bookmarks {
+		ticker := time.NewTicker(bookmarkEvery)
+		defer ticker.Stop()
+		due = ticker.C
 	}
-	ticker := time.NewTicker(bookmarkEvery)
-	defer ticker.Stop()
-	for ; ok; steps, upTo, moved, ok = t.since(after) {
+	for tell := false; ; {
+		steps, upTo, whole := f.take()
+		if !whole {
+			return errTooOld
+		}
 		for _, s := range steps {
-			if err := sendStep(s.revision, s.changes, want, send); err != nil {
+			if err := s.send(want, send); err != nil {
 				return err
 			}
 		}
-		after = max(after, upTo)
-		select {
-		case <-moved:
-		case <-ticker.C:
-			if bookmarks {
-				if err := send(Events[T]{Revision: after, Bookmark: true}); err != nil {
-					return err
-				}
+		if tell {
+			if err := send(Events[T]{Revision: upTo, Bookmark: true}); err != nil {
+				return err
 			}
+		}
+		select {
+		case <-f.ready:
+			tell = false
+		case <-due:
+			tell = true
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	return errTooOld
 }
 
 // bridge sends what happened after a revision up to where the cache stands and returns that revision.
@@ -124,7 +151,7 @@ func (t *Table[T]) bridge(ctx context.Context, after int64, want func(T) bool, s
 	goal := t.Revision()
 	w := t.st.WatchWithin(ctx, t.prefix(), after, bridgeBytes)
 	for b := range w.Batches() {
-		if err := sendStep(b.Revision, t.changes(b, ignore), want, send); err != nil {
+		if err := newStep(b.Revision, t.changes(b, ignore)).send(want, send); err != nil {
 			return 0, err
 		}
 		after = b.Revision
@@ -138,24 +165,12 @@ func (t *Table[T]) bridge(ctx context.Context, after int64, want func(T) bool, s
 	return 0, w.Err()
 }
 
-// sendStep sends one revision's changes as the selection sees them: an object that comes to match was added, one that no longer does
-// was deleted.
-func sendStep[T Object](revision int64, changes []Change[T], want func(T) bool, send func(Events[T]) error) error {
-	out := Events[T]{Revision: revision}
-	for _, ch := range changes {
-		before := ch.Existed && want(ch.Previous)
-		now := !ch.Deleted && want(ch.Object)
-		switch {
-		case before && now:
-			out.Events = append(out.Events, Event[T]{Modified, ch.Object})
-		case now:
-			out.Events = append(out.Events, Event[T]{Added, ch.Object})
-		case before && ch.Deleted:
-			out.Events = append(out.Events, Event[T]{Deleted, ch.Object})
-		case before:
-			gone := Clone(ch.Previous)
-			gone.GetMetadata().ResourceVersion = FormatRevision(revision)
-			out.Events = append(out.Events, Event[T]{Deleted, gone})
+// send sends one revision's changes as a selection sees them.
+func (s *step[T]) send(want func(T) bool, send func(Events[T]) error) error {
+	out := Events[T]{Revision: s.revision}
+	for i := range s.changes {
+		if e, ok := s.event(i, want); ok {
+			out.Events = append(out.Events, *e)
 		}
 	}
 	return sendSplit(out, send)
@@ -202,16 +217,17 @@ func (s server[T]) watchMethod(m protoreflect.MethodDescriptor) grpc.StreamDesc 
 			}
 			frame := NewFrame(m.Output())
 			return s.t.Watching(stream.Context(), r.text("namespace"), sel, after, r.flag("allow_watch_bookmarks"), func(e Events[T]) error {
-				events := make([]protoEvent, len(e.Events))
-				for i, ev := range e.Events {
-					events[i] = protoEvent{ev.Type, ev.Object}
+				m, err := frameMessage(frame, e)
+				if err != nil {
+					return err
 				}
-				return stream.SendMsg(frame.message(events, e.Revision, e.Bookmark))
+				return stream.SendMsg(m)
 			})
 		},
 	}
 }
 
+// protoEvent is an event that was read.
 type protoEvent struct {
 	typ    string
 	object proto.Message
@@ -231,23 +247,47 @@ func NewFrame(out protoreflect.MessageDescriptor) Frame {
 	return f
 }
 
-func (f Frame) message(events []protoEvent, revision int64, bookmark bool) proto.Message {
+// frameMessage returns the message of events. The events are in it as bytes that the message's own encoding takes over: those of a change are
+// made once, whoever watches it.
+func frameMessage[T Object](f Frame, e Events[T]) (proto.Message, error) {
 	m := NewMessage(f.out).ProtoReflect()
-	list := m.Mutable(f.events).List()
-	for _, e := range events {
-		v := list.NewElement()
-		v.Message().Set(f.typ, protoreflect.ValueOfString(e.typ))
-		v.Message().Set(f.object, protoreflect.ValueOfMessage(e.object.ProtoReflect()))
-		list.Append(v)
+	var raw []byte
+	for _, ev := range e.Events {
+		if ev.shared == nil {
+			var err error
+			if raw, err = f.appendEvent(raw, ev.Type, ev.Object); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		ev.shared.once.Do(func() { ev.shared.bytes, ev.shared.err = f.appendEvent(nil, ev.Type, ev.Object) })
+		if ev.shared.err != nil {
+			return nil, ev.shared.err
+		}
+		raw = append(raw, ev.shared.bytes...)
 	}
-	if revision > 0 {
-		m.Set(f.revision, protoreflect.ValueOfString(FormatRevision(revision)))
+	m.SetUnknown(raw)
+	if e.Revision > 0 {
+		m.Set(f.revision, protoreflect.ValueOfString(FormatRevision(e.Revision)))
 	}
-	m.Set(f.bookmark, protoreflect.ValueOfBool(bookmark))
-	return m.Interface()
+	m.Set(f.bookmark, protoreflect.ValueOfBool(e.Bookmark))
+	return m.Interface(), nil
 }
 
-// read is the inverse of message: the events of a frame, its revision, and whether it is a bookmark.
+// appendEvent appends an element of the events field in the wire format.
+func (f Frame) appendEvent(raw []byte, typ string, object proto.Message) ([]byte, error) {
+	size := proto.Size(object)
+	raw = protowire.AppendTag(raw, f.events.Number(), protowire.BytesType)
+	raw = protowire.AppendVarint(raw, uint64(protowire.SizeTag(f.typ.Number())+protowire.SizeBytes(len(typ))+
+		protowire.SizeTag(f.object.Number())+protowire.SizeBytes(size)))
+	raw = protowire.AppendTag(raw, f.typ.Number(), protowire.BytesType)
+	raw = protowire.AppendString(raw, typ)
+	raw = protowire.AppendTag(raw, f.object.Number(), protowire.BytesType)
+	raw = protowire.AppendVarint(raw, uint64(size))
+	return proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(raw, object)
+}
+
+// read is the inverse of frameMessage: the events of a frame, its revision, and whether it is a bookmark.
 func (f Frame) read(m proto.Message) ([]protoEvent, int64, bool, error) {
 	r := m.ProtoReflect()
 	list := r.Get(f.events).List()
@@ -272,7 +312,7 @@ func ReadFrame[T Object](f Frame, m proto.Message) ([]Event[T], int64, bool, err
 	}
 	out := make([]Event[T], len(raw))
 	for i, e := range raw {
-		out[i] = Event[T]{e.typ, e.object.(T)}
+		out[i] = Event[T]{Type: e.typ, Object: e.object.(T)}
 	}
 	return out, revision, bookmark, nil
 }

@@ -83,6 +83,15 @@ func (s *Store) Get(ctx context.Context, key string) (Record, error) {
 	return r, nil
 }
 
+// Revision returns etcd's revision at some moment of the call.
+func (s *Store) Revision(ctx context.Context) (int64, error) {
+	resp, err := s.read(ctx, shortPace, s.prefix, clientv3.WithCountOnly())
+	if err != nil {
+		return 0, fmt.Errorf("revision: %w", err)
+	}
+	return resp.Header.Revision, nil
+}
+
 // pageSize bounds one answer of etcd: with pages a long list costs the server a fraction of the memory.
 const pageSize = 1000
 

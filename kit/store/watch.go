@@ -45,6 +45,7 @@ type Watcher struct {
 	prefix  string // absolute
 	batches chan Batch
 	last    int64 // revision up to which all was delivered
+	ask     chan struct{}
 	most    int   // bytes that may wait for the reader
 
 	mu  sync.Mutex
@@ -59,7 +60,7 @@ func (s *Store) Watch(ctx context.Context, keyPrefix string, after int64) *Watch
 
 // WatchWithin is Watch with a bound on the bytes that wait for the reader: beyond it the watch ends with ErrBehind.
 func (s *Store) WatchWithin(ctx context.Context, keyPrefix string, after int64, most int) *Watcher {
-	w := &Watcher{store: s, prefix: s.prefix + keyPrefix, batches: make(chan Batch), last: after, most: most}
+	w := &Watcher{store: s, prefix: s.prefix + keyPrefix, batches: make(chan Batch), last: after, most: most, ask: make(chan struct{}, 1)}
 	go w.run(ctx)
 	return w
 }
@@ -67,6 +68,14 @@ func (s *Store) WatchWithin(ctx context.Context, keyPrefix string, after int64, 
 // Batches returns the changes, one batch per revision, in order, without gap or duplicate. It is closed at the end; Err then tells why.
 // A reader that stops before must end the watch's context.
 func (w *Watcher) Batches() <-chan Batch { return w.batches }
+
+// AskProgress has the watch say soon how far it is, where nothing happens, by a Batch with Progress. It does not wait.
+func (w *Watcher) AskProgress() {
+	select {
+	case w.ask <- struct{}{}:
+	default:
+	}
+}
 
 // Err returns why the watch ended, once Batches is closed: ErrCompacted, ErrBehind, the error of its context, or a refusal by etcd.
 func (w *Watcher) Err() error {
@@ -158,6 +167,10 @@ func (w *Watcher) stream(ctx context.Context) error {
 			alarm.Reset(progressAfter)
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-w.ask:
+			if answers != nil {
+				askProgress(ctx, watcher)
+			}
 		case <-alarm.C:
 			if time.Since(heard) >= watchSilence {
 				return errWatchClosed

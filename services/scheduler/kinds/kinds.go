@@ -67,6 +67,9 @@ func New(cfg Config) *Tables {
 	})
 	t.Pods = table(t, resource.Config[*schedulingv1.Pod]{
 		Default: defaultPod, ValidateUpdate: validatePodUpdate, Admit: t.admitPod, Grace: t.podGrace,
+		Indexes: map[string]func(*schedulingv1.Pod) []string{
+			"spec.nodeName": func(p *schedulingv1.Pod) []string { return []string{p.GetSpec().GetNodeName()} },
+		},
 	})
 	t.ReplicaSets = table(t, resource.Config[*schedulingv1.ReplicaSet]{
 		Default: defaultReplicaSet, Validate: validateReplicaSet, ValidateUpdate: validateReplicaSetUpdate,

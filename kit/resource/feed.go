@@ -1,0 +1,236 @@
+package resource
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// interest is the narrowest group of objects, of those that the cache tells apart, that a watch wants some of. The zero interest is all objects.
+type interest struct {
+	index string // "name", "namespace", or that of the cache
+	value string
+}
+
+const (
+	byName      = "name" // the value is Key.String's
+	byNamespace = "namespace"
+)
+
+// feed is what a watch has not been told yet. Changes come to the feeds of those who may want them, so that a change costs what it costs those,
+// not all watches. The cache's lock guards it.
+type feed[T Object] struct {
+	cache   *Cache[T]
+	of      interest
+	after   int64 // changes up to here are not its
+	waiting []*step[T]
+	lost    bool // it came too late
+	ready   chan struct{}
+}
+
+// interestOf returns the interest of a watch of a namespace ("" for all) with a selection. The lock need not be held.
+func (c *Cache[T]) interestOf(namespace string, sel Selection) interest {
+	if name, ok := sel.exactly("metadata.name"); ok && namespace != "" {
+		return interest{byName, Key{Namespace: namespace, Name: name}.String()}
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for field := range c.indexes {
+		if value, ok := sel.exactly(field); ok {
+			return interest{field, value}
+		}
+	}
+	if namespace != "" {
+		return interest{byNamespace, namespace}
+	}
+	return interest{}
+}
+
+// newFeed returns a feed of what changes after a revision; false if the cache no longer knows all of that. It must be closed.
+func (c *Cache[T]) newFeed(of interest, after int64) (*feed[T], bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.addFeed(of, after)
+}
+
+// addFeed is newFeed with the lock held.
+func (c *Cache[T]) addFeed(of interest, after int64) (*feed[T], bool) {
+	if after < c.floor {
+		return nil, false
+	}
+	f := &feed[T]{cache: c, of: of, after: after, ready: make(chan struct{}, 1)}
+	first, _ := slices.BinarySearchFunc(c.ring, after+1, func(s *step[T], r int64) int { return int(s.revision - r) })
+	for _, s := range c.ring[first:] {
+		for i := range s.changes {
+			if c.concerns(&s.changes[i], of) {
+				f.waiting = append(f.waiting, s)
+				break
+			}
+		}
+	}
+	if len(f.waiting) > 0 {
+		f.ready <- struct{}{}
+	}
+	if c.feeds[of] == nil {
+		c.feeds[of] = map[*feed[T]]struct{}{}
+	}
+	c.feeds[of][f] = struct{}{}
+	return f, true
+}
+
+// snapshot returns the objects of an interest, in any order, the revision that they show, and a feed of what changes after it.
+func (c *Cache[T]) snapshot(of interest) ([]T, int64, *feed[T]) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []T
+	if x, ok := c.indexes[of.index]; ok {
+		out = values(x.objects[of.value])
+	} else {
+		out = values(c.objects)
+	}
+	f, _ := c.addFeed(of, c.revision) // which is not before the floor
+	return out, c.revision, f
+}
+
+func (f *feed[T]) close() {
+	c := f.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.feeds[f.of], f)
+	if len(c.feeds[f.of]) == 0 {
+		delete(c.feeds, f.of)
+	}
+}
+
+// take returns what came since the last call, and the revision up to which that tells everything; false if something is missing.
+func (f *feed[T]) take() (steps []*step[T], upTo int64, whole bool) {
+	c := f.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	steps, f.waiting = f.waiting, nil
+	return steps, max(c.revision, f.after), !f.lost
+}
+
+// feed brings a step to the feeds of those that it may concern. The lock is held.
+func (c *Cache[T]) feed(s *step[T]) {
+	if len(c.feeds) == 0 {
+		return
+	}
+	for of := range c.interests(s) {
+		for f := range c.feeds[of] {
+			f.add(s)
+		}
+	}
+}
+
+// interests returns whose feeds a step may concern. The lock is held.
+func (c *Cache[T]) interests(s *step[T]) map[interest]struct{} {
+	out := map[interest]struct{}{{}: {}}
+	for i := range s.changes {
+		ch := &s.changes[i]
+		out[interest{byName, ch.Key.String()}] = struct{}{}
+		out[interest{byNamespace, ch.Key.Namespace}] = struct{}{}
+		for name, x := range c.indexes {
+			for _, v := range x.of(ch.Object) {
+				out[interest{name, v}] = struct{}{}
+			}
+			if ch.Existed {
+				for _, v := range x.of(ch.Previous) {
+					out[interest{name, v}] = struct{}{}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// concerns reports whether a change may concern an interest. The lock is held.
+func (c *Cache[T]) concerns(ch *Change[T], of interest) bool {
+	switch of.index {
+	case "":
+		return true
+	case byName:
+		return ch.Key.String() == of.value
+	case byNamespace:
+		return ch.Key.Namespace == of.value
+	}
+	x := c.indexes[of.index]
+	return slices.Contains(x.of(ch.Object), of.value) || ch.Existed && slices.Contains(x.of(ch.Previous), of.value)
+}
+
+// add has a feed tell a step. A feed whose reader is further behind than the ring reaches is lost: it must not hold in memory what the ring
+// has forgotten. The lock is held.
+func (f *feed[T]) add(s *step[T]) {
+	if s.revision <= f.after || f.lost {
+		return
+	}
+	f.waiting = append(f.waiting, s)
+	if f.waiting[0].revision <= f.cache.floor {
+		f.waiting, f.lost = nil, true
+	}
+	f.wake()
+}
+
+func (f *feed[T]) wake() {
+	select {
+	case f.ready <- struct{}{}:
+	default:
+	}
+}
+
+// loseFeeds ends all feeds: what changed is not known. The lock is held.
+func (c *Cache[T]) loseFeeds() {
+	for _, feeds := range c.feeds {
+		for f := range feeds {
+			f.waiting, f.lost = nil, true
+			f.wake()
+		}
+	}
+}
+
+// frames are the events of one change as they travel, each made once for all watches.
+type frames[T Object] struct {
+	added, modified, deleted, gone atomic.Pointer[Event[T]]
+}
+
+// event returns the event of a change as a selection sees it: an object that comes to match was added, one that no longer does was deleted.
+// False if it sees none.
+func (s *step[T]) event(i int, want func(T) bool) (*Event[T], bool) {
+	ch, f := &s.changes[i], &s.frames[i]
+	before := ch.Existed && want(ch.Previous)
+	now := !ch.Deleted && want(ch.Object)
+	switch {
+	case before && now:
+		return once(&f.modified, Modified, ch.Object), true
+	case now:
+		return once(&f.added, Added, ch.Object), true
+	case before && ch.Deleted:
+		return once(&f.deleted, Deleted, ch.Object), true
+	case before:
+		if e := f.gone.Load(); e != nil {
+			return e, true
+		}
+		gone := Clone(ch.Previous)
+		gone.GetMetadata().ResourceVersion = FormatRevision(s.revision)
+		return once(&f.gone, Deleted, gone), true
+	}
+	return nil, false
+}
+
+// once returns the event at p, which it makes if there is none. Of several at once the first stays.
+func once[T Object](p *atomic.Pointer[Event[T]], typ string, o T) *Event[T] {
+	if e := p.Load(); e != nil {
+		return e
+	}
+	p.CompareAndSwap(nil, &Event[T]{Type: typ, Object: o, shared: new(shared)})
+	return p.Load()
+}
+
+func newStep[T Object](revision int64, changes []Change[T]) *step[T] {
+	s := &step[T]{revision: revision, changes: changes, frames: make([]frames[T], len(changes))}
+	for i := range changes {
+		s.bytes += proto.Size(changes[i].Object)
+	}
+	return s
+}

@@ -1,0 +1,54 @@
+package resource
+
+// index finds objects by values that a function reads from them.
+type index[T Object] struct {
+	of      func(T) []string
+	objects map[string]map[Key]T
+}
+
+// Index has ByIndex find objects by the values that of returns. A watch whose field selector asks for one value of the field name, such as
+// "spec.nodeName=n1", is woken by changes of objects with that value alone. It is called before the cache is filled; of must be pure.
+func (c *Cache[T]) Index(name string, of func(T) []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.indexes[name] = &index[T]{of: of, objects: map[string]map[Key]T{}}
+}
+
+// ByIndex returns the objects that have a value in an index, ordered by namespace and name; the caller must not modify them. An index that was
+// not declared is a mistake of the program: it panics.
+func (c *Cache[T]) ByIndex(name, value string) []T {
+	c.mu.RLock()
+	x, ok := c.indexes[name]
+	if !ok {
+		c.mu.RUnlock()
+		panic("no index " + name)
+	}
+	out := values(x.objects[value])
+	c.mu.RUnlock()
+	sortByKey(out)
+	return out
+}
+
+// enter notes an object in all indexes. The lock is held.
+func (c *Cache[T]) enter(k Key, o T) {
+	for _, x := range c.indexes {
+		for _, v := range x.of(o) {
+			if x.objects[v] == nil {
+				x.objects[v] = map[Key]T{}
+			}
+			x.objects[v][k] = o
+		}
+	}
+}
+
+// leave is the inverse of enter.
+func (c *Cache[T]) leave(k Key, o T) {
+	for _, x := range c.indexes {
+		for _, v := range x.of(o) {
+			delete(x.objects[v], k)
+			if len(x.objects[v]) == 0 {
+				delete(x.objects, v)
+			}
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package resource
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// reads are questions for the revision of etcd. One is asked at a time: who comes while one is under way shares the next, since the answer to the
+// first may be older than a write that its caller knows of.
+type reads struct {
+	mu      sync.Mutex
+	running bool
+	next    *read
+}
+
+type read struct {
+	done     chan struct{}
+	revision int64
+	err      error
+}
+
+// join returns the read that begins after the call, and whether the caller has to run it.
+func (r *reads) join() (*read, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.next == nil {
+		r.next = &read{done: make(chan struct{})}
+	}
+	first := !r.running
+	r.running = true
+	return r.next, first
+}
+
+// run asks until nobody waits.
+func (r *reads) run(ask func() (int64, error)) {
+	for {
+		r.mu.Lock()
+		now := r.next
+		r.next = nil
+		r.running = now != nil
+		r.mu.Unlock()
+		if now == nil {
+			return
+		}
+		now.revision, now.err = ask()
+		close(now.done)
+	}
+}
+
+const (
+	readPatience = 10 * time.Second       // of a read for all who wait for it, whose own contexts may end earlier
+	askEvery     = 100 * time.Millisecond // a member that lags behind does not say how far it is
+)
+
+// caughtUp waits until the cache shows all that was in etcd at the moment of the call.
+func (t *Table[T]) caughtUp(ctx context.Context) error {
+	mine, first := t.reads.join()
+	if first {
+		go t.reads.run(func() (int64, error) {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readPatience)
+			defer cancel()
+			return t.st.Revision(ctx)
+		})
+	}
+	select {
+	case <-mine.done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if mine.err != nil {
+		return mine.err
+	}
+	if t.Revision() >= mine.revision {
+		return nil
+	}
+	// Where nothing changed, the watch says how far it is every other second unless it is asked.
+	again := time.NewTicker(askEvery)
+	defer again.Stop()
+	for {
+		if w := t.watcher.Load(); w != nil {
+			w.AskProgress()
+		}
+		reached, moved := t.reached(mine.revision)
+		if reached {
+			return nil
+		}
+		select {
+		case <-moved:
+		case <-again.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
