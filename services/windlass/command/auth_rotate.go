@@ -86,8 +86,6 @@ host of "windlass up", or for compose.yaml in the container of the certificates,
 				return e.rotationStatus(c)
 			case len(args) == 0:
 				return errors.New("name what to rotate: " + rotatable)
-			case f.status:
-				return errors.New("--status shows all authorities and takes no name")
 			}
 			name := args[0]
 			switch name {
