@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
 	"github.com/windlass-dev/windlass/services/gateway/rest"
 	"github.com/windlass-dev/windlass/services/gateway/share"
@@ -64,7 +65,7 @@ func (r rooms) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServer
 		}
 		defer release()
 	}
-	return next(srv, &upload{ServerStream: stream, room: func() (func(), error) {
+	return next(srv, &upload{ServerStream: stream, room: func() (<-chan struct{}, func(), error) {
 		return r.shares.Upload(stream.Context(), caller, source(stream.Context()))
 	}})
 }
@@ -72,7 +73,7 @@ func (r rooms) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServer
 // upload is a call whose first message takes room while it comes in, and has a time to come.
 type upload struct {
 	grpc.ServerStream
-	room  func() (release func(), err error)
+	room  func() (late <-chan struct{}, release func(), err error)
 	begun bool // the first message was asked for
 }
 
@@ -82,7 +83,7 @@ func (u *upload) RecvMsg(m any) error {
 		return u.ServerStream.RecvMsg(m)
 	}
 	u.begun = true
-	release, err := u.room()
+	late, release, err := u.room()
 	if err != nil {
 		return err
 	}
@@ -99,6 +100,8 @@ func (u *upload) RecvMsg(m any) error {
 		return err
 	case <-timer.C: // the call ends, and with it the attempt to receive
 		return status.Error(codes.DeadlineExceeded, "the first message of the call did not come to its end")
+	case <-late:
+		return rpcerr.TooMany("the message of the call was not complete, and another caller waited for its room", atOnce)
 	}
 }
 

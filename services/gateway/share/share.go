@@ -21,6 +21,8 @@ const (
 	patience = 2 * time.Second
 	// queue is how many calls of one class wait, for their beginning or for their message.
 	queue = 512
+	// slow is after how long the message of a caller with several ends for a caller with fewer that waits. A friendly one takes milliseconds.
+	slow = time.Second
 )
 
 // Limit is how much there may be at a time, in all and for each caller.
@@ -107,10 +109,24 @@ func (s *Shares) Call(ctx context.Context, caller identity.Caller, source string
 }
 
 // Upload takes room for the first message of a call while it comes in, as Call does. What has come of a message is in memory before its
-// bytes can be counted, so there are few at a time.
-func (s *Shares) Upload(ctx context.Context, caller identity.Caller, source string) (release func(), err error) {
+// bytes can be counted, so there are few at a time. The message must end when late is closed: it is slow, and a caller that has fewer waits.
+func (s *Shares) Upload(ctx context.Context, caller identity.Caller, source string) (late <-chan struct{}, release func(), err error) {
 	class, name := Of(caller, source)
-	return s.rooms[class].wait(ctx, name, uploads)
+	r := s.rooms[class]
+	free, err := r.wait(ctx, name, uploads)
+	if err != nil {
+		return nil, nil, err
+	}
+	u := &upload{name: name, begun: time.Now(), late: make(chan struct{})}
+	r.mu.Lock()
+	r.uploads = append(r.uploads, u)
+	r.mu.Unlock()
+	return u.late, func() {
+		r.mu.Lock()
+		r.uploads = slices.DeleteFunc(r.uploads, func(other *upload) bool { return other == u })
+		r.mu.Unlock()
+		free()
+	}, nil
 }
 
 // Stream takes room for a call that may stay open.
@@ -165,6 +181,39 @@ type room struct {
 	all     use
 	each    map[string]*use
 	waiting []*waiter // the first has waited longest
+	uploads []*upload // the first has begun first
+}
+
+// upload is the first message of a call on its way in.
+type upload struct {
+	name  string
+	begun time.Time
+	late  chan struct{} // closed when it has to end
+	ends  bool          // late is closed
+}
+
+// hurry ends the oldest slow message of a caller that has more of them than the named one, which waits; one at a time.
+func (r *room) hurry(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if slices.ContainsFunc(r.uploads, func(u *upload) bool { return u.ends }) {
+		return
+	}
+	for _, u := range r.uploads {
+		if time.Since(u.begun) >= slow && r.of(u.name, uploads) > r.of(name, uploads) {
+			u.ends = true
+			close(u.late)
+			return
+		}
+	}
+}
+
+// of returns how much a caller has; r.mu is held.
+func (r *room) of(name string, f *field) int {
+	if u := r.each[name]; u != nil {
+		return *f.of(u)
+	}
+	return 0
 }
 
 type waiter struct {
@@ -175,11 +224,8 @@ type waiter struct {
 
 // fits reports whether n more are within the limits; r.mu is held.
 func (r *room) fits(name string, n int, f *field) bool {
-	limit, mine := f.limit(r.limits), 0
-	if u := r.each[name]; u != nil {
-		mine = *f.of(u)
-	}
-	return *f.of(&r.all)+n <= limit.All && mine+n <= limit.Each
+	limit := f.limit(r.limits)
+	return *f.of(&r.all)+n <= limit.All && r.of(name, f)+n <= limit.Each
 }
 
 // add counts n more, or fewer if n is negative; r.mu is held.
@@ -241,11 +287,21 @@ func (r *room) wait(ctx context.Context, name string, f *field) (func(), error) 
 
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
-	select {
-	case <-w.ready:
-		return release, nil
-	case <-ctx.Done():
-	case <-timer.C:
+	look := time.NewTicker(slow / 4)
+	defer look.Stop()
+	for waits := true; waits; {
+		select {
+		case <-w.ready:
+			return release, nil
+		case <-look.C:
+			if f == uploads {
+				r.hurry(name)
+			}
+		case <-ctx.Done():
+			waits = false
+		case <-timer.C:
+			waits = false
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -259,17 +315,22 @@ func (r *room) wait(ctx context.Context, name string, f *field) (func(), error) 
 	return release, nil // room came at the last moment
 }
 
-// done gives room to the one that has waited longest among those that fit.
+// done gives room to the caller that has least among those that fit, and of several to the one that has waited longest.
 func (r *room) done(name string, f *field) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.add(name, -1, f)
+	next := -1
 	for i, w := range r.waiting {
-		if w.of == f && r.fits(w.name, 1, f) {
-			r.add(w.name, 1, f)
-			close(w.ready)
-			r.waiting = slices.Delete(r.waiting, i, i+1)
-			return
+		if w.of == f && r.fits(w.name, 1, f) && (next < 0 || r.of(w.name, f) < r.of(r.waiting[next].name, f)) {
+			next = i
 		}
 	}
+	if next < 0 {
+		return
+	}
+	w := r.waiting[next]
+	r.add(w.name, 1, f)
+	close(w.ready)
+	r.waiting = slices.Delete(r.waiting, next, next+1)
 }

@@ -176,3 +176,66 @@ func TestTheQueueIsShort(t *testing.T) {
 		}
 	})
 }
+
+// Several callers that hold all uploads of a class cannot keep out one that has none.
+func TestASlowUploadEndsForACallerThatHasFewer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limits := small()
+		limits[share.Users] = share.Limits{Uploads: share.Limit{All: 4, Each: 2}}
+		s := share.New(limits)
+		hold := func(name string) {
+			late, release, err := s.Upload(t.Context(), user(name), source)
+			if err == nil {
+				select {
+				case <-late:
+				case <-t.Context().Done():
+				}
+				release()
+			}
+		}
+		for range 3 {
+			go hold("mallory")
+			go hold("oscar")
+			go hold("trudy") // who waits with the next one, and begins before
+		}
+		synctest.Wait()
+		for range 20 {
+			began := time.Now()
+			_, release, err := s.Upload(t.Context(), user("bob"), source)
+			if err != nil {
+				t.Fatalf("after %s: %v", time.Since(began), err)
+			}
+			release()
+		}
+	})
+}
+
+// What comes in fast is never ended: callers wait for each other.
+func TestFastUploadsAreNotEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limits := small()
+		limits[share.Users] = share.Limits{Uploads: share.Limit{All: 2, Each: 2}}
+		s := share.New(limits)
+		var ended []<-chan struct{}
+		for range 2 {
+			late, release, err := s.Upload(t.Context(), user("alice"), source)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended = append(ended, late)
+			time.AfterFunc(900*time.Millisecond, release)
+		}
+		_, release, err := s.Upload(t.Context(), user("bob"), source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		release()
+		for _, late := range ended {
+			select {
+			case <-late:
+				t.Error("a message of 0.9 s was ended")
+			default:
+			}
+		}
+	})
+}
