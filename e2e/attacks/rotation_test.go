@@ -253,3 +253,67 @@ func TestTheEtcdAuthoritiesAreRotated(t *testing.T) {
 		}
 	}
 }
+
+// A member hangs while it is the one that starts again: the rotation says so, no other member goes down, and it is completed afterwards.
+func TestARotationWaitsForAMemberThatHangs(t *testing.T) {
+	c := shared.Cluster(t)
+	c.Settle(2 * time.Minute)
+	former := authorityOf(t, c, "etcd-peer")
+	writers, prober := c.Write(), c.Probe()
+
+	begun := make(chan struct{})
+	go func() { // it is completed below
+		defer close(begun)
+		c.Interrupt(20*time.Second, "auth", "rotate", "etcd-peer", "--prepare")
+	}()
+	hangs := ""
+	c.Wait(time.Minute, "a member that starts again", func(ctx context.Context) (bool, string, error) {
+		q, err := c.Quorum(ctx)
+		if p := q.GetPermit(); err == nil && p.GetHeld() && strings.Contains(p.GetReason(), "rotation") {
+			hangs = p.GetMachine().GetName()
+			err = c.Pause(harness.Member(hangs))
+		}
+		return err == nil && hangs != "", q.String(), err
+	})
+	defer c.Continue(harness.Member(hangs)) //nolint:errcheck // it runs again below, unless the test failed
+	// The agent may start it once more while it is being stopped.
+	stop := func() { _ = c.Pause(harness.Member(hangs)) }
+	c.Wait(time.Minute, "the guardian to say what it waits for", func(ctx context.Context) (bool, string, error) {
+		stop()
+		q, err := c.Quorum(ctx)
+		return err == nil && strings.Contains(q.GetWaitsFor(), hangs), q.String(), err
+	})
+	started := map[string]bool{}
+	for _, m := range quorumOf(t, c).GetMembers() {
+		started[m.GetName()] = m.GetTrust() == quorumOf(t, c).GetTrust()
+	}
+	c.Hold(8*time.Second, "the wait for "+hangs, func(ctx context.Context) (string, error) {
+		stop()
+		q, err := c.Quorum(ctx)
+		if err != nil {
+			return "", err
+		}
+		for _, m := range q.GetMembers() {
+			if m.GetName() != hangs && (!m.GetHealthy() || (m.GetTrust() == q.GetTrust()) != started[m.GetName()]) {
+				return m.String(), nil
+			}
+		}
+		return "", nil
+	})
+	stop()
+	r := c.CLI("auth", "rotate", "etcd-peer", "--timeout", "1s")
+	if r.Code == 0 || !strings.Contains(r.Stderr, hangs) {
+		t.Errorf("the command does not say that it waits for %s: %d %s", hangs, r.Code, r.Stderr)
+	}
+	t.Logf("while %s hangs: %s", hangs, r.Stderr)
+	if err := c.Continue(harness.Member(hangs)); err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	rotate(t, c, "etcd-peer")
+	if authorityOf(t, c, "etcd-peer").Hash() == former.Hash() {
+		t.Error("the authority of peers is the same")
+	}
+	prober.Check()
+	writers.Check()
+}

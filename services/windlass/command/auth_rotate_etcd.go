@@ -1,11 +1,13 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
@@ -62,14 +64,17 @@ func (o *observer) membersByNewAuthority(name string) func(context.Context) (boo
 		if q.GetTrust() != trust {
 			return false, "etcd-guardian to read the authorities", nil
 		}
-		done := 0
+		var left []string
 		for _, m := range q.GetMembers() {
-			if m.GetHealthy() && m.GetTrust() == trust {
-				done++
+			switch {
+			case !m.GetHealthy():
+				left = append(left, fmt.Sprintf("%s (%s)", m.GetName(), cmp.Or(m.GetMessage(), "not healthy")))
+			case m.GetTrust() != trust:
+				left = append(left, m.GetName())
 			}
 		}
-		if n := len(q.GetMembers()); done < n || n == 0 {
-			return false, fmt.Sprintf("members of etcd to start again: %d of %d have; %s", done, n, progress(q)), nil
+		if n := len(q.GetMembers()); len(left) > 0 || n == 0 {
+			return false, fmt.Sprintf("members of etcd to start again: %d of %d have, not %s; %s", n-len(left), n, strings.Join(left, ", "), progress(q)), nil
 		}
 		for _, m := range q.GetMembers() {
 			if err := o.probeMember(ctx, name, m); err != nil {
@@ -86,7 +91,7 @@ func progress(q *etcdv1.Quorum) string {
 	case q.GetWaitsFor() != "":
 		return "waits for " + q.GetWaitsFor()
 	case q.GetNext() != nil:
-		return q.GetNext().GetAction() + " " + q.GetNext().GetObject().GetName()
+		return strings.TrimSpace(q.GetNext().GetAction() + " " + q.GetNext().GetObject().GetName())
 	}
 	return "see `windlass plan quorum`"
 }
