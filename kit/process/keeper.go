@@ -217,13 +217,14 @@ func (k *keeper) adopt(said bool) bool {
 		k.log.Warn("process record is not readable", "error", err)
 	}
 	h, err := rec.open()
+	unrecorded := false
 	// What carries the marker of a start whose own process is known to be gone is a child of it, in a session of its own.
 	if errors.Is(err, ErrNoProcess) && k.stray != nil && (rec.PID == 0 || rec.Mark != k.stray.Mark) {
 		once := rec.Once
 		stray := *k.stray
 		stray.Once = once
 		if h, err = stray.open(); err == nil {
-			rec = stray
+			rec, unrecorded = stray, true
 		}
 	}
 	if err != nil && !errors.Is(err, ErrNoProcess) {
@@ -238,8 +239,10 @@ func (k *keeper) adopt(said bool) bool {
 		k.remember(rec)
 		return true
 	}
-	if err := rec.write(k.dir, k.name); err != nil {
-		k.log.Warn("process record is not written", "error", err)
+	if unrecorded {
+		if err := rec.write(k.dir, k.name); err != nil {
+			k.log.Warn("process record is not written", "error", err)
+		}
 	}
 	k.log.Info("process taken over", "pid", h.PID)
 	k.holds(h)

@@ -19,6 +19,8 @@ const (
 	lockName     = "lock"
 	lockPatience = 5 * time.Second // a supervisor that was told to end is gone by then
 	lockPause    = 20 * time.Millisecond
+
+	holderSize = 32 // a pid of 7 digits at the most, and ticks since boot
 )
 
 // acquire takes the lock at path, which holds until the file is closed or this process dies. If ctx ends
@@ -35,11 +37,22 @@ func acquire(ctx context.Context, path string) (*os.File, error) {
 		}
 		return nil, err
 	}
-	// Who holds it is for people and for SignalOwner; the lock is what counts.
-	if st, err := readStat(os.Getpid()); err == nil && f.Truncate(0) == nil {
-		_, _ = fmt.Fprintf(io.NewOffsetWriter(f, 0), "%d %d\n", os.Getpid(), st.startTime)
+	if err := writeHolder(f); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	return f, nil
+}
+
+// writeHolder writes down who holds a lock, for Owner and SignalOwner; the lock is what counts. The text has one length and replaces the one
+// before where it is, so that a full disk, which refuses every other file, takes it.
+func writeHolder(f *os.File) error {
+	st, err := readStat(os.Getpid())
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(io.NewOffsetWriter(f, 0), "%-*s\n", holderSize-1, fmt.Sprintf("%d %d", os.Getpid(), st.startTime))
+	return err
 }
 
 func lockWithin(ctx context.Context, f *os.File, patience time.Duration) error {
@@ -73,7 +86,7 @@ func holder(f *os.File) string {
 
 // readHolder returns who wrote last that it holds a lock; started is 0 if that was an earlier version.
 func readHolder(f *os.File) (pid int, started uint64, ok bool) {
-	buf := make([]byte, 64)
+	buf := make([]byte, 2*holderSize)
 	n, _ := f.ReadAt(buf, 0)
 	n, _ = fmt.Sscan(string(buf[:n]), &pid, &started)
 	return pid, started, n > 0

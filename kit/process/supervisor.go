@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -336,18 +337,23 @@ func (s *Supervisor) Lookup(name string) (Status, bool) {
 	return k.status()
 }
 
-// Recorded returns the names of all processes that the run directory has a record of, and of those that are wanted: one that is being
-// started runs before its record is written. In order. Those that an earlier supervisor started and that were not ensured since can be
-// ended by Stop.
+// Recorded returns the names of all processes that the run directory has a record of, of those that are wanted (one that is being started
+// runs before its record is written), and, while Run is active, of those that were found by their marker when it began: a full disk takes
+// no record. In order. Those that an earlier supervisor started and that were not ensured since can be ended by Stop.
 func (s *Supervisor) Recorded() ([]string, error) {
 	wanted := s.Status() // read first, so that no record written in between is missed
 	s.mu.Lock()
 	dir := s.dir
+	var names []string
+	if s.session != nil {
+		names = slices.Collect(maps.Keys(s.session.strays))
+	}
 	s.mu.Unlock()
-	names, err := recorded(dir)
+	list, err := recorded(dir)
 	if err != nil {
 		return nil, err
 	}
+	names = append(names, list...)
 	for _, w := range wanted {
 		names = append(names, w.Name)
 	}

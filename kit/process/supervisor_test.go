@@ -551,6 +551,52 @@ func TestARecordOfAProcessThatIsGoneIsRemoved(t *testing.T) {
 	}
 }
 
+// TestAProcessWithoutARecordIsFoundAndStopped: a full disk takes no record.
+func TestAProcessWithoutARecordIsFoundAndStopped(t *testing.T) {
+	dir := t.TempDir()
+	s, end := supervisor(t, dir)
+	if err := s.Ensure(waiting(dir)); err != nil {
+		t.Fatal(err)
+	}
+	name := waiting(dir).Name
+	pid := running(t, s, name, 0)
+	end()
+	if err := os.Remove(filepath.Join(dir, name+".json")); err != nil {
+		t.Fatal(err)
+	}
+	s, end = supervisor(t, dir)
+	defer end()
+	names, err := s.Recorded()
+	if err != nil || !slices.Equal(names, []string{name}) {
+		t.Fatalf("Recorded = %q, %v, want %q", names, err, name)
+	}
+	if err := s.Stop(t.Context(), name); err != nil || alive(pid) {
+		t.Errorf("Stop = %v, process %d alive: %t", err, pid, alive(pid))
+	}
+	if names, err := s.Recorded(); err != nil || len(names) > 0 {
+		t.Errorf("after it Recorded = %q, %v", names, err)
+	}
+}
+
+// TestTheTextOfALockIsReplacedWhereItIs: on a full disk what was cut off could not be written again, and the supervisor would not be found.
+func TestTheTextOfALockIsReplacedWhereItIs(t *testing.T) {
+	dir := t.TempDir()
+	lock := filepath.Join(dir, "lock")
+	before := strings.Repeat("9", 31) + "\n"
+	if err := os.WriteFile(lock, []byte(before), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, end := supervisor(t, dir)
+	defer end()
+	now, err := os.ReadFile(lock)
+	if err != nil || len(now) != len(before) {
+		t.Errorf("lock holds %q, %v, want %d bytes", now, err, len(before))
+	}
+	if pid, err := process.Owner(dir); err != nil || pid != os.Getpid() {
+		t.Errorf("Owner = %d, %v, want %d", pid, err, os.Getpid())
+	}
+}
+
 func TestTheOlderPartOfALongLogIsDropped(t *testing.T) {
 	const keep = 1 << 20
 	path := filepath.Join(t.TempDir(), "log")

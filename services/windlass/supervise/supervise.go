@@ -186,20 +186,20 @@ func RunDirs(c *cluster.Cluster) ([]string, error) {
 	return out, nil
 }
 
-// stopAll ends every process that a run directory has a record of, all at once.
+// stopAll ends every process of a run directory, all at once: also those that have no record, since a full disk took none.
 func stopAll(ctx context.Context, dir string, log *slog.Logger, tell func(string)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s := process.NewSupervisor(dir, log)
-	names, err := s.Recorded()
-	if err != nil || len(names) == 0 {
-		return err
-	}
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
 	select {
 	case <-s.Active():
 	case err := <-done:
+		return err
+	}
+	names, err := s.Recorded()
+	if err != nil {
 		return err
 	}
 	g, stopping := errgroup.WithContext(ctx)
