@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -668,6 +670,48 @@ func BenchmarkChange(b *testing.B) {
 			wg.Wait()
 		})
 	}
+}
+
+// TestAFullDiskIsSeenBeforeAChangeIsMade fills the disk of a log: Check and Change say the same, and both recover by themselves.
+func TestAFullDiskIsSeenBeforeAChangeIsMade(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("no file system of a known size can be mounted here (%v)", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	a := openTrail(t, dir)
+	if err := a.Check(t.Context()); err != nil {
+		t.Fatalf("Check = %v with an empty disk", err)
+	}
+	fill := filepath.Join(dir, "fill")
+	if err := os.WriteFile(fill, make([]byte, 2<<20), 0o600); !Full(err) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+	// What was reserved before lasts for some changes.
+	var refused error
+	for range 1000 {
+		if refused = a.Change(t.Context(), change("last"), false); refused != nil {
+			break
+		}
+		a.Completed(change("last"))
+	}
+	if !Full(refused) || !Full(a.Check(t.Context())) {
+		t.Errorf("Change = %v, Check = %v on a full disk", refused, a.Check(t.Context()))
+	}
+	if err := os.Remove(fill); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Check(t.Context()); err != nil || a.Failed() != nil {
+		t.Errorf("Check = %v, Failed = %v once there is space", err, a.Failed())
+	}
+	if err := a.Change(t.Context(), change("after"), false); err != nil {
+		t.Error(err)
+	}
+	intact(t, dir)
 }
 
 // TestAServiceStartsWithoutItsLog opens a trail whose file cannot be written, as on a full or read-only disk.

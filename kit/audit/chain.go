@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -62,6 +64,8 @@ type chain struct {
 	broken bool // the file may have more than size bytes
 	seq    uint64
 	prev   string
+	// reserved is the size up to which the disk keeps room for the file; 0 if that is not known.
+	reserved int64
 }
 
 // retention is when an older file goes: if the older files have more than bytes together, and it is older than age.
@@ -75,6 +79,7 @@ type batch struct {
 	bodies [][]byte
 	size   int
 	sync   bool
+	probe  bool // somebody asks whether a change can be recorded
 	done   chan struct{}
 	err    error // once done is closed
 }
@@ -153,6 +158,25 @@ func (c *chain) write(ctx context.Context, r Record) error {
 	}
 }
 
+// check returns why a caller's change cannot be recorded now; nil if it can. What was lost before is recorded if it can.
+func (c *chain) check(ctx context.Context) error {
+	c.mu.Lock()
+	b := c.pending
+	b.probe = true
+	closed := c.closed
+	c.mu.Unlock()
+	if closed {
+		return errClosed
+	}
+	c.poke()
+	select {
+	case <-b.done:
+		return b.err
+	case <-ctx.Done():
+		return fmt.Errorf("%s: %w", filepath.Base(c.path), context.Cause(ctx))
+	}
+}
+
 // run is the writer: it writes at once what a caller waits for, and the rest within noteEvery.
 func (c *chain) run() {
 	defer close(c.done)
@@ -173,7 +197,7 @@ func (c *chain) run() {
 func (c *chain) flush() {
 	c.mu.Lock()
 	b, lost := c.pending, c.lost
-	if len(b.bodies) == 0 {
+	if len(b.bodies) == 0 && !b.probe {
 		c.mu.Unlock()
 		return
 	}
@@ -184,7 +208,7 @@ func (c *chain) flush() {
 		body, _ := json.Marshal(Record{Time: c.now().UTC(), Event: EventLost, Count: lost})
 		bodies = append([][]byte{body}, bodies...)
 	}
-	err := c.append(bodies, b.sync)
+	err := c.append(bodies, b.sync || b.probe)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", filepath.Base(c.path), err)
 	}
@@ -227,6 +251,14 @@ func (c *chain) append(bodies [][]byte, sync bool) error {
 		}
 	}
 	lines, seq, prev := link(bodies, c.seq, c.prev)
+	if sync {
+		if err := c.reserve(int64(len(lines))); err != nil {
+			return err
+		}
+	}
+	if len(lines) == 0 {
+		return nil
+	}
 	if _, err := c.file.Write(lines); err != nil {
 		c.broken = true
 		return errors.Join(err, c.repair())
@@ -239,6 +271,30 @@ func (c *chain) append(bodies [][]byte, sync bool) error {
 	}
 	c.size, c.seq, c.prev = c.size+int64(len(lines)), seq, prev
 	c.pass(lines)
+	return nil
+}
+
+const (
+	// reserveBytes is what the disk has to have beside the record of a change: the records of how changes ended, which nobody waits for.
+	reserveBytes = 16 << 10
+	// changeBytes is more than the record of a change has, so that check and the next change find the same.
+	changeBytes = 8 << 10
+	// reserveStep is how much more is reserved at once.
+	reserveStep = 16 << 10
+)
+
+// reserve has the disk keep room for n bytes and reserveBytes more behind the end of the file. A change is refused while it cannot, and so
+// before the disk takes no more at all. A file system that reserves nothing is tried by the write itself.
+func (c *chain) reserve(n int64) error {
+	need := max(n, changeBytes) + reserveBytes
+	if c.size+need <= c.reserved {
+		return nil
+	}
+	err := unix.Fallocate(int(c.file.Fd()), unix.FALLOC_FL_KEEP_SIZE, c.size, need+reserveStep)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return &fs.PathError{Op: "reserve", Path: c.path, Err: err}
+	}
+	c.reserved = c.size + need + reserveStep
 	return nil
 }
 
@@ -309,7 +365,7 @@ func (c *chain) repair() error {
 	if err := c.file.Truncate(c.size); err != nil {
 		return err
 	}
-	c.broken = false
+	c.broken, c.reserved = false, 0
 	return nil
 }
 
@@ -362,7 +418,7 @@ func (c *chain) setAside() error {
 	if err != nil {
 		return err
 	}
-	c.file, c.size, c.seq, c.prev, c.broken = file, 0, 0, "", false
+	c.file, c.size, c.reserved, c.seq, c.prev, c.broken = file, 0, 0, 0, "", false
 	if older, err := c.older(); err == nil && len(older) > 0 {
 		if last, err := lastLineOf(older[len(older)-1]); err == nil {
 			if seq, prev, err := linkOf(last); err == nil {
@@ -410,7 +466,7 @@ func (c *chain) adopt(file *os.File) error {
 	default:
 		events = append(events, Record{Event: EventBegun})
 	}
-	c.file, c.size, c.seq, c.prev, c.broken = file, size, seq, prev, false
+	c.file, c.size, c.reserved, c.seq, c.prev, c.broken = file, size, 0, seq, prev, false
 	if len(events) > 0 {
 		if err := c.appendEvents(events); err != nil {
 			c.file = nil
@@ -532,7 +588,7 @@ func (c *chain) rotate() error {
 		return errors.Join(err, next.Close())
 	}
 	former := c.file
-	c.file, c.size, c.seq, c.prev = next, int64(len(line)), seq, prev
+	c.file, c.size, c.reserved, c.seq, c.prev = next, int64(len(line)), 0, seq, prev
 	c.pass(line)
 	if err := former.Close(); err != nil {
 		c.log.Warn("a rotated audit log is not closed", "error", err)

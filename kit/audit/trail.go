@@ -159,7 +159,13 @@ func (t *Trail) Refused(r Record) {
 	t.counted[1].add(r, refusalKey(r))
 }
 
-// Failed returns why changes cannot be recorded at the moment; nil if they can.
+// Check returns why callers' changes cannot be recorded now, and are refused; nil if they can. It asks the disk.
+func (t *Trail) Check(ctx context.Context) error { return t.changes.check(ctx) }
+
+// Full reports whether an error says that the disk of a log is full.
+func Full(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+
+// Failed returns why changes could not be recorded when that was last tried; nil if they could.
 func (t *Trail) Failed() error {
 	t.changes.mu.Lock()
 	defer t.changes.mu.Unlock()

@@ -264,9 +264,17 @@ func (c *call) begin(ctx context.Context) error {
 	c.begun = true
 	if err := c.Audit.Change(ctx, c.record, c.caller.system()); err != nil {
 		c.Log.ErrorContext(ctx, "a change is refused, it cannot be recorded", "method", c.record.Method, "request", c.record.RequestID, "error", err)
-		c.failed = rpcerr.Unavailable("the audit log cannot be written, so nothing may be changed")
+		c.failed = unrecorded(c.Service, err)
 	}
 	return c.failed
+}
+
+// unrecorded refuses a change because of the error with which its record was not written.
+func unrecorded(service string, err error) error {
+	if audit.Full(err) {
+		return rpcerr.TooMany("the audit log of "+service+" cannot be written, so nothing may be changed: its disk is full, free space on it", 0)
+	}
+	return rpcerr.Unavailable("the audit log of " + service + " cannot be written, so nothing may be changed")
 }
 
 // recorded returns a copy of the record.

@@ -56,7 +56,7 @@ func (p *Process) guarded(state func(context.Context) clusteroperator.State) fun
 		}
 		if err := p.Policy.Err(); err != nil {
 			s.Degraded, s.Reason, s.Message = true, "PolicyNotInForce", "the policy file cannot be used, the former policy stays in force: "+err.Error()
-		} else if err := p.Audit.Failed(); err != nil {
+		} else if err := p.Audit.Check(ctx); err != nil {
 			s.Degraded, s.Reason, s.Message = true, "AuditLogFailed", "callers' changes are refused: "+err.Error()
 		} else if err := p.Validity.Lost(); err != nil {
 			s.Degraded, s.Reason, s.Message = true, "RevocationsUnknown", "users and agents are refused: "+err.Error()

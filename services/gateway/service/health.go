@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"log/slog"
+	"strings"
 
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -17,8 +18,8 @@ import (
 // orchestrator is the program that has the ClusterOperators.
 const orchestrator = "update-orchestrator"
 
-// programs answers how the gateway is, and, where a check names a program, how that one is: a caller who reaches the gateway
-// alone can so ask every program.
+// programs answers how the gateway is, and, where a check names a program, how that one is ("machine-api", "machine-api/changes"):
+// a caller who reaches the gateway alone can so ask every program.
 type programs struct {
 	*health.Server
 	pool     *backend.Pool
@@ -32,11 +33,12 @@ func (p programs) Check(ctx context.Context, r *grpc_health_v1.HealthCheckReques
 	if r.GetService() == "" {
 		return p.Server.Check(ctx, r)
 	}
-	conn := p.pool.Conn(r.GetService())
+	program, part, _ := strings.Cut(r.GetService(), "/")
+	conn := p.pool.Conn(program)
 	if conn == nil {
-		return nil, rpcerr.NotFound("Program", r.GetService())
+		return nil, rpcerr.NotFound("Program", program)
 	}
-	return grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+	return grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: part})
 }
 
 // report keeps the gateway's ClusterOperator, until ctx ends.

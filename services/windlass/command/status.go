@@ -23,6 +23,7 @@ import (
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/supervise"
@@ -201,41 +202,52 @@ func look(ctx context.Context, t client.Target, c *cluster.Cluster) (view, error
 	return v, nil
 }
 
-// health asks one program how it is.
-type health func(ctx context.Context, program string) (*grpc_health_v1.HealthCheckResponse, error)
+// health asks one program how it is, or how one part of it is; part "" is all of it.
+type health func(ctx context.Context, program, part string) (*grpc_health_v1.HealthCheckResponse, error)
 
 func throughGateway(conn grpc.ClientConnInterface) health {
-	return func(ctx context.Context, program string) (*grpc_health_v1.HealthCheckResponse, error) {
+	return func(ctx context.Context, program, part string) (*grpc_health_v1.HealthCheckResponse, error) {
+		name := program
 		if program == gatewayProgram {
-			program = "" // the one that is asked
+			name = "" // the one that is asked
 		}
-		return grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: program})
+		if part != "" {
+			name = program + "/" + part
+		}
+		return grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: name})
 	}
 }
 
 // direct asks a program at its own address.
-func (o *observer) direct(ctx context.Context, program string) (*grpc_health_v1.HealthCheckResponse, error) {
+func (o *observer) direct(ctx context.Context, program, part string) (*grpc_health_v1.HealthCheckResponse, error) {
 	conn, err := grpc.NewClient("passthrough:///"+o.cluster.Address(program), grpc.WithTransportCredentials(credentials.NewTLS(o.tls)))
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	return grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+	return grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: part})
 }
 
 // askServices asks all programs at once. One that the gateway does not know is left out; if the gateway does not answer, it alone is known.
 func askServices(ctx context.Context, ask health, viaGateway bool) []service {
 	type answer struct {
-		problem string
-		absent  bool
+		problem, refuses string
+		absent           bool
 	}
 	names := cluster.Programs()
 	answers := make([]answer, len(names))
 	var all sync.WaitGroup
 	for i, name := range names {
 		all.Go(func() {
-			r, err := ask(ctx, name)
+			r, err := ask(ctx, name, "")
 			answers[i] = answer{problem: healthProblem(r, err), absent: status.Code(err) == codes.NotFound}
+			if answers[i].problem != "" {
+				return
+			}
+			_, err = ask(ctx, name, serve.ChangesCheck)
+			if code := status.Code(err); code == codes.ResourceExhausted || code == codes.FailedPrecondition { // others are of a program that has no such check
+				answers[i].refuses = status.Convert(err).Message()
+			}
 		})
 	}
 	all.Wait()
@@ -243,9 +255,9 @@ func askServices(ctx context.Context, ask health, viaGateway bool) []service {
 	for i, name := range names {
 		switch {
 		case viaGateway && name == gatewayProgram && answers[i].problem != "":
-			return []service{{name, answers[i].problem}} // what it would have said of the others is not known
+			return []service{{name: name, problem: answers[i].problem}} // what it would have said of the others is not known
 		case !answers[i].absent:
-			out = append(out, service{name, answers[i].problem})
+			out = append(out, service{name, answers[i].problem, answers[i].refuses})
 		}
 	}
 	return out

@@ -39,7 +39,7 @@ func TestStatusNamesEverythingThatIsNotReady(t *testing.T) {
 	}
 	well := func() view {
 		return view{
-			now: noon, services: []service{{"etcd-guardian", ""}, {"scheduler", ""}},
+			now: noon, services: []service{{name: "etcd-guardian"}, {name: "scheduler"}},
 			quorum:   &etcdv1.Quorum{Phase: "Pivoted", Voters: 3, HealthyVoters: 3, Majority: 2, BootstrapRetired: true},
 			machines: []*machinev1.Machine{machine("a", "Running"), machine("b", "Running")}, wanted: 2,
 			nodes:    []*nodev1.Node{node("a", "z1", "True"), node("b", "z2", "True"), node("c", "z2", "True")},
@@ -77,6 +77,18 @@ func TestStatusNamesEverythingThatIsNotReady(t *testing.T) {
 			[]string{"etcd has lost its majority: 1 of 3 voters are healthy, 2 are needed; nothing can be changed (`windlass quorum`)"},
 		},
 		{"one voter of three", func(v *view) { v.quorum.HealthyVoters = 2 }, []string{"1 of 3 voters of etcd is not healthy (`windlass quorum`)"}},
+		{
+			"services that run and refuse changes",
+			func(v *view) { v.services[0].refuses, v.services[1].refuses = "its disk is full", "its disk is full" },
+			[]string{"changes are refused by etcd-guardian, scheduler: its disk is full"},
+		},
+		{
+			"an etcd without space",
+			func(v *view) {
+				v.quorum.Members = []*etcdv1.Member{{Name: "a"}, {Name: "b", Alarms: []string{"NOSPACE"}}}
+			},
+			[]string{"etcd refuses changes: the database of member b has reached its quota (`windlass quorum`)"},
+		},
 		{
 			"before the pivot",
 			func(v *view) { v.quorum.BootstrapRetired, v.quorum.WaitsFor = false, "two machines" },

@@ -3,6 +3,7 @@ package command
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -34,8 +35,8 @@ type view struct {
 // freshFor is how old what the guardian saw may be without a word: it looks every second or so.
 const freshFor = 5 * time.Second
 
-// service is a program of the control plane and why it is not ready, "" if it is.
-type service struct{ name, problem string }
+// service is a program of the control plane and why it is not ready, "" if it is; a ready one may refuse callers' changes.
+type service struct{ name, problem, refuses string }
 
 // hidden reports that the caller may not see a part, which makes no cluster unready.
 func hidden(err error) bool {
@@ -50,6 +51,7 @@ func (v view) problems() []string {
 			services = append(services, s.name+" "+s.problem)
 		}
 	}
+	services = append(services, v.refusals()...)
 	rest := slices.Concat(v.nodeProblems(), v.machineProblems(), v.operatorProblems())
 	if v.quorumErr == nil && v.quorum.GetHealthyVoters() < v.quorum.GetMajority() {
 		return slices.Concat(v.quorumProblems(), services, rest) // which is why the services are not ready
@@ -70,6 +72,20 @@ func (v view) unseen() []string {
 	}
 	if age := v.observed(); v.quorumErr == nil && age > freshFor {
 		out = append(out, fmt.Sprintf("the quorum was seen %s ago, and not since", age.Truncate(time.Second)))
+	}
+	return out
+}
+
+// refusals returns a line for each reason because of which ready services refuse changes.
+func (v view) refusals() (out []string) {
+	by := map[string][]string{}
+	for _, s := range v.services {
+		if s.refuses != "" {
+			by[s.refuses] = append(by[s.refuses], s.name)
+		}
+	}
+	for _, reason := range slices.Sorted(maps.Keys(by)) {
+		out = append(out, fmt.Sprintf("changes are refused by %s: %s", strings.Join(by[reason], ", "), reason))
 	}
 	return out
 }
@@ -107,9 +123,21 @@ func (v view) quorumProblems() []string {
 		return []string{fmt.Sprintf("etcd has lost its majority: %d of %d voters are healthy, %d are needed; nothing can be changed (`windlass quorum`)",
 			q.GetHealthyVoters(), q.GetVoters(), q.GetMajority())}
 	case q.GetHealthyVoters() < q.GetVoters():
-		return []string{fmt.Sprintf("%d of %d voters of etcd %s not healthy (`windlass quorum`)", q.GetVoters()-q.GetHealthyVoters(), q.GetVoters(), are(q.GetVoters()-q.GetHealthyVoters()))}
+		return append(fullProblems(q), fmt.Sprintf("%d of %d voters of etcd %s not healthy (`windlass quorum`)", q.GetVoters()-q.GetHealthyVoters(), q.GetVoters(), are(q.GetVoters()-q.GetHealthyVoters())))
+	case len(fullProblems(q)) > 0:
+		return fullProblems(q)
 	case !q.GetBootstrapRetired():
 		return []string{"the quorum is not on the machines yet: it waits for " + cmp.Or(q.GetWaitsFor(), "control-plane machines")}
+	}
+	return nil
+}
+
+// fullProblems says that etcd refuses writes for want of space.
+func fullProblems(q *etcdv1.Quorum) []string {
+	for _, m := range q.GetMembers() {
+		if slices.Contains(m.GetAlarms(), "NOSPACE") {
+			return []string{fmt.Sprintf("etcd refuses changes: the database of member %s has reached its quota (`windlass quorum`)", m.GetName())}
+		}
 	}
 	return nil
 }
