@@ -35,15 +35,16 @@ func (c *Controller) act(ctx context.Context, o *Observation) bool {
 	l := c.leading.Load()
 	if l == nil {
 		// While etcd refuses writes there is no election either. What gives space back harms nothing if two do it.
-		return o.View.NoSpace && o.Plan.Next != nil && o.Plan.Next.ForSpace() && c.step(ctx, o, *o.Plan.Next)
+		return o.View.NoSpace && o.Plan.Next != nil && o.Plan.Next.ForSpace() && c.step(ctx, ctx, o, *o.Plan.Next)
 	}
+	run := ctx
 	ctx, cancel := context.WithCancel(l.ctx)
 	defer cancel()
 	var group sync.WaitGroup
 	c.bind(ctx, o.View)
 	var hooked bool
 	group.Go(func() { hooked = c.hooks(ctx, o.Plan.Hooks) })
-	acted := o.Plan.Next != nil && c.step(ctx, o, *o.Plan.Next)
+	acted := o.Plan.Next != nil && c.step(run, ctx, o, *o.Plan.Next)
 	group.Wait()
 	return acted || hooked
 }
@@ -69,11 +70,11 @@ func (c *Controller) bind(ctx context.Context, v plan.View) {
 	}
 }
 
-// step carries out the one change of membership.
-func (c *Controller) step(ctx context.Context, o *Observation, a plan.Action) bool {
+// step carries out the one change of membership. What takes long goes on beside the loop until run ends.
+func (c *Controller) step(run, ctx context.Context, o *Observation, a plan.Action) bool {
 	begin := c.Elapsed()
 	limit := callLimit
-	if a.Kind == plan.Defragment || a.Kind == plan.Compact {
+	if a.Kind == plan.Compact {
 		limit = spaceLimit
 	}
 	limited, cancel := context.WithTimeout(ctx, limit)
@@ -95,11 +96,20 @@ func (c *Controller) step(ctx context.Context, o *Observation, a plan.Action) bo
 		c.say(ctx, "action "+a.String(), err)
 		return false
 	}
+	if a.Kind == plan.Defragment {
+		c.defragment(run, a)
+		return true
+	}
 	c.say(ctx, "action "+a.String(), nil)
-	c.Log.InfoContext(ctx, "done", "action", string(a.Kind), "member", a.Member.Name, "machine", a.Machine.Name,
-		"reason", a.Reason, "elapsed_ms", (c.Elapsed() - begin).Milliseconds())
+	c.finish(ctx, a, begin)
 	c.event(a)
 	return true
+}
+
+// finish logs an action that is done.
+func (c *Controller) finish(ctx context.Context, a plan.Action, begin time.Duration) {
+	c.Log.InfoContext(ctx, "done", "action", string(a.Kind), "member", a.Member.Name, "machine", a.Machine.Name,
+		"reason", a.Reason, "elapsed_ms", (c.Elapsed() - begin).Milliseconds())
 }
 
 // errChanged means that what an action was decided from is not so any more.
@@ -185,7 +195,7 @@ func (c *Controller) do(ctx context.Context, o *Observation, a plan.Action) erro
 		m.compact = c.Elapsed()
 		return c.Members.Compact(ctx, leaderURL(o.View))
 	case plan.Defragment:
-		return c.defragment(ctx, o, a)
+		return c.reserve(ctx, o, a)
 	case plan.Disarm:
 		return c.Members.Disarm(ctx, leaderURL(o.View))
 	case plan.RetireBootstrap:
@@ -194,19 +204,56 @@ func (c *Controller) do(ctx context.Context, o *Observation, a plan.Action) erro
 	return fmt.Errorf("unknown action %q", a.Kind)
 }
 
-// defragment has one member give its free space back, under the permit. Without space the permit cannot be written, for anybody.
-func (c *Controller) defragment(ctx context.Context, o *Observation, a plan.Action) error {
+// reserve takes the permit for a defragmentation; the plan frees it when that has ended. Without space it cannot be written, for anybody.
+func (c *Controller) reserve(ctx context.Context, o *Observation, a plan.Action) error {
 	if len(a.Member.ClientURLs) == 0 {
 		return errNoAddress
 	}
-	if !o.View.NoSpace {
-		if err := c.Records.Acquire(ctx, &etcdv1.DisruptionPermit{
-			Machine: a.Subject(), Reason: plan.DefragmentationReason, Holder: plan.GuardianUser, AcquireTime: timestamppb.New(c.Now()), Held: true,
-		}); err != nil {
-			return err
-		} // the plan frees it: the member does not leave
+	if o.View.NoSpace {
+		return nil
 	}
-	return c.Members.Defragment(ctx, a.Member.ClientURLs[0])
+	return c.Records.Acquire(ctx, &etcdv1.DisruptionPermit{
+		Machine: a.Subject(), Reason: plan.DefragmentationReason, Holder: plan.GuardianUser, AcquireTime: timestamppb.New(c.Now()), Held: true,
+	})
+}
+
+// ended is a defragmentation that has ended.
+type ended struct {
+	action plan.Action
+	begin  time.Duration
+	err    error
+}
+
+// defragment has one member give its free space back, beside the loop: everything else is observed meanwhile.
+func (c *Controller) defragment(run context.Context, a plan.Action) {
+	e := ended{action: a, begin: c.Elapsed()}
+	c.memory.defragments[a.Member.ID] = defragmentation{running: true, size: a.Member.DBSize, tries: a.Member.Tries + 1}
+	c.beside.Go(func() {
+		ctx, cancel := context.WithTimeout(run, defragLimit)
+		defer cancel()
+		e.err = c.Members.Defragment(ctx, a.Member.ClientURLs[0])
+		c.mu.Lock()
+		c.ended = append(c.ended, e)
+		c.mu.Unlock()
+		c.Wake()
+	})
+}
+
+// collect takes note of the defragmentations that have ended.
+func (c *Controller) collect(ctx context.Context) {
+	c.mu.Lock()
+	list := c.ended
+	c.ended = nil
+	c.mu.Unlock()
+	for _, e := range list {
+		d := c.memory.defragments[e.action.Member.ID]
+		d.running, d.at = false, c.Elapsed()
+		c.memory.defragments[e.action.Member.ID] = d
+		c.say(ctx, "action "+e.action.String(), e.err)
+		if e.err == nil {
+			c.finish(ctx, e.action, e.begin)
+		}
+	}
 }
 
 // addLearner asks the bootstrap member while there is one: there etcd's own check is off, which elsewhere refuses every add
@@ -336,7 +383,7 @@ func (c *Controller) command(command string, v plan.View, o agents.Offer) *etcdv
 		}
 	}
 	return &etcdv1.AttendMemberResponse{
-		Command: command, Name: o.Node, InitialCluster: strings.Join(cluster, ","), InitialClusterToken: ClusterToken,
+		Command: command, Name: o.Node, InitialCluster: strings.Join(cluster, ","), InitialClusterToken: ClusterToken, QuotaBackendBytes: c.Quota,
 	}
 }
 

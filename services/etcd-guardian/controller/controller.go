@@ -30,7 +30,8 @@ const (
 	probeLimit  = time.Second            // a member that takes longer is not healthy; about one election
 	probeLimits = 3 * time.Second        // where etcd is slow: three times what the member needed last, up to this
 	callLimit   = 4 * time.Second        // for a change of membership, which is three calls of an etcd that may be slow
-	spaceLimit  = time.Minute            // to compact or defragment: 2 GiB take some seconds on a slow disk
+	spaceLimit  = time.Minute            // to compact: 2 GiB take some seconds on a slow disk
+	defragLimit = 10 * time.Minute       // to defragment, beside the loop: the same, and no member is worse off for more time
 	readLimit   = 3 * time.Second        // for our own records; the ones known before do for a while
 	hookLimit   = 3 * time.Second        // for a change of a machine, which is several calls of an etcd that may be slow
 	recordsRest = 5 * time.Second        // between two reads of our own records while nothing happens
@@ -44,7 +45,7 @@ type Eventer interface {
 	Event(obj resource.Object, typ, reason, message string)
 }
 
-// Config is what a Controller is made of. All fields but Settings must be set.
+// Config is what a Controller is made of. All fields but Settings and Quota must be set.
 type Config struct {
 	Members      *members.Client
 	Records      *store.Records
@@ -58,6 +59,7 @@ type Config struct {
 	Trust        func() (string, error) // hash of the authorities that members have to trust
 	Events       Eventer
 	Settings     plan.Settings
+	Quota        int64                // that members have to have, in bytes; 0 if any will do
 	Now          func() time.Time     // the time of day, for people
 	Elapsed      func() time.Duration // since this process started, by a monotonic clock; more than 0
 	Log          *slog.Logger
@@ -78,8 +80,9 @@ type Controller struct {
 
 	wake    chan struct{}
 	leading atomic.Pointer[leadership]
-	memory  memory // only the loop touches it
-	woken   bool   // whether this look has a reason other than that time went by; only the loop touches it
+	memory  memory         // only the loop touches it
+	beside  sync.WaitGroup // defragmentations under way
+	woken   bool           // whether this look has a reason other than that time went by; only the loop touches it
 
 	mu      sync.Mutex
 	said    map[string]string // what was logged last of each trouble
@@ -87,6 +90,7 @@ type Controller struct {
 	changed chan struct{} // closed when last is replaced
 	begun   int64         // number of looks begun
 	done    int64         // number of the look that last is from
+	ended   []ended       // defragmentations that the loop has not taken note of yet
 }
 
 type leadership struct{ ctx context.Context }
@@ -122,6 +126,7 @@ func (c *Controller) Lead(ctx context.Context) error {
 
 // Run looks and acts until ctx ends. While this process does not lead, it only looks.
 func (c *Controller) Run(ctx context.Context) error {
+	defer c.beside.Wait()
 	c.Machines.Subscribe(func(resource.Key) { c.Wake() })
 	c.Sets.Subscribe(func(resource.Key) { c.Wake() })
 	c.memory.bootstrap = c.startBootstrap()

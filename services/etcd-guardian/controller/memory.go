@@ -26,13 +26,36 @@ type memory struct {
 	failures map[string]failure       // by node
 	refused  bool                     // the last add
 	records  store.State
-	recorded time.Duration            // when records were read; 0: never
-	urls     []string                 // published addresses, as read or written last
-	compact  time.Duration            // when old revisions were last dropped for want of space; 0: never
-	urlsAt   time.Duration            // when they were first seen
-	hooked   map[string]time.Duration // when a machine's hooks were last changed; only hooks touches it
+	recorded time.Duration // when records were read; 0: never
+	urls     []string      // published addresses, as read or written last
+	// noSpace is when it was first seen, for people, that etcd refuses writes; zero if it does not.
+	noSpace     time.Time
+	defragments map[uint64]defragmentation // by member; those after which its database is smaller are forgotten
+	compact     time.Duration              // when old revisions were last dropped for want of space; 0: never
+	urlsAt      time.Duration              // when they were first seen
+	hooked      map[string]time.Duration   // when a machine's hooks were last changed; only hooks touches it
 	// bootstrap is why the bootstrap member is not started; nil if it is, or has left.
 	bootstrap error
+}
+
+// defragmentation is that of a member.
+type defragmentation struct {
+	running bool
+	size    int64         // of the database before it
+	tries   int           // in a row, this one included
+	at      time.Duration // when it ended
+}
+
+// full notes whether etcd refuses writes and returns since when, for people.
+func (m *memory) full(refuses bool, clock time.Time) string {
+	switch {
+	case !refuses:
+		m.noSpace = time.Time{}
+		return ""
+	case m.noSpace.IsZero():
+		m.noSpace = clock
+	}
+	return m.noSpace.UTC().Format(time.RFC3339)
 }
 
 type progress struct {
@@ -58,7 +81,8 @@ type failure struct {
 func newMemory(n store.Note) memory {
 	return memory{
 		members: n.Members, silent: map[uint64]silence{}, progress: map[uint64]progress{}, stopped: map[uint64]time.Duration{}, restarts: map[uint64]time.Duration{},
-		failures: map[string]failure{}, hooked: map[string]time.Duration{},
+		defragments: map[uint64]defragmentation{},
+		failures:    map[string]failure{}, hooked: map[string]time.Duration{},
 	}
 }
 
@@ -80,6 +104,7 @@ func (m *memory) listed(list []*etcdserverpb.Member) {
 	forget(m.progress, known)
 	forget(m.stopped, known)
 	forget(m.restarts, known)
+	forget(m.defragments, known)
 }
 
 func forget[T any](notes map[uint64]T, known map[uint64]bool) {

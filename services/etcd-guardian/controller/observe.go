@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -21,6 +23,7 @@ var errNoAddress = errors.New("its address is not known yet")
 
 // observe asks every member by itself and gathers what else the plan depends on.
 func (c *Controller) observe(ctx context.Context) (plan.View, store.State) {
+	c.collect(ctx)
 	m := &c.memory
 	away := m.looked != 0 && c.Elapsed()-m.looked > ownPause
 	offers := c.offers()
@@ -226,7 +229,7 @@ func (c *Controller) view(fresh bool, trouble string, offers []agents.Offer, rec
 	m := &c.memory
 	now := c.Elapsed()
 	v := plan.View{
-		Fresh: fresh, Trouble: trouble, BootstrapRetired: c.Note.Get().BootstrapRetired,
+		Quota: c.Quota, Fresh: fresh, Trouble: trouble, BootstrapRetired: c.Note.Get().BootstrapRetired,
 		Endpoints: records.Endpoints, EndpointsAge: m.addresses(records.Endpoints, now), AddRefused: m.refused, Settings: c.Settings,
 		MachinesKnown: closed(c.Machines.Synced()) && closed(c.Sets.Synced()),
 		Machines:      plan.Machines(c.Machines.All()),
@@ -235,15 +238,16 @@ func (c *Controller) view(fresh bool, trouble string, offers []agents.Offer, rec
 	v.Trust, err = c.Trust()
 	c.say(context.Background(), "authorities of members", err)
 	v.Compacted, v.CompactedFor = m.compact != 0, now-m.compact
-	for _, a := range m.answers {
-		v.NoSpace = v.NoSpace || slices.Contains(alarms(a), "NOSPACE")
+	for _, list := range alarms(m.answers) {
+		v.NoSpace = v.NoSpace || slices.Contains(list, "NOSPACE")
 	}
+	v.NoSpaceSince = m.full(v.NoSpace, c.Now())
 	if records.Permit != nil {
 		v.Permit = plan.PermitOf(records.Permit.Message)
 		v.Permit.Released = records.Permit.Released
 	}
 	for _, e := range m.members {
-		if a := m.answers[e.ID]; a.Trust != "" && a.Trust == v.Trust {
+		if v.Current(c.member(e, fresh, now)) {
 			delete(m.restarts, e.ID)
 		}
 		member := c.member(e, fresh, now)
@@ -278,19 +282,39 @@ func (c *Controller) member(e store.NoteMember, fresh bool, now time.Duration) p
 	if p, ok := m.progress[e.ID]; ok {
 		out.Idle = now - p.at
 	}
+	if d, ok := m.defragments[e.ID]; ok {
+		if !d.running && a.Status != nil && out.DBSize < d.size {
+			delete(m.defragments, e.ID) // it helped
+		} else {
+			out.Defragments, out.Tries, out.TriedFor = d.running, d.tries, now-d.at
+		}
+	}
 	out.Trust = a.Trust
 	out.Stopping, out.StoppingFor = since(m.stopped, e.ID, now)
 	out.Restarting, out.RestartFor = since(m.restarts, e.ID, now)
 	return out
 }
 
-// alarms returns which alarms a member knows of, its own and those of others.
-func alarms(a members.Answer) []string {
-	var out []string
-	for _, name := range []string{"NOSPACE", "CORRUPT"} {
-		if slices.ContainsFunc(a.Status.GetErrors(), func(e string) bool { return strings.Contains(e, "alarm:"+name) }) {
-			out = append(out, name)
+// raised is an alarm in a member's status, which tells of those of all members.
+var raised = regexp.MustCompile(`^memberID:([0-9]+)\s+alarm:(NOSPACE|CORRUPT)$`)
+
+// alarms returns the alarms that members have raised, by member, as those that answered tell of them.
+func alarms(answers map[uint64]members.Answer) map[uint64][]string {
+	out := map[uint64][]string{}
+	for _, a := range answers {
+		for _, text := range a.Status.GetErrors() {
+			found := raised.FindStringSubmatch(text)
+			if found == nil {
+				continue
+			}
+			id, err := strconv.ParseUint(found[1], 10, 64)
+			if err == nil && !slices.Contains(out[id], found[2]) {
+				out[id] = append(out[id], found[2])
+			}
 		}
+	}
+	for _, list := range out {
+		slices.Sort(list)
 	}
 	return out
 }

@@ -26,8 +26,9 @@ func (c *Controller) observation(v plan.View, permit *store.Permit, answers map[
 	if permit != nil {
 		q.Permit = proto.CloneOf(permit.Message)
 	}
+	raised := alarms(answers)
 	for _, m := range v.Members {
-		q.Members = append(q.Members, message(v, m, answers[m.ID]))
+		q.Members = append(q.Members, message(v, m, answers[m.ID], raised[m.ID]))
 		if !m.Learner {
 			q.Voters++
 			if m.Healthy {
@@ -44,21 +45,23 @@ func (c *Controller) observation(v plan.View, permit *store.Permit, answers map[
 	return o
 }
 
-func message(v plan.View, m plan.Member, a members.Answer) *etcdv1.Member {
+func message(v plan.View, m plan.Member, a members.Answer, raised []string) *etcdv1.Member {
 	out := &etcdv1.Member{
 		Id: fmt.Sprintf("%x", m.ID), Name: m.Name, PeerUrls: m.PeerURLs, ClientUrls: m.ClientURLs, Learner: m.Learner, Leader: m.Leader,
 		Bootstrap: m.Bootstrap(), Healthy: m.Healthy, Message: m.Message, Version: a.Status.GetVersion(), DbSizeBytes: a.Status.GetDbSize(),
 		DbSizeInUseBytes: a.Status.GetDbSizeInUse(), AppliedIndex: m.Applied, LatencyUs: a.Latency.Microseconds(),
-		DbQuotaBytes: a.Status.GetDbSizeQuota(), Alarms: alarms(a), Trust: m.Trust,
+		DbQuotaBytes: a.Status.GetDbSizeQuota(), Alarms: raised, Trust: m.Trust,
 	}
 	if at, err := time.Parse(time.RFC3339, m.SilentSince); err == nil {
 		out.SilentTime = timestamppb.New(at)
 	}
 	switch {
+	case m.Defragments:
+		out.Message = "is being defragmented"
 	case m.Stopping:
 		out.Message = "told to stop, since it leaves"
 	case m.Restarting:
-		out.Message = "told to start again, so that it trusts the authorities of now"
+		out.Message = "told to start again, for the authorities or the quota of now"
 	}
 	if machine, ok := v.MachineOfMember(m); ok {
 		out.Machine = machine.Reference()

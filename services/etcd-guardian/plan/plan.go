@@ -24,7 +24,7 @@ const (
 	MoveLeader       Kind = "MoveLeader"       // make Target the leader instead of Member
 	StopMember       Kind = "StopMember"       // have the process of Member ended
 	StartMember      Kind = "StartMember"      // have the process of Member started again: it cannot leave after all
-	RestartMember    Kind = "RestartMember"    // have the process of Member started again, so that it trusts the authorities of now
+	RestartMember    Kind = "RestartMember"    // have the process of Member started again, for the authorities or the quota of now
 	RemoveMember     Kind = "RemoveMember"     // remove Member from the cluster
 	Compact          Kind = "Compact"          // drop old revisions
 	Defragment       Kind = "Defragment"       // give the free space in Member's database back
@@ -76,7 +76,7 @@ func Next(v View) Plan {
 	d.hooks()
 	// The first that decides ends it; what comes later in the list never overtakes what comes before.
 	for _, step := range []func() bool{
-		d.retire, d.resume, d.endPermit, d.dead, d.forsaken, d.silent, d.finishRestart, d.space, d.promote, d.leave, d.publish, d.restart, d.grow,
+		d.retire, d.resume, d.endPermit, d.dead, d.forsaken, d.relieve, d.silent, d.finishRestart, d.space, d.promote, d.leave, d.publish, d.restart, d.grow,
 	} {
 		if step() {
 			break
@@ -157,10 +157,14 @@ func (d *decision) healthyVoters(except uint64) int {
 	return n
 }
 
-// steadyVoters returns how many voters are healthy and stay up: one under another's permit may go down at any moment, so it counts as down.
+// steadyVoters returns how many voters are healthy and stay up: one under another's permit, or that is being
+// defragmented, may go down at any moment, so it counts as down.
 func (d *decision) steadyVoters(except uint64) int {
 	n := d.healthyVoters(except)
 	if v, ok := d.disturbed(); ok && v.Healthy && v.ID != except {
+		n--
+	}
+	if v, ok := d.underway(); ok && v.Healthy && v.ID != except {
 		n--
 	}
 	return n

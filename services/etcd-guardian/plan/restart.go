@@ -6,21 +6,46 @@ import (
 	"slices"
 )
 
-// rotates reports whether the permit is held because a member is started again for other authorities.
+// rotates reports whether the permit is held because a member is started again for other authorities or another quota.
 func (d *decision) rotates() bool {
-	return d.Permit != nil && d.Permit.Ours && d.Permit.Reason == RotationReason
+	return d.Permit != nil && d.Permit.Ours && (d.Permit.Reason == RotationReason || d.Permit.Reason == QuotaReason)
+}
+
+// outdated returns the reason of the permit under which a member has to be started again, and why in words; empty if it need not be. What a member did
+// not say is not known, and no reason to take it down.
+func (v View) outdated(m Member) (permit, why string) {
+	switch {
+	case v.Trust != "" && m.Trust != "" && m.Trust != v.Trust:
+		return RotationReason, nameOf(m) + " does not trust the authorities of now: etcd reads them when it starts"
+	case v.Quota > 0 && m.Quota > 0 && m.Quota != v.Quota && !m.Bootstrap():
+		return QuotaReason, fmt.Sprintf("the quota of %s is %d MiB, and %d MiB are set: etcd reads it when it starts", nameOf(m), m.Quota>>20, v.Quota>>20)
+	}
+	return "", ""
+}
+
+// Current reports whether a member says that it was started with the authorities and the quota of now.
+func (v View) Current(m Member) bool {
+	permit, _ := v.outdated(m)
+	return m.Trust != "" && m.Trust == v.Trust && permit == ""
+}
+
+// aimOf returns for what a member is started again under a permit with a reason.
+func aimOf(permit string) string {
+	if permit == QuotaReason {
+		return "so that it has the quota that is set"
+	}
+	return "so that it trusts the authorities of now"
 }
 
 // finishRestart ends a restart that has begun before anything else takes a voter down.
 func (d *decision) finishRestart() bool { return d.rotates() && d.restart() }
 
-// restart has members that trust other authorities than those of now started again, since etcd reads them at its start alone: learners, then one voter at a
-// time under the permit, the leader last and after leadership was moved. All voters are healthy here. What a member did not say is not
-// known, and no reason to take it down.
+// restart has members that trust other authorities than those of now, or have another quota, started again, since etcd reads them at its start alone: learners, then one voter at a
+// time under the permit, the leader last and after leadership was moved. All voters are healthy here.
 func (d *decision) restart() bool {
 	var outdated []Member
 	for _, m := range slices.Concat(d.learners, d.voters) {
-		if d.Trust != "" && m.Healthy && m.Trust != "" && m.Trust != d.Trust {
+		if permit, _ := d.outdated(m); m.Healthy && permit != "" {
 			outdated = append(outdated, m)
 		}
 	}
@@ -33,12 +58,12 @@ func (d *decision) restart() bool {
 			continue
 		}
 		machine, _ := d.MachineOfMember(m)
-		why := nameOf(m) + " does not trust the authorities of now: etcd reads them when it starts"
+		permit, why := d.outdated(m)
 		switch {
 		case m.Restarting && d.early(m.RestartFor, d.Settings.RestartAgain):
-			return d.wait("%s to start again, so that it trusts the authorities of now", nameOf(m))
-		case !m.Learner && d.Permit == nil:
-			return d.do(Action{Kind: AcquirePermit, Member: m, Machine: machine, Permit: RotationReason, Reason: why})
+			return d.wait("%s to start again, %s", nameOf(m), aimOf(permit))
+		case !m.Learner && d.Permit == nil && !d.NoSpace: // without space it cannot be written, and nobody else can get it
+			return d.do(Action{Kind: AcquirePermit, Member: m, Machine: machine, Permit: permit, Reason: why})
 		case m.Leader:
 			return d.do(Action{Kind: MoveLeader, Member: m, Machine: machine, Target: d.heir(m), Reason: why + ", and it leads"})
 		}

@@ -17,6 +17,10 @@ func (d *decision) unanswered() {
 			break
 		}
 	}
+	if m, ok := d.underway(); ok {
+		d.wait("%s to be defragmented: without it no majority answers", nameOf(m))
+		return
+	}
 	trouble := d.Trouble
 	if trouble == "" {
 		trouble = "no member answers"
@@ -35,10 +39,7 @@ func (d *decision) loss() string {
 		if m.Runs {
 			continue
 		}
-		text := nameOf(m)
-		if m.SilentSince != "" {
-			text += " (silent since " + m.SilentSince + ")"
-		}
+		text := nameOf(m) + m.sinceText()
 		if m.Message != "" {
 			text += ": " + m.Message
 		}
@@ -102,10 +103,10 @@ func (d *decision) endPermit() bool {
 	switch {
 	case i < 0:
 		return d.do(Action{Kind: FreePermit, Reason: "no voter is on its machine any more"})
-	case !d.voters[i].Healthy:
+	case !d.voters[i].Healthy, d.voters[i].Defragments:
 		return false
-	case d.rotates() && d.Trust != "" && d.voters[i].Trust == d.Trust:
-		return d.do(Action{Kind: FreePermit, Reason: nameOf(d.voters[i]) + " trusts the authorities of now"})
+	case d.rotates() && d.Current(d.voters[i]):
+		return d.do(Action{Kind: FreePermit, Reason: nameOf(d.voters[i]) + " was started again, " + aimOf(d.Permit.Reason)})
 	case d.rotates() && d.attended(d.voters[i]):
 		return false // its agent may have the order already, so that it may go down at any moment
 	case d.Permit.Released:
@@ -115,6 +116,8 @@ func (d *decision) endPermit() bool {
 		return d.do(Action{Kind: FreePermit, Reason: "etcd refuses writes, and space is given back only while nobody has it"})
 	case d.rotates():
 		return false // its agent is away, perhaps with the order
+	case d.Permit.Ours && d.Permit.Reason == DefragmentationReason:
+		return d.do(Action{Kind: FreePermit, Reason: "the defragmentation of " + nameOf(d.voters[i]) + " has ended"})
 	case d.Permit.Ours && (d.leaver == nil || d.leaver.ID != d.voters[i].ID):
 		return d.do(Action{Kind: FreePermit, Reason: nameOf(d.voters[i]) + " cannot leave now"})
 	}
@@ -204,6 +207,9 @@ func (d *decision) silent() bool {
 		}
 		if len(m.ClientURLs) == 0 {
 			return d.wait("%s to start", nameOf(m))
+		}
+		if m.Defragments {
+			return d.wait("%s to be defragmented", nameOf(m))
 		}
 		if m.Message == "" {
 			return d.wait("%s to answer", nameOf(m))

@@ -30,6 +30,8 @@ const (
 	DefragmentationReason = "defragmentation"
 	// RotationReason is that of one that is held while a member is started again for other authorities.
 	RotationReason = "rotation of an authority"
+	// QuotaReason is that of one that is held while a member is started again with another quota.
+	QuotaReason = "another quota"
 
 	roleLabel  = "machine.openshift.io/cluster-api-machine-role"
 	masterRole = "master"
@@ -85,9 +87,11 @@ type View struct {
 	EndpointsAge     time.Duration // since that was seen to be so
 	AddRefused       bool          // etcd just now refused to add a member, as it does for 5 s after a promotion
 	NoSpace          bool          // etcd refuses writes: a database has reached its quota
+	NoSpaceSince     string        // the time of day when that was first seen, for people; empty if unknown
 	Compacted        bool          // old revisions were dropped for that, and
 	CompactedFor     time.Duration // so long ago
 	Trust            string        // hash of the authorities that members have to trust; empty if not known now
+	Quota            int64         // that members have to have, in bytes; 0 if any will do
 	Settings         Settings
 }
 
@@ -110,6 +114,9 @@ type Member struct {
 	DBSize      int64         // of its database, as a file, in bytes
 	DBInUse     int64         // part of that which is in use
 	Quota       int64         // size at which it refuses writes; 0 if unknown
+	Defragments bool          // it is being defragmented, and may answer nothing meanwhile
+	Tries       int           // defragmentations in a row after which its database was not smaller
+	TriedFor    time.Duration // since the last of these ended
 	Stopping    bool          // it was told to stop, because it leaves
 	StoppingFor time.Duration // since then
 	MachineUID  string        // of the machine that it was added for; empty while that is not written down

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -28,6 +29,8 @@ const (
 	bootstrapDir  = "bootstrap"     // below --dir
 	noteFile      = "cluster.json"
 	endpointsFile = "endpoints"
+
+	leastQuota = 16 << 20 // the step by which a database grows
 )
 
 // config is what the guardian is told when it starts.
@@ -38,6 +41,7 @@ type config struct {
 	pki             string // directory of the authorities etcd-client and etcd-peer
 	lifetime        time.Duration
 	member          []string // program and first arguments of etcd-member
+	quota           int64    // of members, in bytes; 0: etcd-member's own choice
 	settings        plan.Settings
 }
 
@@ -51,6 +55,7 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	fs.StringVar(&c.pki, "pki", "", "directory of the authorities etcd-client and etcd-peer, keys included")
 	fs.DurationVar(&c.lifetime, "certificate-lifetime", 24*time.Hour, "lifetime of members' certificates")
 	fs.StringSliceVar(&c.member, "member-command", nil, "program and first arguments that run an etcd member (default: this program with serve,etcd-member)")
+	fs.Int64Var(&c.quota, "quota-backend-bytes", 0, "size of the database at which every member refuses writes, 16 MiB or more; members that run are started again one at a time (default: what etcd-member chooses, 2 GiB)")
 	fs.DurationVar(&c.settings.LearnerStall, "learner-timeout", 60*time.Second, "a learner that makes no progress for so long is removed and tried again, with twice the time")
 	fs.DurationVar(&c.settings.EndpointsRest, "endpoints-rest", 1200*time.Millisecond, "time for clients to learn new addresses before a member stops")
 	if err := fs.Parse(args); err != nil {
@@ -74,6 +79,9 @@ func (c *config) complete() error {
 	}
 	if c.pki == "" {
 		return errors.New("--pki is required: the guardian signs the certificates of members")
+	}
+	if c.quota != 0 && c.quota < leastQuota {
+		return fmt.Errorf("--quota-backend-bytes %d: must be %d (16 MiB) or more", c.quota, leastQuota)
 	}
 	if c.lifetime <= 0 {
 		return fmt.Errorf("--certificate-lifetime %s: must be more than zero", c.lifetime)
@@ -126,6 +134,9 @@ func (c config) memberSpec() process.Spec {
 		"--listen-client", c.bootstrapClient, "--listen-peer", c.bootstrapPeer,
 		"--bootstrap", "--users", c.usersFile(), "--strict-reconfig-check=false", "--initial-cluster-token", controller.ClusterToken,
 	)
+	if c.quota != 0 {
+		args = append(args, "--quota-backend-bytes", strconv.FormatInt(c.quota, 10))
+	}
 	return process.Spec{
 		Name: "etcd-" + plan.BootstrapName, Path: c.member[0], Args: args, LogFile: c.in(bootstrapDir, "etcd.log"),
 		Grace: memberGrace, FinalExits: []int{exitRemoved, exitUsage},

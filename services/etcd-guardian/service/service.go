@@ -101,7 +101,7 @@ func build(cfg config, p *serve.Process) ([]func(context.Context) error, error) 
 		Members: client, Records: records, Trust: signer.Trust, Note: note, BootstrapURL: cfg.bootstrapClient,
 		Bootstrap: controller.NewBootstrap(supervisor, cfg.memberSpec(), cfg.dataDir(), cfg.in(bootstrapDir, "allowed"), []string{cfg.in(endpointsFile)}, note, p.Log),
 		Machines:  machines, Sets: sets, MachineAPI: machinev1.NewMachineServiceClient(conn),
-		Reach: func(urls []string) { p.Etcd.SetEndpoints(urls...) }, Events: recorder, Settings: cfg.settings, Now: time.Now, Elapsed: elapsed, Log: p.Log,
+		Reach: func(urls []string) { p.Etcd.SetEndpoints(urls...) }, Events: recorder, Settings: cfg.settings, Quota: cfg.quota, Now: time.Now, Elapsed: elapsed, Log: p.Log,
 	})
 	etcdv1.RegisterQuorumServiceServer(p.GRPC, &server.Server{Controller: c, Records: records, Signer: signer, Now: time.Now})
 	owned, err := ownerParts(cfg, p, c)

@@ -71,7 +71,7 @@ func (a *Agent) follow(ctx context.Context, r *etcdv1.AttendMemberResponse) erro
 	}
 	return a.unlessRefused(ctx, a.cfg.Member.Follow(ctx, plan.Order{
 		Command: r.GetCommand(), Name: r.GetName(), InitialCluster: r.GetInitialCluster(), ClusterToken: r.GetInitialClusterToken(),
-		Trust: r.GetTrust(),
+		Trust: r.GetTrust(), QuotaBytes: r.GetQuotaBackendBytes(),
 	}))
 }
 

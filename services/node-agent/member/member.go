@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -166,6 +167,9 @@ func (m *Member) spec(r plan.Record) process.Spec {
 		"--name", r.Name, "--data-dir", m.path("data"), "--tls-dir", m.path("tls"),
 		"--listen-client", m.ClientURL(), "--listen-peer", m.PeerURL(),
 		"--initial-cluster", r.InitialCluster, "--initial-cluster-token", r.ClusterToken, "--initial-cluster-state", "existing")
+	if r.QuotaBytes != 0 {
+		args = append(args, "--quota-backend-bytes", strconv.FormatInt(r.QuotaBytes, 10))
+	}
 	return process.Spec{
 		Name: processName, Path: m.cfg.Command[0], Args: args, LogFile: m.path("member.log"), FinalExits: []int{exitRemoved},
 	}

@@ -27,6 +27,7 @@ type Record struct {
 	Name           string `json:"name"`
 	InitialCluster string `json:"initialCluster"`
 	ClusterToken   string `json:"clusterToken"`
+	QuotaBytes     int64  `json:"quotaBytes,omitempty"` // 0: etcd-member's own choice
 	// HadData is true once the member had data. If that is lost, an empty member in its place would break what it promised to the others.
 	HadData bool `json:"hadData,omitempty"`
 }
@@ -39,6 +40,9 @@ type Order struct {
 	ClusterToken   string
 	// Trust is, of a Start, the hash of the authorities that the member has to trust: it is started again if it trusts others. Empty if it does not matter.
 	Trust string
+	// QuotaBytes is, of a Start, the size of the database at which the member refuses writes; 0: etcd-member's own choice. A member that runs keeps the quota
+	// that it has unless Trust is set, which says that it is its turn to go down.
+	QuotaBytes int64
 }
 
 // MemberView is everything that decides about the member.
@@ -115,7 +119,7 @@ func stop(v MemberView) MemberPlan {
 
 // start runs the member. Data is never started under another name or in another cluster: etcd would not notice.
 func start(v MemberView) MemberPlan {
-	wanted := Record{Name: v.Order.Name, InitialCluster: v.Order.InitialCluster, ClusterToken: v.Order.ClusterToken}
+	wanted := Record{Name: v.Order.Name, InitialCluster: v.Order.InitialCluster, ClusterToken: v.Order.ClusterToken, QuotaBytes: v.Order.QuotaBytes}
 	switch {
 	case v.Record == nil || (!v.HasData && !v.Record.HadData):
 		return renew(v, run(v, wanted))
@@ -123,7 +127,11 @@ func start(v MemberView) MemberPlan {
 		return MemberPlan{Refuse: "there is data of member " + v.Record.Name + ", cluster " + v.Record.ClusterToken}
 	}
 	// Who the members were at first does not matter any more; other settings would only restart the process.
-	return renew(v, run(v, *v.Record))
+	r := *v.Record
+	if v.Order.Trust != "" && v.Order.QuotaBytes != 0 {
+		r.QuotaBytes = v.Order.QuotaBytes
+	}
+	return renew(v, run(v, r))
 }
 
 // renew has the process that p runs start again if it trusts other authorities than it has to.

@@ -17,6 +17,10 @@ func TestMember(t *testing.T) {
 	later := Order{Command: Start, Name: "m-0", InitialCluster: "m-1=z,m-0=y", ClusterToken: "t"}
 	renewed := later
 	renewed.Trust = "next"
+	larger, turn, grown := begin, renewed, kept
+	larger.QuotaBytes, turn.QuotaBytes, grown.QuotaBytes = 4<<30, 4<<30, 4<<30
+	sized := first
+	sized.QuotaBytes = 4 << 30
 	later2 := Record{State: Running, Name: "m-0", InitialCluster: "m-1=z,m-0=y", ClusterToken: "t"}
 	for _, tc := range []struct {
 		name string
@@ -57,6 +61,9 @@ func TestMember(t *testing.T) {
 		},
 		{"one that trusts them already is not", MemberView{Record: &kept, HasData: true, Trust: "next", Order: renewed}, MemberPlan{Run: &kept}},
 		{"an order that does not say what to trust restarts nothing", MemberView{Record: &kept, HasData: true, Trust: "former", Order: later}, MemberPlan{Run: &kept}},
+		{"a new member has the quota that is ordered", MemberView{Order: larger}, MemberPlan{Write: &sized, Run: &sized}},
+		{"one that runs keeps its own", MemberView{Record: &kept, HasData: true, Order: larger}, MemberPlan{Run: &kept}},
+		{"until it is its turn to start again", MemberView{Record: &kept, HasData: true, Trust: "next", Order: turn}, MemberPlan{Write: &grown, Run: &grown}},
 		{"nor does the disk alone", MemberView{Record: &kept, HasData: true, Trust: "former"}, MemberPlan{Run: &kept}},
 		{
 			"a member without data is started again, too",

@@ -23,17 +23,17 @@ func TestQuorumShowsMembersAndThenTheWhole(t *testing.T) {
 	q := &etcdv1.Quorum{
 		Phase: "Replacing", Voters: 3, HealthyVoters: 2, DesiredVoters: 3, Majority: 2,
 		Members: []*etcdv1.Member{
-			{Name: "a", Healthy: true, Leader: true, Version: "3.7.3", DbSizeBytes: 2_100_000, Machine: &metav1.ObjectReference{Name: "a"}},
+			{Name: "a", Healthy: true, Leader: true, Version: "3.7.3", DbSizeBytes: 2_100_000, DbSizeInUseBytes: 1_900_000, DbQuotaBytes: 2 << 30, Alarms: []string{"NOSPACE"}, Machine: &metav1.ObjectReference{Name: "a"}},
 			{Name: "bootstrap", Bootstrap: true, Message: "connection refused"},
 			{Id: "8e9e05c52164694d", Learner: true, Healthy: true, DbSizeBytes: 999},
 		},
 		Permit: &etcdv1.DisruptionPermit{Machine: &metav1.ObjectReference{Kind: "Machine", Name: "a"}, Reason: "drain", Holder: "eviction-controller", AcquireTime: timestamppb.New(now.Add(-90 * time.Second))},
 		Next:   &metav1.PlannedAction{Action: "Promote", Object: &metav1.ObjectReference{Kind: "Member", Name: "b"}, Reason: "it has caught up"},
 	}
-	const want = `NAME               ROLE                HEALTH      LEADER   VERSION   DB SIZE   MACHINE
-a                  voter               healthy     *        3.7.3     2.1 MB    a
-bootstrap          voter (bootstrap)   unhealthy                                <none>
-8e9e05c52164694d   learner             healthy                        999 B     <none>
+	const want = `NAME               ROLE                HEALTH      LEADER   VERSION   DB SIZE   IN USE   QUOTA    ALARMS    MACHINE
+a                  voter               healthy     *        3.7.3     2.1 MB    1.9 MB   2.1 GB   NOSPACE   a
+bootstrap          voter (bootstrap)   unhealthy                                                            <none>
+8e9e05c52164694d   learner             healthy                        999 B                                 <none>
 
 Phase:     Replacing
 Voters:    2 of 3 healthy, 3 wanted, majority 2

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -93,7 +94,7 @@ func printQuorum(w io.Writer, form format, q *etcdv1.Quorum, now time.Time) erro
 	if form.word != formatTable {
 		return messageOut(w, form, q)
 	}
-	rows := [][]string{{"NAME", "ROLE", "HEALTH", "LEADER", "VERSION", "DB SIZE", "MACHINE"}}
+	rows := [][]string{{"NAME", "ROLE", "HEALTH", "LEADER", "VERSION", "DB SIZE", "IN USE", "QUOTA", "ALARMS", "MACHINE"}}
 	for _, m := range q.GetMembers() {
 		rows = append(rows, memberRow(m))
 	}
@@ -134,7 +135,10 @@ func memberRow(m *etcdv1.Member) []string {
 	if m.GetLeader() {
 		leader = "*"
 	}
-	return []string{cmp.Or(m.GetName(), m.GetId()), role, health, leader, m.GetVersion(), bytesText(m.GetDbSizeBytes()), table.OrNone(m.GetMachine().GetName())}
+	return []string{
+		cmp.Or(m.GetName(), m.GetId()), role, health, leader, m.GetVersion(), bytesText(m.GetDbSizeBytes()), bytesText(m.GetDbSizeInUseBytes()),
+		bytesText(m.GetDbQuotaBytes()), strings.Join(m.GetAlarms(), ","), table.OrNone(m.GetMachine().GetName()),
+	}
 }
 
 func tolerance(q *etcdv1.Quorum) string {

@@ -519,9 +519,12 @@ type AttendMemberResponse struct {
 	InitialClusterToken string `protobuf:"bytes,4,opt,name=initial_cluster_token,json=initialClusterToken,proto3" json:"initial_cluster_token,omitempty"`
 	// With "Start", the authorities that the member has to trust, as a hash: unless it was started for these before, the agent gets its certificates
 	// and starts it again. Empty if it needs no other start.
-	Trust         string `protobuf:"bytes,5,opt,name=trust,proto3" json:"trust,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Trust string `protobuf:"bytes,5,opt,name=trust,proto3" json:"trust,omitempty"`
+	// With "Start", the size of the database at which the member refuses writes, in bytes; 0: what etcd-member chooses. A member that runs keeps what it
+	// has unless trust is set too.
+	QuotaBackendBytes int64 `protobuf:"varint,6,opt,name=quota_backend_bytes,json=quotaBackendBytes,proto3" json:"quota_backend_bytes,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *AttendMemberResponse) Reset() {
@@ -587,6 +590,13 @@ func (x *AttendMemberResponse) GetTrust() string {
 		return x.Trust
 	}
 	return ""
+}
+
+func (x *AttendMemberResponse) GetQuotaBackendBytes() int64 {
+	if x != nil {
+		return x.QuotaBackendBytes
+	}
+	return 0
 }
 
 // Asks for the certificates of the member that is planned for a node.
@@ -774,13 +784,14 @@ const file_windlass_etcd_v1_quorum_service_proto_rawDesc = "" +
 	"\bpeer_url\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\apeerUrl\x12%\n" +
 	"\n" +
 	"client_url\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\tclientUrl\x12\x19\n" +
-	"\bhas_data\x18\x04 \x01(\bR\ahasData\"\xb7\x01\n" +
+	"\bhas_data\x18\x04 \x01(\bR\ahasData\"\xe7\x01\n" +
 	"\x14AttendMemberResponse\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\tR\acommand\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12'\n" +
 	"\x0finitial_cluster\x18\x03 \x01(\tR\x0einitialCluster\x122\n" +
 	"\x15initial_cluster_token\x18\x04 \x01(\tR\x13initialClusterToken\x12\x14\n" +
-	"\x05trust\x18\x05 \x01(\tR\x05trust\"\x96\x01\n" +
+	"\x05trust\x18\x05 \x01(\tR\x05trust\x12.\n" +
+	"\x13quota_backend_bytes\x18\x06 \x01(\x03R\x11quotaBackendBytes\"\x96\x01\n" +
 	"\x14CertifyMemberRequest\x12\x1a\n" +
 	"\x04node\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04node\x122\n" +
 	"\x0eserver_request\x18\x02 \x01(\fB\v\xbaH\b\xc8\x01\x01z\x03\x18\x80@R\rserverRequest\x12.\n" +
