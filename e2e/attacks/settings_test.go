@@ -1,10 +1,14 @@
 package attacks
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/windlass-dev/windlass/e2e/harness"
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 )
 
 // TestSettingsOfARunningClusterAreAppliedOrRefused gives a running cluster a setting, and then one that its program does not know.
@@ -41,6 +45,31 @@ func TestSettingsOfARunningClusterAreAppliedOrRefused(t *testing.T) {
 		t.Errorf("clusters said:\n%s", out)
 	}
 	c.MustCLI("up", "--name", c.Name(), "--set", "node-configurator.log-level=info")
+}
+
+// TestTheQuotaOfMembersIsSet gives a running cluster another quota: its members take it one at a time.
+func TestTheQuotaOfMembersIsSet(t *testing.T) {
+	c := shared.Cluster(t)
+	prober := c.Probe()
+	const quota = 3 << 30
+	c.MustCLI("up", "--name", c.Name(), "--set", fmt.Sprintf("etcd-guardian.quota-backend-bytes=%d", quota))
+	c.Wait(2*time.Minute, "the quota of all members", func(ctx context.Context) (bool, string, error) {
+		q, err := etcdv1.NewQuorumServiceClient(c.Conn()).GetQuorum(ctx, &etcdv1.GetQuorumRequest{})
+		for _, m := range q.GetMembers() {
+			if !m.GetHealthy() || m.GetDbQuotaBytes() != quota {
+				return false, fmt.Sprintf("%s: %d; %s", m.GetName(), m.GetDbQuotaBytes(), q.GetWaitsFor()), err
+			}
+		}
+		return q.GetHealthyVoters() == 3 && q.GetPermit() == nil, q.GetWaitsFor(), err
+	})
+	if out := c.MustCLI("quorum"); !strings.Contains(out, "3.2 GB") {
+		t.Errorf("windlass quorum shows no quota of 3.2 GB:\n%s", out)
+	}
+	c.Wait(time.Minute, "a status that is ready", func(context.Context) (bool, string, error) {
+		r := c.CLI("status")
+		return r.Code == 0, r.Stdout, nil
+	})
+	prober.Check()
 }
 
 // pids returns the processes of the cluster by name.
