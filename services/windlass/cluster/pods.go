@@ -60,20 +60,36 @@ func (c *Cluster) podsDir() string {
 	return c.PodsDir
 }
 
-// EnsurePodUsers gives the cluster users for its pods if this process can run others under them, as root can. It is an error if it cannot
-// and could before: editors may create pods in such a cluster.
+// EnsurePodUsers gives the cluster users for its pods if this process can run others under them, as root can, and others if somebody else has its own
+// by now: a block is taken back while the directory of its cluster is away, as when it is not mounted. No process of the cluster may run. It is an
+// error if this process cannot and could before: editors may create pods in such a cluster.
 func (c *Cluster) EnsurePodUsers() error {
 	err := block(0).Check()
 	if err != nil && c.PodsIsolated() {
 		return fmt.Errorf("cluster %q runs pods under users of their own: %w", c.Name, err)
 	}
-	if err != nil || c.PodsIsolated() {
+	if err != nil || c.Containers {
 		return nil
+	}
+	if has, err := c.hasBlock(); err != nil || has {
+		return err
 	}
 	if c.PodsDir, err = takeBlock(c.dir); err != nil {
 		return fmt.Errorf("users for pods: %w", err)
 	}
 	return nil
+}
+
+// hasBlock reports whether the cluster's block is there and its own.
+func (c *Cluster) hasBlock() (bool, error) {
+	if !c.PodsIsolated() {
+		return false, nil
+	}
+	owner, err := os.ReadFile(filepath.Join(c.PodsDir, clusterFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return strings.TrimSuffix(string(owner), "\n") == c.dir, err
 }
 
 // takeBlock makes the directory of a block that no cluster has, and returns it. What clusters that are gone have left is removed first.

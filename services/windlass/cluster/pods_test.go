@@ -63,3 +63,25 @@ func TestBlocksOfClustersThatAreGoneAreTakenBack(t *testing.T) {
 		t.Errorf("blocks %q are left, want %q", left, want)
 	}
 }
+
+// A cluster whose directory was away, as when it was not mounted, does not share its users with the cluster that has them by now.
+func TestABlockThatAnotherClusterHasByNowIsNotUsed(t *testing.T) {
+	if block(0).Check() != nil {
+		t.Skip("only root runs pods under users of their own")
+	}
+	podsIn(t)
+	c := &Cluster{dir: t.TempDir()}
+	if err := c.EnsurePodUsers(); err != nil {
+		t.Fatal(err)
+	}
+	first := c.PodsDir
+	if err := c.EnsurePodUsers(); err != nil || c.PodsDir != first {
+		t.Fatalf("asked again: %s, %v, want %s", c.PodsDir, err, first)
+	}
+	if err := os.WriteFile(filepath.Join(first, clusterFile), []byte(t.TempDir()+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.EnsurePodUsers(); err != nil || c.PodsDir == first || !c.PodsIsolated() {
+		t.Errorf("block %s, %v, want another one than %s", c.PodsDir, err, first)
+	}
+}
