@@ -46,7 +46,7 @@ type Watcher struct {
 	batches chan Batch
 	last    int64 // revision up to which all was delivered
 	ask     chan struct{}
-	most    int   // bytes that may wait for the reader
+	most    int // bytes that may wait for the reader
 
 	mu  sync.Mutex
 	err error
