@@ -14,7 +14,7 @@ type interest struct {
 }
 
 const (
-	byName      = "name" // the value is Key.String's
+	byName      = "name" // in whatever namespace
 	byNamespace = "namespace"
 )
 
@@ -31,8 +31,8 @@ type feed[T Object] struct {
 
 // interestOf returns the interest of a watch of a namespace ("" for all) with a selection. The lock need not be held.
 func (c *Cache[T]) interestOf(namespace string, sel Selection) interest {
-	if name, ok := sel.exactly("metadata.name"); ok && namespace != "" {
-		return interest{byName, Key{Namespace: namespace, Name: name}.String()}
+	if name, ok := sel.exactly("metadata.name"); ok {
+		return interest{byName, name}
 	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -129,7 +129,7 @@ func (c *Cache[T]) interests(s *step[T]) map[interest]struct{} {
 	out := map[interest]struct{}{{}: {}}
 	for i := range s.changes {
 		ch := &s.changes[i]
-		out[interest{byName, ch.Key.String()}] = struct{}{}
+		out[interest{byName, ch.Key.Name}] = struct{}{}
 		out[interest{byNamespace, ch.Key.Namespace}] = struct{}{}
 		for name, x := range c.indexes {
 			for _, v := range x.of(ch.Object) {
@@ -151,7 +151,7 @@ func (c *Cache[T]) concerns(ch *Change[T], of interest) bool {
 	case "":
 		return true
 	case byName:
-		return ch.Key.String() == of.value
+		return ch.Key.Name == of.value
 	case byNamespace:
 		return ch.Key.Namespace == of.value
 	}

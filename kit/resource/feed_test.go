@@ -169,7 +169,7 @@ func TestAWatchIsWokenByWhatItMayWantAlone(t *testing.T) {
 	c := indexed()
 	feeds := map[string]*feed[*machinev1.MachineSet]{}
 	for name, of := range map[string]interest{
-		"all": {}, "namespace a": {byNamespace, "a"}, "namespace b": {byNamespace, "b"}, "a/x": {byName, "a/x"}, "a/y": {byName, "a/y"},
+		"all": {}, "namespace a": {byNamespace, "a"}, "namespace b": {byNamespace, "b"}, "x": {byName, "x"}, "y": {byName, "y"},
 		"Newest": {policyField, "Newest"}, "Oldest": {policyField, "Oldest"}, "Random": {policyField, "Random"},
 	} {
 		_, _, feeds[name] = c.snapshot(of)
@@ -192,9 +192,9 @@ func TestAWatchIsWokenByWhatItMayWantAlone(t *testing.T) {
 		policy *string
 		want   string
 	}{
-		{"created", proto.String("Newest"), "Newest, a/x, all, namespace a"},
-		{"moved to another value", proto.String("Oldest"), "Newest, Oldest, a/x, all, namespace a"},
-		{"deleted", nil, "Oldest, a/x, all, namespace a"},
+		{"created", proto.String("Newest"), "Newest, all, namespace a, x"},
+		{"moved to another value", proto.String("Oldest"), "Newest, Oldest, all, namespace a, x"},
+		{"deleted", nil, "Oldest, all, namespace a, x"},
 	} {
 		revision := c.Revision() + 1
 		ch, _ := write(c, Key{Namespace: "a", Name: "x"}, tc.policy, revision)
