@@ -32,7 +32,7 @@ func (r *reads) join() (*read, bool) {
 	return r.next, first
 }
 
-// run asks until nobody waits.
+// run reads once for each group of callers, until there is none.
 func (r *reads) run(ask func() (int64, error)) {
 	for {
 		r.mu.Lock()

@@ -456,6 +456,20 @@ func (c *cluster) awaitPool(name string, ok func(*configv1.MachineConfigPool) bo
 	return p
 }
 
+// awaitDrain waits until the drain of a node is as it should be. It may be called from any goroutine.
+func (c *cluster) awaitDrain(node string, ok func(d *nodev1.Drain, there bool) bool) {
+	changed := make(chan struct{}, 1)
+	c.drains.Subscribe(func(resource.Key) {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	})
+	for !ok(c.drains.Lookup("", plan.DrainName(node))) {
+		<-changed
+	}
+}
+
 // looked waits until a pool that has the default of maxUnavailable has been looked at from now on: it says what it has, which changes nothing.
 func (c *cluster) looked(name string) {
 	c.t.Helper()

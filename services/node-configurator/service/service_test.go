@@ -10,6 +10,7 @@ import (
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/servetest"
 	"google.golang.org/grpc/codes"
@@ -383,12 +384,7 @@ func TestAPermitThatADeadProcessTookIsGivenBackByTheNext(t *testing.T) {
 		if _, err := c.drains.Delete(context.Background(), "", plan.DrainName("master-0"), nil); err != nil {
 			t.Errorf("delete the drain: %v", err)
 		}
-		for {
-			if d, there := c.drains.Lookup("", plan.DrainName("master-0")); !there || !plan.Emptied(d) {
-				break
-			}
-			time.Sleep(time.Millisecond)
-		}
+		c.awaitDrain("master-0", func(d *nodev1.Drain, there bool) bool { return !there || !plan.Emptied(d) })
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.deaf = true // the release does not come through before the end of the process
@@ -434,12 +430,7 @@ func TestThePermitIsNotTakenFromADrainThatEnded(t *testing.T) {
 		if _, err := c.drains.Delete(context.Background(), "", plan.DrainName("master-0"), nil); err != nil {
 			t.Errorf("delete the drain: %v", err)
 		}
-		for {
-			if _, there := c.drains.Lookup("", plan.DrainName("master-0")); !there {
-				break
-			}
-			time.Sleep(time.Millisecond)
-		}
+		c.awaitDrain("master-0", func(_ *nodev1.Drain, there bool) bool { return !there })
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.taking = func() { before <- a.restarts() }
