@@ -7,12 +7,12 @@ name_flag := $(if $(NAME),--name $(NAME))
 need_proxy := $(if $(filter 0,$(shell id -u)),need-iptables) # tests lead etcd's clients to a proxy; without root they are skipped
 
 .DEFAULT_GOAL := help
-.PHONY: figures images help build up down tour verify test test-unit test-e2e test-faults fuzz generate generated lint vet vulnerabilities clean FORCE
+.PHONY: fix tidy breaking figures images help build up down tour verify test test-unit test-e2e test-faults fuzz generate generated lint vet vulnerabilities clean FORCE
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: $(BIN)/windlass $(BIN)/backup-hook $(BIN)/example-operators $(BIN)/grpcurl ## Build the one executable, the example programs, and grpcurl for $$GRPCURL of `windlass env`
+build: $(BIN)/windlass $(BIN)/backup-hook $(BIN)/example-operators $(BIN)/grpcurl ## Build the executable, the example programs, and grpcurl for $$GRPCURL of `windlass env`
 
 $(BIN)/windlass: FORCE
 	@mkdir -p $(BIN)
@@ -38,36 +38,37 @@ images: build ## Build the container image of compose.yaml (WINDLASS_IMAGE=name:
 down: build ## Stop the cluster
 	@$(BIN)/windlass down $(name_flag)
 
-tour: build $(BIN)/grpcurl need-curl ## Tell the story of docs/tour.md on the running cluster, and check it
+tour: build $(BIN)/grpcurl need-curl ## Run and check the steps of docs/tour.md on the running cluster
 	@CGO_ENABLED=0 go build -o $(BIN)/tour ./e2e/tour
 	@PATH="$(BIN):$$PATH" $(BIN)/tour $(name_flag)
 
-verify: vet lint generated vulnerabilities ## Check what needs no test: vet, lint, generated code, known vulnerabilities
+verify: vet lint tidy generated breaking vulnerabilities ## Run the checks that need no test: vet, lint, go.mod files, generated code, API compatibility, known vulnerabilities
 
 test: test-unit test-e2e ## Run all tests
 
 # Without it every process that a test starts from its own binary sleeps a second at its end.
 test-unit: export GORACE ?= atexit_sleep_ms=10
-test-unit: need-gcc ## Run the tests of single packages with the race detector
+test-unit: need-gcc .imports ## Run the package tests with the race detector
+	cd tools && GOWORK=off go test -race ./...
 	go test -race $(addprefix ./,$(addsuffix /...,gen kit services deploy/examples/hooks deploy/examples/operators))
 
 # The container tests tear down themselves what they start: there may be no registry to get testcontainers' reaper from. They say whether they ran.
 test-e2e: export TESTCONTAINERS_RYUK_DISABLED ?= true
 test-e2e: export TESTCONTAINERS_HOST_OVERRIDE ?= 127.0.0.1
-test-e2e: build $(BIN)/grpcurl need-curl $(need_proxy) ## Run the tests of whole clusters, in containers too where an engine answers
+test-e2e: build $(BIN)/grpcurl need-curl $(need_proxy) ## Run the tests of running clusters, and of containers if an engine is available
 	PATH="$(BIN):$$PATH" CGO_ENABLED=0 go test -count=1 -timeout 30m $$(go list ./e2e/... | grep -v /e2e/compose$$)
 	PATH="$(BIN):$$PATH" CGO_ENABLED=0 go test -count=1 -timeout 15m -v ./e2e/compose
 
 figures: build ## Measure what docs/figures.md states (ROUNDS=10)
 	WINDLASS_FIGURES=$(or $(ROUNDS),10) CGO_ENABLED=0 go test -count=1 -timeout 60m -v ./e2e/figures | grep -E "^(\||FAIL|---|panic|.*_test.go)"
 
-test-faults: build $(need_proxy) ## Kill every program at every step of replacements, drains, roll-outs, updates; the result goes to docs/figures.md
+test-faults: build $(need_proxy) ## Kill every program at every step of replacements, drains, roll-outs, updates; write the results to docs/figures.md
 	PATH="$(BIN):$$PATH" WINDLASS_FAULTS=all CGO_ENABLED=0 go test -count=1 -timeout 480m -run 'TestFaults' -v ./e2e/... ./kit/store
 
 # Each target has its seeds in testdata/fuzz or in the test; what it finds is written there too, and is then a case of `make test`.
 # A seed of some kilobytes would otherwise be minimized for a minute instead of being varied. On a busy machine go may end a run that found nothing with "context deadline exceeded" (golang/go#75804): that is no finding.
 FUZZTIME ?= 30s
-fuzz: ## Fuzz every parser that reads a caller's bytes (FUZZTIME=30s each)
+fuzz: ## Fuzz every parser of data from callers (FUZZTIME=30s each)
 	@mkdir -p $(BIN)
 	@grep -rnoE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' kit services e2e | while IFS=: read -r file _ func; do \
 	  name=$${func#func }; echo "$$name, $(FUZZTIME) ($${file%/*})"; \
@@ -82,13 +83,17 @@ $(BIN)/%: tools/go.mod
 
 PROTO_TOOLS := $(addprefix $(BIN)/,buf protoc-gen-go protoc-gen-go-grpc protoc-gen-grpc-gateway protoc-gen-openapiv3)
 
-generate: $(PROTO_TOOLS) .imports ## Write gen/ anew from proto/
+generate: $(PROTO_TOOLS) .imports ## Write gen/, the services of kinds and docs/api.md from proto/
+	@$(kinds)
 	$(BIN)/buf lint
 	find gen -name '*.pb.go' -o -name '*.pb.gw.go' -o -name '*.openapi.json' | xargs rm -f
 	$(BIN)/buf generate --path proto/windlass
 	@$(call describe,gen/next.txtpb)
 	@install -m 644 tools/gen/openapi.go.txt gen/openapi.go
 	@cat kit/identity/policy.yaml kit/identity/policy-isolated.yaml > deploy/policy/default.yaml
+
+# The services of kinds from their messages, and what lists all services: gen/rest and docs/api.md.
+kinds = cd tools && GOWORK=off CGO_ENABLED=0 go run ./kinds -root ..
 
 # The whole API as one text, so that a diff shows every field, number, rule and path that a change moves.
 describe = $(BIN)/buf build --path proto/windlass --exclude-imports --exclude-source-info --as-file-descriptor-set -o $(1)
@@ -100,23 +105,45 @@ module_dir = $$(cd tools && go mod download -json $(1) | sed -n 's/.*"Dir": "\(.
 	@install -m 644 $(call module_dir,github.com/grpc-ecosystem/grpc-gateway@v1.16.0)/third_party/googleapis/google/api/{annotations,http,httpbody}.proto .imports/google/api/
 	@install -m 644 $(call module_dir,github.com/bufbuild/protovalidate@v1.2.2)/proto/protovalidate/buf/validate/validate.proto .imports/buf/validate/
 
-generated: $(PROTO_TOOLS) .imports ## Check that gen/ is what `make generate` writes
+generated: $(PROTO_TOOLS) .imports ## Check that what `make generate` writes is committed
+	@$(kinds) -check
 	@rm -rf $(BIN)/generated
 	@$(BIN)/buf generate --path proto/windlass -o $(BIN)/generated
 	@$(call describe,$(BIN)/generated/gen/next.txtpb)
-	@diff -rq -x go.mod -x go.sum -x openapi.go gen $(BIN)/generated/gen && diff -q gen/openapi.go tools/gen/openapi.go.txt || \
+	@diff -rq -x go.mod -x go.sum -x openapi.go -x rest gen $(BIN)/generated/gen && diff -q gen/openapi.go tools/gen/openapi.go.txt || \
 	  { echo 'gen/ is not what proto/ says: run make generate' >&2; exit 1; }
+
+fix: $(BIN)/wrap $(BIN)/gofumpt ## Break long lines, format, tidy go.mod files
+	@$(BIN)/wrap $$(git ls-files -co --exclude-standard 'kit/*.go' 'services/*.go' 'e2e/*.go' 'deploy/*.go' 'tools/*.go' '*.md')
+	@$(BIN)/gofumpt -w kit services e2e deploy tools
+	@for module in $(MODULES) tools; do (cd $$module && GOWORK=off go mod tidy); done
+
+$(BIN)/wrap: $(wildcard tools/wrap/*.go) tools/go.mod
+	@mkdir -p $(BIN)
+	@cd tools && GOWORK=off go build -o $@ ./wrap
 
 vet:
 	CGO_ENABLED=0 go vet $(addprefix ./,$(addsuffix /...,$(MODULES)))
+	cd tools && GOWORK=off CGO_ENABLED=0 go vet ./...
 
-lint: $(BIN)/staticcheck $(BIN)/gofumpt $(BIN)/buf .imports ## Look for what the compiler does not see
+lint: $(BIN)/staticcheck $(BIN)/gofumpt $(BIN)/buf .imports ## Run staticcheck, gofumpt and buf lint
 	$(BIN)/buf lint
-	@test -z "$$($(BIN)/gofumpt -l kit services e2e deploy | tee /dev/stderr)"
+	@test -z "$$($(BIN)/gofumpt -l kit services e2e deploy tools | tee /dev/stderr)"
 	CGO_ENABLED=0 $(BIN)/staticcheck $(addprefix ./,$(addsuffix /...,kit services e2e deploy/examples/hooks deploy/examples/operators))
+	cd tools && GOWORK=off CGO_ENABLED=0 $(BIN)/staticcheck ./...
+
+tidy: ## Check that go.mod and go.sum of each module are what `go mod tidy` writes
+	@for module in $(MODULES) tools; do (cd $$module && GOWORK=off go mod tidy -diff) || exit 1; done
+
+# The API of the last release. Its file is replaced with each release, and only then.
+RELEASED := proto/v0.1.0.binpb.gz
+
+breaking: $(BIN)/buf .imports ## Check that clients of the last release still work
+	@$(BIN)/buf build --path proto/windlass --exclude-source-info -o $(BIN)/api.binpb.gz
+	@$(BIN)/buf breaking $(BIN)/api.binpb.gz --against $(RELEASED)
 
 # Exit code 3 of govulncheck is a finding. A database that cannot be reached is none, and is said.
-vulnerabilities: $(BIN)/govulncheck ## Look for known vulnerabilities in what we call (GOVULNDB=url for another database)
+vulnerabilities: $(BIN)/govulncheck ## Check for known vulnerabilities in called code (GOVULNDB=url for another database)
 	@for module in $(MODULES); do \
 	  out=$$(cd $$module && CGO_ENABLED=0 $(BIN)/govulncheck ./... 2>&1); code=$$?; \
 	  case "$$code $$out" in \
@@ -126,7 +153,7 @@ vulnerabilities: $(BIN)/govulncheck ## Look for known vulnerabilities in what we
 	  esac; \
 	done
 
-clean: ## Remove what was built
+clean: ## Remove build output
 	rm -rf $(BIN) .imports
 
 # What a bare Debian lacks and a test needs is installed.

@@ -27,11 +27,13 @@ import (
 const mergePatch = "application/merge-patch+json"
 
 func machine(name, spec string) string {
-	return "apiVersion: machine.openshift.io/v1beta1\nkind: Machine\nmetadata:\n  name: " + name + "\nspec:\n" + indent(spec)
+	return "apiVersion: machine.openshift.io/v1beta1\nkind: Machine\nmetadata:\n  name: " + name + "\nspec:\n" +
+		indent(spec)
 }
 
 func machineSet(name, spec string) string {
-	return "apiVersion: machine.openshift.io/v1beta1\nkind: MachineSet\nmetadata:\n  name: " + name + "\nspec:\n" + indent(spec)
+	return "apiVersion: machine.openshift.io/v1beta1\nkind: MachineSet\nmetadata:\n  name: " + name + "\nspec:\n" +
+		indent(spec)
 }
 
 func controlPlane(replicas int) string {
@@ -71,27 +73,37 @@ var badDocuments = []struct {
 		wants{codes.InvalidArgument, []string{"spec.lifecycleHooks.preTerminate[0].name"}, ""},
 	},
 	{
-		"two hooks of one name at one point", machine("bad-3", "lifecycleHooks: {preDrain: [{name: Same, owner: one-owner}, {name: Same, owner: other-owner}]}"),
+		"two hooks of one name at one point",
+		machine("bad-3", "lifecycleHooks: {preDrain: [{name: Same, owner: one-owner}, {name: Same, owner: other-owner}]}"),
 		wants{codes.InvalidArgument, []string{"spec.lifecycleHooks.preDrain[1].name"}, ""},
 	},
 	{
 		"several wrong fields at once",
-		machine("bad-4", "lifecycleHooks: {preDrain: [{name: SomeHook}], preTerminate: [{name: '<hook>', owner: some-owner}]}\ntaints: [{key: k, effect: Sometimes}]"),
+		machine("bad-4",
+			"lifecycleHooks: {preDrain: [{name: SomeHook}], preTerminate: [{name: '<hook>', owner: some-owner}]}\ntaints: [{key: k, effect: Sometimes}]"),
 		wants{codes.InvalidArgument, []string{
 			"spec.lifecycleHooks.preDrain[0].owner", "spec.lifecycleHooks.preTerminate[0].name", "spec.taints[0].effect",
 		}, ""},
 	},
 	{"a control plane of two", controlPlane(2), wants{codes.InvalidArgument, []string{"spec.replicas"}, ""}},
 	{"a control plane of four", controlPlane(4), wants{codes.InvalidArgument, []string{"spec.replicas"}, ""}},
-	{"fewer than no machines", machineSet("bad-5", "replicas: -1"), wants{codes.InvalidArgument, []string{"spec.replicas"}, ""}},
+	{"fewer than no machines", machineSet("bad-5", "replicas: -1"), wants{
+		codes.InvalidArgument,
+		[]string{"spec.replicas"},
+		"",
+	}},
 	{
 		"a selector that the template does not match",
 		machineSet("bad-6", "replicas: 0\nselector: {matchLabels: {a: b}}\ntemplate: {metadata: {labels: {a: c}}}"),
 		wants{codes.InvalidArgument, []string{"spec.template.metadata.labels"}, ""},
 	},
-	{"a name that is none", machineSet("Not_A_Name", "replicas: 0"), wants{codes.InvalidArgument, []string{"metadata.name"}, ""}},
 	{
-		"a namespace that is not there", strings.Replace(machineSet("bad-7", "replicas: 0"), "metadata:\n", "metadata:\n  namespace: nowhere\n", 1),
+		"a name that is none", machineSet("Not_A_Name", "replicas: 0"),
+		wants{codes.InvalidArgument, []string{"metadata.name"}, ""},
+	},
+	{
+		"a namespace that is not there", strings.Replace(machineSet("bad-7", "replicas: 0"), "metadata:\n",
+			"metadata:\n  namespace: nowhere\n", 1),
 		wants{codes.NotFound, []string{"metadata.namespace"}, ""},
 	},
 	{"a name that is taken", machineSet("workers", "replicas: 0"), wants{codes.AlreadyExists, nil, "workers"}},
@@ -177,11 +189,14 @@ func createByGRPC(t *testing.T, c *harness.Cluster, doc []byte) error {
 	case "MachineSet":
 		m := &machinev1.MachineSet{}
 		decode(m)
-		_, err = machinev1.NewMachineSetServiceClient(c.Conn()).CreateMachineSet(ctx, &machinev1.CreateMachineSetRequest{MachineSet: m})
+		_, err = machinev1.NewMachineSetServiceClient(c.Conn()).CreateMachineSet(ctx, &machinev1.CreateMachineSetRequest{
+			MachineSet: m,
+		})
 	case "ControlPlaneMachineSet":
 		m := &machinev1.ControlPlaneMachineSet{}
 		decode(m)
-		_, err = machinev1.NewControlPlaneMachineSetServiceClient(c.Conn()).CreateControlPlaneMachineSet(ctx, &machinev1.CreateControlPlaneMachineSetRequest{ControlPlaneMachineSet: m})
+		_, err = machinev1.NewControlPlaneMachineSetServiceClient(c.Conn()).CreateControlPlaneMachineSet(ctx,
+			&machinev1.CreateControlPlaneMachineSetRequest{ControlPlaneMachineSet: m})
 	case "Node":
 		m := &nodev1.Node{}
 		decode(m)
@@ -192,7 +207,8 @@ func createByGRPC(t *testing.T, c *harness.Cluster, doc []byte) error {
 	return err
 }
 
-// A message of gRPC cannot be wrong in these ways: so there are REST and the command line, and patches over gRPC, whose text the server reads.
+// A message of gRPC cannot be wrong in these ways: so there are REST and the command line, and patches over gRPC, whose
+// text the server reads.
 func TestTextsThatAreNoDocumentsAreRefused(t *testing.T) {
 	c := shared.Cluster(t)
 	before := stored(t, c)
@@ -202,11 +218,21 @@ func TestTextsThatAreNoDocumentsAreRefused(t *testing.T) {
 	}{
 		{
 			"fields that nobody knows, all of them",
-			machineSet("bad-a", "replica: 0\ntemplate: {spec: {lifecycleHook: {}, taints: [{key: k, effect: NoSchedule, until: never}]}}"),
-			wants{codes.InvalidArgument, []string{"spec.replica", "spec.template.spec.lifecycleHook", "spec.template.spec.taints[0].until"}, ""},
+			machineSet("bad-a",
+				"replica: 0\ntemplate: {spec: {lifecycleHook: {}, taints: [{key: k, effect: NoSchedule, until: never}]}}"),
+			wants{codes.InvalidArgument, []string{
+				"spec.replica", "spec.template.spec.lifecycleHook",
+				"spec.template.spec.taints[0].until",
+			}, ""},
 		},
-		{"a word where a number belongs", machineSet("bad-b", "replicas: three"), wants{codes.InvalidArgument, []string{"spec.replicas"}, ""}},
-		{"a list where an object belongs", machine("bad-c", "lifecycleHooks: [1]"), wants{codes.InvalidArgument, []string{"spec.lifecycleHooks"}, ""}},
+		{
+			"a word where a number belongs", machineSet("bad-b", "replicas: three"),
+			wants{codes.InvalidArgument, []string{"spec.replicas"}, ""},
+		},
+		{
+			"a list where an object belongs", machine("bad-c", "lifecycleHooks: [1]"),
+			wants{codes.InvalidArgument, []string{"spec.lifecycleHooks"}, ""},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			asJSON, err := yaml.YAMLToJSON([]byte(tt.doc))
@@ -264,9 +290,10 @@ func withoutName(t *testing.T, doc []byte) []byte {
 
 func patchWorkers(t *testing.T, c *harness.Cluster, contentType string, patch []byte) error {
 	t.Helper()
-	_, err := machinev1.NewMachineSetServiceClient(c.Conn()).PatchMachineSet(t.Context(), &machinev1.PatchMachineSetRequest{
-		Namespace: harness.Namespace, Name: "workers", Patch: &httpbody.HttpBody{ContentType: contentType, Data: patch},
-	})
+	_, err := machinev1.NewMachineSetServiceClient(c.Conn()).PatchMachineSet(t.Context(),
+		&machinev1.PatchMachineSetRequest{
+			Namespace: harness.Namespace, Name: "workers", Patch: &httpbody.HttpBody{ContentType: contentType, Data: patch},
+		})
 	return err
 }
 
@@ -280,13 +307,18 @@ func TestWrongKindsAreRefused(t *testing.T) {
 	}
 	kindField := wants{code: codes.InvalidArgument, fields: []string{"kind"}}
 	kindField.check(t, "REST", post(t, c, "/v1/machinesets", "application/json", asJSON))
-	_, err = machinev1.NewMachineSetServiceClient(c.Conn()).CreateMachineSet(t.Context(), &machinev1.CreateMachineSetRequest{
-		MachineSet: &machinev1.MachineSet{Kind: "Machine", Metadata: &metav1.ObjectMeta{Name: "bad-e"}},
-	})
+	_, err = machinev1.NewMachineSetServiceClient(c.Conn()).CreateMachineSet(t.Context(),
+		&machinev1.CreateMachineSetRequest{
+			MachineSet: &machinev1.MachineSet{Kind: "Machine", Metadata: &metav1.ObjectMeta{Name: "bad-e"}},
+		})
 	kindField.check(t, "gRPC", ofError(err))
 	versionField := wants{code: codes.InvalidArgument, fields: []string{"apiVersion"}}
-	versionField.check(t, "REST", post(t, c, "/v1/machinesets", "application/json", []byte(`{"apiVersion":"apps/v1","kind":"MachineSet","metadata":{"name":"bad-f"}}`)))
-	for _, unknown := range []string{"kind: Machinery\napiVersion: machine.openshift.io/v1beta1\nmetadata: {name: x}\n", "kind: MachineSet\napiVersion: apps/v1\nmetadata: {name: x}\n"} {
+	versionField.check(t, "REST", post(t, c, "/v1/machinesets", "application/json",
+		[]byte(`{"apiVersion":"apps/v1","kind":"MachineSet","metadata":{"name":"bad-f"}}`)))
+	for _, unknown := range []string{
+		"kind: Machinery\napiVersion: machine.openshift.io/v1beta1\nmetadata: {name: x}\n",
+		"kind: MachineSet\napiVersion: apps/v1\nmetadata: {name: x}\n",
+	} {
 		cli, err := c.Admin().CLI(unknown, "create", "-f", "-")
 		if err != nil {
 			t.Fatal(err)
@@ -299,7 +331,10 @@ func TestWrongKindsAreRefused(t *testing.T) {
 func TestStaleWritesAreRefused(t *testing.T) {
 	c := shared.Cluster(t)
 	sets := machinev1.NewMachineSetServiceClient(c.Conn())
-	set, err := sets.GetMachineSet(t.Context(), &machinev1.GetMachineSetRequest{Namespace: harness.Namespace, Name: "workers"})
+	set, err := sets.GetMachineSet(t.Context(), &machinev1.GetMachineSetRequest{
+		Namespace: harness.Namespace,
+		Name:      "workers",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,7 +343,10 @@ func TestStaleWritesAreRefused(t *testing.T) {
 	old := proto.Clone(set).(*machinev1.MachineSet)
 	old.Metadata.ResourceVersion = "1"
 	old.Spec.Replicas = proto.Int32(7)
-	_, err = sets.UpdateMachineSet(t.Context(), &machinev1.UpdateMachineSetRequest{Namespace: harness.Namespace, Name: "workers", MachineSet: old})
+	_, err = sets.UpdateMachineSet(t.Context(), &machinev1.UpdateMachineSetRequest{
+		Namespace: harness.Namespace,
+		Name:      "workers", MachineSet: old,
+	})
 	stale.check(t, "update by gRPC", ofError(err))
 	body, err := manifest.Encode(old)
 	if err != nil {
@@ -338,13 +376,15 @@ func TestALivingControlPlaneKeepsItsSize(t *testing.T) {
 	for _, replicas := range []int{2, 4, 5} {
 		want := wants{code: codes.InvalidArgument, fields: []string{"spec.replicas"}}
 		patch := []byte(fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
-		_, err := machinev1.NewControlPlaneMachineSetServiceClient(c.Conn()).PatchControlPlaneMachineSet(t.Context(), &machinev1.PatchControlPlaneMachineSetRequest{
-			Namespace: harness.Namespace, Name: "cluster", Patch: &httpbody.HttpBody{ContentType: mergePatch, Data: patch},
-		})
+		_, err := machinev1.NewControlPlaneMachineSetServiceClient(c.Conn()).PatchControlPlaneMachineSet(t.Context(),
+			&machinev1.PatchControlPlaneMachineSetRequest{
+				Namespace: harness.Namespace, Name: "cluster", Patch: &httpbody.HttpBody{ContentType: mergePatch, Data: patch},
+			})
 		got := ofError(err)
 		got.Fields = slices.Compact(got.Fields) // both rules may say so
 		want.check(t, "gRPC", got)
-		got = request(t, c, http.MethodPatch, "/v1/namespaces/"+harness.Namespace+"/controlplanemachinesets/cluster", mergePatch, patch)
+		got = request(t, c, http.MethodPatch, "/v1/namespaces/"+harness.Namespace+"/controlplanemachinesets/cluster",
+			mergePatch, patch)
 		got.Fields = slices.Compact(got.Fields)
 		want.check(t, "REST", got)
 		want.checkCLI(t, c.CLI("patch", "controlplanemachineset", "cluster", "--type=merge", "-p", string(patch)))
@@ -361,7 +401,8 @@ func TestHooksAddedWhileDeletingAreRefused(t *testing.T) {
 		Namespace: harness.Namespace, Name: held, Patch: &httpbody.HttpBody{ContentType: mergePatch, Data: []byte(patch)},
 	})
 	want.check(t, "gRPC", ofError(err))
-	want.check(t, "REST", request(t, c, http.MethodPatch, "/v1/namespaces/"+harness.Namespace+"/machines/"+held, mergePatch, []byte(patch)))
+	want.check(t, "REST", request(t, c, http.MethodPatch, "/v1/namespaces/"+harness.Namespace+"/machines/"+held,
+		mergePatch, []byte(patch)))
 	want.checkCLI(t, c.CLI("patch", "machine", held, "--type=merge", "-p", patch))
 	m, err := c.Machine(t.Context(), held)
 	if err != nil {
@@ -372,7 +413,8 @@ func TestHooksAddedWhileDeletingAreRefused(t *testing.T) {
 	}
 }
 
-// heldMachine makes a machine whose instance never boots, has it deleted and held by a hook, and lets it go when the test ends.
+// heldMachine makes a machine whose instance never boots, has it deleted and held by a hook, and lets it go when the
+// test ends.
 func heldMachine(t *testing.T, c *harness.Cluster, name string, hook *machinev1.LifecycleHook) string {
 	t.Helper()
 	machines := machinev1.NewMachineServiceClient(c.Conn())
@@ -385,7 +427,8 @@ func heldMachine(t *testing.T, c *harness.Cluster, name string, hook *machinev1.
 	_, err = machines.CreateMachine(t.Context(), &machinev1.CreateMachineRequest{Machine: &machinev1.Machine{
 		Metadata: &metav1.ObjectMeta{Name: name, Namespace: harness.Namespace},
 		Spec: &machinev1.MachineSpec{
-			LifecycleHooks: &machinev1.LifecycleHooks{PreDrain: []*machinev1.LifecycleHook{hook}}, ProviderSpec: &machinev1.ProviderSpec{Value: spec},
+			LifecycleHooks: &machinev1.LifecycleHooks{PreDrain: []*machinev1.LifecycleHook{hook}},
+			ProviderSpec:   &machinev1.ProviderSpec{Value: spec},
 		},
 	}})
 	if err != nil {
@@ -416,14 +459,16 @@ func stored(t *testing.T, c *harness.Cluster) map[string]int32 {
 	for _, m := range c.MustMachines("") {
 		note("machine", m.GetMetadata())
 	}
-	sets, err := machinev1.NewMachineSetServiceClient(c.Conn()).ListMachineSets(t.Context(), &machinev1.ListMachineSetsRequest{})
+	sets, err := machinev1.NewMachineSetServiceClient(c.Conn()).ListMachineSets(t.Context(),
+		&machinev1.ListMachineSetsRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range sets.GetItems() {
 		note("machineset", s.GetMetadata())
 	}
-	planes, err := machinev1.NewControlPlaneMachineSetServiceClient(c.Conn()).ListControlPlaneMachineSets(t.Context(), &machinev1.ListControlPlaneMachineSetsRequest{})
+	planes, err := machinev1.NewControlPlaneMachineSetServiceClient(c.Conn()).ListControlPlaneMachineSets(t.Context(),
+		&machinev1.ListControlPlaneMachineSetsRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

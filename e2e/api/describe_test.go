@@ -11,8 +11,10 @@ import (
 
 // services is what the gateway serves. Providers are no part of it: machine-api alone talks to them.
 var services = []string{
-	"windlass.etcd.v1.QuorumService", "windlass.event.v1.EventService", "windlass.hook.v1.HookOwnerService", "windlass.hook.v1.HookTaskService",
-	"windlass.machine.v1.ControlPlaneMachineSetService", "windlass.machine.v1.InfrastructureService", "windlass.machine.v1.JoinService",
+	"windlass.etcd.v1.QuorumService", "windlass.event.v1.EventService", "windlass.hook.v1.HookOwnerService",
+	"windlass.hook.v1.HookTaskService",
+	"windlass.machine.v1.ControlPlaneMachineSetService", "windlass.machine.v1.InfrastructureService",
+	"windlass.machine.v1.JoinService",
 	"windlass.machine.v1.MachineService", "windlass.machine.v1.MachineSetService",
 	"windlass.node.v1.DrainService", "windlass.node.v1.NodeAgentService", "windlass.node.v1.NodeService",
 }
@@ -36,10 +38,13 @@ func TestGrpcurlListsDescribesAndCallsEveryService(t *testing.T) {
 		}
 	}
 	for _, method := range []string{
-		"windlass.etcd.v1.QuorumService/GetQuorum", "windlass.event.v1.EventService/ListEvents", "windlass.hook.v1.HookOwnerService/ListHookOwners",
-		"windlass.hook.v1.HookTaskService/ListHookTasks", "windlass.machine.v1.ControlPlaneMachineSetService/ListControlPlaneMachineSets",
+		"windlass.etcd.v1.QuorumService/GetQuorum", "windlass.event.v1.EventService/ListEvents",
+		"windlass.hook.v1.HookOwnerService/ListHookOwners",
+		"windlass.hook.v1.HookTaskService/ListHookTasks",
+		"windlass.machine.v1.ControlPlaneMachineSetService/ListControlPlaneMachineSets",
 		"windlass.machine.v1.InfrastructureService/ListInfrastructures", "windlass.machine.v1.MachineService/ListMachines",
-		"windlass.machine.v1.MachineSetService/ListMachineSets", "windlass.node.v1.DrainService/ListDrains", "windlass.node.v1.NodeService/ListNodes",
+		"windlass.machine.v1.MachineSetService/ListMachineSets", "windlass.node.v1.DrainService/ListDrains",
+		"windlass.node.v1.NodeService/ListNodes",
 	} {
 		got, err := c.Admin().Grpcurl("", []string{"-d", "{}"}, method)
 		if err != nil || got.Code != 0 || !json.Valid([]byte(got.Stdout)) {
@@ -65,8 +70,10 @@ func TestTheOpenAPIDocumentDescribesEveryAddress(t *testing.T) {
 		t.Errorf("version %q", doc.OpenAPI)
 	}
 	for _, path := range []string{
-		"/v1/machines", "/v1/namespaces/{namespace}/machines/{name}", "/v1/machinesets", "/v1/controlplanemachinesets", "/v1/nodes/{name}", "/v1/quorum",
-		"/v1/hooktasks/{name}:claim", "/v1/events", "/v1/drains", "/v1/machines:plan", "/v1/machinesets:plan", "/v1/controlplanemachinesets:plan",
+		"/v1/machines", "/v1/namespaces/{namespace}/machines/{name}", "/v1/machinesets", "/v1/controlplanemachinesets",
+		"/v1/nodes/{name}", "/v1/quorum",
+		"/v1/hooktasks/{name}:claim", "/v1/events", "/v1/drains", "/v1/machines:plan", "/v1/machinesets:plan",
+		"/v1/controlplanemachinesets:plan",
 		"/v1/etcd:plan", "/v1/hooks:validate", "/v1/nodes:plan", "/v1/drains:plan",
 	} {
 		if doc.Paths[path] == nil {

@@ -28,17 +28,25 @@ var kinds = map[string]kind{
 	"Machine":    {"/v1/machines", "windlass.machine.v1.MachineService/CreateMachine", "machine"},
 	"MachineSet": {"/v1/machinesets", "windlass.machine.v1.MachineSetService/CreateMachineSet", "machineSet"},
 	"ControlPlaneMachineSet": {
-		"/v1/controlplanemachinesets", "windlass.machine.v1.ControlPlaneMachineSetService/CreateControlPlaneMachineSet", "controlPlaneMachineSet",
+		"/v1/controlplanemachinesets", "windlass.machine.v1.ControlPlaneMachineSetService/CreateControlPlaneMachineSet",
+		"controlPlaneMachineSet",
 	},
-	"Node":            {"/v1/nodes", "windlass.node.v1.NodeService/CreateNode", "node"},
-	"Pod":             {"/v1/pods", "windlass.scheduling.v1.PodService/CreatePod", "pod"},
-	"Namespace":       {"/v1/namespaces", "windlass.scheduling.v1.NamespaceService/CreateNamespace", "namespace"},
-	"Policy":          {"/v1/policies", "windlass.scheduling.v1.PolicyService/CreatePolicy", "policy"},
-	"AdmissionConfig": {"/v1/admissionconfigs", "windlass.scheduling.v1.AdmissionConfigService/CreateAdmissionConfig", "admissionConfig"},
+	"Node":      {"/v1/nodes", "windlass.node.v1.NodeService/CreateNode", "node"},
+	"Pod":       {"/v1/pods", "windlass.scheduling.v1.PodService/CreatePod", "pod"},
+	"Namespace": {"/v1/namespaces", "windlass.scheduling.v1.NamespaceService/CreateNamespace", "namespace"},
+	"Policy":    {"/v1/policies", "windlass.scheduling.v1.PolicyService/CreatePolicy", "policy"},
+	"AdmissionConfig": {
+		"/v1/admissionconfigs", "windlass.scheduling.v1.AdmissionConfigService/CreateAdmissionConfig",
+		"admissionConfig",
+	},
 	"KubernetesMasterConfig": {
-		"/v1/kubernetesmasterconfigs", "windlass.scheduling.v1.KubernetesMasterConfigService/CreateKubernetesMasterConfig", "kubernetesMasterConfig",
+		"/v1/kubernetesmasterconfigs", "windlass.scheduling.v1.KubernetesMasterConfigService/CreateKubernetesMasterConfig",
+		"kubernetesMasterConfig",
 	},
-	"ClusterVersion": {"/v1/clusterversions", "windlass.update.v1.ClusterVersionService/CreateClusterVersion", "clusterVersion"},
+	"ClusterVersion": {
+		"/v1/clusterversions", "windlass.update.v1.ClusterVersionService/CreateClusterVersion",
+		"clusterVersion",
+	},
 }
 
 // example is one of the documents' YAML and JSON texts.
@@ -47,7 +55,8 @@ type example struct {
 	Frag       string // which part of a kind a fragment is
 }
 
-// places are where the fragments of the documents belong: their kind, and the fields around them. A list is in the field whose name ends in "[]".
+// places are where the fragments of the documents belong: their kind, and the fields around them. A list is in the
+// field whose name ends in "[]".
 var places = map[string]struct {
 	kind, apiVersion string
 	fields           []string
@@ -62,11 +71,18 @@ var places = map[string]struct {
 	"Policy.predicates":              {"Policy", "v1", []string{"predicates[]"}},
 	"Policy.priorities":              {"Policy", "v1", []string{"priorities[]"}},
 	"status.availableUpdates":        {"ClusterVersion", "config.openshift.io/v1", []string{"status", "availableUpdates"}},
-	"status.conditionalUpdates":      {"ClusterVersion", "config.openshift.io/v1", []string{"status", "conditionalUpdates"}},
-	"PodNodeSelectorPluginConfig":    {"AdmissionConfig", "v1", []string{"admissionConfig", "pluginConfig", "PodNodeSelector", "configuration"}},
+	"status.conditionalUpdates": {
+		"ClusterVersion", "config.openshift.io/v1",
+		[]string{"status", "conditionalUpdates"},
+	},
+	"PodNodeSelectorPluginConfig": {"AdmissionConfig", "v1", []string{
+		"admissionConfig", "pluginConfig",
+		"PodNodeSelector", "configuration",
+	}},
 }
 
-// TestTheDocumentsLoadAsTheyAre holds every way to create something against each other, over everything that the documents show.
+// TestTheDocumentsLoadAsTheyAre holds every way to create something against each other, over everything that the
+// documents show.
 func TestTheDocumentsLoadAsTheyAre(t *testing.T) {
 	c := shared.Cluster(t)
 	dir := filepath.Join(harness.Root(), "kit/manifest/testdata/documents")
@@ -168,8 +184,8 @@ func (d document) object(t *testing.T) map[string]any {
 
 var placeholder = regexp.MustCompile(`<([a-zA-Z0-9_-]+)>`)
 
-// unfinished reports whether a document may be refused for a field: one that it leaves out, or one with a placeholder. That the field is right once it
-// is filled shows the finished document.
+// unfinished reports whether a document may be refused for a field: one that it leaves out, or one with a placeholder.
+// That the field is right once it is filled shows the finished document.
 func (d document) unfinished(field string) bool {
 	return field == "metadata.name" || field == "spec.containers" || placeholder.Match(d.asJSON)
 }
@@ -181,7 +197,9 @@ func (d document) finished(t *testing.T) document {
 		return []byte(strings.ReplaceAll(strings.Trim(string(p), "<>"), "_", "-"))
 	})
 	o := document{asJSON: text}.object(t)
-	if d.kind != "AdmissionConfig" && d.kind != "KubernetesMasterConfig" && d.kind != "Policy" && d.kind != "ClusterVersion" { // of which there is one
+	// of which there is one
+	if d.kind != "AdmissionConfig" && d.kind != "KubernetesMasterConfig" && d.kind != "Policy" &&
+		d.kind != "ClusterVersion" {
 		metadata, _ := o["metadata"].(map[string]any)
 		if metadata == nil {
 			metadata = map[string]any{}
@@ -203,7 +221,8 @@ func (d document) finished(t *testing.T) document {
 // inMessage finds what the policies of the documents call version: a message calls it apiVersion.
 var inMessage = regexp.MustCompile(`("kind":"Policy",.*)"version":`)
 
-// tryAll creates a document in every way without storing it. It fails the test unless all ways agree, and returns the fields that they refuse.
+// tryAll creates a document in every way without storing it. It fails the test unless all ways agree, and returns the
+// fields that they refuse.
 func (d document) tryAll(t *testing.T, c *harness.Cluster) []string {
 	t.Helper()
 	k, ok := kinds[d.kind]
@@ -228,7 +247,8 @@ func (d document) tryAll(t *testing.T, c *harness.Cluster) []string {
 	} else if cli.Code != 0 {
 		t.Errorf("command line: exit code %d, but REST accepts it\n%s", cli.Code, cli.Stderr)
 	}
-	there := first.Code == codes.AlreadyExists && d.kind == "ClusterVersion" // there is one, and it is read before that is seen
+	// there is one, and it is read before that is seen
+	there := first.Code == codes.AlreadyExists && d.kind == "ClusterVersion"
 	if first.Code != codes.OK && first.Code != codes.InvalidArgument && !there {
 		t.Errorf("refused with %s", first)
 	}

@@ -24,9 +24,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/audit"
 
 	"github.com/windlass-dev/windlass/e2e/harness"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
-
-const machineAPIPort = 7101
 
 func listMachines(ctx context.Context, c *harness.Caller) error {
 	_, err := machinev1.NewMachineServiceClient(c.Conn()).ListMachines(ctx, &machinev1.ListMachinesRequest{})
@@ -67,7 +66,8 @@ func TestNobodyGetsInWithoutCredentials(t *testing.T) {
 		t.Errorf("command line: %d %v\n%s", cli.Code, err, cli.Stderr)
 	}
 	audited(t, c, began, "a call without credentials", func(r audit.Record) bool {
-		return r.Method == "/windlass.machine.v1.MachineService/ListMachines" && r.User == "" && r.Code == codes.Unauthenticated.String()
+		return r.Method == "/windlass.machine.v1.MachineService/ListMachines" && r.User == "" &&
+			r.Code == codes.Unauthenticated.String()
 	})
 }
 
@@ -79,7 +79,8 @@ func TestNobodyGetsInWithAWrongToken(t *testing.T) {
 	if err != nil || resp.Code != http.StatusUnauthorized || ofResponse(t, resp).Code != codes.Unauthenticated {
 		t.Errorf("REST: %d %s %v", resp.Code, resp.Body, err)
 	}
-	if got := ofError(listMachines(metadata.AppendToOutgoingContext(t.Context(), "authorization", made), c.Nobody())); got.Code != codes.Unauthenticated {
+	if got := ofError(listMachines(metadata.AppendToOutgoingContext(t.Context(), "authorization", made),
+		c.Nobody())); got.Code != codes.Unauthenticated {
 		t.Errorf("gRPC: %s", got)
 	}
 	audited(t, c, began, "a wrong token", func(r audit.Record) bool {
@@ -92,10 +93,12 @@ func TestNobodyGetsInWithACertificateOfAnotherAuthority(t *testing.T) {
 	began := time.Now().Add(-time.Millisecond)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	if got := ofError(listMachines(ctx, c.Stranger())); got.Code != codes.Unavailable && got.Code != codes.Unauthenticated {
+	if got := ofError(listMachines(ctx, c.Stranger())); got.Code != codes.Unavailable &&
+		got.Code != codes.Unauthenticated {
 		t.Errorf("gRPC: %s", got)
 	}
-	if resp, err := c.Stranger().REST(ctx, http.MethodGet, "/v1/machines", "", nil); err == nil && resp.Code != http.StatusUnauthorized {
+	if resp, err := c.Stranger().REST(ctx, http.MethodGet, "/v1/machines", "", nil); err == nil &&
+		resp.Code != http.StatusUnauthorized {
 		t.Errorf("REST: %d %s", resp.Code, resp.Body)
 	}
 	audited(t, c, began, "a certificate of another authority", func(r audit.Record) bool {
@@ -109,10 +112,12 @@ func TestForgedIdentitiesAreWorthNothing(t *testing.T) {
 
 	t.Run("at the gateway, over gRPC", func(t *testing.T) {
 		began := time.Now().Add(-time.Millisecond)
-		if got := ofError(listMachines(forged, c.Nobody())); got.Code != codes.Unauthenticated && got.Code != codes.PermissionDenied {
+		if got := ofError(listMachines(forged, c.Nobody())); got.Code != codes.Unauthenticated &&
+			got.Code != codes.PermissionDenied {
 			t.Errorf("without a certificate: %s", got)
 		}
-		if got := ofError(listMachines(forged, c.As("eve"))); got.Code != codes.PermissionDenied && got.Code != codes.Unauthenticated {
+		if got := ofError(listMachines(forged, c.As("eve"))); got.Code != codes.PermissionDenied &&
+			got.Code != codes.Unauthenticated {
 			t.Errorf("with a certificate that may nothing: %s", got)
 		}
 		audited(t, c, began, "the forgery", func(r audit.Record) bool { return r.User == "eve" })
@@ -136,7 +141,7 @@ func TestForgedIdentitiesAreWorthNothing(t *testing.T) {
 	})
 	t.Run("past the gateway", func(t *testing.T) {
 		began := time.Now().Add(-time.Millisecond)
-		conn, err := c.As("eve").Direct(machineAPIPort)
+		conn, err := c.As("eve").Direct(topology.Port(topology.MachineAPI))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +149,10 @@ func TestForgedIdentitiesAreWorthNothing(t *testing.T) {
 		if got := ofError(err); got.Code != codes.PermissionDenied {
 			t.Errorf("%s", got)
 		}
-		audited(t, c, began, "the forgery", func(r audit.Record) bool { return r.Service == "machine-api" && r.User == "eve" })
+		audited(t, c, began, "the forgery", func(r audit.Record) bool {
+			return r.Service == "machine-api" &&
+				r.User == "eve"
+		})
 	})
 }
 
@@ -155,11 +163,16 @@ func TestAUserMayDoWhatThePolicySaysAndNoMore(t *testing.T) {
 	if err := listMachines(t.Context(), vera); err != nil {
 		t.Errorf("a viewer may look: %v", err)
 	}
-	_, err := machinev1.NewMachineServiceClient(vera.Conn()).DeleteMachine(t.Context(), &machinev1.DeleteMachineRequest{Namespace: harness.Namespace, Name: c.MustMachines("worker")[0].GetMetadata().GetName()})
+	_, err := machinev1.NewMachineServiceClient(vera.Conn()).DeleteMachine(t.Context(), &machinev1.DeleteMachineRequest{
+		Namespace: harness.Namespace, Name: c.MustMachines("worker")[0].GetMetadata().GetName(),
+	})
 	if got := ofError(err); got.Code != codes.PermissionDenied {
 		t.Errorf("a viewer may not delete: %s", got)
 	}
-	audited(t, c, began, "the refused deletion", func(r audit.Record) bool { return r.User == "vera" && r.Verb == "delete" })
+	audited(t, c, began, "the refused deletion", func(r audit.Record) bool {
+		return r.User == "vera" &&
+			r.Verb == "delete"
+	})
 }
 
 func TestAUsedJoinTokenIsRefused(t *testing.T) {
@@ -175,7 +188,9 @@ func TestAUsedJoinTokenIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, token := range []string{boot.Token, "made.up.token", strings.Replace(boot.Token, ".", ".00", 1)} {
-		_, err = machinev1.NewJoinServiceClient(c.Nobody().Conn()).Join(t.Context(), &machinev1.JoinRequest{Token: token, AgentRequest: certificateRequest(t)})
+		_, err = machinev1.NewJoinServiceClient(c.Nobody().Conn()).Join(t.Context(), &machinev1.JoinRequest{
+			Token: token, AgentRequest: certificateRequest(t),
+		})
 		if got := ofError(err); got.Code != codes.PermissionDenied && got.Code != codes.Unauthenticated {
 			t.Errorf("%s", got)
 		}
@@ -233,7 +248,9 @@ func TestAnAgentSpeaksForItsOwnNodeAlone(t *testing.T) {
 		Name: other, Patch: &httpbody.HttpBody{ContentType: mergePatch, Data: []byte(`{"spec":{"unschedulable":true}}`)},
 	})
 	refused("patch a node", err)
-	_, err = machinev1.NewMachineServiceClient(agent).DeleteMachine(t.Context(), &machinev1.DeleteMachineRequest{Namespace: harness.Namespace, Name: other})
+	_, err = machinev1.NewMachineServiceClient(agent).DeleteMachine(t.Context(), &machinev1.DeleteMachineRequest{
+		Namespace: harness.Namespace, Name: other,
+	})
 	refused("delete a machine", err)
 	for _, method := range []string{
 		"/windlass.node.v1.NodeAgentService/RegisterNode", "/windlass.node.v1.NodeAgentService/Heartbeat",
@@ -246,7 +263,10 @@ func TestAnAgentSpeaksForItsOwnNodeAlone(t *testing.T) {
 func TestAHookIsCompletedByItsOwnerAlone(t *testing.T) {
 	c := shared.Cluster(t)
 	began := time.Now().Add(-time.Millisecond)
-	held := heldMachine(t, c, "held-for-owner", &machinev1.LifecycleHook{Name: "BackupFileSystem", Owner: "my-backup-controller"})
+	held := heldMachine(t, c, "held-for-owner", &machinev1.LifecycleHook{
+		Name:  "BackupFileSystem",
+		Owner: "my-backup-controller",
+	})
 	task := taskOf(t, c, held)
 	eve, owner := c.As("eve"), c.As("my-backup-controller")
 	tasks := hookv1.NewHookTaskServiceClient(eve.Conn())
@@ -263,9 +283,10 @@ func TestAHookIsCompletedByItsOwnerAlone(t *testing.T) {
 	_, err = tasks.FailHookTask(t.Context(), &hookv1.FailHookTaskRequest{Name: task, Reason: "because"})
 	refused("fail", err)
 	patch := &httpbody.HttpBody{ContentType: mergePatch, Data: []byte(`{"spec":{"lifecycleHooks":{"preDrain":null}}}`)}
-	_, err = machinev1.NewMachineServiceClient(c.As("ed", "windlass:editors").Conn()).PatchMachine(t.Context(), &machinev1.PatchMachineRequest{
-		Namespace: harness.Namespace, Name: held, Patch: patch,
-	})
+	_, err = machinev1.NewMachineServiceClient(c.As("ed", "windlass:editors").Conn()).PatchMachine(t.Context(),
+		&machinev1.PatchMachineRequest{
+			Namespace: harness.Namespace, Name: held, Patch: patch,
+		})
 	refused("take the hook off as an editor", err)
 	audited(t, c, began, "the completion by another", func(r audit.Record) bool {
 		return r.Method == "/windlass.hook.v1.HookTaskService/CompleteHookTask" && r.User == "eve"

@@ -1,5 +1,5 @@
-// Package api tests the API of a whole cluster from outside: what the documents show, what is wrong, and who may do what, each over gRPC, REST and
-// the command line.
+// Package api tests the API of a whole cluster from outside: what the documents show, what is wrong, and who may do
+// what, each over gRPC, REST and the command line.
 package api
 
 import (

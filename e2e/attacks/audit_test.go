@@ -24,11 +24,13 @@ import (
 // createNamespace makes a namespace as a user, and removes it when the test ends.
 func createNamespace(t *testing.T, c *harness.Cluster, by *harness.Caller, name string) error {
 	t.Helper()
-	_, err := schedulingv1.NewNamespaceServiceClient(by.Conn()).CreateNamespace(t.Context(), &schedulingv1.CreateNamespaceRequest{
-		Namespace: &schedulingv1.Namespace{Metadata: &metav1.ObjectMeta{Name: name}},
-	})
+	_, err := schedulingv1.NewNamespaceServiceClient(by.Conn()).CreateNamespace(t.Context(),
+		&schedulingv1.CreateNamespaceRequest{
+			Namespace: &schedulingv1.Namespace{Metadata: &metav1.ObjectMeta{Name: name}},
+		})
 	t.Cleanup(func() {
-		_, _ = schedulingv1.NewNamespaceServiceClient(c.Conn()).DeleteNamespace(context.Background(), &schedulingv1.DeleteNamespaceRequest{Name: name})
+		_, _ = schedulingv1.NewNamespaceServiceClient(c.Conn()).DeleteNamespace(context.Background(),
+			&schedulingv1.DeleteNamespaceRequest{Name: name})
 	})
 	return err
 }
@@ -49,7 +51,8 @@ func recorded(t *testing.T, c *harness.Cluster, what string, is func(audit.Recor
 	return found
 }
 
-// TestRefusalsDoNotEmptyTheAuditLog is what emptied it: refusals with long names, by a caller whom the cluster does not know.
+// TestRefusalsDoNotEmptyTheAuditLog is what emptied it: refusals with long names, by a caller whom the cluster does not
+// know.
 func TestRefusalsDoNotEmptyTheAuditLog(t *testing.T) {
 	c := shared.Cluster(t)
 	if err := createNamespace(t, c, c.As("ed-before", "windlass:editors"), "audited-before"); err != nil {
@@ -64,10 +67,15 @@ func TestRefusalsDoNotEmptyTheAuditLog(t *testing.T) {
 	for range callers {
 		nobody := machinev1.NewMachineServiceClient(c.Nobody().Conn())
 		wg.Go(func() {
-			long := metadata.AppendToOutgoingContext(t.Context(), "x-request-id", strings.Repeat("x", 64), "authorization", "Bearer "+strings.Repeat("y", 8000))
+			long := metadata.AppendToOutgoingContext(t.Context(), "x-request-id", strings.Repeat("x", 64), "authorization",
+				"Bearer "+strings.Repeat("y", 8000))
 			for range calls / callers {
-				_, err := nobody.GetMachine(long, &machinev1.GetMachineRequest{Namespace: strings.Repeat("n", 4000), Name: strings.Repeat("m", 4000)})
-				if code := status.Code(err); code != codes.Unauthenticated && code != codes.ResourceExhausted && code != codes.Unavailable {
+				_, err := nobody.GetMachine(long, &machinev1.GetMachineRequest{
+					Namespace: strings.Repeat("n", 4000),
+					Name:      strings.Repeat("m", 4000),
+				})
+				if code := status.Code(err); code != codes.Unauthenticated && code != codes.ResourceExhausted &&
+					code != codes.Unavailable {
 					t.Errorf("GetMachine of nobody = %v", err)
 					return
 				}
@@ -76,7 +84,8 @@ func TestRefusalsDoNotEmptyTheAuditLog(t *testing.T) {
 	}
 	wg.Wait()
 	recorded(t, c, "the editor's change", func(r audit.Record) bool {
-		return r.User == "ed-before" && r.Name == "audited-before" && r.Stage == audit.Requested && strings.HasPrefix(r.Source, "127.")
+		return r.User == "ed-before" && r.Name == "audited-before" && r.Stage == audit.Requested &&
+			strings.HasPrefix(r.Source, "127.")
 	})
 	if out := c.CLI("audit", "verify"); out.Code != 0 || !strings.Contains(out.Stdout, "OK") {
 		t.Errorf("audit verify: %d\n%s%s", out.Code, out.Stdout, out.Stderr)
@@ -104,7 +113,8 @@ func TestAnAuditLogThatIsRemovedStopsCallersAndNotTheCluster(t *testing.T) {
 		t.Errorf("CreateNamespace = %v, want UNAVAILABLE", err)
 	}
 	namespaces := schedulingv1.NewNamespaceServiceClient(editor.Conn())
-	if _, err := namespaces.GetNamespace(t.Context(), &schedulingv1.GetNamespaceRequest{Name: "never-made"}); status.Code(err) != codes.NotFound {
+	if _, err := namespaces.GetNamespace(t.Context(), &schedulingv1.GetNamespaceRequest{Name: "never-made"}); status.Code(
+		err) != codes.NotFound {
 		t.Errorf("GetNamespace = %v, want that it was not made", err)
 	}
 	// The cluster's own programs go on: the scheduler places a pod, its agent starts it and reports that.
@@ -114,8 +124,9 @@ func TestAnAuditLogThatIsRemovedStopsCallersAndNotTheCluster(t *testing.T) {
 	}
 	agent := schedulingv1.NewPodAgentServiceClient(c.AsNode(pods[0].GetSpec().GetNodeName()).Conn())
 	report := &schedulingv1.ReportPodRequest{
-		NodeName: pods[0].GetSpec().GetNodeName(), Namespace: pods[0].GetMetadata().GetNamespace(), Name: pods[0].GetMetadata().GetName(),
-		Uid: pods[0].GetMetadata().GetUid(), Status: pods[0].GetStatus(),
+		NodeName: pods[0].GetSpec().GetNodeName(), Namespace: pods[0].GetMetadata().GetNamespace(),
+		Name: pods[0].GetMetadata().GetName(),
+		Uid:  pods[0].GetMetadata().GetUid(), Status: pods[0].GetStatus(),
 	}
 	if _, err := agent.ReportPod(t.Context(), report); err != nil {
 		t.Errorf("an agent's report = %v, want that it goes on", err)
@@ -139,7 +150,8 @@ func TestCommandsAndReadsOfLogsAreRecorded(t *testing.T) {
 	c.CLI("exec", "-n", namespace, pod, "--", "echo", "seen-by-audit") // whatever it answers: it was asked for
 	c.CLI("logs", "-n", namespace, pod)
 	recorded(t, c, "the command", func(r audit.Record) bool {
-		return r.Resource == "pods/exec" && r.User == "admin" && r.Name == pod && strings.Contains(r.Detail, "seen-by-audit") && r.Via == "system:windlass:gateway" && r.Source != ""
+		return r.Resource == "pods/exec" && r.User == "admin" && r.Name == pod &&
+			strings.Contains(r.Detail, "seen-by-audit") && r.Via == "system:windlass:gateway" && r.Source != ""
 	})
 	recorded(t, c, "the read of a log", func(r audit.Record) bool {
 		return r.Resource == "pods/log" && r.User == "admin" && r.Name == pod && r.Decision == audit.Allow

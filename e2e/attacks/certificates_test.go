@@ -21,9 +21,8 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
-
-const machineAPIPort = 7101
 
 // open is a watch of machines that has begun, and the connection that it came by.
 type open struct {
@@ -35,13 +34,14 @@ type open struct {
 // watches opens a watch through the gateway and one past it, and returns when both have sent something.
 func watches(t *testing.T, who *harness.Caller) []open {
 	t.Helper()
-	direct, err := who.Direct(machineAPIPort)
+	direct, err := who.Direct(topology.Port(topology.MachineAPI))
 	if err != nil {
 		t.Fatal(err)
 	}
 	out := []open{{name: "gateway", conn: who.Conn()}, {name: "machine-api", conn: direct}}
 	for i := range out {
-		if out[i].watch, err = machinev1.NewMachineServiceClient(out[i].conn).WatchMachines(t.Context(), &machinev1.WatchMachinesRequest{}); err != nil {
+		if out[i].watch, err = machinev1.NewMachineServiceClient(out[i].conn).WatchMachines(t.Context(),
+			&machinev1.WatchMachinesRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := out[i].watch.Recv(); err != nil {
@@ -65,7 +65,8 @@ func (o open) end(t *testing.T, text string) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	if _, err := machinev1.NewMachineServiceClient(o.conn).ListMachines(ctx, &machinev1.ListMachinesRequest{}); err == nil {
+	if _, err := machinev1.NewMachineServiceClient(o.conn).ListMachines(ctx,
+		&machinev1.ListMachinesRequest{}); err == nil {
 		t.Errorf("%s: a call on the open connection is answered", o.name)
 	}
 }
@@ -73,14 +74,16 @@ func (o open) end(t *testing.T, text string) {
 func TestAnExpiredCertificateIsNotServedOnItsOpenConnections(t *testing.T) {
 	c := shared.Cluster(t)
 	brief := c.AsFor(12*time.Second, "brief", "system:masters")
-	if resp, err := brief.REST(t.Context(), http.MethodGet, "/v1/machines", "", nil); err != nil || resp.Code != http.StatusOK {
+	if resp, err := brief.REST(t.Context(), http.MethodGet, "/v1/machines", "", nil); err != nil ||
+		resp.Code != http.StatusOK {
 		t.Fatalf("REST: %d %v", resp.Code, err)
 	}
 	for _, o := range watches(t, brief) {
 		o.end(t, "expired")
 	}
 	// The connection of the REST client is kept open by it; the call may also meet its end.
-	if resp, err := brief.REST(t.Context(), http.MethodGet, "/v1/machines", "", nil); err == nil && resp.Code != http.StatusUnauthorized {
+	if resp, err := brief.REST(t.Context(), http.MethodGet, "/v1/machines", "", nil); err == nil &&
+		resp.Code != http.StatusUnauthorized {
 		t.Errorf("REST: %d %s", resp.Code, resp.Body)
 	}
 }
@@ -93,7 +96,8 @@ func TestARevokedUserIsRefusedAtOnceEverywhere(t *testing.T) {
 	for _, o := range open {
 		o.end(t, "laptop stolen")
 	}
-	if resp, err := stolen.REST(t.Context(), http.MethodGet, "/v1/machines", "", nil); err == nil && resp.Code != http.StatusUnauthorized {
+	if resp, err := stolen.REST(t.Context(), http.MethodGet, "/v1/machines", "", nil); err == nil &&
+		resp.Code != http.StatusUnauthorized {
 		t.Errorf("REST: %d %s", resp.Code, resp.Body)
 	}
 	c.Wait(30*time.Second, "every service to have the entry on its disk", func(context.Context) (bool, string, error) {
@@ -138,7 +142,8 @@ func TestARevokedMachineIsRefusedUntilTheEntryIsDeleted(t *testing.T) {
 	name := worker(t, c).GetMetadata().GetName()
 	agent := c.AsNode(name)
 	asks := func(ctx context.Context) error {
-		_, err := machinev1.NewInfrastructureServiceClient(agent.Conn()).GetInfrastructure(ctx, &machinev1.GetInfrastructureRequest{Name: "cluster"})
+		_, err := machinev1.NewInfrastructureServiceClient(agent.Conn()).GetInfrastructure(ctx,
+			&machinev1.GetInfrastructureRequest{Name: "cluster"})
 		return err
 	}
 	if err := asks(t.Context()); err != nil {
@@ -165,7 +170,8 @@ func TestARevokedMachineIsRefusedUntilTheEntryIsDeleted(t *testing.T) {
 		err := asks(ctx)
 		return status.Code(err) == codes.Unauthenticated && strings.Contains(err.Error(), "stolen disk"), fmt.Sprint(err), nil
 	})
-	c.Wait(time.Minute, "the node to be silent", func(ctx context.Context) (bool, string, error) { // its agent has the same certificate
+	// its agent has the same certificate
+	c.Wait(time.Minute, "the node to be silent", func(ctx context.Context) (bool, string, error) {
 		n, err := nodev1.NewNodeServiceClient(c.Conn()).GetNode(ctx, &nodev1.GetNodeRequest{Name: name})
 		for _, condition := range n.GetStatus().GetConditions() {
 			if condition.GetType() == "Ready" && condition.GetStatus() != "True" {
@@ -221,7 +227,11 @@ func expire(t *testing.T, c *harness.Cluster) (n int) {
 		}
 		authorities = append(authorities, a)
 	}
-	for _, pattern := range []string{"admin/*.crt", "prometheus/*.crt", "services/*/tls/*.crt", "services/etcd-guardian/bootstrap/tls/*.crt", "services/provider-local/machines/*/pki/*.crt", "services/provider-local/machines/*/etcd/tls/*.crt"} {
+	for _, pattern := range []string{
+		"admin/*.crt", "prometheus/*.crt", "services/*/tls/*.crt",
+		"services/etcd-guardian/bootstrap/tls/*.crt", "services/provider-local/machines/*/pki/*.crt",
+		"services/provider-local/machines/*/etcd/tls/*.crt",
+	} {
 		found, err := filepath.Glob(c.Dir(pattern))
 		if err != nil {
 			t.Fatal(err)
@@ -245,7 +255,8 @@ func expire(t *testing.T, c *harness.Cluster) (n int) {
 func reissue(t *testing.T, a *identity.Authority, old *x509.Certificate, path string) {
 	t.Helper()
 	r := identity.Request{
-		CommonName: old.Subject.CommonName, Organizations: old.Subject.Organization, DNSNames: old.DNSNames, IPs: old.IPAddresses,
+		CommonName: old.Subject.CommonName, Organizations: old.Subject.Organization, DNSNames: old.DNSNames,
+		IPs:       old.IPAddresses,
 		NotBefore: time.Now().Add(-96 * time.Hour), Lifetime: 24 * time.Hour,
 	}
 	for _, u := range old.URIs {
@@ -265,17 +276,14 @@ func reissue(t *testing.T, a *identity.Authority, old *x509.Certificate, path st
 	}
 }
 
-// ports of the programs, each of which must show a certificate of the authority that signs.
-var ports = []int{6443, 7101, 7102, 7103, 7104, 7105, 7106, 7107, 7110}
-
 // shows returns the programs whose certificate is not of the one authority that is given.
 func shows(c *harness.Cluster, a *identity.Authority) (wrong []string) {
-	for _, port := range ports {
-		conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", c.Address(port), &tls.Config{
+	for _, service := range topology.Services() {
+		conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", c.Address(service.Port), &tls.Config{
 			RootCAs: a.Pool(), MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"},
 		})
 		if err != nil {
-			wrong = append(wrong, fmt.Sprintf("%d: %v", port, err))
+			wrong = append(wrong, fmt.Sprintf("%s: %v", service.Name, err))
 			continue
 		}
 		conn.Close()
@@ -296,7 +304,10 @@ func TestTheAPIAuthorityIsRotated(t *testing.T) {
 	old, late := c.AsFor(time.Hour, "olga", "system:masters"), c.AsFor(time.Hour, "lars", "system:masters")
 	writers := c.Write()
 
-	for _, after := range []time.Duration{30 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 600 * time.Millisecond, time.Second, 1500 * time.Millisecond} {
+	for _, after := range []time.Duration{
+		30 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond,
+		600 * time.Millisecond, time.Second, 1500 * time.Millisecond,
+	} {
 		c.Interrupt(after, "auth", "rotate", "api")
 		if status := c.MustCLI("auth", "rotate", "--status"); !strings.Contains(status, "windlass") {
 			t.Fatalf("after a death after %v:\n%s", after, status)
@@ -322,11 +333,15 @@ func TestTheAPIAuthorityIsRotated(t *testing.T) {
 		t.Errorf("not of the next authority: %v", wrong)
 	}
 	// This caller has no connection yet, the other one had.
-	for name, conn := range map[string]*grpc.ClientConn{"a new connection": late.Conn(), "an open connection": old.Conn()} {
-		c.Wait(60*time.Second, "the refusal of a certificate of the former authority on "+name, func(ctx context.Context) (bool, string, error) {
-			err := listMachinesAs(ctx, conn)
-			return err != nil, "it is served", nil
-		})
+	for name, conn := range map[string]*grpc.ClientConn{
+		"a new connection":   late.Conn(),
+		"an open connection": old.Conn(),
+	} {
+		c.Wait(60*time.Second, "the refusal of a certificate of the former authority on "+name,
+			func(ctx context.Context) (bool, string, error) {
+				err := listMachinesAs(ctx, conn)
+				return err != nil, "it is served", nil
+			})
 	}
 	if err := listMachinesAs(t.Context(), c.AsFor(time.Hour, "nora", "system:masters").Conn()); err != nil {
 		t.Errorf("a certificate of the next authority: %v", err)

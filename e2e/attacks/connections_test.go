@@ -73,12 +73,14 @@ func TestRapidResetEndsTheConnection(t *testing.T) {
 			})
 		})
 	}
-	if _, err := nodev1.NewNodeServiceClient(c.As("bob", "system:masters").Conn()).ListNodes(context.Background(), &nodev1.ListNodesRequest{}); err != nil {
+	if _, err := nodev1.NewNodeServiceClient(c.As("bob", "system:masters").Conn()).ListNodes(context.Background(),
+		&nodev1.ListNodesRequest{}); err != nil {
 		t.Errorf("another caller: %v", err)
 	}
 }
 
-// reset opens streams and resets each at once until the other side closes the connection; it returns how many it opened.
+// reset opens streams and resets each at once until the other side closes the connection; it returns how many it
+// opened.
 func reset(conn *tls.Conn, path string, grpc bool, most int) int {
 	framer := http2.NewFramer(conn, conn)
 	go func() {
@@ -125,7 +127,14 @@ func (b *headerBlock) encode(method, path, media string) []byte {
 	b.text = b.text[:0]
 	e := hpack.NewEncoder(b)
 	e.SetMaxDynamicTableSizeLimit(0)
-	for _, f := range [][2]string{{":method", method}, {":scheme", "https"}, {":authority", "gateway"}, {":path", path}, {"content-type", media}, {"te", "trailers"}} {
+	for _, f := range [][2]string{
+		{":method", method},
+		{":scheme", "https"},
+		{":authority", "gateway"},
+		{":path", path},
+		{"content-type", media},
+		{"te", "trailers"},
+	} {
 		if f[1] != "" {
 			e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) //nolint:errcheck // into memory
 		}

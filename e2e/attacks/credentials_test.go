@@ -17,7 +17,10 @@ func TestIssuedCertificatesMayWhatTheirGroupsMay(t *testing.T) {
 	c := shared.Cluster(t)
 	dir := filepath.Join(t.TempDir(), "ann")
 	c.MustCLI("auth", "issue", "--user", "ann", "--group", "windlass:viewers", "--for", "1h", "--out", dir)
-	as := []string{"--server", c.Gateway(), "--cacert", filepath.Join(dir, "ca.crt"), "--cert", filepath.Join(dir, "tls.crt"), "--key", filepath.Join(dir, "tls.key")}
+	as := []string{
+		"--server", c.Gateway(), "--cacert", filepath.Join(dir, "ca.crt"), "--cert",
+		filepath.Join(dir, "tls.crt"), "--key", filepath.Join(dir, "tls.key"),
+	}
 	who := c.CLI(append(as, "auth", "whoami")...)
 	if who.Code != 0 || !strings.Contains(who.Stdout, "ann") || !strings.Contains(who.Stdout, "windlass:viewers") {
 		t.Errorf("whoami: %d\n%s%s", who.Code, who.Stdout, who.Stderr)
@@ -72,7 +75,8 @@ func issued(t *testing.T, path, name, word string) {
 // TestBearerTokensExpire holds a token to its end, on REST; that the file is followed shows at the same time.
 func TestBearerTokensExpire(t *testing.T) {
 	c := shared.Cluster(t)
-	token := strings.TrimSpace(c.MustCLI("auth", "issue", "--user", "tom", "--group", "windlass:viewers", "--token", "--for", "1h"))
+	token := strings.TrimSpace(c.MustCLI("auth", "issue", "--user", "tom", "--group", "windlass:viewers", "--token",
+		"--for", "1h"))
 	ask := func(token string) int {
 		resp, err := c.Nobody().REST(t.Context(), http.MethodGet, "/v1/machines", "", nil, "Authorization", "Bearer "+token)
 		if err != nil {
@@ -81,7 +85,8 @@ func TestBearerTokensExpire(t *testing.T) {
 		return resp.Code
 	}
 	until(t, "the token is in force", func() bool { return ask(token) == http.StatusOK })
-	if out := c.CLI("--server", c.Gateway(), "--cacert", c.Dir("admin", "ca.crt"), "--token", token, "auth", "can-i", "list", "machines"); out.Code != 0 {
+	if out := c.CLI("--server", c.Gateway(), "--cacert", c.Dir("admin", "ca.crt"), "--token", token, "auth", "can-i",
+		"list", "machines"); out.Code != 0 {
 		t.Errorf("can-i with a token: %d\n%s%s", out.Code, out.Stdout, out.Stderr)
 	}
 	short, entry, err := identity.NewToken("tess", []string{"windlass:viewers"}, time.Now().Add(4*time.Second))

@@ -23,10 +23,11 @@ import (
 // diskBytes holds a fresh cluster twice: its members reserve 64 MiB or more each for their logs.
 const diskBytes = 768 << 20
 
-// TestAFullDiskLosesNothingAndEndsNothing fills the disk of a whole cluster: changes are refused with the reason, `windlass status` says so, every
-// program lives on, and once there is space the cluster takes changes by itself and has all that it had acknowledged. A member of etcd whose
-// disk is full ends, and is started again. At last the disk is full once more when the cluster is removed: nothing of it is left, though
-// a member was started that a full disk has no record of.
+// TestAFullDiskLosesNothingAndEndsNothing fills the disk of a whole cluster: changes are refused with the reason,
+// `windlass status` says so, every program lives on, and once there is space the cluster takes changes by itself and
+// has all that it had acknowledged. A member of etcd whose disk is full ends, and is started again. At last the disk is
+// full once more when the cluster is removed: nothing of it is left, though a member was started that a full disk has
+// no record of.
 func TestAFullDiskLosesNothingAndEndsNothing(t *testing.T) {
 	shared.Cluster(t) // it holds the lock of the host
 	disk := mountDisk(t)
@@ -37,27 +38,32 @@ func TestAFullDiskLosesNothingAndEndsNothing(t *testing.T) {
 	create := func(name string) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		_, err := client.CreateNamespace(ctx, &schedulingv1.CreateNamespaceRequest{Namespace: &schedulingv1.Namespace{Metadata: &metav1.ObjectMeta{Name: name}}})
+		_, err := client.CreateNamespace(ctx, &schedulingv1.CreateNamespaceRequest{
+			Namespace: &schedulingv1.Namespace{Metadata: &metav1.ObjectMeta{Name: name}},
+		})
 		return err
 	}
 
 	file := filepath.Join(disk, "fill")
 	var acknowledged []string
 	n := 0
-	c.Wait(time.Minute, "a change that is refused for want of space, and a status that says so", func(context.Context) (bool, string, error) {
-		fill(t, file)
-		n++
-		name := fmt.Sprintf("full-%d", n)
-		err := create(name)
-		if err == nil {
-			acknowledged = append(acknowledged, name)
-		}
-		if said := status.Convert(err).Message(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(said, "its disk is full") {
-			return false, said, err
-		}
-		r := c.CLI("status")
-		return r.Code == 3 && strings.Contains(r.Stdout, "State:       NotReady") && strings.Contains(r.Stdout, "changes are refused by"), r.Stdout, nil
-	})
+	c.Wait(time.Minute, "a change that is refused for want of space, and a status that says so",
+		func(context.Context) (bool, string, error) {
+			fill(t, file)
+			n++
+			name := fmt.Sprintf("full-%d", n)
+			err := create(name)
+			if err == nil {
+				acknowledged = append(acknowledged, name)
+			}
+			if said := status.Convert(err).Message(); status.Code(err) != codes.ResourceExhausted ||
+				!strings.Contains(said, "its disk is full") {
+				return false, said, err
+			}
+			r := c.CLI("status")
+			return r.Code == 3 && strings.Contains(r.Stdout, "State:       NotReady") &&
+				strings.Contains(r.Stdout, "changes are rejected by"), r.Stdout, nil
+		})
 	t.Logf("%d changes were acknowledged on a full disk", len(acknowledged))
 
 	remove(t, file)
@@ -141,7 +147,8 @@ func remove(t *testing.T, path string) {
 	}
 }
 
-// programs returns the processes of the cluster by name, but those that a full disk ends: the members of etcd, and pods.
+// programs returns the processes of the cluster by name, but those that a full disk ends: the members of etcd, and
+// pods.
 func programs(t *testing.T, c *harness.Cluster) map[string]int {
 	t.Helper()
 	out := pids(t, c)

@@ -14,7 +14,8 @@ import (
 	"github.com/windlass-dev/windlass/e2e/harness"
 )
 
-// gateway is a second gateway of a cluster, with settings of its own, for attacks that would take the cluster's away from other tests.
+// gateway is a second gateway of a cluster, with settings of its own, for attacks that would take the cluster's away
+// from other tests.
 type gateway struct {
 	address, metrics string
 	pid              int

@@ -17,8 +17,9 @@ import (
 	"github.com/windlass-dev/windlass/e2e/harness"
 )
 
-// TestAgentsLeaveAGatewayThatHangs stops each of two gateways, and then a majority of etcd, without which neither serves. Nodes whose agents know both
-// are Ready all the same; the others, which joined before there was a second one, are lost with the first.
+// TestAgentsLeaveAGatewayThatHangs stops each of two gateways, and then a majority of etcd, without which neither
+// serves. Nodes whose agents know both are Ready all the same; the others, which joined before there was a second one,
+// are lost with the first.
 func TestAgentsLeaveAGatewayThatHangs(t *testing.T) {
 	c := harness.Second(t) // the shared cluster has other tests' nodes
 	c.Settle(time.Minute)
@@ -63,7 +64,8 @@ func TestAgentsLeaveAGatewayThatHangs(t *testing.T) {
 			t.Errorf("the agent of %s keeps the gateways %q: %s %v", name, n.Gateways, text, err)
 		}
 	}
-	// lost returns the nodes that are not Ready; nil if the gateway does not say, or if one of those with two gateways is among them.
+	// lost returns the nodes that are not Ready; nil if the gateway does not say, or if one of those with two gateways is
+	// among them.
 	lost := func(nodes nodev1.NodeServiceClient) []string {
 		now, err := readiness(nodes)
 		if err != nil {
@@ -104,7 +106,8 @@ func TestAgentsLeaveAGatewayThatHangs(t *testing.T) {
 	if err := errors.Join(syscall.Kill(second.pid, syscall.SIGSTOP), c.Pause(harness.Agent(stopped))); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the node whose agent is stopped is lost, and no other", func() bool { return slices.Equal(lost(first), []string{stopped}) })
+	until(t, "the node whose agent is stopped is lost, and no other",
+		func() bool { return slices.Equal(lost(first), []string{stopped}) })
 	if err := errors.Join(syscall.Kill(second.pid, syscall.SIGCONT), c.Continue(harness.Agent(stopped))); err != nil {
 		t.Fatal(err)
 	}

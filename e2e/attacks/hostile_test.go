@@ -39,25 +39,55 @@ func TestHostileRequestsAreRefused(t *testing.T) {
 		headers             []string
 		codes               []int
 	}{
-		"JSON of a million levels":           {"POST", "/v1/nodes", json, strings.Repeat(`{"a":`, 700_000), nil, []int{400}},
-		"lists of a million levels":          {"POST", "/v1/nodes", json, strings.Repeat("[", 1_000_000), nil, []int{400}},
-		"a patch of a million levels":        {"PATCH", "/v1/nodes/none", strategic, strings.Repeat(`{"a":`, 700_000), nil, []int{400, 404}},
-		"YAML of a million levels":           {"POST", "/v1/nodes", "application/yaml", strings.Repeat("[", 1_000_000), nil, []int{400}},
-		"a million fields":                   {"POST", "/v1/nodes", json, node + `,"spec":{` + strings.Repeat(`"x":1,`, 500_000) + `"y":1}}`, nil, []int{400}},
-		"a body that is too large":           {"POST", "/v1/nodes", json, strings.Repeat(" ", 5<<20), nil, []int{413}},
-		"a number that is none":              {"POST", "/v1/nodes", json, node + `,"status":{"capacity":{"cpu":NaN}}}`, nil, []int{400}},
-		"invalid UTF-8":                      {"POST", "/v1/nodes", json, node[:len(node)-1] + `,"labels":{"a":"` + "\xff\xfe" + `"}}}`, nil, []int{400}},
-		"a duration beyond every clock":      {"GET", "/v1/nodes?timeout=999999999999999999999s", "", "", nil, []int{400}},
-		"a path out of the tree":             {"GET", "/v1/nodes/..%2f..%2f..%2fetc%2fpasswd", "", "", nil, []int{400, 404}},
-		"a path with dots":                   {"GET", "/v1/../../etc/passwd", "", "", nil, []int{301, 307, 400, 404}},
-		"a path with a zero byte":            {"GET", "/v1/nodes/a%00b", "", "", nil, []int{400, 404}},
-		"a name that is empty":               {"GET", "/v1/nodes/", "", "", nil, []int{404}},
-		"a page of another site":             {"POST", "/v1/nodes", "text/plain", node + "}", []string{"Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site"}, []int{403}},
-		"text instead of JSON":               {"POST", "/v1/nodes", "text/plain", node + "}", nil, []int{415}},
-		"a form":                             {"POST", "/v1/nodes", "application/x-www-form-urlencoded", "a=b", nil, []int{415}},
-		"gRPC-Web":                           {"POST", "/windlass.node.v1.NodeService/ListNodes", "application/grpc-web+proto", "\x00\x00\x00\x00\x00", nil, []int{404, 415}},
-		"another method by a header":         {"POST", "/v1/nodes/none", json, "", []string{"X-HTTP-Method-Override", "DELETE"}, []int{405}},
-		"compressed JSON, which is not read": {"POST", "/v1/nodes", json, "\x1f\x8b\x08", []string{"Content-Encoding", "gzip"}, []int{400, 415}},
+		"JSON of a million levels":  {"POST", "/v1/nodes", json, strings.Repeat(`{"a":`, 700_000), nil, []int{400}},
+		"lists of a million levels": {"POST", "/v1/nodes", json, strings.Repeat("[", 1_000_000), nil, []int{400}},
+		"a patch of a million levels": {
+			"PATCH", "/v1/nodes/none", strategic, strings.Repeat(`{"a":`, 700_000), nil,
+			[]int{400, 404},
+		},
+		"YAML of a million levels": {
+			"POST", "/v1/nodes", "application/yaml", strings.Repeat("[", 1_000_000), nil,
+			[]int{400},
+		},
+		"a million fields": {"POST", "/v1/nodes", json, node + `,"spec":{` +
+			strings.Repeat(`"x":1,`, 500_000) + `"y":1}}`, nil, []int{400}},
+		"a body that is too large": {"POST", "/v1/nodes", json, strings.Repeat(" ", 5<<20), nil, []int{413}},
+		"a number that is none": {
+			"POST", "/v1/nodes", json, node + `,"status":{"capacity":{"cpu":NaN}}}`, nil,
+			[]int{400},
+		},
+		"invalid UTF-8": {"POST", "/v1/nodes", json, node[:len(node)-1] + `,"labels":{"a":"` +
+			"\xff\xfe" + `"}}}`, nil, []int{400}},
+		"a duration beyond every clock": {"GET", "/v1/nodes?timeout=999999999999999999999s", "", "", nil, []int{400}},
+		"a path out of the tree":        {"GET", "/v1/nodes/..%2f..%2f..%2fetc%2fpasswd", "", "", nil, []int{400, 404}},
+		"a path with dots":              {"GET", "/v1/../../etc/passwd", "", "", nil, []int{301, 307, 400, 404}},
+		"a path with a zero byte":       {"GET", "/v1/nodes/a%00b", "", "", nil, []int{400, 404}},
+		"a name that is empty":          {"GET", "/v1/nodes/", "", "", nil, []int{404}},
+		"a page of another site": {
+			"POST", "/v1/nodes", "text/plain", node + "}",
+			[]string{"Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site"},
+			[]int{403},
+		},
+		"text instead of JSON": {"POST", "/v1/nodes", "text/plain", node + "}", nil, []int{415}},
+		"a form": {
+			"POST", "/v1/nodes", "application/x-www-form-urlencoded", "a=b", nil,
+			[]int{415},
+		},
+		"gRPC-Web": {
+			"POST", "/windlass.node.v1.NodeService/ListNodes",
+			"application/grpc-web+proto", "\x00\x00\x00\x00\x00", nil,
+			[]int{404, 415},
+		},
+		"another method by a header": {
+			"POST", "/v1/nodes/none", json, "",
+			[]string{"X-HTTP-Method-Override", "DELETE"},
+			[]int{405},
+		},
+		"compressed JSON, which is not read": {
+			"POST", "/v1/nodes", json, "\x1f\x8b\x08",
+			[]string{"Content-Encoding", "gzip"},
+			[]int{400, 415},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bounded(t, c, hostileMemory, func() {
@@ -87,8 +117,10 @@ func TestABombOfGzipIsNotUnpacked(t *testing.T) {
 	c := shared.Cluster(t)
 	bounded(t, c, hostileMemory, func() {
 		for _, conn := range []*grpc.ClientConn{c.Conn(), c.Nobody().Conn()} {
-			err := conn.Invoke(context.Background(), "/windlass.node.v1.NodeService/CreateNode", make([]byte, 256<<20), new([]byte),
-				grpc.ForceCodec(raw{}), grpc.UseCompressor("gzip"), grpc.MaxCallSendMsgSize(1<<30)) //nolint:staticcheck // bytes as they are
+			err := conn.Invoke(context.Background(), "/windlass.node.v1.NodeService/CreateNode", make([]byte, 256<<20),
+				new([]byte),
+				grpc.ForceCodec(raw{}), grpc.UseCompressor("gzip"),
+				grpc.MaxCallSendMsgSize(1<<30)) //nolint:staticcheck // bytes as they are
 			if code := status.Code(err); code != codes.ResourceExhausted && code != codes.Unauthenticated {
 				t.Errorf("256 MiB of zeros, compressed: %v", err)
 			}
@@ -97,7 +129,8 @@ func TestABombOfGzipIsNotUnpacked(t *testing.T) {
 		w := gzip.NewWriter(&packed)
 		w.Write(make([]byte, 256<<20)) //nolint:errcheck // into memory
 		w.Close()                      //nolint:errcheck
-		got, err := c.Admin().REST(context.Background(), "POST", "/v1/nodes", "application/json", packed.Bytes(), "Content-Encoding", "gzip")
+		got, err := c.Admin().REST(context.Background(), "POST", "/v1/nodes", "application/json", packed.Bytes(),
+			"Content-Encoding", "gzip")
 		if err != nil || got.Code < 400 || got.Code > 499 {
 			t.Errorf("256 MiB of zeros, compressed, over REST: %d, %v", got.Code, err)
 		}
@@ -107,13 +140,17 @@ func TestABombOfGzipIsNotUnpacked(t *testing.T) {
 func TestIdentityCannotBeForged(t *testing.T) {
 	c := shared.Cluster(t)
 	mallory := c.As("mallory")
-	forged := []string{"windlass-user", "admin", "windlass-groups", "system:masters", "windlass-caller", "admin", "x-remote-user", "admin", "x-remote-group", "system:masters"}
+	forged := []string{
+		"windlass-user", "admin", "windlass-groups", "system:masters", "windlass-caller", "admin",
+		"x-remote-user", "admin", "x-remote-group", "system:masters",
+	}
 	ctx := metadata.AppendToOutgoingContext(context.Background(), forged...)
 	who, err := metav1.NewAccessServiceClient(mallory.Conn()).WhoAmI(ctx, &metav1.WhoAmIRequest{})
 	if err != nil || who.GetUser() != "mallory" {
 		t.Errorf("over gRPC: %v, %v", who, err)
 	}
-	if _, err := nodev1.NewNodeServiceClient(mallory.Conn()).ListNodes(ctx, &nodev1.ListNodesRequest{}); status.Code(err) != codes.PermissionDenied {
+	if _, err := nodev1.NewNodeServiceClient(mallory.Conn()).ListNodes(ctx, &nodev1.ListNodesRequest{}); status.Code(
+		err) != codes.PermissionDenied {
 		t.Errorf("nodes over gRPC: %v", err)
 	}
 	var headers []string
@@ -129,7 +166,9 @@ func TestIdentityCannotBeForged(t *testing.T) {
 // slow makes a TLS connection without credentials.
 func slow(t *testing.T, address string, protocols ...string) net.Conn {
 	t.Helper()
-	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: protocols}) //nolint:gosec // an attacker does not care
+	conn,
+		err := tls.Dial("tcp", address,
+		&tls.Config{InsecureSkipVerify: true, NextProtos: protocols}) //nolint:gosec // an attacker does not care
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +221,8 @@ func TestSlowAndHalfOpenClientsLoseTheirConnections(t *testing.T) {
 			},
 			"a body that never comes": func(t *testing.T) net.Conn {
 				conn := slow(t, c.Gateway(), "http/1.1")
-				fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 60000\r\n\r\n{", joinPath)
+				fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 60000\r\n\r\n{",
+					joinPath)
 				return conn
 			},
 			"no preface": func(t *testing.T) net.Conn { return slow(t, c.Gateway(), "h2") },

@@ -47,7 +47,9 @@ func editor(c *harness.Cluster) *harness.Caller { return c.As("ed", "windlass:ed
 // worker returns a worker machine that runs.
 func worker(t *testing.T, c *harness.Cluster) *machinev1.Machine {
 	t.Helper()
-	list, err := machinev1.NewMachineServiceClient(c.Conn()).ListMachines(t.Context(), &machinev1.ListMachinesRequest{LabelSelector: roleLabel + "=worker"})
+	list, err := machinev1.NewMachineServiceClient(c.Conn()).ListMachines(t.Context(), &machinev1.ListMachinesRequest{
+		LabelSelector: roleLabel + "=worker",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +66,9 @@ func worker(t *testing.T, c *harness.Cluster) *machinev1.Machine {
 func spare(t *testing.T, c *harness.Cluster, name string) *machinev1.Machine {
 	t.Helper()
 	machines := machinev1.NewMachineServiceClient(c.Conn())
-	if _, err := machines.CreateMachine(t.Context(), &machinev1.CreateMachineRequest{Machine: newWorker(name)}); err != nil {
+	if _, err := machines.CreateMachine(t.Context(), &machinev1.CreateMachineRequest{
+		Machine: newWorker(name),
+	}); err != nil {
 		t.Fatal(err)
 	}
 	var m *machinev1.Machine
@@ -116,14 +120,19 @@ func TestALabelMakesNoWorkerAControlPlaneMachine(t *testing.T) {
 		"another instance":          `{"spec":{"providerID":"local://x/other"}}`,
 		"its node's role of master": `{"spec":{"metadata":{"labels":{"node-role.kubernetes.io/master":""}}}}`,
 	} {
-		_, err := machines.PatchMachine(t.Context(), &machinev1.PatchMachineRequest{Namespace: machineNamespace, Name: name, Patch: merge(patch)})
+		_, err := machines.PatchMachine(t.Context(), &machinev1.PatchMachineRequest{
+			Namespace: machineNamespace, Name: name,
+			Patch: merge(patch),
+		})
 		if status.Code(err) != codes.InvalidArgument {
 			t.Errorf("an editor changes %s: %v", what, err)
 		}
 	}
 	// The node itself asks for more than its machine is.
 	node := c.AsNode(name)
-	out, err := machinev1.NewJoinServiceClient(node.Conn()).Renew(t.Context(), &machinev1.RenewRequest{AgentRequest: certificateRequest(t)})
+	out, err := machinev1.NewJoinServiceClient(node.Conn()).Renew(t.Context(), &machinev1.RenewRequest{
+		AgentRequest: certificateRequest(t),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,8 +150,10 @@ func TestALabelMakesNoWorkerAControlPlaneMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(cert.DNSNames)+len(cert.IPAddresses)+len(cert.Subject.Organization) > 0 || cert.Subject.CommonName != name || len(cert.ExtKeyUsage) != 1 || cert.ExtKeyUsage[0] != x509.ExtKeyUsageClientAuth {
-		t.Errorf("a node's certificate is for %v %v %v with usages %v", cert.Subject, cert.DNSNames, cert.IPAddresses, cert.ExtKeyUsage)
+	if len(cert.DNSNames)+len(cert.IPAddresses)+len(cert.Subject.Organization) > 0 || cert.Subject.CommonName != name ||
+		len(cert.ExtKeyUsage) != 1 || cert.ExtKeyUsage[0] != x509.ExtKeyUsageClientAuth {
+		t.Errorf("a node's certificate is for %v %v %v with usages %v", cert.Subject, cert.DNSNames, cert.IPAddresses,
+			cert.ExtKeyUsage)
 	}
 }
 
@@ -155,13 +166,16 @@ func TestANodesCertificateIsRefusedByEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	settings.InsecureSkipVerify = true // what etcd says of the caller is in question, not who it is
-	list, err := machinev1.NewMachineServiceClient(c.Conn()).ListMachines(t.Context(), &machinev1.ListMachinesRequest{LabelSelector: roleLabel + "=master"})
+	list, err := machinev1.NewMachineServiceClient(c.Conn()).ListMachines(t.Context(), &machinev1.ListMachinesRequest{
+		LabelSelector: roleLabel + "=master",
+	})
 	if err != nil || len(list.GetItems()) == 0 {
 		t.Fatal(list, err)
 	}
 	for _, port := range []string{"2379", "2380"} {
 		host := list.GetItems()[0].GetStatus().GetAddresses()[0].GetAddress()
-		conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", net.JoinHostPort(host, port), settings.Clone())
+		conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", net.JoinHostPort(host, port),
+			settings.Clone())
 		if err == nil {
 			// In TLS 1.3 the refusal comes with the first answer.
 			_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
@@ -169,7 +183,8 @@ func TestANodesCertificateIsRefusedByEtcd(t *testing.T) {
 			_, err = conn.Read(make([]byte, 1))
 			conn.Close()
 		}
-		if err == nil || !strings.Contains(err.Error(), "certificate") && !strings.Contains(err.Error(), "unknown") && !strings.Contains(err.Error(), "reset") {
+		if err == nil || !strings.Contains(err.Error(), "certificate") && !strings.Contains(err.Error(), "unknown") &&
+			!strings.Contains(err.Error(), "reset") {
 			t.Errorf("port %s answers a node's certificate: %v", port, err)
 		}
 	}
@@ -183,7 +198,8 @@ func TestNobodyStandsInForTheGateway(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A service's own certificate is of the same authority and for its host: the command line takes only the gateway's.
-	service, err := tls.LoadX509KeyPair(c.Dir("services", "scheduler", "tls", "tls.crt"), c.Dir("services", "scheduler", "tls", "tls.key"))
+	service, err := tls.LoadX509KeyPair(c.Dir("services", "scheduler", "tls", "tls.crt"),
+		c.Dir("services", "scheduler", "tls", "tls.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +210,8 @@ func TestNobodyStandsInForTheGateway(t *testing.T) {
 		"a node's certificate":    {own, "127.0.0.1"},
 		"a service's certificate": {service, addressOf(t, service)},
 	} {
-		listener, err := tls.Listen("tcp", net.JoinHostPort(tt.host, "0"), &tls.Config{Certificates: []tls.Certificate{tt.cert}, NextProtos: []string{"h2"}})
+		listener, err := tls.Listen("tcp", net.JoinHostPort(tt.host, "0"),
+			&tls.Config{Certificates: []tls.Certificate{tt.cert}, NextProtos: []string{"h2"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -241,11 +258,14 @@ func TestMachineNamesAreTakenOnceInAllNamespaces(t *testing.T) {
 	twin := newWorker(m.GetMetadata().GetName())
 	twin.Metadata.Namespace = "default"
 	_, err := machines.CreateMachine(t.Context(), &machinev1.CreateMachineRequest{Machine: twin})
-	if status.Code(err) != codes.AlreadyExists || !strings.Contains(status.Convert(err).Message(), machineNamespace+"/"+m.GetMetadata().GetName()) {
+	if status.Code(err) != codes.AlreadyExists || !strings.Contains(status.Convert(err).Message(), machineNamespace+"/"+
+		m.GetMetadata().GetName()) {
 		t.Errorf("a machine of the same name in another namespace: %v", err)
 	}
 	for _, name := range []string{"localhost", "127.0.0.1", "a.localhost"} {
-		if _, err := machines.CreateMachine(t.Context(), &machinev1.CreateMachineRequest{Machine: newWorker(name)}); status.Code(err) != codes.InvalidArgument {
+		if _, err := machines.CreateMachine(t.Context(), &machinev1.CreateMachineRequest{
+			Machine: newWorker(name),
+		}); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("a machine named %s: %v", name, err)
 		}
 	}
@@ -265,7 +285,10 @@ func TestMachineNamesAreTakenOnceInAllNamespaces(t *testing.T) {
 	}
 	for i, namespace := range []string{machineNamespace, "default"} {
 		if errs[i] == nil {
-			if _, err := machines.DeleteMachine(t.Context(), &machinev1.DeleteMachineRequest{Namespace: namespace, Name: "rival"}); err != nil {
+			if _, err := machines.DeleteMachine(t.Context(), &machinev1.DeleteMachineRequest{
+				Namespace: namespace,
+				Name:      "rival",
+			}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -322,21 +345,27 @@ func TestARemovedMachinesCertificateIsRefusedEverywhere(t *testing.T) {
 			return err
 		},
 		"its pods": func(ctx context.Context) error {
-			s, err := schedulingv1.NewPodAgentServiceClient(thief.Conn()).WatchOwnPods(ctx, &schedulingv1.WatchOwnPodsRequest{NodeName: name})
+			s, err := schedulingv1.NewPodAgentServiceClient(thief.Conn()).WatchOwnPods(ctx, &schedulingv1.WatchOwnPodsRequest{
+				NodeName: name,
+			})
 			if err == nil {
 				_, err = s.Recv()
 			}
 			return err
 		},
 		"its configuration": func(ctx context.Context) error {
-			s, err := configv1.NewConfigAgentServiceClient(thief.Conn()).FollowConfig(ctx, &configv1.FollowConfigRequest{NodeName: name})
+			s, err := configv1.NewConfigAgentServiceClient(thief.Conn()).FollowConfig(ctx, &configv1.FollowConfigRequest{
+				NodeName: name,
+			})
 			if err == nil {
 				_, err = s.Recv()
 			}
 			return err
 		},
 		"renewal": func(ctx context.Context) error {
-			_, err := machinev1.NewJoinServiceClient(thief.Conn()).Renew(ctx, &machinev1.RenewRequest{AgentRequest: certificateRequest(t)})
+			_, err := machinev1.NewJoinServiceClient(thief.Conn()).Renew(ctx, &machinev1.RenewRequest{
+				AgentRequest: certificateRequest(t),
+			})
 			return err
 		},
 	}
@@ -352,7 +381,9 @@ func TestARemovedMachinesCertificateIsRefusedEverywhere(t *testing.T) {
 			t.Errorf("%s by a removed machine's certificate: %v", what, err)
 		}
 	}
-	if _, err := nodev1.NewNodeServiceClient(c.Conn()).GetNode(t.Context(), &nodev1.GetNodeRequest{Name: name}); status.Code(err) != codes.NotFound {
+	if _, err := nodev1.NewNodeServiceClient(c.Conn()).GetNode(t.Context(), &nodev1.GetNodeRequest{
+		Name: name,
+	}); status.Code(err) != codes.NotFound {
 		t.Errorf("the node is back: %v", err)
 	}
 }
@@ -364,7 +395,10 @@ func TestFinalizersAreTheirOwners(t *testing.T) {
 	for who, caller := range map[string]*harness.Caller{"an editor": editor(c), "an administrator": c.Admin()} {
 		machines := machinev1.NewMachineServiceClient(caller.Conn())
 		patch := func(text string) error {
-			_, err := machines.PatchMachine(t.Context(), &machinev1.PatchMachineRequest{Namespace: machineNamespace, Name: name, Patch: merge(text)})
+			_, err := machines.PatchMachine(t.Context(), &machinev1.PatchMachineRequest{
+				Namespace: machineNamespace, Name: name,
+				Patch: merge(text),
+			})
 			return err
 		}
 		if err := patch(`{"metadata":{"finalizers":null}}`); status.Code(err) != codes.PermissionDenied {
@@ -377,7 +411,8 @@ func TestFinalizersAreTheirOwners(t *testing.T) {
 			t.Errorf("%s removes a finalizer of their own: %v", who, err)
 		}
 	}
-	_, err := machinev1.NewMachineServiceClient(editor(c).Conn()).ForgetMachine(t.Context(), &machinev1.ForgetMachineRequest{Name: name})
+	_, err := machinev1.NewMachineServiceClient(editor(c).Conn()).ForgetMachine(t.Context(),
+		&machinev1.ForgetMachineRequest{Name: name})
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("an editor forgets a machine: %v", err)
 	}
@@ -390,10 +425,13 @@ func TestAMachineConfigurationIsShownOnlyToNodesOfItsPool(t *testing.T) {
 	c := shared.Cluster(t)
 	name := worker(t, c).GetMetadata().GetName()
 	nodes := nodev1.NewNodeServiceClient(editor(c).Conn())
-	if _, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: name, Patch: merge(`{"metadata":{"labels":{"node-role.kubernetes.io/master":""}}}`)}); status.Code(err) != codes.PermissionDenied {
+	if _, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{
+		Name: name, Patch: merge(`{"metadata":{"labels":{"node-role.kubernetes.io/master":""}}}`),
+	}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("an editor gives a node a role: %v", err)
 	}
-	list, err := configv1.NewMachineConfigServiceClient(c.Conn()).ListMachineConfigs(t.Context(), &configv1.ListMachineConfigsRequest{})
+	list, err := configv1.NewMachineConfigServiceClient(c.Conn()).ListMachineConfigs(t.Context(),
+		&configv1.ListMachineConfigsRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -407,10 +445,12 @@ func TestAMachineConfigurationIsShownOnlyToNodesOfItsPool(t *testing.T) {
 		t.Fatal("no rendered configuration of the pool master")
 	}
 	desired := merge(`{"metadata":{"annotations":{"machineconfiguration.openshift.io/desiredConfig":"` + masters + `"}}}`)
-	if _, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: name, Patch: desired}); status.Code(err) != codes.PermissionDenied {
+	if _, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: name, Patch: desired}); status.Code(
+		err) != codes.PermissionDenied {
 		t.Errorf("an editor gives a node a configuration: %v", err)
 	}
-	nodes = nodev1.NewNodeServiceClient(c.Conn()) // an administrator may, but the agent is not shown what is not of its pool
+	// an administrator may, but the agent is not shown what is not of its pool
+	nodes = nodev1.NewNodeServiceClient(c.Conn())
 	node, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: name, Patch: desired})
 	if err != nil {
 		t.Fatal(err)
@@ -418,12 +458,15 @@ func TestAMachineConfigurationIsShownOnlyToNodesOfItsPool(t *testing.T) {
 	defer func() {
 		before := node.GetMetadata().GetAnnotations()["machineconfiguration.openshift.io/currentConfig"]
 		_, _ = nodes.PatchNode(context.WithoutCancel(t.Context()), &nodev1.PatchNodeRequest{
-			Name: name, Patch: merge(`{"metadata":{"annotations":{"machineconfiguration.openshift.io/desiredConfig":"` + before + `"}}}`),
+			Name: name, Patch: merge(`{"metadata":{"annotations":{"machineconfiguration.openshift.io/desiredConfig":"` + before +
+				`"}}}`),
 		})
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	s, err := configv1.NewConfigAgentServiceClient(c.AsNode(name).Conn()).FollowConfig(ctx, &configv1.FollowConfigRequest{NodeName: name})
+	s, err := configv1.NewConfigAgentServiceClient(c.AsNode(name).Conn()).FollowConfig(ctx, &configv1.FollowConfigRequest{
+		NodeName: name,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,8 @@ import (
 	"github.com/windlass-dev/windlass/e2e/harness"
 )
 
-// TestALostMajorityIsSaidAtOnce stops etcd's members, as a host that swaps or a debugger does: nothing is refused, nothing answers.
+// TestALostMajorityIsSaidAtOnce stops etcd's members, as a host that swaps or a debugger does: nothing is refused,
+// nothing answers.
 func TestALostMajorityIsSaidAtOnce(t *testing.T) {
 	c := harness.Second(t) // the shared cluster holds the lock of the host
 	c.Settle(time.Minute)
@@ -73,12 +74,15 @@ func TestALostMajorityIsSaidAtOnce(t *testing.T) {
 	for range 10 {
 		begun := time.Now()
 		_, err := nodes.ListNodes(ctx, &nodev1.ListNodesRequest{})
-		if took := time.Since(begun); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "etcd") || took > 5*time.Second { // it was 10 s
+		// it was 10 s
+		if took := time.Since(begun); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "etcd") ||
+			took > 5*time.Second {
 			t.Fatalf("a call got %v after %v", err, took)
 		}
 	}
 	// The guardian, which helps etcd back, is asked even so.
-	if _, err := etcdv1.NewQuorumServiceClient(c.Conn()).GetQuorum(ctx, &etcdv1.GetQuorumRequest{}); err != nil && strings.Contains(err.Error(), "gateway is not serving") {
+	if _, err := etcdv1.NewQuorumServiceClient(c.Conn()).GetQuorum(ctx, &etcdv1.GetQuorumRequest{}); err != nil &&
+		strings.Contains(err.Error(), "gateway is not serving") {
 		t.Errorf("the guardian cannot be asked: %v", err)
 	}
 

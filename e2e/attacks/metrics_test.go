@@ -11,20 +11,16 @@ import (
 
 	"github.com/windlass-dev/windlass/e2e/harness"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
-
-// metricsPorts are those of the programs' metrics.
-var metricsPorts = map[string]int{
-	"gateway": 6543, "machine-api": 7201, "hook-broker": 7202, "etcd-guardian": 7203, "eviction-controller": 7204,
-	"update-orchestrator": 7205, "node-configurator": 7206, "scheduler": 7207, "provider-local": 7210,
-}
 
 // scrape reads a program's metrics as a caller, or with a bearer token.
 func scrape(t *testing.T, who *harness.Caller, address, token string) (int, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, (&url.URL{Scheme: "https", Host: address, Path: "/metrics"}).String(), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		(&url.URL{Scheme: "https", Host: address, Path: "/metrics"}).String(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,11 +41,15 @@ func scrape(t *testing.T, who *harness.Caller, address, token string) (int, stri
 
 func TestMetricsNeedTheRightToReadThem(t *testing.T) {
 	c := shared.Cluster(t)
-	made := identity.Files{Cert: c.Dir("prometheus", "tls.crt"), Key: c.Dir("prometheus", "tls.key"), CA: c.Dir("prometheus", "ca.crt")}
+	made := identity.Files{
+		Cert: c.Dir("prometheus", "tls.crt"), Key: c.Dir("prometheus", "tls.key"),
+		CA: c.Dir("prometheus", "ca.crt"),
+	}
 	prometheus := c.With(made.Cert, made.Key, made.CA)
-	for program, port := range metricsPorts {
-		address := c.Address(port)
-		if code, body := scrape(t, prometheus, address, ""); code != http.StatusOK || !strings.Contains(body, "\ngo_goroutines ") {
+	for _, service := range topology.Services() {
+		program, address := service.Name, c.Address(service.Port+topology.MetricsStep)
+		if code, body := scrape(t, prometheus, address, ""); code != http.StatusOK ||
+			!strings.Contains(body, "\ngo_goroutines ") {
 			t.Errorf("%s: the certificate for Prometheus: %d %.300s", program, code, body)
 		}
 		for who, caller := range map[string]*harness.Caller{
@@ -82,14 +82,17 @@ func TestMetricsNeedTheRightToReadThem(t *testing.T) {
 	}
 
 	// The certificate is good for metrics alone.
-	if response, err := prometheus.REST(t.Context(), http.MethodGet, "/v1/machines", "", nil); err != nil || response.Code != http.StatusForbidden {
+	if response, err := prometheus.REST(t.Context(), http.MethodGet, "/v1/machines", "", nil); err != nil ||
+		response.Code != http.StatusForbidden {
 		t.Errorf("machines as Prometheus: %d %v", response.Code, err)
 	}
 
 	// The gateway knows tokens, too.
-	gateway := c.Address(metricsPorts["gateway"])
-	good := strings.TrimSpace(c.MustCLI("auth", "issue", "--user", "prom", "--group", "windlass:metrics-readers", "--token", "--for", "1h"))
-	bad := strings.TrimSpace(c.MustCLI("auth", "issue", "--user", "ed", "--group", "windlass:editors", "--token", "--for", "1h"))
+	gateway := c.Address(topology.Port(topology.Gateway) + topology.MetricsStep)
+	good := strings.TrimSpace(c.MustCLI("auth", "issue", "--user", "prom", "--group", "windlass:metrics-readers",
+		"--token", "--for", "1h"))
+	bad := strings.TrimSpace(c.MustCLI("auth", "issue", "--user", "ed", "--group", "windlass:editors", "--token", "--for",
+		"1h"))
 	until(t, "the gateway knows the tokens", func() bool {
 		code, _ := scrape(t, c.Nobody(), gateway, good)
 		return code == http.StatusOK

@@ -15,8 +15,8 @@ import (
 // pathsPerPod bounds what one pod's specification lists.
 const pathsPerPod = 2000
 
-// probe prints what a pod can do, one line each, and "tried" at the end. Its arguments are URLs of the cluster without a certificate,
-// the processes of the cluster, and the files of the cluster.
+// probe prints what a pod can do, one line each, and "tried" at the end. Its arguments are URLs of the cluster without
+// a certificate, the processes of the cluster, and the files of the cluster.
 const probe = `
 exec 2>/dev/null
 for u in $URLS; do curl -sfk --max-time 3 "$u" >/dev/null && echo "CALL $u"; done
@@ -36,8 +36,9 @@ done
 echo tried
 while :; do sleep 1; done`
 
-// TestPodsReachNothingOfTheCluster has an editor create a pod that tries every file, process and socket of the cluster, and every address of
-// it without a certificate. Only root can run pods as users of their own; without it an editor may create none.
+// TestPodsReachNothingOfTheCluster has an editor create a pod that tries every file, process and socket of the cluster,
+// and every address of it without a certificate. Only root can run pods as users of their own; without it an editor may
+// create none.
 func TestPodsReachNothingOfTheCluster(t *testing.T) {
 	c := shared.Cluster(t)
 	editor := c.As("pod-editor", "windlass:editors")
@@ -75,7 +76,8 @@ func TestPodsReachNothingOfTheCluster(t *testing.T) {
 	for _, m := range c.MustMachines("master") {
 		for _, a := range m.GetStatus().GetAddresses() {
 			if a.GetType() == "InternalIP" {
-				urls = append(urls, "https://"+a.GetAddress()+":2379/version", "https://"+a.GetAddress()+":2379/health", "https://"+a.GetAddress()+":2380/members")
+				urls = append(urls, "https://"+a.GetAddress()+":2379/version", "https://"+a.GetAddress()+":2379/health",
+					"https://"+a.GetAddress()+":2380/members")
 			}
 		}
 	}
@@ -101,7 +103,8 @@ func TestPodsReachNothingOfTheCluster(t *testing.T) {
 	if want := "READ " + readable + "\ntried\n"; found != want {
 		t.Errorf("the pod could:\n%s\nwant only:\n%s", found, want)
 	}
-	t.Logf("a pod tried %d files and directories, %d processes, %d sockets, %d addresses", len(files), len(pids), len(sockets), len(urls))
+	t.Logf("a pod tried %d files and directories, %d processes, %d sockets, %d addresses", len(files), len(pids),
+		len(sockets), len(urls))
 	// A command in the pod is the pod's user, too.
 	r, err = editor.CLI("", "exec", "reaches", "--", "/bin/sh", "-c", "id -u; cat "+c.Dir("admin", "tls.key"))
 	if err != nil || r.Code == 0 || strings.HasPrefix(r.Stdout, "0\n") || strings.Contains(r.Stdout, "KEY") {
@@ -120,7 +123,10 @@ func pod(t *testing.T, name string, env map[string]string) string {
 		"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": name, "namespace": "default"},
 		"spec": map[string]any{
 			"restartPolicy": "Never",
-			"containers":    []any{map[string]any{"name": "probe", "image": "none", "command": []string{"/bin/sh", "-c", probe}, "env": list}},
+			"containers": []any{map[string]any{
+				"name": "probe", "image": "none", "command": []string{"/bin/sh", "-c", probe},
+				"env": list,
+			}},
 		},
 	})
 	if err != nil {

@@ -45,23 +45,35 @@ func TestADeveloperCreatesPodsInOneNamespaceAlone(t *testing.T) {
 	}
 	dora := schedulingv1.NewPodServiceClient(c.As("dora").Conn())
 	create := func(namespace string) error {
-		_, err := dora.CreatePod(context.Background(), &schedulingv1.CreatePodRequest{Namespace: namespace, Pod: &schedulingv1.Pod{
-			Metadata: &metav1.ObjectMeta{Name: "doras"},
-			Spec:     &schedulingv1.PodSpec{SchedulerName: "nobodys", Containers: []*schedulingv1.Container{{Name: "c", Image: "hello-pod"}}},
-		}})
+		_, err := dora.CreatePod(context.Background(), &schedulingv1.CreatePodRequest{
+			Namespace: namespace,
+			Pod: &schedulingv1.Pod{
+				Metadata: &metav1.ObjectMeta{Name: "doras"},
+				Spec: &schedulingv1.PodSpec{SchedulerName: "nobodys", Containers: []*schedulingv1.Container{
+					{Name: "c", Image: "hello-pod"},
+				}},
+			},
+		})
 		return err
 	}
 	until(t, "the binding is in force", func() bool { return status.Code(create("of-dora")) != codes.PermissionDenied })
 	t.Cleanup(func() {
-		_, _ = schedulingv1.NewPodServiceClient(c.Conn()).DeletePod(context.Background(), &schedulingv1.DeletePodRequest{Namespace: "of-dora", Name: "doras"})
+		_, _ = schedulingv1.NewPodServiceClient(c.Conn()).DeletePod(context.Background(), &schedulingv1.DeletePodRequest{
+			Namespace: "of-dora", Name: "doras",
+		})
 	})
 	if _, err := dora.GetPod(t.Context(), &schedulingv1.GetPodRequest{Namespace: "of-dora", Name: "doras"}); err != nil {
 		t.Errorf("GetPod = %v, want the pod", err)
 	}
 	refused := map[string]error{"in another namespace": create("of-others"), "in the default namespace": create("")}
 	_, refused["all pods"] = dora.ListPods(t.Context(), &schedulingv1.ListPodsRequest{})
-	_, refused["another namespace's pods"] = dora.ListPods(t.Context(), &schedulingv1.ListPodsRequest{Namespace: "of-others"})
-	_, refused["a binding"] = dora.BindPod(t.Context(), &schedulingv1.BindPodRequest{Namespace: "of-dora", Name: "doras", NodeName: "x"})
+	_, refused["another namespace's pods"] = dora.ListPods(t.Context(), &schedulingv1.ListPodsRequest{
+		Namespace: "of-others",
+	})
+	_, refused["a binding"] = dora.BindPod(t.Context(), &schedulingv1.BindPodRequest{
+		Namespace: "of-dora", Name: "doras",
+		NodeName: "x",
+	})
 	for what, err := range refused {
 		if status.Code(err) != codes.PermissionDenied {
 			t.Errorf("%s: %v, want PERMISSION_DENIED", what, err)

@@ -75,7 +75,8 @@ func asPeer(t *testing.T, member *etcdv1.Member, settings *tls.Config) (int, err
 	return resp.StatusCode, resp.Body.Close()
 }
 
-// shownBy returns an error unless a member's port shows a certificate of an authority, whether or not it would accept a caller.
+// shownBy returns an error unless a member's port shows a certificate of an authority, whether or not it would accept a
+// caller.
 func shownBy(t *testing.T, address string, a *identity.Authority) error {
 	t.Helper()
 	u, err := url.Parse(address)
@@ -99,7 +100,8 @@ func shownBy(t *testing.T, address string, a *identity.Authority) error {
 	return nil
 }
 
-// watchVoters watches the quorum until stop is called, which returns the fewest healthy voters beyond a majority that were seen.
+// watchVoters watches the quorum until stop is called, which returns the fewest healthy voters beyond a majority that
+// were seen.
 func watchVoters(t *testing.T, c *harness.Cluster) (stop func() (spare int32)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -122,8 +124,8 @@ func watchVoters(t *testing.T, c *harness.Cluster) (stop func() (spare int32)) {
 	return func() int32 { cancel(); done.Wait(); return spare }
 }
 
-// rotate runs a rotation until it is done. On a busy host it takes longer than the command line may here: then the command is killed, and completes it the
-// next time.
+// rotate runs a rotation until it is done. On a busy host it takes longer than the command line may here: then the
+// command is killed, and completes it the next time.
 func rotate(t *testing.T, c *harness.Cluster, args ...string) {
 	t.Helper()
 	c.Wait(5*time.Minute, "the rotation of "+args[0], func(context.Context) (bool, string, error) {
@@ -152,7 +154,10 @@ func peerOf(t *testing.T, q *etcdv1.Quorum, m *etcdv1.Member) identity.Request {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return identity.Request{CommonName: m.GetName(), URI: identity.MemberURI(cluster, id), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true}
+	return identity.Request{
+		CommonName: m.GetName(), URI: identity.MemberURI(cluster, id),
+		IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true,
+	}
 }
 
 func TestTheEtcdAuthoritiesAreRotated(t *testing.T) {
@@ -172,7 +177,8 @@ func TestTheEtcdAuthoritiesAreRotated(t *testing.T) {
 		c.Interrupt(after, "auth", "rotate", "etcd-client", "--prepare")
 	}
 	rotate(t, c, "etcd-client", "--prepare")
-	if r := c.CLI("auth", "rotate", "etcd-peer"); r.Code == 0 || !strings.Contains(r.Stderr, "rotation of etcd-client is not finished (prepared)") {
+	if r := c.CLI("auth", "rotate", "etcd-peer"); r.Code == 0 ||
+		!strings.Contains(r.Stderr, "rotation of etcd-client is not finished (prepared)") {
 		t.Errorf("a second rotation: %d %s", r.Code, r.Stderr)
 	}
 	// A machine that is made now has a member by what is trusted now.
@@ -230,7 +236,8 @@ func TestTheEtcdAuthoritiesAreRotated(t *testing.T) {
 		if code, err := asPeer(t, m, stolenPeer); err == nil {
 			t.Errorf("member %s answers a peer of the former authority: %d", m.GetName(), code)
 		}
-		if code, err := asPeer(t, m, caller(t, next, peerOf(t, q, q.GetMembers()[(i+1)%3]))); err != nil || code != http.StatusOK {
+		if code, err := asPeer(t, m, caller(t, next, peerOf(t, q, q.GetMembers()[(i+1)%3]))); err != nil ||
+			code != http.StatusOK {
 			t.Errorf("member %s refuses a peer of the next authority: %d, %v", m.GetName(), code, err)
 		}
 	}
@@ -254,7 +261,8 @@ func TestTheEtcdAuthoritiesAreRotated(t *testing.T) {
 	}
 }
 
-// A member hangs while it is the one that starts again: the rotation says so, no other member goes down, and it is completed afterwards.
+// A member hangs while it is the one that starts again: the rotation says so, no other member goes down, and it is
+// completed afterwards.
 func TestARotationWaitsForAMemberThatHangs(t *testing.T) {
 	c := shared.Cluster(t)
 	c.Settle(2 * time.Minute)

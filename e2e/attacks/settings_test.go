@@ -11,7 +11,8 @@ import (
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 )
 
-// TestSettingsOfARunningClusterAreAppliedOrRefused gives a running cluster a setting, and then one that its program does not know.
+// TestSettingsOfARunningClusterAreAppliedOrRefused gives a running cluster a setting, and then one that its program
+// does not know.
 func TestSettingsOfARunningClusterAreAppliedOrRefused(t *testing.T) {
 	c := shared.Cluster(t)
 	before := pids(t, c)
@@ -24,18 +25,19 @@ func TestSettingsOfARunningClusterAreAppliedOrRefused(t *testing.T) {
 		return out
 	}
 	out := c.MustCLI("up", "--name", c.Name(), "--set", "node-configurator.log-level=debug")
-	if !strings.Contains(out, "node-configurator started again") {
+	if !strings.Contains(out, "node-configurator restarted") {
 		t.Errorf("up said:\n%s", out)
 	}
 	if got := changed(pids(t, c)); len(got) != 1 || got[0] != "node-configurator" {
 		t.Errorf("started again: %q, want only node-configurator", got)
 	}
 	before = pids(t, c)
-	if out := c.MustCLI("up", "--name", c.Name(), "--set", "node-configurator.log-level=debug"); !strings.Contains(out, "as before") || len(changed(pids(t, c))) > 0 {
+	if out := c.MustCLI("up", "--name", c.Name(), "--set", "node-configurator.log-level=debug"); !strings.Contains(out,
+		"unchanged") || len(changed(pids(t, c))) > 0 {
 		t.Errorf("the same setting again: %q started again\n%s", changed(pids(t, c)), out)
 	}
 	r := c.CLI("up", "--name", c.Name(), "--set", "node-configurator.nonsense=1")
-	if r.Code == 0 || !strings.Contains(r.Stderr, "settings refused") || !strings.Contains(r.Stderr, "nonsense") {
+	if r.Code == 0 || !strings.Contains(r.Stderr, "settings rejected") || !strings.Contains(r.Stderr, "nonsense") {
 		t.Errorf("a flag that is not known: exit code %d\n%s\n%s", r.Code, r.Stdout, r.Stderr)
 	}
 	if got := changed(pids(t, c)); len(got) != 1 || got[0] != "node-configurator" {

@@ -13,7 +13,8 @@ import (
 
 // available returns what the cluster operators say of a condition Available, by name, with the reason.
 func available(ctx context.Context, c *harness.Cluster) (map[string]string, error) {
-	list, err := updatev1.NewClusterOperatorServiceClient(c.Conn()).ListClusterOperators(ctx, &updatev1.ListClusterOperatorsRequest{})
+	list, err := updatev1.NewClusterOperatorServiceClient(c.Conn()).ListClusterOperators(ctx,
+		&updatev1.ListClusterOperatorsRequest{})
 	out := map[string]string{}
 	for _, o := range list.GetItems() {
 		for _, condition := range o.GetStatus().GetConditions() {
@@ -25,8 +26,9 @@ func available(ctx context.Context, c *harness.Cluster) (map[string]string, erro
 	return out, err
 }
 
-// TestADeadOrHungServiceIsNoticed stops the scheduler by a signal and kills two services that nothing starts again, since the supervisor is
-// stopped as well. Status sees it at once, the cluster operators after a while, and both are as before when everything runs again.
+// TestADeadOrHungServiceIsNoticed stops the scheduler by a signal and kills two services that nothing starts again,
+// since the supervisor is stopped as well. Status sees it at once, the cluster operators after a while, and both are as
+// before when everything runs again.
 func TestADeadOrHungServiceIsNoticed(t *testing.T) {
 	c := shared.Cluster(t)
 	c.MustCLI("status")
@@ -70,7 +72,8 @@ func TestADeadOrHungServiceIsNoticed(t *testing.T) {
 			t.Errorf("windlass %v status: exit code %d, want 3", flags, r.Code)
 		}
 		for _, want := range []string{
-			"State:       NotReady", "* scheduler does not answer within", "* machine-api cannot be connected to", "* etcd-guardian cannot be connected to",
+			"State:       NotReady", "* scheduler did not answer within", "* machine-api is not running",
+			"* etcd-guardian is not running",
 			"Quorum:      unknown", "Machines:    unknown",
 		} {
 			if !strings.Contains(r.Stdout, want) {
@@ -85,23 +88,25 @@ func TestADeadOrHungServiceIsNoticed(t *testing.T) {
 		took := time.Since(begin)
 		return took < 2*time.Second, took.String(), nil
 	})
-	if r := c.CLI("get", "machines"); r.Code != 1 || !strings.Contains(r.Stderr, "machine-api cannot be reached") || !strings.Contains(r.Stderr, "windlass status") {
+	if r := c.CLI("get", "machines"); r.Code != 1 || !strings.Contains(r.Stderr, "machine-api cannot be reached") ||
+		!strings.Contains(r.Stderr, "windlass status") {
 		t.Errorf("get machines: exit code %d\n%s", r.Code, r.Stderr)
 	}
 
-	c.Wait(time.Minute, "the operators of silent services to be unknown, and no other", func(ctx context.Context) (bool, string, error) {
-		is, err := available(ctx, c)
-		unknown := 0
-		for name, text := range is {
-			switch {
-			case text == "Unknown ServiceSilent" && (name == "scheduler" || name == "machine-api" || name == "etcd"):
-				unknown++
-			case text != "True AsExpected":
-				return false, fmt.Sprint(is), err
+	c.Wait(time.Minute, "the operators of silent services to be unknown, and no other",
+		func(ctx context.Context) (bool, string, error) {
+			is, err := available(ctx, c)
+			unknown := 0
+			for name, text := range is {
+				switch {
+				case text == "Unknown ServiceSilent" && (name == "scheduler" || name == "machine-api" || name == "etcd"):
+					unknown++
+				case text != "True AsExpected":
+					return false, fmt.Sprint(is), err
+				}
 			}
-		}
-		return unknown == 3, fmt.Sprint(is), err
-	})
+			return unknown == 3, fmt.Sprint(is), err
+		})
 	if text := c.MustCLI("get", "clusteroperators"); !strings.Contains(text, "scheduler has not answered since ") {
 		t.Errorf("get clusteroperators does not say why:\n%s", text)
 	}

@@ -27,7 +27,9 @@ type otlp struct {
 	traces map[string]map[string][]string // spans by trace and service
 }
 
-func (o *otlp) Export(_ context.Context, r *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+func (o *otlp) Export(_ context.Context, r *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse,
+	error,
+) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, rs := range r.GetResourceSpans() {
@@ -71,14 +73,16 @@ func collect(t *testing.T) (*otlp, string) {
 	return o, "http://" + l.Addr().String()
 }
 
-// TestTheDeletionOfAMachineIsOneTrace has a cluster export its spans to a collector, deletes a worker that runs pods, and looks for one trace with the
-// services that take part: its id is in the machine's events.
+// TestTheDeletionOfAMachineIsOneTrace has a cluster export its spans to a collector, deletes a worker that runs pods,
+// and looks for one trace with the services that take part: its id is in the machine's events.
 func TestTheDeletionOfAMachineIsOneTrace(t *testing.T) {
 	o, address := collect(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "200") // milliseconds
 	c := harness.Second(t)
-	machines, err := machinev1.NewMachineServiceClient(c.Conn()).ListMachines(t.Context(), &machinev1.ListMachinesRequest{LabelSelector: "machine.openshift.io/cluster-api-machine-role=worker"})
+	machines, err := machinev1.NewMachineServiceClient(c.Conn()).ListMachines(t.Context(), &machinev1.ListMachinesRequest{
+		LabelSelector: "machine.openshift.io/cluster-api-machine-role=worker",
+	})
 	if err != nil || len(machines.GetItems()) == 0 {
 		t.Fatalf("%d workers, %v", len(machines.GetItems()), err)
 	}
@@ -88,7 +92,8 @@ func TestTheDeletionOfAMachineIsOneTrace(t *testing.T) {
 	ids := map[string]bool{}
 	wanted := []string{"eviction-controller", "gateway", "machine-api", "provider-local", "scheduler"}
 	c.Wait(2*time.Minute, "a trace across services", func(context.Context) (bool, string, error) {
-		r := c.CLI("events", "--for", "machine/"+name, "--no-headers", "-o", "jsonpath={range .items[*]}{.metadata.annotations.windlass\\.dev/trace-id}{\"\\n\"}{end}")
+		r := c.CLI("events", "--for", "machine/"+name, "--no-headers", "-o",
+			"jsonpath={range .items[*]}{.metadata.annotations.windlass\\.dev/trace-id}{\"\\n\"}{end}")
 		for _, id := range strings.Fields(r.Stdout) {
 			ids[id] = true
 		}
@@ -112,7 +117,9 @@ func TestTheDeletionOfAMachineIsOneTrace(t *testing.T) {
 			t.Errorf("events -o wide does not show the trace %s:\n%s", id, text)
 		}
 		calls := o.of(id)
-		if !slices.ContainsFunc(calls["provider-local"], func(span string) bool { return strings.Contains(span, "DeleteInstance") }) {
+		if !slices.ContainsFunc(calls["provider-local"], func(span string) bool {
+			return strings.Contains(span, "DeleteInstance")
+		}) {
 			t.Errorf("the provider's part of the trace is %v", calls["provider-local"])
 		}
 	}

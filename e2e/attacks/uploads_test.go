@@ -57,7 +57,8 @@ func unfinished(t *testing.T, ctx context.Context, c *harness.Caller, gateway, m
 	}
 }
 
-// Several users hold as many unfinished messages as they can, on a cluster whose agents beat, and begin again whenever one is ended.
+// Several users hold as many unfinished messages as they can, on a cluster whose agents beat, and begin again whenever
+// one is ended.
 func TestUnfinishedMessagesOfManyUsersDelayNoOther(t *testing.T) {
 	c := shared.Cluster(t)
 	bob, admin := c.As("bob", "windlass:viewers"), c.Admin()
@@ -65,7 +66,10 @@ func TestUnfinishedMessagesOfManyUsersDelayNoOther(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		for i := range 8 {
-			for _, method := range []string{machinev1.MachineService_ListMachines_FullMethodName, schedulingv1.PodService_ExecPod_FullMethodName} {
+			for _, method := range []string{
+				machinev1.MachineService_ListMachines_FullMethodName,
+				schedulingv1.PodService_ExecPod_FullMethodName,
+			} {
 				unfinished(t, ctx, c.As(fmt.Sprintf("mallory-%d", i), "windlass:viewers"), c.Gateway(), method, 8)
 			}
 		}
@@ -98,7 +102,8 @@ func TestUnfinishedMessagesOfManyUsersDelayNoOther(t *testing.T) {
 		})
 		for name, all := range took {
 			slices.Sort(all)
-			t.Logf("%s: %d calls, median %s, p99 %s, most %s", name, len(all), all[len(all)/2], all[len(all)*99/100], all[len(all)-1])
+			t.Logf("%s: %d calls, median %s, p99 %s, most %s", name, len(all), all[len(all)/2], all[len(all)*99/100],
+				all[len(all)-1])
 		}
 	})
 }

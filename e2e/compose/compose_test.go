@@ -1,4 +1,5 @@
-// Package compose brings compose.yaml up, each program in a container of its own, and tells on it what of the tour can be told of a cluster elsewhere.
+// Package compose brings compose.yaml up, each program in a container of its own, and tells on it what of the tour can
+// be told of a cluster elsewhere.
 package compose
 
 import (
@@ -40,8 +41,9 @@ func TestTheTourIsToldOfAClusterInContainers(t *testing.T) {
 	t.Logf("container test: done after %.0f s", time.Since(began).Seconds())
 }
 
-// TestFaultsAStackGoesDownAndUp replaces the three authorities of a stack. Then it takes the stack down and brings it back, twice, or five times in a row with $WINDLASS_FAULTS=all: its objects and
-// its quorum must be the same ones each time. Then it kills programs, as a crash does, and the engine must start them again.
+// TestFaultsAStackGoesDownAndUp replaces the three authorities of a stack. Then it takes the stack down and brings it
+// back, twice, or five times in a row with $WINDLASS_FAULTS=all: its objects and its quorum must be the same ones each
+// time. Then it kills programs, as a crash does, and the engine must start them again.
 func TestFaultsAStackGoesDownAndUp(t *testing.T) {
 	s := newStack(t)
 	s.up()
@@ -81,9 +83,10 @@ func TestFaultsAStackGoesDownAndUp(t *testing.T) {
 // podsHaveUsers fails the test unless each pod runs as a user of its own.
 func (s *stack) podsHaveUsers() {
 	s.Helper()
-	top, err := s.engine.Client().ContainerTop(context.Background(), s.container("provider-local").GetContainerID(), client.ContainerTopOptions{
-		Arguments: []string{"-eo", "pid,uid,args"},
-	})
+	top, err := s.engine.Client().ContainerTop(context.Background(), s.container("provider-local").GetContainerID(),
+		client.ContainerTopOptions{
+			Arguments: []string{"-eo", "pid,uid,args"},
+		})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -176,7 +179,8 @@ func (s *stack) tour(steps string) {
 		s.Fatalf("%v\n%s", err, out)
 	}
 	ca, cert, key := s.admin()
-	cmd := exec.CommandContext(ctx, program, "--steps", steps, "--server", s.server(), "--cacert", ca, "--cert", cert, "--key", key)
+	cmd := exec.CommandContext(ctx, program, "--steps", steps, "--server", s.server(), "--cacert", ca, "--cert", cert,
+		"--key", key)
 	out, err := cmd.CombinedOutput()
 	s.Logf("%s", out)
 	if err != nil {
@@ -195,7 +199,8 @@ func (s *stack) windlass(args ...string) string {
 	defer cancel()
 	ca, cert, key := s.admin()
 	var out, complaint strings.Builder
-	cmd := exec.CommandContext(ctx, program, append([]string{"--server", s.server(), "--cacert", ca, "--cert", cert, "--key", key}, args...)...)
+	cmd := exec.CommandContext(ctx, program,
+		append([]string{"--server", s.server(), "--cacert", ca, "--cert", cert, "--key", key}, args...)...)
 	cmd.Stdout, cmd.Stderr = &out, &complaint
 	if err := cmd.Run(); err != nil {
 		s.Fatalf("windlass %s: %v\n%s", strings.Join(args, " "), err, complaint.String())

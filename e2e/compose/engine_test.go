@@ -30,7 +30,10 @@ const (
 func engine(t *testing.T) *testcontainers.DockerProvider {
 	t.Helper()
 	// The tests remove what they made themselves: there may be no registry to get the reaper's image from.
-	for name, value := range map[string]string{"TESTCONTAINERS_RYUK_DISABLED": "true", "TESTCONTAINERS_HOST_OVERRIDE": "127.0.0.1"} {
+	for name, value := range map[string]string{
+		"TESTCONTAINERS_RYUK_DISABLED": "true",
+		"TESTCONTAINERS_HOST_OVERRIDE": "127.0.0.1",
+	} {
 		if os.Getenv(name) == "" {
 			t.Setenv(name, value)
 		}
@@ -64,7 +67,8 @@ func answering() (host string, err error) {
 	return cli.DockerEndpoint().Host, err
 }
 
-// image returns the image to test: $WINDLASS_IMAGE, else one of the executable under test, which goes when the test ends.
+// image returns the image to test: $WINDLASS_IMAGE, else one of the executable under test, which goes when the test
+// ends.
 func image(t *testing.T, e *testcontainers.DockerProvider, name string) string {
 	t.Helper()
 	if given := os.Getenv(envImage); given != "" {
@@ -75,19 +79,24 @@ func image(t *testing.T, e *testcontainers.DockerProvider, name string) string {
 		t.Fatal(err)
 	}
 	files := t.TempDir()
-	for to, from := range map[string]string{"windlass": executable, "Dockerfile": filepath.Join(harness.Root(), "deploy", "image", "Dockerfile")} {
+	for to, from := range map[string]string{"windlass": executable, "Dockerfile": filepath.Join(harness.Root(), "deploy",
+		"image", "Dockerfile")} {
 		if err := copyFile(filepath.Join(files, to), from); err != nil {
 			t.Fatal(err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), buildPatience)
 	defer cancel()
-	tag, err := e.BuildImage(ctx, &testcontainers.ContainerRequest{FromDockerfile: testcontainers.FromDockerfile{Context: files, Repo: name, Tag: "test"}})
+	tag, err := e.BuildImage(ctx, &testcontainers.ContainerRequest{FromDockerfile: testcontainers.FromDockerfile{
+		Context: files, Repo: name, Tag: "test",
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if _, err := e.Client().ImageRemove(context.Background(), tag, client.ImageRemoveOptions{PruneChildren: true}); err != nil {
+		if _, err := e.Client().ImageRemove(context.Background(), tag, client.ImageRemoveOptions{
+			PruneChildren: true,
+		}); err != nil {
 			t.Errorf("image %s is left: %v", tag, err)
 		}
 	})
@@ -126,7 +135,8 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// freeSubnet returns the first three numbers of a network that this machine has no address in: its bridges are the engine's networks.
+// freeSubnet returns the first three numbers of a network that this machine has no address in: its bridges are the
+// engine's networks.
 func freeSubnet(t *testing.T) string {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()

@@ -18,6 +18,7 @@ import (
 	"github.com/testcontainers/testcontainers-go/wait"
 
 	"github.com/windlass-dev/windlass/e2e/harness"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 const (
@@ -46,7 +47,8 @@ func newStack(t *testing.T) *stack {
 		t.Fatal(err)
 	}
 	s := &stack{T: t, engine: e, name: name, settings: map[string]string{
-		"WINDLASS_IMAGE": image(t, e, name), "WINDLASS_SUBNET": freeSubnet(t), "WINDLASS_PORT": freePort(t), "WINDLASS_ADMIN": admin,
+		"WINDLASS_IMAGE": image(t, e, name), "WINDLASS_SUBNET": freeSubnet(t), "WINDLASS_PORT": freePort(t),
+		"WINDLASS_ADMIN": admin,
 	}}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -62,7 +64,8 @@ func newStack(t *testing.T) *stack {
 // load reads compose.yaml anew: what was known of the containers is of those that ran before.
 func (s *stack) load() {
 	s.Helper()
-	c, err := compose.NewDockerComposeWith(compose.StackIdentifier(s.name), compose.WithStackFiles(filepath.Join(harness.Root(), "compose.yaml")))
+	c, err := compose.NewDockerComposeWith(compose.StackIdentifier(s.name),
+		compose.WithStackFiles(filepath.Join(harness.Root(), "compose.yaml")))
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -138,17 +141,9 @@ func (s *stack) tellLogs() {
 	if s.compose == nil {
 		return
 	}
-	for _, service := range append(programs(), "certificates", "seed") {
+	for _, service := range append(topology.Names(), "certificates", "seed") {
 		lines := strings.Split(strings.TrimSpace(s.log(service)), "\n")
 		s.Logf("--- the end of %s\n%s", service, strings.Join(lines[max(0, len(lines)-most):], "\n"))
-	}
-}
-
-// programs are the services of compose.yaml that run on.
-func programs() []string {
-	return []string{
-		"etcd-guardian", "provider-local", "machine-api", "eviction-controller", "hook-broker", "scheduler", "node-configurator",
-		"update-orchestrator", "gateway",
 	}
 }
 
@@ -171,7 +166,7 @@ func (s *stack) healthy(patience time.Duration) {
 }
 
 func (s *stack) unhealthy(ctx context.Context) (sick []string) {
-	for _, service := range programs() {
+	for _, service := range topology.Names() {
 		state, err := s.container(service).State(ctx)
 		switch {
 		case err != nil:
@@ -185,8 +180,8 @@ func (s *stack) unhealthy(ctx context.Context) (sick []string) {
 	return sick
 }
 
-// crash ends a service's program as a crash does, behind the engine's back, and waits until the engine started it again. (What docker kill ends
-// counts as stopped by its user.)
+// crash ends a service's program as a crash does, behind the engine's back, and waits until the engine started it
+// again. (What docker kill ends counts as stopped by its user.)
 func (s *stack) crash(service string) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), healthPatience)
@@ -218,8 +213,8 @@ func (s *stack) crash(service string) {
 // server is where the gateway is.
 func (s *stack) server() string { return "localhost:" + s.settings["WINDLASS_PORT"] }
 
-// admin copies the administrator's certificate, key and authority out of the stack, since the files belong to the engine's root, and returns their
-// paths.
+// admin copies the administrator's certificate, key and authority out of the stack, since the files belong to the
+// engine's root, and returns their paths.
 func (s *stack) admin() (ca, cert, key string) {
 	s.Helper()
 	dir := s.TempDir()

@@ -17,7 +17,8 @@ import (
 	"github.com/windlass-dev/windlass/e2e/harness"
 )
 
-// election is the longest that a service may be without a leader: a lease (5 s) runs out, and another is won by an etcd that answers late or not at all.
+// election is the longest that a service may be without a leader: a lease (5 s) runs out, and another is won by an etcd
+// that answers late or not at all.
 const election = 12 * time.Second
 
 func TestFaultsASlowEtcd(t *testing.T) {
@@ -74,7 +75,8 @@ func replaceWhileAnswersFail(t *testing.T, c *harness.Cluster) {
 	t.Logf("replaced in %s", r.took().Round(100*time.Millisecond))
 }
 
-// comers are sets that are created and deleted again, each under a name of its own, and each with one request to create it.
+// comers are sets that are created and deleted again, each under a name of its own, and each with one request to create
+// it.
 type comers struct {
 	c    *harness.Cluster
 	stop context.CancelFunc
@@ -111,7 +113,9 @@ func (g *comers) one(ctx context.Context, sets machinev1.MachineSetServiceClient
 	patient, done := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer done()
 	made, err := sets.CreateMachineSet(patient, &machinev1.CreateMachineSetRequest{MachineSet: &machinev1.MachineSet{
-		Metadata: &metav1.ObjectMeta{Name: name, Namespace: harness.Namespace}, Spec: &machinev1.MachineSetSpec{Replicas: proto.Int32(0)},
+		Metadata: &metav1.ObjectMeta{Name: name, Namespace: harness.Namespace}, Spec: &machinev1.MachineSetSpec{
+			Replicas: proto.Int32(0),
+		},
 	}})
 	switch status.Code(err) {
 	case codes.OK:
@@ -147,7 +151,8 @@ func (g *comers) note(list *[]string, text string) {
 	*list = append(*list, text)
 }
 
-// check stops them. None whose deletion was acknowledged may be there; the history tells whether one came back in between.
+// check stops them. None whose deletion was acknowledged may be there; the history tells whether one came back in
+// between.
 func (g *comers) check(t *testing.T) {
 	t.Helper()
 	g.stop()

@@ -106,7 +106,10 @@ func drain(p *passage) {
 	p.ask("the drain to be accepted", func(ctx context.Context) error {
 		_, err := drains.CreateDrain(ctx, &nodev1.CreateDrainRequest{Drain: &nodev1.Drain{
 			Metadata: &metav1.ObjectMeta{Name: name},
-			Spec:     &nodev1.DrainSpec{NodeName: p.node, Reason: "to see it through", IgnoreDaemonSets: proto.Bool(true), DeleteEmptyDirData: proto.Bool(true)},
+			Spec: &nodev1.DrainSpec{
+				NodeName: p.node, Reason: "to see it through", IgnoreDaemonSets: proto.Bool(true),
+				DeleteEmptyDirData: proto.Bool(true),
+			},
 		}})
 		if status.Code(err) == codes.AlreadyExists {
 			return nil // the answer was lost
@@ -184,7 +187,9 @@ func podsOn(t *testing.T, c *harness.Cluster, node string) []*schedulingv1.Pod {
 }
 
 func daemon(pod *schedulingv1.Pod) bool {
-	return slices.ContainsFunc(pod.GetMetadata().GetOwnerReferences(), func(o *metav1.OwnerReference) bool { return o.GetKind() == "DaemonSet" })
+	return slices.ContainsFunc(pod.GetMetadata().GetOwnerReferences(), func(o *metav1.OwnerReference) bool {
+		return o.GetKind() == "DaemonSet"
+	})
 }
 
 // rollOut brings another file to the workers.
@@ -199,7 +204,8 @@ func rollOut(p *passage) {
 			return slices.ContainsFunc(fresh(all), func(s harness.Step) bool {
 				n, ok := s.Object.(*nodev1.Node)
 				marks := n.GetMetadata().GetAnnotations()
-				return ok && n.GetMetadata().GetName() == p.node && marks[currentConfig] != before && marks[currentConfig] == marks[desiredConfig] && marks[stateOfConfig] == "Done"
+				return ok && n.GetMetadata().GetName() == p.node && marks[currentConfig] != before &&
+					marks[currentConfig] == marks[desiredConfig] && marks[stateOfConfig] == "Done"
 			})
 		}},
 	)
@@ -308,7 +314,9 @@ func update(p *passage) {
 		})
 	}
 	p.follow(
-		moment{"accepted", func(all []harness.Step) bool { return of(all, func(*updatev1.ClusterVersion) bool { return true }) }},
+		moment{"accepted", func(all []harness.Step) bool {
+			return of(all, func(*updatev1.ClusterVersion) bool { return true })
+		}},
 		moment{"waiting", func(all []harness.Step) bool {
 			return of(all, func(v *updatev1.ClusterVersion) bool { return len(v.GetStatus().GetProgress().GetWaits()) > 0 })
 		}},
@@ -317,7 +325,8 @@ func update(p *passage) {
 	p.c.Wait(patience, "the update to be complete", func(ctx context.Context) (bool, string, error) {
 		v, err := p.c.Version(ctx)
 		h := v.GetStatus().GetHistory()
-		return len(h) > 0 && h[0].GetVersion() == next && h[0].GetState() == "Completed", fmt.Sprint(v.GetStatus().GetConditions()), err
+		return len(h) > 0 && h[0].GetVersion() == next && h[0].GetState() == "Completed",
+			fmt.Sprint(v.GetStatus().GetConditions()), err
 	})
 	rolledOut(p.t, p.c, "master", master)
 	rolledOut(p.t, p.c, "worker", worker)
@@ -348,11 +357,14 @@ func following(t *testing.T, v string) string {
 	return fmt.Sprintf("%d.%d.0", major, minor+1)
 }
 
-// newRelease makes the example's second release anew under another version, among the cluster's own, and returns its image.
+// newRelease makes the example's second release anew under another version, among the cluster's own, and returns its
+// image.
 func newRelease(t *testing.T, c *harness.Cluster, version, previous string) string {
 	t.Helper()
-	return strings.TrimSpace(c.MustCLI("adm", "release", "new", "--from-dir", manifests(t, version), "--version", version, "--previous", previous,
-		"--to", c.Dir("release", "images"), "--signing-key", c.Dir("release", "signing-key.asc"), "--signature-store", c.Dir("release", "signatures"), "-o", "name"))
+	return strings.TrimSpace(c.MustCLI("adm", "release", "new", "--from-dir", manifests(t, version), "--version", version,
+		"--previous", previous,
+		"--to", c.Dir("release", "images"), "--signing-key", c.Dir("release", "signing-key.asc"), "--signature-store",
+		c.Dir("release", "signatures"), "-o", "name"))
 }
 
 // manifests returns a directory with the example's second release under another version.
@@ -369,7 +381,8 @@ func manifests(t *testing.T, version string) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(to, f.Name()), bytes.ReplaceAll(raw, []byte(example), []byte(version)), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(to, f.Name()), bytes.ReplaceAll(raw, []byte(example), []byte(version)),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -383,7 +396,9 @@ func evict(p *passage) {
 	apply(p.t, p.c, guests(p.node, key, int(bears.Seconds())))
 	p.c.SettleAll(patience)
 	fresh := p.after()
-	p.ask("the taint", func(context.Context) error { return run(p.c, "adm", "taint", "node", p.node, key+"=yes:NoExecute") })
+	p.ask("the taint", func(context.Context) error {
+		return run(p.c, "adm", "taint", "node", p.node, key+"=yes:NoExecute")
+	})
 	p.follow(
 		moment{"tainted", func(all []harness.Step) bool {
 			return slices.ContainsFunc(fresh(all), func(s harness.Step) bool {
@@ -395,11 +410,14 @@ func evict(p *passage) {
 	)
 	p.c.Wait(patience, "the pods to leave", func(ctx context.Context) (bool, string, error) {
 		list, err := p.c.Pods(ctx, "app=faults")
-		return err == nil && len(list) == 1 && list[0].GetMetadata().GetName() == "faults-stays", fmt.Sprintf("%d are there", len(list)), err
+		return err == nil && len(list) == 1 && list[0].GetMetadata().GetName() == "faults-stays",
+			fmt.Sprintf("%d are there", len(list)), err
 	})
 	p.ask("the taint to go", func(context.Context) error { return run(p.c, "adm", "taint", "node", p.node, key+"-") })
 	p.ask("the last pod to go", func(ctx context.Context) error {
-		_, err := schedulingv1.NewPodServiceClient(p.c.Conn()).DeletePod(ctx, &schedulingv1.DeletePodRequest{Namespace: "default", Name: "faults-stays"})
+		_, err := schedulingv1.NewPodServiceClient(p.c.Conn()).DeletePod(ctx, &schedulingv1.DeletePodRequest{
+			Namespace: "default", Name: "faults-stays",
+		})
 		if isGone(err) {
 			return nil
 		}

@@ -26,11 +26,32 @@ type kill struct {
 	program string
 }
 
-// rounds are the replacements of an ordinary run: together they kill every program and every step at least once, several in each.
+// rounds are the replacements of an ordinary run: together they kill every program and every step at least once,
+// several in each.
 var rounds = [][]kill{
-	{{requested, "machine-api"}, {created, "provider-local"}, {learning, "etcd-guardian"}, {voting, "etcd-member, old"}, {left, "gateway"}, {drained, "hook-broker"}},
-	{{requested, "etcd-guardian"}, {learning, "node-agent, new"}, {voting, "etcd-member, other"}, {unhooked, "eviction-controller"}, {drained, "machine-api"}, {terminated, "gateway"}},
-	{{created, harness.Supervisor}, {learning, "etcd-member, new"}, {left, "etcd-guardian"}, {unhooked, "node-agent, old"}, {terminated, "provider-local"}},
+	{
+		{requested, "machine-api"},
+		{created, "provider-local"},
+		{learning, "etcd-guardian"},
+		{voting, "etcd-member, old"},
+		{left, "gateway"},
+		{drained, "hook-broker"},
+	},
+	{
+		{requested, "etcd-guardian"},
+		{learning, "node-agent, new"},
+		{voting, "etcd-member, other"},
+		{unhooked, "eviction-controller"},
+		{drained, "machine-api"},
+		{terminated, "gateway"},
+	},
+	{
+		{created, harness.Supervisor},
+		{learning, "etcd-member, new"},
+		{left, "etcd-guardian"},
+		{unhooked, "node-agent, old"},
+		{terminated, "provider-local"},
+	},
 }
 
 func TestFaultsKillsAtTheStepsOfAReplacement(t *testing.T) {
@@ -64,7 +85,8 @@ func gridBetween(t *testing.T, f harness.Fault, m marks, within time.Duration) {
 	wholeGrid(t, m, within)
 }
 
-// replaceUnder replaces a control-plane machine while programs are killed, and returns how long it took, which is at most within.
+// replaceUnder replaces a control-plane machine while programs are killed, and returns how long it took, which is at
+// most within.
 func replaceUnder(t *testing.T, c *harness.Cluster, n int, kills []kill, within time.Duration) time.Duration {
 	t.Helper()
 	c.Settle(within)
@@ -132,7 +154,8 @@ func (r *reviver) wait(t *testing.T) {
 	}
 }
 
-// wholeGrid kills each program at each step, one kill to a replacement, and writes the seconds that each took into the table of the page.
+// wholeGrid kills each program at each step, one kill to a replacement, and writes the seconds that each took into the
+// table of the page.
 func wholeGrid(t *testing.T, m marks, within time.Duration) {
 	c := shared.Cluster(t)
 	own(t, c, 300*time.Millisecond)

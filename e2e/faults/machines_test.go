@@ -37,7 +37,8 @@ func TestFaultsTwoReplacementsAtOnce(t *testing.T) {
 				return false, "", err
 			}
 		}
-		return first.has(ended) && second.has(ended), fmt.Sprintf("the first is at %q, the second at %q", first.at(), second.at()), nil
+		return first.has(ended) && second.has(ended), fmt.Sprintf("the first is at %q, the second at %q", first.at(),
+			second.at()), nil
 	})
 	for _, f := range append(first.faults, second.faults...) {
 		t.Error(f)
@@ -82,7 +83,8 @@ func TestFaultsAReplacementMachineThatNeverBoots(t *testing.T) {
 	if err != nil || !strings.Contains(q.GetWaitsFor(), broken) {
 		t.Errorf("the quorum waits for %q, which does not name %s (%v)", q.GetWaitsFor(), broken, err)
 	}
-	// Whoever is in charge corrects the template; the machine that was made by the wrong one never joined, so it is no loss.
+	// Whoever is in charge corrects the template; the machine that was made by the wrong one never joined, so it is no
+	// loss.
 	template(t, c, "RollingUpdate", "null")
 	c.Wait(patience, broken+" to go, and "+old+" to be replaced", func(ctx context.Context) (bool, string, error) {
 		_, errBroken := c.Machine(ctx, broken)
@@ -101,12 +103,15 @@ func template(t *testing.T, c *harness.Cluster, strategy, boot string) {
 	if boot == "null" {
 		failure = "null"
 	}
-	patch := []byte(fmt.Sprintf(`{"spec":{"strategy":{"type":%q},"template":{"machines_v1beta1_machine_openshift_io":{"spec":{"providerSpec":{"value":{"failure":%s}}}}}}}`,
-		strategy, failure))
+	patch := []byte(
+		fmt.Sprintf(
+			`{"spec":{"strategy":{"type":%q},"template":{"machines_v1beta1_machine_openshift_io":{"spec":{"providerSpec":{"value":{"failure":%s}}}}}}}`,
+			strategy, failure))
 	c.Wait(20*time.Second, "the template to be changed", func(ctx context.Context) (bool, string, error) {
-		_, err := machinev1.NewControlPlaneMachineSetServiceClient(c.Conn()).PatchControlPlaneMachineSet(ctx, &machinev1.PatchControlPlaneMachineSetRequest{
-			Namespace: harness.Namespace, Name: "cluster", Patch: &httpbody.HttpBody{ContentType: mergePatch, Data: patch},
-		})
+		_, err := machinev1.NewControlPlaneMachineSetServiceClient(c.Conn()).PatchControlPlaneMachineSet(ctx,
+			&machinev1.PatchControlPlaneMachineSetRequest{
+				Namespace: harness.Namespace, Name: "cluster", Patch: &httpbody.HttpBody{ContentType: mergePatch, Data: patch},
+			})
 		return err == nil, "", err
 	})
 }
@@ -218,18 +223,21 @@ func TestFaultsAHookOwnerThatDiesAfterItsClaim(t *testing.T) {
 		return task != "", "", err
 	})
 	const claim = 3 * time.Second
-	claimed, err := tasks.ClaimHookTask(t.Context(), &hookv1.ClaimHookTaskRequest{Name: task, Duration: durationpb.New(claim)})
+	claimed, err := tasks.ClaimHookTask(t.Context(), &hookv1.ClaimHookTaskRequest{
+		Name: task, Duration: durationpb.New(claim),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Nothing more is heard of this owner. While its claim stands, the machine stands.
-	c.Hold(time.Until(claimed.GetStatus().GetClaimExpiryTime().AsTime())-200*time.Millisecond, "the machine waits", func(ctx context.Context) (string, error) {
-		m, err := c.Machine(ctx, worker)
-		if isGone(err) || err == nil && len(m.GetSpec().GetLifecycleHooks().GetPreTerminate()) == 0 {
-			return "the hook is gone", nil
-		}
-		return "", err
-	})
+	c.Hold(time.Until(claimed.GetStatus().GetClaimExpiryTime().AsTime())-200*time.Millisecond, "the machine waits",
+		func(ctx context.Context) (string, error) {
+			m, err := c.Machine(ctx, worker)
+			if isGone(err) || err == nil && len(m.GetSpec().GetLifecycleHooks().GetPreTerminate()) == 0 {
+				return "the hook is gone", nil
+			}
+			return "", err
+		})
 	c.Wait(patience, "the task to be free again", func(ctx context.Context) (bool, string, error) {
 		h, err := tasks.GetHookTask(ctx, &hookv1.GetHookTaskRequest{Name: task})
 		return err == nil && h.GetStatus().GetPhase() == "Pending", h.GetStatus().GetPhase(), err

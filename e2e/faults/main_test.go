@@ -1,5 +1,5 @@
-// Package faults tests what a whole cluster does while its programs die, hang or never come: it ends what it began, in the right order, and loses
-// nothing. With WINDLASS_FAULTS=all every program is killed at every step of a replacement.
+// Package faults tests what a whole cluster does while its programs die, hang or never come: it ends what it began, in
+// the right order, and loses nothing. With WINDLASS_FAULTS=all every program is killed at every step of a replacement.
 package faults
 
 import (

@@ -32,7 +32,9 @@ func TestFaultsAPauseOfTheWholeCluster(t *testing.T) {
 	c := shared.Cluster(t)
 	c.SettleAll(patience)
 	before := objects(t, c)
-	if !slices.ContainsFunc(slices.Collect(maps.Keys(before)), func(k string) bool { return strings.HasPrefix(k, "pod ") }) {
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(before)), func(k string) bool {
+		return strings.HasPrefix(k, "pod ")
+	}) {
 		t.Error("no pod runs that could be evicted")
 	}
 	if len(told(t, c, time.Time{})) == 0 {
@@ -56,8 +58,10 @@ func TestFaultsAPauseOfTheWholeCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Settle(patience)
-	t.Logf("whole again %s after a pause of %s", time.Since(awake).Round(10*time.Millisecond), awake.Sub(began).Round(time.Second))
-	c.Hold(10*time.Second, "nothing is replaced, deleted, drained, evicted or restarted", func(ctx context.Context) (string, error) { return differs(ctx, c, before) })
+	t.Logf("whole again %s after a pause of %s", time.Since(awake).Round(10*time.Millisecond),
+		awake.Sub(began).Round(time.Second))
+	c.Hold(10*time.Second, "nothing is replaced, deleted, drained, evicted or restarted",
+		func(ctx context.Context) (string, error) { return differs(ctx, c, before) })
 	for _, e := range told(t, c, awake) {
 		t.Error(e)
 	}
@@ -72,8 +76,12 @@ func told(t *testing.T, c *harness.Cluster, since time.Time) []string {
 		t.Fatal(err)
 	}
 	for _, e := range list {
-		text := fmt.Sprintf("%s %s/%s: %s", e.GetReason(), e.GetInvolvedObject().GetKind(), e.GetInvolvedObject().GetName(), e.GetMessage())
-		for _, word := range []string{"Drain", "Delete", "Schedulable", "NotReady", "Create", "Member", "Taint", "Evict", "Killing"} {
+		text := fmt.Sprintf("%s %s/%s: %s", e.GetReason(), e.GetInvolvedObject().GetKind(), e.GetInvolvedObject().GetName(),
+			e.GetMessage())
+		for _, word := range []string{
+			"Drain", "Delete", "Schedulable", "NotReady", "Create", "Member", "Taint", "Evict",
+			"Killing",
+		} {
 			if strings.Contains(e.GetReason(), word) && e.GetLastTimestamp().AsTime().After(since) {
 				out = append(out, text)
 			}
@@ -138,7 +146,8 @@ func list(ctx context.Context, c *harness.Cluster) (map[string]object, error) {
 	for _, s := range sets.GetItems() {
 		note("machineset", s.GetMetadata())
 	}
-	planes, err := machinev1.NewControlPlaneMachineSetServiceClient(c.Conn()).ListControlPlaneMachineSets(ctx, &machinev1.ListControlPlaneMachineSetsRequest{})
+	planes, err := machinev1.NewControlPlaneMachineSetServiceClient(c.Conn()).ListControlPlaneMachineSets(ctx,
+		&machinev1.ListControlPlaneMachineSetsRequest{})
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +272,8 @@ func same(t *testing.T, c *harness.Cluster, before map[string]object) {
 	}
 }
 
-// certificatesRunOut takes a cluster down, waits until not one of its certificates is valid any more, and brings it back.
+// certificatesRunOut takes a cluster down, waits until not one of its certificates is valid any more, and brings it
+// back.
 func certificatesRunOut(t *testing.T) {
 	const lifetime = 20 * time.Second
 	c := harness.Second(t, "--certificate-lifetime", lifetime.String())
@@ -271,7 +281,9 @@ func certificatesRunOut(t *testing.T) {
 	before := withoutReady(objects(t, c))
 	sets := machinev1.NewMachineSetServiceClient(c.Conn())
 	_, err := sets.CreateMachineSet(t.Context(), &machinev1.CreateMachineSetRequest{MachineSet: &machinev1.MachineSet{
-		Metadata: &metav1.ObjectMeta{Name: "kept", Namespace: harness.Namespace}, Spec: &machinev1.MachineSetSpec{Replicas: proto.Int32(0)},
+		Metadata: &metav1.ObjectMeta{Name: "kept", Namespace: harness.Namespace}, Spec: &machinev1.MachineSetSpec{
+			Replicas: proto.Int32(0),
+		},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -283,12 +295,16 @@ func certificatesRunOut(t *testing.T) {
 	})
 	c.Up()
 	c.SettleAll(patience)
-	if _, err := sets.GetMachineSet(t.Context(), &machinev1.GetMachineSetRequest{Namespace: harness.Namespace, Name: "kept"}); err != nil {
+	if _, err := sets.GetMachineSet(t.Context(), &machinev1.GetMachineSetRequest{
+		Namespace: harness.Namespace,
+		Name:      "kept",
+	}); err != nil {
 		t.Errorf("what was written before: %v", err)
 	}
 	before["machineset kept"] = objects(t, c)["machineset kept"]
 	same(t, c, before)
-	// And it lives on: by then every certificate was renewed while it runs, and the connections to etcd that were opened by the former ones have ended.
+	// And it lives on: by then every certificate was renewed while it runs, and the connections to etcd that were opened
+	// by the former ones have ended.
 	writers, won := c.Write(), terms(t, c)
 	began := time.Now()
 	c.Wait(3*lifetime, "every certificate to be renewed", func(context.Context) (bool, string, error) {
@@ -332,8 +348,8 @@ func terms(t *testing.T, c *harness.Cluster) map[string]int64 {
 	return out
 }
 
-// lastExpiry returns the last moment at which one of the certificates below a directory is valid, authorities not counted, nor the
-// administrator's, which lives 30 times as long.
+// lastExpiry returns the last moment at which one of the certificates below a directory is valid, authorities not
+// counted, nor the administrator's, which lives 30 times as long.
 func lastExpiry(dir string) (last time.Time, path string, err error) {
 	all, err := expiries(dir)
 	for p, at := range all {

@@ -21,7 +21,8 @@ const (
 	mergePatch = "application/merge-patch+json"
 )
 
-// owner answers for hooks as a program of a user would: it claims each task that it is shown, works, and completes it. What breaks off it takes up again.
+// owner answers for hooks as a program of a user would: it claims each task that it is shown, works, and completes it.
+// What breaks off it takes up again.
 type owner struct {
 	tasks hookv1.HookTaskServiceClient
 	work  time.Duration
@@ -76,11 +77,15 @@ func (o *owner) complete(ctx context.Context, task *hookv1.HookTask) error {
 	name := task.GetMetadata().GetName()
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	if _, err := o.tasks.ClaimHookTask(ctx, &hookv1.ClaimHookTaskRequest{Name: name, Duration: durationpb.New(5 * time.Second)}); err != nil {
+	if _, err := o.tasks.ClaimHookTask(ctx, &hookv1.ClaimHookTaskRequest{
+		Name: name, Duration: durationpb.New(5 * time.Second),
+	}); err != nil {
 		return err
 	}
 	pause(ctx, o.work)
-	if _, err := o.tasks.CompleteHookTask(ctx, &hookv1.CompleteHookTaskRequest{Name: name, Message: "backed up"}); err != nil {
+	if _, err := o.tasks.CompleteHookTask(ctx, &hookv1.CompleteHookTaskRequest{
+		Name: name, Message: "backed up",
+	}); err != nil {
 		return err
 	}
 	o.mu.Lock()
@@ -92,7 +97,8 @@ func (o *owner) complete(ctx context.Context, task *hookv1.HookTask) error {
 // hookOn puts the owner's preTerminate hook on a machine.
 func hookOn(t *testing.T, c *harness.Cluster, machine string) {
 	t.Helper()
-	patch := []byte(`{"spec":{"lifecycleHooks":{"preTerminate":[{"name":"` + ownerHook + `","owner":"` + ownerName + `"}]}}}`)
+	patch := []byte(`{"spec":{"lifecycleHooks":{"preTerminate":[{"name":"` + ownerHook + `","owner":"` + ownerName +
+		`"}]}}}`)
 	c.Wait(20*time.Second, "the hook on "+machine, func(ctx context.Context) (bool, string, error) {
 		_, err := machinev1.NewMachineServiceClient(c.Conn()).PatchMachine(ctx, &machinev1.PatchMachineRequest{
 			Namespace: harness.Namespace, Name: machine, Patch: &httpbody.HttpBody{ContentType: mergePatch, Data: patch},

@@ -28,7 +28,10 @@ func TestFaultsPodsOutliveTheirAgentAndComeBackWithTheirMachine(t *testing.T) {
 	}
 	c.Wait(patience, "another agent", func(context.Context) (bool, string, error) {
 		list, err := c.Processes()
-		return err == nil && slices.ContainsFunc(list, func(p harness.Process) bool { return p.Name == was.Name && p.PID != was.PID }), "", err
+		return err == nil && slices.ContainsFunc(list, func(p harness.Process) bool {
+			return p.Name == was.Name &&
+				p.PID != was.PID
+		}), "", err
 	})
 	// It is at work when it starts what is new.
 	apply(t, c, fmt.Sprintf(onePod, "faults-later", worker))
@@ -91,7 +94,9 @@ func sendHome(t *testing.T, c *harness.Cluster) {
 	c.Wait(patience, "the test's pods to go", func(ctx context.Context) (bool, string, error) {
 		list, err := c.Pods(ctx, "app=faults")
 		for _, p := range list {
-			if _, e := schedulingv1.NewPodServiceClient(c.Conn()).DeletePod(ctx, &schedulingv1.DeletePodRequest{Namespace: "default", Name: p.GetMetadata().GetName()}); e != nil && !isGone(e) {
+			if _, e := schedulingv1.NewPodServiceClient(c.Conn()).DeletePod(ctx, &schedulingv1.DeletePodRequest{
+				Namespace: "default", Name: p.GetMetadata().GetName(),
+			}); e != nil && !isGone(e) {
 				err = e
 			}
 		}

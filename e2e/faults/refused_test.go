@@ -50,7 +50,9 @@ func TestFaultsAConfigurationThatCannotBeApplied(t *testing.T) {
 				is, text := harness.Condition(p.GetStatus().GetConditions(), "NodeDegraded")
 				return is == "True" && strings.Contains(text, bad) && strings.Contains(text, command), text, err
 			})
-			c.Hold(2*time.Second, "no other node is touched", func(ctx context.Context) (string, error) { return touched(ctx, c, bad, before) })
+			c.Hold(2*time.Second, "no other node is touched", func(ctx context.Context) (string, error) {
+				return touched(ctx, c, bad, before)
+			})
 			way.out()
 			c.SettleAll(patience)
 			c.Wait(patience, "the pool to be well", func(ctx context.Context) (bool, string, error) {
@@ -72,7 +74,8 @@ func degraded(t *testing.T, c *harness.Cluster, before, why string) string {
 		nodes, err := c.Nodes(ctx)
 		for _, n := range nodes {
 			marks := n.GetMetadata().GetAnnotations()
-			if marks[stateOfConfig] == "Degraded" && strings.Contains(marks[annotation+"reason"], why) && marks[currentConfig] == before {
+			if marks[stateOfConfig] == "Degraded" && strings.Contains(marks[annotation+"reason"], why) &&
+				marks[currentConfig] == before {
 				bad = n.GetMetadata().GetName()
 			}
 		}
@@ -86,7 +89,8 @@ func touched(ctx context.Context, c *harness.Cluster, bad, before string) (strin
 	nodes, err := c.Nodes(ctx)
 	i := slices.IndexFunc(nodes, func(n *nodev1.Node) bool {
 		_, worker := n.GetMetadata().GetLabels()["node-role.kubernetes.io/worker"]
-		return worker && n.GetMetadata().GetName() != bad && (n.GetMetadata().GetAnnotations()[desiredConfig] != before || n.GetSpec().GetUnschedulable())
+		return worker && n.GetMetadata().GetName() != bad && (n.GetMetadata().GetAnnotations()[desiredConfig] != before ||
+			n.GetSpec().GetUnschedulable())
 	})
 	if i < 0 {
 		return "", err
@@ -120,18 +124,24 @@ func TestFaultsBadReleasesAreRefused(t *testing.T) {
 	images := c.Dir("release", "images")
 	build := func(t *testing.T, flags ...string) string {
 		t.Helper()
-		args := append([]string{"adm", "release", "new", "--from-dir", manifests(t, next), "--version", next, "--previous", have, "--to", images, "-o", "name"}, flags...)
+		args := append([]string{
+			"adm", "release", "new", "--from-dir", manifests(t, next), "--version", next, "--previous",
+			have, "--to", images, "-o", "name",
+		}, flags...)
 		return strings.TrimSpace(c.MustCLI(args...))
 	}
 	for _, bad := range []struct {
 		name, why string
 		image     func(t *testing.T) string
 	}{
-		{"unsigned", "cannot be verified", func(t *testing.T) string { return build(t, "--url", "https://example.com/unsigned") }},
+		{"unsigned", "cannot be verified", func(t *testing.T) string {
+			return build(t, "--url", "https://example.com/unsigned")
+		}},
 		{"of a foreign key", "cannot be verified", func(t *testing.T) string {
 			keys := t.TempDir()
 			c.MustCLI("adm", "release", "keygen", "--to", keys)
-			return build(t, "--url", "https://example.com/foreign", "--signing-key", filepath.Join(keys, "signing-key.asc"), "--signature-store", c.Dir("release", "signatures"))
+			return build(t, "--url", "https://example.com/foreign", "--signing-key", filepath.Join(keys, "signing-key.asc"),
+				"--signature-store", c.Dir("release", "signatures"))
 		}},
 		{"tampered with", "it was changed or is broken", func(t *testing.T) string {
 			image := signed(t, c, build(t, "--url", "https://example.com/tampered"))
@@ -160,9 +170,11 @@ func TestFaultsBadReleasesAreRefused(t *testing.T) {
 				return is == "False" && strings.Contains(text, digestOf(wish)) && strings.Contains(text, bad.why), text, err
 			})
 			now := version(t, c)
-			if !proto.Equal(now.GetStatus().GetDesired(), before.GetStatus().GetDesired()) || len(now.GetStatus().GetHistory()) != len(before.GetStatus().GetHistory()) {
+			if !proto.Equal(now.GetStatus().GetDesired(), before.GetStatus().GetDesired()) ||
+				len(now.GetStatus().GetHistory()) != len(before.GetStatus().GetHistory()) {
 				t.Errorf("the version is %v with the history %v, it was %v with %v",
-					now.GetStatus().GetDesired(), now.GetStatus().GetHistory(), before.GetStatus().GetDesired(), before.GetStatus().GetHistory())
+					now.GetStatus().GetDesired(), now.GetStatus().GetHistory(), before.GetStatus().GetDesired(),
+					before.GetStatus().GetHistory())
 			}
 			if got := []string{target(t, c, "master"), target(t, c, "worker")}; !slices.Equal(got, pools) {
 				t.Errorf("the pools shall have %v, they had %v", got, pools)
@@ -175,8 +187,11 @@ func TestFaultsBadReleasesAreRefused(t *testing.T) {
 			})
 		})
 	}
-	if list, err := configv1.NewMachineConfigServiceClient(c.Conn()).ListMachineConfigs(t.Context(), &configv1.ListMachineConfigsRequest{}); err != nil ||
-		slices.ContainsFunc(list.GetItems(), func(m *configv1.MachineConfig) bool { return strings.Contains(m.String(), next) }) {
+	if list, err := configv1.NewMachineConfigServiceClient(c.Conn()).ListMachineConfigs(t.Context(),
+		&configv1.ListMachineConfigsRequest{}); err != nil ||
+		slices.ContainsFunc(list.GetItems(), func(m *configv1.MachineConfig) bool {
+			return strings.Contains(m.String(), next)
+		}) {
 		t.Errorf("something of a bad release was applied: %v (%v)", list.GetItems(), err)
 	}
 	err := filepath.WalkDir(c.Dir(), func(path string, d fs.DirEntry, err error) error {
@@ -251,7 +266,10 @@ func escaping(t *testing.T, layout, image string) string {
 	var more bytes.Buffer
 	w := tar.NewWriter(&more)
 	text := []byte("out\n")
-	if err := w.WriteHeader(&tar.Header{Name: "release-manifests/../../../" + escaped, Mode: 0o644, Size: int64(len(text)), Typeflag: tar.TypeReg}); err != nil {
+	if err := w.WriteHeader(&tar.Header{
+		Name: "release-manifests/../../../" + escaped, Mode: 0o644, Size: int64(len(text)),
+		Typeflag: tar.TypeReg,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.Write(text); err != nil {
@@ -270,7 +288,10 @@ func escaping(t *testing.T, layout, image string) string {
 	describe(manifest["config"], put(t, layout, raw), len(raw))
 	raw = encode(t, manifest)
 	digest = put(t, layout, raw)
-	index["manifests"] = append(index["manifests"].([]any), map[string]any{"mediaType": manifest["mediaType"], "digest": digest, "size": len(raw)})
+	index["manifests"] = append(index["manifests"].([]any), map[string]any{
+		"mediaType": manifest["mediaType"],
+		"digest":    digest, "size": len(raw),
+	})
 	if err := os.WriteFile(filepath.Join(layout, "index.json"), encode(t, index), 0o644); err != nil {
 		t.Fatal(err)
 	}

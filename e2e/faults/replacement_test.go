@@ -41,17 +41,22 @@ const (
 
 // String names a step as the table of results does.
 func (s step) String() string {
-	return [...]string{"requested", "created", "learning", "voting", "left", "unhooked", "drained", "terminated", "ended"}[s]
+	return [...]string{
+		"requested", "created", "learning", "voting", "left", "unhooked", "drained", "terminated",
+		"ended",
+	}[s]
 }
 
-// replacement follows the replacement of one control-plane machine from outside: each look checks that nothing came before its time.
+// replacement follows the replacement of one control-plane machine from outside: each look checks that nothing came
+// before its time.
 type replacement struct {
 	c       *harness.Cluster
 	old     string
 	before  []string // control-plane machines before
 	members *harness.Members
 	within  time.Duration // it may take
-	oldDies bool          // the test kills the old member; one that stays down for long is removed before its replacement votes
+	// the test kills the old member; one that stays down for long is removed before its replacement votes
+	oldDies bool
 
 	mu      sync.Mutex
 	new     string
@@ -80,7 +85,8 @@ func follow(t *testing.T, c *harness.Cluster, old string) *replacement {
 	return r
 }
 
-// view is one look. What comes late in a replacement is read first: so if something late is seen done, everything before it must be seen done, too.
+// view is one look. What comes late in a replacement is read first: so if something late is seen done, everything
+// before it must be seen done, too.
 type view struct {
 	instance bool               // the old instance is there; read before the machine
 	remains  bool               // the same, read after the machine
@@ -175,7 +181,8 @@ func memberOn(list []*etcdserverpb.Member, name string, machines []*machinev1.Ma
 		return false, false
 	}
 	for _, m := range list {
-		if m.GetName() == name || m.GetName() == "" && addressOf(machines, name) != "" && strings.Contains(strings.Join(m.GetPeerURLs(), " "), "//"+addressOf(machines, name)+":") {
+		if m.GetName() == name || m.GetName() == "" && addressOf(machines, name) != "" &&
+			strings.Contains(strings.Join(m.GetPeerURLs(), " "), "//"+addressOf(machines, name)+":") {
 			return true, m.GetIsLearner()
 		}
 	}
@@ -244,7 +251,8 @@ func (r *replacement) order(v view, done [stepCount]bool) {
 	}
 }
 
-// run follows the replacement to its end and calls at with each step that is reached. The test fails if it does not end in time.
+// run follows the replacement to its end and calls at with each step that is reached. The test fails if it does not end
+// in time.
 func (r *replacement) run(t *testing.T, at func(step)) {
 	t.Helper()
 	r.c.Wait(r.within, "the replacement of "+r.old, func(ctx context.Context) (bool, string, error) {
@@ -274,8 +282,8 @@ func (r *replacement) at() step {
 // took returns how long the replacement took.
 func (r *replacement) took() time.Duration { return r.reached[ended].Sub(r.reached[requested]) }
 
-// process returns the name of a process of the cluster as the replacement has it: "agent of the old machine" and so on; the names of programs are
-// themselves.
+// process returns the name of a process of the cluster as the replacement has it: "agent of the old machine" and so on;
+// the names of programs are themselves.
 func (r *replacement) process(role string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -13,7 +13,8 @@ const theAgent = "node-agent" // of the node that things happen to
 
 // services are what is killed during a course.
 var services = []string{
-	"scheduler", "eviction-controller", "node-configurator", "update-orchestrator", "machine-api", "etcd-guardian", "gateway", "hook-broker",
+	"scheduler", "eviction-controller", "node-configurator", "update-orchestrator", "machine-api", "etcd-guardian",
+	"gateway", "hook-broker",
 	"provider-local", theAgent,
 }
 
@@ -88,7 +89,8 @@ func strikeDown(t *testing.T, c *harness.Cluster, k course, list []strike) time.
 	return took
 }
 
-// allStrikes kills each service at each moment of each course, one kill to a course, and writes the seconds that each took into the table of the page.
+// allStrikes kills each service at each moment of each course, one kill to a course, and writes the seconds that each
+// took into the table of the page.
 func allStrikes(t *testing.T) {
 	var moments []string
 	for _, k := range courses {
@@ -99,7 +101,8 @@ func allStrikes(t *testing.T) {
 	results := newTable(figures(), courseMarks, services, moments)
 	for _, k := range courses {
 		for _, m := range k.moments {
-			// One program after the other: one that ends again and again is started later each time, which is not what is tested here.
+			// One program after the other: one that ends again and again is started later each time, which is not what is tested
+			// here.
 			for _, program := range services {
 				runCell(t, results, program, k.name+": "+m, func(t *testing.T) time.Duration {
 					return strikeDown(t, shared.Cluster(t), k, []strike{{k.name, m, program}})

@@ -16,16 +16,25 @@ import (
 type marks struct{ begin, end string }
 
 var (
-	gridMarks   = marks{"<!-- the grid of faults, written by `make test-faults` -->", "<!-- end of the grid -->"}
-	slowMarks   = marks{"<!-- the grid of faults with a slow etcd, written by `make test-faults` -->", "<!-- end of the grid with a slow etcd -->"}
-	lostMarks   = marks{"<!-- the grid of faults with lost answers, written by `make test-faults` -->", "<!-- end of the grid with lost answers -->"}
-	courseMarks = marks{"<!-- the grid of faults during drains, roll-outs and updates, written by `make test-faults` -->", "<!-- end of the grid of courses -->"}
+	gridMarks = marks{"<!-- the grid of faults, written by `make test-faults` -->", "<!-- end of the grid -->"}
+	slowMarks = marks{
+		"<!-- the grid of faults with a slow etcd, written by `make test-faults` -->",
+		"<!-- end of the grid with a slow etcd -->",
+	}
+	lostMarks = marks{
+		"<!-- the grid of faults with lost answers, written by `make test-faults` -->",
+		"<!-- end of the grid with lost answers -->",
+	}
+	courseMarks = marks{
+		"<!-- the grid of faults during drains, roll-outs and updates, written by `make test-faults` -->",
+		"<!-- end of the grid of courses -->",
+	}
 )
 
 const notRun = "not run"
 
-// table is the results of one grid in a page. Each result is in the page as soon as it is known, and those of earlier runs stay until they
-// are replaced, so a run may be interrupted and continued with -run.
+// table is the results of one grid in a page. Each result is in the page as soon as it is known, and those of earlier
+// runs stay until they are replaced, so a run may be interrupted and continued with -run.
 type table struct {
 	page          string
 	marks         marks
@@ -85,7 +94,8 @@ func (r *table) set(row, column, text string) error {
 
 func (r *table) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "| kill -9 of, at | %s |\n|---|%s\n", strings.Join(r.columns, " | "), strings.Repeat("---:|", len(r.columns)))
+	fmt.Fprintf(&b, "| kill -9 of, at | %s |\n|---|%s\n", strings.Join(r.columns, " | "),
+		strings.Repeat("---:|", len(r.columns)))
 	for _, row := range r.rows {
 		fmt.Fprintf(&b, "| %s |", row)
 		for _, column := range r.columns {
@@ -100,7 +110,8 @@ func (r *table) markdown() string {
 	return b.String()
 }
 
-// runCell runs one case of a grid as a subtest and writes its result into the table: the seconds that it took, or that it failed.
+// runCell runs one case of a grid as a subtest and writes its result into the table: the seconds that it took, or that
+// it failed.
 func runCell(t *testing.T, results *table, row, column string, run func(*testing.T) time.Duration) {
 	t.Helper()
 	text := ""

@@ -1,4 +1,5 @@
-// Package figures measures what docs/figures.md states: `make figures`. Nothing here is an assertion about time: hosts are noisy.
+// Package figures measures what docs/figures.md states: `make figures`. Nothing here is an assertion about time: hosts
+// are noisy.
 package figures
 
 import (
@@ -17,6 +18,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"google.golang.org/genproto/googleapis/api/httpbody"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -191,7 +193,9 @@ func waitGone(t *testing.T, c *harness.Cluster, name string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
-		w, err := machinev1.NewMachineServiceClient(c.Conn()).WatchMachines(ctx, &machinev1.WatchMachinesRequest{FieldSelector: "metadata.name=" + name})
+		w, err := machinev1.NewMachineServiceClient(c.Conn()).WatchMachines(ctx, &machinev1.WatchMachinesRequest{
+			FieldSelector: "metadata.name=" + name,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -250,7 +254,10 @@ func measureWatch(t *testing.T, c *harness.Cluster, n int) {
 		}
 	}()
 	for i := range n {
-		set := &machinev1.MachineSet{Metadata: &metav1.ObjectMeta{Name: fmt.Sprintf("figure-%d", i)}, Spec: &machinev1.MachineSetSpec{Replicas: proto.Int32(0)}}
+		set := &machinev1.MachineSet{
+			Metadata: &metav1.ObjectMeta{Name: fmt.Sprintf("figure-%d", i)},
+			Spec:     &machinev1.MachineSetSpec{Replicas: proto.Int32(0)},
+		}
 		if _, err := sets.CreateMachineSet(t.Context(), &machinev1.CreateMachineSetRequest{MachineSet: set}); err != nil {
 			t.Fatal(err)
 		}
@@ -279,7 +286,8 @@ func waitNoWorkers(t *testing.T, c *harness.Cluster) {
 	})
 }
 
-// measureDeletion deletes single machines: without a hook from the call to the end, and with one from its removal to the provider's order.
+// measureDeletion deletes single machines: without a hook from the call to the end, and with one from its removal to
+// the provider's order.
 func measureDeletion(t *testing.T, c *harness.Cluster, n int) {
 	gone := figure{what: "worker without hooks and pods: Delete called → Machine gone", unit: "ms"}
 	asked := figure{what: "last hook removed → provider asked to delete", unit: "ms"}
@@ -306,9 +314,12 @@ func measureDeletion(t *testing.T, c *harness.Cluster, n int) {
 			}
 			return false, "not drained", err
 		})
-		_, err := machines.PatchMachine(t.Context(), &machinev1.PatchMachineRequest{Namespace: harness.Namespace, Name: held, Patch: &httpbody.HttpBody{
-			ContentType: "application/merge-patch+json", Data: []byte(`{"spec":{"lifecycleHooks":null}}`),
-		}})
+		_, err := machines.PatchMachine(t.Context(), &machinev1.PatchMachineRequest{
+			Namespace: harness.Namespace, Name: held,
+			Patch: &httpbody.HttpBody{
+				ContentType: "application/merge-patch+json", Data: []byte(`{"spec":{"lifecycleHooks":null}}`),
+			},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -323,18 +334,27 @@ func measureDeletion(t *testing.T, c *harness.Cluster, n int) {
 // create makes a single worker and waits until it runs.
 func create(t *testing.T, c *harness.Cluster, name string, hook bool) {
 	t.Helper()
-	value, err := structpb.NewStruct(map[string]any{"apiVersion": "windlass.dev/v1", "kind": "LocalMachineProviderSpec", "zone": "rack-a"})
+	value, err := structpb.NewStruct(map[string]any{
+		"apiVersion": "windlass.dev/v1", "kind": "LocalMachineProviderSpec",
+		"zone": "rack-a",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := &machinev1.Machine{
-		Metadata: &metav1.ObjectMeta{Name: name, Labels: map[string]string{"machine.openshift.io/cluster-api-machine-role": "worker"}},
-		Spec:     &machinev1.MachineSpec{ProviderSpec: &machinev1.ProviderSpec{Value: value}},
+		Metadata: &metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{"machine.openshift.io/cluster-api-machine-role": "worker"},
+		},
+		Spec: &machinev1.MachineSpec{ProviderSpec: &machinev1.ProviderSpec{Value: value}},
 	}
 	if hook {
-		m.Spec.LifecycleHooks = &machinev1.LifecycleHooks{PreTerminate: []*machinev1.LifecycleHook{{Name: "Figure", Owner: "figures"}}}
+		m.Spec.LifecycleHooks = &machinev1.LifecycleHooks{PreTerminate: []*machinev1.LifecycleHook{
+			{Name: "Figure", Owner: "figures"},
+		}}
 	}
-	if _, err := machinev1.NewMachineServiceClient(c.Conn()).CreateMachine(t.Context(), &machinev1.CreateMachineRequest{Machine: m}); err != nil {
+	if _, err := machinev1.NewMachineServiceClient(c.Conn()).CreateMachine(t.Context(), &machinev1.CreateMachineRequest{
+		Machine: m,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	c.Wait(time.Minute, name+" to run", func(ctx context.Context) (bool, string, error) {
@@ -343,12 +363,10 @@ func create(t *testing.T, c *harness.Cluster, name string, hook bool) {
 	})
 }
 
-const providerPort = 7110
-
 // watchProvider returns when the provider was asked to delete an instance, one time for each.
 func watchProvider(t *testing.T, c *harness.Cluster) <-chan time.Time {
 	t.Helper()
-	conn, err := c.Admin().Direct(providerPort)
+	conn, err := c.Admin().Direct(topology.Port(topology.ProviderLocal))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,8 @@ func TestFlood(t *testing.T) {
 			most, end := 0, time.Time{}
 			for i := 0; end.IsZero() || time.Now().Before(end); i++ {
 				begun := time.Now()
-				if _, err := nodev1.NewNodeServiceClient(c.Conn()).ListNodes(context.Background(), &nodev1.ListNodesRequest{}); err != nil {
+				if _, err := nodev1.NewNodeServiceClient(c.Conn()).ListNodes(context.Background(),
+					&nodev1.ListNodesRequest{}); err != nil {
 					t.Fatal(err)
 				}
 				calls.add(float64(time.Since(begun).Microseconds()) / 1000)
@@ -58,7 +59,8 @@ func TestFlood(t *testing.T) {
 			fresh.add(connections.quantile(0.99))
 			memory.add(gatewayMB(t, c))
 			open.add(float64(most))
-			fmt.Printf("%d calls p50 %.3g ms, %d new connections p50 %.3g ms\n", len(calls.values), calls.quantile(0.5), len(connections.values), connections.quantile(0.5))
+			fmt.Printf("%d calls p50 %.3g ms, %d new connections p50 %.3g ms\n", len(calls.values), calls.quantile(0.5),
+				len(connections.values), connections.quantile(0.5))
 			flood.End()
 		})
 	}

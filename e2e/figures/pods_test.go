@@ -27,13 +27,18 @@ func TestPods(t *testing.T) {
 		name := fmt.Sprintf("figure-%d", i)
 		start := time.Now()
 		createPod(t, c, name)
-		bound.addTime(pods.until(t, name, func(p *schedulingv1.Pod) bool { return p.GetSpec().GetNodeName() != "" }).Sub(start))
-		running.addTime(pods.until(t, name, func(p *schedulingv1.Pod) bool { return p.GetStatus().GetPhase() == "Running" }).Sub(start))
+		bound.addTime(pods.until(t, name, func(p *schedulingv1.Pod) bool { return p.GetSpec().GetNodeName() != "" }).Sub(
+			start))
+		running.addTime(pods.until(t, name, func(p *schedulingv1.Pod) bool {
+			return p.GetStatus().GetPhase() == "Running"
+		}).Sub(start))
 		node := pods.last[name].GetSpec().GetNodeName()
 		start = time.Now()
 		patchTaints(t, c, node, `[{"key":"figure","effect":"NoExecute"}]`)
 		set := time.Now()
-		deleted := pods.until(t, name, func(p *schedulingv1.Pod) bool { return p.GetMetadata().GetDeletionTimestamp() != nil })
+		deleted := pods.until(t, name, func(p *schedulingv1.Pod) bool {
+			return p.GetMetadata().GetDeletionTimestamp() != nil
+		})
 		left.addTime(deleted.Sub(start))
 		after.addTime(max(0, deleted.Sub(set)))
 		patchTaints(t, c, node, `null`)
@@ -47,13 +52,15 @@ func TestPods(t *testing.T) {
 
 func createPod(t *testing.T, c *harness.Cluster, name string) {
 	t.Helper()
-	_, err := schedulingv1.NewPodServiceClient(c.Conn()).CreatePod(t.Context(), &schedulingv1.CreatePodRequest{Pod: &schedulingv1.Pod{
-		Metadata: &metav1.ObjectMeta{Name: name, Namespace: "default"},
-		Spec: &schedulingv1.PodSpec{
-			TerminationGracePeriodSeconds: proto.Int32(2),
-			Containers:                    []*schedulingv1.Container{{Name: "hello", Image: "docker.io/ocpqe/hello-pod"}},
+	_, err := schedulingv1.NewPodServiceClient(c.Conn()).CreatePod(t.Context(), &schedulingv1.CreatePodRequest{
+		Pod: &schedulingv1.Pod{
+			Metadata: &metav1.ObjectMeta{Name: name, Namespace: "default"},
+			Spec: &schedulingv1.PodSpec{
+				TerminationGracePeriodSeconds: proto.Int32(2),
+				Containers:                    []*schedulingv1.Container{{Name: "hello", Image: "docker.io/ocpqe/hello-pod"}},
+			},
 		},
-	}})
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,9 +68,11 @@ func createPod(t *testing.T, c *harness.Cluster, name string) {
 
 func patchTaints(t *testing.T, c *harness.Cluster, node, taints string) {
 	t.Helper()
-	_, err := nodev1.NewNodeServiceClient(c.Conn()).PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: node, Patch: &httpbody.HttpBody{
-		ContentType: "application/merge-patch+json", Data: []byte(`{"spec":{"taints":` + taints + `}}`),
-	}})
+	_, err := nodev1.NewNodeServiceClient(c.Conn()).PatchNode(t.Context(), &nodev1.PatchNodeRequest{
+		Name: node, Patch: &httpbody.HttpBody{
+			ContentType: "application/merge-patch+json", Data: []byte(`{"spec":{"taints":` + taints + `}}`),
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +92,9 @@ type podEvent struct {
 
 func watchPods(t *testing.T, c *harness.Cluster) *podWatch {
 	t.Helper()
-	stream, err := schedulingv1.NewPodServiceClient(c.Conn()).WatchPods(t.Context(), &schedulingv1.WatchPodsRequest{Namespace: "default"})
+	stream, err := schedulingv1.NewPodServiceClient(c.Conn()).WatchPods(t.Context(), &schedulingv1.WatchPodsRequest{
+		Namespace: "default",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

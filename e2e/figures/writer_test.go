@@ -26,7 +26,8 @@ func startWriter(t *testing.T, c *harness.Cluster) *writer {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &writer{cancel: cancel, done: make(chan struct{})}
-	body := []byte(`{"apiVersion":"machine.openshift.io/v1beta1","kind":"MachineSet","metadata":{"name":"written"},"spec":{"replicas":0}}`)
+	body := []byte(
+		`{"apiVersion":"machine.openshift.io/v1beta1","kind":"MachineSet","metadata":{"name":"written"},"spec":{"replicas":0}}`)
 	resp, err := c.Admin().REST(ctx, http.MethodPost, writerPath, "application/json", body)
 	if err != nil || (resp.Code != http.StatusOK && resp.Code != http.StatusConflict) {
 		t.Fatalf("create the written object: %v, %d %s", err, resp.Code, resp.Body)

@@ -12,8 +12,8 @@ import (
 // envArtifacts names a directory to keep the logs of failed tests in.
 const envArtifacts = "WINDLASS_ARTIFACTS"
 
-// tell prints what a failed test left: what the cluster says of itself, what runs, and the end of each log. With $WINDLASS_ARTIFACTS set, the whole
-// logs are kept there.
+// tell prints what a failed test left: what the cluster says of itself, what runs, and the end of each log. With
+// $WINDLASS_ARTIFACTS set, the whole logs are kept there.
 func (c *Cluster) tell() {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 	defer cancel()
@@ -44,7 +44,8 @@ func (c *Cluster) tell() {
 func (s *site) logs() []string {
 	var out []string
 	for _, pattern := range []string{
-		"logs/*.log", "services/*/audit.log", "services/*/reads.log", "services/*/refusals.log", "services/etcd-guardian/bootstrap/*.log",
+		"logs/*.log", "services/*/audit.log", "services/*/reads.log", "services/*/refusals.log",
+		"services/etcd-guardian/bootstrap/*.log",
 		"services/provider-local/machines/*/agent.log", "services/provider-local/machines/*/etcd/*.log",
 	} {
 		found, _ := filepath.Glob(s.Dir(pattern)) // fails for wrong patterns only

@@ -11,7 +11,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/audit"
 )
 
-// Audit returns what the audit logs of all services have, those that were rotated included, in no particular order between logs.
+// Audit returns what the audit logs of all services have, those that were rotated included, in no particular order
+// between logs.
 func (s *site) Audit() ([]audit.Record, error) {
 	var files []string
 	for _, name := range audit.Files {

@@ -27,15 +27,16 @@ type Fault string
 const (
 	// SlowAnswers delays every answer of etcd by SlowBy.
 	SlowAnswers Fault = "slow answers"
-	// LostAnswers takes every connection to etcd through the same life: after some seconds requests still arrive, but their answers are lost,
-	// and then the connection is cut.
+	// LostAnswers takes every connection to etcd through the same life: after some seconds requests still arrive, but
+	// their answers are lost, and then the connection is cut.
 	LostAnswers Fault = "lost answers"
 
 	// SlowBy is how much later SlowAnswers lets an answer come.
 	SlowBy = 500 * time.Millisecond
 )
 
-// Ports at each address of a cluster. Clients that ask for etcd's port are led to the proxy's; a connection to the port beyond reaches etcd past the proxy.
+// Ports at each address of a cluster. Clients that ask for etcd's port are led to the proxy's; a connection to the port
+// beyond reaches etcd past the proxy.
 const (
 	etcdPort   = 2379
 	beyondPort = 12379
@@ -58,8 +59,9 @@ type Between struct {
 	lost    int64 // answers lost before it began
 }
 
-// Between puts a proxy before every address that a member of etcd has or may get, until End or the end of the test. Connections that are there are
-// cut, so that nothing goes past it but what the harness itself asks of etcd. It needs root and iptables: without them the test is skipped.
+// Between puts a proxy before every address that a member of etcd has or may get, until End or the end of the test.
+// Connections that are there are cut, so that nothing goes past it but what the harness itself asks of etcd. It needs
+// root and iptables: without them the test is skipped.
 func (c *Cluster) Between(f Fault) *Between {
 	c.t.Helper()
 	if os.Geteuid() != 0 {
@@ -150,7 +152,10 @@ const ruleMark = "windlass-e2e-"
 
 func rulesOf(subnet string) []rule {
 	of := func(table string, port int, rest ...string) rule {
-		spec := []string{"OUTPUT", "-p", "tcp", "-d", subnet + ".0/24", "--dport", strconv.Itoa(port), "-m", "comment", "--comment", ruleMark + strconv.Itoa(os.Getpid())}
+		spec := []string{
+			"OUTPUT", "-p", "tcp", "-d", subnet + ".0/24", "--dport", strconv.Itoa(port), "-m", "comment",
+			"--comment", ruleMark + strconv.Itoa(os.Getpid()),
+		}
 		return rule{table, append(spec, rest...)}
 	}
 	return []rule{
@@ -233,7 +238,8 @@ func (*lostAnswers) Pipe(stub *toxics.ToxicStub) {
 	}
 }
 
-// Handshake opens a connection to a member of etcd as any program does, by way of the proxy, and closes it when the member has greeted.
+// Handshake opens a connection to a member of etcd as any program does, by way of the proxy, and closes it when the
+// member has greeted.
 func (c *Cluster) Handshake(ctx context.Context) error {
 	root, err := c.Root()
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 // envBinary names the executable under test.
 const envBinary = "WINDLASS_BIN"
 
-// Binary returns the executable under test: $WINDLASS_BIN, else the one that `make build` makes, else the one on the PATH.
+// Binary returns the executable under test: $WINDLASS_BIN, else the one that `make build` makes, else the one on the
+// PATH.
 func Binary() (string, error) {
 	if path := os.Getenv(envBinary); path != "" {
 		if _, err := os.Stat(path); err != nil {

@@ -35,7 +35,8 @@ type Caller struct {
 func (c *Cluster) Admin() *Caller {
 	c.t.Helper()
 	return c.known("admin", func() (identity.Files, error) {
-		return identity.Files{Cert: c.Dir("admin", "tls.crt"), Key: c.Dir("admin", "tls.key"), CA: c.Dir("admin", "ca.crt")}, nil
+		return identity.Files{Cert: c.Dir("admin", "tls.crt"), Key: c.Dir("admin", "tls.key"), CA: c.Dir("admin", "ca.crt")},
+			nil
 	})
 }
 
@@ -43,7 +44,10 @@ func (c *Cluster) Admin() *Caller {
 func (c *Cluster) As(user string, groups ...string) *Caller {
 	c.t.Helper()
 	return c.known("user/"+user, func() (identity.Files, error) {
-		return c.issue("user-"+user, identity.Request{CommonName: user, Organizations: groups, URI: identity.UserURI(user), Client: true})
+		return c.issue("user-"+user, identity.Request{
+			CommonName: user, Organizations: groups, URI: identity.UserURI(user),
+			Client: true,
+		})
 	})
 }
 
@@ -52,7 +56,10 @@ func (c *Cluster) AsFor(lifetime time.Duration, user string, groups ...string) *
 	c.t.Helper()
 	who := fmt.Sprintf("%s-%d", user, time.Now().UnixNano())
 	return c.known("user/"+who, func() (identity.Files, error) {
-		return c.issue("user-"+who, identity.Request{CommonName: user, Organizations: groups, URI: identity.UserURI(user), Client: true, Lifetime: lifetime})
+		return c.issue("user-"+who, identity.Request{
+			CommonName: user, Organizations: groups, URI: identity.UserURI(user),
+			Client: true, Lifetime: lifetime,
+		})
 	})
 }
 
@@ -64,14 +71,20 @@ func (c *Cluster) AsNode(node string) *Caller {
 	c.t.Helper()
 	return c.known("node/"+node, func() (identity.Files, error) {
 		pki := c.Dir("services", "provider-local", "machines", node, "pki")
-		return identity.Files{Cert: filepath.Join(pki, "agent.crt"), Key: filepath.Join(pki, "agent.key"), CA: filepath.Join(pki, "ca.crt")}, nil
+		return identity.Files{
+			Cert: filepath.Join(pki, "agent.crt"), Key: filepath.Join(pki, "agent.key"),
+			CA: filepath.Join(pki, "ca.crt"),
+		}, nil
 	})
 }
 
 // With is a caller with the certificate and key in those files.
 func (c *Cluster) With(cert, key, ca string) *Caller {
 	c.t.Helper()
-	return c.known("files/"+cert, func() (identity.Files, error) { return identity.Files{Cert: cert, Key: key, CA: ca}, nil })
+	return c.known("files/"+cert, func() (identity.Files, error) {
+		return identity.Files{Cert: cert, Key: key, CA: ca},
+			nil
+	})
 }
 
 // Stranger is somebody who calls himself an administrator by a certificate of another authority.
@@ -137,7 +150,10 @@ func (c *Cluster) issueBy(a *identity.Authority, name string, r identity.Request
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return identity.Files{}, err
 	}
-	f := identity.Files{Cert: filepath.Join(dir, name+".crt"), Key: filepath.Join(dir, name+".key"), CA: c.Dir("admin", "ca.crt")}
+	f := identity.Files{
+		Cert: filepath.Join(dir, name+".crt"), Key: filepath.Join(dir, name+".key"),
+		CA: c.Dir("admin", "ca.crt"),
+	}
 	if err := os.WriteFile(f.Cert, certPEM, 0o600); err != nil {
 		return f, err
 	}
@@ -165,7 +181,8 @@ func (c *Caller) connect() error {
 		return err
 	}
 	c.http = &http.Client{Transport: &http.Transport{
-		TLSClientConfig: cfg.Clone(), MaxIdleConnsPerHost: 64, DialContext: (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
+		TLSClientConfig: cfg.Clone(), MaxIdleConnsPerHost: 64,
+		DialContext: (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
 	}}
 	return nil
 }
@@ -175,7 +192,10 @@ func dial(address string, cfg *tls.Config) (*grpc.ClientConn, error) {
 		grpc.WithTransportCredentials(credentials.NewTLS(cfg)),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 100 * time.Millisecond},
+			Backoff: backoff.Config{
+				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: 100 * time.Millisecond,
+			},
 			MinConnectTimeout: 2 * time.Second,
 		}))
 }
@@ -218,7 +238,9 @@ type Response struct {
 }
 
 // REST calls the gateway. The error is that there was no answer.
-func (c *Caller) REST(ctx context.Context, method, path, contentType string, body []byte, headers ...string) (Response, error) {
+func (c *Caller) REST(ctx context.Context, method, path, contentType string, body []byte, headers ...string) (Response,
+	error,
+) {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, "https://"+c.site.Gateway()+path, bytes.NewReader(body))

@@ -1,5 +1,6 @@
-// Package harness runs whole clusters for tests: real processes of the real executable, real etcd members, real TLS. It looks at a
-// cluster from outside, by its public addresses, its etcd members and its processes; nothing of a service is linked into it.
+// Package harness runs whole clusters for tests: real processes of the real executable, real etcd members, real TLS. It
+// looks at a cluster from outside, by its public addresses, its etcd members and its processes; nothing of a service is
+// linked into it.
 //
 // It is Linux only, as the local provider is.
 package harness
@@ -22,16 +23,17 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 const (
 	upPatience   = 3 * time.Minute // far above the figure that is promised: a test host may be busy
 	downPatience = 2 * time.Minute
-	gatewayPort  = 6443
 )
 
-// Cluster is a running cluster as one test sees it. What goes wrong fails that test. Its methods may be called concurrently, but those that can
-// fail the test only from the test's own goroutine.
+// Cluster is a running cluster as one test sees it. What goes wrong fails that test. Its methods may be called
+// concurrently, but those that can fail the test only from the test's own goroutine.
 type Cluster struct {
 	*site
 	t testing.TB
@@ -55,9 +57,9 @@ type site struct {
 	broken  string // the test after which it did not become whole again
 }
 
-// Up starts a cluster of the test's own with `windlass up` and the given flags, and removes it when the test ends. One cluster of the
-// harness runs at a time on a host, whichever test package it belongs to: they would only slow each other down. So a test that also
-// uses Shared must not call Up; Second is for that.
+// Up starts a cluster of the test's own with `windlass up` and the given flags, and removes it when the test ends. One
+// cluster of the harness runs at a time on a host, whichever test package it belongs to: they would only slow each
+// other down. So a test that also uses Shared must not call Up; Second is for that.
 func Up(t testing.TB, flags ...string) *Cluster {
 	t.Helper()
 	lock, err := lockHost()
@@ -108,7 +110,8 @@ func view(t testing.TB, s *site, out string, err error) *Cluster {
 	return c
 }
 
-// Shared is a cluster that the tests of a package share. The zero value is ready; it starts with the first test that asks.
+// Shared is a cluster that the tests of a package share. The zero value is ready; it starts with the first test that
+// asks.
 type Shared struct {
 	Flags []string // of `windlass up`
 
@@ -159,7 +162,8 @@ func (s *site) brokenBy() string {
 
 // lockHost waits until no other test process has a cluster.
 func lockHost() (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(os.TempDir(), fmt.Sprintf("windlass-e2e-%d.lock", os.Getuid())), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(filepath.Join(os.TempDir(), fmt.Sprintf("windlass-e2e-%d.lock", os.Getuid())),
+		os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +236,7 @@ func (s *site) Name() string { return s.name }
 func (s *site) Dir(elem ...string) string { return filepath.Join(append([]string{s.dir}, elem...)...) }
 
 // Gateway returns host and port of the cluster's one address.
-func (s *site) Gateway() string { return s.Address(gatewayPort) }
+func (s *site) Gateway() string { return s.Address(topology.Port(topology.Gateway)) }
 
 // Address returns host and port of one of the cluster's programs, which differ in their ports.
 func (s *site) Address(port int) string { return fmt.Sprintf("%s.1:%d", s.subnet, port) }
@@ -277,7 +281,8 @@ func (s *site) environment() []string {
 	return append(env, "WINDLASS_HOME="+s.home, "WINDLASS_CLUSTER="+s.name)
 }
 
-// guard removes the cluster if the test process dies before it can: it waits for the end of a pipe that only the test process holds.
+// guard removes the cluster if the test process dies before it can: it waits for the end of a pipe that only the test
+// process holds.
 type guard struct {
 	cmd  *exec.Cmd
 	hold io.WriteCloser

@@ -34,7 +34,10 @@ func (s *site) MachineAPI() (*Members, error) { return s.members("machine-api", 
 
 func (s *site) members(service, name string) (*Members, error) {
 	dir := s.Dir("services", service, "tls")
-	cfg, err := identity.Files{Cert: path.Join(dir, name+".crt"), Key: path.Join(dir, name+".key"), CA: path.Join(dir, "etcd-ca.crt")}.ClientTLS("")
+	cfg, err := identity.Files{
+		Cert: path.Join(dir, name+".crt"), Key: path.Join(dir, name+".key"),
+		CA: path.Join(dir, "etcd-ca.crt"),
+	}.ClientTLS("")
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +142,8 @@ func (m *Members) Keys(ctx context.Context, url, prefix string) (map[string]bool
 	out := map[string]bool{}
 	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
 	for {
-		page, err := c.Get(ctx, from, clientv3.WithRange(end), clientv3.WithKeysOnly(), clientv3.WithSerializable(), clientv3.WithLimit(pageSize))
+		page, err := c.Get(ctx, from, clientv3.WithRange(end), clientv3.WithKeysOnly(), clientv3.WithSerializable(),
+			clientv3.WithLimit(pageSize))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", url, err)
 		}

@@ -42,8 +42,8 @@ func Flooding() {
 	os.Exit(0)
 }
 
-// run opens the connections, each from an address of its own, finishes the handshakes, and then sends nothing. It counts what is open on
-// standard output twice a second, and ends when standard input does.
+// run opens the connections, each from an address of its own, finishes the handshakes, and then sends nothing. It
+// counts what is open on standard output twice a second, and ends when standard input does.
 func (f flood) run() {
 	var open, tried atomic.Int64
 	var wait sync.WaitGroup
@@ -88,8 +88,12 @@ func (f flood) connect(i int) net.Conn {
 	if err != nil {
 		return nil
 	}
-	conn := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}}) //nolint:gosec // an attacker does not care
-	raw.SetDeadline(time.Now().Add(20 * time.Second))                                                      //nolint:errcheck
+	conn := tls.Client(raw,
+		&tls.Config{InsecureSkipVerify: true, NextProtos: []string{
+			"h2", "http/1.1",
+		}}) //nolint:gosec // an attacker does not care
+	raw.SetDeadline(
+		time.Now().Add(20 * time.Second)) //nolint:errcheck
 	if conn.Handshake() != nil {
 		raw.Close()
 		return nil
@@ -107,8 +111,8 @@ type floodClient struct {
 	open, tried atomic.Int64
 }
 
-// StartFlood opens connections to an address from several processes, at most 250 times 250 each, every one from another address of
-// 127.0.0.0/8. The processes end with the test. The package's TestMain must call Flooding.
+// StartFlood opens connections to an address from several processes, at most 250 times 250 each, every one from another
+// address of 127.0.0.0/8. The processes end with the test. The package's TestMain must call Flooding.
 func StartFlood(t testing.TB, address string, processes, connections int) *Flood {
 	t.Helper()
 	f := &Flood{}

@@ -14,11 +14,13 @@ import (
 
 const (
 	electionsPrefix = "/windlass/elections/"
-	// machineKinds are the objects of machine-api: no two of them ever have the same name, if a test does not give it twice.
+	// machineKinds are the objects of machine-api: no two of them ever have the same name, if a test does not give it
+	// twice.
 	machineKinds = "/windlass/machine-api/machine"
 )
 
-// History is what happens to elections and to the objects of machine-api in etcd, past Windlass and past any proxy: no change between two looks is missed.
+// History is what happens to elections and to the objects of machine-api in etcd, past Windlass and past any proxy: no
+// change between two looks is missed.
 type History struct {
 	c    *Cluster
 	stop context.CancelFunc
@@ -66,7 +68,8 @@ func (c *Cluster) History() *History {
 	go func() {
 		defer close(h.done)
 		defer client.Close()
-		h.follow(client.Watch(clientv3.WithRequireLeader(ctx), "/windlass/", clientv3.WithPrefix(), clientv3.WithRev(leaders.Header.Revision+1)))
+		h.follow(client.Watch(clientv3.WithRequireLeader(ctx), "/windlass/", clientv3.WithPrefix(),
+			clientv3.WithRev(leaders.Header.Revision+1)))
 	}()
 	c.t.Cleanup(h.end)
 	return h
@@ -111,7 +114,8 @@ func (h *History) note(e *clientv3.Event) {
 	}
 }
 
-// Check ends the history. The test fails if a name was created twice, or if a service had no leader for longer than an election may take.
+// Check ends the history. The test fails if a name was created twice, or if a service had no leader for longer than an
+// election may take.
 func (h *History) Check(election time.Duration) {
 	t := h.c.t
 	t.Helper()
@@ -135,10 +139,12 @@ func (h *History) Check(election time.Duration) {
 	}
 	var all []string
 	for _, service := range slices.Sorted(maps.Keys(h.longest)) {
-		all = append(all, fmt.Sprintf("%s %d/%s", service, h.changes[service], h.longest[service].Round(100*time.Millisecond)))
+		all = append(all, fmt.Sprintf("%s %d/%s", service, h.changes[service],
+			h.longest[service].Round(100*time.Millisecond)))
 		if h.longest[service] > election {
 			t.Errorf("%s had no leader for %s", service, h.longest[service].Round(time.Millisecond))
 		}
 	}
-	t.Logf("%d objects were created, each once; leaders lost, and the longest time without one: %s", len(h.created), strings.Join(all, ", "))
+	t.Logf("%d objects were created, each once; leaders lost, and the longest time without one: %s", len(h.created),
+		strings.Join(all, ", "))
 }

@@ -24,7 +24,9 @@ func (c *Cluster) Machines(ctx context.Context, role string) ([]*machinev1.Machi
 	if role != "" {
 		selector = roleLabel + "=" + role
 	}
-	list, err := machinev1.NewMachineServiceClient(c.Conn()).ListMachines(ctx, &machinev1.ListMachinesRequest{LabelSelector: selector})
+	list, err := machinev1.NewMachineServiceClient(c.Conn()).ListMachines(ctx, &machinev1.ListMachinesRequest{
+		LabelSelector: selector,
+	})
 	return list.GetItems(), err
 }
 
@@ -41,7 +43,10 @@ func (c *Cluster) MustMachines(role string) []*machinev1.Machine {
 
 // Machine returns one machine.
 func (c *Cluster) Machine(ctx context.Context, name string) (*machinev1.Machine, error) {
-	return machinev1.NewMachineServiceClient(c.Conn()).GetMachine(ctx, &machinev1.GetMachineRequest{Namespace: Namespace, Name: name})
+	return machinev1.NewMachineServiceClient(c.Conn()).GetMachine(ctx, &machinev1.GetMachineRequest{
+		Namespace: Namespace,
+		Name:      name,
+	})
 }
 
 // Nodes returns all nodes, ordered by name.
@@ -65,14 +70,16 @@ func (c *Cluster) Events(ctx context.Context) ([]*eventv1.Event, error) {
 func (c *Cluster) DeleteMachine(name string) {
 	c.t.Helper()
 	c.Wait(callPatience, "the deletion of "+name+" to be accepted", func(ctx context.Context) (bool, string, error) {
-		_, err := machinev1.NewMachineServiceClient(c.Conn()).DeleteMachine(ctx, &machinev1.DeleteMachineRequest{Namespace: Namespace, Name: name})
+		_, err := machinev1.NewMachineServiceClient(c.Conn()).DeleteMachine(ctx, &machinev1.DeleteMachineRequest{
+			Namespace: Namespace, Name: name,
+		})
 		return err == nil, "", err
 	})
 }
 
-// Settle waits until the cluster is whole: as many machines as wanted, all Running and none being deleted, their nodes Ready and schedulable,
-// a healthy voter on each control-plane machine, and nobody who holds the disruption permit. A shared cluster that does not become whole is given
-// up: the tests after this one fail at once.
+// Settle waits until the cluster is whole: as many machines as wanted, all Running and none being deleted, their nodes
+// Ready and schedulable, a healthy voter on each control-plane machine, and nobody who holds the disruption permit. A
+// shared cluster that does not become whole is given up: the tests after this one fail at once.
 func (c *Cluster) Settle(patience time.Duration) {
 	c.t.Helper()
 	saw, ok := await(context.Background(), patience, func(ctx context.Context) (bool, string, error) {
@@ -112,11 +119,14 @@ func (c *Cluster) missing(ctx context.Context) ([]string, error) {
 // wanted returns how many machines the sets want.
 func (c *Cluster) wanted(ctx context.Context) (int, error) {
 	// The writers' sets, which want nothing, are thousands.
-	set, err := machinev1.NewMachineSetServiceClient(c.Conn()).GetMachineSet(ctx, &machinev1.GetMachineSetRequest{Namespace: Namespace, Name: "workers"})
+	set, err := machinev1.NewMachineSetServiceClient(c.Conn()).GetMachineSet(ctx, &machinev1.GetMachineSetRequest{
+		Namespace: Namespace, Name: "workers",
+	})
 	if err != nil {
 		return 0, err
 	}
-	plane, err := machinev1.NewControlPlaneMachineSetServiceClient(c.Conn()).GetControlPlaneMachineSet(ctx, &machinev1.GetControlPlaneMachineSetRequest{Namespace: Namespace, Name: "cluster"})
+	plane, err := machinev1.NewControlPlaneMachineSetServiceClient(c.Conn()).GetControlPlaneMachineSet(ctx,
+		&machinev1.GetControlPlaneMachineSetRequest{Namespace: Namespace, Name: "cluster"})
 	return int(set.GetSpec().GetReplicas()) + int(plane.GetSpec().GetReplicas()), err
 }
 
@@ -164,7 +174,9 @@ func nodeFaults(nodes []*nodev1.Node, machines []*machinev1.Machine) []string {
 
 // Ready reports whether a node is.
 func Ready(n *nodev1.Node) bool {
-	return slices.ContainsFunc(n.GetStatus().GetConditions(), func(c *nodev1.NodeCondition) bool { return c.GetType() == "Ready" && c.GetStatus() == "True" })
+	return slices.ContainsFunc(n.GetStatus().GetConditions(), func(c *nodev1.NodeCondition) bool {
+		return c.GetType() == "Ready" && c.GetStatus() == "True"
+	})
 }
 
 func quorumFaults(q *etcdv1.Quorum, machines []*machinev1.Machine) []string {
@@ -173,7 +185,8 @@ func quorumFaults(q *etcdv1.Quorum, machines []*machinev1.Machine) []string {
 		out = append(out, "the bootstrap member is not retired")
 	}
 	if q.GetPermit().GetHeld() {
-		out = append(out, fmt.Sprintf("%s holds the permit for %s", q.GetPermit().GetHolder(), q.GetPermit().GetMachine().GetName()))
+		out = append(out, fmt.Sprintf("%s holds the permit for %s", q.GetPermit().GetHolder(),
+			q.GetPermit().GetMachine().GetName()))
 	}
 	on := map[string]bool{}
 	for _, m := range q.GetMembers() {
@@ -182,7 +195,8 @@ func quorumFaults(q *etcdv1.Quorum, machines []*machinev1.Machine) []string {
 		}
 	}
 	if len(q.GetMembers()) != len(on) {
-		out = append(out, fmt.Sprintf("%d of %d members are healthy voters (%s)", len(on), len(q.GetMembers()), q.GetWaitsFor()))
+		out = append(out, fmt.Sprintf("%d of %d members are healthy voters (%s)", len(on), len(q.GetMembers()),
+			q.GetWaitsFor()))
 	}
 	for _, m := range machines {
 		if m.GetMetadata().GetLabels()[roleLabel] == "master" && !on[m.GetMetadata().GetName()] {

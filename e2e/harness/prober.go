@@ -21,16 +21,17 @@ import (
 
 const (
 	probeEvery = 100 * time.Millisecond
-	// probePatience is for the answer of one member. One that is alive answers within a few milliseconds; a host with two cores that runs
-	// a whole cluster and its test may need more.
+	// probePatience is for the answer of one member. One that is alive answers within a few milliseconds; a host with two
+	// cores that runs a whole cluster and its test may need more.
 	probePatience = 800 * time.Millisecond
-	// silences is how many probes in a row a member must leave without an answer to count as down. One whose port is closed is down at once.
+	// silences is how many probes in a row a member must leave without an answer to count as down. One whose port is
+	// closed is down at once.
 	silences = 4
 )
 
-// Prober asks each voter by itself, ten times a second, from outside: past Windlass and past etcd's own agreement. It holds against Windlass what it
-// promises: there are never fewer healthy voters than a majority, and never two down, by its own doing. Those that the test stopped count
-// as healthy until they were seen alive again.
+// Prober asks each voter by itself, ten times a second, from outside: past Windlass and past etcd's own agreement. It
+// holds against Windlass what it promises: there are never fewer healthy voters than a majority, and never two down, by
+// its own doing. Those that the test stopped count as healthy until they were seen alive again.
 type Prober struct {
 	c    *Cluster
 	tls  *tls.Config // of etcd's root
@@ -107,7 +108,8 @@ func (p *Prober) Check() {
 	if p.samples == 0 {
 		t.Error("nothing was probed")
 	}
-	t.Logf("%d probes, the longest pause between two %s; the fewest healthy voters were at %s", p.samples, p.longest.Round(time.Millisecond), p.lowest)
+	t.Logf("%d probes, the longest pause between two %s; the fewest healthy voters were at %s", p.samples,
+		p.longest.Round(time.Millisecond), p.lowest)
 }
 
 // Violations stops the prober and returns what it holds against Windlass.
@@ -181,16 +183,22 @@ func (p *Prober) ask(ctx context.Context, e *etcdserverpb.Member) ([]*etcdserver
 	var list []*etcdserverpb.Member
 	var group sync.WaitGroup
 	group.Go(func() {
-		if got, err := etcdserverpb.NewClusterClient(conn).MemberList(ctx, &etcdserverpb.MemberListRequest{Linearizable: true}); err == nil {
+		if got, err := etcdserverpb.NewClusterClient(conn).MemberList(ctx, &etcdserverpb.MemberListRequest{
+			Linearizable: true,
+		}); err == nil {
 			list = got.GetMembers()
 		}
 	})
-	_, err = etcdserverpb.NewKVClient(conn).Range(ctx, &etcdserverpb.RangeRequest{Key: []byte("/windlass/"), Serializable: true, CountOnly: true})
+	_, err = etcdserverpb.NewKVClient(conn).Range(ctx, &etcdserverpb.RangeRequest{
+		Key:          []byte("/windlass/"),
+		Serializable: true, CountOnly: true,
+	})
 	group.Wait()
 	return list, err
 }
 
-// only returns a connection to one member. It is not etcd's own client, which would ask again by itself where this is to see a failure.
+// only returns a connection to one member. It is not etcd's own client, which would ask again by itself where this is
+// to see a failure.
 func (p *Prober) only(url string) (*grpc.ClientConn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names of processes: those of the programs that the supervisor runs, Supervisor itself, and with the machine's name those of a machine.
+// Names of processes: those of the programs that the supervisor runs, Supervisor itself, and with the machine's name
+// those of a machine.
 const (
 	Supervisor   = "supervisor"
 	agentPrefix  = "node-agent/"
@@ -25,12 +26,15 @@ const (
 // Agent returns the name of the process that is a machine's agent.
 func Agent(machine string) string { return agentPrefix + machine }
 
-// Member returns the name of the process that is the etcd member on a machine; that of the bootstrap member is on "bootstrap".
+// Member returns the name of the process that is the etcd member on a machine; that of the bootstrap member is on
+// "bootstrap".
 func Member(machine string) string { return memberPrefix + machine }
 
 // Containers are the processes among a list that are those of a machine's pods.
 func Containers(list []Process, machine string) []Process {
-	return slices.DeleteFunc(slices.Clone(list), func(p Process) bool { return !strings.HasPrefix(p.Name, podPrefix+machine+"/") })
+	return slices.DeleteFunc(slices.Clone(list), func(p Process) bool {
+		return !strings.HasPrefix(p.Name, podPrefix+machine+"/")
+	})
 }
 
 // Process is one process of a cluster.
@@ -43,8 +47,8 @@ type Process struct {
 // String is for the texts of failures.
 func (p Process) String() string { return fmt.Sprintf("%s (%d)", p.Name, p.PID) }
 
-// Processes returns everything that runs of the cluster, as the operating system shows it: by the markers in their environment, whatever the
-// records on disk say.
+// Processes returns everything that runs of the cluster, as the operating system shows it: by the markers in their
+// environment, whatever the records on disk say.
 func (s *site) Processes() ([]Process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -89,7 +93,8 @@ func (s *site) processOf(pid int) (Process, bool) {
 	return Process{}, false
 }
 
-// named finds a process's name from its marker: the run directory of its supervisor and its name there, from the cluster's directory.
+// named finds a process's name from its marker: the run directory of its supervisor and its name there, from the
+// cluster's directory.
 func (s *site) named(marker string, pid int) Process {
 	dir, name := filepath.Split(marker)
 	p := Process{Name: name, PID: pid, RunDir: filepath.Join(s.dir, dir)}
@@ -197,7 +202,8 @@ func (s *site) ContinueAll() error {
 	return err
 }
 
-// KillAll ends every process of the cluster at one moment, as the end of the host does: first none may go on, then none is left.
+// KillAll ends every process of the cluster at one moment, as the end of the host does: first none may go on, then none
+// is left.
 func (s *site) KillAll() error {
 	if err := s.PauseAll(); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 const (
@@ -29,9 +30,10 @@ type Promise struct {
 	Ready     int
 }
 
-// Check ends a record and fails the test if something in it breaks a promise: a pod is bound once and runs once; a taint evicts nobody before its
-// time; no disruption leaves fewer ready pods than promised; of each role at most one node is unavailable at once; no machine boots anew with
-// pods that should have left; nodes change only when the operators are at the release's version; the history of versions only grows.
+// Check ends a record and fails the test if something in it breaks a promise: a pod is bound once and runs once; a
+// taint evicts nobody before its time; no disruption leaves fewer ready pods than promised; of each role at most one
+// node is unavailable at once; no machine boots anew with pods that should have left; nodes change only when the
+// operators are at the release's version; the history of versions only grows.
 func (r *Record) Check(promises ...Promise) {
 	t := r.c.t
 	t.Helper()
@@ -101,7 +103,8 @@ func (s *replay) pod(now *schedulingv1.Pod, deleted bool) {
 	if from, to := was.GetSpec().GetNodeName(), now.GetSpec().GetNodeName(); from != "" && from != to {
 		s.breaks("pod %s was bound to %s and then to %q", name, from, to)
 	}
-	leaves := was != nil && was.GetMetadata().GetDeletionTimestamp() == nil && (deleted || now.GetMetadata().GetDeletionTimestamp() != nil)
+	leaves := was != nil && was.GetMetadata().GetDeletionTimestamp() == nil &&
+		(deleted || now.GetMetadata().GetDeletionTimestamp() != nil)
 	s.pods[uid] = now
 	if deleted {
 		delete(s.pods, uid)
@@ -114,7 +117,8 @@ func (s *replay) pod(now *schedulingv1.Pod, deleted bool) {
 	switch {
 	case told:
 		s.inTime(now, name, at)
-	case tainted && !requested(now.GetMetadata()).Before(due.Truncate(time.Second)): // a scheduler that is killed does not tell who asked
+	// a scheduler that is killed does not tell who asked
+	case tainted && !requested(now.GetMetadata()).Before(due.Truncate(time.Second)):
 	case podReady(was):
 		s.enough(now, name)
 	}
@@ -128,7 +132,8 @@ func requested(m *metav1.ObjectMeta) time.Time {
 // evictedForTaint reports whether a pod leaves because of a taint, and when that was asked for.
 func (s *replay) evictedForTaint(pod *schedulingv1.Pod, gone bool) (time.Time, bool) {
 	for _, a := range s.audit {
-		if a.User != evictor || a.Method != podDelete || a.Namespace != pod.GetMetadata().GetNamespace() || a.Name != pod.GetMetadata().GetName() {
+		if a.User != evictor || a.Method != podDelete || a.Namespace != pod.GetMetadata().GetNamespace() ||
+			a.Name != pod.GetMetadata().GetName() {
 			continue
 		}
 		if gone && pod.GetMetadata().GetDeletionTimestamp() == nil {
@@ -144,7 +149,8 @@ func (s *replay) inTime(pod *schedulingv1.Pod, name string, at time.Time) {
 	due, ok := deadline(pod, s.taints[pod.GetSpec().GetNodeName()])
 	switch {
 	case !ok:
-		s.breaks("pod %s was evicted for a taint at %s, and %s had none that it does not tolerate", name, at.Format(time.TimeOnly), pod.GetSpec().GetNodeName())
+		s.breaks("pod %s was evicted for a taint at %s, and %s had none that it does not tolerate", name,
+			at.Format(time.TimeOnly), pod.GetSpec().GetNodeName())
 	case at.Before(due.Truncate(time.Second)):
 		s.breaks("pod %s was evicted at %s, its time was %s", name, at.Format(time.TimeOnly), due.Format(time.TimeOnly))
 	}
@@ -202,7 +208,9 @@ func (p Promise) covers(pod *schedulingv1.Pod) bool {
 }
 
 func podReady(pod *schedulingv1.Pod) bool {
-	return slices.ContainsFunc(pod.GetStatus().GetConditions(), func(c *schedulingv1.PodCondition) bool { return c.GetType() == "Ready" && c.GetStatus() == "True" })
+	return slices.ContainsFunc(pod.GetStatus().GetConditions(), func(c *schedulingv1.PodCondition) bool {
+		return c.GetType() == "Ready" && c.GetStatus() == "True"
+	})
 }
 
 func (s *replay) node(now *nodev1.Node, deleted bool) {
@@ -212,13 +220,15 @@ func (s *replay) node(now *nodev1.Node, deleted bool) {
 	if deleted {
 		delete(s.nodes, name)
 	}
-	if has := evicting(now); len(has) > 0 { // those that are gone stay known: a deletion that was decided before may still arrive
+	// those that are gone stay known: a deletion that was decided before may still arrive
+	if has := evicting(now); len(has) > 0 {
 		s.taints[name] = has
 	}
 	if was == nil || deleted {
 		return
 	}
-	if from, to := was.GetStatus().GetNodeInfo().GetBootId(), now.GetStatus().GetNodeInfo().GetBootId(); from != "" && from != to {
+	if from, to := was.GetStatus().GetNodeInfo().GetBootId(), now.GetStatus().GetNodeInfo().GetBootId(); from != "" &&
+		from != to {
 		s.rebooted(now)
 	}
 	if mark(was) != "" && mark(was) != mark(now) {
@@ -231,17 +241,22 @@ func mark(n *nodev1.Node) string { return n.GetMetadata().GetAnnotations()[desir
 
 // evicting are a node's taints that evict.
 func evicting(n *nodev1.Node) []*nodev1.Taint {
-	return slices.DeleteFunc(slices.Clone(n.GetSpec().GetTaints()), func(t *nodev1.Taint) bool { return t.GetEffect() != "NoExecute" })
+	return slices.DeleteFunc(slices.Clone(n.GetSpec().GetTaints()), func(t *nodev1.Taint) bool {
+		return t.GetEffect() != "NoExecute"
+	})
 }
 
-// rebooted holds a new boot of a machine against the drain that comes before it: only pods of daemon sets may still be there.
+// rebooted holds a new boot of a machine against the drain that comes before it: only pods of daemon sets may still be
+// there.
 func (s *replay) rebooted(n *nodev1.Node) {
 	name := n.GetMetadata().GetName()
 	if !n.GetSpec().GetUnschedulable() {
 		s.breaks("machine %s booted anew, and nothing kept pods from it", name)
 	}
 	for _, p := range s.pods {
-		daemon := slices.ContainsFunc(p.GetMetadata().GetOwnerReferences(), func(o *metav1.OwnerReference) bool { return o.GetKind() == "DaemonSet" })
+		daemon := slices.ContainsFunc(p.GetMetadata().GetOwnerReferences(), func(o *metav1.OwnerReference) bool {
+			return o.GetKind() == "DaemonSet"
+		})
 		if p.GetSpec().GetNodeName() == name && !daemon {
 			s.breaks("machine %s booted anew before pod %s had left", name, p.GetMetadata().GetName())
 		}
@@ -254,7 +269,8 @@ func (s *replay) configured(n *nodev1.Node) {
 	for name, o := range s.operators {
 		for _, v := range o.GetStatus().GetVersions() {
 			if v.GetName() == "operator" && v.GetVersion() != version {
-				s.breaks("node %s was to change for version %s before operator %s, which was at %s", n.GetMetadata().GetName(), version, name, v.GetVersion())
+				s.breaks("node %s was to change for version %s before operator %s, which was at %s", n.GetMetadata().GetName(),
+					version, name, v.GetVersion())
 			}
 		}
 	}
@@ -280,20 +296,24 @@ func sameRole(a, b *nodev1.Node) bool {
 	return one == other
 }
 
-// operator keeps what an operator of a release says. The cluster's own programs are of the version that runs, whatever the release.
+// operator keeps what an operator of a release says. The cluster's own programs are of the version that runs, whatever
+// the release.
 func (s *replay) operator(o *updatev1.ClusterOperator, deleted bool) {
 	name := o.GetMetadata().GetName()
-	if deleted || slices.Contains(ownOperators, name) {
+	if deleted || ownOperator(name) {
 		delete(s.operators, name)
 		return
 	}
 	s.operators[name] = o
 }
 
-// ownOperators are those of the cluster's own programs.
-var ownOperators = []string{"etcd", "eviction-controller", "gateway", "hook-broker", "machine-api", "machine-config", "provider-local", "scheduler", "update-orchestrator"}
+// ownOperator reports whether a ClusterOperator is that of one of the cluster's own programs.
+func ownOperator(name string) bool {
+	return slices.ContainsFunc(topology.Names(), func(service string) bool { return topology.Operator(service) == name })
+}
 
-// version holds the history of versions against what it was: entries are added in front, and the newest may become complete.
+// version holds the history of versions against what it was: entries are added in front, and the newest may become
+// complete.
 func (s *replay) version(now *updatev1.ClusterVersion) {
 	was, is := s.current.GetStatus().GetHistory(), now.GetStatus().GetHistory()
 	s.current = now
@@ -304,7 +324,8 @@ func (s *replay) version(now *updatev1.ClusterVersion) {
 	older := is[len(is)-len(was):]
 	for i, w := range was {
 		o := older[i]
-		same := o.GetVersion() == w.GetVersion() && o.GetImage() == w.GetImage() && proto.Equal(o.GetStartedTime(), w.GetStartedTime())
+		same := o.GetVersion() == w.GetVersion() && o.GetImage() == w.GetImage() &&
+			proto.Equal(o.GetStartedTime(), w.GetStartedTime())
 		if !same || w.GetState() == "Completed" && !proto.Equal(o, w) {
 			s.breaks("the history of versions changed: %v became %v", w, o)
 		}

@@ -40,8 +40,8 @@ type Step struct {
 	Deleted  bool
 }
 
-// Record is every change of pods, nodes, drains, cluster operators and the cluster's version, whoever dies meanwhile: its watches go on where
-// they broke off. It also looks which processes of pods run.
+// Record is every change of pods, nodes, drains, cluster operators and the cluster's version, whoever dies meanwhile:
+// its watches go on where they broke off. It also looks which processes of pods run.
 type Record struct {
 	c    *Cluster
 	stop context.CancelFunc
@@ -54,39 +54,53 @@ type Record struct {
 	scans  int
 }
 
-// Record begins a record; it returns when all that there is has been recorded. It ends with Check, or when the test ends.
+// Record begins a record; it returns when all that there is has been recorded. It ends with Check, or when the test
+// ends.
 func (c *Cluster) Record() *Record {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Record{c: c, stop: cancel, synced: map[string]bool{}}
 	conn := c.Conn()
-	pods, nodes, drains := schedulingv1.NewPodServiceClient(conn), nodev1.NewNodeServiceClient(conn), nodev1.NewDrainServiceClient(conn)
+	pods, nodes, drains := schedulingv1.NewPodServiceClient(conn), nodev1.NewNodeServiceClient(conn),
+		nodev1.NewDrainServiceClient(conn)
 	operators, versions := updatev1.NewClusterOperatorServiceClient(conn), updatev1.NewClusterVersionServiceClient(conn)
-	record(ctx, r, "pods", func(ctx context.Context, after string) (grpc.ServerStreamingClient[schedulingv1.WatchPodsResponse], error) {
-		return pods.WatchPods(ctx, &schedulingv1.WatchPodsRequest{ResourceVersion: after, AllowWatchBookmarks: true})
-	}, func(m *schedulingv1.WatchPodsResponse) []change {
-		return changes[*schedulingv1.Pod](m.GetEvents())
-	})
-	record(ctx, r, "nodes", func(ctx context.Context, after string) (grpc.ServerStreamingClient[nodev1.WatchNodesResponse], error) {
+	record(ctx, r, "pods",
+		func(ctx context.Context, after string) (grpc.ServerStreamingClient[schedulingv1.WatchPodsResponse], error) {
+			return pods.WatchPods(ctx, &schedulingv1.WatchPodsRequest{ResourceVersion: after, AllowWatchBookmarks: true})
+		}, func(m *schedulingv1.WatchPodsResponse) []change {
+			return changes[*schedulingv1.Pod](m.GetEvents())
+		})
+	record(ctx, r, "nodes", func(ctx context.Context, after string) (grpc.ServerStreamingClient[nodev1.WatchNodesResponse],
+		error,
+	) {
 		return nodes.WatchNodes(ctx, &nodev1.WatchNodesRequest{ResourceVersion: after, AllowWatchBookmarks: true})
 	}, func(m *nodev1.WatchNodesResponse) []change {
 		return changes[*nodev1.Node](m.GetEvents())
 	})
-	record(ctx, r, "drains", func(ctx context.Context, after string) (grpc.ServerStreamingClient[nodev1.WatchDrainsResponse], error) {
-		return drains.WatchDrains(ctx, &nodev1.WatchDrainsRequest{ResourceVersion: after, AllowWatchBookmarks: true})
-	}, func(m *nodev1.WatchDrainsResponse) []change {
-		return changes[*nodev1.Drain](m.GetEvents())
-	})
-	record(ctx, r, "clusteroperators", func(ctx context.Context, after string) (grpc.ServerStreamingClient[updatev1.WatchClusterOperatorsResponse], error) {
-		return operators.WatchClusterOperators(ctx, &updatev1.WatchClusterOperatorsRequest{ResourceVersion: after, AllowWatchBookmarks: true})
-	}, func(m *updatev1.WatchClusterOperatorsResponse) []change {
-		return changes[*updatev1.ClusterOperator](m.GetEvents())
-	})
-	record(ctx, r, "clusterversions", func(ctx context.Context, after string) (grpc.ServerStreamingClient[updatev1.WatchClusterVersionsResponse], error) {
-		return versions.WatchClusterVersions(ctx, &updatev1.WatchClusterVersionsRequest{ResourceVersion: after, AllowWatchBookmarks: true})
-	}, func(m *updatev1.WatchClusterVersionsResponse) []change {
-		return changes[*updatev1.ClusterVersion](m.GetEvents())
-	})
+	record(ctx, r, "drains",
+		func(ctx context.Context, after string) (grpc.ServerStreamingClient[nodev1.WatchDrainsResponse], error) {
+			return drains.WatchDrains(ctx, &nodev1.WatchDrainsRequest{ResourceVersion: after, AllowWatchBookmarks: true})
+		}, func(m *nodev1.WatchDrainsResponse) []change {
+			return changes[*nodev1.Drain](m.GetEvents())
+		})
+	record(ctx, r, "clusteroperators",
+		func(ctx context.Context, after string) (grpc.ServerStreamingClient[updatev1.WatchClusterOperatorsResponse], error) {
+			return operators.WatchClusterOperators(ctx, &updatev1.WatchClusterOperatorsRequest{
+				ResourceVersion:     after,
+				AllowWatchBookmarks: true,
+			})
+		}, func(m *updatev1.WatchClusterOperatorsResponse) []change {
+			return changes[*updatev1.ClusterOperator](m.GetEvents())
+		})
+	record(ctx, r, "clusterversions",
+		func(ctx context.Context, after string) (grpc.ServerStreamingClient[updatev1.WatchClusterVersionsResponse], error) {
+			return versions.WatchClusterVersions(ctx, &updatev1.WatchClusterVersionsRequest{
+				ResourceVersion:     after,
+				AllowWatchBookmarks: true,
+			})
+		}, func(m *updatev1.WatchClusterVersionsResponse) []change {
+			return changes[*updatev1.ClusterVersion](m.GetEvents())
+		})
 	r.done.Go(func() { r.scan(ctx) })
 	c.t.Cleanup(r.end)
 	c.Wait(callPatience, "a record of everything that there is", func(context.Context) (bool, string, error) {
@@ -131,7 +145,8 @@ type frame interface {
 func record[M any, F interface {
 	*M
 	frame
-}](ctx context.Context, r *Record, kind string, open func(ctx context.Context, after string) (grpc.ServerStreamingClient[M], error), read func(F) []change,
+}](ctx context.Context, r *Record, kind string,
+	open func(ctx context.Context, after string) (grpc.ServerStreamingClient[M], error), read func(F) []change,
 ) {
 	r.done.Go(func() {
 		after := ""
@@ -155,7 +170,8 @@ func record[M any, F interface {
 func session[M any, F interface {
 	*M
 	frame
-}](ctx context.Context, r *Record, kind string, after *string, open func(ctx context.Context, after string) (grpc.ServerStreamingClient[M], error), read func(F) []change,
+}](ctx context.Context, r *Record, kind string, after *string,
+	open func(ctx context.Context, after string) (grpc.ServerStreamingClient[M], error), read func(F) []change,
 ) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

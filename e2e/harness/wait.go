@@ -8,16 +8,20 @@ import (
 // lookEvery is short beside everything that is waited for.
 const lookEvery = 20 * time.Millisecond
 
-// Wait looks until look says that it is done. What it saw last is told when the time is over. An error of look is what it saw: a cluster
-// under faults does not always answer.
-func (c *Cluster) Wait(patience time.Duration, what string, look func(context.Context) (done bool, saw string, err error)) {
+// Wait looks until look says that it is done. What it saw last is told when the time is over. An error of look is what
+// it saw: a cluster under faults does not always answer.
+func (c *Cluster) Wait(patience time.Duration, what string, look func(context.Context) (done bool, saw string,
+	err error),
+) {
 	c.t.Helper()
 	if saw, ok := await(context.Background(), patience, look); !ok {
 		c.t.Fatalf("after %s still waiting for %s: %s", patience, what, saw)
 	}
 }
 
-func await(ctx context.Context, patience time.Duration, look func(context.Context) (bool, string, error)) (string, bool) {
+func await(ctx context.Context, patience time.Duration, look func(context.Context) (bool, string, error)) (string,
+	bool,
+) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	tick := time.NewTicker(lookEvery)
@@ -43,8 +47,8 @@ func await(ctx context.Context, patience time.Duration, look func(context.Contex
 	}
 }
 
-// Hold looks again and again for a while and fails the test as soon as look says that something is wrong. An error of look is no fault: a cluster
-// under faults does not always answer.
+// Hold looks again and again for a while and fails the test as soon as look says that something is wrong. An error of
+// look is no fault: a cluster under faults does not always answer.
 func (c *Cluster) Hold(while time.Duration, what string, look func(context.Context) (wrong string, err error)) {
 	c.t.Helper()
 	saw, ok := await(context.Background(), while, func(ctx context.Context) (bool, string, error) {

@@ -13,27 +13,32 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 )
 
 // Pods returns the pods with a label such as app=hello, or all if it is empty, of all namespaces.
 func (c *Cluster) Pods(ctx context.Context, selector string) ([]*schedulingv1.Pod, error) {
-	list, err := schedulingv1.NewPodServiceClient(c.Conn()).ListPods(ctx, &schedulingv1.ListPodsRequest{LabelSelector: selector})
+	list, err := schedulingv1.NewPodServiceClient(c.Conn()).ListPods(ctx, &schedulingv1.ListPodsRequest{
+		LabelSelector: selector,
+	})
 	return list.GetItems(), err
 }
 
 // Pool returns a pool of nodes.
 func (c *Cluster) Pool(ctx context.Context, name string) (*configv1.MachineConfigPool, error) {
-	return configv1.NewMachineConfigPoolServiceClient(c.Conn()).GetMachineConfigPool(ctx, &configv1.GetMachineConfigPoolRequest{Name: name})
+	return configv1.NewMachineConfigPoolServiceClient(c.Conn()).GetMachineConfigPool(ctx,
+		&configv1.GetMachineConfigPoolRequest{Name: name})
 }
 
 // Version returns the version of the cluster.
 func (c *Cluster) Version(ctx context.Context) (*updatev1.ClusterVersion, error) {
-	return updatev1.NewClusterVersionServiceClient(c.Conn()).GetClusterVersion(ctx, &updatev1.GetClusterVersionRequest{Name: "version"})
+	return updatev1.NewClusterVersionServiceClient(c.Conn()).GetClusterVersion(ctx, &updatev1.GetClusterVersionRequest{
+		Name: "version",
+	})
 }
 
-// SettleAll is Settle, and beside that everything runs that shall: the pods of deployments and daemon sets are there and ready, the nodes of all
-// pools have their configuration, no drain and no update goes on.
+// SettleAll is Settle, and beside that everything runs that shall: the pods of deployments and daemon sets are there
+// and ready, the nodes of all pools have their configuration, no drain and no update goes on.
 func (c *Cluster) SettleAll(patience time.Duration) {
 	c.t.Helper()
 	began := time.Now()
@@ -58,9 +63,11 @@ func (c *Cluster) unfinished(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	for _, d := range drains.GetItems() {
-		out = append(out, fmt.Sprintf("drain %s is %s: %s", d.GetMetadata().GetName(), d.GetStatus().GetPhase(), d.GetStatus().GetMessage()))
+		out = append(out, fmt.Sprintf("drain %s is %s: %s", d.GetMetadata().GetName(), d.GetStatus().GetPhase(),
+			d.GetStatus().GetMessage()))
 	}
-	pools, err := configv1.NewMachineConfigPoolServiceClient(c.Conn()).ListMachineConfigPools(ctx, &configv1.ListMachineConfigPoolsRequest{})
+	pools, err := configv1.NewMachineConfigPoolServiceClient(c.Conn()).ListMachineConfigPools(ctx,
+		&configv1.ListMachineConfigPoolsRequest{})
 	if err != nil {
 		return nil, err
 	}
@@ -99,31 +106,37 @@ func Condition(list []*metav1.Condition, typ string) (is, text string) {
 // podFaults says which pods are missing, too many or not ready.
 func (c *Cluster) podFaults(ctx context.Context) ([]string, error) {
 	var out []string
-	deployments, err := schedulingv1.NewDeploymentServiceClient(c.Conn()).ListDeployments(ctx, &schedulingv1.ListDeploymentsRequest{})
+	deployments, err := schedulingv1.NewDeploymentServiceClient(c.Conn()).ListDeployments(ctx,
+		&schedulingv1.ListDeploymentsRequest{})
 	if err != nil {
 		return nil, err
 	}
 	for _, d := range deployments.GetItems() {
 		s := d.GetStatus()
-		if want := d.GetSpec().GetReplicas(); s.GetReadyReplicas() != want || s.GetUpdatedReplicas() != want || s.GetReplicas() != want {
-			out = append(out, fmt.Sprintf("deployment %s: of %d pods %d ready, %d as wanted, %d in all", d.GetMetadata().GetName(), want, s.GetReadyReplicas(), s.GetUpdatedReplicas(), s.GetReplicas()))
+		if want := d.GetSpec().GetReplicas(); s.GetReadyReplicas() != want || s.GetUpdatedReplicas() != want ||
+			s.GetReplicas() != want {
+			out = append(out, fmt.Sprintf("deployment %s: of %d pods %d ready, %d as wanted, %d in all",
+				d.GetMetadata().GetName(), want, s.GetReadyReplicas(), s.GetUpdatedReplicas(), s.GetReplicas()))
 		}
 	}
-	sets, err := schedulingv1.NewDaemonSetServiceClient(c.Conn()).ListDaemonSets(ctx, &schedulingv1.ListDaemonSetsRequest{})
+	sets, err := schedulingv1.NewDaemonSetServiceClient(c.Conn()).ListDaemonSets(ctx,
+		&schedulingv1.ListDaemonSetsRequest{})
 	if err != nil {
 		return nil, err
 	}
 	for _, d := range sets.GetItems() {
 		if s := d.GetStatus(); s.GetNumberReady() != s.GetDesiredNumberScheduled() {
-			out = append(out, fmt.Sprintf("daemon set %s: %d of %d pods ready", d.GetMetadata().GetName(), s.GetNumberReady(), s.GetDesiredNumberScheduled()))
+			out = append(out, fmt.Sprintf("daemon set %s: %d of %d pods ready", d.GetMetadata().GetName(), s.GetNumberReady(),
+				s.GetDesiredNumberScheduled()))
 		}
 	}
 	pods, err := c.Pods(ctx, "")
 	for _, d := range deployments.GetItems() { // its status may not know yet of pods that are just gone
 		want, there := d.GetSpec().GetReplicas(), int32(0)
-		sel, _ := resource.LabelSelector(d.GetSpec().GetSelector(), "")
+		sel, _ := object.LabelSelector(d.GetSpec().GetSelector(), "")
 		for _, p := range pods {
-			if p.GetMetadata().GetNamespace() == d.GetMetadata().GetNamespace() && sel.Matches(labels.Set(p.GetMetadata().GetLabels())) {
+			if p.GetMetadata().GetNamespace() == d.GetMetadata().GetNamespace() &&
+				sel.Matches(labels.Set(p.GetMetadata().GetLabels())) {
 				there++
 			}
 		}
@@ -133,13 +146,15 @@ func (c *Cluster) podFaults(ctx context.Context) ([]string, error) {
 	}
 	for _, p := range pods {
 		if p.GetMetadata().GetDeletionTimestamp() != nil || !podReady(p) {
-			out = append(out, fmt.Sprintf("pod %s on %s: %s, leaving: %t", p.GetMetadata().GetName(), p.GetSpec().GetNodeName(), p.GetStatus().GetPhase(), p.GetMetadata().GetDeletionTimestamp() != nil))
+			out = append(out, fmt.Sprintf("pod %s on %s: %s, leaving: %t", p.GetMetadata().GetName(), p.GetSpec().GetNodeName(),
+				p.GetStatus().GetPhase(), p.GetMetadata().GetDeletionTimestamp() != nil))
 		}
 	}
 	return out, err
 }
 
-// Play starts a program of the repository that acts as the administrator, such as example-operators, until the test ends.
+// Play starts a program of the repository that acts as the administrator, such as example-operators, until the test
+// ends.
 func (c *Cluster) Play(name string, args ...string) {
 	c.t.Helper()
 	path, err := Tool(name)

@@ -25,8 +25,8 @@ const (
 	setsPrefix = "/windlass/machine-api/machinesets/" + Namespace + "/"
 )
 
-// Writers create MachineSets of zero replicas over REST while a test does its worst: four of them, 50 a second each. Each asks with the same name
-// until it is acknowledged, and remembers that.
+// Writers create MachineSets of zero replicas over REST while a test does its worst: four of them, 50 a second each.
+// Each asks with the same name until it is acknowledged, and remembers that.
 type Writers struct {
 	c      *Cluster
 	prefix string
@@ -88,7 +88,8 @@ func (w *Writers) create(ctx context.Context, name string) bool {
 	})
 	for try := 1; ctx.Err() == nil; try++ {
 		limited, cancel := context.WithTimeout(ctx, writeTry)
-		resp, err := w.caller.REST(limited, http.MethodPost, "/v1/namespaces/"+Namespace+"/machinesets", "application/json", body)
+		resp, err := w.caller.REST(limited, http.MethodPost, "/v1/namespaces/"+Namespace+"/machinesets", "application/json",
+			body)
 		cancel()
 		switch {
 		case err == nil && resp.Code == http.StatusOK:
@@ -159,7 +160,8 @@ func (w *Writers) lostBy(m *Members, e *etcdserverpb.Member) string {
 	return fmt.Sprintf("member %s, of %d acknowledged writes: %s", e.GetName(), len(w.acked), saw)
 }
 
-// Check stops the writers and fails the test unless each acknowledged set is read from each member of etcd. It removes the sets then.
+// Check stops the writers and fails the test unless each acknowledged set is read from each member of etcd. It removes
+// the sets then.
 func (w *Writers) Check() {
 	t := w.c.t
 	t.Helper()
@@ -172,7 +174,8 @@ func (w *Writers) Check() {
 	if len(w.acked) == 0 {
 		t.Error("no write was acknowledged")
 	}
-	t.Logf("%d writes were acknowledged and read from %d members; the longest gap of a writer was %s", len(w.acked), len(w.members), w.gap.Round(time.Millisecond))
+	t.Logf("%d writes were acknowledged and read from %d members; the longest gap of a writer was %s", len(w.acked),
+		len(w.members), w.gap.Round(time.Millisecond))
 }
 
 func (w *Writers) missing(ctx context.Context, m *Members, e *etcdserverpb.Member) ([]string, error) {

@@ -1,4 +1,5 @@
-// Package seeds runs every command line that the documents show on a whole cluster, in their order and as they stand, but for names that differ.
+// Package seeds runs every command line that the documents show on a whole cluster, in their order and as they stand,
+// but for names that differ.
 package seeds
 
 import (

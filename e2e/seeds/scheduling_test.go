@@ -42,7 +42,8 @@ func (w *walk) customScheduler() {
 	}
 	w.await("pod custom-scheduler", "condition=Ready")
 	w.shows(w.run("004:248"), `^NAME READY STATUS RESTARTS AGE$`, `^custom-scheduler 1/1 Running 0 \d+s$`)
-	w.shows(w.run("004:252"), `^Scheduler: custom-scheduler$`, `^Events:$`, `Normal Scheduled .*Successfully assigned (default/)?custom-scheduler to {worker}$`)
+	w.shows(w.run("004:252"), `^Scheduler: custom-scheduler$`, `^Events:$`,
+		`Normal Scheduled .*Successfully assigned (default/)?custom-scheduler to {worker}$`)
 	w.gone("custom-scheduler")
 }
 
@@ -61,7 +62,8 @@ func (w *walk) nodeSelectorOfAProject() {
 	if err := json.Unmarshal([]byte(w.run("004:351")), &pod); err != nil {
 		w.Fatal(err)
 	}
-	if want := (map[string]string{"env": "test", "infra": "fedora", "os": "fedora"}); !maps.Equal(pod.Spec.NodeSelector, want) {
+	if want := (map[string]string{"env": "test", "infra": "fedora", "os": "fedora"}); !maps.Equal(pod.Spec.NodeSelector,
+		want) {
 		w.Errorf("node selector %v, want %v", pod.Spec.NodeSelector, want)
 	}
 	w.file("elsewhere.yaml", "004-58-PodNodeSelector.yaml", "spec")

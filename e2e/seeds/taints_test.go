@@ -61,7 +61,8 @@ func (w *walk) severalTaints() {
 	w.await("pod s1", "delete")
 	w.admin("create -f later.yaml")
 	w.await("pod later", "condition=PodScheduled=false")
-	w.shows(w.admin("describe pod later"), `Warning FailedScheduling .*1 node\(s\) had taint {key2: value2}, that the pod didn't tolerate`)
+	w.shows(w.admin("describe pod later"),
+		`Warning FailedScheduling .*1 node\(s\) had taint {key2: value2}, that the pod didn't tolerate`)
 	w.shows(w.admin("get pod tolerant"), `^tolerant 1/1 Running 0 `)
 
 	w.gone("tolerant later")
@@ -107,7 +108,8 @@ func (w *walk) taintsOfAMachineSet() {
 	w.later("delete machineset special --ignore-not-found --timeout=25s")
 	w.await("machineset special", "jsonpath={.status.readyReplicas}=1")
 
-	w.editor(`sed -i '/^    spec:$/a\      taints:\n      - effect: NoExecute\n        key: key1\n        value: value1' "$1"`)
+	w.editor(
+		`sed -i '/^    spec:$/a\      taints:\n      - effect: NoExecute\n        key: key1\n        value: value1' "$1"`)
 	w.shows(w.run("003:350"), `^machineset.machine.openshift.io/special edited$`)
 	w.shows(w.run("003:370"), `^machineset.machine.openshift.io/special scaled$`)
 	w.await("machines -l machine.openshift.io/cluster-api-machineset=special", "delete")
@@ -121,8 +123,8 @@ func (w *walk) taintsOfAMachineSet() {
 	w.admin("delete machineset special --timeout=25s")
 }
 
-// taintedNodes waits until the set has n nodes, each with the taint of the document and no other: a machine that is on its way out no
-// longer counts for its set while its node is still being drained.
+// taintedNodes waits until the set has n nodes, each with the taint of the document and no other: a machine that is on
+// its way out no longer counts for its set while its node is still being drained.
 func (w *walk) taintedNodes(n int) {
 	w.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -151,7 +153,8 @@ func (w *walk) wrongTaints(n int) string {
 	}
 	for _, node := range list.Items {
 		var taints []struct{ Effect, Key, Value string }
-		if err := json.Unmarshal(node.Spec.Taints, &taints); err != nil || len(taints) != 1 || taints[0].Effect != "NoExecute" || taints[0].Key != "key1" || taints[0].Value != "value1" {
+		if err := json.Unmarshal(node.Spec.Taints, &taints); err != nil || len(taints) != 1 ||
+			taints[0].Effect != "NoExecute" || taints[0].Key != "key1" || taints[0].Value != "value1" {
 			return fmt.Sprintf("taints %s %v", node.Spec.Taints, err)
 		}
 	}

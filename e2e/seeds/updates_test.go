@@ -35,10 +35,13 @@ func TestUpdates(t *testing.T) {
 		w.await("clusterversion version", "condition=Progressing=False")
 		w.offerUpdates()
 		shown := w.run("001:25")
-		w.shows(shown, `^Cluster version is \d+\.\d+\.\d+$`, `^Channel: fast-4.11 \(available channels: candidate-4.11, fast-4.11\)$`,
+		w.shows(shown, `^Cluster version is \d+\.\d+\.\d+$`,
+			`^Channel: fast-4.11 \(available channels: candidate-4.11, fast-4.11\)$`,
 			`^Recommended updates:$`, `^  VERSION IMAGE$`, `^  4.11.41 windlass.dev/release@sha256:400267c7[0-9a-f]{56}$`,
-			`^Supported but not recommended updates:$`, `^  Version: 4.11.36$`, `^  Image: windlass.dev/release@sha256:8c04176b[0-9a-f]{56}$`,
-			`^  Recommended: False$`, `^  Reason: PatchesOlderRelease$`, `^  Message: The 4.11.36 release only .* https://access.redhat.com/solutions/7007136$`)
+			`^Supported but not recommended updates:$`, `^  Version: 4.11.36$`,
+			`^  Image: windlass.dev/release@sha256:8c04176b[0-9a-f]{56}$`,
+			`^  Recommended: False$`, `^  Reason: PatchesOlderRelease$`,
+			`^  Message: The 4.11.36 release only .* https://access.redhat.com/solutions/7007136$`)
 		w.shows(w.run("001:51"), `^  4.11.41 windlass.dev/release@`, `re-run the command with --include-not-recommended`)
 		w.availableUpdates(w.run("001:55"))
 		w.conditionalUpdates(w.run("001:73"))
@@ -52,7 +55,8 @@ func TestUpdates(t *testing.T) {
 
 		w.shows(w.run("001:240"),
 			`^NAME CONFIG UPDATED UPDATING DEGRADED MACHINECOUNT READYMACHINECOUNT UPDATEDMACHINECOUNT DEGRADEDMACHINECOUNT AGE$`,
-			`^master rendered-master-[0-9a-f]{32} True False False 3 3 3 0 \d+[smh]`, `^worker rendered-worker-[0-9a-f]{32} True False False 2 2 2 0 \d+[smh]`)
+			`^master rendered-master-[0-9a-f]{32} True False False 3 3 3 0 \d+[smh]`,
+			`^worker rendered-worker-[0-9a-f]{32} True False False 2 2 2 0 \d+[smh]`)
 	})
 }
 
@@ -84,12 +88,14 @@ func (w *walk) availableUpdates(text string) {
 	if err := json.Unmarshal([]byte(text), &got); err != nil {
 		w.Fatal(err)
 	}
-	if len(got) != 1 || len(got[0].Channels) != 2 || got[0].Version != "4.11.41" || got[0].URL != "https://access.redhat.com/errata/RHBA-2023:3213" || got[0].Image == "" {
+	if len(got) != 1 || len(got[0].Channels) != 2 || got[0].Version != "4.11.41" ||
+		got[0].URL != "https://access.redhat.com/errata/RHBA-2023:3213" || got[0].Image == "" {
 		w.Errorf("available updates are %s", text)
 	}
 }
 
-// conditionalUpdates reads the whole of what is printed: it has no other fields than the document's example, which the same message takes.
+// conditionalUpdates reads the whole of what is printed: it has no other fields than the document's example, which the
+// same message takes.
 func (w *walk) conditionalUpdates(text string) {
 	w.Helper()
 	var v updatev1.ClusterVersion
@@ -97,11 +103,13 @@ func (w *walk) conditionalUpdates(text string) {
 		w.Fatal(err)
 	}
 	list := v.GetStatus().GetConditionalUpdates()
-	if len(list) != 1 || list[0].GetRelease().GetVersion() != "4.11.36" || len(list[0].GetRisks()) != 1 || len(list[0].GetConditions()) != 1 {
+	if len(list) != 1 || list[0].GetRelease().GetVersion() != "4.11.36" || len(list[0].GetRisks()) != 1 ||
+		len(list[0].GetConditions()) != 1 {
 		w.Fatalf("conditional updates are %s", text)
 	}
 	c := list[0].GetConditions()[0]
-	if c.GetType() != "Recommended" || c.GetStatus() != "False" || c.GetReason() != "PatchesOlderRelease" || c.GetLastTransitionTime() == nil {
+	if c.GetType() != "Recommended" || c.GetStatus() != "False" || c.GetReason() != "PatchesOlderRelease" ||
+		c.GetLastTransitionTime() == nil {
 		w.Errorf("condition %v", c)
 	}
 }
@@ -139,7 +147,8 @@ func TestDeletionOfAMachine(t *testing.T) {
 	through(t, "002", func(w *walk) {
 		w.names["machine"] = w.names["worker"]
 		w.Cleanup(func() { w.c.Settle(time.Minute) })
-		w.shows(w.run("002:50"), `^machine.machine.openshift.io "`+w.names["machine"]+`" deleted from openshift-machine-api namespace$`)
+		w.shows(w.run("002:50"), `^machine.machine.openshift.io "`+w.names["machine"]+
+			`" deleted from openshift-machine-api namespace$`)
 		w.shows(w.admin("get events -A"), `Normal \w+ machine/`+w.names["machine"])
 		if r := w.c.CLI("get", "node", w.names["machine"]); r.Code == 0 {
 			w.Errorf("the machine is gone, but its node is there:\n%s", r.Stdout)

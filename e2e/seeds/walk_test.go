@@ -176,8 +176,8 @@ func (w *walk) filtered(text string, filter []string) string {
 	return string(out)
 }
 
-// shows fails the test unless a text matches each of the patterns. A space of a pattern is any number of spaces of the text; ^ and $ are the ends of
-// a line.
+// shows fails the test unless a text matches each of the patterns. A space of a pattern is any number of spaces of the
+// text; ^ and $ are the ends of a line.
 func (w *walk) shows(text string, patterns ...string) {
 	w.Helper()
 	for _, p := range patterns {
@@ -205,8 +205,8 @@ func (w *walk) await(what, until string) {
 	w.admin("wait --timeout=25s "+what, "--for="+until)
 }
 
-// file puts one of the documents' examples where the commands find it, whole. within is the field of a Pod that a fragment is; the pod's name is
-// that of the file then, and it has the container of the documents.
+// file puts one of the documents' examples where the commands find it, whole. within is the field of a Pod that a
+// fragment is; the pod's name is that of the file then, and it has the container of the documents.
 func (w *walk) file(name, example string, within ...string) {
 	w.Helper()
 	raw, err := os.ReadFile(filepath.Join(w.examples, example))

@@ -61,8 +61,8 @@ func testsOf(t *testing.T, dir string) []string {
 	return out
 }
 
-// TestEveryPromiseNamesTestsThatExist reads the tables of attacks and of promises: the last column names packages in backquotes, each followed by its
-// tests; a package alone means all of its tests.
+// TestEveryPromiseNamesTestsThatExist reads the tables of attacks and of promises: the last column names packages in
+// backquotes, each followed by its tests; a package alone means all of its tests.
 func TestEveryPromiseNamesTestsThatExist(t *testing.T) {
 	points := map[string]bool{}
 	for _, file := range []string{"docs/security.md", "docs/architecture.md"} {

@@ -41,7 +41,8 @@ func (t *tour) state(ctx context.Context) (state, error) {
 // same says that nothing was replaced and nothing rebooted.
 func (s state) same(now state) []fact {
 	says := func(what string, before, after []string) fact {
-		return told(slices.Equal(before, after), what+" as before: "+strings.Join(before, ", "), "%s", strings.Join(after, ", "))
+		return told(slices.Equal(before, after), what+" as before: "+strings.Join(before, ", "), "%s",
+			strings.Join(after, ", "))
 	}
 	return []fact{
 		says("machines", s.machines, now.machines), says("nodes", s.nodes, now.nodes),
@@ -78,9 +79,11 @@ func (t *tour) breakIt(ctx context.Context) error {
 	if err := t.check(append(before.same(after), saved)...); err != nil {
 		return err
 	}
-	t.paragraph(`Whatever died was started again by what watches over it: services by the supervisor, agents by the provider, members by their agents. `+
-		`None of them is needed for the others to run on, not even the supervisor, and no machine was replaced or rebooted. %d writes were `+
-		`acknowledged meanwhile, the slowest after %d ms, and all are there.`, len(ws.acknowledged()), ws.slowest().Milliseconds())
+	t.paragraph(
+		`Whatever died was started again by what watches over it: services by the supervisor, agents by the provider, members by their agents. `+
+			`None of them is needed for the others to run on, not even the supervisor, and no machine was replaced or rebooted. %d writes were `+
+			`acknowledged meanwhile, the slowest after %d ms, and all are there.`, len(ws.acknowledged()),
+		ws.slowest().Milliseconds())
 	return t.removeSets(ctx, tourLabel+"="+t.run)
 }
 
@@ -109,7 +112,8 @@ func (t *tour) killService(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.saw("the supervisor started it again: pid %d after %.2f s; it answers %.2f s later", pid, took.Seconds(), time.Since(began).Seconds())
+	t.saw("the supervisor started it again: pid %d after %.2f s; it answers %.2f s later", pid, took.Seconds(),
+		time.Since(began).Seconds())
 	return t.onlyChanged(ctx, p, key)
 }
 
@@ -120,7 +124,8 @@ func (t *tour) onlyChanged(ctx context.Context, before processes, key string) er
 		return err
 	}
 	changed := before.changed(after)
-	return t.check(told(len(changed) == 1 && strings.HasPrefix(changed[0], key+":"), "no other process than "+key+" started anew", "%s", strings.Join(changed, "; ")))
+	return t.check(told(len(changed) == 1 && strings.HasPrefix(changed[0], key+":"), "no other process than "+key+
+		" started anew", "%s", strings.Join(changed, "; ")))
 }
 
 func (t *tour) killAgent(ctx context.Context) error {
@@ -153,7 +158,8 @@ func (t *tour) killAgent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.saw("that was the agent of %s; the provider started it again: pid %d after %.2f s; its node stayed the same", worker, pid, took.Seconds())
+	t.saw("that was the agent of %s; the provider started it again: pid %d after %.2f s; its node stayed the same", worker,
+		pid, took.Seconds())
 	return t.onlyChanged(ctx, p, key)
 }
 
@@ -188,7 +194,8 @@ func (t *tour) killMember(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The guardian's answers pass a gateway that reads nothing from etcd, as on a host whose disk stands still for seconds; others do not.
+	// The guardian's answers pass a gateway that reads nothing from etcd, as on a host whose disk stands still for
+	// seconds; others do not.
 	err = within(ctx, answers, "the gateway serves", func(ctx context.Context) (bool, string, error) {
 		_, err := t.cluster.listMachines(ctx, "")
 		return err == nil, "", err
@@ -196,7 +203,8 @@ func (t *tour) killMember(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.saw("its agent started it again: pid %d after %.2f s; at the next look %.2f s later it is a healthy voter", pid, took.Seconds(), time.Since(began).Seconds())
+	t.saw("its agent started it again: pid %d after %.2f s; at the next look %.2f s later it is a healthy voter", pid,
+		took.Seconds(), time.Since(began).Seconds())
 	return t.onlyChanged(ctx, p, key)
 }
 
@@ -227,7 +235,8 @@ func (t *tour) killSupervisor(ctx context.Context) error {
 		return err
 	}
 	changed := p.changed(now)
-	if err := t.check(told(now.supervisor != 0 && now.supervisor != p.supervisor, "another supervisor", "pid %d", now.supervisor),
+	if err := t.check(told(now.supervisor != 0 && now.supervisor != p.supervisor, "another supervisor", "pid %d",
+		now.supervisor),
 		told(len(changed) == 0, "the same processes before and after", "%s", strings.Join(changed, "; "))); err != nil {
 		return err
 	}
@@ -246,7 +255,8 @@ func (t *tour) runsOn(ctx context.Context, before processes) error {
 	}
 	dead := before.dead()
 	if err := t.check(told(len(dead) == 0, "every other process runs on", "dead: %s", strings.Join(dead, ", ")),
-		told(!slices.ContainsFunc(machines, notRunning), "every machine in phase Running", "%s", strings.Join(names(machines), ", "))); err != nil {
+		told(!slices.ContainsFunc(machines, notRunning), "every machine in phase Running", "%s",
+			strings.Join(names(machines), ", "))); err != nil {
 		return err
 	}
 	t.saw("all %d other processes run on, and so do the %d machines", len(before.pids), len(machines))

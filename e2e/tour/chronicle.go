@@ -92,7 +92,8 @@ func (c *chronicle) add(o observation) []sighting {
 		c.addNode(o)
 	case o.drain != nil && o.drain.GetSpec().GetNodeName() == c.old && o.drain.GetStatus().GetPhase() == "Succeeded":
 		c.saw(o, nodeDrained, o.drain, "the drain of its node has succeeded: "+o.drain.GetStatus().GetMessage())
-	case o.task != nil && o.task.GetSpec().GetMachineRef().GetName() == c.old && o.task.GetSpec().GetHookName() == backupHook:
+	case o.task != nil && o.task.GetSpec().GetMachineRef().GetName() == c.old &&
+		o.task.GetSpec().GetHookName() == backupHook:
 		c.addTask(o)
 	case o.quorum != nil && !c.worker:
 		c.addQuorum(o)
@@ -205,7 +206,8 @@ func (c *chronicle) addQuorum(o observation) {
 	q := o.quorum
 	c.samples++
 	if q.GetHealthyVoters() < q.GetMajority() {
-		c.unsafe = append(c.unsafe, fmt.Sprintf("%d healthy voters where a majority is %d", q.GetHealthyVoters(), q.GetMajority()))
+		c.unsafe = append(c.unsafe, fmt.Sprintf("%d healthy voters where a majority is %d", q.GetHealthyVoters(),
+			q.GetMajority()))
 	}
 	for _, m := range q.GetMembers() {
 		if m.GetName() == c.old || m.GetBootstrap() || slices.Contains(c.others, m.GetName()) {
@@ -228,8 +230,8 @@ func (c *chronicle) addQuorum(o observation) {
 	}
 }
 
-// inOrder says that the moments came one after the other. Changes of stored objects are compared by revision, which is one clock for all of
-// them; with the quorum in between, what counts is when it was received.
+// inOrder says that the moments came one after the other. Changes of stored objects are compared by revision, which is
+// one clock for all of them; with the quorum in between, what counts is when it was received.
 func (c *chronicle) inOrder(moments ...moment) []fact {
 	var facts []fact
 	for _, m := range moments {
@@ -246,7 +248,8 @@ func (c *chronicle) inOrder(moments ...moment) []fact {
 			holds = before.revision <= after.revision
 		}
 		facts = append(facts, told(holds, fmt.Sprintf("%s before %s", before.moment, after.moment),
-			"they came at %s and %s (revisions %d and %d)", before.at.Format(time.TimeOnly+".000"), after.at.Format(time.TimeOnly+".000"), before.revision, after.revision))
+			"they came at %s and %s (revisions %d and %d)", before.at.Format(time.TimeOnly+".000"),
+			after.at.Format(time.TimeOnly+".000"), before.revision, after.revision))
 	}
 	return facts
 }

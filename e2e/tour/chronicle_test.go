@@ -22,7 +22,9 @@ func meta(name string, revision int) *metav1.ObjectMeta {
 
 func controlPlane(m *metav1.ObjectMeta, phase string) *machinev1.Machine {
 	m.Labels = map[string]string{roleLabel: "master"}
-	return &machinev1.Machine{Metadata: m, Spec: &machinev1.MachineSpec{}, Status: &machinev1.MachineStatus{Phase: proto.String(phase)}}
+	return &machinev1.Machine{Metadata: m, Spec: &machinev1.MachineSpec{}, Status: &machinev1.MachineStatus{
+		Phase: proto.String(phase),
+	}}
 }
 
 // deleting is machine a while it is deleted, with some hooks and conditions.
@@ -60,7 +62,9 @@ func backupTask(revision int, phase string) observation {
 }
 
 func nodeA(revision int, unschedulable, deleted bool) observation {
-	return observation{deleted: deleted, node: &nodev1.Node{Metadata: meta("a", revision), Spec: &nodev1.NodeSpec{Unschedulable: proto.Bool(unschedulable)}}}
+	return observation{deleted: deleted, node: &nodev1.Node{Metadata: meta("a", revision), Spec: &nodev1.NodeSpec{
+		Unschedulable: proto.Bool(unschedulable),
+	}}}
 }
 
 // replacementOfA is everything that is seen when machine a of a, b and c is replaced by d.
@@ -78,7 +82,9 @@ func replacementOfA() []observation {
 		voters("b", "", 3, "b", "c", "d"),
 		deleting(13, false, true),
 		nodeA(14, true, false),
-		{drain: &nodev1.Drain{Metadata: meta("x", 15), Spec: &nodev1.DrainSpec{NodeName: "a"}, Status: &nodev1.DrainStatus{Phase: proto.String("Succeeded")}}},
+		{drain: &nodev1.Drain{Metadata: meta("x", 15), Spec: &nodev1.DrainSpec{NodeName: "a"}, Status: &nodev1.DrainStatus{
+			Phase: proto.String("Succeeded"),
+		}}},
 		deleting(16, false, true, drained),
 		backupTask(17, "Pending"),
 		{waits: "hook " + backupHook},
@@ -87,13 +93,14 @@ func replacementOfA() []observation {
 		deleting(20, false, false, drained),
 		deleting(21, false, false, drained, &metav1.Condition{Type: "InstanceExists", Status: "False"}),
 		nodeA(22, true, true),
-		{waits: "nothing: RemoveFinalizer comes next"},
+		{waits: "nothing, next action: RemoveFinalizer"},
 		{deleted: true, machine: deleting(23, false, false).machine},
 	}
 }
 
 var wholeStory = []moment{
-	deletionAsked, replacementMade, replacementRuns, learnerJoined, learnerVotes, leadershipMoved, oldVoterLeft, quorumHookGone, nodeCordoned, nodeDrained,
+	deletionAsked, replacementMade, replacementRuns, learnerJoined, learnerVotes, leadershipMoved, oldVoterLeft,
+	quorumHookGone, nodeCordoned, nodeDrained,
 	machineDrained, taskPending, taskClaimed, taskCompleted, backupHookGone, instanceGone, nodeGone, machineGone,
 }
 
@@ -121,7 +128,8 @@ func TestAReplacementIsToldInItsOrder(t *testing.T) {
 		t.Errorf("wrong: %q", got)
 	}
 	if c.most != 4 || len(c.unsafe) > 0 || c.replacement != "d" || c.samples != 5 {
-		t.Errorf("most = %d, unsafe = %q, replacement = %q, samples = %d; want 4, none, d, 5", c.most, c.unsafe, c.replacement, c.samples)
+		t.Errorf("most = %d, unsafe = %q, replacement = %q, samples = %d; want 4, none, d, 5", c.most, c.unsafe,
+			c.replacement, c.samples)
 	}
 	if got, want := strings.Join(c.waits, "|"), "hook "+quorumHook+"|hook "+backupHook; got != want {
 		t.Errorf("waits = %q, want %q", got, want)

@@ -40,8 +40,8 @@ const (
 	deleteFirst  = "machine.openshift.io/delete-machine"
 )
 
-// cluster is the same cluster for what a command per question would be too slow for: the generated clients, with the settings that
-// `windlass env` prints.
+// cluster is the same cluster for what a command per question would be too slow for: the generated clients, with the
+// settings that `windlass env` prints.
 type cluster struct {
 	url      string
 	conn     *grpc.ClientConn
@@ -76,7 +76,10 @@ func connect(ctx context.Context, s shell) (*cluster, error) {
 	conn, err := grpc.NewClient("passthrough:///"+env["WINDLASS_SERVER"],
 		grpc.WithTransportCredentials(credentials.NewTLS(settings)),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, MaxDelay: 250 * time.Millisecond},
+			Backoff: backoff.Config{
+				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6,
+				MaxDelay: 250 * time.Millisecond,
+			},
 			MinConnectTimeout: 5 * time.Second,
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}))
@@ -158,7 +161,10 @@ func (c *cluster) listMachines(ctx context.Context, role string) ([]*machinev1.M
 
 // listSets returns the machine sets that a selector of labels matches.
 func (c *cluster) listSets(ctx context.Context, selector string) ([]*machinev1.MachineSet, error) {
-	list, err := c.sets.ListMachineSets(ctx, &machinev1.ListMachineSetsRequest{Namespace: namespace, LabelSelector: selector}, patient)
+	list, err := c.sets.ListMachineSets(ctx, &machinev1.ListMachineSetsRequest{
+		Namespace:     namespace,
+		LabelSelector: selector,
+	}, patient)
 	return list.GetItems(), err
 }
 
@@ -174,7 +180,8 @@ func (c *cluster) listPools(ctx context.Context) ([]*configv1.MachineConfigPool,
 
 // listPods returns the pods of the default namespace that a selector of labels matches.
 func (c *cluster) listPods(ctx context.Context, selector string) ([]*schedulingv1.Pod, error) {
-	list, err := c.pods.ListPods(ctx, &schedulingv1.ListPodsRequest{Namespace: podNamespace, LabelSelector: selector}, patient)
+	list, err := c.pods.ListPods(ctx, &schedulingv1.ListPodsRequest{Namespace: podNamespace, LabelSelector: selector},
+		patient)
 	return list.GetItems(), err
 }
 
@@ -218,7 +225,8 @@ func follower(q *etcdv1.Quorum) string {
 
 // atRest reports whether every member votes and is healthy.
 func atRest(q *etcdv1.Quorum) bool {
-	return q.GetVoters() == q.GetDesiredVoters() && q.GetHealthyVoters() == q.GetVoters() && int(q.GetVoters()) == len(q.GetMembers()) && leader(q) != ""
+	return q.GetVoters() == q.GetDesiredVoters() && q.GetHealthyVoters() == q.GetVoters() &&
+		int(q.GetVoters()) == len(q.GetMembers()) && leader(q) != ""
 }
 
 // isReady reports whether a node's Ready condition is true.

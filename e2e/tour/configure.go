@@ -40,7 +40,8 @@ func (t *tour) configure(ctx context.Context) error {
 	}
 	t.saw("%s", strings.TrimSpace(narrow(out)))
 	head, _, _ := strings.Cut(out, "\n")
-	if err := t.check(told(strings.Join(strings.Fields(head), " ") == columns, "columns "+columns, "%s", head)); err != nil {
+	if err := t.check(told(strings.Join(strings.Fields(head), " ") == columns, "columns "+columns, "%s",
+		head)); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -55,9 +56,11 @@ func (t *tour) configure(ctx context.Context) error {
 		return err
 	}
 	t.saw("taken back everywhere after %.1f s", time.Since(began).Seconds())
-	t.paragraph(`Node by node the cluster went to a new configuration: cordoned, drained, given its files and its service, restarted and taken into service again. A control-plane ` +
-		`node begins only when it has the permit to disrupt the quorum, of which there is one. What a machine configuration brought goes with it.`)
-	return t.check(told(len(left) == 0, "no file and no service of the tour on any machine", "%s", strings.Join(left, "; ")))
+	t.paragraph(
+		`Node by node the cluster went to a new configuration: cordoned, drained, given its files and its service, restarted and taken into service again. A control-plane ` +
+			`node begins only when it has the permit to disrupt the quorum, of which there is one. What a machine configuration brought goes with it.`)
+	return t.check(told(len(left) == 0, "no file and no service of the tour on any machine", "%s",
+		strings.Join(left, "; ")))
 }
 
 // configurations returns the name of the configuration of each pool.
@@ -72,16 +75,17 @@ func (t *tour) configurations(ctx context.Context) (map[string]string, error) {
 
 // configuredAs waits until each pool has a configuration on all of its nodes.
 func (t *tour) configuredAs(ctx context.Context, want map[string]string) error {
-	return within(ctx, configuredWithin, fmt.Sprintf("configurations %v on all nodes", want), func(ctx context.Context) (bool, string, error) {
-		pools, err := t.cluster.listPools(ctx)
-		var wrong []string
-		for _, p := range pools {
-			if name := p.GetMetadata().GetName(); !rolledOut(p) || p.GetStatus().GetConfiguration().GetName() != want[name] {
-				wrong = append(wrong, fmt.Sprintf("%s: %s", name, p.GetStatus()))
+	return within(ctx, configuredWithin, fmt.Sprintf("configurations %v on all nodes", want),
+		func(ctx context.Context) (bool, string, error) {
+			pools, err := t.cluster.listPools(ctx)
+			var wrong []string
+			for _, p := range pools {
+				if name := p.GetMetadata().GetName(); !rolledOut(p) || p.GetStatus().GetConfiguration().GetName() != want[name] {
+					wrong = append(wrong, fmt.Sprintf("%s: %s", name, p.GetStatus()))
+				}
 			}
-		}
-		return err == nil && len(wrong) == 0, strings.Join(wrong, "\n"), err
-	})
+			return err == nil && len(wrong) == 0, strings.Join(wrong, "\n"), err
+		})
 }
 
 // nodesOfRole returns the nodes that have a role.
@@ -125,15 +129,18 @@ func (t *tour) configurePool(ctx context.Context, role string) error {
 	facts := append(r.facts(), saved, r.safe())
 	facts = append(facts, t.stands(nodes, role)...)
 	if role == "master" {
-		facts = append(facts, told(slices.Equal(slices.Sorted(slices.Values(r.holders)), names(nodes)), "the permit held once by each of "+strings.Join(names(nodes), ", "), "by %s", strings.Join(r.holders, ", ")))
+		facts = append(facts, told(slices.Equal(slices.Sorted(slices.Values(r.holders)), names(nodes)),
+			"the permit held once by each of "+strings.Join(names(nodes), ", "), "by %s", strings.Join(r.holders, ", ")))
 	}
 	runs, err := t.services(ctx, nodes)
 	if err != nil {
 		return err
 	}
-	t.saw("/etc/tour.conf and tour.service are on all %d after %.1f s; %d writes were acknowledged meanwhile, the slowest after %d ms", len(nodes), time.Since(began).Seconds(),
+	t.saw(
+		"/etc/tour.conf and tour.service are on all %d after %.1f s; %d writes were acknowledged meanwhile, the slowest after %d ms", len(nodes), time.Since(began).Seconds(),
 		len(ws.acknowledged()), ws.slowest().Milliseconds())
-	if err := t.check(append(facts, told(len(runs) == len(nodes), "tour.service on each machine", "on %s", strings.Join(runs, ", ")))...); err != nil {
+	if err := t.check(append(facts, told(len(runs) == len(nodes), "tour.service on each machine", "on %s",
+		strings.Join(runs, ", ")))...); err != nil {
 		return err
 	}
 	return t.removeSets(ctx, tourLabel+"="+t.run)
@@ -151,7 +158,10 @@ func (t *tour) followRollout(ctx context.Context, r *rollout, seen <-chan observ
 				t.moment(time.Since(began), line)
 			}
 		case <-ctx.Done():
-			return mismatch{{expected: "all nodes with their new configuration, within " + configuredWithin.String(), seen: fmt.Sprint(r.facts())}}
+			return mismatch{{
+				expected: "all nodes with their new configuration, within " + configuredWithin.String(),
+				seen:     fmt.Sprint(r.facts()),
+			}}
 		}
 		if len(r.holders) > 0 && !shown {
 			shown = true
@@ -170,12 +180,14 @@ func (t *tour) showPermit(ctx context.Context, holder string) error {
 		return err
 	}
 	t.saw("%s", linesWith(out, "Permit:"))
-	return t.check(told(strings.Contains(linesWith(out, "Permit:"), holder), "`windlass quorum` names "+holder+" as the one who has the permit", "%s", out))
+	return t.check(told(strings.Contains(linesWith(out, "Permit:"), holder), "`windlass quorum` names "+holder+
+		" as the one who has the permit", "%s", out))
 }
 
 // file is where a file of a machine stands on this one.
 func (t *tour) file(machine string, elem ...string) string {
-	return filepath.Join(append([]string{t.cluster.dir, "services", "provider-local", "machines", machine, "root"}, elem...)...)
+	return filepath.Join(append([]string{t.cluster.dir, "services", "provider-local", "machines", machine, "root"},
+		elem...)...)
 }
 
 // stands says that the file of the tour stands on each machine.

@@ -33,22 +33,28 @@ func (t *tour) drain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	leave := slices.DeleteFunc(slices.Concat(shop, vault), func(p *schedulingv1.Pod) bool { return p.GetSpec().GetNodeName() != worker })
-	if err := t.check(told(len(leave) > 1, "a pod of tour-shop beside tour-vault on "+worker, "tour-shop is on %s", strings.Join(nodesOf(shop), ", "))); err != nil {
+	leave := slices.DeleteFunc(slices.Concat(shop, vault), func(p *schedulingv1.Pod) bool {
+		return p.GetSpec().GetNodeName() != worker
+	})
+	if err := t.check(told(len(leave) > 1, "a pod of tour-shop beside tour-vault on "+worker, "tour-shop is on %s",
+		strings.Join(nodesOf(shop), ", "))); err != nil {
 		return err
 	}
 	patch := fmt.Sprintf(`{"spec":{"lifecycleHooks":{"preTerminate":[{"name":%q,"owner":%q}]}}}`, backupHook, backupOwner)
 	if _, err := t.windlass(ctx, "patch", "machine", worker, "--type=merge", "-p", patch); err != nil {
 		return err
 	}
-	t.saw("%s are on %s; budget tour-shop wants 2 of 3, budget tour-vault wants 1 of 1", strings.Join(names(leave), ", "), worker)
+	t.saw("%s are on %s; budget tour-shop wants 2 of 3, budget tour-vault wants 1 of 1", strings.Join(names(leave), ", "),
+		worker)
 	backups, err := os.MkdirTemp(t.dir, "backups-")
 	if err != nil {
 		return err
 	}
 	c := newChronicle(worker, others)
 	c.worker = true
-	r := &replacement{tour: t, chronicle: c, backups: backups, cordoned: func(ctx context.Context) error { return t.loosen(ctx, worker) }}
+	r := &replacement{tour: t, chronicle: c, backups: backups, cordoned: func(ctx context.Context) error {
+		return t.loosen(ctx, worker)
+	}}
 	watching, stop := context.WithCancel(ctx)
 	g, watching := errgroup.WithContext(watching)
 	w, err := t.watchPods(watching, g, "tour.windlass.dev/step=drain", "tour-shop", "tour-vault")
@@ -62,8 +68,9 @@ func (t *tour) drain(ctx context.Context) error {
 	if err := errors.Join(err, g.Wait()); err != nil {
 		return err
 	}
-	t.paragraph(`The pods of %s left one by one and were ready elsewhere; not for a moment there were fewer of them than their budgets want. The pod that its budget lets nobody `+
-		`disrupt held the drain, which said so, until there were two of it. Only then came the hook, the instance, the node and the machine.`, worker)
+	t.paragraph(
+		`The pods of %s left one by one and were ready elsewhere; not for a moment there were fewer of them than their budgets want. The pod that its budget lets nobody `+
+			`disrupt held the drain, which said so, until there were two of it. Only then came the hook, the instance, the node and the machine.`, worker)
 	return t.remove(ctx, "drain.yaml")
 }
 
@@ -92,12 +99,15 @@ func (t *tour) setOf(ctx context.Context, machine string) (*machinev1.MachineSet
 // loosen waits until a budget holds the drain of a node, shows what is said of it, and adds the pod that lets it go on.
 func (t *tour) loosen(ctx context.Context, node string) error {
 	var name string
-	err := within(ctx, placed, "a drain of "+node+" that budget tour-vault holds", func(ctx context.Context) (bool, string, error) {
+	err := within(ctx, placed, "a drain of "+node+" that budget tour-vault holds", func(ctx context.Context) (bool, string,
+		error,
+	) {
 		list, err := t.cluster.drains.ListDrains(ctx, &nodev1.ListDrainsRequest{}, patient)
 		for _, d := range list.GetItems() {
 			if d.GetSpec().GetNodeName() == node {
 				name = d.GetMetadata().GetName()
-				return strings.Contains(strings.Join(d.GetStatus().GetBlocked(), " "), "default/tour-vault"), fmt.Sprint(d.GetStatus()), err
+				return strings.Contains(strings.Join(d.GetStatus().GetBlocked(), " "), "default/tour-vault"),
+					fmt.Sprint(d.GetStatus()), err
 			}
 		}
 		return false, "no drain of it", err
@@ -132,7 +142,9 @@ func linesWith(text, word string) string {
 }
 
 // drained checks what the deletion of a worker promises, and that the cluster is whole again.
-func (t *tour) drained(ctx context.Context, r *replacement, w *podWatch, set *machinev1.MachineSet, leave []*schedulingv1.Pod) error {
+func (t *tour) drained(ctx context.Context, r *replacement, w *podWatch, set *machinev1.MachineSet,
+	leave []*schedulingv1.Pod,
+) error {
 	c := r.chronicle
 	shop, err := t.running(ctx, "tour-shop", 3)
 	if err != nil {
@@ -151,20 +163,24 @@ func (t *tour) drained(ctx context.Context, r *replacement, w *podWatch, set *ma
 	}
 	all := c.seen[machineGone].at.Sub(c.seen[deletionAsked].at)
 	t.saw("gone after %.1f s, of which the owner of %s took %.1f s; now ready on %s: %s", all.Seconds(), backupHook,
-		c.seen[taskCompleted].at.Sub(c.seen[taskPending].at).Seconds(), strings.Join(nodesOf(slices.Concat(shop, vault)), ", "), strings.Join(names(slices.Concat(shop, vault)), ", "))
+		c.seen[taskCompleted].at.Sub(c.seen[taskPending].at).Seconds(), strings.Join(nodesOf(slices.Concat(shop, vault)),
+			", "), strings.Join(names(slices.Concat(shop, vault)), ", "))
 	facts := []fact{
 		r.backedUp(), w.never("tour-shop", 2), w.never("tour-vault", 1),
 		told(len(stayed) == 0, strings.Join(left, ", ")+" gone", "%s are there", strings.Join(stayed, ", ")),
 		told(!slices.Contains(nodesOf(slices.Concat(shop, vault)), c.old), "no pod on "+c.old, "there are"),
-		told(slices.ContainsFunc(c.waits, func(s string) bool { return strings.Contains(s, backupHook) }), "`windlass describe machine` waits for "+backupHook, "%q", c.waits),
+		told(slices.ContainsFunc(c.waits, func(s string) bool { return strings.Contains(s, backupHook) }),
+			"`windlass describe machine` waits for "+backupHook, "%q", c.waits),
 	}
-	facts = append(facts, c.inOrder(deletionAsked, nodeCordoned, nodeDrained, machineDrained, taskPending, taskClaimed, taskCompleted,
+	facts = append(facts, c.inOrder(deletionAsked, nodeCordoned, nodeDrained, machineDrained, taskPending, taskClaimed,
+		taskCompleted,
 		backupHookGone, instanceGone, nodeGone, machineGone)...)
 	if err := t.check(facts...); err != nil {
 		return err
 	}
 	n := int(set.GetSpec().GetReplicas())
-	return within(ctx, settled, fmt.Sprintf("%d machines of set %s with nodes that are Ready", n, set.GetMetadata().GetName()), func(ctx context.Context) (bool, string, error) {
+	return within(ctx, settled, fmt.Sprintf("%d machines of set %s with nodes that are Ready", n,
+		set.GetMetadata().GetName()), func(ctx context.Context) (bool, string, error) {
 		return t.hasMachines(ctx, set, n)
 	})
 }

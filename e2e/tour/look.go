@@ -24,14 +24,18 @@ func (t *tour) look(ctx context.Context) error {
 	if err := t.check(healthy(machines, nodes)...); err != nil {
 		return err
 	}
-	for _, show := range []func(context.Context, []*machinev1.Machine) error{t.lookAtObjects, t.lookAtQuorum, t.lookByREST, t.lookByGRPC} {
+	for _, show := range []func(context.Context, []*machinev1.Machine) error{
+		t.lookAtObjects, t.lookAtQuorum, t.lookByREST,
+		t.lookByGRPC,
+	} {
 		if err := show(ctx, machines); err != nil {
 			return err
 		}
 	}
-	t.paragraph(`The cluster is %d machines, each with a node that is Ready. The control-plane machines carry the etcd quorum that holds the `+
-		`cluster's own state; a hook on each of them keeps it from being drained before its vote is somewhere else. The command line, `+
-		`curl and grpcurl talk to one address and see the same.`, len(machines))
+	t.paragraph(
+		`The cluster is %d machines, each with a node that is Ready. The control-plane machines carry the etcd quorum that holds the `+
+			`cluster's own state; a hook on each of them keeps it from being drained before its vote is somewhere else. The command line, `+
+			`curl and grpcurl talk to one address and see the same.`, len(machines))
 	return nil
 }
 
@@ -41,11 +45,13 @@ func healthy(machines []*machinev1.Machine, nodes []*nodev1.Node) []fact {
 	for _, n := range nodes {
 		ready[n.GetMetadata().GetName()] = isReady(n)
 	}
-	facts := []fact{told(len(machines) >= 4, "three machines of the control plane and at least one worker", "%s", strings.Join(names(machines), ", "))}
+	facts := []fact{told(len(machines) >= 4, "three machines of the control plane and at least one worker", "%s",
+		strings.Join(names(machines), ", "))}
 	for _, m := range machines {
 		name := m.GetMetadata().GetName()
 		facts = append(facts,
-			told(m.GetStatus().GetPhase() == "Running", "machine "+name+" in phase Running", "phase %q", m.GetStatus().GetPhase()),
+			told(m.GetStatus().GetPhase() == "Running", "machine "+name+" in phase Running", "phase %q",
+				m.GetStatus().GetPhase()),
 			told(ready[name], "node "+name+" Ready", "it is not"))
 	}
 	return facts
@@ -58,7 +64,8 @@ func (t *tour) lookAtObjects(ctx context.Context, machines []*machinev1.Machine)
 		return err
 	}
 	t.saw("%s", narrow(out))
-	if err := t.check(mentions("windlass get machines -o wide", out, append(names(machines), "PHASE", "PROVIDERID")...)); err != nil {
+	if err := t.check(mentions("windlass get machines -o wide", out,
+		append(names(machines), "PHASE", "PROVIDERID")...)); err != nil {
 		return err
 	}
 	if out, err = t.windlass(ctx, "get", "nodes"); err != nil {
@@ -85,7 +92,8 @@ func (t *tour) lookAtQuorum(ctx context.Context, machines []*machinev1.Machine) 
 	t.saw("%d of %d voters are healthy; %s leads", q.GetHealthyVoters(), q.GetVoters(), leader(q))
 	if err := t.check(mentions("windlass quorum", out, members...),
 		told(q.GetBootstrapRetired(), "the bootstrap member gone", "it is there"),
-		told(q.GetHealthyVoters() == q.GetVoters() && q.GetVoters() >= 3, "three healthy voters", "%d of %d", q.GetHealthyVoters(), q.GetVoters())); err != nil {
+		told(q.GetHealthyVoters() == q.GetVoters() && q.GetVoters() >= 3, "three healthy voters", "%d of %d",
+			q.GetHealthyVoters(), q.GetVoters())); err != nil {
 		return err
 	}
 	if out, err = t.windlass(ctx, "hooks"); err != nil {
@@ -97,7 +105,8 @@ func (t *tour) lookAtQuorum(ctx context.Context, machines []*machinev1.Machine) 
 	}
 	for _, m := range machines {
 		if err := t.check(told((m.GetMetadata().GetLabels()[roleLabel] == "master") == hasQuorumHook(m),
-			quorumHook+" on the machines of the control plane and on no others", "machine %s: %v", m.GetMetadata().GetName(), m.GetSpec().GetLifecycleHooks())); err != nil {
+			quorumHook+" on the machines of the control plane and on no others", "machine %s: %v", m.GetMetadata().GetName(),
+			m.GetSpec().GetLifecycleHooks())); err != nil {
 			return err
 		}
 	}
@@ -135,7 +144,8 @@ func lists(how, out string, machines []*machinev1.Machine) fact {
 		got = append(got, fmt.Sprintf("%s (%s)", m.Metadata.Name, m.Metadata.UID))
 	}
 	slices.Sort(got)
-	return told(slices.Equal(got, uids(machines)), how+" lists "+strings.Join(uids(machines), ", "), "%s", strings.Join(got, ", "))
+	return told(slices.Equal(got, uids(machines)), how+" lists "+strings.Join(uids(machines), ", "), "%s",
+		strings.Join(got, ", "))
 }
 
 func (t *tour) lookByREST(ctx context.Context, machines []*machinev1.Machine) error {
@@ -155,7 +165,8 @@ func (t *tour) lookByGRPC(ctx context.Context, machines []*machinev1.Machine) er
 		return err
 	}
 	t.saw("%d services of Windlass", strings.Count(out, "windlass."))
-	if err := t.check(mentions("grpcurl list", out, "windlass.machine.v1.MachineService", "windlass.machine.v1.MachineSetService",
+	if err := t.check(mentions("grpcurl list", out, "windlass.machine.v1.MachineService",
+		"windlass.machine.v1.MachineSetService",
 		"windlass.machine.v1.ControlPlaneMachineSetService", "windlass.node.v1.NodeService", "windlass.etcd.v1.QuorumService",
 		"windlass.hook.v1.HookTaskService", "windlass.event.v1.EventService")); err != nil {
 		return err
@@ -176,7 +187,8 @@ func mentions(command, out string, words ...string) fact {
 			missing = append(missing, w)
 		}
 	}
-	return told(len(missing) == 0, "`"+command+"` speaks of "+strings.Join(words, ", "), "no %s in\n%s", strings.Join(missing, ", "), lastLines(out, 20))
+	return told(len(missing) == 0, "`"+command+"` speaks of "+strings.Join(words, ", "), "no %s in\n%s",
+		strings.Join(missing, ", "), lastLines(out, 20))
 }
 
 // narrow cuts what does not fit on a page.

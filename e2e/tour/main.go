@@ -1,7 +1,7 @@
-// Command tour tells on a running cluster what Windlass does: it looks at the cluster, replaces one of its control-plane machines, scales its
-// workers, asks for plans, breaks things, has pods placed, drained and evicted, configures nodes and updates the cluster. Each step is asked for as
-// a user would ask, and what is told is checked: the program ends with exit code 1 at the first step that is not as told, and leaves the cluster as
-// it is then.
+// Command tour tells on a running cluster what Windlass does: it looks at the cluster, replaces one of its
+// control-plane machines, scales its workers, asks for plans, breaks things, has pods placed, drained and evicted,
+// configures nodes and updates the cluster. Each step is asked for as a user would ask, and what is told is checked:
+// the program ends with exit code 1 at the first step that is not as told, and leaves the cluster as it is then.
 //
 // It can be run again on the same cluster, and touches no other.
 package main
@@ -58,11 +58,13 @@ func parse(args []string) (settings, error) {
 	var steps string
 	flags := flag.NewFlagSet("tour", flag.ContinueOnError)
 	flags.StringVar(&s.name, "name", "", "name of the cluster on this machine (default $WINDLASS_CLUSTER or main)")
-	flags.StringVar(&s.server, "server", "", "host:port of the gateway of a cluster elsewhere; what needs processes or files of its host is left out")
+	flags.StringVar(&s.server, "server", "",
+		"host:port of the gateway of a cluster elsewhere; what needs processes or files of its host is left out")
 	flags.StringVar(&s.ca, "cacert", "", "file of the authority to trust, with --server")
 	flags.StringVar(&s.cert, "cert", "", "file of your certificate, with --server")
 	flags.StringVar(&s.key, "key", "", "file of its key, with --server")
-	flags.StringVar(&s.manifests, "manifests", "deploy/examples/releases/"+exampleVersion, "directory of the manifests that releases are made of")
+	flags.StringVar(&s.manifests, "manifests", "deploy/examples/releases/"+exampleVersion,
+		"directory of the manifests that releases are made of")
 	flags.StringVar(&steps, "steps", "", "steps to tell, as in 1,2,6 (default all)")
 	flags.BoolVar(&s.verbose, "verbose", false, "print all that the commands print")
 	if err := flags.Parse(args); err != nil {
@@ -97,7 +99,8 @@ func (s settings) target() []string {
 	if s.server == "" {
 		return nil
 	}
-	return []string{"WINDLASS_SERVER=" + s.server, "WINDLASS_CACERT=" + s.ca, "WINDLASS_CERT=" + s.cert, "WINDLASS_KEY=" + s.key}
+	return []string{"WINDLASS_SERVER=" + s.server, "WINDLASS_CACERT=" + s.ca, "WINDLASS_CERT=" + s.cert, "WINDLASS_KEY=" +
+		s.key}
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
@@ -211,7 +214,8 @@ func (t *tour) settle(ctx context.Context) error {
 	return t.removeSets(ctx, tourLabel)
 }
 
-// ready reports whether all machines run, all nodes are Ready with their configuration, and all members are healthy voters.
+// ready reports whether all machines run, all nodes are Ready with their configuration, and all members are healthy
+// voters.
 func (t *tour) ready(ctx context.Context) (bool, string, error) {
 	if t.here() {
 		if status, err := t.shell.output(ctx, "windlass", "status"); err != nil {
@@ -245,7 +249,8 @@ func (t *tour) ready(ctx context.Context) (bool, string, error) {
 	return len(wrong) == 0, strings.Join(wrong, "\n"), err
 }
 
-// releaseMachines removes the tour's hook from every machine: a tour that was interrupted left it there, and nobody else answers for it.
+// releaseMachines removes the tour's hook from every machine: a tour that was interrupted left it there, and nobody
+// else answers for it.
 func (t *tour) releaseMachines(ctx context.Context) error {
 	machines, err := t.cluster.listMachines(ctx, "")
 	if err != nil {
@@ -262,11 +267,13 @@ func (t *tour) releaseMachines(ctx context.Context) error {
 				others = append(others, map[string]string{"name": h.GetName(), "owner": h.GetOwner()})
 			}
 		}
-		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"lifecycleHooks": map[string]any{"preTerminate": others}}})
+		patch,
+			err := json.Marshal(map[string]any{"spec": map[string]any{"lifecycleHooks": map[string]any{"preTerminate": others}}})
 		if err != nil {
 			return err
 		}
-		if _, err := t.windlass(ctx, "patch", "machine", m.GetMetadata().GetName(), "--type=merge", "-p", string(patch)); err != nil {
+		if _, err := t.windlass(ctx, "patch", "machine", m.GetMetadata().GetName(), "--type=merge", "-p",
+			string(patch)); err != nil {
 			return err
 		}
 		t.saw("an earlier tour was interrupted: %s no longer waits for its hook", m.GetMetadata().GetName())

@@ -46,7 +46,8 @@ func (t *tour) startOperators(ctx context.Context) (*operators, error) {
 	t.command(line+" &", 0, "")
 	ctx, stop := context.WithCancel(ctx)
 	o := &operators{stop: stop, ended: make(chan error, 1)}
-	o.cmd = t.shell.command(ctx, "sh", "-c", `set -e; settings=$(`+t.shell.line("windlass", "env")+`); eval "$settings"; exec `+line)
+	o.cmd = t.shell.command(ctx, "sh", "-c", `set -e; settings=$(`+t.shell.line("windlass", "env")+
+		`); eval "$settings"; exec `+line)
 	out, in := io.Pipe()
 	o.cmd.Stdout, o.cmd.Stderr = in, in
 	if err := o.cmd.Start(); err != nil {

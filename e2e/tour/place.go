@@ -25,8 +25,9 @@ func (t *tour) place(ctx context.Context) error {
 	if err := t.placeAfterAll(ctx, fits); err != nil {
 		return err
 	}
-	t.paragraph(`A pod goes to the best of the nodes that suit it. Where none does, the scheduler says of every node which predicate fails, with the figures, `+
-		`and what would help; that was done for one of them, %s, and the pod went there.`, fits)
+	t.paragraph(
+		`A pod goes to the best of the nodes that suit it. Where none does, the scheduler says of every node which predicate fails, with the figures, `+
+			`and what would help; that was done for one of them, %s, and the pod went there.`, fits)
 	if err := t.remove(ctx, "pending.yaml", "place.yaml"); err != nil {
 		return err
 	}
@@ -64,25 +65,31 @@ func (t *tour) placeSorts(ctx context.Context) (string, error) {
 	t.saw("%s\nall ready after %.1f s", strings.TrimSpace(narrow(out)), took.Seconds())
 	node := single[0].GetSpec().GetNodeName()
 	if err := t.check(
-		told(len(nodesOf(web)) == min(2, len(workers)), "the pods of tour-web on different workers", "on %s", strings.Join(nodesOf(web), ", ")),
-		told(slices.Equal(nodesOf(eye), workers), "a pod of tour-eye on each of "+strings.Join(workers, ", "), "on %s", strings.Join(nodesOf(eye), ", ")),
+		told(len(nodesOf(web)) == min(2, len(workers)), "the pods of tour-web on different workers", "on %s",
+			strings.Join(nodesOf(web), ", ")),
+		told(slices.Equal(nodesOf(eye), workers), "a pod of tour-eye on each of "+strings.Join(workers, ", "), "on %s",
+			strings.Join(nodesOf(eye), ", ")),
 		told(slices.Contains(workers, node), "tour-single on a worker", "on %s", node),
-		mentions("windlass get pods -o wide", out, append(names(slices.Concat(web, eye, single)), workers...)...)); err != nil {
+		mentions("windlass get pods -o wide", out, append(names(slices.Concat(web, eye, single)),
+			workers...)...)); err != nil {
 		return "", err
 	}
-	if err := t.says(ctx, []string{"UpdateReplicaSet", "the deployment was given the size 5"}, "plan", "deployment", "tour-web", "--replicas=5"); err != nil {
+	if err := t.says(ctx, []string{"UpdateReplicaSet", "the deployment was given the size 5"}, "plan", "deployment",
+		"tour-web", "--replicas=5"); err != nil {
 		return "", err
 	}
 	return node, t.happened(ctx, "pod/tour-single", "Scheduled", "Successfully assigned default/tour-single to "+node)
 }
 
-// happened waits until the events of an object have some words, and shows them. Events are written beside other work, so they may come late.
+// happened waits until the events of an object have some words, and shows them. Events are written beside other work,
+// so they may come late.
 func (t *tour) happened(ctx context.Context, object string, words ...string) error {
 	args := []string{"events", "--for", object}
-	err := within(ctx, answers, "`"+t.shell.line("windlass", args...)+"` speaks of "+strings.Join(words, ", "), func(ctx context.Context) (bool, string, error) {
-		out, err := t.shell.output(ctx, "windlass", args...)
-		return mentions("", out, words...).holds, out, err
-	})
+	err := within(ctx, answers, "`"+t.shell.line("windlass", args...)+"` speaks of "+strings.Join(words, ", "),
+		func(ctx context.Context) (bool, string, error) {
+			out, err := t.shell.output(ctx, "windlass", args...)
+			return mentions("", out, words...).holds, out, err
+		})
 	if err != nil {
 		return err
 	}
@@ -94,13 +101,15 @@ func (t *tour) happened(ctx context.Context, object string, words ...string) err
 	return t.check(mentions(t.shell.line("windlass", args...), out, words...))
 }
 
-// placeNowhere creates a pod that no node suits, and checks what is said about it. It returns a node that lacks nothing but the label.
+// placeNowhere creates a pod that no node suits, and checks what is said about it. It returns a node that lacks nothing
+// but the label.
 func (t *tour) placeNowhere(ctx context.Context, single string) (string, error) {
 	if err := t.apply(ctx, "pending.yaml"); err != nil {
 		return "", err
 	}
 	err := within(ctx, placed, "tour-picky found to suit no node", func(ctx context.Context) (bool, string, error) {
-		p, err := t.cluster.pods.GetPod(ctx, &schedulingv1.GetPodRequest{Namespace: podNamespace, Name: "tour-picky"}, patient)
+		p, err := t.cluster.pods.GetPod(ctx, &schedulingv1.GetPodRequest{Namespace: podNamespace, Name: "tour-picky"},
+			patient)
 		for _, c := range p.GetStatus().GetConditions() {
 			if c.GetType() == "PodScheduled" && c.GetReason() == "Unschedulable" {
 				return true, "", nil
@@ -116,7 +125,10 @@ func (t *tour) placeNowhere(ctx context.Context, single string) (string, error) 
 		return "", err
 	}
 	t.saw("%s", strings.TrimSpace(out))
-	said, err := t.cluster.pods.ExplainPod(ctx, &schedulingv1.ExplainPodRequest{Namespace: podNamespace, Name: "tour-picky"}, patient)
+	said, err := t.cluster.pods.ExplainPod(ctx, &schedulingv1.ExplainPodRequest{
+		Namespace: podNamespace,
+		Name:      "tour-picky",
+	}, patient)
 	if err != nil {
 		return "", err
 	}
@@ -130,12 +142,15 @@ func (t *tour) placeNowhere(ctx context.Context, single string) (string, error) 
 		return "", err
 	}
 	return fits, t.happened(ctx, "pod/tour-picky", "FailedScheduling", fmt.Sprintf("0/%d nodes are available", len(nodes)),
-		fmt.Sprintf("%d %s", short, noCPU), fmt.Sprintf("%d node(s) didn't match node selector", len(nodes)), fmt.Sprintf("MatchNodeSelector (%d)", len(nodes)))
+		fmt.Sprintf("%d %s", short, noCPU), fmt.Sprintf("%d node(s) didn't match node selector", len(nodes)),
+		fmt.Sprintf("MatchNodeSelector (%d)", len(nodes)))
 }
 
-// verdicts checks what is said of each node: that it lacks the label, that there is too little left beside tour-single, and what would help. It returns a
-// node that lacks only the label, and how many have too little left.
-func verdicts(said []*schedulingv1.ExplainPodResponse_NodeVerdict, nodes []string, single string) (fits string, short int, facts []fact) {
+// verdicts checks what is said of each node: that it lacks the label, that there is too little left beside tour-single,
+// and what would help. It returns a node that lacks only the label, and how many have too little left.
+func verdicts(said []*schedulingv1.ExplainPodResponse_NodeVerdict, nodes []string, single string) (fits string,
+	short int, facts []fact,
+) {
 	var about []string
 	for _, v := range said {
 		about = append(about, v.GetNode())

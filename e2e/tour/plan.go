@@ -22,7 +22,10 @@ func (t *tour) plan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, ask := range []func(context.Context, string) error{t.planWorkers, t.planControlPlane, t.planHooks, t.planQuorum} {
+	for _, ask := range []func(context.Context, string) error{
+		t.planWorkers, t.planControlPlane, t.planHooks,
+		t.planQuorum,
+	} {
 		if err := ask(ctx, dir); err != nil {
 			return err
 		}
@@ -31,8 +34,10 @@ func (t *tour) plan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.paragraph(`Each answer comes from the very code that decides. Nothing was done: every machine and every set is as it was.`)
-	return t.check(told(slices.Equal(before, after), "objects at the same revisions as before: "+strings.Join(before, ", "), "%s", strings.Join(after, ", ")))
+	t.paragraph(
+		`Each answer comes from the very code that decides. Nothing was done: every machine and every set is as it was.`)
+	return t.check(told(slices.Equal(before, after), "objects at the same revisions as before: "+
+		strings.Join(before, ", "), "%s", strings.Join(after, ", ")))
 }
 
 // revisions returns everything that the plans are about, with its revision.
@@ -69,7 +74,8 @@ func (t *tour) planWorkers(ctx context.Context, _ string) error {
 		return err
 	}
 	name, n := set.GetMetadata().GetName(), set.GetSpec().GetReplicas()
-	if err := t.says(ctx, []string{"create 3 machines"}, "plan", "machineset", name, fmt.Sprintf("--replicas=%d", n+3)); err != nil {
+	if err := t.says(ctx, []string{"create 3 machines"}, "plan", "machineset", name,
+		fmt.Sprintf("--replicas=%d", n+3)); err != nil {
 		return err
 	}
 	return t.says(ctx, []string{"delete machine/"}, "plan", "machineset", name, fmt.Sprintf("--replicas=%d", n-1))
@@ -86,7 +92,8 @@ func (t *tour) planControlPlane(ctx context.Context, dir string) error {
 	}
 	missing := machines[0].GetMetadata()
 	var documents []string
-	for _, object := range append([]string{"controlplanemachineset/cluster"}, without(prefixed("machine/", names(machines)), "machine/"+missing.GetName())...) {
+	for _, object := range append([]string{"controlplanemachineset/cluster"},
+		without(prefixed("machine/", names(machines)), "machine/"+missing.GetName())...) {
 		out, err := t.shell.output(ctx, "windlass", "get", object, "-o", "yaml")
 		if err != nil {
 			return err
@@ -98,7 +105,8 @@ func (t *tour) planControlPlane(ctx context.Context, dir string) error {
 		return err
 	}
 	t.saw("and without %s, in a file:", missing.GetName())
-	return t.says(ctx, []string{"CreateMachine", missing.GetLabels()["machine.openshift.io/zone"]}, "plan", "controlplanemachineset", "-f", file)
+	return t.says(ctx, []string{"CreateMachine", missing.GetLabels()["machine.openshift.io/zone"]}, "plan",
+		"controlplanemachineset", "-f", file)
 }
 
 func prefixed(prefix string, list []string) []string {
@@ -116,7 +124,8 @@ func (t *tour) planHooks(ctx context.Context, _ string) error {
 		return err
 	}
 	name := names(machines)[0]
-	if err := t.says(ctx, []string{"allowed"}, "plan", "hooks", name, "--add", "preTerminate:"+backupHook+"="+backupOwner); err != nil {
+	if err := t.says(ctx, []string{"allowed"}, "plan", "hooks", name, "--add", "preTerminate:"+backupHook+"="+
+		backupOwner); err != nil {
 		return err
 	}
 	args := []string{"plan", "hooks", name, "--add", "preDrain:" + quorumHook + "=somebody"}
@@ -131,7 +140,8 @@ func (t *tour) planHooks(ctx context.Context, _ string) error {
 		mentions(t.shell.line("windlass", args...), out, "refused", "spec.lifecycleHooks.preDrain[1].name"))
 }
 
-// planQuorum asks about the quorum as it is; then, in a file, about one of its machines being deleted, first alive and then dead.
+// planQuorum asks about the quorum as it is; then, in a file, about one of its machines being deleted, first alive and
+// then dead.
 func (t *tour) planQuorum(ctx context.Context, dir string) error {
 	if err := t.says(ctx, []string{"Stable", "Nothing to do"}, "plan", "quorum"); err != nil {
 		return err
@@ -146,7 +156,8 @@ func (t *tour) planQuorum(ctx context.Context, dir string) error {
 		return err
 	}
 	t.saw("and if %s were being deleted, in a file:", goes)
-	if err := t.says(ctx, []string{"Replacing", "RemoveMember member/" + goes, "no replacement of machine " + goes + " runs a member", "Waits for: another control-plane machine"}, "plan", "quorum", "-f", alive); err != nil {
+	if err := t.says(ctx, []string{"Replacing", "RemoveMember member/" + goes, "no replacement of machine " + goes +
+		" runs a member", "Waits for: another control-plane machine"}, "plan", "quorum", "-f", alive); err != nil {
 		return err
 	}
 	dead, err := t.quorumFile(ctx, filepath.Join(dir, "deleting-and-dead.json"), goes, false)
@@ -157,7 +168,8 @@ func (t *tour) planQuorum(ctx context.Context, dir string) error {
 	return t.says(ctx, []string{"Degraded", "1. RemoveMember member/" + goes, "it is down"}, "plan", "quorum", "-f", dead)
 }
 
-// quorumFile writes the live quorum and its machines to a file, with one machine being deleted and its member alive or dead.
+// quorumFile writes the live quorum and its machines to a file, with one machine being deleted and its member alive or
+// dead.
 func (t *tour) quorumFile(ctx context.Context, path, name string, alive bool) (string, error) {
 	type object = map[string]any
 	var q object

@@ -45,14 +45,17 @@ func asked(p *schedulingv1.Pod) time.Time {
 // running waits until just so many pods of an app are ready, besides those that are leaving, and returns them.
 func (t *tour) running(ctx context.Context, app string, n int) ([]*schedulingv1.Pod, error) {
 	var pods []*schedulingv1.Pod
-	err := within(ctx, placed, fmt.Sprintf("%d pods of %s ready", n, app), func(ctx context.Context) (bool, string, error) {
+	err := within(ctx, placed, fmt.Sprintf("%d pods of %s ready", n, app), func(ctx context.Context) (bool, string,
+		error,
+	) {
 		all, err := t.cluster.listPods(ctx, "app="+app)
 		var seen []string
 		for _, p := range all {
 			seen = append(seen, fmt.Sprintf("%s on %q %s", p.GetMetadata().GetName(), p.GetSpec().GetNodeName(), p.GetStatus()))
 		}
 		pods = slices.DeleteFunc(all, func(p *schedulingv1.Pod) bool { return p.GetMetadata().GetDeletionTimestamp() != nil })
-		return len(pods) == n && !slices.ContainsFunc(pods, func(p *schedulingv1.Pod) bool { return !serves(p) }), strings.Join(seen, "\n"), err
+		return len(pods) == n && !slices.ContainsFunc(pods, func(p *schedulingv1.Pod) bool { return !serves(p) }),
+			strings.Join(seen, "\n"), err
 	})
 	return pods, err
 }
@@ -86,13 +89,22 @@ type podWatch struct {
 	fewest map[string]int               // fewest pods that were ready at any time, of the apps that are guarded
 }
 
-// watchPods watches the pods that a selector of labels matches until ctx ends. The ready pods of some apps are counted all the time.
-func (t *tour) watchPods(ctx context.Context, g *errgroup.Group, selector string, guarded ...string) (*podWatch, error) {
-	list, err := t.cluster.pods.ListPods(ctx, &schedulingv1.ListPodsRequest{Namespace: podNamespace, LabelSelector: selector}, patient)
+// watchPods watches the pods that a selector of labels matches until ctx ends. The ready pods of some apps are counted
+// all the time.
+func (t *tour) watchPods(ctx context.Context, g *errgroup.Group, selector string, guarded ...string) (*podWatch,
+	error,
+) {
+	list, err := t.cluster.pods.ListPods(ctx, &schedulingv1.ListPodsRequest{
+		Namespace:     podNamespace,
+		LabelSelector: selector,
+	}, patient)
 	if err != nil {
 		return nil, err
 	}
-	w := &podWatch{pods: map[string]*schedulingv1.Pod{}, asked: map[string]time.Time{}, gone: map[string]bool{}, fewest: map[string]int{}}
+	w := &podWatch{
+		pods: map[string]*schedulingv1.Pod{}, asked: map[string]time.Time{}, gone: map[string]bool{},
+		fewest: map[string]int{},
+	}
 	for _, p := range list.GetItems() {
 		w.add(p, false)
 	}
@@ -100,9 +112,13 @@ func (t *tour) watchPods(ctx context.Context, g *errgroup.Group, selector string
 		w.fewest[app] = w.ready(app)
 	}
 	g.Go(func() error {
-		return follow(ctx, "pods", list.GetMetadata().GetResourceVersion(), func(ctx context.Context, after string) (grpc.ServerStreamingClient[schedulingv1.WatchPodsResponse], error) {
-			return t.cluster.pods.WatchPods(ctx, &schedulingv1.WatchPodsRequest{Namespace: podNamespace, LabelSelector: selector, ResourceVersion: after}, patient)
-		}, w.handle)
+		return follow(ctx, "pods", list.GetMetadata().GetResourceVersion(),
+			func(ctx context.Context, after string) (grpc.ServerStreamingClient[schedulingv1.WatchPodsResponse], error) {
+				return t.cluster.pods.WatchPods(ctx, &schedulingv1.WatchPodsRequest{
+					Namespace: podNamespace, LabelSelector: selector,
+					ResourceVersion: after,
+				}, patient)
+			}, w.handle)
 	})
 	return w, nil
 }
@@ -152,14 +168,17 @@ func (w *podWatch) leaving(p *schedulingv1.Pod) (told time.Time, gone bool) {
 	return w.asked[uid], w.gone[uid]
 }
 
-// leftAfter waits until a pod is told to leave and returns how long that was after a time. Objects are marked in whole seconds, so the time is
-// cut to such: who leaves at least three seconds after it is then never found to leave earlier.
-func (w *podWatch) leftAfter(ctx context.Context, p *schedulingv1.Pod, limit time.Duration, since time.Time) (time.Duration, error) {
+// leftAfter waits until a pod is told to leave and returns how long that was after a time. Objects are marked in whole
+// seconds, so the time is cut to such: who leaves at least three seconds after it is then never found to leave earlier.
+func (w *podWatch) leftAfter(ctx context.Context, p *schedulingv1.Pod, limit time.Duration,
+	since time.Time,
+) (time.Duration, error) {
 	var at time.Time
-	err := within(ctx, limit, "pod "+p.GetMetadata().GetName()+" told to leave", func(context.Context) (bool, string, error) {
-		at, _ = w.leaving(p)
-		return !at.IsZero(), "it was not", nil
-	})
+	err := within(ctx, limit, "pod "+p.GetMetadata().GetName()+" told to leave",
+		func(context.Context) (bool, string, error) {
+			at, _ = w.leaving(p)
+			return !at.IsZero(), "it was not", nil
+		})
 	return at.Sub(since.Truncate(time.Second)), err
 }
 
@@ -175,5 +194,6 @@ func (w *podWatch) disappears(ctx context.Context, p *schedulingv1.Pod, limit ti
 func (w *podWatch) never(app string, n int) fact {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return told(w.fewest[app] >= n, fmt.Sprintf("never fewer than %d ready pods of %s", n, app), "%d at some time", w.fewest[app])
+	return told(w.fewest[app] >= n, fmt.Sprintf("never fewer than %d ready pods of %s", n, app), "%d at some time",
+		w.fewest[app])
 }

@@ -15,19 +15,30 @@ func shopPod(uid, ready string, leaves int64) *schedulingv1.Pod {
 	if leaves > 0 {
 		m.DeletionTimestamp, m.DeletionGracePeriodSeconds = &timestamppb.Timestamp{Seconds: leaves}, proto.Int32(2)
 	}
-	return &schedulingv1.Pod{Metadata: m, Status: &schedulingv1.PodStatus{Conditions: []*schedulingv1.PodCondition{{Type: "Ready", Status: ready}}}}
+	return &schedulingv1.Pod{Metadata: m, Status: &schedulingv1.PodStatus{Conditions: []*schedulingv1.PodCondition{
+		{Type: "Ready", Status: ready},
+	}}}
 }
 
 func TestPodsAreCountedAfterAllThatCameAtOneMoment(t *testing.T) {
-	w := &podWatch{pods: map[string]*schedulingv1.Pod{}, asked: map[string]time.Time{}, gone: map[string]bool{}, fewest: map[string]int{"shop": 2}}
+	w := &podWatch{
+		pods: map[string]*schedulingv1.Pod{}, asked: map[string]time.Time{}, gone: map[string]bool{},
+		fewest: map[string]int{"shop": 2},
+	}
 	w.add(shopPod("a", "True", 0), false)
 	w.add(shopPod("b", "True", 0), false)
 	type event = schedulingv1.WatchPodsResponse_Event
-	w.handle(&schedulingv1.WatchPodsResponse{Events: []*event{{Type: "MODIFIED", Object: shopPod("a", "True", 100)}, {Type: "ADDED", Object: shopPod("c", "True", 0)}}})
+	w.handle(&schedulingv1.WatchPodsResponse{Events: []*event{
+		{Type: "MODIFIED", Object: shopPod("a", "True", 100)},
+		{Type: "ADDED", Object: shopPod("c", "True", 0)},
+	}})
 	if f := w.never("shop", 2); !f.holds {
 		t.Errorf("one left and one came at once: %s", f.seen)
 	}
-	w.handle(&schedulingv1.WatchPodsResponse{Events: []*event{{Type: "DELETED", Object: shopPod("a", "False", 99)}, {Type: "MODIFIED", Object: shopPod("b", "False", 0)}}})
+	w.handle(&schedulingv1.WatchPodsResponse{Events: []*event{
+		{Type: "DELETED", Object: shopPod("a", "False", 99)},
+		{Type: "MODIFIED", Object: shopPod("b", "False", 0)},
+	}})
 	if w.never("shop", 2).holds {
 		t.Error("only one was ready, which is not found")
 	}

@@ -25,7 +25,8 @@ type versions struct {
 	risky, unsure string // with a risk that is certain, and with one that cannot be judged
 }
 
-// versionsAfter returns the versions for a cluster at a version, which is three numbers: the next one is the example's, or else the one after now.
+// versionsAfter returns the versions for a cluster at a version, which is three numbers: the next one is the example's,
+// or else the one after now.
 func versionsAfter(now string) (versions, error) {
 	var major, minor, patch int
 	if n, err := fmt.Sscanf(now, "%d.%d.%d", &major, &minor, &patch); n != 3 || err != nil {
@@ -57,20 +58,27 @@ func (t *tour) manifestsOf(version string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if err := os.WriteFile(filepath.Join(to, f.Name()), []byte(strings.ReplaceAll(string(raw), exampleVersion, version)), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(to, f.Name()), []byte(strings.ReplaceAll(string(raw), exampleVersion, version)),
+			0o600); err != nil {
 			return "", err
 		}
 	}
 	return to, nil
 }
 
-// newRelease makes a release image of the example's manifests and returns its name. key and signatures may be empty: then nobody signs it.
-func (t *tour) newRelease(ctx context.Context, version, previous, to, key, signatures string, created time.Time) (string, error) {
+// newRelease makes a release image of the example's manifests and returns its name. key and signatures may be empty:
+// then nobody signs it.
+func (t *tour) newRelease(ctx context.Context, version, previous, to, key, signatures string, created time.Time) (
+	string, error,
+) {
 	from, err := t.manifestsOf(version)
 	if err != nil {
 		return "", err
 	}
-	args := []string{"adm", "release", "new", "--from-dir", from, "--version", version, "--previous", previous, "--to", to, "--created", created.UTC().Format(time.RFC3339), "-o", "name"}
+	args := []string{
+		"adm", "release", "new", "--from-dir", from, "--version", version, "--previous", previous, "--to", to,
+		"--created", created.UTC().Format(time.RFC3339), "-o", "name",
+	}
 	if key != "" {
 		args = append(args, "--signing-key", key, "--signature-store", signatures)
 	}
@@ -83,12 +91,15 @@ func (t *tour) releases(elem ...string) string {
 	return filepath.Join(append([]string{t.cluster.dir, "release"}, elem...)...)
 }
 
-// graph writes a graph of updates, as an update service answers: one that is recommended, one with a risk for everybody, and one with a risk that needs a
-// measurement to be judged. It returns the address of its directory.
+// graph writes a graph of updates, as an update service answers: one that is recommended, one with a risk for
+// everybody, and one with a risk that needs a measurement to be judged. It returns the address of its directory.
 func (t *tour) graph(v versions, image, nextImage string) (string, error) {
 	type m = map[string]any
 	node := func(version, payload string) m {
-		return m{"version": version, "payload": payload, "metadata": m{"io.openshift.upgrades.graph.release.channels": channel}}
+		return m{
+			"version": version, "payload": payload,
+			"metadata": m{"io.openshift.upgrades.graph.release.channels": channel},
+		}
 	}
 	other := func(digit int) string { return "windlass/release@sha256:" + strings.Repeat(strconv.Itoa(digit), 64) }
 	risk := func(to, name, message string, rule m) m {
@@ -102,7 +113,8 @@ func (t *tour) graph(v versions, image, nextImage string) (string, error) {
 		"edges":   [][2]int{{0, 1}},
 		"conditionalEdges": []m{
 			risk(v.risky, "LedgerLosesCents", "Rounding is wrong everywhere.", m{"type": "Always"}),
-			risk(v.unsure, "BeaconTooSlow", "Beacons are late on slow disks.", m{"type": "PromQL", "promql": m{"promql": "max(beacon_lag_seconds) > bool 1"}}),
+			risk(v.unsure, "BeaconTooSlow", "Beacons are late on slow disks.",
+				m{"type": "PromQL", "promql": m{"promql": "max(beacon_lag_seconds) > bool 1"}}),
 		},
 	}, "", "  ")
 	if err != nil {

@@ -59,15 +59,19 @@ func (t *tour) replace(ctx context.Context) error {
 	}
 	owner := c.seen[taskCompleted].at.Sub(c.seen[taskPending].at)
 	all := c.seen[machineGone].at.Sub(c.seen[deletionAsked].at)
-	t.saw("while it went on, `windlass describe machine %s` said that it waits for:\n- %s", c.old, strings.Join(c.waits, "\n- "))
-	t.paragraph(`%s was replaced in %.1f s, of which its hook's owner took %.1f s and Windlass %.1f s. The replacement came first and had its vote `+
-		`before the old voter left; %d changes of the quorum were seen, and never were there fewer healthy voters than a majority. %d writes were acknowledged meanwhile, `+
-		`the slowest after %d ms, and all are there.`, c.old, all.Seconds(), owner.Seconds(), (all - owner).Seconds(), c.samples,
+	t.saw("while it went on, `windlass describe machine %s` said that it waits for:\n- %s", c.old,
+		strings.Join(c.waits, "\n- "))
+	t.paragraph(
+		`%s was replaced in %.1f s, of which its hook's owner took %.1f s and Windlass %.1f s. The replacement came first and had its vote `+
+			`before the old voter left; %d changes of the quorum were seen, and never were there fewer healthy voters than a majority. %d writes were acknowledged meanwhile, `+
+			`the slowest after %d ms, and all are there.`, c.old, all.Seconds(), owner.Seconds(), (all - owner).Seconds(),
+		c.samples,
 		len(ws.acknowledged()), ws.slowest().Milliseconds())
 	return t.removeSets(ctx, tourLabel+"="+t.run)
 }
 
-// chooseLeader waits until the quorum rests and returns a chronicle of the replacement of the machine whose member leads.
+// chooseLeader waits until the quorum rests and returns a chronicle of the replacement of the machine whose member
+// leads.
 func (t *tour) chooseLeader(ctx context.Context) (*chronicle, error) {
 	var old string
 	err := within(ctx, settled, "a quorum at rest", func(ctx context.Context) (bool, string, error) {
@@ -84,7 +88,8 @@ func (t *tour) chooseLeader(ctx context.Context) (*chronicle, error) {
 	}
 	others := slices.DeleteFunc(names(machines), func(name string) bool { return name == old })
 	return newChronicle(old, others), t.check(
-		told(len(others) == 2, "three machines of the control plane, one of them "+old, "%s", strings.Join(names(machines), ", ")))
+		told(len(others) == 2, "three machines of the control plane, one of them "+old, "%s",
+			strings.Join(names(machines), ", ")))
 }
 
 // replacement is one replacement while it goes on.
@@ -127,7 +132,8 @@ func (r *replacement) watch(ctx context.Context) error {
 // listen tells what is seen until the machine and its node are gone and the command that deleted it has ended.
 func (r *replacement) listen(ctx context.Context, seen <-chan observation, deleted <-chan error) error {
 	ended := false
-	for !ended || !r.chronicle.has(machineGone) || !r.chronicle.has(nodeGone) { // of nodes another service tells, perhaps a little later
+	// of nodes another service tells, perhaps a little later
+	for !ended || !r.chronicle.has(machineGone) || !r.chronicle.has(nodeGone) {
 		select {
 		case o := <-seen:
 			for _, s := range r.chronicle.add(o) {
@@ -194,7 +200,8 @@ func (r *replacement) at(ctx context.Context, s sighting) error {
 func (r *replacement) startOwner(ctx context.Context) error {
 	line := backupProgram + " --owner " + backupOwner + " --out " + quote(r.backups)
 	r.command(line+" &", 0, "")
-	r.owner = r.shell.command(ctx, "sh", "-c", `set -e; settings=$(`+r.shell.line("windlass", "env")+`); eval "$settings"; exec `+line)
+	r.owner = r.shell.command(ctx, "sh", "-c", `set -e; settings=$(`+r.shell.line("windlass", "env")+
+		`); eval "$settings"; exec `+line)
 	var said strings.Builder
 	r.owner.Stdout, r.owner.Stderr = &said, &said
 	if err := r.owner.Start(); err != nil {
@@ -225,7 +232,8 @@ func (r *replacement) stopOwner() error {
 
 // backedUp says that the owner did its work.
 func (r *replacement) backedUp() fact {
-	found, _ := filepath.Glob(filepath.Join(r.backups, r.chronicle.old+"-"+backupHook+".tar")) // the pattern is well formed
+	// the pattern is well formed
+	found, _ := filepath.Glob(filepath.Join(r.backups, r.chronicle.old+"-"+backupHook+".tar"))
 	return told(len(found) == 1, "a backup of "+r.chronicle.old+" in "+r.backups, "%q", found)
 }
 
@@ -245,9 +253,13 @@ func (t *tour) afterwards(ctx context.Context, c *chronicle, ws *writers) error 
 	facts := []fact{
 		saved, moved,
 		told(c.most == 4, "four machines of the control plane for a while", "at most %d", c.most),
-		told(len(c.unsafe) == 0 && c.samples > 0, "never fewer healthy voters than a majority, and the new vote before the old one went", "%s", strings.Join(c.unsafe, "; ")),
-		told(slices.ContainsFunc(c.waits, func(s string) bool { return strings.Contains(s, quorumHook) }), "`windlass describe machine` waits for "+quorumHook, "%q", c.waits),
-		told(slices.ContainsFunc(c.waits, func(s string) bool { return strings.Contains(s, backupHook) }), "`windlass describe machine` waits for "+backupHook, "%q", c.waits),
+		told(len(c.unsafe) == 0 && c.samples > 0,
+			"never fewer healthy voters than a majority, and the new vote before the old one went", "%s",
+			strings.Join(c.unsafe, "; ")),
+		told(slices.ContainsFunc(c.waits, func(s string) bool { return strings.Contains(s, quorumHook) }),
+			"`windlass describe machine` waits for "+quorumHook, "%q", c.waits),
+		told(slices.ContainsFunc(c.waits, func(s string) bool { return strings.Contains(s, backupHook) }),
+			"`windlass describe machine` waits for "+backupHook, "%q", c.waits),
 	}
 	if t.here() {
 		none, err := t.noProcessOf(ctx, c.old)
@@ -258,7 +270,8 @@ func (t *tour) afterwards(ctx context.Context, c *chronicle, ws *writers) error 
 	}
 	facts = append(facts, c.inOrder(deletionAsked, replacementMade, replacementRuns)...)
 	facts = append(facts, c.inOrder(learnerJoined, learnerVotes, oldVoterLeft)...)
-	facts = append(facts, c.inOrder(replacementRuns, quorumHookGone, nodeCordoned, nodeDrained, machineDrained, taskPending, taskClaimed, taskCompleted,
+	facts = append(facts, c.inOrder(replacementRuns, quorumHookGone, nodeCordoned, nodeDrained, machineDrained,
+		taskPending, taskClaimed, taskCompleted,
 		backupHookGone, instanceGone, nodeGone, machineGone)...)
 	return t.check(facts...)
 }
@@ -275,26 +288,31 @@ func (t *tour) noProcessOf(ctx context.Context, machine string) (fact, error) {
 	return told(len(left) == 0, "no process of "+machine, "%s", strings.Join(left, ", ")), err
 }
 
-// leadershipMoved says that the old member gave its leadership away while it was still there: seen as it happened, or told by an event.
+// leadershipMoved says that the old member gave its leadership away while it was still there: seen as it happened, or
+// told by an event.
 func (t *tour) leadershipMoved(ctx context.Context, c *chronicle) (fact, error) {
 	if c.has(leadershipMoved) {
 		return told(true, "", ""), nil
 	}
 	told := told
 	out, err := t.shell.output(ctx, "windlass", "events")
-	return told(strings.Contains(out, "LeaderMoved"), "leadership moves before the leader's machine goes", "no leader but %s while it was a member", c.old), err
+	return told(strings.Contains(out, "LeaderMoved"), "leadership moves before the leader's machine goes",
+		"no leader but %s while it was a member", c.old), err
 }
 
 // whole waits until the control plane is as it was: three machines that run, three voters, and nodes that are Ready.
 func (t *tour) whole(ctx context.Context, c *chronicle) error {
-	return within(ctx, settled, "three machines of the control plane, all of them healthy voters", func(ctx context.Context) (bool, string, error) {
-		machines, err := t.cluster.listMachines(ctx, "master")
-		if err != nil {
-			return false, "", err
-		}
-		q, err := t.cluster.quorum(ctx)
-		running := !slices.ContainsFunc(machines, func(m *machinev1.Machine) bool { return m.GetStatus().GetPhase() != "Running" })
-		return running && len(machines) == 3 && atRest(q) && q.GetVoters() == 3 && member(q, c.replacement) != nil,
-			fmt.Sprintf("machines %s, quorum %s", strings.Join(names(machines), ", "), q), err
-	})
+	return within(ctx, settled, "three machines of the control plane, all of them healthy voters",
+		func(ctx context.Context) (bool, string, error) {
+			machines, err := t.cluster.listMachines(ctx, "master")
+			if err != nil {
+				return false, "", err
+			}
+			q, err := t.cluster.quorum(ctx)
+			running := !slices.ContainsFunc(machines, func(m *machinev1.Machine) bool {
+				return m.GetStatus().GetPhase() != "Running"
+			})
+			return running && len(machines) == 3 && atRest(q) && q.GetVoters() == 3 && member(q, c.replacement) != nil,
+				fmt.Sprintf("machines %s, quorum %s", strings.Join(names(machines), ", "), q), err
+		})
 }

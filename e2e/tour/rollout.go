@@ -35,8 +35,8 @@ func (s stage) String() string {
 	return [...]string{"cordoned", "drained", "restarted", "configured", "uncordoned"}[s]
 }
 
-// stageOrder returns which stage comes before which. Its agent tells in two places that a machine has restarted and that it is configured: either may be
-// heard first.
+// stageOrder returns which stage comes before which. Its agent tells in two places that a machine has restarted and
+// that it is configured: either may be heard first.
 func stageOrder() [][2]stage {
 	return [][2]stage{{cordoned, emptied}, {emptied, rebooted}, {emptied, configured}, {configured, uncordoned}}
 }
@@ -62,7 +62,8 @@ func newRollout(nodes []*nodev1.Node) *rollout {
 	r := &rollout{nodes: map[string]*passage{}, down: map[string]bool{}}
 	for _, n := range nodes {
 		r.nodes[n.GetMetadata().GetName()] = &passage{
-			from: n.GetMetadata().GetAnnotations()[currentConfig], boot: n.GetStatus().GetNodeInfo().GetBootId(), at: map[stage]int64{},
+			from: n.GetMetadata().GetAnnotations()[currentConfig], boot: n.GetStatus().GetNodeInfo().GetBootId(),
+			at: map[stage]int64{},
 		}
 	}
 	return r
@@ -131,7 +132,8 @@ func (r *rollout) addQuorum(o observation) []string {
 	r.samples++
 	up, why := reachable(q)
 	if up < q.GetMajority() {
-		r.unsafe = append(r.unsafe, fmt.Sprintf("%d voters can be reached where a majority is %d: %s", up, q.GetMajority(), strings.Join(why, ", ")))
+		r.unsafe = append(r.unsafe, fmt.Sprintf("%d voters can be reached where a majority is %d: %s", up, q.GetMajority(),
+			strings.Join(why, ", ")))
 	}
 	holder := q.GetPermit().GetMachine().GetName()
 	if holder == "" || len(r.holders) > 0 && r.holders[len(r.holders)-1] == holder {
@@ -141,8 +143,8 @@ func (r *rollout) addQuorum(o observation) []string {
 	return []string{holder + " has the permit to disrupt the quorum"}
 }
 
-// reachable counts the voters that are up, and says why the others are not. One that answers "leader changed", or not in time, waits for the next leader:
-// when a leader restarts, that takes a moment.
+// reachable counts the voters that are up, and says why the others are not. One that answers "leader changed", or not
+// in time, waits for the next leader: when a leader restarts, that takes a moment.
 func reachable(q *etcdv1.Quorum) (up int32, why []string) {
 	up = q.GetHealthyVoters()
 	for _, m := range q.GetMembers() {
@@ -199,7 +201,8 @@ func (r *rollout) facts() []fact {
 		}
 		out = append(out, told(len(missing) == 0, name+" through all stages", "not seen: %s", strings.Join(missing, ", ")))
 		for _, o := range stageOrder() {
-			out = append(out, told(p.at[o[0]] <= p.at[o[1]], fmt.Sprintf("%s %s before it is %s", name, o[0], o[1]), "at revisions %d and %d", p.at[o[0]], p.at[o[1]]))
+			out = append(out, told(p.at[o[0]] <= p.at[o[1]], fmt.Sprintf("%s %s before it is %s", name, o[0], o[1]),
+				"at revisions %d and %d", p.at[o[0]], p.at[o[1]]))
 		}
 		turns = append(turns, turn{name, p.at[cordoned], p.at[uncordoned]})
 	}
@@ -213,12 +216,15 @@ func (r *rollout) facts() []fact {
 
 // safe says that the quorum was never at risk.
 func (r *rollout) safe() fact {
-	return told(len(r.unsafe) == 0 && r.samples > 0, "never fewer voters than a majority that can be reached", "%s", strings.Join(r.unsafe, "; "))
+	return told(len(r.unsafe) == 0 && r.samples > 0, "never fewer voters than a majority that can be reached", "%s",
+		strings.Join(r.unsafe, "; "))
 }
 
 // ofTour reports whether a pool still counts on a machine configuration of the tour, which may just have been deleted.
 func ofTour(p *configv1.MachineConfigPool) bool {
-	return slices.ContainsFunc(p.GetSpec().GetConfiguration().GetSource(), func(c *metav1.ObjectReference) bool { return strings.HasPrefix(c.GetName(), "90-tour-") })
+	return slices.ContainsFunc(p.GetSpec().GetConfiguration().GetSource(), func(c *metav1.ObjectReference) bool {
+		return strings.HasPrefix(c.GetName(), "90-tour-")
+	})
 }
 
 // rolledOut reports whether all nodes of a pool have its newest configuration.
@@ -229,6 +235,7 @@ func rolledOut(p *configv1.MachineConfigPool) bool {
 			return false
 		}
 	}
-	return s.GetConfiguration().GetName() == p.GetSpec().GetConfiguration().GetName() && s.GetMachineCount() == s.GetUpdatedMachineCount() &&
+	return s.GetConfiguration().GetName() == p.GetSpec().GetConfiguration().GetName() &&
+		s.GetMachineCount() == s.GetUpdatedMachineCount() &&
 		s.GetMachineCount() == s.GetReadyMachineCount() && s.GetObservedGeneration() >= int32(p.GetMetadata().GetGeneration())
 }

@@ -21,7 +21,9 @@ func configuredNode(name string, revision int, cordoned, ready bool, boot, confi
 	}
 	return &nodev1.Node{
 		Metadata: m, Spec: &nodev1.NodeSpec{Unschedulable: proto.Bool(cordoned)},
-		Status: &nodev1.NodeStatus{NodeInfo: &nodev1.NodeSystemInfo{BootId: boot}, Conditions: []*nodev1.NodeCondition{{Type: "Ready", Status: is}}},
+		Status: &nodev1.NodeStatus{NodeInfo: &nodev1.NodeSystemInfo{BootId: boot}, Conditions: []*nodev1.NodeCondition{
+			{Type: "Ready", Status: is},
+		}},
 	}
 }
 
@@ -29,7 +31,10 @@ func configuredNode(name string, revision int, cordoned, ready bool, boot, confi
 func rolling(name string, from int) []observation {
 	return []observation{
 		{node: configuredNode(name, from, true, true, "1", "old", "Working")},
-		{drain: &nodev1.Drain{Metadata: meta("machine-config-"+name, from+1), Spec: &nodev1.DrainSpec{NodeName: name}, Status: &nodev1.DrainStatus{Phase: proto.String("Succeeded")}}},
+		{drain: &nodev1.Drain{
+			Metadata: meta("machine-config-"+name, from+1), Spec: &nodev1.DrainSpec{NodeName: name},
+			Status: &nodev1.DrainStatus{Phase: proto.String("Succeeded")},
+		}},
 		{node: configuredNode(name, from+2, true, false, "1", "old", "Rebooting")},
 		{node: configuredNode(name, from+3, true, true, "2", "old", "Working")},
 		{node: configuredNode(name, from+4, true, true, "2", "new", "Done")},
@@ -38,7 +43,10 @@ func rolling(name string, from int) []observation {
 }
 
 func rolloutOf(list []observation) *rollout {
-	r := newRollout([]*nodev1.Node{configuredNode("a", 1, false, true, "1", "old", "Done"), configuredNode("b", 1, false, true, "1", "old", "Done")})
+	r := newRollout([]*nodev1.Node{
+		configuredNode("a", 1, false, true, "1", "old", "Done"),
+		configuredNode("b", 1, false, true, "1", "old", "Done"),
+	})
 	for i, o := range list {
 		o.at = time.Unix(int64(i), 0)
 		r.add(o)
@@ -67,10 +75,22 @@ func TestARolloutFindsWhatIsNotAsTold(t *testing.T) {
 		list  []observation
 		wrong string
 	}{
-		"two nodes are down at once":           {append(append(append([]observation{}, a[:5]...), b...), a[5]), "never more than one node down"},
-		"a node is restarted before its drain": {append(append(append([]observation{}, a[0], a[2], a[3]), observation{drain: rolling("a", 15)[1].drain}), append(a[4:], b...)...), "a drained before it is restarted"},
-		"a node is configured but not emptied": {append(append(append([]observation{}, a[0]), a[2:]...), b...), "a through all stages"},
-		"a node begins before the other is up": {append(append([]observation{}, a...), rolling("b", 14)...), "b only after a"},
+		"two nodes are down at once": {
+			append(append(append([]observation{}, a[:5]...), b...), a[5]),
+			"never more than one node down",
+		},
+		"a node is restarted before its drain": {
+			append(append(append([]observation{}, a[0], a[2], a[3]), observation{drain: rolling("a", 15)[1].drain}),
+				append(a[4:], b...)...), "a drained before it is restarted",
+		},
+		"a node is configured but not emptied": {
+			append(append(append([]observation{}, a[0]), a[2:]...), b...),
+			"a through all stages",
+		},
+		"a node begins before the other is up": {
+			append(append([]observation{}, a...), rolling("b", 14)...),
+			"b only after a",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := strings.Join(wrong(rolloutOf(tt.list).facts()), "; "); !strings.Contains(got, tt.wrong) {
@@ -93,7 +113,11 @@ func TestARolloutNotesWhoMayDisruptTheQuorum(t *testing.T) {
 		t.Errorf("holders = %q, unsafe = %q; want a and b, none", got, r.unsafe)
 	}
 	one := holds("a", 1)
-	one.quorum.Members = []*etcdv1.Member{{Healthy: true}, {Message: "connection refused"}, {Message: "connection refused"}}
+	one.quorum.Members = []*etcdv1.Member{
+		{Healthy: true},
+		{Message: "connection refused"},
+		{Message: "connection refused"},
+	}
 	if rolloutOf([]observation{one}).safe().holds {
 		t.Error("one voter that can be reached where a majority is two counts as safe")
 	}

@@ -57,7 +57,8 @@ func (t *tour) scale(ctx context.Context) error {
 		return err
 	}
 	name, n := set.GetMetadata().GetName(), int(set.GetSpec().GetReplicas())
-	if err := t.check(told(len(before) == n, fmt.Sprintf("%d machines of set %s", n, name), "%s", strings.Join(names(before), ", "))); err != nil {
+	if err := t.check(told(len(before) == n, fmt.Sprintf("%d machines of set %s", n, name), "%s",
+		strings.Join(names(before), ", "))); err != nil {
 		return err
 	}
 	up, err := t.scaleTo(ctx, set, n+more)
@@ -65,8 +66,10 @@ func (t *tour) scale(ctx context.Context) error {
 		return err
 	}
 	created := up.created(names(before))
-	t.saw("%s come up side by side; they run and their nodes are Ready after %.1f s", strings.Join(created, " and "), up.took.Seconds())
-	if err := t.check(told(len(created) == more, fmt.Sprintf("%d new machines", more), "%q", created), up.sideBySide(created)); err != nil {
+	t.saw("%s come up side by side; they run and their nodes are Ready after %.1f s", strings.Join(created, " and "),
+		up.took.Seconds())
+	if err := t.check(told(len(created) == more, fmt.Sprintf("%d new machines", more), "%q", created),
+		up.sideBySide(created)); err != nil {
 		return err
 	}
 	// An old one, which nothing else would choose before the others.
@@ -82,9 +85,11 @@ func (t *tour) scale(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.saw("%s, which was annotated, went, and with it %s; their nodes are gone after %.1f s", marked, strings.Join(without(down.gone, marked), ", "), down.took.Seconds())
-	t.paragraph(`Set %s was asked for %d machines and made %d at once, not one after the other. Asked for %d again it deleted first the machine `+
-		`that the annotation names, and the node of each went with its machine.`, name, n+more, more, n)
+	t.saw("%s, which was annotated, went, and with it %s; their nodes are gone after %.1f s", marked,
+		strings.Join(without(down.gone, marked), ", "), down.took.Seconds())
+	t.paragraph(
+		`Set %s was asked for %d machines and made %d at once, not one after the other. Asked for %d again it deleted first the machine `+
+			`that the annotation names, and the node of each went with its machine.`, name, n+more, more, n)
 	return t.check(told(len(order) == more && order[0] == marked, "a plan that deletes "+marked+" first", "%q", order),
 		told(slices.Contains(down.gone, marked), marked+" gone", "gone are %q", down.gone),
 		told(len(down.gone) == more, fmt.Sprintf("%d machines gone", more), "%q", down.gone))
@@ -97,7 +102,10 @@ func without(list []string, name string) []string {
 // deletions returns which machines a set would delete if it were asked for fewer, in order.
 func (t *tour) deletions(ctx context.Context, set *machinev1.MachineSet, replicas int) ([]string, error) {
 	few := int32(replicas)
-	p, err := t.cluster.sets.PlanMachineSet(ctx, &machinev1.PlanMachineSetRequest{Namespace: namespace, Name: set.GetMetadata().GetName(), Replicas: &few})
+	p, err := t.cluster.sets.PlanMachineSet(ctx, &machinev1.PlanMachineSetRequest{
+		Namespace: namespace,
+		Name:      set.GetMetadata().GetName(), Replicas: &few,
+	})
 	var out []string
 	for _, d := range p.GetDeletions() {
 		out = append(out, d.GetMachine())
@@ -134,7 +142,8 @@ func (t *tour) scaleTo(ctx context.Context, set *machinev1.MachineSet, replicas 
 	began := time.Now()
 	_, err := t.windlass(ctx, "scale", "machineset", set.GetMetadata().GetName(), fmt.Sprintf("--replicas=%d", replicas))
 	if err == nil {
-		err = until(ctx, fmt.Sprintf("%d machines of set %s with nodes that are Ready", replicas, set.GetMetadata().GetName()), func(ctx context.Context) (bool, string, error) {
+		err = until(ctx, fmt.Sprintf("%d machines of set %s with nodes that are Ready", replicas,
+			set.GetMetadata().GetName()), func(ctx context.Context) (bool, string, error) {
 			return t.hasMachines(ctx, set, replicas)
 		})
 	}
@@ -193,7 +202,8 @@ func (s *scaling) sideBySide(machines []string) fact {
 		"the last was created at revision %d, the first ran at %d", lastCreated, firstRuns)
 }
 
-// hasMachines reports whether a set has just so many machines, all of which run, whose nodes are Ready, and whether its status says so.
+// hasMachines reports whether a set has just so many machines, all of which run, whose nodes are Ready, and whether its
+// status says so.
 func (t *tour) hasMachines(ctx context.Context, set *machinev1.MachineSet, replicas int) (bool, string, error) {
 	machines, err := t.workersOf(ctx, set)
 	if err != nil {
@@ -207,13 +217,18 @@ func (t *tour) hasMachines(ctx context.Context, set *machinev1.MachineSet, repli
 	if err != nil {
 		return false, "", err
 	}
-	now, err := t.cluster.sets.GetMachineSet(ctx, &machinev1.GetMachineSetRequest{Namespace: namespace, Name: set.GetMetadata().GetName()}, patient)
+	now, err := t.cluster.sets.GetMachineSet(ctx, &machinev1.GetMachineSetRequest{
+		Namespace: namespace,
+		Name:      set.GetMetadata().GetName(),
+	}, patient)
 	var wrong []string
 	for _, f := range healthy(all, nodes) {
 		if !f.holds {
 			wrong = append(wrong, f.expected+": "+f.seen)
 		}
 	}
-	seen := fmt.Sprintf("machines %s; %d nodes; %d ready; %s", strings.Join(names(machines), ", "), len(nodes), now.GetStatus().GetReadyReplicas(), strings.Join(wrong, "; "))
-	return len(machines) == replicas && len(nodes) == len(all) && len(wrong) == 0 && int(now.GetStatus().GetReadyReplicas()) == replicas, seen, err
+	seen := fmt.Sprintf("machines %s; %d nodes; %d ready; %s", strings.Join(names(machines), ", "), len(nodes),
+		now.GetStatus().GetReadyReplicas(), strings.Join(wrong, "; "))
+	return len(machines) == replicas && len(nodes) == len(all) && len(wrong) == 0 &&
+		int(now.GetStatus().GetReadyReplicas()) == replicas, seen, err
 }

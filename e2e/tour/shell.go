@@ -40,11 +40,15 @@ func (s shell) command(ctx context.Context, program string, args ...string) *exe
 func environment() []string {
 	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
-		return slices.Contains([]string{"WINDLASS_SERVER", "WINDLASS_URL", "WINDLASS_CACERT", "WINDLASS_CERT", "WINDLASS_KEY", "WINDLASS_TOKEN"}, name)
+		return slices.Contains([]string{
+			"WINDLASS_SERVER", "WINDLASS_URL", "WINDLASS_CACERT", "WINDLASS_CERT", "WINDLASS_KEY",
+			"WINDLASS_TOKEN",
+		}, name)
 	})
 }
 
-// output runs a program quietly and returns what it printed on standard output, and what it said on standard error in the error.
+// output runs a program quietly and returns what it printed on standard output, and what it said on standard error in
+// the error.
 func (s shell) output(ctx context.Context, program string, args ...string) (string, error) {
 	var out, errs strings.Builder
 	cmd := s.command(ctx, program, args...)
@@ -102,7 +106,8 @@ func (t *tour) ask(ctx context.Context, line string) (string, error) {
 // errLate means that something did not come about in time.
 var errLate = errors.New("not in time")
 
-// until looks again and again until look is content or ctx ends. The error then names what was expected and what was seen last.
+// until looks again and again until look is content or ctx ends. The error then names what was expected and what was
+// seen last.
 func until(ctx context.Context, expected string, look func(context.Context) (done bool, seen string, err error)) error {
 	const every = 50 * time.Millisecond
 	tick := time.NewTicker(every)
@@ -124,7 +129,9 @@ func until(ctx context.Context, expected string, look func(context.Context) (don
 }
 
 // within is until with a time limit.
-func within(ctx context.Context, limit time.Duration, expected string, look func(context.Context) (bool, string, error)) error {
+func within(ctx context.Context, limit time.Duration, expected string, look func(context.Context) (bool, string,
+	error),
+) error {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return until(limited, fmt.Sprintf("%s, within %s", expected, limit), look)

@@ -23,7 +23,10 @@ func TestAStoryCountsItsChecksAndEndsWithATable(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.end()
-	for _, want := range []string{"1. Look\n", "$ windlass get machines", "0.03 s\n", "     5 machines\n", "2 checks)", "in all", "the tour is done: 2 checks\n"} {
+	for _, want := range []string{
+		"1. Look\n", "$ windlass get machines", "0.03 s\n", "     5 machines\n", "2 checks)",
+		"in all", "the tour is done: 2 checks\n",
+	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}
@@ -44,7 +47,10 @@ func TestACheckNamesWhatWasExpectedAndWhatWasSeen(t *testing.T) {
 	if !errors.As(err, &wrong) || len(wrong) != 2 {
 		t.Fatalf("error = %v, want two facts", err)
 	}
-	for _, want := range []string{"step 1, Look", "expected: two machines\n  seen:     3", "expected: a leader\n  seen:     none"} {
+	for _, want := range []string{
+		"step 1, Look", "expected: two machines\n  seen:     3",
+		"expected: a leader\n  seen:     none",
+	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in %q", want, err)
 		}
@@ -66,18 +72,28 @@ main-master-a    22     6s    services/provider-local
 etcd-member      23     1m5s  services/provider-local/machines/main-master-a
 `
 	got := parseStatus(text)
-	want := map[string]int{serviceProcess("hook-broker"): 21, agentProcess("main-master-a"): 22, memberProcess("main-master-a"): 23}
+	want := map[string]int{
+		serviceProcess("hook-broker"): 21, agentProcess("main-master-a"): 22,
+		memberProcess("main-master-a"): 23,
+	}
 	if got.supervisor != 17 {
 		t.Errorf("supervisor = %d, want 17", got.supervisor)
 	}
 	if diff := cmp.Diff(want, got.pids); diff != "" {
 		t.Errorf("processes (-want +got):\n%s", diff)
 	}
-	if none := parseStatus("Supervisor:  not running (`windlass up` starts it)\n"); none.supervisor != 0 || len(none.pids) != 0 {
+	if none := parseStatus("Supervisor:  not running (`windlass up` starts it)\n"); none.supervisor != 0 ||
+		len(none.pids) != 0 {
 		t.Errorf("processes of a cluster that is down = %+v, want none", none)
 	}
-	later := processes{pids: map[string]int{serviceProcess("hook-broker"): 31, agentProcess("main-master-a"): 22, agentProcess("w"): 40}}
-	wantChanged := []string{"./hook-broker: 21, then 31", "services/provider-local/machines/main-master-a/etcd-member: 23, then 0", "services/provider-local/w: none, then 40"}
+	later := processes{pids: map[string]int{
+		serviceProcess("hook-broker"): 31, agentProcess("main-master-a"): 22,
+		agentProcess("w"): 40,
+	}}
+	wantChanged := []string{
+		"./hook-broker: 21, then 31",
+		"services/provider-local/machines/main-master-a/etcd-member: 23, then 0", "services/provider-local/w: none, then 40",
+	}
 	if diff := cmp.Diff(wantChanged, got.changed(later)); diff != "" {
 		t.Errorf("changed (-want +got):\n%s", diff)
 	}
@@ -109,9 +125,12 @@ export CURL="curl -sS"
 func TestCommandsAreTypedAsAUserWould(t *testing.T) {
 	s := shell{name: "lab"}
 	for want, words := range map[string][]string{
-		"windlass get machines -o wide --name lab":                 {"windlass", "get", "machines", "-o", "wide"},
-		`windlass patch machine a -p '{"a":"it'\''s"}' --name lab`: {"windlass", "patch", "machine", "a", "-p", `{"a":"it's"}`},
-		"backup-hook --owner x/y":                                  {"backup-hook", "--owner", "x/y"},
+		"windlass get machines -o wide --name lab": {"windlass", "get", "machines", "-o", "wide"},
+		`windlass patch machine a -p '{"a":"it'\''s"}' --name lab`: {
+			"windlass", "patch", "machine", "a", "-p",
+			`{"a":"it's"}`,
+		},
+		"backup-hook --owner x/y": {"backup-hook", "--owner", "x/y"},
 	} {
 		if got := s.line(words[0], words[1:]...); got != want {
 			t.Errorf("line = %q, want %q", got, want)

@@ -63,14 +63,21 @@ func (t *tour) taintByHand(ctx context.Context) error {
 		pods = append(pods, p...)
 	}
 	t.saw("%s are on %s", strings.Join(names(pods), ", "), strings.Join(nodesOf(pods), ", "))
-	if err := t.check(told(slices.Equal(nodesOf(pods), []string{node}), "all three on "+node, "on %s", strings.Join(nodesOf(pods), ", "))); err != nil {
+	if err := t.check(told(slices.Equal(nodesOf(pods), []string{node}), "all three on "+node, "on %s",
+		strings.Join(nodesOf(pods), ", "))); err != nil {
 		return err
 	}
-	if err := t.watched(ctx, func(ctx context.Context, w *podWatch) error { return t.evict(ctx, w, node, pods[0], pods[1], pods[2]) }); err != nil {
+	if err := t.watched(ctx, func(ctx context.Context, w *podWatch) error {
+		return t.evict(ctx, w, node, pods[0], pods[1], pods[2])
+	}); err != nil {
 		return err
 	}
-	t.paragraph(`A NoExecute taint drives pods out: at once those that do not tolerate it, others when their time is over, and those that tolerate it for good never.`)
-	for _, args := range [][]string{{"adm", "taint", "nodes", node, taintKey + "-"}, {"label", "node", node, taintLabel + "-"}} {
+	t.paragraph(
+		`A NoExecute taint drives pods out: at once those that do not tolerate it, others when their time is over, and those that tolerate it for good never.`)
+	for _, args := range [][]string{
+		{"adm", "taint", "nodes", node, taintKey + "-"},
+		{"label", "node", node, taintLabel + "-"},
+	} {
 		if _, err := t.windlass(ctx, args...); err != nil {
 			return err
 		}
@@ -89,7 +96,8 @@ func (t *tour) evict(ctx context.Context, w *podWatch, node string, plain, while
 		return err
 	}
 	t.saw("%s", linesWith(out, "tour-"))
-	if err := t.check(mentions("windlass plan evictions "+node, linesWith(out, "tour-always"), "Keep", "it tolerates every NoExecute taint")); err != nil {
+	if err := t.check(mentions("windlass plan evictions "+node, linesWith(out, "tour-always"), "Keep",
+		"it tolerates every NoExecute taint")); err != nil {
 		return err
 	}
 	n, err := t.cluster.nodes.GetNode(ctx, &nodev1.GetNodeRequest{Name: node}, patient)
@@ -97,7 +105,8 @@ func (t *tour) evict(ctx context.Context, w *podWatch, node string, plain, while
 		return err
 	}
 	since := findTaint(n, taintKey, noExecute).GetTimeAdded()
-	if err := t.check(told(since != nil, "the time at which "+taintKey+" was put on "+node, "%v", n.GetSpec().GetTaints())); err != nil {
+	if err := t.check(told(since != nil, "the time at which "+taintKey+" was put on "+node, "%v",
+		n.GetSpec().GetTaints())); err != nil {
 		return err
 	}
 	first, err := w.leftAfter(ctx, plain, evicted, since.AsTime())
@@ -108,7 +117,8 @@ func (t *tour) evict(ctx context.Context, w *podWatch, node string, plain, while
 	if err != nil {
 		return err
 	}
-	t.saw("%s was told to leave after %s; %s is ready on %s", plain.GetMetadata().GetName(), first, again[0].GetMetadata().GetName(), nodesOf(again)[0])
+	t.saw("%s was told to leave after %s; %s is ready on %s", plain.GetMetadata().GetName(), first,
+		again[0].GetMetadata().GetName(), nodesOf(again)[0])
 	second, err := w.leftAfter(ctx, while, evicted, since.AsTime())
 	if err != nil {
 		return err
@@ -128,7 +138,8 @@ func (t *tour) evict(ctx context.Context, w *podWatch, node string, plain, while
 		told(first < patience, "tour-plain told to leave at once", "after %s", first),
 		told(second >= patience, "tour-while told to leave after "+patience.String()+" and not before", "after %s", second),
 		told(nodesOf(again)[0] != node, "tour-plain on another node than "+node, "on %s", nodesOf(again)[0]),
-		told(slices.Equal(uids(stays), uids([]*schedulingv1.Pod{always})), "tour-always where it was", "%s", strings.Join(uids(stays), ", ")))
+		told(slices.Equal(uids(stays), uids([]*schedulingv1.Pod{always})), "tour-always where it was", "%s",
+			strings.Join(uids(stays), ", ")))
 }
 
 // taintBySilence stops the agent of a node and has it go on later.
@@ -156,8 +167,9 @@ func (t *tour) taintBySilence(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.paragraph(`An agent that is not heard of says nothing about its pods: they may still run. So what belongs to them is started elsewhere, but they are not struck off before ` +
-		`the agent itself has ended them and said so.`)
+	t.paragraph(
+		`An agent that is not heard of says nothing about its pods: they may still run. So what belongs to them is started elsewhere, but they are not struck off before ` +
+			`the agent itself has ended them and said so.`)
 	return t.remove(ctx, "unreachable.yaml")
 }
 
@@ -191,7 +203,8 @@ func (t *tour) silence(ctx context.Context, w *podWatch, node string, agent int,
 	if err != nil {
 		return err
 	}
-	t.moment(time.Since(began), fmt.Sprintf("%s, which tolerates that for %s, is told to leave %s after the taint", pod.GetMetadata().GetName(), patience, left))
+	t.moment(time.Since(began), fmt.Sprintf("%s, which tolerates that for %s, is told to leave %s after the taint",
+		pod.GetMetadata().GetName(), patience, left))
 	again, err := t.running(ctx, "tour-lone", 1)
 	if err != nil {
 		return err
@@ -205,14 +218,17 @@ func (t *tour) silence(ctx context.Context, w *podWatch, node string, agent int,
 	if err := t.check(
 		told(left >= patience, "tour-lone told to leave after "+patience.String()+" and not before", "after %s", left),
 		told(nodesOf(again)[0] != node, "tour-lone on another node than "+node, "on %s", nodesOf(again)[0]),
-		told(!gone && len(runs) > 0, pod.GetMetadata().GetName()+" still there, since its processes run on", "gone: %v, processes: %v", gone, runs)); err != nil {
+		told(!gone && len(runs) > 0, pod.GetMetadata().GetName()+" still there, since its processes run on",
+			"gone: %v, processes: %v", gone, runs)); err != nil {
 		return err
 	}
 	return t.speakAgain(ctx, w, node, agent, pod, runs)
 }
 
 // speakAgain has the agent go on, and checks that nothing is left of the pod that had to leave.
-func (t *tour) speakAgain(ctx context.Context, w *podWatch, node string, agent int, pod *schedulingv1.Pod, runs []int) error {
+func (t *tour) speakAgain(ctx context.Context, w *podWatch, node string, agent int, pod *schedulingv1.Pod,
+	runs []int,
+) error {
 	began := time.Now()
 	if err := t.signal("CONT", syscall.SIGCONT, agent, "the agent of "+node); err != nil {
 		return err
@@ -223,7 +239,8 @@ func (t *tour) speakAgain(ctx context.Context, w *podWatch, node string, agent i
 	t.moment(time.Since(began), pod.GetMetadata().GetName()+" has ended and is gone")
 	err := within(ctx, evicted, "node "+node+" Ready, without a taint", func(ctx context.Context) (bool, string, error) {
 		n, err := t.cluster.nodes.GetNode(ctx, &nodev1.GetNodeRequest{Name: node}, patient)
-		return isReady(n) && len(n.GetSpec().GetTaints()) == 0, fmt.Sprint(n.GetSpec().GetTaints(), n.GetStatus().GetConditions()), err
+		return isReady(n) && len(n.GetSpec().GetTaints()) == 0,
+			fmt.Sprint(n.GetSpec().GetTaints(), n.GetStatus().GetConditions()), err
 	})
 	if err != nil {
 		return err
@@ -234,7 +251,8 @@ func (t *tour) speakAgain(ctx context.Context, w *podWatch, node string, agent i
 		return err
 	}
 	runs = slices.DeleteFunc(runs, func(pid int) bool { return !alive(pid) })
-	return t.check(told(len(still) == 0 && len(runs) == 0, "no process of "+pod.GetMetadata().GetName(), "%v %v", still, runs))
+	return t.check(told(len(still) == 0 && len(runs) == 0, "no process of "+pod.GetMetadata().GetName(), "%v %v", still,
+		runs))
 }
 
 // podProcesses returns the processes of a pod that run.
@@ -242,7 +260,8 @@ func (t *tour) podProcesses(ctx context.Context, pod *schedulingv1.Pod) ([]int, 
 	p, err := t.listProcesses(ctx)
 	var out []int
 	for key, pid := range p.pids {
-		if strings.HasPrefix(key, machineProcess(pod.GetSpec().GetNodeName(), "pod."+pod.GetMetadata().GetUid()+".")) && alive(pid) {
+		if strings.HasPrefix(key, machineProcess(pod.GetSpec().GetNodeName(), "pod."+pod.GetMetadata().GetUid()+".")) &&
+			alive(pid) {
 			out = append(out, pid)
 		}
 	}
@@ -259,7 +278,8 @@ func (t *tour) wakeAgents(ctx context.Context) error {
 		if key != agentProcess(spoken(key)) || !stopped(pid) {
 			continue
 		}
-		if err := t.signal("CONT", syscall.SIGCONT, pid, "the agent of "+spoken(key)+", which an earlier tour left stopped"); err != nil {
+		if err := t.signal("CONT", syscall.SIGCONT, pid, "the agent of "+spoken(key)+
+			", which an earlier tour left stopped"); err != nil {
 			return err
 		}
 	}

@@ -39,14 +39,19 @@ func (t *tour) update(ctx context.Context) (err error) {
 		return err
 	}
 	u := &upgrade{tour: t, versions: v, operators: o, created: time.Now()}
-	for _, part := range []func(context.Context, *updatev1.ClusterVersion) error{u.offer, u.refuseTampered, u.refuseForeign, u.follow, u.look} {
+	for _, part := range []func(context.Context, *updatev1.ClusterVersion) error{
+		u.offer, u.refuseTampered,
+		u.refuseForeign, u.follow, u.look,
+	} {
 		if err := part(ctx, before); err != nil {
 			return err
 		}
 	}
-	t.paragraph(`The graph recommended one update and knew risks of two others. Whatever was not what it said it was, or not signed by a key that is trusted, was refused and changed nothing. `+
-		`The update to %s was completed after %.1f s; outside of the work of its operators and nodes it took %.1f s. The nodes, one of a pool after the other, had the `+
-		`machine configuration that came with it after %.1f s.`, v.next, u.took.Seconds(), u.own.Seconds(), u.rolled.Seconds())
+	t.paragraph(
+		`The graph recommended one update and knew risks of two others. Whatever was not what it said it was, or not signed by a key that is trusted, was refused and changed nothing. `+
+			`The update to %s was completed after %.1f s; outside of the work of its operators and nodes it took %.1f s. The nodes, one of a pool after the other, had the `+
+			`machine configuration that came with it after %.1f s.`, v.next, u.took.Seconds(), u.own.Seconds(),
+		u.rolled.Seconds())
 	return u.restore(ctx, before)
 }
 
@@ -61,7 +66,8 @@ type upgrade struct {
 	rolled    time.Duration // until all nodes had the configuration that came with it
 }
 
-// clearUpdate takes back what an update left that was interrupted: a wish for a release that is refused, and a graph that is gone.
+// clearUpdate takes back what an update left that was interrupted: a wish for a release that is refused, and a graph
+// that is gone.
 func (t *tour) clearUpdate(ctx context.Context) error {
 	cv, err := t.cluster.version(ctx)
 	if err != nil {
@@ -83,22 +89,28 @@ func (t *tour) clearUpdate(ctx context.Context) error {
 	return nil
 }
 
-// atOneVersion waits until the cluster is at one version, with its nodes, which it may not be after a tour that was interrupted.
+// atOneVersion waits until the cluster is at one version, with its nodes, which it may not be after a tour that was
+// interrupted.
 func (t *tour) atOneVersion(ctx context.Context, o *operators) (*updatev1.ClusterVersion, error) {
 	var cv *updatev1.ClusterVersion
-	err := within(ctx, updated, "the cluster at one version, with its operators", func(ctx context.Context) (bool, string, error) {
+	err := within(ctx, updated, "the cluster at one version, with its operators", func(ctx context.Context) (bool, string,
+		error,
+	) {
 		var err error
 		if cv, err = t.cluster.version(ctx); err != nil {
 			return false, "", err
 		}
 		wrong, err := t.operatorsNotAt(ctx, cv.GetStatus().GetDesired().GetVersion())
 		h := cv.GetStatus().GetHistory()
-		return err == nil && len(wrong) == 0 && len(h) > 0 && h[0].GetState() == "Completed", fmt.Sprintf("history %v, operators %v\n%s", h, wrong, o.said()), err
+		return err == nil && len(wrong) == 0 && len(h) > 0 && h[0].GetState() == "Completed",
+			fmt.Sprintf("history %v, operators %v\n%s", h, wrong, o.said()), err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return cv, within(ctx, updated, "all nodes at the version of the cluster", func(ctx context.Context) (bool, string, error) {
+	return cv, within(ctx, updated, "all nodes at the version of the cluster", func(ctx context.Context) (bool, string,
+		error,
+	) {
 		wrong, err := t.nodesNotAt(ctx, cv.GetStatus().GetDesired().GetVersion())
 		if err != nil || len(wrong) > 0 {
 			return false, strings.Join(wrong, "\n"), err
@@ -107,7 +119,8 @@ func (t *tour) atOneVersion(ctx context.Context, o *operators) (*updatev1.Cluste
 	})
 }
 
-// nodesNotAt returns the nodes on which the file that the release brings does not say a version. The first release brings no such file.
+// nodesNotAt returns the nodes on which the file that the release brings does not say a version. The first release
+// brings no such file.
 func (t *tour) nodesNotAt(ctx context.Context, version string) ([]string, error) {
 	nodes, err := t.cluster.listNodes(ctx)
 	var wrong []string
@@ -132,8 +145,12 @@ func (t *tour) operatorsNotAt(ctx context.Context, version string) ([]string, er
 			return nil, err
 		}
 		s := co.GetStatus()
-		at := slices.ContainsFunc(s.GetVersions(), func(v *updatev1.OperandVersion) bool { return v.GetName() == "operator" && v.GetVersion() == version })
-		if !at || conditionIn(s.GetConditions(), "Available").GetStatus() != "True" || conditionIn(s.GetConditions(), "Degraded").GetStatus() != "False" {
+		at := slices.ContainsFunc(s.GetVersions(), func(v *updatev1.OperandVersion) bool {
+			return v.GetName() == "operator" &&
+				v.GetVersion() == version
+		})
+		if !at || conditionIn(s.GetConditions(), "Available").GetStatus() != "True" ||
+			conditionIn(s.GetConditions(), "Degraded").GetStatus() != "False" {
 			wrong = append(wrong, fmt.Sprintf("%s: %s", name, s))
 		}
 	}
@@ -153,7 +170,8 @@ func conditionIn(list []*metav1.Condition, name string) *metav1.Condition {
 // offer makes a release and offers it beside others that have risks.
 func (u *upgrade) offer(ctx context.Context, before *updatev1.ClusterVersion) error {
 	var err error
-	u.image, err = u.newRelease(ctx, u.next, u.now, u.releases("images"), u.releases("signing-key.asc"), u.releases("signatures"), u.created)
+	u.image, err = u.newRelease(ctx, u.next, u.now, u.releases("images"), u.releases("signing-key.asc"),
+		u.releases("signatures"), u.created)
 	if err != nil {
 		return err
 	}
@@ -168,7 +186,9 @@ func (u *upgrade) offer(ctx context.Context, before *updatev1.ClusterVersion) er
 		}
 	}
 	var status *updatev1.ClusterVersionStatus
-	err = within(ctx, answers, "update "+u.next+" recommended, two others not", func(ctx context.Context) (bool, string, error) {
+	err = within(ctx, answers, "update "+u.next+" recommended, two others not", func(ctx context.Context) (bool, string,
+		error,
+	) {
 		cv, err := u.cluster.version(ctx)
 		status = cv.GetStatus()
 		return len(status.GetAvailableUpdates()) == 1 && len(status.GetConditionalUpdates()) == 2, fmt.Sprint(status), err
@@ -187,10 +207,12 @@ func (u *upgrade) offer(ctx context.Context, before *updatev1.ClusterVersion) er
 	}
 	available := status.GetAvailableUpdates()[0]
 	return u.check(
-		told(available.GetVersion() == u.next && available.GetImage() == u.image, "an available update "+u.next+", "+u.image, "%s", available),
+		told(available.GetVersion() == u.next && available.GetImage() == u.image, "an available update "+u.next+", "+u.image,
+			"%s", available),
 		told(recommended[u.risky] == "False", u.risky+" with Recommended=False", "%v", recommended),
 		told(recommended[u.unsure] == "Unknown", u.unsure+" with Recommended=Unknown", "%v", recommended),
-		mentions("windlass adm upgrade --include-not-recommended", out, "Recommended updates:", u.next, u.risky, "Recommended: False", "LedgerLosesCents", u.unsure, "Recommended: Unknown", "BeaconTooSlow"))
+		mentions("windlass adm upgrade --include-not-recommended", out, "Recommended updates:", u.next, u.risky,
+			"Recommended: False", "LedgerLosesCents", u.unsure, "Recommended: Unknown", "BeaconTooSlow"))
 }
 
 // refuseTampered asks for the same release from a copy in which one byte is another.
@@ -215,7 +237,8 @@ func (u *upgrade) refuseForeign(ctx context.Context, before *updatev1.ClusterVer
 	if _, err := u.windlass(ctx, "adm", "release", "keygen", "--to", keys); err != nil {
 		return err
 	}
-	image, err := u.newRelease(ctx, u.next, u.now, layout, filepath.Join(keys, "signing-key.asc"), u.releases("signatures"), u.created.Add(time.Second))
+	image, err := u.newRelease(ctx, u.next, u.now, layout, filepath.Join(keys, "signing-key.asc"),
+		u.releases("signatures"), u.created.Add(time.Second))
 	if err != nil {
 		return err
 	}
@@ -224,8 +247,11 @@ func (u *upgrade) refuseForeign(ctx context.Context, before *updatev1.ClusterVer
 	return u.refused(ctx, before, "oci:"+layout+"@"+digest, "cannot be verified")
 }
 
-// refused asks for an image, and checks that it is refused for a reason that has some words, and that nothing came of it.
-func (u *upgrade) refused(ctx context.Context, before *updatev1.ClusterVersion, image, words string, more ...fact) error {
+// refused asks for an image, and checks that it is refused for a reason that has some words, and that nothing came of
+// it.
+func (u *upgrade) refused(ctx context.Context, before *updatev1.ClusterVersion, image, words string,
+	more ...fact,
+) error {
 	if _, err := u.windlass(ctx, "adm", "upgrade", "--to-image", image, "--allow-explicit-upgrade"); err != nil {
 		return err
 	}
@@ -247,17 +273,19 @@ func (u *upgrade) refused(ctx context.Context, before *updatev1.ClusterVersion, 
 	if err := u.check(append(more,
 		told(strings.Contains(c.GetMessage(), words), "refused because of: "+words, "%s", c.GetMessage()),
 		told(was == is, "history as before: "+was, "%s", is),
-		told(cv.GetStatus().GetDesired().GetVersion() == u.now, "the cluster at "+u.now, "at %s", cv.GetStatus().GetDesired()))...); err != nil {
+		told(cv.GetStatus().GetDesired().GetVersion() == u.now, "the cluster at "+u.now, "at %s",
+			cv.GetStatus().GetDesired()))...); err != nil {
 		return err
 	}
 	if _, err := u.windlass(ctx, "adm", "upgrade", "--clear"); err != nil {
 		return err
 	}
-	return within(ctx, answers, "ReleaseAccepted=True once the wish is taken back", func(ctx context.Context) (bool, string, error) {
-		cv, err := u.cluster.version(ctx)
-		c := conditionIn(cv.GetStatus().GetConditions(), "ReleaseAccepted")
-		return c.GetStatus() == "True", fmt.Sprint(c), err
-	})
+	return within(ctx, answers, "ReleaseAccepted=True once the wish is taken back",
+		func(ctx context.Context) (bool, string, error) {
+			cv, err := u.cluster.version(ctx)
+			c := conditionIn(cv.GetStatus().GetConditions(), "ReleaseAccepted")
+			return c.GetStatus() == "True", fmt.Sprint(c), err
+		})
 }
 
 // history returns what was installed, the newest first.
@@ -318,8 +346,11 @@ func (u *upgrade) rollouts(ctx context.Context) (map[string]*rollout, error) {
 	return out, nil
 }
 
-// listen tells what happens until the update is completed and all nodes have been through, and returns when it was completed.
-func (u *upgrade) listen(ctx context.Context, seen <-chan observation, pools map[string]*rollout, began time.Time) (done time.Time, err error) {
+// listen tells what happens until the update is completed and all nodes have been through, and returns when it was
+// completed.
+func (u *upgrade) listen(ctx context.Context, seen <-chan observation, pools map[string]*rollout,
+	began time.Time,
+) (done time.Time, err error) {
 	const every = 20 * time.Millisecond
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -339,13 +370,18 @@ func (u *upgrade) listen(ctx context.Context, seen <-chan observation, pools map
 			continue
 		case <-tick.C:
 		case <-ctx.Done():
-			return done, mismatch{{expected: "an update to " + u.next + " within " + updated.String(), seen: fmt.Sprintf("%s\n%s", cv.GetStatus(), u.operators.said())}}
+			return done,
+				mismatch{{
+					expected: "an update to " + u.next + " within " + updated.String(),
+					seen:     fmt.Sprintf("%s\n%s", cv.GetStatus(), u.operators.said()),
+				}}
 		}
 		if cv, err = u.cluster.version(ctx); err != nil {
 			continue // it says so again, or the time is over
 		}
 		u.progress(cv, waits, time.Since(began))
-		if h := cv.GetStatus().GetHistory(); done.IsZero() && len(h) > 0 && h[0].GetVersion() == u.next && h[0].GetState() == "Completed" {
+		if h := cv.GetStatus().GetHistory(); done.IsZero() && len(h) > 0 && h[0].GetVersion() == u.next &&
+			h[0].GetState() == "Completed" {
 			done = time.Now()
 			u.moment(done.Sub(began), "the update is completed")
 		}
@@ -362,7 +398,8 @@ func (u *upgrade) progress(cv *updatev1.ClusterVersion, before map[string]bool, 
 			continue
 		}
 		before[what] = true
-		u.moment(after, fmt.Sprintf("run level %s, %d of %d done: waits for %s", p.GetRunLevel(), p.GetDone(), p.GetTotal(), what))
+		u.moment(after, fmt.Sprintf("run level %s, %d of %d done: waits for %s", p.GetRunLevel(), p.GetDone(), p.GetTotal(),
+			what))
 	}
 }
 
@@ -378,8 +415,10 @@ func (u *upgrade) gates() []fact {
 		facts = append(facts, told(!ended[name].IsZero(), name+" at "+u.next, "%s", u.operators.said()))
 	}
 	return append(facts,
-		told(began["archive"].Before(ended["ledger"]) && began["ledger"].Before(ended["archive"]), "archive and ledger, of one run level, side by side", "%s", u.operators.said()),
-		told(!began["beacon"].Before(ended["ledger"]) && !began["beacon"].Before(ended["archive"]), "beacon, of a later run level, after both", "%s", u.operators.said()))
+		told(began["archive"].Before(ended["ledger"]) && began["ledger"].Before(ended["archive"]),
+			"archive and ledger, of one run level, side by side", "%s", u.operators.said()),
+		told(!began["beacon"].Before(ended["ledger"]) && !began["beacon"].Before(ended["archive"]),
+			"beacon, of a later run level, after both", "%s", u.operators.said()))
 }
 
 // look checks that everything is at the new version and says so.
@@ -400,7 +439,8 @@ func (u *upgrade) look(ctx context.Context, before *updatev1.ClusterVersion) err
 	facts := []fact{
 		told(len(wrong) == 0, "all operators at "+u.next, "%v", wrong),
 		told(len(other) == 0, "/etc/windlass-release of each node says "+u.next, "%s", strings.Join(other, "; ")),
-		told(h.GetState() == "Completed" && h.GetVersion() == u.next && h.GetImage() == u.image && h.GetVerified(), "history: "+u.next+" completed and verified", "%s", h),
+		told(h.GetState() == "Completed" && h.GetVersion() == u.next && h.GetImage() == u.image && h.GetVerified(),
+			"history: "+u.next+" completed and verified", "%s", h),
 		told(strings.HasSuffix(history(cv), history(before)), "what was before in the history", "%s", history(cv)),
 	}
 	for _, ask := range []struct {
@@ -422,7 +462,11 @@ func (u *upgrade) look(ctx context.Context, before *updatev1.ClusterVersion) err
 
 // restore takes the tour's graph and wish away.
 func (u *upgrade) restore(ctx context.Context, before *updatev1.ClusterVersion) error {
-	for _, args := range [][]string{{"--clear"}, {"--upstream", before.GetSpec().GetUpstream()}, {"channel", before.GetSpec().GetChannel()}} {
+	for _, args := range [][]string{
+		{"--clear"},
+		{"--upstream", before.GetSpec().GetUpstream()},
+		{"channel", before.GetSpec().GetChannel()},
+	} {
 		if _, err := u.windlass(ctx, append([]string{"adm", "upgrade"}, args...)...); err != nil {
 			return err
 		}

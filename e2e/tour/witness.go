@@ -31,7 +31,8 @@ func (w witness) send(ctx context.Context, o observation) {
 	}
 }
 
-// watch sends what becomes of all objects from now on, until ctx ends. It has begun when it returns, whatever g has started by then.
+// watch sends what becomes of all objects from now on, until ctx ends. It has begun when it returns, whatever g has
+// started by then.
 func (w witness) watch(ctx context.Context, g *errgroup.Group) error {
 	machines, err := w.cluster.machines.ListMachines(ctx, &machinev1.ListMachinesRequest{Namespace: namespace}, patient)
 	if err != nil {
@@ -58,13 +59,16 @@ func (w witness) watch(ctx context.Context, g *errgroup.Group) error {
 }
 
 // follow reads a watch, and resumes it where it broke off, until ctx ends.
-func follow[R any](ctx context.Context, what, after string, open func(ctx context.Context, after string) (grpc.ServerStreamingClient[R], error), handle func(*R) (upTo string)) error {
+func follow[R any](ctx context.Context, what, after string,
+	open func(ctx context.Context, after string) (grpc.ServerStreamingClient[R], error), handle func(*R) (upTo string),
+) error {
 	for {
 		err := read(ctx, &after, open, handle)
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case status.Code(err) != codes.Unavailable && status.Code(err) != codes.DeadlineExceeded && status.Code(err) != codes.Canceled:
+		case status.Code(err) != codes.Unavailable && status.Code(err) != codes.DeadlineExceeded &&
+			status.Code(err) != codes.Canceled:
 			return fmt.Errorf("watch of %s after revision %s: %w", what, after, err)
 		}
 		select {
@@ -75,7 +79,9 @@ func follow[R any](ctx context.Context, what, after string, open func(ctx contex
 	}
 }
 
-func read[R any](ctx context.Context, after *string, open func(context.Context, string) (grpc.ServerStreamingClient[R], error), handle func(*R) string) error {
+func read[R any](ctx context.Context, after *string, open func(context.Context, string) (grpc.ServerStreamingClient[R],
+	error), handle func(*R) string,
+) error {
 	stream, err := open(ctx, *after)
 	if err != nil {
 		return err
@@ -93,56 +99,64 @@ func read[R any](ctx context.Context, after *string, open func(context.Context, 
 const gone = "DELETED"
 
 func (w witness) watchMachines(ctx context.Context, after string) error {
-	return follow(ctx, "machines", after, func(ctx context.Context, after string) (grpc.ServerStreamingClient[machinev1.WatchMachinesResponse], error) {
-		return w.cluster.machines.WatchMachines(ctx, &machinev1.WatchMachinesRequest{Namespace: namespace, ResourceVersion: after}, patient)
-	}, func(r *machinev1.WatchMachinesResponse) string {
-		for _, e := range r.GetEvents() {
-			w.send(ctx, observation{machine: e.GetObject(), deleted: e.GetType() == gone})
-		}
-		return r.GetResourceVersion()
-	})
+	return follow(ctx, "machines", after,
+		func(ctx context.Context, after string) (grpc.ServerStreamingClient[machinev1.WatchMachinesResponse], error) {
+			return w.cluster.machines.WatchMachines(ctx, &machinev1.WatchMachinesRequest{
+				Namespace:       namespace,
+				ResourceVersion: after,
+			}, patient)
+		}, func(r *machinev1.WatchMachinesResponse) string {
+			for _, e := range r.GetEvents() {
+				w.send(ctx, observation{machine: e.GetObject(), deleted: e.GetType() == gone})
+			}
+			return r.GetResourceVersion()
+		})
 }
 
 func (w witness) watchNodes(ctx context.Context, after string) error {
-	return follow(ctx, "nodes", after, func(ctx context.Context, after string) (grpc.ServerStreamingClient[nodev1.WatchNodesResponse], error) {
-		return w.cluster.nodes.WatchNodes(ctx, &nodev1.WatchNodesRequest{ResourceVersion: after}, patient)
-	}, func(r *nodev1.WatchNodesResponse) string {
-		for _, e := range r.GetEvents() {
-			w.send(ctx, observation{node: e.GetObject(), deleted: e.GetType() == gone})
-		}
-		return r.GetResourceVersion()
-	})
+	return follow(ctx, "nodes", after,
+		func(ctx context.Context, after string) (grpc.ServerStreamingClient[nodev1.WatchNodesResponse], error) {
+			return w.cluster.nodes.WatchNodes(ctx, &nodev1.WatchNodesRequest{ResourceVersion: after}, patient)
+		}, func(r *nodev1.WatchNodesResponse) string {
+			for _, e := range r.GetEvents() {
+				w.send(ctx, observation{node: e.GetObject(), deleted: e.GetType() == gone})
+			}
+			return r.GetResourceVersion()
+		})
 }
 
 func (w witness) watchDrains(ctx context.Context, after string) error {
-	return follow(ctx, "drains", after, func(ctx context.Context, after string) (grpc.ServerStreamingClient[nodev1.WatchDrainsResponse], error) {
-		return w.cluster.drains.WatchDrains(ctx, &nodev1.WatchDrainsRequest{ResourceVersion: after}, patient)
-	}, func(r *nodev1.WatchDrainsResponse) string {
-		for _, e := range r.GetEvents() {
-			w.send(ctx, observation{drain: e.GetObject(), deleted: e.GetType() == gone})
-		}
-		return r.GetResourceVersion()
-	})
+	return follow(ctx, "drains", after,
+		func(ctx context.Context, after string) (grpc.ServerStreamingClient[nodev1.WatchDrainsResponse], error) {
+			return w.cluster.drains.WatchDrains(ctx, &nodev1.WatchDrainsRequest{ResourceVersion: after}, patient)
+		}, func(r *nodev1.WatchDrainsResponse) string {
+			for _, e := range r.GetEvents() {
+				w.send(ctx, observation{drain: e.GetObject(), deleted: e.GetType() == gone})
+			}
+			return r.GetResourceVersion()
+		})
 }
 
 func (w witness) watchTasks(ctx context.Context, after string) error {
-	return follow(ctx, "hook tasks", after, func(ctx context.Context, after string) (grpc.ServerStreamingClient[hookv1.WatchHookTasksResponse], error) {
-		return w.cluster.tasks.WatchHookTasks(ctx, &hookv1.WatchHookTasksRequest{ResourceVersion: after}, patient)
-	}, func(r *hookv1.WatchHookTasksResponse) string {
-		for _, e := range r.GetEvents() {
-			w.send(ctx, observation{task: e.GetObject(), deleted: e.GetType() == gone})
-		}
-		return r.GetResourceVersion()
-	})
+	return follow(ctx, "hook tasks", after,
+		func(ctx context.Context, after string) (grpc.ServerStreamingClient[hookv1.WatchHookTasksResponse], error) {
+			return w.cluster.tasks.WatchHookTasks(ctx, &hookv1.WatchHookTasksRequest{ResourceVersion: after}, patient)
+		}, func(r *hookv1.WatchHookTasksResponse) string {
+			for _, e := range r.GetEvents() {
+				w.send(ctx, observation{task: e.GetObject(), deleted: e.GetType() == gone})
+			}
+			return r.GetResourceVersion()
+		})
 }
 
 func (w witness) watchQuorum(ctx context.Context) error {
-	return follow(ctx, "the quorum", "", func(ctx context.Context, _ string) (grpc.ServerStreamingClient[etcdv1.WatchQuorumResponse], error) {
-		return w.cluster.quorums.WatchQuorum(ctx, &etcdv1.WatchQuorumRequest{}, patient)
-	}, func(r *etcdv1.WatchQuorumResponse) string {
-		w.send(ctx, observation{quorum: r.GetQuorum()})
-		return ""
-	})
+	return follow(ctx, "the quorum", "",
+		func(ctx context.Context, _ string) (grpc.ServerStreamingClient[etcdv1.WatchQuorumResponse], error) {
+			return w.cluster.quorums.WatchQuorum(ctx, &etcdv1.WatchQuorumRequest{}, patient)
+		}, func(r *etcdv1.WatchQuorumResponse) string {
+			w.send(ctx, observation{quorum: r.GetQuorum()})
+			return ""
+		})
 }
 
 var waitsLine = regexp.MustCompile(`(?mi)^\s*wait(?:s|ing)[ -]?for:?\s+(\S.*?)\s*$`)

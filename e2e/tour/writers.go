@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// writers create machine sets of no machines over REST while other things happen: each has a name that must be free, so that none is
-// written twice, and what was acknowledged must be there afterwards.
+// writers create machine sets of no machines over REST while other things happen: each has a name that must be free, so
+// that none is written twice, and what was acknowledged must be there afterwards.
 type writers struct {
 	list   []*writer
 	group  errgroup.Group
@@ -38,7 +38,10 @@ func (t *tour) startWriters(ctx context.Context, n int, purpose string) *writers
 	ctx, cancel := context.WithCancel(ctx)
 	ws := &writers{cancel: cancel}
 	for i := range n {
-		w := &writer{cluster: t.cluster, run: t.run, prefix: fmt.Sprintf("tour-%s-%s-%d", t.run, purpose, i), acked: map[string]string{}}
+		w := &writer{
+			cluster: t.cluster, run: t.run, prefix: fmt.Sprintf("tour-%s-%s-%d", t.run, purpose, i),
+			acked: map[string]string{},
+		}
 		ws.list = append(ws.list, w)
 		ws.group.Go(func() error { return w.write(ctx) })
 	}
@@ -86,7 +89,8 @@ func (t *tour) nothingLost(ctx context.Context, ws *writers) (fact, error) {
 			lost = append(lost, name)
 		}
 	}
-	return told(len(lost) == 0 && len(acked) > 0, fmt.Sprintf("each of %d acknowledged writes", len(acked)), "%d are not there: %s", len(lost), strings.Join(lost, ", ")), nil
+	return told(len(lost) == 0 && len(acked) > 0, fmt.Sprintf("each of %d acknowledged writes", len(acked)),
+		"%d are not there: %s", len(lost), strings.Join(lost, ", ")), nil
 }
 
 const writesEvery = 50 * time.Millisecond
@@ -164,7 +168,8 @@ func (w *writer) try(ctx context.Context, name string, again bool) (uid string, 
 		return set.Metadata.UID, err
 	case resp.StatusCode == http.StatusConflict && again:
 		return "", nil
-	case slices.Contains([]int{http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests}, resp.StatusCode):
+	case slices.Contains([]int{http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests},
+		resp.StatusCode):
 		return "", fmt.Errorf("%w: %s: %s", errPassing, resp.Status, answer)
 	}
 	return "", fmt.Errorf("%s: %s", resp.Status, answer)

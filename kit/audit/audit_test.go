@@ -153,7 +153,8 @@ func TestTamperingShows(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			dir, lines := write(t)
-			if err := os.WriteFile(filepath.Join(dir, ChangesFile), []byte(strings.Join(tt.tamper(lines), "")+"\n"), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, ChangesFile), []byte(strings.Join(tt.tamper(lines), "")+"\n"),
+				0o600); err != nil {
 				t.Fatal(err)
 			}
 			reports, err := Verify(dir)
@@ -212,7 +213,8 @@ func TestALineThatACrashCutOffIsRemovedAndRecorded(t *testing.T) {
 	}
 	intact(t, dir)
 	records := readAll(t, path)
-	if n := len(records); n != 4 || records[2].Event != EventRepaired || records[2].Detail != `{"seq":3,"na` || records[3].Name != "b" {
+	if n := len(records); n != 4 || records[2].Event != EventRepaired || records[2].Detail != `{"seq":3,"na` ||
+		records[3].Name != "b" {
 		t.Errorf("records %+v", records)
 	}
 }
@@ -224,8 +226,13 @@ func TestAnUnwritableLogStopsCallersAndNotTheSystem(t *testing.T) {
 		break_ func(path string) error
 		heal   func(path string) error
 	}{
-		{"removed", func(p string) error { return os.Rename(p, p+".away") }, func(p string) error { return os.Rename(p+".away", p) }},
-		{"replaced", func(p string) error { return errors.Join(os.Rename(p, p+".away"), os.WriteFile(p, nil, 0o600)) }, func(p string) error { return os.Rename(p+".away", p) }},
+		{"removed", func(p string) error { return os.Rename(p, p+".away") }, func(p string) error {
+			return os.Rename(p+".away", p)
+		}},
+		{
+			"replaced", func(p string) error { return errors.Join(os.Rename(p, p+".away"), os.WriteFile(p, nil, 0o600)) },
+			func(p string) error { return os.Rename(p+".away", p) },
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -520,7 +527,7 @@ func TestALogOfAnEarlierVersionIsSetAside(t *testing.T) {
 func TestASecondProcessIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	openTrail(t, dir)
-	if _, err := Open(Config{Dir: dir, Log: quiet}); !errors.Is(err, ErrLocked) {
+	if _, err := Open(Config{Dir: dir, Log: quiet}); !errors.Is(err, errLocked) {
 		t.Errorf("Open = %v, want ErrLocked", err)
 	}
 }
@@ -537,7 +544,10 @@ func TestRefusalsPushNothingOut(t *testing.T) {
 	}
 	long := strings.Repeat("x", 8000)
 	for i := range 100_000 {
-		a.Refused(Record{Time: time.Now().UTC(), Verb: "list", Resource: "machines", Name: fmt.Sprint(i), Source: fmt.Sprintf("192.0.2.1:%d", i%60000), Method: long, Code: "Unauthenticated", Reason: long})
+		a.Refused(Record{
+			Time: time.Now().UTC(), Verb: "list", Resource: "machines", Name: fmt.Sprint(i),
+			Source: fmt.Sprintf("192.0.2.1:%d", i%60000), Method: long, Code: "Unauthenticated", Reason: long,
+		})
 	}
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
@@ -551,7 +561,8 @@ func TestRefusalsPushNothingOut(t *testing.T) {
 		t.Fatalf("%d refusals, want the beginning, the first and the rest", len(refusals))
 	}
 	rest := refusals[2]
-	if rest.Count != 99_999 || rest.LastTime == nil || rest.LastTime.Before(rest.Time) || rest.LastSource == rest.Source || len(rest.Method) != 256 || len(rest.Reason) != 256 {
+	if rest.Count != 99_999 || rest.LastTime == nil || rest.LastTime.Before(rest.Time) || rest.LastSource == rest.Source ||
+		len(rest.Method) != 256 || len(rest.Reason) != 256 {
 		t.Errorf("the rest is %+v", rest)
 	}
 }
@@ -602,7 +613,7 @@ func TestManyKindsOfRefusalsAreBounded(t *testing.T) {
 	}
 }
 
-// hanging is a sink that takes nothing until it is told to.
+// hanging is a sink that blocks until it is released.
 type hanging struct {
 	mu    sync.Mutex
 	free  chan struct{}
@@ -627,7 +638,10 @@ func TestASinkThatHangsHoldsNoCallerUp(t *testing.T) {
 	dir := t.TempDir()
 	sink := &hanging{free: make(chan struct{})}
 	a := openTrail(t, dir, sink)
-	big := Record{User: "ed", Groups: []string{strings.Repeat("g", 256), strings.Repeat("h", 256)}, Reason: strings.Repeat("r", 256), Detail: strings.Repeat("d", 256)}
+	big := Record{
+		User: "ed", Groups: []string{strings.Repeat("g", 256), strings.Repeat("h", 256)},
+		Reason: strings.Repeat("r", 256), Detail: strings.Repeat("d", 256),
+	}
 	for range 200 {
 		for range 100 {
 			a.Completed(big)
@@ -653,7 +667,10 @@ func BenchmarkChange(b *testing.B) {
 	for _, writers := range []int{1, 10, 100} {
 		b.Run(fmt.Sprintf("%d writers", writers), func(b *testing.B) {
 			a := openTrail(b, b.TempDir())
-			record := Record{User: "system:windlass:machine-api", Groups: []string{"system:windlass"}, Method: "/windlass.machine.v1.MachineService/PatchMachine"}
+			record := Record{
+				User: "system:windlass:machine-api", Groups: []string{"system:windlass"},
+				Method: "/windlass.machine.v1.MachineService/PatchMachine",
+			}
 			var wg sync.WaitGroup
 			var left atomic.Int64
 			left.Store(int64(b.N))
@@ -672,7 +689,8 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// TestAFullDiskIsSeenBeforeAChangeIsMade fills the disk of a log: Check and Change say the same, and both recover by themselves.
+// TestAFullDiskIsSeenBeforeAChangeIsMade fills the disk of a log: Check and Change say the same, and both recover by
+// themselves.
 func TestAFullDiskIsSeenBeforeAChangeIsMade(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {

@@ -79,7 +79,7 @@ type batch struct {
 	bodies [][]byte
 	size   int
 	sync   bool
-	probe  bool // somebody asks whether a change can be recorded
+	probe  bool // only asks whether a change can be recorded
 	done   chan struct{}
 	err    error // once done is closed
 }
@@ -158,7 +158,8 @@ func (c *chain) write(ctx context.Context, r Record) error {
 	}
 }
 
-// check returns why a caller's change cannot be recorded now; nil if it can. What was lost before is recorded if it can.
+// check returns why a caller's change cannot be recorded now; nil if it can. What was lost before is recorded if it
+// can.
 func (c *chain) check(ctx context.Context) error {
 	c.mu.Lock()
 	b := c.pending
@@ -275,7 +276,8 @@ func (c *chain) append(bodies [][]byte, sync bool) error {
 }
 
 const (
-	// reserveBytes is what the disk has to have beside the record of a change: the records of how changes ended, which nobody waits for.
+	// reserveBytes is what the disk has to have beside the record of a change: the records of how changes ended, which are
+	// written without waiting.
 	reserveBytes = 16 << 10
 	// changeBytes is more than the record of a change has, so that check and the next change find the same.
 	changeBytes = 8 << 10
@@ -283,8 +285,9 @@ const (
 	reserveStep = 16 << 10
 )
 
-// reserve has the disk keep room for n bytes and reserveBytes more behind the end of the file. A change is refused while it cannot, and so
-// before the disk takes no more at all. A file system that reserves nothing is tried by the write itself.
+// reserve has the disk keep room for n bytes and reserveBytes more behind the end of the file. A change is refused
+// while it cannot, and so before the disk takes no more at all. A file system that reserves nothing is tried by the
+// write itself.
 func (c *chain) reserve(n int64) error {
 	need := max(n, changeBytes) + reserveBytes
 	if c.size+need <= c.reserved {
@@ -355,7 +358,9 @@ func (c *chain) usable() error {
 		return c.repair()
 	}
 	if mine.Size() != c.size {
-		return fmt.Errorf("the file has %d bytes, not the %d that were written: something else changed it; restart the service to go on", mine.Size(), c.size)
+		return fmt.Errorf(
+			"the file has %d bytes, not the %d that were written: something else changed it; restart the service to go on",
+			mine.Size(), c.size)
 	}
 	return nil
 }
@@ -369,8 +374,8 @@ func (c *chain) repair() error {
 	return nil
 }
 
-// open opens the file and finds the end of the chain, in it or in the newest of the older files. The beginning of a line
-// that a crash cut off is removed, and a record says so.
+// open opens the file and finds the end of the chain, in it or in the newest of the older files. The beginning of a
+// line that a crash cut off is removed, and a record says so.
 func (c *chain) open() error {
 	if err := c.removeSecondNames(); err != nil {
 		return err
@@ -413,7 +418,8 @@ func (c *chain) setAside() error {
 	if err := os.Rename(c.path, aside); err != nil {
 		return err
 	}
-	c.log.Error("the audit log does not end in a record; it is set aside and another begun", "file", c.path, "aside", aside)
+	c.log.Error("the audit log does not end in a record; it is set aside and another begun", "file", c.path, "aside",
+		aside)
 	file, err := os.OpenFile(c.path, os.O_CREATE|os.O_EXCL|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
@@ -462,7 +468,8 @@ func (c *chain) adopt(file *os.File) error {
 		if err != nil {
 			return err
 		}
-		events = append(events, Record{Event: EventBegun, Detail: "after " + filepath.Base(older[len(older)-1]) + ", the file that followed it is gone"})
+		events = append(events, Record{Event: EventBegun, Detail: "after " + filepath.Base(older[len(older)-1]) +
+			", the file that followed it is gone"})
 	default:
 		events = append(events, Record{Event: EventBegun})
 	}

@@ -16,7 +16,7 @@ const (
 type kind struct{ user, method, verb, group, resource, object, code, reason string }
 
 // refusalKey counts refusals per caller, verb and resource. Objects' names are the caller's choice and not part of it.
-// Those of unknown callers, whose reasons are few, are told apart by the reason.
+// Refusals of unknown callers are counted by reason, of which there are few.
 func refusalKey(r Record) kind {
 	k := kind{user: r.User, verb: r.Verb, group: r.Group, resource: r.Resource, code: r.Code}
 	if r.Verb != "" {

@@ -3,8 +3,8 @@
 //
 // A program has three logs, in files and chains of their own, so that none can push out another's records: audit.log
 // has changes, each written before it is made; reads.log has reads of what may be confidential; refusals.log has what
-// was refused. Reads and refusals are counted per caller, verb, resource and minute. Records can be sent to sinks beyond
-// the host, which never hold a caller up.
+// was refused. Reads and refusals are counted per caller, verb, resource and minute. Records can be sent to sinks
+// beyond the host, which never hold a caller up.
 //
 // It leaves to others which calls are recorded (kit/identity), and protection against a user who may write the files:
 // such a user can make a new chain, which only a comparison with the copy of a sink shows.
@@ -25,8 +25,8 @@ const (
 
 // Record is one line of an audit log.
 type Record struct {
-	// Seq counts the records of a log from 1. Prev is the SHA-256 of the line before, in hex, without its newline; empty in
-	// the first. The log sets both.
+	// Seq counts the records of a log from 1. Prev is the SHA-256 of the line before, in hex, without its newline; empty
+	// in the first. The log sets both.
 	Seq  uint64 `json:"seq,omitempty"`
 	Prev string `json:"prev,omitempty"`
 
@@ -90,7 +90,8 @@ const (
 // cut bounds what comes from callers.
 func (r Record) cut() Record {
 	for _, field := range []*string{
-		&r.RequestID, &r.User, &r.Via, &r.Source, &r.Service, &r.Method, &r.Verb, &r.Group, &r.Resource, &r.Namespace, &r.Name, &r.Detail,
+		&r.RequestID, &r.User, &r.Via, &r.Source, &r.Service, &r.Method, &r.Verb, &r.Group, &r.Resource, &r.Namespace,
+		&r.Name, &r.Detail,
 		&r.ResourceVersionBefore, &r.ResourceVersionAfter, &r.Reason, &r.LastSource,
 	} {
 		*field = cutText(*field)

@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"sync"
 	"time"
+
+	"github.com/windlass-dev/windlass/kit/backoff"
 )
 
 const (
@@ -42,7 +44,7 @@ type Sink interface {
 //
 //	file:/DIR                  files SERVICE.audit.log, SERVICE.reads.log and SERVICE.refusals.log in a directory
 //	syslog://HOST:PORT         RFC 5424 over UDP; syslog+tcp://HOST:PORT over TCP; syslog+unix:/dev/log on this host
-//	otlp://HOST:PORT           OpenTelemetry logs over gRPC without TLS; otlps://HOST:PORT with TLS and the host's authorities
+//	otlp://HOST:PORT           OpenTelemetry logs over gRPC without TLS; otlps: with TLS and the host's authorities
 func ParseSink(setting string) (Sink, error) {
 	u, err := url.Parse(setting)
 	if err != nil {
@@ -67,7 +69,9 @@ func ParseSink(setting string) (Sink, error) {
 			return newOTLP(u.Host, u.Scheme == "otlps")
 		}
 	}
-	return nil, fmt.Errorf("audit sink %q: must be file:/DIR, syslog://HOST:PORT, syslog+tcp://HOST:PORT, syslog+unix:/PATH, otlp://HOST:PORT or otlps://HOST:PORT", setting)
+	return nil,
+		fmt.Errorf(
+			"audit sink %q: must be file:/DIR, syslog://HOST:PORT, syslog+tcp://HOST:PORT, syslog+unix:/PATH, otlp://HOST:PORT or otlps://HOST:PORT", setting)
 }
 
 // forwarder hands records to one sink. What the sink does not take in time is dropped and counted.
@@ -90,7 +94,10 @@ type forwarder struct {
 
 func forwardTo(s Sink, service string, log *slog.Logger) *forwarder {
 	ctx, stop := context.WithCancel(context.Background())
-	f := &forwarder{sink: s, service: service, log: log, stop: stop, done: make(chan struct{}), wake: make(chan struct{}, 1), ending: make(chan struct{})}
+	f := &forwarder{
+		sink: s, service: service, log: log, stop: stop, done: make(chan struct{}),
+		wake: make(chan struct{}, 1), ending: make(chan struct{}),
+	}
 	go f.run(ctx)
 	return f
 }
@@ -117,7 +124,7 @@ func (f *forwarder) poke() {
 
 func (f *forwarder) run(ctx context.Context) {
 	defer close(f.done)
-	pause, failing, ending := sinkRetry, false, f.ending
+	again, failing, ending := backoff.New(sinkRetry, sinkRetryMax), false, f.ending
 	for {
 		lines, last := f.next()
 		if len(lines) == 0 {
@@ -136,7 +143,8 @@ func (f *forwarder) run(ctx context.Context) {
 			if failing {
 				f.log.Info("the audit sink takes records again", "sink", f.sink.String())
 			}
-			pause, failing = sinkRetry, false
+			failing = false
+			again.Reset()
 			f.taken(len(lines))
 			continue
 		}
@@ -145,10 +153,10 @@ func (f *forwarder) run(ctx context.Context) {
 		}
 		failing = true
 		select {
-		case <-time.After(pause):
-			pause = min(2*pause, sinkRetryMax)
+		case <-time.After(again.Next()):
 		case <-ending: // a long pause would outlast the grace
-			ending, pause = nil, sinkRetry
+			ending = nil
+			again.Reset()
 		case <-ctx.Done():
 			return
 		}

@@ -21,7 +21,8 @@ func (s *fileSink) String() string { return "file:" + s.dir }
 // Close does nothing: no file stays open.
 func (s *fileSink) Close() error { return nil }
 
-// Send appends lines. One delivery to a directory that hangs stays in the background; there is no second one before it ends.
+// Send appends lines. One delivery to a directory that hangs stays in the background; there is no second one before it
+// ends.
 func (s *fileSink) Send(ctx context.Context, lines []Line) error {
 	select {
 	case s.busy <- struct{}{}:

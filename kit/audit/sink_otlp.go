@@ -68,11 +68,14 @@ func logRecord(l Line) *logspb.LogRecord {
 		SeverityNumber: severity,
 		Body:           &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: string(line)}},
 		Attributes: []*commonpb.KeyValue{
-			text("windlass.audit.log", l.Log), text("enduser.id", r.User), text("windlass.verb", r.Verb), text("windlass.resource", r.Resource),
+			text("windlass.audit.log", l.Log), text("enduser.id", r.User), text("windlass.verb", r.Verb),
+			text("windlass.resource", r.Resource),
 		},
 	}
 }
 
 func text(key, value string) *commonpb.KeyValue {
-	return &commonpb.KeyValue{Key: key, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: value}}}
+	return &commonpb.KeyValue{
+		Key: key, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: value}},
+	}
 }

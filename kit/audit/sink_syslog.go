@@ -16,8 +16,8 @@ const (
 	priorityWarning = 13*8 + 4
 )
 
-// syslogSink sends RFC 5424 messages, over TCP with the octet counts of RFC 6587. Only a connection that breaks shows that
-// messages were lost; UDP shows nothing.
+// syslogSink sends RFC 5424 messages, over TCP with the octet counts of RFC 6587. Only a connection that breaks shows
+// that messages were lost; UDP shows nothing.
 type syslogSink struct {
 	network, address string
 	host             string
@@ -88,6 +88,7 @@ func (s *syslogSink) message(l Line, now time.Time) []byte {
 	if l.Log == RefusalsFile {
 		priority = priorityWarning
 	}
-	head := fmt.Sprintf("<%d>1 %s %s windlass-%s %d %s - ", priority, now.UTC().Format(time.RFC3339Nano), s.host, l.Service, os.Getpid(), l.Log)
+	head := fmt.Sprintf("<%d>1 %s %s windlass-%s %d %s - ", priority, now.UTC().Format(time.RFC3339Nano), s.host,
+		l.Service, os.Getpid(), l.Log)
 	return append([]byte(head), bytes.TrimSuffix(l.Text, []byte("\n"))...)
 }

@@ -149,7 +149,9 @@ type collector struct {
 	got chan *collogspb.ExportLogsServiceRequest
 }
 
-func (c *collector) Export(_ context.Context, r *collogspb.ExportLogsServiceRequest) (*collogspb.ExportLogsServiceResponse, error) {
+func (c *collector) Export(_ context.Context, r *collogspb.ExportLogsServiceRequest) (
+	*collogspb.ExportLogsServiceResponse, error,
+) {
 	c.got <- r
 	return &collogspb.ExportLogsServiceResponse{}, nil
 }
@@ -241,7 +243,10 @@ func (f *fickle) Close() error   { return nil }
 func (f *fickle) String() string { return "fickle" }
 
 func TestSettingsOfSinksThatAreWrong(t *testing.T) {
-	for _, setting := range []string{"", "x", "file:relative", "file://host/dir", "syslog://host", "syslog+unix:x", "otlp://host", "http://host:1", "syslog://:514", "%"} {
+	for _, setting := range []string{
+		"", "x", "file:relative", "file://host/dir", "syslog://host", "syslog+unix:x",
+		"otlp://host", "http://host:1", "syslog://:514", "%",
+	} {
 		if _, err := ParseSink(setting); err == nil {
 			t.Errorf("%q: no error", setting)
 		}

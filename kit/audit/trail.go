@@ -80,8 +80,8 @@ func Open(cfg Config) (*Trail, error) {
 	return t, nil
 }
 
-// ErrLocked means that another process writes the logs of a directory.
-var ErrLocked = errors.New("another process writes the audit logs of this directory")
+// errLocked means that another process writes the logs of a directory.
+var errLocked = errors.New("another process writes the audit logs of this directory")
 
 // lockDir holds the directory for this process, until the file is closed or the process ends.
 func lockDir(dir string) (*os.File, error) {
@@ -95,7 +95,7 @@ func lockDir(dir string) (*os.File, error) {
 			return file, nil // a file system without locks has only one writer anyway, as far as Windlass starts them
 		}
 		if wait > lockPatience {
-			return nil, errors.Join(ErrLocked, file.Close())
+			return nil, errors.Join(errLocked, file.Close())
 		}
 		time.Sleep(wait)
 	}
@@ -193,11 +193,16 @@ func (t *Trail) closeAll() error {
 func (t *Trail) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(t, to) }
 
 var (
-	descWritten = prometheus.NewDesc("windlass_audit_records_total", "Records that were written, by log.", []string{"log"}, nil)
-	descLost    = prometheus.NewDesc("windlass_audit_lost_total", "Records that could not be written, by log.", []string{"log"}, nil)
-	descFailed  = prometheus.NewDesc("windlass_audit_failed", "1 if the last write of the log failed.", []string{"log"}, nil)
-	descSent    = prometheus.NewDesc("windlass_audit_sink_records_total", "Records that a sink took.", []string{"sink"}, nil)
-	descDropped = prometheus.NewDesc("windlass_audit_sink_dropped_total", "Records that a sink did not take in time.", []string{"sink"}, nil)
+	descWritten = prometheus.NewDesc("windlass_audit_records_total", "Records that were written, by log.", []string{"log"},
+		nil)
+	descLost = prometheus.NewDesc("windlass_audit_lost_total", "Records that could not be written, by log.",
+		[]string{"log"}, nil)
+	descFailed = prometheus.NewDesc("windlass_audit_failed", "1 if the last write of the log failed.", []string{"log"},
+		nil)
+	descSent = prometheus.NewDesc("windlass_audit_sink_records_total", "Records that a sink took.", []string{"sink"},
+		nil)
+	descDropped = prometheus.NewDesc("windlass_audit_sink_dropped_total", "Records that a sink did not take in time.",
+		[]string{"sink"}, nil)
 )
 
 // Collect is part of prometheus.Collector.

@@ -37,12 +37,12 @@ func (b *Break) String() string {
 	return fmt.Sprintf("%s:%d: record %d: %s", b.File, b.Line, b.Record, b.Why)
 }
 
-// ErrNoLogs means that there was nothing to verify.
-var ErrNoLogs = errors.New("no audit log found")
+// errNoLogs means that there was nothing to verify.
+var errNoLogs = errors.New("no audit log found")
 
-// Verify checks the chains of logs. A path is a directory, in which and in whose directories all logs are looked for and
-// checked with their older files; or one file, which is checked by itself. An error names what could not be read: everything
-// else is in the reports, also chains that break.
+// Verify checks the chains of logs. A path is a directory, in which and in whose directories all logs are looked for
+// and checked with their older files; or one file, which is checked by itself. An error names what could not be read:
+// everything else is in the reports, also chains that break.
 func Verify(paths ...string) ([]Report, error) {
 	var reports []Report
 	var errs []error
@@ -71,7 +71,7 @@ func Verify(paths ...string) ([]Report, error) {
 	}
 	err := errors.Join(errs...)
 	if len(reports) == 0 && err == nil {
-		return nil, ErrNoLogs
+		return nil, errNoLogs
 	}
 	return reports, err
 }
@@ -183,7 +183,8 @@ func (v *verifier) read(name string, from io.Reader, newest bool) error {
 		case errors.Is(err, io.EOF) && len(line) == 0:
 			return nil
 		case errors.Is(err, io.EOF) && newest:
-			v.report.Notes = append(v.report.Notes, fmt.Sprintf("%s:%d: the last line has no end: it is being written, or a crash cut it off", name, n))
+			v.report.Notes = append(v.report.Notes,
+				fmt.Sprintf("%s:%d: the last line has no end: it is being written, or a crash cut it off", name, n))
 			return nil
 		case errors.Is(err, io.EOF):
 			v.fail(name, n, "the line has no end")
@@ -251,7 +252,8 @@ func (v *verifier) follow(line []byte) string {
 // end checks that there is a record, and that what comes before the first was removed by the policy.
 func (v *verifier) end() {
 	if v.report.Break == nil && v.report.Records == 0 {
-		v.fail(v.report.Files[len(v.report.Files)-1], 1, "there is no record, not even the one that each log begins with: the log was emptied, or could never be written")
+		v.fail(v.report.Files[len(v.report.Files)-1], 1,
+			"there is no record, not even the one that each log begins with: the log was emptied, or could never be written")
 	}
 	if v.report.Break != nil || v.begins == "" {
 		return
@@ -259,10 +261,14 @@ func (v *verifier) end() {
 	name, ok := v.retired[v.begins]
 	switch {
 	case ok:
-		v.report.Notes = append(v.report.Notes, fmt.Sprintf("the records before %d were removed with %s by the retention policy", v.report.First, name))
+		v.report.Notes = append(v.report.Notes,
+			fmt.Sprintf("the records before %d were removed with %s by the retention policy", v.report.First, name))
 	case v.alone:
 		v.report.Notes = append(v.report.Notes, fmt.Sprintf("the records before %d are in another file", v.report.First))
 	default:
-		v.report.Break = &Break{File: v.report.Files[0], Line: 1, Record: v.report.First, Why: "the records before it are missing, and no record says that they were removed by the retention policy"}
+		v.report.Break = &Break{
+			File: v.report.Files[0], Line: 1, Record: v.report.First,
+			Why: "the records before it are missing, and no record says that they were removed by the retention policy",
+		}
 	}
 }

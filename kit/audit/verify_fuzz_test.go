@@ -6,11 +6,16 @@ import (
 	"testing"
 )
 
-// FuzzVerify changes a log at any place: what Verify then takes for intact must be a beginning of the log that was written,
-// or have no record at all.
+// FuzzVerify changes a log at any place: what Verify then takes for intact must be a beginning of the log that was
+// written, or have no record at all.
 func FuzzVerify(f *testing.F) {
 	var bodies [][]byte
-	for _, r := range []Record{{Event: EventBegun}, {User: "a", Verb: "patch"}, {User: "b", Reason: "x\n\"}"}, {Event: EventRetired, Hash: "00"}} {
+	for _, r := range []Record{
+		{Event: EventBegun},
+		{User: "a", Verb: "patch"},
+		{User: "b", Reason: "x\n\"}"},
+		{Event: EventRetired, Hash: "00"},
+	} {
 		body, err := json.Marshal(r)
 		if err != nil {
 			f.Fatal(err)

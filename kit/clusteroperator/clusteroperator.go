@@ -1,5 +1,5 @@
-// Package clusteroperator reports to the cluster how a service is: it keeps the service's ClusterOperator in step with what the service
-// says of itself. Updates wait for these reports.
+// Package clusteroperator reports to the cluster how a service is: it keeps the service's ClusterOperator in step with
+// what the service says of itself. Updates wait for these reports.
 package clusteroperator
 
 import (
@@ -20,26 +20,14 @@ import (
 	"github.com/windlass-dev/windlass/kit/version"
 )
 
-// Name returns the name of a service's ClusterOperator: the documents call those of etcd and of the configuration of machines
-// by names of their own.
-func Name(service string) string {
-	switch service {
-	case "etcd-guardian":
-		return "etcd"
-	case "node-configurator":
-		return "machine-config"
-	}
-	return service
-}
-
-// Operand is the name under which an operator gives its own version.
-const Operand = "operator"
+// operand is the name under which an operator gives its own version.
+const operand = "operator"
 
 const (
 	// lookEvery is how often a service is asked for its state; nothing is written while that stays.
 	lookEvery = 2 * time.Second
-	// sureEvery is how often the report is read even so: it may have been removed, or replaced by "unknown" while the service
-	// could not be reached. It is written only if it differs.
+	// sureEvery is how often the report is read even so: it may have been removed, or replaced by "unknown" while the
+	// service could not be reached. It is written only if it differs.
 	sureEvery = 30 * time.Second
 	// standstill is more time than there is between two looks of a service that runs: after it the report is read at once.
 	standstill = 10 * time.Second
@@ -66,13 +54,19 @@ type Reporter struct {
 	log       *slog.Logger
 }
 
-// New returns a reporter that writes nothing before Run. conn leads to update-orchestrator; state may take a moment but not wait. The reporter
-// writes only while leads says so: the ClusterOperator is that of the service, of which several processes may run. With nil it always does.
-func New(name string, conn grpc.ClientConnInterface, state func(context.Context) State, leads func() bool, log *slog.Logger) *Reporter {
+// New returns a reporter that writes nothing before Run. conn leads to update-orchestrator; state may take a moment but
+// not wait. The reporter writes only while leads says so: the ClusterOperator is that of the service, of which several
+// processes may run. With nil it always does.
+func New(name string, conn grpc.ClientConnInterface, state func(context.Context) State, leads func() bool,
+	log *slog.Logger,
+) *Reporter {
 	if leads == nil {
 		leads = func() bool { return true }
 	}
-	return &Reporter{name: name, operators: updatev1.NewClusterOperatorServiceClient(conn), state: state, leads: leads, log: log}
+	return &Reporter{
+		name: name, operators: updatev1.NewClusterOperatorServiceClient(conn), state: state, leads: leads,
+		log: log,
+	}
 }
 
 // Run reports until ctx ends. What cannot be written is written later.
@@ -119,17 +113,20 @@ func (r *Reporter) write(ctx context.Context, s State) error {
 	if err != nil {
 		return err
 	}
-	next := Status(have.GetStatus(), s, time.Now())
+	next := statusOf(have.GetStatus(), s, time.Now())
 	if proto.Equal(next, have.GetStatus()) {
 		return nil
 	}
 	have.Status = next
-	_, err = r.operators.UpdateClusterOperatorStatus(ctx, &updatev1.UpdateClusterOperatorStatusRequest{Name: r.name, ClusterOperator: have})
+	_, err = r.operators.UpdateClusterOperatorStatus(ctx, &updatev1.UpdateClusterOperatorStatusRequest{
+		Name: r.name, ClusterOperator: have,
+	})
 	return err
 }
 
-// Status returns a status brought in step with a state: what does not change keeps its time. It does not modify have, which may be nil.
-func Status(have *updatev1.ClusterOperatorStatus, s State, now time.Time) *updatev1.ClusterOperatorStatus {
+// statusOf returns a status brought in step with a state: what does not change keeps its time. It does not modify have,
+// which may be nil.
+func statusOf(have *updatev1.ClusterOperatorStatus, s State, now time.Time) *updatev1.ClusterOperatorStatus {
 	next := proto.CloneOf(have)
 	if next == nil {
 		next = &updatev1.ClusterOperatorStatus{}
@@ -141,9 +138,9 @@ func Status(have *updatev1.ClusterOperatorStatus, s State, now time.Time) *updat
 		set(next, c.typ, c.is, s, now)
 	}
 	number := cmp.Or(s.Version, version.Number)
-	i := slices.IndexFunc(next.Versions, func(v *updatev1.OperandVersion) bool { return v.GetName() == Operand })
+	i := slices.IndexFunc(next.Versions, func(v *updatev1.OperandVersion) bool { return v.GetName() == operand })
 	if i < 0 {
-		next.Versions = append(next.Versions, &updatev1.OperandVersion{Name: Operand, Version: number})
+		next.Versions = append(next.Versions, &updatev1.OperandVersion{Name: operand, Version: number})
 	} else {
 		next.Versions[i].Version = number
 	}

@@ -45,7 +45,9 @@ func (o *orchestrator) answer(f func() (*updatev1.ClusterOperator, error)) (*upd
 	return f()
 }
 
-func (o *orchestrator) GetClusterOperator(context.Context, *updatev1.GetClusterOperatorRequest) (*updatev1.ClusterOperator, error) {
+func (o *orchestrator) GetClusterOperator(context.Context, *updatev1.GetClusterOperatorRequest) (
+	*updatev1.ClusterOperator, error,
+) {
 	return o.answer(func() (*updatev1.ClusterOperator, error) {
 		if o.have == nil {
 			return nil, status.Error(codes.NotFound, "none")
@@ -54,14 +56,18 @@ func (o *orchestrator) GetClusterOperator(context.Context, *updatev1.GetClusterO
 	})
 }
 
-func (o *orchestrator) CreateClusterOperator(_ context.Context, r *updatev1.CreateClusterOperatorRequest) (*updatev1.ClusterOperator, error) {
+func (o *orchestrator) CreateClusterOperator(_ context.Context, r *updatev1.CreateClusterOperatorRequest) (
+	*updatev1.ClusterOperator, error,
+) {
 	return o.answer(func() (*updatev1.ClusterOperator, error) {
 		o.have = r.GetClusterOperator()
 		return proto.CloneOf(o.have), nil
 	})
 }
 
-func (o *orchestrator) UpdateClusterOperatorStatus(_ context.Context, r *updatev1.UpdateClusterOperatorStatusRequest) (*updatev1.ClusterOperator, error) {
+func (o *orchestrator) UpdateClusterOperatorStatus(_ context.Context, r *updatev1.UpdateClusterOperatorStatusRequest) (
+	*updatev1.ClusterOperator, error,
+) {
 	return o.answer(func() (*updatev1.ClusterOperator, error) {
 		o.writes++
 		o.have = r.GetClusterOperator()
@@ -170,16 +176,18 @@ func TestAReportFollowsTheStateAndCostsNothingWhileThatStays(t *testing.T) {
 
 func TestAStatusKeepsTheTimesOfWhatStays(t *testing.T) {
 	then, now := time.Unix(1000, 0), time.Unix(2000, 500)
-	first := Status(nil, State{Available: true}, then)
+	first := statusOf(nil, State{Available: true}, then)
 	condition := func(typ, is, reason string, at int64) *metav1.Condition {
-		return &metav1.Condition{Type: typ, Status: is, Reason: &reason, LastTransitionTime: &timestamppb.Timestamp{Seconds: at}}
+		return &metav1.Condition{Type: typ, Status: is, Reason: &reason, LastTransitionTime: &timestamppb.Timestamp{
+			Seconds: at,
+		}}
 	}
 	want := &updatev1.ClusterOperatorStatus{
 		Conditions: []*metav1.Condition{
 			condition("Available", "True", "AsExpected", 1000), condition("Progressing", "False", "AsExpected", 1000),
 			condition("Degraded", "False", "AsExpected", 1000), condition("Upgradeable", "True", "AsExpected", 1000),
 		},
-		Versions: []*updatev1.OperandVersion{{Name: Operand, Version: version.Number}},
+		Versions: []*updatev1.OperandVersion{{Name: operand, Version: version.Number}},
 	}
 	if diff := cmp.Diff(want, first, protocmp.Transform()); diff != "" {
 		t.Errorf("a first status (-want +got)\n%s", diff)
@@ -188,14 +196,18 @@ func TestAStatusKeepsTheTimesOfWhatStays(t *testing.T) {
 	first.Conditions = append(first.Conditions, condition("RecentBackup", "True", "Done", 500))
 	first.Versions = append([]*updatev1.OperandVersion{{Name: "etcd", Version: "3.6"}}, first.Versions...)
 	before := proto.CloneOf(first)
-	second := Status(first, State{Available: true, Progressing: true, Reason: "Moving", Message: "to 2", Version: "2.0.0"}, now)
+	second := statusOf(first, State{
+		Available: true, Progressing: true, Reason: "Moving", Message: "to 2",
+		Version: "2.0.0",
+	},
+		now)
 	want = &updatev1.ClusterOperatorStatus{
 		Conditions: []*metav1.Condition{
 			condition("Available", "True", "Moving", 1000), condition("Progressing", "True", "Moving", 2000),
 			condition("Degraded", "False", "Moving", 1000), condition("Upgradeable", "True", "Moving", 1000),
 			condition("RecentBackup", "True", "Done", 500),
 		},
-		Versions: []*updatev1.OperandVersion{{Name: "etcd", Version: "3.6"}, {Name: Operand, Version: "2.0.0"}},
+		Versions: []*updatev1.OperandVersion{{Name: "etcd", Version: "3.6"}, {Name: operand, Version: "2.0.0"}},
 	}
 	for _, c := range want.Conditions[:4] {
 		c.Message = proto.String("to 2")

@@ -1,4 +1,4 @@
-// Package disruption decides whether a pod may be taken away of somebody's will. It does no I/O and reads no clock.
+// Package disruption decides whether a pod may be evicted (a voluntary disruption). It does no I/O and reads no clock.
 package disruption
 
 import (
@@ -21,20 +21,22 @@ const (
 	Spend
 	// Refuse means that the budget forbids it now.
 	Refuse
-	// Ambiguous means that more than one budget is for the pod, which nobody can pay from.
+	// Ambiguous means that more than one budget selects the pod; it cannot be evicted then.
 	Ambiguous
 )
 
-// maxDisrupted bounds the pods that a budget remembers, so that it stays small enough to be stored. Source: Kubernetes' eviction.
+// maxDisrupted bounds the pods that a budget remembers, so that it stays small enough to be stored. Source: Kubernetes'
+// eviction.
 const maxDisrupted = 2000
 
 // Free reports whether a pod may go without asking any budget: it does no work, or is on its way out already.
 func Free(pod *schedulingv1.Pod) bool {
 	phase := pod.GetStatus().GetPhase()
-	return pod.GetMetadata().GetDeletionTimestamp() != nil || placement.Terminated(pod) || phase == "Pending" || phase == ""
+	return pod.GetMetadata().GetDeletionTimestamp() != nil || placement.Terminated(pod) || phase == "Pending" ||
+		phase == ""
 }
 
-// Evict decides on a pod; budgets are all that are for it. why tells of a refusal. Source: Kubernetes' eviction.
+// Evict decides on a pod; budgets are all that select it. why is the reason of a refusal. Source: Kubernetes' eviction.
 func Evict(pod *schedulingv1.Pod, budgets []*schedulingv1.PodDisruptionBudget) (v Verdict, why string) {
 	switch {
 	case Free(pod) || len(budgets) == 0:
@@ -57,12 +59,18 @@ func Evict(pod *schedulingv1.Pod, budgets []*schedulingv1.PodDisruptionBudget) (
 	}
 	switch {
 	case s.GetObservedGeneration() < b.GetMetadata().GetGeneration():
-		return Refuse, fmt.Sprintf("Cannot evict pod as it would violate the pod's disruption budget. The disruption budget %s is still being processed by the server.", name)
+		return Refuse,
+			fmt.Sprintf(
+				"Cannot evict pod as it would violate the pod's disruption budget. The disruption budget %s is still being processed by the server.", name)
 	case len(s.GetDisruptedPods()) >= maxDisrupted:
-		return Refuse, fmt.Sprintf("Cannot evict pod as it would violate the pod's disruption budget. The disruption budget %s waits for %d evicted pods to go.", name, len(s.GetDisruptedPods()))
+		return Refuse,
+			fmt.Sprintf(
+				"Cannot evict pod as it would violate the pod's disruption budget. The disruption budget %s waits for %d evicted pods to go.", name, len(s.GetDisruptedPods()))
 	case s.GetDisruptionsAllowed() <= 0:
-		return Refuse, fmt.Sprintf("Cannot evict pod as it would violate the pod's disruption budget. The disruption budget %s needs %d healthy pods and has %d currently",
-			name, s.GetDesiredHealthy(), s.GetCurrentHealthy())
+		return Refuse,
+			fmt.Sprintf(
+				"Cannot evict pod as it would violate the pod's disruption budget. The disruption budget %s needs %d healthy pods and has %d currently",
+				name, s.GetDesiredHealthy(), s.GetCurrentHealthy())
 	}
 	return Spend, ""
 }

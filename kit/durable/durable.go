@@ -1,4 +1,5 @@
-// Package durable writes files that must survive a loss of power: the proof that something was done, which a later start believes.
+// Package durable writes files that must survive a loss of power: the proof that something was done, which a later
+// start believes.
 package durable
 
 import (
@@ -9,8 +10,8 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// WriteFile replaces a file as a whole. When it returns nil, the data and the name are on the disk: the file is synced before it gets its name, and
-// its directory after.
+// WriteFile replaces a file as a whole. When it returns nil, the data and the name are on the disk: the file is synced
+// before it gets its name, and its directory after.
 func WriteFile(path string, data []byte, perm os.FileMode) error {
 	if err := renameio.WriteFile(path, data, perm); err != nil {
 		return err
@@ -18,7 +19,8 @@ func WriteFile(path string, data []byte, perm os.FileMode) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// Remove removes a file. When it returns nil, that is on the disk. A file that is not there is an error that wraps fs.ErrNotExist.
+// Remove removes a file. When it returns nil, that is on the disk. A file that is not there is an error that wraps
+// fs.ErrNotExist.
 func Remove(path string) error {
 	if err := os.Remove(path); err != nil {
 		return err

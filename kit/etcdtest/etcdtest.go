@@ -141,8 +141,8 @@ func config(dir string) *embed.Config {
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = peer, peer
 	cfg.ListenClientHttpUrls = socket(dir, "http") // a client port with nothing but gRPC is faster
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	cfg.UnsafeNoFsync = os.Getenv("WINDLASS_TEST_FSYNC") == "" // benchmarks that shall say what is durable set it
-	cfg.TickMs, cfg.ElectionMs = 10, 100                       // a lone member has nobody to wait for
+	cfg.UnsafeNoFsync = os.Getenv("WINDLASS_TEST_FSYNC") == "" // benchmarks of durable writes set it
+	cfg.TickMs, cfg.ElectionMs = 10, 100                       // a single member waits for no peer
 	cfg.MaxRequestBytes = 8 << 20
 	cfg.WatchProgressNotifyInterval = time.Second
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())

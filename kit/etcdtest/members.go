@@ -42,7 +42,8 @@ type member struct {
 	output bytes.Buffer
 }
 
-// StartMembers starts an etcd of n members with the ticks of a real one, and waits until it answers. The members end with the test.
+// StartMembers starts an etcd of n members with the ticks of a real one, and waits until it answers. The members end
+// with the test.
 func StartMembers(t testing.TB, n int) *Members {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "etcdtest")
@@ -117,8 +118,8 @@ func (m *Members) Endpoints() []string {
 	return out
 }
 
-// Client returns a client, as the services use it, of the members with the given numbers, or of all if none is given. It is closed
-// when the test ends.
+// Client returns a client, as the services use it, of the members with the given numbers, or of all if none is given.
+// It is closed when the test ends.
 func (m *Members) Client(t testing.TB, only ...int) *clientv3.Client {
 	t.Helper()
 	endpoints := m.Endpoints()

@@ -8,8 +8,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// Users turns the authentication of an etcd on, which must be the test's own, and returns a client of root and one of a user, whose
-// role "user" may read and write what begins with prefix.
+// Users turns the authentication of an etcd on, which must be the test's own, and returns a client of root and one of a
+// user, whose role "user" may read and write what begins with prefix.
 func Users(t testing.TB, m *Members, prefix string) (root, user *clientv3.Client) {
 	t.Helper()
 	const secret = "secret"
@@ -29,7 +29,8 @@ func Users(t testing.TB, m *Members, prefix string) (root, user *clientv3.Client
 	must(err)
 	_, err = root.RoleAdd(ctx, "user")
 	must(err)
-	_, err = root.RoleGrantPermission(ctx, "user", prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(clientv3.PermReadWrite))
+	_, err = root.RoleGrantPermission(ctx, "user", prefix, clientv3.GetPrefixRangeEnd(prefix),
+		clientv3.PermissionType(clientv3.PermReadWrite))
 	must(err)
 	_, err = root.UserGrantRole(ctx, "user", "user")
 	must(err)

@@ -1,6 +1,6 @@
-// Package events tells people what happened to an object. Events are counted in memory and written together, at most once in ten
-// seconds for a reason and an object; they are limited per object, and lost rather than in the way: they never hold up the work that
-// they tell of, and are never part of another write. Each service keeps and serves its own.
+// Package events records for users what happened to an object. Events are counted in memory and written in batches, at
+// most once in ten seconds per reason and object. They are limited per object and best effort: recording never blocks
+// the work, and is never part of another write. Each service keeps and serves its own.
 package events
 
 import (
@@ -17,6 +17,7 @@ import (
 	"buf.build/go/protovalidate"
 	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
@@ -89,6 +90,11 @@ type budget struct {
 	used  map[string]bool // names of the events in the present span
 }
 
+// Sink takes what happened to objects, for people; Recorder is one. reason is one CamelCase word.
+type Sink interface {
+	Event(obj object.Object, typ, reason, message string)
+}
+
 // New returns the recorder of a service; component is the service's name. Nothing is written before Run.
 func New(component string, st *store.Store, validator protovalidate.Validator, log *slog.Logger) *Recorder {
 	return &Recorder{
@@ -105,8 +111,11 @@ func (r *Recorder) Register(s grpc.ServiceRegistrar) error {
 }
 
 // Event records that something happened to an object. reason is one CamelCase word, message is for people.
-func (r *Recorder) Event(obj resource.Object, typ, reason, message string) {
-	r.record(event{object: resource.Reference(obj), typ: typ, reason: reason, message: message, trace: trace.ID(obj.GetMetadata()), at: r.now()})
+func (r *Recorder) Event(obj object.Object, typ, reason, message string) {
+	r.record(event{
+		object: object.Reference(obj), typ: typ, reason: reason, message: message,
+		trace: trace.ID(obj.GetMetadata()), at: r.now(),
+	})
 }
 
 func (r *Recorder) record(e event) {
@@ -118,7 +127,7 @@ func (r *Recorder) record(e event) {
 }
 
 // Eventf is Event with a message made by fmt.Sprintf.
-func (r *Recorder) Eventf(obj resource.Object, typ, reason, format string, args ...any) {
+func (r *Recorder) Eventf(obj object.Object, typ, reason, format string, args ...any) {
 	r.Event(obj, typ, reason, fmt.Sprintf(format, args...))
 }
 
@@ -169,7 +178,8 @@ func (r *Recorder) take(e event) {
 	if !r.allowed(e, name) {
 		return
 	}
-	w := word{object: e.object.GetUid() + "/" + e.object.GetKind() + "/" + e.object.GetNamespace() + "/" + e.object.GetName(), typ: e.typ, reason: e.reason}
+	w := word{object: e.object.GetUid() + "/" + e.object.GetKind() + "/" + e.object.GetNamespace() + "/" +
+		e.object.GetName(), typ: e.typ, reason: e.reason}
 	win := r.windows[w]
 	if win == nil {
 		win = &window{waiting: map[string]*counted{}}
@@ -203,7 +213,7 @@ func (r *Recorder) wait() time.Duration {
 // flush writes what has waited long enough, and forgets windows in which nothing waits.
 func (r *Recorder) flush(ctx context.Context) {
 	now := r.now()
-	due := map[resource.Key]*counted{}
+	due := map[object.Key]*counted{}
 	for w, win := range r.windows {
 		if now.Before(win.until) {
 			continue
@@ -213,7 +223,7 @@ func (r *Recorder) flush(ctx context.Context) {
 			continue
 		}
 		for name, c := range win.waiting {
-			due[resource.Key{Namespace: namespaceOf(c.object), Name: name}] = c
+			due[object.Key{Namespace: namespaceOf(c.object), Name: name}] = c
 		}
 		r.waiting -= len(win.waiting)
 		win.waiting, win.until = map[string]*counted{}, now.Add(writeEvery)
@@ -229,11 +239,11 @@ func (r *Recorder) flush(ctx context.Context) {
 }
 
 // write counts the events up that are there, and creates the others, many in a transaction.
-func (r *Recorder) write(ctx context.Context, due map[resource.Key]*counted) error {
+func (r *Recorder) write(ctx context.Context, due map[object.Key]*counted) error {
 	if err := r.table.WaitSynced(ctx); err != nil {
 		return err
 	}
-	var known []resource.Key
+	var known []object.Key
 	var fresh []*eventv1.Event
 	for key, c := range due {
 		if _, ok := r.table.Lookup(key.Namespace, key.Name); ok {
@@ -252,17 +262,19 @@ func (r *Recorder) write(ctx context.Context, due map[resource.Key]*counted) err
 			EventTime: c.moment(),
 		})
 	}
-	slices.SortFunc(fresh, func(a, b *eventv1.Event) int { return due[resource.KeyOf(a)].at.Compare(due[resource.KeyOf(b)].at) })
+	slices.SortFunc(fresh, func(a, b *eventv1.Event) int {
+		return due[object.KeyOf(a)].at.Compare(due[object.KeyOf(b)].at)
+	})
 	var errs []error
 	for i, w := range r.table.CreateAll(ctx, fresh) {
 		if rpcerr.Reason(w.Err) == metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
-			known = append(known, resource.KeyOf(fresh[i]))
+			known = append(known, object.KeyOf(fresh[i]))
 			continue
 		}
 		errs = append(errs, w.Err)
 	}
 	for _, w := range r.table.ModifyAll(ctx, known, func(have *eventv1.Event) error {
-		c := due[resource.KeyOf(have)]
+		c := due[object.KeyOf(have)]
 		have.Count += c.count
 		have.EventTime = ""
 		have.LastTimestamp = seconds(c.last)
@@ -273,8 +285,8 @@ func (r *Recorder) write(ctx context.Context, due map[resource.Key]*counted) err
 	return errors.Join(errs...)
 }
 
-// moment returns when an event happened that happened once, in the format of Kubernetes' micro times; else nothing. It orders events that were
-// written together, which have one revision.
+// moment returns when an event happened that happened once, in the format of Kubernetes' micro times; else nothing. It
+// orders events that were written together, which have one revision.
 func (c *counted) moment() string {
 	if c.count > 1 {
 		return ""
@@ -291,7 +303,8 @@ func (r *Recorder) unreadable() {
 		r.told[u.Key] = u.Revision
 		r.record(event{
 			object: &metav1.ObjectReference{ApiVersion: u.APIVersion, Kind: u.Kind, Namespace: u.Namespace, Name: u.Name},
-			typ:    Warning, reason: "UnreadableRecord", message: "The record cannot be read and is skipped: " + u.Err, at: r.now(),
+			typ:    Warning, reason: "UnreadableRecord", message: "The record cannot be read and is skipped: " + u.Err,
+			at: r.now(),
 		})
 	}
 }
@@ -305,7 +318,8 @@ func seconds(t time.Time) *timestamppb.Timestamp { return &timestamppb.Timestamp
 
 // eventName is the same for the same word about the same object, which is what makes events count up.
 func eventName(e event, component string) string {
-	sum := sha256.Sum256([]byte(e.object.GetUid() + "\x00" + e.object.GetKind() + "\x00" + e.typ + "\x00" + e.reason + "\x00" + e.message + "\x00" + component))
+	sum := sha256.Sum256([]byte(e.object.GetUid() + "\x00" + e.object.GetKind() + "\x00" + e.typ + "\x00" + e.reason +
+		"\x00" + e.message + "\x00" + component))
 	name := e.object.GetName()
 	return name[:min(len(name), 200)] + "." + hex.EncodeToString(sum[:8])
 }
@@ -333,7 +347,7 @@ func (r *Recorder) sweep(ctx context.Context) {
 			delete(r.budgets, id)
 		}
 	}
-	for _, e := range r.table.All() {
+	for e := range r.table.Objects() {
 		if now.Sub(e.GetLastTimestamp().AsTime()) <= keepFor {
 			continue
 		}

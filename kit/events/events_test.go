@@ -48,7 +48,10 @@ func TestEventsOfOneWordCountUpAndAnObjectHasALimit(t *testing.T) {
 	for i := range 80 {
 		rec.Eventf(m, events.Normal, "Step", "step %d", i)
 	}
-	rec.Event(&machinev1.Machine{Metadata: &metav1.ObjectMeta{Name: "last", Namespace: "openshift-machine-api", Uid: "u2"}}, events.Normal, "Last", "end")
+	rec.Event(&machinev1.Machine{Metadata: &metav1.ObjectMeta{
+		Name: "last", Namespace: "openshift-machine-api",
+		Uid: "u2",
+	}}, events.Normal, "Last", "end")
 	got := map[string]int32{}
 	for got["Last"] == 0 {
 		msg, err := w.Recv()

@@ -93,14 +93,18 @@ func TestAWordAboutAnObjectIsWrittenOnceInTenSeconds(t *testing.T) {
 func TestAnUnreadableRecordHasAnEvent(t *testing.T) {
 	st := etcdtest.Store(t)
 	r, _ := stopped(t, st)
-	st.NoteUnreadable(store.Unreadable{Key: "machines/default/a", Revision: 7, APIVersion: "v1", Kind: "Machine", Namespace: "default", Name: "a", Err: "malformed envelope"})
+	st.NoteUnreadable(store.Unreadable{
+		Key: "machines/default/a", Revision: 7, APIVersion: "v1", Kind: "Machine",
+		Namespace: "default", Name: "a", Err: "malformed envelope",
+	})
 	for range 2 {
 		r.unreadable()
 		drain(r)
 		r.flush(t.Context())
 	}
 	all := r.table.All()
-	if len(all) != 1 || all[0].GetReason() != "UnreadableRecord" || all[0].GetInvolvedObject().GetName() != "a" || all[0].GetCount() != 1 {
+	if len(all) != 1 || all[0].GetReason() != "UnreadableRecord" || all[0].GetInvolvedObject().GetName() != "a" ||
+		all[0].GetCount() != 1 {
 		t.Errorf("events = %v, want one of the record", all)
 	}
 }

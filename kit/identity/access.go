@@ -13,10 +13,11 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 )
 
-// AccessOf returns the access option of a method, given as gRPC spells it ("/windlass.machine.v1.MachineService/GetMachine").
-// files is where methods are looked up; nil means all that are linked into the program. A method without the option, or
-// with one that asks for nothing, is an error: nobody may call it.
-func AccessOf(files protodesc.Resolver, method string) (*metav1.Access, error) {
+// accessOf returns the access option of a method, given as gRPC spells it
+// ("/windlass.machine.v1.MachineService/GetMachine"). files is where methods are looked up; nil means all that are
+// linked into the program. A method without the option, or with one that asks for nothing, is an error: no caller is
+// allowed.
+func accessOf(files protodesc.Resolver, method string) (*metav1.Access, error) {
 	if files == nil {
 		files = protoregistry.GlobalFiles
 	}
@@ -46,14 +47,14 @@ func (r *rights) of(method string) (*metav1.Access, error) {
 	if known, ok := r.found.Load(method); ok {
 		return known.(*metav1.Access), nil
 	}
-	access, err := AccessOf(r.files, method)
+	access, err := accessOf(r.files, method)
 	if err == nil {
 		r.found.Store(method, access)
 	}
 	return access, err
 }
 
-// Methods that gRPC itself brings: whoever is known may call them.
+// Methods of gRPC itself: every authenticated caller may call them.
 func isHealth(method string) bool     { return strings.HasPrefix(method, "/grpc.health.v1.Health/") }
 func isReflection(method string) bool { return strings.HasPrefix(method, "/grpc.reflection.") }
 

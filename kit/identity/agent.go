@@ -9,8 +9,9 @@ import (
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
-// AgentOf returns nil if the caller is the agent of the node with that name, by a certificate of the machine that registered the node. node
-// is the node's metadata; nil means that there is no such node: its agent has not registered it yet, which is no refusal, and tries again.
+// AgentOf returns nil if the caller is the agent of the node with that name, by a certificate of the machine that
+// registered the node. node is the node's metadata; nil means that there is no such node: its agent has not registered
+// it yet, which is no refusal, and tries again.
 func AgentOf(ctx context.Context, name string, node *metav1.ObjectMeta) error {
 	if err := NamedAgentOf(ctx, name); err != nil {
 		return err
@@ -20,12 +21,14 @@ func AgentOf(ctx context.Context, name string, node *metav1.ObjectMeta) error {
 	}
 	caller, _ := CallerFrom(ctx)
 	if node.GetAnnotations()[nodeid.MachineUID] != caller.UID {
-		return rpcerr.Forbidden(fmt.Sprintf("node %q is not of the machine with uid %s, whose certificate the caller has", name, caller.UID))
+		return rpcerr.Forbidden(fmt.Sprintf("node %q is not of the machine with uid %s, whose certificate the caller has",
+			name, caller.UID))
 	}
 	return nil
 }
 
-// NamedAgentOf returns nil if the caller's certificate names the node. Whether the node is of the certificate's machine is not checked.
+// NamedAgentOf returns nil if the caller's certificate names the node. Whether the node is of the certificate's machine
+// is not checked.
 func NamedAgentOf(ctx context.Context, name string) error {
 	caller, _ := CallerFrom(ctx)
 	if own, ok := caller.Node(); ok && own == name && caller.UID != "" {

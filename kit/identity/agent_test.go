@@ -23,9 +23,16 @@ func TestWhoSpeaksForANode(t *testing.T) {
 		"the node's agent": {agent, of("u-1"), codes.OK},
 		"the node's agent before it registered the node": {agent, nil, codes.Unavailable},
 		"the agent of an earlier machine":                {agent, of("u-2"), codes.PermissionDenied},
-		"another node's agent":                           {Caller{User: NodeUser("v"), UID: "u-1", Groups: agent.Groups}, of("u-1"), codes.PermissionDenied},
-		"another node's agent, of no node":               {Caller{User: NodeUser("v"), UID: "u-1", Groups: agent.Groups}, nil, codes.PermissionDenied},
-		"a user":                                         {Caller{User: "w"}, nil, codes.PermissionDenied},
+		"another node's agent": {
+			Caller{User: NodeUser("v"), UID: "u-1", Groups: agent.Groups},
+			of("u-1"), codes.PermissionDenied,
+		},
+		"another node's agent, of no node": {
+			Caller{User: NodeUser("v"), UID: "u-1", Groups: agent.Groups},
+			nil,
+			codes.PermissionDenied,
+		},
+		"a user": {Caller{User: "w"}, nil, codes.PermissionDenied},
 	} {
 		if err := AgentOf(WithCaller(t.Context(), tt.caller), "w", tt.node); status.Code(err) != tt.want {
 			t.Errorf("%s: %v, want %v", name, err, tt.want)

@@ -13,9 +13,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
-// Names of the metadata by which the gateway says for whom it calls. From anybody else they are a forgery.
+// Names of the metadata by which the gateway says for whom it calls. From any other peer they are refused as forged.
 const (
 	MetadataUser      = "windlass-user"
 	MetadataUID       = "windlass-uid"
@@ -24,9 +25,9 @@ const (
 	MetadataSource    = "windlass-source" // address of the gateway's client
 )
 
-// authenticate says who calls. The error is what the peer did wrong; the caller is then whoever the certificate names,
-// for the record. A caller without User is nobody: somebody without a certificate, or a client of the gateway's without
-// credentials. The gateway's own calls are told from those it passes on by the request id, which only the latter have.
+// authenticate returns the caller. With an error, which is the peer's fault, the caller is the one that the certificate
+// names, for the audit log. A Caller without User is anonymous: a peer without a certificate, or a client of the
+// gateway without credentials. Calls that the gateway passes on have a request id; its own calls have none.
 func authenticate(ctx context.Context) (Caller, error) {
 	sent, _ := metadata.FromIncomingContext(ctx)
 	users, uids := sent.Get(MetadataUser), sent.Get(MetadataUID)
@@ -37,9 +38,10 @@ func authenticate(ctx context.Context) (Caller, error) {
 	if err != nil {
 		return itself, err
 	}
-	if itself.User != ServiceUser(gatewayName) {
+	if itself.User != ServiceUser(topology.Gateway) {
 		if len(users)+len(uids)+len(groups)+len(sources) > 0 {
-			return itself, fmt.Errorf("%s, %s, %s and %s may be sent by the gateway alone", MetadataUser, MetadataUID, MetadataGroup, MetadataSource)
+			return itself, fmt.Errorf("%s, %s, %s and %s may be sent by the gateway alone", MetadataUser, MetadataUID,
+				MetadataGroup, MetadataSource)
 		}
 		return itself, nil
 	}
@@ -73,7 +75,7 @@ func passedOn(gateway Caller, users, uids, groups, ids []string) (Caller, error)
 	return c, nil
 }
 
-// peerCaller says whom the certificate of the connection's other end names; nobody if it showed none.
+// peerCaller returns the caller that the peer's certificate names; the zero Caller without a certificate.
 func peerCaller(ctx context.Context) (Caller, error) {
 	cert := peerCertificate(ctx)
 	if cert == nil {
@@ -97,7 +99,8 @@ func (w *watchman) valid(ctx context.Context, caller Caller) error {
 	return w.Validity.Unknown(caller, w.Service)
 }
 
-// bound returns a context that ends when the certificate that a stream came by is no longer good, or the caller lost a right that it needs.
+// bound returns a context that ends when the certificate that a stream came by is no longer good, or the caller lost a
+// right that it needs.
 func (c *call) bound(ctx context.Context) (context.Context, func()) {
 	cert := peerCertificate(ctx)
 	if cert == nil {
@@ -106,8 +109,8 @@ func (c *call) bound(ctx context.Context) (context.Context, func()) {
 	return c.Validity.Bound(ctx, CertificateCredential(cert), c.entitled)
 }
 
-// notValid is the answer to a refusal of a connection's certificate. Those for whom the gateway speaks are not at fault for its own: they
-// may call again.
+// notValid is the answer to a refusal of a connection's certificate. Those for whom the gateway speaks are not at fault
+// for its own: they may call again.
 func notValid(caller Caller, refusal error) error {
 	if caller.Via != "" && status.Code(refusal) == codes.Unauthenticated {
 		return rpcerr.Unavailable("the gateway's connection has come to its end: call again")

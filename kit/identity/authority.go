@@ -1,9 +1,9 @@
-// Package identity says who calls and what they may do: certificate authorities and TLS settings that follow their files,
-// callers from certificates, authorization by Kubernetes' RBAC documents, the interceptors that apply both to every
-// call, and the audit log.
+// Package identity says who calls and what they may do: certificate authorities and TLS settings that follow their
+// files, callers from certificates, authorization by Kubernetes' RBAC documents, the interceptors that apply both to
+// every call, and the audit log.
 //
-// It leaves to others: when to renew a certificate, tokens of users (the gateway's matter), and decisions that depend on
-// more than the request (methods whose access option says checked_by_method).
+// It leaves to others: when to renew a certificate, tokens of users (the gateway's matter), and decisions that depend
+// on more than the request (methods whose access option says checked_by_method).
 package identity
 
 import (
@@ -30,12 +30,14 @@ import (
 )
 
 const (
-	// skew is how far a certificate is dated back, for hosts whose clocks are a little behind and for a clock that is set back.
+	// skew is how far a certificate is dated back, for hosts whose clocks are a little behind and for a clock that is set
+	// back.
 	skew = 5 * time.Minute
 	// defaultLifetime of a leaf: long enough to survive a night's outage of the signer.
 	defaultLifetime = 24 * time.Hour
 	minRSABits      = 2048
-	maxRSABits      = 8192     // to check a signature takes time that grows with the square: minutes for a key of megabytes
+	// to check a signature takes time that grows with the square: minutes for a key of megabytes
+	maxRSABits      = 8192
 	maxRequestBytes = 16 << 10 // of a certificate request; one for an RSA key of 8192 bits has 3 KiB
 	// MaxLifetime is how long a leaf may live: a revocation that knows no certificate's end is kept for longer than this.
 	MaxLifetime = 366 * 24 * time.Hour
@@ -57,7 +59,8 @@ type Request struct {
 	IPs           []net.IP
 	Server        bool // may serve
 	Client        bool // may call; at least one of the two must be set
-	// Lifetime counts from NotBefore, or from now; 0 means 24 hours. It is cut at MaxLifetime and at the authority's own end.
+	// Lifetime counts from NotBefore, or from now; 0 means 24 hours. It is cut at MaxLifetime and at the authority's own
+	// end.
 	Lifetime time.Duration
 	// NotBefore is the first moment of validity; zero means five minutes ago.
 	NotBefore time.Time
@@ -149,8 +152,8 @@ func (a *Authority) Issue(r Request) (certPEM, keyPEM []byte, err error) {
 	return certPEM, keyPEM, err
 }
 
-// ParseRequest reads a certificate request, which may come from anybody. It costs little whatever comes: at most 16 KiB are read, and
-// the signature is checked only of keys that Sign accepts.
+// ParseRequest reads a certificate request from an untrusted client. It costs little whatever comes: at most 16 KiB
+// are read, and the signature is checked only of keys that Sign accepts.
 func ParseRequest(der []byte) (*x509.CertificateRequest, error) {
 	if len(der) > maxRequestBytes {
 		return nil, fmt.Errorf("certificate request: is %d bytes long, at most %d are allowed", len(der), maxRequestBytes)
@@ -175,8 +178,8 @@ func checkRequest(csr *x509.CertificateRequest) error {
 	return nil
 }
 
-// Sign makes a certificate for the key of csr, which must be signed by that key. Names, addresses and usages come from r;
-// those in csr are not looked at.
+// Sign makes a certificate for the key of csr, which must be signed by that key. Names, addresses and usages come from
+// r; those in csr are ignored.
 func (a *Authority) Sign(csr *x509.CertificateRequest, r Request) (certPEM []byte, err error) {
 	if err := checkRequest(csr); err != nil {
 		return nil, err
@@ -261,13 +264,13 @@ func (a *Authority) Pool() *x509.CertPool {
 	return pool
 }
 
-// PEM returns the authority's certificate, as it stands in its file.
+// PEM returns the authority's certificate, as stored in its file.
 func (a *Authority) PEM() []byte { return encodeCertificate(a.cert.Raw) }
 
 // NotAfter returns the end of the authority, and so of everything that it signs.
 func (a *Authority) NotAfter() time.Time { return a.cert.NotAfter }
 
-// Hash returns "sha256:" and the hex digest of the authority's public key, for those who know nothing else of it.
+// Hash returns "sha256:" and the hex digest of the authority's public key, for clients that pin it.
 func (a *Authority) Hash() string { return keyHash(a.cert) }
 
 func keyHash(cert *x509.Certificate) string {

@@ -13,7 +13,7 @@ import (
 // Names of users and groups that Windlass gives.
 const (
 	GroupMasters       = "system:masters"       // may do everything
-	GroupAuthenticated = "system:authenticated" // whoever is known
+	GroupAuthenticated = "system:authenticated" // every authenticated caller
 	GroupServices      = "system:windlass"
 	GroupNodes         = "system:nodes"
 
@@ -21,8 +21,6 @@ const (
 	servicePrefix  = "system:windlass:"
 	nodePrefix     = "system:node:"
 	trustDomain    = "windlass"
-	gatewayName    = "gateway"
-	guardianName   = "etcd-guardian"
 )
 
 // ServiceURI returns the SPIFFE name of a service, such as "spiffe://windlass/service/machine-api".
@@ -47,7 +45,7 @@ func NodeUser(name string) string { return nodePrefix + name }
 
 // Caller is who makes a call.
 type Caller struct {
-	User      string   // empty if nobody is known
+	User      string   // empty for an anonymous caller
 	UID       string   // of a node: its machine's; empty for others
 	Groups    []string // of a known caller, GroupAuthenticated is one
 	RequestID string   // of the call, the same in every service that the gateway passes it to
@@ -90,9 +88,9 @@ func CallerFrom(ctx context.Context) (Caller, bool) {
 	return c, ok
 }
 
-// FromCertificate says whom a certificate names. Whether it can be trusted, TLS has decided before. The certificate must
-// have exactly one SPIFFE name of Windlass; a node's must hold the uid of its machine, a user's must have the same common
-// name, and no group of the system's but "system:masters".
+// FromCertificate says whom a certificate names. Whether it can be trusted, TLS has decided before. The certificate
+// must have exactly one SPIFFE name of Windlass; a node's must hold the uid of its machine, a user's must have the same
+// common name, and no group of the system's but "system:masters".
 func FromCertificate(cert *x509.Certificate) (Caller, error) {
 	if len(cert.URIs) != 1 {
 		return Caller{}, fmt.Errorf("the certificate has %d URI names, not one", len(cert.URIs))

@@ -9,11 +9,14 @@ import (
 	"testing"
 )
 
-// FuzzFromCertificate holds that no name in a certificate makes a user into one of the system's, and that a name has one form alone.
+// FuzzFromCertificate holds that no name in a certificate makes a user into one of the system's, and that a name has
+// one form alone.
 func FuzzFromCertificate(f *testing.F) {
 	for _, seed := range []string{
-		ServiceURI("scheduler"), UserURI("alice"), "spiffe://windlass/node/a/uid-1", "spiffe://windlass/node/a", "spiffe://windlass/user/system%3Amasters", "spiffe://windlass:1/user/a",
-		"spiffe://windlass/user/a%2Fb", "spiffe://windlass/node/../user/a", "SPIFFE://windlass/user/a", "spiffe://windlass//a", "spiffe://a@windlass/user/b?c#d", "spiffe:windlass/user/a",
+		ServiceURI("scheduler"), UserURI("alice"), "spiffe://windlass/node/a/uid-1", "spiffe://windlass/node/a",
+		"spiffe://windlass/user/system%3Amasters", "spiffe://windlass:1/user/a",
+		"spiffe://windlass/user/a%2Fb", "spiffe://windlass/node/../user/a", "SPIFFE://windlass/user/a",
+		"spiffe://windlass//a", "spiffe://a@windlass/user/b?c#d", "spiffe:windlass/user/a",
 	} {
 		f.Add(seed, "alice", "system:masters")
 	}
@@ -23,7 +26,11 @@ func FuzzFromCertificate(f *testing.F) {
 			return
 		}
 		text = uri.String() // a scheme has no case
-		c, err := FromCertificate(&x509.Certificate{URIs: []*url.URL{uri}, Subject: pkix.Name{CommonName: name, Organization: []string{group}}})
+		c,
+			err := FromCertificate(&x509.Certificate{
+			URIs:    []*url.URL{uri},
+			Subject: pkix.Name{CommonName: name, Organization: []string{group}},
+		})
 		if err != nil {
 			if c.User != "" || len(c.Groups) > 0 {
 				t.Fatalf("%q is refused and is %+v", text, c)
@@ -32,11 +39,13 @@ func FuzzFromCertificate(f *testing.F) {
 		}
 		switch {
 		case strings.HasPrefix(c.User, servicePrefix):
-			if ServiceURI(strings.TrimPrefix(c.User, servicePrefix)) != text || slices.Contains(c.Groups, group) && group != GroupServices && group != GroupAuthenticated {
+			if ServiceURI(strings.TrimPrefix(c.User, servicePrefix)) != text || slices.Contains(c.Groups, group) &&
+				group != GroupServices && group != GroupAuthenticated {
 				t.Fatalf("%q of group %q is %+v", text, group, c)
 			}
 		case strings.HasPrefix(c.User, nodePrefix):
-			if NodeURI(strings.TrimPrefix(c.User, nodePrefix), c.UID) != text || c.UID == "" || slices.Contains(c.Groups, group) && group != GroupNodes && group != GroupAuthenticated {
+			if NodeURI(strings.TrimPrefix(c.User, nodePrefix), c.UID) != text || c.UID == "" ||
+				slices.Contains(c.Groups, group) && group != GroupNodes && group != GroupAuthenticated {
 				t.Fatalf("%q of group %q is %+v", text, group, c)
 			}
 		default:

@@ -27,7 +27,7 @@ func TestFromCertificate(t *testing.T) {
 		cn   string
 		orgs []string
 		uris []string
-		want Caller // zero if the certificate names nobody
+		want Caller // zero if the certificate names no caller
 	}{
 		{
 			"a service is a user of the system's", "x", nil,
@@ -46,22 +46,31 @@ func TestFromCertificate(t *testing.T) {
 			[]string{"spiffe://windlass/user/alice@example.com"},
 			Caller{User: "alice@example.com", Groups: []string{"ops", "system:masters", "system:authenticated"}},
 		},
-		{"a user whose names differ is nobody", "alice", nil, []string{"spiffe://windlass/user/bob"}, Caller{}},
+		{"a user whose names differ is anonymous", "alice", nil, []string{"spiffe://windlass/user/bob"}, Caller{}},
 		{"a user cannot be a node", "system:node:n", nil, []string{"spiffe://windlass/user/system:node:n"}, Caller{}},
-		{"a user cannot join the nodes", "alice", []string{"system:nodes"}, []string{"spiffe://windlass/user/alice"}, Caller{}},
-		{"a certificate without a name is nobody's", "alice", nil, nil, Caller{}},
-		{"two names are one too many", "a", nil, []string{"spiffe://windlass/node/a/u", "spiffe://windlass/service/gateway"}, Caller{}},
-		{"another trust domain is nobody here", "a", nil, []string{"spiffe://example.com/service/gateway"}, Caller{}},
-		{"another scheme is nobody", "a", nil, []string{"https://windlass/service/gateway"}, Caller{}},
-		{"a name with a query is nobody", "a", nil, []string{"spiffe://windlass/service/gateway?x=1"}, Caller{}},
-		{"a name with a port is nobody", "a", nil, []string{"spiffe://windlass:1/service/gateway"}, Caller{}},
-		{"a name with a slash is nobody", "a", nil, []string{"spiffe://windlass/service/a/b"}, Caller{}},
-		{"a node without the uid of its machine is nobody", "a", nil, []string{"spiffe://windlass/node/a"}, Caller{}},
-		{"a node with an empty uid is nobody", "a", nil, []string{"spiffe://windlass/node/a/"}, Caller{}},
-		{"a node with more than a uid is nobody", "a", nil, []string{"spiffe://windlass/node/a/u/x"}, Caller{}},
-		{"a name with a hidden slash is nobody", "a", nil, []string{"spiffe://windlass/node/a%2Fb/u"}, Caller{}},
-		{"an empty name is nobody", "a", nil, []string{"spiffe://windlass/node/"}, Caller{}},
-		{"another kind is nobody", "a", nil, []string{"spiffe://windlass/robot/a"}, Caller{}},
+		{
+			"a user cannot join the nodes", "alice",
+			[]string{"system:nodes"},
+			[]string{"spiffe://windlass/user/alice"},
+			Caller{},
+		},
+		{"a certificate without a name is anonymous", "alice", nil, nil, Caller{}},
+		{
+			"two names are one too many", "a", nil,
+			[]string{"spiffe://windlass/node/a/u", "spiffe://windlass/service/gateway"},
+			Caller{},
+		},
+		{"another trust domain is anonymous", "a", nil, []string{"spiffe://example.com/service/gateway"}, Caller{}},
+		{"another scheme is anonymous", "a", nil, []string{"https://windlass/service/gateway"}, Caller{}},
+		{"a name with a query is anonymous", "a", nil, []string{"spiffe://windlass/service/gateway?x=1"}, Caller{}},
+		{"a name with a port is anonymous", "a", nil, []string{"spiffe://windlass:1/service/gateway"}, Caller{}},
+		{"a name with a slash is anonymous", "a", nil, []string{"spiffe://windlass/service/a/b"}, Caller{}},
+		{"a node without the uid of its machine is anonymous", "a", nil, []string{"spiffe://windlass/node/a"}, Caller{}},
+		{"a node with an empty uid is anonymous", "a", nil, []string{"spiffe://windlass/node/a/"}, Caller{}},
+		{"a node with more than a uid is anonymous", "a", nil, []string{"spiffe://windlass/node/a/u/x"}, Caller{}},
+		{"a name with a hidden slash is anonymous", "a", nil, []string{"spiffe://windlass/node/a%2Fb/u"}, Caller{}},
+		{"an empty name is anonymous", "a", nil, []string{"spiffe://windlass/node/"}, Caller{}},
+		{"another kind is anonymous", "a", nil, []string{"spiffe://windlass/robot/a"}, Caller{}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -17,16 +17,16 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// checkEvery bounds how often handshakes look at the files: three calls of stat a second at most.
+// checkEvery is the least time between two checks of the files: at most three calls of stat a second.
 const checkEvery = time.Second
 
 // Files names a certificate, its key and the authorities to trust. The settings made from it follow the files: they are
-// looked at during handshakes, at most once a second, and a change that cannot be read leaves the former one in force.
+// checked during handshakes, at most once a second, and a change that cannot be read leaves the former one in force.
 type Files struct{ Cert, Key, CA string }
 
-// ServerTLS returns settings for a server, TLS 1.3 only. protos are the application protocols in order of preference; none
-// means HTTP/2 alone. The server also shows its authority, so that a client which knows only its hash can tell it
-// (PinnedTLS).
+// ServerTLS returns settings for a server, TLS 1.3 only. protos are the application protocols in order of preference;
+// none means HTTP/2 alone. The server also shows its authority, so that a client which knows only its hash can
+// recognize it (PinnedTLS).
 func (f Files) ServerTLS(clientAuth tls.ClientAuthType, protos ...string) (*tls.Config, error) {
 	if len(protos) == 0 {
 		protos = []string{"h2"}
@@ -77,8 +77,9 @@ func (f Files) ClientTLS(serverName string) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// ClientCredentials returns credentials of a gRPC client that calls servers at several addresses, such as etcd's members: each must show a
-// certificate of the host in its address. TLS 1.3 only. The authorities and the client's own certificate follow their files.
+// ClientCredentials returns credentials of a gRPC client that calls servers at several addresses, such as etcd's
+// members: each must show a certificate of the host in its address. TLS 1.3 only. The authorities and the client's own
+// certificate follow their files.
 func (f Files) ClientCredentials() (credentials.TransportCredentials, error) {
 	l := &live{files: f}
 	m, err := l.get()
@@ -94,7 +95,9 @@ type following struct {
 	live *live
 }
 
-func (f following) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (f following) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo,
+	error,
+) {
 	m, err := f.live.get()
 	if err != nil {
 		return nil, nil, err
@@ -126,9 +129,9 @@ func WithURI(cfg *tls.Config, uri string) *tls.Config {
 	return cfg
 }
 
-// PinnedTLS returns settings for a client that knows nothing but the hash of the server's authority (Authority.Hash), or several that are separated by commas: it
-// must be one of them. The
-// server must be serverName, a DNS name or IP address, by a certificate of that authority.
+// PinnedTLS returns settings for a client that knows nothing but the hash of the server's authority (Authority.Hash),
+// or several that are separated by commas: it must be one of them. The server must be serverName, a DNS name or IP
+// address, by a certificate of that authority.
 func PinnedTLS(hash, serverName string) *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
@@ -191,7 +194,7 @@ type material struct {
 	client credentials.TransportCredentials // of a client that takes the server's name from the address
 }
 
-// stamp tells one state of a file from another without reading it.
+// stamp identifies a version of a file without reading it.
 type stamp struct {
 	modified time.Time
 	size     int64
@@ -199,7 +202,8 @@ type stamp struct {
 }
 
 func (s stamp) same(o stamp) bool {
-	return s.info != nil && o.info != nil && s.modified.Equal(o.modified) && s.size == o.size && os.SameFile(s.info, o.info)
+	return s.info != nil && o.info != nil && s.modified.Equal(o.modified) && s.size == o.size &&
+		os.SameFile(s.info, o.info)
 }
 
 func stampOf(path string) (stamp, error) {
@@ -260,7 +264,10 @@ func (l *live) read() (*material, error) {
 	for _, ca := range authorities {
 		m.pool.AddCert(ca)
 	}
-	m.client = credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: m.pool, Certificates: []tls.Certificate{leaf}})
+	m.client = credentials.NewTLS(&tls.Config{
+		MinVersion: tls.VersionTLS13, RootCAs: m.pool,
+		Certificates: []tls.Certificate{leaf},
+	})
 	m.server, err = l.serverConfig(m, authorities)
 	return m, err
 }
@@ -282,8 +289,8 @@ func (l *live) serverConfig(m *material, authorities []*x509.Certificate) (*tls.
 		ClientCAs:    m.pool,
 		Certificates: []tls.Certificate{shown},
 	}
-	// gRPC clones the settings of each connection, and a clone would make ticket keys of its own: nothing could be resumed.
-	// New keys with each reading of the files mean that nobody resumes past a change of authorities.
+	// gRPC clones the settings of each connection, and a clone would make ticket keys of its own: nothing could be
+	// resumed. New keys with each reading of the files prevent the resumption of a session after a change of authorities.
 	var key [32]byte
 	if _, err := rand.Read(key[:]); err != nil {
 		return nil, err

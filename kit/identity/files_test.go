@@ -31,7 +31,10 @@ type place struct {
 func newPlace(t *testing.T) place { return place{t: t, dir: t.TempDir()} }
 
 func (p place) files() Files {
-	return Files{Cert: filepath.Join(p.dir, "tls.crt"), Key: filepath.Join(p.dir, "tls.key"), CA: filepath.Join(p.dir, "ca.crt")}
+	return Files{
+		Cert: filepath.Join(p.dir, "tls.crt"), Key: filepath.Join(p.dir, "tls.key"),
+		CA: filepath.Join(p.dir, "ca.crt"),
+	}
 }
 
 func (p place) issue(a *Authority, r Request, trusted ...*Authority) place {
@@ -66,7 +69,10 @@ func authority(t *testing.T, lifetime time.Duration) *Authority {
 }
 
 func serverRequest() Request {
-	return Request{CommonName: "machine-api", URI: ServiceURI("machine-api"), IPs: []net.IP{net.IPv4(127, 1, 2, 1)}, Server: true, Client: true}
+	return Request{
+		CommonName: "machine-api", URI: ServiceURI("machine-api"), IPs: []net.IP{net.IPv4(127, 1, 2, 1)},
+		Server: true, Client: true,
+	}
 }
 
 func clientRequest() Request {
@@ -110,7 +116,7 @@ func handshake(server, client *tls.Config) (tls.ConnectionState, error) {
 		defer a.Close()
 		s := tls.Server(a, server)
 		if err = s.Handshake(); err == nil {
-			_, err = s.Write([]byte("x")) // in TLS 1.3 the client has ended before the server looks at its certificate
+			_, err = s.Write([]byte("x")) // in TLS 1.3 the client has ended before the server checks its certificate
 		}
 		served <- outcome{s.ConnectionState(), err}
 	}()
@@ -132,7 +138,10 @@ func TestHandshake(t *testing.T) {
 		past.NotBefore, past.Lifetime = time.Now().Add(-time.Hour), 30*time.Minute
 		serverOnly := clientRequest()
 		serverOnly.Client, serverOnly.Server = false, true
-		node := Request{CommonName: "n", URI: NodeURI("n", "u"), IPs: []net.IP{net.IPv4(127, 1, 2, 1)}, Server: true, Client: true}
+		node := Request{
+			CommonName: "n", URI: NodeURI("n", "u"), IPs: []net.IP{net.IPv4(127, 1, 2, 1)}, Server: true,
+			Client: true,
+		}
 		good := newPlace(t).issue(ours, clientRequest())
 		peerTLS := func(p place) *tls.Config { return WithURI(clientTLS(t, p, "127.1.2.1"), ServiceURI("machine-api")) }
 		tests := []struct {
@@ -141,17 +150,41 @@ func TestHandshake(t *testing.T) {
 			want           string // part of the error; empty for success
 		}{
 			{"a client of the same authority gets in", serverTLS(t, server), peerTLS(good), ""},
-			{"a client of another authority does not", serverTLS(t, server), peerTLS(newPlace(t).issue(theirs, clientRequest(), ours)), "unknown authority"},
+			{
+				"a client of another authority does not", serverTLS(t, server),
+				peerTLS(newPlace(t).issue(theirs, clientRequest(), ours)), "unknown authority",
+			},
 			{"an expired certificate does not", serverTLS(t, server), peerTLS(newPlace(t).issue(ours, past)), "expired"},
-			{"a certificate for servers alone does not", serverTLS(t, server), peerTLS(newPlace(t).issue(ours, serverOnly)), "incompatible key usage"},
-			{"a client without a certificate does not", serverTLS(t, server), &tls.Config{RootCAs: ours.Pool(), ServerName: "127.1.2.1"}, "didn't provide a certificate"},
-			{"a server of another authority is refused", serverTLS(t, newPlace(t).issue(theirs, serverRequest())), peerTLS(good), "unknown authority"},
+			{
+				"a certificate for servers alone does not", serverTLS(t, server), peerTLS(newPlace(t).issue(ours, serverOnly)),
+				"incompatible key usage",
+			},
+			{
+				"a client without a certificate does not", serverTLS(t, server),
+				&tls.Config{RootCAs: ours.Pool(), ServerName: "127.1.2.1"}, "didn't provide a certificate",
+			},
+			{
+				"a server of another authority is refused", serverTLS(t, newPlace(t).issue(theirs, serverRequest())), peerTLS(good),
+				"unknown authority",
+			},
 			{"a server at another address is refused", serverTLS(t, server), clientTLS(t, good, "127.1.2.2"), "not 127.1.2.2"},
-			{"a node in the place of a service is refused", serverTLS(t, newPlace(t).issue(ours, node)), peerTLS(good), "is not spiffe://windlass/service/machine-api"},
-			{"TLS 1.2 is refused", serverTLS(t, server), &tls.Config{RootCAs: ours.Pool(), ServerName: "127.1.2.1", MaxVersion: tls.VersionTLS12}, "protocol version"},
-			{"a hash is enough to know the server's authority", serverTLSOpen(t, server), PinnedTLS(ours.Hash(), "127.1.2.1"), ""},
+			{
+				"a node in the place of a service is refused", serverTLS(t, newPlace(t).issue(ours, node)), peerTLS(good),
+				"is not spiffe://windlass/service/machine-api",
+			},
+			{"TLS 1.2 is refused", serverTLS(t, server), &tls.Config{
+				RootCAs: ours.Pool(), ServerName: "127.1.2.1",
+				MaxVersion: tls.VersionTLS12,
+			}, "protocol version"},
+			{
+				"a hash is enough to know the server's authority", serverTLSOpen(t, server), PinnedTLS(ours.Hash(), "127.1.2.1"),
+				"",
+			},
 			{"another hash is not", serverTLSOpen(t, server), PinnedTLS(theirs.Hash(), "127.1.2.1"), "unknown authority"},
-			{"a hash does not excuse a wrong address", serverTLSOpen(t, server), PinnedTLS(ours.Hash(), "127.1.2.3"), "not 127.1.2.3"},
+			{
+				"a hash does not excuse a wrong address", serverTLSOpen(t, server), PinnedTLS(ours.Hash(), "127.1.2.3"),
+				"not 127.1.2.3",
+			},
 		}
 		for _, tt := range tests {
 			_, err := handshake(tt.server, tt.client)
@@ -264,7 +297,8 @@ func TestSignTakesNothingButTheKeyFromTheRequest(t *testing.T) {
 	block, _ := pem.Decode(certPEM)
 	cert, _ := x509.ParseCertificate(block.Bytes)
 	caller, err := FromCertificate(cert)
-	if err != nil || caller.User != "system:node:n" || cert.Subject.CommonName != "n" || len(cert.Subject.Organization)+len(cert.DNSNames) != 0 {
+	if err != nil || caller.User != "system:node:n" || cert.Subject.CommonName != "n" || len(cert.Subject.Organization)+
+		len(cert.DNSNames) != 0 {
 		t.Errorf("the certificate says %v %v %v (caller %v, %v)", cert.Subject, cert.URIs, cert.DNSNames, caller, err)
 	}
 

@@ -29,10 +29,10 @@ type Guard struct {
 	Methods protodesc.Resolver
 }
 
-// UnaryInterceptor authenticates and authorizes each call by the method's access option before its handler runs. A change
-// is in the audit log before the handler runs, and its outcome afterwards; a handler that checks rights itself records it
-// by BeforeChange. Reads of methods that are audited, and refusals, are recorded too. The handler finds the caller by
-// CallerFrom.
+// UnaryInterceptor authenticates and authorizes each call by the method's access option before its handler runs. A
+// change is in the audit log before the handler runs, and its outcome afterwards; a handler that checks rights itself
+// records it by BeforeChange. Reads of methods that are audited, and refusals, are recorded too. The handler finds the
+// caller by CallerFrom.
 func UnaryInterceptor(g Guard) grpc.UnaryServerInterceptor {
 	w := newWatchman(g)
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -55,9 +55,9 @@ func UnaryInterceptor(g Guard) grpc.UnaryServerInterceptor {
 	}
 }
 
-// StreamInterceptor does the same for streams, and ends each when the caller's certificate is no longer good or the policy no longer gives
-// the right. The object is known from the first message, so the right is checked when the handler receives it, and nothing can be sent
-// before; methods that check rights themselves are let through at once.
+// StreamInterceptor does the same for streams, and ends each when the caller's certificate is no longer good or the
+// policy no longer gives the right. The object is known from the first message, so the right is checked when the
+// handler receives it, and nothing can be sent before; methods that check rights themselves are let through at once.
 func StreamInterceptor(g Guard) grpc.StreamServerInterceptor {
 	w := newWatchman(g)
 	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -79,9 +79,10 @@ func withCall(ctx context.Context, c *call) context.Context {
 	return context.WithValue(WithCaller(ctx, c.caller), callKey{}, c)
 }
 
-// BeforeChange records that the call which ctx belongs to is about to change something, and returns when that is on disk.
-// Handlers of methods that check rights themselves call it after their check and before the change; for the others the
-// interceptor has done it. A further call does nothing. An error is a status that must be returned without a change.
+// BeforeChange records that the call which ctx belongs to is about to change something, and returns when that is on
+// disk. Handlers of methods that check rights themselves call it after their check and before the change; for the
+// others the interceptor has done it. A further call does nothing. An error is a status that must be returned without a
+// change.
 func BeforeChange(ctx context.Context) error {
 	if c, ok := ctx.Value(callKey{}).(*call); ok {
 		return c.begin(ctx)
@@ -98,15 +99,18 @@ func Describe(ctx context.Context, namespace, name, detail string) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for to, text := range map[*string]string{&c.record.Namespace: namespace, &c.record.Name: name, &c.record.Detail: detail} {
+	for to, text := range map[*string]string{
+		&c.record.Namespace: namespace, &c.record.Name: name,
+		&c.record.Detail: detail,
+	} {
 		if text != "" {
 			*to = text
 		}
 	}
 }
 
-// Needs has the stream which ctx belongs to end when the caller loses a right. Handlers of methods that check rights themselves call it
-// with each right that they found.
+// Needs has the stream which ctx belongs to end when the caller loses a right. Handlers of methods that check rights
+// themselves call it with each right that they found.
 func Needs(ctx context.Context, a Attributes) {
 	if c, ok := ctx.Value(callKey{}).(*call); ok {
 		c.need(a)
@@ -263,7 +267,8 @@ func (c *call) begin(ctx context.Context) error {
 	}
 	c.begun = true
 	if err := c.Audit.Change(ctx, c.record, c.caller.system()); err != nil {
-		c.Log.ErrorContext(ctx, "a change is refused, it cannot be recorded", "method", c.record.Method, "request", c.record.RequestID, "error", err)
+		c.Log.ErrorContext(ctx, "a change is refused, it cannot be recorded", "method", c.record.Method, "request",
+			c.record.RequestID, "error", err)
 		c.failed = unrecorded(c.Service, err)
 	}
 	return c.failed
@@ -272,7 +277,8 @@ func (c *call) begin(ctx context.Context) error {
 // unrecorded refuses a change because of the error with which its record was not written.
 func unrecorded(service string, err error) error {
 	if audit.Full(err) {
-		return rpcerr.TooMany("the audit log of "+service+" cannot be written, so nothing may be changed: its disk is full, free space on it", 0)
+		return rpcerr.TooMany("the audit log of "+service+
+			" cannot be written, so nothing may be changed: its disk is full, free space on it", 0)
 	}
 	return rpcerr.Unavailable("the audit log of " + service + " cannot be written, so nothing may be changed")
 }

@@ -88,14 +88,18 @@ func (nodes) Join(ctx context.Context, _ *machinev1.JoinRequest) (*machinev1.Joi
 func bare() *grpc.ServiceDesc {
 	return &grpc.ServiceDesc{
 		ServiceName: "windlass.bare.v1.BareService", HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{{MethodName: "Do", Handler: func(srv any, ctx context.Context, dec func(any) error, ic grpc.UnaryServerInterceptor) (any, error) {
-			in := new(emptypb.Empty)
-			if err := dec(in); err != nil {
-				return nil, err
-			}
-			info := &grpc.UnaryServerInfo{Server: srv, FullMethod: "/windlass.bare.v1.BareService/Do"}
-			return ic(ctx, in, info, func(context.Context, any) (any, error) { return new(emptypb.Empty), nil })
-		}}},
+		Methods: []grpc.MethodDesc{
+			{MethodName: "Do", Handler: func(srv any, ctx context.Context, dec func(any) error, ic grpc.UnaryServerInterceptor) (
+				any, error,
+			) {
+				in := new(emptypb.Empty)
+				if err := dec(in); err != nil {
+					return nil, err
+				}
+				info := &grpc.UnaryServerInfo{Server: srv, FullMethod: "/windlass.bare.v1.BareService/Do"}
+				return ic(ctx, in, info, func(context.Context, any) (any, error) { return new(emptypb.Empty), nil })
+			}},
+		},
 	}
 }
 
@@ -160,10 +164,14 @@ func newGuarded(t *testing.T) *guarded {
 	g := &guarded{t: t, ca: ca, policy: policy}
 	g.recording()
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(cfg)),
-		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any,
+			error,
+		) {
 			return UnaryInterceptor(*g.guard.Load())(ctx, req, info, next)
 		}),
-		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+			next grpc.StreamHandler,
+		) error {
 			return StreamInterceptor(*g.guard.Load())(srv, stream, info, next)
 		}))
 	nodev1.RegisterNodeServiceServer(server, nodes{})
@@ -224,7 +232,9 @@ func TestGuardedCalls(t *testing.T) {
 		return "", err
 	}
 	patchStatus := func(ctx context.Context, c *grpc.ClientConn) (string, error) {
-		_, err := nodev1.NewNodeServiceClient(c).PatchNode(ctx, &nodev1.PatchNodeRequest{Name: "worker-1", Subresource: "status"})
+		_, err := nodev1.NewNodeServiceClient(c).PatchNode(ctx, &nodev1.PatchNodeRequest{
+			Name: "worker-1", Subresource: "status",
+		})
 		return "", err
 	}
 	register := func(ctx context.Context, c *grpc.ClientConn) (string, error) {
@@ -258,7 +268,7 @@ func TestGuardedCalls(t *testing.T) {
 		_, err = s.Recv()
 		return "", err
 	}
-	api, gateway, nobody := g.service("machine-api"), g.service("gateway"), g.as("", "")
+	api, gateway, anonymous := g.service("machine-api"), g.service("gateway"), g.as("", "")
 	node := g.as(NodeURI("worker-1", "u-1"), "worker-1")
 	admin := g.as(UserURI("root"), "root", GroupMasters)
 	nameless := g.as("", "nameless")
@@ -276,28 +286,46 @@ func TestGuardedCalls(t *testing.T) {
 		{"a service reads, and nothing is recorded", api, nil, get, codes.OK, apiUser, nil},
 		{
 			"a service creates, with the revision after", api, nil, create, codes.OK, apiUser,
-			&audit.Record{User: apiUser, Verb: "create", Resource: "nodes", Name: "worker-2", ResourceVersionAfter: "43", Decision: audit.Allow, Code: "OK"},
+			&audit.Record{
+				User: apiUser, Verb: "create", Resource: "nodes", Name: "worker-2", ResourceVersionAfter: "43",
+				Decision: audit.Allow, Code: "OK",
+			},
 		},
 		{
 			"a change that fails is recorded with the code that the caller sees", api, nil, del, codes.Internal, "",
-			&audit.Record{User: apiUser, Verb: "delete", Resource: "nodes", Name: "worker-1", ResourceVersionBefore: "42", Decision: audit.Allow, Code: "Internal"},
+			&audit.Record{
+				User: apiUser, Verb: "delete", Resource: "nodes", Name: "worker-1", ResourceVersionBefore: "42",
+				Decision: audit.Allow, Code: "Internal",
+			},
 		},
 		{
 			"a node may not delete", node, nil, del, codes.PermissionDenied, "",
-			&audit.Record{User: "system:node:worker-1", Verb: "delete", Resource: "nodes", Name: "worker-1", ResourceVersionBefore: "42", Decision: audit.Deny, Code: "PermissionDenied"},
+			&audit.Record{
+				User: "system:node:worker-1", Verb: "delete", Resource: "nodes", Name: "worker-1",
+				ResourceVersionBefore: "42", Decision: audit.Deny, Code: "PermissionDenied",
+			},
 		},
 		{
 			"a node may not watch", node, nil, watch, codes.PermissionDenied, "",
-			&audit.Record{User: "system:node:worker-1", Verb: "watch", Resource: "nodes", Decision: audit.Deny, Code: "PermissionDenied"},
+			&audit.Record{
+				User: "system:node:worker-1", Verb: "watch", Resource: "nodes", Decision: audit.Deny,
+				Code: "PermissionDenied",
+			},
 		},
 		{
 			"who may patch an object may not therefore patch its status", api, nil, patchStatus, codes.PermissionDenied, "",
-			&audit.Record{User: apiUser, Verb: "patch", Resource: "nodes/status", Name: "worker-1", Decision: audit.Deny, Code: "PermissionDenied"},
+			&audit.Record{
+				User: apiUser, Verb: "patch", Resource: "nodes/status", Name: "worker-1", Decision: audit.Deny,
+				Code: "PermissionDenied",
+			},
 		},
 		{"a service may watch", api, nil, watch, codes.OK, "", nil},
 		{
 			"a node registers where the method decides", node, nil, register, codes.OK, "system:node:worker-1",
-			&audit.Record{User: "system:node:worker-1", Verb: "register", Resource: "nodes", Name: "registered", Detail: "with a test", ResourceVersionAfter: "43", Decision: audit.Allow, Code: "OK"},
+			&audit.Record{
+				User: "system:node:worker-1", Verb: "register", Resource: "nodes", Name: "registered",
+				Detail: "with a test", ResourceVersionAfter: "43", Decision: audit.Allow, Code: "OK",
+			},
 		},
 		{
 			"a method's own refusal is recorded", api, nil, register, codes.PermissionDenied, "",
@@ -309,24 +337,33 @@ func TestGuardedCalls(t *testing.T) {
 			&audit.Record{User: apiUser, Verb: "heartbeat", Resource: "nodes", Decision: audit.Deny, Code: "PermissionDenied"},
 		},
 		{
-			"nobody may nothing", nobody, nil, get, codes.Unauthenticated, "",
+			"an anonymous caller may do nothing", anonymous, nil, get, codes.Unauthenticated, "",
 			&audit.Record{Verb: "get", Resource: "nodes", Decision: audit.Deny, Code: "Unauthenticated"},
 		},
 		{
-			"nobody may not even register", nobody, nil, register, codes.Unauthenticated, "",
+			"an anonymous caller may not register", anonymous, nil, register, codes.Unauthenticated, "",
 			&audit.Record{Verb: "register", Resource: "nodes", Decision: audit.Deny, Code: "Unauthenticated"},
 		},
 		{
-			"nobody may open no stream", nobody, nil, heartbeat, codes.Unauthenticated, "",
+			"an anonymous caller may not open a stream", anonymous, nil, heartbeat, codes.Unauthenticated, "",
 			&audit.Record{Verb: "heartbeat", Resource: "nodes", Decision: audit.Deny, Code: "Unauthenticated"},
 		},
 		{
-			"nobody may join, and a used token is recorded", nobody, nil, join, codes.Unauthenticated, "",
-			&audit.Record{Verb: "join", Group: "machine.openshift.io", Resource: "machines/join", Decision: audit.Deny, Code: "Unauthenticated"},
+			"an anonymous caller may join, and a used token is recorded", anonymous, nil, join, codes.Unauthenticated, "",
+			&audit.Record{
+				Verb: "join", Group: "machine.openshift.io", Resource: "machines/join", Decision: audit.Deny,
+				Code: "Unauthenticated",
+			},
 		},
-		{"nobody may not ask for health", nobody, nil, healthy, codes.Unauthenticated, "", &audit.Record{Decision: audit.Deny, Code: "Unauthenticated"}},
-		{"a certificate that names nobody may ask for health", nameless, nil, healthy, codes.OK, "", nil},
-		{"a certificate that names nobody may nothing else", nameless, nil, get, codes.Unauthenticated, "", &audit.Record{Decision: audit.Deny, Code: "Unauthenticated"}},
+		{
+			"an anonymous caller may not ask for health", anonymous, nil, healthy, codes.Unauthenticated, "",
+			&audit.Record{Decision: audit.Deny, Code: "Unauthenticated"},
+		},
+		{"a certificate that names no caller may ask for health", nameless, nil, healthy, codes.OK, "", nil},
+		{
+			"a certificate that names no caller may do nothing else", nameless, nil, get, codes.Unauthenticated, "",
+			&audit.Record{Decision: audit.Deny, Code: "Unauthenticated"},
+		},
 		{
 			"a method of ours that names no right is closed to masters too", admin, nil, unmarked, codes.PermissionDenied, "",
 			&audit.Record{User: "root", Decision: audit.Deny, Code: "PermissionDenied"},
@@ -335,25 +372,37 @@ func TestGuardedCalls(t *testing.T) {
 			"the gateway speaks for its callers", gateway,
 			[]string{MetadataUser, "root", MetadataGroup, GroupMasters, MetadataRequestID, "r-1"},
 			create, codes.OK, "root",
-			&audit.Record{User: "root", Via: "system:windlass:gateway", RequestID: "r-1", Verb: "create", Resource: "nodes", Name: "worker-2", ResourceVersionAfter: "43", Decision: audit.Allow, Code: "OK"},
+			&audit.Record{
+				User: "root", Via: "system:windlass:gateway", RequestID: "r-1", Verb: "create", Resource: "nodes",
+				Name: "worker-2", ResourceVersionAfter: "43", Decision: audit.Allow, Code: "OK",
+			},
 		},
 		{
 			"the gateway's caller has no more rights through it", gateway,
 			[]string{MetadataUser, "bob", MetadataRequestID, "r-2"},
 			get, codes.PermissionDenied, "",
-			&audit.Record{User: "bob", Via: "system:windlass:gateway", RequestID: "r-2", Verb: "get", Resource: "nodes", Name: "worker-1", Decision: audit.Deny, Code: "PermissionDenied"},
+			&audit.Record{
+				User: "bob", Via: "system:windlass:gateway", RequestID: "r-2", Verb: "get", Resource: "nodes",
+				Name: "worker-1", Decision: audit.Deny, Code: "PermissionDenied",
+			},
 		},
 		{
 			"a stranger at the gateway is a stranger here", gateway,
 			[]string{MetadataRequestID, "r-3"},
 			register, codes.Unauthenticated, "",
-			&audit.Record{Via: "system:windlass:gateway", RequestID: "r-3", Verb: "register", Resource: "nodes", Decision: audit.Deny, Code: "Unauthenticated"},
+			&audit.Record{
+				Via: "system:windlass:gateway", RequestID: "r-3", Verb: "register", Resource: "nodes",
+				Decision: audit.Deny, Code: "Unauthenticated",
+			},
 		},
 		{
 			"a stranger at the gateway may join", gateway,
 			[]string{MetadataRequestID, "r-4"},
 			join, codes.Unauthenticated, "",
-			&audit.Record{Via: "system:windlass:gateway", RequestID: "r-4", Verb: "join", Group: "machine.openshift.io", Resource: "machines/join", Decision: audit.Deny, Code: "Unauthenticated"},
+			&audit.Record{
+				Via: "system:windlass:gateway", RequestID: "r-4", Verb: "join", Group: "machine.openshift.io",
+				Resource: "machines/join", Decision: audit.Deny, Code: "Unauthenticated",
+			},
 		},
 		{
 			"the gateway names one user, not two", gateway,
@@ -369,19 +418,32 @@ func TestGuardedCalls(t *testing.T) {
 		},
 		{
 			"the gateway speaks for a node with the uid of its machine", gateway,
-			[]string{MetadataUser, NodeUser("worker-1"), MetadataUID, "u-1", MetadataGroup, GroupNodes, MetadataRequestID, "r-7"},
+			[]string{
+				MetadataUser, NodeUser("worker-1"), MetadataUID, "u-1", MetadataGroup, GroupNodes, MetadataRequestID,
+				"r-7",
+			},
 			register, codes.OK, NodeUser("worker-1"),
-			&audit.Record{User: NodeUser("worker-1"), Via: "system:windlass:gateway", RequestID: "r-7", Verb: "register", Resource: "nodes", Name: "registered", Detail: "with a test", ResourceVersionAfter: "43", Decision: audit.Allow, Code: "OK"},
+			&audit.Record{
+				User: NodeUser("worker-1"), Via: "system:windlass:gateway", RequestID: "r-7", Verb: "register",
+				Resource: "nodes", Name: "registered", Detail: "with a test", ResourceVersionAfter: "43", Decision: audit.Allow,
+				Code: "OK",
+			},
 		},
 		{
 			"a node without the uid of its machine is refused", gateway,
 			[]string{MetadataUser, NodeUser("worker-1"), MetadataGroup, GroupNodes, MetadataRequestID, "r-8"},
 			register, codes.PermissionDenied, "",
-			&audit.Record{User: NodeUser("worker-1"), Via: "system:windlass:gateway", RequestID: "r-8", Decision: audit.Deny, Code: "PermissionDenied"},
+			&audit.Record{
+				User: NodeUser("worker-1"), Via: "system:windlass:gateway", RequestID: "r-8", Decision: audit.Deny,
+				Code: "PermissionDenied",
+			},
 		},
 		{
 			"the gateway names one uid, not two", gateway,
-			[]string{MetadataUser, NodeUser("a"), MetadataUID, "u", MetadataUID, "v", MetadataGroup, GroupNodes, MetadataRequestID, "r-9"},
+			[]string{
+				MetadataUser, NodeUser("a"), MetadataUID, "u", MetadataUID, "v", MetadataGroup, GroupNodes,
+				MetadataRequestID, "r-9",
+			},
 			register, codes.Unauthenticated, "",
 			&audit.Record{Via: "system:windlass:gateway", RequestID: "r-9", Decision: audit.Deny, Code: "Unauthenticated"},
 		},
@@ -393,7 +455,10 @@ func TestGuardedCalls(t *testing.T) {
 		},
 		{
 			"the gateway's own calls have no rights", gateway, nil, get, codes.PermissionDenied, "",
-			&audit.Record{User: "system:windlass:gateway", Verb: "get", Resource: "nodes", Name: "worker-1", Decision: audit.Deny, Code: "PermissionDenied"},
+			&audit.Record{
+				User: "system:windlass:gateway", Verb: "get", Resource: "nodes", Name: "worker-1",
+				Decision: audit.Deny, Code: "PermissionDenied",
+			},
 		},
 		{"the gateway probes health", gateway, nil, healthy, codes.OK, "", nil},
 		{
@@ -421,7 +486,7 @@ func TestGuardedCalls(t *testing.T) {
 			&audit.Record{User: "system:node:worker-1", Decision: audit.Deny, Code: "PermissionDenied"},
 		},
 		{
-			"a forged user of nobody's is refused", nobody,
+			"a user forged by an anonymous caller is refused", anonymous,
 			[]string{MetadataUser, "root"},
 			get, codes.Unauthenticated, "",
 			&audit.Record{Decision: audit.Deny, Code: "Unauthenticated"},
@@ -450,15 +515,18 @@ func TestGuardedCalls(t *testing.T) {
 				}
 				return
 			}
-			if tt.want.Decision == audit.Allow && len(changed) == 2 && changed[0].Stage == audit.Requested && changed[1].Stage == audit.Completed && changed[0].RequestID == changed[1].RequestID {
+			if tt.want.Decision == audit.Allow && len(changed) == 2 && changed[0].Stage == audit.Requested &&
+				changed[1].Stage == audit.Completed && changed[0].RequestID == changed[1].RequestID {
 				refused, changed = changed[1:], nil
 				tt.want.Stage = audit.Completed
 			}
 			if len(refused) != 1 || len(changed) != 0 {
-				t.Fatalf("%d refusals and %d changes, want one refusal or the two records of a change: %+v, %+v", len(refused), len(changed), refused, changed)
+				t.Fatalf("%d refusals and %d changes, want one refusal or the two records of a change: %+v, %+v", len(refused),
+					len(changed), refused, changed)
 			}
 			got := refused[0]
-			if got.RequestID == "" || got.Source == "" || got.Reason == "" && got.Decision == audit.Deny || got.Service != "eviction-controller" || got.Time.IsZero() {
+			if got.RequestID == "" || got.Source == "" || got.Reason == "" && got.Decision == audit.Deny ||
+				got.Service != "eviction-controller" || got.Time.IsZero() {
 				t.Errorf("the record lacks something: %+v", got)
 			}
 			ignore := []string{"Time", "Source", "Service", "Method", "Reason", "LatencyMs", "Groups", "Seq", "Prev"}
@@ -485,7 +553,8 @@ func TestNothingChangesWhileTheAuditLogCannotBeWritten(t *testing.T) {
 	if _, err := admin.GetNode(t.Context(), &nodev1.GetNodeRequest{Name: "n"}); err != nil {
 		t.Errorf("GetNode = %v, want a node: reading needs no record", err)
 	}
-	if _, err := nodev1.NewNodeServiceClient(g.service("machine-api")).CreateNode(t.Context(), &nodev1.CreateNodeRequest{}); err != nil {
+	if _, err := nodev1.NewNodeServiceClient(g.service("machine-api")).CreateNode(t.Context(),
+		&nodev1.CreateNodeRequest{}); err != nil {
 		t.Errorf("CreateNode of a service = %v, want that it goes on", err)
 	}
 	agent := nodev1.NewNodeAgentServiceClient(g.as(NodeURI("worker-1", "u-1"), "worker-1"))
@@ -504,7 +573,8 @@ func TestNothingChangesWhileTheAuditLogCannotBeWritten(t *testing.T) {
 func TestTheGatewaysClientIsTheSource(t *testing.T) {
 	g := newGuarded(t)
 	gateway := nodev1.NewNodeServiceClient(g.service("gateway"))
-	ctx := metadata.AppendToOutgoingContext(t.Context(), MetadataUser, "root", MetadataGroup, GroupMasters, MetadataRequestID, "r-1", MetadataSource, "192.0.2.7:1234")
+	ctx := metadata.AppendToOutgoingContext(t.Context(), MetadataUser, "root", MetadataGroup, GroupMasters,
+		MetadataRequestID, "r-1", MetadataSource, "192.0.2.7:1234")
 	if _, err := gateway.CreateNode(ctx, &nodev1.CreateNodeRequest{}); err != nil {
 		t.Fatal(err)
 	}
@@ -530,7 +600,9 @@ func TestAStreamAnswersNothingBeforeItsRightIsChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &call{watchman: newWatchman(Guard{Policy: policy}), caller: service("machine-api"), access: &metav1.Access{Verb: "watch", Resource: "nodes"}}
+	c := &call{watchman: newWatchman(Guard{Policy: policy}), caller: service("machine-api"), access: &metav1.Access{
+		Verb: "watch", Resource: "nodes",
+	}}
 	s := &guardedStream{ServerStream: silent{ctx: t.Context()}, ctx: t.Context(), call: c}
 	if err := s.SendMsg(nil); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("SendMsg = %v before the first message", err)

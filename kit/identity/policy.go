@@ -29,16 +29,17 @@ var defaultPolicy []byte
 //go:embed policy-isolated.yaml
 var isolatedPolicy []byte
 
-// DefaultPolicy returns the policy that is in force where no file is given: ClusterRole and ClusterRoleBinding documents.
-// Only administrators may create pods and run commands in them by it; the role pod-creator is there to be bound.
+// DefaultPolicy returns the policy that is in force where no file is given: ClusterRole and ClusterRoleBinding
+// documents. Only administrators may create pods and run commands in them by it; the role pod-creator is there to be
+// bound.
 func DefaultPolicy() []byte { return slices.Clone(defaultPolicy) }
 
 // IsolatedPolicy returns DefaultPolicy with one binding more: editors may create pods and run commands in them. It is
 // for clusters whose pods run under users of their own.
 func IsolatedPolicy() []byte { return slices.Concat(defaultPolicy, isolatedPolicy) }
 
-// Attributes is what a call wants to do. Resource may have a sub-resource after a slash. An empty Name means all objects
-// of the resource.
+// Attributes is what a call wants to do. Resource may have a sub-resource after a slash. An empty Name means all
+// objects of the resource.
 type Attributes struct{ Verb, Group, Resource, Namespace, Name string }
 
 // String reads like "delete machines.machine.openshift.io \"m-1\"".
@@ -164,7 +165,8 @@ func (p *Policy) Err() error {
 	return p.failed
 }
 
-var descPolicyFailed = prometheus.NewDesc("windlass_policy_failed", "1 if the policy file cannot be used, so that the former policy is in force.", nil, nil)
+var descPolicyFailed = prometheus.NewDesc("windlass_policy_failed",
+	"1 if the policy file cannot be used, so that the former policy is in force.", nil, nil)
 
 // Describe is part of prometheus.Collector.
 func (p *Policy) Describe(to chan<- *prometheus.Desc) { to <- descPolicyFailed }
@@ -334,7 +336,8 @@ func (d *documents) addRole(key roleKey, rules []rbacv1.PolicyRule) error {
 	}
 	for i, r := range rules {
 		if len(r.Verbs) == 0 || len(r.Resources) == 0 || len(r.APIGroups) == 0 || len(r.NonResourceURLs) > 0 {
-			return fmt.Errorf("%s: rules[%d]: verbs, apiGroups and resources are needed, and nonResourceURLs are not supported", key, i)
+			return fmt.Errorf("%s: rules[%d]: verbs, apiGroups and resources are needed, and nonResourceURLs are not supported",
+				key, i)
 		}
 	}
 	d.roles[key] = rules
@@ -373,7 +376,10 @@ func (d *documents) join() ([]grant, error) {
 		if !ok {
 			return nil, fmt.Errorf("%s: there is no %s", b.key, role)
 		}
-		grants = append(grants, grant{binding: b.key.String(), role: role.String(), namespace: b.key.namespace, subjects: b.subjects, rules: rules})
+		grants = append(grants, grant{
+			binding: b.key.String(), role: role.String(), namespace: b.key.namespace,
+			subjects: b.subjects, rules: rules,
+		})
 	}
 	return grants, nil
 }

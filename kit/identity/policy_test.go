@@ -52,9 +52,18 @@ func TestDefaultPolicy(t *testing.T) {
 		{"machine-api writes no node status", service("machine-api"), "update", "", "nodes/status", "worker-1", false},
 		{"etcd-guardian patches machines", service("etcd-guardian"), "patch", machine, "machines", "m", true},
 		{"etcd-guardian deletes no machine", service("etcd-guardian"), "delete", machine, "machines", "m", false},
-		{"etcd-guardian answers for its hook", service("etcd-guardian"), "complete", windlass, "hooks", "clusteroperator/etcd", true},
-		{"etcd-guardian answers for no other hook", service("etcd-guardian"), "complete", windlass, "hooks", "my-backup-controller", false},
-		{"eviction-controller takes the permit", service("eviction-controller"), "acquire", windlass, "quorum/permit", "", true},
+		{
+			"etcd-guardian answers for its hook", service("etcd-guardian"), "complete", windlass, "hooks",
+			"clusteroperator/etcd", true,
+		},
+		{
+			"etcd-guardian answers for no other hook", service("etcd-guardian"), "complete", windlass, "hooks",
+			"my-backup-controller", false,
+		},
+		{
+			"eviction-controller takes the permit", service("eviction-controller"), "acquire", windlass, "quorum/permit", "",
+			true,
+		},
 		{"eviction-controller reads machines", service("eviction-controller"), "watch", machine, "machines", "", true},
 		{"eviction-controller changes no machine", service("eviction-controller"), "patch", machine, "machines", "m", false},
 		{"hook-broker removes hooks", service("hook-broker"), "patch", machine, "machines", "m", true},
@@ -72,27 +81,53 @@ func TestDefaultPolicy(t *testing.T) {
 		{"an editor scales", person("e", "windlass:editors"), "patch", machine, "machinesets", "w", true},
 		{"an editor writes no status", person("e", "windlass:editors"), "update", machine, "machines/status", "m", false},
 		{"an editor cordons", person("e", "windlass:editors"), "update", "", "nodes", "n", true},
-		{"an editor writes no status of a workload", person("e", "windlass:editors"), "update", "apps", "deployments/status", "d", false},
+		{
+			"an editor writes no status of a workload", person("e", "windlass:editors"), "update", "apps", "deployments/status",
+			"d", false,
+		},
 		{"an editor creates no pod", person("e", "windlass:editors"), "create", "", "pods", "", false},
 		{"an editor creates no job", person("e", "windlass:editors"), "create", "batch", "jobs", "", false},
 		{"an editor changes no deployment", person("e", "windlass:editors"), "patch", "apps", "deployments", "d", false},
 		{"an editor runs no command", person("e", "windlass:editors"), "create", "", "pods/exec", "p", false},
-		{"an editor writes no file on nodes", person("e", "windlass:editors"), "create", "machineconfiguration.openshift.io", "machineconfigs", "", false},
+		{
+			"an editor writes no file on nodes", person("e", "windlass:editors"), "create", "machineconfiguration.openshift.io",
+			"machineconfigs", "", false,
+		},
 		{"Prometheus reads metrics", person("prometheus", "windlass:metrics-readers"), "get", windlass, "metrics", "", true},
-		{"Prometheus reads nothing else", person("prometheus", "windlass:metrics-readers"), "list", machine, "machines", "", false},
+		{
+			"Prometheus reads nothing else", person("prometheus", "windlass:metrics-readers"), "list", machine, "machines", "",
+			false,
+		},
 		{"an editor reads no metrics", person("e", "windlass:editors"), "get", windlass, "metrics", "", false},
 		{"a viewer reads no metrics", person("v", "windlass:viewers"), "get", windlass, "metrics", "", false},
 		{"a service reads no metrics", service("machine-api"), "get", windlass, "metrics", "", false},
 		{"an editor takes no permit", person("e", "windlass:editors"), "acquire", windlass, "quorum/permit", "", false},
-		{"an owner completes its hooks", person("my-backup-controller"), "complete", windlass, "hooks", "my-backup-controller", true},
-		{"an owner completes no other's", person("my-backup-controller"), "complete", windlass, "hooks", "clusteroperator/etcd", false},
-		{"an owner does not complete all hooks at once", person("my-backup-controller"), "complete", windlass, "hooks", "", false},
-		{"whoever is known and bound to nothing may nothing", person("bob"), "get", machine, "machines", "m", false},
-		{"nobody may nothing, masters' group or not", Caller{Groups: []string{GroupMasters}}, "get", machine, "machines", "m", false},
+		{
+			"an owner completes its hooks", person("my-backup-controller"), "complete", windlass, "hooks",
+			"my-backup-controller", true,
+		},
+		{
+			"an owner completes no other's", person("my-backup-controller"), "complete", windlass, "hooks",
+			"clusteroperator/etcd", false,
+		},
+		{
+			"an owner does not complete all hooks at once", person("my-backup-controller"), "complete", windlass, "hooks", "",
+			false,
+		},
+		{"a caller without bindings may do nothing", person("bob"), "get", machine, "machines", "m", false},
+		{
+			"an anonymous caller may do nothing, even in the masters group",
+			Caller{Groups: []string{GroupMasters}},
+			"get", machine, "machines", "m",
+			false,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, reason := policy.Allowed(tt.caller, Attributes{Verb: tt.verb, Group: tt.group, Resource: tt.kind, Name: tt.object})
+			got, reason := policy.Allowed(tt.caller, Attributes{
+				Verb: tt.verb, Group: tt.group, Resource: tt.kind,
+				Name: tt.object,
+			})
 			if got != tt.want || reason == "" {
 				t.Errorf("Allowed = %v (%s), want %v", got, reason, tt.want)
 			}
@@ -119,9 +154,11 @@ func TestDeployedPolicyIsTheDefault(t *testing.T) {
 	}
 }
 
-// TestWhoCreatesPods holds the default policies to B10: commands on nodes are administrators' rights unless pods are isolated.
+// TestWhoCreatesPods holds the default policies to B10: commands on nodes are administrators' rights unless pods are
+// isolated.
 func TestWhoCreatesPods(t *testing.T) {
-	binding := strings.NewReplacer("readers", "developers", "name: reader", "name: pod-creator").Replace(bindingOfTests("dev"))
+	binding := strings.NewReplacer("readers", "developers", "name: reader", "name: pod-creator").Replace(
+		bindingOfTests("dev"))
 	tests := []struct {
 		name   string
 		text   string
@@ -131,15 +168,36 @@ func TestWhoCreatesPods(t *testing.T) {
 		kind   string
 		want   bool
 	}{
-		{"without isolation an editor creates no pod", string(DefaultPolicy()), person("e", "windlass:editors"), "create", "", "pods", false},
-		{"with isolation an editor creates pods", string(IsolatedPolicy()), person("e", "windlass:editors"), "create", "", "pods", true},
-		{"with isolation an editor runs commands", string(IsolatedPolicy()), person("e", "windlass:editors"), "create", "", "pods/exec", true},
-		{"with isolation a viewer creates no pod", string(IsolatedPolicy()), person("v", "windlass:viewers"), "create", "", "pods", false},
+		{
+			"without isolation an editor creates no pod", string(DefaultPolicy()), person("e", "windlass:editors"), "create", "",
+			"pods", false,
+		},
+		{
+			"with isolation an editor creates pods", string(IsolatedPolicy()), person("e", "windlass:editors"), "create", "",
+			"pods", true,
+		},
+		{
+			"with isolation an editor runs commands", string(IsolatedPolicy()), person("e", "windlass:editors"), "create", "",
+			"pods/exec", true,
+		},
+		{
+			"with isolation a viewer creates no pod", string(IsolatedPolicy()), person("v", "windlass:viewers"), "create", "",
+			"pods", false,
+		},
 		{"a developer creates pods", string(DefaultPolicy()) + binding, person("dev"), "create", "", "pods", true},
-		{"a developer creates deployments", string(DefaultPolicy()) + binding, person("dev"), "create", "apps", "deployments", true},
+		{
+			"a developer creates deployments", string(DefaultPolicy()) + binding, person("dev"), "create", "apps", "deployments",
+			true,
+		},
 		{"a developer places no pod", string(DefaultPolicy()) + binding, person("dev"), "create", "", "pods/binding", false},
-		{"a developer writes no status", string(DefaultPolicy()) + binding, person("dev"), "update", "", "pods/status", false},
-		{"a developer writes no machine", string(DefaultPolicy()) + binding, person("dev"), "patch", "machine.openshift.io", "machines", false},
+		{
+			"a developer writes no status", string(DefaultPolicy()) + binding, person("dev"), "update", "", "pods/status",
+			false,
+		},
+		{
+			"a developer writes no machine", string(DefaultPolicy()) + binding, person("dev"), "patch", "machine.openshift.io",
+			"machines", false,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -148,7 +206,8 @@ func TestWhoCreatesPods(t *testing.T) {
 				t.Fatal(err)
 			}
 			policy := &Policy{grants: grants}
-			if got, reason := policy.Allowed(tt.caller, Attributes{Verb: tt.verb, Group: tt.group, Resource: tt.kind}); got != tt.want {
+			if got,
+				reason := policy.Allowed(tt.caller, Attributes{Verb: tt.verb, Group: tt.group, Resource: tt.kind}); got != tt.want {
 				t.Errorf("Allowed = %v (%s), want %v", got, reason, tt.want)
 			}
 		})
@@ -222,16 +281,29 @@ func TestWrongPoliciesAreRefused(t *testing.T) {
 		{"nothing", "", "no ClusterRoleBinding"},
 		{"comments alone", "# nothing\n---\n# here\n", "no ClusterRoleBinding"},
 		{"a file that was cut off", roleOfTests, "no ClusterRoleBinding"},
-		{"a role without a namespace", strings.Replace(roleOfTests, "ClusterRole", "Role", 1), "metadata.namespace must be given"},
-		{"a cluster role with one", strings.Replace(roleOfTests, "name: reader", "name: reader, namespace: dev", 1), "metadata.namespace must be given"},
+		{
+			"a role without a namespace", strings.Replace(roleOfTests, "ClusterRole", "Role", 1),
+			"metadata.namespace must be given",
+		},
+		{
+			"a cluster role with one", strings.Replace(roleOfTests, "name: reader", "name: reader, namespace: dev", 1),
+			"metadata.namespace must be given",
+		},
 		{"a role of another namespace", roleIn("dev") + roleBinding("prod", "Role", "alice"), "there is no Role"},
-		{"a cluster role binding of a role", roleIn("dev") + strings.Replace(bindingOfTests("alice"), "kind: ClusterRole,", "kind: Role,", 1), "there is no Role"},
-		{"a rule without resources", strings.Replace(roleOfTests, `resources: ["machines/*", "*/scale", "nodes"], `, "", 1), "rules[0]"},
+		{"a cluster role binding of a role", roleIn("dev") + strings.Replace(bindingOfTests("alice"), "kind: ClusterRole,",
+			"kind: Role,", 1), "there is no Role"},
+		{
+			"a rule without resources", strings.Replace(roleOfTests, `resources: ["machines/*", "*/scale", "nodes"], `, "", 1),
+			"rules[0]",
+		},
 		{"a subject without a name", roleOfTests + bindingOfTests(`""`), "want the name"},
 		{"another version", strings.Replace(roleOfTests, "/v1", "/v1beta1", 1), "apiVersion"},
 		{"a role twice", roleOfTests + "---" + roleOfTests, "once only"},
 		{"a binding of a missing role", bindingOfTests("alice"), "there is no ClusterRole"},
-		{"a service account", roleOfTests + strings.Replace(bindingOfTests("a"), "kind: User", "kind: ServiceAccount", 1), "ServiceAccount"},
+		{
+			"a service account", roleOfTests + strings.Replace(bindingOfTests("a"), "kind: User", "kind: ServiceAccount", 1),
+			"ServiceAccount",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -243,11 +315,13 @@ func TestWrongPoliciesAreRefused(t *testing.T) {
 }
 
 func roleIn(namespace string) string {
-	return strings.NewReplacer("ClusterRole", "Role", "name: reader", "name: reader, namespace: "+namespace).Replace(roleOfTests)
+	return strings.NewReplacer("ClusterRole", "Role", "name: reader", "name: reader, namespace: "+namespace).Replace(
+		roleOfTests)
 }
 
 func roleBinding(namespace, kind, user string) string {
-	return strings.NewReplacer("ClusterRoleBinding", "RoleBinding", "name: readers", "name: readers, namespace: "+namespace, "kind: ClusterRole,", "kind: "+kind+",").Replace(bindingOfTests(user))
+	return strings.NewReplacer("ClusterRoleBinding", "RoleBinding", "name: readers", "name: readers, namespace: "+
+		namespace, "kind: ClusterRole,", "kind: "+kind+",").Replace(bindingOfTests(user))
 }
 
 func TestARoleBindingCountsInItsNamespaceAlone(t *testing.T) {
@@ -276,7 +350,8 @@ func TestARoleBindingCountsInItsNamespaceAlone(t *testing.T) {
 	}
 }
 
-// TestABrokenPolicyFileIsReported holds a file that disappears or is emptied to: the former policy, and an error that lasts.
+// TestABrokenPolicyFileIsReported holds a file that disappears or is emptied to: the former policy, and an error that
+// lasts.
 func TestABrokenPolicyFileIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "policy.yaml")
@@ -334,8 +409,8 @@ func TestABrokenPolicyFileIsReported(t *testing.T) {
 	})
 }
 
-// TestNoWildcardOfTheDefaultRolesCoversAPart looks at every method that is linked: whoever may change an object by view or
-// edit may not therefore change its status, bind a pod, or take a permit.
+// TestNoWildcardOfTheDefaultRolesCoversAPart checks every linked method: the right to change an object by view or edit
+// does not include its status, binding a pod, or taking a permit.
 func TestNoWildcardOfTheDefaultRolesCoversAPart(t *testing.T) {
 	policy, err := LoadPolicy("")
 	if err != nil {
@@ -347,13 +422,16 @@ func TestNoWildcardOfTheDefaultRolesCoversAPart(t *testing.T) {
 		for i := range file.Services().Len() {
 			for j := range file.Services().Get(i).Methods().Len() {
 				method := file.Services().Get(i).Methods().Get(j)
-				access, err := AccessOf(nil, "/"+string(file.Services().Get(i).FullName())+"/"+string(method.Name()))
+				access, err := accessOf(nil, "/"+string(file.Services().Get(i).FullName())+"/"+string(method.Name()))
 				if err != nil || !strings.Contains(access.GetResource(), "/") || may[access.GetResource()] {
 					continue
 				}
 				checked++
 				for _, group := range []string{"windlass:viewers", "windlass:editors"} {
-					if ok, why := policy.Allowed(person("p", group), Attributes{Verb: access.GetVerb(), Group: access.GetGroup(), Resource: access.GetResource()}); ok {
+					if ok, why := policy.Allowed(person("p", group), Attributes{
+						Verb: access.GetVerb(), Group: access.GetGroup(),
+						Resource: access.GetResource(),
+					}); ok {
 						t.Errorf("%s may %s %s: %s", group, access.GetVerb(), access.GetResource(), why)
 					}
 				}

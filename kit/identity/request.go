@@ -16,8 +16,8 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// RequestFor returns a certificate request, in DER, of the key in a file, which is made where it is missing. name is for people: authorities take
-// nothing but the key from a request.
+// RequestFor returns a certificate request, in DER, of the key in a file, which is made where it is missing. name is
+// for people: authorities take nothing but the key from a request.
 func RequestFor(keyFile, name string) ([]byte, error) {
 	key, err := readKey(keyFile)
 	if errors.Is(err, fs.ErrNotExist) {

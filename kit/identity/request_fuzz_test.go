@@ -26,8 +26,9 @@ func greedy(t testing.TB) []byte {
 		t.Fatal(err)
 	}
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
-		Subject: pkix.Name{CommonName: "root", Organization: []string{GroupMasters}}, DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		URIs: []*url.URL{{Scheme: "spiffe", Host: trustDomain, Path: "/service/machine-api"}},
+		Subject: pkix.Name{CommonName: "root", Organization: []string{GroupMasters}}, DNSNames: []string{"localhost"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		URIs:        []*url.URL{{Scheme: "spiffe", Host: trustDomain, Path: "/service/machine-api"}},
 	}, key)
 	if err != nil {
 		t.Fatal(err)
@@ -57,14 +58,17 @@ func FuzzRequest(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if cert.Subject.String() != "CN=w" || len(cert.DNSNames)+len(cert.IPAddresses)+len(cert.EmailAddresses) > 0 || len(cert.URIs) != 1 ||
-			cert.URIs[0].String() != NodeURI("w", "u") || !slices.Equal(cert.ExtKeyUsage, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}) || cert.IsCA {
+		if cert.Subject.String() != "CN=w" || len(cert.DNSNames)+len(cert.IPAddresses)+len(cert.EmailAddresses) > 0 ||
+			len(cert.URIs) != 1 ||
+			cert.URIs[0].String() != NodeURI("w", "u") ||
+			!slices.Equal(cert.ExtKeyUsage, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}) || cert.IsCA {
 			t.Fatalf("%x became %s, %v, %v, %v", der, cert.Subject, cert.DNSNames, cert.IPAddresses, cert.URIs)
 		}
 	})
 }
 
-// TestAHugeKeyCostsNothing has requests for RSA keys of 4 and of 32 KiB: to check the signature of the second one takes about ten seconds.
+// TestAHugeKeyCostsNothing has requests for RSA keys of 4 and of 32 KiB: to check the signature of the second one takes
+// about ten seconds.
 func TestAHugeKeyCostsNothing(t *testing.T) {
 	for _, bits := range []uint{1 << 15, 1 << 18} {
 		key := rsa.PublicKey{N: new(big.Int).SetBit(big.NewInt(1), int(bits), 1), E: 65537}
@@ -86,7 +90,10 @@ func TestAHugeKeyCostsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		outer.Body.Key = asn1.RawValue{FullBytes: der}
-		algorithm, err := asn1.Marshal(pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 11}, Parameters: asn1.NullRawValue})
+		algorithm, err := asn1.Marshal(pkix.AlgorithmIdentifier{
+			Algorithm:  asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 11},
+			Parameters: asn1.NullRawValue,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,19 +17,22 @@ import (
 
 // Revocation is an entry of the deny list. Exactly one of User, Serial and MachineUID is set.
 type Revocation struct {
-	User         string    `json:"user,omitempty"`
-	IssuedBefore time.Time `json:"issuedBefore,omitzero"` // only with User: what was issued later is accepted; zero refuses everything
-	Serial       string    `json:"serial,omitempty"`      // as SerialNumber writes it
+	User string `json:"user,omitempty"`
+	// only with User: what was issued later is accepted; zero refuses everything
+	IssuedBefore time.Time `json:"issuedBefore,omitzero"`
+	Serial       string    `json:"serial,omitempty"` // as SerialNumber writes it
 	MachineUID   string    `json:"machineUID,omitempty"`
 	Reason       string    `json:"reason,omitempty"`
 }
 
-// SerialNumber returns a certificate's serial number as revocations write it: hexadecimal, lower case, without leading zeros.
+// SerialNumber returns a certificate's serial number as revocations write it: hexadecimal, lower case, without leading
+// zeros.
 func SerialNumber(cert *x509.Certificate) string { return formatSerial(cert.SerialNumber) }
 
 func formatSerial(n *big.Int) string { return n.Text(16) }
 
-// IssuedAt returns when an authority of Windlass issued a certificate: they are dated back, for hosts whose clocks are behind.
+// IssuedAt returns when an authority of Windlass issued a certificate: they are dated back, for hosts whose clocks are
+// behind.
 func IssuedAt(cert *x509.Certificate) time.Time {
 	at := cert.NotBefore.Add(skew)
 	if at.After(cert.NotAfter) {
@@ -93,7 +96,7 @@ func (r Revocation) error(what string) error {
 	return &badCredential{text}
 }
 
-// revocationsFile is what is kept on disk. The sum tells a list that a damaged disk shortened or changed from one that was written.
+// revocationsFile is what is kept on disk. The checksum detects a list that was truncated or changed on disk.
 type revocationsFile struct {
 	SHA256      string       `json:"sha256"` // of the revocations, in hex
 	Revocations []Revocation `json:"revocations"`

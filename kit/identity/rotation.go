@@ -25,12 +25,13 @@ const (
 	Steady    RotationStep = "steady"    // one authority
 	Prepared  RotationStep = "prepared"  // the next authority is trusted, and signs nothing yet
 	Activated RotationStep = "activated" // the next authority signs; the former is trusted still
-	Retired   RotationStep = "retired"   // the former is no longer to be trusted, and it is not known yet that all have heard of it
+	// the former is no longer to be trusted, but not all components have confirmed that yet
+	Retired RotationStep = "retired"
 )
 
-// The files of a rotation, besides those of the authority: <name>-next-ca.crt and .key hold the next authority until it signs,
-// <name>-old-ca.crt the former one for as long as it is trusted. <name>-activating is there while the former is replaced by the next, and
-// <name>-retired from the end of the trust in the former until EndRotation.
+// The files of a rotation, besides those of the authority: <name>-next-ca.crt and .key hold the next authority until it
+// signs, <name>-old-ca.crt the former one for as long as it is trusted. <name>-activating is there while the former is
+// replaced by the next, and <name>-retired from the end of the trust in the former until EndRotation.
 func nextName(name string) string { return name + "-next" }
 
 func formerFile(dir, name string) string     { return filepath.Join(dir, name+"-old-ca.crt") }
@@ -51,7 +52,12 @@ func Rotation(dir, name string) (RotationStep, error) {
 	for _, s := range []struct {
 		path string
 		step RotationStep
-	}{{activatingFile(dir, name), Prepared}, {formerFile(dir, name), Activated}, {retiredFile(dir, name), Retired}, {nextCert, Prepared}} {
+	}{
+		{activatingFile(dir, name), Prepared},
+		{formerFile(dir, name), Activated},
+		{retiredFile(dir, name), Retired},
+		{nextCert, Prepared},
+	} {
 		if there, err := exists(s.path); err != nil || there {
 			return s.step, err
 		}
@@ -72,8 +78,8 @@ func PrepareRotation(dir, name string, lifetime time.Duration) error {
 	return next.Save(dir) // the key first: with the certificate the step is done
 }
 
-// ActivateRotation puts the next authority in the place of the former, whose key is destroyed. It does nothing if that is done, and
-// completes what an interrupted call left.
+// ActivateRotation puts the next authority in the place of the former, whose key is destroyed. It does nothing if that
+// is done, and completes what an interrupted call left.
 func ActivateRotation(dir, name string) error {
 	step, err := Rotation(dir, name)
 	if err != nil || step == Activated {
@@ -88,8 +94,8 @@ func ActivateRotation(dir, name string) error {
 	return CompleteActivation(dir, name)
 }
 
-// CompleteActivation completes an ActivateRotation that was interrupted; each line of it may be the last of a killed process. It does nothing
-// if there is none.
+// CompleteActivation completes an ActivateRotation that was interrupted; each line of it may be the last of a killed
+// process. It does nothing if there is none.
 func CompleteActivation(dir, name string) error {
 	if begun, err := exists(activatingFile(dir, name)); err != nil || !begun {
 		return err
@@ -160,8 +166,9 @@ type Trust struct {
 	others     []*x509.Certificate // the next or the former one
 }
 
-// LoadTrust reads an authority that Save wrote, and what is trusted beside it. The error wraps os.ErrNotExist if there is no such authority.
-// While the next authority is put in place, and after a crash in that moment, it may be another one: read again later.
+// LoadTrust reads an authority that Save wrote, and what is trusted beside it. The error wraps os.ErrNotExist if there
+// is no such authority. While the next authority is put in place, and after a crash in that moment, it may be another
+// one: read again later.
 func LoadTrust(dir, name string) (Trust, error) {
 	a, err := LoadAuthority(dir, name)
 	if err != nil {
@@ -182,9 +189,9 @@ func LoadTrust(dir, name string) (Trust, error) {
 	return t, nil
 }
 
-// Save writes the authority as Authority.Save does, and what is trusted beside it: for a copy of it, which LoadTrust reads. The key of the
-// next authority is not in it. While it is written, and if that is cut off, the copy trusts what it trusted before and what it is to trust:
-// with less, a reader could refuse certificates that are in use.
+// Save writes the authority as Authority.Save does, and what is trusted beside it: for a copy of it, which LoadTrust
+// reads. The key of the next authority is not in it. While it is written, and if that is cut off, the copy trusts what
+// it trusted before and what it is to trust: with less, a reader could refuse certificates that are in use.
 func (t Trust) Save(dir string) error {
 	others := t.Bundle()[len(t.PEM()):]
 	certPath, _ := authorityFiles(dir, t.name)
@@ -222,8 +229,8 @@ func (t Trust) Bundle() []byte {
 	return out
 }
 
-// TrustHash tells what is trusted by bundles of authorities in PEM, in a few characters: two sets of bundles have the same if they hold the
-// same certificates, in whatever order.
+// TrustHash returns a short hash of the certificates in bundles of authorities in PEM. It does not depend on their
+// order.
 func TrustHash(bundles ...[]byte) (string, error) {
 	sum := sha256.New()
 	for _, bundle := range bundles {
@@ -251,8 +258,8 @@ func (t Trust) Hash() string {
 	return strings.Join(hashes, ",")
 }
 
-// Renew returns a certificate of the authority that signs, in PEM, which says the same of the same key as old does, valid from now on for as
-// long as old was. One of the authorities that are trusted must have signed old.
+// Renew returns a certificate of the authority that signs, in PEM, which says the same of the same key as old does,
+// valid from now on for as long as old was. One of the authorities that are trusted must have signed old.
 func (t Trust) Renew(old *x509.Certificate) ([]byte, error) {
 	if !t.Knows(old) {
 		return nil, fmt.Errorf("certificate %q: not of authority %q", old.Subject.CommonName, t.name)

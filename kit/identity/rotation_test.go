@@ -115,7 +115,8 @@ func TestClientCredentialsFollowTheirFiles(t *testing.T) {
 			client.issue(tc.client, clientRequest(), tc.trusted...)
 			time.Sleep(2 * checkEvery) // of the bubble
 			server := serverTLS(t, newPlace(t).issue(tc.server, serverRequest(), former, next))
-			if cert, err := greet(creds, server, tc.address); (err == nil) != tc.good || tc.good && !bytes.Equal(cert, tc.client.cert.RawSubjectPublicKeyInfo) {
+			if cert, err := greet(creds, server, tc.address); (err == nil) != tc.good || tc.good &&
+				!bytes.Equal(cert, tc.client.cert.RawSubjectPublicKeyInfo) {
 				t.Errorf("%s: %v", tc.name, err)
 			}
 		}

@@ -71,11 +71,11 @@ func (s *guardedStream) mayAnswer() error {
 	if s.refusal != nil || s.decided || s.call.access.GetCheckedByMethod() || s.call.access.GetUnauthenticated() {
 		return s.refusal
 	}
-	return rpcerr.Forbidden("the stream's first message has not come, so nobody knows what it asks for")
+	return rpcerr.Forbidden("the first message of the stream has not arrived, so the request cannot be authorized")
 }
 
-// ended maps what the handler returned. A refusal stands, whatever the handler made of it; one that the handler decided
-// itself is recorded here.
+// ended maps what the handler returned. A refusal is final, whatever the handler returned; one by the handler itself is
+// recorded here.
 func (s *guardedStream) ended(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -40,7 +40,10 @@ func NewToken(user string, groups []string, expires time.Time) (secret string, t
 	}
 	secret = tokenPrefix + base64.RawURLEncoding.EncodeToString(random)
 	sum := sha256.Sum256([]byte(secret))
-	t = Token{SHA256: hex.EncodeToString(sum[:]), User: user, Groups: groups, Issued: time.Now().UTC().Truncate(time.Second), Expires: expires.UTC().Truncate(time.Second)}
+	t = Token{
+		SHA256: hex.EncodeToString(sum[:]), User: user, Groups: groups,
+		Issued: time.Now().UTC().Truncate(time.Second), Expires: expires.UTC().Truncate(time.Second),
+	}
 	return secret, t, t.check()
 }
 
@@ -123,8 +126,8 @@ func parseToken(line []byte) (t Token, err error) {
 	return t, t.check()
 }
 
-// AddToken adds a token to a file, which is made if there is none, and removes those that have expired. The gateway reads
-// the file again within a second. Two callers at a time wait for each other.
+// AddToken adds a token to a file, which is made if there is none, and removes those that have expired. The gateway
+// reads the file again within a second. Two callers at a time wait for each other.
 func AddToken(path string, t Token) error {
 	if err := t.check(); err != nil {
 		return err

@@ -56,7 +56,8 @@ func TestTokensAreAddedAndThoseThatExpiredGo(t *testing.T) {
 func TestNamesThatNoUserCanHave(t *testing.T) {
 	for name, good := range map[string]bool{
 		"ann": true, "my-backup-controller": true, "clusteroperator/etcd": true, "Ann B": true, "a@example.org": true,
-		"": false, "system:masters": false, " ann": false, "änn": false, "a\nb": false, "a\x00": false, strings.Repeat("x", 257): false,
+		"": false, "system:masters": false, " ann": false, "änn": false, "a\nb": false, "a\x00": false,
+		strings.Repeat("x", 257): false,
 	} {
 		if err := CheckUserName(name); (err == nil) != good {
 			t.Errorf("CheckUserName(%q) = %v", name, err)
@@ -70,7 +71,8 @@ func FuzzParseTokens(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add([]byte(`{"sha256":"` + entry.SHA256 + `","user":"ann","groups":["viewers"],"expires":"2126-01-01T00:00:00Z"}` + "\n# x\n\n"))
+	f.Add([]byte(`{"sha256":"` + entry.SHA256 + `","user":"ann","groups":["viewers"],"expires":"2126-01-01T00:00:00Z"}` +
+		"\n# x\n\n"))
 	f.Add([]byte("{}"))
 	f.Add([]byte(`{"sha256":"00","user":"system:x","expires":"2126-01-01T00:00:00Z"} {}`))
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -14,17 +14,19 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 const (
-	// lookAgain bounds how long a credential goes unchecked: timers do not notice that the clock was set, that the host slept, or that a file
-	// changed.
+	// lookAgain bounds how long a credential goes unchecked: timers do not notice that the clock was set, that the host
+	// slept, or that a file changed.
 	lookAgain = time.Second
-	// closeAfter is how long a connection stays open once its certificate is refused: calls on it are answered with the reason.
+	// closeAfter is how long a connection stays open once its certificate is refused: calls on it are answered with the
+	// reason.
 	closeAfter = time.Second
 )
 
-// Credential is what somebody showed: a certificate, or a token that the gateway checked.
+// Credential is what a client presented: a certificate, or a token that the gateway checked.
 type Credential struct {
 	User     string    // empty for certificates of services and nodes
 	Issued   time.Time // zero if not known: every revocation of the user concerns it then
@@ -38,7 +40,7 @@ func CertificateCredential(cert *x509.Certificate) Credential {
 	c := Credential{Issued: IssuedAt(cert), NotAfter: cert.NotAfter, serial: SerialNumber(cert)}
 	caller, err := FromCertificate(cert)
 	if err != nil {
-		return c // it names nobody, which is refused elsewhere
+		return c // it names no caller, which is refused elsewhere
 	}
 	c.machine = caller.UID
 	if !caller.In(GroupServices) && !caller.In(GroupNodes) {
@@ -57,11 +59,12 @@ type unentitled struct{ error }
 
 func (u *unentitled) Unwrap() error { return u.error }
 
-// Validity decides whether credentials are still good, that is neither expired nor revoked, and ends what was opened with them when
-// they no longer are. Its methods are safe for concurrent use.
+// Validity decides whether credentials are still good, that is neither expired nor revoked, and ends what was opened
+// with them when they no longer are. Its methods are safe for concurrent use.
 type Validity struct {
-	path   string
-	ca     string        // file of the authorities that clients' certificates must be of; empty: connections outlive a change of it
+	path string
+	// file of the authorities that clients' certificates must be of; empty: connections outlive a change of it
+	ca     string
 	linger time.Duration // how long a connection stays open once its certificate is refused
 
 	mu     sync.Mutex
@@ -71,7 +74,7 @@ type Validity struct {
 	timer  *time.Timer // of the next look; nil while nothing is open
 	next   time.Time
 
-	looking sync.Mutex // held by a look at files; guards the three below
+	looking sync.Mutex // held while files are checked; guards the three below
 	stamp   stamp
 	trusted []*x509.Certificate
 	reading int // counts the changes of trusted
@@ -87,8 +90,9 @@ type use struct {
 	checked int               // the reading of the authorities that it was last checked by
 }
 
-// OpenValidity returns a Validity with the last copy of the deny list, which is kept in the file at path; an empty path keeps none. If
-// that file cannot be read, the error says so, and Unknown refuses callers until Revoke was called. The Validity is never nil.
+// OpenValidity returns a Validity with the last copy of the deny list, which is kept in the file at path; an empty path
+// keeps none. If that file cannot be read, the error says so, and Unknown refuses callers until Revoke was called. The
+// Validity is never nil.
 func OpenValidity(path string) (*Validity, error) {
 	v := &Validity{path: path, linger: closeAfter, open: map[*use]struct{}{}, denied: index(nil)}
 	if path == "" {
@@ -99,16 +103,16 @@ func OpenValidity(path string) (*Validity, error) {
 	return v, err
 }
 
-// Trust has the connections of CloseConn and Credentials closed soon after the authority of their certificate was removed from a file.
-// It must be called before they are.
+// Trust has the connections of CloseConn and Credentials closed soon after the authority of their certificate was
+// removed from a file. It must be called before they are.
 func (v *Validity) Trust(caFile string) { v.ca = caFile }
 
-// CloseAtOnce has connections closed at the moment at which their certificate is refused: for a server that does not answer calls with the reason. It must
-// be called before CloseConn and Credentials.
+// CloseAtOnce has connections closed at the moment at which their certificate is refused: for a server that does not
+// answer calls with the reason. It must be called before CloseConn and Credentials.
 func (v *Validity) CloseAtOnce() { v.linger = 0 }
 
-// Revoke sets the deny list. What is open by a credential that it refuses is ended at once; the list is in force even if the error says
-// that it could not be written to disk.
+// Revoke sets the deny list. What is open by a credential that it refuses is ended at once; the list is in force even
+// if the error says that it could not be written to disk.
 func (v *Validity) Revoke(list []Revocation) error {
 	v.mu.Lock()
 	v.denied, v.lost = index(list), nil
@@ -120,24 +124,26 @@ func (v *Validity) Revoke(list []Revocation) error {
 	return writeRevocations(v.path, list)
 }
 
-// Lost returns why the deny list is not known: its file could not be read and Revoke was not called since. It returns nil if it is known.
+// Lost returns why the deny list is not known: its file could not be read and Revoke was not called since. It returns
+// nil if it is known.
 func (v *Validity) Lost() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.lost
 }
 
-// Unknown returns a status if a caller must be refused at a service because the deny list is not known. Services' own calls pass, because
-// the list comes by one of them, and those of agents to etcd-guardian, because members of etcd are started through them. Callers without
-// credentials have nothing that could be revoked.
+// Unknown returns a status if a caller must be refused at a service because the deny list is not known. Services' own
+// calls pass, because the list comes by one of them, and those of agents to etcd-guardian, because members of etcd are
+// started through them. Callers without credentials have nothing that could be revoked.
 func (v *Validity) Unknown(c Caller, service string) error {
 	lost := v.Lost()
 	_, sibling := c.Service()
 	_, node := c.Node()
-	if lost == nil || c.User == "" || sibling || node && service == guardianName {
+	if lost == nil || c.User == "" || sibling || node && service == topology.EtcdGuardian {
 		return nil
 	}
-	return rpcerr.Unavailable("which credentials are revoked is not known until machine-api answers: the copy on disk cannot be read")
+	return rpcerr.Unavailable(
+		"which credentials are revoked is not known until machine-api answers: the copy on disk cannot be read")
 }
 
 // Check returns why a credential is refused, nil if it is good.
@@ -154,8 +160,8 @@ func (v *Validity) check(c Credential, now time.Time) error {
 	return v.denied.refusal(c)
 }
 
-// Follow has end called, once and from another goroutine, when a credential is no longer good; stop is called when that is of no more
-// interest.
+// Follow has end called, once and from another goroutine, when a credential is no longer good; stop is called when that
+// is of no more interest.
 func (v *Validity) Follow(c Credential, end func(error)) (stop func()) {
 	return v.follow(&use{credential: c, end: end})
 }
@@ -232,8 +238,8 @@ func (v *Validity) endRefused() {
 	}
 }
 
-// endOrphans ends the connections whose certificate is of no authority that is trusted still. Each is checked once by a reading of the
-// file, since that costs a signature. The lock of a look is held.
+// endOrphans ends the connections whose certificate is of no authority that is trusted still. Each is checked once by a
+// reading of the file, since that costs a signature. The lock of a look is held.
 func (v *Validity) endOrphans() {
 	if v.ca == "" {
 		return
@@ -284,8 +290,8 @@ func (v *Validity) endOne(u *use, why error) {
 	}
 }
 
-// Bound returns a context that ends when the credential is no longer good, or within about a second after still returned an error, which
-// must be a status; Refusal then returns why. still may be nil. stop must be called.
+// Bound returns a context that ends when the credential is no longer good, or within about a second after still
+// returned an error, which must be a status; Refusal then returns why. still may be nil. stop must be called.
 func (v *Validity) Bound(ctx context.Context, c Credential, still func() error) (bound context.Context, stop func()) {
 	bound, cancel := context.WithCancelCause(ctx)
 	unfollow := v.follow(&use{credential: c, end: func(err error) { cancel(err) }, still: still})
@@ -308,14 +314,15 @@ func Refusal(ctx context.Context) error {
 	return nil
 }
 
-// CloseConn has a connection closed soon after the certificate that was shown on it is no longer good, or of no authority that is trusted. stop is called when it is closed.
+// CloseConn has a connection closed soon after the certificate that was shown on it is no longer good, or of no
+// authority that is trusted. stop is called when it is closed.
 func (v *Validity) CloseConn(conn net.Conn, cert *x509.Certificate) (stop func()) {
 	end := func(error) { time.AfterFunc(v.linger, func() { _ = conn.Close() }) }
 	return v.follow(&use{credential: CertificateCredential(cert), end: end, cert: cert})
 }
 
-// Credentials returns credentials of a gRPC server whose connections are closed soon after the client's certificate is no longer good,
-// so that the client connects again with its newest one.
+// Credentials returns credentials of a gRPC server whose connections are closed soon after the client's certificate is
+// no longer good, so that the client connects again with its newest one.
 func (v *Validity) Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
 	return &closing{TransportCredentials: inner, validity: v}
 }

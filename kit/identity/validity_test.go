@@ -44,13 +44,41 @@ func TestWhatARevocationRefuses(t *testing.T) {
 	}{
 		{"nothing is refused by an empty list", nil, alice, false},
 		{"a user's older certificate", []Revocation{{User: "alice", IssuedBefore: now}}, alice, true},
-		{"a user's newer certificate is good", []Revocation{{User: "alice", IssuedBefore: now.Add(-2 * time.Hour)}}, alice, false},
-		{"what was issued in the second of the revocation", []Revocation{{User: "alice", IssuedBefore: now}}, Credential{User: "alice", Issued: now}, true},
-		{"what was issued in the next second is good", []Revocation{{User: "alice", IssuedBefore: now}}, Credential{User: "alice", Issued: now.Add(time.Second)}, false},
-		{"a user without a time", []Revocation{{User: "alice"}}, Credential{User: "alice", Issued: now.Add(1000 * time.Hour)}, true},
-		{"a token whose time of issue is not known", []Revocation{{User: "alice", IssuedBefore: now}}, Credential{User: "alice"}, true},
+		{
+			"a user's newer certificate is good",
+			[]Revocation{{User: "alice", IssuedBefore: now.Add(-2 * time.Hour)}},
+			alice,
+			false,
+		},
+		{
+			"what was issued in the second of the revocation",
+			[]Revocation{{User: "alice", IssuedBefore: now}},
+			Credential{User: "alice", Issued: now},
+			true,
+		},
+		{
+			"what was issued in the next second is good",
+			[]Revocation{{User: "alice", IssuedBefore: now}},
+			Credential{User: "alice", Issued: now.Add(time.Second)},
+			false,
+		},
+		{
+			"a user without a time",
+			[]Revocation{{User: "alice"}},
+			Credential{User: "alice", Issued: now.Add(1000 * time.Hour)},
+			true,
+		},
+		{
+			"a token whose time of issue is not known",
+			[]Revocation{{User: "alice", IssuedBefore: now}},
+			Credential{User: "alice"},
+			true,
+		},
 		{"another user is good", []Revocation{{User: "bob"}}, alice, false},
-		{"of two for a user the later counts", []Revocation{{User: "alice", IssuedBefore: now}, {User: "alice", IssuedBefore: now.Add(-2 * time.Hour)}}, alice, true},
+		{"of two for a user the later counts", []Revocation{
+			{User: "alice", IssuedBefore: now},
+			{User: "alice", IssuedBefore: now.Add(-2 * time.Hour)},
+		}, alice, true},
 		{"a serial number", []Revocation{{Serial: "a1"}}, alice, true},
 		{"another serial number is good", []Revocation{{Serial: "a2"}}, alice, false},
 		{"a machine", []Revocation{{MachineUID: "u-1"}}, node, true},
@@ -114,7 +142,10 @@ func TestWhatIsOpenEndsWithItsCredential(t *testing.T) {
 
 func TestTheDenyListSurvivesItsProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "revocations.json")
-	if err := validity(t, path).Revoke([]Revocation{{Serial: "a1", Reason: "lost"}, {User: "alice", IssuedBefore: time.Now()}}); err != nil {
+	if err := validity(t, path).Revoke([]Revocation{
+		{Serial: "a1", Reason: "lost"},
+		{User: "alice", IssuedBefore: time.Now()},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(path)
@@ -169,11 +200,13 @@ func TestADamagedDenyListIsNotAnEmptyOne(t *testing.T) {
 			{Caller{User: ServiceUser("scheduler"), Groups: []string{GroupServices}}, "machine-api", false},
 			{Caller{}, "machine-api", false},
 		} {
-			if err := v.Unknown(tt.c, tt.service); tt.refused != (status.Code(err) == codes.Unavailable) || !tt.refused && err != nil {
+			if err := v.Unknown(tt.c, tt.service); tt.refused != (status.Code(err) == codes.Unavailable) || !tt.refused &&
+				err != nil {
 				t.Errorf("%s: %q at %s: %v", name, tt.c.User, tt.service, err)
 			}
 		}
-		if err := v.Revoke([]Revocation{{Serial: "a1"}}); err != nil || v.Unknown(node, "scheduler") != nil || v.Check(Credential{serial: "a1"}) == nil {
+		if err := v.Revoke([]Revocation{{Serial: "a1"}}); err != nil || v.Unknown(node, "scheduler") != nil ||
+			v.Check(Credential{serial: "a1"}) == nil {
 			t.Errorf("%s: the list of machine-api is not in force: %v", name, err)
 		}
 	}
@@ -248,7 +281,8 @@ func TestAStreamEndsWithTheRightToIt(t *testing.T) {
 	open := func(user string) (watch, own func() error) {
 		t.Helper()
 		p := newPlace(t).issue(ca, Request{CommonName: user, URI: UserURI(user), Client: true, Lifetime: time.Hour})
-		conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(clientTLS(t, p, ""))))
+		conn, err := grpc.NewClient("passthrough:///"+address,
+			grpc.WithTransportCredentials(credentials.NewTLS(clientTLS(t, p, ""))))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -303,12 +337,18 @@ func TestExpiredAndRevokedCertificatesEndOnOpenConnections(t *testing.T) {
 	}{
 		"expired":       {5 * time.Second, nil, "expired"}, // what comes before must be done in it
 		"serial number": {time.Hour, func(c Credential) []Revocation { return []Revocation{{Serial: c.serial}} }, "revoked"},
-		"user":          {time.Hour, func(Credential) []Revocation { return []Revocation{{User: "root", IssuedBefore: time.Now()}} }, "revoked"},
+		"user": {time.Hour, func(Credential) []Revocation {
+			return []Revocation{{User: "root", IssuedBefore: time.Now()}}
+		}, "revoked"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t).issue(ca, Request{CommonName: "root", Organizations: []string{GroupMasters}, URI: UserURI("root"), Client: true, Lifetime: tt.lifetime})
+			p := newPlace(t).issue(ca, Request{
+				CommonName: "root", Organizations: []string{GroupMasters}, URI: UserURI("root"),
+				Client: true, Lifetime: tt.lifetime,
+			})
 			lost := make(chan struct{})
-			conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(clientTLS(t, p, ""))),
+			conn, err := grpc.NewClient("passthrough:///"+address,
+				grpc.WithTransportCredentials(credentials.NewTLS(clientTLS(t, p, ""))),
 				grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 					select {
 					case <-lost:
@@ -348,7 +388,8 @@ func TestExpiredAndRevokedCertificatesEndOnOpenConnections(t *testing.T) {
 			if _, err := watch.Recv(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), tt.text) {
 				t.Errorf("the watch ended with %v", err)
 			}
-			if _, err := client.GetNode(t.Context(), &nodev1.GetNodeRequest{Name: "n"}); status.Code(err) != codes.Unauthenticated && (err == nil || !isClosed(lost)) {
+			if _, err := client.GetNode(t.Context(), &nodev1.GetNodeRequest{Name: "n"}); status.Code(
+				err) != codes.Unauthenticated && (err == nil || !isClosed(lost)) {
 				t.Errorf("a call on the open connection = %v", err)
 			}
 			select {
@@ -360,7 +401,8 @@ func TestExpiredAndRevokedCertificatesEndOnOpenConnections(t *testing.T) {
 	}
 }
 
-// isClosed says that the connection was closed, which on a slow host may come before the call that is made after the refusal.
+// isClosed says that the connection was closed, which on a slow host may come before the call that is made after the
+// refusal.
 func isClosed(lost <-chan struct{}) bool {
 	select {
 	case <-lost:

@@ -1,5 +1,6 @@
-// Package informer keeps a copy of another service's objects in memory, in step by that service's Watch method. It resumes
-// where it was when a connection breaks, and lists again only when told that its revision is too old. It never writes.
+// Package informer keeps a copy of another service's objects in memory, in step by that service's Watch method. It
+// resumes where it was when a connection breaks, and lists again only when told that its revision is too old. It never
+// writes.
 package informer
 
 import (
@@ -8,6 +9,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/windlass-dev/windlass/kit/backoff"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -17,7 +20,7 @@ import (
 )
 
 // Informer is a copy of all objects of a kind. Its messages are shared: nobody may modify them.
-type Informer[T resource.Object] struct {
+type Informer[T object.Object] struct {
 	*resource.Cache[T]
 	conn  grpc.ClientConnInterface
 	watch protoreflect.MethodDescriptor
@@ -25,7 +28,7 @@ type Informer[T resource.Object] struct {
 }
 
 // New returns an informer of a kind over a connection to the service that owns it. Nothing is read before Run.
-func New[T resource.Object](conn grpc.ClientConnInterface, log *slog.Logger) (*Informer[T], error) {
+func New[T object.Object](conn grpc.ClientConnInterface, log *slog.Logger) (*Informer[T], error) {
 	var zero T
 	methods, err := resource.Methods(zero.ProtoReflect().Descriptor())
 	if err != nil {
@@ -40,8 +43,7 @@ func New[T resource.Object](conn grpc.ClientConnInterface, log *slog.Logger) (*I
 
 // Run keeps the copy in step until ctx ends.
 func (i *Informer[T]) Run(ctx context.Context) error {
-	const first, most = 50 * time.Millisecond, time.Second // a service that restarts is back within this
-	backoff := first
+	again := backoff.New(50*time.Millisecond, time.Second) // a service that restarts is back within this
 	var revision int64
 	for ctx.Err() == nil {
 		before := revision
@@ -53,14 +55,10 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 			revision = 0
 		}
 		if revision != before {
-			backoff = first
+			again.Reset()
 		}
 		i.log.DebugContext(ctx, "watch broke off", "kind", string(i.watch.Name()), "revision", revision, "error", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(backoff):
-			backoff = min(2*backoff, most)
-		}
+		again.Wait(ctx)
 	}
 	return nil
 }
@@ -127,7 +125,7 @@ func (i *Informer[T]) request(after int64) proto.Message {
 func (i *Informer[T]) changes(events []resource.Event[T]) []resource.Change[T] {
 	out := make([]resource.Change[T], len(events))
 	for n, e := range events {
-		k := resource.KeyOf(e.Object)
+		k := object.KeyOf(e.Object)
 		out[n] = resource.Change[T]{Key: k, Object: e.Object, Deleted: e.Type == resource.Deleted}
 		out[n].Previous, out[n].Existed = i.Lookup(k.Namespace, k.Name)
 	}

@@ -2,7 +2,8 @@ package kms
 
 import "github.com/windlass-dev/windlass/kit/store"
 
-// Beside is a plugin and a key ring: one of them seals, and each opens what it has sealed. It moves records from the one to the other.
+// Beside is a plugin and a key ring: one of them seals, and each opens what it has sealed. It moves records from the
+// one to the other.
 type Beside struct {
 	store.Sealer // that seals
 	Plugin       *Plugin

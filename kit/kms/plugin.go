@@ -1,6 +1,6 @@
-// Package kms seals records by a key that a key management service holds, through a plugin that serves the KMS v2 API of Kubernetes
-// on a Unix socket. The plugin wraps a data key that is made here; records are encrypted by that one with AES-256-GCM, and each
-// carries the wrapped key. So records are sealed, and opened again, without a call of the plugin.
+// Package kms seals records by a key that a key management service holds, through a plugin that serves the KMS v2 API
+// of Kubernetes on a Unix socket. The plugin wraps a data key that is made here; records are encrypted by that one with
+// AES-256-GCM, and each carries the wrapped key. So records are sealed, and opened again, without a call of the plugin.
 //
 // What the plugin holds, and who may open its socket, is left to others.
 package kms
@@ -21,8 +21,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/windlass-dev/windlass/kit/backoff"
+	"github.com/windlass-dev/windlass/kit/dial"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
@@ -34,9 +35,10 @@ const (
 	pollEvery = 10 * time.Second // a key that the service rotates is in force here after this
 	retryPoll = time.Second      // after a poll that failed
 	callLimit = 3 * time.Second  // for an answer of the plugin, as Kubernetes has it
-	sealLimit = 3 * time.Minute  // without a good answer: a key that may have been withdrawn seals no more, as Kubernetes has it
-	downFor   = time.Second      // a plugin that did not answer is not asked for other keys during this time
-	mostKeys  = 1024             // data keys in memory; there is one for each start and rotation
+	// without a good answer: a key that may have been withdrawn seals no more, as Kubernetes has it
+	sealLimit = 3 * time.Minute
+	downFor   = time.Second // a plugin that did not answer is not asked for other keys during this time
+	mostKeys  = 1024        // data keys in memory; there is one for each start and rotation
 
 	dataKeyBytes = 32
 	// Limits of the KMS v2 API.
@@ -48,7 +50,8 @@ const (
 
 var errNoAnswer = errors.New("it has not answered yet")
 
-// Plugin is a store.Sealer whose key is that of a key management service. Make one with New; its methods may be called concurrently.
+// Plugin is a store.Sealer whose key is that of a key management service. Make one with New; its methods may be called
+// concurrently.
 type Plugin struct {
 	address string
 	conn    *grpc.ClientConn
@@ -75,22 +78,21 @@ type dataKey struct {
 	aead    cipher.AEAD
 }
 
-// New returns a client of the plugin at an address such as unix:///run/kms.sock. It asks nothing before Run; Close it afterwards.
+// New returns a client of the plugin at an address such as unix:///run/kms.sock. It asks nothing before Run; Close it
+// afterwards.
 func New(address string, log *slog.Logger) (*Plugin, error) {
 	if path, ok := strings.CutPrefix(address, "unix://"); !ok || !strings.HasPrefix(path, "/") {
 		return nil, fmt.Errorf("KMS plugin %q: want unix:///PATH", address)
 	}
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<20)),
-		// A plugin that is back is connected to at once: the default grows to two minutes.
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: retryPoll}, MinConnectTimeout: callLimit,
-		}))
+		dial.Reconnect(100*time.Millisecond, retryPoll, callLimit))
 	if err != nil {
 		return nil, fmt.Errorf("KMS plugin %q: %w", address, err)
 	}
 	return &Plugin{
-		address: address, conn: conn, client: kmsv2.NewKeyManagementServiceClient(conn), log: log, every: pollEvery, limit: sealLimit,
+		address: address, conn: conn, client: kmsv2.NewKeyManagementServiceClient(conn), log: log, every: pollEvery,
+		limit:  sealLimit,
 		opened: map[string]cipher.AEAD{},
 	}, nil
 }
@@ -100,7 +102,7 @@ func (p *Plugin) Close() error { return p.conn.Close() }
 
 // Run asks the plugin how it is, and for another data key wherever the service has another key, until ctx ends.
 func (p *Plugin) Run(ctx context.Context) error {
-	for {
+	for ctx.Err() == nil {
 		err := p.poll(ctx)
 		if ctx.Err() != nil {
 			return nil
@@ -122,14 +124,9 @@ func (p *Plugin) Run(ctx context.Context) error {
 				p.log.WarnContext(ctx, "the KMS plugin fails", "address", p.address, "error", err)
 			}
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		}
+		backoff.Sleep(ctx, wait)
 	}
+	return nil
 }
 
 // poll returns nil if the plugin is well and the data key in force is wrapped by the service's present key.
@@ -166,8 +163,8 @@ func (p *Plugin) poll(ctx context.Context) error {
 	return nil
 }
 
-// newKey makes a data key and has it wrapped by the key keyID. It is in use only once the plugin has also unwrapped it: with one that
-// wraps wrongly, what is sealed could never be opened again.
+// newKey makes a data key and has it wrapped by the key keyID. It is in use only once the plugin has also unwrapped it:
+// with one that wraps wrongly, what is sealed could never be opened again.
 func (p *Plugin) newKey(ctx context.Context, keyID string) (*dataKey, error) {
 	key := make([]byte, dataKeyBytes)
 	if _, err := rand.Read(key); err != nil {
@@ -261,7 +258,8 @@ func (p *Plugin) keep(wrapped string, aead cipher.AEAD) {
 	p.opened[wrapped] = aead
 }
 
-// Err returns why new records cannot be sealed, or soon will not be; nil while the plugin answers, and before the first poll has ended.
+// Err returns why new records cannot be sealed, or soon will not be; nil while the plugin answers, and before the first
+// poll has ended.
 func (p *Plugin) Err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -297,7 +295,8 @@ func (p *Plugin) Current() (uint64, error) {
 	return p.current.id, nil
 }
 
-// Seal seals by the data key in force. It asks the plugin nothing, but refuses once that has not answered for three minutes.
+// Seal seals by the data key in force. It asks the plugin nothing, but refuses once that has not answered for three
+// minutes.
 func (p *Plugin) Seal(value, additional []byte) (uint64, []byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -305,7 +304,8 @@ func (p *Plugin) Seal(value, additional []byte) (uint64, []byte, error) {
 		return 0, nil, fmt.Errorf("KMS plugin %s: no record is sealed: %w", p.address, p.noKey())
 	}
 	if silent := time.Since(p.answered); silent > p.limit {
-		return 0, nil, fmt.Errorf("KMS plugin %s: no record is sealed, there is no good answer for %v: %w", p.address, silent.Round(time.Second), p.failure())
+		return 0, nil, fmt.Errorf("KMS plugin %s: no record is sealed, there is no good answer for %v: %w", p.address,
+			silent.Round(time.Second), p.failure())
 	}
 	sealed := binary.AppendUvarint(nil, uint64(len(p.current.wrapped)))
 	sealed = append(sealed, p.current.wrapped...)
@@ -331,7 +331,8 @@ func (p *Plugin) Open(key uint64, sealed, additional []byte) ([]byte, error) {
 	return value, nil
 }
 
-// forget drops a data key that did not open a record, unless it seals: a plugin that unwraps wrongly is asked again once it is well.
+// forget drops a data key that did not open a record, unless it seals: a plugin that unwraps wrongly is asked again
+// once it is well.
 func (p *Plugin) forget(wrapped string, aead cipher.AEAD) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

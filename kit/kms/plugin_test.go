@@ -246,7 +246,7 @@ func TestAKMSThatHangsOrDiesSealsOnlyForAWhile(t *testing.T) {
 	for name, end := range map[string]func(s *service){
 		"hangs": func(s *service) { s.with(func() { s.hang = make(chan struct{}) }) },
 		"dies":  func(s *service) { s.die() },
-		"is ill": func(s *service) {
+		"is unhealthy": func(s *service) {
 			s.with(func() { s.status = func(r *kmsv2.StatusResponse) { r.Healthz = "HSM is away" } })
 		},
 	} {
@@ -317,17 +317,29 @@ func TestARotationInAKMSIsInForceSoonAndTheFormerKeyOpens(t *testing.T) {
 func TestWrongAnswersOfAKMSSealNothing(t *testing.T) {
 	other := make([]byte, 32)
 	for name, wrong := range map[string]func(s *service){
-		"another version":            func(s *service) { s.status = func(r *kmsv2.StatusResponse) { r.Version = "v3" } },
-		"no key id":                  func(s *service) { s.status = func(r *kmsv2.StatusResponse) { r.KeyId = "" } },
-		"a long key id":              func(s *service) { s.status = func(r *kmsv2.StatusResponse) { r.KeyId = strings.Repeat("k", 1024) } },
+		"another version": func(s *service) { s.status = func(r *kmsv2.StatusResponse) { r.Version = "v3" } },
+		"no key id":       func(s *service) { s.status = func(r *kmsv2.StatusResponse) { r.KeyId = "" } },
+		"a long key id": func(s *service) {
+			s.status = func(r *kmsv2.StatusResponse) {
+				r.KeyId = strings.Repeat("k", 1024)
+			}
+		},
 		"another key id at wrapping": func(s *service) { s.encrypt = func(r *kmsv2.EncryptResponse) { r.KeyId = "key-9" } },
 		"no ciphertext":              func(s *service) { s.encrypt = func(r *kmsv2.EncryptResponse) { r.Ciphertext = nil } },
-		"a long ciphertext":          func(s *service) { s.encrypt = func(r *kmsv2.EncryptResponse) { r.Ciphertext = make([]byte, 1024) } },
+		"a long ciphertext": func(s *service) {
+			s.encrypt = func(r *kmsv2.EncryptResponse) {
+				r.Ciphertext = make([]byte, 1024)
+			}
+		},
 		"long annotations": func(s *service) {
 			s.encrypt = func(r *kmsv2.EncryptResponse) { r.Annotations["long.example.com"] = make([]byte, 32<<10) }
 		},
-		"garbage at wrapping":       func(s *service) { s.encrypt = func(r *kmsv2.EncryptResponse) { r.Ciphertext[0] ^= 1 } },
-		"a short key at unwrapping": func(s *service) { s.decrypt = func(r *kmsv2.DecryptResponse) { r.Plaintext = r.Plaintext[:16] } },
+		"garbage at wrapping": func(s *service) { s.encrypt = func(r *kmsv2.EncryptResponse) { r.Ciphertext[0] ^= 1 } },
+		"a short key at unwrapping": func(s *service) {
+			s.decrypt = func(r *kmsv2.DecryptResponse) {
+				r.Plaintext = r.Plaintext[:16]
+			}
+		},
 		"another key at unwrapping": func(s *service) { s.decrypt = func(r *kmsv2.DecryptResponse) { r.Plaintext = other } },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -414,7 +426,10 @@ func TestRecordsThatAreCutOffOrChangedDoNotOpen(t *testing.T) {
 }
 
 func TestAddressesOfPluginsAreUnixSockets(t *testing.T) {
-	for _, address := range []string{"", "/run/kms.sock", "unix:kms.sock", "unix://kms.sock", "tcp://127.0.0.1:1", "127.0.0.1:1"} {
+	for _, address := range []string{
+		"", "/run/kms.sock", "unix:kms.sock", "unix://kms.sock", "tcp://127.0.0.1:1",
+		"127.0.0.1:1",
+	} {
 		if p, err := kms.New(address, slog.New(slog.DiscardHandler)); err == nil {
 			t.Errorf("%q is taken", address)
 			_ = p.Close()

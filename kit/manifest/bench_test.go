@@ -14,16 +14,19 @@ import (
 // largeNode is a node of about 3.5 kB of JSON.
 func largeNode() []byte {
 	var b bytes.Buffer
-	b.WriteString(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"worker-a-x7k2p","uid":"5f0c","resourceVersion":"12345","creationTimestamp":"2026-01-02T03:04:05Z","labels":{`)
+	b.WriteString(
+		`{"apiVersion":"v1","kind":"Node","metadata":{"name":"worker-a-x7k2p","uid":"5f0c","resourceVersion":"12345","creationTimestamp":"2026-01-02T03:04:05Z","labels":{`)
 	for i := range 15 {
 		fmt.Fprintf(&b, `"node.example.com/label-%d":"value-%d",`, i, i)
 	}
-	b.WriteString(`"last":"x"}},"spec":{"providerID":"local://c/worker-a-x7k2p","taints":[{"key":"a","effect":"NoSchedule"}]},"status":{"capacity":{"cpu":"4","memory":"8Gi","pods":250},"conditions":[`)
+	b.WriteString(
+		`"last":"x"}},"spec":{"providerID":"local://c/worker-a-x7k2p","taints":[{"key":"a","effect":"NoSchedule"}]},"status":{"capacity":{"cpu":"4","memory":"8Gi","pods":250},"conditions":[`)
 	for i := range 12 {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		fmt.Fprintf(&b, `{"type":"Condition%d","status":"True","reason":"SomeReason","message":"a message of a usual length for people to read","lastTransitionTime":"2026-01-02T03:04:05Z"}`, i)
+		fmt.Fprintf(&b,
+			`{"type":"Condition%d","status":"True","reason":"SomeReason","message":"a message of a usual length for people to read","lastTransitionTime":"2026-01-02T03:04:05Z"}`, i)
 	}
 	b.WriteString(`]}}`)
 	return b.Bytes()

@@ -18,7 +18,9 @@ import (
 func Decode(json []byte, m proto.Message) error {
 	proto.Reset(m)
 	if len(json) > maxDocument {
-		return &Errors{Problems: []Problem{{Message: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(json), maxDocument)}}}
+		return &Errors{
+			Problems: []Problem{{Message: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(json), maxDocument)}},
+		}
 	}
 	d := decoder{newReader(json)}
 	d.message(m.ProtoReflect())
@@ -77,7 +79,7 @@ func (d decoder) excluded(m protoreflect.Message, fd protoreflect.FieldDescripto
 	if other == nil {
 		return false
 	}
-	d.note("cannot stand beside " + other.JSONName())
+	d.note("cannot be set together with " + other.JSONName())
 	return true
 }
 

@@ -89,39 +89,130 @@ func TestDecodeRefuses(t *testing.T) {
 	}{
 		"all unknown fields at once": {
 			`{"nam":1,"child":{"x":{"y":[1,{}]},"strings":["a"]},"byName":{"a/b":{"z":null}},"children":[{},{"w":"q"}]}`,
-			[]string{`unknown field "nam"`, `unknown field "child.x"`, `unknown field "byName['a/b'].z"`, `unknown field "children[1].w"`},
+			[]string{
+				`unknown field "nam"`, `unknown field "child.x"`, `unknown field "byName['a/b'].z"`,
+				`unknown field "children[1].w"`,
+			},
 		},
-		"names of the proto file":      {`{"node_name":"a","provider_id":"b"}`, []string{`unknown field "node_name"`, `unknown field "provider_id"`}},
-		"the wrong acronym":            {`{"providerId":"b"}`, []string{`unknown field "providerId"`}},
-		"a key given twice":            {`{"nodeName":"a","child":{"aBool":true,"aBool":true},"nodeName":null}`, []string{"child.aBool: is given twice", "nodeName: is given twice"}},
-		"a map key given twice":        {`{"labels":{"a":"1","a":"2"},"free":{"b":{"c":1,"c":null}}}`, []string{"labels.a: is given twice", "free.b.c: is given twice"}},
-		"null in a list":               {`{"strings":["a",null],"children":[null],"values":[null]}`, []string{"strings[1]: must not be null", "children[0]: must not be null", "values[0]: must not be null"}},
-		"null in a map":                {`{"labels":{"a":null},"quantities":{"cpu":null}}`, []string{"labels.a: must not be null", "quantities.cpu: must not be null"}},
-		"two of a union":               {`{"one":"a","other":{}}`, []string{"other: cannot stand beside one"}},
-		"text where a number must be":  {`{"anInt32":"ten","numbers":[1,true,{}]}`, []string{`anInt32: must be ` + int32Wanted + `, not "ten"`, "numbers[1]: must be " + int32Wanted + ", not true", "numbers[2]: must be " + int32Wanted + ", not an object"}},
-		"a number where text must be":  {`{"nodeName":4.1,"labels":{"a":true}}`, []string{"nodeName: must be text, not 4.1", "labels.a: must be text, not true"}},
-		"a number out of range":        {`{"anInt32":2147483648,"aUint32":-1,"aFloat":1e39,"aDouble":1e999,"anInt64":1e99,"byInt32":{"2147483648":"a"}}`, []string{"anInt32: must be " + int32Wanted + ", not 2147483648", "aUint32: must be a whole number from 0 to 4294967295, not -1", "aFloat: must be a number in the range of a float, not 1e39", "aDouble: must be a number in the range of a double, not 1e999", "anInt64: must be a whole number from -9223372036854775808 to 9223372036854775807, not 1e99", "byInt32.2147483648: the key must be a int32"}},
-		"a fraction in an integer":     {`{"anInt32":1.5,"maybeInt32":" 1"}`, []string{"anInt32: must be " + int32Wanted + ", not 1.5", `maybeInt32: must be ` + int32Wanted + `, not " 1"`}},
-		"a bool in quotes":             {`{"aBool":"true"}`, []string{`aBool: must be true or false, not "true"`}},
-		"an unknown enum name":         {`{"color":"RED"}`, []string{`color: must be the name of a value of test.Color, not "RED"`}},
-		"what is no base64":            {`{"someBytes":"a"}`, []string{`someBytes: must be text in base64, not "a"`}},
-		"what is no time":              {`{"time":"2026-01-02","times":["2026-01-02T03:04:05,5Z","2026-01-02T03:04:05.1234567890Z"]}`, []string{`time: must be a time such as "2006-01-02T15:04:05Z", not "2026-01-02"`, `times[0]: must be a time such as "2006-01-02T15:04:05Z", not "2026-01-02T03:04:05,5Z"`, `times[1]: must be a time such as "2006-01-02T15:04:05Z", not "2026-01-02T03:04:05.1234567890Z"`}},
-		"a length of time in minutes":  {`{"span":"10m","spans":{"a":1}}`, []string{`span: must be a length of time in seconds such as "1.5s", not "10m"`, `spans.a: must be a length of time in seconds such as "1.5s", not 1`}},
-		"an object for a list":         {`{"strings":{},"labels":[],"child":[],"free":"x","freeList":1}`, []string{"strings: must be a list, not an object", "labels: must be an object, not a list", "child: must be an object, not a list", `free: must be an object, not "x"`, "freeList: must be a list, not 1"}},
-		"large numbers in free form":   {`{"free":{"a":[9007199254740992],"b":-9007199254740993},"numberOrString":1e300}`, []string{"free.a[0]: must be a number below 2^53, not 9007199254740992; quote it to keep its digits", "free.b: must be a number below 2^53, not -9007199254740993; quote it to keep its digits", "numberOrString: must be a number below 2^53, not 1e300; quote it to keep its digits"}},
-		"invalid UTF-8":                {"{\"nodeName\":\"\xff\",\"free\":{\"a\":\"\\ud800\"}}", []string{"nodeName: is not valid UTF-8", "free.a: is not valid UTF-8: half of a surrogate pair"}},
-		"a bad key of a map of bools":  {`{"byBool":{"yes":1}}`, []string{"byBool.yes: the key must be a bool"}},
-		"a bad field mask":             {`{"mask":"a.b_c"}`, nil},
-		"text behind the document":     {`{"nodeName":"a"} {}`, []string{"not valid JSON: something follows the end of the document at line 1 column 18"}},
-		"nothing":                      {``, []string{"not valid JSON: a value is missing at line 1 column 1"}},
-		"null":                         {`null`, []string{"must be an object, not null"}},
-		"an end that is missing":       {"{\"child\":\n{\"aBool\":true", []string{"child: not valid JSON: ',' or '}' is missing at line 2 column 14"}},
-		"a comma too many":             {`{"strings":["a",]}`, []string{"strings: not valid JSON: a value is missing after ',' at line 1 column 17"}},
-		"a number with a leading zero": {`{"anInt32":01}`, []string{"not valid JSON: ',' or '}' is missing at line 1 column 13"}},
-		"a raw line end in text":       {"{\"nodeName\":\"a\nb\"}", []string{"nodeName: not valid JSON: a control character in a string at line 1 column 15"}},
-		"a NUL behind the document":    {"{}\x00", []string{"not valid JSON: something follows the end of the document at line 1 column 3"}},
-		"keys without quotes":          {`{nodeName:"a"}`, []string{"not valid JSON: a key in quotes is missing at line 1 column 2"}},
-		"what is no word":              {`{"aBool":tru}`, []string{"aBool: not valid JSON: a value is malformed at line 1 column 10"}},
+		"names of the proto file": {
+			`{"node_name":"a","provider_id":"b"}`,
+			[]string{`unknown field "node_name"`, `unknown field "provider_id"`},
+		},
+		"the wrong acronym": {`{"providerId":"b"}`, []string{`unknown field "providerId"`}},
+		"a key given twice": {
+			`{"nodeName":"a","child":{"aBool":true,"aBool":true},"nodeName":null}`,
+			[]string{"child.aBool: is given twice", "nodeName: is given twice"},
+		},
+		"a map key given twice": {
+			`{"labels":{"a":"1","a":"2"},"free":{"b":{"c":1,"c":null}}}`,
+			[]string{"labels.a: is given twice", "free.b.c: is given twice"},
+		},
+		"null in a list": {
+			`{"strings":["a",null],"children":[null],"values":[null]}`,
+			[]string{"strings[1]: must not be null", "children[0]: must not be null", "values[0]: must not be null"},
+		},
+		"null in a map": {
+			`{"labels":{"a":null},"quantities":{"cpu":null}}`,
+			[]string{"labels.a: must not be null", "quantities.cpu: must not be null"},
+		},
+		"two of a union": {`{"one":"a","other":{}}`, []string{"other: cannot be set together with one"}},
+		"text where a number must be": {
+			`{"anInt32":"ten","numbers":[1,true,{}]}`,
+			[]string{
+				`anInt32: must be ` + int32Wanted + `, not "ten"`, "numbers[1]: must be " + int32Wanted + ", not true",
+				"numbers[2]: must be " + int32Wanted + ", not an object",
+			},
+		},
+		"a number where text must be": {`{"nodeName":4.1,"labels":{"a":true}}`, []string{
+			"nodeName: must be text, not 4.1",
+			"labels.a: must be text, not true",
+		}},
+		"a number out of range": {
+			`{"anInt32":2147483648,"aUint32":-1,"aFloat":1e39,"aDouble":1e999,"anInt64":1e99,"byInt32":{"2147483648":"a"}}`,
+			[]string{
+				"anInt32: must be " + int32Wanted + ", not 2147483648",
+				"aUint32: must be a whole number from 0 to 4294967295, not -1",
+				"aFloat: must be a number in the range of a float, not 1e39",
+				"aDouble: must be a number in the range of a double, not 1e999",
+				"anInt64: must be a whole number from -9223372036854775808 to 9223372036854775807, not 1e99",
+				"byInt32.2147483648: the key must be a int32",
+			},
+		},
+		"a fraction in an integer": {
+			`{"anInt32":1.5,"maybeInt32":" 1"}`,
+			[]string{"anInt32: must be " + int32Wanted + ", not 1.5", `maybeInt32: must be ` + int32Wanted + `, not " 1"`},
+		},
+		"a bool in quotes": {`{"aBool":"true"}`, []string{`aBool: must be true or false, not "true"`}},
+		"an unknown enum name": {
+			`{"color":"RED"}`, []string{`color: must be the name of a value of test.Color, not "RED"`},
+		},
+		"what is no base64": {`{"someBytes":"a"}`, []string{`someBytes: must be text in base64, not "a"`}},
+		"what is no time": {
+			`{"time":"2026-01-02","times":["2026-01-02T03:04:05,5Z","2026-01-02T03:04:05.1234567890Z"]}`,
+			[]string{
+				`time: must be a time such as "2006-01-02T15:04:05Z", not "2026-01-02"`,
+				`times[0]: must be a time such as "2006-01-02T15:04:05Z", not "2026-01-02T03:04:05,5Z"`,
+				`times[1]: must be a time such as "2006-01-02T15:04:05Z", not "2026-01-02T03:04:05.1234567890Z"`,
+			},
+		},
+		"a length of time in minutes": {
+			`{"span":"10m","spans":{"a":1}}`,
+			[]string{
+				`span: must be a length of time in seconds such as "1.5s", not "10m"`,
+				`spans.a: must be a length of time in seconds such as "1.5s", not 1`,
+			},
+		},
+		"an object for a list": {
+			`{"strings":{},"labels":[],"child":[],"free":"x","freeList":1}`,
+			[]string{
+				"strings: must be a list, not an object", "labels: must be an object, not a list",
+				"child: must be an object, not a list", `free: must be an object, not "x"`, "freeList: must be a list, not 1",
+			},
+		},
+		"large numbers in free form": {
+			`{"free":{"a":[9007199254740992],"b":-9007199254740993},"numberOrString":1e300}`,
+			[]string{
+				"free.a[0]: must be a number below 2^53, not 9007199254740992; quote it to keep its digits",
+				"free.b: must be a number below 2^53, not -9007199254740993; quote it to keep its digits",
+				"numberOrString: must be a number below 2^53, not 1e300; quote it to keep its digits",
+			},
+		},
+		"invalid UTF-8": {
+			"{\"nodeName\":\"\xff\",\"free\":{\"a\":\"\\ud800\"}}",
+			[]string{"nodeName: is not valid UTF-8", "free.a: is not valid UTF-8: half of a surrogate pair"},
+		},
+		"a bad key of a map of bools": {`{"byBool":{"yes":1}}`, []string{"byBool.yes: the key must be a bool"}},
+		"a bad field mask":            {`{"mask":"a.b_c"}`, nil},
+		"text behind the document": {
+			`{"nodeName":"a"} {}`,
+			[]string{"not valid JSON: something follows the end of the document at line 1 column 18"},
+		},
+		"nothing": {``, []string{"not valid JSON: a value is missing at line 1 column 1"}},
+		"null":    {`null`, []string{"must be an object, not null"}},
+		"an end that is missing": {
+			"{\"child\":\n{\"aBool\":true",
+			[]string{"child: not valid JSON: ',' or '}' is missing at line 2 column 14"},
+		},
+		"a comma too many": {
+			`{"strings":["a",]}`,
+			[]string{"strings: not valid JSON: a value is missing after ',' at line 1 column 17"},
+		},
+		"a number with a leading zero": {
+			`{"anInt32":01}`, []string{"not valid JSON: ',' or '}' is missing at line 1 column 13"},
+		},
+		"a raw line end in text": {
+			"{\"nodeName\":\"a\nb\"}",
+			[]string{"nodeName: not valid JSON: a control character in a string at line 1 column 15"},
+		},
+		"a NUL behind the document": {
+			"{}\x00", []string{"not valid JSON: something follows the end of the document at line 1 column 3"},
+		},
+		"keys without quotes": {
+			`{nodeName:"a"}`, []string{"not valid JSON: a key in quotes is missing at line 1 column 2"},
+		},
+		"what is no word": {
+			`{"aBool":tru}`, []string{"aBool: not valid JSON: a value is malformed at line 1 column 10"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := manifest.Decode([]byte(c.text), fresh())
@@ -152,11 +243,13 @@ func TestDecodeNestsThirtyDeep(t *testing.T) {
 
 func TestDecodeLimitsProblemsAndSize(t *testing.T) {
 	many := `{"a0":0` + strings.Repeat(`,"a":0`, 1000) + `}`
-	if got := problems(t, manifest.Decode([]byte(many), new(metav1.ObjectMeta))); len(got) != 100 || !strings.Contains(got[99], "too many problems") {
+	if got := problems(t, manifest.Decode([]byte(many), new(metav1.ObjectMeta))); len(got) != 100 ||
+		!strings.Contains(got[99], "too many problems") {
 		t.Errorf("%d problems, the last %q", len(got), got[len(got)-1])
 	}
 	long := `{"name":"` + strings.Repeat("x", 8<<20) + `"}`
-	if got := problems(t, manifest.Decode([]byte(long), new(metav1.ObjectMeta))); len(got) != 1 || !strings.Contains(got[0], "8388608 are allowed") {
+	if got := problems(t, manifest.Decode([]byte(long), new(metav1.ObjectMeta))); len(got) != 1 ||
+		!strings.Contains(got[0], "8388608 are allowed") {
 		t.Errorf("problems of a long document: %q", got)
 	}
 }
@@ -187,7 +280,8 @@ func TestDecodeReadsWellKnownTypesAsDocuments(t *testing.T) {
 }
 
 func TestErrorsReadLikeKubectl(t *testing.T) {
-	err := manifest.Decode([]byte(`{"spec":{"lifecycelHooks":{},"taints":[{"kye":"a"}],"providerID":1}}`), new(machinev1.Machine))
+	err := manifest.Decode([]byte(`{"spec":{"lifecycelHooks":{},"taints":[{"kye":"a"}],"providerID":1}}`),
+		new(machinev1.Machine))
 	const want = `unknown field "spec.lifecycelHooks", unknown field "spec.taints[0].kye", spec.providerID: must be text, not 1`
 	if err == nil || err.Error() != want {
 		t.Errorf("error is %q, want %q", err, want)

@@ -18,7 +18,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/manifest"
 )
 
-// whole makes an empty message of each kind that stands in the examples by itself.
+// whole makes an empty message of each kind that is a document of its own in the examples.
 var whole = map[string]func() proto.Message{
 	"Machine":                     func() proto.Message { return &machinev1.Machine{} },
 	"MachineSet":                  func() proto.Message { return &machinev1.MachineSet{} },
@@ -33,7 +33,7 @@ var whole = map[string]func() proto.Message{
 	"ClusterVersion":              func() proto.Message { return &updatev1.ClusterVersion{} },
 }
 
-// around puts a fragment where it belongs: the kind, and what stands before and after it.
+// around puts a fragment where it belongs: the kind, and the text before and after it.
 var around = map[string]struct{ kind, before, after string }{
 	"Pod":                            {"Pod", ``, ``},
 	"Pod.spec":                       {"Pod", `{"spec":`, `}`},
@@ -48,8 +48,8 @@ var around = map[string]struct{ kind, before, after string }{
 	"status.conditionalUpdates":      {"ClusterVersion", `{"status":{"conditionalUpdates":`, `}}`},
 }
 
-// TestEveryExampleOfTheDocumentsLoads is the promise that the documents' own YAML and JSON loads as it is. What it holds is kept: printed
-// and read again it is the same.
+// TestEveryExampleOfTheDocumentsLoads is the promise that the documents' own YAML and JSON loads as it is. What it
+// holds is kept: printed and read again it is the same.
 func TestEveryExampleOfTheDocumentsLoads(t *testing.T) {
 	var examples []struct{ File, Kind, Frag string }
 	index, err := os.ReadFile("testdata/documents/manifest.json")

@@ -17,8 +17,8 @@ import (
 
 var errUTF8 = errors.New("not valid UTF-8")
 
-// Encode returns m as compact JSON: the same bytes for the same message, fields in the order of the proto file, map keys
-// sorted, nothing that is empty; optional scalars that are set are kept, zeros too. It fails on what JSON cannot
+// Encode returns m as compact JSON: the same bytes for the same message, fields in the order of the proto file, map
+// keys sorted, nothing that is empty; optional scalars that are set are kept, zeros too. It fails on what JSON cannot
 // say: an empty google.protobuf.Value, a time out of range, text that is not UTF-8. A nil m is "{}".
 func Encode(m proto.Message) ([]byte, error) {
 	if m == nil {

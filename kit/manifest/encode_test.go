@@ -102,8 +102,9 @@ func TestEncodeIsExact(t *testing.T) {
 	for want, m := range map[string]proto.Message{
 		`{}`: &machinev1.Machine{},
 		`{"apiVersion":"machine.openshift.io/v1beta1","kind":"Machine","metadata":{"name":"a","labels":{"a":"1","b":"<2>"}},"spec":{"providerID":"x"},"status":{}}`: &machinev1.Machine{
-			Status: &machinev1.MachineStatus{}, Spec: &machinev1.MachineSpec{ProviderId: "x"}, Kind: "Machine", ApiVersion: "machine.openshift.io/v1beta1",
-			Metadata: &metav1.ObjectMeta{Name: "a", Labels: map[string]string{"b": "<2>", "a": "1"}},
+			Status: &machinev1.MachineStatus{}, Spec: &machinev1.MachineSpec{ProviderId: "x"}, Kind: "Machine",
+			ApiVersion: "machine.openshift.io/v1beta1",
+			Metadata:   &metav1.ObjectMeta{Name: "a", Labels: map[string]string{"b": "<2>", "a": "1"}},
 		},
 		`"2026-01-02T03:04:05Z"`:        &timestamppb.Timestamp{Seconds: 1767323045},
 		`"2026-01-02T03:04:05.120Z"`:    &timestamppb.Timestamp{Seconds: 1767323045, Nanos: 120_000_000},

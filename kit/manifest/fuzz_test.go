@@ -58,8 +58,10 @@ func FuzzDecode(f *testing.F) {
 
 func FuzzSplit(f *testing.F) {
 	for _, seed := range []string{
-		wrongMachine, "kind: A\n---\nkind: B\n...\n", "{\"kind\":\"A\"}{\"kind\":\"B\"}", "%YAML 1.1\n---\nkind: &a A\nb: [*a, *a]\n",
-		"kind: A\nx: {<<: {a: 1}}\n? [a]\n: b\n", "kind: A\r---\rversion: 1\u2028...", "--- !!binary AA==\n", "a: &a [*a]\nkind: A",
+		wrongMachine, "kind: A\n---\nkind: B\n...\n", "{\"kind\":\"A\"}{\"kind\":\"B\"}",
+		"%YAML 1.1\n---\nkind: &a A\nb: [*a, *a]\n",
+		"kind: A\nx: {<<: {a: 1}}\n? [a]\n: b\n", "kind: A\r---\rversion: 1\u2028...", "--- !!binary AA==\n",
+		"a: &a [*a]\nkind: A",
 	} {
 		f.Add([]byte(seed))
 	}
@@ -73,7 +75,8 @@ func FuzzSplit(f *testing.F) {
 				t.Fatalf("document %+v", d)
 			}
 			var again []manifest.Document
-			if again, err = manifest.Split(bytes.NewReader(d.JSON), "f"); err != nil || len(again) != 1 || again[0].Kind != d.Kind {
+			if again, err = manifest.Split(bytes.NewReader(d.JSON), "f"); err != nil || len(again) != 1 ||
+				again[0].Kind != d.Kind {
 				if !deep(err) {
 					t.Fatalf("%s is %d documents, %v", d.JSON, len(again), err)
 				}
@@ -91,8 +94,10 @@ func deep(err error) bool {
 func FuzzPatch(f *testing.F) {
 	original := `{"metadata":{"name":"a","finalizers":["x"]},"spec":{"taints":[{"key":"a","effect":"NoSchedule"}]},"status":{"conditions":[{"type":"Ready"}]}}`
 	for _, seed := range []string{
-		`[{"op":"copy","from":"/spec","path":"/status"},{"op":"move","from":"/metadata","path":"/a"}]`, `{"spec":{"taints":[{"key":"b","$patch":"delete"}]}}`,
-		`{"metadata":{"$deleteFromPrimitiveList/finalizers":["x"],"$setElementOrder/finalizers":["x"]},"$patch":"replace"}`, `{"spec":{"$retainKeys":["a"],"taints":null}}`,
+		`[{"op":"copy","from":"/spec","path":"/status"},{"op":"move","from":"/metadata","path":"/a"}]`,
+		`{"spec":{"taints":[{"key":"b","$patch":"delete"}]}}`,
+		`{"metadata":{"$deleteFromPrimitiveList/finalizers":["x"],"$setElementOrder/finalizers":["x"]},"$patch":"replace"}`,
+		`{"spec":{"$retainKeys":["a"],"taints":null}}`,
 	} {
 		f.Add([]byte(original), []byte(seed))
 	}

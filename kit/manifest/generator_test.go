@@ -58,7 +58,7 @@ func fill(t *rapid.T, m protoreflect.Message, depth int) {
 	}
 }
 
-// fillElement is fill for what stands in a typed list or map, where null is refused.
+// fillElement is fill for the elements of a typed list or map, where null is refused.
 func fillElement(t *rapid.T, m protoreflect.Message, depth int) {
 	fill(t, m, depth)
 	if isNull(m) {
@@ -74,7 +74,8 @@ func fillWellKnown(t *rapid.T, m protoreflect.Message, depth int) bool {
 	fields := m.Descriptor().Fields()
 	switch m.Descriptor().FullName() {
 	case "google.protobuf.Timestamp":
-		m.Set(fields.ByName("seconds"), protoreflect.ValueOfInt64(rapid.Int64Range(-62135596800, 253402300799).Draw(t, "seconds")))
+		m.Set(fields.ByName("seconds"),
+			protoreflect.ValueOfInt64(rapid.Int64Range(-62135596800, 253402300799).Draw(t, "seconds")))
 		m.Set(fields.ByName("nanos"), protoreflect.ValueOfInt32(nanos().Draw(t, "nanos")))
 	case "google.protobuf.Duration":
 		sign := rapid.SampledFrom([]int64{1, -1}).Draw(t, "sign")
@@ -92,8 +93,10 @@ func fillWellKnown(t *rapid.T, m protoreflect.Message, depth int) bool {
 		for range rapid.IntRange(0, 3).Draw(t, "elements") {
 			fill(t, list.AppendMutable().Message(), depth-1)
 		}
-	case "google.protobuf.BoolValue", "google.protobuf.BytesValue", "google.protobuf.DoubleValue", "google.protobuf.FloatValue", "google.protobuf.Int32Value",
-		"google.protobuf.Int64Value", "google.protobuf.StringValue", "google.protobuf.UInt32Value", "google.protobuf.UInt64Value":
+	case "google.protobuf.BoolValue", "google.protobuf.BytesValue", "google.protobuf.DoubleValue",
+		"google.protobuf.FloatValue", "google.protobuf.Int32Value",
+		"google.protobuf.Int64Value", "google.protobuf.StringValue", "google.protobuf.UInt32Value",
+		"google.protobuf.UInt64Value":
 		m.Set(fields.ByName("value"), scalar(t, fields.ByName("value")))
 	default:
 		return false
@@ -150,7 +153,11 @@ func scalar(t *rapid.T, fd protoreflect.FieldDescriptor) protoreflect.Value {
 	case protoreflect.BytesKind:
 		return protoreflect.ValueOfBytes(rapid.SliceOf(rapid.Byte()).Draw(t, "bytes"))
 	default:
-		words := rapid.SampledFrom([]string{"", "yes", "n", "on", "4.10", "0x1F", "1_000", "~", "null", "<<", "=", ".inf", "12:30:45", "2026-01-02", "a: b", "- a", "#", "---", "...", "a\n---\nb", " a ", "\u0085", "\u2028", "\ufeff", "\x7f", "\t", "😀"})
+		words := rapid.SampledFrom([]string{
+			"", "yes", "n", "on", "4.10", "0x1F", "1_000", "~", "null", "<<", "=", ".inf",
+			"12:30:45", "2026-01-02", "a: b", "- a", "#", "---", "...", "a\n---\nb", " a ", "\u0085", "\u2028", "\ufeff", "\x7f",
+			"\t", "😀",
+		})
 		return protoreflect.ValueOfString(rapid.OneOf(words, rapid.String()).Draw(t, "text"))
 	}
 }

@@ -12,18 +12,22 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Lookup returns what stands at a path of JSON names in m, and whether anything does: a field without presence that is
+// Lookup returns the value at a path of JSON names in m, and whether there is one: a field without presence that is
 // zero counts as absent. Paths look like status.phase, metadata.labels['a/b'], spec.taints[0].key, and
 // status.conditions[Ready].status, which picks the element whose type or name is Ready; a leading dot is allowed.
 // The value is a string (also for an enum: its name), bool, int32, int64, uint32, uint64, float32, float64 or []byte,
 // a proto.Message, or a []any or map[string]any of such. Wrappers and free form are given as what they hold.
+// A malformed path finds nothing. To look up one path in many messages, parse it once with ParsePath.
 func Lookup(m proto.Message, path string) (any, bool) {
-	steps, err := parsePath(path)
+	p, err := ParsePath(path)
 	if err != nil || m == nil {
 		return nil, false
 	}
-	return lookup(m.ProtoReflect(), steps)
+	return p.Lookup(m)
 }
+
+// Lookup is the function Lookup for a path that is parsed already.
+func (p Path) Lookup(m proto.Message) (any, bool) { return lookup(m.ProtoReflect(), p.steps) }
 
 func lookup(m protoreflect.Message, steps []step) (any, bool) {
 	if len(steps) == 0 {
@@ -168,7 +172,8 @@ func fromMessage(m protoreflect.Message) any {
 		return free
 	}
 	switch wellKnownName(m) {
-	case "BoolValue", "BytesValue", "DoubleValue", "FloatValue", "Int32Value", "Int64Value", "StringValue", "UInt32Value", "UInt64Value":
+	case "BoolValue", "BytesValue", "DoubleValue", "FloatValue", "Int32Value", "Int64Value", "StringValue", "UInt32Value",
+		"UInt64Value":
 		return m.Get(m.Descriptor().Fields().ByNumber(1)).Interface()
 	}
 	return m.Interface()
@@ -226,7 +231,7 @@ func Format(value any) string {
 	}
 }
 
-// formatInner is Format for what stands in a list or map, where further lists and maps are written as JSON.
+// formatInner is Format for elements of a list or map, where further lists and maps are written as JSON.
 func formatInner(value any) string {
 	switch value.(type) {
 	case []any, map[string]any:

@@ -98,7 +98,8 @@ func TestLookupAndFormat(t *testing.T) {
 }
 
 func TestLookupGivesValuesOfGo(t *testing.T) {
-	m := decoded(t, `{"anInt32":1,"time":"2026-01-02T03:04:05Z","free":{"a":[1]},"int32Value":5,"strings":["a"]}`, newMessages(t, "Everything")())
+	m := decoded(t, `{"anInt32":1,"time":"2026-01-02T03:04:05Z","free":{"a":[1]},"int32Value":5,"strings":["a"]}`,
+		newMessages(t, "Everything")())
 	if v, _ := manifest.Lookup(m, "anInt32"); v != int32(1) {
 		t.Errorf("anInt32 is %T %v", v, v)
 	}
@@ -121,12 +122,17 @@ func TestProblemsAndLookupSpeakOfTheSamePaths(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		key := rapid.StringN(1, -1, -1).Draw(t, "key")
 		labels := &structpb.Struct{Fields: map[string]*structpb.Value{key: structpb.NewStringValue("x")}}
-		text, err := manifest.Encode(&machinev1.Machine{Spec: &machinev1.MachineSpec{ProviderSpec: &machinev1.ProviderSpec{Value: labels}}})
+		text,
+			err := manifest.Encode(&machinev1.Machine{
+			Spec: &machinev1.MachineSpec{ProviderSpec: &machinev1.ProviderSpec{Value: labels}},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		wrong := new(machinev1.ProviderSpec)
-		err = manifest.Decode(append(append([]byte(`{"value":`), text[len(`{"spec":{"providerSpec":{"value":`):len(text)-len(`"x"}}}}`)]...), `9007199254740992}}`...), wrong)
+		err = manifest.Decode(
+			append(append([]byte(`{"value":`), text[len(`{"spec":{"providerSpec":{"value":`):len(text)-len(`"x"}}}}`)]...),
+				`9007199254740992}}`...), wrong)
 		found, ok := err.(*manifest.Errors)
 		if !ok || len(found.Problems) != 1 {
 			t.Fatalf("problems: %v", err)

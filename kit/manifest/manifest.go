@@ -1,6 +1,6 @@
-// Package manifest turns the documents that people write into messages and back. It promises to be strict: a field
-// that nobody knows, a key given twice or a value of the wrong type is refused with its path, and all such
-// problems of a document are reported together. It knows shapes only; limits of values are protovalidate's part.
+// Package manifest turns the documents that people write into messages and back. It is strict: an unknown field, a
+// duplicate key or a value of the wrong type is refused with its path, and all such problems of a document are reported
+// together. It knows shapes only; limits of values are protovalidate's part.
 package manifest
 
 import (
@@ -12,7 +12,7 @@ const (
 	maxDocument = 8 << 20  // bytes of one document, as much as etcd takes in one request
 	maxStream   = 64 << 20 // bytes of one stream of documents, so that a wrong file does not fill the memory
 	maxNesting  = 30       // objects and lists inside each other; other readers of protobuf stop soon after
-	maxProblems = 100      // reported for one document; more help nobody
+	maxProblems = 100      // reported for one document; further ones are dropped
 )
 
 // unknownField is the message of a problem that is a field which the kind does not have.

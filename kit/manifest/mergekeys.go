@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
-// PatchMeta tells a strategic merge what the fields of a message are: which lists are merged, by which key. It
-// implements strategicpatch.LookupPatchMeta over descriptors. The zero value stands for free form, where every list is
+// PatchMeta describes the fields of a message to a strategic merge: which lists are merged, by which key. It
+// implements strategicpatch.LookupPatchMeta over descriptors. The zero value describes free form, where every list is
 // replaced as a whole; so do fields that the message does not have, which are left for Decode to name.
 type PatchMeta struct {
 	message protoreflect.MessageDescriptor // nil: free form, or no object at all
@@ -45,7 +45,9 @@ func (p PatchMeta) field(key string) protoreflect.FieldDescriptor {
 }
 
 // LookupPatchMetadataForStruct returns what is known of the object at key.
-func (p PatchMeta) LookupPatchMetadataForStruct(key string) (strategicpatch.LookupPatchMeta, strategicpatch.PatchMeta, error) {
+func (p PatchMeta) LookupPatchMetadataForStruct(key string) (strategicpatch.LookupPatchMeta, strategicpatch.PatchMeta,
+	error,
+) {
 	fd := p.field(key)
 	var meta strategicpatch.PatchMeta
 	switch {
@@ -60,7 +62,9 @@ func (p PatchMeta) LookupPatchMetadataForStruct(key string) (strategicpatch.Look
 }
 
 // LookupPatchMetadataForSlice returns what is known of the elements of the list at key, and how the list is merged.
-func (p PatchMeta) LookupPatchMetadataForSlice(key string) (strategicpatch.LookupPatchMeta, strategicpatch.PatchMeta, error) {
+func (p PatchMeta) LookupPatchMetadataForSlice(key string) (strategicpatch.LookupPatchMeta, strategicpatch.PatchMeta,
+	error,
+) {
 	fd := p.field(key)
 	var meta strategicpatch.PatchMeta
 	if fd == nil || !fd.IsList() {
@@ -105,13 +109,14 @@ func mergeKey(fd protoreflect.FieldDescriptor) string {
 	return ""
 }
 
-// candidates are the merge keys of k8s.io/api/core/v1, by name of the list, and one that it does not have: lifecycle hooks
-// by name. Taints have none: Kubernetes replaces the list, and kubectl removes a taint by sending the others.
+// candidates are the merge keys of k8s.io/api/core/v1, by name of the list, and one that it does not have: lifecycle
+// hooks by name. Taints have none: Kubernetes replaces the list, and kubectl removes a taint by sending the others.
 func candidates(list string) []string {
 	switch list {
 	case "conditions", "addresses":
 		return []string{"type"}
-	case "preDrain", "preTerminate", "containers", "initContainers", "ephemeralContainers", "env", "volumes", "imagePullSecrets":
+	case "preDrain", "preTerminate", "containers", "initContainers", "ephemeralContainers", "env", "volumes",
+		"imagePullSecrets":
 		return []string{"name"}
 	case "ownerReferences":
 		return []string{"uid"}

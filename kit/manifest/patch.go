@@ -30,13 +30,14 @@ var (
 const maxOperations = 10_000
 
 // Patch returns original, the JSON of a message of type d, changed by a patch of one of the three media types above;
-// parameters of contentType are ignored. Null deletes. A strategic merge knows the merge keys of Kubernetes' lists; other
-// lists are replaced as a whole. The result is JSON only: Decode says whether it is a message of type d. Errors wrap
-// ErrPatchType, ErrPatchSyntax or ErrPatchTest.
+// parameters of contentType are ignored. Null deletes. A strategic merge knows the merge keys of Kubernetes' lists;
+// other lists are replaced as a whole. The result is JSON only: Decode says whether it is a message of type d. Errors
+// wrap ErrPatchType, ErrPatchSyntax or ErrPatchTest.
 func Patch(original []byte, contentType string, patch []byte, d protoreflect.MessageDescriptor) ([]byte, error) {
 	media, _, err := mime.ParseMediaType(contentType)
 	if err != nil || media != JSONPatch && media != MergePatch && media != StrategicPatch {
-		return nil, fmt.Errorf("%w %q: must be %s, %s or %s", ErrPatchType, contentType, JSONPatch, MergePatch, StrategicPatch)
+		return nil, fmt.Errorf("%w %q: must be %s, %s or %s", ErrPatchType, contentType, JSONPatch, MergePatch,
+			StrategicPatch)
 	}
 	if len(patch) > maxDocument {
 		return nil, fmt.Errorf("%w: it is longer than %d bytes", ErrPatchSyntax, maxDocument)

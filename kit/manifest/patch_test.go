@@ -32,20 +32,24 @@ func TestPatchOfEachType(t *testing.T) {
 	const original = `{"metadata":{"name":"a","labels":{"a":"1","b":"2"},"finalizers":["x"]},"spec":{"providerID":"p","providerSpec":{"value":{"size":[1,2],"big":9007199254740991}}}}`
 	for name, c := range map[string]struct{ media, patch, want string }{
 		"JSON patch": {
-			manifest.JSONPatch, `[{"op":"test","path":"/metadata/labels/a","value":"1"},{"op":"replace","path":"/spec/providerID","value":"q"},{"op":"add","path":"/metadata/finalizers/-","value":"<y>"},{"op":"remove","path":"/metadata/labels/b"}]`,
+			manifest.JSONPatch,
+			`[{"op":"test","path":"/metadata/labels/a","value":"1"},{"op":"replace","path":"/spec/providerID","value":"q"},{"op":"add","path":"/metadata/finalizers/-","value":"<y>"},{"op":"remove","path":"/metadata/labels/b"}]`,
 			`{"metadata":{"name":"a","labels":{"a":"1"},"finalizers":["x","<y>"]},"spec":{"providerID":"q","providerSpec":{"value":{"size":[1,2],"big":9007199254740991}}}}`,
 		},
 		"merge patch with a parameter": {
-			manifest.MergePatch + "; charset=utf-8", `{"metadata":{"labels":{"b":null,"c":"3"},"finalizers":["y"]},"spec":{"providerSpec":{"value":{"size":null}}}}`,
+			manifest.MergePatch + "; charset=utf-8",
+			`{"metadata":{"labels":{"b":null,"c":"3"},"finalizers":["y"]},"spec":{"providerSpec":{"value":{"size":null}}}}`,
 			`{"metadata":{"name":"a","labels":{"a":"1","c":"3"},"finalizers":["y"]},"spec":{"providerID":"p","providerSpec":{"value":{"big":9007199254740991}}}}`,
 		},
 		"strategic merge": {
-			manifest.StrategicPatch, `{"metadata":{"labels":{"b":null,"c":"3"},"finalizers":["y"]},"spec":{"providerID":null,"providerSpec":{"value":{"size":[3]}}}}`,
+			manifest.StrategicPatch,
+			`{"metadata":{"labels":{"b":null,"c":"3"},"finalizers":["y"]},"spec":{"providerID":null,"providerSpec":{"value":{"size":[3]}}}}`,
 			`{"metadata":{"name":"a","labels":{"a":"1","c":"3"},"finalizers":["y","x"]},"spec":{"providerSpec":{"value":{"size":[3],"big":9007199254740991}}}}`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := manifest.Patch([]byte(original), c.media, []byte(c.patch), new(machinev1.Machine).ProtoReflect().Descriptor())
+			got, err := manifest.Patch([]byte(original), c.media, []byte(c.patch),
+				new(machinev1.Machine).ProtoReflect().Descriptor())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -91,13 +95,16 @@ func TestStrategicMergeKnowsTheListsOfKubernetes(t *testing.T) {
 			`{"metadata":{"ownerReferences":[{"uid":"2","name":"b"},{"uid":"1","name":"a"}]}}`,
 		},
 		"uncordon by null": {
-			new(nodev1.Node), `{"spec":{"unschedulable":true,"providerID":"x"}}`, `{"spec":{"unschedulable":null}}`, `{"spec":{"providerID":"x"}}`,
+			new(nodev1.Node), `{"spec":{"unschedulable":true,"providerID":"x"}}`, `{"spec":{"unschedulable":null}}`,
+			`{"spec":{"providerID":"x"}}`,
 		},
 		"null of what is not there": {
-			new(nodev1.Node), `{}`, `{"spec":{"unschedulable":null},"metadata":{"labels":{"a":null}}}`, `{"spec":{},"metadata":{}}`,
+			new(nodev1.Node), `{}`, `{"spec":{"unschedulable":null},"metadata":{"labels":{"a":null}}}`,
+			`{"spec":{},"metadata":{}}`,
 		},
 		"finalizers removed by directive": {
-			new(nodev1.Node), `{"metadata":{"finalizers":["x","y"]}}`, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["x"]}}`, `{"metadata":{"finalizers":["y"]}}`,
+			new(nodev1.Node), `{"metadata":{"finalizers":["x","y"]}}`,
+			`{"metadata":{"$deleteFromPrimitiveList/finalizers":["x"]}}`, `{"metadata":{"finalizers":["y"]}}`,
 		},
 		"containers, env, ports and mounts": {
 			pod,
@@ -125,7 +132,8 @@ func TestStrategicMergeKnowsTheListsOfKubernetes(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := manifest.Patch([]byte(c.original), manifest.StrategicPatch, []byte(c.patch), c.m.ProtoReflect().Descriptor())
+			got, err := manifest.Patch([]byte(c.original), manifest.StrategicPatch, []byte(c.patch),
+				c.m.ProtoReflect().Descriptor())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -136,12 +144,14 @@ func TestStrategicMergeKnowsTheListsOfKubernetes(t *testing.T) {
 
 func TestPatchLeavesUnknownFieldsToDecode(t *testing.T) {
 	for _, media := range []string{manifest.MergePatch, manifest.StrategicPatch} {
-		got, err := manifest.Patch([]byte(`{"spec":{}}`), media, []byte(`{"spec":{"a":{"b":1},"c":[{"d":1}]}}`), new(nodev1.Node).ProtoReflect().Descriptor())
+		got, err := manifest.Patch([]byte(`{"spec":{}}`), media, []byte(`{"spec":{"a":{"b":1},"c":[{"d":1}]}}`),
+			new(nodev1.Node).ProtoReflect().Descriptor())
 		if err != nil {
 			t.Fatal(err)
 		}
 		err = manifest.Decode(got, new(nodev1.Node))
-		if err == nil || !strings.Contains(err.Error(), `unknown field "spec.a"`) || !strings.Contains(err.Error(), `unknown field "spec.c"`) {
+		if err == nil || !strings.Contains(err.Error(), `unknown field "spec.a"`) ||
+			!strings.Contains(err.Error(), `unknown field "spec.c"`) {
 			t.Errorf("%s: %v", media, err)
 		}
 	}
@@ -153,27 +163,52 @@ func TestPatchRefuses(t *testing.T) {
 		media, patch string
 		want         error
 	}{
-		"no type":                        {"", `{}`, manifest.ErrPatchType},
-		"an apply patch":                 {"application/apply-patch+yaml", `{}`, manifest.ErrPatchType},
-		"plain JSON":                     {"application/json", `{}`, manifest.ErrPatchType},
-		"a failed test":                  {manifest.JSONPatch, `[{"op":"test","path":"/metadata/name","value":"b"}]`, manifest.ErrPatchTest},
-		"a test of what is not there":    {manifest.JSONPatch, `[{"op":"test","path":"/metadata/uid","value":"b"}]`, manifest.ErrPatchTest},
-		"an operation without path":      {manifest.JSONPatch, `[{"op":"add"}]`, manifest.ErrPatchSyntax},
-		"an unknown operation":           {manifest.JSONPatch, `[{"op":"jump","path":"/a"}]`, manifest.ErrPatchSyntax},
-		"a path that is not there":       {manifest.JSONPatch, `[{"op":"remove","path":"/metadata/uid"}]`, manifest.ErrPatchSyntax},
-		"a negative index":               {manifest.JSONPatch, `[{"op":"remove","path":"/spec/taints/-1"}]`, manifest.ErrPatchSyntax},
-		"an object as JSON patch":        {manifest.JSONPatch, `{}`, manifest.ErrPatchSyntax},
-		"too many operations":            {manifest.JSONPatch, `[` + strings.Repeat(`{},`, 10_000) + `{}]`, manifest.ErrPatchSyntax},
-		"a list as merge patch":          {manifest.MergePatch, `[]`, manifest.ErrPatchSyntax},
-		"null as merge patch":            {manifest.MergePatch, `null`, manifest.ErrPatchSyntax},
-		"a key given twice":              {manifest.MergePatch, `{"a":1,"a":2}`, manifest.ErrPatchSyntax},
-		"a patch that is no JSON":        {manifest.StrategicPatch, `{`, manifest.ErrPatchSyntax},
-		"nesting that is too deep":       {manifest.MergePatch, `{"a":` + strings.Repeat("[", 50_000) + strings.Repeat("]", 50_000) + `}`, manifest.ErrPatchSyntax},
-		"a list element without its key": {manifest.StrategicPatch, `{"metadata":{"ownerReferences":[{"name":"a"}]}}`, manifest.ErrPatchSyntax},
-		"an object for a list":           {manifest.StrategicPatch, `{"spec":{"taints":{"$patch":"delete"}}}`, nil},
-		"an unknown directive":           {manifest.StrategicPatch, `{"spec":{"$patch":"jump"}}`, manifest.ErrPatchSyntax},
-		"an order that is no list":       {manifest.StrategicPatch, `{"spec":{"$setElementOrder/taints":7}}`, manifest.ErrPatchSyntax},
-		"text in a list of objects":      {manifest.StrategicPatch, `{"metadata":{"ownerReferences":["a"]}}`, manifest.ErrPatchSyntax},
+		"no type":        {"", `{}`, manifest.ErrPatchType},
+		"an apply patch": {"application/apply-patch+yaml", `{}`, manifest.ErrPatchType},
+		"plain JSON":     {"application/json", `{}`, manifest.ErrPatchType},
+		"a failed test": {
+			manifest.JSONPatch, `[{"op":"test","path":"/metadata/name","value":"b"}]`,
+			manifest.ErrPatchTest,
+		},
+		"a test of what is not there": {
+			manifest.JSONPatch, `[{"op":"test","path":"/metadata/uid","value":"b"}]`,
+			manifest.ErrPatchTest,
+		},
+		"an operation without path": {manifest.JSONPatch, `[{"op":"add"}]`, manifest.ErrPatchSyntax},
+		"an unknown operation":      {manifest.JSONPatch, `[{"op":"jump","path":"/a"}]`, manifest.ErrPatchSyntax},
+		"a path that is not there": {
+			manifest.JSONPatch, `[{"op":"remove","path":"/metadata/uid"}]`,
+			manifest.ErrPatchSyntax,
+		},
+		"a negative index": {
+			manifest.JSONPatch, `[{"op":"remove","path":"/spec/taints/-1"}]`,
+			manifest.ErrPatchSyntax,
+		},
+		"an object as JSON patch": {manifest.JSONPatch, `{}`, manifest.ErrPatchSyntax},
+		"too many operations": {
+			manifest.JSONPatch, `[` + strings.Repeat(`{},`, 10_000) + `{}]`,
+			manifest.ErrPatchSyntax,
+		},
+		"a list as merge patch":   {manifest.MergePatch, `[]`, manifest.ErrPatchSyntax},
+		"null as merge patch":     {manifest.MergePatch, `null`, manifest.ErrPatchSyntax},
+		"a key given twice":       {manifest.MergePatch, `{"a":1,"a":2}`, manifest.ErrPatchSyntax},
+		"a patch that is no JSON": {manifest.StrategicPatch, `{`, manifest.ErrPatchSyntax},
+		"nesting that is too deep": {manifest.MergePatch, `{"a":` + strings.Repeat("[", 50_000) +
+			strings.Repeat("]", 50_000) + `}`, manifest.ErrPatchSyntax},
+		"a list element without its key": {
+			manifest.StrategicPatch, `{"metadata":{"ownerReferences":[{"name":"a"}]}}`,
+			manifest.ErrPatchSyntax,
+		},
+		"an object for a list": {manifest.StrategicPatch, `{"spec":{"taints":{"$patch":"delete"}}}`, nil},
+		"an unknown directive": {manifest.StrategicPatch, `{"spec":{"$patch":"jump"}}`, manifest.ErrPatchSyntax},
+		"an order that is no list": {
+			manifest.StrategicPatch, `{"spec":{"$setElementOrder/taints":7}}`,
+			manifest.ErrPatchSyntax,
+		},
+		"text in a list of objects": {
+			manifest.StrategicPatch, `{"metadata":{"ownerReferences":["a"]}}`,
+			manifest.ErrPatchSyntax,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := manifest.Patch([]byte(original), c.media, []byte(c.patch), new(nodev1.Node).ProtoReflect().Descriptor())
@@ -189,7 +224,8 @@ func TestPatchRefuses(t *testing.T) {
 
 func TestPatchWithoutDescriptorTreatsAllAsFreeForm(t *testing.T) {
 	var none protoreflect.MessageDescriptor
-	got, err := manifest.Patch([]byte(`{"taints":[{"key":"a"}]}`), manifest.StrategicPatch, []byte(`{"taints":[{"key":"b"}]}`), none)
+	got, err := manifest.Patch([]byte(`{"taints":[{"key":"a"}]}`), manifest.StrategicPatch,
+		[]byte(`{"taints":[{"key":"b"}]}`), none)
 	if err != nil || string(got) != `{"taints":[{"key":"b"}]}` {
 		t.Errorf("result %s, %v", got, err)
 	}

@@ -13,6 +13,15 @@ type step struct {
 	pick  bool // name is that of a list element, as in conditions[Ready]
 }
 
+// Path is a parsed path of JSON names, for Lookup. The zero Path is that of the whole message.
+type Path struct{ steps []step }
+
+// ParsePath parses a path as Lookup describes it; an error means that it is malformed.
+func ParsePath(path string) (Path, error) {
+	steps, err := parsePath(path)
+	return Path{steps}, err
+}
+
 // appendKey appends a field or key to a path: ".name", or "['a/b']" where the name would be misread.
 func appendKey(path []byte, key string) []byte {
 	if !plainKey(key) {
@@ -37,7 +46,7 @@ func appendIndex(path []byte, i int) []byte {
 	return append(path, ']')
 }
 
-// plainKey reports whether key can stand in a path without quotes.
+// plainKey reports whether key needs no quotes in a path.
 func plainKey(key string) bool {
 	for i := range len(key) {
 		c := key[i]

@@ -18,8 +18,8 @@ type places struct {
 	root *yaml.Node // nil if the source cannot be read so
 }
 
-// LineOf returns the line of the file, from 1, where the field at path stands. For a field that is not there it is the
-// line of the nearest one around it. Safe for concurrent calls.
+// LineOf returns the line of the field at path in the file, from 1. For an absent field it is the line of the nearest
+// enclosing one. Safe for concurrent calls.
 func (d Document) LineOf(path string) int {
 	if d.places == nil {
 		return d.Line
@@ -43,7 +43,7 @@ func (d Document) Locate(err error) error {
 	return located
 }
 
-// lineOf returns the line of the file, 0 if it cannot be told.
+// lineOf returns the line of the file, 0 if it is unknown.
 func (p *places) lineOf(path string) int {
 	p.once.Do(func() {
 		var document yaml.Node
@@ -97,7 +97,8 @@ func stepIntoMapping(node *yaml.Node, s step) (int, *yaml.Node) {
 	line, value := 0, (*yaml.Node)(nil)
 	for i := 0; i+1 < len(node.Content); i += 2 { // the last one counts: of a key given twice that is the wrong one
 		key := node.Content[i]
-		if key.Value == name || name == "apiVersion" && value == nil && (key.Value == "apiversion" || key.Value == "version") {
+		if key.Value == name || name == "apiVersion" && value == nil &&
+			(key.Value == "apiversion" || key.Value == "version") {
 			line, value = key.Line, node.Content[i+1]
 		}
 	}

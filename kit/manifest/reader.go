@@ -70,7 +70,8 @@ func (r *reader) next() byte {
 	return 0
 }
 
-// enter steps into the object or list that comes next. It is false if that lies too deep; then it was skipped.
+// enter steps into the object or list that comes next. It returns false if the nesting is too deep; then it was
+// skipped.
 func (r *reader) enter() bool {
 	if r.depth == maxNesting {
 		r.note("more than " + strconv.Itoa(maxNesting) + " objects and lists inside each other")
@@ -181,7 +182,7 @@ func (r *reader) escaped(start, i int) string {
 	return ""
 }
 
-// escape appends what the escape at i stands for and returns its length, 0 if it is not one.
+// escape appends the character for the escape sequence at i and returns its length, 0 if it is invalid.
 func (r *reader) escape(out []byte, i int) ([]byte, int) {
 	if i+1 >= len(r.s) {
 		return out, 0
@@ -227,7 +228,7 @@ func (r *reader) unit(i int) (rune, bool) {
 	return v, true
 }
 
-// number reads a number and returns it as it stands.
+// number reads a number and returns its text unchanged.
 func (r *reader) number() string {
 	n := numberLength(r.s[r.pos:])
 	if n == 0 {

@@ -20,15 +20,18 @@ var (
 	errMerge  = errors.New("merge keys (<<) are not allowed: repeat the keys")
 )
 
-// checkYAML finds what must not reach the YAML library, in one pass and without memory for what it reads: anchors, aliases and merge
-// keys, more than maxTokens tokens and more than maxNesting levels. The line is that of the finding, from 1. It follows the rules by which
-// the library finds tokens; where those would end in an error it may stop without one, and the library then reports it. A fuzz test
-// compares both.
+// checkYAML finds what must not reach the YAML library, in one pass and without memory for what it reads: anchors,
+// aliases and merge keys, more than maxTokens tokens and more than maxNesting levels. The line is that of the finding,
+// from 1. It follows the rules by which the library finds tokens; where those would end in an error it may stop without
+// one, and the library then reports it. A fuzz test compares both.
 func checkYAML(text []byte) (line int, err error) {
 	if i := bytes.Index(text, []byte("\ufeff")); i >= 0 { // the library skips it in some places
 		return 1 + bytes.Count(text[:i], []byte("\n")), errors.New("a byte order mark is inside the document")
 	}
-	s := scanner{s: text, line: 1, indents: make([]int, 1, maxNesting+2), keys: make([]simpleKey, 1, maxNesting+2), keyAllowed: true}
+	s := scanner{
+		s: text, line: 1, indents: make([]int, 1, maxNesting+2), keys: make([]simpleKey, 1, maxNesting+2),
+		keyAllowed: true,
+	}
 	s.indents[0] = -1
 	for s.err == nil && s.token() {
 		if s.tokens++; s.tokens > maxTokens {
@@ -366,8 +369,8 @@ func (s *scanner) block() {
 	}
 }
 
-// blankLines moves over empty lines and the indentation of the next one in a block scalar, and returns the scalar's indentation. With none
-// yet, 0, it is that of the longest of these lines.
+// blankLines moves over empty lines and the indentation of the next one in a block scalar, and returns the scalar's
+// indentation. With none yet, 0, it is that of the longest of these lines.
 func (s *scanner) blankLines(parent, indent int) int {
 	longest := 0
 	for {

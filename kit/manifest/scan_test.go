@@ -37,12 +37,14 @@ func TestAnchorsAliasesAndMergeKeysAreFoundWithTheirLine(t *testing.T) {
 		"a merge key with a tag":         {"a: {!!merge << : {b: 1}}\n", 1, errMerge},
 		"a key and a value of two words": {"? a <<\n: <<\n!x b <<: !y <<\n? !z\n: <<\n", 0, nil},
 		"a merge key in braces":          {"a: {<< : {b: 1}}\n", 1, errMerge},
-		"text only":                      {"a: b *c &d\n  *e\nf: [a*b, a&b, \"*c\", '&d']\ng: \">\"\nh: https://a?b=1&c=2\n# *x &y\n", 0, nil},
-		"blocks of text":                 {"a: |2-\n   *x\n\n  &y\nb:\n- >\n *x\n-  |+ # &c\n\n   *z\n  \nc: 1\n", 0, nil},
-		"a sign in front of a number":    {"a: -1\nb: - 1\n", 0, nil},
-		"a long key is no key":           {strings.Repeat("k", 2000) + ": a\n *b\n", 2, errAnchor},
-		"a key of many bytes is a key":   {strings.Repeat("é", 600) + ": a\n *b\n", 0, nil},
-		"words with two angle brackets":  {"a: <<\n\"<<\": b\n<<b: c\n", 0, nil},
+		"text only": {
+			"a: b *c &d\n  *e\nf: [a*b, a&b, \"*c\", '&d']\ng: \">\"\nh: https://a?b=1&c=2\n# *x &y\n", 0, nil,
+		},
+		"blocks of text":                {"a: |2-\n   *x\n\n  &y\nb:\n- >\n *x\n-  |+ # &c\n\n   *z\n  \nc: 1\n", 0, nil},
+		"a sign in front of a number":   {"a: -1\nb: - 1\n", 0, nil},
+		"a long key is no key":          {strings.Repeat("k", 2000) + ": a\n *b\n", 2, errAnchor},
+		"a key of many bytes is a key":  {strings.Repeat("é", 600) + ": a\n *b\n", 0, nil},
+		"words with two angle brackets": {"a: <<\n\"<<\": b\n<<b: c\n", 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			line, err := checkYAML([]byte(c.text))
@@ -114,12 +116,14 @@ func BenchmarkRefuseAliases(b *testing.B) {
 	}
 }
 
-// FuzzScan holds the scan against the library: what the library would take for an anchor or an alias the scan refuses, and
-// it counts no less than half of the nodes that the library builds.
+// FuzzScan holds the scan against the library: what the library would take for an anchor or an alias the scan refuses,
+// and it counts no less than half of the nodes that the library builds.
 func FuzzScan(f *testing.F) {
 	for _, seed := range []string{
-		"a: &x 1\nb: *x\n", "a: |\n *x\n", "a: b\n *c\n", "- - *x\n", "? |\n *a\n: *b", "[a, {b: *c}]", "a: 'b\n *c'\n", "!<a,*b> c", "a: >2\n    *b\n *c",
-		"%YAML 1.1\n---\n*a\n...\n", "a:\tb\n\t*c", "\"a\\\n*b\": c", "- a\n  *b\n- *c", "[?*a]", "a: ? *b", "- |\n  a\n *b", "é: a\n *b: c", "a #b\n*c",
+		"a: &x 1\nb: *x\n", "a: |\n *x\n", "a: b\n *c\n", "- - *x\n", "? |\n *a\n: *b", "[a, {b: *c}]", "a: 'b\n *c'\n",
+		"!<a,*b> c", "a: >2\n    *b\n *c",
+		"%YAML 1.1\n---\n*a\n...\n", "a:\tb\n\t*c", "\"a\\\n*b\": c", "- a\n  *b\n- *c", "[?*a]", "a: ? *b", "- |\n  a\n *b",
+		"é: a\n *b: c", "a #b\n*c",
 	} {
 		f.Add([]byte(seed))
 	}
@@ -164,11 +168,15 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
-// TestScanAgreesWithTheLibrary does on random documents of YAML's own characters what the fuzz target does on those that it finds.
+// TestScanAgreesWithTheLibrary does on random documents of YAML's own characters what the fuzz target does on those
+// that it finds.
 func TestScanAgreesWithTheLibrary(t *testing.T) {
 	const seed = 1
 	random := rand.New(rand.NewPCG(seed, 0))
-	parts := []string{"a", "b", " ", " ", " ", "\n", "\n", "\n ", "\n  ", ": ", ":", "- ", "-", "? ", "*x", "&x", "[", "]", "{", "}", ", ", "|", ">", "|2", "'", "\"", "\\", "#", "\t", "!a ", "<<", "---", "..."}
+	parts := []string{
+		"a", "b", " ", " ", " ", "\n", "\n", "\n ", "\n  ", ": ", ":", "- ", "-", "? ", "*x", "&x", "[", "]",
+		"{", "}", ", ", "|", ">", "|2", "'", "\"", "\\", "#", "\t", "!a ", "<<", "---", "...",
+	}
 	clean := 0
 	for range 60_000 {
 		var b strings.Builder

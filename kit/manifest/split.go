@@ -40,11 +40,11 @@ func (e *SyntaxError) Error() string {
 }
 
 // Split reads a stream of YAML documents, JSON objects among them or alone, and returns them in their order. YAML is
-// version 1.1, as kubectl reads it: yes and on are booleans unless they are quoted. A key given twice is refused, as are
-// anchors, aliases and merge keys, a part without kind, one of more than 8 MiB or 100,000 tokens, and a stream of more than 64 MiB.
-// The spellings apiversion and version of apiVersion, which occur in the wild, are put right, and the two kinds of OpenShift's master
-// configuration are known by their content. Parts that hold comments only are left out. The error joins a *SyntaxError for each wrong part; then no document is returned.
-// file is the name that errors use.
+// version 1.1, as kubectl reads it: yes and on are booleans unless they are quoted. A key given twice is refused, as
+// are anchors, aliases and merge keys, a part without kind, one of more than 8 MiB or 100,000 tokens, and a stream of
+// more than 64 MiB. The spellings apiversion and version of apiVersion, which occur in the wild, are put right, and the
+// two kinds of OpenShift's master configuration are known by their content. Parts that hold comments only are left out.
+// The error joins a *SyntaxError for each wrong part; then no document is returned. file is the name that errors use.
 func Split(r io.Reader, file string) ([]Document, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxStream+1))
 	if err != nil {
@@ -92,7 +92,8 @@ func (s *splitter) refuse(line int, format string, args ...any) {
 	s.errs = append(s.errs, &SyntaxError{s.file, line, fmt.Sprintf(format, args...)})
 }
 
-// objects takes data as JSON objects one after another. It is false, and nothing has happened, if data is anything else.
+// objects takes data as JSON objects one after another. It is false, and nothing has happened, if data is anything
+// else.
 func (s *splitter) objects(data []byte, line int) bool {
 	r := newReader(data)
 	var starts, ends []int
@@ -250,8 +251,9 @@ func (s *splitter) convert(text []byte, p part, places *places) []byte {
 	return converted
 }
 
-// JSON returns text, which is one YAML document or JSON, as JSON; nothing for text without content. It is as strict as Split, but the document may
-// be anything and needs no kind. Errors are those of Split, with lines from 1 and without a file.
+// JSON returns text, which is one YAML document or JSON, as JSON; nothing for text without content. It is as strict as
+// Split, but the document may be anything and needs no kind. Errors are those of Split, with lines from 1 and without a
+// file.
 func JSON(text []byte) ([]byte, error) {
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	s := splitter{whole: true}
@@ -275,10 +277,10 @@ func JSON(text []byte) ([]byte, error) {
 	return s.documents[0].JSON, nil
 }
 
-// yamlLine finds where the YAML library tells a line of what it was given.
+// yamlLine finds the line numbers in the YAML library's messages.
 var yamlLine = regexp.MustCompile(`^(?:yaml: )?line (\d+): `)
 
-// refuseYAML turns the library's text, which may tell of several lines, into errors with lines of the file.
+// refuseYAML turns the library's text, which may name several lines, into errors with lines of the file.
 func (s *splitter) refuseYAML(err error, p part) {
 	text := strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n")
 	for _, message := range strings.Split(text, "\n") {
@@ -330,7 +332,7 @@ func (s *splitter) add(object []byte, line int, places *places) {
 	s.documents = append(s.documents, d)
 }
 
-// member is one key of an object with its value as it stands.
+// member is one key of an object with its value unchanged.
 type member struct{ key, value string }
 
 func (m member) text() (string, bool) {
@@ -361,8 +363,8 @@ func topLevel(object []byte) ([]member, bool) {
 	}
 }
 
-// Fold returns a JSON object with the spellings apiversion and version of apiVersion put right, as Split does. What follows the object stays, and
-// anything else is returned as it is.
+// Fold returns a JSON object with the spellings apiversion and version of apiVersion put right, as Split does. What
+// follows the object stays, and anything else is returned as it is.
 func Fold(text []byte) []byte {
 	members, ok := topLevel(text)
 	if !ok || !fold(members) {
@@ -397,7 +399,7 @@ func fold(members []member) bool {
 // bare are the kinds that documents also show as nothing but their content, by the one key of it.
 var bare = map[string]string{"admissionConfig": "AdmissionConfig", "kubernetesMasterConfig": "KubernetesMasterConfig"}
 
-// name adds kind and apiVersion to content that stands without them.
+// name adds kind and apiVersion to content that lacks them.
 func name(members []member) []member {
 	if len(members) != 1 || bare[members[0].key] == "" {
 		return members

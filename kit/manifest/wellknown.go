@@ -18,7 +18,7 @@ const (
 	minSeconds  = -62135596800 // 0001-01-01T00:00:00Z
 	maxSeconds  = 253402300799 // 9999-12-31T23:59:59Z
 	maxDuration = 315576000000 // seconds, about 10,000 years
-	maxWhole    = 1 << 53      // from here on a double cannot tell each whole number from the next
+	maxWhole    = 1 << 53      // from here on a double cannot represent every integer
 )
 
 // Numbers of the fields of google.protobuf.Value.
@@ -55,7 +55,8 @@ func (d decoder) wellKnown(m protoreflect.Message) bool {
 		d.listValue(m)
 	case "Value":
 		d.free(m)
-	case "BoolValue", "BytesValue", "DoubleValue", "FloatValue", "Int32Value", "Int64Value", "StringValue", "UInt32Value", "UInt64Value":
+	case "BoolValue", "BytesValue", "DoubleValue", "FloatValue", "Int32Value", "Int64Value", "StringValue", "UInt32Value",
+		"UInt64Value":
 		fd := m.Descriptor().Fields().ByNumber(1)
 		if v, ok := d.value(fd); ok {
 			m.Set(fd, v)
@@ -245,7 +246,8 @@ func (e *encoder) wellKnown(m protoreflect.Message) (bool, error) {
 		return true, e.list(fd, m.Get(fd).List())
 	case "Value":
 		return true, e.free(m)
-	case "BoolValue", "BytesValue", "DoubleValue", "FloatValue", "Int32Value", "Int64Value", "StringValue", "UInt32Value", "UInt64Value":
+	case "BoolValue", "BytesValue", "DoubleValue", "FloatValue", "Int32Value", "Int64Value", "StringValue", "UInt32Value",
+		"UInt64Value":
 		fd := m.Descriptor().Fields().ByNumber(1)
 		return true, e.single(fd, m.Get(fd))
 	case "Any", "FieldMask":

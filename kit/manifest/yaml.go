@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml/goyaml.v2"
 )
 
-// YAML returns m as a YAML document, keys sorted as kubectl does it: apiVersion, kind, metadata, spec, status. Text that YAML 1.1
-// would read as something else is quoted, so that Split and Decode give m again.
+// YAML returns m as a YAML document, keys sorted as kubectl does it: apiVersion, kind, metadata, spec, status. Text
+// that YAML 1.1 would read as something else is quoted, so that Split and Decode give m again.
 func YAML(m proto.Message) ([]byte, error) {
 	text, err := Encode(m)
 	if err != nil {
@@ -58,8 +58,8 @@ func plain(v any) any {
 	return v
 }
 
-// toJSON writes what the YAML library read as JSON, keys sorted, the way sigs.k8s.io/yaml does. Unlike that it refuses keys
-// that become the same text, such as 1 and "1". In case of problems there is no JSON.
+// toJSON writes what the YAML library read as JSON, keys sorted, the way sigs.k8s.io/yaml does. Unlike that it refuses
+// keys that become the same text, such as 1 and "1". In case of problems there is no JSON.
 func toJSON(v any) ([]byte, []Problem) {
 	c := converter{}
 	object := c.convert(v)

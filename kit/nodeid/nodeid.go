@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Annotations of a Node that eviction-controller writes when the node's agent registers; nobody else may.
+// Annotations of a Node that eviction-controller writes when the node's agent registers. No other service writes them.
 const (
 	MachineUID  = "windlass.dev/machine-uid"
 	MachineRole = "windlass.dev/machine-role" // master or worker, as fixed when the machine was created
@@ -15,8 +15,9 @@ const (
 
 // Annotations of a Node that node-configurator writes.
 const (
-	CurrentConfig = "machineconfiguration.openshift.io/currentConfig" // what stands on the node; absent for one that was never configured
-	DesiredConfig = "machineconfiguration.openshift.io/desiredConfig" // what shall stand there
+	// configuration of the node; absent if it was never configured
+	CurrentConfig = "machineconfiguration.openshift.io/currentConfig"
+	DesiredConfig = "machineconfiguration.openshift.io/desiredConfig" // configuration to apply
 	ConfigState   = "machineconfiguration.openshift.io/state"
 	ConfigReason  = "machineconfiguration.openshift.io/reason"
 	// ConfigBoot holds the boot that the agent wants to end: before it is back with another, it is not done.

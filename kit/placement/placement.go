@@ -1,6 +1,7 @@
-// Package placement holds the rules of pods and nodes that more than one service must read alike: which taints a pod bears, which nodes it
-// asks for, how much it needs and how much a node has. It promises to be pure: values in, values out, no clock, no I/O. What is chosen
-// among the nodes that a pod fits is the scheduler's part, when a pod must leave is the eviction controller's.
+// Package placement holds the rules of pods and nodes that more than one service must read alike: which taints a pod
+// bears, which nodes it asks for, how much it needs and how much a node has. It promises to be pure: values in, values
+// out, no clock, no I/O. What is chosen among the nodes that a pod fits is the scheduler's part, when a pod must leave
+// is the eviction controller's.
 package placement
 
 import (
@@ -39,7 +40,8 @@ func Active(pod *schedulingv1.Pod) bool {
 	return !Terminated(pod) && pod.GetMetadata().GetDeletionTimestamp() == nil
 }
 
-// Assigned reports whether a pod uses what its node has: it is bound and has not ended. A pod that is being deleted still does.
+// Assigned reports whether a pod uses what its node has: it is bound and has not ended. A pod that is being deleted
+// still does.
 func Assigned(pod *schedulingv1.Pod) bool {
 	return pod.GetSpec().GetNodeName() != "" && !Terminated(pod)
 }

@@ -13,8 +13,8 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
 func taint(key, value, effect string) *nodev1.Taint {
@@ -42,8 +42,12 @@ func TestTolerates(t *testing.T) {
 		{"no effect bears every effect", toleration("dedicated", "Exists", "", ""), dedicated, true},
 		{"no key with Exists bears everything", toleration("", "Exists", "", ""), dedicated, true},
 		{"an unknown operator bears nothing", toleration("dedicated", "Gt", "groupName", "NoSchedule"), dedicated, false},
-		{"the documents' former key bears the taint of today", toleration("node.alpha.kubernetes.io/notReady", "Exists", "", "NoExecute"), taint(placement.NotReadyTaint, "", "NoExecute"), true},
-		{"today's key bears the former taint", toleration(placement.UnreachableTaint, "Exists", "", ""), taint("node.alpha.kubernetes.io/unreachable", "", "NoExecute"), true},
+		{"the documents' former key bears the taint of today", toleration("node.alpha.kubernetes.io/notReady", "Exists", "",
+			"NoExecute"), taint(placement.NotReadyTaint, "", "NoExecute"), true},
+		{
+			"today's key bears the former taint", toleration(placement.UnreachableTaint, "Exists", "", ""),
+			taint("node.alpha.kubernetes.io/unreachable", "", "NoExecute"), true,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -55,8 +59,14 @@ func TestTolerates(t *testing.T) {
 }
 
 func TestOfThreeTaintsTheOneWithoutTolerationIsFound(t *testing.T) {
-	taints := []*nodev1.Taint{taint("key1", "value1", "NoSchedule"), taint("key1", "value1", "NoExecute"), taint("key2", "value2", "NoSchedule")}
-	bears := []*schedulingv1.Toleration{toleration("key1", "Equal", "value1", "NoSchedule"), toleration("key1", "Equal", "value1", "NoExecute")}
+	taints := []*nodev1.Taint{
+		taint("key1", "value1", "NoSchedule"), taint("key1", "value1", "NoExecute"),
+		taint("key2", "value2", "NoSchedule"),
+	}
+	bears := []*schedulingv1.Toleration{
+		toleration("key1", "Equal", "value1", "NoSchedule"),
+		toleration("key1", "Equal", "value1", "NoExecute"),
+	}
 	if got := placement.Untolerated(bears, taints, placement.NoSchedule, placement.NoExecute); got != taints[2] {
 		t.Errorf("Untolerated = %v, want key2", got)
 	}
@@ -80,8 +90,13 @@ func TestValidateTolerations(t *testing.T) {
 		{"Exists has no value", toleration("key1", "Exists", "v", ""), []string{"t[0].value"}, 0},
 		{"a key is a qualified name", toleration("<key>", "Exists", "", ""), []string{"t[0].key"}, 0},
 		{"an effect is one of three", toleration("key1", "Exists", "", "Never"), []string{"t[0].effect"}, 0},
-		{"seconds beside NoSchedule are accepted with a warning", &schedulingv1.Toleration{Key: "disktype", Value: proto.String("ssd"), Effect: "NoSchedule", TolerationSeconds: proto.Int32(3600)}, nil, 1},
-		{"negative seconds are right", &schedulingv1.Toleration{Key: "a", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: proto.Int32(-1)}, nil, 0},
+		{"seconds beside NoSchedule are accepted with a warning", &schedulingv1.Toleration{
+			Key: "disktype", Value: proto.String("ssd"), Effect: "NoSchedule", TolerationSeconds: proto.Int32(3600),
+		}, nil, 1},
+		{"negative seconds are right", &schedulingv1.Toleration{
+			Key: "a", Operator: "Exists", Effect: "NoExecute",
+			TolerationSeconds: proto.Int32(-1),
+		}, nil, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -93,7 +108,7 @@ func TestValidateTolerations(t *testing.T) {
 	}
 }
 
-func paths(fields []rpcerr.Field) (out []string) {
+func paths(fields []object.Fault) (out []string) {
 	for _, f := range fields {
 		out = append(out, f.Path)
 	}
@@ -115,8 +130,12 @@ func requiring(terms ...*schedulingv1.NodeSelectorTerm) *schedulingv1.PodSpec {
 }
 
 func TestMatchesNode(t *testing.T) {
-	node := &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: "node1", Labels: map[string]string{"zone": "us", "cores": "8", "empty": ""}}}
-	named := &schedulingv1.NodeSelectorTerm{MatchFields: []*schedulingv1.NodeSelectorRequirement{expression("metadata.name", "In", "node1")}}
+	node := &nodev1.Node{
+		Metadata: &metav1.ObjectMeta{Name: "node1", Labels: map[string]string{"zone": "us", "cores": "8", "empty": ""}},
+	}
+	named := &schedulingv1.NodeSelectorTerm{MatchFields: []*schedulingv1.NodeSelectorRequirement{
+		expression("metadata.name", "In", "node1"),
+	}}
 	both := requiring(expressions(expression("zone", "In", "us")))
 	both.NodeSelector = map[string]string{"zone": "emea"}
 	tests := []struct {
@@ -125,12 +144,18 @@ func TestMatchesNode(t *testing.T) {
 		want bool
 	}{
 		{"a pod that asks for nothing goes anywhere", &schedulingv1.PodSpec{}, true},
-		{"every pair of the selector must be there", &schedulingv1.PodSpec{NodeSelector: map[string]string{"zone": "us", "rack": "1"}}, false},
+		{"every pair of the selector must be there", &schedulingv1.PodSpec{
+			NodeSelector: map[string]string{"zone": "us", "rack": "1"},
+		}, false},
 		{"an empty value must be there as empty", &schedulingv1.PodSpec{NodeSelector: map[string]string{"empty": ""}}, true},
 		{"an empty value is not a missing label", &schedulingv1.PodSpec{NodeSelector: map[string]string{"rack": ""}}, false},
 		{"a matching expression", requiring(expressions(expression("zone", "In", "us", "emea"))), true},
-		{"one of two terms is enough", requiring(expressions(expression("zone", "In", "emea")), expressions(expression("zone", "Exists"))), true},
-		{"all expressions of a term must hold", requiring(expressions(expression("zone", "In", "us"), expression("rack", "Exists"))), false},
+		{"one of two terms is enough", requiring(expressions(expression("zone", "In", "emea")),
+			expressions(expression("zone", "Exists"))), true},
+		{
+			"all expressions of a term must hold",
+			requiring(expressions(expression("zone", "In", "us"), expression("rack", "Exists"))), false,
+		},
 		{"selector and affinity must both hold", both, false},
 		{"NotIn holds where the label is missing", requiring(expressions(expression("rack", "NotIn", "1"))), true},
 		{"DoesNotExist holds where the label is missing", requiring(expressions(expression("rack", "DoesNotExist"))), true},
@@ -139,7 +164,8 @@ func TestMatchesNode(t *testing.T) {
 		{"a label that is no number is not greater", requiring(expressions(expression("zone", "Gt", "1"))), false},
 		{"no terms match nothing", requiring(), false},
 		{"an empty term matches nothing", requiring(expressions()), false},
-		{"a term that cannot be read is left out, the others count", requiring(expressions(expression("zone", "In")), expressions(expression("zone", "In", "us"))), true},
+		{"a term that cannot be read is left out, the others count", requiring(expressions(expression("zone", "In")),
+			expressions(expression("zone", "In", "us"))), true},
 		{"a term that cannot be read matches nothing", requiring(expressions(expression("zone", "Gt", "a"))), false},
 		{"the node's name", requiring(named), true},
 	}
@@ -153,8 +179,11 @@ func TestMatchesNode(t *testing.T) {
 }
 
 func TestValidateNodeAffinity(t *testing.T) {
-	affinity := requiring(expressions(expression("zone", "In")), expressions(expression("zone", "Gt", "a")), expressions(expression("zone", "In", "us"))).Affinity.NodeAffinity
-	affinity.PreferredDuringSchedulingIgnoredDuringExecution = []*schedulingv1.PreferredSchedulingTerm{{Weight: 0, Preference: expressions()}}
+	affinity := requiring(expressions(expression("zone", "In")), expressions(expression("zone", "Gt", "a")),
+		expressions(expression("zone", "In", "us"))).Affinity.NodeAffinity
+	affinity.PreferredDuringSchedulingIgnoredDuringExecution = []*schedulingv1.PreferredSchedulingTerm{
+		{Weight: 0, Preference: expressions()},
+	}
 	want := []string{
 		"a.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0]",
 		"a.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[1].matchExpressions[0]",
@@ -178,15 +207,25 @@ func list(pairs ...any) map[string]*structpb.Value {
 }
 
 func container(requests, limits map[string]*structpb.Value) *schedulingv1.Container {
-	return &schedulingv1.Container{Name: "c", Resources: &schedulingv1.ResourceRequirements{Requests: requests, Limits: limits}}
+	return &schedulingv1.Container{Name: "c", Resources: &schedulingv1.ResourceRequirements{
+		Requests: requests, Limits: limits,
+	}}
 }
 
 func TestRequestsAreTheSumOrTheLargestInitContainer(t *testing.T) {
 	spec := &schedulingv1.PodSpec{
-		Containers:     []*schedulingv1.Container{container(list("cpu", "250m", "memory", "1Gi"), nil), container(list("cpu", 0.5, "nvidia.com/gpu", 1), list("memory", "9Gi"))},
-		InitContainers: []*schedulingv1.Container{container(list("cpu", "2", "memory", "100M"), nil), container(list("ephemeral-storage", "1Ki"), nil)},
+		Containers: []*schedulingv1.Container{
+			container(list("cpu", "250m", "memory", "1Gi"), nil),
+			container(list("cpu", 0.5, "nvidia.com/gpu", 1), list("memory", "9Gi")),
+		},
+		InitContainers: []*schedulingv1.Container{
+			container(list("cpu", "2", "memory", "100M"), nil),
+			container(list("ephemeral-storage", "1Ki"), nil),
+		},
 	}
-	want := placement.Resources{MilliCPU: 2000, Memory: 1 << 30, EphemeralStorage: 1024, Scalar: map[string]int64{"nvidia.com/gpu": 1}}
+	want := placement.Resources{MilliCPU: 2000, Memory: 1 << 30, EphemeralStorage: 1024, Scalar: map[string]int64{
+		"nvidia.com/gpu": 1,
+	}}
 	if diff := cmp.Diff(want, placement.RequestsOf(spec)); diff != "" {
 		t.Errorf("RequestsOf (-want +got):\n%s", diff)
 	}
@@ -201,7 +240,10 @@ func TestRequestsAreTheSumOrTheLargestInitContainer(t *testing.T) {
 }
 
 func TestAllocatableFallsBackToCapacity(t *testing.T) {
-	node := &nodev1.Node{Status: &nodev1.NodeStatus{Capacity: list("cpu", "4", "memory", "8Gi", "pods", "20"), Allocatable: list("cpu", "3500m")}}
+	node := &nodev1.Node{Status: &nodev1.NodeStatus{
+		Capacity:    list("cpu", "4", "memory", "8Gi", "pods", "20"),
+		Allocatable: list("cpu", "3500m"),
+	}}
 	has, pods := placement.Allocatable(node)
 	if diff := cmp.Diff(placement.Resources{MilliCPU: 3500, Memory: 8 << 30}, has); diff != "" || pods != 20 {
 		t.Errorf("Allocatable (-want +got):\n%s\npods: %d", diff, pods)
@@ -218,11 +260,23 @@ func TestQOSClass(t *testing.T) {
 		want       string
 	}{
 		{"nothing said is best effort", []*schedulingv1.Container{container(nil, nil)}, "BestEffort"},
-		{"extended resources alone are best effort", []*schedulingv1.Container{container(list("nvidia.com/gpu", 1), nil)}, "BestEffort"},
+		{
+			"extended resources alone are best effort",
+			[]*schedulingv1.Container{container(list("nvidia.com/gpu", 1), nil)},
+			"BestEffort",
+		},
 		{"requests alone are burstable", []*schedulingv1.Container{container(list("cpu", "1"), nil)}, "Burstable"},
-		{"equal requests and limits are guaranteed", []*schedulingv1.Container{container(list("cpu", "1", "memory", "1Gi"), list("cpu", "1000m", "memory", "1024Mi"))}, "Guaranteed"},
-		{"limits alone are guaranteed", []*schedulingv1.Container{container(nil, list("cpu", "1", "memory", "1Gi"))}, "Guaranteed"},
-		{"one container without limits makes it burstable", []*schedulingv1.Container{container(nil, list("cpu", "1", "memory", "1Gi")), container(nil, nil)}, "Burstable"},
+		{"equal requests and limits are guaranteed", []*schedulingv1.Container{
+			container(list("cpu", "1", "memory", "1Gi"), list("cpu", "1000m", "memory", "1024Mi")),
+		}, "Guaranteed"},
+		{
+			"limits alone are guaranteed",
+			[]*schedulingv1.Container{container(nil, list("cpu", "1", "memory", "1Gi"))},
+			"Guaranteed",
+		},
+		{"one container without limits makes it burstable", []*schedulingv1.Container{
+			container(nil, list("cpu", "1", "memory", "1Gi")), container(nil, nil),
+		}, "Burstable"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -237,8 +291,11 @@ func TestValidateQuantities(t *testing.T) {
 	spec := &schedulingv1.PodSpec{Containers: []*schedulingv1.Container{container(
 		list("cpu", "two", "memory", "2Gi", "nvidia.com/gpu", -1, "ephemeral-storage", "1Ei"), list("memory", "1Gi"),
 	)}}
-	want := []rpcerr.Field{
-		{Path: "spec.containers[0].resources.requests['cpu']", Description: `"two" is no quantity: write a number or a string such as 500m or 2Gi`},
+	want := []object.Fault{
+		{
+			Path:        "spec.containers[0].resources.requests['cpu']",
+			Description: `"two" is no quantity: write a number or a string such as 500m or 2Gi`,
+		},
 		{Path: "spec.containers[0].resources.requests['ephemeral-storage']", Description: "is beyond all measure"},
 		{Path: "spec.containers[0].resources.requests['nvidia.com/gpu']", Description: "must not be negative"},
 		{Path: "spec.containers[0].resources.requests['memory']", Description: "must not be more than the limit: 2Gi of 1Gi"},
@@ -290,17 +347,24 @@ func TestValidatePorts(t *testing.T) {
 func TestStateOfPods(t *testing.T) {
 	yes := true
 	pod := &schedulingv1.Pod{
-		Metadata: &metav1.ObjectMeta{OwnerReferences: []*metav1.OwnerReference{{Kind: "Job"}, {Kind: "DaemonSet", Controller: &yes}}},
-		Spec:     &schedulingv1.PodSpec{NodeName: "a"},
-		Status:   &schedulingv1.PodStatus{Phase: proto.String("Running"), Conditions: []*schedulingv1.PodCondition{{Type: "Ready", Status: "True"}}},
+		Metadata: &metav1.ObjectMeta{OwnerReferences: []*metav1.OwnerReference{
+			{Kind: "Job"}, {Kind: "DaemonSet", Controller: &yes},
+		}},
+		Spec: &schedulingv1.PodSpec{NodeName: "a"},
+		Status: &schedulingv1.PodStatus{Phase: proto.String("Running"), Conditions: []*schedulingv1.PodCondition{
+			{Type: "Ready", Status: "True"},
+		}},
 	}
-	got := []bool{placement.Terminated(pod), placement.Active(pod), placement.Assigned(pod), placement.IsReady(pod), placement.IsDaemon(pod)}
+	got := []bool{
+		placement.Terminated(pod), placement.Active(pod), placement.Assigned(pod), placement.IsReady(pod),
+		placement.IsDaemon(pod),
+	}
 	if want := []bool{false, true, true, true, true}; !slices.Equal(got, want) {
 		t.Errorf("a running pod is terminated, active, assigned, ready, daemon = %v, want %v", got, want)
 	}
 	pod.Metadata.DeletionTimestamp = timestamppb.Now()
 	if placement.Active(pod) || !placement.Assigned(pod) {
-		t.Error("a pod that is being deleted still uses its node and counts for nobody")
+		t.Error("a pod that is being deleted still uses its node and counts for no workload")
 	}
 	pod.Status.Phase = proto.String("Failed")
 	if !placement.Terminated(pod) || placement.Assigned(pod) {
@@ -311,8 +375,12 @@ func TestStateOfPods(t *testing.T) {
 func TestWhatIsAddedAndTakenLeavesNothing(t *testing.T) {
 	amounts := rapid.Custom(func(t *rapid.T) placement.Resources {
 		n := rapid.Int64Range(0, 1<<40)
-		r := placement.Resources{MilliCPU: n.Draw(t, "cpu"), Memory: n.Draw(t, "memory"), EphemeralStorage: n.Draw(t, "storage")}
-		if s := rapid.MapOf(rapid.SampledFrom([]string{"a", "b", "c"}), rapid.Int64Range(1, 9)).Draw(t, "scalar"); len(s) > 0 {
+		r := placement.Resources{
+			MilliCPU: n.Draw(t, "cpu"), Memory: n.Draw(t, "memory"),
+			EphemeralStorage: n.Draw(t, "storage"),
+		}
+		if s := rapid.MapOf(rapid.SampledFrom([]string{"a", "b", "c"}), rapid.Int64Range(1, 9)).Draw(t,
+			"scalar"); len(s) > 0 {
 			r.Scalar = s
 		}
 		return r

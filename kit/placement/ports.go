@@ -4,10 +4,10 @@ import (
 	"fmt"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/object"
 )
 
-// anyIP is the address that stands for all addresses of a host.
+// anyIP is the wildcard address: all addresses of a host.
 const anyIP = "0.0.0.0"
 
 // HostPort is a port of a node that a pod takes.
@@ -25,7 +25,8 @@ func (p HostPort) String() string {
 	return fmt.Sprintf("%s:%d/%s", p.IP, p.Port, p.Protocol)
 }
 
-// Clashes reports whether two pods of one node cannot have p and o: the same protocol and port, and the same address or all of them.
+// Clashes reports whether two pods of one node cannot have p and o: the same protocol and port, and the same address or
+// all of them.
 func (p HostPort) Clashes(o HostPort) bool {
 	return p.Port == o.Port && p.Protocol == o.Protocol && (p.IP == o.IP || p.IP == anyIP || o.IP == anyIP)
 }
@@ -66,25 +67,30 @@ func FirstClash(wanted, taken []HostPort) (HostPort, bool) {
 	return HostPort{}, false
 }
 
-// ValidatePorts returns the wrong ports of a pod's spec below path: host ports that the pod itself wants twice, and host ports that differ
-// from the container's in the network of the host.
-func ValidatePorts(path string, spec *schedulingv1.PodSpec) (fields []rpcerr.Field) {
+// ValidatePorts returns the wrong ports of a pod's spec below path: host ports that the pod itself wants twice, and
+// host ports that differ from the container's in the network of the host.
+func ValidatePorts(path string, spec *schedulingv1.PodSpec) (fields []object.Fault) {
 	var seen []HostPort
 	for i, c := range spec.GetContainers() {
 		for j, p := range c.GetPorts() {
 			at := fmt.Sprintf("%s.containers[%d].ports[%d]", path, i, j)
 			if p.GetContainerPort() <= 0 {
-				fields = append(fields, rpcerr.Field{Path: at + ".containerPort", Description: "must be 1 to 65535"})
+				fields = append(fields, object.Fault{Path: at + ".containerPort", Description: "must be 1 to 65535"})
 			}
 			if p.GetHostPort() == 0 {
 				continue
 			}
 			if spec.GetHostNetwork() && p.GetHostPort() != p.GetContainerPort() {
-				fields = append(fields, rpcerr.Field{Path: at + ".hostPort", Description: "must be the container's port, for the pod is in the network of its host"})
+				fields = append(fields,
+					object.Fault{
+						Path:        at + ".hostPort",
+						Description: "must be the container's port, for the pod is in the network of its host",
+					})
 			}
 			wanted := newHostPort(p)
 			if clash, ok := FirstClash([]HostPort{wanted}, seen); ok {
-				fields = append(fields, rpcerr.Field{Path: at + ".hostPort", Description: "the pod wants " + clash.String() + " twice"})
+				fields = append(fields, object.Fault{Path: at + ".hostPort", Description: "the pod wants " + clash.String() +
+					" twice"})
 			}
 			seen = append(seen, wanted)
 		}

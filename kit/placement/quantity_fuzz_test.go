@@ -9,12 +9,12 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
-// FuzzPodSpec holds that the rules of a pod name wrong fields by their path, and that the functions that decide by a pod read one that they took
-// without changing it: no amount is negative, no selector chooses by chance.
+// FuzzPodSpec holds that the rules of a pod name wrong fields by their path, and that the functions that decide by a
+// pod read one that they took without changing it: no amount is negative, no selector chooses by chance.
 func FuzzPodSpec(f *testing.F) {
 	for _, seed := range []string{
 		`{"containers":[{"name":"a","resources":{"requests":{"cpu":"500m","memory":"2Gi","example.com/gpu":1},"limits":{"cpu":1.5}},"ports":[{"containerPort":80,"hostPort":80,"protocol":"TCP","hostIP":"::"}]}]}`,
@@ -26,7 +26,9 @@ func FuzzPodSpec(f *testing.F) {
 		f.Add(seed)
 	}
 	node := &nodev1.Node{}
-	if err := manifest.Decode([]byte(`{"metadata":{"name":"n","labels":{"a":"7"}},"spec":{"taints":[{"key":"a","value":"b","effect":"NoExecute"}]},"status":{"allocatable":{"cpu":"4","memory":"1Gi"}}}`), node); err != nil {
+	if err := manifest.Decode(
+		[]byte(
+			`{"metadata":{"name":"n","labels":{"a":"7"}},"spec":{"taints":[{"key":"a","value":"b","effect":"NoExecute"}]},"status":{"allocatable":{"cpu":"4","memory":"1Gi"}}}`), node); err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -36,11 +38,12 @@ func FuzzPodSpec(f *testing.F) {
 		}
 		before := proto.CloneOf(spec)
 		fields := append(placement.ValidateQuantities("spec", spec), placement.ValidatePorts("spec", spec)...)
-		fields = append(fields, placement.ValidateNodeAffinity("spec.affinity.nodeAffinity", spec.GetAffinity().GetNodeAffinity())...)
+		fields = append(fields, placement.ValidateNodeAffinity("spec.affinity.nodeAffinity",
+			spec.GetAffinity().GetNodeAffinity())...)
 		more, _ := placement.ValidateTolerations("spec.tolerations", spec.GetTolerations())
 		for _, field := range append(fields, more...) {
 			if !strings.HasPrefix(field.Path, "spec") || field.Description == "" {
-				t.Fatalf("%s: %+v", text, rpcerr.Field(field))
+				t.Fatalf("%s: %+v", text, object.Fault(field))
 			}
 		}
 		r := placement.RequestsOf(spec)

@@ -12,7 +12,7 @@ import (
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/object"
 )
 
 // Names of resources.
@@ -31,8 +31,8 @@ const (
 )
 
 const (
-	// defaultMilliCPU and defaultMemory are what a container counts for when nodes are ranked and it does not say what it needs, so that
-	// many of them do not all go to one node. Source: the scheduler's priorities.
+	// defaultMilliCPU and defaultMemory are what a container counts for when nodes are ranked and it does not say what it
+	// needs, so that many of them do not all go to one node. Source: the scheduler's priorities.
 	defaultMilliCPU = 100
 	defaultMemory   = 200 << 20
 	// maxAmount bounds every amount, so that sums of a node's pods cannot overflow: 4 PiB, or 4.5 * 10^12 cores.
@@ -41,7 +41,8 @@ const (
 	defaultPods = 110
 )
 
-// Resources are amounts: thousandths of a core, bytes, and for everything else (Scalar) the whole number. The zero Resources is nothing.
+// Resources are amounts: thousandths of a core, bytes, and for everything else (Scalar) the whole number. The zero
+// Resources is nothing.
 type Resources struct {
 	MilliCPU, Memory, EphemeralStorage int64
 	Scalar                             map[string]int64 // by name; nil if there is none
@@ -93,8 +94,9 @@ func (r Resources) Zero() bool {
 	return r.MilliCPU == 0 && r.Memory == 0 && r.EphemeralStorage == 0 && len(r.Scalar) == 0
 }
 
-// RequestsOf returns what a pod needs of its node: for each resource the sum of its containers or the largest of its init containers,
-// whichever is more, and its overhead. Limits do not count. A quantity that cannot be read counts as nothing.
+// RequestsOf returns what a pod needs of its node: for each resource the sum of its containers or the largest of its
+// init containers, whichever is more, and its overhead. Limits do not count. A quantity that cannot be read counts as
+// nothing.
 func RequestsOf(spec *schedulingv1.PodSpec) Resources {
 	var sum Resources
 	for _, c := range spec.GetContainers() {
@@ -109,8 +111,8 @@ func RequestsOf(spec *schedulingv1.PodSpec) Resources {
 	return sum
 }
 
-// NonZeroRequestsOf returns cpu and memory of a pod as ranking counts them: a container that does not say counts for 100m and 200Mi, one
-// that says 0 for 0. Init containers do not count.
+// NonZeroRequestsOf returns cpu and memory of a pod as ranking counts them: a container that does not say counts for
+// 100m and 200Mi, one that says 0 for 0. Init containers do not count.
 func NonZeroRequestsOf(spec *schedulingv1.PodSpec) (milliCPU, memory int64) {
 	for _, c := range spec.GetContainers() {
 		requests := c.GetResources().GetRequests()
@@ -128,8 +130,8 @@ func NonZeroRequestsOf(spec *schedulingv1.PodSpec) (milliCPU, memory int64) {
 	return milliCPU, memory
 }
 
-// Allocatable returns what a node has for pods, and for how many of them. A resource that is not among the allocatable ones is taken from
-// the capacity; a node that says nothing of pods takes 110.
+// Allocatable returns what a node has for pods, and for how many of them. A resource that is not among the allocatable
+// ones is taken from the capacity; a node that says nothing of pods takes 110.
 func Allocatable(node *nodev1.Node) (has Resources, pods int64) {
 	all := node.GetStatus().GetCapacity()
 	if a := node.GetStatus().GetAllocatable(); len(a) > 0 {
@@ -205,8 +207,8 @@ func Quantity(v *structpb.Value) (resource.Quantity, error) {
 // BestEffort reports whether a pod is promised nothing: no container asks for cpu or memory or has a limit on them.
 func BestEffort(spec *schedulingv1.PodSpec) bool { return QOSClass(spec) == BestEffortClass }
 
-// QOSClass returns a pod's class of service: Guaranteed if every container has limits on cpu and memory and needs as much, BestEffort if none
-// says anything of either, Burstable otherwise. Init containers do not count.
+// QOSClass returns a pod's class of service: Guaranteed if every container has limits on cpu and memory and needs as
+// much, BestEffort if none says anything of either, Burstable otherwise. Init containers do not count.
 func QOSClass(spec *schedulingv1.PodSpec) string {
 	guaranteed, any := true, false
 	for _, c := range spec.GetContainers() {
@@ -230,9 +232,9 @@ func QOSClass(spec *schedulingv1.PodSpec) string {
 	return Burstable
 }
 
-// ValidateQuantities returns the wrong quantities of a pod's spec below path: unreadable, negative or beyond all measure ones, and requests
-// that are more than their limit.
-func ValidateQuantities(path string, spec *schedulingv1.PodSpec) (fields []rpcerr.Field) {
+// ValidateQuantities returns the wrong quantities of a pod's spec below path: unreadable, negative or beyond all
+// measure ones, and requests that are more than their limit.
+func ValidateQuantities(path string, spec *schedulingv1.PodSpec) (fields []object.Fault) {
 	containers := func(name string, list []*schedulingv1.Container) {
 		for i, c := range list {
 			at := fmt.Sprintf("%s.%s[%d].resources", path, name, i)
@@ -241,7 +243,7 @@ func ValidateQuantities(path string, spec *schedulingv1.PodSpec) (fields []rpcer
 			for _, name := range slices.Sorted(maps.Keys(requests)) {
 				request := requests[name]
 				if limit, ok := limits[name]; ok && request.Cmp(limit) > 0 {
-					fields = append(fields, rpcerr.Field{
+					fields = append(fields, object.Fault{
 						Path:        quantityPath(at+".requests", name),
 						Description: fmt.Sprintf("must not be more than the limit: %s of %s", request.String(), limit.String()),
 					})
@@ -256,11 +258,11 @@ func ValidateQuantities(path string, spec *schedulingv1.PodSpec) (fields []rpcer
 }
 
 // quantities reads a list of quantities and adds what is wrong with it to fields.
-func quantities(path string, list map[string]*structpb.Value, fields *[]rpcerr.Field) map[string]resource.Quantity {
+func quantities(path string, list map[string]*structpb.Value, fields *[]object.Fault) map[string]resource.Quantity {
 	out := make(map[string]resource.Quantity, len(list))
 	for _, name := range slices.Sorted(maps.Keys(list)) {
 		bad := func(description string) {
-			*fields = append(*fields, rpcerr.Field{Path: quantityPath(path, name), Description: description})
+			*fields = append(*fields, object.Fault{Path: quantityPath(path, name), Description: description})
 		}
 		q, err := Quantity(list[name])
 		switch {

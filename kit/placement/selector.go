@@ -9,29 +9,25 @@ import (
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/object"
 )
 
-// MatchesNode reports whether a node is one that a pod asks for: every pair of nodeSelector is there, and one term of the required node
-// affinity matches. To ask for many nodes, make a NodeMatcher once.
+// MatchesNode reports whether a node is one that a pod asks for: every pair of nodeSelector is there, and one term of
+// the required node affinity matches. To ask for many nodes, make a NodeMatcher once.
 func MatchesNode(spec *schedulingv1.PodSpec, node *nodev1.Node) bool {
 	return NewNodeMatcher(spec).Matches(node)
 }
 
-// MatchesTerm reports whether a node meets all requirements of a term. An empty term, or one that cannot be read, matches nothing.
-func MatchesTerm(term *schedulingv1.NodeSelectorTerm, node *nodev1.Node) bool {
-	return NewTerm(term).Matches(node)
-}
-
-// NodeMatcher is what a pod asks of nodes, ready to be compared with many of them. The zero NodeMatcher matches every node. It is not
-// changed by use.
+// NodeMatcher is what a pod asks of nodes, ready to be compared with many of them. The zero NodeMatcher matches every
+// node. It is not changed by use.
 type NodeMatcher struct {
 	pairs    map[string]string
 	required bool // terms decide; without any nothing matches
 	terms    []Term
 }
 
-// NewNodeMatcher reads nodeSelector and required node affinity of a pod. A term that cannot be read is left out: the others still count.
+// NewNodeMatcher reads nodeSelector and required node affinity of a pod. A term that cannot be read is left out: the
+// others still count.
 func NewNodeMatcher(spec *schedulingv1.PodSpec) NodeMatcher {
 	m := NodeMatcher{pairs: spec.GetNodeSelector()}
 	required := spec.GetAffinity().GetNodeAffinity().GetRequiredDuringSchedulingIgnoredDuringExecution()
@@ -72,7 +68,7 @@ type Term struct {
 
 // NewTerm reads a term. One that is empty or cannot be read matches nothing.
 func NewTerm(t *schedulingv1.NodeSelectorTerm) Term {
-	if len(ValidateTerm("", t)) > 0 || len(t.GetMatchExpressions()) == 0 && len(t.GetMatchFields()) == 0 {
+	if len(validateTerm("", t)) > 0 || len(t.GetMatchExpressions()) == 0 && len(t.GetMatchFields()) == 0 {
 		return Term{never: true}
 	}
 	out := Term{names: t.GetMatchFields()}
@@ -126,45 +122,49 @@ func requirement(e *schedulingv1.NodeSelectorRequirement) (*labels.Requirement, 
 	return labels.NewRequirement(e.GetKey(), op, e.GetValues())
 }
 
-// ValidateTerm returns the wrong fields of a term below path.
-func ValidateTerm(path string, t *schedulingv1.NodeSelectorTerm) (fields []rpcerr.Field) {
+// validateTerm returns the wrong fields of a term below path.
+func validateTerm(path string, t *schedulingv1.NodeSelectorTerm) (fields []object.Fault) {
 	for i, e := range t.GetMatchExpressions() {
 		if _, err := requirement(e); err != nil {
-			fields = append(fields, rpcerr.Field{Path: fmt.Sprintf("%s.matchExpressions[%d]", path, i), Description: err.Error()})
+			fields = append(fields, object.Fault{
+				Path:        fmt.Sprintf("%s.matchExpressions[%d]", path, i),
+				Description: err.Error(),
+			})
 		}
 	}
 	for i, f := range t.GetMatchFields() {
 		at := fmt.Sprintf("%s.matchFields[%d]", path, i)
 		if f.GetKey() != "metadata.name" {
-			fields = append(fields, rpcerr.Field{Path: at + ".key", Description: "must be metadata.name, the only field that is known"})
+			fields = append(fields,
+				object.Fault{Path: at + ".key", Description: "must be metadata.name, the only field that is known"})
 		}
 		if op := f.GetOperator(); op != "In" && op != "NotIn" {
-			fields = append(fields, rpcerr.Field{Path: at + ".operator", Description: "must be In or NotIn"})
+			fields = append(fields, object.Fault{Path: at + ".operator", Description: "must be In or NotIn"})
 		}
 		if len(f.GetValues()) != 1 {
-			fields = append(fields, rpcerr.Field{Path: at + ".values", Description: "must be one name"})
+			fields = append(fields, object.Fault{Path: at + ".values", Description: "must be one name"})
 		}
 	}
 	return fields
 }
 
 // ValidateNodeAffinity returns the wrong fields of the affinity to nodes below path.
-func ValidateNodeAffinity(path string, a *schedulingv1.NodeAffinity) (fields []rpcerr.Field) {
+func ValidateNodeAffinity(path string, a *schedulingv1.NodeAffinity) (fields []object.Fault) {
 	if r := a.GetRequiredDuringSchedulingIgnoredDuringExecution(); r != nil {
 		at := path + ".requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 		if len(r.GetNodeSelectorTerms()) == 0 {
-			fields = append(fields, rpcerr.Field{Path: at, Description: "must have a term: without any no node matches"})
+			fields = append(fields, object.Fault{Path: at, Description: "must have a term: without any no node matches"})
 		}
 		for i, t := range r.GetNodeSelectorTerms() {
-			fields = append(fields, ValidateTerm(fmt.Sprintf("%s[%d]", at, i), t)...)
+			fields = append(fields, validateTerm(fmt.Sprintf("%s[%d]", at, i), t)...)
 		}
 	}
 	for i, p := range a.GetPreferredDuringSchedulingIgnoredDuringExecution() {
 		at := fmt.Sprintf("%s.preferredDuringSchedulingIgnoredDuringExecution[%d]", path, i)
 		if w := p.GetWeight(); w < 1 || w > 100 {
-			fields = append(fields, rpcerr.Field{Path: at + ".weight", Description: "must be 1 to 100"})
+			fields = append(fields, object.Fault{Path: at + ".weight", Description: "must be 1 to 100"})
 		}
-		fields = append(fields, ValidateTerm(at+".preference", p.GetPreference())...)
+		fields = append(fields, validateTerm(at+".preference", p.GetPreference())...)
 	}
 	return fields
 }

@@ -9,7 +9,7 @@ import (
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/object"
 )
 
 // Effects of a taint.
@@ -30,8 +30,9 @@ const (
 	NetworkUnavailableTaint = "node.kubernetes.io/network-unavailable"
 )
 
-// TaintKey returns the present spelling of a taint's key: the documents' node.alpha.kubernetes.io/notReady and unreachable became
-// node.kubernetes.io/not-ready and unreachable. A toleration in either spelling bears a taint in either.
+// TaintKey returns the present spelling of a taint's key: the documents' node.alpha.kubernetes.io/notReady and
+// unreachable became node.kubernetes.io/not-ready and unreachable. A toleration in either spelling bears a taint in
+// either.
 func TaintKey(key string) string {
 	switch key {
 	case "node.alpha.kubernetes.io/notReady":
@@ -42,12 +43,13 @@ func TaintKey(key string) string {
 	return key
 }
 
-// Tolerates reports whether one of the tolerations bears a taint, for ever or for a while.
+// Tolerates reports whether one of the tolerations matches a taint, whatever its tolerationSeconds.
 func Tolerates(tolerations []*schedulingv1.Toleration, taint *nodev1.Taint) bool {
 	return FirstTolerating(tolerations, taint) != nil
 }
 
-// FirstTolerating returns the first toleration of the list that bears a taint; nil if none does. Its tolerationSeconds are the ones that count.
+// FirstTolerating returns the first toleration of the list that bears a taint; nil if none does. Its tolerationSeconds
+// are the ones that count.
 func FirstTolerating(tolerations []*schedulingv1.Toleration, taint *nodev1.Taint) *schedulingv1.Toleration {
 	for _, t := range tolerations {
 		if bears(t, taint) {
@@ -73,8 +75,8 @@ func bears(t *schedulingv1.Toleration, taint *nodev1.Taint) bool {
 	return false
 }
 
-// Untolerated returns the first taint that none of the tolerations bears, of those with one of the effects; of all if no effect is given.
-// It is nil if there is none.
+// Untolerated returns the first taint that none of the tolerations bears, of those with one of the effects; of all if
+// no effect is given. It is nil if there is none.
 func Untolerated(tolerations []*schedulingv1.Toleration, taints []*nodev1.Taint, effects ...string) *nodev1.Taint {
 	for _, taint := range taints {
 		if len(effects) > 0 && !slices.Contains(effects, taint.GetEffect()) {
@@ -87,13 +89,15 @@ func Untolerated(tolerations []*schedulingv1.Toleration, taints []*nodev1.Taint,
 	return nil
 }
 
-// ValidateTolerations returns the wrong fields of the tolerations below path, and what is odd and yet accepted: tolerationSeconds beside
-// another effect than NoExecute mean nothing, but a document shows them so.
-func ValidateTolerations(path string, tolerations []*schedulingv1.Toleration) (fields []rpcerr.Field, warnings []string) {
+// ValidateTolerations returns the wrong fields of the tolerations below path, and what is odd and yet accepted:
+// tolerationSeconds beside another effect than NoExecute mean nothing, but a document shows them so.
+func ValidateTolerations(path string, tolerations []*schedulingv1.Toleration) (fields []object.Fault,
+	warnings []string,
+) {
 	for i, t := range tolerations {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		bad := func(field, description string) {
-			fields = append(fields, rpcerr.Field{Path: at + field, Description: description})
+			fields = append(fields, object.Fault{Path: at + field, Description: description})
 		}
 		if t.GetKey() == "" {
 			if t.GetOperator() != "Exists" {
@@ -128,7 +132,8 @@ func ValidateTolerations(path string, tolerations []*schedulingv1.Toleration) (f
 	return fields, warnings
 }
 
-// TolerateAsDaemon adds to a spec what the pods of a daemon set bear: what goes wrong with a node does not keep them away, nor does a drain.
+// TolerateAsDaemon adds to a spec what the pods of a daemon set bear: what goes wrong with a node does not keep them
+// away, nor does a drain.
 func TolerateAsDaemon(spec *schedulingv1.PodSpec) {
 	bear := func(effect string, keys ...string) {
 		for _, key := range keys {

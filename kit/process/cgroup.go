@@ -22,16 +22,17 @@ const (
 	emptyPause    = time.Millisecond
 )
 
-// cgroups are the control groups of the processes of one run directory: one group per process, all siblings, so that the end of
-// one never ends what an agent left running. They are made in the unified hierarchy, which carries no controllers on a host whose
-// controllers are those of version 1; only cgroup.kill is used. The zero cgroups means that there are none.
+// cgroups are the control groups of the processes of one run directory: one group per process, all siblings, so that
+// the end of one never ends what an agent left running. They are made in the unified hierarchy, which carries no
+// controllers on a host whose controllers are those of version 1; only cgroup.kill is used. The zero cgroups means that
+// there are none.
 type cgroups struct {
 	base   string // directory in which groups are made; empty: none can be made
 	prefix string // of the names of this run directory's groups
 }
 
-// findCgroups returns where control groups of dir can be made. They cannot where the unified hierarchy is not mounted, belongs to
-// another user, or the kernel has no cgroup.kill (Linux 5.14).
+// findCgroups returns where control groups of dir can be made. They cannot where the unified hierarchy is not mounted,
+// belongs to another user, or the kernel has no cgroup.kill (Linux 5.14).
 func findCgroups(dir string) cgroups {
 	mount, err := unifiedMount()
 	if err != nil || mount == "" {
@@ -119,7 +120,8 @@ func killCgroup(path string) error {
 	}
 }
 
-// sweep ends what is left in groups of this run directory that no known process has: of processes that ended while no supervisor ran.
+// sweep ends what is left in groups of this run directory that no known process has: of processes that ended while no
+// supervisor ran.
 func (c cgroups) sweep(known map[string]bool) error {
 	if c.base == "" {
 		return nil

@@ -31,7 +31,8 @@ func newRecord(spec Spec, groups cgroups) (record, error) {
 	if err != nil {
 		return r, err
 	}
-	r.Mark, r.Path, r.Args, r.Digest, r.Grace, r.Once = newMark(), spec.Path, spec.Args, spec.digest(), spec.grace(), spec.Once
+	r.Mark, r.Path, r.Args, r.Digest, r.Grace, r.Once = newMark(), spec.Path, spec.Args, spec.digest(), spec.grace(),
+		spec.Once
 	if spec.User != nil && spec.User.UID != uint32(os.Geteuid()) {
 		r.UID = spec.User.UID
 	}
@@ -110,8 +111,9 @@ func (r record) startInside(cmd *exec.Cmd, user *User) error {
 	return Start(cmd, user)
 }
 
-// Start starts a command as another user, without supplementary groups and with no_new_privs, so that neither a setuid program nor a
-// file's capabilities give it more; as this process's own user and as it is if user is nil. It takes the capabilities SETUID and SETGID.
+// Start starts a command as another user, without supplementary groups and with no_new_privs, so that neither a setuid
+// program nor a file's capabilities give it more; as this process's own user and as it is if user is nil. It takes the
+// capabilities SETUID and SETGID.
 func Start(cmd *exec.Cmd, user *User) error {
 	if user == nil {
 		return cmd.Start()
@@ -225,7 +227,9 @@ func (r record) hold() (*handle, error) {
 	if scarce(err) {
 		return nil, fmt.Errorf("pidfd of %d: %w", r.PID, err)
 	}
-	if err != nil { // whatever else the kernel says of the id, a thread's say (EINVAL before Linux 6.9, ENOENT since): it is not that process
+	// whatever else the kernel says of the id, a thread's say (EINVAL before Linux 6.9, ENOENT since): it is not that
+	// process
+	if err != nil {
 		return nil, fmt.Errorf("pidfd of %d: %w (%w)", r.PID, ErrNoProcess, err)
 	}
 	pidfd := os.NewFile(uintptr(fd), "pidfd")
@@ -239,14 +243,14 @@ func (r record) hold() (*handle, error) {
 		exited: make(chan struct{}), pidfd: pidfd, conn: conn, idle: make(chan struct{}),
 	}
 	if h.grace <= 0 {
-		h.grace = DefaultGrace
+		h.grace = defaultGrace
 	}
 	go h.await()
 	return h, nil
 }
 
-// confirm returns when the process started, or ErrNoProcess if the pid means another or a dead one: unless boot, pid namespace, start
-// time, session and marker are right, the process is gone.
+// confirm returns when the process started, or ErrNoProcess if the pid means another or a dead one: unless boot, pid
+// namespace, start time, session and marker are right, the process is gone.
 func (r record) confirm() (time.Time, error) {
 	if here, err := r.reachable(); err != nil {
 		return time.Time{}, err
@@ -288,8 +292,9 @@ func (h *handle) signal(sig syscall.Signal) error {
 // pidfdSignalProcessGroup is PIDFD_SIGNAL_PROCESS_GROUP of linux/pidfd.h.
 const pidfdSignalProcessGroup = 1 << 2
 
-// signalGroup sends sig to the group of the process that pidfd is. Linux 6.9 takes the pidfd itself for the group, also when its leader is
-// gone. Before that the number of the group is all there is: it is used only as long as the process keeps it from being another's.
+// signalGroup sends sig to the group of the process that pidfd is. Linux 6.9 takes the pidfd itself for the group, also
+// when its leader is gone. Before that the number of the group is all there is: it is used only as long as the process
+// keeps it from being another's.
 func signalGroup(pidfd, pid int, sig syscall.Signal) error {
 	err := unix.PidfdSendSignal(pidfd, sig, nil, pidfdSignalProcessGroup)
 	if !errors.Is(err, unix.EINVAL) {
@@ -308,8 +313,8 @@ func SignalGroup(leader *os.Process, sig syscall.Signal) error {
 	return errors.Join(err, sent)
 }
 
-// reap tells how the process ended, after exited is closed, and takes its zombie away if it was our child. What it left behind in its group
-// ends before that.
+// reap tells how the process ended, after exited is closed, and takes its zombie away if it was our child. What it left
+// behind in its group ends before that.
 func (h *handle) reap() Exit {
 	_ = h.signal(unix.SIGKILL)
 	exit := Exit{At: time.Now()}

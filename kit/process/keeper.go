@@ -205,9 +205,9 @@ func (k *keeper) leave() {
 	k.stat.Running, k.stat.PID = false, 0
 }
 
-// adopt takes over the process that an earlier supervisor recorded, or failing that, one that carries our marker. It reports false if it cannot
-// be said whether one runs, since this process may open no more files, say: starting another one is no answer to that. said means that this
-// was logged before.
+// adopt takes over the process that an earlier supervisor recorded, or failing that, one that carries our marker. It
+// reports false if it cannot be said whether one runs, since this process may open no more files, say: starting another
+// one is no answer to that. said means that this was logged before.
 func (k *keeper) adopt(said bool) bool {
 	rec, err := readRecord(k.dir, k.name)
 	if scarce(err) {
@@ -367,7 +367,8 @@ func (k *keeper) watch(ctx context.Context, h *handle) {
 	}
 }
 
-// isFinal tells whether the process is left alone after its end, and whether that is so because it was to be started once.
+// isFinal tells whether the process is left alone after its end, and whether that is so because it was to be started
+// once.
 func (k *keeper) isFinal(exit Exit) (once, final bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -461,5 +462,5 @@ func (spec Spec) grace() time.Duration {
 	if spec.Grace > 0 {
 		return spec.Grace
 	}
-	return DefaultGrace
+	return defaultGrace
 }

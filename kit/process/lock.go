@@ -44,8 +44,8 @@ func acquire(ctx context.Context, path string) (*os.File, error) {
 	return f, nil
 }
 
-// writeHolder writes down who holds a lock, for Owner and SignalOwner; the lock is what counts. The text has one length and replaces the one
-// before where it is, so that a full disk, which refuses every other file, takes it.
+// writeHolder writes down who holds a lock, for Owner and SignalOwner; the lock is what counts. The text has one length
+// and replaces the one before where it is, so that a full disk, which refuses every other file, takes it.
 func writeHolder(f *os.File) error {
 	st, err := readStat(os.Getpid())
 	if err != nil {

@@ -20,9 +20,9 @@ const (
 	blockSize = 512 // of stat(2)
 )
 
-// TrimLog gives the older part of a log back to the disk when twice as much as keep bytes of it are there: it becomes a hole, so whoever
-// appends to the file goes on as before. On a file system without holes the file is shortened instead, and what is written at that moment may
-// be lost. A log that is not there is no error.
+// TrimLog gives the older part of a log back to the disk when twice as much as keep bytes of it are there: it becomes a
+// hole, so whoever appends to the file goes on as before. On a file system without holes the file is shortened instead,
+// and what is written at that moment may be lost. A log that is not there is no error.
 func TrimLog(path string, keep int64) error { return trimLog(path, keep, punch) }
 
 func punch(f *os.File, n int64) error {
@@ -32,7 +32,8 @@ func punch(f *os.File, n int64) error {
 func trimLog(path string, keep int64, punch func(f *os.File, n int64) error) error {
 	var st unix.Stat_t
 	err := unix.Stat(path, &st)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && (st.Mode&unix.S_IFMT != unix.S_IFREG || st.Blocks*blockSize < 2*keep) {
+	if errors.Is(err, fs.ErrNotExist) || err == nil &&
+		(st.Mode&unix.S_IFMT != unix.S_IFREG || st.Blocks*blockSize < 2*keep) {
 		return nil
 	}
 	if err != nil {

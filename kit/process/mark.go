@@ -26,7 +26,8 @@ func pidNamespace() (string, error) {
 	return ns, nil
 }
 
-// reachable reports whether the process may still be there: pids and start times mean nothing after a reboot or in another container.
+// reachable reports whether the process may still be there: pids and start times mean nothing after a reboot or in
+// another container.
 func (r record) reachable() (bool, error) {
 	boot, err := bootID()
 	if err != nil {
@@ -36,8 +37,8 @@ func (r record) reachable() (bool, error) {
 	return r.Boot == boot && (r.Namespace == ns || r.Namespace == ""), err
 }
 
-// marks reports whether a process carries the marker of r: in its control group, in its environment, or, where the environment of
-// another user's process cannot be read, by that user, which no other process has.
+// marks reports whether a process carries the marker of r: in its control group, in its environment, or, where the
+// environment of another user's process cannot be read, by that user, which no other process has.
 func (r record) marks(pid int) bool {
 	if r.Cgroup != "" {
 		if path, err := cgroupOf(strconv.Itoa(pid)); err == nil && filepath.Base(path) == filepath.Base(r.Cgroup) {
@@ -93,8 +94,8 @@ func (r record) sweep() error {
 	return killEach(r.left)
 }
 
-// left reports whether a process was left behind by r. The environment of another user's process may not be readable: it counts then
-// if it has r's user and is in r's session.
+// left reports whether a process was left behind by r. The environment of another user's process may not be readable:
+// it counts then if it has r's user and is in r's session.
 func (r record) left(pid int) bool {
 	if !r.marks(pid) {
 		return false
@@ -137,7 +138,8 @@ func killEach(meant func(pid int) bool) error {
 	return errors.Join(append(errs, errors.New("processes that were killed are still there"))...)
 }
 
-// killOne ends a process if it is still meant once its pidfd is held, so that a pid given to another one in between is harmless.
+// killOne ends a process if it is still meant once its pidfd is held, so that a pid given to another one in between is
+// harmless.
 func killOne(pid int, meant func(pid int) bool) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

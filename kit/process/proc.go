@@ -25,7 +25,10 @@ const (
 const ticksPerSecond = 100 // USER_HZ, the same on every architecture that Go runs on
 
 func markers(dir string, spec Spec, mark string) []string {
-	return []string{markerName + "=" + filepath.Join(dir, spec.Name), digestName + "=" + spec.digest(), idName + "=" + mark}
+	return []string{
+		markerName + "=" + filepath.Join(dir, spec.Name), digestName + "=" + spec.digest(),
+		idName + "=" + mark,
+	}
 }
 
 // strays are running processes by the name in their marker.
@@ -82,7 +85,8 @@ func readMarker(dir string, pid int) (name string, r record, err error) {
 	if uid := userOf(pid); uid != uint32(os.Geteuid()) {
 		r.UID = uid
 	}
-	if path, err := cgroupOf(strconv.Itoa(pid)); err == nil && strings.HasPrefix(filepath.Base(path), cgroupPrefix) && strings.HasSuffix(path, "-"+r.Mark) {
+	if path, err := cgroupOf(strconv.Itoa(pid)); err == nil && strings.HasPrefix(filepath.Base(path), cgroupPrefix) &&
+		strings.HasSuffix(path, "-"+r.Mark) {
 		if mount, err := unifiedMount(); err == nil && mount != "" {
 			r.Cgroup = filepath.Join(mount, path)
 		}
@@ -129,7 +133,8 @@ func readStat(pid int) (stat, error) {
 
 // parseStat counts fields from the last parenthesis: the command before it may contain anything.
 func parseStat(line string) (stat, error) {
-	const state, session, threads, startTime = 0, 3, 17, 19 // the numbers of proc(5) less three: pid, command and the count from one
+	// the numbers of proc(5) less three: pid, command and the count from one
+	const state, session, threads, startTime = 0, 3, 17, 19
 	fields := strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
 	if len(fields) <= startTime {
 		return stat{}, fmt.Errorf("stat of a process: %d fields", len(fields)+2)
@@ -144,7 +149,8 @@ func parseStat(line string) (stat, error) {
 	if st.startTime, err = strconv.ParseUint(fields[startTime], 10, 64); err != nil {
 		return stat{}, fmt.Errorf("stat of a process: start time: %w", err)
 	}
-	if s := fields[state]; (s == "Z" || s == "X") && fields[threads] <= "1" { // else it is only its first thread that ended
+	// else it is only its first thread that ended
+	if s := fields[state]; (s == "Z" || s == "X") && fields[threads] <= "1" {
 		return st, ErrNoProcess
 	}
 	return st, nil

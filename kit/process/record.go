@@ -18,19 +18,21 @@ const recordSuffix = ".json"
 
 // record is what is written down of a running process. The zero record means none.
 type record struct {
-	PID       int           `json:"pid"`
-	StartTime uint64        `json:"startTime"`              // clock ticks after boot, field 22 of /proc/<pid>/stat
-	Boot      string        `json:"bootID"`                 // pids and start times mean nothing after a reboot
-	Namespace string        `json:"pidNamespace,omitempty"` // nor in another container; empty in records of earlier versions
-	Mark      string        `json:"mark,omitempty"`         // random, in the environment of this start; empty in records of earlier versions
-	Cgroup    string        `json:"cgroup,omitempty"`       // directory of its control group; empty without one
-	UID       uint32        `json:"uid,omitempty"`          // of Spec.User; 0: the supervisor's
-	Path      string        `json:"path,omitempty"`
-	Args      []string      `json:"args,omitempty"`
-	Digest    string        `json:"digest"` // of the whole Spec
-	Grace     time.Duration `json:"graceNanoseconds,omitempty"`
-	Once      bool          `json:"once,omitempty"` // it stays written down after its end
-	Exit      *Exit         `json:"exit,omitempty"` // of one that was to be started once
+	PID       int    `json:"pid"`
+	StartTime uint64 `json:"startTime"` // clock ticks after boot, field 22 of /proc/<pid>/stat
+	Boot      string `json:"bootID"`    // pids and start times mean nothing after a reboot
+	// nor in another container; empty in records of earlier versions
+	Namespace string `json:"pidNamespace,omitempty"`
+	// random, in the environment of this start; empty in records of earlier versions
+	Mark   string        `json:"mark,omitempty"`
+	Cgroup string        `json:"cgroup,omitempty"` // directory of its control group; empty without one
+	UID    uint32        `json:"uid,omitempty"`    // of Spec.User; 0: the supervisor's
+	Path   string        `json:"path,omitempty"`
+	Args   []string      `json:"args,omitempty"`
+	Digest string        `json:"digest"` // of the whole Spec
+	Grace  time.Duration `json:"graceNanoseconds,omitempty"`
+	Once   bool          `json:"once,omitempty"` // it stays written down after its end
+	Exit   *Exit         `json:"exit,omitempty"` // of one that was to be started once
 }
 
 // readRecord returns the zero record if there is none.
@@ -49,8 +51,8 @@ func readRecord(dir, name string) (record, error) {
 	return r, nil
 }
 
-// write replaces the record in one step. It is synced only where it has to be known after a crash of the host that the process has run: no process is
-// left then for any other record to mean.
+// write replaces the record in one step. It is synced only where it has to be known after a crash of the host that the
+// process has run: no process is left then for any other record to mean.
 func (r record) write(dir, name string) error {
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -71,7 +73,8 @@ func removeRecord(dir, name string) {
 	_ = os.Remove(filepath.Join(dir, name+recordSuffix))
 }
 
-// runs reports whether the process is that of spec. The user counts beside the digest, which any process may have in its environment.
+// runs reports whether the process is that of spec. The user counts beside the digest, which any process may have in
+// its environment.
 func (r record) runs(spec Spec) bool {
 	var uid uint32
 	if spec.User != nil && spec.User.UID != uint32(os.Geteuid()) {

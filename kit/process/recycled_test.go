@@ -33,7 +33,8 @@ func startTimeOf(t *testing.T, pid int) uint64 {
 	return n
 }
 
-// recordAs writes a record of the process "worker" of dir that names a pid, as a supervisor of this boot and pid namespace would have.
+// recordAs writes a record of the process "worker" of dir that names a pid, as a supervisor of this boot and pid
+// namespace would have.
 func recordAs(t *testing.T, dir string, pid int, started uint64) {
 	t.Helper()
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -45,7 +46,8 @@ func recordAs(t *testing.T, dir string, pid int, started uint64) {
 		t.Fatal(err)
 	}
 	data, err := json.Marshal(map[string]any{
-		"pid": pid, "startTime": started, "bootID": strings.TrimSpace(string(boot)), "pidNamespace": ns, "mark": "of-another-start", "digest": "x",
+		"pid": pid, "startTime": started, "bootID": strings.TrimSpace(string(boot)), "pidNamespace": ns,
+		"mark": "of-another-start", "digest": "x",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -53,8 +55,8 @@ func recordAs(t *testing.T, dir string, pid int, started uint64) {
 	rewrite(t, filepath.Join(dir, "worker.json"), string(data))
 }
 
-// daemon starts a process that nobody supervises: the leader of a session, which ends, and a child in the leader's group, which stays.
-// It returns the number of the group and the child.
+// daemon starts a process that nobody supervises: the leader of a session, which ends, and a child in the leader's
+// group, which stays. It returns the number of the group and the child.
 func daemon(t *testing.T) (group, child int) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!")
@@ -85,8 +87,8 @@ func leader(t *testing.T) int {
 	return cmd.Process.Pid
 }
 
-// TestAPidThatMeansAnotherProcessNowIsLeftAlone gives the pid, or the number of the group, of a recorded process to one that is not ours:
-// whatever is done with the record, that one lives on.
+// TestAPidThatMeansAnotherProcessNowIsLeftAlone gives the pid, or the number of the group, of a recorded process to one
+// that is not ours: whatever is done with the record, that one lives on.
 func TestAPidThatMeansAnotherProcessNowIsLeftAlone(t *testing.T) {
 	for name, unrelated := range map[string]func(t *testing.T, dir string) int{
 		"the group of a daemon": func(t *testing.T, dir string) int {
@@ -145,8 +147,8 @@ func TestAPidThatMeansAnotherProcessNowIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestAPidThatIsAThreadNowMeansThatTheProcessIsGone is what happens to a container that is started again: its pids begin at 1, and one that was
-// a process may be a thread.
+// TestAPidThatIsAThreadNowMeansThatTheProcessIsGone is what happens to a container that is started again: its pids
+// begin at 1, and one that was a process may be a thread.
 func TestAPidThatIsAThreadNowMeansThatTheProcessIsGone(t *testing.T) {
 	thread := 0
 	tasks, err := os.ReadDir("/proc/self/task")
@@ -170,8 +172,9 @@ func TestAPidThatIsAThreadNowMeansThatTheProcessIsGone(t *testing.T) {
 	running(t, s, "worker", thread)
 }
 
-// TestWhatAProcessLeftBehindEnds has a process leave children behind in three ways: in its group, in a session of their own, and, where there are
-// control groups, without its environment. Beside it another supervised process, started by the same supervisor, is left alone.
+// TestWhatAProcessLeftBehindEnds has a process leave children behind in three ways: in its group, in a session of their
+// own, and, where there are control groups, without its environment. Beside it another supervised process, started by
+// the same supervisor, is left alone.
 func TestWhatAProcessLeftBehindEnds(t *testing.T) {
 	const family = `sleep 1000 & echo $! >>"$FILE"; setsid sleep 1000 & echo $! >>"$FILE"; [ -z "$BARE" ] || { env -i setsid sleep 1000 & echo $! >>"$FILE"; }; echo done >>"$FILE"; wait`
 	for _, cgroups := range []bool{true, false} {
@@ -191,7 +194,9 @@ func TestWhatAProcessLeftBehindEnds(t *testing.T) {
 				s, end := begin()
 				sp := process.Spec{
 					Name: "family", Path: "/bin/sh", Args: []string{"-c", family}, OnlyEnv: true,
-					Env: []string{"PATH=" + os.Getenv("PATH"), "FILE=" + filepath.Join(dir, "children"), "BARE=" + map[bool]string{true: "1"}[cgroups]},
+					Env: []string{"PATH=" + os.Getenv("PATH"), "FILE=" + filepath.Join(dir, "children"), "BARE=" + map[bool]string{
+						true: "1",
+					}[cgroups]},
 				}
 				for _, want := range []process.Spec{sp, waiting(dir)} {
 					if err := s.Ensure(want); err != nil {
@@ -262,7 +267,8 @@ func childrenOf(t *testing.T, file string) (pids []int) {
 	return pids
 }
 
-// TestNothingIsLeftInControlGroups stops a process and looks whether its group is gone, and has a group without a record swept.
+// TestNothingIsLeftInControlGroups stops a process and looks whether its group is gone, and has a group without a
+// record swept.
 func TestNothingIsLeftInControlGroups(t *testing.T) {
 	if !cgroupsWritable() {
 		t.Skip("no writable control groups here")
@@ -317,8 +323,10 @@ func TestAProcessOfAnotherUser(t *testing.T) {
 			}
 			s, end := begin()
 			sp := process.Spec{
-				Name: "other", Path: "/bin/sh", OnlyEnv: true, Env: []string{"PATH=" + os.Getenv("PATH")}, Dir: "/", LogFile: filepath.Join(dir, "other.log"),
-				Args:  []string{"-c", `id -u; id -g; id -G; grep NoNewPrivs /proc/self/status; cat ` + secret + ` <&- ; echo again >>/dev/stdout; echo 7 >&3; read line <&4; echo "$line"; exec sleep 1000`},
+				Name: "other", Path: "/bin/sh", OnlyEnv: true, Env: []string{"PATH=" + os.Getenv("PATH")}, Dir: "/",
+				LogFile: filepath.Join(dir, "other.log"),
+				Args: []string{"-c", `id -u; id -g; id -G; grep NoNewPrivs /proc/self/status; cat ` + secret +
+					` <&- ; echo again >>/dev/stdout; echo 7 >&3; read line <&4; echo "$line"; exec sleep 1000`},
 				User:  &process.User{UID: uid, GID: uid},
 				Files: []process.File{{Path: filepath.Join(dir, "written"), Write: true}, {Path: secret}},
 			}
@@ -387,7 +395,8 @@ func run(t *testing.T, dir string, s *process.Supervisor) (*process.Supervisor, 
 	return s, end
 }
 
-// TestAMarkerUnderAnotherUserIsNotTakenOver has a process of another user, such as a pod, carry all that marks a supervised one which lost its record.
+// TestAMarkerUnderAnotherUserIsNotTakenOver has a process of another user, such as a pod, carry all that marks a
+// supervised one which lost its record.
 func TestAMarkerUnderAnotherUserIsNotTakenOver(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can run processes as other users")

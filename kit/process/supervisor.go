@@ -2,13 +2,13 @@
 // it outlives its supervisor, and is taken over by the next one instead of being started twice. Signals go to
 // the whole group of a process, and what it leaves behind when it ends is killed.
 //
-// A process is known by its pid together with its start time, the boot, the pid namespace and a marker, a random id in its
-// environment; all are written to <runDir>/<name>.json. If one of them differs, the process is gone and its pid means another
-// one, which is never signalled. The marker also finds a process whose supervisor died before it could write that file. What a
-// process left behind is found by its control group where the unified hierarchy is writable, also beside controllers of version 1,
-// else by the marker: without control groups, a child that left the group and dropped its environment is not found.
-// One Supervisor owns a runDir at a time; a lock sees to it. Linux only: exits are seen through pidfds, which
-// also work for processes that are not children of the supervisor.
+// A process is known by its pid together with its start time, the boot, the pid namespace and a marker, a random id in
+// its environment; all are written to <runDir>/<name>.json. If one of them differs, the process is gone and its pid
+// means another one, which is never signalled. The marker also finds a process whose supervisor died before it could
+// write that file. What a process left behind is found by its control group where the unified hierarchy is writable,
+// also beside controllers of version 1, else by the marker: without control groups, a child that left the group and
+// dropped its environment is not found. One Supervisor owns a runDir at a time; a lock sees to it. Linux only: exits
+// are seen through pidfds, which also work for processes that are not children of the supervisor.
 //
 // Whether a process is ready for work is not this package's matter.
 package process
@@ -38,34 +38,39 @@ var (
 	ErrNoProcess = errors.New("no such process")
 )
 
-// DefaultGrace is the time from SIGTERM to SIGKILL for a Spec that names none.
-const DefaultGrace = 10 * time.Second
+// defaultGrace is the time from SIGTERM to SIGKILL for a Spec that names none.
+const defaultGrace = 10 * time.Second
 
-// Spec says what to run. Two specs that differ in anything but Grace, FinalExits, Once and Changed are different processes.
+// Spec says what to run. Two specs that differ in anything but Grace, FinalExits, Once and Changed are different
+// processes.
 type Spec struct {
-	Name    string   // file name of the process in the run directory: letters, digits, "-", "_" and "."; unique per supervisor
-	Path    string   // of the executable, absolute
-	Args    []string // without the program's name
-	Env     []string // KEY=value, added to the supervisor's environment
-	Dir     string   // working directory; empty: the supervisor's
-	LogFile string   // standard output and error are appended to it, and its older part is dropped when it grows large; empty: discarded
+	// file name of the process in the run directory: letters, digits, "-", "_" and "."; unique per supervisor
+	Name string
+	Path string   // of the executable, absolute
+	Args []string // without the program's name
+	Env  []string // KEY=value, added to the supervisor's environment
+	Dir  string   // working directory; empty: the supervisor's
+	// standard output and error are appended to it, and its older part is dropped when it grows large; empty: discarded
+	LogFile string
 
 	Grace      time.Duration // from SIGTERM to SIGKILL when stopped; zero: DefaultGrace
 	FinalExits []int         // exit codes after which it is not started again until stopped or changed
 
-	// Once has it started one time at most, by this supervisor or an earlier one: however it ended, it is Final from then on, until it is
-	// stopped or changed.
+	// Once has it started one time at most, by this supervisor or an earlier one: however it ended, it is Final from then
+	// on, until it is stopped or changed.
 	Once bool
 	// Serial tells one start from the next where all else is alike: another number is another process.
 	Serial int `json:",omitempty"`
 	// OnlyEnv has the environment be Env and nothing of the supervisor's.
 	OnlyEnv bool
-	// User runs the process as another user, without supplementary groups and with no_new_privs; nil: as the supervisor's. It takes the
-	// capabilities SETUID, SETGID, CHOWN and KILL. The log file then belongs to that user and the supervisor's group.
+	// User runs the process as another user, without supplementary groups and with no_new_privs; nil: as the supervisor's.
+	// It takes the capabilities SETUID, SETGID, CHOWN and KILL. The log file then belongs to that user and the
+	// supervisor's group.
 	User *User `json:",omitempty"`
 	// Files are opened by the supervisor, with its own rights, as descriptors 3, 4 and so on.
 	Files []File `json:",omitempty"`
-	// Changed, if it is not nil, is called after what Status tells of the process changed. It must not block, nor call the supervisor.
+	// Changed, if it is not nil, is called after what Status tells of the process changed. It must not block, nor call the
+	// supervisor.
 	Changed func() `json:"-"`
 }
 
@@ -92,9 +97,10 @@ type Status struct {
 
 // Exit tells how a process ended.
 type Exit struct {
-	At     time.Time      `json:"at"`
-	Known  bool           `json:"known"` // false for a process that was not a child of this supervisor: then nobody tells how it ended
-	Code   int            `json:"code"`  // if Known and Signal is 0
+	At time.Time `json:"at"`
+	// false for a process that was not a child of this supervisor: then nobody tells how it ended
+	Known  bool           `json:"known"`
+	Code   int            `json:"code"` // if Known and Signal is 0
 	Signal syscall.Signal `json:"signal"`
 }
 
@@ -337,9 +343,10 @@ func (s *Supervisor) Lookup(name string) (Status, bool) {
 	return k.status()
 }
 
-// Recorded returns the names of all processes that the run directory has a record of, of those that are wanted (one that is being started
-// runs before its record is written), and, while Run is active, of those that were found by their marker when it began: a full disk takes
-// no record. In order. Those that an earlier supervisor started and that were not ensured since can be ended by Stop.
+// Recorded returns the names of all processes that the run directory has a record of, of those that are wanted (one
+// that is being started runs before its record is written), and, while Run is active, of those that were found by their
+// marker when it began: a full disk takes no record. In order. Those that an earlier supervisor started and that were
+// not ensured since can be ended by Stop.
 func (s *Supervisor) Recorded() ([]string, error) {
 	wanted := s.Status() // read first, so that no record written in between is missed
 	s.mu.Lock()

@@ -420,7 +420,8 @@ func TestASecondSupervisorIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	supervisor(t, dir)
 	s := process.NewSupervisor(dir, slog.New(slog.DiscardHandler))
-	if err := s.Run(t.Context()); !errors.Is(err, process.ErrLocked) || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
+	if err := s.Run(t.Context()); !errors.Is(err, process.ErrLocked) ||
+		!strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
 		t.Errorf("Run = %v, want ErrLocked naming the pid", err)
 	}
 }
@@ -539,7 +540,8 @@ func TestAnotherSerialIsAnotherStart(t *testing.T) {
 
 func TestARecordOfAProcessThatIsGoneIsRemoved(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "gone.json"), []byte(`{"pid":1,"startTime":1,"bootID":"another"}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "gone.json"), []byte(`{"pid":1,"startTime":1,"bootID":"another"}`),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	s, _ := supervisor(t, dir)
@@ -578,7 +580,8 @@ func TestAProcessWithoutARecordIsFoundAndStopped(t *testing.T) {
 	}
 }
 
-// TestTheTextOfALockIsReplacedWhereItIs: on a full disk what was cut off could not be written again, and the supervisor would not be found.
+// TestTheTextOfALockIsReplacedWhereItIs: on a full disk what was cut off could not be written again, and the supervisor
+// would not be found.
 func TestTheTextOfALockIsReplacedWhereItIs(t *testing.T) {
 	dir := t.TempDir()
 	lock := filepath.Join(dir, "lock")
@@ -649,7 +652,8 @@ func TestALongLogIsShortenedWhereThereAreNoHoles(t *testing.T) {
 		t.Fatal(err)
 	}
 	write("next\n")
-	if got, err := os.ReadFile(path); err != nil || len(got) != keep+len("next\n") || !strings.HasSuffix(string(got), "xlast\nnext\n") {
+	if got, err := os.ReadFile(path); err != nil || len(got) != keep+len("next\n") ||
+		!strings.HasSuffix(string(got), "xlast\nnext\n") {
 		t.Errorf("%d bytes are left, %v, want %d with the last lines", len(got), err, keep+len("next\n"))
 	}
 }
@@ -658,8 +662,9 @@ func TestTheWholeGroupEndsWithItsLeader(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := supervisor(t, dir)
 	sp := process.Spec{
-		Name: "family", Path: "/bin/sh", Args: []string{"-c", `sleep 1000 & echo $! >"$FILE"; exit 0`}, Once: true, OnlyEnv: true,
-		Env: []string{"PATH=" + os.Getenv("PATH"), "FILE=" + filepath.Join(dir, "child")},
+		Name: "family", Path: "/bin/sh", Args: []string{"-c", `sleep 1000 & echo $! >"$FILE"; exit 0`}, Once: true,
+		OnlyEnv: true,
+		Env:     []string{"PATH=" + os.Getenv("PATH"), "FILE=" + filepath.Join(dir, "child")},
 	}
 	if err := s.Ensure(sp); err != nil {
 		t.Fatal(err)
@@ -733,7 +738,8 @@ func (s *said) has(words string) bool {
 	return slices.Contains(s.words, words)
 }
 
-// TestAProcessThatCannotBeTakenOverYetIsNotDoubled takes every file away from the next supervisor while it is to take a process over.
+// TestAProcessThatCannotBeTakenOverYetIsNotDoubled takes every file away from the next supervisor while it is to take a
+// process over.
 func TestAProcessThatCannotBeTakenOverYetIsNotDoubled(t *testing.T) {
 	dir := t.TempDir()
 	first, end := supervisor(t, dir)

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Users are users that exist for supervised processes alone. The zero Users are none. It is a flag's value, as "FIRST-LAST".
+// Users are users that exist for supervised processes alone. The zero Users are none. It is a flag's value, as
+// "FIRST-LAST".
 type Users struct{ First, Count uint32 }
 
 // Part returns count users of u, after the first n times count.
@@ -59,7 +60,10 @@ func (u Users) Check() error {
 	if err != nil {
 		return err
 	}
-	for c, name := range map[uint]string{unix.CAP_CHOWN: "CHOWN", unix.CAP_KILL: "KILL", unix.CAP_SETGID: "SETGID", unix.CAP_SETUID: "SETUID"} {
+	for c, name := range map[uint]string{
+		unix.CAP_CHOWN: "CHOWN", unix.CAP_KILL: "KILL", unix.CAP_SETGID: "SETGID",
+		unix.CAP_SETUID: "SETUID",
+	} {
 		if caps&(1<<c) == 0 {
 			return fmt.Errorf("the capability %s is missing", name)
 		}
@@ -111,8 +115,8 @@ func (u Users) Kill() error {
 	})
 }
 
-// RemoveAll removes a directory and everything in it, though other users own parts of it, by the capability CHOWN alone. Their processes must
-// have ended.
+// RemoveAll removes a directory and everything in it, though other users own parts of it, by the capability CHOWN
+// alone. Their processes must have ended.
 func RemoveAll(dir string) error {
 	r, err := os.OpenRoot(filepath.Dir(dir))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -18,17 +18,18 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 const (
-	electionPrefix = "/windlass/elections/"
-	leaseTTL       = 5 * time.Second        // a leader that died is followed by another after this
-	renewals       = 5                      // in each TTL, so that a few may fail
-	callLimit      = time.Second            // for a question to etcd, so that another member is soon asked
-	callLimits     = 4 * time.Second        // where answers take longer than that: the limit doubles up to this
-	retryPause     = 100 * time.Millisecond // after one that failed
-	lookAgain      = 3 * time.Second        // a candidate opens its watch of the key again after this much silence
-	lookAtOwn      = 15 * time.Second       // a leader's: a key that is lost unseen costs time only, since writes are fenced and the lease runs out
+	leaseTTL   = 5 * time.Second        // a leader that died is followed by another after this
+	renewals   = 5                      // in each TTL, so that a few may fail
+	callLimit  = time.Second            // for a question to etcd, so that another member is soon asked
+	callLimits = 4 * time.Second        // where answers take longer than that: the limit doubles up to this
+	retryPause = 100 * time.Millisecond // after one that failed
+	lookAgain  = 3 * time.Second        // a candidate opens its watch of the key again after this much silence
+	// a leader's: a key that is lost unseen costs time only, since writes are fenced and the lease runs out
+	lookAtOwn = 15 * time.Second
 )
 
 var (
@@ -43,9 +44,6 @@ type Candidacy struct {
 	Address string `json:"address"` // host:port that the holder has bound
 	Holder  string `json:"holder"`  // for people: program@pid
 }
-
-// ElectionKey returns the absolute key of a service's election.
-func ElectionKey(service string) string { return electionPrefix + service }
 
 // Elector takes part in the election of a service's leader. Make one with NewElector.
 type Elector struct {
@@ -80,7 +78,7 @@ func (e *Elector) Collect(out chan<- prometheus.Metric) {
 // by this process, since whoever else stands in the election with it is taken for dead.
 func NewElector(c *clientv3.Client, service, address string, log *slog.Logger) *Elector {
 	return &Elector{
-		client: c, key: ElectionKey(service), ttl: leaseTTL, limit: callLimit, log: log.With("election", service),
+		client: c, key: topology.ElectionKey(service), ttl: leaseTTL, limit: callLimit, log: log.With("election", service),
 		self: Candidacy{Address: address, Holder: fmt.Sprintf("%s@%d", service, os.Getpid())},
 	}
 }
@@ -94,8 +92,8 @@ type term struct {
 
 // Run campaigns until ctx ends and calls lead each time the election is won. The context of lead carries the fence, so
 // that a Commit under it fails with store.ErrFenced after the leadership went over, and it ends when the leadership is
-// lost; lead then returns soon. Run returns nil when ctx ends, or the error with which lead gave up. What comes of a lost
-// leadership or of an etcd that does not answer is no reason to give up.
+// lost; lead then returns soon. Run returns nil when ctx ends, or the error with which lead gave up. What comes of a
+// lost leadership or of an etcd that does not answer is no reason to give up.
 func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context) error) error {
 	for {
 		t, err := e.campaign(ctx)
@@ -223,8 +221,9 @@ func (e *Elector) hold(ctx context.Context, t term, lead func(ctx context.Contex
 	return err
 }
 
-// keepAlive renews the lease until ctx ends or the lease is lost. Each renewal is a stream of its own with the lease's time to be
-// answered, and the next one does not wait for it: so neither a member that hangs nor an etcd that is slow costs the lead.
+// keepAlive renews the lease until ctx ends or the lease is lost. Each renewal is a stream of its own with the lease's
+// time to be answered, and the next one does not wait for it: so neither a member that hangs nor an etcd that is slow
+// costs the lead.
 func (e *Elector) keepAlive(ctx context.Context, t term) {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
@@ -277,8 +276,8 @@ func (e *Elector) keepAlive(ctx context.Context, t term) {
 	}
 }
 
-// waitGone returns when the key created at that revision is gone, or when ctx ends. It reads the key at least every patience: a stream can be
-// stuck.
+// waitGone returns when the key created at that revision is gone, or when ctx ends. It reads the key at least every
+// patience: a stream can be stuck.
 func (e *Elector) waitGone(ctx context.Context, created int64, patience time.Duration) {
 	for ctx.Err() == nil {
 		kv, revision, err := e.get(ctx)
@@ -358,8 +357,8 @@ func (e *Elector) revoke(ctx context.Context, lease clientv3.LeaseID) {
 	}
 }
 
-// call asks etcd once. Its time is that of one answer: where none came in time, the next call gets twice as long, and where answers
-// come quickly again, the usual limit holds again.
+// call asks etcd once. Its time is that of one answer: where none came in time, the next call gets twice as long, and
+// where answers come quickly again, the usual limit holds again.
 func call[R any](ctx context.Context, e *Elector, f func(context.Context) (R, error)) (R, error) {
 	e.mu.Lock()
 	limit := e.limit

@@ -127,7 +127,10 @@ func TestTheKeySaysWhoLeads(t *testing.T) {
 	if err := json.Unmarshal(resp.Kvs[0].Value, &got); err != nil {
 		t.Fatal(err)
 	}
-	if want := (reconcile.Candidacy{Address: "127.0.0.1:1", Holder: fmt.Sprintf("%s@%d", name, os.Getpid())}); got != want {
+	if want := (reconcile.Candidacy{
+		Address: "127.0.0.1:1",
+		Holder:  fmt.Sprintf("%s@%d", name, os.Getpid()),
+	}); got != want {
 		t.Errorf("key holds %+v, want %+v", got, want)
 	}
 	s.stop()
@@ -176,7 +179,8 @@ func TestALeaderThatLostItsKeyEndsAndCannotWrite(t *testing.T) {
 			if err := take(); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := st.Commit(context.WithoutCancel(term), store.Put("a", nil, store.Whatever)); !errors.Is(err, store.ErrFenced) {
+			if _, err := st.Commit(context.WithoutCancel(term), store.Put("a", nil, store.Whatever)); !errors.Is(err,
+				store.ErrFenced) {
 				t.Errorf("Commit = %v, want ErrFenced", err)
 			}
 			ends(t, term)
@@ -196,11 +200,15 @@ func TestACandidateTakesItsOwnAddressOverAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	put, err := client.Put(t.Context(), "/windlass/elections/"+name, `{"address":"127.0.0.1:1","holder":"dead@1"}`, clientv3.WithLease(lease.ID))
+	put, err := client.Put(t.Context(), "/windlass/elections/"+name, `{"address":"127.0.0.1:1","holder":"dead@1"}`,
+		clientv3.WithLease(lease.ID))
 	if err != nil {
 		t.Fatal(err)
 	}
-	dead := store.WithFence(t.Context(), store.Fence{Key: "/windlass/elections/" + name, CreateRevision: put.Header.Revision})
+	dead := store.WithFence(t.Context(), store.Fence{
+		Key:            "/windlass/elections/" + name,
+		CreateRevision: put.Header.Revision,
+	})
 	if _, err := st.Commit(dead, store.Put("a", []byte("before"), 0)); err != nil {
 		t.Fatal(err)
 	}
@@ -233,20 +241,27 @@ func deafClient(t *testing.T, deaf *atomic.Bool) *clientv3.Client {
 		<-ctx.Done()
 		return status.FromContextError(ctx.Err()).Err()
 	}
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{etcdtest.Endpoint(t)}, Logger: zap.NewNop(), DialOptions: []grpc.DialOption{
-		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			if deaf.Load() {
-				return hung(ctx)
-			}
-			return invoke(ctx, method, req, reply, cc, opts...)
-		}),
-		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			if deaf.Load() {
-				return nil, status.Error(codes.Unavailable, "no quorum")
-			}
-			return open(ctx, desc, cc, method, opts...)
-		}),
-	}})
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{etcdtest.Endpoint(t)}, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{
+			grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+				invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+			) error {
+				if deaf.Load() {
+					return hung(ctx)
+				}
+				return invoke(ctx, method, req, reply, cc, opts...)
+			}),
+			grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+				open grpc.Streamer, opts ...grpc.CallOption,
+			) (grpc.ClientStream, error) {
+				if deaf.Load() {
+					return nil, status.Error(codes.Unavailable, "no quorum")
+				}
+				return open(ctx, desc, cc, method, opts...)
+			}),
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +343,8 @@ func writeUntilFenced(term, end context.Context, st *store.Store) error {
 	}
 	ctx := store.WithFence(end, fence)
 	for ctx.Err() == nil {
-		if _, err := st.Commit(ctx, store.Put("term", []byte(strconv.FormatInt(fence.CreateRevision, 10)), store.Whatever)); err != nil {
+		if _, err := st.Commit(ctx, store.Put("term", []byte(strconv.FormatInt(fence.CreateRevision, 10)),
+			store.Whatever)); err != nil {
 			return err
 		}
 	}

@@ -46,15 +46,15 @@ type Loop struct {
 	said  map[string]string                            // by key: the error that was logged last
 }
 
-// NewLoop returns a loop that looks at up to workers keys at a time. Run begins with a look at each of keys, which returns
-// all keys that there are, in any order; nil means none.
+// NewLoop returns a loop that looks at up to workers keys at a time. Run begins with a look at each of keys, which
+// returns all keys that there are, in any order; nil means none.
 func NewLoop(name string, workers int, keys func() []string, f Func, log *slog.Logger) *Loop {
 	return &Loop{name: name, workers: workers, keys: keys, f: f, log: log.With("loop", name)}
 }
 
 // Add asks for a look at key soon. Many calls before the look count as one; a call during the look leads to another.
-// While Run does not run, Add does nothing: a process that stands by for hours would collect the keys of all objects that
-// come and go.
+// While Run does not run, Add does nothing: a process that stands by for hours would collect the keys of all objects
+// that come and go.
 func (l *Loop) Add(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,8 +63,8 @@ func (l *Loop) Add(key string) {
 	}
 }
 
-// Run looks at all keys that there are, and then at those that are added, until ctx ends. It waits for the looks under way. It
-// may be called again afterwards, such as in the next term of a leader.
+// Run looks at all keys that there are, and then at those that are added, until ctx ends. It waits for the looks under
+// way. It may be called again afterwards, such as in the next term of a leader.
 func (l *Loop) Run(ctx context.Context) error {
 	queue, err := l.start()
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 )
@@ -63,7 +64,10 @@ func TestAFailedLookIsRepeatedLaterEachTime(t *testing.T) {
 		l.Add("a")
 		time.Sleep(time.Hour)
 		stop()
-		want := []time.Duration{0, 50 * time.Millisecond, 150 * time.Millisecond, 350 * time.Millisecond, 750 * time.Millisecond}
+		want := []time.Duration{
+			0, 50 * time.Millisecond, 150 * time.Millisecond, 350 * time.Millisecond,
+			750 * time.Millisecond,
+		}
 		if diff := cmp.Diff(want, seen.at); diff != "" {
 			t.Error(diff)
 		}
@@ -190,7 +194,9 @@ func TestEachTermBeginsWithAllKeys(t *testing.T) {
 		var mu sync.Mutex
 		got := map[string]int{}
 		keys := []string{"failed", "later", "settled"}
-		l := reconcile.NewLoop("test", 1, func() []string { return keys }, func(_ context.Context, key string) (time.Time, error) {
+		l := reconcile.NewLoop("test", 1, func() []string { return keys }, func(_ context.Context, key string) (time.Time,
+			error,
+		) {
 			mu.Lock()
 			defer mu.Unlock()
 			got[key]++
@@ -214,8 +220,8 @@ func TestEachTermBeginsWithAllKeys(t *testing.T) {
 	})
 }
 
-// TestAStandbyLoopDoesNotGrow has 100,000 objects come and go while the loop stands by, and then has it take the lead, while
-// objects still change.
+// TestAStandbyLoopDoesNotGrow has 100,000 objects come and go while the loop stands by, and then has it take the lead,
+// while objects still change.
 func TestAStandbyLoopDoesNotGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const objects, living = 100_000, 1000
@@ -223,8 +229,11 @@ func TestAStandbyLoopDoesNotGrow(t *testing.T) {
 		revision := int64(0)
 		step := func(name string, deleted bool) {
 			revision++
-			o := &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: name, Namespace: "default", ResourceVersion: resource.FormatRevision(revision)}}
-			cache.Step(revision, []resource.Change[*nodev1.Node]{{Key: resource.KeyOf(o), Object: o, Deleted: deleted}})
+			o := &nodev1.Node{Metadata: &metav1.ObjectMeta{
+				Name: name, Namespace: "default",
+				ResourceVersion: resource.FormatRevision(revision),
+			}}
+			cache.Step(revision, []resource.Change[*nodev1.Node]{{Key: object.KeyOf(o), Object: o, Deleted: deleted}})
 		}
 		for i := range living {
 			step(fmt.Sprintf("living-%d", i), false)
@@ -242,7 +251,7 @@ func TestAStandbyLoopDoesNotGrow(t *testing.T) {
 		var mu sync.Mutex
 		looks, seen := map[string]int{}, map[string]string{}
 		l := reconcile.NewLoop("test", 4, keys, func(_ context.Context, key string) (time.Time, error) {
-			k := resource.ParseKey(key)
+			k := object.ParseKey(key)
 			o, _ := cache.Lookup(k.Namespace, k.Name)
 			mu.Lock()
 			defer mu.Unlock()
@@ -250,7 +259,7 @@ func TestAStandbyLoopDoesNotGrow(t *testing.T) {
 			seen[k.Name] = o.GetMetadata().GetResourceVersion()
 			return time.Time{}, nil
 		}, slog.New(slog.DiscardHandler))
-		cache.Subscribe(func(k resource.Key) { l.Add(k.String()) })
+		cache.Subscribe(func(ch resource.Change[*nodev1.Node]) { l.Add(ch.Key.String()) })
 
 		come := func(n int) {
 			for i := range n {
@@ -271,7 +280,8 @@ func TestAStandbyLoopDoesNotGrow(t *testing.T) {
 		for name, n := range looks {
 			o, ok := cache.Lookup("default", name)
 			if n != 1 || seen[name] != o.GetMetadata().GetResourceVersion() {
-				t.Errorf("%s: %d looks, the last at revision %q of %q (%t)", name, n, seen[name], o.GetMetadata().GetResourceVersion(), ok)
+				t.Errorf("%s: %d looks, the last at revision %q of %q (%t)", name, n, seen[name],
+					o.GetMetadata().GetResourceVersion(), ok)
 			}
 		}
 		if len(looks) != living+1 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/reconcile"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 // lines is a log that may be read while it is written.
@@ -33,11 +34,11 @@ func (l *lines) with(text string) int {
 	return strings.Count(l.out.String(), text)
 }
 
-// TestAnElectionThatEtcdRefusesToShowIsCountedAndLoggedOnce takes the right to the election key away from a process that leads, and
-// gives it back.
+// TestAnElectionThatEtcdRefusesToShowIsCountedAndLoggedOnce takes the right to the election key away from a process
+// that leads, and gives it back.
 func TestAnElectionThatEtcdRefusesToShowIsCountedAndLoggedOnce(t *testing.T) {
 	name := service(t)
-	key := reconcile.ElectionKey(name)
+	key := topology.ElectionKey(name)
 	root, user := etcdtest.Users(t, etcdtest.StartMembers(t, 1), key)
 	var log lines
 	e := reconcile.NewElector(user, name, "127.0.0.1:2", slog.New(slog.NewTextHandler(&log, nil)))
@@ -61,7 +62,8 @@ func TestAnElectionThatEtcdRefusesToShowIsCountedAndLoggedOnce(t *testing.T) {
 	if term.Err() != nil {
 		t.Error("the lead was given up though the lease is renewed")
 	}
-	if _, err := root.RoleGrantPermission(t.Context(), "user", key, clientv3.GetPrefixRangeEnd(key), clientv3.PermissionType(clientv3.PermReadWrite)); err != nil {
+	if _, err := root.RoleGrantPermission(t.Context(), "user", key, clientv3.GetPrefixRangeEnd(key),
+		clientv3.PermissionType(clientv3.PermReadWrite)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := root.Delete(t.Context(), key); err != nil {

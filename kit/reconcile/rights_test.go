@@ -15,6 +15,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 // touched collects the keys and ranges that a client names, as etcd checks rights by them.
@@ -66,16 +67,23 @@ func (s touchingStream) SendMsg(m any) error {
 
 func (c *touched) client(t *testing.T) *clientv3.Client {
 	t.Helper()
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcdtest.Endpoint(t)}, Logger: zap.NewNop(), DialOptions: []grpc.DialOption{
-		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			c.request(req)
-			return invoke(ctx, method, req, reply, cc, opts...)
-		}),
-		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			stream, err := open(ctx, desc, cc, method, opts...)
-			return touchingStream{stream, c}, err
-		}),
-	}})
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{etcdtest.Endpoint(t)}, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{
+			grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+				invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+			) error {
+				c.request(req)
+				return invoke(ctx, method, req, reply, cc, opts...)
+			}),
+			grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+				open grpc.Streamer, opts ...grpc.CallOption,
+			) (grpc.ClientStream, error) {
+				stream, err := open(ctx, desc, cc, method, opts...)
+				return touchingStream{stream, c}, err
+			}),
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +108,7 @@ func TestALeaderTouchesNothingButItsPrefixAndItsElectionKey(t *testing.T) {
 		if _, err := st.List(term, "", store.ListOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := etcdtest.Client(t).Delete(t.Context(), reconcile.ElectionKey(name)); err != nil {
+		if _, err := etcdtest.Client(t).Delete(t.Context(), topology.ElectionKey(name)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -108,7 +116,7 @@ func TestALeaderTouchesNothingButItsPrefixAndItsElectionKey(t *testing.T) {
 	seen.mu.Lock()
 	defer seen.mu.Unlock()
 	for r := range seen.ranges {
-		election := r == [2]string{reconcile.ElectionKey(name), ""}
+		election := r == [2]string{topology.ElectionKey(name), ""}
 		records := strings.HasPrefix(r[0], st.Prefix()) && r[1] <= clientv3.GetPrefixRangeEnd(st.Prefix())
 		if !election && !records {
 			t.Errorf("touches %q to %q", r[0], r[1])

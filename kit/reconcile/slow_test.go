@@ -17,20 +17,27 @@ import (
 // slowClient returns a client that gets every answer of etcd late, those of streams too.
 func slowClient(t testing.TB, after time.Duration) *clientv3.Client {
 	t.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{etcdtest.Endpoint(t)}, Logger: zap.NewNop(), DialOptions: []grpc.DialOption{
-		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			err := invoke(ctx, method, req, reply, cc, opts...)
-			late(ctx, after)
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			return err
-		}),
-		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			stream, err := open(ctx, desc, cc, method, opts...)
-			return lateStream{stream, after}, err
-		}),
-	}})
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{etcdtest.Endpoint(t)}, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{
+			grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+				invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+			) error {
+				err := invoke(ctx, method, req, reply, cc, opts...)
+				late(ctx, after)
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				return err
+			}),
+			grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+				open grpc.Streamer, opts ...grpc.CallOption,
+			) (grpc.ClientStream, error) {
+				stream, err := open(ctx, desc, cc, method, opts...)
+				return lateStream{stream, after}, err
+			}),
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +67,8 @@ func (s lateStream) RecvMsg(m any) error {
 
 func TestALeaderIsElectedAndStaysUnderASlowEtcd(t *testing.T) {
 	const ttl = 2 * time.Second
-	e := reconcile.NewElector(slowClient(t, 550*time.Millisecond), service(t), "127.0.0.1:1", slog.New(slog.DiscardHandler))
+	e := reconcile.NewElector(slowClient(t, 550*time.Millisecond), service(t), "127.0.0.1:1",
+		slog.New(slog.DiscardHandler))
 	reconcile.ShortenLease(e, ttl)
 	s := standWith(t, e)
 	began := time.Now()
@@ -75,7 +83,8 @@ func TestALeaderIsElectedAndStaysUnderASlowEtcd(t *testing.T) {
 
 // Where answers take longer than a call's first limit, the limit grows.
 func TestALeaderIsElectedByAnEtcdThatNeedsMoreThanASecond(t *testing.T) {
-	s := standWith(t, reconcile.NewElector(slowClient(t, 1200*time.Millisecond), service(t), "127.0.0.1:1", slog.New(slog.DiscardHandler)))
+	s := standWith(t, reconcile.NewElector(slowClient(t, 1200*time.Millisecond), service(t), "127.0.0.1:1",
+		slog.New(slog.DiscardHandler)))
 	term := s.leads(t)
 	select {
 	case <-term.Done():

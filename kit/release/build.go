@@ -29,12 +29,13 @@ import (
 
 // Build is what a release image is made of.
 type Build struct {
-	From     string            // directory of manifests; those of a component may stand in a folder with its name
-	Version  string            // SemVer
-	Previous []string          // versions that it is an update for
-	Images   map[string]string // images by name, each by digest; empty means those of the file image-references in From, if it is there
-	URL      string            // page about it
-	Created  time.Time         // zero means 1970
+	From     string   // directory of manifests; those of a component may be in a folder with its name
+	Version  string   // SemVer
+	Previous []string // versions that it is an update for
+	// images by name, each by digest; empty means those of the file image-references in From, if it is there
+	Images  map[string]string
+	URL     string    // page about it
+	Created time.Time // zero means 1970
 }
 
 const (
@@ -42,13 +43,13 @@ const (
 	labelVersion = "io.openshift.release"              // label of the image
 	annotationID = "org.opencontainers.image.ref.name" // of the image in its layout
 	defaultName  = "0000_50_%s_%s"                     // of a file that does not say its run level: component, name
-	noComponent  = "release"                           // component of a file that stands in no folder
+	noComponent  = "release"                           // component of a file outside a folder
 	digestForm   = `^[^@\s]+@sha256:[0-9a-f]{64}$`     // of an image
 	wordForm     = `^[a-zA-Z0-9]+(?:-[a-zA-Z0-9]+)*$`  // of a component
 )
 
-// New makes a release image and adds it to the OCI layout at the directory to, which is made if it is not there. It returns the digest. The
-// same input always gives the same digest.
+// New makes a release image and adds it to the OCI layout at the directory to, which is made if it is not there. It
+// returns the digest. The same input always gives the same digest.
 func New(to string, b Build) (string, error) {
 	files, err := b.files()
 	if err != nil {
@@ -72,7 +73,8 @@ func New(to string, b Build) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("OCI layout %s: %w", to, err)
 	}
-	if err := path.ReplaceImage(image, match.Digests(digest), layout.WithAnnotations(map[string]string{annotationID: b.Version})); err != nil {
+	if err := path.ReplaceImage(image, match.Digests(digest),
+		layout.WithAnnotations(map[string]string{annotationID: b.Version})); err != nil {
 		return "", fmt.Errorf("OCI layout %s: %w", to, err)
 	}
 	return digest.String(), nil
@@ -137,8 +139,8 @@ func (b Build) references(given []byte) (references, error) {
 	return r, nil
 }
 
-// readFolder returns the manifests of a directory and of its folders, under the names that they have in a release, and the file
-// image-references.
+// readFolder returns the manifests of a directory and of its folders, under the names that they have in a release, and
+// the file image-references.
 func readFolder(dir string) (files []File, references []byte, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -204,7 +206,8 @@ func releaseName(p string) string {
 	return fmt.Sprintf(defaultName, component, file)
 }
 
-// image puts files into an image with one layer. The layer is not packed, so that its digest hangs on nothing but the files.
+// image puts files into an image with one layer. The layer is not packed, so that its digest hangs on nothing but the
+// files.
 func (b Build) image(files []File) (v1.Image, error) {
 	created := b.Created.UTC().Truncate(time.Second)
 	if b.Created.IsZero() {
@@ -213,7 +216,10 @@ func (b Build) image(files []File) (v1.Image, error) {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	for _, f := range files {
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: f.Folder + "/" + f.Name, Mode: 0o644, Size: int64(len(f.Content)), ModTime: created, Format: tar.FormatPAX}
+		h := &tar.Header{
+			Typeflag: tar.TypeReg, Name: f.Folder + "/" + f.Name, Mode: 0o644, Size: int64(len(f.Content)),
+			ModTime: created, Format: tar.FormatPAX,
+		}
 		if err := w.WriteHeader(h); err != nil {
 			return nil, err
 		}

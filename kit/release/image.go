@@ -1,5 +1,6 @@
-// Package release reads and makes release images, and signs them and checks their signatures. A release image is an OCI image whose layers
-// hold the folders manifests/ and release-manifests/: what a version of a cluster consists of. Reading an image writes nothing anywhere.
+// Package release reads and makes release images, and signs them and checks their signatures. A release image is an OCI
+// image whose layers hold the folders manifests/ and release-manifests/: what a version of a cluster consists of.
+// Reading an image writes nothing anywhere.
 package release
 
 import (
@@ -23,12 +24,12 @@ import (
 
 // Errors of Open.
 var (
-	ErrNotFound = errors.New("no such image")
-	ErrNoDigest = errors.New("the image must be named by its digest, as in name@sha256:…")
+	errNotFound = errors.New("no such image")
+	errNoDigest = errors.New("the image must be named by its digest, as in name@sha256:…")
 )
 
-// Image is a release image that was found; its manifest and configuration have the digests that they shall have. Its layers are checked when
-// they are read.
+// Image is a release image that was found; its manifest and configuration match their digests. Its
+// layers are checked when they are read.
 type Image struct {
 	Reference string    // as it was asked for
 	Digest    string    // sha256:<hex>
@@ -40,7 +41,7 @@ type Image struct {
 //
 //	oci:<directory>                an OCI layout with one image
 //	oci:<directory>@sha256:<hex>   one image of an OCI layout
-//	<name>@sha256:<hex>            looked up by its digest in the OCI layouts at the directories stores, in order; then at the registry, if
+//	<name>@sha256:<hex>            looked up by its digest in the OCI layouts at stores in order, then in the registry if
 //	                               the name begins with the host of one
 //	<host>/<name>:<tag>            at the registry
 //
@@ -65,11 +66,11 @@ func find(ctx context.Context, ref string, stores []string) (v1.Image, v1.Hash, 
 	if byDigest {
 		digest, err := v1.NewHash(hex)
 		if err != nil {
-			return nil, digest, fmt.Errorf("%w: %w", ErrNoDigest, err)
+			return nil, digest, fmt.Errorf("%w: %w", errNoDigest, err)
 		}
 		for _, dir := range stores {
 			image, err := inLayout(dir, digest)
-			if !errors.Is(err, ErrNotFound) {
+			if !errors.Is(err, errNotFound) {
 				return image, digest, err
 			}
 		}
@@ -78,9 +79,9 @@ func find(ctx context.Context, ref string, stores []string) (v1.Image, v1.Hash, 
 	case hasHost(repository):
 		return pull(ctx, ref)
 	case byDigest:
-		return nil, v1.Hash{}, fmt.Errorf("%w in %s", ErrNotFound, orNone(stores))
+		return nil, v1.Hash{}, fmt.Errorf("%w in %s", errNotFound, orNone(stores))
 	}
-	return nil, v1.Hash{}, ErrNoDigest
+	return nil, v1.Hash{}, errNoDigest
 }
 
 func orNone(stores []string) string {
@@ -105,7 +106,8 @@ func ofLayout(ref string) (v1.Image, v1.Hash, error) {
 		return nil, v1.Hash{}, err
 	}
 	if len(descriptors) != 1 {
-		return nil, v1.Hash{}, fmt.Errorf("%s holds %d images: name one by its digest, as in oci:%s@sha256:…", ref, len(descriptors), ref)
+		return nil, v1.Hash{}, fmt.Errorf("%s holds %d images: name one by its digest, as in oci:%s@sha256:…", ref,
+			len(descriptors), ref)
 	}
 	image, err := inLayout(ref, descriptors[0].Digest)
 	return image, descriptors[0].Digest, err
@@ -115,7 +117,7 @@ func ofLayout(ref string) (v1.Image, v1.Hash, error) {
 func descriptorsOf(dir string) ([]v1.Descriptor, error) {
 	index, err := layout.ImageIndexFromPath(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: %s is no OCI layout", ErrNotFound, dir)
+		return nil, fmt.Errorf("%w: %s is no OCI layout", errNotFound, dir)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("OCI layout %s: %w", dir, err)
@@ -145,7 +147,7 @@ func inLayout(dir string, digest v1.Hash) (v1.Image, error) {
 		}
 		return image, nil
 	}
-	return nil, fmt.Errorf("%w in %s", ErrNotFound, filepath.Clean(dir))
+	return nil, fmt.Errorf("%w in %s", errNotFound, filepath.Clean(dir))
 }
 
 // hasHost reports whether the name of an image begins with a registry, as in localhost/x, example.com/x or host:5000/x.
@@ -167,7 +169,7 @@ func pull(ctx context.Context, ref string) (v1.Image, v1.Hash, error) {
 	image, err := remote.Image(parsed, remote.WithContext(ctx), remote.WithTransport(client))
 	var refused *transport.Error
 	if errors.As(err, &refused) && refused.StatusCode == http.StatusNotFound {
-		return nil, v1.Hash{}, fmt.Errorf("%w: %w", ErrNotFound, err)
+		return nil, v1.Hash{}, fmt.Errorf("%w: %w", errNotFound, err)
 	}
 	if err != nil {
 		return nil, v1.Hash{}, err
@@ -176,7 +178,8 @@ func pull(ctx context.Context, ref string) (v1.Image, v1.Hash, error) {
 	return image, digest, err
 }
 
-// compareDigests compares the digests of an image's manifest and configuration with what they are, and returns when the image was made.
+// compareDigests compares the digests of an image's manifest and configuration with what they are, and returns when the
+// image was made.
 func compareDigests(image v1.Image, digest v1.Hash) (time.Time, error) {
 	raw, err := image.RawManifest()
 	if err != nil {

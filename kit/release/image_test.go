@@ -68,17 +68,20 @@ func created() time.Time { return time.Date(2026, 3, 1, 12, 46, 29, 0, time.UTC)
 
 func build(t testing.TB, files map[string]string) Build {
 	return Build{
-		From: folder(t, files), Version: "1.1.0", Previous: []string{"1.0.10", "1.0.9"}, URL: "https://example.com/1.1.0", Created: created(),
-		Images: map[string]string{"dns": "example.com/dns@" + sha, "agent": "example.com/agent@" + sha},
+		From: folder(t, files), Version: "1.1.0", Previous: []string{"1.0.10", "1.0.9"}, URL: "https://example.com/1.1.0",
+		Created: created(),
+		Images:  map[string]string{"dns": "example.com/dns@" + sha, "agent": "example.com/agent@" + sha},
 	}
 }
 
 func TestNewIsReadBack(t *testing.T) {
 	b := build(t, map[string]string{
 		"0000_10_dns_01_b.yaml": object("b") + "---\n# nothing\n---\n" + object("c"), "0000_10_dns_00_a.yaml": object("a"),
-		"plain.yml": object("plain"), "console/route.json": `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"route"}}`,
-		"console/0000_80_console_x.yaml": object("x"), "README.md": "not a manifest", "console/deep/er.yaml": object("deeper"),
-		"release/plain.yml": object("clash"),
+		"plain.yml":                      object("plain"),
+		"console/route.json":             `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"route"}}`,
+		"console/0000_80_console_x.yaml": object("x"), "README.md": "not a manifest",
+		"console/deep/er.yaml": object("deeper"),
+		"release/plain.yml":    object("clash"),
 	})
 	store := filepath.Join(t.TempDir(), "images")
 	digest, err := New(store, b)
@@ -87,7 +90,10 @@ func TestNewIsReadBack(t *testing.T) {
 	check(t, err)
 	p, err := Load(image)
 	check(t, err)
-	want := []string{"0000_10_dns_00_a.yaml", "0000_10_dns_01_b.yaml", "0000_50_console_route.json", "0000_50_release_plain.yml", "0000_50_release_plain_2.yml", "0000_80_console_x.yaml"}
+	want := []string{
+		"0000_10_dns_00_a.yaml", "0000_10_dns_01_b.yaml", "0000_50_console_route.json",
+		"0000_50_release_plain.yml", "0000_50_release_plain_2.yml", "0000_80_console_x.yaml",
+	}
 	if diff := cmp.Diff(want, p.FileNames()); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
@@ -101,11 +107,15 @@ func TestNewIsReadBack(t *testing.T) {
 	if string(p.Manifests[1].Content) != object("b") || string(p.Manifests[2].Content) != object("c") {
 		t.Errorf("documents of one file: %q, %q", p.Manifests[1].Content, p.Manifests[2].Content)
 	}
-	meta := Metadata{Kind: metadataKind, Version: "1.1.0", Previous: []string{"1.0.9", "1.0.10"}, Metadata: map[string]string{"url": "https://example.com/1.1.0"}}
+	meta := Metadata{
+		Kind: metadataKind, Version: "1.1.0", Previous: []string{"1.0.9", "1.0.10"},
+		Metadata: map[string]string{"url": "https://example.com/1.1.0"},
+	}
 	if diff := cmp.Diff(meta, p.Metadata); diff != "" {
 		t.Errorf("metadata (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]ImageReference{{"agent", "example.com/agent@" + sha}, {"dns", "example.com/dns@" + sha}}, p.Images); diff != "" {
+	if diff := cmp.Diff([]ImageReference{{"agent", "example.com/agent@" + sha}, {"dns", "example.com/dns@" + sha}},
+		p.Images); diff != "" {
 		t.Errorf("images (-want +got):\n%s", diff)
 	}
 	if p.Digest != digest || !p.Created.Equal(created()) || len(p.VersionHash) != 12 {
@@ -140,7 +150,8 @@ func TestNewGivesTheSameDigestForTheSameInput(t *testing.T) {
 
 func TestNewTakesTheImagesOfTheDirectory(t *testing.T) {
 	b := build(t, map[string]string{
-		"a.yaml": object("a"), "image-references": `{"kind":"ImageStream","metadata":{"name":"other"},"spec":{"tags":[{"name":"dns","from":{"kind":"DockerImage","name":"x@` + sha + `"}}]}}`,
+		"a.yaml":           object("a"),
+		"image-references": `{"kind":"ImageStream","metadata":{"name":"other"},"spec":{"tags":[{"name":"dns","from":{"kind":"DockerImage","name":"x@` + sha + `"}}]}}`,
 	})
 	b.Images = nil
 	store := t.TempDir()
@@ -162,17 +173,38 @@ func TestNewRefuses(t *testing.T) {
 		change func(*Build)
 		want   string
 	}{
-		"no manifests":            {map[string]string{"README.md": ""}, nil, "holds no manifests"},
-		"no directory":            {good, func(b *Build) { b.From += "/none" }, "no such file or directory"},
-		"a version that is none":  {good, func(b *Build) { b.Version = "1.1" }, `release-metadata: version "1.1" is no semantic version`},
-		"no version":              {good, func(b *Build) { b.Version = "" }, "release-metadata: missing required field version"},
-		"a previous that is none": {good, func(b *Build) { b.Previous = []string{"1.0.0", "x"} }, `release-metadata: previous[1] "x" is no semantic version`},
-		"itself as previous":      {good, func(b *Build) { b.Previous = []string{"1.1.0"} }, "release-metadata: previous[0] is the version itself"},
-		"an image by tag":         {good, func(b *Build) { b.Images = map[string]string{"dns": "example.com/dns:1"} }, "image dns=example.com/dns:1: it must be named by its digest"},
-		"a broken manifest":       {map[string]string{"a.yaml": "a: [\n"}, nil, "0000_50_release_a.yaml:"},
-		"a manifest without name": {map[string]string{"a.yaml": "apiVersion: v1\nkind: Pod\n"}, nil, "0000_50_release_a.yaml:1: Pod: missing metadata.name"},
+		"no manifests": {map[string]string{"README.md": ""}, nil, "holds no manifests"},
+		"no directory": {good, func(b *Build) { b.From += "/none" }, "no such file or directory"},
+		"a version that is none": {
+			good, func(b *Build) { b.Version = "1.1" },
+			`release-metadata: version "1.1" is no semantic version`,
+		},
+		"no version": {
+			good, func(b *Build) { b.Version = "" },
+			"release-metadata: missing required field version",
+		},
+		"a previous that is none": {
+			good, func(b *Build) { b.Previous = []string{"1.0.0", "x"} },
+			`release-metadata: previous[1] "x" is no semantic version`,
+		},
+		"itself as previous": {
+			good, func(b *Build) { b.Previous = []string{"1.1.0"} },
+			"release-metadata: previous[0] is the version itself",
+		},
+		"an image by tag": {
+			good, func(b *Build) { b.Images = map[string]string{"dns": "example.com/dns:1"} },
+			"image dns=example.com/dns:1: it must be named by its digest",
+		},
+		"a broken manifest": {map[string]string{"a.yaml": "a: [\n"}, nil, "0000_50_release_a.yaml:"},
+		"a manifest without name": {
+			map[string]string{"a.yaml": "apiVersion: v1\nkind: Pod\n"},
+			nil,
+			"0000_50_release_a.yaml:1: Pod: missing metadata.name",
+		},
 		"a delete that is none": {
-			map[string]string{"a.yaml": object("a") + "  annotations: {release.openshift.io/delete: \"false\"}\n"}, nil, `annotation release.openshift.io/delete must be "true", not "false"`,
+			map[string]string{"a.yaml": object("a") + "  annotations: {release.openshift.io/delete: \"false\"}\n"},
+			nil,
+			`annotation release.openshift.io/delete must be "true", not "false"`,
 		},
 	}
 	for name, tt := range tests {
@@ -209,7 +241,7 @@ func TestOpenRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := Open(t.Context(), tt.ref, []string{store})
 			says(t, err, tt.want)
-			if errors.Is(err, ErrNotFound) != tt.notFound {
+			if errors.Is(err, errNotFound) != tt.notFound {
 				t.Errorf("%v: is ErrNotFound: %v", err, !tt.notFound)
 			}
 		})
@@ -245,7 +277,7 @@ func TestWhatWasChangedIsRefused(t *testing.T) {
 				_, err = Load(image)
 			}
 			if err == nil {
-				t.Errorf("%s of %d bytes is %s, and nobody minds", filepath.Base(blob), len(good), part)
+				t.Errorf("%s of %d bytes is %s and is accepted", filepath.Base(blob), len(good), part)
 			}
 			check(t, os.WriteFile(blob, good, 0o600))
 		}
@@ -320,9 +352,14 @@ func heads() []put {
 
 func TestLoadReadsLayersInOrder(t *testing.T) {
 	base := append(heads(),
-		put{name: "usr/bin/tool", content: "not of interest"}, put{name: "etc/link", kind: tar.TypeSymlink, link: "/etc/other"},
-		put{name: "./manifests/0000_00_own_z.yaml", content: object("own")}, put{name: "manifests/template.yaml", content: "image: {{.ReleaseImage}}\n"},
-		put{name: "release-manifests/0000_10_a_x.yaml", content: object("old")}, put{name: "release-manifests/0000_10_a_gone.yaml", content: object("gone")},
+		put{name: "usr/bin/tool", content: "not of interest"}, put{
+			name: "etc/link", kind: tar.TypeSymlink,
+			link: "/etc/other",
+		},
+		put{name: "./manifests/0000_00_own_z.yaml", content: object("own")},
+		put{name: "manifests/template.yaml", content: "image: {{.ReleaseImage}}\n"},
+		put{name: "release-manifests/0000_10_a_x.yaml", content: object("old")},
+		put{name: "release-manifests/0000_10_a_gone.yaml", content: object("gone")},
 		put{name: "release-manifests/folder/x.yaml", content: object("deeper")},
 	)
 	above := []put{
@@ -337,7 +374,8 @@ func TestLoadReadsLayersInOrder(t *testing.T) {
 	for _, m := range p.Manifests {
 		got = append(got, m.File+" "+m.Name)
 	}
-	if diff := cmp.Diff([]string{"0000_00_own_z.yaml own", "0000_05_b_link.yaml new", "0000_10_a_x.yaml new"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"0000_00_own_z.yaml own", "0000_05_b_link.yaml new", "0000_10_a_x.yaml new"},
+		got); diff != "" {
 		t.Errorf("manifests (-want +got):\n%s", diff)
 	}
 	if !slices.Equal(p.Skipped, []string{"template.yaml"}) {
@@ -361,23 +399,75 @@ func TestLoadRefuses(t *testing.T) {
 		more []put
 		want string
 	}{
-		"an absolute path":                 {[]put{{name: "/etc/passwd"}}, `file "/etc/passwd": its path is absolute`},
-		"a path that leads upwards":        {[]put{{name: "release-manifests/../../etc/x.yaml"}}, `file "release-manifests/../../etc/x.yaml": its path leads upwards`},
-		"a link that leads upwards":        {[]put{{name: "release-manifests/x.yaml", kind: tar.TypeSymlink, link: "../../etc/passwd"}}, `file "release-manifests/x.yaml": it is a link that leads outside, to "../../etc/passwd"`},
-		"a link to an absolute path":       {[]put{{name: "manifests/x.yaml", kind: tar.TypeSymlink, link: "/etc/passwd"}}, `it is a link that leads outside, to "/etc/passwd"`},
-		"a hard link that leads outside":   {[]put{{name: "manifests/x.yaml", kind: tar.TypeLink, link: "etc/passwd"}}, `it is a link that leads outside, to "etc/passwd"`},
-		"a link in a folder deeper":        {[]put{{name: "manifests/d/x.yaml", kind: tar.TypeSymlink, link: "../../x"}}, `it is a link that leads outside, to "../../x"`},
-		"a link to nothing":                {[]put{{name: "manifests/x.yaml", kind: tar.TypeSymlink, link: "y.yaml"}}, `it is a link to "y.yaml", which is not there`},
-		"a device":                         {[]put{{name: "manifests/x.yaml", kind: tar.TypeChar}}, `file "manifests/x.yaml": it is of type "3", neither a file nor a link`},
-		"a folder that is a link":          {[]put{{name: "release-manifests", kind: tar.TypeSymlink, link: "/etc"}}, `file "release-manifests": it is no folder`},
-		"a file that is too long":          {[]put{{name: "manifests/x.yaml", content: strings.Repeat(" ", maxFile+1)}}, `file "manifests/x.yaml": it is longer than 8388608 bytes`},
-		"a name in both folders":           {[]put{{name: "manifests/x.yaml", content: object("a")}, {name: "release-manifests/x.yaml", content: object("a")}}, "x.yaml is in manifests and in release-manifests"},
-		"another kind of metadata":         {[]put{{name: "release-manifests/release-metadata", content: `{"kind":"x","version":"1.1.0"}`}}, `release-metadata: unrecognized kind "x", it must be "cincinnati-metadata-v0"`},
-		"metadata that are no JSON":        {[]put{{name: "release-manifests/release-metadata", content: `{`}}, "release-metadata: unexpected end of JSON input"},
-		"image references of another one":  {[]put{{name: "release-manifests/image-references", content: `{"kind":"ImageStream","metadata":{"name":"1.0.0"}}`}}, "version from image-references (1.0.0) differs from release-metadata (1.1.0)"},
-		"image references of another kind": {[]put{{name: "release-manifests/image-references", content: `{"kind":"List"}`}}, `image-references: unrecognized kind "List"`},
-		"a reference to nothing":           {[]put{{name: "release-manifests/image-references", content: `{"kind":"ImageStream","metadata":{"name":"1.1.0"},"spec":{"tags":[{"name":"a"}]}}`}}, "image-references: spec.tags[0] must have a name and from.name"},
-		"no metadata":                      {[]put{{name: "release-manifests/.wh.release-metadata"}}, "it is no release: release-manifests/release-metadata is missing"},
+		"an absolute path": {[]put{{name: "/etc/passwd"}}, `file "/etc/passwd": its path is absolute`},
+		"a path that leads upwards": {
+			[]put{{name: "release-manifests/../../etc/x.yaml"}},
+			`file "release-manifests/../../etc/x.yaml": its path leads upwards`,
+		},
+		"a link that leads upwards": {
+			[]put{{name: "release-manifests/x.yaml", kind: tar.TypeSymlink, link: "../../etc/passwd"}},
+			`file "release-manifests/x.yaml": it is a link that leads outside, to "../../etc/passwd"`,
+		},
+		"a link to an absolute path": {
+			[]put{{name: "manifests/x.yaml", kind: tar.TypeSymlink, link: "/etc/passwd"}},
+			`it is a link that leads outside, to "/etc/passwd"`,
+		},
+		"a hard link that leads outside": {
+			[]put{{name: "manifests/x.yaml", kind: tar.TypeLink, link: "etc/passwd"}},
+			`it is a link that leads outside, to "etc/passwd"`,
+		},
+		"a link in a folder deeper": {
+			[]put{{name: "manifests/d/x.yaml", kind: tar.TypeSymlink, link: "../../x"}},
+			`it is a link that leads outside, to "../../x"`,
+		},
+		"a link to nothing": {
+			[]put{{name: "manifests/x.yaml", kind: tar.TypeSymlink, link: "y.yaml"}},
+			`it is a link to "y.yaml", which is not there`,
+		},
+		"a device": {
+			[]put{{name: "manifests/x.yaml", kind: tar.TypeChar}},
+			`file "manifests/x.yaml": it is of type "3", neither a file nor a link`,
+		},
+		"a folder that is a link": {
+			[]put{{name: "release-manifests", kind: tar.TypeSymlink, link: "/etc"}},
+			`file "release-manifests": it is no folder`,
+		},
+		"a file that is too long": {
+			[]put{{name: "manifests/x.yaml", content: strings.Repeat(" ", maxFile+1)}},
+			`file "manifests/x.yaml": it is longer than 8388608 bytes`,
+		},
+		"a name in both folders": {
+			[]put{{name: "manifests/x.yaml", content: object("a")}, {name: "release-manifests/x.yaml", content: object("a")}},
+			"x.yaml is in manifests and in release-manifests",
+		},
+		"another kind of metadata": {
+			[]put{{name: "release-manifests/release-metadata", content: `{"kind":"x","version":"1.1.0"}`}},
+			`release-metadata: unrecognized kind "x", it must be "cincinnati-metadata-v0"`,
+		},
+		"metadata that are no JSON": {
+			[]put{{name: "release-manifests/release-metadata", content: `{`}},
+			"release-metadata: unexpected end of JSON input",
+		},
+		"image references of another one": {
+			[]put{{name: "release-manifests/image-references", content: `{"kind":"ImageStream","metadata":{"name":"1.0.0"}}`}},
+			"version from image-references (1.0.0) differs from release-metadata (1.1.0)",
+		},
+		"image references of another kind": {
+			[]put{{name: "release-manifests/image-references", content: `{"kind":"List"}`}},
+			`image-references: unrecognized kind "List"`,
+		},
+		"a reference to nothing": {
+			[]put{
+				{
+					name:    "release-manifests/image-references",
+					content: `{"kind":"ImageStream","metadata":{"name":"1.1.0"},"spec":{"tags":[{"name":"a"}]}}`,
+				},
+			}, "image-references: spec.tags[0] must have a name and from.name",
+		},
+		"no metadata": {
+			[]put{{name: "release-manifests/.wh.release-metadata"}},
+			"it is no release: release-manifests/release-metadata is missing",
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -388,7 +478,9 @@ func TestLoadRefuses(t *testing.T) {
 }
 
 func TestLoadNamesEveryBrokenManifest(t *testing.T) {
-	_, err := loaded(t, imageOf(t, append(heads(), put{name: "manifests/a.yaml", content: "kind: A\napiVersion: v1\n"}, put{name: "manifests/b.yaml", content: "- 1\n"})))
+	_,
+		err := loaded(t, imageOf(t, append(heads(), put{name: "manifests/a.yaml", content: "kind: A\napiVersion: v1\n"},
+		put{name: "manifests/b.yaml", content: "- 1\n"})))
 	says(t, err, "a.yaml:1: A: missing metadata.name")
 	says(t, err, "b.yaml:1")
 }
@@ -417,7 +509,8 @@ func TestLoadKeepsTheOrderOfARealRelease(t *testing.T) {
 	check(t, err)
 	files := map[string]string{}
 	for i, row := range rows[1:] {
-		files[fmt.Sprintf("0000_50_all_%04d.yaml", i)] = fmt.Sprintf("apiVersion: example.com/v1\nkind: %q\nmetadata: {name: %q}\n", row[1], row[2])
+		files[fmt.Sprintf("0000_50_all_%04d.yaml", i)] = fmt.Sprintf(
+			"apiVersion: example.com/v1\nkind: %q\nmetadata: {name: %q}\n", row[1], row[2])
 	}
 	store := t.TempDir()
 	_, err = New(store, build(t, files))
@@ -456,7 +549,7 @@ func TestOpenAsksARegistry(t *testing.T) {
 		}
 	}
 	_, err = Open(t.Context(), repository+"@"+sha, nil)
-	if !errors.Is(err, ErrNotFound) {
+	if !errors.Is(err, errNotFound) {
 		t.Errorf("an image that is not there: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -469,16 +562,31 @@ func TestOpenAsksARegistry(t *testing.T) {
 func TestManifestsSayWhomTheyAreFor(t *testing.T) {
 	const id, profile = "cluster", "self-managed-high-availability"
 	tests := map[string]struct{ annotations, excluded string }{
-		"no annotations":        {"", "include.release.openshift.io/self-managed-high-availability unset"},
-		"the profile":           {annotationInclude + profile + ": \"true\"", ""},
-		"another profile":       {annotationInclude + "x: \"true\"", "include.release.openshift.io/self-managed-high-availability unset"},
-		"excluded by identity":  {annotationInclude + profile + ": \"true\", " + annotationExclude + id + ": \"true\"", "exclude.release.openshift.io/cluster=true"},
-		"another feature set":   {annotationInclude + profile + ": \"true\", " + annotationFeatureSet + ": \"TechPreviewNoUpgrade,X\"", `"Default" is not listed in release.openshift.io/feature-set=TechPreviewNoUpgrade,X`},
-		"the right feature set": {annotationInclude + profile + ": \"true\", " + annotationFeatureSet + ": \"X,Default\"", ""},
+		"no annotations": {"", "include.release.openshift.io/self-managed-high-availability unset"},
+		"the profile":    {annotationInclude + profile + ": \"true\"", ""},
+		"another profile": {
+			annotationInclude + "x: \"true\"",
+			"include.release.openshift.io/self-managed-high-availability unset",
+		},
+		"excluded by identity": {
+			annotationInclude + profile + ": \"true\", " + annotationExclude + id + ": \"true\"",
+			"exclude.release.openshift.io/cluster=true",
+		},
+		"another feature set": {
+			annotationInclude + profile + ": \"true\", " + annotationFeatureSet +
+				": \"TechPreviewNoUpgrade,X\"",
+			`"Default" is not listed in release.openshift.io/feature-set=TechPreviewNoUpgrade,X`,
+		},
+		"the right feature set": {
+			annotationInclude + profile + ": \"true\", " + annotationFeatureSet + ": \"X,Default\"",
+			"",
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			list, err := readManifests(File{Name: "x.yaml", Content: []byte(object("a") + "  annotations: {" + tt.annotations + "}\n")})
+			list,
+				err := readManifests(File{Name: "x.yaml", Content: []byte(object("a") + "  annotations: {" + tt.annotations +
+				"}\n")})
 			check(t, err)
 			if got := list[0].Excluded(id, profile); got != tt.excluded {
 				t.Errorf("Excluded = %q, want %q", got, tt.excluded)
@@ -493,7 +601,8 @@ func TestItemsOfAListAreManifests(t *testing.T) {
 		{"apiVersion":"v1","kind":"Secret","metadata":{"name":"b","annotations":{"release.openshift.io/create-only":"true"}}}]}`
 	list, err := readManifests(File{Name: "x.json", Content: []byte(text)})
 	check(t, err)
-	if len(list) != 2 || list[0].Group() != "apps" || list[1].Group() != "" || list[1].Document != 1 || list[0].Labels["x"] != "y" {
+	if len(list) != 2 || list[0].Group() != "apps" || list[1].Group() != "" || list[1].Document != 1 ||
+		list[0].Labels["x"] != "y" {
 		t.Fatalf("got %+v", list)
 	}
 	if !list[0].Delete() || list[0].CreateOnly() || list[1].Delete() || !list[1].CreateOnly() {
@@ -502,7 +611,8 @@ func TestItemsOfAListAreManifests(t *testing.T) {
 	if n := list[0].Object["spec"].(map[string]any)["replicas"]; n != int64(3) {
 		t.Errorf("a whole number is %T", n)
 	}
-	_, err = readManifests(File{Name: "x.json", Content: []byte(`{"apiVersion":"v1","kind":"List","items":[{"kind":"A"}]}`)})
+	_,
+		err = readManifests(File{Name: "x.json", Content: []byte(`{"apiVersion":"v1","kind":"List","items":[{"kind":"A"}]}`)})
 	says(t, err, "x.json:1: v1 List: items[0]: A \"\": missing apiVersion")
 }
 
@@ -518,8 +628,14 @@ func TestADocumentStandsAsInItsFileOrAsJSON(t *testing.T) {
 		want       [2]string
 	}{
 		{"documents between markers", "---\n" + a + "---\n" + b, [2]string{a, b}},
-		{"a comment of carriage returns", a + "# c\r# c\r# c\r# c\r# c\r# c\r# c\n---\n" + b, [2]string{a + "# c\r# c\r# c\r# c\r# c\r# c\r# c\n", y}},
-		{"a line that only begins like a marker", a + "---more: 1\n---\n" + b, [2]string{`{"---more":1,` + strings.TrimPrefix(x, "{"), b}},
+		{
+			"a comment of carriage returns", a + "# c\r# c\r# c\r# c\r# c\r# c\r# c\n---\n" + b,
+			[2]string{a + "# c\r# c\r# c\r# c\r# c\r# c\r# c\n", y},
+		},
+		{
+			"a line that only begins like a marker", a + "---more: 1\n---\n" + b,
+			[2]string{`{"---more":1,` + strings.TrimPrefix(x, "{"), b},
+		},
 		{"JSON on lines of its own", x + "\n" + y + "\n", [2]string{x + "\n", y + "\n"}},
 		{"JSON that begins on another's last line", strings.Replace(x, ",", ",\n", 1) + " " + y, [2]string{x, y}},
 	} {

@@ -76,7 +76,8 @@ func (t *tree) clear(folder string) {
 	}
 }
 
-// readLayers returns the files of the two folders, in load order: the folders one after the other, in each the names byte by byte.
+// readLayers returns the files of the two folders, in load order: the folders one after the other, in each the names
+// byte by byte.
 func readLayers(image v1.Image) ([]File, error) {
 	layers, err := image.Layers()
 	if err != nil {
@@ -159,8 +160,8 @@ func (t *tree) readTar(r *tar.Reader) error {
 	}
 }
 
-// entry takes one entry of an archive. Names that lead out of the image are refused wherever they are, everything else that is unusual only
-// in the two folders.
+// entry takes one entry of an archive. Names that lead out of the image are refused wherever they are, everything else
+// that is unusual only in the two folders.
 func (t *tree) entry(h *tar.Header, r io.Reader) error {
 	if path.IsAbs(h.Name) {
 		return errors.New("its path is absolute")

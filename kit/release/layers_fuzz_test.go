@@ -9,8 +9,12 @@ import (
 
 func FuzzArchiveStaysInsideItsFolders(f *testing.F) {
 	f.Add(archive(f, heads()))
-	f.Add(archive(f, []put{{name: "release-manifests/../../x"}, {name: "manifests/l", kind: tar.TypeSymlink, link: "../../x"}}))
-	f.Add(archive(f, []put{{name: "manifests/a.yaml", content: object("a")}, {name: "manifests/l", kind: tar.TypeLink, link: "manifests/a.yaml"}, {name: "manifests/.wh.a.yaml"}}))
+	f.Add(
+		archive(f, []put{{name: "release-manifests/../../x"}, {name: "manifests/l", kind: tar.TypeSymlink, link: "../../x"}}))
+	f.Add(archive(f, []put{{name: "manifests/a.yaml", content: object("a")}, {
+		name: "manifests/l", kind: tar.TypeLink,
+		link: "manifests/a.yaml",
+	}, {name: "manifests/.wh.a.yaml"}}))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		tr := &tree{files: map[string][]byte{}}
 		err := tr.readTar(tar.NewReader(bytes.NewReader(raw)))

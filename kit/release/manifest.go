@@ -31,7 +31,7 @@ type Manifest struct {
 	Name        string
 	Labels      map[string]string
 	Annotations map[string]string
-	Content     []byte         // as it stands in the file; as JSON where several stand in one list or line
+	Content     []byte         // unchanged from the file; as JSON where several share one list or line
 	Object      map[string]any // as JSON values; whole numbers are int64
 }
 
@@ -50,7 +50,7 @@ func readManifests(f File) ([]Manifest, error) {
 		case m.Kind == "List" && m.APIVersion == "v1":
 			err = m.eachItem(func(item Manifest) { out = append(out, item) })
 		default:
-			m.Content = standing(f.Content, documents, i)
+			m.Content = verbatim(f.Content, documents, i)
 			err = m.check()
 			out = append(out, m)
 		}
@@ -64,9 +64,9 @@ func readManifests(f File) ([]Manifest, error) {
 	return out, errors.Join(failed...)
 }
 
-// standing returns a document as it stands in its file, or as JSON where it cannot be cut out of it: lines are counted as YAML ends them, and
-// documents of JSON need not begin on lines of their own.
-func standing(content []byte, documents []manifest.Document, i int) []byte {
+// verbatim returns a document unchanged from its file, or as JSON where it cannot be cut out of it: lines are counted
+// as YAML ends them, and documents of JSON need not begin on lines of their own.
+func verbatim(content []byte, documents []manifest.Document, i int) []byte {
 	if len(documents) == 1 {
 		return content
 	}
@@ -78,7 +78,8 @@ func standing(content []byte, documents []manifest.Document, i int) []byte {
 	return text
 }
 
-// cut returns the lines of a file from where a document begins to where the next one does, without the markers between them.
+// cut returns the lines of a file from where a document begins to where the next one does, without the markers between
+// them.
 func cut(content []byte, documents []manifest.Document, i int) []byte {
 	lines := bytes.SplitAfter(content, []byte("\n"))
 	from, to := documents[i].Line-1, len(lines)
@@ -165,8 +166,9 @@ func (m Manifest) eachItem(do func(Manifest)) error {
 	return nil
 }
 
-// Excluded says why a manifest is not for this kind of cluster; empty if it is. id is the identity of who asks, profile the cluster's profile,
-// such as self-managed-high-availability: a manifest must name it. An empty profile takes in what any profile has.
+// Excluded says why a manifest is not for this kind of cluster; empty if it is. id is the identity of who asks, profile
+// the cluster's profile, such as self-managed-high-availability: a manifest must name it. An empty profile takes in
+// what any profile has.
 func (m Manifest) Excluded(id, profile string) string {
 	if id != "" && m.Annotations[annotationExclude+id] == "true" {
 		return fmt.Sprintf("%s%s=true", annotationExclude, id)
@@ -180,7 +182,7 @@ func (m Manifest) Excluded(id, profile string) string {
 	return ""
 }
 
-// Delete reports whether the object shall go instead of being applied.
+// Delete reports whether the object is to be deleted instead of applied.
 func (m Manifest) Delete() bool { return m.Annotations[annotationDelete] == "true" }
 
 // CreateOnly reports whether the object is made if it is not there, and never changed.

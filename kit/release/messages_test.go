@@ -45,7 +45,7 @@ func signed(t testing.TB, k Key, text []byte, change func(*packet.Config)) []byt
 	return b.Bytes()
 }
 
-// unsigned is a message that nobody signed.
+// unsigned returns a message without a signature.
 func unsigned(t testing.TB, text []byte) []byte {
 	t.Helper()
 	var b bytes.Buffer

@@ -32,7 +32,7 @@ type Payload struct {
 	Files       []File           // every file, in load order
 	Manifests   []Manifest       // every document, in load order
 	Skipped     []string         // templates, which are not rendered: their manifests are left out
-	VersionHash string           // over all manifests as they stand: equal hashes, equal manifests
+	VersionHash string           // over all manifests, unchanged: equal hashes, equal manifests
 }
 
 // Metadata is the file release-metadata. Source: the Cincinnati design, "cincinnati-metadata-v0".
@@ -149,7 +149,8 @@ func readReferences(raw []byte, version string) ([]ImageReference, error) {
 		return nil, fmt.Errorf("unrecognized kind %q, it must be %q", r.Kind, "ImageStream")
 	}
 	if r.Metadata.Name != version {
-		return nil, fmt.Errorf("version from %s (%s) differs from %s (%s)", fileReferences, r.Metadata.Name, fileMetadata, version)
+		return nil, fmt.Errorf("version from %s (%s) differs from %s (%s)", fileReferences, r.Metadata.Name, fileMetadata,
+			version)
 	}
 	var out []ImageReference
 	for i, t := range r.Spec.Tags {

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// FuzzSignature holds that what a ring takes as a signature states one image alone, and that a ring of another key never takes it.
+// FuzzSignature holds that what a ring takes as a signature states one image alone, and that a ring of another key
+// never takes it.
 func FuzzSignature(f *testing.F) {
 	// A recorded key: those of a worker's own making would be others than those of the seeds.
 	ring, stranger := realRing(f, "simple"), realRing(f, "redhat")
@@ -37,10 +38,12 @@ func FuzzSignature(f *testing.F) {
 	})
 }
 
-// FuzzStatement holds that a text that is taken as a statement about an image has its digest in it, and is about no other one.
+// FuzzStatement holds that a text that is taken as a statement about an image has its digest in it, and is about no
+// other one.
 func FuzzStatement(f *testing.F) {
 	f.Add(statementOf(sha, "example.com/release@"+sha, created()))
-	f.Add([]byte(`{"critical":{"type":"atomic container signature","image":{"docker-manifest-digest":"` + sha + `"},"identity":{"docker-reference":"a"}},"optional":null}{}`))
+	f.Add([]byte(`{"critical":{"type":"atomic container signature","image":{"docker-manifest-digest":"` + sha +
+		`"},"identity":{"docker-reference":"a"}},"optional":null}{}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		if checkStatement(raw, sha) == nil && checkStatement(raw, byTestKey) == nil {
 			t.Fatalf("%s is about two images", raw)
@@ -62,7 +65,8 @@ func FuzzRing(f *testing.F) {
 	})
 }
 
-// blobs writes a layout: WORDS in index and manifest stand for the digests of manifest, config and layer, so that the fuzzer gets past them.
+// blobs writes a layout: WORDS in index and manifest are placeholders for the digests of manifest, config and layer, so
+// that the fuzzer gets past them.
 func blobs(t testing.TB, dir, index, manifest, config string, layer []byte) {
 	t.Helper()
 	put := func(content []byte) string {
@@ -89,7 +93,8 @@ func FuzzLayout(f *testing.F) {
 	layer := archive(f, heads())
 	f.Add(seedIndex, seedManifest, seedConfig, layer)
 	f.Add(strings.Replace(seedIndex, "MANIFEST", "sha256:../../x", 1), seedManifest, seedConfig, layer)
-	f.Add(seedIndex, strings.Replace(seedManifest, `"digest":"LAYER"`, `"digest":"sha256:aa","urls":["http://127.0.0.1/x"]`, 1), seedConfig, layer)
+	f.Add(seedIndex, strings.Replace(seedManifest, `"digest":"LAYER"`,
+		`"digest":"sha256:aa","urls":["http://127.0.0.1/x"]`, 1), seedConfig, layer)
 	f.Add(`{"manifests":[{},null]}`, `{"layers":null}`, `null`, []byte{})
 	f.Add(seedIndex, `[]`, `{"created":"never"}`, []byte("\x1f\x8b"))
 	f.Fuzz(func(t *testing.T, index, manifest, config string, layer []byte) {
@@ -99,7 +104,8 @@ func FuzzLayout(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if raw, err := i.image.RawManifest(); err != nil || sameDigest("manifest", raw, must(i.image.Digest())) != nil || must(i.image.Digest()).String() != i.Digest {
+		if raw, err := i.image.RawManifest(); err != nil || sameDigest("manifest", raw, must(i.image.Digest())) != nil ||
+			must(i.image.Digest()).String() != i.Digest {
 			t.Fatalf("the image %s is another one: %v", i.Digest, err)
 		}
 		p, err := Load(i)
@@ -130,7 +136,8 @@ func must[T any](v T, err error) T {
 func FuzzManifests(f *testing.F) {
 	for _, seed := range []string{
 		"apiVersion: v1\nkind: A\nmetadata: {name: a}\n---\napiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: B, metadata: {name: b, annotations: {release.openshift.io/delete: \"true\"}}}]\n",
-		`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"List","items":[]},null,1]}`, "kind: A\nmetadata: {name: [a]}", "apiVersion: 1\nkind: A\r---\rkind: B",
+		`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"List","items":[]},null,1]}`,
+		"kind: A\nmetadata: {name: [a]}", "apiVersion: 1\nkind: A\r---\rkind: B",
 	} {
 		f.Add([]byte(seed))
 	}

@@ -47,7 +47,7 @@ func readKeys(raw []byte) (openpgp.EntityList, error) {
 // Key is a private key that signs releases.
 type Key struct{ entity *openpgp.Entity }
 
-// GenerateKey makes a key of somebody; both halves come armored.
+// GenerateKey makes a key pair; both halves are armored.
 func GenerateKey(name string, now time.Time) (private, public []byte, err error) {
 	config := &packet.Config{Algorithm: packet.PubKeyAlgoEdDSA, Time: func() time.Time { return now }}
 	entity, err := openpgp.NewEntity(name, "", "", config)
@@ -96,8 +96,8 @@ func ReadKey(raw []byte) (Key, error) {
 	}
 }
 
-// Sign adds a signature for an image to the store at a directory, which is made if it is not there, and returns the path of its file. ref is the
-// name of the image, with or without its digest.
+// Sign adds a signature for an image to the store at a directory, which is made if it is not there, and returns the
+// path of its file. ref is the name of the image, with or without its digest.
 func (k Key) Sign(store, digest, ref string, now time.Time) (string, error) {
 	folder, err := storeFolder(digest)
 	if err != nil {
@@ -138,7 +138,8 @@ func (k Key) message(text []byte, now time.Time) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// addSignature writes a signature under the first name that is free. Nobody ever reads a half of it.
+// addSignature writes a signature under the first name that is free. The write is atomic: readers never see a part of
+// it.
 func addSignature(root *os.Root, message []byte) (string, error) {
 	const draft = ".new"
 	if err := root.WriteFile(draft, message, 0o644); err != nil {
@@ -155,7 +156,7 @@ func addSignature(root *os.Root, message []byte) (string, error) {
 	return "", fmt.Errorf("there are %d signatures already", maxSignatures)
 }
 
-// maxSignatures is how many signatures of one image are looked at.
+// maxSignatures is how many signatures of one image are checked.
 const maxSignatures = 9
 
 func signatureName(i int) string { return fmt.Sprintf("signature-%d", i) }

@@ -44,12 +44,13 @@ func TestVerifyRealSignatures(t *testing.T) {
 	stores := []string{store(t, filepath.Join("testdata", "signatures"))}
 	good := Verifier{Rings: []Ring{realRing(t, "simple")}, Stores: stores}
 	if err := good.Verify(t.Context(), byTestKey); err != nil {
-		t.Errorf("the test key, which has expired meanwhile: %v", err)
+		t.Errorf("the test key, which has expired since: %v", err)
 	}
 	says(t, good.Verify(t.Context(), byVendor), "version 3 signature")
 	says(t, Verifier{Rings: []Ring{realRing(t, "redhat")}, Stores: stores}.Verify(t.Context(), byVendor),
 		"signature-1 for key ring redhat: it is a version 3 signature, an outdated form that is not accepted")
-	says(t, Verifier{Rings: []Ring{realRing(t, "redhat")}, Stores: stores}.Verify(t.Context(), byTestKey), "which is not in the key ring")
+	says(t, Verifier{Rings: []Ring{realRing(t, "redhat")}, Stores: stores}.Verify(t.Context(), byTestKey),
+		"which is not in the key ring")
 }
 
 // signer is a key and its ring.
@@ -75,7 +76,7 @@ func TestSignIsVerified(t *testing.T) {
 		t.Errorf("the signature is at %s, want %s", path, want)
 	}
 	err = v.Verify(t.Context(), sha)
-	var failed *VerificationError
+	var failed *verificationError
 	if !errors.As(err, &failed) || len(failed.Rings) != 1 || failed.Rings[0] != "b" {
 		t.Fatalf("one ring of two is satisfied: %v", err)
 	}
@@ -117,15 +118,30 @@ func TestVerifyRefuses(t *testing.T) {
 	}{
 		"nothing":                  {nil, "it has no signature of this image"},
 		"no OpenPGP message":       {[]byte("hello"), "it is no signed OpenPGP message"},
-		"a message without signer": {unsigned(t, good), "it is an OpenPGP message that nobody signed"},
+		"a message without signer": {unsigned(t, good), "it is an OpenPGP message without a signature"},
 		"a foreign key":            {signed(t, foreign, good, nil), "which is not in the key ring"},
-		"another digest":           {signed(t, k, text(func(s *statement) { s.Critical.Image.Digest = byTestKey }), nil), "the statement is about another image, " + byTestKey},
-		"another type":             {signed(t, k, text(func(s *statement) { s.Critical.Type = "x" }), nil), `the statement is of type "x"`},
-		"no reference":             {signed(t, k, text(func(s *statement) { s.Critical.Identity.Reference = "" }), nil), "docker-reference is empty"},
-		"no JSON":                  {signed(t, k, []byte("yes, take it"), nil), "what is signed is no statement about an image"},
-		"an unknown field":         {signed(t, k, []byte(`{"critical":{"more":1}}`), nil), `unknown field "more"`},
-		"two statements":           {signed(t, k, append(bytes.Clone(good), good...), nil), "something follows it"},
-		"a text that was changed":  {bytes.Replace(signed(t, k, good, nil), []byte("e3f1"), []byte("e3f2"), 1), "it was tampered with or is broken"},
+		"another digest": {
+			signed(t, k, text(func(s *statement) { s.Critical.Image.Digest = byTestKey }), nil),
+			"the statement is about another image, " + byTestKey,
+		},
+		"another type": {
+			signed(t, k, text(func(s *statement) { s.Critical.Type = "x" }), nil),
+			`the statement is of type "x"`,
+		},
+		"no reference": {
+			signed(t, k, text(func(s *statement) { s.Critical.Identity.Reference = "" }), nil),
+			"docker-reference is empty",
+		},
+		"no JSON": {
+			signed(t, k, []byte("yes, take it"), nil),
+			"what is signed is no statement about an image",
+		},
+		"an unknown field": {signed(t, k, []byte(`{"critical":{"more":1}}`), nil), `unknown field "more"`},
+		"two statements":   {signed(t, k, append(bytes.Clone(good), good...), nil), "something follows it"},
+		"a text that was changed": {
+			bytes.Replace(signed(t, k, good, nil), []byte("e3f1"), []byte("e3f2"), 1),
+			"it was tampered with or is broken",
+		},
 		"a message that breaks off": {
 			func() []byte { m := signed(t, k, good, nil); return m[:len(m)-40] }(), "",
 		},
@@ -140,10 +156,11 @@ func TestVerifyRefuses(t *testing.T) {
 			if tt.message != nil {
 				place(t, dir, tt.message)
 			}
-			err := Verifier{Rings: []Ring{ring}, Stores: []string{store(t, dir)}, Now: func() time.Time { return now }}.Verify(t.Context(), sha)
+			err := Verifier{Rings: []Ring{ring}, Stores: []string{store(t, dir)}, Now: func() time.Time { return now }}.Verify(
+				t.Context(), sha)
 			says(t, err, tt.want)
 			says(t, err, sha+" cannot be verified: no good signature for key ring ours")
-			var failed *VerificationError
+			var failed *verificationError
 			if !errors.As(err, &failed) || len(failed.Findings) != 1 || failed.Findings[0].Store != store(t, dir) {
 				t.Errorf("findings %+v", failed)
 			}
@@ -163,17 +180,21 @@ func TestVerifyLooksAtEverySignatureAndStore(t *testing.T) {
 	check(t, err)
 	_, err = k.Sign(second, sha, "x", created())
 	check(t, err)
-	v := Verifier{Rings: []Ring{ring}, Stores: []string{store(t, first), "file://" + filepath.Join(first, "none"), "ftp://x", store(t, second)}}
+	v := Verifier{Rings: []Ring{ring}, Stores: []string{
+		store(t, first), "file://" + filepath.Join(first, "none"),
+		"ftp://x", store(t, second),
+	}}
 	check(t, v.Verify(t.Context(), sha))
 	v.Stores = v.Stores[:3]
 	err = v.Verify(t.Context(), sha)
-	var failed *VerificationError
+	var failed *verificationError
 	if !errors.As(err, &failed) || len(failed.Findings) != 5 {
 		t.Fatalf("want a finding for each of 3 signatures and 2 stores: %v", err)
 	}
 	says(t, err, "signature-3 for key ring ours: it was made with key")
 	says(t, err, "ftp://x: its address is neither file, https nor http")
-	says(t, Verifier{Rings: []Ring{ring}, Stores: []string{"file://signatures"}}.Verify(t.Context(), sha), "must have three slashes")
+	says(t, Verifier{Rings: []Ring{ring}, Stores: []string{"file://signatures"}}.Verify(t.Context(), sha),
+		"must have three slashes")
 }
 
 func TestVerifyASignatureOfAnExpiredKeyThatExpiredItself(t *testing.T) {
@@ -183,7 +204,9 @@ func TestVerifyASignatureOfAnExpiredKeyThatExpiredItself(t *testing.T) {
 	ring := Ring{Name: "short", keys: openpgp.EntityList{entity}}
 	good := statementOf(sha, "x", created())
 	dir := t.TempDir()
-	v := Verifier{Rings: []Ring{ring}, Stores: []string{store(t, dir)}, Now: func() time.Time { return created().Add(time.Hour) }}
+	v := Verifier{Rings: []Ring{ring}, Stores: []string{store(t, dir)}, Now: func() time.Time {
+		return created().Add(time.Hour)
+	}}
 	place(t, dir, signed(t, Key{entity}, good, nil))
 	check(t, v.Verify(t.Context(), sha))
 	place(t, dir, signed(t, Key{entity}, good, func(c *packet.Config) { c.SigLifetimeSecs = 90 }))
@@ -205,7 +228,10 @@ func TestVerifyOverHTTP(t *testing.T) {
 		http.StripPrefix("/good", http.FileServer(http.Dir(dir))).ServeHTTP(w, r)
 	}))
 	defer server.Close()
-	v := Verifier{Rings: []Ring{ring}, Stores: []string{server.URL + "/broken", server.URL + "/good"}, Client: server.Client()}
+	v := Verifier{
+		Rings: []Ring{ring}, Stores: []string{server.URL + "/broken", server.URL + "/good"},
+		Client: server.Client(),
+	}
 	check(t, v.Verify(t.Context(), sha))
 	if asked != maxSignatures+1 {
 		t.Errorf("%d questions, want 9 to the broken store and 1 to the good one", asked)
@@ -222,7 +248,7 @@ func TestVerifyOverHTTP(t *testing.T) {
 	}
 }
 
-// silent is a network in which nobody answers.
+// silent is a network without an answer.
 type silent struct{ asked int }
 
 func (s *silent) RoundTrip(*http.Request) (*http.Response, error) {
@@ -236,7 +262,9 @@ func TestAStoreThatDoesNotAnswerIsAskedOnce(t *testing.T) {
 	_, err := k.Sign(dir, sha, "x", created())
 	check(t, err)
 	network := &silent{}
-	v := Verifier{Rings: []Ring{ring}, Stores: []string{"https://gone.example.com", store(t, dir)}, Client: &http.Client{Transport: network}}
+	v := Verifier{Rings: []Ring{ring}, Stores: []string{"https://gone.example.com", store(t, dir)}, Client: &http.Client{
+		Transport: network,
+	}}
 	check(t, v.Verify(t.Context(), sha))
 	if network.asked != 1 {
 		t.Errorf("a store that does not answer was asked %d times: the good one has to wait for that", network.asked)
@@ -247,7 +275,7 @@ func TestAStoreThatDoesNotAnswerIsAskedOnce(t *testing.T) {
 func TestVerifyNeedsTrust(t *testing.T) {
 	_, ring := signer(t, "ours")
 	for _, v := range []Verifier{{}, {Rings: []Ring{ring}}, {Stores: []string{"file:///"}}} {
-		if err := v.Verify(t.Context(), sha); !errors.Is(err, ErrNoTrust) {
+		if err := v.Verify(t.Context(), sha); !errors.Is(err, errNoTrust) {
 			t.Errorf("Verify = %v", err)
 		}
 	}
@@ -265,7 +293,8 @@ func TestTrustOfRealReleases(t *testing.T) {
 		check(t, err)
 		got, stores, ok, err := Trust(&Payload{Manifests: list})
 		check(t, err)
-		if !ok || len(got) != rings || got[0].Name != "verifier-public-key-redhat" || len(stores) != 1 || stores[0] != "file://../verify/testdata/signatures" {
+		if !ok || len(got) != rings || got[0].Name != "verifier-public-key-redhat" || len(stores) != 1 ||
+			stores[0] != "file://../verify/testdata/signatures" {
 			t.Errorf("%s: %d rings, stores %q", file, len(got), stores)
 		}
 	}
@@ -280,7 +309,8 @@ func TestTrustRefuses(t *testing.T) {
 	key := "    " + strings.ReplaceAll(strings.TrimSpace(string(public)), "\n", "\n    ") + "\n"
 	head := "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: trust\n  annotations: {release.openshift.io/verification-config-map: \"\"}\n"
 	for text, want := range map[string]string{
-		"data: {store-a: \"https://example.com\"}\n":                                     "trust.yaml: ConfigMap \"trust\": it has no key ring",
+		"data: {store-a: \"https://example.com\"}\n": "trust.yaml: ConfigMap \"trust\": it has no key ring",
+
 		"data:\n  verifier-public-key-a: |\n" + key:                                      "it has no signature store",
 		"data: {verifier-public-key-a: nonsense, store-a: \"https://example.com\"}\n":    "key ring verifier-public-key-a:",
 		"binaryData: {verifier-public-key-a: \"*\", store-a: \"https://example.com\"}\n": "binaryData.",

@@ -35,15 +35,15 @@ type Verifier struct {
 	Now    func() time.Time // for the life time of signatures; nil means time.Now
 }
 
-// VerificationError says what was found instead of the signatures that were looked for.
-type VerificationError struct {
+// verificationError says what was found instead of the signatures that were looked for.
+type verificationError struct {
 	Digest   string
 	Rings    []string // rings that no signature satisfies
-	Findings []Finding
+	Findings []finding
 }
 
-// Finding is why a signature does not satisfy a ring, or why a store did not give one.
-type Finding struct {
+// finding is why a signature does not satisfy a ring, or why a store did not give one.
+type finding struct {
 	Store     string
 	Signature string // such as signature-1; empty if it is about the store
 	Ring      string // empty if it is about all rings
@@ -51,7 +51,7 @@ type Finding struct {
 }
 
 // String is a finding as one line.
-func (f Finding) String() string {
+func (f finding) String() string {
 	text := f.Store
 	if f.Signature != "" {
 		text += " " + f.Signature
@@ -63,7 +63,7 @@ func (f Finding) String() string {
 }
 
 // Error says which key rings are not satisfied, and each finding.
-func (e *VerificationError) Error() string {
+func (e *verificationError) Error() string {
 	text := fmt.Sprintf("%s cannot be verified: no good signature for key ring %s", e.Digest, strings.Join(e.Rings, ", "))
 	for _, f := range e.Findings {
 		text += "\n* " + f.String()
@@ -71,14 +71,14 @@ func (e *VerificationError) Error() string {
 	return text
 }
 
-// ErrNoTrust means that there are no key rings or no stores, so that nothing can be verified.
-var ErrNoTrust = errors.New("no key rings or no signature stores are configured, so no release can be verified")
+// errNoTrust means that there are no key rings or no stores, so that nothing can be verified.
+var errNoTrust = errors.New("no key rings or no signature stores are configured, so no release can be verified")
 
-// Verify checks that an image, given by its digest, was signed for every ring. Its error is a *VerificationError if it was not, ErrNoTrust, or
-// that of ctx.
+// Verify checks that an image, given by its digest, was signed for every ring. Its error is a *VerificationError if it
+// was not, ErrNoTrust, or that of ctx.
 func (v Verifier) Verify(ctx context.Context, digest string) error {
 	if len(v.Rings) == 0 || len(v.Stores) == 0 {
-		return ErrNoTrust
+		return errNoTrust
 	}
 	folder, err := storeFolder(digest)
 	if err != nil {
@@ -89,19 +89,19 @@ func (v Verifier) Verify(ctx context.Context, digest string) error {
 		now = v.Now
 	}
 	missing := slices.Clone(v.Rings)
-	failed := &VerificationError{Digest: digest}
+	failed := &verificationError{Digest: digest}
 	for _, store := range v.Stores {
 		found := 0
 		err := v.signatures(ctx, store, folder, func(signature string, raw []byte, err error) bool {
 			found++
 			if err != nil {
-				failed.Findings = append(failed.Findings, Finding{Store: store, Signature: signature, Reason: err.Error()})
+				failed.Findings = append(failed.Findings, finding{Store: store, Signature: signature, Reason: err.Error()})
 				return true
 			}
 			missing = slices.DeleteFunc(missing, func(r Ring) bool {
 				err := r.check(raw, digest, now())
 				if err != nil {
-					failed.Findings = append(failed.Findings, Finding{store, signature, r.Name, err.Error()})
+					failed.Findings = append(failed.Findings, finding{store, signature, r.Name, err.Error()})
 				}
 				return err == nil
 			})
@@ -113,9 +113,9 @@ func (v Verifier) Verify(ctx context.Context, digest string) error {
 		case len(missing) == 0:
 			return nil
 		case err != nil:
-			failed.Findings = append(failed.Findings, Finding{Store: store, Reason: err.Error()})
+			failed.Findings = append(failed.Findings, finding{Store: store, Reason: err.Error()})
 		case found == 0:
-			failed.Findings = append(failed.Findings, Finding{Store: store, Reason: "it has no signature of this image"})
+			failed.Findings = append(failed.Findings, finding{Store: store, Reason: "it has no signature of this image"})
 		}
 	}
 	for _, r := range missing {
@@ -124,8 +124,11 @@ func (v Verifier) Verify(ctx context.Context, digest string) error {
 	return failed
 }
 
-// signatures calls use with each signature of a folder of a store, or with why it cannot be read, until use is false or there is none more.
-func (v Verifier) signatures(ctx context.Context, store, folder string, use func(name string, raw []byte, err error) bool) error {
+// signatures calls use with each signature of a folder of a store, or with why it cannot be read, until use is false or
+// there is none more.
+func (v Verifier) signatures(ctx context.Context, store, folder string,
+	use func(name string, raw []byte, err error) bool,
+) error {
 	address, err := url.Parse(store)
 	if err != nil {
 		return fmt.Errorf("it is no address: %w", err)
@@ -200,7 +203,8 @@ func whole(r io.ReadCloser, err error) ([]byte, error) {
 	return raw, err
 }
 
-// check refuses a signature that none of the ring's keys made for an image. That a key has expired does not matter, that a signature has does.
+// check refuses a signature that none of the ring's keys made for an image. That a key has expired does not matter,
+// that a signature has does.
 func (r Ring) check(raw []byte, digest string, now time.Time) error {
 	if err := refuseOldForm(raw); err != nil {
 		return err
@@ -216,7 +220,7 @@ func (r Ring) check(raw []byte, digest string, now time.Time) error {
 		return errors.New("it is encrypted")
 	}
 	if !message.IsSigned {
-		return errors.New("it is an OpenPGP message that nobody signed")
+		return errors.New("it is an OpenPGP message without a signature")
 	}
 	text, err := io.ReadAll(message.UnverifiedBody)
 	if err != nil {
@@ -274,7 +278,9 @@ func refuseOldForm(raw []byte) error {
 			return nil // the library says what is wrong
 		}
 		if p.Tag == tagSignature && len(p.Contents) > 0 && p.Contents[0] < oldestVersion {
-			return fmt.Errorf("it is a version %d signature, an outdated form that is not accepted: it must be made anew as version 4 or later", p.Contents[0])
+			return fmt.Errorf(
+				"it is a version %d signature, an outdated form that is not accepted: sign again with version 4 or later",
+				p.Contents[0])
 		}
 	}
 }
@@ -286,8 +292,9 @@ const (
 	prefixStore     = "store-"
 )
 
-// Trust is what a release says of how the next one is verified: the first config map, in load order, with the annotation
-// release.openshift.io/verification-config-map. ok is false if there is none; then nothing can be verified by it.
+// Trust is what a release says of how the next one is verified: the first config map, in load order, with the
+// annotation release.openshift.io/verification-config-map. ok is false if there is none; then nothing can be verified
+// by it.
 func Trust(p *Payload) (rings []Ring, stores []string, ok bool, err error) {
 	for _, m := range p.Manifests {
 		if _, marked := m.Annotations[annotationTrust]; marked && m.Kind == "ConfigMap" && m.APIVersion == "v1" {

@@ -8,47 +8,53 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
 )
 
 const (
-	// batchOps is how many objects share a transaction: below the 128 operations that a member takes, with room for the fence.
+	// batchOps is how many objects share a transaction: below the 128 operations that a member takes, with room for the
+	// fence.
 	batchOps = 100
-	// batchBytes is how large they are together, unless it is one alone: a member takes 8 MiB, and what is larger would fail again and again,
-	// with every object that shares the batch.
+	// batchBytes is how large they are together, unless it is one alone: a member takes 8 MiB, and what is larger would
+	// fail again and again, with every object that shares the batch.
 	batchBytes = 1 << 20
 	// batchCommits is how many transactions of one batch are under way at once.
 	batchCommits = 4
 )
 
 // Written is what became of one object of a batch.
-type Written[T Object] struct {
+type Written[T object.Object] struct {
 	Object T // as stored; the zero T where Err is set
 	Err    error
 }
 
-// CreateAll stores many new objects, each for itself: what is refused does not keep the others. Many share a transaction and a revision.
-// The results are in the order of objs.
-func (t *Table[T]) CreateAll(ctx context.Context, objs []T) []Written[T] {
+// CreateAll stores many new objects, each for itself: what is refused does not keep the others. Many share a
+// transaction and a revision. The results are in the order of objs.
+func (t *Table[T]) CreateAll(ctx context.Context, objs []T, opts ...WriteOptions) []Written[T] {
 	out := make([]Written[T], len(objs))
 	var ready []prepared[T]
 	for i, obj := range objs {
-		next, err := t.prepareCreate(ctx, obj)
+		next, err := t.prepareCreate(writing[T](ctx, opts), obj)
 		if err != nil {
 			out[i].Err = err
 			continue
 		}
 		ready = append(ready, prepared[T]{at: i, next: next})
 	}
-	t.commitAll(ctx, ready, out, func(p prepared[T]) (T, error) { return t.Create(ctx, objs[p.at]) })
+	t.commitAll(ctx, ready, out, dryRun(opts), func(p prepared[T]) (T, error) {
+		return t.Create(ctx, objs[p.at], opts...)
+	})
 	return out
 }
 
-// ModifyAll has f change a copy of each named object, and stores those that are still as the cache shows them; one that is not is
-// read anew and changed by itself, as by Modify. f is called for one object at a time and may run several times for it.
-// The results are in the order of keys.
-func (t *Table[T]) ModifyAll(ctx context.Context, keys []Key, f func(obj T) error) []Written[T] {
+// ModifyAll has f change a copy of each named object, and stores those that are still as the cache shows them; one that
+// is not is read anew and changed by itself, as by Modify. f is called for one object at a time and may run several
+// times for it. The results are in the order of keys.
+func (t *Table[T]) ModifyAll(ctx context.Context, keys []object.Key, f func(obj T) error,
+	opts ...WriteOptions,
+) []Written[T] {
 	out := make([]Written[T], len(keys))
 	var ready []prepared[T]
 	for i, key := range keys {
@@ -57,8 +63,9 @@ func (t *Table[T]) ModifyAll(ctx context.Context, keys []Key, f func(obj T) erro
 			out[i].Err = rpcerr.NotFound(t.typ.GetKind(), key.Name)
 			continue
 		}
-		next := Clone(old)
-		if err := errors.Join(f(next), t.checkChange(ctx, old, next)); err != nil {
+		w, next := writing[T](ctx, opts), object.Clone(old)
+		w.Old, w.New = old, next
+		if err := errors.Join(f(next), t.checkChange(w)); err != nil {
 			out[i].Err = err
 			continue
 		}
@@ -67,35 +74,39 @@ func (t *Table[T]) ModifyAll(ctx context.Context, keys []Key, f func(obj T) erro
 			continue
 		}
 		if released(old, next) { // a deletion, which a batch of puts has no place for
-			out[i].Object, out[i].Err = t.Modify(ctx, key, f)
+			out[i].Object, out[i].Err = t.Modify(ctx, key, f, opts...)
 			continue
 		}
 		ready = append(ready, prepared[T]{at: i, next: next, was: revisionOf(old)})
 	}
-	t.commitAll(ctx, ready, out, func(p prepared[T]) (T, error) { return t.Modify(ctx, keys[p.at], f) })
+	t.commitAll(ctx, ready, out, dryRun(opts), func(p prepared[T]) (T, error) {
+		return t.Modify(ctx, keys[p.at], f, opts...)
+	})
 	return out
 }
 
 // prepared is a checked object of a batch that waits to be stored.
-type prepared[T Object] struct {
+type prepared[T object.Object] struct {
 	at   int // place in the batch
 	next T
 	was  int64 // revision that it replaces; 0 for a new one
 }
 
-// commitAll stores checked objects, many in a transaction. Where a transaction is refused, alone stores its objects one by one; so it does with
-// those that are named once more, after the others.
-func (t *Table[T]) commitAll(ctx context.Context, ready []prepared[T], out []Written[T], alone func(prepared[T]) (T, error)) {
-	if t.cfg.Claims != nil { // each object is written with its claims
+// commitAll stores checked objects, many in a transaction. Those for which a transaction is refused are taken out of it
+// and stored by alone; so are those that are named once more, after the others.
+func (t *Table[T]) commitAll(ctx context.Context, ready []prepared[T], out []Written[T], dryRun bool,
+	alone func(prepared[T]) (T, error),
+) {
+	if dryRun || t.cfg.Claims != nil { // nothing is written, or each object with its claims
 		for _, p := range ready {
 			out[p.at].Object, out[p.at].Err = alone(p)
 		}
 		return
 	}
-	named := make(map[Key]bool, len(ready))
+	named := make(map[object.Key]bool, len(ready))
 	var once, again []prepared[T]
 	for _, p := range ready {
-		if k := KeyOf(p.next); named[k] {
+		if k := object.KeyOf(p.next); named[k] {
 			again = append(again, p)
 		} else {
 			named[k] = true
@@ -120,7 +131,7 @@ func (t *Table[T]) commitAll(ctx context.Context, ready []prepared[T], out []Wri
 }
 
 // transaction returns how many objects from the first on share a transaction.
-func transaction[T Object](list []prepared[T]) int {
+func transaction[T object.Object](list []prepared[T]) int {
 	size := 0
 	for n, p := range list {
 		if size += proto.Size(p.next); n == batchOps || n > 0 && size > batchBytes {
@@ -130,34 +141,37 @@ func transaction[T Object](list []prepared[T]) int {
 	return len(list)
 }
 
-func (t *Table[T]) commitPart(ctx context.Context, part []prepared[T], out []Written[T], alone func(prepared[T]) (T, error)) {
-	ops := make([]store.Op, 0, len(part))
-	part = slices.DeleteFunc(part, func(p prepared[T]) bool {
+// commitPart stores objects in one transaction, without those that another write was faster for: alone stores these.
+func (t *Table[T]) commitPart(ctx context.Context, part []prepared[T], out []Written[T],
+	alone func(prepared[T]) (T, error),
+) {
+	ready, ops := make([]prepared[T], 0, len(part)), make([]store.Op, 0, len(part))
+	for _, p := range part {
 		value, err := t.encode(p.next)
 		if err != nil {
 			out[p.at].Err = err
-			return true
+			continue
 		}
-		ops = append(ops, store.Put(t.key(KeyOf(p.next)), value, p.was))
-		return false
-	})
-	if len(part) == 0 {
-		return
+		ready = append(ready, p)
+		ops = append(ops, store.Put(t.key(object.KeyOf(p.next)), value, p.was))
 	}
-	revision, err := t.st.Commit(ctx, ops...)
-	var refused *store.OpError
-	switch {
-	case errors.As(err, &refused) && !errors.Is(err, store.ErrFenced):
-		for _, p := range part {
-			out[p.at].Object, out[p.at].Err = alone(p)
+	var refused []prepared[T]
+	for len(ready) > 0 {
+		revision, err := t.st.Commit(ctx, ops...)
+		var op *store.OpError
+		if errors.As(err, &op) && !errors.Is(err, store.ErrFenced) {
+			for _, i := range slices.Backward(op.Refused) {
+				refused = append(refused, ready[i])
+				ready, ops = slices.Delete(ready, i, i+1), slices.Delete(ops, i, i+1)
+			}
+			continue
 		}
-	case err != nil:
-		for _, p := range part {
-			out[p.at].Err = err
+		for _, p := range ready {
+			out[p.at].Object, out[p.at].Err = t.written(ctx, p.next, revision, err)
 		}
-	default:
-		for _, p := range part {
-			out[p.at].Object, out[p.at].Err = t.written(ctx, p.next, revision, nil)
-		}
+		break
+	}
+	for _, p := range refused {
+		out[p.at].Object, out[p.at].Err = alone(p)
 	}
 }

@@ -1,10 +1,13 @@
 package resource
 
 import (
-	"cmp"
 	"context"
+	"iter"
 	"slices"
 	"sync"
+
+	"github.com/windlass-dev/windlass/kit/object"
+	"k8s.io/utils/third_party/forked/golang/btree"
 )
 
 // What a cache remembers for watches that resume: some seconds of the busiest kind.
@@ -14,8 +17,8 @@ const (
 )
 
 // Change is one object's change at one revision.
-type Change[T Object] struct {
-	Key      Key
+type Change[T object.Object] struct {
+	Key      object.Key
 	Object   T    // after the change; for a deletion as it was last, at the revision of the deletion
 	Previous T    // before the change; the zero T if it was created
 	Existed  bool // whether Previous is set
@@ -23,7 +26,7 @@ type Change[T Object] struct {
 }
 
 // step is all changes of one revision.
-type step[T Object] struct {
+type step[T object.Object] struct {
 	revision int64
 	changes  []Change[T]
 	frames   []frames[T] // of each change
@@ -32,14 +35,18 @@ type step[T Object] struct {
 
 // Cache is a copy of all objects of a kind in memory. Its messages are shared: nobody may modify them.
 // All methods may be called concurrently.
-type Cache[T Object] struct {
-	mu          sync.RWMutex
-	objects     map[Key]T
-	revision    int64 // everything up to here is in objects
-	synced      chan struct{}
-	moved       chan struct{} // closed and replaced each time that the revision moves
-	subscribers []func(Key)
-	indexes     map[string]*index[T]
+type Cache[T object.Object] struct {
+	mu       sync.RWMutex
+	objects  *btree.BTree[entry[T]] // read by its clones too, so what is in it changes by Step and Replace alone
+	revision int64                  // everything up to here is in objects
+	latest   *view[T]               // of objects as they are now; nil until somebody asks
+	kept     []*view[T]             // for lists that go on
+	synced   chan struct{}
+	moved    chan struct{} // closed and replaced each time that the revision moves
+	indexes  map[string]*index[T]
+
+	telling     sync.Mutex // held while a change is taken in and told, so that changes are told in order
+	subscribers []func(Change[T])
 
 	ring  []*step[T] // the last steps, oldest first
 	held  int        // bytes of the ring
@@ -48,9 +55,9 @@ type Cache[T Object] struct {
 }
 
 // NewCache returns an empty cache.
-func NewCache[T Object]() *Cache[T] {
+func NewCache[T object.Object]() *Cache[T] {
 	return &Cache[T]{
-		objects: map[Key]T{}, synced: make(chan struct{}), moved: make(chan struct{}),
+		objects: newObjects[T](), synced: make(chan struct{}), moved: make(chan struct{}),
 		indexes: map[string]*index[T]{}, feeds: map[interest]map[*feed[T]]struct{}{},
 	}
 }
@@ -59,62 +66,52 @@ func NewCache[T Object]() *Cache[T] {
 func (c *Cache[T]) Lookup(namespace, name string) (T, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	o, ok := c.objects[Key{Namespace: namespace, Name: name}]
-	return o, ok
+	e, ok := c.objects.Get(entry[T]{key: object.Key{Namespace: namespace, Name: name}})
+	return e.object, ok
 }
 
-// All returns all objects, ordered by namespace and name; the caller must not modify them.
-func (c *Cache[T]) All() []T {
-	c.mu.RLock()
-	out := values(c.objects)
-	c.mu.RUnlock()
-	sortByKey(out)
-	return out
-}
+// All returns all objects in the order of Objects; the caller must not modify them.
+func (c *Cache[T]) All() []T { return slices.Collect(c.Objects()) }
 
-func values[T Object](objects map[Key]T) []T {
-	out := make([]T, 0, len(objects))
-	for _, o := range objects {
-		out = append(out, o)
-	}
-	return out
-}
+// Objects returns all objects as they are at the call, ordered by namespace and name as their records in etcd are; the
+// caller must not modify them. It costs next to nothing: what does not need a slice of them iterates.
+func (c *Cache[T]) Objects() iter.Seq[T] { return c.view().all() }
 
-func sortByKey[T Object](objects []T) {
-	slices.SortFunc(objects, func(a, b T) int {
-		x, y := KeyOf(a), KeyOf(b)
-		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
-	})
-}
-
-// Keys returns the keys of all objects, as Key.String writes them, in any order.
+// Keys returns the keys of all objects, as Key.String writes them, in the order of Objects.
 func (c *Cache[T]) Keys() []string {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	out := make([]string, 0, len(c.objects))
-	for k := range c.objects {
-		out = append(out, k.String())
-	}
+	v := c.view()
+	out := make([]string, 0, v.objects.Len())
+	v.objects.Ascend(func(e entry[T]) bool {
+		out = append(out, e.key.String())
+		return true
+	})
 	return out
 }
 
-// Subscribe has f called with the key of every object that changes from now on, and once with each that is there. f must
-// return at once, as the Add of a queue does.
-func (c *Cache[T]) Subscribe(f func(Key)) {
-	c.mu.Lock()
+// In returns the objects of a namespace as they are at the call, ordered by name; the caller must not modify them.
+func (c *Cache[T]) In(namespace string) iter.Seq[T] { return c.view().after(namespace, object.Key{}) }
+
+// Subscribe has f called with every change from now on, in order, and before that once with each object that is there,
+// as if it had just been created. The cache shows what f is told of, or what is newer. f must return at once, as the
+// Add of a queue does, and must not modify objects.
+func (c *Cache[T]) Subscribe(f func(Change[T])) {
+	c.telling.Lock()
+	defer c.telling.Unlock()
 	c.subscribers = append(c.subscribers, f)
-	keys := make([]Key, 0, len(c.objects))
-	for k := range c.objects {
-		keys = append(keys, k)
-	}
-	c.mu.Unlock()
-	for _, k := range keys {
-		f(k)
+	for o := range c.Objects() {
+		f(Change[T]{Key: object.KeyOf(o), Object: o})
 	}
 }
 
-// Synced is closed when the cache has been filled for the first time.
-func (c *Cache[T]) Synced() <-chan struct{} { return c.synced }
+// IsSynced reports whether the cache has been filled for the first time.
+func (c *Cache[T]) IsSynced() bool {
+	select {
+	case <-c.synced:
+		return true
+	default:
+		return false
+	}
+}
 
 // WaitSynced waits until the cache has been filled for the first time, or ctx ends.
 func (c *Cache[T]) WaitSynced(ctx context.Context) error {
@@ -158,26 +155,32 @@ func (c *Cache[T]) reached(revision int64) (reached bool, moved <-chan struct{})
 // Replace sets the whole content as it was at a revision. Subscribers hear of every object that differs, watches that
 // have not come so far must list again.
 func (c *Cache[T]) Replace(objects []T, revision int64) {
+	c.telling.Lock()
+	defer c.telling.Unlock()
 	c.mu.Lock()
 	before := c.objects
-	c.objects = make(map[Key]T, len(objects))
+	c.objects, c.latest, c.kept = newObjects[T](), nil, nil
 	for _, x := range c.indexes {
 		clear(x.objects)
 	}
-	var changed []Key
+	var changed []Change[T]
 	for _, o := range objects {
-		k := KeyOf(o)
-		c.objects[k] = o
+		k := object.KeyOf(o)
+		c.objects.ReplaceOrInsert(entry[T]{k, o})
 		c.enter(k, o)
-		if old, ok := before[k]; !ok || old.GetMetadata().GetResourceVersion() != o.GetMetadata().GetResourceVersion() {
-			changed = append(changed, k)
+		old, ok := before.Get(entry[T]{key: k})
+		if !ok || old.object.GetMetadata().GetResourceVersion() != o.GetMetadata().GetResourceVersion() {
+			changed = append(changed, Change[T]{Key: k, Object: o, Previous: old.object, Existed: ok})
 		}
 	}
-	for k := range before {
-		if _, ok := c.objects[k]; !ok {
-			changed = append(changed, k)
+	before.Ascend(func(e entry[T]) bool {
+		if !c.objects.Has(e) {
+			changed = append(changed, Change[T]{
+				Key: e.key, Object: e.object, Previous: e.object, Existed: true, Deleted: true,
+			})
 		}
-	}
+		return true
+	})
 	if revision > c.revision {
 		c.loseFeeds()
 	}
@@ -189,25 +192,30 @@ func (c *Cache[T]) Replace(objects []T, revision int64) {
 
 // Step takes in all changes of one revision; none means that nothing happened up to it.
 func (c *Cache[T]) Step(revision int64, changes []Change[T]) {
+	c.telling.Lock()
+	defer c.telling.Unlock()
 	c.mu.Lock()
 	if revision < c.revision || (revision == c.revision && len(changes) == 0) {
 		c.mu.Unlock()
 		return
 	}
-	keys := make([]Key, 0, len(changes))
 	for _, ch := range changes {
-		if old, ok := c.objects[ch.Key]; ok {
-			c.leave(ch.Key, old)
-		}
+		var old entry[T]
+		var existed bool
 		if ch.Deleted {
-			delete(c.objects, ch.Key)
+			old, existed = c.objects.Delete(entry[T]{key: ch.Key})
 		} else {
-			c.objects[ch.Key] = ch.Object
+			old, existed = c.objects.ReplaceOrInsert(entry[T]{ch.Key, ch.Object})
+		}
+		if existed {
+			c.leave(ch.Key, old.object)
+		}
+		if !ch.Deleted {
 			c.enter(ch.Key, ch.Object)
 		}
-		keys = append(keys, ch.Key)
 	}
 	if len(changes) > 0 {
+		c.latest = nil
 		s := newStep(revision, changes)
 		c.ring, c.held = append(c.ring, s), c.held+s.bytes
 		for len(c.ring) > ringSize || c.held > ringBytes && len(c.ring) > 1 {
@@ -215,16 +223,20 @@ func (c *Cache[T]) Step(revision int64, changes []Change[T]) {
 			c.ring[0] = nil // let the garbage collector have it before the slice moves on
 			c.ring = c.ring[1:]
 		}
+		c.dropViews()
 		c.feed(s)
 	}
 	c.advance(revision)
 	c.mu.Unlock()
-	c.tell(keys)
+	c.tell(changes)
 }
 
 // advance notes that everything up to a revision is in the cache. The lock is held.
 func (c *Cache[T]) advance(revision int64) {
 	c.revision = revision
+	if c.latest != nil {
+		c.latest = &view[T]{c.latest.objects, revision}
+	}
 	close(c.moved)
 	c.moved = make(chan struct{})
 	select {
@@ -234,13 +246,11 @@ func (c *Cache[T]) advance(revision int64) {
 	}
 }
 
-func (c *Cache[T]) tell(keys []Key) {
-	c.mu.RLock()
-	subscribers := c.subscribers
-	c.mu.RUnlock()
-	for _, k := range keys {
-		for _, f := range subscribers {
-			f(k)
+// tell tells all subscribers of changes.
+func (c *Cache[T]) tell(changes []Change[T]) {
+	for _, ch := range changes {
+		for _, f := range c.subscribers {
+			f(ch)
 		}
 	}
 }

@@ -7,12 +7,13 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
 )
 
-// Claim is a value that at most one object of a kind holds at a time, over all namespaces. It is taken and given up in the transaction that
-// writes the object, so two concurrent writes cannot both hold it.
+// Claim is a value that at most one object of a kind holds at a time, over all namespaces. It is taken and given up in
+// the transaction that writes the object, so two concurrent writes cannot both hold it.
 type Claim struct {
 	What  string // what the value is, in the key and in messages, such as "name" or "providerID"
 	Value string // a claim with an empty value is none
@@ -26,12 +27,12 @@ type holder struct {
 	UID       string `json:"uid"`
 }
 
-func holderOf(o Object) holder {
+func holderOf(o object.Object) holder {
 	m := o.GetMetadata()
 	return holder{Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUid()}
 }
 
-func (h holder) key() string { return Key{Namespace: h.Namespace, Name: h.Name}.String() }
+func (h holder) key() string { return object.Key{Namespace: h.Namespace, Name: h.Name}.String() }
 
 func parseHolder(value []byte) (holder, error) {
 	var h holder
@@ -51,7 +52,8 @@ func (t *Table[T]) claimKey(c Claim) string {
 	return t.typ.GetPlural() + ".claims/" + c.What + "/" + c.Value
 }
 
-// claimOps returns the operations that make the claims of old those of next. Either may be the zero T. What next keeps is not touched.
+// claimOps returns the operations that make the claims of old those of next. Either may be the zero T. What next keeps
+// is not touched.
 func (t *Table[T]) claimOps(ctx context.Context, old, next T) ([]store.Op, error) {
 	had, wants := t.claims(old), t.claims(next)
 	same := func(c Claim) func(Claim) bool {
@@ -110,7 +112,8 @@ func (t *Table[T]) taken(obj T, key string, value []byte) error {
 		if err != nil {
 			return fmt.Errorf("claim %q: %w", key, err)
 		}
-		return rpcerr.Taken(t.typ.GetKind(), obj.GetMetadata().GetName(), c.Path, fmt.Sprintf("%s %q belongs to %s %s", c.What, c.Value, t.typ.GetKind(), h.key()))
+		return rpcerr.Taken(t.typ.GetKind(), obj.GetMetadata().GetName(), c.Path,
+			fmt.Sprintf("%s %q belongs to %s %s", c.What, c.Value, t.typ.GetKind(), h.key()))
 	}
 	return fmt.Errorf("claim %q: %w", key, store.ErrExists)
 }
@@ -133,8 +136,8 @@ func (t *Table[T]) freeClaims(ctx context.Context, old, next T) error {
 	return nil
 }
 
-// HoldClaims takes the claims of objects that were stored before their kind had any. It returns an error for each claim that another object
-// holds; such a claim stays where it is.
+// HoldClaims takes the claims of objects that were stored before their kind had any. It returns an error for each claim
+// that another object holds; such a claim stays where it is.
 func (t *Table[T]) HoldClaims(ctx context.Context) error {
 	page, err := t.st.List(ctx, t.typ.GetPlural()+".claims/", store.ListOptions{})
 	if err != nil {
@@ -145,7 +148,7 @@ func (t *Table[T]) HoldClaims(ctx context.Context) error {
 		held[r.Key] = r.Value
 	}
 	var errs []error
-	for _, o := range t.All() {
+	for o := range t.Objects() {
 		for _, c := range t.claims(o) {
 			value, known := held[t.claimKey(c)]
 			if !known {
@@ -163,7 +166,7 @@ func (t *Table[T]) holdClaim(ctx context.Context, o T, c Claim) error {
 	if err != nil {
 		return err
 	}
-	_, err = t.st.Commit(ctx, store.Check(t.key(KeyOf(o)), revisionOf(o)), store.Put(t.claimKey(c), value, 0))
+	_, err = t.st.Commit(ctx, store.Check(t.key(object.KeyOf(o)), revisionOf(o)), store.Put(t.claimKey(c), value, 0))
 	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExists) {
 		return nil // the object or the claim changed since; the next call finds out
 	}

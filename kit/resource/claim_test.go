@@ -8,6 +8,7 @@ import (
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc/codes"
@@ -34,12 +35,17 @@ func TestAClaimIsHeldByOneObjectOfAllNamespaces(t *testing.T) {
 	}
 	refused := func(what string, err error) {
 		t.Helper()
-		if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS || status.Convert(err).Message() != `MachineSet "b": metadata.labels['color']: color "red" belongs to MachineSet one/a` {
+		if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS ||
+			status.Convert(
+				err).Message() != `MachineSet "b": metadata.labels['color']: color "red" belongs to MachineSet one/a` {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	recolor := func(key resource.Key, color string) error {
-		_, err := f.table.Modify(t.Context(), key, func(s *machinev1.MachineSet) error { s.Metadata.Labels["color"] = color; return nil })
+	recolor := func(key object.Key, color string) error {
+		_, err := f.table.Modify(t.Context(), key, func(s *machinev1.MachineSet) error {
+			s.Metadata.Labels["color"] = color
+			return nil
+		})
 		return err
 	}
 	if err := create(colored("one", "a", "red")); err != nil {
@@ -54,13 +60,13 @@ func TestAClaimIsHeldByOneObjectOfAllNamespaces(t *testing.T) {
 	if err := create(colored("two", "b", "blue")); err != nil {
 		t.Fatal(err)
 	}
-	refused("a change", recolor(resource.Key{Namespace: "two", Name: "b"}, "red"))
+	refused("a change", recolor(object.Key{Namespace: "two", Name: "b"}, "red"))
 
 	// Given up, by a change and by the end of the object, not by its deletion alone.
-	if err := recolor(resource.Key{Namespace: "one", Name: "a"}, "green"); err != nil {
+	if err := recolor(object.Key{Namespace: "one", Name: "a"}, "green"); err != nil {
 		t.Fatal(err)
 	}
-	if err := recolor(resource.Key{Namespace: "two", Name: "b"}, "red"); err != nil {
+	if err := recolor(object.Key{Namespace: "two", Name: "b"}, "red"); err != nil {
 		t.Errorf("a claim that was given up: %v", err)
 	}
 	if _, err := f.table.Delete(t.Context(), "two", "b", nil); err != nil {
@@ -69,7 +75,8 @@ func TestAClaimIsHeldByOneObjectOfAllNamespaces(t *testing.T) {
 	if err := create(colored("one", "c", "red")); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
 		t.Errorf("the claim of an object that is being deleted: %v", err)
 	}
-	if _, err := f.table.Modify(t.Context(), resource.Key{Namespace: "two", Name: "b"}, func(s *machinev1.MachineSet) error { s.Metadata.Finalizers = nil; return nil }); err != nil {
+	if _, err := f.table.Modify(t.Context(), object.Key{Namespace: "two", Name: "b"},
+		func(s *machinev1.MachineSet) error { s.Metadata.Finalizers = nil; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if err := create(colored("one", "c", "red")); err != nil {
@@ -85,7 +92,8 @@ func TestOfConcurrentCreationsOneGetsTheClaim(t *testing.T) {
 		var group sync.WaitGroup
 		for i := range rivals {
 			group.Go(func() {
-				_, errs[i] = f.table.Create(t.Context(), colored(fmt.Sprintf("ns-%d", i), fmt.Sprintf("s-%d", round), fmt.Sprintf("c-%d", round)))
+				_, errs[i] = f.table.Create(t.Context(), colored(fmt.Sprintf("ns-%d", i), fmt.Sprintf("s-%d", round),
+					fmt.Sprintf("c-%d", round)))
 			})
 		}
 		group.Wait()

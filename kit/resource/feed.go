@@ -4,10 +4,13 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/windlass-dev/windlass/kit/object"
+
 	"google.golang.org/protobuf/proto"
 )
 
-// interest is the narrowest group of objects, of those that the cache tells apart, that a watch wants some of. The zero interest is all objects.
+// interest is the narrowest group of objects, of those that the cache tells apart, that a watch wants some of. The zero
+// interest is all objects.
 type interest struct {
 	index string // "name", "namespace", or that of the cache
 	value string
@@ -18,9 +21,10 @@ const (
 	byNamespace = "namespace"
 )
 
-// feed holds the changes that one watch has yet to send. A change is added only to the feeds whose interest it touches, so its cost does not grow
-// with the number of watches. Telling every watch of every change took 32 ms for 5,000 of them. The cache's lock guards a feed.
-type feed[T Object] struct {
+// feed holds the changes that one watch has yet to send. A change is added only to the feeds whose interest it touches,
+// so its cost does not grow with the number of watches. Telling every watch of every change took 32 ms for 5,000 of
+// them. The cache's lock guards a feed.
+type feed[T object.Object] struct {
 	cache   *Cache[T]
 	of      interest
 	after   int64 // the watch has all changes up to here
@@ -47,15 +51,11 @@ func (c *Cache[T]) interestOf(namespace string, sel Selection) interest {
 	return interest{}
 }
 
-// newFeed returns a feed of what changes after a revision; false if the cache no longer knows all of that. It must be closed.
+// newFeed returns a feed of what changes after a revision; false if the cache no longer knows all of that. It must be
+// closed.
 func (c *Cache[T]) newFeed(of interest, after int64) (*feed[T], bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.addFeed(of, after)
-}
-
-// addFeed is newFeed with the lock held.
-func (c *Cache[T]) addFeed(of interest, after int64) (*feed[T], bool) {
 	if after < c.floor {
 		return nil, false
 	}
@@ -79,20 +79,6 @@ func (c *Cache[T]) addFeed(of interest, after int64) (*feed[T], bool) {
 	return f, true
 }
 
-// snapshot returns the objects of an interest, in any order, the revision that they show, and a feed of what changes after it.
-func (c *Cache[T]) snapshot(of interest) ([]T, int64, *feed[T]) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var out []T
-	if x, ok := c.indexes[of.index]; ok {
-		out = values(x.objects[of.value])
-	} else {
-		out = values(c.objects)
-	}
-	f, _ := c.addFeed(of, c.revision) // which is not before the floor
-	return out, c.revision, f
-}
-
 func (f *feed[T]) close() {
 	c := f.cache
 	c.mu.Lock()
@@ -103,7 +89,8 @@ func (f *feed[T]) close() {
 	}
 }
 
-// take returns what came since the last call, and the revision up to which that tells everything; false if something is missing.
+// take returns what came since the last call, and the revision up to which that tells everything; false if something is
+// missing.
 func (f *feed[T]) take() (steps []*step[T], upTo int64, whole bool) {
 	c := f.cache
 	c.mu.Lock()
@@ -159,8 +146,8 @@ func (c *Cache[T]) concerns(ch *Change[T], of interest) bool {
 	return slices.Contains(x.of(ch.Object), of.value) || ch.Existed && slices.Contains(x.of(ch.Previous), of.value)
 }
 
-// add has a feed tell a step. A feed whose reader is further behind than the ring reaches is lost: it must not hold in memory what the ring
-// has forgotten. The lock is held.
+// add has a feed tell a step. A feed whose reader is further behind than the ring reaches is lost: it must not hold in
+// memory what the ring has forgotten. The lock is held.
 func (f *feed[T]) add(s *step[T]) {
 	if s.revision <= f.after || f.lost {
 		return
@@ -190,12 +177,12 @@ func (c *Cache[T]) loseFeeds() {
 }
 
 // frames are the events of one change as they travel, each made once for all watches.
-type frames[T Object] struct {
+type frames[T object.Object] struct {
 	added, modified, deleted, gone atomic.Pointer[Event[T]]
 }
 
-// event returns the event of a change as a selection sees it: an object that comes to match was added, one that no longer does was deleted.
-// False if it sees none.
+// event returns the event of a change as a selection sees it: an object that comes to match was added, one that no
+// longer does was deleted. False if it sees none.
 func (s *step[T]) event(i int, want func(T) bool) (*Event[T], bool) {
 	ch, f := &s.changes[i], &s.frames[i]
 	before := ch.Existed && want(ch.Previous)
@@ -211,7 +198,7 @@ func (s *step[T]) event(i int, want func(T) bool) (*Event[T], bool) {
 		if e := f.gone.Load(); e != nil {
 			return e, true
 		}
-		gone := Clone(ch.Previous)
+		gone := object.Clone(ch.Previous)
 		gone.GetMetadata().ResourceVersion = FormatRevision(s.revision)
 		return once(&f.gone, Deleted, gone), true
 	}
@@ -219,7 +206,7 @@ func (s *step[T]) event(i int, want func(T) bool) (*Event[T], bool) {
 }
 
 // once returns the event at p, which it makes if there is none. Of several at once the first stays.
-func once[T Object](p *atomic.Pointer[Event[T]], typ string, o T) *Event[T] {
+func once[T object.Object](p *atomic.Pointer[Event[T]], typ string, o T) *Event[T] {
 	if e := p.Load(); e != nil {
 		return e
 	}
@@ -227,7 +214,7 @@ func once[T Object](p *atomic.Pointer[Event[T]], typ string, o T) *Event[T] {
 	return p.Load()
 }
 
-func newStep[T Object](revision int64, changes []Change[T]) *step[T] {
+func newStep[T object.Object](revision int64, changes []Change[T]) *step[T] {
 	s := &step[T]{revision: revision, changes: changes, frames: make([]frames[T], len(changes))}
 	for i := range changes {
 		s.bytes += proto.Size(changes[i].Object)

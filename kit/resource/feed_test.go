@@ -13,6 +13,7 @@ import (
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 )
 
 const policyField = "spec.deletePolicy"
@@ -25,14 +26,17 @@ func indexed() *Cache[*machinev1.MachineSet] {
 }
 
 // write is the change of an object at the cache's next revision; a nil policy deletes it.
-func write(c *Cache[*machinev1.MachineSet], k Key, policy *string, revision int64) (Change[*machinev1.MachineSet], bool) {
+func write(c *Cache[*machinev1.MachineSet], k object.Key, policy *string,
+	revision int64) (Change[*machinev1.MachineSet],
+	bool,
+) {
 	ch := Change[*machinev1.MachineSet]{Key: k}
 	ch.Previous, ch.Existed = c.Lookup(k.Namespace, k.Name)
 	if policy == nil {
 		if !ch.Existed {
 			return ch, false
 		}
-		ch.Deleted, ch.Object = true, Clone(ch.Previous)
+		ch.Deleted, ch.Object = true, object.Clone(ch.Previous)
 		ch.Object.Metadata.ResourceVersion = FormatRevision(revision)
 		return ch, true
 	}
@@ -48,7 +52,7 @@ type mirror struct {
 	name    string
 	f       *feed[*machinev1.MachineSet]
 	want    func(*machinev1.MachineSet) bool
-	objects map[Key]string // resourceVersion
+	objects map[object.Key]string // resourceVersion
 }
 
 // drain takes in what waits, and checks that each event fits to those before it.
@@ -63,7 +67,7 @@ func (m *mirror) drain(t *rapid.T) {
 		}
 		err := s.send(m.want, func(e Events[*machinev1.MachineSet]) error {
 			for _, ev := range e.Events {
-				k := KeyOf(ev.Object)
+				k := object.KeyOf(ev.Object)
 				if _, has := m.objects[k]; has != (ev.Type != Added) {
 					t.Fatalf("%s: %s of %s, known: %v", m.name, ev.Type, k, has)
 				}
@@ -87,8 +91,11 @@ func TestWhatAWatchIsToldIsWhatAListShows(t *testing.T) {
 		c := indexed()
 		var mirrors []*mirror
 		revision := c.Revision()
-		key := rapid.Custom(func(t *rapid.T) Key {
-			return Key{Namespace: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "namespace"), Name: rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "name")}
+		key := rapid.Custom(func(t *rapid.T) object.Key {
+			return object.Key{
+				Namespace: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "namespace"),
+				Name:      rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "name"),
+			}
 		})
 		policies := []*string{nil, proto.String(""), proto.String("Newest"), proto.String("Oldest")}
 		t.Repeat(map[string]func(*rapid.T){
@@ -104,20 +111,27 @@ func TestWhatAWatchIsToldIsWhatAListShows(t *testing.T) {
 			},
 			"watch": func(t *rapid.T) {
 				namespace := rapid.SampledFrom([]string{"", "a"}).Draw(t, "namespace")
-				fields := rapid.SampledFrom([]string{"", policyField + "=Newest", policyField + "=", "metadata.name=x", "metadata.name!=x"}).Draw(t, "fields")
+				fields := rapid.SampledFrom([]string{
+					"", policyField + "=Newest", policyField + "=", "metadata.name=x",
+					"metadata.name!=x",
+				}).Draw(t, "fields")
 				sel, err := ParseSelection("", fields)
 				if err != nil {
 					t.Fatal(err)
 				}
-				m := &mirror{name: fmt.Sprintf("watch %d of %q %q", len(mirrors), namespace, fields), objects: map[Key]string{}}
+				m := &mirror{
+					name:    fmt.Sprintf("watch %d of %q %q", len(mirrors), namespace, fields),
+					objects: map[object.Key]string{},
+				}
 				m.want = func(s *machinev1.MachineSet) bool {
 					return (namespace == "" || s.GetMetadata().GetNamespace() == namespace) && sel.Matches(s)
 				}
-				var all []*machinev1.MachineSet
-				all, _, m.f = c.snapshot(c.interestOf(namespace, sel))
-				for _, o := range all {
+				of := c.interestOf(namespace, sel)
+				all, v := c.snapshot(namespace, of)
+				m.f, _ = c.newFeed(of, v.revision)
+				for o := range all {
 					if m.want(o) {
-						m.objects[KeyOf(o)] = o.GetMetadata().GetResourceVersion()
+						m.objects[object.KeyOf(o)] = o.GetMetadata().GetResourceVersion()
 					}
 				}
 				mirrors = append(mirrors, m)
@@ -142,7 +156,9 @@ func TestWhatAWatchIsToldIsWhatAListShows(t *testing.T) {
 			"": func(t *rapid.T) {
 				for _, v := range []string{"", "Newest", "Oldest"} {
 					got := c.ByIndex(policyField, v)
-					want := slices.DeleteFunc(c.All(), func(s *machinev1.MachineSet) bool { return s.GetSpec().GetDeletePolicy() != v })
+					want := slices.DeleteFunc(c.All(), func(s *machinev1.MachineSet) bool {
+						return s.GetSpec().GetDeletePolicy() != v
+					})
 					if !slices.Equal(got, want) {
 						t.Fatalf("ByIndex(%q) = %v, want %v", v, got, want)
 					}
@@ -151,10 +167,10 @@ func TestWhatAWatchIsToldIsWhatAListShows(t *testing.T) {
 		})
 		for _, m := range mirrors {
 			m.drain(t)
-			want := map[Key]string{}
+			want := map[object.Key]string{}
 			for _, o := range c.All() {
 				if m.want(o) {
-					want[KeyOf(o)] = o.GetMetadata().GetResourceVersion()
+					want[object.KeyOf(o)] = o.GetMetadata().GetResourceVersion()
 				}
 			}
 			if fmt.Sprint(m.objects) != fmt.Sprint(want) {
@@ -169,10 +185,11 @@ func TestAWatchIsWokenByWhatItMayWantAlone(t *testing.T) {
 	c := indexed()
 	feeds := map[string]*feed[*machinev1.MachineSet]{}
 	for name, of := range map[string]interest{
-		"all": {}, "namespace a": {byNamespace, "a"}, "namespace b": {byNamespace, "b"}, "x": {byName, "x"}, "y": {byName, "y"},
+		"all": {}, "namespace a": {byNamespace, "a"}, "namespace b": {byNamespace, "b"}, "x": {byName, "x"},
+		"y":      {byName, "y"},
 		"Newest": {policyField, "Newest"}, "Oldest": {policyField, "Oldest"}, "Random": {policyField, "Random"},
 	} {
-		_, _, feeds[name] = c.snapshot(of)
+		feeds[name], _ = c.newFeed(of, c.Revision())
 	}
 	woken := func() string {
 		var out []string
@@ -197,7 +214,7 @@ func TestAWatchIsWokenByWhatItMayWantAlone(t *testing.T) {
 		{"deleted", nil, "Oldest, all, namespace a, x"},
 	} {
 		revision := c.Revision() + 1
-		ch, _ := write(c, Key{Namespace: "a", Name: "x"}, tc.policy, revision)
+		ch, _ := write(c, object.Key{Namespace: "a", Name: "x"}, tc.policy, revision)
 		c.Step(revision, []Change[*machinev1.MachineSet]{ch})
 		if got := woken(); got != tc.want {
 			t.Errorf("%s: %s, want %s", tc.name, got, tc.want)
@@ -214,11 +231,11 @@ func TestAWatchIsWokenByWhatItMayWantAlone(t *testing.T) {
 // Watches that fall behind what the cache remembers keep nothing in memory, and are told to list again.
 func TestAWatchThatFallsBehindIsLost(t *testing.T) {
 	c := indexed()
-	_, _, slow := c.snapshot(interest{})
+	slow, _ := c.newFeed(interest{}, c.Revision())
 	large := strings.Repeat("x", 1<<20)
 	for range ringBytes>>20 + 1 {
 		revision := c.Revision() + 1
-		ch, _ := write(c, Key{Namespace: "a", Name: "x"}, &large, revision)
+		ch, _ := write(c, object.Key{Namespace: "a", Name: "x"}, &large, revision)
 		c.Step(revision, []Change[*machinev1.MachineSet]{ch})
 	}
 	if steps, _, whole := slow.take(); whole || len(steps) > 0 {
@@ -230,7 +247,7 @@ func TestAWatchThatFallsBehindIsLost(t *testing.T) {
 	if _, known := c.newFeed(interest{}, 1); known {
 		t.Error("a watch may resume where the ring has forgotten changes")
 	}
-	_, _, next := c.snapshot(interest{})
+	next, _ := c.newFeed(interest{}, c.Revision())
 	c.Replace(nil, c.Revision()+5)
 	if _, _, whole := next.take(); whole {
 		t.Error("a watch goes on over changes that are not known")
@@ -241,9 +258,9 @@ func TestAWatchThatFallsBehindIsLost(t *testing.T) {
 func TestTheBytesOfAnEventAreShared(t *testing.T) {
 	c := indexed()
 	policy := "Newest"
-	ch, _ := write(c, Key{Namespace: "a", Name: "x"}, &policy, 2)
-	_, _, one := c.snapshot(interest{})
-	_, _, two := c.snapshot(interest{byNamespace, "a"})
+	ch, _ := write(c, object.Key{Namespace: "a", Name: "x"}, &policy, 2)
+	one, _ := c.newFeed(interest{}, c.Revision())
+	two, _ := c.newFeed(interest{byNamespace, "a"}, c.Revision())
 	c.Step(2, []Change[*machinev1.MachineSet]{ch})
 	methods, err := Methods(ch.Object.ProtoReflect().Descriptor())
 	if err != nil {
@@ -304,7 +321,8 @@ func TestAReadBeginsAfterItsCaller(t *testing.T) {
 	second, run := r.join()
 	third, again := r.join()
 	if run || again || second == first || second != third {
-		t.Errorf("run %v %v; the second shares the first: %v; the third shares the second: %v", run, again, second == first, second == third)
+		t.Errorf("run %v %v; the second shares the first: %v; the third shares the second: %v", run, again, second == first,
+			second == third)
 	}
 	answer <- 1
 	<-asked
@@ -315,14 +333,14 @@ func TestAReadBeginsAfterItsCaller(t *testing.T) {
 	}
 }
 
-// BenchmarkAChangeAmongWatches is one change of 100,000 objects, each watched with 19 others by one of 5,000 watches, from Step to the bytes of
-// the watch's message.
+// BenchmarkAChangeAmongWatches is one change of 100,000 objects, each watched with 19 others by one of 5,000 watches,
+// from Step to the bytes of the watch's message.
 func BenchmarkAChangeAmongWatches(b *testing.B) {
 	const watches, objects = 5000, 100_000
 	c := indexed()
 	all := make([]*machinev1.MachineSet, objects)
 	for i := range all {
-		k := Key{Namespace: "a", Name: fmt.Sprintf("set-%06d", i)}
+		k := object.Key{Namespace: "a", Name: fmt.Sprintf("set-%06d", i)}
 		policy := fmt.Sprintf("node-%04d", i%watches)
 		ch, _ := write(c, k, &policy, 2)
 		all[i] = ch.Object
@@ -340,19 +358,20 @@ func BenchmarkAChangeAmongWatches(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		_, _, f := c.snapshot(c.interestOf("", sel))
+		f, _ := c.newFeed(c.interestOf("", sel), c.Revision())
 		go func() {
-			ended <- f.follow(ctx, func(s *machinev1.MachineSet) bool { return sel.Matches(s) }, false, func(e Events[*machinev1.MachineSet]) error {
-				m, err := frameMessage(frame, e)
-				if err != nil {
-					return err
-				}
-				if _, err := proto.Marshal(m); err != nil {
-					return err
-				}
-				told <- struct{}{}
-				return nil
-			})
+			ended <- f.follow(ctx, func(s *machinev1.MachineSet) bool { return sel.Matches(s) }, false,
+				func(e Events[*machinev1.MachineSet]) error {
+					m, err := frameMessage(frame, e)
+					if err != nil {
+						return err
+					}
+					if _, err := proto.Marshal(m); err != nil {
+						return err
+					}
+					told <- struct{}{}
+					return nil
+				})
 		}()
 	}
 	b.ReportAllocs()
@@ -362,7 +381,7 @@ func BenchmarkAChangeAmongWatches(b *testing.B) {
 		o := all[n*7919%objects]
 		revision := c.Revision() + 1
 		policy := o.GetSpec().GetDeletePolicy()
-		ch, _ := write(c, KeyOf(o), &policy, revision)
+		ch, _ := write(c, object.KeyOf(o), &policy, revision)
 		c.Step(revision, []Change[*machinev1.MachineSet]{ch})
 		<-told
 	}

@@ -7,6 +7,7 @@ import (
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -19,7 +20,7 @@ func TestNoCallerRemovesTheFinalizerOfTheOwningService(t *testing.T) {
 	if _, err := f.table.Create(admin, set("a", 1)); err != nil {
 		t.Fatal(err)
 	}
-	key := resource.Key{Namespace: ns, Name: "a"}
+	key := object.Key{Namespace: ns, Name: "a"}
 	finalizers := func(ctx context.Context, list ...string) error {
 		_, err := f.table.Modify(ctx, key, func(s *machinev1.MachineSet) error { s.Metadata.Finalizers = list; return nil })
 		return err

@@ -1,21 +1,24 @@
 package resource
 
+import "github.com/windlass-dev/windlass/kit/object"
+
 // index finds objects by values that a function reads from them.
-type index[T Object] struct {
+type index[T object.Object] struct {
 	of      func(T) []string
-	objects map[string]map[Key]T
+	objects map[string]map[object.Key]T
 }
 
-// Index has ByIndex find objects by the values that of returns. A watch whose field selector asks for one value of the field name, such as
-// "spec.nodeName=n1", is woken by changes of objects with that value alone. It is called before the cache is filled; of must be pure.
+// Index has ByIndex find objects by the values that of returns. A watch whose field selector asks for one value of the
+// field name, such as "spec.nodeName=n1", is woken by changes of objects with that value alone. It is called before the
+// cache is filled; of must be pure.
 func (c *Cache[T]) Index(name string, of func(T) []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.indexes[name] = &index[T]{of: of, objects: map[string]map[Key]T{}}
+	c.indexes[name] = &index[T]{of: of, objects: map[string]map[object.Key]T{}}
 }
 
-// ByIndex returns the objects that have a value in an index, ordered by namespace and name; the caller must not modify them. An index that was
-// not declared is a mistake of the program: it panics.
+// ByIndex returns the objects that have a value in an index, ordered by namespace and name; the caller must not modify
+// them. An index that was not declared is a mistake of the program: it panics.
 func (c *Cache[T]) ByIndex(name, value string) []T {
 	c.mu.RLock()
 	x, ok := c.indexes[name]
@@ -30,11 +33,11 @@ func (c *Cache[T]) ByIndex(name, value string) []T {
 }
 
 // enter notes an object in all indexes. The lock is held.
-func (c *Cache[T]) enter(k Key, o T) {
+func (c *Cache[T]) enter(k object.Key, o T) {
 	for _, x := range c.indexes {
 		for _, v := range x.of(o) {
 			if x.objects[v] == nil {
-				x.objects[v] = map[Key]T{}
+				x.objects[v] = map[object.Key]T{}
 			}
 			x.objects[v][k] = o
 		}
@@ -42,7 +45,7 @@ func (c *Cache[T]) enter(k Key, o T) {
 }
 
 // leave is the inverse of enter.
-func (c *Cache[T]) leave(k Key, o T) {
+func (c *Cache[T]) leave(k object.Key, o T) {
 	for _, x := range c.indexes {
 		for _, v := range x.of(o) {
 			delete(x.objects[v], k)

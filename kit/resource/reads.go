@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// reads are questions for the revision of etcd. One is asked at a time: who comes while one is under way shares the next, since the answer to the
-// first may be older than a write that its caller knows of.
+// reads are questions for the revision of etcd. One is asked at a time: who comes while one is under way shares the
+// next, since the answer to the first may be older than a write that its caller knows of.
 type reads struct {
 	mu      sync.Mutex
 	running bool

@@ -20,8 +20,9 @@ import (
 	"github.com/windlass-dev/windlass/kit/store"
 )
 
-// BenchmarkReconnect is 5,000 watches that begin at once, as those of agents whose service was started again, each of 20 among 100,000 objects,
-// until each has its objects. It reports the processor time of the whole process and by how much its heap grew.
+// BenchmarkReconnect is 5,000 watches that begin at once, as those of agents whose service was started again, each of
+// 20 among 100,000 objects, until each has its objects. It reports the processor time of the whole process and by how
+// much its heap grew.
 func BenchmarkReconnect(b *testing.B) {
 	const watches, objects, batch = 5000, 100_000, 100
 	st := etcdtest.Store(b)

@@ -33,7 +33,8 @@ func (l levels) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// TestAKindThatEtcdRefusesIsLoggedOnceAndServedLater starts a table without the right to read its records, and gives it that.
+// TestAKindThatEtcdRefusesIsLoggedOnceAndServedLater starts a table without the right to read its records, and gives it
+// that.
 func TestAKindThatEtcdRefusesIsLoggedOnceAndServedLater(t *testing.T) {
 	const prefix = "/refused/"
 	end := clientv3.GetPrefixRangeEnd(prefix)
@@ -42,7 +43,8 @@ func TestAKindThatEtcdRefusesIsLoggedOnceAndServedLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := levels{slog.DiscardHandler, new(atomic.Int64), new(atomic.Int64)}
-	table := resource.NewTable(store.New(user, prefix), protovalidate.GlobalValidator, resource.Config[*machinev1.MachineSet]{Log: slog.New(log)})
+	table := resource.NewTable(store.New(user, prefix), protovalidate.GlobalValidator,
+		resource.Config[*machinev1.MachineSet]{Log: slog.New(log)})
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	go func() { done <- table.Run(ctx) }()
@@ -63,7 +65,8 @@ func TestAKindThatEtcdRefusesIsLoggedOnceAndServedLater(t *testing.T) {
 	if n := log.warnings.Load(); n != 1 {
 		t.Errorf("%d warnings", n)
 	}
-	if _, err := root.RoleGrantPermission(t.Context(), "user", prefix, end, clientv3.PermissionType(clientv3.PermReadWrite)); err != nil {
+	if _, err := root.RoleGrantPermission(t.Context(), "user", prefix, end,
+		clientv3.PermissionType(clientv3.PermReadWrite)); err != nil {
 		t.Fatal(err)
 	}
 	ready, stop := context.WithTimeout(t.Context(), 30*time.Second)

@@ -16,6 +16,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/informer"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
@@ -40,13 +41,18 @@ type fixture struct {
 }
 
 // serve starts a table of machine sets and its gRPC service.
-func serve(t *testing.T, cfg resource.Config[*machinev1.MachineSet]) fixture {
+func serve(t testing.TB, cfg resource.Config[*machinev1.MachineSet]) fixture {
+	t.Helper()
+	return serveFrom(t, etcdtest.Store(t), cfg)
+}
+
+func serveFrom(t testing.TB, st *store.Store, cfg resource.Config[*machinev1.MachineSet]) fixture {
 	t.Helper()
 	v, err := protovalidate.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	table := resource.NewTable(etcdtest.Store(t), v, cfg)
+	table := resource.NewTable(st, v, cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- table.Run(ctx) }()
@@ -58,7 +64,8 @@ func serve(t *testing.T, cfg resource.Config[*machinev1.MachineSet]) fixture {
 		grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
 			return rpcerr.From(h(srv, ss))
 		}))
-	if err := resource.Register(srv, &machinev1.MachineSetService_ServiceDesc, machinev1.UnimplementedMachineSetServiceServer{}, table); err != nil {
+	if err := resource.Register(srv, &machinev1.MachineSetService_ServiceDesc,
+		machinev1.UnimplementedMachineSetServiceServer{}, table); err != nil {
 		t.Fatal(err)
 	}
 	l := bufconn.Listen(1 << 20)
@@ -80,7 +87,9 @@ func serve(t *testing.T, cfg resource.Config[*machinev1.MachineSet]) fixture {
 }
 
 func set(name string, replicas int32) *machinev1.MachineSet {
-	return &machinev1.MachineSet{Metadata: &metav1.ObjectMeta{Name: name}, Spec: &machinev1.MachineSetSpec{Replicas: proto.Int32(replicas)}}
+	return &machinev1.MachineSet{Metadata: &metav1.ObjectMeta{Name: name}, Spec: &machinev1.MachineSetSpec{
+		Replicas: proto.Int32(replicas),
+	}}
 }
 
 func (f fixture) create(t *testing.T, s *machinev1.MachineSet) *machinev1.MachineSet {
@@ -106,10 +115,12 @@ func TestCreateMakesWhatOnlyTheServerWrites(t *testing.T) {
 	in.Status = &machinev1.MachineSetStatus{Replicas: proto.Int32(9)}
 	got := f.create(t, in)
 	m := got.GetMetadata()
-	if m.GetUid() == "mine" || m.GetUid() == "" || m.GetNamespace() != ns || m.GetGeneration() != 1 || m.GetCreationTimestamp() == nil || got.GetStatus() != nil {
+	if m.GetUid() == "mine" || m.GetUid() == "" || m.GetNamespace() != ns || m.GetGeneration() != 1 ||
+		m.GetCreationTimestamp() == nil || got.GetStatus() != nil {
 		t.Errorf("created %v", got)
 	}
-	if got.GetApiVersion() != "machine.openshift.io/v1beta1" || got.GetKind() != "MachineSet" || got.GetSpec().Replicas == nil {
+	if got.GetApiVersion() != "machine.openshift.io/v1beta1" || got.GetKind() != "MachineSet" ||
+		got.GetSpec().Replicas == nil {
 		t.Errorf("created %v", got)
 	}
 	read, err := f.client.GetMachineSet(t.Context(), &machinev1.GetMachineSetRequest{Namespace: ns, Name: "a"})
@@ -129,12 +140,23 @@ func TestBadObjectsAreRefusedWithTheirPathsAndNothingIsStored(t *testing.T) {
 		{"a placeholder is no name", "metadata.name", set("<machineset>", 0)},
 		{"a name must be there", "metadata.name", set("", 0)},
 		{"replicas cannot be negative", "spec.replicas", set("a", -1)},
-		{"a policy must be known", "spec.deletePolicy", &machinev1.MachineSet{Metadata: &metav1.ObjectMeta{Name: "a"}, Spec: &machinev1.MachineSetSpec{DeletePolicy: "Never"}}},
+		{"a policy must be known", "spec.deletePolicy", &machinev1.MachineSet{
+			Metadata: &metav1.ObjectMeta{Name: "a"},
+			Spec:     &machinev1.MachineSetSpec{DeletePolicy: "Never"},
+		}},
 		{"another kind is refused", "kind", &machinev1.MachineSet{Kind: "Machine", Metadata: &metav1.ObjectMeta{Name: "a"}}},
-		{"a label value must be valid", "metadata.labels['x']", &machinev1.MachineSet{Metadata: &metav1.ObjectMeta{Name: "a", Labels: map[string]string{"x": "a b"}}}},
-		{"hooks in the template need owners", "spec.template.spec.lifecycleHooks.preDrain[0].owner", &machinev1.MachineSet{Metadata: &metav1.ObjectMeta{Name: "a"}, Spec: &machinev1.MachineSetSpec{
-			Template: &machinev1.MachineTemplateSpec{Spec: &machinev1.MachineSpec{LifecycleHooks: &machinev1.LifecycleHooks{PreDrain: []*machinev1.LifecycleHook{{Name: "MigrateApp"}}}}},
-		}}},
+		{"a label value must be valid", "metadata.labels['x']", &machinev1.MachineSet{
+			Metadata: &metav1.ObjectMeta{Name: "a", Labels: map[string]string{"x": "a b"}},
+		}},
+		{"hooks in the template need owners", "spec.template.spec.lifecycleHooks.preDrain[0].owner", &machinev1.MachineSet{
+			Metadata: &metav1.ObjectMeta{Name: "a"}, Spec: &machinev1.MachineSetSpec{
+				Template: &machinev1.MachineTemplateSpec{
+					Spec: &machinev1.MachineSpec{LifecycleHooks: &machinev1.LifecycleHooks{
+						PreDrain: []*machinev1.LifecycleHook{{Name: "MigrateApp"}},
+					}},
+				},
+			},
+		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := f.client.CreateMachineSet(t.Context(), &machinev1.CreateMachineSetRequest{MachineSet: tc.set})
@@ -145,24 +167,36 @@ func TestBadObjectsAreRefusedWithTheirPathsAndNothingIsStored(t *testing.T) {
 			}
 		})
 	}
-	_, err := f.client.CreateMachineSet(t.Context(), &machinev1.CreateMachineSetRequest{Namespace: "elsewhere", MachineSet: set("a", 0)})
+	_, err := f.client.CreateMachineSet(t.Context(), &machinev1.CreateMachineSetRequest{
+		Namespace:  "elsewhere",
+		MachineSet: set("a", 0),
+	})
 	wantReason(t, err, codes.NotFound, metav1.ErrorReason_ERROR_REASON_NOT_FOUND)
-	if all, err := f.client.ListMachineSets(t.Context(), &machinev1.ListMachineSetsRequest{}); err != nil || len(all.GetItems()) != 0 {
+	if all, err := f.client.ListMachineSets(t.Context(), &machinev1.ListMachineSetsRequest{}); err != nil ||
+		len(all.GetItems()) != 0 {
 		t.Errorf("list = %v, %v; want nothing", all, err)
 	}
 }
 
 func TestDryRunStoresNothing(t *testing.T) {
 	f := serve(t, resource.Config[*machinev1.MachineSet]{})
-	if _, err := f.client.CreateMachineSet(t.Context(), &machinev1.CreateMachineSetRequest{MachineSet: set("a", 1), DryRun: "All"}); err != nil {
+	if _, err := f.client.CreateMachineSet(t.Context(), &machinev1.CreateMachineSetRequest{
+		MachineSet: set("a", 1),
+		DryRun:     "All",
+	}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := f.client.GetMachineSet(t.Context(), &machinev1.GetMachineSetRequest{Name: "a"})
 	wantReason(t, err, codes.NotFound, metav1.ErrorReason_ERROR_REASON_NOT_FOUND)
 	f.create(t, set("a", 1))
-	_, err = f.client.CreateMachineSet(t.Context(), &machinev1.CreateMachineSetRequest{MachineSet: set("a", 1), DryRun: "All"})
+	_, err = f.client.CreateMachineSet(t.Context(), &machinev1.CreateMachineSetRequest{
+		MachineSet: set("a", 1),
+		DryRun:     "All",
+	})
 	wantReason(t, err, codes.AlreadyExists, metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS)
-	if _, err := f.client.DeleteMachineSet(t.Context(), &machinev1.DeleteMachineSetRequest{Name: "a", DryRun: "All"}); err != nil {
+	if _, err := f.client.DeleteMachineSet(t.Context(), &machinev1.DeleteMachineSetRequest{
+		Name: "a", DryRun: "All",
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := f.client.GetMachineSet(t.Context(), &machinev1.GetMachineSetRequest{Name: "a"}); err != nil {
@@ -175,16 +209,25 @@ func TestAStaleWriteIsRefused(t *testing.T) {
 	first := f.create(t, set("a", 1))
 	second := proto.Clone(first).(*machinev1.MachineSet)
 	second.Spec.Replicas = proto.Int32(2)
-	second, err := f.client.UpdateMachineSet(t.Context(), &machinev1.UpdateMachineSetRequest{Namespace: ns, Name: "a", MachineSet: second})
+	second, err := f.client.UpdateMachineSet(t.Context(), &machinev1.UpdateMachineSetRequest{
+		Namespace: ns, Name: "a",
+		MachineSet: second,
+	})
 	if err != nil || second.GetMetadata().GetGeneration() != 2 {
 		t.Fatalf("update = %v, %v", second, err)
 	}
 	first.Spec.Replicas = proto.Int32(3)
-	_, err = f.client.UpdateMachineSet(t.Context(), &machinev1.UpdateMachineSetRequest{Namespace: ns, Name: "a", MachineSet: first})
+	_, err = f.client.UpdateMachineSet(t.Context(), &machinev1.UpdateMachineSetRequest{
+		Namespace: ns, Name: "a",
+		MachineSet: first,
+	})
 	wantReason(t, err, codes.Aborted, metav1.ErrorReason_ERROR_REASON_CONFLICT)
-	_, err = f.client.DeleteMachineSet(t.Context(), &machinev1.DeleteMachineSetRequest{Name: "a", Preconditions: &metav1.Preconditions{Uid: "other"}})
+	_, err = f.client.DeleteMachineSet(t.Context(), &machinev1.DeleteMachineSetRequest{
+		Name: "a", Preconditions: &metav1.Preconditions{Uid: "other"},
+	})
 	wantReason(t, err, codes.Aborted, metav1.ErrorReason_ERROR_REASON_CONFLICT)
-	_, err = f.patch(t, "a", "application/merge-patch+json", `{"metadata":{"resourceVersion":"`+first.GetMetadata().GetResourceVersion()+`"},"spec":{"replicas":7}}`)
+	_, err = f.patch(t, "a", "application/merge-patch+json", `{"metadata":{"resourceVersion":"`+
+		first.GetMetadata().GetResourceVersion()+`"},"spec":{"replicas":7}}`)
 	wantReason(t, err, codes.Aborted, metav1.ErrorReason_ERROR_REASON_CONFLICT)
 }
 
@@ -193,17 +236,26 @@ func TestSpecAndStatusDoNotTouchEachOther(t *testing.T) {
 	s := f.create(t, set("a", 1))
 	s.Status = &machinev1.MachineSetStatus{Replicas: proto.Int32(0)}
 	s.Spec.Replicas = proto.Int32(5)
-	got, err := f.client.UpdateMachineSetStatus(t.Context(), &machinev1.UpdateMachineSetStatusRequest{Namespace: ns, Name: "a", MachineSet: s})
-	if err != nil || got.GetSpec().GetReplicas() != 1 || got.GetStatus().Replicas == nil || got.GetMetadata().GetGeneration() != 1 {
+	got, err := f.client.UpdateMachineSetStatus(t.Context(), &machinev1.UpdateMachineSetStatusRequest{
+		Namespace: ns, Name: "a", MachineSet: s,
+	})
+	if err != nil || got.GetSpec().GetReplicas() != 1 || got.GetStatus().Replicas == nil ||
+		got.GetMetadata().GetGeneration() != 1 {
 		t.Fatalf("status update = %v, %v", got, err)
 	}
 	got.Status = nil
 	got.Spec.Replicas = proto.Int32(5)
-	got, err = f.client.UpdateMachineSet(t.Context(), &machinev1.UpdateMachineSetRequest{Namespace: ns, Name: "a", MachineSet: got})
+	got, err = f.client.UpdateMachineSet(t.Context(), &machinev1.UpdateMachineSetRequest{
+		Namespace: ns, Name: "a",
+		MachineSet: got,
+	})
 	if err != nil || got.GetSpec().GetReplicas() != 5 || got.GetStatus() == nil {
 		t.Fatalf("update = %v, %v", got, err)
 	}
-	same, err := f.client.UpdateMachineSet(t.Context(), &machinev1.UpdateMachineSetRequest{Namespace: ns, Name: "a", MachineSet: got})
+	same, err := f.client.UpdateMachineSet(t.Context(), &machinev1.UpdateMachineSetRequest{
+		Namespace: ns, Name: "a",
+		MachineSet: got,
+	})
 	if err != nil || same.GetMetadata().GetResourceVersion() != got.GetMetadata().GetResourceVersion() {
 		t.Errorf("a write that changes nothing = %v, %v; want the same revision", same, err)
 	}
@@ -211,7 +263,10 @@ func TestSpecAndStatusDoNotTouchEachOther(t *testing.T) {
 
 func (f fixture) patch(t *testing.T, name, contentType, patch string) (*machinev1.MachineSet, error) {
 	t.Helper()
-	return f.client.PatchMachineSet(t.Context(), &machinev1.PatchMachineSetRequest{Namespace: ns, Name: name, Patch: &httpbody.HttpBody{ContentType: contentType, Data: []byte(patch)}})
+	return f.client.PatchMachineSet(t.Context(), &machinev1.PatchMachineSetRequest{
+		Namespace: ns, Name: name,
+		Patch: &httpbody.HttpBody{ContentType: contentType, Data: []byte(patch)},
+	})
 }
 
 func TestPatches(t *testing.T) {
@@ -219,11 +274,13 @@ func TestPatches(t *testing.T) {
 	s := set("a", 1)
 	s.Metadata.Labels = map[string]string{"keep": "1", "drop": "1"}
 	f.create(t, s)
-	got, err := f.patch(t, "a", "application/merge-patch+json", `{"metadata":{"labels":{"drop":null,"new":"2"}},"spec":{"replicas":4}}`)
+	got, err := f.patch(t, "a", "application/merge-patch+json",
+		`{"metadata":{"labels":{"drop":null,"new":"2"}},"spec":{"replicas":4}}`)
 	if err != nil || len(got.GetMetadata().GetLabels()) != 2 || got.GetSpec().GetReplicas() != 4 {
 		t.Fatalf("merge patch = %v, %v", got, err)
 	}
-	got, err = f.patch(t, "a", "application/json-patch+json", `[{"op":"test","path":"/spec/replicas","value":4},{"op":"replace","path":"/spec/replicas","value":0}]`)
+	got, err = f.patch(t, "a", "application/json-patch+json",
+		`[{"op":"test","path":"/spec/replicas","value":4},{"op":"replace","path":"/spec/replicas","value":0}]`)
 	if err != nil || got.GetSpec().Replicas == nil || got.GetSpec().GetReplicas() != 0 {
 		t.Fatalf("JSON patch = %v, %v", got, err)
 	}
@@ -241,7 +298,10 @@ func TestPatches(t *testing.T) {
 func TestApplyCreatesAndThenMerges(t *testing.T) {
 	f := serve(t, resource.Config[*machinev1.MachineSet]{})
 	apply := func(s *machinev1.MachineSet) *machinev1.MachineSet {
-		out, err := f.client.ApplyMachineSet(t.Context(), &machinev1.ApplyMachineSetRequest{Namespace: ns, Name: "a", MachineSet: s})
+		out, err := f.client.ApplyMachineSet(t.Context(), &machinev1.ApplyMachineSetRequest{
+			Namespace: ns, Name: "a",
+			MachineSet: s,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -263,7 +323,8 @@ func TestDeletionWaitsForFinalizers(t *testing.T) {
 	if err != nil || gone.GetMetadata().GetDeletionTimestamp() == nil {
 		t.Fatalf("delete = %v, %v", gone, err)
 	}
-	_, err = f.patch(t, "a", "application/merge-patch+json", `{"metadata":{"finalizers":["windlass.dev/test","windlass.dev/more"]}}`)
+	_, err = f.patch(t, "a", "application/merge-patch+json",
+		`{"metadata":{"finalizers":["windlass.dev/test","windlass.dev/more"]}}`)
 	wantReason(t, err, codes.InvalidArgument, metav1.ErrorReason_ERROR_REASON_INVALID_FIELD)
 	if _, err = f.patch(t, "a", "application/merge-patch+json", `{"metadata":{"finalizers":null}}`); err != nil {
 		t.Fatal(err)
@@ -299,9 +360,12 @@ func TestPagesShowOneRevision(t *testing.T) {
 		t.Errorf("pages = %v", names)
 	}
 	got, err := f.client.ListMachineSets(t.Context(), &machinev1.ListMachineSetsRequest{
-		LabelSelector: "odd=1", FieldSelector: "spec.replicas!=3", ReadMask: &fieldmaskpb.FieldMask{Paths: []string{"spec.replicas"}}, Limit: 5,
+		LabelSelector: "odd=1", FieldSelector: "spec.replicas!=3", ReadMask: &fieldmaskpb.FieldMask{
+			Paths: []string{"spec.replicas"},
+		}, Limit: 5,
 	})
-	if err != nil || len(got.GetItems()) != 2 || got.GetItems()[1].GetSpec().GetReplicas() != 5 || got.GetMetadata().GetContinue() != "" {
+	if err != nil || len(got.GetItems()) != 2 || got.GetItems()[1].GetSpec().GetReplicas() != 5 ||
+		got.GetMetadata().GetContinue() != "" {
 		t.Errorf("selected = %v, %v", got, err)
 	}
 	_, err = f.client.ListMachineSets(t.Context(), &machinev1.ListMachineSetsRequest{LabelSelector: "a=b=c"})
@@ -335,13 +399,15 @@ func TestWatchSendsEverythingOnceAndResumes(t *testing.T) {
 		t.Fatalf("second = %v, want the bookmark after the list", first)
 	}
 	b := f.create(t, set("b", 1))
-	if m := next(t, w); m.GetEvents()[0].GetType() != resource.Added || m.GetResourceVersion() != b.GetMetadata().GetResourceVersion() {
+	if m := next(t, w); m.GetEvents()[0].GetType() != resource.Added ||
+		m.GetResourceVersion() != b.GetMetadata().GetResourceVersion() {
 		t.Fatalf("after create = %v", m)
 	}
 	if _, err := f.patch(t, "b", "application/merge-patch+json", `{"metadata":{"labels":{"hidden":"1"}}}`); err != nil {
 		t.Fatal(err)
 	}
-	if m := next(t, w); m.GetEvents()[0].GetType() != resource.Deleted || m.GetEvents()[0].GetObject().GetMetadata().GetName() != "b" {
+	if m := next(t, w); m.GetEvents()[0].GetType() != resource.Deleted ||
+		m.GetEvents()[0].GetObject().GetMetadata().GetName() != "b" {
 		t.Fatalf("after it was hidden = %v", m)
 	}
 	if _, err := f.client.DeleteMachineSet(t.Context(), &machinev1.DeleteMachineSetRequest{Name: "a"}); err != nil {
@@ -350,7 +416,9 @@ func TestWatchSendsEverythingOnceAndResumes(t *testing.T) {
 	if m := next(t, w); m.GetEvents()[0].GetType() != resource.Deleted {
 		t.Fatalf("after deletion = %v", m)
 	}
-	again, err := f.client.WatchMachineSets(t.Context(), &machinev1.WatchMachineSetsRequest{ResourceVersion: first.GetResourceVersion()})
+	again, err := f.client.WatchMachineSets(t.Context(), &machinev1.WatchMachineSetsRequest{
+		ResourceVersion: first.GetResourceVersion(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -368,7 +436,9 @@ func TestWatchOfARevisionFromBeforeTheProcessIsBridgedFromEtcd(t *testing.T) {
 	a := f.create(t, set("a", 1))
 	f.create(t, set("b", 1))
 	f.table.Replace(f.table.All(), f.table.Revision()) // what a restart leaves: objects, and no memory of changes
-	w, err := f.client.WatchMachineSets(t.Context(), &machinev1.WatchMachineSetsRequest{ResourceVersion: a.GetMetadata().GetResourceVersion()})
+	w, err := f.client.WatchMachineSets(t.Context(), &machinev1.WatchMachineSetsRequest{
+		ResourceVersion: a.GetMetadata().GetResourceVersion(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -381,7 +451,8 @@ func TestWatchOfARevisionFromBeforeTheProcessIsBridgedFromEtcd(t *testing.T) {
 	}
 }
 
-// The objects that a watch begins with come from the cache, which may lag behind etcd: it shows what was written before, by whomever.
+// The objects that a watch begins with come from the cache, which may lag behind etcd: it shows what was written
+// before, by whomever.
 func TestAWatchBeginsWithAllThatWasWrittenBefore(t *testing.T) {
 	st := etcdtest.Store(t)
 	table := running(t, st)
@@ -401,13 +472,14 @@ func TestAWatchBeginsWithAllThatWasWrittenBefore(t *testing.T) {
 		}
 		enough := errors.New("enough")
 		found := 0
-		err = table.Watching(t.Context(), "", resource.Selection{}, 0, false, func(e resource.Events[*machinev1.MachineSet]) error {
-			found += len(e.Events)
-			if e.Bookmark {
-				return enough
-			}
-			return nil
-		})
+		err = table.Watching(t.Context(), "", resource.Selection{}, 0, false,
+			func(e resource.Events[*machinev1.MachineSet]) error {
+				found += len(e.Events)
+				if e.Bookmark {
+					return enough
+				}
+				return nil
+			})
 		if !errors.Is(err, enough) || found != n+1 {
 			t.Fatalf("a watch after %d writes begins with %d objects: %v", n+1, found, err)
 		}
@@ -424,7 +496,9 @@ func TestWatchOfACompactedRevisionSaysListAgain(t *testing.T) {
 	}
 	f.table.Replace(f.table.All(), f.table.Revision())
 	old, _ := resource.ParseRevision(a.GetMetadata().GetResourceVersion())
-	w, err := f.client.WatchMachineSets(t.Context(), &machinev1.WatchMachineSetsRequest{ResourceVersion: resource.FormatRevision(old - 1)})
+	w, err := f.client.WatchMachineSets(t.Context(), &machinev1.WatchMachineSetsRequest{
+		ResourceVersion: resource.FormatRevision(old - 1),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -452,7 +526,7 @@ func TestModifyTriesAgainUntilItsReadHolds(t *testing.T) {
 	errs := make(chan error, writers)
 	for range writers {
 		go func() {
-			_, err := f.table.Modify(t.Context(), resource.Key{Namespace: ns, Name: "a"}, func(s *machinev1.MachineSet) error {
+			_, err := f.table.Modify(t.Context(), object.Key{Namespace: ns, Name: "a"}, func(s *machinev1.MachineSet) error {
 				s.Spec.Replicas = proto.Int32(s.GetSpec().GetReplicas() + 1)
 				return nil
 			})
@@ -514,7 +588,9 @@ type cutter struct {
 	cancel  context.CancelFunc
 }
 
-func (c *cutter) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (c *cutter) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (
+	grpc.ClientStream, error,
+) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.streams++

@@ -1,7 +1,6 @@
 package resource
 
 import (
-	"context"
 	"crypto/rand"
 	"fmt"
 	"slices"
@@ -9,7 +8,7 @@ import (
 	"strings"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
-	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -21,8 +20,8 @@ const (
 	maxAnnotationBytes = 256 << 10 // keys and values of all, as in Kubernetes
 )
 
-// checkIdentity settles apiVersion, kind, namespace and name of a new object. Names come before everything else: who applies an
-// example with placeholders hears of these and not of what follows from them.
+// checkIdentity settles apiVersion, kind, namespace and name of a new object. Names come before everything else: who
+// applies an example with placeholders hears of these and not of what follows from them.
 func (t *Table[T]) checkIdentity(obj T) error {
 	bad := t.typeFields(obj)
 	setTypeFields(obj, t.typ)
@@ -44,21 +43,21 @@ func (t *Table[T]) checkIdentity(obj T) error {
 	return nil
 }
 
-func (t *Table[T]) typeFields(obj T) []rpcerr.Field {
-	var bad []rpcerr.Field
-	if v, want := obj.GetApiVersion(), APIVersion(t.typ); v != "" && v != want {
-		bad = append(bad, rpcerr.Field{Path: "apiVersion", Description: fmt.Sprintf("is %q, must be %q", v, want)})
+func (t *Table[T]) typeFields(obj T) []object.Fault {
+	var bad []object.Fault
+	if v, want := obj.GetApiVersion(), object.APIVersion(t.typ); v != "" && v != want {
+		bad = append(bad, object.Fault{Path: "apiVersion", Description: fmt.Sprintf("is %q, must be %q", v, want)})
 	}
 	if v, want := obj.GetKind(), t.typ.GetKind(); v != "" && v != want {
-		bad = append(bad, rpcerr.Field{Path: "kind", Description: fmt.Sprintf("is %q, must be %q", v, want)})
+		bad = append(bad, object.Fault{Path: "kind", Description: fmt.Sprintf("is %q, must be %q", v, want)})
 	}
 	return bad
 }
 
-func (t *Table[T]) namespaceFields(m *metav1.ObjectMeta) []rpcerr.Field {
+func (t *Table[T]) namespaceFields(m *metav1.ObjectMeta) []object.Fault {
 	if !t.typ.GetNamespaced() {
 		if m.Namespace != "" {
-			return []rpcerr.Field{{Path: "metadata.namespace", Description: "must be empty: the kind has no namespaces"}}
+			return []object.Fault{{Path: "metadata.namespace", Description: "must be empty: the kind has no namespaces"}}
 		}
 		return nil
 	}
@@ -66,35 +65,42 @@ func (t *Table[T]) namespaceFields(m *metav1.ObjectMeta) []rpcerr.Field {
 		m.Namespace = t.typ.GetDefaultNamespace()
 	}
 	if m.Namespace == "" {
-		return []rpcerr.Field{{Path: "metadata.namespace", Description: "must be given"}}
+		return []object.Fault{{Path: "metadata.namespace", Description: "must be given"}}
 	}
 	if msgs := validation.IsDNS1123Label(m.Namespace); len(msgs) > 0 {
-		return []rpcerr.Field{{Path: "metadata.namespace", Description: fmt.Sprintf("invalid value %q: %s", m.Namespace, msgs[0])}}
+		return []object.Fault{
+			{Path: "metadata.namespace", Description: fmt.Sprintf("invalid value %q: %s", m.Namespace, msgs[0])},
+		}
 	}
 	return nil
 }
 
-func (t *Table[T]) nameFields(m *metav1.ObjectMeta) []rpcerr.Field {
+func (t *Table[T]) nameFields(m *metav1.ObjectMeta) []object.Fault {
 	if m.Name == "" {
-		return []rpcerr.Field{{Path: "metadata.name", Description: "must be given (or metadata.generateName)"}}
+		return []object.Fault{{Path: "metadata.name", Description: "must be given (or metadata.generateName)"}}
 	}
 	if msgs := validation.IsDNS1123Subdomain(m.Name); len(msgs) > 0 {
-		return []rpcerr.Field{{Path: "metadata.name", Description: fmt.Sprintf("invalid value %q: %s", m.Name, msgs[0])}}
+		return []object.Fault{{Path: "metadata.name", Description: fmt.Sprintf("invalid value %q: %s", m.Name, msgs[0])}}
 	}
 	if only := t.typ.GetSingleton(); only != "" && m.Name != only {
-		return []rpcerr.Field{{Path: "metadata.name", Description: fmt.Sprintf("is %q, must be %q: there is one object of this kind", m.Name, only)}}
+		return []object.Fault{
+			{Path: "metadata.name", Description: fmt.Sprintf("is %q, must be %q: there is one object of this kind", m.Name,
+				only)},
+		}
 	}
 	return nil
 }
 
-// Complete fills in what obj leaves out, as every write does, and returns what is wrong with it by itself. The error is one of the check.
-func (t *Table[T]) Complete(obj T) ([]rpcerr.Field, error) {
+// Complete fills in what obj leaves out, as every write does, and returns what is wrong with it by itself. The error is
+// one of the check.
+func (t *Table[T]) Complete(obj T) ([]object.Fault, error) {
 	if t.cfg.Default != nil {
 		t.cfg.Default(obj)
 	}
 	bad := metadataFields(obj.GetMetadata())
 	if n := proto.Size(obj); n > maxObjectBytes {
-		bad = append(bad, rpcerr.Field{Description: fmt.Sprintf("the object has %d bytes: may not be more than %d", n, maxObjectBytes)})
+		bad = append(bad, object.Fault{Description: fmt.Sprintf("the object has %d bytes: may not be more than %d", n,
+			maxObjectBytes)})
 	}
 	if err := rpcerr.Validate(t.validator, obj); err != nil {
 		fields, ok := rpcerr.Fields(err)
@@ -109,37 +115,39 @@ func (t *Table[T]) Complete(obj T) ([]rpcerr.Field, error) {
 	return bad, nil
 }
 
-// check applies defaults and all rules to a write. old is the zero T for a creation.
-func (t *Table[T]) check(ctx context.Context, old, obj T) error {
+// check applies defaults and all rules to a creation or a change.
+func (t *Table[T]) check(w *Write[T]) error {
+	old, obj, exists := w.Old, w.New, !w.Creates()
 	bad, err := t.Complete(obj)
 	if err != nil {
 		return err
 	}
-	exists := old.ProtoReflect().IsValid()
 	if exists && t.cfg.ValidateUpdate != nil {
 		bad = append(bad, t.cfg.ValidateUpdate(old, obj)...)
 	}
 	if len(bad) > 0 && !(exists && onlyRemovesFinalizers(old, obj)) {
 		return rpcerr.Invalid(bad...)
 	}
-	if err := t.keepsFinalizers(ctx, old, obj); err != nil {
+	if err := t.keepsFinalizers(w); err != nil {
 		return err
 	}
 	if t.cfg.Admit != nil {
-		return t.cfg.Admit(ctx, old, obj)
+		return t.cfg.Admit(w)
 	}
 	return nil
 }
 
-// keepsFinalizers lets no caller, administrators included, remove a finalizer of the service that owns the kind: it holds what must still be done.
-// Finalizers of others are theirs.
-func (t *Table[T]) keepsFinalizers(ctx context.Context, old, obj T) error {
-	if _, called := identity.CallerFrom(ctx); !called {
-		return nil // a write of the service itself
+// keepsFinalizers lets no caller, administrators included, remove a finalizer of the service that owns the kind: it
+// holds what must still be done. Finalizers of others are theirs.
+func (t *Table[T]) keepsFinalizers(w *Write[T]) error {
+	if w.Own {
+		return nil
 	}
-	for _, f := range t.ownFinalizers(old) {
-		if !slices.Contains(obj.GetMetadata().GetFinalizers(), f) {
-			return rpcerr.Forbidden(fmt.Sprintf("metadata.finalizers: %q is removed by the service that owns %s objects alone, when its work is done", f, t.typ.GetKind()))
+	for _, f := range t.ownFinalizers(w.Old) {
+		if !slices.Contains(w.New.GetMetadata().GetFinalizers(), f) {
+			return rpcerr.Forbidden(
+				fmt.Sprintf("metadata.finalizers: %q is removed by the service that owns %s objects alone, when its work is done",
+					f, t.typ.GetKind()))
 		}
 	}
 	return nil
@@ -156,26 +164,26 @@ func (t *Table[T]) ownFinalizers(obj T) []string {
 	return out
 }
 
-// onlyRemovesFinalizers reports whether a write of an object that is being deleted does nothing but let it go: no rule may
-// stand in the way of that, or an object that became invalid could never be deleted.
-func onlyRemovesFinalizers(old, obj Object) bool {
-	if !Deleting(old) || len(obj.GetMetadata().GetFinalizers()) >= len(old.GetMetadata().GetFinalizers()) {
+// onlyRemovesFinalizers reports whether a write of an object that is being deleted does nothing but let it go: no rule
+// may stand in the way of that, or an object that became invalid could never be deleted.
+func onlyRemovesFinalizers(old, obj object.Object) bool {
+	if !object.Deleting(old) || len(obj.GetMetadata().GetFinalizers()) >= len(old.GetMetadata().GetFinalizers()) {
 		return false
 	}
-	a := proto.Clone(old).(Object)
+	a := proto.Clone(old).(object.Object)
 	a.GetMetadata().Finalizers = obj.GetMetadata().GetFinalizers()
 	return proto.Equal(a, obj)
 }
 
-func metadataFields(m *metav1.ObjectMeta) []rpcerr.Field {
-	var bad []rpcerr.Field
+func metadataFields(m *metav1.ObjectMeta) []object.Fault {
+	var bad []object.Fault
 	for k, v := range m.GetLabels() {
 		path := fmt.Sprintf("metadata.labels['%s']", k)
 		for _, msg := range validation.IsQualifiedName(k) {
-			bad = append(bad, rpcerr.Field{Path: path, Description: "invalid key: " + msg})
+			bad = append(bad, object.Fault{Path: path, Description: "invalid key: " + msg})
 		}
 		for _, msg := range validation.IsValidLabelValue(v) {
-			bad = append(bad, rpcerr.Field{Path: path, Description: fmt.Sprintf("invalid value %q: %s", v, msg)})
+			bad = append(bad, object.Fault{Path: path, Description: fmt.Sprintf("invalid value %q: %s", v, msg)})
 		}
 	}
 	annotations := 0
@@ -183,16 +191,20 @@ func metadataFields(m *metav1.ObjectMeta) []rpcerr.Field {
 		annotations += len(k) + len(v)
 	}
 	if annotations > maxAnnotationBytes {
-		bad = append(bad, rpcerr.Field{Path: "metadata.annotations", Description: fmt.Sprintf("too long: may not be more than %d bytes", maxAnnotationBytes)})
+		bad = append(bad, object.Fault{
+			Path:        "metadata.annotations",
+			Description: fmt.Sprintf("too long: may not be more than %d bytes", maxAnnotationBytes),
+		})
 	}
 	for k := range m.GetAnnotations() {
 		for _, msg := range validation.IsQualifiedName(strings.ToLower(k)) {
-			bad = append(bad, rpcerr.Field{Path: fmt.Sprintf("metadata.annotations['%s']", k), Description: "invalid key: " + msg})
+			bad = append(bad, object.Fault{Path: fmt.Sprintf("metadata.annotations['%s']", k), Description: "invalid key: " +
+				msg})
 		}
 	}
 	for i, f := range m.GetFinalizers() {
 		for _, msg := range validation.IsQualifiedName(f) {
-			bad = append(bad, rpcerr.Field{Path: fmt.Sprintf("metadata.finalizers[%d]", i), Description: msg})
+			bad = append(bad, object.Fault{Path: fmt.Sprintf("metadata.finalizers[%d]", i), Description: msg})
 		}
 	}
 	controllers := 0
@@ -202,9 +214,9 @@ func metadataFields(m *metav1.ObjectMeta) []rpcerr.Field {
 		}
 	}
 	if controllers > 1 {
-		bad = append(bad, rpcerr.Field{Path: "metadata.ownerReferences", Description: "only one owner may be the controller"})
+		bad = append(bad, object.Fault{Path: "metadata.ownerReferences", Description: "only one owner may be the controller"})
 	}
-	slices.SortFunc(bad, func(a, b rpcerr.Field) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(bad, func(a, b object.Fault) int { return strings.Compare(a.Path, b.Path) })
 	return bad
 }
 
@@ -234,12 +246,16 @@ func ParseRevision(s string) (int64, error) {
 	}
 	r, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || r < 0 {
-		return 0, rpcerr.Invalid(rpcerr.Field{Path: "resourceVersion", Description: fmt.Sprintf("%q is no revision: it must be a decimal number", s)})
+		return 0,
+			rpcerr.Invalid(object.Fault{
+				Path:        "resourceVersion",
+				Description: fmt.Sprintf("%q is no revision: it must be a decimal number", s),
+			})
 	}
 	return r, nil
 }
 
-func revisionOf(o Object) int64 {
+func revisionOf(o object.Object) int64 {
 	r, err := strconv.ParseInt(o.GetMetadata().GetResourceVersion(), 10, 64)
 	if err != nil {
 		return 0
@@ -247,14 +263,14 @@ func revisionOf(o Object) int64 {
 	return r
 }
 
-func setTypeFields(o Object, typ *metav1.ResourceType) {
+func setTypeFields(o object.Object, typ *metav1.ResourceType) {
 	m := o.ProtoReflect()
 	f := m.Descriptor().Fields()
-	m.Set(f.ByName("api_version"), protoreflect.ValueOfString(APIVersion(typ)))
+	m.Set(f.ByName("api_version"), protoreflect.ValueOfString(object.APIVersion(typ)))
 	m.Set(f.ByName("kind"), protoreflect.ValueOfString(typ.GetKind()))
 }
 
-func ensureMetadata(o Object) *metav1.ObjectMeta {
+func ensureMetadata(o object.Object) *metav1.ObjectMeta {
 	if o.GetMetadata() == nil {
 		m := o.ProtoReflect()
 		m.Set(m.Descriptor().Fields().ByName("metadata"), protoreflect.ValueOfMessage((&metav1.ObjectMeta{}).ProtoReflect()))
@@ -262,13 +278,13 @@ func ensureMetadata(o Object) *metav1.ObjectMeta {
 	return o.GetMetadata()
 }
 
-func clearField(o Object, name protoreflect.Name) {
+func clearField(o object.Object, name protoreflect.Name) {
 	if f := o.ProtoReflect().Descriptor().Fields().ByName(name); f != nil {
 		o.ProtoReflect().Clear(f)
 	}
 }
 
-func copyField(dst, src Object, name protoreflect.Name) {
+func copyField(dst, src object.Object, name protoreflect.Name) {
 	f := dst.ProtoReflect().Descriptor().Fields().ByName(name)
 	if f == nil {
 		return
@@ -277,10 +293,11 @@ func copyField(dst, src Object, name protoreflect.Name) {
 		dst.ProtoReflect().Clear(f)
 		return
 	}
-	dst.ProtoReflect().Set(f, protoreflect.ValueOfMessage(proto.Clone(src.ProtoReflect().Get(f).Message().Interface()).ProtoReflect()))
+	dst.ProtoReflect().Set(f,
+		protoreflect.ValueOfMessage(proto.Clone(src.ProtoReflect().Get(f).Message().Interface()).ProtoReflect()))
 }
 
-func sameField(a, b Object, name protoreflect.Name) bool {
+func sameField(a, b object.Object, name protoreflect.Name) bool {
 	f := a.ProtoReflect().Descriptor().Fields().ByName(name)
 	if f == nil {
 		return true

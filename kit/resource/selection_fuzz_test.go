@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	k8sfields "k8s.io/apimachinery/pkg/fields"
 )
 
 // FuzzSelection holds selectors to their printed form: what was read and printed selects the same again.
@@ -33,8 +34,8 @@ func FuzzSelection(f *testing.F) {
 		if sel.labels != nil {
 			printed[0] = sel.labels.String()
 		}
-		if sel.fields != nil {
-			printed[1] = sel.fields.String()
+		if f, err := k8sfields.ParseSelector(fields); err == nil {
+			printed[1] = f.String()
 		}
 		again, err := ParseSelection(printed[0], printed[1])
 		if err != nil {
@@ -42,8 +43,15 @@ func FuzzSelection(f *testing.F) {
 		}
 		for _, m := range []*machinev1.Machine{
 			{},
-			{Metadata: &metav1.ObjectMeta{Name: "a", Labels: map[string]string{key: "worker", "count": "4"}, Annotations: map[string]string{key: ",x="}}},
-			{Spec: &machinev1.MachineSpec{LifecycleHooks: &machinev1.LifecycleHooks{PreDrain: []*machinev1.LifecycleHook{{Name: "b"}}}}, Status: &machinev1.MachineStatus{Phase: proto.String("Running")}},
+			{Metadata: &metav1.ObjectMeta{
+				Name: "a", Labels: map[string]string{key: "worker", "count": "4"},
+				Annotations: map[string]string{key: ",x="},
+			}},
+			{
+				Spec: &machinev1.MachineSpec{LifecycleHooks: &machinev1.LifecycleHooks{
+					PreDrain: []*machinev1.LifecycleHook{{Name: "b"}},
+				}}, Status: &machinev1.MachineStatus{Phase: proto.String("Running")},
+			},
 		} {
 			if got, want := again.Matches(m), sel.Matches(m); got != want {
 				t.Fatalf("%q, %q matches %v: %t; printed as %q: %t", labels, fields, m, want, printed, got)

@@ -2,16 +2,14 @@ package resource
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
-	"github.com/windlass-dev/windlass/kit/store"
 	"google.golang.org/genproto/googleapis/api/httpbody"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -19,9 +17,14 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-// Register serves a kind's gRPC service: the standard methods from the table, the others from impl, which has the generated
-// server interface (embedding the Unimplemented server) or is nil if there are no others. desc is the generated description.
-func Register[T Object](s grpc.ServiceRegistrar, desc *grpc.ServiceDesc, impl any, t *Table[T]) error {
+// Register serves a kind's gRPC service: the standard methods from the table, the others from impl, which has the
+// generated server interface (embedding the Unimplemented server) or is nil if there are no others. desc is the
+// generated description.
+func Register[T object.Object](s grpc.ServiceRegistrar, desc *grpc.ServiceDesc, impl any, t *Table[T]) error {
+	return t.register(s, desc, impl)
+}
+
+func (t *Table[T]) register(s grpc.ServiceRegistrar, desc *grpc.ServiceDesc, impl any) error {
 	var zero T
 	methods, err := Methods(zero.ProtoReflect().Descriptor())
 	if err != nil {
@@ -64,7 +67,9 @@ func unaryMethod(m protoreflect.MethodDescriptor, f call) grpc.MethodDesc {
 	}
 	return grpc.MethodDesc{
 		MethodName: string(m.Name()),
-		Handler: func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+		Handler: func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any,
+			error,
+		) {
 			req := NewMessage(m.Input())
 			if err := dec(req); err != nil {
 				return nil, err
@@ -85,7 +90,8 @@ func (r request) field(name protoreflect.Name) protoreflect.FieldDescriptor {
 }
 
 func (r request) text(name protoreflect.Name) string {
-	if f := r.field(name); f != nil && f.Kind() == protoreflect.StringKind { // the object of a Namespace's request is called namespace too
+	// the object of a Namespace's request is called namespace too
+	if f := r.field(name); f != nil && f.Kind() == protoreflect.StringKind {
 		return r.m.Get(f).String()
 	}
 	return ""
@@ -103,10 +109,17 @@ func (r request) flag(name protoreflect.Name) bool {
 	return f != nil && r.m.Get(f).Bool()
 }
 
-func (r request) options() WriteOptions { return WriteOptions{DryRun: r.text("dry_run") == "All"} }
+// options returns how the request wants its write done; only deletions have a propagation and a grace.
+func (r request) options() WriteOptions {
+	o := WriteOptions{DryRun: r.text("dry_run") == "All", Propagation: r.text("propagation_policy")}
+	if f := r.field("grace_period_seconds"); f != nil && r.m.Has(f) {
+		o.Grace = proto.Int32(int32(r.m.Get(f).Int()))
+	}
+	return o
+}
 
-// object returns the message of the kind that a request carries.
-func object[T Object](r request) (T, protoreflect.Name, error) {
+// carried returns the message of the kind that a request carries.
+func carried[T object.Object](r request) (T, protoreflect.Name, error) {
 	var zero T
 	want := zero.ProtoReflect().Descriptor().FullName()
 	for i := range r.m.Descriptor().Fields().Len() {
@@ -115,10 +128,10 @@ func object[T Object](r request) (T, protoreflect.Name, error) {
 			return r.m.Get(f).Message().Interface().(T), f.Name(), nil
 		}
 	}
-	return zero, "", rpcerr.Invalid(rpcerr.Field{Description: "the request carries no " + string(want.Name())})
+	return zero, "", rpcerr.Invalid(object.Fault{Description: "the request carries no " + string(want.Name())})
 }
 
-type server[T Object] struct{ t *Table[T] }
+type server[T object.Object] struct{ t *Table[T] }
 
 func (s server[T]) calls() map[Method]call {
 	return map[Method]call{
@@ -160,11 +173,11 @@ func (s server[T]) create(ctx context.Context, _ protoreflect.MethodDescriptor, 
 
 // place returns a copy of the request's object with the namespace and the name of the request.
 func (s server[T]) place(r request) (T, error) {
-	obj, _, err := object[T](r)
+	obj, _, err := carried[T](r)
 	if err != nil {
 		return obj, err
 	}
-	obj = Clone(obj)
+	obj = object.Clone(obj)
 	m := ensureMetadata(obj)
 	for _, p := range []struct {
 		path string
@@ -175,7 +188,9 @@ func (s server[T]) place(r request) (T, error) {
 			continue
 		}
 		if *p.have != "" && *p.have != p.want {
-			return obj, rpcerr.Invalid(rpcerr.Field{Path: p.path, Description: fmt.Sprintf("is %q, but the request is for %q", *p.have, p.want)})
+			return obj,
+				rpcerr.Invalid(object.Fault{Path: p.path, Description: fmt.Sprintf("is %q, but the request is for %q", *p.have,
+					p.want)})
 		}
 		*p.have = p.want
 	}
@@ -193,7 +208,9 @@ func (s server[T]) update(ctx context.Context, _ protoreflect.MethodDescriptor, 
 	return s.t.Update(ctx, obj, r.options())
 }
 
-func (s server[T]) updateStatus(ctx context.Context, _ protoreflect.MethodDescriptor, r request) (proto.Message, error) {
+func (s server[T]) updateStatus(ctx context.Context, _ protoreflect.MethodDescriptor, r request) (proto.Message,
+	error,
+) {
 	obj, err := s.place(r)
 	if err != nil {
 		return nil, err
@@ -207,12 +224,12 @@ func (s server[T]) patch(ctx context.Context, _ protoreflect.MethodDescriptor, r
 	return s.merge(ctx, r, body.GetContentType(), body.GetData(), status)
 }
 
-// merge changes an object by a patch of its JSON. What a patch of the object says about the status does not count, and neither does what a
-// patch of the status says about the rest.
+// merge changes an object by a patch of its JSON. What a patch of the object says about the status does not count, and
+// neither does what a patch of the status says about the rest.
 func (s server[T]) merge(ctx context.Context, r request, contentType string, patch []byte, status bool) (T, error) {
 	var zero T
-	key := Key{Namespace: s.namespace(r), Name: s.name(r)}
-	return s.t.change(ctx, key, nil, []WriteOptions{r.options()}, func(old T) (T, error) {
+	key := object.Key{Namespace: s.namespace(r), Name: s.name(r)}
+	return s.t.change(ctx, key, nil, writing[T](ctx, []WriteOptions{r.options()}), func(old T) (T, error) {
 		doc, err := manifest.Encode(old)
 		if err != nil {
 			return zero, err
@@ -222,13 +239,13 @@ func (s server[T]) merge(ctx context.Context, r request, contentType string, pat
 		}
 		next := old.ProtoReflect().New().Interface().(T)
 		if err := manifest.Decode(doc, next); err != nil {
-			return zero, DecodeError(err)
+			return zero, decodeError(err)
 		}
 		if err := s.t.hold(old, preconditions(next)); err != nil {
 			return zero, err
 		}
 		if status {
-			whole := Clone(old)
+			whole := object.Clone(old)
 			copyField(whole, next, "status")
 			return whole, nil
 		}
@@ -240,22 +257,22 @@ func (s server[T]) merge(ctx context.Context, r request, contentType string, pat
 func patchError(err error) error {
 	switch {
 	case errors.Is(err, manifest.ErrPatchType), errors.Is(err, manifest.ErrPatchSyntax):
-		return rpcerr.Invalid(rpcerr.Field{Path: "patch", Description: err.Error()})
+		return rpcerr.Invalid(object.Fault{Path: "patch", Description: err.Error()})
 	case errors.Is(err, manifest.ErrPatchTest):
 		return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "patch", err.Error())
 	}
-	return DecodeError(err)
+	return decodeError(err)
 }
 
-// DecodeError returns the error of a document that does not decode, with the paths of all its faults.
-func DecodeError(err error) error {
+// decodeError returns the error of a document that does not decode, with the paths of all its faults.
+func decodeError(err error) error {
 	var bad *manifest.Errors
 	if !errors.As(err, &bad) {
-		return rpcerr.Invalid(rpcerr.Field{Description: err.Error()})
+		return rpcerr.Invalid(object.Fault{Description: err.Error()})
 	}
-	fields := make([]rpcerr.Field, 0, len(bad.Problems))
+	fields := make([]object.Fault, 0, len(bad.Problems))
 	for _, p := range bad.Problems {
-		fields = append(fields, rpcerr.Field{Path: p.Path, Description: p.Message})
+		fields = append(fields, object.Fault{Path: p.Path, Description: p.Message})
 	}
 	return rpcerr.Invalid(fields...)
 }
@@ -265,7 +282,7 @@ func (s server[T]) apply(ctx context.Context, _ protoreflect.MethodDescriptor, r
 	if err != nil {
 		return nil, err
 	}
-	key := KeyOf(obj)
+	key := object.KeyOf(obj)
 	if _, err := s.t.Get(ctx, key.Namespace, key.Name); rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
 		created, err := s.t.Create(ctx, obj, r.options())
 		if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
@@ -284,57 +301,7 @@ func (s server[T]) apply(ctx context.Context, _ protoreflect.MethodDescriptor, r
 
 func (s server[T]) delete(ctx context.Context, _ protoreflect.MethodDescriptor, r request) (proto.Message, error) {
 	pre, _ := r.m.Get(r.field("preconditions")).Message().Interface().(*metav1.Preconditions)
-	ctx = context.WithValue(ctx, propagationKey{}, r.text("propagation_policy"))
-	if f := r.field("grace_period_seconds"); f != nil && r.m.Has(f) {
-		ctx = WithGracePeriod(ctx, int32(r.m.Get(f).Int()))
-	}
 	return s.t.Delete(ctx, s.namespace(r), s.name(r), pre, r.options())
-}
-
-type graceKey struct{}
-
-// WithGracePeriod says how many seconds the objects that are deleted under a context may take to end; see Config.Grace.
-func WithGracePeriod(ctx context.Context, seconds int32) context.Context {
-	return context.WithValue(ctx, graceKey{}, seconds)
-}
-
-func gracePeriod(ctx context.Context) *int32 {
-	if s, ok := ctx.Value(graceKey{}).(int32); ok {
-		return &s
-	}
-	return nil
-}
-
-type propagationKey struct{}
-
-// Propagation returns what the caller of a deletion wants to become of the objects that belong to it: "", "Background" or "Orphan".
-// For Config.Admit.
-func Propagation(ctx context.Context) string {
-	s, _ := ctx.Value(propagationKey{}).(string)
-	return s
-}
-
-// pageToken is where a list goes on. It is opaque to callers.
-type pageToken struct {
-	Revision int64  `json:"r"`
-	After    string `json:"a"`
-}
-
-func (t pageToken) String() string {
-	raw, _ := json.Marshal(t) // two plain fields always marshal
-	return base64.RawURLEncoding.EncodeToString(raw)
-}
-
-func parsePageToken(s string) (pageToken, error) {
-	var t pageToken
-	raw, err := base64.RawURLEncoding.DecodeString(s)
-	if err == nil {
-		err = json.Unmarshal(raw, &t)
-	}
-	if err != nil || t.Revision <= 0 {
-		return t, rpcerr.Invalid(rpcerr.Field{Path: "continue", Description: "is no token of an earlier page"})
-	}
-	return t, nil
 }
 
 func (s server[T]) list(ctx context.Context, m protoreflect.MethodDescriptor, r request) (proto.Message, error) {
@@ -346,81 +313,20 @@ func (s server[T]) list(ctx context.Context, m protoreflect.MethodDescriptor, r 
 	if err != nil {
 		return nil, err
 	}
-	page, err := s.page(ctx, r, sel)
+	page, err := s.t.page(ctx, r, sel)
 	if err != nil {
 		return nil, err
 	}
 	out := NewMessage(m.Output()).ProtoReflect()
 	fields := out.Descriptor().Fields()
-	out.Set(fields.ByName("api_version"), protoreflect.ValueOfString(APIVersion(s.t.typ)))
+	out.Set(fields.ByName("api_version"), protoreflect.ValueOfString(object.APIVersion(s.t.typ)))
 	out.Set(fields.ByName("kind"), protoreflect.ValueOfString(s.t.typ.GetKind()+"List"))
 	out.Set(fields.ByName("metadata"), protoreflect.ValueOfMessage(page.meta.ProtoReflect()))
 	items := out.Mutable(fields.ByName("items")).List()
 	for _, o := range page.items {
-		mask.apply(o)
-		items.Append(protoreflect.ValueOfMessage(o.ProtoReflect()))
+		items.Append(protoreflect.ValueOfMessage(mask.apply(o).ProtoReflect()))
 	}
 	return out.Interface(), nil
-}
-
-type page[T Object] struct {
-	items []T
-	meta  *metav1.ListMeta
-}
-
-// page reads until it has limit matching objects or there are no more; all at one revision.
-func (s server[T]) page(ctx context.Context, r request, sel Selection) (page[T], error) {
-	limit := int(r.number("limit"))
-	at, err := ParseRevision(r.text("resource_version"))
-	if err != nil {
-		return page[T]{}, err
-	}
-	prefix := s.t.prefix()
-	if ns := r.text("namespace"); ns != "" {
-		prefix += ns + "/"
-	}
-	o := store.ListOptions{Revision: at, Limit: limit}
-	if c := r.text("continue"); c != "" {
-		token, err := parsePageToken(c)
-		if err != nil {
-			return page[T]{}, err
-		}
-		if !strings.HasPrefix(token.After, prefix) {
-			return page[T]{}, rpcerr.Invalid(rpcerr.Field{Path: "continue", Description: "belongs to another list"})
-		}
-		o.Revision, o.After = token.Revision, token.After
-	}
-	out := page[T]{meta: &metav1.ListMeta{}}
-	for {
-		got, err := s.t.st.List(ctx, prefix, o)
-		if errors.Is(err, store.ErrCompacted) {
-			return out, rpcerr.Expired("the revision of this list is no longer there: list again from the beginning")
-		}
-		if err != nil {
-			return out, err
-		}
-		o.Revision = got.Revision
-		out.meta.ResourceVersion = FormatRevision(got.Revision)
-		for i, rec := range got.Records {
-			o.After = rec.Key
-			obj, err := s.t.object(rec)
-			if err != nil || !sel.Matches(obj) {
-				continue
-			}
-			out.items = append(out.items, obj)
-			rest := got.Remaining + int64(len(got.Records)-1-i)
-			if limit > 0 && len(out.items) == limit && rest > 0 {
-				out.meta.Continue = pageToken{o.Revision, rec.Key}.String()
-				if sel.Everything() {
-					out.meta.RemainingItemCount = proto.Int32(int32(rest))
-				}
-				return out, nil
-			}
-		}
-		if !got.More {
-			return out, nil
-		}
-	}
 }
 
 // readMask keeps some fields of an object; the zero readMask keeps all.
@@ -435,7 +341,9 @@ func (s server[T]) mask(r request) (readMask, error) {
 	var zero T
 	for _, p := range m.GetPaths() {
 		if !knownPath(zero.ProtoReflect().Descriptor(), p) {
-			return readMask{}, rpcerr.Invalid(rpcerr.Field{Path: "readMask", Description: fmt.Sprintf("%q is no field of %s", p, s.t.typ.GetKind())})
+			return readMask{},
+				rpcerr.Invalid(object.Fault{Path: "readMask", Description: fmt.Sprintf("%q is no field of %s", p,
+					s.t.typ.GetKind())})
 		}
 	}
 	return readMask{m.GetPaths()}, nil
@@ -465,13 +373,16 @@ func knownPath(d protoreflect.MessageDescriptor, path string) bool {
 	return true
 }
 
-// apply clears what the mask does not name. apiVersion, kind and metadata always stay: without them nobody knows what it is.
-func (r readMask) apply(o Object) {
+// apply returns an object with what the mask names, a copy unless the mask keeps all. apiVersion, kind and metadata
+// always stay: without them the object cannot be identified.
+func (r readMask) apply(o object.Object) object.Object {
 	if len(r.paths) == 0 {
-		return
+		return o
 	}
+	o = object.Clone(o)
 	keep := append([]string{"apiVersion", "kind", "metadata"}, r.paths...)
 	prune(o.ProtoReflect(), keep)
+	return o
 }
 
 func prune(m protoreflect.Message, keep []string) {

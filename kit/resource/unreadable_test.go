@@ -16,6 +16,7 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
@@ -55,7 +56,10 @@ func running(t *testing.T, st *store.Store) *resource.Table[*machinev1.MachineSe
 }
 
 func newSet(name string) *machinev1.MachineSet {
-	return &machinev1.MachineSet{Metadata: &metav1.ObjectMeta{Name: name, Namespace: ns}, Spec: &machinev1.MachineSetSpec{}}
+	return &machinev1.MachineSet{
+		Metadata: &metav1.ObjectMeta{Name: name, Namespace: ns},
+		Spec:     &machinev1.MachineSetSpec{},
+	}
 }
 
 func TestARecordThatCannotBeReadIsSkippedAndReported(t *testing.T) {
@@ -98,7 +102,8 @@ func TestARecordThatCannotBeReadIsSkippedAndReported(t *testing.T) {
 				t.Errorf("unreadable records = %+v, want the one", bad)
 			}
 			// It is neither overwritten nor lost.
-			if _, err := table.Create(ctx, newSet("broken")); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
+			if _,
+				err := table.Create(ctx, newSet("broken")); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
 				t.Errorf("Create = %v over it, want that it exists", err)
 			}
 			if _, err := table.Update(ctx, newSet("broken")); status.Code(rpcerr.From(err)) != codes.DataLoss {
@@ -140,7 +145,8 @@ func TestARecordIsReportedOnlyWhileItCannotBeRead(t *testing.T) {
 	}
 	spoil := func() int64 {
 		t.Helper()
-		resp, err := client.Txn(ctx).Then(clientv3.OpPut(prefix+"broken", "garbage"), clientv3.OpPut(prefix+"other", string(other.Kvs[0].Value))).Commit()
+		resp, err := client.Txn(ctx).Then(clientv3.OpPut(prefix+"broken", "garbage"),
+			clientv3.OpPut(prefix+"other", string(other.Kvs[0].Value))).Commit()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +164,8 @@ func TestARecordIsReportedOnlyWhileItCannotBeRead(t *testing.T) {
 	// A watch that resumes then, and whose client leaves right after.
 	late := store.New(client, st.Prefix())
 	left := errors.New("the client has left")
-	err = running(t, late).Watching(ctx, "", resource.Selection{}, past-1, false, func(resource.Events[*machinev1.MachineSet]) error { return left })
+	err = running(t, late).Watching(ctx, "", resource.Selection{}, past-1, false,
+		func(resource.Events[*machinev1.MachineSet]) error { return left })
 	if !errors.Is(err, left) {
 		t.Errorf("Watching = %v, want the error of its reader", err)
 	}
@@ -200,13 +207,19 @@ func TestARecordIsReportedOnlyWhileItCannotBeRead(t *testing.T) {
 func TestObjectsAndAnnotationsAreLimited(t *testing.T) {
 	table, _, _ := sets(t)
 	annotated := newSet("annotated")
-	annotated.Metadata.Annotations = map[string]string{"a": strings.Repeat("x", 128<<10), "b": strings.Repeat("x", 128<<10)}
+	annotated.Metadata.Annotations = map[string]string{
+		"a": strings.Repeat("x", 128<<10),
+		"b": strings.Repeat("x", 128<<10),
+	}
 	large := newSet("large")
-	large.Spec.Template = &machinev1.MachineTemplateSpec{Metadata: &metav1.ObjectMeta{Annotations: map[string]string{"a": strings.Repeat("x", 3<<19)}}}
+	large.Spec.Template = &machinev1.MachineTemplateSpec{
+		Metadata: &metav1.ObjectMeta{Annotations: map[string]string{"a": strings.Repeat("x", 3<<19)}},
+	}
 	for path, o := range map[string]*machinev1.MachineSet{"metadata.annotations": annotated, "": large} {
 		_, err := table.Create(t.Context(), o)
 		fields, ok := rpcerr.Fields(err)
-		if !ok || len(fields) == 0 || fields[0].Path != path || !strings.Contains(fields[0].Description, "may not be more than") {
+		if !ok || len(fields) == 0 || fields[0].Path != path || !strings.Contains(fields[0].Description,
+			"may not be more than") {
 			t.Errorf("Create = %v, want a fault of the field %q", err, path)
 		}
 	}
@@ -259,8 +272,10 @@ func TestAWatchThatResumesFarBackIsBounded(t *testing.T) {
 	}
 	large := strings.Repeat("x", 1<<20)
 	for i := range 24 {
-		if _, err := table.Modify(t.Context(), resource.KeyOf(first), func(o *machinev1.MachineSet) error {
-			o.Spec.Template = &machinev1.MachineTemplateSpec{Metadata: &metav1.ObjectMeta{Annotations: map[string]string{"a": large + fmt.Sprint(i)}}}
+		if _, err := table.Modify(t.Context(), object.KeyOf(first), func(o *machinev1.MachineSet) error {
+			o.Spec.Template = &machinev1.MachineTemplateSpec{
+				Metadata: &metav1.ObjectMeta{Annotations: map[string]string{"a": large + fmt.Sprint(i)}},
+			}
 			return nil
 		}); err != nil {
 			t.Fatal(err)
@@ -268,11 +283,12 @@ func TestAWatchThatResumesFarBackIsBounded(t *testing.T) {
 	}
 	again := running(t, st) // its cache remembers nothing of that
 	sent := 0
-	err = again.Watching(t.Context(), "", resource.Selection{}, after, false, func(resource.Events[*machinev1.MachineSet]) error {
-		sent++
-		<-time.After(time.Second) // a reader that is slower than etcd
-		return nil
-	})
+	err = again.Watching(t.Context(), "", resource.Selection{}, after, false,
+		func(resource.Events[*machinev1.MachineSet]) error {
+			sent++
+			<-time.After(time.Second) // a reader that is slower than etcd
+			return nil
+		})
 	if status.Code(rpcerr.From(err)) != codes.OutOfRange {
 		t.Errorf("Watching = %v after %d messages, want OUT_OF_RANGE", err, sent)
 	}

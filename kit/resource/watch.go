@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"iter"
 	"sync"
 	"time"
 
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
 	"google.golang.org/grpc"
@@ -23,8 +24,8 @@ const (
 	Deleted  = "DELETED"
 )
 
-// bookmarkEvery is how often a watch that asked for it is told how far it has come: often enough that a client which resumes seldom
-// finds its revision compacted, seldom enough to cost nothing.
+// bookmarkEvery is how often a watch that asked for it is told how far it has come: often enough that a client which
+// resumes seldom finds its revision compacted, seldom enough to cost nothing.
 const bookmarkEvery = 30 * time.Second
 
 const (
@@ -38,7 +39,7 @@ const (
 var errTooOld = rpcerr.Expired("the revision to watch from is no longer there: list again")
 
 // Event is one change as a watch with a selection sees it.
-type Event[T Object] struct {
+type Event[T object.Object] struct {
 	Type   string
 	Object T
 	shared *shared // nil where only one watch tells it
@@ -52,15 +53,18 @@ type shared struct {
 }
 
 // Events is what a watch has to tell at once.
-type Events[T Object] struct {
+type Events[T object.Object] struct {
 	Events   []Event[T]
 	Revision int64 // everything up to here has been told
 	Bookmark bool
 }
 
-// Watching sends a kind's changes after a revision, or all objects first if after is 0, until ctx ends or send fails. All events of a revision
-// are sent together, in several messages where they are too large for one. The error is rpcerr.Expired if the revision is no longer there, or if send was too slow.
-func (t *Table[T]) Watching(ctx context.Context, namespace string, sel Selection, after int64, bookmarks bool, send func(Events[T]) error) error {
+// Watching sends a kind's changes after a revision, or all objects first if after is 0, until ctx ends or send fails.
+// All events of a revision are sent together, in several messages where they are too large for one. The error is
+// rpcerr.Expired if the revision is no longer there, or if send was too slow.
+func (t *Table[T]) Watching(ctx context.Context, namespace string, sel Selection, after int64, bookmarks bool,
+	send func(Events[T]) error,
+) error {
 	if err := t.WaitSynced(ctx); err != nil {
 		return err
 	}
@@ -68,43 +72,44 @@ func (t *Table[T]) Watching(ctx context.Context, namespace string, sel Selection
 		return (namespace == "" || o.GetMetadata().GetNamespace() == namespace) && sel.Matches(o)
 	}
 	of := t.interestOf(namespace, sel)
-	var f *feed[T]
 	if after == 0 {
 		if err := t.caughtUp(ctx); err != nil {
 			return err
 		}
-		var objects []T
-		objects, after, f = t.snapshot(of)
-		defer f.close()
-		if err := sendAll(objects, after, want, send); err != nil {
+		objects, v := t.snapshot(namespace, of)
+		if err := sendAll(objects, v.revision, want, send); err != nil {
 			return err
 		}
-	} else {
-		var known bool
-		if f, known = t.newFeed(of, after); !known {
-			// The ring no longer has it (the process is new, or the watch was away for long): etcd's own history bridges the gap.
-			var err error
-			if after, err = t.bridge(ctx, after, want, send); err != nil {
-				return err
-			}
-			if f, known = t.newFeed(of, after); !known {
-				return errTooOld
-			}
-		}
-		defer f.close()
+		after = v.revision
 	}
+	f, known := t.newFeed(of, after)
+	if !known {
+		// The ring no longer has it (the process is new, or the watch was away for long): etcd's own history bridges the
+		// gap.
+		var err error
+		if after, err = t.bridge(ctx, after, want, send); err != nil {
+			return err
+		}
+		if f, known = t.newFeed(of, after); !known {
+			return errTooOld
+		}
+	}
+	defer f.close()
 	return f.follow(ctx, want, bookmarks, send)
 }
 
 // sendAll sends every object that is wanted, as of a revision.
-func sendAll[T Object](objects []T, revision int64, want func(T) bool, send func(Events[T]) error) error {
-	objects = slices.DeleteFunc(objects, func(o T) bool { return !want(o) })
-	sortByKey(objects)
-	all := make([]Event[T], len(objects))
-	for i, o := range objects {
-		all[i] = Event[T]{Type: Added, Object: o}
+func sendAll[T object.Object](objects iter.Seq[T], revision int64, want func(T) bool,
+	send func(Events[T]) error,
+) error {
+	all := func(yield func(Event[T]) bool) {
+		for o := range objects {
+			if want(o) && !yield(Event[T]{Type: Added, Object: o}) {
+				return
+			}
+		}
 	}
-	if err := sendSplit(Events[T]{Events: all}, send); err != nil {
+	if err := sendSplit(all, 0, send); err != nil {
 		return err
 	}
 	return send(Events[T]{Revision: revision, Bookmark: true})
@@ -145,7 +150,9 @@ func (f *feed[T]) follow(ctx context.Context, want func(T) bool, bookmarks bool,
 }
 
 // bridge sends what happened after a revision up to where the cache stands and returns that revision.
-func (t *Table[T]) bridge(ctx context.Context, after int64, want func(T) bool, send func(Events[T]) error) (int64, error) {
+func (t *Table[T]) bridge(ctx context.Context, after int64, want func(T) bool, send func(Events[T]) error) (int64,
+	error,
+) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	goal := t.Revision()
@@ -167,20 +174,22 @@ func (t *Table[T]) bridge(ctx context.Context, after int64, want func(T) bool, s
 
 // send sends one revision's changes as a selection sees them.
 func (s *step[T]) send(want func(T) bool, send func(Events[T]) error) error {
-	out := Events[T]{Revision: s.revision}
-	for i := range s.changes {
-		if e, ok := s.event(i, want); ok {
-			out.Events = append(out.Events, *e)
+	events := func(yield func(Event[T]) bool) {
+		for i := range s.changes {
+			if e, ok := s.event(i, want); ok && !yield(*e) {
+				return
+			}
 		}
 	}
-	return sendSplit(out, send)
+	return sendSplit(events, s.revision, send)
 }
 
-// sendSplit sends events in messages that gRPC takes. Only the last one has the revision: who has come no further resumes before it.
-func sendSplit[T Object](e Events[T], send func(Events[T]) error) error {
+// sendSplit sends events in messages that gRPC takes. Only the last one has the revision: who has come no further
+// resumes before it.
+func sendSplit[T object.Object](events iter.Seq[Event[T]], revision int64, send func(Events[T]) error) error {
 	var part []Event[T]
 	size := 0
-	for _, event := range e.Events {
+	for event := range events {
 		n := proto.Size(event.Object)
 		if len(part) == messageEvents || len(part) > 0 && size+n > messageBytes {
 			if err := send(Events[T]{Events: part}); err != nil {
@@ -193,7 +202,7 @@ func sendSplit[T Object](e Events[T], send func(Events[T]) error) error {
 	if len(part) == 0 {
 		return nil
 	}
-	return send(Events[T]{Events: part, Revision: e.Revision})
+	return send(Events[T]{Events: part, Revision: revision})
 }
 
 // watchMethod is the Watch method of the kind's gRPC service.
@@ -216,13 +225,14 @@ func (s server[T]) watchMethod(m protoreflect.MethodDescriptor) grpc.StreamDesc 
 				return err
 			}
 			frame := NewFrame(m.Output())
-			return s.t.Watching(stream.Context(), r.text("namespace"), sel, after, r.flag("allow_watch_bookmarks"), func(e Events[T]) error {
-				m, err := frameMessage(frame, e)
-				if err != nil {
-					return err
-				}
-				return stream.SendMsg(m)
-			})
+			return s.t.Watching(stream.Context(), r.text("namespace"), sel, after, r.flag("allow_watch_bookmarks"),
+				func(e Events[T]) error {
+					m, err := frameMessage(frame, e)
+					if err != nil {
+						return err
+					}
+					return stream.SendMsg(m)
+				})
 		},
 	}
 }
@@ -242,14 +252,17 @@ type Frame struct {
 
 // NewFrame returns the Frame of a Watch method's response message.
 func NewFrame(out protoreflect.MessageDescriptor) Frame {
-	f := Frame{out: out, events: out.Fields().ByName("events"), revision: out.Fields().ByName("resource_version"), bookmark: out.Fields().ByName("bookmark")}
+	f := Frame{
+		out: out, events: out.Fields().ByName("events"), revision: out.Fields().ByName("resource_version"),
+		bookmark: out.Fields().ByName("bookmark"),
+	}
 	f.typ, f.object = f.events.Message().Fields().ByName("type"), f.events.Message().Fields().ByName("object")
 	return f
 }
 
-// frameMessage returns the message of events. The events are in it as bytes that the message's own encoding takes over: those of a change are
-// made once, whoever watches it.
-func frameMessage[T Object](f Frame, e Events[T]) (proto.Message, error) {
+// frameMessage returns the message of events. The events are in it as bytes that the message's own encoding takes over:
+// those of a change are made once, whoever watches it.
+func frameMessage[T object.Object](f Frame, e Events[T]) (proto.Message, error) {
 	m := NewMessage(f.out).ProtoReflect()
 	var raw []byte
 	for _, ev := range e.Events {
@@ -303,9 +316,9 @@ func (f Frame) read(m proto.Message) ([]protoEvent, int64, bool, error) {
 	return out, revision, r.Get(f.bookmark).Bool(), nil
 }
 
-// ReadFrame returns the events of a Watch method's message, the revision up to which they tell everything (0 if the message does not say), and
-// whether it is a bookmark.
-func ReadFrame[T Object](f Frame, m proto.Message) ([]Event[T], int64, bool, error) {
+// ReadFrame returns the events of a Watch method's message, the revision up to which they tell everything (0 if the
+// message does not say), and whether it is a bookmark.
+func ReadFrame[T object.Object](f Frame, m proto.Message) ([]Event[T], int64, bool, error) {
 	raw, revision, bookmark, err := f.read(m)
 	if err != nil {
 		return nil, 0, false, err

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 )
 
 // From turns any error into a status error that may leave the service; nil stays nil. A status made by this package
@@ -27,12 +28,10 @@ func From(err error) error {
 	if v := new(protovalidate.ValidationError); errors.As(err, &v) {
 		return Invalid(fields(v, nil)...)
 	}
-	if fromStore := ofStore(err); fromStore != nil {
-		return fromStore
-	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return build(codes.DeadlineExceeded, metav1.ErrorReason_ERROR_REASON_UNAVAILABLE, "the deadline passed before the answer was known", nil)
+		return build(codes.DeadlineExceeded, metav1.ErrorReason_ERROR_REASON_UNAVAILABLE,
+			"the deadline passed before the answer was known", nil)
 	case errors.Is(err, context.Canceled):
 		return build(codes.Canceled, metav1.ErrorReason_ERROR_REASON_UNAVAILABLE, "the call was cancelled", nil)
 	}
@@ -48,7 +47,7 @@ func own(err error) error {
 	return holder.GRPCStatus().Err()
 }
 
-// foreign maps a status that gRPC itself or somebody else made. Texts of the transport name addresses, so they stay
+// foreign maps a status that gRPC itself or another program made. Texts of the transport name addresses, so they stay
 // inside; those about the caller's own message go out.
 func foreign(err error) error {
 	var holder interface{ GRPCStatus() *status.Status }
@@ -68,13 +67,14 @@ func foreign(err error) error {
 	case codes.Unimplemented:
 		return build(codes.Unimplemented, metav1.ErrorReason_ERROR_REASON_NOT_BUILT, st.Message(), nil)
 	case codes.InvalidArgument:
-		return Invalid(Field{Description: st.Message()})
+		return Invalid(object.Fault{Description: st.Message()})
 	}
 	return internal()
 }
 
 // Validate checks m against its protovalidate rules and returns nil or INVALID_ARGUMENT with the paths in JSON names. A
-// rule that cannot be evaluated is an INTERNAL error of ours, not the caller's; its text is kept for the log by wrapping.
+// rule that cannot be evaluated is an INTERNAL error of ours, not the caller's; its text is kept for the log by
+// wrapping.
 func Validate(v protovalidate.Validator, m proto.Message, options ...protovalidate.ValidationOption) error {
 	err := v.Validate(m, options...)
 	if err == nil {
@@ -87,14 +87,14 @@ func Validate(v protovalidate.Validator, m proto.Message, options ...protovalida
 }
 
 // fields translates violations; root is the message that was validated, or nil if it is not known.
-func fields(v *protovalidate.ValidationError, root protoreflect.MessageDescriptor) []Field {
-	out := make([]Field, 0, len(v.Violations))
+func fields(v *protovalidate.ValidationError, root protoreflect.MessageDescriptor) []object.Fault {
+	out := make([]object.Fault, 0, len(v.Violations))
 	for _, violation := range v.Violations {
 		text := violation.Proto.GetMessage()
 		if text == "" {
 			text = "breaks the rule " + violation.Proto.GetRuleId()
 		}
-		out = append(out, Field{Path: path(violation, root), Description: text})
+		out = append(out, object.Fault{Path: path(violation, root), Description: text})
 	}
 	return out
 }

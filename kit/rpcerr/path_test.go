@@ -46,7 +46,9 @@ func rootDescriptor(t *testing.T) protoreflect.MessageDescriptor {
 		}
 		return protocompile.SearchResult{Proto: protodesc.ToFileDescriptorProto(file)}, nil
 	})
-	source := &protocompile.SourceResolver{Accessor: protocompile.SourceAccessorFromMap(map[string]string{"shapes.proto": shapes})}
+	source := &protocompile.SourceResolver{
+		Accessor: protocompile.SourceAccessorFromMap(map[string]string{"shapes.proto": shapes}),
+	}
 	compiler := protocompile.Compiler{Resolver: protocompile.CompositeResolver{source, linked}}
 	files, err := compiler.Compile(t.Context(), "shapes.proto")
 	if err != nil {
@@ -67,11 +69,23 @@ func TestPathsAreInJSONNames(t *testing.T) {
 		from       string // path by From, which does not
 	}{
 		{"a field by its json_name", `{"providerID":"long"}`, "providerID", "providerID"},
-		{"an item of a list by its index", `{"spec":{"preDrain":[{"ownerName":"abc"},{"ownerName":"a"}]}}`, "spec.preDrain[1].ownerName", "spec.preDrain[1].ownerName"},
-		{"a value of a map by its key", `{"spec":{"hooksByName":{"it's":{"ownerName":"a"}}}}`, `spec.hooksByName['it\'s'].ownerName`, `spec.hooksByName['it\'s'].ownerName`},
+		{
+			"an item of a list by its index", `{"spec":{"preDrain":[{"ownerName":"abc"},{"ownerName":"a"}]}}`,
+			"spec.preDrain[1].ownerName", "spec.preDrain[1].ownerName",
+		},
+		{
+			"a value of a map by its key", `{"spec":{"hooksByName":{"it's":{"ownerName":"a"}}}}`,
+			`spec.hooksByName['it\'s'].ownerName`, `spec.hooksByName['it\'s'].ownerName`,
+		},
 		{"a scalar item by its index", `{"spec":{"hostIPs":["abc","abcd"]}}`, "spec.hostIPs[1]", "spec.hostIps[1]"},
-		{"a name in the middle", `{"spec":{"theHOOK":{"ownerName":"a"}}}`, "spec.theHOOK.ownerName", "spec.theHook.ownerName"},
-		{"a rule of a message by the message's path", `{"spec":{"preDrain":[{"kindOf":"x"}]}}`, "spec.preDrain[0]", "spec.preDrain[0]"},
+		{
+			"a name in the middle", `{"spec":{"theHOOK":{"ownerName":"a"}}}`, "spec.theHOOK.ownerName",
+			"spec.theHook.ownerName",
+		},
+		{
+			"a rule of a message by the message's path", `{"spec":{"preDrain":[{"kindOf":"x"}]}}`, "spec.preDrain[0]",
+			"spec.preDrain[0]",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

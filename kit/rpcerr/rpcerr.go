@@ -17,10 +17,11 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 )
 
-// Domain is the domain of every ErrorInfo that Windlass makes.
-const Domain = "windlass.dev"
+// domain is the domain of every ErrorInfo that Windlass makes.
+const domain = "windlass.dev"
 
 const (
 	reasonPrefix = "ERROR_REASON_"
@@ -30,20 +31,8 @@ const (
 	maxListed = 10
 )
 
-// Field is one wrong field of a request. Path is in JSON names, such as "spec.lifecycleHooks.preDrain[0].owner"; empty
-// means the request as a whole. Description completes the sentence that begins with the path.
-type Field struct{ Path, Description string }
-
-// String gives the path and the description as one line.
-func (f Field) String() string {
-	if f.Path == "" {
-		return f.Description
-	}
-	return f.Path + ": " + f.Description
-}
-
 // Invalid says that fields of the request are wrong (INVALID_ARGUMENT).
-func Invalid(fields ...Field) error {
+func Invalid(fields ...object.Fault) error {
 	lines := make([]string, 0, len(fields))
 	detail := &errdetails.BadRequest{}
 	for _, f := range fields {
@@ -64,21 +53,22 @@ func Invalid(fields ...Field) error {
 // NotFound says that there is no object of that kind and name.
 func NotFound(kind, name string) error {
 	return build(codes.NotFound, metav1.ErrorReason_ERROR_REASON_NOT_FOUND,
-		fmt.Sprintf("%s %q not found", kind, name), object(kind, name))
+		fmt.Sprintf("%s %q not found", kind, name), about(kind, name))
 }
 
 // Exists says that the name is taken (ALREADY_EXISTS).
 func Exists(kind, name string) error {
 	return build(codes.AlreadyExists, metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS,
-		fmt.Sprintf("%s %q already exists", kind, name), object(kind, name))
+		fmt.Sprintf("%s %q already exists", kind, name), about(kind, name))
 }
 
-// Taken says that another object has a value that only one may have (ALREADY_EXISTS). path is the field that holds the value, in JSON
-// names; detail says whose it is.
+// Taken says that another object has a value that only one may have (ALREADY_EXISTS). path is the field that holds the
+// value, in JSON names; detail says whose it is.
 func Taken(kind, name, path, detail string) error {
-	meta := object(kind, name)
+	meta := about(kind, name)
 	meta["field"] = path
-	return build(codes.AlreadyExists, metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS, fmt.Sprintf("%s %q: %s: %s", kind, name, path, detail), meta)
+	return build(codes.AlreadyExists, metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS,
+		fmt.Sprintf("%s %q: %s: %s", kind, name, path, detail), meta)
 }
 
 // Conflict says that the object changed after it was read, or is another one of the same name (ABORTED): the caller
@@ -88,7 +78,7 @@ func Conflict(kind, name, detail string) error {
 	if detail != "" {
 		message += ": " + detail
 	}
-	return build(codes.Aborted, metav1.ErrorReason_ERROR_REASON_CONFLICT, message, object(kind, name))
+	return build(codes.Aborted, metav1.ErrorReason_ERROR_REASON_CONFLICT, message, about(kind, name))
 }
 
 // Forbidden says that the caller is known and has no right to this (PERMISSION_DENIED).
@@ -124,7 +114,7 @@ func Precondition(reason metav1.ErrorReason, subject, description string) error 
 	})
 }
 
-// HeldByOther says that somebody else holds subject: a hook task, a permit (FAILED_PRECONDITION).
+// HeldByOther says that another holder has subject: a hook task, a permit (FAILED_PRECONDITION).
 func HeldByOther(subject, description string) error {
 	return Precondition(metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER, subject, description)
 }
@@ -143,8 +133,8 @@ func NotBuilt(what, why string) error {
 	return build(codes.Unimplemented, metav1.ErrorReason_ERROR_REASON_NOT_BUILT, message, nil)
 }
 
-// TooMany says that the caller asked for too much at once (RESOURCE_EXHAUSTED) and may try again after retry. A retry of
-// zero or less means that waiting does not help: then no RetryInfo is sent.
+// TooMany says that the caller asked for too much at once (RESOURCE_EXHAUSTED) and may try again after retry. A retry
+// of zero or less means that waiting does not help: then no RetryInfo is sent.
 func TooMany(msg string, retry time.Duration) error {
 	if retry <= 0 {
 		return build(codes.ResourceExhausted, metav1.ErrorReason_ERROR_REASON_TOO_MANY, msg, nil)
@@ -155,10 +145,10 @@ func TooMany(msg string, retry time.Duration) error {
 // Unreadable says that an object is stored in a form that this program cannot read (DATA_LOSS). It is left as it is.
 func Unreadable(kind, name string) error {
 	return build(codes.DataLoss, metav1.ErrorReason_ERROR_REASON_INTERNAL,
-		fmt.Sprintf("the record of %s %q cannot be read; it is left as it is", kind, name), object(kind, name))
+		fmt.Sprintf("the record of %s %q cannot be read; it is left as it is", kind, name), about(kind, name))
 }
 
-// internal tells the caller nothing: the cause belongs in the log of whoever maps the error.
+// internal hides the cause from the caller: the code that maps the error logs it.
 func internal() error {
 	return build(codes.Internal, metav1.ErrorReason_ERROR_REASON_INTERNAL, "internal error", nil)
 }
@@ -172,8 +162,8 @@ func Reason(err error) metav1.ErrorReason {
 	return metav1.ErrorReason_ERROR_REASON_UNSPECIFIED
 }
 
-// IgnoreChanged takes an object that changed or went meanwhile (CONFLICT, NOT_FOUND) for no error, and returns any other one: it is for
-// controllers whom the change brings back.
+// IgnoreChanged returns nil for an object that was changed or deleted concurrently (CONFLICT, NOT_FOUND), and any other
+// error as it is. It is for controllers, which the change triggers again.
 func IgnoreChanged(err error) error {
 	switch Reason(err) {
 	case metav1.ErrorReason_ERROR_REASON_NOT_FOUND, metav1.ErrorReason_ERROR_REASON_CONFLICT:
@@ -191,7 +181,7 @@ func infoOf(err error) *errdetails.ErrorInfo {
 		return nil
 	}
 	for _, d := range st.Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == Domain {
+		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == domain {
 			return info
 		}
 	}
@@ -200,7 +190,7 @@ func infoOf(err error) *errdetails.ErrorInfo {
 
 func name(reason metav1.ErrorReason) string { return strings.TrimPrefix(reason.String(), reasonPrefix) }
 
-func object(kind, name string) map[string]string {
+func about(kind, name string) map[string]string {
 	return map[string]string{"kind": kind, "name": name}
 }
 
@@ -208,8 +198,10 @@ func retryAfter(d time.Duration) *errdetails.RetryInfo {
 	return &errdetails.RetryInfo{RetryDelay: durationpb.New(d)}
 }
 
-func build(code codes.Code, reason metav1.ErrorReason, msg string, meta map[string]string, details ...protoadapt.MessageV1) error {
-	info := &errdetails.ErrorInfo{Reason: name(reason), Domain: Domain, Metadata: meta}
+func build(code codes.Code, reason metav1.ErrorReason, msg string, meta map[string]string,
+	details ...protoadapt.MessageV1,
+) error {
+	info := &errdetails.ErrorInfo{Reason: name(reason), Domain: domain, Metadata: meta}
 	// A status message must be UTF-8 or it cannot be sent; names in it may come from anywhere.
 	st := status.New(code, strings.ToValidUTF8(msg, "\uFFFD"))
 	full, err := st.WithDetails(append([]protoadapt.MessageV1{info}, details...)...)

@@ -11,9 +11,9 @@ import (
 	"github.com/windlass-dev/windlass/kit/audit"
 )
 
-// ChangesCheck is the name under which the health service of a process says whether callers' changes are accepted. If they are not, the answer is an
-// error with the reason: RESOURCE_EXHAUSTED where the disk of the audit log is full, else FAILED_PRECONDITION. Heartbeats and the cluster's own work go on then,
-// so the process as a whole is SERVING.
+// ChangesCheck is the name under which the health service of a process says whether callers' changes are accepted. If
+// they are not, the answer is an error with the reason: RESOURCE_EXHAUSTED where the disk of the audit log is full,
+// else FAILED_PRECONDITION. Heartbeats and the cluster's own work go on then, so the process as a whole is SERVING.
 const ChangesCheck = "changes"
 
 // healthServer is the health service of a process.
@@ -23,7 +23,9 @@ type healthServer struct {
 }
 
 // Check implements grpc_health_v1.HealthServer.
-func (h healthServer) Check(ctx context.Context, r *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+func (h healthServer) Check(ctx context.Context, r *grpc_health_v1.HealthCheckRequest) (
+	*grpc_health_v1.HealthCheckResponse, error,
+) {
 	if r.GetService() != ChangesCheck {
 		return h.Server.Check(ctx, r)
 	}
@@ -32,7 +34,9 @@ func (h healthServer) Check(ctx context.Context, r *grpc_health_v1.HealthCheckRe
 	case err == nil:
 		return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_SERVING}, nil
 	case audit.Full(err):
-		return nil, status.Error(codes.ResourceExhausted, "the audit log cannot be written: its disk is full, free space on it")
+		return nil,
+			status.Error(codes.ResourceExhausted, "the audit log cannot be written: its disk is full, free space on it")
 	}
-	return nil, status.Error(codes.FailedPrecondition, "the audit log cannot be written: the log of the service has the reason")
+	return nil,
+		status.Error(codes.FailedPrecondition, "the audit log cannot be written: the log of the service has the reason")
 }

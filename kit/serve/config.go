@@ -30,8 +30,9 @@ type Config struct {
 	AuditSinks    []string          // where audit records also go, see audit.ParseSink
 	LogLevel      string            // debug, info, warn or error; empty means info
 
-	// RecordKMS is the address of a KMS plugin that seals chosen records, such as unix:///run/kms.sock; empty: the key ring in TLSDir seals
-	// them. RecordSealer is which of the two seals where both are there: SealByKMS (empty means this) or SealByFile; both open.
+	// RecordKMS is the address of a KMS plugin that seals chosen records, such as unix:///run/kms.sock; empty: the key
+	// ring in TLSDir seals them. RecordSealer is which of the two seals where both are there: SealByKMS (empty means this)
+	// or SealByFile; both open.
 	RecordKMS    string
 	RecordSealer string
 
@@ -43,15 +44,19 @@ type Config struct {
 // Flags adds the settings to fs. Values that stand in c are the defaults.
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Listen, "listen", c.Listen, "address to serve gRPC on")
-	fs.StringVar(&c.Advertise, "advertise", c.Advertise, "address at which siblings reach this process, where it is not the one it listens on")
-	fs.StringVar(&c.MetricsListen, "metrics-listen", c.MetricsListen, "address to serve /metrics on, over TLS and for callers who may get them")
+	fs.StringVar(&c.Advertise, "advertise", c.Advertise,
+		"address at which siblings reach this process, where it is not the one it listens on")
+	fs.StringVar(&c.MetricsListen, "metrics-listen", c.MetricsListen,
+		"address to serve /metrics on, over TLS and for callers who may get them")
 	fs.StringVar(&c.Dir, "dir", c.Dir, "directory for the process's own files")
 	fs.StringVar(&c.TLSDir, "tls-dir", c.TLSDir, "directory of certificates and keys")
 	fs.StringVar(&c.Policy, "policy", c.Policy, "authorization policy file; empty for the built-in policy")
 	fs.StringSliceVar(&c.EtcdEndpoints, "etcd-endpoints", c.EtcdEndpoints, "URLs of etcd members to begin with")
 	fs.StringToStringVar(&c.Peers, "peer", c.Peers, "address of a sibling service, as name=host:port; may be repeated")
-	fs.DurationVar(&c.ConnectionAge, "connection-age", cmp.Or(c.ConnectionAge, DefaultConnectionAge), "age at which clients are asked to connect again, with their newest certificate; open streams live on")
-	fs.StringSliceVar(&c.AuditSinks, "audit-sink", c.AuditSinks, "where audit records also go: file:/DIR, syslog://HOST:PORT, syslog+tcp://HOST:PORT, syslog+unix:/PATH, otlp://HOST:PORT or otlps://HOST:PORT; may be repeated")
+	fs.DurationVar(&c.ConnectionAge, "connection-age", cmp.Or(c.ConnectionAge, DefaultConnectionAge),
+		"age at which clients are asked to connect again, with their newest certificate; open streams live on")
+	fs.StringSliceVar(&c.AuditSinks, "audit-sink", c.AuditSinks,
+		"where audit records also go: file:/DIR, syslog://HOST:PORT, syslog+tcp://HOST:PORT, syslog+unix:/PATH, otlp://HOST:PORT or otlps://HOST:PORT; may be repeated")
 	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
 }
 
@@ -68,7 +73,8 @@ func (c Config) OpenAudit(log *slog.Logger) (*audit.Trail, error) {
 	return audit.Open(audit.Config{Dir: c.Dir, Service: c.Name, Sinks: sinks, Log: log})
 }
 
-// OpenPolicy reads the policy of the process. Which one is in force goes to the audit log, now and whenever that changes.
+// OpenPolicy reads the policy of the process. Which one is in force goes to the audit log, now and whenever that
+// changes.
 func (c Config) OpenPolicy(trail *audit.Trail, log *slog.Logger) (*identity.Policy, error) {
 	policy, err := identity.LoadPolicy(c.Policy)
 	if err != nil {
@@ -109,8 +115,10 @@ const (
 
 // RecordFlags adds the settings of a service that seals records to fs.
 func (c *Config) RecordFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.RecordKMS, "record-kms", "", "unix:///PATH of a KMS v2 plugin whose key seals records; the key file beside the certificates opens what it has sealed")
-	fs.StringVar(&c.RecordSealer, "record-sealer", SealByKMS, "what seals records where --record-kms is set: kms or file; both open")
+	fs.StringVar(&c.RecordKMS, "record-kms", "",
+		"unix:///PATH of a KMS v2 plugin whose key seals records; the key file beside the certificates opens what it has sealed")
+	fs.StringVar(&c.RecordSealer, "record-sealer", SealByKMS,
+		"what seals records where --record-kms is set: kms or file; both open")
 }
 
 func (c Config) recordKeys() string { return filepath.Join(c.TLSDir, RecordKeysFile) }

@@ -4,18 +4,21 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
+	"github.com/windlass-dev/windlass/kit/dial"
 	"github.com/windlass-dev/windlass/kit/identity"
 )
 
-// Dial returns a connection to a sibling service, whose address is in Config.Peers. It connects with the first call, fails
-// calls at once while the sibling is away, and tries again four times a second or more. The other end must be that very
-// service: its certificate has to name both the address and the service. The process closes the connection at its end.
+// Dial returns a connection to a sibling service, whose address is in Config.Peers. It connects with the first call,
+// fails calls at once while the sibling is away, and tries again four times a second or more. The other end must be
+// that very service: its certificate has to name both the address and the service. The process closes the connection at
+// its end.
 func (p *Process) Dial(peer string) (*grpc.ClientConn, error) {
 	address, ok := p.cfg.Peers[peer]
 	if !ok {
@@ -30,7 +33,7 @@ func (p *Process) Dial(peer string) (*grpc.ClientConn, error) {
 		return nil, fmt.Errorf("dial %q: %w", peer, err)
 	}
 	creds := credentials.NewTLS(identity.WithURI(cfg, identity.ServiceURI(peer)))
-	options := append(dialOptions(), grpc.WithTransportCredentials(creds))
+	options := append(dial.Sibling(2*time.Second), grpc.WithTransportCredentials(creds))
 	conn, err := grpc.NewClient(address, append(options, p.traces.Client()...)...)
 	if err != nil {
 		return nil, fmt.Errorf("dial %q: %w", peer, err)

@@ -22,7 +22,10 @@ import (
 func (c cluster) member(ca *identity.Authority) string {
 	c.t.Helper()
 	dir := c.t.TempDir()
-	c.issue(dir, "server", ca, identity.Request{CommonName: "member", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true})
+	c.issue(dir, "server", ca, identity.Request{
+		CommonName: "member", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true,
+		Client: true,
+	})
 	c.write(filepath.Join(dir, "ca.crt"), ca.PEM())
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -65,7 +68,8 @@ func TestAServiceIsReadyWhenEtcdAnswersItOverMutualTLS(t *testing.T) {
 
 	written := make(chan error, 1)
 	stop := start(t, server, func(ctx context.Context) error {
-		_, err := store.New(server.Etcd, "/windlass/machine-api/").Commit(ctx, store.Put("machines/default/m", []byte("x"), 0))
+		_, err := store.New(server.Etcd, "/windlass/machine-api/").Commit(ctx, store.Put("machines/default/m", []byte("x"),
+			0))
 		written <- err
 		return nil
 	})

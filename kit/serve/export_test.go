@@ -8,5 +8,6 @@ import (
 
 // State returns what the process reports of itself while all else is well.
 func State(p *Process) clusteroperator.State {
-	return p.guarded(func(context.Context) clusteroperator.State { return clusteroperator.State{Available: true} })(context.Background())
+	return p.guarded(func(context.Context) clusteroperator.State { return clusteroperator.State{Available: true} })(
+		context.Background())
 }

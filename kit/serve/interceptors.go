@@ -21,7 +21,9 @@ import (
 
 // recoverUnary turns a panic of what it wraps into an error, so that one bad call does not end the process.
 func recoverUnary(log *slog.Logger) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any,
+		err error,
+	) {
 		defer func() { err = recovered(ctx, log, info.FullMethod, recover(), err) }()
 		return handler(ctx, req)
 	}
@@ -42,8 +44,8 @@ func recovered(ctx context.Context, log *slog.Logger, method string, cause any, 
 	return rpcerr.From(fmt.Errorf("panic: %v", cause))
 }
 
-// longestCall is how long a unary call may take: without a majority of etcd a read would hang for as long as its caller is willing to wait,
-// and it is kinder to say so. It leaves room for a change of leader many times over.
+// longestCall is how long a unary call may take: without a majority of etcd a read would hang for as long as its caller
+// is willing to wait, and it is kinder to say so. It leaves room for a change of leader many times over.
 const longestCall = 10 * time.Second
 
 func limitUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -99,8 +101,8 @@ func validate(v protovalidate.Validator, method string, req any) error {
 	return rpcerr.Validate(v, m)
 }
 
-// storesObject reports whether a method stores the resource in its request. Such a resource is validated by kit/resource,
-// after defaults and with paths that begin at the resource; here only the request around it is.
+// storesObject reports whether a method stores the resource in its request. Such a resource is validated by
+// kit/resource, after defaults and with paths that begin at the resource; here only the request around it is.
 func storesObject(method string) bool {
 	method = strings.TrimPrefix(method, "Batch")
 	for _, verb := range []string{"Create", "Update", "Apply", "Patch"} {

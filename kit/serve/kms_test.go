@@ -28,7 +28,11 @@ func TestAKMSThatFailsIsReported(t *testing.T) {
 }
 
 func TestWrongSettingsOfRecordKeysAreRefused(t *testing.T) {
-	for _, wrong := range [][2]string{{"/run/kms.sock", ""}, {"unix:///run/kms.sock", "vault"}, {"unix:///run/kms.sock", serve.SealByFile}} {
+	for _, wrong := range [][2]string{
+		{"/run/kms.sock", ""},
+		{"unix:///run/kms.sock", "vault"},
+		{"unix:///run/kms.sock", serve.SealByFile},
+	} {
 		cfg := newCluster(t).config("machine-api")
 		cfg.RecordKMS, cfg.RecordSealer = wrong[0], wrong[1]
 		if p, err := serve.New(cfg, slog.New(slog.DiscardHandler)); err == nil {

@@ -50,7 +50,9 @@ func newMetrics(registry *prometheus.Registry) *metrics {
 	return m
 }
 
-func (m *metrics) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (m *metrics) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
+	error,
+) {
 	start := time.Now()
 	response, err := handler(ctx, req)
 	m.calls.WithLabelValues(info.FullMethod, status.Code(err).String()).Inc()
@@ -86,11 +88,12 @@ type MetricsServer struct {
 	Log      *slog.Logger
 }
 
-// Login returns who sends a request, whose User is empty if it came without credentials, or an error that is the gRPC status UNAUTHENTICATED or UNAVAILABLE.
+// Login returns who sends a request, whose User is empty if it came without credentials, or an error that is the gRPC
+// status UNAUTHENTICATED or UNAVAILABLE.
 type Login func(*http.Request) (identity.Caller, error)
 
-// CertificateLogin knows callers by their client certificate, while that is valid.
-func CertificateLogin(v *identity.Validity) Login {
+// certificateLogin knows callers by their client certificate, while that is valid.
+func certificateLogin(v *identity.Validity) Login {
 	return func(r *http.Request) (identity.Caller, error) {
 		nobody := identity.Caller{Source: r.RemoteAddr, RequestID: uuid.NewString()}
 		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
@@ -154,8 +157,10 @@ func (m MetricsServer) admit(r *http.Request) error {
 		err = rpcerr.Forbidden(reason)
 	}
 	m.Audit.Refused(audit.Record{
-		Time: time.Now().UTC(), RequestID: caller.RequestID, User: caller.User, Groups: caller.Groups, Source: caller.Source, Service: m.Service,
-		Verb: wanted.Verb, Group: wanted.Group, Resource: wanted.Resource, Reason: status.Convert(err).Message(), Code: status.Code(err).String(),
+		Time: time.Now().UTC(), RequestID: caller.RequestID, User: caller.User, Groups: caller.Groups, Source: caller.Source,
+		Service: m.Service,
+		Verb:    wanted.Verb, Group: wanted.Group, Resource: wanted.Resource, Reason: status.Convert(err).Message(),
+		Code: status.Code(err).String(),
 	})
 	return err
 }

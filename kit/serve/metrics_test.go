@@ -18,11 +18,17 @@ import (
 func (c cluster) client(user string, lifetime time.Duration, groups ...string) *http.Client {
 	c.t.Helper()
 	dir := c.t.TempDir()
-	files := identity.Files{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}
+	files := identity.Files{
+		Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"),
+		CA: filepath.Join(dir, "ca.crt"),
+	}
 	c.write(files.CA, c.ca.PEM())
 	settings, err := identity.TrustOnly(files.CA)
 	if user != "" {
-		c.issue(dir, "tls", c.ca, identity.Request{CommonName: user, Organizations: groups, URI: identity.UserURI(user), Client: true, Lifetime: lifetime})
+		c.issue(dir, "tls", c.ca, identity.Request{
+			CommonName: user, Organizations: groups, URI: identity.UserURI(user),
+			Client: true, Lifetime: lifetime,
+		})
 		settings, err = files.ClientTLS("127.0.0.1")
 	}
 	if err != nil {
@@ -87,7 +93,8 @@ func TestMetricsAreForThoseWhoMayReadThem(t *testing.T) {
 	if err := p.Validity.Revoke([]identity.Revocation{{User: "prometheus", Reason: "lost"}}); err != nil {
 		t.Fatal(err)
 	}
-	if code, body := get(t, prometheus, p.MetricsAddress()); code != http.StatusUnauthorized || !strings.Contains(body, "lost") {
+	if code, body := get(t, prometheus, p.MetricsAddress()); code != http.StatusUnauthorized ||
+		!strings.Contains(body, "lost") {
 		t.Errorf("a revoked certificate: %d %s", code, body)
 	}
 }
@@ -132,8 +139,8 @@ func TestAnExpiredCertificateGetsNoMetrics(t *testing.T) {
 	}
 }
 
-// TestSilentConnectionsToMetricsAreFewAndEnd opens more connections than there may be, none of which says a word. A scrape
-// waits for one of them to end, so the process does not hold them all.
+// TestSilentConnectionsToMetricsAreFewAndEnd opens more connections than there may be, none of which says a word. A
+// scrape waits for one of them to end, so the process does not hold them all.
 func TestSilentConnectionsToMetricsAreFewAndEnd(t *testing.T) {
 	c := newCluster(t)
 	p := newProcess(t, c.config("machine-api"))

@@ -1,5 +1,5 @@
-// Package serve is the skeleton of a service process: a gRPC server over mutual TLS with the interceptors that every call
-// goes through, health, reflection, metrics and traces, a client of etcd, and connections to sibling services.
+// Package serve is the skeleton of a service process: a gRPC server over mutual TLS with the interceptors that every
+// call goes through, health, reflection, metrics and traces, a client of etcd, and connections to sibling services.
 //
 // It leaves to others what a service does: they register gRPC services on Process.GRPC and hand their long-lived parts
 // to Process.Run.
@@ -34,12 +34,15 @@ import (
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/kms"
+	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 // Process is one service process. Register services on GRPC before Run; the other fields may be used from New on.
 type Process struct {
 	GRPC   *grpc.Server
+	Tables *resource.Group  // add the service's own before Run, which runs them; the process is ready once all are read
 	Etcd   *clientv3.Client // nil if no etcd was configured
 	Log    *slog.Logger
 	Policy *identity.Policy
@@ -50,13 +53,15 @@ type Process struct {
 	// Validator is the one that the process shares: compiled rules take memory.
 	Validator protovalidate.Validator
 
-	// Operator says how the service is, where readiness does not say it all; nil means Available while ready. Set it before Run.
+	// Operator says how the service is, where readiness does not say it all; nil means Available while ready. Set it
+	// before Run.
 	Operator func(context.Context) clusteroperator.State
 
-	// Leads reports whether this process leads, of several of the service; nil if there is no election. Only a leader reports the service's
-	// ClusterOperator. Set it before Run.
+	// Leads reports whether this process leads, of several of the service; nil if there is no election. Only a leader
+	// reports the service's ClusterOperator. Lead sets it.
 	Leads func() bool
-	// WithoutEtcd says that the service's calls are of use without etcd, too: they are not refused while it is away. Set it before Run.
+	// WithoutEtcd says that the service's calls are of use without etcd, too: they are not refused while it is away. Set
+	// it before Run.
 	WithoutEtcd bool
 
 	cfg      Config
@@ -194,9 +199,11 @@ func (p *Process) openServer() error {
 	options := append(serverOptions(p.cfg.ConnectionAge), grpc.Creds(p.Validity.Credentials(creds)),
 		grpc.ChainUnaryInterceptor(m.unary, recoverUnary(p.Log), identity.UnaryInterceptor(guard),
 			recoverUnary(p.Log), p.refuseUnary, limitUnary, validateUnary(p.Validator)),
-		grpc.ChainStreamInterceptor(m.stream, p.streams.intercept, p.refuseStream, recoverStream(p.Log), identity.StreamInterceptor(guard),
+		grpc.ChainStreamInterceptor(m.stream, p.streams.intercept, p.refuseStream, recoverStream(p.Log),
+			identity.StreamInterceptor(guard),
 			recoverStream(p.Log), validateStream(p.Validator)))
 	p.GRPC = grpc.NewServer(append(options, p.traces.Server()...)...)
+	p.Tables = resource.NewGroup(p.GRPC)
 	p.onClose(func() error { p.GRPC.Stop(); return nil })
 	p.health = health.NewServer()
 	p.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
@@ -220,8 +227,8 @@ func (p *Process) openServer() error {
 	return nil
 }
 
-// Address returns the address at which siblings reach the process: the one it listens on, with the port that it really has, unless
-// another is advertised.
+// Address returns the address at which siblings reach the process: the one it listens on, with the port that it really
+// has, unless another is advertised.
 func (p *Process) Address() string { return cmp.Or(p.cfg.Advertise, p.listener.Addr().String()) }
 
 // MetricsAddress returns the address of /metrics; empty if there is none.
@@ -232,15 +239,15 @@ func (p *Process) MetricsAddress() string {
 	return p.metrics.Addr().String()
 }
 
-// Store returns the service's own records, under the prefix of its name, by a client of etcd. Its metrics are the process's, and the service's
-// ClusterOperator is Degraded while records cannot be read. Chosen records are sealed by the KMS plugin of the settings or by the key ring
-// beside the certificates, where there is one. Call it once.
+// Store returns the service's own records, under the prefix of its name, by a client of etcd. Its metrics are the
+// process's, and the service's ClusterOperator is Degraded while records cannot be read. Chosen records are sealed by
+// the KMS plugin of the settings or by the key ring beside the certificates, where there is one. Call it once.
 func (p *Process) Store(etcd *clientv3.Client) *store.Store {
 	options := []store.Option{store.WithLog(p.Log)}
 	if p.sealer != nil {
 		options = append(options, store.WithSealer(p.sealer))
 	}
-	st := store.New(etcd, "/windlass/"+p.cfg.Name+"/", options...)
+	st := store.New(etcd, topology.Prefix(p.cfg.Name), options...)
 	storeMetrics(p.Metrics, st)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -255,9 +262,23 @@ func (p *Process) ReadyWhen(f func(context.Context) error) {
 	p.ready = append(p.ready, f)
 }
 
-// Run serves and runs the parts until ctx ends or one of them fails, and closes the process. It returns nil if ctx ended.
-// A part that returns nil is done, and the others go on. At the end calls get two seconds to finish; streams are told at
-// once that the service stops (UNAVAILABLE), since they would never finish.
+// Election decides which process of a service leads; reconcile.Elector is one.
+type Election interface {
+	prometheus.Collector
+	Leads() bool
+	Run(ctx context.Context, lead func(ctx context.Context) error) error
+}
+
+// Lead returns the part that runs lead while the process has won the election, which the process reports from now on.
+func (p *Process) Lead(e Election, lead Part) Part {
+	p.Leads = e.Leads
+	p.Metrics.MustRegister(e)
+	return func(ctx context.Context) error { return e.Run(ctx, lead) }
+}
+
+// Run serves and runs the parts until ctx ends or one of them fails, and closes the process. It returns nil if ctx
+// ended. A part that returns nil is done, and the others go on. At the end calls get two seconds to finish; streams are
+// told at once that the service stops (UNAVAILABLE), since they would never finish.
 func (p *Process) Run(ctx context.Context, parts ...func(context.Context) error) error {
 	report, err := p.report()
 	if err != nil {
@@ -267,7 +288,7 @@ func (p *Process) Run(ctx context.Context, parts ...func(context.Context) error)
 	if err != nil {
 		return errors.Join(err, p.Close())
 	}
-	parts = append(slices.Clone(parts), report, revocations)
+	parts = append(slices.Clone(parts), p.Tables.Run, report, revocations)
 	if p.kms != nil {
 		parts = append(parts, p.kms.Run)
 	}
@@ -282,7 +303,8 @@ func (p *Process) Run(ctx context.Context, parts ...func(context.Context) error)
 	group.Go(func() error { p.watchReadiness(running); return nil })
 	if p.metrics != nil {
 		scraped := MetricsServer{
-			Service: p.cfg.Name, Files: p.cfg.files(), Policy: p.Policy, Login: CertificateLogin(p.Validity), Audit: p.Audit, Registry: p.Metrics, Log: p.Log,
+			Service: p.cfg.Name, Files: p.cfg.files(), Policy: p.Policy, Login: certificateLogin(p.Validity), Audit: p.Audit,
+			Registry: p.Metrics, Log: p.Log,
 		}
 		group.Go(func() error { return scraped.Serve(running, p.metrics) })
 	}

@@ -55,7 +55,10 @@ func (c cluster) config(name string) serve.Config {
 		CommonName: name, URI: identity.ServiceURI(name), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true,
 	})
 	c.write(filepath.Join(dir, "ca.crt"), c.ca.PEM())
-	return serve.Config{Name: name, Listen: "127.0.0.1:0", MetricsListen: "127.0.0.1:0", Dir: filepath.Join(dir, "data"), TLSDir: dir}
+	return serve.Config{
+		Name: name, Listen: "127.0.0.1:0", MetricsListen: "127.0.0.1:0", Dir: filepath.Join(dir, "data"),
+		TLSDir: dir,
+	}
 }
 
 func (c cluster) issue(dir, file string, ca *identity.Authority, r identity.Request) {
@@ -132,7 +135,9 @@ func (m *machines) CreateMachine(_ context.Context, r *machinev1.CreateMachineRe
 	return r.GetMachine(), nil
 }
 
-func (m *machines) WatchMachines(_ *machinev1.WatchMachinesRequest, s grpc.ServerStreamingServer[machinev1.WatchMachinesResponse]) error {
+func (m *machines) WatchMachines(_ *machinev1.WatchMachinesRequest,
+	s grpc.ServerStreamingServer[machinev1.WatchMachinesResponse],
+) error {
 	close(m.watching)
 	<-s.Context().Done()
 	return s.Context().Err()
@@ -174,7 +179,8 @@ func TestASiblingCalls(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := client.GetMachine(t.Context(), &machinev1.GetMachineRequest{Namespace: "default", Name: tt.object}, grpc.UseCompressor(gzip.Name))
+			_, err := client.GetMachine(t.Context(), &machinev1.GetMachineRequest{Namespace: "default", Name: tt.object},
+				grpc.UseCompressor(gzip.Name))
 			if st := status.Convert(err); st.Code() != tt.code || !strings.HasPrefix(st.Message(), tt.text) {
 				t.Errorf("GetMachine = %v, want %v %q", err, tt.code, tt.text)
 			}
@@ -186,7 +192,8 @@ func TestASiblingCalls(t *testing.T) {
 			}
 		})
 	}
-	if _, err := client.DeleteMachine(t.Context(), &machinev1.DeleteMachineRequest{Name: "m-1"}); status.Code(err) != codes.PermissionDenied {
+	if _, err := client.DeleteMachine(t.Context(), &machinev1.DeleteMachineRequest{Name: "m-1"}); status.Code(
+		err) != codes.PermissionDenied {
 		t.Errorf("DeleteMachine = %v: the policy is not asked", err)
 	}
 
@@ -240,7 +247,8 @@ func TestDialBelievesOnlyTheServiceItAskedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
-	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "is not spiffe://windlass/service/eviction-controller") {
+	if status.Code(err) != codes.Unavailable ||
+		!strings.Contains(err.Error(), "is not spiffe://windlass/service/eviction-controller") {
 		t.Errorf("Check = %v", err)
 	}
 	if _, err := client.Dial("nobody"); err == nil {
@@ -254,7 +262,9 @@ func TestReflectionListsTheServices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	request := &grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{}}
+	request := &grpc_reflection_v1.ServerReflectionRequest{
+		MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{},
+	}
 	if err := stream.Send(request); err != nil {
 		t.Fatal(err)
 	}
@@ -330,7 +340,8 @@ func TestRun(t *testing.T) {
 		p := newProcess(t, c.config("machine-api"))
 		cfg := c.config("hook-broker")
 		cfg.Listen = p.Address()
-		if _, err := serve.New(cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.HasPrefix(err.Error(), "hook-broker: ") {
+		if _, err := serve.New(cfg, slog.New(slog.DiscardHandler)); err == nil ||
+			!strings.HasPrefix(err.Error(), "hook-broker: ") {
 			t.Errorf("New = %v", err)
 		}
 	})
@@ -355,10 +366,13 @@ func TestAResourceIsLeftToItsOwnValidation(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := nodev1.NewDrainServiceClient(conn)
-	if _, err := client.CreateDrain(t.Context(), &nodev1.CreateDrainRequest{Drain: &nodev1.Drain{Spec: &nodev1.DrainSpec{}}}); err != nil {
+	if _, err := client.CreateDrain(t.Context(), &nodev1.CreateDrainRequest{
+		Drain: &nodev1.Drain{Spec: &nodev1.DrainSpec{}},
+	}); err != nil {
 		t.Errorf("CreateDrain = %v: the resource was validated before its defaults", err)
 	}
-	if _, err := client.UpdateDrain(t.Context(), &nodev1.UpdateDrainRequest{Drain: &nodev1.Drain{}}); status.Code(err) != codes.InvalidArgument {
+	if _, err := client.UpdateDrain(t.Context(), &nodev1.UpdateDrainRequest{Drain: &nodev1.Drain{}}); status.Code(
+		err) != codes.InvalidArgument {
 		t.Errorf("UpdateDrain = %v: the request's own name was not validated", err)
 	}
 }
@@ -379,8 +393,10 @@ func TestFlags(t *testing.T) {
 	cfg := serve.Config{Name: "machine-api", Listen: "127.0.0.1:7101", LogLevel: "info"}
 	fs := pflag.NewFlagSet("machine-api", pflag.ContinueOnError)
 	cfg.Flags(fs)
-	err := fs.Parse(strings.Fields("--metrics-listen=127.1.2.1:7201 --dir=/d --tls-dir=/t --policy=/p --etcd-endpoints=https://a:2379,https://b:2379" +
-		" --peer=gateway=127.1.2.1:6443 --peer=hook-broker=127.1.2.1:7102 --log-level=debug"))
+	err := fs.Parse(
+		strings.Fields(
+			"--metrics-listen=127.1.2.1:7201 --dir=/d --tls-dir=/t --policy=/p --etcd-endpoints=https://a:2379,https://b:2379" +
+				" --peer=gateway=127.1.2.1:6443 --peer=hook-broker=127.1.2.1:7102 --log-level=debug"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,9 +24,9 @@ const (
 	readyTimeout      = 2 * time.Second
 )
 
-// WatchReady asks check, which has up to two seconds, until ctx ends: often until it returns nil, then at each full second. It calls changed with
-// nil when check first returned nil, with an error when it has not done so for three seconds, and so on; while the process is not ready also
-// for each other error.
+// WatchReady asks check, which has up to two seconds, until ctx ends: often until it returns nil, then at each full
+// second. It calls changed with nil when check first returned nil, with an error when it has not done so for three
+// seconds, and so on; while the process is not ready also for each other error.
 func WatchReady(ctx context.Context, check func(context.Context) error, changed func(error)) {
 	ready, reason, last := false, "", time.Time{}
 	for {
@@ -62,15 +62,15 @@ func WatchReady(ctx context.Context, check func(context.Context) error, changed 
 	}
 }
 
-// untilFull returns how long it is until the time of day is a multiple of d. Processes of one host that look at the same moment wake it once, and
-// a member answers what it is asked meanwhile by one question to the others.
+// untilFull returns how long it is until the time of day is a multiple of d. Processes of one host that look at the
+// same moment wake it once, and a member answers what it is asked meanwhile by one question to the others.
 func untilFull(d time.Duration) time.Duration {
 	now := time.Now()
 	return now.Truncate(d).Add(d).Sub(now)
 }
 
-// watchReadiness keeps the health service in step with what isReady says, until ctx ends. A process that is no longer ready ends its watches
-// and refuses calls at once: each would wait for an answer that does not come.
+// watchReadiness keeps the health service in step with what isReady says, until ctx ends. A process that is no longer
+// ready ends its watches and refuses calls at once: each would wait for an answer that does not come.
 func (p *Process) watchReadiness(ctx context.Context) {
 	start, served := time.Now(), false
 	WatchReady(ctx, p.isReady, func(err error) {
@@ -101,16 +101,20 @@ func (p *Process) refuse(method string) error {
 	return rpcerr.Unavailable(*reason)
 }
 
-func (p *Process) refuseUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (p *Process) refuseUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any,
+	error,
+) {
 	if err := p.refuse(info.FullMethod); err != nil {
 		return nil, err
 	}
 	return handler(ctx, req)
 }
 
-// refuseStream refuses watches only. The streams of agents and hook owners live on: without them every node would seem silent when etcd is
-// back, and members of etcd are started through them.
-func (p *Process) refuseStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+// refuseStream refuses watches only. The streams of agents and hook owners live on: without them every node would seem
+// silent when etcd is back, and members of etcd are started through them.
+func (p *Process) refuseStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler,
+) error {
 	if isWatch(info.FullMethod) {
 		if err := p.refuse(info.FullMethod); err != nil {
 			return err
@@ -132,7 +136,7 @@ func (p *Process) isReady(ctx context.Context) error {
 	p.mu.Lock()
 	conditions := slices.Clone(p.ready)
 	p.mu.Unlock()
-	for _, holds := range conditions {
+	for _, holds := range append(conditions, p.Tables.WaitSynced) {
 		if err := holds(ctx); err != nil {
 			return err
 		}

@@ -8,17 +8,16 @@ import (
 
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
-// orchestrator is the sibling that has the ClusterOperators.
-const orchestrator = "update-orchestrator"
-
-// report returns the part that reports the service's ClusterOperator; it does nothing in a process that has no way to it.
+// report returns the part that reports the service's ClusterOperator; it does nothing in a process that has no way to
+// it.
 func (p *Process) report() (Part, error) {
-	if p.cfg.Peers[orchestrator] == "" {
+	if p.cfg.Peers[topology.UpdateOrchestrator] == "" {
 		return func(context.Context) error { return nil }, nil
 	}
-	conn, err := p.Dial(orchestrator)
+	conn, err := p.Dial(topology.UpdateOrchestrator)
 	if err != nil {
 		return nil, err
 	}
@@ -26,7 +25,7 @@ func (p *Process) report() (Part, error) {
 	if state == nil {
 		state = p.readiness
 	}
-	return clusteroperator.New(clusteroperator.Name(p.cfg.Name), conn, p.guarded(state), p.Leads, p.Log).Run, nil
+	return clusteroperator.New(topology.Operator(p.cfg.Name), conn, p.guarded(state), p.Leads, p.Log).Run, nil
 }
 
 // unreadable returns the records of the service's store that cannot be read.
@@ -48,23 +47,28 @@ func (p *Process) kmsFailed() error {
 }
 
 // guarded adds to a state what is wrong with the policy, the audit log, the deny list, the KMS plugin and the records.
-func (p *Process) guarded(state func(context.Context) clusteroperator.State) func(context.Context) clusteroperator.State {
+func (p *Process) guarded(
+	state func(context.Context) clusteroperator.State,
+) func(context.Context) clusteroperator.State {
 	return func(ctx context.Context) clusteroperator.State {
 		s := state(ctx)
 		if s.Degraded {
 			return s
 		}
 		if err := p.Policy.Err(); err != nil {
-			s.Degraded, s.Reason, s.Message = true, "PolicyNotInForce", "the policy file cannot be used, the former policy stays in force: "+err.Error()
+			s.Degraded, s.Reason, s.Message = true, "PolicyNotInForce",
+				"the policy file cannot be used, the former policy stays in force: "+err.Error()
 		} else if err := p.Audit.Check(ctx); err != nil {
 			s.Degraded, s.Reason, s.Message = true, "AuditLogFailed", "callers' changes are refused: "+err.Error()
 		} else if err := p.Validity.Lost(); err != nil {
 			s.Degraded, s.Reason, s.Message = true, "RevocationsUnknown", "users and agents are refused: "+err.Error()
 		} else if err := p.kmsFailed(); err != nil {
-			s.Degraded, s.Reason, s.Message = true, "RecordKMSFailed", "what is sealed opens while its data key is in memory, new records are refused after three minutes: "+err.Error()
+			s.Degraded, s.Reason, s.Message = true, "RecordKMSFailed",
+				"what is sealed opens while its data key is in memory, new records are refused after three minutes: "+err.Error()
 		} else if bad := p.unreadable(); len(bad) > 0 {
 			s.Degraded, s.Reason = true, "UnreadableRecords"
-			s.Message = fmt.Sprintf("%d records cannot be read and are skipped, the first is %s: %s", len(bad), bad[0].Key, bad[0].Err)
+			s.Message = fmt.Sprintf("%d records cannot be read and are skipped, the first is %s: %s", len(bad), bad[0].Key,
+				bad[0].Err)
 		}
 		return s
 	}

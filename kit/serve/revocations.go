@@ -11,28 +11,26 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
-
-// revoker is the service that owns the revocations.
-const revoker = "machine-api"
 
 // writeAgain is how soon a deny list that could not be written to disk is written again.
 const writeAgain = 10 * time.Second
 
 // followRevocations returns the part that follows the deny list; it does nothing in a process that has no way to it.
 func (p *Process) followRevocations() (Part, error) {
-	if p.cfg.Peers[revoker] == "" {
+	if p.cfg.Peers[topology.MachineAPI] == "" {
 		return func(context.Context) error { return nil }, nil
 	}
-	conn, err := p.Dial(revoker)
+	conn, err := p.Dial(topology.MachineAPI)
 	if err != nil {
 		return nil, err
 	}
 	return FollowRevocations(conn, p.Validity, p.Log)
 }
 
-// FollowRevocations returns a part that keeps the deny list of v as machine-api has it, by a connection to it. While machine-api is away
-// the last list stays in force.
+// FollowRevocations returns a part that keeps the deny list of v as machine-api has it, by a connection to it. While
+// machine-api is away the last list stays in force.
 func FollowRevocations(conn grpc.ClientConnInterface, v *identity.Validity, log *slog.Logger) (Part, error) {
 	list, err := informer.New[*machinev1.Revocation](conn, log)
 	if err != nil {
@@ -51,12 +49,14 @@ func FollowRevocations(conn grpc.ClientConnInterface, v *identity.Validity, log 
 }
 
 // EnforceRevocations keeps the deny list of v as a cache has it until ctx ends.
-func EnforceRevocations(ctx context.Context, list *resource.Cache[*machinev1.Revocation], v *identity.Validity, log *slog.Logger) error {
+func EnforceRevocations(ctx context.Context, list *resource.Cache[*machinev1.Revocation], v *identity.Validity,
+	log *slog.Logger,
+) error {
 	if list.WaitSynced(ctx) != nil {
 		return nil
 	}
 	changed := make(chan struct{}, 1)
-	list.Subscribe(func(resource.Key) {
+	list.Subscribe(func(resource.Change[*machinev1.Revocation]) {
 		select {
 		case changed <- struct{}{}:
 		default:
@@ -81,7 +81,10 @@ func denyList(objects []*machinev1.Revocation) []identity.Revocation {
 	out := make([]identity.Revocation, 0, len(objects))
 	for _, o := range objects {
 		s := o.GetSpec()
-		r := identity.Revocation{User: s.GetUser(), Serial: s.GetSerialNumber(), MachineUID: s.GetMachineUid(), Reason: s.GetReason()}
+		r := identity.Revocation{
+			User: s.GetUser(), Serial: s.GetSerialNumber(), MachineUID: s.GetMachineUid(),
+			Reason: s.GetReason(),
+		}
 		if s.GetIssuedBefore() != nil {
 			r.IssuedBefore = s.GetIssuedBefore().AsTime()
 		}

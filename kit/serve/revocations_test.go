@@ -25,7 +25,9 @@ type revoker struct {
 	add chan *machinev1.Revocation
 }
 
-func (r revoker) WatchRevocations(_ *machinev1.WatchRevocationsRequest, s grpc.ServerStreamingServer[machinev1.WatchRevocationsResponse]) error {
+func (r revoker) WatchRevocations(_ *machinev1.WatchRevocationsRequest,
+	s grpc.ServerStreamingServer[machinev1.WatchRevocationsResponse],
+) error {
 	if err := s.Send(&machinev1.WatchRevocationsResponse{ResourceVersion: "1", Bookmark: true}); err != nil {
 		return err
 	}
@@ -50,8 +52,9 @@ func TestAServiceRefusesWhatIsRevokedAlsoWhileMachineAPIIsAway(t *testing.T) {
 	stopOwner := servetest.Run(t, owner)
 
 	cfg := serve.Config{
-		Name: "eviction-controller", Dir: t.TempDir(), TLSDir: filepath.Dir(ground.Files(servetest.Service("eviction-controller")).Cert),
-		Peers: map[string]string{"machine-api": owner.Address()},
+		Name: "eviction-controller", Dir: t.TempDir(),
+		TLSDir: filepath.Dir(ground.Files(servetest.Service("eviction-controller")).Cert),
+		Peers:  map[string]string{"machine-api": owner.Address()},
 	}
 	process := ground.Process(cfg)
 	service := &machines{watching: make(chan struct{})}
@@ -65,7 +68,9 @@ func TestAServiceRefusesWhatIsRevokedAlsoWhileMachineAPIIsAway(t *testing.T) {
 	}
 	<-service.watching
 	list.add <- &machinev1.Revocation{
-		Metadata: &metav1.ObjectMeta{Name: "alice", ResourceVersion: "2"}, Spec: &machinev1.RevocationSpec{User: "alice", Reason: "left"},
+		Metadata: &metav1.ObjectMeta{Name: "alice", ResourceVersion: "2"}, Spec: &machinev1.RevocationSpec{
+			User: "alice", Reason: "left",
+		},
 	}
 	if _, err := watch.Recv(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "left") {
 		t.Errorf("the open watch ended with %v", err)
@@ -77,7 +82,8 @@ func TestAServiceRefusesWhatIsRevokedAlsoWhileMachineAPIIsAway(t *testing.T) {
 	machinev1.RegisterMachineServiceServer(again.GRPC, &machines{})
 	servetest.Run(t, again)
 	for request, want := range map[string]codes.Code{"alice": codes.Unauthenticated, "bob": codes.OK} {
-		client := machinev1.NewMachineServiceClient(ground.Dial(again.Address(), servetest.User(request, identity.GroupMasters)))
+		client := machinev1.NewMachineServiceClient(ground.Dial(again.Address(),
+			servetest.User(request, identity.GroupMasters)))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		_, err := client.GetMachine(ctx, &machinev1.GetMachineRequest{Namespace: "default", Name: "m"})
 		cancel()
@@ -94,8 +100,9 @@ func TestWithADamagedDenyListUsersWaitForMachineAPI(t *testing.T) {
 	machinev1.RegisterRevocationServiceServer(owner.GRPC, list)
 
 	cfg := serve.Config{
-		Name: "eviction-controller", Dir: t.TempDir(), TLSDir: filepath.Dir(ground.Files(servetest.Service("eviction-controller")).Cert),
-		Peers: map[string]string{"machine-api": owner.Address()},
+		Name: "eviction-controller", Dir: t.TempDir(),
+		TLSDir: filepath.Dir(ground.Files(servetest.Service("eviction-controller")).Cert),
+		Peers:  map[string]string{"machine-api": owner.Address()},
 	}
 	if err := os.WriteFile(filepath.Join(cfg.Dir, "revocations.json"), []byte(`{"revocations": [`), 0o600); err != nil {
 		t.Fatal(err)
@@ -150,7 +157,10 @@ func TestClientsConnectAgainInTimeAndTheirStreamsLiveOn(t *testing.T) {
 	}()
 	seen := map[string]bool{}
 	servetest.Await(t, func() string {
-		if _, err := client.GetMachine(t.Context(), &machinev1.GetMachineRequest{Namespace: "default", Name: "m"}); err != nil {
+		if _, err := client.GetMachine(t.Context(), &machinev1.GetMachineRequest{
+			Namespace: "default",
+			Name:      "m",
+		}); err != nil {
 			t.Fatalf("a call fails around the end of a connection: %v", err)
 		}
 		seen[service.from.Load().(string)] = true

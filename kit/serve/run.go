@@ -9,11 +9,11 @@ import (
 // Part is a long-lived part of a process: it runs until ctx ends, and returns nil then.
 type Part = func(ctx context.Context) error
 
-// ErrNoEtcd means that neither the settings nor the process's own files say where etcd is.
-var ErrNoEtcd = errors.New("--etcd-endpoints is required at the first start")
+// errNoEtcd means that neither the settings nor the process's own files say where etcd is.
+var errNoEtcd = errors.New("--etcd-endpoints is required at the first start")
 
-// Run opens the process that c describes, has build make its parts and register its gRPC services, and runs it until ctx ends. It logs to
-// stderr. A service that keeps records in etcd says so by needsEtcd.
+// Run opens the process that c describes, has build make its parts and register its gRPC services, and runs it until
+// ctx ends. It logs to stderr. A service that keeps records in etcd says so by needsEtcd.
 func (c Config) Run(ctx context.Context, stderr io.Writer, needsEtcd bool, build func(*Process) ([]Part, error)) error {
 	log, err := c.Logger(stderr)
 	if err != nil {
@@ -24,7 +24,7 @@ func (c Config) Run(ctx context.Context, stderr io.Writer, needsEtcd bool, build
 		return err
 	}
 	if needsEtcd && p.Etcd == nil {
-		return errors.Join(ErrNoEtcd, p.Close())
+		return errors.Join(errNoEtcd, p.Close())
 	}
 	parts, err := build(p)
 	if err != nil {

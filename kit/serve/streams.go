@@ -34,7 +34,9 @@ type ended struct{ error }
 
 func (s *stoppableStream) Context() context.Context { return s.ctx }
 
-func (s *streams) intercept(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (s *streams) intercept(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler,
+) error {
 	ctx, cancel := context.WithCancelCause(ss.Context())
 	defer cancel(nil)
 	stream := &stoppableStream{ServerStream: ss, ctx: ctx, watch: isWatch(info.FullMethod)}

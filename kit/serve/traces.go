@@ -18,8 +18,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/trace"
 )
 
-// Traces sends spans to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names. Nil means that there is none, and then calls
-// are not instrumented at all: even without a collector that costs 14 µs each.
+// Traces sends spans to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names. Nil means that there is none, and then
+// calls are not instrumented at all: even without a collector that costs 14 µs each.
 type Traces struct{ provider *sdktrace.TracerProvider }
 
 // OpenTraces returns the Traces of a service; nil if there is no collector. Close must be called.
@@ -58,14 +58,15 @@ func (t *Traces) Client() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithStatsHandler(otelgrpc.NewClientHandler(t.options()...))}
 }
 
-// Begin begins the span of an HTTP request, inside the trace that its header names if there is one. The context is that of what is done for the
-// request; end must be called once.
+// Begin begins the span of an HTTP request, inside the trace that its header names if there is one. The context is that
+// of what is done for the request; end must be called once.
 func (t *Traces) Begin(ctx context.Context, header http.Header, name string) (spanned context.Context, end func()) {
 	if t == nil {
 		return ctx, func() {}
 	}
 	ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(header))
-	ctx, span := t.provider.Tracer("github.com/windlass-dev/windlass/kit/serve").Start(ctx, name, oteltrace.WithSpanKind(oteltrace.SpanKindServer))
+	ctx, span := t.provider.Tracer("github.com/windlass-dev/windlass/kit/serve").Start(ctx, name,
+		oteltrace.WithSpanKind(oteltrace.SpanKindServer))
 	return ctx, func() { span.End() }
 }
 

@@ -1,6 +1,6 @@
-// Package servetest runs services in tests as a cluster runs them: each with a certificate of its own, over mutual TLS and through the real
-// interceptors, called by users, nodes and other services. The records are the business of etcdtest, and what a service does is that of the
-// test.
+// Package servetest runs services in tests as a cluster runs them: each with a certificate of its own, over mutual TLS
+// and through the real interceptors, called by users, nodes and other services. The records are the business of
+// etcdtest, and what a service does is that of the test.
 package servetest
 
 import (
@@ -35,8 +35,8 @@ const (
 	dialTimeout = 5 * time.Second
 )
 
-// Ground is what the processes of one test have in common. What it makes is closed and removed at the end of the test. Its methods are for
-// the test's own goroutine: they end the test where they fail.
+// Ground is what the processes of one test have in common. What it makes is closed and removed at the end of the test.
+// Its methods are for the test's own goroutine: they end the test where they fail.
 type Ground struct {
 	Authority *identity.Authority // signs for everybody
 
@@ -55,7 +55,10 @@ func New(t testing.TB) *Ground {
 
 // Service is a request for the certificate of a service on loopback.
 func Service(name string) identity.Request {
-	return identity.Request{CommonName: name, URI: identity.ServiceURI(name), IPs: []net.IP{net.ParseIP(loopback)}, Server: true, Client: true}
+	return identity.Request{
+		CommonName: name, URI: identity.ServiceURI(name), IPs: []net.IP{net.ParseIP(loopback)},
+		Server: true, Client: true,
+	}
 }
 
 // User is a request for the certificate of a user.
@@ -82,7 +85,10 @@ func (g *Ground) Files(r identity.Request) identity.Files {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	f := identity.Files{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}
+	f := identity.Files{
+		Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"),
+		CA: filepath.Join(dir, "ca.crt"),
+	}
 	for path, data := range map[string][]byte{f.Cert: cert, f.Key: key, f.CA: g.Authority.PEM()} {
 		if err := os.WriteFile(path, data, 0o600); err != nil {
 			g.t.Fatal(err)
@@ -91,8 +97,9 @@ func (g *Ground) Files(r identity.Request) identity.Files {
 	return f
 }
 
-// Process opens the process that cfg describes; Run runs it. Where cfg leaves them empty it listens on a free port of loopback, has a
-// new directory, and the certificate of the service of its name. It logs nothing; with go test -v warnings go to the test's output.
+// Process opens the process that cfg describes; Run runs it. Where cfg leaves them empty it listens on a free port of
+// loopback, has a new directory, and the certificate of the service of its name. It logs nothing; with go test -v
+// warnings go to the test's output.
 func (g *Ground) Process(cfg serve.Config) *serve.Process {
 	g.t.Helper()
 	cfg.Listen = cmp.Or(cfg.Listen, net.JoinHostPort(loopback, "0"))
@@ -104,7 +111,8 @@ func (g *Ground) Process(cfg serve.Config) *serve.Process {
 	}
 	log := slog.New(slog.DiscardHandler)
 	if testing.Verbose() {
-		log = slog.New(slog.NewTextHandler(g.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})).With("service", cfg.Name)
+		log = slog.New(slog.NewTextHandler(g.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})).With("service",
+			cfg.Name)
 	}
 	p, err := serve.New(cfg, log)
 	if err != nil {
@@ -118,8 +126,8 @@ func (g *Ground) Process(cfg serve.Config) *serve.Process {
 	return p
 }
 
-// Run runs a process with its parts until stop is called, or else until the test ends. stop waits for the end of the process; an error of it
-// fails the test then.
+// Run runs a process with its parts until stop is called, or else until the test ends. stop waits for the end of the
+// process; an error of it fails the test then.
 func Run(t testing.TB, p *serve.Process, parts ...serve.Part) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background()) // t.Context() would end before whatever is cleaned up first
 	done := make(chan error, 1)
@@ -134,8 +142,8 @@ func Run(t testing.TB, p *serve.Process, parts ...serve.Part) (stop func()) {
 	return stop
 }
 
-// Dial returns a connection to a process on loopback in the name that r gives. Calls wait until the process answers, and find it soon when it
-// comes again; more options may change that.
+// Dial returns a connection to a process on loopback in the name that r gives. Calls wait until the process answers,
+// and find it soon when it comes again; more options may change that.
 func (g *Ground) Dial(address string, r identity.Request, more ...grpc.DialOption) *grpc.ClientConn {
 	g.t.Helper()
 	settings, err := g.Files(r).ClientTLS(loopback)

@@ -49,7 +49,9 @@ func TestAWaitInVainSaysWhatIsMissing(t *testing.T) {
 
 func TestAProcessThatFailsFailsTheTest(t *testing.T) {
 	r := &recorder{TB: t}
-	stop := servetest.Run(r, servetest.New(t).Process(serve.Config{Name: "machine-api"}), func(context.Context) error { return errors.New("broken") })
+	stop := servetest.Run(r, servetest.New(t).Process(serve.Config{Name: "machine-api"}), func(context.Context) error {
+		return errors.New("broken")
+	})
 	stop()
 	if diff := cmp.Diff([]string{"Run: broken"}, r.failures); diff != "" {
 		t.Errorf("failures (-want +got):\n%s", diff)

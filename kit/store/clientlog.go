@@ -16,7 +16,7 @@ func clientLog(log *slog.Logger) *zap.Logger {
 	return zap.New(slogCore{log: log})
 }
 
-// slogCore writes what zap is told to a slog logger.
+// slogCore writes zap entries to a slog logger.
 type slogCore struct{ log *slog.Logger }
 
 // Enabled keeps the client's chatter out: it reports every attempt at info and below.

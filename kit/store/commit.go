@@ -15,11 +15,11 @@ import (
 // Commit carries out all operations in one transaction, or none. It returns the revision that all records written now
 // have; after a Commit of nothing but deletions whose first answer was lost, a revision at or after theirs.
 //
-// An attempt without an answer is repeated until ctx ends, once it is known that it did nothing and never will: it is recognised
-// by its write id if it came through after all, even when others have changed or deleted the records since. Once Commit returned
-// a revision or an *OpError, no attempt of it is carried out any more, however late etcd comes to it. Errors: *OpError for a
-// condition that does not hold, ErrUnavailable when the deadline passes (the outcome is unknown then, until the next Commit of
-// the same Store has written), or whatever etcd refuses.
+// An attempt without an answer is repeated until ctx ends, once it is known that it did nothing and never will: it is
+// recognised by its write id if it came through after all, even when others have changed or deleted the records since.
+// Once Commit returned a revision or an *OpError, no attempt of it is carried out any more, however late etcd comes to
+// it. Errors: *OpError for a condition that does not hold, ErrUnavailable when the deadline passes (the outcome is
+// unknown then, until the next Commit of the same Store has written), or whatever etcd refuses.
 func (s *Store) Commit(ctx context.Context, ops ...Op) (int64, error) {
 	if len(ops) == 0 {
 		return 0, fmt.Errorf("commit: %w: none given", errOperation)
@@ -76,8 +76,8 @@ func newWriteID() (id [writeIDSize]byte, err error) {
 
 const noPin = -1
 
-// commit is one call of Commit. At most one of its attempts can be carried out at any time: while one has no answer, only looks are
-// sent, which fence it and find out what it did.
+// commit is one call of Commit. At most one of its attempts can be carried out at any time: while one has no answer,
+// only looks are sent, which fence it and find out what it did.
 type commit struct {
 	store  *Store
 	ops    []Op
@@ -140,7 +140,8 @@ func noSpace(err error) error {
 	return err
 }
 
-// request is a transaction of a commit: an attempt to carry it out, or a look at what became of the attempt with that number.
+// request is a transaction of a commit: an attempt to carry it out, or a check of the outcome of the attempt with that
+// number.
 type request struct {
 	store           *Store
 	number          int
@@ -178,10 +179,10 @@ func (c *commit) prepare(ctx context.Context) error {
 	return nil
 }
 
-// choosePin looks after operations that depend on nothing: they could be carried out twice, with somebody else's write
-// in between. So one of them is made to depend on what stands there now: a put if there is one, since it marks what it
-// writes, else a deletion that has something to delete. A deletion is also read where another operation guards the commit: allGone
-// must know a revision at which its record was there.
+// choosePin looks after operations that depend on nothing: they could be carried out twice, with another client's write
+// in between. So one of them is made to depend on the present record: a put if there is one, since it marks what it
+// writes, else a deletion that has something to delete. A deletion is also read where another operation guards the
+// commit: allGone must know a revision at which its record was there.
 func (c *commit) choosePin(ctx context.Context) error {
 	if i := slices.IndexFunc(c.ops, func(o Op) bool { return o.kind == opPut }); i >= 0 {
 		if slices.ContainsFunc(c.ops, Op.guardsItself) {
@@ -201,7 +202,7 @@ func (c *commit) choosePin(ctx context.Context) error {
 	return nil
 }
 
-// pinNow pins operation i to what stands there, and reports whether there is anything.
+// pinNow pins operation i to the present record, and reports whether there is one.
 func (c *commit) pinNow(ctx context.Context, i int) (bool, error) {
 	resp, err := c.store.read(ctx, shortPace, c.store.prefix+c.ops[i].key)
 	if err != nil {
@@ -245,7 +246,8 @@ func (c *commit) attempt(ctx context.Context) (request, error) {
 		}
 		switch op.kind {
 		case opPut:
-			r.then = append(r.then, clientv3.OpPut(key, string(envelope{keyID: op.keyID, writeID: c.id, payload: op.value}.encode())))
+			r.then = append(r.then,
+				clientv3.OpPut(key, string(envelope{keyID: op.keyID, writeID: c.id, payload: op.value}.encode())))
 		case opDelete:
 			r.then = append(r.then, clientv3.OpDelete(key))
 		}
@@ -259,8 +261,8 @@ func (c *commit) attempt(ctx context.Context) (request, error) {
 	return r, nil
 }
 
-// look returns a request whose answer has the current records, as that of a refused attempt. Once etcd has answered it, the last
-// attempt is never carried out any more: the writer key has another revision than the one that it compared.
+// look returns a request whose answer has the current records, as that of a refused attempt. Once etcd has answered it,
+// the last attempt is never carried out any more: the writer key has another revision than the one that it compared.
 func (c *commit) look() request {
 	gets := c.gets()
 	return request{
@@ -271,8 +273,8 @@ func (c *commit) look() request {
 	}
 }
 
-// gets returns the reads of all that the commit depends on: the records of its operations, the fence if there is one, and the
-// writer key.
+// gets returns the reads of all that the commit depends on: the records of its operations, the fence if there is one,
+// and the writer key.
 func (c *commit) gets() []clientv3.Op {
 	gets := make([]clientv3.Op, 0, len(c.ops)+2)
 	for _, op := range c.ops {
@@ -284,7 +286,8 @@ func (c *commit) gets() []clientv3.Op {
 	return append(gets, clientv3.OpGet(c.writer))
 }
 
-// seen takes apart what gets read, and the writer key behind it: the records, the fence among them, and the revision of the key.
+// seen takes apart what gets read, and the writer key behind it: the records, the fence among them, and the revision of
+// the key.
 func (c *commit) seen(resp *clientv3.TxnResponse) (current [][]*mvccpb.KeyValue, writer int64) {
 	n := len(c.ops)
 	if c.fenced {
@@ -306,8 +309,8 @@ var (
 	errWriterMoved = errors.New("the writer key has moved")
 )
 
-// settle returns the revision of an attempt that was carried out, or finds out why it was not: because a condition failed, or
-// because the writer key has moved. The answer is about the last attempt.
+// settle returns the revision of an attempt that was carried out, or finds out why it was not: because a condition
+// failed, or because the writer key has moved. The answer is about the last attempt.
 func (c *commit) settle(ctx context.Context, a answered) (int64, error) {
 	c.doubtAt = 0
 	if a.resp.Succeeded && !a.look {
@@ -332,11 +335,20 @@ func (c *commit) settle(ctx context.Context, a answered) (int64, error) {
 			return 0, &OpError{Index: -1, Key: c.fence.Key, Err: ErrFenced}
 		}
 	}
+	var refused *OpError
 	for i, op := range c.ops {
 		record := c.store.first(current[i])
-		if violation := op.violation(record); violation != nil {
-			return 0, &OpError{Index: i, Key: op.key, Current: record, Err: violation}
+		violation := op.violation(record)
+		if violation == nil {
+			continue
 		}
+		if refused == nil {
+			refused = &OpError{Index: i, Key: op.key, Current: record, Err: violation}
+		}
+		refused.Refused = append(refused.Refused, i)
+	}
+	if refused != nil {
+		return 0, refused
 	}
 	// No attempt was carried out, and none will be.
 	c.base = max(c.base, a.resp.Header.Revision)
@@ -357,13 +369,14 @@ func (s *Store) first(kvs []*mvccpb.KeyValue) Record {
 	return s.record(kvs[0])
 }
 
-// cameThrough returns the revision at which the attempt without an answer was carried out, or 0 if it was not and never will be.
+// cameThrough returns the revision at which the attempt without an answer was carried out, or 0 if it was not and never
+// will be.
 func (c *commit) cameThrough(ctx context.Context, current [][]*mvccpb.KeyValue, at int64) (int64, error) {
 	i := slices.IndexFunc(c.ops, func(o Op) bool { return o.kind == opPut })
 	if i < 0 {
 		return c.allGone(current, at), nil
 	}
-	// All puts came through or none, so one of them tells.
+	// All puts were written or none, so one of them decides.
 	kvs := current[i]
 	switch {
 	case len(kvs) > 0 && c.wrote(kvs[0]):
@@ -375,8 +388,8 @@ func (c *commit) cameThrough(ctx context.Context, current [][]*mvccpb.KeyValue, 
 	}
 }
 
-// allGone returns at if every record to delete is gone or was made anew since: deletions leave no mark of who did them,
-// and what the caller wanted is the case.
+// allGone returns at if every record to delete is gone or was created again since: deletions leave no mark of who did
+// them, and what the caller wanted is the case.
 func (c *commit) allGone(current [][]*mvccpb.KeyValue, at int64) int64 {
 	changes := false
 	for i, op := range c.ops {

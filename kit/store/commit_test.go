@@ -43,7 +43,8 @@ func get(t testing.TB, s *store.Store, key string) store.Record {
 func TestRecordsOfABatchShareTheRevision(t *testing.T) {
 	s := etcdtest.Store(t)
 	before := commit(t, s, store.Put("old", []byte("1"), 0))
-	revision := commit(t, s, store.Put("a", []byte("A"), 0), store.Put("b", []byte("B"), 0), store.Put("old", []byte("2"), before))
+	revision := commit(t, s, store.Put("a", []byte("A"), 0), store.Put("b", []byte("B"), 0),
+		store.Put("old", []byte("2"), before))
 	want := []store.Record{
 		{Key: "a", Value: []byte("A"), Revision: revision, CreateRevision: revision},
 		{Key: "b", Value: []byte("B"), Revision: revision, CreateRevision: revision},
@@ -95,6 +96,20 @@ func TestCommitRefusesWhatDoesNotHoldAndChangesNothing(t *testing.T) {
 	}
 }
 
+func TestCommitNamesAllOperationsThatDoNotHold(t *testing.T) {
+	s := etcdtest.Store(t)
+	at := commit(t, s, store.Put("a", nil, 0), store.Put("b", nil, 0))
+	_, err := s.Commit(t.Context(), store.Put("new", nil, 0), store.Put("a", nil, 0), store.Check("b", at),
+		store.Delete("gone", at))
+	var op *store.OpError
+	if !errors.As(err, &op) {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]int{1, 3}, op.Refused); diff != "" || op.Index != 1 {
+		t.Errorf("first %d, all:\n%s", op.Index, diff)
+	}
+}
+
 func TestOperationsThatDependOnNothingAlwaysSucceed(t *testing.T) {
 	s := etcdtest.Store(t)
 	commit(t, s, store.Put("a", []byte("1"), store.Whatever))
@@ -134,7 +149,8 @@ func make129() []store.Op {
 	return ops
 }
 
-// lost is a run of answers to commits that do not come back; meanwhile is done, once, after the first of them.
+// lost is a run of answers to commits that do not come back; a write of another client is made once, after the first of
+// them.
 func lost(n int64, meanwhile func()) answers {
 	var count atomic.Int64
 	return func(txn *etcdserverpb.TxnRequest) bool {
@@ -152,7 +168,7 @@ func lost(n int64, meanwhile func()) answers {
 func TestALostAnswerIsNeitherAConflictNorASecondWrite(t *testing.T) {
 	cases := map[string]struct {
 		ops       func(at int64) []store.Op
-		meanwhile func(s *store.Store) []store.Op // what somebody else commits before the next try
+		meanwhile func(s *store.Store) []store.Op // what another client commits before the next try
 		overtaken bool
 	}{
 		"a creation": {ops: func(int64) []store.Op { return []store.Op{store.Put("new", []byte("mine"), 0)} }},
@@ -161,31 +177,34 @@ func TestALostAnswerIsNeitherAConflictNorASecondWrite(t *testing.T) {
 			return []store.Op{store.Put("old", []byte("mine"), store.Whatever)}
 		}},
 		"a batch": {ops: func(at int64) []store.Op {
-			return []store.Op{store.Check("check", at), store.Delete("old", at), store.Put("new", []byte("mine"), 0), store.Put("new2", []byte("mine"), 0)}
+			return []store.Op{
+				store.Check("check", at), store.Delete("old", at), store.Put("new", []byte("mine"), 0),
+				store.Put("new2", []byte("mine"), 0),
+			}
 		}},
-		"a creation that others change meanwhile": {
+		"a creation that others change concurrently": {
 			ops:       func(int64) []store.Op { return []store.Op{store.Put("new", []byte("mine"), 0)} },
 			meanwhile: func(*store.Store) []store.Op { return []store.Op{store.Put("new", []byte("theirs"), store.Whatever)} },
 			overtaken: true,
 		},
-		"a creation that others delete meanwhile": {
+		"a creation that others delete concurrently": {
 			ops: func(int64) []store.Op {
 				return []store.Op{store.Put("new", []byte("mine"), 0), store.Put("new2", nil, 0)}
 			},
 			meanwhile: func(*store.Store) []store.Op { return []store.Op{store.Delete("new", store.Whatever)} },
 			overtaken: true,
 		},
-		"a creation of one record that others delete meanwhile": {
+		"a creation of one record that others delete concurrently": {
 			ops:       func(int64) []store.Op { return []store.Op{store.Put("new", []byte("mine"), 0)} },
 			meanwhile: func(*store.Store) []store.Op { return []store.Op{store.Delete("new", store.Whatever)} },
 			overtaken: true,
 		},
-		"a put of what was absent that others delete meanwhile": {
+		"a put of what was absent that others delete concurrently": {
 			ops:       func(int64) []store.Op { return []store.Op{store.Put("new", []byte("mine"), store.Whatever)} },
 			meanwhile: func(*store.Store) []store.Op { return []store.Op{store.Delete("new", store.Whatever)} },
 			overtaken: true,
 		},
-		"a put that depends on nothing and that others change meanwhile": {
+		"a put that depends on nothing and that others change concurrently": {
 			ops:       func(int64) []store.Op { return []store.Op{store.Put("old", []byte("mine"), store.Whatever)} },
 			meanwhile: func(*store.Store) []store.Op { return []store.Op{store.Put("old", []byte("theirs"), store.Whatever)} },
 			overtaken: true,
@@ -222,7 +241,7 @@ func TestALostAnswerIsNeitherAConflictNorASecondWrite(t *testing.T) {
 }
 
 func TestALostAnswerToADeletionCountsAsDone(t *testing.T) {
-	for name, again := range map[string]bool{"gone": false, "made anew by others": true} {
+	for name, again := range map[string]bool{"gone": false, "created again by others": true} {
 		t.Run(name, func(t *testing.T) {
 			plain := etcdtest.Store(t)
 			at := commit(t, plain, store.Put("a", nil, 0), store.Put("b", nil, 0))
@@ -235,14 +254,14 @@ func TestALostAnswerToADeletionCountsAsDone(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := plain.Get(t.Context(), "a"); again != (err == nil) {
-				t.Errorf("Get = %v, but made anew: %v", err, again)
+				t.Errorf("Get = %v, but created again: %v", err, again)
 			}
 		})
 	}
 }
 
-// The attempt of a deletion is lost, and then the writer key moves, as it does when other commits of the process are in doubt. A record
-// that is newer than all that the store has seen was not made again for that reason.
+// The attempt of a deletion is lost, and then the writer key moves, as it does when other commits of the process are in
+// doubt. A record that is newer than all that the store has seen was not made again for that reason.
 func TestADeletionThatWasNeverCarriedOutIsNotDone(t *testing.T) {
 	var a, b int64 // the revisions of both records
 	cases := map[string]struct {
@@ -405,7 +424,10 @@ func TestAFallenFenceRefusesWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, state := range []string{"gone", "taken over"} {
-		for _, op := range []store.Op{store.Put("a", []byte("late"), at), store.Put("a", []byte("late"), store.Whatever), store.Delete("a", at)} {
+		for _, op := range []store.Op{
+			store.Put("a", []byte("late"), at), store.Put("a", []byte("late"), store.Whatever),
+			store.Delete("a", at),
+		} {
 			if _, err := s.Commit(ctx, op); !errors.Is(err, store.ErrFenced) {
 				t.Errorf("Commit = %v with the key %s, want ErrFenced", err, state)
 			}

@@ -14,10 +14,10 @@ const (
 
 var errEnvelope = errors.New("malformed envelope")
 
-// envelope is what stands in etcd around a payload: one byte format, uvarint key id, write id, payload.
+// envelope is the stored form of a payload in etcd: one byte format, uvarint key id, write id, payload.
 type envelope struct {
 	keyID   uint64
-	writeID [writeIDSize]byte // one for all records of a Commit; tells a writer its own work
+	writeID [writeIDSize]byte // one for all records of a Commit; lets a writer recognize its own records
 	payload []byte
 }
 

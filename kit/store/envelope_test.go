@@ -35,7 +35,7 @@ func TestForeignBytesAreNoEnvelopeOrMakeOne(t *testing.T) {
 		b := rapid.SliceOf(rapid.Byte()).Draw(t, "bytes")
 		_, _, payload, err := store.DecodeEnvelope(b)
 		if err == nil && !bytes.HasSuffix(b, payload) {
-			t.Errorf("payload %x does not stand in %x", payload, b)
+			t.Errorf("payload %x is not in %x", payload, b)
 		}
 	})
 }

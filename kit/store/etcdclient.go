@@ -12,17 +12,17 @@ import (
 	"time"
 
 	"github.com/google/renameio/v2"
+	"github.com/windlass-dev/windlass/kit/dial"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 )
 
 const (
 	keepaliveTime    = 10 * time.Second // the least that grpc-go allows a client; members permit it
 	keepaliveTimeout = 3 * time.Second
-	streamWindow     = 1 << 20 // bytes that a member may send before it hears that they were read: of one stream,
+	streamWindow     = 1 << 20 // bytes that a member may send before the client acknowledges them: of one stream,
 	connWindow       = 4 << 20 // and of all
 	maxRequestBytes  = 8 << 20 // as the members accept
 )
@@ -47,16 +47,14 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 		return nil, errors.New("no address of etcd is known")
 	}
 	options := []grpc.DialOption{
-		grpc.WithConnectParams(grpc.ConnectParams{
-			// The default doubles up to two minutes: it would find a cluster that is back seconds too late.
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
-			MinConnectTimeout: 2 * time.Second,
-		}),
-		// Of a fixed size: else each message that comes in, such as how far a watch is, costs a ping and its answer to measure the line.
+		dial.Reconnect(50*time.Millisecond, 500*time.Millisecond, 2*time.Second),
+		// Of a fixed size: else each message that comes in, such as how far a watch is, costs a ping and its answer to
+		// measure the line.
 		grpc.WithStaticStreamWindowSize(streamWindow), grpc.WithStaticConnWindowSize(connWindow),
 	}
 	if cfg.Credentials != nil {
-		options = append(options, grpc.WithTransportCredentials(cfg.Credentials)) // etcd's own field takes settings that cannot change
+		// etcd's own field takes settings that cannot change
+		options = append(options, grpc.WithTransportCredentials(cfg.Credentials))
 	}
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints:            endpoints,
@@ -73,7 +71,8 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 	return client, nil
 }
 
-// Endpoints keeps the addresses of a client, and those in its file, in step with the voters of the cluster. Make one with NewEndpoints.
+// Endpoints keeps the addresses of a client, and those in its file, up to date with the voters of the cluster. Make one
+// with NewEndpoints.
 type Endpoints struct {
 	client *clientv3.Client
 	file   string
@@ -92,9 +91,10 @@ var ErrNotReady = errors.New("etcd is not ready")
 // secondRead is when another member is asked, too: a member that hangs takes its time to be noticed.
 const secondRead = 400 * time.Millisecond
 
-// Ready returns nil once a linearizable read came through, so a quorum answers. It needs no right. Until ctx ends it asks again and again, the
-// next member while one does not answer; the error is that of the first that answered. What is read are the members, so the client's addresses
-// are those of the voters then; an empty list is not used. One call at a time.
+// Ready returns nil once a linearizable read came through, so a quorum answers. It needs no right. Until ctx ends it
+// asks again and again, the next member while one does not answer; the error is that of the first that answered. What
+// is read are the members, so the client's addresses are those of the voters then; an empty list is not used. One call
+// at a time.
 func (e *Endpoints) Ready(ctx context.Context) error {
 	list, err := e.members(ctx)
 	if err != nil {
@@ -149,8 +149,9 @@ func (e *Endpoints) members(ctx context.Context) ([]*etcdserverpb.Member, error)
 	}
 }
 
-// Save writes what Ready reads to the file, until ctx ends; then it returns nil. A file that cannot be written, as on a full disk, is logged and
-// tried again after the next read: the client has the addresses all the same. It is apart from Ready because a disk may hang.
+// Save writes what Ready reads to the file, until ctx ends; then it returns nil. A file that cannot be written, as on a
+// full disk, is logged and tried again after the next read: the client has the addresses all the same. It is apart from
+// Ready because a disk may hang.
 func (e *Endpoints) Save(ctx context.Context) error {
 	saved, err := readEndpoints(e.file)
 	if err != nil {

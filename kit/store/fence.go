@@ -2,8 +2,8 @@ package store
 
 import "context"
 
-// CheckFence returns nil if the fence of ctx holds now, by a linearizable read, or if ctx has none; ErrFenced if it fell. It is for what a leader is
-// about to do outside etcd's keys, where no transaction can compare the fence.
+// CheckFence returns nil if the fence of ctx holds now, by a linearizable read, or if ctx has none; ErrFenced if it
+// fell. It is for what a leader is about to do outside etcd's keys, where no transaction can compare the fence.
 func (s *Store) CheckFence(ctx context.Context) error {
 	f, ok := FenceFrom(ctx)
 	if !ok {

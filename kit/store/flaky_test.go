@@ -20,7 +20,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 )
 
-// answers decides what becomes of the answer to a transaction that etcd has carried out: true loses it.
+// answers decides about the answer to a transaction that etcd has committed: true loses it.
 type answers func(txn *etcdserverpb.TxnRequest) (lost bool)
 
 // clientThatLoses returns a client whose transactions reach etcd, but whose answers may not come back.
@@ -30,7 +30,9 @@ func clientThatLoses(t testing.TB, lose answers) *clientv3.Client {
 		Endpoints: []string{etcdtest.Endpoint(t)},
 		Logger:    zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(
-			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+				opts ...grpc.CallOption,
+			) error {
 				err := invoke(ctx, method, req, reply, cc, opts...)
 				if err == nil && strings.HasSuffix(method, "KV/Txn") && lose(req.(*etcdserverpb.TxnRequest)) {
 					return status.Error(codes.Unavailable, "the answer was lost")
@@ -45,14 +47,17 @@ func clientThatLoses(t testing.TB, lose answers) *clientv3.Client {
 	return c
 }
 
-// clientThatDrops returns a client that calls drop before each of its transactions that delete something, one at a time, counted from 1. One for
-// which drop returns true never reaches etcd, and its sender does not learn that. wait returns when no call of drop is under way.
+// clientThatDrops returns a client that calls drop before each of its transactions that delete something, one at a
+// time, counted from 1. One for which drop returns true never reaches etcd, and its sender does not learn that. wait
+// returns when no call of drop is under way.
 func clientThatDrops(t testing.TB, drop func(n int) bool) (client *clientv3.Client, wait func()) {
 	t.Helper()
 	var mu sync.Mutex
 	count := 0
 	dropped := func(ctx context.Context, txn *etcdserverpb.TxnRequest) bool {
-		if !slices.ContainsFunc(txn.Success, func(o *etcdserverpb.RequestOp) bool { return o.GetRequestDeleteRange() != nil }) {
+		if !slices.ContainsFunc(txn.Success, func(o *etcdserverpb.RequestOp) bool {
+			return o.GetRequestDeleteRange() != nil
+		}) {
 			return false
 		}
 		mu.Lock()
@@ -67,7 +72,9 @@ func clientThatDrops(t testing.TB, drop func(n int) bool) (client *clientv3.Clie
 		Endpoints: []string{etcdtest.Endpoint(t)},
 		Logger:    zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(
-			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+				opts ...grpc.CallOption,
+			) error {
 				if txn, ok := req.(*etcdserverpb.TxnRequest); ok && dropped(ctx, txn) {
 					return status.Error(codes.Unavailable, "the connection broke")
 				}
@@ -154,15 +161,17 @@ func (l *line) cut() {
 // endpoint is the address to dial.
 func (l *line) endpoint() string { return "unix://" + l.socket }
 
-// clientThatSticks returns a client whose streams to etcd deliver nothing more once stuck is closed, if they were opened
-// before. The connection stays up.
+// clientThatSticks returns a client whose streams to etcd deliver nothing more once stuck is closed, if they were
+// opened before. The connection stays up.
 func clientThatSticks(t testing.TB, stuck <-chan struct{}) *clientv3.Client {
 	t.Helper()
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints: []string{etcdtest.Endpoint(t)},
 		Logger:    zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(
-			func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
+				opts ...grpc.CallOption,
+			) (grpc.ClientStream, error) {
 				stream, err := open(ctx, desc, cc, method, opts...)
 				select {
 				case <-stuck:

@@ -10,14 +10,17 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// historyPoll is how often a watch of the past is asked whether it has reached the present: it takes a few milliseconds.
+// historyPoll is how often a watch of the past is asked whether it has reached the present: it takes a few
+// milliseconds.
 const historyPoll = 20 * time.Millisecond
 
 // searchHistory returns the revision after the commit's base and up to until at which the commit wrote key; 0 if none.
-// It is needed when somebody else changed the record between the lost answer and the next try.
+// It is needed when another client changed the record between the lost answer and the next try.
 func (c *commit) searchHistory(ctx context.Context, key string, until int64) (int64, error) {
 	after := c.base // a member that answers late is still asked while the commit goes on
-	revision, err := retry(ctx, c.store, historyPace, "history", func(ctx context.Context) (int64, error) { return c.replayTwice(ctx, key, after, until) })
+	revision, err := retry(ctx, c.store, historyPace, "history", func(ctx context.Context) (int64, error) {
+		return c.replayTwice(ctx, key, after, until)
+	})
 	if errors.Is(err, rpctypes.ErrCompacted) {
 		// Neither success nor conflict can be claimed any more.
 		return 0, fmt.Errorf("%w: outcome unknown: %w", ErrUnavailable, ErrCompacted)
@@ -25,9 +28,9 @@ func (c *commit) searchHistory(ctx context.Context, key string, until int64) (in
 	return revision, err
 }
 
-// replayTwice is one attempt of searchHistory. Two members are asked at once: one that hangs, as the attempt in doubt may have shown,
-// costs no time. Nor do attempts come to that one again and again: with this, the requests from one attempt to the next are two or four,
-// and the client takes its members in turn, which are three or five.
+// replayTwice is one attempt of searchHistory. Two members are asked at once: one that hangs, as the attempt in doubt
+// may have shown, costs no time. Nor do attempts come to that one again and again: with this, the requests from one
+// attempt to the next are two or four, and the client takes its members in turn, which are three or five.
 func (c *commit) replayTwice(ctx context.Context, key string, after, until int64) (revision int64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

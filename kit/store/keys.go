@@ -17,8 +17,9 @@ import (
 	"github.com/windlass-dev/windlass/kit/durable"
 )
 
-// Sealer encrypts the values of chosen records. A KeyRing is one; a client of a key management service may be another. Its methods
-// may be called concurrently. additional is authenticated and not stored: a value opens only where it was sealed.
+// Sealer encrypts the values of chosen records. A KeyRing is one; a client of a key management service may be another.
+// Its methods may be called concurrently. additional is authenticated and not stored: a value opens only where it was
+// sealed.
 type Sealer interface {
 	// Seal returns the value sealed by the key in force, and the id of that key, which is above 0.
 	Seal(value, additional []byte) (key uint64, sealed []byte, err error)
@@ -33,10 +34,11 @@ func WithSealer(sealer Sealer) Option { return func(s *Store) { s.sealer = seale
 
 var errNoSealer = errors.New("no keys for sealed records are configured")
 
-// ringCheck is how often the file of a KeyRing is looked at: a rotation is in force everywhere soon after.
+// ringCheck is how often the file of a KeyRing is checked: a rotation is in force everywhere soon after.
 const ringCheck = time.Second
 
-// KeyRing is keys for AES-256-GCM in a file. The first key seals; all of them open. The file is read again when it changes.
+// KeyRing is keys for AES-256-GCM in a file. The first key seals; all of them open. The file is read again when it
+// changes.
 type KeyRing struct {
 	path string
 
@@ -59,7 +61,8 @@ type ringKey struct {
 
 const ringKeyBytes = 32
 
-// OpenKeyRing reads the file of a key ring. A missing file is an error: with a new key nothing that was sealed before could be opened.
+// OpenKeyRing reads the file of a key ring. A missing file is an error: with a new key nothing that was sealed before
+// could be opened.
 func OpenKeyRing(path string) (*KeyRing, error) {
 	r := &KeyRing{path: path}
 	r.mu.Lock()
@@ -67,9 +70,9 @@ func OpenKeyRing(path string) (*KeyRing, error) {
 	return r, r.read()
 }
 
-// AddKey puts a new key at the head of a key ring's file, which it makes if it is missing, and returns its id. The others stay, to
-// open what they have sealed. It may be called concurrently, by several processes too. When it returns, the key is on the disk: etcd
-// must not hold a record that is sealed by a key which a loss of power takes away.
+// AddKey puts a new key at the head of a key ring's file, which it makes if it is missing, and returns its id. The
+// others stay, to open what they have sealed. It may be called concurrently, by several processes too. When it returns,
+// the key is on the disk: etcd must not hold a record that is sealed by a key which a loss of power takes away.
 func AddKey(path string, now time.Time) (uint64, error) {
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
@@ -143,7 +146,8 @@ func (r *KeyRing) read() error {
 	return nil
 }
 
-// refresh reads the file again if it has changed. One that cannot be read leaves the keys as they are. The lock is held.
+// refresh reads the file again if it has changed. One that cannot be read leaves the keys as they are. The lock is
+// held.
 func (r *KeyRing) refresh() {
 	if time.Since(r.checked) < ringCheck {
 		return

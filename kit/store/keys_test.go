@@ -42,7 +42,7 @@ func TestASealedRecordIsReadOnlyByItsKeyAndInItsPlace(t *testing.T) {
 	if err != nil || bytes.Contains(raw.Kvs[0].Value, secret) {
 		t.Errorf("etcd holds %q (%v)", raw.Kvs[0].Value, err)
 	}
-	// Whoever may write to etcd cannot move it to another record, nor change it.
+	// A client that may write to etcd can neither move it to another record nor change it.
 	changed := bytes.Clone(raw.Kvs[0].Value)
 	changed[len(changed)-1] ^= 1
 	for key, value := range map[string][]byte{"moved": raw.Kvs[0].Value, "changed": changed} {

@@ -40,7 +40,8 @@ func TestPagesShowOneRevision(t *testing.T) {
 		}
 		o.After, o.Revision = keys[len(keys)-1], page.Revision
 		// Neither is part of a list that began before.
-		commit(t, s, store.Delete("things/00249", store.Whatever), store.Put(fmt.Sprintf("things/00%03dx", len(keys)), nil, 0))
+		commit(t, s, store.Delete("things/00249", store.Whatever), store.Put(fmt.Sprintf("things/00%03dx", len(keys)), nil,
+			0))
 	}
 	if len(keys) != 250 || keys[0] != "things/00000" || keys[249] != "things/00249" {
 		t.Errorf("%d keys, from %s to %s", len(keys), keys[0], keys[len(keys)-1])
@@ -52,7 +53,8 @@ func TestAListWithoutLimitIsWhole(t *testing.T) {
 	last := fill(t, s, 2345)
 	page, err := s.List(t.Context(), "things/", store.ListOptions{})
 	if err != nil || len(page.Records) != 2345 || page.More || page.Remaining != 0 || page.Revision < last {
-		t.Errorf("List = %d records, more %v, remaining %d, revision %d, %v", len(page.Records), page.More, page.Remaining, page.Revision, err)
+		t.Errorf("List = %d records, more %v, remaining %d, revision %d, %v", len(page.Records), page.More, page.Remaining,
+			page.Revision, err)
 	}
 }
 

@@ -21,7 +21,8 @@ const (
 	opDelete
 )
 
-// Op is one operation of a Commit: made by Put, Delete or Check. A key may be changed by one operation of a Commit only.
+// Op is one operation of a Commit: made by Put, Delete or Check. A key may be changed by one operation of a Commit
+// only.
 type Op struct {
 	kind       opKind
 	key        string
@@ -31,8 +32,8 @@ type Op struct {
 	keyID      uint64 // of the key that has sealed value
 }
 
-// Put stores value. ifRevision 0: there must be no record (else ErrExists); above 0: the record must stand at that
-// revision (else ErrConflict, or ErrNotFound without a record); Whatever: no condition.
+// Put stores value. ifRevision 0: there must be no record (else ErrExists); above 0: the record must have that revision
+// (else ErrConflict, or ErrNotFound without a record); Whatever: no condition.
 func Put(key string, value []byte, ifRevision int64) Op {
 	return Op{kind: opPut, key: key, value: value, ifRevision: ifRevision}
 }
@@ -42,13 +43,13 @@ func PutSealed(key string, value []byte, ifRevision int64) Op {
 	return Op{kind: opPut, key: key, value: value, ifRevision: ifRevision, sealed: true}
 }
 
-// Delete removes the record if it stands at ifRevision, which is above 0 (else ErrConflict, or ErrNotFound without a
+// Delete removes the record if its revision is ifRevision, which is above 0 (else ErrConflict, or ErrNotFound without a
 // record). With Whatever it removes what is there, or nothing.
 func Delete(key string, ifRevision int64) Op {
 	return Op{kind: opDelete, key: key, ifRevision: ifRevision}
 }
 
-// Check changes nothing: the record must stand at ifRevision (else ErrConflict, or ErrNotFound without a record), or be
+// Check changes nothing: the record must have ifRevision (else ErrConflict, or ErrNotFound without a record), or be
 // absent if ifRevision is 0 (else ErrExists).
 func Check(key string, ifRevision int64) Op {
 	return Op{kind: opCheck, key: key, ifRevision: ifRevision}
@@ -65,11 +66,12 @@ func (o Op) validate() error {
 	return nil
 }
 
-// guardsItself reports whether the operation's own condition no longer holds once it was carried out, as long as others do not
-// change the record.
+// guardsItself reports whether the operation's own condition no longer holds once it was carried out, as long as others
+// do not change the record.
 func (o Op) guardsItself() bool { return o.kind != opCheck && o.ifRevision != Whatever }
 
-// violation returns why the operation's condition does not hold for the current record (zero if there is none); nil if it holds.
+// violation returns why the operation's condition does not hold for the current record (zero if there is none); nil if
+// it holds.
 func (o Op) violation(current Record) error {
 	switch {
 	case o.ifRevision == Whatever || current.Revision == o.ifRevision:

@@ -10,8 +10,8 @@ import (
 // logRefusal is how often a watch of the same keys that etcd goes on refusing is logged.
 const logRefusal = time.Minute
 
-// Refusals counts watches that etcd refused or ended with an error, and logs those of the same keys at most once a minute. The zero
-// value is ready; its methods may be called concurrently.
+// Refusals counts watches that etcd refused or ended with an error, and logs those of the same keys at most once a
+// minute. The zero value is ready; its methods may be called concurrently.
 type Refusals struct {
 	mu     sync.Mutex
 	count  int64

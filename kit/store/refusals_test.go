@@ -16,7 +16,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/store"
 )
 
-// TestAWatchThatEtcdRefusesIsCountedAndLoggedOnce takes the right to read away from a user whose watch is open, and gives it back.
+// TestAWatchThatEtcdRefusesIsCountedAndLoggedOnce takes the right to read away from a user whose watch is open, and
+// gives it back.
 func TestAWatchThatEtcdRefusesIsCountedAndLoggedOnce(t *testing.T) {
 	const prefix = "/watched/"
 	root, user := etcdtest.Users(t, etcdtest.StartMembers(t, 1), prefix)
@@ -39,7 +40,8 @@ func TestAWatchThatEtcdRefusesIsCountedAndLoggedOnce(t *testing.T) {
 	if n, lines := s.RefusedWatches(), strings.Count(out.String(), "\n"); n != tries || lines != 1 {
 		t.Errorf("%d refusals are counted and %d logged, want %d and 1: %s", n, lines, tries, out.String())
 	}
-	if _, err := root.RoleGrantPermission(t.Context(), "user", prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(clientv3.PermReadWrite)); err != nil {
+	if _, err := root.RoleGrantPermission(t.Context(), "user", prefix, clientv3.GetPrefixRangeEnd(prefix),
+		clientv3.PermissionType(clientv3.PermReadWrite)); err != nil {
 		t.Fatal(err)
 	}
 	w := s.Watch(t.Context(), "", at)

@@ -36,7 +36,9 @@ func (s *slow) client(t testing.TB) *clientv3.Client {
 		Endpoints: []string{etcdtest.Endpoint(t)},
 		Logger:    zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(
-			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+				opts ...grpc.CallOption,
+			) error {
 				s.asked.Add(1)
 				err := invoke(ctx, method, req, reply, cc, opts...)
 				timer := time.NewTimer(time.Duration(s.after.Load()))
@@ -140,7 +142,8 @@ func BenchmarkCommitSlow(b *testing.B) {
 	}
 }
 
-// BenchmarkLeaderKilled measures the longest gap between the answers to one writer when the leader of three members is killed.
+// BenchmarkLeaderKilled measures the longest gap between the answers to one writer when the leader of three members is
+// killed.
 func BenchmarkLeaderKilled(b *testing.B) {
 	var gaps []time.Duration
 	for b.Loop() {

@@ -23,7 +23,10 @@ func TestAFullEtcdSaysSo(t *testing.T) {
 	s := store.New(client, etcdtest.Prefix(t))
 	at := commit(t, s, store.Put("a", []byte("v"), 0))
 	maintenance := etcdserverpb.NewMaintenanceClient(client.ActiveConnection())
-	if _, err := maintenance.Alarm(t.Context(), &etcdserverpb.AlarmRequest{Action: etcdserverpb.AlarmRequest_ACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE}); err != nil {
+	if _, err := maintenance.Alarm(t.Context(), &etcdserverpb.AlarmRequest{
+		Action: etcdserverpb.AlarmRequest_ACTIVATE,
+		Alarm:  etcdserverpb.AlarmType_NOSPACE,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
@@ -31,7 +34,10 @@ func TestAFullEtcdSaysSo(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for name, st := range map[string]*store.Store{"with a writer key": s, "of a new process": store.New(client, s.Prefix())} {
+	for name, st := range map[string]*store.Store{
+		"with a writer key": s,
+		"of a new process":  store.New(client, s.Prefix()),
+	} {
 		_, err := st.Commit(t.Context(), store.Put("b", nil, 0))
 		if !errors.Is(err, store.ErrNoSpace) || status.Code(rpcerr.From(err)) != codes.ResourceExhausted {
 			t.Errorf("%s: Commit = %v, for callers %v; want RESOURCE_EXHAUSTED", name, err, rpcerr.From(err))

@@ -15,7 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Record is one value and where in history it stands.
+// Record is one value and its revisions.
 type Record struct {
 	Key            string // relative to the store's prefix
 	Value          []byte // as it was given to Put
@@ -47,13 +47,16 @@ type Store struct {
 // Option is a setting of a Store that New takes.
 type Option func(*Store)
 
-// WithLog has the store log what its callers do not hear of: watches that etcd refuses, records that cannot be read.
+// WithLog makes the store log what its callers do not receive: watches that etcd refuses, records that cannot be read.
 func WithLog(log *slog.Logger) Option { return func(s *Store) { s.log = log } }
 
-// New returns a store over all keys that begin with prefix, which ends in a slash. It does not own the client. A process needs one
-// for a prefix; each that writes keeps a small key there.
+// New returns a store over all keys that begin with prefix, which ends in a slash. It does not own the client. A
+// process needs one for a prefix; each that writes keeps a small key there.
 func New(c *clientv3.Client, prefix string, options ...Option) *Store {
-	s := &Store{client: c, prefix: prefix, patience: newPatience(), writer: newWriter(), log: slog.New(slog.DiscardHandler)}
+	s := &Store{
+		client: c, prefix: prefix, patience: newPatience(), writer: newWriter(),
+		log: slog.New(slog.DiscardHandler),
+	}
 	for _, set := range options {
 		set(s)
 	}
@@ -66,8 +69,8 @@ func (s *Store) RefusedWatches() int64 { return s.refusals.Count() }
 // Prefix returns the beginning that all keys of the store share.
 func (s *Store) Prefix() string { return s.prefix }
 
-// Get returns the record as of now, with all writes that were acknowledged before the call. Without a record: ErrNotFound; if its
-// value cannot be opened: ErrUnreadable.
+// Get returns the record as of now, with all writes that were acknowledged before the call. Without a record:
+// ErrNotFound; if its value cannot be opened: ErrUnreadable.
 func (s *Store) Get(ctx context.Context, key string) (Record, error) {
 	resp, err := s.read(ctx, shortPace, s.prefix+key)
 	if err != nil {
@@ -129,7 +132,8 @@ func (s *Store) List(ctx context.Context, keyPrefix string, o ListOptions) (Page
 	}
 }
 
-// listMore adds up to n records behind the key after to page, at the page's revision. It returns the last key that it came to.
+// listMore adds up to n records behind the key after to page, at the page's revision. It returns the last key that it
+// came to.
 func (s *Store) listMore(ctx context.Context, page *Page, keyPrefix, after string, n int) (string, error) {
 	from := s.prefix + keyPrefix
 	if behind := s.prefix + after + "\x00"; after != "" && behind > from {
@@ -155,7 +159,9 @@ func (s *Store) listMore(ctx context.Context, page *Page, keyPrefix, after strin
 }
 
 // read is a linearizable range that is tried until ctx ends.
-func (s *Store) read(ctx context.Context, p pace, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+func (s *Store) read(ctx context.Context, p pace, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse,
+	error,
+) {
 	resp, err := retry(ctx, s, p, "read", func(ctx context.Context) (*clientv3.GetResponse, error) {
 		return s.client.Get(ctx, key, opts...)
 	})
@@ -188,8 +194,8 @@ func (s *Store) record(kv *mvccpb.KeyValue) Record {
 	return r
 }
 
-// open returns the payload of a stored value, and the id of the key that has sealed it. key is that of the record: what was sealed
-// for another does not open.
+// open returns the payload of a stored value, and the id of the key that has sealed it. key is that of the record: what
+// was sealed for another does not open.
 func (s *Store) open(stored []byte, key string) (value []byte, by uint64, err error) {
 	e, err := decodeEnvelope(stored)
 	if err != nil || e.keyID == plainKey {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/windlass-dev/windlass/kit/backoff"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
@@ -19,7 +20,8 @@ const (
 	instants     = 10 // attempts of a call that may follow at once
 )
 
-// pace says how long the attempts of a call may take while etcd answers at its usual speed: the very first one, and those after it.
+// pace says how long the attempts of a call may take while etcd answers at its usual speed: the very first one, and
+// those after it.
 type pace struct {
 	class        class
 	quick, first time.Duration
@@ -35,8 +37,8 @@ const (
 )
 
 var (
-	// A change of leader loses what was proposed in that moment, and nobody ever answers; asking again costs little. So the very first
-	// attempt is given up after many times what a read or write takes. A lost leader is found after 1.2 s.
+	// A change of leader loses what was proposed in that moment, and is never answered; a retry costs little. So
+	// the very first attempt is given up after many times what a read or write takes. A lost leader is found after 1.2 s.
 	shortPace = pace{class: shortRequests, quick: 75 * time.Millisecond, first: 300 * time.Millisecond}
 	// A long page may take a while, and asking again makes it longer.
 	listPace = pace{class: listRequests, quick: 2 * time.Second, first: 2 * time.Second}
@@ -44,7 +46,8 @@ var (
 	historyPace = pace{class: listRequests, quick: 300 * time.Millisecond, first: 300 * time.Millisecond}
 )
 
-// patience is what a client has learned about its etcd: how long answers take, and how many attempts it may still give up early.
+// patience is what a client has learned about its etcd: how long answers take, and how many attempts it may still give
+// up early.
 type patience struct {
 	latency [classes]latency
 	budget  budget
@@ -52,8 +55,8 @@ type patience struct {
 
 func newPatience() *patience { return &patience{budget: budget{tokens: budgetTokens}} }
 
-// latency estimates how long answers may take, as TCP does for its retransmissions (RFC 6298): the smoothed mean and deviation.
-// It is safe for concurrent use.
+// latency estimates how long answers may take, as TCP does for its retransmissions (RFC 6298): the smoothed mean and
+// deviation. It is safe for concurrent use.
 type latency struct {
 	mu              sync.Mutex
 	mean, deviation time.Duration
@@ -79,9 +82,11 @@ func (l *latency) limit() time.Duration {
 }
 
 const (
-	budgetTokens = 100             // attempts that may be given up in a row: as many as a busy service has under way when a leader is lost
-	budgetRatio  = 0.1             // and one more for each ten answers, so that retries are at most a tenth of the load in the long run
-	spentTry     = 2 * time.Second // an attempt without budget waits this long at least: longer than an election
+	// attempts that may be given up in a row: as many as a busy service has under way when a leader is lost
+	budgetTokens = 100
+	// and one more for each ten answers, so that retries are at most a tenth of the load in the long run
+	budgetRatio = 0.1
+	spentTry    = 2 * time.Second // an attempt without budget waits this long at least: longer than an election
 )
 
 // budget bounds the attempts that are given up early, as gRPC's retry throttling does. It is safe for concurrent use.
@@ -133,7 +138,7 @@ func (t *tries) next(ctx context.Context) bool {
 		t.limit = min(2*t.limit, longestTry)
 	}
 	t.pause = min(max(2*t.pause, firstPause), longestPause)
-	return sleep(ctx, t.pause/2+rand.N(t.pause))
+	return backoff.Sleep(ctx, t.pause/2+rand.N(t.pause))
 }
 
 // again has the next attempt come at once and not count: etcd answered, and all that was wrong is known.
@@ -146,7 +151,8 @@ func (t *tries) again() {
 
 var errSilent = errors.New("no answer in time")
 
-// call is the attempts of one call. An attempt that is given up goes on until the call ends, so that its late answer still counts.
+// call is the attempts of one call. An attempt that is given up goes on until the call ends, so that its late answer
+// still counts.
 type call[R any] struct {
 	*tries
 	sent    int
@@ -163,8 +169,8 @@ func newCall[R any](s *Store, p pace) *call[R] {
 	return &call[R]{tries: s.newTries(p), answers: make(chan answer[R], 1)}
 }
 
-// attempt runs f once more and returns the first answer that comes, which may be that of an earlier attempt. Without one within the
-// limit the error is errSilent. f may go on until ctx ends, which must be when the call does.
+// attempt runs f once more and returns the first answer that comes, which may be that of an earlier attempt. Without
+// one within the limit the error is errSilent. f may go on until ctx ends, which must be when the call does.
 func (c *call[R]) attempt(ctx context.Context, f func(context.Context) (R, error)) (value R, err error) {
 	c.sent++
 	number, began, seen, budget := c.sent, time.Now(), &c.patience.latency[c.pace.class], &c.patience.budget
@@ -200,7 +206,8 @@ func (c *call[R]) attempt(ctx context.Context, f func(context.Context) (R, error
 	}
 }
 
-// retry tries f until it is answered, etcd refuses it, or ctx ends. It is for what may be carried out any number of times.
+// retry tries f until it is answered, etcd refuses it, or ctx ends. It is for what may be carried out any number of
+// times.
 func retry[R any](ctx context.Context, s *Store, p pace, what string, f func(context.Context) (R, error)) (R, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -214,16 +221,4 @@ func retry[R any](ctx context.Context, s *Store, p pace, what string, f func(con
 	}
 	var none R
 	return none, ended(ctx, what, last)
-}
-
-// sleep reports false if ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
 }

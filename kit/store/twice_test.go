@@ -21,7 +21,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/store"
 )
 
-// held keeps the first transaction of a client that compares something, as a member does that was stopped when it had taken it.
+// held keeps the first transaction of a client that compares something, as a member does that was stopped when it had
+// taken it.
 type held struct {
 	t    testing.TB
 	mu   sync.Mutex
@@ -35,7 +36,9 @@ func (h *held) client() *clientv3.Client {
 		Endpoints: []string{etcdtest.Endpoint(h.t)},
 		Logger:    zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(
-			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+				opts ...grpc.CallOption,
+			) error {
 				txn, ok := req.(*etcdserverpb.TxnRequest)
 				if !ok || len(txn.Compare) == 0 || !h.take(func() {
 					if err := invoke(context.WithoutCancel(ctx), method, req, new(etcdserverpb.TxnResponse), cc); err != nil {
@@ -133,7 +136,7 @@ func TestAnAttemptThatComesLateDoesNothingOnceItsCommitIsSettled(t *testing.T) {
 	}
 }
 
-// The caller's time ran out: the outcome is unknown, but not for ever.
+// The caller's time ran out: the outcome is unknown, but not permanently.
 func TestAnAttemptWhoseCommitGaveUpDoesNothingAfterTheNextCommit(t *testing.T) {
 	plain, h := etcdtest.Store(t), &held{t: t}
 	s := store.New(h.client(), plain.Prefix())
@@ -155,7 +158,7 @@ func TestAnAttemptWhoseCommitGaveUpDoesNothingAfterTheNextCommit(t *testing.T) {
 	}
 }
 
-// Anyone may remove a writer key, and none of the many that processes leave stays for ever.
+// Anyone may remove a writer key, and none of the many that processes leave stays permanently.
 func TestWriterKeysDoNotAccumulateAndMayVanish(t *testing.T) {
 	client, prefix := etcdtest.Client(t), etcdtest.Prefix(t)
 	first := store.New(client, prefix)
@@ -218,8 +221,8 @@ func rounds() int {
 	return 40
 }
 
-// A follower is stopped while writers create records, so that some first attempts are carried out late: after another attempt
-// succeeded, its writer had the answer, and another client deleted the record. It must not come back.
+// A follower is stopped while writers create records, so that some first attempts are carried out late: after another
+// attempt succeeded, its writer had the answer, and another client deleted the record. It must not come back.
 func TestFaultsACreationNeverHappensTwice(t *testing.T) {
 	const writers = 8
 	members := etcdtest.StartMembers(t, 3)
@@ -288,7 +291,8 @@ func TestFaultsACreationNeverHappensTwice(t *testing.T) {
 			t.Errorf("%q came back at revision %d", r.Key, r.Revision)
 		}
 	}
-	t.Logf("%d creations in %d rounds, %d of them after a first attempt without an answer, %s", rounds()*writers, rounds(), doubts.Load(), time.Since(began).Round(time.Second))
+	t.Logf("%d creations in %d rounds, %d of them after a first attempt without an answer, %s", rounds()*writers, rounds(),
+		doubts.Load(), time.Since(began).Round(time.Second))
 	if doubts.Load() == 0 {
 		t.Error("each creation was answered at once: no follower held one")
 	}

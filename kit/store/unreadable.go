@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Unreadable is a record that stays in etcd as it is, since nobody here can say what it means.
+// Unreadable is a record that stays in etcd as it is, since this program cannot decode it.
 type Unreadable struct {
 	Key             string // relative to the prefix
 	Revision        int64
@@ -34,7 +34,8 @@ func (s *Store) NoteUnreadable(u Unreadable) {
 		return
 	}
 	s.unreadable.records[u.Key] = u
-	s.log.Error("a record cannot be read; it is left as it is and skipped", "record", u.Key, "revision", u.Revision, "error", u.Err)
+	s.log.Error("a record cannot be read; it is left as it is and skipped", "record", u.Key, "revision", u.Revision,
+		"error", u.Err)
 }
 
 // NoteReadable takes a record back that was noted before a revision: it was replaced or deleted.
@@ -46,7 +47,8 @@ func (s *Store) NoteReadable(key string, revision int64) {
 	}
 }
 
-// NoteListed takes back the records that were noted and are not in a whole list of those with a prefix: they were deleted unseen.
+// NoteListed takes back the records that were noted and are not in a whole list of those with a prefix: they were
+// deleted unseen.
 func (s *Store) NoteListed(keyPrefix string, all Page) {
 	s.unreadable.mu.Lock()
 	defer s.unreadable.mu.Unlock()

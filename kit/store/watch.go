@@ -8,18 +8,21 @@ import (
 	"sync"
 	"time"
 
+	"github.com/windlass-dev/windlass/kit/backoff"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 )
 
 const (
-	progressAfter = 2500 * time.Millisecond // members send progress every two seconds by themselves; others are asked for it
-	watchSilence  = 5 * time.Second         // then the member behind the stream is stuck: ask another
-	reopenPause   = 50 * time.Millisecond   // doubles up to the next
+	// members send progress every two seconds by themselves; others are asked for it
+	progressAfter = 2500 * time.Millisecond
+	watchSilence  = 5 * time.Second       // then the member behind the stream is stuck: ask another
+	reopenPause   = 50 * time.Millisecond // doubles up to the next
 	reopenPauses  = 500 * time.Millisecond
 
-	// watchBuffer bounds what a watch has in memory for its reader, in bytes of keys and values, where the reader does not say.
+	// watchBuffer bounds what a watch has in memory for its reader, in bytes of keys and values, where the reader does not
+	// say.
 	watchBuffer = 64 << 20
 )
 
@@ -27,9 +30,10 @@ var errWatchClosed = errors.New("watch ended")
 
 // Event is one change of a record.
 type Event struct {
-	Deleted  bool
-	Record   Record // for a deletion: the key and the deletion's revision only
-	Previous []byte // the value before; nil if the record was created, if it could not be opened, or if etcd has already forgotten it
+	Deleted bool
+	Record  Record // for a deletion: the key and the deletion's revision only
+	// the value before; nil if the record was created, if it could not be opened, or if etcd has already forgotten it
+	Previous []byte
 }
 
 // Batch is all that happened at one revision.
@@ -60,13 +64,16 @@ func (s *Store) Watch(ctx context.Context, keyPrefix string, after int64) *Watch
 
 // WatchWithin is Watch with a bound on the bytes that wait for the reader: beyond it the watch ends with ErrBehind.
 func (s *Store) WatchWithin(ctx context.Context, keyPrefix string, after int64, most int) *Watcher {
-	w := &Watcher{store: s, prefix: s.prefix + keyPrefix, batches: make(chan Batch), last: after, most: most, ask: make(chan struct{}, 1)}
+	w := &Watcher{
+		store: s, prefix: s.prefix + keyPrefix, batches: make(chan Batch), last: after, most: most,
+		ask: make(chan struct{}, 1),
+	}
 	go w.run(ctx)
 	return w
 }
 
-// Batches returns the changes, one batch per revision, in order, without gap or duplicate. It is closed at the end; Err then tells why.
-// A reader that stops before must end the watch's context.
+// Batches returns the changes, one batch per revision, in order, without gap or duplicate. It is closed at the end; Err
+// then returns the reason. A reader that stops before must end the watch's context.
 func (w *Watcher) Batches() <-chan Batch { return w.batches }
 
 // AskProgress has the watch say soon how far it is, where nothing happens, by a Batch with Progress. It does not wait.
@@ -77,7 +84,8 @@ func (w *Watcher) AskProgress() {
 	}
 }
 
-// Err returns why the watch ended, once Batches is closed: ErrCompacted, ErrBehind, the error of its context, or a refusal by etcd.
+// Err returns why the watch ended, once Batches is closed: ErrCompacted, ErrBehind, the error of its context, or a
+// refusal by etcd.
 func (w *Watcher) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -86,14 +94,15 @@ func (w *Watcher) Err() error {
 
 func (w *Watcher) run(ctx context.Context) {
 	defer close(w.batches)
-	pause := reopenPause
+	again := backoff.New(reopenPause, reopenPauses)
 	for {
 		before := w.last
 		err := w.stream(ctx)
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		if ctx.Err() == nil && !errors.Is(err, errWatchClosed) && !errors.Is(err, ErrCompacted) && !errors.Is(err, ErrBehind) {
+		if ctx.Err() == nil && !errors.Is(err, errWatchClosed) && !errors.Is(err, ErrCompacted) &&
+			!errors.Is(err, ErrBehind) {
 			w.store.refusals.Note(ctx, w.store.log, w.prefix, err)
 		}
 		if ctx.Err() != nil || fatal(err) {
@@ -103,10 +112,9 @@ func (w *Watcher) run(ctx context.Context) {
 			return
 		}
 		if w.last > before {
-			pause = reopenPause
+			again.Reset()
 		}
-		sleep(ctx, pause)
-		pause = min(2*pause, reopenPauses)
+		again.Wait(ctx)
 	}
 }
 
@@ -240,8 +248,8 @@ func (q *queue) take(resp clientv3.WatchResponse, most int) error {
 	return nil
 }
 
-// head returns the first batch that is new to the reader, if there is one. A member that lags behind may report less progress than
-// was made before.
+// head returns the first batch that is new to the reader, if there is one. A member that lags behind may report less
+// progress than was made before.
 func (q *queue) head(w *Watcher) (Batch, bool) {
 	for len(q.list) > 0 {
 		first := &q.list[0]

@@ -96,7 +96,8 @@ func TestAWatchSurvivesCutsWithoutGapOrDuplicate(t *testing.T) {
 	w := reader.Watch(t.Context(), "", at)
 	go func() {
 		for i := range changes {
-			if _, err := writer.Commit(t.Context(), store.Put(fmt.Sprintf("a%d", i), nil, 0), store.Put(fmt.Sprintf("b%d", i), nil, 0)); err != nil {
+			if _, err := writer.Commit(t.Context(), store.Put(fmt.Sprintf("a%d", i), nil, 0),
+				store.Put(fmt.Sprintf("b%d", i), nil, 0)); err != nil {
 				t.Error(err)
 				return
 			}
@@ -104,7 +105,8 @@ func TestAWatchSurvivesCutsWithoutGapOrDuplicate(t *testing.T) {
 	}()
 	for i := range changes {
 		b := nextChange(t, w)
-		if len(b.Events) != 2 || b.Events[0].Record.Key != fmt.Sprintf("a%d", i) || b.Events[1].Record.Key != fmt.Sprintf("b%d", i) {
+		if len(b.Events) != 2 || b.Events[0].Record.Key != fmt.Sprintf("a%d", i) ||
+			b.Events[1].Record.Key != fmt.Sprintf("b%d", i) {
 			t.Fatalf("batch %d is %+v", i, b)
 		}
 		if i%(changes/cuts) == 0 {

@@ -21,10 +21,11 @@ const (
 	writersKept = 64
 )
 
-// writer is the key by which a Store fences its own earlier attempts. Every attempt of a Commit compares the key's revision. Where
-// one has no answer, the key is moved on before another is sent: then it can never be carried out, however long etcd has delayed it.
-// A key that is gone fences them too. So anyone may remove a key: a Store that finds its own gone makes it again, and each new one
-// removes the oldest beyond writersKept, which processes that ended have left.
+// writer is the key by which a Store fences its own earlier attempts. Every attempt of a Commit compares the key's
+// revision. Where one has no answer, the key is moved on before another is sent: then it can never be carried out,
+// however long etcd has delayed it. A key that is gone fences them too. So anyone may remove a key: a Store that finds
+// its own gone makes it again, and each new one removes the oldest beyond writersKept, which processes that ended have
+// left.
 type writer struct {
 	making chan struct{} // holds one token while the key is made
 
@@ -60,7 +61,8 @@ func (w *writer) abandon(at int64) {
 	w.abandoned = max(w.abandoned, at)
 }
 
-// writerNow returns the writer key and its revision, and whether it must be moved on. It makes the key where there is none.
+// writerNow returns the writer key and its revision, and whether it must be moved on. It makes the key where there is
+// none.
 func (s *Store) writerNow(ctx context.Context) (key string, at int64, move bool, err error) {
 	if key, at, move = s.writer.now(); at > 0 {
 		return key, at, move, nil
@@ -81,8 +83,8 @@ func (s *Store) writerNow(ctx context.Context) (key string, at int64, move bool,
 	return key, at, move, nil
 }
 
-// makeWriter puts the key and removes the oldest ones that are too many. A late attempt of it moves the key once more, which does
-// no harm.
+// makeWriter puts the key and removes the oldest ones that are too many. A late attempt of it moves the key once more,
+// which does no harm.
 func (s *Store) makeWriter(ctx context.Context) error {
 	key, _, _ := s.writer.now()
 	if key == "" {

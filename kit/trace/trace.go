@@ -1,6 +1,7 @@
-// Package trace carries the trace of a deletion from service to service. A controller does not run inside the call that asked for the deletion, so the
-// object itself says, in an annotation, which trace it belongs to, and whoever works on the object goes on in that trace. Without an exporter
-// nothing is annotated, and an object without the annotation costs one look at a map.
+// Package trace carries the trace of a deletion from service to service. A controller does not run inside the call that
+// asked for the deletion, so the object itself says, in an annotation, which trace it belongs to, and every controller
+// that works on the object continues that trace. Without an exporter nothing is annotated, and an object without the
+// annotation costs one map lookup.
 package trace
 
 import (
@@ -14,7 +15,8 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 )
 
-// Annotation of an object that is being deleted, and of what is made for its deletion, in the form of the W3C's traceparent.
+// Annotation of an object that is being deleted, and of what is made for its deletion, in the form of the W3C's
+// traceparent.
 const Annotation = "windlass.dev/traceparent"
 
 // EventAnnotation is the id of the trace that an event belongs to: 32 hexadecimal digits.
@@ -26,8 +28,8 @@ const header = "traceparent"
 // Enabled reports whether spans of this process are exported: OTEL_EXPORTER_OTLP_ENDPOINT names a collector.
 func Enabled() bool { return os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" }
 
-// Mark writes the trace of ctx to an object whose deletion begins. Where ctx is in no trace, as in a controller that deletes by itself, a new one
-// begins, unless nothing is exported. An object that is in a trace already stays in it.
+// Mark writes the trace of ctx to an object whose deletion begins. Where ctx is in no trace, as in a controller that
+// deletes by itself, a new one begins, unless nothing is exported. An object that is in a trace already stays in it.
 func Mark(ctx context.Context, m *metav1.ObjectMeta) {
 	if m.GetAnnotations()[Annotation] != "" {
 		return

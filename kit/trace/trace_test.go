@@ -15,7 +15,10 @@ func inTrace(t *testing.T, id string) oteltrace.SpanContext {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return oteltrace.NewSpanContext(oteltrace.SpanContextConfig{TraceID: traceID, SpanID: oteltrace.SpanID{1}, TraceFlags: oteltrace.FlagsSampled})
+	return oteltrace.NewSpanContext(oteltrace.SpanContextConfig{
+		TraceID: traceID, SpanID: oteltrace.SpanID{1},
+		TraceFlags: oteltrace.FlagsSampled,
+	})
 }
 
 const id = "0af7651916cd43dd8448eb211c80319c"
@@ -52,7 +55,10 @@ func TestWithoutAnExporterNothingIsAnnotated(t *testing.T) {
 }
 
 func TestWhatIsNoTraceMeansNothing(t *testing.T) {
-	for _, text := range []string{"", "x", "00-00000000000000000000000000000000-0000000000000000-01", "00-" + id + "-0100000000000000-01\n"} {
+	for _, text := range []string{
+		"", "x", "00-00000000000000000000000000000000-0000000000000000-01",
+		"00-" + id + "-0100000000000000-01\n",
+	} {
 		m := &metav1.ObjectMeta{Annotations: map[string]string{trace.Annotation: text}}
 		if got := trace.ID(m); got != "" {
 			t.Errorf("%q is trace %q", text, got)

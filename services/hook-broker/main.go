@@ -1,4 +1,5 @@
-// Command hook-broker tells the owners of lifecycle hooks what they have to do, and removes a hook once its owner has done it.
+// Command hook-broker tells the owners of lifecycle hooks what they have to do, and removes a hook once its owner has
+// done it.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Provider-local is the provider plugin that runs machines as processes of this host.
+// Command provider-local is the provider plugin that runs machines as processes of this host.
 package main
 
 import (

@@ -13,8 +13,8 @@ import (
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 )
 
-// job is the work that one task asks for. A task can be claimed twice (its first owner may have died), so the work must bear to be
-// done twice.
+// job is the work that one task asks for. A task can be claimed twice (its first owner may have died), so the work must
+// bear to be done twice.
 type job struct {
 	settings
 	task *hookv1.HookTask
@@ -45,8 +45,10 @@ func (j job) shell(ctx context.Context) (string, error) {
 	s := j.task.GetSpec()
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", j.command)
 	cmd.Env = append(os.Environ(),
-		"HOOK_TASK="+j.task.GetMetadata().GetName(), "HOOK_NAME="+s.GetHookName(), "HOOK_POINT="+s.GetPoint(), "HOOK_OWNER="+s.GetOwner(),
-		"HOOK_MACHINE="+s.GetMachineRef().GetName(), "HOOK_NODE="+s.GetNodeName(), "HOOK_ADDRESSES="+strings.Join(s.GetAddresses(), " "))
+		"HOOK_TASK="+j.task.GetMetadata().GetName(), "HOOK_NAME="+s.GetHookName(), "HOOK_POINT="+s.GetPoint(),
+		"HOOK_OWNER="+s.GetOwner(),
+		"HOOK_MACHINE="+s.GetMachineRef().GetName(), "HOOK_NODE="+s.GetNodeName(), "HOOK_ADDRESSES="+
+			strings.Join(s.GetAddresses(), " "))
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()
 	text := strings.TrimSpace(string(out))
@@ -60,23 +62,30 @@ func (j job) shell(ctx context.Context) (string, error) {
 	return short(lines[len(lines)-1]), nil
 }
 
-// backup writes an archive with a note about the machine. It is written aside and renamed, so that an archive is whole or not there.
+// backup writes an archive with a note about the machine. It is written aside and renamed, so that an archive is whole
+// or not there.
 func (j job) backup(context.Context) (string, error) {
 	if err := os.MkdirAll(j.out, 0o755); err != nil {
 		return "", err
 	}
 	s := j.task.GetSpec()
-	path := filepath.Join(j.out, fmt.Sprintf("%s-%s.tar", s.GetMachineRef().GetName(), strings.ReplaceAll(s.GetHookName(), "/", "-")))
+	path := filepath.Join(j.out, fmt.Sprintf("%s-%s.tar", s.GetMachineRef().GetName(),
+		strings.ReplaceAll(s.GetHookName(), "/", "-")))
 	file, err := os.CreateTemp(j.out, ".backup-*")
 	if err != nil {
 		return "", err
 	}
 	defer os.Remove(file.Name())
 	defer file.Close()
-	note := fmt.Sprintf("machine %s (uid %s)\nnode %s\naddresses %s\nhook %s of %s\nwritten %s\n", s.GetMachineRef().GetName(), s.GetMachineRef().GetUid(),
-		s.GetNodeName(), strings.Join(s.GetAddresses(), " "), s.GetHookName(), s.GetOwner(), time.Now().UTC().Format(time.RFC3339))
+	note := fmt.Sprintf("machine %s (uid %s)\nnode %s\naddresses %s\nhook %s of %s\nwritten %s\n",
+		s.GetMachineRef().GetName(), s.GetMachineRef().GetUid(),
+		s.GetNodeName(), strings.Join(s.GetAddresses(), " "), s.GetHookName(), s.GetOwner(),
+		time.Now().UTC().Format(time.RFC3339))
 	archive := tar.NewWriter(file)
-	if err := archive.WriteHeader(&tar.Header{Name: "note.txt", Mode: 0o644, Size: int64(len(note)), ModTime: time.Now()}); err != nil {
+	if err := archive.WriteHeader(&tar.Header{
+		Name: "note.txt", Mode: 0o644, Size: int64(len(note)),
+		ModTime: time.Now(),
+	}); err != nil {
 		return "", err
 	}
 	if _, err := archive.Write([]byte(note)); err != nil {

@@ -1,6 +1,7 @@
-// Command hooks plays the owner of a lifecycle hook, such as my-backup-controller: it streams the owner's tasks from a cluster,
-// claims each, does its work and completes it, whereupon Windlass removes the hook from the machine and the machine's deletion goes
-// on. Take it as the beginning of a hook controller of your own: it needs gRPC and the generated messages, nothing else.
+// Command hooks plays the owner of a lifecycle hook, such as my-backup-controller: it streams the owner's tasks from a
+// cluster, claims each, does its work and completes it, whereupon Windlass removes the hook from the machine and the
+// machine's deletion goes on. Take it as the beginning of a hook controller of your own: it needs gRPC and the
+// generated messages, nothing else.
 //
 //	eval "$(windlass env)"
 //	go run ./deploy/examples/hooks --owner my-backup-controller --out /backups

@@ -51,8 +51,8 @@ func (o *owner) say(format string, args ...any) {
 	fmt.Fprintf(o.print, "%s  %s\n", time.Now().Format("15:04:05.000"), fmt.Sprintf(format, args...))
 }
 
-// run follows the stream of tasks until ctx ends, and opens a new one whenever it breaks. Work under way goes on meanwhile: what counts is
-// the claim, and a claim needs no stream.
+// run follows the stream of tasks until ctx ends, and opens a new one whenever it breaks. Work under way goes on
+// meanwhile: what counts is the claim, and a claim needs no stream.
 func (o *owner) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer o.group.Wait()
@@ -141,8 +141,8 @@ func (o *owner) stop(name string) {
 	}
 }
 
-// work claims a task, does what it asks for and completes it. It gives up when the task is somebody else's or gone: the stream tells if
-// it is free again.
+// work claims a task, does what it asks for and completes it. It gives up when the task is somebody else's or gone: the
+// stream tells if it is free again.
 func (o *owner) work(ctx context.Context, t *hookv1.HookTask) {
 	for ctx.Err() == nil {
 		claimed, err := o.claim(ctx, t)
@@ -150,7 +150,8 @@ func (o *owner) work(ctx context.Context, t *hookv1.HookTask) {
 			o.say("not mine   %s: %s", describe(t), status.Convert(err).Message())
 			return
 		}
-		o.say("claimed    %s until %s", describe(claimed), claimed.GetStatus().GetClaimExpiryTime().AsTime().Local().Format("15:04:05"))
+		o.say("claimed    %s until %s", describe(claimed), claimed.GetStatus().GetClaimExpiryTime().AsTime().Local().Format(
+			"15:04:05"))
 		result, err := o.perform(ctx, claimed)
 		switch {
 		case ctx.Err() != nil:
@@ -174,7 +175,8 @@ func (o *owner) claim(ctx context.Context, t *hookv1.HookTask) (claimed *hookv1.
 	return claimed, err
 }
 
-// perform does the work of a claimed task and renews the claim meanwhile. A claim that is lost ends the work with errClaimLost.
+// perform does the work of a claimed task and renews the claim meanwhile. A claim that is lost ends the work with
+// errClaimLost.
 func (o *owner) perform(ctx context.Context, t *hookv1.HookTask) (result string, err error) {
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -222,7 +224,10 @@ func (o *owner) renew(ctx context.Context, t *hookv1.HookTask) error {
 // complete says that the work is done until the cluster has heard it: then the machine goes on without us.
 func (o *owner) complete(ctx context.Context, t *hookv1.HookTask, result string) {
 	err := o.call(ctx, func(ctx context.Context) error {
-		_, err := o.client.CompleteHookTask(ctx, &hookv1.CompleteHookTaskRequest{Name: t.GetMetadata().GetName(), Message: result})
+		_, err := o.client.CompleteHookTask(ctx, &hookv1.CompleteHookTaskRequest{
+			Name:    t.GetMetadata().GetName(),
+			Message: result,
+		})
 		return err
 	})
 	if err != nil && status.Code(err) != codes.NotFound { // a task that is gone was completed, or needs it no longer
@@ -238,7 +243,10 @@ func (o *owner) complete(ctx context.Context, t *hookv1.HookTask, result string)
 
 func (o *owner) fail(ctx context.Context, t *hookv1.HookTask, cause error) {
 	err := o.call(ctx, func(ctx context.Context) error {
-		_, err := o.client.FailHookTask(ctx, &hookv1.FailHookTaskRequest{Name: t.GetMetadata().GetName(), Reason: short(cause.Error())})
+		_, err := o.client.FailHookTask(ctx, &hookv1.FailHookTaskRequest{
+			Name:   t.GetMetadata().GetName(),
+			Reason: short(cause.Error()),
+		})
 		return err
 	})
 	o.say("failed     %s: %v; again in %v", describe(t), cause, afterFail)

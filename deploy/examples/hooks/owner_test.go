@@ -39,7 +39,8 @@ func newCluster() *cluster {
 	return &cluster{changed: make(chan struct{}), task: &hookv1.HookTask{
 		Metadata: &metav1.ObjectMeta{Name: "3f2a9c41-preterminate-0011223344"},
 		Spec: &hookv1.HookTaskSpec{
-			MachineRef: &metav1.ObjectReference{Name: "master-0"}, Point: "PreTerminate", HookName: "BackupFileSystem", Owner: "my-backup-controller",
+			MachineRef: &metav1.ObjectReference{Name: "master-0"}, Point: "PreTerminate", HookName: "BackupFileSystem",
+			Owner: "my-backup-controller",
 		},
 		Status: &hookv1.HookTaskStatus{Phase: proto.String("Pending")},
 	}}
@@ -56,7 +57,9 @@ func (c *cluster) set(phase, message string, claim time.Duration) *hookv1.HookTa
 	return c.task
 }
 
-func (c *cluster) StreamHookTasks(_ *hookv1.StreamHookTasksRequest, s grpc.ServerStreamingServer[hookv1.StreamHookTasksResponse]) error {
+func (c *cluster) StreamHookTasks(_ *hookv1.StreamHookTasksRequest,
+	s grpc.ServerStreamingServer[hookv1.StreamHookTasksResponse],
+) error {
 	for first := true; ; first = false {
 		c.mu.Lock()
 		task, changed, broken := c.task, c.changed, c.breaks > 0
@@ -141,7 +144,8 @@ func TestATaskIsCompletedThoughTheStreamBreaksAndTheClusterIsAwayForAMoment(t *t
 	c.breaks, c.refusals = 2, 2
 	dir := t.TempDir()
 	var lines bytes.Buffer
-	o := newOwner(settings{owner: "my-backup-controller", work: 400 * time.Millisecond, out: dir, once: true}, serve(t, c), &lines)
+	o := newOwner(settings{owner: "my-backup-controller", work: 400 * time.Millisecond, out: dir, once: true}, serve(t, c),
+		&lines)
 	if err := o.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +158,10 @@ func TestATaskIsCompletedThoughTheStreamBreaksAndTheClusterIsAwayForAMoment(t *t
 	if _, err := os.Stat(filepath.Join(dir, "master-0-BackupFileSystem.tar")); err != nil {
 		t.Error(err)
 	}
-	for _, want := range []string{"claimed    PreTerminate BackupFileSystem of machine master-0", "stream broke", "completed"} {
+	for _, want := range []string{
+		"claimed    PreTerminate BackupFileSystem of machine master-0", "stream broke",
+		"completed",
+	} {
 		if !strings.Contains(lines.String(), want) {
 			t.Errorf("output has no %q:\n%s", want, lines.String())
 		}
@@ -164,7 +171,8 @@ func TestATaskIsCompletedThoughTheStreamBreaksAndTheClusterIsAwayForAMoment(t *t
 func TestAFailedCommandIsReportedWithWhatItSaid(t *testing.T) {
 	c := newCluster()
 	var lines bytes.Buffer
-	o := newOwner(settings{owner: "my-backup-controller", command: "echo disk full of $HOOK_MACHINE; exit 3"}, serve(t, c), &lines)
+	o := newOwner(settings{owner: "my-backup-controller", command: "echo disk full of $HOOK_MACHINE; exit 3"}, serve(t, c),
+		&lines)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- o.run(ctx) }()

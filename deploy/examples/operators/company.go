@@ -28,10 +28,15 @@ type company struct {
 	print io.Writer
 }
 
-func newCompany(s settings, versions updatev1.ClusterVersionServiceClient, reports updatev1.ClusterOperatorServiceClient, stdout io.Writer) *company {
+func newCompany(s settings, versions updatev1.ClusterVersionServiceClient,
+	reports updatev1.ClusterOperatorServiceClient, stdout io.Writer,
+) *company {
 	c := &company{settings: s, versions: versions, print: stdout}
 	for _, name := range s.names {
-		c.operators = append(c.operators, &operator{name: name, work: s.work, reports: reports, say: c.say, wishes: make(chan string, 1)})
+		c.operators = append(c.operators, &operator{
+			name: name, work: s.work, reports: reports, say: c.say,
+			wishes: make(chan string, 1),
+		})
 	}
 	return c
 }
@@ -92,8 +97,8 @@ func (c *company) follow(ctx context.Context) (heard bool, err error) {
 	}
 }
 
-// turn returns the version that an operator shall be at, once the update has come to it: it is waited for, or all of the release stands. What
-// it does earlier would jump the order in which the release wants its parts to be renewed.
+// turn returns the version that an operator shall be at, once the update has come to it: it is waited for, or all of
+// the release stands. What it does earlier would jump the order in which the release wants its parts to be renewed.
 func turn(cv *updatev1.ClusterVersion, name string) (version string, ok bool) {
 	st := cv.GetStatus()
 	version = st.GetDesired().GetVersion()

@@ -32,11 +32,15 @@ type cluster struct {
 	changed  chan struct{}
 }
 
-func (c *cluster) WatchClusterVersions(_ *updatev1.WatchClusterVersionsRequest, s grpc.ServerStreamingServer[updatev1.WatchClusterVersionsResponse]) error {
+func (c *cluster) WatchClusterVersions(_ *updatev1.WatchClusterVersionsRequest,
+	s grpc.ServerStreamingServer[updatev1.WatchClusterVersionsResponse],
+) error {
 	for {
 		select {
 		case cv := <-c.versions:
-			if err := s.Send(&updatev1.WatchClusterVersionsResponse{Events: []*updatev1.WatchClusterVersionsResponse_Event{{Type: "MODIFIED", Object: cv}}}); err != nil {
+			if err := s.Send(&updatev1.WatchClusterVersionsResponse{Events: []*updatev1.WatchClusterVersionsResponse_Event{
+				{Type: "MODIFIED", Object: cv},
+			}}); err != nil {
 				return err
 			}
 		case <-s.Context().Done():
@@ -45,7 +49,9 @@ func (c *cluster) WatchClusterVersions(_ *updatev1.WatchClusterVersionsRequest, 
 	}
 }
 
-func (c *cluster) GetClusterOperator(context.Context, *updatev1.GetClusterOperatorRequest) (*updatev1.ClusterOperator, error) {
+func (c *cluster) GetClusterOperator(context.Context, *updatev1.GetClusterOperatorRequest) (*updatev1.ClusterOperator,
+	error,
+) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.operator == nil {
@@ -54,14 +60,18 @@ func (c *cluster) GetClusterOperator(context.Context, *updatev1.GetClusterOperat
 	return proto.CloneOf(c.operator), nil
 }
 
-func (c *cluster) CreateClusterOperator(_ context.Context, req *updatev1.CreateClusterOperatorRequest) (*updatev1.ClusterOperator, error) {
+func (c *cluster) CreateClusterOperator(_ context.Context, req *updatev1.CreateClusterOperatorRequest) (
+	*updatev1.ClusterOperator, error,
+) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.operator = req.GetClusterOperator()
 	return proto.CloneOf(c.operator), nil
 }
 
-func (c *cluster) UpdateClusterOperatorStatus(_ context.Context, req *updatev1.UpdateClusterOperatorStatusRequest) (*updatev1.ClusterOperator, error) {
+func (c *cluster) UpdateClusterOperatorStatus(_ context.Context, req *updatev1.UpdateClusterOperatorStatusRequest) (
+	*updatev1.ClusterOperator, error,
+) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.refusals > 0 {
@@ -110,14 +120,19 @@ func (c *cluster) await(t *testing.T, want ...string) {
 }
 
 func at(version string, done bool, waits ...string) *updatev1.ClusterVersion {
-	st := &updatev1.ClusterVersionStatus{Desired: &updatev1.ReleaseReference{Version: &version}, Progress: &updatev1.UpdateProgress{}}
+	st := &updatev1.ClusterVersionStatus{
+		Desired:  &updatev1.ReleaseReference{Version: &version},
+		Progress: &updatev1.UpdateProgress{},
+	}
 	state := "Partial"
 	if done {
 		state = "Completed"
 	}
 	st.History = []*updatev1.UpdateHistory{{State: state, Version: &version}}
 	for _, w := range waits {
-		st.Progress.Waits = append(st.Progress.Waits, &updatev1.UpdateWait{Object: &metav1.ObjectReference{Kind: "ClusterOperator", Name: w}})
+		st.Progress.Waits = append(st.Progress.Waits, &updatev1.UpdateWait{
+			Object: &metav1.ObjectReference{Kind: "ClusterOperator", Name: w},
+		})
 	}
 	return &updatev1.ClusterVersion{Status: st}
 }

@@ -27,7 +27,10 @@ func (t target) dial() (*grpc.ClientConn, error) {
 		// A gateway that vanishes without a word is noticed after 15 seconds: long before a claim runs out.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+			Backoff: backoff.Config{
+				BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: 2 * time.Second,
+			},
 			MinConnectTimeout: 5 * time.Second,
 		}))
 }

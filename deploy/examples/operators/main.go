@@ -1,6 +1,7 @@
-// Command operators plays the operators of the example releases: it watches which release the cluster is kept at and, when an update comes
-// to an operator, works for a while and then reports the new version in its ClusterOperator, whereupon the update goes on. Take it as the
-// beginning of an operator of your own: it needs gRPC and the generated messages, nothing else.
+// Command operators plays the operators of the example releases: it watches which release the cluster is kept at and,
+// when an update comes to an operator, works for a while and then reports the new version in its ClusterOperator,
+// whereupon the update goes on. Take it as the beginning of an operator of your own: it needs gRPC and the generated
+// messages, nothing else.
 //
 //	eval "$(windlass env)"
 //	go run ./deploy/examples/operators --work 5s
@@ -75,6 +76,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 	defer conn.Close()
-	c := newCompany(s, updatev1.NewClusterVersionServiceClient(conn), updatev1.NewClusterOperatorServiceClient(conn), stdout)
+	c := newCompany(s, updatev1.NewClusterVersionServiceClient(conn), updatev1.NewClusterOperatorServiceClient(conn),
+		stdout)
 	return c.run(ctx)
 }

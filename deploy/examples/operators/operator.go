@@ -91,9 +91,13 @@ func (o *operator) renew(ctx context.Context, version string) error {
 // settled reports whether an operator has said that it is at a version, and well.
 func settled(have *updatev1.ClusterOperator, version string) bool {
 	is := func(typ, word string) bool {
-		return slices.ContainsFunc(have.GetStatus().GetConditions(), func(c *metav1.Condition) bool { return c.GetType() == typ && c.GetStatus() == word })
+		return slices.ContainsFunc(have.GetStatus().GetConditions(), func(c *metav1.Condition) bool {
+			return c.GetType() == typ && c.GetStatus() == word
+		})
 	}
-	at := slices.ContainsFunc(have.GetStatus().GetVersions(), func(v *updatev1.OperandVersion) bool { return v.GetName() == "operator" && v.GetVersion() == version })
+	at := slices.ContainsFunc(have.GetStatus().GetVersions(), func(v *updatev1.OperandVersion) bool {
+		return v.GetName() == "operator" && v.GetVersion() == version
+	})
 	return at && is("Available", "True") && is("Degraded", "False") && is("Progressing", "False")
 }
 
@@ -122,13 +126,17 @@ func (o *operator) report(ctx context.Context, change func(*updatev1.ClusterOper
 	change(have.Status)
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	_, err = o.reports.UpdateClusterOperatorStatus(ctx, &updatev1.UpdateClusterOperatorStatusRequest{Name: o.name, ClusterOperator: have})
+	_, err = o.reports.UpdateClusterOperatorStatus(ctx, &updatev1.UpdateClusterOperatorStatusRequest{
+		Name: o.name, ClusterOperator: have,
+	})
 	return err
 }
 
 // set writes a condition; its time is that of its last change.
 func set(st *updatev1.ClusterOperatorStatus, typ, is, reason, message string) {
-	c := &metav1.Condition{Type: typ, Status: is, Reason: proto.String(reason), LastTransitionTime: &timestamppb.Timestamp{Seconds: time.Now().Unix()}}
+	c := &metav1.Condition{Type: typ, Status: is, Reason: proto.String(reason), LastTransitionTime: &timestamppb.Timestamp{
+		Seconds: time.Now().Unix(),
+	}}
 	if message != "" {
 		c.Message = proto.String(message)
 	}

@@ -1,5 +1,5 @@
-// Package agents knows the agents that attend now and tells each what to do with its member. A command is a state, not an
-// event: it is sent when it differs from what was sent last on the agent's stream, and again on each new stream.
+// Package agents keeps the connected agents and sends each the command for its member. A command is a state, not
+// an event: it is sent when it differs from what was sent last on the agent's stream, and again on each new stream.
 package agents
 
 import (
@@ -22,7 +22,7 @@ const (
 type Offer struct {
 	Node, PeerURL, ClientURL string
 	MachineUID               string // of the machine whose certificate the agent has
-	HasData                  bool   // it has a member's data on its disk, or was told to make some
+	HasData                  bool   // it has a member's data on its disk, or was commanded to create it
 	Told                     string // the last command on this stream; empty for none
 	ToldTrust                string // and what the member was to trust by it; empty for none
 }
@@ -96,9 +96,9 @@ func (r *Registry) take(a *agent) *etcdv1.AttendMemberResponse {
 	return m
 }
 
-// Tell makes a command the one that a node's agent follows. Nothing happens if it is that already, or if nobody attends. A command that does not say what to
-// trust leaves that as it was told before.
-func (r *Registry) Tell(node string, m *etcdv1.AttendMemberResponse) {
+// Send sets the command of a node's agent. It does nothing if the command is unchanged, or if no agent is connected. A
+// command without authorities to trust leaves the former ones in force.
+func (r *Registry) Send(node string, m *etcdv1.AttendMemberResponse) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := r.agents[node]
@@ -112,7 +112,7 @@ func (r *Registry) Tell(node string, m *etcdv1.AttendMemberResponse) {
 	}
 }
 
-// Forget has the next command be sent whatever was told before.
+// Forget makes the next command be sent even if it is unchanged.
 func (r *Registry) Forget(node string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

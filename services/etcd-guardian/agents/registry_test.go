@@ -24,21 +24,21 @@ func TestACommandIsSentOncePerStreamAndAgainOnTheNext(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		tell := func(command string) {
-			r.Tell("m0", &etcdv1.AttendMemberResponse{Command: command})
+		send := func(command string) {
+			r.Send("m0", &etcdv1.AttendMemberResponse{Command: command})
 			synctest.Wait()
 		}
-		tell(agents.Start) // nobody attends: nothing is kept for later
+		send(agents.Start) // no agent is connected: nothing is kept for later
 		first, stop := context.WithCancel(t.Context())
 		attend(first)
-		tell(agents.Start)
-		tell(agents.Start)
-		tell(agents.Stop)
+		send(agents.Start)
+		send(agents.Start)
+		send(agents.Stop)
 		attend(t.Context()) // the node comes again before its old stream is known to be dead
-		tell(agents.Stop)
+		send(agents.Stop)
 		stop()
 		synctest.Wait()
-		tell(agents.Wipe)
+		send(agents.Wipe)
 		if diff := cmp.Diff([]string{"Start", "Stop", "Stop", "Wipe"}, sent); diff != "" {
 			t.Errorf("sent (-want +got):\n%s", diff)
 		}
@@ -60,11 +60,11 @@ func TestWhatToTrustIsSentOnceUnlessItIsForgotten(t *testing.T) {
 		}()
 		synctest.Wait()
 		for _, trust := range []string{"", "a", "a", "", "b", ""} {
-			r.Tell("m0", &etcdv1.AttendMemberResponse{Command: agents.Start, Trust: trust})
+			r.Send("m0", &etcdv1.AttendMemberResponse{Command: agents.Start, Trust: trust})
 			synctest.Wait()
 		}
 		r.Forget("m0")
-		r.Tell("m0", &etcdv1.AttendMemberResponse{Command: agents.Start, Trust: "b"})
+		r.Send("m0", &etcdv1.AttendMemberResponse{Command: agents.Start, Trust: "b"})
 		synctest.Wait()
 		if diff := cmp.Diff([]string{"Start ", "Start a", "Start b", "Start b"}, sent); diff != "" {
 			t.Errorf("sent (-want +got):\n%s", diff)

@@ -23,7 +23,8 @@ import (
 	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
 )
 
-// ClusterToken goes into the ids of the first member and its cluster; members join by their addresses, so it only has to be the same everywhere.
+// ClusterToken goes into the ids of the first member and its cluster; members join by their addresses, so it only has
+// to be the same everywhere.
 const ClusterToken = "windlass"
 
 // act does what the plan says and reports whether something was changed.
@@ -115,11 +116,13 @@ func (c *Controller) finish(ctx context.Context, a plan.Action, begin time.Durat
 // errChanged means that what an action was decided from is not so any more.
 var errChanged = errors.New("the quorum changed since it was observed")
 
-// confirm compares, right before a voter goes down or the membership changes, what that was decided from: that this process still leads the
-// guardians, and the leader, the members and the health of the voters that have to stay. etcd itself cannot compare any of these.
+// confirm compares, right before a voter goes down or the membership changes, what that was decided from: that this
+// process still leads the guardians, and the leader, the members and the health of the voters that have to stay. etcd
+// itself cannot compare any of these.
 func (c *Controller) confirm(ctx context.Context, v plan.View, a plan.Action) error {
 	switch a.Kind {
-	case plan.AddLearner, plan.Promote, plan.MoveLeader, plan.StopMember, plan.RestartMember, plan.RemoveMember, plan.Defragment:
+	case plan.AddLearner, plan.Promote, plan.MoveLeader, plan.StopMember, plan.RestartMember, plan.RemoveMember,
+		plan.Defragment:
 	default:
 		return nil // these compare the records that they change
 	}
@@ -156,7 +159,10 @@ func same(v plan.View, m plan.Member, answer members.Answer) error {
 		return fmt.Errorf("%w: other members are listed", errChanged)
 	}
 	for _, listed := range answer.List.GetMembers() {
-		if !slices.ContainsFunc(v.Members, func(o plan.Member) bool { return o.ID == listed.GetID() && o.Learner == listed.GetIsLearner() }) {
+		if !slices.ContainsFunc(v.Members, func(o plan.Member) bool {
+			return o.ID == listed.GetID() &&
+				o.Learner == listed.GetIsLearner()
+		}) {
 			return fmt.Errorf("%w: member %x is listed otherwise", errChanged, listed.GetID())
 		}
 	}
@@ -187,7 +193,7 @@ func (c *Controller) do(ctx context.Context, o *Observation, a plan.Action) erro
 		return nil
 	case plan.RestartMember:
 		m.restarts[a.Member.ID] = c.Elapsed()
-		c.Agents.Forget(a.Machine.Node) // what was told before has had no effect; direct tells it
+		c.Agents.Forget(a.Machine.Node) // the last command had no effect; direct sends it again
 		return nil
 	case plan.RemoveMember:
 		return c.remove(ctx, o, a)
@@ -204,7 +210,8 @@ func (c *Controller) do(ctx context.Context, o *Observation, a plan.Action) erro
 	return fmt.Errorf("unknown action %q", a.Kind)
 }
 
-// reserve takes the permit for a defragmentation; the plan frees it when that has ended. Without space it cannot be written, for anybody.
+// reserve takes the permit for a defragmentation; the plan frees it when that has ended. Without space no client can
+// write it.
 func (c *Controller) reserve(ctx context.Context, o *Observation, a plan.Action) error {
 	if len(a.Member.ClientURLs) == 0 {
 		return errNoAddress
@@ -213,7 +220,8 @@ func (c *Controller) reserve(ctx context.Context, o *Observation, a plan.Action)
 		return nil
 	}
 	return c.Records.Acquire(ctx, &etcdv1.DisruptionPermit{
-		Machine: a.Subject(), Reason: plan.DefragmentationReason, Holder: plan.GuardianUser, AcquireTime: timestamppb.New(c.Now()), Held: true,
+		Machine: a.Subject(), Reason: plan.DefragmentationReason, Holder: plan.GuardianUser,
+		AcquireTime: timestamppb.New(c.Now()), Held: true,
 	})
 }
 
@@ -224,7 +232,7 @@ type ended struct {
 	err    error
 }
 
-// defragment has one member give its free space back, beside the loop: everything else is observed meanwhile.
+// defragment has one member give its free space back, in a goroutine of its own: observation continues.
 func (c *Controller) defragment(run context.Context, a plan.Action) {
 	e := ended{action: a, begin: c.Elapsed()}
 	c.memory.defragments[a.Member.ID] = defragmentation{running: true, size: a.Member.DBSize, tries: a.Member.Tries + 1}
@@ -256,8 +264,8 @@ func (c *Controller) collect(ctx context.Context) {
 	}
 }
 
-// addLearner asks the bootstrap member while there is one: there etcd's own check is off, which elsewhere refuses every add
-// for 5 s after a promotion.
+// addLearner asks the bootstrap member while there is one: there etcd's own check is off, which elsewhere refuses every
+// add for 5 s after a promotion.
 func (c *Controller) addLearner(ctx context.Context, o *Observation, a plan.Action) error {
 	at := leaderURL(o.View)
 	for _, m := range o.View.Members {
@@ -322,8 +330,8 @@ func leaderURL(v plan.View) string {
 	return ""
 }
 
-// direct tells each agent what its member is to do. Only a list of members that is certainly true can say that a member was
-// removed, and so that its data may go.
+// direct sends each agent the command for its member. Only a linearizable list of members proves that a member was
+// removed, so that its data may be deleted.
 func (c *Controller) direct(v plan.View) {
 	for _, o := range c.offers() {
 		member, listed := memberOf(v, o)
@@ -331,16 +339,16 @@ func (c *Controller) direct(v plan.View) {
 		case !listed && runs(v, o):
 			// The agent changed its address while its member did not: nothing of it may be lost.
 		case !listed && v.Fresh && c.leading.Load() != nil && (o.HasData || o.Told == agents.Start || o.Told == agents.Stop):
-			c.Agents.Tell(o.Node, &etcdv1.AttendMemberResponse{Command: agents.Wipe, Name: o.Node})
+			c.Agents.Send(o.Node, &etcdv1.AttendMemberResponse{Command: agents.Wipe, Name: o.Node})
 		case !listed:
 		case member.Stopping:
-			c.Agents.Tell(o.Node, c.command(agents.Stop, v, o))
+			c.Agents.Send(o.Node, c.command(agents.Stop, v, o))
 		case o.HasData || member.Name == "":
 			start := c.command(agents.Start, v, o)
 			if member.Restarting {
 				start.Trust = v.Trust
 			}
-			c.Agents.Tell(o.Node, start)
+			c.Agents.Send(o.Node, start)
 			// Else the agent lost the data of a member that has voted or followed: empty it would break its promises to the
 			// others. It stays silent until its machine is replaced, or as a learner is removed.
 		}
@@ -383,7 +391,8 @@ func (c *Controller) command(command string, v plan.View, o agents.Offer) *etcdv
 		}
 	}
 	return &etcdv1.AttendMemberResponse{
-		Command: command, Name: o.Node, InitialCluster: strings.Join(cluster, ","), InitialClusterToken: ClusterToken, QuotaBackendBytes: c.Quota,
+		Command: command, Name: o.Node, InitialCluster: strings.Join(cluster, ","), InitialClusterToken: ClusterToken,
+		QuotaBackendBytes: c.Quota,
 	}
 }
 
@@ -448,11 +457,13 @@ func (c *Controller) patchHook(ctx context.Context, a plan.Action) error {
 	return err
 }
 
-// event tells people of a change, at the machine that it is about.
+// event records a change at the machine that it is about.
 func (c *Controller) event(a plan.Action) {
 	reasons := map[plan.Kind]string{
-		plan.AddHook: "QuorumHookAdded", plan.RemoveHook: "QuorumHookRemoved", plan.AddLearner: "MemberAdded", plan.Promote: "MemberPromoted",
-		plan.MoveLeader: "LeaderMoved", plan.StopMember: "MemberStopped", plan.RestartMember: "MemberRestarted", plan.RemoveMember: "MemberRemoved",
+		plan.AddHook: "QuorumHookAdded", plan.RemoveHook: "QuorumHookRemoved", plan.AddLearner: "MemberAdded",
+		plan.Promote:    "MemberPromoted",
+		plan.MoveLeader: "LeaderMoved", plan.StopMember: "MemberStopped", plan.RestartMember: "MemberRestarted",
+		plan.RemoveMember: "MemberRemoved",
 	}
 	reason, ok := reasons[a.Kind]
 	machine, found := c.Machines.Lookup(a.Machine.Namespace, a.Machine.Name)

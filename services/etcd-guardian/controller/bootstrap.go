@@ -15,8 +15,8 @@ import (
 	"github.com/windlass-dev/windlass/services/etcd-guardian/store"
 )
 
-// Bootstrap is the process of the bootstrap member. It is started only where that is no danger: an empty member in the place
-// of a cluster that exists would be an empty store without users.
+// Bootstrap is the process of the bootstrap member. It is started only where that is no danger: an empty member in the
+// place of a cluster that exists would be an empty store without users.
 type Bootstrap struct {
 	sup     *process.Supervisor
 	spec    process.Spec
@@ -28,9 +28,12 @@ type Bootstrap struct {
 	ending  atomic.Bool
 }
 
-// NewBootstrap returns the bootstrap member that spec runs on dataDir. Any of the files known proves that there was a cluster. Without the file allowed,
-// which the first start of a cluster makes and the pivot removes, no empty member is started: the absence of all else may as well mean that it was lost.
-func NewBootstrap(sup *process.Supervisor, spec process.Spec, dataDir, allowed string, known []string, note *store.NoteFile, log *slog.Logger) *Bootstrap {
+// NewBootstrap returns the bootstrap member that spec runs on dataDir. Any of the files known proves that there was a
+// cluster. Without the file allowed, which the first start of a cluster makes and the pivot removes, no empty member is
+// started: the absence of all else may as well mean that it was lost.
+func NewBootstrap(sup *process.Supervisor, spec process.Spec, dataDir, allowed string, known []string,
+	note *store.NoteFile, log *slog.Logger,
+) *Bootstrap {
 	return &Bootstrap{sup: sup, spec: spec, dataDir: dataDir, allowed: allowed, known: known, note: note, log: log}
 }
 
@@ -46,15 +49,19 @@ func (b *Bootstrap) Start() error {
 	}
 	if !has {
 		if n.ClusterID != 0 {
-			return fmt.Errorf("the data of the bootstrap member is gone from %s: an empty one is not started in the place of cluster %x", b.dataDir, n.ClusterID)
+			return fmt.Errorf(
+				"the data of the bootstrap member is gone from %s: an empty one is not started in the place of cluster %x",
+				b.dataDir, n.ClusterID)
 		}
 		for _, f := range b.known {
 			if _, err := os.Stat(f); err == nil {
-				return fmt.Errorf("the data of the bootstrap member is gone from %s: an empty one is not started, since %s shows that there was a cluster", b.dataDir, f)
+				return fmt.Errorf(
+					"the data of the bootstrap member is gone from %s: an empty one is not started, since %s shows that there was a cluster", b.dataDir, f)
 			}
 		}
 		if _, err := os.Stat(b.allowed); err != nil {
-			return fmt.Errorf("an empty bootstrap member is not started: only the first start of a cluster allows it (%w); the members of a cluster that exists are learned from their agents", err)
+			return fmt.Errorf(
+				"an empty bootstrap member is not started: only the first start of a cluster allows it (%w); the members of a cluster that exists are learned from their agents", err)
 		}
 	}
 	return b.sup.Ensure(b.spec)
@@ -89,7 +96,8 @@ func (b *Bootstrap) Retire(ctx context.Context) error {
 	return b.Clean(ctx)
 }
 
-// Clean ends what may be left of a member that has left, and removes its data. It does nothing unless it is on disk that it has.
+// Clean ends what may be left of a member that has left, and removes its data. It does nothing unless it is on disk
+// that it has.
 func (b *Bootstrap) Clean(ctx context.Context) error {
 	if !b.note.Get().BootstrapRetired {
 		return nil

@@ -20,13 +20,18 @@ func TestAnEmptyBootstrapMemberIsStartedOnlyWhereThereWasNoCluster(t *testing.T)
 		wantStart, wantFail bool
 	}{
 		{"the first time", store.Note{}, false, false, true, true, false},
-		{"not in a fresh directory that nobody allowed it in", store.Note{}, false, false, false, false, true},
+		{"not in a fresh directory without permission", store.Note{}, false, false, false, false, true},
 		{"again on its data", store.Note{ClusterID: 1}, true, true, false, true, false},
-		{"on data that no note tells of, after a crash at the very start", store.Note{}, true, false, false, true, false},
+		{"on data without a note, after a crash at the very start", store.Note{}, true, false, false, true, false},
 		{"not without its data when there was a cluster", store.Note{ClusterID: 1}, false, false, true, false, true},
 		{"not without data and note when clients knew a cluster", store.Note{}, false, true, true, false, true},
 		{"not after it has left", store.Note{ClusterID: 1, BootstrapRetired: true}, false, true, true, false, false},
-		{"not after it has left, though its data is there", store.Note{ClusterID: 1, BootstrapRetired: true}, true, true, true, false, false},
+		{
+			"not after it has left, though its data is there",
+			store.Note{ClusterID: 1, BootstrapRetired: true},
+			true, true,
+			true, false, false,
+		},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -49,7 +54,8 @@ func TestAnEmptyBootstrapMemberIsStartedOnlyWhereThereWasNoCluster(t *testing.T)
 				mkdir(t, endpoints)
 			}
 			sup := process.NewSupervisor(filepath.Join(dir, "run"), slog.New(slog.DiscardHandler))
-			b := controller.NewBootstrap(sup, process.Spec{Name: "etcd", Path: "/bin/true"}, data, filepath.Join(dir, "allowed"), []string{endpoints}, note, slog.New(slog.DiscardHandler))
+			b := controller.NewBootstrap(sup, process.Spec{Name: "etcd", Path: "/bin/true"}, data, filepath.Join(dir, "allowed"),
+				[]string{endpoints}, note, slog.New(slog.DiscardHandler))
 			err = b.Start()
 			if started := len(sup.Status()) == 1; started != c.wantStart || (err != nil) != c.wantFail {
 				t.Errorf("started %v, error %v", started, err)

@@ -1,6 +1,6 @@
-// Package controller observes the etcd cluster and the control-plane machines, asks the plan, and acts: one change of the
-// membership at a time. What it remembers between two looks only makes it quicker or more patient; killed at any moment,
-// the next one decides anew from the members and the machines there are.
+// Package controller observes the etcd cluster and the control-plane machines, asks the plan, and acts: one change of
+// the membership at a time. What it keeps in memory only affects how fast it acts: after a crash the next process
+// decides from the members and machines alone.
 package controller
 
 import (
@@ -14,6 +14,7 @@ import (
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	"github.com/windlass-dev/windlass/kit/informer"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/agents"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/members"
@@ -22,27 +23,30 @@ import (
 )
 
 const (
-	idlePause   = 2 * time.Second        // between two looks when nothing is under way
-	busyPause   = 100 * time.Millisecond // when something is
-	quickPause  = 20 * time.Millisecond  // while a voter that was told to stop is about to, since then there is none to spare, and
-	justActed   = time.Second            // so long after a change: its effect mostly shows soon
-	restPause   = 5 * time.Millisecond   // after a change, and at least between any two looks
-	probeLimit  = time.Second            // a member that takes longer is not healthy; about one election
-	probeLimits = 3 * time.Second        // where etcd is slow: three times what the member needed last, up to this
-	callLimit   = 4 * time.Second        // for a change of membership, which is three calls of an etcd that may be slow
-	spaceLimit  = time.Minute            // to compact: 2 GiB take some seconds on a slow disk
-	defragLimit = 10 * time.Minute       // to defragment, beside the loop: the same, and no member is worse off for more time
-	readLimit   = 3 * time.Second        // for our own records; the ones known before do for a while
-	hookLimit   = 3 * time.Second        // for a change of a machine, which is several calls of an etcd that may be slow
-	recordsRest = 5 * time.Second        // between two reads of our own records while nothing happens
-	ownPause    = 5 * time.Second        // without a look for so long, it was us who were away: nobody's silence counts
-	retryFirst  = 5 * time.Second        // until a machine whose learner did not catch up is tried again; doubles
-	retryMost   = 2 * time.Minute
+	idlePause = 2 * time.Second        // between two looks when nothing is under way
+	busyPause = 100 * time.Millisecond // when something is
+	// while a voter is stopping, since then none can be spared, and
+	quickPause  = 20 * time.Millisecond
+	justActed   = time.Second          // so long after a change: its effect mostly shows soon
+	restPause   = 5 * time.Millisecond // after a change, and at least between any two looks
+	probeLimit  = time.Second          // a member that takes longer is not healthy; about one election
+	probeLimits = 3 * time.Second      // where etcd is slow: three times what the member needed last, up to this
+	callLimit   = 4 * time.Second      // for a change of membership, which is three calls of an etcd that may be slow
+	spaceLimit  = time.Minute          // to compact: 2 GiB take some seconds on a slow disk
+	// to defragment, beside the loop: the same, and no member is worse off for more time
+	defragLimit = 10 * time.Minute
+	readLimit   = 3 * time.Second // for our own records; the ones known before do for a while
+	hookLimit   = 3 * time.Second // for a change of a machine, which is several calls of an etcd that may be slow
+	recordsRest = 5 * time.Second // between two reads of our own records while nothing happens
+	// without an observation for so long, this process was paused: no member counts as silent
+	ownPause   = 5 * time.Second
+	retryFirst = 5 * time.Second // until a machine whose learner did not catch up is tried again; doubles
+	retryMost  = 2 * time.Minute
 )
 
 // Eventer records events, as kit/events does.
 type Eventer interface {
-	Event(obj resource.Object, typ, reason, message string)
+	Event(obj object.Object, typ, reason, message string)
 }
 
 // Config is what a Controller is made of. All fields but Settings and Quota must be set.
@@ -55,17 +59,18 @@ type Config struct {
 	Machines     *informer.Informer[*machinev1.Machine]
 	Sets         *informer.Informer[*machinev1.ControlPlaneMachineSet]
 	MachineAPI   machinev1.MachineServiceClient
-	Reach        func(urls []string)    // has our own client of etcd use these members, which were learned from their agents
-	Trust        func() (string, error) // hash of the authorities that members have to trust
-	Events       Eventer
-	Settings     plan.Settings
-	Quota        int64                // that members have to have, in bytes; 0 if any will do
-	Now          func() time.Time     // the time of day, for people
-	Elapsed      func() time.Duration // since this process started, by a monotonic clock; more than 0
-	Log          *slog.Logger
+	// has our own client of etcd use these members, which were learned from their agents
+	Reach    func(urls []string)
+	Trust    func() (string, error) // hash of the authorities that members have to trust
+	Events   Eventer
+	Settings plan.Settings
+	Quota    int64                // that members have to have, in bytes; 0 if any will do
+	Now      func() time.Time     // the time of day, for people
+	Elapsed  func() time.Duration // since this process started, by a monotonic clock; more than 0
+	Log      *slog.Logger
 }
 
-// Observation is one look at everything and what was decided from it. It is shared and never modified.
+// Observation is one reading of the cluster and what was decided from it. It is shared and never modified.
 type Observation struct {
 	View   plan.View
 	Plan   plan.Plan
@@ -95,12 +100,12 @@ type Controller struct {
 
 type leadership struct{ ctx context.Context }
 
-// New returns a controller that has looked at nothing yet.
+// New returns a controller without an observation.
 func New(cfg Config) *Controller {
 	c := &Controller{Config: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{}), said: map[string]string{}}
 	c.memory = newMemory(cfg.Note.Get())
 	c.Agents = agents.New(c.Wake)
-	view := plan.View{Trouble: "nobody was asked yet", BootstrapRetired: cfg.Note.Get().BootstrapRetired}
+	view := plan.View{Trouble: "no member was queried yet", BootstrapRetired: cfg.Note.Get().BootstrapRetired}
 	view.Desired = plan.Desired(0, nil, nil)
 	c.last = c.observation(view, nil, nil)
 	return c
@@ -127,8 +132,8 @@ func (c *Controller) Lead(ctx context.Context) error {
 // Run looks and acts until ctx ends. While this process does not lead, it only looks.
 func (c *Controller) Run(ctx context.Context) error {
 	defer c.beside.Wait()
-	c.Machines.Subscribe(func(resource.Key) { c.Wake() })
-	c.Sets.Subscribe(func(resource.Key) { c.Wake() })
+	c.Machines.Subscribe(func(resource.Change[*machinev1.Machine]) { c.Wake() })
+	c.Sets.Subscribe(func(resource.Change[*machinev1.ControlPlaneMachineSet]) { c.Wake() })
 	c.memory.bootstrap = c.startBootstrap()
 	c.say(ctx, "bootstrap", c.memory.bootstrap)
 	for ctx.Err() == nil {

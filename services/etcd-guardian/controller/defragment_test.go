@@ -25,8 +25,11 @@ func TestADefragmentationDoesNotHoldUpTheLoop(t *testing.T) {
 	defer hung.Close()
 	elapsed := time.Minute
 	c := &Controller{
-		Config: Config{Members: members.New(insecure.NewCredentials()), Elapsed: func() time.Duration { return elapsed }, Now: time.Now, Log: slog.New(slog.DiscardHandler)},
-		wake:   make(chan struct{}, 1), said: map[string]string{}, memory: newMemory(store.Note{}),
+		Config: Config{
+			Members: members.New(insecure.NewCredentials()), Elapsed: func() time.Duration { return elapsed },
+			Now: time.Now, Log: slog.New(slog.DiscardHandler),
+		},
+		wake: make(chan struct{}, 1), said: map[string]string{}, memory: newMemory(store.Note{}),
 	}
 	defer c.Members.Close()
 	run, end := context.WithCancel(t.Context())
@@ -36,7 +39,10 @@ func TestADefragmentationDoesNotHoldUpTheLoop(t *testing.T) {
 		c.memory.answers = map[uint64]members.Answer{7: {Status: &etcdserverpb.StatusResponse{DbSize: 1000}}}
 		return c.member(store.NoteMember{ID: 7, Name: "m0"}, true, elapsed)
 	}
-	c.defragment(run, plan.Action{Kind: plan.Defragment, Member: plan.Member{ID: 7, DBSize: 1000, ClientURLs: []string{"https://" + hung.Addr().String()}}})
+	c.defragment(run,
+		plan.Action{Kind: plan.Defragment, Member: plan.Member{ID: 7, DBSize: 1000, ClientURLs: []string{
+			"https://" + hung.Addr().String(),
+		}}})
 	if m := seen(); !m.Defragments || m.Tries != 1 {
 		t.Errorf("while it lasts: defragments %t, tries %d, want true and 1", m.Defragments, m.Tries)
 	}
@@ -44,7 +50,8 @@ func TestADefragmentationDoesNotHoldUpTheLoop(t *testing.T) {
 	c.beside.Wait()
 	at := elapsed
 	if m := seen(); m.Defragments || m.Tries != 1 || m.TriedFor != 0 {
-		t.Errorf("after it failed: defragments %t, tries %d, ended for %s, want false, 1 and 0s", m.Defragments, m.Tries, m.TriedFor)
+		t.Errorf("after it failed: defragments %t, tries %d, ended for %s, want false, 1 and 0s", m.Defragments, m.Tries,
+			m.TriedFor)
 	}
 	elapsed = at + time.Minute
 	if m := seen(); m.TriedFor != time.Minute {
@@ -56,7 +63,7 @@ func TestADefragmentationDoesNotHoldUpTheLoop(t *testing.T) {
 	}
 }
 
-// TestAnAlarmIsThatOfTheMemberThatRaisedIt: each member's status tells of all alarms.
+// TestAnAlarmIsThatOfTheMemberThatRaisedIt: each member's status lists all alarms.
 func TestAnAlarmIsThatOfTheMemberThatRaisedIt(t *testing.T) {
 	raised := (&etcdserverpb.AlarmMember{MemberID: 7, Alarm: etcdserverpb.AlarmType_NOSPACE}).String()
 	told := &etcdserverpb.StatusResponse{Errors: []string{raised, "etcdserver: no leader"}}

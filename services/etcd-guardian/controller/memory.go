@@ -11,7 +11,8 @@ import (
 	"github.com/windlass-dev/windlass/services/etcd-guardian/store"
 )
 
-// memory is what one look leaves for the next. Its moments are what Config.Elapsed said: a step of the host's clock does not move them.
+// memory is what one look leaves for the next. Its moments are what Config.Elapsed said: a step of the host's clock
+// does not move them.
 type memory struct {
 	members []store.NoteMember        // as listed last
 	answers map[uint64]members.Answer // by member
@@ -22,7 +23,7 @@ type memory struct {
 	silent   map[uint64]silence
 	progress map[uint64]progress
 	stopped  map[uint64]time.Duration
-	restarts map[uint64]time.Duration // when agents were last told to start their member again
+	restarts map[uint64]time.Duration // when agents were last commanded to restart their member
 	failures map[string]failure       // by node
 	refused  bool                     // the last add
 	records  store.State
@@ -80,7 +81,8 @@ type failure struct {
 
 func newMemory(n store.Note) memory {
 	return memory{
-		members: n.Members, silent: map[uint64]silence{}, progress: map[uint64]progress{}, stopped: map[uint64]time.Duration{}, restarts: map[uint64]time.Duration{},
+		members: n.Members, silent: map[uint64]silence{}, progress: map[uint64]progress{},
+		stopped: map[uint64]time.Duration{}, restarts: map[uint64]time.Duration{},
 		defragments: map[uint64]defragmentation{},
 		failures:    map[string]failure{}, hooked: map[string]time.Duration{},
 	}
@@ -91,7 +93,10 @@ func (m *memory) listed(list []*etcdserverpb.Member) {
 	m.members = make([]store.NoteMember, 0, len(list))
 	known := map[uint64]bool{}
 	for _, e := range list {
-		m.members = append(m.members, store.NoteMember{ID: e.ID, Name: e.Name, PeerURLs: e.PeerURLs, ClientURLs: e.ClientURLs, Learner: e.IsLearner})
+		m.members = append(m.members, store.NoteMember{
+			ID: e.ID, Name: e.Name, PeerURLs: e.PeerURLs, ClientURLs: e.ClientURLs,
+			Learner: e.IsLearner,
+		})
 		known[e.ID] = true
 	}
 	slices.SortFunc(m.members, func(a, b store.NoteMember) int {
@@ -115,8 +120,8 @@ func forget[T any](notes map[uint64]T, known map[uint64]bool) {
 	}
 }
 
-// heard notes of a member whether it is silent and how a learner comes on.
-func (m *memory) heard(e store.NoteMember, a members.Answer, now time.Duration, clock time.Time) {
+// track records whether a member is silent, and the progress of a learner.
+func (m *memory) track(e store.NoteMember, a members.Answer, now time.Duration, clock time.Time) {
 	healthy := a.Err == nil && a.Status != nil
 	if healthy {
 		delete(m.silent, e.ID)

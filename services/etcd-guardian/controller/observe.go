@@ -55,7 +55,7 @@ func (c *Controller) observe(ctx context.Context) (plan.View, store.State) {
 			a.Err = c.mismatch(e, a)
 		}
 		m.answers[e.ID] = a
-		m.heard(e, a, c.Elapsed(), c.Now())
+		m.track(e, a, c.Elapsed(), c.Now())
 	}
 	if away || fresh && !m.fresh {
 		m.awake(c.Elapsed())
@@ -69,8 +69,8 @@ func (c *Controller) observe(ctx context.Context) (plan.View, store.State) {
 	return v, records
 }
 
-// offers returns the agents that attend now, but those with the certificate of another machine than those that have their node's name: when they came it
-// was perhaps not known yet which machines there are.
+// offers returns the agents that attend now, but those with the certificate of another machine than those that have
+// their node's name: when they came it was perhaps not known yet which machines there are.
 func (c *Controller) offers() []agents.Offer {
 	v := plan.View{Machines: plan.Machines(c.Machines.All())}
 	return slices.DeleteFunc(c.Agents.Offers(), func(o agents.Offer) bool {
@@ -150,7 +150,8 @@ func (c *Controller) address(e store.NoteMember, offers []agents.Offer) string {
 	return ""
 }
 
-// newest returns the members as a linearizable read listed them, the leader's if it answered; nil and why if there is none.
+// newest returns the members as a linearizable read listed them, the leader's if it answered; nil and why if there is
+// none.
 func (c *Controller) newest(ctx context.Context, answers map[uint64]members.Answer) ([]*etcdserverpb.Member, string) {
 	var found []*etcdserverpb.Member
 	var troubles []string
@@ -193,7 +194,7 @@ func (c *Controller) mismatch(e store.NoteMember, a members.Answer) error {
 	return nil
 }
 
-// keepNote brings the note on disk in step with the list of members.
+// keepNote updates the note on disk from the list of members.
 func (c *Controller) keepNote(ctx context.Context, answers map[uint64]members.Answer) {
 	var cluster uint64
 	for _, a := range answers {
@@ -209,11 +210,12 @@ func (c *Controller) keepNote(ctx context.Context, answers map[uint64]members.An
 	}))
 }
 
-// readRecords returns our own records. If they cannot be read now, those read before do: changing them compares revisions. While
-// nothing happens they are read now and then only, since nobody but this process changes them.
+// readRecords returns our own records. If they cannot be read now, those read before do: changing them compares
+// revisions. While nothing happens they are read now and then only, since only this process changes them.
 func (c *Controller) readRecords(ctx context.Context, fresh bool) (store.State, bool) {
 	m := &c.memory
-	if due := c.woken || m.records.Permit != nil || c.Elapsed()-m.acted < recordsRest || c.Elapsed()-m.recorded > recordsRest; fresh && due {
+	if due := c.woken || m.records.Permit != nil || c.Elapsed()-m.acted < recordsRest ||
+		c.Elapsed()-m.recorded > recordsRest; fresh && due {
 		ctx, cancel := context.WithTimeout(ctx, readLimit)
 		defer cancel()
 		s, err := c.Records.Read(ctx)
@@ -230,8 +232,9 @@ func (c *Controller) view(fresh bool, trouble string, offers []agents.Offer, rec
 	now := c.Elapsed()
 	v := plan.View{
 		Quota: c.Quota, Fresh: fresh, Trouble: trouble, BootstrapRetired: c.Note.Get().BootstrapRetired,
-		Endpoints: records.Endpoints, EndpointsAge: m.addresses(records.Endpoints, now), AddRefused: m.refused, Settings: c.Settings,
-		MachinesKnown: closed(c.Machines.Synced()) && closed(c.Sets.Synced()),
+		Endpoints: records.Endpoints, EndpointsAge: m.addresses(records.Endpoints, now), AddRefused: m.refused,
+		Settings:      c.Settings,
+		MachinesKnown: c.Machines.IsSynced() && c.Sets.IsSynced(),
 		Machines:      plan.Machines(c.Machines.All()),
 	}
 	var err error
@@ -258,7 +261,10 @@ func (c *Controller) view(fresh bool, trouble string, offers []agents.Offer, rec
 		v.Members = append(v.Members, member)
 	}
 	for _, o := range offers {
-		v.Offers = append(v.Offers, plan.Offer{Node: o.Node, MachineUID: o.MachineUID, HasData: o.HasData, PeerURL: o.PeerURL, ClientURL: o.ClientURL, Wait: m.failures[o.Node].until - now})
+		v.Offers = append(v.Offers, plan.Offer{
+			Node: o.Node, MachineUID: o.MachineUID, HasData: o.HasData, PeerURL: o.PeerURL,
+			ClientURL: o.ClientURL, Wait: m.failures[o.Node].until - now,
+		})
 	}
 	v.Desired = plan.Desired(c.replicas(), v.Machines, v.Members)
 	return v
@@ -295,10 +301,10 @@ func (c *Controller) member(e store.NoteMember, fresh bool, now time.Duration) p
 	return out
 }
 
-// raised is an alarm in a member's status, which tells of those of all members.
+// raised is an alarm in a member's status, which lists those of all members.
 var raised = regexp.MustCompile(`^memberID:([0-9]+)\s+alarm:(NOSPACE|CORRUPT)$`)
 
-// alarms returns the alarms that members have raised, by member, as those that answered tell of them.
+// alarms returns the alarms that members have raised, by member, as reported by those that answered.
 func alarms(answers map[uint64]members.Answer) map[uint64][]string {
 	out := map[uint64][]string{}
 	for _, a := range answers {
@@ -321,19 +327,10 @@ func alarms(answers map[uint64]members.Answer) map[uint64][]string {
 
 // replicas returns how many machines the control plane's set asks for; 0 if there is none.
 func (c *Controller) replicas() int {
-	for _, s := range c.Sets.All() {
+	for s := range c.Sets.Objects() {
 		if r := s.GetSpec().GetReplicas(); r > 0 {
 			return int(r)
 		}
 	}
 	return 0
-}
-
-func closed(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
-	}
 }

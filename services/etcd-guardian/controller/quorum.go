@@ -47,8 +47,10 @@ func (c *Controller) observation(v plan.View, permit *store.Permit, answers map[
 
 func message(v plan.View, m plan.Member, a members.Answer, raised []string) *etcdv1.Member {
 	out := &etcdv1.Member{
-		Id: fmt.Sprintf("%x", m.ID), Name: m.Name, PeerUrls: m.PeerURLs, ClientUrls: m.ClientURLs, Learner: m.Learner, Leader: m.Leader,
-		Bootstrap: m.Bootstrap(), Healthy: m.Healthy, Message: m.Message, Version: a.Status.GetVersion(), DbSizeBytes: a.Status.GetDbSize(),
+		Id: fmt.Sprintf("%x", m.ID), Name: m.Name, PeerUrls: m.PeerURLs, ClientUrls: m.ClientURLs, Learner: m.Learner,
+		Leader:    m.Leader,
+		Bootstrap: m.Bootstrap(), Healthy: m.Healthy, Message: m.Message, Version: a.Status.GetVersion(),
+		DbSizeBytes:      a.Status.GetDbSize(),
 		DbSizeInUseBytes: a.Status.GetDbSizeInUse(), AppliedIndex: m.Applied, LatencyUs: a.Latency.Microseconds(),
 		DbQuotaBytes: a.Status.GetDbSizeQuota(), Alarms: raised, Trust: m.Trust,
 	}
@@ -59,9 +61,9 @@ func message(v plan.View, m plan.Member, a members.Answer, raised []string) *etc
 	case m.Defragments:
 		out.Message = "is being defragmented"
 	case m.Stopping:
-		out.Message = "told to stop, since it leaves"
+		out.Message = "stopping: it leaves the cluster"
 	case m.Restarting:
-		out.Message = "told to start again, for the authorities or the quota of now"
+		out.Message = "restarting with the current authorities or quota"
 	}
 	if machine, ok := v.MachineOfMember(m); ok {
 		out.Machine = machine.Reference()

@@ -1,5 +1,5 @@
-// Package members speaks with each member of the etcd cluster by itself: whether it answers, what it sees, and the changes of
-// membership, which etcd carries out only where they are asked for at the right member. It decides nothing.
+// Package members speaks with each member of the etcd cluster by itself: whether it answers, what it sees, and the
+// changes of membership, which etcd carries out only where they are asked for at the right member. It decides nothing.
 package members
 
 import (
@@ -12,20 +12,19 @@ import (
 	"sync"
 	"time"
 
+	"github.com/windlass-dev/windlass/kit/dial"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 )
 
 var (
-	// ErrNotNow means that etcd refused for a reason that passes by itself: an add soon after a promotion, a promotion of a
-	// learner that is not in step yet.
+	// ErrNotNow means that etcd refused for a reason that passes by itself: an add soon after a promotion, a promotion of
+	// a learner that has not caught up.
 	ErrNotNow = errors.New("etcd does not accept this change yet")
 	// ErrDone means that the change has been made before.
 	ErrDone = errors.New("this change is made already")
@@ -56,7 +55,7 @@ func (c *Client) Keep(urls []string) {
 	defer c.mu.Unlock()
 	for u, conn := range c.conns {
 		if !slices.Contains(urls, u) {
-			_ = conn.Close() // nobody waits for anything on it
+			_ = conn.Close() // no call is waiting on it
 			delete(c.conns, u)
 		}
 	}
@@ -74,12 +73,10 @@ func (c *Client) conn(address string) (*grpc.ClientConn, error) {
 	}
 	conn, err := grpc.NewClient("passthrough:///"+u.Host,
 		grpc.WithTransportCredentials(c.creds),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second, PermitWithoutStream: true}),
-		grpc.WithConnectParams(grpc.ConnectParams{
-			// A member that starts is seen soon after, one that is gone costs little.
-			Backoff:           backoff.Config{BaseDelay: 30 * time.Millisecond, Multiplier: 1.3, Jitter: 0.2, MaxDelay: 300 * time.Millisecond},
-			MinConnectTimeout: 5 * time.Second, // three round trips: a member that answers slowly has to get that far
-		}))
+		dial.KeepAlive(3*time.Second),
+		// A member that starts is seen soon after, one that is gone costs little. An attempt takes three round trips, which
+		// a member that answers slowly has to get through.
+		dial.Reconnect(30*time.Millisecond, 300*time.Millisecond, 5*time.Second))
 	if err != nil {
 		return nil, err
 	}
@@ -89,9 +86,10 @@ func (c *Client) conn(address string) (*grpc.ClientConn, error) {
 
 // Answer is what one member said of itself.
 type Answer struct {
-	Status  *etcdserverpb.StatusResponse
-	List    *etcdserverpb.MemberListResponse // by a linearizable read; nil of a learner
-	Trust   string                           // hash of the authorities that it trusts since its start; empty if it did not say
+	Status *etcdserverpb.StatusResponse
+	List   *etcdserverpb.MemberListResponse // by a linearizable read; nil of a learner
+	// hash of the authorities that it trusts since its start; empty if it did not say
+	Trust   string
 	Latency time.Duration
 	Err     error // why it does not count as healthy
 }
@@ -111,7 +109,8 @@ func (c *Client) Probe(ctx context.Context, address string, learner bool) Answer
 		group.Go(func() { list, listErr = readList(ctx, etcdserverpb.NewClusterClient(conn)) })
 	}
 	var header metadata.MD
-	a.Status, err = etcdserverpb.NewMaintenanceClient(conn).Status(ctx, &etcdserverpb.StatusRequest{}, grpc.Header(&header))
+	a.Status, err = etcdserverpb.NewMaintenanceClient(conn).Status(ctx, &etcdserverpb.StatusRequest{},
+		grpc.Header(&header))
 	group.Wait()
 	if err != nil {
 		return Answer{Err: plain(err)}
@@ -132,7 +131,8 @@ func (c *Client) Probe(ctx context.Context, address string, learner bool) Answer
 // rereadAfter is how soon a read is repeated that a change of leaders cut off: an election takes several times as long.
 const rereadAfter = 20 * time.Millisecond
 
-// readList carries out a linearizable read. One that a change of leaders cut off says nothing about the member, so it is repeated while ctx lasts.
+// readList carries out a linearizable read. One that a change of leaders cut off says nothing about the member, so it
+// is repeated while ctx lasts.
 func readList(ctx context.Context, client etcdserverpb.ClusterClient) (*etcdserverpb.MemberListResponse, error) {
 	for {
 		list, err := client.MemberList(ctx, &etcdserverpb.MemberListRequest{Linearizable: true})
@@ -170,7 +170,9 @@ func (c *Client) AddLearner(ctx context.Context, address, peerURL string) (*etcd
 	if err != nil {
 		return nil, err
 	}
-	resp, err := etcdserverpb.NewClusterClient(conn).MemberAdd(ctx, &etcdserverpb.MemberAddRequest{PeerURLs: []string{peerURL}, IsLearner: true})
+	resp, err := etcdserverpb.NewClusterClient(conn).MemberAdd(ctx, &etcdserverpb.MemberAddRequest{
+		PeerURLs: []string{peerURL}, IsLearner: true,
+	})
 	return resp, classify("add a learner", err)
 }
 
@@ -204,7 +206,8 @@ func (c *Client) MoveLeader(ctx context.Context, address string, to uint64) erro
 	return classify("move the leader", err)
 }
 
-// Compact drops all revisions but the present ones; address is the leader's. It returns when their space is free for use.
+// Compact drops all revisions but the present ones; address is the leader's. It returns when their space is free for
+// use.
 func (c *Client) Compact(ctx context.Context, address string) error {
 	conn, err := c.conn(address)
 	if err != nil {
@@ -214,14 +217,17 @@ func (c *Client) Compact(ctx context.Context, address string) error {
 	if err != nil {
 		return plain(err)
 	}
-	_, err = etcdserverpb.NewKVClient(conn).Compact(ctx, &etcdserverpb.CompactionRequest{Revision: st.GetHeader().GetRevision(), Physical: true})
+	_, err = etcdserverpb.NewKVClient(conn).Compact(ctx, &etcdserverpb.CompactionRequest{
+		Revision: st.GetHeader().GetRevision(), Physical: true,
+	})
 	if status.Convert(err).Message() == rpctypes.ErrorDesc(rpctypes.ErrGRPCCompacted) {
 		return nil // nothing is older
 	}
 	return classify("compact", err)
 }
 
-// Defragment has the member at address give free space in its database's file back. It serves nothing meanwhile.
+// Defragment has the member at address give free space in its database's file back. It serves no request until that
+// ends.
 func (c *Client) Defragment(ctx context.Context, address string) error {
 	conn, err := c.conn(address)
 	if err != nil {
@@ -238,7 +244,10 @@ func (c *Client) Disarm(ctx context.Context, address string) error {
 		return err
 	}
 	client := etcdserverpb.NewMaintenanceClient(conn)
-	list, err := client.Alarm(ctx, &etcdserverpb.AlarmRequest{Action: etcdserverpb.AlarmRequest_GET, Alarm: etcdserverpb.AlarmType_NOSPACE})
+	list, err := client.Alarm(ctx, &etcdserverpb.AlarmRequest{
+		Action: etcdserverpb.AlarmRequest_GET,
+		Alarm:  etcdserverpb.AlarmType_NOSPACE,
+	})
 	for _, a := range list.GetAlarms() {
 		_, failed := client.Alarm(ctx, &etcdserverpb.AlarmRequest{
 			Action: etcdserverpb.AlarmRequest_DEACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE, MemberID: a.GetMemberID(),
@@ -257,9 +266,11 @@ func classify(what string, err error) error {
 		return slices.ContainsFunc(list, func(e error) bool { return rpctypes.ErrorDesc(e) == text })
 	}
 	switch {
-	case is(rpctypes.ErrGRPCUnhealthy, rpctypes.ErrGRPCLearnerNotReady, rpctypes.ErrGRPCMemberNotEnoughStarted, rpctypes.ErrGRPCTooManyLearners):
+	case is(rpctypes.ErrGRPCUnhealthy, rpctypes.ErrGRPCLearnerNotReady, rpctypes.ErrGRPCMemberNotEnoughStarted,
+		rpctypes.ErrGRPCTooManyLearners):
 		return fmt.Errorf("%s: %w: %s", what, ErrNotNow, text)
-	case is(rpctypes.ErrGRPCMemberNotFound, rpctypes.ErrGRPCMemberNotLearner, rpctypes.ErrGRPCPeerURLExist, rpctypes.ErrGRPCMemberExist):
+	case is(rpctypes.ErrGRPCMemberNotFound, rpctypes.ErrGRPCMemberNotLearner, rpctypes.ErrGRPCPeerURLExist,
+		rpctypes.ErrGRPCMemberExist):
 		return fmt.Errorf("%s: %w: %s", what, ErrDone, text)
 	}
 	return fmt.Errorf("%s: %s", what, text)

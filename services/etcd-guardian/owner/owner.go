@@ -1,6 +1,7 @@
-// Package owner plays the owner of the quorum hook towards hook-broker: it claims the hook's tasks and says how far they are, so that
-// whoever asks why a machine waits is told by `windlass hooks` and `windlass describe machine`. It decides nothing and
-// completes nothing: the guardian takes the hook off the machine itself, and were hook-broker down nothing would change.
+// Package owner is the owner of the quorum hook towards hook-broker: it claims the hook's tasks and reports their
+// progress, so that the reason why a machine waits is shown by `windlass hooks` and `windlass describe machine`. It
+// decides nothing and completes nothing: the guardian takes the hook off the machine itself, and were hook-broker down
+// nothing would change.
 package owner
 
 import (
@@ -9,11 +10,12 @@ import (
 	"time"
 
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
 )
 
 const (
-	// renewEvery is a third of how long a claim lasts if nobody says otherwise.
+	// renewEvery is a third of how long a claim lasts by default.
 	renewEvery = 20 * time.Second
 	// tellEvery bounds how often progress is written down: often enough for people, seldom enough for etcd.
 	tellEvery = 250 * time.Millisecond
@@ -24,25 +26,22 @@ const (
 // Owner attends the tasks of the quorum hook.
 type Owner struct {
 	Tasks hookv1.HookTaskServiceClient
-	// Progress returns in one line what the guardian does or waits for, and a channel that is closed when that may have changed.
+	// Progress returns in one line what the guardian does or waits for, and a channel that is closed when that may have
+	// changed.
 	Progress func() (string, <-chan struct{})
 	Log      *slog.Logger
 }
 
 // Run attends tasks until ctx ends.
 func (o *Owner) Run(ctx context.Context) error {
-	pause := firstPause
+	again := backoff.New(firstPause, longestPause)
 	for ctx.Err() == nil {
 		heard, err := o.attend(ctx)
 		if heard {
-			pause = firstPause
+			again.Reset()
 		}
 		o.Log.DebugContext(ctx, "stream of hook tasks broke off", "error", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-			pause = min(2*pause, longestPause)
-		}
+		again.Wait(ctx)
 	}
 	return nil
 }
@@ -85,9 +84,9 @@ func (o *Owner) attend(ctx context.Context) (heard bool, err error) {
 			heard = true
 			o.take(ctx, m, told)
 			text, _ = o.Progress()
-			o.tell(ctx, text, told)
+			o.report(ctx, text, told)
 		case <-changed:
-			o.tell(ctx, text, told)
+			o.report(ctx, text, told)
 			if !rest(ctx) {
 				return heard, ctx.Err()
 			}
@@ -95,7 +94,7 @@ func (o *Owner) attend(ctx context.Context) (heard bool, err error) {
 			for name := range told {
 				told[name] = ""
 			}
-			o.tell(ctx, text, told)
+			o.report(ctx, text, told)
 		}
 	}
 }
@@ -138,8 +137,8 @@ func (o *Owner) take(ctx context.Context, m *hookv1.StreamHookTasksResponse, tol
 	told[name] = ""
 }
 
-// tell says how far the tasks are whose text differs from what was said last.
-func (o *Owner) tell(ctx context.Context, text string, told map[string]string) {
+// report reports the progress of the tasks whose text differs from the last report.
+func (o *Owner) report(ctx context.Context, text string, told map[string]string) {
 	const most = 1000 // characters; hook-broker takes 1024
 	text = text[:min(len(text), most)]
 	for name, last := range told {

@@ -1,5 +1,5 @@
-// Package peers signs the certificates of etcd's members. Only the guardian does, for members that it has planned: a peer certificate lets its holder
-// write raft messages, and with that anything in etcd.
+// Package peers signs the certificates of etcd's members. Only the guardian does, for members that it has planned: a
+// peer certificate lets its holder write raft messages, and with that anything in etcd.
 package peers
 
 import (
@@ -64,12 +64,14 @@ func MemberAt(name string, cluster, id uint64, peerURL string) (Member, error) {
 	}
 	m := Member{Name: name, Cluster: cluster, ID: id, Address: net.ParseIP(u.Hostname())}
 	if m.Address == nil || cluster == 0 || id == 0 {
-		return Member{}, fmt.Errorf("member %q of cluster %x: id %x and peer address %q do not do for a certificate", name, cluster, id, peerURL)
+		return Member{}, fmt.Errorf("member %q of cluster %x: id %x and peer address %q do not do for a certificate", name,
+			cluster, id, peerURL)
 	}
 	return m, nil
 }
 
-// First returns the member that begins a cluster alone. Its ids follow from its name, its address and the token, as etcd makes them.
+// First returns the member that begins a cluster alone. Its ids follow from its name, its address and the token, as
+// etcd makes them.
 func First(name, peerURL, token string) (Member, error) {
 	urls, err := types.NewURLs([]string{peerURL})
 	if err != nil {
@@ -95,7 +97,10 @@ func (s *Signer) Sign(m Member, server, peer []byte) (*etcdv1.CertifyMemberRespo
 	if err != nil {
 		return nil, err
 	}
-	out := &etcdv1.CertifyMemberResponse{MemberId: fmt.Sprintf("%x", m.ID), ClientAuthority: clients.Bundle(), PeerAuthority: peers.Bundle()}
+	out := &etcdv1.CertifyMemberResponse{
+		MemberId: fmt.Sprintf("%x", m.ID), ClientAuthority: clients.Bundle(),
+		PeerAuthority: peers.Bundle(),
+	}
 	// A server's certificate alone: used as a client's it would name an etcd user.
 	if out.ServerCertificate, err = sign(clients, server, identity.Request{
 		CommonName: m.Name, IPs: []net.IP{m.Address}, Server: true, Lifetime: s.lifetime,
@@ -103,7 +108,8 @@ func (s *Signer) Sign(m Member, server, peer []byte) (*etcdv1.CertifyMemberRespo
 		return nil, fmt.Errorf("serverRequest: %w", err)
 	}
 	if out.PeerCertificate, err = sign(peers, peer, identity.Request{
-		CommonName: m.Name, URI: identity.MemberURI(m.Cluster, m.ID), IPs: []net.IP{m.Address}, Server: true, Client: true, Lifetime: s.lifetime,
+		CommonName: m.Name, URI: identity.MemberURI(m.Cluster, m.ID), IPs: []net.IP{m.Address}, Server: true, Client: true,
+		Lifetime: s.lifetime,
 	}); err != nil {
 		return nil, fmt.Errorf("peerRequest: %w", err)
 	}
@@ -117,7 +123,8 @@ func (s *Signer) Sign(m Member, server, peer []byte) (*etcdv1.CertifyMemberRespo
 	return out, nil
 }
 
-// Trust returns the hash of the authorities that members have to trust. While they are being replaced there may be none for a moment.
+// Trust returns the hash of the authorities that members have to trust. While they are being replaced there may be none
+// for a moment.
 func (s *Signer) Trust() (string, error) {
 	var bundles [][]byte
 	for _, name := range []string{clientAuthority, peerAuthority} {
@@ -185,7 +192,8 @@ func fresh(path string) bool {
 	return time.Now().Before(cert.NotBefore.Add(time.Duration(renewAt * float64(life))))
 }
 
-// Keep renews the certificates of a member in a directory until ctx ends or the member has left. failed is called with each error.
+// Keep renews the certificates of a member in a directory until ctx ends or the member has left. failed is called with
+// each error.
 func (s *Signer) Keep(ctx context.Context, m Member, dir string, left func() bool, failed func(error)) error {
 	ticker := time.NewTicker(checkEvery)
 	defer ticker.Stop()

@@ -11,7 +11,8 @@ import (
 	"github.com/windlass-dev/windlass/services/etcd-guardian/peers"
 )
 
-// A member that joins in the middle of a rotation must trust both authorities, or it speaks with a part of the members alone.
+// A member that joins in the middle of a rotation must trust both authorities, or it speaks with a part of the members
+// alone.
 func TestAMemberIsGivenEveryAuthorityThatIsTrusted(t *testing.T) {
 	dir, keys := t.TempDir(), t.TempDir()
 	for _, name := range []string{"etcd-client", "etcd-peer"} {
@@ -38,7 +39,10 @@ func TestAMemberIsGivenEveryAuthorityThatIsTrusted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, got := range map[string][]byte{"etcd-client": out.GetClientAuthority(), "etcd-peer": out.GetPeerAuthority()} {
+	for name, got := range map[string][]byte{
+		"etcd-client": out.GetClientAuthority(),
+		"etcd-peer":   out.GetPeerAuthority(),
+	} {
 		want, err := identity.LoadTrust(dir, name)
 		if err != nil {
 			t.Fatal(err)

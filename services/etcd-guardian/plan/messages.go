@@ -16,7 +16,7 @@ import (
 // GuardianUser is who the guardian is among the callers of Windlass, and so the holder of its own permits.
 const GuardianUser = "system:windlass:etcd-guardian"
 
-// Given is what somebody asks a plan for instead of the live state.
+// Given is the state of a Plan request, used instead of the live state.
 type Given struct {
 	Quorum   *etcdv1.Quorum
 	Machines []*machinev1.Machine
@@ -29,7 +29,8 @@ func (g Given) View() View {
 	q := g.Quorum
 	v := View{
 		Fresh: true, EndpointsAge: long, MachinesKnown: true, BootstrapRetired: q.GetBootstrapRetired(),
-		Endpoints: slices.Sorted(slices.Values(q.GetEndpoints())), Trust: q.GetTrust(), Machines: Machines(g.Machines), Permit: PermitOf(q.GetPermit()),
+		Endpoints: slices.Sorted(slices.Values(q.GetEndpoints())), Trust: q.GetTrust(), Machines: Machines(g.Machines),
+		Permit: PermitOf(q.GetPermit()),
 	}
 	for i, m := range q.GetMembers() {
 		member := memberOf(m, i)
@@ -38,7 +39,9 @@ func (g Given) View() View {
 		}
 		v.Members = append(v.Members, member)
 	}
-	v.NoSpace = slices.ContainsFunc(q.GetMembers(), func(m *etcdv1.Member) bool { return slices.Contains(m.GetAlarms(), "NOSPACE") })
+	v.NoSpace = slices.ContainsFunc(q.GetMembers(), func(m *etcdv1.Member) bool {
+		return slices.Contains(m.GetAlarms(), "NOSPACE")
+	})
 	for _, node := range g.Offers {
 		o := Offer{Node: node}
 		if m, ok := v.MachineOfNode(node); ok && len(m.Addresses) > 0 {
@@ -64,7 +67,8 @@ func memberOf(m *etcdv1.Member, index int) Member {
 	}
 	out := Member{
 		ID: id, Name: m.GetName(), PeerURLs: m.GetPeerUrls(), ClientURLs: m.GetClientUrls(),
-		Learner: m.GetLearner(), Leader: m.GetLeader(), Healthy: m.GetHealthy(), Runs: m.GetHealthy(), Message: m.GetMessage(), Applied: m.GetAppliedIndex(), Trust: m.GetTrust(),
+		Learner: m.GetLearner(), Leader: m.GetLeader(), Healthy: m.GetHealthy(), Runs: m.GetHealthy(),
+		Message: m.GetMessage(), Applied: m.GetAppliedIndex(), Trust: m.GetTrust(),
 		DBSize: m.GetDbSizeBytes(), DBInUse: m.GetDbSizeInUseBytes(), Quota: m.GetDbQuotaBytes(),
 	}
 	if m.GetBootstrap() {
@@ -83,7 +87,7 @@ func memberOf(m *etcdv1.Member, index int) Member {
 func Machines(all []*machinev1.Machine) []Machine {
 	var out []Machine
 	for _, m := range all {
-		if ControlPlane(m) {
+		if controlPlane(m) {
 			out = append(out, MachineOf(m))
 		}
 	}
@@ -93,7 +97,7 @@ func Machines(all []*machinev1.Machine) []Machine {
 	return out
 }
 
-// PermitOf returns the permit that a message tells of; nil for none.
+// PermitOf returns the permit in a message; nil for none.
 func PermitOf(p *etcdv1.DisruptionPermit) *Permit {
 	if p == nil {
 		return nil
@@ -112,7 +116,7 @@ func (a Action) Subject() *metav1.ObjectReference {
 	return a.Machine.Reference()
 }
 
-// Message returns the action as plans tell of it.
+// Message returns the action as Plan answers show it.
 func (a Action) Message() *metav1.PlannedAction {
 	out := &metav1.PlannedAction{Action: string(a.Kind), Reason: a.Reason, Details: map[string]string{}}
 	switch {

@@ -24,12 +24,13 @@ const (
 	MoveLeader       Kind = "MoveLeader"       // make Target the leader instead of Member
 	StopMember       Kind = "StopMember"       // have the process of Member ended
 	StartMember      Kind = "StartMember"      // have the process of Member started again: it cannot leave after all
-	RestartMember    Kind = "RestartMember"    // have the process of Member started again, for the authorities or the quota of now
-	RemoveMember     Kind = "RemoveMember"     // remove Member from the cluster
-	Compact          Kind = "Compact"          // drop old revisions
-	Defragment       Kind = "Defragment"       // give the free space in Member's database back
-	Disarm           Kind = "Disarm"           // allow writes again after there was no space
-	RetireBootstrap  Kind = "RetireBootstrap"  // write down for good that the bootstrap member has left
+	// have the process of Member started again, for the authorities or the quota of now
+	RestartMember   Kind = "RestartMember"
+	RemoveMember    Kind = "RemoveMember"    // remove Member from the cluster
+	Compact         Kind = "Compact"         // drop old revisions
+	Defragment      Kind = "Defragment"      // give the free space in Member's database back
+	Disarm          Kind = "Disarm"          // allow writes again after there was no space
+	RetireBootstrap Kind = "RetireBootstrap" // write down for good that the bootstrap member has left
 )
 
 // Phases of the quorum.
@@ -76,7 +77,8 @@ func Next(v View) Plan {
 	d.hooks()
 	// The first that decides ends it; what comes later in the list never overtakes what comes before.
 	for _, step := range []func() bool{
-		d.retire, d.resume, d.endPermit, d.dead, d.forsaken, d.relieve, d.silent, d.finishRestart, d.space, d.promote, d.leave, d.publish, d.restart, d.grow,
+		d.retire, d.resume, d.endPermit, d.dead, d.forsaken, d.relieve, d.silent, d.finishRestart, d.space, d.promote,
+		d.leave, d.publish, d.restart, d.grow,
 	} {
 		if step() {
 			break
@@ -95,7 +97,9 @@ type decision struct {
 func newDecision(v View) *decision {
 	v.Settings = v.Settings.complete()
 	v.Members = slices.Clone(v.Members)
-	slices.SortFunc(v.Members, func(a, b Member) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+	slices.SortFunc(v.Members, func(a, b Member) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
+	})
 	d := &decision{View: v}
 	for _, m := range v.Members {
 		if m.Learner {
@@ -119,14 +123,17 @@ func (d *decision) wait(format string, args ...any) bool {
 	return true
 }
 
-// stuck says what for, and that somebody else has to do something.
+// stuck sets WaitsFor to work that a user or another service has to do.
 func (d *decision) stuck(format string, args ...any) bool {
 	d.plan.WaitsFor = fmt.Sprintf(format, args...)
 	return true
 }
 
 func (d *decision) holdBack(k Kind, object *metav1.ObjectReference, reason, unblock string) {
-	d.plan.HeldBack = append(d.plan.HeldBack, &metav1.HeldBack{Action: string(k), Object: object, Reason: reason, Unblock: unblock})
+	d.plan.HeldBack = append(d.plan.HeldBack, &metav1.HeldBack{
+		Action: string(k), Object: object, Reason: reason,
+		Unblock: unblock,
+	})
 }
 
 // early reports whether less than after has gone by, and asks then for another look when it has.
@@ -170,7 +177,7 @@ func (d *decision) steadyVoters(except uint64) int {
 	return n
 }
 
-// disturbed returns the voter that somebody else may take down now.
+// disturbed returns the voter that the permit's holder may disrupt now.
 func (d *decision) disturbed() (Member, bool) {
 	if d.Permit == nil || d.Permit.Ours {
 		return Member{}, false
@@ -197,8 +204,8 @@ func (d *decision) orphan(m Member) bool {
 // replaced reports whether enough healthy voters stay when m leaves.
 func (d *decision) replaced(m Member) bool { return d.healthyVoters(m.ID) >= d.Desired }
 
-// findLeaver returns the healthy voter that leaves next: enough others vote, and all of them are healthy. Deleted machines go
-// first, in the order of leavers; the bootstrap member is of use until then.
+// findLeaver returns the healthy voter that leaves next: enough others vote, and all of them are healthy. Deleted
+// machines go first, in the order of leavers; the bootstrap member is of use until then.
 func (d *decision) findLeaver() *Member {
 	if !d.Fresh {
 		return nil
@@ -213,8 +220,9 @@ func (d *decision) findLeaver() *Member {
 	return nil
 }
 
-// leavers returns the voters that are to leave, in order. One that was told to stop already is first; then the one of the index which hosts
-// most voters, since there its replacement votes already, as the control plane's set made it; then the machine that was deleted first.
+// leavers returns the voters that are to leave, in order. One that is stopping is first; then the one of
+// the index which hosts most voters, since there its replacement votes already, as the control plane's set made it;
+// then the machine that was deleted first.
 func (d *decision) leavers() []Member {
 	var out []Member
 	for _, m := range d.voters {
@@ -238,7 +246,8 @@ func (d *decision) leavers() []Member {
 		return 2
 	}
 	slices.SortStableFunc(out, func(a, b Member) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(d.votersAt(b), d.votersAt(a)), deletion(a).Compare(deletion(b)))
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(d.votersAt(b), d.votersAt(a)),
+			deletion(a).Compare(deletion(b)))
 	})
 	return out
 }

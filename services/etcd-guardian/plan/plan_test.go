@@ -40,11 +40,17 @@ func voter(name string) plan.Member {
 	for _, c := range name {
 		id = id*31 + uint64(c)
 	}
-	return plan.Member{ID: id, Name: name, Healthy: true, Runs: true, Applied: 1000, PeerURLs: []string{"https://" + name + ":2380"}, ClientURLs: []string{"https://" + name + ":2379"}}
+	return plan.Member{
+		ID: id, Name: name, Healthy: true, Runs: true, Applied: 1000,
+		PeerURLs: []string{"https://" + name + ":2380"}, ClientURLs: []string{"https://" + name + ":2379"},
+	}
 }
 
 func machine(name string) plan.Machine {
-	return plan.Machine{Index: controlplane.Index(name), Namespace: "ns", Name: name, UID: "uid-" + name, Node: name, Phase: "Running", Addresses: []string{name}, Hooked: true}
+	return plan.Machine{
+		Index: controlplane.Index(name), Namespace: "ns", Name: name, UID: "uid-" + name, Node: name,
+		Phase: "Running", Addresses: []string{name}, Hooked: true,
+	}
 }
 
 func offer(name string) plan.Offer {
@@ -72,7 +78,10 @@ func deleted(name string) change {
 }
 
 func silentFor(name string, d time.Duration) change {
-	return member(name, func(m *plan.Member) { m.Healthy, m.Runs, m.Message, m.Silent = false, false, "connection refused", d })
+	return member(name, func(m *plan.Member) {
+		m.Healthy, m.Runs, m.Message, m.Silent = false, false, "connection refused",
+			d
+	})
 }
 
 func withMachine(name string) change {
@@ -113,7 +122,10 @@ func without(name string) change {
 
 func permitFor(name string, ours bool) change {
 	return func(v *plan.View) {
-		v.Permit = &plan.Permit{Machine: machine(name).Reference(), Reason: "drain", Holder: "eviction-controller", Ours: ours}
+		v.Permit = &plan.Permit{
+			Machine: machine(name).Reference(), Reason: "drain", Holder: "eviction-controller",
+			Ours: ours,
+		}
 	}
 }
 
@@ -135,14 +147,14 @@ func TestTheOneNextChange(t *testing.T) {
 		changes []change
 		want    decision
 	}{
-		{"nothing is done to a quorum that is as it shall be", nil, decision{Phase: "Stable"}},
+		{"nothing is done to a quorum in its desired state", nil, decision{Phase: "Stable"}},
 		{
 			"without a majority nothing is changed",
 			[]change{func(v *plan.View) { v.Fresh, v.Trouble = false, "connection refused" }},
 			decision{Phase: "Stable", WaitsFor: "etcd: connection refused"},
 		},
 		{
-			"a member that was told to stop is started again when no majority is left",
+			"a stopping member is started again when no majority is left",
 			and(held, func(v *plan.View) { v.Fresh = false }, member("m1", func(m *plan.Member) { m.Stopping = true })),
 			decision{Phase: "Replacing", Next: "StartMember member m1", WaitsFor: "etcd: no member answers"},
 		},
@@ -171,14 +183,29 @@ func TestTheOneNextChange(t *testing.T) {
 			m.Phase = "Provisioned"
 			v.Machines = append(v.Machines, m)
 		}}, decision{Phase: "Replacing", WaitsFor: "machine m3 to become a node (Provisioned) (2 of 3 voters)"}},
-		{"the replacement gets a learner", []change{deleted("m1"), withMachine("m3")}, decision{Phase: "Replacing", Next: "AddLearner machine m3"}},
+		{
+			"the replacement gets a learner",
+			[]change{deleted("m1"), withMachine("m3")},
+			decision{Phase: "Replacing", Next: "AddLearner machine m3"},
+		},
 		{
 			"an address that is not the machine's gets none",
 			[]change{deleted("m1"), withMachine("m3"), func(v *plan.View) { v.Offers[3].PeerURL = "https://m2:2380" }},
-			decision{Phase: "Replacing", WaitsFor: "the agent of machine m3 to offer an address of its own, not https://m2:2380 (2 of 3 voters)"},
+			decision{
+				Phase:    "Replacing",
+				WaitsFor: "the agent of machine m3 to offer an address of its own, not https://m2:2380 (2 of 3 voters)",
+			},
 		},
-		{"a surplus machine gets its learner when its node joins", []change{withMachine("m3")}, decision{Phase: "Stable", Next: "AddLearner machine m3"}},
-		{"its learner does not vote while no voter is to leave", []change{withLearner("m3", func(*plan.Member) {})}, decision{Phase: "Replacing"}},
+		{
+			"a surplus machine gets its learner when its node joins",
+			[]change{withMachine("m3")},
+			decision{Phase: "Stable", Next: "AddLearner machine m3"},
+		},
+		{
+			"its learner does not vote while no voter is to leave",
+			[]change{withLearner("m3", func(*plan.Member) {})},
+			decision{Phase: "Replacing"},
+		},
 		{
 			"it votes as soon as a voter's machine is deleted",
 			[]change{withLearner("m3", func(*plan.Member) {}), deleted("m1")},
@@ -186,16 +213,21 @@ func TestTheOneNextChange(t *testing.T) {
 		},
 		{
 			"it does not hold up anything while it starts",
-			[]change{withLearner("m3", func(m *plan.Member) { m.Healthy, m.Runs = false, false }), func(v *plan.View) { v.Endpoints = nil }},
+			[]change{withLearner("m3", func(m *plan.Member) { m.Healthy, m.Runs = false, false }), func(v *plan.View) {
+				v.Endpoints = nil
+			}},
 			decision{Phase: "Replacing", Next: "PublishEndpoints"},
 		},
 		{
 			"a refused add is tried again and no error",
 			[]change{deleted("m1"), withMachine("m3"), func(v *plan.View) { v.AddRefused = true }},
-			decision{Phase: "Replacing", Next: "AddLearner machine m3", WaitsFor: "etcd to accept the next member, which it does 5 s after the last one began to vote"},
+			decision{
+				Phase: "Replacing", Next: "AddLearner machine m3",
+				WaitsFor: "etcd to accept the next member, which it does 5 s after the last one began to vote",
+			},
 		},
 		{
-			"nobody joins while a voter is silent",
+			"no member joins while a voter is silent",
 			[]change{silentFor("m2", steady), deleted("m1"), withMachine("m3")},
 			decision{Phase: "Degraded", WaitsFor: "member m2 to answer (connection refused)"},
 		},
@@ -221,7 +253,12 @@ func TestTheOneNextChange(t *testing.T) {
 		},
 		{
 			"the third learner of a machine gets four times as long",
-			[]change{deleted("m1"), withLearner("m3", func(m *plan.Member) { m.Applied, m.Idle, m.Failed = 1, 4*time.Minute-time.Second, 2 })},
+			[]change{
+				deleted("m1"), withLearner("m3", func(m *plan.Member) {
+					m.Applied, m.Idle, m.Failed = 1, 4*time.Minute-time.Second,
+						2
+				}),
+			},
 			decision{Phase: "Replacing", WaitsFor: "learner m3 to catch up (1 of 1000 log entries)"},
 		},
 		{
@@ -240,20 +277,25 @@ func TestTheOneNextChange(t *testing.T) {
 		{
 			"a machine whose learner failed waits for its turn",
 			[]change{deleted("m1"), withMachine("m3"), func(v *plan.View) { v.Offers[3].Wait = time.Second }},
-			decision{Phase: "Replacing", WaitsFor: "machine m3 to be tried again: its last member did not catch up (2 of 3 voters)"},
+			decision{
+				Phase: "Replacing", WaitsFor: "machine m3 to be tried again: its last member did not catch up (2 of 3 voters)",
+			},
 		},
-		{"before a voter leaves the list without it is published", replacing, decision{Phase: "Replacing", Next: "PublishEndpoints"}},
+		{
+			"before a voter leaves the list without it is published", replacing,
+			decision{Phase: "Replacing", Next: "PublishEndpoints"},
+		},
 		{
 			"clients get time to learn the list", and(leaving, func(v *plan.View) { v.EndpointsAge = 1100 * time.Millisecond }),
 			decision{Phase: "Replacing", WaitsFor: "clients to learn the new addresses before member m1 leaves"},
 		},
 		{"then the permit is taken", leaving, decision{Phase: "Replacing", Next: "AcquirePermit member m1"}},
 		{
-			"somebody else's permit is waited for", and(leaving, permitFor("m2", false)),
+			"the permit of another holder is waited for", and(leaving, permitFor("m2", false)),
 			decision{Phase: "Replacing", WaitsFor: "the disruption permit, which eviction-controller holds for m2 (drain)"},
 		},
 		{
-			"a permit that somebody holds for the same machine is good enough", and(leaving, permitFor("m1", false)),
+			"a permit held for the same machine is sufficient", and(leaving, permitFor("m1", false)),
 			decision{Phase: "Replacing", Next: "StopMember member m1"},
 		},
 		{
@@ -263,23 +305,28 @@ func TestTheOneNextChange(t *testing.T) {
 		},
 		{"the voter that leaves is stopped first", held, decision{Phase: "Replacing", Next: "StopMember member m1"}},
 		{
-			"without its agent it is removed as it runs", and(held, func(v *plan.View) { v.Offers = append(v.Offers[:1:1], v.Offers[2:]...) }),
+			"without its agent it is removed as it runs",
+			and(held, func(v *plan.View) { v.Offers = append(v.Offers[:1:1], v.Offers[2:]...) }),
 			decision{Phase: "Replacing", Next: "RemoveMember member m1"},
 		},
 		{
-			"it has a moment to stop", and(held, member("m1", func(m *plan.Member) { m.Stopping, m.StoppingFor = true, time.Second })),
+			"it has a moment to stop",
+			and(held, member("m1", func(m *plan.Member) { m.Stopping, m.StoppingFor = true, time.Second })),
 			decision{Phase: "Replacing", WaitsFor: "member m1 to stop"},
 		},
 		{
-			"it is removed when it is down", and(held, silentFor("m1", 0), member("m1", func(m *plan.Member) { m.Stopping = true })),
+			"it is removed when it is down",
+			and(held, silentFor("m1", 0), member("m1", func(m *plan.Member) { m.Stopping = true })),
 			decision{Phase: "Replacing", Next: "RemoveMember member m1"},
 		},
 		{
-			"it is removed when it does not stop", and(held, member("m1", func(m *plan.Member) { m.Stopping, m.StoppingFor = true, 2*time.Second })),
+			"it is removed when it does not stop",
+			and(held, member("m1", func(m *plan.Member) { m.Stopping, m.StoppingFor = true, 2*time.Second })),
 			decision{Phase: "Replacing", Next: "RemoveMember member m1"},
 		},
 		{
-			"it stays when another voter falls silent", and(held, silentFor("m2", 0), member("m1", func(m *plan.Member) { m.Stopping = true })),
+			"it stays when another voter falls silent",
+			and(held, silentFor("m2", 0), member("m1", func(m *plan.Member) { m.Stopping = true })),
 			decision{Phase: "Degraded", Next: "StartMember member m1"},
 		},
 		{
@@ -287,7 +334,11 @@ func TestTheOneNextChange(t *testing.T) {
 			[]change{withMachine("m3"), deleted("m3")},
 			decision{Phase: "Stable", Hooks: []string{"RemoveHook machine m3"}},
 		},
-		{"the permit ends when its machine has no voter", []change{permitFor("m9", true)}, decision{Phase: "Stable", Next: "FreePermit"}},
+		{
+			"the permit ends when its machine has no voter",
+			[]change{permitFor("m9", true)},
+			decision{Phase: "Stable", Next: "FreePermit"},
+		},
 		{
 			"a permit that was given back ends when the member is healthy",
 			[]change{permitFor("m1", false), func(v *plan.View) { v.Permit.Released = true }},
@@ -302,7 +353,9 @@ func TestTheOneNextChange(t *testing.T) {
 		{
 			"a voter that has just fallen silent is not dead",
 			[]change{deleted("m1"), silentFor("m1", time.Second)},
-			decision{Phase: "Degraded", WaitsFor: "member m1 to answer again, or to be silent for 5s: its machine is being deleted"},
+			decision{
+				Phase: "Degraded", WaitsFor: "member m1 to answer again, or to be silent for 5s: its machine is being deleted",
+			},
 		},
 		{
 			"a silent voter whose machine stays is waited for",
@@ -311,29 +364,42 @@ func TestTheOneNextChange(t *testing.T) {
 		},
 		{
 			"a dead voter without a machine leaves",
-			[]change{silentFor("m1", time.Hour), func(v *plan.View) { v.Machines = append(v.Machines[:1:1], v.Machines[2:]...) }},
+			[]change{silentFor("m1", time.Hour), func(v *plan.View) {
+				v.Machines = append(v.Machines[:1:1], v.Machines[2:]...)
+			}},
 			decision{Phase: "Degraded", Next: "RemoveMember member m1"},
 		},
 		{
 			"a healthy voter without a machine is left to people",
 			[]change{func(v *plan.View) { v.Machines = v.Machines[:2] }},
-			decision{Phase: "Stable", WaitsFor: "somebody to say what member m2 is: it votes and has no machine"},
+			decision{Phase: "Stable", WaitsFor: "a user to identify member m2: it votes and has no machine"},
 		},
-		{"a dead voter whose address went over to another machine has no machine", []change{silentFor("m1", time.Hour), func(v *plan.View) {
-			v.Machines[1].Name, v.Machines[1].Node = "m9", "m9"
-		}}, decision{Phase: "Degraded", Next: "RemoveMember member m1"}},
+		{
+			"a dead voter whose address went over to another machine has no machine",
+			[]change{silentFor("m1", time.Hour), func(v *plan.View) {
+				v.Machines[1].Name, v.Machines[1].Node = "m9", "m9"
+			}},
+			decision{Phase: "Degraded", Next: "RemoveMember member m1"},
+		},
 		{
 			"without a majority the loss is named and nothing is proposed, not even a hook",
 			[]change{
-				func(v *plan.View) { v.Fresh, v.Machines[0].Hooked = false, false }, withMachine("m3"), deleted("m1"), silentFor("m1", time.Hour), silentFor("m2", time.Minute),
+				func(v *plan.View) { v.Fresh, v.Machines[0].Hooked = false, false }, withMachine("m3"), deleted("m1"),
+				silentFor("m1", time.Hour), silentFor("m2", time.Minute),
 				member("m2", func(m *plan.Member) { m.SilentSince = "2026-11-22T10:00:00Z" }),
 			},
-			decision{Phase: "Degraded", WaitsFor: "a majority of the voters: 1 of 3 run, 2 are needed; member m1: connection refused; member m2 (silent since 2026-11-22T10:00:00Z): connection refused"},
+			decision{
+				Phase:    "Degraded",
+				WaitsFor: "a majority of the voters: 1 of 3 run, 2 are needed; member m1: connection refused; member m2 (silent since 2026-11-22T10:00:00Z): connection refused",
+			},
 		},
 		{
 			"a list that was confirmed before the majority was lost is no reason to act",
 			[]change{withMachine("m3"), deleted("m1"), silentFor("m1", time.Hour), silentFor("m2", time.Hour)},
-			decision{Phase: "Degraded", WaitsFor: "a majority of the voters: 1 of 3 run, 2 are needed; member m1: connection refused; member m2: connection refused"},
+			decision{
+				Phase:    "Degraded",
+				WaitsFor: "a majority of the voters: 1 of 3 run, 2 are needed; member m1: connection refused; member m2: connection refused",
+			},
 		},
 		{
 			"a dead voter is not removed while another's is under a permit, since that may go down too",
@@ -342,13 +408,17 @@ func TestTheOneNextChange(t *testing.T) {
 		},
 		{
 			"with five voters it is, since enough stay up",
-			[]change{deleted("m1"), silentFor("m1", time.Hour), permitFor("m2", false), withVoter("m3"), withVoter("m4"), func(v *plan.View) { v.Desired = 5 }},
+			[]change{
+				deleted("m1"), silentFor("m1", time.Hour), permitFor("m2", false), withVoter("m3"), withVoter("m4"),
+				func(v *plan.View) { v.Desired = 5 },
+			},
 			decision{Phase: "Degraded", Next: "RemoveMember member m1"},
 		},
 		{
 			"a learner is not promoted where the vote under a permit would be needed",
 			[]change{
-				func(v *plan.View) { v.Members, v.Machines, v.Offers = v.Members[:2], v.Machines[:2], v.Offers[:2] }, permitFor("m1", false),
+				func(v *plan.View) { v.Members, v.Machines, v.Offers = v.Members[:2], v.Machines[:2], v.Offers[:2] },
+				permitFor("m1", false),
 				withLearner("m3", func(*plan.Member) {}),
 			},
 			decision{Phase: "Growing", Next: "Promote learner m3"},
@@ -374,7 +444,10 @@ func TestTheOneNextChange(t *testing.T) {
 		},
 		{
 			"of two deleted machines the first goes first",
-			[]change{deleted("m1"), deleted("m2"), func(v *plan.View) { v.Machines[2].DeletionTime = now.Add(-time.Hour) }, withVoter("m3"), without("m2")},
+			[]change{
+				deleted("m1"), deleted("m2"), func(v *plan.View) { v.Machines[2].DeletionTime = now.Add(-time.Hour) },
+				withVoter("m3"), without("m2"),
+			},
 			decision{Phase: "Replacing", Next: "AcquirePermit member m2"},
 		},
 	}
@@ -491,11 +564,21 @@ func TestThePivot(t *testing.T) {
 		{"the first machine gets a learner", alone(), decision{Phase: "Bootstrapping", Next: "AddLearner machine m0"}},
 		{"then the second", alone(grown("m0")), decision{Phase: "Growing", Next: "AddLearner machine m1"}},
 		{"with two it stays", alone(grown("m0", "m1")), decision{Phase: "Growing", Next: "AddLearner machine m2"}},
-		{"with three it is to leave", alone(grown("m0", "m1", "m2")), decision{Phase: "Pivoting", Next: "AcquirePermit member bootstrap"}},
-		{"it hands over", alone(grown("m0", "m1", "m2"), ours), decision{Phase: "Pivoting", Next: "MoveLeader member bootstrap"}},
-		{"it stops", alone(grown("m0", "m1", "m2"), ours, led), decision{Phase: "Pivoting", Next: "StopMember member bootstrap"}},
 		{
-			"it does not while one of the three is silent", alone(grown("m0", "m1", "m2"), ours, led, silentFor("m2", time.Hour)),
+			"with three it is to leave", alone(grown("m0", "m1", "m2")),
+			decision{Phase: "Pivoting", Next: "AcquirePermit member bootstrap"},
+		},
+		{
+			"it hands over", alone(grown("m0", "m1", "m2"), ours),
+			decision{Phase: "Pivoting", Next: "MoveLeader member bootstrap"},
+		},
+		{
+			"it stops", alone(grown("m0", "m1", "m2"), ours, led),
+			decision{Phase: "Pivoting", Next: "StopMember member bootstrap"},
+		},
+		{
+			"it does not while one of the three is silent", alone(grown("m0", "m1", "m2"), ours, led,
+				silentFor("m2", time.Hour)),
 			decision{Phase: "Degraded", Next: "FreePermit"},
 		},
 		{
@@ -521,7 +604,10 @@ func TestWhoMayTakeAVoterDown(t *testing.T) {
 	}{
 		{"the voter of a healthy quorum may go down", stableView(), "m1", plan.Disruption{}},
 		{"a machine without a voter needs no permit", stableView(withMachine("m3")), "m3", plan.Disruption{Needless: true}},
-		{"a learner needs none either", stableView(withLearner("m3", func(*plan.Member) {})), "m3", plan.Disruption{Needless: true}},
+		{
+			"a learner needs none either", stableView(withLearner("m3", func(*plan.Member) {})), "m3",
+			plan.Disruption{Needless: true},
+		},
 		{
 			"not while another is down", stableView(silentFor("m2", 0)), "m1",
 			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "member m2 does not answer"},
@@ -529,32 +615,49 @@ func TestWhoMayTakeAVoterDown(t *testing.T) {
 		{"one that is down itself may", stableView(silentFor("m1", 0)), "m1", plan.Disruption{}},
 		{
 			"not of two", stableView(func(v *plan.View) { v.Members = v.Members[:2] }), "m1",
-			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "without it 1 of 2 voters would be left, and 2 are needed"},
+			plan.Disruption{
+				Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK,
+				Why:    "without it 1 of 2 voters would be left, and 2 are needed",
+			},
 		},
 		{
-			"not while somebody has the permit for another machine", stableView(permitFor("m2", false)), "m1",
-			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER, Why: "eviction-controller holds it for m2 (drain)"},
+			"not while the permit is held for another machine", stableView(permitFor("m2", false)), "m1",
+			plan.Disruption{
+				Reason: metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER,
+				Why:    "eviction-controller holds it for m2 (drain)",
+			},
 		},
 		{"again for the same machine", stableView(permitFor("m1", false)), "m1", plan.Disruption{}},
 		{
-			"not under the guardian's own permit, which ends with its own work", stableView(permitFor("m1", false), func(v *plan.View) {
+			"not under the guardian's own permit, which ends with its own work",
+			stableView(permitFor("m1", false), func(v *plan.View) {
 				v.Permit.Holder, v.Permit.Reason, v.Permit.Ours = plan.GuardianUser, plan.DefragmentationReason, true
 			}), "m1",
-			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER, Why: plan.GuardianUser + " holds it for m1 (defragmentation)"},
+			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER, Why: plan.GuardianUser +
+				" holds it for m1 (defragmentation)"},
 		},
 		{
-			"not again for the same machine when another voter died since", stableView(permitFor("m1", false), silentFor("m2", 0)), "m1",
-			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "member m2 does not answer", Withdraw: true},
+			"not again for the same machine when another voter died since",
+			stableView(permitFor("m1", false), silentFor("m2", 0)), "m1",
+			plan.Disruption{
+				Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "member m2 does not answer",
+				Withdraw: true,
+			},
 		},
 		{
-			"a permit whose voter is down already is not withdrawn", stableView(permitFor("m1", false), silentFor("m1", 0), func(v *plan.View) {
-				v.Members, v.Machines = append(v.Members, voter("m3"), voter("m4")), append(v.Machines, machine("m3"), machine("m4"))
-			}, silentFor("m2", 0)), "m1",
+			"a permit whose voter is down already is not withdrawn", stableView(permitFor("m1", false), silentFor("m1", 0),
+				func(v *plan.View) {
+					v.Members, v.Machines = append(v.Members, voter("m3"), voter("m4")),
+						append(v.Machines, machine("m3"), machine("m4"))
+				}, silentFor("m2", 0)), "m1",
 			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "member m2 does not answer"},
 		},
 		{
 			"not without a majority", stableView(func(v *plan.View) { v.Fresh, v.Trouble = false, "no leader" }), "m1",
-			plan.Disruption{Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, Why: "no majority of etcd answers: no leader"},
+			plan.Disruption{
+				Reason: metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK,
+				Why:    "no majority of etcd answers: no leader",
+			},
 		},
 	}
 	for _, c := range cases {
@@ -582,7 +685,10 @@ func rotating(outdated ...string) change {
 func TestMembersAreStartedAgainForOtherAuthorities(t *testing.T) {
 	rotation := func(name string) change {
 		return func(v *plan.View) {
-			v.Permit = &plan.Permit{Machine: machine(name).Reference(), Reason: plan.RotationReason, Holder: plan.GuardianUser, Ours: true}
+			v.Permit = &plan.Permit{
+				Machine: machine(name).Reference(), Reason: plan.RotationReason, Holder: plan.GuardianUser,
+				Ours: true,
+			}
 		}
 	}
 	told := func(d time.Duration) func(m *plan.Member) {
@@ -600,10 +706,30 @@ func TestMembersAreStartedAgainForOtherAuthorities(t *testing.T) {
 		held    string // why the restart is held back
 	}{
 		{"none if all trust them", []change{rotating()}, decision{Phase: "Stable"}, ""},
-		{"none if it is not known which they are", []change{rotating("m1"), func(v *plan.View) { v.Trust = "" }}, decision{Phase: "Stable"}, ""},
-		{"none that does not say what it trusts", []change{rotating(), member("m1", func(m *plan.Member) { m.Trust = "" })}, decision{Phase: "Stable"}, ""},
-		{"the permit comes first", []change{rotating("m0", "m1", "m2")}, decision{Phase: "Stable", Next: "AcquirePermit member m1"}, ""},
-		{"then the member is started again", []change{rotating("m0", "m1", "m2"), rotation("m1")}, decision{Phase: "Stable", Next: "RestartMember member m1"}, ""},
+		{
+			"none if it is not known which they are",
+			[]change{rotating("m1"), func(v *plan.View) { v.Trust = "" }},
+			decision{Phase: "Stable"},
+			"",
+		},
+		{
+			"none that does not say what it trusts",
+			[]change{rotating(), member("m1", func(m *plan.Member) { m.Trust = "" })},
+			decision{Phase: "Stable"},
+			"",
+		},
+		{
+			"the permit comes first",
+			[]change{rotating("m0", "m1", "m2")},
+			decision{Phase: "Stable", Next: "AcquirePermit member m1"},
+			"",
+		},
+		{
+			"then the member is started again",
+			[]change{rotating("m0", "m1", "m2"), rotation("m1")},
+			decision{Phase: "Stable", Next: "RestartMember member m1"},
+			"",
+		},
 		{
 			"it is waited for",
 			[]change{rotating("m0", "m1"), rotation("m1"), member("m1", told(time.Second))},
@@ -611,7 +737,7 @@ func TestMembersAreStartedAgainForOtherAuthorities(t *testing.T) {
 			"",
 		},
 		{
-			"its agent is told again after a while",
+			"the command is sent again after a while",
 			[]change{rotating("m0", "m1"), rotation("m1"), member("m1", told(time.Minute))},
 			decision{Phase: "Stable", Next: "RestartMember member m1"},
 			"",
@@ -622,9 +748,19 @@ func TestMembersAreStartedAgainForOtherAuthorities(t *testing.T) {
 			decision{Phase: "Degraded", WaitsFor: "member m1 to answer (connection refused)"},
 			"",
 		},
-		{"the permit ends when it trusts them", []change{rotating("m0"), rotation("m1")}, decision{Phase: "Stable", Next: "FreePermit"}, ""},
+		{
+			"the permit ends when it trusts them",
+			[]change{rotating("m0"), rotation("m1")},
+			decision{Phase: "Stable", Next: "FreePermit"},
+			"",
+		},
 		{"the leader comes last", []change{rotating("m0")}, decision{Phase: "Stable", Next: "AcquirePermit member m0"}, ""},
-		{"and leads no more when it is started again", []change{rotating("m0"), rotation("m0")}, decision{Phase: "Stable", Next: "MoveLeader member m0"}, ""},
+		{
+			"and leads no more when it is started again",
+			[]change{rotating("m0"), rotation("m0")},
+			decision{Phase: "Stable", Next: "MoveLeader member m0"},
+			"",
+		},
 		{
 			"not under the permit of another",
 			[]change{rotating("m1"), permitFor("m2", false)},
@@ -638,7 +774,7 @@ func TestMembersAreStartedAgainForOtherAuthorities(t *testing.T) {
 			"eviction-controller holds the disruption permit for m1 (drain)",
 		},
 		{
-			"nobody is asked while the agent is away",
+			"no command is sent while the agent is disconnected",
 			[]change{rotating("m1"), away("m1")},
 			decision{Phase: "Stable"},
 			"the agent of member m1 is away",
@@ -680,7 +816,7 @@ func TestMembersAreStartedAgainForOtherAuthorities(t *testing.T) {
 			"",
 		},
 		{
-			"a learner that was told to start again is no voter before it has",
+			"a restarting learner is not promoted",
 			[]change{deleted("m1"), withLearner("m3", told(time.Second)), rotating("m3")},
 			decision{Phase: "Replacing", WaitsFor: "learner m3 to start again, so that it trusts the authorities of now"},
 			"",
@@ -705,7 +841,10 @@ func TestMembersAreStartedAgainForOtherAuthorities(t *testing.T) {
 			[]change{func(v *plan.View) {
 				b := voter(plan.BootstrapName)
 				b.Leader = true
-				*v = plan.View{Fresh: true, MachinesKnown: true, Desired: 3, EndpointsAge: time.Hour, Members: []plan.Member{b}, Endpoints: b.ClientURLs}
+				*v = plan.View{
+					Fresh: true, MachinesKnown: true, Desired: 3, EndpointsAge: time.Hour, Members: []plan.Member{b},
+					Endpoints: b.ClientURLs,
+				}
 			}, rotating(plan.BootstrapName)},
 			decision{Phase: "Bootstrapping", WaitsFor: "another control-plane machine (0 of 3 voters)"},
 			"no machine of the control plane runs it",
@@ -733,7 +872,10 @@ func TestMembersAreStartedAgainForOtherAuthorities(t *testing.T) {
 
 func TestARestartOfTheGuardiansIsNoPermitForOthers(t *testing.T) {
 	v := stableView(rotating("m1"), func(v *plan.View) {
-		v.Permit = &plan.Permit{Machine: machine("m1").Reference(), Reason: plan.RotationReason, Holder: plan.GuardianUser, Ours: true}
+		v.Permit = &plan.Permit{
+			Machine: machine("m1").Reference(), Reason: plan.RotationReason, Holder: plan.GuardianUser,
+			Ours: true,
+		}
 	})
 	for _, name := range []string{"m1", "m2"} {
 		if d := plan.Disrupt(v, machine(name)); d.Reason != metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER {
@@ -782,7 +924,8 @@ func TestAGivenQuorumIsPlannedForAsALiveOne(t *testing.T) {
 		Reason: "it has no machine, and it is down",
 	}
 	got := p.First()
-	if got.GetAction() != want.GetAction() || got.GetObject().GetUid() != want.GetObject().GetUid() || got.GetReason() != want.GetReason() {
+	if got.GetAction() != want.GetAction() || got.GetObject().GetUid() != want.GetObject().GetUid() ||
+		got.GetReason() != want.GetReason() {
 		t.Errorf("First = %v, want %v", got, want)
 	}
 }
@@ -793,7 +936,11 @@ func TestWhyAVoterThatIsToLeaveStays(t *testing.T) {
 		changes []change
 		want    string
 	}{
-		{"no replacement runs a member", []change{deleted("m1")}, "without it 2 of 3 voters would be left, and no replacement of machine m1 runs a member"},
+		{
+			"no replacement runs a member",
+			[]change{deleted("m1")},
+			"without it 2 of 3 voters would be left, and no replacement of machine m1 runs a member",
+		},
 		{
 			"the replacement only follows",
 			[]change{deleted("m1"), withLearner("m3", func(m *plan.Member) { m.Applied = 1 })},
@@ -824,7 +971,9 @@ func TestWhyAVoterThatIsToLeaveStays(t *testing.T) {
 // Machines behind one address from outside share it: a member there would be any of them.
 func TestAMachineOwnsItsAddressesInsideTheClusterAlone(t *testing.T) {
 	m := plan.MachineOf(&machinev1.Machine{Status: &machinev1.MachineStatus{Addresses: []*nodev1.NodeAddress{
-		{Type: "Hostname", Address: "m0"}, {Type: "InternalIP", Address: "10.0.0.1"}, {Type: "ExternalIP", Address: "192.0.2.1"},
+		{Type: "Hostname", Address: "m0"},
+		{Type: "InternalIP", Address: "10.0.0.1"},
+		{Type: "ExternalIP", Address: "192.0.2.1"},
 	}}})
 	if !m.Owns([]string{"https://10.0.0.1:2380"}) || m.Owns([]string{"https://192.0.2.1:2380"}) {
 		t.Errorf("its addresses are %v, want 10.0.0.1", m.Addresses)

@@ -30,8 +30,8 @@ type simMember struct {
 	progress time.Time
 	stop     time.Time
 	trust    int       // the authorities that it trusts since it was started
-	told     time.Time // when the guardian told its agent to start it again, as far as it remembers
-	order    int       // what its agent was told to have it trust; 0 for nothing
+	told     time.Time // when the guardian last commanded its agent to restart it
+	order    int       // authorities that its agent was commanded to trust; 0 for none
 	back     time.Time // when it is up again after that
 }
 
@@ -62,7 +62,7 @@ type world struct {
 	nextID    uint64
 	nextName  int
 	faults    bool
-	freeAt    time.Time // when somebody else's permit is given back
+	freeAt    time.Time // when the other holder's permit is released
 	repairAt  time.Time // when the voter that it took down is up again
 	trust     int       // the authorities that members have to trust
 	trace     []string
@@ -84,7 +84,9 @@ func (w *world) newMachine() {
 	w.nextName++
 	name := fmt.Sprintf("m%d", w.nextName)
 	w.machines = append(w.machines, &simMachine{Machine: plan.Machine{
-		Name: name, Namespace: "ns", UID: name, Index: (w.nextName - 1) % w.desired, Node: name, Addresses: []string{"127.0.0." + fmt.Sprint(w.nextName)},
+		Name: name, Namespace: "ns", UID: name, Index: (w.nextName - 1) % w.desired, Node: name, Addresses: []string{
+			"127.0.0." + fmt.Sprint(w.nextName),
+		},
 	}})
 }
 
@@ -124,8 +126,9 @@ func (w *world) view() plan.View {
 	}
 	for _, m := range w.members {
 		p := plan.Member{
-			ID: m.id, Learner: m.learner, Leader: m.id == w.leader, Healthy: m.up() && (w.quorum() || m.learner), Runs: m.up(), Applied: m.applied,
-			Idle: w.now.Sub(m.progress), Stopping: !m.stop.IsZero(), StoppingFor: w.now.Sub(m.stop),
+			ID: m.id, Learner: m.learner, Leader: m.id == w.leader, Healthy: m.up() && (w.quorum() || m.learner), Runs: m.up(),
+			Applied: m.applied,
+			Idle:    w.now.Sub(m.progress), Stopping: !m.stop.IsZero(), StoppingFor: w.now.Sub(m.stop),
 			Trust: fmt.Sprint(m.trust), Restarting: !m.told.IsZero() && m.trust != w.trust, RestartFor: w.now.Sub(m.told),
 		}
 		if !m.silent.IsZero() {
@@ -204,13 +207,14 @@ func (w *world) restart(m *simMember) {
 	if order == 0 || order == m.trust || !m.running {
 		return
 	}
-	if !m.learner && (w.permit == nil || w.permit.Reason != plan.RotationReason || w.permit.Machine.GetUid() != w.machine(m.node).UID) {
+	if !m.learner && (w.permit == nil || w.permit.Reason != plan.RotationReason ||
+		w.permit.Machine.GetUid() != w.machine(m.node).UID) {
 		w.t.Fatalf("%s goes down without the permit", m.node)
 	}
 	m.running, m.back = false, w.now.Add(time.Duration(rapid.IntRange(1, 30).Draw(w.t, "restart"))*tick)
 }
 
-// checkStop: nobody stops while another voter has been silent for so long that the guardian knows.
+// checkStop: no member stops while another voter has been silent for so long that the guardian knows.
 func (w *world) checkStop(m *simMember, wanted bool) {
 	for _, o := range w.members {
 		if !wanted && o != m && !o.learner && !o.silent.IsZero() && w.now.Sub(o.silent) > 2*time.Second && w.quorum() {
@@ -279,7 +283,7 @@ func (w *world) fault() {
 		for _, m := range w.members {
 			m.broken = false
 		}
-	case 6, 7: // somebody deletes a machine
+	case 6, 7: // a user deletes a machine
 		m := w.machines[pick(len(w.machines))]
 		if !m.Deleting && !m.gone {
 			m.Deleting, m.DeletionTime = true, w.now
@@ -292,12 +296,12 @@ func (w *world) fault() {
 			}
 		}
 		w.refused = false
-	case 9: // somebody takes the permit, as the server would give it
+	case 9: // another holder takes the permit, as the server would give it
 		m := w.machines[pick(len(w.machines))]
 		all, healthy := w.voters()
 		for _, member := range w.members {
 			if w.permit == nil && member.node == m.Node && !member.learner && all == healthy {
-				w.permit = &plan.Permit{Machine: m.Reference(), Reason: "drain", Holder: "somebody"}
+				w.permit = &plan.Permit{Machine: m.Reference(), Reason: "drain", Holder: "other"}
 				w.freeAt = w.now.Add(time.Duration(rapid.IntRange(1, 100).Draw(w.t, "ticks")) * tick)
 			}
 		}
@@ -360,7 +364,7 @@ func (w *world) act(p plan.Plan) {
 		w.permit = nil
 	case plan.MoveLeader:
 		if t := w.byID(a.Target.ID); t == nil || !t.up() || t.learner {
-			w.t.Fatalf("leadership moved to nobody: %+v", a.Target)
+			w.t.Fatalf("leadership moved to no member: %+v", a.Target)
 		}
 		w.leader = a.Target.ID
 	case plan.StopMember:
@@ -418,7 +422,8 @@ func (w *world) addLearner(a plan.Action) {
 		}
 	}
 	bootstrap := w.byID(1) // etcd's own check is off there
-	w.refused = (bootstrap == nil || !bootstrap.up()) && (w.now.Sub(w.promoted) < 5*time.Second || healthy < plan.Majority(all+1))
+	w.refused = (bootstrap == nil || !bootstrap.up()) && (w.now.Sub(w.promoted) < 5*time.Second ||
+		healthy < plan.Majority(all+1))
 	if w.refused {
 		return
 	}
@@ -462,7 +467,8 @@ func (w *world) remove(i int) {
 	}
 }
 
-// checkSteady: after a dead voter was removed or a learner promoted, a majority stays healthy though the voter under another's permit goes down.
+// checkSteady: after a dead voter was removed or a learner promoted, a majority stays healthy though the voter under
+// another's permit goes down.
 func (w *world) checkSteady(what string) {
 	all, healthy := w.voters()
 	if m := w.disturbed(); m != nil && m.up() {
@@ -473,7 +479,7 @@ func (w *world) checkSteady(what string) {
 	}
 }
 
-// disturbed returns the voter that somebody else holds the permit for.
+// disturbed returns the voter that another holder has the permit for.
 func (w *world) disturbed() *simMember {
 	if w.permit == nil || w.permit.Ours {
 		return nil
@@ -514,7 +520,8 @@ func (w *world) checkI1(what string) {
 func (w *world) settled() bool {
 	p := plan.Next(w.view())
 	all, healthy := w.voters()
-	if p.Phase != plan.Stable || p.Next != nil || len(p.Hooks) > 0 || all != w.desired || healthy != all || !w.retired || w.permit != nil {
+	if p.Phase != plan.Stable || p.Next != nil || len(p.Hooks) > 0 || all != w.desired || healthy != all || !w.retired ||
+		w.permit != nil {
 		return false
 	}
 	for _, m := range w.machines {
@@ -528,7 +535,9 @@ func (w *world) settled() bool {
 func (w *world) step() { w.act(plan.Next(w.view())) }
 
 func TestTheViewIsNotModified(t *testing.T) {
-	v := stableView(deleted("m1"), withVoter("m3"), withMachine("m4"), permitFor("m1", true), func(v *plan.View) { slices.Reverse(v.Members) })
+	v := stableView(deleted("m1"), withVoter("m3"), withMachine("m4"), permitFor("m1", true), func(v *plan.View) {
+		slices.Reverse(v.Members)
+	})
 	before := fmt.Sprintf("%+v", v)
 	plan.Next(v)
 	if diff := cmp.Diff(before, fmt.Sprintf("%+v", v)); diff != "" {
@@ -559,12 +568,13 @@ func TestNoActionLeavesLessThanAHealthyMajorityAndItAlwaysEnds(t *testing.T) {
 		}
 		all, healthy := w.voters()
 		p := plan.Next(w.view())
-		t.Fatalf("never settled: %d of %d voters healthy, plan %+v\npermit %+v\n%v", healthy, all, p, w.permit, strings.Join(w.trace[max(0, len(w.trace)-20):], "\n"))
+		t.Fatalf("never settled: %d of %d voters healthy, plan %+v\npermit %+v\n%v", healthy, all, p, w.permit,
+			strings.Join(w.trace[max(0, len(w.trace)-20):], "\n"))
 	})
 }
 
-// recover ends all faults but two: a learner that does not catch up never does, and of the voters that are down some stay down
-// for ever, as far as a majority is left without them; then somebody deletes their machines.
+// recover ends all faults but two: a learner that does not catch up never does, and of the voters that are down some
+// stay down permanently, as far as a majority is left without them; then a user deletes their machines.
 func (w *world) recover() {
 	all, alive := 0, 0
 	for _, m := range w.members {
@@ -580,7 +590,7 @@ func (w *world) recover() {
 	}
 	for _, m := range w.members {
 		sm := w.machine(m.node)
-		if m.broken && !m.learner && sm != nil && alive > plan.Majority(all) && rapid.Bool().Draw(w.t, "for ever") {
+		if m.broken && !m.learner && sm != nil && alive > plan.Majority(all) && rapid.Bool().Draw(w.t, "permanently") {
 			alive--
 			sm.Deleting, sm.DeletionTime = true, w.now
 			continue

@@ -11,14 +11,15 @@ func (d *decision) rotates() bool {
 	return d.Permit != nil && d.Permit.Ours && (d.Permit.Reason == RotationReason || d.Permit.Reason == QuotaReason)
 }
 
-// outdated returns the reason of the permit under which a member has to be started again, and why in words; empty if it need not be. What a member did
-// not say is not known, and no reason to take it down.
+// outdated returns the reason of the permit under which a member has to be started again, and why in words; empty if it
+// need not be. What a member did not say is not known, and no reason to take it down.
 func (v View) outdated(m Member) (permit, why string) {
 	switch {
 	case v.Trust != "" && m.Trust != "" && m.Trust != v.Trust:
 		return RotationReason, nameOf(m) + " does not trust the authorities of now: etcd reads them when it starts"
 	case v.Quota > 0 && m.Quota > 0 && m.Quota != v.Quota && !m.Bootstrap():
-		return QuotaReason, fmt.Sprintf("the quota of %s is %d MiB, and %d MiB are set: etcd reads it when it starts", nameOf(m), m.Quota>>20, v.Quota>>20)
+		return QuotaReason, fmt.Sprintf("the quota of %s is %d MiB, and %d MiB are set: etcd reads it when it starts",
+			nameOf(m), m.Quota>>20, v.Quota>>20)
 	}
 	return "", ""
 }
@@ -40,8 +41,9 @@ func aimOf(permit string) string {
 // finishRestart ends a restart that has begun before anything else takes a voter down.
 func (d *decision) finishRestart() bool { return d.rotates() && d.restart() }
 
-// restart has members that trust other authorities than those of now, or have another quota, started again, since etcd reads them at its start alone: learners, then one voter at a
-// time under the permit, the leader last and after leadership was moved. All voters are healthy here.
+// restart has members that trust other authorities than those of now, or have another quota, started again, since etcd
+// reads them at its start alone: learners, then one voter at a time under the permit, the leader last and after
+// leadership was moved. All voters are healthy here.
 func (d *decision) restart() bool {
 	var outdated []Member
 	for _, m := range slices.Concat(d.learners, d.voters) {
@@ -62,7 +64,8 @@ func (d *decision) restart() bool {
 		switch {
 		case m.Restarting && d.early(m.RestartFor, d.Settings.RestartAgain):
 			return d.wait("%s to start again, %s", nameOf(m), aimOf(permit))
-		case !m.Learner && d.Permit == nil && !d.NoSpace: // without space it cannot be written, and nobody else can get it
+		// without space it cannot be written, and no other client can get it
+		case !m.Learner && d.Permit == nil && !d.NoSpace:
 			return d.do(Action{Kind: AcquirePermit, Member: m, Machine: machine, Permit: permit, Reason: why})
 		case m.Leader:
 			return d.do(Action{Kind: MoveLeader, Member: m, Machine: machine, Target: d.heir(m), Reason: why + ", and it leads"})
@@ -97,7 +100,8 @@ func (d *decision) restartable(m Member) (why, unblock string) {
 	case d.Permit != nil && !(d.rotates() && d.holdsPermit(m)):
 		return d.permitText(), "finish that work"
 	case left < Majority(len(d.voters)):
-		return fmt.Sprintf("without it %d of %d voters would be left, and %d are needed", left, len(d.voters), Majority(len(d.voters))), "add control-plane machines"
+		return fmt.Sprintf("without it %d of %d voters would be left, and %d are needed", left, len(d.voters),
+			Majority(len(d.voters))), "add control-plane machines"
 	}
 	return "", ""
 }

@@ -9,18 +9,22 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 )
 
-// Limits of etcd's space. Freed space stays in the file of a database until it is defragmented, which stops the member meanwhile.
+// Limits of etcd's space. Freed space stays in the file of a database until it is defragmented, during which the member
+// serves no request.
 const (
-	defragmentFrom = 100 << 20        // bytes: a smaller file is not worth the stop
-	defragmentFree = 50               // percent of the file that must be free; source: OpenShift's etcd operator, which takes 45
-	shrinkFree     = 10               // the same while writes are refused for want of space
-	disarmBelow    = 80               // percent of the quota that every database must be below before writes are allowed again
-	compactAgain   = 30 * time.Second // until old revisions are dropped once more
-	retryFirst     = time.Minute      // until a member is defragmented again whose database did not get smaller; doubles
-	retryMost      = time.Hour
+	defragmentFrom = 100 << 20 // bytes: a smaller file is not worth the stop
+	// percent of the file that must be free; source: OpenShift's etcd operator, which takes 45
+	defragmentFree = 50
+	shrinkFree     = 10 // the same while writes are refused for want of space
+	// percent of the quota that every database must be below before writes are allowed again
+	disarmBelow  = 80
+	compactAgain = 30 * time.Second // until old revisions are dropped once more
+	retryFirst   = time.Minute      // until a member is defragmented again whose database did not get smaller; doubles
+	retryMost    = time.Hour
 )
 
-// space defragments what is mostly free while etcd accepts writes: one member at a time, the leader last, under the permit. All voters are healthy here.
+// space defragments what is mostly free while etcd accepts writes: one member at a time, the leader last, under the
+// permit. All voters are healthy here.
 func (d *decision) space() bool {
 	if m, ok := d.underway(); ok {
 		return d.wait("%s to be defragmented", nameOf(m))
@@ -36,10 +40,11 @@ func (d *decision) space() bool {
 	return false
 }
 
-// relieve gives an etcd space that refuses writes (alarm NOSPACE): it drops old revisions, defragments, and ends the alarm when every database that
-// answers is small enough. The first and the last of these stop no member and need no permit, so they are done also while a voter is silent; one that comes
-// back with a full database raises the alarm again. Defragmentation stops a member: if a voter is silent, a majority must be left without it. The permit
-// cannot be written without space, and nobody else can get it either; endPermit ends one that is held.
+// relieve gives an etcd space that refuses writes (alarm NOSPACE): it drops old revisions, defragments, and ends the
+// alarm when every database that answers is small enough. The first and the last of these stop no member and need no
+// permit, so they are done also while a voter is silent; one that comes back with a full database raises the alarm
+// again. Defragmentation stops a member: if a voter is silent, a majority must be left without it. The permit cannot be
+// written without space, and no other client can get it either; endPermit ends one that is held.
 func (d *decision) relieve() bool {
 	if !d.NoSpace || d.rotates() || d.leaver != nil && d.leaver.Stopping {
 		return false // what was begun under the permit is ended first
@@ -68,7 +73,8 @@ func (d *decision) relieve() bool {
 	return d.stuck("space: %s; %s", d.noSpace(), d.remedy())
 }
 
-// mayDefragment reports whether a member can be defragmented now for want of space; otherwise it is held back with the reason.
+// mayDefragment reports whether a member can be defragmented now for want of space; otherwise it is held back with the
+// reason.
 func (d *decision) mayDefragment(m Member) bool {
 	hold := func(reason, unblock string) bool {
 		d.holdBack(Defragment, memberReference(m), reason, unblock)
@@ -79,10 +85,12 @@ func (d *decision) mayDefragment(m Member) bool {
 	case d.Permit != nil:
 		return hold(d.permitText(), "finish that work")
 	case some && d.healthyVoters(m.ID) < Majority(len(d.voters)):
-		return hold(fmt.Sprintf("%s does not answer, and without %s %d of %d voters would be left", nameOf(silent), nameOf(m), d.healthyVoters(m.ID), len(d.voters)),
+		return hold(fmt.Sprintf("%s does not answer, and without %s %d of %d voters would be left", nameOf(silent), nameOf(m),
+			d.healthyVoters(m.ID), len(d.voters)),
 			"bring it back, or delete its machine")
 	case d.pausing(m):
-		return hold(fmt.Sprintf("its database did not get smaller in %d tries", m.Tries), fmt.Sprintf("wait until %s after the last try", pauseAfter(m.Tries)))
+		return hold(fmt.Sprintf("its database did not get smaller in %d tries", m.Tries),
+			fmt.Sprintf("wait until %s after the last try", pauseAfter(m.Tries)))
 	}
 	return true
 }
@@ -98,18 +106,22 @@ func (d *decision) noSpace() string {
 // remedy says what gives a full etcd space where the guardian can do no more: what holds it back, if anything does.
 func (d *decision) remedy() string {
 	silent, some := d.firstSilent()
-	held := slices.ContainsFunc(d.plan.HeldBack, func(h *metav1.HeldBack) bool { return h.GetAction() == string(Defragment) })
+	held := slices.ContainsFunc(d.plan.HeldBack, func(h *metav1.HeldBack) bool {
+		return h.GetAction() == string(Defragment)
+	})
 	switch {
 	case held && d.Permit != nil:
 		return "members are defragmented when " + d.Permit.Holder + " has given the disruption permit back"
 	case held && some:
-		return fmt.Sprintf("the others are defragmented when %s%s answers: bring it back, or delete its machine", nameOf(silent), silent.sinceText())
+		return fmt.Sprintf("the others are defragmented when %s%s answers: bring it back, or delete its machine",
+			nameOf(silent), silent.sinceText())
 	case held:
 		return "members are defragmented again after a pause"
 	}
 	text := "delete objects, or give the members a larger quota"
 	if some {
-		text += fmt.Sprintf("; %s%s does not answer: bring it back, or delete its machine", nameOf(silent), silent.sinceText())
+		text += fmt.Sprintf("; %s%s does not answer: bring it back, or delete its machine", nameOf(silent),
+			silent.sinceText())
 	}
 	return text
 }

@@ -9,7 +9,8 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 )
 
-// unanswered: without a majority no change of the membership is proposed; the loss is named. A member that was told to stop is needed again.
+// unanswered: without a majority no membership change is proposed, and the plan reports the loss. A stopping member is
+// needed again.
 func (d *decision) unanswered() {
 	for _, m := range d.voters {
 		if m.Stopping {
@@ -32,7 +33,8 @@ func (d *decision) unanswered() {
 	d.wait("etcd: %s", trouble)
 }
 
-// loss says which voters are missing for a majority and since when; empty if a majority runs and only does not agree yet.
+// loss says which voters are missing for a majority and since when; empty if a majority runs and only does not agree
+// yet.
 func (d *decision) loss() string {
 	var silent []string
 	for _, m := range d.voters {
@@ -49,20 +51,24 @@ func (d *decision) loss() string {
 	if len(silent) == 0 || running >= Majority(len(d.voters)) {
 		return ""
 	}
-	return fmt.Sprintf("a majority of the voters: %d of %d run, %d are needed; %s", running, len(d.voters), Majority(len(d.voters)), strings.Join(silent, "; "))
+	return fmt.Sprintf("a majority of the voters: %d of %d run, %d are needed; %s", running, len(d.voters),
+		Majority(len(d.voters)), strings.Join(silent, "; "))
 }
 
 // hooks puts the hook on machines that stay, and takes it off those that go and have no member. A machine that is being
-// deleted never gets it: somebody may have taken it off on purpose.
+// deleted never gets it: an administrator may have removed it on purpose.
 func (d *decision) hooks() {
 	for _, m := range d.Machines {
 		switch {
 		case !m.Deleting && m.Misowned:
-			d.plan.Hooks = append(d.plan.Hooks, Action{Kind: AddHook, Machine: m, Reason: "the hook " + HookName + " belongs to " + HookOwner})
+			d.plan.Hooks = append(d.plan.Hooks, Action{Kind: AddHook, Machine: m, Reason: "the hook " + HookName +
+				" belongs to " + HookOwner})
 		case !m.Deleting && !m.Hooked:
-			d.plan.Hooks = append(d.plan.Hooks, Action{Kind: AddHook, Machine: m, Reason: "every control-plane machine waits for the quorum before its drain"})
+			d.plan.Hooks = append(d.plan.Hooks,
+				Action{Kind: AddHook, Machine: m, Reason: "every control-plane machine waits for the quorum before its drain"})
 		case m.Deleting && m.Hooked && !d.hosts(m):
-			d.plan.Hooks = append(d.plan.Hooks, Action{Kind: RemoveHook, Machine: m, Reason: "the quorum has no member on this machine"})
+			d.plan.Hooks = append(d.plan.Hooks,
+				Action{Kind: RemoveHook, Machine: m, Reason: "the quorum has no member on this machine"})
 		}
 	}
 }
@@ -75,7 +81,7 @@ func (d *decision) hosts(machine Machine) bool {
 	return slices.ContainsFunc(d.Members, func(m Member) bool { return machine.Owns(m.PeerURLs) })
 }
 
-// retire: the bootstrap member has left, and that is to be known for ever.
+// retire: the bootstrap member has left, which is recorded permanently.
 func (d *decision) retire() bool {
 	if d.BootstrapRetired || len(d.voters) == 0 || slices.ContainsFunc(d.Members, Member.Bootstrap) {
 		return false
@@ -83,7 +89,7 @@ func (d *decision) retire() bool {
 	return d.do(Action{Kind: RetireBootstrap, Reason: "the bootstrap member has left the cluster"})
 }
 
-// resume: a member that was told to stop and has not yet cannot leave after all.
+// resume: a member that has not stopped yet can no longer leave.
 func (d *decision) resume() bool {
 	for _, m := range d.voters {
 		if m.Stopping && m.Healthy && (d.leaver == nil || d.leaver.ID != m.ID) {
@@ -112,8 +118,11 @@ func (d *decision) endPermit() bool {
 	case d.Permit.Released:
 		return d.do(Action{Kind: FreePermit, Reason: "its work is done and " + nameOf(d.voters[i]) + " is healthy"})
 	case d.NoSpace && !d.voters[i].Stopping:
-		// Its holder cannot go on, nor give it back: neither can be written. It is asked for again before the voter goes down.
-		return d.do(Action{Kind: FreePermit, Reason: "etcd refuses writes, and space is given back only while nobody has it"})
+		// Its holder cannot go on, nor give it back: neither can be written. It is asked for again before the voter goes
+		// down.
+		return d.do(Action{
+			Kind: FreePermit, Reason: "etcd refuses writes, and members are defragmented only while the permit is free",
+		})
 	case d.rotates():
 		return false // its agent is away, perhaps with the order
 	case d.Permit.Ours && d.Permit.Reason == DefragmentationReason:
@@ -139,7 +148,8 @@ func (d *decision) dead() bool {
 		}
 		rest, healthy := len(d.voters)-1, d.steadyVoters(m.ID)
 		if rest == 0 || healthy < Majority(rest) {
-			reason, unblock := fmt.Sprintf("only %d of the other %d voters are healthy", healthy, rest), "bring another voter back"
+			reason, unblock := fmt.Sprintf("only %d of the other %d voters are healthy", healthy, rest),
+				"bring another voter back"
 			if v, ok := d.disturbed(); ok && v.ID != m.ID {
 				reason += fmt.Sprintf("; %s counts as down, since %s", nameOf(v), d.permitText())
 				unblock = "finish that work, or bring another voter back"
@@ -153,7 +163,8 @@ func (d *decision) dead() bool {
 	return false
 }
 
-// deadAfter returns how long a silent voter must be silent to be removed, and why it may be; no reason means that it may not.
+// deadAfter returns how long a silent voter must be silent to be removed, and why it may be; no reason means that it
+// may not.
 func (d *decision) deadAfter(m Member) (time.Duration, string) {
 	switch {
 	case m.Stopping:
@@ -168,18 +179,25 @@ func (d *decision) deadAfter(m Member) (time.Duration, string) {
 	return 0, ""
 }
 
-// forsaken: a learner whose machine goes, or that does not come on, leaves at once: it has no vote, and only one may be there.
+// forsaken: a learner whose machine goes, or that does not come on, leaves at once: it has no vote, and only one may be
+// there.
 func (d *decision) forsaken() bool {
 	for _, m := range d.learners {
 		_, attended := d.offerOf(m)
 		machine, _ := d.MachineOfMember(m)
 		switch {
 		case d.goes(m):
-			return d.do(Action{Kind: RemoveMember, Member: m, Machine: machine, Reason: "the machine of this learner is being deleted"})
+			return d.do(Action{
+				Kind: RemoveMember, Member: m, Machine: machine,
+				Reason: "the machine of this learner is being deleted",
+			})
 		case d.orphan(m):
 			return d.do(Action{Kind: RemoveMember, Member: m, Machine: machine, Reason: "this learner has no machine"})
 		case !d.caughtUp(m) && !d.early(m.Idle, d.stall(m)):
-			return d.do(Action{Kind: RemoveMember, Member: m, Machine: machine, Reason: fmt.Sprintf("this learner made no progress for %s", d.stall(m))})
+			return d.do(Action{
+				Kind: RemoveMember, Member: m, Machine: machine,
+				Reason: fmt.Sprintf("this learner made no progress for %s", d.stall(m)),
+			})
 		case !m.Healthy && !attended && !d.early(min(m.Silent, m.Idle), d.Settings.AgentAbsence):
 			return d.do(Action{Kind: RemoveMember, Member: m, Machine: machine, Reason: "the agent of this learner is gone"})
 		}
@@ -187,14 +205,15 @@ func (d *decision) forsaken() bool {
 	return false
 }
 
-// stall returns how long a learner may be without progress. It doubles with each learner of the machine that failed before: a member
-// does not answer until it has received and loaded the snapshot, which takes minutes for a large database or on a busy host.
+// stall returns how long a learner may be without progress. It doubles with each learner of the machine that failed
+// before: a member does not answer until it has received and loaded the snapshot, which takes minutes for a large
+// database or on a busy host.
 func (d *decision) stall(m Member) time.Duration {
 	const mostDoublings = 3 // 8 minutes: no other machine may join in that time
 	return d.Settings.LearnerStall << min(m.Failed, mostDoublings)
 }
 
-// silent: while a voter is silent that does not leave, nobody else goes and nobody comes.
+// silent: while a voter is silent that does not leave, no other member is added or removed.
 func (d *decision) silent() bool {
 	for _, m := range d.voters {
 		if m.Healthy {
@@ -219,8 +238,9 @@ func (d *decision) silent() bool {
 	return false
 }
 
-// promote: a learner that is needed as a voter becomes one as soon as it has caught up. Nothing else happens before. One that is not needed yet, on
-// a machine beyond the number of voters, waits until a voter's machine is deleted. Source: seed 000, 13.5.3.1.
+// promote: a learner that is needed as a voter becomes one as soon as it has caught up. Nothing else happens before.
+// One that is not needed yet, on a machine beyond the number of voters, waits until a voter's machine is deleted.
+// Source: seed 000, 13.5.3.1.
 func (d *decision) promote() bool {
 	if len(d.learners) == 0 || d.leaver != nil || d.staying() >= d.Desired {
 		return false
@@ -244,7 +264,10 @@ func (d *decision) promote() bool {
 		}
 		return d.wait("more voters to answer")
 	}
-	return d.do(Action{Kind: Promote, Member: m, Machine: machine, Reason: fmt.Sprintf("%s has caught up (%d of %d log entries)", nameOf(m), m.Applied, d.leaderApplied())})
+	return d.do(Action{
+		Kind: Promote, Member: m, Machine: machine,
+		Reason: fmt.Sprintf("%s has caught up (%d of %d log entries)", nameOf(m), m.Applied, d.leaderApplied()),
+	})
 }
 
 // caughtUp asks for more than etcd does: etcd promotes a learner that is still loading its snapshot, and then every
@@ -289,7 +312,8 @@ func (d *decision) leave() bool {
 	switch {
 	case d.Permit != nil && !d.holdsPermit(m):
 		d.holdBack(StopMember, memberReference(m), d.permitText(), "finish that work")
-		return d.stuck("the disruption permit, which %s holds for %s (%s)", d.Permit.Holder, d.Permit.Machine.GetName(), d.Permit.Reason)
+		return d.stuck("the disruption permit, which %s holds for %s (%s)", d.Permit.Holder, d.Permit.Machine.GetName(),
+			d.Permit.Reason)
 	case d.Permit == nil:
 		return d.do(Action{Kind: AcquirePermit, Member: m, Machine: machine, Permit: ReplacementReason, Reason: why})
 	case m.Leader:
@@ -303,10 +327,11 @@ func (d *decision) leave() bool {
 }
 
 func (d *decision) permitText() string {
-	return fmt.Sprintf("%s holds the disruption permit for %s (%s)", d.Permit.Holder, d.Permit.Machine.GetName(), d.Permit.Reason)
+	return fmt.Sprintf("%s holds the disruption permit for %s (%s)", d.Permit.Holder, d.Permit.Machine.GetName(),
+		d.Permit.Reason)
 }
 
-// attended reports whether somebody is there who can stop the member.
+// attended reports whether an agent is connected that can stop the member.
 func (d *decision) attended(m Member) bool {
 	if m.Bootstrap() {
 		return true
@@ -315,7 +340,7 @@ func (d *decision) attended(m Member) bool {
 	return ok
 }
 
-// heir returns the voter that shall lead instead of m: one that stays, and that is furthest.
+// heir returns the voter to which m transfers leadership: one that stays, with the longest log.
 func (d *decision) heir(m Member) Member {
 	var best Member
 	better := func(a Member) bool {
@@ -348,15 +373,17 @@ func (d *decision) explainLeavers() {
 		case d.leaver != nil:
 			d.holdBack(RemoveMember, memberReference(m), nameOf(*d.leaver)+" leaves first", "")
 		case len(d.learners) > 0:
-			d.holdBack(RemoveMember, memberReference(m), fmt.Sprintf("%s, the replacement of machine %s, does not vote yet", nameOf(d.learners[0]), machine.Name), "")
+			d.holdBack(RemoveMember, memberReference(m), fmt.Sprintf("%s, the replacement of machine %s, does not vote yet",
+				nameOf(d.learners[0]), machine.Name), "")
 		default:
-			d.holdBack(RemoveMember, memberReference(m), fmt.Sprintf("without it %d of %d voters would be left, and no replacement of machine %s runs a member",
-				d.healthyVoters(m.ID), d.Desired, machine.Name), "")
+			d.holdBack(RemoveMember, memberReference(m),
+				fmt.Sprintf("without it %d of %d voters would be left, and no replacement of machine %s runs a member",
+					d.healthyVoters(m.ID), d.Desired, machine.Name), "")
 		}
 	}
 }
 
-// publish writes the addresses down that clients shall use: those of all voters but the one that leaves.
+// publish records the addresses for clients: those of all voters except the one that leaves.
 func (d *decision) publish() bool {
 	var urls []string
 	for _, m := range d.voters {
@@ -372,8 +399,9 @@ func (d *decision) publish() bool {
 	return d.do(Action{Kind: PublishEndpoints, Endpoints: urls, Reason: "the voters' addresses changed"})
 }
 
-// grow adds a learner while voters are missing, or while one is to leave and has no replacement. A machine beyond the number of voters gets one
-// as soon as its node has joined, so that it has caught up when the machine that it replaces is deleted.
+// grow adds a learner while voters are missing, or while one is to leave and has no replacement. A machine beyond the
+// number of voters gets one as soon as its node has joined, so that it has caught up when the machine that it replaces
+// is deleted.
 func (d *decision) grow() bool {
 	if len(d.learners) > 0 {
 		return false // etcd has one at a time
@@ -382,7 +410,7 @@ func (d *decision) grow() bool {
 	if len(d.voters) > d.Desired || len(d.voters) == d.Desired && !leaving {
 		for _, m := range d.voters {
 			if d.orphan(m) {
-				return d.stuck("somebody to say what %s is: it votes and has no machine", nameOf(m))
+				return d.stuck("a user to identify %s: it votes and has no machine", nameOf(m))
 			}
 		}
 		return len(d.voters) == d.Desired && d.prepare()
@@ -419,7 +447,10 @@ func (d *decision) prepare() bool {
 	}
 	for _, m := range d.free() {
 		if offer, missing := d.candidate(m); missing == "" {
-			return d.do(Action{Kind: AddLearner, Machine: m, Offer: offer, Reason: fmt.Sprintf("machine %s is beyond the %d voters, as a replacement is", m.Name, d.Desired)})
+			return d.do(Action{
+				Kind: AddLearner, Machine: m, Offer: offer,
+				Reason: fmt.Sprintf("machine %s is beyond the %d voters, as a replacement is", m.Name, d.Desired),
+			})
 		}
 	}
 	return false
@@ -467,7 +498,8 @@ func (d *decision) candidate(m Machine) (Offer, string) {
 	case d.early(0, d.Offers[i].Wait):
 		return Offer{}, fmt.Sprintf("machine %s to be tried again: its last member did not catch up", m.Name)
 	case len(m.Addresses) > 0 && d.Offers[i].PeerURL != "" && !m.Owns([]string{d.Offers[i].PeerURL}):
-		return Offer{}, fmt.Sprintf("the agent of machine %s to offer an address of its own, not %s", m.Name, d.Offers[i].PeerURL)
+		return Offer{}, fmt.Sprintf("the agent of machine %s to offer an address of its own, not %s", m.Name,
+			d.Offers[i].PeerURL)
 	}
 	return d.Offers[i], ""
 }

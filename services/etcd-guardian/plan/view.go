@@ -1,11 +1,12 @@
-// Package plan decides the next change of the etcd cluster's membership: who joins, who votes, who leaves, and which hooks
-// come and go with that. It does no I/O and reads no clock: the same View always gives the same Plan. The View has no times of day
-// that a decision depends on, only durations that its caller measured by a monotonic clock, so a step of the host's clock changes nothing.
+// Package plan decides the next change of the etcd cluster's membership: who joins, who votes, who leaves, and which
+// hooks come and go with that. It does no I/O and reads no clock: the same View always gives the same Plan. The View
+// has no times of day that a decision depends on, only durations that its caller measured by a monotonic clock, so a
+// step of the host's clock changes nothing.
 //
-// It promises that none of its actions leaves fewer healthy voters than a majority, given that the View is true. A healthy
-// voter leaves only after its replacement votes and is healthy; a dead one whose machine is being deleted leaves first, if
-// the rest have a healthy majority. In doubt it waits and says why. It decides from nothing but the members and the
-// machines there are, so that it goes on correctly wherever its caller was interrupted.
+// It promises that none of its actions leaves fewer healthy voters than a majority, given that the View is true. A
+// healthy voter leaves only after its replacement votes and is healthy; a dead one whose machine is being deleted
+// leaves first, if the rest have a healthy majority. In doubt it waits and says why. It decides from nothing but the
+// members and the machines there are, so that it goes on correctly wherever its caller was interrupted.
 package plan
 
 import (
@@ -39,14 +40,17 @@ const (
 
 // Settings are the plan's patience. Zero fields mean the defaults.
 type Settings struct {
-	PromoteLag    int64         // log entries that a learner may be behind when it is promoted; default 200
-	LearnerStall  time.Duration // the first learner of a machine is removed after so long without progress, each further one after twice as long; default 60 s
-	AgentAbsence  time.Duration // a learner that is silent and without an agent for so long is removed; default 15 s
-	DeadAfter     time.Duration // a voter that leaves anyway counts as dead after this silence; default 5 s
-	OrphanAfter   time.Duration // the same for a voter without a machine; default 30 s
-	EndpointsRest time.Duration // from publishing the addresses until a member stops; clients poll each second; default 1.2 s
-	StopPatience  time.Duration // for a member to end that was told to; default 2 s
-	RestartAgain  time.Duration // until an agent is told once more to start its member again; default 10 s
+	PromoteLag int64 // log entries that a learner may be behind when it is promoted; default 200
+	// the first learner of a machine is removed after so long without progress, each further one after twice as long;
+	// default 60 s
+	LearnerStall time.Duration
+	AgentAbsence time.Duration // a learner that is silent and without an agent for so long is removed; default 15 s
+	DeadAfter    time.Duration // a voter that leaves anyway counts as dead after this silence; default 5 s
+	OrphanAfter  time.Duration // the same for a voter without a machine; default 30 s
+	// from publishing the addresses until a member stops; clients poll each second; default 1.2 s
+	EndpointsRest time.Duration
+	StopPatience  time.Duration // for a stopping member to end; default 2 s
+	RestartAgain  time.Duration // until the command to restart a member is sent again; default 10 s
 }
 
 func (s Settings) complete() Settings {
@@ -80,8 +84,8 @@ type View struct {
 	Members          []Member
 	Machines         []Machine     // of the control plane
 	Offers           []Offer       // agents that attend now
-	Permit           *Permit       // nil if nobody holds it
-	Desired          int           // number of voters that there shall be; at least 1
+	Permit           *Permit       // nil if it is free
+	Desired          int           // desired number of voters; at least 1
 	BootstrapRetired bool          // it is on disk that the bootstrap member has left for good
 	Endpoints        []string      // addresses last published, sorted
 	EndpointsAge     time.Duration // since that was seen to be so
@@ -114,14 +118,14 @@ type Member struct {
 	DBSize      int64         // of its database, as a file, in bytes
 	DBInUse     int64         // part of that which is in use
 	Quota       int64         // size at which it refuses writes; 0 if unknown
-	Defragments bool          // it is being defragmented, and may answer nothing meanwhile
+	Defragments bool          // it is being defragmented, and may not answer
 	Tries       int           // defragmentations in a row after which its database was not smaller
 	TriedFor    time.Duration // since the last of these ended
-	Stopping    bool          // it was told to stop, because it leaves
+	Stopping    bool          // it was commanded to stop, because it leaves
 	StoppingFor time.Duration // since then
 	MachineUID  string        // of the machine that it was added for; empty while that is not written down
 	Trust       string        // hash of the authorities that it trusts since its start; empty if it did not say
-	Restarting  bool          // its agent was told to start it again, and it does not trust the authorities of now yet
+	Restarting  bool          // its agent was commanded to restart it, and it does not trust the current authorities yet
 	RestartFor  time.Duration // since then
 }
 
@@ -159,8 +163,8 @@ type Permit struct {
 	Released bool // the work is done; it ends when the member is healthy
 }
 
-// ControlPlane reports whether a machine is one of the control plane.
-func ControlPlane(m *machinev1.Machine) bool {
+// controlPlane reports whether a machine is one of the control plane.
+func controlPlane(m *machinev1.Machine) bool {
 	return m.GetMetadata().GetLabels()[roleLabel] == masterRole
 }
 
@@ -222,8 +226,8 @@ func hostOf(address string) string {
 	return u.Hostname()
 }
 
-// Desired returns how many voters there shall be: as many as the control plane's set has replicas (0 if there is no set);
-// without one 3, or 5 as soon as there were five machines or voters.
+// Desired returns the desired number of voters: as many as the control plane's set has replicas (0 if there is no
+// set); without one 3, or 5 as soon as there were five machines or voters.
 func Desired(replicas int, machines []Machine, members []Member) int {
 	if replicas > 0 {
 		return replicas
@@ -246,8 +250,9 @@ func Desired(replicas int, machines []Machine, members []Member) int {
 	return 3
 }
 
-// MachineOfMember returns the machine that a member is on: by the uid that was written down, so that no other machine of the same name is
-// taken for it; before that by the node's name, or by an address while the member has no name yet. The bootstrap member is on none.
+// MachineOfMember returns the machine that a member is on: by the uid that was written down, so that no other machine
+// of the same name is taken for it; before that by the node's name, or by an address while the member has no name yet.
+// The bootstrap member is on none.
 func (v View) MachineOfMember(m Member) (Machine, bool) {
 	if m.Bootstrap() {
 		return Machine{}, false
@@ -285,8 +290,8 @@ func (v View) machineOfOffer(o Offer) (Machine, bool) {
 	return v.MachineOfNode(o.Node)
 }
 
-// Unbound returns the members whose machine is certain and not written down yet, with that machine: the machine's own agent offers the
-// member's address, and either runs it or was asked to.
+// Unbound returns the members whose machine is certain and not written down yet, with that machine: the machine's own
+// agent offers the member's address, and either runs it or was asked to.
 func (v View) Unbound() map[uint64]Machine {
 	out := map[uint64]Machine{}
 	for _, m := range v.Members {

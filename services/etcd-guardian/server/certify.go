@@ -9,13 +9,16 @@ import (
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/peers"
 )
 
-// CertifyMember signs the certificates of the member that is listed in the cluster for the caller's node, decided on an observation made after the
-// call came in. Name, address and identity are the member's.
-func (s *Server) CertifyMember(ctx context.Context, r *etcdv1.CertifyMemberRequest) (*etcdv1.CertifyMemberResponse, error) {
+// CertifyMember signs the certificates of the member that is listed in the cluster for the caller's node, decided on an
+// observation made after the call came in. Name, address and identity are the member's.
+func (s *Server) CertifyMember(ctx context.Context, r *etcdv1.CertifyMemberRequest) (*etcdv1.CertifyMemberResponse,
+	error,
+) {
 	caller, _ := identity.CallerFrom(ctx)
 	if node, ok := caller.Node(); !ok || node != r.GetNode() {
 		return nil, rpcerr.Forbidden(fmt.Sprintf("%s may not speak for node %q", caller.User, r.GetNode()))
@@ -32,7 +35,8 @@ func (s *Server) CertifyMember(ctx context.Context, r *etcdv1.CertifyMemberReque
 		return nil, rpcerr.Forbidden(fmt.Sprintf("node %q has no control-plane machine", r.GetNode()))
 	}
 	if len(machine.Addresses) == 0 {
-		return nil, rpcerr.Unavailable("no address of machine " + machine.Name + " is known yet: the member's comes from its agent alone")
+		return nil, rpcerr.Unavailable("no address of machine " + machine.Name +
+			" is known yet: the member's comes from its agent alone")
 	}
 	member, ok := o.View.MemberOfMachine(machine)
 	if !ok || len(member.PeerURLs) != 1 || !machine.Owns(member.PeerURLs) {
@@ -53,7 +57,7 @@ func (s *Server) CertifyMember(ctx context.Context, r *etcdv1.CertifyMemberReque
 	}
 	out, err := s.Signer.Sign(m, r.GetServerRequest(), r.GetPeerRequest())
 	if errors.Is(err, peers.ErrRequest) {
-		return nil, rpcerr.Invalid(rpcerr.Field{Path: "serverRequest, peerRequest", Description: err.Error()})
+		return nil, rpcerr.Invalid(object.Fault{Path: "serverRequest, peerRequest", Description: err.Error()})
 	}
 	return out, err
 }

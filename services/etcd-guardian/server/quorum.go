@@ -1,5 +1,5 @@
-// Package server answers the calls of QuorumService: it checks the request, asks the controller's last observation or its
-// records, and holds no rules of its own.
+// Package server answers the calls of QuorumService: it checks the request, asks the controller's last observation or
+// its records, and holds no rules of its own.
 package server
 
 import (
@@ -15,6 +15,7 @@ import (
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	kitstore "github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/controller"
@@ -39,7 +40,9 @@ func (s *Server) GetQuorum(context.Context, *etcdv1.GetQuorumRequest) (*etcdv1.Q
 }
 
 // WatchQuorum sends the quorum, and again when something in it changed that is not just a measurement.
-func (s *Server) WatchQuorum(_ *etcdv1.WatchQuorumRequest, stream grpc.ServerStreamingServer[etcdv1.WatchQuorumResponse]) error {
+func (s *Server) WatchQuorum(_ *etcdv1.WatchQuorumRequest,
+	stream grpc.ServerStreamingServer[etcdv1.WatchQuorumResponse],
+) error {
 	var sent *etcdv1.Quorum
 	for {
 		o, changed := s.Controller.Last()
@@ -90,7 +93,9 @@ func (s *Server) PlanQuorum(_ context.Context, r *etcdv1.PlanQuorumRequest) (*et
 }
 
 // AcquireDisruptionPermit gives the permit, decided on an observation made after the call came in.
-func (s *Server) AcquireDisruptionPermit(ctx context.Context, r *etcdv1.AcquireDisruptionPermitRequest) (*etcdv1.DisruptionPermit, error) {
+func (s *Server) AcquireDisruptionPermit(ctx context.Context, r *etcdv1.AcquireDisruptionPermitRequest) (
+	*etcdv1.DisruptionPermit, error,
+) {
 	caller, _ := identity.CallerFrom(ctx)
 	for {
 		o, err := s.Controller.Refresh(ctx)
@@ -102,7 +107,8 @@ func (s *Server) AcquireDisruptionPermit(ctx context.Context, r *etcdv1.AcquireD
 			return nil, err
 		}
 		p := &etcdv1.DisruptionPermit{
-			Machine: machine.Reference(), Reason: r.GetReason(), Holder: caller.User, AcquireTime: timestamppb.New(s.Now()), Held: true,
+			Machine: machine.Reference(), Reason: r.GetReason(), Holder: caller.User, AcquireTime: timestamppb.New(s.Now()),
+			Held: true,
 		}
 		d := plan.Disrupt(o.View, machine)
 		switch {
@@ -136,13 +142,16 @@ func (s *Server) AcquireDisruptionPermit(ctx context.Context, r *etcdv1.AcquireD
 	}
 }
 
-// lost reports whether somebody else was faster, so that all has to be looked at again.
+// lost reports whether another writer was first, so that everything has to be read again.
 func lost(err error) bool {
-	return errors.Is(err, kitstore.ErrExists) || errors.Is(err, kitstore.ErrConflict) || errors.Is(err, kitstore.ErrNotFound)
+	return errors.Is(err, kitstore.ErrExists) || errors.Is(err, kitstore.ErrConflict) ||
+		errors.Is(err, kitstore.ErrNotFound)
 }
 
 // ReleaseDisruptionPermit notes that the work is done; without a permit for that machine there is nothing to do.
-func (s *Server) ReleaseDisruptionPermit(ctx context.Context, r *etcdv1.ReleaseDisruptionPermitRequest) (*etcdv1.ReleaseDisruptionPermitResponse, error) {
+func (s *Server) ReleaseDisruptionPermit(ctx context.Context, r *etcdv1.ReleaseDisruptionPermitRequest) (
+	*etcdv1.ReleaseDisruptionPermitResponse, error,
+) {
 	caller, _ := identity.CallerFrom(ctx)
 	for {
 		o, err := s.Controller.Refresh(ctx)
@@ -159,7 +168,8 @@ func (s *Server) ReleaseDisruptionPermit(ctx context.Context, r *etcdv1.ReleaseD
 		if only := r.GetHolder(); only != "" && only != holder {
 			return &etcdv1.ReleaseDisruptionPermitResponse{}, nil
 		}
-		// A permit is for a machine: a service that asked again after it was withdrawn holds it for the one that gives it back.
+		// A permit is for a machine: a service that asked again after it was withdrawn holds it for the one that gives it
+		// back.
 		if caller.User != holder && !caller.In(identity.GroupMasters) && !caller.In(identity.GroupServices) {
 			return nil, rpcerr.Forbidden(fmt.Sprintf("the disruption permit is held by %s", holder))
 		}
@@ -179,11 +189,12 @@ func means(v plan.View, asked, held *metav1.ObjectReference) bool {
 	if m, err := find(v, asked); err == nil {
 		return m.UID == held.GetUid()
 	}
-	return asked.GetUid() != "" && asked.GetUid() == held.GetUid() || asked.GetUid() == "" && asked.GetName() == held.GetName()
+	return asked.GetUid() != "" && asked.GetUid() == held.GetUid() || asked.GetUid() == "" &&
+		asked.GetName() == held.GetName()
 }
 
-// find returns the control-plane machine that a reference means: by uid, by namespace and name, or by its node. A machine that
-// is none of the control plane has no voter.
+// find returns the control-plane machine that a reference means: by uid, by namespace and name, or by its node. A
+// machine that is none of the control plane has no voter.
 func find(v plan.View, ref *metav1.ObjectReference) (plan.Machine, error) {
 	if !v.MachinesKnown {
 		return plan.Machine{}, rpcerr.Unavailable("machine-api has not said yet which machines there are")
@@ -203,7 +214,7 @@ func find(v plan.View, ref *metav1.ObjectReference) (plan.Machine, error) {
 		}
 	}
 	if ref.GetName() == "" && ref.GetUid() == "" {
-		return plan.Machine{}, rpcerr.Invalid(rpcerr.Field{Path: "machine", Description: "must have a uid or a name"})
+		return plan.Machine{}, rpcerr.Invalid(object.Fault{Path: "machine", Description: "must have a uid or a name"})
 	}
 	return plan.Machine{Namespace: ref.GetNamespace(), Name: ref.GetName(), UID: ref.GetUid(), Node: ref.GetName()}, nil
 }

@@ -33,7 +33,7 @@ const (
 	leastQuota = 16 << 20 // the step by which a database grows
 )
 
-// config is what the guardian is told when it starts.
+// config is the guardian's settings.
 type config struct {
 	serve           serve.Config
 	bootstrapClient string // URL
@@ -54,10 +54,14 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	fs.StringVar(&c.bootstrapPeer, "bootstrap-peer", "", "https://IP:2380, where the bootstrap member meets the others")
 	fs.StringVar(&c.pki, "pki", "", "directory of the authorities etcd-client and etcd-peer, keys included")
 	fs.DurationVar(&c.lifetime, "certificate-lifetime", 24*time.Hour, "lifetime of members' certificates")
-	fs.StringSliceVar(&c.member, "member-command", nil, "program and first arguments that run an etcd member (default: this program with serve,etcd-member)")
-	fs.Int64Var(&c.quota, "quota-backend-bytes", 0, "size of the database at which every member refuses writes, 16 MiB or more; members that run are started again one at a time (default: what etcd-member chooses, 2 GiB)")
-	fs.DurationVar(&c.settings.LearnerStall, "learner-timeout", 60*time.Second, "a learner that makes no progress for so long is removed and tried again, with twice the time")
-	fs.DurationVar(&c.settings.EndpointsRest, "endpoints-rest", 1200*time.Millisecond, "time for clients to learn new addresses before a member stops")
+	fs.StringSliceVar(&c.member, "member-command", nil,
+		"program and first arguments that run an etcd member (default: this program with serve,etcd-member)")
+	fs.Int64Var(&c.quota, "quota-backend-bytes", 0,
+		"size of the database at which every member refuses writes, 16 MiB or more; members that run are started again one at a time (default: what etcd-member chooses, 2 GiB)")
+	fs.DurationVar(&c.settings.LearnerStall, "learner-timeout", 60*time.Second,
+		"a learner that makes no progress for so long is removed and tried again, with twice the time")
+	fs.DurationVar(&c.settings.EndpointsRest, "endpoints-rest", 1200*time.Millisecond,
+		"time for clients to learn new addresses before a member stops")
 	if err := fs.Parse(args); err != nil {
 		return c, err
 	}
@@ -126,13 +130,15 @@ func (c config) root() identity.Files {
 	}
 }
 
-// memberSpec returns the process of the bootstrap member. etcd's own check of changes is off there: it refuses each add for 5 s
-// after a promotion, which the guardian's own rules make needless while the cluster grows out of a single member.
+// memberSpec returns the process of the bootstrap member. etcd's own check of changes is off there: it refuses each add
+// for 5 s after a promotion, which the guardian's own rules make needless while the cluster grows out of a single
+// member.
 func (c config) memberSpec() process.Spec {
 	args := append(append([]string{}, c.member[1:]...),
 		"--name", plan.BootstrapName, "--data-dir", c.dataDir(), "--tls-dir", c.bootstrapTLS(),
 		"--listen-client", c.bootstrapClient, "--listen-peer", c.bootstrapPeer,
-		"--bootstrap", "--users", c.usersFile(), "--strict-reconfig-check=false", "--initial-cluster-token", controller.ClusterToken,
+		"--bootstrap", "--users", c.usersFile(), "--strict-reconfig-check=false", "--initial-cluster-token",
+		controller.ClusterToken,
 	)
 	if c.quota != 0 {
 		args = append(args, "--quota-backend-bytes", strconv.FormatInt(c.quota, 10))

@@ -56,7 +56,8 @@ const limit = 60 * time.Second // for anything to come about, on a machine that 
 func buildMember(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "etcd-member")
-	out, err := exec.Command("go", "build", "-o", path, "github.com/windlass-dev/windlass/services/etcd-member").CombinedOutput()
+	out, err := exec.Command("go", "build", "-o", path,
+		"github.com/windlass-dev/windlass/services/etcd-member").CombinedOutput()
 	if err != nil {
 		t.Fatalf("build etcd-member: %v\n%s", err, out)
 	}
@@ -102,7 +103,10 @@ func (l *lockedBuffer) String() string {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{t: t, dir: t.TempDir(), member: buildMember(t), guardianLog: &lockedBuffer{}, next: 10}
-	for name, a := range map[string]**identity.Authority{"windlass": &c.windlass, "etcd-client": &c.client, "etcd-peer": &c.peer} {
+	for name, a := range map[string]**identity.Authority{
+		"windlass": &c.windlass, "etcd-client": &c.client,
+		"etcd-peer": &c.peer,
+	} {
 		authority, err := identity.NewAuthority(name, time.Hour)
 		c.check(err)
 		*a = authority
@@ -176,7 +180,8 @@ func (a *agent) certify(ctx context.Context) error {
 		return err
 	}
 	for name, data := range map[string][]byte{
-		"etcd-ca.crt": out.GetClientAuthority(), "peer-ca.crt": out.GetPeerAuthority(), "etcd-server.crt": out.GetServerCertificate(), "peer.crt": out.GetPeerCertificate(),
+		"etcd-ca.crt": out.GetClientAuthority(), "peer-ca.crt": out.GetPeerAuthority(),
+		"etcd-server.crt": out.GetServerCertificate(), "peer.crt": out.GetPeerCertificate(),
 	} {
 		if err := os.WriteFile(filepath.Join(a.dir, "tls", name), data, 0o600); err != nil {
 			return err
@@ -186,7 +191,10 @@ func (a *agent) certify(ctx context.Context) error {
 }
 
 func (c *cluster) serviceFiles(dir, name string, ip net.IP) {
-	c.issue(dir, "tls", c.windlass, identity.Request{CommonName: name, URI: identity.ServiceURI(name), IPs: []net.IP{ip}, Server: true, Client: true})
+	c.issue(dir, "tls", c.windlass, identity.Request{
+		CommonName: name, URI: identity.ServiceURI(name), IPs: []net.IP{ip},
+		Server: true, Client: true,
+	})
 	c.ca(dir, "ca.crt", c.windlass)
 }
 
@@ -200,19 +208,26 @@ func (c *cluster) guardianFiles() {
 	c.check(c.peer.Save(filepath.Join(c.dir, "pki")))
 }
 
-// serveMachines stands in for machine-api: the same tables and methods, with a store of their own.
+// serveMachines is a fake of machine-api: the same tables and methods, with a store of their own.
 func (c *cluster) serveMachines() {
 	c.t.Helper()
 	dir := filepath.Join(c.dir, "machine-api")
 	c.serviceFiles(dir, "machine-api", net.IPv4(127, 0, 0, 1))
-	p, err := serve.New(serve.Config{Name: "machine-api", Listen: "127.0.0.1:0", Dir: filepath.Join(dir, "data"), TLSDir: dir}, slog.New(slog.DiscardHandler))
+	p, err := serve.New(serve.Config{
+		Name: "machine-api", Listen: "127.0.0.1:0", Dir: filepath.Join(dir, "data"),
+		TLSDir: dir,
+	}, slog.New(slog.DiscardHandler))
 	c.check(err)
 	st := etcdtest.Store(c.t)
 	any := func(string) bool { return true }
-	c.machines = resource.NewTable(st, p.Validator, resource.Config[*machinev1.Machine]{HasNamespace: any, KeepStatus: true, Finalizers: []string{"test"}})
+	c.machines = resource.NewTable(st, p.Validator, resource.Config[*machinev1.Machine]{
+		HasNamespace: any, KeepStatus: true, Finalizers: []string{"test"},
+	})
 	c.sets = resource.NewTable(st, p.Validator, resource.Config[*machinev1.ControlPlaneMachineSet]{HasNamespace: any})
-	c.check(resource.Register(p.GRPC, &machinev1.MachineService_ServiceDesc, machinev1.UnimplementedMachineServiceServer{}, c.machines))
-	c.check(resource.Register(p.GRPC, &machinev1.ControlPlaneMachineSetService_ServiceDesc, machinev1.UnimplementedControlPlaneMachineSetServiceServer{}, c.sets))
+	c.check(resource.Register(p.GRPC, &machinev1.MachineService_ServiceDesc, machinev1.UnimplementedMachineServiceServer{},
+		c.machines))
+	c.check(resource.Register(p.GRPC, &machinev1.ControlPlaneMachineSetService_ServiceDesc,
+		machinev1.UnimplementedControlPlaneMachineSetServiceServer{}, c.sets))
 	c.machineAPI = p
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -230,7 +245,8 @@ func (c *cluster) startGuardian() {
 	c.t.Helper()
 	c.guardian = exec.Command(os.Args[0], append([]string{
 		"--listen", c.listen, "--dir", filepath.Join(c.dir, "guardian"), "--tls-dir", filepath.Join(c.dir, "tls"),
-		"--peer", "machine-api=" + c.machineAPI.Address(), "--bootstrap-client", c.bootstrap[0], "--bootstrap-peer", c.bootstrap[1],
+		"--peer", "machine-api=" + c.machineAPI.Address(), "--bootstrap-client", c.bootstrap[0], "--bootstrap-peer",
+		c.bootstrap[1],
 		"--member-command", c.member, "--pki", filepath.Join(c.dir, "pki"),
 	}, c.extra...)...)
 	c.guardian.Env = append(os.Environ(), asGuardian+"=1")
@@ -239,7 +255,10 @@ func (c *cluster) startGuardian() {
 	g := c.guardian
 	c.t.Cleanup(func() { _ = g.Process.Kill(); _ = g.Wait() })
 	if c.conn == nil {
-		c.conn = c.dial("admin", identity.Request{CommonName: "admin", Organizations: []string{identity.GroupMasters}, URI: identity.UserURI("admin"), Client: true})
+		c.conn = c.dial("admin", identity.Request{
+			CommonName: "admin", Organizations: []string{identity.GroupMasters},
+			URI: identity.UserURI("admin"), Client: true,
+		})
 		c.quorum = etcdv1.NewQuorumServiceClient(c.conn)
 		c.t.Cleanup(c.endBootstrap)
 	}
@@ -265,7 +284,10 @@ func (c *cluster) dial(file string, r identity.Request) *grpc.ClientConn {
 	dir := filepath.Join(c.dir, "clients")
 	c.issue(dir, file, c.windlass, r)
 	c.ca(dir, "ca.crt", c.windlass)
-	files := identity.Files{Cert: filepath.Join(dir, file+".crt"), Key: filepath.Join(dir, file+".key"), CA: filepath.Join(dir, "ca.crt")}
+	files := identity.Files{
+		Cert: filepath.Join(dir, file+".crt"), Key: filepath.Join(dir, file+".key"),
+		CA: filepath.Join(dir, "ca.crt"),
+	}
 	tls, err := files.ClientTLS("")
 	c.check(err)
 	conn, err := grpc.NewClient(c.listen, grpc.WithTransportCredentials(credentials.NewTLS(tls)))
@@ -319,7 +341,10 @@ func (c *cluster) newMachine(name string, changes ...func(a *agent)) *agent {
 		},
 	})
 	c.check(err)
-	a.conn = c.dial(name, identity.Request{CommonName: name, URI: identity.NodeURI(name, machine.GetMetadata().GetUid()), Client: true})
+	a.conn = c.dial(name, identity.Request{
+		CommonName: name, URI: identity.NodeURI(name, machine.GetMetadata().GetUid()),
+		Client: true,
+	})
 	a.attend()
 	return a
 }
@@ -384,7 +409,7 @@ func (a *agent) attend() {
 func (a *agent) pauseAttending(on bool) { a.paused.Store(on) }
 
 func (a *agent) obey(ctx context.Context, m *etcdv1.AttendMemberResponse) error {
-	fmt.Fprintf(&a.log, "%s told to %s\n", time.Now().Format("05.000"), m.GetCommand())
+	fmt.Fprintf(&a.log, "%s command %s\n", time.Now().Format("05.000"), m.GetCommand())
 	switch m.GetCommand() {
 	case "Start":
 		if _, err := os.Stat(filepath.Join(a.dir, "data")); err != nil {
@@ -411,8 +436,10 @@ func (a *agent) start(m *etcdv1.AttendMemberResponse) {
 		return
 	}
 	a.started = m
-	cmd := exec.Command(a.c.member, "--name", a.name, "--data-dir", filepath.Join(a.dir, "data"), "--tls-dir", filepath.Join(a.dir, "tls"),
-		"--listen-client", a.client, "--listen-peer", a.peer, "--initial-cluster", m.GetInitialCluster(), "--initial-cluster-state", "existing",
+	cmd := exec.Command(a.c.member, "--name", a.name, "--data-dir", filepath.Join(a.dir, "data"), "--tls-dir",
+		filepath.Join(a.dir, "tls"),
+		"--listen-client", a.client, "--listen-peer", a.peer, "--initial-cluster", m.GetInitialCluster(),
+		"--initial-cluster-state", "existing",
 		"--initial-cluster-token", m.GetInitialClusterToken())
 	cmd.Stderr = io.MultiWriter(&a.log)
 	if err := cmd.Start(); err != nil {
@@ -464,7 +491,10 @@ func (c *cluster) etcdAs(user string) *clientv3.Client {
 	dir := filepath.Join(c.dir, "as-"+user)
 	c.issue(dir, "etcd", c.client, identity.Request{CommonName: user, Client: true})
 	c.ca(dir, "etcd-ca.crt", c.client)
-	creds, err := identity.Files{Cert: filepath.Join(dir, "etcd.crt"), Key: filepath.Join(dir, "etcd.key"), CA: filepath.Join(dir, "etcd-ca.crt")}.ClientCredentials()
+	creds, err := identity.Files{
+		Cert: filepath.Join(dir, "etcd.crt"), Key: filepath.Join(dir, "etcd.key"),
+		CA: filepath.Join(dir, "etcd-ca.crt"),
+	}.ClientCredentials()
 	c.check(err)
 	client, err := store.Dial(store.ClientConfig{Endpoints: []string{c.bootstrap[0]}, Credentials: creds})
 	c.check(err)
@@ -477,7 +507,10 @@ func (c *cluster) startWriter() *writer {
 	dir := filepath.Join(c.dir, "writer")
 	c.issue(dir, "etcd", c.client, identity.Request{CommonName: "machine-api", Client: true})
 	c.ca(dir, "etcd-ca.crt", c.client)
-	creds, err := identity.Files{Cert: filepath.Join(dir, "etcd.crt"), Key: filepath.Join(dir, "etcd.key"), CA: filepath.Join(dir, "etcd-ca.crt")}.ClientCredentials()
+	creds, err := identity.Files{
+		Cert: filepath.Join(dir, "etcd.crt"), Key: filepath.Join(dir, "etcd.key"),
+		CA: filepath.Join(dir, "etcd-ca.crt"),
+	}.ClientCredentials()
 	c.check(err)
 	client, err := store.Dial(store.ClientConfig{Endpoints: []string{c.bootstrap[0]}, Credentials: creds})
 	c.check(err)

@@ -42,7 +42,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 }
 
 // build makes the parts in the order in which they need each other.
-func build(cfg config, p *serve.Process) ([]func(context.Context) error, error) {
+func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 	if err := os.MkdirAll(filepath.Dir(cfg.usersFile()), 0o700); err != nil {
 		return nil, err
 	}
@@ -67,9 +67,10 @@ func build(cfg config, p *serve.Process) ([]func(context.Context) error, error) 
 			return nil, fmt.Errorf("certificates of the bootstrap member: %w", err)
 		}
 		parts = append(parts, func(ctx context.Context) error {
-			return signer.Keep(ctx, first, cfg.bootstrapTLS(), func() bool { return note.Get().BootstrapRetired }, func(err error) {
-				p.Log.WarnContext(ctx, "certificates of the bootstrap member are not renewed", "error", err)
-			})
+			return signer.Keep(ctx, first, cfg.bootstrapTLS(), func() bool { return note.Get().BootstrapRetired },
+				func(err error) {
+					p.Log.WarnContext(ctx, "certificates of the bootstrap member are not renewed", "error", err)
+				})
 		})
 	}
 	root, err := cfg.root().ClientCredentials()
@@ -99,23 +100,25 @@ func build(cfg config, p *serve.Process) ([]func(context.Context) error, error) 
 	elapsed := func() time.Duration { return time.Since(start) } // by the monotonic clock
 	c := controller.New(controller.Config{
 		Members: client, Records: records, Trust: signer.Trust, Note: note, BootstrapURL: cfg.bootstrapClient,
-		Bootstrap: controller.NewBootstrap(supervisor, cfg.memberSpec(), cfg.dataDir(), cfg.in(bootstrapDir, "allowed"), []string{cfg.in(endpointsFile)}, note, p.Log),
-		Machines:  machines, Sets: sets, MachineAPI: machinev1.NewMachineServiceClient(conn),
-		Reach: func(urls []string) { p.Etcd.SetEndpoints(urls...) }, Events: recorder, Settings: cfg.settings, Quota: cfg.quota, Now: time.Now, Elapsed: elapsed, Log: p.Log,
+		Bootstrap: controller.NewBootstrap(supervisor, cfg.memberSpec(), cfg.dataDir(), cfg.in(bootstrapDir, "allowed"),
+			[]string{cfg.in(endpointsFile)}, note, p.Log),
+		Machines: machines, Sets: sets, MachineAPI: machinev1.NewMachineServiceClient(conn),
+		Reach: func(urls []string) { p.Etcd.SetEndpoints(urls...) }, Events: recorder, Settings: cfg.settings,
+		Quota: cfg.quota, Now: time.Now, Elapsed: elapsed, Log: p.Log,
 	})
-	etcdv1.RegisterQuorumServiceServer(p.GRPC, &server.Server{Controller: c, Records: records, Signer: signer, Now: time.Now})
+	etcdv1.RegisterQuorumServiceServer(p.GRPC, &server.Server{
+		Controller: c, Records: records, Signer: signer,
+		Now: time.Now,
+	})
 	owned, err := ownerParts(cfg, p, c)
 	if err != nil {
 		return nil, err
 	}
 	parts = append(parts, owned...)
-	elector := reconcile.NewElector(p.Etcd, name, p.Address(), p.Log)
-	p.Leads = elector.Leads
-	p.Metrics.MustRegister(elector)
 	p.WithoutEtcd = true // it helps etcd back
 	return append(parts,
 		supervisor.Run, machines.Run, sets.Run, recorder.Run,
-		func(ctx context.Context) error { return elector.Run(ctx, c.Lead) },
+		p.Lead(reconcile.NewElector(p.Etcd, name, p.Address(), p.Log), c.Lead),
 		func(ctx context.Context) error {
 			defer client.Close()
 			return c.Run(ctx)
@@ -131,9 +134,12 @@ func ownerParts(cfg config, p *serve.Process, c *controller.Controller) ([]func(
 	if err != nil {
 		return nil, err
 	}
-	o := &owner.Owner{Tasks: hookv1.NewHookTaskServiceClient(conn), Log: p.Log, Progress: func() (string, <-chan struct{}) {
-		last, changed := c.Last()
-		return owner.Describe(last.Plan), changed
-	}}
+	o := &owner.Owner{
+		Tasks: hookv1.NewHookTaskServiceClient(conn), Log: p.Log,
+		Progress: func() (string, <-chan struct{}) {
+			last, changed := c.Last()
+			return owner.Describe(last.Plan), changed
+		},
+	}
 	return []func(context.Context) error{o.Run}, nil
 }

@@ -4,23 +4,28 @@ import (
 	"encoding/json"
 
 	"github.com/google/renameio/v2"
+
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
-// The etcd users that the bootstrap member sets up besides root: each service may touch its own keys and its own election,
-// and nothing else. The names are those in the certificates.
+// The etcd users that the bootstrap member sets up besides root: each service may touch its own keys and its own
+// election, and nothing else. The names are those in the certificates.
 func users() []user {
-	services := []string{
-		"machine-api", "hook-broker", "etcd-guardian", "eviction-controller", "scheduler", "node-configurator", "update-orchestrator",
-	}
 	var list []user
-	for _, s := range services {
-		list = append(list, user{Name: s, Prefixes: []grant{
-			{Prefix: "/windlass/" + s + "/", Permission: "readwrite"},
-			{Key: "/windlass/elections/" + s, Permission: "readwrite"},
-		}})
+	for _, s := range topology.Services() {
+		switch s.Etcd {
+		case topology.OwnKeys:
+			list = append(list, user{Name: s.Name, Prefixes: []grant{
+				{Prefix: topology.Prefix(s.Name), Permission: "readwrite"},
+				{Key: topology.ElectionKey(s.Name), Permission: "readwrite"},
+			}})
+		case topology.ReadElections:
+			list = append(list, user{Name: s.Name, Prefixes: []grant{
+				{Prefix: topology.ElectionsPrefix, Permission: "read"},
+			}})
+		}
 	}
-	// The gateway routes to the leaders.
-	return append(list, user{Name: "gateway", Prefixes: []grant{{Prefix: "/windlass/elections/", Permission: "read"}}})
+	return list
 }
 
 // user and grant are the users file of the etcd-member program.

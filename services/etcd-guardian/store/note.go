@@ -59,8 +59,8 @@ func (f *NoteFile) Get() Note {
 	return f.note
 }
 
-// Change has change modify the note (it must not modify the members it finds there) and writes it if it differs. When Change
-// returns nil, the note is on disk.
+// Change has change modify the note (it must not modify the members it finds there) and writes it if it differs. When
+// Change returns nil, the note is on disk.
 func (f *NoteFile) Change(change func(n *Note)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/store"
 )
 
-// The records stand under a prefix of their own, so that one read gets them all.
+// The records have a prefix of their own, so that one read gets them all.
 const (
 	prefix       = "quorum/"
 	permitKey    = prefix + "permit"
@@ -33,7 +33,7 @@ type Permit struct {
 
 // State is everything in etcd.
 type State struct {
-	Permit    *Permit // nil: nobody holds it
+	Permit    *Permit // nil: free
 	Endpoints []string
 	Machines  map[uint64]string // uid of the machine that a member is on, by the member's id, which etcd never gives again
 }
@@ -101,7 +101,7 @@ func (s *State) take(r store.Record) error {
 	return nil
 }
 
-// Acquire stores the permit if nobody holds it; else the error wraps store.ErrExists.
+// Acquire stores the permit if it is free; else the error wraps store.ErrExists.
 func (r *Records) Acquire(ctx context.Context, p *etcdv1.DisruptionPermit) error {
 	return r.putPermit(ctx, Permit{Message: p}, 0)
 }
@@ -134,7 +134,8 @@ func (r *Records) Free(ctx context.Context, p Permit) error {
 	return err
 }
 
-// Bind writes down which machine a member is on. It stays so until the member has left; else the error wraps store.ErrExists.
+// Bind writes down which machine a member is on. It stays so until the member has left; else the error wraps
+// store.ErrExists.
 func (r *Records) Bind(ctx context.Context, member uint64, machineUID string) error {
 	value, err := json.Marshal(memberRecord{MachineUID: machineUID})
 	if err != nil {
@@ -152,7 +153,7 @@ func (r *Records) Unbind(ctx context.Context, member uint64) error {
 
 func memberKey(id uint64) string { return membersKey + strconv.FormatUint(id, 16) }
 
-// Publish writes down the addresses that clients shall use.
+// Publish stores the addresses for clients.
 func (r *Records) Publish(ctx context.Context, urls []string, now time.Time) error {
 	value, err := json.Marshal(endpointsRecord{URLs: urls, Time: now.UTC()})
 	if err != nil {

@@ -18,14 +18,16 @@ import (
 	"github.com/windlass-dev/windlass/kit/serve"
 )
 
-// Files that --tls-dir holds. Leaf certificates are read again at each handshake, CAs at start only; what a member trusts it says of itself (trust.go).
+// Files that --tls-dir holds. Leaf certificates are read again at each handshake, CAs at start only; what a member
+// trusts it says of itself (trust.go).
 const (
 	clientCAFile   = "etcd-ca.crt"     // signs the certificates of etcd users
 	serverCertFile = "etcd-server.crt" // of the client port, for its address
 	serverKeyFile  = "etcd-server.key"
 	peerCAFile     = "peer-ca.crt" // signs members' certificates and nothing else
-	peerCertFile   = "peer.crt"    // for its address and its identity (identity.MemberURI), with both server and client usage
-	peerKeyFile    = "peer.key"
+	// for its address and its identity (identity.MemberURI), with both server and client usage
+	peerCertFile = "peer.crt"
+	peerKeyFile  = "peer.key"
 )
 
 // config holds the settings of one member.
@@ -62,19 +64,25 @@ func (c *config) flags(out io.Writer) *pflag.FlagSet {
 	fs.StringVar(&c.listenPeer, "listen-peer", "", "https://IP:PORT for the other members")
 	fs.StringVar(&c.advertiseClient, "advertise-client", "", "URL by which clients reach it (default: --listen-client)")
 	fs.StringVar(&c.advertisePeer, "advertise-peer", "", "URL by which members reach it (default: --listen-peer)")
-	fs.StringVar(&c.initialCluster, "initial-cluster", "", "name=URL,... of all members' peer URLs, its own included (default: itself alone); ignored once there is data")
-	fs.StringVar(&c.clusterState, "initial-cluster-state", "new", "new, or existing to join a cluster that this member was added to; ignored once there is data")
-	fs.StringVar(&c.clusterToken, "initial-cluster-token", "windlass", "tells clusters apart that were made of the same names and URLs")
+	fs.StringVar(&c.initialCluster, "initial-cluster", "",
+		"name=URL,... of all members' peer URLs, its own included (default: itself alone); ignored once there is data")
+	fs.StringVar(&c.clusterState, "initial-cluster-state", "new",
+		"new, or existing to join a cluster that this member was added to; ignored once there is data")
+	fs.StringVar(&c.clusterToken, "initial-cluster-token", "windlass",
+		"distinguishes clusters that were made of the same names and URLs")
 	fs.StringVar(&c.tlsDir, "tls-dir", "", "directory with "+strings.Join(tlsFiles(), ", "))
 	fs.BoolVar(&c.bootstrap, "bootstrap", false, "refuse all clients until the users of --users are set up")
 	fs.StringVar(&c.usersFile, "users", "", "JSON file of etcd users to set up; what is there already stays")
-	fs.BoolVar(&c.strictCheck, "strict-reconfig-check", true, "let etcd itself refuse changes of membership that look unsafe to it")
+	fs.BoolVar(&c.strictCheck, "strict-reconfig-check", true,
+		"let etcd itself refuse changes of membership that look unsafe to it")
 	fs.UintVar(&c.tickMS, "tick-ms", 100, "heartbeat interval in milliseconds")
 	fs.UintVar(&c.electionMS, "election-ms", 1000, "election timeout in milliseconds, at least five ticks")
 	fs.Int64Var(&c.quotaBytes, "quota-backend-bytes", 2<<30, "size of the database at which only deletions are accepted")
 	fs.Int64Var(&c.memoryBytes, "memory-limit-bytes", 256<<20, "soft limit of memory, unless GOMEMLIMIT is set; 0: none")
-	fs.StringVar(&c.httpSocket, "http-socket", "", "Unix socket for /health, /readyz, /livez, /version and /metrics (default: http.sock beside --data-dir)")
-	fs.DurationVar(&c.connectionAge, "connection-age", serve.DefaultConnectionAge, "age at which clients are asked to connect again, with their newest certificate; open streams live on")
+	fs.StringVar(&c.httpSocket, "http-socket", "",
+		"Unix socket for /health, /readyz, /livez, /version and /metrics (default: http.sock beside --data-dir)")
+	fs.DurationVar(&c.connectionAge, "connection-age", serve.DefaultConnectionAge,
+		"age at which clients are asked to connect again, with their newest certificate; open streams live on")
 	fs.StringVar(&c.logLevel, "log-level", "warn", "least level of etcd's own messages: debug, info, warn or error")
 	return fs
 }
@@ -97,7 +105,10 @@ func parse(args []string, out io.Writer) (config, error) {
 
 // complete sets what follows from other settings. Paths become absolute.
 func (c *config) complete() error {
-	for flag, value := range map[string]string{"name": c.name, "data-dir": c.dataDir, "tls-dir": c.tlsDir, "listen-client": c.listenClient, "listen-peer": c.listenPeer} {
+	for flag, value := range map[string]string{
+		"name": c.name, "data-dir": c.dataDir, "tls-dir": c.tlsDir,
+		"listen-client": c.listenClient, "listen-peer": c.listenPeer,
+	} {
 		if value == "" {
 			return fmt.Errorf("--%s is required", flag)
 		}

@@ -2,15 +2,16 @@ package service
 
 import "errors"
 
-// Exit codes of the program, for whoever supervises it.
+// Exit codes of the program, for its supervisor.
 const (
 	ExitFailure = 1  // start it again, later
 	ExitRemoved = 3  // the member was removed: never start it again on this data
 	ExitUsage   = 64 // wrong flags or files (2 would be the code of a panic)
 )
 
-// ErrRemoved means that the cluster removed this member for good.
-var ErrRemoved = errors.New("this member was removed from its cluster; it can join again only under a new id, with an empty data directory")
+// errRemoved means that the cluster removed this member for good.
+var errRemoved = errors.New(
+	"this member was removed from its cluster; it can join again only under a new id, with an empty data directory")
 
 // usageError marks errors in flags and in the files they name.
 type usageError struct{ error }
@@ -23,7 +24,7 @@ func ExitCode(err error) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, ErrRemoved):
+	case errors.Is(err, errRemoved):
 		return ExitRemoved
 	case errors.As(err, &usage):
 		return ExitUsage

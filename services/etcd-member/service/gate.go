@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// gate stands before every call of every client.
+// gate intercepts every call of every client.
 //
 // While it is closed, it refuses them: until authentication is on, etcd lets any certificate of the client CA do
 // anything. And it refuses those that meet a server which is stopping: etcd closes its database under them, and

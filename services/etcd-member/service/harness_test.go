@@ -305,7 +305,9 @@ func (c *cluster) pair(t *testing.T, life time.Duration, user string) tls.Certif
 }
 
 // by returns a client with the certificate of each handshake, at the given members.
-func (c *cluster) by(t *testing.T, cert func(*tls.CertificateRequestInfo) (*tls.Certificate, error), at ...*member) *clientv3.Client {
+func (c *cluster) by(t *testing.T, cert func(*tls.CertificateRequestInfo) (*tls.Certificate, error),
+	at ...*member,
+) *clientv3.Client {
 	t.Helper()
 	var urls []string
 	for _, m := range at {
@@ -315,8 +317,10 @@ func (c *cluster) by(t *testing.T, cert func(*tls.CertificateRequestInfo) (*tls.
 	pool.AddCert(c.clients.cert)
 	retry := backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.2, MaxDelay: 200 * time.Millisecond}
 	client, err := clientv3.New(clientv3.Config{
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: time.Second})},
-		Endpoints:   urls, Logger: zap.NewNop(), BackoffWaitBetween: 10 * time.Millisecond,
+		DialOptions: []grpc.DialOption{
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: time.Second}),
+		},
+		Endpoints: urls, Logger: zap.NewNop(), BackoffWaitBetween: 10 * time.Millisecond,
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second, PermitWithoutStream: true,
 		TLS: &tls.Config{GetClientCertificate: cert, RootCAs: pool, MinVersion: tls.VersionTLS13},
 	})
@@ -327,7 +331,8 @@ func (c *cluster) by(t *testing.T, cert func(*tls.CertificateRequestInfo) (*tls.
 	return client
 }
 
-// eventually repeats try until it returns nil, first with 300 ms and then with more: what takes longer on a busy host comes about, too.
+// eventually repeats try until it returns nil, first with 300 ms and then with more: what takes longer on a busy host
+// comes about, too.
 func eventually(t *testing.T, what string, try func(ctx context.Context) error) time.Duration {
 	t.Helper()
 	begin := time.Now()

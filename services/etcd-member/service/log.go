@@ -27,22 +27,25 @@ func etcdLog(cfg config, out io.Writer) (*zap.Logger, error) {
 		EncodeDuration: zapcore.StringDurationEncoder, EncodeCaller: zapcore.ShortCallerEncoder,
 	}
 	core := zapcore.NewCore(zapcore.NewJSONEncoder(shape), zapcore.Lock(zapcore.AddSync(out)), level)
-	return zap.New(quiet{core}, zap.AddCaller()).With(zap.String("service", "etcd-member"), zap.String("member", cfg.name)), nil
+	return zap.New(quiet{core}, zap.AddCaller()).With(zap.String("service", "etcd-member"),
+		zap.String("member", cfg.name)), nil
 }
 
-// publishPause is between two attempts of etcd to make its member known. etcd itself makes no pause: while it loads a snapshot it refuses its
-// own attempts, thousands in a second, which takes a core from the load and writes megabytes of log.
+// publishPause is between two attempts of etcd to make its member known. etcd itself makes no pause: while it loads a
+// snapshot it refuses its own attempts, thousands in a second, which takes a core from the load and writes megabytes of
+// log.
 const publishPause = 100 * time.Millisecond
 
 // quiet drops warnings about what we want: that the Unix socket has no TLS, and that the tokens, which serve only
-// inside the process, are simple ones. It holds the caller up for publishPause at the warning of a failed attempt to publish: no other hook of
-// etcd's is on that path.
+// inside the process, are simple ones. It holds the caller up for publishPause at the warning of a failed attempt to
+// publish: no other hook of etcd's is on that path.
 type quiet struct{ zapcore.Core }
 
 func (q quiet) With(fields []zapcore.Field) zapcore.Core { return quiet{q.Core.With(fields)} }
 
 func (q quiet) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	wanted := strings.HasPrefix(e.Message, "scheme is http or unix while") || strings.HasPrefix(e.Message, "simple token is not")
+	wanted := strings.HasPrefix(e.Message, "scheme is http or unix while") ||
+		strings.HasPrefix(e.Message, "simple token is not")
 	if e.Level == zapcore.WarnLevel && wanted {
 		return ce
 	}

@@ -17,7 +17,8 @@ func TestEtcdMakesItsMemberKnownWithPauses(t *testing.T) {
 		}
 		began := time.Now()
 		for time.Since(began) < time.Second {
-			if log.Warn("failed to publish local member to cluster through raft"); bytes.Count(out.Bytes(), []byte("\n")) > 1000 {
+			if log.Warn("failed to publish local member to cluster through raft"); bytes.Count(out.Bytes(),
+				[]byte("\n")) > 1000 {
 				t.Fatal("a thousand attempts in less than a second")
 			}
 		}

@@ -24,7 +24,7 @@ import (
 )
 
 // removedMark is a file in the data directory of a member that was removed, so that it ends at once when
-// started again, also if no other member is left that could tell it. It goes with the data.
+// started again, also if no other member is left to report the removal. It is deleted with the data.
 const removedMark = "removed"
 
 // member is one etcd server and what is needed to start it again.
@@ -49,7 +49,8 @@ func (m *member) settings() (*embed.Config, error) {
 	m.gate.trust.Store(&trust)
 	ec := embed.NewConfig()
 	ec.Name, ec.Dir = m.cfg.name, m.cfg.dataDir
-	ec.InitialCluster, ec.ClusterState, ec.InitialClusterToken = m.cfg.initialCluster, m.cfg.clusterState, m.cfg.clusterToken
+	ec.InitialCluster, ec.ClusterState, ec.InitialClusterToken = m.cfg.initialCluster, m.cfg.clusterState,
+		m.cfg.clusterToken
 	ec.StrictReconfigCheck = m.cfg.strictCheck
 	ec.TickMs, ec.ElectionMs = m.cfg.tickMS, m.cfg.electionMS
 	ec.QuotaBackendBytes = m.cfg.quotaBytes
@@ -73,11 +74,13 @@ func (m *member) limits(ec *embed.Config) {
 	ec.GRPCAdditionalServerOptions = append(m.gate.options(),
 		// Clients ping every 10 s whether or not they have a call open; etcd's own policy would cut them off.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-		// Of a fixed size: else each message of a client, such as the renewal of a lease, costs a ping and its answer to measure the line.
+		// Of a fixed size: else each message of a client, such as the renewal of a lease, costs a ping and its answer to
+		// measure the line.
 		grpc.StaticStreamWindowSize(1<<20), grpc.StaticConnWindowSize(4<<20),
 		// Without a grace: new calls go to a new connection with the client's newest certificate, watches live on.
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			Time: embed.DefaultGRPCKeepAliveInterval, Timeout: embed.DefaultGRPCKeepAliveTimeout, MaxConnectionAge: m.cfg.connectionAge,
+			Time: embed.DefaultGRPCKeepAliveInterval, Timeout: embed.DefaultGRPCKeepAliveTimeout,
+			MaxConnectionAge: m.cfg.connectionAge,
 		}))
 	ec.ServiceRegister = func(s *grpc.Server) { m.grpc.Store(s) }
 }
@@ -99,7 +102,8 @@ func (m *member) secure(ec *embed.Config) error {
 	if err != nil {
 		return usageError{fmt.Errorf("--tls-dir: %w", err)}
 	}
-	ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions, grpc.Creds(m.validity.Credentials(credentials.NewTLS(settings))))
+	ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions,
+		grpc.Creds(m.validity.Credentials(credentials.NewTLS(settings))))
 	return nil
 }
 
@@ -116,7 +120,7 @@ func (m *member) listen(ec *embed.Config) error {
 	}
 	// With an HTTP listener of its own, the client port speaks plain gRPC, which is faster.
 	ec.ListenClientHttpUrls = []url.URL{{Scheme: "unix", Path: m.socket}}
-	ec.ListenPeerUrls = []url.URL{{Scheme: "unix", Host: m.socket + ".peer"}} // nobody connects there: see peers
+	ec.ListenPeerUrls = []url.URL{{Scheme: "unix", Host: m.socket + ".peer"}} // not connected to: see peers
 	return nil
 }
 
@@ -133,7 +137,7 @@ func (m *member) wasRemoved() bool {
 // markRemoved writes a removal down.
 func (m *member) markRemoved() {
 	mark := filepath.Join(m.cfg.dataDir, removedMark)
-	if err := os.WriteFile(mark, []byte(ErrRemoved.Error()+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(mark, []byte(errRemoved.Error()+"\n"), 0o600); err != nil {
 		m.log.Error("removal is not written down", "error", err)
 	}
 }
@@ -143,12 +147,16 @@ var errLate = errors.New("not ready in time")
 
 // start starts etcd and returns it when it is ready.
 //
-// A member that joins often loses the message by which it becomes ready, and would send it again only after 7 s,
-// though it replicates meanwhile. Starting the server again sends it at once. A member with data of its own
-// has that trouble only around elections, and may be slow for better reasons, so it is given more time. On a busy host
-// the message is lost several times in a row, while its connections are still being made. After the last try we wait for however long it takes.
+// A member that joins often loses the message by which it becomes ready, and would send it again only after 7 s, though
+// it already replicates. Starting the server again sends it at once. A member with data of its own has that trouble
+// only around elections, and may be slow for better reasons, so it is given more time. On a busy host the message is
+// lost several times in a row, while its connections are still being made. After the last try we wait for however long
+// it takes.
 func (m *member) start(ctx context.Context) (*embed.Etcd, error) {
-	patience := []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, time.Second, 2 * time.Second, 2 * time.Second}
+	patience := []time.Duration{
+		250 * time.Millisecond, 500 * time.Millisecond, time.Second, time.Second, 2 * time.Second,
+		2 * time.Second,
+	}
 	if m.hasData() {
 		patience = []time.Duration{time.Second, 2 * time.Second}
 	}
@@ -229,8 +237,9 @@ func awaitReady(ctx context.Context, e *embed.Etcd, began time.Time, limit time.
 	}
 }
 
-// isLate reports whether etcd, which was started at began and has known a leader and applied something since, has been given limit to become
-// ready, and no less time than that start took: on a busy host another start costs more than the message that it would send again.
+// isLate reports whether etcd, which was started at began and has known a leader and applied something since, has been
+// given limit to become ready, and no less time than that start took: on a busy host another start costs more than the
+// message that it would send again.
 func isLate(began, since, now time.Time, limit time.Duration) bool {
 	return now.Sub(since) > max(limit, since.Sub(began))
 }
@@ -241,12 +250,12 @@ func hasApplied(e *embed.Etcd) bool {
 	return e.Server.AppliedIndex() > 0 || e.Server.AuthStore().IsAuthEnabled()
 }
 
-// whyEnded tells why etcd ended though nobody stopped it. The one reason for which its server stops by itself is
+// whyEnded returns why etcd ended by itself. The one reason for which its server stops by itself is
 // its removal; when its disk fails, etcd ends the whole process.
 func whyEnded(e *embed.Etcd, err error) error {
 	select {
 	case <-e.Server.StoppingNotify():
-		return ErrRemoved
+		return errRemoved
 	default:
 		return fmt.Errorf("serve: %w", err)
 	}

@@ -14,7 +14,10 @@ func TestAStartThatTakesLongIsNotRepeatedTooSoon(t *testing.T) {
 		{"a quick start, within the limit", 100 * time.Millisecond, 200 * time.Millisecond, 250 * time.Millisecond, false},
 		{"a quick start, beyond the limit", 100 * time.Millisecond, 300 * time.Millisecond, 250 * time.Millisecond, true},
 		{"a start of six seconds, beyond the limit", 6 * time.Second, time.Second, 250 * time.Millisecond, false},
-		{"a start of six seconds, after as long again", 6 * time.Second, 6100 * time.Millisecond, 250 * time.Millisecond, true},
+		{
+			"a start of six seconds, after as long again", 6 * time.Second, 6100 * time.Millisecond, 250 * time.Millisecond,
+			true,
+		},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -23,9 +23,10 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 )
 
-// peers serves the port for the other members. etcd serves its own handler on a Unix socket that nobody uses, since it checks a peer's certificate
-// in the handshake alone and by its authority alone: whoever has the certificate of a member that was removed could go on writing raft messages,
-// in the name of any member. Here each request is checked against the members that this server knows.
+// peers serves the port for the other members. etcd serves its own handler on a Unix socket that is not used, since it
+// checks a peer's certificate in the handshake alone and by its authority alone: with the certificate of a removed
+// member a process could still send raft messages, in the name of any member. Here each request is checked against the
+// members that this server knows.
 type peers struct {
 	listener net.Listener
 	server   *http.Server
@@ -99,26 +100,33 @@ func (p *peers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, why, code)
 		return
 	}
-	// A stream lives as long as the connection: it ends with the certificate, and the peer comes again with its newest one.
+	// A stream lives as long as the connection: it ends with the certificate, and the peer comes again with its newest
+	// one.
 	if conn, ok := r.Context().Value(connKey{}).(net.Conn); ok {
 		defer p.validity.CloseConn(conn, cert)()
 	}
 	h.handler.ServeHTTP(w, r)
 }
 
-// check returns why a peer with this certificate is refused, as a status of HTTP; 0 if it is not. A member that this server does not know is let in:
-// the authority signs for planned members only, and one that was down while others joined can learn of them from these alone.
+// refused is the status of a peer that is refused for now. It must be neither 403 nor 410: raft takes both for its
+// removal, after which the member ends and never starts again on its data.
+const refused = http.StatusUnauthorized
+
+// check returns why a peer with this certificate is refused, as a status of HTTP; 0 if it is not. A member that this
+// server does not know is let in: the authority signs for planned members only, and one that was down while others
+// joined can learn of them from these alone.
 func (h *peerHandler) check(cert *x509.Certificate, now time.Time) (int, string) {
 	cluster, member, err := identity.MemberFrom(cert)
 	switch {
 	case err != nil:
-		return http.StatusForbidden, err.Error()
+		return refused, err.Error()
 	case now.After(cert.NotAfter):
-		return http.StatusForbidden, "the certificate has expired"
+		return refused, "the certificate has expired"
 	case cluster != uint64(h.server.Cluster().ID()):
-		return http.StatusForbidden, "the certificate is for a member of another cluster"
+		return refused, "the certificate is for a member of another cluster"
 	case h.server.IsIDRemoved(member):
-		return http.StatusGone, "the member has been permanently removed from the cluster" // raft ends a member that hears this
+		// raft ends a member that receives this
+		return http.StatusGone, "the member has been permanently removed from the cluster"
 	}
 	return 0, ""
 }

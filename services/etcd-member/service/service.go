@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 
+	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/services/etcd-member/users"
 )
@@ -26,7 +27,7 @@ const (
 )
 
 // Run runs the member until ctx ends, and then hands over leadership, stops and returns nil. It returns ErrRemoved
-// if the cluster removed the member; ExitCode tells what to exit with. The process should end after Run: etcd
+// if the cluster removed the member; ExitCode returns the exit code. The process should end after Run: etcd
 // does not let go of everything.
 func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	cfg, err := parse(args, stderr)
@@ -51,7 +52,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 		}
 	}
 	if m.wasRemoved() {
-		return ErrRemoved
+		return errRemoved
 	}
 	limitMemory(cfg.memoryBytes)
 	return m.run(ctx, list)
@@ -91,7 +92,7 @@ func (m *member) run(ctx context.Context, list []users.User) error {
 		}
 		err = m.serve(ctx, e, list, failed)
 	}
-	if errors.Is(err, ErrRemoved) {
+	if errors.Is(err, errRemoved) {
 		m.markRemoved()
 	}
 	return err
@@ -130,7 +131,7 @@ func (m *member) setUp(ctx context.Context, e *embed.Etcd, list []users.User) {
 	client := v3client.New(e.Server) // in process, past the gate
 	defer client.Close()
 	begin, told := time.Now(), ""
-	for pause := 50 * time.Millisecond; ctx.Err() == nil; pause = min(2*pause, 2*time.Second) {
+	for again := backoff.New(50*time.Millisecond, 2*time.Second); ctx.Err() == nil; again.Wait(ctx) {
 		err := m.gate.call(func() error { return users.Ensure(root.WithRoot(ctx), client, list) })
 		if err == nil {
 			m.gate.open.Store(true)
@@ -140,10 +141,6 @@ func (m *member) setUp(ctx context.Context, e *embed.Etcd, list []users.User) {
 		if err.Error() != told && ctx.Err() == nil {
 			told = err.Error()
 			m.log.Warn("users are not set up yet", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
 		}
 	}
 }

@@ -138,7 +138,8 @@ func manyUsers() []users.User {
 	list := twoServices()
 	for i := range 150 {
 		name := fmt.Sprintf("service-%d", i)
-		list = append(list, users.User{Name: name, Prefixes: []users.Grant{{Prefix: "/windlass/" + name + "/", Permission: users.ReadWrite}}})
+		list = append(list,
+			users.User{Name: name, Prefixes: []users.Grant{{Prefix: "/windlass/" + name + "/", Permission: users.ReadWrite}}})
 	}
 	return list
 }
@@ -338,7 +339,8 @@ func TestGrowthPivotAndRemoval(t *testing.T) {
 		return err
 	})
 	t.Logf("grown to four in %v, leader moved in %v, bootstrap member removed in %v; pivot in all %v",
-		grown.Round(time.Millisecond), moved.Round(time.Millisecond), left.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
+		grown.Round(time.Millisecond), moved.Round(time.Millisecond), left.Round(time.Millisecond),
+		time.Since(begin).Round(time.Millisecond))
 	if code := boot.wait(t); code != service.ExitRemoved {
 		t.Errorf("the removed member exits with %d, want %d", code, service.ExitRemoved)
 	}
@@ -416,7 +418,7 @@ func TestAJoinerThatGetsASnapshotServesSoon(t *testing.T) {
 	boot := c.bootstrap(t)
 	api := c.as(t, "machine-api", boot)
 	putEventually(t, api, "/windlass/machine-api/first")
-	for i := range 1500 { // more than a leader keeps for those who are behind
+	for i := range 1500 { // more than a leader keeps for slow followers
 		if err := put(t.Context(), api, fmt.Sprintf("/windlass/machine-api/%d", i%10)); err != nil {
 			t.Fatal(err)
 		}
@@ -450,10 +452,14 @@ func TestHealthIsServedOnAUnixSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	h := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/http.sock", dir.Fd()))
-	}}}
+	h := http.Client{
+		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn,
+			error,
+		) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/http.sock", dir.Fd()))
+		}},
+	}
 	eventually(t, "healthy", func(ctx context.Context) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://member/health", nil)
 		if err != nil {
@@ -520,7 +526,8 @@ func TestAMemberSaysWhatItTrustsSinceItsStart(t *testing.T) {
 		api := c.as(t, "machine-api", m)
 		eventually(t, "the status", func(ctx context.Context) error {
 			var header metadata.MD
-			_, err := etcdserverpb.NewMaintenanceClient(api.ActiveConnection()).Status(ctx, &etcdserverpb.StatusRequest{}, grpc.Header(&header))
+			_, err := etcdserverpb.NewMaintenanceClient(api.ActiveConnection()).Status(ctx, &etcdserverpb.StatusRequest{},
+				grpc.Header(&header))
 			out = strings.Join(header.Get("windlass-trust"), " and ")
 			return err
 		})

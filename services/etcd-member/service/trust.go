@@ -12,8 +12,9 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 )
 
-// trustHeader is the header of the answer to Status in which a member says which authorities it trusts since its start, as identity.TrustHash does of
-// those of clients and of peers. The guardian starts a member again that trusts others than it has to.
+// trustHeader is the header of the answer to Status in which a member says which authorities it trusts since its start,
+// as identity.TrustHash does of those of clients and of peers. The guardian starts a member again that trusts others
+// than it has to.
 const trustHeader = "windlass-trust"
 
 const statusMethod = "/etcdserverpb.Maintenance/Status"
@@ -21,8 +22,8 @@ const statusMethod = "/etcdserverpb.Maintenance/Status"
 // pinned is the copy of a file of authorities that etcd reads.
 func (m *member) pinned(name string) string { return filepath.Join(m.cfg.dataDir, "trusted-"+name) }
 
-// pin copies the authorities for one start of etcd, which reads them several times, and returns their hash: what the member says of itself is then what
-// etcd trusts, also if the files change while it starts.
+// pin copies the authorities for one start of etcd, which reads them several times, and returns their hash: what the
+// member says of itself is then what etcd trusts, also if the files change while it starts.
 func (m *member) pin() (string, error) {
 	var bundles [][]byte
 	for _, name := range []string{clientCAFile, peerCAFile} {
@@ -42,7 +43,8 @@ func (m *member) pin() (string, error) {
 	return trust, nil
 }
 
-// sayTrust puts what the member trusts into the answer to Status. One that cannot be sent says nothing, and the guardian asks again.
+// sayTrust puts what the member trusts into the answer to Status. One that cannot be sent says nothing, and the
+// guardian asks again.
 func (g *gate) sayTrust(ctx context.Context, method string) {
 	if trust := g.trust.Load(); trust != nil && method == statusMethod {
 		_ = grpc.SetHeader(ctx, metadata.Pairs(trustHeader, *trust))

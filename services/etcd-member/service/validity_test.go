@@ -47,20 +47,28 @@ func TestAConnectionOfAClientEndsWithItsCertificate(t *testing.T) {
 	putEventually(t, c.as(t, "machine-api", m), "/windlass/machine-api/x")
 
 	stolen := c.pair(t, 3*time.Second, "machine-api")
-	conn := c.by(t, func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &stolen, nil }, m).ActiveConnection()
+	conn := c.by(t, func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &stolen, nil },
+		m).ActiveConnection()
 	watch, err := etcdserverpb.NewWatchClient(conn).Watch(t.Context()) // etcd's own watcher would begin again without end
 	if err != nil {
 		t.Fatal(err)
 	}
-	create := &etcdserverpb.WatchCreateRequest{Key: []byte("/windlass/machine-api/"), RangeEnd: []byte("/windlass/machine-api0")}
-	if err := watch.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: create}}); err != nil {
+	create := &etcdserverpb.WatchCreateRequest{
+		Key:      []byte("/windlass/machine-api/"),
+		RangeEnd: []byte("/windlass/machine-api0"),
+	}
+	if err := watch.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{
+		CreateRequest: create,
+	}}); err != nil {
 		t.Fatal(err)
 	}
 	if r, err := watch.Recv(); err != nil || !r.GetCreated() {
 		t.Fatalf("the watch does not begin: %v, %v", r, err)
 	}
 	get := func() error {
-		_, err := etcdserverpb.NewKVClient(conn).Range(t.Context(), &etcdserverpb.RangeRequest{Key: []byte("/windlass/machine-api/x")})
+		_, err := etcdserverpb.NewKVClient(conn).Range(t.Context(), &etcdserverpb.RangeRequest{
+			Key: []byte("/windlass/machine-api/x"),
+		})
 		return err
 	}
 	if err := get(); err != nil {
@@ -164,7 +172,8 @@ func TestAConnectionOfAPeerEndsWithItsCertificate(t *testing.T) {
 	m := c.bootstrap(t)
 	putEventually(t, c.as(t, "machine-api", m), "/windlass/machine-api/x")
 	own, id := alone(t, m)
-	added, err := c.as(t, "root", m).MemberAddAsLearner(t.Context(), []string{"https://127.0.0.1:1"}) // or the member opens no stream to it
+	// or the member opens no stream to it
+	added, err := c.as(t, "root", m).MemberAddAsLearner(t.Context(), []string{"https://127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,15 +187,20 @@ func TestAConnectionOfAPeerEndsWithItsCertificate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13}}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{
+		Certificates:       []tls.Certificate{pair},
+		InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
+	}}
 	defer transport.CloseIdleConnections()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+u.Host+"/raft/stream/message/"+fmt.Sprintf("%x", other), nil)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+u.Host+"/raft/stream/message/"+
+		fmt.Sprintf("%x", other), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, value := range map[string]string{
-		"X-Server-From": fmt.Sprintf("%x", other), "X-Raft-To": fmt.Sprintf("%x", id), "X-Etcd-Cluster-Id": fmt.Sprintf("%x", own),
-		"X-Server-Version": "3.7.0", "X-Min-Cluster-Version": "3.0.0",
+		"X-Server-From": fmt.Sprintf("%x", other), "X-Raft-To": fmt.Sprintf("%x", id),
+		"X-Etcd-Cluster-Id": fmt.Sprintf("%x", own),
+		"X-Server-Version":  "3.7.0", "X-Min-Cluster-Version": "3.0.0",
 	} {
 		r.Header.Set(name, value)
 	}

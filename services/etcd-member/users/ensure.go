@@ -17,12 +17,14 @@ type Auth interface {
 	AuthEnable(ctx context.Context) (*clientv3.AuthEnableResponse, error)
 	UserList(ctx context.Context) (*clientv3.AuthUserListResponse, error)
 	UserGet(ctx context.Context, name string) (*clientv3.AuthUserGetResponse, error)
-	UserAddWithOptions(ctx context.Context, name, password string, o *clientv3.UserAddOptions) (*clientv3.AuthUserAddResponse, error)
+	UserAddWithOptions(ctx context.Context, name, password string, o *clientv3.UserAddOptions) (
+		*clientv3.AuthUserAddResponse, error)
 	UserGrantRole(ctx context.Context, user, role string) (*clientv3.AuthUserGrantRoleResponse, error)
 	RoleList(ctx context.Context) (*clientv3.AuthRoleListResponse, error)
 	RoleGet(ctx context.Context, role string) (*clientv3.AuthRoleGetResponse, error)
 	RoleAdd(ctx context.Context, name string) (*clientv3.AuthRoleAddResponse, error)
-	RoleGrantPermission(ctx context.Context, name, key, rangeEnd string, p clientv3.PermissionType) (*clientv3.AuthRoleGrantPermissionResponse, error)
+	RoleGrantPermission(ctx context.Context, name, key, rangeEnd string, p clientv3.PermissionType) (
+		*clientv3.AuthRoleGrantPermissionResponse, error)
 }
 
 // Ensure sets up root and the users of list, each with its role, and turns authentication on as the last step.
@@ -53,7 +55,7 @@ func Ensure(ctx context.Context, auth Auth, list []User) error {
 	return nil
 }
 
-// setup is what stood when Ensure began.
+// setup is the state when Ensure began.
 type setup struct {
 	auth         Auth
 	enabled      bool
@@ -76,7 +78,7 @@ func look(ctx context.Context, auth Auth) (setup, error) {
 	return setup{auth: auth, enabled: status.Enabled, users: users.Users, roles: roles.Roles}, nil
 }
 
-// user sets up the role whole before it is granted: a user is refused everything or may do all that it shall.
+// user completes the role before it is granted: a user has either no permission or all of them.
 func (s setup) user(ctx context.Context, u User) error {
 	if err := s.role(ctx, u); err != nil {
 		return fmt.Errorf("role %q: %w", u.Name, err)

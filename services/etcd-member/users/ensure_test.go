@@ -141,7 +141,9 @@ func (k killed) AuthEnable(ctx context.Context) (*clientv3.AuthEnableResponse, e
 	return die(k, func() (*clientv3.AuthEnableResponse, error) { return k.Auth.AuthEnable(ctx) })
 }
 
-func (k killed) UserAddWithOptions(ctx context.Context, name, pw string, o *clientv3.UserAddOptions) (*clientv3.AuthUserAddResponse, error) {
+func (k killed) UserAddWithOptions(ctx context.Context, name, pw string, o *clientv3.UserAddOptions) (
+	*clientv3.AuthUserAddResponse, error,
+) {
 	return die(k, func() (*clientv3.AuthUserAddResponse, error) { return k.Auth.UserAddWithOptions(ctx, name, pw, o) })
 }
 
@@ -153,7 +155,9 @@ func (k killed) RoleAdd(ctx context.Context, name string) (*clientv3.AuthRoleAdd
 	return die(k, func() (*clientv3.AuthRoleAddResponse, error) { return k.Auth.RoleAdd(ctx, name) })
 }
 
-func (k killed) RoleGrantPermission(ctx context.Context, name, key, end string, p clientv3.PermissionType) (*clientv3.AuthRoleGrantPermissionResponse, error) {
+func (k killed) RoleGrantPermission(ctx context.Context, name, key, end string, p clientv3.PermissionType) (
+	*clientv3.AuthRoleGrantPermissionResponse, error,
+) {
 	return die(k, func() (*clientv3.AuthRoleGrantPermissionResponse, error) {
 		return k.Auth.RoleGrantPermission(ctx, name, key, end, p)
 	})
@@ -161,7 +165,10 @@ func (k killed) RoleGrantPermission(ctx context.Context, name, key, end string, 
 
 func twoUsers() []users.User {
 	return []users.User{
-		{Name: "api", Prefixes: []users.Grant{{Prefix: "/api/", Permission: users.ReadWrite}, {Key: "/elections/api", Permission: users.ReadWrite}}},
+		{Name: "api", Prefixes: []users.Grant{
+			{Prefix: "/api/", Permission: users.ReadWrite},
+			{Key: "/elections/api", Permission: users.ReadWrite},
+		}},
 		{Name: "gateway", Prefixes: []users.Grant{{Prefix: "/elections/", Permission: users.Read}}},
 	}
 }
@@ -215,7 +222,8 @@ func TestEnsureChangesOnlyWhatIsMissing(t *testing.T) {
 
 	more := twoUsers()
 	more[1].Prefixes[0].Permission = users.ReadWrite
-	more = append(more, users.User{Name: "broker", Prefixes: []users.Grant{{Prefix: "/broker/", Permission: users.ReadWrite}}})
+	more = append(more,
+		users.User{Name: "broker", Prefixes: []users.Grant{{Prefix: "/broker/", Permission: users.ReadWrite}}})
 	if err := users.Ensure(s.root(t), s, more[1:]); err != nil {
 		t.Fatal(err)
 	}

@@ -19,16 +19,30 @@ func TestLoad(t *testing.T) {
 	}{
 		"a whole file": {
 			file: `[{"name":"api","prefixes":[{"prefix":"/api/","permission":"readwrite"},{"key":"/e/api","permission":"read"}]}]`,
-			want: []users.User{{Name: "api", Prefixes: []users.Grant{{Prefix: "/api/", Permission: "readwrite"}, {Key: "/e/api", Permission: "read"}}}},
+			want: []users.User{
+				{Name: "api", Prefixes: []users.Grant{
+					{Prefix: "/api/", Permission: "readwrite"},
+					{Key: "/e/api", Permission: "read"},
+				}},
+			},
 		},
-		"an unknown field":               {file: `[{"name":"api","password":"x"}]`, err: "password"},
-		"something behind the list":      {file: `[] []`, err: "follows"},
-		"no name":                        {file: `[{"prefixes":[]}]`, err: "[0].name"},
-		"root":                           {file: `[{"name":"root"}]`, err: "[0].name"},
-		"a name twice":                   {file: `[{"name":"a"},{"name":"a"}]`, err: "[1].name"},
-		"the empty prefix":               {file: `[{"name":"a","prefixes":[{"prefix":"","permission":"read"}]}]`, err: "[0].prefixes[0]"},
-		"a prefix and a key":             {file: `[{"name":"a","prefixes":[{"prefix":"x","key":"y","permission":"read"}]}]`, err: "exactly one"},
-		"a permission nobody heard of":   {file: `[{"name":"a","prefixes":[{"prefix":"x","permission":"all"}]}]`, err: `"all"`},
+		"an unknown field":          {file: `[{"name":"api","password":"x"}]`, err: "password"},
+		"something behind the list": {file: `[] []`, err: "follows"},
+		"no name":                   {file: `[{"prefixes":[]}]`, err: "[0].name"},
+		"root":                      {file: `[{"name":"root"}]`, err: "[0].name"},
+		"a name twice":              {file: `[{"name":"a"},{"name":"a"}]`, err: "[1].name"},
+		"the empty prefix": {
+			file: `[{"name":"a","prefixes":[{"prefix":"","permission":"read"}]}]`,
+			err:  "[0].prefixes[0]",
+		},
+		"a prefix and a key": {
+			file: `[{"name":"a","prefixes":[{"prefix":"x","key":"y","permission":"read"}]}]`,
+			err:  "exactly one",
+		},
+		"an unknown permission": {
+			file: `[{"name":"a","prefixes":[{"prefix":"x","permission":"all"}]}]`,
+			err:  `"all"`,
+		},
 		"a permission that is not there": {file: `[{"name":"a","prefixes":[{"prefix":"x"}]}]`, err: "permission"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,8 +14,11 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/informer"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -29,14 +32,17 @@ type owner struct {
 	mu   sync.Mutex
 	gone []string
 	then func(*schedulingv1.Pod)
+	err  error // of each call
 }
 
 func (o *owner) Delete(_ context.Context, pod *schedulingv1.Pod) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.gone = append(o.gone, pod.GetMetadata().GetName())
-	o.then(pod)
-	return nil
+	if o.then != nil {
+		o.then(pod)
+	}
+	return o.err
 }
 
 func (o *owner) Evict(ctx context.Context, pod *schedulingv1.Pod, _ *int32) error {
@@ -47,7 +53,7 @@ func (o *owner) On(context.Context, string) ([]*schedulingv1.Pod, error) { retur
 
 type nobody struct{}
 
-func (nobody) Event(resource.Object, string, string, string) {}
+func (nobody) Event(object.Object, string, string, string) {}
 
 // controllerOf returns a controller of one node that many pods run on; what it knows is put into its caches.
 func controllerOf(t *testing.T, o *owner, node *nodev1.Node, drains ...*nodev1.Drain) *Controller {
@@ -61,14 +67,15 @@ func controllerOf(t *testing.T, o *owner, node *nodev1.Node, drains ...*nodev1.D
 		t.Fatal(err)
 	}
 	tables := kinds.New(nil, protovalidate.GlobalValidator, nil, slog.Default())
+	tracker := liveness.New(liveness.NewAwake(), time.Minute)
 	c := New(Config{
-		Tables: tables, Tracker: liveness.New(liveness.NewAwake(), time.Minute), Pods: pods, Budgets: budgets, Evictor: o,
-		Events: nobody{}, Retry: time.Second, Log: slog.New(slog.DiscardHandler),
+		Tables: tables, Tracker: tracker, Views: NewViews(tables, tracker, pods, budgets, time.Second), Pods: pods,
+		Budgets: budgets, Evictor: o, Events: nobody{}, Retry: time.Second, Log: slog.New(slog.DiscardHandler),
 	})
 	tables.Nodes.Replace([]*nodev1.Node{node}, 1)
 	tables.Drains.Replace(drains, 1)
 	var all []*schedulingv1.Pod
-	for i := range 5 * evictionsAtOnce {
+	for i := range 5 * plan.AtOnce {
 		name := fmt.Sprint("p", i)
 		all = append(all, &schedulingv1.Pod{
 			Metadata: &metav1.ObjectMeta{
@@ -78,14 +85,16 @@ func controllerOf(t *testing.T, o *owner, node *nodev1.Node, drains ...*nodev1.D
 			Spec: &schedulingv1.PodSpec{NodeName: "a"}, Status: &schedulingv1.PodStatus{Phase: proto.String(placement.Running)},
 		})
 	}
-	pods.cache.Replace(all, 1)
+	pods.Replace(all, 1)
 	return c
 }
 
 func tainted() *nodev1.Node {
 	return &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: "a"}, Spec: &nodev1.NodeSpec{
 		Unschedulable: proto.Bool(true),
-		Taints:        []*nodev1.Taint{{Key: "k", Effect: placement.NoExecute, TimeAdded: timestamppb.New(time.Now().Add(-time.Second))}},
+		Taints: []*nodev1.Taint{
+			{Key: "k", Effect: placement.NoExecute, TimeAdded: timestamppb.New(time.Now().Add(-time.Second))},
+		},
 	}}
 }
 
@@ -93,12 +102,11 @@ func TestPodsThatHaveNotLeftYetStayWhenTheTaintGoes(t *testing.T) {
 	var c *Controller
 	o := &owner{then: func(*schedulingv1.Pod) {
 		free := &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: "a"}}
-		c.Tables.Nodes.Step(2, []resource.Change[*nodev1.Node]{{Key: resource.Key{Name: "a"}, Object: free}})
+		c.Tables.Nodes.Step(2, []resource.Change[*nodev1.Node]{{Key: object.Key{Name: "a"}, Object: free}})
 	}}
 	c = controllerOf(t, o, tainted())
-	wake, err := c.evict(t.Context(), "a")
-	if len(o.gone) > evictionsAtOnce || err != nil || wake.IsZero() {
-		t.Errorf("%d pods left after the taint went with the first; again at %v, %v", len(o.gone), wake, err)
+	if _, err := c.reconcilePods(t.Context(), "a"); len(o.gone) != plan.AtOnce || err != nil {
+		t.Errorf("%d pods left after the taint went with the first: %v", len(o.gone), err)
 	}
 }
 
@@ -109,13 +117,32 @@ func TestPodsThatHaveNotLeftYetStayWhenTheDrainGoes(t *testing.T) {
 	}
 	var c *Controller
 	o := &owner{then: func(*schedulingv1.Pod) {
-		c.Tables.Drains.Step(2, []resource.Change[*nodev1.Drain]{{Key: resource.Key{Name: "d"}, Object: drain, Deleted: true}})
+		c.Tables.Drains.Step(2, []resource.Change[*nodev1.Drain]{
+			{Key: object.Key{Name: "d"}, Object: drain, Deleted: true},
+		})
 	}}
 	node := tainted()
 	node.Spec.Taints = nil
 	c = controllerOf(t, o, node, drain)
-	if _, err := c.evict(t.Context(), "a"); len(o.gone) == 0 || len(o.gone) > evictionsAtOnce || err != nil {
+	drain.Status = plan.Drain(c.Views.Drain(drain)).StatusAfter(drain)
+	if _, err := c.reconcilePods(t.Context(), "a"); len(o.gone) != plan.AtOnce || err != nil {
 		t.Errorf("%d pods left after the drain went with the first: %v", len(o.gone), err)
+	}
+}
+
+// Else the pods of a few nodes would keep all workers, and the first pods of a node would be tried alone.
+func TestASchedulerThatIsAwayIsAskedOnceForEachPodInTurn(t *testing.T) {
+	o := &owner{err: status.Error(codes.Unavailable, "away")}
+	c := controllerOf(t, o, tainted())
+	for range 5 {
+		wake, err := c.reconcilePods(t.Context(), "a")
+		if err != nil || wake.IsZero() {
+			t.Fatalf("decided again at %v: %v", wake, err)
+		}
+	}
+	slices.Sort(o.gone)
+	if tried := len(slices.Compact(slices.Clone(o.gone))); len(o.gone) != 5*plan.AtOnce || tried != 5*plan.AtOnce {
+		t.Errorf("%d calls for %d pods in five rounds", len(o.gone), tried)
 	}
 }
 
@@ -124,31 +151,36 @@ func TestNothingIsRememberedOfPodsThatWentBeforeTheAnswer(t *testing.T) {
 	revision := int64(1)
 	o := &owner{then: func(pod *schedulingv1.Pod) {
 		revision++
-		c.Pods.cache.Step(revision, []resource.Change[*schedulingv1.Pod]{{Key: resource.KeyOf(pod), Object: pod, Existed: true, Previous: pod, Deleted: true}})
+		c.Pods.Step(revision, []resource.Change[*schedulingv1.Pod]{
+			{Key: object.KeyOf(pod), Object: pod, Existed: true, Previous: pod, Deleted: true},
+		})
 	}}
 	c = controllerOf(t, o, tainted())
-	if _, err := c.evict(t.Context(), "a"); err != nil {
+	all := c.Pods.On("a")
+	if _, err := c.reconcilePods(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	if slices.Sort(o.gone); len(slices.Compact(o.gone)) != 5*evictionsAtOnce || len(c.tries) != 0 {
-		t.Errorf("%d pods left, %d are remembered", len(o.gone), len(c.tries))
+	slices.Sort(o.gone)
+	if left, tries := len(slices.Compact(o.gone)), c.Views.tries(all); left != 5*plan.AtOnce || len(tries) != 0 {
+		t.Errorf("%d pods left, %d are remembered", left, len(tries))
 	}
 }
 
-// TestNotEachOfManyNodesThatAreLostHasAllNodesLookedAt asks about a full disruption as each lost node of a large cluster does.
+// TestNotEachOfManyNodesThatAreLostHasAllNodesLookedAt asks about a full disruption as each lost node of a large
+// cluster does.
 func TestNotEachOfManyNodesThatAreLostHasAllNodesLookedAt(t *testing.T) {
 	c := controllerOf(t, &owner{}, tainted())
 	var nodes []*nodev1.Node
 	for i := range 1000 {
 		nodes = append(nodes, &nodev1.Node{Metadata: &metav1.ObjectMeta{
-			Name: fmt.Sprint("n", i), Labels: map[string]string{"topology.kubernetes.io/region": "r", "topology.kubernetes.io/zone": "z"},
+			Name: fmt.Sprint("n", i), Labels: map[string]string{
+				"topology.kubernetes.io/region": "r",
+				"topology.kubernetes.io/zone":   "z",
+			},
 		}})
 	}
 	c.Tables.Nodes.Replace(nodes, 2)
-	ask := func() {
-		c.fullDisruption()
-		c.held(nodes[0], time.Now())
-	}
+	ask := func() { c.Views.planNode(nodes[0]) }
 	ask()
 	if got := testing.AllocsPerRun(10, ask); got > 100 {
 		t.Errorf("%v allocations for one node of %d", got, len(nodes))

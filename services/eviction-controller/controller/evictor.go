@@ -19,8 +19,9 @@ const schedulerPatience = 3 * time.Second
 type Evictor interface {
 	// Delete asks for the deletion of a pod; one that is gone already, or is another one of the same name, is no error.
 	Delete(ctx context.Context, pod *schedulingv1.Pod) error
-	// Evict does the same if the disruption budgets allow it. An error with code ABORTED means that the pod changed too fast, or is another one
-	// of the same name. grace is how many seconds the pod gets to end; nil means what it says itself.
+	// Evict does the same if the disruption budgets allow it. An error with code ABORTED means that the pod changed too
+	// fast, or is another one of the same name. grace is how many seconds the pod gets to end; nil means what it says
+	// itself.
 	Evict(ctx context.Context, pod *schedulingv1.Pod, grace *int32) error
 	// On returns the pods of a node as they are now.
 	On(ctx context.Context, node string) ([]*schedulingv1.Pod, error)
@@ -49,7 +50,8 @@ func (s Scheduler) Evict(ctx context.Context, pod *schedulingv1.Pod, grace *int3
 	ctx, cancel := context.WithTimeout(ctx, schedulerPatience)
 	defer cancel()
 	_, err := s.client.EvictPod(ctx, &schedulingv1.EvictPodRequest{
-		Namespace: pod.GetMetadata().GetNamespace(), Name: pod.GetMetadata().GetName(), Preconditions: this(pod), GracePeriodSeconds: grace,
+		Namespace: pod.GetMetadata().GetNamespace(), Name: pod.GetMetadata().GetName(), Preconditions: this(pod),
+		GracePeriodSeconds: grace,
 	})
 	return except(err, codes.NotFound)
 }

@@ -16,15 +16,20 @@ type answering struct {
 	code codes.Code
 }
 
-func (a answering) DeletePod(context.Context, *schedulingv1.DeletePodRequest, ...grpc.CallOption) (*schedulingv1.Pod, error) {
+func (a answering) DeletePod(context.Context, *schedulingv1.DeletePodRequest, ...grpc.CallOption) (*schedulingv1.Pod,
+	error,
+) {
 	return nil, status.Error(a.code, "")
 }
 
-func (a answering) EvictPod(context.Context, *schedulingv1.EvictPodRequest, ...grpc.CallOption) (*schedulingv1.EvictPodResponse, error) {
+func (a answering) EvictPod(context.Context, *schedulingv1.EvictPodRequest, ...grpc.CallOption) (
+	*schedulingv1.EvictPodResponse, error,
+) {
 	return nil, status.Error(a.code, "")
 }
 
-// TestWhatCountsAsGone tells a pod that is gone from one that changed all the time while its eviction was decided: that one is still there.
+// TestWhatCountsAsGone tells a pod that is gone from one that changed all the time while its eviction was decided: that
+// one is still there.
 func TestWhatCountsAsGone(t *testing.T) {
 	for _, tc := range []struct {
 		code            codes.Code

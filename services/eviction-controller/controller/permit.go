@@ -23,7 +23,9 @@ func NewGuardian(client etcdv1.QuorumServiceClient) Guardian { return Guardian{c
 func (g Guardian) Acquire(ctx context.Context, machine *metav1.ObjectReference, reason string) (held bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, permitPatience)
 	defer cancel()
-	p, err := g.client.AcquireDisruptionPermit(ctx, &etcdv1.AcquireDisruptionPermitRequest{Machine: machine, Reason: reason})
+	p, err := g.client.AcquireDisruptionPermit(ctx, &etcdv1.AcquireDisruptionPermitRequest{
+		Machine: machine, Reason: reason,
+	})
 	return p.GetHeld(), err
 }
 

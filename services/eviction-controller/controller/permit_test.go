@@ -13,6 +13,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/informer"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/windlass-dev/windlass/services/eviction-controller/kinds"
 	"github.com/windlass-dev/windlass/services/eviction-controller/liveness"
@@ -34,9 +35,9 @@ func (p *permit) Release(context.Context, *metav1.ObjectReference) error {
 	return nil
 }
 
-// TestADrainThatEndsLeavesThePermitToAnother has one drain of a control-plane node take the permit in the very look in which another one of
-// that node ends.
-func TestADrainThatEndsLeavesThePermitToAnother(t *testing.T) {
+// guarded returns a controller of stored nodes and drains, and the guardian that it asks.
+func guarded(t *testing.T) (*Controller, *permit) {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	tables := kinds.New(etcdtest.Store(t), protovalidate.GlobalValidator, nil, log)
 	for _, run := range []func(context.Context) error{tables.Nodes.Run, tables.Drains.Run} {
@@ -56,11 +57,20 @@ func TestADrainThatEndsLeavesThePermitToAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	guardian := &permit{}
+	tracker := liveness.New(liveness.NewAwake(), time.Minute)
 	c := New(Config{
-		Tables: tables, Tracker: liveness.New(liveness.NewAwake(), time.Minute), Permits: guardian, Pods: pods, Budgets: budgets,
-		Evictor: &owner{}, Events: nobody{}, Retry: time.Second, Log: log,
+		Tables: tables, Tracker: tracker, Views: NewViews(tables, tracker, pods, budgets, time.Second), Permits: guardian,
+		Pods: pods, Budgets: budgets, Evictor: &owner{}, Events: nobody{}, Retry: time.Second, Log: log,
 	})
-	ctx := kinds.Own(t.Context())
+	return c, guardian
+}
+
+// TestADrainThatEndsLeavesThePermitToAnother has one drain of a control-plane node take the permit in the very look in
+// which another one of that node ends.
+func TestADrainThatEndsLeavesThePermitToAnother(t *testing.T) {
+	c, guardian := guarded(t)
+	tables := c.Tables
+	ctx := t.Context()
 	if _, err := tables.Nodes.Create(ctx, &nodev1.Node{Metadata: &metav1.ObjectMeta{
 		Name: "a", Labels: map[string]string{"node-role.kubernetes.io/control-plane": ""},
 	}}); err != nil {
@@ -68,14 +78,19 @@ func TestADrainThatEndsLeavesThePermitToAnother(t *testing.T) {
 	}
 	create := func(name string) {
 		t.Helper()
-		if _, err := tables.Drains.Create(ctx, &nodev1.Drain{Metadata: &metav1.ObjectMeta{Name: name}, Spec: &nodev1.DrainSpec{NodeName: "a"}}); err != nil {
+		if _, err := tables.Drains.Create(ctx, &nodev1.Drain{
+			Metadata: &metav1.ObjectMeta{Name: name},
+			Spec:     &nodev1.DrainSpec{NodeName: "a"},
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	look := func() {
 		t.Helper()
-		if _, err := c.Reconcile(t.Context(), "a"); err != nil {
-			t.Fatal(err)
+		for _, reconcile := range []func(context.Context, string) (time.Time, error){c.reconcilePods, c.reconcileNode} {
+			if _, err := reconcile(t.Context(), "a"); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	create("old")
@@ -96,5 +111,51 @@ func TestADrainThatEndsLeavesThePermitToAnother(t *testing.T) {
 	}
 	if look(); guardian.held {
 		t.Error("the permit is still held after the last drain")
+	}
+}
+
+// TestThePermitIsGivenBackWhenRebootAndDrainEndTogether has a node come back from its reboot while the drain that used
+// the permit as well is deleted: whichever ends last gives it back.
+func TestThePermitIsGivenBackWhenRebootAndDrainEndTogether(t *testing.T) {
+	c, guardian := guarded(t)
+	ctx := t.Context()
+	if _, err := c.Tables.Nodes.Create(ctx, &nodev1.Node{
+		Metadata: &metav1.ObjectMeta{
+			Name: "a", Labels: map[string]string{"node-role.kubernetes.io/control-plane": ""},
+			Annotations: map[string]string{plan.RebootOf: "before"},
+		},
+		Status: &nodev1.NodeStatus{NodeInfo: &nodev1.NodeSystemInfo{BootId: "after"}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Tables.Drains.Create(ctx, &nodev1.Drain{
+		Metadata: &metav1.ObjectMeta{Name: "d"}, Spec: &nodev1.DrainSpec{NodeName: "a"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.reconcilePods(ctx, "a"); err != nil || !guardian.held {
+		t.Fatalf("the drain has no permit: %v", err)
+	}
+	if _, err := c.Tables.Drains.Delete(ctx, "", "d", nil); err != nil {
+		t.Fatal(err)
+	}
+	var group errgroup.Group
+	group.Go(func() error {
+		_, err := c.reconcilePods(ctx, "a")
+		return err
+	})
+	group.Go(func() error {
+		_, err := c.reconcileNode(ctx, "a")
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	node, _ := c.Tables.Nodes.Lookup("", "a")
+	if _, there := c.Tables.Drains.Lookup("", "d"); there || node.GetMetadata().GetAnnotations()[plan.RebootOf] != "" {
+		t.Fatalf("the drain is there: %t, node %v", there, node)
+	}
+	if guardian.held {
+		t.Error("the permit is held for nothing")
 	}
 }

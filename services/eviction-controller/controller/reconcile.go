@@ -1,5 +1,5 @@
-// Package controller brings nodes and their drains to what package plan decides. It looks at one node at a time, together with all
-// drains that name it.
+// Package controller observes nodes, their pods and drains, has package plan decide about one node at a time, carries
+// the plans out, and remembers the answers that they depend on. It decides nothing itself.
 package controller
 
 import (
@@ -8,21 +8,19 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/trace"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/eviction-controller/kinds"
 	"github.com/windlass-dev/windlass/services/eviction-controller/liveness"
@@ -40,45 +38,36 @@ type Permits interface {
 	Release(ctx context.Context, machine *metav1.ObjectReference) error
 }
 
-// Recorder tells people what happened.
-type Recorder interface {
-	Event(obj resource.Object, typ, reason, message string)
-}
-
 // Config is what a Controller is made of; every field must be set.
 type Config struct {
 	Tables  *kinds.Tables
 	Tracker *liveness.Tracker
+	Views   *Views
 	Permits Permits
 	Pods    *Pods
 	Budgets *informer.Informer[*schedulingv1.PodDisruptionBudget]
 	Evictor Evictor
-	Events  Recorder
+	Events  events.Sink
 	Retry   time.Duration // how soon a refused eviction is tried again
-	Pause   time.Duration // between two nodes of a zone whose pods have to leave because of their silence
 	Log     *slog.Logger
 }
 
-// Controller looks after nodes, their pods and drains while this process leads.
+// Controller carries out what is planned for nodes, their pods and drains while this process leads. What it remembers
+// is in Views; it has no timers or counters of its own.
 type Controller struct {
 	Config
-	loop  *reconcile.Loop // nodes and what is written of their drains
-	pacer pacer
-	leave *reconcile.Loop // the pods of nodes: kept apart, so that a scheduler that is slow keeps no node from being looked at
-
-	mu        sync.Mutex
-	disrupted bool
-	witnesses []plan.Witness // as they were at heard; never changed
-	heard     time.Time
-	tries     map[resource.Key]tried // evictions that were asked for, by pod
+	nodes *reconcile.Loop
+	// drains of nodes and evictions for their taints: kept apart, so that a scheduler that is slow keeps no node waiting
+	leave *reconcile.Loop
+	locks nodeLocks // of the decisions about a node and its drains, which depend on each other's permit
 }
 
 // New returns a controller that does nothing before Lead.
 func New(cfg Config) *Controller {
-	c := &Controller{Config: cfg, tries: map[resource.Key]tried{}}
-	c.loop = reconcile.NewLoop("nodes", workers, c.names, c.Reconcile, c.Log)
-	c.leave = reconcile.NewLoop("pods", workers, c.names, c.evict, c.Log)
-	c.Tables.Nodes.Subscribe(func(k resource.Key) { c.add(k.Name) })
+	c := &Controller{Config: cfg}
+	c.nodes = reconcile.NewLoop("nodes", workers, c.names, c.reconcileNode, c.Log)
+	c.leave = reconcile.NewLoop("pods", workers, c.names, c.reconcilePods, c.Log)
+	c.Tables.Nodes.Subscribe(func(ch resource.Change[*nodev1.Node]) { c.add(ch.Key.Name) })
 	c.Tables.Drains.Subscribe(c.drainChanged)
 	c.Pods.Subscribe(c.podChanged)
 	c.Budgets.Subscribe(c.budgetChanged)
@@ -93,14 +82,11 @@ func (c *Controller) Lead(ctx context.Context) error {
 	if err := c.Tables.Drains.WaitSynced(ctx); err != nil {
 		return nil
 	}
-	c.mu.Lock()
-	c.disrupted, c.witnesses, c.heard = false, nil, time.Time{}
-	clear(c.tries)
-	c.mu.Unlock()
-	end := c.Tracker.Lead(c.loop.Add)
+	c.Views.forget()
+	end := c.Tracker.Lead(c.nodes.Add)
 	defer end()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return c.loop.Run(ctx) })
+	group.Go(func() error { return c.nodes.Run(ctx) })
 	group.Go(func() error { return c.leave.Run(ctx) })
 	group.Go(func() error {
 		if c.Pods.WaitSynced(ctx) == nil {
@@ -112,7 +98,7 @@ func (c *Controller) Lead(ctx context.Context) error {
 }
 
 func (c *Controller) add(node string) {
-	c.loop.Add(node)
+	c.nodes.Add(node)
 	c.leave.Add(node)
 }
 
@@ -125,282 +111,167 @@ func (c *Controller) addAll() {
 // names returns the names of all nodes, and of those that drains name. A name may come more than once.
 func (c *Controller) names() []string {
 	out := c.Tables.Nodes.Keys()
-	for _, d := range c.Tables.Drains.All() {
+	for d := range c.Tables.Drains.Objects() {
 		out = append(out, d.GetSpec().GetNodeName())
 	}
 	return out
 }
 
-func (c *Controller) drainChanged(k resource.Key) {
-	if d, ok := c.Tables.Drains.Lookup("", k.Name); ok {
-		c.add(d.GetSpec().GetNodeName())
-		return
-	}
-	c.addAll() // it is gone, and with it the name of its node
+func (c *Controller) drainChanged(ch resource.Change[*nodev1.Drain]) {
+	c.add(ch.Object.GetSpec().GetNodeName())
 }
 
-// podChanged looks at a node because of a pod, if anything on it wants pods to leave.
-func (c *Controller) podChanged(k resource.Key, node string, gone bool) {
-	if gone {
-		c.drop(k)
+// podChanged looks at the node of a pod, and at the one that it was on before.
+func (c *Controller) podChanged(ch resource.Change[*schedulingv1.Pod]) {
+	if ch.Deleted {
+		c.Views.gone(ch.Key)
 	}
+	is, was := ch.Object.GetSpec().GetNodeName(), ch.Previous.GetSpec().GetNodeName()
+	c.podMoved(is)
+	if was != is {
+		c.podMoved(was)
+	}
+}
+
+// podMoved looks at a node because of a pod, if anything on it wants pods to leave.
+func (c *Controller) podMoved(node string) {
 	n, ok := c.Tables.Nodes.Lookup("", node)
 	if !ok {
 		return
 	}
-	if n.GetSpec().GetUnschedulable() && len(c.Tables.DrainsOf(node)) > 0 {
-		c.add(node)
-	} else if plan.NoExecutes(n) {
+	if n.GetSpec().GetUnschedulable() && len(c.Tables.DrainsOf(node)) > 0 || plan.NoExecutes(n) {
 		c.leave.Add(node)
 	}
 }
 
 // budgetChanged looks at the nodes whose drains wait for a pod of the budget's namespace.
-func (c *Controller) budgetChanged(k resource.Key) {
-	c.mu.Lock()
-	nodes := map[string]bool{}
-	for pod, t := range c.tries {
-		if pod.Namespace == k.Namespace && !t.Accepted {
-			nodes[t.node] = true
-		}
-	}
-	c.mu.Unlock()
-	for node := range nodes {
+func (c *Controller) budgetChanged(ch resource.Change[*schedulingv1.PodDisruptionBudget]) {
+	for _, node := range c.Views.blocked(ch.Key.Namespace) {
 		c.leave.Add(node)
 	}
 }
 
-// Reconcile moves one node and its drains closer to what they should be and returns when to look again; zero means when
-// something changes.
-func (c *Controller) Reconcile(ctx context.Context, node string) (time.Time, error) {
-	ctx = kinds.Own(ctx)
-	wake := time.Time{}
-	var failed []error
-	for _, d := range c.Tables.DrainsNaming(node) {
-		w, err := c.drain(ctx, d)
-		wake = reconcile.Earliest(wake, w)
-		if err = rpcerr.IgnoreChanged(err); err != nil {
-			failed = append(failed, fmt.Errorf("drain %q: %w", d.GetMetadata().GetName(), err))
-		}
-	}
-	w, err := c.node(ctx, node)
-	if err != nil {
-		failed = append(failed, fmt.Errorf("node %q: %w", node, err))
-	}
-	return reconcile.Earliest(wake, w), errors.Join(failed...)
-}
-
-// node writes what the plan wants of a node, if that differs.
-func (c *Controller) node(ctx context.Context, name string) (time.Time, error) {
-	have, ok := c.Tables.Nodes.Lookup("", name)
+// reconcileNode moves one node closer to what it should be and returns when to decide again; zero means when something
+// changes.
+func (c *Controller) reconcileNode(ctx context.Context, name string) (time.Time, error) {
+	failed := c.release(ctx, name)
+	defer c.locks.lock(name)()
+	node, ok := c.Tables.Nodes.Lookup("", name)
 	if !ok {
 		c.Tracker.Forget(name)
-		return time.Time{}, nil
+		return time.Time{}, failed
 	}
-	p := c.planNode(have)
-	if proto.Equal(p.Applied(have), have) {
-		return p.Wake, nil
+	p := c.Views.planNode(node)
+	if err := rpcerr.IgnoreChanged(c.do(ctx, p.Do)); err != nil {
+		failed = errors.Join(failed, fmt.Errorf("node %q: %w", name, err))
 	}
-	if p.Release {
-		if err := c.Permits.Release(ctx, plan.MachineOfNode(name)); err != nil {
-			return p.Wake, fmt.Errorf("release the permit: %w", err)
+	return p.Wake, failed
+}
+
+// release ends the drains of a node that are being deleted. That needs no pods, so it does not wait for the scheduler.
+func (c *Controller) release(ctx context.Context, node string) error {
+	var failed []error
+	for _, d := range c.Tables.DrainsNaming(node) {
+		if !object.Deleting(d) {
+			continue
 		}
+		_, err := c.drain(trace.Continue(ctx, d.GetMetadata()), d)
+		failed = append(failed, err)
 	}
-	before := have
-	after, err := c.Tables.Nodes.Modify(ctx, resource.Key{Name: name}, func(node *nodev1.Node) error {
-		before = resource.Clone(node)
-		now := c.planNode(node)
-		if now.RebootDone != p.RebootDone {
-			return rpcerr.Conflict("Node", name, "") // look again: the permit was considered for another state
+	return errors.Join(failed...)
+}
+
+// reconcilePods takes the next steps of the drains of one node, has the pods leave that must for its taints, and
+// returns when to decide again; zero means when something changes.
+func (c *Controller) reconcilePods(ctx context.Context, name string) (time.Time, error) {
+	var wake time.Time
+	var failed []error
+	for _, d := range c.Tables.DrainsNaming(name) {
+		if object.Deleting(d) {
+			continue // see release
 		}
-		p = now
-		next := p.Applied(node)
-		node.Metadata, node.Spec, node.Status = next.Metadata, next.Spec, next.Status
-		return nil
+		w, err := c.drain(trace.Continue(ctx, d.GetMetadata()), d)
+		failed = append(failed, err)
+		wake = reconcile.Earliest(wake, w)
+	}
+	w, err := c.carryOut(ctx, name, func([]plan.Answered) (plan.Plan, []*schedulingv1.PodDisruptionBudget) {
+		node, ok := c.Tables.Nodes.Lookup("", name)
+		if !ok {
+			return plan.Plan{}, nil
+		}
+		return plan.Evictions(c.Views.Evictions(node)), nil
+	})
+	return reconcile.Earliest(wake, w), errors.Join(append(failed, err)...)
+}
+
+func (c *Controller) drain(ctx context.Context, d *nodev1.Drain) (time.Time, error) {
+	node := d.GetSpec().GetNodeName()
+	wake, err := c.carryOut(ctx, node, func(answers []plan.Answered) (plan.Plan, []*schedulingv1.PodDisruptionBudget) {
+		now, ok := c.Tables.Drains.Lookup("", d.GetMetadata().GetName())
+		if !ok || now.GetMetadata().GetUid() != d.GetMetadata().GetUid() {
+			return plan.Plan{}, nil
+		}
+		v := c.Views.Drain(now).With(answers)
+		return plan.Drain(v), v.Budgets
 	})
 	if err != nil {
-		return p.Wake, rpcerr.IgnoreChanged(err)
+		err = fmt.Errorf("drain %q: %w", d.GetMetadata().GetName(), err)
 	}
-	c.tell(ctx, before, after, p)
-	return p.Wake, nil
+	return wake, err
 }
 
-func (c *Controller) planNode(node *nodev1.Node) plan.NodePlan {
-	name := node.GetMetadata().GetName()
-	v := plan.NodeView{
-		Now: time.Now().UTC(), Node: node, Agent: c.Tracker.Agent(name), Grace: c.Tracker.Grace(), Drains: c.Tables.DrainsOf(name),
-	}
-	if v.Agent.Settled(v.Grace) && !v.Agent.Healthy(v.Grace) {
-		v.Disrupted = c.fullDisruption()
-		v.Agent = c.Tracker.Agent(name) // its grace may have begun anew with the end of a disruption
-	}
-	v.Doubt = !v.Agent.Settled(v.Grace)
-	p := plan.Node(v)
-	if p.Accuses {
-		if v.Held = c.held(node, v.Now); !v.Held.IsZero() {
-			p = plan.Node(v)
+// carryOut does what is decided, asks what has to be asked, remembers the answers, and has it decided again with them,
+// until there is no question or a service does not answer: then it returns, so that other nodes are not kept waiting,
+// and asks again at the time that it returns. decide returns the budgets, too, that it decided with.
+func (c *Controller) carryOut(ctx context.Context, node string,
+	decide func([]plan.Answered) (plan.Plan, []*schedulingv1.PodDisruptionBudget),
+) (time.Time, error) {
+	var answers []plan.Answered
+	for {
+		p, budgets, err := c.decideAndDo(ctx, node, func() (plan.Plan, []*schedulingv1.PodDisruptionBudget) {
+			return decide(answers)
+		})
+		silent := slices.ContainsFunc(answers, func(a plan.Answered) bool { return a.Code == plan.Away })
+		switch {
+		case err != nil || len(p.Ask) == 0:
+			return p.Wake, rpcerr.IgnoreChanged(err) // the change leads to another decision
+		case silent:
+			return reconcile.Earliest(p.Wake, time.Now().Add(plan.AskScheduler)), nil
 		}
-	}
-	return p
-}
-
-// sameWitnesses is for how long what agents say as witnesses counts as the same: far less than any grace. Nodes are often lost together, and
-// each of them asks.
-const sameWitnesses = 100 * time.Millisecond
-
-// lately returns what the agents of all nodes said as witnesses, as it is now or was a moment ago. Nobody may modify it.
-func (c *Controller) lately() []plan.Witness {
-	c.mu.Lock()
-	list, heard := c.witnesses, c.heard
-	c.mu.Unlock()
-	if time.Since(heard) < sameWitnesses {
-		return list
-	}
-	heard, list = time.Now(), c.Tracker.Witnesses(c.Tables.Nodes.All())
-	c.mu.Lock()
-	c.witnesses, c.heard = list, heard
-	c.mu.Unlock()
-	return list
-}
-
-// fullDisruption reports whether no node can be heard. At the end of such a time all agents get the whole grace to be heard again.
-func (c *Controller) fullDisruption() bool {
-	now := plan.Disrupted(c.lately(), c.Tracker.Grace())
-	c.mu.Lock()
-	was := c.disrupted
-	c.disrupted = now
-	if was && !now {
-		c.Tracker.Renew()
-	}
-	c.mu.Unlock()
-	if was != now {
-		c.Log.Info("full disruption changed", "disrupted", now)
-		c.lookAtTheIll()
-	}
-	return now
-}
-
-// lookAtTheIll looks at all nodes that are not ready.
-func (c *Controller) lookAtTheIll() {
-	for _, n := range c.Tables.Nodes.All() {
-		if !plan.IsReady(n) {
-			c.loop.Add(n.GetMetadata().GetName())
+		given := c.ask(ctx, p.Ask)
+		if ctx.Err() != nil {
+			return time.Time{}, nil
 		}
+		for _, a := range given {
+			c.Views.answered(a, budgets, c.Retry)
+			c.report(ctx, a)
+		}
+		answers = append(answers, given...)
 	}
 }
 
-// readyAgain ends a full disruption with the first node that is ready.
-func (c *Controller) readyAgain() {
-	c.mu.Lock()
-	disrupted := c.disrupted
-	c.heard = time.Time{} // the witnesses of a moment ago do not know of it
-	c.mu.Unlock()
-	if disrupted {
-		c.fullDisruption()
-	}
+// decideAndDo decides about a node or a drain of it and does that, while nothing else is decided about that node: who
+// gives a permit back must see who else uses it.
+func (c *Controller) decideAndDo(ctx context.Context, node string,
+	decide func() (plan.Plan, []*schedulingv1.PodDisruptionBudget),
+) (plan.Plan, []*schedulingv1.PodDisruptionBudget, error) {
+	defer c.locks.lock(node)()
+	p, budgets := decide()
+	return p, budgets, c.do(ctx, p.Do)
 }
 
-// drain takes the next step of a drain. Its pods are made to leave elsewhere, see evict; here it is seen how far that has come.
-func (c *Controller) drain(ctx context.Context, d *nodev1.Drain) (time.Time, error) {
-	ctx = trace.Continue(ctx, d.GetMetadata())
-	v := c.viewOfDrain(d)
-	p := plan.Drain(v)
-	if p.Gone {
-		return time.Time{}, c.letGo(ctx, d, p)
-	}
-	if p.Confirm {
-		v = c.confirmed(ctx, v)
-		p = plan.Drain(v)
-	}
-	d, err := c.storeDrain(ctx, d, p)
-	if err != nil || !p.Ask {
-		return p.Wake, err
-	}
-	v.Drain = d
-	v.Permit, v.Why = c.ask(ctx, d)
-	p = plan.Drain(v)
-	_, err = c.storeDrain(ctx, d, p)
-	return p.Wake, err
-}
-
-// ask asks for the permit of a drain's machine.
-func (c *Controller) ask(ctx context.Context, d *nodev1.Drain) (plan.Answer, string) {
-	held, err := c.Permits.Acquire(ctx, plan.MachineOfDrain(d), "drain")
+// report says what came of an eviction. Of one that was refused a drain says it itself.
+func (c *Controller) report(ctx context.Context, a plan.Answered) {
 	switch {
-	case err != nil:
-		return plan.Refused, status.Convert(err).Message()
-	case held:
-		return plan.Granted, ""
-	}
-	return plan.NotNeeded, ""
-}
-
-// storeDrain writes the status that the plan wants, if the drain is still as it was read.
-func (c *Controller) storeDrain(ctx context.Context, d *nodev1.Drain, p plan.DrainPlan) (*nodev1.Drain, error) {
-	if proto.Equal(d.GetStatus(), p.Status) {
-		return d, nil
-	}
-	next := resource.Clone(d)
-	next.Status = p.Status
-	out, err := c.Tables.Drains.UpdateStatus(ctx, next)
-	if err != nil {
-		return d, err
-	}
-	if phase := p.Status.GetPhase(); phase != d.GetStatus().GetPhase() {
-		c.Log.InfoContext(ctx, "drain changed", "node", d.GetSpec().GetNodeName(), "drain", d.GetMetadata().GetName(), "phase", phase)
-		c.Events.Event(out, "Normal", phase, p.Status.GetMessage())
-	}
-	return out, nil
-}
-
-// letGo gives back what was taken for a drain that is being deleted and lets it go.
-func (c *Controller) letGo(ctx context.Context, d *nodev1.Drain, p plan.DrainPlan) error {
-	if !slices.Contains(d.GetMetadata().GetFinalizers(), kinds.Finalizer) {
-		return nil
-	}
-	if p.Release {
-		if err := c.Permits.Release(ctx, plan.MachineOfDrain(d)); err != nil {
-			return fmt.Errorf("release the permit: %w", err)
+	case a.Pod == nil:
+	case a.Code != plan.Granted && a.Drain == "":
+		c.Log.WarnContext(ctx, "pod not evicted", "pod", plan.PodName(a.Pod), "error", a.Why)
+	case a.Code != plan.Granted:
+	default:
+		c.Log.InfoContext(ctx, "pod evicted", "node", a.Pod.GetSpec().GetNodeName(), "pod", plan.PodName(a.Pod),
+			"reason", a.Reason)
+		if a.Drain == "" {
+			c.Events.Event(a.Pod, "Normal", "TaintManagerEviction", "Marking for deletion Pod "+plan.PodName(a.Pod))
 		}
 	}
-	c.forget(d.GetSpec().GetNodeName())
-	next := resource.Clone(d)
-	m := next.GetMetadata()
-	m.Finalizers = slices.DeleteFunc(m.Finalizers, func(f string) bool { return f == kinds.Finalizer })
-	_, err := c.Tables.Drains.Update(ctx, next)
-	return err
-}
-
-// tell says what changed about a node.
-func (c *Controller) tell(ctx context.Context, before, after *nodev1.Node, p plan.NodePlan) {
-	name := after.GetMetadata().GetName()
-	if was, is := plan.IsReady(before), plan.IsReady(after); was != is {
-		c.Log.InfoContext(ctx, "node changed", "node", name, "ready", is)
-		typ, reason := "Warning", "NodeNotReady"
-		if is {
-			typ, reason = "Normal", "NodeReady"
-			c.readyAgain()
-		}
-		c.Events.Event(after, typ, reason, readyMessage(after))
-	}
-	if was, is := before.GetSpec().GetUnschedulable(), after.GetSpec().GetUnschedulable(); was != is {
-		c.Log.InfoContext(ctx, "node changed", "node", name, "unschedulable", is, "held_by", p.HeldBy)
-		reason, message := "NodeSchedulable", "nobody holds the node any more"
-		if is {
-			reason, message = "NodeNotSchedulable", "held by "+strings.Join(p.HeldBy, ", ")
-		}
-		c.Events.Event(after, "Normal", reason, message)
-	}
-	if p.RebootDone {
-		c.Events.Event(after, "Normal", "Rebooted", "the node is back with another boot")
-	}
-}
-
-func readyMessage(n *nodev1.Node) string {
-	for _, c := range n.GetStatus().GetConditions() {
-		if c.GetType() == plan.Ready {
-			return c.GetMessage()
-		}
-	}
-	return ""
 }

@@ -1,9 +1,8 @@
-// Package kinds says what nodes and drains are beyond the shape of their messages: which writes are refused, and what else a
-// write changes.
+// Package kinds says what nodes and drains are beyond the shape of their messages: which writes are refused, and what
+// else a write changes.
 package kinds
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/nodeid"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
@@ -22,9 +22,6 @@ import (
 
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
 )
-
-// Finalizer keeps a drain until what was taken for it is given back.
-const Finalizer = "windlass.dev/drain"
 
 // Tables are the records of this service.
 type Tables struct {
@@ -37,7 +34,10 @@ type Tables struct {
 func New(st *store.Store, validator protovalidate.Validator, policy *identity.Policy, log *slog.Logger) *Tables {
 	t := &Tables{policy: policy}
 	t.Drains = resource.NewTable(st, validator, resource.Config[*nodev1.Drain]{
-		Validate: namesNode, ValidateUpdate: sameNode, Admit: t.admitDrain, Finalizers: []string{Finalizer}, Log: log,
+		Validate: namesNode, ValidateUpdate: sameNode, Admit: t.admitDrain, Finalizers: []string{plan.Finalizer}, Log: log,
+		Indexes: map[string]func(*nodev1.Drain) []string{
+			byNode: func(d *nodev1.Drain) []string { return []string{d.GetSpec().GetNodeName()} },
+		},
 	})
 	// A node is created together with the status that its agent reports.
 	t.Nodes = resource.NewTable(st, validator, resource.Config[*nodev1.Node]{
@@ -46,25 +46,16 @@ func New(st *store.Store, validator protovalidate.Validator, policy *identity.Po
 	return t
 }
 
-// DrainsNaming returns the drains that name a node, ordered by name, those of an earlier node of that name included; nobody may modify them.
-func (t *Tables) DrainsNaming(node string) []*nodev1.Drain {
-	return t.drains(func(d *nodev1.Drain) bool { return d.GetSpec().GetNodeName() == node })
-}
+const byNode = "spec.nodeName" // an index of drains
+
+// DrainsNaming returns the drains that name a node, ordered by name, those of an earlier node of that name included;
+// nobody may modify them.
+func (t *Tables) DrainsNaming(node string) []*nodev1.Drain { return t.Drains.ByIndex(byNode, node) }
 
 // DrainsOf returns the drains of a node, ordered by name; nobody may modify them.
 func (t *Tables) DrainsOf(name string) []*nodev1.Drain {
 	node, _ := t.Nodes.Lookup("", name)
-	return t.drains(func(d *nodev1.Drain) bool { return d.GetSpec().GetNodeName() == name && plan.Drains(d, node) })
-}
-
-func (t *Tables) drains(which func(*nodev1.Drain) bool) []*nodev1.Drain {
-	var out []*nodev1.Drain
-	for _, d := range t.Drains.All() {
-		if which(d) {
-			out = append(out, d)
-		}
-	}
-	return out
+	return slices.DeleteFunc(t.DrainsNaming(name), func(d *nodev1.Drain) bool { return !plan.Drains(d, node) })
 }
 
 // OtherDrains returns the drains that name the same node as d, without d, ordered by name; nobody may modify them.
@@ -74,20 +65,13 @@ func (t *Tables) OtherDrains(d *nodev1.Drain) []*nodev1.Drain {
 	})
 }
 
-type ownKey struct{}
-
-// Own marks the writes under a context as the service's own: only these may touch a status.
-func Own(ctx context.Context) context.Context { return context.WithValue(ctx, ownKey{}, true) }
-
-func isOwn(ctx context.Context) bool { return ctx.Value(ownKey{}) != nil }
-
-// admitNode has the last word on a node that somebody else writes. Besides refusing it keeps the user's cordon in step, this
-// service's taints as they are, and says when a NoExecute taint was set.
-func (t *Tables) admitNode(ctx context.Context, old, node *nodev1.Node) error {
-	if isOwn(ctx) {
+// admitNode checks a node that a caller writes. It also keeps the user's cordon up to date and this service's taints as
+// they are, and records when a NoExecute taint was set.
+func (t *Tables) admitNode(w *resource.Write[*nodev1.Node]) error {
+	if w.Own {
 		return nil
 	}
-	caller, _ := identity.CallerFrom(ctx)
+	old, node, caller := w.Old, w.New, w.By
 	if name, ok := caller.Node(); ok {
 		return rpcerr.Forbidden(fmt.Sprintf("the agent of node %q speaks for it through NodeAgentService alone", name))
 	}
@@ -111,11 +95,13 @@ func (t *Tables) admitNode(ctx context.Context, old, node *nodev1.Node) error {
 	return nil
 }
 
-func (t *Tables) admitDrain(ctx context.Context, old, drain *nodev1.Drain) error {
-	if isOwn(ctx) || drain == nil {
+func (t *Tables) admitDrain(w *resource.Write[*nodev1.Drain]) error {
+	if w.Own || w.Deletes() {
 		return nil
 	}
-	if node, ok := t.Nodes.Lookup("", drain.GetSpec().GetNodeName()); ok && old == nil && drain.GetSpec().GetNodeUid() == "" {
+	old, drain := w.Old, w.New
+	if node, ok := t.Nodes.Lookup("", drain.GetSpec().GetNodeName()); ok && old == nil &&
+		drain.GetSpec().GetNodeUid() == "" {
 		drain.Spec.NodeUid = node.GetMetadata().GetUid()
 	}
 	return foreignStatus("drain", old, old.GetStatus(), drain.GetStatus())
@@ -141,11 +127,14 @@ func (t *Tables) admitMarks(caller identity.Caller, old, node *nodev1.Node) erro
 	return nil
 }
 
-// admitIdentity keeps what says of which machine a node is, and lets only those give roles to nodes who have the right to.
+// admitIdentity keeps what says of which machine a node is, and lets only those give roles to nodes who have the right
+// to.
 func (t *Tables) admitIdentity(caller identity.Caller, old, node *nodev1.Node) error {
 	for _, key := range []string{nodeid.MachineUID, nodeid.MachineRole} {
 		if was, is := old.GetMetadata().GetAnnotations()[key], node.GetMetadata().GetAnnotations()[key]; was != is {
-			return rpcerr.Forbidden(fmt.Sprintf("metadata.annotations['%s']: is written by eviction-controller alone, when the node's agent registers", key))
+			return rpcerr.Forbidden(
+				fmt.Sprintf("metadata.annotations['%s']: is written by eviction-controller alone, when the node's agent registers",
+					key))
 		}
 	}
 	if slices.Equal(nodeid.Roles(old.GetMetadata().GetLabels()), nodeid.Roles(node.GetMetadata().GetLabels())) {
@@ -158,13 +147,20 @@ func (t *Tables) admitIdentity(caller identity.Caller, old, node *nodev1.Node) e
 	return nil
 }
 
-// sameInstance refuses another instance for a node: whose instance it is decides which machine's deletion takes the node along.
-func sameInstance(old, node *nodev1.Node) []rpcerr.Field {
+// sameInstance refuses another instance for a node: whose instance it is decides which machine's deletion takes the
+// node along.
+func sameInstance(old, node *nodev1.Node) []object.Fault {
 	was, is := old.GetSpec().GetProviderId(), node.GetSpec().GetProviderId()
 	if was == is || was == "" && node.GetMetadata().GetAnnotations()[nodeid.MachineUID] != "" {
 		return nil
 	}
-	return []rpcerr.Field{{Path: "spec.providerID", Description: fmt.Sprintf("cannot be changed from %q to %q: it is fixed when the node is created or its agent registers", was, is)}}
+	return []object.Fault{
+		{
+			Path: "spec.providerID",
+			Description: fmt.Sprintf(
+				"cannot be changed from %q to %q: it is fixed when the node is created or its agent registers", was, is),
+		},
+	}
 }
 
 // foreignStatus refuses a status that somebody else writes. What a creation says of it does not count, as everywhere.
@@ -176,41 +172,44 @@ func foreignStatus(what string, old proto.Message, was, is protoreflect.ProtoMes
 }
 
 // namesNode demands what the rules of the message demand only where there is a spec.
-func namesNode(drain *nodev1.Drain) []rpcerr.Field {
+func namesNode(drain *nodev1.Drain) []object.Fault {
 	if drain.GetSpec() == nil {
-		return []rpcerr.Field{{Path: "spec.nodeName", Description: "must be given"}}
+		return []object.Fault{{Path: "spec.nodeName", Description: "must be given"}}
 	}
 	return nil
 }
 
-func sameNode(old, drain *nodev1.Drain) []rpcerr.Field {
+func sameNode(old, drain *nodev1.Drain) []object.Fault {
 	if was, is := old.GetSpec().GetNodeName(), drain.GetSpec().GetNodeName(); was != is {
-		return []rpcerr.Field{{Path: "spec.nodeName", Description: fmt.Sprintf("cannot be changed from %q to %q", was, is)}}
+		return []object.Fault{{Path: "spec.nodeName", Description: fmt.Sprintf("cannot be changed from %q to %q", was, is)}}
 	}
 	if was, is := old.GetSpec().GetNodeUid(), drain.GetSpec().GetNodeUid(); was != is {
-		return []rpcerr.Field{{Path: "spec.nodeUID", Description: fmt.Sprintf("cannot be changed from %q to %q", was, is)}}
+		return []object.Fault{{Path: "spec.nodeUID", Description: fmt.Sprintf("cannot be changed from %q to %q", was, is)}}
 	}
 	return nil
 }
 
 // taints returns what is wrong with a node's taints. Source: Kubernetes' validation of nodes.
-func taints(node *nodev1.Node) []rpcerr.Field {
+func taints(node *nodev1.Node) []object.Fault {
 	type id struct{ key, effect string }
 	seen := map[id]bool{}
-	var bad []rpcerr.Field
+	var bad []object.Fault
 	for i, t := range node.GetSpec().GetTaints() {
 		path := fmt.Sprintf("spec.taints[%d]", i)
 		if t.GetKey() != "" { // the rules of the message tell of a missing one
 			for _, msg := range validation.IsQualifiedName(t.GetKey()) {
-				bad = append(bad, rpcerr.Field{Path: path + ".key", Description: fmt.Sprintf("invalid value %q: %s", t.GetKey(), msg)})
+				bad = append(bad, object.Fault{Path: path + ".key", Description: fmt.Sprintf("invalid value %q: %s", t.GetKey(),
+					msg)})
 			}
 		}
 		for _, msg := range validation.IsValidLabelValue(t.GetValue()) {
-			bad = append(bad, rpcerr.Field{Path: path + ".value", Description: fmt.Sprintf("invalid value %q: %s", t.GetValue(), msg)})
+			bad = append(bad, object.Fault{Path: path + ".value", Description: fmt.Sprintf("invalid value %q: %s", t.GetValue(),
+				msg)})
 		}
 		this := id{t.GetKey(), t.GetEffect()}
 		if seen[this] {
-			bad = append(bad, rpcerr.Field{Path: path, Description: fmt.Sprintf("key %q with effect %s is there twice", t.GetKey(), t.GetEffect())})
+			bad = append(bad, object.Fault{Path: path, Description: fmt.Sprintf("key %q with effect %s is there twice",
+				t.GetKey(), t.GetEffect())})
 		}
 		seen[this] = true
 	}

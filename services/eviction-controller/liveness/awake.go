@@ -1,5 +1,5 @@
-// Package liveness knows, in memory alone, which agents were heard of, when, and what they said last. It measures silence in
-// time that this process itself ran: while it was stopped nobody listened, so nobody was silent.
+// Package liveness knows, in memory alone, which agents were heard of, when, and what they said last. It measures
+// silence in time that this process itself ran: while it was stopped nobody listened, so nobody was silent.
 package liveness
 
 import (
@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// beatOfAwake is how often the clock of waking time is wound. A process that is merely busy comes to it late, by less than it again;
-// whatever is beyond that is time in which it did not run.
+// beatOfAwake is how often the clock of waking time is wound. A process that is merely busy comes to it late, by less
+// than it again; whatever is beyond that is time in which it did not run.
 const beatOfAwake = 500 * time.Millisecond
 
-// standstill is how long a process has to stand still for others to count it as away: longer than any hiccup of a busy host, shorter than
-// the lease of a leader, and some heartbeats of an agent.
+// standstill is how long a process has to stand still for others to count it as away: longer than any hiccup of a busy
+// host, shorter than the lease of a leader, and some heartbeats of an agent.
 const standstill = 4 * time.Second
 
 // Awake counts the time in which this process ran. Make one with NewAwake; it is safe for concurrent use.

@@ -116,8 +116,8 @@ func TestGraceBeginsAnewWithEachLeadership(t *testing.T) {
 	})
 }
 
-// TestNobodyIsLostWhileThisProcessStoodStill holds for agents that spoke until then as for those that were silent already: all get the grace
-// to be heard again.
+// TestNobodyIsLostWhileThisProcessStoodStill holds for agents that spoke until then as for those that were silent
+// already: all get the grace to be heard again.
 func TestNobodyIsLostWhileThisProcessStoodStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := NewAwake()

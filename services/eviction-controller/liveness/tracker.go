@@ -30,17 +30,18 @@ type agent struct {
 	conditions []*nodev1.NodeCondition
 }
 
-// settling is for how long a process that stood still evicts nobody: in that time it learns whether it still leads, and what changed.
+// settling is for how long a process that stood still evicts nobody: in that time it learns whether it still leads, and
+// what changed.
 const settling = 8 * time.Second
 
-// New returns a tracker that does not lead. clock counts the time in which somebody listened; an agent that is silent for grace is
-// taken for lost.
+// New returns a tracker that does not lead. clock counts the time in which somebody listened; an agent that is silent
+// for grace is taken for lost.
 func New(clock *Awake, grace time.Duration) *Tracker {
 	return &Tracker{clock: clock, grace: grace, agents: map[string]agent{}}
 }
 
-// Lead forgets everything and begins to listen: the grace begins anew for all nodes. changed is called, without a lock, with each node
-// whose agent says something new. The returned function ends it.
+// Lead forgets everything and begins to listen: the grace begins anew for all nodes. changed is called, without a lock,
+// with each node whose agent says something new. The returned function ends it.
 func (t *Tracker) Lead(changed func(node string)) (end func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,7 +54,8 @@ func (t *Tracker) Lead(changed func(node string)) (end func()) {
 	}
 }
 
-// Beat takes in a heartbeat. It reports false if this process does not lead: then the agent must turn to the one that does.
+// Beat takes in a heartbeat. It reports false if this process does not lead: then the agent must turn to the one that
+// does.
 func (t *Tracker) Beat(r *nodev1.HeartbeatRequest) bool {
 	t.mu.Lock()
 	if !t.leads {
@@ -97,7 +99,8 @@ func (t *Tracker) Agent(node string) plan.Agent {
 	return t.agent(node, now, max(t.since, t.renewed, resumed))
 }
 
-// agent returns what is known of an agent whose silence counts from begin at the earliest: what it said before says nothing now.
+// agent returns what is known of an agent whose silence counts from begin at the earliest: what it said before says
+// nothing now.
 func (t *Tracker) agent(node string, now, begin time.Duration) plan.Agent {
 	a, known := t.agents[node]
 	if !known || a.heard < begin {
@@ -116,7 +119,10 @@ func (t *Tracker) Witnesses(nodes []*nodev1.Node) []plan.Witness {
 	now, resumed := t.clock.read()
 	out := make([]plan.Witness, len(nodes))
 	for i, n := range nodes {
-		out[i] = plan.Witness{Zone: plan.Zone(n), ControlPlane: plan.ControlPlane(n), Agent: t.agent(n.GetMetadata().GetName(), now, max(t.since, resumed))}
+		out[i] = plan.Witness{
+			Zone: plan.Zone(n), ControlPlane: plan.ControlPlane(n),
+			Agent: t.agent(n.GetMetadata().GetName(), now, max(t.since, resumed)),
+		}
 	}
 	return out
 }
@@ -128,7 +134,8 @@ func (t *Tracker) Renew() {
 	t.renewed = t.clock.Now()
 }
 
-// Settling returns for how long nobody may be evicted, since this process stood still a short while ago; 0 if it did not.
+// Settling returns for how long nobody may be evicted, since this process stood still a short while ago; 0 if it did
+// not.
 func (t *Tracker) Settling() time.Duration {
 	now, resumed := t.clock.read()
 	if resumed == 0 {

@@ -5,11 +5,10 @@ import (
 	"strings"
 	"time"
 
-	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/disruption"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/resource"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -17,14 +16,16 @@ import (
 func guarding(pod *schedulingv1.Pod, budgets []*schedulingv1.PodDisruptionBudget) []*schedulingv1.PodDisruptionBudget {
 	var out []*schedulingv1.PodDisruptionBudget
 	for _, b := range budgets {
-		if b.GetMetadata().GetNamespace() == pod.GetMetadata().GetNamespace() && placement.BudgetSelects(b, pod.GetMetadata().GetLabels()) {
+		if b.GetMetadata().GetNamespace() == pod.GetMetadata().GetNamespace() &&
+			placement.BudgetSelects(b, pod.GetMetadata().GetLabels()) {
 			out = append(out, b)
 		}
 	}
 	return out
 }
 
-// budgetsOf returns which budgets guard a pod, each at its revision: while it stays the same nothing changed about them.
+// budgetsOf returns which budgets guard a pod, each at its revision: while it stays the same nothing changed about
+// them.
 func budgetsOf(pod *schedulingv1.Pod, budgets []*schedulingv1.PodDisruptionBudget) string {
 	var parts []string
 	for _, b := range guarding(pod, budgets) {
@@ -41,30 +42,36 @@ func allowed(pod *schedulingv1.Pod, budgets []*schedulingv1.PodDisruptionBudget)
 	})
 }
 
-// Foresee returns the plan as it will be once the scheduler has answered about each pod, for people who ask before anything is done: an
-// eviction that a budget refuses is held back instead. Of a drain that is not at its pods yet it says what becomes of them.
-func (p DrainPlan) Foresee(v DrainView) DrainPlan {
-	atPods := p.Pods != nil && p.Status.GetPhase() == Draining
-	if p.Pods == nil {
-		p.Pods = Verdicts(v)
+// Foresee returns what Drain returns, as it will be once the scheduler has answered about each pod, and what becomes of
+// each pod, for people who ask before anything is done: an eviction that a budget refuses is held back instead. Of a
+// drain that is not at its pods yet it says what becomes of them.
+func Foresee(v DrainView) (Plan, []PodVerdict) {
+	p := drain(v)
+	if p.verdicts == nil {
+		return p.Plan, foresee(verdicts(v), v.Budgets, v.Now)
 	}
-	tried := p.Pods
-	p.Pods = foresee(tried, v.Budgets, v.Now)
-	for i, pod := range p.Pods {
-		if !atPods || pod.Verdict == tried[i].Verdict {
+	foreseen := foresee(p.verdicts, v.Budgets, v.Now)
+	if p.status.GetPhase() != Draining {
+		return p.Plan, foreseen
+	}
+	for i, pod := range foreseen {
+		if pod.Verdict == p.verdicts[i].Verdict {
 			continue
 		}
-		ref := resource.Reference(pod.Pod)
-		p.Actions = slices.DeleteFunc(slices.Clone(p.Actions), func(a *metav1.PlannedAction) bool { return proto.Equal(a.GetObject(), ref) })
-		p.HeldBack = append(p.HeldBack, &metav1.HeldBack{Action: evictPod, Object: ref, Reason: pod.Reason, Unblock: unblockEviction})
+		ref := object.Reference(pod.Pod)
+		p.Ask = slices.DeleteFunc(p.Ask, func(q Question) bool { return proto.Equal(q.Object, ref) })
+		p.hold(Held{Action: EvictPod, Object: ref, Reason: pod.Reason, Unblock: unblockEviction})
 	}
-	return p
+	return p.Plan, foreseen
 }
 
-// foresee returns verdicts with the budgets taken into account as the scheduler would, in the order of the pods: whoever comes first
-// takes what a budget has left. A budget without a status says nothing: the scheduler has not looked at it yet.
+// foresee returns verdicts with the budgets taken into account as the scheduler would, in the order of the pods:
+// whoever comes first takes what a budget has left. A budget without a status says nothing: the scheduler has not
+// looked at it yet.
 func foresee(verdicts []PodVerdict, budgets []*schedulingv1.PodDisruptionBudget, now time.Time) []PodVerdict {
-	budgets = slices.DeleteFunc(slices.Clone(budgets), func(b *schedulingv1.PodDisruptionBudget) bool { return b.GetStatus() == nil })
+	budgets = slices.DeleteFunc(slices.Clone(budgets), func(b *schedulingv1.PodDisruptionBudget) bool {
+		return b.GetStatus() == nil
+	})
 	for i, b := range budgets {
 		budgets[i] = proto.CloneOf(b) // they are drawn on
 	}

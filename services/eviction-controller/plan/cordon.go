@@ -5,9 +5,9 @@ import (
 )
 
 // Cordon keeps a user's cordon and spec.unschedulable in step on a node that user wrote: next is modified. A change of
-// spec.unschedulable, in whichever way it was made, is the user's wish to cordon or uncordon; the annotations that say who cordoned and
-// what is to be rebooted stay this service's own whatever next says about them. old is nil for a new node; drains are those that name
-// the node: what they hold stays unschedulable.
+// spec.unschedulable, in whichever way it was made, is the user's wish to cordon or uncordon; the annotations that say
+// who cordoned and what is to be rebooted stay this service's own whatever next says about them. old is nil for a new
+// node; drains are those that name the node: what they hold stays unschedulable.
 func Cordon(old, next *nodev1.Node, drains []*nodev1.Drain, user string) {
 	by, cordoned := old.GetMetadata().GetAnnotations()[CordonedBy]
 	if want := next.GetSpec().GetUnschedulable(); want != old.GetSpec().GetUnschedulable() {
@@ -19,7 +19,7 @@ func Cordon(old, next *nodev1.Node, drains []*nodev1.Drain, user string) {
 	setAnnotation(next, CordonedBy, by, cordoned)
 	boot, rebooting := old.GetMetadata().GetAnnotations()[RebootOf]
 	setAnnotation(next, RebootOf, boot, rebooting)
-	SetUnschedulable(next, len(HeldBy(next, drains)) > 0)
+	setUnschedulable(next, len(HeldBy(next, drains)) > 0)
 }
 
 // SetCordon changes a user's cordon on a node; drains as for Cordon.
@@ -27,7 +27,7 @@ func SetCordon(node *nodev1.Node, drains []*nodev1.Drain, user string, on bool) 
 	if _, already := node.GetMetadata().GetAnnotations()[CordonedBy]; already != on {
 		setAnnotation(node, CordonedBy, user, on)
 	}
-	SetUnschedulable(node, len(HeldBy(node, drains)) > 0)
+	setUnschedulable(node, len(HeldBy(node, drains)) > 0)
 }
 
 // SetReboot asks for the end of a node's boot.

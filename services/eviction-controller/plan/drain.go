@@ -7,6 +7,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -19,23 +20,12 @@ const (
 	Failed    = "Failed"
 )
 
-// PermitHeld is the condition of a drain that says whether the disruption permit was taken for it: Unknown once it is asked for, so that it
-// is given back whatever became of the answer.
+// PermitHeld is the condition of a drain that says whether the disruption permit was taken for it: Unknown once it is
+// asked for, so that it is given back whatever became of the answer.
 const PermitHeld = "PermitHeld"
 
-// askAgain is how soon a permit that was refused is asked for again: soon enough that a replacement does not wait for it noticeably.
-const askAgain = time.Second
-
-// Answer is what became of asking for the disruption permit.
-type Answer int
-
-// The answers.
-const (
-	NotAsked  Answer = iota
-	Granted          // the machine's voter may go down
-	NotNeeded        // the machine has no voter
-	Refused          // another holds it, the quorum is at risk, or the guardian does not answer
-)
+// Finalizer keeps a drain until what was taken for it is given back.
+const Finalizer = "windlass.dev/drain"
 
 // DrainView is everything that decides about a drain.
 type DrainView struct {
@@ -43,34 +33,42 @@ type DrainView struct {
 	Drain  *nodev1.Drain
 	Node   *nodev1.Node    // that the drain names; nil if there is none
 	Others []*nodev1.Drain // the other drains that name the node, in any order
-	Permit Answer          // what the guardian said just now
-	Why    string          // why it refused
+	Permit Answer          // to AcquirePermit: just now, or the refusal before
+	Listed Answer          // to ListPods: just now, or the failure before
 
 	Pods    []*schedulingv1.Pod                 // on the node, in any order
 	Known   bool                                // false while the scheduler has not yet said which pods there are
-	Fresh   bool                                // Pods are what the scheduler said just now
-	Away    string                              // why it did not, where it was asked just now
 	Budgets []*schedulingv1.PodDisruptionBudget // in any order
 	Tries   map[string]Try                      // what became of evictions so far, by the uid of the pod
+	Settled time.Time                           // as in EvictionView
 }
 
-// DrainPlan is what a drain shall be, and what it does next. The zero DrainPlan changes nothing.
-type DrainPlan struct {
-	Status  *nodev1.DrainStatus // that it shall have
-	Ask     bool                // ask for the disruption permit, also again, once Status is stored, and plan again with the answer
-	Release bool                // give the permit back
-	Gone    bool                // the drain is being deleted: once Release is done nothing holds it any more
-	Confirm bool                // ask the scheduler once more for the node's pods, and plan again with them
-	Wake    time.Time           // when to decide again even if nothing changes; zero means never
-
-	Pods     []PodVerdict            // what becomes of each pod, once the drain is at its pods
-	Actions  []*metav1.PlannedAction // what happens now, in this order
-	HeldBack []*metav1.HeldBack      // what waits, and for what
+// With returns the view with answers that were given to the plan of the view before.
+func (v DrainView) With(answers []Answered) DrainView {
+	for _, a := range answers {
+		switch a.Verb {
+		case AcquirePermit:
+			v.Permit = a.Answer
+		case ListPods:
+			v.Listed = a.Answer
+		}
+	}
+	if v.Listed.Code == Granted {
+		v.Pods = v.Listed.Pods
+	}
+	return v
 }
 
-// Holds reports whether a drain holds its node unschedulable. One that waits for a permit does not yet: a control-plane node is not
-// touched before.
-func Holds(d *nodev1.Drain) bool {
+// draining is a plan for a drain that is being made.
+type draining struct {
+	Plan
+	status   *nodev1.DrainStatus // that the drain gets
+	verdicts []PodVerdict        // once the drain is at its pods
+}
+
+// holds reports whether a drain holds its node unschedulable. One that waits for a permit does not yet: a control-plane
+// node is not touched before.
+func holds(d *nodev1.Drain) bool {
 	switch d.GetStatus().GetPhase() {
 	case Draining, Succeeded, Failed:
 		return d.GetMetadata().GetDeletionTimestamp() == nil
@@ -84,7 +82,8 @@ func Drains(d *nodev1.Drain, node *nodev1.Node) bool {
 	return uid == "" || uid == node.GetMetadata().GetUid()
 }
 
-// UsesPermit reports whether a drain that is not being deleted has asked for the disruption permit of its node's machine.
+// UsesPermit reports whether a drain that is not being deleted has asked for the disruption permit of its node's
+// machine.
 func UsesPermit(d *nodev1.Drain) bool {
 	return d.GetMetadata().GetDeletionTimestamp() == nil && tookPermit(d)
 }
@@ -95,104 +94,133 @@ func tookPermit(d *nodev1.Drain) bool {
 }
 
 // Drain decides what a drain does next.
-func Drain(v DrainView) DrainPlan {
-	status := proto.Clone(v.Drain.GetStatus()).(*nodev1.DrainStatus)
-	if status == nil {
-		status = &nodev1.DrainStatus{}
+func Drain(v DrainView) Plan { return drain(v).Plan }
+
+func drain(v DrainView) draining {
+	p := draining{status: proto.Clone(v.Drain.GetStatus()).(*nodev1.DrainStatus)}
+	if p.status == nil {
+		p.status = &nodev1.DrainStatus{}
 	}
-	p := DrainPlan{Status: status}
 	switch {
 	case v.Drain.GetMetadata().GetDeletionTimestamp() != nil:
 		p.end(v)
-	case status.GetPhase() == Succeeded || status.GetPhase() == Failed:
+	case p.status.GetPhase() == Succeeded || p.status.GetPhase() == Failed:
 	case v.Node == nil:
 		p.succeed(v, "there is no such node, so there is nothing to drain")
 	case ControlPlane(v.Node) && !permitSettled(v.Drain):
 		p.permit(v)
 	default:
-		p.drain(v)
+		p.empty(v)
+	}
+	if !proto.Equal(v.Drain.GetStatus(), p.status) {
+		// Before anything else is done: what is asked for and not noted is not given back.
+		next := object.Clone(v.Drain)
+		next.Status = p.status
+		p.Do = slices.Insert(p.Do, 0, Action{Verb: StoreDrain, Object: object.Reference(next), Drain: next})
+	}
+	if phase := p.status.GetPhase(); phase == Pending || phase == Draining {
+		p.WaitsFor = p.status.GetMessage()
 	}
 	return p
 }
 
-// end lets a drain that is being deleted go.
-func (p *DrainPlan) end(v DrainView) {
-	p.Gone = true
+// end releases a drain that is being deleted, once what was taken for it is given back.
+func (p *draining) end(v DrainView) {
+	if !slices.Contains(v.Drain.GetMetadata().GetFinalizers(), Finalizer) {
+		return
+	}
 	rebooting := v.Node.GetMetadata().GetAnnotations()[RebootOf] != ""
 	if tookPermit(v.Drain) && !rebooting && !slices.ContainsFunc(v.Others, UsesPermit) {
-		p.Release = true
-		p.act(v, "ReleaseDisruptionPermit", "the drain ends")
+		p.act(v, ReleasePermit, "the drain ends")
 	}
+	next := object.Clone(v.Drain)
+	next.Metadata.Finalizers = slices.DeleteFunc(next.Metadata.Finalizers, func(f string) bool { return f == Finalizer })
+	p.Do = append(p.Do, Action{Verb: ReleaseDrain, Object: object.Reference(next), Drain: next})
 }
 
 // permit gets the permit for a control-plane node, before anything else is done to it.
-func (p *DrainPlan) permit(v DrainView) {
-	switch v.Permit {
+func (p *draining) permit(v DrainView) {
+	switch permitAnswer(v) {
 	case NotAsked:
-		p.Ask = true
-		p.act(v, "AcquireDisruptionPermit", "the node may run a voter of the etcd cluster")
-		if p.Status.GetPhase() == "" {
+		if p.status.GetPhase() == "" {
 			p.enter(v, Pending, "asks for the disruption permit")
 			p.setPermit(v, "Unknown", "Asked")
 		}
-	case Refused:
-		p.refused(v)
+		p.askPermit(v, "the node may run a voter of the etcd cluster")
 	case Granted:
 		p.setPermit(v, "True", "Granted")
-		p.drain(v)
+		p.empty(v)
 	case NotNeeded:
 		p.setPermit(v, "False", "NotNeeded")
-		p.drain(v)
+		p.empty(v)
+	default:
+		p.refused(v)
 	}
 }
 
-// emptied ends a drain whose pods have left. What is drained for takes the node down now, and emptying it may have taken long: the permit is asked
-// for once more, so that the drain succeeds only while every other voter is up.
-func (p *DrainPlan) emptied(v DrainView, message string) {
-	switch {
-	case !tookPermit(v.Drain) || v.Permit == Granted || v.Permit == NotNeeded:
+// permitAnswer returns what the guardian said; a refusal counts until the permit is asked for again.
+func permitAnswer(v DrainView) Code {
+	if c := v.Permit.Code; c != Refused && c != Away || v.Now.Before(v.Permit.At.Add(askAgain)) {
+		return c
+	}
+	return NotAsked
+}
+
+func (p *draining) askPermit(v DrainView, reason string) {
+	p.Ask = append(p.Ask, Question{
+		Verb: AcquirePermit, Object: nodeReference(v), Reason: reason, Machine: machineOfDrain(v.Drain),
+		Drain: uidOf(v.Drain),
+	})
+}
+
+// emptied ends a drain whose pods have left. What is drained for takes the node down now, and emptying it may have
+// taken long: the permit is asked for once more, so that the drain succeeds only while every other voter is up.
+func (p *draining) emptied(v DrainView, message string) {
+	switch answer := permitAnswer(v); {
+	case !tookPermit(v.Drain) || answer == Granted || answer == NotNeeded:
 		p.succeed(v, message)
-	case v.Permit == NotAsked:
-		p.Ask = true
-		p.act(v, "AcquireDisruptionPermit", "the other voters are checked again before the node goes down")
+	case answer == NotAsked:
+		p.askPermit(v, "the other voters are checked again before the node goes down")
 	default:
 		p.refused(v)
 	}
 }
 
 // refused keeps a drain waiting for the permit. One that has begun keeps its node unschedulable.
-func (p *DrainPlan) refused(v DrainView) {
-	phase, action := Pending, "CordonNode"
-	if p.Status.GetPhase() == Draining {
+func (p *draining) refused(v DrainView) {
+	phase, action := Pending, CordonNode
+	if p.status.GetPhase() == Draining {
 		phase, action = Draining, "FinishDrain"
 	}
-	p.enter(v, phase, "waits for the disruption permit: "+v.Why)
+	p.enter(v, phase, "waits for the disruption permit: "+v.Permit.Why)
 	p.setPermit(v, "Unknown", "Refused")
-	p.HeldBack = append(p.HeldBack, &metav1.HeldBack{
-		Action: action, Object: nodeReference(v), Reason: v.Why, Unblock: "the holder of the permit finishes its work, and every other voter answers",
+	p.hold(Held{
+		Action: action, Object: nodeReference(v), Reason: v.Permit.Why,
+		Since:   timeOf(permitCondition(&nodev1.Drain{Status: p.status}).GetLastTransitionTime()),
+		Unblock: "the holder of the permit finishes its work, and every other voter answers",
 	})
-	p.Wake = v.Now.Add(askAgain)
+	p.Wake = v.Permit.At.Add(askAgain)
 }
 
-// drain empties the node: it is first made unschedulable, so that nothing comes while the pods leave.
-func (p *DrainPlan) drain(v DrainView) {
-	if p.Status.GetPhase() != Draining || !v.Node.GetSpec().GetUnschedulable() {
+// empty empties the node: it is first made unschedulable, so that nothing comes while the pods leave.
+func (p *draining) empty(v DrainView) {
+	if p.status.GetPhase() != Draining || !v.Node.GetSpec().GetUnschedulable() {
 		p.enter(v, Draining, "makes the node unschedulable")
-		p.act(v, "CordonNode", "nothing new may be placed on a node that is drained")
+		p.act(v, CordonNode, "nothing new may be placed on a node that is drained")
 		return
 	}
-	p.empty(v)
+	p.evict(v)
 }
 
-func (p *DrainPlan) succeed(v DrainView, message string) { p.finish(v, Succeeded, message) }
+func (p *draining) succeed(v DrainView, message string) { p.finish(v, Succeeded, message) }
 
-func (p *DrainPlan) finish(v DrainView, phase, message string) {
+func (p *draining) finish(v DrainView, phase, message string) {
 	p.enter(v, phase, message)
-	p.Status.CompletionTime = &timestamppb.Timestamp{Seconds: v.Now.Unix()}
+	p.status.CompletionTime = &timestamppb.Timestamp{Seconds: v.Now.Unix()}
 }
 
-func (p *DrainPlan) enter(v DrainView, phase, message string) {
-	s := p.Status
+func (p *draining) enter(v DrainView, phase, message string) {
+	s := p.status
 	s.Phase, s.Message = proto.String(phase), proto.String(message)
 	if s.StartTime == nil && phase != Pending {
 		s.StartTime = &timestamppb.Timestamp{Seconds: v.Now.Unix()}
@@ -202,23 +230,23 @@ func (p *DrainPlan) enter(v DrainView, phase, message string) {
 	}
 }
 
-func (p *DrainPlan) act(v DrainView, action, reason string) {
-	p.Actions = append(p.Actions, &metav1.PlannedAction{Action: action, Object: nodeReference(v), Reason: reason})
+func (p *draining) act(v DrainView, verb, reason string) {
+	p.Do = append(p.Do, Action{Verb: verb, Object: nodeReference(v), Reason: reason, Machine: machineOfDrain(v.Drain)})
 }
 
-func (p *DrainPlan) setPermit(v DrainView, status, reason string) {
+func (p *draining) setPermit(v DrainView, status, reason string) {
 	c := &metav1.Condition{Type: PermitHeld, Status: status, Reason: proto.String(reason)}
 	c.LastTransitionTime = &timestamppb.Timestamp{Seconds: v.Now.Unix()}
 	if status == "False" {
 		c.Severity = "Info"
 	}
-	i := slices.IndexFunc(p.Status.Conditions, func(c *metav1.Condition) bool { return c.GetType() == PermitHeld })
+	i := slices.IndexFunc(p.status.Conditions, func(c *metav1.Condition) bool { return c.GetType() == PermitHeld })
 	if i < 0 {
-		p.Status.Conditions = append(p.Status.Conditions, c)
+		p.status.Conditions = append(p.status.Conditions, c)
 		return
 	}
-	if old := p.Status.Conditions[i]; old.GetStatus() != status || old.GetReason() != reason {
-		p.Status.Conditions[i] = c
+	if old := p.status.Conditions[i]; old.GetStatus() != status || old.GetReason() != reason {
+		p.status.Conditions[i] = c
 	}
 }
 
@@ -238,11 +266,16 @@ func permitSettled(d *nodev1.Drain) bool {
 }
 
 func nodeReference(v DrainView) *metav1.ObjectReference {
-	return &metav1.ObjectReference{ApiVersion: "v1", Kind: "Node", Name: v.Drain.GetSpec().GetNodeName(), Uid: v.Node.GetMetadata().GetUid()}
+	return &metav1.ObjectReference{
+		ApiVersion: "v1", Kind: "Node", Name: v.Drain.GetSpec().GetNodeName(),
+		Uid: v.Node.GetMetadata().GetUid(),
+	}
 }
 
-// MachineOfDrain returns what the guardian is asked about: the machine that the drain names, or its node.
-func MachineOfDrain(d *nodev1.Drain) *metav1.ObjectReference {
+func uidOf(d *nodev1.Drain) string { return d.GetMetadata().GetUid() }
+
+// machineOfDrain returns what the guardian is asked about: the machine that the drain names, or its node.
+func machineOfDrain(d *nodev1.Drain) *metav1.ObjectReference {
 	if m := d.GetSpec().GetMachineRef(); m.GetName() != "" {
 		return m
 	}

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// outcome is what a test looks at of a DrainPlan.
+// outcome is what a test looks at of a plan for a drain.
 type outcome struct {
 	Phase, Message, Permit string
 	Ask, Release, Gone     bool
@@ -19,25 +19,30 @@ type outcome struct {
 	Actions, HeldBack      []string
 }
 
-func outcomeOf(p DrainPlan) outcome {
+func outcomeOf(d *nodev1.Drain, p Plan) outcome {
+	status := p.StatusAfter(d)
 	o := outcome{
-		Phase: p.Status.GetPhase(), Message: p.Status.GetMessage(), Permit: permitCondition(&nodev1.Drain{Status: p.Status}).GetStatus(),
-		Ask: p.Ask, Release: p.Release, Gone: p.Gone,
+		Phase: status.GetPhase(), Message: status.GetMessage(),
+		Permit: permitCondition(&nodev1.Drain{Status: status}).GetStatus(),
+		Ask:    p.Asks(AcquirePermit), Release: p.Does(ReleasePermit), Gone: p.Does(ReleaseDrain),
 	}
 	if !p.Wake.IsZero() {
 		o.Wake = p.Wake.Sub(now())
 	}
-	for _, a := range p.Actions {
+	for _, a := range p.Steps() {
 		o.Actions = append(o.Actions, a.GetAction())
 	}
-	for _, h := range p.HeldBack {
-		o.HeldBack = append(o.HeldBack, h.GetAction()+": "+h.GetReason())
+	for _, h := range p.Held {
+		o.HeldBack = append(o.HeldBack, h.Action+": "+h.Reason)
 	}
 	return o
 }
 
+func answered(code Code, why string) Answer { return Answer{Code: code, Why: why, At: now()} }
+
 func TestDrain(t *testing.T) {
-	const asks, cordons, empty = "asks for the disruption permit", "makes the node unschedulable", "no pods are on this node: nothing had to leave"
+	const asks, cordons, empty = "asks for the disruption permit", "makes the node unschedulable",
+		"no pods are on this node: nothing had to leave"
 	for _, tc := range []struct {
 		name string
 		view DrainView
@@ -80,20 +85,30 @@ func TestDrain(t *testing.T) {
 		},
 		{
 			"a refused permit is told and asked for again",
-			DrainView{Drain: newDrain("x", Pending, permit("Unknown")), Node: newNode(controlPlane), Permit: Refused, Why: "guardian holds it for b"},
+			DrainView{
+				Drain: newDrain("x", Pending, permit("Unknown")), Node: newNode(controlPlane),
+				Permit: answered(Refused, "guardian holds it for b"),
+			},
 			outcome{
-				Phase: Pending, Message: "waits for the disruption permit: guardian holds it for b", Permit: "Unknown", Wake: time.Second,
+				Phase: Pending, Message: "waits for the disruption permit: guardian holds it for b", Permit: "Unknown",
+				Wake:     time.Second,
 				HeldBack: []string{"CordonNode: guardian holds it for b"},
 			},
 		},
 		{
 			"a granted permit lets the drain begin",
-			DrainView{Drain: newDrain("x", Pending, permit("Unknown")), Node: newNode(controlPlane), Permit: Granted},
+			DrainView{
+				Drain: newDrain("x", Pending, permit("Unknown")), Node: newNode(controlPlane),
+				Permit: answered(Granted, ""),
+			},
 			outcome{Phase: Draining, Message: cordons, Permit: "True", Actions: []string{"CordonNode"}},
 		},
 		{
 			"a control-plane node without a voter needs no permit",
-			DrainView{Drain: newDrain("x", Pending, permit("Unknown")), Node: newNode(controlPlane), Permit: NotNeeded},
+			DrainView{
+				Drain: newDrain("x", Pending, permit("Unknown")), Node: newNode(controlPlane),
+				Permit: answered(NotNeeded, ""),
+			},
 			outcome{Phase: Draining, Message: cordons, Permit: "False", Actions: []string{"CordonNode"}},
 		},
 		{
@@ -103,14 +118,21 @@ func TestDrain(t *testing.T) {
 		},
 		{
 			"with the permit a control-plane node is drained as any other",
-			DrainView{Drain: newDrain("x", Draining, permit("True")), Node: newNode(controlPlane, unschedulable), Permit: Granted},
+			DrainView{
+				Drain: newDrain("x", Draining, permit("True")), Node: newNode(controlPlane, unschedulable),
+				Permit: answered(Granted, ""),
+			},
 			outcome{Phase: Succeeded, Message: empty, Permit: "True"},
 		},
 		{
 			"a drain whose permit was withdrawn waits, and its node stays unschedulable",
-			DrainView{Drain: newDrain("x", Draining, permit("True")), Node: newNode(controlPlane, unschedulable), Permit: Refused, Why: "member b does not answer"},
+			DrainView{
+				Drain: newDrain("x", Draining, permit("True")), Node: newNode(controlPlane, unschedulable),
+				Permit: answered(Refused, "member b does not answer"),
+			},
 			outcome{
-				Phase: Draining, Message: "waits for the disruption permit: member b does not answer", Permit: "Unknown", Wake: time.Second,
+				Phase: Draining, Message: "waits for the disruption permit: member b does not answer", Permit: "Unknown",
+				Wake:     time.Second,
 				HeldBack: []string{"FinishDrain: member b does not answer"},
 			},
 		},
@@ -121,7 +143,10 @@ func TestDrain(t *testing.T) {
 		},
 		{
 			"and is done when it gets it",
-			DrainView{Drain: newDrain("x", Draining, permit("Unknown")), Node: newNode(controlPlane, unschedulable), Permit: Granted},
+			DrainView{
+				Drain: newDrain("x", Draining, permit("Unknown")), Node: newNode(controlPlane, unschedulable),
+				Permit: answered(Granted, ""),
+			},
 			outcome{Phase: Succeeded, Message: empty, Permit: "True"},
 		},
 		{
@@ -149,14 +174,17 @@ func TestDrain(t *testing.T) {
 		},
 		{
 			"the permit stays while a reboot of the node uses it",
-			DrainView{Drain: newDrain("x", Succeeded, permit("True"), deleting), Node: newNode(controlPlane, annotated(RebootOf, "boot-1"))},
+			DrainView{
+				Drain: newDrain("x", Succeeded, permit("True"), deleting),
+				Node:  newNode(controlPlane, annotated(RebootOf, "boot-1")),
+			},
 			outcome{Phase: Succeeded, Permit: "True", Gone: true},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			tc.view.Now, tc.view.Known, tc.view.Fresh = now(), true, true
+			tc.view.Now, tc.view.Known, tc.view.Listed = now(), true, answered(Granted, "")
 			before := proto.Clone(tc.view.Drain)
-			got := outcomeOf(Drain(tc.view))
+			got := outcomeOf(tc.view.Drain, Drain(tc.view))
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("Drain (-want +got):\n%s", diff)
 			}
@@ -167,27 +195,31 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDrainOfControlPlane plays the guardian with any answers: the node is never held before the permit was granted or found needless, a
-// permit that may be held is given back exactly once, and the drain ends when the guardian lets it.
+// TestDrainOfControlPlane plays the guardian with any answers: the node is never held before the permit was granted or
+// found needless, a permit that may be held is given back exactly once, and the drain ends when the guardian lets it.
 func TestDrainOfControlPlane(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		answers := rapid.SliceOfN(rapid.SampledFrom([]Answer{Granted, NotNeeded, Refused, Refused}), 1, 8).Draw(t, "answers")
+		answers := rapid.SliceOfN(rapid.SampledFrom([]Code{Granted, NotNeeded, Refused, Refused}), 1, 8).Draw(t, "answers")
 		node, drain, allowed := newNode(controlPlane), newDrain("x", ""), false
-		step := func(answer Answer) DrainPlan {
-			p := Drain(DrainView{Now: now(), Drain: drain, Node: node, Permit: answer, Why: "busy", Known: true, Fresh: true})
-			drain.Status = p.Status
-			if Holds(drain) && !allowed {
+		step := func(answer Code) Plan {
+			p := Drain(DrainView{
+				Now: now(), Drain: drain, Node: node, Permit: answered(answer, "busy"), Known: true,
+				Listed: answered(Granted, ""),
+			})
+			drain.Status = p.StatusAfter(drain)
+			if holds(drain) && !allowed {
 				t.Fatalf("the node is held in phase %s, before the permit", drain.Status.GetPhase())
 			}
-			SetUnschedulable(node, len(HeldBy(node, []*nodev1.Drain{drain})) > 0)
+			setUnschedulable(node, len(HeldBy(node, []*nodev1.Drain{drain})) > 0)
 			return p
 		}
 		asked := false
 		for _, answer := range answers {
-			if p := step(NotAsked); p.Ask {
+			if p := step(NotAsked); p.Asks(AcquirePermit) {
 				asked = true
 				allowed = allowed || answer != Refused
-				if before := drain.Status.GetPhase(); step(answer).Status.GetPhase() == Succeeded && before != Succeeded && answer == Refused {
+				before := drain.Status.GetPhase()
+				if step(answer); drain.Status.GetPhase() == Succeeded && before != Succeeded && answer == Refused {
 					t.Fatal("the drain succeeded though the permit was refused just now")
 				}
 			} else if drain.Status.GetPhase() == Succeeded && permitCondition(drain).GetStatus() != "False" && !asked {
@@ -196,7 +228,7 @@ func TestDrainOfControlPlane(t *testing.T) {
 		}
 		if allowed {
 			for range 6 {
-				if step(NotAsked).Ask {
+				if step(NotAsked).Asks(AcquirePermit) {
 					step(Granted)
 				}
 			}
@@ -207,8 +239,9 @@ func TestDrainOfControlPlane(t *testing.T) {
 		deleting(drain)
 		p := Drain(DrainView{Now: now(), Drain: drain, Node: node})
 		needless := permitCondition(drain).GetStatus() == "False"
-		if !p.Gone || p.Release != (asked && !needless) {
-			t.Fatalf("at the end gone %v, release %v; asked %v, needless %v", p.Gone, p.Release, asked, needless)
+		if !p.Does(ReleaseDrain) || p.Does(ReleasePermit) != (asked && !needless) {
+			t.Fatalf("at the end gone %v, release %v; asked %v, needless %v", p.Does(ReleaseDrain), p.Does(ReleasePermit), asked,
+				needless)
 		}
 		if len(HeldBy(node, []*nodev1.Drain{drain})) != 0 {
 			t.Fatal("a drain that is being deleted holds the node")

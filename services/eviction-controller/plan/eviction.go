@@ -8,10 +8,11 @@ import (
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 )
 
-// Verdicts on a pod.
+// verdicts on a pod.
 const (
 	Evict   = "Evict"   // now
 	Wait    = "Wait"    // later, or it is on its way out
@@ -25,9 +26,9 @@ type EvictionView struct {
 	Now  time.Time // UTC
 	Node *nodev1.Node
 	Pods []*schedulingv1.Pod // of the node, in any order
-	// Doubt is until when nobody is evicted for the silence of the node's agent, because it is not sure that it could be heard. Zero
-	// means that there is no doubt.
-	Doubt time.Time
+	Hearing
+	Tries   map[string]Try // what became of evictions so far, by the uid of the pod
+	Settled time.Time      // until when nothing is evicted, since this process stood still; zero if it did not
 }
 
 // Eviction is what becomes of one pod because of taints.
@@ -37,21 +38,45 @@ type Eviction struct {
 	Verdict string    // Evict, Wait or Keep
 	At      time.Time // when it is evicted; zero means never
 	Reason  string    // for people
+
+	since time.Time // when the taint was set that decides
 }
 
-// Evictions decides about each pod of a node. A pod leaves at the earliest time that a NoExecute taint gives it: at once where it does
-// not tolerate the taint, tolerationSeconds after the taint was set where the first toleration that matches says so. The times come
-// from what is stored, so each change counts from the moment it is made and a restart changes nothing. The pods come back by the
-// time of their eviction, then by name; wake is when to decide again even if nothing changes, zero means never.
-func Evictions(v EvictionView) (out []Eviction, wake time.Time) {
-	for _, pod := range v.Pods {
-		e := eviction(v, pod)
-		if e.Verdict == Wait && (wake.IsZero() || e.At.Before(wake)) {
-			wake = e.At
-		}
-		out = append(out, e)
+// Evictions decides which pods are deleted now because of the NoExecute taints of their node.
+func Evictions(v EvictionView) Plan {
+	var p Plan
+	if !NoExecutes(v.Node) {
+		return p
 	}
-	return InOrder(out), wake
+	p.disruption(&v.Hearing)
+	for _, e := range Deadlines(v) {
+		switch e.Verdict {
+		case Evict:
+			p.Ask = append(p.Ask, Question{Verb: DeletePod, Object: object.Reference(e.Pod), Reason: e.Reason, Pod: e.Pod})
+		case Wait:
+			p.wake(e.At)
+			p.hold(Held{
+				Action: DeletePod, Object: object.Reference(e.Pod), Reason: e.Reason, Since: e.since,
+				Unblock: "the taint is removed, or its time comes",
+			})
+		}
+	}
+	untriedFirst(p.Ask, v.Tries)
+	return p
+}
+
+// Deadlines says of each pod of a node whether it leaves. A pod leaves at the earliest time that a NoExecute taint
+// gives it: at once where it does not tolerate the taint, tolerationSeconds after the taint was set where the first
+// toleration that matches says so. The times come from what is stored, so each change counts from the moment it is made
+// and a restart changes nothing. The pods come back by the time of their eviction, then by name.
+func Deadlines(v EvictionView) []Eviction {
+	disrupted := new(Plan).disruption(&v.Hearing)
+	until := doubt(v.Now, v.Agent, v.Grace, disrupted)
+	var out []Eviction
+	for _, pod := range v.Pods {
+		out = append(out, eviction(v, until, pod))
+	}
+	return InOrder(out)
 }
 
 // InOrder sorts evictions by their time, those that never come last, and then by name.
@@ -70,10 +95,12 @@ func InOrder(list []Eviction) []Eviction {
 
 // NoExecutes reports whether a node has a taint that may evict pods.
 func NoExecutes(node *nodev1.Node) bool {
-	return slices.ContainsFunc(node.GetSpec().GetTaints(), func(t *nodev1.Taint) bool { return t.GetEffect() == placement.NoExecute })
+	return slices.ContainsFunc(node.GetSpec().GetTaints(), func(t *nodev1.Taint) bool {
+		return t.GetEffect() == placement.NoExecute
+	})
 }
 
-func eviction(v EvictionView, pod *schedulingv1.Pod) Eviction {
+func eviction(v EvictionView, doubt time.Time, pod *schedulingv1.Pod) Eviction {
 	e := Eviction{Pod: pod, Node: v.Node.GetMetadata().GetName(), Verdict: Keep}
 	switch {
 	case pod.GetMetadata().GetDeletionTimestamp() != nil:
@@ -85,21 +112,21 @@ func eviction(v EvictionView, pod *schedulingv1.Pod) Eviction {
 	case !NoExecutes(v.Node):
 		e.Reason = "the node has no NoExecute taint"
 	default:
-		e.decide(v)
+		e.decide(v, doubt)
 	}
 	return e
 }
 
 // decide takes the earliest time that a NoExecute taint gives a pod.
-func (e *Eviction) decide(v EvictionView) {
+func (e *Eviction) decide(v EvictionView, doubt time.Time) {
 	e.Reason = "it tolerates every NoExecute taint for ever"
 	for _, t := range v.Node.GetSpec().GetTaints() {
 		if t.GetEffect() != placement.NoExecute {
 			continue
 		}
-		at, why, leaves := deadline(v, e.Pod, t)
+		at, why, leaves := deadline(v.Now, doubt, e.Pod, t)
 		if leaves && (e.At.IsZero() || at.Before(e.At)) {
-			e.At, e.Reason = at, why
+			e.At, e.Reason, e.since = at, why, timeOf(t.GetTimeAdded())
 		}
 	}
 	switch {
@@ -107,13 +134,29 @@ func (e *Eviction) decide(v EvictionView) {
 	case e.At.After(v.Now):
 		e.Verdict = Wait
 	default:
+		e.due(v)
+	}
+}
+
+// due evicts a pod whose time has come, unless that was tried a short while ago or this process stood still.
+func (e *Eviction) due(v EvictionView) {
+	t := v.Tries[e.Pod.GetMetadata().GetUid()]
+	switch {
+	case v.Settled.After(v.Now):
+		e.Verdict, e.At = Wait, v.Settled
+		e.Reason += ", and this service stood still until a moment ago"
+	case t.Next.After(v.Now) && t.Accepted:
+		e.Verdict, e.At, e.Reason = Wait, t.Next, "it is on its way out"
+	case t.Next.After(v.Now) && t.Verb == DeletePod:
+		e.Verdict, e.At, e.Reason = Wait, t.Next, t.Why
+	default:
 		e.Verdict = Evict
 	}
 }
 
 // deadline returns when a pod leaves for one taint, and why; leaves is false if it may stay for ever.
-func deadline(v EvictionView, pod *schedulingv1.Pod, t *nodev1.Taint) (at time.Time, why string, leaves bool) {
-	if at = v.Now; t.GetTimeAdded() != nil {
+func deadline(now, doubt time.Time, pod *schedulingv1.Pod, t *nodev1.Taint) (at time.Time, why string, leaves bool) {
+	if at = now; t.GetTimeAdded() != nil {
 		at = t.GetTimeAdded().AsTime()
 	}
 	toleration := placement.FirstTolerating(pod.GetSpec().GetTolerations(), t)
@@ -127,8 +170,8 @@ func deadline(v EvictionView, pod *schedulingv1.Pod, t *nodev1.Taint) (at time.T
 		at = at.Add(time.Duration(s) * time.Second)
 		why = fmt.Sprintf("it tolerates the taint %s for %d s", TaintText(t), s)
 	}
-	if markOf(t).silence() && at.Before(v.Doubt) {
-		at = v.Doubt
+	if markOf(t).silence() && at.Before(doubt) {
+		at = doubt
 		why += ", and it is not sure yet that the node's agent could be heard"
 	}
 	return at, why, true

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
@@ -16,9 +18,12 @@ import (
 
 func newPod(name string, change ...func(*schedulingv1.Pod)) *schedulingv1.Pod {
 	p := &schedulingv1.Pod{
-		Metadata: &metav1.ObjectMeta{Namespace: "default", Name: name, Uid: "uid-" + name, ResourceVersion: "1", Annotations: map[string]string{}},
-		Spec:     &schedulingv1.PodSpec{NodeName: "a"},
-		Status:   &schedulingv1.PodStatus{Phase: proto.String(placement.Running)},
+		Metadata: &metav1.ObjectMeta{
+			Namespace: "default", Name: name, Uid: "uid-" + name, ResourceVersion: "1",
+			Annotations: map[string]string{},
+		},
+		Spec:   &schedulingv1.PodSpec{NodeName: "a"},
+		Status: &schedulingv1.PodStatus{Phase: proto.String(placement.Running)},
 	}
 	for _, f := range change {
 		f(p)
@@ -55,27 +60,95 @@ func TestEvictions(t *testing.T) {
 		want  string
 	}{
 		{"a pod stays on a node without taints", nil, newPod("p"), 0, "Keep: the node has no NoExecute taint"},
-		{"other effects evict nobody", []*nodev1.Taint{taint("k", "NoSchedule")}, newPod("p"), 0, "Keep: the node has no NoExecute taint"},
-		{"a taint that is not tolerated evicts at once", []*nodev1.Taint{since("k", -minute)}, newPod("p"), 0, "Evict -1m0s: it does not tolerate the taint k:NoExecute"},
-		{"a taint that is tolerated for ever evicts nobody", []*nodev1.Taint{since("k", -minute)}, newPod("p", tolerating("k", -1)), 0, "Keep: it tolerates every NoExecute taint for ever"},
-		{"a taint that is tolerated for a while evicts after it, counted from the taint", []*nodev1.Taint{since("k", -minute)}, newPod("p", tolerating("k", 300)), 0, "Wait 4m0s: it tolerates the taint k:NoExecute for 300 s"},
-		{"and at once when the time is over", []*nodev1.Taint{since("k", -minute)}, newPod("p", tolerating("k", 60)), 0, "Evict 0s: it tolerates the taint k:NoExecute for 60 s"},
-		{"no seconds are none", []*nodev1.Taint{since("k", 0)}, newPod("p", tolerating("k", 0)), 0, "Evict 0s: it tolerates the taint k:NoExecute for 0 s"},
-		{"the first toleration that matches counts", []*nodev1.Taint{since("k", 0)}, newPod("p", tolerating("k", 30), tolerating("k", 10)), 0, "Wait 30s: it tolerates the taint k:NoExecute for 30 s"},
-		{"the earliest time of all taints counts", []*nodev1.Taint{since("k", -minute), since("l", 0), since("m", 0)}, newPod("p", tolerating("k", 300), tolerating("l", 30), tolerating("m", -1)), 0, "Wait 30s: it tolerates the taint l:NoExecute for 30 s"},
-		{"one taint that is not tolerated is enough", []*nodev1.Taint{since("k", 0), since("l", 0)}, newPod("p", tolerating("k", -1)), 0, "Evict 0s: it does not tolerate the taint l:NoExecute"},
-		{"a pod that is on its way out is left", []*nodev1.Taint{since("k", 0)}, newPod("p", terminating), 0, "Keep: it is being deleted already"},
-		{"a pod that has ended is left", []*nodev1.Taint{since("k", 0)}, newPod("p", phase("Failed")), 0, "Keep: it has ended"},
-		{"a pod of the node itself is left", []*nodev1.Taint{since("k", 0)}, newPod("p", mirror), 0, "Keep: it belongs to the node itself"},
-		{"in doubt about the agent its silence evicts nobody", []*nodev1.Taint{since(unreachable, -minute)}, newPod("p"), 20 * time.Second, "Wait 20s: it does not tolerate the taint node.kubernetes.io/unreachable:NoExecute, and it is not sure yet that the node's agent could be heard"},
-		{"a taint of others does, even so", []*nodev1.Taint{since("k", 0)}, newPod("p"), 20 * time.Second, "Evict 0s: it does not tolerate the taint k:NoExecute"},
+		{
+			"other effects evict nobody",
+			[]*nodev1.Taint{taint("k", "NoSchedule")},
+			newPod("p"), 0,
+			"Keep: the node has no NoExecute taint",
+		},
+		{
+			"a taint that is not tolerated evicts at once",
+			[]*nodev1.Taint{since("k", -minute)},
+			newPod("p"), 0,
+			"Evict -1m0s: it does not tolerate the taint k:NoExecute",
+		},
+		{
+			"a taint that is tolerated for ever evicts nobody",
+			[]*nodev1.Taint{since("k", -minute)},
+			newPod("p", tolerating("k", -1)), 0, "Keep: it tolerates every NoExecute taint for ever",
+		},
+		{
+			"a taint that is tolerated for a while evicts after it, counted from the taint",
+			[]*nodev1.Taint{since("k", -minute)},
+			newPod("p", tolerating("k", 300)), 0, "Wait 4m0s: it tolerates the taint k:NoExecute for 300 s",
+		},
+		{
+			"and at once when the time is over",
+			[]*nodev1.Taint{since("k", -minute)},
+			newPod("p", tolerating("k", 60)), 0,
+			"Evict 0s: it tolerates the taint k:NoExecute for 60 s",
+		},
+		{
+			"no seconds are none",
+			[]*nodev1.Taint{since("k", 0)},
+			newPod("p", tolerating("k", 0)), 0,
+			"Evict 0s: it tolerates the taint k:NoExecute for 0 s",
+		},
+		{
+			"the first toleration that matches counts",
+			[]*nodev1.Taint{since("k", 0)},
+			newPod("p", tolerating("k", 30), tolerating("k", 10)), 0, "Wait 30s: it tolerates the taint k:NoExecute for 30 s",
+		},
+		{
+			"the earliest time of all taints counts",
+			[]*nodev1.Taint{since("k", -minute), since("l", 0), since("m", 0)},
+			newPod("p", tolerating("k", 300), tolerating("l", 30), tolerating("m", -1)), 0,
+			"Wait 30s: it tolerates the taint l:NoExecute for 30 s",
+		},
+		{
+			"one taint that is not tolerated is enough",
+			[]*nodev1.Taint{since("k", 0), since("l", 0)},
+			newPod("p", tolerating("k", -1)), 0, "Evict 0s: it does not tolerate the taint l:NoExecute",
+		},
+		{
+			"a pod that is on its way out is left",
+			[]*nodev1.Taint{since("k", 0)},
+			newPod("p", terminating), 0,
+			"Keep: it is being deleted already",
+		},
+		{
+			"a pod that has ended is left",
+			[]*nodev1.Taint{since("k", 0)},
+			newPod("p", phase("Failed")), 0,
+			"Keep: it has ended",
+		},
+		{
+			"a pod of the node itself is left",
+			[]*nodev1.Taint{since("k", 0)},
+			newPod("p", mirror), 0,
+			"Keep: it belongs to the node itself",
+		},
+		{
+			"in doubt about the agent its silence evicts nobody",
+			[]*nodev1.Taint{since(unreachable, -minute)},
+			newPod("p"),
+			20 * time.Second,
+			"Wait 20s: it does not tolerate the taint node.kubernetes.io/unreachable:NoExecute, and it is not sure yet that the node's agent could be heard",
+		},
+		{
+			"a taint of others does, even so",
+			[]*nodev1.Taint{since("k", 0)},
+			newPod("p"), 20 * time.Second,
+			"Evict 0s: it does not tolerate the taint k:NoExecute",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			v := EvictionView{Now: now(), Node: newNode(tainted(tc.taint...)), Pods: []*schedulingv1.Pod{tc.pod}}
 			if tc.doubt > 0 {
-				v.Doubt = now().Add(tc.doubt)
+				v.Hearing = Hearing{Agent: Agent{Silence: grace - tc.doubt}, Grace: grace}
 			}
-			list, wake := Evictions(v)
+			list, p := Deadlines(v), Evictions(v)
+			wake := p.Wake
 			got := list[0].Verdict
 			if !list[0].At.IsZero() {
 				got += " " + list[0].At.Sub(now()).String()
@@ -86,13 +159,17 @@ func TestEvictions(t *testing.T) {
 			if waits := list[0].Verdict == Wait; waits != !wake.IsZero() || (waits && !wake.Equal(list[0].At)) {
 				t.Errorf("wake at %v", wake)
 			}
+			if evicts := list[0].Verdict == Evict; evicts != p.Asks(DeletePod) ||
+				(list[0].Verdict == Wait) != (len(p.Held) > 0) {
+				t.Errorf("%s, and the plan asks %v, holds back %v", list[0].Verdict, p.Ask, p.Held)
+			}
 		})
 	}
 }
 
-// TestPromisesOfEvictions plays a node whose taints come and go, and pods that bear them for a while: a pod goes at its time and never before
-// it, and one that bears every taint for ever never goes. That the controller starts anew in between changes nothing, since nothing
-// but the objects is looked at.
+// TestPromisesOfEvictions plays a node whose taints come and go, and pods that bear them for a while: a pod goes at its
+// time and never before it, and one that bears every taint for ever never goes. That the controller starts anew in
+// between changes nothing, since nothing but the objects is looked at.
 func TestPromisesOfEvictions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		keys := []string{"k", "l", placement.UnreachableTaint}
@@ -118,8 +195,9 @@ func TestPromisesOfEvictions(t *testing.T) {
 			} else {
 				node.Spec.Taints = nil
 			}
-			list, wake := Evictions(EvictionView{Now: clock, Node: node, Pods: pods})
-			for _, e := range list {
+			v := EvictionView{Now: clock, Node: node, Pods: pods}
+			wake := Evictions(v).Wake
+			for _, e := range Deadlines(v) {
 				at, leaves := time.Time{}, false
 				for _, tt := range node.Spec.Taints {
 					b := placement.FirstTolerating(e.Pod.Spec.Tolerations, tt)
@@ -173,8 +251,13 @@ func ofMachine(d *nodev1.Drain) { d.Spec.MachineRef = &metav1.ObjectReference{Na
 func newBudget(name, app string, allowed int32) *schedulingv1.PodDisruptionBudget {
 	return &schedulingv1.PodDisruptionBudget{
 		Metadata: &metav1.ObjectMeta{Namespace: "default", Name: name, ResourceVersion: "1"},
-		Spec:     &schedulingv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
-		Status:   &schedulingv1.PodDisruptionBudgetStatus{DisruptionsAllowed: proto.Int32(allowed), CurrentHealthy: proto.Int32(2), DesiredHealthy: proto.Int32(2), ExpectedPods: proto.Int32(3)},
+		Spec: &schedulingv1.PodDisruptionBudgetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}},
+		},
+		Status: &schedulingv1.PodDisruptionBudgetStatus{
+			DisruptionsAllowed: proto.Int32(allowed),
+			CurrentHealthy:     proto.Int32(2), DesiredHealthy: proto.Int32(2), ExpectedPods: proto.Int32(3),
+		},
 	}
 }
 
@@ -188,21 +271,62 @@ func TestVerdictsOfADrain(t *testing.T) {
 		want  string
 	}{
 		{"a pod that is made anew leaves", nil, newNode(), newPod("p", replica), "Evict: the node is drained"},
-		{"a pod of a daemon set stops the drain", nil, newNode(), newPod("p", managed("DaemonSet")), "Blocked: cannot delete DaemonSet-managed Pods (use --ignore-daemonsets to ignore)"},
-		{"unless they are to be ignored", []func(*nodev1.Drain){ignoring}, newNode(), newPod("p", managed("DaemonSet")), "Skip: a daemon set manages it"},
-		{"a pod that nobody makes anew stops the drain", nil, newNode(), newPod("p"), "Blocked: cannot delete Pods that declare no controller (use --force to override)"},
+		{
+			"a pod of a daemon set stops the drain", nil, newNode(), newPod("p", managed("DaemonSet")),
+			"Blocked: cannot delete DaemonSet-managed Pods (use --ignore-daemonsets to ignore)",
+		},
+		{
+			"unless they are to be ignored",
+			[]func(*nodev1.Drain){ignoring},
+			newNode(), newPod("p", managed("DaemonSet")),
+			"Skip: a daemon set manages it",
+		},
+		{
+			"a pod that nobody makes anew stops the drain", nil, newNode(), newPod("p"),
+			"Blocked: cannot delete Pods that declare no controller (use --force to override)",
+		},
 		{"unless by force", []func(*nodev1.Drain){forcing}, newNode(), newPod("p"), "Evict: the node is drained"},
-		{"a pod that would lose data stops the drain", nil, newNode(), newPod("p", replica, emptyDir), "Blocked: cannot delete Pods with local storage (use --delete-emptydir-data to override)"},
-		{"unless the data may go", []func(*nodev1.Drain){deletingData}, newNode(), newPod("p", replica, emptyDir), "Evict: the node is drained"},
-		{"a pod that has ended is deleted, whatever it is", nil, newNode(), newPod("p", emptyDir, phase("Succeeded")), "Evict: it has ended"},
+		{
+			"a pod that would lose data stops the drain", nil, newNode(), newPod("p", replica, emptyDir),
+			"Blocked: cannot delete Pods with local storage (use --delete-emptydir-data to override)",
+		},
+		{
+			"unless the data may go",
+			[]func(*nodev1.Drain){deletingData},
+			newNode(), newPod("p", replica, emptyDir),
+			"Evict: the node is drained",
+		},
+		{
+			"a pod that has ended is deleted, whatever it is", nil, newNode(), newPod("p", emptyDir, phase("Succeeded")),
+			"Evict: it has ended",
+		},
 		{"a pod of the node itself stays", nil, newNode(), newPod("p", mirror), "Skip: it belongs to the node itself"},
-		{"a pod that is on its way out is waited for, whatever it is", nil, newNode(), newPod("p", emptyDir, terminating), "Wait: it is on its way out"},
-		{"also on a node that does not answer", nil, newNode(observed(readyUnknown())), newPod("p", replica, terminating), "Wait: it is on its way out"},
-		{"but not if its machine is to go as well", []func(*nodev1.Drain){ofMachine}, newNode(observed(readyUnknown())), newPod("p", replica, terminating), "Skip: it is being deleted, and the machine of its node, which does not answer, is to go as well"},
-		{"which counts for a node that answers as for any other", []func(*nodev1.Drain){ofMachine}, newNode(observed(readyTrue())), newPod("p", replica, terminating), "Wait: it is on its way out"},
+		{
+			"a pod that is on its way out is waited for, whatever it is", nil, newNode(), newPod("p", emptyDir, terminating),
+			"Wait: it is on its way out",
+		},
+		{
+			"also on a node that does not answer", nil, newNode(observed(readyUnknown())), newPod("p", replica, terminating),
+			"Wait: it is on its way out",
+		},
+		{
+			"but not if its machine is to go as well",
+			[]func(*nodev1.Drain){ofMachine},
+			newNode(observed(readyUnknown())),
+			newPod("p", replica, terminating),
+			"Skip: it is being deleted, and the machine of its node, which does not answer, is to go as well",
+		},
+		{
+			"which counts for a node that answers as for any other",
+			[]func(*nodev1.Drain){ofMachine},
+			newNode(observed(readyTrue())), newPod("p", replica, terminating), "Wait: it is on its way out",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			v := Verdicts(DrainView{Now: now(), Drain: newDrain("x", Draining, tc.drain...), Node: tc.node, Pods: []*schedulingv1.Pod{tc.pod}})[0]
+			v := verdicts(DrainView{
+				Now: now(), Drain: newDrain("x", Draining, tc.drain...), Node: tc.node,
+				Pods: []*schedulingv1.Pod{tc.pod},
+			})[0]
 			if got := v.Verdict + ": " + v.Reason; got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
@@ -215,7 +339,10 @@ func TestVerdictsOfADrain(t *testing.T) {
 
 func TestDrainWithPods(t *testing.T) {
 	replica := managed("ReplicaSet")
-	refused := Try{Why: "budget web allows no more", Count: 2, Next: now().Add(3 * time.Second), Pod: "1", Budgets: "web@1"}
+	refused := Try{
+		Verb: EvictPod, Why: "budget web allows no more", Count: 2, Next: now().Add(3 * time.Second), Pod: "1",
+		Budgets: "web@1",
+	}
 	type outcome struct {
 		Phase, Message     string
 		Evicted, Remaining int32
@@ -243,7 +370,10 @@ func TestDrainWithPods(t *testing.T) {
 		{
 			"it has all pods leave at once",
 			DrainView{Drain: draining(0, 0), Known: true, Pods: []*schedulingv1.Pod{newPod("q", replica), newPod("p", replica)}},
-			outcome{Phase: Draining, Message: "waits for 2 pods to leave", Remaining: 2, Actions: []string{"EvictPod p", "EvictPod q"}},
+			outcome{
+				Phase: Draining, Message: "waits for 2 pods to leave", Remaining: 2,
+				Actions: []string{"EvictPod p", "EvictPod q"},
+			},
 		},
 		{
 			"what left is counted",
@@ -253,27 +383,50 @@ func TestDrainWithPods(t *testing.T) {
 		{
 			"before it ends it asks the scheduler once more",
 			DrainView{Drain: draining(2, 1), Known: true},
-			outcome{Phase: Draining, Evicted: 3, Confirm: true},
+			outcome{Phase: Draining, Evicted: 2, Remaining: 1, Confirm: true, Actions: []string{"ListPods a"}},
+		},
+		{
+			"no pod counts as gone before the scheduler has said so",
+			DrainView{Drain: draining(2, 1), Known: true, Listed: answered(Away, "connection refused")},
+			outcome{
+				Phase: Draining, Message: "waits for the scheduler: connection refused", Evicted: 2, Remaining: 1,
+				Wake: time.Second,
+			},
+		},
+		{
+			"a scheduler that refuses to list is asked again",
+			DrainView{
+				Drain: draining(3, 0), Known: true,
+				Listed: Answer{Code: Refused, Why: "internal error", At: now().Add(-AskScheduler)},
+			},
+			outcome{Phase: Draining, Evicted: 3, Confirm: true, Actions: []string{"ListPods a"}},
 		},
 		{
 			"without an answer it waits",
-			DrainView{Drain: draining(3, 0), Known: true, Away: "connection refused"},
+			DrainView{Drain: draining(3, 0), Known: true, Listed: answered(Away, "connection refused")},
 			outcome{Phase: Draining, Message: "waits for the scheduler: connection refused", Evicted: 3, Wake: time.Second},
 		},
 		{
 			"it ends when nothing is left that must leave",
-			DrainView{Drain: draining(2, 1), Known: true, Fresh: true, Pods: []*schedulingv1.Pod{newPod("s", mirror)}},
+			DrainView{Drain: draining(2, 1), Known: true, Listed: answered(Granted, ""), Pods: []*schedulingv1.Pod{
+				newPod("s", mirror),
+			}},
 			outcome{Phase: Succeeded, Message: "3 pods left the node", Evicted: 3},
 		},
 		{
 			"a pod that only the scheduler has seen is looked at again soon",
-			DrainView{Drain: draining(2, 0), Known: true, Fresh: true, Pods: []*schedulingv1.Pod{newPod("p", replica, terminating)}},
+			DrainView{Drain: draining(2, 0), Known: true, Listed: answered(Granted, ""), Pods: []*schedulingv1.Pod{
+				newPod("p", replica, terminating),
+			}},
 			outcome{Phase: Draining, Message: "waits for 1 pod to leave", Evicted: 2, Remaining: 1, Wake: time.Second},
 		},
 		{
 			"a refused eviction is told with its budget, and tried again",
 			DrainView{
-				Drain: draining(0, 2), Known: true, Pods: []*schedulingv1.Pod{newPod("p", replica, labelled("web")), newPod("q", replica)},
+				Drain: draining(0, 2), Known: true, Pods: []*schedulingv1.Pod{
+					newPod("p", replica, labelled("web")),
+					newPod("q", replica),
+				},
 				Tries: map[string]Try{"uid-p": refused}, Budgets: []*schedulingv1.PodDisruptionBudget{newBudget("web", "web", 0)},
 			},
 			outcome{
@@ -311,7 +464,7 @@ func TestDrainWithPods(t *testing.T) {
 				Drain: draining(0, 1), Known: true, Pods: []*schedulingv1.Pod{newPod("p", replica)},
 				Tries: map[string]Try{"uid-p": {Accepted: true, Next: now().Add(time.Second)}},
 			},
-			outcome{Phase: Draining, Message: "waits for 1 pod to leave", Remaining: 1},
+			outcome{Phase: Draining, Message: "waits for 1 pod to leave", Remaining: 1, Wake: time.Second},
 		},
 		{
 			"what it may not touch fails it, all of it named, before anything leaves",
@@ -328,17 +481,21 @@ func TestDrainWithPods(t *testing.T) {
 		{
 			"once it has failed nothing is blocked any more",
 			DrainView{Drain: blocked, Known: true, Pods: []*schedulingv1.Pod{newPod("b")}},
-			outcome{Phase: Failed, Message: "cannot delete Pods that declare no controller (use --force to override): default/b", Evicted: 1, Remaining: 1},
+			outcome{
+				Phase: Failed, Message: "cannot delete Pods that declare no controller (use --force to override): default/b",
+				Evicted: 1, Remaining: 1,
+			},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.view.Now, tc.view.Node = now(), newNode(unschedulable)
 			p := Drain(tc.view)
+			status := p.StatusAfter(tc.view.Drain)
 			got := outcome{
-				Phase: p.Status.GetPhase(), Message: p.Status.GetMessage(), Evicted: p.Status.GetEvictedPods(), Remaining: p.Status.GetRemainingPods(),
-				Blocked: p.Status.GetBlocked(), Confirm: p.Confirm,
+				Phase: status.GetPhase(), Message: status.GetMessage(), Evicted: status.GetEvictedPods(),
+				Remaining: status.GetRemainingPods(), Blocked: status.GetBlocked(), Confirm: p.Asks(ListPods),
 			}
-			for _, a := range p.Actions {
+			for _, a := range p.Steps() {
 				got.Actions = append(got.Actions, a.GetAction()+" "+a.GetObject().GetName())
 			}
 			if !p.Wake.IsZero() {
@@ -351,17 +508,18 @@ func TestDrainWithPods(t *testing.T) {
 	}
 }
 
-// TestDrainStaysWithinBudgets plays a scheduler with budgets that open and close: no more pods leave than it answers, each refusal is told,
-// and the drain ends with an empty node if the budgets let it.
+// TestDrainStaysWithinBudgets plays a scheduler with budgets that open and close: no more pods leave than it answers,
+// each refusal is told, and the drain ends with an empty node if the budgets let it.
 func TestDrainStaysWithinBudgets(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		clock, node, drain := now(), newNode(unschedulable), newDrain("x", Draining, ignoring, forcing, deletingData)
 		var onNode []*schedulingv1.Pod
 		for i := range rapid.IntRange(0, 6).Draw(t, "pods") {
-			onNode = append(onNode, newPod(fmt.Sprintf("p%d", i), labelled(rapid.SampledFrom([]string{"web", "free"}).Draw(t, "app"))))
+			onNode = append(onNode,
+				newPod(fmt.Sprintf("p%d", i), labelled(rapid.SampledFrom([]string{"web", "free"}).Draw(t, "app"))))
 		}
 		budget := newBudget("web", "web", 0)
-		tries := map[string]Try{}
+		memory := NewMemory()
 		step := func(open int32) {
 			clock = clock.Add(time.Duration(rapid.IntRange(0, 6).Draw(t, "pause")) * time.Second)
 			if open != budget.Status.GetDisruptionsAllowed() {
@@ -369,35 +527,47 @@ func TestDrainStaysWithinBudgets(t *testing.T) {
 				budget.Status.DisruptionsAllowed = proto.Int32(open)
 				budget.Metadata.ResourceVersion += "1"
 			}
-			v := DrainView{Now: clock, Drain: drain, Node: node, Pods: onNode, Known: true, Fresh: true, Budgets: []*schedulingv1.PodDisruptionBudget{budget}, Tries: tries}
+			v := DrainView{
+				Now: clock, Drain: drain, Node: node, Pods: onNode, Known: true,
+				Budgets: []*schedulingv1.PodDisruptionBudget{budget}, Tries: memory.Tries(onNode),
+			}
 			p := Drain(v)
-			var stay []*schedulingv1.Pod
-			left := open
-			for _, pod := range p.Pods {
-				guarded := pod.Pod.Metadata.Labels["app"] == "web"
-				switch {
-				case pod.Verdict == Evict && guarded && left == 0:
-					tries[pod.Pod.Metadata.Uid] = tries[pod.Pod.Metadata.Uid].Again(v, pod.Pod, "no more", 5*time.Second)
-					stay = append(stay, pod.Pod)
-				case pod.Verdict == Evict && guarded:
+			if p.Asks(ListPods) {
+				list := Answered{Question: p.Ask[0], Answer: Answer{Code: Granted, Pods: onNode, At: clock}}
+				p = Drain(v.With([]Answered{list}))
+			}
+			stay, left := slices.Clone(onNode), open
+			for _, q := range p.Ask {
+				code := Granted
+				switch guarded := q.Pod.Metadata.Labels["app"] == "web"; {
+				case guarded && left == 0:
+					code = Refused
+				case guarded:
 					left--
-				case pod.Verdict == Evict:
-				case open > 0 && guarded && tries[pod.Pod.Metadata.Uid].Budgets != budgetsOf(pod.Pod, v.Budgets):
-					t.Fatalf("%s is not tried although its budget changed and allows it", PodName(pod.Pod))
-				default:
-					if !pod.Try.Next.After(clock) {
-						t.Fatalf("%s is held back after its time", PodName(pod.Pod))
-					}
-					stay = append(stay, pod.Pod)
+				}
+				memory.Heard(Answered{Question: q, Answer: Answer{Code: code, Why: "no more", At: clock}}, v.Budgets, 5*time.Second)
+				if code == Granted {
+					stay = slices.DeleteFunc(stay, func(p *schedulingv1.Pod) bool { return p == q.Pod })
+					memory.Gone(object.KeyOf(q.Pod))
 				}
 			}
-			if p.Status.GetPhase() == Succeeded && len(onNode) > 0 {
+			for _, pod := range verdicts(v) {
+				switch guarded := pod.Pod.Metadata.Labels["app"] == "web"; {
+				case pod.Verdict == Evict:
+				case open > 0 && guarded && pod.Try.Budgets != budgetsOf(pod.Pod, v.Budgets):
+					t.Fatalf("%s is not tried although its budget changed and allows it", PodName(pod.Pod))
+				case !pod.Try.Next.After(clock):
+					t.Fatalf("%s is held back after its time", PodName(pod.Pod))
+				}
+			}
+			status := p.StatusAfter(drain)
+			if status.GetPhase() == Succeeded && len(onNode) > 0 {
 				t.Fatalf("the drain ended with %d pods on the node", len(onNode))
 			}
-			if len(p.Status.GetBlocked()) < len(p.HeldBack) {
-				t.Fatalf("%d blocked, %d held back", len(p.Status.GetBlocked()), len(p.HeldBack))
+			if len(status.GetBlocked()) < len(p.Held) {
+				t.Fatalf("%d blocked, %d held back", len(status.GetBlocked()), len(p.Held))
 			}
-			onNode, drain.Status = stay, p.Status
+			onNode, drain.Status = stay, status
 		}
 		for _, open := range rapid.SliceOfN(rapid.Int32Range(0, 2), 1, 8).Draw(t, "allowed") {
 			step(open)
@@ -418,8 +588,10 @@ func readyPod(p *schedulingv1.Pod) {
 
 func TestForesee(t *testing.T) {
 	pods := []*schedulingv1.Pod{
-		newPod("a", labelled("web"), readyPod), newPod("b", labelled("web"), readyPod), newPod("c", labelled("both"), readyPod), newPod("d", readyPod),
-		newPod("e", labelled("web")), newPod("f", labelled("short")), newPod("g", labelled("lenient")), newPod("h", labelled("both"), phase("Pending")),
+		newPod("a", labelled("web"), readyPod), newPod("b", labelled("web"), readyPod),
+		newPod("c", labelled("both"), readyPod), newPod("d", readyPod),
+		newPod("e", labelled("web")), newPod("f", labelled("short")), newPod("g", labelled("lenient")),
+		newPod("h", labelled("both"), phase("Pending")),
 	}
 	short, lenient := newBudget("short", "short", 0), newBudget("lenient", "lenient", 0)
 	short.Status.CurrentHealthy, lenient.Status.CurrentHealthy = proto.Int32(1), proto.Int32(1)
@@ -464,17 +636,18 @@ func TestForesee(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			v := DrainView{Now: now(), Drain: tc.drain, Node: tc.node, Pods: tc.pods, Known: true, Fresh: true, Budgets: budgets}
-			p := Drain(v).Foresee(v)
+			p, foreseen := Foresee(DrainView{
+				Now: now(), Drain: tc.drain, Node: tc.node, Pods: tc.pods, Known: true, Budgets: budgets,
+			})
 			got := map[string]string{}
-			for _, pod := range p.Pods {
+			for _, pod := range foreseen {
 				got[pod.Pod.Metadata.Name] = pod.Verdict + ": " + pod.Reason
 			}
 			var steps, holds []string
-			for _, a := range p.Actions {
+			for _, a := range p.Steps() {
 				steps = append(steps, a.GetAction()+" "+a.GetObject().GetName())
 			}
-			for _, h := range p.HeldBack {
+			for _, h := range p.HeldBack() {
 				holds = append(holds, h.GetAction()+" "+h.GetObject().GetName())
 			}
 			if diff := cmp.Diff([]any{tc.verdicts, tc.steps, tc.holds}, []any{got, steps, holds}); diff != "" {

@@ -1,5 +1,6 @@
-// Package plan decides what becomes of nodes and drains: whether a node is ready, which taints it
-// carries, who holds it unschedulable, which pods must leave it and when, and what a drain does next. It does no I/O and reads no clock: the same view always gives the same plan. Views are never modified.
+// Package plan decides what becomes of nodes and drains: whether a node is ready, which taints it carries, who holds it
+// unschedulable, which pods must leave it and when, and what a drain does next. It does no I/O and reads no clock: the
+// same view always gives the same plan. Views are never modified.
 package plan
 
 import (
@@ -10,6 +11,7 @@ import (
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/nodeid"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -27,10 +29,10 @@ const Ready = "Ready"
 
 // Reasons of the Ready condition. Those for silence are Kubernetes' own, which tools look for.
 const (
-	ReasonReady        = "AgentReady"
-	ReasonNotReady     = "AgentNotReady"
-	ReasonUnknown      = "NodeStatusUnknown"
-	ReasonNeverUpdated = "NodeStatusNeverUpdated"
+	reasonReady        = "AgentReady"
+	reasonNotReady     = "AgentNotReady"
+	reasonUnknown      = "NodeStatusUnknown"
+	reasonNeverUpdated = "NodeStatusNeverUpdated"
 )
 
 // Agent is what is known of a node's agent.
@@ -49,52 +51,99 @@ type Agent struct {
 type NodeView struct {
 	Now    time.Time // UTC
 	Node   *nodev1.Node
-	Agent  Agent
-	Grace  time.Duration   // silence up to here means nothing
 	Drains []*nodev1.Drain // those that name the node, in any order
-	// Disrupted is true during a full disruption (see Disrupted): then nothing is said against pods that run. It does not matter for a
-	// node whose agent is healthy.
-	Disrupted bool
-	// Doubt is true while it is not known how the agent is (see Agent.Settled): what is said against pods that run stays as it is.
-	Doubt bool
-	// Held is until when nothing new is said against pods that run, since other nodes of the zone come first; zero means that none does.
-	Held time.Time
+	Hearing
+	Turn  Turn          // the last one in the node's zone
+	Pause time.Duration // between two nodes of a zone whose pods have to leave for the silence of their agents
 }
 
-// NodePlan is what a node shall be.
-type NodePlan struct {
-	Conditions    []*nodev1.NodeCondition
-	Taints        []*nodev1.Taint
-	Accuses       bool // Taints have pods leave for the silence of the agent, and those that the node has do not
-	Unschedulable bool
-	HeldBy        []string  // who holds it unschedulable, for people
-	RebootDone    bool      // the reboot that was asked for is over
-	Release       bool      // RebootDone, and nobody else needs the disruption permit that was taken for it
-	Wake          time.Time // when to decide again even if nothing changes; zero means never
-}
-
-// Node decides what a node shall be now.
-func Node(v NodeView) NodePlan {
-	p := NodePlan{Conditions: conditions(v)}
-	p.HeldBy = HeldBy(v.Node, v.Drains)
-	p.Unschedulable = len(p.HeldBy) > 0
-	p.Taints = taints(v.Node.GetSpec().GetTaints(), marksOf(v, p.Conditions, p.Unschedulable), v.Now)
-	p.Accuses = !accused(v.Node) && accused(&nodev1.Node{Spec: &nodev1.NodeSpec{Taints: p.Taints}})
+// Node decides what a node shall be now: its conditions and taints, whether it is unschedulable, and whether a reboot
+// is over.
+func Node(v NodeView) Plan {
+	var p Plan
+	disrupted := p.disruption(&v.Hearing)
+	next := proto.Clone(v.Node).(*nodev1.Node)
+	if next.Status == nil {
+		next.Status = &nodev1.NodeStatus{}
+	}
+	next.Status.Conditions = conditions(v)
+	held := len(HeldBy(v.Node, v.Drains)) > 0
+	leave := p.leave(v, next, disrupted)
+	setTaints(next, taints(next.GetSpec().GetTaints(), marksOf(next.Status.Conditions, leave, held), v.Now))
+	setUnschedulable(next, held)
 	switch {
-	case v.Held.After(v.Now):
-		p.Wake = v.Held
+	case !p.Wake.IsZero(): // its turn
 	case v.Agent.Silence < v.Grace:
 		p.Wake = v.Now.Add(v.Grace - v.Agent.Silence)
-	case v.Disrupted:
+	case disrupted:
 		p.Wake = v.Now.Add(v.Grace / 2) // another node's agent that speaks again is no change of this one
 	}
-	boot := v.Node.GetMetadata().GetAnnotations()[RebootOf]
-	p.RebootDone = boot != "" && boot != v.Node.GetStatus().GetNodeInfo().GetBootId()
-	p.Release = p.RebootDone && ControlPlane(v.Node) && !slices.ContainsFunc(v.Drains, UsesPermit)
+	p.reboot(v, next)
+	p.storeNode(v.Node, next)
 	return p
 }
 
-// HeldBy returns who holds a node unschedulable, for people: a user by a cordon, and drains. Empty means that nobody does.
+// leave decides whether pods have to leave the node for the silence of its agent. What is held back is so since the
+// node is not ready.
+func (p *Plan) leave(v NodeView, next *nodev1.Node, disrupted bool) bool {
+	ready := find(next.GetStatus().GetConditions(), Ready)
+	hold := func(until time.Time, reason, unblock string) bool {
+		p.wake(until)
+		p.hold(Held{
+			Action: "TaintNode", Object: object.Reference(v.Node), Reason: reason, Unblock: unblock,
+			Since: timeOf(ready.GetLastTransitionTime()),
+		})
+		return false
+	}
+	switch {
+	case ready == nil || ready.GetStatus() == "True":
+		return false
+	case disrupted:
+		return hold(time.Time{}, "no node's agent is heard, so it is more likely that this service is cut off",
+			"an agent is heard")
+	case accused(v.Node):
+		return true
+	case !v.Agent.Settled(v.Grace) && !v.Given:
+		return hold(time.Time{}, "its agent may still be heard within the grace", "")
+	}
+	zone, name := Zone(v.Node), v.Node.GetMetadata().GetName()
+	wait, stopped := pace(v.Witnesses, zone, v.Grace, v.Pause)
+	switch until := v.Turn.At.Add(wait); {
+	case stopped:
+		return hold(v.Now.Add(v.Grace/2), "most nodes of its zone are lost", "more nodes of the zone are ready")
+	case v.Turn.Node == name:
+		return true
+	case v.Turn.Node != "" && v.Now.Before(until):
+		return hold(until, fmt.Sprintf("node %s of its zone comes first", v.Turn.Node), "")
+	}
+	p.Do = append(p.Do, Action{
+		Verb: TakeTurn, Object: object.Reference(v.Node), Zone: zone,
+		Turn: Turn{Node: name, At: v.Now},
+	})
+	return true
+}
+
+// reboot ends a reboot that is over, and gives back the disruption permit that was taken for it unless a drain uses it.
+func (p *Plan) reboot(v NodeView, next *nodev1.Node) {
+	boot := v.Node.GetMetadata().GetAnnotations()[RebootOf]
+	switch {
+	case boot == "":
+		return
+	case boot == v.Node.GetStatus().GetNodeInfo().GetBootId():
+		p.WaitsFor = "waits for the node to come back with another boot"
+		return
+	}
+	delete(next.GetMetadata().GetAnnotations(), RebootOf)
+	if ControlPlane(v.Node) && !slices.ContainsFunc(v.Drains, UsesPermit) {
+		p.Do = append(p.Do, Action{
+			Verb: ReleasePermit, Object: object.Reference(v.Node), Reason: "the reboot is over",
+			Machine: MachineOfNode(v.Node.GetMetadata().GetName()),
+		})
+	}
+}
+
+// HeldBy returns who holds a node unschedulable, for people: a user by a cordon, and drains. Empty means that nobody
+// does.
 func HeldBy(node *nodev1.Node, drains []*nodev1.Drain) []string {
 	var held []string
 	if user, ok := node.GetMetadata().GetAnnotations()[CordonedBy]; ok {
@@ -102,7 +151,7 @@ func HeldBy(node *nodev1.Node, drains []*nodev1.Drain) []string {
 	}
 	var names []string
 	for _, d := range drains {
-		if Holds(d) {
+		if holds(d) {
 			names = append(names, fmt.Sprintf("drain %q", d.GetMetadata().GetName()))
 		}
 	}
@@ -110,7 +159,8 @@ func HeldBy(node *nodev1.Node, drains []*nodev1.Drain) []string {
 	return append(held, names...)
 }
 
-// ControlPlane reports whether a node is of a control-plane machine or has the role of one, so that an etcd member may live on it.
+// ControlPlane reports whether a node is of a control-plane machine or has the role of one, so that an etcd member may
+// live on it.
 func ControlPlane(node *nodev1.Node) bool {
 	if node.GetMetadata().GetAnnotations()[nodeid.MachineRole] == master {
 		return true // whatever its labels
@@ -129,17 +179,18 @@ func ready(v NodeView) *nodev1.NodeCondition {
 	case !v.Agent.Heard:
 		return nil
 	case v.Agent.NotReady != "":
-		return condition(Ready, "False", ReasonNotReady, v.Agent.NotReady)
+		return condition(Ready, "False", reasonNotReady, v.Agent.NotReady)
 	}
-	return condition(Ready, "True", ReasonReady, "the node's agent says that it is ready")
+	return condition(Ready, "True", reasonReady, "the node's agent says that it is ready")
 }
 
 func silent(v NodeView) *nodev1.NodeCondition {
 	old := find(v.Node.GetStatus().GetConditions(), Ready)
-	if old == nil || old.GetReason() == ReasonNeverUpdated {
-		return condition(Ready, "Unknown", ReasonNeverUpdated, "the node's agent was never heard of")
+	if old == nil || old.GetReason() == reasonNeverUpdated {
+		return condition(Ready, "Unknown", reasonNeverUpdated, "the node's agent was never heard of")
 	}
-	return condition(Ready, "Unknown", ReasonUnknown, fmt.Sprintf("nothing was heard of the node's agent for more than %s", v.Grace))
+	return condition(Ready, "Unknown", reasonUnknown, fmt.Sprintf("nothing was heard of the node's agent for more than %s",
+		v.Grace))
 }
 
 // conditions returns all conditions that the node shall have, Ready first and the others by type.
@@ -158,7 +209,7 @@ func conditions(v NodeView) []*nodev1.NodeCondition {
 	for t, c := range want {
 		if gone && t != Ready && c.GetStatus() != "Unknown" {
 			// What an agent said of memory or disks is as old as its last word.
-			want[t] = condition(t, "Unknown", ReasonUnknown, "the node's agent is silent")
+			want[t] = condition(t, "Unknown", reasonUnknown, "the node's agent is silent")
 		}
 	}
 	if r := ready(v); r != nil {
@@ -180,9 +231,11 @@ func conditions(v NodeView) []*nodev1.NodeCondition {
 	return out
 }
 
-// settled returns c with its times: those of old if nothing in it changed, so that a heartbeat alone never leads to a write.
+// settled returns c with its times: those of old if nothing in it changed, so that a heartbeat alone never leads to a
+// write.
 func settled(old, c *nodev1.NodeCondition, now time.Time) *nodev1.NodeCondition {
-	if old != nil && old.GetStatus() == c.GetStatus() && old.GetReason() == c.GetReason() && old.GetMessage() == c.GetMessage() {
+	if old != nil && old.GetStatus() == c.GetStatus() && old.GetReason() == c.GetReason() &&
+		old.GetMessage() == c.GetMessage() {
 		return old
 	}
 	out := proto.Clone(c).(*nodev1.NodeCondition)
@@ -216,26 +269,22 @@ func IsReady(node *nodev1.Node) bool {
 	return find(node.GetStatus().GetConditions(), Ready).GetStatus() == "True"
 }
 
-// Applied returns the node as the plan wants it.
-func (p NodePlan) Applied(node *nodev1.Node) *nodev1.Node {
-	out := proto.Clone(node).(*nodev1.Node)
-	if out.Status == nil {
-		out.Status = &nodev1.NodeStatus{}
+func timeOf(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
 	}
-	out.Status.Conditions = p.Conditions
-	if len(p.Taints) > 0 || len(out.GetSpec().GetTaints()) > 0 {
-		out.Spec = ensured(out.GetSpec())
-		out.Spec.Taints = p.Taints
-	}
-	SetUnschedulable(out, p.Unschedulable)
-	if p.RebootDone {
-		delete(out.GetMetadata().GetAnnotations(), RebootOf)
-	}
-	return out
+	return t.AsTime()
 }
 
-// SetUnschedulable changes a node's spec.unschedulable; a node that is free has no such field, as in Kubernetes.
-func SetUnschedulable(node *nodev1.Node, on bool) {
+func setTaints(node *nodev1.Node, list []*nodev1.Taint) {
+	if len(list) > 0 || len(node.GetSpec().GetTaints()) > 0 {
+		node.Spec = ensured(node.GetSpec())
+		node.Spec.Taints = list
+	}
+}
+
+// setUnschedulable changes a node's spec.unschedulable; a node that is free has no such field, as in Kubernetes.
+func setUnschedulable(node *nodev1.Node, on bool) {
 	node.Spec = ensured(node.Spec)
 	if on {
 		node.Spec.Unschedulable = proto.Bool(true)

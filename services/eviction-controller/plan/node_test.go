@@ -25,7 +25,10 @@ func at(d time.Duration) *timestamppb.Timestamp {
 
 func newNode(change ...func(*nodev1.Node)) *nodev1.Node {
 	n := &nodev1.Node{
-		ApiVersion: "v1", Kind: "Node", Metadata: &metav1.ObjectMeta{Name: "a", Labels: map[string]string{}, Annotations: map[string]string{}},
+		ApiVersion: "v1", Kind: "Node", Metadata: &metav1.ObjectMeta{
+			Name: "a", Labels: map[string]string{},
+			Annotations: map[string]string{},
+		},
 		Spec: &nodev1.NodeSpec{}, Status: &nodev1.NodeStatus{NodeInfo: &nodev1.NodeSystemInfo{BootId: "boot-1"}},
 	}
 	for _, f := range change {
@@ -55,15 +58,18 @@ func seen(c *nodev1.NodeCondition, transition, heartbeat time.Duration) *nodev1.
 }
 
 func readyTrue() *nodev1.NodeCondition {
-	return condition(Ready, "True", ReasonReady, "the node's agent says that it is ready")
+	return condition(Ready, "True", reasonReady, "the node's agent says that it is ready")
 }
 
 func readyUnknown() *nodev1.NodeCondition {
-	return condition(Ready, "Unknown", ReasonUnknown, "nothing was heard of the node's agent for more than 40s")
+	return condition(Ready, "Unknown", reasonUnknown, "nothing was heard of the node's agent for more than 40s")
 }
 
 func newDrain(name, phase string, change ...func(*nodev1.Drain)) *nodev1.Drain {
-	d := &nodev1.Drain{Metadata: &metav1.ObjectMeta{Name: name}, Spec: &nodev1.DrainSpec{NodeName: "a"}, Status: &nodev1.DrainStatus{}}
+	d := &nodev1.Drain{
+		Metadata: &metav1.ObjectMeta{Name: name}, Spec: &nodev1.DrainSpec{NodeName: "a"},
+		Status: &nodev1.DrainStatus{},
+	}
 	if phase != "" {
 		d.Status.Phase = proto.String(phase)
 	}
@@ -73,11 +79,31 @@ func newDrain(name, phase string, change ...func(*nodev1.Drain)) *nodev1.Drain {
 	return d
 }
 
-func deleting(d *nodev1.Drain) { d.Metadata.DeletionTimestamp = at(-time.Second) }
+func deleting(d *nodev1.Drain) {
+	d.Metadata.DeletionTimestamp, d.Metadata.Finalizers = at(-time.Second), []string{Finalizer}
+}
 
 func permit(status string) func(*nodev1.Drain) {
 	return func(d *nodev1.Drain) {
 		d.Status.Conditions = append(d.Status.Conditions, &metav1.Condition{Type: PermitHeld, Status: status})
+	}
+}
+
+// nodeOutcome is what a test looks at of a plan for a node.
+type nodeOutcome struct {
+	Conditions          []*nodev1.NodeCondition
+	Unschedulable       bool
+	HeldBy              []string
+	RebootDone, Release bool
+	Wake                time.Time
+}
+
+func nodeOutcomeOf(v NodeView, p Plan) nodeOutcome {
+	after := p.NodeAfter(v.Node)
+	return nodeOutcome{
+		Conditions: after.GetStatus().GetConditions(), Unschedulable: after.GetSpec().GetUnschedulable(),
+		HeldBy: HeldBy(v.Node, v.Drains), Release: p.Does(ReleasePermit), Wake: p.Wake,
+		RebootDone: v.Node.Metadata.Annotations[RebootOf] != "" && after.Metadata.Annotations[RebootOf] == "",
 	}
 }
 
@@ -89,18 +115,18 @@ func TestNode(t *testing.T) {
 		node   *nodev1.Node
 		agent  Agent
 		drains []*nodev1.Drain
-		want   NodePlan
+		want   nodeOutcome
 	}{
 		{
 			name: "a node that was never heard of has no Ready condition within the grace",
 			node: newNode(), agent: Agent{Silence: 10 * time.Second},
-			want: NodePlan{Wake: now().Add(30 * time.Second)},
+			want: nodeOutcome{Wake: now().Add(30 * time.Second)},
 		},
 		{
 			name: "a node that was never heard of is Unknown after the grace",
 			node: newNode(), agent: Agent{Silence: grace},
-			want: NodePlan{Conditions: []*nodev1.NodeCondition{func() *nodev1.NodeCondition {
-				c := condition(Ready, "Unknown", ReasonNeverUpdated, "the node's agent was never heard of")
+			want: nodeOutcome{Conditions: []*nodev1.NodeCondition{func() *nodev1.NodeCondition {
+				c := condition(Ready, "Unknown", reasonNeverUpdated, "the node's agent was never heard of")
 				c.LastTransitionTime = at(0)
 				return c
 			}()}},
@@ -108,46 +134,58 @@ func TestNode(t *testing.T) {
 		{
 			name: "the first heartbeat makes the node ready",
 			node: newNode(), agent: heard(0),
-			want: NodePlan{Conditions: []*nodev1.NodeCondition{seen(readyTrue(), 0, 0)}, Wake: now().Add(grace)},
+			want: nodeOutcome{Conditions: []*nodev1.NodeCondition{seen(readyTrue(), 0, 0)}, Wake: now().Add(grace)},
 		},
 		{
 			name: "a further heartbeat changes nothing",
 			node: newNode(observed(seen(readyTrue(), -time.Hour, -time.Hour))), agent: heard(0),
-			want: NodePlan{Conditions: []*nodev1.NodeCondition{seen(readyTrue(), -time.Hour, -time.Hour)}, Wake: now().Add(grace)},
-		},
-		{
-			name: "an agent that says why it is not ready is believed",
-			node: newNode(observed(seen(readyTrue(), -time.Hour, -time.Hour))), agent: Agent{Heard: true, NotReady: "disk is full"},
-			want: NodePlan{
-				Conditions: []*nodev1.NodeCondition{seen(condition(Ready, "False", ReasonNotReady, "disk is full"), 0, 0)},
+			want: nodeOutcome{
+				Conditions: []*nodev1.NodeCondition{seen(readyTrue(), -time.Hour, -time.Hour)},
 				Wake:       now().Add(grace),
 			},
 		},
 		{
-			name: "another reason of the same status does not move the time of transition",
-			node: newNode(observed(seen(condition(Ready, "False", ReasonNotReady, "disk is full"), -time.Hour, -time.Hour))), agent: Agent{Heard: true, NotReady: "no memory"},
-			want: NodePlan{
-				Conditions: []*nodev1.NodeCondition{seen(condition(Ready, "False", ReasonNotReady, "no memory"), -time.Hour, 0)},
+			name:  "an agent that says why it is not ready is believed",
+			node:  newNode(observed(seen(readyTrue(), -time.Hour, -time.Hour))),
+			agent: Agent{Heard: true, NotReady: "disk is full"},
+			want: nodeOutcome{
+				Conditions: []*nodev1.NodeCondition{seen(condition(Ready, "False", reasonNotReady, "disk is full"), 0, 0)},
+				Wake:       now().Add(grace),
+			},
+		},
+		{
+			name:  "another reason of the same status does not move the time of transition",
+			node:  newNode(observed(seen(condition(Ready, "False", reasonNotReady, "disk is full"), -time.Hour, -time.Hour))),
+			agent: Agent{Heard: true, NotReady: "no memory"},
+			want: nodeOutcome{
+				Conditions: []*nodev1.NodeCondition{seen(condition(Ready, "False", reasonNotReady, "no memory"), -time.Hour, 0)},
 				Wake:       now().Add(grace),
 			},
 		},
 		{
 			name: "silence just below the grace changes nothing",
 			node: newNode(observed(seen(readyTrue(), -time.Hour, -time.Hour))), agent: heard(grace - time.Nanosecond),
-			want: NodePlan{Conditions: []*nodev1.NodeCondition{seen(readyTrue(), -time.Hour, -time.Hour)}, Wake: now().Add(time.Nanosecond)},
+			want: nodeOutcome{
+				Conditions: []*nodev1.NodeCondition{seen(readyTrue(), -time.Hour, -time.Hour)},
+				Wake:       now().Add(time.Nanosecond),
+			},
 		},
 		{
-			name: "silence beyond the grace makes everything Unknown and keeps the time of the last heartbeat",
-			node: newNode(observed(seen(readyTrue(), -time.Hour, -time.Hour), seen(pressure, -time.Hour, -time.Hour))), agent: heard(grace),
-			want: NodePlan{Conditions: []*nodev1.NodeCondition{
+			name:  "silence beyond the grace makes everything Unknown and keeps the time of the last heartbeat",
+			node:  newNode(observed(seen(readyTrue(), -time.Hour, -time.Hour), seen(pressure, -time.Hour, -time.Hour))),
+			agent: heard(grace),
+			want: nodeOutcome{Conditions: []*nodev1.NodeCondition{
 				seen(readyUnknown(), 0, -time.Hour),
-				seen(condition("MemoryPressure", "Unknown", ReasonUnknown, "the node's agent is silent"), 0, -time.Hour),
+				seen(condition("MemoryPressure", "Unknown", reasonUnknown, "the node's agent is silent"), 0, -time.Hour),
 			}},
 		},
 		{
 			name: "after a new leader began the old condition stays until the agent is heard or the grace is over",
 			node: newNode(observed(seen(readyUnknown(), -time.Hour, -2*time.Hour))), agent: Agent{Silence: time.Second},
-			want: NodePlan{Conditions: []*nodev1.NodeCondition{seen(readyUnknown(), -time.Hour, -2*time.Hour)}, Wake: now().Add(39 * time.Second)},
+			want: nodeOutcome{
+				Conditions: []*nodev1.NodeCondition{seen(readyUnknown(), -time.Hour, -2*time.Hour)},
+				Wake:       now().Add(39 * time.Second),
+			},
 		},
 		{
 			name: "conditions that the agent reports are taken over, but for Ready",
@@ -155,7 +193,7 @@ func TestNode(t *testing.T) {
 			agent: Agent{Heard: true, Conditions: []*nodev1.NodeCondition{
 				pressure, condition(Ready, "False", "Lie", "not the agent's word"),
 			}},
-			want: NodePlan{
+			want: nodeOutcome{
 				Conditions: []*nodev1.NodeCondition{seen(readyTrue(), -time.Hour, -time.Hour), seen(pressure, 0, 0)},
 				Wake:       now().Add(grace),
 			},
@@ -164,40 +202,43 @@ func TestNode(t *testing.T) {
 			name: "a user and drains that go on hold the node, one that is being deleted or waits for a permit does not",
 			node: newNode(annotated(CordonedBy, "alice")), agent: Agent{Silence: time.Second},
 			drains: []*nodev1.Drain{
-				newDrain("z", Draining), newDrain("y", Succeeded), newDrain("x", Pending), newDrain("w", Draining, deleting), newDrain("v", ""),
+				newDrain("z", Draining), newDrain("y", Succeeded), newDrain("x", Pending), newDrain("w", Draining, deleting),
+				newDrain("v", ""),
 			},
-			want: NodePlan{Unschedulable: true, HeldBy: []string{`user "alice"`, `drain "y"`, `drain "z"`}, Wake: now().Add(39 * time.Second)},
+			want: nodeOutcome{
+				Unschedulable: true, HeldBy: []string{`user "alice"`, `drain "y"`, `drain "z"`},
+				Wake: now().Add(39 * time.Second),
+			},
 		},
 		{
 			name: "a reboot is not over while the boot is the same",
 			node: newNode(annotated(RebootOf, "boot-1")), agent: Agent{Silence: time.Second},
-			want: NodePlan{Wake: now().Add(39 * time.Second)},
+			want: nodeOutcome{Wake: now().Add(39 * time.Second)},
 		},
 		{
 			name: "a reboot of a worker is over with another boot",
 			node: newNode(annotated(RebootOf, "boot-0")), agent: Agent{Silence: time.Second},
-			want: NodePlan{RebootDone: true, Wake: now().Add(39 * time.Second)},
+			want: nodeOutcome{RebootDone: true, Wake: now().Add(39 * time.Second)},
 		},
 		{
 			name: "a reboot of a control-plane node gives the permit back",
 			node: newNode(controlPlane, annotated(RebootOf, "boot-0")), agent: Agent{Silence: time.Second},
-			want: NodePlan{RebootDone: true, Release: true, Wake: now().Add(39 * time.Second)},
+			want: nodeOutcome{RebootDone: true, Release: true, Wake: now().Add(39 * time.Second)},
 		},
 		{
 			name: "a drain that uses the permit keeps it when a reboot is over",
 			node: newNode(controlPlane, annotated(RebootOf, "boot-0")), agent: Agent{Silence: time.Second},
 			drains: []*nodev1.Drain{newDrain("x", Pending, permit("Unknown"))},
-			want:   NodePlan{RebootDone: true, Wake: now().Add(39 * time.Second)},
+			want:   nodeOutcome{RebootDone: true, Wake: now().Add(39 * time.Second)},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			v := NodeView{Now: now(), Node: tc.node, Agent: tc.agent, Grace: grace, Drains: tc.drains}
+			v := NodeView{Now: now(), Node: tc.node, Hearing: Hearing{Agent: tc.agent, Grace: grace}, Drains: tc.drains}
 			before := proto.Clone(tc.node)
-			got := Node(v)
+			got := nodeOutcomeOf(v, Node(v))
 			if len(got.Conditions) == 0 {
 				got.Conditions = nil
 			}
-			got.Taints, got.Accuses = nil, false // see TestTaintsOfANode
 			if diff := cmp.Diff(tc.want, got, protocmp.Transform()); diff != "" {
 				t.Errorf("Node (-want +got):\n%s", diff)
 			}
@@ -208,7 +249,8 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// TestNodeSettles holds for any state: what the plan wants is what it wants again a moment later, so that no write follows from nothing.
+// TestNodeSettles holds for any state: what the plan wants is what it wants again a moment later, so that no write
+// follows from nothing.
 func TestNodeSettles(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		status := rapid.SampledFrom([]string{"True", "False", "Unknown"})
@@ -226,24 +268,30 @@ func TestNodeSettles(t *testing.T) {
 			unschedulable(node)
 		}
 		node.Spec.Taints = anyTaints(t)
-		v := NodeView{Now: now(), Node: node, Grace: grace, Agent: Agent{
-			Heard:    rapid.Bool().Draw(t, "heard"),
-			Silence:  time.Duration(rapid.Int64Range(0, int64(2*grace)).Draw(t, "silence")),
-			NotReady: rapid.SampledFrom([]string{"", "disk is full"}).Draw(t, "not ready"),
-		}, Disrupted: rapid.Bool().Draw(t, "disrupted"), Doubt: rapid.Bool().Draw(t, "doubt")}
+		v := NodeView{Now: now(), Node: node, Hearing: anyHearing(t)}
 		first := Node(v)
-		v.Node = first.Applied(node)
+		v.Node = first.NodeAfter(node)
 		v.Now = v.Now.Add(time.Hour) // with the same silence
+		v.Disrupted = v.Disrupted && !first.Does(EndDisruption) || first.Does(BeginDisruption)
+		if first.Does(EndDisruption) && !v.Agent.Healthy(grace) {
+			v.Agent = Agent{}
+		}
+		for _, a := range first.Do {
+			if a.Verb == TakeTurn {
+				v.Turn = a.Turn
+			}
+		}
 		second := Node(v)
-		if again := second.Applied(v.Node); !proto.Equal(again, v.Node) {
+		if again := second.NodeAfter(v.Node); !proto.Equal(again, v.Node) {
 			t.Fatalf("the plan does not settle:\n%s", cmp.Diff(v.Node, again, protocmp.Transform()))
 		}
-		lost := v.Agent.Silence >= grace
-		if got := find(v.Node.Status.Conditions, Ready); lost && got.GetStatus() != "Unknown" {
+		gone := v.Agent.Silence >= grace
+		if got := find(v.Node.GetStatus().GetConditions(), Ready); gone && got.GetStatus() != "Unknown" {
 			t.Fatalf("silent for %v, and Ready is %q", v.Agent.Silence, got.GetStatus())
 		}
-		if first.Wake.IsZero() != (lost && !v.Disrupted) {
-			t.Fatalf("wake at %v, silent for %v", first.Wake, v.Agent.Silence)
+		disrupted := disrupted(v.Witnesses, grace) && v.Agent.Settled(grace)
+		if second.Wake.IsZero() != (gone && !disrupted) {
+			t.Fatalf("wake at %v, silent for %v", second.Wake, v.Agent.Silence)
 		}
 	})
 }
@@ -261,9 +309,18 @@ func TestCordon(t *testing.T) {
 		{"a new node without a word is free", nil, newNode(), nil, "", false},
 		{"a new node cannot bring a cordon of another", nil, newNode(annotated(CordonedBy, "alice")), nil, "", false},
 		{"setting unschedulable cordons", newNode(), newNode(unschedulable), nil, "bob", true},
-		{"dropping unschedulable uncordons", newNode(unschedulable, annotated(CordonedBy, "alice")), newNode(annotated(CordonedBy, "alice")), nil, "", false},
-		{"another change keeps the cordon and its owner", newNode(unschedulable, annotated(CordonedBy, "alice")), newNode(unschedulable), nil, "alice", true},
-		{"an uncordoned node stays unschedulable while a drain holds it", newNode(unschedulable, annotated(CordonedBy, "alice")), newNode(), held, "", true},
+		{
+			"dropping unschedulable uncordons", newNode(unschedulable, annotated(CordonedBy, "alice")),
+			newNode(annotated(CordonedBy, "alice")), nil, "", false,
+		},
+		{
+			"another change keeps the cordon and its owner", newNode(unschedulable, annotated(CordonedBy, "alice")),
+			newNode(unschedulable), nil, "alice", true,
+		},
+		{
+			"an uncordoned node stays unschedulable while a drain holds it",
+			newNode(unschedulable, annotated(CordonedBy, "alice")), newNode(), held, "", true,
+		},
 		{"a drain's hold is no cordon", newNode(unschedulable), newNode(unschedulable), held, "", true},
 		{"a drain's hold cannot be lifted by a user", newNode(unschedulable), newNode(), held, "", true},
 	} {
@@ -298,15 +355,18 @@ func TestRegistered(t *testing.T) {
 		n.Spec.Taints = []*nodev1.Taint{{Key: "k", Effect: "NoSchedule"}}
 	})
 	m := &machinev1.Machine{
-		Metadata: &metav1.ObjectMeta{Namespace: "ns", Name: "a", Uid: "u-1", Labels: map[string]string{machineRoleLabel: "master"}},
-		Spec:     &machinev1.MachineSpec{ProviderId: "local://c/a"},
+		Metadata: &metav1.ObjectMeta{Namespace: "ns", Name: "a", Uid: "u-1", Labels: map[string]string{
+			machineRoleLabel: "master",
+		}},
+		Spec: &machinev1.MachineSpec{ProviderId: "local://c/a"},
 	}
 	r := &nodev1.RegisterNodeRequest{
 		Name: "a", ProviderId: "local://c/another", Machine: &metav1.ObjectReference{Namespace: "ns", Name: "another"},
 		Labels: map[string]string{"kubernetes.io/os": "linux"},
 		Status: &nodev1.NodeStatus{
-			Conditions: []*nodev1.NodeCondition{condition(Ready, "False", "Lie", ""), condition("DiskPressure", "True", "Full", "")},
-			NodeInfo:   &nodev1.NodeSystemInfo{BootId: "boot-2"},
+			Conditions: []*nodev1.NodeCondition{condition(Ready, "False", "Lie", ""), condition("DiskPressure", "True", "Full",
+				"")},
+			NodeInfo: &nodev1.NodeSystemInfo{BootId: "boot-2"},
 		},
 	}
 	got := Registered(old, r, m, now())
@@ -333,7 +393,9 @@ func TestRegistered(t *testing.T) {
 
 func TestRegistrationNeedsAMachine(t *testing.T) {
 	m := &machinev1.Machine{Metadata: &metav1.ObjectMeta{Name: "a", Uid: "u-1"}}
-	leaving := &machinev1.Machine{Metadata: &metav1.ObjectMeta{Name: "a", Uid: "u-1", DeletionTimestamp: timestamppb.New(now())}}
+	leaving := &machinev1.Machine{
+		Metadata: &metav1.ObjectMeta{Name: "a", Uid: "u-1", DeletionTimestamp: timestamppb.New(now())},
+	}
 	for name, tt := range map[string]struct {
 		uid  string
 		m    *machinev1.Machine

@@ -7,15 +7,11 @@ import (
 	"strings"
 	"time"
 
-	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/resource"
 	"google.golang.org/protobuf/proto"
 )
-
-// askScheduler is how soon a scheduler that did not answer is asked again.
-const askScheduler = time.Second
 
 // What a drain says of pods that it would not touch, in the words of kubectl drain, which people look for.
 const (
@@ -24,21 +20,8 @@ const (
 	localStorageFatal = "Pods with local storage (use --delete-emptydir-data to override)"
 )
 
-// How plans speak of an eviction.
-const (
-	evictPod        = "EvictPod"
-	unblockEviction = "what refuses the eviction allows it; it is tried again and again"
-)
-
-// Try is what became of an eviction so far.
-type Try struct {
-	Accepted bool      // the pod is about to be seen on its way out
-	Why      string    // why it was refused; empty if it was accepted
-	Count    int       // how often it was refused
-	Next     time.Time // when it is tried again
-	Pod      string    // resourceVersion of the pod at the try
-	Budgets  string    // the budgets of the pod at the try, see budgetsOf
-}
+// unblockEviction is what lets an eviction go on that was refused.
+const unblockEviction = "what refuses the eviction allows it; it is tried again and again"
 
 // PodVerdict is what a drain makes of one pod.
 type PodVerdict struct {
@@ -49,11 +32,12 @@ type PodVerdict struct {
 	Reason  string // for people
 	Try     Try    // what was refused so far
 
-	fatal string // which kind of pods it is that the drain would have to be told to touch
+	next  time.Time // when the verdict may be another one even if nothing changes
+	fatal string    // which kind of pods it is that the drain would have to be told to touch
 }
 
-// Verdicts says what a drain makes of each pod on its node now, ordered by namespace and name.
-func Verdicts(v DrainView) []PodVerdict {
+// verdicts says what a drain makes of each pod on its node now, ordered by namespace and name.
+func verdicts(v DrainView) []PodVerdict {
 	out := make([]PodVerdict, 0, len(v.Pods))
 	for _, pod := range v.Pods {
 		out = append(out, verdict(v, pod))
@@ -95,18 +79,22 @@ func verdict(v DrainView, pod *schedulingv1.Pod) PodVerdict {
 	return out
 }
 
-// tried holds an eviction back that was tried a short while ago, unless the pod or one of its budgets changed in between.
+// tried holds an eviction back that was tried a short while ago, unless the pod or one of its budgets changed in
+// between, and while this process does not know what changed while it stood still.
 func tried(v DrainView, out PodVerdict) PodVerdict {
 	t := v.Tries[out.Pod.GetMetadata().GetUid()]
 	if !t.Accepted {
 		out.Try = t
 	}
 	switch {
+	case v.Settled.After(v.Now):
+		out.Verdict, out.Reason, out.next = Wait, "this service stood still until a moment ago", v.Settled
 	case !t.Next.After(v.Now):
 	case t.Accepted:
-		out.Verdict, out.Reason = Wait, "it is on its way out"
-	case t.Pod == out.Pod.GetMetadata().GetResourceVersion() && (t.Budgets == budgetsOf(out.Pod, v.Budgets) || !allowed(out.Pod, v.Budgets)):
-		out.Verdict, out.Reason = Blocked, t.Why
+		out.Verdict, out.Reason, out.next = Wait, "it is on its way out", t.Next
+	case t.Pod == out.Pod.GetMetadata().GetResourceVersion() && (t.Budgets == budgetsOf(out.Pod, v.Budgets) ||
+		!allowed(out.Pod, v.Budgets)):
+		out.Verdict, out.Reason, out.next = Blocked, t.Why, t.Next
 	}
 	return out
 }
@@ -116,45 +104,66 @@ func unreachable(v DrainView) bool {
 }
 
 func hasEmptyDir(pod *schedulingv1.Pod) bool {
-	return slices.ContainsFunc(pod.GetSpec().GetVolumes(), func(v *schedulingv1.Volume) bool { return v.GetEmptyDir() != nil })
+	return slices.ContainsFunc(pod.GetSpec().GetVolumes(), func(v *schedulingv1.Volume) bool {
+		return v.GetEmptyDir() != nil
+	})
 }
 
-// empty has the pods of the node leave, each for itself, and ends once none is left that must.
-func (p *DrainPlan) empty(v DrainView) {
+// evict has the pods of the node leave, each for itself, and ends once none is left that must.
+func (p *draining) evict(v DrainView) {
 	if !v.Known {
-		p.wait(v, "waits for the scheduler to say which pods are on the node")
+		p.wait(v, v.Now, "waits for the scheduler to say which pods are on the node")
 		return
 	}
-	p.Pods = Verdicts(v)
-	p.count(p.Pods)
-	p.Status.Blocked = nil
-	if why := refusal(p.Pods); why != "" {
+	before := proto.CloneOf(p.status)
+	p.verdicts = verdicts(v)
+	p.count(p.verdicts)
+	p.status.Blocked = nil
+	if why := refusal(p.verdicts); why != "" {
 		p.finish(v, Failed, why)
 		return
 	}
-	for _, pod := range p.Pods {
-		p.consider(pod)
+	for _, pod := range p.verdicts {
+		p.consider(v, pod)
 	}
-	switch remaining := p.Status.GetRemainingPods(); {
-	case remaining > 0:
+	untriedFirst(p.Ask, v.Tries)
+	listed := v.Listed.Code
+	if (listed == Away || listed == Refused) && !v.Now.Before(v.Listed.At.Add(AskScheduler)) {
+		listed = NotAsked
+	}
+	switch {
+	case p.status.GetRemainingPods() > 0:
 		p.enter(v, Draining, p.remaining())
-		if v.Fresh {
-			p.Wake = v.Now.Add(askScheduler) // pods that only the scheduler has seen so far
+		if listed == Granted { // of pods that only the scheduler has seen so far: the watch shows them soon
+			p.Ask, p.Wake = nil, v.Now.Add(AskScheduler)
 		}
-	case v.Away != "":
-		p.wait(v, "waits for the scheduler: "+v.Away)
-	case !v.Fresh:
-		p.Confirm = true
-	case p.Status.GetEvictedPods() == 0:
+	case listed == Away || listed == Refused:
+		p.status = before // the pods that seem to be gone count only once the scheduler says so
+		p.wait(v, v.Listed.At, "waits for the scheduler: "+v.Listed.Why)
+	case listed == NotAsked:
+		p.status = before
+		p.Ask = append(p.Ask, Question{
+			Verb: ListPods, Object: nodeReference(v), Reason: "no pod is left, as far as is known here", Drain: uidOf(v.Drain),
+		})
+	case p.status.GetEvictedPods() == 0:
 		p.emptied(v, "no pods are on this node: nothing had to leave")
 	default:
-		p.emptied(v, fmt.Sprintf("%s left the node", pods(int(p.Status.GetEvictedPods()))))
+		p.emptied(v, fmt.Sprintf("%s left the node", pods(int(p.status.GetEvictedPods()))))
 	}
 }
 
-func (p *DrainPlan) wait(v DrainView, message string) {
+// untriedFirst moves questions about pods that were not tried yet to the front, then those tried longest ago: the first
+// ones may be refused again and again.
+func untriedFirst(questions []Question, tries map[string]Try) {
+	slices.SortStableFunc(questions, func(a, b Question) int {
+		return tries[a.Pod.GetMetadata().GetUid()].Next.Compare(tries[b.Pod.GetMetadata().GetUid()].Next)
+	})
+}
+
+// wait waits for the scheduler, which was asked at a time.
+func (p *draining) wait(v DrainView, asked time.Time, message string) {
 	p.enter(v, Draining, message)
-	p.Wake = v.Now.Add(askScheduler)
+	p.Wake = asked.Add(AskScheduler)
 }
 
 // refusal returns why a drain cannot be done at all, as kubectl says it; empty if it can.
@@ -175,51 +184,53 @@ func refusal(verdicts []PodVerdict) string {
 }
 
 // count brings the numbers of the status in step: what no longer remains has left.
-func (p *DrainPlan) count(verdicts []PodVerdict) {
+func (p *draining) count(verdicts []PodVerdict) {
 	var now int32
 	for _, pod := range verdicts {
 		if pod.Leaves {
 			now++
 		}
 	}
-	s := p.Status
+	s := p.status
 	s.EvictedPods = proto.Int32(s.GetEvictedPods() + max(s.GetRemainingPods()-now, 0))
 	s.RemainingPods = proto.Int32(now)
 }
 
 // consider adds what happens to one pod. What was refused stays in the status until there is another answer.
-func (p *DrainPlan) consider(pod PodVerdict) {
-	ref := resource.Reference(pod.Pod)
-	action := evictPod
+func (p *draining) consider(v DrainView, pod PodVerdict) {
+	q := Question{
+		Verb: EvictPod, Object: object.Reference(pod.Pod), Reason: pod.Reason, Pod: pod.Pod,
+		Drain: uidOf(v.Drain),
+	}
 	if pod.Delete {
-		action = "DeletePod"
+		q.Verb = DeletePod
+	} else {
+		q.Grace = v.Drain.GetSpec().GracePeriodSeconds
 	}
 	t := pod.Try
 	if t.Count > 0 {
-		p.Status.Blocked = append(p.Status.Blocked, fmt.Sprintf("%s: %s; tried %s, again at %s",
+		p.status.Blocked = append(p.status.Blocked, fmt.Sprintf("%s: %s; tried %s, again at %s",
 			PodName(pod.Pod), t.Why, times(t.Count), t.Next.UTC().Format("15:04:05Z")))
 	}
-	switch pod.Verdict {
-	case Evict:
-		p.Actions = append(p.Actions, &metav1.PlannedAction{Action: action, Object: ref, Reason: pod.Reason})
-	case Blocked:
-		p.HeldBack = append(p.HeldBack, &metav1.HeldBack{
-			Action: action, Object: ref, Reason: t.Why, Unblock: unblockEviction,
-		})
-		if p.Wake.IsZero() || t.Next.Before(p.Wake) {
-			p.Wake = t.Next
-		}
+	p.wake(pod.next)
+	switch {
+	case pod.Verdict == Evict:
+		p.Ask = append(p.Ask, q)
+	case pod.Verdict == Blocked:
+		p.hold(Held{Action: q.Verb, Object: q.Object, Reason: t.Why, Since: t.Since, Unblock: unblockEviction})
+	case v.Settled.After(v.Now) && pod.next.Equal(v.Settled):
+		p.hold(Held{Action: q.Verb, Object: q.Object, Reason: pod.Reason})
 	}
 }
 
 // remaining says in one line what the drain waits for.
-func (p *DrainPlan) remaining() string {
-	n, blocked := int(p.Status.GetRemainingPods()), len(p.Status.GetBlocked())
+func (p *draining) remaining() string {
+	n, blocked := int(p.status.GetRemainingPods()), len(p.status.GetBlocked())
 	if blocked == 0 {
 		return fmt.Sprintf("waits for %s to leave", pods(n))
 	}
-	i := slices.IndexFunc(p.Pods, func(v PodVerdict) bool { return v.Try.Count > 0 })
-	return fmt.Sprintf("waits for %s to leave, %d of them blocked: %s", pods(n), blocked, p.Pods[i].Try.Why)
+	i := slices.IndexFunc(p.verdicts, func(v PodVerdict) bool { return v.Try.Count > 0 })
+	return fmt.Sprintf("waits for %s to leave, %d of them blocked: %s", pods(n), blocked, p.verdicts[i].Try.Why)
 }
 
 func pods(n int) string {
@@ -234,12 +245,4 @@ func times(n int) string {
 		return "once"
 	}
 	return fmt.Sprintf("%d times", n)
-}
-
-// Again returns what is remembered of an eviction that was refused once more, in the situation v.
-func (t Try) Again(v DrainView, pod *schedulingv1.Pod, why string, retry time.Duration) Try {
-	return Try{
-		Why: why, Count: t.Count + 1, Next: v.Now.Add(retry),
-		Pod: pod.GetMetadata().GetResourceVersion(), Budgets: budgetsOf(pod, v.Budgets),
-	}
 }

@@ -16,8 +16,8 @@ import (
 // MachineOf is the annotation of a node that names its machine as "namespace/name".
 const MachineOf = "machine.openshift.io/machine"
 
-// AgentLabels are the labels that an agent may set on its node. Roles, zones and the like are others' to say.
-func AgentLabels() []string {
+// agentLabels are the labels that an agent may set on its node. Roles, zones and the like are others' to say.
+func agentLabels() []string {
 	return []string{"kubernetes.io/arch", "kubernetes.io/hostname", "kubernetes.io/os"}
 }
 
@@ -25,7 +25,7 @@ func AgentLabels() []string {
 func ForeignLabels(r *nodev1.RegisterNodeRequest) []string {
 	var out []string
 	for k := range r.GetLabels() {
-		if !slices.Contains(AgentLabels(), k) {
+		if !slices.Contains(agentLabels(), k) {
 			out = append(out, k)
 		}
 	}
@@ -40,8 +40,8 @@ const (
 	worker           = "worker"
 )
 
-// RegistrationFault returns why an agent with a certificate of the machine with that uid may not register a node for a machine that machine-api
-// has under the name (nil: none); empty if it may.
+// RegistrationFault returns why an agent with a certificate of the machine with that uid may not register a node for a
+// machine that machine-api has under the name (nil: none); empty if it may.
 func RegistrationFault(uid string, m *machinev1.Machine) string {
 	switch {
 	case m.GetMetadata().GetUid() != uid:
@@ -52,9 +52,10 @@ func RegistrationFault(uid string, m *machinev1.Machine) string {
 	return ""
 }
 
-// Registered returns a node as its agent's registration makes it; old is nil for a new one, m is nil if the node is known to be of the agent's
-// machine. What is not the agent's to say (which machine and instance it is, other labels, taints, the cordon, whether it is ready) comes from the
-// machine or stays as it is. A new node takes no pods until machine-api has linked it to its machine.
+// Registered returns a node as its agent's registration makes it; old is nil for a new one, m is nil if the node is
+// known to be of the agent's machine. What is not the agent's to say (which machine and instance it is, other labels,
+// taints, the cordon, whether it is ready) comes from the machine or stays as it is. A new node takes no pods until
+// machine-api has linked it to its machine.
 func Registered(old *nodev1.Node, r *nodev1.RegisterNodeRequest, m *machinev1.Machine, now time.Time) *nodev1.Node {
 	node := &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: r.GetName()}}
 	if old != nil {
@@ -62,7 +63,9 @@ func Registered(old *nodev1.Node, r *nodev1.RegisterNodeRequest, m *machinev1.Ma
 	}
 	node.Spec = ensured(node.Spec)
 	if old == nil {
-		node.Spec.Taints = []*nodev1.Taint{{Key: UninitializedTaint, Value: proto.String("true"), Effect: placement.NoSchedule}}
+		node.Spec.Taints = []*nodev1.Taint{
+			{Key: UninitializedTaint, Value: proto.String("true"), Effect: placement.NoSchedule},
+		}
 	}
 	if m != nil {
 		role := worker
@@ -74,7 +77,7 @@ func Registered(old *nodev1.Node, r *nodev1.RegisterNodeRequest, m *machinev1.Ma
 		setAnnotation(node, nodeid.MachineRole, role, true)
 		setAnnotation(node, MachineOf, m.GetMetadata().GetNamespace()+"/"+m.GetMetadata().GetName(), true)
 	}
-	for _, k := range AgentLabels() {
+	for _, k := range agentLabels() {
 		if v, ok := r.GetLabels()[k]; ok {
 			if node.Metadata.Labels == nil {
 				node.Metadata.Labels = map[string]string{}
@@ -88,7 +91,8 @@ func Registered(old *nodev1.Node, r *nodev1.RegisterNodeRequest, m *machinev1.Ma
 	}
 	// What it says of memory and disks counts before its first heartbeat, too.
 	agent := Agent{Conditions: seen.GetConditions()}
-	seen.Conditions, seen.Phase = conditions(NodeView{Now: now, Node: node, Agent: agent, Grace: 1}), node.GetStatus().GetPhase()
+	seen.Conditions, seen.Phase = conditions(NodeView{Now: now, Node: node, Hearing: Hearing{Agent: agent, Grace: 1}}),
+		node.GetStatus().GetPhase()
 	node.Status = seen
 	return node
 }

@@ -18,9 +18,9 @@ type mark struct{ key, effect string }
 
 func markOf(t *nodev1.Taint) mark { return mark{placement.TaintKey(t.GetKey()), t.GetEffect()} }
 
-// marksOf returns the taints that follow from the conditions of a node and from its being unschedulable, in the order in which they
-// are added.
-func marksOf(v NodeView, conditions []*nodev1.NodeCondition, unschedulable bool) []mark {
+// marksOf returns the taints that follow from the conditions of a node and from its being unschedulable, in the order
+// in which they are added. leave says whether pods have to leave a node whose agent is lost.
+func marksOf(conditions []*nodev1.NodeCondition, leave, unschedulable bool) []mark {
 	var out []mark
 	ill := ""
 	switch find(conditions, Ready).GetStatus() {
@@ -31,8 +31,8 @@ func marksOf(v NodeView, conditions []*nodev1.NodeCondition, unschedulable bool)
 	}
 	if ill != "" {
 		out = append(out, mark{ill, placement.NoSchedule})
-		if m := (mark{ill, placement.NoExecute}); !v.Disrupted && (accused(v.Node) || (!v.Doubt && !v.Held.After(v.Now))) {
-			out = append(out, m)
+		if leave {
+			out = append(out, mark{ill, placement.NoExecute})
 		}
 	}
 	for _, c := range conditions {
@@ -46,7 +46,8 @@ func marksOf(v NodeView, conditions []*nodev1.NodeCondition, unschedulable bool)
 	return out
 }
 
-// accused reports whether pods have to leave a node for the silence of its agent already: one taint then follows the other at once.
+// accused reports whether pods have to leave a node for the silence of its agent already: one taint then follows the
+// other at once.
 func accused(node *nodev1.Node) bool {
 	return slices.ContainsFunc(node.GetSpec().GetTaints(), func(t *nodev1.Taint) bool { return markOf(t).silence() })
 }
@@ -71,20 +72,22 @@ func (m mark) own() bool {
 	switch m.key {
 	case placement.NotReadyTaint, placement.UnreachableTaint:
 		return m.effect == placement.NoSchedule || m.effect == placement.NoExecute
-	case placement.MemoryPressureTaint, placement.DiskPressureTaint, placement.PIDPressureTaint, placement.NetworkUnavailableTaint,
+	case placement.MemoryPressureTaint, placement.DiskPressureTaint, placement.PIDPressureTaint,
+		placement.NetworkUnavailableTaint,
 		placement.UnschedulableTaint:
 		return m.effect == placement.NoSchedule
 	}
 	return false
 }
 
-// silence reports whether a taint speaks against pods that run because of what was heard, or not heard, of a node's agent.
+// silence reports whether a taint speaks against pods that run because of what was heard, or not heard, of a node's
+// agent.
 func (m mark) silence() bool {
 	return m.effect == placement.NoExecute && (m.key == placement.NotReadyTaint || m.key == placement.UnreachableTaint)
 }
 
-// taints returns what a node's taints shall be: those of others as they are, ours as want says. A taint that stays keeps its place and
-// its time, so that what counts from there goes on.
+// taints returns what a node's taints shall be: those of others as they are, ours as want says. A taint that stays
+// keeps its place and its time, so that what counts from there goes on.
 func taints(have []*nodev1.Taint, want []mark, now time.Time) []*nodev1.Taint {
 	var out []*nodev1.Taint
 	seen := map[mark]bool{}
@@ -116,9 +119,9 @@ func timed(t *nodev1.Taint, now time.Time) *nodev1.Taint {
 	return t
 }
 
-// Taint keeps a node's taints in order when somebody else writes them: next is modified. This service's own stay as they are in old
-// whatever next says, and a NoExecute taint whose time next leaves out gets that of old, or now if it is new or has another value. old is nil for
-// a new node.
+// Taint keeps a node's taints in order when somebody else writes them: next is modified. This service's own stay as
+// they are in old whatever next says, and a NoExecute taint whose time next leaves out gets that of old, or now if it
+// is new or has another value. old is nil for a new node.
 func Taint(old, next *nodev1.Node, now time.Time) {
 	var ours []mark
 	before := map[mark]*nodev1.Taint{}

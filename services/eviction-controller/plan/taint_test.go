@@ -52,11 +52,11 @@ func anyTaints(t *rapid.T) []*nodev1.Taint {
 
 func TestTaintsOfANode(t *testing.T) {
 	const notReady, unreachable = placement.NotReadyTaint, placement.UnreachableTaint
-	lost := Agent{Silence: grace}
 	ill := Agent{Heard: true, NotReady: "disk is full"}
 	well := Agent{Heard: true}
 	pressure := Agent{Heard: true, Conditions: []*nodev1.NodeCondition{
-		condition("MemoryPressure", "True", "R", ""), condition("DiskPressure", "True", "R", ""), condition("PIDPressure", "True", "R", ""),
+		condition("MemoryPressure", "True", "R", ""), condition("DiskPressure", "True", "R", ""),
+		condition("PIDPressure", "True", "R", ""),
 		condition("NetworkUnavailable", "True", "R", ""), condition("Other", "True", "R", ""),
 	}}
 	for _, tc := range []struct {
@@ -64,40 +64,54 @@ func TestTaintsOfANode(t *testing.T) {
 		view NodeView
 		want []*nodev1.Taint
 	}{
-		{"a node that is well has none", NodeView{Node: newNode(), Agent: well}, nil},
+		{"a node that is well has none", NodeView{Node: newNode(), Hearing: Hearing{Agent: well}}, nil},
 		{
 			"a node that is not ready takes no pods and has those leave that it has",
-			NodeView{Node: newNode(), Agent: ill},
+			NodeView{Node: newNode(), Hearing: Hearing{Agent: ill}},
 			[]*nodev1.Taint{taint(notReady, "NoSchedule"), since(notReady, 0)},
 		},
 		{
 			"so does one that is not heard of",
-			NodeView{Node: newNode(), Agent: lost},
+			NodeView{Node: newNode(), Hearing: Hearing{Agent: lost}},
 			[]*nodev1.Taint{taint(unreachable, "NoSchedule"), since(unreachable, 0)},
 		},
 		{
 			"one follows the other at once, with a time of its own",
-			NodeView{Node: newNode(tainted(taint(notReady, "NoSchedule"), since(notReady, -time.Hour))), Agent: lost},
+			NodeView{
+				Node:    newNode(tainted(taint(notReady, "NoSchedule"), since(notReady, -time.Hour))),
+				Hearing: Hearing{Agent: lost},
+			},
 			[]*nodev1.Taint{taint(unreachable, "NoSchedule"), since(unreachable, 0)},
 		},
 		{
 			"a taint that stays keeps its time and its place",
-			NodeView{Node: newNode(tainted(since(unreachable, -time.Hour), taint("k", "NoSchedule"))), Agent: lost},
+			NodeView{
+				Node:    newNode(tainted(since(unreachable, -time.Hour), taint("k", "NoSchedule"))),
+				Hearing: Hearing{Agent: lost},
+			},
 			[]*nodev1.Taint{since(unreachable, -time.Hour), taint("k", "NoSchedule"), taint(unreachable, "NoSchedule")},
 		},
 		{
 			"a node that is well again loses ours and keeps those of others, which get a time where it is missing",
-			NodeView{Node: newNode(tainted(since(unreachable, -time.Hour), taint(unreachable, "PreferNoSchedule"), taint("k", "NoExecute"))), Agent: well},
+			NodeView{
+				Node: newNode(tainted(since(unreachable, -time.Hour), taint(unreachable, "PreferNoSchedule"),
+					taint("k", "NoExecute"))), Hearing: Hearing{Agent: well},
+			},
 			[]*nodev1.Taint{taint(unreachable, "PreferNoSchedule"), since("k", 0)},
 		},
 		{
 			"the old spelling is rewritten",
-			NodeView{Node: newNode(tainted(&nodev1.Taint{Key: "node.alpha.kubernetes.io/notReady", Effect: "NoExecute", TimeAdded: at(-time.Hour)})), Agent: ill},
+			NodeView{
+				Node: newNode(tainted(&nodev1.Taint{
+					Key: "node.alpha.kubernetes.io/notReady", Effect: "NoExecute",
+					TimeAdded: at(-time.Hour),
+				})), Hearing: Hearing{Agent: ill},
+			},
 			[]*nodev1.Taint{since(notReady, -time.Hour), taint(notReady, "NoSchedule")},
 		},
 		{
 			"pressure keeps pods away, each of its kinds",
-			NodeView{Node: newNode(), Agent: pressure},
+			NodeView{Node: newNode(), Hearing: Hearing{Agent: pressure}},
 			[]*nodev1.Taint{
 				taint(placement.DiskPressureTaint, "NoSchedule"), taint(placement.MemoryPressureTaint, "NoSchedule"),
 				taint(placement.NetworkUnavailableTaint, "NoSchedule"), taint(placement.PIDPressureTaint, "NoSchedule"),
@@ -105,28 +119,35 @@ func TestTaintsOfANode(t *testing.T) {
 		},
 		{
 			"a node that is held takes no pods",
-			NodeView{Node: newNode(annotated(CordonedBy, "alice")), Agent: well},
+			NodeView{Node: newNode(annotated(CordonedBy, "alice")), Hearing: Hearing{Agent: well}},
 			[]*nodev1.Taint{taint(placement.UnschedulableTaint, "NoSchedule")},
 		},
 		{
 			"while nobody is heard no pod has to leave",
-			NodeView{Node: newNode(tainted(since(unreachable, -time.Hour))), Agent: lost, Disrupted: true},
+			NodeView{
+				Node:    newNode(tainted(since(unreachable, -time.Hour))),
+				Hearing: Hearing{Agent: lost, Witnesses: []Witness{{Agent: lost}}},
+			},
 			[]*nodev1.Taint{taint(unreachable, "NoSchedule")},
 		},
 		{
 			"in doubt about an agent what pods have to do stays as it is: none",
-			NodeView{Node: newNode(observed(seen(readyUnknown(), 0, 0))), Agent: Agent{}, Doubt: true},
+			NodeView{Node: newNode(observed(seen(readyUnknown(), 0, 0))), Hearing: Hearing{Agent: Agent{}}},
 			[]*nodev1.Taint{taint(unreachable, "NoSchedule")},
 		},
 		{
 			"in doubt about an agent what pods have to do stays as it is: leave",
-			NodeView{Node: newNode(observed(seen(readyUnknown(), 0, 0)), tainted(since(unreachable, -time.Hour))), Agent: Agent{}, Doubt: true},
+			NodeView{
+				Node:    newNode(observed(seen(readyUnknown(), 0, 0)), tainted(since(unreachable, -time.Hour))),
+				Hearing: Hearing{Agent: Agent{}},
+			},
 			[]*nodev1.Taint{since(unreachable, -time.Hour), taint(unreachable, "NoSchedule")},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.view.Now, tc.view.Grace = now(), grace
-			if diff := cmp.Diff(tc.want, Node(tc.view).Taints, protocmp.Transform()); diff != "" {
+			if diff := cmp.Diff(tc.want, Node(tc.view).NodeAfter(tc.view.Node).GetSpec().GetTaints(),
+				protocmp.Transform()); diff != "" {
 				t.Errorf("taints (-want +got):\n%s", diff)
 			}
 		})
@@ -139,16 +160,54 @@ func TestTaintsThatOthersWrite(t *testing.T) {
 		name            string
 		old, next, want []*nodev1.Taint
 	}{
-		{"a NoExecute taint gets the time when it was set", nil, []*nodev1.Taint{taint("k", "NoExecute")}, []*nodev1.Taint{since("k", 0)}},
+		{
+			"a NoExecute taint gets the time when it was set", nil,
+			[]*nodev1.Taint{taint("k", "NoExecute")},
+			[]*nodev1.Taint{since("k", 0)},
+		},
 		{"a time that is given stays", nil, []*nodev1.Taint{since("k", -time.Hour)}, []*nodev1.Taint{since("k", -time.Hour)}},
-		{"one that is written again keeps its time", []*nodev1.Taint{since("k", -time.Hour)}, []*nodev1.Taint{taint("k", "NoExecute")}, []*nodev1.Taint{since("k", -time.Hour)}},
-		{"another value is another taint, set now", []*nodev1.Taint{valued("k", "a", -time.Hour)}, []*nodev1.Taint{{Key: "k", Value: proto.String("b"), Effect: "NoExecute"}}, []*nodev1.Taint{valued("k", "b", 0)}},
-		{"also where the time of the former one is written again", []*nodev1.Taint{valued("k", "a", -time.Hour)}, []*nodev1.Taint{valued("k", "b", -time.Hour)}, []*nodev1.Taint{valued("k", "b", 0)}},
-		{"unless it says when", []*nodev1.Taint{valued("k", "a", -time.Hour)}, []*nodev1.Taint{valued("k", "b", -time.Minute)}, []*nodev1.Taint{valued("k", "b", -time.Minute)}},
+		{
+			"one that is written again keeps its time",
+			[]*nodev1.Taint{since("k", -time.Hour)},
+			[]*nodev1.Taint{taint("k", "NoExecute")},
+			[]*nodev1.Taint{since("k", -time.Hour)},
+		},
+		{
+			"another value is another taint, set now",
+			[]*nodev1.Taint{valued("k", "a", -time.Hour)},
+			[]*nodev1.Taint{{Key: "k", Value: proto.String("b"), Effect: "NoExecute"}},
+			[]*nodev1.Taint{valued("k", "b", 0)},
+		},
+		{
+			"also where the time of the former one is written again",
+			[]*nodev1.Taint{valued("k", "a", -time.Hour)},
+			[]*nodev1.Taint{valued("k", "b", -time.Hour)},
+			[]*nodev1.Taint{valued("k", "b", 0)},
+		},
+		{
+			"unless it says when",
+			[]*nodev1.Taint{valued("k", "a", -time.Hour)},
+			[]*nodev1.Taint{valued("k", "b", -time.Minute)},
+			[]*nodev1.Taint{valued("k", "b", -time.Minute)},
+		},
 		{"others have no time", nil, []*nodev1.Taint{taint("k", "NoSchedule")}, []*nodev1.Taint{taint("k", "NoSchedule")}},
-		{"nobody else sets ours", nil, []*nodev1.Taint{taint(unreachable, "NoExecute"), taint("k", "NoSchedule")}, []*nodev1.Taint{taint("k", "NoSchedule")}},
-		{"nobody else takes ours off", []*nodev1.Taint{since(unreachable, -time.Hour)}, nil, []*nodev1.Taint{since(unreachable, -time.Hour)}},
-		{"nobody else changes the time of ours", []*nodev1.Taint{since(unreachable, -time.Hour)}, []*nodev1.Taint{since(unreachable, 0)}, []*nodev1.Taint{since(unreachable, -time.Hour)}},
+		{
+			"nobody else sets ours", nil,
+			[]*nodev1.Taint{taint(unreachable, "NoExecute"), taint("k", "NoSchedule")},
+			[]*nodev1.Taint{taint("k", "NoSchedule")},
+		},
+		{
+			"nobody else takes ours off",
+			[]*nodev1.Taint{since(unreachable, -time.Hour)},
+			nil,
+			[]*nodev1.Taint{since(unreachable, -time.Hour)},
+		},
+		{
+			"nobody else changes the time of ours",
+			[]*nodev1.Taint{since(unreachable, -time.Hour)},
+			[]*nodev1.Taint{since(unreachable, 0)},
+			[]*nodev1.Taint{since(unreachable, -time.Hour)},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			next := newNode(tainted(tc.next...))
@@ -161,7 +220,8 @@ func TestTaintsThatOthersWrite(t *testing.T) {
 }
 
 func TestDisrupted(t *testing.T) {
-	well, quiet, lost, ill := Agent{Heard: true}, Agent{Heard: true, Silence: grace / 2}, Agent{Silence: grace}, Agent{Heard: true, NotReady: "ill"}
+	well, quiet, lost, ill := Agent{Heard: true}, Agent{Heard: true, Silence: grace / 2}, Agent{Silence: grace},
+		Agent{Heard: true, NotReady: "ill"}
 	worker := func(a Agent) Witness { return Witness{Agent: a} }
 	master := func(a Agent) Witness { return Witness{Agent: a, ControlPlane: true} }
 	for _, tc := range []struct {
@@ -180,7 +240,7 @@ func TestDisrupted(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := slices.Clone(tc.nodes)
-			if got := Disrupted(tc.nodes, grace); got != tc.want {
+			if got := disrupted(tc.nodes, grace); got != tc.want {
 				t.Errorf("Disrupted = %v, want %v", got, tc.want)
 			}
 			if diff := cmp.Diff(before, tc.nodes); diff != "" {
@@ -190,16 +250,15 @@ func TestDisrupted(t *testing.T) {
 	}
 }
 
-// TestOursAreOursAlone holds for any node and any plan: what others set stays, and a NoExecute taint has a time that never moves.
+// TestOursAreOursAlone holds for any node and any plan: what others set stays, and a NoExecute taint has a time that
+// never moves.
 func TestOursAreOursAlone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		node := newNode(tainted(anyTaints(t)...))
 		before := proto.Clone(node).(*nodev1.Node)
-		v := NodeView{Now: now(), Node: node, Grace: grace, Agent: Agent{
-			Heard: rapid.Bool().Draw(t, "heard"), Silence: time.Duration(rapid.Int64Range(0, int64(2*grace)).Draw(t, "silence")),
-		}, Disrupted: rapid.Bool().Draw(t, "disrupted"), Doubt: rapid.Bool().Draw(t, "doubt")}
+		v := NodeView{Now: now(), Node: node, Hearing: anyHearing(t)}
 		after := map[mark]*nodev1.Taint{}
-		for _, tt := range Node(v).Taints {
+		for _, tt := range Node(v).NodeAfter(node).GetSpec().GetTaints() {
 			if after[markOf(tt)] != nil {
 				t.Fatalf("twice: %v", tt)
 			}
@@ -215,11 +274,26 @@ func TestOursAreOursAlone(t *testing.T) {
 			m := markOf(tt)
 			if got := after[m]; got == nil && !m.own() {
 				t.Fatalf("%v of others is gone", tt)
-			} else if got != nil && tt.GetKey() == m.key && tt.TimeAdded != nil && !proto.Equal(got.TimeAdded, tt.TimeAdded) && !twice(before, m) {
+			} else if got != nil && tt.GetKey() == m.key && tt.TimeAdded != nil && !proto.Equal(got.TimeAdded, tt.TimeAdded) &&
+				!twice(before, m) {
 				t.Fatalf("the time of %v moved to %v", tt, got.TimeAdded)
 			}
 		}
 	})
+}
+
+func anyHearing(t *rapid.T) Hearing {
+	h := Hearing{Grace: grace, Disrupted: rapid.Bool().Draw(t, "disrupted before"), Agent: Agent{
+		Heard: rapid.Bool().Draw(t, "heard"), Silence: time.Duration(rapid.Int64Range(0, int64(2*grace)).Draw(t, "silence")),
+		NotReady: rapid.SampledFrom([]string{"", "disk is full"}).Draw(t, "not ready"),
+	}}
+	switch rapid.IntRange(0, 2).Draw(t, "witnesses") {
+	case 1:
+		h.Witnesses = []Witness{{Agent: lost}}
+	case 2:
+		h.Witnesses = []Witness{{Agent: Agent{Heard: true}}}
+	}
+	return h
 }
 
 // twice reports whether a node has a taint in both spellings.

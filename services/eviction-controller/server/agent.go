@@ -15,6 +15,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/nodeid"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc"
@@ -35,6 +36,12 @@ type Agent struct {
 	waits    sync.Map // by node, why its reboot waits, as it was logged
 }
 
+// Listener hears agents.
+type Listener interface {
+	// Beat takes in a heartbeat. It reports false if this process does not lead.
+	Beat(beat *nodev1.HeartbeatRequest) bool
+}
+
 // Machines is machine-api, the owner of machines.
 type Machines interface {
 	GetMachine(ctx context.Context, r *machinev1.GetMachineRequest, opts ...grpc.CallOption) (*machinev1.Machine, error)
@@ -48,7 +55,8 @@ func NewAgent(tables *kinds.Tables, heard Listener, permits Permits, machines Ma
 	return &Agent{tables: tables, heard: heard, permits: permits, machines: machines, log: log}
 }
 
-// RegisterNode makes a node known, or brings what its agent knows up to date. Only the agent of a machine that exists registers a node.
+// RegisterNode makes a node known, or brings what its agent knows up to date. Only the agent of a machine that exists
+// registers a node.
 func (s *Agent) RegisterNode(ctx context.Context, r *nodev1.RegisterNodeRequest) (*nodev1.Node, error) {
 	if err := identity.NamedAgentOf(ctx, r.GetName()); err != nil {
 		return nil, err
@@ -75,9 +83,10 @@ func (s *Agent) RegisterNode(ctx context.Context, r *nodev1.RegisterNodeRequest)
 		if err := identity.BeforeChange(ctx); err != nil {
 			return nil, err
 		}
-		node, err := s.register(kinds.Own(ctx), old, was == "" || was == caller.UID, r, m)
+		node, err := s.register(ctx, old, was == "" || was == caller.UID, r, m)
 		switch rpcerr.Reason(err) {
-		case metav1.ErrorReason_ERROR_REASON_NOT_FOUND, metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS, metav1.ErrorReason_ERROR_REASON_CONFLICT:
+		case metav1.ErrorReason_ERROR_REASON_NOT_FOUND, metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS,
+			metav1.ErrorReason_ERROR_REASON_CONFLICT:
 			continue // somebody else was faster
 		}
 		return node, err
@@ -88,9 +97,13 @@ func (s *Agent) RegisterNode(ctx context.Context, r *nodev1.RegisterNodeRequest)
 func (s *Agent) machineOf(ctx context.Context, r *nodev1.RegisterNodeRequest, uid string) (*machinev1.Machine, error) {
 	ctx, cancel := context.WithTimeout(ctx, machinePatience)
 	defer cancel()
-	m, err := s.machines.GetMachine(ctx, &machinev1.GetMachineRequest{Namespace: r.GetMachine().GetNamespace(), Name: r.GetName()})
+	m, err := s.machines.GetMachine(ctx, &machinev1.GetMachineRequest{
+		Namespace: r.GetMachine().GetNamespace(),
+		Name:      r.GetName(),
+	})
 	if err != nil && rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
-		return nil, rpcerr.Unavailable("machine-api, which knows the node's machine, does not answer: " + status.Convert(err).Message())
+		return nil, rpcerr.Unavailable("machine-api, which knows the node's machine, does not answer: " +
+			status.Convert(err).Message())
 	}
 	if fault := plan.RegistrationFault(uid, m); fault != "" {
 		return nil, rpcerr.Forbidden(fmt.Sprintf("node %q may not register: %s", r.GetName(), fault))
@@ -98,35 +111,43 @@ func (s *Agent) machineOf(ctx context.Context, r *nodev1.RegisterNodeRequest, ui
 	return m, nil
 }
 
-// register writes a node as its agent's registration makes it. A node of an earlier machine of that name goes first, with all that is on it.
-func (s *Agent) register(ctx context.Context, old *nodev1.Node, same bool, r *nodev1.RegisterNodeRequest, m *machinev1.Machine) (*nodev1.Node, error) {
+// register writes a node as its agent's registration makes it. A node of an earlier machine of that name goes first,
+// with all that is on it.
+func (s *Agent) register(ctx context.Context, old *nodev1.Node, same bool, r *nodev1.RegisterNodeRequest,
+	m *machinev1.Machine,
+) (*nodev1.Node, error) {
+	own := resource.WriteOptions{Own: true}
 	if old != nil && same {
 		next := plan.Registered(old, r, m, time.Now().UTC())
-		return s.tables.Nodes.Modify(ctx, resource.Key{Name: r.GetName()}, func(node *nodev1.Node) error {
+		return s.tables.Nodes.Modify(ctx, object.Key{Name: r.GetName()}, func(node *nodev1.Node) error {
 			if node.GetMetadata().GetResourceVersion() != old.GetMetadata().GetResourceVersion() {
 				return rpcerr.Conflict("Node", r.GetName(), "")
 			}
 			node.Metadata, node.Spec, node.Status = next.Metadata, next.Spec, next.Status
 			return nil
-		})
+		}, own)
 	}
 	if old != nil {
-		left, err := s.tables.Nodes.Delete(ctx, "", r.GetName(), &metav1.Preconditions{Uid: old.GetMetadata().GetUid()})
+		left, err := s.tables.Nodes.Delete(ctx, "", r.GetName(), &metav1.Preconditions{Uid: old.GetMetadata().GetUid()},
+			own)
 		if err != nil {
 			return nil, err
 		}
 		if f := left.GetMetadata().GetFinalizers(); len(f) > 0 {
-			return nil, rpcerr.Unavailable(fmt.Sprintf("the node of the earlier machine %s is still there: it waits for %s to be removed", r.GetName(), strings.Join(f, ", ")))
+			return nil,
+				rpcerr.Unavailable(fmt.Sprintf("the node of the earlier machine %s is still there: it waits for %s to be removed",
+					r.GetName(), strings.Join(f, ", ")))
 		}
 	}
-	node, err := s.tables.Nodes.Create(ctx, plan.Registered(nil, r, m, time.Now().UTC()))
+	node, err := s.tables.Nodes.Create(ctx, plan.Registered(nil, r, m, time.Now().UTC()), own)
 	if err == nil {
 		s.log.InfoContext(ctx, "node registered", "node", r.GetName())
 	}
 	return node, err
 }
 
-// Heartbeat listens to an agent until its stream ends. Each message is answered, so that the agent knows that it was heard.
+// Heartbeat listens to an agent until its stream ends. Each message is answered, so that the agent knows that it was
+// heard.
 func (s *Agent) Heartbeat(stream grpc.BidiStreamingServer[nodev1.HeartbeatRequest, nodev1.HeartbeatResponse]) error {
 	for {
 		beat, err := stream.Recv()
@@ -150,7 +171,7 @@ func (s *Agent) beat(ctx context.Context, r *nodev1.HeartbeatRequest) (*nodev1.H
 	if err := identity.NamedAgentOf(ctx, r.GetName()); err != nil {
 		return nil, err
 	}
-	if !synced(s.tables) {
+	if !s.tables.Nodes.IsSynced() {
 		return nil, rpcerr.Unavailable("this process is starting and does not know the nodes yet")
 	}
 	node, ok := s.tables.Nodes.Lookup("", r.GetName())
@@ -163,37 +184,28 @@ func (s *Agent) beat(ctx context.Context, r *nodev1.HeartbeatRequest) (*nodev1.H
 	if !s.heard.Beat(r) {
 		return nil, rpcerr.Unavailable("this process does not listen to agents now: another one leads")
 	}
-	if boot := r.GetBootId(); boot != "" && node.GetMetadata().GetAnnotations()[plan.RebootOf] == boot {
-		if s.mayGoDown(ctx, node) {
-			return &nodev1.HeartbeatResponse{Command: "Reboot", BootId: boot}, nil
-		}
+	if s.reboots(ctx, plan.RebootView{Now: time.Now().UTC(), Node: node, Boot: r.GetBootId()}) {
+		return &nodev1.HeartbeatResponse{Command: "Reboot", BootId: r.GetBootId()}, nil
 	}
 	return &nodev1.HeartbeatResponse{}, nil
 }
 
-// mayGoDown asks for the permit of a control-plane node once more, right before its agent is told to restart it: another voter may have died since
-// the reboot was requested. While the permit is refused, each heartbeat asks again.
-func (s *Agent) mayGoDown(ctx context.Context, node *nodev1.Node) bool {
-	if !plan.ControlPlane(node) {
-		return true
+// reboots reports whether the agent is ordered to restart its node. While the permit is refused, each heartbeat asks
+// again.
+func (s *Agent) reboots(ctx context.Context, v plan.RebootView) bool {
+	p := plan.Reboot(v)
+	if p.Asks(plan.AcquirePermit) {
+		v.Permit.Code = plan.Granted
+		if _, err := s.permits.Acquire(ctx, p.Ask[0].Machine, "reboot"); err != nil {
+			v.Permit = plan.Answer{Code: plan.Refused, Why: err.Error()}
+		}
+		p = plan.Reboot(v)
 	}
-	name := node.GetMetadata().GetName()
-	_, err := s.permits.Acquire(ctx, plan.MachineOfNode(name), "reboot")
-	if err == nil {
+	name := v.Node.GetMetadata().GetName()
+	if p.WaitsFor == "" {
 		s.waits.Delete(name)
-		return true
+	} else if said, ok := s.waits.Swap(name, p.WaitsFor); !ok || said != p.WaitsFor {
+		s.log.InfoContext(ctx, "reboot waits for the disruption permit", "node", name, "error", p.WaitsFor)
 	}
-	if said, ok := s.waits.Swap(name, err.Error()); !ok || said != err.Error() {
-		s.log.InfoContext(ctx, "reboot waits for the disruption permit", "node", name, "error", err)
-	}
-	return false
-}
-
-func synced(t *kinds.Tables) bool {
-	select {
-	case <-t.Nodes.Synced():
-		return true
-	default:
-		return false
-	}
+	return p.Does(plan.RebootNode)
 }

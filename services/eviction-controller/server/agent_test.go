@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"testing"
-	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -12,17 +11,13 @@ import (
 	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 
-	"github.com/windlass-dev/windlass/services/eviction-controller/kinds"
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
 )
 
 // ear hears every agent.
 type ear struct{}
 
-func (ear) Beat(*nodev1.HeartbeatRequest) bool      { return true }
-func (ear) Agent(string) plan.Agent                 { return plan.Agent{} }
-func (ear) Witnesses([]*nodev1.Node) []plan.Witness { return nil }
-func (ear) Grace() time.Duration                    { return time.Minute }
+func (ear) Beat(*nodev1.HeartbeatRequest) bool { return true }
 
 // quorum gives the permit while every other voter is up.
 type quorum struct {
@@ -33,7 +28,8 @@ type quorum struct {
 func (q *quorum) Acquire(context.Context, *metav1.ObjectReference, string) (bool, error) {
 	q.asked++
 	if q.risk {
-		return false, rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, "machine a", "member b does not answer")
+		return false, rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, "machine a",
+			"member b does not answer")
 	}
 	return true, nil
 }
@@ -41,12 +37,15 @@ func (q *quorum) Acquire(context.Context, *metav1.ObjectReference, string) (bool
 func (q *quorum) Release(context.Context, *metav1.ObjectReference) error { return nil }
 
 func TestAControlPlaneNodeIsToldToRebootOnlyWhileEveryOtherVoterIsUp(t *testing.T) {
-	tables, own := newTables(t), kinds.Own(t.Context())
+	tables, own := newTables(t), t.Context()
 	// What the machine is decides, and not only a label that its spec may not have given to the node.
 	for name, role := range map[string]string{"a": "master", "w": "worker"} {
 		node := &nodev1.Node{
-			Metadata: &metav1.ObjectMeta{Name: name, Annotations: map[string]string{nodeid.MachineUID: "uid-" + name, nodeid.MachineRole: role}},
-			Status:   &nodev1.NodeStatus{NodeInfo: &nodev1.NodeSystemInfo{BootId: "boot-1"}},
+			Metadata: &metav1.ObjectMeta{Name: name, Annotations: map[string]string{
+				nodeid.MachineUID:  "uid-" + name,
+				nodeid.MachineRole: role,
+			}},
+			Status: &nodev1.NodeStatus{NodeInfo: &nodev1.NodeSystemInfo{BootId: "boot-1"}},
 		}
 		plan.SetReboot(node, "boot-1")
 		if _, err := tables.Nodes.Create(own, node); err != nil {
@@ -57,7 +56,10 @@ func TestAControlPlaneNodeIsToldToRebootOnlyWhileEveryOtherVoterIsUp(t *testing.
 	s := NewAgent(tables, ear{}, guardian, nil, slog.New(slog.DiscardHandler))
 	beat := func(name string) string {
 		t.Helper()
-		ctx := identity.WithCaller(t.Context(), identity.Caller{User: "system:node:" + name, UID: "uid-" + name, Groups: []string{identity.GroupNodes}})
+		ctx := identity.WithCaller(t.Context(), identity.Caller{
+			User: "system:node:" + name, UID: "uid-" + name,
+			Groups: []string{identity.GroupNodes},
+		})
 		r, err := s.beat(ctx, &nodev1.HeartbeatRequest{Name: name, BootId: "boot-1"})
 		if err != nil {
 			t.Fatal(err)

@@ -5,60 +5,58 @@ import (
 	"slices"
 	"time"
 
-	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/grpc/status"
 
 	"github.com/windlass-dev/windlass/services/eviction-controller/kinds"
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
 )
 
-// Pods knows the pods of nodes.
+// Pods lists the pods of a node as they are now.
 type Pods interface {
-	Known() bool
-	On(node string) []*schedulingv1.Pod
-}
-
-// Budgets knows the disruption budgets.
-type Budgets interface {
-	All() []*schedulingv1.PodDisruptionBudget
+	On(ctx context.Context, node string) ([]*schedulingv1.Pod, error)
 }
 
 // Eviction serves EvictionService: what a drain and what taints would do.
 type Eviction struct {
 	schedulingv1.UnimplementedEvictionServiceServer
-	tables  *kinds.Tables
-	heard   Listener
-	pods    Pods
-	budgets Budgets
+	tables *kinds.Tables
+	views  Views
+	pods   Pods
 }
 
 // NewEviction returns the EvictionService.
-func NewEviction(tables *kinds.Tables, heard Listener, pods Pods, budgets Budgets) *Eviction {
-	return &Eviction{tables: tables, heard: heard, pods: pods, budgets: budgets}
+func NewEviction(tables *kinds.Tables, views Views, pods Pods) *Eviction {
+	return &Eviction{tables: tables, views: views, pods: pods}
 }
 
 // PlanEvictions says which pods leave because of NoExecute taints, and when.
-func (s *Eviction) PlanEvictions(ctx context.Context, r *schedulingv1.PlanEvictionsRequest) (*schedulingv1.PlanEvictionsResponse, error) {
+func (s *Eviction) PlanEvictions(ctx context.Context, r *schedulingv1.PlanEvictionsRequest) (
+	*schedulingv1.PlanEvictionsResponse, error,
+) {
 	nodes, err := s.tainted(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	if r.GetPods() == nil && !s.pods.Known() {
+	if _, known := s.views.Pods(""); r.GetPods() == nil && !known {
 		return nil, rpcerr.Unavailable("the scheduler has not said yet which pods there are: give pods, or try again")
 	}
 	out := &schedulingv1.PlanEvictionsResponse{}
 	var all []plan.Eviction
 	var first time.Time
 	for _, n := range nodes {
-		v := plan.EvictionView{Now: time.Now().UTC(), Node: n, Pods: s.podsOn(n.GetMetadata().GetName(), r.GetPods())}
-		if r.GetNode() == nil { // of a node that is given nobody was heard
-			v.Doubt = s.doubt(v.Now, n.GetMetadata().GetName())
+		v := s.views.Evictions(n)
+		if r.GetNode() != nil {
+			v.Hearing, v.Settled = plan.Hearing{}, time.Time{} // of a node that is given nobody was heard
 		}
-		evictions, wakes := plan.Evictions(v)
-		all = append(all, evictions...)
-		if first.IsZero() || (!wakes.IsZero() && wakes.Before(first)) {
+		if r.GetPods() != nil {
+			v.Pods, v.Tries = givenPods(n.GetMetadata().GetName(), r.GetPods()), nil
+		}
+		all = append(all, plan.Deadlines(v)...)
+		if wakes := plan.Evictions(v).Wake; first.IsZero() || (!wakes.IsZero() && wakes.Before(first)) {
 			first = wakes
 		}
 	}
@@ -72,15 +70,8 @@ func (s *Eviction) PlanEvictions(ctx context.Context, r *schedulingv1.PlanEvicti
 	return out, nil
 }
 
-// doubt is what keeps the controller from evicting pods of a node.
-func (s *Eviction) doubt(now time.Time, node string) time.Time {
-	grace := s.heard.Grace()
-	return plan.Doubt(now, s.heard.Agent(node), grace, func() bool {
-		return plan.Disrupted(s.heard.Witnesses(s.tables.Nodes.All()), grace)
-	})
-}
-
-// tainted returns the nodes that a request asks about: the given one, the named one, or all that have a NoExecute taint.
+// tainted returns the nodes that a request asks about: the given one, the named one, or all that have a NoExecute
+// taint.
 func (s *Eviction) tainted(ctx context.Context, r *schedulingv1.PlanEvictionsRequest) ([]*nodev1.Node, error) {
 	switch {
 	case r.GetNode() != nil:
@@ -92,64 +83,80 @@ func (s *Eviction) tainted(ctx context.Context, r *schedulingv1.PlanEvictionsReq
 	return slices.DeleteFunc(s.tables.Nodes.All(), func(n *nodev1.Node) bool { return !plan.NoExecutes(n) }), nil
 }
 
-// podsOn returns the pods of a node: of the given ones those that are bound to it or to none, or the live ones.
-func (s *Eviction) podsOn(node string, given *schedulingv1.PodList) []*schedulingv1.Pod {
-	if given == nil {
-		return s.pods.On(node)
-	}
+// givenPods returns those of the given pods that are bound to a node or to none.
+func givenPods(node string, given *schedulingv1.PodList) []*schedulingv1.Pod {
 	return slices.DeleteFunc(slices.Clone(given.GetItems()), func(p *schedulingv1.Pod) bool {
 		on := p.GetSpec().GetNodeName()
 		return on != "" && node != "" && on != node
 	})
 }
 
-// PlanDrain says what a drain would do now, and what it makes of each pod. The permit is not asked for.
-func (s *Eviction) PlanDrain(ctx context.Context, r *schedulingv1.PlanDrainRequest) (*schedulingv1.PlanDrainResponse, error) {
+// PlanDrain says what a drain would do now, and what it makes of each pod. The permit is not asked for, and no pod is
+// evicted: what budgets say of that is foreseen. The question that changes nothing, for the pods that are left, is
+// asked.
+func (s *Eviction) PlanDrain(ctx context.Context, r *schedulingv1.PlanDrainRequest) (*schedulingv1.PlanDrainResponse,
+	error,
+) {
 	v, err := s.drainView(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	p := plan.Drain(v).Foresee(v)
-	out := &schedulingv1.PlanDrainResponse{Actions: p.Actions, HeldBack: p.HeldBack, Status: p.Status, WakeTime: wake(p.Wake)}
-	for _, pod := range p.Pods {
+	p, pods := plan.Foresee(v)
+	if p.Asks(plan.ListPods) {
+		p, pods = plan.Foresee(v.With(s.list(ctx, v, r.GetPods() != nil, p.Ask)))
+	}
+	out := &schedulingv1.PlanDrainResponse{
+		Actions: p.Steps(), HeldBack: p.HeldBack(), Status: p.StatusAfter(v.Drain), WakeTime: wake(p.Wake),
+	}
+	if out.Status == nil {
+		out.Status = &nodev1.DrainStatus{}
+	}
+	for _, pod := range pods {
 		out.Pods = append(out.Pods, &schedulingv1.PlanDrainResponse_PodVerdict{
-			Namespace: pod.Pod.GetMetadata().GetNamespace(), Name: pod.Pod.GetMetadata().GetName(), Verdict: pod.Verdict, Reason: pod.Reason,
+			Namespace: pod.Pod.GetMetadata().GetNamespace(), Name: pod.Pod.GetMetadata().GetName(), Verdict: pod.Verdict,
+			Reason: pod.Reason,
 		})
 	}
 	return out, nil
 }
 
+// list answers the question for the pods of a drain's node. Pods that are given are all that there are.
+func (s *Eviction) list(ctx context.Context, v plan.DrainView, given bool, questions []plan.Question) []plan.Answered {
+	a := plan.Answer{Code: plan.Granted, At: time.Now().UTC(), Pods: v.Pods}
+	if !given {
+		var err error
+		if a.Pods, err = s.pods.On(ctx, v.Drain.GetSpec().GetNodeName()); err != nil {
+			a.Code, a.Why = plan.Away, status.Convert(err).Message()
+		}
+	}
+	return []plan.Answered{{Question: questions[0], Answer: a}}
+}
+
+// drainView returns what the controller decides with, but for what the request gives.
 func (s *Eviction) drainView(ctx context.Context, r *schedulingv1.PlanDrainRequest) (plan.DrainView, error) {
-	v := plan.DrainView{
-		Now: time.Now().UTC(), Drain: r.GetDrain(), Node: r.GetNode(), Budgets: r.GetBudgets().GetItems(), Fresh: true,
-		Known: r.GetPods() != nil || s.pods.Known(),
-	}
-	var err error
-	if v.Drain == nil {
+	d := r.GetDrain()
+	if d == nil {
 		if r.GetName() == "" {
-			return v, rpcerr.Invalid(rpcerr.Field{Path: "name", Description: "give a name or a drain"})
+			return plan.DrainView{}, rpcerr.Invalid(object.Fault{Path: "name", Description: "give a name or a drain"})
 		}
-		if v.Drain, err = s.tables.Drains.Get(ctx, "", r.GetName()); err != nil {
-			return v, err
+		var err error
+		if d, err = s.tables.Drains.Get(ctx, "", r.GetName()); err != nil {
+			return plan.DrainView{}, err
 		}
 	}
-	name := v.Drain.GetSpec().GetNodeName()
+	name := d.GetSpec().GetNodeName()
 	if name == "" {
-		return v, rpcerr.Invalid(rpcerr.Field{Path: "drain.spec.nodeName", Description: "must be given"})
+		return plan.DrainView{}, rpcerr.Invalid(object.Fault{Path: "drain.spec.nodeName", Description: "must be given"})
 	}
-	if v.Node == nil {
-		v.Node, err = s.tables.Nodes.Get(ctx, "", name)
-		if err != nil && rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
-			return v, err
-		}
-		if !plan.Drains(v.Drain, v.Node) {
-			v.Node = nil
-		}
+	v := s.views.Drain(d)
+	if r.GetNode() != nil {
+		v.Node = r.GetNode()
 	}
-	v.Others = s.tables.OtherDrains(v.Drain)
-	v.Pods = s.podsOn(name, r.GetPods())
-	if r.GetBudgets() == nil {
-		v.Budgets = s.budgets.All()
+	if r.GetPods() != nil {
+		v.Pods, v.Known, v.Tries = givenPods(name, r.GetPods()), true, nil
+	}
+	if r.GetBudgets() != nil {
+		v.Budgets = r.GetBudgets().GetItems()
 	}
 	return v, nil
 }

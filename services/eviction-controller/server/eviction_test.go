@@ -3,6 +3,7 @@ package server
 import (
 	"slices"
 	"testing"
+	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -13,16 +14,20 @@ import (
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
 )
 
-// nothing knows no pods and no budgets.
-type nothing struct{}
+// nothing shows a drain alone: nothing else is known.
+type nothing struct{ Views }
 
-func (nothing) Known() bool                              { return false }
-func (nothing) On(string) []*schedulingv1.Pod            { return nil }
-func (nothing) All() []*schedulingv1.PodDisruptionBudget { return nil }
+func (nothing) Drain(d *nodev1.Drain) plan.DrainView {
+	return plan.DrainView{Now: time.Now(), Drain: d}
+}
 
 func TestADrainThatNamesNoNodeIsNotPlanned(t *testing.T) {
-	s := NewEviction(newTables(t), nil, nothing{}, nothing{})
-	for _, r := range []*schedulingv1.PlanDrainRequest{{Drain: &nodev1.Drain{}}, {Drain: &nodev1.Drain{Spec: &nodev1.DrainSpec{}}}, {}} {
+	s := NewEviction(newTables(t), nothing{}, nil)
+	for _, r := range []*schedulingv1.PlanDrainRequest{
+		{Drain: &nodev1.Drain{}},
+		{Drain: &nodev1.Drain{Spec: &nodev1.DrainSpec{}}},
+		{},
+	} {
 		_, err := s.PlanDrain(t.Context(), r)
 		fields, _ := rpcerr.Fields(err)
 		var paths []string
@@ -41,7 +46,7 @@ func TestADrainThatNamesNoNodeIsNotPlanned(t *testing.T) {
 
 // TestAPlanOfADrainHasNoStepThatABudgetRefuses asks with all that decides: nothing live is looked at.
 func TestAPlanOfADrainHasNoStepThatABudgetRefuses(t *testing.T) {
-	s := NewEviction(newTables(t), nil, nothing{}, nothing{})
+	s := NewEviction(newTables(t), nothing{}, nil)
 	app := map[string]string{"app": "web"}
 	pod := func(name string, labels map[string]string) *schedulingv1.Pod {
 		return &schedulingv1.Pod{
@@ -49,13 +54,17 @@ func TestAPlanOfADrainHasNoStepThatABudgetRefuses(t *testing.T) {
 				Namespace: "default", Name: name, Labels: labels,
 				OwnerReferences: []*metav1.OwnerReference{{Kind: "ReplicaSet", Controller: proto.Bool(true)}},
 			},
-			Status: &schedulingv1.PodStatus{Phase: proto.String("Running"), Conditions: []*schedulingv1.PodCondition{{Type: "Ready", Status: "True"}}},
+			Status: &schedulingv1.PodStatus{Phase: proto.String("Running"), Conditions: []*schedulingv1.PodCondition{
+				{Type: "Ready", Status: "True"},
+			}},
 		}
 	}
 	r, err := s.PlanDrain(t.Context(), &schedulingv1.PlanDrainRequest{
-		Drain: &nodev1.Drain{Spec: &nodev1.DrainSpec{NodeName: "a"}, Status: &nodev1.DrainStatus{Phase: proto.String(plan.Draining)}},
-		Node:  &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: "a"}, Spec: &nodev1.NodeSpec{Unschedulable: proto.Bool(true)}},
-		Pods:  &schedulingv1.PodList{Items: []*schedulingv1.Pod{pod("guarded", app), pod("free", nil)}},
+		Drain: &nodev1.Drain{Spec: &nodev1.DrainSpec{NodeName: "a"}, Status: &nodev1.DrainStatus{
+			Phase: proto.String(plan.Draining),
+		}},
+		Node: &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: "a"}, Spec: &nodev1.NodeSpec{Unschedulable: proto.Bool(true)}},
+		Pods: &schedulingv1.PodList{Items: []*schedulingv1.Pod{pod("guarded", app), pod("free", nil)}},
 		Budgets: &schedulingv1.PodDisruptionBudgetList{Items: []*schedulingv1.PodDisruptionBudget{{
 			Metadata: &metav1.ObjectMeta{Namespace: "default", Name: "web"},
 			Spec:     &schedulingv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: app}},

@@ -9,7 +9,9 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -24,25 +26,26 @@ type Permits interface {
 	Release(ctx context.Context, machine *metav1.ObjectReference) error
 }
 
-// Listener knows what agents said.
-type Listener interface {
-	Beat(*nodev1.HeartbeatRequest) bool
-	Agent(node string) plan.Agent
-	Witnesses(nodes []*nodev1.Node) []plan.Witness
-	Grace() time.Duration
+// Views shows what the controller decides with.
+type Views interface {
+	Node(node *nodev1.Node) plan.NodeView
+	Evictions(node *nodev1.Node) plan.EvictionView
+	Drain(d *nodev1.Drain) plan.DrainView
+	// Pods returns the pods of a node; known is false while the scheduler has not yet said which pods there are.
+	Pods(node string) (pods []*schedulingv1.Pod, known bool)
 }
 
 // Node serves what NodeService has beyond the standard methods.
 type Node struct {
 	nodev1.UnimplementedNodeServiceServer
 	tables  *kinds.Tables
-	heard   Listener
+	views   Views
 	permits Permits
 }
 
 // NewNode returns the custom methods of NodeService.
-func NewNode(tables *kinds.Tables, heard Listener, permits Permits) *Node {
-	return &Node{tables: tables, heard: heard, permits: permits}
+func NewNode(tables *kinds.Tables, views Views, permits Permits) *Node {
+	return &Node{tables: tables, views: views, permits: permits}
 }
 
 // CordonNode makes a node unschedulable in the caller's name.
@@ -57,10 +60,10 @@ func (s *Node) UncordonNode(ctx context.Context, r *nodev1.UncordonNodeRequest) 
 
 func (s *Node) cordon(ctx context.Context, name string, on bool) (*nodev1.Node, error) {
 	caller, _ := identity.CallerFrom(ctx)
-	return s.tables.Nodes.Modify(kinds.Own(ctx), resource.Key{Name: name}, func(node *nodev1.Node) error {
+	return s.tables.Nodes.Modify(ctx, object.Key{Name: name}, func(node *nodev1.Node) error {
 		plan.SetCordon(node, s.tables.DrainsOf(name), caller.User, on)
 		return nil
-	})
+	}, resource.WriteOptions{Own: true})
 }
 
 // RebootNode asks the agent of a node to restart it. The answer comes before the node goes down.
@@ -84,7 +87,7 @@ func (s *Node) RebootNode(ctx context.Context, r *nodev1.RebootNodeRequest) (*no
 			return nil, err
 		}
 	}
-	_, err = s.tables.Nodes.Modify(kinds.Own(ctx), resource.Key{Name: r.GetName()}, func(node *nodev1.Node) error {
+	_, err = s.tables.Nodes.Modify(ctx, object.Key{Name: r.GetName()}, func(node *nodev1.Node) error {
 		if node.GetStatus().GetNodeInfo().GetBootId() != boot {
 			return rpcerr.Conflict("Node", r.GetName(), "it was restarted meanwhile")
 		}
@@ -93,7 +96,7 @@ func (s *Node) RebootNode(ctx context.Context, r *nodev1.RebootNodeRequest) (*no
 		}
 		plan.SetReboot(node, boot)
 		return nil
-	})
+	}, resource.WriteOptions{Own: true})
 	if err != nil && plan.ControlPlane(node) {
 		err = errors.Join(err, s.giveBack(context.WithoutCancel(ctx), r.GetName()))
 	}
@@ -103,58 +106,56 @@ func (s *Node) RebootNode(ctx context.Context, r *nodev1.RebootNodeRequest) (*no
 	return &nodev1.RebootNodeResponse{BootId: boot}, nil
 }
 
-// rebooting refuses a reboot while another one is not over: its end gives the permit back, which must not be that of this one.
+// rebooting refuses a reboot while another one is not over: its end gives the permit back, which must not be that of
+// this one.
 func rebooting(node string) error {
 	return rpcerr.Conflict("Node", node, "another reboot of it is about to be over")
 }
 
-// giveBack gives the permit back that was taken for a reboot which does not come about, unless a drain of the node uses it, or a reboot after
-// all: whether the order was written is not always known.
+// giveBack gives the permit back that was taken for a reboot which does not come about, unless a drain of the node uses
+// it, or a reboot after all: whether the order was written is not always known.
 func (s *Node) giveBack(ctx context.Context, name string) error {
 	node, err := s.tables.Nodes.Get(ctx, "", name)
 	if err != nil && rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
 		return err
 	}
-	if node.GetMetadata().GetAnnotations()[plan.RebootOf] != "" || slices.ContainsFunc(s.tables.DrainsOf(name), plan.UsesPermit) {
+	if node.GetMetadata().GetAnnotations()[plan.RebootOf] != "" || slices.ContainsFunc(s.tables.DrainsOf(name),
+		plan.UsesPermit) {
 		return nil
 	}
 	return s.permits.Release(ctx, plan.MachineOfNode(name))
 }
 
-// PlanNode says what would become of a node.
+// PlanNode says what would become of a node. Of a node that is given nothing is known but what the request says.
 func (s *Node) PlanNode(ctx context.Context, r *nodev1.PlanNodeRequest) (*nodev1.PlanNodeResponse, error) {
-	v := plan.NodeView{Now: time.Now().UTC(), Grace: s.heard.Grace()}
+	var v plan.NodeView
 	switch {
 	case r.GetNode() != nil:
-		v.Node = given(ctx, r.GetNode())
-		v.Agent = plan.Agent{Heard: r.GetSilence() != nil, Silence: r.GetSilence().AsDuration()}
+		v = s.views.Node(given(ctx, r.GetNode()))
+		v.Hearing = plan.Hearing{
+			Agent: plan.Agent{Heard: r.GetSilence() != nil, Silence: r.GetSilence().AsDuration()}, Grace: v.Grace, Given: true,
+		}
 	case r.GetName() == "":
-		return nil, rpcerr.Invalid(rpcerr.Field{Path: "name", Description: "give a name or a node"})
+		return nil, rpcerr.Invalid(object.Fault{Path: "name", Description: "give a name or a node"})
 	default:
-		var err error
-		if v.Node, err = s.tables.Nodes.Get(ctx, "", r.GetName()); err != nil {
+		node, err := s.tables.Nodes.Get(ctx, "", r.GetName())
+		if err != nil {
 			return nil, err
 		}
-		v.Agent = s.heard.Agent(r.GetName())
-		witnesses := s.heard.Witnesses(s.tables.Nodes.All())
-		v.Disrupted = plan.Disrupted(witnesses, v.Grace)
-		if _, stopped := plan.Pace(witnesses, plan.Zone(v.Node), v.Grace, 0); stopped {
-			v.Held = v.Now.Add(v.Grace / 2)
-		}
-		v.Doubt = !v.Agent.Settled(v.Grace)
+		v = s.views.Node(node)
 	}
-	v.Drains = s.tables.DrainsOf(v.Node.GetMetadata().GetName())
 	p := plan.Node(v)
-	out := &nodev1.PlanNodeResponse{
-		Conditions: p.Conditions, Taints: p.Taints,
-		Unschedulable: p.Unschedulable, HeldBy: p.HeldBy, WakeTime: wake(p.Wake),
-	}
-	return out, nil
+	node := p.NodeAfter(v.Node)
+	return &nodev1.PlanNodeResponse{
+		Conditions: node.GetStatus().GetConditions(), Taints: node.GetSpec().GetTaints(),
+		Unschedulable: node.GetSpec().GetUnschedulable(), HeldBy: plan.HeldBy(v.Node, v.Drains), WakeTime: wake(p.Wake),
+	}, nil
 }
 
-// given returns a node of a request as it would be stored: one that is unschedulable without anybody's cordon is cordoned by the caller.
+// given returns a node of a request as it would be stored: one that is unschedulable without anybody's cordon is
+// cordoned by the caller.
 func given(ctx context.Context, node *nodev1.Node) *nodev1.Node {
-	node = resource.Clone(node)
+	node = object.Clone(node)
 	if node.Metadata == nil {
 		node.Metadata = &metav1.ObjectMeta{}
 	}

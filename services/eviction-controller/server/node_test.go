@@ -10,7 +10,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -66,36 +66,48 @@ func TestARebootThatDoesNotComeAbout(t *testing.T) {
 		asks, keeps, ok bool
 	}{
 		{name: "gives the permit back", meanwhile: reboots("boot-2"), asks: true},
-		{name: "leaves the permit to a drain that uses it", meanwhile: reboots("boot-2"), drained: true, asks: true, keeps: true},
+		{
+			name: "leaves the permit to a drain that uses it", meanwhile: reboots("boot-2"), drained: true, asks: true,
+			keeps: true,
+		},
 		{name: "waits for the end of another one, which gives the permit back", before: asked("boot-0")},
 		{name: "also of one that was asked for meanwhile", meanwhile: asked("boot-0"), asks: true, keeps: true},
 		{name: "unless it is the very same", meanwhile: asked("boot-1"), asks: true, keeps: true, ok: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			tables, ctx := newTables(t), kinds.Own(t.Context())
+			tables, ctx := newTables(t), t.Context()
 			change := func(f func(*nodev1.Node)) {
 				if f == nil {
 					return
 				}
-				if _, err := tables.Nodes.Modify(ctx, resource.Key{Name: "a"}, func(n *nodev1.Node) error { f(n); return nil }); err != nil {
+				if _, err := tables.Nodes.Modify(ctx, object.Key{Name: "a"}, func(n *nodev1.Node) error {
+					f(n)
+					return nil
+				}); err != nil {
 					t.Error(err)
 				}
 			}
 			if _, err := tables.Nodes.Create(ctx, &nodev1.Node{
 				Metadata: &metav1.ObjectMeta{Name: "a", Labels: map[string]string{"node-role.kubernetes.io/control-plane": ""}},
 				Status: &nodev1.NodeStatus{
-					NodeInfo: &nodev1.NodeSystemInfo{BootId: "boot-1"}, Conditions: []*nodev1.NodeCondition{{Type: plan.Ready, Status: "True"}},
+					NodeInfo: &nodev1.NodeSystemInfo{BootId: "boot-1"}, Conditions: []*nodev1.NodeCondition{
+						{Type: plan.Ready, Status: "True"},
+					},
 				},
 			}); err != nil {
 				t.Fatal(err)
 			}
 			change(tc.before)
 			if tc.drained {
-				d, err := tables.Drains.Create(ctx, &nodev1.Drain{Metadata: &metav1.ObjectMeta{Name: "d"}, Spec: &nodev1.DrainSpec{NodeName: "a"}})
+				d, err := tables.Drains.Create(ctx, &nodev1.Drain{Metadata: &metav1.ObjectMeta{Name: "d"}, Spec: &nodev1.DrainSpec{
+					NodeName: "a",
+				}})
 				if err != nil {
 					t.Fatal(err)
 				}
-				d.Status = &nodev1.DrainStatus{Phase: proto.String(plan.Draining), Conditions: []*metav1.Condition{{Type: plan.PermitHeld, Status: "True"}}}
+				d.Status = &nodev1.DrainStatus{Phase: proto.String(plan.Draining), Conditions: []*metav1.Condition{
+					{Type: plan.PermitHeld, Status: "True"},
+				}}
 				if _, err := tables.Drains.UpdateStatus(ctx, d); err != nil {
 					t.Fatal(err)
 				}

@@ -19,7 +19,8 @@ const defaultRetry = 5 * time.Second
 // defaultRate is Kubernetes' node-eviction-rate.
 const defaultRate = 0.1
 
-// Siblings that this service asks: the one that gives the disruption permit, the one that owns the pods, and the one that owns the machines.
+// Siblings that this service asks: the one that gives the disruption permit, the one that owns the pods, and the one
+// that owns the machines.
 const (
 	guardian  = "etcd-guardian"
 	scheduler = "scheduler"
@@ -42,8 +43,10 @@ func parse(args []string, out io.Writer) (config, error) {
 	fs.SetOutput(out)
 	c.Flags(fs)
 	fs.DurationVar(&c.grace, "node-grace", defaultGrace, "silence of a node's agent after which the node counts as lost")
-	fs.DurationVar(&c.retry, "eviction-retry", defaultRetry, "how soon an eviction that a budget refused is tried again, if nothing changes before")
-	fs.Float64Var(&c.rate, "node-eviction-rate", defaultRate, "nodes per second and zone whose pods have to leave because the node is not ready")
+	fs.DurationVar(&c.retry, "eviction-retry", defaultRetry,
+		"how soon an eviction that a budget refused is tried again, if nothing changes before")
+	fs.Float64Var(&c.rate, "node-eviction-rate", defaultRate,
+		"nodes per second and zone whose pods have to leave because the node is not ready")
 	if err := fs.Parse(args); err != nil {
 		return c, err
 	}

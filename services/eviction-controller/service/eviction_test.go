@@ -46,7 +46,9 @@ func initialize(t *testing.T, nodes nodev1.NodeServiceClient, names ...string) {
 		if err != nil || !strings.Contains(taintsOf(n), plan.UninitializedTaint+"=true:NoSchedule") {
 			t.Fatalf("a new node: %v, %v", n, err)
 		}
-		if _, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: name, Patch: merge(`{"spec":{"taints":null}}`)}); err != nil {
+		if _, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{
+			Name: name, Patch: merge(`{"spec":{"taints":null}}`),
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -102,7 +104,9 @@ func TestATaintThatGoesInTimeEvictsNobody(t *testing.T) {
 	c.agent("a").beat()
 	c.pods.add("a", "p", bearing("k", 1))
 	taint(t, nodes, "a", "k")
-	if _, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: "a", Patch: merge(`{"spec":{"taints":null}}`)}); err != nil {
+	if _, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{
+		Name: "a", Patch: merge(`{"spec":{"taints":null}}`),
+	}); err != nil {
 		t.Fatal(err)
 	}
 	c.agent("b").beat()
@@ -128,7 +132,8 @@ func TestDeadlinesSurviveARestart(t *testing.T) {
 	}
 	c.run()
 	c.pods.awaitDeleted("soon")
-	if got := c.pods.awaitDeleted("later").Sub(added); got < 6*time.Second || got >= 9*time.Second { // 9 s count from the restart
+	// 9 s count from the restart
+	if got := c.pods.awaitDeleted("later").Sub(added); got < 6*time.Second || got >= 9*time.Second {
 		t.Errorf("evicted %v after the taint, want 6s", got)
 	}
 }
@@ -160,11 +165,16 @@ func TestALostNodeLosesItsPodsUnlessAllAreLost(t *testing.T) {
 	// Now all are silent, and nobody else loses anything.
 	time.Sleep(grace + 2*time.Second)
 	for name := range agents {
-		awaitNode(t, nodes, name, "out of reach", func(n *nodev1.Node) bool { return taintsOf(n) == "node.kubernetes.io/unreachable:NoSchedule" })
+		awaitNode(t, nodes, name, "out of reach", func(n *nodev1.Node) bool {
+			return taintsOf(n) == "node.kubernetes.io/unreachable:NoSchedule"
+		})
 	}
 	// Whoever asks hears of no eviction that would not be.
-	plans, err := schedulingv1.NewEvictionServiceClient(c.admin()).PlanEvictions(t.Context(), &schedulingv1.PlanEvictionsRequest{})
-	if err != nil || slices.ContainsFunc(plans.GetEvictions(), func(e *schedulingv1.PlanEvictionsResponse_Eviction) bool { return e.GetVerdict() == plan.Evict }) {
+	plans, err := schedulingv1.NewEvictionServiceClient(c.admin()).PlanEvictions(t.Context(),
+		&schedulingv1.PlanEvictionsRequest{})
+	if err != nil || slices.ContainsFunc(plans.GetEvictions(), func(e *schedulingv1.PlanEvictionsResponse_Eviction) bool {
+		return e.GetVerdict() == plan.Evict
+	}) {
 		t.Errorf("PlanEvictions while nobody is heard: %v, %v", plans, err)
 	}
 	// One speaks again: the others get the time to follow it.
@@ -178,7 +188,9 @@ func TestALostNodeLosesItsPodsUnlessAllAreLost(t *testing.T) {
 		}
 	}
 	beat(grace+500*time.Millisecond, "b", "c")
-	awaitNode(t, nodes, "a", "lost still", func(n *nodev1.Node) bool { return strings.Contains(taintsOf(n), "unreachable:NoExecute") })
+	awaitNode(t, nodes, "a", "lost still", func(n *nodev1.Node) bool {
+		return strings.Contains(taintsOf(n), "unreachable:NoExecute")
+	})
 }
 
 func drain(name, node string, change ...func(*nodev1.DrainSpec)) *nodev1.CreateDrainRequest {
@@ -205,7 +217,9 @@ func TestADrainWaitsForBudgetsAndForPods(t *testing.T) {
 	}
 	c.pods.add("a", "slow", slow)
 	c.pods.add("a", "daemon", by("DaemonSet"))
-	p, err := evictions.PlanDrain(t.Context(), &schedulingv1.PlanDrainRequest{Drain: drain("d", "a", ignoringDaemonSets).GetDrain()})
+	p, err := evictions.PlanDrain(t.Context(), &schedulingv1.PlanDrainRequest{
+		Drain: drain("d", "a", ignoringDaemonSets).GetDrain(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +244,8 @@ func TestADrainWaitsForBudgetsAndForPods(t *testing.T) {
 		})
 	}
 	status("two are blocked, one is on its way out", func(s *nodev1.DrainStatus) bool {
-		return s.GetPhase() == plan.Draining && s.GetRemainingPods() == 3 && s.GetEvictedPods() == 21 && len(s.GetBlocked()) == 2 &&
+		return s.GetPhase() == plan.Draining && s.GetRemainingPods() == 3 && s.GetEvictedPods() == 21 &&
+			len(s.GetBlocked()) == 2 &&
 			strings.Contains(s.GetBlocked()[0], "budget default/web allows no disruption; tried ")
 	})
 	c.pods.mu.Lock()
@@ -286,7 +301,8 @@ func TestADrainThatMayNotTouchAPodFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := awaitDrain(t, drains, "d", plan.Failed)
-	if got, want := d.GetStatus().GetMessage(), "cannot delete DaemonSet-managed Pods (use --ignore-daemonsets to ignore): default/daemon"; got != want {
+	if got, want := d.GetStatus().GetMessage(),
+		"cannot delete DaemonSet-managed Pods (use --ignore-daemonsets to ignore): default/daemon"; got != want {
 		t.Errorf("message %q, want %q", got, want)
 	}
 	if !c.pods.deletedAt("p").IsZero() {
@@ -302,7 +318,9 @@ func TestADrainWaitsForASchedulerThatIsAway(t *testing.T) {
 	c.pods.add("b", "elsewhere")
 	address := c.cfg.Peers[scheduler]
 	servetest.Await(t, func() string { // the pods are known
-		p, err := schedulingv1.NewEvictionServiceClient(c.admin()).PlanDrain(t.Context(), &schedulingv1.PlanDrainRequest{Drain: drain("d", "a").GetDrain()})
+		p, err := schedulingv1.NewEvictionServiceClient(c.admin()).PlanDrain(t.Context(), &schedulingv1.PlanDrainRequest{
+			Drain: drain("d", "a").GetDrain(),
+		})
 		if len(p.GetPods()) == 1 {
 			return ""
 		}
@@ -341,7 +359,8 @@ func TestAnEvictionIsQuick(t *testing.T) {
 		c.agent(name).beat()
 		c.pods.add(name, "p-"+name)
 		servetest.Await(t, func() string {
-			p, err := schedulingv1.NewEvictionServiceClient(c.admin()).PlanEvictions(t.Context(), &schedulingv1.PlanEvictionsRequest{NodeName: name})
+			p, err := schedulingv1.NewEvictionServiceClient(c.admin()).PlanEvictions(t.Context(),
+				&schedulingv1.PlanEvictionsRequest{NodeName: name})
 			if len(p.GetEvictions()) == 1 {
 				return ""
 			}

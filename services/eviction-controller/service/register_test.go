@@ -23,9 +23,13 @@ func TestARemovedMachinesCertificateRegistersNoNode(t *testing.T) {
 	nodes := nodev1.NewNodeServiceClient(c.admin())
 	register := func(r identity.Request) error {
 		t.Helper()
-		_, err := nodev1.NewNodeAgentServiceClient(c.ground.Dial(c.address, r)).RegisterNode(t.Context(), &nodev1.RegisterNodeRequest{
-			Name: "a", ProviderId: "local://test/chosen", Machine: &metav1.ObjectReference{Namespace: "openshift-machine-api", Name: "a"},
-		})
+		_, err := nodev1.NewNodeAgentServiceClient(c.ground.Dial(c.address, r)).RegisterNode(t.Context(),
+			&nodev1.RegisterNodeRequest{
+				Name: "a", ProviderId: "local://test/chosen", Machine: &metav1.ObjectReference{
+					Namespace: "openshift-machine-api",
+					Name:      "a",
+				},
+			})
 		return err
 	}
 	earlier := servetest.Node("a")
@@ -54,7 +58,8 @@ func TestARemovedMachinesCertificateRegistersNoNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n.GetSpec().GetProviderId() != "local://test/a" || n.GetMetadata().GetAnnotations()[nodeid.MachineUID] != servetest.NodeUID("a") {
+	if n.GetSpec().GetProviderId() != "local://test/a" ||
+		n.GetMetadata().GetAnnotations()[nodeid.MachineUID] != servetest.NodeUID("a") {
 		t.Errorf("the node is of instance %q and machine %v", n.GetSpec().GetProviderId(), n.GetMetadata().GetAnnotations())
 	}
 	if len(n.GetSpec().GetTaints()) == 0 || n.GetSpec().GetTaints()[0].GetKey() != plan.UninitializedTaint {
@@ -103,7 +108,8 @@ func TestANodeOfAnEarlierMachineGoesWhenTheNextOneRegisters(t *testing.T) {
 	c.machines.set(func() { c.machines.uid["a"] = "uid-of-the-next-a" })
 	next := servetest.Node("a")
 	next.URI = identity.NodeURI("a", "uid-of-the-next-a")
-	if _, err := nodev1.NewNodeAgentServiceClient(c.ground.Dial(c.address, next)).RegisterNode(t.Context(), &nodev1.RegisterNodeRequest{Name: "a"}); err != nil {
+	if _, err := nodev1.NewNodeAgentServiceClient(c.ground.Dial(c.address, next)).RegisterNode(t.Context(),
+		&nodev1.RegisterNodeRequest{Name: "a"}); err != nil {
 		t.Fatal(err)
 	}
 	// The drain was of the first node: the second one is neither held nor emptied by it.
@@ -116,7 +122,9 @@ func TestANodeOfAnEarlierMachineThatAFinalizerHoldsIsWaitedFor(t *testing.T) {
 	c := start(t, time.Minute)
 	nodes := nodev1.NewNodeServiceClient(c.admin())
 	c.agent("a")
-	if _, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: "a", Patch: merge(`{"metadata":{"finalizers":["example.com/backup"]}}`)}); err != nil {
+	if _, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{
+		Name: "a", Patch: merge(`{"metadata":{"finalizers":["example.com/backup"]}}`),
+	}); err != nil {
 		t.Fatal(err)
 	}
 	c.machines.set(func() { c.machines.uid["a"] = "uid-of-the-next-a" })
@@ -124,7 +132,8 @@ func TestANodeOfAnEarlierMachineThatAFinalizerHoldsIsWaitedFor(t *testing.T) {
 	next.URI = identity.NodeURI("a", "uid-of-the-next-a")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	_, err := nodev1.NewNodeAgentServiceClient(c.ground.Dial(c.address, next)).RegisterNode(ctx, &nodev1.RegisterNodeRequest{Name: "a"})
+	_, err := nodev1.NewNodeAgentServiceClient(c.ground.Dial(c.address, next)).RegisterNode(ctx,
+		&nodev1.RegisterNodeRequest{Name: "a"})
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "example.com/backup") {
 		t.Errorf("while a finalizer holds the earlier node: %v, want UNAVAILABLE that names the finalizer", err)
 	}
@@ -138,32 +147,59 @@ func TestANodesIdentityAndRolesAreNotForEditors(t *testing.T) {
 		patch string
 		want  codes.Code
 	}{
-		"a role":                    {`{"metadata":{"labels":{"node-role.kubernetes.io/master":""}}}`, codes.PermissionDenied},
-		"another machine":           {`{"metadata":{"annotations":{"windlass.dev/machine-uid":"x"}}}`, codes.PermissionDenied},
-		"another role of a machine": {`{"metadata":{"annotations":{"windlass.dev/machine-role":"master"}}}`, codes.PermissionDenied},
-		"another instance":          {`{"spec":{"providerID":"local://test/b"}}`, codes.InvalidArgument},
-		"no instance":               {`{"spec":{"providerID":null}}`, codes.InvalidArgument},
-		"another configuration":     {`{"metadata":{"annotations":{"machineconfiguration.openshift.io/desiredConfig":"x"}}}`, codes.PermissionDenied},
-		"another state":             {`{"metadata":{"annotations":{"machineconfiguration.openshift.io/state":"Done"}}}`, codes.PermissionDenied},
-		"a boot":                    {`{"metadata":{"annotations":{"windlass.dev/config-boot":"x"}}}`, codes.PermissionDenied},
+		"a role": {
+			`{"metadata":{"labels":{"node-role.kubernetes.io/master":""}}}`,
+			codes.PermissionDenied,
+		},
+		"another machine": {
+			`{"metadata":{"annotations":{"windlass.dev/machine-uid":"x"}}}`,
+			codes.PermissionDenied,
+		},
+		"another role of a machine": {
+			`{"metadata":{"annotations":{"windlass.dev/machine-role":"master"}}}`,
+			codes.PermissionDenied,
+		},
+		"another instance": {`{"spec":{"providerID":"local://test/b"}}`, codes.InvalidArgument},
+		"no instance":      {`{"spec":{"providerID":null}}`, codes.InvalidArgument},
+		"another configuration": {
+			`{"metadata":{"annotations":{"machineconfiguration.openshift.io/desiredConfig":"x"}}}`,
+			codes.PermissionDenied,
+		},
+		"another state": {
+			`{"metadata":{"annotations":{"machineconfiguration.openshift.io/state":"Done"}}}`,
+			codes.PermissionDenied,
+		},
+		"a boot": {
+			`{"metadata":{"annotations":{"windlass.dev/config-boot":"x"}}}`,
+			codes.PermissionDenied,
+		},
 		"an annotation of its own":  {`{"metadata":{"annotations":{"example.com/team":"x"}}}`, codes.OK},
 		"a label that says no role": {`{"metadata":{"labels":{"team":"web"}}}`, codes.OK},
 	} {
-		if _, err := editor.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: "a", Patch: merge(tt.patch)}); status.Code(err) != tt.want {
+		if _, err := editor.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: "a", Patch: merge(tt.patch)}); status.Code(
+			err) != tt.want {
 			t.Errorf("an editor gives the node %s: %v, want %v", name, err, tt.want)
 		}
 	}
 	admin := nodev1.NewNodeServiceClient(c.admin())
-	if _, err := admin.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: "a", Patch: merge(`{"metadata":{"labels":{"node-role.kubernetes.io/infra":""}}}`)}); err != nil {
+	if _, err := admin.PatchNode(t.Context(), &nodev1.PatchNodeRequest{
+		Name: "a", Patch: merge(`{"metadata":{"labels":{"node-role.kubernetes.io/infra":""}}}`),
+	}); err != nil {
 		t.Errorf("an administrator gives the node a role: %v", err)
 	}
-	desired := merge(`{"metadata":{"annotations":{"machineconfiguration.openshift.io/desiredConfig":"rendered-worker-1"}}}`)
+	desired := merge(
+		`{"metadata":{"annotations":{"machineconfiguration.openshift.io/desiredConfig":"rendered-worker-1"}}}`)
 	configurator := nodev1.NewNodeServiceClient(c.ground.Dial(c.address, servetest.Service("node-configurator")))
-	for name, client := range map[string]nodev1.NodeServiceClient{"node-configurator": configurator, "an administrator": admin} {
+	for name, client := range map[string]nodev1.NodeServiceClient{
+		"node-configurator": configurator,
+		"an administrator":  admin,
+	} {
 		if _, err := client.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: "a", Patch: desired}); err != nil {
 			t.Errorf("%s gives the node a configuration: %v", name, err)
 		}
-		if _, err := admin.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: "a", Patch: merge(`{"metadata":{"annotations":{"machineconfiguration.openshift.io/desiredConfig":null}}}`)}); err != nil {
+		if _, err := admin.PatchNode(t.Context(), &nodev1.PatchNodeRequest{
+			Name: "a", Patch: merge(`{"metadata":{"annotations":{"machineconfiguration.openshift.io/desiredConfig":null}}}`),
+		}); err != nil {
 			t.Error(err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/servetest"
@@ -21,8 +22,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// podOwner plays the scheduler as far as this service meets it: it keeps pods and budgets, and answers evictions. Pods with the annotation
-// "slow" stay on their way out until a test lets them go.
+// podOwner plays the scheduler as far as this service meets it: it keeps pods and budgets, and answers evictions. Pods
+// with the annotation "slow" stay on their way out until a test lets them go.
 type podOwner struct {
 	schedulingv1.UnimplementedPodServiceServer
 	t       *testing.T
@@ -48,7 +49,9 @@ func newPodOwner(t *testing.T) *podOwner {
 			return p.GetSpec().GetTerminationGracePeriodSeconds(), slow
 		},
 	})
-	o.budgets = resource.NewTable(st, protovalidate.GlobalValidator, resource.Config[*schedulingv1.PodDisruptionBudget]{KeepStatus: true})
+	o.budgets = resource.NewTable(st, protovalidate.GlobalValidator, resource.Config[*schedulingv1.PodDisruptionBudget]{
+		KeepStatus: true,
+	})
 	o.pods.Subscribe(o.note)
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
@@ -93,19 +96,21 @@ func (o *podOwner) listen(address string) string {
 }
 
 // note keeps the time when a pod was first seen on its way out or gone.
-func (o *podOwner) note(k resource.Key) {
-	if p, ok := o.pods.Lookup(k.Namespace, k.Name); ok && !resource.Deleting(p) {
+func (o *podOwner) note(ch resource.Change[*schedulingv1.Pod]) {
+	if !ch.Deleted && !object.Deleting(ch.Object) {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.deleted[k.Name].IsZero() {
-		o.deleted[k.Name] = time.Now()
+	if o.deleted[ch.Key.Name].IsZero() {
+		o.deleted[ch.Key.Name] = time.Now()
 	}
 }
 
 // EvictPod decides by the budgets of the pod's namespace, which all name their pods by the label "app".
-func (o *podOwner) EvictPod(ctx context.Context, r *schedulingv1.EvictPodRequest) (*schedulingv1.EvictPodResponse, error) {
+func (o *podOwner) EvictPod(ctx context.Context, r *schedulingv1.EvictPodRequest) (*schedulingv1.EvictPodResponse,
+	error,
+) {
 	o.mu.Lock()
 	o.asked[r.GetName()]++
 	o.now++
@@ -120,9 +125,10 @@ func (o *podOwner) EvictPod(ctx context.Context, r *schedulingv1.EvictPodRequest
 		if b.GetSpec().GetSelector().GetMatchLabels()["app"] != pod.GetMetadata().GetLabels()["app"] {
 			continue
 		}
-		_, err := o.budgets.Modify(ctx, resource.KeyOf(b), func(b *schedulingv1.PodDisruptionBudget) error {
+		_, err := o.budgets.Modify(ctx, object.KeyOf(b), func(b *schedulingv1.PodDisruptionBudget) error {
 			if b.GetStatus().GetDisruptionsAllowed() <= 0 {
-				return rpcerr.TooMany(fmt.Sprintf("budget %s/%s allows no disruption", b.GetMetadata().GetNamespace(), b.GetMetadata().GetName()), time.Second)
+				return rpcerr.TooMany(fmt.Sprintf("budget %s/%s allows no disruption", b.GetMetadata().GetNamespace(),
+					b.GetMetadata().GetName()), time.Second)
 			}
 			b.Status.DisruptionsAllowed = proto.Int32(b.GetStatus().GetDisruptionsAllowed() - 1)
 			return nil
@@ -141,7 +147,10 @@ func (o *podOwner) add(node, name string, change ...func(*schedulingv1.Pod)) *sc
 	p := &schedulingv1.Pod{
 		Metadata: &metav1.ObjectMeta{
 			Name: name, Labels: map[string]string{}, Annotations: map[string]string{},
-			OwnerReferences: []*metav1.OwnerReference{{ApiVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", Uid: "r", Controller: proto.Bool(true)}},
+			OwnerReferences: []*metav1.OwnerReference{{
+				ApiVersion: "apps/v1", Kind: "ReplicaSet", Name: "r", Uid: "r",
+				Controller: proto.Bool(true),
+			}},
 		},
 		Spec:   &schedulingv1.PodSpec{NodeName: node, TerminationGracePeriodSeconds: proto.Int32(30)},
 		Status: &schedulingv1.PodStatus{Phase: proto.String("Running")},
@@ -159,7 +168,9 @@ func (o *podOwner) add(node, name string, change ...func(*schedulingv1.Pod)) *sc
 // goes ends a pod that is slow.
 func (o *podOwner) goes(name string) {
 	o.t.Helper()
-	if _, err := o.pods.Delete(resource.WithGracePeriod(o.t.Context(), 0), "default", name, nil); err != nil {
+	if _, err := o.pods.Delete(o.t.Context(), "default", name, nil, resource.WriteOptions{
+		Grace: proto.Int32(0),
+	}); err != nil {
 		o.t.Fatal(err)
 	}
 }
@@ -175,13 +186,21 @@ func (o *podOwner) goesSlowly(name string) {
 // allow sets how many pods of an app may be disrupted, by a budget of the same name.
 func (o *podOwner) allow(app string, disruptions int32) {
 	o.t.Helper()
-	status := &schedulingv1.PodDisruptionBudgetStatus{DisruptionsAllowed: proto.Int32(disruptions), ObservedGeneration: proto.Int32(1)}
-	key := resource.Key{Namespace: "default", Name: app}
-	_, err := o.budgets.Modify(o.t.Context(), key, func(b *schedulingv1.PodDisruptionBudget) error { b.Status = status; return nil })
+	status := &schedulingv1.PodDisruptionBudgetStatus{
+		DisruptionsAllowed: proto.Int32(disruptions),
+		ObservedGeneration: proto.Int32(1),
+	}
+	key := object.Key{Namespace: "default", Name: app}
+	_, err := o.budgets.Modify(o.t.Context(), key, func(b *schedulingv1.PodDisruptionBudget) error {
+		b.Status = status
+		return nil
+	})
 	if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
 		_, err = o.budgets.Create(o.t.Context(), &schedulingv1.PodDisruptionBudget{
 			Metadata: &metav1.ObjectMeta{Name: app}, Status: status,
-			Spec: &schedulingv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+			Spec: &schedulingv1.PodDisruptionBudgetSpec{
+				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}},
+			},
 		})
 	}
 	if err != nil {

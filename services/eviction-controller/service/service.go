@@ -15,7 +15,6 @@ import (
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/reconcile"
-	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -38,7 +37,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 }
 
 // build makes the parts and registers what they serve.
-func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]func(context.Context) error, error) {
+func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, error) {
 	st := p.Store(etcd)
 	tables := kinds.New(st, p.Validator, p.Policy, p.Log)
 	recorder := events.New(cfg.Name, st, p.Validator, p.Log)
@@ -57,32 +56,27 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]func(context.
 	permits := controller.NewGuardian(etcdv1.NewQuorumServiceClient(conn))
 	awake := liveness.NewAwake()
 	tracker := liveness.New(awake, cfg.grace)
+	views := controller.NewViews(tables, tracker, pods, budgets, cfg.pause())
 	control := controller.New(controller.Config{
-		Tables: tables, Tracker: tracker, Permits: permits, Pods: pods, Budgets: budgets, Evictor: evictor,
-		Events: recorder, Retry: cfg.retry, Pause: cfg.pause(), Log: p.Log,
+		Tables: tables, Tracker: tracker, Views: views, Permits: permits, Pods: pods, Budgets: budgets, Evictor: evictor,
+		Events: recorder, Retry: cfg.retry, Log: p.Log,
 	})
-	elector := reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log)
-	p.Leads = elector.Leads
-	p.Metrics.MustRegister(elector)
 
-	nodes := server.NewNode(tables, tracker, permits)
-	schedulingv1.RegisterEvictionServiceServer(p.GRPC, server.NewEviction(tables, tracker, pods, budgets))
-	nodev1.RegisterNodeAgentServiceServer(p.GRPC, server.NewAgent(tables, tracker, permits, machinev1.NewMachineServiceClient(machineAPI), p.Log))
-	err = errors.Join(
-		resource.Register(p.GRPC, &nodev1.NodeService_ServiceDesc, nodes, tables.Nodes),
-		resource.Register(p.GRPC, &nodev1.DrainService_ServiceDesc, nil, tables.Drains),
-		recorder.Register(p.GRPC),
-	)
-	p.ReadyWhen(tables.Nodes.WaitSynced)
-	p.ReadyWhen(tables.Drains.WaitSynced)
-	return []func(context.Context) error{
-		tables.Nodes.Run, tables.Drains.Run, recorder.Run, awake.Run, pods.Run, budgets.Run,
-		func(ctx context.Context) error { return elector.Run(ctx, control.Lead) },
-	}, err
+	schedulingv1.RegisterEvictionServiceServer(p.GRPC, server.NewEviction(tables, views, evictor))
+	nodev1.RegisterNodeAgentServiceServer(p.GRPC, server.NewAgent(tables, tracker, permits,
+		machinev1.NewMachineServiceClient(machineAPI), p.Log))
+	p.Tables.Add(tables.Nodes, &nodev1.NodeService_ServiceDesc, server.NewNode(tables, views, permits))
+	p.Tables.Add(tables.Drains, &nodev1.DrainService_ServiceDesc, nil)
+	return []serve.Part{
+		recorder.Run, awake.Run, pods.Run, budgets.Run,
+		p.Lead(reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log), control.Lead),
+	}, recorder.Register(p.GRPC)
 }
 
 // owners returns what the scheduler, which owns pods and budgets, is asked and watched through.
-func owners(p *serve.Process) (*controller.Pods, *informer.Informer[*schedulingv1.PodDisruptionBudget], controller.Scheduler, error) {
+func owners(p *serve.Process) (*controller.Pods, *informer.Informer[*schedulingv1.PodDisruptionBudget],
+	controller.Scheduler, error,
+) {
 	conn, err := p.Dial(scheduler)
 	if err != nil {
 		return nil, nil, controller.Scheduler{}, err

@@ -62,7 +62,9 @@ type guard struct {
 	held string // name of the machine or node
 }
 
-func (g *guard) AcquireDisruptionPermit(_ context.Context, r *etcdv1.AcquireDisruptionPermitRequest) (*etcdv1.DisruptionPermit, error) {
+func (g *guard) AcquireDisruptionPermit(_ context.Context, r *etcdv1.AcquireDisruptionPermitRequest) (
+	*etcdv1.DisruptionPermit, error,
+) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.held != "" && g.held != r.GetMachine().GetName() {
@@ -72,7 +74,9 @@ func (g *guard) AcquireDisruptionPermit(_ context.Context, r *etcdv1.AcquireDisr
 	return &etcdv1.DisruptionPermit{Machine: r.GetMachine(), Reason: r.GetReason(), Held: true}, nil
 }
 
-func (g *guard) ReleaseDisruptionPermit(_ context.Context, r *etcdv1.ReleaseDisruptionPermitRequest) (*etcdv1.ReleaseDisruptionPermitResponse, error) {
+func (g *guard) ReleaseDisruptionPermit(_ context.Context, r *etcdv1.ReleaseDisruptionPermitRequest) (
+	*etcdv1.ReleaseDisruptionPermitResponse, error,
+) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.held == r.GetMachine().GetName() {
@@ -109,8 +113,11 @@ func (o *owner) GetMachine(_ context.Context, r *machinev1.GetMachineRequest) (*
 		return nil, rpcerr.NotFound("Machine", r.GetName())
 	}
 	m := &machinev1.Machine{
-		Metadata: &metav1.ObjectMeta{Namespace: "openshift-machine-api", Name: r.GetName(), Uid: servetest.NodeUID(r.GetName())},
-		Spec:     &machinev1.MachineSpec{ProviderId: "local://test/" + r.GetName()},
+		Metadata: &metav1.ObjectMeta{
+			Namespace: "openshift-machine-api", Name: r.GetName(),
+			Uid: servetest.NodeUID(r.GetName()),
+		},
+		Spec: &machinev1.MachineSpec{ProviderId: "local://test/" + r.GetName()},
 	}
 	if uid, ok := o.uid[r.GetName()]; ok {
 		m.Metadata.Uid = uid
@@ -167,11 +174,18 @@ func (c *cluster) credentials(name string) credentials.TransportCredentials {
 func start(t *testing.T, grace time.Duration) *cluster {
 	t.Helper()
 	servetest.Clear(t, etcdtest.Client(t))
-	c := &cluster{t: t, ground: servetest.New(t), guardian: &guard{}, machines: &owner{gone: map[string]bool{}, deleting: map[string]bool{}, uid: map[string]string{}}}
+	c := &cluster{t: t, ground: servetest.New(t), guardian: &guard{}, machines: &owner{
+		gone:     map[string]bool{},
+		deleting: map[string]bool{}, uid: map[string]string{},
+	}}
 	c.pods = newPodOwner(t)
 	c.cfg = config{grace: grace, retry: time.Second, rate: 1000, Config: serve.Config{
-		Name: "eviction-controller", Dir: t.TempDir(), TLSDir: filepath.Dir(c.ground.Files(servetest.Service("eviction-controller")).Cert),
-		Peers: map[string]string{guardian: c.startGuardian(), scheduler: c.pods.serve(c.credentials(scheduler)), machines: c.startMachines()},
+		Name: "eviction-controller", Dir: t.TempDir(),
+		TLSDir: filepath.Dir(c.ground.Files(servetest.Service("eviction-controller")).Cert),
+		Peers: map[string]string{
+			guardian: c.startGuardian(), scheduler: c.pods.serve(c.credentials(scheduler)),
+			machines: c.startMachines(),
+		},
 	}}
 	c.auditLog = filepath.Join(c.cfg.Dir, audit.RefusalsFile)
 	c.run()
@@ -267,7 +281,9 @@ func ready(n *nodev1.Node) string {
 	return ""
 }
 
-func awaitNode(t *testing.T, nodes nodev1.NodeServiceClient, name, what string, is func(*nodev1.Node) bool) *nodev1.Node {
+func awaitNode(t *testing.T, nodes nodev1.NodeServiceClient, name, what string,
+	is func(*nodev1.Node) bool,
+) *nodev1.Node {
 	t.Helper()
 	var n *nodev1.Node
 	servetest.Await(t, func() string {
@@ -326,11 +342,15 @@ func TestAnAgentSpeaksForItsOwnNodeAlone(t *testing.T) {
 			return err
 		},
 		"a role label": func() error {
-			_, err := a.client.RegisterNode(t.Context(), &nodev1.RegisterNodeRequest{Name: "a", Labels: map[string]string{"node-role.kubernetes.io/master": ""}})
+			_, err := a.client.RegisterNode(t.Context(), &nodev1.RegisterNodeRequest{
+				Name: "a", Labels: map[string]string{"node-role.kubernetes.io/master": ""},
+			})
 			return err
 		},
 		"another machine": func() error {
-			_, err := a.client.RegisterNode(t.Context(), &nodev1.RegisterNodeRequest{Name: "a", Machine: &metav1.ObjectReference{Name: "b"}})
+			_, err := a.client.RegisterNode(t.Context(), &nodev1.RegisterNodeRequest{Name: "a", Machine: &metav1.ObjectReference{
+				Name: "b",
+			}})
 			return err
 		},
 		"another node's heartbeat": func() error {
@@ -358,7 +378,9 @@ func TestAnAgentSpeaksForItsOwnNodeAlone(t *testing.T) {
 			return err
 		},
 		"a user's registration": func() error {
-			_, err := nodev1.NewNodeAgentServiceClient(c.admin()).RegisterNode(t.Context(), &nodev1.RegisterNodeRequest{Name: "b"})
+			_, err := nodev1.NewNodeAgentServiceClient(c.admin()).RegisterNode(t.Context(), &nodev1.RegisterNodeRequest{
+				Name: "b",
+			})
 			return err
 		},
 	}
@@ -409,7 +431,9 @@ func TestCordonsOfUsersAndDrains(t *testing.T) {
 	c.agent("a").beat()
 	patch := func(contentType, body string) *nodev1.Node {
 		t.Helper()
-		n, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: "a", Patch: &httpbody.HttpBody{ContentType: contentType, Data: []byte(body)}})
+		n, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{
+			Name: "a", Patch: &httpbody.HttpBody{ContentType: contentType, Data: []byte(body)},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -423,7 +447,8 @@ func TestCordonsOfUsersAndDrains(t *testing.T) {
 	if n := patch(manifest.StrategicPatch, `{"spec":{"unschedulable":null}}`); !free(n) || by(n) != "" {
 		t.Errorf("after kubectl's uncordon: %v", n)
 	}
-	if n, err := nodes.CordonNode(t.Context(), &nodev1.CordonNodeRequest{Name: "a"}); err != nil || !held(n) || by(n) != "alice" {
+	if n, err := nodes.CordonNode(t.Context(), &nodev1.CordonNodeRequest{Name: "a"}); err != nil || !held(n) ||
+		by(n) != "alice" {
 		t.Errorf("CordonNode: %v, %v", n, err)
 	}
 	drain, err := drains.CreateDrain(t.Context(), &nodev1.CreateDrainRequest{Drain: &nodev1.Drain{
@@ -433,14 +458,17 @@ func TestCordonsOfUsersAndDrains(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitDrain(t, drains, "d", plan.Succeeded)
-	if n, err := nodes.UncordonNode(t.Context(), &nodev1.UncordonNodeRequest{Name: "a"}); err != nil || !held(n) || by(n) != "" {
+	if n, err := nodes.UncordonNode(t.Context(), &nodev1.UncordonNodeRequest{Name: "a"}); err != nil || !held(n) ||
+		by(n) != "" {
 		t.Errorf("UncordonNode while a drain holds the node: %v, %v", n, err)
 	}
 	p, err := nodes.PlanNode(t.Context(), &nodev1.PlanNodeRequest{Name: "a"})
 	if err != nil || !p.GetUnschedulable() || len(p.GetHeldBy()) != 1 || p.GetHeldBy()[0] != `drain "d"` {
 		t.Errorf("PlanNode: %v, %v", p, err)
 	}
-	if _, err := drains.DeleteDrain(t.Context(), &nodev1.DeleteDrainRequest{Name: "d", Preconditions: &metav1.Preconditions{Uid: drain.GetMetadata().GetUid()}}); err != nil {
+	if _, err := drains.DeleteDrain(t.Context(), &nodev1.DeleteDrainRequest{
+		Name: "d", Preconditions: &metav1.Preconditions{Uid: drain.GetMetadata().GetUid()},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	awaitNode(t, nodes, "a", "free", free)
@@ -469,7 +497,9 @@ func awaitDrain(t *testing.T, drains nodev1.DrainServiceClient, name, phase stri
 // makeControlPlane labels a node as machine-api does.
 func makeControlPlane(t *testing.T, nodes nodev1.NodeServiceClient, name string) {
 	t.Helper()
-	_, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: name, Patch: merge(`{"metadata":{"labels":{"node-role.kubernetes.io/master":""}}}`)})
+	_, err := nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{
+		Name: name, Patch: merge(`{"metadata":{"labels":{"node-role.kubernetes.io/master":""}}}`),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -490,7 +520,8 @@ func TestADrainOfAControlPlaneNodeWaitsForThePermit(t *testing.T) {
 	}
 	servetest.Await(t, func() string {
 		d, err := drains.GetDrain(t.Context(), &nodev1.GetDrainRequest{Name: "d"})
-		if err == nil && d.GetStatus().GetPhase() == plan.Pending && strings.Contains(d.GetStatus().GetMessage(), "somebody holds it for b") {
+		if err == nil && d.GetStatus().GetPhase() == plan.Pending && strings.Contains(d.GetStatus().GetMessage(),
+			"somebody holds it for b") {
 			return ""
 		}
 		return fmt.Sprintf("the drain waits and says for whom: %v, %v", d, err)
@@ -519,7 +550,8 @@ func TestARebootEndsWithAnotherBoot(t *testing.T) {
 	awaitNode(t, nodes, "a", "ready", plan.IsReady)
 	makeControlPlane(t, nodes, "a")
 	c.guardian.set("b")
-	if _, err := nodes.RebootNode(t.Context(), &nodev1.RebootNodeRequest{Name: "a"}); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER {
+	if _, err := nodes.RebootNode(t.Context(), &nodev1.RebootNodeRequest{Name: "a"}); rpcerr.Reason(
+		err) != metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER {
 		t.Errorf("RebootNode without the permit: %v", err)
 	}
 	if got := a.beat(); got.GetCommand() != "" {
@@ -574,11 +606,16 @@ func TestAStatusIsNobodyElsesToWrite(t *testing.T) {
 	if err != nil || made.GetStatus() != nil {
 		t.Errorf("a creation with a status: %v, %v", made, err)
 	}
-	_, err = nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{Name: "u", Subresource: "status", Patch: merge(`{"status":{"phase":"Running"}}`)})
+	_, err = nodes.PatchNode(t.Context(), &nodev1.PatchNodeRequest{
+		Name: "u", Subresource: "status",
+		Patch: merge(`{"status":{"phase":"Running"}}`),
+	})
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a patch of a status: %v", err)
 	}
-	_, err = nodev1.NewDrainServiceClient(conn).UpdateDrain(t.Context(), &nodev1.UpdateDrainRequest{Name: "none", Drain: &nodev1.Drain{}})
+	_, err = nodev1.NewDrainServiceClient(conn).UpdateDrain(t.Context(), &nodev1.UpdateDrainRequest{
+		Name: "none", Drain: &nodev1.Drain{},
+	})
 	if status.Code(err) != codes.NotFound {
 		t.Errorf("an update of no drain: %v", err)
 	}
@@ -626,7 +663,10 @@ func TestTaintsAreChecked(t *testing.T) {
 	_, err := nodes.CreateNode(t.Context(), &nodev1.CreateNodeRequest{Node: &nodev1.Node{
 		Metadata: &metav1.ObjectMeta{Name: "u"},
 		Spec: &nodev1.NodeSpec{Taints: []*nodev1.Taint{
-			{Key: "a", Effect: "NoSchedule"}, {Key: "a", Effect: "NoSchedule"}, {Key: "not a key", Effect: "NoExecute"}, {Key: "b", Effect: "Sometimes"},
+			{Key: "a", Effect: "NoSchedule"},
+			{Key: "a", Effect: "NoSchedule"},
+			{Key: "not a key", Effect: "NoExecute"},
+			{Key: "b", Effect: "Sometimes"},
 		}},
 	}})
 	fields, _ := rpcerr.Fields(err)

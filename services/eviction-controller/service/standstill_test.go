@@ -21,7 +21,8 @@ import (
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
 )
 
-// childEnv holds the settings with which this test binary runs the service instead of tests: a process that can be stopped.
+// childEnv holds the settings with which this test binary runs the service instead of tests: a process that can be
+// stopped.
 const childEnv = "EVICTION_CONTROLLER_CHILD"
 
 type childSettings struct {
@@ -96,8 +97,8 @@ func (c *cluster) runApart() *os.Process {
 	return cmd.Process
 }
 
-// TestAStandstillEvictsNobody stops the process for several times the grace and for longer than its lease, as a host that is suspended
-// or swaps does. The agents speak on, unheard.
+// TestAStandstillEvictsNobody stops the process for several times the grace and for longer than its lease, as a host
+// that is suspended or swaps does. The agents speak on, unheard.
 func TestAStandstillEvictsNobody(t *testing.T) {
 	const grace = 2 * time.Second
 	c := start(t, grace)

@@ -1,5 +1,5 @@
-// Package access answers callers who ask who they are and what they may do. It answers from the policy that all services share, by the
-// very rule check that they make; it decides no call itself.
+// Package access answers callers who ask who they are and what they may do. It answers from the policy that all
+// services share, by the very rule check that they make; it decides no call itself.
 package access
 
 import (
@@ -9,6 +9,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
@@ -24,7 +25,7 @@ func New(policy *identity.Policy) *Server { return &Server{policy: policy} }
 func caller(ctx context.Context) (identity.Caller, error) {
 	c, ok := identity.CallerFrom(ctx)
 	if !ok || c.User == "" {
-		return c, rpcerr.Unauthenticated("nobody is known by these credentials")
+		return c, rpcerr.Unauthenticated("credentials not recognized")
 	}
 	return c, nil
 }
@@ -39,22 +40,25 @@ func (s *Server) WhoAmI(ctx context.Context, _ *metav1.WhoAmIRequest) (*metav1.W
 }
 
 // ReviewAccess says whether the caller may do something.
-func (s *Server) ReviewAccess(ctx context.Context, req *metav1.ReviewAccessRequest) (*metav1.ReviewAccessResponse, error) {
+func (s *Server) ReviewAccess(ctx context.Context, req *metav1.ReviewAccessRequest) (*metav1.ReviewAccessResponse,
+	error,
+) {
 	c, err := caller(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var missing []rpcerr.Field
+	var missing []object.Fault
 	for path, value := range map[string]string{"verb": req.GetVerb(), "resource": req.GetResource()} {
 		if value == "" {
-			missing = append(missing, rpcerr.Field{Path: path, Description: "must be given"})
+			missing = append(missing, object.Fault{Path: path, Description: "must be given"})
 		}
 	}
 	if len(missing) > 0 {
 		return nil, rpcerr.Invalid(missing...)
 	}
 	allowed, reason := s.policy.Allowed(c, identity.Attributes{
-		Verb: req.GetVerb(), Group: req.GetGroup(), Resource: req.GetResource(), Namespace: req.GetNamespace(), Name: req.GetName(),
+		Verb: req.GetVerb(), Group: req.GetGroup(), Resource: req.GetResource(), Namespace: req.GetNamespace(),
+		Name: req.GetName(),
 	})
 	return &metav1.ReviewAccessResponse{Allowed: allowed, Reason: reason}, nil
 }
@@ -82,14 +86,20 @@ func (s *Server) Client() metav1.AccessServiceClient { return client{s} }
 
 type client struct{ s *Server }
 
-func (c client) WhoAmI(ctx context.Context, in *metav1.WhoAmIRequest, _ ...grpc.CallOption) (*metav1.WhoAmIResponse, error) {
+func (c client) WhoAmI(ctx context.Context, in *metav1.WhoAmIRequest, _ ...grpc.CallOption) (*metav1.WhoAmIResponse,
+	error,
+) {
 	return c.s.WhoAmI(ctx, in)
 }
 
-func (c client) ReviewAccess(ctx context.Context, in *metav1.ReviewAccessRequest, _ ...grpc.CallOption) (*metav1.ReviewAccessResponse, error) {
+func (c client) ReviewAccess(ctx context.Context, in *metav1.ReviewAccessRequest, _ ...grpc.CallOption) (
+	*metav1.ReviewAccessResponse, error,
+) {
 	return c.s.ReviewAccess(ctx, in)
 }
 
-func (c client) ListAccess(ctx context.Context, in *metav1.ListAccessRequest, _ ...grpc.CallOption) (*metav1.ListAccessResponse, error) {
+func (c client) ListAccess(ctx context.Context, in *metav1.ListAccessRequest, _ ...grpc.CallOption) (
+	*metav1.ListAccessResponse, error,
+) {
 	return c.s.ListAccess(ctx, in)
 }

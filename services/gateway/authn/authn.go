@@ -1,5 +1,5 @@
 // Package authn finds out who calls the gateway: by a client certificate of the cluster's authority, or by a bearer
-// token. It refuses who is wrong or nobody, and writes each refusal to the audit log before it is answered.
+// token. It refuses unknown callers, and writes each refusal to the audit log before the answer.
 package authn
 
 import (
@@ -27,7 +27,7 @@ type Refusals interface {
 	Refused(caller identity.Caller, method *catalog.Method, err error)
 }
 
-// Authenticator tells who callers are. Concurrent calls are safe.
+// Authenticator identifies callers. Concurrent calls are safe.
 type Authenticator struct {
 	tokens   *Tokens
 	oidc     *OIDC // nil if there is no issuer
@@ -37,7 +37,9 @@ type Authenticator struct {
 }
 
 // New makes an authenticator. oidc is nil if there is no issuer of tokens.
-func New(tokens *Tokens, oidc *OIDC, c *catalog.Catalog, refusals Refusals, validity *identity.Validity) *Authenticator {
+func New(tokens *Tokens, oidc *OIDC, c *catalog.Catalog, refusals Refusals,
+	validity *identity.Validity,
+) *Authenticator {
 	return &Authenticator{tokens: tokens, oidc: oidc, catalog: c, refusals: refusals, validity: validity}
 }
 
@@ -47,10 +49,12 @@ type credential struct {
 	still func() error // why it ends before its time, as a status; nil: by revocation alone
 }
 
-// identify returns the caller and the credential that it showed; without any the caller's User is empty and the credential nil. A token goes
-// before a certificate, because a caller that sends one means it; a wrong one is refused even so. m is the method that is called, nil if it is
-// not one of gRPC.
-func (a *Authenticator) identify(ctx context.Context, state *tls.ConnectionState, authorization []string, requestID, source string, m *catalog.Method) (identity.Caller, *credential, error) {
+// identify returns the caller and the credential that it showed; without any the caller's User is empty and the
+// credential nil. A token goes before a certificate, because a caller that sends one means it; a wrong one is refused
+// even so. m is the method that is called, nil if it is not one of gRPC.
+func (a *Authenticator) identify(ctx context.Context, state *tls.ConnectionState, authorization []string, requestID,
+	source string, m *catalog.Method,
+) (identity.Caller, *credential, error) {
 	caller := identity.Caller{RequestID: cleanID(requestID), Source: source}
 	var shown credential
 	switch {
@@ -77,7 +81,7 @@ func (a *Authenticator) identify(ctx context.Context, state *tls.ConnectionState
 	default:
 		known, err := identity.FromCertificate(state.PeerCertificates[0])
 		if err != nil {
-			return caller, nil, rpcerr.Unauthenticated("the client certificate names nobody that is known here")
+			return caller, nil, rpcerr.Unauthenticated("client certificate not recognized")
 		}
 		caller.User, caller.UID, caller.Groups = known.User, known.UID, known.Groups
 		shown.Credential = identity.CertificateCredential(state.PeerCertificates[0])
@@ -117,11 +121,12 @@ func (a *Authenticator) Request(r *http.Request) (identity.Caller, error) {
 }
 
 func (a *Authenticator) identifyRequest(r *http.Request) (identity.Caller, *credential, error) {
-	return a.identify(r.Context(), r.TLS, r.Header.Values("Authorization"), r.Header.Get("X-Request-Id"), r.RemoteAddr, a.catalog.Method(r.URL.Path))
+	return a.identify(r.Context(), r.TLS, r.Header.Values("Authorization"), r.Header.Get("X-Request-Id"), r.RemoteAddr,
+		a.catalog.Method(r.URL.Path))
 }
 
-// Bound returns a context for a request that streams: it ends when the credentials of the request are no longer good. stop must be called
-// unless there is an error, which says that they are not good any more.
+// Bound returns a context for a request that streams: it ends when the credentials of the request are no longer good.
+// stop must be called unless there is an error, which says that they are not good any more.
 func (a *Authenticator) Bound(ctx context.Context, r *http.Request) (bound context.Context, stop func(), err error) {
 	_, shown, err := a.identifyRequest(r)
 	if err != nil {
@@ -155,7 +160,9 @@ func (a *Authenticator) Refused(r *http.Request, caller identity.Caller, method 
 }
 
 // Stream is the interceptor of all calls. It ends one when the caller's credentials are no longer good.
-func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+func (a *Authenticator) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	next grpc.StreamHandler,
+) error {
 	c, err := a.admit(stream.Context(), info.FullMethod)
 	if err != nil {
 		return err

@@ -35,7 +35,7 @@ const (
 	keyPatience = 2 * time.Second
 	// keysAgain is the least time between two fetches that unknown keys cause: callers can make up tokens.
 	keysAgain = 5 * time.Second
-	// keysMaxAge is after how long keys are fetched again, so that one which the issuer took back is not good for ever.
+	// keysMaxAge is after how long keys are fetched again, so that a key which the issuer withdrew does not stay valid.
 	keysMaxAge = 10 * time.Minute
 	// maxDocument bounds what the issuer sends.
 	maxDocument = 1 << 20
@@ -118,8 +118,11 @@ func NewOIDC(config OIDCConfig, log *slog.Logger) (*OIDC, error) {
 	return &OIDC{
 		config: config, log: log, now: time.Now, again: keysAgain,
 		client: &http.Client{
-			Timeout:   issuerTimeout,
-			Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: settings, IdleConnTimeout: time.Minute},
+			Timeout: issuerTimeout,
+			Transport: &http.Transport{
+				Proxy: http.ProxyFromEnvironment, TLSClientConfig: settings,
+				IdleConnTimeout: time.Minute,
+			},
 		},
 	}, nil
 }
@@ -140,7 +143,8 @@ func (o *OIDC) Run(ctx context.Context) error {
 	}
 }
 
-var descOIDC = prometheus.NewDesc("windlass_gateway_oidc_failed", "1 if the keys of the OIDC issuer could not be fetched the last time.", nil, nil)
+var descOIDC = prometheus.NewDesc("windlass_gateway_oidc_failed",
+	"1 if the keys of the OIDC issuer could not be fetched the last time.", nil, nil)
 
 // Describe is part of prometheus.Collector.
 func (o *OIDC) Describe(to chan<- *prometheus.Desc) { to <- descOIDC }
@@ -164,7 +168,10 @@ func (o *OIDC) owner(ctx context.Context, token string) (identity.Token, error) 
 	verifier := oidc.NewVerifier(o.config.IssuerURL, keys, &oidc.Config{
 		ClientID: o.config.ClientID, Now: o.now,
 		// Those that need a public key; "none" and those with a shared secret are not among them.
-		SupportedSigningAlgs: []string{oidc.RS256, oidc.RS384, oidc.RS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.EdDSA},
+		SupportedSigningAlgs: []string{
+			oidc.RS256, oidc.RS384, oidc.RS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.PS256,
+			oidc.PS384, oidc.PS512, oidc.EdDSA,
+		},
 	})
 	verified, err := verifier.Verify(ctx, token)
 	var expired *oidc.TokenExpiredError
@@ -240,8 +247,8 @@ func (k *keySet) VerifySignature(ctx context.Context, token string) ([]byte, err
 	return payload, err
 }
 
-// verifySignature returns the payload of a token that one of the keys signed. A signature that no key made may be by a new one, so the keys are fetched again,
-// but not for every token that somebody makes up.
+// verifySignature returns the payload of a token that one of the keys signed. A signature that no key made may be by a
+// new one, so the keys are fetched again, but not for every forged token.
 func (o *OIDC) verifySignature(ctx context.Context, token string) ([]byte, error) {
 	if keys := o.known(); keys != nil {
 		if payload, err := keys.VerifySignature(ctx, token); err == nil {

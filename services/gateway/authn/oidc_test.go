@@ -52,13 +52,18 @@ func newIssuer(t *testing.T) *issuer {
 		if name == "" {
 			name = i.URL
 		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"issuer": name, "jwks_uri": i.URL + "/keys", "id_token_signing_alg_values_supported": []string{"none", "ES256"}})
+		_ = json.NewEncoder(w).Encode(map[string]any{
+			"issuer": name, "jwks_uri": i.URL + "/keys",
+			"id_token_signing_alg_values_supported": []string{"none", "ES256"},
+		})
 	})
 	mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		i.asked++
-		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: i.key.Public(), Use: "sig", Algorithm: "ES256"}}})
+		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{
+			Keys: []jose.JSONWebKey{{Key: i.key.Public(), Use: "sig", Algorithm: "ES256"}},
+		})
 	})
 	i.Server = httptest.NewTLSServer(mux)
 	t.Cleanup(i.Close)
@@ -79,7 +84,8 @@ func (i *issuer) rotate(t *testing.T) {
 // claims are those of a good token; each test changes one.
 func (i *issuer) claims(change map[string]any) map[string]any {
 	out := map[string]any{
-		"iss": i.URL, "aud": "windlass", "sub": "ann", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix(), "groups": []string{"viewers"},
+		"iss": i.URL, "aud": "windlass", "sub": "ann", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix(),
+		"groups": []string{"viewers"},
 	}
 	for k, v := range change {
 		if v == nil {
@@ -114,10 +120,14 @@ func sign(t *testing.T, alg jose.SignatureAlgorithm, key any, claims map[string]
 func (i *issuer) verifier(t *testing.T, change func(*OIDCConfig)) *OIDC {
 	t.Helper()
 	ca := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.Certificate().Raw}), 0o600); err != nil {
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.Certificate().Raw}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
-	config := OIDCConfig{IssuerURL: i.URL, ClientID: "windlass", UsernamePrefix: "oidc:", GroupsClaim: "groups", GroupsPrefix: "oidc:", CAFile: ca}
+	config := OIDCConfig{
+		IssuerURL: i.URL, ClientID: "windlass", UsernamePrefix: "oidc:", GroupsClaim: "groups",
+		GroupsPrefix: "oidc:", CAFile: ca,
+	}
 	if change != nil {
 		change(&config)
 	}
@@ -141,7 +151,8 @@ func TestOIDCTokens(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." + base64.RawURLEncoding.EncodeToString(body) + "."
+		return base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." +
+			base64.RawURLEncoding.EncodeToString(body) + "."
 	}
 	public, err := json.Marshal(jose.JSONWebKey{Key: crypto.PublicKey(i.key.Public())})
 	if err != nil {
@@ -157,29 +168,78 @@ func TestOIDCTokens(t *testing.T) {
 		err    string // part of it; empty means that the token is good
 	}{
 		{"a good token", nil, i.token(t, i.claims(nil)), "oidc:ann", []string{"oidc:viewers"}, ""},
-		{"one group as a text", nil, i.token(t, i.claims(map[string]any{"groups": "admins"})), "oidc:ann", []string{"oidc:admins"}, ""},
+		{
+			"one group as a text", nil, i.token(t, i.claims(map[string]any{"groups": "admins"})), "oidc:ann",
+			[]string{"oidc:admins"},
+			"",
+		},
 		{"no groups", nil, i.token(t, i.claims(map[string]any{"groups": nil})), "oidc:ann", nil, ""},
-		{"several audiences", nil, i.token(t, i.claims(map[string]any{"aud": []string{"x", "windlass"}})), "oidc:ann", []string{"oidc:viewers"}, ""},
-		{"the default prefix", func(c *OIDCConfig) { c.UsernamePrefix = "" }, i.token(t, i.claims(nil)), i.URL + "#ann", []string{"oidc:viewers"}, ""},
-		{"another claim", func(c *OIDCConfig) { c.UsernameClaim = "name" }, i.token(t, i.claims(map[string]any{"name": "Ann B"})), "oidc:Ann B", []string{"oidc:viewers"}, ""},
+		{
+			"several audiences", nil, i.token(t, i.claims(map[string]any{"aud": []string{"x", "windlass"}})), "oidc:ann",
+			[]string{"oidc:viewers"},
+			"",
+		},
+		{
+			"the default prefix", func(c *OIDCConfig) { c.UsernamePrefix = "" }, i.token(t, i.claims(nil)), i.URL + "#ann",
+			[]string{"oidc:viewers"},
+			"",
+		},
+		{
+			"another claim", func(c *OIDCConfig) { c.UsernameClaim = "name" },
+			i.token(t, i.claims(map[string]any{"name": "Ann B"})), "oidc:Ann B",
+			[]string{"oidc:viewers"},
+			"",
+		},
 		{"another audience", nil, i.token(t, i.claims(map[string]any{"aud": "other"})), "", nil, "not known"},
 		{"another issuer", nil, i.token(t, i.claims(map[string]any{"iss": "https://evil.example"})), "", nil, "not known"},
-		{"expired", nil, i.token(t, i.claims(map[string]any{"exp": time.Now().Add(-time.Minute).Unix()})), "", nil, "expired"},
+		{
+			"expired", nil, i.token(t, i.claims(map[string]any{"exp": time.Now().Add(-time.Minute).Unix()})), "", nil,
+			"expired",
+		},
 		{"without an end", nil, i.token(t, i.claims(map[string]any{"exp": nil})), "", nil, "expired"},
-		{"not yet good", nil, i.token(t, i.claims(map[string]any{"nbf": time.Now().Add(time.Hour).Unix()})), "", nil, "not known"},
+		{
+			"not yet good", nil, i.token(t, i.claims(map[string]any{"nbf": time.Now().Add(time.Hour).Unix()})), "", nil,
+			"not known",
+		},
 		{"algorithm none", nil, none(i.claims(nil)), "", nil, "not known"},
-		{"signed with the public key as a shared secret", nil, sign(t, jose.HS256, public, i.claims(nil)), "", nil, "not known"},
+		{
+			"signed with the public key as a shared secret", nil, sign(t, jose.HS256, public, i.claims(nil)), "", nil,
+			"not known",
+		},
 		{"signed by another key", nil, sign(t, jose.ES256, other, i.claims(nil)), "", nil, "not known"},
 		{"no user", nil, i.token(t, i.claims(map[string]any{"sub": ""})), "", nil, "lacks the claim"},
-		{"a user that is a number", func(c *OIDCConfig) { c.UsernameClaim = "n" }, i.token(t, i.claims(map[string]any{"n": 7})), "", nil, "lacks the claim"},
-		{"a user of the system", plain, i.token(t, i.claims(map[string]any{"sub": "system:windlass:machine-api"})), "", nil, "cannot be"},
-		{"a group of the system", plain, i.token(t, i.claims(map[string]any{"groups": []string{"viewers", "system:masters"}})), "", nil, "cannot be"},
-		{"a user with a line break", plain, i.token(t, i.claims(map[string]any{"sub": "ann\r\nwindlass-group: x"})), "", nil, "cannot be"},
-		{"a user that no header can carry", plain, i.token(t, i.claims(map[string]any{"sub": "ännchen"})), "", nil, "cannot be"},
+		{
+			"a user that is a number", func(c *OIDCConfig) { c.UsernameClaim = "n" },
+			i.token(t, i.claims(map[string]any{"n": 7})), "", nil, "lacks the claim",
+		},
+		{
+			"a user of the system", plain, i.token(t, i.claims(map[string]any{"sub": "system:windlass:machine-api"})), "", nil,
+			"cannot be",
+		},
+		{
+			"a group of the system", plain,
+			i.token(t, i.claims(map[string]any{"groups": []string{"viewers", "system:masters"}})), "", nil, "cannot be",
+		},
+		{
+			"a user with a line break", plain, i.token(t, i.claims(map[string]any{"sub": "ann\r\nwindlass-group: x"})), "", nil,
+			"cannot be",
+		},
+		{
+			"a user that no header can carry", plain, i.token(t, i.claims(map[string]any{"sub": "ännchen"})), "", nil,
+			"cannot be",
+		},
 		{"groups that are no texts", nil, i.token(t, i.claims(map[string]any{"groups": []int{1}})), "", nil, "no list"},
 		{"too many groups", nil, i.token(t, i.claims(map[string]any{"groups": make([]string, 201)})), "", nil, "more than"},
-		{"an email that is not verified", func(c *OIDCConfig) { c.UsernameClaim = "email" }, i.token(t, i.claims(map[string]any{"email": "a@x", "email_verified": false})), "", nil, "not verified"},
-		{"an email that is verified", func(c *OIDCConfig) { c.UsernameClaim, c.UsernamePrefix = "email", "" }, i.token(t, i.claims(map[string]any{"email": "a@x", "email_verified": true})), "a@x", []string{"oidc:viewers"}, ""},
+		{
+			"an email that is not verified", func(c *OIDCConfig) { c.UsernameClaim = "email" },
+			i.token(t, i.claims(map[string]any{"email": "a@x", "email_verified": false})), "", nil, "not verified",
+		},
+		{
+			"an email that is verified", func(c *OIDCConfig) { c.UsernameClaim, c.UsernamePrefix = "email", "" },
+			i.token(t, i.claims(map[string]any{"email": "a@x", "email_verified": true})), "a@x",
+			[]string{"oidc:viewers"},
+			"",
+		},
 		{"no token at all", nil, "a.b.c", "", nil, "not known"},
 	}
 	for _, tt := range tests {
@@ -194,7 +254,8 @@ func TestOIDCTokens(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(identity.Token{User: tt.user, Groups: tt.groups}, identity.Token{User: got.User, Groups: got.Groups}); diff != "" {
+			if diff := cmp.Diff(identity.Token{User: tt.user, Groups: tt.groups},
+				identity.Token{User: got.User, Groups: got.Groups}); diff != "" {
 				t.Errorf("owner (-want +got):\n%s", diff)
 			}
 			if got.Expires.IsZero() || got.Issued.IsZero() {

@@ -36,7 +36,7 @@ type Tokens struct {
 	failed  string // the error that was logged last
 }
 
-// stamp tells one state of a file from another without reading it.
+// stamp identifies a version of a file without reading it.
 type stamp struct {
 	size     int64
 	modified time.Time

@@ -14,7 +14,8 @@ import (
 
 func line(token, user, group string) string {
 	sum := sha256.Sum256([]byte(token))
-	return fmt.Sprintf("{\"sha256\":%q,\"user\":%q,\"groups\":[%q],\"expires\":\"2126-01-01T00:00:00Z\"}\n", hex.EncodeToString(sum[:]), user, group)
+	return fmt.Sprintf("{\"sha256\":%q,\"user\":%q,\"groups\":[%q],\"expires\":\"2126-01-01T00:00:00Z\"}\n",
+		hex.EncodeToString(sum[:]), user, group)
 }
 
 func TestTokensFollowTheirFile(t *testing.T) {
@@ -67,7 +68,8 @@ func TestWrongTokenFilesNameTheLine(t *testing.T) {
 			if err := os.WriteFile(path, []byte("# first\n"+data), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := OpenTokens(path, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "line 2") {
+			if _, err := OpenTokens(path, slog.New(slog.DiscardHandler)); err == nil ||
+				!strings.Contains(err.Error(), "line 2") {
 				t.Errorf("OpenTokens = %v", err)
 			}
 		})
@@ -75,7 +77,10 @@ func TestWrongTokenFilesNameTheLine(t *testing.T) {
 }
 
 func TestRequestIDsAreKeptIfTheyArePlain(t *testing.T) {
-	for id, kept := range map[string]bool{"abc-1_2.3": true, "": false, "with space": false, "new\nline": false, strings.Repeat("x", 65): false} {
+	for id, kept := range map[string]bool{
+		"abc-1_2.3": true, "": false, "with space": false, "new\nline": false,
+		strings.Repeat("x", 65): false,
+	} {
 		if got := cleanID(id); (got == id) != kept || got == "" {
 			t.Errorf("cleanID(%q) = %q", id, got)
 		}

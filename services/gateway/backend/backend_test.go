@@ -20,6 +20,7 @@ import (
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/gateway/backend"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
 )
@@ -38,11 +39,15 @@ func (b *broker) GetHookTask(context.Context, *hookv1.GetHookTaskRequest) (*hook
 	return &hookv1.HookTask{Kind: b.name}, nil
 }
 
-func (b *broker) StreamHookTasks(_ *hookv1.StreamHookTasksRequest, stream grpc.ServerStreamingServer[hookv1.StreamHookTasksResponse]) error {
+func (b *broker) StreamHookTasks(_ *hookv1.StreamHookTasksRequest,
+	stream grpc.ServerStreamingServer[hookv1.StreamHookTasksResponse],
+) error {
 	return b.serve(stream)
 }
 
-func (b *broker) WatchHookTasks(_ *hookv1.WatchHookTasksRequest, stream grpc.ServerStreamingServer[hookv1.WatchHookTasksResponse]) error {
+func (b *broker) WatchHookTasks(_ *hookv1.WatchHookTasksRequest,
+	stream grpc.ServerStreamingServer[hookv1.WatchHookTasksResponse],
+) error {
 	return b.serve(stream)
 }
 
@@ -70,7 +75,7 @@ func start(t *testing.T, name string) string {
 
 func routerTo(t *testing.T, peers map[string]string) (*backend.Router, *backend.Pool) {
 	t.Helper()
-	c, err := catalog.New(protoregistry.GlobalFiles, catalog.Program)
+	c, err := catalog.New(protoregistry.GlobalFiles)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +120,7 @@ func TestStreamsOfOwnersGoToTheLeaderAndAllElseDoesNot(t *testing.T) {
 	if name, _ := owner(); name != "first" {
 		t.Errorf("without a leader: %s", name)
 	}
-	pool.SetLeaders(map[string]string{"hook-broker": second, "somebody-else": second})
+	pool.SetLeaders(map[string]string{"hook-broker": second, "another": second})
 	name, stream := owner()
 	if name != "second" {
 		t.Errorf("with a leader: %s", name)
@@ -155,7 +160,8 @@ func TestACallWithoutACallerDoesNotLeave(t *testing.T) {
 	if _, err := c.GetHookTask(t.Context(), &hookv1.GetHookTaskRequest{}); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("GetHookTask = %v", err)
 	}
-	if _, err := c.WatchHookTasks(t.Context(), &hookv1.WatchHookTasksRequest{}); status.Code(err) != codes.Unauthenticated {
+	if _, err := c.WatchHookTasks(t.Context(), &hookv1.WatchHookTasksRequest{}); status.Code(
+		err) != codes.Unauthenticated {
 		t.Errorf("WatchHookTasks = %v", err)
 	}
 }
@@ -181,11 +187,11 @@ func TestLeadersAreFollowed(t *testing.T) {
 				t.Errorf("leaders %v, want %v", got, want)
 			}
 		case <-time.After(waitLimit):
-			t.Fatal("nothing was told")
+			t.Fatal("no change was reported")
 		}
 	}
 	put := func(service, value string) {
-		if _, err := etcd.Put(ctx, backend.Elections+service, value); err != nil {
+		if _, err := etcd.Put(ctx, topology.ElectionsPrefix+service, value); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -198,7 +204,7 @@ func TestLeadersAreFollowed(t *testing.T) {
 	expect(map[string]string{})
 	put("hook-broker", `{"address":"127.1.2.1:7102"}`)
 	expect(map[string]string{"hook-broker": "127.1.2.1:7102"})
-	if _, err := etcd.Delete(ctx, backend.Elections+"hook-broker"); err != nil {
+	if _, err := etcd.Delete(ctx, topology.ElectionsPrefix+"hook-broker"); err != nil {
 		t.Fatal(err)
 	}
 	expect(map[string]string{})

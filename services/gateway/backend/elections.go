@@ -10,16 +10,15 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-)
 
-// Elections is where each service's election key stands in etcd.
-const Elections = "/windlass/elections/"
+	"github.com/windlass-dev/windlass/kit/topology"
+)
 
 // retryElections is short against a lease (5 s) and long against an election of etcd's own.
 const retryElections = time.Second
 
-// FollowLeaders tells changed who leads each service, now and at each change, until ctx ends; then it returns nil. While
-// etcd is away the last answer stays.
+// FollowLeaders reports to changed who leads each service, now and at each change, until ctx ends; then it returns nil.
+// While etcd is away the last answer stays.
 func FollowLeaders(ctx context.Context, c *clientv3.Client, changed func(map[string]string), log *slog.Logger) error {
 	told := ""
 	for {
@@ -43,7 +42,7 @@ func followOnce(ctx context.Context, c *clientv3.Client, changed func(map[string
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	read, stop := context.WithTimeout(ctx, 5*time.Second)
-	got, err := c.Get(read, Elections, clientv3.WithPrefix())
+	got, err := c.Get(read, topology.ElectionsPrefix, clientv3.WithPrefix())
 	stop()
 	if err != nil {
 		return err
@@ -53,7 +52,7 @@ func followOnce(ctx context.Context, c *clientv3.Client, changed func(map[string
 		note(leaders, kv.Key, kv.Value)
 	}
 	changed(maps.Clone(leaders))
-	for r := range c.Watch(ctx, Elections, clientv3.WithPrefix(), clientv3.WithRev(got.Header.Revision+1)) {
+	for r := range c.Watch(ctx, topology.ElectionsPrefix, clientv3.WithPrefix(), clientv3.WithRev(got.Header.Revision+1)) {
 		if err := r.Err(); err != nil {
 			return err
 		}
@@ -69,9 +68,9 @@ func followOnce(ctx context.Context, c *clientv3.Client, changed func(map[string
 	return fmt.Errorf("watch ended: %w", context.Cause(ctx))
 }
 
-func service(key []byte) string { return strings.TrimPrefix(string(key), Elections) }
+func service(key []byte) string { return strings.TrimPrefix(string(key), topology.ElectionsPrefix) }
 
-// note takes a leader from its key; a value that nobody can read counts as no leader.
+// note takes a leader from its key; an unreadable value counts as no leader.
 func note(leaders map[string]string, key, value []byte) {
 	var v struct {
 		Address string `json:"address"`

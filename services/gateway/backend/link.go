@@ -7,27 +7,20 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 
+	"github.com/windlass-dev/windlass/kit/dial"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
 const (
 	// hold is how long a call waits for a backend that went away: a restart takes about one second.
 	hold = 2 * time.Second
-	// streamWindow and connWindow are fixed: growing windows let stalled readers hold 1 GiB and more.
-	streamWindow = 256 << 10
-	connWindow   = 1 << 20
-	// MaxMessage is the greatest message in bytes, in both directions.
-	MaxMessage    = 16 << 20
-	maxHeaderList = 64 << 10
 )
 
-// link is the connection to one address of a program. It never stays idle, so that its state says whether the backend is
-// there.
+// link is the connection to one address of a program. It never stays idle, so that its state says whether the backend
+// is there.
 type link struct {
 	conn    *grpc.ClientConn
 	program string
@@ -40,22 +33,12 @@ type link struct {
 }
 
 func newLink(program, address string, creds credentials.TransportCredentials, more []grpc.DialOption) (*link, error) {
-	conn, err := grpc.NewClient("passthrough:///"+address, append([]grpc.DialOption{
+	options := append(dial.Sibling(5*time.Second),
 		grpc.WithTransportCredentials(creds),
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 250 * time.Millisecond},
-			MinConnectTimeout: 5 * time.Second,
-		}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
-		grpc.WithStaticStreamWindowSize(streamWindow),
-		grpc.WithStaticConnWindowSize(connWindow),
-		grpc.WithReadBufferSize(8 << 10),
-		grpc.WithMaxHeaderListSize(maxHeaderList),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessage), grpc.MaxCallSendMsgSize(MaxMessage)),
 		grpc.WithIdleTimeout(0),
 		grpc.WithDisableServiceConfig(),
-		grpc.WithNoProxy(),
-	}, more...)...)
+		grpc.WithNoProxy())
+	conn, err := grpc.NewClient("passthrough:///"+address, append(options, more...)...)
 	if err != nil {
 		return nil, fmt.Errorf("%s at %q: %w", program, address, err)
 	}
@@ -91,7 +74,8 @@ func (l *link) gone() {
 	l.lost.CompareAndSwap(nil, &now)
 }
 
-// await returns nil as soon as the backend is there, UNAVAILABLE if it has been away for longer than hold, and ctx's error.
+// await returns nil as soon as the backend is there, UNAVAILABLE if it has been away for longer than hold, and ctx's
+// error.
 func (l *link) await(ctx context.Context) error {
 	first := time.Now()
 	for {

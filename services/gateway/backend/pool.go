@@ -26,7 +26,9 @@ type Pool struct {
 
 // NewPool makes connections to peers (program → address) in the background. creds makes the
 // credentials for a program at an address, options go to every connection.
-func NewPool(peers map[string]string, creds func(program, address string) (credentials.TransportCredentials, error), log *slog.Logger, options ...grpc.DialOption) (*Pool, error) {
+func NewPool(peers map[string]string, creds func(program, address string) (credentials.TransportCredentials, error),
+	log *slog.Logger, options ...grpc.DialOption,
+) (*Pool, error) {
 	p := &Pool{
 		creds: creds, log: log, options: options,
 		peers: map[string]*target{}, lead: map[string]*target{},
@@ -87,8 +89,8 @@ func (p *Pool) target(program string, leader bool) *target {
 	return p.peers[program]
 }
 
-// Conn returns the connection to a program over which the gateway calls for itself, not for a caller; nil if no address of
-// the program was given.
+// Conn returns the connection to a program over which the gateway calls for itself, not for a caller; nil if no address
+// of the program was given.
 func (p *Pool) Conn(program string) grpc.ClientConnInterface {
 	t := p.target(program, false)
 	if t == nil {

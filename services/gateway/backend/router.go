@@ -15,7 +15,7 @@ import (
 
 // Router is one client connection to all programs: each call goes to the program that serves its method, as the caller
 // that identity.CallerFrom finds in its context. It is the one way out of the gateway, so it refuses by itself a call
-// without a caller, except for methods that nobody has to be known for.
+// without a caller, except for methods that are open to anonymous callers.
 type Router struct {
 	catalog *catalog.Catalog
 	pool    *Pool
@@ -33,7 +33,9 @@ func (r *Router) Invoke(ctx context.Context, method string, args, reply any, opt
 }
 
 // NewStream opens a stream. It ends with ctx, which the caller must cancel if it does not read the stream to its end.
-func (r *Router) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (r *Router) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (
+	grpc.ClientStream, error,
+) {
 	return r.newStream(ctx, "", desc, method, opts...)
 }
 
@@ -51,7 +53,9 @@ func (d direct) Invoke(ctx context.Context, method string, args, reply any, opts
 	return d.router.invoke(ctx, d.program, method, args, reply, opts...)
 }
 
-func (d direct) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (d direct) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (
+	grpc.ClientStream, error,
+) {
 	return d.router.newStream(ctx, d.program, desc, method, opts...)
 }
 
@@ -66,7 +70,9 @@ func (r *Router) invoke(ctx context.Context, program, method string, args, reply
 	return t.calls.reword(ctx, t.calls.conn.Invoke(ctx, method, args, reply, opts...))
 }
 
-func (r *Router) newStream(ctx context.Context, program string, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (r *Router) newStream(ctx context.Context, program string, desc *grpc.StreamDesc, method string,
+	opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	t, m, ctx, err := r.route(ctx, program, method)
 	if err != nil {
 		return nil, err
@@ -103,7 +109,9 @@ func (r *Router) route(ctx context.Context, program, method string) (*target, *c
 	return t, m, withIdentity(ctx, caller), nil
 }
 
-func (l *link) open(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (l *link) open(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (
+	grpc.ClientStream, error,
+) {
 	// The first try may meet a connection that died a moment ago: then nothing was sent and the call may wait once more.
 	for try := 0; ; try++ {
 		if err := l.await(ctx); err != nil {

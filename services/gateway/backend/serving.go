@@ -12,11 +12,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
 )
-
-// guardian helps etcd back, so its calls pass also while the gateway is not serving.
-const guardian = "etcd-guardian"
 
 // serving is whether calls pass. The zero value lets them.
 type serving struct {
@@ -26,9 +24,9 @@ type serving struct {
 	end   context.CancelCauseFunc
 }
 
-// SetServing lets calls pass if why is nil. Otherwise it ends all watches and refuses calls at once with that reason: it is said by a gateway
-// that has not read from etcd for some time, so that clients take another one. Streams of agents and hook owners live on, and calls of the
-// guardian pass: through these etcd comes back.
+// SetServing lets calls pass if why is nil. Otherwise it ends all watches and refuses calls at once with that reason:
+// it is said by a gateway that has not read from etcd for some time, so that clients take another one. Streams of
+// agents and hook owners live on, and calls of the guardian pass: through these etcd comes back.
 func (r *Router) SetServing(why error) {
 	s := &r.serving
 	s.mu.Lock()
@@ -51,7 +49,8 @@ func (r *Router) Serving() error {
 func (s *serving) bound(ctx context.Context, m *catalog.Method) (context.Context, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if m.Leader || m.Program == guardian {
+	// the guardian helps etcd back
+	if m.Leader || m.Program == topology.EtcdGuardian {
 		return ctx, nil
 	}
 	if s.why != nil {

@@ -11,8 +11,8 @@ import (
 // streamsPerLink is below what a service allows on one connection (1,000): one stream more would wait without a word.
 const streamsPerLink = 900
 
-// target is one address of a program: a connection for calls that end soon, and as many for streams as it takes, so that
-// watches never hold a call back.
+// target is one address of a program: a connection for calls that end soon, and as many for streams as it takes, so
+// that watches never hold a call back.
 type target struct {
 	program, address string
 	creds            credentials.TransportCredentials
@@ -24,7 +24,9 @@ type target struct {
 	streams []*link
 }
 
-func newTarget(program, address string, creds credentials.TransportCredentials, options []grpc.DialOption) (*target, error) {
+func newTarget(program, address string, creds credentials.TransportCredentials, options []grpc.DialOption) (*target,
+	error,
+) {
 	calls, err := newLink(program, address, creds, options)
 	if err != nil {
 		return nil, err
@@ -33,7 +35,9 @@ func newTarget(program, address string, creds credentials.TransportCredentials, 
 }
 
 // open opens a call; streaming says whether it may stay open for long.
-func (t *target) open(ctx context.Context, streaming bool, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (t *target) open(ctx context.Context, streaming bool, desc *grpc.StreamDesc, method string,
+	opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	if !streaming {
 		return t.calls.open(ctx, desc, method, opts...)
 	}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 // Method is one gRPC method.
@@ -25,7 +26,7 @@ type Method struct {
 	Desc      protoreflect.MethodDescriptor
 }
 
-// Open reports whether nobody has to be known to call m; false for nil.
+// Open reports whether anonymous callers may call m; false for nil.
 func (m *Method) Open() bool { return m != nil && m.Access.GetUnauthenticated() }
 
 // Catalog is all methods and routes. It does not change, so concurrent calls are safe.
@@ -40,15 +41,15 @@ type Files interface {
 	RangeFiles(func(protoreflect.FileDescriptor) bool)
 }
 
-// New reads the services of files for which program gives a name. It fails on REST addresses of a form that Windlass does
-// not use.
-func New(files Files, program func(protoreflect.FullName) string) (*Catalog, error) {
+// New reads the services of files that a program of the cluster serves through the gateway. It fails on REST addresses
+// of a form that Windlass does not use.
+func New(files Files) (*Catalog, error) {
 	c := &Catalog{methods: map[string]*Method{}}
 	var err error
 	files.RangeFiles(func(f protoreflect.FileDescriptor) bool {
 		for i := range f.Services().Len() {
 			service := f.Services().Get(i)
-			name := program(service.FullName())
+			name := topology.Server(service.FullName())
 			if name == "" {
 				continue
 			}
@@ -119,7 +120,7 @@ func (c *Catalog) Services() []protoreflect.ServiceDescriptor { return c.service
 func (c *Catalog) Programs() []string {
 	var names []string
 	for _, m := range c.methods {
-		if m.Program != Gateway && !slices.Contains(names, m.Program) {
+		if m.Program != topology.Gateway && !slices.Contains(names, m.Program) {
 			names = append(names, m.Program)
 		}
 	}

@@ -12,12 +12,13 @@ import (
 	_ "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	_ "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	_ "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
 )
 
 func all(t *testing.T) *catalog.Catalog {
 	t.Helper()
-	c, err := catalog.New(protoregistry.GlobalFiles, catalog.Program)
+	c, err := catalog.New(protoregistry.GlobalFiles)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +38,7 @@ func TestMethodsKnowWhereTheyGo(t *testing.T) {
 		{name: "/windlass.hook.v1.HookTaskService/StreamHookTasks", program: "hook-broker", leader: true},
 		{name: "/windlass.etcd.v1.QuorumService/AttendMember", program: "etcd-guardian", leader: true},
 		{name: "/windlass.node.v1.NodeAgentService/Heartbeat", program: "eviction-controller", leader: true},
-		{name: "/windlass.event.v1.EventService/ListEvents", program: catalog.Gateway},
+		{name: "/windlass.event.v1.EventService/ListEvents", program: topology.Gateway},
 	} {
 		got := c.Method(m.name)
 		if got == nil || got.Program != m.program || got.Leader != m.leader || got.Open() != m.open {
@@ -47,7 +48,10 @@ func TestMethodsKnowWhereTheyGo(t *testing.T) {
 	if c.Method("/windlass.provider.v1.ProviderService/CreateInstance") != nil {
 		t.Error("the provider's protocol is exposed")
 	}
-	if programs := c.Programs(); !slices.Equal(programs, []string{"etcd-guardian", "eviction-controller", "hook-broker", "machine-api"}) {
+	if programs := c.Programs(); !slices.Equal(programs, []string{
+		"etcd-guardian", "eviction-controller", "hook-broker",
+		"machine-api",
+	}) {
 		t.Errorf("programs %v", programs)
 	}
 }
@@ -84,10 +88,22 @@ func TestMatch(t *testing.T) {
 	}{
 		{name: "a list", verb: "GET", path: "/v1/machines", want: "/v1/machines"},
 		{name: "a watch", verb: "GET", path: "/v1/machines:watch", want: "/v1/machines:watch"},
-		{name: "an object", verb: "GET", path: "/v1/namespaces/a/machines/b", want: "/v1/namespaces/{namespace}/machines/{name}"},
-		{name: "a name with a colon", verb: "GET", path: "/v1/namespaces/a/machines/b:c", want: "/v1/namespaces/{namespace}/machines/{name}"},
-		{name: "a verb after a name with a colon", verb: "POST", path: "/v1/namespaces/a/machines/b:c:apply", want: "/v1/namespaces/{namespace}/machines/{name}:apply"},
-		{name: "a verb without a name", verb: "POST", path: "/v1/namespaces/a/machines/:apply", verbs: []string{"DELETE", "GET", "PATCH", "PUT"}},
+		{
+			name: "an object", verb: "GET", path: "/v1/namespaces/a/machines/b",
+			want: "/v1/namespaces/{namespace}/machines/{name}",
+		},
+		{
+			name: "a name with a colon", verb: "GET", path: "/v1/namespaces/a/machines/b:c",
+			want: "/v1/namespaces/{namespace}/machines/{name}",
+		},
+		{
+			name: "a verb after a name with a colon", verb: "POST", path: "/v1/namespaces/a/machines/b:c:apply",
+			want: "/v1/namespaces/{namespace}/machines/{name}:apply",
+		},
+		{
+			name: "a verb without a name", verb: "POST", path: "/v1/namespaces/a/machines/:apply",
+			verbs: []string{"DELETE", "GET", "PATCH", "PUT"},
+		},
 		{name: "an empty name", verb: "GET", path: "/v1/namespaces/a/machines/"},
 		{name: "an empty namespace", verb: "GET", path: "/v1/namespaces//machines/b"},
 		{name: "a method that the address does not have", verb: "PUT", path: "/v1/machines", verbs: []string{"GET", "POST"}},

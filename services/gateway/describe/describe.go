@@ -78,7 +78,9 @@ func (e extensions) FindExtensionByName(name protoreflect.FullName) (protoreflec
 	return t, err
 }
 
-func (e extensions) FindExtensionByNumber(message protoreflect.FullName, n protoreflect.FieldNumber) (protoreflect.ExtensionType, error) {
+func (e extensions) FindExtensionByNumber(message protoreflect.FullName, n protoreflect.FieldNumber) (
+	protoreflect.ExtensionType, error,
+) {
 	t, err := protoregistry.GlobalTypes.FindExtensionByNumber(message, n)
 	if err == nil && !e.known(t) {
 		return nil, protoregistry.NotFound

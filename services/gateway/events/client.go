@@ -16,11 +16,15 @@ func (m *Merger) Client() eventv1.EventServiceClient { return client{merger: m} 
 
 type client struct{ merger *Merger }
 
-func (c client) GetEvent(ctx context.Context, in *eventv1.GetEventRequest, _ ...grpc.CallOption) (*eventv1.Event, error) {
+func (c client) GetEvent(ctx context.Context, in *eventv1.GetEventRequest, _ ...grpc.CallOption) (*eventv1.Event,
+	error,
+) {
 	return c.merger.GetEvent(ctx, in)
 }
 
-func (c client) ListEvents(ctx context.Context, in *eventv1.ListEventsRequest, opts ...grpc.CallOption) (*eventv1.EventList, error) {
+func (c client) ListEvents(ctx context.Context, in *eventv1.ListEventsRequest, opts ...grpc.CallOption) (
+	*eventv1.EventList, error,
+) {
 	headers := &runtime.ServerTransportStream{}
 	list, err := c.merger.ListEvents(grpc.NewContextWithServerTransportStream(ctx, headers), in)
 	for _, o := range opts {
@@ -31,7 +35,9 @@ func (c client) ListEvents(ctx context.Context, in *eventv1.ListEventsRequest, o
 	return list, err
 }
 
-func (c client) WatchEvents(ctx context.Context, in *eventv1.WatchEventsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[eventv1.WatchEventsResponse], error) {
+func (c client) WatchEvents(ctx context.Context, in *eventv1.WatchEventsRequest, _ ...grpc.CallOption) (
+	grpc.ServerStreamingClient[eventv1.WatchEventsResponse], error,
+) {
 	s := &stream{ctx: ctx, messages: make(chan *eventv1.WatchEventsResponse), done: make(chan struct{})}
 	go func() {
 		defer close(s.done)

@@ -19,6 +19,7 @@ import (
 
 	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
@@ -29,7 +30,8 @@ const (
 	pageSize = 500
 )
 
-// Merger serves the events of all programs. It is a gRPC server; Client makes a client of it for calls inside the process.
+// Merger serves the events of all programs. It is a gRPC server; Client makes a client of it for calls inside the
+// process.
 type Merger struct {
 	eventv1.UnimplementedEventServiceServer
 	sources []source
@@ -66,7 +68,9 @@ type answer[T any] struct {
 }
 
 // ask asks all programs at the same time and waits for all of them, each no longer than patience.
-func ask[T any](ctx context.Context, sources []source, f func(context.Context, eventv1.EventServiceClient) (T, error)) []answer[T] {
+func ask[T any](ctx context.Context, sources []source, f func(context.Context, eventv1.EventServiceClient) (T,
+	error),
+) []answer[T] {
 	answers := make([]answer[T], len(sources))
 	var wg sync.WaitGroup
 	for i, s := range sources {
@@ -98,7 +102,7 @@ func (m *Merger) GetEvent(ctx context.Context, r *eventv1.GetEventRequest) (*eve
 			others = cmp.Or(others, a.err)
 		}
 	}
-	// Where somebody did not answer, "not found" would be a guess.
+	// If a service did not answer, "not found" would be a guess.
 	if err := cmp.Or(others, notFound); err != nil {
 		return nil, err
 	}
@@ -110,7 +114,7 @@ func (m *Merger) GetEvent(ctx context.Context, r *eventv1.GetEventRequest) (*eve
 func (m *Merger) ListEvents(ctx context.Context, r *eventv1.ListEventsRequest) (*eventv1.EventList, error) {
 	after, err := parseToken(r.GetContinue())
 	if err != nil {
-		return nil, rpcerr.Invalid(rpcerr.Field{Path: "continue", Description: "is not a token of this list"})
+		return nil, rpcerr.Invalid(object.Fault{Path: "continue", Description: "is not a token of this list"})
 	}
 	answers := ask(ctx, m.sources, func(ctx context.Context, c eventv1.EventServiceClient) (*eventv1.EventList, error) {
 		return listAll(ctx, c, r)
@@ -144,7 +148,9 @@ func (m *Merger) ListEvents(ctx context.Context, r *eventv1.ListEventsRequest) (
 	return list, nil
 }
 
-func listAll(ctx context.Context, c eventv1.EventServiceClient, r *eventv1.ListEventsRequest) (*eventv1.EventList, error) {
+func listAll(ctx context.Context, c eventv1.EventServiceClient, r *eventv1.ListEventsRequest) (*eventv1.EventList,
+	error,
+) {
 	page := &eventv1.ListEventsRequest{
 		Namespace:       r.GetNamespace(),
 		LabelSelector:   r.GetLabelSelector(),
@@ -226,7 +232,7 @@ func parseToken(s string) (*position, error) {
 	return p, json.Unmarshal(data, p)
 }
 
-// revision reads a resource version; -1 stands for one that is not known.
+// revision reads a resource version; -1 if it is unknown.
 func revision(s string) int64 {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 {

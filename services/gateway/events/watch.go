@@ -19,7 +19,9 @@ const retryWatch = time.Second
 
 // WatchEvents merges the watches of all programs. They share one etcd, so one revision resumes all of them: it is the
 // lowest that any of them has come to, and what the others sent after it comes again.
-func (m *Merger) WatchEvents(r *eventv1.WatchEventsRequest, stream grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
+func (m *Merger) WatchEvents(r *eventv1.WatchEventsRequest,
+	stream grpc.ServerStreamingServer[eventv1.WatchEventsResponse],
+) error {
 	return m.watch(stream.Context(), r, stream.Send)
 }
 
@@ -31,7 +33,9 @@ type news struct {
 	err     error // the watch as a whole ends
 }
 
-func (m *Merger) watch(ctx context.Context, r *eventv1.WatchEventsRequest, send func(*eventv1.WatchEventsResponse) error) error {
+func (m *Merger) watch(ctx context.Context, r *eventv1.WatchEventsRequest,
+	send func(*eventv1.WatchEventsResponse) error,
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -93,7 +97,9 @@ func follow(ctx context.Context, index int, s source, r *eventv1.WatchEventsRequ
 	}
 }
 
-func followOnce(ctx context.Context, s source, r *eventv1.WatchEventsRequest, from *string, tell func(news) bool) error {
+func followOnce(ctx context.Context, s source, r *eventv1.WatchEventsRequest, from *string,
+	tell func(news) bool,
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := s.client.WatchEvents(ctx, &eventv1.WatchEventsRequest{
@@ -112,7 +118,7 @@ func followOnce(ctx context.Context, s source, r *eventv1.WatchEventsRequest, fr
 		if err != nil {
 			return ended(err)
 		}
-		// Until the list that comes first is whole, a lost stream begins anew.
+		// Until the first list is complete, a lost stream starts again.
 		listed = listed || message.GetBookmark()
 		if listed && message.GetResourceVersion() != "" {
 			*from = message.GetResourceVersion()
@@ -134,7 +140,7 @@ func ended(err error) error {
 // progress is how far each program's watch has come.
 type progress struct {
 	at        []int64 // revision; -1 while it is not known
-	listed    []bool  // the list that comes first is whole
+	listed    []bool  // the first list is complete
 	away      []bool
 	bookmarks bool  // the client wants them
 	begun     bool  // the bookmark after the first list was sent, or there was no list
@@ -153,7 +159,7 @@ func newProgress(n int, r *eventv1.WatchEventsRequest) *progress {
 	return p
 }
 
-// take notes what a program said and returns what the client is to be told.
+// take records a message of a program and returns what to send to the client.
 func (p *progress) take(n news) []*eventv1.WatchEventsResponse {
 	p.away[n.index] = n.away
 	var out []*eventv1.WatchEventsResponse

@@ -21,8 +21,8 @@ func bookmark(index int, revision string) news {
 
 func away(index int) news { return news{index: index, away: true} }
 
-// told is what the client gets for one piece of news: "event@revision" or "bookmark@revision".
-func told(messages []*eventv1.WatchEventsResponse) []string {
+// received is what the client gets for one message: "event@revision" or "bookmark@revision".
+func received(messages []*eventv1.WatchEventsResponse) []string {
 	out := []string{}
 	for _, m := range messages {
 		what := "event@"
@@ -82,7 +82,7 @@ func TestMergedRevisions(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := newProgress(2, c.request)
 			for i, n := range c.news {
-				if diff := cmp.Diff(c.want[i], told(p.take(n))); diff != "" {
+				if diff := cmp.Diff(c.want[i], received(p.take(n))); diff != "" {
 					t.Errorf("news %d: %s", i, diff)
 				}
 			}
@@ -98,7 +98,7 @@ func TestAWatchEndsIfNobodyWasEverReached(t *testing.T) {
 	}
 	p.take(away(1))
 	if !p.allAway() {
-		t.Error("nobody is left")
+		t.Error("no program is left")
 	}
 }
 

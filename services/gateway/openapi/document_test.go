@@ -23,7 +23,10 @@ func TestTheDocumentHasAllServicesAndNoReferenceLeadsNowhere(t *testing.T) {
 	if err := json.Unmarshal(data, &document); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{"/v1/machines", "/v1/hooktasks/{name}:claim", "/v1/quorum", "/v1/nodes/{name}", "/v1/events:watch"} {
+	for _, path := range []string{
+		"/v1/machines", "/v1/hooktasks/{name}:claim", "/v1/quorum", "/v1/nodes/{name}",
+		"/v1/events:watch",
+	} {
 		if document.Paths[path] == nil {
 			t.Errorf("no path %s", path)
 		}
@@ -44,7 +47,10 @@ func TestTheDocumentHasAllServicesAndNoReferenceLeadsNowhere(t *testing.T) {
 			t.Errorf("no schema %s", name)
 		}
 	}
-	for _, want := range []string{"application/x-ndjson", "application/strategic-merge-patch+json", "BOOKMARK", "mutualTLS"} {
+	for _, want := range []string{
+		"application/x-ndjson", "application/strategic-merge-patch+json", "BOOKMARK",
+		"mutualTLS",
+	} {
 		if !strings.Contains(string(data), want) {
 			t.Errorf("the document does not speak of %s", want)
 		}

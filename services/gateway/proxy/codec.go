@@ -16,8 +16,9 @@ func Codec() encoding.CodecV2 { return codec{protobuf: encoding.GetCodecV2(proto
 // frame is a message in transit. It is marshalled once, which hands its buffers over.
 type frame struct{ data mem.BufferSlice }
 
-// hold has release called when the message has been written or dropped. That may be long after SendMsg has returned, and after the call has ended:
-// what a client does not read stays in the queue of its connection. release may be called twice.
+// hold has release called when the message has been written or dropped. That may be long after SendMsg has returned,
+// and after the call has ended: what a client does not read stays in the queue of its connection. release may be called
+// twice.
 func (f *frame) hold(release func()) {
 	m := &message{release: release}
 	m.left.Store(1)

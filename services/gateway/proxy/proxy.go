@@ -1,5 +1,5 @@
-// Package proxy passes gRPC calls of any method on to whoever serves them, without looking into the messages: headers,
-// messages, trailers and statuses with their details come through as they are, and who does not read is not read from.
+// Package proxy passes gRPC calls of any method on to the program that serves them, without decoding the messages:
+// headers, messages, trailers and statuses with their details pass unchanged, and flow control is end to end.
 package proxy
 
 import (
@@ -16,8 +16,8 @@ import (
 
 // Meter bounds what messages on their way may take.
 type Meter interface {
-	// Bytes takes room for a message of n bytes of the caller that ctx knows; release must be called unless there is an error. Another call of it
-	// has no effect.
+	// Bytes takes room for a message of n bytes of the caller that ctx knows; release must be called unless there is an
+	// error. Another call of it has no effect.
 	Bytes(ctx context.Context, n int) (release func(), err error)
 }
 
@@ -47,7 +47,7 @@ func pass(server grpc.ServerStream, backends grpc.ClientConnInterface, meter Met
 	if err != nil {
 		return err
 	}
-	// This direction is not waited for: it ends when the handler returns, and a client may keep its side open for ever.
+	// This direction is not waited for: it ends when the handler returns, and a client may keep its side open.
 	go func() {
 		if err := upwards(server, client, meter); err != nil {
 			cancel(err)
@@ -55,7 +55,8 @@ func pass(server grpc.ServerStream, backends grpc.ClientConnInterface, meter Met
 	}()
 	err = downwards(server, client, meter)
 	// A client whose own message was refused gets to know that, not that the call was cancelled for it.
-	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(cause, context.Canceled) && server.Context().Err() == nil {
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(cause, context.Canceled) &&
+		server.Context().Err() == nil {
 		return cause
 	}
 	return err
@@ -119,12 +120,13 @@ func downwards(server grpc.ServerStream, client grpc.ClientStream, meter Meter) 
 	}
 }
 
-// returning drops what the server sets anew in an answer.
+// returning drops the headers that the server sets itself.
 func returning(md metadata.MD) metadata.MD {
 	out := make(metadata.MD, len(md))
 	for key, values := range md {
 		switch key {
-		case "content-type", "grpc-status", "grpc-message", "grpc-status-details-bin", "grpc-encoding", "grpc-accept-encoding":
+		case "content-type", "grpc-status", "grpc-message", "grpc-status-details-bin", "grpc-encoding",
+			"grpc-accept-encoding":
 			continue
 		}
 		out[key] = values

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// answerWriter writes the answer of a request, and has room for the message that it writes: of a call for its answer, of a stream for one message
-// after the other.
+// answerWriter writes the answer of a request, and has room for the message that it writes: of a call for its answer,
+// of a stream for one message after the other.
 type answerWriter struct {
 	http.ResponseWriter
 	take    func(n int) (release func(), err error)

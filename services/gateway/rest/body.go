@@ -13,6 +13,7 @@ import (
 
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/manifest"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
 )
@@ -32,7 +33,10 @@ const (
 )
 
 // patches are the media types of a patch.
-var patches = []string{"application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"}
+var patches = []string{
+	"application/json-patch+json", "application/merge-patch+json",
+	"application/strategic-merge-patch+json",
+}
 
 // body is a request's body, read to its end already. It carries the reason why it could not be decoded past the
 // generated handlers, which keep only its text.
@@ -43,8 +47,8 @@ type body struct {
 
 func (*body) Close() error { return nil }
 
-// readBody reads what the route wants as a body, as JSON or as a patch, and replaces r's body and content type by it. From callers without
-// credentials it takes JSON only.
+// readBody reads what the route wants as a body, as JSON or as a patch, and replaces r's body and content type by it.
+// From callers without credentials it takes JSON only.
 func readBody(w http.ResponseWriter, r *http.Request, route *catalog.Route, caller identity.Caller) error {
 	most, patience := MaxBody, bodyTime
 	if caller.User == "" {
@@ -56,7 +60,7 @@ func readBody(w http.ResponseWriter, r *http.Request, route *catalog.Route, call
 	}
 	if route.Body == "" {
 		if len(data) > 0 {
-			return rpcerr.Invalid(rpcerr.Field{Description: fmt.Sprintf("%s %s takes no body", route.Verb, r.URL.Path)})
+			return rpcerr.Invalid(object.Fault{Description: fmt.Sprintf("%s %s takes no body", route.Verb, r.URL.Path)})
 		}
 		r.Body = &body{Reader: bytes.NewReader(nil)}
 		return nil
@@ -73,7 +77,7 @@ func readBody(w http.ResponseWriter, r *http.Request, route *catalog.Route, call
 	}
 	if media == mediaYAML {
 		if data, err = manifest.JSON(data); err != nil {
-			return rpcerr.Invalid(rpcerr.Field{Description: err.Error()})
+			return rpcerr.Invalid(object.Fault{Description: err.Error()})
 		}
 		media = mediaJSON
 	}
@@ -100,7 +104,7 @@ func readAll(w http.ResponseWriter, r *http.Request, most int, patience time.Dur
 			rpcerr.TooMany(fmt.Sprintf("the body is larger than %d bytes", most), 0))
 	}
 	if err != nil {
-		return nil, rpcerr.Invalid(rpcerr.Field{Description: "the body did not come to its end"})
+		return nil, rpcerr.Invalid(object.Fault{Description: "the body did not come to its end"})
 	}
 	return data, nil
 }
@@ -144,5 +148,5 @@ func unsupported(media string, want []string) error {
 	if len(want) > 0 {
 		text += "; it may be " + strings.Join(want, " or ")
 	}
-	return withStatus(http.StatusUnsupportedMediaType, rpcerr.Invalid(rpcerr.Field{Description: text}))
+	return withStatus(http.StatusUnsupportedMediaType, rpcerr.Invalid(object.Fault{Description: text}))
 }

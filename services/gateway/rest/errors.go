@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
@@ -83,18 +84,22 @@ func retryAfter(st *status.Status) int {
 }
 
 // handlerError is the mux's way to report an error of a call or of decoding its body.
-func handlerError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
+func handlerError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request,
+	err error,
+) {
 	if b, ok := r.Body.(*body); ok && b.problem != nil {
 		err = b.problem
 	}
 	if special := (*runtime.HTTPStatusError)(nil); errors.As(err, &special) {
-		err = rpcerr.Invalid(rpcerr.Field{Description: "the address has a wrong escape sequence"})
+		err = rpcerr.Invalid(object.Fault{Description: "the address has a wrong escape sequence"})
 	}
 	writeError(w, err)
 }
 
 // routingError is reached only where the mux and the catalog differ, which they do not; it must still be an answer.
-func routingError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
+func routingError(_ context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, w http.ResponseWriter, r *http.Request,
+	code int,
+) {
 	if code == http.StatusMethodNotAllowed {
 		writeError(w, notAllowed(r.Method))
 		return

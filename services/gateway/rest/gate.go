@@ -6,7 +6,8 @@ import (
 	"sync"
 )
 
-// gate is a body that is not read before its call has room for it: gRPC's handler for net/http takes all that comes into memory at once.
+// gate is a body that is not read before its call has room for it: gRPC's handler for net/http takes all that comes
+// into memory at once.
 type gate struct {
 	io.ReadCloser
 	once   sync.Once
@@ -32,7 +33,8 @@ func (g *gate) Close() error {
 	return err
 }
 
-// Receive lets the body of a gRPC call come in that arrived over net/http, by the context of its stream. It does nothing for other calls.
+// Receive lets the body of a gRPC call come in that arrived over net/http, by the context of its stream. It does
+// nothing for other calls.
 func Receive(ctx context.Context) {
 	if g, ok := ctx.Value(gateKey{}).(*gate); ok {
 		g.open()

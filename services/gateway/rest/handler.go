@@ -6,6 +6,7 @@ package rest
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -30,14 +31,15 @@ const (
 type Login interface {
 	// Request returns the caller; its User is empty if there are no credentials. A wrong credential is an error.
 	Request(r *http.Request) (identity.Caller, error)
-	// Refused is told of every request that is refused for want of a right credential or for where it came from.
+	// Refused is called for every request that is refused for its credentials or its origin.
 	Refused(r *http.Request, caller identity.Caller, method *catalog.Method, err error)
-	// Bound returns a context that ends when the request's credentials are no longer good. stop must be called unless there is an error: they
-	// are not good now.
+	// Bound returns a context that ends when the request's credentials are no longer good. stop must be called unless
+	// there is an error: they are not good now.
 	Bound(ctx context.Context, r *http.Request) (bound context.Context, stop func(), err error)
 }
 
-// Room is where a request takes its share of what the gateway can do at a time. What they return must be called once unless there is an error.
+// Room is where a request takes its share of what the gateway can do at a time. What they return must be called once
+// unless there is an error.
 type Room interface {
 	// Call takes room for a request of method.
 	Call(r *http.Request, caller identity.Caller, method *catalog.Method) (release func(), err error)
@@ -169,11 +171,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func isGRPC(r *http.Request) bool {
-	return r.ProtoMajor == 2 && r.Method == http.MethodPost && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
+	return r.ProtoMajor == 2 && r.Method == http.MethodPost && strings.HasPrefix(r.Header.Get("Content-Type"),
+		"application/grpc")
 }
 
-// serveGRPC answers a gRPC client that offered HTTP/1.1 too. This way has no flow control upwards: so the caller must be
-// known before anything is read, and what is read is bounded.
+// serveGRPC answers a gRPC client that offered HTTP/1.1 too. This way has no flow control upwards: so the caller must
+// be known before anything is read, and what is read is bounded.
 func (h *Handler) serveGRPC(w http.ResponseWriter, r *http.Request, caller identity.Caller, err error) {
 	method := h.catalog.Method(r.URL.Path)
 	if err == nil && caller.User == "" && !method.Open() {
@@ -217,8 +220,11 @@ func (h *Handler) serveAPI(w http.ResponseWriter, r *http.Request, caller identi
 	writeError(w, err)
 }
 
-// serveRoute answers a request of a caller that may be heard: within the caller's share, which is taken before the body is read.
-func (h *Handler) serveRoute(w http.ResponseWriter, r *http.Request, route *catalog.Route, caller identity.Caller, original *http.Request) {
+// serveRoute answers a request of an accepted caller: within the caller's share, which is taken before the body
+// is read.
+func (h *Handler) serveRoute(w http.ResponseWriter, r *http.Request, route *catalog.Route, caller identity.Caller,
+	original *http.Request,
+) {
 	release, err := h.room.Call(r, caller, route.Method)
 	if err != nil {
 		writeError(w, err)
@@ -255,7 +261,9 @@ func longest(r *http.Request, caller identity.Caller) int {
 }
 
 // call passes a request on. original still has the credentials: a stream ends with them.
-func (h *Handler) call(w http.ResponseWriter, r *http.Request, route *catalog.Route, caller identity.Caller, original *http.Request) {
+func (h *Handler) call(w http.ResponseWriter, r *http.Request, route *catalog.Route, caller identity.Caller,
+	original *http.Request,
+) {
 	ctx, end := h.span(identity.WithCaller(r.Context(), caller), r.Header, strings.TrimPrefix(route.Method.FullName, "/"))
 	defer end()
 	if route.Method.Streaming {
@@ -274,10 +282,14 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, route *catalog.Ro
 		ctx, cancel = context.WithTimeout(ctx, unaryTime)
 		defer cancel()
 		control := http.NewResponseController(w)
-		control.SetWriteDeadline(time.Now().Add(unaryTime + answerTime)) //nolint:errcheck // a writer without deadlines has none to keep
-		defer control.SetWriteDeadline(time.Time{})                      //nolint:errcheck
+		control.SetWriteDeadline(
+			time.Now().Add(unaryTime + answerTime)) //nolint:errcheck // a writer without deadlines has none to keep
+		defer control.SetWriteDeadline(time.Time{}) //nolint:errcheck
 	}
-	out := &answerWriter{ResponseWriter: w, take: func(n int) (func(), error) { return h.room.Text(original, caller, n) }, release: func() {}}
+	out := &answerWriter{
+		ResponseWriter: w, take: func(n int) (func(), error) { return h.room.Text(original, caller, n) },
+		release: func() {},
+	}
 	defer out.written()
 	w.Header().Set("Cache-Control", "no-store")
 	h.api.ServeHTTP(out, r.WithContext(ctx))
@@ -294,7 +306,10 @@ func (h *Handler) route(r *http.Request) (*catalog.Route, []string) {
 	if route == nil || r.Method != http.MethodGet || route.Method.Streaming {
 		return route, verbs
 	}
-	query := r.URL.Query()
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return route, verbs // checkQuery refuses it; what is encoded again would hide what cannot be read
+	}
 	if !query.Has("watch") {
 		return route, verbs
 	}
@@ -333,7 +348,8 @@ func withoutCredentials(r *http.Request) *http.Request {
 	return r
 }
 
-// accepted picks the one media type of an answer: YAML if the client names it before JSON and before anything else goes.
+// accepted picks the one media type of an answer: YAML if the client names it before JSON and before anything else
+// goes.
 func accepted(accept []string) string {
 	for _, item := range strings.Split(strings.Join(accept, ","), ",") {
 		media, _, _ := strings.Cut(item, ";")

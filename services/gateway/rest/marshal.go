@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/kit/manifest"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
@@ -126,13 +127,13 @@ func decodeProblem(err error) error {
 		return nil
 	}
 	if all := new(manifest.Errors); errors.As(err, &all) {
-		fields := make([]rpcerr.Field, 0, len(all.Problems))
+		fields := make([]object.Fault, 0, len(all.Problems))
 		for _, p := range all.Problems {
-			fields = append(fields, rpcerr.Field{Path: p.Path, Description: p.Message})
+			fields = append(fields, object.Fault{Path: p.Path, Description: p.Message})
 		}
 		return rpcerr.Invalid(fields...)
 	}
-	return rpcerr.Invalid(rpcerr.Field{Description: err.Error()})
+	return rpcerr.Invalid(object.Fault{Description: err.Error()})
 }
 
 // patch reads a patch as the bytes that it is, with its media type, into the request's google.api.HttpBody.

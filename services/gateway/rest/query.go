@@ -10,21 +10,22 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
 )
 
-// checkQuery refuses query parameters that the method does not have, cannot read, or takes from elsewhere. The generated
-// handlers would ignore the first, word the second for programmers, and let the third pass.
+// checkQuery refuses query parameters that the method does not have, cannot read, or takes from elsewhere. The
+// generated handlers would ignore the first, word the second for programmers, and let the third pass.
 func checkQuery(route *catalog.Route, raw string) error {
 	values, err := url.ParseQuery(raw)
 	if err != nil {
-		return rpcerr.Invalid(rpcerr.Field{Description: "the query of the address cannot be read: " + err.Error()})
+		return rpcerr.Invalid(object.Fault{Description: "the query of the address cannot be read: " + err.Error()})
 	}
-	var problems []rpcerr.Field
+	var problems []object.Fault
 	for _, key := range sorted(values) {
 		if text := checkParameter(route, key, values[key]); text != "" {
-			problems = append(problems, rpcerr.Field{Path: key, Description: text})
+			problems = append(problems, object.Fault{Path: key, Description: text})
 		}
 	}
 	if len(problems) > 0 {

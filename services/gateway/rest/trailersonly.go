@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// writeTrailersOnly refuses a gRPC call without reading it: the status stands in the header, as gRPC's protocol allows.
+// writeTrailersOnly refuses a gRPC call without reading it: the status is in the header, as gRPC's protocol allows.
 func writeTrailersOnly(w http.ResponseWriter, err error) {
 	st := status.Convert(err)
 	header := w.Header()

@@ -10,8 +10,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/manifest"
 )
 
-// lines prints one message of a stream. A message of a watch, which has all events of one revision, becomes one line for
-// each event, as Kubernetes' watches are; any other message is a line of its own.
+// lines prints one message of a stream. A message of a watch, which has all events of one revision, becomes one line
+// for each event, as Kubernetes' watches are; any other message is a line of its own.
 func lines(m proto.Message) ([]byte, error) {
 	shape, ok := watchShape(m.ProtoReflect().Descriptor())
 	var out bytes.Buffer

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
-	"github.com/windlass-dev/windlass/services/gateway/backend"
+	"github.com/windlass-dev/windlass/kit/dial"
 )
 
 // bigAnswers are more than one user may have on their way.
@@ -19,8 +19,10 @@ const bigAnswers = 8
 
 // big asks for a large answer and takes it.
 func (w *world) big(t *testing.T, l lane) error {
-	_, err := machinev1.NewMachineServiceClient(w.grpc("alice", l)).GetMachine(within(t), &machinev1.GetMachineRequest{Name: "big"},
-		grpc.MaxCallRecvMsgSize(backend.MaxMessage))
+	_, err := machinev1.NewMachineServiceClient(w.grpc("alice", l)).GetMachine(within(t), &machinev1.GetMachineRequest{
+		Name: "big",
+	},
+		grpc.MaxCallRecvMsgSize(dial.MaxMessage))
 	return err
 }
 
@@ -29,7 +31,8 @@ func TestAnswersThatNobodyReadsCountUntilTheyAreGone(t *testing.T) {
 		conn := w.grpc("alice", l)
 		// The answer that is read may take the room of one that is not, so more are asked for until there is none.
 		unread := func() {
-			stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, machinev1.MachineService_GetMachine_FullMethodName)
+			stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true},
+				machinev1.MachineService_GetMachine_FullMethodName)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -101,7 +104,8 @@ func TestMessagesOfAWatchCountUntilTheyAreRead(t *testing.T) {
 	}
 	c := machinev1.NewMachineServiceClient(w.grpc("alice", lanes[0]))
 	for range bigAnswers {
-		stream, err := c.WatchMachines(within(t), &machinev1.WatchMachinesRequest{LabelSelector: "big"}, grpc.MaxCallRecvMsgSize(backend.MaxMessage))
+		stream, err := c.WatchMachines(within(t), &machinev1.WatchMachinesRequest{LabelSelector: "big"},
+			grpc.MaxCallRecvMsgSize(dial.MaxMessage))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/windlass-dev/windlass/services/gateway/authn"
 )
 
-// Config is the settings of a gateway: those of every service, of which the policy only answers what callers ask about their
-// rights, since the gateway decides nothing, and a file of bearer tokens.
+// Config is the settings of a gateway: those of every service, of which the policy only answers what callers ask about
+// their rights, since the gateway decides nothing, and a file of bearer tokens.
 type Config struct {
 	serve.Config
 	TokensFile string // see authn.Tokens; empty for none
@@ -31,14 +31,18 @@ func parse(args []string, usage io.Writer) (Config, error) {
 	fs.SetOutput(usage)
 	c.Flags(fs)
 	fs.StringVar(&c.TokensFile, "tokens", "", "file of bearer tokens; empty for none")
-	fs.IntVar(&c.Anonymous, "anonymous-connections", 0, "how many connections there may be whose caller is not known; 0: a quarter of the files that the process may open, at most 4000")
-	fs.StringVar(&c.OIDC.IssuerURL, "oidc-issuer-url", "", "https address of the OpenID Connect issuer whose tokens are accepted; empty for none")
+	fs.IntVar(&c.Anonymous, "anonymous-connections", 0,
+		"how many connections there may be whose caller is not known; 0: a quarter of the files that the process may open, at most 4000")
+	fs.StringVar(&c.OIDC.IssuerURL, "oidc-issuer-url", "",
+		"https address of the OpenID Connect issuer whose tokens are accepted; empty for none")
 	fs.StringVar(&c.OIDC.ClientID, "oidc-client-id", "", "audience that the issuer's tokens must have")
 	fs.StringVar(&c.OIDC.UsernameClaim, "oidc-username-claim", "sub", "claim that names the user")
-	fs.StringVar(&c.OIDC.UsernamePrefix, "oidc-username-prefix", "", `put before the user's name; empty means the issuer's address and "#", except with the claim email; "-" means nothing`)
+	fs.StringVar(&c.OIDC.UsernamePrefix, "oidc-username-prefix", "",
+		`put before the user's name; empty means the issuer's address and "#", except with the claim email; "-" means nothing`)
 	fs.StringVar(&c.OIDC.GroupsClaim, "oidc-groups-claim", "", "claim with the user's groups; empty for none")
 	fs.StringVar(&c.OIDC.GroupsPrefix, "oidc-groups-prefix", "", "put before the name of each group")
-	fs.StringVar(&c.OIDC.CAFile, "oidc-ca-file", "", "file of the authorities of the issuer's certificate; empty for the host's")
+	fs.StringVar(&c.OIDC.CAFile, "oidc-ca-file", "",
+		"file of the authorities of the issuer's certificate; empty for the host's")
 	if err := fs.Parse(args); err != nil {
 		return c, err
 	}

@@ -12,14 +12,12 @@ import (
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/gateway/backend"
 )
 
-// orchestrator is the program that has the ClusterOperators.
-const orchestrator = "update-orchestrator"
-
-// programs answers how the gateway is, and, where a check names a program, how that one is ("machine-api", "machine-api/changes"):
-// a caller who reaches the gateway alone can so ask every program.
+// programs answers how the gateway is, and, where a check names a program, how that one is ("machine-api",
+// "machine-api/changes"): a caller who reaches the gateway alone can so ask every program.
 type programs struct {
 	*health.Server
 	pool     *backend.Pool
@@ -29,7 +27,9 @@ type programs struct {
 }
 
 // Check implements grpc_health_v1.HealthServer.
-func (p programs) Check(ctx context.Context, r *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+func (p programs) Check(ctx context.Context, r *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse,
+	error,
+) {
 	if r.GetService() == "" {
 		return p.Server.Check(ctx, r)
 	}
@@ -43,11 +43,11 @@ func (p programs) Check(ctx context.Context, r *grpc_health_v1.HealthCheckReques
 
 // report keeps the gateway's ClusterOperator, until ctx ends.
 func (p programs) report(ctx context.Context, log *slog.Logger) error {
-	conn := p.pool.Conn(orchestrator)
+	conn := p.pool.Conn(topology.UpdateOrchestrator)
 	if conn == nil {
 		return nil
 	}
-	return clusteroperator.New("gateway", conn, p.state, nil, log).Run(ctx)
+	return clusteroperator.New(topology.Gateway, conn, p.state, nil, log).Run(ctx)
 }
 
 // serving reports whether the gateway serves.
@@ -61,13 +61,16 @@ func (p programs) state(ctx context.Context) clusteroperator.State {
 		return clusteroperator.State{Degraded: true, Reason: "NotReady", Message: "the gateway is not ready"}
 	}
 	if err := p.validity.Lost(); err != nil {
-		return clusteroperator.State{Degraded: true, Reason: "RevocationsUnknown", Message: "users and agents are refused: " + err.Error()}
+		return clusteroperator.State{Degraded: true, Reason: "RevocationsUnknown", Message: "users and agents are refused: " +
+			err.Error()}
 	}
 	s := clusteroperator.State{Available: true}
 	if err := p.policy.Err(); err != nil {
-		s.Degraded, s.Reason, s.Message = true, "PolicyNotInForce", "the policy file cannot be used, the former policy stays in force: "+err.Error()
+		s.Degraded, s.Reason, s.Message = true, "PolicyNotInForce",
+			"the policy file cannot be used, the former policy stays in force: "+err.Error()
 	} else if err := p.audit.Failed(); err != nil {
-		s.Degraded, s.Reason, s.Message = true, "AuditLogFailed", "which policy and tokens are in force is not recorded: "+err.Error()
+		s.Degraded, s.Reason, s.Message = true, "AuditLogFailed", "which policy and tokens are in force is not recorded: "+
+			err.Error()
 	}
 	return s
 }

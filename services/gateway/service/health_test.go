@@ -33,7 +33,8 @@ func TestAGatewayIsNotReadyBeforeItsFirstRead(t *testing.T) {
 			}
 		}
 	})
-	r, err := grpc_health_v1.NewHealthClient(w.grpc("alice", lanes[0])).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+	r, err := grpc_health_v1.NewHealthClient(w.grpc("alice", lanes[0])).Check(t.Context(),
+		&grpc_health_v1.HealthCheckRequest{})
 	if err != nil || r.GetStatus() != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
 		t.Errorf("health: %v, %v; want NOT_SERVING", r.GetStatus(), err)
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/windlass-dev/windlass/services/gateway/split"
 )
 
-// metrics counts what goes through the gateway. Methods that do not exist share one label, so that nobody can make more.
+// metrics counts what goes through the gateway. Methods that do not exist share one label, so that callers cannot
+// create labels.
 type metrics struct {
 	catalog  *catalog.Catalog
 	registry *prometheus.Registry
@@ -54,7 +55,8 @@ func (m *metrics) closed(reason string) { m.ends.WithLabelValues(reason).Inc() }
 func (m *metrics) connections(lanes *split.Splitter) {
 	for i, kind := range []string{"handshake", "anonymous", "known"} {
 		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "windlass_gateway_connections", Help: "Open connections, by whether their caller is known.", ConstLabels: prometheus.Labels{"caller": kind},
+			Name: "windlass_gateway_connections", Help: "Open connections, by whether their caller is known.",
+			ConstLabels: prometheus.Labels{"caller": kind},
 		}, func() float64 {
 			shaking, anonymous, known := lanes.Counts()
 			return float64([]int{shaking, anonymous, known}[i])
@@ -73,7 +75,9 @@ func (m *metrics) ended(method string, begun time.Time, err error) {
 	}
 }
 
-func (m *metrics) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+func (m *metrics) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	next grpc.StreamHandler,
+) error {
 	begun := time.Now()
 	err := next(srv, stream)
 	m.ended(info.FullMethod, begun, err)

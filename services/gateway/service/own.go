@@ -6,8 +6,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
-// own are the methods that the gateway serves itself, by their full names. They are not registered with the gRPC server, which would take the
-// whole message of a unary call into memory before any interceptor has asked who sends it.
+// own are the methods that the gateway serves itself, by their full names. They are not registered with the gRPC
+// server, which would take the whole message of a unary call into memory before any interceptor has asked who sends it.
 type own map[string]grpc.StreamHandler
 
 // RegisterService implements grpc.ServiceRegistrar.
@@ -22,7 +22,9 @@ func (o own) RegisterService(desc *grpc.ServiceDesc, impl any) {
 		}
 	}
 	for _, s := range desc.Streams {
-		o["/"+desc.ServiceName+"/"+s.StreamName] = func(_ any, stream grpc.ServerStream) error { return s.Handler(impl, stream) }
+		o["/"+desc.ServiceName+"/"+s.StreamName] = func(_ any, stream grpc.ServerStream) error {
+			return s.Handler(impl, stream)
+		}
 	}
 }
 

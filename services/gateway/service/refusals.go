@@ -12,10 +12,11 @@ import (
 	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/gateway/catalog"
 )
 
-// refusals writes what the gateway itself refuses to its audit log; what a service refuses stands in that service's.
+// refusals writes what the gateway itself refuses to its audit log; what a service refuses is in that service's.
 type refusals struct {
 	audit *audit.Trail
 	log   *slog.Logger
@@ -29,7 +30,7 @@ func (r refusals) Refused(caller identity.Caller, method *catalog.Method, err er
 		User:      caller.User,
 		Groups:    caller.Groups,
 		Source:    caller.Source,
-		Service:   catalog.Gateway,
+		Service:   topology.Gateway,
 		Reason:    status.Convert(err).Message(),
 		Code:      status.Code(err).String(),
 	}
@@ -49,7 +50,8 @@ func (r refusals) handshake(source net.Addr, err error) {
 		r.log.Debug("handshake failed", "source", source.String(), "error", err)
 		return
 	}
-	r.Refused(identity.Caller{Source: source.String()}, nil, rpcerr.Unauthenticated("the client certificate is not of this cluster's authority, or ran out"))
+	r.Refused(identity.Caller{Source: source.String()}, nil,
+		rpcerr.Unauthenticated("the client certificate is not of this cluster's authority, or ran out"))
 }
 
 // tokensChanged records that other bearer tokens are in force.

@@ -27,7 +27,7 @@ const (
 	uploadTime = 30 * time.Second
 )
 
-// rooms gives every call its room and tells the door what its caller is and does, on both lanes.
+// rooms gives every call its room and reports its caller and state to the door, on both lanes.
 type rooms struct {
 	catalog *catalog.Catalog
 	shares  *share.Shares
@@ -105,7 +105,9 @@ func (u *upload) RecvMsg(m any) error {
 	}
 }
 
-func (r rooms) strikeStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+func (r rooms) strikeStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
+	next grpc.StreamHandler,
+) error {
 	begun := time.Now()
 	err := next(srv, stream)
 	r.ended(stream.Context(), source(stream.Context()), begun, status.Code(err) == codes.Unauthenticated)

@@ -13,9 +13,9 @@ import (
 	_ "google.golang.org/grpc/encoding/gzip" // or compressed calls get UNIMPLEMENTED
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/windlass-dev/windlass/kit/dial"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/gateway/authn"
-	"github.com/windlass-dev/windlass/services/gateway/backend"
 	"github.com/windlass-dev/windlass/services/gateway/proxy"
 	"github.com/windlass-dev/windlass/services/gateway/rest"
 	"github.com/windlass-dev/windlass/services/gateway/split"
@@ -27,13 +27,12 @@ const (
 	// streamsPerConn is what one client may have open at a time; one more waits, it is not refused.
 	streamsPerConn = 1000
 	headerBytes    = 64 << 10
-	// streamWindow and connWindow are fixed; growing ones let stalled readers hold gigabytes.
-	streamWindow = 256 << 10
-	connIdle     = 2 * time.Minute
-	connWindow   = 1 << 20
+	connIdle       = 2 * time.Minute
 )
 
-func newGRPC(calls grpc.StreamHandler, auth *authn.Authenticator, r rooms, m *metrics, age time.Duration, log *slog.Logger, more ...grpc.ServerOption) *grpc.Server {
+func newGRPC(calls grpc.StreamHandler, auth *authn.Authenticator, r rooms, m *metrics, age time.Duration,
+	log *slog.Logger, more ...grpc.ServerOption,
+) *grpc.Server {
 	panics := recovery.WithRecoveryHandlerContext(func(ctx context.Context, p any) error {
 		log.ErrorContext(ctx, "panic", "error", p)
 		return rpcerr.From(errPanic)
@@ -42,13 +41,14 @@ func newGRPC(calls grpc.StreamHandler, auth *authn.Authenticator, r rooms, m *me
 		grpc.Creds(split.Credentials()),
 		grpc.ForceServerCodecV2(proxy.Codec()),
 		grpc.UnknownServiceHandler(calls),
-		grpc.ChainStreamInterceptor(recovery.StreamServerInterceptor(panics), m.stream, r.strikeStream, auth.Stream, r.stream),
-		grpc.StaticStreamWindowSize(streamWindow),
-		grpc.StaticConnWindowSize(connWindow),
+		grpc.ChainStreamInterceptor(recovery.StreamServerInterceptor(panics), m.stream, r.strikeStream, auth.Stream,
+			r.stream),
+		grpc.StaticStreamWindowSize(dial.StreamWindow),
+		grpc.StaticConnWindowSize(dial.ConnWindow),
 		grpc.ReadBufferSize(8 << 10),
 		grpc.MaxHeaderListSize(headerBytes),
 		grpc.MaxRecvMsgSize(rest.MaxBody),
-		grpc.MaxSendMsgSize(backend.MaxMessage),
+		grpc.MaxSendMsgSize(dial.MaxMessage),
 		grpc.MaxConcurrentStreams(streamsPerConn),
 		grpc.ConnectionTimeout(10 * time.Second),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
@@ -71,8 +71,8 @@ func newHTTP(handler http.Handler, log *slog.Logger) *http.Server {
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          streamsPerConn,
-			MaxReceiveBufferPerStream:     streamWindow,
-			MaxReceiveBufferPerConnection: connWindow,
+			MaxReceiveBufferPerStream:     dial.StreamWindow,
+			MaxReceiveBufferPerConnection: dial.ConnWindow,
 			SendPingTimeout:               30 * time.Second,
 			PingTimeout:                   10 * time.Second,
 		},
@@ -81,8 +81,8 @@ func newHTTP(handler http.Handler, log *slog.Logger) *http.Server {
 
 type bornKey struct{}
 
-// aging has a server ask its clients to connect again once a connection is older than age: an answer then ends the connection, or over
-// HTTP/2 announces its end. 0 means never.
+// aging has a server ask its clients to connect again once a connection is older than age: an answer then ends the
+// connection, or over HTTP/2 announces its end. 0 means never.
 func aging(s *http.Server, age time.Duration) *http.Server {
 	if age <= 0 {
 		return s
@@ -135,8 +135,8 @@ func serveHTTP(ctx context.Context, s *http.Server, l net.Listener) error {
 	return nil
 }
 
-// untilDone runs serve in the background and returns nil when ctx ends, or serve's error if that comes first. Once ctx has
-// ended, serve's error means nothing: its listener is closed at the same time.
+// untilDone runs serve in the background and returns nil when ctx ends, or serve's error if that comes first. Once ctx
+// has ended, serve's error means nothing: its listener is closed at the same time.
 func untilDone(ctx context.Context, serve func() error) error {
 	served := make(chan error, 1)
 	go func() { served <- serve() }()

@@ -18,18 +18,18 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/dial"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/gateway/access"
 	"github.com/windlass-dev/windlass/services/gateway/authn"
 	"github.com/windlass-dev/windlass/services/gateway/backend"
@@ -42,8 +42,8 @@ import (
 	"github.com/windlass-dev/windlass/services/gateway/split"
 )
 
-// memoryLimit is when the collector begins to work harder. The executable, of which some 60 MB are resident, is not in it: together they stay
-// below 256 MB with every connection taken.
+// memoryLimit is when the collector begins to work harder. The executable, of which some 60 MB are resident, is not in
+// it: together they stay below 256 MB with every connection taken.
 const memoryLimit = 168 << 20
 
 // Run runs the gateway with command line args until ctx ends. It logs to stderr.
@@ -87,11 +87,11 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 		return err
 	}
 	rights := access.New(policy)
-	methods, err := catalog.New(protoregistry.GlobalFiles, catalog.Program)
+	methods, err := catalog.New(protoregistry.GlobalFiles)
 	if err != nil {
 		return err
 	}
-	traces, err := serve.OpenTraces(ctx, catalog.Gateway)
+	traces, err := serve.OpenTraces(ctx, topology.Gateway)
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,8 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	if err := describe.Register(mine, methods.Services()); err != nil {
 		return err
 	}
-	server := newGRPC(mine.or(proxy.Handler(router, room)), auth, room, counts, config.ConnectionAge, log, traces.Server()...)
+	server := newGRPC(mine.or(proxy.Handler(router, room)), auth, room, counts, config.ConnectionAge, log,
+		traces.Server()...)
 	handler, err := rest.New(ctx, rest.Config{
 		Catalog:  methods,
 		Login:    auth,
@@ -168,7 +169,8 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 		return err
 	}
 	scrapes, err := config.metrics(serve.MetricsServer{
-		Service: catalog.Gateway, Files: config.files(), Policy: policy, Login: auth.Request, Audit: trail, Registry: counts.registry, Log: log,
+		Service: topology.Gateway, Files: config.files(), Policy: policy, Login: auth.Request, Audit: trail,
+		Registry: counts.registry, Log: log,
 	})
 	if err != nil {
 		return err
@@ -204,9 +206,11 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 	return group.Wait()
 }
 
-// followReads has the gateway serve while it can read from etcd. It needs that for nothing but to know who leads; but a gateway that is cut
-// off sends agents to services that are cut off with it, and another gateway would not.
-func followReads(ctx context.Context, etcd *store.Endpoints, router *backend.Router, alive *health.Server, log *slog.Logger) {
+// followReads has the gateway serve while it can read from etcd. It needs that for nothing but to know who leads; but a
+// gateway that is cut off sends agents to services that are cut off with it, and another gateway would not.
+func followReads(ctx context.Context, etcd *store.Endpoints, router *backend.Router, alive *health.Server,
+	log *slog.Logger,
+) {
 	serve.WatchReady(ctx, etcd.Ready, func(err error) {
 		if err == nil {
 			router.SetServing(nil)
@@ -232,7 +236,8 @@ func certified(state tls.ConnectionState) string {
 	return caller.User
 }
 
-// transport returns the credentials towards a program: it must be that program by its certificate, whatever the address.
+// transport returns the credentials towards a program: it must be that program by its certificate, whatever the
+// address.
 func transport(files identity.Files) func(program, address string) (credentials.TransportCredentials, error) {
 	return func(program, address string) (credentials.TransportCredentials, error) {
 		host, _, err := net.SplitHostPort(address)
@@ -247,20 +252,19 @@ func transport(files identity.Files) func(program, address string) (credentials.
 	}
 }
 
-// revocations returns the part that follows the deny list of machine-api, by a connection of its own: the pool's are for callers.
+// revocations returns the part that follows the deny list of machine-api, by a connection of its own: the pool's are
+// for callers.
 func revocations(config Config, v *identity.Validity, log *slog.Logger) (follow serve.Part, stop func(), err error) {
-	const owner = "machine-api"
-	address := config.Peers[owner]
+	address := config.Peers[topology.MachineAPI]
 	if address == "" {
 		return func(context.Context) error { return nil }, func() {}, nil
 	}
-	creds, err := transport(config.files())(owner, address)
+	creds, err := transport(config.files())(topology.MachineAPI, address)
 	if err != nil {
 		return nil, nil, err
 	}
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(creds),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}}))
+		dial.KeepAlive(dial.PingTimeout), dial.Reconnect(50*time.Millisecond, time.Second, 5*time.Second))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -13,8 +13,8 @@ import (
 
 var traceparent = regexp.MustCompile(`^00-([0-9a-f]{32})-([0-9a-f]{16})-01$`)
 
-// TestACallIsASpanOfTheGateway has callers name a trace or none: the backend gets a span of the gateway as its parent, in the caller's trace if
-// there is one.
+// TestACallIsASpanOfTheGateway has callers name a trace or none: the backend gets a span of the gateway as its parent,
+// in the caller's trace if there is one.
 func TestACallIsASpanOfTheGateway(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1") // a collector that is away delays no call
 	const parent = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
@@ -41,7 +41,9 @@ func TestACallIsASpanOfTheGateway(t *testing.T) {
 			if parent != "" {
 				ctx = metadata.AppendToOutgoingContext(ctx, "traceparent", parent)
 			}
-			got, err := machinev1.NewMachineServiceClient(w.grpc("alice", l)).GetMachine(ctx, &machinev1.GetMachineRequest{Namespace: "ns", Name: "a"})
+			got, err := machinev1.NewMachineServiceClient(w.grpc("alice", l)).GetMachine(ctx, &machinev1.GetMachineRequest{
+				Namespace: "ns", Name: "a",
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

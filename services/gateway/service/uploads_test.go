@@ -46,7 +46,8 @@ func (w *world) unfinished(t *testing.T, settings *tls.Config, method string) {
 	t.Cleanup(func() { message.CloseWithError(io.ErrClosedPipe) })
 }
 
-// A message that is not complete is in memory without having been counted, so there are few; other callers do not notice.
+// A message that is not complete is in memory without having been counted, so there are few; other callers do not
+// notice.
 func TestUnfinishedMessagesAreFew(t *testing.T) {
 	eachLane(t, func(t *testing.T, w *world, l lane) {
 		protocols := []string{"h2"}
@@ -120,7 +121,8 @@ func TestStreamsUpwardsAreFew(t *testing.T) {
 func TestMessagesWithoutCredentialsAreNotRead(t *testing.T) {
 	w := newWorld(t)
 	conn := w.grpc("", lanes[0])
-	stream, err := conn.NewStream(within(t), &grpc.StreamDesc{ClientStreams: true}, metav1.AccessService_WhoAmI_FullMethodName)
+	stream, err := conn.NewStream(within(t), &grpc.StreamDesc{ClientStreams: true},
+		metav1.AccessService_WhoAmI_FullMethodName)
 	if err != nil {
 		t.Fatal(err)
 	}

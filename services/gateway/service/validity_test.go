@@ -74,7 +74,8 @@ func TestACertificateEndsOnOpenConnectionsOfBothLanes(t *testing.T) {
 				t.Errorf("the watch ended with %v", err)
 			}
 			_, err = client.GetMachine(t.Context(), &machinev1.GetMachineRequest{Namespace: "ns", Name: "a"})
-			closed := status.Code(err) == codes.Unavailable && conn.GetState() != connectivity.Ready // on a slow host the call may come after that
+			// on a slow host the call may come after that
+			closed := status.Code(err) == codes.Unavailable && conn.GetState() != connectivity.Ready
 			if status.Code(err) != codes.Unauthenticated && !closed {
 				t.Errorf("a call on the open connection = %v", err)
 			}
@@ -117,7 +118,8 @@ func TestATokenOfARevokedUserIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := newWorldWith(t, func(c *Config) { c.Dir = dir })
-	got := w.do("GET", "/v1/namespaces/ns/machines/a", http.Header{"Authorization": {"Bearer " + goodToken}}, "", w.http("", "http/1.1"))
+	got := w.do("GET", "/v1/namespaces/ns/machines/a", http.Header{"Authorization": {"Bearer " + goodToken}}, "",
+		w.http("", "http/1.1"))
 	if got.StatusCode != http.StatusUnauthorized || !strings.Contains(got.body, "left") {
 		t.Errorf("status %d: %s", got.StatusCode, got.body)
 	}
@@ -148,7 +150,8 @@ func TestWithADamagedDenyListHealthChecksAreRefusedToo(t *testing.T) {
 	}
 	w := newWorldWith(t, func(c *Config) { c.Dir = dir })
 	for _, lane := range lanes {
-		_, err := grpc_health_v1.NewHealthClient(w.grpc("alice", lane)).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+		_, err := grpc_health_v1.NewHealthClient(w.grpc("alice", lane)).Check(t.Context(),
+			&grpc_health_v1.HealthCheckRequest{})
 		if status.Code(err) != codes.Unavailable {
 			t.Errorf("health check: %v, want UNAVAILABLE", err)
 		}
@@ -168,7 +171,8 @@ func TestStreamsEndWithTheirToken(t *testing.T) {
 	watch := func(token string) func() error {
 		t.Helper()
 		ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
-		stream, err := machinev1.NewMachineServiceClient(w.grpc("", lanes[0])).WatchMachines(ctx, &machinev1.WatchMachinesRequest{})
+		stream, err := machinev1.NewMachineServiceClient(w.grpc("", lanes[0])).WatchMachines(ctx,
+			&machinev1.WatchMachinesRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +206,8 @@ func TestStreamsEndWithTheirToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := renameio.WriteFile(file, append(entry, '\n'), 0o600); err != nil { // at once: a file that is half written has no tokens
+	// at once: a file that is half written has no tokens
+	if err := renameio.WriteFile(file, append(entry, '\n'), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := removed(); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "removed") {

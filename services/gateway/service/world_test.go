@@ -32,6 +32,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/audit"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/servetest"
@@ -77,7 +78,10 @@ func startWorld(t *testing.T, change func(*Config)) *world {
 		w.start(program, w.peers[program])
 	}
 	config := Config{
-		Config:     serve.Config{Name: "gateway", Dir: w.dir, TLSDir: filepath.Dir(w.ground.Files(servetest.Service("gateway")).Cert), Peers: w.peers},
+		Config: serve.Config{
+			Name: "gateway", Dir: w.dir,
+			TLSDir: filepath.Dir(w.ground.Files(servetest.Service("gateway")).Cert), Peers: w.peers,
+		},
 		TokensFile: w.tokens(),
 	}
 	change(&config)
@@ -133,7 +137,9 @@ func freeAddress(t *testing.T) string {
 func (w *world) tokens() string {
 	sum := sha256.Sum256([]byte(goodToken))
 	path := filepath.Join(w.dir, "tokens")
-	line := fmt.Sprintf("# tests\n{\"sha256\":%q,\"user\":\"carol\",\"groups\":[\"viewers\"],\"expires\":\"2126-01-01T00:00:00Z\"}\n", hex.EncodeToString(sum[:]))
+	line := fmt.Sprintf(
+		"# tests\n{\"sha256\":%q,\"user\":\"carol\",\"groups\":[\"viewers\"],\"expires\":\"2126-01-01T00:00:00Z\"}\n",
+		hex.EncodeToString(sum[:]))
 	if err := os.WriteFile(path, []byte(line), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
@@ -172,7 +178,10 @@ func (w *world) start(program, address string) {
 // user returns TLS settings of a client; without a name it shows no certificate.
 func (w *world) user(name string, protocols ...string) *tls.Config {
 	w.t.Helper()
-	settings := &tls.Config{RootCAs: w.ground.Authority.Pool(), ServerName: "127.0.0.1", NextProtos: protocols, MinVersion: tls.VersionTLS13}
+	settings := &tls.Config{
+		RootCAs: w.ground.Authority.Pool(), ServerName: "127.0.0.1", NextProtos: protocols,
+		MinVersion: tls.VersionTLS13,
+	}
 	if name != "" {
 		cert, key, err := w.ground.Authority.Issue(servetest.User(name, "staff"))
 		if err != nil {
@@ -219,7 +228,9 @@ func (o offering) ClientHandshake(ctx context.Context, _ string, raw net.Conn) (
 	if err := conn.HandshakeContext(ctx); err != nil {
 		return nil, nil, err
 	}
-	return conn, credentials.TLSInfo{State: conn.ConnectionState(), CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}, nil
+	return conn, credentials.TLSInfo{State: conn.ConnectionState(), CommonAuthInfo: credentials.CommonAuthInfo{
+		SecurityLevel: credentials.PrivacyAndIntegrity,
+	}}, nil
 }
 
 func (offering) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -243,7 +254,9 @@ func (w *world) http(user string, protocols ...string) *http.Client {
 	transport.Protocols.SetHTTP1(true)
 	transport.Protocols.SetHTTP2(len(protocols) > 1)
 	w.t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
 }
 
 // do sends one request over HTTP/1.1 as alice, unless client is another.
@@ -314,7 +327,7 @@ func (m *machines) GetMachine(ctx context.Context, r *machinev1.GetMachineReques
 	return machine(ctx, r.GetNamespace(), r.GetName()), nil
 }
 
-// machine tells in annotations what the backend saw of its caller.
+// machine returns in annotations what the backend saw of its caller.
 func machine(ctx context.Context, namespace, name string) *machinev1.Machine {
 	md, _ := metadata.FromIncomingContext(ctx)
 	seen := map[string]string{}
@@ -337,10 +350,12 @@ func (m *machines) ListMachines(ctx context.Context, r *machinev1.ListMachinesRe
 
 func (m *machines) CreateMachine(_ context.Context, r *machinev1.CreateMachineRequest) (*machinev1.Machine, error) {
 	if r.GetMachine() == nil {
-		return nil, rpcerr.Invalid(rpcerr.Field{Path: "machine", Description: "is required"})
+		return nil, rpcerr.Invalid(object.Fault{Path: "machine", Description: "is required"})
 	}
 	if r.GetDryRun() != "" {
-		r.Machine.Metadata = &metav1.ObjectMeta{Name: r.GetMachine().GetMetadata().GetName(), Annotations: map[string]string{"dryRun": r.GetDryRun()}}
+		r.Machine.Metadata = &metav1.ObjectMeta{Name: r.GetMachine().GetMetadata().GetName(), Annotations: map[string]string{
+			"dryRun": r.GetDryRun(),
+		}}
 	}
 	return r.GetMachine(), nil
 }
@@ -351,7 +366,9 @@ func (m *machines) PatchMachine(_ context.Context, r *machinev1.PatchMachineRequ
 	}}}, nil
 }
 
-func (m *machines) WatchMachines(r *machinev1.WatchMachinesRequest, stream grpc.ServerStreamingServer[machinev1.WatchMachinesResponse]) error {
+func (m *machines) WatchMachines(r *machinev1.WatchMachinesRequest,
+	stream grpc.ServerStreamingServer[machinev1.WatchMachinesResponse],
+) error {
 	switch r.GetLabelSelector() {
 	case "flood":
 		return m.flood(stream)
@@ -382,7 +399,7 @@ func (m *machines) WatchMachines(r *machinev1.WatchMachinesRequest, stream grpc.
 	return stream.Context().Err()
 }
 
-// flood sends for ever; who does not read must not be sent to.
+// flood sends without end; flow control must stop it.
 func (m *machines) flood(stream grpc.ServerStreamingServer[machinev1.WatchMachinesResponse]) error {
 	message := &machinev1.WatchMachinesResponse{ResourceVersion: strings.Repeat("x", 64<<10), Bookmark: true}
 	for {
@@ -412,7 +429,9 @@ type hooks struct {
 	hookv1.UnimplementedHookTaskServiceServer
 }
 
-func (h *hooks) StreamHookTasks(_ *hookv1.StreamHookTasksRequest, stream grpc.ServerStreamingServer[hookv1.StreamHookTasksResponse]) error {
+func (h *hooks) StreamHookTasks(_ *hookv1.StreamHookTasksRequest,
+	stream grpc.ServerStreamingServer[hookv1.StreamHookTasksResponse],
+) error {
 	local, _ := grpc.Method(stream.Context())
 	return status.Error(codes.FailedPrecondition, local)
 }
@@ -450,7 +469,9 @@ func (e *eventsOf) ListEvents(context.Context, *eventv1.ListEventsRequest) (*eve
 	return &eventv1.EventList{Metadata: &metav1.ListMeta{ResourceVersion: "5"}, Items: []*eventv1.Event{e.event()}}, nil
 }
 
-func (e *eventsOf) WatchEvents(_ *eventv1.WatchEventsRequest, stream grpc.ServerStreamingServer[eventv1.WatchEventsResponse]) error {
+func (e *eventsOf) WatchEvents(_ *eventv1.WatchEventsRequest,
+	stream grpc.ServerStreamingServer[eventv1.WatchEventsResponse],
+) error {
 	if err := stream.Send(&eventv1.WatchEventsResponse{
 		Events:          []*eventv1.WatchEventsResponse_Event{{Type: "ADDED", Object: e.event()}},
 		ResourceVersion: "5",

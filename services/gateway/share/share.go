@@ -1,6 +1,7 @@
-// Package share gives each class of callers, and each caller in it, a share of what the gateway can do at a time: calls, streams and bytes
-// of messages. No class can starve another, and no caller its class. It is priority and fairness in small: a call that finds no room waits
-// for a moment, a stream or a message does not; what is refused gets RESOURCE_EXHAUSTED and the time after which to try again.
+// Package share gives each class of callers, and each caller in it, a share of what the gateway can do at a time:
+// calls, streams and bytes of messages. No class can starve another, and no caller its class. It is priority and
+// fairness in small: a call that finds no room waits for a moment, a stream or a message does not; what is refused gets
+// RESOURCE_EXHAUSTED and the time after which to try again.
 package share
 
 import (
@@ -21,7 +22,8 @@ const (
 	patience = 2 * time.Second
 	// queue is how many calls of one class wait, for their beginning or for their message.
 	queue = 512
-	// slow is after how long the message of a caller with several ends for a caller with fewer that waits. A friendly one takes milliseconds.
+	// slow is after how long the message of a caller with several ends for a caller with fewer that waits. A friendly one
+	// takes milliseconds.
 	slow = time.Second
 )
 
@@ -32,7 +34,8 @@ type Limit struct{ All, Each int }
 type Limits struct {
 	Calls   Limit
 	Streams Limit
-	Upwards Limit // streams on which the caller sends messages: one that is not complete takes up to 4 MiB and is not counted yet
+	// streams on which the caller sends messages: one that is not complete has up to 4 MiB and is not counted yet
+	Upwards Limit
 	Uploads Limit // calls whose first message, of at most 4 MiB, is on its way in
 	Bytes   Limit // of messages on their way, in either direction
 }
@@ -45,18 +48,30 @@ const (
 	System    Class = "system"    // services, and administrators, who must come through when others do too much
 	Agents    Class = "agents"    // nodes
 	Users     Class = "users"     // everybody else who is known
-	Anonymous Class = "anonymous" // told apart by their addresses
+	Anonymous Class = "anonymous" // distinguished by their addresses
 )
 
-// Defaults are the limits of a gateway with 256 MiB of memory. An idle stream takes 22 KiB. Each caller may have two of the largest messages,
-// 16 MiB, on their way.
+// Defaults are the limits of a gateway with 256 MiB of memory. An idle stream takes 22 KiB. Each caller may have two of
+// the largest messages, 16 MiB, on their way.
 func Defaults() map[Class]Limits {
 	const mib = 1 << 20
 	return map[Class]Limits{
-		System:    {Calls: Limit{256, 128}, Streams: Limit{4000, 2000}, Upwards: Limit{64, 32}, Uploads: Limit{16, 8}, Bytes: Limit{96 * mib, 64 * mib}},
-		Agents:    {Calls: Limit{256, 32}, Streams: Limit{8000, 64}, Upwards: Limit{8000, 32}, Uploads: Limit{16, 4}, Bytes: Limit{64 * mib, 33 * mib}},
-		Users:     {Calls: Limit{128, 64}, Streams: Limit{4000, 1000}, Upwards: Limit{64, 16}, Uploads: Limit{24, 6}, Bytes: Limit{96 * mib, 48 * mib}},
-		Anonymous: {Calls: Limit{16, 4}, Streams: Limit{16, 4}, Upwards: Limit{1, 1}, Uploads: Limit{4, 2}, Bytes: Limit{2 * mib, 1 * mib}},
+		System: {
+			Calls: Limit{256, 128}, Streams: Limit{4000, 2000}, Upwards: Limit{64, 32}, Uploads: Limit{16, 8},
+			Bytes: Limit{96 * mib, 64 * mib},
+		},
+		Agents: {
+			Calls: Limit{256, 32}, Streams: Limit{8000, 64}, Upwards: Limit{8000, 32}, Uploads: Limit{16, 4},
+			Bytes: Limit{64 * mib, 33 * mib},
+		},
+		Users: {
+			Calls: Limit{128, 64}, Streams: Limit{4000, 1000}, Upwards: Limit{64, 16}, Uploads: Limit{24, 6},
+			Bytes: Limit{96 * mib, 48 * mib},
+		},
+		Anonymous: {
+			Calls: Limit{16, 4}, Streams: Limit{16, 4}, Upwards: Limit{1, 1}, Uploads: Limit{4, 2},
+			Bytes: Limit{2 * mib, 1 * mib},
+		},
 	}
 }
 
@@ -85,8 +100,8 @@ func Of(caller identity.Caller, source string) (Class, string) {
 	return Users, caller.User
 }
 
-// Host returns by what a client's address and port are counted: the address, or of IPv6 the network of 64 bits, in which one client can have
-// as many addresses as it likes.
+// Host returns by what a client's address and port are counted: the address, or of IPv6 the network of 64 bits, in
+// which one client can have as many addresses as it likes.
 func Host(source string) string {
 	host, _, err := net.SplitHostPort(source)
 	if err != nil {
@@ -108,9 +123,12 @@ func (s *Shares) Call(ctx context.Context, caller identity.Caller, source string
 	return s.rooms[class].wait(ctx, name, calls)
 }
 
-// Upload takes room for the first message of a call while it comes in, as Call does. What has come of a message is in memory before its
-// bytes can be counted, so there are few at a time. The message must end when late is closed: it is slow, and a caller that has fewer waits.
-func (s *Shares) Upload(ctx context.Context, caller identity.Caller, source string) (late <-chan struct{}, release func(), err error) {
+// Upload takes room for the first message of a call while it comes in, as Call does. What has come of a message is in
+// memory before its bytes can be counted, so there are few at a time. The message must end when late is closed: it is
+// slow, and a caller that has fewer waits.
+func (s *Shares) Upload(ctx context.Context, caller identity.Caller, source string) (late <-chan struct{},
+	release func(), err error,
+) {
 	class, name := Of(caller, source)
 	r := s.rooms[class]
 	free, err := r.wait(ctx, name, uploads)
@@ -168,9 +186,15 @@ type field struct {
 var (
 	calls   = &field{func(u *use) *int { return &u.calls }, func(l Limits) Limit { return l.Calls }, "calls"}
 	streams = &field{func(u *use) *int { return &u.streams }, func(l Limits) Limit { return l.Streams }, "streams"}
-	upwards = &field{func(u *use) *int { return &u.upwards }, func(l Limits) Limit { return l.Upwards }, "streams with messages of the caller"}
-	uploads = &field{func(u *use) *int { return &u.uploads }, func(l Limits) Limit { return l.Uploads }, "unfinished messages"}
-	bytes   = &field{func(u *use) *int { return &u.bytes }, func(l Limits) Limit { return l.Bytes }, "bytes of messages"}
+	upwards = &field{
+		func(u *use) *int { return &u.upwards }, func(l Limits) Limit { return l.Upwards },
+		"streams with messages of the caller",
+	}
+	uploads = &field{
+		func(u *use) *int { return &u.uploads }, func(l Limits) Limit { return l.Uploads },
+		"unfinished messages",
+	}
+	bytes = &field{func(u *use) *int { return &u.bytes }, func(l Limits) Limit { return l.Bytes }, "bytes of messages"}
 )
 
 type room struct {

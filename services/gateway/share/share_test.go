@@ -18,7 +18,10 @@ import (
 func small() map[share.Class]share.Limits {
 	limits := map[share.Class]share.Limits{}
 	for _, class := range []share.Class{share.System, share.Agents, share.Users, share.Anonymous} {
-		limits[class] = share.Limits{Calls: share.Limit{All: 3, Each: 2}, Streams: share.Limit{All: 3, Each: 2}, Bytes: share.Limit{All: 30, Each: 20}}
+		limits[class] = share.Limits{
+			Calls: share.Limit{All: 3, Each: 2}, Streams: share.Limit{All: 3, Each: 2},
+			Bytes: share.Limit{All: 30, Each: 20},
+		}
 	}
 	return limits
 }
@@ -68,7 +71,8 @@ func refused(t *testing.T, err error) {
 	t.Helper()
 	st := status.Convert(err)
 	for _, detail := range st.Details() {
-		if info, ok := detail.(*errdetails.RetryInfo); ok && st.Code() == codes.ResourceExhausted && info.GetRetryDelay().AsDuration() > 0 {
+		if info, ok := detail.(*errdetails.RetryInfo); ok && st.Code() == codes.ResourceExhausted &&
+			info.GetRetryDelay().AsDuration() > 0 {
 			return
 		}
 	}

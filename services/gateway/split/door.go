@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// maxAnonymous is the default of Limits.Anonymous where a process may open very many files: each connection takes about 40 KiB.
+	// maxAnonymous is the default of Limits.Anonymous where a process may open very many files: each connection takes
+	// about 40 KiB.
 	maxAnonymous = 4000
 	// unknownTime is the default of Limits.Unknown: longer than a join takes.
 	unknownTime = 20 * time.Second
@@ -26,15 +27,16 @@ const (
 
 // Limits are how many connections there may be. Zero fields have the defaults.
 type Limits struct {
-	// Anonymous is how many connections there may be in all whose caller is not known, those in their handshake included. The default is
-	// a quarter of the files that the process may open, at most 4,000.
+	// Anonymous is how many connections there may be in all whose caller is not known, those in their handshake included.
+	// The default is a quarter of the files that the process may open, at most 4,000.
 	Anonymous int
-	// PerAddress is how many of them one address, or IPv6 network of 64 bits, may have; the default is an eighth of Anonymous.
+	// PerAddress is how many of them one address, or IPv6 network of 64 bits, may have; the default is an eighth of
+	// Anonymous.
 	PerAddress int
 	// PerUser is how many connections one known user may have; the default is a quarter of Anonymous.
 	PerUser int
-	// Unknown is what a client without a certificate has to make a request with a good token, or to join. Then it loses its connection. The
-	// default is 20 s.
+	// Unknown is what a client without a certificate has to make a request with a good token, or to join. Then it loses
+	// its connection. The default is 20 s.
 	Unknown time.Duration
 }
 
@@ -58,9 +60,10 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// door knows every connection and lets in no more than the limits allow. A quarter of the share of unknown callers is for handshakes: when
-// that is full the oldest one ends of the addresses that have at least the average number of them, so that a caller with a certificate comes
-// through: its handshake takes milliseconds, and a slow one from an address that has few is not ended for a flood from others.
+// door knows every connection and lets in no more than the limits allow. A quarter of the share of unknown callers is
+// for handshakes: when that is full the oldest one ends of the addresses that have at least the average number of them,
+// so that a caller with a certificate comes through: its handshake takes milliseconds, and a slow one from an address
+// that has few is not ended for a flood from others.
 type door struct {
 	limits Limits
 	closed func(reason string)
@@ -80,7 +83,8 @@ type door struct {
 func newDoor(limits Limits, closed func(string)) *door {
 	return &door{
 		limits: limits.withDefaults(), closed: closed, turns: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
-		conns: map[string]*offer{}, shaking: list.New(), handshakes: map[string]int{}, anonymous: map[string]int{}, users: map[string]int{},
+		conns: map[string]*offer{}, shaking: list.New(), handshakes: map[string]int{}, anonymous: map[string]int{},
+		users: map[string]int{},
 	}
 }
 
@@ -131,7 +135,8 @@ func (d *door) shake(ctx context.Context, conn *tls.Conn, o *offer) error {
 	return conn.HandshakeContext(ctx)
 }
 
-// admit takes a connection whose handshake is done; user is empty if it had no certificate. False: there is no room for it.
+// admit takes a connection whose handshake is done; user is empty if it had no certificate. False: there is no room for
+// it.
 func (d *door) admit(o *offer, user string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -209,8 +214,8 @@ func less(counts map[string]int, key string) {
 	}
 }
 
-// Known says that the caller at a client's address is user, by a token. The connection no longer counts as unknown then. It is closed if
-// the user has too many.
+// Known says that the caller at a client's address is user, by a token. The connection no longer counts as unknown
+// then. It is closed if the user has too many.
 func (s *Splitter) Known(addr, user string) {
 	d := s.door
 	d.mu.Lock()
@@ -229,8 +234,8 @@ func (s *Splitter) Known(addr, user string) {
 	}
 }
 
-// Strike counts something against a client that a friendly one does rarely: a call that it gave up at once, or one without the credentials
-// that it needs. Too many within ten seconds end the connection.
+// Strike counts something against a client that a friendly one does rarely: a call that it gave up at once, or one
+// without the credentials that it needs. Too many within ten seconds end the connection.
 func (s *Splitter) Strike(addr string) {
 	d := s.door
 	d.mu.Lock()
@@ -259,7 +264,8 @@ func (s *Splitter) Counts() (shaking, anonymous, known int) {
 	return d.shaking.Len(), d.unknown, d.total - d.shaking.Len() - d.unknown
 }
 
-// offer is a connection that remembers what its client offered, and its place at the door, which it leaves when it is closed.
+// offer is a connection that remembers what its client offered, and its place at the door, which it leaves when it is
+// closed.
 type offer struct {
 	net.Conn
 	onlyH2 bool

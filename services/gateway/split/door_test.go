@@ -30,7 +30,7 @@ func TestAHandshakeIsNotEndedForAFloodFromAnotherAddress(t *testing.T) {
 	if d.shaking.Len() != places || ended != 100+3-places {
 		t.Errorf("%d handshakes and %d ended, want %d and %d", d.shaking.Len(), ended, places, 100+3-places)
 	}
-	// One handshake each from more addresses than there are places: the oldest ends, or nobody else would come in.
+	// One handshake each from more addresses than there are places: the oldest ends, or no other client could connect.
 	for i := range 100 {
 		d.enter(at{ip: net.IPv4(10, 0, 1, byte(i)).String(), port: 1})
 	}

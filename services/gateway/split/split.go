@@ -1,6 +1,7 @@
 // Package split sorts the connections of one TLS listener by what the client offered in its handshake: a client that
-// speaks h2 and nothing else is a gRPC client and gets gRPC's own transport, everybody else gets net/http. The handshake
-// is finished here, so both lanes hand out a *tls.Conn whose client certificate, if there is one, is verified.
+// speaks h2 and nothing else is a gRPC client and gets gRPC's own transport, everybody else gets net/http. The
+// handshake is finished here, so both lanes hand out a *tls.Conn whose client certificate, if there is one, is
+// verified.
 //
 // A REST client that offers h2 only is taken for a gRPC client; that is the limit of this way.
 package split
@@ -37,7 +38,7 @@ type Splitter struct {
 type Config struct {
 	TLS    *tls.Config // of the server; the protocols are set by New
 	Limits Limits
-	// User returns whom a client's certificate names; empty if it has none or one that names nobody.
+	// User returns the user that a client's certificate names; empty without one.
 	User func(tls.ConnectionState) string
 	// Valid closes a connection soon after its certificate is no longer good.
 	Valid *identity.Validity
@@ -99,7 +100,7 @@ func (s *Splitter) Run(ctx context.Context) error {
 		case errors.Is(err, net.ErrClosed):
 			return err
 		default:
-			// Out of file descriptors, mostly: what closes meanwhile makes room.
+			// Out of file descriptors, mostly: closed connections free some.
 			s.log.WarnContext(ctx, "connection not accepted", "error", err)
 			pause(ctx, 20*time.Millisecond)
 		}

@@ -31,7 +31,10 @@ type server struct {
 
 func (s *server) certificate(t *testing.T, user string) tls.Certificate {
 	t.Helper()
-	cert, key, err := s.ca.Issue(identity.Request{CommonName: user, URI: identity.UserURI(user), Client: true, Lifetime: time.Hour})
+	cert, key, err := s.ca.Issue(identity.Request{
+		CommonName: user, URI: identity.UserURI(user), Client: true,
+		Lifetime: time.Hour,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +83,8 @@ func limited(t *testing.T, limits split.Limits) *server {
 		t.Fatal(err)
 	}
 	s.Splitter = split.New(inner, split.Config{
-		TLS: settings, Limits: limits, Valid: validity, Failed: func(_ net.Addr, err error) { s.failures <- err }, Log: slog.New(slog.DiscardHandler),
+		TLS: settings, Limits: limits, Valid: validity, Failed: func(_ net.Addr, err error) { s.failures <- err },
+		Log: slog.New(slog.DiscardHandler),
 		User: func(state tls.ConnectionState) string {
 			if len(state.PeerCertificates) == 0 {
 				return ""
@@ -147,7 +151,7 @@ func TestConnectionsAreSortedByWhatTheClientOffers(t *testing.T) {
 		negotiated string
 	}{
 		{"h2 alone is gRPC", []string{"h2"}, "grpc", "h2"},
-		{"h2 with another protocol that nobody knows is gRPC", []string{"grpc-exp", "h2"}, "grpc", "h2"},
+		{"h2 with another unknown protocol is gRPC", []string{"grpc-exp", "h2"}, "grpc", "h2"},
 		{"h2 and HTTP/1.1 is net/http, over h2", []string{"h2", "http/1.1"}, "http", "h2"},
 		{"HTTP/1.1 alone is net/http", []string{"http/1.1"}, "http", "http/1.1"},
 		{"nothing is net/http", nil, "http", ""},
@@ -209,7 +213,7 @@ func TestAFailedHandshakeIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-s.failures; err == nil {
-		t.Error("no reason was told")
+		t.Error("no reason was reported")
 	}
 }
 

@@ -27,7 +27,8 @@ type Machines struct {
 // NewMachines returns the machines behind a client.
 func NewMachines(client machinev1.MachineServiceClient) Machines { return Machines{client: client} }
 
-// RemoveHook takes a hook off a machine, guarded by the machine's uid and revision. A machine or a hook that is not there is done.
+// RemoveHook takes a hook off a machine, guarded by the machine's uid and revision. A machine or a hook that is not
+// there is done.
 func (m Machines) RemoveHook(ctx context.Context, ref *metav1.ObjectReference, h plan.Hook) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -41,7 +42,10 @@ func (m Machines) RemoveHook(ctx context.Context, ref *metav1.ObjectReference, h
 }
 
 func (m Machines) removeOnce(ctx context.Context, ref *metav1.ObjectReference, h plan.Hook) error {
-	machine, err := m.client.GetMachine(ctx, &machinev1.GetMachineRequest{Namespace: ref.GetNamespace(), Name: ref.GetName()})
+	machine, err := m.client.GetMachine(ctx, &machinev1.GetMachineRequest{
+		Namespace: ref.GetNamespace(),
+		Name:      ref.GetName(),
+	})
 	if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
 		return nil
 	}
@@ -70,8 +74,8 @@ type hookJSON struct {
 	Owner string `json:"owner"`
 }
 
-// without returns a merge patch that takes a hook off a machine as it was read, and whether it is there at all. A hook of the same name that
-// belongs to another owner is another hook.
+// without returns a merge patch that takes a hook off a machine as it was read, and whether it is there at all. A hook
+// of the same name that belongs to another owner is another hook.
 func without(machine *machinev1.Machine, h plan.Hook) (patch []byte, there bool, err error) {
 	hooks := machine.GetSpec().GetLifecycleHooks()
 	field, list := "preDrain", hooks.GetPreDrain()

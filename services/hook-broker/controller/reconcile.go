@@ -1,5 +1,5 @@
-// Package controller brings the tasks of hooks and their owners to what package plan decides. It looks at one machine, or at one
-// owner, at a time.
+// Package controller brings the tasks of hooks and their owners to what package plan decides. It looks at one machine,
+// or at one owner, at a time.
 package controller
 
 import (
@@ -12,7 +12,9 @@ import (
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -34,18 +36,13 @@ type Remover interface {
 	RemoveHook(ctx context.Context, machine *metav1.ObjectReference, h plan.Hook) error
 }
 
-// Recorder tells people what happened.
-type Recorder interface {
-	Event(obj resource.Object, typ, reason, message string)
-}
-
 // Config is what a controller works with; nothing in it may be nil.
 type Config struct {
 	Tables   *kinds.Tables
 	Machines *informer.Informer[*machinev1.Machine]
 	Hooks    Remover
 	Presence *presence.Tracker
-	Events   Recorder
+	Events   events.Sink
 	Now      func() time.Time
 	Log      *slog.Logger
 }
@@ -62,7 +59,7 @@ func New(cfg Config) *Controller {
 	c := &Controller{Config: cfg}
 	c.machines = reconcile.NewLoop("machines", workers, c.machineKeys, c.ReconcileMachine, cfg.Log)
 	c.owners = reconcile.NewLoop("owners", workers, c.ownerKeys, c.ReconcileOwner, cfg.Log)
-	cfg.Machines.Subscribe(func(k resource.Key) { c.machines.Add(k.String()) })
+	cfg.Machines.Subscribe(func(ch resource.Change[*machinev1.Machine]) { c.machines.Add(ch.Key.String()) })
 	cfg.Tables.Tasks.Subscribe(c.taskChanged)
 	cfg.Tables.Owners.Subscribe(c.ownerChanged)
 	return c
@@ -88,7 +85,7 @@ func (c *Controller) Lead(ctx context.Context) error {
 // machineKeys returns the keys of all machines, and of those that tasks name. A key may come more than once.
 func (c *Controller) machineKeys() []string {
 	out := c.Machines.Keys()
-	for _, t := range c.Tables.Tasks.All() {
+	for t := range c.Tables.Tasks.Objects() {
 		out = append(out, machineOf(t).String())
 	}
 	return out
@@ -97,33 +94,32 @@ func (c *Controller) machineKeys() []string {
 // ownerKeys returns all owners that hooks name, that are stored, or that are connected. One may come more than once.
 func (c *Controller) ownerKeys() []string {
 	out := c.Presence.Owners()
-	for _, m := range c.Machines.All() {
+	for m := range c.Machines.Objects() {
 		for _, h := range plan.Hooks(m) {
 			out = append(out, h.Owner)
 		}
 	}
-	for _, o := range c.Tables.Owners.All() {
+	for o := range c.Tables.Owners.Objects() {
 		out = append(out, o.GetSpec().GetOwner())
 	}
 	return out
 }
 
-// taskChanged has the machine and the owner of a task looked at. A task goes only by way of its machine, which sees to its owner then.
-func (c *Controller) taskChanged(k resource.Key) {
-	if t, ok := c.Tables.Tasks.Lookup("", k.Name); ok {
-		c.machines.Add(machineOf(t).String())
-		c.owners.Add(t.GetSpec().GetOwner())
+// taskChanged has the machine and the owner of a task looked at. A task goes only by way of its machine, which sees to
+// its owner then.
+func (c *Controller) taskChanged(ch resource.Change[*hookv1.HookTask]) {
+	if !ch.Deleted {
+		c.machines.Add(machineOf(ch.Object).String())
+		c.owners.Add(ch.Object.GetSpec().GetOwner())
 	}
 }
 
-func (c *Controller) ownerChanged(k resource.Key) {
-	if o, ok := c.Tables.Owners.Lookup("", k.Name); ok {
-		c.lookAtOwner(o.GetSpec().GetOwner())
+func (c *Controller) ownerChanged(ch resource.Change[*hookv1.HookOwner]) {
+	if ch.Deleted {
+		c.owners.Add(ch.Object.GetSpec().GetOwner())
 		return
 	}
-	for _, owner := range c.ownerKeys() { // it is gone, and with it what it was called
-		c.owners.Add(owner)
-	}
+	c.lookAtOwner(ch.Object.GetSpec().GetOwner())
 }
 
 // lookAtOwner has an owner looked at, and the machines that wait for it: their tasks say whether it is there.
@@ -138,15 +134,15 @@ func (c *Controller) tasksOfOwner(owner string) []*hookv1.HookTask {
 	return c.Tables.TasksOf(func(t *hookv1.HookTask) bool { return t.GetSpec().GetOwner() == owner })
 }
 
-func machineOf(t *hookv1.HookTask) resource.Key {
+func machineOf(t *hookv1.HookTask) object.Key {
 	ref := t.GetSpec().GetMachineRef()
-	return resource.Key{Namespace: ref.GetNamespace(), Name: ref.GetName()}
+	return object.Key{Namespace: ref.GetNamespace(), Name: ref.GetName()}
 }
 
-// ReconcileMachine brings the tasks of one machine closer to what they should be and returns when to look again; zero means when
-// something changes.
+// ReconcileMachine brings the tasks of one machine closer to what they should be and returns when to look again; zero
+// means when something changes.
 func (c *Controller) ReconcileMachine(ctx context.Context, key string) (time.Time, error) {
-	v := c.observe(resource.ParseKey(key))
+	v := c.observe(object.ParseKey(key))
 	for _, h := range plan.Hooks(v.Machine) {
 		if _, ok := c.Tables.Owner(h.Owner); !ok {
 			c.owners.Add(h.Owner)
@@ -156,13 +152,13 @@ func (c *Controller) ReconcileMachine(ctx context.Context, key string) (time.Tim
 	for _, ch := range p.Create {
 		trace.Follow(ch.Task.GetMetadata(), v.Machine.GetMetadata())
 	}
-	if err := c.act(kinds.Own(trace.Continue(ctx, v.Machine.GetMetadata())), p); err != nil {
+	if err := c.act(trace.Continue(ctx, v.Machine.GetMetadata()), p); err != nil {
 		return time.Time{}, fmt.Errorf("machine %q: %w", key, err)
 	}
 	return p.Wake, nil
 }
 
-func (c *Controller) observe(k resource.Key) plan.View {
+func (c *Controller) observe(k object.Key) plan.View {
 	v := plan.View{Now: c.Now().UTC(), Owners: map[string]plan.OwnerFacts{}}
 	v.Machine, _ = c.Machines.Lookup(k.Namespace, k.Name)
 	v.Tasks = c.Tables.TasksOf(func(t *hookv1.HookTask) bool { return machineOf(t) == k })
@@ -223,7 +219,7 @@ func (c *Controller) create(ctx context.Context, ch plan.Change) error {
 // update stores a task if it is still as it was read.
 func (c *Controller) update(ctx context.Context, ch plan.Change) error {
 	name, read := ch.Task.GetMetadata().GetName(), ch.Task.GetMetadata().GetResourceVersion()
-	t, err := c.Tables.Tasks.Modify(ctx, resource.Key{Name: name}, func(t *hookv1.HookTask) error {
+	t, err := c.Tables.Tasks.Modify(ctx, object.Key{Name: name}, func(t *hookv1.HookTask) error {
 		if t.GetMetadata().GetResourceVersion() != read {
 			return rpcerr.Conflict("HookTask", name, "")
 		}
@@ -239,7 +235,9 @@ func (c *Controller) update(ctx context.Context, ch plan.Change) error {
 
 func (c *Controller) remove(ctx context.Context, t *hookv1.HookTask) error {
 	m := t.GetMetadata()
-	_, err := c.Tables.Tasks.Delete(ctx, "", m.GetName(), &metav1.Preconditions{Uid: m.GetUid(), ResourceVersion: m.GetResourceVersion()})
+	_, err := c.Tables.Tasks.Delete(ctx, "", m.GetName(), &metav1.Preconditions{
+		Uid: m.GetUid(), ResourceVersion: m.GetResourceVersion(),
+	})
 	if err != nil {
 		return rpcerr.IgnoreChanged(err)
 	}
@@ -248,24 +246,28 @@ func (c *Controller) remove(ctx context.Context, t *hookv1.HookTask) error {
 	return nil
 }
 
-// removeHook takes the hook of a completed task off its machine. The task stays until the machine is seen without the hook, so that no
-// second task can come of an old view of the machine.
+// removeHook takes the hook of a completed task off its machine. The task stays until the machine is seen without the
+// hook, so that no second task can come of an old view of the machine.
 func (c *Controller) removeHook(ctx context.Context, t *hookv1.HookTask) error {
 	spec := t.GetSpec()
-	err := c.Hooks.RemoveHook(ctx, spec.GetMachineRef(), plan.Hook{Point: spec.GetPoint(), Name: spec.GetHookName(), Owner: spec.GetOwner()})
+	err := c.Hooks.RemoveHook(ctx, spec.GetMachineRef(), plan.Hook{
+		Point: spec.GetPoint(), Name: spec.GetHookName(),
+		Owner: spec.GetOwner(),
+	})
 	if err == nil {
 		return nil
 	}
 	if ctx.Err() == nil {
-		c.tell(t, []plan.Event{plan.About(t, "Warning", "HookRemovalFailed", "completed, but it cannot be removed from the machine: "+status.Convert(err).Message())})
+		c.tell(t,
+			[]plan.Event{plan.About(t, "Warning", "HookRemovalFailed", "completed, but it cannot be removed from the machine: "+
+				status.Convert(err).Message())})
 	}
 	return fmt.Errorf("remove hook %q: %w", spec.GetHookName(), err)
 }
 
-// ReconcileOwner brings the object of one owner closer to what it should be and returns when to look again; zero means when
-// something changes.
+// ReconcileOwner brings the object of one owner closer to what it should be and returns when to look again; zero means
+// when something changes.
 func (c *Controller) ReconcileOwner(ctx context.Context, owner string) (time.Time, error) {
-	ctx = kinds.Own(ctx)
 	v := plan.OwnerView{Now: c.Now().UTC(), Owner: owner, Tasks: c.tasksOfOwner(owner)}
 	v.Connected, v.Heard = c.Presence.Of(owner)
 	var ok bool
@@ -291,7 +293,7 @@ func (c *Controller) writeOwner(ctx context.Context, have *hookv1.HookOwner, p p
 	if p.Status == nil || proto.Equal(have.GetStatus(), p.Status) {
 		return nil
 	}
-	next := resource.Clone(have)
+	next := object.Clone(have)
 	next.Status = p.Status
 	_, err := c.Tables.Owners.UpdateStatus(ctx, next)
 	if err == nil && have.GetStatus().GetConnected() != p.Status.GetConnected() {
@@ -302,7 +304,7 @@ func (c *Controller) writeOwner(ctx context.Context, have *hookv1.HookOwner, p p
 
 // named reports whether a hook of any machine names an owner.
 func (c *Controller) named(owner string) bool {
-	for _, m := range c.Machines.All() {
+	for m := range c.Machines.Objects() {
 		for _, h := range plan.Hooks(m) {
 			if h.Owner == owner {
 				return true

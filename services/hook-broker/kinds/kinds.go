@@ -2,13 +2,13 @@
 package kinds
 
 import (
-	"context"
 	"log/slog"
 
 	"buf.build/go/protovalidate"
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
@@ -29,7 +29,7 @@ func New(st *store.Store, validator protovalidate.Validator, log *slog.Logger) *
 		// Nobody but this service has a way to write a task, so there is nobody to refuse.
 		Tasks: resource.NewTable(st, validator, resource.Config[*hookv1.HookTask]{KeepStatus: true, Log: log}),
 		Owners: resource.NewTable(st, validator, resource.Config[*hookv1.HookOwner]{
-			Validate: ownerFaults, Admit: admitOwner, Log: log,
+			Validate: plan.OwnerFaults, Admit: admitOwner, Log: log,
 		}),
 	}
 }
@@ -42,7 +42,7 @@ func (t *Tables) Owner(owner string) (*hookv1.HookOwner, bool) {
 // TasksOf returns the tasks for which want holds, ordered by name; nobody may modify them.
 func (t *Tables) TasksOf(want func(*hookv1.HookTask) bool) []*hookv1.HookTask {
 	var out []*hookv1.HookTask
-	for _, task := range t.Tasks.All() {
+	for task := range t.Tasks.Objects() {
 		if want(task) {
 			out = append(out, task)
 		}
@@ -51,27 +51,17 @@ func (t *Tables) TasksOf(want func(*hookv1.HookTask) bool) []*hookv1.HookTask {
 }
 
 // Subject returns what events about a task are about: its machine, where people look.
-func Subject(t *hookv1.HookTask) resource.Object {
+func Subject(t *hookv1.HookTask) object.Object {
 	ref := t.GetSpec().GetMachineRef()
-	return &machinev1.Machine{Metadata: &metav1.ObjectMeta{Namespace: ref.GetNamespace(), Name: ref.GetName(), Uid: ref.GetUid()}}
+	return &machinev1.Machine{Metadata: &metav1.ObjectMeta{
+		Namespace: ref.GetNamespace(), Name: ref.GetName(),
+		Uid: ref.GetUid(),
+	}}
 }
 
-type ownKey struct{}
-
-// Own marks the writes under a context as the service's own: only these may touch a status.
-func Own(ctx context.Context) context.Context { return context.WithValue(ctx, ownKey{}, true) }
-
-func admitOwner(ctx context.Context, old, owner *hookv1.HookOwner) error {
-	if ctx.Value(ownKey{}) != nil || old == nil || owner == nil || proto.Equal(old.GetStatus(), owner.GetStatus()) {
+func admitOwner(w *resource.Write[*hookv1.HookOwner]) error {
+	if w.Own || w.Creates() || w.Deletes() || proto.Equal(w.Old.GetStatus(), w.New.GetStatus()) {
 		return nil
 	}
 	return rpcerr.Forbidden("the status of a hook owner is written by hook-broker alone")
-}
-
-func ownerFaults(o *hookv1.HookOwner) []rpcerr.Field {
-	var bad []rpcerr.Field
-	for _, f := range plan.OwnerFaults(o) {
-		bad = append(bad, rpcerr.Field{Path: f.Field, Description: f.Description})
-	}
-	return bad
 }

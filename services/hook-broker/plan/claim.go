@@ -44,8 +44,8 @@ type Refusal struct {
 // Error returns the text with the name of the task.
 func (r *Refusal) Error() string { return fmt.Sprintf("hook task %q: %s", r.Task, r.Text) }
 
-// Claim returns the status of a task that somebody claims for a while. Who has claimed it may do so again, which makes the claim last
-// longer and never shorter; a claim of another holds until it runs out.
+// Claim returns the status of a task that somebody claims for a while. Who has claimed it may do so again, which makes
+// the claim last longer and never shorter; a claim of another holds until it runs out.
 func Claim(t *hookv1.HookTask, by By, now time.Time, lasts time.Duration) (*hookv1.HookTaskStatus, error) {
 	if err := change(t, by, now); err != nil {
 		return nil, err
@@ -61,9 +61,11 @@ func Claim(t *hookv1.HookTask, by By, now time.Time, lasts time.Duration) (*hook
 	return s, nil
 }
 
-// Renew returns the status of a claimed task whose claim lasts longer. A claim that ran out can still be renewed as long as nobody
-// noticed.
-func Renew(t *hookv1.HookTask, by By, now time.Time, lasts time.Duration, message string) (*hookv1.HookTaskStatus, error) {
+// Renew returns the status of a claimed task whose claim lasts longer. A claim that ran out can still be renewed as
+// long as nobody noticed.
+func Renew(t *hookv1.HookTask, by By, now time.Time, lasts time.Duration, message string) (*hookv1.HookTaskStatus,
+	error,
+) {
 	if err := change(t, by, now); err != nil {
 		return nil, err
 	}
@@ -78,8 +80,8 @@ func Renew(t *hookv1.HookTask, by By, now time.Time, lasts time.Duration, messag
 	return s, nil
 }
 
-// Complete returns the status of a task whose work is done. Saying so again changes nothing. A claim is not needed, but another's claim is
-// in the way.
+// Complete returns the status of a task whose work is done. Saying so again changes nothing. A claim is not needed, but
+// another's claim is in the way.
 func Complete(t *hookv1.HookTask, by By, now time.Time, message string) (*hookv1.HookTaskStatus, error) {
 	if by.Answers && t.GetStatus().GetPhase() == Completed {
 		return statusOf(t), nil
@@ -137,7 +139,8 @@ func end(s *hookv1.HookTaskStatus, by By, now time.Time) {
 
 // extend makes a claim last until then at least.
 func extend(s *hookv1.HookTaskStatus, now time.Time, lasts time.Duration) {
-	if until := ceiling(now.Add(lasts)); s.ClaimExpiryTime == nil || until.AsTime().After(s.GetClaimExpiryTime().AsTime()) {
+	if until := ceiling(now.Add(lasts)); s.ClaimExpiryTime == nil ||
+		until.AsTime().After(s.GetClaimExpiryTime().AsTime()) {
 		s.ClaimExpiryTime = until
 	}
 }

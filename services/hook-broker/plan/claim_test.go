@@ -12,8 +12,10 @@ import (
 )
 
 func TestWhatBecomesOfATask(t *testing.T) {
-	now := start.Add(10*time.Second + time.Millisecond) // times are kept in whole seconds, and no claim is cut short by that
-	one, two, stranger := By{User: "backup-1", Answers: true}, By{User: "backup-2", Answers: true}, By{User: "mallory", Why: "no right"}
+	// times are kept in whole seconds, and no claim is cut short by that
+	now := start.Add(10*time.Second + time.Millisecond)
+	one, two, stranger := By{User: "backup-1", Answers: true}, By{User: "backup-2", Answers: true},
+		By{User: "mallory", Why: "no right"}
 	claim := func(by By) func(*hookv1.HookTask) (*hookv1.HookTaskStatus, error) {
 		return func(t *hookv1.HookTask) (*hookv1.HookTaskStatus, error) { return Claim(t, by, now, time.Minute) }
 	}
@@ -46,26 +48,32 @@ func TestWhatBecomesOfATask(t *testing.T) {
 			Attempts: proto.Int32(1), Message: proto.String("claimed by backup-2"),
 		}},
 		"who has it may claim it again": {have: held, do: claim(one), want: &hookv1.HookTaskStatus{
-			Phase: proto.String(Claimed), ClaimedBy: proto.String("backup-1"), ClaimTime: floor(start), ClaimExpiryTime: floor(end), Attempts: proto.Int32(1),
+			Phase: proto.String(Claimed), ClaimedBy: proto.String("backup-1"), ClaimTime: floor(start),
+			ClaimExpiryTime: floor(end), Attempts: proto.Int32(1),
 		}},
 		"another may not": {have: held, do: claim(two), err: HeldByOther},
 		"another may once the claim has run out": {have: over, do: claim(two), want: &hookv1.HookTaskStatus{
 			Phase: proto.String(Claimed), ClaimedBy: proto.String("backup-2"), ClaimTime: floor(at), ClaimExpiryTime: floor(end),
 			Attempts: proto.Int32(2), Message: proto.String("claimed by backup-2"),
 		}},
-		"a claim is never made shorter":   {have: claimed(start.Add(time.Hour)), do: claim(one), want: claimed(start.Add(time.Hour))},
+		"a claim is never made shorter": {
+			have: claimed(start.Add(time.Hour)), do: claim(one),
+			want: claimed(start.Add(time.Hour)),
+		},
 		"a stranger claims nothing":       {have: status(Pending), do: claim(stranger), err: NotOwner},
 		"a completed task is not claimed": {have: status(Completed), do: claim(one), err: WrongPhase},
 		"a claim is renewed with a word": {have: held, do: renew(one), want: &hookv1.HookTaskStatus{
-			Phase: proto.String(Claimed), ClaimedBy: proto.String("backup-1"), ClaimTime: floor(start), ClaimExpiryTime: floor(end),
-			Attempts: proto.Int32(1), Message: proto.String("half way"),
+			Phase: proto.String(Claimed), ClaimedBy: proto.String("backup-1"), ClaimTime: floor(start),
+			ClaimExpiryTime: floor(end),
+			Attempts:        proto.Int32(1), Message: proto.String("half way"),
 		}},
 		"without a claim nothing is renewed":   {have: status(Pending), do: renew(one), err: WrongPhase},
 		"another's claim is not renewed":       {have: held, do: renew(two), err: HeldByOther},
 		"another's claim that ran out neither": {have: over, do: renew(two), err: WrongPhase},
 		"who has it completes it": {have: held, do: complete(one), want: &hookv1.HookTaskStatus{
-			Phase: proto.String(Completed), ClaimedBy: proto.String("backup-1"), ClaimTime: floor(start), CompletionTime: floor(at),
-			Attempts: proto.Int32(1), Message: proto.String("completed by backup-1"),
+			Phase: proto.String(Completed), ClaimedBy: proto.String("backup-1"), ClaimTime: floor(start),
+			CompletionTime: floor(at),
+			Attempts:       proto.Int32(1), Message: proto.String("completed by backup-1"),
 		}},
 		"no claim is needed": {have: status(Pending), do: complete(two), want: &hookv1.HookTaskStatus{
 			Phase: proto.String(Completed), ClaimedBy: proto.String("backup-2"), ClaimTime: floor(at), CompletionTime: floor(at),
@@ -76,7 +84,8 @@ func TestWhatBecomesOfATask(t *testing.T) {
 		"a stranger completes nothing":                {have: held, do: complete(stranger), err: NotOwner},
 		"a stranger does not even complete again":     {have: status(Completed), do: complete(stranger), err: NotOwner},
 		"work that went wrong says why": {have: held, do: fail(one), want: &hookv1.HookTaskStatus{
-			Phase: proto.String(Failed), ClaimedBy: proto.String("backup-1"), ClaimTime: floor(start), Attempts: proto.Int32(1), Message: proto.String("disk full"),
+			Phase: proto.String(Failed), ClaimedBy: proto.String("backup-1"), ClaimTime: floor(start), Attempts: proto.Int32(1),
+			Message: proto.String("disk full"),
 		}},
 		"another's work is not failed":   {have: held, do: fail(two), err: HeldByOther},
 		"what is completed did not fail": {have: status(Completed), do: fail(one), err: WrongPhase},

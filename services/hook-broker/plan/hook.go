@@ -1,6 +1,6 @@
-// Package plan decides about the tasks of lifecycle hooks: which tasks a machine has, who may claim, renew, complete and fail
-// them, when a claim has run out, what is overdue, and what is known of a hook's owner. It does no I/O and reads no clock: the
-// same view always gives the same plan. Views and the messages in them are never modified.
+// Package plan decides about the tasks of lifecycle hooks: which tasks a machine has, who may claim, renew, complete
+// and fail them, when a claim has run out, what is overdue, and what is known of a hook's owner. It does no I/O and
+// reads no clock: the same view always gives the same plan. Views and the messages in them are never modified.
 package plan
 
 import (
@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -26,13 +26,14 @@ const drained = "Drained"
 // Hook is a lifecycle hook at its point.
 type Hook struct{ Point, Name, Owner string }
 
-// Holding returns the hooks that hold a machine now, in the order in which they stand in it: those before the drain from the moment that
-// deletion is requested, those before the end of the instance once the drain is over. A nil machine has none.
+// Holding returns the hooks that hold a machine now, in the order in which they stand in it: those before the drain
+// from the moment that deletion is requested, those before the end of the instance once the drain is over. A nil
+// machine has none.
 func Holding(m *machinev1.Machine) []Hook {
-	if m == nil || !resource.Deleting(m) {
+	if m == nil || !object.Deleting(m) {
 		return nil
 	}
-	if resource.IsTrue(m.GetStatus().GetConditions(), drained) {
+	if object.IsTrue(m.GetStatus().GetConditions(), drained) {
 		return at(PreTerminate, m.GetSpec().GetLifecycleHooks().GetPreTerminate())
 	}
 	return at(PreDrain, m.GetSpec().GetLifecycleHooks().GetPreDrain())
@@ -55,9 +56,9 @@ func at(point string, hooks []*machinev1.LifecycleHook) []Hook {
 // uidShown is how much of a machine's uid the name of a task shows: enough for people to tell machines apart.
 const uidShown = 8
 
-// TaskName returns the name of a hook's task, a DNS name such as "3f2a9c41-predrain-8d0b6a1f2e". It is always the same for the same hook of
-// the same machine; machine is the machine's uid.
-func TaskName(machine string, h Hook) string {
+// taskName returns the name of a hook's task, a DNS name such as "3f2a9c41-predrain-8d0b6a1f2e". It is always the same
+// for the same hook of the same machine; machine is the machine's uid.
+func taskName(machine string, h Hook) string {
 	shown := dashed(machine)
 	shown = strings.Trim(shown[:min(len(shown), uidShown)], "-")
 	if shown == "" {
@@ -68,8 +69,9 @@ func TaskName(machine string, h Hook) string {
 
 const ownerHash = 8
 
-// OwnerName returns the name of the HookOwner of an owner: the owner itself where that is a DNS name ("my-backup-controller"),
-// and otherwise what it looks like as one, and a short hash ("clusteroperator.etcd-" and eight digits).
+// OwnerName returns the name of the HookOwner of an owner: the owner itself where that is a DNS name
+// ("my-backup-controller"), and otherwise what it looks like as one, and a short hash ("clusteroperator.etcd-" and
+// eight digits).
 func OwnerName(owner string) string {
 	if len(validation.IsDNS1123Subdomain(owner)) == 0 && !looksHashed.MatchString(owner) {
 		return owner

@@ -8,7 +8,7 @@ import (
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -53,8 +53,8 @@ type Plan struct {
 	Wake        time.Time          // when to decide again even if nothing changes; zero means never
 }
 
-// Machine returns what v asks for: exactly one task for each hook that holds the machine now. A hook is removed only for a
-// completed task of this very machine, hook and owner.
+// Machine returns what v asks for: exactly one task for each hook that holds the machine now. A hook is removed only
+// for a completed task of this very machine, hook and owner.
 func Machine(v View) Plan {
 	p := &planner{View: v, have: map[string]*hookv1.HookTask{}}
 	for _, t := range v.Tasks {
@@ -88,7 +88,7 @@ type planner struct {
 // task returns the task of a hook without a status.
 func (p *planner) task(h Hook) *hookv1.HookTask {
 	spec := &hookv1.HookTaskSpec{
-		MachineRef: resource.Reference(p.Machine), Point: h.Point, HookName: h.Name, Owner: h.Owner,
+		MachineRef: object.Reference(p.Machine), Point: h.Point, HookName: h.Name, Owner: h.Owner,
 		NodeName: p.Machine.GetStatus().GetNodeRef().GetName(),
 	}
 	for _, a := range p.Machine.GetStatus().GetAddresses() {
@@ -97,7 +97,7 @@ func (p *planner) task(h Hook) *hookv1.HookTask {
 		}
 	}
 	return &hookv1.HookTask{
-		Metadata: &metav1.ObjectMeta{Name: TaskName(p.Machine.GetMetadata().GetUid(), h)},
+		Metadata: &metav1.ObjectMeta{Name: taskName(p.Machine.GetMetadata().GetUid(), h)},
 		Spec:     spec,
 	}
 }
@@ -115,7 +115,7 @@ func (p *planner) create(t *hookv1.HookTask) {
 
 // keep brings a task that is there up to date. spec is as the machine has it now.
 func (p *planner) keep(have *hookv1.HookTask, spec *hookv1.HookTaskSpec) {
-	next := resource.Clone(have)
+	next := object.Clone(have)
 	next.Spec, next.Status = spec, statusOf(have)
 	if next.Status.GetPhase() == Completed {
 		p.plan.RemoveHooks = append(p.plan.RemoveHooks, have)
@@ -148,8 +148,8 @@ func (p *planner) expire(t *hookv1.HookTask) []Event {
 func (p *planner) judge(t *hookv1.HookTask, created time.Time, owner OwnerFacts) []Event {
 	var tell []Event
 	set := func(c *metav1.Condition, reason string) {
-		was := resource.FindCondition(t.Status.GetConditions(), c.GetType())
-		t.Status.Conditions = resource.SetCondition(t.Status.GetConditions(), c, p.Now)
+		was := object.FindCondition(t.Status.GetConditions(), c.GetType())
+		t.Status.Conditions = object.SetCondition(t.Status.GetConditions(), c, p.Now)
 		if reason != "" && was.GetStatus() != c.GetStatus() {
 			tell = append(tell, About(t, warning, reason, c.GetMessage()))
 		}
@@ -168,16 +168,20 @@ func (p *planner) seen(t *hookv1.HookTask, created time.Time, owner OwnerFacts) 
 	case owner.Connected:
 		return condition(OwnerSeen, "True", "Connected", fmt.Sprintf("%s is connected", name)), ""
 	case !owner.LastSeen.IsZero() || t.Status.GetAttempts() > 0:
-		return condition(OwnerSeen, "True", "Disconnected", fmt.Sprintf("%s was seen before and is not connected now", name)), ""
+		return condition(OwnerSeen, "True", "Disconnected", fmt.Sprintf("%s was seen before and is not connected now", name)),
+			""
 	case p.Now.Before(unseen):
 		p.wake(unseen)
 		return condition(OwnerSeen, "Unknown", "NotSeenYet", fmt.Sprintf("%s has not been seen yet", name)), ""
 	}
 	return condition(OwnerSeen, "False", "NeverSeen", fmt.Sprintf(
-		"nobody who answers for %s has ever been seen; the machine waits until somebody completes its hook", name)), "HookOwnerNotSeen"
+			"nobody who answers for %s has ever been seen; the machine waits until somebody completes its hook", name)),
+		"HookOwnerNotSeen"
 }
 
-func (p *planner) overdue(t *hookv1.HookTask, created time.Time, owner OwnerFacts) (c *metav1.Condition, reason string) {
+func (p *planner) overdue(t *hookv1.HookTask, created time.Time, owner OwnerFacts) (c *metav1.Condition,
+	reason string,
+) {
 	after := owner.OverdueAfter()
 	due := created.Add(after)
 	if p.Now.Before(due) {

@@ -8,7 +8,7 @@ import (
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -57,7 +57,10 @@ func stored(m *machinev1.Machine, h Hook, status *hookv1.HookTaskStatus) *hookv1
 	t.Metadata.CreationTimestamp = timestamppb.New(start)
 	t.Status = status
 	t.Status.Conditions = []*metav1.Condition{
-		{Type: OwnerSeen, Status: "True", Reason: proto.String("Connected"), Message: proto.String(h.Owner + " is connected"), LastTransitionTime: floor(start)},
+		{
+			Type: OwnerSeen, Status: "True", Reason: proto.String("Connected"), Message: proto.String(h.Owner + " is connected"),
+			LastTransitionTime: floor(start),
+		},
 		{Type: Overdue, Status: "False", Reason: proto.String("InTime"), LastTransitionTime: floor(start)},
 	}
 	return t
@@ -111,7 +114,8 @@ func TestTasksOfAMachine(t *testing.T) {
 	gone, end := machine(deleting), machine(afterDrain)
 	there := map[string]OwnerFacts{backup: {Connected: true}, etcd: {Connected: true}}
 	other := stored(end, backupEnd, status(Completed))
-	other.Spec.Owner, other.Metadata.Name = "somebody-else", TaskName(uid, Hook{PreTerminate, backupEnd.Name, "somebody-else"})
+	other.Spec.Owner, other.Metadata.Name = "somebody-else",
+		taskName(uid, Hook{PreTerminate, backupEnd.Name, "somebody-else"})
 	for name, c := range map[string]struct {
 		view View
 		want outcome
@@ -119,14 +123,15 @@ func TestTasksOfAMachine(t *testing.T) {
 		"a machine that stays has no tasks": {View{Now: start, Machine: machine()}, outcome{}},
 		"deletion makes a task of each hook before the drain": {
 			View{Now: start, Machine: gone, Owners: there},
-			outcome{Create: []string{"EtcdQuorumOperator"}, Tell: []string{"HookPending"}, Wake: DefaultOverdue},
+			outcome{Create: []string{"EtcdQuorumOperator"}, Tell: []string{"HookPending"}, Wake: defaultOverdue},
 		},
 		"hooks before the end wait for the drain": {
-			View{Now: start, Machine: machine(deleting, func(m *machinev1.Machine) { m.Spec.LifecycleHooks.PreDrain = nil })}, outcome{},
+			View{Now: start, Machine: machine(deleting, func(m *machinev1.Machine) { m.Spec.LifecycleHooks.PreDrain = nil })},
+			outcome{},
 		},
 		"the end of the drain makes a task of each hook before the end": {
 			View{Now: start, Machine: end, Owners: there},
-			outcome{Create: []string{"BackupFileSystem"}, Tell: []string{"HookPending"}, Wake: DefaultOverdue},
+			outcome{Create: []string{"BackupFileSystem"}, Tell: []string{"HookPending"}, Wake: defaultOverdue},
 		},
 		"a new task of an owner who was never seen is looked at again soon": {
 			View{Now: start, Machine: end},
@@ -134,10 +139,12 @@ func TestTasksOfAMachine(t *testing.T) {
 		},
 		"a task that is as it should be stays": {
 			View{Now: start, Machine: end, Owners: there, Tasks: []*hookv1.HookTask{stored(end, backupEnd, status(Pending))}},
-			outcome{Wake: DefaultOverdue},
+			outcome{Wake: defaultOverdue},
 		},
 		"a claim that holds is looked at when it ends": {
-			View{Now: start, Machine: end, Owners: there, Tasks: []*hookv1.HookTask{stored(end, backupEnd, claimed(start.Add(time.Minute)))}},
+			View{Now: start, Machine: end, Owners: there, Tasks: []*hookv1.HookTask{
+				stored(end, backupEnd, claimed(start.Add(time.Minute))),
+			}},
 			outcome{Wake: time.Minute},
 		},
 		"a claim that ran out frees the task": {
@@ -145,7 +152,7 @@ func TestTasksOfAMachine(t *testing.T) {
 				Now: start.Add(time.Minute), Machine: end, Owners: there,
 				Tasks: []*hookv1.HookTask{stored(end, backupEnd, claimed(start.Add(time.Minute)))},
 			},
-			outcome{Update: []string{"BackupFileSystem Pending"}, Tell: []string{"HookClaimExpired"}, Wake: DefaultOverdue},
+			outcome{Update: []string{"BackupFileSystem Pending"}, Tell: []string{"HookClaimExpired"}, Wake: defaultOverdue},
 		},
 		"a completed task has its hook removed and stays until the hook is gone": {
 			View{Now: start, Machine: end, Owners: there, Tasks: []*hookv1.HookTask{stored(end, backupEnd, status(Completed))}},
@@ -153,11 +160,17 @@ func TestTasksOfAMachine(t *testing.T) {
 		},
 		"a completed task of another owner removes nothing": {
 			View{Now: start, Machine: end, Owners: there, Tasks: []*hookv1.HookTask{other}},
-			outcome{Create: []string{"BackupFileSystem"}, Remove: []string{"BackupFileSystem"}, Tell: []string{"HookPending"}, Wake: DefaultOverdue},
+			outcome{
+				Create: []string{"BackupFileSystem"}, Remove: []string{"BackupFileSystem"}, Tell: []string{"HookPending"},
+				Wake: defaultOverdue,
+			},
 		},
 		"a task whose hook is gone goes": {
 			View{Now: start, Machine: end, Tasks: []*hookv1.HookTask{stored(end, quorum, status(Pending))}, Owners: there},
-			outcome{Create: []string{"BackupFileSystem"}, Remove: []string{"EtcdQuorumOperator"}, Tell: []string{"HookPending"}, Wake: DefaultOverdue},
+			outcome{
+				Create: []string{"BackupFileSystem"}, Remove: []string{"EtcdQuorumOperator"}, Tell: []string{"HookPending"},
+				Wake: defaultOverdue,
+			},
 		},
 		"the tasks of a machine that is gone go": {
 			View{Now: start, Tasks: []*hookv1.HookTask{stored(end, backupEnd, status(Completed))}},
@@ -165,14 +178,14 @@ func TestTasksOfAMachine(t *testing.T) {
 		},
 		"a failed task that nobody claims becomes overdue": {
 			View{
-				Now: start.Add(DefaultOverdue), Machine: end, Owners: there,
+				Now: start.Add(defaultOverdue), Machine: end, Owners: there,
 				Tasks: []*hookv1.HookTask{stored(end, backupEnd, status(Failed))},
 			},
 			outcome{Update: []string{"BackupFileSystem Failed"}, Tell: []string{"HookOverdue"}},
 		},
 		"an owner may ask for more patience": {
 			View{
-				Now: start.Add(DefaultOverdue), Machine: end, Tasks: []*hookv1.HookTask{stored(end, backupEnd, status(Pending))},
+				Now: start.Add(defaultOverdue), Machine: end, Tasks: []*hookv1.HookTask{stored(end, backupEnd, status(Pending))},
 				Owners: map[string]OwnerFacts{backup: {Connected: true, Settings: &hookv1.HookOwnerSpec{OverdueAfter: "1h"}}},
 			},
 			outcome{Wake: time.Hour},
@@ -194,17 +207,19 @@ func TestAnOwnerWhoNeverComesIsSeenToBeMissing(t *testing.T) {
 	m := machine(afterDrain)
 	first := Machine(View{Now: start, Machine: m}).Create[0].Task
 	first.Metadata.CreationTimestamp = floor(start)
-	if c := resource.FindCondition(first.GetStatus().GetConditions(), OwnerSeen); c.GetStatus() != "Unknown" {
+	if c := object.FindCondition(first.GetStatus().GetConditions(), OwnerSeen); c.GetStatus() != "Unknown" {
 		t.Errorf("at first OwnerSeen = %v, want Unknown", c)
 	}
 	late := Machine(View{Now: start.Add(unseenAfter), Machine: m, Tasks: []*hookv1.HookTask{first}})
 	want := &metav1.Condition{
 		Type: OwnerSeen, Status: "False", Severity: "Warning", Reason: proto.String("NeverSeen"),
-		Message:            proto.String("nobody who answers for my-backup-controller has ever been seen; the machine waits until somebody completes its hook"),
+		Message: proto.String(
+			"nobody who answers for my-backup-controller has ever been seen; the machine waits until somebody completes its hook"),
 		LastTransitionTime: floor(start.Add(unseenAfter)),
 	}
 	next := late.Update[0].Task
-	if diff := cmp.Diff(want, resource.FindCondition(next.GetStatus().GetConditions(), OwnerSeen), protocmp.Transform()); diff != "" {
+	if diff := cmp.Diff(want, object.FindCondition(next.GetStatus().GetConditions(), OwnerSeen),
+		protocmp.Transform()); diff != "" {
 		t.Error(diff)
 	}
 	if tell := late.Update[0].Tell; len(tell) != 1 || tell[0].Reason != "HookOwnerNotSeen" {
@@ -231,7 +246,8 @@ func TestNames(t *testing.T) {
 			t.Errorf("OwnerName(%q) = %q, want %q", owner, got, want)
 		}
 	}
-	if got, want := TaskName(uid, quorum), "3f2a9c41-predrain-"+hash(10, uid, PreDrain, quorum.Name, quorum.Owner); got != want {
+	if got, want := taskName(uid, quorum), "3f2a9c41-predrain-"+hash(10, uid, PreDrain, quorum.Name,
+		quorum.Owner); got != want {
 		t.Errorf("TaskName = %q, want %q", got, want)
 	}
 }

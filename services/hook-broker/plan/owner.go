@@ -8,20 +8,20 @@ import (
 
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 )
 
 // Settings of an owner that says nothing else.
 const (
-	DefaultClaim   = time.Minute      // an owner that dies is noticed within this
-	DefaultOverdue = 10 * time.Minute // longer than a drain mostly takes
+	defaultClaim   = time.Minute      // an owner that dies is noticed within this
+	defaultOverdue = 10 * time.Minute // longer than a drain mostly takes
 )
 
 // Bounds of an owner's settings.
 const (
-	ShortestClaim = time.Second // claims are kept in whole seconds
-	LongestClaim  = 24 * time.Hour
+	shortestClaim = time.Second // claims are kept in whole seconds
+	longestClaim  = 24 * time.Hour
 )
 
 // Seen is the condition of an owner that says whether anybody who answers for it was ever there.
@@ -39,12 +39,12 @@ type OwnerFacts struct {
 
 // OverdueAfter returns after how long a task of the owner is overdue.
 func (o OwnerFacts) OverdueAfter() time.Duration {
-	return setting(o.Settings.GetOverdueAfter(), DefaultOverdue)
+	return setting(o.Settings.GetOverdueAfter(), defaultOverdue)
 }
 
 // ClaimDuration returns how long a claim of the owner's lasts.
 func (o OwnerFacts) ClaimDuration() time.Duration {
-	return setting(o.Settings.GetClaimDuration(), DefaultClaim)
+	return setting(o.Settings.GetClaimDuration(), defaultClaim)
 }
 
 // setting reads a length of time that was checked when it was stored.
@@ -56,26 +56,24 @@ func setting(text string, otherwise time.Duration) time.Duration {
 	return d
 }
 
-// Fault is what is wrong with a HookOwner; Field is a path in JSON names.
-type Fault struct{ Field, Description string }
-
-// OwnerFaults returns what is wrong with a HookOwner beyond the rules of its message: there is one for each owner, under the name that is made
-// from it.
-func OwnerFaults(o *hookv1.HookOwner) []Fault {
-	var bad []Fault
+// OwnerFaults returns what is wrong with a HookOwner beyond the rules of its message: there is one for each owner,
+// under the name that is made from it.
+func OwnerFaults(o *hookv1.HookOwner) []object.Fault {
+	var bad []object.Fault
 	if want := OwnerName(o.GetSpec().GetOwner()); o.GetSpec().GetOwner() != "" && o.GetMetadata().GetName() != want {
-		bad = append(bad, Fault{"metadata.name", fmt.Sprintf("must be %q, the name for owner %q", want, o.GetSpec().GetOwner())})
+		bad = append(bad,
+			object.Faultf("metadata.name", "must be %q, the name for owner %q", want, o.GetSpec().GetOwner()))
 	}
-	bad = append(bad, lengthFault("spec.claimDuration", o.GetSpec().GetClaimDuration(), ShortestClaim, LongestClaim)...)
+	bad = append(bad, lengthFault("spec.claimDuration", o.GetSpec().GetClaimDuration(), shortestClaim, longestClaim)...)
 	return append(bad, lengthFault("spec.overdueAfter", o.GetSpec().GetOverdueAfter(), time.Second, 365*24*time.Hour)...)
 }
 
-func lengthFault(path, text string, least, most time.Duration) []Fault {
+func lengthFault(path, text string, least, most time.Duration) []object.Fault {
 	if text == "" {
 		return nil
 	}
 	if d, err := time.ParseDuration(text); err != nil || d < least || d > most {
-		return []Fault{{path, fmt.Sprintf("%q must be a length of time from %v to %v", text, least, most)}}
+		return []object.Fault{object.Faultf(path, "%q must be a length of time from %v to %v", text, least, most)}
 	}
 	return nil
 }
@@ -88,7 +86,8 @@ type OwnerView struct {
 	Tasks     []*hookv1.HookTask // of this owner, in any order
 	Named     bool               // whether a hook of any machine names it; matters only without an object
 	Connected bool               // whether somebody streams its tasks
-	Heard     time.Time          // when somebody who answers for it was heard of last, as far as is remembered; zero if never
+	// when somebody who answers for it was heard of last, as far as is remembered; zero if never
+	Heard time.Time
 }
 
 // OwnerPlan is what has to be done about an owner. The zero OwnerPlan means nothing to do.
@@ -141,7 +140,7 @@ func (v OwnerView) seen(s *hookv1.HookOwnerStatus) (wake time.Time) {
 	case s.LastSeenTime != nil:
 		c = condition(Seen, "True", "Disconnected", "")
 	}
-	s.Conditions = resource.SetCondition(s.GetConditions(), c, v.Now)
+	s.Conditions = object.SetCondition(s.GetConditions(), c, v.Now)
 	return wake
 }
 
@@ -154,17 +153,19 @@ func (v OwnerView) count(s *hookv1.HookOwnerStatus) {
 			continue
 		}
 		pending++
-		if resource.IsTrue(t.GetStatus().GetConditions(), Overdue) {
-			late = append(late, fmt.Sprintf("%s of machine %s", t.GetSpec().GetHookName(), t.GetSpec().GetMachineRef().GetName()))
+		if object.IsTrue(t.GetStatus().GetConditions(), Overdue) {
+			late = append(late, fmt.Sprintf("%s of machine %s", t.GetSpec().GetHookName(),
+				t.GetSpec().GetMachineRef().GetName()))
 		}
 	}
 	s.PendingTasks = proto.Int32(int32(pending))
 	c := condition(Overdue, "False", "InTime", "")
 	if len(late) > 0 {
 		slices.Sort(late)
-		c = condition(Overdue, "True", "TasksOverdue", fmt.Sprintf("%d of %d tasks: %s", len(late), pending, strings.Join(few(late), ", ")))
+		c = condition(Overdue, "True", "TasksOverdue", fmt.Sprintf("%d of %d tasks: %s", len(late), pending,
+			strings.Join(few(late), ", ")))
 	}
-	s.Conditions = resource.SetCondition(s.GetConditions(), c, v.Now)
+	s.Conditions = object.SetCondition(s.GetConditions(), c, v.Now)
 }
 
 // few returns the first of many, so that a message stays readable.

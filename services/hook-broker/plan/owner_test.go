@@ -12,15 +12,19 @@ import (
 
 func TestWhatIsKnownOfAnOwner(t *testing.T) {
 	object := func(connected bool, seen time.Duration) *hookv1.HookOwner {
-		o := &hookv1.HookOwner{Spec: &hookv1.HookOwnerSpec{Owner: backup}, Status: &hookv1.HookOwnerStatus{Connected: &connected}}
+		o := &hookv1.HookOwner{Spec: &hookv1.HookOwnerSpec{Owner: backup}, Status: &hookv1.HookOwnerStatus{
+			Connected: &connected,
+		}}
 		if seen >= 0 {
 			o.Status.LastSeenTime = floor(start.Add(seen))
 		}
 		return o
 	}
 	late := &hookv1.HookTask{
-		Spec:   &hookv1.HookTaskSpec{HookName: "B", MachineRef: &metav1.ObjectReference{Name: "m"}},
-		Status: &hookv1.HookTaskStatus{Phase: proto.String(Pending), Conditions: []*metav1.Condition{{Type: Overdue, Status: "True"}}},
+		Spec: &hookv1.HookTaskSpec{HookName: "B", MachineRef: &metav1.ObjectReference{Name: "m"}},
+		Status: &hookv1.HookTaskStatus{Phase: proto.String(Pending), Conditions: []*metav1.Condition{
+			{Type: Overdue, Status: "True"},
+		}},
 	}
 	done := &hookv1.HookTask{Status: status(Completed)}
 	type facts struct {
@@ -35,16 +39,28 @@ func TestWhatIsKnownOfAnOwner(t *testing.T) {
 		view OwnerView
 		want facts
 	}{
-		"nobody asks for it, so there is none":      {OwnerView{Now: start, Owner: backup}, facts{Seen: -1}},
-		"a hook that names it brings it into being": {OwnerView{Now: start, Owner: backup, Named: true}, facts{Create: true, Seen: -1}},
-		"a connection brings it into being":         {OwnerView{Now: start, Owner: backup, Connected: true}, facts{Create: true, Seen: -1}},
+		"nobody asks for it, so there is none": {OwnerView{Now: start, Owner: backup}, facts{Seen: -1}},
+		"a hook that names it brings it into being": {
+			OwnerView{Now: start, Owner: backup, Named: true},
+			facts{Create: true, Seen: -1},
+		},
+		"a connection brings it into being": {
+			OwnerView{Now: start, Owner: backup, Connected: true},
+			facts{Create: true, Seen: -1},
+		},
 		"one that never came": {
 			OwnerView{Now: start, Owner: backup, Object: object(false, -1), Tasks: []*hookv1.HookTask{late, done}},
 			facts{Seen: -1, Pending: 1, Conditions: "Seen=False/NeverSeen Overdue=True/TasksOverdue"},
 		},
 		"one that comes": {
-			OwnerView{Now: start.Add(time.Minute), Owner: backup, Object: object(false, -1), Connected: true, Heard: start.Add(time.Minute)},
-			facts{Connected: true, Seen: time.Minute, Conditions: "Seen=True/Connected Overdue=False/InTime", Wake: 90 * time.Second},
+			OwnerView{
+				Now: start.Add(time.Minute), Owner: backup, Object: object(false, -1), Connected: true,
+				Heard: start.Add(time.Minute),
+			},
+			facts{
+				Connected: true, Seen: time.Minute, Conditions: "Seen=True/Connected Overdue=False/InTime",
+				Wake: 90 * time.Second,
+			},
 		},
 		"one that stays is written down twice a minute": {
 			OwnerView{Now: start.Add(29 * time.Second), Owner: backup, Object: object(true, 0), Connected: true, Heard: start},
@@ -52,10 +68,16 @@ func TestWhatIsKnownOfAnOwner(t *testing.T) {
 		},
 		"one that stays longer": {
 			OwnerView{Now: start.Add(30 * time.Second), Owner: backup, Object: object(true, 0), Connected: true, Heard: start},
-			facts{Connected: true, Seen: 30 * time.Second, Conditions: "Seen=True/Connected Overdue=False/InTime", Wake: time.Minute},
+			facts{
+				Connected: true, Seen: 30 * time.Second, Conditions: "Seen=True/Connected Overdue=False/InTime",
+				Wake: time.Minute,
+			},
 		},
 		"one that leaves is written down at once": {
-			OwnerView{Now: start.Add(9 * time.Second), Owner: backup, Object: object(true, 0), Heard: start.Add(8 * time.Second)},
+			OwnerView{
+				Now: start.Add(9 * time.Second), Owner: backup, Object: object(true, 0),
+				Heard: start.Add(8 * time.Second),
+			},
 			facts{Seen: 8 * time.Second, Conditions: "Seen=True/Disconnected Overdue=False/InTime"},
 		},
 		"one that this process knows nothing of was seen when it was": {
@@ -65,7 +87,10 @@ func TestWhatIsKnownOfAnOwner(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := Owner(c.view)
-			got := facts{Create: p.Create != nil, Connected: p.Status.GetConnected(), Pending: p.Status.GetPendingTasks(), Seen: -1}
+			got := facts{
+				Create: p.Create != nil, Connected: p.Status.GetConnected(), Pending: p.Status.GetPendingTasks(),
+				Seen: -1,
+			}
 			if at := p.Status.GetLastSeenTime(); at != nil {
 				got.Seen = at.AsTime().Sub(start)
 			}
@@ -105,7 +130,7 @@ func TestFaultsOfAnOwner(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got []string
 			for _, f := range OwnerFaults(c.owner) {
-				got = append(got, f.Field)
+				got = append(got, f.Path)
 			}
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Error(diff)

@@ -23,14 +23,19 @@ type world struct {
 }
 
 // answers says for whom each user answers.
-var answers = map[string][]string{"backup-1": {"backup"}, "backup-2": {"backup"}, "storage": {"storage"}, "admin": {"backup", "storage"}, "mallory": nil}
+var answers = map[string][]string{
+	"backup-1": {"backup"}, "backup-2": {"backup"}, "storage": {"storage"},
+	"admin": {"backup", "storage"}, "mallory": nil,
+}
 
 func newWorld(t *rapid.T) *world {
 	hooks := func(label string) []*machinev1.LifecycleHook {
-		names := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"One", "Two", "Three"}), 0, 3, rapid.ID[string]).Draw(t, label)
+		names := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"One", "Two", "Three"}), 0, 3, rapid.ID[string]).Draw(t,
+			label)
 		var out []*machinev1.LifecycleHook
 		for _, n := range names {
-			out = append(out, &machinev1.LifecycleHook{Name: n, Owner: rapid.SampledFrom([]string{"backup", "storage"}).Draw(t, "owner of "+n)})
+			out = append(out, &machinev1.LifecycleHook{Name: n, Owner: rapid.SampledFrom([]string{"backup", "storage"}).Draw(t,
+				"owner of "+n)})
 		}
 		return out
 	}
@@ -38,8 +43,11 @@ func newWorld(t *rapid.T) *world {
 		now: start, tasks: map[string]*hookv1.HookTask{}, done: map[Hook]string{},
 		machine: &machinev1.Machine{
 			Metadata: &metav1.ObjectMeta{Namespace: "n", Name: "m", Uid: uid},
-			Spec:     &machinev1.MachineSpec{LifecycleHooks: &machinev1.LifecycleHooks{PreDrain: hooks("preDrain"), PreTerminate: hooks("preTerminate")}},
-			Status:   &machinev1.MachineStatus{},
+			Spec: &machinev1.MachineSpec{LifecycleHooks: &machinev1.LifecycleHooks{
+				PreDrain:     hooks("preDrain"),
+				PreTerminate: hooks("preTerminate"),
+			}},
+			Status: &machinev1.MachineStatus{},
 		},
 	}
 }
@@ -126,7 +134,8 @@ func (w *world) try(t *rapid.T) {
 	if err != nil {
 		return
 	}
-	if before.GetPhase() == Claimed && before.GetClaimedBy() != user && w.now.Before(before.GetClaimExpiryTime().AsTime()) {
+	if before.GetPhase() == Claimed && before.GetClaimedBy() != user &&
+		w.now.Before(before.GetClaimExpiryTime().AsTime()) {
 		t.Fatalf("%s changed a task that %s holds", user, before.GetClaimedBy())
 	}
 	next := proto.Clone(task).(*hookv1.HookTask)
@@ -138,7 +147,7 @@ func (w *world) try(t *rapid.T) {
 func (w *world) check(t *rapid.T) {
 	want := map[string]bool{}
 	for _, h := range Holding(w.machine) {
-		want[TaskName(uid, h)] = true
+		want[taskName(uid, h)] = true
 	}
 	for n, task := range w.tasks {
 		if !want[n] {

@@ -1,5 +1,5 @@
-// Package presence knows, in memory alone, which owners of hooks are connected and when each was heard of last. It knows
-// something only while its process leads; what is worth keeping is stored by others.
+// Package presence knows, in memory alone, which owners of hooks are connected and when each was heard of last. It
+// knows something only while its process leads; what is worth keeping is stored by others.
 package presence
 
 import (
@@ -30,8 +30,8 @@ type owner struct {
 // New returns a tracker that does not lead. now is the clock.
 func New(now func() time.Time) *Tracker { return &Tracker{now: now} }
 
-// Lead begins to take notice, with nobody there. changed is called, without a lock, with each owner of whom something is news; it
-// must return at once. The returned function ends it, and every visit with it.
+// Lead begins to take notice, with nobody there. changed is called, without a lock, with each owner of whom something
+// is news; it must return at once. The returned function ends it, and every visit with it.
 func (t *Tracker) Lead(changed func(owner string)) (end func()) {
 	now := &term{owners: map[string]owner{}, changed: changed, over: make(chan struct{})}
 	t.mu.Lock()

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc"
@@ -29,17 +31,12 @@ type Policy interface {
 	Allowed(identity.Caller, identity.Attributes) (bool, string)
 }
 
-// Recorder tells people what happened.
-type Recorder interface {
-	Event(obj resource.Object, typ, reason, message string)
-}
-
 // Config is what the server works with; nothing in it may be nil.
 type Config struct {
 	Tables   *kinds.Tables
 	Policy   Policy
 	Presence *presence.Tracker
-	Events   Recorder
+	Events   events.Sink
 	Now      func() time.Time
 	Log      *slog.Logger
 }
@@ -55,7 +52,9 @@ func New(cfg Config) *Tasks { return &Tasks{Config: cfg} }
 
 // ClaimHookTask claims a task for the caller.
 func (s *Tasks) ClaimHookTask(ctx context.Context, r *hookv1.ClaimHookTaskRequest) (*hookv1.HookTask, error) {
-	return s.change(ctx, r.GetName(), claim, func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookTaskStatus, error) {
+	return s.change(ctx, r.GetName(), claim, func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookTaskStatus,
+		error,
+	) {
 		lasts := s.claimDuration(t)
 		if r.GetDuration() != nil {
 			lasts = r.GetDuration().AsDuration()
@@ -66,23 +65,28 @@ func (s *Tasks) ClaimHookTask(ctx context.Context, r *hookv1.ClaimHookTaskReques
 
 // RenewHookTask makes the caller's claim last longer.
 func (s *Tasks) RenewHookTask(ctx context.Context, r *hookv1.RenewHookTaskRequest) (*hookv1.HookTask, error) {
-	return s.change(ctx, r.GetName(), claim, func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookTaskStatus, error) {
+	return s.change(ctx, r.GetName(), claim, func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookTaskStatus,
+		error,
+	) {
 		return plan.Renew(t, by, now, s.claimDuration(t), r.GetMessage())
 	})
 }
 
-// CompleteHookTask writes down that the work is done. The controller removes the hook from the machine, and then the task.
+// CompleteHookTask writes down that the work is done. The controller removes the hook from the machine, and then the
+// task.
 func (s *Tasks) CompleteHookTask(ctx context.Context, r *hookv1.CompleteHookTaskRequest) (*hookv1.HookTask, error) {
-	return s.change(ctx, r.GetName(), complete, func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookTaskStatus, error) {
-		return plan.Complete(t, by, now, r.GetMessage())
-	})
+	return s.change(ctx, r.GetName(), complete,
+		func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookTaskStatus, error) {
+			return plan.Complete(t, by, now, r.GetMessage())
+		})
 }
 
 // FailHookTask writes down why the work went wrong.
 func (s *Tasks) FailHookTask(ctx context.Context, r *hookv1.FailHookTaskRequest) (*hookv1.HookTask, error) {
-	return s.change(ctx, r.GetName(), complete, func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookTaskStatus, error) {
-		return plan.Fail(t, by, now, r.GetReason())
-	})
+	return s.change(ctx, r.GetName(), complete,
+		func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookTaskStatus, error) {
+			return plan.Fail(t, by, now, r.GetReason())
+		})
 }
 
 type decision func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookTaskStatus, error)
@@ -91,7 +95,7 @@ type decision func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookT
 func (s *Tasks) change(ctx context.Context, name, verb string, decide decision) (*hookv1.HookTask, error) {
 	var before string
 	var by plan.By
-	t, err := s.Tables.Tasks.Modify(kinds.Own(ctx), resource.Key{Name: name}, func(t *hookv1.HookTask) error {
+	t, err := s.Tables.Tasks.Modify(ctx, object.Key{Name: name}, func(t *hookv1.HookTask) error {
 		before = t.GetStatus().GetPhase()
 		by = s.by(ctx, verb, t.GetSpec().GetOwner())
 		status, err := decide(t, by, s.Now().UTC())
@@ -143,12 +147,15 @@ func (s *Tasks) tell(ctx context.Context, t *hookv1.HookTask, before string, by 
 	}
 	e := plan.About(t, typ, "Hook"+phase, t.GetStatus().GetMessage())
 	s.Events.Event(kinds.Subject(t), e.Type, e.Reason, e.Message)
-	s.Log.InfoContext(ctx, "hook task changed", "machine", t.GetSpec().GetMachineRef().GetName(), "hook", t.GetSpec().GetHookName(),
+	s.Log.InfoContext(ctx, "hook task changed", "machine", t.GetSpec().GetMachineRef().GetName(), "hook",
+		t.GetSpec().GetHookName(),
 		"phase", phase, "user", by.User)
 }
 
 // StreamHookTasks sends the tasks of some owners and every change of them until the caller leaves.
-func (s *Tasks) StreamHookTasks(r *hookv1.StreamHookTasksRequest, stream grpc.ServerStreamingServer[hookv1.StreamHookTasksResponse]) error {
+func (s *Tasks) StreamHookTasks(r *hookv1.StreamHookTasksRequest,
+	stream grpc.ServerStreamingServer[hookv1.StreamHookTasksResponse],
+) error {
 	ctx := stream.Context()
 	mine := map[string]bool{}
 	for _, owner := range r.GetOwners() {

@@ -28,8 +28,8 @@ const (
 	backup    = "my-backup-controller"
 )
 
-// grants is what the tests need beyond the default policy: a second user who answers for the backup, and one who answers for the
-// storage alone.
+// grants is what the tests need beyond the default policy: a second user who answers for the backup, and one who
+// answers for the storage alone.
 const grants = `
 ---
 apiVersion: rbac.authorization.k8s.io/v1
@@ -80,12 +80,11 @@ func start(t *testing.T) *cluster {
 func (c *cluster) startMachineAPI() {
 	c.t.Helper()
 	p := c.ground.Process(serve.Config{Name: machineAPI, Policy: c.policy})
-	c.machines = resource.NewTable(store.New(etcdtest.Client(c.t), "/windlass/machine-api/"), p.Validator, resource.Config[*machinev1.Machine]{
-		Finalizers: []string{"machine.machine.openshift.io"}, KeepStatus: true,
-		Admit: func(ctx context.Context, old, changed *machinev1.Machine) error {
-			return c.admit(ctx, p.Policy, old, changed)
-		},
-	})
+	c.machines = resource.NewTable(store.New(etcdtest.Client(c.t), "/windlass/machine-api/"), p.Validator,
+		resource.Config[*machinev1.Machine]{
+			Finalizers: []string{"machine.machine.openshift.io"}, KeepStatus: true,
+			Admit: func(w *resource.Write[*machinev1.Machine]) error { return c.admit(p.Policy, w) },
+		})
 	if err := resource.Register(p.GRPC, &machinev1.MachineService_ServiceDesc, nil, c.machines); err != nil {
 		c.t.Fatal(err)
 	}
@@ -97,9 +96,8 @@ func (c *cluster) startMachineAPI() {
 }
 
 // admit lets only those take a hook off who answer for it, as the real machine-api does.
-func (c *cluster) admit(ctx context.Context, policy *identity.Policy, old, changed *machinev1.Machine) error {
-	caller, called := identity.CallerFrom(ctx)
-	if !called || old == nil || changed == nil {
+func (c *cluster) admit(policy *identity.Policy, w *resource.Write[*machinev1.Machine]) error {
+	if w.Own || w.Creates() || w.Deletes() {
 		return nil
 	}
 	if c.closed.Load() {
@@ -107,11 +105,14 @@ func (c *cluster) admit(ctx context.Context, policy *identity.Policy, old, chang
 		return rpcerr.Unavailable("closed")
 	}
 	stay := map[string]bool{}
-	for _, h := range changed.GetSpec().GetLifecycleHooks().GetPreTerminate() {
+	for _, h := range w.New.GetSpec().GetLifecycleHooks().GetPreTerminate() {
 		stay[h.GetName()] = true
 	}
-	for _, h := range old.GetSpec().GetLifecycleHooks().GetPreTerminate() {
-		ok, why := policy.Allowed(caller, identity.Attributes{Verb: "complete", Group: "windlass.dev", Resource: "hooks", Name: h.GetOwner()})
+	for _, h := range w.Old.GetSpec().GetLifecycleHooks().GetPreTerminate() {
+		ok, why := policy.Allowed(w.By, identity.Attributes{
+			Verb: "complete", Group: "windlass.dev", Resource: "hooks",
+			Name: h.GetOwner(),
+		})
 		if !stay[h.GetName()] && !ok {
 			return rpcerr.Forbidden(why)
 		}
@@ -121,7 +122,9 @@ func (c *cluster) admit(ctx context.Context, policy *identity.Policy, old, chang
 
 func (c *cluster) startBroker() {
 	c.t.Helper()
-	p := c.ground.Process(serve.Config{Name: "hook-broker", Dir: c.dir, Policy: c.policy, Peers: map[string]string{machineAPI: c.machineAPI}})
+	p := c.ground.Process(serve.Config{Name: "hook-broker", Dir: c.dir, Policy: c.policy, Peers: map[string]string{
+		machineAPI: c.machineAPI,
+	}})
 	parts, err := build(p, etcdtest.Client(c.t), "hook-broker")
 	if err != nil {
 		c.t.Fatal(err)
@@ -148,7 +151,9 @@ func (c *cluster) deleteMachine(name string, hooks ...*machinev1.LifecycleHook) 
 	if _, err := c.machines.Create(c.t.Context(), &machinev1.Machine{
 		Metadata: &metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec:     &machinev1.MachineSpec{LifecycleHooks: &machinev1.LifecycleHooks{PreTerminate: hooks}},
-		Status:   &machinev1.MachineStatus{Conditions: []*metav1.Condition{{Type: "Drained", Status: "True", LastTransitionTime: timestamppb.Now()}}},
+		Status: &machinev1.MachineStatus{
+			Conditions: []*metav1.Condition{{Type: "Drained", Status: "True", LastTransitionTime: timestamppb.Now()}},
+		},
 	}); err != nil {
 		c.t.Fatal(err)
 	}
@@ -181,7 +186,9 @@ func (c *cluster) theTask(machine string, want func(*hookv1.HookTask) bool) *hoo
 func anyTask(*hookv1.HookTask) bool { return true }
 
 // stream opens a stream of an owner's tasks once the broker leads, and returns what it sends first.
-func (c *cluster) stream(ctx context.Context, client hookv1.HookTaskServiceClient) (grpc.ServerStreamingClient[hookv1.StreamHookTasksResponse], *hookv1.HookTask) {
+func (c *cluster) stream(ctx context.Context, client hookv1.HookTaskServiceClient) (
+	grpc.ServerStreamingClient[hookv1.StreamHookTasksResponse], *hookv1.HookTask,
+) {
 	c.t.Helper()
 	var stream grpc.ServerStreamingClient[hookv1.StreamHookTasksResponse]
 	var first *hookv1.StreamHookTasksResponse
@@ -200,7 +207,9 @@ func (c *cluster) stream(ctx context.Context, client hookv1.HookTaskServiceClien
 }
 
 // next returns what a stream sends until want holds for it.
-func next(t *testing.T, s grpc.ServerStreamingClient[hookv1.StreamHookTasksResponse], want func(*hookv1.StreamHookTasksResponse) bool) *hookv1.StreamHookTasksResponse {
+func next(t *testing.T, s grpc.ServerStreamingClient[hookv1.StreamHookTasksResponse],
+	want func(*hookv1.StreamHookTasksResponse) bool,
+) *hookv1.StreamHookTasksResponse {
 	t.Helper()
 	for {
 		m, err := s.Recv()

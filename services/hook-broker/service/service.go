@@ -13,7 +13,6 @@ import (
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/reconcile"
-	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -36,7 +35,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 }
 
 // build makes the parts and registers what they serve.
-func build(p *serve.Process, etcd *clientv3.Client, name string) ([]func(context.Context) error, error) {
+func build(p *serve.Process, etcd *clientv3.Client, name string) ([]serve.Part, error) {
 	conn, err := p.Dial(machineAPI)
 	if err != nil {
 		return nil, err
@@ -53,21 +52,16 @@ func build(p *serve.Process, etcd *clientv3.Client, name string) ([]func(context
 		Tables: tables, Machines: machines, Hooks: controller.NewMachines(machinev1.NewMachineServiceClient(conn)),
 		Presence: there, Events: recorder, Now: time.Now, Log: p.Log,
 	})
-	elector := reconcile.NewElector(etcd, name, p.Address(), p.Log)
-	p.Leads = elector.Leads
-	p.Metrics.MustRegister(elector)
 
-	tasks := server.New(server.Config{Tables: tables, Policy: p.Policy, Presence: there, Events: recorder, Now: time.Now, Log: p.Log})
-	err = errors.Join(
-		resource.Register(p.GRPC, &hookv1.HookTaskService_ServiceDesc, tasks, tables.Tasks),
-		resource.Register(p.GRPC, &hookv1.HookOwnerService_ServiceDesc, nil, tables.Owners),
-		recorder.Register(p.GRPC),
-	)
-	p.ReadyWhen(tables.Tasks.WaitSynced)
-	p.ReadyWhen(tables.Owners.WaitSynced)
+	tasks := server.New(server.Config{
+		Tables: tables, Policy: p.Policy, Presence: there, Events: recorder, Now: time.Now,
+		Log: p.Log,
+	})
+	p.Tables.Add(tables.Tasks, &hookv1.HookTaskService_ServiceDesc, tasks)
+	p.Tables.Add(tables.Owners, &hookv1.HookOwnerService_ServiceDesc, nil)
 	p.ReadyWhen(machines.WaitSynced)
-	return []func(context.Context) error{
-		tables.Tasks.Run, tables.Owners.Run, machines.Run, recorder.Run,
-		func(ctx context.Context) error { return elector.Run(ctx, control.Lead) },
-	}, err
+	return []serve.Part{
+		machines.Run, recorder.Run,
+		p.Lead(reconcile.NewElector(etcd, name, p.Address(), p.Log), control.Lead),
+	}, recorder.Register(p.GRPC)
 }

@@ -15,7 +15,7 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/audit"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/servetest"
 	"google.golang.org/grpc/codes"
@@ -99,7 +99,8 @@ func TestAnOwnerIsToldDoesItsWorkAndTheHookGoes(t *testing.T) {
 
 	c.deleteMachine("m", &machinev1.LifecycleHook{Name: "DetachStorage", Owner: "my-storage-controller"}, backupHook())
 	task := next(t, stream, func(*hookv1.StreamHookTasksResponse) bool { return true }).GetTask()
-	if s := task.GetSpec(); s.GetMachineRef().GetName() != "m" || s.GetPoint() != plan.PreTerminate || s.GetOwner() != backup {
+	if s := task.GetSpec(); s.GetMachineRef().GetName() != "m" || s.GetPoint() != plan.PreTerminate ||
+		s.GetOwner() != backup {
 		t.Fatalf("told of %v", task)
 	}
 	name := task.GetMetadata().GetName()
@@ -107,7 +108,9 @@ func TestAnOwnerIsToldDoesItsWorkAndTheHookGoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.RenewHookTask(t.Context(), &hookv1.RenewHookTaskRequest{Name: name, Message: "half way"}); err != nil {
+	if _, err := client.RenewHookTask(t.Context(), &hookv1.RenewHookTaskRequest{
+		Name: name, Message: "half way",
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if m := next(t, stream, func(m *hookv1.StreamHookTasksResponse) bool {
@@ -116,7 +119,9 @@ func TestAnOwnerIsToldDoesItsWorkAndTheHookGoes(t *testing.T) {
 		m.GetTask().GetStatus().GetClaimedBy() != claimed.GetStatus().GetClaimedBy() {
 		t.Errorf("told %v", m)
 	}
-	if _, err := client.CompleteHookTask(t.Context(), &hookv1.CompleteHookTaskRequest{Name: name, Message: "saved"}); err != nil {
+	if _, err := client.CompleteHookTask(t.Context(), &hookv1.CompleteHookTaskRequest{
+		Name: name, Message: "saved",
+	}); err != nil {
 		t.Fatal(err)
 	}
 	next(t, stream, (*hookv1.StreamHookTasksResponse).GetGone)
@@ -156,7 +161,9 @@ func TestOnlyWhoAnswersForTheOwnerTouchesATask(t *testing.T) {
 			return err
 		},
 		"StreamHookTasks": func() error {
-			s, err := stranger.StreamHookTasks(t.Context(), &hookv1.StreamHookTasksRequest{Owners: []string{"my-storage-controller", backup}})
+			s, err := stranger.StreamHookTasks(t.Context(), &hookv1.StreamHookTasksRequest{
+				Owners: []string{"my-storage-controller", backup},
+			})
 			if err != nil {
 				return err
 			}
@@ -189,7 +196,8 @@ func (c *cluster) inRefusals(method, user string) bool {
 		c.t.Fatal(err)
 	}
 	for line := range strings.Lines(string(log)) {
-		if strings.Contains(line, method) && strings.Contains(line, `"`+user+`"`) && strings.Contains(line, "PermissionDenied") {
+		if strings.Contains(line, method) && strings.Contains(line, `"`+user+`"`) &&
+			strings.Contains(line, "PermissionDenied") {
 			return true
 		}
 	}
@@ -219,7 +227,8 @@ func TestOfManyWhoClaimAtOnceOneHasIt(t *testing.T) {
 	close(results)
 	holder := c.theTask("m", inPhase(plan.Claimed)).GetStatus()
 	for r := range results {
-		if won := r.user == holder.GetClaimedBy(); won != (r.err == nil) || !won && rpcerr.Reason(r.err) != metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER {
+		if won := r.user == holder.GetClaimedBy(); won != (r.err == nil) || !won &&
+			rpcerr.Reason(r.err) != metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER {
 			t.Errorf("%s got %v while %s has it", r.user, r.err, holder.GetClaimedBy())
 		}
 	}
@@ -237,10 +246,13 @@ func TestAnOwnerThatDiesAfterItsClaimLosesIt(t *testing.T) {
 	if first.GetMetadata().GetName() != name {
 		t.Fatalf("the stream begins with %v, want the task that is there", first)
 	}
-	if _, err := c.tasks(backup).ClaimHookTask(t.Context(), &hookv1.ClaimHookTaskRequest{Name: name, Duration: durationpb.New(time.Second)}); err != nil {
+	if _, err := c.tasks(backup).ClaimHookTask(t.Context(), &hookv1.ClaimHookTaskRequest{
+		Name: name, Duration: durationpb.New(time.Second),
+	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.ClaimHookTask(t.Context(), &hookv1.ClaimHookTaskRequest{Name: name}); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER {
+	if _, err := other.ClaimHookTask(t.Context(), &hookv1.ClaimHookTaskRequest{Name: name}); rpcerr.Reason(
+		err) != metav1.ErrorReason_ERROR_REASON_HELD_BY_OTHER {
 		t.Fatalf("claim of a claimed task = %v, want HELD_BY_OTHER", err)
 	}
 	next(t, stream, func(m *hookv1.StreamHookTasksResponse) bool { return inPhase(plan.Claimed)(m.GetTask()) })
@@ -257,10 +269,13 @@ func TestAFailureSaysWhyAndTheTaskMayBeClaimedAgain(t *testing.T) {
 	c.deleteMachine("m", backupHook())
 	name := c.theTask("m", anyTask).GetMetadata().GetName()
 	client := c.tasks(backup)
-	if _, err := client.FailHookTask(t.Context(), &hookv1.FailHookTaskRequest{Name: name, Reason: "disk full"}); err != nil {
+	if _, err := client.FailHookTask(t.Context(), &hookv1.FailHookTaskRequest{
+		Name: name, Reason: "disk full",
+	}); err != nil {
 		t.Fatal(err)
 	}
-	if task := c.theTask("m", inPhase(plan.Failed)); task.GetStatus().GetMessage() != "disk full" || len(c.hooksOf("m")) != 1 {
+	if task := c.theTask("m", inPhase(plan.Failed)); task.GetStatus().GetMessage() != "disk full" ||
+		len(c.hooksOf("m")) != 1 {
 		t.Errorf("task = %v", task)
 	}
 	c.awaitEvent("HookFailed")
@@ -278,10 +293,11 @@ func TestATaskThatNobodyCompletesIsSeenToBeLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.deleteMachine("m", backupHook())
-	c.theTask("m", func(t *hookv1.HookTask) bool { return resource.IsTrue(t.GetStatus().GetConditions(), plan.Overdue) })
+	c.theTask("m", func(t *hookv1.HookTask) bool { return object.IsTrue(t.GetStatus().GetConditions(), plan.Overdue) })
 	c.awaitOwner(func(o *hookv1.HookOwner) bool {
-		seen := resource.FindCondition(o.GetStatus().GetConditions(), plan.Seen)
-		return resource.IsTrue(o.GetStatus().GetConditions(), plan.Overdue) && o.GetStatus().GetPendingTasks() == 1 && seen.GetReason() == "NeverSeen"
+		seen := object.FindCondition(o.GetStatus().GetConditions(), plan.Seen)
+		return object.IsTrue(o.GetStatus().GetConditions(), plan.Overdue) && o.GetStatus().GetPendingTasks() == 1 &&
+			seen.GetReason() == "NeverSeen"
 	})
 	c.awaitEvent("HookOverdue")
 }
@@ -306,7 +322,8 @@ func TestACompletionIsCarriedOutThoughEverythingIsAwayMeanwhile(t *testing.T) {
 	if task.GetStatus().GetPhase() != plan.Completed || len(c.hooksOf("m")) != 1 {
 		t.Errorf("task = %v, hooks = %v", task, c.hooksOf("m"))
 	}
-	if _, err := c.tasks("backup-2").ClaimHookTask(t.Context(), &hookv1.ClaimHookTaskRequest{Name: name}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := c.tasks("backup-2").ClaimHookTask(t.Context(), &hookv1.ClaimHookTaskRequest{Name: name}); status.Code(
+		err) != codes.FailedPrecondition {
 		t.Errorf("claim of a completed task = %v, want FAILED_PRECONDITION", err)
 	}
 	c.closed.Store(false)
@@ -320,10 +337,11 @@ func TestAHookThatSomebodyElseRemovedLeavesNoTask(t *testing.T) {
 	c := start(t)
 	c.deleteMachine("m", backupHook())
 	c.theTask("m", anyTask)
-	if _, err := c.machines.Modify(t.Context(), resource.Key{Namespace: namespace, Name: "m"}, func(m *machinev1.Machine) error {
-		m.Spec.LifecycleHooks = nil
-		return nil
-	}); err != nil {
+	if _, err := c.machines.Modify(t.Context(), object.Key{Namespace: namespace, Name: "m"},
+		func(m *machinev1.Machine) error {
+			m.Spec.LifecycleHooks = nil
+			return nil
+		}); err != nil {
 		t.Fatal(err)
 	}
 	c.awaitNoTasks()
@@ -335,7 +353,8 @@ func TestWhatIsWrongWithAHookOwnerIsSaid(t *testing.T) {
 	_, err := owners.CreateHookOwner(t.Context(), &hookv1.CreateHookOwnerRequest{HookOwner: &hookv1.HookOwner{
 		Metadata: &metav1.ObjectMeta{Name: "other"}, Spec: &hookv1.HookOwnerSpec{Owner: backup, ClaimDuration: "1ms"},
 	}})
-	if fields, _ := rpcerr.Fields(err); len(fields) != 2 || fields[0].Path != "metadata.name" || fields[1].Path != "spec.claimDuration" {
+	if fields, _ := rpcerr.Fields(err); len(fields) != 2 || fields[0].Path != "metadata.name" ||
+		fields[1].Path != "spec.claimDuration" {
 		t.Errorf("Create = %v", err)
 	}
 	_, err = owners.CreateHookOwner(t.Context(), &hookv1.CreateHookOwnerRequest{HookOwner: &hookv1.HookOwner{
@@ -345,9 +364,11 @@ func TestWhatIsWrongWithAHookOwnerIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	yes := true
-	_, err = owners.UpdateHookOwnerStatus(t.Context(), &hookv1.UpdateHookOwnerStatusRequest{Name: backup, HookOwner: &hookv1.HookOwner{
-		Metadata: &metav1.ObjectMeta{Name: backup}, Status: &hookv1.HookOwnerStatus{Connected: &yes},
-	}})
+	_, err = owners.UpdateHookOwnerStatus(t.Context(), &hookv1.UpdateHookOwnerStatusRequest{
+		Name: backup, HookOwner: &hookv1.HookOwner{
+			Metadata: &metav1.ObjectMeta{Name: backup}, Status: &hookv1.HookOwnerStatus{Connected: &yes},
+		},
+	})
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a foreign status = %v, want PERMISSION_DENIED", err)
 	}

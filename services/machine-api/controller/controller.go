@@ -5,14 +5,18 @@ package controller
 import (
 	"context"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/store"
@@ -32,17 +36,12 @@ const (
 	retryUnseen = 100 * time.Millisecond
 )
 
-// Recorder takes events for people.
-type Recorder interface {
-	Event(obj resource.Object, typ, reason, message string)
-}
-
-// Copy is a copy of another service's objects, kept in step by an informer.
-type Copy[T resource.Object] interface {
+// Copy is a copy of another service's objects, kept up to date by an informer.
+type Copy[T object.Object] interface {
 	Lookup(namespace, name string) (T, bool)
-	All() []T
-	Subscribe(func(resource.Key))
-	Synced() <-chan struct{}
+	Objects() iter.Seq[T]
+	Subscribe(func(resource.Change[T]))
+	IsSynced() bool
 }
 
 // Bootstrap makes what a new instance joins the cluster with.
@@ -52,7 +51,7 @@ type Bootstrap interface {
 	Forget(ctx context.Context, machineUID string) error
 }
 
-// Config is what the controllers stand on.
+// Config holds the dependencies of the controllers.
 type Config struct {
 	Tables    *kinds.Tables
 	Providers *provider.Set
@@ -60,7 +59,7 @@ type Config struct {
 	Drains    Copy[*nodev1.Drain]
 	Eviction  grpc.ClientConnInterface // to eviction-controller, which owns both
 	Bootstrap Bootstrap
-	Events    Recorder
+	Events    events.Sink
 	Reserved  []netip.Prefix   // addresses of the cluster's own programs, which no instance may have
 	Now       func() time.Time // nil means time.Now
 	Log       *slog.Logger
@@ -78,7 +77,7 @@ type Controller struct {
 	createErrors map[string]string // by uid of the machine: why its instance could not be made last
 }
 
-// New returns the controllers. They hear of changes from now on and act while Run runs.
+// New returns the controllers. They are notified of changes from now on and act while Run runs.
 func New(cfg Config) *Controller {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -89,13 +88,14 @@ func New(cfg Config) *Controller {
 	}
 	c.machines = reconcile.NewLoop("machine", workers, cfg.Tables.Machines.Keys, quietly(c.reconcileMachine), cfg.Log)
 	c.sets = reconcile.NewLoop("machineset", workers, cfg.Tables.Sets.Keys, quietly(c.reconcileSet), cfg.Log)
-	c.controlPlanes = reconcile.NewLoop("controlplanemachineset", 1, cfg.Tables.ControlPlanes.Keys, quietly(c.reconcileControlPlane), cfg.Log)
+	c.controlPlanes = reconcile.NewLoop("controlplanemachineset", 1, cfg.Tables.ControlPlanes.Keys,
+		quietly(c.reconcileControlPlane), cfg.Log)
 	c.garbage = reconcile.NewLoop("garbage", workers, cfg.Tables.Machines.Keys, quietly(c.reconcileOwners), cfg.Log)
 	c.subscribe()
 	return c
 }
 
-// quietly marks what a loop has no need to warn of: that somebody else was faster.
+// quietly suppresses the warning for a conflict with another writer.
 func quietly(f reconcile.Func) reconcile.Func {
 	return func(ctx context.Context, key string) (time.Time, error) {
 		wake, err := f(ctx, key)
@@ -109,97 +109,85 @@ func quietly(f reconcile.Func) reconcile.Func {
 // subscribe says which objects each change makes worth a look.
 func (c *Controller) subscribe() {
 	c.Tables.Machines.Subscribe(c.machineChanged)
-	c.Tables.Sets.Subscribe(func(k resource.Key) {
-		c.sets.Add(k.String())
-		if _, there := c.Tables.Sets.Lookup(k.Namespace, k.Name); !there {
-			c.ownerGone(k)
+	c.Tables.Sets.Subscribe(func(ch resource.Change[*machinev1.MachineSet]) {
+		c.sets.Add(ch.Key.String())
+		if ch.Deleted {
+			c.ownerGone(ch.Object)
 		}
 	})
-	c.Tables.ControlPlanes.Subscribe(func(k resource.Key) {
-		c.controlPlanes.Add(k.String())
-		if _, there := c.Tables.ControlPlanes.Lookup(k.Namespace, k.Name); !there {
-			c.ownerGone(k)
+	c.Tables.ControlPlanes.Subscribe(func(ch resource.Change[*machinev1.ControlPlaneMachineSet]) {
+		c.controlPlanes.Add(ch.Key.String())
+		if ch.Deleted {
+			c.ownerGone(ch.Object)
 		}
 	})
 	c.Providers.Subscribe(func(uid string) {
-		for _, m := range c.Tables.Machines.All() {
-			if m.GetMetadata().GetUid() == uid {
-				c.machines.Add(resource.KeyOf(m).String())
-			}
+		for _, m := range c.Tables.Machines.ByIndex(kinds.ByUID, uid) {
+			c.machines.Add(object.KeyOf(m).String())
 		}
 	})
-	c.Nodes.Subscribe(func(k resource.Key) { c.nodeChanged(k.Name) })
-	c.Drains.Subscribe(func(k resource.Key) {
-		if d, ok := c.Drains.Lookup("", k.Name); ok {
-			c.machines.Add(resource.Key{Namespace: d.GetSpec().GetMachineRef().GetNamespace(), Name: d.GetSpec().GetMachineRef().GetName()}.String())
-		}
+	c.Nodes.Subscribe(func(ch resource.Change[*nodev1.Node]) { c.nodeChanged(ch.Object) })
+	c.Drains.Subscribe(func(ch resource.Change[*nodev1.Drain]) {
+		ref := ch.Object.GetSpec().GetMachineRef()
+		c.machines.Add(object.Key{Namespace: ref.GetNamespace(), Name: ref.GetName()}.String())
 	})
 }
 
-func (c *Controller) machineChanged(k resource.Key) {
-	c.machines.Add(k.String())
-	c.garbage.Add(k.String())
-	m, ok := c.Tables.Machines.Lookup(k.Namespace, k.Name)
-	if !ok {
-		// Whose it was is no longer known; a set that is in order does nothing when it is looked at.
-		c.allSets(k.Namespace)
-		return
+// machineChanged enqueues a machine, and the sets that count it now or did so before.
+func (c *Controller) machineChanged(ch resource.Change[*machinev1.Machine]) {
+	c.machines.Add(ch.Key.String())
+	c.garbage.Add(ch.Key.String())
+	c.ownersOf(ch.Object)
+	if ch.Existed {
+		c.ownersOf(ch.Previous)
 	}
-	c.ownersOf(m)
 }
 
-// ownersOf has the set of a machine looked at, or every set that might adopt it.
+// ownersOf enqueues the set of a machine, or every set that might adopt it.
 func (c *Controller) ownersOf(m *machinev1.Machine) {
 	ns := m.GetMetadata().GetNamespace()
 	if plan.Role(m) == plan.RoleMaster {
-		c.controlPlanes.Add(resource.Key{Namespace: ns, Name: kinds.ClusterName}.String())
+		c.controlPlanes.Add(object.Key{Namespace: ns, Name: kinds.ClusterName}.String())
 	}
-	owner := resource.ControllerOf(m)
+	owner := object.ControllerOf(m)
 	switch {
 	case owner == nil:
 		c.allSets(ns)
 	case owner.GetKind() == c.Tables.Sets.Type().GetKind():
-		c.sets.Add(resource.Key{Namespace: ns, Name: owner.GetName()}.String())
+		c.sets.Add(object.Key{Namespace: ns, Name: owner.GetName()}.String())
 	}
 }
 
-// allSets has the sets of a namespace looked at that have or want machines; a set of none has nothing to gain or lose.
+// allSets enqueues the sets of a namespace that have or want machines; a set of none has nothing to gain or lose.
 func (c *Controller) allSets(namespace string) {
-	for _, s := range c.Tables.Sets.All() {
-		if s.GetMetadata().GetNamespace() == namespace && (s.GetSpec().GetReplicas() > 0 || s.GetStatus().GetReplicas() > 0) {
-			c.sets.Add(resource.KeyOf(s).String())
+	for s := range c.Tables.Sets.In(namespace) {
+		if s.GetSpec().GetReplicas() > 0 || s.GetStatus().GetReplicas() > 0 {
+			c.sets.Add(object.KeyOf(s).String())
 		}
 	}
-	c.controlPlanes.Add(resource.Key{Namespace: namespace, Name: kinds.ClusterName}.String())
+	c.controlPlanes.Add(object.Key{Namespace: namespace, Name: kinds.ClusterName}.String())
 }
 
-// ownerGone has the machines looked at that belonged to a set which is gone.
-func (c *Controller) ownerGone(set resource.Key) {
-	for _, m := range c.Tables.Machines.All() {
-		for _, o := range m.GetMetadata().GetOwnerReferences() {
-			if o.GetName() == set.Name && m.GetMetadata().GetNamespace() == set.Namespace {
-				c.garbage.Add(resource.KeyOf(m).String())
-			}
-		}
+// ownerGone enqueues the machines of a set that is gone.
+func (c *Controller) ownerGone(set object.Object) {
+	for _, m := range c.Tables.Machines.ByIndex(kinds.ByOwner, set.GetMetadata().GetUid()) {
+		c.garbage.Add(object.KeyOf(m).String())
 	}
 }
 
-func (c *Controller) nodeChanged(name string) {
-	node, _ := c.Nodes.Lookup("", name)
-	for _, m := range c.Tables.Machines.All() {
-		if m.GetMetadata().GetName() == name || m.GetStatus().GetNodeRef().GetName() == name || node != nil && sameInstance(m, node) {
-			c.machines.Add(resource.KeyOf(m).String())
-			c.ownersOf(m)
-		}
+// nodeChanged enqueues the machines that a node may be of, and all control planes.
+func (c *Controller) nodeChanged(node *nodev1.Node) {
+	machines := c.Tables.Machines.ByIndex(kinds.ByNode, node.GetMetadata().GetName())
+	if id := node.GetSpec().GetProviderId(); id != "" {
+		machines = append(machines, c.Tables.Machines.ByIndex(kinds.ByInstance, id)...)
 	}
-	for _, s := range c.Tables.ControlPlanes.All() {
-		c.controlPlanes.Add(resource.KeyOf(s).String())
+	for _, m := range machines {
+		c.machines.Add(object.KeyOf(m).String())
+		c.ownersOf(m)
 	}
-}
-
-func sameInstance(m *machinev1.Machine, n *nodev1.Node) bool {
-	id := m.GetSpec().GetProviderId()
-	return id != "" && id == n.GetSpec().GetProviderId()
+	for _, key := range c.Tables.ControlPlanes.Keys() {
+		c.controlPlanes.Add(key)
+	}
 }
 
 // Run acts until ctx ends. The tables must be running; Run itself waits until they show all that was written before.
@@ -217,41 +205,26 @@ func (c *Controller) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// nodesByName returns all nodes; ok is false while nobody could say which there are.
+// nodesByName returns all nodes; ok is false while they are unknown.
 func (c *Controller) nodesByName() (map[string]*nodev1.Node, bool) {
-	if !closed(c.Nodes.Synced()) {
+	if !c.Nodes.IsSynced() {
 		return nil, false
 	}
 	out := map[string]*nodev1.Node{}
-	for _, n := range c.Nodes.All() {
+	for n := range c.Nodes.Objects() {
 		out[n.GetMetadata().GetName()] = n
 	}
 	return out, true
 }
 
-func closed(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
-	}
-}
-
 // machinesIn returns the machines of a namespace, by name.
 func (c *Controller) machinesIn(namespace string) []*machinev1.Machine {
-	var out []*machinev1.Machine
-	for _, m := range c.Tables.Machines.All() {
-		if m.GetMetadata().GetNamespace() == namespace {
-			out = append(out, m)
-		}
-	}
-	return out
+	return slices.Collect(c.Tables.Machines.In(namespace))
 }
 
 // modify writes an object that is still as it was when the decision was made.
-func modify[T resource.Object](ctx context.Context, t *resource.Table[T], seen T, f func(T)) (T, error) {
-	out, err := t.Modify(ctx, resource.KeyOf(seen), func(obj T) error {
+func modify[T object.Object](ctx context.Context, t *resource.Table[T], seen T, f func(T)) (T, error) {
+	out, err := t.Modify(ctx, object.KeyOf(seen), func(obj T) error {
 		m, was := obj.GetMetadata(), seen.GetMetadata()
 		if m.GetUid() != was.GetUid() || m.GetResourceVersion() != was.GetResourceVersion() {
 			return fmt.Errorf("%s %q: %w", t.Type().GetKind(), m.GetName(), store.ErrConflict)
@@ -262,7 +235,8 @@ func modify[T resource.Object](ctx context.Context, t *resource.Table[T], seen T
 	return out, err
 }
 
-// inParallel calls f for each item, several at a time, and returns all errors joined. One that fails does not stop the others.
+// inParallel calls f for each item, several at a time, and returns all errors joined. One that fails does not stop the
+// others.
 func inParallel[T any](items []T, f func(T) error) []error {
 	errs := make([]error, len(items))
 	var group errgroup.Group

@@ -11,7 +11,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/nodeid"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -23,14 +23,20 @@ func TestAMachineLivesAndDies(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	w.create(newMachine("m", func(m *machinev1.Machine) {
-		m.Spec.Metadata = &metav1.ObjectMeta{Labels: map[string]string{"node-role.kubernetes.io/worker": ""}, Annotations: map[string]string{"note": "x"}}
+		m.Spec.Metadata = &metav1.ObjectMeta{
+			Labels:      map[string]string{"node-role.kubernetes.io/worker": ""},
+			Annotations: map[string]string{"note": "x"},
+		}
 		m.Spec.Taints = []*nodev1.Taint{{Key: "key1", Value: proto.String("value1"), Effect: "NoExecute"}}
 	}))
 	m := w.phase("m", plan.PhaseRunning)
 	if m.Spec.ProviderId != "test://c/m" || m.Status.NodeRef.GetName() != "m" || m.Status.Addresses[0].GetAddress() == "" {
 		t.Errorf("machine = %v", m)
 	}
-	for key, want := range map[string]string{plan.LabelInstanceType: "small", plan.LabelRegion: "here", plan.LabelZone: "a", plan.LabelCluster: "test-x7k2p"} {
+	for key, want := range map[string]string{
+		plan.LabelInstanceType: "small", plan.LabelRegion: "here",
+		plan.LabelZone: "a", plan.LabelCluster: "test-x7k2p",
+	} {
 		if got := m.Metadata.Labels[key]; got != want {
 			t.Errorf("label %s = %q, want %q", key, got, want)
 		}
@@ -41,7 +47,7 @@ func TestAMachineLivesAndDies(t *testing.T) {
 	eventually(t, func() error {
 		n, _ := w.nodes.Lookup("", "m")
 		if !plan.InStep(m, n) {
-			return fmt.Errorf("node is not in step: %v", n)
+			return fmt.Errorf("node is not up to date: %v", n)
 		}
 		return nil
 	})
@@ -56,7 +62,8 @@ func TestAMachineLivesAndDies(t *testing.T) {
 	if w.cloud.creations() != 1 {
 		t.Errorf("%d instances were made for one machine", w.cloud.creations())
 	}
-	if list := w.tables.Revocations.All(); len(list) != 1 || list[0].GetSpec().GetMachineUid() != m.GetMetadata().GetUid() {
+	if list := w.tables.Revocations.All(); len(list) != 1 ||
+		list[0].GetSpec().GetMachineUid() != m.GetMetadata().GetUid() {
 		t.Errorf("revocations %v, want that of the machine", list)
 	}
 }
@@ -65,7 +72,9 @@ func TestAForgottenMachineGoesWithoutItsProviderButNotPastItsHooks(t *testing.T)
 	w := newWorld(t)
 	w.start()
 	w.create(newMachine("m", func(m *machinev1.Machine) {
-		m.Spec.LifecycleHooks = &machinev1.LifecycleHooks{PreTerminate: []*machinev1.LifecycleHook{{Name: "hold", Owner: "a-test"}}}
+		m.Spec.LifecycleHooks = &machinev1.LifecycleHooks{PreTerminate: []*machinev1.LifecycleHook{
+			{Name: "hold", Owner: "a-test"},
+		}}
 	}))
 	w.phase("m", plan.PhaseRunning)
 	w.cloud.set(func(c *cloud) { c.away = status.Error(codes.Unavailable, "the account was closed") })
@@ -73,7 +82,8 @@ func TestAForgottenMachineGoesWithoutItsProviderButNotPastItsHooks(t *testing.T)
 	w.phase("m", plan.PhaseDeleting)
 	w.change("m", func(m *machinev1.Machine) { plan.Forget(m, "ada", "closed", time.Now()) })
 	eventually(t, func() error {
-		if c := resource.FindCondition(w.machine("m").GetStatus().GetConditions(), plan.InstanceExists); c.GetReason() != plan.Forgotten {
+		if c := object.FindCondition(w.machine("m").GetStatus().GetConditions(),
+			plan.InstanceExists); c.GetReason() != plan.Forgotten {
 			return fmt.Errorf("condition %v", c)
 		}
 		return nil
@@ -87,17 +97,22 @@ func TestAForgottenMachineGoesWithoutItsProviderButNotPastItsHooks(t *testing.T)
 		t.Errorf("its node: %v", err)
 	}
 	if w.cloud.count() != 1 || len(w.tables.Revocations.All()) != 1 {
-		t.Errorf("%d instances, %d revocations; want what the provider has left, and the machine's certificates refused", w.cloud.count(), len(w.tables.Revocations.All()))
+		t.Errorf("%d instances, %d revocations; want what the provider has left, and the machine's certificates refused",
+			w.cloud.count(), len(w.tables.Revocations.All()))
 	}
 }
 
-// A node of the machine's name that another machine registered, or an administrator made, is not the machine's: it stays when the machine goes.
+// A node of the machine's name that another machine registered, or an administrator made, is not the machine's: it
+// stays when the machine goes.
 func TestADeletionLeavesANodeThatOnlyHasTheName(t *testing.T) {
 	w := newWorld(t)
 	w.cloud.set(func(c *cloud) { c.silent = true })
 	for name, node := range map[string]*nodev1.Node{
-		"made":  {Metadata: &metav1.ObjectMeta{Name: "made"}},
-		"other": {Metadata: &metav1.ObjectMeta{Name: "other", Annotations: map[string]string{nodeid.MachineUID: "of-another"}}, Spec: &nodev1.NodeSpec{ProviderId: "test://c/other"}},
+		"made": {Metadata: &metav1.ObjectMeta{Name: "made"}},
+		"other": {
+			Metadata: &metav1.ObjectMeta{Name: "other", Annotations: map[string]string{nodeid.MachineUID: "of-another"}},
+			Spec:     &nodev1.NodeSpec{ProviderId: "test://c/other"},
+		},
 	} {
 		if _, err := w.nodes.Create(t.Context(), node); err != nil {
 			t.Fatal(err)
@@ -129,8 +144,9 @@ func TestAProvidersWordIsDoubted(t *testing.T) {
 	w.create(newMachine("second"))
 	eventually(t, func() error {
 		m := w.machine("second")
-		c := resource.FindCondition(m.GetStatus().GetConditions(), plan.InstanceExists)
-		if !strings.Contains(c.GetMessage(), "is that of machine openshift-machine-api/first") || len(m.GetStatus().GetAddresses()) > 0 || m.GetSpec().GetProviderId() != "" {
+		c := object.FindCondition(m.GetStatus().GetConditions(), plan.InstanceExists)
+		if !strings.Contains(c.GetMessage(), "is that of machine openshift-machine-api/first") ||
+			len(m.GetStatus().GetAddresses()) > 0 || m.GetSpec().GetProviderId() != "" {
 			return fmt.Errorf("machine = %v", m)
 		}
 		return nil
@@ -168,7 +184,7 @@ func TestHooksHoldADeletion(t *testing.T) {
 	}
 	w.change("m", func(m *machinev1.Machine) { m.Spec.LifecycleHooks.PreDrain = nil })
 	eventually(t, func() error {
-		if !resource.IsTrue(w.machine("m").GetStatus().GetConditions(), plan.Drained) {
+		if !object.IsTrue(w.machine("m").GetStatus().GetConditions(), plan.Drained) {
 			return errors.New("not drained")
 		}
 		return nil
@@ -191,7 +207,7 @@ func TestAFailedDrainIsShownAndHolds(t *testing.T) {
 	w.phase("m", plan.PhaseRunning)
 	w.delete("m")
 	eventually(t, func() error {
-		c := resource.FindCondition(w.machine("m").GetStatus().GetConditions(), plan.Drained)
+		c := object.FindCondition(w.machine("m").GetStatus().GetConditions(), plan.Drained)
 		if c.GetStatus() != "False" || c.GetMessage() != "could not drain machine: budget web" {
 			return fmt.Errorf("condition = %v", c)
 		}
@@ -199,7 +215,10 @@ func TestAFailedDrainIsShownAndHolds(t *testing.T) {
 	})
 	w.cloud.set(func(c *cloud) { c.stuck = "" })
 	for _, d := range w.drains.All() { // what eviction-controller does when it tries again
-		_, err := w.drains.Modify(t.Context(), resource.KeyOf(d), func(d *nodev1.Drain) error { d.Status.Phase = proto.String("Succeeded"); return nil })
+		_, err := w.drains.Modify(t.Context(), object.KeyOf(d), func(d *nodev1.Drain) error {
+			d.Status.Phase = proto.String("Succeeded")
+			return nil
+		})
 		must(t, err)
 	}
 	w.gone("m")
@@ -211,8 +230,9 @@ func TestErrorsOfCreation(t *testing.T) {
 	w.start()
 	w.create(newMachine("waits"))
 	eventually(t, func() error {
-		c := resource.FindCondition(w.machine("waits").GetStatus().GetConditions(), plan.InstanceExists)
-		if c.GetMessage() != "Instance has not been created: no room" || w.machine("waits").GetStatus().GetPhase() != plan.PhaseProvisioning {
+		c := object.FindCondition(w.machine("waits").GetStatus().GetConditions(), plan.InstanceExists)
+		if c.GetMessage() != "Instance has not been created: no room" ||
+			w.machine("waits").GetStatus().GetPhase() != plan.PhaseProvisioning {
 			return fmt.Errorf("machine = %v", w.machine("waits"))
 		}
 		return nil
@@ -222,7 +242,8 @@ func TestErrorsOfCreation(t *testing.T) {
 
 	w.cloud.set(func(c *cloud) { c.fault = status.Error(codes.InvalidArgument, "zone: unknown") })
 	w.create(newMachine("refused"))
-	if m := w.phase("refused", plan.PhaseFailed); m.Status.GetErrorReason() != "InvalidConfiguration" || m.Status.GetErrorMessage() != "zone: unknown" {
+	if m := w.phase("refused", plan.PhaseFailed); m.Status.GetErrorReason() != "InvalidConfiguration" ||
+		m.Status.GetErrorMessage() != "zone: unknown" {
 		t.Errorf("status = %v", m.Status)
 	}
 	w.create(newMachine("empty", func(m *machinev1.Machine) { m.Spec = nil }))
@@ -278,10 +299,11 @@ func (w *world) running(n int) {
 
 func (w *world) scale(replicas int32) {
 	w.t.Helper()
-	_, err := w.tables.Sets.Modify(w.t.Context(), resource.Key{Namespace: "openshift-machine-api", Name: "workers"}, func(s *machinev1.MachineSet) error {
-		s.Spec.Replicas = proto.Int32(replicas)
-		return nil
-	})
+	_, err := w.tables.Sets.Modify(w.t.Context(), object.Key{Namespace: "openshift-machine-api", Name: "workers"},
+		func(s *machinev1.MachineSet) error {
+			s.Spec.Replicas = proto.Int32(replicas)
+			return nil
+		})
 	must(w.t, err)
 }
 
@@ -293,14 +315,18 @@ func TestASetScales(t *testing.T) {
 	must(t, err)
 	w.running(2)
 	eventually(t, func() error {
-		if o := resource.ControllerOf(w.machine("free")); o.GetName() != "workers" {
+		if o := object.ControllerOf(w.machine("free")); o.GetName() != "workers" {
 			return fmt.Errorf("the free machine is not adopted: %v", w.machine("free"))
 		}
 		return nil
 	})
 	w.scale(4)
 	w.running(4)
-	w.change("free", func(m *machinev1.Machine) { m.Metadata.Annotations = map[string]string{plan.AnnotationDelete: "true"} })
+	w.change("free", func(m *machinev1.Machine) {
+		m.Metadata.Annotations = map[string]string{
+			plan.AnnotationDelete: "true",
+		}
+	})
 	w.scale(3)
 	w.running(3)
 	if w.machine("free") != nil {
@@ -358,21 +384,26 @@ func TestACrashAnywhereIsTakenUpAgain(t *testing.T) {
 func newControlPlane() *machinev1.ControlPlaneMachineSet {
 	role := map[string]string{plan.LabelRole: plan.RoleMaster, plan.LabelType: plan.RoleMaster}
 	zones := &structpb.Struct{}
-	if err := zones.UnmarshalJSON([]byte(`{"platform":"Local","local":[{"zone":"a"},{"zone":"b"},{"zone":"c"}]}`)); err != nil {
+	if err := zones.UnmarshalJSON(
+		[]byte(`{"platform":"Local","local":[{"zone":"a"},{"zone":"b"},{"zone":"c"}]}`)); err != nil {
 		panic(err)
 	}
 	return &machinev1.ControlPlaneMachineSet{
 		Metadata: &metav1.ObjectMeta{Name: "cluster", Namespace: "openshift-machine-api"},
 		Spec: &machinev1.ControlPlaneMachineSetSpec{
 			State: "Active", Replicas: proto.Int32(3), Selector: &metav1.LabelSelector{MatchLabels: role},
-			Template: &machinev1.ControlPlaneMachineSetTemplate{MachinesV1Beta1MachineOpenshiftIo: &machinev1.OpenShiftMachineV1Beta1MachineTemplate{
-				FailureDomains: zones, Metadata: &metav1.ObjectMeta{Labels: role},
-				Spec: &machinev1.MachineSpec{
-					ProviderSpec:   &machinev1.ProviderSpec{Value: settings("")},
-					LifecycleHooks: &machinev1.LifecycleHooks{PreDrain: []*machinev1.LifecycleHook{{Name: "EtcdQuorumOperator", Owner: "clusteroperator/etcd"}}},
-					Metadata:       &metav1.ObjectMeta{Labels: map[string]string{"node-role.kubernetes.io/master": ""}},
+			Template: &machinev1.ControlPlaneMachineSetTemplate{
+				MachinesV1Beta1MachineOpenshiftIo: &machinev1.OpenShiftMachineV1Beta1MachineTemplate{
+					FailureDomains: zones, Metadata: &metav1.ObjectMeta{Labels: role},
+					Spec: &machinev1.MachineSpec{
+						ProviderSpec: &machinev1.ProviderSpec{Value: settings("")},
+						LifecycleHooks: &machinev1.LifecycleHooks{
+							PreDrain: []*machinev1.LifecycleHook{{Name: "EtcdQuorumOperator", Owner: "clusteroperator/etcd"}},
+						},
+						Metadata: &metav1.ObjectMeta{Labels: map[string]string{"node-role.kubernetes.io/master": ""}},
+					},
 				},
-			}},
+			},
 		},
 	}
 }
@@ -407,7 +438,7 @@ func TestAControlPlaneReplacesAMachine(t *testing.T) {
 		delete(zone, m.Metadata.Labels[plan.LabelZone])
 	}
 	if len(zone) != 0 {
-		t.Errorf("nobody stands in %v any more", zone)
+		t.Errorf("no index is left in %v", zone)
 	}
 	w.deleteControlPlane(3)
 }
@@ -424,7 +455,7 @@ func (w *world) deleteControlPlane(machines int) {
 		return nil
 	})
 	for _, m := range w.tables.Machines.All() {
-		if resource.Deleting(m) || len(m.Metadata.OwnerReferences) > 0 {
+		if object.Deleting(m) || len(m.Metadata.OwnerReferences) > 0 {
 			w.t.Errorf("machine %s goes, or still belongs to the set", m.Metadata.Name)
 		}
 	}
@@ -441,10 +472,12 @@ func TestAControlPlaneRollsOverToANewTemplate(t *testing.T) {
 	_, err := w.tables.ControlPlanes.Create(t.Context(), set)
 	must(t, err)
 	w.running(3)
-	_, err = w.tables.ControlPlanes.Modify(t.Context(), resource.KeyOf(set), func(s *machinev1.ControlPlaneMachineSet) error {
-		s.Spec.Template.MachinesV1Beta1MachineOpenshiftIo.Spec.ProviderSpec.Value.Fields["size"] = structpb.NewStringValue("large")
-		return nil
-	})
+	_, err = w.tables.ControlPlanes.Modify(t.Context(), object.KeyOf(set),
+		func(s *machinev1.ControlPlaneMachineSet) error {
+			s.Spec.Template.MachinesV1Beta1MachineOpenshiftIo.Spec.ProviderSpec.Value.Fields["size"] = structpb.NewStringValue(
+				"large")
+			return nil
+		})
 	must(t, err)
 	eventually(t, func() error {
 		s, _ := w.tables.ControlPlanes.Lookup("openshift-machine-api", "cluster")

@@ -14,7 +14,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/trace"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"github.com/windlass-dev/windlass/services/machine-api/provider"
@@ -31,7 +31,7 @@ const (
 
 // reconcileMachine moves one machine one step further.
 func (c *Controller) reconcileMachine(ctx context.Context, key string) (time.Time, error) {
-	k := resource.ParseKey(key)
+	k := object.ParseKey(key)
 	for range passes {
 		m, ok := c.Tables.Machines.Lookup(k.Namespace, k.Name)
 		if !ok {
@@ -80,7 +80,7 @@ func (c *Controller) viewInstance(ctx context.Context, v *plan.MachineView) {
 		return
 	}
 	existed := v.Machine.GetSpec().GetProviderId() != "" && v.Machine.GetStatus().GetPhase() != plan.PhaseFailed
-	if !existed && !resource.Deleting(v.Machine) {
+	if !existed && !object.Deleting(v.Machine) {
 		c.viewProvider(v)
 		return
 	}
@@ -92,9 +92,10 @@ func (c *Controller) viewInstance(ctx context.Context, v *plan.MachineView) {
 	}
 }
 
-// doubtInstance refuses an instance that cannot be the machine's. One whose machine is being deleted is deleted all the same.
+// doubtInstance refuses an instance that cannot be the machine's. One whose machine is being deleted is deleted all the
+// same.
 func (c *Controller) doubtInstance(v *plan.MachineView) {
-	if v.Instance == nil || resource.Deleting(v.Machine) {
+	if v.Instance == nil || object.Deleting(v.Machine) {
 		return
 	}
 	fault := plan.InstanceFault(plan.InstanceView{
@@ -105,7 +106,7 @@ func (c *Controller) doubtInstance(v *plan.MachineView) {
 	}
 }
 
-// viewProvider says whether anybody could make the instance.
+// viewProvider returns whether a provider can create the instance.
 func (c *Controller) viewProvider(v *plan.MachineView) {
 	spec := v.Machine.GetSpec().GetProviderSpec().GetValue()
 	if spec == nil {
@@ -129,8 +130,8 @@ func describe(err error) string {
 }
 
 func (c *Controller) viewNode(ctx context.Context, v *plan.MachineView) {
-	v.NodesSeen = closed(c.Nodes.Synced())
-	if v.Node = c.nodeOf(v.Machine, v.Instance); v.Node != nil || !resource.Deleting(v.Machine) {
+	v.NodesSeen = c.Nodes.IsSynced()
+	if v.Node = c.nodeOf(v.Machine, v.Instance); v.Node != nil || !object.Deleting(v.Machine) {
 		return
 	}
 	name := v.Machine.GetStatus().GetNodeRef().GetName()
@@ -151,8 +152,8 @@ func (c *Controller) viewNode(ctx context.Context, v *plan.MachineView) {
 	}
 }
 
-// nodeOf finds the node of a machine among those that are known: the one it was linked to, or else one that plan.IsNodeOf says is its own. One
-// that registered for the machine goes before one that only names its instance.
+// nodeOf finds the node of a machine among those that are known: the one it was linked to, or else one that
+// plan.IsNodeOf says is its own. One that registered for the machine goes before one that only names its instance.
 func (c *Controller) nodeOf(m *machinev1.Machine, i *providerv1.Instance) *nodev1.Node {
 	id := m.GetSpec().GetProviderId()
 	if id == "" {
@@ -163,7 +164,7 @@ func (c *Controller) nodeOf(m *machinev1.Machine, i *providerv1.Instance) *nodev
 			return n
 		}
 	}
-	for _, n := range c.Nodes.All() {
+	for n := range c.Nodes.Objects() {
 		if plan.IsNodeOf(n, m, id) {
 			return n
 		}
@@ -171,9 +172,12 @@ func (c *Controller) nodeOf(m *machinev1.Machine, i *providerv1.Instance) *nodev
 	return nil
 }
 
-// writeMachine stores what a plan says of the machine itself, and tells of it.
-func (c *Controller) writeMachine(ctx context.Context, m *machinev1.Machine, p plan.MachinePlan) (*machinev1.Machine, error) {
-	if proto.Equal(m.GetStatus(), p.Status) && p.Labels == nil && p.Annotations == nil && m.GetSpec().GetProviderId() == p.ProviderID {
+// writeMachine stores what a plan says of the machine itself, and records its events.
+func (c *Controller) writeMachine(ctx context.Context, m *machinev1.Machine, p plan.MachinePlan) (*machinev1.Machine,
+	error,
+) {
+	if proto.Equal(m.GetStatus(), p.Status) && p.Labels == nil && p.Annotations == nil &&
+		m.GetSpec().GetProviderId() == p.ProviderID {
 		return m, nil
 	}
 	out, err := modify(ctx, c.Tables.Machines, m, func(obj *machinev1.Machine) {
@@ -227,7 +231,10 @@ func (c *Controller) act(ctx context.Context, m *machinev1.Machine, v plan.Machi
 		return except(err, codes.AlreadyExists)
 	case plan.DeleteNode:
 		node := v.Node.GetMetadata()
-		_, err := c.nodes.DeleteNode(ctx, &nodev1.DeleteNodeRequest{Name: node.GetName(), Preconditions: &metav1.Preconditions{Uid: node.GetUid()}})
+		_,
+			err := c.nodes.DeleteNode(ctx, &nodev1.DeleteNodeRequest{Name: node.GetName(), Preconditions: &metav1.Preconditions{
+			Uid: node.GetUid(),
+		}})
 		return except(err, codes.NotFound)
 	case plan.DeleteDrain:
 		_, err := c.drains.DeleteDrain(ctx, &nodev1.DeleteDrainRequest{Name: drainName(m)})
@@ -244,7 +251,8 @@ func except(err error, done codes.Code) error {
 	return err
 }
 
-// createInstance has the provider make the instance. If the provider says that this can never work, the machine has failed.
+// createInstance has the provider make the instance. If the provider says that this can never work, the machine has
+// failed.
 func (c *Controller) createInstance(ctx context.Context, m *machinev1.Machine, v plan.MachineView) error {
 	p, err := c.Providers.For(m.GetSpec().GetProviderSpec().GetValue())
 	if err != nil {
@@ -255,7 +263,7 @@ func (c *Controller) createInstance(ctx context.Context, m *machinev1.Machine, v
 		return fmt.Errorf("bootstrap: %w", err)
 	}
 	_, err = p.Create(ctx, &providerv1.CreateInstanceRequest{
-		RequestToken: m.GetMetadata().GetUid(), Machine: resource.Reference(m),
+		RequestToken: m.GetMetadata().GetUid(), Machine: object.Reference(m),
 		ProviderSpec: m.GetSpec().GetProviderSpec().GetValue(), Bootstrap: boot,
 	})
 	if err == nil {
@@ -296,8 +304,10 @@ func newDrain(m *machinev1.Machine, n *nodev1.Node) *nodev1.Drain {
 	d := &nodev1.Drain{
 		Metadata: &metav1.ObjectMeta{Name: drainName(m)},
 		Spec: &nodev1.DrainSpec{
-			NodeName: n.GetMetadata().GetName(), NodeUid: n.GetMetadata().GetUid(), Reason: fmt.Sprintf("machine %s is being deleted", m.GetMetadata().GetName()),
-			MachineRef: resource.Reference(m), IgnoreDaemonSets: proto.Bool(true), Force: proto.Bool(true), DeleteEmptyDirData: proto.Bool(true),
+			NodeName: n.GetMetadata().GetName(), NodeUid: n.GetMetadata().GetUid(),
+			Reason:     fmt.Sprintf("machine %s is being deleted", m.GetMetadata().GetName()),
+			MachineRef: object.Reference(m), IgnoreDaemonSets: proto.Bool(true), Force: proto.Bool(true),
+			DeleteEmptyDirData: proto.Bool(true),
 		},
 	}
 	trace.Follow(d.GetMetadata(), m.GetMetadata())
@@ -350,7 +360,9 @@ func (c *Controller) removeFinalizer(ctx context.Context, m *machinev1.Machine) 
 		return err
 	}
 	_, err := modify(ctx, c.Tables.Machines, m, func(obj *machinev1.Machine) {
-		obj.Metadata.Finalizers = slices.DeleteFunc(obj.Metadata.Finalizers, func(f string) bool { return f == plan.FinalizerMachine })
+		obj.Metadata.Finalizers = slices.DeleteFunc(obj.Metadata.Finalizers, func(f string) bool {
+			return f == plan.FinalizerMachine
+		})
 	})
 	c.setCreateError(m, "")
 	return except(err, codes.NotFound)

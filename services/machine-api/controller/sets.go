@@ -10,6 +10,8 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/ownership"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"google.golang.org/grpc/codes"
@@ -18,12 +20,12 @@ import (
 
 // reconcileSet brings a machine set to its number of machines.
 func (c *Controller) reconcileSet(ctx context.Context, key string) (time.Time, error) {
-	k := resource.ParseKey(key)
+	k := object.ParseKey(key)
 	s, ok := c.Tables.Sets.Lookup(k.Namespace, k.Name)
 	if !ok {
 		return time.Time{}, nil
 	}
-	if resource.Deleting(s) {
+	if object.Deleting(s) {
 		return time.Time{}, c.orphan(ctx, s)
 	}
 	v, ok := c.ViewSet(s)
@@ -43,7 +45,8 @@ func (c *Controller) reconcileSet(ctx context.Context, key string) (time.Time, e
 		m.Metadata.Name = resource.GenerateName(s.GetMetadata().GetName() + "-")
 		return c.createMachine(ctx, s, m)
 	})...)
-	errs = append(errs, inParallel(p.Delete, func(d plan.Deletion) error { return c.deleteMachine(ctx, s, d.Machine, d.Reason) })...)
+	errs = append(errs,
+		inParallel(p.Delete, func(d plan.Deletion) error { return c.deleteMachine(ctx, s, d.Machine, d.Reason) })...)
 	return p.Wake, errors.Join(errs...)
 }
 
@@ -53,20 +56,26 @@ func (c *Controller) ViewSet(s *machinev1.MachineSet) (plan.SetView, bool) {
 	return plan.SetView{Now: c.Now(), Set: s, Machines: c.machinesIn(s.GetMetadata().GetNamespace()), Nodes: nodes}, ok
 }
 
-func (c *Controller) createMachine(ctx context.Context, owner resource.Object, m *machinev1.Machine) error {
+func (c *Controller) createMachine(ctx context.Context, owner object.Object, m *machinev1.Machine) error {
 	out, err := c.Tables.Machines.Create(ctx, m)
 	if err != nil {
-		c.Events.Event(owner, events.Warning, "FailedCreate", fmt.Sprintf("Machine %s: %s", m.GetMetadata().GetName(), describe(err)))
+		c.Events.Event(owner, events.Warning, "FailedCreate", fmt.Sprintf("Machine %s: %s", m.GetMetadata().GetName(),
+			describe(err)))
 		return err
 	}
-	c.Events.Event(owner, events.Normal, "SuccessfulCreate", fmt.Sprintf("Created machine %s", out.GetMetadata().GetName()))
+	c.Events.Event(owner, events.Normal, "SuccessfulCreate",
+		fmt.Sprintf("Created machine %s", out.GetMetadata().GetName()))
 	return nil
 }
 
 // deleteMachine asks for the deletion of a machine that is still as it was when that was decided.
-func (c *Controller) deleteMachine(ctx context.Context, owner resource.Object, m *machinev1.Machine, reason string) error {
+func (c *Controller) deleteMachine(ctx context.Context, owner object.Object, m *machinev1.Machine,
+	reason string,
+) error {
 	meta := m.GetMetadata()
-	_, err := c.Tables.Machines.Delete(ctx, meta.GetNamespace(), meta.GetName(), &metav1.Preconditions{Uid: meta.GetUid(), ResourceVersion: meta.GetResourceVersion()})
+	_, err := c.Tables.Machines.Delete(ctx, meta.GetNamespace(), meta.GetName(), &metav1.Preconditions{
+		Uid: meta.GetUid(), ResourceVersion: meta.GetResourceVersion(),
+	})
 	if err = except(err, codes.NotFound); err != nil {
 		return err
 	}
@@ -74,11 +83,11 @@ func (c *Controller) deleteMachine(ctx context.Context, owner resource.Object, m
 	return nil
 }
 
-// adopt makes machines belong to a set. One that changed meanwhile is tried again when that change is noticed.
-func (c *Controller) adopt(ctx context.Context, machines []*machinev1.Machine, owner resource.Object) {
+// adopt makes machines belong to a set. One that changed concurrently is tried again when that change is noticed.
+func (c *Controller) adopt(ctx context.Context, machines []*machinev1.Machine, owner object.Object) {
 	errs := inParallel(machines, func(m *machinev1.Machine) error {
 		_, err := modify(ctx, c.Tables.Machines, m, func(obj *machinev1.Machine) {
-			obj.Metadata.OwnerReferences = append(obj.Metadata.OwnerReferences, resource.OwnedBy(owner))
+			obj.Metadata.OwnerReferences = append(obj.Metadata.OwnerReferences, object.OwnedBy(owner))
 		})
 		return err
 	})
@@ -87,51 +96,45 @@ func (c *Controller) adopt(ctx context.Context, machines []*machinev1.Machine, o
 	}
 }
 
-// orphan lets the machines of a set stay that was deleted with that wish, and then the set itself go.
+// orphan releases the machines of a set that was deleted with the policy Orphan, and then removes its finalizer.
 func (c *Controller) orphan(ctx context.Context, s *machinev1.MachineSet) error {
-	if !slices.Contains(s.GetMetadata().GetFinalizers(), plan.FinalizerOrphan) {
-		return nil // somebody else's finalizer holds it; its machines go when it goes
+	if !ownership.Orphans(s) {
+		return nil // another owner's finalizer holds it; its machines go when it goes
 	}
 	if err := c.letGo(ctx, s); err != nil {
 		return err
 	}
-	_, err := modify(ctx, c.Tables.Sets, s, func(obj *machinev1.MachineSet) {
-		obj.Metadata.Finalizers = without(obj.Metadata.Finalizers, plan.FinalizerOrphan)
-	})
+	_, err := modify(ctx, c.Tables.Sets, s, func(obj *machinev1.MachineSet) { ownership.LetGo(obj.Metadata) })
 	return err
 }
 
-func without(list []string, s string) []string {
-	return slices.DeleteFunc(list, func(f string) bool { return f == s })
-}
-
 // letGo takes the references to an owner off all its machines.
-func (c *Controller) letGo(ctx context.Context, owner resource.Object) error {
+func (c *Controller) letGo(ctx context.Context, owner object.Object) error {
 	uid := owner.GetMetadata().GetUid()
 	var mine []*machinev1.Machine
 	for _, m := range c.machinesIn(owner.GetMetadata().GetNamespace()) {
-		if slices.ContainsFunc(m.GetMetadata().GetOwnerReferences(), func(o *metav1.OwnerReference) bool { return o.GetUid() == uid }) {
+		if ownership.Owned(m, uid) {
 			mine = append(mine, m)
 		}
 	}
-	return errors.Join(inParallel(mine, func(m *machinev1.Machine) error { return c.dropOwners(ctx, m, []string{uid}) })...)
+	return errors.Join(inParallel(mine, func(m *machinev1.Machine) error {
+		return c.dropOwners(ctx, m, []string{uid})
+	})...)
 }
 
 func (c *Controller) dropOwners(ctx context.Context, m *machinev1.Machine, uids []string) error {
-	_, err := modify(ctx, c.Tables.Machines, m, func(obj *machinev1.Machine) {
-		obj.Metadata.OwnerReferences = slices.DeleteFunc(obj.Metadata.OwnerReferences, func(o *metav1.OwnerReference) bool { return slices.Contains(uids, o.GetUid()) })
-	})
+	_, err := modify(ctx, c.Tables.Machines, m, func(obj *machinev1.Machine) { ownership.Disown(obj.Metadata, uids) })
 	return except(err, codes.NotFound)
 }
 
 // reconcileControlPlane moves the control plane one step further.
 func (c *Controller) reconcileControlPlane(ctx context.Context, key string) (time.Time, error) {
-	k := resource.ParseKey(key)
+	k := object.ParseKey(key)
 	s, ok := c.Tables.ControlPlanes.Lookup(k.Namespace, k.Name)
 	if !ok {
 		return time.Time{}, nil
 	}
-	if resource.Deleting(s) {
+	if object.Deleting(s) {
 		return time.Time{}, c.releaseControlPlane(ctx, s)
 	}
 	v, ok := c.ViewControlPlane(s)
@@ -140,7 +143,9 @@ func (c *Controller) reconcileControlPlane(ctx context.Context, key string) (tim
 	}
 	p := plan.ControlPlane(v)
 	if !proto.Equal(s.GetStatus(), p.Status) {
-		if _, err := modify(ctx, c.Tables.ControlPlanes, s, func(obj *machinev1.ControlPlaneMachineSet) { obj.Status = p.Status }); err != nil {
+		if _, err := modify(ctx, c.Tables.ControlPlanes, s, func(obj *machinev1.ControlPlaneMachineSet) {
+			obj.Status = p.Status
+		}); err != nil {
 			return time.Time{}, err
 		}
 	}
@@ -151,21 +156,22 @@ func (c *Controller) reconcileControlPlane(ctx context.Context, key string) (tim
 		if err != nil {
 			return err
 		}
-		m := resource.Clone(w.Machine)
+		m := object.Clone(w.Machine)
 		m.Metadata.Name = name
 		return c.createMachine(ctx, s, m)
 	})...)
 	return p.Wake, errors.Join(errs...)
 }
 
-// ViewControlPlane returns everything that the control plane's plan depends on; false while it is not known which nodes there are, or
-// where the provider has a machine's failure domain.
+// ViewControlPlane returns everything that the control plane's plan depends on; false while it is not known which nodes
+// there are, or where the provider has a machine's failure domain.
 func (c *Controller) ViewControlPlane(s *machinev1.ControlPlaneMachineSet) (plan.ControlPlaneView, bool) {
 	nodes, ok := c.nodesByName()
 	spec := s.GetSpec().GetTemplate().GetMachinesV1Beta1MachineOpenshiftIo().GetSpec().GetProviderSpec().GetValue()
 	domainFields, known := c.Providers.DomainFields(spec)
 	return plan.ControlPlaneView{
-		Now: c.Now(), Set: s, Machines: c.machinesIn(s.GetMetadata().GetNamespace()), Nodes: nodes, DomainFields: domainFields,
+		Now: c.Now(), Set: s, Machines: c.machinesIn(s.GetMetadata().GetNamespace()), Nodes: nodes,
+		DomainFields: domainFields,
 	}, ok && known
 }
 
@@ -188,7 +194,9 @@ func (c *Controller) releaseControlPlane(ctx context.Context, s *machinev1.Contr
 		return err
 	}
 	_, err := modify(ctx, c.Tables.ControlPlanes, s, func(obj *machinev1.ControlPlaneMachineSet) {
-		obj.Metadata.Finalizers = without(obj.Metadata.Finalizers, plan.FinalizerControlPlane)
+		obj.Metadata.Finalizers = slices.DeleteFunc(obj.Metadata.Finalizers, func(f string) bool {
+			return f == plan.FinalizerControlPlane
+		})
 	})
 	return err
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/informer"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/services/machine-api/join"
@@ -40,8 +41,8 @@ func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 
 const patience = time.Minute // for a condition that is to come about; a busy machine needs some of it
 
-// world is machine-api's controllers with everything around them: real tables in etcd, nodes and drains served by real tables over gRPC, and a
-// provider that keeps state.
+// world is machine-api's controllers with everything around them: real tables in etcd, nodes and drains served by real
+// tables over gRPC, and a provider that keeps state.
 type world struct {
 	t      *testing.T
 	store  *store.Store
@@ -69,19 +70,25 @@ func newWorld(t *testing.T) *world {
 		conns:  map[string]*grpc.ClientConn{},
 	}
 	w.cloud = newCloud(w)
-	background(t, w.tables.Run, w.nodes.Run, w.drains.Run)
+	background(t, w.nodes.Run, w.drains.Run)
+	for _, k := range w.tables.All() {
+		background(t, k.Run)
+		must(t, k.WaitSynced(t.Context()))
+	}
 	w.serve("eviction", func(s *grpc.Server) {
 		must(t, resource.Register(s, &nodev1.NodeService_ServiceDesc, nil, w.nodes))
 		must(t, resource.Register(s, &nodev1.DrainService_ServiceDesc, nil, w.drains))
 	})
 	w.serve("provider", func(s *grpc.Server) { providerv1.RegisterProviderServiceServer(s, w.cloud) })
-	must(t, w.tables.Synced(t.Context()))
-	_, err = w.tables.Infrastructure.Create(t.Context(), &machinev1.Infrastructure{Metadata: &metav1.ObjectMeta{Name: "cluster"}})
-	must(t, err)
-	_, err = w.tables.Infrastructure.Modify(t.Context(), resource.Key{Name: "cluster"}, func(i *machinev1.Infrastructure) error {
-		i.Status = &machinev1.InfrastructureStatus{InfrastructureName: "test-x7k2p"}
-		return nil
+	_, err = w.tables.Infrastructure.Create(t.Context(), &machinev1.Infrastructure{
+		Metadata: &metav1.ObjectMeta{Name: "cluster"},
 	})
+	must(t, err)
+	_, err = w.tables.Infrastructure.Modify(t.Context(), object.Key{Name: "cluster"},
+		func(i *machinev1.Infrastructure) error {
+			i.Status = &machinev1.InfrastructureStatus{InfrastructureName: "test-x7k2p"}
+			return nil
+		})
 	must(t, err)
 	background(t, w.drainNodes)
 	return w
@@ -133,7 +140,8 @@ func (w *world) start() *Controller {
 	providers := provider.New(map[string]grpc.ClientConnInterface{"provider-test": w.conns["provider"]}, quiet())
 	c := New(Config{
 		Tables: w.tables, Providers: providers, Nodes: nodes, Drains: drains, Eviction: w.conns["eviction"],
-		Bootstrap: join.NewTokens(w.store, func() string { return "sha256:00" }, []string{"127.0.0.1:6443"}), Events: nobody{}, Log: quiet(),
+		Bootstrap: join.NewTokens(w.store, func() string { return "sha256:00" }, []string{"127.0.0.1:6443"}),
+		Events:    nobody{}, Log: quiet(),
 	})
 	w.stop = background(w.t, nodes.Run, drains.Run, providers.Run, c.Run)
 	return c
@@ -141,12 +149,12 @@ func (w *world) start() *Controller {
 
 type nobody struct{}
 
-func (nobody) Event(resource.Object, string, string, string) {}
+func (nobody) Event(object.Object, string, string, string) {}
 
 // drainNodes completes every drain, as long as the world lets drains succeed.
 func (w *world) drainNodes(ctx context.Context) error {
-	queue := make(chan resource.Key, 100)
-	w.drains.Subscribe(func(k resource.Key) { queue <- k })
+	queue := make(chan object.Key, 100)
+	w.drains.Subscribe(func(ch resource.Change[*nodev1.Drain]) { queue <- ch.Key })
 	for {
 		select {
 		case <-ctx.Done():
@@ -226,7 +234,8 @@ func (w *world) delete(name string) {
 
 func (w *world) change(name string, f func(*machinev1.Machine)) {
 	w.t.Helper()
-	_, err := w.tables.Machines.Modify(w.t.Context(), resource.Key{Namespace: "openshift-machine-api", Name: name}, func(m *machinev1.Machine) error { f(m); return nil })
+	_, err := w.tables.Machines.Modify(w.t.Context(), object.Key{Namespace: "openshift-machine-api", Name: name},
+		func(m *machinev1.Machine) error { f(m); return nil })
 	must(w.t, err)
 }
 
@@ -242,7 +251,10 @@ func newMachine(name string, change ...func(*machinev1.Machine)) *machinev1.Mach
 }
 
 func settings(zone string) *structpb.Struct {
-	return &structpb.Struct{Fields: map[string]*structpb.Value{"kind": structpb.NewStringValue("TestSpec"), "zone": structpb.NewStringValue(zone)}}
+	return &structpb.Struct{Fields: map[string]*structpb.Value{
+		"kind": structpb.NewStringValue("TestSpec"),
+		"zone": structpb.NewStringValue(zone),
+	}}
 }
 
 // cloud is a provider: its instances boot at once, and their nodes register by themselves.
@@ -297,11 +309,18 @@ func (c *cloud) firstDeletion() (time.Time, bool) {
 	return c.deletions[0], true
 }
 
-func (c *cloud) GetProviderInfo(context.Context, *providerv1.GetProviderInfoRequest) (*providerv1.GetProviderInfoResponse, error) {
-	return &providerv1.GetProviderInfoResponse{Name: "test", Platform: "Local", ProviderSpecKinds: []string{"TestSpec"}, FailureDomainFields: map[string]string{"zone": "zone"}}, nil
+func (c *cloud) GetProviderInfo(context.Context, *providerv1.GetProviderInfoRequest) (
+	*providerv1.GetProviderInfoResponse, error,
+) {
+	return &providerv1.GetProviderInfoResponse{
+		Name: "test", Platform: "Local", ProviderSpecKinds: []string{"TestSpec"},
+		FailureDomainFields: map[string]string{"zone": "zone"},
+	}, nil
 }
 
-func (c *cloud) CreateInstance(ctx context.Context, req *providerv1.CreateInstanceRequest) (*providerv1.Instance, error) {
+func (c *cloud) CreateInstance(ctx context.Context, req *providerv1.CreateInstanceRequest) (*providerv1.Instance,
+	error,
+) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if i, ok := c.instances[req.GetRequestToken()]; ok {
@@ -312,9 +331,11 @@ func (c *cloud) CreateInstance(ctx context.Context, req *providerv1.CreateInstan
 	}
 	c.made++
 	i := &providerv1.Instance{
-		ProviderId: "test://c/" + req.GetMachine().GetName(), MachineName: req.GetMachine().GetName(), MachineUid: req.GetRequestToken(), State: "Running",
+		ProviderId: "test://c/" + req.GetMachine().GetName(), MachineName: req.GetMachine().GetName(),
+		MachineUid: req.GetRequestToken(), State: "Running",
 		InstanceType: "small", Region: "here", Zone: req.GetProviderSpec().GetFields()["zone"].GetStringValue(),
-		Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: fmt.Sprintf("127.0.0.%d", c.made+9)}}, CreateTime: timestamppb.Now(),
+		Addresses:  []*nodev1.NodeAddress{{Type: "InternalIP", Address: fmt.Sprintf("127.0.0.%d", c.made+9)}},
+		CreateTime: timestamppb.Now(),
 	}
 	if c.address != "" {
 		i.Addresses[0].Address = c.address
@@ -332,7 +353,11 @@ func (w *world) register(i *providerv1.Instance) {
 	_, err := w.nodes.Create(context.Background(), &nodev1.Node{
 		Metadata: &metav1.ObjectMeta{Name: i.GetMachineName()},
 		Spec:     &nodev1.NodeSpec{ProviderId: i.GetProviderId()},
-		Status:   &nodev1.NodeStatus{Conditions: []*nodev1.NodeCondition{{Type: "Ready", Status: "True", LastTransitionTime: timestamppb.New(time.Now().Add(-time.Second))}}},
+		Status: &nodev1.NodeStatus{
+			Conditions: []*nodev1.NodeCondition{
+				{Type: "Ready", Status: "True", LastTransitionTime: timestamppb.New(time.Now().Add(-time.Second))},
+			},
+		},
 	})
 	if err != nil && status.Code(err) != codes.AlreadyExists && !errors.Is(err, context.Canceled) {
 		w.t.Logf("register %s: %v", i.GetMachineName(), err)
@@ -357,7 +382,9 @@ func (c *cloud) GetInstance(_ context.Context, req *providerv1.GetInstanceReques
 	return nil, status.Error(codes.NotFound, "no such instance")
 }
 
-func (c *cloud) DeleteInstance(_ context.Context, req *providerv1.DeleteInstanceRequest) (*providerv1.DeleteInstanceResponse, error) {
+func (c *cloud) DeleteInstance(_ context.Context, req *providerv1.DeleteInstanceRequest) (
+	*providerv1.DeleteInstanceResponse, error,
+) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.away != nil {
@@ -376,7 +403,9 @@ func (c *cloud) vanish(token string) {
 	}
 }
 
-func (c *cloud) WatchInstances(_ *providerv1.WatchInstancesRequest, s grpc.ServerStreamingServer[providerv1.WatchInstancesResponse]) error {
+func (c *cloud) WatchInstances(_ *providerv1.WatchInstancesRequest,
+	s grpc.ServerStreamingServer[providerv1.WatchInstancesResponse],
+) error {
 	c.mu.Lock()
 	ch := make(chan *providerv1.WatchInstancesResponse, 1000)
 	for _, i := range c.instances {

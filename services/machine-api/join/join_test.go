@@ -27,7 +27,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/services/machine-api/kinds"
@@ -50,7 +50,9 @@ func newFixture(t *testing.T) *fixture {
 	tables := kinds.New(st, protovalidate.GlobalValidator, nil, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
-	group.Go(func() { _ = tables.Run(ctx) })
+	for _, k := range tables.All() {
+		group.Go(func() { _ = k.Run(ctx) })
+	}
 	t.Cleanup(func() { cancel(); group.Wait() })
 	dir := t.TempDir()
 	for _, name := range []string{AuthorityWindlass} {
@@ -72,15 +74,18 @@ func newFixture(t *testing.T) *fixture {
 
 func (f *fixture) machine(t *testing.T, name, role string) (*machinev1.Machine, string) {
 	t.Helper()
-	m, err := f.tables.Machines.Create(t.Context(), &machinev1.Machine{Metadata: &metav1.ObjectMeta{Name: name, Labels: map[string]string{plan.LabelRole: role}}})
+	m, err := f.tables.Machines.Create(t.Context(),
+		&machinev1.Machine{Metadata: &metav1.ObjectMeta{Name: name, Labels: map[string]string{plan.LabelRole: role}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	// What machine-api takes over from the provider.
-	m, err = f.tables.Machines.Modify(t.Context(), resource.KeyOf(m), func(m *machinev1.Machine) error {
+	m, err = f.tables.Machines.Modify(t.Context(), object.KeyOf(m), func(m *machinev1.Machine) error {
 		f.addresses++
 		m.Spec = &machinev1.MachineSpec{ProviderId: "test://c/" + name}
-		m.Status = &machinev1.MachineStatus{Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: fmt.Sprintf("127.9.9.%d", 9+f.addresses)}}}
+		m.Status = &machinev1.MachineStatus{
+			Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: fmt.Sprintf("127.9.9.%d", 9+f.addresses)}},
+		}
 		return nil
 	})
 	if err != nil {
@@ -96,14 +101,16 @@ func (f *fixture) machine(t *testing.T, name, role string) (*machinev1.Machine, 
 	return m, boot.Token
 }
 
-// request asks for names that nobody may give itself.
+// request asks for names that a client must not choose.
 func request(t *testing.T) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "root", Organization: []string{"system:masters"}}, DNSNames: []string{"evil"}}, key)
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: "root", Organization: []string{"system:masters"}}, DNSNames: []string{"evil"},
+	}, key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,18 +138,22 @@ func TestAControlPlaneMachineJoins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out.NodeName != "m-0" || out.Role != plan.RoleMaster || out.Address != "127.9.9.10" || out.ProviderId != "test://c/m-0" {
+	if out.NodeName != "m-0" || out.Role != plan.RoleMaster || out.Address != "127.9.9.10" ||
+		out.ProviderId != "test://c/m-0" {
 		t.Errorf("answer = %v", out)
 	}
 	if !slices.Equal(out.Gateways, gateways) {
 		t.Errorf("gateways = %q", out.Gateways)
 	}
 	agent := certificate(t, out.AgentCertificate)
-	if caller, err := identity.FromCertificate(agent); err != nil || caller.User != identity.NodeUser("m-0") || caller.UID != m.GetMetadata().GetUid() || caller.In(identity.GroupMasters) {
+	if caller, err := identity.FromCertificate(agent); err != nil || caller.User != identity.NodeUser("m-0") ||
+		caller.UID != m.GetMetadata().GetUid() || caller.In(identity.GroupMasters) {
 		t.Errorf("the agent's certificate makes it %+v, %v", caller, err)
 	}
-	if len(agent.IPAddresses)+len(agent.DNSNames) > 0 || len(agent.ExtKeyUsage) != 1 || agent.ExtKeyUsage[0] != x509.ExtKeyUsageClientAuth {
-		t.Errorf("the agent's certificate is for %v %v with usages %v, want a client's alone", agent.DNSNames, agent.IPAddresses, agent.ExtKeyUsage)
+	if len(agent.IPAddresses)+len(agent.DNSNames) > 0 || len(agent.ExtKeyUsage) != 1 ||
+		agent.ExtKeyUsage[0] != x509.ExtKeyUsageClientAuth {
+		t.Errorf("the agent's certificate is for %v %v with usages %v, want a client's alone", agent.DNSNames,
+			agent.IPAddresses, agent.ExtKeyUsage)
 	}
 	if _, err := f.Join(t.Context(), req); err != nil {
 		t.Errorf("the same request again: %v", err)
@@ -162,7 +173,7 @@ func TestTokensThatAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	joined, joinedToken := f.machine(t, "joined", plan.RoleWorker)
-	_, err = f.tables.Machines.Modify(t.Context(), resource.KeyOf(joined), func(m *machinev1.Machine) error {
+	_, err = f.tables.Machines.Modify(t.Context(), object.KeyOf(joined), func(m *machinev1.Machine) error {
 		m.Status.NodeRef = &metav1.ObjectReference{Name: "joined"}
 		return nil
 	})
@@ -213,14 +224,16 @@ func TestOnlyTheNodeItselfRenews(t *testing.T) {
 	f := newFixture(t)
 	m, _ := f.machine(t, "w", plan.RoleWorker)
 	other, _ := f.machine(t, "x", plan.RoleWorker)
-	if err := f.tables.Synced(t.Context()); err != nil {
+	if err := f.tables.Machines.WaitSynced(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	as := func(user, uid string, groups ...string) context.Context {
 		return identity.WithCaller(t.Context(), identity.Caller{User: user, UID: uid, Groups: groups})
 	}
 	uid := m.GetMetadata().GetUid()
-	out, err := f.Renew(as(identity.NodeUser("w"), uid, identity.GroupNodes), &machinev1.RenewRequest{AgentRequest: request(t)})
+	out, err := f.Renew(as(identity.NodeUser("w"), uid, identity.GroupNodes), &machinev1.RenewRequest{
+		AgentRequest: request(t),
+	})
 	if err != nil || out.NodeName != "w" || !slices.Equal(out.Gateways, gateways) {
 		t.Errorf("Renew = %v, %v", out, err)
 	}
@@ -230,9 +243,10 @@ func TestOnlyTheNodeItselfRenews(t *testing.T) {
 		"an earlier machine of the same name": as(identity.NodeUser("w"), "gone", identity.GroupNodes),
 		"another machine by this name":        as(identity.NodeUser("w"), other.GetMetadata().GetUid(), identity.GroupNodes),
 		"a certificate that names no machine": as(identity.NodeUser("w"), "", identity.GroupNodes),
-		"nobody":                              t.Context(),
+		"anonymous":                           t.Context(),
 	} {
-		if _, err := f.Renew(ctx, &machinev1.RenewRequest{AgentRequest: request(t)}); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_FORBIDDEN {
+		if _, err := f.Renew(ctx, &machinev1.RenewRequest{AgentRequest: request(t)}); rpcerr.Reason(
+			err) != metav1.ErrorReason_ERROR_REASON_FORBIDDEN {
 			t.Errorf("%s renews: %v, want FORBIDDEN", name, err)
 		}
 	}
@@ -256,15 +270,19 @@ func TestTheRoleIsThatOfTheSealedRecord(t *testing.T) {
 func TestARenewalBesideTheEndOfAMachineLeavesNothing(t *testing.T) {
 	f := newFixture(t)
 	m, _ := f.machine(t, "w", plan.RoleWorker)
-	if err := f.tables.Synced(t.Context()); err != nil {
+	if err := f.tables.Machines.WaitSynced(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	uid := m.GetMetadata().GetUid()
 	if err := f.tokens.Forget(t.Context(), uid); err != nil { // right before the machine's finalizer goes
 		t.Fatal(err)
 	}
-	ctx := identity.WithCaller(t.Context(), identity.Caller{User: identity.NodeUser("w"), UID: uid, Groups: []string{identity.GroupNodes}})
-	if _, err := f.Renew(ctx, &machinev1.RenewRequest{AgentRequest: request(t)}); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_FORBIDDEN {
+	ctx := identity.WithCaller(t.Context(), identity.Caller{
+		User: identity.NodeUser("w"), UID: uid,
+		Groups: []string{identity.GroupNodes},
+	})
+	if _, err := f.Renew(ctx, &machinev1.RenewRequest{AgentRequest: request(t)}); rpcerr.Reason(
+		err) != metav1.ErrorReason_ERROR_REASON_FORBIDDEN {
 		t.Errorf("Renew = %v, want FORBIDDEN", err)
 	}
 	if _, err := f.tokens.store.Get(t.Context(), sealedPrefix+uid); !errors.Is(err, store.ErrNotFound) {
@@ -272,7 +290,8 @@ func TestARenewalBesideTheEndOfAMachineLeavesNothing(t *testing.T) {
 	}
 }
 
-// The key of all tokens is sealed in etcd, also one that an older version stored in plain, and after a rotation by the new key.
+// The key of all tokens is sealed in etcd, also one that an older version stored in plain, and after a rotation by the
+// new key.
 func TestTheJoinKeyIsSealed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys.json")
 	if _, err := store.AddKey(path, time.Now()); err != nil {

@@ -8,9 +8,11 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/services/machine-api/kinds"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 )
 
@@ -37,7 +39,7 @@ func (s *Service) Join(ctx context.Context, req *machinev1.JoinRequest) (*machin
 	if err != nil {
 		return nil, err
 	}
-	if m == nil || resource.Deleting(m) {
+	if m == nil || object.Deleting(m) {
 		return nil, tokenError(errBadToken)
 	}
 	out, r, err := s.answer(ctx, m, req.GetAgentRequest())
@@ -73,17 +75,16 @@ func (s *Service) machine(ctx context.Context, uid string) (*machinev1.Machine, 
 	if err := s.machines.WaitSynced(ctx); err != nil {
 		return nil, err
 	}
-	for _, m := range s.machines.All() {
-		if m.GetMetadata().GetUid() != uid {
-			continue
-		}
-		now, err := s.machines.Get(ctx, m.GetMetadata().GetNamespace(), m.GetMetadata().GetName())
-		if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND || now.GetMetadata().GetUid() != uid {
-			return nil, rpcerr.IgnoreChanged(err)
-		}
-		return now, err
+	known := s.machines.ByIndex(kinds.ByUID, uid)
+	if len(known) == 0 {
+		return nil, nil
 	}
-	return nil, nil
+	m := known[0].GetMetadata()
+	now, err := s.machines.Get(ctx, m.GetNamespace(), m.GetName())
+	if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND || now.GetMetadata().GetUid() != uid {
+		return nil, rpcerr.IgnoreChanged(err)
+	}
+	return now, err
 }
 
 // Renew gives a node new certificates, also while its machine is being deleted: its hooks may need it for long.
@@ -108,10 +109,14 @@ func (s *Service) Renew(ctx context.Context, req *machinev1.RenewRequest) (*mach
 	return out, err
 }
 
-func (s *Service) answer(ctx context.Context, m *machinev1.Machine, agent []byte) (*machinev1.JoinResponse, *x509.CertificateRequest, error) {
+func (s *Service) answer(ctx context.Context, m *machinev1.Machine, agent []byte) (*machinev1.JoinResponse,
+	*x509.CertificateRequest, error,
+) {
 	sealed, err := s.tokens.sealedAs(ctx, m)
-	if errors.Is(err, store.ErrNotFound) { // never sealed here: it would be kept after the machine, and a caller would choose the moment
-		return nil, nil, rpcerr.Forbidden("machine " + m.GetMetadata().GetName() + " has no join record: its deletion is complete")
+	// never sealed here: it would be kept after the machine, and a caller would choose the moment
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil, rpcerr.Forbidden("machine " + m.GetMetadata().GetName() +
+			" has no join record: its deletion is complete")
 	}
 	if err != nil {
 		return nil, nil, err
@@ -119,7 +124,7 @@ func (s *Service) answer(ctx context.Context, m *machinev1.Machine, agent []byte
 	r, err := parseRequest(agent)
 	bad := new(fault)
 	if errors.As(err, &bad) {
-		return nil, r, rpcerr.Invalid(rpcerr.Field{Path: bad.field, Description: bad.text})
+		return nil, r, rpcerr.Invalid(object.Fault{Path: bad.field, Description: bad.text})
 	}
 	if err != nil {
 		return nil, r, err

@@ -19,8 +19,8 @@ import (
 // AuthorityWindlass is the name of the authority, as its files spell it.
 const AuthorityWindlass = "windlass"
 
-// Signer makes the certificates of machines' agents. Names, roles and addresses come from the machine, never from a request. Those of etcd's members are
-// the guardian's to sign.
+// Signer makes the certificates of machines' agents. Names, roles and addresses come from the machine, never from a
+// request. Those of etcd's members are the guardian's to sign.
 //
 // It follows the files of the authority, which a rotation changes. Its methods may be called concurrently.
 type Signer struct {
@@ -50,7 +50,8 @@ func (s *Signer) read() (identity.Trust, error) {
 	return a, nil
 }
 
-// now returns the authority that was read last, now if that is possible: in the moment in which it is replaced it is not.
+// now returns the authority that was read last, now if that is possible: in the moment in which it is replaced it is
+// not.
 func (s *Signer) now() identity.Trust {
 	a, _ := s.read()
 	return a
@@ -80,7 +81,9 @@ func keyOf(csr *x509.CertificateRequest) string {
 }
 
 // sign makes the certificate of a machine whose instance has that provider id and address.
-func (s *Signer) sign(who sealed, providerID, address string, csr *x509.CertificateRequest) (*machinev1.JoinResponse, error) {
+func (s *Signer) sign(who sealed, providerID, address string, csr *x509.CertificateRequest) (*machinev1.JoinResponse,
+	error,
+) {
 	a := s.now()
 	node := who.Name
 	if net.ParseIP(address) == nil {
@@ -91,7 +94,7 @@ func (s *Signer) sign(who sealed, providerID, address string, csr *x509.Certific
 		ProviderId: providerID, Role: who.Role, Address: address, Authority: a.Bundle(),
 	}
 	var err error
-	// An agent only calls: its certificate serves nothing, so it stands for no address and no name but the node's own.
+	// An agent only calls: its certificate serves nothing, so it names no address and only the node.
 	if out.AgentCertificate, err = a.Sign(csr, identity.Request{
 		CommonName: node, URI: identity.NodeURI(node, who.UID), Client: true, Lifetime: s.lifetime,
 	}); err != nil {

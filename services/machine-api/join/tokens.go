@@ -1,4 +1,5 @@
-// Package join lets machines into the cluster: one-time tokens that are bound to a machine, and the certificates of its node.
+// Package join lets machines into the cluster: one-time tokens that are bound to a machine, and the certificates of its
+// node.
 package join
 
 import (
@@ -18,6 +19,7 @@ import (
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 )
@@ -34,8 +36,8 @@ var (
 	errOtherKeys = errors.New("the token was used already, with other keys")
 )
 
-// Tokens makes and checks the tokens with which machines join. A token is the machine's uid, a proof that only this service can make, and the hash
-// of the authority that the machine shall trust. Its methods may be called concurrently.
+// Tokens makes and checks the tokens with which machines join. A token is the machine's uid, a proof that only this
+// service can make, and the hash of the authority for the machine to trust. Its methods may be called concurrently.
 type Tokens struct {
 	store     *store.Store
 	authority func() string // hash of the authority of the cluster's services
@@ -47,14 +49,14 @@ type Tokens struct {
 	sealedBy uint64 // the key that Run has sealed the record by; only Run uses it
 }
 
-// NewTokens returns the tokens whose records are in a service's store. authority returns identity.Trust.Hash of the cluster's services, endpoints are the
-// addresses of the gateway.
+// NewTokens returns the tokens whose records are in a service's store. authority returns identity.Trust.Hash of the
+// cluster's services, endpoints are the addresses of the gateway.
 func NewTokens(st *store.Store, authority func() string, endpoints []string) *Tokens {
 	return &Tokens{store: st, authority: authority, endpoints: endpoints}
 }
 
-// sealed is who a machine is in its certificates. It is written once, before the machine's instance is made, and never changed: not by labels, and
-// not by a request.
+// sealed is who a machine is in its certificates. It is written once, before the machine's instance is made, and never
+// changed: not by labels, and not by a request.
 type sealed struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"` // of the node, too
@@ -80,7 +82,8 @@ func (t *Tokens) seal(ctx context.Context, m *machinev1.Machine) (sealed, error)
 	return out, err
 }
 
-// sealedAs returns who a machine is, as it was written down; an error that wraps store.ErrNotFound if it was not, or was forgotten.
+// sealedAs returns who a machine is, as it was written down; an error that wraps store.ErrNotFound if it was not, or
+// was forgotten.
 func (t *Tokens) sealedAs(ctx context.Context, m *machinev1.Machine) (sealed, error) {
 	key := sealedPrefix + m.GetMetadata().GetUid()
 	r, err := t.store.Get(ctx, key)
@@ -105,7 +108,8 @@ func (t *Tokens) For(ctx context.Context, m *machinev1.Machine) (*providerv1.Boo
 	if err != nil {
 		return nil, err
 	}
-	return &providerv1.Bootstrap{Endpoints: t.endpoints, Token: uid + "." + proof + "." + t.authority(), Role: who.Role}, nil
+	return &providerv1.Bootstrap{Endpoints: t.endpoints, Token: uid + "." + proof + "." + t.authority(), Role: who.Role},
+		nil
 }
 
 // Machine returns the uid of the machine that a token is for.
@@ -125,8 +129,8 @@ func (t *Tokens) Machine(ctx context.Context, token string) (string, error) {
 	return uid, nil
 }
 
-// Use notes that a machine's token was used with keys, given by their hash. The same keys may come again: the answer may have been lost. fresh is
-// false if they did.
+// Use notes that a machine's token was used with keys, given by their hash. The same keys may come again: the answer
+// may have been lost. fresh is false if they did.
 func (t *Tokens) Use(ctx context.Context, uid, keys string) (fresh bool, err error) {
 	_, err = t.store.Commit(ctx, store.Put(usedPrefix+uid, []byte(keys), 0))
 	if err == nil {
@@ -155,7 +159,8 @@ func (t *Tokens) used(ctx context.Context, uid, keys string) error {
 
 // Forget removes what was kept about a machine's token; the machine is gone.
 func (t *Tokens) Forget(ctx context.Context, uid string) error {
-	_, err := t.store.Commit(ctx, store.Delete(usedPrefix+uid, store.Whatever), store.Delete(sealedPrefix+uid, store.Whatever))
+	_, err := t.store.Commit(ctx, store.Delete(usedPrefix+uid, store.Whatever),
+		store.Delete(sealedPrefix+uid, store.Whatever))
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
@@ -216,21 +221,16 @@ func (t *Tokens) putKey(ctx context.Context, key []byte, ifRevision int64) error
 // resealEvery is how soon after a rotation of the record keys the record is sealed by the new one.
 const resealEvery = 10 * time.Second
 
-// Run keeps the key of all proofs sealed by the record key in force, until ctx ends: one that an older version stored in plain, and
-// one that was sealed before a rotation, is written again.
+// Run keeps the key of all proofs sealed by the record key in force, until ctx ends: one that an older version stored
+// in plain, and one that was sealed before a rotation, is written again.
 func (t *Tokens) Run(ctx context.Context, log *slog.Logger) error {
-	for {
+	for ctx.Err() == nil {
 		if err := t.reseal(ctx); err != nil && ctx.Err() == nil {
 			log.WarnContext(ctx, "join key is not sealed by the record key in force", "error", err)
 		}
-		timer := time.NewTimer(resealEvery)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		}
+		backoff.Sleep(ctx, resealEvery)
 	}
+	return nil
 }
 
 // reseal writes the record again if another key than that in force has sealed it, or none.

@@ -18,6 +18,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/manifest"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc/codes"
@@ -36,10 +37,12 @@ func newTables(t *testing.T) *Tables {
 	tables := New(etcdtest.Store(t), protovalidate.GlobalValidator, policy, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
-	group.Go(func() { _ = tables.Run(ctx) })
 	t.Cleanup(func() { cancel(); group.Wait() })
-	if err := tables.Synced(t.Context()); err != nil {
-		t.Fatal(err)
+	for _, k := range tables.All() {
+		group.Go(func() { _ = k.Run(ctx) })
+		if err := k.WaitSynced(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return tables
 }
@@ -56,7 +59,7 @@ func paths(err error) []string {
 }
 
 // read decodes the one document in text, of the kind of m, strictly.
-func read(t *testing.T, text string, m resource.Object) {
+func read(t *testing.T, text string, m object.Object) {
 	t.Helper()
 	doc, err := yaml.YAMLToJSON([]byte(text))
 	if err != nil {
@@ -107,9 +110,17 @@ func TestTheDocumentsAreAccepted(t *testing.T) {
 		refused []string // fields with names that are missing or placeholders
 		named   []string // what is still refused once the object has a name
 	}{
-		"000-01-Machine.yaml":        {"Machine", []string{"metadata.name"}, nil},
-		"002-01-Machine.yaml":        {"Machine", []string{"metadata.name"}, []string{"spec.lifecycleHooks.preDrain[0].name"}},
-		"002-02-Machine.yaml":        {"Machine", []string{"metadata.name"}, []string{"spec.lifecycleHooks.preTerminate[0].name"}},
+		"000-01-Machine.yaml": {"Machine", []string{"metadata.name"}, nil},
+		"002-01-Machine.yaml": {
+			"Machine",
+			[]string{"metadata.name"},
+			[]string{"spec.lifecycleHooks.preDrain[0].name"},
+		},
+		"002-02-Machine.yaml": {
+			"Machine",
+			[]string{"metadata.name"},
+			[]string{"spec.lifecycleHooks.preTerminate[0].name"},
+		},
 		"002-03-Machine.yaml":        {"Machine", []string{"metadata.name"}, nil},
 		"002-04-Machine.yaml":        {"Machine", []string{"metadata.name"}, nil},
 		"003-13-MachineSetSpec.yaml": {"MachineSet", []string{"metadata.name"}, nil},
@@ -154,7 +165,10 @@ func TestRefusedObjects(t *testing.T) {
 		kind, text string
 		want       []string
 	}{
-		"a hook without an owner": {"Machine", "spec: {lifecycleHooks: {preDrain: [{name: HookA}]}}", []string{"spec.lifecycleHooks.preDrain[0].owner"}},
+		"a hook without an owner": {
+			"Machine", "spec: {lifecycleHooks: {preDrain: [{name: HookA}]}}",
+			[]string{"spec.lifecycleHooks.preDrain[0].owner"},
+		},
 		"the same hook twice": {
 			"Machine", "spec: {lifecycleHooks: {preDrain: [{name: HookA, owner: own}, {name: HookA, owner: two}]}}",
 			[]string{"spec.lifecycleHooks.preDrain[1].name"},
@@ -163,13 +177,23 @@ func TestRefusedObjects(t *testing.T) {
 			"MachineSet", "spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: c}}}}",
 			[]string{"spec.template.metadata.labels"},
 		},
-		"fewer than no replicas":     {"MachineSet", "spec: {replicas: -1}", []string{"spec.replicas"}},
-		"an unknown policy":          {"MachineSet", "spec: {deletePolicy: Eldest}", []string{"spec.deletePolicy"}},
-		"a control plane of two":     {"ControlPlaneMachineSet", strings.Replace(controlPlane, "replicas: 3", "replicas: 2", 1), []string{"spec.replicas"}},
-		"a control plane of four":    {"ControlPlaneMachineSet", strings.Replace(controlPlane, "replicas: 3", "replicas: 4", 1), []string{"spec.replicas"}},
-		"a second control plane":     {"ControlPlaneMachineSet", strings.Replace(controlPlane, "name: cluster", "name: other", 1), []string{"metadata.name"}},
-		"an unknown platform":        {"ControlPlaneMachineSet", strings.Replace(controlPlane, "platform: Local", "platform: Moon", 1), []string{"spec.template.machines_v1beta1_machine_openshift_io.failureDomains.platform"}},
-		"control plane of workers":   {"ControlPlaneMachineSet", strings.ReplaceAll(controlPlane, "master", "worker"), []string{labels + "['machine.openshift.io/cluster-api-machine-role']", labels + "['machine.openshift.io/cluster-api-machine-type']"}},
+		"fewer than no replicas": {"MachineSet", "spec: {replicas: -1}", []string{"spec.replicas"}},
+		"an unknown policy":      {"MachineSet", "spec: {deletePolicy: Eldest}", []string{"spec.deletePolicy"}},
+		"a control plane of two": {"ControlPlaneMachineSet", strings.Replace(controlPlane, "replicas: 3", "replicas: 2",
+			1), []string{"spec.replicas"}},
+		"a control plane of four": {"ControlPlaneMachineSet", strings.Replace(controlPlane, "replicas: 3", "replicas: 4",
+			1), []string{"spec.replicas"}},
+		"a second control plane": {"ControlPlaneMachineSet", strings.Replace(controlPlane, "name: cluster", "name: other",
+			1), []string{"metadata.name"}},
+		"an unknown platform": {"ControlPlaneMachineSet", strings.Replace(controlPlane, "platform: Local",
+			"platform: Moon", 1), []string{"spec.template.machines_v1beta1_machine_openshift_io.failureDomains.platform"}},
+		"control plane of workers": {
+			"ControlPlaneMachineSet", strings.ReplaceAll(controlPlane, "master", "worker"),
+			[]string{
+				labels + "['machine.openshift.io/cluster-api-machine-role']",
+				labels + "['machine.openshift.io/cluster-api-machine-type']",
+			},
+		},
 		"a control plane as it is":   {"ControlPlaneMachineSet", controlPlane, nil},
 		"a name that is no name":     {"Machine", "metadata: {name: My_Machine}", []string{"metadata.name"}},
 		"a machine that is too bare": {"Machine", "{}", nil},
@@ -211,10 +235,11 @@ func TestRefusedChangesOfTheControlPlane(t *testing.T) {
 		"another strategy": {func(s *machinev1.ControlPlaneMachineSet) { s.Spec.Strategy.Type = "OnDelete" }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := tables.ControlPlanes.Modify(t.Context(), resource.Key{Namespace: "openshift-machine-api", Name: "cluster"}, func(s *machinev1.ControlPlaneMachineSet) error {
-				tt.change(s)
-				return nil
-			})
+			_, err := tables.ControlPlanes.Modify(t.Context(), object.Key{Namespace: "openshift-machine-api", Name: "cluster"},
+				func(s *machinev1.ControlPlaneMachineSet) error {
+					tt.change(s)
+					return nil
+				})
 			if diff := cmp.Diff(tt.want, paths(err)); diff != "" || (err != nil) != (tt.want != nil) {
 				t.Errorf("error %v, fields (-want +got):\n%s", err, diff)
 			}
@@ -224,10 +249,12 @@ func TestRefusedChangesOfTheControlPlane(t *testing.T) {
 
 func TestWhoMayRemoveAHook(t *testing.T) {
 	tables := newTables(t)
-	key := resource.Key{Namespace: "openshift-machine-api", Name: "m"}
+	key := object.Key{Namespace: "openshift-machine-api", Name: "m"}
 	hook := &machinev1.LifecycleHook{Name: "BackupFileSystem", Owner: "my-backup-controller"}
 	if _, err := tables.Machines.Create(t.Context(), &machinev1.Machine{
-		Metadata: &metav1.ObjectMeta{Name: "m"}, Spec: &machinev1.MachineSpec{LifecycleHooks: &machinev1.LifecycleHooks{PreTerminate: []*machinev1.LifecycleHook{hook}}},
+		Metadata: &metav1.ObjectMeta{Name: "m"}, Spec: &machinev1.MachineSpec{LifecycleHooks: &machinev1.LifecycleHooks{
+			PreTerminate: []*machinev1.LifecycleHook{hook},
+		}},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +280,8 @@ func TestWhoMayRemoveAHook(t *testing.T) {
 	if err := set(editor); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("an editor removes another's hook: %v, want PERMISSION_DENIED", err)
 	}
-	if err := set(admin, hook, &machinev1.LifecycleHook{Name: "New", Owner: "me!"}); !slices.Equal(paths(err), []string{"spec.lifecycleHooks.preTerminate"}) {
+	if err := set(admin, hook, &machinev1.LifecycleHook{Name: "New", Owner: "me!"}); !slices.Equal(paths(err),
+		[]string{"spec.lifecycleHooks.preTerminate"}) {
 		t.Errorf("even an administrator may not add one: %v", err)
 	}
 	if err := set(owner); err != nil {

@@ -10,12 +10,14 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// revocationMargin is how long a revocation stays after the last certificate that it concerns has expired, for hosts whose clocks are behind.
+// revocationMargin is how long a revocation stays after the last certificate that it concerns has expired, for hosts
+// whose clocks are behind.
 const revocationMargin = 24 * time.Hour
 
 var serialPattern = regexp.MustCompile(`^[1-9a-f][0-9a-f]*$`)
@@ -33,9 +35,9 @@ func (t *Tables) defaultRevocation(r *machinev1.Revocation) {
 	}
 }
 
-func validateRevocation(r *machinev1.Revocation) []rpcerr.Field {
+func validateRevocation(r *machinev1.Revocation) []object.Fault {
 	s := r.GetSpec()
-	var bad []rpcerr.Field
+	var bad []object.Fault
 	given := 0
 	for _, v := range []string{s.GetUser(), s.GetSerialNumber(), s.GetMachineUid()} {
 		if v != "" {
@@ -43,32 +45,40 @@ func validateRevocation(r *machinev1.Revocation) []rpcerr.Field {
 		}
 	}
 	if given != 1 {
-		bad = append(bad, rpcerr.Field{Path: "spec", Description: "must have exactly one of user, serialNumber and machineUID"})
+		bad = append(bad,
+			object.Fault{Path: "spec", Description: "must have exactly one of user, serialNumber and machineUID"})
 	}
 	if n := s.GetSerialNumber(); n != "" && !serialPattern.MatchString(n) {
-		bad = append(bad, rpcerr.Field{Path: "spec.serialNumber", Description: fmt.Sprintf("%q must be hexadecimal in lower case, without colons or leading zeros", n)})
+		bad = append(bad,
+			object.Fault{
+				Path:        "spec.serialNumber",
+				Description: fmt.Sprintf("%q must be hexadecimal in lower case, without colons or leading zeros", n),
+			})
 	}
 	if strings.HasPrefix(s.GetUser(), "system:") {
-		bad = append(bad, rpcerr.Field{Path: "spec.user", Description: "is a name of the system: revoke nodes by machineUID and services by serialNumber"})
+		bad = append(bad,
+			object.Fault{
+				Path: "spec.user", Description: "is a name of the system: revoke nodes by machineUID and services by serialNumber",
+			})
 	}
 	if s.GetUser() == "" && s.GetIssuedBefore() != nil {
-		bad = append(bad, rpcerr.Field{Path: "spec.issuedBefore", Description: "may only be given with user"})
+		bad = append(bad, object.Fault{Path: "spec.issuedBefore", Description: "may only be given with user"})
 	}
 	if s.GetMachineUid() == "" && s.GetMachineName() != "" {
-		bad = append(bad, rpcerr.Field{Path: "spec.machineName", Description: "may only be given with machineUID"})
+		bad = append(bad, object.Fault{Path: "spec.machineName", Description: "may only be given with machineUID"})
 	}
 	return bad
 }
 
-func validateRevocationUpdate(old, r *machinev1.Revocation) []rpcerr.Field {
+func validateRevocationUpdate(old, r *machinev1.Revocation) []object.Fault {
 	if proto.Equal(old.GetSpec(), r.GetSpec()) {
 		return nil
 	}
-	return []rpcerr.Field{{Path: "spec", Description: "cannot be changed: create another revocation"}}
+	return []object.Fault{{Path: "spec", Description: "cannot be changed: create another revocation"}}
 }
 
-// RevokeMachine makes every service refuse the certificates of a machine, by its uid. It is safe to call again. The entry can be removed
-// when the last of these certificates has expired (NodeLifetime).
+// RevokeMachine makes every service refuse the certificates of a machine, by its uid. It is safe to call again. The
+// entry can be removed when the last of these certificates has expired (NodeLifetime).
 func (t *Tables) RevokeMachine(ctx context.Context, m *machinev1.Machine, reason string) error {
 	uid := m.GetMetadata().GetUid()
 	if uid == "" {
@@ -91,10 +101,11 @@ func (t *Tables) RevokeMachine(ctx context.Context, m *machinev1.Machine, reason
 	return err
 }
 
-// CollectRevocations removes the entries that concern only certificates that have expired, and returns when to call it again.
+// CollectRevocations removes the entries that concern only certificates that have expired, and returns when to call it
+// again.
 func (t *Tables) CollectRevocations(ctx context.Context, now time.Time) (next time.Time, err error) {
 	const every = time.Hour // nothing depends on an entry being gone early
-	for _, r := range t.Revocations.All() {
+	for r := range t.Revocations.Objects() {
 		if now.Before(r.GetSpec().GetExpirationTime().AsTime()) {
 			continue
 		}

@@ -27,10 +27,15 @@ func TestRevocationsNameOneTarget(t *testing.T) {
 		"a serial with zeros":    {&machinev1.RevocationSpec{SerialNumber: "00ff"}, []string{"spec.serialNumber"}},
 		"a service by its name":  {&machinev1.RevocationSpec{User: "system:windlass:gateway"}, []string{"spec.user"}},
 		"a machine's name alone": {&machinev1.RevocationSpec{User: "alice", MachineName: "m"}, []string{"spec.machineName"}},
-		"a time without user":    {&machinev1.RevocationSpec{SerialNumber: "a", IssuedBefore: past}, []string{"spec.issuedBefore"}},
+		"a time without user": {
+			&machinev1.RevocationSpec{SerialNumber: "a", IssuedBefore: past},
+			[]string{"spec.issuedBefore"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := tables.Revocations.Create(t.Context(), &machinev1.Revocation{Metadata: &metav1.ObjectMeta{GenerateName: "r-"}, Spec: tt.spec})
+			_, err := tables.Revocations.Create(t.Context(), &machinev1.Revocation{
+				Metadata: &metav1.ObjectMeta{GenerateName: "r-"}, Spec: tt.spec,
+			})
 			if diff := cmp.Diff(tt.want, paths(err)); diff != "" || (err != nil) != (tt.want != nil) {
 				t.Errorf("Create = %v (-want +got):\n%s", err, diff)
 			}
@@ -47,7 +52,10 @@ func TestARevocationCannotBeChangedAndIsRemovedInTime(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	user, err := tables.Revocations.Create(ctx, &machinev1.Revocation{Metadata: &metav1.ObjectMeta{Name: "u"}, Spec: &machinev1.RevocationSpec{User: "alice"}})
+	user, err := tables.Revocations.Create(ctx, &machinev1.Revocation{
+		Metadata: &metav1.ObjectMeta{Name: "u"},
+		Spec:     &machinev1.RevocationSpec{User: "alice"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

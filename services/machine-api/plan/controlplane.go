@@ -12,16 +12,17 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/controlplane"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
 const (
-	stateActive        = "Active"
-	strategyOnDelete   = "OnDelete"
-	maxSurge           = 1                // machines beyond the replicas: the quorum is replaced one voter at a time
-	rebootAllowance    = 20 * time.Minute // a node that is not ready for less may be rebooting; nothing is replaced for that
+	stateActive      = "Active"
+	strategyOnDelete = "OnDelete"
+	maxSurge         = 1 // machines beyond the replicas: the quorum is replaced one voter at a time
+	// a node that is not ready for less may be rebooting; nothing is replaced for that
+	rebootAllowance    = 20 * time.Minute
 	actionCreate       = "CreateMachine"
 	actionDelete       = "DeleteMachine"
 	actionAdopt        = "AdoptMachine"
@@ -70,9 +71,9 @@ type ControlPlanePlan struct {
 	Wake    time.Time
 }
 
-// ControlPlane returns what a control-plane machine set does now. A machine is deleted only when its replacement runs and its node is ready (or if it
-// is itself a replacement that never joined and no longer fits the template); with RollingUpdate there is at most one machine more than
-// replicas. It does not modify v.
+// ControlPlane returns what a control-plane machine set does now. A machine is deleted only when its replacement runs
+// and its node is ready (or if it is itself a replacement that never joined and no longer fits the template); with
+// RollingUpdate there is at most one machine more than replicas. It does not modify v.
 func ControlPlane(v ControlPlaneView) ControlPlanePlan {
 	c := newControlPlane(v)
 	if c.fault == "" {
@@ -80,7 +81,7 @@ func ControlPlane(v ControlPlaneView) ControlPlanePlan {
 	}
 	c.indexStates()
 	if c.fault != "" {
-		c.hold(actionCreate, resource.Reference(v.Set), c.fault, "correct what is wrong; nothing is done until then")
+		c.hold(actionCreate, object.Reference(v.Set), c.fault, "correct what is wrong; nothing is done until then")
 	} else if c.acts() {
 		c.decide()
 	}
@@ -107,11 +108,11 @@ func (m *member) name() string { return m.m.GetMetadata().GetName() }
 type controlPlane struct {
 	v       ControlPlaneView
 	t       *machinev1.OpenShiftMachineV1Beta1MachineTemplate
-	domains Domains
+	domains domainList
 	want    int
 	members []*member         // by name
 	byIndex map[int][]*member // with every index of the mapping
-	mapping Mapping
+	mapping domainOf
 	orphans []*machinev1.Machine
 	fault   string // why nothing can be done, for people
 	reason  string // the same in one word
@@ -121,7 +122,10 @@ type controlPlane struct {
 
 func newControlPlane(v ControlPlaneView) *controlPlane {
 	t := v.Set.GetSpec().GetTemplate().GetMachinesV1Beta1MachineOpenshiftIo()
-	c := &controlPlane{v: v, t: t, domains: ParseDomains(t, v.DomainFields), want: int(v.Set.GetSpec().GetReplicas()), byIndex: map[int][]*member{}}
+	c := &controlPlane{
+		v: v, t: t, domains: parseDomains(t, v.DomainFields), want: int(v.Set.GetSpec().GetReplicas()),
+		byIndex: map[int][]*member{},
+	}
 	if c.want == 0 {
 		c.want = defaultControlSize
 	}
@@ -141,35 +145,42 @@ func (c *controlPlane) stop(reason, message string) {
 
 // collect finds the set's machines, and those that it may adopt.
 func (c *controlPlane) collect() {
-	sel, bad := resource.LabelSelector(c.v.Set.GetSpec().GetSelector(), "spec.selector")
+	sel, bad := object.LabelSelector(c.v.Set.GetSpec().GetSelector(), "spec.selector")
 	switch {
 	case len(bad) > 0:
-		c.stop(ReasonInvalidConfiguration, bad[0].String())
+		c.stop(reasonInvalidConfiguration, bad[0].String())
 	case sel.String() == labels.Nothing().String():
-		c.stop(ReasonInvalidConfiguration, "spec.selector: must be given: an empty selector matches no machine")
+		c.stop(reasonInvalidConfiguration, "spec.selector: must be given: an empty selector matches no machine")
 	case c.t.GetSpec().GetProviderSpec().GetValue() == nil:
-		c.stop(ReasonInvalidConfiguration, "spec.template.machines_v1beta1_machine_openshift_io.spec.providerSpec.value: must be given")
+		c.stop(reasonInvalidConfiguration,
+			"spec.template.machines_v1beta1_machine_openshift_io.spec.providerSpec.value: must be given")
 	}
 	for _, m := range c.v.Machines {
-		if m.GetMetadata().GetNamespace() != c.v.Set.GetMetadata().GetNamespace() || !sel.Matches(labels.Set(m.GetMetadata().GetLabels())) {
+		if m.GetMetadata().GetNamespace() != c.v.Set.GetMetadata().GetNamespace() ||
+			!sel.Matches(labels.Set(m.GetMetadata().GetLabels())) {
 			continue
 		}
-		switch owner := resource.ControllerOf(m); {
-		case owner == nil && !resource.Deleting(m):
+		switch owner := object.ControllerOf(m); {
+		case owner == nil && !object.Deleting(m):
 			c.orphans = append(c.orphans, m)
 		case owner != nil && owner.GetUid() != c.v.Set.GetMetadata().GetUid():
-			c.stop("MachinesAlreadyOwned", fmt.Sprintf("Machine %s belongs to %s %s", m.GetMetadata().GetName(), owner.GetKind(), owner.GetName()))
+			c.stop("MachinesAlreadyOwned", fmt.Sprintf("Machine %s belongs to %s %s", m.GetMetadata().GetName(), owner.GetKind(),
+				owner.GetName()))
 			continue
 		}
-		c.members = append(c.members, &member{m: m, index: controlplane.Index(m.GetMetadata().GetName()), domain: c.domains.Of(m.GetSpec().GetProviderSpec().GetValue()), deleting: resource.Deleting(m)})
+		c.members = append(c.members, &member{
+			m: m, index: controlplane.Index(m.GetMetadata().GetName()),
+			domain: c.domains.Of(m.GetSpec().GetProviderSpec().GetValue()), deleting: object.Deleting(m),
+		})
 	}
 }
 
 const noIndex = controlplane.NoIndex
 
-// mapMembers says in which domain each index shall stand, and gives machines without an index in their name one whose domain fits.
+// mapMembers says the domain of each index, and gives machines without an index in their name one whose
+// domain fits.
 func (c *controlPlane) mapMembers() {
-	have := map[int]Placement{}
+	have := map[int]placement{}
 	newest := map[int]time.Time{}
 	for _, m := range c.members {
 		if m.index == noIndex {
@@ -179,16 +190,17 @@ func (c *controlPlane) mapMembers() {
 		created := m.m.GetMetadata().GetCreationTimestamp().AsTime()
 		// A machine that stays speaks for its index before one that goes; among equals the newest does.
 		if !known || p.OnlyDeleting && !m.deleting || p.OnlyDeleting == m.deleting && !created.Before(newest[m.index]) {
-			have[m.index], newest[m.index] = Placement{Domain: m.domain, OnlyDeleting: m.deleting}, created
+			have[m.index], newest[m.index] = placement{Domain: m.domain, OnlyDeleting: m.deleting}, created
 		}
 	}
-	c.mapping = MapDomains(c.domains.List(), c.want, have)
+	c.mapping = mapDomains(c.domains.List(), c.want, have)
 	for _, m := range c.members {
 		if m.index == noIndex {
 			m.index = c.freeIndex(m.domain)
 		}
 		if m.index == noIndex {
-			c.stop("UnknownIndex", fmt.Sprintf("Machine %s has no index in its name, and no index is free in its failure domain", m.name()))
+			c.stop("UnknownIndex", fmt.Sprintf("Machine %s has no index in its name, and no index is free in its failure domain",
+				m.name()))
 			continue
 		}
 		c.byIndex[m.index] = append(c.byIndex[m.index], m)
@@ -213,11 +225,12 @@ func (c *controlPlane) judge(m *member) {
 	m.updated = proto.Equal(want, m.m.GetSpec().GetProviderSpec().GetValue())
 	m.joined = m.m.GetStatus().GetNodeRef() != nil
 	m.failed = m.m.GetStatus().GetPhase() == PhaseFailed
-	node := LinkedNode(c.v.Nodes, m.m)
-	isReady, since := ReadySince(node)
+	node := linkedNode(c.v.Nodes, m.m)
+	isReady, since := readySince(node)
 	phase := m.m.GetStatus().GetPhase()
 	m.sound = !m.deleting && phase == PhaseRunning && node != nil && isReady
-	rebooting := phase == PhaseRunning && node != nil && since.Unix() > 0 && c.v.Now.Sub(since) < rebootAllowance && !c.fresh(m)
+	rebooting := phase == PhaseRunning && node != nil && since.Unix() > 0 && c.v.Now.Sub(since) < rebootAllowance &&
+		!c.fresh(m)
 	m.ready = m.sound || !m.deleting && rebooting || m.deleting && node != nil && isReady
 	if rebooting && !isReady {
 		c.wakeAt(since.Add(rebootAllowance))
@@ -237,7 +250,7 @@ func (c *controlPlane) wakeAt(t time.Time) {
 
 // acts reports whether the set may do anything at all.
 func (c *controlPlane) acts() bool {
-	return c.v.Set.GetSpec().GetState() == stateActive && !resource.Deleting(c.v.Set)
+	return c.v.Set.GetSpec().GetState() == stateActive && !object.Deleting(c.v.Set)
 }
 
 // check returns why nothing must be done now.
@@ -252,15 +265,18 @@ func (c *controlPlane) check() (message, reason string) {
 		return fmt.Sprintf("Observed %d index(es) in excess", n-c.want), "ExcessIndexes"
 	}
 	if n := c.excessUpdated(); n > 0 {
-		return fmt.Sprintf("Observed %d updated machine(s) in excess for %d index(es)", n, len(c.byIndex)), "ExcessUpdatedReplicas"
+		return fmt.Sprintf("Observed %d updated machine(s) in excess for %d index(es)", n, len(c.byIndex)),
+			"ExcessUpdatedReplicas"
 	}
 	if failed := c.failedReplacements(); len(failed) > 0 {
-		return fmt.Sprintf("Observed %d replacement machine(s) in error state: %s", len(failed), names(failed)), "FailedReplacement"
+		return fmt.Sprintf("Observed %d replacement machine(s) in error state: %s", len(failed), names(failed)),
+			"FailedReplacement"
 	}
 	return "", ""
 }
 
-// noneReady reports whether a control plane that once worked has no ready machine. One that is only being made is no cause for alarm.
+// noneReady reports whether a control plane that once worked has no ready machine. One that is only being made is no
+// cause for alarm.
 func (c *controlPlane) noneReady() bool {
 	worked := false
 	for _, m := range c.members {
@@ -272,11 +288,11 @@ func (c *controlPlane) noneReady() bool {
 	return worked
 }
 
-// unmanaged returns the control-plane nodes that no machine stands for.
+// unmanaged returns the control-plane nodes without a machine.
 func (c *controlPlane) unmanaged() []string {
 	var out []string
 	for name, n := range c.v.Nodes {
-		if !IsControlPlaneNode(n) || c.managed(n) {
+		if !isControlPlaneNode(n) || c.managed(n) {
 			continue
 		}
 		out = append(out, name)
@@ -287,7 +303,7 @@ func (c *controlPlane) unmanaged() []string {
 
 func (c *controlPlane) managed(n *nodev1.Node) bool {
 	return slices.ContainsFunc(c.v.Machines, func(m *machinev1.Machine) bool {
-		return LinkedNode(c.v.Nodes, m) == n || IsNodeOf(n, m, m.GetSpec().GetProviderId())
+		return linkedNode(c.v.Nodes, m) == n || IsNodeOf(n, m, m.GetSpec().GetProviderId())
 	})
 }
 
@@ -303,8 +319,8 @@ func (c *controlPlane) excessUpdated() (n int) {
 	return n
 }
 
-// failedReplacements returns the failed machines that were to replace another. Nothing more is tried until somebody deleted them: the next would
-// fail as well.
+// failedReplacements returns the failed machines that were to replace another. Nothing more is tried until a user
+// deletes them: the next would fail as well.
 func (c *controlPlane) failedReplacements() []string {
 	var out []string
 	for _, list := range c.byIndex {
@@ -337,22 +353,23 @@ func (c *controlPlane) indexStates() {
 	}
 }
 
-// decide says for each index what is to be deleted and what is to be made. Indexes without a machine come before those whose machine goes, and these before
-// those whose machine only is outdated.
+// decide says for each index what is to be deleted and what is to be made. Indexes without a machine come before those
+// whose machine goes, and these before those whose machine only is outdated.
 func (c *controlPlane) decide() {
 	c.p.Adopt = c.orphans
-	var wanted []wish
+	var wanted []creation
 	for _, i := range slices.Sorted(maps.Keys(c.byIndex)) {
 		c.replaced(c.byIndex[i])
-		if w, ok := c.wish(i, c.byIndex[i]); ok {
+		if w, ok := c.creation(i, c.byIndex[i]); ok {
 			wanted = append(wanted, w)
 		}
 	}
-	slices.SortStableFunc(wanted, func(a, b wish) int { return cmp.Compare(a.urgency, b.urgency) })
+	slices.SortStableFunc(wanted, func(a, b creation) int { return cmp.Compare(a.urgency, b.urgency) })
 	surge := len(c.members) - c.want
 	for _, w := range wanted {
 		if !w.unlimited && surge >= maxSurge {
-			c.hold(actionCreate, w.object, fmt.Sprintf("%s; but there are %d machines already for %d replicas", w.reason, len(c.members)+len(c.p.Create), c.want), "")
+			c.hold(actionCreate, w.object, fmt.Sprintf("%s; but there are %d machines already for %d replicas", w.reason,
+				len(c.members)+len(c.p.Create), c.want), "")
 			continue
 		}
 		surge++
@@ -360,8 +377,8 @@ func (c *controlPlane) decide() {
 	}
 }
 
-// wish is a machine that an index needs.
-type wish struct {
+// creation is a machine to create for an index.
+type creation struct {
 	index     int
 	urgency   int
 	reason    string
@@ -369,28 +386,34 @@ type wish struct {
 	unlimited bool                    // the number of machines does not matter
 }
 
-// wish returns the machine that an index needs, if it needs one.
-func (c *controlPlane) wish(i int, list []*member) (wish, bool) {
+// creation returns the machine to create for an index, if any.
+func (c *controlPlane) creation(i int, list []*member) (creation, bool) {
 	onDelete := c.v.Set.GetSpec().GetStrategy().GetType() == strategyOnDelete
 	if len(list) == 0 {
-		return wish{i, 0, fmt.Sprintf("index %d has no machine", i), resource.Reference(c.v.Set), onDelete}, true
+		return creation{i, 0, fmt.Sprintf("index %d has no machine", i), object.Reference(c.v.Set), onDelete}, true
 	}
 	if fresh := c.filter(list, func(m *member) bool { return m.updated && !m.deleting }); len(fresh) > 0 {
 		if m := fresh[0]; !m.sound && len(list) > 1 {
 			c.hold(actionDelete, reference(c.oldest(list).m), fmt.Sprintf("its replacement %s is not ready yet", m.name()), "")
 		}
-		return wish{}, false
+		return creation{}, false
 	}
 	old := c.filter(list, func(m *member) bool { return !m.deleting })
 	if len(old) == 0 {
-		return wish{i, 1, fmt.Sprintf("machine %s is being deleted", list[0].name()), reference(list[0].m), onDelete}, true
+		return creation{i, 1, fmt.Sprintf("machine %s is being deleted", list[0].name()), reference(list[0].m), onDelete},
+			true
 	}
 	if onDelete {
-		c.hold(actionCreate, reference(old[0].m), fmt.Sprintf("machine %s is not as the template says, and the strategy is OnDelete", old[0].name()),
+		c.hold(actionCreate, reference(old[0].m),
+			fmt.Sprintf("machine %s is not as the template says, and the strategy is OnDelete", old[0].name()),
 			"delete the machine to trigger a replacement")
-		return wish{}, false
+		return creation{}, false
 	}
-	return wish{i, 2, fmt.Sprintf("machine %s is not as the template says", old[0].name()), reference(old[0].m), false}, true
+	return creation{
+			i, 2, fmt.Sprintf("machine %s is not as the template says", old[0].name()), reference(old[0].m),
+			false,
+		},
+		true
 }
 
 func (c *controlPlane) oldest(list []*member) *member {
@@ -414,9 +437,9 @@ func (c *controlPlane) replaced(list []*member) {
 	}
 }
 
-// keeper returns the machine of an index that others may go for, or nil: the newest that is sound and as the template says. Where the template
-// changed while a replacement came, so that none is as it says, a sound one still lets the rest go: otherwise there would
-// be one machine too many for ever, and no room for the next replacement.
+// keeper returns the machine of an index that others may go for, or nil: the newest that is sound and as the template
+// says. Where the template changed while a replacement came, so that none is as it says, a sound one still lets the
+// rest go: otherwise there would permanently be one machine too many, and no room for the next replacement.
 func (c *controlPlane) keeper(list []*member) *member {
 	if good := c.filter(list, func(m *member) bool { return m.updated && m.sound }); len(good) > 0 {
 		return c.newest(good)
@@ -444,23 +467,26 @@ func (c *controlPlane) hold(action string, object *metav1.ObjectReference, reaso
 	c.p.Held = append(c.p.Held, &metav1.HeldBack{Action: action, Object: object, Reason: reason, Unblock: unblock})
 }
 
-func (c *controlPlane) create(w wish) {
+func (c *controlPlane) create(w creation) {
 	t := proto.Clone(c.t).(*machinev1.OpenShiftMachineV1Beta1MachineTemplate)
 	spec := t.GetSpec()
-	spec.ProviderSpec = &machinev1.ProviderSpec{Value: c.domains.Inject(spec.GetProviderSpec().GetValue(), c.mapping[w.index])}
+	spec.ProviderSpec = &machinev1.ProviderSpec{
+		Value: c.domains.Inject(spec.GetProviderSpec().GetValue(), c.mapping[w.index]),
+	}
 	c.p.Create = append(c.p.Create, Creation{
 		Index: w.index, Domain: c.mapping[w.index], Reason: w.reason,
 		Machine: &machinev1.Machine{
 			Metadata: &metav1.ObjectMeta{
-				Namespace: c.v.Set.GetMetadata().GetNamespace(), Labels: t.GetMetadata().GetLabels(), Annotations: t.GetMetadata().GetAnnotations(),
-				OwnerReferences: []*metav1.OwnerReference{resource.OwnedBy(c.v.Set)},
+				Namespace: c.v.Set.GetMetadata().GetNamespace(), Labels: t.GetMetadata().GetLabels(),
+				Annotations:     t.GetMetadata().GetAnnotations(),
+				OwnerReferences: []*metav1.OwnerReference{object.OwnedBy(c.v.Set)},
 			},
 			Spec: spec,
 		},
 	})
 }
 
-// status says how the control plane stands.
+// status returns the status of the control plane.
 func (c *controlPlane) status() {
 	s := &machinev1.ControlPlaneMachineSetStatus{}
 	if old := c.v.Set.GetStatus(); old != nil {
@@ -488,7 +514,7 @@ func (c *controlPlane) status() {
 	s.ObservedGeneration = proto.Int32(c.v.Set.GetMetadata().GetGeneration())
 	for _, cond := range []*metav1.Condition{c.available(unavailable), c.degraded(), c.progressing(outdated)} {
 		cond.ObservedGeneration = s.ObservedGeneration
-		s.Conditions = resource.SetCondition(s.Conditions, cond, c.v.Now)
+		s.Conditions = object.SetCondition(s.Conditions, cond, c.v.Now)
 	}
 	c.p.Status, c.p.Wake = s, c.waits
 }
@@ -497,7 +523,8 @@ func (c *controlPlane) available(missing int32) *metav1.Condition {
 	if missing == 0 {
 		return condition(Available, conditionTrue, "", "AllReplicasAvailable", "")
 	}
-	return condition(Available, conditionFalse, "", "UnavailableReplicas", fmt.Sprintf("Missing %d available replica(s)", missing))
+	return condition(Available, conditionFalse, "", "UnavailableReplicas", fmt.Sprintf("Missing %d available replica(s)",
+		missing))
 }
 
 func (c *controlPlane) degraded() *metav1.Condition {
@@ -513,11 +540,14 @@ func (c *controlPlane) progressing(outdated int32) *metav1.Condition {
 	case c.fault != "":
 		return condition(Progressing, conditionFalse, "", "OperatorDegraded", "")
 	case missing > 0:
-		return condition(Progressing, conditionTrue, "", "NeedsUpdateReplicas", fmt.Sprintf("Observed %d missing replica(s)", missing))
+		return condition(Progressing, conditionTrue, "", "NeedsUpdateReplicas", fmt.Sprintf("Observed %d missing replica(s)",
+			missing))
 	case outdated > 0:
-		return condition(Progressing, conditionTrue, "", "NeedsUpdateReplicas", fmt.Sprintf("Observed %d replica(s) in need of update", outdated))
+		return condition(Progressing, conditionTrue, "", "NeedsUpdateReplicas",
+			fmt.Sprintf("Observed %d replica(s) in need of update", outdated))
 	case excess > 0:
-		return condition(Progressing, conditionTrue, "", "ExcessReplicas", fmt.Sprintf("Waiting for %d old replica(s) to be removed", excess))
+		return condition(Progressing, conditionTrue, "", "ExcessReplicas",
+			fmt.Sprintf("Waiting for %d old replica(s) to be removed", excess))
 	}
 	return condition(Progressing, conditionFalse, "", "AllReplicasUpdated", "")
 }
@@ -526,7 +556,10 @@ func (c *controlPlane) progressing(outdated int32) *metav1.Condition {
 func (p ControlPlanePlan) Actions() []*metav1.PlannedAction {
 	var out []*metav1.PlannedAction
 	for _, m := range p.Adopt {
-		out = append(out, &metav1.PlannedAction{Action: actionAdopt, Object: reference(m), Reason: "it matches the selector and belongs to nobody"})
+		out = append(out, &metav1.PlannedAction{
+			Action: actionAdopt, Object: reference(m),
+			Reason: "it matches the selector and has no owner",
+		})
 	}
 	for _, d := range p.Delete {
 		out = append(out, &metav1.PlannedAction{Action: actionDelete, Object: reference(d.Machine), Reason: d.Reason})

@@ -12,7 +12,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/controlplane"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"pgregory.net/rapid"
@@ -23,13 +23,17 @@ func newControlPlaneSet(change ...func(*machinev1.ControlPlaneMachineSet)) *mach
 	s := &machinev1.ControlPlaneMachineSet{
 		Metadata: &metav1.ObjectMeta{Namespace: "openshift-machine-api", Name: "cluster", Uid: "uid-cpms", Generation: 1},
 		Spec: &machinev1.ControlPlaneMachineSetSpec{
-			State: "Active", Replicas: proto.Int32(3), Strategy: &machinev1.ControlPlaneMachineSetStrategy{Type: "RollingUpdate"},
+			State: "Active", Replicas: proto.Int32(3), Strategy: &machinev1.ControlPlaneMachineSetStrategy{
+				Type: "RollingUpdate",
+			},
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{LabelRole: RoleMaster}},
-			Template: &machinev1.ControlPlaneMachineSetTemplate{MachinesV1Beta1MachineOpenshiftIo: &machinev1.OpenShiftMachineV1Beta1MachineTemplate{
-				FailureDomains: zones("a", "b", "c"),
-				Metadata:       &metav1.ObjectMeta{Labels: map[string]string{LabelRole: RoleMaster, LabelType: RoleMaster}},
-				Spec:           &machinev1.MachineSpec{ProviderSpec: &machinev1.ProviderSpec{Value: settings("")}},
-			}},
+			Template: &machinev1.ControlPlaneMachineSetTemplate{
+				MachinesV1Beta1MachineOpenshiftIo: &machinev1.OpenShiftMachineV1Beta1MachineTemplate{
+					FailureDomains: zones("a", "b", "c"),
+					Metadata:       &metav1.ObjectMeta{Labels: map[string]string{LabelRole: RoleMaster, LabelType: RoleMaster}},
+					Spec:           &machinev1.MachineSpec{ProviderSpec: &machinev1.ProviderSpec{Value: settings("")}},
+				},
+			},
 		},
 	}
 	for _, f := range change {
@@ -41,9 +45,13 @@ func newControlPlaneSet(change ...func(*machinev1.ControlPlaneMachineSet)) *mach
 func zones(names ...string) *structpb.Struct {
 	list := &structpb.ListValue{}
 	for _, z := range names {
-		list.Values = append(list.Values, structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"zone": structpb.NewStringValue(z)}}))
+		list.Values = append(list.Values,
+			structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"zone": structpb.NewStringValue(z)}}))
 	}
-	return &structpb.Struct{Fields: map[string]*structpb.Value{"platform": structpb.NewStringValue("Local"), "local": structpb.NewListValue(list)}}
+	return &structpb.Struct{Fields: map[string]*structpb.Value{
+		"platform": structpb.NewStringValue("Local"),
+		"local":    structpb.NewListValue(list),
+	}}
 }
 
 func onDelete(s *machinev1.ControlPlaneMachineSet) { s.Spec.Strategy.Type = "OnDelete" }
@@ -52,7 +60,12 @@ func onDelete(s *machinev1.ControlPlaneMachineSet) { s.Spec.Strategy.Type = "OnD
 func master(name, zone string, change ...func(*machinev1.Machine)) *machinev1.Machine {
 	m := worker(name, 24*time.Hour)
 	m.Metadata.Labels = map[string]string{LabelRole: RoleMaster}
-	m.Metadata.OwnerReferences = []*metav1.OwnerReference{{ApiVersion: "machine.openshift.io/v1", Kind: "ControlPlaneMachineSet", Name: "cluster", Uid: "uid-cpms", Controller: proto.Bool(true)}}
+	m.Metadata.OwnerReferences = []*metav1.OwnerReference{
+		{
+			ApiVersion: "machine.openshift.io/v1", Kind: "ControlPlaneMachineSet", Name: "cluster", Uid: "uid-cpms",
+			Controller: proto.Bool(true),
+		},
+	}
 	m.Spec.ProviderId, m.Spec.ProviderSpec = "local://c/"+name, &machinev1.ProviderSpec{Value: settings(zone)}
 	for _, f := range change {
 		f(m)
@@ -105,7 +118,9 @@ type said struct {
 func inShort(p ControlPlanePlan) said {
 	s := said{Held: len(p.Held)}
 	for _, c := range p.Create {
-		s.Create = append(s.Create, fmt.Sprintf("%d in %s", c.Index, c.Machine.GetSpec().GetProviderSpec().GetValue().GetFields()["zone"].GetStringValue()))
+		s.Create = append(s.Create,
+			fmt.Sprintf("%d in %s", c.Index,
+				c.Machine.GetSpec().GetProviderSpec().GetValue().GetFields()["zone"].GetStringValue()))
 	}
 	for _, d := range p.Delete {
 		s.Delete = append(s.Delete, d.Machine.GetMetadata().GetName())
@@ -113,7 +128,7 @@ func inShort(p ControlPlanePlan) said {
 	for _, m := range p.Adopt {
 		s.Adopt = append(s.Adopt, m.GetMetadata().GetName())
 	}
-	if c := resource.FindCondition(p.Status.GetConditions(), Degraded); c.GetStatus() == "True" {
+	if c := object.FindCondition(p.Status.GetConditions(), Degraded); c.GetStatus() == "True" {
 		s.Degraded = c.GetReason()
 	}
 	return s
@@ -128,13 +143,32 @@ func TestControlPlane(t *testing.T) {
 		silent   []string
 		want     said
 	}{
-		"a new control plane is made at once":            {newControlPlaneSet(), nil, nil, said{Create: []string{"0 in a", "1 in b", "2 in c"}}},
-		"one that is half made is completed":             {newControlPlaneSet(), list(master("m-1", "b", joining)), nil, said{Create: []string{"0 in a", "2 in c"}}},
-		"nothing to do":                                  {newControlPlaneSet(), list(m0, m1, m2), nil, said{}},
-		"inactive does nothing":                          {newControlPlaneSet(func(s *machinev1.ControlPlaneMachineSet) { s.Spec.State = "Inactive" }), list(m0, m1), nil, said{}},
-		"a missing machine is made where it was":         {newControlPlaneSet(), list(m0, m2), nil, said{Create: []string{"1 in b"}}},
-		"a machine without owner is adopted":             {newControlPlaneSet(), list(m0, m1, master("m-2", "c", unowned)), nil, said{Adopt: []string{"m-2"}}},
-		"a deleted machine gets its replacement at once": {newControlPlaneSet(), list(m0, master("m-1", "b", going), m2), nil, said{Create: []string{"1 in b"}}},
+		"a new control plane is made at once": {
+			newControlPlaneSet(), nil, nil,
+			said{Create: []string{"0 in a", "1 in b", "2 in c"}},
+		},
+		"one that is half made is completed": {
+			newControlPlaneSet(), list(master("m-1", "b", joining)), nil,
+			said{Create: []string{"0 in a", "2 in c"}},
+		},
+		"nothing to do": {newControlPlaneSet(), list(m0, m1, m2), nil, said{}},
+		"inactive does nothing": {
+			newControlPlaneSet(func(s *machinev1.ControlPlaneMachineSet) { s.Spec.State = "Inactive" }), list(m0, m1), nil,
+			said{},
+		},
+		"a missing machine is made where it was": {
+			newControlPlaneSet(), list(m0, m2), nil,
+			said{Create: []string{"1 in b"}},
+		},
+		"a machine without owner is adopted": {
+			newControlPlaneSet(), list(m0, m1, master("m-2", "c", unowned)),
+			nil,
+			said{Adopt: []string{"m-2"}},
+		},
+		"a deleted machine gets its replacement at once": {
+			newControlPlaneSet(), list(m0, master("m-1", "b", going), m2), nil,
+			said{Create: []string{"1 in b"}},
+		},
 		"the deleted one is left to its hooks while the replacement comes": {
 			newControlPlaneSet(),
 			list(m0, master("m-1", "b", going), m2, master("n-1", "b", joining)), nil,
@@ -160,8 +194,16 @@ func TestControlPlane(t *testing.T) {
 			list(master("m-0", "a", outdated), m1, master("m-2", "c", going)), nil,
 			said{Create: []string{"2 in c"}, Held: 1},
 		},
-		"with OnDelete an outdated one waits for its deletion": {newControlPlaneSet(onDelete), list(master("m-0", "a", outdated), m1, m2), nil, said{Held: 1}},
-		"the old one stays until the replacement has joined":   {newControlPlaneSet(), list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", joining)), nil, said{Held: 1}},
+		"with OnDelete an outdated one waits for its deletion": {
+			newControlPlaneSet(onDelete),
+			list(master("m-0", "a", outdated), m1, m2), nil,
+			said{Held: 1},
+		},
+		"the old one stays until the replacement has joined": {
+			newControlPlaneSet(),
+			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", joining)), nil,
+			said{Held: 1},
+		},
 		"the old one stays until the replacement's node is ready": {
 			newControlPlaneSet(),
 			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", fresh)),
@@ -173,13 +215,16 @@ func TestControlPlane(t *testing.T) {
 			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", fresh)), nil,
 			said{Delete: []string{"m-0"}},
 		},
-		"an old one that is ill stays until the replacement is ready, too": {
+		"an unhealthy old one also stays until the replacement is ready": {
 			newControlPlaneSet(),
 			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", joining)),
 			[]string{"m-0"},
 			said{Held: 1},
 		},
-		"of two good ones the older goes": {newControlPlaneSet(), list(m0, m1, m2, master("n-0", "a", fresh)), nil, said{Delete: []string{"m-0"}}},
+		"of two good ones the older goes": {
+			newControlPlaneSet(), list(m0, m1, m2, master("n-0", "a", fresh)), nil,
+			said{Delete: []string{"m-0"}},
+		},
 		"a replacement that never joined goes when the template changes again": {
 			newControlPlaneSet(),
 			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", outdated, joining)), nil,
@@ -195,7 +240,7 @@ func TestControlPlane(t *testing.T) {
 			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", broken)), nil,
 			said{Held: 1, Degraded: "FailedReplacement"},
 		},
-		"once somebody deletes it things go on": {
+		"after its deletion the roll-out continues": {
 			newControlPlaneSet(),
 			list(master("m-0", "a", outdated), m1, m2, master("n-0", "a", broken, going)), nil,
 			said{Held: 1},
@@ -206,18 +251,32 @@ func TestControlPlane(t *testing.T) {
 			[]string{"m-0", "m-1", "m-2"},
 			said{Held: 1, Degraded: "NoReadyMachines"},
 		},
-		"a machine of somebody else stops everything": {
+		"a machine of another owner stops everything": {
 			newControlPlaneSet(),
 			list(m0, m1, master("m-2", "c", func(m *machinev1.Machine) { m.Metadata.OwnerReferences[0].Uid = "other" })), nil,
 			said{Held: 1, Degraded: "MachinesAlreadyOwned"},
 		},
-		"more indexes than replicas stop everything": {newControlPlaneSet(), list(m0, m1, m2, master("m-3", "a")), nil, said{Held: 1, Degraded: "ExcessIndexes"}},
+		"more indexes than replicas stop everything": {
+			newControlPlaneSet(), list(m0, m1, m2, master("m-3", "a")), nil,
+			said{Held: 1, Degraded: "ExcessIndexes"},
+		},
 		"a set without provider settings says so": {newControlPlaneSet(func(s *machinev1.ControlPlaneMachineSet) {
 			s.Spec.Template.MachinesV1Beta1MachineOpenshiftIo.Spec = nil
-		}), nil, nil, said{Held: 1, Degraded: ReasonInvalidConfiguration}},
-		"a set without a template says so":                       {newControlPlaneSet(func(s *machinev1.ControlPlaneMachineSet) { s.Spec.Template = nil }), nil, nil, said{Held: 1, Degraded: ReasonInvalidConfiguration}},
-		"a machine in a domain that vanished is moved":           {newControlPlaneSet(), list(m0, m1, master("m-2", "z")), nil, said{Create: []string{"2 in c"}}},
-		"a machine without an index takes the one of its domain": {newControlPlaneSet(), list(m0, m1, master("third", "c")), nil, said{}},
+		}), nil, nil, said{Held: 1, Degraded: reasonInvalidConfiguration}},
+		"a set without a template says so": {
+			newControlPlaneSet(func(s *machinev1.ControlPlaneMachineSet) { s.Spec.Template = nil }), nil, nil,
+			said{Held: 1, Degraded: reasonInvalidConfiguration},
+		},
+		"a machine in a domain that vanished is moved": {
+			newControlPlaneSet(), list(m0, m1, master("m-2", "z")),
+			nil,
+			said{Create: []string{"2 in c"}},
+		},
+		"a machine without an index takes the one of its domain": {
+			newControlPlaneSet(), list(m0, m1, master("third", "c")),
+			nil,
+			said{},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nodes := masterNodes(tt.machines, tt.silent...)
@@ -237,14 +296,20 @@ func TestANodeWithoutAMachineStopsTheControlPlane(t *testing.T) {
 	nodes := masterNodes(machines)
 	nodes["stray"] = newNode("stray", "True", noon())
 	nodes["stray"].Metadata.Labels = map[string]string{nodeLabelControlPlane: ""}
-	got := inShort(ControlPlane(ControlPlaneView{Now: noon(), Set: newControlPlaneSet(), Machines: machines, Nodes: nodes}))
+	got := inShort(ControlPlane(ControlPlaneView{
+		Now: noon(), Set: newControlPlaneSet(), Machines: machines,
+		Nodes: nodes,
+	}))
 	if got.Degraded != "UnmanagedNodes" || got.Create != nil {
 		t.Errorf("plan = %+v, want UnmanagedNodes and nothing done", got)
 	}
 }
 
 func TestStatusOfTheControlPlane(t *testing.T) {
-	machines := []*machinev1.Machine{master("m-0", "a"), master("m-1", "b", outdated), master("m-2", "c"), master("n-1", "b", joining)}
+	machines := []*machinev1.Machine{
+		master("m-0", "a"), master("m-1", "b", outdated), master("m-2", "c"),
+		master("n-1", "b", joining),
+	}
 	nodes := masterNodes(machines, "m-2")
 	nodes["m-2"].Status.Conditions[0].LastTransitionTime = seconds(noon().Add(-5 * time.Minute))
 	p := ControlPlane(ControlPlaneView{Now: noon(), Set: newControlPlaneSet(), Machines: machines, Nodes: nodes})
@@ -253,8 +318,11 @@ func TestStatusOfTheControlPlane(t *testing.T) {
 	if diff := cmp.Diff([]int32{4, 3, 2, 0}, got); diff != "" {
 		t.Errorf("replicas, ready (a reboot is allowed for), updated, unavailable (-want +got):\n%s", diff)
 	}
-	for typ, want := range map[string]string{Available: "AllReplicasAvailable", Degraded: "AsExpected", Progressing: "NeedsUpdateReplicas"} {
-		if c := resource.FindCondition(s.GetConditions(), typ); c.GetReason() != want {
+	for typ, want := range map[string]string{
+		Available: "AllReplicasAvailable", Degraded: "AsExpected",
+		Progressing: "NeedsUpdateReplicas",
+	} {
+		if c := object.FindCondition(s.GetConditions(), typ); c.GetReason() != want {
 			t.Errorf("%s = %v, want reason %s", typ, c, want)
 		}
 	}
@@ -263,8 +331,8 @@ func TestStatusOfTheControlPlane(t *testing.T) {
 	}
 }
 
-// TestPromisesOfTheControlPlane drives a control plane through random worlds until nothing changes, with a user who deletes and
-// changes things meanwhile.
+// TestPromisesOfTheControlPlane drives a control plane through random worlds until nothing changes, with a user who
+// deletes and changes things concurrently.
 func TestPromisesOfTheControlPlane(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
@@ -302,7 +370,8 @@ func (w *world) String() string {
 	for _, s := range ControlPlane(w.view()).Indexes {
 		fmt.Fprintf(&out, "index %d in %s:\n", s.Index, s.Domain)
 		for _, m := range s.Machines {
-			fmt.Fprintf(&out, "  %s %s deleting=%v %v\n", m.Metadata.Name, m.GetStatus().GetPhase(), m.Metadata.DeletionTimestamp != nil, m.GetSpec().GetProviderSpec().GetValue())
+			fmt.Fprintf(&out, "  %s %s deleting=%v %v\n", m.Metadata.Name, m.GetStatus().GetPhase(),
+				m.Metadata.DeletionTimestamp != nil, m.GetSpec().GetProviderSpec().GetValue())
 		}
 	}
 	return out.String()
@@ -325,7 +394,9 @@ func (w *world) checkPlan(p ControlPlanePlan) {
 			continue // it never took part
 		}
 		if !slices.ContainsFunc(w.machines, func(m *machinev1.Machine) bool {
-			return m != d.Machine && controlplane.Index(m.GetMetadata().GetName()) == controlplane.Index(d.Machine.GetMetadata().GetName()) && m.Metadata.DeletionTimestamp == nil && m.GetStatus().GetPhase() == PhaseRunning
+			return m != d.Machine && controlplane.Index(m.GetMetadata().GetName()) == controlplane.Index(
+				d.Machine.GetMetadata().GetName()) && m.Metadata.DeletionTimestamp == nil &&
+				m.GetStatus().GetPhase() == PhaseRunning
 		}) {
 			w.t.Fatalf("%s is deleted without a replacement that runs", d.Machine.Metadata.Name)
 		}
@@ -344,7 +415,9 @@ func (w *world) act(p ControlPlanePlan) {
 		m.Status = &machinev1.MachineStatus{Phase: proto.String(PhaseProvisioning)}
 		w.machines = append(w.machines, m)
 	}
-	slices.SortFunc(w.machines, func(a, b *machinev1.Machine) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
+	slices.SortFunc(w.machines, func(a, b *machinev1.Machine) int {
+		return strings.Compare(a.Metadata.Name, b.Metadata.Name)
+	})
 	w.now = w.now.Add(time.Second)
 }
 
@@ -354,9 +427,11 @@ func (w *world) live(t *rapid.T, step int) {
 	case event == 0 && len(w.machines) > 0 && step < 40:
 		rapid.SampledFrom(w.machines).Draw(t, "deleted").Metadata.DeletionTimestamp = seconds(w.now)
 	case event == 1 && step < 40:
-		w.set.Spec.Template.MachinesV1Beta1MachineOpenshiftIo.Spec.ProviderSpec.Value.Fields["version"] = structpb.NewNumberValue(float64(step))
+		provider := w.set.Spec.Template.MachinesV1Beta1MachineOpenshiftIo.Spec.ProviderSpec
+		provider.Value.Fields["version"] = structpb.NewNumberValue(float64(step))
 	case event == 2 && step < 40:
-		w.set.Spec.Template.MachinesV1Beta1MachineOpenshiftIo.FailureDomains = zones(rapid.SampledFrom([][]string{{"a"}, {"a", "b"}, {"a", "b", "c"}, {"b", "c", "d"}}).Draw(t, "zones")...)
+		w.set.Spec.Template.MachinesV1Beta1MachineOpenshiftIo.FailureDomains = zones(
+			rapid.SampledFrom([][]string{{"a"}, {"a", "b"}, {"a", "b", "c"}, {"b", "c", "d"}}).Draw(t, "zones")...)
 	case event < 7:
 		w.joinOne()
 	default:
@@ -367,14 +442,17 @@ func (w *world) live(t *rapid.T, step int) {
 func (w *world) joinOne() bool {
 	for _, m := range w.machines {
 		if m.Metadata.DeletionTimestamp == nil && m.GetStatus().GetNodeRef() == nil {
-			m.Status.Phase, m.Status.NodeRef = proto.String(PhaseRunning), &metav1.ObjectReference{Kind: "Node", Name: m.Metadata.Name}
+			m.Status.Phase, m.Status.NodeRef = proto.String(PhaseRunning), &metav1.ObjectReference{
+				Kind: "Node", Name: m.Metadata.Name,
+			}
 			return true
 		}
 	}
 	return false
 }
 
-// finishOne removes a deleted machine as the quorum hook allows: one that has a member goes only while there are more members than wanted.
+// finishOne removes a deleted machine as the quorum hook allows: one that has a member goes only while there are more
+// members than wanted.
 func (w *world) finishOne() bool {
 	members := 0
 	for _, m := range w.machines {

@@ -8,32 +8,35 @@ import (
 	"strings"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// Domain is a failure domain, as JSON text of its settings: equal text means the same domain. Empty means that there are no domains.
+// Domain is a failure domain, as JSON text of its settings: equal text means the same domain. Empty means that there
+// are no domains.
 type Domain string
 
-// Mapping says in which domain each index of the control plane stands.
-type Mapping map[int]Domain
+// domainOf returns the domain of each index of the control plane.
+type domainOf map[int]Domain
 
 // platforms returns, for each platform that may be named in failureDomains, the field that lists its domains.
 func platforms() map[string]string {
 	return map[string]string{
-		"AWS": "aws", "Azure": "azure", "GCP": "gcp", "OpenStack": "openstack", "VSphere": "vsphere", "Nutanix": "nutanix", "Local": "local",
+		"AWS": "aws", "Azure": "azure", "GCP": "gcp", "OpenStack": "openstack", "VSphere": "vsphere", "Nutanix": "nutanix",
+		"Local": "local",
 	}
 }
 
-// Domains are the failure domains of a control-plane machine set, and where they stand in a provider spec.
-type Domains struct {
+// domainList are the failure domains of a control-plane machine set, and their fields in a provider spec.
+type domainList struct {
 	list   []Domain
 	leaves []string          // paths of all settings that any domain has, sorted
 	fields map[string]string // by setting: its path in a provider spec, where it differs
 }
 
 // DomainFaults returns what is wrong with the failureDomains of a template.
-func DomainFaults(raw *structpb.Struct, path string) []Violation {
+func DomainFaults(raw *structpb.Struct, path string) []object.Fault {
 	if len(raw.GetFields()) == 0 {
 		return nil
 	}
@@ -41,34 +44,36 @@ func DomainFaults(raw *structpb.Struct, path string) []Violation {
 	key, ok := platforms()[platform]
 	if !ok {
 		known := slices.Sorted(maps.Keys(platforms()))
-		return []Violation{{path + ".platform", fmt.Sprintf("is %q, must be one of %s", platform, strings.Join(known, ", "))}}
+		return []object.Fault{object.Faultf(path+".platform", "is %q, must be one of %s", platform,
+			strings.Join(known, ", "))}
 	}
-	var bad []Violation
+	var bad []object.Fault
 	for _, name := range slices.Sorted(maps.Keys(raw.GetFields())) {
 		if name != "platform" && name != key {
-			bad = append(bad, Violation{path + "." + name, fmt.Sprintf("must not be given for platform %s", platform)})
+			bad = append(bad, object.Faultf(path+"."+name, "must not be given for platform %s", platform))
 		}
 	}
 	list, ok := raw.GetFields()[key]
 	if !ok {
-		return append(bad, Violation{path + "." + key, fmt.Sprintf("must list the failure domains of platform %s", platform)})
+		return append(bad, object.Faultf(path+"."+key, "must list the failure domains of platform %s", platform))
 	}
 	for i, v := range list.GetListValue().GetValues() {
 		if len(v.GetStructValue().GetFields()) == 0 {
-			bad = append(bad, Violation{fmt.Sprintf("%s.%s[%d]", path, key, i), "must be an object with at least one field"})
+			bad = append(bad, object.Faultf(fmt.Sprintf("%s.%s[%d]", path, key, i), "must be an object with at least one field"))
 		}
 	}
 	if len(list.GetListValue().GetValues()) == 0 {
-		bad = append(bad, Violation{path + "." + key, "must list at least one failure domain"})
+		bad = append(bad, object.Faultf(path+"."+key, "must list at least one failure domain"))
 	}
 	return bad
 }
 
-// ParseDomains reads the failure domains of a template. fields says where a provider spec has a domain's setting, where that is another path than in
-// the domain. Domains are completed from the template's own provider spec, and each counts once.
-func ParseDomains(t *machinev1.OpenShiftMachineV1Beta1MachineTemplate, fields map[string]string) Domains {
+// parseDomains reads the failure domains of a template. fields says where a provider spec has a domain's setting, where
+// that is another path than in the domain. Domains are completed from the template's own provider spec, and each counts
+// once.
+func parseDomains(t *machinev1.OpenShiftMachineV1Beta1MachineTemplate, fields map[string]string) domainList {
 	raw := t.GetFailureDomains().GetFields()
-	d := Domains{fields: fields}
+	d := domainList{fields: fields}
 	var flat []map[string]*structpb.Value
 	for _, v := range raw[platforms()[raw["platform"].GetStringValue()]].GetListValue().GetValues() {
 		leaves := map[string]*structpb.Value{}
@@ -96,10 +101,10 @@ func ParseDomains(t *machinev1.OpenShiftMachineV1Beta1MachineTemplate, fields ma
 }
 
 // List returns the domains in the order of their text.
-func (d Domains) List() []Domain { return d.list }
+func (d domainList) List() []Domain { return d.list }
 
 // Of returns the domain that a provider spec names.
-func (d Domains) Of(spec *structpb.Struct) Domain {
+func (d domainList) Of(spec *structpb.Struct) Domain {
 	if len(d.leaves) == 0 {
 		return ""
 	}
@@ -113,7 +118,7 @@ func (d Domains) Of(spec *structpb.Struct) Domain {
 }
 
 // Inject returns a copy of a provider spec that names a domain.
-func (d Domains) Inject(spec *structpb.Struct, domain Domain) *structpb.Struct {
+func (d domainList) Inject(spec *structpb.Struct, domain Domain) *structpb.Struct {
 	out := &structpb.Struct{}
 	if spec != nil {
 		out = proto.Clone(spec).(*structpb.Struct)
@@ -130,8 +135,9 @@ func (d Domains) Inject(spec *structpb.Struct, domain Domain) *structpb.Struct {
 	return out
 }
 
-// path returns where a provider spec has a domain's setting: the longest part of the setting's name that fields knows is replaced.
-func (d Domains) path(leaf string) string {
+// path returns where a provider spec has a domain's setting: the longest part of the setting's name that fields knows
+// is replaced.
+func (d domainList) path(leaf string) string {
 	for head := leaf; head != ""; {
 		if to, ok := d.fields[head]; ok {
 			return to + strings.TrimPrefix(leaf, head)
@@ -198,20 +204,20 @@ func encodeDomain(leaves map[string]*structpb.Value) Domain {
 	return Domain(text)
 }
 
-// Placement is what stands in one index of the control plane now.
-type Placement struct {
+// placement is the present state of one index of the control plane.
+type placement struct {
 	Domain       Domain // of the newest machine in the index
 	OnlyDeleting bool   // nothing but machines that are being deleted
 }
 
-// MapDomains returns in which domain each index shall stand: at least replicas indexes, evenly spread. Nobody moves unless its domain is no longer
-// listed or holds more than its share. An index that holds only machines which are being deleted gives up its claim first. domains must be sorted
-// and without doubles; without any, every index stands in none.
-func MapDomains(domains []Domain, replicas int, have map[int]Placement) Mapping {
+// mapDomains returns the domain of each index: at least replicas indexes, evenly spread. An index moves only if its
+// domain is no longer listed or holds more than its share. An index that holds only machines which are being deleted
+// gives up its claim first. domains must be sorted and without doubles; without domains, no index has one.
+func mapDomains(domains []Domain, replicas int, have map[int]placement) domainOf {
 	used := slices.Sorted(maps.Keys(have))
 	n := max(replicas, len(used))
 	base := reindex(baseMapping(orderDomains(domains, have), n), used)
-	out, settled := Mapping{}, map[int]bool{}
+	out, settled := domainOf{}, map[int]bool{}
 	for _, i := range used {
 		if have[i].OnlyDeleting {
 			continue
@@ -233,7 +239,7 @@ func MapDomains(domains []Domain, replicas int, have map[int]Placement) Mapping 
 }
 
 // orderDomains puts domains that host a machine before those that do not; each half stays sorted.
-func orderDomains(domains []Domain, have map[int]Placement) []Domain {
+func orderDomains(domains []Domain, have map[int]placement) []Domain {
 	var hosting, empty []Domain
 	for _, d := range domains {
 		hosts := false
@@ -249,8 +255,8 @@ func orderDomains(domains []Domain, have map[int]Placement) []Domain {
 	return append(hosting, empty...)
 }
 
-func baseMapping(domains []Domain, n int) Mapping {
-	base := Mapping{}
+func baseMapping(domains []Domain, n int) domainOf {
+	base := domainOf{}
 	for i := range n {
 		base[i] = ""
 		if len(domains) > 0 {
@@ -261,7 +267,7 @@ func baseMapping(domains []Domain, n int) Mapping {
 }
 
 // reindex renames the indexes of a base mapping that are not in use to those in use that it lacks, both ascending.
-func reindex(base Mapping, used []int) Mapping {
+func reindex(base domainOf, used []int) domainOf {
 	var free []int
 	for _, i := range slices.Sorted(maps.Keys(base)) {
 		if !slices.Contains(used, i) {
@@ -279,8 +285,8 @@ func reindex(base Mapping, used []int) Mapping {
 	return base
 }
 
-// claim gives index i the first slot that stands in its domain and belongs to nobody yet, by a swap.
-func claim(base Mapping, i int, d Domain, settled map[int]bool) {
+// claim gives index i the first free slot of its domain, by a swap.
+func claim(base domainOf, i int, d Domain, settled map[int]bool) {
 	for _, slot := range slices.Sorted(maps.Keys(base)) {
 		if !settled[slot] && base[slot] == d {
 			base[i], base[slot] = base[slot], base[i]
@@ -290,7 +296,7 @@ func claim(base Mapping, i int, d Domain, settled map[int]bool) {
 	}
 }
 
-func distinct(m Mapping) map[Domain]bool {
+func distinct(m domainOf) map[Domain]bool {
 	out := map[Domain]bool{}
 	for _, d := range m {
 		out[d] = true
@@ -298,7 +304,7 @@ func distinct(m Mapping) map[Domain]bool {
 	return out
 }
 
-func count(m Mapping, d Domain) (n int) {
+func count(m domainOf, d Domain) (n int) {
 	for _, have := range m {
 		if have == d {
 			n++

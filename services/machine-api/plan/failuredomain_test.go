@@ -12,15 +12,15 @@ import (
 )
 
 // placed reads "a b* -" as: index 0 in domain a, index 1 in b with nothing but a machine that goes, index 2 empty.
-func placed(at ...string) map[int]Placement {
-	out := map[int]Placement{}
+func placed(at ...string) map[int]placement {
+	out := map[int]placement{}
 	for i, s := range at {
 		switch {
 		case s == "-":
 		case len(s) == 2:
-			out[i] = Placement{Domain: Domain(s[:1]), OnlyDeleting: true}
+			out[i] = placement{Domain: Domain(s[:1]), OnlyDeleting: true}
 		default:
-			out[i] = Placement{Domain: Domain(s)}
+			out[i] = placement{Domain: Domain(s)}
 		}
 	}
 	return out
@@ -30,29 +30,83 @@ func TestIndexesToFailureDomains(t *testing.T) {
 	for name, tt := range map[string]struct {
 		domains  []Domain
 		replicas int
-		have     map[int]Placement
-		want     Mapping
+		have     map[int]placement
+		want     domainOf
 	}{
-		"three in three": {[]Domain{"a", "b", "c"}, 3, nil, Mapping{0: "a", 1: "b", 2: "c"}},
-		"three in two begin again with the first": {[]Domain{"a", "b"}, 3, nil, Mapping{0: "a", 1: "b", 2: "a"}},
-		"five in three": {[]Domain{"a", "b", "c"}, 5, nil, Mapping{0: "a", 1: "b", 2: "c", 3: "a", 4: "b"}},
-		"no domains":    {nil, 3, placed("", ""), Mapping{0: "", 1: "", 2: ""}},
-		"who stands well stays, whatever the order": {[]Domain{"a", "b", "c"}, 3, placed("c", "a", "b"), Mapping{0: "c", 1: "a", 2: "b"}},
-		"aab stays aab":                                   {[]Domain{"a", "b"}, 3, placed("a", "a", "b"), Mapping{0: "a", 1: "a", 2: "b"}},
-		"an earlier name moves nobody":                    {[]Domain{"a", "b", "c", "d"}, 3, placed("b", "c", "d"), Mapping{0: "b", 1: "c", 2: "d"}},
-		"a new domain takes one of two":                   {[]Domain{"a", "b", "c"}, 3, placed("a", "b", "a"), Mapping{0: "a", 1: "b", 2: "c"}},
-		"all in one are spread":                           {[]Domain{"a", "b", "c"}, 3, placed("a", "a", "a"), Mapping{0: "a", 1: "b", 2: "c"}},
-		"a domain that vanished is left":                  {[]Domain{"a", "b"}, 3, placed("a", "b", "c"), Mapping{0: "a", 1: "b", 2: "a"}},
-		"a missing index is filled where it was":          {[]Domain{"a", "b", "c"}, 3, placed("a", "-", "c"), Mapping{0: "a", 1: "b", 2: "c"}},
-		"indexes need not begin at 0":                     {[]Domain{"a", "b", "c"}, 3, map[int]Placement{3: {Domain: "a"}, 4: {Domain: "b"}, 5: {Domain: "c"}}, Mapping{3: "a", 4: "b", 5: "c"}},
-		"one index far off and two new ones":              {[]Domain{"a", "b", "c"}, 3, map[int]Placement{7: {Domain: "a"}}, Mapping{7: "a", 1: "b", 2: "c"}},
-		"an index that goes gives up its claim first":     {[]Domain{"a", "b"}, 3, placed("a*", "a", "a"), Mapping{0: "b", 1: "a", 2: "a"}},
-		"an index that goes is replaced where it was":     {[]Domain{"a", "b", "c"}, 3, placed("a", "b*", "c"), Mapping{0: "a", 1: "b", 2: "c"}},
-		"what goes does not crowd out what stays":         {[]Domain{"a", "b"}, 3, placed("b*", "b", "-"), Mapping{0: "a", 1: "b", 2: "b"}},
-		"adding domains to a cluster that had none moves": {[]Domain{"a", "b"}, 3, placed("z", "z", "z"), Mapping{0: "a", 1: "b", 2: "a"}},
+		"three in three": {[]Domain{"a", "b", "c"}, 3, nil, domainOf{0: "a", 1: "b", 2: "c"}},
+		"three in two begin again with the first": {[]Domain{"a", "b"}, 3, nil, domainOf{0: "a", 1: "b", 2: "a"}},
+		"five in three": {[]Domain{"a", "b", "c"}, 5, nil, domainOf{0: "a", 1: "b", 2: "c", 3: "a", 4: "b"}},
+		"no domains":    {nil, 3, placed("", ""), domainOf{0: "", 1: "", 2: ""}},
+		"an index in a valid domain stays, whatever the order": {
+			[]Domain{"a", "b", "c"},
+			3, placed("c", "a", "b"),
+			domainOf{0: "c", 1: "a", 2: "b"},
+		},
+		"aab stays aab": {
+			[]Domain{"a", "b"},
+			3, placed("a", "a", "b"),
+			domainOf{0: "a", 1: "a", 2: "b"},
+		},
+		"an earlier name moves no index": {
+			[]Domain{"a", "b", "c", "d"},
+			3, placed("b", "c", "d"),
+			domainOf{0: "b", 1: "c", 2: "d"},
+		},
+		"a new domain takes one of two": {
+			[]Domain{"a", "b", "c"},
+			3, placed("a", "b", "a"),
+			domainOf{0: "a", 1: "b", 2: "c"},
+		},
+		"all in one are spread": {
+			[]Domain{"a", "b", "c"},
+			3, placed("a", "a", "a"),
+			domainOf{0: "a", 1: "b", 2: "c"},
+		},
+		"a domain that vanished is left": {
+			[]Domain{"a", "b"},
+			3, placed("a", "b", "c"),
+			domainOf{0: "a", 1: "b", 2: "a"},
+		},
+		"a missing index is filled where it was": {
+			[]Domain{"a", "b", "c"},
+			3, placed("a", "-", "c"),
+			domainOf{0: "a", 1: "b", 2: "c"},
+		},
+		"indexes need not begin at 0": {
+			[]Domain{"a", "b", "c"},
+			3,
+			map[int]placement{3: {Domain: "a"}, 4: {Domain: "b"}, 5: {Domain: "c"}},
+			domainOf{3: "a", 4: "b", 5: "c"},
+		},
+		"one index far off and two new ones": {
+			[]Domain{"a", "b", "c"},
+			3,
+			map[int]placement{7: {Domain: "a"}},
+			domainOf{7: "a", 1: "b", 2: "c"},
+		},
+		"an index that goes gives up its claim first": {
+			[]Domain{"a", "b"},
+			3, placed("a*", "a", "a"),
+			domainOf{0: "b", 1: "a", 2: "a"},
+		},
+		"an index that goes is replaced where it was": {
+			[]Domain{"a", "b", "c"},
+			3, placed("a", "b*", "c"),
+			domainOf{0: "a", 1: "b", 2: "c"},
+		},
+		"what goes does not crowd out what stays": {
+			[]Domain{"a", "b"},
+			3, placed("b*", "b", "-"),
+			domainOf{0: "a", 1: "b", 2: "b"},
+		},
+		"adding domains to a cluster that had none moves": {
+			[]Domain{"a", "b"},
+			3, placed("z", "z", "z"),
+			domainOf{0: "a", 1: "b", 2: "a"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, MapDomains(tt.domains, tt.replicas, tt.have)); diff != "" {
+			if diff := cmp.Diff(tt.want, mapDomains(tt.domains, tt.replicas, tt.have)); diff != "" {
 				t.Errorf("MapDomains (-want +got):\n%s", diff)
 			}
 		})
@@ -64,11 +118,14 @@ func TestPromisesOfTheMapping(t *testing.T) {
 		all := []Domain{"a", "b", "c", "d", "e"}
 		domains := slices.Clone(all[:rapid.IntRange(1, 5).Draw(t, "domains")])
 		replicas := rapid.SampledFrom([]int{3, 5}).Draw(t, "replicas")
-		have := map[int]Placement{}
+		have := map[int]placement{}
 		for range rapid.IntRange(0, replicas).Draw(t, "machines") {
-			have[rapid.IntRange(0, 8).Draw(t, "index")] = Placement{Domain: rapid.SampledFrom(all).Draw(t, "domain"), OnlyDeleting: rapid.IntRange(0, 4).Draw(t, "goes") == 0}
+			have[rapid.IntRange(0, 8).Draw(t, "index")] = placement{
+				Domain:       rapid.SampledFrom(all).Draw(t, "domain"),
+				OnlyDeleting: rapid.IntRange(0, 4).Draw(t, "goes") == 0,
+			}
 		}
-		m := MapDomains(domains, replicas, have)
+		m := mapDomains(domains, replicas, have)
 		if len(m) != replicas {
 			t.Fatalf("%d indexes, want %d: %v", len(m), replicas, m)
 		}
@@ -95,15 +152,16 @@ func TestPromisesOfTheMapping(t *testing.T) {
 			}
 		}
 		for i, p := range have {
-			if !p.OnlyDeleting && m[i] != p.Domain && slices.Contains(domains, p.Domain) && held[p.Domain] <= replicas/len(domains) {
+			if !p.OnlyDeleting && m[i] != p.Domain && slices.Contains(domains, p.Domain) &&
+				held[p.Domain] <= replicas/len(domains) {
 				t.Fatalf("index %d moved from %s to %s though its domain is not over-full: %v of %v", i, p.Domain, m[i], m, have)
 			}
 		}
-		settled := map[int]Placement{}
+		settled := map[int]placement{}
 		for i, d := range m {
-			settled[i] = Placement{Domain: d}
+			settled[i] = placement{Domain: d}
 		}
-		if diff := cmp.Diff(m, MapDomains(domains, replicas, settled)); diff != "" {
+		if diff := cmp.Diff(m, mapDomains(domains, replicas, settled)); diff != "" {
 			t.Fatalf("a second round moves machines again (-first +second):\n%s", diff)
 		}
 	})
@@ -111,7 +169,10 @@ func TestPromisesOfTheMapping(t *testing.T) {
 
 func template(t testing.TB, domains, spec string) *machinev1.OpenShiftMachineV1Beta1MachineTemplate {
 	t.Helper()
-	out := &machinev1.OpenShiftMachineV1Beta1MachineTemplate{FailureDomains: &structpb.Struct{}, Spec: &machinev1.MachineSpec{ProviderSpec: &machinev1.ProviderSpec{Value: &structpb.Struct{}}}}
+	out := &machinev1.OpenShiftMachineV1Beta1MachineTemplate{
+		FailureDomains: &structpb.Struct{},
+		Spec:           &machinev1.MachineSpec{ProviderSpec: &machinev1.ProviderSpec{Value: &structpb.Struct{}}},
+	}
 	for text, into := range map[string]*structpb.Struct{domains: out.FailureDomains, spec: out.Spec.ProviderSpec.Value} {
 		if err := into.UnmarshalJSON([]byte(text)); err != nil {
 			t.Fatal(err)
@@ -128,7 +189,8 @@ func TestDomainsInAProviderSpec(t *testing.T) {
 		injected      string // the last domain into the spec
 	}{
 		"a zone beside the rest": {
-			`{"platform":"Local","local":[{"zone":"rack-b"},{"zone":"rack-a"},{"zone":"rack-a"}]}`, `{"kind":"K","zone":"x"}`, nil,
+			`{"platform":"Local","local":[{"zone":"rack-b"},{"zone":"rack-a"},{"zone":"rack-a"}]}`, `{"kind":"K","zone":"x"}`,
+			nil,
 			[]Domain{`{"zone":"rack-a"}`, `{"zone":"rack-b"}`},
 			`{"kind":"K","zone":"rack-b"}`,
 		},
@@ -139,7 +201,8 @@ func TestDomainsInAProviderSpec(t *testing.T) {
 			`{"kind":"K","where":{"rack":"rack-a"}}`,
 		},
 		"a nested setting keeps its neighbours": {
-			`{"platform":"AWS","aws":[{"placement":{"availabilityZone":"z1"}}]}`, `{"placement":{"region":"r","availabilityZone":"z0"}}`, nil,
+			`{"platform":"AWS","aws":[{"placement":{"availabilityZone":"z1"}}]}`,
+			`{"placement":{"region":"r","availabilityZone":"z0"}}`, nil,
 			[]Domain{`{"placement":{"availabilityZone":"z1"}}`},
 			`{"placement":{"availabilityZone":"z1","region":"r"}}`,
 		},
@@ -154,7 +217,7 @@ func TestDomainsInAProviderSpec(t *testing.T) {
 			if bad := DomainFaults(tmpl.FailureDomains, "x"); bad != nil {
 				t.Fatalf("DomainFaults = %v", bad)
 			}
-			d := ParseDomains(tmpl, tt.fields)
+			d := parseDomains(tmpl, tt.fields)
 			if diff := cmp.Diff(tt.list, d.List()); diff != "" {
 				t.Fatalf("List (-want +got):\n%s", diff)
 			}
@@ -188,14 +251,14 @@ func TestFaultsOfFailureDomains(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bad := DomainFaults(template(t, tt.domains, `{}`).FailureDomains, "fd")
-			if len(bad) != 1 || bad[0].Field != tt.field {
+			if len(bad) != 1 || bad[0].Path != tt.field {
 				t.Errorf("DomainFaults = %v, want one at %s", bad, tt.field)
 			}
 		})
 	}
 }
 
-func ExampleMapDomains() {
-	fmt.Println(MapDomains([]Domain{"a", "b"}, 3, nil))
+func Example_mapDomains() {
+	fmt.Println(mapDomains([]Domain{"a", "b"}, 3, nil))
 	// Output: map[0:a 1:b 2:a]
 }

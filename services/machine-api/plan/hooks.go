@@ -4,12 +4,9 @@ import (
 	"fmt"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 )
-
-// Violation is one thing that forbids a change; Field is a path in JSON names.
-type Violation struct{ Field, Description string }
 
 // point is one of the two lists of hooks.
 type point struct {
@@ -25,14 +22,15 @@ func points() []point {
 	}
 }
 
-// DuplicateHooks returns each hook whose name its point has already. The same name may stand at both points.
-func DuplicateHooks(h *machinev1.LifecycleHooks, prefix string) []Violation {
-	var bad []Violation
+// DuplicateHooks returns each hook whose name its point has already. The same name may be used at both points.
+func DuplicateHooks(h *machinev1.LifecycleHooks, prefix string) []object.Fault {
+	var bad []object.Fault
 	for _, p := range points() {
 		seen := map[string]bool{}
 		for i, hook := range p.get(h) {
 			if seen[hook.GetName()] {
-				bad = append(bad, Violation{fmt.Sprintf("%s%s[%d].name", prefix, p.path, i), fmt.Sprintf("Duplicate value: %q", hook.GetName())})
+				bad = append(bad, object.Faultf(fmt.Sprintf("%s%s[%d].name", prefix, p.path, i), "Duplicate value: %q",
+					hook.GetName()))
 			}
 			seen[hook.GetName()] = true
 		}
@@ -40,17 +38,19 @@ func DuplicateHooks(h *machinev1.LifecycleHooks, prefix string) []Violation {
 	return bad
 }
 
-// HookChange returns what forbids a change of a machine's hooks. Once deletion was requested hooks can only be removed or
-// change places: whatever waits for one that is there keeps waiting for that one alone.
-func HookChange(old, changed *machinev1.Machine) []Violation {
+// HookChange returns what forbids a change of a machine's hooks. Once deletion was requested hooks can only be removed
+// or change places: whatever waits for one that is there keeps waiting for that one alone.
+func HookChange(old, changed *machinev1.Machine) []object.Fault {
 	bad := DuplicateHooks(changed.GetSpec().GetLifecycleHooks(), "")
-	if !resource.Deleting(old) {
+	if !object.Deleting(old) {
 		return bad
 	}
 	for _, p := range points() {
-		if fresh := newOrChanged(p.get(old.GetSpec().GetLifecycleHooks()), p.get(changed.GetSpec().GetLifecycleHooks())); len(fresh) > 0 {
-			bad = append(bad, Violation{p.path, fmt.Sprintf(
-				"%s hooks are immutable when machine is marked for deletion: the following hooks are new or changed: %s", p.word, hookList(fresh))})
+		if fresh := newOrChanged(p.get(old.GetSpec().GetLifecycleHooks()), p.get(changed.GetSpec().GetLifecycleHooks())); len(
+			fresh) > 0 {
+			bad = append(bad, object.Faultf(p.path,
+				"%s hooks are immutable when machine is marked for deletion: the following hooks are new or changed: %s", p.word,
+				hookList(fresh)))
 		}
 	}
 	return bad
@@ -77,14 +77,14 @@ func byName(hooks []*machinev1.LifecycleHook) map[string]*machinev1.LifecycleHoo
 
 // Removal is a hook that a change takes off a machine.
 type Removal struct {
-	Field string // list that it stood in, as a path in JSON names
+	Field string // its list, as a path in JSON names
 	Hook  *machinev1.LifecycleHook
 }
 
 // GuardedRemovals returns the hooks that a change takes off a machine which is being deleted: only their owners and
-// administrators may do that. Before deletion whoever may write the machine may.
+// administrators may do that. Before deletion every caller that may write the machine may.
 func GuardedRemovals(old, changed *machinev1.Machine) []Removal {
-	if !resource.Deleting(old) {
+	if !object.Deleting(old) {
 		return nil
 	}
 	var out []Removal

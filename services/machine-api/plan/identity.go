@@ -10,24 +10,26 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/nodeid"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 )
 
 const internalIP = "InternalIP"
 
-// FixedFaults returns the changes of what is fixed when a machine is created: its role, and the provider that makes its instance. A role that
-// could be changed would make a worker a member of the quorum.
-func FixedFaults(old, changed *machinev1.Machine) []Violation {
-	var out []Violation
+// FixedFaults returns the changes of what is fixed when a machine is created: its role, and the provider that makes its
+// instance. A role that could be changed would make a worker a member of the quorum.
+func FixedFaults(old, changed *machinev1.Machine) []object.Fault {
+	var out []object.Fault
 	for _, key := range []string{LabelRole, LabelType} {
 		was, had := old.GetMetadata().GetLabels()[key]
 		is, has := changed.GetMetadata().GetLabels()[key]
 		if was != is || had != has {
-			out = append(out, Violation{fmt.Sprintf("metadata.labels['%s']", key), fmt.Sprintf("cannot be changed from %q to %q: a machine's role is fixed at creation", was, is)})
+			out = append(out, object.Faultf(fmt.Sprintf("metadata.labels['%s']", key),
+				"cannot be changed from %q to %q: a machine's role is fixed at creation", was, is))
 		}
 	}
 	if was, is := providerKind(old), providerKind(changed); was != "" && was != is {
-		out = append(out, Violation{"spec.providerSpec.value.kind", fmt.Sprintf("cannot be changed from %q to %q: a machine's provider is fixed at creation", was, is)})
+		out = append(out, object.Faultf("spec.providerSpec.value.kind",
+			"cannot be changed from %q to %q: a machine's provider is fixed at creation", was, is))
 	}
 	return out
 }
@@ -36,24 +38,28 @@ func providerKind(m *machinev1.Machine) string {
 	return m.GetSpec().GetProviderSpec().GetValue().GetFields()["kind"].GetStringValue()
 }
 
-// NameFaults returns what is wrong with a machine's name as that of a node: it is an address, or stands for the host that reads it.
-func NameFaults(name string) []Violation {
+// NameFaults returns what is wrong with a machine's name as that of a node: it is an address, or refers to the host
+// that reads it.
+func NameFaults(name string) []object.Fault {
 	_, err := netip.ParseAddr(name)
 	if err != nil && name != "localhost" && !strings.HasSuffix(name, ".localhost") {
 		return nil
 	}
-	return []Violation{{"metadata.name", fmt.Sprintf("invalid value %q: it is also the node's name, and an address or localhost names another host", name)}}
+	return []object.Fault{object.Faultf("metadata.name",
+		"invalid value %q: it is also the node's name, and an address or localhost names another host", name)}
 }
 
-// NodeRoleFaults returns the labels for a machine's node that only a control-plane machine may give it. path is that of the labels.
-func NodeRoleFaults(role string, labels map[string]string, path string) []Violation {
+// NodeRoleFaults returns the labels for a machine's node that only a control-plane machine may give it. path is that of
+// the labels.
+func NodeRoleFaults(role string, labels map[string]string, path string) []object.Fault {
 	if role == RoleMaster {
 		return nil
 	}
-	var out []Violation
+	var out []object.Fault
 	for _, key := range []string{nodeLabelControlPlane, nodeLabelMaster} {
 		if _, ok := labels[key]; ok {
-			out = append(out, Violation{fmt.Sprintf("%s['%s']", path, key), fmt.Sprintf("is for machines of role %q, by their label %s", RoleMaster, LabelRole)})
+			out = append(out, object.Faultf(fmt.Sprintf("%s['%s']", path, key), "is for machines of role %q, by their label %s",
+				RoleMaster, LabelRole))
 		}
 	}
 	return out
@@ -61,10 +67,12 @@ func NodeRoleFaults(role string, labels map[string]string, path string) []Violat
 
 // SameNodeRoles reports whether a change leaves the roles as they are that a machine gives its node.
 func SameNodeRoles(old, changed *machinev1.Machine) bool {
-	return slices.Equal(nodeid.Roles(old.GetSpec().GetMetadata().GetLabels()), nodeid.Roles(changed.GetSpec().GetMetadata().GetLabels()))
+	return slices.Equal(nodeid.Roles(old.GetSpec().GetMetadata().GetLabels()),
+		nodeid.Roles(changed.GetSpec().GetMetadata().GetLabels()))
 }
 
-// InternalAddress returns the address of a machine inside the cluster, as machine-api took it over from the provider; empty if it is not known.
+// InternalAddress returns the address of a machine inside the cluster, as machine-api took it over from the provider;
+// empty if it is not known.
 func InternalAddress(m *machinev1.Machine) string {
 	return internalAddress(m.GetStatus().GetAddresses())
 }
@@ -78,9 +86,10 @@ func internalAddress(list []*nodev1.NodeAddress) string {
 	return ""
 }
 
-// HeldAddress returns the address that no other machine may have while this one has it: it gives it up when its instance is gone.
+// HeldAddress returns the address that no other machine may have while this one has it: it gives it up when its
+// instance is gone.
 func HeldAddress(m *machinev1.Machine) string {
-	if c := resource.FindCondition(m.GetStatus().GetConditions(), InstanceExists); c.GetStatus() == conditionFalse {
+	if c := object.FindCondition(m.GetStatus().GetConditions(), InstanceExists); c.GetStatus() == conditionFalse {
 		return ""
 	}
 	return InternalAddress(m)
@@ -94,8 +103,8 @@ type InstanceView struct {
 	Reserved []netip.Prefix       // addresses of the cluster's own programs
 }
 
-// InstanceFault returns why an instance cannot be that of a machine; empty if it can. A provider is trusted with its own instances: it cannot
-// make one that takes another machine's place, or the gateway's.
+// InstanceFault returns why an instance cannot be that of a machine; empty if it can. A provider is trusted with its
+// own instances: it cannot make one that takes another machine's place, or the gateway's.
 func InstanceFault(v InstanceView) string {
 	m, i := v.Machine.GetMetadata(), v.Instance
 	if uid := i.GetMachineUid(); uid != "" && uid != m.GetUid() {
@@ -105,8 +114,9 @@ func InstanceFault(v InstanceView) string {
 		return fmt.Sprintf("the provider has instance %q for the machine, not %q", i.GetProviderId(), id)
 	}
 	for _, other := range v.Machines {
-		if other.GetMetadata().GetUid() != m.GetUid() && i.GetProviderId() != "" && other.GetSpec().GetProviderId() == i.GetProviderId() {
-			return fmt.Sprintf("the provider's instance %s belongs to machine %s", i.GetProviderId(), resource.KeyOf(other))
+		if other.GetMetadata().GetUid() != m.GetUid() && i.GetProviderId() != "" &&
+			other.GetSpec().GetProviderId() == i.GetProviderId() {
+			return fmt.Sprintf("the provider's instance %s belongs to machine %s", i.GetProviderId(), object.KeyOf(other))
 		}
 	}
 	for _, a := range i.GetAddresses() {
@@ -145,27 +155,29 @@ func addressFault(v InstanceView, text string) string {
 		}
 		for _, a := range other.GetStatus().GetAddresses() { // it may have several
 			if held, err := netip.ParseAddr(a.GetAddress()); a.GetType() == internalIP && err == nil && held.Unmap() == ip {
-				return fmt.Sprintf("is that of machine %s", resource.KeyOf(other))
+				return fmt.Sprintf("is that of machine %s", object.KeyOf(other))
 			}
 		}
 	}
 	return ""
 }
 
-// IsNodeOf reports whether a node is that of a machine: by the reference that was noted, by the machine's uid that the node registered with,
-// or, of a node that no agent registered, by the instance. A name alone never links the two.
+// IsNodeOf reports whether a node is that of a machine: by the reference that was noted, by the machine's uid that the
+// node registered with, or, of a node that no agent registered, by the instance. A name alone never links the two.
 func IsNodeOf(n *nodev1.Node, m *machinev1.Machine, providerID string) bool {
 	if uid := n.GetMetadata().GetAnnotations()[nodeid.MachineUID]; uid != "" {
 		return uid == m.GetMetadata().GetUid()
 	}
-	if ref := m.GetStatus().GetNodeRef(); ref.GetUid() != "" && ref.GetUid() == n.GetMetadata().GetUid() && ref.GetName() == n.GetMetadata().GetName() {
+	if ref := m.GetStatus().GetNodeRef(); ref.GetUid() != "" && ref.GetUid() == n.GetMetadata().GetUid() &&
+		ref.GetName() == n.GetMetadata().GetName() {
 		return true
 	}
 	return providerID != "" && n.GetSpec().GetProviderId() == providerID
 }
 
-// LinkedNode returns the node that a machine's reference names, among nodes by name; nil if there is none, or if it is another one of that name.
-func LinkedNode(nodes map[string]*nodev1.Node, m *machinev1.Machine) *nodev1.Node {
+// linkedNode returns the node that a machine's reference names, among nodes by name; nil if there is none, or if it is
+// another one of that name.
+func linkedNode(nodes map[string]*nodev1.Node, m *machinev1.Machine) *nodev1.Node {
 	ref := m.GetStatus().GetNodeRef()
 	n := nodes[ref.GetName()]
 	// The nodes of a plan request have no uid.

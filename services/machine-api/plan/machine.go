@@ -12,7 +12,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -21,11 +21,12 @@ type Action string
 
 // The actions of a machine's life, in the order in which they come.
 const (
-	CreateInstance  Action = "CreateInstance"
-	UpdateNode      Action = "UpdateNode" // labels, annotations and taints of the machine's spec onto its node, which may take pods from then on
+	CreateInstance Action = "CreateInstance"
+	// labels, annotations and taints of the machine's spec onto its node, which may take pods from then on
+	UpdateNode      Action = "UpdateNode"
 	CreateDrain     Action = "CreateDrain"
 	DeleteInstance  Action = "DeleteInstance"
-	RevokeMachine   Action = "RevokeMachine" // its certificates are refused from then on, whoever has them
+	RevokeMachine   Action = "RevokeMachine" // its certificates are refused from then on
 	DeleteNode      Action = "DeleteNode"
 	DeleteDrain     Action = "DeleteDrain"
 	RemoveFinalizer Action = "RemoveFinalizer"
@@ -39,11 +40,13 @@ type MachineView struct {
 	Instance     *providerv1.Instance // nil if there is none
 	InstanceGone bool                 // the provider itself said that there is none; never set together with Instance
 	InstanceErr  string               // why the provider could not say; empty if it could
-	CreateErr    string               // why the last attempt to create it did not succeed; empty if it did, or there was none
-	Refused      string               // why the provider, or the lack of one, makes creation impossible for good; empty if it does not
+	// why the last attempt to create it did not succeed; empty if it did, or there was none
+	CreateErr string
+	// why the provider, or the lack of one, makes creation impossible for good; empty if it does not
+	Refused string
 
 	Node      *nodev1.Node // the machine's node; nil if there is none
-	NodesSeen bool         // false while nobody could say which nodes there are
+	NodesSeen bool         // false while the nodes are unknown
 	Drain     *nodev1.Drain
 }
 
@@ -55,7 +58,7 @@ type MachinePlan struct {
 	Annotations map[string]string        // to be set on the machine
 	Actions     []Action                 // to be done now, in this order; stop at the first that fails
 	WaitsFor    string                   // in one line; empty if for nothing
-	Events      []Event                  // worth telling if the status changed
+	Events      []Event                  // to record if the status changed
 	Wake        time.Time                // when to look again even if nothing changes; zero means never
 }
 
@@ -69,10 +72,10 @@ func Next(v MachineView) MachinePlan {
 	n.hooks()
 	n.instance()
 	switch {
-	case resource.Deleting(v.Machine):
+	case object.Deleting(v.Machine):
 		n.deleting()
 	case n.status.GetPhase() == PhaseFailed:
-		n.p.WaitsFor = "somebody to delete it: it has failed for good"
+		n.p.WaitsFor = "deletion by a user: it has failed permanently"
 	case otherAPI(v.Machine):
 		n.set(condition(conditionPaused, conditionTrue, "", reasonOtherAPI, "another API rules the machine"))
 		n.p.WaitsFor = "the other API that rules it"
@@ -97,7 +100,7 @@ type next struct {
 }
 
 func (n *next) set(c *metav1.Condition) {
-	n.status.Conditions = resource.SetCondition(n.status.Conditions, c, n.v.Now)
+	n.status.Conditions = object.SetCondition(n.status.Conditions, c, n.v.Now)
 }
 
 func (n *next) do(a ...Action) { n.p.Actions = append(n.p.Actions, a...) }
@@ -137,11 +140,13 @@ func (n *next) instance() {
 	case IsForgotten(n.m):
 		n.set(condition(InstanceExists, conditionUnknown, "", Forgotten, "The provider is not asked any more"))
 	case n.v.InstanceErr != "" && i == nil:
-		n.set(condition(InstanceExists, conditionUnknown, "", "ErrorCheckingProvider", checkingProviderMessage+": "+n.v.InstanceErr))
+		n.set(condition(InstanceExists, conditionUnknown, "", "ErrorCheckingProvider", checkingProviderMessage+": "+
+			n.v.InstanceErr))
 	case i == nil && n.provisioned():
 		n.set(condition(InstanceExists, conditionFalse, severityWarning, "InstanceMissing", instanceNotFoundMessage))
 	case i == nil:
-		n.set(condition(InstanceExists, conditionFalse, severityWarning, "InstanceNotCreated", withCause(instanceNotCreatedMessage, n.v.CreateErr)))
+		n.set(condition(InstanceExists, conditionFalse, severityWarning, "InstanceNotCreated",
+			withCause(instanceNotCreatedMessage, n.v.CreateErr)))
 	default:
 		n.seen(i)
 	}
@@ -149,7 +154,7 @@ func (n *next) instance() {
 
 // IsForgotten reports whether a machine is deleted without its provider.
 func IsForgotten(m *machinev1.Machine) bool {
-	return resource.Deleting(m) && resource.IsTrue(m.GetStatus().GetConditions(), Forgotten)
+	return object.Deleting(m) && object.IsTrue(m.GetStatus().GetConditions(), Forgotten)
 }
 
 // Forget notes in a machine's status that it is deleted without its provider, by whom and why.
@@ -157,13 +162,14 @@ func Forget(m *machinev1.Machine, user, reason string, now time.Time) {
 	if m.Status == nil {
 		m.Status = &machinev1.MachineStatus{}
 	}
-	m.Status.Conditions = resource.SetCondition(m.Status.Conditions, condition(Forgotten, conditionTrue, "", "RequestedByUser", withCause("requested by "+user, reason)), now)
+	m.Status.Conditions = object.SetCondition(m.Status.Conditions,
+		condition(Forgotten, conditionTrue, "", "RequestedByUser", withCause("requested by "+user, reason)), now)
 }
 
 func (n *next) seen(i *providerv1.Instance) {
 	n.set(condition(InstanceExists, conditionTrue, "", "", ""))
 	n.status.ProviderStatus = i.GetProviderStatus()
-	if resource.Deleting(n.m) {
+	if object.Deleting(n.m) {
 		return // what it takes over could be another machine's by now, and is of no use
 	}
 	if len(i.GetAddresses()) > 0 {
@@ -173,7 +179,10 @@ func (n *next) seen(i *providerv1.Instance) {
 		n.p.ProviderID = i.GetProviderId()
 	}
 	n.p.Labels = map[string]string{}
-	for k, v := range map[string]string{LabelInstanceType: i.GetInstanceType(), LabelRegion: i.GetRegion(), LabelZone: i.GetZone()} {
+	for k, v := range map[string]string{
+		LabelInstanceType: i.GetInstanceType(), LabelRegion: i.GetRegion(),
+		LabelZone: i.GetZone(),
+	} {
 		if v != "" {
 			n.p.Labels[k] = v
 		}
@@ -201,11 +210,11 @@ func (n *next) fail(reason, message string) {
 	n.phase(PhaseFailed)
 	n.status.ErrorReason, n.status.ErrorMessage = proto.String(reason), proto.String(message)
 	n.p.Annotations = map[string]string{AnnotationInstanceState: "Unknown"}
-	n.p.WaitsFor = "somebody to delete it: it has failed for good"
+	n.p.WaitsFor = "deletion by a user: it has failed permanently"
 	n.tell("Warning", "FailedValidate", message)
 }
 
-// living decides for a machine that nobody wants to delete.
+// living decides for a machine that is not being deleted.
 func (n *next) living() {
 	n.status.ErrorReason, n.status.ErrorMessage = nil, nil
 	n.p.Wake = n.v.Now.Add(lookAgain)
@@ -224,13 +233,14 @@ func (n *next) living() {
 func (n *next) unborn() {
 	switch {
 	case n.m.GetSpec().GetProviderSpec().GetValue() == nil:
-		n.fail(ReasonInvalidConfiguration, providerSpecMissing)
+		n.fail(reasonInvalidConfiguration, providerSpecMissing)
 	case n.v.Refused != "":
-		n.fail(ReasonInvalidConfiguration, n.v.Refused)
+		n.fail(reasonInvalidConfiguration, n.v.Refused)
 	case n.v.InstanceErr != "":
 		n.phase(PhaseProvisioning)
 		n.p.WaitsFor = "the provider, whose instance cannot be this machine's: " + n.v.InstanceErr
-		n.p.Wake = n.v.Now.Add(time.Second) // its address may be that of a machine which is about to be gone, and no change of that one wakes this
+		// its address may be that of a machine which is about to be gone, and no change of that one wakes this
+		n.p.Wake = n.v.Now.Add(time.Second)
 	default:
 		n.phase(PhaseProvisioning)
 		n.p.WaitsFor = withCause("the provider to make its instance", cmp.Or(n.v.InstanceErr, n.v.CreateErr))
@@ -258,7 +268,7 @@ func (n *next) born() {
 		n.p.WaitsFor = "its node to register again"
 		return
 	}
-	if ready, _ := ReadySince(n.v.Node); !ready {
+	if ready, _ := readySince(n.v.Node); !ready {
 		n.p.WaitsFor = "its node to become ready"
 	} else {
 		n.p.Wake = time.Time{}
@@ -282,7 +292,7 @@ func (n *next) deleting() {
 	n.phase(PhaseDeleting)
 	n.status.ErrorReason, n.status.ErrorMessage = nil, nil
 	n.link()
-	if !resource.IsTrue(n.status.Conditions, Drained) && !n.drained() {
+	if !object.IsTrue(n.status.Conditions, Drained) && !n.drained() {
 		return
 	}
 	if hooks := n.m.GetSpec().GetLifecycleHooks().GetPreTerminate(); len(hooks) > 0 {
@@ -292,8 +302,8 @@ func (n *next) deleting() {
 	n.end()
 }
 
-// drained takes the drain one step further and reports whether it is over. Hooks count for every machine, also for one without a
-// node and for one that is excluded from draining.
+// drained takes the drain one step further and reports whether it is over. Hooks count for every machine, also for one
+// without a node and for one that is excluded from draining.
 func (n *next) drained() bool {
 	if hooks := n.m.GetSpec().GetLifecycleHooks().GetPreDrain(); len(hooks) > 0 {
 		n.p.WaitsFor = waitsForHooks(hooks, "before its node is drained")
@@ -325,7 +335,7 @@ func (n *next) drainSkipped() bool {
 
 func (n *next) drain() bool {
 	d, node := n.v.Drain, n.v.Node.GetMetadata().GetName()
-	if d == nil || resource.Deleting(d) {
+	if d == nil || object.Deleting(d) {
 		n.tell("Normal", "DrainProceeds", fmt.Sprintf("Node drain proceeds: %s", node))
 		n.p.WaitsFor = fmt.Sprintf("the drain of node %s", node)
 		n.do(CreateDrain)
@@ -364,7 +374,7 @@ func (n *next) end() {
 	n.operation("Delete", "Processing", "")
 	switch {
 	case IsForgotten(n.m) && n.v.NodesSeen:
-		why := resource.FindCondition(n.status.Conditions, Forgotten).GetMessage()
+		why := object.FindCondition(n.status.Conditions, Forgotten).GetMessage()
 		n.operation("Delete", "Processing", "without the provider: "+why)
 		n.tell("Warning", Forgotten, fmt.Sprintf("Machine %s goes without its provider, which may still have instance %s: %s",
 			n.m.GetMetadata().GetName(), cmp.Or(n.p.ProviderID, "of it"), why))
@@ -439,9 +449,9 @@ func InStep(m *machinev1.Machine, n *nodev1.Node) bool {
 	return labels == nil && annotations == nil && taints == nil
 }
 
-// NodeChange returns the labels and annotations that are missing on a machine's node, and all its taints if one is missing or the node
-// was not linked yet; nil where nothing is to be done. Nothing else is ever removed, and a taint with the same key and effect is left as
-// it is.
+// NodeChange returns the labels and annotations that are missing on a machine's node, and all its taints if one is
+// missing or the node was not linked yet; nil where nothing is to be done. Nothing else is ever removed, and a taint
+// with the same key and effect is left as it is.
 func NodeChange(m *machinev1.Machine, n *nodev1.Node) (labels, annotations map[string]string, taints []*nodev1.Taint) {
 	want := maps.Clone(m.GetSpec().GetMetadata().GetAnnotations())
 	if want == nil {
@@ -467,7 +477,10 @@ func NodeChange(m *machinev1.Machine, n *nodev1.Node) (labels, annotations map[s
 // nodeLabels returns the labels that a machine gives its node: those of its spec, and where it is.
 func nodeLabels(m *machinev1.Machine) map[string]string {
 	out := map[string]string{}
-	for _, p := range []struct{ of, today, old string }{{LabelRegion, LabelNodeRegion, LabelNodeRegionOld}, {LabelZone, LabelNodeZone, LabelNodeZoneOld}} {
+	for _, p := range []struct{ of, today, old string }{
+		{LabelRegion, LabelNodeRegion, LabelNodeRegionOld},
+		{LabelZone, LabelNodeZone, LabelNodeZoneOld},
+	} {
 		if v := m.GetMetadata().GetLabels()[p.of]; v != "" {
 			out[p.today], out[p.old] = v, v
 		}

@@ -9,7 +9,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"pgregory.net/rapid"
@@ -28,9 +28,12 @@ func settings(zone string) *structpb.Struct {
 // newMachine returns a machine named m whose instance has not been made yet, changed by each of the functions.
 func newMachine(change ...func(*machinev1.Machine)) *machinev1.Machine {
 	m := &machinev1.Machine{
-		Metadata: &metav1.ObjectMeta{Namespace: "openshift-machine-api", Name: "m", Uid: "uid-m", ResourceVersion: "7", CreationTimestamp: seconds(noon().Add(-time.Hour)), Finalizers: []string{FinalizerMachine}},
-		Spec:     &machinev1.MachineSpec{ProviderSpec: &machinev1.ProviderSpec{Value: settings("a")}},
-		Status:   &machinev1.MachineStatus{},
+		Metadata: &metav1.ObjectMeta{
+			Namespace: "openshift-machine-api", Name: "m", Uid: "uid-m", ResourceVersion: "7",
+			CreationTimestamp: seconds(noon().Add(-time.Hour)), Finalizers: []string{FinalizerMachine},
+		},
+		Spec:   &machinev1.MachineSpec{ProviderSpec: &machinev1.ProviderSpec{Value: settings("a")}},
+		Status: &machinev1.MachineStatus{},
 	}
 	for _, f := range change {
 		f(m)
@@ -72,23 +75,30 @@ func drained(m *machinev1.Machine) {
 
 func instance() *providerv1.Instance {
 	return &providerv1.Instance{
-		ProviderId: "local://c/m", MachineName: "m", MachineUid: "uid-m", State: "Running", InstanceType: "small", Region: "local", Zone: "a",
+		ProviderId: "local://c/m", MachineName: "m", MachineUid: "uid-m", State: "Running", InstanceType: "small",
+		Region: "local", Zone: "a",
 		Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: "127.0.0.10"}},
 	}
 }
 
 func newNode(name string, ready string, since time.Time) *nodev1.Node {
 	return &nodev1.Node{
-		Metadata: &metav1.ObjectMeta{Name: name, Uid: "uid-node", ResourceVersion: "9", Annotations: map[string]string{AnnotationMachine: "openshift-machine-api/" + name}},
-		Spec:     &nodev1.NodeSpec{ProviderId: "local://c/" + name},
-		Status:   &nodev1.NodeStatus{Conditions: []*nodev1.NodeCondition{{Type: "Ready", Status: ready, LastTransitionTime: seconds(since)}}},
+		Metadata: &metav1.ObjectMeta{Name: name, Uid: "uid-node", ResourceVersion: "9", Annotations: map[string]string{
+			AnnotationMachine: "openshift-machine-api/" + name,
+		}},
+		Spec: &nodev1.NodeSpec{ProviderId: "local://c/" + name},
+		Status: &nodev1.NodeStatus{
+			Conditions: []*nodev1.NodeCondition{{Type: "Ready", Status: ready, LastTransitionTime: seconds(since)}},
+		},
 	}
 }
 
 func readyNode() *nodev1.Node { return newNode("m", "True", noon().Add(-time.Hour)) }
 
 func newDrain(phase, message string) *nodev1.Drain {
-	return &nodev1.Drain{Metadata: &metav1.ObjectMeta{Name: "machine-uid-m"}, Status: &nodev1.DrainStatus{Phase: proto.String(phase), Message: proto.String(message)}}
+	return &nodev1.Drain{Metadata: &metav1.ObjectMeta{Name: "machine-uid-m"}, Status: &nodev1.DrainStatus{
+		Phase: proto.String(phase), Message: proto.String(message),
+	}}
 }
 
 func TestTheNextStepOfAMachine(t *testing.T) {
@@ -105,21 +115,24 @@ func TestTheNextStepOfAMachine(t *testing.T) {
 			seen(MachineView{Machine: newMachine()}),
 			want{PhaseProvisioning, "the provider to make its instance", []Action{CreateInstance}},
 		},
-		"what went wrong with the creation is told": {
+		"the error of the creation is reported": {
 			seen(MachineView{Machine: newMachine(), CreateErr: "no room"}),
 			want{PhaseProvisioning, "the provider to make its instance: no room", []Action{CreateInstance}},
 		},
 		"a machine without provider settings fails for good": {
 			seen(MachineView{Machine: newMachine(func(m *machinev1.Machine) { m.Spec.ProviderSpec = nil })}),
-			want{PhaseFailed, "somebody to delete it: it has failed for good", nil},
+			want{PhaseFailed, "deletion by a user: it has failed permanently", nil},
 		},
 		"a machine that the provider refuses fails for good": {
 			seen(MachineView{Machine: newMachine(), Refused: "zone: unknown"}),
-			want{PhaseFailed, "somebody to delete it: it has failed for good", nil},
+			want{PhaseFailed, "deletion by a user: it has failed permanently", nil},
 		},
 		"a failed machine stays failed though its instance is there": {
-			seen(MachineView{Machine: newMachine(running, func(m *machinev1.Machine) { m.Status.Phase = proto.String(PhaseFailed) }), Instance: instance(), Node: readyNode()}),
-			want{PhaseFailed, "somebody to delete it: it has failed for good", nil},
+			seen(MachineView{
+				Machine:  newMachine(running, func(m *machinev1.Machine) { m.Status.Phase = proto.String(PhaseFailed) }),
+				Instance: instance(), Node: readyNode(),
+			}),
+			want{PhaseFailed, "deletion by a user: it has failed permanently", nil},
 		},
 		"an instance without a node is provisioned": {
 			seen(MachineView{Machine: newMachine(), Instance: instance()}),
@@ -141,7 +154,7 @@ func TestTheNextStepOfAMachine(t *testing.T) {
 		},
 		"an instance that vanished fails the machine": {
 			seen(MachineView{Machine: newMachine(running), InstanceGone: true, Node: readyNode()}),
-			want{PhaseFailed, "somebody to delete it: it has failed for good", nil},
+			want{PhaseFailed, "deletion by a user: it has failed permanently", nil},
 		},
 		"an instance that cannot be seen just now changes nothing": {
 			seen(MachineView{Machine: newMachine(running), InstanceErr: "down", Node: readyNode()}),
@@ -170,19 +183,31 @@ func TestTheNextStepOfAMachine(t *testing.T) {
 			want{PhaseDeleting, "the drain of node m", []Action{CreateDrain}},
 		},
 		"a drain under way is waited for": {
-			seen(MachineView{Machine: newMachine(running, deleted), Instance: instance(), Node: readyNode(), Drain: newDrain("Pending", "m-2 holds the permit")}),
+			seen(MachineView{
+				Machine: newMachine(running, deleted), Instance: instance(), Node: readyNode(),
+				Drain: newDrain("Pending", "m-2 holds the permit"),
+			}),
 			want{PhaseDeleting, "the drain of node m: m-2 holds the permit", nil},
 		},
 		"a failed drain is waited for": {
-			seen(MachineView{Machine: newMachine(running, deleted), Instance: instance(), Node: readyNode(), Drain: newDrain("Failed", "budget web")}),
+			seen(MachineView{
+				Machine: newMachine(running, deleted), Instance: instance(), Node: readyNode(),
+				Drain: newDrain("Failed", "budget web"),
+			}),
 			want{PhaseDeleting, "the drain of node m: budget web", nil},
 		},
 		"after the drain the instance goes at once": {
-			seen(MachineView{Machine: newMachine(running, deleted), Instance: instance(), Node: readyNode(), Drain: newDrain("Succeeded", "")}),
+			seen(MachineView{
+				Machine: newMachine(running, deleted), Instance: instance(), Node: readyNode(),
+				Drain: newDrain("Succeeded", ""),
+			}),
 			want{PhaseDeleting, "the provider to delete instance local://c/m", []Action{DeleteInstance}},
 		},
 		"a pre-terminate hook holds the instance": {
-			seen(MachineView{Machine: newMachine(running, deleted, preTerminate), Instance: instance(), Node: readyNode(), Drain: newDrain("Succeeded", "")}),
+			seen(MachineView{
+				Machine: newMachine(running, deleted, preTerminate), Instance: instance(), Node: readyNode(),
+				Drain: newDrain("Succeeded", ""),
+			}),
 			want{PhaseDeleting, "hook BackupFileSystem of my-backup-controller, before its instance is deleted", nil},
 		},
 		"once drained a pre-drain hook no longer matters": {
@@ -193,12 +218,15 @@ func TestTheNextStepOfAMachine(t *testing.T) {
 			seen(MachineView{Machine: newMachine(running, deleted), Instance: instance()}),
 			want{PhaseDeleting, "the provider to delete instance local://c/m", []Action{DeleteInstance}},
 		},
-		"while nobody knows of nodes there is no drain and no end": {
+		"without known nodes there is no drain and no deletion": {
 			MachineView{Machine: newMachine(running, deleted), Instance: instance()},
 			want{PhaseDeleting, "word of its node", nil},
 		},
 		"once the instance is gone the rest goes in order": {
-			seen(MachineView{Machine: newMachine(running, deleted, drained), InstanceGone: true, Node: readyNode(), Drain: newDrain("Succeeded", "")}),
+			seen(MachineView{
+				Machine: newMachine(running, deleted, drained), InstanceGone: true, Node: readyNode(),
+				Drain: newDrain("Succeeded", ""),
+			}),
 			want{PhaseDeleting, "", []Action{RevokeMachine, DeleteNode, DeleteDrain, RemoveFinalizer}},
 		},
 		"while the provider does not answer nothing goes": {
@@ -235,29 +263,41 @@ func TestConditionsOfAMachine(t *testing.T) {
 		"hooks show on a machine that lives on": {
 			MachineView{Machine: newMachine(running, preDrain), Instance: instance(), Node: readyNode(), NodesSeen: true},
 			Drainable,
-			"False", "HookPresent", "Drain operation currently blocked by: [{Name:EtcdQuorumOperator Owner:clusteroperator/etcd}]",
+			"False", "HookPresent",
+			"Drain operation currently blocked by: [{Name:EtcdQuorumOperator Owner:clusteroperator/etcd}]",
 		},
 		"no hooks, no obstacle": {
-			MachineView{Machine: newMachine(running), Instance: instance(), Node: readyNode(), NodesSeen: true}, Terminable, "True", "", "",
+			MachineView{Machine: newMachine(running), Instance: instance(), Node: readyNode(), NodesSeen: true},
+			Terminable,
+			"True", "", "",
 		},
 		"a failed drain is written down": {
-			MachineView{Machine: newMachine(running, deleted), Instance: instance(), Node: readyNode(), NodesSeen: true, Drain: newDrain("Failed", "budget web")},
+			MachineView{
+				Machine: newMachine(running, deleted), Instance: instance(), Node: readyNode(), NodesSeen: true,
+				Drain: newDrain("Failed", "budget web"),
+			},
 			Drained,
 			"False", "DrainError", "could not drain machine: budget web",
 		},
 		"a skipped drain is written down": {
-			MachineView{Machine: newMachine(provisioned, deleted), Instance: instance(), NodesSeen: true}, Drained, "True", "", "Node drain skipped",
+			MachineView{Machine: newMachine(provisioned, deleted), Instance: instance(), NodesSeen: true},
+			Drained, "True", "",
+			"Node drain skipped",
 		},
 		"a provider that does not answer leaves it open whether there is an instance": {
-			MachineView{Machine: newMachine(running), InstanceErr: "down", NodesSeen: true}, InstanceExists, "Unknown", "ErrorCheckingProvider", "Failed to check if machine exists: down",
+			MachineView{Machine: newMachine(running), InstanceErr: "down", NodesSeen: true},
+			InstanceExists, "Unknown",
+			"ErrorCheckingProvider", "Failed to check if machine exists: down",
 		},
 		"an instance that was never made": {
-			MachineView{Machine: newMachine(), NodesSeen: true}, InstanceExists, "False", "InstanceNotCreated", "Instance has not been created",
+			MachineView{Machine: newMachine(), NodesSeen: true},
+			InstanceExists, "False", "InstanceNotCreated",
+			"Instance has not been created",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tt.view.Now = noon()
-			c := resource.FindCondition(Next(tt.view).Status.GetConditions(), tt.typ)
+			c := object.FindCondition(Next(tt.view).Status.GetConditions(), tt.typ)
 			if c.GetStatus() != tt.status || c.GetReason() != tt.reason || c.GetMessage() != tt.message {
 				t.Errorf("condition %s = %v, want %s %s %q", tt.typ, c, tt.status, tt.reason, tt.message)
 			}
@@ -266,7 +306,10 @@ func TestConditionsOfAMachine(t *testing.T) {
 }
 
 func TestAStatusIsDatedOnlyWhenItChanges(t *testing.T) {
-	v := MachineView{Now: noon(), Machine: newMachine(provisioned), Instance: instance(), Node: readyNode(), NodesSeen: true}
+	v := MachineView{
+		Now: noon(), Machine: newMachine(provisioned), Instance: instance(), Node: readyNode(),
+		NodesSeen: true,
+	}
 	first := Next(v)
 	v.Machine.Status = first.Status
 	v.Now = v.Now.Add(time.Hour)
@@ -278,7 +321,10 @@ func TestAStatusIsDatedOnlyWhenItChanges(t *testing.T) {
 func TestWhatANodeLacks(t *testing.T) {
 	m := newMachine(func(m *machinev1.Machine) {
 		m.Spec.Metadata = &metav1.ObjectMeta{Labels: map[string]string{"a": "1", "b": "2"}}
-		m.Spec.Taints = []*nodev1.Taint{{Key: "k", Value: proto.String("mine"), Effect: "NoSchedule"}, {Key: "new", Effect: "NoExecute"}}
+		m.Spec.Taints = []*nodev1.Taint{
+			{Key: "k", Value: proto.String("mine"), Effect: "NoSchedule"},
+			{Key: "new", Effect: "NoExecute"},
+		}
 	})
 	n := readyNode()
 	n.Metadata.Labels = map[string]string{"a": "1", "b": "other", "c": "3"}
@@ -298,7 +344,10 @@ func TestWhatANodeLacks(t *testing.T) {
 func TestANodeThatIsLinkedMayTakePods(t *testing.T) {
 	m, n := newMachine(), readyNode()
 	n.Metadata.Annotations = map[string]string{AnnotationMachine: m.Metadata.Namespace + "/" + m.Metadata.Name}
-	n.Spec.Taints = []*nodev1.Taint{{Key: taintUninitialized, Value: proto.String("true"), Effect: "NoSchedule"}, {Key: "k", Effect: "NoSchedule"}}
+	n.Spec.Taints = []*nodev1.Taint{
+		{Key: taintUninitialized, Value: proto.String("true"), Effect: "NoSchedule"},
+		{Key: "k", Effect: "NoSchedule"},
+	}
 	_, _, taints := NodeChange(m, n)
 	if len(taints) != 1 || taints[0].GetKey() != "k" {
 		t.Errorf("taints = %v, want those of others", taints)
@@ -309,7 +358,7 @@ func TestANodeThatIsLinkedMayTakePods(t *testing.T) {
 	}
 	n.Spec.Taints = nil
 	if !InStep(m, n) {
-		t.Error("a linked node is not in step")
+		t.Error("a linked node is out of date")
 	}
 }
 
@@ -317,7 +366,10 @@ func TestANodeThatIsLinkedMayTakePods(t *testing.T) {
 func anyView(t *rapid.T) MachineView {
 	flag := func(name string) bool { return rapid.Bool().Draw(t, name) }
 	v := MachineView{Now: noon(), Machine: newMachine(), NodesSeen: flag("nodes seen")}
-	for name, f := range map[string]func(*machinev1.Machine){"provisioned": provisioned, "running": running, "deleted": deleted, "pre-drain": preDrain, "pre-terminate": preTerminate, "drained": drained} {
+	for name, f := range map[string]func(*machinev1.Machine){
+		"provisioned": provisioned, "running": running,
+		"deleted": deleted, "pre-drain": preDrain, "pre-terminate": preTerminate, "drained": drained,
+	} {
 		if flag(name) {
 			f(v.Machine)
 		}
@@ -338,7 +390,8 @@ func anyView(t *rapid.T) MachineView {
 		v.Node = newNode("m", rapid.SampledFrom([]string{"True", "False", "Unknown"}).Draw(t, "ready"), noon())
 	}
 	if flag("drain") {
-		v.Drain = newDrain(rapid.SampledFrom([]string{"", "Pending", "Draining", "Succeeded", "Failed"}).Draw(t, "drain phase"), "x")
+		v.Drain = newDrain(rapid.SampledFrom([]string{"", "Pending", "Draining", "Succeeded", "Failed"}).Draw(t,
+			"drain phase"), "x")
 	}
 	return v
 }
@@ -352,10 +405,10 @@ func TestPromisesOfAMachinesPlan(t *testing.T) {
 			t.Fatal("the plan changed its view")
 		}
 		hooks := v.Machine.GetSpec().GetLifecycleHooks()
-		wasDrained := resource.IsTrue(v.Machine.GetStatus().GetConditions(), Drained)
-		isDrained := resource.IsTrue(p.Status.GetConditions(), Drained)
+		wasDrained := object.IsTrue(v.Machine.GetStatus().GetConditions(), Drained)
+		isDrained := object.IsTrue(p.Status.GetConditions(), Drained)
 		for _, a := range p.Actions {
-			deleting := resource.Deleting(v.Machine)
+			deleting := object.Deleting(v.Machine)
 			switch a {
 			case CreateInstance:
 				if deleting || v.Machine.Spec.ProviderId != "" {
@@ -381,15 +434,18 @@ func TestPromisesOfAMachinesPlan(t *testing.T) {
 		again.Machine = proto.Clone(v.Machine).(*machinev1.Machine)
 		again.Machine.Status = p.Status
 		if second := Next(again); !proto.Equal(second.Status, p.Status) {
-			t.Fatalf("a second look at the same world changes the status:\n%v\n%v", p.Status, second.Status)
+			t.Fatalf("a second plan for the same view changes the status:\n%v\n%v", p.Status, second.Status)
 		}
 	})
 }
 
-// The instance of a new machine may have the address of one that is about to be gone; nothing tells the new one when that is so.
+// The instance of a new machine may have the address of one that is about to be gone; the new one cannot detect that.
 func TestAnInstanceThatCannotBeTheMachinesIsLookedAtAgainSoon(t *testing.T) {
-	v := MachineView{Now: noon(), Machine: newMachine(), InstanceErr: "the provider's address is that of machine ns/other", NodesSeen: true}
+	v := MachineView{
+		Now: noon(), Machine: newMachine(), InstanceErr: "the provider's address is that of machine ns/other",
+		NodesSeen: true,
+	}
 	if p := Next(v); p.Wake.Sub(noon()) > 2*time.Second || p.Wake.IsZero() {
-		t.Errorf("looked at again after %v, want at most 2s", p.Wake.Sub(noon()))
+		t.Errorf("planned again after %v, want at most 2s", p.Wake.Sub(noon()))
 	}
 }

@@ -10,7 +10,7 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -52,19 +52,22 @@ type SetPlan struct {
 	Wake   time.Time
 }
 
-// Scale returns what a machine set does now. It never deletes more machines than there are too many, and machines that are being deleted
-// are no replicas, so that their replacements come at once. It does not modify v.
+// Scale returns what a machine set does now. It never deletes more machines than there are too many, and machines that
+// are being deleted are no replicas, so that their replacements come at once. It does not modify v.
 func Scale(v SetView) SetPlan {
 	sel, fault := setFault(v.Set)
 	owned, orphans := replicas(v, sel)
 	p := SetPlan{Status: setStatus(v, append(slices.Clone(owned), orphans...))}
 	p.Status.LabelSelector = sel.String()
 	if fault != "" {
-		p.Status.ErrorReason, p.Status.ErrorMessage = proto.String(ReasonInvalidConfiguration), proto.String(fault)
-		p.Held = []*metav1.HeldBack{{Action: "Scale", Object: resource.Reference(v.Set), Reason: fault, Unblock: "correct the set"}}
+		p.Status.ErrorReason, p.Status.ErrorMessage = proto.String(reasonInvalidConfiguration), proto.String(fault)
+		p.Held = []*metav1.HeldBack{{
+			Action: "Scale", Object: object.Reference(v.Set), Reason: fault,
+			Unblock: "correct the set",
+		}}
 		return p
 	}
-	if resource.Deleting(v.Set) {
+	if object.Deleting(v.Set) {
 		return p
 	}
 	p.Adopt = orphans
@@ -74,8 +77,11 @@ func Scale(v SetView) SetPlan {
 		p.Create = want - have
 		if reason := templateFault(v.Set); reason != "" {
 			p.Create = 0
-			p.Status.ErrorReason, p.Status.ErrorMessage = proto.String(ReasonInvalidConfiguration), proto.String(reason)
-			p.Held = append(p.Held, &metav1.HeldBack{Action: "CreateMachine", Object: resource.Reference(v.Set), Reason: reason, Unblock: "give the template a providerSpec"})
+			p.Status.ErrorReason, p.Status.ErrorMessage = proto.String(reasonInvalidConfiguration), proto.String(reason)
+			p.Held = append(p.Held, &metav1.HeldBack{
+				Action: "CreateMachine", Object: object.Reference(v.Set), Reason: reason,
+				Unblock: "give the template a providerSpec",
+			})
 		}
 	case have > want:
 		p.Delete = rank(append(slices.Clone(owned), orphans...), v)[:have-want]
@@ -93,7 +99,7 @@ func wantedReplicas(s *machinev1.MachineSet) int {
 
 // setFault returns the selector of a set, and what makes it impossible to say which machines belong to it.
 func setFault(s *machinev1.MachineSet) (labels.Selector, string) {
-	sel, bad := resource.LabelSelector(s.GetSpec().GetSelector(), "spec.selector")
+	sel, bad := object.LabelSelector(s.GetSpec().GetSelector(), "spec.selector")
 	if len(bad) > 0 {
 		return sel, bad[0].String()
 	}
@@ -116,10 +122,11 @@ func templateFault(s *machinev1.MachineSet) string {
 // replicas returns the machines that count for a set: its own, and those without an owner that it may adopt.
 func replicas(v SetView, sel labels.Selector) (owned, orphans []*machinev1.Machine) {
 	for _, m := range v.Machines {
-		if resource.Deleting(m) || !sel.Matches(labels.Set(m.GetMetadata().GetLabels())) || m.GetMetadata().GetNamespace() != v.Set.GetMetadata().GetNamespace() {
+		if object.Deleting(m) || !sel.Matches(labels.Set(m.GetMetadata().GetLabels())) ||
+			m.GetMetadata().GetNamespace() != v.Set.GetMetadata().GetNamespace() {
 			continue
 		}
-		switch owner := resource.ControllerOf(m); {
+		switch owner := object.ControllerOf(m); {
 		case owner == nil:
 			orphans = append(orphans, m)
 		case owner.GetUid() == v.Set.GetMetadata().GetUid():
@@ -129,8 +136,8 @@ func replicas(v SetView, sel labels.Selector) (owned, orphans []*machinev1.Machi
 	return owned, orphans
 }
 
-// rank orders machines so that the first to go come first. Among equals the annotated goes first, then the one without a ready node, then the
-// younger, then by name: the order is the same each time.
+// rank orders machines so that the first to go come first. Among equals the annotated goes first, then the one without
+// a ready node, then the younger, then by name: the order is the same each time.
 func rank(machines []*machinev1.Machine, v SetView) []Deletion {
 	out := make([]Deletion, 0, len(machines))
 	for _, m := range machines {
@@ -140,9 +147,10 @@ func rank(machines []*machinev1.Machine, v SetView) []Deletion {
 	slices.SortStableFunc(out, func(a, b Deletion) int {
 		return cmp.Or(
 			cmp.Compare(b.Priority, a.Priority),
-			later(Annotated(a.Machine), Annotated(b.Machine)),
+			later(isAnnotated(a.Machine), isAnnotated(b.Machine)),
 			later(!nodeReady(v, a.Machine), !nodeReady(v, b.Machine)),
-			b.Machine.GetMetadata().GetCreationTimestamp().AsTime().Compare(a.Machine.GetMetadata().GetCreationTimestamp().AsTime()),
+			b.Machine.GetMetadata().GetCreationTimestamp().AsTime().Compare(
+				a.Machine.GetMetadata().GetCreationTimestamp().AsTime()),
 			cmp.Compare(a.Machine.GetMetadata().GetName(), b.Machine.GetMetadata().GetName()),
 		)
 	})
@@ -164,9 +172,9 @@ func priority(m *machinev1.Machine, policy string, now time.Time) (float64, stri
 	failed := m.GetStatus().GetErrorReason() != "" || m.GetStatus().GetErrorMessage() != ""
 	if policy == policyNewest || policy == policyOldest {
 		switch {
-		case resource.Deleting(m):
+		case object.Deleting(m):
 			return mustDelete, "it is being deleted already"
-		case Annotated(m):
+		case isAnnotated(m):
 			return mustDelete, "it is annotated to go first"
 		case failed:
 			return mustDelete, "it has failed"
@@ -178,9 +186,9 @@ func priority(m *machinev1.Machine, policy string, now time.Time) (float64, stri
 		return mustDelete - old, "the newest go first"
 	}
 	switch {
-	case resource.Deleting(m):
+	case object.Deleting(m):
 		return mustDelete, "it is being deleted already"
-	case Annotated(m):
+	case isAnnotated(m):
 		return betterDelete, "it is annotated to go first"
 	case failed:
 		return betterDelete, "it has failed"
@@ -200,7 +208,7 @@ func agePriority(m *machinev1.Machine, now time.Time) float64 {
 }
 
 func nodeReady(v SetView, m *machinev1.Machine) bool {
-	ready, _ := ReadySince(LinkedNode(v.Nodes, m))
+	ready, _ := readySince(linkedNode(v.Nodes, m))
 	return ready
 }
 
@@ -215,7 +223,7 @@ func setStatus(v SetView, machines []*machinev1.Machine) *machinev1.MachineSetSt
 		if want.Matches(labels.Set(m.GetMetadata().GetLabels())) {
 			labeled++
 		}
-		isReady, since := ReadySince(LinkedNode(v.Nodes, m))
+		isReady, since := readySince(linkedNode(v.Nodes, m))
 		if !isReady {
 			continue
 		}
@@ -239,7 +247,7 @@ func minReady(s *machinev1.MachineSet) time.Duration {
 func availableAt(v SetView, machines []*machinev1.Machine) time.Time {
 	var first time.Time
 	for _, m := range machines {
-		ready, since := ReadySince(LinkedNode(v.Nodes, m))
+		ready, since := readySince(linkedNode(v.Nodes, m))
 		at := since.Add(minReady(v.Set))
 		if ready && at.After(v.Now) && (first.IsZero() || at.Before(first)) {
 			first = at
@@ -248,13 +256,15 @@ func availableAt(v SetView, machines []*machinev1.Machine) time.Time {
 	return first
 }
 
-// FromTemplate returns a machine as a set's template describes it, owned by the set; name and namespace are the caller's to set.
+// FromTemplate returns a machine as a set's template describes it, owned by the set; name and namespace are the
+// caller's to set.
 func FromTemplate(s *machinev1.MachineSet) *machinev1.Machine {
 	t := proto.Clone(s.GetSpec().GetTemplate()).(*machinev1.MachineTemplateSpec)
 	return &machinev1.Machine{
 		Metadata: &metav1.ObjectMeta{
-			Namespace: s.GetMetadata().GetNamespace(), Labels: t.GetMetadata().GetLabels(), Annotations: t.GetMetadata().GetAnnotations(),
-			OwnerReferences: []*metav1.OwnerReference{resource.OwnedBy(s)},
+			Namespace: s.GetMetadata().GetNamespace(), Labels: t.GetMetadata().GetLabels(),
+			Annotations:     t.GetMetadata().GetAnnotations(),
+			OwnerReferences: []*metav1.OwnerReference{object.OwnedBy(s)},
 		},
 		Spec: t.GetSpec(),
 	}

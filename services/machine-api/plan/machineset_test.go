@@ -36,7 +36,10 @@ func worker(name string, age time.Duration, change ...func(*machinev1.Machine)) 
 	m := newMachine(running)
 	m.Metadata.Name, m.Metadata.Uid, m.Metadata.Labels = name, "uid-"+name, map[string]string{"set": "workers"}
 	m.Metadata.CreationTimestamp = seconds(noon().Add(-age))
-	m.Metadata.OwnerReferences = []*metav1.OwnerReference{{ApiVersion: "machine.openshift.io/v1beta1", Kind: "MachineSet", Name: "workers", Uid: "uid-set", Controller: proto.Bool(true)}}
+	m.Metadata.OwnerReferences = []*metav1.OwnerReference{{
+		ApiVersion: "machine.openshift.io/v1beta1", Kind: "MachineSet",
+		Name: "workers", Uid: "uid-set", Controller: proto.Bool(true),
+	}}
 	m.Status.NodeRef.Name = name
 	for _, f := range change {
 		f(m)
@@ -75,27 +78,59 @@ func TestScale(t *testing.T) {
 		machines []*machinev1.Machine
 		want     want
 	}{
-		"the whole difference is made at once":        {newSet(3), []*machinev1.Machine{a}, want{create: 2}},
-		"nothing to do":                               {newSet(2), []*machinev1.Machine{a, b}, want{}},
-		"a machine that is being deleted is replaced": {newSet(2), []*machinev1.Machine{a, worker("b", 0, deleted)}, want{create: 1}},
+		"the whole difference is made at once": {newSet(3), []*machinev1.Machine{a}, want{create: 2}},
+		"nothing to do":                        {newSet(2), []*machinev1.Machine{a, b}, want{}},
+		"a machine that is being deleted is replaced": {
+			newSet(2),
+			[]*machinev1.Machine{a, worker("b", 0, deleted)},
+			want{create: 1},
+		},
 		"a machine that matches and is free is adopted": {
 			newSet(2),
 			[]*machinev1.Machine{a, worker("b", 0, unowned)},
 			want{adopt: []string{"b"}},
 		},
-		"a machine of somebody else does not count": {
+		"a machine of another owner does not count": {
 			newSet(2),
 			[]*machinev1.Machine{a, worker("b", 0, func(m *machinev1.Machine) { m.Metadata.OwnerReferences[0].Uid = "other" })},
 			want{create: 1},
 		},
-		"an annotation alone deletes nothing":           {newSet(3), []*machinev1.Machine{a, worker("b", 0, annotated), c}, want{}},
-		"when the set shrinks the annotated goes first": {newSet(2), []*machinev1.Machine{a, worker("b", 0, annotated), worker("c", 0, errored)}, want{delete: []string{"b"}}},
-		"then the failed one":                           {newSet(2), []*machinev1.Machine{a, worker("b", 0, withoutRef), worker("c", 0, errored)}, want{delete: []string{"c"}}},
-		"then the one without a node":                   {newSet(2), []*machinev1.Machine{a, worker("b", 0, withoutRef), c}, want{delete: []string{"b"}}},
-		"the newest go first where that is wanted":      {newSet(1, policy("Newest")), []*machinev1.Machine{a, b, c}, want{delete: []string{"c", "b"}}},
-		"the oldest go first where that is wanted":      {newSet(1, policy("Oldest")), []*machinev1.Machine{a, b, c}, want{delete: []string{"a", "b"}}},
-		"a set without a selector does nothing":         {newSet(3, func(s *machinev1.MachineSet) { s.Spec.Selector = nil }), []*machinev1.Machine{a}, want{}},
-		"a set without provider settings makes nothing": {newSet(3, func(s *machinev1.MachineSet) { s.Spec.Template.Spec = nil }), []*machinev1.Machine{a}, want{}},
+		"an annotation alone deletes nothing": {
+			newSet(3),
+			[]*machinev1.Machine{a, worker("b", 0, annotated), c},
+			want{},
+		},
+		"when the set shrinks the annotated goes first": {newSet(2), []*machinev1.Machine{
+			a, worker("b", 0, annotated),
+			worker("c", 0, errored),
+		}, want{delete: []string{"b"}}},
+		"then the failed one": {newSet(2), []*machinev1.Machine{
+			a, worker("b", 0, withoutRef),
+			worker("c", 0, errored),
+		}, want{delete: []string{"c"}}},
+		"then the one without a node": {
+			newSet(2),
+			[]*machinev1.Machine{a, worker("b", 0, withoutRef), c},
+			want{delete: []string{"b"}},
+		},
+		"the newest go first where that is wanted": {
+			newSet(1, policy("Newest")),
+			[]*machinev1.Machine{a, b, c},
+			want{delete: []string{"c", "b"}},
+		},
+		"the oldest go first where that is wanted": {
+			newSet(1, policy("Oldest")),
+			[]*machinev1.Machine{a, b, c},
+			want{delete: []string{"a", "b"}},
+		},
+		"a set without a selector does nothing": {
+			newSet(3, func(s *machinev1.MachineSet) { s.Spec.Selector = nil }),
+			[]*machinev1.Machine{a},
+			want{},
+		},
+		"a set without provider settings makes nothing": {
+			newSet(3, func(s *machinev1.MachineSet) { s.Spec.Template.Spec = nil }), []*machinev1.Machine{a}, want{},
+		},
 		"a set that is being deleted does nothing": {
 			newSet(3, func(s *machinev1.MachineSet) { s.Metadata.DeletionTimestamp = seconds(noon()) }),
 			[]*machinev1.Machine{a},
@@ -125,7 +160,8 @@ func TestStatusOfASet(t *testing.T) {
 	nodes["b"] = newNode("b", "True", noon().Add(-10*time.Second))
 	p := Scale(SetView{Now: noon(), Set: set, Machines: []*machinev1.Machine{a, b}, Nodes: nodes})
 	s := p.Status
-	if s.GetReplicas() != 2 || s.GetReadyReplicas() != 2 || s.GetAvailableReplicas() != 1 || s.GetFullyLabeledReplicas() != 2 || s.GetObservedGeneration() != 3 || s.GetLabelSelector() != "set=workers" {
+	if s.GetReplicas() != 2 || s.GetReadyReplicas() != 2 || s.GetAvailableReplicas() != 1 ||
+		s.GetFullyLabeledReplicas() != 2 || s.GetObservedGeneration() != 3 || s.GetLabelSelector() != "set=workers" {
 		t.Errorf("status = %v", s)
 	}
 	if want := noon().Add(20 * time.Second); !p.Wake.Equal(want) {
@@ -134,8 +170,10 @@ func TestStatusOfASet(t *testing.T) {
 }
 
 func TestASetThatCannotWorkSaysWhy(t *testing.T) {
-	p := Scale(SetView{Now: noon(), Set: newSet(1, func(s *machinev1.MachineSet) { s.Spec.Selector, s.Spec.Template = nil, nil })})
-	if p.Status.GetErrorReason() != ReasonInvalidConfiguration || p.Status.GetErrorMessage() == "" || len(p.Held) != 1 {
+	p := Scale(SetView{
+		Now: noon(), Set: newSet(1, func(s *machinev1.MachineSet) { s.Spec.Selector, s.Spec.Template = nil, nil }),
+	})
+	if p.Status.GetErrorReason() != reasonInvalidConfiguration || p.Status.GetErrorMessage() == "" || len(p.Held) != 1 {
 		t.Errorf("status = %v, held = %v, want the reason", p.Status, p.Held)
 	}
 }
@@ -147,14 +185,17 @@ func TestPromisesOfASetsPlan(t *testing.T) {
 		alive, marked := 0, 0
 		for i := range rapid.IntRange(0, 8).Draw(t, "machines") {
 			m := worker(fmt.Sprintf("m%d", i), time.Duration(rapid.IntRange(0, 1000).Draw(t, "age"))*time.Hour)
-			for name, f := range map[string]func(*machinev1.Machine){"deleted": deleted, "annotated": annotated, "unowned": unowned, "without node": withoutRef, "errored": errored} {
+			for name, f := range map[string]func(*machinev1.Machine){
+				"deleted": deleted, "annotated": annotated,
+				"unowned": unowned, "without node": withoutRef, "errored": errored,
+			} {
 				if rapid.IntRange(0, 3).Draw(t, name) == 0 {
 					f(m)
 				}
 			}
 			if m.Metadata.DeletionTimestamp == nil {
 				alive++
-				if Annotated(m) {
+				if isAnnotated(m) {
 					marked++
 				}
 			}
@@ -171,7 +212,7 @@ func TestPromisesOfASetsPlan(t *testing.T) {
 			if d.Machine.Metadata.DeletionTimestamp != nil {
 				t.Fatal("a machine that goes already counts as a deletion")
 			}
-			if Annotated(d.Machine) {
+			if isAnnotated(d.Machine) {
 				gone++
 			}
 		}

@@ -1,6 +1,6 @@
-// Package plan decides which machines exist, where they stand, and what the next step of each is from creation to the
-// end. It does no I/O and reads no clock: the same view always gives the same plan. Whoever acts on a plan writes its
-// status first and acts afterwards, so that a crash in between only repeats the action.
+// Package plan decides which machines exist, in which failure domains, and what the next step of each is from creation
+// to the end. It does no I/O and reads no clock: the same view always gives the same plan. A controller that acts on a
+// plan writes its status first and acts afterwards, so that a crash in between only repeats the action.
 package plan
 
 import (
@@ -11,7 +11,7 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -37,9 +37,9 @@ const (
 	AnnotationDeleteOld     = "machine.openshift.io/cluster-api-delete-machine" // its former name
 	AnnotationMachine       = "machine.openshift.io/machine"                    // on nodes: "<namespace>/<name>"
 
-	FinalizerMachine      = "machine.machine.openshift.io"
-	FinalizerControlPlane = "controlplanemachineset.machine.openshift.io" // holds a deleted set until its machines are let go
-	FinalizerOrphan       = "orphan"                                      // the same for a machine set whose machines shall stay
+	FinalizerMachine = "machine.machine.openshift.io"
+	// holds a deleted set until its machines are let go
+	FinalizerControlPlane = "controlplanemachineset.machine.openshift.io"
 
 	// taintUninitialized keeps pods from a node until it carries what its machine wants.
 	taintUninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
@@ -54,8 +54,8 @@ const (
 	RoleWorker = "worker"
 )
 
-// ReasonInvalidConfiguration is the errorReason of an object that cannot work as it is written.
-const ReasonInvalidConfiguration = "InvalidConfiguration"
+// reasonInvalidConfiguration is the errorReason of an object that cannot work as it is written.
+const reasonInvalidConfiguration = "InvalidConfiguration"
 
 const (
 	lookAgain      = 30 * time.Second // in case a change went unnoticed; every step is woken by one
@@ -105,7 +105,7 @@ const (
 	Progressing = "Progressing"
 )
 
-// Event is something that people should hear of.
+// Event is an event to record for users.
 type Event struct{ Type, Reason, Message string }
 
 // Role returns the role of a machine: master or worker.
@@ -116,16 +116,16 @@ func Role(m *machinev1.Machine) string {
 	return RoleWorker
 }
 
-// IsControlPlaneNode reports whether a node carries one of the labels of the control plane.
-func IsControlPlaneNode(n *nodev1.Node) bool {
+// isControlPlaneNode reports whether a node carries one of the labels of the control plane.
+func isControlPlaneNode(n *nodev1.Node) bool {
 	labels := n.GetMetadata().GetLabels()
 	_, a := labels[nodeLabelControlPlane]
 	_, b := labels[nodeLabelMaster]
 	return a || b
 }
 
-// ReadySince says whether a node is ready, and since when it has been as it is.
-func ReadySince(n *nodev1.Node) (ready bool, since time.Time) {
+// readySince says whether a node is ready, and since when it has been as it is.
+func readySince(n *nodev1.Node) (ready bool, since time.Time) {
 	for _, c := range n.GetStatus().GetConditions() {
 		if c.GetType() == "Ready" {
 			return c.GetStatus() == conditionTrue, c.GetLastTransitionTime().AsTime()
@@ -134,14 +134,14 @@ func ReadySince(n *nodev1.Node) (ready bool, since time.Time) {
 	return false, time.Time{}
 }
 
-// Annotated reports whether somebody wants this machine to be the next to go when its set shrinks.
-func Annotated(m *machinev1.Machine) bool {
+// isAnnotated reports whether a user wants this machine to be the next to go when its set shrinks.
+func isAnnotated(m *machinev1.Machine) bool {
 	a := m.GetMetadata().GetAnnotations()
 	return a[AnnotationDelete] != "" || a[AnnotationDeleteOld] != ""
 }
 
 func reference(m *machinev1.Machine) *metav1.ObjectReference {
-	r := resource.Reference(m)
+	r := object.Reference(m)
 	r.ApiVersion, r.Kind = machineAPIVersion, machineKind
 	return r
 }

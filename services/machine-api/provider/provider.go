@@ -1,5 +1,5 @@
-// Package provider speaks with the plugins of infrastructure providers and keeps a copy of their instances. The copy says
-// quickly that something changed; that an instance does not exist only the plugin itself can say (Absent).
+// Package provider speaks with the plugins of infrastructure providers and keeps a copy of their instances. The copy
+// says quickly that something changed; that an instance does not exist only the plugin itself can say (Absent).
 package provider
 
 import (
@@ -13,6 +13,7 @@ import (
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/backoff"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -55,7 +56,10 @@ type Set struct {
 func New(conns map[string]grpc.ClientConnInterface, log *slog.Logger) *Set {
 	s := &Set{log: log}
 	for name, c := range conns {
-		s.plugins = append(s.plugins, &Plugin{Name: name, client: providerv1.NewProviderServiceClient(c), instances: map[string]*providerv1.Instance{}})
+		s.plugins = append(s.plugins, &Plugin{
+			Name: name, client: providerv1.NewProviderServiceClient(c),
+			instances: map[string]*providerv1.Instance{},
+		})
 	}
 	return s
 }
@@ -78,7 +82,7 @@ func (s *Set) tell(uids ...string) {
 	}
 }
 
-// Run keeps the copies in step until ctx ends.
+// Run keeps the copies up to date until ctx ends.
 func (s *Set) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, p := range s.plugins {
@@ -88,7 +92,7 @@ func (s *Set) Run(ctx context.Context) error {
 }
 
 func (s *Set) follow(ctx context.Context, p *Plugin) {
-	backoff := firstBackOff
+	again := backoff.New(firstBackOff, mostBackOff)
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := s.watch(ctx, p)
@@ -97,13 +101,9 @@ func (s *Set) follow(ctx context.Context, p *Plugin) {
 		}
 		s.log.DebugContext(ctx, "watch of instances broke off", "provider", p.Name, "error", err)
 		if time.Since(began) > mostBackOff {
-			backoff = firstBackOff
+			again.Reset()
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(backoff):
-			backoff = min(2*backoff, mostBackOff)
-		}
+		again.Wait(ctx)
 	}
 }
 
@@ -187,8 +187,8 @@ func (p *Plugin) known() *providerv1.GetProviderInfoResponse {
 	return p.info
 }
 
-// Instance returns the instance of a machine as far as the copy of its own provider shows it; nil if that shows none. What another provider says
-// of the machine does not count.
+// Instance returns the instance of a machine as far as the copy of its own provider shows it; nil if that shows none.
+// What another provider says of the machine does not count.
 func (s *Set) Instance(m *machinev1.Machine) *providerv1.Instance {
 	p, err := s.For(m.GetSpec().GetProviderSpec().GetValue())
 	if err != nil {
@@ -199,7 +199,8 @@ func (s *Set) Instance(m *machinev1.Machine) *providerv1.Instance {
 	return p.instances[m.GetMetadata().GetUid()]
 }
 
-// For returns the provider that understands a provider spec: ErrUnknownKind if there is none, another error if nobody can say yet.
+// For returns the provider that understands a provider spec: ErrUnknownKind if there is none, another error while that
+// is unknown.
 func (s *Set) For(spec *structpb.Struct) (*Plugin, error) {
 	kind := spec.GetFields()["kind"].GetStringValue()
 	silent := false
@@ -219,8 +220,8 @@ func (s *Set) For(spec *structpb.Struct) (*Plugin, error) {
 	return nil, fmt.Errorf("spec.providerSpec.value.kind: is %q: %w", kind, ErrUnknownKind)
 }
 
-// DomainFields says where the provider of a provider spec has the settings of a failure domain; nothing if no provider understands the
-// spec. known is false while nobody can say.
+// DomainFields says where the provider of a provider spec has the settings of a failure domain; nothing if no provider
+// understands the spec. known is false while that is unknown.
 func (s *Set) DomainFields(spec *structpb.Struct) (fields map[string]string, known bool) {
 	p, err := s.For(spec)
 	if err != nil {
@@ -229,8 +230,8 @@ func (s *Set) DomainFields(spec *structpb.Struct) (fields map[string]string, kno
 	return p.known().GetFailureDomainFields(), true
 }
 
-// Look returns the instance of a machine, asked of its provider. absent is true if the provider says that there is none, or if no provider
-// could ever have made one.
+// Look returns the instance of a machine, asked of its provider. absent is true if the provider says that there is
+// none, or if no provider could ever have made one.
 func (s *Set) Look(ctx context.Context, m *machinev1.Machine) (i *providerv1.Instance, absent bool, err error) {
 	p, err := s.For(m.GetSpec().GetProviderSpec().GetValue())
 	if errors.Is(err, ErrUnknownKind) {
@@ -274,7 +275,7 @@ func (p *Plugin) rememberNew(i *providerv1.Instance) {
 	}
 }
 
-// Delete begins to delete the instance that was made for a machine. One that went meanwhile is no error.
+// Delete begins to delete the instance that was made for a machine. It succeeds if the instance is already gone.
 func (s *Set) Delete(ctx context.Context, m *machinev1.Machine) error {
 	p, err := s.For(m.GetSpec().GetProviderSpec().GetValue())
 	if err != nil {
@@ -286,6 +287,9 @@ func (s *Set) Delete(ctx context.Context, m *machinev1.Machine) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	_, err = p.client.DeleteInstance(ctx, &providerv1.DeleteInstanceRequest{ProviderId: i.GetProviderId(), RequestToken: m.GetMetadata().GetUid()})
+	_, err = p.client.DeleteInstance(ctx, &providerv1.DeleteInstanceRequest{
+		ProviderId:   i.GetProviderId(),
+		RequestToken: m.GetMetadata().GetUid(),
+	})
 	return err
 }

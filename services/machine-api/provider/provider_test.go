@@ -38,13 +38,18 @@ func (p *plugin) set(f func()) {
 	p.cut = make(chan struct{})
 }
 
-func (p *plugin) GetProviderInfo(context.Context, *providerv1.GetProviderInfoRequest) (*providerv1.GetProviderInfoResponse, error) {
+func (p *plugin) GetProviderInfo(context.Context, *providerv1.GetProviderInfoRequest) (
+	*providerv1.GetProviderInfoResponse, error,
+) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.away {
 		return nil, status.Error(codes.Unavailable, "away")
 	}
-	return &providerv1.GetProviderInfoResponse{ProviderSpecKinds: []string{"TestSpec"}, FailureDomainFields: map[string]string{"zone": "rack"}}, nil
+	return &providerv1.GetProviderInfoResponse{
+		ProviderSpecKinds:   []string{"TestSpec"},
+		FailureDomainFields: map[string]string{"zone": "rack"},
+	}, nil
 }
 
 func (p *plugin) GetInstance(_ context.Context, r *providerv1.GetInstanceRequest) (*providerv1.Instance, error) {
@@ -58,7 +63,9 @@ func (p *plugin) GetInstance(_ context.Context, r *providerv1.GetInstanceRequest
 	return nil, status.Error(codes.NotFound, "none")
 }
 
-func (p *plugin) WatchInstances(_ *providerv1.WatchInstancesRequest, s grpc.ServerStreamingServer[providerv1.WatchInstancesResponse]) error {
+func (p *plugin) WatchInstances(_ *providerv1.WatchInstancesRequest,
+	s grpc.ServerStreamingServer[providerv1.WatchInstancesResponse],
+) error {
 	p.mu.Lock()
 	instances, cut := p.instances, p.cut
 	p.mu.Unlock()
@@ -100,40 +107,44 @@ func start(t *testing.T, p *plugin) (s *Set, heard <-chan string) {
 	return s, ch
 }
 
-// hear waits until a machine's uid is told and ok holds.
-func hear(t *testing.T, heard <-chan string, ok func() bool) {
+// await waits until a machine's uid is reported and ok holds.
+func await(t *testing.T, heard <-chan string, ok func() bool) {
 	t.Helper()
 	limit := time.After(20 * time.Second)
 	for !ok() {
 		select {
 		case <-heard:
 		case <-limit:
-			t.Fatal("it was never told")
+			t.Fatal("it was never reported")
 		}
 	}
 }
 
 func TestWhatHappensWhileAProviderIsAwayIsNoticed(t *testing.T) {
-	a, b := &providerv1.Instance{MachineUid: "a", State: "Running"}, &providerv1.Instance{MachineUid: "b", State: "Running"}
+	a, b := &providerv1.Instance{MachineUid: "a", State: "Running"}, &providerv1.Instance{
+		MachineUid: "b", State: "Running",
+	}
 	p := &plugin{instances: []*providerv1.Instance{a}}
 	s, heard := start(t, p)
 	has := func(uid string) bool { return s.Instance(machine(uid)) != nil }
-	hear(t, heard, func() bool { return has("a") })
+	await(t, heard, func() bool { return has("a") })
 	p.set(func() { p.instances = []*providerv1.Instance{b} })
-	hear(t, heard, func() bool { return has("b") && !has("a") })
+	await(t, heard, func() bool { return has("b") && !has("a") })
 }
 
 func machine(uid string) *machinev1.Machine {
-	return &machinev1.Machine{Metadata: &metav1.ObjectMeta{Uid: uid}, Spec: &machinev1.MachineSpec{ProviderSpec: &machinev1.ProviderSpec{
-		Value: &structpb.Struct{Fields: map[string]*structpb.Value{"kind": structpb.NewStringValue("TestSpec")}},
-	}}}
+	return &machinev1.Machine{Metadata: &metav1.ObjectMeta{Uid: uid}, Spec: &machinev1.MachineSpec{
+		ProviderSpec: &machinev1.ProviderSpec{
+			Value: &structpb.Struct{Fields: map[string]*structpb.Value{"kind": structpb.NewStringValue("TestSpec")}},
+		},
+	}}
 }
 
 func TestWhatAnotherProviderSaysOfAMachineDoesNotCount(t *testing.T) {
 	s, heard := start(t, &plugin{instances: []*providerv1.Instance{{MachineUid: "a", State: "Running"}}})
 	foreign := machine("a")
 	foreign.Spec.ProviderSpec.Value.Fields["kind"] = structpb.NewStringValue("Other")
-	hear(t, heard, func() bool { return s.Instance(machine("a")) != nil })
+	await(t, heard, func() bool { return s.Instance(machine("a")) != nil })
 	if i := s.Instance(foreign); i != nil {
 		t.Errorf("Instance = %v, of a provider that did not make it", i)
 	}

@@ -1,5 +1,5 @@
-// Package server holds the methods of machine-api beyond the standard ones: plans, which run the very functions that the controllers run, and
-// the check of a change of hooks.
+// Package server holds the methods of machine-api beyond the standard ones: plans, which run the very functions that
+// the controllers run, and the check of a change of hooks.
 package server
 
 import (
@@ -12,7 +12,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/machine-api/kinds"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
@@ -51,7 +51,7 @@ func namespaceOr(ns, otherwise string) string {
 }
 
 func missingObject(kind string) error {
-	return rpcerr.Invalid(rpcerr.Field{Path: "name", Description: "must be given, or else the " + kind})
+	return rpcerr.Invalid(object.Fault{Path: "name", Description: "must be given, or else the " + kind})
 }
 
 // machines is the part of MachineService that is no standard method.
@@ -61,7 +61,9 @@ type machines struct {
 }
 
 // PlanMachine says what the next step of a machine is.
-func (s machines) PlanMachine(ctx context.Context, req *machinev1.PlanMachineRequest) (*machinev1.PlanMachineResponse, error) {
+func (s machines) PlanMachine(ctx context.Context, req *machinev1.PlanMachineRequest) (*machinev1.PlanMachineResponse,
+	error,
+) {
 	v := plan.MachineView{
 		Now: s.now(), Machine: req.GetMachine(), Instance: req.GetInstance(), InstanceGone: req.GetInstance() == nil,
 		Node: req.GetNode(), NodesSeen: true, Drain: req.GetDrain(),
@@ -78,7 +80,10 @@ func (s machines) PlanMachine(ctx context.Context, req *machinev1.PlanMachineReq
 		Phase: p.Status.GetPhase(), Conditions: p.Status.GetConditions(), WaitsFor: p.WaitsFor, WakeTime: wake(p.Wake),
 	}
 	for _, a := range p.Actions {
-		out.Actions = append(out.Actions, &metav1.PlannedAction{Action: string(a), Object: resource.Reference(v.Machine), Reason: reasonFor(a)})
+		out.Actions = append(out.Actions, &metav1.PlannedAction{
+			Action: string(a), Object: object.Reference(v.Machine),
+			Reason: reasonFor(a),
+		})
 	}
 	return out, nil
 }
@@ -107,7 +112,9 @@ func (s server) live(ctx context.Context, namespace, name string) (*machinev1.Ma
 }
 
 // ValidateHooks says whether a change of lifecycle hooks is allowed.
-func (s machines) ValidateHooks(ctx context.Context, req *machinev1.ValidateHooksRequest) (*machinev1.ValidateHooksResponse, error) {
+func (s machines) ValidateHooks(ctx context.Context, req *machinev1.ValidateHooksRequest) (
+	*machinev1.ValidateHooksResponse, error,
+) {
 	old := req.GetOldMachine()
 	if old == nil && req.GetName() != "" {
 		m, err := s.live(ctx, req.GetNamespace(), req.GetName())
@@ -121,13 +128,17 @@ func (s machines) ValidateHooks(ctx context.Context, req *machinev1.ValidateHook
 	}
 	out := &machinev1.ValidateHooksResponse{}
 	for _, v := range s.hookViolations(ctx, old, req) {
-		out.Violations = append(out.Violations, &machinev1.ValidateHooksResponse_Violation{Field: v.Field, Description: v.Description})
+		out.Violations = append(out.Violations, &machinev1.ValidateHooksResponse_Violation{
+			Field: v.Path, Description: v.Description,
+		})
 	}
 	out.Allowed = len(out.Violations) == 0
 	return out, nil
 }
 
-func (s machines) hookViolations(ctx context.Context, old *machinev1.Machine, req *machinev1.ValidateHooksRequest) []plan.Violation {
+func (s machines) hookViolations(ctx context.Context, old *machinev1.Machine,
+	req *machinev1.ValidateHooksRequest,
+) []object.Fault {
 	bad := plan.HookChange(old, req.GetNewMachine()) // the shape was checked with the request
 	caller, _ := identity.CallerFrom(ctx)
 	if u := req.GetUser(); u != "" && u != caller.User {
@@ -135,7 +146,8 @@ func (s machines) hookViolations(ctx context.Context, old *machinev1.Machine, re
 	}
 	for _, r := range plan.GuardedRemovals(old, req.GetNewMachine()) {
 		if ok, _ := s.tables.MayComplete(caller, r.Hook.GetOwner()); !ok {
-			bad = append(bad, plan.Violation{Field: r.Field, Description: "hook " + r.Hook.GetName() + " can be removed only by its owner " + r.Hook.GetOwner() + " or an administrator"})
+			bad = append(bad, object.Fault{Path: r.Field, Description: "hook " + r.Hook.GetName() +
+				" can be removed only by its owner " + r.Hook.GetOwner() + " or an administrator"})
 		}
 	}
 	return bad
@@ -148,7 +160,9 @@ type sets struct {
 }
 
 // PlanMachineSet says what a set would do.
-func (s sets) PlanMachineSet(ctx context.Context, req *machinev1.PlanMachineSetRequest) (*machinev1.PlanMachineSetResponse, error) {
+func (s sets) PlanMachineSet(ctx context.Context, req *machinev1.PlanMachineSetRequest) (
+	*machinev1.PlanMachineSetResponse, error,
+) {
 	if err := bounded(req.GetMachines()); err != nil {
 		return nil, err
 	}
@@ -158,7 +172,8 @@ func (s sets) PlanMachineSet(ctx context.Context, req *machinev1.PlanMachineSetR
 			return nil, missingObject("machine set")
 		}
 		var err error
-		if set, err = s.tables.Sets.Get(ctx, namespaceOr(req.GetNamespace(), s.tables.Sets.Type().GetDefaultNamespace()), req.GetName()); err != nil {
+		if set, err = s.tables.Sets.Get(ctx, namespaceOr(req.GetNamespace(), s.tables.Sets.Type().GetDefaultNamespace()),
+			req.GetName()); err != nil {
 			return nil, err
 		}
 	}
@@ -171,7 +186,8 @@ func (s sets) PlanMachineSet(ctx context.Context, req *machinev1.PlanMachineSetR
 	}
 	v, seen := s.views.ViewSet(set)
 	if req.GetMachines() != nil {
-		v.Machines, v.Nodes = given(req.GetMachines(), set.GetMetadata().GetNamespace()), readyNodes(req.GetReadyNodes(), v.Now)
+		v.Machines, v.Nodes = given(req.GetMachines(), set.GetMetadata().GetNamespace()),
+			readyNodes(req.GetReadyNodes(), v.Now)
 	} else if !seen {
 		return nil, rpcerr.Unavailable("it is not known yet which nodes there are")
 	}
@@ -179,26 +195,32 @@ func (s sets) PlanMachineSet(ctx context.Context, req *machinev1.PlanMachineSetR
 }
 
 func setAnswer(p plan.SetPlan) *machinev1.PlanMachineSetResponse {
-	out := &machinev1.PlanMachineSetResponse{Creations: int32(p.Create), Status: p.Status, HeldBack: p.Held, WakeTime: wake(p.Wake)}
+	out := &machinev1.PlanMachineSetResponse{
+		Creations: int32(p.Create), Status: p.Status, HeldBack: p.Held,
+		WakeTime: wake(p.Wake),
+	}
 	for _, m := range p.Adopt {
 		out.Adoptions = append(out.Adoptions, m.GetMetadata().GetName())
 	}
 	for _, d := range p.Delete {
-		out.Deletions = append(out.Deletions, &machinev1.PlanMachineSetResponse_Deletion{Machine: d.Machine.GetMetadata().GetName(), Priority: d.Priority, Reason: d.Reason})
+		out.Deletions = append(out.Deletions, &machinev1.PlanMachineSetResponse_Deletion{
+			Machine: d.Machine.GetMetadata().GetName(), Priority: d.Priority, Reason: d.Reason,
+		})
 	}
 	return out
 }
 
 func bounded(l *machinev1.MachineList) error {
 	if n := len(l.GetItems()); n > maxObjects {
-		return rpcerr.Invalid(rpcerr.Field{Path: "machines.items", Description: "has " + strconv.Itoa(n) + " machines, at most " + strconv.Itoa(maxObjects) + " can be planned for"})
+		return rpcerr.Invalid(object.Fault{Path: "machines.items", Description: "has " + strconv.Itoa(n) +
+			" machines, at most " + strconv.Itoa(maxObjects) + " can be planned for"})
 	}
 	return nil
 }
 
 // inNamespace returns a copy of an object that lives in the default namespace if it says none.
-func inNamespace[T resource.Object](obj T, t *metav1.ResourceType) T {
-	obj = resource.Clone(obj)
+func inNamespace[T object.Object](obj T, t *metav1.ResourceType) T {
+	obj = object.Clone(obj)
 	if m := obj.GetMetadata(); m != nil && m.Namespace == "" {
 		m.Namespace = t.GetDefaultNamespace()
 	}
@@ -209,7 +231,7 @@ func inNamespace[T resource.Object](obj T, t *metav1.ResourceType) T {
 func given(l *machinev1.MachineList, namespace string) []*machinev1.Machine {
 	var out []*machinev1.Machine
 	for _, m := range l.GetItems() {
-		m = resource.Clone(m)
+		m = object.Clone(m)
 		if m.Metadata == nil {
 			m.Metadata = &metav1.ObjectMeta{}
 		}
@@ -255,7 +277,9 @@ type controlPlanes struct {
 }
 
 // PlanControlPlaneMachineSet says what a control-plane machine set would do.
-func (s controlPlanes) PlanControlPlaneMachineSet(ctx context.Context, req *machinev1.PlanControlPlaneMachineSetRequest) (*machinev1.PlanControlPlaneMachineSetResponse, error) {
+func (s controlPlanes) PlanControlPlaneMachineSet(ctx context.Context,
+	req *machinev1.PlanControlPlaneMachineSetRequest,
+) (*machinev1.PlanControlPlaneMachineSetResponse, error) {
 	if err := bounded(req.GetMachines()); err != nil {
 		return nil, err
 	}
@@ -265,19 +289,23 @@ func (s controlPlanes) PlanControlPlaneMachineSet(ctx context.Context, req *mach
 	}
 	v, seen := s.views.ViewControlPlane(set)
 	if req.GetMachines() != nil {
-		v.Machines, v.Nodes = given(req.GetMachines(), set.GetMetadata().GetNamespace()), readyNodes(req.GetReadyNodes(), v.Now)
+		v.Machines, v.Nodes = given(req.GetMachines(), set.GetMetadata().GetNamespace()),
+			readyNodes(req.GetReadyNodes(), v.Now)
 	} else if !seen {
 		return nil, rpcerr.Unavailable("it is not known yet which nodes there are, or what the provider understands")
 	}
 	return controlPlaneAnswer(plan.ControlPlane(v)), nil
 }
 
-// controlPlane returns the set to plan for. A set that is given, but not its machines, stands for the live one: it is taken to be the owner of that
-// one's machines.
-func (s controlPlanes) controlPlane(ctx context.Context, req *machinev1.PlanControlPlaneMachineSetRequest) (*machinev1.ControlPlaneMachineSet, error) {
+// controlPlane returns the set to plan for. A set that is given, but not its machines, is the live one: it is taken to
+// be the owner of that one's machines.
+func (s controlPlanes) controlPlane(ctx context.Context, req *machinev1.PlanControlPlaneMachineSetRequest) (
+	*machinev1.ControlPlaneMachineSet, error,
+) {
 	set, typ := req.GetControlPlaneMachineSet(), s.tables.ControlPlanes.Type()
 	if set == nil {
-		return s.tables.ControlPlanes.Get(ctx, namespaceOr(req.GetNamespace(), typ.GetDefaultNamespace()), namespaceOr(req.GetName(), kinds.ClusterName))
+		return s.tables.ControlPlanes.Get(ctx, namespaceOr(req.GetNamespace(), typ.GetDefaultNamespace()),
+			namespaceOr(req.GetName(), kinds.ClusterName))
 	}
 	set = inNamespace(set, typ)
 	if set.Metadata == nil {
@@ -290,7 +318,10 @@ func (s controlPlanes) controlPlane(ctx context.Context, req *machinev1.PlanCont
 }
 
 func controlPlaneAnswer(p plan.ControlPlanePlan) *machinev1.PlanControlPlaneMachineSetResponse {
-	out := &machinev1.PlanControlPlaneMachineSetResponse{Actions: p.Actions(), HeldBack: p.Held, Status: p.Status, WakeTime: wake(p.Wake)}
+	out := &machinev1.PlanControlPlaneMachineSetResponse{
+		Actions: p.Actions(), HeldBack: p.Held, Status: p.Status,
+		WakeTime: wake(p.Wake),
+	}
 	for _, i := range p.Indexes {
 		index := &machinev1.PlanControlPlaneMachineSetResponse_Index{Index: int32(i.Index), FailureDomain: string(i.Domain)}
 		for _, m := range i.Machines {

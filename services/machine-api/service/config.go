@@ -44,11 +44,14 @@ func parse(args []string, out io.Writer) (config, error) {
 	c.Flags(fs)
 	c.RecordFlags(fs)
 	fs.StringVar(&c.pki, "pki", "", "directory of the authority windlass, key included")
-	fs.StringSliceVar(&c.gateways, "gateway", nil, "host:port of a gateway, as machines reach it: they join there, and agents keep the list and get the one in force with each renewal of their certificates; may be repeated, at most 16")
-	fs.StringVar(&c.infrastructureName, "infrastructure-name", "", "name of the cluster at its provider, used at the first start (default: windlass- and five random characters)")
+	fs.StringSliceVar(&c.gateways, "gateway", nil,
+		"host:port of a gateway, as machines reach it: they join there, and agents keep the list and get the one in force with each renewal of their certificates; may be repeated, at most 16")
+	fs.StringVar(&c.infrastructureName, "infrastructure-name", "",
+		"name of the cluster at its provider, used at the first start (default: windlass- and five random characters)")
 	fs.StringVar(&c.platform, "platform", "Local", "platform of the cluster, used at the first start")
 	fs.DurationVar(&c.lifetime, "certificate-lifetime", defaultLifetime, "lifetime of machines' certificates")
-	fs.IPNetSliceVar(&c.reserved, "reserved", nil, "network such as 10.0.0.0/27 that the cluster's own programs have their addresses from, and no machine may have one of; may be repeated. Those in other flags are reserved anyway")
+	fs.IPNetSliceVar(&c.reserved, "reserved", nil,
+		"network such as 10.0.0.0/27 that the cluster's own programs have their addresses from, and no machine may have one of; may be repeated. Those in other flags are reserved anyway")
 	if err := fs.Parse(args); err != nil {
 		return c, err
 	}
@@ -60,7 +63,10 @@ func (c config) check(rest []string) error {
 	if len(rest) > 0 {
 		errs = append(errs, fmt.Errorf("unexpected argument %q", rest[0]))
 	}
-	for flag, value := range map[string]string{"--pki": c.pki, "--dir": c.Dir, "--tls-dir": c.TLSDir, "--listen": c.Listen} {
+	for flag, value := range map[string]string{
+		"--pki": c.pki, "--dir": c.Dir, "--tls-dir": c.TLSDir,
+		"--listen": c.Listen,
+	} {
 		if value == "" {
 			errs = append(errs, fmt.Errorf("%s is required", flag))
 		}
@@ -88,8 +94,8 @@ func (c config) check(rest []string) error {
 	return errors.Join(errs...)
 }
 
-// addresses returns the addresses of the cluster's own programs: those that flags hold as such, and those that are reserved for programs which
-// are known by name.
+// addresses returns the addresses of the cluster's own programs: those that flags hold as such, and those that are
+// reserved for programs which are known by name.
 func (c config) addresses() []netip.Prefix {
 	var out []netip.Prefix
 	add := func(a netip.Addr) { out = append(out, netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen())) }
@@ -98,7 +104,8 @@ func (c config) addresses() []netip.Prefix {
 			out = append(out, p.Masked())
 		}
 	}
-	for _, hostPort := range slices.Concat(c.gateways, slices.Collect(maps.Values(c.Peers)), []string{c.Listen, c.Advertise}) {
+	for _, hostPort := range slices.Concat(c.gateways, slices.Collect(maps.Values(c.Peers)),
+		[]string{c.Listen, c.Advertise}) {
 		if ap, err := netip.ParseAddrPort(hostPort); err == nil && !ap.Addr().IsUnspecified() {
 			add(ap.Addr())
 		}

@@ -9,8 +9,10 @@ import (
 
 func TestAddressesOfProgramsAreReserved(t *testing.T) {
 	c, err := parse([]string{
-		"--pki", "x", "--dir", "x", "--tls-dir", "x", "--listen", "0.0.0.0:7101", "--advertise", "machine-api:7101", "--gateway", "gateway:6443",
-		"--peer", "eviction-controller=10.1.2.3:7104", "--etcd-endpoints", "https://172.31.250.2:2379", "--reserved", "172.31.250.0/27",
+		"--pki", "x", "--dir", "x", "--tls-dir", "x", "--listen", "0.0.0.0:7101", "--advertise", "machine-api:7101",
+		"--gateway", "gateway:6443",
+		"--peer", "eviction-controller=10.1.2.3:7104", "--etcd-endpoints", "https://172.31.250.2:2379", "--reserved",
+		"172.31.250.0/27",
 	}, io.Discard)
 	if err != nil {
 		t.Fatal(err)

@@ -13,8 +13,10 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -47,7 +49,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 }
 
 // build makes the parts and registers what they serve.
-func build(p *serve.Process, cfg config, signer *join.Signer) ([]func(context.Context) error, error) {
+func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, error) {
 	st := p.Store(p.Etcd)
 	tables := kinds.New(st, p.Validator, p.Policy, p.Log)
 	tables.NodeLifetime = cfg.lifetime
@@ -73,22 +75,21 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]func(context.Co
 		Tables: tables, Providers: providers, Nodes: nodes, Drains: drains, Eviction: eviction,
 		Bootstrap: tokens, Events: recorder, Reserved: cfg.addresses(), Log: p.Log,
 	})
-	elector := reconcile.NewElector(p.Etcd, name, p.Address(), p.Log)
-	p.Leads = elector.Leads
-	p.Metrics.MustRegister(elector)
 	machinev1.RegisterJoinServiceServer(p.GRPC, join.NewService(tokens, signer, tables.Machines))
-	err = errors.Join(server.Register(p.GRPC, tables, control, time.Now), recorder.Register(p.GRPC))
-	p.ReadyWhen(tables.Synced)
-	return []func(context.Context) error{
+	server.Add(p.Tables, tables, control, time.Now)
+	return []serve.Part{
 		func(ctx context.Context) error { return tokens.Run(ctx, p.Log) },
 		func(ctx context.Context) error {
 			return serve.EnforceRevocations(ctx, tables.Revocations.Cache, p.Validity, p.Log)
 		},
-		tables.Run, recorder.Run, providers.Run, nodes.Run, drains.Run,
-		func(ctx context.Context) error {
-			return elector.Run(ctx, func(ctx context.Context) error { return lead(ctx, tables, control, cfg) })
-		},
-	}, err
+		recorder.Run, providers.Run, nodes.Run, drains.Run,
+		p.Lead(reconcile.NewElector(p.Etcd, name, p.Address(), p.Log), func(ctx context.Context) error {
+			if p.Tables.WaitSynced(ctx) != nil {
+				return nil // ctx ended
+			}
+			return lead(ctx, tables, control, cfg)
+		}),
+	}, recorder.Register(p.GRPC)
 }
 
 // plugins connects to every provider among the peers.
@@ -109,9 +110,6 @@ func plugins(p *serve.Process, peers map[string]string) (*provider.Set, error) {
 
 // lead does what only the leader does.
 func lead(ctx context.Context, tables *kinds.Tables, control *controller.Controller, cfg config) error {
-	if err := tables.Synced(ctx); err != nil {
-		return ended(ctx, err)
-	}
 	for ctx.Err() == nil {
 		if err := tables.Machines.HoldClaims(ctx); err != nil && ctx.Err() == nil {
 			control.Log.WarnContext(ctx, "machines share what each must have for itself", "error", err)
@@ -124,10 +122,7 @@ func lead(ctx context.Context, tables *kinds.Tables, control *controller.Control
 			return nil
 		}
 		control.Log.WarnContext(ctx, "begin to lead", "error", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(retryLead):
-		}
+		backoff.Sleep(ctx, retryLead)
 	}
 	return nil
 }
@@ -137,31 +132,20 @@ func work(ctx context.Context, tables *kinds.Tables, control *controller.Control
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return control.Run(ctx) })
 	group.Go(func() error {
-		for {
+		for ctx.Err() == nil {
 			next, err := tables.CollectRevocations(ctx, time.Now())
 			if err != nil && ctx.Err() == nil {
 				control.Log.WarnContext(ctx, "expired revocations not removed", "error", err)
 			}
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(time.Until(next)):
-			}
+			backoff.Sleep(ctx, time.Until(next))
 		}
+		return nil
 	})
 	return group.Wait()
 }
 
 // retryLead is how soon a leader begins again that could not: etcd answers again within about that.
 const retryLead = 200 * time.Millisecond
-
-// ended returns nil if the term is over: that is no fault.
-func ended(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
-}
 
 // ensureInfrastructure makes the one Infrastructure at the first start, and completes it if a crash came in between.
 func ensureInfrastructure(ctx context.Context, t *resource.Table[*machinev1.Infrastructure], cfg config) error {
@@ -175,7 +159,7 @@ func ensureInfrastructure(ctx context.Context, t *resource.Table[*machinev1.Infr
 	if have.GetStatus().GetInfrastructureName() != "" {
 		return nil
 	}
-	_, err = t.Modify(ctx, resource.KeyOf(have), func(i *machinev1.Infrastructure) error {
+	_, err = t.Modify(ctx, object.KeyOf(have), func(i *machinev1.Infrastructure) error {
 		infrastructure := cfg.infrastructureName
 		if infrastructure == "" {
 			infrastructure = resource.GenerateName("windlass-")

@@ -18,6 +18,7 @@ import (
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/serve"
@@ -35,8 +36,8 @@ func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 
 const patience = time.Minute
 
-// cluster is machine-api as it is started, between an eviction-controller of tables alone and a provider that keeps instances in memory, all of
-// them behind mutual TLS and the default policy.
+// cluster is machine-api as it is started, between an eviction-controller of tables alone and a provider that keeps
+// instances in memory, all of them behind mutual TLS and the default policy.
 type cluster struct {
 	t   *testing.T
 	pki string
@@ -59,11 +60,15 @@ func newCluster(t *testing.T) *cluster {
 	}
 	eviction, evictionParts := c.eviction()
 	clouds := c.process("provider-local", nil)
-	providerv1.RegisterProviderServiceServer(clouds.GRPC, &cloud{nodes: c.nodes, instances: map[string]*providerv1.Instance{}, changed: make(chan struct{})})
+	providerv1.RegisterProviderServiceServer(clouds.GRPC,
+		&cloud{nodes: c.nodes, instances: map[string]*providerv1.Instance{}, changed: make(chan struct{})})
 	p := c.process(name, map[string]string{evictionPeer: eviction.Address(), "provider-local": clouds.Address()})
 	signer, err := join.LoadSigner(c.pki, time.Hour)
 	c.must(err)
-	cfg := config{Config: serve.Config{Name: name, Peers: map[string]string{evictionPeer: "", "provider-local": ""}}, gateways: []string{"127.0.0.1:6443"}, platform: "Local", infrastructureName: "tide"}
+	cfg := config{
+		Config:   serve.Config{Name: name, Peers: map[string]string{evictionPeer: "", "provider-local": ""}},
+		gateways: []string{"127.0.0.1:6443"}, platform: "Local", infrastructureName: "tide",
+	}
 	parts, err := build(p, cfg, signer)
 	c.must(err)
 	c.run(eviction, evictionParts...)
@@ -88,8 +93,8 @@ func (c *cluster) eviction() (*serve.Process, []func(context.Context) error) {
 	c.must(resource.Register(p.GRPC, &nodev1.NodeService_ServiceDesc, nil, c.nodes))
 	c.must(resource.Register(p.GRPC, &nodev1.DrainService_ServiceDesc, nil, drains))
 	return p, []func(context.Context) error{c.nodes.Run, drains.Run, func(ctx context.Context) error {
-		queue := make(chan resource.Key, 100)
-		drains.Subscribe(func(k resource.Key) { queue <- k })
+		queue := make(chan object.Key, 100)
+		drains.Subscribe(func(ch resource.Change[*nodev1.Drain]) { queue <- ch.Key })
 		for {
 			select {
 			case <-ctx.Done():
@@ -109,8 +114,14 @@ func (c *cluster) eviction() (*serve.Process, []func(context.Context) error) {
 func (c *cluster) process(name string, peers map[string]string) *serve.Process {
 	c.t.Helper()
 	dir := c.t.TempDir()
-	c.issue(dir, identity.Request{CommonName: name, URI: identity.ServiceURI(name), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true})
-	p, err := serve.New(serve.Config{Name: name, Listen: "127.0.0.1:0", Dir: filepath.Join(dir, "data"), TLSDir: dir, Peers: peers}, slog.New(slog.DiscardHandler))
+	c.issue(dir, identity.Request{
+		CommonName: name, URI: identity.ServiceURI(name), IPs: []net.IP{net.IPv4(127, 0, 0, 1)},
+		Server: true, Client: true,
+	})
+	p, err := serve.New(serve.Config{
+		Name: name, Listen: "127.0.0.1:0", Dir: filepath.Join(dir, "data"), TLSDir: dir,
+		Peers: peers,
+	}, slog.New(slog.DiscardHandler))
 	c.must(err)
 	c.t.Cleanup(func() { _ = p.Close() })
 	p.Etcd = etcdtest.Client(c.t)
@@ -143,7 +154,10 @@ func (c *cluster) as(uri, name string, groups ...string) *grpc.ClientConn {
 	c.t.Helper()
 	dir := c.t.TempDir()
 	c.issue(dir, identity.Request{CommonName: name, Organizations: groups, URI: uri, Client: true})
-	tls, err := identity.Files{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}.ClientTLS("127.0.0.1")
+	tls, err := identity.Files{
+		Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"),
+		CA: filepath.Join(dir, "ca.crt"),
+	}.ClientTLS("127.0.0.1")
 	c.must(err)
 	conn, err := grpc.NewClient(c.api, grpc.WithTransportCredentials(credentials.NewTLS(tls)))
 	c.must(err)
@@ -185,7 +199,9 @@ type cloud struct {
 
 func (c *cloud) move() { close(c.changed); c.changed = make(chan struct{}) }
 
-func (c *cloud) GetProviderInfo(context.Context, *providerv1.GetProviderInfoRequest) (*providerv1.GetProviderInfoResponse, error) {
+func (c *cloud) GetProviderInfo(context.Context, *providerv1.GetProviderInfoRequest) (
+	*providerv1.GetProviderInfoResponse, error,
+) {
 	return &providerv1.GetProviderInfoResponse{ProviderSpecKinds: []string{"TestSpec"}}, nil
 }
 
@@ -193,12 +209,15 @@ func (c *cloud) CreateInstance(ctx context.Context, r *providerv1.CreateInstance
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := &providerv1.Instance{
-		ProviderId: "test://" + r.GetMachine().GetName(), MachineName: r.GetMachine().GetName(), MachineUid: r.GetRequestToken(), State: "Running",
+		ProviderId: "test://" + r.GetMachine().GetName(), MachineName: r.GetMachine().GetName(),
+		MachineUid: r.GetRequestToken(), State: "Running",
 		Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: fmt.Sprintf("127.0.0.%d", 77+len(c.instances))}},
 	}
 	c.instances[r.GetRequestToken()] = i
 	c.move()
-	_, err := c.nodes.Create(ctx, &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: i.MachineName}, Spec: &nodev1.NodeSpec{ProviderId: i.ProviderId}})
+	_, err := c.nodes.Create(ctx, &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: i.MachineName}, Spec: &nodev1.NodeSpec{
+		ProviderId: i.ProviderId,
+	}})
 	return i, err
 }
 
@@ -211,7 +230,9 @@ func (c *cloud) GetInstance(_ context.Context, r *providerv1.GetInstanceRequest)
 	return nil, rpcerr.NotFound("Instance", r.GetRequestToken())
 }
 
-func (c *cloud) DeleteInstance(_ context.Context, r *providerv1.DeleteInstanceRequest) (*providerv1.DeleteInstanceResponse, error) {
+func (c *cloud) DeleteInstance(_ context.Context, r *providerv1.DeleteInstanceRequest) (
+	*providerv1.DeleteInstanceResponse, error,
+) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.instances, r.GetRequestToken())
@@ -219,7 +240,9 @@ func (c *cloud) DeleteInstance(_ context.Context, r *providerv1.DeleteInstanceRe
 	return &providerv1.DeleteInstanceResponse{}, nil
 }
 
-func (c *cloud) WatchInstances(_ *providerv1.WatchInstancesRequest, s grpc.ServerStreamingServer[providerv1.WatchInstancesResponse]) error {
+func (c *cloud) WatchInstances(_ *providerv1.WatchInstancesRequest,
+	s grpc.ServerStreamingServer[providerv1.WatchInstancesResponse],
+) error {
 	known := map[string]*providerv1.Instance{}
 	for {
 		c.mu.Lock()
@@ -255,10 +278,17 @@ func set(name string, replicas int32) *machinev1.MachineSet {
 	labels := map[string]string{"set": name}
 	return &machinev1.MachineSet{
 		Metadata: &metav1.ObjectMeta{Name: name},
-		Spec: &machinev1.MachineSetSpec{Replicas: proto.Int32(replicas), Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: &machinev1.MachineTemplateSpec{
-			Metadata: &metav1.ObjectMeta{Labels: labels},
-			Spec:     &machinev1.MachineSpec{ProviderSpec: &machinev1.ProviderSpec{Value: &structpb.Struct{Fields: map[string]*structpb.Value{"kind": structpb.NewStringValue("TestSpec")}}}},
-		}},
+		Spec: &machinev1.MachineSetSpec{
+			Replicas: proto.Int32(replicas), Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: &machinev1.MachineTemplateSpec{
+				Metadata: &metav1.ObjectMeta{Labels: labels},
+				Spec: &machinev1.MachineSpec{
+					ProviderSpec: &machinev1.ProviderSpec{
+						Value: &structpb.Struct{Fields: map[string]*structpb.Value{"kind": structpb.NewStringValue("TestSpec")}},
+					},
+				},
+			},
+		},
 	}
 }
 
@@ -310,22 +340,35 @@ func TestMachineAPI(t *testing.T) {
 		if m.GetPhase() != plan.PhaseRunning || m.GetWaitsFor() != "its node to become ready" {
 			t.Errorf("plan = %v", m)
 		}
-		given, err := machines.PlanMachine(ctx, &machinev1.PlanMachineRequest{Machine: &machinev1.Machine{Spec: list()[0].GetSpec()}})
+		given, err := machines.PlanMachine(ctx, &machinev1.PlanMachineRequest{
+			Machine: &machinev1.Machine{Spec: list()[0].GetSpec()},
+		})
 		c.must(err)
-		if len(given.GetActions()) != 0 || given.GetPhase() != plan.PhaseFailed { // it says that it has an instance, but none was given
+		// it says that it has an instance, but none was given
+		if len(given.GetActions()) != 0 || given.GetPhase() != plan.PhaseFailed {
 			t.Errorf("plan = %v", given)
 		}
-		v, err := machines.ValidateHooks(ctx, &machinev1.ValidateHooksRequest{Name: list()[0].Metadata.Name, NewMachine: &machinev1.Machine{Spec: &machinev1.MachineSpec{
-			LifecycleHooks: &machinev1.LifecycleHooks{PreDrain: []*machinev1.LifecycleHook{{Name: "HookA", Owner: "one"}, {Name: "HookA", Owner: "two"}}},
-		}}})
+		v, err := machines.ValidateHooks(ctx, &machinev1.ValidateHooksRequest{
+			Name: list()[0].Metadata.Name,
+			NewMachine: &machinev1.Machine{Spec: &machinev1.MachineSpec{
+				LifecycleHooks: &machinev1.LifecycleHooks{PreDrain: []*machinev1.LifecycleHook{
+					{Name: "HookA", Owner: "one"},
+					{Name: "HookA", Owner: "two"},
+				}},
+			}},
+		})
 		c.must(err)
-		if v.GetAllowed() || len(v.GetViolations()) != 1 || v.GetViolations()[0].GetField() != "spec.lifecycleHooks.preDrain[1].name" {
+		if v.GetAllowed() || len(v.GetViolations()) != 1 ||
+			v.GetViolations()[0].GetField() != "spec.lifecycleHooks.preDrain[1].name" {
 			t.Errorf("violations = %v, want the duplicate", v)
 		}
 	})
 
 	t.Run("orphans stay, and a dry run notes nothing", func(t *testing.T) {
-		_, err := sets.DeleteMachineSet(ctx, &machinev1.DeleteMachineSetRequest{Name: "workers", PropagationPolicy: "Orphan", DryRun: "All"})
+		_, err := sets.DeleteMachineSet(ctx, &machinev1.DeleteMachineSetRequest{
+			Name: "workers", PropagationPolicy: "Orphan",
+			DryRun: "All",
+		})
 		c.must(err)
 		s, err := sets.GetMachineSet(ctx, &machinev1.GetMachineSetRequest{Name: "workers"})
 		c.must(err)
@@ -354,7 +397,7 @@ func TestMachineAPI(t *testing.T) {
 		c.must(err)
 		c.eventually(func() error {
 			for _, m := range list() { // their number stays, or the set would have made others
-				if resource.ControllerOf(m) == nil {
+				if object.ControllerOf(m) == nil {
 					return fmt.Errorf("machine %s is not adopted", m.Metadata.Name)
 				}
 			}
@@ -365,29 +408,36 @@ func TestMachineAPI(t *testing.T) {
 		running(0)
 	})
 
-	t.Run("whoever has no right is refused", func(t *testing.T) {
+	t.Run("a caller without the right is refused", func(t *testing.T) {
 		eve := c.as(identity.UserURI("eve"), "eve")
 		_, err := machinev1.NewMachineServiceClient(eve).ListMachines(ctx, &machinev1.ListMachinesRequest{})
 		if status.Code(err) != codes.PermissionDenied {
 			t.Errorf("ListMachines = %v, want PERMISSION_DENIED", err)
 		}
-		_, err = machinev1.NewJoinServiceClient(eve).Join(ctx, &machinev1.JoinRequest{Token: "x.y.z", AgentRequest: []byte("x")})
+		_, err = machinev1.NewJoinServiceClient(eve).Join(ctx, &machinev1.JoinRequest{
+			Token: "x.y.z", AgentRequest: []byte("x"),
+		})
 		if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_BAD_TOKEN {
 			t.Errorf("Join = %v, want BAD_TOKEN", err)
 		}
 		broker := c.as(identity.ServiceURI("hook-broker"), "hook-broker")
-		if _, err := machinev1.NewMachineServiceClient(broker).ListMachines(ctx, &machinev1.ListMachinesRequest{}); err != nil {
+		if _, err := machinev1.NewMachineServiceClient(broker).ListMachines(ctx,
+			&machinev1.ListMachinesRequest{}); err != nil {
 			t.Errorf("hook-broker lists machines: %v", err)
 		}
 	})
 }
 
 func TestSettings(t *testing.T) {
-	good := []string{"--pki", "p", "--dir", "d", "--tls-dir", "t", "--listen", "127.0.0.1:0", "--gateway", "127.0.0.1:6443", "--peer", "eviction-controller=127.0.0.1:1"}
+	good := []string{
+		"--pki", "p", "--dir", "d", "--tls-dir", "t", "--listen", "127.0.0.1:0", "--gateway",
+		"127.0.0.1:6443", "--peer", "eviction-controller=127.0.0.1:1",
+	}
 	if _, err := parse(good, os.Stderr); err != nil {
 		t.Errorf("parse = %v", err)
 	}
-	if c, err := parse(append(good[:12:12], "--gateway", "[fd00::1]:6443,gateway.example:6443"), os.Stderr); err != nil || len(c.gateways) != 3 {
+	if c, err := parse(append(good[:12:12], "--gateway", "[fd00::1]:6443,gateway.example:6443"), os.Stderr); err != nil ||
+		len(c.gateways) != 3 {
 		t.Errorf("three gateways: %q, %v", c.gateways, err)
 	}
 	many := good[:12:12]

@@ -1,5 +1,6 @@
-// Package agent speaks for a machine with its cluster: it registers the node, says once a second that it lives, and, on a control-plane
-// machine, offers to run an etcd member. Every stream that breaks is opened again; nothing here ends because the cluster is away.
+// Package agent speaks for a machine with its cluster: it registers the node, says once a second that it lives, and, on
+// a control-plane machine, offers to run an etcd member. Every stream that breaks is opened again; nothing here ends
+// because the cluster is away.
 package agent
 
 import (
@@ -26,8 +27,8 @@ var ErrReboot = errors.New("a reboot was asked for")
 const (
 	// beatEvery is the pace of heartbeats: far below any grace, and one tiny message.
 	beatEvery = time.Second
-	// unansweredBeats is how many heartbeats may be without an answer before the stream counts as dead. It counts messages, not time:
-	// so an agent that was stopped for a while does not blame its stream.
+	// unansweredBeats is how many heartbeats may be without an answer before the stream counts as dead. It counts
+	// messages, not time: so an agent that was stopped for a while does not blame its stream.
 	unansweredBeats = 5
 
 	callPatience = 10 * time.Second
@@ -56,7 +57,8 @@ type Config struct {
 	Registration *nodev1.RegisterNodeRequest
 	// Member is nil on a machine that runs none.
 	Member Member
-	// Conditions returns what the agent observes of its node beside readiness, a list that is never changed; nil if it observes nothing.
+	// Conditions returns what the agent observes of its node beside readiness, a list that is never changed; nil if it
+	// observes nothing.
 	Conditions func() []*nodev1.NodeCondition
 	// Conn is the connection to the cluster.
 	Conn grpc.ClientConnInterface
@@ -134,7 +136,8 @@ func (a *Agent) register(ctx context.Context) error {
 	return nil
 }
 
-// Node returns the node as the cluster has it: as it was at the last registration, or, if it must be fresh, as it is now.
+// Node returns the node as the cluster has it: as it was at the last registration, or, if it must be fresh, as it is
+// now.
 func (a *Agent) Node(ctx context.Context, fresh bool) (*nodev1.Node, error) {
 	a.mu.Lock()
 	node := a.node
@@ -157,5 +160,8 @@ func notAnswered() error {
 
 // MachineRef returns the reference to the machine that a registration carries.
 func MachineRef(namespace, name string) *metav1.ObjectReference {
-	return &metav1.ObjectReference{ApiVersion: "machine.openshift.io/v1beta1", Kind: "Machine", Namespace: namespace, Name: name}
+	return &metav1.ObjectReference{
+		ApiVersion: "machine.openshift.io/v1beta1", Kind: "Machine", Namespace: namespace,
+		Name: name,
+	}
 }

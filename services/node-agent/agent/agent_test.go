@@ -25,7 +25,7 @@ import (
 	"github.com/windlass-dev/windlass/services/node-agent/stream"
 )
 
-// listener is the cluster as an agent hears it.
+// listener is the cluster as an agent sees it.
 type listener struct {
 	nodev1.UnimplementedNodeAgentServiceServer
 	etcdv1.UnimplementedQuorumServiceServer
@@ -34,7 +34,7 @@ type listener struct {
 	refuse        bool // registrations are refused
 	deaf          bool // heartbeats are not answered
 	command       *nodev1.HeartbeatResponse
-	orders        []*etcdv1.AttendMemberResponse // given to whoever attends, and then again on each new stream
+	orders        []*etcdv1.AttendMemberResponse // sent to each agent, and again on each new stream
 	registrations []time.Time
 	beats         int
 	offers        []bool // whether there was data
@@ -71,7 +71,9 @@ func (l *listener) Heartbeat(s grpc.BidiStreamingServer[nodev1.HeartbeatRequest,
 	}
 }
 
-func (l *listener) AttendMember(r *etcdv1.AttendMemberRequest, s grpc.ServerStreamingServer[etcdv1.AttendMemberResponse]) error {
+func (l *listener) AttendMember(r *etcdv1.AttendMemberRequest,
+	s grpc.ServerStreamingServer[etcdv1.AttendMemberResponse],
+) error {
 	l.mu.Lock()
 	l.offers = append(l.offers, r.GetHasData())
 	orders := slices.Clone(l.orders)
@@ -192,7 +194,7 @@ func TestARebootOfThisBootEndsTheAgent(t *testing.T) {
 	}
 }
 
-// disk is a member that keeps its state in memory and can be told to fail.
+// disk is a member that keeps its state in memory and can be made to fail.
 type disk struct {
 	mu      sync.Mutex
 	fails   int
@@ -278,7 +280,9 @@ func TestAnOrderThatFailsIsFollowedOnTheNextStream(t *testing.T) {
 func TestAMemberGetsTheAuthoritiesThatItHasToTrustBeforeItIsStartedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &listener{orders: []*etcdv1.AttendMemberResponse{
-			{Command: "Start", Name: "a", Trust: "former"}, {Command: "Start", Name: "a", Trust: "next"}, {Command: "Start", Name: "a"},
+			{Command: "Start", Name: "a", Trust: "former"},
+			{Command: "Start", Name: "a", Trust: "next"},
+			{Command: "Start", Name: "a"},
 		}}
 		d := &disk{data: true, trust: "former"}
 		if err := run(t, time.Minute, newAgent(l.connect(t), d).Attend); err != nil {

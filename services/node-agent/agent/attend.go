@@ -10,11 +10,12 @@ import (
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
 )
 
-// lookAtMember is how often the agent looks whether its member has data now, and whether the cluster removed it: the guardian's word comes on
-// the stream, so the latter is for a removal that was missed.
+// lookAtMember is how often the agent looks whether its member has data now, and whether the cluster removed it: the
+// guardian's word comes on the stream, so the latter is for a removal that was missed.
 const lookAtMember = time.Second
 
-// Attend first has the member run as the disk says, and then offers it to the guardian and follows its orders, until ctx ends.
+// Attend first has the member run as the disk says, and then offers it to the guardian and follows its orders, until
+// ctx ends.
 func (a *Agent) Attend(ctx context.Context) error { return a.again(ctx, "offer of a member", a.attend) }
 
 // attend is one stream.
@@ -64,26 +65,30 @@ func (a *Agent) attend(ctx context.Context) error {
 
 func (a *Agent) follow(ctx context.Context, r *etcdv1.AttendMemberResponse) error {
 	a.cfg.Log.InfoContext(ctx, "member ordered", "member", r.GetName(), "command", r.GetCommand())
-	if m := a.cfg.Member; r.GetCommand() == plan.Start && (m.NeedsCertificates() || r.GetTrust() != "" && !m.Trusts(r.GetTrust())) {
+	if m := a.cfg.Member; r.GetCommand() == plan.Start && (m.NeedsCertificates() || r.GetTrust() != "" &&
+		!m.Trusts(r.GetTrust())) {
 		if err := a.certify(ctx); err != nil {
 			return err // the guardian orders the same again on the next stream
 		}
 	}
 	return a.unlessRefused(ctx, a.cfg.Member.Follow(ctx, plan.Order{
-		Command: r.GetCommand(), Name: r.GetName(), InitialCluster: r.GetInitialCluster(), ClusterToken: r.GetInitialClusterToken(),
-		Trust: r.GetTrust(), QuotaBytes: r.GetQuotaBackendBytes(),
+		Command: r.GetCommand(), Name: r.GetName(), InitialCluster: r.GetInitialCluster(),
+		ClusterToken: r.GetInitialClusterToken(),
+		Trust:        r.GetTrust(), QuotaBytes: r.GetQuotaBackendBytes(),
 	}))
 }
 
 // certify gets the certificates of the member that the guardian has planned for this node.
 func (a *Agent) certify(ctx context.Context) error {
 	quorum := etcdv1.NewQuorumServiceClient(a.cfg.Conn)
-	return a.cfg.Member.Certify(ctx, a.cfg.Node, func(ctx context.Context, r *etcdv1.CertifyMemberRequest) (*etcdv1.CertifyMemberResponse, error) {
-		return quorum.CertifyMember(ctx, r)
-	})
+	return a.cfg.Member.Certify(ctx, a.cfg.Node,
+		func(ctx context.Context, r *etcdv1.CertifyMemberRequest) (*etcdv1.CertifyMemberResponse, error) {
+			return quorum.CertifyMember(ctx, r)
+		})
 }
 
-// unlessRefused takes a refusal for no error: another try would end the same way, and the guardian may order something else.
+// unlessRefused takes a refusal for no error: another try would end the same way, and the guardian may order something
+// else.
 func (a *Agent) unlessRefused(ctx context.Context, err error) error {
 	if errors.Is(err, plan.ErrRefused) {
 		a.cfg.Log.WarnContext(ctx, "member not started", "error", err)

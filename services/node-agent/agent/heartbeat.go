@@ -7,7 +7,8 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 )
 
-// Beat registers the node and says once a second that it lives, until ctx ends, or with ErrReboot when the cluster asks for that.
+// Beat registers the node and says once a second that it lives, until ctx ends, or with ErrReboot when the cluster asks
+// for that.
 func (a *Agent) Beat(ctx context.Context) error { return a.again(ctx, "heartbeat", a.beat) }
 
 // beat is one stream.

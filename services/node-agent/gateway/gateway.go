@@ -1,7 +1,9 @@
-// Package gateway is an agent's connection to its cluster: through one of several gateways, which it leaves when another one serves better.
+// Package gateway is an agent's connection to its cluster: through one of several gateways, which it leaves when
+// another one serves better.
 //
-// gRPC's own health checks fail every call while no gateway serves. Here they only say which gateway is better: without a majority of etcd no
-// gateway serves, and it is through the agents' streams that the guardian brings the majority back. Nor does gRPC move streams that are open.
+// gRPC's own health checks fail every call while no gateway serves. Here they only say which gateway is better: without
+// a majority of etcd no gateway serves, and it is through the agents' streams that the guardian brings the majority
+// back. Nor does gRPC move streams that are open.
 package gateway
 
 import (
@@ -28,8 +30,9 @@ var errNoEndpoint = errors.New("no endpoint of the cluster is known")
 // Dialer returns a connection to the gateway at an endpoint, host:port. Nothing is sent before the first call.
 type Dialer func(endpoint string) (*grpc.ClientConn, error)
 
-// Conn is a connection to the cluster. Unary calls that fail because their gateway is lost, or does not serve, are made again through another
-// one, so they must be safe to repeat; streams end with UNAVAILABLE. Concurrent calls are safe. Close must be called.
+// Conn is a connection to the cluster. Unary calls that fail because their gateway is lost, or does not serve, are made
+// again through another one, so they must be safe to repeat; streams end with UNAVAILABLE. Concurrent calls are safe.
+// Close must be called.
 type Conn struct {
 	dial      Dialer
 	log       *slog.Logger
@@ -59,7 +62,8 @@ func New(endpoints []string, dial Dialer, log *slog.Logger) (*Conn, error) {
 	return c, nil
 }
 
-// SetEndpoints replaces the gateways. The one in use stays so if it is among the new ones, and is left later for one that is preferred.
+// SetEndpoints replaces the gateways. The one in use stays so if it is among the new ones, and is left later for one
+// that is preferred.
 func (c *Conn) SetEndpoints(endpoints []string) error {
 	if len(endpoints) == 0 {
 		return errNoEndpoint
@@ -166,7 +170,9 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 }
 
 // NewStream opens a stream. It ends when its gateway is left for another one.
-func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (
+	grpc.ClientStream, error,
+) {
 	for tried := 1; ; tried++ {
 		l, calls := c.current()
 		bound, end := calls.bind(ctx)
@@ -189,8 +195,8 @@ func (c *Conn) current() (*link, *tenure) {
 	return l, l.calls
 }
 
-// again reports whether a call that failed is to be made again: its gateway was left, or is left now. What a service that is away says
-// through a gateway that serves is the caller's own matter.
+// again reports whether a call that failed is to be made again: its gateway was left, or is left now. What a service
+// that is away says through a gateway that serves is the caller's own matter.
 func (c *Conn) again(ctx context.Context, l *link, tried int, err error) bool {
 	if status.Code(err) != codes.Unavailable || ctx.Err() != nil {
 		return false
@@ -210,7 +216,8 @@ func (c *Conn) again(ctx context.Context, l *link, tried int, err error) bool {
 	for {
 		c.mu.Lock()
 		moved, changed := c.links[c.using] != l, c.changed
-		hope := len(c.links) > 1 && l.state.Health != plan.Serving && slices.ContainsFunc(c.links, func(l *link) bool { return l.state.Health == plan.Unknown })
+		hope := len(c.links) > 1 && l.state.Health != plan.Serving &&
+			slices.ContainsFunc(c.links, func(l *link) bool { return l.state.Health == plan.Unknown })
 		c.mu.Unlock()
 		if moved || !hope {
 			return moved

@@ -37,7 +37,8 @@ import (
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
 )
 
-// gatewayVariable makes the test's executable a gateway: the directory of its certificate, and the address to listen on.
+// gatewayVariable makes the test's executable a gateway: the directory of its certificate, and the address to listen
+// on.
 const gatewayVariable = "TEST_GATEWAY"
 
 func TestMain(m *testing.M) {
@@ -52,8 +53,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// answering is a gateway and what is behind it: it says through which gateway a call came. While it does not serve it refuses unary calls, as the
-// real one does.
+// answering is a gateway and what is behind it: it says through which gateway a call came. While it does not serve it
+// refuses unary calls, as the real one does.
 type answering struct {
 	nodev1.UnimplementedNodeAgentServiceServer
 	address string
@@ -80,7 +81,10 @@ func (a *answering) Heartbeat(s grpc.BidiStreamingServer[nodev1.HeartbeatRequest
 
 // serveGateway serves until it is killed. SIGUSR1 makes it stop serving, SIGUSR2 begin again.
 func serveGateway(dir, address string) error {
-	files := identity.Files{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}
+	files := identity.Files{
+		Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"),
+		CA: filepath.Join(dir, "ca.crt"),
+	}
 	settings, err := files.ServerTLS(tls.VerifyClientCertIfGiven)
 	if err != nil {
 		return err
@@ -183,7 +187,10 @@ func connect(t *testing.T, ground *servetest.Ground, gateways ...*process) *Conn
 		}
 		return grpc.NewClient("passthrough:///"+endpoint,
 			grpc.WithTransportCredentials(credentials.NewTLS(identity.WithURI(cfg, identity.ServiceURI("gateway")))),
-			grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second}, MinConnectTimeout: 5 * time.Second}))
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{
+				BaseDelay: 50 * time.Millisecond, Multiplier: 2,
+				MaxDelay: time.Second,
+			}, MinConnectTimeout: 5 * time.Second}))
 	}, log)
 	if err != nil {
 		t.Fatal(err)
@@ -237,7 +244,8 @@ func (k *caller) await(t *testing.T, p *process) {
 }
 
 // beats opens a stream and returns it once it has an answer, which must come through p.
-func beats(t *testing.T, c *Conn, p *process) grpc.BidiStreamingClient[nodev1.HeartbeatRequest, nodev1.HeartbeatResponse] {
+func beats(t *testing.T, c *Conn, p *process) grpc.BidiStreamingClient[nodev1.HeartbeatRequest,
+	nodev1.HeartbeatResponse] {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // or a stream that is not left would hang the test
 	t.Cleanup(cancel)
@@ -312,7 +320,8 @@ func (c *Conn) await(t *testing.T, want ...plan.Health) {
 	})
 }
 
-// Without a majority of etcd no gateway serves, and the guardian orders members through streams that are open, or are opened then.
+// Without a majority of etcd no gateway serves, and the guardian orders members through streams that are open, or are
+// opened then.
 func TestStreamsStayAndOpenWhileNoGatewayServes(t *testing.T) {
 	ground := servetest.New(t)
 	a, b := newProcess(t, ground), newProcess(t, ground)
@@ -323,7 +332,8 @@ func TestStreamsStayAndOpenWhileNoGatewayServes(t *testing.T) {
 	c.await(t, plan.NotServing, plan.NotServing)
 	beat(t, s, a)
 	beats(t, c, a)
-	if _, err := nodev1.NewNodeAgentServiceClient(c).RegisterNode(t.Context(), &nodev1.RegisterNodeRequest{}); status.Code(err) != codes.Unavailable {
+	if _, err := nodev1.NewNodeAgentServiceClient(c).RegisterNode(t.Context(), &nodev1.RegisterNodeRequest{}); status.Code(
+		err) != codes.Unavailable {
 		t.Errorf("a call ended with %v", err)
 	}
 	beat(t, s, a)
@@ -354,7 +364,8 @@ func TestTheOnlyGatewayIsCalledWhateverItSays(t *testing.T) {
 	beat(t, s, a)
 	a.signal(syscall.SIGUSR2)
 	servetest.Await(t, func() string {
-		if _, err := nodev1.NewNodeAgentServiceClient(c).RegisterNode(t.Context(), &nodev1.RegisterNodeRequest{}); err != nil {
+		if _, err := nodev1.NewNodeAgentServiceClient(c).RegisterNode(t.Context(),
+			&nodev1.RegisterNodeRequest{}); err != nil {
 			return err.Error()
 		}
 		return ""

@@ -3,10 +3,10 @@ package gateway
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
+	"github.com/windlass-dev/windlass/kit/backoff"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -18,7 +18,8 @@ import (
 const (
 	// maxSilence is how long a gateway may say nothing before it is asked; heartbeats are answered once a second.
 	maxSilence = 2 * time.Second
-	// answerLimit is what it has for the answer. A process that is stopped keeps its connections, and gRPC's own pings take 15 s to tell.
+	// answerLimit is what it has for the answer. A process that is stopped keeps its connections, and gRPC's own pings
+	// take 15 s to detect that.
 	answerLimit = 2 * time.Second
 	// firstPause and longPause bound the pause before a gateway whose watch broke is tried again.
 	firstPause, longPause = 100 * time.Millisecond, 5 * time.Second
@@ -80,17 +81,11 @@ func (c *Conn) follow(l *link) {
 	ctx, stop := context.WithCancel(c.running)
 	l.stop, l.unwatch = stop, func() {}
 	c.followers.Go(func() {
-		for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, longPause) {
+		for again := backoff.Spread(firstPause, longPause); ctx.Err() == nil; again.Wait(ctx) {
 			if c.watch(ctx, l) {
-				pause = firstPause
+				again.Reset()
 			}
 			c.say(ctx, l, plan.Away)
-			timer := time.NewTimer(pause/2 + rand.N(pause))
-			select {
-			case <-timer.C:
-			case <-ctx.Done():
-				timer.Stop()
-			}
 		}
 	})
 }
@@ -142,7 +137,8 @@ func (c *Conn) listen(ctx context.Context, l *link) {
 	}
 }
 
-// ask asks a gateway that is watched for its health. Only what is worse than what the watch said is believed: the answer may be the older one.
+// ask asks a gateway that is watched for its health. Only what is worse than what the watch said is believed: the
+// answer may be the older one.
 func (c *Conn) ask(ctx context.Context, l *link) {
 	c.mu.Lock()
 	said := l.said

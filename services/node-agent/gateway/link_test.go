@@ -9,6 +9,6 @@ func TestAStepOfTheClockIsNoSilenceOfAGateway(t *testing.T) {
 	l := &link{}
 	l.answered()
 	if heard := l.heard.Load().String(); !strings.Contains(heard, " m=") {
-		t.Errorf("heard at %s, which has no reading of the monotonic clock", heard)
+		t.Errorf("answered at %s, which has no reading of the monotonic clock", heard)
 	}
 }

@@ -21,7 +21,8 @@ const Greeting = "Hello OpenShift!\n"
 
 const defaultPort = "8080"
 
-// Run greets until ctx ends. It writes a line to out when it starts and when it ends. If the port is taken it says so, and runs on without it.
+// Run greets until ctx ends. It writes a line to out when it starts and when it ends. If the port is taken it says so,
+// and runs on without it.
 func Run(ctx context.Context, args []string, out io.Writer) error {
 	var address, port string
 	fs := pflag.NewFlagSet("hello-pod", pflag.ContinueOnError)
@@ -43,10 +44,13 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 		return nil
 	}
 	fmt.Fprintf(out, "serving on %s\n", l.Addr())
-	s := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(out, "request of %s for %s\n", r.RemoteAddr, r.URL.Path)
-		_, _ = io.WriteString(w, Greeting)
-	})}
+	s := &http.Server{
+		ReadHeaderTimeout: 10 * time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintf(out, "request of %s for %s\n", r.RemoteAddr, r.URL.Path)
+			_, _ = io.WriteString(w, Greeting)
+		}),
+	}
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
 	defer stop()
 	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {

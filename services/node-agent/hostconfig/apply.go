@@ -17,8 +17,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// apply brings the machine to a configuration and returns what it has then. It does so wholly or not at all: what goes wrong, or an end of
-// ctx, takes back whatever was done.
+// apply brings the machine to a configuration and returns what it has then. It does so wholly or not at all: what goes
+// wrong, or an end of ctx, takes back whatever was done.
 func (h *Host) apply(ctx context.Context, st state, cfg *configv1.MachineConfig, reboot bool) (state, wanted, error) {
 	if err := h.clear(st); err != nil {
 		return st, wanted{}, err
@@ -64,7 +64,8 @@ func (h *Host) prepare(st state, cfg *configv1.MachineConfig, is wanted, reboot 
 		return st, journal{}, nil, err
 	}
 	next := state{
-		Name: cfg.GetMetadata().GetName(), Config: json.RawMessage(raw), Previous: st.Name, Change: uuid.NewString(), Oneshots: h.cfg.BootID,
+		Name: cfg.GetMetadata().GetName(), Config: json.RawMessage(raw), Previous: st.Name, Change: uuid.NewString(),
+		Oneshots: h.cfg.BootID,
 	}
 	if reboot {
 		next.EndingBoot = h.cfg.BootID
@@ -112,7 +113,8 @@ func (h *Host) prepare(st state, cfg *configv1.MachineConfig, is wanted, reboot 
 	return next, j, ops, nil
 }
 
-// removals are the changes of paths that the former configuration had and the next one has not; the innermost come first.
+// removals are the changes of paths that the former configuration had and the next one has not; the innermost come
+// first.
 func (h *Host) removals(st state, is wanted) ([]op, error) {
 	var ops []op
 	for _, original := range st.Originals {
@@ -151,9 +153,9 @@ func (h *Host) carryOut(ctx context.Context, ops []op, was, is []unit, next stat
 	return save(h.cfg.Dir, currentFile, next)
 }
 
-// takeBack undoes a journal. What it leaves undone the next start takes up, since the journal stays.
+// takeBack undoes a journal. What it leaves is undone at the next start, since the journal stays.
 func (h *Host) takeBack(ctx context.Context, j journal, is, was []unit) error {
-	// Whoever gave up has no say in this: a half-made change must not stay.
+	// This ignores the cancellation of ctx: a partial change must not stay.
 	ctx = context.WithoutCancel(ctx)
 	err := h.undo(j)
 	return errors.Join(err, h.units.back(ctx, is, was, h.root()))

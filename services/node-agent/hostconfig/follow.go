@@ -14,10 +14,10 @@ import (
 // callPatience bounds one report: it is one write.
 const callPatience = 10 * time.Second
 
-// begin lets the cluster be spoken to: before, nobody knows what the machine has, and orders follow from that.
+// begin enables reports to the cluster. Before, the state of the machine is unknown, and commands depend on it.
 func (r *report) begin() { r.once.Do(func() { close(r.begun) }) }
 
-// set changes what the cluster is told. The channel is closed when it has heard that.
+// set changes the report. The channel is closed when the cluster has received it.
 func (r *report) set(next *configv1.ReportConfigRequest) <-chan struct{} {
 	defer r.begin()
 	r.mu.Lock()
@@ -30,7 +30,7 @@ func (r *report) set(next *configv1.ReportConfigRequest) <-chan struct{} {
 	return r.heard
 }
 
-// repeat has the cluster told once more: whoever orders may have forgotten what was said, as when the node was made anew.
+// repeat sends the report again: the server may have lost it, as when the node was recreated.
 func (r *report) repeat() {
 	select {
 	case r.changed <- struct{}{}:
@@ -44,7 +44,7 @@ func (r *report) get() (*configv1.ReportConfigRequest, chan struct{}) {
 	return r.last, r.heard
 }
 
-// delivered notes that the cluster has heard something, if that is still the last word.
+// delivered records that the cluster received a report, if it is still the latest.
 func (r *report) delivered(heard chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,7 +77,7 @@ func (h *Host) session(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := h.tell(ctx); err != nil {
+	if err := h.deliver(ctx); err != nil {
 		return err
 	}
 	orders, err := h.agents.FollowConfig(ctx, &configv1.FollowConfigRequest{NodeName: h.cfg.Node})
@@ -105,15 +105,15 @@ func (h *Host) session(ctx context.Context) error {
 		case err := <-ended:
 			return err
 		case <-h.report.changed:
-			if err := h.tell(ctx); err != nil {
+			if err := h.deliver(ctx); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// tell delivers the last word; without one there is nothing to tell.
-func (h *Host) tell(ctx context.Context) error {
+// deliver delivers the latest report, if there is one.
+func (h *Host) deliver(ctx context.Context) error {
 	last, heard := h.report.get()
 	if last == nil {
 		return nil

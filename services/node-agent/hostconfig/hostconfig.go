@@ -1,6 +1,6 @@
-// Package hostconfig keeps what stands on a machine in step with its machine configuration: files below the machine's root, and the services
-// that run there. It takes a configuration up wholly or not at all, whenever it is killed; it works without the cluster from what is on disk;
-// and it tells of what somebody else changed, but never repairs it by itself.
+// Package hostconfig applies the machine configuration to a machine: files below the machine's root, and the services
+// that run there. It applies a configuration completely or not at all, whenever it is killed; it works without the
+// cluster from what is on disk; and it reports what another process changed, but never repairs it by itself.
 package hostconfig
 
 import (
@@ -14,6 +14,7 @@ import (
 	"time"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/process"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -32,7 +33,7 @@ const (
 	defaultDrift = 30 * time.Second
 	// firstRetry and longRetry are the pauses after a configuration that could not be taken up.
 	firstRetry, longRetry = 10 * time.Second, 5 * time.Minute
-	// tellReboot is how long the machine waits for the cluster to hear that it restarts.
+	// tellReboot is how long the machine waits for the cluster to receive that it restarts.
 	tellReboot = 5 * time.Second
 	// maxReason is what a report may carry.
 	maxReason = 2000
@@ -40,15 +41,15 @@ const (
 
 // Config is what the configuration of a machine needs.
 type Config struct {
-	Dir    string // the machine's directory: its files stand in root/ there
+	Dir    string // the machine's directory: its files are in root/ there
 	Node   string
 	BootID string
 	// Conn is the connection to the cluster.
 	Conn grpc.ClientConnInterface
-	// Supervisor runs the units; somebody else runs it.
+	// Supervisor runs the units; the caller runs it.
 	Supervisor *process.Supervisor
-	// Registered returns nil once the cluster has heard of this boot of the machine: before that nothing is said, or the machine would be given
-	// work in a boot that nobody knows of. It may be nil.
+	// Registered returns nil once this boot of the machine is registered: before that nothing is reported, or the machine
+	// would be given work in an unknown boot. It may be nil.
 	Registered func(ctx context.Context) error
 	// Reboot is what Run returns when the machine is to be restarted.
 	Reboot error
@@ -113,8 +114,8 @@ func New(cfg Config) *Host {
 
 func (h *Host) root() *os.Root { return h.tree.root }
 
-// Run keeps the machine's configuration until ctx ends, and returns nil then, or Config.Reboot when the machine is to be restarted. Services
-// that it started run on.
+// Run keeps the machine's configuration until ctx ends, and returns nil then, or Config.Reboot when the machine is to
+// be restarted. Services that it started run on.
 func (h *Host) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -141,11 +142,11 @@ func (h *Host) Run(ctx context.Context) error {
 	return err
 }
 
-// ready tries to open the disk until that succeeds; it is false if ctx ended first. A disk that is full or broken is no reason for the agent to
-// end: pods and the machine's node go on.
+// ready tries to open the disk until that succeeds; it is false if ctx ended first. A disk that is full or broken is no
+// reason for the agent to end: pods and the machine's node go on.
 func (h *Host) ready(ctx context.Context) bool {
 	said := ""
-	for pause := firstRetry; ; pause = min(2*pause, longRetry) {
+	for again := backoff.New(firstRetry, longRetry); ; {
 		err := h.open()
 		if err == nil {
 			return true
@@ -157,12 +158,8 @@ func (h *Host) ready(ctx context.Context) bool {
 		if h.st.Name != "" { // else the cluster would take it for a machine that was never configured
 			h.say(degraded, h.st.Name, said)
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !again.Wait(ctx) {
 			return false
-		case <-timer.C:
 		}
 	}
 }
@@ -187,7 +184,7 @@ func (h *Host) open() error {
 	return err
 }
 
-// know remembers what the machine shall have, without the contents.
+// know remembers the wanted configuration, without the contents.
 func (h *Host) know(is wanted) {
 	for i := range is.entries {
 		is.entries[i].content = nil
@@ -222,7 +219,7 @@ func (h *Host) resume(ctx context.Context) error {
 	return nil
 }
 
-// reboot tells the cluster that the machine restarts, and has it restart, heard or not.
+// reboot reports to the cluster that the machine restarts, and restarts it even if the report fails.
 func (h *Host) reboot(ctx context.Context) error {
 	heard := h.report.set(&configv1.ReportConfigRequest{
 		CurrentConfig: h.st.Previous, DesiredConfig: h.st.Name, State: rebooting, Reason: "the machine restarts",
@@ -283,7 +280,7 @@ func (h *Host) abandon() {
 	}
 }
 
-// settled reports whether the machine has what it shall have, as far as is known.
+// settled reports whether the machine has the wanted configuration, as far as is known.
 func (h *Host) settled() bool {
 	return h.st.Name != "" && (h.order == nil || h.order.config == nil || h.order.name() == h.st.Name)
 }
@@ -333,7 +330,7 @@ func (h *Host) begin(ctx context.Context, o order) {
 	}()
 }
 
-// finish notes what became of an attempt, and reports whether the machine has to restart.
+// finish records the outcome of an attempt, and reports whether the machine has to restart.
 func (h *Host) finish(ctx context.Context) (reboot bool) {
 	a := h.busy
 	h.busy = nil
@@ -380,10 +377,13 @@ func (h *Host) say(state, desired, reason string) {
 	if len(reason) > maxReason {
 		reason = reason[:maxReason]
 	}
-	h.report.set(&configv1.ReportConfigRequest{CurrentConfig: h.st.Name, DesiredConfig: desired, State: state, Reason: reason})
+	h.report.set(&configv1.ReportConfigRequest{
+		CurrentConfig: h.st.Name, DesiredConfig: desired, State: state,
+		Reason: reason,
+	})
 }
 
-// report is what the cluster is told last; whoever delivers it may be behind.
+// report is the latest report; its delivery may be behind.
 type report struct {
 	changed chan struct{} // holds one token
 	begun   chan struct{} // closed once it is known what the machine has
@@ -391,5 +391,5 @@ type report struct {
 	once  sync.Once
 	mu    sync.Mutex
 	last  *configv1.ReportConfigRequest
-	heard chan struct{} // closed when the cluster has heard last
+	heard chan struct{} // closed when the cluster has received last
 }

@@ -34,7 +34,7 @@ import (
 
 var errReboot = errors.New("restart")
 
-// cluster is the other end: it sends what a test orders and keeps what it hears.
+// cluster is the other end: it sends what a test orders and keeps what it receives.
 type cluster struct {
 	configv1.UnimplementedConfigAgentServiceServer
 	mu      sync.Mutex
@@ -45,7 +45,7 @@ type cluster struct {
 	asked   int // how often that was said
 }
 
-// registered is how the agent hears whether its boot is known.
+// registered returns whether the agent's boot is known.
 func (c *cluster) registered(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,7 +57,9 @@ func (c *cluster) registered(context.Context) error {
 	return status.Error(codes.Unavailable, "not registered yet")
 }
 
-func (c *cluster) FollowConfig(_ *configv1.FollowConfigRequest, s grpc.ServerStreamingServer[configv1.FollowConfigResponse]) error {
+func (c *cluster) FollowConfig(_ *configv1.FollowConfigRequest,
+	s grpc.ServerStreamingServer[configv1.FollowConfigResponse],
+) error {
 	for {
 		c.mu.Lock()
 		order, changed := c.order, c.changed
@@ -75,7 +77,9 @@ func (c *cluster) FollowConfig(_ *configv1.FollowConfigRequest, s grpc.ServerStr
 	}
 }
 
-func (c *cluster) ReportConfig(_ context.Context, r *configv1.ReportConfigRequest) (*configv1.ReportConfigResponse, error) {
+func (c *cluster) ReportConfig(_ context.Context, r *configv1.ReportConfigRequest) (*configv1.ReportConfigResponse,
+	error,
+) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reports = append(c.reports, r)
@@ -128,8 +132,8 @@ func newMachine(t *testing.T) *machine {
 	return m
 }
 
-// boot starts the agent's part in a boot; another one that runs is stopped first. What that one reported is forgotten, so that whoever awaits
-// a report then knows that this one has everything running again.
+// boot starts the agent's part in a boot; another one that runs is stopped first. What that one reported is forgotten,
+// so that a test that awaits a report then knows that this one has everything running again.
 func (m *machine) boot(id string) {
 	m.t.Helper()
 	if m.stop != nil {
@@ -141,7 +145,8 @@ func (m *machine) boot(id string) {
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	supervisor := process.NewSupervisor(filepath.Join(m.dir, "run"), log)
 	m.host = New(Config{
-		Dir: m.dir, Node: "worker-0", BootID: id, Conn: m.conn, Supervisor: supervisor, Reboot: errReboot, Drift: 20 * time.Millisecond, Log: log,
+		Dir: m.dir, Node: "worker-0", BootID: id, Conn: m.conn, Supervisor: supervisor, Reboot: errReboot,
+		Drift: 20 * time.Millisecond, Log: log,
 		Registered: m.cluster.registered,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -222,7 +227,9 @@ func service(name, contents string) map[string]any {
 // config makes a machine configuration of files and units.
 func config(t *testing.T, name string, files, units []any) *configv1.MachineConfig {
 	t.Helper()
-	return configOf(t, name, map[string]any{"storage": map[string]any{"files": files}, "systemd": map[string]any{"units": units}})
+	return configOf(t, name, map[string]any{"storage": map[string]any{"files": files}, "systemd": map[string]any{
+		"units": units,
+	}})
 }
 
 func configOf(t *testing.T, name string, doc map[string]any) *configv1.MachineConfig {
@@ -270,7 +277,8 @@ func TestAConfigurationIsTakenUpAndAnotherReplacesIt(t *testing.T) {
 	m.boot("boot-1")
 	m.cluster.send(config(t, "a",
 		[]any{fileAt("/etc/motd", "hello", 0o640), fileAt("/opt/deep/file", "x", 0o755)},
-		[]any{service("sleeper.service", "[Service]\nExecStart=/bin/sleep 1001\n[Install]\nWantedBy=multi-user.target\n")}), true, false)
+		[]any{service("sleeper.service", "[Service]\nExecStart=/bin/sleep 1001\n[Install]\nWantedBy=multi-user.target\n")}),
+		true, false)
 	if r := m.awaitState(done, "a"); r.GetBootId() != "boot-1" || r.GetReason() != "" || r.GetNodeName() != "worker-0" {
 		t.Errorf("report %v", r)
 	}
@@ -283,10 +291,12 @@ func TestAConfigurationIsTakenUpAndAnotherReplacesIt(t *testing.T) {
 	if !m.running("1001") {
 		t.Error("the unit does not run")
 	}
-	if target, err := os.Readlink(m.path("etc/systemd/system/multi-user.target.wants/sleeper.service")); err != nil || target != "/etc/systemd/system/sleeper.service" {
+	if target, err := os.Readlink(m.path("etc/systemd/system/multi-user.target.wants/sleeper.service")); err != nil ||
+		target != "/etc/systemd/system/sleeper.service" {
 		t.Errorf("link %q, %v", target, err)
 	}
-	m.cluster.send(config(t, "b", nil, []any{service("sleeper.service", "[Service]\nExecStart=/bin/sleep 1002\n")}), true, false)
+	m.cluster.send(config(t, "b", nil, []any{service("sleeper.service", "[Service]\nExecStart=/bin/sleep 1002\n")}), true,
+		false)
 	m.awaitState(done, "b")
 	if got := m.content("etc/motd"); got != "from the image" {
 		t.Errorf("motd is %q, not what the image had", got)
@@ -312,17 +322,28 @@ func TestAConfigurationIsTakenUpAndAnotherReplacesIt(t *testing.T) {
 
 func TestWhatCannotBeStartedIsTakenBackAndAbandoned(t *testing.T) {
 	for _, tc := range []struct{ name, unit, want string }{
-		{"there is no such command", "[Service]\nExecStart=/no/such/command\n", `unit "bad.service": there is no command /no/such/command`},
-		{"a oneshot fails", "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo broken disk; exit 3'\n", `unit "bad.service": /bin/sh: exit status 3: broken disk`},
-		{"a service ends at once", "[Service]\nExecStart=/bin/false\nRestart=always\n", `unit "bad.service" ended at once: exit code 1`},
+		{
+			"there is no such command", "[Service]\nExecStart=/no/such/command\n",
+			`unit "bad.service": there is no command /no/such/command`,
+		},
+		{
+			"a oneshot fails", "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo broken disk; exit 3'\n",
+			`unit "bad.service": /bin/sh: exit status 3: broken disk`,
+		},
+		{
+			"a service ends at once", "[Service]\nExecStart=/bin/false\nRestart=always\n",
+			`unit "bad.service" ended at once: exit code 1`,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := newMachine(t)
 			m.boot("boot-1")
-			good := config(t, "good", []any{fileAt("/etc/x", "good", 0o644)}, []any{service("sleeper.service", "[Service]\nExecStart=/bin/sleep 1003\n")})
+			good := config(t, "good", []any{fileAt("/etc/x", "good", 0o644)},
+				[]any{service("sleeper.service", "[Service]\nExecStart=/bin/sleep 1003\n")})
 			m.cluster.send(good, true, false)
 			m.awaitState(done, "good")
-			m.cluster.send(config(t, "bad", []any{fileAt("/etc/x", "bad", 0o644), fileAt("/etc/new", "n", 0o644)}, []any{service("bad.service", tc.unit)}), true, false)
+			m.cluster.send(config(t, "bad", []any{fileAt("/etc/x", "bad", 0o644), fileAt("/etc/new", "n", 0o644)},
+				[]any{service("bad.service", tc.unit)}), true, false)
 			if r := m.awaitState(degraded, "good"); r.GetReason() != tc.want || r.GetDesiredConfig() != "bad" {
 				t.Errorf("reason %q, want %q", r.GetReason(), tc.want)
 			}
@@ -339,7 +360,8 @@ func TestWhatCannotBeStartedIsTakenBackAndAbandoned(t *testing.T) {
 func TestAConfigurationThatTakesLongIsAbandonedForAnother(t *testing.T) {
 	m := newMachine(t)
 	m.boot("boot-1")
-	m.cluster.send(config(t, "slow", []any{fileAt("/etc/slow", "s", 0o644)}, []any{service("slow.service", "[Service]\nType=oneshot\nExecStart=/bin/sleep 600\n")}), true, false)
+	m.cluster.send(config(t, "slow", []any{fileAt("/etc/slow", "s", 0o644)},
+		[]any{service("slow.service", "[Service]\nType=oneshot\nExecStart=/bin/sleep 600\n")}), true, false)
 	m.await("begun", func(r *configv1.ReportConfigRequest) bool {
 		return r.GetState() == working && r.GetDesiredConfig() == "slow"
 	})
@@ -360,7 +382,9 @@ func TestNothingIsAppliedBeforeTheClusterSaysSo(t *testing.T) {
 	if got := m.content("etc/x"); got != "(none)" {
 		t.Errorf("x is %q before the node is empty", got)
 	}
-	m.cluster.send(configOf(t, "disks", map[string]any{"storage": map[string]any{"disks": []any{map[string]any{"device": "/dev/sda"}}}}), false, false)
+	m.cluster.send(
+		configOf(t, "disks", map[string]any{"storage": map[string]any{"disks": []any{map[string]any{"device": "/dev/sda"}}}}),
+		false, false)
 	if r := m.awaitState(unreconcilable, ""); !strings.HasPrefix(r.GetReason(), "spec.config.storage.disks: ") {
 		t.Errorf("reason %q", r.GetReason())
 	}
@@ -372,7 +396,9 @@ func TestAMachineRestartsAndIsDoneInAnotherBoot(t *testing.T) {
 	m.cluster.send(config(t, "a", nil, nil), true, false)
 	m.awaitState(done, "a")
 	count := filepath.Join(m.dir, "count")
-	m.cluster.send(config(t, "b", []any{fileAt("/etc/x", "b", 0o644)}, []any{service("once.service", "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo ran >> "+count+"'\n")}), true, true)
+	m.cluster.send(config(t, "b", []any{fileAt("/etc/x", "b", 0o644)},
+		[]any{service("once.service", "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo ran >> "+count+"'\n")}), true,
+		true)
 	if err := <-m.ended; !errors.Is(err, errReboot) {
 		t.Fatalf("Run = %v", err)
 	}
@@ -394,7 +420,10 @@ func TestAMachineRestartsAndIsDoneInAnotherBoot(t *testing.T) {
 		t.Errorf("a oneshot unit runs when it comes and in each boot: %q", ran)
 	}
 	m.boot("boot-2")
-	m.await("done again", func(r *configv1.ReportConfigRequest) bool { return r.GetState() == done && r.GetBootId() == "boot-2" })
+	m.await("done again", func(r *configv1.ReportConfigRequest) bool {
+		return r.GetState() == done &&
+			r.GetBootId() == "boot-2"
+	})
 	if ran, _ := os.ReadFile(count); string(ran) != "ran\nran\n" {
 		t.Errorf("a oneshot unit ran again without a boot: %q", ran)
 	}
@@ -428,7 +457,7 @@ func TestWhoAsksAgainIsToldAgain(t *testing.T) {
 	before := len(m.cluster.reports)
 	m.cluster.mu.Unlock()
 	m.cluster.send(a, true, false)
-	m.await("told again", func(r *configv1.ReportConfigRequest) bool {
+	m.await("reported again", func(r *configv1.ReportConfigRequest) bool {
 		m.cluster.mu.Lock()
 		defer m.cluster.mu.Unlock()
 		return len(m.cluster.reports) > before && r.GetState() == done
@@ -438,7 +467,9 @@ func TestWhoAsksAgainIsToldAgain(t *testing.T) {
 func TestServicesOutliveTheAgent(t *testing.T) {
 	m := newMachine(t)
 	m.boot("boot-1")
-	m.cluster.send(config(t, "a", nil, []any{service("sleeper.service", "[Service]\nExecStart=/bin/sleep 1004\nRestart=always\n")}), true, false)
+	m.cluster.send(
+		config(t, "a", nil, []any{service("sleeper.service", "[Service]\nExecStart=/bin/sleep 1004\nRestart=always\n")}),
+		true, false)
 	m.awaitState(done, "a")
 	before, err := process.Running(filepath.Join(m.dir, "run"))
 	if err != nil || len(before) != 1 {
@@ -470,7 +501,8 @@ func TestDriftIsToldAndNotRepaired(t *testing.T) {
 	if err := os.Chmod(m.path("etc/x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if r := m.awaitState(degraded, "a"); !strings.HasPrefix(r.GetReason(), `mode mismatch for file: "/etc/x"; expected: -rw-r--r--; received: -rw-------`) {
+	if r := m.awaitState(degraded, "a"); !strings.HasPrefix(r.GetReason(),
+		`mode mismatch for file: "/etc/x"; expected: -rw-r--r--; received: -rw-------`) {
 		t.Errorf("reason %q", r.GetReason())
 	}
 	if err := os.Remove(m.path("etc/x")); err != nil {
@@ -497,7 +529,8 @@ func TestNothingIsWrittenOutsideOfTheRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.boot("boot-1")
-	m.cluster.send(config(t, "escape", []any{fileAt("/etc/a", "a", 0o644), fileAt("/etc/out/x", "evil", 0o644)}, nil), true, false)
+	m.cluster.send(config(t, "escape", []any{fileAt("/etc/a", "a", 0o644), fileAt("/etc/out/x", "evil", 0o644)}, nil),
+		true, false)
 	if r := m.awaitState(degraded, ""); !strings.Contains(r.GetReason(), "escapes") {
 		t.Errorf("reason %q", r.GetReason())
 	}
@@ -528,11 +561,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// applyAndDie takes the configurations of a directory up one after the other and is killed before the step of the given number of the last one.
+// applyAndDie takes the configurations of a directory up one after the other and is killed before the step of the given
+// number of the last one.
 func applyAndDie(at string) error {
 	dir := os.Getenv("HOSTCONFIG_DIR")
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	h := New(Config{Dir: dir, BootID: "boot-1", Log: log, Supervisor: process.NewSupervisor(filepath.Join(dir, "run"), log)})
+	h := New(Config{Dir: dir, BootID: "boot-1", Log: log, Supervisor: process.NewSupervisor(filepath.Join(dir, "run"),
+		log)})
 	if err := h.open(); err != nil {
 		return err
 	}
@@ -560,8 +595,14 @@ func applyAndDie(at string) error {
 }
 
 func TestAKillInTheMiddleIsTakenBackAtTheNextStart(t *testing.T) {
-	a := config(t, "a", []any{fileAt("/etc/one", "1a", 0o644), fileAt("/etc/two", "2a", 0o600), fileAt("/only/a", "x", 0o644)}, nil)
-	b := config(t, "b", []any{fileAt("/etc/one", "1b", 0o640), fileAt("/etc/two", "2b", 0o600), fileAt("/only/b", "y", 0o644)}, nil)
+	a := config(t, "a", []any{
+		fileAt("/etc/one", "1a", 0o644), fileAt("/etc/two", "2a", 0o600),
+		fileAt("/only/a", "x", 0o644),
+	}, nil)
+	b := config(t, "b", []any{
+		fileAt("/etc/one", "1b", 0o640), fileAt("/etc/two", "2b", 0o600),
+		fileAt("/only/b", "y", 0o644),
+	}, nil)
 	finished := false
 	for at := 1; !finished; at++ {
 		m := newMachine(t)
@@ -583,7 +624,8 @@ func TestAKillInTheMiddleIsTakenBackAtTheNextStart(t *testing.T) {
 			t.Fatalf("step %d: %v: %s", at, err, out)
 		}
 		log := slog.New(slog.NewTextHandler(io.Discard, nil))
-		h := New(Config{Dir: m.dir, BootID: "boot-1", Log: log, Supervisor: process.NewSupervisor(filepath.Join(m.dir, "run"), log)})
+		h := New(Config{Dir: m.dir, BootID: "boot-1", Log: log, Supervisor: process.NewSupervisor(filepath.Join(m.dir, "run"),
+			log)})
 		if err := h.open(); err != nil {
 			t.Fatal(err)
 		}
@@ -592,7 +634,7 @@ func TestAKillInTheMiddleIsTakenBackAtTheNextStart(t *testing.T) {
 		}
 		want := map[bool]string{false: "a", true: "b"}[finished]
 		if h.st.Name != want {
-			t.Errorf("killed at step %d: %q stands, want %q", at, h.st.Name, want)
+			t.Errorf("killed at step %d: the configuration is %q, want %q", at, h.st.Name, want)
 		}
 		for _, name := range []string{"a", "b"} {
 			if has := m.content("only/"+name) != "(none)"; has != (name == want) {
@@ -610,7 +652,7 @@ func TestAKillInTheMiddleIsTakenBackAtTheNextStart(t *testing.T) {
 			t.Errorf("killed at step %d: the original is %q", at, got)
 		}
 		if m.content("etc/one") != "(none)" {
-			t.Errorf("killed at step %d: what nobody wants is there", at)
+			t.Errorf("killed at step %d: an unwanted file is there", at)
 		}
 		h.tree.root.Close()
 	}
@@ -622,7 +664,8 @@ func TestAnErrorOfTheDiskAtAnyStepIsTakenBack(t *testing.T) {
 	for at := 1; ; at++ {
 		dir := t.TempDir()
 		log := slog.New(slog.NewTextHandler(io.Discard, nil))
-		h := New(Config{Dir: dir, BootID: "boot-1", Log: log, Supervisor: process.NewSupervisor(filepath.Join(dir, "run"), log)})
+		h := New(Config{Dir: dir, BootID: "boot-1", Log: log, Supervisor: process.NewSupervisor(filepath.Join(dir, "run"),
+			log)})
 		if err := h.open(); err != nil {
 			t.Fatal(err)
 		}
@@ -666,7 +709,10 @@ func TestPackedContentsAreUnpacked(t *testing.T) {
 	if err = errors.Join(err, w.Close()); err != nil {
 		t.Fatal(err)
 	}
-	cfg := config(t, "a", []any{map[string]any{"path": "/x", "contents": map[string]any{"source": data(packed.String()), "compression": "gzip"}}}, nil)
+	cfg := config(t, "a",
+		[]any{
+			map[string]any{"path": "/x", "contents": map[string]any{"source": data(packed.String()), "compression": "gzip"}},
+		}, nil)
 	got, err := read(nil, cfg)
 	if err != nil || string(got.entries[0].content) != "unpacked" {
 		t.Errorf("%v, %v", got, err)
@@ -685,8 +731,12 @@ func TestPackedContentsDoNotFillTheMemory(t *testing.T) {
 	if _, err := read(nil, one); err != nil {
 		t.Error(err)
 	}
-	two := config(t, "a", []any{map[string]any{"path": "/x", "contents": contents}, map[string]any{"path": "/y", "contents": contents}}, nil)
-	if _, err := read(nil, two); err == nil || !strings.HasPrefix(err.Error(), "spec.config.storage.files[1].contents.compression") {
+	two := config(t, "a", []any{
+		map[string]any{"path": "/x", "contents": contents},
+		map[string]any{"path": "/y", "contents": contents},
+	}, nil)
+	if _, err := read(nil, two); err == nil ||
+		!strings.HasPrefix(err.Error(), "spec.config.storage.files[1].contents.compression") {
 		t.Errorf("two files that are too long together: %v", err)
 	}
 }
@@ -723,7 +773,8 @@ func TestAUnitThatDoesNotStartAtBootHoldsUpNoOther(t *testing.T) {
 	m.awaitState(degraded, "a")
 }
 
-// TestAUnitThatIsUpAtLastIsNoTrouble has a unit fail at its first start after a boot, as one does that needs another, and run from then on.
+// TestAUnitThatIsUpAtLastIsNoTrouble has a unit fail at its first start after a boot, as one does that needs another,
+// and run from then on.
 func TestAUnitThatIsUpAtLastIsNoTrouble(t *testing.T) {
 	m := newMachine(t)
 	m.boot("boot-1")
@@ -786,16 +837,43 @@ func TestWhatARunningMachineCannotHaveIsNamedByItsPath(t *testing.T) {
 		doc  map[string]any
 		want string
 	}{
-		{"filesystems", with("storage.filesystems", []any{map[string]any{"device": "/dev/sda1", "format": "xfs", "path": "/var"}}), "spec.config.storage.filesystems"},
-		{"raid", with("storage.raid", []any{map[string]any{"name": "r", "level": "raid1", "devices": []any{"/dev/a", "/dev/b"}}}), "spec.config.storage.raid"},
+		{
+			"filesystems",
+			with("storage.filesystems", []any{map[string]any{"device": "/dev/sda1", "format": "xfs", "path": "/var"}}),
+			"spec.config.storage.filesystems",
+		},
+		{
+			"raid",
+			with("storage.raid", []any{map[string]any{"name": "r", "level": "raid1", "devices": []any{"/dev/a", "/dev/b"}}}),
+			"spec.config.storage.raid",
+		},
 		{"groups", with("passwd.groups", []any{map[string]any{"name": "g"}}), "spec.config.passwd.groups"},
 		{"another user", with("passwd.users", []any{map[string]any{"name": "root"}}), "spec.config.passwd.users[0].name"},
-		{"a shell of core", with("passwd.users", []any{map[string]any{"name": "core", "shell": "/bin/sh"}}), "spec.config.passwd.users[0]"},
-		{"append", with("storage.files", []any{map[string]any{"path": "/x", "append": []any{map[string]any{"source": "data:,x"}}}}), "spec.config.storage.files[0].append"},
-		{"a remote content", with("storage.files", []any{map[string]any{"path": "/x", "contents": map[string]any{"source": "https://example.com/x"}}}), "spec.config.storage.files[0].contents.source"},
-		{"another owner", with("storage.files", []any{map[string]any{"path": "/x", "user": map[string]any{"name": "chrony"}}}), "spec.config.storage.files[0].user"},
+		{
+			"a shell of core", with("passwd.users", []any{map[string]any{"name": "core", "shell": "/bin/sh"}}),
+			"spec.config.passwd.users[0]",
+		},
+		{
+			"append",
+			with("storage.files", []any{map[string]any{"path": "/x", "append": []any{map[string]any{"source": "data:,x"}}}}),
+			"spec.config.storage.files[0].append",
+		},
+		{
+			"a remote content",
+			with("storage.files",
+				[]any{map[string]any{"path": "/x", "contents": map[string]any{"source": "https://example.com/x"}}}),
+			"spec.config.storage.files[0].contents.source",
+		},
+		{
+			"another owner",
+			with("storage.files", []any{map[string]any{"path": "/x", "user": map[string]any{"name": "chrony"}}}),
+			"spec.config.storage.files[0].user",
+		},
 		{"kernel arguments", with("kernelArguments.shouldExist", []any{"quiet"}), "spec.config.kernelArguments"},
-		{"a unit type", with("systemd.units", []any{service("x.service", "[Service]\nType=forking\nExecStart=/bin/true\n")}), "spec.config.systemd.units[0]"},
+		{
+			"a unit type", with("systemd.units", []any{service("x.service", "[Service]\nType=forking\nExecStart=/bin/true\n")}),
+			"spec.config.systemd.units[0]",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := read(nil, configOf(t, "x", tc.doc))
@@ -858,7 +936,8 @@ WantedBy=graphical.target
 	if got := u.start[0].args; strings.Join(got, "|") != strings.Join(want, "|") {
 		t.Errorf("args %q", got)
 	}
-	if strings.Join(u.env, "|") != "GREETING=hello world|PORT=80|MODE=x" || u.dir != "/var/lib/web" || u.restart != restartOnFailure ||
+	if strings.Join(u.env, "|") != "GREETING=hello world|PORT=80|MODE=x" || u.dir != "/var/lib/web" ||
+		u.restart != restartOnFailure ||
 		u.limit != 2*time.Minute || u.wantedBy != "graphical.target" || !u.pre[0].lenient || !u.long() {
 		t.Errorf("unit %+v", u)
 	}

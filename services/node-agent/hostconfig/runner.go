@@ -29,18 +29,19 @@ const (
 	steadyRun = 2 * time.Second
 	// stopLimit bounds the end of one unit; the supervisor kills it before that.
 	stopLimit = 30 * time.Second
-	// tail is how much of the end of a failed command's output is told.
+	// tail is how much of the end of a failed command's output is reported.
 	tail = 300
 )
 
-// runner carries out units as processes of the host. A command is looked up below the machine's root first and on the host if it is not there; a
-// working directory likewise. WINDLASS_ROOT tells a command where the machine's root is.
+// runner carries out units as processes of the host. A command is looked up below the machine's root first and on the
+// host if it is not there; a working directory likewise. WINDLASS_ROOT is the path of the machine's root.
 type runner struct {
 	supervisor *process.Supervisor
 	dir        string // where the output of units goes
 }
 
-// change ends the units that are no longer wanted, or not as they were, and starts the new ones. The error names the first that does not start.
+// change ends the units that are no longer wanted, or not as they were, and starts the new ones. The error names the
+// first that does not start.
 func (r *runner) change(ctx context.Context, was, is []unit, root *os.Root) error {
 	if err := r.stop(ctx, was, is); err != nil {
 		return err
@@ -68,9 +69,9 @@ func (r *runner) back(ctx context.Context, is, was []unit, root *os.Root) error 
 	return r.start(ctx, ended, root, false)
 }
 
-// resume has the units of the present configuration run: those that go on running are taken over. What an agent left behind in the
-// middle of a change is ended. In a new boot everything starts anew, the oneshot units, too. The error is lasting trouble; for what just
-// started and did not stay up see late.
+// resume has the units of the present configuration run: those that go on running are taken over. What an agent left
+// behind in the middle of a change is ended. In a new boot everything starts again, the oneshot units, too. The error
+// is lasting trouble; for what just started and did not stay up see late.
 func (r *runner) resume(ctx context.Context, is []unit, root *os.Root, boot bool) (late, error) {
 	names, err := r.supervisor.Recorded()
 	if err != nil {
@@ -107,8 +108,8 @@ func (r *runner) resume(ctx context.Context, is []unit, root *os.Root, boot bool
 	return l, errors.Join(broken...)
 }
 
-// late are units of which one ended at once in a new boot. It may need another unit, and is started again and again: so this is no trouble
-// any more once all of them run. The zero late is none.
+// late are units of which one ended at once in a new boot. It may need another unit, and is started again and again: so
+// this is no trouble any more once all of them run. The zero late is none.
 type late struct {
 	units []unit
 	why   string
@@ -275,7 +276,8 @@ func (r *runner) spec(u unit, root *os.Root) (process.Spec, error) {
 	}
 	env := r.env(u, root)
 	spec := process.Spec{
-		Name: processName(u.name), Path: program, Args: r.args(u, c, env), Env: env, Dir: r.workingDir(u, root), LogFile: r.logFile(u),
+		Name: processName(u.name), Path: program, Args: r.args(u, c, env), Env: env, Dir: r.workingDir(u, root),
+		LogFile: r.logFile(u),
 	}
 	switch u.restart {
 	case restartOnFailure:
@@ -286,14 +288,15 @@ func (r *runner) spec(u unit, root *os.Root) (process.Spec, error) {
 	return spec, nil
 }
 
-// env is what a unit's commands find in their environment. The digest makes another unit of the same command another process.
+// env is what a unit's commands find in their environment. The digest makes another unit of the same command another
+// process.
 func (r *runner) env(u unit, root *os.Root) []string {
 	sum := sha256.Sum256([]byte(u.text))
 	own := []string{"WINDLASS_ROOT=" + root.Name(), "WINDLASS_UNIT=" + u.name + "@" + hex.EncodeToString(sum[:6])}
 	return append(own, u.env...)
 }
 
-// args are a command's arguments, with ${NAME} replaced from the unit's environment; what a value holds is not looked at again.
+// args are a command's arguments, with ${NAME} replaced from the unit's environment; values are not expanded again.
 func (r *runner) args(u unit, c command, env []string) []string {
 	var pairs []string
 	for _, e := range slices.Backward(env) { // of a name that is there twice the last one counts

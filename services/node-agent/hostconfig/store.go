@@ -24,10 +24,10 @@ const (
 
 // state is what is known of the machine's configuration: enough to go on without the cluster.
 type state struct {
-	// Name and Config are what stands on the machine; empty for one that was never configured.
+	// Name and Config are the machine's configuration; empty for one that was never configured.
 	Name   string          `json:"name"`
 	Config json.RawMessage `json:"config,omitempty"`
-	// Previous is what stood there before.
+	// Previous is the configuration before that.
 	Previous string `json:"previous,omitempty"`
 	// Change is the journal that led here.
 	Change string `json:"change,omitempty"`
@@ -35,7 +35,7 @@ type state struct {
 	EndingBoot string `json:"endingBoot,omitempty"`
 	// Oneshots is the boot in which the units that run once have run.
 	Oneshots string `json:"oneshots,omitempty"`
-	// Originals are what stood at each path that the configuration has before any configuration had it.
+	// Originals are the entries at the configuration's paths before any configuration was applied.
 	Originals []saved `json:"originals,omitempty"`
 	// Made are the directories that were made for files, the outermost first.
 	Made []string `json:"made,omitempty"`
@@ -61,11 +61,12 @@ func (s state) original(path string) (saved, bool) {
 	return saved{}, false
 }
 
-// journal is written down before the disk is changed: whoever finds it either sees its change in the state, or takes it back.
+// journal is written before the disk is changed: a process that finds it either sees its change in the state, or undoes
+// it.
 type journal struct {
 	Change string   `json:"change"`
 	Config string   `json:"config"`
-	Undo   []saved  `json:"undo"` // what stood at each path, in the order of the changes
+	Undo   []saved  `json:"undo"` // former entry of each path, in the order of the changes
 	Made   []string `json:"made"` // directories that were not there
 }
 

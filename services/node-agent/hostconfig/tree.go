@@ -18,7 +18,7 @@ import (
 // modeBits are what is compared of a mode.
 const modeBits = fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
 
-// tree is the file system of the machine. Nothing outside of it is ever touched, whatever links stand in it.
+// tree is the file system of the machine. Nothing outside of it is ever touched, whatever links are in it.
 type tree struct {
 	root *os.Root
 	kept string // directory of contents that may have to come back, named after their hash
@@ -40,7 +40,7 @@ func openTree(dir, kept string) (*tree, error) {
 	return &tree{root: root, kept: kept}, nil
 }
 
-// saved is what stood at a path.
+// saved is the former entry at a path.
 type saved struct {
 	Path   string      `json:"path"`
 	Kind   string      `json:"kind"`
@@ -49,7 +49,7 @@ type saved struct {
 	Target string      `json:"target,omitempty"`
 }
 
-// look returns what stands at a path.
+// look returns the entry at a path.
 func (t *tree) look(p string) (saved, error) {
 	s := saved{Path: p, Kind: absent}
 	info, err := t.root.Lstat(p)
@@ -76,7 +76,7 @@ func (t *tree) look(p string) (saved, error) {
 	return s, fmt.Errorf("%q is neither a file, a directory nor a link", "/"+p)
 }
 
-// preserve keeps the content of what was looked at, so that it can come back.
+// preserve keeps the content of the entry, so that it can come back.
 func (t *tree) preserve(s saved) error {
 	if s.Kind != file {
 		return nil
@@ -95,7 +95,7 @@ func (t *tree) preserve(s saved) error {
 	return renameio.WriteFile(target, content, 0o600)
 }
 
-// holds reports whether what stands at a path is what an entry wants there.
+// holds reports whether a path has the wanted entry.
 func (s saved) holds(e entry) bool {
 	if s.Kind != e.kind {
 		return false
@@ -165,12 +165,13 @@ func (t *tree) write(p string, content []byte, mode fs.FileMode) error {
 	return errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
 }
 
-// tempName returns the name of what is about to stand at a path; however long that one's name is, this one is not too long.
+// tempName returns the name of a path's entry before its rename; however long that one's name is, this one is not too
+// long.
 func tempName(p string) string {
 	return path.Join(path.Dir(p), ".windlass-new-"+sumOf([]byte(path.Base(p)))[:16])
 }
 
-// restore puts back what stood at a path. A directory that is not empty stays.
+// restore puts back the former entry at a path. A directory that is not empty stays.
 func (t *tree) restore(s saved) error {
 	if err := t.before("restore " + s.Path); err != nil {
 		return err
@@ -233,8 +234,8 @@ type stamp struct {
 	size     int64
 }
 
-// drift returns how the disk differs from what is wanted, in one line; empty if it does not. Contents are read only where a file looks
-// different from when they were right.
+// drift returns how the disk differs from what is wanted, in one line; empty if it does not. Contents are read only
+// where a file looks different from when they were right.
 func (t *tree) drift(entries []entry, seen map[string]stamp) string {
 	for _, e := range entries {
 		if why := t.driftOf(e, seen); why != "" {

@@ -21,7 +21,7 @@ const (
 
 	// startLimit is how long a oneshot unit may run if it does not say. Source: systemd's DefaultTimeoutStartSec.
 	startLimit = 90 * time.Second
-	// noLimit stands for no limit: a configuration that takes longer has other faults.
+	// noLimit means no limit: a configuration that takes longer has other faults.
 	noLimit = 24 * time.Hour
 )
 
@@ -31,8 +31,8 @@ type command struct {
 	lenient bool     // its failure does not count
 }
 
-// unit is an enabled service as far as it is carried out: Type simple, exec or oneshot, ExecStartPre, ExecStart, Environment,
-// WorkingDirectory, Restart, TimeoutStartSec and WantedBy. Whatever else stands in it is left to the file.
+// unit is an enabled service as far as it is carried out: Type simple, exec or oneshot, ExecStartPre, ExecStart,
+// Environment, WorkingDirectory, Restart, TimeoutStartSec and WantedBy. Other directives are ignored.
 type unit struct {
 	name     string
 	text     string // what it was made from: another text is another unit
@@ -49,9 +49,13 @@ type unit struct {
 // long reports whether a unit runs until it is stopped.
 func (u unit) long() bool { return u.typ != typeOneshot }
 
-// parseUnit reads a unit. Of settings that are given twice the last one counts; lists grow, and an empty value clears them. Source: systemd.syntax(7).
+// parseUnit reads a unit. Of settings that are given twice the last one counts; lists grow, and an empty value clears
+// them. Source: systemd.syntax(7).
 func parseUnit(name, text string) (unit, error) {
-	u := unit{name: name, text: text, typ: typeSimple, restart: restartNo, limit: startLimit, wantedBy: "multi-user.target"}
+	u := unit{
+		name: name, text: text, typ: typeSimple, restart: restartNo, limit: startLimit,
+		wantedBy: "multi-user.target",
+	}
 	section := ""
 	for _, line := range logicalLines(text) {
 		if strings.HasPrefix(line, "[") && strings.HasSuffix(line, "]") {
@@ -149,8 +153,8 @@ func (u *unit) set(section, key, value string) error {
 	return nil
 }
 
-// span reads how long a unit may take to start: seconds, or with units such as 1min 30s. Zero and infinity mean no limit, an empty value the
-// usual one. Source: systemd.time(7).
+// span reads how long a unit may take to start: seconds, or with units such as 1min 30s. Zero and infinity mean no
+// limit, an empty value the usual one. Source: systemd.time(7).
 func span(s string) (time.Duration, error) {
 	switch s {
 	case "":
@@ -249,7 +253,7 @@ func escaped(c byte) byte {
 	return c
 }
 
-// specifier returns what a percent sign and a letter stand for. Source: systemd.unit(5).
+// specifier returns the value of a percent sign and a letter. Source: systemd.unit(5).
 func (u *unit) specifier(c byte) (string, error) {
 	stem := strings.TrimSuffix(u.name, path.Ext(u.name))
 	prefix, instance, _ := strings.Cut(stem, "@")

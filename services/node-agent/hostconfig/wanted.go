@@ -29,7 +29,7 @@ const (
 	defaultDirectoryMode = 0o755
 
 	unitDir = "etc/systemd/system"
-	// sshKeys is where the keys of the user core stand. Source: Ignition on Fedora CoreOS.
+	// sshKeys is the file with the SSH keys of the user core. Source: Ignition on Fedora CoreOS.
 	sshKeys = "home/core/.ssh/authorized_keys.d/ignition"
 )
 
@@ -43,7 +43,7 @@ func cannot(path, format string, args ...any) error {
 	return &unreconcilableError{path, fmt.Sprintf(format, args...)}
 }
 
-// Kinds of what stands at a path.
+// Kinds of file system entries.
 const (
 	absent    = "absent"
 	file      = "file"
@@ -67,8 +67,8 @@ type wanted struct {
 	units   []unit  // enabled services, by name
 }
 
-// read returns what a configuration wants. The error is an unreconcilableError if a running machine cannot have it; before is what stands on the
-// machine, nil if nothing does.
+// read returns what a configuration wants. The error is an unreconcilableError if a running machine cannot have it;
+// before is the present configuration of the machine, nil if there is none.
 func read(before, cfg *configv1.MachineConfig) (wanted, error) {
 	var w wanted
 	if before != nil && before.GetSpec().GetFips() != cfg.GetSpec().GetFips() {
@@ -155,7 +155,7 @@ func (w *wanted) storage(c types.Config) error {
 			return err
 		}
 		if len(f.Append) > 0 {
-			return cannot(at+".append", "what stands in a file cannot be known, so nothing is appended to it")
+			return cannot(at+".append", "append is not supported: the existing content of the file is unknown")
 		}
 		content, err := contentOf(f.Contents, at+".contents", left)
 		if err != nil {
@@ -186,7 +186,8 @@ func (w *wanted) link(p, target string) {
 	w.entries = append(w.entries, entry{path: p, kind: link, target: target})
 }
 
-// place returns where something stands below the machine's root. Everything belongs to the agent's own user, which is root to the machine.
+// place returns an entry's path below the machine's root. Everything belongs to the agent's own user, which is
+// root to the machine.
 func place(n types.Node, at string) (string, error) {
 	p := strings.TrimPrefix(path.Clean(n.Path), "/")
 	if p == "" || !fs.ValidPath(p) {
@@ -244,7 +245,7 @@ func dataURL(source string) ([]byte, error) {
 	rest, ok := strings.CutPrefix(source, "data:")
 	if !ok {
 		scheme, _, _ := strings.Cut(source, ":")
-		return nil, fmt.Errorf("is a %s URL: contents must stand in the configuration, as data: URLs", scheme)
+		return nil, fmt.Errorf("is a %s URL: contents must be inline, as data: URLs", scheme)
 	}
 	head, data, ok := strings.Cut(rest, ",")
 	if !ok {
@@ -304,8 +305,10 @@ func (w *wanted) users(c types.Config) error {
 		}
 		rest := u
 		rest.Name, rest.SSHAuthorizedKeys = "", nil
-		if rest.Gecos != nil || rest.Groups != nil || rest.HomeDir != nil || rest.NoCreateHome != nil || rest.NoLogInit != nil || rest.NoUserGroup != nil ||
-			rest.PasswordHash != nil || rest.PrimaryGroup != nil || rest.Shell != nil || rest.ShouldExist != nil || rest.System != nil || rest.UID != nil {
+		if rest.Gecos != nil || rest.Groups != nil || rest.HomeDir != nil || rest.NoCreateHome != nil ||
+			rest.NoLogInit != nil || rest.NoUserGroup != nil ||
+			rest.PasswordHash != nil || rest.PrimaryGroup != nil || rest.Shell != nil || rest.ShouldExist != nil ||
+			rest.System != nil || rest.UID != nil {
 			return cannot(at, "only sshAuthorizedKeys can be changed")
 		}
 		var keys strings.Builder

@@ -9,7 +9,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// FuzzWanted holds that a configuration never wants anything outside the machine's directory, nor more than a machine takes.
+// FuzzWanted holds that a configuration never wants anything outside the machine's directory, nor more than a machine
+// takes.
 func FuzzWanted(f *testing.F) {
 	for _, seed := range []string{
 		`{"ignition":{"version":"3.2.0"},"storage":{"files":[{"path":"/etc/x","mode":420,"contents":{"source":"data:,x"}}],"directories":[{"path":"/d"}],"links":[{"path":"/l","target":"/etc/x"}]}}`,
@@ -47,11 +48,13 @@ func FuzzWanted(f *testing.F) {
 	})
 }
 
-// FuzzUnit holds that a unit that is taken has whole commands, and the same ones when it is read again without its comments.
+// FuzzUnit holds that a unit that is taken has whole commands, and the same ones when it is read again without its
+// comments.
 func FuzzUnit(f *testing.F) {
 	for _, seed := range []string{
 		"[Unit]\nDescription=x\n[Service]\nType=oneshot\nExecStart=-/bin/sh -c 'a b' \"c\\n\"\nExecStart=/bin/true\nEnvironment=A=b \"C=d e\"\nTimeoutStartSec=1min 30s\n[Install]\nWantedBy=multi-user.target\n",
-		"# c\n[Service]\nExecStart=/bin/echo a \\\n  b\nRestart=always\n", "[Service]\nExecStart=\nExecStart=%%a %n %\n", "[Service\nx", "=", "[Service]\nTimeoutStartSec=infinity\n",
+		"# c\n[Service]\nExecStart=/bin/echo a \\\n  b\nRestart=always\n", "[Service]\nExecStart=\nExecStart=%%a %n %\n",
+		"[Service\nx", "=", "[Service]\nTimeoutStartSec=infinity\n",
 		"[Service]\nExecStart=/a \"\\x41\\101\\u00e9\n", "[Service]\nTimeoutStartSec=99999999999999999999h\n",
 	} {
 		f.Add(seed)

@@ -1,5 +1,6 @@
-// Package image finds container images in OCI layouts on the disk and unpacks them. It promises that nothing of an image is taken whose
-// digest is not the one that its index names, and that nothing is written outside the directory it is unpacked into. Nothing is fetched.
+// Package image finds container images in OCI layouts on the disk and unpacks them. It promises that nothing of an
+// image is taken whose digest is not the one that its index names, and that nothing is written outside the directory it
+// is unpacked into. Nothing is fetched.
 package image
 
 import (
@@ -26,8 +27,8 @@ var (
 // refName is the annotation by which a layout names its images.
 const refName = "org.opencontainers.image.ref.name"
 
-// Store looks for images below some directories, the first one first: the image docker.io/a/b:c is the one tagged c, or the only one, of the
-// layout docker.io/a/b.
+// Store looks for images below some directories, the first one first: the image docker.io/a/b:c is the one tagged c, or
+// the only one, of the layout docker.io/a/b.
 type Store struct{ dirs []string }
 
 // NewStore returns a store of directories, which need not be there.
@@ -114,7 +115,8 @@ func open(path, ref, tag, digest string) (*Image, error) {
 	return read(image, d.Digest)
 }
 
-// pick returns the manifest that a reference means: by its digest, by its tag, or the only one if that one has no other tag.
+// pick returns the manifest that a reference means: by its digest, by its tag, or the only one if that one has no other
+// tag.
 func pick(list []v1.Descriptor, ref, tag, digest string) (v1.Descriptor, error) {
 	var tags []string
 	for _, d := range list {

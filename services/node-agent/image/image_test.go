@@ -93,13 +93,17 @@ func TestImagesAreFound(t *testing.T) {
 	}
 	s := image.NewStore(filepath.Join(images, "none"), images)
 	for ref, want := range map[string]v1.Image{
-		"example.com/a/b:v1": one, "example.com/a/b": two, "example.com/a/b@" + digest(one): one, "plain": only, "plain:any": only,
+		"example.com/a/b:v1": one, "example.com/a/b": two, "example.com/a/b@" + digest(one): one, "plain": only,
+		"plain:any": only,
 	} {
 		if got, err := s.Find(ref); err != nil || got.Digest != digest(want) {
 			t.Errorf("Find(%q) = %v, %v", ref, got, err)
 		}
 	}
-	for _, ref := range []string{"example.com/a/b:v3", "example.com/a", "other", "", "../plain", "/plain", "plain@sha256:" + strings.Repeat("0", 64)} {
+	for _, ref := range []string{
+		"example.com/a/b:v3", "example.com/a", "other", "", "../plain", "/plain",
+		"plain@sha256:" + strings.Repeat("0", 64),
+	} {
 		if got, err := s.Find(ref); !errors.Is(err, image.ErrNotFound) {
 			t.Errorf("Find(%q) = %v, %v, want ErrNotFound", ref, got, err)
 		}
@@ -120,15 +124,18 @@ func unpack(t *testing.T, layers ...v1.Layer) (string, error) {
 
 func TestLayersLieOverEachOther(t *testing.T) {
 	root, err := unpack(t,
-		layer(t, reg("a"), reg("b"), reg("d/x"), reg("d/y"), reg("o/old"), dir("was-dir"), reg("was-dir/f"), sym("run", "/var/run"), dir("var/run")),
-		layer(t, reg("a"), reg(".wh.b"), reg("d/.wh.x"), reg("o/.wh..wh..opq"), reg("o/new"), reg("was-dir"), hard("linked", "a"), reg("run/pid"), sym("abs", "/d/y")),
+		layer(t, reg("a"), reg("b"), reg("d/x"), reg("d/y"), reg("o/old"), dir("was-dir"), reg("was-dir/f"),
+			sym("run", "/var/run"), dir("var/run")),
+		layer(t, reg("a"), reg(".wh.b"), reg("d/.wh.x"), reg("o/.wh..wh..opq"), reg("o/new"), reg("was-dir"),
+			hard("linked", "a"), reg("run/pid"), sym("abs", "/d/y")),
 	)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, there := range map[string]bool{
-		"a": true, "b": false, ".wh.b": false, "d/x": false, "d/y": true, "o/old": false, "o/new": true, "was-dir": true, "was-dir/f": false,
-		"linked": true, "var/run/pid": true, "abs": true,
+		"a": true, "b": false, ".wh.b": false, "d/x": false, "d/y": true, "o/old": false, "o/new": true, "was-dir": true,
+		"was-dir/f": false,
+		"linked":    true, "var/run/pid": true, "abs": true,
 	} {
 		if _, err := os.Stat(filepath.Join(root, name)); (err == nil) != there {
 			t.Errorf("%s: %v", name, err)
@@ -139,18 +146,20 @@ func TestLayersLieOverEachOther(t *testing.T) {
 	}
 }
 
-// TestALayerHidesOnlyWhatIsBelowIt has marks come after what the same layer wrote, at every depth. Source: OCI image layer specification, on
-// whiteouts.
+// TestALayerHidesOnlyWhatIsBelowIt has marks come after what the same layer wrote, at every depth. Source: OCI image
+// layer specification, on whiteouts.
 func TestALayerHidesOnlyWhatIsBelowIt(t *testing.T) {
 	root, err := unpack(t,
 		layer(t, reg("f"), reg("d/old"), reg("o/sub/old"), reg("o/gone/old"), reg("kept/x")),
-		layer(t, reg("f"), reg(".wh.f"), reg("d/new"), reg(".wh.d"), reg("o/sub/new"), sym("o/link", "/kept"), reg("o/.wh..wh..opq")),
+		layer(t, reg("f"), reg(".wh.f"), reg("d/new"), reg(".wh.d"), reg("o/sub/new"), sym("o/link", "/kept"),
+			reg("o/.wh..wh..opq")),
 	)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, there := range map[string]bool{
-		"f": true, "d/old": false, "d/new": true, "o/sub/old": false, "o/sub/new": true, "o/gone": false, "o/link": true, "kept/x": true,
+		"f": true, "d/old": false, "d/new": true, "o/sub/old": false, "o/sub/new": true, "o/gone": false, "o/link": true,
+		"kept/x": true,
 	} {
 		if _, err := os.Lstat(filepath.Join(root, name)); (err == nil) != there {
 			t.Errorf("%s: %v", name, err)

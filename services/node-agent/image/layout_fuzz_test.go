@@ -13,7 +13,8 @@ import (
 	"github.com/windlass-dev/windlass/services/node-agent/image"
 )
 
-// FuzzLayout holds that unpacking an image writes nothing outside its directory and leaves no file behind that may run as another user.
+// FuzzLayout holds that unpacking an image writes nothing outside its directory and leaves no file behind that may run
+// as another user.
 func FuzzLayout(f *testing.F) {
 	var files bytes.Buffer
 	w := tar.NewWriter(&files)

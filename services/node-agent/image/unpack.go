@@ -23,8 +23,8 @@ const (
 	opaque   = ".wh..wh..opq"
 )
 
-// Unpack writes the files of an image into dir, which it makes in one step: if it is there, it is whole. Owners, devices and setuid bits are
-// left out, absolute links made to stay inside.
+// Unpack writes the files of an image into dir, which it makes in one step: if it is there, it is complete. Owners,
+// devices and setuid bits are left out, absolute links made to stay inside.
 func (i *Image) Unpack(dir string) error {
 	partial := dir + ".new"
 	if err := os.RemoveAll(partial); err != nil {
@@ -129,7 +129,8 @@ func (u *unpacking) entry(h *tar.Header, content io.Reader) error {
 	return nil // a device or the like
 }
 
-// wrote notes that the present layer has something at a path, and so the directories above it, whether it names them or not.
+// wrote notes that the present layer has something at a path, and so the directories above it, whether it names them or
+// not.
 func (u *unpacking) wrote(name string) {
 	for ; name != "."; name = path.Dir(name) {
 		if _, known := u.fresh[name]; known {

@@ -13,8 +13,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// bootFile lies among what does not outlive a boot. Its absence means that the machine was booted: a reboot removes it, and so does a
-// provider that starts a stopped instance.
+// bootFile is in the directory that is cleared at boot. Its absence means that the machine was booted: a reboot removes
+// it, and so does a provider that starts a stopped instance.
 const bootFile = "run/boot.id"
 
 // Boot identifies the time between two starts of a machine.

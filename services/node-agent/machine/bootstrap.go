@@ -1,4 +1,5 @@
-// Package machine reads what a machine is: what its provider wrote down for it, which boot this is, and what it runs on.
+// Package machine reads what a machine is: what its provider wrote down for it, which boot this is, and what it runs
+// on.
 package machine
 
 import (

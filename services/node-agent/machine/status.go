@@ -13,10 +13,11 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// Version is what the agent says that it is.
-const Version = "windlass-" + version.Number
+// runtimeVersion is what the agent says that it is.
+const runtimeVersion = "windlass-" + version.Number
 
-// Status returns what the agent reports of its machine. It has what its provider says, and where that says nothing, what its host has.
+// Status returns what the agent reports of its machine. It has what its provider says, and where that says nothing,
+// what its host has.
 func (b Bootstrap) Status(node, address string, boot Boot) (*nodev1.NodeStatus, error) {
 	capacity := make(map[string]*structpb.Value, len(b.Capacity))
 	for k, q := range b.Capacity {
@@ -37,7 +38,7 @@ func (b Bootstrap) Status(node, address string, boot Boot) (*nodev1.NodeStatus, 
 		NodeInfo: &nodev1.NodeSystemInfo{
 			MachineId: firstLine("/etc/machine-id"), SystemUuid: b.ProviderID, BootId: boot.ID,
 			KernelVersion: firstLine("/proc/sys/kernel/osrelease"), OsImage: osImage(),
-			ContainerRuntimeVersion: "process://" + runtime.Version(), KubeletVersion: Version,
+			ContainerRuntimeVersion: "process://" + runtime.Version(), KubeletVersion: runtimeVersion,
 			OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
 		},
 	}
@@ -62,7 +63,10 @@ func host() map[string]string {
 
 // Labels returns the labels that an agent may set.
 func Labels(node string) map[string]string {
-	return map[string]string{"kubernetes.io/hostname": node, "kubernetes.io/os": runtime.GOOS, "kubernetes.io/arch": runtime.GOARCH}
+	return map[string]string{
+		"kubernetes.io/hostname": node, "kubernetes.io/os": runtime.GOOS,
+		"kubernetes.io/arch": runtime.GOARCH,
+	}
 }
 
 func osImage() string {

@@ -9,7 +9,8 @@ func TestAMachineHasWhatItsProviderSaysAndElseWhatItsHostHas(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := s.GetCapacity()
-	if c["cpu"].GetStringValue() != "3" || c["ephemeral-storage"].GetStringValue() != "10Gi" || c["pods"].GetStringValue() != "110" || c["memory"].GetStringValue() == "" {
+	if c["cpu"].GetStringValue() != "3" || c["ephemeral-storage"].GetStringValue() != "10Gi" ||
+		c["pods"].GetStringValue() != "110" || c["memory"].GetStringValue() == "" {
 		t.Errorf("capacity %v", c)
 	}
 	if len(s.GetAllocatable()) != len(c) {

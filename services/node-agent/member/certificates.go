@@ -38,8 +38,8 @@ const (
 // Certifier signs the certificates of the member that is planned for a node.
 type Certifier func(ctx context.Context, r *etcdv1.CertifyMemberRequest) (*etcdv1.CertifyMemberResponse, error)
 
-// Certify gets the certificates of the member that is planned for the node. The keys are made once and stay; a member that runs takes the new
-// certificates at its next handshake.
+// Certify gets the certificates of the member that is planned for the node. The keys are made once and stay; a member
+// that runs takes the new certificates at its next handshake.
 func (m *Member) Certify(ctx context.Context, node string, sign Certifier) error {
 	ctx, cancel := context.WithTimeout(ctx, certifyPatience)
 	defer cancel()
@@ -74,8 +74,8 @@ func (m *Member) Certify(ctx context.Context, node string, sign Certifier) error
 	return nil
 }
 
-// NeedsCertificates reports whether the member cannot be started with the certificates on the disk: some are missing, or the member is a new one, so
-// that they are those of one that was removed.
+// NeedsCertificates reports whether the member cannot be started with the certificates on the disk: some are missing,
+// or the member is a new one, so that they are those of one that was removed.
 func (m *Member) NeedsCertificates() bool {
 	if !m.HasData() {
 		return true
@@ -88,7 +88,8 @@ func (m *Member) NeedsCertificates() bool {
 	return false
 }
 
-// Trusts reports whether the member trusts the authorities with this hash when it is started: its files hold these and no others.
+// Trusts reports whether the member trusts the authorities with this hash when it is started: its files hold these and
+// no others.
 func (m *Member) Trusts(hash string) bool { return m.trust(clientCA, peerCA) == hash }
 
 // startedWith returns the hash of the authorities that the process trusts since it was started; empty if it never was.
@@ -111,7 +112,8 @@ func (m *Member) trust(files ...string) string {
 	return hash
 }
 
-// RenewalDue reports whether it is time to renew the certificates of a member that is on the disk. After a failure it is due again a while later.
+// RenewalDue reports whether it is time to renew the certificates of a member that is on the disk. After a failure it
+// is due again a while later.
 func (m *Member) RenewalDue(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

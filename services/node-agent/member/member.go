@@ -1,5 +1,5 @@
-// Package member keeps the etcd member of a control-plane machine: its settings on the disk, its process and its data. Settings are
-// written before anything is done, so that whoever starts after a crash goes on where it ended.
+// Package member keeps the etcd member of a control-plane machine: its settings on the disk, its process and its data.
+// Settings are written before anything is done, so that the next start after a crash continues where it ended.
 package member
 
 import (
@@ -33,7 +33,7 @@ const (
 type Config struct {
 	Dir     string   // of the member: its settings, "data" and "tls"
 	Address string   // IP address of the machine
-	Command []string // that runs an etcd member: an absolute path, and what stands before the member's own flags
+	Command []string // that runs an etcd member: an absolute path, and the arguments before the member's own flags
 }
 
 // Member is the one member of a machine. Its methods may be called concurrently.
@@ -60,14 +60,15 @@ func (m *Member) ClientURL() string { return "https://" + net.JoinHostPort(m.cfg
 
 func (m *Member) path(name string) string { return filepath.Join(m.cfg.Dir, name) }
 
-// HasData reports whether a member's data is on the disk. A start that did not reach the cluster leaves a database behind, but no log;
-// etcd then takes the settings of the next start, so that is no data.
+// HasData reports whether a member's data is on the disk. A start that did not reach the cluster leaves a database
+// behind, but no log; etcd then takes the settings of the next start, so that is no data.
 func (m *Member) HasData() bool {
 	logs, err := filepath.Glob(m.path("data/member/wal/*.wal"))
 	return err == nil && len(logs) > 0
 }
 
-// Resume does what the disk says, without asking anybody: it starts the member again, or ends a removal that was interrupted.
+// Resume does what the disk says, without a call: it starts the member again, or ends a removal that was
+// interrupted.
 func (m *Member) Resume(ctx context.Context) error { return m.Follow(ctx, plan.Order{}) }
 
 // Removed reports whether the process ended because the cluster removed the member.
@@ -100,14 +101,17 @@ func (m *Member) Follow(ctx context.Context, order plan.Order) error {
 		if err != nil {
 			return err
 		}
-		p := plan.Member(plan.MemberView{Record: record, HasData: m.HasData(), Removed: m.Removed(), Trust: m.startedWith(), Order: order})
+		p := plan.Member(plan.MemberView{
+			Record: record, HasData: m.HasData(), Removed: m.Removed(), Trust: m.startedWith(),
+			Order: order,
+		})
 		if err := m.do(ctx, p); err != nil {
 			return err
 		}
 		if !p.Erase || order.Command != plan.Start {
 			return nil
 		}
-		// What was there is gone now: the order still stands.
+		// What was there is gone now: the command is still in force.
 	}
 }
 
@@ -160,13 +164,15 @@ func (m *Member) halt(ctx context.Context) error {
 	}
 }
 
-// spec is the process of the member. Only what differs between members is said; everything else is etcd-member's own choice.
+// spec is the process of the member. Only what differs between members is said; everything else is etcd-member's own
+// choice.
 func (m *Member) spec(r plan.Record) process.Spec {
 	args := append([]string{}, m.cfg.Command[1:]...)
 	args = append(args,
 		"--name", r.Name, "--data-dir", m.path("data"), "--tls-dir", m.path("tls"),
 		"--listen-client", m.ClientURL(), "--listen-peer", m.PeerURL(),
-		"--initial-cluster", r.InitialCluster, "--initial-cluster-token", r.ClusterToken, "--initial-cluster-state", "existing")
+		"--initial-cluster", r.InitialCluster, "--initial-cluster-token", r.ClusterToken, "--initial-cluster-state",
+		"existing")
 	if r.QuotaBytes != 0 {
 		args = append(args, "--quota-backend-bytes", strconv.FormatInt(r.QuotaBytes, 10))
 	}

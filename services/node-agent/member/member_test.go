@@ -31,7 +31,8 @@ func TestHasData(t *testing.T) {
 				t.Fatal(err)
 			}
 			log := slog.New(slog.NewTextHandler(io.Discard, nil))
-			m := New(Config{Dir: dir, Command: []string{"/bin/true"}}, process.NewSupervisor(filepath.Join(dir, "run"), log), log)
+			m := New(Config{Dir: dir, Command: []string{"/bin/true"}}, process.NewSupervisor(filepath.Join(dir, "run"), log),
+				log)
 			if got := m.HasData(); got != tc.want {
 				t.Errorf("HasData = %v", got)
 			}

@@ -6,27 +6,30 @@ import (
 	"net"
 	"time"
 
+	"github.com/windlass-dev/windlass/kit/dial"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 
 	"github.com/windlass-dev/windlass/services/node-agent/gateway"
 )
 
-// Dial returns the agent's connection to the cluster, which follows the files of the store. It connects with the first call.
+// Dial returns the agent's connection to the cluster, which follows the files of the store. It connects with the first
+// call.
 func (s *Store) Dial(log *slog.Logger) (*gateway.Conn, error) {
 	endpoints, err := s.endpoints()
 	if err != nil {
 		return nil, err
 	}
-	return gateway.New(endpoints, func(endpoint string) (*grpc.ClientConn, error) { return dial(endpoint, s.Files().ClientTLS) }, log)
+	return gateway.New(endpoints, func(endpoint string) (*grpc.ClientConn, error) {
+		return connect(endpoint, s.Files().ClientTLS)
+	}, log)
 }
 
-// dial returns a connection to an endpoint. It must be the gateway, by the name and address in its certificate, so that no other holder of a certificate can take
-// its place.
-func dial(endpoint string, settings func(host string) (*tls.Config, error)) (*grpc.ClientConn, error) {
+// connect returns a connection to an endpoint. It must be the gateway, by the name and address in its certificate, so
+// that no other holder of a certificate can take its place.
+func connect(endpoint string, settings func(host string) (*tls.Config, error)) (*grpc.ClientConn, error) {
 	host, _, err := net.SplitHostPort(endpoint)
 	if err != nil {
 		return nil, err
@@ -36,12 +39,8 @@ func dial(endpoint string, settings func(host string) (*tls.Config, error)) (*gr
 		return nil, err
 	}
 	return grpc.NewClient("passthrough:///"+endpoint,
-		grpc.WithTransportCredentials(credentials.NewTLS(identity.WithURI(cfg, identity.ServiceURI("gateway")))),
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: firstPause, Multiplier: 2, Jitter: 0.2, MaxDelay: longPause},
-			MinConnectTimeout: 5 * time.Second,
-		}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.WithTransportCredentials(credentials.NewTLS(identity.WithURI(cfg, identity.ServiceURI(topology.Gateway)))),
+		dial.Reconnect(firstPause, longPause, 5*time.Second), dial.KeepAlive(dial.PingTimeout),
 		// An agent says little: small buffers.
 		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10),
 		grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"google.golang.org/grpc"
 
@@ -20,14 +21,15 @@ import (
 
 const (
 	callPatience = 10 * time.Second
-	// A machine boots while much else starts: it tries often at first, and a token that is refused is not worth much haste.
+	// A machine boots while much else starts: it tries often at first, and a token that is refused is not worth much
+	// haste.
 	firstPause, longPause = 50 * time.Millisecond, time.Second
-	// A timer stands still while the host sleeps, the validity of certificates does not.
+	// A timer stops while the host sleeps, the validity of certificates does not.
 	longSleep = time.Minute
 )
 
-// Join returns who the machine is: from the disk if it joined before, else from the cluster, trying one gateway after the other until ctx ends.
-// All that is known of the cluster is the hash of its authority, which the token carries.
+// Join returns who the machine is: from the disk if it joined before, else from the cluster, trying one gateway after
+// the other until ctx ends. All that is known of the cluster is the hash of its authority, which the token carries.
 func (s *Store) Join(ctx context.Context, token, authorityHash, name string, log *slog.Logger) (Node, error) {
 	n, err := s.Node()
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -39,13 +41,17 @@ func (s *Store) Join(ctx context.Context, token, authorityHash, name string, log
 	}
 	conns := make([]*grpc.ClientConn, len(s.bootstrap))
 	for i, e := range s.bootstrap {
-		if conns[i], err = dial(e, func(host string) (*tls.Config, error) { return identity.PinnedTLS(authorityHash, host), nil }); err != nil {
+		if conns[i], err = connect(e, func(host string) (*tls.Config, error) {
+			return identity.PinnedTLS(authorityHash, host),
+				nil
+		}); err != nil {
 			return n, fmt.Errorf("endpoint %q: %w", e, err)
 		}
 		defer conns[i].Close()
 	}
 	said := make([]string, len(conns))
-	for try, pause := rand.N(len(conns)), firstPause; ; try, pause = try+1, min(2*pause, longPause) {
+	again := backoff.New(firstPause, longPause)
+	for try := rand.N(len(conns)); ; try++ {
 		i := try % len(conns)
 		err := s.join(ctx, conns[i], &machinev1.JoinRequest{Token: token, AgentRequest: r}, log)
 		if err == nil {
@@ -59,13 +65,15 @@ func (s *Store) Join(ctx context.Context, token, authorityHash, name string, log
 			said[i] = err.Error()
 			log.WarnContext(ctx, "not joined yet", "gateway", s.bootstrap[i], "error", err)
 		}
-		if !sleep(ctx, pause) {
+		if !again.Wait(ctx) {
 			return n, ctx.Err()
 		}
 	}
 }
 
-func (s *Store) join(ctx context.Context, conn grpc.ClientConnInterface, r *machinev1.JoinRequest, log *slog.Logger) error {
+func (s *Store) join(ctx context.Context, conn grpc.ClientConnInterface, r *machinev1.JoinRequest,
+	log *slog.Logger,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
 	resp, err := machinev1.NewJoinServiceClient(conn).Join(ctx, r)
@@ -84,7 +92,7 @@ func (s *Store) Renew(ctx context.Context, conn *gateway.Conn, name string, log 
 		}
 		at := plan.RenewAt(issued, expires, rand.Float64())
 		for left := time.Until(at); left > 0; left = time.Until(at) {
-			if !sleep(ctx, min(left, longSleep)) {
+			if !backoff.Sleep(ctx, min(left, longSleep)) {
 				return nil
 			}
 		}
@@ -97,11 +105,11 @@ func (s *Store) Renew(ctx context.Context, conn *gateway.Conn, name string, log 
 			if ctx.Err() == nil {
 				log.WarnContext(ctx, "certificates not renewed", "expires", expires, "error", err)
 			}
-			if !sleep(ctx, pause) {
+			if !backoff.Sleep(ctx, pause) {
 				return nil
 			}
 			if now, _, err := s.lifetime(); err == nil && !now.Equal(issued) {
-				break // somebody else put new ones there
+				break // another process put new ones there
 			}
 		}
 	}
@@ -130,16 +138,4 @@ func (s *Store) renew(ctx context.Context, conn *gateway.Conn, name string, log 
 		return err
 	}
 	return conn.SetEndpoints(endpoints)
-}
-
-// sleep waits for d and reports false if ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

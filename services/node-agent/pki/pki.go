@@ -1,6 +1,6 @@
-// Package pki keeps the keys and certificates of a machine: it joins the cluster with the machine's token and renews the certificates
-// in time. Keys are made once, before they are used, and stay: so a join that was interrupted is repeated with the same keys, and
-// certificate and key on the disk always belong together.
+// Package pki keeps the keys and certificates of a machine: it joins the cluster with the machine's token and renews
+// the certificates in time. Keys are made once, before they are used, and stay: so a join that was interrupted is
+// repeated with the same keys, and certificate and key on the disk always belong together.
 package pki
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 )
 
-// Node is who the machine is in the cluster, as it was told when it joined.
+// Node is the machine's identity in the cluster, as returned when it joined.
 type Node struct {
 	Name             string `json:"name"`
 	MachineNamespace string `json:"machineNamespace"`
@@ -65,8 +65,8 @@ func (s *Store) Node() (Node, error) {
 	return n, nil
 }
 
-// endpoints returns the endpoints of the gateways in the order in which this agent prefers them, which differs from agent to agent. Those of the
-// bootstrap file come last: a list that turns out to be wrong is replaced through them.
+// endpoints returns the endpoints of the gateways in the order in which this agent prefers them, which differs from
+// agent to agent. Those of the bootstrap file come last: a list that turns out to be wrong is replaced through them.
 func (s *Store) endpoints() ([]string, error) {
 	n, err := s.Node()
 	if err != nil {
@@ -83,8 +83,8 @@ func (s *Store) endpoints() ([]string, error) {
 	return out, nil
 }
 
-// weight orders the gateways for a node: always in the same way, so that the node returns to the same gateway, and differently for each node, so
-// that nodes are spread evenly.
+// weight orders the gateways for a node: always in the same way, so that the node returns to the same gateway, and
+// differently for each node, so that nodes are spread evenly.
 func weight(node, endpoint string) []byte {
 	sum := sha256.Sum256([]byte(endpoint + "\x00" + node)) // of simpler hashes the order is much the same for all nodes
 	return sum[:]
@@ -108,8 +108,8 @@ func (s *Store) request(name string) ([]byte, error) {
 	return identity.RequestFor(s.agent("agent.key"), name)
 }
 
-// save writes what the cluster answered. The note of who the machine is comes last: with it the join is done. Gateways that cannot be used, or
-// none, leave the former ones in force: without any the agent would never get others.
+// save writes what the cluster answered. The note of who the machine is comes last: with it the join is done. Gateways
+// that cannot be used, or none, leave the former ones in force: without any the agent would never get others.
 func (s *Store) save(r *machinev1.JoinResponse, log *slog.Logger) error {
 	n := Node{
 		Name: r.GetNodeName(), MachineNamespace: r.GetMachineNamespace(), MachineName: r.GetMachineName(),
@@ -147,7 +147,8 @@ func (s *Store) save(r *machinev1.JoinResponse, log *slog.Logger) error {
 	return nil
 }
 
-// lifetime returns when the certificate was issued, by the time of its file, since a certificate is dated back a little, and when it ends.
+// lifetime returns when the certificate was issued, by the time of its file, since a certificate is dated back a
+// little, and when it ends.
 func (s *Store) lifetime() (issued, expires time.Time, err error) {
 	info, err := os.Stat(s.agent("agent.crt"))
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/placement"
 )
 
-// Admit returns the verdict on a pod that the node cannot run beside those that run there already; the zero Verdict if it can.
+// Admit returns the verdict on a pod that the node cannot run beside those that run there already; the zero Verdict if
+// it can.
 func Admit(pod *schedulingv1.Pod, node *nodev1.Node, others []*schedulingv1.Pod) Verdict {
 	spec := pod.GetSpec()
 	if !placement.MatchesNode(spec, node) {
@@ -42,7 +43,8 @@ func Admit(pod *schedulingv1.Pod, node *nodev1.Node, others []*schedulingv1.Pod)
 	}
 	for _, name := range slices.Sorted(maps.Keys(wanted.Scalar)) {
 		if n := wanted.Scalar[name]; n > has.Scalar[name]-used.Scalar[name] {
-			return refusal("OutOf"+name, fmt.Sprintf("the node has too little %s: requested %d, used %d, capacity %d", name, n, used.Scalar[name], has.Scalar[name]))
+			return refusal("OutOf"+name, fmt.Sprintf("the node has too little %s: requested %d, used %d, capacity %d", name, n,
+				used.Scalar[name], has.Scalar[name]))
 		}
 	}
 	if clash, ok := placement.FirstClash(placement.HostPorts(spec), taken); ok {
@@ -53,7 +55,8 @@ func Admit(pod *schedulingv1.Pod, node *nodev1.Node, others []*schedulingv1.Pod)
 
 // AsksForLabels reports whether it depends on the labels of a node that a pod may run there.
 func AsksForLabels(spec *schedulingv1.PodSpec) bool {
-	terms := spec.GetAffinity().GetNodeAffinity().GetRequiredDuringSchedulingIgnoredDuringExecution().GetNodeSelectorTerms()
+	required := spec.GetAffinity().GetNodeAffinity().GetRequiredDuringSchedulingIgnoredDuringExecution()
+	terms := required.GetNodeSelectorTerms()
 	return len(spec.GetNodeSelector()) > 0 ||
 		slices.ContainsFunc(terms, func(t *schedulingv1.NodeSelectorTerm) bool { return len(t.GetMatchExpressions()) > 0 })
 }

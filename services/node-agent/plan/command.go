@@ -12,8 +12,8 @@ import (
 // ErrNoCommand means that neither the pod nor an image says what to run.
 var ErrNoCommand = errors.New("no command is given, by the pod or by an image")
 
-// Expand replaces $(NAME) by the value of a variable and $$ by $; names that are not known stay as they are. Source: Kubernetes' expansion
-// of commands and variables.
+// Expand replaces $(NAME) by the value of a variable and $$ by $; names that are not known stay as they are. Source:
+// Kubernetes' expansion of commands and variables.
 func Expand(s string, value func(name string) (string, bool)) string {
 	var out strings.Builder
 	for {
@@ -43,7 +43,8 @@ func Expand(s string, value func(name string) (string, bool)) string {
 	}
 }
 
-// Command returns what a container runs: its command and arguments, or those of its image. env is the container's environment.
+// Command returns what a container runs: its command and arguments, or those of its image. env is the container's
+// environment.
 func Command(c *schedulingv1.Container, entrypoint, cmd, env []string) ([]string, error) {
 	value := func(name string) (string, bool) { return lookup(env, name) }
 	var out []string
@@ -74,8 +75,8 @@ func lookup(env []string, name string) (string, bool) {
 	return "", false
 }
 
-// Environment returns the environment of a container: base first, then what the container says. The error names a field of the pod that does
-// not exist. Values from config maps, secrets and resources are left out.
+// Environment returns the environment of a container: base first, then what the container says. The error names a field
+// of the pod that does not exist. Values from config maps, secrets and resources are left out.
 func Environment(pod *schedulingv1.Pod, c *schedulingv1.Container, address string, base []string) ([]string, error) {
 	env := slices.Clone(base)
 	for _, e := range c.GetEnv() {
@@ -98,7 +99,10 @@ func Environment(pod *schedulingv1.Pod, c *schedulingv1.Container, address strin
 // field returns a field of a pod by its path.
 func field(pod *schedulingv1.Pod, address, path string) (string, error) {
 	m, spec := pod.GetMetadata(), pod.GetSpec()
-	for prefix, of := range map[string]map[string]string{"metadata.labels['": m.GetLabels(), "metadata.annotations['": m.GetAnnotations()} {
+	for prefix, of := range map[string]map[string]string{
+		"metadata.labels['":      m.GetLabels(),
+		"metadata.annotations['": m.GetAnnotations(),
+	} {
 		if key, ok := strings.CutPrefix(path, prefix); ok && strings.HasSuffix(key, "']") {
 			return of[strings.TrimSuffix(key, "']")], nil
 		}

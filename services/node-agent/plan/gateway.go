@@ -13,8 +13,9 @@ const (
 	Serving
 )
 
-// settled is how long a gateway must have been serving before an agent leaves another one, which serves as well, for it. A gateway that
-// restarts again and again, or whose etcd comes and goes, is not worth two breaks of every stream each time.
+// settled is how long a gateway must have been serving before an agent leaves another one, which serves as well, for
+// it. A gateway that restarts again and again, or whose etcd comes and goes, is not worth two breaks of every stream
+// each time.
 const settled = 3 * time.Second
 
 // Gateway is one gateway as an agent sees it.
@@ -37,9 +38,9 @@ type GatewayPlan struct {
 	Wake  time.Time // when to decide again even if nothing changes; zero means never
 }
 
-// ChooseGateway returns the gateway for an agent's calls: the first that serves. One that does not serve is left only for one that does, or, if
-// it cannot be reached, for one that can. Without a majority of etcd no gateway serves, and the guardian brings the majority back through the
-// agents' streams, so these stay then.
+// ChooseGateway returns the gateway for an agent's calls: the first that serves. One that does not serve is left only
+// for one that does, or, if it cannot be reached, for one that can. Without a majority of etcd no gateway serves, and
+// the guardian brings the majority back through the agents' streams, so these stay then.
 func ChooseGateway(v GatewayView) GatewayPlan {
 	now := v.Gateways[v.Using].Health
 	p := GatewayPlan{Use: v.Using}
@@ -76,7 +77,8 @@ func first(v GatewayView, health Health) int {
 	return v.Using
 }
 
-// preferred returns the first gateway that has served for long enough, up to the one in use, and when another one will have.
+// preferred returns the first gateway that has served for long enough, up to the one in use, and when another one will
+// have.
 func preferred(v GatewayView) (use int, wake time.Time) {
 	for i, g := range v.Gateways[:v.Using] {
 		if g.Health != Serving {

@@ -22,21 +22,58 @@ func TestChooseGateway(t *testing.T) {
 		"the first answer of the first gateway is awaited": {
 			0, []Gateway{{}, {}, {}}, GatewayPlan{Use: 0, Watch: 1},
 		},
-		"of a gateway that stopped serving the others are asked": {0, []Gateway{refusing, {}, {}}, GatewayPlan{Use: 0, Watch: 3}},
-		"a gateway that stopped serving is left at once":         {0, []Gateway{refusing, {}, {Serving, now}}, GatewayPlan{Use: 2, Watch: 3}},
-		"a gateway that is away is left at once":                 {1, []Gateway{away, away, {Serving, now}}, GatewayPlan{Use: 2, Watch: 3}},
-		"the first that serves is used":                          {0, []Gateway{away, serving, serving}, GatewayPlan{Use: 1, Watch: 2}},
-		"without any that serves the one in use stays":           {1, []Gateway{refusing, refusing, refusing}, GatewayPlan{Use: 1, Watch: 3}},
-		"one that answers is better than one that is away":       {0, []Gateway{away, refusing, {}}, GatewayPlan{Use: 1, Watch: 3}},
-		"if all are away the one in use stays":                   {1, []Gateway{away, away, away}, GatewayPlan{Use: 1, Watch: 3}},
-		"a preferred gateway is watched while another is used":   {1, []Gateway{away, serving, {}}, GatewayPlan{Use: 1, Watch: 2}},
-		"a preferred gateway is returned to once it has settled": {2, []Gateway{away, serving, serving}, GatewayPlan{Use: 1, Watch: 2}},
+		"of a gateway that stopped serving the others are asked": {
+			0,
+			[]Gateway{refusing, {}, {}},
+			GatewayPlan{Use: 0, Watch: 3},
+		},
+		"a gateway that stopped serving is left at once": {
+			0,
+			[]Gateway{refusing, {}, {Serving, now}},
+			GatewayPlan{Use: 2, Watch: 3},
+		},
+		"a gateway that is away is left at once": {
+			1,
+			[]Gateway{away, away, {Serving, now}},
+			GatewayPlan{Use: 2, Watch: 3},
+		},
+		"the first that serves is used": {
+			0,
+			[]Gateway{away, serving, serving},
+			GatewayPlan{Use: 1, Watch: 2},
+		},
+		"without any that serves the one in use stays": {
+			1,
+			[]Gateway{refusing, refusing, refusing},
+			GatewayPlan{Use: 1, Watch: 3},
+		},
+		"one that answers is better than one that is away": {
+			0,
+			[]Gateway{away, refusing, {}},
+			GatewayPlan{Use: 1, Watch: 3},
+		},
+		"if all are away the one in use stays": {
+			1,
+			[]Gateway{away, away, away},
+			GatewayPlan{Use: 1, Watch: 3},
+		},
+		"a preferred gateway is watched while another is used": {
+			1,
+			[]Gateway{away, serving, {}},
+			GatewayPlan{Use: 1, Watch: 2},
+		},
+		"a preferred gateway is returned to once it has settled": {
+			2,
+			[]Gateway{away, serving, serving},
+			GatewayPlan{Use: 1, Watch: 2},
+		},
 		"a preferred gateway that serves since a moment ago waits": {
 			1, []Gateway{{Serving, justNow}, serving}, GatewayPlan{Use: 1, Watch: 2, Wake: justNow.Add(settled)},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, ChooseGateway(GatewayView{Now: now, Using: tc.using, Gateways: tc.gateways})); diff != "" {
+			if diff := cmp.Diff(tc.want,
+				ChooseGateway(GatewayView{Now: now, Using: tc.using, Gateways: tc.gateways})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

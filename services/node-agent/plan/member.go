@@ -1,5 +1,5 @@
-// Package plan decides what an agent does with the etcd member and the pods on its machine, and when it renews its certificates. It does no
-// I/O and reads no clock: the same view always gives the same plan.
+// Package plan decides what an agent does with the etcd member and the pods on its machine, and when it renews its
+// certificates. It does no I/O and reads no clock: the same view always gives the same plan.
 package plan
 
 import "errors"
@@ -9,9 +9,9 @@ var ErrRefused = errors.New("refused")
 
 // States of a member as the machine's disk records them.
 const (
-	Running = "Running" // the process is wanted
-	Stopped = "Stopped" // the process is not wanted, the data stays
-	Wiping  = "Wiping"  // process and data have to go; nothing else may happen before they are gone
+	memberRunning = "Running" // the process is wanted
+	stopped       = "Stopped" // the process is not wanted, the data stays
+	wiping        = "Wiping"  // process and data have to go; nothing else may happen before they are gone
 )
 
 // Orders of the quorum's guardian.
@@ -28,20 +28,22 @@ type Record struct {
 	InitialCluster string `json:"initialCluster"`
 	ClusterToken   string `json:"clusterToken"`
 	QuotaBytes     int64  `json:"quotaBytes,omitempty"` // 0: etcd-member's own choice
-	// HadData is true once the member had data. If that is lost, an empty member in its place would break what it promised to the others.
+	// HadData is true once the member had data. If that is lost, an empty member in its place would break what it promised
+	// to the others.
 	HadData bool `json:"hadData,omitempty"`
 }
 
-// Order is what the guardian wants; an empty Command means that nobody was asked.
+// Order is what the guardian wants; an empty Command means that there was no answer.
 type Order struct {
 	Command        string
 	Name           string
 	InitialCluster string
 	ClusterToken   string
-	// Trust is, of a Start, the hash of the authorities that the member has to trust: it is started again if it trusts others. Empty if it does not matter.
+	// Trust is, of a Start, the hash of the authorities that the member has to trust: it is started again if it trusts
+	// others. Empty if it does not matter.
 	Trust string
-	// QuotaBytes is, of a Start, the size of the database at which the member refuses writes; 0: etcd-member's own choice. A member that runs keeps the quota
-	// that it has unless Trust is set, which says that it is its turn to go down.
+	// QuotaBytes is, of a Start, the size of the database at which the member refuses writes; 0: etcd-member's own choice.
+	// A member that runs keeps the quota that it has unless Trust is set, which says that it is its turn to go down.
 	QuotaBytes int64
 }
 
@@ -56,8 +58,9 @@ type MemberView struct {
 
 // MemberPlan is what to do with the member, in this order. The zero MemberPlan means nothing.
 type MemberPlan struct {
-	// Restart has the process end before all else. It is not written down: after a crash the process runs as Write or the disk says, and another order
-	// decides whether it is to end once more, so that no member goes down long after its turn.
+	// Restart has the process end before all else. It is not written down: after a crash the process runs as Write or the
+	// disk says, and another order decides whether it is to end once more, so that no member goes down long after its
+	// turn.
 	Restart bool
 	Write   *Record // to the disk, before the rest
 	Halt    bool    // end the process
@@ -69,7 +72,7 @@ type MemberPlan struct {
 // Member decides what to do with the member now.
 func Member(v MemberView) MemberPlan {
 	switch {
-	case v.Record != nil && v.Record.State == Wiping:
+	case v.Record != nil && v.Record.State == wiping:
 		return MemberPlan{Halt: true, Erase: true}
 	case v.Removed || v.Order.Command == Wipe:
 		return wipe(v)
@@ -81,7 +84,7 @@ func Member(v MemberView) MemberPlan {
 		return MemberPlan{Refuse: "unknown command " + v.Order.Command}
 	case v.Record == nil:
 		return MemberPlan{}
-	case v.Record.State == Running:
+	case v.Record.State == memberRunning:
 		return run(v, *v.Record)
 	}
 	return MemberPlan{}
@@ -92,7 +95,7 @@ func run(v MemberView, r Record) MemberPlan {
 	if r.HadData && !v.HasData {
 		return MemberPlan{Refuse: "the data of member " + r.Name + " is lost; it can join again only as a new member"}
 	}
-	r.State, r.HadData = Running, v.HasData
+	r.State, r.HadData = memberRunning, v.HasData
 	p := MemberPlan{Run: &r}
 	if v.Record == nil || *v.Record != r {
 		p.Write = &r
@@ -104,22 +107,25 @@ func wipe(v MemberView) MemberPlan {
 	if v.Record == nil && !v.HasData {
 		return MemberPlan{}
 	}
-	return MemberPlan{Write: in(v.Record, Wiping), Halt: true, Erase: true}
+	return MemberPlan{Write: in(v.Record, wiping), Halt: true, Erase: true}
 }
 
 func stop(v MemberView) MemberPlan {
 	switch {
 	case v.Record == nil:
 		return MemberPlan{}
-	case v.Record.State == Stopped:
+	case v.Record.State == stopped:
 		return MemberPlan{Halt: true}
 	}
-	return MemberPlan{Write: in(v.Record, Stopped), Halt: true}
+	return MemberPlan{Write: in(v.Record, stopped), Halt: true}
 }
 
 // start runs the member. Data is never started under another name or in another cluster: etcd would not notice.
 func start(v MemberView) MemberPlan {
-	wanted := Record{Name: v.Order.Name, InitialCluster: v.Order.InitialCluster, ClusterToken: v.Order.ClusterToken, QuotaBytes: v.Order.QuotaBytes}
+	wanted := Record{
+		Name: v.Order.Name, InitialCluster: v.Order.InitialCluster, ClusterToken: v.Order.ClusterToken,
+		QuotaBytes: v.Order.QuotaBytes,
+	}
 	switch {
 	case v.Record == nil || (!v.HasData && !v.Record.HadData):
 		return renew(v, run(v, wanted))

@@ -9,7 +9,7 @@ import (
 )
 
 func TestMember(t *testing.T) {
-	first := Record{State: Running, Name: "m-0", InitialCluster: "boot=x,m-0=y", ClusterToken: "t"}
+	first := Record{State: memberRunning, Name: "m-0", InitialCluster: "boot=x,m-0=y", ClusterToken: "t"}
 	kept := first
 	kept.HadData = true
 	state := func(s string) *Record { r := kept; r.State = s; return &r }
@@ -21,19 +21,34 @@ func TestMember(t *testing.T) {
 	larger.QuotaBytes, turn.QuotaBytes, grown.QuotaBytes = 4<<30, 4<<30, 4<<30
 	sized := first
 	sized.QuotaBytes = 4 << 30
-	later2 := Record{State: Running, Name: "m-0", InitialCluster: "m-1=z,m-0=y", ClusterToken: "t"}
+	later2 := Record{State: memberRunning, Name: "m-0", InitialCluster: "m-1=z,m-0=y", ClusterToken: "t"}
 	for _, tc := range []struct {
 		name string
 		view MemberView
 		want MemberPlan
 	}{
-		{"nobody wants a member", MemberView{}, MemberPlan{}},
-		{"an order to start is written down before the process runs", MemberView{Order: begin}, MemberPlan{Write: &first, Run: &first}},
-		{"the same order again only keeps the process running", MemberView{Record: &kept, HasData: true, Order: begin}, MemberPlan{Run: &kept}},
+		{"no member is wanted", MemberView{}, MemberPlan{}},
+		{
+			"an order to start is written down before the process runs",
+			MemberView{Order: begin},
+			MemberPlan{Write: &first, Run: &first},
+		},
+		{
+			"the same order again only keeps the process running",
+			MemberView{Record: &kept, HasData: true, Order: begin},
+			MemberPlan{Run: &kept},
+		},
 		{"the disk alone keeps the process running", MemberView{Record: &kept, HasData: true}, MemberPlan{Run: &kept}},
 		{"the disk alone keeps the process running before it has data", MemberView{Record: &first}, MemberPlan{Run: &first}},
-		{"once there is data other first members do not restart the process", MemberView{Record: &kept, HasData: true, Order: later}, MemberPlan{Run: &kept}},
-		{"before there is data other first members count", MemberView{Record: &first, Order: later}, MemberPlan{Write: &later2, Run: &later2}},
+		{"once there is data other first members do not restart the process", MemberView{
+			Record: &kept, HasData: true,
+			Order: later,
+		}, MemberPlan{Run: &kept}},
+		{
+			"before there is data other first members count",
+			MemberView{Record: &first, Order: later},
+			MemberPlan{Write: &later2, Run: &later2},
+		},
 		{
 			"data of another member is not started",
 			MemberView{Record: &kept, HasData: true, Order: Order{Command: Start, Name: "m-9", ClusterToken: "t"}},
@@ -44,35 +59,84 @@ func TestMember(t *testing.T) {
 			MemberView{Record: &kept, HasData: true, Order: Order{Command: Start, Name: "m-0", ClusterToken: "u"}},
 			MemberPlan{Refuse: "there is data of member m-0, cluster t"},
 		},
-		{"a stopped member stays stopped", MemberView{Record: state(Stopped), HasData: true}, MemberPlan{}},
-		{"an order to stop is written down first", MemberView{Record: &kept, HasData: true, Order: Order{Command: Stop}}, MemberPlan{Write: state(Stopped), Halt: true}},
-		{"an order to stop may be repeated", MemberView{Record: state(Stopped), HasData: true, Order: Order{Command: Stop}}, MemberPlan{Halt: true}},
+		{"a stopped member stays stopped", MemberView{Record: state(stopped), HasData: true}, MemberPlan{}},
+		{
+			"an order to stop is written down first",
+			MemberView{Record: &kept, HasData: true, Order: Order{Command: Stop}},
+			MemberPlan{Write: state(stopped), Halt: true},
+		},
+		{
+			"an order to stop may be repeated",
+			MemberView{Record: state(stopped), HasData: true, Order: Order{Command: Stop}},
+			MemberPlan{Halt: true},
+		},
 		{"there is nothing to stop without a member", MemberView{Order: Order{Command: Stop}}, MemberPlan{}},
-		{"a stopped member starts again with its data", MemberView{Record: state(Stopped), HasData: true, Order: later}, MemberPlan{Write: &kept, Run: &kept}},
-		{"an order to wipe is written down first", MemberView{Record: &kept, HasData: true, Order: Order{Command: Wipe}}, MemberPlan{Write: state(Wiping), Halt: true, Erase: true}},
+		{
+			"a stopped member starts again with its data",
+			MemberView{Record: state(stopped), HasData: true, Order: later},
+			MemberPlan{Write: &kept, Run: &kept},
+		},
+		{
+			"an order to wipe is written down first",
+			MemberView{Record: &kept, HasData: true, Order: Order{Command: Wipe}},
+			MemberPlan{Write: state(wiping), Halt: true, Erase: true},
+		},
 		{"there is nothing to wipe without a member", MemberView{Order: Order{Command: Wipe}}, MemberPlan{}},
-		{"data that nobody wrote down is wiped, too", MemberView{HasData: true, Order: Order{Command: Wipe}}, MemberPlan{Write: &Record{State: Wiping}, Halt: true, Erase: true}},
-		{"a member that the cluster removed is wiped without an order", MemberView{Record: &kept, HasData: true, Removed: true}, MemberPlan{Write: state(Wiping), Halt: true, Erase: true}},
-		{"a wipe that was interrupted comes before everything", MemberView{Record: state(Wiping), HasData: true, Order: begin}, MemberPlan{Halt: true, Erase: true}},
+		{
+			"unrecorded data is wiped, too",
+			MemberView{HasData: true, Order: Order{Command: Wipe}},
+			MemberPlan{Write: &Record{State: wiping}, Halt: true, Erase: true},
+		},
+		{"a member that the cluster removed is wiped without an order", MemberView{
+			Record: &kept, HasData: true,
+			Removed: true,
+		}, MemberPlan{Write: state(wiping), Halt: true, Erase: true}},
+		{"a wipe that was interrupted comes before everything", MemberView{
+			Record: state(wiping), HasData: true,
+			Order: begin,
+		}, MemberPlan{Halt: true, Erase: true}},
 		{
 			"a member that has to trust other authorities is started again",
 			MemberView{Record: &kept, HasData: true, Trust: "former", Order: renewed},
 			MemberPlan{Restart: true, Run: &kept},
 		},
-		{"one that trusts them already is not", MemberView{Record: &kept, HasData: true, Trust: "next", Order: renewed}, MemberPlan{Run: &kept}},
-		{"an order that does not say what to trust restarts nothing", MemberView{Record: &kept, HasData: true, Trust: "former", Order: later}, MemberPlan{Run: &kept}},
+		{
+			"one that trusts them already is not",
+			MemberView{Record: &kept, HasData: true, Trust: "next", Order: renewed},
+			MemberPlan{Run: &kept},
+		},
+		{"an order that does not say what to trust restarts nothing", MemberView{
+			Record: &kept, HasData: true,
+			Trust: "former", Order: later,
+		}, MemberPlan{Run: &kept}},
 		{"a new member has the quota that is ordered", MemberView{Order: larger}, MemberPlan{Write: &sized, Run: &sized}},
 		{"one that runs keeps its own", MemberView{Record: &kept, HasData: true, Order: larger}, MemberPlan{Run: &kept}},
-		{"until it is its turn to start again", MemberView{Record: &kept, HasData: true, Trust: "next", Order: turn}, MemberPlan{Write: &grown, Run: &grown}},
+		{
+			"until it is its turn to start again",
+			MemberView{Record: &kept, HasData: true, Trust: "next", Order: turn},
+			MemberPlan{Write: &grown, Run: &grown},
+		},
 		{"nor does the disk alone", MemberView{Record: &kept, HasData: true, Trust: "former"}, MemberPlan{Run: &kept}},
 		{
 			"a member without data is started again, too",
 			MemberView{Record: &later2, Trust: "former", Order: renewed},
 			MemberPlan{Restart: true, Run: &later2},
 		},
-		{"an order that is refused restarts nothing", MemberView{Record: &kept, Trust: "former", Order: renewed}, MemberPlan{Refuse: "the data of member m-0 is lost; it can join again only as a new member"}},
-		{"an order that is not known is refused", MemberView{Order: Order{Command: "Dance"}}, MemberPlan{Refuse: "unknown command Dance"}},
-		{"that there is data is written down", MemberView{Record: &first, HasData: true}, MemberPlan{Write: &kept, Run: &kept}},
+		{
+			"an order that is refused restarts nothing",
+			MemberView{Record: &kept, Trust: "former", Order: renewed},
+			MemberPlan{Refuse: "the data of member m-0 is lost; it can join again only as a new member"},
+		},
+		{
+			"an order that is not known is refused",
+			MemberView{Order: Order{Command: "Dance"}},
+			MemberPlan{Refuse: "unknown command Dance"},
+		},
+		{
+			"that there is data is written down",
+			MemberView{Record: &first, HasData: true},
+			MemberPlan{Write: &kept, Run: &kept},
+		},
 		{
 			"a member whose data is lost is not started empty by the disk",
 			MemberView{Record: &kept},
@@ -83,7 +147,11 @@ func TestMember(t *testing.T) {
 			MemberView{Record: &kept, Order: later},
 			MemberPlan{Refuse: "the data of member m-0 is lost; it can join again only as a new member"},
 		},
-		{"what is left of a member whose data is lost can be wiped", MemberView{Record: &kept, Order: Order{Command: Wipe}}, MemberPlan{Write: state(Wiping), Halt: true, Erase: true}},
+		{
+			"what is left of a member whose data is lost can be wiped",
+			MemberView{Record: &kept, Order: Order{Command: Wipe}},
+			MemberPlan{Write: state(wiping), Halt: true, Erase: true},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, Member(tc.view)); diff != "" {
@@ -93,8 +161,8 @@ func TestMember(t *testing.T) {
 	}
 }
 
-// TestMemberIsNeverStartedFromNothing plays orders, crashes and removals: a process runs only with settings that the disk has, and data is
-// removed only after the disk says so.
+// TestMemberIsNeverStartedFromNothing plays orders, crashes and removals: a process runs only with settings that the
+// disk has, and data is removed only after the disk says so.
 func TestMemberIsNeverStartedFromNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var disk *Record
@@ -120,13 +188,13 @@ func TestMemberIsNeverStartedFromNothing(t *testing.T) {
 				running = false
 			}
 			if p.Erase && parts > 2 {
-				if disk != nil && disk.State != Wiping {
+				if disk != nil && disk.State != wiping {
 					t.Fatalf("data removed while the disk says %v", disk)
 				}
 				data, disk = false, nil
 			}
 			if p.Run != nil && parts > 3 {
-				if disk == nil || *disk != *p.Run || disk.State != Running {
+				if disk == nil || *disk != *p.Run || disk.State != memberRunning {
 					t.Fatalf("process runs with %v while the disk says %v", p.Run, disk)
 				}
 				running, data = true, true

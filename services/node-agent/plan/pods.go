@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// A container that keeps ending is started again at once the first time, then after firstBackOff, twice as long each time up to
-	// longBackOff. One that ran for calmAfter begins anew. Source: Kubernetes' crash loop back-off.
+	// A container that keeps ending is started again at once the first time, then after firstBackOff, twice as long each
+	// time up to longBackOff. After calmAfter the back-off is reset. Source: Kubernetes' crash loop back-off.
 	firstBackOff = 10 * time.Second
 	longBackOff  = 5 * time.Minute
 	calmAfter    = 10 * time.Minute
 
-	// killAgain is when processes that were killed are looked at again.
+	// killAgain is when processes that were killed are checked again.
 	killAgain = time.Second
 
 	defaultGrace = 30 * time.Second
@@ -150,7 +150,8 @@ func (d *decision) verdict() Verdict {
 	spec := v.Pod.GetSpec()
 	for i, c := range v.Init {
 		if c.Exit != nil && c.Exit.Code != 0 && spec.GetRestartPolicy() == "Never" {
-			return Verdict{Phase: failed, Message: fmt.Sprintf("init container %q ended with exit code %d", spec.GetInitContainers()[i].GetName(), c.Exit.Code)}
+			return Verdict{Phase: failed, Message: fmt.Sprintf("init container %q ended with exit code %d",
+				spec.GetInitContainers()[i].GetName(), c.Exit.Code)}
 		}
 	}
 	if done, bad := d.ended(); done && d.initialized {
@@ -194,7 +195,7 @@ func (d *decision) again(c ContainerView) bool {
 	return true
 }
 
-// decided returns since when the verdict of a pod whose processes may still run stands.
+// decided returns when the verdict of a pod whose processes may still run was reached.
 func (d *decision) decided() time.Time {
 	if d.view.Decided.IsZero() {
 		return d.view.Now
@@ -326,7 +327,7 @@ func grace(p *schedulingv1.Pod) time.Duration {
 	return defaultGrace
 }
 
-// status returns what the cluster is told.
+// status returns the status to report.
 func (d *decision) status() *schedulingv1.PodStatus {
 	v, before := d.view, d.view.Pod.GetStatus()
 	s := &schedulingv1.PodStatus{
@@ -344,7 +345,8 @@ func (d *decision) status() *schedulingv1.PodStatus {
 		return s // it was refused
 	}
 	for i, c := range v.Init {
-		s.InitContainerStatuses = append(s.InitContainerStatuses, d.container(v.Pod.GetSpec().GetInitContainers()[i], c, true))
+		s.InitContainerStatuses = append(s.InitContainerStatuses, d.container(v.Pod.GetSpec().GetInitContainers()[i], c,
+			true))
 	}
 	for i, c := range v.Containers {
 		s.ContainerStatuses = append(s.ContainerStatuses, d.container(v.Pod.GetSpec().GetContainers()[i], c, false))
@@ -454,9 +456,11 @@ func terminated(e *Exit) *schedulingv1.ContainerStateTerminated {
 
 func containerID(pid int) string { return fmt.Sprintf("process://%d", pid) }
 
-// conditions returns Initialized, ContainersReady and Ready; one whose status is as before keeps the time of its change.
+// conditions returns Initialized, ContainersReady and Ready; one whose status is as before keeps the time of its
+// change.
 func (d *decision) conditions(s, before *schedulingv1.PodStatus) []*schedulingv1.PodCondition {
-	init := condition("Initialized", "", unready(s.GetInitContainerStatuses()), "ContainersNotInitialized", "containers with incomplete status")
+	init := condition("Initialized", "", unready(s.GetInitContainerStatuses()), "ContainersNotInitialized",
+		"containers with incomplete status")
 	names := unready(s.GetContainerStatuses())
 	over := ""
 	if s.GetPhase() == succeeded {

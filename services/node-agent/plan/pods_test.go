@@ -77,7 +77,10 @@ func TestWhatIsDoneForAPod(t *testing.T) {
 			name: "the first init container goes first", inits: list(never(), never()), containers: list(never()), ending: -1,
 			want: plan.PodPlan{Start: []plan.ContainerRef{init(0)}}, phase: "Pending",
 		},
-		{name: "the second waits for the first", inits: list(runs(), never()), containers: list(never()), ending: -1, phase: "Pending"},
+		{
+			name: "the second waits for the first", inits: list(runs(), never()), containers: list(never()), ending: -1,
+			phase: "Pending",
+		},
 		{
 			name: "the second follows the first", inits: list(ended(0, 1), never()), containers: list(never()), ending: -1,
 			want: plan.PodPlan{Start: []plan.ContainerRef{init(1)}}, phase: "Pending",
@@ -87,12 +90,16 @@ func TestWhatIsDoneForAPod(t *testing.T) {
 			want: plan.PodPlan{Start: []plan.ContainerRef{main}}, phase: "Pending",
 		},
 		{
-			name: "an init container that failed is tried again", inits: list(ended(1, 1)), containers: list(never()), ending: -1,
-			want: plan.PodPlan{Start: []plan.ContainerRef{init(0)}}, phase: "Pending",
+			name: "an init container that failed is tried again", inits: list(ended(1, 1)), containers: list(never()),
+			ending: -1,
+			want:   plan.PodPlan{Start: []plan.ContainerRef{init(0)}}, phase: "Pending",
 		},
 		{
-			name: "an init container that failed fails a pod that is never restarted", policy: "Never", inits: list(ended(1, 1)), containers: list(never()), ending: -1,
-			want: plan.PodPlan{Verdict: plan.Verdict{Phase: "Failed", Message: `init container "init-a" ended with exit code 1`}}, phase: "Failed",
+			name: "an init container that failed fails a pod that is never restarted", policy: "Never", inits: list(ended(1, 1)),
+			containers: list(never()), ending: -1,
+			want: plan.PodPlan{
+				Verdict: plan.Verdict{Phase: "Failed", Message: `init container "init-a" ended with exit code 1`},
+			}, phase: "Failed",
 		},
 		{
 			name: "the first end is followed by a start at once", containers: list(ended(1, 1)), ending: -1,
@@ -110,10 +117,14 @@ func TestWhatIsDoneForAPod(t *testing.T) {
 			name: "a good end is final on failure", policy: "OnFailure", containers: list(ended(0, 1)), ending: -1,
 			want: plan.PodPlan{Verdict: plan.Verdict{Phase: "Succeeded"}}, phase: "Succeeded",
 		},
-		{name: "one that runs keeps a pod running", policy: "Never", containers: list(ended(1, 1), runs()), ending: -1, phase: "Running"},
 		{
-			name: "one bad end fails a pod when all have ended", policy: "Never", containers: list(ended(1, 1), ended(0, 1)), ending: -1,
-			want: plan.PodPlan{Verdict: plan.Verdict{Phase: "Failed"}}, phase: "Failed",
+			name: "one that runs keeps a pod running", policy: "Never", containers: list(ended(1, 1), runs()), ending: -1,
+			phase: "Running",
+		},
+		{
+			name: "one bad end fails a pod when all have ended", policy: "Never", containers: list(ended(1, 1), ended(0, 1)),
+			ending: -1,
+			want:   plan.PodPlan{Verdict: plan.Verdict{Phase: "Failed"}}, phase: "Failed",
 		},
 		{
 			name: "an image that is not there is tried again later", containers: list(blocked), ending: -1,
@@ -143,23 +154,31 @@ func TestWhatIsDoneForAPod(t *testing.T) {
 			name: "a deadline ends what runs", containers: list(runs()), ending: -1, deadline: 60,
 			want: plan.PodPlan{
 				Ask: []plan.ContainerRef{main}, Wake: noon.Add(30 * time.Second),
-				Verdict: plan.Verdict{Phase: "Failed", Reason: "DeadlineExceeded", Message: "the pod was active for longer than its deadline of 60 s"},
+				Verdict: plan.Verdict{
+					Phase: "Failed", Reason: "DeadlineExceeded",
+					Message: "the pod was active for longer than its deadline of 60 s",
+				},
 			}, phase: "Failed",
 		},
 		{
-			name: "what somebody else ended is killed in the end", containers: list(asked), ending: -1, decided: time.Minute,
+			name: "a pod that another service ended is killed in the end", containers: list(asked), ending: -1,
+			decided: time.Minute,
 			verdict: plan.Verdict{Phase: "Failed", Reason: "Evicted"},
 			want: plan.PodPlan{
-				Kill: []plan.ContainerRef{main}, Wake: noon.Add(time.Second), Verdict: plan.Verdict{Phase: "Failed", Reason: "Evicted"},
+				Kill: []plan.ContainerRef{main}, Wake: noon.Add(time.Second), Verdict: plan.Verdict{
+					Phase: "Failed", Reason: "Evicted",
+				},
 			}, phase: "Failed",
 		},
 		{
 			name: "what has ended does not fail later", policy: "Never", containers: list(ended(0, 1)), ending: -1, deadline: 1,
-			verdict: plan.Verdict{Phase: "Succeeded"}, want: plan.PodPlan{Verdict: plan.Verdict{Phase: "Succeeded"}}, phase: "Succeeded",
+			verdict: plan.Verdict{Phase: "Succeeded"}, want: plan.PodPlan{Verdict: plan.Verdict{Phase: "Succeeded"}},
+			phase: "Succeeded",
 		},
 		{
 			name: "a refused pod is not started", containers: list(never()), ending: -1,
-			verdict: plan.Verdict{Phase: "Failed", Reason: "OutOfcpu"}, want: plan.PodPlan{Verdict: plan.Verdict{Phase: "Failed", Reason: "OutOfcpu"}}, phase: "Failed",
+			verdict: plan.Verdict{Phase: "Failed", Reason: "OutOfcpu"},
+			want:    plan.PodPlan{Verdict: plan.Verdict{Phase: "Failed", Reason: "OutOfcpu"}}, phase: "Failed",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -167,7 +186,8 @@ func TestWhatIsDoneForAPod(t *testing.T) {
 				tc.policy = "Always"
 			}
 			v := plan.PodView{
-				Now: noon, Pod: podOf(tc.policy, len(tc.inits), len(tc.containers)), Address: "127.0.0.1", Started: noon.Add(-time.Minute),
+				Now: noon, Pod: podOf(tc.policy, len(tc.inits), len(tc.containers)), Address: "127.0.0.1",
+				Started: noon.Add(-time.Minute),
 				Verdict: tc.verdict, Decided: noon.Add(-tc.decided), Init: tc.inits, Containers: tc.containers,
 			}
 			if tc.ending >= 0 {
@@ -190,9 +210,15 @@ func TestWhatIsDoneForAPod(t *testing.T) {
 
 func TestTheStatusOfAContainer(t *testing.T) {
 	pull := never()
-	pull.Obstacle = &plan.Obstacle{Reason: plan.ErrImagePull, Message: "no such image", Tries: 1, Until: noon.Add(time.Second)}
+	pull.Obstacle = &plan.Obstacle{
+		Reason: plan.ErrImagePull, Message: "no such image", Tries: 1,
+		Until: noon.Add(time.Second),
+	}
 	again := pull
-	again.Obstacle = &plan.Obstacle{Reason: plan.ErrImagePull, Message: "no such image", Tries: 2, Until: noon.Add(time.Second)}
+	again.Obstacle = &plan.Obstacle{
+		Reason: plan.ErrImagePull, Message: "no such image", Tries: 2,
+		Until: noon.Add(time.Second),
+	}
 	starting := plan.ContainerView{Starts: 1, Since: noon}
 	for _, tc := range []struct {
 		name, policy string
@@ -205,21 +231,29 @@ func TestTheStatusOfAContainer(t *testing.T) {
 	}{
 		{"one that is new is made", "Always", nil, never(), "ContainerCreating", false, 0, false},
 		{"one that has no process yet is made", "Always", nil, starting, "ContainerCreating", false, 0, false},
-		{"one behind init containers waits for them", "Always", []plan.ContainerView{runs()}, never(), "PodInitializing", false, 0, false},
+		{
+			"one behind init containers waits for them", "Always",
+			[]plan.ContainerView{runs()},
+			never(), "PodInitializing",
+			false, 0, false,
+		},
 		{"one that runs is ready", "Always", nil, runs(), "", false, 0, true},
 		{"one that keeps ending backs off", "Always", nil, ended(1, 3), "CrashLoopBackOff", true, 2, false},
 		{"one that ended well is completed", "Never", nil, ended(0, 1), "Completed", false, 0, false},
 		{"one that ended badly is in error", "Never", nil, ended(2, 1), "Error", false, 0, false},
-		{"the first failure to get an image is told", "Always", nil, pull, "ErrImagePull", false, 0, false},
+		{"the first failure to get an image is reported", "Always", nil, pull, "ErrImagePull", false, 0, false},
 		{"later ones back off", "Always", nil, again, "ImagePullBackOff", false, 0, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			st := plan.Pod(plan.PodView{
-				Now: noon, Pod: podOf(tc.policy, len(tc.inits), 1), Started: noon, Init: tc.inits, Containers: []plan.ContainerView{tc.view},
+				Now: noon, Pod: podOf(tc.policy, len(tc.inits), 1), Started: noon, Init: tc.inits, Containers: []plan.ContainerView{
+					tc.view,
+				},
 			}).Status
 			c := st.GetContainerStatuses()[0]
 			got := c.GetState().GetWaiting().GetReason() + c.GetState().GetTerminated().GetReason()
-			if got != tc.want || (c.GetLastState() != nil) != tc.last || c.GetRestartCount() != tc.restarts || c.GetReady() != tc.ready {
+			if got != tc.want || (c.GetLastState() != nil) != tc.last || c.GetRestartCount() != tc.restarts ||
+				c.GetReady() != tc.ready {
 				t.Errorf("container %v", c)
 			}
 			if is := st.GetConditions()[2]; is.GetType() != "Ready" || (is.GetStatus() == "True") != tc.ready {
@@ -260,7 +294,8 @@ func TestACrashLoop(t *testing.T) {
 		c.Exit = &plan.Exit{Code: 1, Started: now, Finished: now}
 	}
 	s := time.Second
-	if want := []time.Duration{0, 10 * s, 20 * s, 40 * s, 80 * s, 160 * s, 300 * s, 300 * s, 300 * s}; !slices.Equal(pauses, want) {
+	if want := []time.Duration{0, 10 * s, 20 * s, 40 * s, 80 * s, 160 * s, 300 * s, 300 * s, 300 * s}; !slices.Equal(
+		pauses, want) {
 		t.Errorf("pauses %v, want %v", pauses, want)
 	}
 	if n := plan.Crashes(8, 10*time.Minute); plan.BackOff(n) != 0 {
@@ -271,13 +306,15 @@ func TestACrashLoop(t *testing.T) {
 func TestNothingIsStartedThatRunsOrMustEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		draw := rapid.Custom(func(t *rapid.T) plan.ContainerView {
-			return rapid.SampledFrom([]plan.ContainerView{never(), runs(), ended(0, 1), ended(1, 1), ended(1, 5)}).Draw(t, "container")
+			return rapid.SampledFrom([]plan.ContainerView{never(), runs(), ended(0, 1), ended(1, 1), ended(1, 5)}).Draw(t,
+				"container")
 		})
 		v := plan.PodView{
 			Now: noon, Started: noon.Add(-time.Hour), Init: rapid.SliceOfN(draw, 0, 3).Draw(t, "init"),
 			Containers: rapid.SliceOfN(draw, 1, 3).Draw(t, "containers"),
 		}
-		v.Pod = podOf(rapid.SampledFrom([]string{"Always", "OnFailure", "Never"}).Draw(t, "policy"), len(v.Init), len(v.Containers))
+		v.Pod = podOf(rapid.SampledFrom([]string{"Always", "OnFailure", "Never"}).Draw(t, "policy"), len(v.Init),
+			len(v.Containers))
 		if rapid.Bool().Draw(t, "ending") {
 			v.Ending = noon.Add(-time.Duration(rapid.IntRange(0, 60).Draw(t, "since")) * time.Second)
 		}
@@ -308,12 +345,15 @@ func TestAdmission(t *testing.T) {
 	node := &nodev1.Node{
 		Metadata: &metav1.ObjectMeta{Name: "n", Labels: map[string]string{"disk": "fast"}},
 		Status: &nodev1.NodeStatus{Allocatable: map[string]*structpb.Value{
-			"cpu": structpb.NewNumberValue(2), "memory": structpb.NewStringValue("1Gi"), "pods": structpb.NewStringValue("2"), "example.com/gpu": structpb.NewNumberValue(1),
+			"cpu": structpb.NewNumberValue(2), "memory": structpb.NewStringValue("1Gi"), "pods": structpb.NewStringValue("2"),
+			"example.com/gpu": structpb.NewNumberValue(1),
 		}},
 	}
 	needs := func(resource, amount string) *schedulingv1.Pod {
 		p := podOf("Always", 0, 1)
-		p.Spec.Containers[0].Resources = &schedulingv1.ResourceRequirements{Requests: map[string]*structpb.Value{resource: structpb.NewStringValue(amount)}}
+		p.Spec.Containers[0].Resources = &schedulingv1.ResourceRequirements{
+			Requests: map[string]*structpb.Value{resource: structpb.NewStringValue(amount)},
+		}
 		return p
 	}
 	port := func(n int32) *schedulingv1.Pod {
@@ -336,13 +376,22 @@ func TestAdmission(t *testing.T) {
 		{"a little too much cpu is refused", needs("cpu", "501m"), []*schedulingv1.Pod{needs("cpu", "1500m")}, "OutOfcpu"},
 		{"too much memory is refused", needs("memory", "2Gi"), nil, "OutOfmemory"},
 		{"one device is admitted", needs("example.com/gpu", "1"), nil, ""},
-		{"a second one is refused", needs("example.com/gpu", "1"), []*schedulingv1.Pod{needs("example.com/gpu", "1")}, "OutOfexample.com/gpu"},
-		{"too many pods are refused", podOf("Always", 0, 1), []*schedulingv1.Pod{podOf("Always", 0, 1), podOf("Always", 0, 1)}, "OutOfpods"},
+		{
+			"a second one is refused", needs("example.com/gpu", "1"),
+			[]*schedulingv1.Pod{needs("example.com/gpu", "1")},
+			"OutOfexample.com/gpu",
+		},
+		{"too many pods are refused", podOf("Always", 0, 1), []*schedulingv1.Pod{
+			podOf("Always", 0, 1),
+			podOf("Always", 0, 1),
+		}, "OutOfpods"},
 		{"a free port is admitted", port(80), []*schedulingv1.Pod{port(81)}, ""},
 		{"a taken port is refused", port(80), []*schedulingv1.Pod{port(80)}, "HostPort"},
 		{"a label that is there is admitted", selects("fast"), nil, ""},
 		{"a label that is another is refused", selects("slow"), nil, "NodeAffinity"},
-		{"a pod that asks for nothing is admitted by a full node", podOf("Always", 0, 1), []*schedulingv1.Pod{needs("cpu", "2")}, ""},
+		{"a pod that asks for nothing is admitted by a full node", podOf("Always", 0, 1), []*schedulingv1.Pod{
+			needs("cpu", "2"),
+		}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := plan.Admit(tc.pod, node, tc.others)
@@ -353,7 +402,7 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// TestARefusalIsTheSameEachTime has a pod ask for several things that the node lacks: the first by name is told.
+// TestARefusalIsTheSameEachTime has a pod ask for several things that the node lacks: the first by name is reported.
 func TestARefusalIsTheSameEachTime(t *testing.T) {
 	p := podOf("Always", 0, 1)
 	p.Spec.Containers[0].Resources = &schedulingv1.ResourceRequirements{Requests: map[string]*structpb.Value{}}
@@ -361,7 +410,10 @@ func TestARefusalIsTheSameEachTime(t *testing.T) {
 		p.Spec.Containers[0].Resources.Requests["example.com/"+r] = structpb.NewNumberValue(1)
 	}
 	for range 50 {
-		if got := plan.Admit(p, &nodev1.Node{Status: &nodev1.NodeStatus{Allocatable: map[string]*structpb.Value{"pods": structpb.NewNumberValue(9)}}}, nil); got.Reason != "OutOfexample.com/a" {
+		if got := plan.Admit(p,
+			&nodev1.Node{
+				Status: &nodev1.NodeStatus{Allocatable: map[string]*structpb.Value{"pods": structpb.NewNumberValue(9)}},
+			}, nil); got.Reason != "OutOfexample.com/a" {
 			t.Fatalf("refused with %s", got.Reason)
 		}
 	}
@@ -370,7 +422,8 @@ func TestARefusalIsTheSameEachTime(t *testing.T) {
 func TestExpansion(t *testing.T) {
 	known := func(name string) (string, bool) { return "v", name == "X" }
 	for in, want := range map[string]string{
-		"": "", "plain": "plain", "$(X)": "v", "a$(X)b$(X)": "avbv", "$(Y)": "$(Y)", "$$(X)": "$(X)", "$$$(X)": "$v", "$X": "$X", "$(X": "$(X", "$": "$", "$$": "$",
+		"": "", "plain": "plain", "$(X)": "v", "a$(X)b$(X)": "avbv", "$(Y)": "$(Y)", "$$(X)": "$(X)", "$$$(X)": "$v",
+		"$X": "$X", "$(X": "$(X", "$": "$", "$$": "$",
 	} {
 		if got := plan.Expand(in, known); got != want {
 			t.Errorf("Expand(%q) = %q, want %q", in, got, want)
@@ -390,7 +443,8 @@ func TestCommandsAndEnvironments(t *testing.T) {
 		{"a command replaces all of the image", []string{"/mine"}, nil, "/mine"},
 		{"command and arguments", []string{"/mine"}, []string{"x"}, "/mine x"},
 	} {
-		got, err := plan.Command(&schedulingv1.Container{Command: tc.command, Args: tc.args}, entrypoint, cmd, []string{"WHO=you", "WHO=me"})
+		got, err := plan.Command(&schedulingv1.Container{Command: tc.command, Args: tc.args}, entrypoint, cmd,
+			[]string{"WHO=you", "WHO=me"})
 		if err != nil || strings.Join(got, " ") != tc.want {
 			t.Errorf("%s: %v, %v", tc.name, got, err)
 		}
@@ -399,7 +453,9 @@ func TestCommandsAndEnvironments(t *testing.T) {
 		t.Errorf("nothing to run: %v", err)
 	}
 	from := func(name, path string) *schedulingv1.EnvVar {
-		return &schedulingv1.EnvVar{Name: name, ValueFrom: &schedulingv1.EnvVarSource{FieldRef: &schedulingv1.ObjectFieldSelector{FieldPath: path}}}
+		return &schedulingv1.EnvVar{Name: name, ValueFrom: &schedulingv1.EnvVarSource{
+			FieldRef: &schedulingv1.ObjectFieldSelector{FieldPath: path},
+		}}
 	}
 	pod := podOf("Always", 0, 1)
 	pod.Metadata.Labels = map[string]string{"app": "web"}
@@ -411,10 +467,12 @@ func TestCommandsAndEnvironments(t *testing.T) {
 		{Name: "SECRET", ValueFrom: &schedulingv1.EnvVarSource{SecretKeyRef: &structpb.Struct{}}},
 	}}
 	got, err := plan.Environment(pod, c, "1.2.3.4", []string{"BASE=b"})
-	if want := []string{"BASE=b", "NODE=n", "APP=web", "IP=1.2.3.4", "ALL=b n $(LATER)", "LATER=x"}; err != nil || !slices.Equal(got, want) {
+	if want := []string{"BASE=b", "NODE=n", "APP=web", "IP=1.2.3.4", "ALL=b n $(LATER)", "LATER=x"}; err != nil ||
+		!slices.Equal(got, want) {
 		t.Errorf("environment %v, %v, want %v", got, err, want)
 	}
-	if _, err := plan.Environment(pod, &schedulingv1.Container{Env: []*schedulingv1.EnvVar{from("X", "spec.nothing")}}, "", nil); err == nil {
+	if _, err := plan.Environment(pod, &schedulingv1.Container{Env: []*schedulingv1.EnvVar{from("X", "spec.nothing")}}, "",
+		nil); err == nil {
 		t.Error("a field that is not there is no error")
 	}
 }
@@ -427,13 +485,22 @@ func TestPressure(t *testing.T) {
 		memory, disk string
 	}{
 		{"nothing is known", plan.Usage{Memory: 1 << 40, Disk: 1 << 40}, "False", "False"},
-		{"enough is left", plan.Usage{Memory: 900 * mi, MemoryCapacity: 1000 * mi, Disk: 85 * mi, DiskCapacity: 100 * mi}, "False", "False"},
-		{"too little is left", plan.Usage{Memory: 901 * mi, MemoryCapacity: 1000 * mi, Disk: 86 * mi, DiskCapacity: 100 * mi}, "True", "True"},
+		{
+			"enough is left",
+			plan.Usage{Memory: 900 * mi, MemoryCapacity: 1000 * mi, Disk: 85 * mi, DiskCapacity: 100 * mi},
+			"False", "False",
+		},
+		{
+			"too little is left",
+			plan.Usage{Memory: 901 * mi, MemoryCapacity: 1000 * mi, Disk: 86 * mi, DiskCapacity: 100 * mi},
+			"True", "True",
+		},
 		{"a tiny machine is empty", plan.Usage{MemoryCapacity: 50 * mi}, "False", "False"},
 		{"a tiny machine is more than half full", plan.Usage{Memory: 26 * mi, MemoryCapacity: 50 * mi}, "True", "False"},
 	} {
 		got := plan.Pressure(tc.usage)
-		if got[0].GetStatus() != tc.memory || got[1].GetStatus() != tc.disk || got[0].GetType() != "MemoryPressure" || got[1].GetType() != "DiskPressure" {
+		if got[0].GetStatus() != tc.memory || got[1].GetStatus() != tc.disk || got[0].GetType() != "MemoryPressure" ||
+			got[1].GetType() != "DiskPressure" {
 			t.Errorf("%s: %v", tc.name, got)
 		}
 	}

@@ -10,13 +10,16 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// TestAPodIsAdmittedByTheNodeAsItIsNow has the labels of a node change after its agent registered it: what the agent remembers decides about
-// no pod that asks for labels, and refuses none.
+// TestAPodIsAdmittedByTheNodeAsItIsNow has the labels of a node change after its agent registered it: what the agent
+// remembers decides about no pod that asks for labels, and refuses none.
 func TestAPodIsAdmittedByTheNodeAsItIsNow(t *testing.T) {
 	labelled := func(labels map[string]string) *nodev1.Node {
 		return &nodev1.Node{
 			Metadata: &metav1.ObjectMeta{Name: "m-0", Labels: labels},
-			Status:   &nodev1.NodeStatus{Allocatable: map[string]*structpb.Value{"pods": structpb.NewNumberValue(4), "cpu": structpb.NewNumberValue(1)}},
+			Status: &nodev1.NodeStatus{Allocatable: map[string]*structpb.Value{
+				"pods": structpb.NewNumberValue(4),
+				"cpu":  structpb.NewNumberValue(1),
+			}},
 		}
 	}
 	fast, none := map[string]string{"disk": "fast"}, map[string]string(nil)
@@ -24,12 +27,20 @@ func TestAPodIsAdmittedByTheNodeAsItIsNow(t *testing.T) {
 	selecting.Spec.NodeSelector = fast
 	terms := func(term *schedulingv1.NodeSelectorTerm) *schedulingv1.Affinity {
 		return &schedulingv1.Affinity{NodeAffinity: &schedulingv1.NodeAffinity{
-			RequiredDuringSchedulingIgnoredDuringExecution: &schedulingv1.NodeSelector{NodeSelectorTerms: []*schedulingv1.NodeSelectorTerm{term}},
+			RequiredDuringSchedulingIgnoredDuringExecution: &schedulingv1.NodeSelector{
+				NodeSelectorTerms: []*schedulingv1.NodeSelectorTerm{term},
+			},
 		}}
 	}
-	required.Spec.Affinity = terms(&schedulingv1.NodeSelectorTerm{MatchExpressions: []*schedulingv1.NodeSelectorRequirement{{Key: "disk", Operator: "Exists"}}})
-	pinned.Spec.Affinity = terms(&schedulingv1.NodeSelectorTerm{MatchFields: []*schedulingv1.NodeSelectorRequirement{{Key: "metadata.name", Operator: "In", Values: []string{"m-0"}}}})
-	large.Spec.Containers[0].Resources = &schedulingv1.ResourceRequirements{Requests: map[string]*structpb.Value{"cpu": structpb.NewNumberValue(2)}}
+	required.Spec.Affinity = terms(&schedulingv1.NodeSelectorTerm{
+		MatchExpressions: []*schedulingv1.NodeSelectorRequirement{{Key: "disk", Operator: "Exists"}},
+	})
+	pinned.Spec.Affinity = terms(&schedulingv1.NodeSelectorTerm{MatchFields: []*schedulingv1.NodeSelectorRequirement{
+		{Key: "metadata.name", Operator: "In", Values: []string{"m-0"}},
+	}})
+	large.Spec.Containers[0].Resources = &schedulingv1.ResourceRequirements{
+		Requests: map[string]*structpb.Value{"cpu": structpb.NewNumberValue(2)},
+	}
 	for _, tc := range []struct {
 		name       string
 		pod        *schedulingv1.Pod

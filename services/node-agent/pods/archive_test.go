@@ -21,7 +21,10 @@ func archive(t *testing.T, files ...file) []byte {
 		if f.mode == 0 {
 			f.mode = 0o644
 		}
-		if err := w.WriteHeader(&tar.Header{Name: f.name, Typeflag: tar.TypeReg, Size: int64(len(f.content)), Mode: f.mode}); err != nil {
+		if err := w.WriteHeader(&tar.Header{
+			Name: f.name, Typeflag: tar.TypeReg, Size: int64(len(f.content)),
+			Mode: f.mode,
+		}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := w.Write([]byte(f.content)); err != nil {

@@ -13,14 +13,14 @@ import (
 	"github.com/windlass-dev/windlass/services/node-agent/stream"
 )
 
-// maxWishes bounds the logs and commands that are carried at a time.
-const maxWishes = 32
+// maxRequests bounds the logs and commands that are served concurrently.
+const maxRequests = 32
 
 // attend answers people who want to see logs or run commands, until ctx ends.
 func (s *Pods) attend(ctx context.Context) error {
-	var wishes sync.WaitGroup
-	defer wishes.Wait()
-	free := make(chan struct{}, maxWishes)
+	var requests sync.WaitGroup
+	defer requests.Wait()
+	free := make(chan struct{}, maxRequests)
 	return stream.Again(ctx, s.cfg.Log, "attendance of pods", nil, func(ctx context.Context) error {
 		session, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -29,11 +29,11 @@ func (s *Pods) attend(ctx context.Context) error {
 			return err
 		}
 		for {
-			wish, err := in.Recv()
+			request, err := in.Recv()
 			if err != nil {
 				return err
 			}
-			if wish.GetId() == "" {
+			if request.GetId() == "" {
 				continue
 			}
 			select {
@@ -41,17 +41,17 @@ func (s *Pods) attend(ctx context.Context) error {
 			case <-ctx.Done():
 				return ctx.Err()
 			}
-			wishes.Go(func() { // what is under way outlives the stream that asked for it
+			requests.Go(func() { // what is under way outlives the stream that asked for it
 				defer func() { <-free }()
-				if err := s.answer(ctx, wish); err != nil && ctx.Err() == nil {
-					s.cfg.Log.DebugContext(ctx, "wish not answered", "pod", wish.GetName(), "error", err)
+				if err := s.answer(ctx, request); err != nil && ctx.Err() == nil {
+					s.cfg.Log.DebugContext(ctx, "request failed", "pod", request.GetName(), "error", err)
 				}
 			})
 		}
 	})
 }
 
-// delivery is the answer to one wish.
+// delivery is the answer to one request.
 type delivery struct {
 	stream schedulingv1.PodAgentService_DeliverClient
 	mu     sync.Mutex    // held while a message is sent
@@ -65,8 +65,8 @@ func (d *delivery) send(r *schedulingv1.DeliverRequest) error {
 	return d.stream.Send(r)
 }
 
-// answer answers one wish.
-func (s *Pods) answer(ctx context.Context, wish *schedulingv1.AttendResponse) error {
+// answer answers one request.
+func (s *Pods) answer(ctx context.Context, request *schedulingv1.AttendResponse) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	out, err := s.agents.Deliver(ctx)
@@ -74,21 +74,23 @@ func (s *Pods) answer(ctx context.Context, wish *schedulingv1.AttendResponse) er
 		return err
 	}
 	d := &delivery{stream: out}
-	if err := d.send(&schedulingv1.DeliverRequest{NodeName: s.cfg.Node, Id: wish.GetId()}); err != nil {
+	if err := d.send(&schedulingv1.DeliverRequest{NodeName: s.cfg.Node, Id: request.GetId()}); err != nil {
 		return err
 	}
 	last := &schedulingv1.DeliverRequest{}
 	switch {
-	case wish.GetLog() != nil:
+	case request.GetLog() != nil:
 		d.listen(nil, cancel)
-		err = s.readLog(ctx, wish.GetUid(), wish.GetLog(), func(b []byte) error { return d.send(&schedulingv1.DeliverRequest{Stdout: b}) })
-	case wish.GetExec() != nil:
+		err = s.readLog(ctx, request.GetUid(), request.GetLog(), func(b []byte) error {
+			return d.send(&schedulingv1.DeliverRequest{Stdout: b})
+		})
+	case request.GetExec() != nil:
 		var code int32
-		if code, err = s.exec(ctx, cancel, wish.GetUid(), wish.GetExec(), d); err == nil {
+		if code, err = s.exec(ctx, cancel, request.GetUid(), request.GetExec(), d); err == nil {
 			last.ExitCode = &code
 		}
 	default:
-		err = errors.New("this agent knows no such wish")
+		err = errors.New("unknown request type")
 	}
 	if err != nil {
 		last.Error = err.Error()
@@ -119,8 +121,8 @@ func (d *delivery) finish(ctx context.Context, last *schedulingv1.DeliverRequest
 	return nil
 }
 
-// listen writes to w, unless it is nil, what comes for a command, and calls enough when the other side has ended the stream. It is called
-// once.
+// listen writes to w, unless it is nil, what comes for a command, and calls enough when the other side has ended the
+// stream. It is called once.
 func (d *delivery) listen(w io.WriteCloser, enough func()) {
 	d.ended = make(chan struct{})
 	go func() {

@@ -65,7 +65,7 @@ func users() process.Users {
 	return process.Users{First: 0x60000000 + uint32(os.Getpid())<<10, Count: 8}
 }
 
-// cluster is the scheduler as an agent hears it.
+// cluster is the scheduler as an agent sees it.
 type cluster struct {
 	schedulingv1.UnimplementedPodAgentServiceServer
 	t       *testing.T
@@ -101,7 +101,9 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-func (c *cluster) WatchOwnPods(_ *schedulingv1.WatchOwnPodsRequest, s grpc.ServerStreamingServer[schedulingv1.WatchPodsResponse]) error {
+func (c *cluster) WatchOwnPods(_ *schedulingv1.WatchOwnPodsRequest,
+	s grpc.ServerStreamingServer[schedulingv1.WatchPodsResponse],
+) error {
 	ch := make(chan *schedulingv1.WatchPodsResponse, 1000)
 	c.mu.Lock()
 	list := &schedulingv1.WatchPodsResponse{}
@@ -129,10 +131,12 @@ func (c *cluster) WatchOwnPods(_ *schedulingv1.WatchOwnPodsRequest, s grpc.Serve
 	}
 }
 
-// changed tells the watchers. The lock is held.
+// changed notifies the watchers. The lock is held.
 func (c *cluster) changed(typ string, p *schedulingv1.Pod) {
 	for ch := range c.watchers {
-		ch <- &schedulingv1.WatchPodsResponse{Events: []*schedulingv1.WatchPodsResponse_Event{{Type: typ, Object: proto.CloneOf(p)}}}
+		ch <- &schedulingv1.WatchPodsResponse{Events: []*schedulingv1.WatchPodsResponse_Event{
+			{Type: typ, Object: proto.CloneOf(p)},
+		}}
 	}
 }
 
@@ -152,7 +156,9 @@ func (c *cluster) ReportPod(_ context.Context, r *schedulingv1.ReportPodRequest)
 	return proto.CloneOf(p), nil
 }
 
-func (c *cluster) ConfirmPodGone(_ context.Context, r *schedulingv1.ConfirmPodGoneRequest) (*schedulingv1.ConfirmPodGoneResponse, error) {
+func (c *cluster) ConfirmPodGone(_ context.Context, r *schedulingv1.ConfirmPodGoneRequest) (
+	*schedulingv1.ConfirmPodGoneResponse, error,
+) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.pods[r.GetName()]; p != nil && p.GetMetadata().GetUid() == r.GetUid() {
@@ -163,7 +169,9 @@ func (c *cluster) ConfirmPodGone(_ context.Context, r *schedulingv1.ConfirmPodGo
 	return &schedulingv1.ConfirmPodGoneResponse{}, nil
 }
 
-func (c *cluster) Attend(_ *schedulingv1.AttendRequest, s grpc.ServerStreamingServer[schedulingv1.AttendResponse]) error {
+func (c *cluster) Attend(_ *schedulingv1.AttendRequest,
+	s grpc.ServerStreamingServer[schedulingv1.AttendResponse],
+) error {
 	for {
 		select {
 		case w := <-c.wishes:
@@ -204,8 +212,10 @@ func (c *cluster) Deliver(s grpc.BidiStreamingServer[schedulingv1.DeliverRequest
 	}
 }
 
-// wish asks for something and returns what is delivered.
-func (c *cluster) wish(w *schedulingv1.AttendResponse) (<-chan *schedulingv1.DeliverRequest, chan<- *schedulingv1.DeliverResponse) {
+// request sends a request and returns what is delivered.
+func (c *cluster) request(w *schedulingv1.AttendResponse) (<-chan *schedulingv1.DeliverRequest,
+	chan<- *schedulingv1.DeliverResponse,
+) {
 	c.t.Helper()
 	out, in := make(chan *schedulingv1.DeliverRequest, 1000), make(chan *schedulingv1.DeliverResponse, 10)
 	c.mu.Lock()
@@ -215,13 +225,15 @@ func (c *cluster) wish(w *schedulingv1.AttendResponse) (<-chan *schedulingv1.Del
 	select {
 	case c.wishes <- w:
 	case <-time.After(10 * time.Second):
-		c.t.Fatal("nobody attends")
+		c.t.Fatal("no agent is connected")
 	}
 	return out, in
 }
 
 // whole returns everything that is delivered.
-func whole(t *testing.T, out <-chan *schedulingv1.DeliverRequest) (stdout, stderr string, last *schedulingv1.DeliverRequest) {
+func whole(t *testing.T, out <-chan *schedulingv1.DeliverRequest) (stdout, stderr string,
+	last *schedulingv1.DeliverRequest,
+) {
 	t.Helper()
 	timeout := time.After(20 * time.Second)
 	for {
@@ -239,7 +251,7 @@ func whole(t *testing.T, out <-chan *schedulingv1.DeliverRequest) (stdout, stder
 
 func (c *cluster) log(name string, r *schedulingv1.GetPodLogRequest) string {
 	c.t.Helper()
-	out, _ := c.wish(&schedulingv1.AttendResponse{Name: name, Log: r})
+	out, _ := c.request(&schedulingv1.AttendResponse{Name: name, Log: r})
 	text, _, last := whole(c.t, out)
 	if last.GetError() != "" {
 		return "error: " + last.GetError()
@@ -399,7 +411,8 @@ func (m *machine) start() agent {
 	}
 	s, err := New(Config{
 		Dir: m.path("pods"), Node: "m-0", Address: "127.0.0.1", BootID: m.boot, Conn: conn, Supervisor: supervisor,
-		Images: image.NewStore(m.path("images")), HelloCommand: []string{self, "hello-pod"}, MemoryCapacity: m.memory, Users: users(),
+		Images: image.NewStore(m.path("images")), HelloCommand: []string{self, "hello-pod"}, MemoryCapacity: m.memory,
+		Users: users(),
 		NodeOf: func(context.Context, bool) (*nodev1.Node, error) {
 			m.mu.Lock()
 			defer m.mu.Unlock()

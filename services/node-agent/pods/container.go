@@ -39,8 +39,9 @@ type launch struct {
 	ships   bool          // the program is the agent's own, which the user may not reach by its path
 }
 
-// spec returns the process of a container's start. On a machine without a shell, such as a container of nothing but this program, the
-// container's exit code is known only if the agent sees its end; its serial number alone tells one start from the next.
+// spec returns the process of a container's start. On a machine without a shell, such as a container of nothing but
+// this program, the container's exit code is known only if the agent sees its end; only its serial number distinguishes
+// its starts.
 func (l launch) spec(name, dir string, start int) process.Spec {
 	var files []process.File
 	command := l.command
@@ -70,7 +71,9 @@ func nameOf(c *container) string {
 }
 
 // prepare makes everything ready for a container to start in dir.
-func (s *Pods) prepare(pod *schedulingv1.Pod, c *schedulingv1.Container, dir string, user *process.User) (launch, error) {
+func (s *Pods) prepare(pod *schedulingv1.Pod, c *schedulingv1.Container, dir string, user *process.User) (launch,
+	error,
+) {
 	l := launch{dir: filepath.Join(dir, "work"), user: user}
 	if err := makeOwn(dir, "work", user); err != nil {
 		return l, err
@@ -111,7 +114,8 @@ func (s *Pods) prepare(pod *schedulingv1.Pod, c *schedulingv1.Container, dir str
 	return l, err
 }
 
-// imageOf returns the image of a container; nil if it runs without one: as a program that the agent ships, or by its command alone.
+// imageOf returns the image of a container; nil if it runs without one: as a program that the agent ships, or by its
+// command alone.
 func (s *Pods) imageOf(c *schedulingv1.Container) (*image.Image, error) {
 	if c.GetImage() == "" {
 		return nil, nil
@@ -144,7 +148,8 @@ func (s *Pods) unpackOnce(img *image.Image, root string, user *process.User) err
 	if is, err := os.ReadFile(mark); err == nil && string(is) == img.Digest+owner(user) {
 		return nil
 	}
-	if err := errors.Join(os.RemoveAll(mark), s.removeAll(root)); err != nil { // the mark first: it must never stand for what is not there
+	// the mark first: it must not exist without the image
+	if err := errors.Join(os.RemoveAll(mark), s.removeAll(root)); err != nil {
 		return err
 	}
 	if err := img.Unpack(root); err != nil {
@@ -156,12 +161,15 @@ func (s *Pods) unpackOnce(img *image.Image, root string, user *process.User) err
 	return os.WriteFile(mark, []byte(img.Digest+owner(user)), 0o600)
 }
 
-// volumes makes the directories of a container's volumes and returns the variables that say where they are. Where an image is unpacked, links
-// to them stand where the container expects them. Volumes other than empty directories and paths of the host are left out. Of the host
-// nothing is made for a pod with a user of its own: it gets what that user may reach.
+// volumes makes the directories of a container's volumes and returns the variables that say where they are. Where an
+// image is unpacked, links to them are where the container expects them. Volumes other than empty directories and
+// paths of the host are left out. Of the host nothing is made for a pod with a user of its own: it gets what that user
+// may reach.
 func (s *Pods) volumes(pod *schedulingv1.Pod, c *schedulingv1.Container, l launch) (env []string, err error) {
 	for _, m := range c.GetVolumeMounts() {
-		i := slices.IndexFunc(pod.GetSpec().GetVolumes(), func(v *schedulingv1.Volume) bool { return v.GetName() == m.GetName() })
+		i := slices.IndexFunc(pod.GetSpec().GetVolumes(), func(v *schedulingv1.Volume) bool {
+			return v.GetName() == m.GetName()
+		})
 		if i < 0 {
 			return nil, fmt.Errorf("%w: the pod has no volume %q", errConfig, m.GetName())
 		}
@@ -185,7 +193,9 @@ func (s *Pods) volumes(pod *schedulingv1.Pod, c *schedulingv1.Container, l launc
 			if l.user == nil {
 				err = os.MkdirAll(dir, 0o700)
 			} else if _, err = os.Stat(dir); err != nil {
-				err = fmt.Errorf("%w: hostPath %s cannot be reached, and pods with users of their own have nothing made on the host", errConfig, dir)
+				err = fmt.Errorf(
+					"%w: hostPath %s cannot be reached, and pods with users of their own have nothing made on the host", errConfig,
+					dir)
 			}
 			if err != nil {
 				return nil, err
@@ -221,7 +231,8 @@ func link(l launch, at, dir string) error {
 	return r.Symlink(dir, at)
 }
 
-// workingDir returns the directory that a container starts in and makes sure that it is there. Without an image an absolute one is the host's.
+// workingDir returns the directory that a container starts in and makes sure that it is there. Without an image an
+// absolute one is the host's.
 func workingDir(wanted string, l launch) (string, error) {
 	below, rel := l.dir, "."
 	switch {

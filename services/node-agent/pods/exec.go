@@ -17,8 +17,11 @@ import (
 // execPatience is how long a command that was killed may keep its output open.
 const execPatience = 2 * time.Second
 
-// exec runs a command in the directory and the environment of a running container, as its user, and returns its exit code. It ends with the delivery.
-func (s *Pods) exec(ctx context.Context, cancel func(), uid string, r *schedulingv1.ExecPodStart, d *delivery) (int32, error) {
+// exec runs a command in the directory and the environment of a running container, as its user, and returns its exit
+// code. It ends with the delivery.
+func (s *Pods) exec(ctx context.Context, cancel func(), uid string, r *schedulingv1.ExecPodStart, d *delivery) (int32,
+	error,
+) {
 	c, name, err := s.find(uid, r.GetContainer())
 	switch {
 	case err != nil:

@@ -17,12 +17,14 @@ import (
 	"github.com/windlass-dev/windlass/kit/process"
 )
 
-// A container writes to its log file directly, so that it can go on when the agent does not run. So nobody knows when a line was written.
+// A container writes to its log file directly, so that it can go on when the agent does not run. So the time of a line
+// is unknown.
 const (
 	logFile      = "log"
 	previousFile = "log.previous"
 
-	// maxLog is how much of a log is kept; what is older is given back to the disk, at the latest when there is twice as much.
+	// maxLog is how much of a log is kept; what is older is given back to the disk, at the latest when there is twice as
+	// much.
 	maxLog = 10 << 20
 
 	chunk      = 32 << 10
@@ -43,13 +45,16 @@ func rotate(dir string) error {
 }
 
 // readLog sends what of a container's log is wanted.
-func (s *Pods) readLog(ctx context.Context, uid string, r *schedulingv1.GetPodLogRequest, send func([]byte) error) error {
+func (s *Pods) readLog(ctx context.Context, uid string, r *schedulingv1.GetPodLogRequest,
+	send func([]byte) error,
+) error {
 	c, name, err := s.find(uid, r.GetContainer())
 	if err != nil {
 		return err
 	}
 	if r.GetTimestamps() {
-		return errors.New("timestamps are not available: a container writes to its log itself, and the time of a line is not kept")
+		return errors.New(
+			"timestamps are not available: a container writes to its log itself, and the time of a line is not kept")
 	}
 	file := logFile
 	if r.GetPrevious() {
@@ -136,8 +141,8 @@ func beginning(f *os.File) (int64, error) {
 	return at + int64(bytes.IndexByte(buf[:n], '\n')+1), nil
 }
 
-// since returns where to begin for what was written in the last seconds, where that can be said: nothing if the file is older than that,
-// everything if the container is younger.
+// since returns where to begin for what was written in the last seconds, where that can be said: nothing if the file is
+// older than that, everything if the container is younger.
 func since(f *os.File, from int64, c container, r *schedulingv1.GetPodLogRequest) (int64, error) {
 	info, err := f.Stat()
 	if err != nil {

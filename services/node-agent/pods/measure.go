@@ -25,7 +25,7 @@ const (
 	blockSize    = 512 // of stat(2)
 )
 
-// measure looks from time to time at what the pods use, until ctx ends. Without pods it looks at nothing.
+// measure reads periodically what the pods use, until ctx ends. Without pods it reads nothing.
 func (s *Pods) measure(ctx context.Context) error {
 	tick := time.NewTicker(measureEvery)
 	defer tick.Stop()
@@ -63,7 +63,8 @@ func (s *Pods) note(ctx context.Context, list []*nodev1.NodeCondition) {
 		return
 	}
 	s.conditions = list
-	s.cfg.Log.InfoContext(ctx, "conditions of the node changed", "memory", list[0].GetStatus(), "disk", list[1].GetStatus())
+	s.cfg.Log.InfoContext(ctx, "conditions of the node changed", "memory", list[0].GetStatus(), "disk",
+		list[1].GetStatus())
 }
 
 // memory returns how many bytes of memory the processes of the pods hold.
@@ -115,7 +116,7 @@ func resident(pid, depth int) int64 {
 func (s *Pods) disk() (bytes int64) {
 	_ = filepath.WalkDir(s.cfg.Dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // gone meanwhile
+			return nil // gone since
 		}
 		if info, err := e.Info(); err == nil {
 			if st, ok := info.Sys().(*syscall.Stat_t); ok {

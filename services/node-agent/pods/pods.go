@@ -1,10 +1,11 @@
-// Package pods runs the pods that are bound to the agent's node. A container is a process with a directory of its own; its processes outlive
-// the agent and are taken over by the next one. It promises that a container is never started twice at once, that how it ended is known even
-// if the agent did not run then, and that nothing of a pod stays once the cluster does not have it any more.
+// Package pods runs the pods that are bound to the agent's node. A container is a process with a directory of its own;
+// its processes outlive the agent and are taken over by the next one. It promises that a container is never started
+// twice at once, that how it ended is known even if the agent did not run then, and that nothing of a pod stays once
+// the cluster does not have it any more.
 //
-// With Users each pod has a user of its own, who reaches nothing of the cluster, the machine's agent or other pods; the pods share the
-// network and what the host lets every user read. Without, what runs in a pod is a process of the agent's user, and sees the machine as
-// the agent does: no security boundary.
+// With Users each pod has a user of its own, who reaches nothing of the cluster, the machine's agent or other pods; the
+// pods share the network and what the host lets every user read. Without, what runs in a pod is a process of the
+// agent's user, and sees the machine as the agent does: no security boundary.
 package pods
 
 import (
@@ -49,7 +50,7 @@ type Config struct {
 	// Supervisor runs the processes, beside others of the machine.
 	Supervisor *process.Supervisor
 	Images     *image.Store
-	// HelloCommand runs what images named hello-pod stand for: an absolute path, and first arguments.
+	// HelloCommand runs for images named hello-pod: an absolute path, and first arguments.
 	HelloCommand []string
 	// NodeOf returns the node as the cluster has it; fresh asks for it as it is now.
 	NodeOf func(ctx context.Context, fresh bool) (*nodev1.Node, error)
@@ -79,7 +80,7 @@ type Pods struct {
 func New(cfg Config) (*Pods, error) {
 	s := &Pods{cfg: cfg, agents: schedulingv1.NewPodAgentServiceClient(cfg.Conn), pods: map[string]*pod{}}
 	s.settled = reconcile.NewLoop("pods", settlers, s.uids, s.settle, cfg.Log)
-	s.told = reconcile.NewLoop("pod reports", reporters, s.uids, s.tell, cfg.Log)
+	s.told = reconcile.NewLoop("pod reports", reporters, s.uids, s.report, cfg.Log)
 	s.conditions = s.pressure(0, 0)
 	if err := s.openUsers(); err != nil {
 		return nil, err
@@ -94,8 +95,8 @@ func New(cfg Config) (*Pods, error) {
 		}
 		p, err := s.load(e.Name())
 		if err != nil {
-			cfg.Log.Warn("pod is not readable and is made anew", "pod", e.Name(), "error", err)
-			continue // the sweep after the first list removes what nobody knows
+			cfg.Log.Warn("unreadable pod record is discarded", "pod", e.Name(), "error", err)
+			continue // the sweep after the first list removes what is unknown
 		}
 		s.pods[e.Name()] = p
 	}
@@ -140,7 +141,7 @@ func (s *Pods) watch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	first := map[string]bool{} // nil once the list is whole
+	first := map[string]bool{} // nil once the list is complete
 	for {
 		r, err := events.Recv()
 		if err != nil {
@@ -167,8 +168,9 @@ func (s *Pods) watch(ctx context.Context) error {
 	}
 }
 
-// take notes a pod as the cluster has it. What the cluster knows of its status counts only when it comes with the first list, or when somebody
-// else said that the pod is not ready: otherwise it is an answer to what was reported, and may be older than the last report.
+// take notes a pod as the cluster has it. What the cluster knows of its status counts only when it comes with the first
+// list, or when another writer set the pod not ready: otherwise it is an answer to what was reported, and may
+// be older than the last report.
 func (s *Pods) take(ctx context.Context, object *schedulingv1.Pod, listed bool) {
 	uid := object.GetMetadata().GetUid()
 	if !plainNames(object) {
@@ -181,7 +183,8 @@ func (s *Pods) take(ctx context.Context, object *schedulingv1.Pod, listed bool) 
 	if p == nil {
 		p = &pod{uid: uid, record: record{Containers: map[string]*container{}}}
 		s.pods[uid] = p
-		s.cfg.Log.InfoContext(ctx, "pod bound here", "pod", object.GetMetadata().GetName(), "namespace", object.GetMetadata().GetNamespace())
+		s.cfg.Log.InfoContext(ctx, "pod bound here", "pod", object.GetMetadata().GetName(), "namespace",
+			object.GetMetadata().GetNamespace())
 	}
 	overruled := placement.PodCondition(object, "Ready").GetReason() == placement.NodeNotReady
 	if listed || p.object == nil || overruled {
@@ -191,7 +194,8 @@ func (s *Pods) take(ctx context.Context, object *schedulingv1.Pod, listed bool) 
 		p.overruled++
 		s.told.Add(uid)
 	}
-	if was := p.object.GetMetadata(); was.GetDeletionTimestamp() == nil && object.GetMetadata().GetDeletionTimestamp() != nil {
+	if was := p.object.GetMetadata(); was.GetDeletionTimestamp() == nil &&
+		object.GetMetadata().GetDeletionTimestamp() != nil {
 		p.dirty = true
 	}
 	p.object, p.gone = object, false
@@ -225,7 +229,7 @@ func (s *Pods) sweep(ctx context.Context, list map[string]bool) error {
 	}
 	for _, name := range names {
 		if uid, ok := uidOf(name); ok && !known[uid] {
-			s.cfg.Log.InfoContext(ctx, "process of a pod that nobody knows is ended", "process", name)
+			s.cfg.Log.InfoContext(ctx, "process of an unknown pod stopped", "process", name)
 			if err := s.cfg.Supervisor.Stop(ctx, name); err != nil {
 				return err
 			}
@@ -252,8 +256,8 @@ func (s *Pods) lookup(uid string) *pod {
 	return s.pods[uid]
 }
 
-// Halt ends the processes of all pods, for the machine is about to restart: those that still run when patience is over are killed. Run must
-// have ended.
+// Halt ends the processes of all pods, for the machine is about to restart: those that still run when patience is over
+// are killed. Run must have ended.
 func (s *Pods) Halt(ctx context.Context, patience time.Duration) error {
 	names, err := s.cfg.Supervisor.Recorded()
 	if err != nil {

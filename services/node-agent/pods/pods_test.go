@@ -37,8 +37,12 @@ func TestAPodRunsAndIsRemoved(t *testing.T) {
 	p.Spec.Volumes = []*schedulingv1.Volume{{Name: "my-data", EmptyDir: &schedulingv1.EmptyDirVolumeSource{}}}
 	main := p.GetSpec().GetContainers()[0]
 	main.Env = []*schedulingv1.EnvVar{
-		{Name: "NAME", ValueFrom: &schedulingv1.EnvVarSource{FieldRef: &schedulingv1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
-		{Name: "POD_IP", ValueFrom: &schedulingv1.EnvVarSource{FieldRef: &schedulingv1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
+		{Name: "NAME", ValueFrom: &schedulingv1.EnvVarSource{FieldRef: &schedulingv1.ObjectFieldSelector{
+			FieldPath: "metadata.name",
+		}}},
+		{Name: "POD_IP", ValueFrom: &schedulingv1.EnvVarSource{FieldRef: &schedulingv1.ObjectFieldSelector{
+			FieldPath: "status.podIP",
+		}}},
 		{Name: "WHO", Value: new("pod $(NAME)")},
 	}
 	main.Args = []string{"$(WHO)", "$$(WHO)"}
@@ -50,7 +54,7 @@ func TestAPodRunsAndIsRemoved(t *testing.T) {
 	}
 	volume := m.path("pods/uid-a/volumes/my-data")
 	want := "pod a at 127.0.0.1 in " + volume + " says pod a $(WHO) x; \nerr\nup\n"
-	eventually(t, "the log is whole", func() bool { return c.log("a", &schedulingv1.GetPodLogRequest{}) == want })
+	eventually(t, "the log is complete", func() bool { return c.log("a", &schedulingv1.GetPodLogRequest{}) == want })
 	if _, err := os.Stat(volume); err != nil {
 		t.Error(err)
 	}
@@ -86,7 +90,8 @@ func TestHowContainersEndDecidesOnThePod(t *testing.T) {
 			c.add(p)
 			st := c.await("a", tc.phase, phase(tc.phase))
 			got := st.GetContainerStatuses()[0]
-			if e := got.GetState().GetTerminated(); e.GetExitCode() != tc.code || (tc.code == 137) != (e.GetSignal() == 9) || (got.GetRestartCount() > 0) != tc.restarts {
+			if e := got.GetState().GetTerminated(); e.GetExitCode() != tc.code || (tc.code == 137) != (e.GetSignal() == 9) ||
+				(got.GetRestartCount() > 0) != tc.restarts {
 				t.Errorf("container %v", got)
 			}
 		})
@@ -125,7 +130,8 @@ func TestInitContainersRunFirstAndInOrder(t *testing.T) {
 	p.Spec.Containers[0].VolumeMounts = mount
 	c.add(p)
 	c.await("a", "is ready", ready)
-	eventually(t, "the log is whole", func() bool { return c.log("a", &schedulingv1.GetPodLogRequest{}) == "one\ntwo\nup\n" })
+	eventually(t, "the log is complete",
+		func() bool { return c.log("a", &schedulingv1.GetPodLogRequest{}) == "one\ntwo\nup\n" })
 
 	bad := sh("b", forever)
 	bad.Spec.RestartPolicy = "Never"
@@ -147,7 +153,8 @@ func TestTheGraceIsKeptAndThenNoLonger(t *testing.T) {
 	c.await("stubborn", "is ready", ready)
 	c.await("tidy", "is ready", ready)
 	eventually(t, "both are up", func() bool {
-		return c.log("stubborn", &schedulingv1.GetPodLogRequest{}) == "up\n" && c.log("tidy", &schedulingv1.GetPodLogRequest{}) == "up\n"
+		return c.log("stubborn", &schedulingv1.GetPodLogRequest{}) == "up\n" &&
+			c.log("tidy", &schedulingv1.GetPodLogRequest{}) == "up\n"
 	})
 	began := time.Now()
 	c.remove("tidy", 1)
@@ -197,7 +204,7 @@ func TestAPodThatSomebodyElseFailedEnds(t *testing.T) {
 	c.changed("MODIFIED", st)
 	c.mu.Unlock()
 	eventually(t, "nothing runs", func() bool { return len(m.processes()) == 0 })
-	got := c.await("a", "is told", func(st *schedulingv1.PodStatus) bool {
+	got := c.await("a", "is reported", func(st *schedulingv1.PodStatus) bool {
 		return len(st.GetContainerStatuses()) == 1 && st.GetContainerStatuses()[0].GetState().GetTerminated() != nil
 	})
 	if got.GetPhase() != "Failed" || got.GetReason() != "Evicted" {
@@ -246,7 +253,7 @@ func TestTheNextAgentGoesOn(t *testing.T) {
 	if e := st.GetContainerStatuses()[0].GetState().GetTerminated(); e.GetExitCode() != 7 {
 		t.Errorf("ended %v, want exit code 7", e)
 	}
-	eventually(t, "what was deleted meanwhile is gone", func() bool {
+	eventually(t, "what was deleted in the meantime is gone", func() bool {
 		_, err := os.Stat(m.path("pods/uid-vanishes"))
 		return errors.Is(err, os.ErrNotExist) && len(m.processes()) == 1
 	})
@@ -285,7 +292,8 @@ func TestAnotherBootStartsThePodsAnew(t *testing.T) {
 		cs := st.GetContainerStatuses()
 		return ready(st) && cs[0].GetRestartCount() == 1
 	})
-	if st.GetContainerStatuses()[0].GetLastState().GetTerminated().GetReason() != "ContainerStatusUnknown" || m.processes()["a.main"] == before["a.main"] {
+	if st.GetContainerStatuses()[0].GetLastState().GetTerminated().GetReason() != "ContainerStatusUnknown" ||
+		m.processes()["a.main"] == before["a.main"] {
 		t.Errorf("status %v", st)
 	}
 	c.await("b", "failed", phase("Failed"))
@@ -330,7 +338,9 @@ func TestAPodThatDoesNotFitIsRefused(t *testing.T) {
 	m.run()
 	needs := func(name, resource, amount string) *schedulingv1.Pod {
 		p := sh(name, forever)
-		p.Spec.Containers[0].Resources = &schedulingv1.ResourceRequirements{Requests: map[string]*structpb.Value{resource: structpb.NewStringValue(amount)}}
+		p.Spec.Containers[0].Resources = &schedulingv1.ResourceRequirements{
+			Requests: map[string]*structpb.Value{resource: structpb.NewStringValue(amount)},
+		}
 		return p
 	}
 	first := needs("first", "cpu", "1500m")
@@ -345,7 +355,10 @@ func TestAPodThatDoesNotFitIsRefused(t *testing.T) {
 		pod    *schedulingv1.Pod
 		reason string
 	}{
-		{needs("cpu", "cpu", "600m"), "OutOfcpu"}, {needs("memory", "memory", "2Gi"), "OutOfmemory"}, {port, "HostPort"}, {selector, "NodeAffinity"},
+		{needs("cpu", "cpu", "600m"), "OutOfcpu"},
+		{needs("memory", "memory", "2Gi"), "OutOfmemory"},
+		{port, "HostPort"},
+		{selector, "NodeAffinity"},
 	} {
 		c.add(tc.pod)
 		st := c.await(tc.pod.GetMetadata().GetName(), "is refused", phase("Failed"))
@@ -375,7 +388,10 @@ func TestLogsAreFollowed(t *testing.T) {
 	p.Spec.RestartPolicy = "Never"
 	c.add(p)
 	c.await("a", "is ready", ready)
-	eventually(t, "three lines", func() bool { return strings.Count(c.log("a", &schedulingv1.GetPodLogRequest{}), "\n") == 3 })
+	eventually(t, "three lines", func() bool {
+		return strings.Count(c.log("a", &schedulingv1.GetPodLogRequest{}),
+			"\n") == 3
+	})
 	if got := c.log("a", &schedulingv1.GetPodLogRequest{TailLines: new(int32(2))}); got != "line 2\nline 3\n" {
 		t.Errorf("tail %q", got)
 	}
@@ -392,7 +408,10 @@ func TestLogsAreFollowed(t *testing.T) {
 			t.Errorf("%s: %q", what, got)
 		}
 	}
-	out, _ := c.wish(&schedulingv1.AttendResponse{Name: "a", Log: &schedulingv1.GetPodLogRequest{Follow: true, TailLines: new(int32(1))}})
+	out,
+		_ := c.request(&schedulingv1.AttendResponse{Name: "a", Log: &schedulingv1.GetPodLogRequest{
+		Follow: true, TailLines: new(int32(1)),
+	}})
 	if first := <-out; string(first.GetStdout()) != "line 3\n" {
 		t.Errorf("first %q", first.GetStdout())
 	}
@@ -407,7 +426,8 @@ func TestLogsAreFollowed(t *testing.T) {
 func TestEachStartOfAContainerIsAProcessOfItsOwn(t *testing.T) {
 	l := launch{command: []string{"/bin/true"}}
 	if first, second := l.spec("a", "/x", 1), l.spec("a", "/x", 2); first.Serial == second.Serial {
-		t.Errorf("serial %d twice: on a machine without a shell the second start would count as the first, which has ended", first.Serial)
+		t.Errorf("serial %d twice: on a machine without a shell the second start would count as the first, which has ended",
+			first.Serial)
 	}
 }
 
@@ -448,7 +468,7 @@ func TestCommandsRunBesideAContainer(t *testing.T) {
 	p.Spec.Containers[0].Env = []*schedulingv1.EnvVar{{Name: "GREETING", Value: new("hello")}}
 	c.add(p)
 	c.await("a", "is ready", ready)
-	out, in := c.wish(&schedulingv1.AttendResponse{Name: "a", Exec: &schedulingv1.ExecPodStart{
+	out, in := c.request(&schedulingv1.AttendResponse{Name: "a", Exec: &schedulingv1.ExecPodStart{
 		Command: []string{"sh", "-c", `echo $GREETING; cat; echo oops >&2; exit 9`}, Stdin: true,
 	}})
 	in <- &schedulingv1.DeliverResponse{Stdin: []byte("from ")}
@@ -458,14 +478,18 @@ func TestCommandsRunBesideAContainer(t *testing.T) {
 		t.Errorf("stdout %q, stderr %q, last %v", stdout, stderr, last)
 	}
 	for what, r := range map[string]*schedulingv1.ExecPodStart{
-		"no such program": {Command: []string{"no-such-program"}}, "a terminal": {Command: []string{"sh"}, Tty: true}, "nothing": {},
+		"no such program": {Command: []string{"no-such-program"}}, "a terminal": {Command: []string{"sh"}, Tty: true},
+		"nothing": {},
 	} {
-		out, _ := c.wish(&schedulingv1.AttendResponse{Name: "a", Exec: r})
+		out, _ := c.request(&schedulingv1.AttendResponse{Name: "a", Exec: r})
 		if _, _, last := whole(t, out); last.GetError() == "" {
 			t.Errorf("%s: %v", what, last)
 		}
 	}
-	out, _ = c.wish(&schedulingv1.AttendResponse{Name: "a", Exec: &schedulingv1.ExecPodStart{Command: []string{"sh", "-c", "kill -15 $$"}}})
+	out,
+		_ = c.request(&schedulingv1.AttendResponse{Name: "a", Exec: &schedulingv1.ExecPodStart{
+		Command: []string{"sh", "-c", "kill -15 $$"},
+	}})
 	if _, _, last := whole(t, out); last.GetExitCode() != 143 {
 		t.Errorf("last %v", last)
 	}
@@ -482,7 +506,8 @@ func TestAnUnknownImageIsWaitedFor(t *testing.T) {
 		cs := st.GetContainerStatuses()
 		return len(cs) == 1 && cs[0].GetState().GetWaiting().GetReason() == "ErrImagePull"
 	})
-	if w := st.GetContainerStatuses()[0].GetState().GetWaiting(); !strings.Contains(w.GetMessage(), "example.com/no/such:1") || st.GetPhase() != "Pending" {
+	if w := st.GetContainerStatuses()[0].GetState().GetWaiting(); !strings.Contains(w.GetMessage(),
+		"example.com/no/such:1") || st.GetPhase() != "Pending" {
 		t.Errorf("status %v", st)
 	}
 	with := sh("b", forever)
@@ -498,14 +523,14 @@ func TestAnUnknownImageIsWaitedFor(t *testing.T) {
 	})
 }
 
-// goProgram is a program that tells where it is, and reads a file and a directory of its image.
+// goProgram is a program that reports where it is, and reads a file and a directory of its image.
 const goProgram = `package main
 
 import ("fmt"; "os"; "time"; "os/signal"; "syscall")
 
 func main() {
 	c := make(chan os.Signal, 1)
-	signal.Notify(c, syscall.SIGTERM) // before it tells that it is there
+	signal.Notify(c, syscall.SIGTERM) // before it reports that it is there
 	wd, _ := os.Getwd()
 	data, err := os.ReadFile("greeting")
 	fmt.Println(os.Args[1:], os.Getenv("FROM_IMAGE"), wd, string(data), err)
@@ -530,7 +555,8 @@ func TestAnImageRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	base := archive(t, file{name: "app/greeting", content: "hello"}, file{name: "app/data/old", content: "x"}, file{name: "bin/tool", content: string(binary), mode: 0o755})
+	base := archive(t, file{name: "app/greeting", content: "hello"}, file{name: "app/data/old", content: "x"},
+		file{name: "bin/tool", content: string(binary), mode: 0o755})
 	img, err := mutate.AppendLayers(empty.Image, static.NewLayer(base, types.OCIUncompressedLayer))
 	if err != nil {
 		t.Fatal(err)
@@ -551,7 +577,8 @@ func TestAnImageRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := images.AppendImage(img, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": "v1"})); err != nil {
+	if err := images.AppendImage(img,
+		layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": "v1"})); err != nil {
 		t.Fatal(err)
 	}
 	m.run()
@@ -559,7 +586,9 @@ func TestAnImageRuns(t *testing.T) {
 	p.Spec.RestartPolicy = "Never"
 	p.Spec.Volumes = []*schedulingv1.Volume{{Name: "v", EmptyDir: &schedulingv1.EmptyDirVolumeSource{}}}
 	p.Spec.Containers[0] = &schedulingv1.Container{
-		Name: "main", Image: "example.com/team/tool:v1", VolumeMounts: []*schedulingv1.VolumeMount{{Name: "v", MountPath: "/app/data"}},
+		Name: "main", Image: "example.com/team/tool:v1", VolumeMounts: []*schedulingv1.VolumeMount{
+			{Name: "v", MountPath: "/app/data"},
+		},
 	}
 	c.add(p)
 	st := c.await("a", "is ready", ready)
@@ -567,11 +596,12 @@ func TestAnImageRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := st.GetContainerStatuses()[0]; got.GetImageId() != digest.String() || !strings.HasPrefix(got.GetContainerId(), "process://") {
+	if got := st.GetContainerStatuses()[0]; got.GetImageId() != digest.String() || !strings.HasPrefix(got.GetContainerId(),
+		"process://") {
 		t.Errorf("container %v", got)
 	}
 	work := m.path("pods/uid-a/containers/main/root/app")
-	eventually(t, "it tells what it sees", func() bool {
+	eventually(t, "it reports what it sees", func() bool {
 		return c.log("a", &schedulingv1.GetPodLogRequest{}) == "[by default] yes "+work+" hello <nil>\n0\n"
 	})
 	pid := m.processes()["a.main"]
@@ -599,7 +629,9 @@ func TestHelloPodGreets(t *testing.T) {
 	hello := func(name string) *schedulingv1.Pod {
 		p := sh(name, "")
 		p.Spec.Containers[0] = &schedulingv1.Container{
-			Name: "hello", Image: "docker.io/ocpqe/hello-pod:latest", Ports: []*schedulingv1.ContainerPort{{ContainerPort: int32(port)}},
+			Name: "hello", Image: "docker.io/ocpqe/hello-pod:latest", Ports: []*schedulingv1.ContainerPort{
+				{ContainerPort: int32(port)},
+			},
 		}
 		return p
 	}

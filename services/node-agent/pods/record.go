@@ -26,13 +26,14 @@ type pod struct {
 	gone      bool              // the cluster does not have it any more
 	record    record
 	dirty     bool                    // the record is not on the disk
-	status    *schedulingv1.PodStatus // as it is; nil before it was looked at
+	status    *schedulingv1.PodStatus // as it is; nil before the first check
 	reported  *schedulingv1.PodStatus // as the cluster knows it
-	overruled int                     // how often somebody else said that the pod is not ready
+	overruled int                     // how often another writer set the pod not ready
 	over      bool                    // nothing of it runs, and it is to go
 }
 
-// record is what is written down of a pod. It is not synced to the disk: after a crash of the host no process is left for it to mean.
+// record is what is written down of a pod. It is not synced to the disk: after a crash of the host no process is left
+// for it to mean.
 type record struct {
 	Boot       string                `json:"boot"`
 	Started    time.Time             `json:"started"` // when the agent took it up; zero: not yet
@@ -79,7 +80,8 @@ func (s *Pods) load(uid string) (*pod, error) {
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(p.record.Pod, p.object); err != nil {
 		return nil, err
 	}
-	if p.object.GetMetadata().GetUid() != uid || p.record.Started.IsZero() || p.record.Containers == nil || !plainNames(p.object) {
+	if p.object.GetMetadata().GetUid() != uid || p.record.Started.IsZero() || p.record.Containers == nil ||
+		!plainNames(p.object) {
 		return nil, errors.New("the record is not whole")
 	}
 	p.record.Pod = nil // it is kept once
@@ -88,7 +90,10 @@ func (s *Pods) load(uid string) (*pod, error) {
 		p.record.Boot, p.dirty = s.cfg.BootID, true
 		for _, c := range p.record.Containers {
 			if c.Starts > 0 && c.Exit == nil {
-				c.end(plan.Exit{Code: codeKilled, Reason: plan.StatusUnknown, Message: "the machine was restarted", Finished: time.Now()})
+				c.end(plan.Exit{
+					Code: codeKilled, Reason: plan.StatusUnknown, Message: "the machine was restarted",
+					Finished: time.Now(),
+				})
 				c.Crashes = 0
 			}
 		}
@@ -106,7 +111,8 @@ func (s *Pods) save(p *pod) error {
 		return nil
 	}
 	err := s.write(p, &schedulingv1.Pod{
-		ApiVersion: object.GetApiVersion(), Kind: object.GetKind(), Metadata: object.GetMetadata(), Spec: object.GetSpec(), Status: p.status,
+		ApiVersion: object.GetApiVersion(), Kind: object.GetKind(), Metadata: object.GetMetadata(), Spec: object.GetSpec(),
+		Status: p.status,
 	})
 	if err != nil {
 		s.mu.Lock()
@@ -157,14 +163,15 @@ const (
 	maxExit    = 16 // bytes of a file with an exit code
 )
 
-// shim is the shell's part of a container: it hears SIGTERM without ending, and writes down how the container ended, for an agent that was not
-// there. It finds the file for that open as descriptor 3, since the pod's user must not reach the directory that the file is in.
+// shim is the shell's part of a container: it receives SIGTERM without ending, and writes down how the container ended,
+// for an agent that was not there. It finds the file for that open as descriptor 3, since the pod's user must not reach
+// the directory that the file is in.
 const shim = `trap : HUP INT QUIT TERM; "$@" 3>&-; set -- $?; echo "$1" >&3; exit "$1"`
 
 func exitFile(dir string, start int) string { return filepath.Join(dir, fmt.Sprintf("exit.%d", start)) }
 
-// howItEnded returns how a container's process ended: what its shim wrote down, else what the supervisor saw. asked says that the agent had it
-// end.
+// howItEnded returns how a container's process ended: what its shim wrote down, else what the supervisor saw. asked
+// says that the agent had it end.
 func howItEnded(file string, seen process.Exit, asked bool) plan.Exit {
 	if e, ok := writtenDown(file); ok {
 		return e
@@ -177,7 +184,10 @@ func howItEnded(file string, seen process.Exit, asked bool) plan.Exit {
 	case asked:
 		return plan.Exit{Code: codeKilled, Signal: codeKilled - signalBase, Finished: seen.At}
 	}
-	return plan.Exit{Code: codeKilled, Reason: plan.StatusUnknown, Message: "it ended while nobody looked", Finished: seen.At}
+	return plan.Exit{
+		Code: codeKilled, Reason: plan.StatusUnknown, Message: "it ended while the agent was not running",
+		Finished: seen.At,
+	}
 }
 
 func writtenDown(file string) (plan.Exit, bool) {
@@ -187,11 +197,12 @@ func writtenDown(file string) (plan.Exit, bool) {
 	}
 	defer f.Close()
 	var code int
-	if _, err := fmt.Fscan(io.LimitReader(f, maxExit), &code); err != nil || code < 0 || code > maxCode { // the pod may have written anything
+	// the pod may have written anything
+	if _, err := fmt.Fscan(io.LimitReader(f, maxExit), &code); err != nil || code < 0 || code > maxCode {
 		return plan.Exit{}, false
 	}
 	e := plan.Exit{Code: code, Finished: time.Now()}
-	if code > signalBase && code <= signalBase+lastSignal { // as shells tell it
+	if code > signalBase && code <= signalBase+lastSignal { // as shells report it
 		e.Signal = code - signalBase
 	}
 	if info, err := os.Stat(file); err == nil {

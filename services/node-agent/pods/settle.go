@@ -15,10 +15,10 @@ import (
 	"github.com/windlass-dev/windlass/services/node-agent/plan"
 )
 
-// maxSteps bounds what is done in one look at a pod; there is always another one.
+// maxSteps bounds what is done in one call of settle; the next call continues.
 const maxSteps = 20
 
-// settle moves one pod closer to what it shall be, and returns when to look again.
+// settle moves one pod closer to its desired state, and returns when to run again.
 func (s *Pods) settle(ctx context.Context, uid string) (time.Time, error) {
 	p := s.lookup(uid)
 	if p == nil {
@@ -65,7 +65,8 @@ func (s *Pods) refresh(p *pod) *schedulingv1.Pod {
 	if p.record.Ending.IsZero() && (p.gone || p.object.GetMetadata().GetDeletionTimestamp() != nil) {
 		p.record.Ending, p.dirty = time.Now(), true
 	}
-	if st := p.object.GetStatus(); placement.Terminated(p.object) && p.record.Verdict.Phase == "" { // somebody else ended it
+	// another service ended it
+	if st := p.object.GetStatus(); placement.Terminated(p.object) && p.record.Verdict.Phase == "" {
 		p.decide(plan.Verdict{Phase: st.GetPhase(), Reason: st.GetReason(), Message: st.GetMessage()})
 	}
 	return p.object
@@ -73,7 +74,10 @@ func (s *Pods) refresh(p *pod) *schedulingv1.Pod {
 
 // admit is the last check before a pod runs. Of a pod whose directory was lost processes may be left: they end first.
 func (s *Pods) admit(ctx context.Context, p *pod, object *schedulingv1.Pod) error {
-	for _, list := range [][]*schedulingv1.Container{object.GetSpec().GetInitContainers(), object.GetSpec().GetContainers()} {
+	for _, list := range [][]*schedulingv1.Container{
+		object.GetSpec().GetInitContainers(),
+		object.GetSpec().GetContainers(),
+	} {
 		for _, c := range list {
 			if err := s.cfg.Supervisor.Stop(ctx, processName(p.uid, c.GetName())); err != nil {
 				return err
@@ -97,7 +101,10 @@ func (s *Pods) admit(ctx context.Context, p *pod, object *schedulingv1.Pod) erro
 	if t := object.GetStatus().GetStartTime(); t != nil {
 		r.Started = t.AsTime() // it ran here before, and its directory was lost
 	}
-	for _, list := range [][]*schedulingv1.ContainerStatus{object.GetStatus().GetInitContainerStatuses(), object.GetStatus().GetContainerStatuses()} {
+	for _, list := range [][]*schedulingv1.ContainerStatus{
+		object.GetStatus().GetInitContainerStatuses(),
+		object.GetStatus().GetContainerStatuses(),
+	} {
 		for _, c := range list {
 			r.Containers[c.GetName()] = lost(c)
 		}
@@ -108,12 +115,16 @@ func (s *Pods) admit(ctx context.Context, p *pod, object *schedulingv1.Pod) erro
 // lost returns what is known of a container whose directory was lost.
 func lost(st *schedulingv1.ContainerStatus) *container {
 	c := &container{}
-	if st.GetState().GetRunning() == nil && st.GetState().GetTerminated() == nil && st.GetLastState().GetTerminated() == nil {
+	if st.GetState().GetRunning() == nil && st.GetState().GetTerminated() == nil &&
+		st.GetLastState().GetTerminated() == nil {
 		return c
 	}
 	c.Starts = int(st.GetRestartCount()) + 1
 	c.Since = time.Now()
-	c.end(plan.Exit{Code: codeKilled, Reason: plan.StatusUnknown, Message: "what was known of it is lost", Finished: time.Now()})
+	c.end(plan.Exit{
+		Code: codeKilled, Reason: plan.StatusUnknown, Message: "what was known of it is lost",
+		Finished: time.Now(),
+	})
 	if t := st.GetState().GetTerminated(); t != nil {
 		c.Exit.Code, c.Exit.Reason, c.Exit.Message = int(t.GetExitCode()), t.GetReason(), t.GetMessage()
 		c.Exit.Started, c.Exit.Finished = t.GetStartedAt().AsTime(), t.GetFinishedAt().AsTime()
@@ -121,8 +132,9 @@ func lost(st *schedulingv1.ContainerStatus) *container {
 	return c
 }
 
-// check returns the verdict on a pod beside those that run here. What was known of the node when it was registered is enough to admit a pod
-// that asks for none of its labels, which somebody may have changed since; and it never refuses one.
+// check returns the verdict on a pod beside those that run here. What was known of the node when it was registered is
+// enough to admit a pod that asks for none of its labels, which may have changed since; and it never refuses
+// one.
 func (s *Pods) check(ctx context.Context, uid string, object *schedulingv1.Pod) (plan.Verdict, error) {
 	others := s.others(uid)
 	for fresh := plan.AsksForLabels(object.GetSpec()); ; fresh = true {
@@ -163,7 +175,7 @@ func (s *Pods) observe(ctx context.Context, p *pod) {
 			continue
 		}
 		if st.LastError != nil && !st.Running {
-			_ = s.cfg.Supervisor.Stop(ctx, c.Spec.Name) // it would try for ever
+			_ = s.cfg.Supervisor.Stop(ctx, c.Spec.Name) // it would retry indefinitely
 			s.broken(p, c, st.LastError)
 			continue
 		}
@@ -201,7 +213,10 @@ func (s *Pods) view(p *pod, object *schedulingv1.Pod) plan.PodView {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p.status != nil {
-		object = &schedulingv1.Pod{Metadata: object.GetMetadata(), Spec: object.GetSpec(), Status: withQOS(p.status, object.GetStatus())}
+		object = &schedulingv1.Pod{
+			Metadata: object.GetMetadata(), Spec: object.GetSpec(),
+			Status: withQOS(p.status, object.GetStatus()),
+		}
 	}
 	return plan.PodView{
 		Now: time.Now(), Pod: object, Address: s.cfg.Address, Started: p.record.Started, Verdict: p.record.Verdict,
@@ -289,8 +304,8 @@ func containerOf(object *schedulingv1.Pod, r plan.ContainerRef) *schedulingv1.Co
 	return object.GetSpec().GetContainers()[r.Index]
 }
 
-// start starts a container, or notes why that cannot be. What is to run is written down first, so that an agent that comes after a crash
-// knows that it may run.
+// start starts a container, or notes why that cannot be. What is to run is written down first, so that an agent that
+// comes after a crash knows that it may run.
 func (s *Pods) start(ctx context.Context, p *pod, object *schedulingv1.Pod, of *schedulingv1.Container) error {
 	s.mu.Lock()
 	c := p.record.Containers[of.GetName()]
@@ -325,7 +340,8 @@ func (s *Pods) start(ctx context.Context, p *pod, object *schedulingv1.Pod, of *
 	if err := s.save(p); err != nil {
 		return err
 	}
-	s.cfg.Log.InfoContext(ctx, "container started", "pod", object.GetMetadata().GetName(), "container", of.GetName(), "start", c.Starts)
+	s.cfg.Log.InfoContext(ctx, "container started", "pod", object.GetMetadata().GetName(), "container", of.GetName(),
+		"start", c.Starts)
 	s.supervise(p, c)
 	return nil
 }
@@ -346,7 +362,8 @@ func (s *Pods) hinder(ctx context.Context, p *pod, c *container, of *schedulingv
 	}
 	o.Until = time.Now().Add(plan.ImageBackOff(o.Tries))
 	if c.obstacle == nil || c.obstacle.Message != o.Message {
-		s.cfg.Log.InfoContext(ctx, "container not started", "pod", p.object.GetMetadata().GetName(), "container", of.GetName(), "error", cause)
+		s.cfg.Log.InfoContext(ctx, "container not started", "pod", p.object.GetMetadata().GetName(), "container",
+			of.GetName(), "error", cause)
 	}
 	c.obstacle = o
 }

@@ -17,8 +17,8 @@ import (
 // ownConditions are those that an agent says.
 var ownConditions = [...]string{"Initialized", "ContainersReady", "Ready"}
 
-// tell brings what the cluster knows of a pod up to date, and removes what is left of one that is over.
-func (s *Pods) tell(ctx context.Context, uid string) (time.Time, error) {
+// report reports the status of a pod, and removes what is left of one that is over.
+func (s *Pods) report(ctx context.Context, uid string) (time.Time, error) {
 	s.mu.Lock()
 	p := s.pods[uid]
 	if p == nil {
@@ -61,7 +61,8 @@ func (s *Pods) tell(ctx context.Context, uid string) (time.Time, error) {
 	return time.Time{}, nil
 }
 
-// isGone reports whether an answer says that the cluster does not have the pod any more, or has another one of its name.
+// isGone reports whether an answer says that the cluster does not have the pod any more, or has another one of its
+// name.
 func isGone(err error) bool {
 	st := status.Convert(err)
 	return st.Code() == codes.NotFound || st.Code() == codes.Aborted && strings.Contains(st.Message(), "uid")
@@ -98,6 +99,7 @@ func (s *Pods) remove(ctx context.Context, p *pod) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.pods, p.uid)
-	s.cfg.Log.InfoContext(ctx, "pod is gone", "pod", p.object.GetMetadata().GetName(), "namespace", p.object.GetMetadata().GetNamespace())
+	s.cfg.Log.InfoContext(ctx, "pod is gone", "pod", p.object.GetMetadata().GetName(), "namespace",
+		p.object.GetMetadata().GetNamespace())
 	return nil
 }

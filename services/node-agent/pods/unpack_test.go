@@ -35,7 +35,8 @@ func TestAnImageIsThereAgainAfterABrokenOne(t *testing.T) {
 		if digest, err := layer.Digest(); err != nil {
 			t.Fatal(err)
 		} else if spoil {
-			if err := os.WriteFile(filepath.Join(images, name, "blobs", digest.Algorithm, digest.Hex), archive(t), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(images, name, "blobs", digest.Algorithm, digest.Hex), archive(t),
+				0o600); err != nil {
 				t.Fatal(err)
 			}
 		}

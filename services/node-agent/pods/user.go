@@ -24,7 +24,8 @@ import (
 //	      work/, root/   0770  the pod's
 //	    volumes/NAME/    0770  the pod's
 //
-// The group of what is the pod's is the agent's, which so can look at it and clear it away without the capability to ignore modes.
+// The group of what is the pod's is the agent's, which so can read and remove it without the capability to
+// ignore modes.
 
 const (
 	lastUserFile = "last-user"
@@ -54,8 +55,8 @@ func (s *Pods) openUsers() error {
 	return nil
 }
 
-// user returns whom a pod runs as, nil for the agent's user. It is written down before it is used. Users are given out in turn, so that what
-// one left on the host, in /tmp say, is not soon another one's.
+// user returns whom a pod runs as, nil for the agent's user. It is written down before it is used. Users are given out
+// in turn, so that what one left on the host, in /tmp say, is not soon another one's.
 func (s *Pods) user(p *pod) (*process.User, error) {
 	if s.cfg.Users.Count == 0 {
 		return nil, nil
@@ -122,7 +123,8 @@ func (s *Pods) makeDir(dir string) error {
 	return os.Chmod(dir, passDir)
 }
 
-// makeOwn makes the directory name below dir, and those above it, as the user's. Nothing is made outside dir, whatever links are in it.
+// makeOwn makes the directory name below dir, and those above it, as the user's. Nothing is made outside dir, whatever
+// links are in it.
 func makeOwn(dir, name string, user *process.User) error {
 	r, err := os.OpenRoot(dir)
 	if err != nil {
@@ -138,14 +140,15 @@ func makeOwn(dir, name string, user *process.User) error {
 		if info, err := r.Stat(at); err == nil && info.IsDir() {
 			continue
 		}
-		if err := errors.Join(r.Mkdir(at, 0o700), r.Chmod(at, ownDir), r.Lchown(at, int(user.UID), os.Getegid())); err != nil {
+		if err := errors.Join(r.Mkdir(at, 0o700), r.Chmod(at, ownDir),
+			r.Lchown(at, int(user.UID), os.Getegid())); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// owner is what tells a tree of one user from that of another.
+// owner identifies the user of a tree.
 func owner(user *process.User) string {
 	if user == nil {
 		return ""
@@ -153,7 +156,7 @@ func owner(user *process.User) string {
 	return fmt.Sprintf(" of %d", user.UID)
 }
 
-// giveTree gives a tree that nobody else writes to, yet, to a user.
+// giveTree changes the owner of a tree that no other process writes to yet.
 func giveTree(dir string, user *process.User) error {
 	if user == nil {
 		return nil

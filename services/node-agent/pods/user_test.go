@@ -14,7 +14,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/process"
 )
 
-// needUsers skips a test of the pass in which pods do not run as users of their own. The test binary makes a second pass, as root, in which they do.
+// needUsers skips a test of the pass in which pods do not run as users of their own. The test binary makes a second
+// pass, as root, in which they do.
 func needUsers(t *testing.T) {
 	t.Helper()
 	if os.Getenv(withUsers) == "" {
@@ -31,7 +32,8 @@ func ownerOf(t *testing.T, path string) (uid uint32, mode os.FileMode) {
 	return info.Sys().(*syscall.Stat_t).Uid, info.Mode().Perm()
 }
 
-// TestAPodReachesNothingButItsOwn has a pod try what is in the machine's and another pod's directories. It prints what it could do.
+// TestAPodReachesNothingButItsOwn has a pod try what is in the machine's and another pod's directories. It prints what
+// it could do.
 func TestAPodReachesNothingButItsOwn(t *testing.T) {
 	needUsers(t)
 	c := newCluster(t)
@@ -75,7 +77,7 @@ try "read the other pod's memory" head -c 1 /proc/` + victim + `/mem
 try "look through the other pod's root" ls /proc/` + victim + `/root
 try "end the agent" kill -9 ` + strconv.Itoa(os.Getpid()) + `
 try "read the agent's environment" cat /proc/` + strconv.Itoa(os.Getpid()) + `/environ
-try "look at the agent's files" ls /proc/` + strconv.Itoa(os.Getpid()) + `/fd
+try "list the agent's files" ls /proc/` + strconv.Itoa(os.Getpid()) + `/fd
 try "become root" sh -c 'su -c true || setpriv --reuid 0 true || chroot / true'
 try "mount" mount -t tmpfs none .
 echo tried
@@ -99,11 +101,12 @@ echo tried
 		t.Errorf("the pod could %q, want %q", could, want)
 	}
 	// A command in the pod is the pod's user, too.
-	out, _ := c.wish(&schedulingv1.AttendResponse{Name: "a", Exec: &schedulingv1.ExecPodStart{
+	out, _ := c.request(&schedulingv1.AttendResponse{Name: "a", Exec: &schedulingv1.ExecPodStart{
 		Command: []string{"sh", "-c", "id -u; id -G; grep NoNewPrivs /proc/self/status; cat " + secret},
 	}})
 	stdout, stderr, last := whole(t, out)
-	if stdout != uid+"\n"+uid+"\nNoNewPrivs:\t1\n" || !strings.Contains(stderr, "Permission denied") || last.GetExitCode() == 0 {
+	if stdout != uid+"\n"+uid+"\nNoNewPrivs:\t1\n" || !strings.Contains(stderr, "Permission denied") ||
+		last.GetExitCode() == 0 {
 		t.Errorf("the command said %q and %q, exit code %d", stdout, stderr, last.GetExitCode())
 	}
 }
@@ -131,7 +134,8 @@ func TestUsersOfPodsAreGivenOutInTurn(t *testing.T) {
 		}
 		c.remove(name, 1)
 		c.awaitGone(name)
-		eventually(t, "its directory is gone", func() bool { _, err := os.Stat(m.path("pods/uid-" + name)); return os.IsNotExist(err) })
+		eventually(t, "its directory is gone",
+			func() bool { _, err := os.Stat(m.path("pods/uid-" + name)); return os.IsNotExist(err) })
 	}
 	for n := 1; n < len(got); n++ {
 		if want := all.First + (got[n-1]-all.First+1)%all.Count; got[n] != want {
@@ -142,13 +146,17 @@ func TestUsersOfPodsAreGivenOutInTurn(t *testing.T) {
 	stop()
 }
 
-// TestAPodThatIsRemovedLeavesNothing has a pod start a process that leaves its session and its environment, and lock its directories.
+// TestAPodThatIsRemovedLeavesNothing has a pod start a process that leaves its session and its environment, and lock
+// its directories.
 func TestAPodThatIsRemovedLeavesNothing(t *testing.T) {
 	needUsers(t)
 	c := newCluster(t)
 	m := newMachine(t, c)
 	m.run()
-	c.add(sh("a", `mkdir -p deep/er; echo x >deep/er/file; env -i setsid sleep 1000 & echo "child $!"; chmod 0 deep/er deep .; `+forever))
+	c.add(
+		sh("a",
+			`mkdir -p deep/er; echo x >deep/er/file; env -i setsid sleep 1000 & echo "child $!"; chmod 0 deep/er deep .; `+
+				forever))
 	c.await("a", "is ready", ready)
 	child := 0
 	eventually(t, "there is a child", func() bool {
@@ -160,10 +168,12 @@ func TestAPodThatIsRemovedLeavesNothing(t *testing.T) {
 	c.remove("a", 1)
 	c.awaitGone("a")
 	eventually(t, "the child ended", func() bool { return syscall.Kill(child, 0) != nil })
-	eventually(t, "its directory is gone", func() bool { _, err := os.Stat(m.path("pods/uid-a")); return os.IsNotExist(err) })
+	eventually(t, "its directory is gone",
+		func() bool { _, err := os.Stat(m.path("pods/uid-a")); return os.IsNotExist(err) })
 }
 
-// TestNothingIsMadeOutsideAPod has volumes and working directories lead out of the pod by links that the pod made, or by paths of the host.
+// TestNothingIsMadeOutsideAPod has volumes and working directories lead out of the pod by links that the pod made, or
+// by paths of the host.
 func TestNothingIsMadeOutsideAPod(t *testing.T) {
 	needUsers(t)
 	outside := t.TempDir()
@@ -194,11 +204,14 @@ func TestNothingIsMadeOutsideAPod(t *testing.T) {
 	m := newMachine(t, c)
 	m.run()
 	p := sh("host", forever)
-	p.Spec.Volumes = []*schedulingv1.Volume{{Name: "h", HostPath: &schedulingv1.HostPathVolumeSource{Path: filepath.Join(outside, "new")}}}
+	p.Spec.Volumes = []*schedulingv1.Volume{
+		{Name: "h", HostPath: &schedulingv1.HostPathVolumeSource{Path: filepath.Join(outside, "new")}},
+	}
 	p.Spec.Containers[0].VolumeMounts = []*schedulingv1.VolumeMount{{Name: "h", MountPath: "/h"}}
 	c.add(p)
 	c.await("host", "is refused", func(st *schedulingv1.PodStatus) bool {
-		return len(st.GetContainerStatuses()) > 0 && strings.Contains(st.GetContainerStatuses()[0].GetState().GetWaiting().GetMessage(), "hostPath")
+		return len(st.GetContainerStatuses()) > 0 &&
+			strings.Contains(st.GetContainerStatuses()[0].GetState().GetWaiting().GetMessage(), "hostPath")
 	})
 	if _, err := os.Stat(filepath.Join(outside, "new")); !os.IsNotExist(err) {
 		t.Errorf("made on the host: %v", err)

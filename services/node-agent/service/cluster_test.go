@@ -26,7 +26,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// cluster is what an agent sees of a cluster: one gateway, and behind it those who sign, listen and give orders. It keeps what it was told.
+// cluster is what an agent sees of a cluster: one gateway, and behind it the services that sign, receive reports and
+// send commands. It keeps what was reported.
 type cluster struct {
 	machinev1.UnimplementedJoinServiceServer
 	nodev1.UnimplementedNodeAgentServiceServer
@@ -50,7 +51,7 @@ type cluster struct {
 	gateways  []string          // the list that goes with certificates
 	offers    []*etcdv1.AttendMemberRequest
 	certified int                               // certificates of members that were signed
-	attend    chan *etcdv1.AttendMemberResponse // orders for whoever attends; unbuffered
+	attend    chan *etcdv1.AttendMemberResponse // commands for the connected agent; unbuffered
 	pod       *schedulingv1.Pod                 // bound to every node; nil for none
 }
 
@@ -59,7 +60,7 @@ type heard struct {
 	registrations int
 	beats         int
 	boot          string
-	reboot        string // boot that shall end
+	reboot        string // boot to end
 	conditions    []*nodev1.NodeCondition
 }
 
@@ -120,7 +121,7 @@ func (c *cluster) restart() {
 	c.listen(c.address)
 }
 
-// locked runs f while nobody else looks at the cluster.
+// locked runs f with the cluster's lock.
 func (c *cluster) locked(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,20 +175,31 @@ func (c *cluster) certify(name string, agent []byte) (*machinev1.JoinResponse, e
 		Role: "worker", Address: "127.0.0.1", Authority: c.authority.PEM(), Gateways: c.gateways,
 	}
 	var err error
-	out.AgentCertificate, err = c.sign(agent, identity.Request{CommonName: name, URI: identity.NodeURI(name, name+"-uid"), Client: true})
+	out.AgentCertificate, err = c.sign(agent, identity.Request{
+		CommonName: name, URI: identity.NodeURI(name, name+"-uid"),
+		Client: true,
+	})
 	return out, err
 }
 
 // CertifyMember signs for the member of the calling node as the guardian does.
-func (c *cluster) CertifyMember(ctx context.Context, r *etcdv1.CertifyMemberRequest) (*etcdv1.CertifyMemberResponse, error) {
+func (c *cluster) CertifyMember(ctx context.Context, r *etcdv1.CertifyMemberRequest) (*etcdv1.CertifyMemberResponse,
+	error,
+) {
 	if caller(ctx) != identity.NodeUser(r.GetNode()) {
 		return nil, rpcerr.Forbidden("not the node")
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.certified++
-	member := identity.Request{CommonName: r.GetNode(), URI: identity.MemberURI(1, 2), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true}
-	out := &etcdv1.CertifyMemberResponse{MemberId: "2", ClientAuthority: c.authority.PEM(), PeerAuthority: c.authority.PEM()}
+	member := identity.Request{
+		CommonName: r.GetNode(), URI: identity.MemberURI(1, 2),
+		IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true,
+	}
+	out := &etcdv1.CertifyMemberResponse{
+		MemberId: "2", ClientAuthority: c.authority.PEM(),
+		PeerAuthority: c.authority.PEM(),
+	}
 	var err error
 	if out.ServerCertificate, err = c.sign(r.GetServerRequest(), member); err != nil {
 		return nil, err
@@ -260,7 +272,9 @@ func (c *cluster) Heartbeat(s grpc.BidiStreamingServer[nodev1.HeartbeatRequest, 
 	}
 }
 
-func (c *cluster) AttendMember(r *etcdv1.AttendMemberRequest, s grpc.ServerStreamingServer[etcdv1.AttendMemberResponse]) error {
+func (c *cluster) AttendMember(r *etcdv1.AttendMemberRequest,
+	s grpc.ServerStreamingServer[etcdv1.AttendMemberResponse],
+) error {
 	if caller(s.Context()) != identity.NodeUser(r.GetNode()) {
 		return rpcerr.Forbidden("not the node")
 	}
@@ -283,12 +297,14 @@ func (c *cluster) order(r *etcdv1.AttendMemberResponse) {
 	select {
 	case c.attend <- r:
 	case <-time.After(20 * time.Second):
-		c.t.Fatal("nobody attends")
+		c.t.Fatal("no agent is connected")
 	}
 }
 
 // WatchOwnPods sends the one pod that there may be.
-func (c *cluster) WatchOwnPods(_ *schedulingv1.WatchOwnPodsRequest, s grpc.ServerStreamingServer[schedulingv1.WatchPodsResponse]) error {
+func (c *cluster) WatchOwnPods(_ *schedulingv1.WatchOwnPodsRequest,
+	s grpc.ServerStreamingServer[schedulingv1.WatchPodsResponse],
+) error {
 	out := &schedulingv1.WatchPodsResponse{Bookmark: true}
 	c.locked(func() {
 		if c.pod != nil {

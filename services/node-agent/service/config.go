@@ -28,11 +28,16 @@ func parse(args []string, out io.Writer) (config, error) {
 	fs := pflag.NewFlagSet("node-agent", pflag.ContinueOnError)
 	fs.SetOutput(out)
 	fs.StringVar(&c.dir, "dir", "", "directory of the machine; its provider put bootstrap.json there")
-	fs.StringSliceVar(&c.memberCommand, "member-command", nil, "program that runs an etcd member, and its first arguments (default: this program, serve, etcd-member)")
-	fs.StringSliceVar(&c.helloCommand, "hello-command", nil, "program that images named hello-pod stand for, and its first arguments (default: this program, serve, hello-pod)")
-	fs.StringSliceVar(&c.images, "images", nil, "directories with OCI layouts, each at the name of its image (beside the machine's own directory images)")
-	fs.StringVar(&c.podsDir, "pods-dir", "", "directory of the machine's pods (default: pods in --dir); the users of --pod-users must be able to pass through to it")
-	fs.Var(&c.podUsers, "pod-users", "users that the machine's pods run as, one each (default: pods run as this program's user)")
+	fs.StringSliceVar(&c.memberCommand, "member-command", nil,
+		"program that runs an etcd member, and its first arguments (default: this program, serve, etcd-member)")
+	fs.StringSliceVar(&c.helloCommand, "hello-command", nil,
+		"program to run for images named hello-pod, and its first arguments (default: this program, serve, hello-pod)")
+	fs.StringSliceVar(&c.images, "images", nil,
+		"directories with OCI layouts, each at the name of its image (beside the machine's own directory images)")
+	fs.StringVar(&c.podsDir, "pods-dir", "",
+		"directory of the machine's pods (default: pods in --dir); the users of --pod-users must be able to pass through to it")
+	fs.Var(&c.podUsers, "pod-users",
+		"users that the machine's pods run as, one each (default: pods run as this program's user)")
 	fs.StringVar(&c.logLevel, "log-level", "info", "debug, info, warn or error")
 	if err := fs.Parse(args); err != nil {
 		return c, err

@@ -119,7 +119,8 @@ func TestAStrangerAmongTheGatewaysGetsNothing(t *testing.T) {
 
 	b := newBox(t, c, "worker")
 	b.write("bootstrap.json", map[string]any{
-		"endpoints": append(slices.Clone(list), c.address), "token": c.token, "role": "worker", "address": "127.0.0.1", "nodeName": "m-0",
+		"endpoints": append(slices.Clone(list), c.address), "token": c.token, "role": "worker", "address": "127.0.0.1",
+		"nodeName":   "m-0",
 		"providerID": "local://test/m-0", "capacity": map[string]any{"cpu": "2"},
 	})
 	b.run()
@@ -133,7 +134,7 @@ func TestAStrangerAmongTheGatewaysGetsNothing(t *testing.T) {
 	for address, s := range strangers {
 		s.locked(func() {
 			if len(s.keys)+len(s.nodes) > 0 {
-				t.Errorf("the stranger at %s heard of %d keys and %d nodes", address, len(s.keys), len(s.nodes))
+				t.Errorf("the stranger at %s received %d keys and %d nodes", address, len(s.keys), len(s.nodes))
 			}
 		})
 	}

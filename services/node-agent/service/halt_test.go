@@ -18,8 +18,8 @@ import (
 	"github.com/windlass-dev/windlass/services/node-agent/pods"
 )
 
-// TestAHaltTakesNoLongerThanTheSlowestProcess has several units end only when they are killed: one after the other they would take longer than
-// the machine has.
+// TestAHaltTakesNoLongerThanTheSlowestProcess has several units end only when they are killed: one after the other they
+// would take longer than the machine has.
 func TestAHaltTakesNoLongerThanTheSlowestProcess(t *testing.T) {
 	const slow, grace, patience = 6, 2 * time.Second, 8 * time.Second
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
@@ -27,13 +27,16 @@ func TestAHaltTakesNoLongerThanTheSlowestProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := grpc.NewClient("passthrough:///nobody", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///absent", grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
 	i := &instance{cfg: config{dir: dir}, log: log, supervisor: process.NewSupervisor(filepath.Join(dir, "run"), log)}
-	if i.pods, err = pods.New(pods.Config{Dir: filepath.Join(dir, "pods"), Conn: conn, Supervisor: i.supervisor, Log: log}); err != nil {
+	if i.pods, err = pods.New(pods.Config{
+		Dir: filepath.Join(dir, "pods"), Conn: conn, Supervisor: i.supervisor,
+		Log: log,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -51,7 +54,8 @@ func TestAHaltTakesNoLongerThanTheSlowestProcess(t *testing.T) {
 	for n := range slow {
 		ready := filepath.Join(dir, fmt.Sprint("ready-", n))
 		err := i.supervisor.Ensure(process.Spec{
-			Name: fmt.Sprint("unit-", n), Path: "/bin/sh", Args: []string{"-c", `trap "" TERM; : >` + ready + `; while :; do sleep 0.1; done`}, Grace: grace,
+			Name: fmt.Sprint("unit-", n), Path: "/bin/sh",
+			Args: []string{"-c", `trap "" TERM; : >` + ready + `; while :; do sleep 0.1; done`}, Grace: grace,
 		})
 		if err != nil {
 			t.Fatal(err)

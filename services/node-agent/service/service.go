@@ -1,5 +1,6 @@
-// Package service runs node-agent: it speaks for one machine with the cluster, and keeps what runs on the machine running, the
-// etcd member of a control-plane machine above all. What runs outlives the agent and is taken over by the next one.
+// Package service runs node-agent: it speaks for one machine with the cluster, and keeps what runs on the machine
+// running, the etcd member of a control-plane machine above all. What runs outlives the agent and is taken over by the
+// next one.
 package service
 
 import (
@@ -37,8 +38,8 @@ const (
 	podPatience = 10 * time.Second
 )
 
-// Run speaks for the machine until ctx ends, or until the cluster wants a reboot: then everything on the machine is ended and Run returns nil,
-// for the provider to start the machine again.
+// Run speaks for the machine until ctx ends, or until the cluster wants a reboot: then everything on the machine is
+// ended and Run returns nil, for the provider to start the machine again.
 func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	cfg, err := parse(args, stderr)
 	if errors.Is(err, pflag.ErrHelp) {
@@ -64,13 +65,13 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	return m.run(ctx)
 }
 
-// HelloPod runs the program that images named hello-pod stand for, until ctx ends.
+// HelloPod runs the program of images named hello-pod, until ctx ends.
 func HelloPod(ctx context.Context, args []string, out io.Writer) error {
 	return hellopod.Run(ctx, args, out)
 }
 
-// limitMemory trades a little work for memory: an agent is idle nearly all of its time, and there are many. The environment has the
-// last word.
+// limitMemory trades a little work for memory: an agent is idle nearly all of its time, and there are many. The
+// environment has the last word.
 func limitMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
@@ -117,8 +118,8 @@ func (i *instance) run(ctx context.Context) error {
 	return err
 }
 
-// resume has the member run as the disk says, before anybody is asked: the cluster may be waiting for this very member to answer. What does
-// not work now is taken up when the member is offered.
+// resume has the member run as the disk says, before any call: the cluster may be waiting for this very member
+// to answer. What fails now is tried again when the member is offered.
 func (i *instance) resume(ctx context.Context, m *member.Member) {
 	if m == nil {
 		return
@@ -149,7 +150,9 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 		return err
 	}
 	var a *agent.Agent
-	if i.pods, err = i.newPods(node, status, conn, func(ctx context.Context, fresh bool) (*nodev1.Node, error) { return a.Node(ctx, fresh) }); err != nil {
+	if i.pods, err = i.newPods(node, status, conn, func(ctx context.Context, fresh bool) (*nodev1.Node, error) {
+		return a.Node(ctx, fresh)
+	}); err != nil {
 		return err
 	}
 	cfg := agent.Config{
@@ -176,7 +179,8 @@ func (i *instance) speak(ctx context.Context, m *member.Member) error {
 
 func (i *instance) newHost(node string, conn grpc.ClientConnInterface, a *agent.Agent) *hostconfig.Host {
 	return hostconfig.New(hostconfig.Config{
-		Dir: i.cfg.dir, Node: node, BootID: i.boot.ID, Conn: conn, Supervisor: i.supervisor, Reboot: agent.ErrReboot, Log: i.log,
+		Dir: i.cfg.dir, Node: node, BootID: i.boot.ID, Conn: conn, Supervisor: i.supervisor, Reboot: agent.ErrReboot,
+		Log: i.log,
 		Registered: func(ctx context.Context) error {
 			_, err := a.Node(ctx, false)
 			return err
@@ -185,11 +189,13 @@ func (i *instance) newHost(node string, conn grpc.ClientConnInterface, a *agent.
 }
 
 func (i *instance) newPods(
-	node pki.Node, status *nodev1.NodeStatus, conn grpc.ClientConnInterface, nodeOf func(context.Context, bool) (*nodev1.Node, error),
+	node pki.Node, status *nodev1.NodeStatus, conn grpc.ClientConnInterface,
+	nodeOf func(context.Context, bool) (*nodev1.Node, error),
 ) (*pods.Pods, error) {
 	has, _ := placement.Allocatable(&nodev1.Node{Status: status})
 	return pods.New(pods.Config{
-		Dir: i.cfg.podsDir, Users: i.cfg.podUsers, Node: node.Name, Address: cmp.Or(node.Address, i.bootstrap.Address), BootID: i.boot.ID, Conn: conn,
+		Dir: i.cfg.podsDir, Users: i.cfg.podUsers, Node: node.Name, Address: cmp.Or(node.Address, i.bootstrap.Address),
+		BootID: i.boot.ID, Conn: conn,
 		Supervisor: i.supervisor, Images: image.NewStore(i.cfg.images...), HelloCommand: i.cfg.helloCommand, NodeOf: nodeOf,
 		MemoryCapacity: has.Memory, DiskCapacity: has.EphemeralStorage, Log: i.log,
 	})

@@ -191,7 +191,8 @@ func TestAWorkerJoinsAndSpeaksForItsNode(t *testing.T) {
 	var r *nodev1.RegisterNodeRequest
 	var boot string
 	c.locked(func() { r, boot = c.node("m-0").registration, c.node("m-0").boot })
-	if r.GetProviderId() != "local://test/m-0" || r.GetMachine().GetName() != "m-0" || r.GetLabels()["kubernetes.io/hostname"] != "m-0" {
+	if r.GetProviderId() != "local://test/m-0" || r.GetMachine().GetName() != "m-0" ||
+		r.GetLabels()["kubernetes.io/hostname"] != "m-0" {
 		t.Errorf("registered as %v", r)
 	}
 	if got := r.GetStatus().GetCapacity()["memory"].GetStringValue(); got != "4Gi" {
@@ -249,7 +250,10 @@ func TestTheTokenIsShownToNobodyButTheGateway(t *testing.T) {
 	stranger := newCluster(t, "gateway")
 	other, elsewhere := newCluster(t, "hook-broker"), newCluster(t, "gateway")
 	elsewhere.token = stranger.token
-	for name, impostor := range map[string]*cluster{"another service of the cluster": other, "the gateway of another cluster": elsewhere} {
+	for name, impostor := range map[string]*cluster{
+		"another service of the cluster": other,
+		"the gateway of another cluster": elsewhere,
+	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBox(t, impostor, "worker")
 			b.run()
@@ -321,7 +325,9 @@ func TestAPodOutlivesItsAgentAndNotItsMachine(t *testing.T) {
 		Metadata: &metav1.ObjectMeta{Name: "a", Namespace: "default", Uid: "uid-a"},
 		Spec: &schedulingv1.PodSpec{NodeName: "m-0", RestartPolicy: "Always", Containers: []*schedulingv1.Container{{
 			Name: "main", Command: []string{"sh", "-c", "sleep 1000"},
-			Resources: &schedulingv1.ResourceRequirements{Requests: map[string]*structpb.Value{"cpu": structpb.NewStringValue("2")}},
+			Resources: &schedulingv1.ResourceRequirements{
+				Requests: map[string]*structpb.Value{"cpu": structpb.NewStringValue("2")},
+			},
 		}}},
 	}
 	b := newBox(t, c, "worker")
@@ -335,7 +341,8 @@ func TestAPodOutlivesItsAgentAndNotItsMachine(t *testing.T) {
 			pid = list[0].PID
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			if cs := c.pod.GetStatus().GetContainerStatuses(); len(cs) != 1 || cs[0].GetRestartCount() != restarts || !cs[0].GetReady() {
+			if cs := c.pod.GetStatus().GetContainerStatuses(); len(cs) != 1 || cs[0].GetRestartCount() != restarts ||
+				!cs[0].GetReady() {
 				return fmt.Sprintf("status with %d restarts: %v", restarts, cs)
 			}
 			return ""
@@ -370,7 +377,10 @@ func TestAPodOutlivesItsAgentAndNotItsMachine(t *testing.T) {
 }
 
 func start(name, cluster string) *etcdv1.AttendMemberResponse {
-	return &etcdv1.AttendMemberResponse{Command: "Start", Name: name, InitialCluster: cluster, InitialClusterToken: "token"}
+	return &etcdv1.AttendMemberResponse{
+		Command: "Start", Name: name, InitialCluster: cluster,
+		InitialClusterToken: "token",
+	}
 }
 
 // awaitMember returns the pid of the member once it runs and has data.
@@ -409,18 +419,25 @@ func TestAMemberOutlivesItsAgent(t *testing.T) {
 	c := newCluster(t, "gateway")
 	b := newBox(t, c, "master")
 	stop, _ := b.run()
-	if o := c.awaitOffer(1); o.GetHasData() || o.GetPeerUrl() != "https://127.0.0.1:2380" || o.GetClientUrl() != "https://127.0.0.1:2379" {
+	if o := c.awaitOffer(1); o.GetHasData() || o.GetPeerUrl() != "https://127.0.0.1:2380" ||
+		o.GetClientUrl() != "https://127.0.0.1:2379" {
 		t.Errorf("offer %v", o)
 	}
 	c.order(start("m-0", "boot=https://127.0.0.2:2380,m-0=https://127.0.0.1:2380"))
 	pid := b.awaitMember()
 	args := strings.Split(b.read("etcd/data/args"), "\n")
-	for _, want := range []string{"boot=https://127.0.0.2:2380,m-0=https://127.0.0.1:2380", "token", "existing", b.path("etcd/tls")} {
+	for _, want := range []string{
+		"boot=https://127.0.0.2:2380,m-0=https://127.0.0.1:2380", "token", "existing",
+		b.path("etcd/tls"),
+	} {
 		if !slices.Contains(args, want) {
 			t.Errorf("the member's arguments lack %q: %q", want, args)
 		}
 	}
-	for _, f := range []string{"etcd-ca.crt", "etcd-server.crt", "etcd-server.key", "peer-ca.crt", "peer.crt", "peer.key"} {
+	for _, f := range []string{
+		"etcd-ca.crt", "etcd-server.crt", "etcd-server.key", "peer-ca.crt", "peer.crt",
+		"peer.key",
+	} {
 		if !b.has("etcd/tls/" + f) {
 			t.Errorf("the member has no %s", f)
 		}
@@ -506,7 +523,8 @@ func TestAMemberWhoseDataIsLostIsNotStartedEmpty(t *testing.T) {
 	c := newCluster(t, "gateway")
 	b := newBox(t, c, "master")
 	b.write("etcd/member.json", map[string]any{
-		"state": "Running", "name": "m-0", "initialCluster": "m-0=https://127.0.0.1:2380", "clusterToken": "token", "hadData": true,
+		"state": "Running", "name": "m-0", "initialCluster": "m-0=https://127.0.0.1:2380", "clusterToken": "token",
+		"hadData": true,
 	})
 	b.run()
 	if o := c.awaitOffer(1); o.GetHasData() || b.has("etcd/data") {
@@ -542,7 +560,8 @@ func TestCertificatesAreRenewedInTime(t *testing.T) {
 	})
 	c.restart() // the new connection needs a certificate that is still valid
 	c.awaitBeats("m-0", 1)
-	if b.read("pki/agent.crt") == first || b.read("etcd/tls/peer.crt") == peer || b.read("pki/agent.key") != key || b.read("etcd/tls/peer.key") != peerKey {
+	if b.read("pki/agent.crt") == first || b.read("etcd/tls/peer.crt") == peer || b.read("pki/agent.key") != key ||
+		b.read("etcd/tls/peer.key") != peerKey {
 		t.Error("want new certificates for the old keys")
 	}
 }

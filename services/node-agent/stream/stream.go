@@ -1,14 +1,14 @@
-// Package stream keeps a conversation with the cluster going: what breaks off is begun again, sooner or later. Nothing here ends because the
-// cluster is away.
+// Package stream keeps a conversation with the cluster going: what breaks off is begun again, sooner or later. Nothing
+// here ends because the cluster is away.
 package stream
 
 import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
+	"github.com/windlass-dev/windlass/kit/backoff"
 	"google.golang.org/grpc/status"
 )
 
@@ -19,10 +19,10 @@ const (
 	longSession = 5 * time.Second
 )
 
-// Again calls session over and over until ctx ends, with a pause after each that grows while sessions are short. An error that is last ends
-// it; nil means none. What breaks off is logged as what.
+// Again calls session over and over until ctx ends, with a pause after each that grows while sessions are short. An
+// error that is last ends it; nil means none. What breaks off is logged as what.
 func Again(ctx context.Context, log *slog.Logger, what string, last error, session func(context.Context) error) error {
-	pause, said := FirstPause, ""
+	again, said := backoff.Spread(FirstPause, LongPause), ""
 	for {
 		began := time.Now()
 		err := session(ctx)
@@ -33,19 +33,15 @@ func Again(ctx context.Context, log *slog.Logger, what string, last error, sessi
 			return err
 		}
 		if time.Since(began) > longSession {
-			pause, said = FirstPause, ""
+			said = ""
+			again.Reset()
 		}
 		if text := status.Convert(err).Message(); text != said {
 			said = text
 			log.InfoContext(ctx, "stream broke off", "stream", what, "error", err)
 		}
-		timer := time.NewTimer(pause/2 + rand.N(pause))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !again.Wait(ctx) {
 			return nil
-		case <-timer.C:
 		}
-		pause = min(2*pause, LongPause)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/informer"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/genproto/googleapis/api/httpbody"
@@ -19,14 +20,15 @@ import (
 
 const (
 	patience = 5 * time.Second // for one call; eviction-controller answers after one write
-	// seen bounds the wait until a write shows in the copy of the kind. It is no error if it does not: the next decision compares revisions.
+	// seen bounds the wait until a write shows in the copy of the kind. It is no error if it does not: the next decision
+	// compares revisions.
 	seen = 2 * time.Second
 	// tries bounds how often marks are set on a node that others write at the same time.
 	tries = 5
 )
 
-// Peer is eviction-controller: the nodes and the drains of the cluster, as they were last heard of, and how they are changed. Whoever changes
-// something sees it there afterwards.
+// Peer is eviction-controller: the nodes and the drains of the cluster, as they were last heard of, and how they are
+// changed. Whoever changes something sees it there afterwards.
 type Peer struct {
 	Nodes  *informer.Informer[*nodev1.Node]
 	Drains *informer.Informer[*nodev1.Drain]
@@ -35,8 +37,13 @@ type Peer struct {
 }
 
 // NewPeer returns the peer behind a connection and the copies of its kinds, which the caller runs.
-func NewPeer(conn grpc.ClientConnInterface, nodes *informer.Informer[*nodev1.Node], drains *informer.Informer[*nodev1.Drain]) *Peer {
-	return &Peer{Nodes: nodes, Drains: drains, nodes: nodev1.NewNodeServiceClient(conn), drains: nodev1.NewDrainServiceClient(conn)}
+func NewPeer(conn grpc.ClientConnInterface, nodes *informer.Informer[*nodev1.Node],
+	drains *informer.Informer[*nodev1.Drain],
+) *Peer {
+	return &Peer{
+		Nodes: nodes, Drains: drains, nodes: nodev1.NewNodeServiceClient(conn),
+		drains: nodev1.NewDrainServiceClient(conn),
+	}
 }
 
 // Drain returns the drain of a node for its configuration; nil if there is none.
@@ -54,7 +61,10 @@ func (p *Peer) Mark(ctx context.Context, node *nodev1.Node, marks plan.Marks) (*
 	call, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	out, err := p.nodes.PatchNode(call, &nodev1.PatchNodeRequest{
-		Name: node.GetMetadata().GetName(), Patch: &httpbody.HttpBody{ContentType: "application/merge-patch+json", Data: patch},
+		Name: node.GetMetadata().GetName(), Patch: &httpbody.HttpBody{
+			ContentType: "application/merge-patch+json",
+			Data:        patch,
+		},
 	})
 	if err != nil {
 		return nil, err
@@ -70,7 +80,8 @@ func (p *Peer) Node(ctx context.Context, name string) (*nodev1.Node, error) {
 	return p.nodes.GetNode(ctx, &nodev1.GetNodeRequest{Name: name})
 }
 
-// Emptied returns nil if the drain of a node for its configuration has succeeded and is not being deleted, as eviction-controller has it now.
+// Emptied returns nil if the drain of a node for its configuration has succeeded and is not being deleted, as
+// eviction-controller has it now.
 func (p *Peer) Emptied(ctx context.Context, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -126,14 +137,16 @@ func (p *Peer) DeleteDrain(ctx context.Context, d *nodev1.Drain) error {
 	call, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	m := d.GetMetadata()
-	out, err := p.drains.DeleteDrain(call, &nodev1.DeleteDrainRequest{Name: m.GetName(), Preconditions: &metav1.Preconditions{Uid: m.GetUid()}})
+	out, err := p.drains.DeleteDrain(call, &nodev1.DeleteDrainRequest{
+		Name: m.GetName(), Preconditions: &metav1.Preconditions{Uid: m.GetUid()},
+	})
 	if err == nil {
 		wait(ctx, p.Drains.Cache, out)
 	}
 	return rpcerr.IgnoreChanged(err)
 }
 
-func wait[T resource.Object](ctx context.Context, cache *resource.Cache[T], written T) {
+func wait[T object.Object](ctx context.Context, cache *resource.Cache[T], written T) {
 	revision, err := resource.ParseRevision(written.GetMetadata().GetResourceVersion())
 	if err != nil {
 		return

@@ -1,5 +1,5 @@
-// Package controller renders the configuration of pools and rolls it over their nodes, as package plan decides. Nothing of a roll-out is kept
-// in memory: it goes on from the marks on nodes and their drains, whoever began it.
+// Package controller renders the configuration of pools and rolls it over their nodes, as package plan decides. Nothing
+// of a roll-out is kept in memory: it goes on from the marks on nodes and their drains, whoever began it.
 package controller
 
 import (
@@ -15,7 +15,10 @@ import (
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
+	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -34,17 +37,12 @@ const (
 	keepUnused = 5
 )
 
-// Recorder tells people what happened.
-type Recorder interface {
-	Event(obj resource.Object, typ, reason, message string)
-}
-
 // Config is what a controller works with; nothing in it may be nil.
 type Config struct {
 	Tables   *kinds.Tables
 	Peer     *Peer
 	Observer *Observer
-	Events   Recorder
+	Events   events.Sink
 	Settle   time.Duration // how long after a change of machine configurations they are rendered
 	Now      func() time.Time
 	Log      *slog.Logger
@@ -66,19 +64,20 @@ func New(cfg Config) *Controller {
 	c.pools = reconcile.NewLoop("pools", poolWorkers, c.poolNames, c.ReconcilePool, cfg.Log)
 	c.nodes = reconcile.NewLoop("nodes", nodeWorkers, c.nodeNames, c.ReconcileNode, cfg.Log)
 	cfg.Tables.Configs.Subscribe(c.configChanged)
-	cfg.Tables.Pools.Subscribe(func(resource.Key) { c.addPools() }) // the nodes of one are those that another does not want
-	cfg.Tables.Pools.Subscribe(func(k resource.Key) { c.pools.Add(k.Name) })
-	cfg.Peer.Nodes.Subscribe(func(k resource.Key) { c.nodeChanged(k.Name) })
-	cfg.Peer.Drains.Subscribe(func(k resource.Key) {
-		if node, ok := strings.CutPrefix(k.Name, plan.DrainPrefix); ok {
+	// the nodes of one are those that another does not want
+	cfg.Tables.Pools.Subscribe(func(resource.Change[*configv1.MachineConfigPool]) { c.addPools() })
+	cfg.Tables.Pools.Subscribe(func(ch resource.Change[*configv1.MachineConfigPool]) { c.pools.Add(ch.Key.Name) })
+	cfg.Peer.Nodes.Subscribe(func(ch resource.Change[*nodev1.Node]) { c.nodeChanged(ch.Key.Name) })
+	cfg.Peer.Drains.Subscribe(func(ch resource.Change[*nodev1.Drain]) {
+		if node, ok := strings.CutPrefix(ch.Key.Name, plan.DrainPrefix); ok {
 			c.nodeChanged(node)
 		}
 	})
 	return c
 }
 
-func (c *Controller) configChanged(k resource.Key) {
-	if plan.IsRendered(k.Name) {
+func (c *Controller) configChanged(ch resource.Change[*configv1.MachineConfig]) {
+	if plan.IsRendered(ch.Key.Name) {
 		return // made by this service, on the way to what it does next
 	}
 	c.mu.Lock()
@@ -98,12 +97,12 @@ func (c *Controller) addPools() {
 	}
 }
 
-// poolNames returns the names of all pools, also of those that are gone and left a rendered configuration, which may be in use no
-// longer. A name may come more than once.
+// poolNames returns the names of all pools, also of those that are gone and left a rendered configuration, which may be
+// in use no longer. A name may come more than once.
 func (c *Controller) poolNames() []string {
 	out := c.Tables.Pools.Keys()
-	for _, cfg := range c.Tables.Configs.All() {
-		if owner := resource.ControllerOf(cfg); plan.IsRendered(cfg.GetMetadata().GetName()) && owner != nil {
+	for cfg := range c.Tables.Configs.Objects() {
+		if owner := object.ControllerOf(cfg); plan.IsRendered(cfg.GetMetadata().GetName()) && owner != nil {
 			out = append(out, owner.GetName())
 		}
 	}
@@ -125,7 +124,8 @@ func (c *Controller) Lead(ctx context.Context) error {
 	return group.Wait()
 }
 
-// nodeNames returns the names of all nodes, and of those that have a drain of this service. A name may come more than once.
+// nodeNames returns the names of all nodes, and of those that have a drain of this service. A name may come more than
+// once.
 func (c *Controller) nodeNames() []string {
 	out := c.Peer.Nodes.Keys()
 	for _, drain := range c.Peer.Drains.Keys() {
@@ -136,11 +136,11 @@ func (c *Controller) nodeNames() []string {
 	return out
 }
 
-// ReconcilePool brings one pool closer to what it should be and returns when to look again; zero means when something changes.
+// ReconcilePool brings one pool closer to what it should be and returns when to look again; zero means when something
+// changes.
 func (c *Controller) ReconcilePool(ctx context.Context, name string) (time.Time, error) {
-	ctx = kinds.Own(ctx)
 	pool, ok := c.Tables.Pools.Lookup("", name)
-	if !ok || resource.Deleting(pool) {
+	if !ok || object.Deleting(pool) {
 		c.Observer.Forget(name)
 		return time.Time{}, c.sweep(ctx, name, 0)
 	}
@@ -175,19 +175,24 @@ func (c *Controller) settled() time.Time {
 }
 
 // aim makes a rendered configuration the target of its pool, and returns the pool as it is then.
-func (c *Controller) aim(ctx context.Context, pool *configv1.MachineConfigPool, r plan.Rendered) (*configv1.MachineConfigPool, error) {
+func (c *Controller) aim(ctx context.Context, pool *configv1.MachineConfigPool,
+	r plan.Rendered,
+) (*configv1.MachineConfigPool, error) {
 	name := r.Config.GetMetadata().GetName()
 	if err := c.keep(ctx, pool, r); err != nil {
 		return pool, fmt.Errorf("machine config %q: %w", name, err)
 	}
 	target := &configv1.MachineConfigPoolConfiguration{Name: name}
 	for _, s := range r.Sources {
-		target.Source = append(target.Source, &metav1.ObjectReference{ApiVersion: r.Config.GetApiVersion(), Kind: r.Config.GetKind(), Name: s})
+		target.Source = append(target.Source, &metav1.ObjectReference{
+			ApiVersion: r.Config.GetApiVersion(),
+			Kind:       r.Config.GetKind(), Name: s,
+		})
 	}
 	if proto.Equal(target, pool.GetSpec().GetConfiguration()) {
 		return pool, nil
 	}
-	next := resource.Clone(pool)
+	next := object.Clone(pool)
 	next.Spec.Configuration = target
 	return c.Tables.Pools.Update(ctx, next)
 }
@@ -198,9 +203,9 @@ func (c *Controller) keep(ctx context.Context, pool *configv1.MachineConfigPool,
 	if _, ok := c.Tables.Configs.Lookup("", name); ok {
 		return nil
 	}
-	cfg := resource.Clone(r.Config)
+	cfg := object.Clone(r.Config)
 	cfg.Metadata.Annotations = map[string]string{plan.GeneratedBy: version.Number}
-	cfg.Metadata.OwnerReferences = []*metav1.OwnerReference{resource.OwnedBy(pool)}
+	cfg.Metadata.OwnerReferences = []*metav1.OwnerReference{object.OwnedBy(pool)}
 	_, err := c.Tables.Configs.Create(ctx, cfg)
 	if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
 		return nil
@@ -209,7 +214,8 @@ func (c *Controller) keep(ctx context.Context, pool *configv1.MachineConfigPool,
 		return err
 	}
 	c.Log.InfoContext(ctx, "configuration rendered", "pool", pool.GetMetadata().GetName(), "config", name)
-	c.Events.Event(pool, "Normal", "RenderedConfigGenerated", fmt.Sprintf("%s made from %s", name, strings.Join(r.Sources, ", ")))
+	c.Events.Event(pool, "Normal", "RenderedConfigGenerated",
+		fmt.Sprintf("%s made from %s", name, strings.Join(r.Sources, ", ")))
 	return nil
 }
 
@@ -237,7 +243,7 @@ func (c *Controller) report(ctx context.Context, pool *configv1.MachineConfigPoo
 	if proto.Equal(pool.GetStatus(), p.Status) {
 		return nil
 	}
-	next := resource.Clone(pool)
+	next := object.Clone(pool)
 	next.Status = p.Status
 	if _, err := c.Tables.Pools.UpdateStatus(ctx, next); err != nil {
 		return rpcerr.IgnoreChanged(err)
@@ -245,7 +251,8 @@ func (c *Controller) report(ctx context.Context, pool *configv1.MachineConfigPoo
 	if p.Completed {
 		name, config := pool.GetMetadata().GetName(), p.Status.GetConfiguration().GetName()
 		c.Log.InfoContext(ctx, "pool updated", "pool", name, "config", config)
-		c.Events.Event(pool, "Normal", "Completed", fmt.Sprintf("Pool %s has completed update to MachineConfig %s", name, config))
+		c.Events.Event(pool, "Normal", "Completed", fmt.Sprintf("Pool %s has completed update to MachineConfig %s", name,
+			config))
 	}
 	return nil
 }
@@ -253,20 +260,23 @@ func (c *Controller) report(ctx context.Context, pool *configv1.MachineConfigPoo
 // sweep removes rendered configurations of a pool that nobody points at, but for the newest few.
 func (c *Controller) sweep(ctx context.Context, pool string, keep int) error {
 	var unused []*configv1.MachineConfig
-	for _, cfg := range c.Tables.Configs.All() {
+	for cfg := range c.Tables.Configs.Objects() {
 		name := cfg.GetMetadata().GetName()
-		if plan.IsRendered(name) && resource.ControllerOf(cfg).GetName() == pool && len(c.Tables.UsersOf(name)) == 0 {
+		if plan.IsRendered(name) && object.ControllerOf(cfg).GetName() == pool && len(c.Tables.UsersOf(name)) == 0 {
 			unused = append(unused, cfg)
 		}
 	}
 	slices.SortFunc(unused, func(a, b *configv1.MachineConfig) int {
 		x, y := a.GetMetadata(), b.GetMetadata()
-		return cmp.Or(y.GetCreationTimestamp().AsTime().Compare(x.GetCreationTimestamp().AsTime()), strings.Compare(x.GetName(), y.GetName()))
+		return cmp.Or(y.GetCreationTimestamp().AsTime().Compare(x.GetCreationTimestamp().AsTime()),
+			strings.Compare(x.GetName(), y.GetName()))
 	})
 	for len(unused) > keep {
 		m := unused[len(unused)-1].GetMetadata()
 		unused = unused[:len(unused)-1]
-		if _, err := c.Tables.Configs.Delete(ctx, "", m.GetName(), &metav1.Preconditions{Uid: m.GetUid()}); rpcerr.IgnoreChanged(err) != nil {
+		if _, err := c.Tables.Configs.Delete(ctx, "", m.GetName(), &metav1.Preconditions{
+			Uid: m.GetUid(),
+		}); rpcerr.IgnoreChanged(err) != nil {
 			return fmt.Errorf("machine config %q: %w", m.GetName(), err)
 		}
 	}
@@ -296,22 +306,21 @@ func (c *Controller) ReconcileNode(ctx context.Context, name string) (time.Time,
 
 // Operator says how the cluster's machine configuration is, from what is stored of its pools.
 func (c *Controller) Operator(context.Context) clusteroperator.State {
-	select {
-	case <-c.Tables.Pools.Synced():
-	default:
+	if !c.Tables.Pools.IsSynced() {
 		return clusteroperator.State{Degraded: true, Reason: "NotReady", Message: "the service is not ready"}
 	}
 	s := clusteroperator.State{Available: true}
 	var degraded, updating []string
-	for _, p := range c.Tables.Pools.All() {
+	for p := range c.Tables.Pools.Objects() {
 		name := p.GetMetadata().GetName()
 		conditions := p.GetStatus().GetConditions()
-		if d := resource.FindCondition(conditions, plan.ConditionDegraded); d.GetStatus() == "True" {
+		if d := object.FindCondition(conditions, plan.ConditionDegraded); d.GetStatus() == "True" {
 			degraded = append(degraded, fmt.Sprintf("pool %s is degraded: %s", name, d.GetMessage()))
 		}
-		if resource.IsTrue(conditions, plan.ConditionUpdating) {
-			updating = append(updating, fmt.Sprintf("pool %s is updating to %s: %s", name, p.GetSpec().GetConfiguration().GetName(),
-				resource.FindCondition(conditions, plan.ConditionUpdated).GetMessage()))
+		if object.IsTrue(conditions, plan.ConditionUpdating) {
+			updating = append(updating, fmt.Sprintf("pool %s is updating to %s: %s", name,
+				p.GetSpec().GetConfiguration().GetName(),
+				object.FindCondition(conditions, plan.ConditionUpdated).GetMessage()))
 		}
 	}
 	s.Degraded, s.Progressing = len(degraded) > 0, len(updating) > 0

@@ -72,7 +72,7 @@ func inputsOf(pool *configv1.MachineConfigPool, configs []*configv1.MachineConfi
 // View returns what decides about a pool, given its nodes; nil means the live ones.
 func (o *Observer) View(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View {
 	pools := []*configv1.MachineConfigPool{pool}
-	for _, p := range o.tables.Pools.All() {
+	for p := range o.tables.Pools.Objects() {
 		if p.GetMetadata().GetName() != pool.GetMetadata().GetName() && p.GetMetadata().GetDeletionTimestamp() == nil {
 			pools = append(pools, p)
 		}
@@ -98,7 +98,8 @@ func (o *Observer) Node(name string) plan.NodeView {
 	v.Node, _ = o.peer.Nodes.Lookup("", name)
 	marks := v.Node.GetMetadata().GetAnnotations()
 	v.Current, _ = o.tables.Configs.Lookup("", marks[plan.CurrentConfig])
-	if cfg, ok := o.tables.Configs.Lookup("", marks[plan.DesiredConfig]); ok && plan.ForNode(cfg, v.Node, o.tables.Pools.All()) {
+	if cfg, ok := o.tables.Configs.Lookup("", marks[plan.DesiredConfig]); ok &&
+		plan.ForNode(cfg, v.Node, o.tables.Pools.All()) {
 		v.Desired = cfg
 	}
 	return v

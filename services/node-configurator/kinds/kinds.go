@@ -1,9 +1,10 @@
-// Package kinds says what machine configurations and pools are beyond the shape of their messages: which writes are refused.
+// Package kinds says what machine configurations and pools are beyond the shape of their messages: which writes are
+// refused.
 package kinds
 
 import (
-	"context"
 	"fmt"
+	"iter"
 	"log/slog"
 	"strings"
 
@@ -11,6 +12,7 @@ import (
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
@@ -21,8 +23,8 @@ import (
 
 // Nodes are the nodes of the cluster, as far as they are known.
 type Nodes interface {
-	All() []*nodev1.Node
-	Synced() <-chan struct{}
+	Objects() iter.Seq[*nodev1.Node]
+	IsSynced() bool
 }
 
 // Tables are the records of this service.
@@ -36,7 +38,7 @@ type Tables struct {
 func New(st *store.Store, validator protovalidate.Validator, nodes Nodes, log *slog.Logger) *Tables {
 	t := &Tables{nodes: nodes}
 	t.Configs = resource.NewTable(st, validator, resource.Config[*configv1.MachineConfig]{
-		Validate: configFaults, ValidateUpdate: unchanged, Admit: t.admitConfig, Log: log,
+		Validate: plan.Faults, ValidateUpdate: unchanged, Admit: t.admitConfig, Log: log,
 	})
 	t.Pools = resource.NewTable(st, validator, resource.Config[*configv1.MachineConfigPool]{
 		Validate: poolFaults, Admit: admitPool, Log: log,
@@ -44,22 +46,15 @@ func New(st *store.Store, validator protovalidate.Validator, nodes Nodes, log *s
 	return t
 }
 
-type ownKey struct{}
-
-// Own marks the writes under a context as the service's own: only these may touch a status, a target, or make a rendered configuration.
-func Own(ctx context.Context) context.Context { return context.WithValue(ctx, ownKey{}, true) }
-
-func isOwn(ctx context.Context) bool { return ctx.Value(ownKey{}) != nil }
-
 // UsersOf returns who points at a rendered configuration, for people.
 func (t *Tables) UsersOf(name string) []string {
 	var out []string
-	for _, p := range t.Pools.All() {
+	for p := range t.Pools.Objects() {
 		if p.GetSpec().GetConfiguration().GetName() == name || p.GetStatus().GetConfiguration().GetName() == name {
 			out = append(out, fmt.Sprintf("pool %q", p.GetMetadata().GetName()))
 		}
 	}
-	for _, n := range t.nodes.All() {
+	for n := range t.nodes.Objects() {
 		marks := n.GetMetadata().GetAnnotations()
 		if marks[plan.CurrentConfig] == name || marks[plan.DesiredConfig] == name {
 			out = append(out, fmt.Sprintf("node %q", n.GetMetadata().GetName()))
@@ -68,24 +63,24 @@ func (t *Tables) UsersOf(name string) []string {
 	return out
 }
 
-func (t *Tables) admitConfig(ctx context.Context, old, c *configv1.MachineConfig) error {
+func (t *Tables) admitConfig(w *resource.Write[*configv1.MachineConfig]) error {
 	switch {
-	case c == nil:
-		return t.admitDeletion(old.GetMetadata().GetName())
-	case old == nil && plan.IsRendered(c.GetMetadata().GetName()) && !isOwn(ctx):
-		return rpcerr.Forbidden(fmt.Sprintf("machine configs whose names begin with %q are made by node-configurator alone", plan.RenderedPrefix))
+	case w.Deletes():
+		return t.admitDeletion(w.Old.GetMetadata().GetName())
+	case !w.Own && w.Creates() && plan.IsRendered(w.New.GetMetadata().GetName()):
+		return rpcerr.Forbidden(fmt.Sprintf("machine configs whose names begin with %q are made by node-configurator alone",
+			plan.RenderedPrefix))
 	}
 	return nil
 }
 
-// admitDeletion keeps a rendered configuration while somebody points at it: a node without its own can neither be compared nor go back to it.
+// admitDeletion keeps a rendered configuration while somebody points at it: a node without its own can neither be
+// compared nor go back to it.
 func (t *Tables) admitDeletion(name string) error {
 	if !plan.IsRendered(name) {
 		return nil
 	}
-	select {
-	case <-t.nodes.Synced():
-	default:
+	if !t.nodes.IsSynced() {
 		return rpcerr.Unavailable("which nodes use the configuration is not known yet")
 	}
 	if users := t.UsersOf(name); len(users) > 0 {
@@ -95,26 +90,21 @@ func (t *Tables) admitDeletion(name string) error {
 	return nil
 }
 
-func configFaults(c *configv1.MachineConfig) []rpcerr.Field {
-	var bad []rpcerr.Field
-	for _, f := range plan.Faults(c) {
-		bad = append(bad, rpcerr.Field{Path: f.Path, Description: f.Description})
-	}
-	return bad
-}
-
-func unchanged(old, c *configv1.MachineConfig) []rpcerr.Field {
+func unchanged(old, c *configv1.MachineConfig) []object.Fault {
 	if plan.IsRendered(c.GetMetadata().GetName()) && !proto.Equal(old.GetSpec(), c.GetSpec()) {
-		return []rpcerr.Field{{Path: "spec", Description: "cannot be changed: a rendered configuration is named after its content"}}
+		return []object.Fault{
+			{Path: "spec", Description: "cannot be changed: a rendered configuration is named after its content"},
+		}
 	}
 	return nil
 }
 
 // admitPool leaves what only this service writes as it was.
-func admitPool(ctx context.Context, old, p *configv1.MachineConfigPool) error {
-	if isOwn(ctx) || p == nil {
+func admitPool(w *resource.Write[*configv1.MachineConfigPool]) error {
+	if w.Own || w.Deletes() {
 		return nil
 	}
+	old, p := w.Old, w.New
 	if old != nil && !proto.Equal(old.GetStatus(), p.GetStatus()) {
 		return rpcerr.Forbidden("the status of a machine config pool is written by node-configurator alone")
 	}
@@ -124,8 +114,8 @@ func admitPool(ctx context.Context, old, p *configv1.MachineConfigPool) error {
 	return nil
 }
 
-func poolFaults(p *configv1.MachineConfigPool) []rpcerr.Field {
-	var bad []rpcerr.Field
+func poolFaults(p *configv1.MachineConfigPool) []object.Fault {
+	var bad []object.Fault
 	for _, s := range []struct {
 		path string
 		sel  *metav1.LabelSelector
@@ -134,14 +124,14 @@ func poolFaults(p *configv1.MachineConfigPool) []rpcerr.Field {
 		{"spec.nodeSelector", p.GetSpec().GetNodeSelector()},
 	} {
 		if len(s.sel.GetMatchLabels()) == 0 && len(s.sel.GetMatchExpressions()) == 0 {
-			bad = append(bad, rpcerr.Field{Path: s.path, Description: "must not be empty: it would select everything"})
+			bad = append(bad, object.Fault{Path: s.path, Description: "must not be empty: it would select everything"})
 			continue
 		}
-		_, faults := resource.LabelSelector(s.sel, s.path)
+		_, faults := object.LabelSelector(s.sel, s.path)
 		bad = append(bad, faults...)
 	}
 	if text := plan.MaxUnavailableFault(p.GetSpec().GetMaxUnavailable()); text != "" {
-		bad = append(bad, rpcerr.Field{Path: "spec.maxUnavailable", Description: text})
+		bad = append(bad, object.Fault{Path: "spec.maxUnavailable", Description: text})
 	}
 	return bad
 }

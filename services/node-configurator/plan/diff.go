@@ -45,7 +45,8 @@ type rule struct {
 	action Action
 }
 
-// rules are the defaults of the node disruption policies, where a reload counts as a restart; every other file means a reboot. Source: MCO.
+// rules are the defaults of the node disruption policies, where a reload counts as a restart; every other file means a
+// reboot. Source: MCO.
 func rules() []rule {
 	return []rule{
 		{"/var/lib/kubelet/config.json", None},
@@ -72,8 +73,8 @@ func actionOf(p string) Action {
 	return action
 }
 
-// Diff returns what differs between two configurations, in a fixed order; before may be nil for a node that has none. What cannot be read counts as
-// empty: kinds refuse it, so it does not come here.
+// Diff returns what differs between two configurations, in a fixed order; before may be nil for a node that has none.
+// What cannot be read counts as empty: kinds refuse it, so it does not come here.
 func Diff(before, after *configv1.MachineConfig) []Change {
 	a, b := before.GetSpec(), after.GetSpec()
 	var out []Change

@@ -7,42 +7,42 @@ import (
 
 	ignition "github.com/coreos/ignition/v2/config/v3_5"
 	"github.com/coreos/ignition/v2/config/v3_5/types"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/types/known/structpb"
 )
-
-// Fault is a wrong field of an object. Path is in JSON names.
-type Fault struct{ Path, Description string }
 
 // versions are the versions of Ignition that a configuration may speak; it is rendered in the last of them.
 func versions() []string { return []string{"3.0.0", "3.1.0", "3.2.0", "3.3.0", "3.4.0", "3.5.0"} }
 
-// parse returns an Ignition configuration in version 3.5, or what is wrong with it; path is where it stands in its object. An absent one
-// is empty.
-func parse(config *structpb.Struct, path string) (types.Config, []Fault) {
+// parse returns an Ignition configuration in version 3.5, or what is wrong with it; path is where it stands in its
+// object. An absent one is empty.
+func parse(config *structpb.Struct, path string) (types.Config, []object.Fault) {
 	empty := types.Config{Ignition: types.Ignition{Version: types.MaxVersion.String()}}
 	if config == nil {
 		return empty, nil
 	}
 	version := config.GetFields()["ignition"].GetStructValue().GetFields()["version"].GetStringValue()
 	if !known(version) {
-		return empty, []Fault{{path + ".ignition.version", fmt.Sprintf("is %q, must be one of %s", version, strings.Join(versions(), ", "))}}
+		return empty, []object.Fault{
+			object.Faultf(path+".ignition.version", "is %q, must be one of %s", version, strings.Join(versions(), ", ")),
+		}
 	}
 	raw, err := config.MarshalJSON()
 	if err != nil {
-		return empty, []Fault{{path, err.Error()}}
+		return empty, []object.Fault{{Path: path, Description: err.Error()}}
 	}
 	out, report, err := ignition.ParseCompatibleVersion(raw)
 	if err == nil {
 		return out, nil
 	}
-	var bad []Fault
+	var bad []object.Fault
 	for _, e := range report.Entries {
 		if e.Kind.IsFatal() {
-			bad = append(bad, Fault{at(path, e.Context.Path), e.Message})
+			bad = append(bad, object.Fault{Path: at(path, e.Context.Path), Description: e.Message})
 		}
 	}
 	if len(bad) == 0 {
-		bad = []Fault{{path, err.Error()}}
+		bad = []object.Fault{{Path: path, Description: err.Error()}}
 	}
 	return empty, bad
 }

@@ -9,7 +9,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// FuzzIgnition holds that what is wrong is named with its path, and that what is taken is rendered to something that is taken too, always the same.
+// FuzzIgnition holds that what is wrong is named with its path, and that what is taken is rendered to something that is
+// taken too, always the same.
 func FuzzIgnition(f *testing.F) {
 	for _, seed := range []string{
 		fileDoc("/etc/x", "one"),
@@ -17,7 +18,8 @@ func FuzzIgnition(f *testing.F) {
 		`{"ignition":{"version":"3.1.0"},"storage":{"files":[{"path":"/x","append":[{"source":"data:;base64,AA=="}],"contents":{"compression":"gzip","source":"data:,p"}}]}}`,
 		`{"ignition":{"version":"3.4.0"},"passwd":{"users":[{"name":"core","sshAuthorizedKeys":["ssh-rsa A"]}]},"kernelArguments":{"shouldExist":["a"]}}`,
 		`{"ignition":{"version":"3.2.0"},"storage":{"links":[{"path":"/a","target":"../../b"}],"directories":[{"path":"a"}],"files":[{"path":"/a"}]}}`,
-		`{"ignition":{"version":"3.9.0"}}`, `{"ignition":{"version":3}}`, `{}`, `{"ignition":{"version":"3.0.0","config":{"merge":[{"source":"x"}]}},"nonsense":1}`,
+		`{"ignition":{"version":"3.9.0"}}`, `{"ignition":{"version":3}}`, `{}`,
+		`{"ignition":{"version":"3.0.0","config":{"merge":[{"source":"x"}]}},"nonsense":1}`,
 	} {
 		f.Add(seed)
 	}
@@ -35,7 +37,10 @@ func FuzzIgnition(f *testing.F) {
 		if len(faults) > 0 {
 			return
 		}
-		pool, list := poolOf("worker", "worker"), []*configv1.MachineConfig{mc("a", "worker", doc), mc("b", "worker", ign(fileDoc("/etc/of-b", "b")))}
+		pool, list := poolOf("worker", "worker"), []*configv1.MachineConfig{
+			mc("a", "worker", doc),
+			mc("b", "worker", ign(fileDoc("/etc/of-b", "b"))),
+		}
 		r, err := Render(pool, list)
 		if err != nil {
 			return // two configurations that are good may merge to one that is not; Render says so

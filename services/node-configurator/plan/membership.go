@@ -9,7 +9,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/nodeid"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
@@ -25,7 +25,7 @@ type chooser struct {
 func newChooser(pools []*configv1.MachineConfigPool) chooser {
 	var c chooser
 	for _, p := range pools {
-		sel, bad := resource.LabelSelector(p.GetSpec().GetNodeSelector(), "spec.nodeSelector")
+		sel, bad := object.LabelSelector(p.GetSpec().GetNodeSelector(), "spec.nodeSelector")
 		if len(bad) == 0 {
 			c.pools, c.sels = append(c.pools, p), append(c.sels, sel)
 		}
@@ -33,9 +33,10 @@ func newChooser(pools []*configv1.MachineConfigPool) chooser {
 	return c
 }
 
-// poolOf returns the name of the pool that a node belongs to; empty for none. The pool "master" wins over all, one custom pool wins over
-// "worker". A node that two custom pools select belongs to none: disputed names them, by name. Source: MCO. Labels alone neither bring the node
-// of a worker machine into the pool "master" nor that of a control-plane machine out of it.
+// poolOf returns the name of the pool that a node belongs to; empty for none. The pool "master" wins over all, one
+// custom pool wins over "worker". A node that two custom pools select belongs to none: disputed names them, by name.
+// Source: MCO. Labels alone neither bring the node of a worker machine into the pool "master" nor that of a
+// control-plane machine out of it.
 func (c chooser) poolOf(node *nodev1.Node) (pool string, disputed []string) {
 	if node.GetMetadata().GetLabels()[osLabel] == "windows" {
 		return "", nil
@@ -48,11 +49,11 @@ func (c chooser) poolOf(node *nodev1.Node) (pool string, disputed []string) {
 			continue
 		}
 		switch name := p.GetMetadata().GetName(); name {
-		case Master:
-			if role != Worker {
+		case masterPool:
+			if role != workerPool {
 				master = name
 			}
-		case Worker:
+		case workerPool:
 			worker = name
 		default:
 			custom = append(custom, name)
@@ -64,7 +65,7 @@ func (c chooser) poolOf(node *nodev1.Node) (pool string, disputed []string) {
 		return "", custom
 	case master != "":
 		return master, nil
-	case role == Master:
+	case role == masterPool:
 		return "", nil
 	case len(custom) == 1:
 		return custom[0], nil
@@ -72,8 +73,8 @@ func (c chooser) poolOf(node *nodev1.Node) (pool string, disputed []string) {
 	return worker, nil
 }
 
-// ForNode reports whether a machine configuration is a rendered one of the pool that a node belongs to: no other is shown to the node, whatever
-// its marks ask for.
+// ForNode reports whether a machine configuration is a rendered one of the pool that a node belongs to: no other is
+// shown to the node, whatever its marks ask for.
 func ForNode(cfg *configv1.MachineConfig, node *nodev1.Node, pools []*configv1.MachineConfigPool) bool {
 	pool, _ := newChooser(pools).poolOf(node)
 	return pool != "" && slices.ContainsFunc(cfg.GetMetadata().GetOwnerReferences(), func(o *metav1.OwnerReference) bool {
@@ -95,7 +96,8 @@ func MembersOf(pool string, pools []*configv1.MachineConfigPool, nodes []*nodev1
 		name, disputed := c.poolOf(n)
 		switch {
 		case slices.Contains(disputed, pool):
-			m.Disputed = append(m.Disputed, fmt.Sprintf("Node %s is in no pool: the pools %s select it", n.GetMetadata().GetName(), strings.Join(disputed, " and ")))
+			m.Disputed = append(m.Disputed, fmt.Sprintf("Node %s is in no pool: the pools %s select it",
+				n.GetMetadata().GetName(), strings.Join(disputed, " and ")))
 		case name == pool:
 			m.Nodes = append(m.Nodes, n)
 		}

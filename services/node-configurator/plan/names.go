@@ -1,5 +1,5 @@
-// Package plan decides what configuration a pool of nodes shall have, which node takes it up next, and what each node does for that. It does
-// no I/O and reads no clock: the same view always gives the same plan. Views are never modified.
+// Package plan decides what configuration a pool of nodes shall have, which node takes it up next, and what each node
+// does for that. It does no I/O and reads no clock: the same view always gives the same plan. Views are never modified.
 package plan
 
 import (
@@ -13,7 +13,8 @@ const prefix = "machineconfiguration.openshift.io/"
 // RoleLabel says for which pools a machine configuration is.
 const RoleLabel = prefix + "role"
 
-// GeneratedBy marks a rendered configuration with the version of the program that made it: a recorded fact, never a gate.
+// GeneratedBy marks a rendered configuration with the version of the program that made it: a recorded fact, never a
+// gate.
 const GeneratedBy = prefix + "generated-by-controller-version"
 
 // Annotations of a node that only this service writes.
@@ -27,17 +28,17 @@ const (
 
 // States of a node, as its agent reports them.
 const (
-	Done           = "Done"
-	Working        = "Working"
-	Rebooting      = "Rebooting"
-	Degraded       = "Degraded"
-	Unreconcilable = "Unreconcilable"
+	stateDone      = "Done"
+	working        = "Working"
+	rebooting      = "Rebooting"
+	degraded       = "Degraded"
+	unreconcilable = "Unreconcilable"
 )
 
 // Pools with a meaning of their own.
 const (
-	Master = "master" // wins every node that it selects; one node at a time
-	Worker = "worker" // has what no custom pool selects
+	masterPool = "master" // wins every node that it selects; one node at a time
+	workerPool = "worker" // has what no custom pool selects
 )
 
 // RenderedPrefix begins the name of every rendered configuration, and of no other.

@@ -40,7 +40,7 @@ func mark(n *nodev1.Node, key string) string { return n.GetMetadata().GetAnnotat
 // done reports whether a node has what it shall have.
 func done(n *nodev1.Node) bool {
 	desired := mark(n, DesiredConfig)
-	return desired != "" && mark(n, CurrentConfig) == desired && mark(n, State) == Done
+	return desired != "" && mark(n, CurrentConfig) == desired && mark(n, State) == stateDone
 }
 
 // rolling reports whether a node was told to change and has not done so yet.
@@ -52,7 +52,7 @@ func rolling(n *nodev1.Node) bool {
 // failed reports whether the agent of a node has given up for now.
 func failed(n *nodev1.Node) bool {
 	s := mark(n, State)
-	return s == Degraded || s == Unreconcilable
+	return s == degraded || s == unreconcilable
 }
 
 // stuck reports whether a node could not take up what it shall have.
@@ -74,7 +74,8 @@ func up(n *nodev1.Node) bool { return condition(n, "Ready") == "True" }
 
 // ready reports whether a node takes part and can be given work. Source: MCO.
 func ready(n *nodev1.Node) bool {
-	return up(n) && condition(n, "DiskPressure") != "True" && condition(n, "NetworkUnavailable") != "True" && !n.GetSpec().GetUnschedulable()
+	return up(n) && condition(n, "DiskPressure") != "True" && condition(n, "NetworkUnavailable") != "True" &&
+		!n.GetSpec().GetUnschedulable()
 }
 
 // unavailable reports whether a node counts against maxUnavailable. Source: MCO.
@@ -94,8 +95,8 @@ func need(v NodeView) (Action, string) {
 	return Needed(Diff(v.Current, v.Desired))
 }
 
-// Node decides what is done for a node now. Whatever it decides follows from the marks on the node and its drain alone, so it may be decided anew
-// at any moment.
+// Node decides what is done for a node now. Whatever it decides follows from the marks on the node and its drain alone,
+// so it may be decided anew at any moment.
 func Node(v NodeView) NodeStep {
 	if v.Node == nil {
 		return NodeStep{DeleteDrain: v.Drain != nil && !ending(v.Drain)}
@@ -118,9 +119,10 @@ func Node(v NodeView) NodeStep {
 	return s
 }
 
-// ControlPlane reports whether a node is of a control-plane machine or has the role of one, so that a voter of the etcd cluster may be on it.
+// ControlPlane reports whether a node is of a control-plane machine or has the role of one, so that a voter of the etcd
+// cluster may be on it.
 func ControlPlane(n *nodev1.Node) bool {
-	if n.GetMetadata().GetAnnotations()[nodeid.MachineRole] == Master {
+	if n.GetMetadata().GetAnnotations()[nodeid.MachineRole] == masterPool {
 		return true // whatever its labels
 	}
 	labels := n.GetMetadata().GetLabels()
@@ -129,8 +131,8 @@ func ControlPlane(n *nodev1.Node) bool {
 	return master || control
 }
 
-// emptied reports whether a node is empty and stays so. Node and drain come from two copies, of which one may be behind: a drain that is gone
-// already holds its node no longer, and a node that is held is unschedulable.
+// emptied reports whether a node is empty and stays so. Node and drain come from two copies, of which one may be
+// behind: a drain that is gone already holds its node no longer, and a node that is held is unschedulable.
 func emptied(v NodeView) bool {
 	return Emptied(v.Drain) && v.Drain.GetSpec().GetNodeName() == v.Node.GetMetadata().GetName() &&
 		v.Node.GetSpec().GetUnschedulable()
@@ -154,21 +156,22 @@ type Marks map[string]string
 
 // Target returns the marks that give a node a new target. What became of the former one counts no more.
 func Target(config string) Marks {
-	return Marks{DesiredConfig: config, State: Working, Reason: ""}
+	return Marks{DesiredConfig: config, State: working, Reason: ""}
 }
 
-// Reported returns the marks that a report of a node's agent changes; none if it says nothing new. A failure to reach a target that was taken back
-// meanwhile is not noted, and neither is an end in the very boot that the agent wanted to end.
+// Reported returns the marks that a report of a node's agent changes; none if it says nothing new. A failure to reach a
+// target that was taken back meanwhile is not noted, and neither is an end in the very boot that the agent wanted to
+// end.
 func Reported(node *nodev1.Node, r *configv1.ReportConfigRequest) Marks {
 	want := Marks{CurrentConfig: r.GetCurrentConfig(), State: r.GetState(), Reason: r.GetReason(), EndingBoot: ""}
-	failure := r.GetState() == Degraded || r.GetState() == Unreconcilable
+	failure := r.GetState() == degraded || r.GetState() == unreconcilable
 	switch {
 	case failure && r.GetDesiredConfig() != "" && r.GetDesiredConfig() != mark(node, DesiredConfig):
-		want[State], want[Reason] = Working, ""
-	case r.GetState() == Rebooting:
+		want[State], want[Reason] = working, ""
+	case r.GetState() == rebooting:
 		want[EndingBoot] = r.GetBootId()
-	case r.GetState() == Done && r.GetBootId() != "" && r.GetBootId() == mark(node, EndingBoot):
-		want = Marks{State: Rebooting, Reason: "the machine has not been restarted yet"}
+	case r.GetState() == stateDone && r.GetBootId() != "" && r.GetBootId() == mark(node, EndingBoot):
+		want = Marks{State: rebooting, Reason: "the machine has not been restarted yet"}
 	}
 	out := Marks{}
 	for k, v := range want {

@@ -13,13 +13,14 @@ import (
 	"github.com/coreos/ignition/v2/config/v3_5/types"
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
 const (
-	// maxRendered is the size up to which a rendered configuration is accepted, so that it can be stored and sent whole. Source: MCO.
+	// maxRendered is the size up to which a rendered configuration is accepted, so that it can be stored and sent whole.
+	// Source: MCO.
 	maxRendered = 1_572_864
 
 	defaultKernel = "default"
@@ -31,10 +32,11 @@ type Rendered struct {
 	Sources []string                // names, in the order of their merging
 }
 
-// Selected returns the machine configurations that a pool selects, in the order in which they are merged: those for workers first, then all
-// others, both by name, so that those of a custom pool or of the masters have the last word. Source: MCO.
-func Selected(pool *configv1.MachineConfigPool, configs []*configv1.MachineConfig) ([]*configv1.MachineConfig, error) {
-	sel, bad := resource.LabelSelector(pool.GetSpec().GetMachineConfigSelector(), "spec.machineConfigSelector")
+// selected returns the machine configurations that a pool selects, in the order in which they are merged: those for
+// workers first, then all others, both by name, so that those of a custom pool or of the masters have the last word.
+// Source: MCO.
+func selected(pool *configv1.MachineConfigPool, configs []*configv1.MachineConfig) ([]*configv1.MachineConfig, error) {
+	sel, bad := object.LabelSelector(pool.GetSpec().GetMachineConfigSelector(), "spec.machineConfigSelector")
 	if len(bad) > 0 {
 		return nil, errors.New(bad[0].String())
 	}
@@ -65,12 +67,13 @@ func Selected(pool *configv1.MachineConfigPool, configs []*configv1.MachineConfi
 }
 
 func forWorkers(c *configv1.MachineConfig) bool {
-	return c.GetMetadata().GetLabels()[RoleLabel] == Worker
+	return c.GetMetadata().GetLabels()[RoleLabel] == workerPool
 }
 
-// Render merges the machine configurations that a pool selects. The name depends on the pool's name and the content alone.
+// Render merges the machine configurations that a pool selects. The name depends on the pool's name and the content
+// alone.
 func Render(pool *configv1.MachineConfigPool, configs []*configv1.MachineConfig) (Rendered, error) {
-	selected, err := Selected(pool, configs)
+	selected, err := selected(pool, configs)
 	if err != nil {
 		return Rendered{}, err
 	}
@@ -130,7 +133,8 @@ func addSettings(whole, part *configv1.MachineConfigSpec) {
 	}
 }
 
-// explicit has every file of the configuration say how it is compressed, so that it does not take that over from the one below it.
+// explicit has every file of the configuration say how it is compressed, so that it does not take that over from the
+// one below it.
 func explicit(c types.Config) types.Config {
 	c.Storage.Files = slices.Clone(c.Storage.Files)
 	for i := range c.Storage.Files {
@@ -173,7 +177,7 @@ func digest(spec *configv1.MachineConfigSpec) (string, int, error) {
 }
 
 // Faults returns what is wrong with a machine configuration beyond the shape of its message.
-func Faults(c *configv1.MachineConfig) []Fault {
+func Faults(c *configv1.MachineConfig) []object.Fault {
 	_, bad := parse(c.GetSpec().GetConfig(), "spec.config")
 	return bad
 }

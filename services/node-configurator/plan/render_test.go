@@ -33,12 +33,18 @@ func ign(doc string) *structpb.Struct {
 }
 
 func fileDoc(path, content string) string {
-	return fmt.Sprintf(`{"ignition":{"version":"3.2.0"},"storage":{"files":[{"path":%q,"mode":420,"contents":{"source":"data:,%s"}}]}}`, path, content)
+	return fmt.Sprintf(
+		`{"ignition":{"version":"3.2.0"},"storage":{"files":[{"path":%q,"mode":420,"contents":{"source":"data:,%s"}}]}}`,
+		path, content)
 }
 
-func mc(name, role string, config *structpb.Struct, change ...func(*configv1.MachineConfigSpec)) *configv1.MachineConfig {
+func mc(name, role string, config *structpb.Struct,
+	change ...func(*configv1.MachineConfigSpec),
+) *configv1.MachineConfig {
 	c := &configv1.MachineConfig{
-		Metadata: &metav1.ObjectMeta{Name: name, Labels: map[string]string{}}, Spec: &configv1.MachineConfigSpec{Config: config},
+		Metadata: &metav1.ObjectMeta{Name: name, Labels: map[string]string{}}, Spec: &configv1.MachineConfigSpec{
+			Config: config,
+		},
 	}
 	if role != "" {
 		c.Metadata.Labels[RoleLabel] = role
@@ -53,8 +59,10 @@ func poolOf(name string, roles ...string) *configv1.MachineConfigPool {
 	return &configv1.MachineConfigPool{
 		Metadata: &metav1.ObjectMeta{Name: name},
 		Spec: &configv1.MachineConfigPoolSpec{
-			MachineConfigSelector: &metav1.LabelSelector{MatchExpressions: []*metav1.LabelSelectorRequirement{{Key: RoleLabel, Operator: "In", Values: roles}}},
-			NodeSelector:          &metav1.LabelSelector{MatchLabels: map[string]string{"node-role.kubernetes.io/" + name: ""}},
+			MachineConfigSelector: &metav1.LabelSelector{MatchExpressions: []*metav1.LabelSelectorRequirement{
+				{Key: RoleLabel, Operator: "In", Values: roles},
+			}},
+			NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"node-role.kubernetes.io/" + name: ""}},
 		},
 	}
 }
@@ -96,7 +104,8 @@ func TestThePoolsOwnConfigurationsHaveTheLastWord(t *testing.T) {
 func TestSettingsAreMergedEachInItsOwnWay(t *testing.T) {
 	r, err := Render(poolOf("worker", "worker"), []*configv1.MachineConfig{
 		mc("a", "worker", nil, func(s *configv1.MachineConfigSpec) {
-			s.KernelArguments, s.Extensions, s.OsImageUrl, s.KernelType = []string{"quiet", "a=1"}, []string{"usbguard"}, "first", "realtime"
+			s.KernelArguments, s.Extensions, s.OsImageUrl, s.KernelType = []string{"quiet", "a=1"}, []string{"usbguard"},
+				"first", "realtime"
 		}),
 		mc("b", "worker", nil, func(s *configv1.MachineConfigSpec) {
 			s.KernelArguments, s.Fips, s.OsImageUrl, s.KernelType = []string{"quiet"}, proto.Bool(true), "second", "default"
@@ -107,7 +116,8 @@ func TestSettingsAreMergedEachInItsOwnWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := r.Config.GetSpec()
-	if !slices.Equal(s.GetKernelArguments(), []string{"quiet", "a=1", "quiet"}) || !s.GetFips() || s.GetOsImageUrl() != "second" ||
+	if !slices.Equal(s.GetKernelArguments(), []string{"quiet", "a=1", "quiet"}) || !s.GetFips() ||
+		s.GetOsImageUrl() != "second" ||
 		s.GetKernelType() != "realtime" || !slices.Equal(s.GetExtensions(), []string{"usbguard"}) {
 		t.Errorf("merged %v", s)
 	}
@@ -134,9 +144,14 @@ func TestWhatCannotBeRenderedIsSaid(t *testing.T) {
 		configs    []*configv1.MachineConfig
 	}{
 		{"nothing is selected", "no machine config matches", []*configv1.MachineConfig{mc("a", "master", nil)}},
-		{"a broken one", `machine config "a": spec.config.ignition.version: is "2.2.0"`, []*configv1.MachineConfig{mc("a", "worker", ign(`{"ignition":{"version":"2.2.0"}}`))}},
+		{"a broken one", `machine config "a": spec.config.ignition.version: is "2.2.0"`, []*configv1.MachineConfig{
+			mc("a", "worker", ign(`{"ignition":{"version":"2.2.0"}}`)),
+		}},
 		{"a kernel without sources", "kernel-devel does not go with the kernel type realtime", []*configv1.MachineConfig{
-			mc("a", "worker", nil, func(s *configv1.MachineConfigSpec) { s.Extensions, s.KernelType = []string{"kernel-devel"}, "realtime" }),
+			mc("a", "worker", nil, func(s *configv1.MachineConfigSpec) {
+				s.Extensions, s.KernelType = []string{"kernel-devel"},
+					"realtime"
+			}),
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -149,7 +164,8 @@ func TestWhatCannotBeRenderedIsSaid(t *testing.T) {
 	unlabelled.Spec.MachineConfigSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"x": "y"}}
 	c := mc("a", "", nil)
 	c.Metadata.Labels["x"] = "y"
-	if _, err := Render(unlabelled, []*configv1.MachineConfig{c}); err == nil || !strings.Contains(err.Error(), "has no label") {
+	if _, err := Render(unlabelled, []*configv1.MachineConfig{c}); err == nil ||
+		!strings.Contains(err.Error(), "has no label") {
 		t.Errorf("Render = %v", err)
 	}
 }
@@ -159,7 +175,8 @@ func TestTheNameDependsOnTheContentAlone(t *testing.T) {
 		names := rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z]{1,8}`), 1, 5, rapid.ID[string]).Draw(t, "names")
 		var configs []*configv1.MachineConfig
 		for i, n := range names {
-			configs = append(configs, mc(n, "worker", ign(fileDoc("/"+rapid.StringMatching(`[a-c]`).Draw(t, "path"), fmt.Sprint(i)))))
+			configs = append(configs,
+				mc(n, "worker", ign(fileDoc("/"+rapid.StringMatching(`[a-c]`).Draw(t, "path"), fmt.Sprint(i)))))
 		}
 		pool := poolOf("worker", "worker")
 		a := must(Render(pool, configs))
@@ -191,8 +208,10 @@ func TestTheGreatestActionCountsAndNamesItsItem(t *testing.T) {
 	}{
 		{"nothing differs", mc("b", "worker", ign(fileDoc("/etc/x", "1"))), None, ""},
 		{"a file means a reboot", mc("b", "worker", ign(fileDoc("/etc/x", "2"))), Reboot, `file "/etc/x" changed`},
-		{"kernel arguments mean a reboot", mc("b", "worker", ign(fileDoc("/etc/x", "1")), func(s *configv1.MachineConfigSpec) { s.KernelArguments = []string{"a"} }), Reboot, "kernelArguments changed"},
-		{"the default kernel is the default", mc("b", "worker", ign(fileDoc("/etc/x", "1")), func(s *configv1.MachineConfigSpec) { s.KernelType = "default" }), None, ""},
+		{"kernel arguments mean a reboot", mc("b", "worker", ign(fileDoc("/etc/x", "1")),
+			func(s *configv1.MachineConfigSpec) { s.KernelArguments = []string{"a"} }), Reboot, "kernelArguments changed"},
+		{"the default kernel is the default", mc("b", "worker", ign(fileDoc("/etc/x", "1")),
+			func(s *configv1.MachineConfigSpec) { s.KernelType = "default" }), None, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if action, why := Needed(Diff(base, tc.after)); action != tc.action || why != tc.why {
@@ -202,7 +221,8 @@ func TestTheGreatestActionCountsAndNamesItsItem(t *testing.T) {
 	}
 	for path, want := range map[string]Action{
 		"/var/lib/kubelet/config.json": None, "/etc/nmstate/openshift/a.yml": None, "/etc/nmstate/openshiftx": Reboot,
-		"/etc/containers/policy.json": Restart, "/etc/containers/registries.d/a": Restart, "/etc/containers/registries.conf": Drain, "/etc/containers": Reboot,
+		"/etc/containers/policy.json": Restart, "/etc/containers/registries.d/a": Restart,
+		"/etc/containers/registries.conf": Drain, "/etc/containers": Reboot,
 	} {
 		changes := Diff(mc("a", "worker", nil), mc("b", "worker", ign(fileDoc(path, "1"))))
 		if action, _ := Needed(changes); action != want {
@@ -213,8 +233,10 @@ func TestTheGreatestActionCountsAndNamesItsItem(t *testing.T) {
 	if action, _ := Needed(Diff(mc("a", "worker", nil), mc("b", "worker", keys))); action != None {
 		t.Errorf("a key of a user: %v", action)
 	}
-	unit := ign(`{"ignition":{"version":"3.2.0"},"systemd":{"units":[{"name":"a.service","contents":"[Service]\nExecStart=/bin/true\n"}]}}`)
-	if action, why := Needed(Diff(mc("a", "worker", nil), mc("b", "worker", unit))); action != Reboot || why != `unit "a.service" added` {
+	unit := ign(
+		`{"ignition":{"version":"3.2.0"},"systemd":{"units":[{"name":"a.service","contents":"[Service]\nExecStart=/bin/true\n"}]}}`)
+	if action, why := Needed(Diff(mc("a", "worker", nil), mc("b", "worker", unit))); action != Reboot ||
+		why != `unit "a.service" added` {
 		t.Errorf("a unit: %v %s", action, why)
 	}
 }

@@ -47,10 +47,10 @@ const (
 	Unavailable = "Unavailable"
 )
 
-// MaxUnavailable returns how many of so many nodes of a pool may be unavailable at once, 1 or more. Percentages are rounded down. Masters go one
-// at a time, whatever is given: each may hold a voter.
+// MaxUnavailable returns how many of so many nodes of a pool may be unavailable at once, 1 or more. Percentages are
+// rounded down. Masters go one at a time, whatever is given: each may hold a voter.
 func MaxUnavailable(pool *configv1.MachineConfigPool, nodes int) int {
-	if pool.GetMetadata().GetName() == Master {
+	if pool.GetMetadata().GetName() == masterPool {
 		return 1
 	}
 	v := pool.GetSpec().GetMaxUnavailable()
@@ -64,7 +64,8 @@ func MaxUnavailable(pool *configv1.MachineConfigPool, nodes int) int {
 	return max(1, int(v.GetNumberValue()))
 }
 
-// MaxUnavailableFault returns what is wrong with maxUnavailable beyond what the message's own rule finds; empty for nothing.
+// MaxUnavailableFault returns what is wrong with maxUnavailable beyond what the message's own rule finds; empty for
+// nothing.
 func MaxUnavailableFault(v *structpb.Value) string {
 	s, ok := v.GetKind().(*structpb.Value_StringValue)
 	if !ok {
@@ -80,10 +81,10 @@ func MaxUnavailableFault(v *structpb.Value) string {
 
 // Pool decides which nodes of a pool begin now, and what its status is.
 //
-// A node without any configuration gets it at once. A node that was told to change to something else and has not done so is told the new
-// target at once: it is down for it already. Of the others, nodes that are down come first and cost nothing, since nobody loses them; nodes
-// that can be given work begin while fewer than MaxUnavailable are unavailable, by zone and age. Never more than MaxUnavailable nodes are
-// under way at once.
+// A node without any configuration gets it at once. A node that was told to change to something else and has not done
+// so is told the new target at once: it is down for it already. Of the others, nodes that are down come first and cost
+// nothing, since nobody loses them; nodes that can be given work begin while fewer than MaxUnavailable are unavailable,
+// by zone and age. Never more than MaxUnavailable nodes are under way at once.
 func Pool(v View) Rollout {
 	target := v.Pool.GetSpec().GetConfiguration().GetName()
 	r := Rollout{MaxUnavailable: MaxUnavailable(v.Pool, len(v.Members.Nodes))}
@@ -141,7 +142,8 @@ func (r *Rollout) begin(v View, target string) map[string]string {
 			free--
 		}
 	}
-	// A node that serves although it counts as unavailable (its disk differs from its configuration) is its own obstacle and nobody else's.
+	// A node that serves although it counts as unavailable (its disk differs from its configuration) is its own obstacle
+	// and nobody else's.
 	capacity := r.Capacity
 	for _, n := range candidates {
 		switch {
@@ -181,7 +183,10 @@ func zone(n *nodev1.Node) string {
 // tell writes down what one node is doing, and what is done about it.
 func (r *Rollout) tell(v View, n *nodev1.Node, target string, next map[string]string) {
 	name := n.GetMetadata().GetName()
-	p := &configv1.PlanMachineConfigPoolResponse_NodePlan{Node: name, Current: mark(n, CurrentConfig), Desired: mark(n, DesiredConfig)}
+	p := &configv1.PlanMachineConfigPoolResponse_NodePlan{
+		Node: name, Current: mark(n, CurrentConfig),
+		Desired: mark(n, DesiredConfig),
+	}
 	r.Nodes = append(r.Nodes, p)
 	ref := &metav1.ObjectReference{ApiVersion: "v1", Kind: "Node", Name: name, Uid: n.GetMetadata().GetUid()}
 	if why, ok := next[name]; ok {
@@ -193,7 +198,7 @@ func (r *Rollout) tell(v View, n *nodev1.Node, target string, next map[string]st
 	}
 	switch {
 	case failed(n):
-		p.State, p.Reason = Degraded, mark(n, Reason)
+		p.State, p.Reason = degraded, mark(n, Reason)
 	case p.Desired != "" && !done(n):
 		p.State, p.Reason = Updating, progress(n, v.Drains[name])
 	case target != "" && p.Desired != target:
@@ -215,7 +220,7 @@ func (r *Rollout) tell(v View, n *nodev1.Node, target string, next map[string]st
 // progress says what a node that is under way is doing.
 func progress(n *nodev1.Node, d *nodev1.Drain) string {
 	switch {
-	case mark(n, State) == Rebooting:
+	case mark(n, State) == rebooting:
 		return "the machine restarts"
 	case d == nil || mark(n, State) == "":
 		return "its agent is told to take the configuration up"

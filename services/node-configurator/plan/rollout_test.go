@@ -70,7 +70,12 @@ func TestMaxUnavailable(t *testing.T) {
 		nodes int
 		want  int
 	}{
-		{"worker", nil, 5, 1}, {"worker", 3, 5, 3}, {"worker", "50%", 5, 2}, {"worker", "10%", 5, 1}, {"worker", "100%", 5, 5}, {"master", 3, 3, 1},
+		{"worker", nil, 5, 1},
+		{"worker", 3, 5, 3},
+		{"worker", "50%", 5, 2},
+		{"worker", "10%", 5, 1},
+		{"worker", "100%", 5, 5},
+		{"master", 3, 3, 1},
 	} {
 		if got := MaxUnavailable(target(poolOf(tc.pool, tc.pool), "b", tc.most), tc.nodes); got != tc.want {
 			t.Errorf("%s with %v of %d nodes: %d, want %d", tc.pool, tc.most, tc.nodes, got, tc.want)
@@ -87,26 +92,80 @@ func TestWhichNodesBeginNext(t *testing.T) {
 		nodes []*nodev1.Node
 		want  []string
 	}{
-		{"the first of equals", nil, false, "", []*nodev1.Node{node("n1", "a", "a", Done), node("n2", "a", "a", Done)}, []string{"n1"}},
+		{
+			"the first of equals", nil, false, "",
+			[]*nodev1.Node{node("n1", "a", "a", stateDone), node("n2", "a", "a", stateDone)},
+			[]string{"n1"},
+		},
 		{"zones first, then age, those without a zone last", 9, false, "", []*nodev1.Node{
-			placed(node("n1", "a", "a", Done), "", time.Hour), placed(node("n2", "a", "a", Done), "z2", time.Minute),
-			placed(node("n3", "a", "a", Done), "z1", time.Minute), placed(node("n4", "a", "a", Done), "z1", time.Hour),
+			placed(node("n1", "a", "a", stateDone), "", time.Hour), placed(node("n2", "a", "a", stateDone), "z2", time.Minute),
+			placed(node("n3", "a", "a", stateDone), "z1", time.Minute), placed(node("n4", "a", "a", stateDone), "z1", time.Hour),
 		}, []string{"n4", "n3", "n2", "n1"}},
-		{"nobody while one is under way", nil, false, "", []*nodev1.Node{cordoned(node("n1", "a", "b", Working)), node("n2", "a", "a", Done)}, nil},
-		{"a node that failed on this one is in the way", nil, false, "", []*nodev1.Node{node("n1", "a", "b", Degraded), node("n2", "a", "a", Done)}, nil},
-		{"a node that failed on this one takes one place", 2, false, "", []*nodev1.Node{node("n1", "a", "b", Degraded), node("n2", "a", "a", Done), node("n3", "a", "a", Done)}, []string{"n2"}},
-		{"a failed target that was taken back is replaced", nil, false, "", []*nodev1.Node{cordoned(node("n1", "a", "bad", Degraded, "no")), node("n2", "a", "a", Done)}, []string{"n1"}},
-		{"so is one that is still being worked at", nil, false, "", []*nodev1.Node{cordoned(node("n1", "a", "bad", Working)), node("n2", "a", "a", Done)}, []string{"n1"}},
-		{"a node that is down comes first", nil, false, "", []*nodev1.Node{node("n1", "a", "a", Done), lost(node("n2", "a", "a", Done))}, []string{"n2"}},
-		{"one that is down on a bad configuration gets the good one", nil, false, "", []*nodev1.Node{lost(node("n1", "bad", "bad", Done)), node("n2", "a", "a", Done)}, []string{"n1"}},
-		{"a node that a user holds waits for the user", 2, false, "", []*nodev1.Node{cordoned(node("n1", "a", "a", Done)), node("n2", "a", "a", Done)}, []string{"n2"}},
-		{"not all that are down at once", nil, false, "", []*nodev1.Node{lost(node("n1", "a", "a", Done)), lost(node("n2", "a", "a", Done))}, []string{"n1"}},
-		{"a new node gets it whatever else there is", nil, false, "", []*nodev1.Node{cordoned(node("n1", "a", "b", Working)), node("n2"), node("n3")}, []string{"n2", "n3"}},
-		{"a new node gets it in a paused pool, too", nil, true, "", []*nodev1.Node{node("n1", "a", "a", Done), node("n2")}, []string{"n2"}},
-		{"nobody begins in a paused pool", 5, true, "", []*nodev1.Node{node("n1", "a", "a", Done), cordoned(node("n2", "a", "bad", Degraded))}, nil},
-		{"nobody begins while it cannot be rendered", 5, false, "broken", []*nodev1.Node{node("n1", "a", "a", Done)}, nil},
-		{"what differs from its configuration may get another", nil, false, "", []*nodev1.Node{node("n1", "a", "a", Degraded, "content mismatch"), node("n2", "a", "a", Done)}, []string{"n1"}},
-		{"but not while another is down", nil, false, "", []*nodev1.Node{node("n1", "a", "a", Degraded, "content mismatch"), lost(node("n2", "b", "b", Done))}, nil},
+		{"nobody while one is under way", nil, false, "", []*nodev1.Node{
+			cordoned(node("n1", "a", "b", working)),
+			node("n2", "a", "a", stateDone),
+		}, nil},
+		{"a node that failed on this one is in the way", nil, false, "", []*nodev1.Node{
+			node("n1", "a", "b", degraded),
+			node("n2", "a", "a", stateDone),
+		}, nil},
+		{"a node that failed on this one takes one place", 2, false, "", []*nodev1.Node{
+			node("n1", "a", "b", degraded),
+			node("n2", "a", "a", stateDone), node("n3", "a", "a", stateDone),
+		}, []string{"n2"}},
+		{
+			"a failed target that was taken back is replaced", nil, false, "",
+			[]*nodev1.Node{cordoned(node("n1", "a", "bad", degraded, "no")), node("n2", "a", "a", stateDone)},
+			[]string{"n1"},
+		},
+		{"so is one that is still being worked at", nil, false, "", []*nodev1.Node{
+			cordoned(node("n1", "a", "bad", working)),
+			node("n2", "a", "a", stateDone),
+		}, []string{"n1"}},
+		{"a node that is down comes first", nil, false, "", []*nodev1.Node{
+			node("n1", "a", "a", stateDone),
+			lost(node("n2", "a", "a", stateDone)),
+		}, []string{"n2"}},
+		{
+			"one that is down on a bad configuration gets the good one", nil, false, "",
+			[]*nodev1.Node{lost(node("n1", "bad", "bad", stateDone)), node("n2", "a", "a", stateDone)},
+			[]string{"n1"},
+		},
+		{"a node that a user holds waits for the user", 2, false, "", []*nodev1.Node{
+			cordoned(node("n1", "a", "a", stateDone)),
+			node("n2", "a", "a", stateDone),
+		}, []string{"n2"}},
+		{"not all that are down at once", nil, false, "", []*nodev1.Node{
+			lost(node("n1", "a", "a", stateDone)),
+			lost(node("n2", "a", "a", stateDone)),
+		}, []string{"n1"}},
+		{"a new node gets it whatever else there is", nil, false, "", []*nodev1.Node{
+			cordoned(node("n1", "a", "b", working)),
+			node("n2"), node("n3"),
+		}, []string{"n2", "n3"}},
+		{
+			"a new node gets it in a paused pool, too", nil, true, "",
+			[]*nodev1.Node{node("n1", "a", "a", stateDone), node("n2")},
+			[]string{"n2"},
+		},
+		{"nobody begins in a paused pool", 5, true, "", []*nodev1.Node{
+			node("n1", "a", "a", stateDone),
+			cordoned(node("n2", "a", "bad", degraded)),
+		}, nil},
+		{
+			"nobody begins while it cannot be rendered", 5, false, "broken",
+			[]*nodev1.Node{node("n1", "a", "a", stateDone)},
+			nil,
+		},
+		{
+			"what differs from its configuration may get another", nil, false, "",
+			[]*nodev1.Node{node("n1", "a", "a", degraded, "content mismatch"), node("n2", "a", "a", stateDone)},
+			[]string{"n1"},
+		},
+		{"but not while another is down", nil, false, "", []*nodev1.Node{
+			node("n1", "a", "a", degraded, "content mismatch"),
+			lost(node("n2", "b", "b", stateDone)),
+		}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			pool := target(poolOf("worker", "worker"), "b", tc.most)
@@ -143,35 +202,67 @@ func TestTheStatusCountsAndSays(t *testing.T) {
 		{"an empty pool is updated", false, "", nil, [5]int32{}, map[string]string{
 			"Updated": "True: : All nodes are updated with MachineConfig b", "Updating": "False: : ", "Degraded": "False: : ",
 		}},
-		{"all have it", false, "", []*nodev1.Node{node("n1", "b", "b", Done)}, [5]int32{1, 1, 1, 0, 0}, map[string]string{
-			"Updated": "True: : All nodes are updated with MachineConfig b",
-		}},
-		{"all have it, but one is not ready", false, "", []*nodev1.Node{node("n1", "b", "b", Done), lost(node("n2", "b", "b", Done))}, [5]int32{2, 2, 1, 1, 0}, map[string]string{
+		{
+			"all have it", false, "",
+			[]*nodev1.Node{node("n1", "b", "b", stateDone)},
+			[5]int32{1, 1, 1, 0, 0},
+			map[string]string{
+				"Updated": "True: : All nodes are updated with MachineConfig b",
+			},
+		},
+		{"all have it, but one is not ready", false, "", []*nodev1.Node{
+			node("n1", "b", "b", stateDone),
+			lost(node("n2", "b", "b", stateDone)),
+		}, [5]int32{2, 2, 1, 1, 0}, map[string]string{
 			"Updated":  "False: : 1 of 2 nodes are updated; unavailable: n2",
 			"Updating": "True: : All nodes are updating to MachineConfig b",
 		}},
-		{"one is drained, one waits", false, "", []*nodev1.Node{cordoned(node("n1", "a", "b", Working)), node("n2", "a", "a", Done)}, [5]int32{2, 0, 0, 1, 0}, map[string]string{
+		{"one is drained, one waits", false, "", []*nodev1.Node{
+			cordoned(node("n1", "a", "b", working)),
+			node("n2", "a", "a", stateDone),
+		}, [5]int32{2, 0, 0, 1, 0}, map[string]string{
 			"Updated": `False: : 0 of 2 nodes are updated; updating: n1 (is drained: 1 pod is left; default/web: budget "web" allows 0 disruptions); waiting: n2`,
 		}},
-		{"paused", true, "", []*nodev1.Node{node("n1", "a", "a", Done)}, [5]int32{1, 0, 0, 0, 0}, map[string]string{
-			"Updated": "False: : 0 of 1 nodes are updated; waiting: n1", "Updating": "False: : Pool is paused; will not update to MachineConfig b",
+		{"paused", true, "", []*nodev1.Node{node("n1", "a", "a", stateDone)}, [5]int32{1, 0, 0, 0, 0}, map[string]string{
+			"Updated":  "False: : 0 of 1 nodes are updated; waiting: n1",
+			"Updating": "False: : Pool is paused; will not update to MachineConfig b",
 		}},
-		{"degraded", false, "", []*nodev1.Node{node("n1", "a", "b", Degraded, "no space")}, [5]int32{1, 0, 0, 0, 1}, map[string]string{
-			"NodeDegraded": `True: 1 nodes are reporting degraded status on sync: Node n1 is reporting: "no space"`,
-			"Degraded":     `True: : Node n1 is reporting: "no space"`,
-			"Updating":     "True: : All nodes are updating to MachineConfig b",
-		}},
-		{"not rendered", false, "two of them clash", []*nodev1.Node{node("n1", "b", "b", Done)}, [5]int32{1, 1, 1, 0, 0}, map[string]string{
-			"RenderDegraded": "True: RenderFailed: two of them clash", "Degraded": "True: : two of them clash", "NodeDegraded": "False: : ",
-		}},
+		{
+			"degraded", false, "",
+			[]*nodev1.Node{node("n1", "a", "b", degraded, "no space")},
+			[5]int32{1, 0, 0, 0, 1},
+			map[string]string{
+				"NodeDegraded": `True: 1 nodes are reporting degraded status on sync: Node n1 is reporting: "no space"`,
+				"Degraded":     `True: : Node n1 is reporting: "no space"`,
+				"Updating":     "True: : All nodes are updating to MachineConfig b",
+			},
+		},
+		{
+			"not rendered", false, "two of them clash",
+			[]*nodev1.Node{node("n1", "b", "b", stateDone)},
+			[5]int32{1, 1, 1, 0, 0},
+			map[string]string{
+				"RenderDegraded": "True: RenderFailed: two of them clash", "Degraded": "True: : two of them clash",
+				"NodeDegraded": "False: : ",
+			},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			pool := target(poolOf("worker", "worker"), "b", nil)
 			pool.Spec.Paused = proto.Bool(tc.paused)
-			st := Pool(View{Now: epoch(), Pool: pool, Members: Members{Nodes: tc.nodes}, Failure: tc.fail, Drains: map[string]*nodev1.Drain{
-				"n1": {Status: &nodev1.DrainStatus{Phase: proto.String("Draining"), Message: proto.String("1 pod is left"), Blocked: []string{`default/web: budget "web" allows 0 disruptions`}}},
-			}}).Status
-			got := [5]int32{st.GetMachineCount(), st.GetUpdatedMachineCount(), st.GetReadyMachineCount(), st.GetUnavailableMachineCount(), st.GetDegradedMachineCount()}
+			st := Pool(View{
+				Now: epoch(), Pool: pool, Members: Members{Nodes: tc.nodes}, Failure: tc.fail,
+				Drains: map[string]*nodev1.Drain{
+					"n1": {Status: &nodev1.DrainStatus{
+						Phase: proto.String("Draining"), Message: proto.String("1 pod is left"),
+						Blocked: []string{`default/web: budget "web" allows 0 disruptions`},
+					}},
+				},
+			}).Status
+			got := [5]int32{
+				st.GetMachineCount(), st.GetUpdatedMachineCount(), st.GetReadyMachineCount(),
+				st.GetUnavailableMachineCount(), st.GetDegradedMachineCount(),
+			}
 			if got != tc.counts {
 				t.Errorf("counts %v, want %v", got, tc.counts)
 			}
@@ -186,13 +277,19 @@ func TestTheStatusCountsAndSays(t *testing.T) {
 
 func TestConditionsKeepTheirTimeWhileNothingHappens(t *testing.T) {
 	pool := target(poolOf("worker", "worker"), "b", nil)
-	first := Pool(View{Now: epoch(), Pool: pool, Members: Members{Nodes: []*nodev1.Node{node("n1", "a", "a", Done)}}})
+	first := Pool(View{Now: epoch(), Pool: pool, Members: Members{Nodes: []*nodev1.Node{node("n1", "a", "a", stateDone)}}})
 	pool.Status = first.Status
-	again := Pool(View{Now: epoch().Add(time.Hour), Pool: pool, Members: Members{Nodes: []*nodev1.Node{node("n1", "a", "a", Done)}}})
+	again := Pool(View{
+		Now: epoch().Add(time.Hour), Pool: pool,
+		Members: Members{Nodes: []*nodev1.Node{node("n1", "a", "a", stateDone)}},
+	})
 	if !proto.Equal(first.Status, again.Status) {
 		t.Errorf("nothing happened, but the status changed: %v, %v", first.Status, again.Status)
 	}
-	finished := Pool(View{Now: epoch().Add(time.Hour), Pool: pool, Members: Members{Nodes: []*nodev1.Node{node("n1", "b", "b", Done)}}})
+	finished := Pool(View{
+		Now: epoch().Add(time.Hour), Pool: pool,
+		Members: Members{Nodes: []*nodev1.Node{node("n1", "b", "b", stateDone)}},
+	})
 	if !finished.Completed || finished.Status.GetConfiguration().GetName() != "b" || first.Completed {
 		t.Errorf("completed %v with %v", finished.Completed, finished.Status)
 	}
@@ -204,12 +301,18 @@ func TestWhatHoldsANodeBackIsSaid(t *testing.T) {
 		other *nodev1.Node
 		want  string
 	}{
-		{"another one is down", lost(node("n1", "b", "b", Done)), "1 of 1 nodes that may be unavailable are"},
-		{"another one is drained", cordoned(node("n1", "a", "b", Working)), "1 of 1 nodes that may be unavailable are"},
-		{"another one failed, and serves all the same", node("n1", "a", "b", Degraded, "no space"), "1 of 1 nodes that may change at once have not finished"},
+		{"another one is down", lost(node("n1", "b", "b", stateDone)), "1 of 1 nodes that may be unavailable are"},
+		{"another one is drained", cordoned(node("n1", "a", "b", working)), "1 of 1 nodes that may be unavailable are"},
+		{
+			"another one failed, and serves all the same", node("n1", "a", "b", degraded, "no space"),
+			"1 of 1 nodes that may change at once have not finished",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := Pool(View{Now: epoch(), Pool: target(poolOf("worker", "worker"), "b", nil), Members: Members{Nodes: []*nodev1.Node{tc.other, node("n2", "a", "a", Done)}}})
+			r := Pool(View{
+				Now: epoch(), Pool: target(poolOf("worker", "worker"), "b", nil),
+				Members: Members{Nodes: []*nodev1.Node{tc.other, node("n2", "a", "a", stateDone)}},
+			})
 			if len(r.HeldBack) != 1 || r.HeldBack[0].GetObject().GetName() != "n2" || r.HeldBack[0].GetReason() != tc.want {
 				t.Errorf("held back are %v", r.HeldBack)
 			}
@@ -235,7 +338,10 @@ func TestAFailureToRenderStandsUntilAChangeHasSettled(t *testing.T) {
 }
 
 func TestToWhichPoolANodeBelongs(t *testing.T) {
-	pools := []*configv1.MachineConfigPool{poolOf("worker", "worker"), poolOf("master", "master"), poolOf("infra", "infra"), poolOf("gpu", "gpu")}
+	pools := []*configv1.MachineConfigPool{
+		poolOf("worker", "worker"), poolOf("master", "master"),
+		poolOf("infra", "infra"), poolOf("gpu", "gpu"),
+	}
 	empty := poolOf("empty", "empty")
 	empty.Spec.NodeSelector = &metav1.LabelSelector{}
 	pools = append(pools, empty)
@@ -264,7 +370,8 @@ func TestToWhichPoolANodeBelongs(t *testing.T) {
 				t.Errorf("%q, disputed by %v", pool, disputed)
 			}
 			m := MembersOf("infra", pools, []*nodev1.Node{n})
-			if len(tc.disputed) > 0 && (len(m.Disputed) != 1 || !strings.Contains(m.Disputed[0], "the pools gpu and infra select it")) {
+			if len(tc.disputed) > 0 &&
+				(len(m.Disputed) != 1 || !strings.Contains(m.Disputed[0], "the pools gpu and infra select it")) {
 				t.Errorf("members %+v", m)
 			}
 		})
@@ -275,7 +382,10 @@ func TestOneStepOfANode(t *testing.T) {
 	a, b := mc("a", "", ign(fileDoc("/etc/x", "1"))), mc("b", "", ign(fileDoc("/etc/x", "2")))
 	harmless := mc("b", "", ign(fileDoc("/etc/x", "1")))
 	drain := func(phase string) *nodev1.Drain {
-		return &nodev1.Drain{Metadata: &metav1.ObjectMeta{}, Spec: &nodev1.DrainSpec{NodeName: "n"}, Status: &nodev1.DrainStatus{Phase: proto.String(phase)}}
+		return &nodev1.Drain{
+			Metadata: &metav1.ObjectMeta{}, Spec: &nodev1.DrainSpec{NodeName: "n"},
+			Status: &nodev1.DrainStatus{Phase: proto.String(phase)},
+		}
 	}
 	another := drain("Succeeded")
 	another.Spec.NodeName = "m"
@@ -284,20 +394,68 @@ func TestOneStepOfANode(t *testing.T) {
 		view NodeView
 		want NodeStep
 	}{
-		{"a first configuration", NodeView{node("n", "", "b", Working), nil, nil, b}, NodeStep{Order: Order{b, true, false}}},
-		{"it has to be empty", NodeView{node("n", "a", "b", Working), nil, a, b}, NodeStep{CreateDrain: `configuration b: file "/etc/x" changed`, Order: Order{b, false, true}}},
-		{"it is being drained", NodeView{node("n", "a", "b", Working), drain("Draining"), a, b}, NodeStep{Order: Order{b, false, true}}},
-		{"it is drained", NodeView{cordoned(node("n", "a", "b", Working)), drain("Succeeded"), a, b}, NodeStep{Order: Order{b, true, true}}},
-		{"its drain was lifted, which is not heard of yet", NodeView{node("n", "a", "b", Working), drain("Succeeded"), a, b}, NodeStep{Order: Order{b, false, true}}},
-		{"another node is drained under its name", NodeView{cordoned(node("n", "a", "b", Working)), another, a, b}, NodeStep{Order: Order{b, false, true}}},
-		{"it failed and is still drained", NodeView{cordoned(node("n", "a", "b", Degraded)), drain("Succeeded"), a, b}, NodeStep{Order: Order{b, true, true}}},
-		{"nothing of weight differs", NodeView{node("n", "a", "b", Working), nil, a, harmless}, NodeStep{Order: Order{harmless, true, false}}},
-		{"it restarts", NodeView{cordoned(lost(node("n", "a", "b", Rebooting))), drain("Succeeded"), a, b}, NodeStep{Order: Order{b, true, true}}},
-		{"it is done but not back", NodeView{lost(node("n", "b", "b", Done)), drain("Succeeded"), b, b}, NodeStep{Order: Order{b, true, false}}},
-		{"it is back", NodeView{node("n", "b", "b", Done), drain("Succeeded"), b, b}, NodeStep{DeleteDrain: true, Order: Order{b, true, false}}},
-		{"it goes back to what it has", NodeView{node("n", "a", "a", Working), drain("Succeeded"), a, a}, NodeStep{Order: Order{a, true, false}}},
-		{"what it has is not known", NodeView{node("n", "lost", "b", Working), nil, nil, b}, NodeStep{CreateDrain: "configuration b: what lost held is not known any more", Order: Order{b, false, true}}},
-		{"what it shall have is not known", NodeView{node("n", "a", "b", Working), nil, a, nil}, NodeStep{}},
+		{"a first configuration", NodeView{node("n", "", "b", working), nil, nil, b}, NodeStep{Order: Order{b, true, false}}},
+		{
+			"it has to be empty",
+			NodeView{node("n", "a", "b", working), nil, a, b},
+			NodeStep{CreateDrain: `configuration b: file "/etc/x" changed`, Order: Order{b, false, true}},
+		},
+		{
+			"it is being drained",
+			NodeView{node("n", "a", "b", working), drain("Draining"), a, b},
+			NodeStep{Order: Order{b, false, true}},
+		},
+		{
+			"it is drained",
+			NodeView{cordoned(node("n", "a", "b", working)), drain("Succeeded"), a, b},
+			NodeStep{Order: Order{b, true, true}},
+		},
+		{
+			"its drain was lifted, which is not heard of yet",
+			NodeView{node("n", "a", "b", working), drain("Succeeded"), a, b},
+			NodeStep{Order: Order{b, false, true}},
+		},
+		{
+			"another node is drained under its name",
+			NodeView{cordoned(node("n", "a", "b", working)), another, a, b},
+			NodeStep{Order: Order{b, false, true}},
+		},
+		{
+			"it failed and is still drained",
+			NodeView{cordoned(node("n", "a", "b", degraded)), drain("Succeeded"), a, b},
+			NodeStep{Order: Order{b, true, true}},
+		},
+		{
+			"nothing of weight differs",
+			NodeView{node("n", "a", "b", working), nil, a, harmless},
+			NodeStep{Order: Order{harmless, true, false}},
+		},
+		{
+			"it restarts",
+			NodeView{cordoned(lost(node("n", "a", "b", rebooting))), drain("Succeeded"), a, b},
+			NodeStep{Order: Order{b, true, true}},
+		},
+		{
+			"it is done but not back",
+			NodeView{lost(node("n", "b", "b", stateDone)), drain("Succeeded"), b, b},
+			NodeStep{Order: Order{b, true, false}},
+		},
+		{
+			"it is back",
+			NodeView{node("n", "b", "b", stateDone), drain("Succeeded"), b, b},
+			NodeStep{DeleteDrain: true, Order: Order{b, true, false}},
+		},
+		{
+			"it goes back to what it has",
+			NodeView{node("n", "a", "a", working), drain("Succeeded"), a, a},
+			NodeStep{Order: Order{a, true, false}},
+		},
+		{
+			"what it has is not known",
+			NodeView{node("n", "lost", "b", working), nil, nil, b},
+			NodeStep{CreateDrain: "configuration b: what lost held is not known any more", Order: Order{b, false, true}},
+		},
+		{"what it shall have is not known", NodeView{node("n", "a", "b", working), nil, a, nil}, NodeStep{}},
 		{"it is gone", NodeView{nil, drain("Draining"), nil, nil}, NodeStep{DeleteDrain: true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -309,7 +467,7 @@ func TestOneStepOfANode(t *testing.T) {
 }
 
 func TestWhatAReportChanges(t *testing.T) {
-	ending := node("n", "a", "b", Rebooting)
+	ending := node("n", "a", "b", rebooting)
 	ending.Metadata.Annotations[EndingBoot] = "boot-1"
 	for _, tc := range []struct {
 		name   string
@@ -317,13 +475,33 @@ func TestWhatAReportChanges(t *testing.T) {
 		report *configv1.ReportConfigRequest
 		want   Marks
 	}{
-		{"nothing new", node("n", "b", "b", Done), &configv1.ReportConfigRequest{CurrentConfig: "b", DesiredConfig: "b", State: Done, BootId: "boot-1"}, Marks{}},
-		{"it is done", node("n", "a", "b", Working), &configv1.ReportConfigRequest{CurrentConfig: "b", DesiredConfig: "b", State: Done}, Marks{CurrentConfig: "b", State: Done}},
-		{"it restarts", node("n", "a", "b", Working), &configv1.ReportConfigRequest{CurrentConfig: "a", DesiredConfig: "b", State: Rebooting, BootId: "boot-1"}, Marks{State: Rebooting, EndingBoot: "boot-1"}},
-		{"it says done without a restart", ending, &configv1.ReportConfigRequest{CurrentConfig: "b", DesiredConfig: "b", State: Done, BootId: "boot-1"}, Marks{Reason: "the machine has not been restarted yet"}},
-		{"it is back", ending, &configv1.ReportConfigRequest{CurrentConfig: "b", DesiredConfig: "b", State: Done, BootId: "boot-2"}, Marks{CurrentConfig: "b", State: Done, EndingBoot: ""}},
-		{"it failed", node("n", "a", "b", Working), &configv1.ReportConfigRequest{CurrentConfig: "a", DesiredConfig: "b", State: Degraded, Reason: "no"}, Marks{State: Degraded, Reason: "no"}},
-		{"it failed on what nobody wants any more", node("n", "a", "c", Working), &configv1.ReportConfigRequest{CurrentConfig: "a", DesiredConfig: "b", State: Degraded, Reason: "no"}, Marks{}},
+		{"nothing new", node("n", "b", "b", stateDone), &configv1.ReportConfigRequest{
+			CurrentConfig: "b", DesiredConfig: "b",
+			State: stateDone, BootId: "boot-1",
+		}, Marks{}},
+		{"it is done", node("n", "a", "b", working), &configv1.ReportConfigRequest{
+			CurrentConfig: "b", DesiredConfig: "b",
+			State: stateDone,
+		}, Marks{CurrentConfig: "b", State: stateDone}},
+		{"it restarts", node("n", "a", "b", working), &configv1.ReportConfigRequest{
+			CurrentConfig: "a", DesiredConfig: "b",
+			State: rebooting, BootId: "boot-1",
+		}, Marks{State: rebooting, EndingBoot: "boot-1"}},
+		{"it says done without a restart", ending, &configv1.ReportConfigRequest{
+			CurrentConfig: "b", DesiredConfig: "b",
+			State: stateDone, BootId: "boot-1",
+		}, Marks{Reason: "the machine has not been restarted yet"}},
+		{"it is back", ending, &configv1.ReportConfigRequest{
+			CurrentConfig: "b", DesiredConfig: "b", State: stateDone,
+			BootId: "boot-2",
+		}, Marks{CurrentConfig: "b", State: stateDone, EndingBoot: ""}},
+		{"it failed", node("n", "a", "b", working), &configv1.ReportConfigRequest{
+			CurrentConfig: "a", DesiredConfig: "b",
+			State: degraded, Reason: "no",
+		}, Marks{State: degraded, Reason: "no"}},
+		{"it failed on what nobody wants any more", node("n", "a", "c", working), &configv1.ReportConfigRequest{
+			CurrentConfig: "a", DesiredConfig: "b", State: degraded, Reason: "no",
+		}, Marks{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, Reported(tc.node, tc.report)); diff != "" {
@@ -361,7 +539,7 @@ func (f *fleet) finish(name string) {
 	for _, n := range f.nodes {
 		if n.GetMetadata().GetName() == name {
 			n.Metadata.Annotations[CurrentConfig] = n.Metadata.Annotations[DesiredConfig]
-			n.Metadata.Annotations[State] = Done
+			n.Metadata.Annotations[State] = stateDone
 			n.Spec.Unschedulable = nil
 		}
 	}
@@ -371,7 +549,8 @@ func (f *fleet) finish(name string) {
 func TestTheDocumentsExampleOfFiveNodes(t *testing.T) {
 	f := &fleet{pool: target(poolOf("worker", "worker"), "b", 3)}
 	for i := range 5 {
-		f.nodes = append(f.nodes, placed(node(fmt.Sprintf("node-%d", i+1), "a", "a", Done), "", time.Duration(10-i)*time.Hour))
+		f.nodes = append(f.nodes, placed(node(fmt.Sprintf("node-%d", i+1), "a", "a", stateDone), "",
+			time.Duration(10-i)*time.Hour))
 	}
 	var log []string
 	step := func(finished string) {
@@ -392,22 +571,24 @@ func TestTheDocumentsExampleOfFiveNodes(t *testing.T) {
 	}
 }
 
-// Whatever happens to nodes and targets, no more than maxUnavailable are under way, and no node that serves is taken while that many are away.
+// Whatever happens to nodes and targets, no more than maxUnavailable are under way, and no node that serves is taken
+// while that many are away.
 func TestNeverMoreThanMaxUnavailableByOurDoing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		most := rapid.IntRange(1, 4).Draw(t, "maxUnavailable")
 		f := &fleet{pool: target(poolOf("worker", "worker"), "t0", most)}
 		for i := range rapid.IntRange(1, 8).Draw(t, "nodes") {
-			f.nodes = append(f.nodes, node(fmt.Sprintf("n%d", i), "t0", "t0", Done))
+			f.nodes = append(f.nodes, node(fmt.Sprintf("n%d", i), "t0", "t0", stateDone))
 		}
 		for i := range 30 {
 			n := f.nodes[rapid.IntRange(0, len(f.nodes)-1).Draw(t, "node")]
-			switch rapid.SampledFrom([]string{"finish", "finish", "fail", "lose", "return", "target", "drift"}).Draw(t, "event") {
+			switch rapid.SampledFrom([]string{"finish", "finish", "fail", "lose", "return", "target", "drift"}).Draw(t,
+				"event") {
 			case "finish":
 				f.finish(n.GetMetadata().GetName())
 			case "fail":
 				if rolling(n) {
-					n.Metadata.Annotations[State] = Degraded
+					n.Metadata.Annotations[State] = degraded
 				}
 			case "lose":
 				lost(n)
@@ -417,7 +598,7 @@ func TestNeverMoreThanMaxUnavailableByOurDoing(t *testing.T) {
 				f.pool.Spec.Configuration.Name = fmt.Sprintf("t%d", i%3)
 			case "drift":
 				if done(n) {
-					n.Metadata.Annotations[State] = Degraded
+					n.Metadata.Annotations[State] = degraded
 				}
 			}
 			away := func() (n int) {

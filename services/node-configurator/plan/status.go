@@ -7,7 +7,7 @@ import (
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -81,7 +81,7 @@ func status(v View, r *Rollout) (st *configv1.MachineConfigPoolStatus, completed
 		set(ConditionUpdating, true, "", "All nodes are updating to MachineConfig "+name)
 	}
 	failure := v.Failure
-	if c := resource.FindCondition(old.GetConditions(), ConditionRenderDegraded); v.Settling && c.GetStatus() == "True" {
+	if c := object.FindCondition(old.GetConditions(), ConditionRenderDegraded); v.Settling && c.GetStatus() == "True" {
 		failure = c.GetMessage() // it is not known yet whether the change has mended it
 	}
 	nodes, reason := r.degraded(v), ""
@@ -127,15 +127,16 @@ func (r *Rollout) summary() string {
 	by := map[string][]string{}
 	for _, n := range r.Nodes {
 		text := n.GetNode()
-		if n.GetState() == Updating || n.GetState() == Degraded {
+		if n.GetState() == Updating || n.GetState() == degraded {
 			text += " (" + n.GetReason() + ")"
 		}
 		by[n.GetState()] = append(by[n.GetState()], text)
 	}
 	parts := []string{fmt.Sprintf("%d of %d nodes are updated", len(by[Updated]), len(r.Nodes))}
-	for _, s := range []string{Updating, Degraded, Unavailable, Waiting} {
+	for _, s := range []string{Updating, degraded, Unavailable, Waiting} {
 		if names := by[s]; len(names) > maxNamed {
-			parts = append(parts, fmt.Sprintf("%s: %s and %d more", strings.ToLower(s), strings.Join(names[:maxNamed], ", "), len(names)-maxNamed))
+			parts = append(parts, fmt.Sprintf("%s: %s and %d more", strings.ToLower(s), strings.Join(names[:maxNamed], ", "),
+				len(names)-maxNamed))
 		} else if len(names) > 0 {
 			parts = append(parts, fmt.Sprintf("%s: %s", strings.ToLower(s), strings.Join(names, ", ")))
 		}

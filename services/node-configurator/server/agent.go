@@ -12,6 +12,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc"
@@ -23,17 +24,20 @@ import (
 )
 
 // Source is a copy of a kind that orders depend on.
-type Source interface {
-	Subscribe(func(resource.Key))
-	WaitSynced(context.Context) error
+type Source[T object.Object] interface {
+	Subscribe(func(resource.Change[T]))
+	filled
 }
+
+type filled interface{ WaitSynced(context.Context) error }
 
 // Marker sets marks on nodes.
 type Marker interface {
 	// Node returns a node as its owner has it now.
 	Node(ctx context.Context, name string) (*nodev1.Node, error)
 	Change(ctx context.Context, node string, f func(*nodev1.Node) plan.Marks) error
-	// Emptied returns nil if the drain of a node for its configuration has succeeded and is not over, as its owner has it now.
+	// Emptied returns nil if the drain of a node for its configuration has succeeded and is not over, as its owner has it
+	// now.
 	Emptied(ctx context.Context, node string) error
 }
 
@@ -50,7 +54,7 @@ type Agent struct {
 	configv1.UnimplementedConfigAgentServiceServer
 	view    Observer
 	marks   Marker
-	sources []Source
+	sources []filled
 	permits Permits
 	log     *slog.Logger
 
@@ -59,12 +63,19 @@ type Agent struct {
 }
 
 // NewAgent returns the ConfigAgentService over the copies of nodes, drains and machine configurations.
-func NewAgent(view Observer, marks Marker, nodes, drains, configs Source, permits Permits, log *slog.Logger) *Agent {
-	a := &Agent{view: view, marks: marks, sources: []Source{nodes, drains, configs}, permits: permits, log: log, streams: map[string]map[chan struct{}]bool{}}
-	nodes.Subscribe(func(k resource.Key) { a.wake(k.Name) })
-	drains.Subscribe(func(k resource.Key) { a.wake(strings.TrimPrefix(k.Name, plan.DrainPrefix)) })
-	configs.Subscribe(func(k resource.Key) {
-		if plan.IsRendered(k.Name) {
+func NewAgent(view Observer, marks Marker, nodes Source[*nodev1.Node], drains Source[*nodev1.Drain],
+	configs Source[*configv1.MachineConfig], permits Permits, log *slog.Logger,
+) *Agent {
+	a := &Agent{
+		view: view, marks: marks, sources: []filled{nodes, drains, configs}, permits: permits, log: log,
+		streams: map[string]map[chan struct{}]bool{},
+	}
+	nodes.Subscribe(func(ch resource.Change[*nodev1.Node]) { a.wake(ch.Key.Name) })
+	drains.Subscribe(func(ch resource.Change[*nodev1.Drain]) {
+		a.wake(strings.TrimPrefix(ch.Key.Name, plan.DrainPrefix))
+	})
+	configs.Subscribe(func(ch resource.Change[*configv1.MachineConfig]) {
+		if plan.IsRendered(ch.Key.Name) {
 			a.wakeAll()
 		}
 	})
@@ -112,8 +123,8 @@ func (s *Agent) listen(node string) (woken <-chan struct{}, leave func()) {
 	}
 }
 
-// speaksFor refuses a caller that is not the agent of a node, by a certificate of the machine that the node is of now. A node that registered a
-// moment ago may not be in the copy yet, so a refusal comes from its owner.
+// speaksFor refuses a caller that is not the agent of a node, by a certificate of the machine that the node is of now.
+// A node that registered a moment ago may not be in the copy yet, so a refusal comes from its owner.
 func (s *Agent) speaksFor(ctx context.Context, name string) error {
 	if node := s.view.Node(name).Node; node != nil && identity.AgentOf(ctx, name, node.GetMetadata()) == nil {
 		return nil
@@ -129,7 +140,9 @@ func (s *Agent) speaksFor(ctx context.Context, name string) error {
 }
 
 // FollowConfig sends what a node shall have, at once and whenever that changes.
-func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest, stream grpc.ServerStreamingServer[configv1.FollowConfigResponse]) error {
+func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest,
+	stream grpc.ServerStreamingServer[configv1.FollowConfigResponse],
+) error {
 	ctx, node := stream.Context(), r.GetNodeName()
 	if err := s.speaksFor(ctx, node); err != nil {
 		return err
@@ -176,9 +189,9 @@ func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest, stream grpc.Server
 	}
 }
 
-// mayRestart asks for the permit of a control-plane node once more, right before it is ordered to restart: its drain got it a while ago, and
-// another voter may have died since. The drain gives it back when it ends. So it is asked for only while there is a drain; what is taken from a
-// drain that ended at that moment is for giveBack.
+// mayRestart asks for the permit of a control-plane node once more, right before it is ordered to restart: its drain
+// got it a while ago, and another voter may have died since. The drain gives it back when it ends. So it is asked for
+// only while there is a drain; what is taken from a drain that ended at that moment is for giveBack.
 func (s *Agent) mayRestart(ctx context.Context, node string) error {
 	if err := s.marks.Emptied(ctx, node); err != nil {
 		return err
@@ -187,7 +200,8 @@ func (s *Agent) mayRestart(ctx context.Context, node string) error {
 	return errors.Join(err, s.marks.Emptied(ctx, node))
 }
 
-// giveBack gives back the permit that this service took for a node without a drain which would do it. The agent may be gone.
+// giveBack gives back the permit that this service took for a node without a drain which would do it. The agent may be
+// gone.
 func (s *Agent) giveBack(ctx context.Context, node string) error {
 	ctx = context.WithoutCancel(ctx)
 	switch err := s.marks.Emptied(ctx, node); status.Code(err) {
@@ -211,7 +225,9 @@ func sameOrder(a, b *configv1.FollowConfigResponse) bool {
 }
 
 // ReportConfig notes on the node what its agent says of it.
-func (s *Agent) ReportConfig(ctx context.Context, r *configv1.ReportConfigRequest) (*configv1.ReportConfigResponse, error) {
+func (s *Agent) ReportConfig(ctx context.Context, r *configv1.ReportConfigRequest) (*configv1.ReportConfigResponse,
+	error,
+) {
 	if err := s.speaksFor(ctx, r.GetNodeName()); err != nil {
 		return nil, err
 	}
@@ -227,7 +243,8 @@ func (s *Agent) ReportConfig(ctx context.Context, r *configv1.ReportConfigReques
 		return nil, err
 	}
 	if state := told[plan.State]; state != "" {
-		s.log.InfoContext(ctx, "node reported", "node", r.GetNodeName(), "state", state, "config", r.GetCurrentConfig(), "reason", told[plan.Reason])
+		s.log.InfoContext(ctx, "node reported", "node", r.GetNodeName(), "state", state, "config", r.GetCurrentConfig(),
+			"reason", told[plan.Reason])
 	}
 	return &configv1.ReportConfigResponse{}, nil
 }

@@ -1,5 +1,5 @@
-// Package server answers the calls of machine configurations and pools that are not standard ones, and tells the agents of nodes what stands on
-// their machines.
+// Package server answers the calls of machine configurations and pools that are not standard ones, and tells the agents
+// of nodes what stands on their machines.
 package server
 
 import (
@@ -9,7 +9,7 @@ import (
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 
 	"github.com/windlass-dev/windlass/services/node-configurator/kinds"
@@ -31,8 +31,11 @@ type Configs struct {
 // NewConfigs returns the custom methods of MachineConfigService.
 func NewConfigs(tables *kinds.Tables) *Configs { return &Configs{tables: tables} }
 
-// RenderMachineConfig returns what the machine configurations of a pool make together, and what that means for its nodes.
-func (s *Configs) RenderMachineConfig(ctx context.Context, r *configv1.RenderMachineConfigRequest) (*configv1.RenderMachineConfigResponse, error) {
+// RenderMachineConfig returns what the machine configurations of a pool make together, and what that means for its
+// nodes.
+func (s *Configs) RenderMachineConfig(ctx context.Context, r *configv1.RenderMachineConfigRequest) (
+	*configv1.RenderMachineConfigResponse, error,
+) {
 	pool, err := poolOf(ctx, s.tables, r.GetPoolName(), r.GetPool(), "poolName")
 	if err != nil {
 		return nil, err
@@ -63,32 +66,40 @@ func (s *Configs) RenderMachineConfig(ctx context.Context, r *configv1.RenderMac
 }
 
 // faults returns what is wrong with the configurations of a request.
-func faults(configs []*configv1.MachineConfig) []rpcerr.Field {
-	var bad []rpcerr.Field
+func faults(configs []*configv1.MachineConfig) []object.Fault {
+	var bad []object.Fault
 	for i, c := range configs {
 		for _, f := range plan.Faults(c) {
-			bad = append(bad, rpcerr.Field{Path: fmt.Sprintf("machineConfigs.items[%d].%s", i, f.Path), Description: f.Description})
+			f.Path = fmt.Sprintf("machineConfigs.items[%d].%s", i, f.Path)
+			bad = append(bad, f)
 		}
 	}
 	return bad
 }
 
 func notRendered(pool *configv1.MachineConfigPool, err error) error {
-	return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "machineconfigpools/"+pool.GetMetadata().GetName(), err.Error())
+	return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "machineconfigpools/"+
+		pool.GetMetadata().GetName(), err.Error())
 }
 
 // poolOf returns the pool that a request gives, or the live one that it names.
-func poolOf(ctx context.Context, tables *kinds.Tables, name string, given *configv1.MachineConfigPool, field string) (*configv1.MachineConfigPool, error) {
+func poolOf(ctx context.Context, tables *kinds.Tables, name string, given *configv1.MachineConfigPool,
+	field string,
+) (*configv1.MachineConfigPool, error) {
 	switch {
 	case given == nil && name == "":
-		return nil, rpcerr.Invalid(rpcerr.Field{Path: field, Description: "give a name or a pool"})
+		return nil, rpcerr.Invalid(object.Fault{Path: field, Description: "give a name or a pool"})
 	case given == nil:
 		return tables.Pools.Get(ctx, "", name)
 	case given.GetMetadata().GetName() == "":
-		return nil, rpcerr.Invalid(rpcerr.Field{Path: "pool.metadata.name", Description: "must be given: names of rendered configurations have it in them"})
+		return nil,
+			rpcerr.Invalid(object.Fault{
+				Path:        "pool.metadata.name",
+				Description: "must be given: names of rendered configurations have it in them",
+			})
 	}
-	_, bad := resource.LabelSelector(given.GetSpec().GetMachineConfigSelector(), "pool.spec.machineConfigSelector")
-	_, more := resource.LabelSelector(given.GetSpec().GetNodeSelector(), "pool.spec.nodeSelector")
+	_, bad := object.LabelSelector(given.GetSpec().GetMachineConfigSelector(), "pool.spec.machineConfigSelector")
+	_, more := object.LabelSelector(given.GetSpec().GetNodeSelector(), "pool.spec.nodeSelector")
 	if bad = append(bad, more...); len(bad) > 0 {
 		return nil, rpcerr.Invalid(bad...)
 	}
@@ -105,9 +116,11 @@ type Pools struct {
 // NewPools returns the custom methods of MachineConfigPoolService.
 func NewPools(tables *kinds.Tables, view Observer) *Pools { return &Pools{tables: tables, view: view} }
 
-// PlanMachineConfigPool says what would become of a pool. One that is given without a configuration gets the one that the live machine
-// configurations make.
-func (s *Pools) PlanMachineConfigPool(ctx context.Context, r *configv1.PlanMachineConfigPoolRequest) (*configv1.PlanMachineConfigPoolResponse, error) {
+// PlanMachineConfigPool says what would become of a pool. One that is given without a configuration gets the one that
+// the live machine configurations make.
+func (s *Pools) PlanMachineConfigPool(ctx context.Context, r *configv1.PlanMachineConfigPoolRequest) (
+	*configv1.PlanMachineConfigPoolResponse, error,
+) {
 	pool, err := poolOf(ctx, s.tables, r.GetName(), r.GetPool(), "name")
 	if err != nil {
 		return nil, err
@@ -119,7 +132,10 @@ func (s *Pools) PlanMachineConfigPool(ctx context.Context, r *configv1.PlanMachi
 	}
 	for i, n := range nodes {
 		if n.GetMetadata().GetName() == "" {
-			return nil, rpcerr.Invalid(rpcerr.Field{Path: fmt.Sprintf("nodes.items[%d].metadata.name", i), Description: "must be given"})
+			return nil, rpcerr.Invalid(object.Fault{
+				Path:        fmt.Sprintf("nodes.items[%d].metadata.name", i),
+				Description: "must be given",
+			})
 		}
 	}
 	v := s.view.View(pool, nodes)
@@ -131,8 +147,8 @@ func (s *Pools) PlanMachineConfigPool(ctx context.Context, r *configv1.PlanMachi
 	}, nil
 }
 
-// aimed returns a pool with the configuration that it shall have, and why none can be made. A live one always has that of the live machine
-// configurations, as the controller sees it.
+// aimed returns a pool with the configuration that it shall have, and why none can be made. A live one always has that
+// of the live machine configurations, as the controller sees it.
 func (s *Pools) aimed(pool *configv1.MachineConfigPool, live bool) (*configv1.MachineConfigPool, string) {
 	if !live && pool.GetSpec().GetConfiguration().GetName() != "" {
 		return pool, ""
@@ -141,7 +157,7 @@ func (s *Pools) aimed(pool *configv1.MachineConfigPool, live bool) (*configv1.Ma
 	if err != nil {
 		return pool, err.Error()
 	}
-	pool = resource.Clone(pool)
+	pool = object.Clone(pool)
 	if pool.Spec == nil {
 		pool.Spec = &configv1.MachineConfigPoolSpec{}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/nodeid"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/serve"
@@ -67,7 +68,10 @@ func start(t *testing.T) *cluster {
 
 func startSettling(t *testing.T, settle time.Duration) *cluster {
 	t.Helper()
-	c := &cluster{t: t, ground: servetest.New(t), settle: settle, dir: t.TempDir(), held: map[string]bool{}, agents: map[string]*agent{}}
+	c := &cluster{
+		t: t, ground: servetest.New(t), settle: settle, dir: t.TempDir(), held: map[string]bool{},
+		agents: map[string]*agent{},
+	}
 	servetest.Clear(t, etcdtest.Client(t))
 	c.startEvictions()
 	p := c.ground.Process(serve.Config{Name: etcdGuardian})
@@ -84,7 +88,9 @@ type guard struct {
 	c *cluster
 }
 
-func (g *guard) AcquireDisruptionPermit(_ context.Context, r *etcdv1.AcquireDisruptionPermitRequest) (*etcdv1.DisruptionPermit, error) {
+func (g *guard) AcquireDisruptionPermit(_ context.Context, r *etcdv1.AcquireDisruptionPermitRequest) (
+	*etcdv1.DisruptionPermit, error,
+) {
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
 	g.c.asked++
@@ -95,7 +101,8 @@ func (g *guard) AcquireDisruptionPermit(_ context.Context, r *etcdv1.AcquireDisr
 		g.c.mu.Lock()
 	}
 	if g.c.risk {
-		return nil, rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, "machine "+r.GetMachine().GetName(), "member m9 does not answer")
+		return nil, rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, "machine "+r.GetMachine().GetName(),
+			"member m9 does not answer")
 	}
 	if d, ok := g.c.drains.Lookup("", plan.DrainName(r.GetMachine().GetName())); !ok || !plan.Emptied(d) {
 		g.c.holder = identity.ServiceUser("node-configurator")
@@ -103,7 +110,9 @@ func (g *guard) AcquireDisruptionPermit(_ context.Context, r *etcdv1.AcquireDisr
 	return &etcdv1.DisruptionPermit{Machine: r.GetMachine(), Held: true}, nil
 }
 
-func (g *guard) ReleaseDisruptionPermit(_ context.Context, r *etcdv1.ReleaseDisruptionPermitRequest) (*etcdv1.ReleaseDisruptionPermitResponse, error) {
+func (g *guard) ReleaseDisruptionPermit(_ context.Context, r *etcdv1.ReleaseDisruptionPermitRequest) (
+	*etcdv1.ReleaseDisruptionPermitResponse, error,
+) {
 	g.c.mu.Lock()
 	defer g.c.mu.Unlock()
 	if g.c.deaf {
@@ -121,7 +130,9 @@ func (c *cluster) startEvictions() {
 	p := c.ground.Process(serve.Config{Name: evictionController})
 	st := store.New(etcdtest.Client(c.t), "/windlass/eviction-controller/")
 	c.nodes = resource.NewTable(st, p.Validator, resource.Config[*nodev1.Node]{KeepStatus: true})
-	c.drains = resource.NewTable(st, p.Validator, resource.Config[*nodev1.Drain]{Finalizers: []string{"windlass.dev/drain"}})
+	c.drains = resource.NewTable(st, p.Validator, resource.Config[*nodev1.Drain]{
+		Finalizers: []string{"windlass.dev/drain"},
+	})
 	for _, err := range []error{
 		resource.Register(p.GRPC, &nodev1.NodeService_ServiceDesc, nil, c.nodes),
 		resource.Register(p.GRPC, &nodev1.DrainService_ServiceDesc, nil, c.drains),
@@ -131,7 +142,7 @@ func (c *cluster) startEvictions() {
 		}
 	}
 	changed := make(chan string, 1024)
-	c.drains.Subscribe(func(k resource.Key) { changed <- k.Name })
+	c.drains.Subscribe(func(ch resource.Change[*nodev1.Drain]) { changed <- ch.Key.Name })
 	c.evictions = p.Address()
 	servetest.Run(c.t, p, c.nodes.Run, c.drains.Run, func(ctx context.Context) error {
 		for {
@@ -157,8 +168,8 @@ func (c *cluster) drain(ctx context.Context, name string) {
 		return
 	}
 	node := d.GetSpec().GetNodeName()
-	deleting := resource.Deleting(d)
-	_, _ = c.nodes.Modify(ctx, resource.Key{Name: node}, func(n *nodev1.Node) error {
+	deleting := object.Deleting(d)
+	_, _ = c.nodes.Modify(ctx, object.Key{Name: node}, func(n *nodev1.Node) error {
 		if n.Spec == nil {
 			n.Spec = &nodev1.NodeSpec{}
 		}
@@ -175,7 +186,7 @@ func (c *cluster) drain(ctx context.Context, name string) {
 	held := c.held[node]
 	c.peak = max(c.peak, down)
 	c.mu.Unlock()
-	next := resource.Clone(d)
+	next := object.Clone(d)
 	switch {
 	case deleting:
 		next.Metadata.Finalizers = nil
@@ -205,7 +216,9 @@ func (c *cluster) hold(node string, held bool) {
 func (c *cluster) startConfigurator() {
 	c.t.Helper()
 	cfg := config{settle: c.settle, Config: serve.Config{Name: "node-configurator"}}
-	p := c.ground.Process(serve.Config{Name: "node-configurator", Dir: c.dir, Peers: map[string]string{evictionController: c.evictions, etcdGuardian: c.guardian}})
+	p := c.ground.Process(serve.Config{Name: "node-configurator", Dir: c.dir, Peers: map[string]string{
+		evictionController: c.evictions, etcdGuardian: c.guardian,
+	}})
 	parts, err := build(p, etcdtest.Client(c.t), cfg)
 	if err != nil {
 		c.t.Fatal(err)
@@ -315,7 +328,9 @@ func (a *agent) follow(ctx context.Context, client configv1.ConfigAgentServiceCl
 	}
 }
 
-func (a *agent) obey(ctx context.Context, client configv1.ConfigAgentServiceClient, order *configv1.FollowConfigResponse) {
+func (a *agent) obey(ctx context.Context, client configv1.ConfigAgentServiceClient,
+	order *configv1.FollowConfigResponse,
+) {
 	want := order.GetMachineConfig().GetMetadata().GetName()
 	if want == "" || !order.GetApply() {
 		return
@@ -323,7 +338,8 @@ func (a *agent) obey(ctx context.Context, client configv1.ConfigAgentServiceClie
 	report := func(state, reason string) {
 		a.mu.Lock()
 		r := &configv1.ReportConfigRequest{
-			NodeName: a.node, CurrentConfig: a.current, DesiredConfig: want, State: state, Reason: reason, BootId: fmt.Sprint("boot-", a.boot),
+			NodeName: a.node, CurrentConfig: a.current, DesiredConfig: want, State: state, Reason: reason,
+			BootId: fmt.Sprint("boot-", a.boot),
 		}
 		a.mu.Unlock()
 		for range 50 {
@@ -390,7 +406,8 @@ func machineConfig(name, role, path, content string) *configv1.MachineConfig {
 		panic(err)
 	}
 	return &configv1.MachineConfig{
-		Metadata: &metav1.ObjectMeta{Name: name, Labels: map[string]string{plan.RoleLabel: role}}, Spec: &configv1.MachineConfigSpec{Config: s},
+		Metadata: &metav1.ObjectMeta{Name: name, Labels: map[string]string{plan.RoleLabel: role}},
+		Spec:     &configv1.MachineConfigSpec{Config: s},
 	}
 }
 
@@ -406,14 +423,18 @@ func poolFor(role string) *configv1.MachineConfigPool {
 
 func (c *cluster) apply(cfg *configv1.MachineConfig) {
 	c.t.Helper()
-	if _, err := c.configs().ApplyMachineConfig(c.t.Context(), &configv1.ApplyMachineConfigRequest{Name: cfg.GetMetadata().GetName(), MachineConfig: cfg}); err != nil {
+	if _, err := c.configs().ApplyMachineConfig(c.t.Context(), &configv1.ApplyMachineConfigRequest{
+		Name: cfg.GetMetadata().GetName(), MachineConfig: cfg,
+	}); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
 func (c *cluster) applyPool(p *configv1.MachineConfigPool) {
 	c.t.Helper()
-	if _, err := c.pools().ApplyMachineConfigPool(c.t.Context(), &configv1.ApplyMachineConfigPoolRequest{Name: p.GetMetadata().GetName(), MachineConfigPool: p}); err != nil {
+	if _, err := c.pools().ApplyMachineConfigPool(c.t.Context(), &configv1.ApplyMachineConfigPoolRequest{
+		Name: p.GetMetadata().GetName(), MachineConfigPool: p,
+	}); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -427,7 +448,8 @@ func (c *cluster) pool(name string) *configv1.MachineConfigPool {
 	return p
 }
 
-// awaitUpdated waits until a pool of so many nodes has another configuration than before, everywhere, and returns its name.
+// awaitUpdated waits until a pool of so many nodes has another configuration than before, everywhere, and returns its
+// name.
 func (c *cluster) awaitUpdated(name string, nodes int, before string) string {
 	c.t.Helper()
 	target := ""
@@ -435,8 +457,9 @@ func (c *cluster) awaitUpdated(name string, nodes int, before string) string {
 		p := c.pool(name)
 		target = p.GetSpec().GetConfiguration().GetName()
 		st := p.GetStatus()
-		if target == "" || target == before || !resource.IsTrue(st.GetConditions(), plan.ConditionUpdated) ||
-			st.GetConfiguration().GetName() != target || int(st.GetUpdatedMachineCount()) != nodes || int(st.GetReadyMachineCount()) != nodes || len(c.drains.All()) > 0 {
+		if target == "" || target == before || !object.IsTrue(st.GetConditions(), plan.ConditionUpdated) ||
+			st.GetConfiguration().GetName() != target || int(st.GetUpdatedMachineCount()) != nodes ||
+			int(st.GetReadyMachineCount()) != nodes || len(c.drains.All()) > 0 {
 			return fmt.Sprintf("pool %v, drains %v", p, c.drains.All())
 		}
 		return ""
@@ -459,7 +482,7 @@ func (c *cluster) awaitPool(name string, ok func(*configv1.MachineConfigPool) bo
 // awaitDrain waits until the drain of a node is as it should be. It may be called from any goroutine.
 func (c *cluster) awaitDrain(node string, ok func(d *nodev1.Drain, there bool) bool) {
 	changed := make(chan struct{}, 1)
-	c.drains.Subscribe(func(resource.Key) {
+	c.drains.Subscribe(func(resource.Change[*nodev1.Drain]) {
 		select {
 		case changed <- struct{}{}:
 		default:
@@ -470,7 +493,8 @@ func (c *cluster) awaitDrain(node string, ok func(d *nodev1.Drain, there bool) b
 	}
 }
 
-// looked waits until a pool that has the default of maxUnavailable has been looked at from now on: it says what it has, which changes nothing.
+// looked waits until a pool that has the default of maxUnavailable has been looked at from now on: it says what it has,
+// which changes nothing.
 func (c *cluster) looked(name string) {
 	c.t.Helper()
 	before := c.pool(name).GetMetadata().GetGeneration()

@@ -29,7 +29,8 @@ func parse(args []string, out io.Writer) (config, error) {
 	fs := pflag.NewFlagSet(c.Name, pflag.ContinueOnError)
 	fs.SetOutput(out)
 	c.Flags(fs)
-	fs.DurationVar(&c.settle, "settle", defaultSettle, "how long after a change of machine configs they are rendered, so that several make one roll-out")
+	fs.DurationVar(&c.settle, "settle", defaultSettle,
+		"how long after a change of machine configs they are rendered, so that several make one roll-out")
 	if err := fs.Parse(args); err != nil {
 		return c, err
 	}

@@ -9,7 +9,7 @@ import (
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/servetest"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -27,15 +27,16 @@ func TestThePlanOfALivePoolSaysWhatItsControllerSays(t *testing.T) {
 	unreadable.Spec.Extensions, unreadable.Spec.KernelType = []string{"kernel-devel"}, "realtime"
 	c.apply(unreadable)
 	p := c.awaitPool("worker", func(p *configv1.MachineConfigPool) bool {
-		return resource.IsTrue(p.GetStatus().GetConditions(), plan.ConditionRenderDegraded)
+		return object.IsTrue(p.GetStatus().GetConditions(), plan.ConditionRenderDegraded)
 	})
 	resp, err := c.pools().PlanMachineConfigPool(t.Context(), &configv1.PlanMachineConfigPoolRequest{Name: "worker"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := resource.FindCondition(p.GetStatus().GetConditions(), plan.ConditionRenderDegraded)
-	have := resource.FindCondition(resp.GetStatus().GetConditions(), plan.ConditionRenderDegraded)
-	if have.GetStatus() != "True" || have.GetMessage() != want.GetMessage() || p.GetSpec().GetConfiguration().GetName() != first {
+	want := object.FindCondition(p.GetStatus().GetConditions(), plan.ConditionRenderDegraded)
+	have := object.FindCondition(resp.GetStatus().GetConditions(), plan.ConditionRenderDegraded)
+	if have.GetStatus() != "True" || have.GetMessage() != want.GetMessage() ||
+		p.GetSpec().GetConfiguration().GetName() != first {
 		t.Errorf("the plan says %v, the controller %v", have, want)
 	}
 }
@@ -48,12 +49,17 @@ func TestWhatIsWrongInAPlanIsRefusedWithItsPath(t *testing.T) {
 			machineConfig("50-base", "worker", "/etc/base", "1"), machineConfig("60-more", "worker", "etc/more", "1"),
 		}},
 	})
-	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "machineConfigs.items[1].spec.config.storage.files[0].path: ") {
+	if status.Code(err) != codes.InvalidArgument ||
+		!strings.Contains(err.Error(), "machineConfigs.items[1].spec.config.storage.files[0].path: ") {
 		t.Errorf("a relative path: %v", err)
 	}
 	for path, wrong := range map[string]func(*configv1.MachineConfigPool, *metav1.LabelSelector){
-		"pool.spec.nodeSelector":          func(p *configv1.MachineConfigPool, s *metav1.LabelSelector) { p.Spec.NodeSelector = s },
-		"pool.spec.machineConfigSelector": func(p *configv1.MachineConfigPool, s *metav1.LabelSelector) { p.Spec.MachineConfigSelector = s },
+		"pool.spec.nodeSelector": func(p *configv1.MachineConfigPool, s *metav1.LabelSelector) {
+			p.Spec.NodeSelector = s
+		},
+		"pool.spec.machineConfigSelector": func(p *configv1.MachineConfigPool, s *metav1.LabelSelector) {
+			p.Spec.MachineConfigSelector = s
+		},
 	} {
 		pool := poolFor("worker")
 		wrong(pool, &metav1.LabelSelector{MatchLabels: map[string]string{"not a label": "x"}})
@@ -63,7 +69,9 @@ func TestWhatIsWrongInAPlanIsRefusedWithItsPath(t *testing.T) {
 		}
 	}
 	out, err := c.configs().RenderMachineConfig(t.Context(), &configv1.RenderMachineConfigRequest{
-		Pool: pool, MachineConfigs: &configv1.MachineConfigList{Items: []*configv1.MachineConfig{machineConfig("50-base", "worker", "/etc/base", "1")}},
+		Pool: pool, MachineConfigs: &configv1.MachineConfigList{
+			Items: []*configv1.MachineConfig{machineConfig("50-base", "worker", "/etc/base", "1")},
+		},
 	})
 	if err != nil || !slices.Equal(out.GetSources(), []string{"50-base"}) {
 		t.Errorf("what is right: %v, %v", out, err)
@@ -73,7 +81,7 @@ func TestWhatIsWrongInAPlanIsRefusedWithItsPath(t *testing.T) {
 func TestWhatAPoolThatIsGoneLeftIsRemovedWhenNobodyUsesItAnyMore(t *testing.T) {
 	c := start(t)
 	c.join("infra-0", "infra")
-	if _, err := c.nodes.Modify(t.Context(), resource.Key{Name: "infra-0"}, func(n *nodev1.Node) error {
+	if _, err := c.nodes.Modify(t.Context(), object.Key{Name: "infra-0"}, func(n *nodev1.Node) error {
 		n.Metadata.Labels["node-role.kubernetes.io/worker"] = ""
 		return nil
 	}); err != nil {
@@ -84,7 +92,9 @@ func TestWhatAPoolThatIsGoneLeftIsRemovedWhenNobodyUsesItAnyMore(t *testing.T) {
 	c.applyPool(poolFor("infra"))
 	c.applyPool(poolFor("worker"))
 	left := c.awaitUpdated("infra", 1, "")
-	if _, err := c.pools().DeleteMachineConfigPool(t.Context(), &configv1.DeleteMachineConfigPoolRequest{Name: "infra"}); err != nil {
+	if _, err := c.pools().DeleteMachineConfigPool(t.Context(), &configv1.DeleteMachineConfigPoolRequest{
+		Name: "infra",
+	}); err != nil {
 		t.Fatal(err)
 	}
 	c.awaitUpdated("worker", 1, "")

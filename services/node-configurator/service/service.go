@@ -13,7 +13,6 @@ import (
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/reconcile"
-	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -34,7 +33,8 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	return cfg.Run(ctx, stderr, true, func(p *serve.Process) ([]serve.Part, error) { return build(p, p.Etcd, cfg) })
 }
 
-// build makes the parts and registers what they serve. The process is ready without its sibling: that one may be waiting for it.
+// build makes the parts and registers what they serve. The process is ready without its sibling: that one may be
+// waiting for it.
 func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, error) {
 	conn, err := p.Dial(evictionController)
 	if err != nil {
@@ -60,21 +60,14 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	control := controller.New(controller.Config{
 		Tables: tables, Peer: peer, Observer: observer, Events: recorder, Settle: cfg.settle, Now: time.Now, Log: p.Log,
 	})
-	elector := reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log)
-	p.Leads = elector.Leads
-	p.Metrics.MustRegister(elector)
 	p.Operator = control.Operator
 
-	configv1.RegisterConfigAgentServiceServer(p.GRPC, server.NewAgent(observer, peer, nodes, drains, tables.Configs, server.NewGuardian(guardian), p.Log))
-	err = errors.Join(
-		resource.Register(p.GRPC, &configv1.MachineConfigService_ServiceDesc, server.NewConfigs(tables), tables.Configs),
-		resource.Register(p.GRPC, &configv1.MachineConfigPoolService_ServiceDesc, server.NewPools(tables, observer), tables.Pools),
-		recorder.Register(p.GRPC),
-	)
-	p.ReadyWhen(tables.Configs.WaitSynced)
-	p.ReadyWhen(tables.Pools.WaitSynced)
+	configv1.RegisterConfigAgentServiceServer(p.GRPC, server.NewAgent(observer, peer, nodes, drains, tables.Configs,
+		server.NewGuardian(guardian), p.Log))
+	p.Tables.Add(tables.Configs, &configv1.MachineConfigService_ServiceDesc, server.NewConfigs(tables))
+	p.Tables.Add(tables.Pools, &configv1.MachineConfigPoolService_ServiceDesc, server.NewPools(tables, observer))
 	return []serve.Part{
-		tables.Configs.Run, tables.Pools.Run, nodes.Run, drains.Run, recorder.Run,
-		func(ctx context.Context) error { return elector.Run(ctx, control.Lead) },
-	}, err
+		nodes.Run, drains.Run, recorder.Run,
+		p.Lead(reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log), control.Lead),
+	}, recorder.Register(p.GRPC)
 }

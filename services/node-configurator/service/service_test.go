@@ -11,7 +11,7 @@ import (
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/servetest"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -58,11 +58,13 @@ func TestConfigurationsRollOverAPoolOneNodeAtATime(t *testing.T) {
 	if !slices.Equal(sources, []string{"50-base", "60-one", "70-two"}) {
 		t.Errorf("made from %v", sources)
 	}
-	if m := resource.FindCondition(p.GetStatus().GetConditions(), "Updated").GetMessage(); m != "All nodes are updated with MachineConfig "+second {
+	if m := object.FindCondition(p.GetStatus().GetConditions(),
+		"Updated").GetMessage(); m != "All nodes are updated with MachineConfig "+second {
 		t.Errorf("message %q", m)
 	}
 	for _, want := range []string{
-		"Targeted node worker-1 to MachineConfig: " + second, "Pool worker has completed update to MachineConfig " + second, second + " made from 50-base, 60-one, 70-two",
+		"Targeted node worker-1 to MachineConfig: " + second, "Pool worker has completed update to MachineConfig " + second,
+		second + " made from 50-base, 60-one, 70-two",
 	} {
 		servetest.Await(t, func() string {
 			for _, e := range c.events() {
@@ -128,15 +130,17 @@ func TestADegradedNodeStopsThePoolUntilTheConfigurationIsTakenBack(t *testing.T)
 	}
 	c.apply(machineConfig("60-bad", "worker", "/etc/bad", "1"))
 	p := c.awaitPool("worker", func(p *configv1.MachineConfigPool) bool {
-		return resource.IsTrue(p.GetStatus().GetConditions(), "NodeDegraded")
+		return object.IsTrue(p.GetStatus().GetConditions(), "NodeDegraded")
 	})
-	if m := resource.FindCondition(p.GetStatus().GetConditions(), "NodeDegraded"); m.GetMessage() != `Node worker-0 is reporting: "cannot write /etc/bad"` ||
+	if m := object.FindCondition(p.GetStatus().GetConditions(),
+		"NodeDegraded"); m.GetMessage() != `Node worker-0 is reporting: "cannot write /etc/bad"` ||
 		m.GetReason() != "1 nodes are reporting degraded status on sync" {
 		t.Errorf("condition %v", m)
 	}
 	servetest.Await(t, func() string { // it speaks from the service's own cache, which may be a moment behind
 		if s := c.operator(t.Context()); !s.Available || !s.Degraded || !s.Progressing || s.Reason != "PoolDegraded" ||
-			!strings.HasPrefix(s.Message, `pool worker is degraded: Node worker-0 is reporting: "cannot write /etc/bad"; pool worker is updating to `) {
+			!strings.HasPrefix(s.Message,
+				`pool worker is degraded: Node worker-0 is reporting: "cannot write /etc/bad"; pool worker is updating to `) {
 			return fmt.Sprintf("operator %+v", s)
 		}
 		return ""
@@ -147,12 +151,15 @@ func TestADegradedNodeStopsThePoolUntilTheConfigurationIsTakenBack(t *testing.T)
 			t.Errorf("node %s began although another one failed", n)
 		}
 	}
-	if _, err := c.configs().DeleteMachineConfig(t.Context(), &configv1.DeleteMachineConfigRequest{Name: "60-bad"}); err != nil {
+	if _, err := c.configs().DeleteMachineConfig(t.Context(), &configv1.DeleteMachineConfigRequest{
+		Name: "60-bad",
+	}); err != nil {
 		t.Fatal(err)
 	}
 	c.awaitPool("worker", func(p *configv1.MachineConfigPool) bool {
-		return p.GetSpec().GetConfiguration().GetName() == first && resource.IsTrue(p.GetStatus().GetConditions(), "Updated") &&
-			!resource.IsTrue(p.GetStatus().GetConditions(), "Degraded") && len(c.drains.All()) == 0
+		return p.GetSpec().GetConfiguration().GetName() == first && object.IsTrue(p.GetStatus().GetConditions(),
+			"Updated") &&
+			!object.IsTrue(p.GetStatus().GetConditions(), "Degraded") && len(c.drains.All()) == 0
 	})
 	if r := c.agents["worker-0"].restarts(); r != 0 {
 		t.Errorf("the node that failed was restarted %d times", r)
@@ -160,14 +167,16 @@ func TestADegradedNodeStopsThePoolUntilTheConfigurationIsTakenBack(t *testing.T)
 	// Another one reaches the drained node first, without a new drain.
 	c.apply(machineConfig("60-bad", "worker", "/etc/bad", "1"))
 	c.awaitPool("worker", func(p *configv1.MachineConfigPool) bool {
-		return resource.IsTrue(p.GetStatus().GetConditions(), "Degraded")
+		return object.IsTrue(p.GetStatus().GetConditions(), "Degraded")
 	})
 	drain, _ := c.drains.Lookup("", plan.DrainName("worker-0"))
 	c.apply(machineConfig("60-bad", "worker", "/etc/bad", "2"))
 	c.awaitPool("worker", func(p *configv1.MachineConfigPool) bool {
-		return p.GetSpec().GetConfiguration().GetName() == c.mark("worker-0", plan.DesiredConfig) && resource.IsTrue(p.GetStatus().GetConditions(), "Degraded")
+		return p.GetSpec().GetConfiguration().GetName() == c.mark("worker-0", plan.DesiredConfig) &&
+			object.IsTrue(p.GetStatus().GetConditions(), "Degraded")
 	})
-	if now, _ := c.drains.Lookup("", plan.DrainName("worker-0")); now.GetMetadata().GetUid() != drain.GetMetadata().GetUid() {
+	if now,
+		_ := c.drains.Lookup("", plan.DrainName("worker-0")); now.GetMetadata().GetUid() != drain.GetMetadata().GetUid() {
 		t.Error("the node was drained anew")
 	}
 }
@@ -193,20 +202,24 @@ func TestAPausedPoolBeginsWithNoNode(t *testing.T) {
 	c.applyPool(paused)
 	c.hold("worker-0", false)
 	p := c.awaitPool("worker", func(p *configv1.MachineConfigPool) bool {
-		return p.GetStatus().GetUpdatedMachineCount() == 1 && len(c.drains.All()) == 0 && p.GetStatus().GetReadyMachineCount() == 1
+		return p.GetStatus().GetUpdatedMachineCount() == 1 && len(c.drains.All()) == 0 &&
+			p.GetStatus().GetReadyMachineCount() == 1
 	})
 	target := p.GetSpec().GetConfiguration().GetName()
-	if m := resource.FindCondition(p.GetStatus().GetConditions(), "Updating"); m.GetStatus() != "False" || m.GetMessage() != "Pool is paused; will not update to MachineConfig "+target {
+	if m := object.FindCondition(p.GetStatus().GetConditions(), "Updating"); m.GetStatus() != "False" ||
+		m.GetMessage() != "Pool is paused; will not update to MachineConfig "+target {
 		t.Errorf("condition %v", m)
 	}
-	if m := resource.FindCondition(p.GetStatus().GetConditions(), "Updated").GetMessage(); m != "1 of 2 nodes are updated; waiting: worker-1" {
+	if m := object.FindCondition(p.GetStatus().GetConditions(),
+		"Updated").GetMessage(); m != "1 of 2 nodes are updated; waiting: worker-1" {
 		t.Errorf("message %q", m)
 	}
 	if c.mark("worker-1", plan.DesiredConfig) != first {
 		t.Error("a node began in a paused pool")
 	}
 	resp, err := c.pools().PlanMachineConfigPool(t.Context(), &configv1.PlanMachineConfigPoolRequest{Name: "worker"})
-	if err != nil || len(resp.GetNext()) != 0 || len(resp.GetHeldBack()) != 1 || resp.GetHeldBack()[0].GetReason() != "the pool is paused" {
+	if err != nil || len(resp.GetNext()) != 0 || len(resp.GetHeldBack()) != 1 ||
+		resp.GetHeldBack()[0].GetReason() != "the pool is paused" {
 		t.Errorf("plan %v, %v", resp, err)
 	}
 	paused.Spec.Paused = proto.Bool(false)
@@ -236,29 +249,38 @@ func TestWhatIsWrongIsRefusedWithItsPath(t *testing.T) {
 		}
 	}
 	for _, v := range []string{"3.0.0", "3.1.0", "3.2.0", "3.3.0", "3.4.0", "3.5.0"} {
-		if _, err := c.configs().CreateMachineConfig(t.Context(), &configv1.CreateMachineConfigRequest{MachineConfig: version(v), DryRun: "All"}); err != nil {
+		if _, err := c.configs().CreateMachineConfig(t.Context(), &configv1.CreateMachineConfigRequest{
+			MachineConfig: version(v), DryRun: "All",
+		}); err != nil {
 			t.Errorf("version %s: %v", v, err)
 		}
 	}
 	for _, bad := range []*structpb.Value{
-		structpb.NewNumberValue(0), structpb.NewStringValue("0%"), structpb.NewStringValue("60"), structpb.NewStringValue("40 %"), structpb.NewStringValue("200%"), structpb.NewNumberValue(1.5),
+		structpb.NewNumberValue(0), structpb.NewStringValue("0%"), structpb.NewStringValue("60"),
+		structpb.NewStringValue("40 %"), structpb.NewStringValue("200%"), structpb.NewNumberValue(1.5),
 	} {
 		p := poolFor("worker")
 		p.Spec.MaxUnavailable = bad
-		_, err := c.pools().CreateMachineConfigPool(t.Context(), &configv1.CreateMachineConfigPoolRequest{MachineConfigPool: p})
+		_, err := c.pools().CreateMachineConfigPool(t.Context(), &configv1.CreateMachineConfigPoolRequest{
+			MachineConfigPool: p,
+		})
 		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "spec.maxUnavailable: ") {
 			t.Errorf("maxUnavailable %v: %v", bad, err)
 		}
 	}
 	p := poolFor("worker")
 	p.Spec.MachineConfigSelector, p.Spec.NodeSelector = &metav1.LabelSelector{}, nil
-	_, err := c.pools().CreateMachineConfigPool(t.Context(), &configv1.CreateMachineConfigPoolRequest{MachineConfigPool: p})
+	_, err := c.pools().CreateMachineConfigPool(t.Context(), &configv1.CreateMachineConfigPoolRequest{
+		MachineConfigPool: p,
+	})
 	for _, path := range []string{"spec.machineConfigSelector: ", "spec.nodeSelector: "} {
 		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), path) {
 			t.Errorf("empty selectors: %v", err)
 		}
 	}
-	_, err = c.configs().CreateMachineConfig(t.Context(), &configv1.CreateMachineConfigRequest{MachineConfig: machineConfig("rendered-worker-x", "worker", "/x", "1")})
+	_, err = c.configs().CreateMachineConfig(t.Context(), &configv1.CreateMachineConfigRequest{
+		MachineConfig: machineConfig("rendered-worker-x", "worker", "/x", "1"),
+	})
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a rendered configuration of a user: %v", err)
 	}
@@ -271,7 +293,8 @@ func TestARenderedConfigurationStaysWhileItIsUsed(t *testing.T) {
 	c.applyPool(poolFor("worker"))
 	name := c.awaitUpdated("worker", 1, "")
 	_, err := c.configs().DeleteMachineConfig(t.Context(), &configv1.DeleteMachineConfigRequest{Name: name})
-	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), `is in use by pool "worker", node "worker-0"`) {
+	if status.Code(err) != codes.FailedPrecondition ||
+		!strings.Contains(err.Error(), `is in use by pool "worker", node "worker-0"`) {
 		t.Errorf("delete: %v", err)
 	}
 	have, err := c.configs().GetMachineConfig(t.Context(), &configv1.GetMachineConfigRequest{Name: name})
@@ -279,13 +302,18 @@ func TestARenderedConfigurationStaysWhileItIsUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	have.Spec.KernelArguments = []string{"quiet"}
-	if _, err := c.configs().UpdateMachineConfig(t.Context(), &configv1.UpdateMachineConfigRequest{Name: name, MachineConfig: have}); status.Code(err) != codes.InvalidArgument {
+	if _, err := c.configs().UpdateMachineConfig(t.Context(), &configv1.UpdateMachineConfigRequest{
+		Name: name, MachineConfig: have,
+	}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("change: %v", err)
 	}
 	render, err := c.configs().RenderMachineConfig(t.Context(), &configv1.RenderMachineConfigRequest{
-		PoolName: "worker", MachineConfigs: &configv1.MachineConfigList{Items: []*configv1.MachineConfig{machineConfig("50-base", "worker", "/etc/base", "2")}},
+		PoolName: "worker", MachineConfigs: &configv1.MachineConfigList{
+			Items: []*configv1.MachineConfig{machineConfig("50-base", "worker", "/etc/base", "2")},
+		},
 	})
-	if err != nil || render.GetAction() != "Reboot" || render.GetActionReason() != `file "/etc/base" changed` || !slices.Equal(render.GetDifferences(), []string{`file "/etc/base" changed`}) {
+	if err != nil || render.GetAction() != "Reboot" || render.GetActionReason() != `file "/etc/base" changed` ||
+		!slices.Equal(render.GetDifferences(), []string{`file "/etc/base" changed`}) {
 		t.Errorf("render %v, %v", render, err)
 	}
 }
@@ -305,7 +333,9 @@ func TestAnAgentSpeaksForItsOwnNodeAlone(t *testing.T) {
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("follow: %v", err)
 	}
-	if _, err := configv1.NewConfigAgentServiceClient(c.admin).ReportConfig(t.Context(), &configv1.ReportConfigRequest{NodeName: "worker-0", State: "Done"}); status.Code(err) != codes.PermissionDenied {
+	if _, err := configv1.NewConfigAgentServiceClient(c.admin).ReportConfig(t.Context(), &configv1.ReportConfigRequest{
+		NodeName: "worker-0", State: "Done",
+	}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("report of a user: %v", err)
 	}
 }
@@ -426,7 +456,8 @@ func TestThePermitIsNotTakenFromADrainThatEnded(t *testing.T) {
 	first := c.awaitUpdated("master", 1, "")
 	before := make(chan int, 1) // restarts, when the permit is asked for the second time
 	c.mu.Lock()
-	c.taking = func() { // the drain ends and gives the permit back, just before the guardian hears of the configurator's wish
+	// the drain ends and gives the permit back, just before the guardian hears of the configurator's wish
+	c.taking = func() {
 		if _, err := c.drains.Delete(context.Background(), "", plan.DrainName("master-0"), nil); err != nil {
 			t.Errorf("delete the drain: %v", err)
 		}

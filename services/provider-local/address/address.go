@@ -1,5 +1,5 @@
-// Package address gives machines addresses of their own where the network is not loopback: in a container, each is put on the container's
-// interface, where siblings on the same network reach it.
+// Package address gives machines addresses of their own where the network is not loopback: in a container, each is put
+// on the container's interface, where siblings on the same network reach it.
 package address
 
 import (
@@ -10,7 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Interface is where addresses are put. The zero Interface is loopback, on which every address of 127.0.0.0/8 is there already.
+// Interface is where addresses are put. The zero Interface is loopback, on which every address of 127.0.0.0/8 is there
+// already.
 type Interface struct{ Name string }
 
 // Add puts an IPv4 address on the interface; one that is there is no error. It needs the capability NET_ADMIN.

@@ -1,5 +1,5 @@
-// Package instance runs the instances of the local provider: each is a directory and the process of its node-agent. What is on
-// disk is the truth; after a restart every instance goes on where it was, before anybody asks.
+// Package instance runs the instances of the local provider: each is a directory and the process of its node-agent.
+// What is on disk is the truth; after a restart every instance resumes its state without a request.
 package instance
 
 import (
@@ -29,12 +29,12 @@ import (
 
 // States of an instance.
 const (
-	Creating = "Creating"
-	Running  = "Running"
-	Deleting = "Deleting"
+	creating = "Creating"
+	running  = "Running"
+	deleting = "Deleting"
 )
 
-// Errors that callers tell apart.
+// Errors that callers distinguish.
 var (
 	ErrNotFound = errors.New("no such instance")
 	ErrTaken    = errors.New("an instance of that name exists")
@@ -56,7 +56,8 @@ type Instance struct {
 	Spec         Spec      `json:"spec"`
 }
 
-// Bootstrap is what the instance's agent finds in its directory: where to join, and what the agent cannot find out by itself.
+// Bootstrap is what the instance's agent finds in its directory: where to join, and what the agent cannot find out by
+// itself.
 type Bootstrap struct {
 	Endpoints    []string          `json:"endpoints"`
 	Token        string            `json:"token"`
@@ -88,7 +89,8 @@ type Config struct {
 	Windlass string // executable that holds the node-agent
 	// PodsDir holds the pods of each machine, by its name; empty: they are in the machine's own directory.
 	PodsDir string
-	// PodUsers are those that pods run as; UsersPerMachine for each last number of an address. None: pods run as this process's user.
+	// PodUsers are those that pods run as; UsersPerMachine for each last number of an address. None: pods run as this
+	// process's user.
 	PodUsers process.Users
 	Log      *slog.Logger
 }
@@ -139,7 +141,7 @@ func New(cfg Config) (*Manager, error) {
 	return m, nil
 }
 
-// Run brings every instance to where it shall be until ctx ends. The agents run on then.
+// Run brings every instance to its desired state until ctx ends. The agents keep running.
 func (m *Manager) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.supervisor.Run(ctx) })
@@ -158,8 +160,8 @@ func (m *Manager) ids() []string {
 	return slices.Collect(maps.Keys(m.instances))
 }
 
-// settle takes an instance one step on its way from Creating to Running with its agent started, or from Deleting to gone, and returns when
-// the next step is due.
+// settle takes an instance one step on its way from Creating to Running with its agent started, or from Deleting to
+// gone, and returns when the next step is due.
 func (m *Manager) settle(ctx context.Context, id string) (time.Time, error) {
 	i, err := m.Get(id, "")
 	if errors.Is(err, ErrNotFound) {
@@ -170,8 +172,8 @@ func (m *Manager) settle(ctx context.Context, id string) (time.Time, error) {
 		return due, nil
 	}
 	switch i.State {
-	case Creating:
-		next, err := m.advance(id, Creating, Running)
+	case creating:
+		next, err := m.advance(id, creating, running)
 		if err != nil || next == nil {
 			return time.Time{}, err
 		}
@@ -179,9 +181,9 @@ func (m *Manager) settle(ctx context.Context, id string) (time.Time, error) {
 			return next.due(), nil
 		}
 		return time.Time{}, m.boot(next)
-	case Running:
+	case running:
 		return time.Time{}, m.boot(i)
-	case Deleting:
+	case deleting:
 		return time.Time{}, m.erase(ctx, i)
 	}
 	return time.Time{}, nil
@@ -190,9 +192,9 @@ func (m *Manager) settle(ctx context.Context, id string) (time.Time, error) {
 // due returns when the next step of an instance may be taken.
 func (i *Instance) due() time.Time {
 	switch i.State {
-	case Creating:
+	case creating:
 		return i.Created.Add(i.Spec.Latency.Create)
-	case Running:
+	case running:
 		return i.Created.Add(i.Spec.Latency.Create + i.Spec.Latency.Boot)
 	}
 	return i.Deleted.Add(i.Spec.Latency.Delete)
@@ -211,7 +213,7 @@ func (m *Manager) advance(id, from, to string) (*Instance, error) {
 	return &next, m.store(&next)
 }
 
-// store writes an instance down and tells the watchers. The lock is held.
+// store writes an instance to disk and notifies the watchers. The lock is held.
 func (m *Manager) store(i *Instance) error {
 	raw, err := json.MarshalIndent(i, "", "  ")
 	if err != nil {
@@ -225,23 +227,23 @@ func (m *Manager) store(i *Instance) error {
 		return err
 	}
 	m.instances[i.ProviderID] = i
-	m.tell()
+	m.notify()
 	return nil
 }
 
-// tell wakes the watchers. The lock is held.
-func (m *Manager) tell() {
+// notify notifies the watchers. The lock is held.
+func (m *Manager) notify() {
 	close(m.changed)
 	m.changed = make(chan struct{})
 }
 
 func (m *Manager) dir(i *Instance) string { return filepath.Join(m.cfg.Dir, "machines", i.MachineName) }
 
-// boot has the instance's agent run, unless its spec says that it never does or the instance is being deleted meanwhile.
+// boot has the instance's agent run, unless its spec says that it never does or the instance is being deleted.
 func (m *Manager) boot(i *Instance) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if now, ok := m.instances[i.ProviderID]; !ok || now.State != Running || i.Spec.Failure.Boot == "Never" {
+	if now, ok := m.instances[i.ProviderID]; !ok || now.State != running || i.Spec.Failure.Boot == "Never" {
 		return nil
 	}
 	dir := m.dir(i)
@@ -296,7 +298,8 @@ func (m *Manager) erasePods(i *Instance) error {
 
 // erase ends everything of an instance, as if its power were cut, and forgets it.
 func (m *Manager) erase(ctx context.Context, i *Instance) error {
-	// Nothing is lost by killing the agent: it runs nothing that outlives its machine. If it does not run, there is nothing to kill.
+	// Nothing is lost by killing the agent: it runs nothing that outlives its machine. If it does not run, there is
+	// nothing to kill.
 	_ = m.supervisor.Signal(i.MachineName, unix.SIGKILL)
 	if err := m.supervisor.Stop(ctx, i.MachineName); err != nil {
 		return err
@@ -320,7 +323,7 @@ func (m *Manager) erase(ctx context.Context, i *Instance) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.instances, i.ProviderID)
-	m.tell()
+	m.notify()
 	return nil
 }
 
@@ -344,8 +347,9 @@ func (m *Manager) Create(token, machine, uid string, spec Spec, b Bootstrap) (*I
 		return nil, err
 	}
 	i := &Instance{
-		ProviderID: fmt.Sprintf("local://%s/%s", m.cfg.Cluster, machine), RequestToken: token, MachineName: machine, MachineUID: uid,
-		Address: address, State: Creating, Created: time.Now().UTC(), Spec: spec,
+		ProviderID: fmt.Sprintf("local://%s/%s", m.cfg.Cluster, machine), RequestToken: token, MachineName: machine,
+		MachineUID: uid,
+		Address:    address, State: creating, Created: time.Now().UTC(), Spec: spec,
 	}
 	b.Address, b.NodeName, b.ProviderID = address, machine, i.ProviderID
 	b.InstanceType, b.Region, b.Zone, b.Capacity = spec.InstanceType, spec.Region, spec.Zone, spec.Capacity
@@ -389,7 +393,8 @@ func (m *Manager) prepare(i *Instance, b Bootstrap) error {
 	return renameio.WriteFile(filepath.Join(dir, bootstrapFile), append(raw, '\n'), 0o600)
 }
 
-// freeAddress goes round, so that an address is not used again right after its instance went: others may still know it. The lock is held.
+// freeAddress goes round, so that an address is not used again right after its instance went: others may still know it.
+// The lock is held.
 func (m *Manager) freeAddress() (string, error) {
 	taken := map[string]bool{}
 	for i := range maps.Values(m.instances) {
@@ -439,11 +444,11 @@ func (m *Manager) Delete(providerID, token string) error {
 	if errors.Is(err, ErrNotFound) {
 		return nil
 	}
-	if err != nil || i.State == Deleting {
+	if err != nil || i.State == deleting {
 		return err
 	}
 	next := *i
-	next.State, next.Deleted = Deleting, time.Now().UTC()
+	next.State, next.Deleted = deleting, time.Now().UTC()
 	if err := m.store(&next); err != nil {
 		return err
 	}
@@ -455,6 +460,8 @@ func (m *Manager) Delete(providerID, token string) error {
 func (m *Manager) List() ([]*Instance, <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out := slices.SortedFunc(maps.Values(m.instances), func(a, b *Instance) int { return cmp.Compare(a.ProviderID, b.ProviderID) })
+	out := slices.SortedFunc(maps.Values(m.instances), func(a, b *Instance) int {
+		return cmp.Compare(a.ProviderID, b.ProviderID)
+	})
 	return out, m.changed
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/process"
 )
 
-// TestMain lets the test binary stand in for the executable that holds the node-agent: it lives until it is killed.
+// TestMain makes the test binary the executable of the node-agent: it lives until it is killed.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "serve" && os.Args[2] == "node-agent" {
 		if _, err := os.Stat(filepath.Join(os.Args[4], bootstrapFile)); err != nil {
@@ -32,7 +32,10 @@ func start(t *testing.T, dir string) (*Manager, func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := New(Config{Dir: dir, Cluster: "test", Subnet: netip.MustParseAddr("127.99.1.0"), Windlass: exe, Log: slog.New(slog.DiscardHandler)})
+	m, err := New(Config{
+		Dir: dir, Cluster: "test", Subnet: netip.MustParseAddr("127.99.1.0"), Windlass: exe,
+		Log: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,12 +102,12 @@ func TestAnInstanceIsMadeOnceStartedAndErased(t *testing.T) {
 	if _, err := m.Create("token-2", "worker-a", "uid-2", Spec{}, Bootstrap{}); !errors.Is(err, ErrTaken) {
 		t.Fatalf("another request for the name: %v, want ErrTaken", err)
 	}
-	wait(t, m, func(l []*Instance) bool { return len(l) == 1 && l[0].State == Running })
+	wait(t, m, func(l []*Instance) bool { return len(l) == 1 && l[0].State == running })
 	pid := agent(t, dir, "worker-a")
 
 	stop() // the provider ends, the machine runs on and is taken over
 	m, stop = start(t, dir)
-	wait(t, m, func(l []*Instance) bool { return len(l) == 1 && l[0].State == Running })
+	wait(t, m, func(l []*Instance) bool { return len(l) == 1 && l[0].State == running })
 	if now := agent(t, dir, "worker-a"); now != pid {
 		t.Errorf("agent has pid %d after the provider's restart, want %d", now, pid)
 	}
@@ -140,10 +143,11 @@ func TestAnInstanceFailsAsItsSpecAsks(t *testing.T) {
 	if _, err := m.Create("t", "a", "u", spec, Bootstrap{}); err != nil {
 		t.Errorf("second call: %v", err)
 	}
-	if _, err := m.Create("t2", "b", "u2", Spec{Failure: Failure{Create: "Quota"}}, Bootstrap{}); !errors.Is(err, ErrQuota) {
+	if _, err := m.Create("t2", "b", "u2", Spec{Failure: Failure{Create: "Quota"}}, Bootstrap{}); !errors.Is(err,
+		ErrQuota) {
 		t.Errorf("over quota: %v, want ErrQuota", err)
 	}
-	wait(t, m, func(l []*Instance) bool { return len(l) == 1 && l[0].State == Running })
+	wait(t, m, func(l []*Instance) bool { return len(l) == 1 && l[0].State == running })
 	if err := m.Delete("", "t"); err != nil {
 		t.Fatal(err)
 	}
@@ -153,13 +157,17 @@ func TestAnInstanceFailsAsItsSpecAsks(t *testing.T) {
 func TestASpecNamesAllItsWrongFields(t *testing.T) {
 	s, err := structpb.NewStruct(map[string]any{
 		"apiVersion": SpecAPIVersion, "kind": "AWSMachineProviderConfig", "zome": "a", "instanceType": 3,
-		"latency": map[string]any{"create": "soon"}, "failure": map[string]any{"boot": "Sometimes"}, "capacity": map[string]any{"cpu": true},
+		"latency": map[string]any{"create": "soon"}, "failure": map[string]any{"boot": "Sometimes"},
+		"capacity": map[string]any{"cpu": true},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = ParseSpec(s)
-	want := map[string]bool{"kind": true, "zome": true, "instanceType": true, "latency.create": true, "failure.boot": true, "capacity.cpu": true}
+	want := map[string]bool{
+		"kind": true, "zome": true, "instanceType": true, "latency.create": true, "failure.boot": true,
+		"capacity.cpu": true,
+	}
 	for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
 		var f FieldError
 		if !errors.As(e, &f) || !want[f.Path] {

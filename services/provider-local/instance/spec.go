@@ -33,8 +33,9 @@ type Latency struct {
 
 // Failure makes a provider as unreliable as a real one.
 type Failure struct {
-	Create string `json:"create,omitempty"` // "", Transient (the first call fails), Quota (every call fails), Invalid (every call fails for good)
-	Boot   string `json:"boot,omitempty"`   // "", Never (the agent is not started), Crash (it ends as soon as it starts)
+	// "", Transient (the first call fails), Quota (every call fails), Invalid (every call fails for good)
+	Create string `json:"create,omitempty"`
+	Boot   string `json:"boot,omitempty"` // "", Never (the agent is not started), Crash (it ends as soon as it starts)
 }
 
 // FieldError is a wrong field of a provider spec.
@@ -43,7 +44,8 @@ type FieldError struct{ Path, Description string }
 // Error implements error.
 func (e FieldError) Error() string { return e.Path + ": " + e.Description }
 
-// ParseSpec reads a provider spec. The error joins one FieldError for each wrong field, with its path below providerSpec.value.
+// ParseSpec reads a provider spec. The error joins one FieldError for each wrong field, with its path below
+// providerSpec.value.
 func ParseSpec(s *structpb.Struct) (Spec, error) {
 	r := reader{}
 	r.object("", s, map[string]func(string, *structpb.Value){

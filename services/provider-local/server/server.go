@@ -11,6 +11,7 @@ import (
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/provider-local/instance"
 )
@@ -25,7 +26,9 @@ type Server struct {
 func New(m *instance.Manager) *Server { return &Server{manager: m} }
 
 // GetProviderInfo says what the local provider is.
-func (s *Server) GetProviderInfo(context.Context, *providerv1.GetProviderInfoRequest) (*providerv1.GetProviderInfoResponse, error) {
+func (s *Server) GetProviderInfo(context.Context, *providerv1.GetProviderInfoRequest) (
+	*providerv1.GetProviderInfoResponse, error,
+) {
 	return &providerv1.GetProviderInfoResponse{
 		Name: "local", Platform: "Local", ProviderSpecKinds: []string{instance.SpecKind},
 		FailureDomainFields: map[string]string{"zone": "zone"},
@@ -33,7 +36,9 @@ func (s *Server) GetProviderInfo(context.Context, *providerv1.GetProviderInfoReq
 }
 
 // ValidateProviderSpec says what is wrong with a provider spec.
-func (s *Server) ValidateProviderSpec(_ context.Context, req *providerv1.ValidateProviderSpecRequest) (*providerv1.ValidateProviderSpecResponse, error) {
+func (s *Server) ValidateProviderSpec(_ context.Context, req *providerv1.ValidateProviderSpecRequest) (
+	*providerv1.ValidateProviderSpecResponse, error,
+) {
 	if _, err := instance.ParseSpec(req.GetProviderSpec()); err != nil {
 		return nil, specError("", err)
 	}
@@ -42,28 +47,34 @@ func (s *Server) ValidateProviderSpec(_ context.Context, req *providerv1.Validat
 
 // specError names the fields of a provider spec that are wrong.
 func specError(prefix string, err error) error {
-	var fields []rpcerr.Field
+	var fields []object.Fault
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
-		return rpcerr.Invalid(rpcerr.Field{Path: prefix, Description: err.Error()})
+		return rpcerr.Invalid(object.Fault{Path: prefix, Description: err.Error()})
 	}
 	for _, e := range joined.Unwrap() {
 		var f instance.FieldError
 		if errors.As(e, &f) {
-			fields = append(fields, rpcerr.Field{Path: prefix + f.Path, Description: f.Description})
+			fields = append(fields, object.Fault{Path: prefix + f.Path, Description: f.Description})
 		}
 	}
 	return rpcerr.Invalid(fields...)
 }
 
 // CreateInstance makes an instance, or returns the one that was made for the same request token.
-func (s *Server) CreateInstance(_ context.Context, req *providerv1.CreateInstanceRequest) (*providerv1.Instance, error) {
+func (s *Server) CreateInstance(_ context.Context, req *providerv1.CreateInstanceRequest) (*providerv1.Instance,
+	error,
+) {
 	spec, err := instance.ParseSpec(req.GetProviderSpec())
 	if err != nil {
 		return nil, specError("providerSpec.", err)
 	}
 	if spec.Failure.Create == "Invalid" {
-		return nil, rpcerr.Invalid(rpcerr.Field{Path: "providerSpec.failure.create", Description: "the provider spec asks for its own refusal"})
+		return nil,
+			rpcerr.Invalid(object.Fault{
+				Path:        "providerSpec.failure.create",
+				Description: "the provider spec asks for its own refusal",
+			})
 	}
 	b := req.GetBootstrap()
 	i, err := s.manager.Create(req.GetRequestToken(), req.GetMachine().GetName(), req.GetMachine().GetUid(), spec,
@@ -94,7 +105,9 @@ func (s *Server) GetInstance(_ context.Context, req *providerv1.GetInstanceReque
 }
 
 // ListInstances returns all instances of the cluster.
-func (s *Server) ListInstances(context.Context, *providerv1.ListInstancesRequest) (*providerv1.ListInstancesResponse, error) {
+func (s *Server) ListInstances(context.Context, *providerv1.ListInstancesRequest) (*providerv1.ListInstancesResponse,
+	error,
+) {
 	list, _ := s.manager.List()
 	out := &providerv1.ListInstancesResponse{}
 	for _, i := range list {
@@ -108,12 +121,16 @@ func (s *Server) ListInstances(context.Context, *providerv1.ListInstancesRequest
 }
 
 // DeleteInstance begins to delete an instance.
-func (s *Server) DeleteInstance(_ context.Context, req *providerv1.DeleteInstanceRequest) (*providerv1.DeleteInstanceResponse, error) {
+func (s *Server) DeleteInstance(_ context.Context, req *providerv1.DeleteInstanceRequest) (
+	*providerv1.DeleteInstanceResponse, error,
+) {
 	return &providerv1.DeleteInstanceResponse{}, s.manager.Delete(req.GetProviderId(), req.GetRequestToken())
 }
 
 // WatchInstances sends the instances and then each one that changed.
-func (s *Server) WatchInstances(_ *providerv1.WatchInstancesRequest, stream grpc.ServerStreamingServer[providerv1.WatchInstancesResponse]) error {
+func (s *Server) WatchInstances(_ *providerv1.WatchInstancesRequest,
+	stream grpc.ServerStreamingServer[providerv1.WatchInstancesResponse],
+) error {
 	sent := map[string]*instance.Instance{}
 	for first := true; ; first = false {
 		list, changed := s.manager.List()
@@ -134,7 +151,9 @@ func (s *Server) WatchInstances(_ *providerv1.WatchInstancesRequest, stream grpc
 }
 
 // sendDifference sends what differs between what was sent and what there is, and notes it as sent.
-func sendDifference(stream grpc.ServerStreamingServer[providerv1.WatchInstancesResponse], sent map[string]*instance.Instance, list []*instance.Instance) error {
+func sendDifference(stream grpc.ServerStreamingServer[providerv1.WatchInstancesResponse],
+	sent map[string]*instance.Instance, list []*instance.Instance,
+) error {
 	have := map[string]bool{}
 	for _, i := range list {
 		have[i.ProviderID] = true
@@ -177,7 +196,9 @@ func message(i *instance.Instance) (*providerv1.Instance, error) {
 	return &providerv1.Instance{
 		ProviderId: i.ProviderID, MachineName: i.MachineName, MachineUid: i.MachineUID, State: i.State,
 		Addresses: []*nodev1.NodeAddress{
-			{Type: "InternalIP", Address: i.Address}, {Type: "Hostname", Address: i.MachineName}, {Type: "InternalDNS", Address: i.MachineName},
+			{Type: "InternalIP", Address: i.Address},
+			{Type: "Hostname", Address: i.MachineName},
+			{Type: "InternalDNS", Address: i.MachineName},
 		},
 		InstanceType: i.Spec.InstanceType, Region: i.Spec.Region, Zone: i.Spec.Zone,
 		CreateTime: timestamppb.New(i.Created), ProviderStatus: status,

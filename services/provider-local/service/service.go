@@ -34,12 +34,16 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	fs.SetOutput(stderr)
 	cfg.Flags(fs)
 	fs.StringVar(&subnet, "subnet", "", `first three numbers of the machines' addresses, as "127.1.2"`)
-	fs.StringVar(&network.Name, "interface", "", "interface to put the machines' addresses on; empty for addresses of the loopback network")
+	fs.StringVar(&network.Name, "interface", "",
+		"interface to put the machines' addresses on; empty for addresses of the loopback network")
 	fs.IntVar(&first, "first-host", 10, "last number of the lowest address that machines get, 2 to 250")
 	fs.StringVar(&cluster, "cluster", "local", "name of the cluster, part of the provider ids")
 	fs.StringVar(&executable, "windlass", executable, "executable that holds the node-agent")
-	fs.StringVar(&podsDir, "pods-dir", "", "directory of the machines' pods (default: each machine's own directory); the users of --pod-users must be able to pass through to it")
-	fs.Var(&podUsers, "pod-users", fmt.Sprintf("users that pods run as, %d for each last number of an address from 0 to 255 (default: pods run as this program's user)", instance.UsersPerMachine))
+	fs.StringVar(&podsDir, "pods-dir", "",
+		"directory of the machines' pods (default: each machine's own directory); the users of --pod-users must be able to pass through to it")
+	fs.Var(&podUsers, "pod-users",
+		fmt.Sprintf(
+			"users that pods run as, %d for each last number of an address from 0 to 255 (default: pods run as this program's user)", instance.UsersPerMachine))
 	if err := fs.Parse(args); errors.Is(err, pflag.ErrHelp) {
 		return nil
 	} else if err != nil {
@@ -58,7 +62,10 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 		}
 	}
 	return cfg.Run(ctx, stderr, false, func(p *serve.Process) ([]serve.Part, error) {
-		m, err := instance.New(instance.Config{Dir: cfg.Dir, Cluster: cluster, Subnet: base, First: first, Network: network, Windlass: executable, PodsDir: podsDir, PodUsers: podUsers, Log: p.Log})
+		m, err := instance.New(instance.Config{
+			Dir: cfg.Dir, Cluster: cluster, Subnet: base, First: first, Network: network,
+			Windlass: executable, PodsDir: podsDir, PodUsers: podUsers, Log: p.Log,
+		})
 		if err != nil {
 			return nil, err
 		}

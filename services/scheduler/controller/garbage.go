@@ -12,11 +12,15 @@ import (
 	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/ownership"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
 )
@@ -32,8 +36,9 @@ const (
 	lookAgain = 5 * time.Second
 )
 
-// Garbage removes what nobody keeps any more: what belonged to an owner that is gone, pods whose node is gone, what is in a namespace that is on its
-// way out, and the oldest of the pods that have run to their end. It also sees to it that the built-in namespaces exist.
+// Garbage removes what nobody keeps any more: what belonged to an owner that is gone, pods whose node is gone, what is
+// in a namespace that is on its way out, and the oldest of the pods that have run to their end. It also sees to it that
+// the built-in namespaces exist.
 type Garbage struct {
 	tables *kinds.Tables
 	byName map[string]kinds.Kind // by plural
@@ -60,18 +65,19 @@ type reference struct {
 func NewGarbage(tables *kinds.Tables, nodes Nodes, log *slog.Logger) *Garbage {
 	g := &Garbage{
 		tables: tables, nodes: nodes, log: log, byName: map[string]kinds.Kind{}, owners: map[string]kinds.Kind{},
-		references: map[string]reference{}, dependents: map[string]map[string]struct{}{}, onNode: map[string]map[string]struct{}{},
-		ended: map[string]struct{}{},
+		references: map[string]reference{}, dependents: map[string]map[string]struct{}{},
+		onNode: map[string]map[string]struct{}{},
+		ended:  map[string]struct{}{},
 	}
 	g.loop = reconcile.NewLoop("garbage", sweepers, g.keys, g.reconcile, log)
 	for _, k := range tables.All() {
 		g.byName[k.Type().GetPlural()] = k
-		g.owners[resource.APIVersion(k.Type())+"/"+k.Type().GetKind()] = k
-		k.Subscribe(func(key resource.Key) { g.see(k, key) })
+		g.owners[object.APIVersion(k.Type())+"/"+k.Type().GetKind()] = k
+		k.OnChange(func(key object.Key, obj object.Object) { g.see(k, key, obj) })
 	}
-	nodes.Subscribe(func(key resource.Key) {
-		if _, ok := nodes.Lookup("", key.Name); !ok {
-			g.addAll(g.onNodeNamed(key.Name))
+	nodes.Subscribe(func(ch resource.Change[*nodev1.Node]) {
+		if ch.Deleted {
+			g.addAll(g.onNodeNamed(ch.Key.Name))
 		}
 	})
 	return g
@@ -132,14 +138,13 @@ func (g *Garbage) addAll(keys []string) {
 	}
 }
 
-func loopKey(k kinds.Kind, key resource.Key) string {
+func loopKey(k kinds.Kind, key object.Key) string {
 	return k.Type().GetPlural() + "|" + key.String()
 }
 
-// see notes what an object depends on, and asks for a look at whatever its change concerns.
-func (g *Garbage) see(k kinds.Kind, key resource.Key) {
-	id := loopKey(k, key)
-	obj, ok := k.Find(key)
+// see notes what an object depends on, and asks for a look at whatever its change concerns. obj is nil if it is gone.
+func (g *Garbage) see(k kinds.Kind, key object.Key, obj object.Object) {
+	id, ok := loopKey(k, key), obj != nil
 	g.mu.Lock()
 	before, known := g.references[id]
 	var now reference
@@ -161,7 +166,7 @@ func (g *Garbage) see(k kinds.Kind, key resource.Key) {
 		g.loop.Add(endedKey)
 	}
 	switch {
-	case ok && (resource.Deleting(obj) || len(now.owners) > 0 && !slices.Equal(before.owners, now.owners)):
+	case ok && (object.Deleting(obj) || len(now.owners) > 0 && !slices.Equal(before.owners, now.owners)):
 		g.loop.Add(id)
 	case ok && now.node != "" && now.node != before.node && !g.nodes.HasNode(now.node):
 		g.loop.Add(id)
@@ -170,14 +175,14 @@ func (g *Garbage) see(k kinds.Kind, key resource.Key) {
 		return
 	}
 	switch ns, found := g.tables.Namespaces.Lookup("", key.Namespace); {
-	case found && resource.Deleting(ns):
+	case found && object.Deleting(ns):
 		g.loop.Add("namespaces|" + key.Namespace)
 	case !found && ok:
 		g.loop.Add(id)
 	}
 }
 
-func referenceOf(obj resource.Object) reference {
+func referenceOf(obj object.Object) reference {
 	r := reference{uid: obj.GetMetadata().GetUid()}
 	for _, o := range obj.GetMetadata().GetOwnerReferences() {
 		r.owners = append(r.owners, o.GetUid())
@@ -205,7 +210,7 @@ func (g *Garbage) reindex(id string, before, now reference) {
 }
 
 // noteEnded counts the pods that have run to their end and reports whether there are too many. The lock is held.
-func (g *Garbage) noteEnded(id string, obj resource.Object) bool {
+func (g *Garbage) noteEnded(id string, obj object.Object) bool {
 	if pod, ok := obj.(*schedulingv1.Pod); !ok || !placement.Terminated(pod) {
 		delete(g.ended, id)
 		return false
@@ -222,17 +227,16 @@ func (g *Garbage) onNodeNamed(node string) []string {
 
 // reconcile looks at one object.
 func (g *Garbage) reconcile(ctx context.Context, id string) (time.Time, error) {
-	ctx = kinds.Own(ctx)
 	if id == endedKey {
 		return time.Time{}, g.removeEnded(ctx)
 	}
 	plural, name, _ := strings.Cut(id, "|")
-	k, key := g.byName[plural], resource.ParseKey(name)
+	k, key := g.byName[plural], object.ParseKey(name)
 	obj, ok := k.Find(key)
 	if !ok {
 		return time.Time{}, nil
 	}
-	if resource.Deleting(obj) && slices.Contains(obj.GetMetadata().GetFinalizers(), kinds.OrphanFinalizer) {
+	if ownership.Orphans(obj) {
 		return time.Time{}, g.orphan(ctx, k, obj) // what is left to do comes with the change that this makes
 	}
 	if ns, ok := obj.(*schedulingv1.Namespace); ok {
@@ -244,10 +248,10 @@ func (g *Garbage) reconcile(ctx context.Context, id string) (time.Time, error) {
 			return time.Time{}, err
 		}
 		if gone {
-			return time.Time{}, g.remove(resource.WithGracePeriod(ctx, 0), k, pod, "its node is gone")
+			return time.Time{}, g.remove(ctx, k, pod, "its node is gone", resource.WriteOptions{Grace: proto.Int32(0)})
 		}
 	}
-	if resource.Deleting(obj) {
+	if object.Deleting(obj) {
 		return time.Time{}, nil
 	}
 	if gone, err := g.namespaceGone(ctx, key.Namespace); err != nil {
@@ -270,7 +274,8 @@ func (g *Garbage) namespaceGone(ctx context.Context, name string) (bool, error) 
 	return false, err
 }
 
-// nodeGone reports whether a pod is bound to a node that is gone. What the copy of the nodes says is asked for once more, since that may lag.
+// nodeGone reports whether a pod is bound to a node that is gone. What the copy of the nodes says is asked for once
+// more, since that may lag.
 func (g *Garbage) nodeGone(ctx context.Context, pod *schedulingv1.Pod) (bool, error) {
 	name := pod.GetSpec().GetNodeName()
 	if name == "" || g.nodes.HasNode(name) {
@@ -283,26 +288,30 @@ func (g *Garbage) nodeGone(ctx context.Context, pod *schedulingv1.Pod) (bool, er
 	return !there, nil
 }
 
-// checkOwners removes an object whose owners are all gone, and forgets those of several that are. What others own, nobody here can tell.
-func (g *Garbage) checkOwners(ctx context.Context, k kinds.Kind, obj resource.Object) (time.Time, error) {
-	owners := obj.GetMetadata().GetOwnerReferences()
-	var gone []string
-	for _, o := range owners {
+// checkOwners removes an object whose owners are all gone, and forgets those of several that are. What others own,
+// nobody here can tell.
+func (g *Garbage) checkOwners(ctx context.Context, k kinds.Kind, obj object.Object) (time.Time, error) {
+	var owners []ownership.Owner
+	for _, o := range obj.GetMetadata().GetOwnerReferences() {
 		there, err := g.ownerIsThere(ctx, obj.GetMetadata().GetNamespace(), o)
 		if err != nil {
 			return time.Time{}, err
 		}
-		if !there {
-			gone = append(gone, o.GetUid())
-		}
+		owners = append(owners, ownership.Owner{UID: o.GetUid(), Gone: !there})
 	}
+	d := ownership.Collect(owners)
 	switch {
-	case len(gone) == 0:
-		return time.Time{}, nil
-	case len(gone) == len(owners):
-		// An owner that left it alone took its reference off before it went: then the object is not as it was seen, and stays.
+	case len(d.Disown) > 0:
+		return time.Time{}, rpcerr.IgnoreChanged(k.Edit(ctx, object.KeyOf(obj), func(o object.Object) error {
+			return disown(o, obj, d.Disown)
+		}))
+	case d.Remove:
+		// An owner that left it alone took its reference off before it went: then the object is not as it was seen, and
+		// stays.
 		m := obj.GetMetadata()
-		err := k.Remove(ctx, resource.KeyOf(obj), &metav1.Preconditions{Uid: m.GetUid(), ResourceVersion: m.GetResourceVersion()})
+		err := k.Remove(ctx, object.KeyOf(obj), &metav1.Preconditions{
+			Uid: m.GetUid(), ResourceVersion: m.GetResourceVersion(),
+		})
 		switch rpcerr.Reason(err) {
 		case metav1.ErrorReason_ERROR_REASON_CONFLICT:
 			return time.Now(), nil
@@ -314,7 +323,7 @@ func (g *Garbage) checkOwners(ctx context.Context, k kinds.Kind, obj resource.Ob
 		}
 		return time.Time{}, err
 	}
-	return time.Time{}, ignoreGone(k.Edit(ctx, resource.KeyOf(obj), func(o resource.Object) error { return disown(o, obj, gone) }))
+	return time.Time{}, nil
 }
 
 func (g *Garbage) ownerIsThere(ctx context.Context, namespace string, o *metav1.OwnerReference) (bool, error) {
@@ -322,7 +331,7 @@ func (g *Garbage) ownerIsThere(ctx context.Context, namespace string, o *metav1.
 	if k == nil {
 		return true, nil
 	}
-	key := resource.Key{Name: o.GetName()}
+	key := object.Key{Name: o.GetName()}
 	if k.Type().GetNamespaced() {
 		key.Namespace = namespace
 	}
@@ -340,7 +349,7 @@ func (g *Garbage) ownerIsThere(ctx context.Context, namespace string, o *metav1.
 }
 
 // orphan lets stay what belongs to an object that was deleted with that wish, and then the object itself go.
-func (g *Garbage) orphan(ctx context.Context, k kinds.Kind, owner resource.Object) error {
+func (g *Garbage) orphan(ctx context.Context, k kinds.Kind, owner object.Object) error {
 	uid := owner.GetMetadata().GetUid()
 	g.mu.Lock()
 	mine := keysOf(g.dependents[uid])
@@ -348,52 +357,51 @@ func (g *Garbage) orphan(ctx context.Context, k kinds.Kind, owner resource.Objec
 	var errs []error
 	for _, id := range mine {
 		plural, name, _ := strings.Cut(id, "|")
-		child, key := g.byName[plural], resource.ParseKey(name)
+		child, key := g.byName[plural], object.ParseKey(name)
 		obj, ok := child.Find(key)
 		if !ok {
 			continue
 		}
-		errs = append(errs, ignoreGone(child.Edit(ctx, key, func(o resource.Object) error { return disown(o, obj, []string{uid}) })))
+		errs = append(errs,
+			rpcerr.IgnoreChanged(child.Edit(ctx, key, func(o object.Object) error { return disown(o, obj, []string{uid}) })))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return ignoreGone(k.Edit(ctx, resource.KeyOf(owner), func(o resource.Object) error {
-		m := o.GetMetadata()
-		m.Finalizers = slices.DeleteFunc(m.Finalizers, func(f string) bool { return f == kinds.OrphanFinalizer })
+	return rpcerr.IgnoreChanged(k.Edit(ctx, object.KeyOf(owner), func(o object.Object) error {
+		ownership.LetGo(o.GetMetadata())
 		return nil
 	}))
 }
 
 // disown takes references to owners off an object, if it is the one that was seen.
-func disown(obj, seen resource.Object, uids []string) error {
+func disown(obj, seen object.Object, uids []string) error {
 	m := obj.GetMetadata()
 	if m.GetUid() != seen.GetMetadata().GetUid() {
 		return rpcerr.Conflict("object", m.GetName(), "another one has its name")
 	}
-	m.OwnerReferences = slices.DeleteFunc(m.OwnerReferences, func(o *metav1.OwnerReference) bool { return slices.Contains(uids, o.GetUid()) })
+	ownership.Disown(m, uids)
 	return nil
 }
 
 // emptyNamespace removes what is in a namespace that is on its way out, and then lets the namespace go.
 func (g *Garbage) emptyNamespace(ctx context.Context, ns *schedulingv1.Namespace) (time.Time, error) {
 	m := ns.GetMetadata()
-	if !resource.Deleting(ns) || !slices.Contains(m.GetFinalizers(), kinds.NamespaceFinalizer) {
+	if !object.Deleting(ns) || !slices.Contains(m.GetFinalizers(), kinds.NamespaceFinalizer) {
 		return time.Time{}, nil
 	}
 	// Any write fills in the phase.
-	if err := ignoreGone(g.byName["namespaces"].Edit(ctx, resource.KeyOf(ns), func(resource.Object) error { return nil })); err != nil {
+	if err := rpcerr.IgnoreChanged(g.byName["namespaces"].Edit(ctx, object.KeyOf(ns), func(object.Object) error {
+		return nil
+	})); err != nil {
 		return time.Time{}, err
 	}
 	left := 0
 	var errs []error
 	for _, k := range g.tables.Namespaced() {
-		for _, obj := range k.Objects() {
-			if obj.GetMetadata().GetNamespace() != m.GetName() {
-				continue
-			}
+		for obj := range k.InNamespace(m.GetName()) {
 			left++
-			if !resource.Deleting(obj) {
+			if !object.Deleting(obj) {
 				errs = append(errs, g.remove(ctx, k, obj, "its namespace is being deleted"))
 			}
 		}
@@ -401,11 +409,12 @@ func (g *Garbage) emptyNamespace(ctx context.Context, ns *schedulingv1.Namespace
 	if err := errors.Join(errs...); err != nil || left > 0 {
 		return time.Now().Add(lookAgain), err
 	}
-	return time.Time{}, ignoreGone(g.byName["namespaces"].Edit(ctx, resource.KeyOf(ns), func(o resource.Object) error {
-		m := o.GetMetadata()
-		m.Finalizers = slices.DeleteFunc(m.Finalizers, func(f string) bool { return f == kinds.NamespaceFinalizer })
-		return nil
-	}))
+	return time.Time{},
+		rpcerr.IgnoreChanged(g.byName["namespaces"].Edit(ctx, object.KeyOf(ns), func(o object.Object) error {
+			m := o.GetMetadata()
+			m.Finalizers = slices.DeleteFunc(m.Finalizers, func(f string) bool { return f == kinds.NamespaceFinalizer })
+			return nil
+		}))
 }
 
 // removeEnded removes the oldest of the pods that have run to their end, as many as are too many.
@@ -414,15 +423,16 @@ func (g *Garbage) removeEnded(ctx context.Context) error {
 	ids := keysOf(g.ended)
 	g.mu.Unlock()
 	pods := g.byName[g.tables.Pods.Type().GetPlural()]
-	var ended []resource.Object
+	var ended []object.Object
 	for _, id := range ids {
 		_, name, _ := strings.Cut(id, "|")
-		if obj, ok := pods.Find(resource.ParseKey(name)); ok {
+		if obj, ok := pods.Find(object.ParseKey(name)); ok {
 			ended = append(ended, obj)
 		}
 	}
-	slices.SortFunc(ended, func(a, b resource.Object) int {
-		return cmp.Or(a.GetMetadata().GetCreationTimestamp().AsTime().Compare(b.GetMetadata().GetCreationTimestamp().AsTime()),
+	slices.SortFunc(ended, func(a, b object.Object) int {
+		return cmp.Or(a.GetMetadata().GetCreationTimestamp().AsTime().Compare(
+			b.GetMetadata().GetCreationTimestamp().AsTime()),
 			cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName()))
 	})
 	var errs []error
@@ -432,26 +442,20 @@ func (g *Garbage) removeEnded(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (g *Garbage) remove(ctx context.Context, k kinds.Kind, obj resource.Object, why string) error {
-	err := k.Remove(ctx, resource.KeyOf(obj), &metav1.Preconditions{Uid: obj.GetMetadata().GetUid()})
+func (g *Garbage) remove(ctx context.Context, k kinds.Kind, obj object.Object, why string,
+	opts ...resource.WriteOptions,
+) error {
+	err := k.Remove(ctx, object.KeyOf(obj), &metav1.Preconditions{Uid: obj.GetMetadata().GetUid()}, opts...)
 	if err == nil {
 		g.logRemoved(ctx, k, obj, why)
 	}
-	return ignoreGone(err)
+	return rpcerr.IgnoreChanged(err)
 }
 
-func (g *Garbage) logRemoved(ctx context.Context, k kinds.Kind, obj resource.Object, why string) {
+func (g *Garbage) logRemoved(ctx context.Context, k kinds.Kind, obj object.Object, why string) {
 	m := obj.GetMetadata()
-	g.log.InfoContext(ctx, "object removed", "kind", k.Type().GetKind(), "namespace", m.GetNamespace(), "name", m.GetName(), "reason", why)
-}
-
-// ignoreGone takes an object that went or was replaced meanwhile for no error: its change brings the loop back.
-func ignoreGone(err error) error {
-	switch rpcerr.Reason(err) {
-	case metav1.ErrorReason_ERROR_REASON_NOT_FOUND, metav1.ErrorReason_ERROR_REASON_CONFLICT:
-		return nil
-	}
-	return err
+	g.log.InfoContext(ctx, "object removed", "kind", k.Type().GetKind(), "namespace", m.GetNamespace(), "name",
+		m.GetName(), "reason", why)
 }
 
 func put(index map[string]map[string]struct{}, at, id string) {

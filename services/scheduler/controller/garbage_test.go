@@ -11,6 +11,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc"
@@ -35,10 +36,11 @@ func TestWhatItsOwnerLeftAloneMeanwhileStays(t *testing.T) {
 			t.Fatal(err)
 		}
 		if name == "stays" {
-			if _, err := tables.Budgets.Modify(t.Context(), resource.KeyOf(seen), func(b *schedulingv1.PodDisruptionBudget) error {
-				b.Metadata.OwnerReferences = nil
-				return nil
-			}); err != nil {
+			if _, err := tables.Budgets.Modify(t.Context(), object.KeyOf(seen),
+				func(b *schedulingv1.PodDisruptionBudget) error {
+					b.Metadata.OwnerReferences = nil
+					return nil
+				}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -70,7 +72,8 @@ func (s *served) call(ctx context.Context, name string, r proto.Message) error {
 	return err
 }
 
-// TestANamespaceGoesHoweverItsDeletionWasAskedFor has what is in a namespace left alone: there it can belong to nobody and goes all the same.
+// TestANamespaceGoesHoweverItsDeletionWasAskedFor has what is in a namespace left alone: there it can belong to nobody
+// and goes all the same.
 func TestANamespaceGoesHoweverItsDeletionWasAskedFor(t *testing.T) {
 	tables := followed(t)
 	var s served
@@ -78,16 +81,20 @@ func TestANamespaceGoesHoweverItsDeletionWasAskedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone := make(chan struct{}, 1)
-	tables.Namespaces.Subscribe(func(k resource.Key) {
-		if _, there := tables.Namespaces.Lookup("", k.Name); !there && k.Name == "mine" {
+	tables.Namespaces.Subscribe(func(ch resource.Change[*schedulingv1.Namespace]) {
+		if ch.Deleted && ch.Key.Name == "mine" {
 			gone <- struct{}{}
 		}
 	})
 	go func() { _ = NewGarbage(tables, noNodes{}, slog.New(slog.DiscardHandler)).Lead(t.Context()) }()
-	if _, err := tables.Namespaces.Create(t.Context(), &schedulingv1.Namespace{Metadata: &metav1.ObjectMeta{Name: "mine"}}); err != nil {
+	if _, err := tables.Namespaces.Create(t.Context(), &schedulingv1.Namespace{
+		Metadata: &metav1.ObjectMeta{Name: "mine"},
+	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.call(t.Context(), "DeleteNamespace", &schedulingv1.DeleteNamespaceRequest{Name: "mine", PropagationPolicy: "Orphan"}); err != nil {
+	if err := s.call(t.Context(), "DeleteNamespace", &schedulingv1.DeleteNamespaceRequest{
+		Name: "mine", PropagationPolicy: "Orphan",
+	}); err != nil {
 		t.Fatal(err)
 	}
 	select {

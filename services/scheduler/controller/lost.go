@@ -7,7 +7,11 @@ import (
 	"log/slog"
 	"time"
 
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -17,27 +21,28 @@ import (
 	"github.com/windlass-dev/windlass/services/scheduler/plan"
 )
 
-// lostKey stands in the queue for all nodes that are lost: many are often lost together, and one look at all pods does for them.
+// lostKey stands in the queue for all nodes that are lost: many are often lost together, and one look at all pods does
+// for them.
 const lostKey = "nodes"
 
 // Lost says of the pods of nodes that are not ready that they are not ready either.
 type Lost struct {
 	tables *kinds.Tables
 	nodes  Nodes
-	events Recorder
+	events events.Sink
 	log    *slog.Logger
 	loop   *reconcile.Loop
 
-	// told is, by the name of a node that is lost, since when it has been, once its pods were told of. Only the loop uses it. A pod that says
-	// of itself that it is ready after that has an agent that is heard here, and is left alone.
+	// told is, by the name of a node that is lost, since when it has been, once its pods were told of. Only the loop uses
+	// it. A pod that says of itself that it is ready after that has an agent that is heard here, and is left alone.
 	told map[string]time.Time
 }
 
 // NewLost returns a controller that does nothing before Lead.
-func NewLost(tables *kinds.Tables, nodes Nodes, events Recorder, log *slog.Logger) *Lost {
+func NewLost(tables *kinds.Tables, nodes Nodes, events events.Sink, log *slog.Logger) *Lost {
 	l := &Lost{tables: tables, nodes: nodes, events: events, log: log}
 	l.loop = reconcile.NewLoop("lostnodes", 1, func() []string { return []string{lostKey} }, l.reconcile, log)
-	nodes.Subscribe(func(resource.Key) { l.loop.Add(lostKey) })
+	nodes.Subscribe(func(resource.Change[*nodev1.Node]) { l.loop.Add(lostKey) })
 	return l
 }
 
@@ -63,7 +68,11 @@ func (l *Lost) reconcile(ctx context.Context, _ string) (time.Time, error) {
 		}
 	}
 	if len(news) > 0 {
-		if err := l.tell(ctx, plan.Stranded(l.tables.Pods.All(), news)); err != nil {
+		var pods []*schedulingv1.Pod
+		for node := range news {
+			pods = append(pods, l.tables.Pods.ByIndex(kinds.ByNode, node)...)
+		}
+		if err := l.tell(ctx, plan.Stranded(pods, news)); err != nil {
 			return time.Time{}, err
 		}
 	}
@@ -73,14 +82,14 @@ func (l *Lost) reconcile(ctx context.Context, _ string) (time.Time, error) {
 
 // tell writes down that pods are not ready.
 func (l *Lost) tell(ctx context.Context, pods []*schedulingv1.Pod) error {
-	keys, nodes := make([]resource.Key, len(pods)), make(map[resource.Key]string, len(pods))
+	keys, nodes := make([]object.Key, len(pods)), make(map[object.Key]string, len(pods))
 	for i, pod := range pods {
-		keys[i] = resource.KeyOf(pod)
+		keys[i] = object.KeyOf(pod)
 		nodes[keys[i]] = pod.GetSpec().GetNodeName()
 	}
 	var failed []error
-	for i, w := range l.tables.Pods.ModifyAll(kinds.Own(ctx), keys, func(pod *schedulingv1.Pod) error {
-		if pod.GetSpec().GetNodeName() == nodes[resource.KeyOf(pod)] { // else it is another one of its name
+	for i, w := range l.tables.Pods.ModifyAll(ctx, keys, func(pod *schedulingv1.Pod) error {
+		if pod.GetSpec().GetNodeName() == nodes[object.KeyOf(pod)] { // else it is another one of its name
 			l.tables.SetPodCondition(pod, plan.NodeNotReady())
 		}
 		return nil

@@ -9,12 +9,10 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/resource"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
-
-	"github.com/windlass-dev/windlass/services/scheduler/kinds"
 )
 
 // someNodes are nodes and the events about pods.
@@ -27,7 +25,7 @@ type someNodes struct {
 
 func (n *someNodes) All() []*nodev1.Node { return n.list }
 
-func (n *someNodes) Event(obj resource.Object, _, reason, _ string) {
+func (n *someNodes) Event(obj object.Object, _, reason, _ string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.told = append(n.told, obj.GetMetadata().GetName()+" "+reason)
@@ -37,17 +35,20 @@ func TestPodsOfANodeThatIsNotReadyAreNotReadyEither(t *testing.T) {
 	tables := followed(t)
 	start := time.Unix(1_700_000_000, 0)
 	node := func(name, ready string, since time.Duration) *nodev1.Node {
-		return &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: name}, Status: &nodev1.NodeStatus{Conditions: []*nodev1.NodeCondition{
-			{Type: "Ready", Status: ready, LastTransitionTime: timestamppb.New(start.Add(since))},
-		}}}
+		return &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: name}, Status: &nodev1.NodeStatus{
+			Conditions: []*nodev1.NodeCondition{
+				{Type: "Ready", Status: ready, LastTransitionTime: timestamppb.New(start.Add(since))},
+			},
+		}}
 	}
 	ready := func(name string) {
 		t.Helper()
-		if _, err := tables.Pods.Modify(kinds.Own(t.Context()), resource.Key{Namespace: "default", Name: name}, func(p *schedulingv1.Pod) error {
-			p.Status.Phase = proto.String(placement.Running)
-			tables.SetPodCondition(p, &schedulingv1.PodCondition{Type: "Ready", Status: "True"})
-			return nil
-		}); err != nil {
+		if _, err := tables.Pods.Modify(t.Context(), object.Key{Namespace: "default", Name: name},
+			func(p *schedulingv1.Pod) error {
+				p.Status.Phase = proto.String(placement.Running)
+				tables.SetPodCondition(p, &schedulingv1.PodCondition{Type: "Ready", Status: "True"})
+				return nil
+			}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -56,7 +57,7 @@ func TestPodsOfANodeThatIsNotReadyAreNotReadyEither(t *testing.T) {
 			Metadata: &metav1.ObjectMeta{Name: name},
 			Spec:     &schedulingv1.PodSpec{NodeName: on, Containers: []*schedulingv1.Container{{Name: "main", Image: "pause"}}},
 		}
-		if _, err := tables.Pods.Create(kinds.Own(t.Context()), p); err != nil {
+		if _, err := tables.Pods.Create(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}
 		ready(name)
@@ -74,7 +75,8 @@ func TestPodsOfANodeThatIsNotReadyAreNotReadyEither(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if c := placement.PodCondition(p, "Ready"); (c.GetStatus() == "True") != want || !want && c.GetReason() != placement.NodeNotReady {
+			if c := placement.PodCondition(p, "Ready"); (c.GetStatus() == "True") != want || !want &&
+				c.GetReason() != placement.NodeNotReady {
 				t.Errorf("%s: pod %q: %v", what, name, c)
 			}
 		}

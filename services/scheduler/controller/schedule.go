@@ -13,6 +13,8 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -24,10 +26,11 @@ import (
 )
 
 const (
-	// mostAtOnce is how many pods are placed before their bindings are written: enough for full transactions, few enough that the first of many
-	// pods do not wait for the last.
+	// mostAtOnce is how many pods are placed before their bindings are written: enough for full transactions, few enough
+	// that the first of many pods do not wait for the last.
 	mostAtOnce = 1000
-	// retryPause is the least time between two tries of pods that nothing fits: what helps one of them mostly comes together with more.
+	// retryPause is the least time between two tries of pods that nothing fits: what helps one of them mostly comes
+	// together with more.
 	retryPause = 200 * time.Millisecond
 	// writePause is how long to wait after bindings could not be written.
 	writePause = 500 * time.Millisecond
@@ -37,38 +40,38 @@ const (
 type Nodes interface {
 	Lookup(namespace, name string) (*nodev1.Node, bool)
 	All() []*nodev1.Node
-	Subscribe(f func(resource.Key))
+	Subscribe(f func(resource.Change[*nodev1.Node]))
 	WaitSynced(ctx context.Context) error
 	HasNode(name string) bool
 	// Exists asks the owner of nodes.
 	Exists(ctx context.Context, name string) (bool, error)
 }
 
-// Recorder tells people what happened.
-type Recorder interface {
-	Event(obj resource.Object, typ, reason, message string)
-}
-
 // Scheduler binds pods to nodes while this process leads.
 type Scheduler struct {
 	tables *kinds.Tables
 	nodes  Nodes
-	events Recorder
+	events events.Sink
 	log    *slog.Logger
 	news   *news
 }
 
 // NewScheduler returns a scheduler that does nothing before Lead.
-func NewScheduler(tables *kinds.Tables, nodes Nodes, events Recorder, log *slog.Logger) *Scheduler {
+func NewScheduler(tables *kinds.Tables, nodes Nodes, events events.Sink, log *slog.Logger) *Scheduler {
 	s := &Scheduler{tables: tables, nodes: nodes, events: events, log: log, news: newNews()}
-	tables.Pods.Subscribe(func(k resource.Key) { s.news.tell(change{podKind, k}) })
-	tables.Services.Subscribe(func(k resource.Key) { s.news.tell(change{serviceKind, k}) })
-	tables.ReplicationControllers.Subscribe(func(k resource.Key) { s.news.tell(change{controllerKind, k}) })
-	tables.ReplicaSets.Subscribe(func(k resource.Key) { s.news.tell(change{replicaSetKind, k}) })
-	tables.StatefulSets.Subscribe(func(k resource.Key) { s.news.tell(change{statefulSetKind, k}) })
-	tables.Policies.Subscribe(func(k resource.Key) { s.news.tell(change{policyKind, k}) })
-	nodes.Subscribe(func(k resource.Key) { s.news.tell(change{nodeKind, k}) })
+	follow(s.news, podKind, tables.Pods.Subscribe)
+	follow(s.news, serviceKind, tables.Services.Subscribe)
+	follow(s.news, controllerKind, tables.ReplicationControllers.Subscribe)
+	follow(s.news, replicaSetKind, tables.ReplicaSets.Subscribe)
+	follow(s.news, statefulSetKind, tables.StatefulSets.Subscribe)
+	follow(s.news, policyKind, tables.Policies.Subscribe)
+	follow(s.news, nodeKind, nodes.Subscribe)
 	return s
+}
+
+// follow has news take in each change of a kind.
+func follow[T object.Object](n *news, kind string, subscribe func(func(resource.Change[T]))) {
+	subscribe(func(ch resource.Change[T]) { n.tell(change{kind, ch.Key}) })
 }
 
 // Lead places pods until ctx ends.
@@ -81,18 +84,19 @@ func (s *Scheduler) Lead(ctx context.Context) error {
 	pods := s.tables.Pods.All()
 	t := &term{
 		Scheduler: s, cluster: view.Cluster(s.tables, s.nodes.All(), pods), profile: view.Profile(s.tables),
-		ready: map[resource.Key]struct{}{}, stuck: map[resource.Key]failure{},
+		ready: map[object.Key]struct{}{}, stuck: map[object.Key]failure{},
 	}
 	for _, pod := range pods {
-		t.takePod(resource.KeyOf(pod))
+		t.takePod(object.KeyOf(pod))
 	}
-	t.run(kinds.Own(ctx))
+	t.run(ctx)
 	return nil
 }
 
 func (s *Scheduler) sync(ctx context.Context) error {
 	for _, wait := range []func(context.Context) error{
-		s.tables.Pods.WaitSynced, s.tables.Services.WaitSynced, s.tables.ReplicationControllers.WaitSynced, s.tables.ReplicaSets.WaitSynced,
+		s.tables.Pods.WaitSynced, s.tables.Services.WaitSynced, s.tables.ReplicationControllers.WaitSynced,
+		s.tables.ReplicaSets.WaitSynced,
 		s.tables.StatefulSets.WaitSynced, s.tables.Policies.WaitSynced, s.nodes.WaitSynced,
 	} {
 		if err := wait(ctx); err != nil {
@@ -120,7 +124,7 @@ const (
 // change names an object that changed.
 type change struct {
 	kind string
-	key  resource.Key
+	key  object.Key
 }
 
 // news collects what changed until somebody has time for it.
@@ -172,12 +176,12 @@ type term struct {
 	*Scheduler
 	cluster *plan.Cluster
 	profile *plan.Profile
-	ready   map[resource.Key]struct{} // pods to place now
-	stuck   map[resource.Key]failure  // pods that nothing fits
-	lonely  int                       // how many of those want to be near other pods, or away from them
-	helped  bool                      // something changed that may help those
-	tried   time.Time                 // when those were tried last
-	turn    uint64                    // decides between nodes that are equally good
+	ready   map[object.Key]struct{} // pods to place now
+	stuck   map[object.Key]failure  // pods that nothing fits
+	lonely  int                     // how many of those want to be near other pods, or away from them
+	helped  bool                    // something changed that may help those
+	tried   time.Time               // when those were tried last
+	turn    uint64                  // decides between nodes that are equally good
 }
 
 // failure is a pod that was not placed, as it was then.
@@ -242,7 +246,8 @@ func (t *term) run(ctx context.Context) {
 	}
 }
 
-// unstick makes pods ready that nothing fitted, if something changed that may help them. It reports whether there are any.
+// unstick makes pods ready that nothing fitted, if something changed that may help them. It reports whether there are
+// any.
 func (t *term) unstick() bool {
 	if !t.helped || len(t.stuck) == 0 || time.Since(t.tried) < retryPause {
 		return false
@@ -287,7 +292,7 @@ func (t *term) takePolicy() {
 	t.profile, t.helped = view.Profile(t.tables), true
 }
 
-func takeSelector[T resource.Object](t *term, c change, lookup func(string, string) (T, bool), add func(T)) {
+func takeSelector[T object.Object](t *term, c change, lookup func(string, string) (T, bool), add func(T)) {
 	if o, ok := lookup(c.key.Namespace, c.key.Name); ok {
 		add(o)
 		return
@@ -296,14 +301,14 @@ func takeSelector[T resource.Object](t *term, c change, lookup func(string, stri
 }
 
 // takePod takes in one pod as it is now.
-func (t *term) takePod(k resource.Key) {
+func (t *term) takePod(k object.Key) {
 	pod, ok := t.tables.Pods.Lookup(k.Namespace, k.Name)
 	if ok {
 		t.note(t.cluster.AddPod(pod))
 	} else {
 		t.note(t.cluster.RemovePod(k.Namespace, k.Name))
 	}
-	if !ok || !Ours(pod) {
+	if !ok || !ours(pod) {
 		delete(t.ready, k)
 		t.settle(k)
 		return
@@ -319,7 +324,7 @@ func (t *term) note(e plan.Effect) {
 }
 
 // settle forgets that a pod was not placed.
-func (t *term) settle(k resource.Key) {
+func (t *term) settle(k object.Key) {
 	if t.stuck[k].lonely {
 		t.lonely--
 	}
@@ -328,7 +333,7 @@ func (t *term) settle(k resource.Key) {
 
 // stick notes that a pod was not placed.
 func (t *term) stick(pod *schedulingv1.Pod) {
-	k, f := resource.KeyOf(pod), failureOf(pod)
+	k, f := object.KeyOf(pod), failureOf(pod)
 	t.settle(k)
 	if f.lonely {
 		t.lonely++
@@ -336,11 +341,11 @@ func (t *term) stick(pod *schedulingv1.Pod) {
 	t.stuck[k] = f
 }
 
-// Ours reports whether this scheduler has to find a node for a pod.
-func Ours(pod *schedulingv1.Pod) bool {
+// ours reports whether this scheduler has to find a node for a pod.
+func ours(pod *schedulingv1.Pod) bool {
 	s := pod.GetSpec()
 	return s.GetNodeName() == "" && s.GetSchedulerName() == plan.DefaultScheduler && len(s.GetSchedulingGates()) == 0 &&
-		!placement.Terminated(pod) && !resource.Deleting(pod)
+		!placement.Terminated(pod) && !object.Deleting(pod)
 }
 
 // round places the pods that are ready and writes what comes of it. It reports whether that could be written.
@@ -366,7 +371,7 @@ func (t *term) round(ctx context.Context) bool {
 func (t *term) batch() []*schedulingv1.Pod {
 	pods := make([]*schedulingv1.Pod, 0, len(t.ready))
 	for k := range t.ready {
-		if pod, ok := t.tables.Pods.Lookup(k.Namespace, k.Name); ok && Ours(pod) {
+		if pod, ok := t.tables.Pods.Lookup(k.Namespace, k.Name); ok && ours(pod) {
 			pods = append(pods, pod)
 		} else {
 			delete(t.ready, k)
@@ -375,23 +380,23 @@ func (t *term) batch() []*schedulingv1.Pod {
 	slices.SortFunc(pods, plan.Before)
 	pods = pods[:min(len(pods), mostAtOnce)]
 	for _, pod := range pods {
-		delete(t.ready, resource.KeyOf(pod))
+		delete(t.ready, object.KeyOf(pod))
 	}
 	return pods
 }
 
-// bind writes bindings of pods that are still as they were placed. Those that are refused are undone, which leaves their places free: the pod's own
-// news say what became of it. It reports whether etcd took the writes.
+// bind writes bindings of pods that are still as they were placed. Those that are refused are undone, which leaves
+// their places free: the pod's own news say what became of it. It reports whether etcd took the writes.
 func (t *term) bind(ctx context.Context, decisions []plan.Decision) bool {
-	keys := make([]resource.Key, len(decisions))
-	wanted := make(map[resource.Key]plan.Decision, len(decisions))
+	keys := make([]object.Key, len(decisions))
+	wanted := make(map[object.Key]plan.Decision, len(decisions))
 	for i, d := range decisions {
-		keys[i] = resource.KeyOf(d.Pod)
+		keys[i] = object.KeyOf(d.Pod)
 		wanted[keys[i]] = d
 	}
 	var failed []error
 	for i, w := range t.tables.Pods.ModifyAll(ctx, keys, func(pod *schedulingv1.Pod) error {
-		d := wanted[resource.KeyOf(pod)]
+		d := wanted[object.KeyOf(pod)]
 		if was, is := d.Pod.GetMetadata().GetResourceVersion(), pod.GetMetadata().GetResourceVersion(); was != is {
 			return rpcerr.Conflict("Pod", pod.GetMetadata().GetName(), "it changed since it was placed")
 		}
@@ -407,7 +412,8 @@ func (t *term) bind(ctx context.Context, decisions []plan.Decision) bool {
 		}
 		free := t.cluster.RemovePod(k.Namespace, k.Name)
 		switch rpcerr.Reason(w.Err) {
-		case metav1.ErrorReason_ERROR_REASON_CONFLICT, metav1.ErrorReason_ERROR_REASON_NOT_FOUND, metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION:
+		case metav1.ErrorReason_ERROR_REASON_CONFLICT, metav1.ErrorReason_ERROR_REASON_NOT_FOUND,
+			metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION:
 			t.log.DebugContext(ctx, "binding refused", "pod", k.String(), "node", d.Node, "error", w.Err)
 			t.note(free)
 			t.takePod(k)
@@ -430,10 +436,10 @@ func (t *term) bind(ctx context.Context, decisions []plan.Decision) bool {
 
 // fail says of pods why no node takes them, where that was not said before. It reports whether etcd took the writes.
 func (t *term) fail(ctx context.Context, decisions []plan.Decision) bool {
-	var keys []resource.Key
-	said := map[resource.Key]plan.Decision{}
+	var keys []object.Key
+	said := map[object.Key]plan.Decision{}
 	for _, d := range decisions {
-		k := resource.KeyOf(d.Pod)
+		k := object.KeyOf(d.Pod)
 		t.stick(d.Pod)
 		if c := placement.PodCondition(d.Pod, kinds.PodScheduled); c.GetStatus() != "False" || c.GetMessage() != d.Message {
 			keys = append(keys, k)
@@ -443,18 +449,22 @@ func (t *term) fail(ctx context.Context, decisions []plan.Decision) bool {
 	reason := "Unschedulable"
 	var failed []error
 	for i, w := range t.tables.Pods.ModifyAll(ctx, keys, func(pod *schedulingv1.Pod) error {
-		d := said[resource.KeyOf(pod)]
-		if !Ours(pod) || pod.GetMetadata().GetUid() != d.Pod.GetMetadata().GetUid() {
+		d := said[object.KeyOf(pod)]
+		if !ours(pod) || pod.GetMetadata().GetUid() != d.Pod.GetMetadata().GetUid() {
 			return errSettled
 		}
 		message := d.Message
-		t.tables.SetPodCondition(pod, &schedulingv1.PodCondition{Type: kinds.PodScheduled, Status: "False", Reason: &reason, Message: &message})
+		t.tables.SetPodCondition(pod, &schedulingv1.PodCondition{
+			Type: kinds.PodScheduled, Status: "False", Reason: &reason,
+			Message: &message,
+		})
 		return nil
 	}) {
 		switch reason := rpcerr.Reason(w.Err); {
 		case w.Err == nil:
 			t.events.Event(w.Object, "Warning", "FailedScheduling", said[keys[i]].Message)
-		case errors.Is(w.Err, errSettled), reason == metav1.ErrorReason_ERROR_REASON_NOT_FOUND: // its own news say what became of it
+		// its own news say what became of it
+		case errors.Is(w.Err, errSettled), reason == metav1.ErrorReason_ERROR_REASON_NOT_FOUND:
 		case reason == metav1.ErrorReason_ERROR_REASON_INVALID_FIELD:
 			t.log.WarnContext(ctx, "failure refused", "pod", keys[i].String(), "error", w.Err)
 		default:

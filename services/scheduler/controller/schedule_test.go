@@ -10,6 +10,8 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"google.golang.org/protobuf/proto"
@@ -23,12 +25,12 @@ type noNodes struct{}
 
 func (noNodes) Lookup(string, string) (*nodev1.Node, bool)    { return nil, false }
 func (noNodes) All() []*nodev1.Node                           { return nil }
-func (noNodes) Subscribe(func(resource.Key))                  {}
+func (noNodes) Subscribe(func(resource.Change[*nodev1.Node])) {}
 func (noNodes) WaitSynced(context.Context) error              { return nil }
 func (noNodes) HasNode(string) bool                           { return false }
 func (noNodes) Exists(context.Context, string) (bool, error)  { return false, nil }
-func (noNodes) Event(resource.Object, string, string, string) {}
-func mayBind(context.Context, string, string) bool            { return true }
+func (noNodes) Event(object.Object, string, string, string)   {}
+func mayBind(identity.Caller, string, string) bool            { return true }
 func meta(uid string, labels map[string]string) *metav1.ObjectMeta {
 	return &metav1.ObjectMeta{Namespace: "default", Name: "p", Uid: uid, Generation: 1, Labels: labels}
 }
@@ -46,11 +48,15 @@ func waiting(uid string, change ...func(*schedulingv1.Pod)) *schedulingv1.Pod {
 
 // termOf returns a scheduler that leads and has found no node for a pod.
 func termOf(stuck *schedulingv1.Pod) *term {
-	tables := kinds.New(kinds.Config{Validator: protovalidate.GlobalValidator, Nodes: noNodes{}, MayBind: mayBind, Log: slog.New(slog.DiscardHandler)})
+	tables := kinds.New(kinds.Config{
+		Validator: protovalidate.GlobalValidator, Nodes: noNodes{}, MayBind: mayBind,
+		Log: slog.New(slog.DiscardHandler),
+	})
 	f := failureOf(stuck)
 	t := &term{
-		Scheduler: NewScheduler(tables, noNodes{}, noNodes{}, slog.New(slog.DiscardHandler)), cluster: plan.NewCluster(), profile: plan.Policy(nil),
-		ready: map[resource.Key]struct{}{}, stuck: map[resource.Key]failure{resource.KeyOf(stuck): f},
+		Scheduler: NewScheduler(tables, noNodes{}, noNodes{}, slog.New(slog.DiscardHandler)), cluster: plan.NewCluster(),
+		profile: plan.Policy(nil),
+		ready:   map[object.Key]struct{}{}, stuck: map[object.Key]failure{object.KeyOf(stuck): f},
 	}
 	if f.lonely {
 		t.lonely = 1
@@ -66,9 +72,11 @@ func TestAPodThatFitsNowhereIsTriedAgainWhenItAsksForSomethingElse(t *testing.T)
 		"what was said of it is no news": {waiting("1", func(p *schedulingv1.Pod) {
 			p.Status.Conditions = []*schedulingv1.PodCondition{{Type: kinds.PodScheduled, Status: "False"}}
 		}), false},
-		"another pod of its name":              {waiting("2"), true},
-		"another spec":                         {waiting("1", func(p *schedulingv1.Pod) { p.Metadata.Generation = 2 }), true},
-		"other labels, which keep others away": {waiting("1", func(p *schedulingv1.Pod) { p.Metadata.Labels = map[string]string{"app": "b"} }), true},
+		"another pod of its name": {waiting("2"), true},
+		"another spec":            {waiting("1", func(p *schedulingv1.Pod) { p.Metadata.Generation = 2 }), true},
+		"other labels, which keep others away": {
+			waiting("1", func(p *schedulingv1.Pod) { p.Metadata.Labels = map[string]string{"app": "b"} }), true,
+		},
 		"it is on its way out": {waiting("1", func(p *schedulingv1.Pod) {
 			p.Metadata.Generation, p.Metadata.DeletionTimestamp = 2, &timestamppb.Timestamp{Seconds: 1}
 		}), false},
@@ -76,7 +84,7 @@ func TestAPodThatFitsNowhereIsTriedAgainWhenItAsksForSomethingElse(t *testing.T)
 		t.Run(what, func(t *testing.T) {
 			s := termOf(waiting("1"))
 			s.tables.Pods.Replace([]*schedulingv1.Pod{tc.now}, 1)
-			k := resource.KeyOf(tc.now)
+			k := object.KeyOf(tc.now)
 			s.takePod(k)
 			if _, got := s.ready[k]; got != tc.want {
 				t.Errorf("it is to be placed: %v, want %v", got, tc.want)
@@ -86,16 +94,22 @@ func TestAPodThatFitsNowhereIsTriedAgainWhenItAsksForSomethingElse(t *testing.T)
 }
 
 func TestAPodThatOthersKeepAwayIsTriedAgainWhenOneOfThemChanges(t *testing.T) {
-	apart := []*schedulingv1.PodAffinityTerm{{TopologyKey: "kubernetes.io/hostname", LabelSelector: &metav1.LabelSelector{}}}
+	apart := []*schedulingv1.PodAffinityTerm{
+		{TopologyKey: "kubernetes.io/hostname", LabelSelector: &metav1.LabelSelector{}},
+	}
 	for what, affinity := range map[string]*schedulingv1.Affinity{
-		"it wants to be near them": {PodAffinity: &schedulingv1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: apart}},
-		"it keeps away from them":  {PodAntiAffinity: &schedulingv1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: apart}},
+		"it wants to be near them": {
+			PodAffinity: &schedulingv1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: apart},
+		},
+		"it keeps away from them": {PodAntiAffinity: &schedulingv1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: apart,
+		}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			s := termOf(waiting("1", func(p *schedulingv1.Pod) { p.Spec.Affinity = affinity }))
 			other := waiting("2", func(p *schedulingv1.Pod) { p.Metadata.Name, p.Spec.NodeName = "other", "node" })
 			s.tables.Pods.Replace([]*schedulingv1.Pod{other}, 1)
-			if s.takePod(resource.KeyOf(other)); !s.helped {
+			if s.takePod(object.KeyOf(other)); !s.helped {
 				t.Error("nobody tries it again")
 			}
 		})
@@ -104,7 +118,10 @@ func TestAPodThatOthersKeepAwayIsTriedAgainWhenOneOfThemChanges(t *testing.T) {
 
 func TestAPodThatCannotBeStoredKeepsNoOtherWaiting(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	tables := kinds.New(kinds.Config{Store: etcdtest.Store(t), Validator: protovalidate.GlobalValidator, Nodes: noNodes{}, MayBind: mayBind, Log: log})
+	tables := kinds.New(kinds.Config{
+		Store: etcdtest.Store(t), Validator: protovalidate.GlobalValidator, Nodes: noNodes{},
+		MayBind: mayBind, Log: log,
+	})
 	broken := waiting("1", func(p *schedulingv1.Pod) { p.Metadata.Labels = map[string]string{"no label!": ""} })
 	tables.Pods.Replace([]*schedulingv1.Pod{broken}, 1)
 	s := termOf(waiting("0"))
@@ -121,7 +138,7 @@ func TestAPodThatCannotBeStoredKeepsNoOtherWaiting(t *testing.T) {
 			t.Errorf("pods that found no room are tried again: %v, want %v", s.helped, first)
 		}
 	}
-	if k := resource.KeyOf(broken); !s.stuck[k].of(broken) || len(s.ready) > 0 {
+	if k := object.KeyOf(broken); !s.stuck[k].of(broken) || len(s.ready) > 0 {
 		t.Errorf("stuck: %v, ready: %v", s.stuck, s.ready)
 	}
 	if !s.fail(t.Context(), []plan.Decision{{Pod: broken, Message: "no node fits"}}) {
@@ -133,7 +150,8 @@ func TestAPodThatCannotBeStoredKeepsNoOtherWaiting(t *testing.T) {
 func followed(t *testing.T) *kinds.Tables {
 	t.Helper()
 	tables := kinds.New(kinds.Config{
-		Store: etcdtest.Store(t), Validator: protovalidate.GlobalValidator, Nodes: noNodes{}, MayBind: mayBind, Log: slog.New(slog.DiscardHandler),
+		Store: etcdtest.Store(t), Validator: protovalidate.GlobalValidator, Nodes: noNodes{}, MayBind: mayBind,
+		Log: slog.New(slog.DiscardHandler),
 	})
 	for _, k := range tables.All() {
 		go func() { _ = k.Run(t.Context()) }()
@@ -156,30 +174,31 @@ func leading(t *testing.T) (*term, *schedulingv1.Pod) {
 		t.Fatal(err)
 	}
 	s := termOf(waiting("0"))
-	s.tables, s.stuck = tables, map[resource.Key]failure{}
+	s.tables, s.stuck = tables, map[object.Key]failure{}
 	return s, pod
 }
 
 func TestAPodThatChangedSinceItWasPlacedIsPlacedAnew(t *testing.T) {
 	s, pod := leading(t)
-	k := resource.KeyOf(pod)
+	k := object.KeyOf(pod)
 	if _, err := s.tables.Pods.Modify(t.Context(), k, func(p *schedulingv1.Pod) error {
 		p.Metadata.Labels = map[string]string{"app": "b"} // which other pods may keep away from
 		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if !s.bind(kinds.Own(t.Context()), []plan.Decision{{Pod: pod, Node: "node"}}) {
+	if !s.bind(t.Context(), []plan.Decision{{Pod: pod, Node: "node"}}) {
 		t.Error("bind waits for etcd, which is well")
 	}
 	now, err := s.tables.Pods.Get(t.Context(), k.Namespace, k.Name)
 	if _, again := s.ready[k]; err != nil || now.GetSpec().GetNodeName() != "" || !again {
 		t.Errorf("it is on node %q, to be placed anew: %v, %v", now.GetSpec().GetNodeName(), again, err)
 	}
-	if !s.bind(kinds.Own(t.Context()), []plan.Decision{{Pod: now, Node: "node"}}) {
+	if !s.bind(t.Context(), []plan.Decision{{Pod: now, Node: "node"}}) {
 		t.Error("bind waits for etcd, which is well")
 	}
-	if now, err = s.tables.Pods.Get(t.Context(), k.Namespace, k.Name); err != nil || now.GetSpec().GetNodeName() != "node" {
+	if now, err = s.tables.Pods.Get(t.Context(), k.Namespace, k.Name); err != nil ||
+		now.GetSpec().GetNodeName() != "node" {
 		t.Errorf("it is on node %q, %v", now.GetSpec().GetNodeName(), err)
 	}
 }
@@ -187,7 +206,7 @@ func TestAPodThatChangedSinceItWasPlacedIsPlacedAnew(t *testing.T) {
 // TestWhatARefusedBindingLeavesFreeIsForOthers has somebody else bind a pod to another node than it was placed on.
 func TestWhatARefusedBindingLeavesFreeIsForOthers(t *testing.T) {
 	s, pod := leading(t)
-	if _, err := s.tables.Pods.Modify(kinds.Own(t.Context()), resource.KeyOf(pod), func(p *schedulingv1.Pod) error {
+	if _, err := s.tables.Pods.Modify(t.Context(), object.KeyOf(pod), func(p *schedulingv1.Pod) error {
 		return s.tables.Bind(p, "", "elsewhere")
 	}); err != nil {
 		t.Fatal(err)
@@ -195,16 +214,16 @@ func TestWhatARefusedBindingLeavesFreeIsForOthers(t *testing.T) {
 	placed := proto.CloneOf(pod)
 	placed.Spec.NodeName = "node"
 	s.cluster.AddPod(placed)
-	if s.bind(kinds.Own(t.Context()), []plan.Decision{{Pod: pod, Node: "node"}}); !s.helped {
+	if s.bind(t.Context(), []plan.Decision{{Pod: pod, Node: "node"}}); !s.helped {
 		t.Error("pods that found no room wait on")
 	}
 }
 
 func TestWhatWasThereBeforeAPodWasPlacedHasItNotTriedAgain(t *testing.T) {
 	s, pod := leading(t)
-	k := resource.KeyOf(pod)
+	k := object.KeyOf(pod)
 	s.ready[k], s.helped = struct{}{}, true
-	if !s.round(kinds.Own(t.Context())) {
+	if !s.round(t.Context()) {
 		t.Error("round waits for etcd, which is well")
 	}
 	if _, stuck := s.stuck[k]; !stuck || s.helped {
@@ -215,9 +234,11 @@ func TestWhatWasThereBeforeAPodWasPlacedHasItNotTriedAgain(t *testing.T) {
 func TestOnlyWhatCanHelpHasPodsTriedAgain(t *testing.T) {
 	bound := func(p *schedulingv1.Pod) { p.Metadata.Name, p.Spec.NodeName = "other", "node" }
 	apart := func(p *schedulingv1.Pod) {
-		p.Spec.Affinity = &schedulingv1.Affinity{PodAntiAffinity: &schedulingv1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []*schedulingv1.PodAffinityTerm{
-			{TopologyKey: "kubernetes.io/hostname", LabelSelector: &metav1.LabelSelector{}},
-		}}}
+		p.Spec.Affinity = &schedulingv1.Affinity{PodAntiAffinity: &schedulingv1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []*schedulingv1.PodAffinityTerm{
+				{TopologyKey: "kubernetes.io/hostname", LabelSelector: &metav1.LabelSelector{}},
+			},
+		}}
 	}
 	status := func(p *schedulingv1.Pod) {
 		p.Status.Conditions = []*schedulingv1.PodCondition{{Type: "Ready", Status: "True"}}
@@ -229,10 +250,12 @@ func TestOnlyWhatCanHelpHasPodsTriedAgain(t *testing.T) {
 		before, now *schedulingv1.Pod // of another pod; nil if it is not there
 		want        bool
 	}{
-		"a pod that ran is gone":                          {waiting("1"), other(), nil, true},
-		"a pod that ran has ended":                        {waiting("1"), other(), other(ended), true},
-		"it is gone after it had ended":                   {waiting("1"), other(ended), nil, false},
-		"a pod that waited is gone":                       {waiting("1"), waiting("2", func(p *schedulingv1.Pod) { p.Metadata.Name = "other" }), nil, false},
+		"a pod that ran is gone":        {waiting("1"), other(), nil, true},
+		"a pod that ran has ended":      {waiting("1"), other(), other(ended), true},
+		"it is gone after it had ended": {waiting("1"), other(ended), nil, false},
+		"a pod that waited is gone": {
+			waiting("1"), waiting("2", func(p *schedulingv1.Pod) { p.Metadata.Name = "other" }), nil, false,
+		},
 		"a pod that runs becomes ready":                   {waiting("1", apart), other(), other(status), false},
 		"a pod that runs has other labels":                {waiting("1", apart), other(), other(carrying), true},
 		"which is nothing to one that cares for none":     {waiting("1"), other(), other(carrying), false},
@@ -242,7 +265,7 @@ func TestOnlyWhatCanHelpHasPodsTriedAgain(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			s := termOf(tc.stuck)
-			k := resource.Key{Namespace: "default", Name: "other"}
+			k := object.Key{Namespace: "default", Name: "other"}
 			for i, pod := range []*schedulingv1.Pod{tc.before, tc.now} {
 				s.helped = false
 				var pods []*schedulingv1.Pod

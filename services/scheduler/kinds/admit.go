@@ -5,6 +5,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
@@ -12,12 +13,13 @@ import (
 	"github.com/windlass-dev/windlass/services/scheduler/plan"
 )
 
-type warningsKey struct{}
-
 // Rehearse returns a pod as it would be stored for the caller of ctx, and what is odd about it and yet accepted.
 func (t *Tables) Rehearse(ctx context.Context, pod *schedulingv1.Pod) (*schedulingv1.Pod, []string, error) {
 	var warnings []string
-	out, err := t.Pods.Create(context.WithValue(ctx, warningsKey{}, &warnings), pod, resource.WriteOptions{DryRun: true})
+	out, err := t.Pods.Create(ctx, pod, resource.WriteOptions{DryRun: true, Warn: func(text string) {
+		warnings = append(warnings, text)
+		rpcerr.Warn(ctx, text)
+	}})
 	if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
 		// Its name is taken, which admission does not ask about.
 		warnings, err = append(warnings, "metadata.name: a pod of that name is there already"), nil
@@ -26,18 +28,16 @@ func (t *Tables) Rehearse(ctx context.Context, pod *schedulingv1.Pod) (*scheduli
 }
 
 // admitNew gives a new pod what admission gives it, or refuses it.
-func (t *Tables) admitNew(ctx context.Context, pod *schedulingv1.Pod) error {
-	m := pod.GetMetadata()
+func (t *Tables) admitNew(w *resource.Write[*schedulingv1.Pod]) error {
+	pod, m := w.New, w.New.GetMetadata()
 	ns, _ := t.Namespaces.Lookup("", m.GetNamespace())
 	admission, master := t.admission()
 	a := plan.Admit(plan.AdmissionView{
-		Pod: pod, Namespace: ns, Admission: admission, Master: master, MayBind: isOwn(ctx) || t.cfg.MayBind(ctx, m.GetNamespace(), m.GetName()),
+		Pod: pod, Namespace: ns, Admission: admission, Master: master, MayBind: w.Own ||
+			t.cfg.MayBind(w.By, m.GetNamespace(), m.GetName()),
 	})
-	if said, ok := ctx.Value(warningsKey{}).(*[]string); ok {
-		*said = append(*said, a.Warnings...)
-	}
-	for _, w := range a.Warnings {
-		rpcerr.Warn(ctx, w)
+	for _, text := range a.Warnings {
+		w.Warn(text)
 	}
 	switch {
 	case a.Forbidden != "":
@@ -49,23 +49,11 @@ func (t *Tables) admitNew(ctx context.Context, pod *schedulingv1.Pod) error {
 	return nil
 }
 
-// admitTemplate refuses a template by which somebody would go around the scheduler who may not.
-func (t *Tables) admitTemplate(ctx context.Context, namespace string, template *schedulingv1.PodTemplateSpec) error {
-	if isOwn(ctx) || t.cfg.MayBind(ctx, namespace, "") {
-		return nil
-	}
-	admission, master := t.admission()
-	if why := plan.Constrain(admission, master, template.GetSpec(), false); why != "" {
-		return rpcerr.Forbidden("spec.template: " + why)
-	}
-	return nil
-}
-
 // warnOfTemplate says what is odd about a template and yet accepted.
-func warnOfTemplate(ctx context.Context, template *schedulingv1.PodTemplateSpec) {
+func warnOfTemplate(warn func(string), template *schedulingv1.PodTemplateSpec) {
 	_, warnings := plan.ValidateSpec("spec.template.spec", template.GetSpec())
-	for _, w := range warnings {
-		rpcerr.Warn(ctx, w)
+	for _, text := range warnings {
+		warn(text)
 	}
 }
 
@@ -75,28 +63,39 @@ func (t *Tables) admission() (*schedulingv1.AdmissionConfig, *schedulingv1.Kuber
 	return a, m
 }
 
-// templates returns a rule for a kind whose template get returns. A template that does not change was looked at before.
-func templates[T resource.Object](t *Tables, get func(T) *schedulingv1.PodTemplateSpec) func(ctx context.Context, old, obj T) error {
-	return func(ctx context.Context, old, obj T) error {
-		if !obj.ProtoReflect().IsValid() || old.ProtoReflect().IsValid() && proto.Equal(get(old), get(obj)) {
+// templates returns a rule for a kind whose template get returns: a caller who may not bind pods may not go around the
+// scheduler by a template. A template that does not change was checked before.
+func templates[T object.Object](t *Tables, get func(T) *schedulingv1.PodTemplateSpec) func(*resource.Write[T]) error {
+	return func(w *resource.Write[T]) error {
+		if w.Deletes() || !w.Creates() && proto.Equal(get(w.Old), get(w.New)) {
 			return nil
 		}
-		warnOfTemplate(ctx, get(obj))
-		return t.admitTemplate(ctx, obj.GetMetadata().GetNamespace(), get(obj))
+		warnOfTemplate(w.Warn, get(w.New))
+		if w.Own || t.cfg.MayBind(w.By, w.New.GetMetadata().GetNamespace(), "") {
+			return nil
+		}
+		admission, master := t.admission()
+		if why := plan.Constrain(admission, master, get(w.New).GetSpec(), false); why != "" {
+			return rpcerr.Forbidden("spec.template: " + why)
+		}
+		return nil
 	}
 }
 
 // admitDaemonSet refuses nothing: a daemon set chooses the nodes of its pods itself.
-func admitDaemonSet(ctx context.Context, old, d *schedulingv1.DaemonSet) error {
+func admitDaemonSet(w *resource.Write[*schedulingv1.DaemonSet]) error {
+	old, d := w.Old, w.New
 	if d == nil {
 		return nil
 	}
 	if !proto.Equal(old.GetSpec().GetTemplate(), d.GetSpec().GetTemplate()) {
-		warnOfTemplate(ctx, d.GetSpec().GetTemplate())
+		warnOfTemplate(w.Warn, d.GetSpec().GetTemplate())
 	}
 	surge := d.GetSpec().GetUpdateStrategy().GetRollingUpdate().GetMaxSurge()
-	if surge != nil && !isZero(surge) && !proto.Equal(old.GetSpec().GetUpdateStrategy().GetRollingUpdate().GetMaxSurge(), surge) {
-		rpcerr.Warn(ctx, "spec.updateStrategy.rollingUpdate.maxSurge: stored and not built yet: a pod goes before the next one of its node comes")
+	if surge != nil && !isZero(surge) && !proto.Equal(old.GetSpec().GetUpdateStrategy().GetRollingUpdate().GetMaxSurge(),
+		surge) {
+		w.Warn(
+			"spec.updateStrategy.rollingUpdate.maxSurge: stored and not built yet: a pod goes before the next one of its node comes")
 	}
 	return nil
 }

@@ -1,21 +1,22 @@
-// Package kinds says what pods, their owners, budgets, namespaces and the settings of placement are beyond the shape of their messages: what
-// is filled in, which writes are refused, and how long a pod stays that is on its way out.
+// Package kinds says what pods, their owners, budgets, namespaces and the settings of placement are beyond the shape of
+// their messages: what is filled in, which writes are refused, and how long a pod stays that is on its way out.
 package kinds
 
 import (
 	"context"
 	"fmt"
+	"iter"
 	"log/slog"
-	"slices"
 	"time"
 
 	"buf.build/go/protovalidate"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
-	"google.golang.org/protobuf/proto"
 )
 
 // Tables are the records of this service.
@@ -50,8 +51,8 @@ type Config struct {
 	Store     *store.Store
 	Validator protovalidate.Validator
 	Nodes     NodeLookup
-	// MayBind reports whether the caller of ctx may say on which node a pod of a namespace runs.
-	MayBind func(ctx context.Context, namespace, pod string) bool
+	// MayBind reports whether a caller may say on which node a pod of a namespace runs.
+	MayBind func(by identity.Caller, namespace, pod string) bool
 	Now     func() time.Time
 	Log     *slog.Logger
 }
@@ -68,12 +69,16 @@ func New(cfg Config) *Tables {
 	t.Pods = table(t, resource.Config[*schedulingv1.Pod]{
 		Default: defaultPod, ValidateUpdate: validatePodUpdate, Admit: t.admitPod, Grace: t.podGrace,
 		Indexes: map[string]func(*schedulingv1.Pod) []string{
-			"spec.nodeName": func(p *schedulingv1.Pod) []string { return []string{p.GetSpec().GetNodeName()} },
+			ByNode:       func(p *schedulingv1.Pod) []string { return []string{p.GetSpec().GetNodeName()} },
+			byController: controllerOf[*schedulingv1.Pod],
 		},
 	})
 	t.ReplicaSets = table(t, resource.Config[*schedulingv1.ReplicaSet]{
 		Default: defaultReplicaSet, Validate: validateReplicaSet, ValidateUpdate: validateReplicaSetUpdate,
-		Admit: templates(t, func(o *schedulingv1.ReplicaSet) *schedulingv1.PodTemplateSpec { return o.GetSpec().GetTemplate() }),
+		Indexes: map[string]func(*schedulingv1.ReplicaSet) []string{byController: controllerOf[*schedulingv1.ReplicaSet]},
+		Admit: templates(t, func(o *schedulingv1.ReplicaSet) *schedulingv1.PodTemplateSpec {
+			return o.GetSpec().GetTemplate()
+		}),
 	})
 	t.ReplicationControllers = table(t, resource.Config[*schedulingv1.ReplicationController]{
 		Default: defaultReplicationController, Validate: validateReplicationController,
@@ -83,14 +88,19 @@ func New(cfg Config) *Tables {
 	})
 	t.Deployments = table(t, resource.Config[*schedulingv1.Deployment]{
 		Default: defaultDeployment, Validate: validateDeployment, ValidateUpdate: validateDeploymentUpdate,
-		Admit: templates(t, func(o *schedulingv1.Deployment) *schedulingv1.PodTemplateSpec { return o.GetSpec().GetTemplate() }),
+		Admit: templates(t, func(o *schedulingv1.Deployment) *schedulingv1.PodTemplateSpec {
+			return o.GetSpec().GetTemplate()
+		}),
 	})
 	t.DaemonSets = table(t, resource.Config[*schedulingv1.DaemonSet]{
-		Default: defaultDaemonSet, Validate: validateDaemonSet, ValidateUpdate: validateDaemonSetUpdate, Admit: admitDaemonSet,
+		Default: defaultDaemonSet, Validate: validateDaemonSet, ValidateUpdate: validateDaemonSetUpdate,
+		Admit: admitDaemonSet,
 	})
 	t.StatefulSets = table(t, resource.Config[*schedulingv1.StatefulSet]{
 		Default: defaultStatefulSet, Validate: validateStatefulSet, ValidateUpdate: validateStatefulSetUpdate,
-		Admit: templates(t, func(o *schedulingv1.StatefulSet) *schedulingv1.PodTemplateSpec { return o.GetSpec().GetTemplate() }),
+		Admit: templates(t, func(o *schedulingv1.StatefulSet) *schedulingv1.PodTemplateSpec {
+			return o.GetSpec().GetTemplate()
+		}),
 	})
 	t.Jobs = table(t, resource.Config[*schedulingv1.Job]{
 		Default: defaultJob, Validate: validateJob, ValidateUpdate: validateJobUpdate,
@@ -102,36 +112,55 @@ func New(cfg Config) *Tables {
 	t.Claims = table(t, resource.Config[*schedulingv1.PersistentVolumeClaim]{
 		Default: defaultClaim, Validate: validateClaim, ValidateUpdate: validateClaimUpdate,
 	})
-	t.Policies = table(t, resource.Config[*schedulingv1.Policy]{Default: t.defaultPolicy, Validate: validatePolicy, Admit: admitPolicy})
-	t.AdmissionConfigs = table(t, resource.Config[*schedulingv1.AdmissionConfig]{Default: t.defaultAdmissionConfig, Validate: validateAdmissionConfig})
-	t.MasterConfigs = table(t, resource.Config[*schedulingv1.KubernetesMasterConfig]{Default: t.defaultMasterConfig, Validate: validateMasterConfig})
+	t.Policies = table(t, resource.Config[*schedulingv1.Policy]{
+		Default: t.defaultPolicy, Validate: validatePolicy,
+		Admit: admitPolicy,
+	})
+	t.AdmissionConfigs = table(t, resource.Config[*schedulingv1.AdmissionConfig]{
+		Default:  t.defaultAdmissionConfig,
+		Validate: validateAdmissionConfig,
+	})
+	t.MasterConfigs = table(t, resource.Config[*schedulingv1.KubernetesMasterConfig]{
+		Default:  t.defaultMasterConfig,
+		Validate: validateMasterConfig,
+	})
 	return t
 }
 
+// Indexes of the tables.
+const (
+	ByNode       = "spec.nodeName" // of pods
+	byController = "controller"    // of pods and replica sets
+)
+
+// controllerOf returns the namespace of an object with the uid of what manages it, "" if nothing does.
+func controllerOf[T object.Object](o T) []string {
+	return []string{o.GetMetadata().GetNamespace() + "/" + object.ControllerOf(o).GetUid()}
+}
+
+// ManagedBy returns the pods or replica sets of a namespace that the controller with a uid manages, ordered by name;
+// those that nothing manages if it is "".
+func ManagedBy[T object.Object](t *resource.Table[T], namespace, uid string) []T {
+	return t.ByIndex(byController, namespace+"/"+uid)
+}
+
 // table returns the table of a kind with the rules that all kinds share.
-func table[T resource.Object](t *Tables, cfg resource.Config[T]) *resource.Table[T] {
+func table[T object.Object](t *Tables, cfg resource.Config[T]) *resource.Table[T] {
 	cfg.Now, cfg.Log = t.cfg.Now, t.cfg.Log
-	own := cfg.Admit
-	var out *resource.Table[T]
-	cfg.HasNamespace = t.hasNamespace
-	cfg.Admit = func(ctx context.Context, old, obj T) error {
-		switch {
-		case !old.ProtoReflect().IsValid():
-			if err := t.admitInto(obj.GetMetadata().GetNamespace()); err != nil {
-				return err
-			}
-		case !obj.ProtoReflect().IsValid():
-			if err := keepDependents(ctx, out, old); err != nil {
+	cfg.HasNamespace, cfg.Owns = t.hasNamespace, true
+	admit := cfg.Admit
+	cfg.Admit = func(w *resource.Write[T]) error {
+		if w.Creates() {
+			if err := t.admitInto(w.New.GetMetadata().GetNamespace()); err != nil {
 				return err
 			}
 		}
-		if own == nil {
+		if admit == nil {
 			return nil
 		}
-		return own(ctx, old, obj)
+		return admit(w)
 	}
-	out = resource.NewTable(t.cfg.Store, t.cfg.Validator, cfg)
-	return out
+	return resource.NewTable(t.cfg.Store, t.cfg.Validator, cfg)
 }
 
 // hasNamespace reports whether something can be in a namespace.
@@ -145,71 +174,29 @@ func (t *Tables) admitInto(namespace string) error {
 	if namespace == "" {
 		return nil
 	}
-	if ns, ok := t.Namespaces.Lookup("", namespace); ok && resource.Deleting(ns) {
+	if ns, ok := t.Namespaces.Lookup("", namespace); ok && object.Deleting(ns) {
 		return rpcerr.Forbidden(fmt.Sprintf("nothing new can be created in namespace %q: it is being terminated", namespace))
 	}
 	return nil
 }
-
-// OrphanFinalizer holds an object until what belongs to it has been told that it no longer does.
-const OrphanFinalizer = "orphan"
-
-// keepDependents notes on an object that is about to be deleted whether what belongs to it shall stay. The deletion goes on with what it wrote: old
-// becomes that.
-func keepDependents[T resource.Object](ctx context.Context, t *resource.Table[T], old T) error {
-	orphan := resource.Propagation(ctx) == "Orphan"
-	if resource.Deleting(old) || ctx.Value(dryRunKey{}) != nil || orphan == slices.Contains(old.GetMetadata().GetFinalizers(), OrphanFinalizer) {
-		return nil
-	}
-	next, err := t.Modify(Own(ctx), resource.KeyOf(old), func(obj T) error {
-		m := obj.GetMetadata()
-		if m.GetResourceVersion() != old.GetMetadata().GetResourceVersion() {
-			return store.ErrConflict // the deletion begins anew, if what it asks for still holds
-		}
-		m.Finalizers = slices.DeleteFunc(m.GetFinalizers(), func(f string) bool { return f == OrphanFinalizer })
-		if orphan {
-			m.Finalizers = append(m.Finalizers, OrphanFinalizer)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	proto.Reset(old)
-	proto.Merge(old, next)
-	return nil
-}
-
-type dryRunKey struct{}
-
-// WithDryRun marks the context of a deletion that shall store nothing.
-func WithDryRun(ctx context.Context) context.Context {
-	return context.WithValue(ctx, dryRunKey{}, true)
-}
-
-type ownKey struct{}
-
-// Own marks the writes under a context as the service's own: only these may bind a pod, or change its status.
-func Own(ctx context.Context) context.Context { return context.WithValue(ctx, ownKey{}, true) }
-
-func isOwn(ctx context.Context) bool { return ctx.Value(ownKey{}) != nil }
 
 // Kind is a table as those see it who treat all kinds alike.
 type Kind interface {
 	Type() *metav1.ResourceType
 	Run(ctx context.Context) error
 	WaitSynced(ctx context.Context) error
-	Subscribe(f func(resource.Key))
+	// OnChange has f called with each change, as Subscribe of a cache; obj is nil if the object was deleted.
+	OnChange(f func(k object.Key, obj object.Object))
 	// Find returns an object as the cache shows it; nobody may modify it.
-	Find(k resource.Key) (resource.Object, bool)
-	// Objects returns all objects as the cache shows them; nobody may modify them.
-	Objects() []resource.Object
+	Find(k object.Key) (object.Object, bool)
+	// InNamespace returns the objects of a namespace as the cache shows them; nobody may modify them.
+	InNamespace(namespace string) iter.Seq[object.Object]
 	// Read returns an object as it is now.
-	Read(ctx context.Context, k resource.Key) (resource.Object, error)
+	Read(ctx context.Context, k object.Key) (object.Object, error)
 	// Remove asks for the deletion of an object, if it is as pre says.
-	Remove(ctx context.Context, k resource.Key, pre *metav1.Preconditions) error
+	Remove(ctx context.Context, k object.Key, pre *metav1.Preconditions, opts ...resource.WriteOptions) error
 	// Edit changes an object.
-	Edit(ctx context.Context, k resource.Key, f func(obj resource.Object) error) error
+	Edit(ctx context.Context, k object.Key, f func(obj object.Object) error) error
 }
 
 // All returns all tables. Owners come before what belongs to them.
@@ -239,31 +226,44 @@ func (t *Tables) Namespaced() []Kind {
 	}
 }
 
-type kind[T resource.Object] struct{ *resource.Table[T] }
+type kind[T object.Object] struct{ *resource.Table[T] }
 
-func (k kind[T]) Find(key resource.Key) (resource.Object, bool) {
+func (k kind[T]) Find(key object.Key) (object.Object, bool) {
 	return k.Lookup(key.Namespace, key.Name)
 }
 
-func (k kind[T]) Objects() []resource.Object {
-	all := k.Table.All()
-	out := make([]resource.Object, len(all))
-	for i, o := range all {
-		out[i] = o
-	}
-	return out
+func (k kind[T]) OnChange(f func(object.Key, object.Object)) {
+	k.Subscribe(func(ch resource.Change[T]) {
+		if ch.Deleted {
+			f(ch.Key, nil)
+			return
+		}
+		f(ch.Key, ch.Object)
+	})
 }
 
-func (k kind[T]) Read(ctx context.Context, key resource.Key) (resource.Object, error) {
+func (k kind[T]) InNamespace(namespace string) iter.Seq[object.Object] {
+	return func(yield func(object.Object) bool) {
+		for o := range k.In(namespace) {
+			if !yield(o) {
+				return
+			}
+		}
+	}
+}
+
+func (k kind[T]) Read(ctx context.Context, key object.Key) (object.Object, error) {
 	return k.Get(ctx, key.Namespace, key.Name)
 }
 
-func (k kind[T]) Remove(ctx context.Context, key resource.Key, pre *metav1.Preconditions) error {
-	_, err := k.Delete(ctx, key.Namespace, key.Name, pre)
+func (k kind[T]) Remove(ctx context.Context, key object.Key, pre *metav1.Preconditions,
+	opts ...resource.WriteOptions,
+) error {
+	_, err := k.Delete(ctx, key.Namespace, key.Name, pre, opts...)
 	return err
 }
 
-func (k kind[T]) Edit(ctx context.Context, key resource.Key, f func(resource.Object) error) error {
+func (k kind[T]) Edit(ctx context.Context, key object.Key, f func(object.Object) error) error {
 	_, err := k.Modify(ctx, key, func(obj T) error { return f(obj) })
 	return err
 }

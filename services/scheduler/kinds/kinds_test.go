@@ -12,6 +12,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc"
@@ -33,7 +34,7 @@ func tables(t *testing.T) *Tables {
 	t.Helper()
 	out := New(Config{
 		Store: etcdtest.Store(t), Validator: protovalidate.GlobalValidator, Nodes: noNodes{},
-		MayBind: func(context.Context, string, string) bool { return false },
+		MayBind: func(identity.Caller, string, string) bool { return false },
 	})
 	for _, k := range out.All() {
 		go func() { _ = k.Run(t.Context()) }()
@@ -44,12 +45,22 @@ func tables(t *testing.T) *Tables {
 	return out
 }
 
+// byUser returns the context of a user's request.
+func byUser(t *testing.T) context.Context {
+	return identity.WithCaller(t.Context(), identity.Caller{User: "bob"})
+}
+
 func podSpec(restart string) *schedulingv1.PodSpec {
-	return &schedulingv1.PodSpec{RestartPolicy: restart, Containers: []*schedulingv1.Container{{Name: "main", Image: "pause"}}}
+	return &schedulingv1.PodSpec{RestartPolicy: restart, Containers: []*schedulingv1.Container{
+		{Name: "main", Image: "pause"},
+	}}
 }
 
 func template(app, restart string) *schedulingv1.PodTemplateSpec {
-	return &schedulingv1.PodTemplateSpec{Metadata: &metav1.ObjectMeta{Labels: map[string]string{"app": app}}, Spec: podSpec(restart)}
+	return &schedulingv1.PodTemplateSpec{
+		Metadata: &metav1.ObjectMeta{Labels: map[string]string{"app": app}},
+		Spec:     podSpec(restart),
+	}
 }
 
 func selector(app string) *metav1.LabelSelector {
@@ -73,34 +84,47 @@ func wrong(err error) []string {
 
 func TestWhatCannotBeCreatedSaysWhichFieldIsWrong(t *testing.T) {
 	tab := tables(t)
-	ctx := t.Context()
+	ctx := byUser(t)
 	create := map[string]func() error{
 		"spec.template.metadata.labels": func() error {
-			_, err := tab.Deployments.Create(ctx, &schedulingv1.Deployment{Metadata: meta("d"), Spec: &schedulingv1.DeploymentSpec{Selector: selector("a"), Template: template("b", "")}})
+			_, err := tab.Deployments.Create(ctx, &schedulingv1.Deployment{
+				Metadata: meta("d"), Spec: &schedulingv1.DeploymentSpec{Selector: selector("a"), Template: template("b", "")},
+			})
 			return err
 		},
 		"spec.selector": func() error {
-			_, err := tab.ReplicaSets.Create(ctx, &schedulingv1.ReplicaSet{Metadata: meta("s"), Spec: &schedulingv1.ReplicaSetSpec{Template: template("a", "")}})
+			_, err := tab.ReplicaSets.Create(ctx, &schedulingv1.ReplicaSet{
+				Metadata: meta("s"), Spec: &schedulingv1.ReplicaSetSpec{Template: template("a", "")},
+			})
 			return err
 		},
 		"spec.template.spec.containers": func() error {
 			d := template("a", "")
 			d.Spec.Containers = nil
-			_, err := tab.DaemonSets.Create(ctx, &schedulingv1.DaemonSet{Metadata: meta("s"), Spec: &schedulingv1.DaemonSetSpec{Selector: selector("a"), Template: d}})
+			_, err := tab.DaemonSets.Create(ctx, &schedulingv1.DaemonSet{Metadata: meta("s"), Spec: &schedulingv1.DaemonSetSpec{
+				Selector: selector("a"), Template: d,
+			}})
 			return err
 		},
 		"spec.template.spec.restartPolicy": func() error {
-			_, err := tab.Jobs.Create(ctx, &schedulingv1.Job{Metadata: meta("j"), Spec: &schedulingv1.JobSpec{Template: template("a", "")}})
+			_,
+				err := tab.Jobs.Create(ctx, &schedulingv1.Job{Metadata: meta("j"), Spec: &schedulingv1.JobSpec{
+				Template: template("a", ""),
+			}})
 			return err
 		},
 		"spec.template": func() error {
-			_, err := tab.StatefulSets.Create(ctx, &schedulingv1.StatefulSet{Metadata: meta("s"), Spec: &schedulingv1.StatefulSetSpec{Selector: selector("a")}})
+			_, err := tab.StatefulSets.Create(ctx, &schedulingv1.StatefulSet{
+				Metadata: meta("s"), Spec: &schedulingv1.StatefulSetSpec{Selector: selector("a")},
+			})
 			return err
 		},
 		"spec": func() error {
-			_, err := tab.Budgets.Create(ctx, &schedulingv1.PodDisruptionBudget{Metadata: meta("b"), Spec: &schedulingv1.PodDisruptionBudgetSpec{
-				MinAvailable: structpb.NewNumberValue(1), MaxUnavailable: structpb.NewNumberValue(1),
-			}})
+			_, err := tab.Budgets.Create(ctx, &schedulingv1.PodDisruptionBudget{
+				Metadata: meta("b"), Spec: &schedulingv1.PodDisruptionBudgetSpec{
+					MinAvailable: structpb.NewNumberValue(1), MaxUnavailable: structpb.NewNumberValue(1),
+				},
+			})
 			return err
 		},
 		"spec.ports": func() error {
@@ -124,25 +148,37 @@ func TestLimitsThatMeanNothingAreRefused(t *testing.T) {
 	text, number := structpb.NewStringValue, structpb.NewNumberValue
 	budget := func(least, most *structpb.Value) error {
 		_, err := tab.Budgets.Create(t.Context(), &schedulingv1.PodDisruptionBudget{
-			Metadata: &metav1.ObjectMeta{GenerateName: "b-", Namespace: "default"}, Spec: &schedulingv1.PodDisruptionBudgetSpec{MinAvailable: least, MaxUnavailable: most},
+			Metadata: &metav1.ObjectMeta{GenerateName: "b-", Namespace: "default"}, Spec: &schedulingv1.PodDisruptionBudgetSpec{
+				MinAvailable: least, MaxUnavailable: most,
+			},
 		})
 		return err
 	}
 	deployment := func(surge, missing *structpb.Value) error {
 		_, err := tab.Deployments.Create(t.Context(), &schedulingv1.Deployment{
 			Metadata: &metav1.ObjectMeta{GenerateName: "d-", Namespace: "default"},
-			Spec: &schedulingv1.DeploymentSpec{Selector: selector("a"), Template: template("a", ""), Strategy: &schedulingv1.DeploymentStrategy{
-				Type: "RollingUpdate", RollingUpdate: &schedulingv1.RollingUpdateDeployment{MaxSurge: surge, MaxUnavailable: missing},
-			}},
+			Spec: &schedulingv1.DeploymentSpec{
+				Selector: selector("a"), Template: template("a", ""),
+				Strategy: &schedulingv1.DeploymentStrategy{
+					Type: "RollingUpdate", RollingUpdate: &schedulingv1.RollingUpdateDeployment{
+						MaxSurge: surge, MaxUnavailable: missing,
+					},
+				},
+			},
 		})
 		return err
 	}
 	daemons := func(surge, missing *structpb.Value) error {
 		_, err := tab.DaemonSets.Create(t.Context(), &schedulingv1.DaemonSet{
 			Metadata: &metav1.ObjectMeta{GenerateName: "s-", Namespace: "default"},
-			Spec: &schedulingv1.DaemonSetSpec{Selector: selector("a"), Template: template("a", ""), UpdateStrategy: &schedulingv1.DaemonSetUpdateStrategy{
-				Type: "RollingUpdate", RollingUpdate: &schedulingv1.RollingUpdateDaemonSet{MaxSurge: surge, MaxUnavailable: missing},
-			}},
+			Spec: &schedulingv1.DaemonSetSpec{
+				Selector: selector("a"), Template: template("a", ""),
+				UpdateStrategy: &schedulingv1.DaemonSetUpdateStrategy{
+					Type: "RollingUpdate", RollingUpdate: &schedulingv1.RollingUpdateDaemonSet{
+						MaxSurge: surge, MaxUnavailable: missing,
+					},
+				},
+			},
 		})
 		return err
 	}
@@ -160,7 +196,10 @@ func TestLimitsThatMeanNothingAreRefused(t *testing.T) {
 		{"twice as many may be there", deployment(text("200%"), text("100%")), nil},
 		{"more than all may be missing", deployment(nil, text("101%")), []string{rolling + "maxUnavailable"}},
 		{"no number can be read", deployment(text("99999999999999999999%"), nil), []string{rolling + "maxSurge"}},
-		{"more than all daemons may be missing", daemons(nil, text("101%")), []string{"spec.updateStrategy.rollingUpdate.maxUnavailable"}},
+		{
+			"more than all daemons may be missing", daemons(nil, text("101%")),
+			[]string{"spec.updateStrategy.rollingUpdate.maxUnavailable"},
+		},
 		{"more than two on each node", daemons(text("101%"), nil), []string{"spec.updateStrategy.rollingUpdate.maxSurge"}},
 	} {
 		if got := wrong(c.err); !slices.Equal(got, c.want) || (c.err == nil) != (c.want == nil) {
@@ -187,24 +226,34 @@ func TestWrongLabelsAreNamedInOrder(t *testing.T) {
 
 func TestDefaultsAreThoseThatKubernetesUsersExpect(t *testing.T) {
 	tab := tables(t)
-	d, err := tab.Deployments.Create(t.Context(), &schedulingv1.Deployment{Metadata: meta("d"), Spec: &schedulingv1.DeploymentSpec{Selector: selector("a"), Template: template("a", "")}})
+	d, err := tab.Deployments.Create(t.Context(), &schedulingv1.Deployment{
+		Metadata: meta("d"), Spec: &schedulingv1.DeploymentSpec{Selector: selector("a"), Template: template("a", "")},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := d.GetSpec()
-	if s.GetReplicas() != 1 || s.GetRevisionHistoryLimit() != 10 || s.GetProgressDeadlineSeconds() != 600 || s.GetStrategy().GetType() != "RollingUpdate" ||
-		s.GetStrategy().GetRollingUpdate().GetMaxSurge().GetStringValue() != "25%" || s.GetTemplate().GetSpec().GetRestartPolicy() != "Always" {
+	if s.GetReplicas() != 1 || s.GetRevisionHistoryLimit() != 10 || s.GetProgressDeadlineSeconds() != 600 ||
+		s.GetStrategy().GetType() != "RollingUpdate" ||
+		s.GetStrategy().GetRollingUpdate().GetMaxSurge().GetStringValue() != "25%" ||
+		s.GetTemplate().GetSpec().GetRestartPolicy() != "Always" {
 		t.Errorf("deployment %v", d)
 	}
-	j, err := tab.Jobs.Create(t.Context(), &schedulingv1.Job{Metadata: meta("j"), Spec: &schedulingv1.JobSpec{Template: template("a", "Never")}})
+	j, err := tab.Jobs.Create(t.Context(), &schedulingv1.Job{Metadata: meta("j"), Spec: &schedulingv1.JobSpec{
+		Template: template("a", "Never"),
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if uid := j.GetMetadata().GetUid(); j.GetSpec().GetSelector().GetMatchLabels()["batch.kubernetes.io/controller-uid"] != uid || j.GetSpec().GetTemplate().GetMetadata().GetLabels()["batch.kubernetes.io/job-name"] != "j" ||
-		j.GetSpec().GetBackoffLimit() != 6 || j.GetSpec().GetCompletions() != 1 {
+	uid, labels := j.GetMetadata().GetUid(), j.GetSpec().GetTemplate().GetMetadata().GetLabels()
+	if j.GetSpec().GetSelector().GetMatchLabels()["batch.kubernetes.io/controller-uid"] != uid ||
+		labels["batch.kubernetes.io/job-name"] != "j" || j.GetSpec().GetBackoffLimit() != 6 ||
+		j.GetSpec().GetCompletions() != 1 {
 		t.Errorf("job %v", j)
 	}
-	rc, err := tab.ReplicationControllers.Create(t.Context(), &schedulingv1.ReplicationController{Metadata: meta("c"), Spec: &schedulingv1.ReplicationControllerSpec{Template: template("a", "")}})
+	rc, err := tab.ReplicationControllers.Create(t.Context(), &schedulingv1.ReplicationController{
+		Metadata: meta("c"), Spec: &schedulingv1.ReplicationControllerSpec{Template: template("a", "")},
+	})
 	if err != nil || rc.GetSpec().GetSelector()["app"] != "a" || rc.GetMetadata().GetLabels()["app"] != "a" {
 		t.Errorf("replication controller %v, %v", rc, err)
 	}
@@ -212,12 +261,12 @@ func TestDefaultsAreThoseThatKubernetesUsersExpect(t *testing.T) {
 
 func TestOfALivePodOnlySomeFieldsChange(t *testing.T) {
 	tab := tables(t)
-	ctx := t.Context()
+	ctx := byUser(t)
 	if _, err := tab.Pods.Create(ctx, &schedulingv1.Pod{Metadata: meta("p"), Spec: podSpec("")}); err != nil {
 		t.Fatal(err)
 	}
 	change := func(f func(s *schedulingv1.PodSpec)) error {
-		_, err := tab.Pods.Modify(ctx, resource.Key{Namespace: "default", Name: "p"}, func(p *schedulingv1.Pod) error {
+		_, err := tab.Pods.Modify(ctx, object.Key{Namespace: "default", Name: "p"}, func(p *schedulingv1.Pod) error {
 			f(p.Spec)
 			return nil
 		})
@@ -251,14 +300,31 @@ func TestAPodStaysForItsAgentOnlyWhereThereIsOne(t *testing.T) {
 		grace int32
 		stays bool
 	}{
-		"one that is bound gets what it says": {&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: proto.Int32(7)}}, nil, 7, true},
-		"or what is asked for":                {&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: proto.Int32(7)}}, proto.Int32(3), 3, true},
-		"at least a second":                   {&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: proto.Int32(0)}}, nil, 1, true},
-		"0 is at once":                        {&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "n"}}, proto.Int32(0), 0, false},
-		"nobody ends one that is not bound":   {&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{}}, nil, 0, false},
-		"nor one whose node is gone":          {&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "gone"}}, nil, 0, false},
+		"one that is bound gets what it says": {
+			&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: proto.Int32(7)}}, nil, 7,
+			true,
+		},
+		"or what is asked for": {
+			&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: proto.Int32(7)}},
+			proto.Int32(3), 3, true,
+		},
+		"at least a second": {
+			&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "n", TerminationGracePeriodSeconds: proto.Int32(0)}}, nil, 1,
+			true,
+		},
+		"0 is at once": {
+			&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "n"}}, proto.Int32(0),
+			0, false,
+		},
+		"nobody ends one that is not bound": {&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{}}, nil, 0, false},
+		"nor one whose node is gone": {
+			&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "gone"}}, nil, 0,
+			false,
+		},
 		"one that has ended goes": {
-			&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "n"}, Status: &schedulingv1.PodStatus{Phase: proto.String("Failed")}}, nil, 0, false,
+			&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "n"}, Status: &schedulingv1.PodStatus{
+				Phase: proto.String("Failed"),
+			}}, nil, 0, false,
 		},
 	} {
 		if grace, stays := tab.podGrace(c.pod, c.asked); grace != c.grace || stays != c.stays {
@@ -270,22 +336,27 @@ func TestAPodStaysForItsAgentOnlyWhereThereIsOne(t *testing.T) {
 // TestOneHeldByAFinalizerGoesWithIt confirms the end of a pod before its finalizer is taken off.
 func TestOneHeldByAFinalizerGoesWithIt(t *testing.T) {
 	tab := tables(t)
-	ctx := t.Context()
+	ctx := byUser(t)
 	pod := &schedulingv1.Pod{Metadata: meta("p"), Spec: podSpec("")}
 	pod.Metadata.Finalizers = []string{"example.com/hold"}
 	if _, err := tab.Pods.Create(ctx, pod); err != nil {
 		t.Fatal(err)
 	}
-	key := resource.Key{Namespace: "default", Name: "p"}
-	if _, err := tab.Pods.Modify(Own(ctx), key, func(p *schedulingv1.Pod) error { return tab.Bind(p, "", "node-1") }); err != nil {
+	key := object.Key{Namespace: "default", Name: "p"}
+	if _, err := tab.Pods.Modify(ctx, key, func(p *schedulingv1.Pod) error {
+		return tab.Bind(p, "", "node-1")
+	}, resource.WriteOptions{Own: true}); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []context.Context{ctx, resource.WithGracePeriod(ctx, 0)} {
-		if _, err := tab.Pods.Delete(c, "default", "p", nil); err != nil {
+	for _, grace := range []*int32{nil, proto.Int32(0)} {
+		if _, err := tab.Pods.Delete(ctx, "default", "p", nil, resource.WriteOptions{Grace: grace}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := tab.Pods.Modify(ctx, key, func(p *schedulingv1.Pod) error { p.Metadata.Finalizers = nil; return nil }); err != nil {
+	if _, err := tab.Pods.Modify(ctx, key, func(p *schedulingv1.Pod) error {
+		p.Metadata.Finalizers = nil
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := tab.Pods.Get(ctx, "default", "p"); status.Code(err) != codes.NotFound {
@@ -316,13 +387,17 @@ func TestWhatLeavesItsDependentsAloneGoesOnlyAsItWasRead(t *testing.T) {
 	if err := resource.Register(&s, &schedulingv1.ReplicaSetService_ServiceDesc, nil, tab.ReplicaSets); err != nil {
 		t.Fatal(err)
 	}
-	set, err := tab.ReplicaSets.Create(t.Context(), &schedulingv1.ReplicaSet{Metadata: meta("s"), Spec: &schedulingv1.ReplicaSetSpec{Selector: selector("a"), Template: template("a", "")}})
+	set, err := tab.ReplicaSets.Create(t.Context(), &schedulingv1.ReplicaSet{
+		Metadata: meta("s"), Spec: &schedulingv1.ReplicaSetSpec{Selector: selector("a"), Template: template("a", "")},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	remove := func(version string) error {
 		return s.call(t.Context(), "DeleteReplicaSet", &schedulingv1.DeleteReplicaSetRequest{
-			Namespace: "default", Name: "s", PropagationPolicy: "Orphan", Preconditions: &metav1.Preconditions{ResourceVersion: version},
+			Namespace: "default", Name: "s", PropagationPolicy: "Orphan", Preconditions: &metav1.Preconditions{
+				ResourceVersion: version,
+			},
 		})
 	}
 	if err := remove("1"); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_CONFLICT {
@@ -334,24 +409,30 @@ func TestWhatLeavesItsDependentsAloneGoesOnlyAsItWasRead(t *testing.T) {
 	if err := remove(set.GetMetadata().GetResourceVersion()); err != nil {
 		t.Errorf("Delete of the version that was read = %v", err)
 	}
-	if now, err := tab.ReplicaSets.Get(t.Context(), "default", "s"); err != nil || !resource.Deleting(now) || !slices.Equal(now.GetMetadata().GetFinalizers(), []string{OrphanFinalizer}) {
+	if now, err := tab.ReplicaSets.Get(t.Context(), "default", "s"); err != nil || !object.Deleting(now) ||
+		!slices.Equal(now.GetMetadata().GetFinalizers(), []string{object.OrphanFinalizer}) {
 		t.Errorf("afterwards it is %v, %v", now.GetMetadata(), err)
 	}
 }
 
 func TestSettingsSayWhatOfThemIsNotInForce(t *testing.T) {
 	tab := tables(t)
-	p, err := tab.Policies.Create(t.Context(), &schedulingv1.Policy{Predicates: []*schedulingv1.PredicatePolicy{{Name: "PodFitsResources"}}})
-	if err != nil || resource.FindCondition(p.GetStatus().GetConditions(), "InForce").GetStatus() != "True" {
+	p, err := tab.Policies.Create(t.Context(), &schedulingv1.Policy{Predicates: []*schedulingv1.PredicatePolicy{
+		{Name: "PodFitsResources"},
+	}})
+	if err != nil || object.FindCondition(p.GetStatus().GetConditions(), "InForce").GetStatus() != "True" {
 		t.Errorf("policy %v, %v", p, err)
 	}
-	m, err := tab.MasterConfigs.Create(t.Context(), &schedulingv1.KubernetesMasterConfig{KubernetesMasterConfig: &schedulingv1.KubernetesMasterSettings{
-		ControllerArguments: map[string]*structpb.ListValue{"node-monitor-period": {}},
-	}})
+	m, err := tab.MasterConfigs.Create(t.Context(), &schedulingv1.KubernetesMasterConfig{
+		KubernetesMasterConfig: &schedulingv1.KubernetesMasterSettings{
+			ControllerArguments: map[string]*structpb.ListValue{"node-monitor-period": {}},
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := resource.FindCondition(m.GetStatus().GetConditions(), "InForce"); c.GetStatus() != "False" || !strings.Contains(c.GetMessage(), "controllerArguments['node-monitor-period']") {
+	if c := object.FindCondition(m.GetStatus().GetConditions(), "InForce"); c.GetStatus() != "False" ||
+		!strings.Contains(c.GetMessage(), "controllerArguments['node-monitor-period']") {
 		t.Errorf("condition %v", c)
 	}
 }
@@ -370,46 +451,67 @@ func (l *listener) SetHeader(md metadata.MD) error {
 func TestWhatIsAcceptedAndNotInForceIsWarnedOf(t *testing.T) {
 	tab := tables(t)
 	odd := template("a", "")
-	odd.Spec.Tolerations = []*schedulingv1.Toleration{{Key: "disktype", Operator: "Exists", Effect: "NoSchedule", TolerationSeconds: proto.Int32(3600)}}
+	odd.Spec.Tolerations = []*schedulingv1.Toleration{
+		{Key: "disktype", Operator: "Exists", Effect: "NoSchedule", TolerationSeconds: proto.Int32(3600)},
+	}
 	seconds := "spec.template.spec.tolerations[0].tolerationSeconds: means nothing unless the effect is NoExecute"
 	create := map[string]struct {
 		do   func(ctx context.Context) error
 		want []string
 	}{
 		"a policy with what is not built": {func(ctx context.Context) error {
-			_, err := tab.Policies.Create(ctx, &schedulingv1.Policy{Predicates: []*schedulingv1.PredicatePolicy{{Name: "HostName"}, {Name: "NoDiskConflict"}}})
+			_,
+				err := tab.Policies.Create(ctx, &schedulingv1.Policy{Predicates: []*schedulingv1.PredicatePolicy{
+				{Name: "HostName"}, {Name: "NoDiskConflict"},
+			}})
 			return err
 		}, []string{"stored and not built yet: NoDiskConflict"}},
 		"seconds in the template of a deployment": {func(ctx context.Context) error {
-			_, err := tab.Deployments.Create(ctx, &schedulingv1.Deployment{Metadata: meta("d"), Spec: &schedulingv1.DeploymentSpec{Selector: selector("a"), Template: odd}})
+			_, err := tab.Deployments.Create(ctx, &schedulingv1.Deployment{
+				Metadata: meta("d"), Spec: &schedulingv1.DeploymentSpec{Selector: selector("a"), Template: odd},
+			})
 			return err
 		}, []string{seconds}},
-		"a daemon set that shall surge": {func(ctx context.Context) error {
-			_, err := tab.DaemonSets.Create(ctx, &schedulingv1.DaemonSet{Metadata: meta("s"), Spec: &schedulingv1.DaemonSetSpec{
-				Selector: selector("a"), Template: odd, UpdateStrategy: &schedulingv1.DaemonSetUpdateStrategy{
-					Type: "RollingUpdate", RollingUpdate: &schedulingv1.RollingUpdateDaemonSet{MaxSurge: structpb.NewStringValue("10%"), MaxUnavailable: structpb.NewNumberValue(0)},
-				},
-			}})
-			return err
-		}, []string{seconds, "spec.updateStrategy.rollingUpdate.maxSurge: stored and not built yet: a pod goes before the next one of its node comes"}},
+		"a daemon set that shall surge": {
+			func(ctx context.Context) error {
+				_, err := tab.DaemonSets.Create(ctx, &schedulingv1.DaemonSet{Metadata: meta("s"), Spec: &schedulingv1.DaemonSetSpec{
+					Selector: selector("a"), Template: odd, UpdateStrategy: &schedulingv1.DaemonSetUpdateStrategy{
+						Type: "RollingUpdate", RollingUpdate: &schedulingv1.RollingUpdateDaemonSet{
+							MaxSurge: structpb.NewStringValue("10%"), MaxUnavailable: structpb.NewNumberValue(0),
+						},
+					},
+				}})
+				return err
+			},
+			[]string{
+				seconds,
+				"spec.updateStrategy.rollingUpdate.maxSurge: stored and not built yet: a pod goes before the next one of its node comes",
+			},
+		},
 		"nothing is odd about it": {func(ctx context.Context) error {
-			_, err := tab.DaemonSets.Create(ctx, &schedulingv1.DaemonSet{Metadata: meta("t"), Spec: &schedulingv1.DaemonSetSpec{Selector: selector("a"), Template: template("a", "")}})
+			_, err := tab.DaemonSets.Create(ctx, &schedulingv1.DaemonSet{Metadata: meta("t"), Spec: &schedulingv1.DaemonSetSpec{
+				Selector: selector("a"), Template: template("a", ""),
+			}})
 			return err
 		}, nil},
 		"what was said at its creation is not said again": {func(ctx context.Context) error {
-			if _, err := tab.ReplicaSets.Create(t.Context(), &schedulingv1.ReplicaSet{Metadata: meta("r"), Spec: &schedulingv1.ReplicaSetSpec{Selector: selector("a"), Template: odd}}); err != nil {
+			if _, err := tab.ReplicaSets.Create(t.Context(), &schedulingv1.ReplicaSet{
+				Metadata: meta("r"), Spec: &schedulingv1.ReplicaSetSpec{Selector: selector("a"), Template: odd},
+			}); err != nil {
 				return err
 			}
-			_, err := tab.ReplicaSets.Modify(ctx, resource.Key{Namespace: "default", Name: "r"}, func(s *schedulingv1.ReplicaSet) error {
-				s.Spec.Replicas = proto.Int32(2)
-				return nil
-			})
+			_, err := tab.ReplicaSets.Modify(ctx, object.Key{Namespace: "default", Name: "r"},
+				func(s *schedulingv1.ReplicaSet) error {
+					s.Spec.Replicas = proto.Int32(2)
+					return nil
+				})
 			return err
 		}, nil},
 	}
 	for what, c := range create {
 		var l listener
-		if err := c.do(grpc.NewContextWithServerTransportStream(t.Context(), &l)); err != nil || !slices.Equal(l.heard, c.want) {
+		if err := c.do(grpc.NewContextWithServerTransportStream(t.Context(), &l)); err != nil ||
+			!slices.Equal(l.heard, c.want) {
 			t.Errorf("%s: warnings %q, want %q; %v", what, l.heard, c.want, err)
 		}
 	}
@@ -420,11 +522,17 @@ func TestWhatIsAcceptedAndNotInForceIsWarnedOf(t *testing.T) {
 
 func TestAGuardThatGuardsNothingIsRefused(t *testing.T) {
 	tab := tables(t)
-	plugins := &schedulingv1.AdmissionPlugins{PluginConfig: map[string]*schedulingv1.AdmissionPluginConfig{"PodNodeConstraints": {
-		Configuration: &structpb.Struct{Fields: map[string]*structpb.Value{"nodeSelectorLabelBlacklist": structpb.NewStringValue("region")}},
-	}}}
+	plugins := &schedulingv1.AdmissionPlugins{PluginConfig: map[string]*schedulingv1.AdmissionPluginConfig{
+		"PodNodeConstraints": {
+			Configuration: &structpb.Struct{
+				Fields: map[string]*structpb.Value{"nodeSelectorLabelBlacklist": structpb.NewStringValue("region")},
+			},
+		},
+	}}
 	const field = "admissionConfig.pluginConfig['PodNodeConstraints'].configuration.nodeSelectorLabelBlacklist"
-	if _, err := tab.AdmissionConfigs.Create(t.Context(), &schedulingv1.AdmissionConfig{AdmissionConfig: plugins}); !slices.Equal(wrong(err), []string{field}) {
+	if _, err := tab.AdmissionConfigs.Create(t.Context(), &schedulingv1.AdmissionConfig{
+		AdmissionConfig: plugins,
+	}); !slices.Equal(wrong(err), []string{field}) {
 		t.Errorf("AdmissionConfig = %v", err)
 	}
 	if _, err := tab.MasterConfigs.Create(t.Context(), &schedulingv1.KubernetesMasterConfig{
@@ -436,22 +544,30 @@ func TestAGuardThatGuardsNothingIsRefused(t *testing.T) {
 
 func TestPodNodeConstraintsHoldForPodsAndTemplates(t *testing.T) {
 	tab := tables(t)
-	ctx := identity.WithCaller(t.Context(), identity.Caller{User: "bob"})
-	if _, err := tab.AdmissionConfigs.Create(ctx, &schedulingv1.AdmissionConfig{AdmissionConfig: &schedulingv1.AdmissionPlugins{
-		PluginConfig: map[string]*schedulingv1.AdmissionPluginConfig{"PodNodeConstraints": {Configuration: &structpb.Struct{}}},
-	}}); err != nil {
+	ctx := byUser(t)
+	if _, err := tab.AdmissionConfigs.Create(ctx, &schedulingv1.AdmissionConfig{
+		AdmissionConfig: &schedulingv1.AdmissionPlugins{
+			PluginConfig: map[string]*schedulingv1.AdmissionPluginConfig{
+				"PodNodeConstraints": {Configuration: &structpb.Struct{}},
+			},
+		},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	direct := template("a", "")
 	direct.Spec.NodeName = "node-1"
-	if _, err := tab.Pods.Create(ctx, &schedulingv1.Pod{Metadata: meta("p"), Spec: direct.Spec}); status.Code(err) != codes.PermissionDenied {
+	if _, err := tab.Pods.Create(ctx, &schedulingv1.Pod{Metadata: meta("p"), Spec: direct.Spec}); status.Code(
+		err) != codes.PermissionDenied {
 		t.Errorf("pod = %v", err)
 	}
-	set := &schedulingv1.ReplicaSet{Metadata: meta("s"), Spec: &schedulingv1.ReplicaSetSpec{Selector: selector("a"), Template: direct}}
+	set := &schedulingv1.ReplicaSet{Metadata: meta("s"), Spec: &schedulingv1.ReplicaSetSpec{
+		Selector: selector("a"),
+		Template: direct,
+	}}
 	if _, err := tab.ReplicaSets.Create(ctx, set); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("replica set = %v", err)
 	}
-	if _, err := tab.ReplicaSets.Create(Own(ctx), set); err != nil {
+	if _, err := tab.ReplicaSets.Create(ctx, set, resource.WriteOptions{Own: true}); err != nil {
 		t.Errorf("replica set of the service itself = %v", err)
 	}
 }

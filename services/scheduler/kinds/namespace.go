@@ -1,11 +1,11 @@
 package kinds
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
@@ -30,14 +30,14 @@ func defaultNamespace(ns *schedulingv1.Namespace) {
 		ns.Status = &schedulingv1.NamespaceStatus{}
 	}
 	ns.Status.Phase = proto.String("Active")
-	if resource.Deleting(ns) {
+	if object.Deleting(ns) {
 		ns.Status.Phase = proto.String("Terminating")
 	}
 }
 
 // admitNamespace refuses to delete what always exists.
-func admitNamespace(_ context.Context, old, ns *schedulingv1.Namespace) error {
-	if name := old.GetMetadata().GetName(); ns == nil && BuiltIn(name) {
+func admitNamespace(w *resource.Write[*schedulingv1.Namespace]) error {
+	if name := w.Old.GetMetadata().GetName(); w.Deletes() && BuiltIn(name) {
 		return rpcerr.Forbidden(fmt.Sprintf("namespace %q may not be deleted: it always exists", name))
 	}
 	return nil

@@ -1,12 +1,12 @@
 package kinds
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -34,8 +34,9 @@ func defaultPod(pod *schedulingv1.Pod) {
 	}
 }
 
-// validatePodUpdate refuses what cannot change while a pod lives. Whoever binds a pod is looked at by admitPod, which also checks new pods.
-func validatePodUpdate(old, pod *schedulingv1.Pod) []rpcerr.Field {
+// validatePodUpdate refuses what cannot change while a pod lives. Whoever binds a pod is looked at by admitPod, which
+// also checks new pods.
+func validatePodUpdate(old, pod *schedulingv1.Pod) []object.Fault {
 	was, is := old.GetSpec(), pod.GetSpec()
 	if proto.Equal(was, is) {
 		return nil
@@ -52,15 +53,16 @@ func validatePodUpdate(old, pod *schedulingv1.Pod) []rpcerr.Field {
 		old.Spec.SchedulingGates = is.GetSchedulingGates()
 	}
 	bad := plan.CheckUpdate(old, pod)
-	if was.ActiveDeadlineSeconds != nil && (is.ActiveDeadlineSeconds == nil || is.GetActiveDeadlineSeconds() > was.GetActiveDeadlineSeconds()) {
-		bad = append(bad, rpcerr.Field{Path: "spec.activeDeadlineSeconds", Description: "can only become shorter"})
+	if was.ActiveDeadlineSeconds != nil &&
+		(is.ActiveDeadlineSeconds == nil || is.GetActiveDeadlineSeconds() > was.GetActiveDeadlineSeconds()) {
+		bad = append(bad, object.Fault{Path: "spec.activeDeadlineSeconds", Description: "can only become shorter"})
 	}
 	fields, _ := plan.ValidateSpec("spec", is)
 	return append(bad, fields...)
 }
 
-// podGrace says how long a pod stays once its deletion is asked for: one that runs on a node stays until its agent says that nothing of
-// it is left.
+// podGrace says how long a pod stays once its deletion is asked for: one that runs on a node stays until its agent says
+// that nothing of it is left.
 func (t *Tables) podGrace(pod *schedulingv1.Pod, asked *int32) (int32, bool) {
 	node := pod.GetSpec().GetNodeName()
 	if node == "" || placement.Terminated(pod) || !t.cfg.Nodes.HasNode(node) {
@@ -72,24 +74,28 @@ func (t *Tables) podGrace(pod *schedulingv1.Pod, asked *int32) (int32, bool) {
 	return max(1, pod.GetSpec().GetTerminationGracePeriodSeconds()), true
 }
 
-// admitPod has the last word on a pod.
-func (t *Tables) admitPod(ctx context.Context, old, pod *schedulingv1.Pod) error {
+// admitPod lets only this service bind a pod and write its status.
+func (t *Tables) admitPod(w *resource.Write[*schedulingv1.Pod]) error {
 	switch {
-	case pod == nil:
+	case w.Deletes():
 		return nil
-	case old == nil:
-		return t.admitNew(ctx, pod)
-	case isOwn(ctx):
+	case w.Creates():
+		return t.admitNew(w)
+	case w.Own:
 		return nil
-	case old.GetSpec().GetNodeName() != pod.GetSpec().GetNodeName():
-		return rpcerr.Invalid(rpcerr.Field{Path: "spec.nodeName", Description: "cannot be changed: a binding says where a pod runs"})
-	case !proto.Equal(old.GetStatus(), pod.GetStatus()):
+	case w.Old.GetSpec().GetNodeName() != w.New.GetSpec().GetNodeName():
+		return rpcerr.Invalid(object.Fault{
+			Path:        "spec.nodeName",
+			Description: "cannot be changed: a binding says where a pod runs",
+		})
+	case !proto.Equal(w.Old.GetStatus(), w.New.GetStatus()):
 		return rpcerr.Forbidden("the status of a pod is written by the agent of its node alone, through PodAgentService")
 	}
 	return nil
 }
 
-// Bind makes a pod run on a node, unless it is bound already or on its way out. It is for Table.Modify and Table.ModifyAll.
+// Bind makes a pod run on a node, unless it is bound already or on its way out. It is for Table.Modify and
+// Table.ModifyAll.
 func (t *Tables) Bind(pod *schedulingv1.Pod, uid, node string) error {
 	name := pod.GetMetadata().GetName()
 	switch {
@@ -97,10 +103,11 @@ func (t *Tables) Bind(pod *schedulingv1.Pod, uid, node string) error {
 		return rpcerr.Conflict("Pod", name, fmt.Sprintf("uid is %s, not %s", pod.GetMetadata().GetUid(), uid))
 	case pod.GetSpec().GetNodeName() != "":
 		return rpcerr.Conflict("Pod", name, fmt.Sprintf("it is bound to node %q", pod.GetSpec().GetNodeName()))
-	case resource.Deleting(pod):
+	case object.Deleting(pod):
 		return rpcerr.Conflict("Pod", name, "it is being deleted")
 	case len(pod.GetSpec().GetSchedulingGates()) > 0:
-		return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "pods/"+name, "it has scheduling gates")
+		return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "pods/"+name,
+			"it has scheduling gates")
 	}
 	pod.Spec.NodeName = node
 	t.SetPodCondition(pod, &schedulingv1.PodCondition{Type: PodScheduled, Status: "True"})
@@ -113,7 +120,9 @@ func (t *Tables) SetPodCondition(pod *schedulingv1.Pod, c *schedulingv1.PodCondi
 	if pod.Status == nil {
 		pod.Status = &schedulingv1.PodStatus{}
 	}
-	i := slices.IndexFunc(pod.Status.Conditions, func(o *schedulingv1.PodCondition) bool { return o.GetType() == c.GetType() })
+	i := slices.IndexFunc(pod.Status.Conditions, func(o *schedulingv1.PodCondition) bool {
+		return o.GetType() == c.GetType()
+	})
 	if i < 0 {
 		pod.Status.Conditions = append(pod.Status.Conditions, c)
 		return

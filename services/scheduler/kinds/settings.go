@@ -1,15 +1,14 @@
 package kinds
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
-	"github.com/windlass-dev/windlass/kit/rpcerr"
 
 	"github.com/windlass-dev/windlass/services/scheduler/plan"
 )
@@ -22,18 +21,18 @@ func (t *Tables) defaultPolicy(p *schedulingv1.Policy) {
 	p.Status.Conditions = t.setInForce(p.Status.Conditions, missing)
 }
 
-func validatePolicy(p *schedulingv1.Policy) []rpcerr.Field {
+func validatePolicy(p *schedulingv1.Policy) []object.Fault {
 	fields, _ := plan.CheckPolicy(p)
 	return fields
 }
 
 // admitPolicy warns of what of a policy is stored alone.
-func admitPolicy(ctx context.Context, _, p *schedulingv1.Policy) error {
-	if p == nil {
+func admitPolicy(w *resource.Write[*schedulingv1.Policy]) error {
+	if w.Deletes() {
 		return nil
 	}
-	if _, missing := plan.CheckPolicy(p); len(missing) > 0 {
-		rpcerr.Warn(ctx, plan.InForce(missing).GetMessage())
+	if _, missing := plan.CheckPolicy(w.New); len(missing) > 0 {
+		w.Warn(plan.InForce(missing).GetMessage())
 	}
 	return nil
 }
@@ -67,15 +66,16 @@ func (t *Tables) defaultMasterConfig(c *schedulingv1.KubernetesMasterConfig) {
 	c.Status.Conditions = t.setInForce(c.Status.Conditions, missing)
 }
 
-func validateAdmissionConfig(c *schedulingv1.AdmissionConfig) []rpcerr.Field {
+func validateAdmissionConfig(c *schedulingv1.AdmissionConfig) []object.Fault {
 	return plan.CheckAdmission("admissionConfig.pluginConfig", c.GetAdmissionConfig())
 }
 
-func validateMasterConfig(c *schedulingv1.KubernetesMasterConfig) []rpcerr.Field {
-	return plan.CheckAdmission("kubernetesMasterConfig.admissionConfig.pluginConfig", c.GetKubernetesMasterConfig().GetAdmissionConfig())
+func validateMasterConfig(c *schedulingv1.KubernetesMasterConfig) []object.Fault {
+	return plan.CheckAdmission("kubernetesMasterConfig.admissionConfig.pluginConfig",
+		c.GetKubernetesMasterConfig().GetAdmissionConfig())
 }
 
 // setInForce returns conditions that say whether everything is in force, and if not, what is stored alone.
 func (t *Tables) setInForce(have []*metav1.Condition, missing []string) []*metav1.Condition {
-	return resource.SetCondition(have, plan.InForce(missing), t.cfg.Now())
+	return object.SetCondition(have, plan.InForce(missing), t.cfg.Now())
 }

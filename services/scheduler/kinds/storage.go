@@ -2,8 +2,8 @@ package kinds
 
 import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -20,13 +20,13 @@ func defaultVolume(v *schedulingv1.PersistentVolume) {
 	}
 }
 
-func validateVolume(v *schedulingv1.PersistentVolume) []rpcerr.Field {
-	var bad []rpcerr.Field
+func validateVolume(v *schedulingv1.PersistentVolume) []object.Fault {
+	var bad []object.Fault
 	if v.GetSpec().GetCapacity()["storage"] == nil {
-		bad = append(bad, rpcerr.Field{Path: "spec.capacity['storage']", Description: "must be given"})
+		bad = append(bad, object.Fault{Path: "spec.capacity['storage']", Description: "must be given"})
 	}
 	if len(v.GetSpec().GetAccessModes()) == 0 {
-		bad = append(bad, rpcerr.Field{Path: "spec.accessModes", Description: "must have at least one"})
+		bad = append(bad, object.Fault{Path: "spec.accessModes", Description: "must have at least one"})
 	}
 	return bad
 }
@@ -43,18 +43,18 @@ func defaultClaim(c *schedulingv1.PersistentVolumeClaim) {
 	}
 }
 
-func validateClaim(c *schedulingv1.PersistentVolumeClaim) []rpcerr.Field {
+func validateClaim(c *schedulingv1.PersistentVolumeClaim) []object.Fault {
 	_, bad := placement.ParsePodSelector(c.GetSpec().GetSelector(), "spec.selector")
 	if len(c.GetSpec().GetAccessModes()) == 0 {
-		bad = append(bad, rpcerr.Field{Path: "spec.accessModes", Description: "must have at least one"})
+		bad = append(bad, object.Fault{Path: "spec.accessModes", Description: "must have at least one"})
 	}
 	if c.GetSpec().GetResources().GetFields()["requests"].GetStructValue().GetFields()["storage"] == nil {
-		bad = append(bad, rpcerr.Field{Path: "spec.resources.requests['storage']", Description: "must be given"})
+		bad = append(bad, object.Fault{Path: "spec.resources.requests['storage']", Description: "must be given"})
 	}
 	return bad
 }
 
-func validateClaimUpdate(old, c *schedulingv1.PersistentVolumeClaim) []rpcerr.Field {
+func validateClaimUpdate(old, c *schedulingv1.PersistentVolumeClaim) []object.Fault {
 	was, is := proto.CloneOf(old.GetSpec()), c.GetSpec()
 	was.Resources = is.GetResources()
 	if was.GetVolumeName() == "" {

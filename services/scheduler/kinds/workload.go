@@ -10,8 +10,8 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -46,11 +46,12 @@ func defaultReplicaSet(s *schedulingv1.ReplicaSet) {
 	defaultTemplate(s.Spec.GetTemplate())
 }
 
-func validateReplicaSet(s *schedulingv1.ReplicaSet) []rpcerr.Field {
-	return append(selectorFaults(s.GetSpec().GetSelector(), s.GetSpec().GetTemplate()), templateFaults(s.GetSpec().GetTemplate(), restartAlways)...)
+func validateReplicaSet(s *schedulingv1.ReplicaSet) []object.Fault {
+	return append(selectorFaults(s.GetSpec().GetSelector(), s.GetSpec().GetTemplate()),
+		templateFaults(s.GetSpec().GetTemplate(), restartAlways)...)
 }
 
-func validateReplicaSetUpdate(old, s *schedulingv1.ReplicaSet) []rpcerr.Field {
+func validateReplicaSetUpdate(old, s *schedulingv1.ReplicaSet) []object.Fault {
 	return unchanged("spec.selector", old.GetSpec().GetSelector(), s.GetSpec().GetSelector())
 }
 
@@ -70,14 +71,17 @@ func defaultReplicationController(c *schedulingv1.ReplicationController) {
 	}
 }
 
-func validateReplicationController(c *schedulingv1.ReplicationController) []rpcerr.Field {
+func validateReplicationController(c *schedulingv1.ReplicationController) []object.Fault {
 	bad := templateFaults(c.GetSpec().GetTemplate(), restartAlways)
 	selector := c.GetSpec().GetSelector()
 	switch {
 	case len(selector) == 0:
-		bad = append(bad, rpcerr.Field{Path: "spec.selector", Description: "must be given"})
+		bad = append(bad, object.Fault{Path: "spec.selector", Description: "must be given"})
 	case !labels.SelectorFromSet(selector).Matches(labels.Set(c.GetSpec().GetTemplate().GetMetadata().GetLabels())):
-		bad = append(bad, rpcerr.Field{Path: "spec.template.metadata.labels", Description: "the selector does not match them"})
+		bad = append(bad, object.Fault{
+			Path:        "spec.template.metadata.labels",
+			Description: "the selector does not match them",
+		})
 	}
 	return bad
 }
@@ -104,25 +108,35 @@ func defaultDeployment(d *schedulingv1.Deployment) {
 	defaultTemplate(s.GetTemplate())
 }
 
-func validateDeployment(d *schedulingv1.Deployment) []rpcerr.Field {
+func validateDeployment(d *schedulingv1.Deployment) []object.Fault {
 	s := d.GetSpec()
 	bad := append(selectorFaults(s.GetSelector(), s.GetTemplate()), templateFaults(s.GetTemplate(), restartAlways)...)
 	rolling := s.GetStrategy().GetRollingUpdate()
-	bad = append(bad, limitFaults("spec.strategy.rollingUpdate.maxUnavailable", rolling.GetMaxUnavailable(), allPercent)...)
+	bad = append(bad, limitFaults("spec.strategy.rollingUpdate.maxUnavailable", rolling.GetMaxUnavailable(),
+		allPercent)...)
 	bad = append(bad, limitFaults("spec.strategy.rollingUpdate.maxSurge", rolling.GetMaxSurge(), math.MaxInt32)...)
 	switch {
 	case s.GetStrategy().GetType() == "Recreate" && rolling != nil:
-		bad = append(bad, rpcerr.Field{Path: "spec.strategy.rollingUpdate", Description: "must be left out when spec.strategy.type is Recreate"})
+		bad = append(bad, object.Fault{
+			Path:        "spec.strategy.rollingUpdate",
+			Description: "must be left out when spec.strategy.type is Recreate",
+		})
 	case rolling != nil && isZero(rolling.GetMaxUnavailable()) && isZero(rolling.GetMaxSurge()):
-		bad = append(bad, rpcerr.Field{Path: "spec.strategy.rollingUpdate.maxUnavailable", Description: "cannot be 0 when maxSurge is 0: nothing could ever move"})
+		bad = append(bad, object.Fault{
+			Path:        "spec.strategy.rollingUpdate.maxUnavailable",
+			Description: "cannot be 0 when maxSurge is 0: nothing could ever move",
+		})
 	}
 	if s.GetProgressDeadlineSeconds() <= s.GetMinReadySeconds() {
-		bad = append(bad, rpcerr.Field{Path: "spec.progressDeadlineSeconds", Description: "must be greater than minReadySeconds"})
+		bad = append(bad, object.Fault{
+			Path:        "spec.progressDeadlineSeconds",
+			Description: "must be greater than minReadySeconds",
+		})
 	}
 	return bad
 }
 
-func validateDeploymentUpdate(old, d *schedulingv1.Deployment) []rpcerr.Field {
+func validateDeploymentUpdate(old, d *schedulingv1.Deployment) []object.Fault {
 	return unchanged("spec.selector", old.GetSpec().GetSelector(), d.GetSpec().GetSelector())
 }
 
@@ -145,19 +159,23 @@ func defaultDaemonSet(d *schedulingv1.DaemonSet) {
 	defaultTemplate(s.GetTemplate())
 }
 
-func validateDaemonSet(d *schedulingv1.DaemonSet) []rpcerr.Field {
+func validateDaemonSet(d *schedulingv1.DaemonSet) []object.Fault {
 	s := d.GetSpec()
 	bad := append(selectorFaults(s.GetSelector(), s.GetTemplate()), templateFaults(s.GetTemplate(), restartAlways)...)
 	rolling := s.GetUpdateStrategy().GetRollingUpdate()
-	bad = append(bad, limitFaults("spec.updateStrategy.rollingUpdate.maxUnavailable", rolling.GetMaxUnavailable(), allPercent)...)
+	bad = append(bad, limitFaults("spec.updateStrategy.rollingUpdate.maxUnavailable", rolling.GetMaxUnavailable(),
+		allPercent)...)
 	bad = append(bad, limitFaults("spec.updateStrategy.rollingUpdate.maxSurge", rolling.GetMaxSurge(), allPercent)...)
 	if rolling != nil && isZero(rolling.GetMaxUnavailable()) && isZero(rolling.GetMaxSurge()) {
-		bad = append(bad, rpcerr.Field{Path: "spec.updateStrategy.rollingUpdate.maxUnavailable", Description: "cannot be 0: nothing could ever move"})
+		bad = append(bad, object.Fault{
+			Path:        "spec.updateStrategy.rollingUpdate.maxUnavailable",
+			Description: "cannot be 0: nothing could ever move",
+		})
 	}
 	return bad
 }
 
-func validateDaemonSetUpdate(old, d *schedulingv1.DaemonSet) []rpcerr.Field {
+func validateDaemonSetUpdate(old, d *schedulingv1.DaemonSet) []object.Fault {
 	return unchanged("spec.selector", old.GetSpec().GetSelector(), d.GetSpec().GetSelector())
 }
 
@@ -171,18 +189,19 @@ func defaultStatefulSet(s *schedulingv1.StatefulSet) {
 	defaultTemplate(s.Spec.GetTemplate())
 }
 
-func validateStatefulSet(s *schedulingv1.StatefulSet) []rpcerr.Field {
-	return append(selectorFaults(s.GetSpec().GetSelector(), s.GetSpec().GetTemplate()), templateFaults(s.GetSpec().GetTemplate(), restartAlways)...)
+func validateStatefulSet(s *schedulingv1.StatefulSet) []object.Fault {
+	return append(selectorFaults(s.GetSpec().GetSelector(), s.GetSpec().GetTemplate()),
+		templateFaults(s.GetSpec().GetTemplate(), restartAlways)...)
 }
 
-func validateStatefulSetUpdate(old, s *schedulingv1.StatefulSet) []rpcerr.Field {
+func validateStatefulSetUpdate(old, s *schedulingv1.StatefulSet) []object.Fault {
 	was, is := old.GetSpec(), s.GetSpec()
 	bad := unchanged("spec.selector", was.GetSelector(), is.GetSelector())
 	if was.GetServiceName() != is.GetServiceName() {
-		bad = append(bad, rpcerr.Field{Path: "spec.serviceName", Description: "cannot be changed"})
+		bad = append(bad, object.Fault{Path: "spec.serviceName", Description: "cannot be changed"})
 	}
 	if was.GetPodManagementPolicy() != is.GetPodManagementPolicy() {
-		bad = append(bad, rpcerr.Field{Path: "spec.podManagementPolicy", Description: "cannot be changed"})
+		bad = append(bad, object.Fault{Path: "spec.podManagementPolicy", Description: "cannot be changed"})
 	}
 	return bad
 }
@@ -219,23 +238,27 @@ func defaultJob(j *schedulingv1.Job) {
 	defaultTemplate(s.GetTemplate())
 }
 
-func validateJob(j *schedulingv1.Job) []rpcerr.Field {
+func validateJob(j *schedulingv1.Job) []object.Fault {
 	s := j.GetSpec()
-	bad := append(selectorFaults(s.GetSelector(), s.GetTemplate()), templateFaults(s.GetTemplate(), restartOnFailure, restartNever)...)
-	if want := j.GetMetadata().GetUid(); s.GetTemplate() != nil && !s.GetManualSelector() && s.GetSelector().GetMatchLabels()[workload.ControllerUIDLabel] != want {
-		bad = append(bad, rpcerr.Field{Path: "spec.selector", Description: "is made by the server: leave it out, or set spec.manualSelector"})
+	bad := append(selectorFaults(s.GetSelector(), s.GetTemplate()), templateFaults(s.GetTemplate(), restartOnFailure,
+		restartNever)...)
+	if want := j.GetMetadata().GetUid(); s.GetTemplate() != nil && !s.GetManualSelector() &&
+		s.GetSelector().GetMatchLabels()[workload.ControllerUIDLabel] != want {
+		bad = append(bad,
+			object.Fault{Path: "spec.selector", Description: "is made by the server: leave it out, or set spec.manualSelector"})
 	}
 	return bad
 }
 
-func validateJobUpdate(old, j *schedulingv1.Job) []rpcerr.Field {
+func validateJobUpdate(old, j *schedulingv1.Job) []object.Fault {
 	was, is := old.GetSpec(), j.GetSpec()
-	bad := append(unchanged("spec.selector", was.GetSelector(), is.GetSelector()), unchanged("spec.template", was.GetTemplate(), is.GetTemplate())...)
+	bad := append(unchanged("spec.selector", was.GetSelector(), is.GetSelector()),
+		unchanged("spec.template", was.GetTemplate(), is.GetTemplate())...)
 	if was.GetCompletions() != is.GetCompletions() || (was.Completions == nil) != (is.Completions == nil) {
-		bad = append(bad, rpcerr.Field{Path: "spec.completions", Description: "cannot be changed"})
+		bad = append(bad, object.Fault{Path: "spec.completions", Description: "cannot be changed"})
 	}
 	if was.GetCompletionMode() != is.GetCompletionMode() {
-		bad = append(bad, rpcerr.Field{Path: "spec.completionMode", Description: "cannot be changed"})
+		bad = append(bad, object.Fault{Path: "spec.completionMode", Description: "cannot be changed"})
 	}
 	return bad
 }
@@ -252,11 +275,11 @@ func defaultService(s *schedulingv1.Service) {
 	}
 }
 
-func validateService(s *schedulingv1.Service) []rpcerr.Field {
+func validateService(s *schedulingv1.Service) []object.Fault {
 	bad := labelPairFaults("spec.selector", s.GetSpec().GetSelector())
 	ports := s.GetSpec().GetPorts()
 	if len(ports) == 0 && s.GetSpec().GetType() != "ExternalName" && s.GetSpec().GetClusterIp() != "None" {
-		bad = append(bad, rpcerr.Field{Path: "spec.ports", Description: "must have at least one"})
+		bad = append(bad, object.Fault{Path: "spec.ports", Description: "must have at least one"})
 	}
 	type number struct {
 		port     int32
@@ -269,61 +292,66 @@ func validateService(s *schedulingv1.Service) []rpcerr.Field {
 			bad = append(bad, labelFaults(at+".name", p.GetName())...)
 		}
 		if p.GetName() != "" && names[p.GetName()] {
-			bad = append(bad, rpcerr.Field{Path: at + ".name", Description: fmt.Sprintf("%q is there twice", p.GetName())})
+			bad = append(bad, object.Fault{Path: at + ".name", Description: fmt.Sprintf("%q is there twice", p.GetName())})
 		}
 		if n := (number{p.GetPort(), p.GetProtocol()}); numbers[n] {
-			bad = append(bad, rpcerr.Field{Path: at + ".port", Description: fmt.Sprintf("%d/%s is there twice", n.port, n.protocol)})
+			bad = append(bad, object.Fault{Path: at + ".port", Description: fmt.Sprintf("%d/%s is there twice", n.port,
+				n.protocol)})
 		}
 		names[p.GetName()], numbers[number{p.GetPort(), p.GetProtocol()}] = true, true
 	}
 	return bad
 }
 
-func validateBudget(b *schedulingv1.PodDisruptionBudget) []rpcerr.Field {
+func validateBudget(b *schedulingv1.PodDisruptionBudget) []object.Fault {
 	s := b.GetSpec()
 	_, bad := placement.ParsePodSelector(s.GetSelector(), "spec.selector")
 	bad = append(bad, limitFaults("spec.minAvailable", s.GetMinAvailable(), allPercent)...)
 	bad = append(bad, limitFaults("spec.maxUnavailable", s.GetMaxUnavailable(), allPercent)...)
 	switch {
 	case s.GetMinAvailable() != nil && s.GetMaxUnavailable() != nil:
-		bad = append(bad, rpcerr.Field{Path: "spec", Description: "minAvailable and maxUnavailable cannot both be given"})
+		bad = append(bad, object.Fault{Path: "spec", Description: "minAvailable and maxUnavailable cannot both be given"})
 	case s.GetMinAvailable() == nil && s.GetMaxUnavailable() == nil:
-		bad = append(bad, rpcerr.Field{Path: "spec", Description: "one of minAvailable and maxUnavailable must be given"})
+		bad = append(bad, object.Fault{Path: "spec", Description: "one of minAvailable and maxUnavailable must be given"})
 	}
 	return bad
 }
 
 // selectorFaults returns what is wrong with the selector of a set with a template.
-func selectorFaults(s *metav1.LabelSelector, template *schedulingv1.PodTemplateSpec) []rpcerr.Field {
+func selectorFaults(s *metav1.LabelSelector, template *schedulingv1.PodTemplateSpec) []object.Fault {
 	if len(s.GetMatchLabels()) == 0 && len(s.GetMatchExpressions()) == 0 {
-		return []rpcerr.Field{{Path: "spec.selector", Description: "must be given, and must not be empty"}}
+		return []object.Fault{{Path: "spec.selector", Description: "must be given, and must not be empty"}}
 	}
 	sel, bad := placement.ParsePodSelector(s, "spec.selector")
 	if len(bad) == 0 && template != nil && !sel.Matches(labels.Set(template.GetMetadata().GetLabels())) {
-		bad = append(bad, rpcerr.Field{Path: "spec.template.metadata.labels", Description: "the selector does not match them"})
+		bad = append(bad, object.Fault{
+			Path:        "spec.template.metadata.labels",
+			Description: "the selector does not match them",
+		})
 	}
 	return bad
 }
 
 // templateFaults returns what is wrong with a template whose pods may restart in some ways alone.
-func templateFaults(t *schedulingv1.PodTemplateSpec, restart ...string) []rpcerr.Field {
+func templateFaults(t *schedulingv1.PodTemplateSpec, restart ...string) []object.Fault {
 	const path = "spec.template"
 	if t == nil {
-		return []rpcerr.Field{{Path: path, Description: "must be given"}}
+		return []object.Fault{{Path: path, Description: "must be given"}}
 	}
 	bad := labelPairFaults(path+".metadata.labels", t.GetMetadata().GetLabels())
 	if t.GetSpec() == nil {
-		return append(bad, rpcerr.Field{Path: path + ".spec", Description: "must be given"})
+		return append(bad, object.Fault{Path: path + ".spec", Description: "must be given"})
 	}
 	wrong, _ := plan.ValidateSpec(path+".spec", t.GetSpec())
 	bad = append(bad, wrong...)
 	if !slices.Contains(restart, t.GetSpec().GetRestartPolicy()) {
-		bad = append(bad, rpcerr.Field{
-			Path: path + ".spec.restartPolicy", Description: fmt.Sprintf("is %s, must be %s", t.GetSpec().GetRestartPolicy(), strings.Join(restart, " or ")),
+		bad = append(bad, object.Fault{
+			Path: path + ".spec.restartPolicy", Description: fmt.Sprintf("is %s, must be %s", t.GetSpec().GetRestartPolicy(),
+				strings.Join(restart, " or ")),
 		})
 	}
 	if t.GetSpec().GetActiveDeadlineSeconds() > 0 && slices.Contains(restart, restartAlways) {
-		bad = append(bad, rpcerr.Field{Path: path + ".spec.activeDeadlineSeconds", Description: "must be left out here"})
+		bad = append(bad, object.Fault{Path: path + ".spec.activeDeadlineSeconds", Description: "must be left out here"})
 	}
 	return bad
 }
@@ -335,16 +363,16 @@ func defaultTemplate(t *schedulingv1.PodTemplateSpec) {
 	}
 }
 
-func unchanged(path string, old, now proto.Message) []rpcerr.Field {
+func unchanged(path string, old, now proto.Message) []object.Fault {
 	if proto.Equal(old, now) {
 		return nil
 	}
-	return []rpcerr.Field{{Path: path, Description: "cannot be changed"}}
+	return []object.Fault{{Path: path, Description: "cannot be changed"}}
 }
 
-// limitFaults returns what is wrong with a number or a percentage of pods, whose shape is right: one that is more than can be counted, and a
-// percentage that is more than there can be. most is the greatest percentage.
-func limitFaults(path string, v *structpb.Value, most int) []rpcerr.Field {
+// limitFaults returns what is wrong with a number or a percentage of pods, whose shape is right: one that is more than
+// can be counted, and a percentage that is more than there can be. most is the greatest percentage.
+func limitFaults(path string, v *structpb.Value, most int) []object.Fault {
 	text, percent := strings.CutSuffix(v.GetStringValue(), "%")
 	n := v.GetNumberValue()
 	if text != "" {
@@ -352,9 +380,9 @@ func limitFaults(path string, v *structpb.Value, most int) []rpcerr.Field {
 	}
 	switch {
 	case percent && n > float64(most):
-		return []rpcerr.Field{{Path: path, Description: fmt.Sprintf("must not be more than %d%%", most)}}
+		return []object.Fault{{Path: path, Description: fmt.Sprintf("must not be more than %d%%", most)}}
 	case n > math.MaxInt32:
-		return []rpcerr.Field{{Path: path, Description: fmt.Sprintf("must not be more than %d", math.MaxInt32)}}
+		return []object.Fault{{Path: path, Description: fmt.Sprintf("must not be more than %d", math.MaxInt32)}}
 	}
 	return nil
 }

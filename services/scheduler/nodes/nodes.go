@@ -1,4 +1,5 @@
-// Package nodes is what the scheduler knows of nodes: a copy that follows their owner, and a question for when the copy is not enough.
+// Package nodes is what the scheduler knows of nodes: a copy that follows their owner, and a question for when the copy
+// is not enough.
 package nodes
 
 import (
@@ -31,9 +32,7 @@ func New(conn grpc.ClientConnInterface, log *slog.Logger) (*Nodes, error) {
 
 // HasNode reports whether a node exists; true as long as that is not known.
 func (n *Nodes) HasNode(name string) bool {
-	select {
-	case <-n.Synced():
-	default:
+	if !n.IsSynced() {
 		return true
 	}
 	_, ok := n.Lookup("", name)
@@ -54,8 +53,8 @@ func (n *Nodes) Exists(ctx context.Context, name string) (bool, error) {
 	return err == nil, err
 }
 
-// Speaks returns nil if the caller of ctx is the agent of a node, by a certificate of the machine that the node is of now. A node that registered a
-// moment ago may not be in the copy yet, so a refusal comes from its owner.
+// Speaks returns nil if the caller of ctx is the agent of a node, by a certificate of the machine that the node is of
+// now. A node that registered a moment ago may not be in the copy yet, so a refusal comes from its owner.
 func (n *Nodes) Speaks(ctx context.Context, name string) error {
 	if node, ok := n.Lookup("", name); ok && identity.AgentOf(ctx, name, node.GetMetadata()) == nil {
 		return nil

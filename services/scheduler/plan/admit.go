@@ -14,15 +14,15 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/resource"
-	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
 const (
 	// nodeSelectorAnnotation of a namespace holds labels that nodes of its pods must carry, as in "env=test,infra=fedora".
 	nodeSelectorAnnotation = "scheduler.alpha.kubernetes.io/node-selector"
-	// defaultTolerationSeconds is how long a pod that says nothing of it stays on a node that is not ready or not reachable.
+	// defaultTolerationSeconds is how long a pod that says nothing of it stays on a node that is not ready or not
+	// reachable.
 	defaultTolerationSeconds = 300
 	// defaultGraceSeconds is how long containers get to end.
 	defaultGraceSeconds = 30
@@ -47,7 +47,7 @@ type AdmissionView struct {
 // Admission is what becomes of a pod. It is stored if neither Fields nor Forbidden says otherwise.
 type Admission struct {
 	Pod       *schedulingv1.Pod // with defaults
-	Fields    []rpcerr.Field    // that are wrong
+	Fields    []object.Fault    // that are wrong
 	Forbidden string            // why the user may not create such a pod; empty if there is no objection
 	Warnings  []string          // what is odd and yet accepted
 }
@@ -121,11 +121,13 @@ func Default(spec *schedulingv1.PodSpec) {
 	}
 }
 
-// tolerateForAWhile lets a pod stay for five minutes on a node that is not ready or not reachable, unless it says itself what it bears then.
+// tolerateForAWhile lets a pod stay for five minutes on a node that is not ready or not reachable, unless it says
+// itself what it bears then.
 func tolerateForAWhile(spec *schedulingv1.PodSpec) {
 	for _, key := range []string{placement.NotReadyTaint, placement.UnreachableTaint} {
 		said := slices.ContainsFunc(spec.GetTolerations(), func(t *schedulingv1.Toleration) bool {
-			return (t.GetKey() == "" || placement.TaintKey(t.GetKey()) == key) && (t.GetEffect() == "" || t.GetEffect() == placement.NoExecute)
+			return (t.GetKey() == "" || placement.TaintKey(t.GetKey()) == key) &&
+				(t.GetEffect() == "" || t.GetEffect() == placement.NoExecute)
 		})
 		if !said {
 			spec.Tolerations = append(spec.Tolerations, &schedulingv1.Toleration{
@@ -135,17 +137,26 @@ func tolerateForAWhile(spec *schedulingv1.PodSpec) {
 	}
 }
 
-// tolerateShortMemory lets a pod that is promised something go to nodes that are short of memory: these take from whoever is promised nothing.
-// Source: taint nodes by condition.
+// tolerateShortMemory lets a pod that is promised something go to nodes that are short of memory: these take from
+// whoever is promised nothing. Source: taint nodes by condition.
 func tolerateShortMemory(spec *schedulingv1.PodSpec) {
-	if placement.Tolerates(spec.GetTolerations(), &nodev1.Taint{Key: placement.MemoryPressureTaint, Effect: placement.NoSchedule}) {
+	if placement.Tolerates(spec.GetTolerations(), &nodev1.Taint{
+		Key:    placement.MemoryPressureTaint,
+		Effect: placement.NoSchedule,
+	}) {
 		return
 	}
-	spec.Tolerations = append(spec.Tolerations, &schedulingv1.Toleration{Key: placement.MemoryPressureTaint, Operator: "Exists", Effect: placement.NoSchedule})
+	spec.Tolerations = append(spec.Tolerations, &schedulingv1.Toleration{
+		Key:      placement.MemoryPressureTaint,
+		Operator: "Exists", Effect: placement.NoSchedule,
+	})
 }
 
-// configured returns the plugins that are configured: those of the admission configuration, and those of the master's that it lacks.
-func configured(a *schedulingv1.AdmissionConfig, m *schedulingv1.KubernetesMasterConfig) map[string]*schedulingv1.AdmissionPluginConfig {
+// configured returns the plugins that are configured: those of the admission configuration, and those of the master's
+// that it lacks.
+func configured(a *schedulingv1.AdmissionConfig,
+	m *schedulingv1.KubernetesMasterConfig,
+) map[string]*schedulingv1.AdmissionPluginConfig {
 	out := maps.Clone(a.GetAdmissionConfig().GetPluginConfig())
 	if out == nil {
 		out = map[string]*schedulingv1.AdmissionPluginConfig{}
@@ -158,12 +169,13 @@ func configured(a *schedulingv1.AdmissionConfig, m *schedulingv1.KubernetesMaste
 	return out
 }
 
-// CheckAdmission returns the wrong fields of what plugins are configured with, below path. A list that is misspelled would guard nothing.
-func CheckAdmission(path string, plugins *schedulingv1.AdmissionPlugins) (fields []rpcerr.Field) {
+// CheckAdmission returns the wrong fields of what plugins are configured with, below path. A list that is misspelled
+// would guard nothing.
+func CheckAdmission(path string, plugins *schedulingv1.AdmissionPlugins) (fields []object.Fault) {
 	of := func(plugin, field string) (*structpb.Value, func(below, description string)) {
 		at := fmt.Sprintf("%s['%s'].configuration.%s", path, plugin, field)
 		return plugins.GetPluginConfig()[plugin].GetConfiguration().GetFields()[field], func(below, description string) {
-			fields = append(fields, rpcerr.Field{Path: at + below, Description: description})
+			fields = append(fields, object.Fault{Path: at + below, Description: description})
 		}
 	}
 	v, bad := of(defaultTolerationsPlugin, "disable")
@@ -194,7 +206,8 @@ func CheckAdmission(path string, plugins *schedulingv1.AdmissionPlugins) (fields
 	return fields
 }
 
-// AdmissionNotInForce names what of a configuration is stored and not built: plugins, and files that plugins shall read.
+// AdmissionNotInForce names what of a configuration is stored and not built: plugins, and files that plugins shall
+// read.
 func AdmissionNotInForce(plugins *schedulingv1.AdmissionPlugins) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(plugins.GetPluginConfig())) {
@@ -210,14 +223,19 @@ func AdmissionNotInForce(plugins *schedulingv1.AdmissionPlugins) []string {
 	return out
 }
 
-// Constrain says why a user may not create or change something with a template of pods, under the plugin PodNodeConstraints; empty if
-// there is no objection. Pods themselves go through Admit.
-func Constrain(a *schedulingv1.AdmissionConfig, m *schedulingv1.KubernetesMasterConfig, spec *schedulingv1.PodSpec, mayBind bool) string {
+// Constrain says why a user may not create or change something with a template of pods, under the plugin
+// PodNodeConstraints; empty if there is no objection. Pods themselves go through Admit.
+func Constrain(a *schedulingv1.AdmissionConfig, m *schedulingv1.KubernetesMasterConfig, spec *schedulingv1.PodSpec,
+	mayBind bool,
+) string {
 	return forbidden(configured(a, m), spec, mayBind)
 }
 
-// forbidden is PodNodeConstraints: who may not bind pods may not go around the scheduler by nodeName or by the labels of a list.
-func forbidden(plugins map[string]*schedulingv1.AdmissionPluginConfig, spec *schedulingv1.PodSpec, mayBind bool) string {
+// forbidden is PodNodeConstraints: who may not bind pods may not go around the scheduler by nodeName or by the labels
+// of a list.
+func forbidden(plugins map[string]*schedulingv1.AdmissionPluginConfig, spec *schedulingv1.PodSpec,
+	mayBind bool,
+) string {
 	plugin, on := plugins[nodeConstraintsPlugin]
 	if !on || mayBind {
 		return ""
@@ -241,12 +259,16 @@ func forbidden(plugins map[string]*schedulingv1.AdmissionPluginConfig, spec *sch
 	if len(what) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s: only who may create pods/binding in the namespace may set it, says %s", strings.Join(what, " and "), nodeConstraintsPlugin)
+	return fmt.Sprintf("%s: only who may create pods/binding in the namespace may set it, says %s",
+		strings.Join(what, " and "), nodeConstraintsPlugin)
 }
 
-// selectNodes is PodNodeSelector: the labels of the namespace, or those for all namespaces that say nothing, are added to the pod's; all of
-// them must be in the namespace's list if it has one. It returns why the pod is refused; empty if it is not.
-func selectNodes(plugins map[string]*schedulingv1.AdmissionPluginConfig, namespace *schedulingv1.Namespace, pod *schedulingv1.Pod) string {
+// selectNodes is PodNodeSelector: the labels of the namespace, or those for all namespaces that say nothing, are added
+// to the pod's; all of them must be in the namespace's list if it has one. It returns why the pod is refused; empty if
+// it is not.
+func selectNodes(plugins map[string]*schedulingv1.AdmissionPluginConfig, namespace *schedulingv1.Namespace,
+	pod *schedulingv1.Pod,
+) string {
 	plugin, on := plugins[nodeSelectorPlugin]
 	if !on {
 		return ""
@@ -278,7 +300,8 @@ func selectNodes(plugins map[string]*schedulingv1.AdmissionPluginConfig, namespa
 	if len(list) > 0 {
 		for _, k := range slices.Sorted(maps.Keys(merged)) {
 			if v, ok := list[k]; !ok || v != merged[k] {
-				return fmt.Sprintf("spec.nodeSelector['%s']: %s=%s is not among the labels that namespace %q permits: %s", k, k, merged[k], name, selectors[name].GetStringValue())
+				return fmt.Sprintf("spec.nodeSelector['%s']: %s=%s is not among the labels that namespace %q permits: %s", k, k,
+					merged[k], name, selectors[name].GetStringValue())
 			}
 		}
 	}
@@ -304,10 +327,11 @@ func pairs(text string) (map[string]string, error) {
 	return out, nil
 }
 
-// ValidateSpec returns the wrong fields of a pod's spec, or of a template's, below path, and what is odd and yet accepted.
-func ValidateSpec(path string, spec *schedulingv1.PodSpec) (fields []rpcerr.Field, warnings []string) {
+// ValidateSpec returns the wrong fields of a pod's spec, or of a template's, below path, and what is odd and yet
+// accepted.
+func ValidateSpec(path string, spec *schedulingv1.PodSpec) (fields []object.Fault, warnings []string) {
 	bad := func(field, description string) {
-		fields = append(fields, rpcerr.Field{Path: path + field, Description: description})
+		fields = append(fields, object.Fault{Path: path + field, Description: description})
 	}
 	if len(spec.GetContainers()) == 0 {
 		bad(".containers", "must have at least one container")
@@ -332,7 +356,8 @@ func ValidateSpec(path string, spec *schedulingv1.PodSpec) (fields []rpcerr.Fiel
 		validateContainer(fmt.Sprintf(".containers[%d]", i), c, names, volumes, bad)
 	}
 	for _, k := range slices.Sorted(maps.Keys(spec.GetNodeSelector())) {
-		for _, why := range slices.Concat(validation.IsQualifiedName(k), validation.IsValidLabelValue(spec.GetNodeSelector()[k])) {
+		for _, why := range slices.Concat(validation.IsQualifiedName(k),
+			validation.IsValidLabelValue(spec.GetNodeSelector()[k])) {
 			bad(".nodeSelector['"+k+"']", why)
 		}
 	}
@@ -345,13 +370,19 @@ func ValidateSpec(path string, spec *schedulingv1.PodSpec) (fields []rpcerr.Fiel
 	affinity := spec.GetAffinity()
 	return slices.Concat(fields, tolerations,
 		placement.ValidateNodeAffinity(path+".affinity.nodeAffinity", affinity.GetNodeAffinity()),
-		validatePodAffinity(path+".affinity.podAffinity", affinity.GetPodAffinity().GetRequiredDuringSchedulingIgnoredDuringExecution(), affinity.GetPodAffinity().GetPreferredDuringSchedulingIgnoredDuringExecution()),
-		validatePodAffinity(path+".affinity.podAntiAffinity", affinity.GetPodAntiAffinity().GetRequiredDuringSchedulingIgnoredDuringExecution(), affinity.GetPodAntiAffinity().GetPreferredDuringSchedulingIgnoredDuringExecution()),
+		validatePodAffinity(path+".affinity.podAffinity",
+			affinity.GetPodAffinity().GetRequiredDuringSchedulingIgnoredDuringExecution(),
+			affinity.GetPodAffinity().GetPreferredDuringSchedulingIgnoredDuringExecution()),
+		validatePodAffinity(path+".affinity.podAntiAffinity",
+			affinity.GetPodAntiAffinity().GetRequiredDuringSchedulingIgnoredDuringExecution(),
+			affinity.GetPodAntiAffinity().GetPreferredDuringSchedulingIgnoredDuringExecution()),
 		placement.ValidateQuantities(path, spec), placement.ValidatePorts(path, spec),
 	), warnings
 }
 
-func validateContainer(at string, c *schedulingv1.Container, names, volumes map[string]bool, bad func(field, description string)) {
+func validateContainer(at string, c *schedulingv1.Container, names, volumes map[string]bool,
+	bad func(field, description string),
+) {
 	for _, why := range validation.IsDNS1123Label(c.GetName()) {
 		bad(at+".name", why)
 	}
@@ -377,12 +408,18 @@ func validateContainer(at string, c *schedulingv1.Container, names, volumes map[
 	}
 }
 
-func validatePodAffinity(path string, required []*schedulingv1.PodAffinityTerm, preferred []*schedulingv1.WeightedPodAffinityTerm) (fields []rpcerr.Field) {
+func validatePodAffinity(path string, required []*schedulingv1.PodAffinityTerm,
+	preferred []*schedulingv1.WeightedPodAffinityTerm,
+) (fields []object.Fault) {
 	term := func(at string, t *schedulingv1.PodAffinityTerm) {
 		if t.GetTopologyKey() == "" {
-			fields = append(fields, rpcerr.Field{Path: at + ".topologyKey", Description: "must be given: the label that says which nodes are near each other"})
+			fields = append(fields,
+				object.Fault{
+					Path:        at + ".topologyKey",
+					Description: "must be given: the label that says which nodes are near each other",
+				})
 		}
-		_, wrong := resource.LabelSelector(t.GetLabelSelector(), at+".labelSelector")
+		_, wrong := object.LabelSelector(t.GetLabelSelector(), at+".labelSelector")
 		fields = append(fields, wrong...)
 	}
 	for i, t := range required {
@@ -391,16 +428,16 @@ func validatePodAffinity(path string, required []*schedulingv1.PodAffinityTerm, 
 	for i, t := range preferred {
 		at := fmt.Sprintf("%s.preferredDuringSchedulingIgnoredDuringExecution[%d]", path, i)
 		if w := t.GetWeight(); w < 1 || w > 100 {
-			fields = append(fields, rpcerr.Field{Path: at + ".weight", Description: "must be 1 to 100"})
+			fields = append(fields, object.Fault{Path: at + ".weight", Description: "must be 1 to 100"})
 		}
 		term(at+".podAffinityTerm", t.GetPodAffinityTerm())
 	}
 	return fields
 }
 
-// CheckUpdate returns the wrong fields of a change of a pod that exists: of its spec only images, activeDeadlineSeconds and tolerations may
-// change, and nodeName once, when the pod is bound.
-func CheckUpdate(before, after *schedulingv1.Pod) []rpcerr.Field {
+// CheckUpdate returns the wrong fields of a change of a pod that exists: of its spec only images, activeDeadlineSeconds
+// and tolerations may change, and nodeName once, when the pod is bound.
+func CheckUpdate(before, after *schedulingv1.Pod) []object.Fault {
 	x, y := proto.Clone(before.GetSpec()).(*schedulingv1.PodSpec), proto.Clone(after.GetSpec()).(*schedulingv1.PodSpec)
 	if x == nil || y == nil {
 		return nil
@@ -419,7 +456,12 @@ func CheckUpdate(before, after *schedulingv1.Pod) []rpcerr.Field {
 	if proto.Equal(x, y) {
 		return nil
 	}
-	return []rpcerr.Field{{Path: "spec", Description: "only images, activeDeadlineSeconds and tolerations of a pod may change: delete it and make another"}}
+	return []object.Fault{
+		{
+			Path:        "spec",
+			Description: "only images, activeDeadlineSeconds and tolerations of a pod may change: delete it and make another",
+		},
+	}
 }
 
 // InForce returns the condition of a policy or a configuration that says whether all of it is in force.

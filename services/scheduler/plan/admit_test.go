@@ -36,7 +36,8 @@ func TestAPodGetsItsDefaults(t *testing.T) {
 		t.Fatalf("refused: %s; %v", got.Reason(), got.Warnings)
 	}
 	want := proto.Clone(before).(*schedulingv1.Pod)
-	want.Spec.RestartPolicy, want.Spec.SchedulerName, want.Spec.TerminationGracePeriodSeconds = "Always", "default-scheduler", proto.Int32(30)
+	want.Spec.RestartPolicy, want.Spec.SchedulerName, want.Spec.TerminationGracePeriodSeconds = "Always",
+		"default-scheduler", proto.Int32(30)
 	want.Spec.Tolerations = []*schedulingv1.Toleration{
 		{Key: "node.kubernetes.io/not-ready", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: proto.Int32(300)},
 		{Key: "node.kubernetes.io/unreachable", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: proto.Int32(300)},
@@ -51,13 +52,18 @@ func TestAPodGetsItsDefaults(t *testing.T) {
 }
 
 func TestDefaultTolerations(t *testing.T) {
-	off := &schedulingv1.AdmissionConfig{AdmissionConfig: &schedulingv1.AdmissionPlugins{PluginConfig: map[string]*schedulingv1.AdmissionPluginConfig{
-		"DefaultTolerationSeconds": {Configuration: &structpb.Struct{Fields: map[string]*structpb.Value{"disable": structpb.NewBoolValue(true)}}},
-	}}}
+	off := &schedulingv1.AdmissionConfig{AdmissionConfig: &schedulingv1.AdmissionPlugins{
+		PluginConfig: map[string]*schedulingv1.AdmissionPluginConfig{
+			"DefaultTolerationSeconds": {
+				Configuration: &structpb.Struct{Fields: map[string]*structpb.Value{"disable": structpb.NewBoolValue(true)}},
+			},
+		},
+	}}
 	daemon := func(p *schedulingv1.Pod) {
 		p.Metadata.OwnerReferences = []*metav1.OwnerReference{{Kind: "DaemonSet", Controller: proto.Bool(true)}}
 	}
-	const notReady, unreachable = "node.kubernetes.io/not-ready Exists NoExecute", "node.kubernetes.io/unreachable Exists NoExecute"
+	const notReady, unreachable = "node.kubernetes.io/not-ready Exists NoExecute",
+		"node.kubernetes.io/unreachable Exists NoExecute"
 	tests := []struct {
 		name   string
 		pod    *schedulingv1.Pod
@@ -65,13 +71,24 @@ func TestDefaultTolerations(t *testing.T) {
 		want   []string
 	}{
 		{"five minutes for both", newPod("p"), nil, []string{notReady + " for a while", unreachable + " for a while"}},
-		{"who bears one of them keeps to it", newPod("p", bearing("node.kubernetes.io/unreachable", "NoExecute")), nil, []string{unreachable, notReady + " for a while"}},
-		{"the former key of the document counts", newPod("p", bearing("node.alpha.kubernetes.io/unreachable", "NoExecute")), nil, []string{"node.alpha.kubernetes.io/unreachable Exists NoExecute", notReady + " for a while"}},
+		{
+			"who bears one of them keeps to it", newPod("p", bearing("node.kubernetes.io/unreachable", "NoExecute")), nil,
+			[]string{unreachable, notReady + " for a while"},
+		},
+		{
+			"the former key of the document counts", newPod("p", bearing("node.alpha.kubernetes.io/unreachable", "NoExecute")),
+			nil,
+			[]string{"node.alpha.kubernetes.io/unreachable Exists NoExecute", notReady + " for a while"},
+		},
 		{"who bears everything gets nothing", newPod("p", bearing("", "")), nil, []string{" Exists "}},
-		{"another effect does not count", newPod("p", bearing("", "NoSchedule")), nil, []string{" Exists NoSchedule", notReady + " for a while", unreachable + " for a while"}},
+		{
+			"another effect does not count", newPod("p", bearing("", "NoSchedule")), nil,
+			[]string{" Exists NoSchedule", notReady + " for a while", unreachable + " for a while"},
+		},
 		{"nothing where the plugin is disabled", newPod("p"), off, nil},
 		{"the pods of a daemon set bear them for ever", newPod("p", daemon), off, []string{
-			notReady, unreachable, "node.kubernetes.io/disk-pressure Exists NoSchedule", "node.kubernetes.io/memory-pressure Exists NoSchedule",
+			notReady, unreachable, "node.kubernetes.io/disk-pressure Exists NoSchedule",
+			"node.kubernetes.io/memory-pressure Exists NoSchedule",
 			"node.kubernetes.io/pid-pressure Exists NoSchedule", "node.kubernetes.io/unschedulable Exists NoSchedule",
 		}},
 	}
@@ -84,7 +101,8 @@ func TestDefaultTolerations(t *testing.T) {
 	}
 }
 
-// TestShortMemoryKeepsAwayOnlyWhoIsPromisedNothing goes from admission to a node, whose condition and taint both tell of short memory.
+// TestShortMemoryKeepsAwayOnlyWhoIsPromisedNothing goes from admission to a node, whose condition and taint both tell
+// of short memory.
 func TestShortMemoryKeepsAwayOnlyWhoIsPromisedNothing(t *testing.T) {
 	limited := func(p *schedulingv1.Pod) {
 		p.Spec.Containers[0].Resources.Limits = map[string]*structpb.Value{"cpu": text("1"), "memory": text("1Gi")}
@@ -101,7 +119,8 @@ func TestShortMemoryKeepsAwayOnlyWhoIsPromisedNothing(t *testing.T) {
 		if class := got.Pod.GetStatus().GetQosClass(); class != name {
 			t.Errorf("%s: class is %s", name, class)
 		}
-		c := clusterOf(newNode("a", condition("MemoryPressure", "True"), tainted(placement.MemoryPressureTaint, "", "NoSchedule")))
+		c := clusterOf(newNode("a", condition("MemoryPressure", "True"), tainted(placement.MemoryPressureTaint, "",
+			"NoSchedule")))
 		if d := place(c, got.Pod); d.Node != tt.want {
 			t.Errorf("%s: placed on %q, want %q: %s", name, d.Node, tt.want, d.Message)
 		}
@@ -125,12 +144,23 @@ func TestCheckAdmission(t *testing.T) {
 			at + "['PodNodeConstraints'].configuration.nodeSelectorLabelBlacklist[1]: must be a label",
 		}},
 		"an empty list is right": {"PodNodeConstraints", `{"nodeSelectorLabelBlacklist": []}`, nil},
-		"selectors are pairs": {"PodNodeSelector", `{"podNodeSelectorPluginConfig": {"ns2": "region", "clusterDefaultNodeSelector": 3, "ns1": "region=west, env=test"}}`, []string{
-			at + "['PodNodeSelector'].configuration.podNodeSelectorPluginConfig['clusterDefaultNodeSelector']: must be a text such as region=west,env=test",
-			at + `['PodNodeSelector'].configuration.podNodeSelectorPluginConfig['ns2']: "region" is not key=value`,
-		}},
-		"selectors stand below names":        {"PodNodeSelector", `{"podNodeSelectorPluginConfig": "k=v"}`, []string{at + "['PodNodeSelector'].configuration.podNodeSelectorPluginConfig: must be selectors by namespace"}},
-		"disabled is so or not so":           {"DefaultTolerationSeconds", `{"disable": "yes"}`, []string{at + "['DefaultTolerationSeconds'].configuration.disable: must be true or false"}},
+		"selectors are pairs": {
+			"PodNodeSelector",
+			`{"podNodeSelectorPluginConfig": {"ns2": "region", "clusterDefaultNodeSelector": 3, "ns1": "region=west, env=test"}}`,
+			[]string{
+				at +
+					"['PodNodeSelector'].configuration.podNodeSelectorPluginConfig['clusterDefaultNodeSelector']: must be a text such as region=west,env=test",
+				at + `['PodNodeSelector'].configuration.podNodeSelectorPluginConfig['ns2']: "region" is not key=value`,
+			},
+		},
+		"selectors stand below names": {
+			"PodNodeSelector", `{"podNodeSelectorPluginConfig": "k=v"}`,
+			[]string{at + "['PodNodeSelector'].configuration.podNodeSelectorPluginConfig: must be selectors by namespace"},
+		},
+		"disabled is so or not so": {
+			"DefaultTolerationSeconds", `{"disable": "yes"}`,
+			[]string{at + "['DefaultTolerationSeconds'].configuration.disable: must be true or false"},
+		},
 		"what is not built is not looked at": {"ImagePolicy", `{"disable": "yes"}`, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -139,7 +169,9 @@ func TestCheckAdmission(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got []string
-			for _, f := range CheckAdmission(at, &schedulingv1.AdmissionPlugins{PluginConfig: map[string]*schedulingv1.AdmissionPluginConfig{tt.plugin: {Configuration: c}}}) {
+			for _, f := range CheckAdmission(at, &schedulingv1.AdmissionPlugins{
+				PluginConfig: map[string]*schedulingv1.AdmissionPluginConfig{tt.plugin: {Configuration: c}},
+			}) {
 				got = append(got, f.String())
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -151,26 +183,33 @@ func TestCheckAdmission(t *testing.T) {
 
 func TestEveryAdmissionConfigurationOfTheDocumentIsRight(t *testing.T) {
 	for _, name := range []string{"004-47", "004-50", "004-52"} {
-		if fields := CheckAdmission("", load(t, name, &schedulingv1.AdmissionConfig{}).GetAdmissionConfig()); len(fields) > 0 {
+		if fields := CheckAdmission("", load(t, name, &schedulingv1.AdmissionConfig{}).GetAdmissionConfig()); len(
+			fields) > 0 {
 			t.Errorf("%s: %v", name, fields)
 		}
 	}
 	for _, name := range []string{"004-48", "004-51"} {
-		if fields := CheckAdmission("", load(t, name, &schedulingv1.KubernetesMasterConfig{}).GetKubernetesMasterConfig().GetAdmissionConfig()); len(fields) > 0 {
+		if fields := CheckAdmission("",
+			load(t, name, &schedulingv1.KubernetesMasterConfig{}).GetKubernetesMasterConfig().GetAdmissionConfig()); len(
+			fields) > 0 {
 			t.Errorf("%s: %v", name, fields)
 		}
 	}
 }
 
 func TestEveryPodOfTheDocumentIsAdmittedOrRefusedForWhatItLacks(t *testing.T) {
-	for _, name := range []string{"004-45", "004-56", "004-59", "004-60", "004-63", "004-64", "004-65", "004-66", "004-67", "004-69", "004-71", "004-72", "004-73", "004-74", "004-75", "004-76"} {
+	for _, name := range []string{
+		"004-45", "004-56", "004-59", "004-60", "004-63", "004-64", "004-65", "004-66", "004-67",
+		"004-69", "004-71", "004-72", "004-73", "004-74", "004-75", "004-76",
+	} {
 		if got := admit(pod(t, name)); !got.Allowed() {
 			t.Errorf("%s: %s", name, got.Reason())
 		}
 	}
 	for _, name := range []string{"004-46", "004-49", "004-77"} { // parts of pods, with placeholders
 		p := load(t, name, &schedulingv1.Pod{})
-		if got := admit(p); got.Allowed() || !strings.HasPrefix(got.Reason(), "spec.containers: must have at least one container") {
+		if got := admit(p); got.Allowed() ||
+			!strings.HasPrefix(got.Reason(), "spec.containers: must have at least one container") {
 			t.Errorf("%s: %s", name, got.Reason())
 		}
 	}
@@ -183,14 +222,39 @@ func TestWhatIsWrongWithAPod(t *testing.T) {
 		change func(*schedulingv1.Pod)
 		want   string
 	}{
-		{"two containers of one name", func(p *schedulingv1.Pod) { p.Spec.Containers = append(p.Spec.Containers, p.Spec.Containers[0]) }, `spec.containers[1].name: there is another container "c"`},
-		{"a quantity that is none", asking("cpu", "two"), `spec.containers[0].resources.requests['cpu']: "two" is no quantity: write a number or a string such as 500m or 2Gi`},
-		{"no image and no command", func(p *schedulingv1.Pod) { p.Spec.Containers[0].Image = "" }, "spec.containers[0].image: must be given, or else a command"},
-		{"a mount of no volume", func(p *schedulingv1.Pod) { p.Spec.Containers[0].VolumeMounts = []*schedulingv1.VolumeMount{mount} }, `spec.containers[0].volumeMounts[0].name: there is no volume "data"; spec.containers[0].volumeMounts[0].mountPath: must be given`},
-		{"affinity to pods without a topology", func(p *schedulingv1.Pod) {
-			p.Spec.Affinity = &schedulingv1.Affinity{PodAffinity: &schedulingv1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []*schedulingv1.PodAffinityTerm{{}}}}
-		}, "spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey: must be given: the label that says which nodes are near each other"},
-		{"an unknown restart policy", func(p *schedulingv1.Pod) { p.Spec.RestartPolicy = "Sometimes" }, `spec.restartPolicy: must be Always, OnFailure or Never, not "Sometimes"`},
+		{"two containers of one name", func(p *schedulingv1.Pod) {
+			p.Spec.Containers = append(p.Spec.Containers, p.Spec.Containers[0])
+		}, `spec.containers[1].name: there is another container "c"`},
+		{
+			"a quantity that is none", asking("cpu", "two"),
+			`spec.containers[0].resources.requests['cpu']: "two" is no quantity: write a number or a string such as 500m or 2Gi`,
+		},
+		{
+			"no image and no command", func(p *schedulingv1.Pod) { p.Spec.Containers[0].Image = "" },
+			"spec.containers[0].image: must be given, or else a command",
+		},
+		{
+			"a mount of no volume", func(p *schedulingv1.Pod) {
+				p.Spec.Containers[0].VolumeMounts = []*schedulingv1.VolumeMount{
+					mount,
+				}
+			},
+			`spec.containers[0].volumeMounts[0].name: there is no volume "data"; spec.containers[0].volumeMounts[0].mountPath: must be given`,
+		},
+		{
+			"affinity to pods without a topology", func(p *schedulingv1.Pod) {
+				p.Spec.Affinity = &schedulingv1.Affinity{
+					PodAffinity: &schedulingv1.PodAffinity{
+						RequiredDuringSchedulingIgnoredDuringExecution: []*schedulingv1.PodAffinityTerm{{}},
+					},
+				}
+			},
+			"spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey: must be given: the label that says which nodes are near each other",
+		},
+		{
+			"an unknown restart policy", func(p *schedulingv1.Pod) { p.Spec.RestartPolicy = "Sometimes" },
+			`spec.restartPolicy: must be Always, OnFailure or Never, not "Sometimes"`,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -203,7 +267,10 @@ func TestWhatIsWrongWithAPod(t *testing.T) {
 
 func TestSecondsBesideNoScheduleAreAcceptedWithAWarning(t *testing.T) {
 	p := newPod("p")
-	p.Spec.Tolerations = []*schedulingv1.Toleration{{Key: "disktype", Operator: "Equal", Value: proto.String("ssd"), Effect: "NoSchedule", TolerationSeconds: proto.Int32(3600)}}
+	p.Spec.Tolerations = []*schedulingv1.Toleration{{
+		Key: "disktype", Operator: "Equal", Value: proto.String("ssd"),
+		Effect: "NoSchedule", TolerationSeconds: proto.Int32(3600),
+	}}
 	got := admit(p)
 	want := []string{"spec.tolerations[0].tolerationSeconds: means nothing unless the effect is NoExecute"}
 	if diff := cmp.Diff(want, got.Warnings); diff != "" || !got.Allowed() {
@@ -231,10 +298,20 @@ func TestPodNodeSelector(t *testing.T) {
 		want      map[string]string
 		refused   string
 	}{
-		{"the namespace's labels are added, as in the document", ns1, pod(t, "004-56"), map[string]string{"env": "test", "infra": "fedora", "os": "fedora"}, ""},
+		{
+			"the namespace's labels are added, as in the document", ns1, pod(t, "004-56"),
+			map[string]string{"env": "test", "infra": "fedora", "os": "fedora"},
+			"",
+		},
 		{"a namespace that says nothing gets the labels for all", other, newPod("p"), map[string]string{"k3": "v3"}, ""},
-		{"another value is refused", ns1, newPod("p", selecting("env", "production")), nil, `spec.nodeSelector['env']: is "production", but the namespace's node selector says "test"`},
-		{"a label that the namespace does not permit is refused", ns1, newPod("p", selecting("rack", "1")), nil, "spec.nodeSelector['rack']: rack=1 is not among the labels that namespace \"ns1\" permits: region=west,env=test,infra=fedora,os=fedora"},
+		{
+			"another value is refused", ns1, newPod("p", selecting("env", "production")), nil,
+			`spec.nodeSelector['env']: is "production", but the namespace's node selector says "test"`,
+		},
+		{
+			"a label that the namespace does not permit is refused", ns1, newPod("p", selecting("rack", "1")), nil,
+			"spec.nodeSelector['rack']: rack=1 is not among the labels that namespace \"ns1\" permits: region=west,env=test,infra=fedora,os=fedora",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -263,10 +340,19 @@ func TestPodNodeConstraints(t *testing.T) {
 		{"nothing is guarded without the plugin", nil, newPod("p", on("a")), false, ""},
 		{"nodeName is guarded", plain, newPod("p", on("a")), false, "spec.nodeName"},
 		{"who may bind may", plain, newPod("p", on("a")), true, ""},
-		{"the host name is on the list that is meant", plain, newPod("p", hostname), false, "spec.nodeSelector['kubernetes.io/hostname']"},
+		{
+			"the host name is on the list that is meant", plain, newPod("p", hostname), false,
+			"spec.nodeSelector['kubernetes.io/hostname']",
+		},
 		{"another label is not", plain, newPod("p", selecting("region", "us-east")), false, ""},
-		{"a label of the list that is given", listed, newPod("p", selecting("<label_1>", "x")), false, "spec.nodeSelector['<label_1>']"},
-		{"both are named", plain, newPod("p", hostname, on("a")), false, "spec.nodeName and spec.nodeSelector['kubernetes.io/hostname']"},
+		{
+			"a label of the list that is given", listed, newPod("p", selecting("<label_1>", "x")), false,
+			"spec.nodeSelector['<label_1>']",
+		},
+		{
+			"both are named", plain, newPod("p", hostname, on("a")), false,
+			"spec.nodeName and spec.nodeSelector['kubernetes.io/hostname']",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -282,7 +368,8 @@ func TestPluginsThatAreNotInForceAreNamed(t *testing.T) {
 	plugins := load(t, "004-52", &schedulingv1.AdmissionConfig{}).GetAdmissionConfig()
 	plugins.PluginConfig["PodTolerationRestriction"] = &schedulingv1.AdmissionPluginConfig{}
 	plugins.PluginConfig["PodNodeConstraints"] = &schedulingv1.AdmissionPluginConfig{Location: "file"}
-	if diff := cmp.Diff([]string{"PodNodeConstraints.location", "PodTolerationRestriction"}, AdmissionNotInForce(plugins)); diff != "" {
+	if diff := cmp.Diff([]string{"PodNodeConstraints.location", "PodTolerationRestriction"},
+		AdmissionNotInForce(plugins)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -50,15 +50,18 @@ func newTerms(pod *schedulingv1.Pod) *terms {
 }
 
 func newTerm(t *schedulingv1.PodAffinityTerm, namespace string, weight int64) term {
-	out := term{namespaces: t.GetNamespaces(), selector: placement.PodSelector(t.GetLabelSelector()), key: t.GetTopologyKey(), weight: weight}
+	out := term{
+		namespaces: t.GetNamespaces(), selector: placement.PodSelector(t.GetLabelSelector()),
+		key: t.GetTopologyKey(), weight: weight,
+	}
 	if len(out.namespaces) == 0 {
 		out.namespaces = []string{namespace}
 	}
 	return out
 }
 
-// topology is where a pod may not be, must be and had better be, for the sake of the pods that run. Values are those of the labels that the
-// terms name; a node without the label is in nobody's domain.
+// topology is where a pod may not be, must be and had better be, for the sake of the pods that run. Values are those of
+// the labels that the terms name; a node without the label is in nobody's domain.
 type topology struct {
 	own        *terms
 	key        podKey
@@ -182,8 +185,8 @@ func (t *topology) values(n *node) (string, bool) {
 	return b.String(), true
 }
 
-// meets reports whether a node satisfies the required affinity to pods. The first pod of a group, one that meets its own terms while no other
-// does, may go anywhere.
+// meets reports whether a node satisfies the required affinity to pods. The first pod of a group, one that meets its
+// own terms while no other does, may go anywhere.
 func (t *topology) meets(n *node) bool {
 	if len(t.own.near) == 0 {
 		return true
@@ -198,7 +201,8 @@ func (t *topology) meets(n *node) bool {
 // binding reports whether any node may be out for the sake of pods that run.
 func (t *topology) binding() bool { return t != nil && (len(t.forbidden) > 0 || len(t.own.near) > 0) }
 
-// barred returns the domain that a node is in and the pod may not be in, and whether it is the pod itself that keeps away.
+// barred returns the domain that a node is in and the pod may not be in, and whether it is the pod itself that keeps
+// away.
 func (t *topology) barred(n *node) (d domain, own, is bool) {
 	for _, key := range t.barring {
 		if value, ok := n.labels[key]; ok {

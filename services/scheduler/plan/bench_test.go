@@ -12,24 +12,34 @@ func deployment(c *Cluster, pods, applications int) []*schedulingv1.Pod {
 	out := make([]*schedulingv1.Pod, 0, pods)
 	for i := range pods {
 		app := fmt.Sprint("app-", i%applications)
-		out = append(out, newPod(fmt.Sprint("pod-", i), carrying("app", app), asking("cpu", "100m"), asking("memory", "50Mi")))
+		out = append(out, newPod(fmt.Sprint("pod-", i), carrying("app", app), asking("cpu", "100m"),
+			asking("memory", "50Mi")))
 	}
 	for i := range applications {
-		s := &schedulingv1.Service{Metadata: newPod(fmt.Sprint("svc-", i)).GetMetadata(), Spec: &schedulingv1.ServiceSpec{Selector: map[string]string{"app": fmt.Sprint("app-", i)}}}
+		s := &schedulingv1.Service{Metadata: newPod(fmt.Sprint("svc-", i)).GetMetadata(), Spec: &schedulingv1.ServiceSpec{
+			Selector: map[string]string{"app": fmt.Sprint("app-", i)},
+		}}
 		c.AddService(s)
 	}
 	return out
 }
 
 func BenchmarkPlace(b *testing.B) {
-	for _, size := range []struct{ nodes, pods, applications int }{{100, 2000, 20}, {500, 1000, 1}, {5000, 10000, 1}, {5000, 10000, 20}, {5000, 10000, 1000}} {
+	for _, size := range []struct{ nodes, pods, applications int }{
+		{100, 2000, 20},
+		{500, 1000, 1},
+		{5000, 10000, 1},
+		{5000, 10000, 20},
+		{5000, 10000, 1000},
+	} {
 		b.Run(fmt.Sprintf("nodes=%d/pods=%d/classes=%d", size.nodes, size.pods, size.applications), func(b *testing.B) {
 			profile := Policy(nil)
 			for b.Loop() {
 				b.StopTimer()
 				c := NewCluster()
 				for i := range size.nodes {
-					c.AddNode(newNode(fmt.Sprint("node-", i), labelled("zone", fmt.Sprint(i%3)), labelled("topology.kubernetes.io/zone", fmt.Sprint(i%3))))
+					c.AddNode(newNode(fmt.Sprint("node-", i), labelled("zone", fmt.Sprint(i%3)),
+						labelled("topology.kubernetes.io/zone", fmt.Sprint(i%3))))
 				}
 				pods := deployment(c, size.pods, size.applications)
 				var turn uint64

@@ -11,16 +11,17 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/resource"
 )
 
 // avoidAnnotation of a node names the controllers whose pods had better go elsewhere.
 const avoidAnnotation = "scheduler.alpha.kubernetes.io/preferAvoidPods"
 
-// Cluster is what placing depends on: the nodes, the pods that are bound to them, and the selectors of services and controllers, in a form that
-// is quick to ask. It is kept in step by its methods, which may be called in any order: a pod counts as soon as its node is there too. It keeps
-// the messages that it is given and never modifies them. It may not be used concurrently.
+// Cluster is what placing depends on: the nodes, the pods that are bound to them, and the selectors of services and
+// controllers, in a form that is quick to ask. It is kept in step by its methods, which may be called in any order: a
+// pod counts as soon as its node is there too. It keeps the messages that it is given and never modifies them. It may
+// not be used concurrently.
 type Cluster struct {
 	nodes  []*node // by name
 	byName map[string]*node
@@ -90,7 +91,8 @@ type group struct {
 // NewCluster returns a cluster without nodes.
 func NewCluster() *Cluster {
 	return &Cluster{
-		byName: map[string]*node{}, pods: map[podKey]*bound{}, lost: map[string]map[*bound]struct{}{}, affine: map[*bound]struct{}{},
+		byName: map[string]*node{}, pods: map[podKey]*bound{}, lost: map[string]map[*bound]struct{}{},
+		affine: map[*bound]struct{}{},
 		spaces: map[string]*space{}, zones: map[string]int32{}, groups: map[string]*group{},
 	}
 }
@@ -192,7 +194,8 @@ func (n *node) read(msg *nodev1.Node) {
 	n.avoid = avoided(msg.GetMetadata().GetAnnotations()[avoidAnnotation])
 }
 
-// avoided reads the annotation that names controllers whose pods had better go elsewhere; what cannot be read names none.
+// avoided reads the annotation that names controllers whose pods had better go elsewhere; what cannot be read names
+// none.
 func avoided(annotation string) map[string]bool {
 	if annotation == "" {
 		return nil
@@ -228,14 +231,15 @@ type Effect int
 const (
 	// None means that nothing changed that placing looks at.
 	None Effect = iota
-	// Company means that a pod came, or is another to those that want to be near it or away from it: to them alone it may matter.
+	// Company means that a pod came, or is another to those that want to be near it or away from it: to them alone it may
+	// matter.
 	Company
 	// Room means that a pod is gone, and what it had is free.
 	Room
 )
 
-// AddPod adds a pod that is bound to a node, or replaces the one of that name. A pod that is not bound or has ended uses nothing and is taken
-// away instead.
+// AddPod adds a pod that is bound to a node, or replaces the one of that name. A pod that is not bound or has ended
+// uses nothing and is taken away instead.
 func (c *Cluster) AddPod(pod *schedulingv1.Pod) Effect {
 	m, node := pod.GetMetadata(), pod.GetSpec().GetNodeName()
 	old := c.pods[podKey{m.GetNamespace(), m.GetName()}]
@@ -261,7 +265,8 @@ func (c *Cluster) bind(pod *schedulingv1.Pod, nodeName string) *bound {
 	m, spec := pod.GetMetadata(), pod.GetSpec()
 	b := &bound{
 		key: podKey{m.GetNamespace(), m.GetName()}, uid: m.GetUid(), labels: m.GetLabels(), nodeName: nodeName,
-		requests: placement.RequestsOf(spec), ports: placement.HostPorts(spec), leaving: m.GetDeletionTimestamp() != nil, terms: newTerms(pod),
+		requests: placement.RequestsOf(spec), ports: placement.HostPorts(spec), leaving: m.GetDeletionTimestamp() != nil,
+		terms: newTerms(pod),
 	}
 	b.cpu, b.memory = placement.NonZeroRequestsOf(spec)
 	c.RemovePod(b.key.namespace, b.key.name)
@@ -349,7 +354,9 @@ func (c *Cluster) count(b *bound, by int32) {
 }
 
 func (g *group) selects(b *bound) bool {
-	return g.namespace == b.key.namespace && slices.ContainsFunc(g.selectors, func(s labels.Selector) bool { return s.Matches(b.labels) })
+	return g.namespace == b.key.namespace && slices.ContainsFunc(g.selectors, func(s labels.Selector) bool {
+		return s.Matches(b.labels)
+	})
 }
 
 func (g *group) add(slot int, by int32) {
@@ -443,7 +450,7 @@ func ofPairs(pairs map[string]string) labels.Selector {
 }
 
 func ofSelector(s *metav1.LabelSelector) labels.Selector {
-	selector, _ := resource.LabelSelector(s, "")
+	selector, _ := object.LabelSelector(s, "")
 	return selector
 }
 

@@ -14,15 +14,19 @@ import (
 // DefaultScheduler is the name of the scheduler that places pods which name no other.
 const DefaultScheduler = "default-scheduler"
 
-// Explain says of each node which predicates a pod fails and why, what each priority makes of it, and where Place would put the pod now with
-// the same turn. A pod that is bound is looked at as if it were not: it leaves c for that time and is there again afterwards.
+// Explain says of each node which predicates a pod fails and why, what each priority makes of it, and where Place would
+// put the pod now with the same turn. A pod that is bound is looked at as if it were not: it leaves c for that time and
+// is there again afterwards.
 func Explain(c *Cluster, p *Profile, pod *schedulingv1.Pod, turn uint64) *schedulingv1.ExplainPodResponse {
 	m := pod.GetMetadata()
 	if b := c.pods[podKey{m.GetNamespace(), m.GetName()}]; b != nil {
 		c.take(b)
 		defer c.put(b)
 	}
-	out := &schedulingv1.ExplainPodResponse{BoundTo: pod.GetSpec().GetNodeName(), SchedulerName: cmp.Or(pod.GetSpec().GetSchedulerName(), DefaultScheduler)}
+	out := &schedulingv1.ExplainPodResponse{
+		BoundTo:       pod.GetSpec().GetNodeName(),
+		SchedulerName: cmp.Or(pod.GetSpec().GetSchedulerName(), DefaultScheduler),
+	}
 	if out.BoundTo != "" {
 		pod = proto.Clone(pod).(*schedulingv1.Pod)
 		pod.Spec.NodeName = ""
@@ -46,7 +50,10 @@ func Explain(c *Cluster, p *Profile, pod *schedulingv1.Pod, turn uint64) *schedu
 			tally.add(failures)
 			for _, f := range failures {
 				reason, unblock := f.reason()
-				v.Failures = append(v.Failures, &schedulingv1.ExplainPodResponse_Failure{Predicate: f.predicate, Reason: reason, Unblock: unblock})
+				v.Failures = append(v.Failures, &schedulingv1.ExplainPodResponse_Failure{
+					Predicate: f.predicate, Reason: reason,
+					Unblock: unblock,
+				})
 			}
 		}
 		out.Nodes = append(out.Nodes, v)
@@ -83,8 +90,8 @@ func (k *class) score(n *node, at int32, v *schedulingv1.ExplainPodResponse_Node
 	for i := range k.profile.priorities {
 		p := &k.profile.priorities[i]
 		var raw int64
-		if p.rank.local() {
-			raw = k.judged(p, n)
+		if p.rank.alone != nil {
+			raw = p.rank.alone(k, p, n)
 		} else {
 			raw = k.compared(p, &k.norms[i], n, at)
 		}

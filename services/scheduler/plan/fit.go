@@ -60,15 +60,6 @@ type cell struct {
 	roomy   bool   // whether what the node's pods leave is enough
 }
 
-// part of a predicate, by what it depends on.
-type part int
-
-const (
-	fixed  part = 1 << iota // the node's own state
-	usage                   // what the node's pods use
-	others                  // pods on other nodes
-)
-
 // classID identifies the class of a pod.
 func classID(pod *schedulingv1.Pod) string {
 	spec, err := proto.MarshalOptions{Deterministic: true}.Marshal(pod.GetSpec())
@@ -145,8 +136,8 @@ func (k *class) see(b *bound) {
 	}
 }
 
-// refusal says what keeps a pod from every node: its gates, or a predicate of the profile that would judge it and is not built. It is empty if
-// nothing does.
+// refusal says what keeps a pod from every node: its gates, or a predicate of the profile that would judge it and is
+// not built. It is empty if nothing does.
 func refusal(p *Profile, spec *schedulingv1.PodSpec) string {
 	if gates := spec.GetSchedulingGates(); len(gates) > 0 {
 		var names []string
@@ -160,28 +151,12 @@ func refusal(p *Profile, spec *schedulingv1.PodSpec) string {
 			continue
 		}
 		for _, v := range spec.GetVolumes() {
-			if one.filter.judges(v) {
+			if one.filter.volumes(v) {
 				return fmt.Sprintf("the predicate %s would judge volume %q of this pod and is not built yet", one.name, v.GetName())
 			}
 		}
 	}
 	return ""
-}
-
-// judges reports whether a predicate that is not built looks at a volume.
-func (f filter) judges(v *schedulingv1.Volume) bool {
-	claim, ebs, gce, azure := v.GetPersistentVolumeClaim() != nil, v.GetAwsElasticBlockStore() != nil, v.GetGcePersistentDisk() != nil, v.GetAzureDisk() != nil
-	switch f {
-	case diskConflict:
-		return ebs || gce || v.GetIscsi() != nil || v.GetRbd() != nil
-	case maxEBS:
-		return ebs || claim
-	case maxGCEPD:
-		return gce || claim
-	case maxAzureDisk:
-		return azure || claim
-	}
-	return claim
 }
 
 // failure is one reason why a node is out.
@@ -213,7 +188,8 @@ func (r *report) fail(rule, short string, say func() (detail, unblock string)) b
 	return false
 }
 
-// passes reports whether a node passes the given parts of all predicates. With a report every failure is noted, without one the first ends it.
+// passes reports whether a node passes the given parts of all predicates. With a report every failure is noted, without
+// one the first ends it.
 func (k *class) passes(n *node, what part, r *report) bool {
 	ok := true
 	for i := range k.profile.predicates {
@@ -222,7 +198,8 @@ func (k *class) passes(n *node, what part, r *report) bool {
 			r.predicate = p.name
 		}
 		for one := fixed; one <= others; one <<= 1 {
-			if what&one == 0 || k.passesPart(p, n, one, r) {
+			check := p.filter.check(one)
+			if what&one == 0 || check == nil || check(k, p, n, r) {
 				continue
 			}
 			if ok = false; r == nil {
@@ -233,66 +210,16 @@ func (k *class) passes(n *node, what part, r *report) bool {
 	return ok
 }
 
-func (k *class) passesPart(p *predicate, n *node, what part, r *report) bool {
-	switch what {
-	case fixed:
-		return k.passesFixed(p, n, r)
-	case usage:
-		return k.passesUsage(p, n, r)
-	}
-	return k.passesOthers(p, n, r)
+// chosen is the part of GeneralPredicates that reads the node alone.
+func (k *class) chosen(p *predicate, n *node, r *report) bool {
+	named := k.named(p, n, r)
+	return (named || r != nil) && k.selected(p, n, r) && named
 }
 
-func (k *class) passesFixed(p *predicate, n *node, r *report) bool {
-	switch p.filter {
-	case nodeCondition:
-		return k.ready(n, r)
-	case nodeUnschedulable:
-		return k.schedulable(p.name, n, r)
-	case general:
-		named := k.named(n, r)
-		return (named || r != nil) && k.selected(n, r) && named
-	case hostName:
-		return k.named(n, r)
-	case nodeSelector:
-		return k.selected(n, r)
-	case taints:
-		return k.tolerates(n, r, placement.NoSchedule, placement.NoExecute)
-	case noExecuteTaints:
-		return k.tolerates(n, r, placement.NoExecute)
-	case labelPresence:
-		return present(p, n, r)
-	case memoryPressure:
-		return !k.bestEffort || k.relaxed(n, r, p.name, "MemoryPressure", "memory", placement.MemoryPressureTaint)
-	case diskPressure:
-		return k.relaxed(n, r, p.name, "DiskPressure", "disk", placement.DiskPressureTaint)
-	case pidPressure:
-		return k.relaxed(n, r, p.name, "PIDPressure", "pid", placement.PIDPressureTaint)
-	}
-	return true
-}
-
-func (k *class) passesUsage(p *predicate, n *node, r *report) bool {
-	switch p.filter {
-	case general:
-		enough := k.fits(n, r)
-		return (enough || r != nil) && k.portsFree(n, r) && enough
-	case fitsResources:
-		return k.fits(n, r)
-	case hostPorts:
-		return k.portsFree(n, r)
-	}
-	return true
-}
-
-func (k *class) passesOthers(p *predicate, n *node, r *report) bool {
-	switch p.filter {
-	case serviceAffinity:
-		return k.withService(p, n, r)
-	case podAffinity:
-		return k.withPods(n, r)
-	}
-	return true
+// roomy is the part of GeneralPredicates that reads what the node's pods use.
+func (k *class) roomy(p *predicate, n *node, r *report) bool {
+	enough := k.fits(p, n, r)
+	return (enough || r != nil) && k.portsFree(p, n, r) && enough
 }
 
 // bears reports whether the pod bears a condition of a node, because it bears the taint that goes with it.
@@ -301,8 +228,7 @@ func (k *class) bears(taint string) bool {
 }
 
 // ready is CheckNodeCondition: a condition that is not there passes.
-func (k *class) ready(n *node, r *report) bool {
-	const rule = "CheckNodeCondition"
+func (k *class) ready(p *predicate, n *node, r *report) bool {
 	ok := true
 	for _, c := range n.msg.GetStatus().GetConditions() {
 		var short string
@@ -319,24 +245,25 @@ func (k *class) ready(n *node, r *report) bool {
 		if ok = false; r == nil {
 			return false
 		}
-		r.fail(rule, short, func() (string, string) {
-			return fmt.Sprintf("condition %s is %s", c.GetType(), c.GetStatus()), fmt.Sprintf("the node's condition %s changes", c.GetType())
+		r.fail(p.name, short, func() (string, string) {
+			return fmt.Sprintf("condition %s is %s", c.GetType(), c.GetStatus()), fmt.Sprintf("the node's condition %s changes",
+				c.GetType())
 		})
 	}
-	return k.schedulable(rule, n, r) && ok
+	return k.schedulable(p, n, r) && ok
 }
 
 // schedulable lets in whoever bears the taint of an unschedulable node, as the pods of daemon sets do.
-func (k *class) schedulable(rule string, n *node, r *report) bool {
+func (k *class) schedulable(p *predicate, n *node, r *report) bool {
 	if !n.msg.GetSpec().GetUnschedulable() || k.bears(placement.UnschedulableTaint) {
 		return true
 	}
-	return r != nil && r.fail(rule, "node(s) were unschedulable", func() (string, string) {
+	return r != nil && r.fail(p.name, "node(s) were unschedulable", func() (string, string) {
 		return "somebody holds the node unschedulable", "the node is uncordoned"
 	})
 }
 
-func (k *class) named(n *node, r *report) bool {
+func (k *class) named(_ *predicate, n *node, r *report) bool {
 	want := k.spec.GetNodeName()
 	if want == "" || want == n.name {
 		return true
@@ -346,11 +273,13 @@ func (k *class) named(n *node, r *report) bool {
 	})
 }
 
-func (k *class) selected(n *node, r *report) bool {
+func (k *class) selected(_ *predicate, n *node, r *report) bool {
 	if k.matcher.Matches(n.msg) {
 		return true
 	}
-	return r != nil && r.fail("MatchNodeSelector", "node(s) didn't match node selector", func() (string, string) { return k.missing(n) })
+	return r != nil && r.fail("MatchNodeSelector", "node(s) didn't match node selector", func() (string, string) {
+		return k.missing(n)
+	})
 }
 
 // missing says which labels a node lacks that the pod asks for.
@@ -368,17 +297,22 @@ func (k *class) missing(n *node) (detail, unblock string) {
 	return "it lacks " + strings.Join(missing, ", "), "the node gets the label " + strings.Join(missing, ", ")
 }
 
-func (k *class) tolerates(n *node, r *report, effects ...string) bool {
-	taint := placement.Untolerated(k.spec.GetTolerations(), n.hard, effects...)
-	if taint == nil {
-		return true
+// tolerating returns a check that a pod tolerates the taints of a node with the given effects.
+func tolerating(effects ...string) check {
+	return func(k *class, _ *predicate, n *node, r *report) bool {
+		taint := placement.Untolerated(k.spec.GetTolerations(), n.hard, effects...)
+		if taint == nil {
+			return true
+		}
+		return r != nil && r.fail("PodToleratesNodeTaints", "node(s) had taint {"+taint.GetKey()+": "+taint.GetValue()+
+			"}, that the pod didn't tolerate", func() (string, string) {
+			return "its effect is " + taint.GetEffect(), fmt.Sprintf("the taint %s goes, or the pod gets a toleration for it",
+				taint.GetKey())
+		})
 	}
-	return r != nil && r.fail("PodToleratesNodeTaints", "node(s) had taint {"+taint.GetKey()+": "+taint.GetValue()+"}, that the pod didn't tolerate", func() (string, string) {
-		return "its effect is " + taint.GetEffect(), fmt.Sprintf("the taint %s goes, or the pod gets a toleration for it", taint.GetKey())
-	})
 }
 
-func present(p *predicate, n *node, r *report) bool {
+func (k *class) labelled(p *predicate, n *node, r *report) bool {
 	for _, l := range p.labels {
 		if _, ok := n.labels[l]; ok == p.presence {
 			continue
@@ -397,18 +331,26 @@ func (r *report) unlabelled(label string, wanted bool) bool {
 	})
 }
 
-func (k *class) relaxed(n *node, r *report, rule, condition, what, taint string) bool {
-	if placement.NodeCondition(n.msg, condition).GetStatus() != "True" || k.bears(taint) {
-		return true
+// without returns a check that a node does not have a condition of pressure, or that the pod tolerates its taint.
+func without(condition, what, taint string) check {
+	return func(k *class, p *predicate, n *node, r *report) bool {
+		if placement.NodeCondition(n.msg, condition).GetStatus() != "True" || k.bears(taint) {
+			return true
+		}
+		return r != nil && r.fail(p.name, "node(s) had "+what+" pressure", func() (string, string) {
+			return "", "the node's condition " + condition + " changes"
+		})
 	}
-	return r != nil && r.fail(rule, "node(s) had "+what+" pressure", func() (string, string) {
-		return "", "the node's condition " + condition + " changes"
-	})
 }
 
-// fits is PodFitsResources: room for one more pod always; if the pod asks for anything, every amount is compared, those it does not ask for
-// too, so that nothing comes to an overcommitted node.
-func (k *class) fits(n *node, r *report) bool {
+// bestEffort returns a check that applies to BestEffort pods only.
+func bestEffort(c check) check {
+	return func(k *class, p *predicate, n *node, r *report) bool { return !k.bestEffort || c(k, p, n, r) }
+}
+
+// fits is PodFitsResources: room for one more pod always; if the pod asks for anything, every amount is compared, those
+// it does not ask for too, so that nothing comes to an overcommitted node.
+func (k *class) fits(_ *predicate, n *node, r *report) bool {
 	room, enough := int64(len(n.pods)) < n.maxPods, true
 	if !k.asksNothing {
 		enough = n.used.MilliCPU+k.requests.MilliCPU <= n.has.MilliCPU && n.used.Memory+k.requests.Memory <= n.has.Memory &&
@@ -457,7 +399,7 @@ func format(name string, n int64) string {
 	return resource.NewQuantity(n, resource.DecimalSI).String()
 }
 
-func (k *class) portsFree(n *node, r *report) bool {
+func (k *class) portsFree(_ *predicate, n *node, r *report) bool {
 	if len(k.ports) == 0 || len(n.ports) == 0 {
 		return true
 	}
@@ -465,18 +407,19 @@ func (k *class) portsFree(n *node, r *report) bool {
 	if !is {
 		return true
 	}
-	return r != nil && r.fail("PodFitsHostPorts", "node(s) didn't have free ports for the requested pod ports", func() (string, string) {
-		return "port " + clash.String() + " is taken", "the pod that has " + clash.String() + " leaves the node"
-	})
+	return r != nil && r.fail("PodFitsHostPorts", "node(s) didn't have free ports for the requested pod ports",
+		func() (string, string) {
+			return "port " + clash.String() + " is taken", "the pod that has " + clash.String() + " leaves the node"
+		})
 }
 
-// pin finds what nodes the predicates on services leave: those with the label values that the pod asks for itself, and for the other labels
-// those of the node that another pod of the same labels runs on, if the pod belongs to a service.
+// pin finds what nodes the predicates on services leave: those with the label values that the pod asks for itself, and
+// for the other labels those of the node that another pod of the same labels runs on, if the pod belongs to a service.
 func (k *class) pin() {
 	clear(k.pins)
 	for i := range k.profile.predicates {
 		p := &k.profile.predicates[i]
-		if p.filter != serviceAffinity {
+		if p.filter.argument != "serviceAffinity" {
 			continue
 		}
 		for _, l := range p.labels {
@@ -536,11 +479,12 @@ func (k *class) withService(p *predicate, n *node, r *report) bool {
 
 func (r *report) astray(label, value string) bool {
 	return r.fail("CheckServiceAffinity", "node(s) didn't match service affinity", func() (string, string) {
-		return fmt.Sprintf("pods of the service run where %s=%s", label, value), fmt.Sprintf("the node gets the label %s=%s, or the service's pods move", label, value)
+		return fmt.Sprintf("pods of the service run where %s=%s", label, value),
+			fmt.Sprintf("the node gets the label %s=%s, or the service's pods move", label, value)
 	})
 }
 
-func (k *class) withPods(n *node, r *report) bool {
+func (k *class) withPods(_ *predicate, n *node, r *report) bool {
 	const rule = "MatchInterPodAffinity"
 	if k.topology == nil {
 		return true
@@ -554,7 +498,10 @@ func (k *class) withPods(n *node, r *report) bool {
 		if own {
 			short, who = "node(s) didn't match pod anti-affinity rules", "a pod that this one keeps away from runs"
 		}
-		r.fail(rule, short, func() (string, string) { return fmt.Sprintf("%s where %s=%s", who, d.key, d.value), "that pod leaves" })
+		r.fail(rule, short, func() (string, string) {
+			return fmt.Sprintf("%s where %s=%s", who, d.key, d.value),
+				"that pod leaves"
+		})
 	}
 	if k.topology.meets(n) {
 		return ok
@@ -564,6 +511,7 @@ func (k *class) withPods(n *node, r *report) bool {
 		for _, t := range k.topology.own.near {
 			keys = insert(keys, t.key)
 		}
-		return "no pod that this one must be near runs in the node's " + strings.Join(keys, ", "), "such a pod is placed there"
+		return "no pod that this one must be near runs in the node's " + strings.Join(keys, ", "),
+			"such a pod is placed there"
 	})
 }

@@ -22,10 +22,11 @@ type Decision struct {
 	Refused    bool           // whatever the nodes are; Message says why
 }
 
-// Place decides where pods go: those of higher priority first, then the older ones, and returns the decisions in that order. Every pod that is
-// placed counts in c for the next one and stays there as if it were bound: take it away with RemovePod if its binding cannot be written. Pods
-// that are bound already, have ended or are being deleted must not be given. turn decides between nodes that are equally good; it counts the
-// pods that were placed, so that a caller who keeps it goes round them.
+// Place decides where pods go: those of higher priority first, then the older ones, and returns the decisions in that
+// order. Every pod that is placed counts in c for the next one and stays there as if it were bound: take it away with
+// RemovePod if its binding cannot be written. Pods that are bound already, have ended or are being deleted must not be
+// given. turn decides between nodes that are equally good; it counts the pods that were placed, so that a caller who
+// keeps it goes round them.
 func Place(c *Cluster, p *Profile, pods []*schedulingv1.Pod, turn *uint64) []Decision {
 	queue := slices.Clone(pods)
 	slices.SortStableFunc(queue, Before)
@@ -61,17 +62,22 @@ type session struct {
 	columns map[string]column
 }
 
-// column is the values of one label on all nodes: their numbers by the index of the node, from 1; 0 where a node lacks the label.
+// column is the values of one label on all nodes: their numbers by the index of the node, from 1; 0 where a node lacks
+// the label.
 type column struct {
 	values []int32
 	count  int
 }
 
-// maxCells bounds what is remembered of classes and nodes in one call, to some 64 MiB; classes beyond it are looked at anew for each pod.
+// maxCells bounds what is remembered of classes and nodes in one call, to some 64 MiB; classes beyond it are looked at
+// anew for each pod.
 const maxCells = 4 << 20
 
 func newSession(c *Cluster, p *Profile) *session {
-	s := &session{cluster: c, profile: p, classes: map[string]*class{}, changes: make([]uint32, len(c.nodes)), columns: map[string]column{}}
+	s := &session{
+		cluster: c, profile: p, classes: map[string]*class{}, changes: make([]uint32, len(c.nodes)),
+		columns: map[string]column{},
+	}
 	for i := range s.changes {
 		s.changes[i] = 1
 	}
@@ -114,7 +120,8 @@ func (s *session) place(pod *schedulingv1.Pod, turn *uint64) Decision {
 	return Decision{Pod: pod, Node: n.name}
 }
 
-// choose returns the index of the node that a pod of the class goes to, -1 if none fits. The nodes that fit and their scores stay in s.
+// choose returns the index of the node that a pod of the class goes to, -1 if none fits. The nodes that fit and their
+// scores stay in s.
 func (s *session) choose(k *class, turn uint64) int {
 	s.filter(k)
 	if len(s.fit) <= 1 {
@@ -216,8 +223,8 @@ func (s *session) failure(k *class) Decision {
 	return Decision{Message: tally.message(), Reasons: tally.reasons, Predicates: tally.rules}
 }
 
-// tally counts why nodes are out. Unless the policy says otherwise only the first predicate that a node fails counts, as the predicates after
-// it are not looked at when a pod is placed.
+// tally counts why nodes are out. Unless the policy says otherwise only the first predicate that a node fails counts,
+// as the predicates after it are not looked at when a pod is placed.
 type tally struct {
 	all            bool
 	nodes          int
@@ -244,7 +251,8 @@ func (t *tally) add(failures []failure) {
 	}
 }
 
-// message is the text of the event, with both wordings that documents show: the reasons, and the names of the predicates.
+// message is the text of the event, with both wordings that documents show: the reasons, and the names of the
+// predicates.
 func (t *tally) message() string {
 	if t.nodes == 0 {
 		return "no nodes available to schedule pods"
@@ -257,6 +265,7 @@ func (t *tally) message() string {
 	for _, rule := range slices.Sorted(maps.Keys(t.rules)) {
 		rules = append(rules, fmt.Sprintf("%s (%d)", rule, t.rules[rule]))
 	}
-	return fmt.Sprintf("0/%d nodes are available: %s. No nodes are available that match all of the following predicates: %s.",
+	return fmt.Sprintf(
+		"0/%d nodes are available: %s. No nodes are available that match all of the following predicates: %s.",
 		t.nodes, strings.Join(reasons, ", "), strings.Join(rules, ", "))
 }

@@ -61,7 +61,11 @@ func cordoned(n *nodev1.Node) { n.Spec.Unschedulable = proto.Bool(true) }
 func newPod(name string, change ...func(*schedulingv1.Pod)) *schedulingv1.Pod {
 	p := &schedulingv1.Pod{
 		Metadata: &metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{}},
-		Spec:     &schedulingv1.PodSpec{Containers: []*schedulingv1.Container{{Name: "c", Image: "docker.io/ocpqe/hello-pod", Resources: &schedulingv1.ResourceRequirements{}}}},
+		Spec: &schedulingv1.PodSpec{
+			Containers: []*schedulingv1.Container{
+				{Name: "c", Image: "docker.io/ocpqe/hello-pod", Resources: &schedulingv1.ResourceRequirements{}},
+			},
+		},
 	}
 	for _, f := range change {
 		f(p)
@@ -93,7 +97,10 @@ func selecting(key, value string) func(*schedulingv1.Pod) {
 
 func bearing(key, effect string) func(*schedulingv1.Pod) {
 	return func(p *schedulingv1.Pod) {
-		p.Spec.Tolerations = append(p.Spec.Tolerations, &schedulingv1.Toleration{Key: key, Operator: "Exists", Effect: effect})
+		p.Spec.Tolerations = append(p.Spec.Tolerations, &schedulingv1.Toleration{
+			Key: key, Operator: "Exists",
+			Effect: effect,
+		})
 	}
 }
 
@@ -119,7 +126,10 @@ func (c *Cluster) with(pods ...*schedulingv1.Pod) *Cluster {
 }
 
 func (c *Cluster) withService(selector map[string]string) *Cluster {
-	c.AddService(&schedulingv1.Service{Metadata: &metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: &schedulingv1.ServiceSpec{Selector: selector}})
+	c.AddService(&schedulingv1.Service{
+		Metadata: &metav1.ObjectMeta{Namespace: "default", Name: "web"},
+		Spec:     &schedulingv1.ServiceSpec{Selector: selector},
+	})
 	return c
 }
 
@@ -138,32 +148,101 @@ func TestWhereAPodGoes(t *testing.T) {
 		says    string // part of the message
 	}{
 		{"without nodes nowhere", NewCluster(), newPod("p"), "", "no nodes available"},
-		{"to a node with room", clusterOf(newNode("a", having("cpu", "1")), newNode("b")), newPod("p", asking("cpu", "2")), "b", ""},
+		{
+			"to a node with room", clusterOf(newNode("a", having("cpu", "1")), newNode("b")), newPod("p", asking("cpu", "2")),
+			"b", "",
+		},
 		{"an equal amount fits", clusterOf(newNode("a")), newPod("p", asking("cpu", "4")), "a", ""},
-		{"a thousandth more does not", clusterOf(newNode("a")), newPod("p", asking("cpu", "4001m")), "", "1 Insufficient cpu"},
-		{"what pods that run have is gone", clusterOf(newNode("a")).with(newPod("q", asking("cpu", "3"), on("a"))), newPod("p", asking("cpu", "2")), "", "1 Insufficient cpu"},
-		{"what pods that have ended had is free", clusterOf(newNode("a")).with(newPod("q", asking("cpu", "3"), on("a"), func(p *schedulingv1.Pod) { p.Status = &schedulingv1.PodStatus{Phase: proto.String("Succeeded")} })), newPod("p", asking("cpu", "2")), "a", ""},
-		{"all shortages are told", clusterOf(newNode("a")), newPod("p", asking("cpu", "9"), asking("memory", "9Gi"), asking("nvidia.com/gpu", "1")), "", "1 Insufficient cpu, 1 Insufficient memory, 1 Insufficient nvidia.com/gpu"},
-		{"a node takes no more pods than it says", clusterOf(newNode("a", having("pods", "1"))).with(newPod("q", on("a"))), newPod("p"), "", "1 Insufficient pods"},
-		{"who asks for nothing goes to an overcommitted node", clusterOf(newNode("a", having("cpu", "1"))).with(newPod("q", asking("cpu", "2"), on("a"))), newPod("p"), "a", ""},
-		{"who asks for memory does not go to a node without cpu left", clusterOf(newNode("a", having("cpu", "1"))).with(newPod("q", asking("cpu", "2"), on("a"))), newPod("p", asking("memory", "1")), "", "Insufficient cpu"},
-		{"a port that is taken", clusterOf(newNode("a")).with(newPod("q", taking(80), on("a"))), newPod("p", taking(80)), "", "free ports"},
-		{"a node by its label", clusterOf(newNode("a"), newNode("b", labelled("disk", "ssd"))), newPod("p", selecting("disk", "ssd")), "b", ""},
-		{"a taint that nobody bears", clusterOf(newNode("a", tainted("key2", "value2", "NoSchedule"))), newPod("p"), "", "1 node(s) had taint {key2: value2}, that the pod didn't tolerate."},
-		{"a taint that the pod bears", clusterOf(newNode("a", tainted("key2", "value2", "NoSchedule"))), newPod("p", bearing("key2", "NoSchedule")), "a", ""},
-		{"a mild taint only makes a node worse", clusterOf(newNode("a", tainted("k", "", "PreferNoSchedule")), newNode("b")), newPod("p"), "b", ""},
-		{"a mild taint alone is no obstacle", clusterOf(newNode("a", tainted("k", "", "PreferNoSchedule"))), newPod("p"), "a", ""},
-		{"a node that is not ready", clusterOf(newNode("a", func(n *nodev1.Node) { n.Status.Conditions[0].Status = "Unknown" })), newPod("p"), "", "1 node(s) were not ready"},
-		{"a node without network", clusterOf(newNode("a", condition("NetworkUnavailable", "True"))), newPod("p"), "", "1 node(s) had unavailable network"},
+		{
+			"a thousandth more does not", clusterOf(newNode("a")), newPod("p", asking("cpu", "4001m")), "",
+			"1 Insufficient cpu",
+		},
+		{
+			"what pods that run have is gone", clusterOf(newNode("a")).with(newPod("q", asking("cpu", "3"), on("a"))),
+			newPod("p", asking("cpu", "2")), "", "1 Insufficient cpu",
+		},
+		{
+			"what pods that have ended had is free",
+			clusterOf(newNode("a")).with(newPod("q", asking("cpu", "3"), on("a"), func(p *schedulingv1.Pod) {
+				p.Status = &schedulingv1.PodStatus{Phase: proto.String("Succeeded")}
+			})), newPod("p", asking("cpu", "2")), "a", "",
+		},
+		{"all shortages are told", clusterOf(newNode("a")), newPod("p", asking("cpu", "9"), asking("memory", "9Gi"),
+			asking("nvidia.com/gpu", "1")), "", "1 Insufficient cpu, 1 Insufficient memory, 1 Insufficient nvidia.com/gpu"},
+		{
+			"a node takes no more pods than it says", clusterOf(newNode("a", having("pods", "1"))).with(newPod("q", on("a"))),
+			newPod("p"), "", "1 Insufficient pods",
+		},
+		{
+			"who asks for nothing goes to an overcommitted node",
+			clusterOf(newNode("a", having("cpu", "1"))).with(newPod("q", asking("cpu", "2"), on("a"))), newPod("p"), "a", "",
+		},
+		{
+			"who asks for memory does not go to a node without cpu left",
+			clusterOf(newNode("a", having("cpu", "1"))).with(newPod("q", asking("cpu", "2"), on("a"))),
+			newPod("p", asking("memory", "1")), "", "Insufficient cpu",
+		},
+		{
+			"a port that is taken", clusterOf(newNode("a")).with(newPod("q", taking(80), on("a"))), newPod("p", taking(80)), "",
+			"free ports",
+		},
+		{
+			"a node by its label", clusterOf(newNode("a"), newNode("b", labelled("disk", "ssd"))),
+			newPod("p", selecting("disk", "ssd")), "b", "",
+		},
+		{
+			"a taint that nobody bears", clusterOf(newNode("a", tainted("key2", "value2", "NoSchedule"))), newPod("p"), "",
+			"1 node(s) had taint {key2: value2}, that the pod didn't tolerate.",
+		},
+		{
+			"a taint that the pod bears", clusterOf(newNode("a", tainted("key2", "value2", "NoSchedule"))),
+			newPod("p", bearing("key2", "NoSchedule")), "a", "",
+		},
+		{
+			"a mild taint only makes a node worse", clusterOf(newNode("a", tainted("k", "", "PreferNoSchedule")), newNode("b")),
+			newPod("p"), "b", "",
+		},
+		{
+			"a mild taint alone is no obstacle", clusterOf(newNode("a", tainted("k", "", "PreferNoSchedule"))), newPod("p"), "a",
+			"",
+		},
+		{
+			"a node that is not ready",
+			clusterOf(newNode("a", func(n *nodev1.Node) { n.Status.Conditions[0].Status = "Unknown" })), newPod("p"), "",
+			"1 node(s) were not ready",
+		},
+		{
+			"a node without network", clusterOf(newNode("a", condition("NetworkUnavailable", "True"))), newPod("p"), "",
+			"1 node(s) had unavailable network",
+		},
 		{"a node that is cordoned", clusterOf(newNode("a", cordoned)), newPod("p"), "", "1 node(s) were unschedulable"},
-		{"a cordoned node takes who bears its taint", clusterOf(newNode("a", cordoned)), newPod("p", bearing("node.kubernetes.io/unschedulable", "NoSchedule")), "a", ""},
-		{"short memory keeps away who is promised nothing", clusterOf(newNode("a", condition("MemoryPressure", "True"))), newPod("p"), "", "1 node(s) had memory pressure"},
-		{"short memory lets in who asks for some", clusterOf(newNode("a", condition("MemoryPressure", "True"))), newPod("p", asking("memory", "1Mi")), "a", ""},
-		{"a full disk keeps all away", clusterOf(newNode("a", condition("DiskPressure", "True"))), newPod("p", asking("memory", "1Mi")), "", "1 node(s) had disk pressure"},
-		{"pods of a service stay in one region", clusterOf(newNode("a", labelled("region", "r1")), newNode("b", labelled("region", "r2"))).withService(map[string]string{"app": "web"}).with(newPod("q", carrying("app", "web"), on("b"))), newPod("p", carrying("app", "web")), "b", ""},
-		{"a volume that a predicate would judge which is not built", clusterOf(newNode("a")), newPod("p", func(p *schedulingv1.Pod) {
-			p.Spec.Volumes = []*schedulingv1.Volume{{Name: "data", PersistentVolumeClaim: &schedulingv1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}
-		}), "", `would judge volume "data" of this pod and is not built yet`},
+		{
+			"a cordoned node takes who bears its taint", clusterOf(newNode("a", cordoned)),
+			newPod("p", bearing("node.kubernetes.io/unschedulable", "NoSchedule")), "a", "",
+		},
+		{
+			"short memory keeps away who is promised nothing", clusterOf(newNode("a", condition("MemoryPressure", "True"))),
+			newPod("p"), "", "1 node(s) had memory pressure",
+		},
+		{
+			"short memory lets in who asks for some", clusterOf(newNode("a", condition("MemoryPressure", "True"))),
+			newPod("p", asking("memory", "1Mi")), "a", "",
+		},
+		{
+			"a full disk keeps all away", clusterOf(newNode("a", condition("DiskPressure", "True"))),
+			newPod("p", asking("memory", "1Mi")), "", "1 node(s) had disk pressure",
+		},
+		{"pods of a service stay in one region", clusterOf(newNode("a", labelled("region", "r1")),
+			newNode("b", labelled("region", "r2"))).withService(map[string]string{"app": "web"}).with(
+			newPod("q", carrying("app", "web"), on("b"))), newPod("p", carrying("app", "web")), "b", ""},
+		{
+			"a volume that a predicate would judge which is not built", clusterOf(newNode("a")),
+			newPod("p", func(p *schedulingv1.Pod) {
+				p.Spec.Volumes = []*schedulingv1.Volume{
+					{Name: "data", PersistentVolumeClaim: &schedulingv1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}},
+				}
+			}), "", `would judge volume "data" of this pod and is not built yet`,
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -177,8 +256,10 @@ func TestWhereAPodGoes(t *testing.T) {
 
 func TestThePodsOfTheDocument(t *testing.T) {
 	zones := func() *Cluster {
-		return clusterOf(newNode("node1", labelled("zone", "us"), labelled("e2e-az-EastWest", "e2e-az-East"), labelled("failure-domain.beta.kubernetes.io/zone", "z1")),
-			newNode("node2", labelled("zone", "emea"), labelled("e2e-az-NorthSouth", "e2e-az-North"), labelled("failure-domain.beta.kubernetes.io/zone", "z2")))
+		return clusterOf(newNode("node1", labelled("zone", "us"), labelled("e2e-az-EastWest", "e2e-az-East"),
+			labelled("failure-domain.beta.kubernetes.io/zone", "z1")),
+			newNode("node2", labelled("zone", "emea"), labelled("e2e-az-NorthSouth", "e2e-az-North"),
+				labelled("failure-domain.beta.kubernetes.io/zone", "z2")))
 	}
 	running := func(name, node string) *schedulingv1.Pod {
 		p := pod(t, name)
@@ -195,14 +276,23 @@ func TestThePodsOfTheDocument(t *testing.T) {
 		{"required node affinity", zones(), "004-59", "node2", ""},
 		{"preferred node affinity", zones(), "004-60", "node1", ""},
 		{"a node with the matching label", zones(), "004-63", "node1", ""},
-		{"no node with the matching label", clusterOf(newNode("node1", labelled("zone", "emea"))), "004-64", "", "No nodes are available that match all of the following predicates: MatchNodeSelector (1)."},
+		{
+			"no node with the matching label", clusterOf(newNode("node1", labelled("zone", "emea"))), "004-64", "",
+			"No nodes are available that match all of the following predicates: MatchNodeSelector (1).",
+		},
 		{"near a pod, in the same zone", zones().with(running("004-67", "node2")), "004-65", "node2", ""},
 		{"near a pod that is not there", zones(), "004-65", "", "2 node(s) didn't match pod affinity rules"},
 		{"rather away from a pod", zones().with(running("004-69", "node1")), "004-66", "node2", ""},
 		{"team4a on the node of team4", zones().with(running("004-71", "node2")), "004-72", "node2", ""},
 		{"not on the node of s1", zones().with(running("004-73", "node1")), "004-74", "node2", ""},
-		{"s1 is everywhere", clusterOf(newNode("node1")).with(running("004-73", "node1")), "004-74", "", "1 node(s) didn't match pod anti-affinity rules"},
-		{"near a pod with a label that nobody has", zones().with(running("004-75", "node1")), "004-76", "", "2 node(s) didn't match pod affinity rules"},
+		{
+			"s1 is everywhere", clusterOf(newNode("node1")).with(running("004-73", "node1")), "004-74", "",
+			"1 node(s) didn't match pod anti-affinity rules",
+		},
+		{
+			"near a pod with a label that nobody has", zones().with(running("004-75", "node1")), "004-76", "",
+			"2 node(s) didn't match pod affinity rules",
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -222,7 +312,8 @@ func TestAPodThatRunsKeepsOthersAway(t *testing.T) {
 		t.Errorf("placed on %q, want b", got.Node)
 	}
 	c.RemoveNode("b")
-	if got := place(c, newPod("p2", carrying("security", "s1"))); !strings.Contains(got.Message, "existing pods anti-affinity") {
+	if got := place(c, newPod("p2", carrying("security", "s1"))); !strings.Contains(got.Message,
+		"existing pods anti-affinity") {
 		t.Errorf("message %q", got.Message)
 	}
 }
@@ -269,7 +360,10 @@ func TestHigherPriorityAndAgeGoFirst(t *testing.T) {
 	c := clusterOf(newNode("a"))
 	var turn uint64
 	var got []string
-	for _, d := range Place(c, Policy(nil), []*schedulingv1.Pod{newPod("young", made(9), asking("cpu", "3")), newPod("old", made(1), asking("cpu", "1")), newPod("important", made(20), important, asking("cpu", "3"))}, &turn) {
+	for _, d := range Place(c, Policy(nil), []*schedulingv1.Pod{
+		newPod("young", made(9), asking("cpu", "3")),
+		newPod("old", made(1), asking("cpu", "1")), newPod("important", made(20), important, asking("cpu", "3")),
+	}, &turn) {
 		got = append(got, d.Pod.GetMetadata().GetName()+" "+d.Node)
 	}
 	if diff := cmp.Diff([]string{"important a", "old a", "young "}, got); diff != "" {
@@ -278,7 +372,9 @@ func TestHigherPriorityAndAgeGoFirst(t *testing.T) {
 }
 
 func TestEqualNodesTakeTurns(t *testing.T) {
-	equal := Policy(&schedulingv1.Policy{Priorities: []*schedulingv1.PriorityPolicy{{Name: "EqualPriority", Weight: proto.Int32(1)}}})
+	equal := Policy(&schedulingv1.Policy{Priorities: []*schedulingv1.PriorityPolicy{
+		{Name: "EqualPriority", Weight: proto.Int32(1)},
+	}})
 	c := clusterOf(newNode("c"), newNode("a"), newNode("b"))
 	var turn uint64
 	var got []string
@@ -291,8 +387,10 @@ func TestEqualNodesTakeTurns(t *testing.T) {
 }
 
 func TestTheCountsOfTheMessage(t *testing.T) {
-	c := clusterOf(newNode("m1", tainted("node-role.kubernetes.io/master", "", "NoSchedule")), newNode("m2", tainted("node-role.kubernetes.io/master", "", "NoSchedule")),
-		newNode("m3", tainted("node-role.kubernetes.io/master", "", "NoSchedule")), newNode("w1", having("cpu", "1")), newNode("w2", having("cpu", "1")))
+	c := clusterOf(newNode("m1", tainted("node-role.kubernetes.io/master", "", "NoSchedule")),
+		newNode("m2", tainted("node-role.kubernetes.io/master", "", "NoSchedule")),
+		newNode("m3", tainted("node-role.kubernetes.io/master", "", "NoSchedule")), newNode("w1", having("cpu", "1")),
+		newNode("w2", having("cpu", "1")))
 	got := place(c, newPod("p", asking("cpu", "2")))
 	want := "0/5 nodes are available: 2 Insufficient cpu, 3 node(s) had taint {node-role.kubernetes.io/master: }, that the pod didn't tolerate." +
 		" No nodes are available that match all of the following predicates: PodFitsResources (2), PodToleratesNodeTaints (3)."
@@ -306,23 +404,37 @@ func TestTheCountsOfTheMessage(t *testing.T) {
 
 func TestTheOtherScheduler(t *testing.T) {
 	got := Explain(clusterOf(newNode("a")), Policy(nil), pod(t, "004-45"), 0)
-	if got.GetSchedulerName() != "custom-scheduler" || got.GetBest() != "a" || got.GetMessage() != "Successfully assigned default/custom-scheduler to a" {
+	if got.GetSchedulerName() != "custom-scheduler" || got.GetBest() != "a" ||
+		got.GetMessage() != "Successfully assigned default/custom-scheduler to a" {
 		t.Errorf("%v", got)
 	}
 }
 
 func TestExplainNamesEveryFailureWithNumbers(t *testing.T) {
-	c := clusterOf(newNode("a", having("cpu", "2"), tainted("k", "v", "NoSchedule"))).with(newPod("q", asking("cpu", "1800m"), on("a")))
+	c := clusterOf(newNode("a", having("cpu", "2"), tainted("k", "v", "NoSchedule"))).with(
+		newPod("q", asking("cpu", "1800m"), on("a")))
 	got := Explain(c, Policy(nil), newPod("p", asking("cpu", "500m"), selecting("disk", "ssd")), 0)
 	want := &schedulingv1.ExplainPodResponse{
 		SchedulerName: "default-scheduler",
 		Message: "0/1 nodes are available: 1 Insufficient cpu, 1 node(s) didn't match node selector." +
 			" No nodes are available that match all of the following predicates: MatchNodeSelector (1), PodFitsResources (1).",
-		Nodes: []*schedulingv1.ExplainPodResponse_NodeVerdict{{Node: "a", Failures: []*schedulingv1.ExplainPodResponse_Failure{
-			{Predicate: "GeneralPredicates", Reason: "node(s) didn't match node selector: it lacks disk=ssd", Unblock: "the node gets the label disk=ssd"},
-			{Predicate: "GeneralPredicates", Reason: "Insufficient cpu: asked 500m, free 200m of 2", Unblock: "needs 300m more cpu: asked 500m, free 200m of 2"},
-			{Predicate: "PodToleratesNodeTaints", Reason: "node(s) had taint {k: v}, that the pod didn't tolerate: its effect is NoSchedule", Unblock: "the taint k goes, or the pod gets a toleration for it"},
-		}}},
+		Nodes: []*schedulingv1.ExplainPodResponse_NodeVerdict{
+			{Node: "a", Failures: []*schedulingv1.ExplainPodResponse_Failure{
+				{
+					Predicate: "GeneralPredicates", Reason: "node(s) didn't match node selector: it lacks disk=ssd",
+					Unblock: "the node gets the label disk=ssd",
+				},
+				{
+					Predicate: "GeneralPredicates", Reason: "Insufficient cpu: asked 500m, free 200m of 2",
+					Unblock: "needs 300m more cpu: asked 500m, free 200m of 2",
+				},
+				{
+					Predicate: "PodToleratesNodeTaints",
+					Reason:    "node(s) had taint {k: v}, that the pod didn't tolerate: its effect is NoSchedule",
+					Unblock:   "the taint k goes, or the pod gets a toleration for it",
+				},
+			}},
+		},
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -343,7 +455,8 @@ func TestExplainSaysThatGatesHoldAPodBack(t *testing.T) {
 		p.Spec.SchedulingGates = []*structpb.Struct{{Fields: map[string]*structpb.Value{"name": text("example.com/quota")}}}
 	})
 	got := Explain(clusterOf(newNode("a")), Policy(nil), gated, 0)
-	if want := "it has scheduling gates, which must go first: example.com/quota"; got.GetRefused() != want || got.GetMessage() != want || got.GetBest() != "" {
+	if want := "it has scheduling gates, which must go first: example.com/quota"; got.GetRefused() != want ||
+		got.GetMessage() != want || got.GetBest() != "" {
 		t.Errorf("%v, want %q", got, want)
 	}
 }

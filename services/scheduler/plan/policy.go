@@ -1,102 +1,65 @@
-// Package plan decides where pods go, what becomes of them when they are created, and why a pod stays where it is. It does no I/O and reads
-// no clock: a Cluster that was filled in the same order places the same pods on the same nodes. The rules are those of the scheduler's policy
-// document: predicates filter nodes, weighted priorities rank those that are left.
+// Package plan decides where pods go, what becomes of them when they are created, and why a pod stays where it is. It
+// does no I/O and reads no clock: a Cluster that was filled in the same order places the same pods on the same nodes.
+// The rules are those of the scheduler's policy document: predicates filter nodes, weighted priorities rank those that
+// are left.
 package plan
 
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/object"
 )
 
-// filter is what a predicate looks at. The order is the one in which predicates run, whatever the policy's order is.
-type filter int
-
-const (
-	nodeCondition filter = iota
-	nodeUnschedulable
-	general
-	hostName
-	hostPorts
-	nodeSelector
-	fitsResources
-	diskConflict
-	taints
-	noExecuteTaints
-	labelPresence
-	serviceAffinity
-	maxEBS
-	maxGCEPD
-	maxAzureDisk
-	volumeBinding
-	volumeZone
-	memoryPressure
-	pidPressure
-	diskPressure
-	podAffinity
-)
-
-// filters returns the predicates by their documented names.
-func filters() map[string]filter {
-	return map[string]filter{
-		"CheckNodeCondition": nodeCondition, "CheckNodeUnschedulable": nodeUnschedulable, "GeneralPredicates": general,
-		"HostName": hostName, "PodFitsHostPorts": hostPorts, "PodFitsPorts": hostPorts, "MatchNodeSelector": nodeSelector,
-		"PodFitsResources": fitsResources, "NoDiskConflict": diskConflict, "PodToleratesNodeTaints": taints,
-		"PodToleratesNodeNoExecuteTaints": noExecuteTaints, "CheckNodeLabelPresence": labelPresence,
-		"CheckServiceAffinity": serviceAffinity, "checkServiceAffinity": serviceAffinity,
-		"MaxEBSVolumeCount": maxEBS, "MaxGCEPDVolumeCount": maxGCEPD, "MaxAzureDiskVolumeCount": maxAzureDisk,
-		"CheckVolumeBinding": volumeBinding, "NoVolumeZoneConflict": volumeZone, "CheckNodeMemoryPressure": memoryPressure,
-		"CheckNodePIDPressure": pidPressure, "CheckNodeDiskPressure": diskPressure, "MatchInterPodAffinity": podAffinity,
+func find[T any](rows []*T, is func(*T) bool) *T {
+	if i := slices.IndexFunc(rows, is); i >= 0 {
+		return rows[i]
 	}
+	return nil
 }
 
-// built reports whether a predicate is in force. The others hold back the pods that they would judge; see refusal.
-func (f filter) built() bool {
-	switch f {
-	case diskConflict, maxEBS, maxGCEPD, maxAzureDisk, volumeBinding, volumeZone:
-		return false
-	}
-	return true
+// filterOf returns the predicate of a documented name; nil if there is none.
+func filterOf(name string) *filter {
+	return find(filters(), func(f *filter) bool { return slices.Contains(f.names, name) })
 }
 
-// rank is what a priority looks at.
-type rank int
-
-const (
-	leastRequested rank = iota
-	mostRequested
-	balanced
-	selectorSpread
-	serviceSpread
-	serviceAntiAffinity
-	interPodAffinity
-	nodeAffinity
-	taintToleration
-	preferAvoid
-	imageLocality
-	equal
-	labelPreference
-)
-
-// ranks returns the priorities by their documented names.
-func ranks() map[string]rank {
-	return map[string]rank{
-		"LeastRequestedPriority": leastRequested, "MostRequestedPriority": mostRequested, "BalancedResourceAllocation": balanced,
-		"SelectorSpreadPriority": selectorSpread, "ServiceSpreadingPriority": serviceSpread, "InterPodAffinityPriority": interPodAffinity,
-		"NodeAffinityPriority": nodeAffinity, "TaintTolerationPriority": taintToleration, "NodePreferAvoidPodsPriority": preferAvoid,
-		"ImageLocalityPriority": imageLocality, "EqualPriority": equal,
-	}
+// filterBy returns the predicate that an argument of a policy defines.
+func filterBy(argument string) *filter {
+	return find(filters(), func(f *filter) bool { return f.argument == argument })
 }
 
-// known lists the documented names, for those who wrote another.
-func known[T any](names map[string]T) string {
-	return strings.Join(slices.Sorted(maps.Keys(names)), ", ")
+// rankOf returns the priority of a documented name; nil if there is none.
+func rankOf(name string) *rank {
+	return find(ranks(), func(r *rank) bool { return slices.Contains(r.names, name) })
+}
+
+// rankBy returns the priority that an argument of a policy defines.
+func rankBy(argument string) *rank {
+	return find(ranks(), func(r *rank) bool { return slices.Contains(r.arguments, argument) })
+}
+
+// knownPredicates lists the documented names, for errors about other ones.
+func knownPredicates() string {
+	var names []string
+	for _, f := range filters() {
+		names = append(names, f.names...)
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+// knownPriorities lists the documented names, for errors about other ones.
+func knownPriorities() string {
+	var names []string
+	for _, r := range ranks() {
+		names = append(names, r.names...)
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
 }
 
 // Profile is a policy that is ready to be used. It is not changed by use and may be shared.
@@ -109,23 +72,26 @@ type Profile struct {
 
 type predicate struct {
 	name     string
-	filter   filter
+	filter   *filter
 	labels   []string
 	presence bool
 }
 
 type priority struct {
 	name     string
-	rank     rank
+	rank     *rank
 	weight   int64
 	label    string
 	presence bool
 }
 
-// Policy makes a policy ready. nil, and a policy without predicates or without priorities, has the defaults of the document. What CheckPolicy
-// refuses is left out. CheckNodeCondition holds always.
+// Policy makes a policy ready. nil, and a policy without predicates or without priorities, has the defaults of the
+// document. What CheckPolicy refuses is left out. Predicates that are always checked are added.
 func Policy(policy *schedulingv1.Policy) *Profile {
-	p := &Profile{all: policy.GetAlwaysCheckAllPredicates(), hardWeight: int64(max(1, policy.GetHardPodAffinitySymmetricWeight()))}
+	p := &Profile{
+		all:        policy.GetAlwaysCheckAllPredicates(),
+		hardWeight: int64(max(1, policy.GetHardPodAffinitySymmetricWeight())),
+	}
 	for _, in := range policy.GetPredicates() {
 		if one, ok := newPredicate(in); ok {
 			p.predicates = append(p.predicates, one)
@@ -134,10 +100,13 @@ func Policy(policy *schedulingv1.Policy) *Profile {
 	if len(policy.GetPredicates()) == 0 {
 		p.predicates = defaultPredicates()
 	}
-	if !slices.ContainsFunc(p.predicates, func(o predicate) bool { return o.filter == nodeCondition }) {
-		p.predicates = append(p.predicates, predicate{name: "CheckNodeCondition", filter: nodeCondition})
+	for _, f := range filters() {
+		named := slices.ContainsFunc(p.predicates, func(o predicate) bool { return o.filter.order == f.order })
+		if f.always && !named {
+			p.predicates = append(p.predicates, predicate{name: f.names[0], filter: f})
+		}
 	}
-	slices.SortStableFunc(p.predicates, func(a, b predicate) int { return cmp.Compare(a.filter, b.filter) })
+	slices.SortStableFunc(p.predicates, func(a, b predicate) int { return cmp.Compare(a.filter.order, b.filter.order) })
 	for _, in := range policy.GetPriorities() {
 		if one, ok := newPriority(in); ok {
 			p.priorities = append(p.priorities, one)
@@ -149,49 +118,41 @@ func Policy(policy *schedulingv1.Policy) *Profile {
 	return p
 }
 
-// defaultPredicates are those of the document's default policy file, and the one for the condition that it does not know yet: PIDPressure.
+// defaultPredicates are those of the document's default policy file, and the one for the condition that it does not
+// know yet: PIDPressure.
 func defaultPredicates() []predicate {
 	var out []predicate
-	for _, name := range []string{
-		"NoVolumeZoneConflict", "MaxEBSVolumeCount", "MaxGCEPDVolumeCount", "MaxAzureDiskVolumeCount", "MatchInterPodAffinity", "NoDiskConflict",
-		"GeneralPredicates", "PodToleratesNodeTaints", "CheckNodeMemoryPressure", "CheckNodeDiskPressure", "CheckNodePIDPressure",
-	} {
-		out = append(out, predicate{name: name, filter: filters()[name]})
+	for _, f := range filters() {
+		if f.byDefault {
+			out = append(out, predicate{name: f.names[0], filter: f})
+		}
 	}
-	return append(out, predicate{name: "Region", filter: serviceAffinity, labels: []string{"region"}})
+	return append(out, predicate{name: "Region", filter: filterBy("serviceAffinity"), labels: []string{"region"}})
 }
 
 // defaultPriorities are those of the document's default policy file.
 func defaultPriorities() []priority {
 	var out []priority
-	for _, name := range []string{
-		"SelectorSpreadPriority", "InterPodAffinityPriority", "LeastRequestedPriority", "BalancedResourceAllocation", "NodePreferAvoidPodsPriority",
-		"NodeAffinityPriority", "TaintTolerationPriority",
-	} {
-		r := ranks()[name]
-		weight := int64(1)
-		if r == preferAvoid {
-			weight = 10000
+	for _, r := range ranks() {
+		if r.weight > 0 {
+			out = append(out, priority{name: r.names[0], rank: r, weight: r.weight})
 		}
-		out = append(out, priority{name: name, rank: r, weight: weight})
 	}
-	return append(out, priority{name: "Zone", rank: serviceAntiAffinity, weight: 2, label: "zone"})
+	return append(out, priority{name: "Zone", rank: rankBy("serviceAntiAffinity"), weight: 2, label: "zone"})
 }
 
 func newPredicate(in *schedulingv1.PredicatePolicy) (predicate, bool) {
 	out := predicate{name: in.GetName()}
 	switch a := in.GetArgument(); {
 	case a.GetServiceAffinity() != nil:
-		out.filter, out.labels = serviceAffinity, a.GetServiceAffinity().GetLabels()
+		out.filter, out.labels = filterBy("serviceAffinity"), a.GetServiceAffinity().GetLabels()
 	case a.GetLabelsPresence() != nil:
-		out.filter, out.labels, out.presence = labelPresence, a.GetLabelsPresence().GetLabels(), a.GetLabelsPresence().GetPresence()
+		out.filter, out.labels, out.presence = filterBy("labelsPresence"), a.GetLabelsPresence().GetLabels(),
+			a.GetLabelsPresence().GetPresence()
 	default:
-		var ok bool
-		if out.filter, ok = filters()[in.GetName()]; !ok {
-			return out, false
-		}
+		out.filter = filterOf(in.GetName())
 	}
-	return out, true
+	return out, out.filter != nil
 }
 
 func newPriority(in *schedulingv1.PriorityPolicy) (priority, bool) {
@@ -204,30 +165,31 @@ func newPriority(in *schedulingv1.PriorityPolicy) (priority, bool) {
 	}
 	switch a := in.GetArgument(); {
 	case a.GetServiceAntiAffinity() != nil:
-		out.rank, out.label = serviceAntiAffinity, first(a.GetServiceAntiAffinity().GetLabel(), a.GetServiceAntiAffinity().GetLabels())
+		out.rank, out.label = rankBy("serviceAntiAffinity"), first(a.GetServiceAntiAffinity().GetLabel(),
+			a.GetServiceAntiAffinity().GetLabels())
 	case a.GetServiceAffinity() != nil:
-		out.rank, out.label = serviceAntiAffinity, first("", a.GetServiceAffinity().GetLabels())
+		out.rank, out.label = rankBy("serviceAffinity"), first("", a.GetServiceAffinity().GetLabels())
 	case a.GetLabelPreference() != nil:
-		out.rank, out.label, out.presence = labelPreference, a.GetLabelPreference().GetLabel(), a.GetLabelPreference().GetPresence()
+		out.rank, out.label, out.presence = rankBy("labelPreference"), a.GetLabelPreference().GetLabel(),
+			a.GetLabelPreference().GetPresence()
 	case a.GetLabelsPresence() != nil:
-		out.rank, out.label, out.presence = labelPreference, first("", a.GetLabelsPresence().GetLabels()), a.GetLabelsPresence().GetPresence()
+		out.rank, out.label, out.presence = rankBy("labelsPresence"), first("", a.GetLabelsPresence().GetLabels()),
+			a.GetLabelsPresence().GetPresence()
 	default:
-		var ok bool
-		if out.rank, ok = ranks()[in.GetName()]; !ok {
-			return out, false
-		}
+		out.rank = rankOf(in.GetName())
 	}
-	return out, out.weight > 0
+	return out, out.rank != nil && out.weight > 0
 }
 
-// maxWeights bounds the weights of a policy together, so that no node's total, of at most 10 times as much, is beyond an int32.
+// maxWeights bounds the weights of a policy together, so that no node's total, of at most 10 times as much, is beyond
+// an int32.
 const maxWeights = math.MaxInt32 / best
 
-// CheckPolicy returns the wrong fields of a policy, and the documented names in it that are not in force yet. Under such a predicate the pods
-// that it would judge stay pending; such a part of the policy does nothing else.
-func CheckPolicy(policy *schedulingv1.Policy) (fields []rpcerr.Field, notBuilt []string) {
+// CheckPolicy returns the wrong fields of a policy, and the documented names in it that are not in force yet. Under
+// such a predicate the pods that it would judge stay pending; such a part of the policy does nothing else.
+func CheckPolicy(policy *schedulingv1.Policy) (fields []object.Fault, notBuilt []string) {
 	bad := func(description, path string, a ...any) {
-		fields = append(fields, rpcerr.Field{Path: fmt.Sprintf(path, a...), Description: description})
+		fields = append(fields, object.Fault{Path: fmt.Sprintf(path, a...), Description: description})
 	}
 	seen := map[string]bool{}
 	for i, in := range policy.GetPredicates() {
@@ -241,7 +203,8 @@ func CheckPolicy(policy *schedulingv1.Policy) (fields []rpcerr.Field, notBuilt [
 	for i, in := range policy.GetPriorities() {
 		checkPriority(in, seen, func(field, description string) { bad(description, "priorities[%d].%s", i, field) })
 		if sum += int64(max(0, in.GetWeight())); sum > maxWeights {
-			bad(fmt.Sprintf("the weights together must not be more than %d, they are %d", maxWeights, sum), "priorities[%d].weight", i)
+			bad(fmt.Sprintf("the weights together must not be more than %d, they are %d", maxWeights, sum),
+				"priorities[%d].weight", i)
 		}
 	}
 	if w := policy.HardPodAffinitySymmetricWeight; w != nil && (*w < 0 || *w > 100) {
@@ -258,8 +221,9 @@ func checkPredicate(in *schedulingv1.PredicatePolicy, seen map[string]bool, bad 
 	service, presence := in.GetArgument().GetServiceAffinity(), in.GetArgument().GetLabelsPresence()
 	switch {
 	case in.GetArgument() == nil:
-		if _, ok := filters()[in.GetName()]; !ok && in.GetName() != "" {
-			bad("name", fmt.Sprintf("there is no predicate %q; known are %s; a predicate of another name needs an argument", in.GetName(), known(filters())))
+		if filterOf(in.GetName()) == nil && in.GetName() != "" {
+			bad("name", fmt.Sprintf("there is no predicate %q; known are %s; a predicate of another name needs an argument",
+				in.GetName(), knownPredicates()))
 		}
 	case service != nil && presence != nil:
 		bad("argument", "must be one of serviceAffinity and labelsPresence, not both")
@@ -297,13 +261,14 @@ func checkPriority(in *schedulingv1.PriorityPolicy, seen map[string]bool, bad fu
 		given = append(given, "labelsPresence")
 		checkLabels(l.GetLabels(), "argument.labelsPresence.labels", bad)
 	}
-	switch _, ok := ranks()[in.GetName()]; {
+	switch {
 	case len(given) > 1:
 		bad("argument", "must be one thing, not "+strings.Join(given, " and "))
 	case a != nil && len(given) == 0:
 		bad("argument", "must be serviceAntiAffinity or labelPreference")
-	case a == nil && !ok && in.GetName() != "":
-		bad("name", fmt.Sprintf("there is no priority %q; known are %s; a priority of another name needs an argument", in.GetName(), known(ranks())))
+	case a == nil && rankOf(in.GetName()) == nil && in.GetName() != "":
+		bad("name", fmt.Sprintf("there is no priority %q; known are %s; a priority of another name needs an argument",
+			in.GetName(), knownPriorities()))
 	}
 }
 

@@ -25,9 +25,12 @@ type scene struct {
 func (s scene) cluster() *Cluster {
 	c := clusterOf(s.nodes...).with(s.bound...)
 	c.withService(map[string]string{"app": "web"})
-	c.AddReplicaSet(&schedulingv1.ReplicaSet{Metadata: &metav1.ObjectMeta{Namespace: "default", Name: "db"}, Spec: &schedulingv1.ReplicaSetSpec{
-		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
-	}})
+	c.AddReplicaSet(&schedulingv1.ReplicaSet{
+		Metadata: &metav1.ObjectMeta{Namespace: "default", Name: "db"},
+		Spec: &schedulingv1.ReplicaSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
+		},
+	})
 	return c
 }
 
@@ -50,8 +53,14 @@ func scenes() *rapid.Generator[scene] {
 		}
 		if rapid.Bool().Draw(t, "policy") {
 			s.policy = &schedulingv1.Policy{AlwaysCheckAllPredicates: proto.Bool(rapid.Bool().Draw(t, "all"))}
-			for _, name := range rapid.SliceOfDistinct(rapid.SampledFrom([]string{"LeastRequestedPriority", "MostRequestedPriority", "SelectorSpreadPriority", "EqualPriority", "InterPodAffinityPriority", "ServiceSpreadingPriority"}), rapid.ID).Draw(t, "priorities") {
-				s.policy.Priorities = append(s.policy.Priorities, &schedulingv1.PriorityPolicy{Name: name, Weight: proto.Int32(rapid.Int32Range(1, 3).Draw(t, "weight"))})
+			priorities := rapid.SampledFrom([]string{
+				"LeastRequestedPriority", "MostRequestedPriority", "SelectorSpreadPriority", "EqualPriority",
+				"InterPodAffinityPriority", "ServiceSpreadingPriority",
+			})
+			for _, name := range rapid.SliceOfDistinct(priorities, rapid.ID).Draw(t, "priorities") {
+				s.policy.Priorities = append(s.policy.Priorities, &schedulingv1.PriorityPolicy{
+					Name: name, Weight: proto.Int32(rapid.Int32Range(1, 3).Draw(t, "weight")),
+				})
 			}
 		}
 		return s
@@ -59,7 +68,8 @@ func scenes() *rapid.Generator[scene] {
 }
 
 func drawNode(t *rapid.T, i int) *nodev1.Node {
-	n := newNode(fmt.Sprint("node-", i), having("cpu", rapid.SampledFrom([]string{"1", "2", "4"}).Draw(t, "cpu")), having("pods", rapid.SampledFrom([]string{"2", "5", "110"}).Draw(t, "room")))
+	n := newNode(fmt.Sprint("node-", i), having("cpu", rapid.SampledFrom([]string{"1", "2", "4"}).Draw(t, "cpu")),
+		having("pods", rapid.SampledFrom([]string{"2", "5", "110"}).Draw(t, "room")))
 	for _, label := range []string{"region", "zone", "disk", placement.ZoneLabel} {
 		if v := rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, label); v != "" {
 			n.Metadata.Labels[label] = v
@@ -83,7 +93,8 @@ func drawPod(t *rapid.T, name string) *schedulingv1.Pod {
 		asking("cpu", rapid.SampledFrom([]string{"0", "300m", "1", "1500m"}).Draw(t, "cpu"))(p)
 	}
 	if some("selects") {
-		selecting(rapid.SampledFrom([]string{"disk", "region"}).Draw(t, "by"), rapid.SampledFrom([]string{"1", "2"}).Draw(t, "value"))(p)
+		selecting(rapid.SampledFrom([]string{"disk", "region"}).Draw(t, "by"), rapid.SampledFrom([]string{"1", "2"}).Draw(t,
+			"value"))(p)
 	}
 	if some("tolerates") {
 		bearing(rapid.SampledFrom([]string{"NoSchedule", "NoExecute", "PreferNoSchedule", ""}).Draw(t, "bears"), "")(p)
@@ -93,24 +104,38 @@ func drawPod(t *rapid.T, name string) *schedulingv1.Pod {
 	}
 	term := func() *schedulingv1.PodAffinityTerm {
 		return &schedulingv1.PodAffinityTerm{
-			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": rapid.SampledFrom([]string{"web", "db"}).Draw(t, "of")}},
-			TopologyKey:   rapid.SampledFrom([]string{"kubernetes.io/hostname", "zone"}).Draw(t, "topology"),
+			LabelSelector: &metav1.LabelSelector{
+				MatchLabels: map[string]string{"app": rapid.SampledFrom([]string{"web", "db"}).Draw(t, "of")},
+			},
+			TopologyKey: rapid.SampledFrom([]string{"kubernetes.io/hostname", "zone"}).Draw(t, "topology"),
 		}
 	}
 	p.Spec.Affinity = &schedulingv1.Affinity{}
 	if some("near") {
-		p.Spec.Affinity.PodAffinity = &schedulingv1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []*schedulingv1.PodAffinityTerm{term()}}
+		p.Spec.Affinity.PodAffinity = &schedulingv1.PodAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []*schedulingv1.PodAffinityTerm{term()},
+		}
 	}
 	if some("away") {
-		p.Spec.Affinity.PodAntiAffinity = &schedulingv1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []*schedulingv1.PodAffinityTerm{term()}}
+		p.Spec.Affinity.PodAntiAffinity = &schedulingv1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []*schedulingv1.PodAffinityTerm{term()},
+		}
 	}
 	if some("rather near") {
-		p.Spec.Affinity.PodAffinity = &schedulingv1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []*schedulingv1.WeightedPodAffinityTerm{{Weight: 5, PodAffinityTerm: term()}}}
+		p.Spec.Affinity.PodAffinity = &schedulingv1.PodAffinity{
+			PreferredDuringSchedulingIgnoredDuringExecution: []*schedulingv1.WeightedPodAffinityTerm{
+				{Weight: 5, PodAffinityTerm: term()},
+			},
+		}
 	}
 	if some("wishes") {
-		p.Spec.Affinity.NodeAffinity = &schedulingv1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []*schedulingv1.PreferredSchedulingTerm{
-			{Weight: 3, Preference: &schedulingv1.NodeSelectorTerm{MatchExpressions: []*schedulingv1.NodeSelectorRequirement{{Key: "disk", Operator: "Exists"}}}},
-		}}
+		p.Spec.Affinity.NodeAffinity = &schedulingv1.NodeAffinity{
+			PreferredDuringSchedulingIgnoredDuringExecution: []*schedulingv1.PreferredSchedulingTerm{
+				{Weight: 3, Preference: &schedulingv1.NodeSelectorTerm{MatchExpressions: []*schedulingv1.NodeSelectorRequirement{
+					{Key: "disk", Operator: "Exists"},
+				}}},
+			},
+		}
 	}
 	return p
 }
@@ -139,9 +164,11 @@ func obeys(t *rapid.T, s scene, placed []Decision) {
 				t.Fatalf("%s overcommits %s", d.Pod.GetMetadata().GetName(), d.Node)
 			case !placement.MatchesNode(spec, n):
 				t.Fatalf("%s did not ask for %s", d.Pod.GetMetadata().GetName(), d.Node)
-			case placement.Untolerated(spec.GetTolerations(), n.GetSpec().GetTaints(), placement.NoSchedule, placement.NoExecute) != nil:
+			case placement.Untolerated(spec.GetTolerations(), n.GetSpec().GetTaints(), placement.NoSchedule,
+				placement.NoExecute) != nil:
 				t.Fatalf("%s does not bear the taints of %s", d.Pod.GetMetadata().GetName(), d.Node)
-			case n.GetSpec().GetUnschedulable() && !placement.Tolerates(spec.GetTolerations(), &nodev1.Taint{Key: placement.UnschedulableTaint, Effect: placement.NoSchedule}):
+			case n.GetSpec().GetUnschedulable() && !placement.Tolerates(spec.GetTolerations(),
+				&nodev1.Taint{Key: placement.UnschedulableTaint, Effect: placement.NoSchedule}):
 				t.Fatalf("%s is cordoned", d.Node)
 			}
 			for _, other := range here {
@@ -193,7 +220,8 @@ func TestExplainAgreesWithPlace(t *testing.T) {
 			why := Explain(c, profile, p, turn)
 			d := Place(c, profile, []*schedulingv1.Pod{p}, &turn)[0]
 			if why.GetBest() != d.Node || d.Node == "" && why.GetMessage() != d.Message {
-				t.Fatalf("%s: explained %q (%s), placed %q (%s)", p.GetMetadata().GetName(), why.GetBest(), why.GetMessage(), d.Node, d.Message)
+				t.Fatalf("%s: explained %q (%s), placed %q (%s)", p.GetMetadata().GetName(), why.GetBest(), why.GetMessage(),
+					d.Node, d.Message)
 			}
 			for _, v := range why.GetNodes() {
 				if v.GetFits() != (len(v.GetFailures()) == 0) {
@@ -223,7 +251,8 @@ func TestWhatComesAndGoesLeavesNothing(t *testing.T) {
 		fresh := s.cluster()
 		for i, n := range c.nodes {
 			want := fresh.nodes[i]
-			if n.cpu != want.cpu || n.memory != want.memory || n.used.MilliCPU != want.used.MilliCPU || len(n.pods) != len(want.pods) || len(n.ports) != len(want.ports) {
+			if n.cpu != want.cpu || n.memory != want.memory || n.used.MilliCPU != want.used.MilliCPU ||
+				len(n.pods) != len(want.pods) || len(n.ports) != len(want.ports) {
 				t.Fatalf("%s: %+v, want %+v", n.name, n, want)
 			}
 		}

@@ -27,95 +27,95 @@ type norm struct {
 	values   []int64 // matching pods by the number of the label's value
 }
 
-// local reports whether a priority depends on the node alone.
-func (r rank) local() bool {
-	switch r {
-	case leastRequested, mostRequested, balanced, preferAvoid, imageLocality, equal, labelPreference:
-		return true
-	}
-	return false
-}
-
 // prepare looks at the nodes that fit, for the priorities that compare them.
 func (s *session) prepare(k *class) {
 	k.telling = k.telling[:0]
 	for i := range k.profile.priorities {
 		p := &k.profile.priorities[i]
-		if p.rank.local() {
+		if p.rank.alone != nil {
 			continue
 		}
-		if k.norms[i] = s.normOf(k, p); !k.norms[i].flat {
+		if k.norms[i] = p.rank.look(s, k, p); !k.norms[i].flat {
 			k.telling = append(k.telling, i)
 		}
 	}
 }
 
-func (s *session) normOf(k *class, p *priority) (m norm) {
-	switch p.rank {
-	case selectorSpread, serviceSpread:
-		m.group = k.groupOf(p.rank)
-		if m.flat, m.score = m.group == nil, best; m.flat {
-			return m
-		}
-		for _, n := range s.nodes {
-			count := m.group.on(n)
-			m.max = max(m.max, count)
-			if n.zone > 0 {
-				if m.zones == nil {
-					m.zones = make([]int64, len(k.cluster.zones)+1)
-				}
-				m.zones[n.zone] += count
-				m.maxZone = max(m.maxZone, m.zones[n.zone])
+func (s *session) lookSelectors(k *class, _ *priority) norm {
+	return s.lookSpread(k, k.cluster.group(k.key.namespace, k.selectors))
+}
+
+func (s *session) lookServices(k *class, _ *priority) norm {
+	return s.lookSpread(k, k.cluster.group(k.key.namespace, k.services))
+}
+
+// lookSpread counts the pods of a group on the nodes that fit and in their zones; nil is no group.
+func (s *session) lookSpread(k *class, g *group) norm {
+	if g == nil {
+		return norm{flat: true, score: best}
+	}
+	m := norm{group: g}
+	for _, n := range s.nodes {
+		count := g.on(n)
+		m.max = max(m.max, count)
+		if n.zone > 0 {
+			if m.zones == nil {
+				m.zones = make([]int64, len(k.cluster.zones)+1)
 			}
+			m.zones[n.zone] += count
+			m.maxZone = max(m.maxZone, m.zones[n.zone])
 		}
-	case serviceAntiAffinity:
-		m.group = k.groupOf(p.rank)
-		m.column = s.column(p.label)
-		if m.flat = m.column.count == 0; m.flat {
-			return m
-		}
-		m.values = make([]int64, m.column.count+1)
-		for i, n := range s.nodes {
-			count := m.group.on(n)
-			m.total += count
-			m.values[m.column.values[s.fit[i]]] += count
-		}
-	case interPodAffinity:
-		if m.flat = k.topology == nil || len(k.topology.weights) == 0; m.flat {
-			return m
-		}
-		for _, n := range s.nodes {
-			w := k.topology.weight(n)
-			m.min, m.max = min(m.min, w), max(m.max, w)
-		}
-		m.flat = m.min == m.max
-	case nodeAffinity:
-		if m.flat = len(k.wishes) == 0; m.flat {
-			return m
-		}
-		for _, n := range s.nodes {
-			m.max = max(m.max, k.wished(n))
-		}
-		m.flat = m.max == 0
-	case taintToleration:
-		for _, n := range s.nodes {
-			m.max = max(m.max, k.disliked(n))
-		}
-		m.flat, m.score = m.max == 0, best
 	}
 	return m
 }
 
-func (k *class) groupOf(r rank) *group {
-	switch {
-	case r == selectorSpread:
-		return k.cluster.group(k.key.namespace, k.selectors)
-	case len(k.services) == 0:
-		return nil
-	case r == serviceAntiAffinity:
-		return k.cluster.group(k.key.namespace, k.services[:1])
+// lookValues counts the pods of the first service that selects the pod, by the value of the priority's label.
+func (s *session) lookValues(k *class, p *priority) norm {
+	m := norm{
+		group:  k.cluster.group(k.key.namespace, k.services[:min(1, len(k.services))]),
+		column: s.column(p.label),
 	}
-	return k.cluster.group(k.key.namespace, k.services)
+	if m.flat = m.column.count == 0; m.flat {
+		return m
+	}
+	m.values = make([]int64, m.column.count+1)
+	for i, n := range s.nodes {
+		count := m.group.on(n)
+		m.total += count
+		m.values[m.column.values[s.fit[i]]] += count
+	}
+	return m
+}
+
+func (s *session) lookAffinity(k *class, _ *priority) (m norm) {
+	if m.flat = k.topology == nil || len(k.topology.weights) == 0; m.flat {
+		return m
+	}
+	for _, n := range s.nodes {
+		w := k.topology.weight(n)
+		m.min, m.max = min(m.min, w), max(m.max, w)
+	}
+	m.flat = m.min == m.max
+	return m
+}
+
+func (s *session) lookWishes(k *class, _ *priority) (m norm) {
+	if m.flat = len(k.wishes) == 0; m.flat {
+		return m
+	}
+	for _, n := range s.nodes {
+		m.max = max(m.max, k.wished(n))
+	}
+	m.flat = m.max == 0
+	return m
+}
+
+func (s *session) lookTaints(k *class, _ *priority) (m norm) {
+	for _, n := range s.nodes {
+		m.max = max(m.max, k.disliked(n))
+	}
+	m.flat, m.score = m.max == 0, best
+	return m
 }
 
 // compare is the weighted score of a node by the priorities that tell nodes apart; see prepare.
@@ -132,28 +132,36 @@ func (k *class) compared(p *priority, m *norm, n *node, at int32) int64 {
 	if m.flat {
 		return m.score
 	}
-	switch p.rank {
-	case selectorSpread, serviceSpread:
-		return m.spread(m.group.on(n), n.zone)
-	case serviceAntiAffinity:
-		value := m.column.values[at]
-		switch {
-		case value == 0:
-			return 0
-		case m.total == 0:
-			return best
-		}
-		return best * (m.total - m.values[value]) / m.total
-	case interPodAffinity:
-		return best * (k.topology.weight(n) - m.min) / (m.max - m.min)
-	case nodeAffinity:
-		return best * k.wished(n) / m.max
+	return p.rank.compare(k, m, n, at)
+}
+
+func (k *class) compareSpread(m *norm, n *node, _ int32) int64 {
+	return m.spread(m.group.on(n), n.zone)
+}
+
+func (k *class) compareValues(m *norm, _ *node, at int32) int64 {
+	value := m.column.values[at]
+	switch {
+	case value == 0:
+		return 0
+	case m.total == 0:
+		return best
 	}
+	return best * (m.total - m.values[value]) / m.total
+}
+
+func (k *class) compareAffinity(m *norm, n *node, _ int32) int64 {
+	return best * (k.topology.weight(n) - m.min) / (m.max - m.min)
+}
+
+func (k *class) compareWishes(m *norm, n *node, _ int32) int64 { return best * k.wished(n) / m.max }
+
+func (k *class) compareTaints(m *norm, n *node, _ int32) int64 {
 	return best - best*k.disliked(n)/m.max
 }
 
-// spread gives more to nodes and zones with fewer pods of the kind; a zone counts two thirds where there are any. What has no pods to compare
-// with gets all.
+// spread gives more to nodes and zones with fewer pods of the kind; a zone counts two thirds where there are any. What
+// has no pods to compare with gets all.
 func (m *norm) spread(count int64, zone int32) int64 {
 	free, all := m.max-count, m.max
 	if all == 0 {
@@ -192,41 +200,41 @@ func (k *class) disliked(n *node) (count int64) {
 // alone is the weighted score of a node by the priorities that depend on it alone.
 func (k *class) alone(n *node) (sum int64) {
 	for i := range k.profile.priorities {
-		if p := &k.profile.priorities[i]; p.rank.local() {
-			sum += p.weight * k.judged(p, n)
+		if p := &k.profile.priorities[i]; p.rank.alone != nil {
+			sum += p.weight * p.rank.alone(k, p, n)
 		}
 	}
 	return sum
 }
 
-// judged is the raw score, 0 to 10, of a node by a priority that depends on it alone.
-func (k *class) judged(p *priority, n *node) int64 {
-	cpu, memory := n.cpu+k.cpu, n.memory+k.memory
-	switch p.rank {
-	case leastRequested:
-		return (left(cpu, n.has.MilliCPU) + left(memory, n.has.Memory)) / 2
-	case mostRequested:
-		return (taken(cpu, n.has.MilliCPU) + taken(memory, n.has.Memory)) / 2
-	case balanced:
-		c, m := fraction(cpu, n.has.MilliCPU), fraction(memory, n.has.Memory)
-		if c >= 1 || m >= 1 {
-			return 0
-		}
-		return int64((1 - math.Abs(c-m)) * best)
-	case preferAvoid:
-		if k.owner != "" && n.avoid[k.owner] {
-			return 0
-		}
-		return best
-	case imageLocality:
-		return k.imagesOn(n)
-	case labelPreference:
-		if _, ok := n.labels[p.label]; ok == p.presence {
-			return best
-		}
+func (k *class) leastRequested(_ *priority, n *node) int64 {
+	return (left(n.cpu+k.cpu, n.has.MilliCPU) + left(n.memory+k.memory, n.has.Memory)) / 2
+}
+
+func (k *class) mostRequested(_ *priority, n *node) int64 {
+	return (taken(n.cpu+k.cpu, n.has.MilliCPU) + taken(n.memory+k.memory, n.has.Memory)) / 2
+}
+
+func (k *class) balanced(_ *priority, n *node) int64 {
+	c, m := fraction(n.cpu+k.cpu, n.has.MilliCPU), fraction(n.memory+k.memory, n.has.Memory)
+	if c >= 1 || m >= 1 {
 		return 0
 	}
-	return 1 // EqualPriority
+	return int64((1 - math.Abs(c-m)) * best)
+}
+
+func (k *class) notAvoided(_ *priority, n *node) int64 {
+	if k.owner != "" && n.avoid[k.owner] {
+		return 0
+	}
+	return best
+}
+
+func (k *class) preferred(p *priority, n *node) int64 {
+	if _, ok := n.labels[p.label]; ok == p.presence {
+		return best
+	}
+	return 0
 }
 
 func left(used, has int64) int64 {
@@ -251,7 +259,7 @@ func fraction(used, has int64) float64 {
 }
 
 // imagesOn gives more for more bytes of the pod's images that the node already has.
-func (k *class) imagesOn(n *node) int64 {
+func (k *class) imagesOn(_ *priority, n *node) int64 {
 	var sum int64
 	for _, name := range k.images {
 		sum += n.images[name]

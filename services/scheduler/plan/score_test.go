@@ -17,7 +17,8 @@ import (
 func scores(c *Cluster, p *schedulingv1.PriorityPolicy, pod *schedulingv1.Pod) map[string]int32 {
 	p.Weight = proto.Int32(1)
 	out := map[string]int32{}
-	for _, v := range Explain(c, Policy(&schedulingv1.Policy{Priorities: []*schedulingv1.PriorityPolicy{p}}), pod, 0).GetNodes() {
+	for _, v := range Explain(c, Policy(&schedulingv1.Policy{Priorities: []*schedulingv1.PriorityPolicy{p}}), pod,
+		0).GetNodes() {
 		if v.GetFits() {
 			out[v.GetNode()] = v.GetScores()[0].GetScore()
 		}
@@ -43,19 +44,29 @@ func TestScores(t *testing.T) {
 		p.Metadata.OwnerReferences = []*metav1.OwnerReference{{Kind: "ReplicaSet", Uid: "u1", Controller: proto.Bool(true)}}
 	}
 	avoiding := func(n *nodev1.Node) {
-		n.Metadata.Annotations = map[string]string{avoidAnnotation: `{"preferAvoidPods":[{"podSignature":{"podController":{"kind":"ReplicaSet","uid":"u1"}}}]}`}
+		n.Metadata.Annotations = map[string]string{
+			avoidAnnotation: `{"preferAvoidPods":[{"podSignature":{"podController":{"kind":"ReplicaSet","uid":"u1"}}}]}`,
+		}
 	}
 	image := func(mib float64) func(*nodev1.Node) {
 		return func(n *nodev1.Node) {
-			n.Status.Images = []*nodev1.ContainerImage{{Names: []string{"docker.io/ocpqe/hello-pod:latest"}, SizeBytes: mib * (1 << 20)}}
+			n.Status.Images = []*nodev1.ContainerImage{
+				{Names: []string{"docker.io/ocpqe/hello-pod:latest"}, SizeBytes: mib * (1 << 20)},
+			}
 		}
 	}
 	half := newPod("q", asking("cpu", "2"), asking("memory", "2Gi"), on("a"))
 	near := func(weight int32) func(*schedulingv1.Pod) {
 		return func(p *schedulingv1.Pod) {
-			p.Spec.Affinity = &schedulingv1.Affinity{PodAffinity: &schedulingv1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []*schedulingv1.WeightedPodAffinityTerm{
-				{Weight: weight, PodAffinityTerm: &schedulingv1.PodAffinityTerm{TopologyKey: "zone", LabelSelector: &metav1.LabelSelector{MatchLabels: selector}}},
-			}}}
+			p.Spec.Affinity = &schedulingv1.Affinity{
+				PodAffinity: &schedulingv1.PodAffinity{
+					PreferredDuringSchedulingIgnoredDuringExecution: []*schedulingv1.WeightedPodAffinityTerm{
+						{Weight: weight, PodAffinityTerm: &schedulingv1.PodAffinityTerm{
+							TopologyKey: "zone", LabelSelector: &metav1.LabelSelector{MatchLabels: selector},
+						}},
+					},
+				},
+			}
 		}
 	}
 	tests := []struct {
@@ -65,22 +76,92 @@ func TestScores(t *testing.T) {
 		pod      *schedulingv1.Pod
 		want     map[string]int32
 	}{
-		{"least requested is the mean of what is left", clusterOf(newNode("a"), newNode("b")).with(half), named("LeastRequestedPriority"), newPod("p", asking("cpu", "1"), asking("memory", "2Gi")), map[string]int32{"a": 3, "b": 7}},
-		{"most requested is the mean of what is taken", clusterOf(newNode("a"), newNode("b")).with(half), named("MostRequestedPriority"), newPod("p", asking("cpu", "1"), asking("memory", "2Gi")), map[string]int32{"a": 6, "b": 2}},
-		{"who does not say counts for 100m and 200Mi", clusterOf(newNode("a", having("cpu", "200m"), having("memory", "400Mi"))), named("LeastRequestedPriority"), newPod("p"), map[string]int32{"a": 5}},
-		{"balanced is best where cpu and memory go alike", clusterOf(newNode("a"), newNode("b", having("memory", "4Gi"))), named("BalancedResourceAllocation"), newPod("p", asking("cpu", "2"), asking("memory", "2Gi")), map[string]int32{"a": 7, "b": 10}},
-		{"pods of a service spread over nodes", clusterOf(newNode("a"), newNode("b"), newNode("c")).withService(selector).with(web("a", "a", "b")...), named("ServiceSpreadingPriority"), newPod("p", carrying("app", "web")), map[string]int32{"a": 0, "b": 5, "c": 10}},
-		{"zones count two thirds", clusterOf(newNode("a", zoned("1")), newNode("b", zoned("1")), newNode("c", zoned("2")), newNode("d")).withService(selector).with(web("a", "a", "c")...), named("SelectorSpreadPriority"), newPod("p", carrying("app", "web")), map[string]int32{"a": 0, "b": 3, "c": 5, "d": 10}},
-		{"whom nothing selects gets all", clusterOf(newNode("a")).with(web("a")...), named("SelectorSpreadPriority"), newPod("p", carrying("app", "web")), map[string]int32{"a": 10}},
-		{"service anti-affinity spreads over values of a label", clusterOf(newNode("a", labelled("rack", "1")), newNode("b", labelled("rack", "1")), newNode("c", labelled("rack", "2")), newNode("d")).withService(selector).with(web("a", "b", "c", "d")...), &schedulingv1.PriorityPolicy{Name: "RackSpread", Argument: &schedulingv1.PriorityArgument{ServiceAntiAffinity: &schedulingv1.ServiceAntiAffinity{Labels: []string{"rack"}}}}, newPod("p", carrying("app", "web")), map[string]int32{"a": 5, "b": 5, "c": 7, "d": 0}},
-		{"without pods of the service every node with the label gets all", clusterOf(newNode("a", labelled("rack", "1")), newNode("b")).withService(selector), &schedulingv1.PriorityPolicy{Name: "RackSpread", Argument: &schedulingv1.PriorityArgument{ServiceAffinity: &schedulingv1.ServiceAffinity{Labels: []string{"rack"}}}}, newPod("p", carrying("app", "web")), map[string]int32{"a": 10, "b": 0}},
-		{"a label that is liked", clusterOf(newNode("a", labelled("zone", "1")), newNode("b")), &schedulingv1.PriorityPolicy{Name: "ZonePreferred", Argument: &schedulingv1.PriorityArgument{LabelPreference: &schedulingv1.LabelPreference{Label: "zone", Presence: proto.Bool(true)}}}, newPod("p"), map[string]int32{"a": 10, "b": 0}},
-		{"mild taints are counted and compared", clusterOf(newNode("a", tainted("k", "", "PreferNoSchedule"), tainted("l", "", "PreferNoSchedule")), newNode("b", tainted("k", "", "PreferNoSchedule")), newNode("c")), named("TaintTolerationPriority"), newPod("p"), map[string]int32{"a": 0, "b": 5, "c": 10}},
-		{"a controller that is to be avoided", clusterOf(newNode("a", avoiding), newNode("b")), named("NodePreferAvoidPodsPriority"), newPod("p", owned), map[string]int32{"a": 0, "b": 10}},
-		{"images that are there, from 23 to 1000 MiB", clusterOf(newNode("a", image(22)), newNode("b", image(23)), newNode("c", image(1000)), newNode("d")), named("ImageLocalityPriority"), newPod("p"), map[string]int32{"a": 0, "b": 1, "c": 10, "d": 0}},
-		{"rather near pods of a service", clusterOf(newNode("a", labelled("zone", "1")), newNode("b", labelled("zone", "2")), newNode("c", labelled("zone", "1"))).with(web("a")...), named("InterPodAffinityPriority"), newPod("p", near(5)), map[string]int32{"a": 10, "b": 0, "c": 10}},
-		{"pods that run have wishes too", clusterOf(newNode("a", labelled("zone", "1")), newNode("b", labelled("zone", "2"))).with(newPod("q", near(5), on("b"))), named("InterPodAffinityPriority"), newPod("p", carrying("app", "web")), map[string]int32{"a": 0, "b": 10}},
-		{"all nodes are equal", clusterOf(newNode("a"), newNode("b")), named("EqualPriority"), newPod("p"), map[string]int32{"a": 1, "b": 1}},
+		{
+			"least requested is the mean of what is left", clusterOf(newNode("a"), newNode("b")).with(half),
+			named("LeastRequestedPriority"), newPod("p", asking("cpu", "1"), asking("memory", "2Gi")),
+			map[string]int32{"a": 3, "b": 7},
+		},
+		{
+			"most requested is the mean of what is taken", clusterOf(newNode("a"), newNode("b")).with(half),
+			named("MostRequestedPriority"), newPod("p", asking("cpu", "1"), asking("memory", "2Gi")),
+			map[string]int32{"a": 6, "b": 2},
+		},
+		{
+			"who does not say counts for 100m and 200Mi",
+			clusterOf(newNode("a", having("cpu", "200m"), having("memory", "400Mi"))), named("LeastRequestedPriority"),
+			newPod("p"),
+			map[string]int32{"a": 5},
+		},
+		{
+			"balanced is best where cpu and memory go alike", clusterOf(newNode("a"), newNode("b", having("memory", "4Gi"))),
+			named("BalancedResourceAllocation"), newPod("p", asking("cpu", "2"), asking("memory", "2Gi")),
+			map[string]int32{"a": 7, "b": 10},
+		},
+		{
+			"pods of a service spread over nodes", clusterOf(newNode("a"), newNode("b"), newNode("c")).withService(
+				selector).with(web("a", "a", "b")...), named("ServiceSpreadingPriority"), newPod("p", carrying("app", "web")),
+			map[string]int32{"a": 0, "b": 5, "c": 10},
+		},
+		{
+			"zones count two thirds", clusterOf(newNode("a", zoned("1")), newNode("b", zoned("1")), newNode("c", zoned("2")),
+				newNode("d")).withService(selector).with(web("a", "a", "c")...), named("SelectorSpreadPriority"),
+			newPod("p", carrying("app", "web")),
+			map[string]int32{"a": 0, "b": 3, "c": 5, "d": 10},
+		},
+		{
+			"whom nothing selects gets all", clusterOf(newNode("a")).with(web("a")...), named("SelectorSpreadPriority"),
+			newPod("p", carrying("app", "web")),
+			map[string]int32{"a": 10},
+		},
+		{"service anti-affinity spreads over values of a label", clusterOf(newNode("a", labelled("rack", "1")),
+			newNode("b", labelled("rack", "1")), newNode("c", labelled("rack", "2")), newNode("d")).withService(selector).with(
+			web("a", "b", "c", "d")...), &schedulingv1.PriorityPolicy{
+			Name: "RackSpread", Argument: &schedulingv1.PriorityArgument{ServiceAntiAffinity: &schedulingv1.ServiceAntiAffinity{
+				Labels: []string{"rack"},
+			}},
+		}, newPod("p", carrying("app", "web")), map[string]int32{"a": 5, "b": 5, "c": 7, "d": 0}},
+		{"without pods of the service every node with the label gets all", clusterOf(newNode("a", labelled("rack", "1")),
+			newNode("b")).withService(selector), &schedulingv1.PriorityPolicy{
+			Name: "RackSpread", Argument: &schedulingv1.PriorityArgument{ServiceAffinity: &schedulingv1.ServiceAffinity{
+				Labels: []string{"rack"},
+			}},
+		}, newPod("p", carrying("app", "web")), map[string]int32{"a": 10, "b": 0}},
+		{"a label that is liked", clusterOf(newNode("a", labelled("zone", "1")), newNode("b")), &schedulingv1.PriorityPolicy{
+			Name: "ZonePreferred", Argument: &schedulingv1.PriorityArgument{LabelPreference: &schedulingv1.LabelPreference{
+				Label: "zone", Presence: proto.Bool(true),
+			}},
+		}, newPod("p"), map[string]int32{"a": 10, "b": 0}},
+		{
+			"mild taints are counted and compared",
+			clusterOf(newNode("a", tainted("k", "", "PreferNoSchedule"), tainted("l", "", "PreferNoSchedule")),
+				newNode("b", tainted("k", "", "PreferNoSchedule")), newNode("c")), named("TaintTolerationPriority"), newPod("p"),
+			map[string]int32{"a": 0, "b": 5, "c": 10},
+		},
+		{
+			"a controller that is to be avoided", clusterOf(newNode("a", avoiding), newNode("b")),
+			named("NodePreferAvoidPodsPriority"), newPod("p", owned),
+			map[string]int32{"a": 0, "b": 10},
+		},
+		{
+			"images that are there, from 23 to 1000 MiB", clusterOf(newNode("a", image(22)), newNode("b", image(23)),
+				newNode("c", image(1000)), newNode("d")), named("ImageLocalityPriority"), newPod("p"),
+			map[string]int32{"a": 0, "b": 1, "c": 10, "d": 0},
+		},
+		{
+			"rather near pods of a service", clusterOf(newNode("a", labelled("zone", "1")), newNode("b", labelled("zone", "2")),
+				newNode("c", labelled("zone", "1"))).with(web("a")...), named("InterPodAffinityPriority"), newPod("p", near(5)),
+			map[string]int32{"a": 10, "b": 0, "c": 10},
+		},
+		{
+			"pods that run have wishes too", clusterOf(newNode("a", labelled("zone", "1")),
+				newNode("b", labelled("zone", "2"))).with(newPod("q", near(5), on("b"))), named("InterPodAffinityPriority"),
+			newPod("p", carrying("app", "web")),
+			map[string]int32{"a": 0, "b": 10},
+		},
+		{
+			"all nodes are equal", clusterOf(newNode("a"), newNode("b")), named("EqualPriority"), newPod("p"),
+			map[string]int32{"a": 1, "b": 1},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -125,9 +206,14 @@ func TestWhoFailedOnceIsLookedAtAgainWhenItsCompanyArrives(t *testing.T) {
 
 func TestServiceAffinityFollowsTheFirstPodByName(t *testing.T) {
 	policy := load(t, "004-42", &schedulingv1.Policy{})
-	c := clusterOf(newNode("a", labelled("city", "x")), newNode("b", labelled("city", "y"))).withService(map[string]string{"app": "web"})
+	c := clusterOf(newNode("a", labelled("city", "x")), newNode("b", labelled("city", "y"))).withService(map[string]string{
+		"app": "web",
+	})
 	var turn uint64
-	for _, d := range Place(c, Policy(policy), []*schedulingv1.Pod{newPod("p1", carrying("app", "web")), newPod("p2", carrying("app", "web")), newPod("p3", carrying("app", "web"))}, &turn) {
+	for _, d := range Place(c, Policy(policy), []*schedulingv1.Pod{
+		newPod("p1", carrying("app", "web")),
+		newPod("p2", carrying("app", "web")), newPod("p3", carrying("app", "web")),
+	}, &turn) {
 		if d.Node != "a" {
 			t.Errorf("%s went to %q: %s", d.Pod.GetMetadata().GetName(), d.Node, d.Message)
 		}
@@ -140,7 +226,8 @@ func TestServiceAffinityFollowsTheFirstPodByName(t *testing.T) {
 
 func TestLabelPresence(t *testing.T) {
 	policy := load(t, "004-44", &schedulingv1.Policy{})
-	c := clusterOf(newNode("bare"), newNode("r", labelled("region", "1")), newNode("rb", labelled("region", "1"), labelled("building", "2")))
+	c := clusterOf(newNode("bare"), newNode("r", labelled("region", "1")),
+		newNode("rb", labelled("region", "1"), labelled("building", "2")))
 	got := Explain(c, Policy(policy), newPod("p"), 0)
 	if got.GetBest() != "r" {
 		t.Errorf("best is %q", got.GetBest())
@@ -163,13 +250,15 @@ func TestLabelPresence(t *testing.T) {
 func TestWhoFailedOnceIsLookedAtAgainWhenTheServiceIsFollowedElsewhere(t *testing.T) {
 	policy := load(t, "004-42", &schedulingv1.Policy{})
 	policy.Predicates = append(policy.Predicates, &schedulingv1.PredicatePolicy{Name: "GeneralPredicates"})
-	c := clusterOf(newNode("a", labelled("city", "x")), newNode("b", labelled("city", "y"), having("cpu", "1"))).withService(map[string]string{"app": "web"})
+	c := clusterOf(newNode("a", labelled("city", "x")),
+		newNode("b", labelled("city", "y"), having("cpu", "1"))).withService(map[string]string{"app": "web"})
 	c.AddPod(newPod("m", carrying("app", "web"), on("b")))
 	large := asking("cpu", "2")
 	var turn uint64
 	var got []string
 	for _, d := range Place(c, Policy(policy), []*schedulingv1.Pod{
-		newPod("b-first", carrying("app", "web"), large), newPod("c-pinned", carrying("app", "web"), selecting("city", "x")), newPod("d-second", carrying("app", "web"), large),
+		newPod("b-first", carrying("app", "web"), large), newPod("c-pinned", carrying("app", "web"), selecting("city", "x")),
+		newPod("d-second", carrying("app", "web"), large),
 	}, &turn) {
 		got = append(got, d.Pod.GetMetadata().GetName()+" "+d.Node)
 	}

@@ -1,6 +1,6 @@
-// Package relay brings people who want to see a log or run a command together with the agent of the pod's node. Agents connect outwards and
-// attend; a wish is handed to the agent that attends for the node, which answers it on a stream of its own. Bytes pass through at the pace of
-// the slower end, nothing is kept.
+// Package relay brings people who want to see a log or run a command together with the agent of the pod's node. Agents
+// connect outwards and attend; a wish is handed to the agent that attends for the node, which answers it on a stream of
+// its own. Bytes pass through at the pace of the slower end, nothing is kept.
 package relay
 
 import (
@@ -28,7 +28,7 @@ var (
 	ErrTooMany       = errors.New("its agent has too many wishes to answer")
 	ErrNoAnswer      = errors.New("its agent does not answer")
 	ErrBrokeOff      = errors.New("its agent broke off")
-	ErrUnknown       = errors.New("nobody waits for it any more")
+	errUnknown       = errors.New("nobody waits for it any more")
 )
 
 // Relay knows the agents that attend and the wishes that stand. Make one with New; it is safe for concurrent use.
@@ -129,7 +129,8 @@ func (w *Wish) Close() {
 	delete(w.relay.wishes, w.id)
 }
 
-// Next returns what the agent says next: io.EOF after everything, ErrBrokeOff if that was not all, ErrNoAnswer if the agent does not begin.
+// Next returns what the agent says next: io.EOF after everything, ErrBrokeOff if that was not all, ErrNoAnswer if the
+// agent does not begin.
 func (w *Wish) Next() (*schedulingv1.DeliverRequest, error) {
 	if err := w.awaitTaken(); err != nil {
 		return nil, err
@@ -165,7 +166,8 @@ func (w *Wish) awaitTaken() error {
 	}
 }
 
-// Send gives the agent input; it returns when the agent has taken it. Once the agent has said everything nobody wants it, which is no error.
+// Send gives the agent input; it returns when the agent has taken it. Once the agent has said everything nobody wants
+// it, which is no error.
 func (w *Wish) Send(m *schedulingv1.DeliverResponse) error {
 	select {
 	case w.input <- m:
@@ -186,11 +188,11 @@ func (r *Relay) Take(node, id string) (Answer, error) {
 	defer r.mu.Unlock()
 	w := r.wishes[id]
 	if w == nil || w.node != node {
-		return Answer{}, ErrUnknown
+		return Answer{}, errUnknown
 	}
 	select {
 	case <-w.taken:
-		return Answer{}, ErrUnknown
+		return Answer{}, errUnknown
 	default:
 	}
 	close(w.taken)
@@ -209,7 +211,7 @@ func (a Answer) Say(m *schedulingv1.DeliverRequest) error {
 	case a.w.output <- m:
 		return nil
 	case <-a.w.ctx.Done():
-		return ErrUnknown
+		return errUnknown
 	}
 }
 

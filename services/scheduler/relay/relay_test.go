@@ -58,17 +58,17 @@ func TestWhatTheAgentSaysComesInOrderAndThenItsEnd(t *testing.T) {
 func TestAWishIsAnsweredOnceByTheNodeThatWasAsked(t *testing.T) {
 	r := New()
 	_, w, id := ask(t, r, "a")
-	if _, err := r.Take("b", id); !errors.Is(err, ErrUnknown) {
+	if _, err := r.Take("b", id); !errors.Is(err, errUnknown) {
 		t.Errorf("Take by another node = %v", err)
 	}
 	if _, err := r.Take("a", id); err != nil {
 		t.Errorf("Take = %v", err)
 	}
-	if _, err := r.Take("a", id); !errors.Is(err, ErrUnknown) {
+	if _, err := r.Take("a", id); !errors.Is(err, errUnknown) {
 		t.Errorf("Take once more = %v", err)
 	}
 	w.Close()
-	if _, err := r.Take("a", id); !errors.Is(err, ErrUnknown) {
+	if _, err := r.Take("a", id); !errors.Is(err, errUnknown) {
 		t.Errorf("Take when nobody waits any more = %v", err)
 	}
 }
@@ -82,7 +82,7 @@ func TestWhoGoesIsNotWaitedFor(t *testing.T) {
 	}
 	w.Close()
 	<-answer.Done()
-	if err := answer.Say(&schedulingv1.DeliverRequest{}); !errors.Is(err, ErrUnknown) {
+	if err := answer.Say(&schedulingv1.DeliverRequest{}); !errors.Is(err, errUnknown) {
 		t.Errorf("Say = %v", err)
 	}
 	if err := w.Send(&schedulingv1.DeliverResponse{}); !errors.Is(err, context.Canceled) {

@@ -9,6 +9,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -29,7 +30,9 @@ type Agents struct {
 func NewAgents(cfg Config) *Agents { return &Agents{Config: cfg} }
 
 // WatchOwnPods sends the pods that are bound to the agent's node and then every change.
-func (s *Agents) WatchOwnPods(r *schedulingv1.WatchOwnPodsRequest, stream grpc.ServerStreamingServer[schedulingv1.WatchPodsResponse]) error {
+func (s *Agents) WatchOwnPods(r *schedulingv1.WatchOwnPodsRequest,
+	stream grpc.ServerStreamingServer[schedulingv1.WatchPodsResponse],
+) error {
 	ctx := stream.Context()
 	if err := s.Nodes.Speaks(ctx, r.GetNodeName()); err != nil {
 		return err
@@ -55,7 +58,7 @@ func (s *Agents) ReportPod(ctx context.Context, r *schedulingv1.ReportPodRequest
 	if err := s.Nodes.Speaks(ctx, r.GetNodeName()); err != nil {
 		return nil, err
 	}
-	return s.Tables.Pods.Modify(kinds.Own(ctx), keyOf(r.GetNamespace(), r.GetName()), func(pod *schedulingv1.Pod) error {
+	return s.Tables.Pods.Modify(ctx, keyOf(r.GetNamespace(), r.GetName()), func(pod *schedulingv1.Pod) error {
 		if err := runsOn(pod, r.GetNodeName(), r.GetUid()); err != nil {
 			return err
 		}
@@ -73,7 +76,7 @@ func (s *Agents) ReportPod(ctx context.Context, r *schedulingv1.ReportPodRequest
 		keepForeign(pod.GetStatus(), next)
 		pod.Status = next
 		return nil
-	})
+	}, resource.WriteOptions{Own: true})
 }
 
 // keepForeign takes over what others than the agent write.
@@ -112,7 +115,9 @@ func runsOn(pod *schedulingv1.Pod, node, uid string) error {
 }
 
 // ConfirmPodGone removes a pod that is on its way out and of which nothing runs any more.
-func (s *Agents) ConfirmPodGone(ctx context.Context, r *schedulingv1.ConfirmPodGoneRequest) (*schedulingv1.ConfirmPodGoneResponse, error) {
+func (s *Agents) ConfirmPodGone(ctx context.Context, r *schedulingv1.ConfirmPodGoneRequest) (
+	*schedulingv1.ConfirmPodGoneResponse, error,
+) {
 	if err := s.Nodes.Speaks(ctx, r.GetNodeName()); err != nil {
 		return nil, err
 	}
@@ -129,13 +134,15 @@ func (s *Agents) ConfirmPodGone(ctx context.Context, r *schedulingv1.ConfirmPodG
 	if err := runsOn(pod, r.GetNodeName(), r.GetUid()); err != nil {
 		return nil, err
 	}
-	if !resource.Deleting(pod) {
-		return nil, rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "pods/"+r.GetName(), "nobody asked for its deletion")
+	if !object.Deleting(pod) {
+		return nil, rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "pods/"+r.GetName(),
+			"nobody asked for its deletion")
 	}
 	if err := identity.BeforeChange(ctx); err != nil {
 		return nil, err
 	}
-	_, err = s.Tables.Pods.Delete(resource.WithGracePeriod(ctx, 0), key.Namespace, key.Name, &metav1.Preconditions{Uid: r.GetUid()})
+	_, err = s.Tables.Pods.Delete(ctx, key.Namespace, key.Name, &metav1.Preconditions{Uid: r.GetUid()},
+		resource.WriteOptions{Grace: proto.Int32(0)})
 	switch rpcerr.Reason(err) {
 	case metav1.ErrorReason_ERROR_REASON_NOT_FOUND, metav1.ErrorReason_ERROR_REASON_CONFLICT:
 		err = nil
@@ -144,7 +151,9 @@ func (s *Agents) ConfirmPodGone(ctx context.Context, r *schedulingv1.ConfirmPodG
 }
 
 // Attend brings an agent the wishes for its pods.
-func (s *Agents) Attend(r *schedulingv1.AttendRequest, stream grpc.ServerStreamingServer[schedulingv1.AttendResponse]) error {
+func (s *Agents) Attend(r *schedulingv1.AttendRequest,
+	stream grpc.ServerStreamingServer[schedulingv1.AttendResponse],
+) error {
 	ctx := stream.Context()
 	if err := s.Nodes.Speaks(ctx, r.GetNodeName()); err != nil {
 		return err
@@ -169,7 +178,9 @@ func (s *Agents) Attend(r *schedulingv1.AttendRequest, stream grpc.ServerStreami
 }
 
 // Deliver answers one wish.
-func (s *Agents) Deliver(stream grpc.BidiStreamingServer[schedulingv1.DeliverRequest, schedulingv1.DeliverResponse]) (err error) {
+func (s *Agents) Deliver(stream grpc.BidiStreamingServer[schedulingv1.DeliverRequest, schedulingv1.DeliverResponse]) (
+	err error,
+) {
 	first, err := stream.Recv()
 	if err != nil {
 		return err
@@ -199,7 +210,9 @@ func (s *Agents) Deliver(stream grpc.BidiStreamingServer[schedulingv1.DeliverReq
 }
 
 // say passes on what an agent says until it has said everything. Its stream ends with Deliver, and so does this.
-func say(stream grpc.BidiStreamingServer[schedulingv1.DeliverRequest, schedulingv1.DeliverResponse], m *schedulingv1.DeliverRequest, to relay.Answer) error {
+func say(stream grpc.BidiStreamingServer[schedulingv1.DeliverRequest, schedulingv1.DeliverResponse],
+	m *schedulingv1.DeliverRequest, to relay.Answer,
+) error {
 	for {
 		if err := to.Say(m); err != nil {
 			return rpcerr.NotFound("wish", m.GetId())

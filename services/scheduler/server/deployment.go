@@ -8,6 +8,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/services/scheduler/kinds"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/scheduler/workload/plan"
@@ -23,16 +24,22 @@ type Deployments struct {
 func NewDeployments(cfg Config) *Deployments { return &Deployments{Config: cfg} }
 
 // RollbackDeployment takes a deployment back to an earlier template.
-func (s *Deployments) RollbackDeployment(ctx context.Context, r *schedulingv1.RollbackDeploymentRequest) (*schedulingv1.Deployment, error) {
+func (s *Deployments) RollbackDeployment(ctx context.Context, r *schedulingv1.RollbackDeploymentRequest) (
+	*schedulingv1.Deployment, error,
+) {
 	key := keyOf(r.GetNamespace(), r.GetName())
 	out, err := s.Tables.Deployments.Modify(ctx, key, func(d *schedulingv1.Deployment) error {
 		if d.GetSpec().GetPaused() {
 			return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "deployments/"+r.GetName(),
-				fmt.Sprintf("cannot rollback a paused deployment; resume it first with 'windlass rollout resume deployment/%s' and try again", r.GetName()))
+				fmt.Sprintf(
+					"cannot rollback a paused deployment; resume it first with 'windlass rollout resume deployment/%s' and try again",
+					r.GetName()))
 		}
-		template, err := plan.Rollback(d, s.Tables.ReplicaSets.All(), int64(r.GetRevision()))
+		sets := kinds.ManagedBy(s.Tables.ReplicaSets, key.Namespace, d.GetMetadata().GetUid())
+		template, err := plan.Rollback(d, sets, int64(r.GetRevision()))
 		if errors.Is(err, plan.ErrNoRevision) {
-			return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "deployments/"+r.GetName(), err.Error())
+			return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "deployments/"+r.GetName(),
+				err.Error())
 		}
 		if err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -27,13 +28,10 @@ var errNothingToPay = errors.New("nothing to pay")
 // evictTries is how often an eviction is decided anew because the pod changed while it was decided.
 const evictTries = 5
 
-// EvictPod deletes a pod if the disruption budgets allow it. The budget pays in one compare-and-swap before the pod is touched, so that two
-// evictions can never share what is there for one.
+// EvictPod deletes a pod if the disruption budgets allow it. The budget pays in one compare-and-swap before the pod is
+// touched, so that two evictions can never share what is there for one.
 func (s *Pods) EvictPod(ctx context.Context, r *schedulingv1.EvictPodRequest) (*schedulingv1.EvictPodResponse, error) {
 	key := keyOf(r.GetNamespace(), r.GetName())
-	if r.GracePeriodSeconds != nil {
-		ctx = resource.WithGracePeriod(ctx, r.GetGracePeriodSeconds())
-	}
 	uid := r.GetPreconditions().GetUid()
 	for try := 1; ; try++ {
 		pod, err := s.Tables.Pods.Get(ctx, key.Namespace, key.Name)
@@ -47,7 +45,7 @@ func (s *Pods) EvictPod(ctx context.Context, r *schedulingv1.EvictPodRequest) (*
 			return nil, err
 		}
 		uid = pod.GetMetadata().GetUid()
-		err = s.evict(ctx, pod, r.GetDryRun() == "All")
+		err = s.evict(ctx, pod, r)
 		if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_CONFLICT && try < evictTries {
 			continue
 		}
@@ -58,8 +56,10 @@ func (s *Pods) EvictPod(ctx context.Context, r *schedulingv1.EvictPodRequest) (*
 	}
 }
 
-// evict has a budget pay for a pod, says in the pod's status why it goes, and deletes it. A conflict means that the pod changed meanwhile.
-func (s *Pods) evict(ctx context.Context, pod *schedulingv1.Pod, dry bool) error {
+// evict has a budget pay for a pod, says in the pod's status why it goes, and deletes it. A conflict means that the pod
+// changed meanwhile.
+func (s *Pods) evict(ctx context.Context, pod *schedulingv1.Pod, r *schedulingv1.EvictPodRequest) error {
+	dry := r.GetDryRun() == "All"
 	pre, err := s.pay(ctx, pod, dry)
 	if err != nil || dry {
 		return err
@@ -73,14 +73,19 @@ func (s *Pods) evict(ctx context.Context, pod *schedulingv1.Pod, dry bool) error
 			pre.ResourceVersion = marked.GetMetadata().GetResourceVersion()
 		}
 	}
-	_, err = s.Tables.Pods.Delete(ctx, pod.GetMetadata().GetNamespace(), pod.GetMetadata().GetName(), pre)
+	_, err = s.Tables.Pods.Delete(ctx, pod.GetMetadata().GetNamespace(), pod.GetMetadata().GetName(), pre,
+		resource.WriteOptions{Grace: r.GracePeriodSeconds})
 	return err
 }
 
-// pay has the budget of a pod pay for its eviction, if there is one and it must. What comes back must hold when the pod is deleted: one that
-// has a budget and goes without its paying, since it is not ready say, must still be as it is here.
+// pay has the budget of a pod pay for its eviction, if there is one and it must. What comes back must hold when the pod
+// is deleted: one that has a budget and goes without its paying, since it is not ready say, must still be as it is
+// here.
 func (s *Pods) pay(ctx context.Context, pod *schedulingv1.Pod, dry bool) (*metav1.Preconditions, error) {
-	asItIs := &metav1.Preconditions{Uid: pod.GetMetadata().GetUid(), ResourceVersion: pod.GetMetadata().GetResourceVersion()}
+	asItIs := &metav1.Preconditions{
+		Uid:             pod.GetMetadata().GetUid(),
+		ResourceVersion: pod.GetMetadata().GetResourceVersion(),
+	}
 	whatever := &metav1.Preconditions{Uid: asItIs.GetUid()}
 	budgets := s.budgetsOf(pod)
 	if len(budgets) == 0 {
@@ -89,7 +94,7 @@ func (s *Pods) pay(ctx context.Context, pod *schedulingv1.Pod, dry bool) (*metav
 	if v, why := disruption.Evict(pod, budgets); v != disruption.Spend && v != disruption.Refuse {
 		return asItIs, s.refused(v, why)
 	}
-	key := resource.KeyOf(budgets[0])
+	key := object.KeyOf(budgets[0])
 	if dry {
 		b, err := s.Tables.Budgets.Get(ctx, key.Namespace, key.Name)
 		if err != nil {
@@ -97,7 +102,7 @@ func (s *Pods) pay(ctx context.Context, pod *schedulingv1.Pod, dry bool) (*metav
 		}
 		return nil, s.refused(disruption.Evict(pod, []*schedulingv1.PodDisruptionBudget{b}))
 	}
-	_, err := s.Tables.Budgets.Modify(kinds.Own(ctx), key, func(b *schedulingv1.PodDisruptionBudget) error {
+	_, err := s.Tables.Budgets.Modify(ctx, key, func(b *schedulingv1.PodDisruptionBudget) error {
 		v, why := disruption.Evict(pod, []*schedulingv1.PodDisruptionBudget{b})
 		switch v {
 		case disruption.Delete:
@@ -107,14 +112,17 @@ func (s *Pods) pay(ctx context.Context, pod *schedulingv1.Pod, dry bool) (*metav
 			return nil
 		}
 		return s.refused(v, why)
-	})
+	}, resource.WriteOptions{Own: true})
 	switch {
 	case errors.Is(err, errNothingToPay):
 		return asItIs, nil
 	case rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND:
 		return whatever, nil // the budget is gone, and with it its rule
 	case rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_CONFLICT:
-		err = rpcerr.TooMany(fmt.Sprintf("Cannot evict pod as it would violate the pod's disruption budget. The disruption budget %s changes too fast.", key.Name), retryEviction)
+		err = rpcerr.TooMany(
+			fmt.Sprintf(
+				"Cannot evict pod as it would violate the pod's disruption budget. The disruption budget %s changes too fast.",
+				key.Name), retryEviction)
 	}
 	return whatever, err
 }
@@ -131,25 +139,28 @@ func (s *Pods) refused(v disruption.Verdict, why string) error {
 
 // budgetsOf returns all budgets that are for a pod.
 func (s *Pods) budgetsOf(pod *schedulingv1.Pod) []*schedulingv1.PodDisruptionBudget {
-	return slices.DeleteFunc(s.Tables.Budgets.All(), func(b *schedulingv1.PodDisruptionBudget) bool {
-		if b.GetMetadata().GetNamespace() != pod.GetMetadata().GetNamespace() {
-			return true
-		}
+	budgets := slices.Collect(s.Tables.Budgets.In(pod.GetMetadata().GetNamespace()))
+	return slices.DeleteFunc(budgets, func(b *schedulingv1.PodDisruptionBudget) bool {
 		sel, bad := placement.ParsePodSelector(b.GetSpec().GetSelector(), "")
 		return len(bad) > 0 || !sel.Matches(labels.Set(pod.GetMetadata().GetLabels()))
 	})
 }
 
 // markTarget says in a pod's status why it goes, if it is the one that pre names.
-func (s *Pods) markTarget(ctx context.Context, pod *schedulingv1.Pod, pre *metav1.Preconditions) (*schedulingv1.Pod, error) {
+func (s *Pods) markTarget(ctx context.Context, pod *schedulingv1.Pod, pre *metav1.Preconditions) (*schedulingv1.Pod,
+	error,
+) {
 	reason, message := "EvictionByEvictionAPI", "Eviction API: evicting"
-	return s.Tables.Pods.Modify(kinds.Own(ctx), resource.KeyOf(pod), func(have *schedulingv1.Pod) error {
+	return s.Tables.Pods.Modify(ctx, object.KeyOf(pod), func(have *schedulingv1.Pod) error {
 		if err := holds(have, pre); err != nil {
 			return err
 		}
-		s.Tables.SetPodCondition(have, &schedulingv1.PodCondition{Type: kinds.DisruptionTarget, Status: "True", Reason: &reason, Message: &message})
+		s.Tables.SetPodCondition(have, &schedulingv1.PodCondition{
+			Type: kinds.DisruptionTarget, Status: "True",
+			Reason: &reason, Message: &message,
+		})
 		return nil
-	})
+	}, resource.WriteOptions{Own: true})
 }
 
 func holds(pod *schedulingv1.Pod, pre *metav1.Preconditions) error {

@@ -11,8 +11,9 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/resource"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -29,13 +30,14 @@ func (everyNode) HasNode(string) bool { return true }
 
 func (everyNode) Speaks(context.Context, string) error { return nil }
 
-// TestAPodThatBecomesReadyIsNotEvictedForNothing has a pod become ready after it was found not to be, and before it is deleted: the time of
-// the mark on it is asked for in between.
+// TestAPodThatBecomesReadyIsNotEvictedForNothing has a pod become ready after it was found not to be, and before it is
+// deleted: the time of the mark on it is asked for in between.
 func TestAPodThatBecomesReadyIsNotEvictedForNothing(t *testing.T) {
 	meanwhile := func() {}
 	tables := kinds.New(kinds.Config{
-		Store: etcdtest.Store(t), Validator: protovalidate.GlobalValidator, Nodes: everyNode{}, Log: slog.New(slog.DiscardHandler),
-		MayBind: func(context.Context, string, string) bool { return true },
+		Store: etcdtest.Store(t), Validator: protovalidate.GlobalValidator, Nodes: everyNode{},
+		Log:     slog.New(slog.DiscardHandler),
+		MayBind: func(identity.Caller, string, string) bool { return true },
 		Now:     func() time.Time { meanwhile(); return time.Now() },
 	})
 	for _, k := range tables.All() {
@@ -44,7 +46,7 @@ func TestAPodThatBecomesReadyIsNotEvictedForNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	key, ctx := resource.Key{Namespace: "default", Name: "p"}, kinds.Own(t.Context())
+	key, ctx := object.Key{Namespace: "default", Name: "p"}, t.Context()
 	say := func(ready string) {
 		t.Helper()
 		if _, err := tables.Pods.Modify(ctx, key, func(p *schedulingv1.Pod) error {
@@ -56,20 +58,26 @@ func TestAPodThatBecomesReadyIsNotEvictedForNothing(t *testing.T) {
 		}
 	}
 	app := map[string]string{"app": "a"}
-	if _, err := tables.Pods.Create(ctx, &schedulingv1.Pod{Metadata: &metav1.ObjectMeta{Name: "p", Labels: app}, Spec: &schedulingv1.PodSpec{
-		NodeName: "node", Containers: []*schedulingv1.Container{{Name: "main", Image: "pause"}},
-	}}); err != nil {
+	if _, err := tables.Pods.Create(ctx, &schedulingv1.Pod{
+		Metadata: &metav1.ObjectMeta{Name: "p", Labels: app},
+		Spec: &schedulingv1.PodSpec{
+			NodeName: "node", Containers: []*schedulingv1.Container{{Name: "main", Image: "pause"}},
+		},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	say("False")
-	b, err := tables.Budgets.Create(ctx, &schedulingv1.PodDisruptionBudget{Metadata: &metav1.ObjectMeta{Name: "b", Namespace: "default"}, Spec: &schedulingv1.PodDisruptionBudgetSpec{
-		MinAvailable: structpb.NewNumberValue(1), Selector: &metav1.LabelSelector{MatchLabels: app},
-	}})
+	b, err := tables.Budgets.Create(ctx, &schedulingv1.PodDisruptionBudget{
+		Metadata: &metav1.ObjectMeta{Name: "b", Namespace: "default"}, Spec: &schedulingv1.PodDisruptionBudgetSpec{
+			MinAvailable: structpb.NewNumberValue(1), Selector: &metav1.LabelSelector{MatchLabels: app},
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.Status = &schedulingv1.PodDisruptionBudgetStatus{
-		ObservedGeneration: proto.Int32(1), DesiredHealthy: proto.Int32(1), CurrentHealthy: proto.Int32(1), DisruptionsAllowed: proto.Int32(0),
+		ObservedGeneration: proto.Int32(1), DesiredHealthy: proto.Int32(1), CurrentHealthy: proto.Int32(1),
+		DisruptionsAllowed: proto.Int32(0),
 	}
 	if _, err := tables.Budgets.UpdateStatus(ctx, b); err != nil {
 		t.Fatal(err)
@@ -86,7 +94,7 @@ func TestAPodThatBecomesReadyIsNotEvictedForNothing(t *testing.T) {
 	if got := evict(); got != codes.ResourceExhausted {
 		t.Errorf("EvictPod of a pod that became ready = %v, want RESOURCE_EXHAUSTED", got)
 	}
-	if pod, err := tables.Pods.Get(ctx, key.Namespace, key.Name); err != nil || resource.Deleting(pod) {
+	if pod, err := tables.Pods.Get(ctx, key.Namespace, key.Name); err != nil || object.Deleting(pod) {
 		t.Errorf("the pod is %v, %v", pod, err)
 	}
 	say("False")

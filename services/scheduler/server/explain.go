@@ -8,7 +8,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc/codes"
 
@@ -23,7 +23,7 @@ type Nodes interface {
 	// Speaks returns nil if the caller is the agent of the node.
 	Speaks(ctx context.Context, name string) error
 	// Synced is closed once all nodes are known.
-	Synced() <-chan struct{}
+	IsSynced() bool
 }
 
 // maxNodes and maxPods bound the objects that a request may bring: twice the cluster that is aimed at.
@@ -33,8 +33,11 @@ const (
 )
 
 // ExplainPod says for each node which predicates a pod fails and why, and what each priority makes of it.
-func (s *Pods) ExplainPod(ctx context.Context, r *schedulingv1.ExplainPodRequest) (*schedulingv1.ExplainPodResponse, error) {
-	if fields := slices.Concat(atMost("nodes.items", len(r.GetNodes().GetItems()), maxNodes), atMost("pods.items", len(r.GetPods().GetItems()), maxPods)); len(fields) > 0 {
+func (s *Pods) ExplainPod(ctx context.Context, r *schedulingv1.ExplainPodRequest) (*schedulingv1.ExplainPodResponse,
+	error,
+) {
+	if fields := slices.Concat(atMost("nodes.items", len(r.GetNodes().GetItems()), maxNodes),
+		atMost("pods.items", len(r.GetPods().GetItems()), maxPods)); len(fields) > 0 {
 		return nil, rpcerr.Invalid(fields...)
 	}
 	pod, err := s.podOf(ctx, r)
@@ -59,11 +62,11 @@ func (s *Pods) ExplainPod(ctx context.Context, r *schedulingv1.ExplainPodRequest
 	return plan.Explain(view.Cluster(s.Tables, nodes, pods), profile, pod, 0), nil
 }
 
-func atMost(path string, n, most int) []rpcerr.Field {
+func atMost(path string, n, most int) []object.Fault {
 	if n <= most {
 		return nil
 	}
-	return []rpcerr.Field{{Path: path, Description: fmt.Sprintf("has %d objects, at most %d can be looked at", n, most)}}
+	return []object.Fault{{Path: path, Description: fmt.Sprintf("has %d objects, at most %d can be looked at", n, most)}}
 }
 
 // nodesOf returns the nodes of a request, or else all there are.
@@ -76,24 +79,23 @@ func (s *Pods) nodesOf(r *schedulingv1.ExplainPodRequest) ([]*nodev1.Node, error
 
 // nodesKnown returns nil once all nodes are known.
 func (c Config) nodesKnown() error {
-	select {
-	case <-c.Nodes.Synced():
-		return nil
-	default:
+	if !c.Nodes.IsSynced() {
 		return rpcerr.Unavailable("it is not known yet which nodes there are")
 	}
+	return nil
 }
 
-// podOf returns the pod of a request: the given one with its defaults, but without what admission would add, or else the live one.
+// podOf returns the pod of a request: the given one with its defaults, but without what admission would add, or else
+// the live one.
 func (s *Pods) podOf(ctx context.Context, r *schedulingv1.ExplainPodRequest) (*schedulingv1.Pod, error) {
 	if r.GetPod() == nil {
 		if r.GetName() == "" {
-			return nil, rpcerr.Invalid(rpcerr.Field{Path: "name", Description: "give a name or a pod"})
+			return nil, rpcerr.Invalid(object.Fault{Path: "name", Description: "give a name or a pod"})
 		}
 		key := keyOf(r.GetNamespace(), r.GetName())
 		return s.Tables.Pods.Get(ctx, key.Namespace, key.Name)
 	}
-	pod := resource.Clone(r.GetPod())
+	pod := object.Clone(r.GetPod())
 	if pod.Metadata == nil {
 		pod.Metadata = &metav1.ObjectMeta{}
 	}

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -12,7 +11,8 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -21,15 +21,16 @@ import (
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
 )
 
-func (everyNode) All() []*nodev1.Node                           { return nil }
-func (everyNode) Synced() <-chan struct{}                       { return nil }
-func (everyNode) Event(resource.Object, string, string, string) {}
+func (everyNode) All() []*nodev1.Node                         { return nil }
+func (everyNode) IsSynced() bool                              { return false }
+func (everyNode) Event(object.Object, string, string, string) {}
 
 func follow(t *testing.T) Config {
 	t.Helper()
 	tables := kinds.New(kinds.Config{
-		Store: etcdtest.Store(t), Validator: protovalidate.GlobalValidator, Nodes: everyNode{}, Log: slog.New(slog.DiscardHandler),
-		MayBind: func(context.Context, string, string) bool { return true },
+		Store: etcdtest.Store(t), Validator: protovalidate.GlobalValidator, Nodes: everyNode{},
+		Log:     slog.New(slog.DiscardHandler),
+		MayBind: func(identity.Caller, string, string) bool { return true },
 	})
 	for _, k := range tables.All() {
 		go func() { _ = k.Run(t.Context()) }()
@@ -37,7 +38,10 @@ func follow(t *testing.T) Config {
 			t.Fatal(err)
 		}
 	}
-	return Config{Tables: tables, Nodes: everyNode{}, Events: everyNode{}, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+	return Config{
+		Tables: tables, Nodes: everyNode{}, Events: everyNode{}, Now: time.Now,
+		Log: slog.New(slog.DiscardHandler),
+	}
 }
 
 func TestExplainNeedsNodesAndBoundsWhatItIsGiven(t *testing.T) {
@@ -63,24 +67,30 @@ func TestExplainNeedsNodesAndBoundsWhatItIsGiven(t *testing.T) {
 			t.Errorf("want %s wrong, got %v", path, err)
 		}
 	}
-	if out, err := s.ExplainPod(t.Context(), &schedulingv1.ExplainPodRequest{Pod: pod}); status.Code(err) != codes.Unavailable {
+	if out, err := s.ExplainPod(t.Context(), &schedulingv1.ExplainPodRequest{Pod: pod}); status.Code(
+		err) != codes.Unavailable {
 		t.Errorf("ExplainPod before any node is known = %v, %v", out, err)
 	}
-	if out, err := s.ExplainPod(t.Context(), &schedulingv1.ExplainPodRequest{Pod: pod, Nodes: nodes(2)}); err != nil || len(out.GetNodes()) != 2 {
+	if out, err := s.ExplainPod(t.Context(), &schedulingv1.ExplainPodRequest{Pod: pod, Nodes: nodes(2)}); err != nil ||
+		len(out.GetNodes()) != 2 {
 		t.Errorf("ExplainPod = %v, %v", out, err)
 	}
 }
 
-// TestNothingIsBoundBeforeTheNodesAreKnown keeps a pod from a node that may not be there: it would go as one whose node is gone.
+// TestNothingIsBoundBeforeTheNodesAreKnown keeps a pod from a node that may not be there: it would go as one whose node
+// is gone.
 func TestNothingIsBoundBeforeTheNodesAreKnown(t *testing.T) {
 	s := NewPods(follow(t))
 	pod, err := s.Tables.Pods.Create(t.Context(), &schedulingv1.Pod{
-		Metadata: &metav1.ObjectMeta{Name: "p"}, Spec: &schedulingv1.PodSpec{Containers: []*schedulingv1.Container{{Name: "main", Image: "pause"}}},
+		Metadata: &metav1.ObjectMeta{Name: "p"}, Spec: &schedulingv1.PodSpec{
+			Containers: []*schedulingv1.Container{{Name: "main", Image: "pause"}},
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.BindPod(t.Context(), &schedulingv1.BindPodRequest{Name: "p", NodeName: "node"}); status.Code(err) != codes.Unavailable {
+	if _, err := s.BindPod(t.Context(), &schedulingv1.BindPodRequest{Name: "p", NodeName: "node"}); status.Code(
+		err) != codes.Unavailable {
 		t.Errorf("BindPod = %v", err)
 	}
 	if now, err := s.Tables.Pods.Get(t.Context(), "default", "p"); err != nil || !proto.Equal(now, pod) {
@@ -96,7 +106,9 @@ func TestAPausedDeploymentDoesNotGoBack(t *testing.T) {
 		Spec: &schedulingv1.DeploymentSpec{
 			Paused: proto.Bool(true), Selector: &metav1.LabelSelector{MatchLabels: web},
 			Template: &schedulingv1.PodTemplateSpec{
-				Metadata: &metav1.ObjectMeta{Labels: web}, Spec: &schedulingv1.PodSpec{Containers: []*schedulingv1.Container{{Name: "web", Image: "v1"}}},
+				Metadata: &metav1.ObjectMeta{Labels: web}, Spec: &schedulingv1.PodSpec{
+					Containers: []*schedulingv1.Container{{Name: "web", Image: "v1"}},
+				},
 			},
 		},
 	}); err != nil {
@@ -108,7 +120,7 @@ func TestAPausedDeploymentDoesNotGoBack(t *testing.T) {
 		template.Spec.Containers[0].Image = image
 		if _, err := cfg.Tables.ReplicaSets.Create(t.Context(), &schedulingv1.ReplicaSet{
 			Metadata: &metav1.ObjectMeta{
-				Name: image, Namespace: "default", OwnerReferences: []*metav1.OwnerReference{resource.OwnedBy(d)},
+				Name: image, Namespace: "default", OwnerReferences: []*metav1.OwnerReference{object.OwnedBy(d)},
 				Annotations: map[string]string{"deployment.kubernetes.io/revision": fmt.Sprint(i + 1)},
 			},
 			Spec: &schedulingv1.ReplicaSetSpec{Selector: d.GetSpec().GetSelector(), Template: template},
@@ -122,7 +134,7 @@ func TestAPausedDeploymentDoesNotGoBack(t *testing.T) {
 	if out, err := back(); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION {
 		t.Errorf("RollbackDeployment of a paused deployment = %v, %v", out, err)
 	}
-	if _, err := cfg.Tables.Deployments.Modify(t.Context(), resource.KeyOf(d), func(d *schedulingv1.Deployment) error {
+	if _, err := cfg.Tables.Deployments.Modify(t.Context(), object.KeyOf(d), func(d *schedulingv1.Deployment) error {
 		d.Spec.Paused = nil
 		return nil
 	}); err != nil {

@@ -1,4 +1,5 @@
-// Package server answers the calls of pods and their owners that are not standard ones, and listens to the agents that run pods.
+// Package server answers the calls of pods and their owners that are not standard ones, and listens to the agents that
+// run pods.
 package server
 
 import (
@@ -9,7 +10,9 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc/codes"
@@ -24,18 +27,13 @@ type Policy interface {
 	Allowed(identity.Caller, identity.Attributes) (bool, string)
 }
 
-// Recorder tells people what happened.
-type Recorder interface {
-	Event(obj resource.Object, typ, reason, message string)
-}
-
 // Config is what the servers work with; nothing in it may be nil.
 type Config struct {
 	Tables    *kinds.Tables
 	Nodes     Nodes
 	Policy    Policy
 	Relay     *relay.Relay
-	Events    Recorder
+	Events    events.Sink
 	Workloads Workloads
 	Now       func() time.Time
 	Log       *slog.Logger
@@ -55,9 +53,10 @@ func (s *Pods) BindPod(ctx context.Context, r *schedulingv1.BindPodRequest) (*sc
 	if err := s.nodeIsThere(r.GetNodeName()); err != nil {
 		return nil, err
 	}
-	pod, err := s.Tables.Pods.Modify(kinds.Own(ctx), keyOf(r.GetNamespace(), r.GetName()), func(pod *schedulingv1.Pod) error {
-		return s.bind(pod, r)
-	})
+	pod, err := s.Tables.Pods.Modify(ctx, keyOf(r.GetNamespace(), r.GetName()),
+		func(pod *schedulingv1.Pod) error {
+			return s.bind(pod, r)
+		}, resource.WriteOptions{Own: true})
 	if err == nil {
 		s.tellBound(pod)
 	}
@@ -65,7 +64,8 @@ func (s *Pods) BindPod(ctx context.Context, r *schedulingv1.BindPodRequest) (*sc
 }
 
 func (s *Pods) tellBound(pod *schedulingv1.Pod) {
-	s.Events.Event(pod, "Normal", "Scheduled", "Successfully assigned "+resource.KeyOf(pod).String()+" to "+pod.GetSpec().GetNodeName())
+	s.Events.Event(pod, "Normal", "Scheduled", "Successfully assigned "+object.KeyOf(pod).String()+" to "+
+		pod.GetSpec().GetNodeName())
 }
 
 func (s *Pods) bind(pod *schedulingv1.Pod, r *schedulingv1.BindPodRequest) error {
@@ -88,13 +88,17 @@ func (s *Pods) nodeIsThere(name string) error {
 }
 
 // BatchBindPods binds many pods, each for itself.
-func (s *Pods) BatchBindPods(ctx context.Context, r *schedulingv1.BatchBindPodsRequest) (*schedulingv1.BatchBindPodsResponse, error) {
+func (s *Pods) BatchBindPods(ctx context.Context, r *schedulingv1.BatchBindPodsRequest) (
+	*schedulingv1.BatchBindPodsResponse, error,
+) {
 	if err := servicesOnly(ctx); err != nil {
 		return nil, err
 	}
-	out := &schedulingv1.BatchBindPodsResponse{Results: make([]*schedulingv1.BatchBindPodsResponse_Result, len(r.GetBindings()))}
-	wanted := map[resource.Key]*schedulingv1.BindPodRequest{}
-	var keys []resource.Key
+	out := &schedulingv1.BatchBindPodsResponse{
+		Results: make([]*schedulingv1.BatchBindPodsResponse_Result, len(r.GetBindings())),
+	}
+	wanted := map[object.Key]*schedulingv1.BindPodRequest{}
+	var keys []object.Key
 	var places []int
 	for i, b := range r.GetBindings() {
 		key := keyOf(b.GetNamespace(), b.GetName())
@@ -109,9 +113,9 @@ func (s *Pods) BatchBindPods(ctx context.Context, r *schedulingv1.BatchBindPodsR
 		wanted[key] = b
 		keys, places = append(keys, key), append(places, i)
 	}
-	for n, w := range s.Tables.Pods.ModifyAll(kinds.Own(ctx), keys, func(pod *schedulingv1.Pod) error {
-		return s.bind(pod, wanted[resource.KeyOf(pod)])
-	}) {
+	for n, w := range s.Tables.Pods.ModifyAll(ctx, keys, func(pod *schedulingv1.Pod) error {
+		return s.bind(pod, wanted[object.KeyOf(pod)])
+	}, resource.WriteOptions{Own: true}) {
 		out.Results[places[n]] = s.bindResult(ctx, w.Object, w.Err)
 		if w.Err == nil {
 			s.tellBound(w.Object)
@@ -120,18 +124,26 @@ func (s *Pods) BatchBindPods(ctx context.Context, r *schedulingv1.BatchBindPodsR
 	return out, nil
 }
 
-func (s *Pods) bindResult(ctx context.Context, pod *schedulingv1.Pod, err error) *schedulingv1.BatchBindPodsResponse_Result {
+func (s *Pods) bindResult(ctx context.Context, pod *schedulingv1.Pod,
+	err error,
+) *schedulingv1.BatchBindPodsResponse_Result {
 	code, message := s.outcome(ctx, err)
-	return &schedulingv1.BatchBindPodsResponse_Result{Code: code, Message: message, ResourceVersion: pod.GetMetadata().GetResourceVersion()}
+	return &schedulingv1.BatchBindPodsResponse_Result{
+		Code: code, Message: message,
+		ResourceVersion: pod.GetMetadata().GetResourceVersion(),
+	}
 }
 
 // BatchCreatePods creates many pods, each for itself.
-func (s *Pods) BatchCreatePods(ctx context.Context, r *schedulingv1.BatchCreatePodsRequest) (*schedulingv1.BatchCreatePodsResponse, error) {
+func (s *Pods) BatchCreatePods(ctx context.Context, r *schedulingv1.BatchCreatePodsRequest) (
+	*schedulingv1.BatchCreatePodsResponse, error,
+) {
 	if err := servicesOnly(ctx); err != nil {
 		return nil, err
 	}
-	out := &schedulingv1.BatchCreatePodsResponse{Results: make([]*schedulingv1.BatchCreatePodsResponse_Result, len(r.GetPods()))}
-	seen := map[resource.Key]bool{}
+	out := &schedulingv1.BatchCreatePodsResponse{Results: make([]*schedulingv1.BatchCreatePodsResponse_Result,
+		len(r.GetPods()))}
+	seen := map[object.Key]bool{}
 	var pods []*schedulingv1.Pod
 	var places []int
 	for i, pod := range r.GetPods() {
@@ -149,7 +161,9 @@ func (s *Pods) BatchCreatePods(ctx context.Context, r *schedulingv1.BatchCreateP
 	return out, nil
 }
 
-func (s *Pods) createResult(ctx context.Context, pod *schedulingv1.Pod, err error) *schedulingv1.BatchCreatePodsResponse_Result {
+func (s *Pods) createResult(ctx context.Context, pod *schedulingv1.Pod,
+	err error,
+) *schedulingv1.BatchCreatePodsResponse_Result {
 	code, message := s.outcome(ctx, err)
 	if err != nil {
 		pod = nil
@@ -157,7 +171,8 @@ func (s *Pods) createResult(ctx context.Context, pod *schedulingv1.Pod, err erro
 	return &schedulingv1.BatchCreatePodsResponse_Result{Code: code, Message: message, Pod: pod}
 }
 
-// outcome returns the code and the message that a call by itself would be answered with. The cause of trouble here goes to the log alone.
+// outcome returns the code and the message that a call by itself would be answered with. The cause of trouble here goes
+// to the log alone.
 func (s *Pods) outcome(ctx context.Context, err error) (int32, string) {
 	if err == nil {
 		return 0, ""
@@ -172,14 +187,15 @@ func (s *Pods) outcome(ctx context.Context, err error) (int32, string) {
 func servicesOnly(ctx context.Context) error {
 	caller, _ := identity.CallerFrom(ctx)
 	if _, ok := caller.Service(); !ok {
-		return rpcerr.Forbidden(fmt.Sprintf("batches are for services alone; user %q makes one call for each pod", caller.User))
+		return rpcerr.Forbidden(fmt.Sprintf("batches are for services alone; user %q makes one call for each pod",
+			caller.User))
 	}
 	return nil
 }
 
 // AdmitPod returns a pod as it would be stored after defaults and admission, or the refusal.
 func (s *Pods) AdmitPod(ctx context.Context, r *schedulingv1.AdmitPodRequest) (*schedulingv1.AdmitPodResponse, error) {
-	pod := resource.Clone(r.GetPod())
+	pod := object.Clone(r.GetPod())
 	if pod.Metadata == nil {
 		pod.Metadata = &metav1.ObjectMeta{}
 	}
@@ -200,9 +216,9 @@ func (s *Pods) AdmitPod(ctx context.Context, r *schedulingv1.AdmitPodRequest) (*
 	return &schedulingv1.AdmitPodResponse{Allowed: true, Pod: out, Warnings: warnings}, nil
 }
 
-func keyOf(namespace, name string) resource.Key {
+func keyOf(namespace, name string) object.Key {
 	if namespace == "" {
 		namespace = "default"
 	}
-	return resource.Key{Namespace: namespace, Name: name}
+	return object.Key{Namespace: namespace, Name: name}
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/genproto/googleapis/api/httpbody"
 	"google.golang.org/grpc"
@@ -52,7 +53,9 @@ func (s *Pods) GetPodLog(r *schedulingv1.GetPodLogRequest, stream grpc.ServerStr
 }
 
 // ExecPod runs a command beside the processes of a container.
-func (s *Pods) ExecPod(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, schedulingv1.ExecPodResponse]) error {
+func (s *Pods) ExecPod(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest,
+	schedulingv1.ExecPodResponse],
+) error {
 	ctx := stream.Context()
 	first, err := stream.Recv()
 	if err != nil {
@@ -60,18 +63,22 @@ func (s *Pods) ExecPod(stream grpc.BidiStreamingServer[schedulingv1.ExecPodReque
 	}
 	start := proto.CloneOf(first.GetStart())
 	if start == nil || start.GetName() == "" {
-		return rpcerr.Invalid(rpcerr.Field{Path: "start.name", Description: "must be given in the first message"})
+		return rpcerr.Invalid(object.Fault{Path: "start.name", Description: "must be given in the first message"})
 	}
 	start.Namespace = keyOf(start.GetNamespace(), "").Namespace
-	identity.Describe(ctx, start.GetNamespace(), start.GetName(), strings.TrimSpace(fmt.Sprintf("%s %q", start.GetContainer(), start.GetCommand())))
+	identity.Describe(ctx, start.GetNamespace(), start.GetName(),
+		strings.TrimSpace(fmt.Sprintf("%s %q", start.GetContainer(), start.GetCommand())))
 	caller, _ := identity.CallerFrom(ctx)
-	right := identity.Attributes{Verb: "create", Resource: "pods/exec", Namespace: start.GetNamespace(), Name: start.GetName()}
+	right := identity.Attributes{
+		Verb: "create", Resource: "pods/exec", Namespace: start.GetNamespace(),
+		Name: start.GetName(),
+	}
 	if ok, why := s.Policy.Allowed(caller, right); !ok {
 		return rpcerr.Forbidden(why)
 	}
 	identity.Needs(ctx, right)
 	if len(start.GetCommand()) == 0 {
-		return rpcerr.Invalid(rpcerr.Field{Path: "start.command", Description: "must be given"})
+		return rpcerr.Invalid(object.Fault{Path: "start.command", Description: "must be given"})
 	}
 	pod, container, err := s.target(ctx, start.GetNamespace(), start.GetName(), start.GetContainer())
 	if err != nil {
@@ -91,7 +98,9 @@ func (s *Pods) ExecPod(stream grpc.BidiStreamingServer[schedulingv1.ExecPodReque
 }
 
 // input passes on what a caller sends. It ends with the call.
-func input(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, schedulingv1.ExecPodResponse], m *schedulingv1.ExecPodRequest, to *relay.Wish) {
+func input(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, schedulingv1.ExecPodResponse],
+	m *schedulingv1.ExecPodRequest, to *relay.Wish,
+) {
 	for {
 		if len(m.GetStdin()) > 0 || m.GetStdinClosed() {
 			if err := to.Send(&schedulingv1.DeliverResponse{Stdin: m.GetStdin(), StdinClosed: m.GetStdinClosed()}); err != nil {
@@ -109,7 +118,9 @@ func input(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, scheduli
 	}
 }
 
-func output(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, schedulingv1.ExecPodResponse], pod *schedulingv1.Pod, from *relay.Wish) error {
+func output(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, schedulingv1.ExecPodResponse],
+	pod *schedulingv1.Pod, from *relay.Wish,
+) error {
 	done := false
 	for {
 		m, err := from.Next()
@@ -127,7 +138,10 @@ func output(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, schedul
 		if len(m.GetStdout()) == 0 && len(m.GetStderr()) == 0 && m.ExitCode == nil {
 			continue
 		}
-		if err := stream.Send(&schedulingv1.ExecPodResponse{Stdout: m.GetStdout(), Stderr: m.GetStderr(), ExitCode: m.ExitCode}); err != nil {
+		if err := stream.Send(&schedulingv1.ExecPodResponse{
+			Stdout: m.GetStdout(), Stderr: m.GetStderr(),
+			ExitCode: m.ExitCode,
+		}); err != nil {
 			return err
 		}
 	}
@@ -141,7 +155,8 @@ func (s *Pods) target(ctx context.Context, namespace, name, container string) (*
 		return nil, "", err
 	}
 	if pod.GetSpec().GetNodeName() == "" {
-		return nil, "", rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "pods/"+name, "it is not on a node yet")
+		return nil, "", rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "pods/"+name,
+			"it is not on a node yet")
 	}
 	var names []string
 	for _, c := range pod.GetSpec().GetContainers() {
@@ -156,7 +171,7 @@ func (s *Pods) target(ctx context.Context, namespace, name, container string) (*
 		}
 	}
 	if container == "" {
-		return nil, "", rpcerr.Invalid(rpcerr.Field{
+		return nil, "", rpcerr.Invalid(object.Fault{
 			Path: "container", Description: fmt.Sprintf("must be given for pod %s: one of %s", name, strings.Join(names, ", ")),
 		})
 	}
@@ -178,7 +193,8 @@ func (s *Pods) ask(ctx context.Context, pod *schedulingv1.Pod, what *schedulingv
 func unanswered(pod *schedulingv1.Pod, err error) error {
 	for _, known := range []error{relay.ErrNobodyAttends, relay.ErrTooMany, relay.ErrNoAnswer, relay.ErrBrokeOff} {
 		if errors.Is(err, known) {
-			return rpcerr.Unavailable(fmt.Sprintf("pod %q runs on node %q: %v", pod.GetMetadata().GetName(), pod.GetSpec().GetNodeName(), known))
+			return rpcerr.Unavailable(fmt.Sprintf("pod %q runs on node %q: %v", pod.GetMetadata().GetName(),
+				pod.GetSpec().GetNodeName(), known))
 		}
 	}
 	return err
@@ -186,5 +202,6 @@ func unanswered(pod *schedulingv1.Pod, err error) error {
 
 // failed passes on why an agent could not do it.
 func failed(pod *schedulingv1.Pod, why string) error {
-	return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "pods/"+pod.GetMetadata().GetName(), why)
+	return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "pods/"+pod.GetMetadata().GetName(),
+		why)
 }

@@ -54,13 +54,18 @@ func TestALogThatBreaksOffDoesNotLookWhole(t *testing.T) {
 	cfg.Relay = relay.New()
 	if _, err := cfg.Tables.Pods.Create(t.Context(), &schedulingv1.Pod{
 		Metadata: &metav1.ObjectMeta{Name: "p"},
-		Spec:     &schedulingv1.PodSpec{NodeName: "node", Containers: []*schedulingv1.Container{{Name: "main", Image: "pause"}}},
+		Spec: &schedulingv1.PodSpec{NodeName: "node", Containers: []*schedulingv1.Container{
+			{Name: "main", Image: "pause"},
+		}},
 	}); err != nil {
 		t.Fatal(err)
 	}
 	there, leave := cfg.Relay.Attend("node")
 	defer leave()
-	agent := identity.WithCaller(t.Context(), identity.Caller{User: "system:node:node", Groups: []string{identity.GroupNodes}})
+	agent := identity.WithCaller(t.Context(), identity.Caller{
+		User:   "system:node:node",
+		Groups: []string{identity.GroupNodes},
+	})
 	for what, c := range map[string]struct {
 		end  error
 		want codes.Code

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
@@ -29,21 +30,22 @@ type Workloads interface {
 	ViewBudget(b *schedulingv1.PodDisruptionBudget, pods []*schedulingv1.Pod) plan.BudgetView
 }
 
-// subject returns the object that a plan is asked for: the live one, or the given one as it would be stored, in the place of the live one of its
-// name if there is one.
-func subject[T resource.Object](ctx context.Context, t *resource.Table[T], given T, namespace, name string) (T, error) {
+// subject returns the object that a plan is asked for: the live one, or the given one as it would be stored, in the
+// place of the live one of its name if there is one.
+func subject[T object.Object](ctx context.Context, t *resource.Table[T], given T, namespace, name string) (T, error) {
 	k := keyOf(namespace, name)
 	if !given.ProtoReflect().IsValid() {
 		if name == "" {
-			return given, rpcerr.Invalid(rpcerr.Field{Path: "name", Description: "must be given, or else the " + t.Type().GetSingular()})
+			return given,
+				rpcerr.Invalid(object.Fault{Path: "name", Description: "must be given, or else the " + t.Type().GetSingular()})
 		}
 		return t.Get(ctx, k.Namespace, k.Name)
 	}
-	given = resource.Clone(given)
+	given = object.Clone(given)
 	m := given.GetMetadata()
 	field := strings.ToLower(t.Type().GetKind()[:1]) + t.Type().GetKind()[1:] // of the request
 	if m.GetName() == "" {
-		return given, rpcerr.Invalid(rpcerr.Field{Path: field + ".metadata.name", Description: "must be given"})
+		return given, rpcerr.Invalid(object.Fault{Path: field + ".metadata.name", Description: "must be given"})
 	}
 	k = keyOf(m.GetNamespace(), m.GetName())
 	m.Namespace = k.Namespace
@@ -65,7 +67,7 @@ func subject[T resource.Object](ctx context.Context, t *resource.Table[T], given
 }
 
 // beside returns the objects of a request that stand in the namespace of an owner; one that names no namespace does.
-func beside[T resource.Object](owner resource.Object, items []T) []T {
+func beside[T object.Object](owner object.Object, items []T) []T {
 	ns := owner.GetMetadata().GetNamespace()
 	var out []T
 	for _, o := range items {
@@ -73,7 +75,7 @@ func beside[T resource.Object](owner resource.Object, items []T) []T {
 		case ns:
 			out = append(out, o)
 		case "":
-			o = resource.Clone(o)
+			o = object.Clone(o)
 			if m := o.GetMetadata(); m != nil {
 				m.Namespace = ns
 			}
@@ -97,7 +99,9 @@ type ReplicaSets struct {
 }
 
 // PlanReplicaSet says what a replica set would do.
-func (s *ReplicaSets) PlanReplicaSet(ctx context.Context, r *schedulingv1.PlanReplicaSetRequest) (*schedulingv1.PlanReplicaSetResponse, error) {
+func (s *ReplicaSets) PlanReplicaSet(ctx context.Context, r *schedulingv1.PlanReplicaSetRequest) (
+	*schedulingv1.PlanReplicaSetResponse, error,
+) {
 	set, err := subject(ctx, s.Tables.ReplicaSets, r.GetReplicaSet(), r.GetNamespace(), r.GetName())
 	if err = errors.Join(err, bounded(r.GetPods())); err != nil {
 		return nil, err
@@ -110,7 +114,10 @@ func (s *ReplicaSets) PlanReplicaSet(ctx context.Context, r *schedulingv1.PlanRe
 		v.Pods, v.Related = beside(set, r.GetPods().GetItems()), nil
 	}
 	p := plan.Replicas(v)
-	return &schedulingv1.PlanReplicaSetResponse{Actions: p.Actions(), HeldBack: p.Held, Status: p.Status, WakeTime: wakeTime(p.Wake)}, nil
+	return &schedulingv1.PlanReplicaSetResponse{
+		Actions: p.Actions(), HeldBack: p.Held, Status: p.Status,
+		WakeTime: wakeTime(p.Wake),
+	}, nil
 }
 
 // ReplicationControllers serves what ReplicationControllerService has beyond the standard methods.
@@ -120,7 +127,9 @@ type ReplicationControllers struct {
 }
 
 // PlanReplicationController says what a replication controller would do.
-func (s *ReplicationControllers) PlanReplicationController(ctx context.Context, r *schedulingv1.PlanReplicationControllerRequest) (*schedulingv1.PlanReplicationControllerResponse, error) {
+func (s *ReplicationControllers) PlanReplicationController(ctx context.Context,
+	r *schedulingv1.PlanReplicationControllerRequest,
+) (*schedulingv1.PlanReplicationControllerResponse, error) {
 	rc, err := subject(ctx, s.Tables.ReplicationControllers, r.GetReplicationController(), r.GetNamespace(), r.GetName())
 	if err = errors.Join(err, bounded(r.GetPods())); err != nil {
 		return nil, err
@@ -133,7 +142,10 @@ func (s *ReplicationControllers) PlanReplicationController(ctx context.Context, 
 		v.Pods = beside(rc, r.GetPods().GetItems())
 	}
 	p := plan.Replicas(v)
-	out := &schedulingv1.PlanReplicationControllerResponse{Actions: p.Actions(), HeldBack: p.Held, WakeTime: wakeTime(p.Wake)}
+	out := &schedulingv1.PlanReplicationControllerResponse{
+		Actions: p.Actions(), HeldBack: p.Held,
+		WakeTime: wakeTime(p.Wake),
+	}
 	if p.Status != nil {
 		out.Status = plan.ReplicationControllerStatus(p.Status)
 	}
@@ -147,7 +159,9 @@ type DaemonSets struct {
 }
 
 // PlanDaemonSet says what a daemon set would do.
-func (s *DaemonSets) PlanDaemonSet(ctx context.Context, r *schedulingv1.PlanDaemonSetRequest) (*schedulingv1.PlanDaemonSetResponse, error) {
+func (s *DaemonSets) PlanDaemonSet(ctx context.Context, r *schedulingv1.PlanDaemonSetRequest) (
+	*schedulingv1.PlanDaemonSetResponse, error,
+) {
 	set, err := subject(ctx, s.Tables.DaemonSets, r.GetDaemonSet(), r.GetNamespace(), r.GetName())
 	if err = errors.Join(err, bounded(r.GetPods())); err != nil {
 		return nil, err
@@ -165,7 +179,10 @@ func (s *DaemonSets) PlanDaemonSet(ctx context.Context, r *schedulingv1.PlanDaem
 		return nil, err
 	}
 	p := plan.DaemonSet(v)
-	return &schedulingv1.PlanDaemonSetResponse{Actions: p.Actions(), HeldBack: p.Held, Status: p.Status, WakeTime: wakeTime(p.Wake)}, nil
+	return &schedulingv1.PlanDaemonSetResponse{
+		Actions: p.Actions(), HeldBack: p.Held, Status: p.Status,
+		WakeTime: wakeTime(p.Wake),
+	}, nil
 }
 
 // Jobs serves what JobService has beyond the standard methods.
@@ -185,7 +202,10 @@ func (s *Jobs) PlanJob(ctx context.Context, r *schedulingv1.PlanJobRequest) (*sc
 		v.Pods = beside(job, r.GetPods().GetItems())
 	}
 	p := plan.Job(v)
-	return &schedulingv1.PlanJobResponse{Actions: p.Actions(), HeldBack: p.Held, Status: p.Status, WakeTime: wakeTime(p.Wake)}, nil
+	return &schedulingv1.PlanJobResponse{
+		Actions: p.Actions(), HeldBack: p.Held, Status: p.Status,
+		WakeTime: wakeTime(p.Wake),
+	}, nil
 }
 
 // Budgets serves what PodDisruptionBudgetService has beyond the standard methods.
@@ -195,7 +215,9 @@ type Budgets struct {
 }
 
 // PlanPodDisruptionBudget says how many pods a disruption budget lets go.
-func (s *Budgets) PlanPodDisruptionBudget(ctx context.Context, r *schedulingv1.PlanPodDisruptionBudgetRequest) (*schedulingv1.PlanPodDisruptionBudgetResponse, error) {
+func (s *Budgets) PlanPodDisruptionBudget(ctx context.Context, r *schedulingv1.PlanPodDisruptionBudgetRequest) (
+	*schedulingv1.PlanPodDisruptionBudgetResponse, error,
+) {
 	b, err := subject(ctx, s.Tables.Budgets, r.GetPodDisruptionBudget(), r.GetNamespace(), r.GetName())
 	if err = errors.Join(err, bounded(r.GetPods())); err != nil {
 		return nil, err
@@ -209,7 +231,9 @@ func (s *Budgets) PlanPodDisruptionBudget(ctx context.Context, r *schedulingv1.P
 }
 
 // PlanDeployment says what a deployment would do.
-func (s *Deployments) PlanDeployment(ctx context.Context, r *schedulingv1.PlanDeploymentRequest) (*schedulingv1.PlanDeploymentResponse, error) {
+func (s *Deployments) PlanDeployment(ctx context.Context, r *schedulingv1.PlanDeploymentRequest) (
+	*schedulingv1.PlanDeploymentResponse, error,
+) {
 	d, err := subject(ctx, s.Tables.Deployments, r.GetDeployment(), r.GetNamespace(), r.GetName())
 	if err != nil {
 		return nil, err
@@ -225,7 +249,10 @@ func (s *Deployments) PlanDeployment(ctx context.Context, r *schedulingv1.PlanDe
 		v.Sets = beside(d, r.GetReplicaSets().GetItems())
 	}
 	p := plan.Deployment(v)
-	return &schedulingv1.PlanDeploymentResponse{Actions: p.Actions(), HeldBack: p.Held, Status: p.Status, WakeTime: wakeTime(p.Wake)}, nil
+	return &schedulingv1.PlanDeploymentResponse{
+		Actions: p.Actions(), HeldBack: p.Held, Status: p.Status,
+		WakeTime: wakeTime(p.Wake),
+	}, nil
 }
 
 func bounded(l *schedulingv1.PodList) error {

@@ -33,7 +33,9 @@ func startFleet(b *testing.B) *cluster {
 }
 
 // follow opens a watch of all pods and reads the beginning of it.
-func follow(b *testing.B, ctx context.Context, pods schedulingv1.PodServiceClient) grpc.ServerStreamingClient[schedulingv1.WatchPodsResponse] {
+func follow(b *testing.B, ctx context.Context,
+	pods schedulingv1.PodServiceClient,
+) grpc.ServerStreamingClient[schedulingv1.WatchPodsResponse] {
 	b.Helper()
 	watch, err := pods.WatchPods(ctx, &schedulingv1.WatchPodsRequest{})
 	if err != nil {
@@ -67,8 +69,8 @@ func awaitBound(b *testing.B, watch grpc.ServerStreamingClient[schedulingv1.Watc
 	}
 }
 
-// BenchmarkPodsBound measures how many pods a second are made and bound: from the first call that makes them until all of them stand in
-// etcd with their node, as a watch shows it.
+// BenchmarkPodsBound measures how many pods a second are made and bound: from the first call that makes them until all
+// of them stand in etcd with their node, as a watch shows it.
 func BenchmarkPodsBound(b *testing.B) {
 	c := startFleet(b)
 	batches := c.batches()
@@ -108,7 +110,8 @@ func BenchmarkPodsBound(b *testing.B) {
 	b.ReportMetric(float64(benchPods*b.N)/spent.Seconds(), "pods/s")
 }
 
-// BenchmarkCreatedToBound measures how long a pod waits on an idle cluster: from the call that makes it until a watch shows its binding.
+// BenchmarkCreatedToBound measures how long a pod waits on an idle cluster: from the call that makes it until a watch
+// shows its binding.
 func BenchmarkCreatedToBound(b *testing.B) {
 	c := startFleet(b)
 	pods := c.pods()

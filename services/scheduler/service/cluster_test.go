@@ -67,7 +67,8 @@ func start(t testing.TB) *cluster {
 func (c *cluster) startNodeOwner() {
 	c.t.Helper()
 	p := c.ground.Process(serve.Config{Name: nodeOwner, Policy: c.policy})
-	c.nodes = resource.NewTable(store.New(etcdtest.Client(c.t), "/windlass/"+nodeOwner+"/"), p.Validator, resource.Config[*nodev1.Node]{KeepStatus: true})
+	c.nodes = resource.NewTable(store.New(etcdtest.Client(c.t), "/windlass/"+nodeOwner+"/"), p.Validator,
+		resource.Config[*nodev1.Node]{KeepStatus: true})
 	if err := resource.Register(p.GRPC, &nodev1.NodeService_ServiceDesc, nil, c.nodes); err != nil {
 		c.t.Fatal(err)
 	}
@@ -80,7 +81,9 @@ func (c *cluster) startNodeOwner() {
 
 func (c *cluster) startScheduler() {
 	c.t.Helper()
-	p := c.ground.Process(serve.Config{Name: "scheduler", Dir: c.dir, Policy: c.policy, Peers: map[string]string{nodeOwner: c.nodeOwner}})
+	p := c.ground.Process(serve.Config{Name: "scheduler", Dir: c.dir, Policy: c.policy, Peers: map[string]string{
+		nodeOwner: c.nodeOwner,
+	}})
 	parts, err := build(p, etcdtest.Client(c.t), "scheduler")
 	if err != nil {
 		c.t.Fatal(err)
@@ -121,7 +124,9 @@ func (c *cluster) addNode(name, cpu string) {
 	c.t.Helper()
 	if _, err := c.nodes.Create(c.t.Context(), &nodev1.Node{
 		Metadata: &metav1.ObjectMeta{
-			Name: name, Labels: map[string]string{"kubernetes.io/hostname": name}, Annotations: map[string]string{nodeid.MachineUID: servetest.NodeUID(name)},
+			Name: name, Labels: map[string]string{"kubernetes.io/hostname": name}, Annotations: map[string]string{
+				nodeid.MachineUID: servetest.NodeUID(name),
+			},
 		},
 		Status: &nodev1.NodeStatus{
 			Capacity: amounts(cpu, "32Gi", "110"), Allocatable: amounts(cpu, "32Gi", "110"),
@@ -154,12 +159,17 @@ func (c *cluster) create(client schedulingv1.PodServiceClient, pod *schedulingv1
 }
 
 // awaitPod waits for a pod of the default namespace as it is wanted.
-func (c *cluster) awaitPod(client schedulingv1.PodServiceClient, name string, want func(*schedulingv1.Pod) bool) *schedulingv1.Pod {
+func (c *cluster) awaitPod(client schedulingv1.PodServiceClient, name string,
+	want func(*schedulingv1.Pod) bool,
+) *schedulingv1.Pod {
 	c.t.Helper()
 	var pod *schedulingv1.Pod
 	servetest.Await(c.t, func() string {
 		var err error
-		if pod, err = client.GetPod(c.t.Context(), &schedulingv1.GetPodRequest{Namespace: "default", Name: name}); err != nil {
+		if pod, err = client.GetPod(c.t.Context(), &schedulingv1.GetPodRequest{
+			Namespace: "default",
+			Name:      name,
+		}); err != nil {
 			return err.Error()
 		}
 		if !want(pod) {
@@ -199,7 +209,9 @@ func report(t testing.TB, agent schedulingv1.PodAgentServiceClient, pod *schedul
 	m := pod.GetMetadata()
 	_, err := agent.ReportPod(t.Context(), &schedulingv1.ReportPodRequest{
 		NodeName: pod.GetSpec().GetNodeName(), Namespace: m.GetNamespace(), Name: m.GetName(), Uid: m.GetUid(),
-		Status: &schedulingv1.PodStatus{Phase: proto.String(phase), Conditions: []*schedulingv1.PodCondition{{Type: "Ready", Status: ready}}},
+		Status: &schedulingv1.PodStatus{Phase: proto.String(phase), Conditions: []*schedulingv1.PodCondition{
+			{Type: "Ready", Status: ready},
+		}},
 	})
 	return err
 }

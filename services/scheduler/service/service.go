@@ -1,4 +1,5 @@
-// Package service runs scheduler: pods and those who own them, their placement on nodes, their admission and their eviction.
+// Package service runs scheduler: pods and those who own them, their placement on nodes, their admission and their
+// eviction.
 package service
 
 import (
@@ -12,7 +13,6 @@ import (
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/reconcile"
-	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
@@ -49,7 +49,10 @@ func build(p *serve.Process, etcd *clientv3.Client, name string) ([]serve.Part, 
 	}
 	st := p.Store(etcd)
 	recorder := events.New(name, st, p.Validator, p.Log)
-	tables := kinds.New(kinds.Config{Store: st, Validator: p.Validator, Nodes: known, MayBind: mayBind(p.Policy), Now: time.Now, Log: p.Log})
+	tables := kinds.New(kinds.Config{
+		Store: st, Validator: p.Validator, Nodes: known, MayBind: mayBind(p.Policy),
+		Now: time.Now, Log: p.Log,
+	})
 	control := workloads(tables, known, recorder, p)
 	leading := []serve.Part{
 		controller.NewScheduler(tables, known, recorder, p.Log).Lead,
@@ -57,58 +60,50 @@ func build(p *serve.Process, etcd *clientv3.Client, name string) ([]serve.Part, 
 		controller.NewLost(tables, known, recorder, p.Log).Lead,
 		control.Lead,
 	}
-	elector := reconcile.NewElector(etcd, name, p.Address(), p.Log)
-	p.Leads = elector.Leads
-	p.Metrics.MustRegister(elector)
-	err = errors.Join(register(p, server.Config{
-		Tables: tables, Nodes: known, Policy: p.Policy, Relay: relay.New(), Events: recorder, Workloads: control, Now: time.Now, Log: p.Log,
-	}), recorder.Register(p.GRPC))
-
-	parts := []serve.Part{
+	register(p, server.Config{
+		Tables: tables, Nodes: known, Policy: p.Policy, Relay: relay.New(), Events: recorder, Workloads: control,
+		Now: time.Now, Log: p.Log,
+	})
+	return []serve.Part{
 		known.Run, recorder.Run,
-		func(ctx context.Context) error {
-			return elector.Run(ctx, func(ctx context.Context) error { return together(ctx, leading) })
-		},
-	}
-	for _, k := range tables.All() {
-		parts = append(parts, k.Run)
-		p.ReadyWhen(k.WaitSynced)
-	}
-	return parts, err
+		p.Lead(reconcile.NewElector(etcd, name, p.Address(), p.Log),
+			func(ctx context.Context) error { return together(ctx, leading) }),
+	}, recorder.Register(p.GRPC)
 }
 
 // workloads returns the controllers of those who own pods.
 func workloads(t *kinds.Tables, known *nodes.Nodes, recorder *events.Recorder, p *serve.Process) *workload.Controllers {
 	return workload.New(workload.Config{
 		Tables: workload.Tables{
-			Pods: t.Pods, ReplicaSets: t.ReplicaSets, ReplicationControllers: t.ReplicationControllers, Deployments: t.Deployments,
-			DaemonSets: t.DaemonSets, Jobs: t.Jobs, Budgets: t.Budgets,
+			Pods: t.Pods, ReplicaSets: t.ReplicaSets, ReplicationControllers: t.ReplicationControllers,
+			Deployments: t.Deployments,
+			DaemonSets:  t.DaemonSets, Jobs: t.Jobs, Budgets: t.Budgets,
 		},
 		Nodes: known, Events: recorder, Log: p.Log, Now: time.Now,
 	})
 }
 
 // register serves all kinds.
-func register(p *serve.Process, cfg server.Config) error {
-	t, to := cfg.Tables, server.DryRuns{ServiceRegistrar: p.GRPC}
+func register(p *serve.Process, cfg server.Config) {
+	t, g := cfg.Tables, p.Tables
 	schedulingv1.RegisterPodAgentServiceServer(p.GRPC, server.NewAgents(cfg))
-	return errors.Join(
-		resource.Register(to, &schedulingv1.NamespaceService_ServiceDesc, nil, t.Namespaces),
-		resource.Register(to, &schedulingv1.PodService_ServiceDesc, server.NewPods(cfg), t.Pods),
-		resource.Register(to, &schedulingv1.ReplicaSetService_ServiceDesc, &server.ReplicaSets{Config: cfg}, t.ReplicaSets),
-		resource.Register(to, &schedulingv1.ReplicationControllerService_ServiceDesc, &server.ReplicationControllers{Config: cfg}, t.ReplicationControllers),
-		resource.Register(to, &schedulingv1.DeploymentService_ServiceDesc, server.NewDeployments(cfg), t.Deployments),
-		resource.Register(to, &schedulingv1.DaemonSetService_ServiceDesc, &server.DaemonSets{Config: cfg}, t.DaemonSets),
-		resource.Register(to, &schedulingv1.StatefulSetService_ServiceDesc, nil, t.StatefulSets),
-		resource.Register(to, &schedulingv1.JobService_ServiceDesc, &server.Jobs{Config: cfg}, t.Jobs),
-		resource.Register(to, &schedulingv1.ServiceService_ServiceDesc, nil, t.Services),
-		resource.Register(to, &schedulingv1.PodDisruptionBudgetService_ServiceDesc, &server.Budgets{Config: cfg}, t.Budgets),
-		resource.Register(to, &schedulingv1.PersistentVolumeService_ServiceDesc, nil, t.Volumes),
-		resource.Register(to, &schedulingv1.PersistentVolumeClaimService_ServiceDesc, nil, t.Claims),
-		resource.Register(to, &schedulingv1.PolicyService_ServiceDesc, nil, t.Policies),
-		resource.Register(to, &schedulingv1.AdmissionConfigService_ServiceDesc, nil, t.AdmissionConfigs),
-		resource.Register(to, &schedulingv1.KubernetesMasterConfigService_ServiceDesc, nil, t.MasterConfigs),
-	)
+	g.Add(t.Namespaces, &schedulingv1.NamespaceService_ServiceDesc, nil)
+	g.Add(t.Pods, &schedulingv1.PodService_ServiceDesc, server.NewPods(cfg))
+	g.Add(t.ReplicaSets, &schedulingv1.ReplicaSetService_ServiceDesc, &server.ReplicaSets{Config: cfg})
+	g.Add(t.ReplicationControllers, &schedulingv1.ReplicationControllerService_ServiceDesc, &server.ReplicationControllers{
+		Config: cfg,
+	})
+	g.Add(t.Deployments, &schedulingv1.DeploymentService_ServiceDesc, server.NewDeployments(cfg))
+	g.Add(t.DaemonSets, &schedulingv1.DaemonSetService_ServiceDesc, &server.DaemonSets{Config: cfg})
+	g.Add(t.StatefulSets, &schedulingv1.StatefulSetService_ServiceDesc, nil)
+	g.Add(t.Jobs, &schedulingv1.JobService_ServiceDesc, &server.Jobs{Config: cfg})
+	g.Add(t.Services, &schedulingv1.ServiceService_ServiceDesc, nil)
+	g.Add(t.Budgets, &schedulingv1.PodDisruptionBudgetService_ServiceDesc, &server.Budgets{Config: cfg})
+	g.Add(t.Volumes, &schedulingv1.PersistentVolumeService_ServiceDesc, nil)
+	g.Add(t.Claims, &schedulingv1.PersistentVolumeClaimService_ServiceDesc, nil)
+	g.Add(t.Policies, &schedulingv1.PolicyService_ServiceDesc, nil)
+	g.Add(t.AdmissionConfigs, &schedulingv1.AdmissionConfigService_ServiceDesc, nil)
+	g.Add(t.MasterConfigs, &schedulingv1.KubernetesMasterConfigService_ServiceDesc, nil)
 }
 
 // together runs parts until ctx ends or one of them fails.
@@ -120,14 +115,13 @@ func together(ctx context.Context, parts []serve.Part) error {
 	return group.Wait()
 }
 
-// mayBind says whether a caller may choose the node of a pod. The service itself may.
-func mayBind(policy *identity.Policy) func(ctx context.Context, namespace, pod string) bool {
-	return func(ctx context.Context, namespace, pod string) bool {
-		caller, called := identity.CallerFrom(ctx)
-		if !called {
-			return true
-		}
-		ok, _ := policy.Allowed(caller, identity.Attributes{Verb: "create", Resource: "pods/binding", Namespace: namespace, Name: pod})
+// mayBind reports whether a caller may choose the node of a pod.
+func mayBind(policy *identity.Policy) func(by identity.Caller, namespace, pod string) bool {
+	return func(by identity.Caller, namespace, pod string) bool {
+		ok, _ := policy.Allowed(by, identity.Attributes{
+			Verb: "create", Resource: "pods/binding", Namespace: namespace,
+			Name: pod,
+		})
 		return ok
 	}
 }

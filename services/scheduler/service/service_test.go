@@ -13,6 +13,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/servetest"
@@ -30,7 +31,8 @@ func TestACreatedPodIsBound(t *testing.T) {
 	c.addNode("node-1", "4")
 	pods := c.pods()
 	made := c.create(pods, newPod("web", "100m"))
-	if made.GetStatus().GetPhase() != "Pending" || made.GetStatus().GetQosClass() != "Burstable" || made.GetSpec().GetSchedulerName() != "default-scheduler" ||
+	if made.GetStatus().GetPhase() != "Pending" || made.GetStatus().GetQosClass() != "Burstable" ||
+		made.GetSpec().GetSchedulerName() != "default-scheduler" ||
 		made.GetSpec().GetTerminationGracePeriodSeconds() != 30 || len(made.GetSpec().GetTolerations()) != 3 {
 		t.Errorf("created %v, want the defaults", made)
 	}
@@ -41,7 +43,8 @@ func TestACreatedPodIsBound(t *testing.T) {
 	if m := c.awaitEvent("web", "Scheduled"); m != "Successfully assigned default/web to node-1" {
 		t.Errorf("event says %q", m)
 	}
-	if _, err := pods.BindPod(t.Context(), &schedulingv1.BindPodRequest{Name: "web", NodeName: "node-1"}); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_CONFLICT {
+	if _, err := pods.BindPod(t.Context(), &schedulingv1.BindPodRequest{Name: "web", NodeName: "node-1"}); rpcerr.Reason(
+		err) != metav1.ErrorReason_ERROR_REASON_CONFLICT {
 		t.Errorf("second binding = %v, want CONFLICT", err)
 	}
 }
@@ -54,8 +57,11 @@ func TestAPodThatFitsNowhereIsToldWhyAndBoundWhenANodeComes(t *testing.T) {
 	if m := c.awaitEvent("big", "FailedScheduling"); !strings.HasPrefix(m, "0/1 nodes are available: 1 Insufficient cpu") {
 		t.Errorf("event says %q", m)
 	}
-	pod := c.awaitPod(pods, "big", func(p *schedulingv1.Pod) bool { return placement.PodCondition(p, kinds.PodScheduled) != nil })
-	if cond := placement.PodCondition(pod, kinds.PodScheduled); cond.GetStatus() != "False" || cond.GetReason() != "Unschedulable" {
+	pod := c.awaitPod(pods, "big", func(p *schedulingv1.Pod) bool {
+		return placement.PodCondition(p, kinds.PodScheduled) != nil
+	})
+	if cond := placement.PodCondition(pod, kinds.PodScheduled); cond.GetStatus() != "False" ||
+		cond.GetReason() != "Unschedulable" {
 		t.Errorf("condition %v", cond)
 	}
 	c.addNode("large", "4")
@@ -74,10 +80,14 @@ func TestAPodStaysUntilItsAgentSaysThatItIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	pod = c.awaitPod(pods, "web", placement.IsReady)
-	if placement.PodCondition(pod, kinds.PodScheduled).GetStatus() != "True" || pod.GetStatus().GetQosClass() != "Burstable" {
+	if placement.PodCondition(pod, kinds.PodScheduled).GetStatus() != "True" ||
+		pod.GetStatus().GetQosClass() != "Burstable" {
 		t.Errorf("status %v: the agent's report took away what others wrote", pod.GetStatus())
 	}
-	gone := &schedulingv1.ConfirmPodGoneRequest{NodeName: "node-1", Namespace: "default", Name: "web", Uid: pod.GetMetadata().GetUid()}
+	gone := &schedulingv1.ConfirmPodGoneRequest{
+		NodeName: "node-1", Namespace: "default", Name: "web",
+		Uid: pod.GetMetadata().GetUid(),
+	}
 	if _, err := agent.ConfirmPodGone(t.Context(), gone); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("ConfirmPodGone of a pod that nobody deleted = %v", err)
 	}
@@ -91,7 +101,8 @@ func TestAPodStaysUntilItsAgentSaysThatItIsGone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := pods.GetPod(t.Context(), &schedulingv1.GetPodRequest{Namespace: "default", Name: "web"}); status.Code(err) != codes.NotFound {
+	if _, err := pods.GetPod(t.Context(), &schedulingv1.GetPodRequest{Namespace: "default", Name: "web"}); status.Code(
+		err) != codes.NotFound {
 		t.Errorf("GetPod = %v, want NOT_FOUND", err)
 	}
 }
@@ -108,12 +119,16 @@ func TestAnAgentSpeaksForItsOwnNodeAlone(t *testing.T) {
 		"ReportPod": func() error { return report(t, other, pod, "Failed", "False") },
 		"ReportPod in its own name": func() error {
 			_, err := other.ReportPod(ctx, &schedulingv1.ReportPodRequest{
-				NodeName: "node-2", Namespace: "default", Name: "web", Uid: pod.GetMetadata().GetUid(), Status: &schedulingv1.PodStatus{},
+				NodeName: "node-2", Namespace: "default", Name: "web", Uid: pod.GetMetadata().GetUid(),
+				Status: &schedulingv1.PodStatus{},
 			})
 			return err
 		},
 		"ConfirmPodGone": func() error {
-			_, err := other.ConfirmPodGone(ctx, &schedulingv1.ConfirmPodGoneRequest{NodeName: "node-1", Namespace: "default", Name: "web", Uid: "x"})
+			_, err := other.ConfirmPodGone(ctx, &schedulingv1.ConfirmPodGoneRequest{
+				NodeName: "node-1", Namespace: "default",
+				Name: "web", Uid: "x",
+			})
 			return err
 		},
 		"WatchOwnPods": func() error {
@@ -131,7 +146,9 @@ func TestAnAgentSpeaksForItsOwnNodeAlone(t *testing.T) {
 			return err
 		},
 		"GetPod": func() error {
-			_, err := schedulingv1.NewPodServiceClient(c.as(servetest.User("bob"))).GetPod(ctx, &schedulingv1.GetPodRequest{Namespace: "default", Name: "web"})
+			_, err := schedulingv1.NewPodServiceClient(c.as(servetest.User("bob"))).GetPod(ctx, &schedulingv1.GetPodRequest{
+				Namespace: "default", Name: "web",
+			})
 			return err
 		},
 	}
@@ -149,11 +166,20 @@ func TestAStatusIsWrittenByTheAgentAlone(t *testing.T) {
 	c.create(pods, newPod("web", "100m"))
 	pod := c.awaitPod(pods, "web", bound)
 	pod.Status.Phase, pod.Metadata.ResourceVersion = proto.String("Succeeded"), ""
-	if _, err := pods.UpdatePodStatus(t.Context(), &schedulingv1.UpdatePodStatusRequest{Namespace: "default", Name: "web", Pod: pod}); status.Code(err) != codes.PermissionDenied {
+	if _, err := pods.UpdatePodStatus(t.Context(), &schedulingv1.UpdatePodStatusRequest{
+		Namespace: "default", Name: "web",
+		Pod: pod,
+	}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("UpdatePodStatus = %v, want PERMISSION_DENIED", err)
 	}
-	patch := &httpbody.HttpBody{ContentType: "application/merge-patch+json", Data: []byte(`{"status":{"phase":"Succeeded"}}`)}
-	if _, err := pods.PatchPod(t.Context(), &schedulingv1.PatchPodRequest{Namespace: "default", Name: "web", Subresource: "status", Patch: patch}); status.Code(err) != codes.PermissionDenied {
+	patch := &httpbody.HttpBody{
+		ContentType: "application/merge-patch+json",
+		Data:        []byte(`{"status":{"phase":"Succeeded"}}`),
+	}
+	if _, err := pods.PatchPod(t.Context(), &schedulingv1.PatchPodRequest{
+		Namespace: "default", Name: "web",
+		Subresource: "status", Patch: patch,
+	}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("PatchPod of the status = %v, want PERMISSION_DENIED", err)
 	}
 	// What a write of the whole pod says of its status does not count.
@@ -191,7 +217,10 @@ func TestAnAgentSeesThePodsOfItsNode(t *testing.T) {
 	want("ADDED", "first")
 	c.create(pods, newPod("second", "100m"))
 	want("ADDED", "second")
-	if _, err := pods.DeletePod(t.Context(), &schedulingv1.DeletePodRequest{Namespace: "default", Name: "first", GracePeriodSeconds: proto.Int32(0)}); err != nil {
+	if _, err := pods.DeletePod(t.Context(), &schedulingv1.DeletePodRequest{
+		Namespace: "default", Name: "first",
+		GracePeriodSeconds: proto.Int32(0),
+	}); err != nil {
 		t.Fatal(err)
 	}
 	want("DELETED", "first")
@@ -234,16 +263,22 @@ func TestManyEvictionsAtOnceKeepTheBudget(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := budgets.CreatePodDisruptionBudget(t.Context(), &schedulingv1.CreatePodDisruptionBudgetRequest{PodDisruptionBudget: &schedulingv1.PodDisruptionBudget{
-		Metadata: &metav1.ObjectMeta{Namespace: "default", Name: "web"},
-		Spec: &schedulingv1.PodDisruptionBudgetSpec{
-			MinAvailable: structpb.NewNumberValue(stay), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "test"}},
+	if _, err := budgets.CreatePodDisruptionBudget(t.Context(), &schedulingv1.CreatePodDisruptionBudgetRequest{
+		PodDisruptionBudget: &schedulingv1.PodDisruptionBudget{
+			Metadata: &metav1.ObjectMeta{Namespace: "default", Name: "web"},
+			Spec: &schedulingv1.PodDisruptionBudgetSpec{
+				MinAvailable: structpb.NewNumberValue(stay), Selector: &metav1.LabelSelector{
+					MatchLabels: map[string]string{"app": "test"},
+				},
+			},
 		},
-	}}); err != nil {
+	}); err != nil {
 		t.Fatal(err)
 	}
 	servetest.Await(t, func() string {
-		b, err := budgets.GetPodDisruptionBudget(t.Context(), &schedulingv1.GetPodDisruptionBudgetRequest{Namespace: "default", Name: "web"})
+		b, err := budgets.GetPodDisruptionBudget(t.Context(), &schedulingv1.GetPodDisruptionBudgetRequest{
+			Namespace: "default", Name: "web",
+		})
 		if err != nil || b.GetStatus().GetDisruptionsAllowed() != all-stay {
 			return fmt.Sprintf("budget is %v, %v", b, err)
 		}
@@ -253,11 +288,15 @@ func TestManyEvictionsAtOnceKeepTheBudget(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range all {
 		group.Go(func() {
-			_, err := pods.EvictPod(t.Context(), &schedulingv1.EvictPodRequest{Namespace: "default", Name: fmt.Sprintf("web-%d", i)})
+			_, err := pods.EvictPod(t.Context(), &schedulingv1.EvictPodRequest{
+				Namespace: "default",
+				Name:      fmt.Sprintf("web-%d", i),
+			})
 			switch {
 			case err == nil:
 				evicted.Add(1)
-			case rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_TOO_MANY || !strings.Contains(err.Error(), "The disruption budget web"):
+			case rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_TOO_MANY ||
+				!strings.Contains(err.Error(), "The disruption budget web"):
 				t.Errorf("EvictPod = %v", err)
 			}
 		})
@@ -272,7 +311,8 @@ func TestManyEvictionsAtOnceKeepTheBudget(t *testing.T) {
 	}
 }
 
-// TestALeaderThatIsStoppedAndStartedBindsNothingTwice stops the scheduler again and again while pods arrive, and follows every pod.
+// TestALeaderThatIsStoppedAndStartedBindsNothingTwice stops the scheduler again and again while pods arrive, and
+// follows every pod.
 func TestALeaderThatIsStoppedAndStartedBindsNothingTwice(t *testing.T) {
 	c := start(t)
 	for i := range 5 {
@@ -332,7 +372,8 @@ func moved(t *testing.T, was map[string]string, pods []*schedulingv1.Pod) {
 	}
 }
 
-// attend answers the wishes of a node as an agent would: logs with three lines, commands by giving back what they are given.
+// attend answers the wishes of a node as an agent would: logs with three lines, commands by giving back what they are
+// given.
 func attend(t *testing.T, agent schedulingv1.PodAgentServiceClient, node string) {
 	t.Helper()
 	stream, err := agent.Attend(t.Context(), &schedulingv1.AttendRequest{NodeName: node})
@@ -353,7 +394,9 @@ func attend(t *testing.T, agent schedulingv1.PodAgentServiceClient, node string)
 	}()
 }
 
-func deliver(ctx context.Context, agent schedulingv1.PodAgentServiceClient, node string, wish *schedulingv1.AttendResponse) {
+func deliver(ctx context.Context, agent schedulingv1.PodAgentServiceClient, node string,
+	wish *schedulingv1.AttendResponse,
+) {
 	stream, err := agent.Deliver(ctx)
 	if err != nil {
 		return
@@ -450,7 +493,10 @@ func TestLogsAndCommandsReachTheAgentAndComeBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = stranger.Send(&schedulingv1.ExecPodRequest{Start: &schedulingv1.ExecPodStart{Namespace: "default", Name: "web", Command: []string{"id"}}})
+	_ = stranger.Send(&schedulingv1.ExecPodRequest{Start: &schedulingv1.ExecPodStart{
+		Namespace: "default", Name: "web",
+		Command: []string{"id"},
+	}})
 	if _, err := stranger.Recv(); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("exec by a stranger = %v", err)
 	}
@@ -463,13 +509,18 @@ func TestWhatBelongsToADeploymentGoesWithIt(t *testing.T) {
 	deployments := schedulingv1.NewDeploymentServiceClient(c.admin())
 	template := newPod("", "100m")
 	deploy := func(name string) {
-		if _, err := deployments.CreateDeployment(t.Context(), &schedulingv1.CreateDeploymentRequest{Deployment: &schedulingv1.Deployment{
-			Metadata: &metav1.ObjectMeta{Namespace: "default", Name: name},
-			Spec: &schedulingv1.DeploymentSpec{
-				Replicas: proto.Int32(3), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
-				Template: &schedulingv1.PodTemplateSpec{Metadata: &metav1.ObjectMeta{Labels: map[string]string{"app": name}}, Spec: template.GetSpec()},
+		if _, err := deployments.CreateDeployment(t.Context(), &schedulingv1.CreateDeploymentRequest{
+			Deployment: &schedulingv1.Deployment{
+				Metadata: &metav1.ObjectMeta{Namespace: "default", Name: name},
+				Spec: &schedulingv1.DeploymentSpec{
+					Replicas: proto.Int32(3), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
+					Template: &schedulingv1.PodTemplateSpec{
+						Metadata: &metav1.ObjectMeta{Labels: map[string]string{"app": name}},
+						Spec:     template.GetSpec(),
+					},
+				},
 			},
-		}}); err != nil {
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -503,7 +554,10 @@ func TestWhatBelongsToADeploymentGoesWithIt(t *testing.T) {
 		t.Errorf("a rehearsed deletion left %v, %v", d, err)
 	}
 	for name, policy := range map[string]string{"goes": "", "orphans": "Orphan"} {
-		if _, err := deployments.DeleteDeployment(t.Context(), &schedulingv1.DeleteDeploymentRequest{Namespace: "default", Name: name, PropagationPolicy: policy}); err != nil {
+		if _, err := deployments.DeleteDeployment(t.Context(), &schedulingv1.DeleteDeploymentRequest{
+			Namespace: "default",
+			Name:      name, PropagationPolicy: policy,
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -542,7 +596,8 @@ func TestANamespaceTakesWhatIsInItAlong(t *testing.T) {
 		}
 		return ""
 	})
-	if _, err := namespaces.DeleteNamespace(ctx, &schedulingv1.DeleteNamespaceRequest{Name: "default"}); status.Code(err) != codes.PermissionDenied {
+	if _, err := namespaces.DeleteNamespace(ctx, &schedulingv1.DeleteNamespaceRequest{Name: "default"}); status.Code(
+		err) != codes.PermissionDenied {
 		t.Errorf("deletion of a built-in namespace = %v", err)
 	}
 	pod := newPod("web", "100m")
@@ -550,7 +605,9 @@ func TestANamespaceTakesWhatIsInItAlong(t *testing.T) {
 	if _, err := pods.CreatePod(ctx, &schedulingv1.CreatePodRequest{Pod: pod}); status.Code(err) != codes.NotFound {
 		t.Errorf("pod in a namespace that is not there = %v", err)
 	}
-	if _, err := namespaces.CreateNamespace(ctx, &schedulingv1.CreateNamespaceRequest{Namespace: &schedulingv1.Namespace{Metadata: &metav1.ObjectMeta{Name: "mine"}}}); err != nil {
+	if _, err := namespaces.CreateNamespace(ctx, &schedulingv1.CreateNamespaceRequest{
+		Namespace: &schedulingv1.Namespace{Metadata: &metav1.ObjectMeta{Name: "mine"}},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	held := proto.CloneOf(pod)
@@ -568,7 +625,8 @@ func TestANamespaceTakesWhatIsInItAlong(t *testing.T) {
 		}
 		return ""
 	})
-	if _, err := pods.CreatePod(ctx, &schedulingv1.CreatePodRequest{Pod: pod}); status.Code(err) != codes.PermissionDenied {
+	if _, err := pods.CreatePod(ctx, &schedulingv1.CreatePodRequest{Pod: pod}); status.Code(
+		err) != codes.PermissionDenied {
 		t.Errorf("pod in a namespace that goes = %v", err)
 	}
 	now, err := pods.GetPod(ctx, &schedulingv1.GetPodRequest{Namespace: "mine", Name: "held"})
@@ -576,11 +634,15 @@ func TestANamespaceTakesWhatIsInItAlong(t *testing.T) {
 		t.Fatal(err)
 	}
 	now.Metadata.Finalizers = nil
-	if _, err := pods.UpdatePod(ctx, &schedulingv1.UpdatePodRequest{Namespace: "mine", Name: "held", Pod: now}); err != nil {
+	if _, err := pods.UpdatePod(ctx, &schedulingv1.UpdatePodRequest{
+		Namespace: "mine", Name: "held",
+		Pod: now,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	servetest.Await(t, func() string {
-		if _, err := namespaces.GetNamespace(ctx, &schedulingv1.GetNamespaceRequest{Name: "mine"}); status.Code(err) != codes.NotFound {
+		if _, err := namespaces.GetNamespace(ctx, &schedulingv1.GetNamespaceRequest{Name: "mine"}); status.Code(
+			err) != codes.NotFound {
 			return fmt.Sprintf("GetNamespace = %v", err)
 		}
 		return ""
@@ -601,7 +663,8 @@ func TestAPodCanBeAdmittedAndExplainedBeforeItIsMade(t *testing.T) {
 	}
 	empty := newPod("web", "2")
 	empty.Spec.Containers = nil
-	if refused, err := pods.AdmitPod(ctx, &schedulingv1.AdmitPodRequest{Pod: empty}); err != nil || refused.GetAllowed() || !strings.Contains(refused.GetReason(), "spec.containers") {
+	if refused, err := pods.AdmitPod(ctx, &schedulingv1.AdmitPodRequest{Pod: empty}); err != nil || refused.GetAllowed() ||
+		!strings.Contains(refused.GetReason(), "spec.containers") {
 		t.Errorf("AdmitPod without containers = %v, %v", refused, err)
 	}
 	said, err := pods.ExplainPod(ctx, &schedulingv1.ExplainPodRequest{Pod: newPod("web", "2")})
@@ -622,7 +685,9 @@ func TestABatchOfBindingsRefusesEachForItself(t *testing.T) {
 	batches := c.batches()
 	mine := newPod("mine", "10m")
 	mine.Spec.SchedulerName = "my-scheduler"
-	made, err := batches.BatchCreatePods(t.Context(), &schedulingv1.BatchCreatePodsRequest{Pods: []*schedulingv1.Pod{mine, mine, newPod("Bad_Name", "10m")}})
+	made, err := batches.BatchCreatePods(t.Context(), &schedulingv1.BatchCreatePodsRequest{
+		Pods: []*schedulingv1.Pod{mine, mine, newPod("Bad_Name", "10m")},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -633,9 +698,11 @@ func TestABatchOfBindingsRefusesEachForItself(t *testing.T) {
 	if want := []codes.Code{codes.OK, codes.AlreadyExists, codes.InvalidArgument}; !slices.Equal(got, want) {
 		t.Errorf("creations = %v, want %v", got, want)
 	}
-	out, err := batches.BatchBindPods(t.Context(), &schedulingv1.BatchBindPodsRequest{Bindings: []*schedulingv1.BindPodRequest{
-		{Name: "mine", NodeName: "node-2"}, {Name: "mine", NodeName: "node-1"}, {Name: "none", NodeName: "node-1"},
-	}})
+	out, err := batches.BatchBindPods(t.Context(), &schedulingv1.BatchBindPodsRequest{
+		Bindings: []*schedulingv1.BindPodRequest{
+			{Name: "mine", NodeName: "node-2"}, {Name: "mine", NodeName: "node-1"}, {Name: "none", NodeName: "node-1"},
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -646,7 +713,9 @@ func TestABatchOfBindingsRefusesEachForItself(t *testing.T) {
 	if want := []codes.Code{codes.NotFound, codes.OK, codes.NotFound}; !slices.Equal(got, want) {
 		t.Errorf("bindings = %v, want %v", got, want)
 	}
-	if _, err := pods.BatchBindPods(t.Context(), &schedulingv1.BatchBindPodsRequest{Bindings: []*schedulingv1.BindPodRequest{{Name: "mine", NodeName: "node-1"}}}); status.Code(err) != codes.PermissionDenied {
+	if _, err := pods.BatchBindPods(t.Context(), &schedulingv1.BatchBindPodsRequest{
+		Bindings: []*schedulingv1.BindPodRequest{{Name: "mine", NodeName: "node-1"}},
+	}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("batch of a user = %v, want PERMISSION_DENIED", err)
 	}
 }
@@ -660,7 +729,9 @@ func TestWhatOwnersOfPodsDoCanBeAskedBefore(t *testing.T) {
 	}
 	web := &schedulingv1.Deployment{
 		Metadata: &metav1.ObjectMeta{Name: "web"},
-		Spec:     &schedulingv1.DeploymentSpec{Replicas: proto.Int32(2), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "test"}}, Template: template},
+		Spec: &schedulingv1.DeploymentSpec{Replicas: proto.Int32(2), Selector: &metav1.LabelSelector{
+			MatchLabels: map[string]string{"app": "test"},
+		}, Template: template},
 	}
 	ask := func(r *schedulingv1.PlanDeploymentRequest) []string {
 		t.Helper()
@@ -678,7 +749,9 @@ func TestWhatOwnersOfPodsDoCanBeAskedBefore(t *testing.T) {
 	if got := ask(&schedulingv1.PlanDeploymentRequest{Deployment: web}); !slices.Equal(got, []string{created}) {
 		t.Errorf("a deployment that is not there would do %q", got)
 	}
-	if _, err := deployments.CreateDeployment(t.Context(), &schedulingv1.CreateDeploymentRequest{Deployment: web}); err != nil {
+	if _, err := deployments.CreateDeployment(t.Context(), &schedulingv1.CreateDeploymentRequest{
+		Deployment: web,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	sets, pods := schedulingv1.NewReplicaSetServiceClient(c.admin()), c.pods()
@@ -691,12 +764,14 @@ func TestWhatOwnersOfPodsDoCanBeAskedBefore(t *testing.T) {
 		set = l.GetItems()[0].GetMetadata().GetName()
 		return ""
 	})
-	if got := ask(&schedulingv1.PlanDeploymentRequest{Name: "web", Replicas: proto.Int32(5)}); !slices.Equal(got, []string{"UpdateReplicaSet to 5: the deployment was given the size 5"}) {
+	if got := ask(&schedulingv1.PlanDeploymentRequest{Name: "web", Replicas: proto.Int32(5)}); !slices.Equal(got,
+		[]string{"UpdateReplicaSet to 5: the deployment was given the size 5"}) {
 		t.Errorf("with 5 pods it would do %q", got)
 	}
 	other := proto.CloneOf(web)
 	other.Spec.Template.Spec.Containers[0].Image = "other"
-	if got := ask(&schedulingv1.PlanDeploymentRequest{Deployment: other}); len(got) != 1 || !strings.HasPrefix(got[0], "CreateReplicaSet to 1: ") {
+	if got := ask(&schedulingv1.PlanDeploymentRequest{Deployment: other}); len(got) != 1 ||
+		!strings.HasPrefix(got[0], "CreateReplicaSet to 1: ") {
 		t.Errorf("with another template in its place it would do %q", got)
 	}
 	p, err := sets.PlanReplicaSet(t.Context(), &schedulingv1.PlanReplicaSetRequest{Name: set, Replicas: proto.Int32(1)})
@@ -704,16 +779,25 @@ func TestWhatOwnersOfPodsDoCanBeAskedBefore(t *testing.T) {
 		t.Errorf("PlanReplicaSet = %v, %v", p, err)
 	}
 	budgets := schedulingv1.NewPodDisruptionBudgetServiceClient(c.admin())
-	b, err := budgets.PlanPodDisruptionBudget(t.Context(), &schedulingv1.PlanPodDisruptionBudgetRequest{PodDisruptionBudget: &schedulingv1.PodDisruptionBudget{
-		Metadata: &metav1.ObjectMeta{Name: "web"},
-		Spec:     &schedulingv1.PodDisruptionBudgetSpec{Selector: web.GetSpec().GetSelector(), MaxUnavailable: structpb.NewStringValue("50%")},
-	}})
-	if s := b.GetStatus(); err != nil || s.GetExpectedPods() != 2 || s.GetDesiredHealthy() != 1 || s.GetCurrentHealthy() != 0 {
+	b, err := budgets.PlanPodDisruptionBudget(t.Context(), &schedulingv1.PlanPodDisruptionBudgetRequest{
+		PodDisruptionBudget: &schedulingv1.PodDisruptionBudget{
+			Metadata: &metav1.ObjectMeta{Name: "web"},
+			Spec: &schedulingv1.PodDisruptionBudgetSpec{
+				Selector:       web.GetSpec().GetSelector(),
+				MaxUnavailable: structpb.NewStringValue("50%"),
+			},
+		},
+	})
+	if s := b.GetStatus(); err != nil || s.GetExpectedPods() != 2 || s.GetDesiredHealthy() != 1 ||
+		s.GetCurrentHealthy() != 0 {
 		t.Errorf("PlanPodDisruptionBudget = %v, %v", b, err)
 	}
 	daemons := schedulingv1.NewDaemonSetServiceClient(c.admin())
 	d, err := daemons.PlanDaemonSet(t.Context(), &schedulingv1.PlanDaemonSetRequest{DaemonSet: &schedulingv1.DaemonSet{
-		Metadata: &metav1.ObjectMeta{Name: "watch"}, Spec: &schedulingv1.DaemonSetSpec{Selector: web.GetSpec().GetSelector(), Template: template},
+		Metadata: &metav1.ObjectMeta{Name: "watch"}, Spec: &schedulingv1.DaemonSetSpec{
+			Selector: web.GetSpec().GetSelector(),
+			Template: template,
+		},
 	}})
 	if err != nil || len(d.GetActions()) != 1 || d.GetActions()[0].GetDetails()["node"] != "node-1" {
 		t.Errorf("PlanDaemonSet = %v, %v", d, err)
@@ -724,20 +808,27 @@ func TestWhatOwnersOfPodsDoCanBeAskedBefore(t *testing.T) {
 
 	template.Spec.RestartPolicy = "Never"
 	jobs := schedulingv1.NewJobServiceClient(c.admin())
-	j, err := jobs.PlanJob(t.Context(), &schedulingv1.PlanJobRequest{Job: &schedulingv1.Job{Metadata: &metav1.ObjectMeta{Name: "sum"}, Spec: &schedulingv1.JobSpec{Template: template}}})
+	j, err := jobs.PlanJob(t.Context(), &schedulingv1.PlanJobRequest{
+		Job: &schedulingv1.Job{Metadata: &metav1.ObjectMeta{Name: "sum"}, Spec: &schedulingv1.JobSpec{Template: template}},
+	})
 	if err != nil || len(j.GetActions()) != 1 || j.GetActions()[0].GetDetails()["generateName"] != "sum-" {
 		t.Errorf("PlanJob = %v, %v", j, err)
 	}
 	bad := &schedulingv1.Deployment{Metadata: &metav1.ObjectMeta{Name: "bad"}}
 	for path, r := range map[string]*schedulingv1.PlanDeploymentRequest{
-		"name": {}, "deployment.spec.selector": {Deployment: bad}, "deployment.metadata.name": {Deployment: &schedulingv1.Deployment{}},
+		"name": {}, "deployment.spec.selector": {Deployment: bad}, "deployment.metadata.name": {
+			Deployment: &schedulingv1.Deployment{},
+		},
 	} {
 		_, err := deployments.PlanDeployment(t.Context(), r)
-		if fields, _ := rpcerr.Fields(err); !slices.ContainsFunc(fields, func(f rpcerr.Field) bool { return f.Path == path }) {
+		if fields, _ := rpcerr.Fields(err); !slices.ContainsFunc(fields, func(f object.Fault) bool {
+			return f.Path == path
+		}) {
 			t.Errorf("want %s wrong, got %v", path, err)
 		}
 	}
-	if _, err := deployments.PlanDeployment(t.Context(), &schedulingv1.PlanDeploymentRequest{Name: "none"}); status.Code(err) != codes.NotFound {
+	if _, err := deployments.PlanDeployment(t.Context(), &schedulingv1.PlanDeploymentRequest{Name: "none"}); status.Code(
+		err) != codes.NotFound {
 		t.Errorf("a deployment that is not there: %v", err)
 	}
 }

@@ -15,16 +15,16 @@ func Cluster(t *kinds.Tables, nodes []*nodev1.Node, pods []*schedulingv1.Pod) *p
 	for _, n := range nodes {
 		c.AddNode(n)
 	}
-	for _, o := range t.Services.All() {
+	for o := range t.Services.Objects() {
 		c.AddService(o)
 	}
-	for _, o := range t.ReplicationControllers.All() {
+	for o := range t.ReplicationControllers.Objects() {
 		c.AddReplicationController(o)
 	}
-	for _, o := range t.ReplicaSets.All() {
+	for o := range t.ReplicaSets.Objects() {
 		c.AddReplicaSet(o)
 	}
-	for _, o := range t.StatefulSets.All() {
+	for o := range t.StatefulSets.Objects() {
 		c.AddStatefulSet(o)
 	}
 	for _, pod := range pods {

@@ -8,6 +8,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"golang.org/x/sync/errgroup"
@@ -19,25 +20,28 @@ import (
 
 const deletions = 32 // of one owner's pods at once: each waits for etcd, which likes company
 
-// transfer has an owner adopt some objects and release others. Those that changed meanwhile bring their owner back by themselves.
-func transfer[O, T resource.Object](ctx context.Context, owners *resource.Table[O], owner O, x *index[T], adopt, release []T) error {
+// transfer has an owner adopt some objects and release others. Those that changed meanwhile bring their owner back by
+// themselves.
+func transfer[O, T object.Object](ctx context.Context, owners *resource.Table[O], owner O,
+	of *resource.Table[T], adopt, release []T,
+) error {
 	if len(adopt) > 0 {
 		now, err := owners.Get(ctx, owner.GetMetadata().GetNamespace(), owner.GetMetadata().GetName())
 		if err != nil {
 			return rpcerr.IgnoreChanged(err)
 		}
-		if now.GetMetadata().GetUid() != owner.GetMetadata().GetUid() || resource.Deleting(now) {
+		if now.GetMetadata().GetUid() != owner.GetMetadata().GetUid() || object.Deleting(now) {
 			return nil // whoever goes adopts nobody
 		}
 	}
-	err := modifyAll(ctx, x, adopt, func(obj T) error {
-		if resource.ControllerOf(obj) == nil && !resource.Deleting(obj) {
+	err := modifyAll(ctx, of, adopt, func(obj T) error {
+		if object.ControllerOf(obj) == nil && !object.Deleting(obj) {
 			m := obj.GetMetadata()
-			m.OwnerReferences = append(m.OwnerReferences, resource.OwnedBy(owner))
+			m.OwnerReferences = append(m.OwnerReferences, object.OwnedBy(owner))
 		}
 		return nil
 	})
-	return errors.Join(err, modifyAll(ctx, x, release, func(obj T) error {
+	return errors.Join(err, modifyAll(ctx, of, release, func(obj T) error {
 		m := obj.GetMetadata()
 		var kept []*metav1.OwnerReference
 		for _, r := range m.GetOwnerReferences() {
@@ -50,26 +54,27 @@ func transfer[O, T resource.Object](ctx context.Context, owners *resource.Table[
 	}))
 }
 
-func modifyAll[T resource.Object](ctx context.Context, x *index[T], objects []T, f func(T) error) error {
+func modifyAll[T object.Object](ctx context.Context, t *resource.Table[T], objects []T, f func(T) error) error {
 	if len(objects) == 0 {
 		return nil
 	}
-	keys := make([]resource.Key, len(objects))
+	keys := make([]object.Key, len(objects))
 	for i, o := range objects {
-		keys[i] = resource.KeyOf(o)
+		keys[i] = object.KeyOf(o)
 	}
 	var failed []error
-	for i, w := range x.table.ModifyAll(ctx, keys, f) {
-		x.refresh(keys[i])
+	for i, w := range t.ModifyAll(ctx, keys, f) {
 		if err := rpcerr.IgnoreChanged(w.Err); err != nil {
-			failed = append(failed, fmt.Errorf("%s %q: %w", x.table.Type().GetSingular(), keys[i].Name, err))
+			failed = append(failed, fmt.Errorf("%s %q: %w", t.Type().GetSingular(), keys[i].Name, err))
 		}
 	}
 	return errors.Join(failed...)
 }
 
 // carryOut makes and removes pods for an owner. What failed, if anything, comes back with the event that tells of it.
-func (c *Controllers) carryOut(ctx context.Context, owner resource.Object, create, remove []*schedulingv1.Pod) (plan.Event, error) {
+func (c *Controllers) carryOut(ctx context.Context, owner object.Object, create, remove []*schedulingv1.Pod) (
+	plan.Event, error,
+) {
 	if err := c.create(ctx, owner, create); err != nil {
 		e := plan.CreateFailed(status.Convert(err).Message())
 		c.tell(owner, e)
@@ -83,8 +88,9 @@ func (c *Controllers) carryOut(ctx context.Context, owner resource.Object, creat
 	return plan.Event{}, nil
 }
 
-// create makes pods and returns the first error. Afterwards the index has those that were made, so that nobody makes them again.
-func (c *Controllers) create(ctx context.Context, owner resource.Object, pods []*schedulingv1.Pod) error {
+// create makes pods and returns the first error. Afterwards the cache has those that were made, so that they are not
+// made again.
+func (c *Controllers) create(ctx context.Context, owner object.Object, pods []*schedulingv1.Pod) error {
 	if len(pods) == 0 {
 		return nil
 	}
@@ -97,17 +103,17 @@ func (c *Controllers) create(ctx context.Context, owner resource.Object, pods []
 			}
 			continue
 		}
-		c.pods.refresh(resource.KeyOf(w.Object))
 		made++
 		c.tell(owner, plan.Created(w.Object.GetMetadata().GetName()))
 	}
 	if made > 0 {
-		c.log.InfoContext(ctx, "pods created", "kind", owner.GetKind(), "owner", resource.KeyOf(owner).String(), "count", made)
+		c.log.InfoContext(ctx, "pods created", "kind", owner.GetKind(), "owner", object.KeyOf(owner).String(), "count",
+			made)
 	}
 	return first
 }
 
-func (c *Controllers) remove(ctx context.Context, owner resource.Object, pods []*schedulingv1.Pod) error {
+func (c *Controllers) remove(ctx context.Context, owner object.Object, pods []*schedulingv1.Pod) error {
 	if len(pods) == 0 {
 		return nil
 	}
@@ -132,7 +138,7 @@ func (c *Controllers) remove(ctx context.Context, owner resource.Object, pods []
 	}
 	_ = group.Wait() // what went wrong stands in failed
 	if n := len(pods) - len(failed); n > 0 {
-		c.log.InfoContext(ctx, "pods deleted", "kind", owner.GetKind(), "owner", resource.KeyOf(owner).String(), "count", n)
+		c.log.InfoContext(ctx, "pods deleted", "kind", owner.GetKind(), "owner", object.KeyOf(owner).String(), "count", n)
 	}
 	if len(failed) > 0 {
 		return failed[0]
@@ -140,18 +146,19 @@ func (c *Controllers) remove(ctx context.Context, owner resource.Object, pods []
 	return nil
 }
 
-func (c *Controllers) tell(obj resource.Object, events ...plan.Event) {
+func (c *Controllers) tell(obj object.Object, events ...plan.Event) {
 	for _, e := range events {
 		c.events.Event(obj, e.Type, e.Reason, e.Message)
 	}
 }
 
-// write stores status and annotations of an object as next has them, in one write, if it is still as it was read and they differ.
-func write[T resource.Object](ctx context.Context, t *resource.Table[T], have, next T) error {
+// write stores status and annotations of an object as next has them, in one write, if it is still as it was read and
+// they differ.
+func write[T object.Object](ctx context.Context, t *resource.Table[T], have, next T) error {
 	if proto.Equal(have, next) {
 		return nil
 	}
-	_, err := t.Modify(ctx, resource.KeyOf(have), func(now T) error {
+	_, err := t.Modify(ctx, object.KeyOf(have), func(now T) error {
 		if m := now.GetMetadata(); m.GetResourceVersion() != have.GetMetadata().GetResourceVersion() {
 			return rpcerr.Conflict(t.Type().GetKind(), m.GetName(), "")
 		}
@@ -163,8 +170,8 @@ func write[T resource.Object](ctx context.Context, t *resource.Table[T], have, n
 }
 
 // writeStatus stores an object with another status, if it is still as it was read and the status differs.
-func writeStatus[T resource.Object](ctx context.Context, t *resource.Table[T], have T, set func(next T)) error {
-	next := resource.Clone(have)
+func writeStatus[T object.Object](ctx context.Context, t *resource.Table[T], have T, set func(next T)) error {
+	next := object.Clone(have)
 	set(next)
 	if proto.Equal(have, next) {
 		return nil

@@ -10,8 +10,9 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/reconcile"
-	"github.com/windlass-dev/windlass/kit/resource"
 
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
 )
@@ -19,16 +20,16 @@ import (
 // quiet knows of no node and tells nobody anything.
 type quiet struct{}
 
-func (quiet) HasNode(string) bool                           { return true }
-func (quiet) Event(resource.Object, string, string, string) {}
+func (quiet) HasNode(string) bool                         { return true }
+func (quiet) Event(object.Object, string, string, string) {}
 
-// TestADeploymentWaitsForASetOfItsOwnThatIsOnItsWayOut holds the set of the present template by a finalizer: its name is taken until it is gone, and
-// its going is heard of.
+// TestADeploymentWaitsForASetOfItsOwnThatIsOnItsWayOut holds the set of the present template by a finalizer: its name
+// is taken until it is gone, and its going is heard of.
 func TestADeploymentWaitsForASetOfItsOwnThatIsOnItsWayOut(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	all := kinds.New(kinds.Config{
 		Store: etcdtest.Store(t), Validator: protovalidate.GlobalValidator, Nodes: quiet{}, Log: log,
-		MayBind: func(context.Context, string, string) bool { return true },
+		MayBind: func(identity.Caller, string, string) bool { return true },
 	})
 	for _, k := range all.All() {
 		go func() { _ = k.Run(t.Context()) }()
@@ -43,8 +44,9 @@ func TestADeploymentWaitsForASetOfItsOwnThatIsOnItsWayOut(t *testing.T) {
 	}, log)
 	go func() { _ = loop.Run(t.Context()) }()
 	c := &Controllers{
-		Tables: Tables{ReplicaSets: all.ReplicaSets, Deployments: all.Deployments}, sets: newIndex(all.ReplicaSets), deploymentLoop: loop,
-		events: quiet{}, log: log, now: time.Now,
+		Tables:         Tables{ReplicaSets: all.ReplicaSets, Deployments: all.Deployments},
+		deploymentLoop: loop,
+		events:         quiet{}, log: log, now: time.Now,
 	}
 	web := map[string]string{"app": "web"}
 	if _, err := all.Deployments.Create(t.Context(), &schedulingv1.Deployment{
@@ -52,7 +54,9 @@ func TestADeploymentWaitsForASetOfItsOwnThatIsOnItsWayOut(t *testing.T) {
 		Spec: &schedulingv1.DeploymentSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: web},
 			Template: &schedulingv1.PodTemplateSpec{
-				Metadata: &metav1.ObjectMeta{Labels: web}, Spec: &schedulingv1.PodSpec{Containers: []*schedulingv1.Container{{Name: "web", Image: "v1"}}},
+				Metadata: &metav1.ObjectMeta{Labels: web}, Spec: &schedulingv1.PodSpec{
+					Containers: []*schedulingv1.Container{{Name: "web", Image: "v1"}},
+				},
 			},
 		},
 	}); err != nil {
@@ -61,7 +65,7 @@ func TestADeploymentWaitsForASetOfItsOwnThatIsOnItsWayOut(t *testing.T) {
 	if _, err := c.reconcileDeployment(t.Context(), "default/web"); err != nil || len(all.ReplicaSets.All()) != 1 {
 		t.Fatalf("%d sets, %v", len(all.ReplicaSets.All()), err)
 	}
-	set := resource.KeyOf(all.ReplicaSets.All()[0])
+	set := object.KeyOf(all.ReplicaSets.All()[0])
 	if _, err := all.ReplicaSets.Modify(t.Context(), set, func(s *schedulingv1.ReplicaSet) error {
 		s.Metadata.Finalizers = []string{"example.com/hold"}
 		return nil
@@ -71,7 +75,6 @@ func TestADeploymentWaitsForASetOfItsOwnThatIsOnItsWayOut(t *testing.T) {
 	if _, err := all.ReplicaSets.Delete(t.Context(), set.Namespace, set.Name, nil); err != nil {
 		t.Fatal(err)
 	}
-	c.sets.refreshAll()
 	wake, err := c.reconcileDeployment(t.Context(), "default/web")
 	if err != nil || !wake.IsZero() {
 		t.Errorf("looks again at %v, %v; want when the set is gone", wake, err)

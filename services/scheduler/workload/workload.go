@@ -1,6 +1,6 @@
-// Package workload runs what makes and removes pods: replica sets, replication controllers, deployments, daemon sets and jobs; and it keeps
-// the numbers of disruption budgets. What is done is decided by its package plan. Which node a pod goes to, and what becomes of objects
-// whose owner is gone, is left to others.
+// Package workload runs what makes and removes pods: replica sets, replication controllers, deployments, daemon sets
+// and jobs; and it keeps the numbers of disruption budgets. What is done is decided by its package plan. Which node a
+// pod goes to, and what becomes of objects whose owner is gone, is left to others.
 package workload
 
 import (
@@ -10,6 +10,8 @@ import (
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -36,19 +38,14 @@ type Tables struct {
 type Nodes interface {
 	WaitSynced(ctx context.Context) error
 	All() []*nodev1.Node
-	Subscribe(f func(resource.Key))
-}
-
-// Recorder tells people what happened.
-type Recorder interface {
-	Event(obj resource.Object, typ, reason, message string)
+	Subscribe(f func(resource.Change[*nodev1.Node]))
 }
 
 // Config is what the controllers work with; nothing in it may be nil.
 type Config struct {
 	Tables Tables
 	Nodes  Nodes
-	Events Recorder
+	Events events.Sink
 	Log    *slog.Logger
 	Now    func() time.Time
 }
@@ -57,13 +54,9 @@ type Config struct {
 type Controllers struct {
 	Tables
 	nodes  Nodes
-	events Recorder
+	events events.Sink
 	log    *slog.Logger
 	now    func() time.Time
-
-	pods    *index[*schedulingv1.Pod]
-	sets    *index[*schedulingv1.ReplicaSet]
-	budgets *index[*schedulingv1.PodDisruptionBudget]
 
 	// All loops have namespace/name as their keys.
 	setLoop, rcLoop, deploymentLoop, daemonLoop, jobLoop, budgetLoop *reconcile.Loop
@@ -73,7 +66,6 @@ type Controllers struct {
 func New(cfg Config) *Controllers {
 	c := &Controllers{
 		Tables: cfg.Tables, nodes: cfg.Nodes, events: cfg.Events, log: cfg.Log, now: cfg.Now,
-		pods: newIndex(cfg.Tables.Pods), sets: newIndex(cfg.Tables.ReplicaSets), budgets: newIndex(cfg.Tables.Budgets),
 	}
 	loop := func(name string, keys func() []string, f reconcile.Func) *reconcile.Loop {
 		return reconcile.NewLoop(name, workers, keys, f, cfg.Log)
@@ -91,29 +83,23 @@ func New(cfg Config) *Controllers {
 func (c *Controllers) subscribe() {
 	c.Pods.Subscribe(c.podChanged)
 	c.ReplicaSets.Subscribe(c.setChanged)
-	c.Budgets.Subscribe(func(k resource.Key) {
-		c.budgets.refresh(k)
-		c.budgetLoop.Add(k.String())
+	c.Budgets.Subscribe(func(ch resource.Change[*schedulingv1.PodDisruptionBudget]) { c.budgetLoop.Add(ch.Key.String()) })
+	c.ReplicationControllers.Subscribe(func(ch resource.Change[*schedulingv1.ReplicationController]) {
+		c.rcLoop.Add(ch.Key.String())
+		c.addBudgets(ch.Key.Namespace, ch.Object.GetSpec().GetTemplate())
 	})
-	c.ReplicationControllers.Subscribe(func(k resource.Key) {
-		c.rcLoop.Add(k.String())
-		rc, _ := c.ReplicationControllers.Lookup(k.Namespace, k.Name)
-		c.addBudgets(k.Namespace, rc.GetSpec().GetTemplate())
+	c.Deployments.Subscribe(func(ch resource.Change[*schedulingv1.Deployment]) {
+		c.deploymentLoop.Add(ch.Key.String())
+		c.addBudgets(ch.Key.Namespace, ch.Object.GetSpec().GetTemplate())
 	})
-	c.Deployments.Subscribe(func(k resource.Key) {
-		c.deploymentLoop.Add(k.String())
-		d, _ := c.Deployments.Lookup(k.Namespace, k.Name)
-		c.addBudgets(k.Namespace, d.GetSpec().GetTemplate())
+	c.DaemonSets.Subscribe(func(ch resource.Change[*schedulingv1.DaemonSet]) {
+		c.daemonLoop.Add(ch.Key.String())
+		c.addBudgets(ch.Key.Namespace, ch.Object.GetSpec().GetTemplate())
 	})
-	c.DaemonSets.Subscribe(func(k resource.Key) {
-		c.daemonLoop.Add(k.String())
-		s, _ := c.DaemonSets.Lookup(k.Namespace, k.Name)
-		c.addBudgets(k.Namespace, s.GetSpec().GetTemplate())
-	})
-	c.Jobs.Subscribe(func(k resource.Key) { c.jobLoop.Add(k.String()) })
-	c.nodes.Subscribe(func(resource.Key) {
-		for _, s := range c.DaemonSets.All() {
-			c.daemonLoop.Add(resource.KeyOf(s).String())
+	c.Jobs.Subscribe(func(ch resource.Change[*schedulingv1.Job]) { c.jobLoop.Add(ch.Key.String()) })
+	c.nodes.Subscribe(func(resource.Change[*nodev1.Node]) {
+		for _, key := range c.DaemonSets.Keys() {
+			c.daemonLoop.Add(key)
 		}
 	})
 }
@@ -145,7 +131,10 @@ type follower interface {
 // catchUp waits until the caches show everything that the leader before wrote: what it made must not be made again.
 func (c *Controllers) catchUp(ctx context.Context) error {
 	fence, fenced := store.FenceFrom(ctx)
-	for _, t := range []follower{c.Pods, c.ReplicaSets, c.ReplicationControllers, c.Deployments, c.DaemonSets, c.Jobs, c.Budgets} {
+	for _, t := range []follower{
+		c.Pods, c.ReplicaSets, c.ReplicationControllers, c.Deployments, c.DaemonSets, c.Jobs,
+		c.Budgets,
+	} {
 		if err := t.WaitSynced(ctx); err != nil {
 			return err
 		}
@@ -156,15 +145,15 @@ func (c *Controllers) catchUp(ctx context.Context) error {
 			return err
 		}
 	}
-	c.pods.refreshAll()
-	c.sets.refreshAll()
-	c.budgets.refreshAll()
 	return nil
 }
 
 // podChanged has those looked at who count a pod: its owner, or who could become it, and its budgets.
-func (c *Controllers) podChanged(k resource.Key) {
-	was, is := c.pods.change(k)
+func (c *Controllers) podChanged(ch resource.Change[*schedulingv1.Pod]) {
+	was, is := ch.Previous, ch.Object
+	if ch.Deleted {
+		is = nil
+	}
 	if plan.Alike(was, is) {
 		return
 	}
@@ -177,16 +166,17 @@ func (c *Controllers) podChanged(k resource.Key) {
 			c.addAdopters(is)
 		}
 	}
-	for _, b := range c.budgets.of(k.Namespace, everybody) {
-		if was != nil && placement.BudgetSelects(b, was.GetMetadata().GetLabels()) || is != nil && placement.BudgetSelects(b, is.GetMetadata().GetLabels()) {
-			c.budgetLoop.Add(resource.KeyOf(b).String())
+	for b := range c.Budgets.In(ch.Key.Namespace) {
+		if was != nil && placement.BudgetSelects(b, was.GetMetadata().GetLabels()) || is != nil &&
+			placement.BudgetSelects(b, is.GetMetadata().GetLabels()) {
+			c.budgetLoop.Add(object.KeyOf(b).String())
 		}
 	}
 }
 
 func (c *Controllers) addOwner(pod *schedulingv1.Pod) {
 	owner := placement.ControllerOf(pod)
-	key := resource.Key{Namespace: pod.GetMetadata().GetNamespace(), Name: owner.GetName()}.String()
+	key := object.Key{Namespace: pod.GetMetadata().GetNamespace(), Name: owner.GetName()}.String()
 	switch owner.GetKind() {
 	case "ReplicaSet":
 		c.setLoop.Add(key)
@@ -202,41 +192,44 @@ func (c *Controllers) addOwner(pod *schedulingv1.Pod) {
 // addAdopters has everybody looked at who could adopt a pod that nobody manages.
 func (c *Controllers) addAdopters(pod *schedulingv1.Pod) {
 	ns, have := pod.GetMetadata().GetNamespace(), pod.GetMetadata().GetLabels()
-	for _, s := range c.sets.of(ns, everybody) {
+	for s := range c.ReplicaSets.In(ns) {
 		if plan.SelectorMatches(s.GetSpec().GetSelector(), have) {
-			c.setLoop.Add(resource.KeyOf(s).String())
+			c.setLoop.Add(object.KeyOf(s).String())
 		}
 	}
-	for _, rc := range c.ReplicationControllers.All() {
-		if rc.GetMetadata().GetNamespace() == ns && plan.SelectorMatches(plan.ReplicationControllerSelector(rc), have) {
-			c.rcLoop.Add(resource.KeyOf(rc).String())
+	for rc := range c.ReplicationControllers.In(ns) {
+		if plan.SelectorMatches(plan.ReplicationControllerSelector(rc), have) {
+			c.rcLoop.Add(object.KeyOf(rc).String())
 		}
 	}
-	for _, s := range c.DaemonSets.All() {
-		if s.GetMetadata().GetNamespace() == ns && plan.SelectorMatches(s.GetSpec().GetSelector(), have) {
-			c.daemonLoop.Add(resource.KeyOf(s).String())
+	for s := range c.DaemonSets.In(ns) {
+		if plan.SelectorMatches(s.GetSpec().GetSelector(), have) {
+			c.daemonLoop.Add(object.KeyOf(s).String())
 		}
 	}
-	for _, j := range c.Jobs.All() {
-		if j.GetMetadata().GetNamespace() == ns && plan.SelectorMatches(plan.JobSelector(j), have) {
-			c.jobLoop.Add(resource.KeyOf(j).String())
+	for j := range c.Jobs.In(ns) {
+		if plan.SelectorMatches(plan.JobSelector(j), have) {
+			c.jobLoop.Add(object.KeyOf(j).String())
 		}
 	}
 }
 
 // setChanged has a replica set looked at, its deployment, or who could become it, and the budgets of its pods.
-func (c *Controllers) setChanged(k resource.Key) {
-	was, is := c.sets.change(k)
+func (c *Controllers) setChanged(ch resource.Change[*schedulingv1.ReplicaSet]) {
+	k, was, is := ch.Key, ch.Previous, ch.Object
+	if ch.Deleted {
+		is = nil
+	}
 	c.setLoop.Add(k.String())
 	for _, s := range []*schedulingv1.ReplicaSet{was, is} {
-		if owner := resource.ControllerOf(s); owner.GetKind() == "Deployment" {
-			c.deploymentLoop.Add(resource.Key{Namespace: k.Namespace, Name: owner.GetName()}.String())
+		if owner := object.ControllerOf(s); owner.GetKind() == "Deployment" {
+			c.deploymentLoop.Add(object.Key{Namespace: k.Namespace, Name: owner.GetName()}.String())
 		}
 	}
-	if is != nil && resource.ControllerOf(is) == nil {
-		for _, d := range c.Deployments.All() {
-			if d.GetMetadata().GetNamespace() == k.Namespace && plan.SelectorMatches(d.GetSpec().GetSelector(), is.GetMetadata().GetLabels()) {
-				c.deploymentLoop.Add(resource.KeyOf(d).String())
+	if is != nil && object.ControllerOf(is) == nil {
+		for d := range c.Deployments.In(k.Namespace) {
+			if plan.SelectorMatches(d.GetSpec().GetSelector(), is.GetMetadata().GetLabels()) {
+				c.deploymentLoop.Add(object.KeyOf(d).String())
 			}
 		}
 	}
@@ -247,9 +240,9 @@ func (c *Controllers) setChanged(k resource.Key) {
 
 // addBudgets has the budgets looked at that are for pods of a template: their owner may want another number of them.
 func (c *Controllers) addBudgets(namespace string, template *schedulingv1.PodTemplateSpec) {
-	for _, b := range c.budgets.of(namespace, everybody) {
+	for b := range c.Budgets.In(namespace) {
 		if placement.BudgetSelects(b, template.GetMetadata().GetLabels()) {
-			c.budgetLoop.Add(resource.KeyOf(b).String())
+			c.budgetLoop.Add(object.KeyOf(b).String())
 		}
 	}
 }

@@ -15,6 +15,8 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -54,7 +56,7 @@ type cluster struct {
 // agent binds pods, makes them ready and ends them. It can be told to leave new ones alone.
 type agent struct {
 	pods *resource.Table[*schedulingv1.Pod]
-	work chan resource.Key
+	work chan object.Key
 
 	mu   sync.Mutex
 	idle bool
@@ -69,7 +71,8 @@ func start(t *testing.T) *cluster {
 func join(t *testing.T, client *clientv3.Client, prefix, address string) *cluster {
 	t.Helper()
 	c := &cluster{
-		t: t, client: client, prefix: prefix, nodes: resource.NewCache[*nodev1.Node](), moved: make(chan struct{}, 1), events: map[string]int{},
+		t: t, client: client, prefix: prefix, nodes: resource.NewCache[*nodev1.Node](), moved: make(chan struct{}, 1),
+		events: map[string]int{},
 	}
 	v, err := protovalidate.New()
 	if err != nil {
@@ -77,13 +80,14 @@ func join(t *testing.T, client *clientv3.Client, prefix, address string) *cluste
 	}
 	all := kinds.New(kinds.Config{
 		Store: store.New(c.client, c.prefix), Validator: v, Nodes: c, Log: slog.New(slog.DiscardHandler),
-		MayBind: func(context.Context, string, string) bool { return true },
+		MayBind: func(identity.Caller, string, string) bool { return true },
 	})
 	c.Tables = workload.Tables{
-		Pods: all.Pods, ReplicaSets: all.ReplicaSets, ReplicationControllers: all.ReplicationControllers, Deployments: all.Deployments,
-		DaemonSets: all.DaemonSets, Jobs: all.Jobs, Budgets: all.Budgets,
+		Pods: all.Pods, ReplicaSets: all.ReplicaSets, ReplicationControllers: all.ReplicationControllers,
+		Deployments: all.Deployments,
+		DaemonSets:  all.DaemonSets, Jobs: all.Jobs, Budgets: all.Budgets,
 	}
-	c.agent = &agent{pods: c.Pods, work: make(chan resource.Key, 10000)}
+	c.agent = &agent{pods: c.Pods, work: make(chan object.Key, 10000)}
 	follow(c, c.Pods)
 	follow(c, c.ReplicaSets)
 	follow(c, c.ReplicationControllers)
@@ -91,19 +95,24 @@ func join(t *testing.T, client *clientv3.Client, prefix, address string) *cluste
 	follow(c, c.DaemonSets)
 	follow(c, c.Jobs)
 	follow(c, c.Budgets)
-	c.Pods.Subscribe(func(k resource.Key) { c.agent.work <- k })
-	c.Pods.Subscribe(func(resource.Key) { c.noteReady() })
-	control := workload.New(workload.Config{Tables: c.Tables, Nodes: c.nodes, Events: c, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	c.Pods.Subscribe(func(ch resource.Change[*schedulingv1.Pod]) { c.agent.work <- ch.Key })
+	c.Pods.Subscribe(func(resource.Change[*schedulingv1.Pod]) { c.noteReady() })
+	control := workload.New(workload.Config{
+		Tables: c.Tables, Nodes: c.nodes, Events: c,
+		Log: slog.New(slog.DiscardHandler), Now: time.Now,
+	})
 
 	ctx, cancel := context.WithCancel(context.Background())
 	group, ctx := errgroup.WithContext(ctx)
 	c.ctx = ctx
 	for _, run := range []func(context.Context) error{
-		c.Pods.Run, c.ReplicaSets.Run, c.ReplicationControllers.Run, c.Deployments.Run, c.DaemonSets.Run, c.Jobs.Run, c.Budgets.Run, c.agent.run,
+		c.Pods.Run, c.ReplicaSets.Run, c.ReplicationControllers.Run, c.Deployments.Run, c.DaemonSets.Run, c.Jobs.Run,
+		c.Budgets.Run, c.agent.run,
 	} {
 		group.Go(func() error { return run(ctx) })
 	}
-	elector := reconcile.NewElector(c.client, "workload"+strings.ReplaceAll(c.prefix, "/", "-"), address, slog.New(slog.DiscardHandler))
+	elector := reconcile.NewElector(c.client, "workload"+strings.ReplaceAll(c.prefix, "/", "-"), address,
+		slog.New(slog.DiscardHandler))
 	leading, resign := context.WithCancel(ctx)
 	c.resign = resign
 	group.Go(func() error { return elector.Run(leading, control.Lead) })
@@ -118,8 +127,8 @@ func join(t *testing.T, client *clientv3.Client, prefix, address string) *cluste
 }
 
 // follow has the test look again whenever an object of a kind changes.
-func follow[T resource.Object](c *cluster, table *resource.Table[T]) {
-	table.Subscribe(func(resource.Key) { c.poke() })
+func follow[T object.Object](c *cluster, table *resource.Table[T]) {
+	table.Subscribe(func(resource.Change[T]) { c.poke() })
 }
 
 func (c *cluster) poke() {
@@ -136,7 +145,7 @@ func (c *cluster) HasNode(name string) bool {
 }
 
 // Event counts what is told.
-func (c *cluster) Event(_ resource.Object, _, reason, _ string) {
+func (c *cluster) Event(_ object.Object, _, reason, _ string) {
 	c.mu.Lock()
 	c.events[reason]++
 	c.mu.Unlock()
@@ -171,13 +180,13 @@ func (a *agent) run(ctx context.Context) error {
 	}
 }
 
-func (a *agent) look(ctx context.Context, k resource.Key) error {
+func (a *agent) look(ctx context.Context, k object.Key) error {
 	pod, ok := a.pods.Lookup(k.Namespace, k.Name)
 	switch {
 	case !ok:
 		return nil
-	case resource.Deleting(pod):
-		_, err := a.pods.Delete(resource.WithGracePeriod(ctx, 0), k.Namespace, k.Name, nil)
+	case object.Deleting(pod):
+		_, err := a.pods.Delete(ctx, k.Namespace, k.Name, nil, resource.WriteOptions{Grace: proto.Int32(0)})
 		if resourceGone(err) {
 			return nil
 		}
@@ -185,7 +194,7 @@ func (a *agent) look(ctx context.Context, k resource.Key) error {
 	case placement.Terminated(pod), placement.IsReady(pod), a.isIdle():
 		return nil
 	}
-	_, err := a.pods.Modify(kinds.Own(ctx), k, func(p *schedulingv1.Pod) error {
+	_, err := a.pods.Modify(ctx, k, func(p *schedulingv1.Pod) error {
 		p.Spec.NodeName = plan.TargetNode(p)
 		if p.Spec.NodeName == "" {
 			p.Spec.NodeName = "a"
@@ -214,7 +223,7 @@ func (a *agent) setIdle(idle bool) {
 	a.idle = idle
 	a.mu.Unlock()
 	for _, p := range a.pods.All() {
-		a.work <- resource.KeyOf(p)
+		a.work <- object.KeyOf(p)
 	}
 }
 
@@ -227,7 +236,8 @@ func (c *cluster) until(what string, f func() bool) {
 		select {
 		case <-c.moved:
 		case <-limit.C:
-			c.t.Fatalf("%s: not so after 30 s; %d pods, %d of them run, such as %s", what, len(c.Pods.All()), c.count(running), c.describe())
+			c.t.Fatalf("%s: not so after 30 s; %d pods, %d of them run, such as %s", what, len(c.Pods.All()), c.count(running),
+				c.describe())
 		}
 	}
 }
@@ -235,7 +245,8 @@ func (c *cluster) until(what string, f func() bool) {
 func (c *cluster) describe() string {
 	var b strings.Builder
 	for _, p := range c.Pods.All()[:min(10, len(c.Pods.All()))] {
-		fmt.Fprintf(&b, "%s (%s, node %q, ready %t, deleting %t) ", p.Metadata.Name, p.GetStatus().GetPhase(), p.Spec.NodeName, placement.IsReady(p), resource.Deleting(p))
+		fmt.Fprintf(&b, "%s (%s, node %q, ready %t, deleting %t) ", p.Metadata.Name, p.GetStatus().GetPhase(),
+			p.Spec.NodeName, placement.IsReady(p), object.Deleting(p))
 	}
 	return b.String()
 }
@@ -294,16 +305,18 @@ func must[T any](c *cluster) func(T, error) T {
 	}
 }
 
-var web = resource.Key{Namespace: "default", Name: "web"}
+var web = object.Key{Namespace: "default", Name: "web"}
 
 func (c *cluster) deploy(replicas int) {
 	c.t.Helper()
-	must[*schedulingv1.Deployment](c)(c.Deployments.Create(c.ctx, &schedulingv1.Deployment{Metadata: meta(), Spec: &schedulingv1.DeploymentSpec{
-		Replicas: proto.Int32(int32(replicas)), Selector: selector(), Template: template("v1"),
-		Strategy: &schedulingv1.DeploymentStrategy{RollingUpdate: &schedulingv1.RollingUpdateDeployment{
-			MaxSurge: structpb.NewNumberValue(1), MaxUnavailable: structpb.NewNumberValue(1),
-		}},
-	}}))
+	must[*schedulingv1.Deployment](c)(c.Deployments.Create(c.ctx, &schedulingv1.Deployment{
+		Metadata: meta(), Spec: &schedulingv1.DeploymentSpec{
+			Replicas: proto.Int32(int32(replicas)), Selector: selector(), Template: template("v1"),
+			Strategy: &schedulingv1.DeploymentStrategy{RollingUpdate: &schedulingv1.RollingUpdateDeployment{
+				MaxSurge: structpb.NewNumberValue(1), MaxUnavailable: structpb.NewNumberValue(1),
+			}},
+		},
+	}))
 }
 
 func (c *cluster) deployment() *schedulingv1.Deployment {
@@ -323,11 +336,13 @@ func TestDeploymentMakesRollsAndScales(t *testing.T) {
 	c := start(t)
 	c.deploy(3)
 	c.until("three pods and all known of them", func() bool {
-		return c.count(running) == 3 && c.deployment().GetStatus().GetAvailableReplicas() == 3 && resource.IsTrue(c.deployment().GetStatus().GetConditions(), "Available")
+		return c.count(running) == 3 && c.deployment().GetStatus().GetAvailableReplicas() == 3 &&
+			object.IsTrue(c.deployment().GetStatus().GetConditions(), "Available")
 	})
 	for _, p := range c.Pods.All() {
-		set := resource.ControllerOf(p).GetName()
-		if !strings.HasPrefix(p.Metadata.Name, set+"-") || len(p.Metadata.Name) != len(set)+6 || p.Metadata.Labels[plan.HashLabel] == "" {
+		set := object.ControllerOf(p).GetName()
+		if !strings.HasPrefix(p.Metadata.Name, set+"-") || len(p.Metadata.Name) != len(set)+6 ||
+			p.Metadata.Labels[plan.HashLabel] == "" {
 			t.Errorf("pod %q with labels %v of %q", p.Metadata.Name, p.Metadata.Labels, set)
 		}
 	}
@@ -339,7 +354,8 @@ func TestDeploymentMakesRollsAndScales(t *testing.T) {
 	c.change(func(s *schedulingv1.DeploymentSpec) { s.Template = template("v2") })
 	c.until("three new pods", func() bool {
 		return c.count(image("v2")) == 3 && c.count(func(*schedulingv1.Pod) bool { return true }) == 3 &&
-			resource.FindCondition(c.deployment().GetStatus().GetConditions(), "Progressing").GetReason() == "NewReplicaSetAvailable"
+			object.FindCondition(c.deployment().GetStatus().GetConditions(),
+				"Progressing").GetReason() == "NewReplicaSetAvailable"
 	})
 	c.mu.Lock()
 	if c.lowest < 2 {
@@ -362,23 +378,26 @@ func TestDeploymentMakesRollsAndScales(t *testing.T) {
 func TestReplicaSetAdoptsReplacesAndReleases(t *testing.T) {
 	c := start(t)
 	must[*schedulingv1.Pod](c)(c.Pods.Create(c.ctx, &schedulingv1.Pod{
-		Metadata: &metav1.ObjectMeta{Name: "loose", Namespace: "default", Labels: map[string]string{"app": "web"}}, Spec: template("v1").Spec,
+		Metadata: &metav1.ObjectMeta{Name: "loose", Namespace: "default", Labels: map[string]string{"app": "web"}},
+		Spec:     template("v1").Spec,
 	}))
-	must[*schedulingv1.ReplicaSet](c)(c.ReplicaSets.Create(c.ctx, &schedulingv1.ReplicaSet{Metadata: meta(), Spec: &schedulingv1.ReplicaSetSpec{
-		Replicas: proto.Int32(2), Selector: selector(), Template: template("v1"),
-	}}))
+	must[*schedulingv1.ReplicaSet](c)(c.ReplicaSets.Create(c.ctx, &schedulingv1.ReplicaSet{
+		Metadata: meta(), Spec: &schedulingv1.ReplicaSetSpec{
+			Replicas: proto.Int32(2), Selector: selector(), Template: template("v1"),
+		},
+	}))
 	c.until("an adopted and a new pod", func() bool { return c.count(running) == 2 && c.told("SuccessfulCreate") > 0 })
 	loose, _ := c.Pods.Lookup("default", "loose")
-	if resource.ControllerOf(loose).GetName() != "web" || c.told("SuccessfulCreate") != 1 {
-		t.Errorf("owner %v, %d made", resource.ControllerOf(loose), c.told("SuccessfulCreate"))
+	if object.ControllerOf(loose).GetName() != "web" || c.told("SuccessfulCreate") != 1 {
+		t.Errorf("owner %v, %d made", object.ControllerOf(loose), c.told("SuccessfulCreate"))
 	}
-	must[*schedulingv1.Pod](c)(c.Pods.Modify(c.ctx, resource.KeyOf(loose), func(p *schedulingv1.Pod) error {
+	must[*schedulingv1.Pod](c)(c.Pods.Modify(c.ctx, object.KeyOf(loose), func(p *schedulingv1.Pod) error {
 		p.Metadata.Labels = map[string]string{"app": "debug"}
 		return nil
 	}))
 	c.until("a released pod and its replacement", func() bool { return c.count(running) == 3 })
-	if loose, _ = c.Pods.Lookup("default", "loose"); resource.ControllerOf(loose) != nil {
-		t.Errorf("owner %v", resource.ControllerOf(loose))
+	if loose, _ = c.Pods.Lookup("default", "loose"); object.ControllerOf(loose) != nil {
+		t.Errorf("owner %v", object.ControllerOf(loose))
 	}
 	if _, err := c.ReplicaSets.Delete(c.ctx, "default", "web", nil); err != nil {
 		t.Fatal(err)
@@ -395,11 +414,13 @@ func TestReplicaSetSaysWhyItHasNoPods(t *testing.T) {
 	c := start(t)
 	failure := func() *metav1.Condition {
 		set, _ := c.ReplicaSets.Lookup("default", "web")
-		return resource.FindCondition(set.GetStatus().GetConditions(), plan.ReplicaFailure)
+		return object.FindCondition(set.GetStatus().GetConditions(), plan.ReplicaFailure)
 	}
-	must[*schedulingv1.ReplicaSet](c)(c.ReplicaSets.Create(c.ctx, &schedulingv1.ReplicaSet{Metadata: meta(), Spec: &schedulingv1.ReplicaSetSpec{
-		Selector: selector(), Template: annotated("no spaces here"),
-	}}))
+	must[*schedulingv1.ReplicaSet](c)(c.ReplicaSets.Create(c.ctx, &schedulingv1.ReplicaSet{
+		Metadata: meta(), Spec: &schedulingv1.ReplicaSetSpec{
+			Selector: selector(), Template: annotated("no spaces here"),
+		},
+	}))
 	c.until("the reason", func() bool { return failure().GetReason() == "FailedCreate" && c.told("FailedCreate") > 0 })
 	must[*schedulingv1.ReplicaSet](c)(c.ReplicaSets.Modify(c.ctx, web, func(s *schedulingv1.ReplicaSet) error {
 		s.Spec.Template = annotated("fine")
@@ -418,9 +439,13 @@ func annotated(key string) *schedulingv1.PodTemplateSpec {
 func TestReplicationControllerOfManyPods(t *testing.T) {
 	c := start(t)
 	c.agent.setIdle(true)
-	must[*schedulingv1.ReplicationController](c)(c.ReplicationControllers.Create(c.ctx, &schedulingv1.ReplicationController{
-		Metadata: meta(), Spec: &schedulingv1.ReplicationControllerSpec{Replicas: proto.Int32(700), Template: template("v1")},
-	}))
+	must[*schedulingv1.ReplicationController](c)(c.ReplicationControllers.Create(c.ctx,
+		&schedulingv1.ReplicationController{
+			Metadata: meta(), Spec: &schedulingv1.ReplicationControllerSpec{
+				Replicas: proto.Int32(700),
+				Template: template("v1"),
+			},
+		}))
 	c.until("all pods", func() bool {
 		rc, _ := c.ReplicationControllers.Lookup("default", "web")
 		return rc.GetStatus().GetReplicas() == 700
@@ -438,12 +463,14 @@ func TestTheNextLeaderGoesOnWhereTheLastOneStopped(t *testing.T) {
 	first.agent.setIdle(true)
 	second.agent.setIdle(true)
 	for range 3 {
-		must[*schedulingv1.ReplicationController](first)(first.ReplicationControllers.Create(first.ctx, &schedulingv1.ReplicationController{
-			Metadata: &metav1.ObjectMeta{GenerateName: "web-", Namespace: "default"},
-			Spec: &schedulingv1.ReplicationControllerSpec{Replicas: proto.Int32(300), Template: &schedulingv1.PodTemplateSpec{
-				Metadata: &metav1.ObjectMeta{Labels: map[string]string{"app": resource.GenerateName("app-")}}, Spec: template("v1").Spec,
-			}},
-		}))
+		must[*schedulingv1.ReplicationController](first)(first.ReplicationControllers.Create(first.ctx,
+			&schedulingv1.ReplicationController{
+				Metadata: &metav1.ObjectMeta{GenerateName: "web-", Namespace: "default"},
+				Spec: &schedulingv1.ReplicationControllerSpec{Replicas: proto.Int32(300), Template: &schedulingv1.PodTemplateSpec{
+					Metadata: &metav1.ObjectMeta{Labels: map[string]string{"app": resource.GenerateName("app-")}},
+					Spec:     template("v1").Spec,
+				}},
+			}))
 	}
 	first.until("some pods", func() bool { return len(first.Pods.All()) > 1 })
 	first.resign()
@@ -455,22 +482,28 @@ func TestTheNextLeaderGoesOnWhereTheLastOneStopped(t *testing.T) {
 		return pods == 900
 	})
 	if n := len(second.Pods.All()); n != 901 || first.told("SuccessfulDelete")+second.told("SuccessfulDelete") > 0 {
-		t.Errorf("%d pods, %d were removed; want 901 and none", n, first.told("SuccessfulDelete")+second.told("SuccessfulDelete"))
+		t.Errorf("%d pods, %d were removed; want 901 and none", n, first.told("SuccessfulDelete")+
+			second.told("SuccessfulDelete"))
 	}
 }
 
 func TestDaemonSetFollowsNodes(t *testing.T) {
 	c := start(t)
-	must[*schedulingv1.DaemonSet](c)(c.DaemonSets.Create(c.ctx, &schedulingv1.DaemonSet{Metadata: meta(), Spec: &schedulingv1.DaemonSetSpec{
-		Selector: selector(), Template: template("v1"),
-	}}))
+	must[*schedulingv1.DaemonSet](c)(c.DaemonSets.Create(c.ctx, &schedulingv1.DaemonSet{
+		Metadata: meta(), Spec: &schedulingv1.DaemonSetSpec{
+			Selector: selector(), Template: template("v1"),
+		},
+	}))
 	daemons := func() *schedulingv1.DaemonSetStatus {
 		s, _ := c.DaemonSets.Lookup("default", "web")
 		return s.GetStatus()
 	}
 	c.until("a pod on each node", func() bool { return c.count(running) == 3 && daemons().GetNumberReady() == 3 })
 	c.setNodes("a", "b", "c", "d")
-	c.until("a pod on the new node", func() bool { return c.count(running) == 4 && daemons().GetDesiredNumberScheduled() == 4 })
+	c.until("a pod on the new node", func() bool {
+		return c.count(running) == 4 &&
+			daemons().GetDesiredNumberScheduled() == 4
+	})
 	on := map[string]int{}
 	for _, p := range c.Pods.All() {
 		on[p.Spec.NodeName]++
@@ -483,7 +516,10 @@ func TestDaemonSetFollowsNodes(t *testing.T) {
 		s.Spec.Template = template("v2")
 		return nil
 	}))
-	c.until("all pods renewed", func() bool { return c.count(image("v2")) == 4 && daemons().GetUpdatedNumberScheduled() == 4 })
+	c.until("all pods renewed", func() bool {
+		return c.count(image("v2")) == 4 &&
+			daemons().GetUpdatedNumberScheduled() == 4
+	})
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.lowest < 3 {
@@ -502,7 +538,7 @@ func TestJobRunsToItsEnd(t *testing.T) {
 		c.until("a running pod", func() bool { return c.count(running) > 0 })
 		for _, p := range c.Pods.All() {
 			if running(p) {
-				must[*schedulingv1.Pod](c)(c.Pods.Modify(kinds.Own(c.ctx), resource.KeyOf(p), func(p *schedulingv1.Pod) error {
+				must[*schedulingv1.Pod](c)(c.Pods.Modify(c.ctx, object.KeyOf(p), func(p *schedulingv1.Pod) error {
 					p.Status.Phase, p.Status.Conditions = proto.String("Succeeded"), nil
 					return nil
 				}))
@@ -526,8 +562,8 @@ func TestJobCountsPodsThatAreGone(t *testing.T) {
 	}}))
 	for i := range 3 {
 		c.until("a running pod", func() bool { return c.count(running) == 1 })
-		pod := resource.KeyOf(c.Pods.All()[0])
-		must[*schedulingv1.Pod](c)(c.Pods.Modify(kinds.Own(c.ctx), pod, func(p *schedulingv1.Pod) error {
+		pod := object.KeyOf(c.Pods.All()[0])
+		must[*schedulingv1.Pod](c)(c.Pods.Modify(c.ctx, pod, func(p *schedulingv1.Pod) error {
 			p.Status.Phase, p.Status.Conditions = proto.String("Succeeded"), nil
 			return nil
 		}))
@@ -546,15 +582,18 @@ func TestJobCountsPodsThatAreGone(t *testing.T) {
 func TestBudgetCountsHealthyPods(t *testing.T) {
 	c := start(t)
 	c.agent.setIdle(true)
-	must[*schedulingv1.PodDisruptionBudget](c)(c.Budgets.Create(c.ctx, &schedulingv1.PodDisruptionBudget{Metadata: meta(), Spec: &schedulingv1.PodDisruptionBudgetSpec{
-		MaxUnavailable: structpb.NewNumberValue(1), Selector: selector(),
-	}}))
+	must[*schedulingv1.PodDisruptionBudget](c)(c.Budgets.Create(c.ctx, &schedulingv1.PodDisruptionBudget{
+		Metadata: meta(), Spec: &schedulingv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: structpb.NewNumberValue(1), Selector: selector(),
+		},
+	}))
 	c.deploy(3)
 	numbers := func() string {
 		b, _ := c.Budgets.Lookup("default", "web")
 		s := b.GetStatus()
-		return fmt.Sprintf("%d %d %d %d %s", s.GetExpectedPods(), s.GetDesiredHealthy(), s.GetCurrentHealthy(), s.GetDisruptionsAllowed(),
-			resource.FindCondition(s.GetConditions(), plan.DisruptionAllowed).GetReason())
+		return fmt.Sprintf("%d %d %d %d %s", s.GetExpectedPods(), s.GetDesiredHealthy(), s.GetCurrentHealthy(),
+			s.GetDisruptionsAllowed(),
+			object.FindCondition(s.GetConditions(), plan.DisruptionAllowed).GetReason())
 	}
 	c.until("none is healthy", func() bool { return numbers() == "3 2 0 0 InsufficientPods" })
 	c.agent.setIdle(false)

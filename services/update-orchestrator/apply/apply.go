@@ -1,6 +1,6 @@
-// Package apply brings one manifest of a release to where it belongs: to the service that owns its kind, to this service's own cluster
-// operators, or, where nobody owns the kind, to the manifests that are kept as they are. Everything it does may be done again. It decides
-// nothing about order.
+// Package apply brings one manifest of a release to where it belongs: to the service that owns its kind, to this
+// service's own cluster operators, or, for a kind without an owner, to the manifests that are kept unchanged.
+// Everything it does may be done again. It decides nothing about order.
 package apply
 
 import (
@@ -17,6 +17,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/release"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -43,8 +44,8 @@ type Task struct {
 	release.Manifest
 	Operands []*updatev1.OperandVersion // for a ClusterOperator: the versions that it has to report
 
-	kind   *kind           // nil if no other service owns the kind
-	object resource.Object // of kind, or the ClusterOperator; nil for what is kept as it stands
+	kind   *kind         // nil if no other service owns the kind
+	object object.Object // of kind, or the ClusterOperator; nil for what is kept unchanged
 }
 
 // Operator reports whether the manifest is a ClusterOperator, which is waited for.
@@ -74,8 +75,8 @@ func New(tables *kinds.Tables, owners Owners) (*Applier, error) {
 	return &Applier{tables: tables, kinds: k}, err
 }
 
-// Prepare reads all manifests of a release that count here, in load order. An error means that the release must not be applied: a document
-// does not fit its kind.
+// Prepare reads all manifests of a release that count here, in load order. An error means that the release must not be
+// applied: a document does not fit its kind.
 func (a *Applier) Prepare(p *release.Payload) ([]Task, error) {
 	var out []Task
 	var failed []error
@@ -114,12 +115,12 @@ func (a *Applier) task(m release.Manifest) (Task, error) {
 	return t, err
 }
 
-// Apply brings a manifest to where it belongs and returns the object as its owner has it then; nil where there is nothing to wait for.
-// deletions says whether manifests that ask for a deletion are followed; else they do nothing.
-func (a *Applier) Apply(ctx context.Context, t Task, version string, deletions bool) (resource.Object, error) {
+// Apply brings a manifest to where it belongs and returns the object as its owner has it then; nil where there is
+// nothing to wait for. deletions says whether manifests that ask for a deletion are followed; else they do nothing.
+func (a *Applier) Apply(ctx context.Context, t Task, version string, deletions bool) (object.Object, error) {
 	switch {
 	case t.APIVersion == configGroup+"/v1" && t.Kind == "ClusterVersion":
-		return nil, nil // the wish of a cluster is its administrators'
+		return nil, nil // the spec of the ClusterVersion belongs to administrators
 	case t.Delete():
 		if !deletions {
 			return nil, nil
@@ -134,16 +135,16 @@ func (a *Applier) Apply(ctx context.Context, t Task, version string, deletions b
 		if status.Code(err) == codes.AlreadyExists {
 			return nil, nil
 		}
-		return object(out, err)
+		return asObject(out, err)
 	}
-	return object(t.kind.call(ctx, resource.Apply, t.object))
+	return asObject(t.kind.call(ctx, resource.Apply, t.object))
 }
 
-func object(m proto.Message, err error) (resource.Object, error) {
+func asObject(m proto.Message, err error) (object.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	o, _ := m.(resource.Object)
+	o, _ := m.(object.Object)
 	return o, nil
 }
 
@@ -153,7 +154,7 @@ func (a *Applier) delete(ctx context.Context, t Task) error {
 	case t.Operator():
 		_, err = a.tables.Operators.Delete(ctx, "", t.Name, nil)
 	case t.kind == nil:
-		_, err = a.tables.Manifests.Delete(ctx, "", Name(t.Manifest), nil)
+		_, err = a.tables.Manifests.Delete(ctx, "", name(t.Manifest), nil)
 	default:
 		_, err = t.kind.call(ctx, resource.Delete, t.object)
 	}
@@ -167,7 +168,8 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// ensureOperator makes the ClusterOperator of a manifest if it is not there, so that people see what will be waited for.
+// ensureOperator makes the ClusterOperator of a manifest if it is not there, so that people see what will be waited
+// for.
 func (a *Applier) ensureOperator(ctx context.Context, t Task) error {
 	if _, ok := a.tables.Operators.Lookup("", t.Name); ok || t.Delete() {
 		return nil
@@ -183,16 +185,16 @@ func (a *Applier) ensureOperator(ctx context.Context, t Task) error {
 	return err
 }
 
-// keep stores a manifest of a kind that nobody owns.
+// keep stores a manifest of a kind without an owner.
 func (a *Applier) keep(ctx context.Context, t Task, version string) error {
 	spec := &updatev1.ManifestSpec{Object: t.Object(), File: t.File, Version: version, Content: t.Content}
-	name := Name(t.Manifest)
+	name := name(t.Manifest)
 	if old, ok := a.tables.Manifests.Lookup("", name); ok {
 		if t.CreateOnly() || proto.Equal(old.GetSpec(), spec) {
 			return nil
 		}
 	}
-	_, err := a.tables.Manifests.Modify(ctx, resource.Key{Name: name}, func(m *updatev1.Manifest) error {
+	_, err := a.tables.Manifests.Modify(ctx, object.Key{Name: name}, func(m *updatev1.Manifest) error {
 		m.Spec = spec
 		return nil
 	})
@@ -203,18 +205,19 @@ func (a *Applier) keep(ctx context.Context, t Task, version string) error {
 	return err
 }
 
-// Kept reports whether a manifest that is kept as it stands is there as the release has it. It is true for all that are kept elsewhere.
+// Kept reports whether a manifest that is kept unchanged is there as the release has it. It is true for all that are
+// kept elsewhere.
 func (a *Applier) Kept(t Task) bool {
 	if t.kind != nil || t.object != nil || t.Delete() || t.CreateOnly() || t.Kind == "ClusterVersion" {
 		return true
 	}
-	m, ok := a.tables.Manifests.Lookup("", Name(t.Manifest))
+	m, ok := a.tables.Manifests.Lookup("", name(t.Manifest))
 	return ok && string(m.GetSpec().GetContent()) == string(t.Content)
 }
 
-// Name returns the name under which a manifest is kept: kind, group, namespace and name of its object as far as a name can hold them, and a
-// hash of them, since two objects may read alike.
-func Name(m release.Manifest) string {
+// name returns the name under which a manifest is kept: kind, group, namespace and name of its object as far as a name
+// can hold them, and a hash of them, since two objects may read alike.
+func name(m release.Manifest) string {
 	const most = 200 // of the 253 characters that a name may have
 	parts := slices.DeleteFunc([]string{m.Kind, m.Group(), m.Namespace, m.Name}, func(p string) bool { return p == "" })
 	words := strings.FieldsFunc(strings.ToLower(strings.Join(parts, "-")), func(r rune) bool {

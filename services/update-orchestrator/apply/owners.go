@@ -8,6 +8,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -21,6 +22,7 @@ import (
 	_ "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	_ "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	_ "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 // Owners are the services that own kinds, by the package of their messages.
@@ -28,12 +30,15 @@ type Owners map[protoreflect.FullName]grpc.ClientConnInterface
 
 // Packages returns the packages of kinds that releases bring, each with the service that owns them.
 func Packages() map[protoreflect.FullName]string {
-	return map[protoreflect.FullName]string{
-		"windlass.scheduling.v1": "scheduler",
-		"windlass.config.v1":     "node-configurator",
-		"windlass.machine.v1":    "machine-api",
-		"windlass.node.v1":       "eviction-controller",
+	owners := map[protoreflect.FullName]string{}
+	for _, s := range topology.Services() {
+		for _, pkg := range s.Packages {
+			if s.Released {
+				owners[pkg] = s.Name
+			}
+		}
 	}
+	return owners
 }
 
 // kind is a kind that another service owns.
@@ -52,13 +57,13 @@ func (o Owners) kinds() (map[[2]string]*kind, error) {
 		conn, owned := o[f.Package()]
 		for i := 0; owned && i < f.Messages().Len(); i++ {
 			m := f.Messages().Get(i)
-			typ := resource.TypeOf(m)
+			typ := object.TypeOf(m)
 			if typ == nil {
 				continue
 			}
 			methods, err := resource.Methods(m)
 			failed = errors.Join(failed, err)
-			found[[2]string{resource.APIVersion(typ), typ.GetKind()}] = &kind{message: m, typ: typ, methods: methods, conn: conn}
+			found[[2]string{object.APIVersion(typ), typ.GetKind()}] = &kind{message: m, typ: typ, methods: methods, conn: conn}
 		}
 		return true
 	})
@@ -66,12 +71,12 @@ func (o Owners) kinds() (map[[2]string]*kind, error) {
 }
 
 // decode reads a document of the kind, strictly. The status is left out: it is its owner's.
-func (k *kind) decode(doc []byte) (resource.Object, error) {
+func (k *kind) decode(doc []byte) (object.Object, error) {
 	m := resource.NewMessage(k.message)
 	if err := manifest.Decode(doc, m); err != nil {
 		return nil, err
 	}
-	o, ok := m.(resource.Object)
+	o, ok := m.(object.Object)
 	if !ok {
 		return nil, fmt.Errorf("%s is no kind of object", k.message.FullName())
 	}
@@ -82,7 +87,7 @@ func (k *kind) decode(doc []byte) (resource.Object, error) {
 }
 
 // call invokes a standard method for an object. The object itself goes along where the request has a place for it.
-func (k *kind) call(ctx context.Context, verb resource.Method, o resource.Object) (proto.Message, error) {
+func (k *kind) call(ctx context.Context, verb resource.Method, o object.Object) (proto.Message, error) {
 	m, ok := k.methods[verb]
 	if !ok {
 		return nil, status.Errorf(codes.Unimplemented, "%s has no method %s", k.typ.GetKind(), verb)
@@ -97,7 +102,7 @@ func method(m protoreflect.MethodDescriptor) string {
 	return fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
 }
 
-func (k *kind) request(m protoreflect.MethodDescriptor, o resource.Object) proto.Message {
+func (k *kind) request(m protoreflect.MethodDescriptor, o object.Object) proto.Message {
 	req := resource.NewMessage(m.Input())
 	fields := m.Input().Fields()
 	for i := range fields.Len() {
@@ -115,8 +120,8 @@ func (k *kind) request(m protoreflect.MethodDescriptor, o resource.Object) proto
 }
 
 // key returns where the owner keeps an object.
-func (k *kind) key(o resource.Object) resource.Key {
-	key := resource.KeyOf(o)
+func (k *kind) key(o object.Object) object.Key {
+	key := object.KeyOf(o)
 	if key.Name == "" {
 		key.Name = k.typ.GetSingleton()
 	}
@@ -126,9 +131,9 @@ func (k *kind) key(o resource.Object) resource.Key {
 	return key
 }
 
-// follow calls see with every state of one object until that returns true or an error, ctx ends, or the stream breaks. It is ErrGone if there
-// is no such object any more.
-func (k *kind) follow(ctx context.Context, o resource.Object, see func(resource.Object) (bool, error)) error {
+// follow calls see with every state of one object until that returns true or an error, ctx ends, or the stream breaks.
+// It is ErrGone if there is no such object any more.
+func (k *kind) follow(ctx context.Context, o object.Object, see func(object.Object) (bool, error)) error {
 	m, ok := k.methods[resource.Watch]
 	if !ok {
 		return status.Errorf(codes.Unimplemented, "%s has no method %s", k.typ.GetKind(), resource.Watch)
@@ -154,7 +159,7 @@ func (k *kind) follow(ctx context.Context, o resource.Object, see func(resource.
 		} else if err != nil {
 			return err
 		}
-		events, _, listed, err := resource.ReadFrame[resource.Object](frame, in)
+		events, _, listed, err := resource.ReadFrame[object.Object](frame, in)
 		if err != nil {
 			return err
 		}

@@ -7,7 +7,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 )
 
 // ErrGone means that a workload was deleted while it was waited for.
@@ -22,9 +22,9 @@ type State struct {
 	Observed string // what is seen
 }
 
-// Waits reports whether an object that was just applied is waited for: jobs, and workloads that are renewed. What is made for the first time
-// is not waited for: it may need what comes later.
-func Waits(o resource.Object) bool {
+// Waits reports whether an object that was just applied is waited for: jobs, and workloads that are renewed. What is
+// made for the first time is not waited for: it may need what comes later.
+func Waits(o object.Object) bool {
 	switch o.(type) {
 	case *schedulingv1.Job:
 		return true
@@ -34,17 +34,18 @@ func Waits(o resource.Object) bool {
 	return false
 }
 
-// Follow calls see with every state of a workload until it is ready, ctx ends, or the watch breaks; it is ErrGone if the workload goes.
+// Follow calls see with every state of a workload until it is ready, ctx ends, or the watch breaks; it is ErrGone if
+// the workload goes.
 func (a *Applier) Follow(ctx context.Context, t Task, see func(State)) error {
-	return t.kind.follow(ctx, t.object, func(o resource.Object) (bool, error) {
-		s := Rollout(o)
+	return t.kind.follow(ctx, t.object, func(o object.Object) (bool, error) {
+		s := rolloutOf(o)
 		see(s)
 		return s.Ready, nil
 	})
 }
 
-// Rollout says how far a workload has come.
-func Rollout(o resource.Object) State {
+// rolloutOf says how far a workload has come.
+func rolloutOf(o object.Object) State {
 	switch w := o.(type) {
 	case *schedulingv1.Deployment:
 		want := int32(1) // what a deployment without a number has
@@ -56,7 +57,7 @@ func Rollout(o resource.Object) State {
 			seen:    st.GetObservedGeneration() >= w.GetMetadata().GetGeneration(),
 			want:    want,
 			updated: st.GetUpdatedReplicas(), available: st.GetAvailableReplicas(), total: st.GetReplicas(),
-			stuck: resource.FindCondition(st.GetConditions(), "Progressing"),
+			stuck: object.FindCondition(st.GetConditions(), "Progressing"),
 		})
 	case *schedulingv1.DaemonSet:
 		st := w.GetStatus()
@@ -97,8 +98,8 @@ func rollout(r rolled) State {
 func job(j *schedulingv1.Job) State {
 	s := State{Reason: "WorkloadNotAvailable", Fact: "the job is complete"}
 	st := j.GetStatus()
-	switch failed := resource.FindCondition(st.GetConditions(), "Failed"); {
-	case resource.IsTrue(st.GetConditions(), "Complete"):
+	switch failed := object.FindCondition(st.GetConditions(), "Failed"); {
+	case object.IsTrue(st.GetConditions(), "Complete"):
 		return State{Ready: true}
 	case failed.GetStatus() == "True":
 		s.Failed, s.Reason, s.Observed = true, "WorkloadNotProgressing", "the job failed: "+failed.GetMessage()

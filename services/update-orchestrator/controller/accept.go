@@ -13,8 +13,8 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/release"
-	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -37,7 +37,7 @@ const (
 const (
 	// retrieveLimit is how long it may take to find, verify and read a release.
 	retrieveLimit = 4 * time.Minute
-	// A refused release is looked at again, since an image or a signature may come late.
+	// A refused release is checked again, since an image or a signature may come late.
 	firstRetry = 5 * time.Second
 	mostRetry  = 2 * time.Minute
 )
@@ -62,7 +62,10 @@ func (l *loaded) name() string {
 
 // reference is how a status names the release. from is where it was offered; it may be nil.
 func (l *loaded) reference(from *updatev1.ReleaseReference) *updatev1.ReleaseReference {
-	ref := &updatev1.ReleaseReference{Version: proto.String(l.version()), Image: proto.String(l.image), Url: l.payload.Metadata.Metadata["url"]}
+	ref := &updatev1.ReleaseReference{
+		Version: proto.String(l.version()), Image: proto.String(l.image),
+		Url: l.payload.Metadata.Metadata["url"],
+	}
 	if from != nil {
 		ref.Architecture, ref.Channels = from.GetArchitecture(), from.GetChannels()
 		if ref.Url == "" {
@@ -87,16 +90,16 @@ func (s *step) Error() string {
 
 func (s *step) Unwrap() error { return s.err }
 
-// refusal is a wish that could not be followed.
+// refusal is a desired update that was refused.
 type refusal struct {
-	wish  string // what was wished for, and what else the answer depends on
-	again time.Time
-	tries int
+	inputs string // fingerprint of the desired update and of what else the answer depends on
+	again  time.Time
+	tries  int
 }
 
-// attempt is a look at a release that is wished for. It may take minutes, so the cluster is looked after meanwhile.
+// attempt is a check of the desired release. It may take minutes, so it runs beside the controller's loop.
 type attempt struct {
-	wish   string
+	inputs string
 	cancel context.CancelFunc
 	ended  chan struct{}
 	next   *loaded // read it and err after the end
@@ -112,10 +115,12 @@ func (a *attempt) over() bool {
 	}
 }
 
-// attempt looks at a release. Its end leads to the next look of the controller.
-func (c *Controller) attempt(ctx context.Context, cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference, wish string) {
+// attempt starts the check of a release. Its end triggers the controller.
+func (c *Controller) attempt(ctx context.Context, cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference,
+	inputs string,
+) {
 	ctx, cancel := context.WithTimeout(ctx, retrieveLimit)
-	a := &attempt{wish: wish, cancel: cancel, ended: make(chan struct{})}
+	a := &attempt{inputs: inputs, cancel: cancel, ended: make(chan struct{})}
 	present := c.term.release
 	c.term.attempt = a
 	c.term.background.Go(func() {
@@ -126,7 +131,7 @@ func (c *Controller) attempt(ctx context.Context, cv *updatev1.ClusterVersion, t
 	})
 }
 
-// abandon ends the look at a release that is wished for no more.
+// abandon cancels the check of a release that is no longer desired.
 func (c *Controller) abandon() {
 	if c.term.attempt != nil {
 		c.term.attempt.cancel()
@@ -134,8 +139,8 @@ func (c *Controller) abandon() {
 	}
 }
 
-// wishOf is all that a refusal depends on and that can be seen from here.
-func wishOf(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference) string {
+// inputsOf is all that a refusal depends on and that can be seen from here.
+func inputsOf(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference) string {
 	spec := cv.GetSpec()
 	stores := make([]string, len(spec.GetSignatureStores()))
 	for i, s := range spec.GetSignatureStores() {
@@ -145,7 +150,7 @@ func wishOf(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference) stri
 		plan.Find(cv.GetStatus().GetConditions(), plan.Upgradeable).GetStatus(), cv.GetStatus().GetDesired().GetImage())
 }
 
-// follow brings the cluster to the release that is wished for, if that is another one. It returns when to look again.
+// follow brings the cluster to the desired release, if that is another one. It returns when to look again.
 func (c *Controller) follow(ctx context.Context, cv *updatev1.ClusterVersion) (time.Time, error) {
 	target := plan.Desired(cv)
 	if target == nil || sameImage(target.GetImage(), cv.GetStatus().GetDesired().GetImage()) {
@@ -153,8 +158,8 @@ func (c *Controller) follow(ctx context.Context, cv *updatev1.ClusterVersion) (t
 		c.term.refused = refusal{}
 		return time.Time{}, c.withdraw(ctx, cv)
 	}
-	wish := wishOf(cv, target)
-	if c.term.attempt != nil && c.term.attempt.wish != wish {
+	inputs := inputsOf(cv, target)
+	if c.term.attempt != nil && c.term.attempt.inputs != inputs {
 		c.abandon()
 	}
 	switch a := c.term.attempt; {
@@ -163,20 +168,23 @@ func (c *Controller) follow(ctx context.Context, cv *updatev1.ClusterVersion) (t
 		return c.conclude(ctx, cv, target, a)
 	case a != nil:
 		return time.Time{}, nil // its end leads to the next look
-	case c.term.refused.wish != wish:
-		c.term.refused = refusal{wish: wish}
-		if err := c.accepting(ctx, plan.Unknown, retrievePayload, fmt.Sprintf("Retrieving and verifying payload %s", describe(target))); err != nil {
+	case c.term.refused.inputs != inputs:
+		c.term.refused = refusal{inputs: inputs}
+		if err := c.accepting(ctx, plan.Unknown, retrievePayload, fmt.Sprintf("Retrieving and verifying payload %s",
+			describe(target))); err != nil {
 			return time.Time{}, err
 		}
 	case time.Now().Before(c.term.refused.again):
 		return c.term.refused.again, nil
 	}
-	c.attempt(ctx, cv, target, wish)
+	c.attempt(ctx, cv, target, inputs)
 	return time.Time{}, nil
 }
 
-// conclude follows a wish, or refuses it, as the look at its release has ended.
-func (c *Controller) conclude(ctx context.Context, cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference, a *attempt) (time.Time, error) {
+// conclude accepts or refuses a desired update by the outcome of its check.
+func (c *Controller) conclude(ctx context.Context, cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference,
+	a *attempt,
+) (time.Time, error) {
 	var refused *step
 	switch {
 	case errors.As(a.err, &refused):
@@ -188,19 +196,21 @@ func (c *Controller) conclude(ctx context.Context, cv *updatev1.ClusterVersion, 
 	if err != nil {
 		return time.Time{}, err
 	}
-	if wishOf(cv, plan.Desired(cv)) != a.wish {
-		return time.Now(), nil // the wish was changed, and that is not seen here yet
+	if inputsOf(cv, plan.Desired(cv)) != a.inputs {
+		return time.Now(), nil // the desired update was changed, and that is not seen here yet
 	}
 	return time.Time{}, c.accept(ctx, a.next, target)
 }
 
-// withdraw says that the present release is accepted, where a wish for another one was refused and taken back. A cluster without an image has
-// accepted none.
+// withdraw says that the present release is accepted, where another one was refused and is no longer desired. A
+// cluster without an image has accepted none.
 func (c *Controller) withdraw(ctx context.Context, cv *updatev1.ClusterVersion) error {
 	have := plan.Find(cv.GetStatus().GetConditions(), plan.ReleaseAccepted)
 	switch {
 	case have != nil && cv.GetStatus().GetDesired().GetImage() == "":
-		return c.write(ctx, func(cv *updatev1.ClusterVersion, now time.Time) { set(cv.GetStatus(), plan.ReleaseAccepted, nil, now) })
+		return c.write(ctx, func(cv *updatev1.ClusterVersion, now time.Time) {
+			set(cv.GetStatus(), plan.ReleaseAccepted, nil, now)
+		})
 	case c.term.release == nil || have.GetStatus() == plan.True:
 		return nil
 	}
@@ -222,11 +232,16 @@ func (c *Controller) accepting(ctx context.Context, status, reason, message stri
 }
 
 func accepting(status, reason, message string) *metav1.Condition {
-	return &metav1.Condition{Type: plan.ReleaseAccepted, Status: status, Reason: proto.String(reason), Message: proto.String(message)}
+	return &metav1.Condition{
+		Type: plan.ReleaseAccepted, Status: status, Reason: proto.String(reason),
+		Message: proto.String(message),
+	}
 }
 
-// refuse says why a wish is not followed. Nothing else changes.
-func (c *Controller) refuse(ctx context.Context, cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference, why *step) (time.Time, error) {
+// refuse reports why a desired update is refused. Nothing else changes.
+func (c *Controller) refuse(ctx context.Context, cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference,
+	why *step,
+) (time.Time, error) {
 	r := &c.term.refused
 	r.again = time.Now().Add(min(firstRetry<<min(r.tries, 10), mostRetry))
 	r.tries++
@@ -239,15 +254,18 @@ func (c *Controller) refuse(ctx context.Context, cv *updatev1.ClusterVersion, ta
 
 func refusalMessage(target *updatev1.ReleaseReference, why *step) string {
 	does := map[string]string{
-		retrievePayload: "Retrieving payload failed", verifyPayload: "Verifying payload failed", loadPayload: "Loading payload failed",
+		retrievePayload: "Retrieving payload failed", verifyPayload: "Verifying payload failed",
+		loadPayload:          "Loading payload failed",
 		verifyPayloadVersion: "Verifying payload failed", preconditionChecks: "Preconditions failed for payload",
 	}[why.reason]
 	return fmt.Sprintf("%s %s failure=%v", does, describe(target), why)
 }
 
-// consider finds, verifies, reads and checks a release that is wished for; present is the release that the cluster is at, or nil. Its error is
-// a *step if the release is refused.
-func (c *Controller) consider(ctx context.Context, cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference, present *loaded) (*loaded, error) {
+// consider finds, verifies, reads and checks a desired release; present is the release that the cluster is
+// at, or nil. Its error is a *step if the release is refused.
+func (c *Controller) consider(ctx context.Context, cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference,
+	present *loaded,
+) (*loaded, error) {
 	image, err := release.Open(ctx, target.GetImage(), c.Images)
 	if err != nil {
 		return nil, &step{retrievePayload, err}
@@ -259,15 +277,18 @@ func (c *Controller) consider(ctx context.Context, cv *updatev1.ClusterVersion, 
 	case unverified != nil && !force:
 		return nil, &step{verifyPayload, unverified}
 	case unverified != nil:
-		waived = append(waived, fmt.Sprintf("Target release %s cannot be verified, but continuing anyway because the update was forced: %v",
-			describe(target), unverified))
+		waived = append(waived,
+			fmt.Sprintf("Target release %s cannot be verified, but continuing anyway because the update was forced: %v",
+				describe(target), unverified))
 	}
 	next, err := c.load(image)
 	if err != nil {
 		return nil, &step{loadPayload, err}
 	}
 	if v := target.GetVersion(); v != "" && v != next.version() {
-		return nil, &step{verifyPayloadVersion, fmt.Errorf("release image version %s does not match the expected upstream version %s", next.version(), v)}
+		return nil,
+			&step{verifyPayloadVersion, fmt.Errorf("release image version %s does not match the expected upstream version %s",
+				next.version(), v)}
 	}
 	cv = proto.CloneOf(cv)
 	c.settle(cv, now()) // an operator's objection counts before the status shows it
@@ -302,7 +323,8 @@ func (c *Controller) load(image *release.Image) (*loaded, error) {
 	return l, nil
 }
 
-// verify checks the signatures of an image by the keys that this process was given and those that the present release brings along.
+// verify checks the signatures of an image by the keys that this process was given and those that the present release
+// brings along.
 func (c *Controller) verify(ctx context.Context, cv *updatev1.ClusterVersion, present *loaded, digest string) error {
 	rings, err := readRings(c.Keys)
 	if err != nil {
@@ -399,7 +421,8 @@ func (c *Controller) accept(ctx context.Context, next *loaded, from *updatev1.Re
 	return nil
 }
 
-// sweep removes releases that the history has forgotten, since nobody else may. What cannot be removed now goes with the next update.
+// sweep removes releases that the history has forgotten, since no other client may. What cannot be removed now goes
+// with the next update.
 func (c *Controller) sweep(ctx context.Context) {
 	cv, _ := c.Tables.Cluster()
 	for _, name := range plan.Forgotten(c.Tables.Releases.All(), cv.GetStatus().GetHistory()) {
@@ -422,8 +445,9 @@ func (c *Controller) keep(ctx context.Context, l *loaded) error {
 		Spec:     &updatev1.ReleaseSpec{Image: l.image},
 		Status: &updatev1.ReleaseStatus{
 			Version: l.version(), Previous: l.payload.Metadata.Previous, Url: l.payload.Metadata.Metadata["url"],
-			ManifestCount: proto.Int32(int32(len(l.payload.Manifests))), Manifests: l.payload.FileNames(), VersionHash: l.payload.VersionHash,
-			Conditions: releaseConditions(l),
+			ManifestCount: proto.Int32(int32(len(l.payload.Manifests))), Manifests: l.payload.FileNames(),
+			VersionHash: l.payload.VersionHash,
+			Conditions:  releaseConditions(l),
 		},
 	}
 	if !l.payload.Created.IsZero() {
@@ -436,10 +460,10 @@ func (c *Controller) keep(ctx context.Context, l *loaded) error {
 	if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
 		return err
 	}
-	_, err = c.Tables.Releases.Modify(ctx, resource.KeyOf(r), func(have *updatev1.Release) error {
+	_, err = c.Tables.Releases.Modify(ctx, object.KeyOf(r), func(have *updatev1.Release) error {
 		conditions := have.GetStatus().GetConditions()
 		for _, condition := range r.GetStatus().GetConditions() {
-			conditions = resource.SetCondition(conditions, condition, now())
+			conditions = object.SetCondition(conditions, condition, now())
 		}
 		have.Spec, have.Status = r.GetSpec(), proto.CloneOf(r.GetStatus())
 		have.Status.Conditions = conditions
@@ -450,12 +474,18 @@ func (c *Controller) keep(ctx context.Context, l *loaded) error {
 
 func releaseConditions(l *loaded) []*metav1.Condition {
 	at := timestamppb.New(now())
-	verified := &metav1.Condition{Type: "Verified", Status: plan.True, Reason: proto.String("SignatureValid"), LastTransitionTime: at}
+	verified := &metav1.Condition{
+		Type: "Verified", Status: plan.True, Reason: proto.String("SignatureValid"),
+		LastTransitionTime: at,
+	}
 	if !l.verified {
 		verified.Status, verified.Reason = plan.False, proto.String("NotVerified")
 		verified.Message = proto.String("The release was taken up without a valid signature.")
 	}
-	return []*metav1.Condition{verified, {Type: "Loaded", Status: plan.True, Reason: proto.String(payloadLoaded), LastTransitionTime: at}}
+	return []*metav1.Condition{verified, {
+		Type: "Loaded", Status: plan.True, Reason: proto.String(payloadLoaded),
+		LastTransitionTime: at,
+	}}
 }
 
 // sameImage reports whether two references are of one image: digests count, names do not.

@@ -1,9 +1,11 @@
-// Package controller keeps a cluster at the release that is wished for. It asks for the graph of updates, follows a wish once the release
-// behind it is found, verified and fit, and applies its manifests in the order that package plan gives, waiting for what each one starts.
+// Package controller keeps a cluster at its desired release. It fetches the graph of updates, accepts a desired update
+// once its release is found, verified and suitable, and applies its manifests in the order that package plan gives,
+// waiting for what each one starts.
 //
-// Nothing of an application is kept beside the status: after a kill the release in status.desired is applied again from its beginning. Every
-// manifest that is applied already changes nothing, and every operator that is ready already holds nothing up, so the order is kept and the
-// place of the kill is reached again at once; the history, which was written before the first manifest, goes on as it was.
+// Nothing of an application is kept beside the status: after a kill the release in status.desired is applied again from
+// its beginning. Every manifest that is applied already changes nothing, and every operator that is ready already holds
+// nothing up, so the order is kept and the place of the kill is reached again at once; the history, which was written
+// before the first manifest, goes on as it was.
 package controller
 
 import (
@@ -18,6 +20,8 @@ import (
 	"github.com/google/uuid"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -31,11 +35,6 @@ import (
 	"github.com/windlass-dev/windlass/services/update-orchestrator/upstream"
 )
 
-// Recorder tells people what happened.
-type Recorder interface {
-	Event(obj resource.Object, typ, reason, message string)
-}
-
 // Config is what a controller needs. All fields must be set but those that say otherwise.
 type Config struct {
 	Tables  *kinds.Tables
@@ -48,13 +47,14 @@ type Config struct {
 	Program string   // version of this program, which a cluster without an image has
 	Arch    string   // processor architecture, as in Go
 
-	// Services are the connections to all services by name, this one among them; they are asked how they are. Self is its name.
+	// Services are the connections to all services by name, this one among them; they are asked how they are. Self is its
+	// name.
 	Services map[string]grpc.ClientConnInterface
 	Self     string
 
 	Poll      time.Duration // how often the graph is asked for
 	Reconcile time.Duration // how often everything is applied again
-	Events    Recorder
+	Events    events.Sink
 	Log       *slog.Logger
 }
 
@@ -82,13 +82,13 @@ type term struct {
 	failed   int                     // passes that failed in a row
 	failures map[string]plan.Failure // of the last pass, by manifest
 	repaired time.Time               // when something that others changed was put back last
-	attempt  *attempt                // at the release that is wished for; nil while there is none
+	attempt  *attempt                // for the desired release; nil while there is none
 	refused  refusal
 	unread   string // why the present release could not be read last; each reason is logged once
 	seen     *sightings
 }
 
-// key is the one thing that both loops look at.
+// key is the only key of both loops.
 const key = kinds.Version
 
 // New returns a controller that does nothing before Lead.
@@ -97,23 +97,23 @@ func New(cfg Config) *Controller {
 	only := func() []string { return []string{key} }
 	c.work = reconcile.NewLoop("version", 1, only, c.look, cfg.Log)
 	c.graph = reconcile.NewLoop("graph", 1, only, c.retrieve, cfg.Log)
-	cfg.Tables.Versions.Subscribe(func(resource.Key) {
+	cfg.Tables.Versions.Subscribe(func(resource.Change[*updatev1.ClusterVersion]) {
 		c.work.Add(key)
 		c.graph.Add(key)
 	})
-	cfg.Tables.Operators.Subscribe(func(resource.Key) {
+	cfg.Tables.Operators.Subscribe(func(resource.Change[*updatev1.ClusterOperator]) {
 		c.moved.send()
 		c.work.Add(key)
 	})
-	cfg.Tables.Manifests.Subscribe(func(resource.Key) { c.work.Add(key) })
+	cfg.Tables.Manifests.Subscribe(func(resource.Change[*updatev1.Manifest]) { c.work.Add(key) })
 	return c
 }
 
 // Lead works until ctx ends.
 func (c *Controller) Lead(ctx context.Context) error {
-	ctx = kinds.Own(ctx)
 	for _, synced := range []func(context.Context) error{
-		c.Tables.Versions.WaitSynced, c.Tables.Operators.WaitSynced, c.Tables.Releases.WaitSynced, c.Tables.Manifests.WaitSynced,
+		c.Tables.Versions.WaitSynced, c.Tables.Operators.WaitSynced, c.Tables.Releases.WaitSynced,
+		c.Tables.Manifests.WaitSynced,
 	} {
 		if synced(ctx) != nil {
 			return nil // ctx ended
@@ -144,7 +144,7 @@ func (c *Controller) ensure(ctx context.Context) error {
 	if rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
 		return err
 	}
-	_, err = c.Tables.Versions.Modify(ctx, resource.Key{Name: kinds.Version}, func(v *updatev1.ClusterVersion) error {
+	_, err = c.Tables.Versions.Modify(ctx, object.Key{Name: kinds.Version}, func(v *updatev1.ClusterVersion) error {
 		if v.GetSpec() == nil {
 			v.Spec = &updatev1.ClusterVersionSpec{}
 		}
@@ -154,10 +154,10 @@ func (c *Controller) ensure(ctx context.Context) error {
 	return err
 }
 
-// write changes the status of the ClusterVersion by f, and with it what follows from the spec and from the operators. Nothing is written
-// if nothing changes.
+// write changes the status of the ClusterVersion by f, and with it what follows from the spec and from the operators.
+// Nothing is written if nothing changes.
 func (c *Controller) write(ctx context.Context, f func(cv *updatev1.ClusterVersion, now time.Time)) error {
-	_, err := c.Tables.Versions.Modify(ctx, resource.Key{Name: kinds.Version}, func(cv *updatev1.ClusterVersion) error {
+	_, err := c.Tables.Versions.Modify(ctx, object.Key{Name: kinds.Version}, func(cv *updatev1.ClusterVersion) error {
 		if cv.GetStatus() == nil {
 			cv.Status = &updatev1.ClusterVersionStatus{}
 		}
@@ -169,8 +169,8 @@ func (c *Controller) write(ctx context.Context, f func(cv *updatev1.ClusterVersi
 	return err
 }
 
-// keepInStep writes what follows from the spec and from the operators, where the status does not say it yet. It reads nothing anew: a change
-// that is not seen yet leads to the next look.
+// keepInStep writes what follows from the spec and from the operators, where the status does not say it yet. It reads
+// from the caches: a change that is not seen yet triggers it again.
 func (c *Controller) keepInStep(ctx context.Context, cv *updatev1.ClusterVersion) error {
 	next := proto.CloneOf(cv)
 	if next.GetStatus() == nil {
@@ -183,7 +183,7 @@ func (c *Controller) keepInStep(ctx context.Context, cv *updatev1.ClusterVersion
 	return c.write(ctx, func(*updatev1.ClusterVersion, time.Time) {})
 }
 
-// settle brings those conditions in step that do not depend on an application.
+// settle updates the conditions that do not depend on an application.
 func (c *Controller) settle(cv *updatev1.ClusterVersion, now time.Time) {
 	st := cv.GetStatus()
 	st.ObservedGeneration = proto.Int32(cv.GetMetadata().GetGeneration())
@@ -205,7 +205,7 @@ func set(st *updatev1.ClusterVersionStatus, typ string, c *metav1.Condition, now
 	}
 }
 
-// signal tells everybody who waits that something happened.
+// signal wakes all waiters.
 type signal struct {
 	mu sync.Mutex
 	ch chan struct{}

@@ -11,7 +11,7 @@ import (
 	"github.com/windlass-dev/windlass/services/update-orchestrator/upstream"
 )
 
-// lookEvery is how often the times of a local graph's file are looked at.
+// lookEvery is how often the times of a local graph's file are checked.
 const lookEvery = 2 * time.Second
 
 // question is all that the answer depends on: another question is asked at once.
@@ -29,8 +29,8 @@ func questionOf(cv *updatev1.ClusterVersion) question {
 	}
 }
 
-// same reports whether two questions are about the same updates: they may differ by the content of the file that answers, and by which risks
-// are accepted.
+// same reports whether two questions are about the same updates: they may differ by the content of the file that
+// answers, and by which risks are accepted.
 func (q question) same(other question) bool {
 	q.stamp, other.stamp, q.accept, other.accept = "", "", "", ""
 	return q == other

@@ -18,11 +18,11 @@ import (
 const (
 	// firstPause is how long a failed pass rests before the next one; it doubles up to the interval of reconciling.
 	firstPause = 2 * time.Second
-	// repairEvery is how often what others change is put back: two who disagree shall not fill the store.
+	// repairEvery is how often what others change is put back: two writers that disagree must not fill the store.
 	repairEvery = 10 * time.Second
 )
 
-// look moves the cluster closer to the release that is wished for, and returns when to look again.
+// look moves the cluster closer to its desired release, and returns when to run again.
 func (c *Controller) look(ctx context.Context, _ string) (time.Time, error) {
 	if c.term.pass != nil && c.term.pass.over() {
 		if err := c.finish(ctx, c.term.pass); err != nil {
@@ -54,7 +54,8 @@ func (c *Controller) look(ctx context.Context, _ string) (time.Time, error) {
 	return reconcile.Earliest(again, next), err
 }
 
-// start finds out, in the first look of a term, at which release the cluster is. It returns when to look again if that cannot be read.
+// start finds out, in the first look of a term, at which release the cluster is. It returns when to look again if that
+// cannot be read.
 func (c *Controller) start(ctx context.Context, cv *updatev1.ClusterVersion) (time.Time, error) {
 	st := cv.GetStatus()
 	switch image := st.GetDesired().GetImage(); {
@@ -74,7 +75,7 @@ func (c *Controller) start(ctx context.Context, cv *updatev1.ClusterVersion) (ti
 	})
 }
 
-// resume reads the release that the cluster is kept at. It was accepted once, so nobody is asked again.
+// resume reads the release that the cluster is kept at. It was accepted once, so it is not verified again.
 func (c *Controller) resume(ctx context.Context, st *updatev1.ClusterVersionStatus) (time.Time, error) {
 	image := st.GetDesired().GetImage()
 	l, err := c.open(ctx, image)
@@ -90,12 +91,13 @@ func (c *Controller) resume(ctx context.Context, st *updatev1.ClusterVersionStat
 	return time.Time{}, nil
 }
 
-// install begins with the image that the cluster was started with. It stands on the same ground as this program, so nobody asks for its
-// signature.
+// install begins with the image that the cluster was started with. It is as trusted as this program, so its signature
+// is not verified.
 func (c *Controller) install(ctx context.Context) (time.Time, error) {
 	l, err := c.open(ctx, c.Initial)
 	if err != nil {
-		return c.unreadable(ctx, plan.Run{Version: c.Initial, Mode: plan.Initializing}, fmt.Errorf("initial release %s: %w", c.Initial, err))
+		return c.unreadable(ctx, plan.Run{Version: c.Initial, Mode: plan.Initializing},
+			fmt.Errorf("initial release %s: %w", c.Initial, err))
 	}
 	return time.Time{}, c.accept(ctx, l, nil)
 }
@@ -110,7 +112,9 @@ func (c *Controller) unreadable(ctx context.Context, r plan.Run, err error) (tim
 		c.Log.WarnContext(ctx, "release not read", "update", r.Version, "error", err)
 	}
 	r.Failures = []plan.Failure{{Reason: retrievePayload, Name: r.Version, Message: err.Error()}}
-	return time.Now().Add(firstRetry), c.write(ctx, func(cv *updatev1.ClusterVersion, now time.Time) { c.say(cv.GetStatus(), r, now) })
+	return time.Now().Add(firstRetry), c.write(ctx, func(cv *updatev1.ClusterVersion, now time.Time) {
+		c.say(cv.GetStatus(), r, now)
+	})
 }
 
 func (c *Controller) open(ctx context.Context, ref string) (*loaded, error) {
@@ -123,8 +127,8 @@ func (c *Controller) open(ctx context.Context, ref string) (*loaded, error) {
 	return c.load(image)
 }
 
-// mode returns what an application of a release is for. A cluster that was not started with an image is there already, so its first update is
-// one like any other.
+// mode returns what an application of a release is for. A cluster that was not started with an image is there already,
+// so its first update is one like any other.
 func (c *Controller) mode(st *updatev1.ClusterVersionStatus, image string) plan.Mode {
 	m := plan.ModeOf(st.GetHistory(), image)
 	if m == plan.Initializing && (c.Initial == "" || len(st.GetHistory()) > 1) {
@@ -166,7 +170,8 @@ func (c *Controller) pass(ctx context.Context) (time.Time, error) {
 	return time.Time{}, nil
 }
 
-// due returns when the next pass is to begin: at once if something is no longer as the release has it, but not too often.
+// due returns when the next pass is to begin: at once if something is no longer as the release has it, but not too
+// often.
 func (c *Controller) due(cv *updatev1.ClusterVersion) time.Time {
 	t := &c.term
 	if time.Now().Before(t.next) && t.failed == 0 && c.drifted(cv.GetSpec().GetOverrides()) {
@@ -179,7 +184,7 @@ func (c *Controller) due(cv *updatev1.ClusterVersion) time.Time {
 	return t.next
 }
 
-// drifted reports whether a manifest that is kept as it stands is no longer as the release has it.
+// drifted reports whether a manifest that is kept unchanged is no longer as the release has it.
 func (c *Controller) drifted(overrides []*updatev1.ComponentOverride) bool {
 	for _, tasks := range c.term.release.tasks {
 		for _, t := range tasks {
@@ -223,12 +228,14 @@ func (c *Controller) finish(ctx context.Context, p *pass) error {
 		pause := min(firstPause<<min(c.term.failed, 10), c.Reconcile)
 		c.term.failed++
 		c.term.next = time.Now().Add(pause + rand.N(pause/5))
-		c.Log.WarnContext(ctx, "release not applied", "update", p.release.version(), "error", run.Failures[0].Message, "failures", len(run.Failures))
+		c.Log.WarnContext(ctx, "release not applied", "update", p.release.version(), "error", run.Failures[0].Message,
+			"failures", len(run.Failures))
 		return nil
 	}
 	c.term.failed, c.term.next = 0, time.Now().Add(c.Reconcile)
 	if p.mode != plan.Reconciling {
-		c.Log.InfoContext(ctx, "release applied", "update", p.release.version(), "elapsed_ms", time.Since(p.begun).Milliseconds())
+		c.Log.InfoContext(ctx, "release applied", "update", p.release.version(), "elapsed_ms",
+			time.Since(p.begun).Milliseconds())
 		if cv, ok := c.Tables.Cluster(); ok {
 			c.Events.Event(cv, "Normal", "UpdateCompleted", fmt.Sprintf("Done applying %s", p.release.version()))
 		}
@@ -236,7 +243,8 @@ func (c *Controller) finish(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// completed is what the history says of a release once all of it is applied; what its beginning said of its signature stays.
+// completed is what the history says of a release once all of it is applied; what its beginning said of its signature
+// stays.
 func completed(st *updatev1.ClusterVersionStatus, l *loaded) plan.Reached {
 	r := plan.Reached{Version: l.version(), Image: l.image, Completed: true, Verified: l.verified, AcceptedRisks: l.waived}
 	if h := st.GetHistory(); len(h) > 0 && sameImage(h[0].GetImage(), l.image) {

@@ -9,7 +9,8 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/backoff"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
 	"golang.org/x/sync/errgroup"
@@ -36,14 +37,14 @@ const (
 	// How long the other chains of a step still wait after one failed: what is about to be ready may become so.
 	waitAfterFailure = 5 * time.Second
 
-	// Between two reports of progress. What begins or ends to be waited for is told at once.
+	// Between two reports of progress. A change of what is waited for is reported at once.
 	reportEvery = time.Second
 	// Progress is reported this often even if nothing happens: that something takes too long must be said too.
 	reportIdle = 30 * time.Second
 )
 
 // errNotAwaited ends a wait because another manifest of the step failed.
-var errNotAwaited = errors.New("another manifest failed meanwhile")
+var errNotAwaited = errors.New("another manifest failed")
 
 // applyFailed is the reason of a manifest that could not be applied.
 const applyFailed = "UpdatePayloadFailed"
@@ -75,7 +76,9 @@ func (c *Controller) newPass(cv *updatev1.ClusterVersion, cancel context.CancelF
 
 // follows reports whether the pass leaves alone what a cluster wants to be left alone.
 func (p *pass) follows(overrides []*updatev1.ComponentOverride) bool {
-	return proto.Equal(&updatev1.ClusterVersionSpec{Overrides: p.overrides}, &updatev1.ClusterVersionSpec{Overrides: overrides})
+	return proto.Equal(&updatev1.ClusterVersionSpec{Overrides: p.overrides}, &updatev1.ClusterVersionSpec{
+		Overrides: overrides,
+	})
 }
 
 func (p *pass) over() bool {
@@ -87,7 +90,7 @@ func (p *pass) over() bool {
 	}
 }
 
-// stop ends the pass where it stands, and returns when it has.
+// stop ends the pass before its next step, and returns when it has ended.
 func (p *pass) stop() {
 	p.cancel()
 	<-p.ended
@@ -118,8 +121,9 @@ func (p *pass) apply(ctx context.Context) bool {
 	return true
 }
 
-// step applies the chains of a step at once, and reports whether all of them came to their end. When one fails the others go on, but wait for
-// nothing any more: what they wait for may need the manifest that failed, and the next pass is the one that tries it again.
+// step applies the chains of a step at once, and reports whether all of them came to their end. When one fails the
+// others go on, but wait for nothing any more: what they wait for may need the manifest that failed, and the next pass
+// is the one that tries it again.
 func (p *pass) step(ctx context.Context, s plan.Step) bool {
 	waits, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -147,8 +151,8 @@ func (p *pass) chains() int {
 	return -1
 }
 
-// chain applies the manifests of a chain one after the other, and waits for what they start as long as waits lasts. The first that fails
-// ends it; other chains go on.
+// chain applies the manifests of a chain one after the other, and waits for what they start as long as waits lasts. The
+// first that fails ends it; other chains go on.
 func (p *pass) chain(ctx, waits context.Context, chain plan.Chain) error {
 	for _, file := range chain.Manifests {
 		for _, t := range p.release.tasks[file] {
@@ -193,7 +197,8 @@ func title(t apply.Task) string {
 // unmanaged reports whether the cluster wants an object to be left alone.
 func unmanaged(overrides []*updatev1.ComponentOverride, t apply.Task) bool {
 	for _, o := range overrides {
-		if o.GetUnmanaged() && o.GetKind() == t.Kind && o.GetGroup() == t.Group() && o.GetNamespace() == t.Namespace && o.GetName() == t.Name {
+		if o.GetUnmanaged() && o.GetKind() == t.Kind && o.GetGroup() == t.Group() && o.GetNamespace() == t.Namespace &&
+			o.GetName() == t.Name {
 			return true
 		}
 	}
@@ -218,10 +223,10 @@ func (p *pass) do(ctx, waits context.Context, t apply.Task) error {
 }
 
 // try applies a manifest, again and again while its owner only says that it cannot now.
-func (p *pass) try(ctx context.Context, t apply.Task) (resource.Object, error) {
+func (p *pass) try(ctx context.Context, t apply.Task) (object.Object, error) {
 	var last error
 	begun := time.Now()
-	for pause := firstTry; ; pause = min(2*pause, mostTry) {
+	for again := backoff.New(firstTry, mostTry); ; {
 		object, err := p.c.Applier.Apply(ctx, t, p.release.version(), p.mode == plan.Updating)
 		if err == nil && last != nil {
 			p.track.gate(t, plan.Gate{})
@@ -235,7 +240,7 @@ func (p *pass) try(ctx context.Context, t apply.Task) (resource.Object, error) {
 		}
 		last = err
 		p.track.gate(t, p.held(t, "must be taken up by its service", err))
-		if !sleep(ctx, pause) {
+		if !again.Wait(ctx) {
 			return nil, ctx.Err()
 		}
 	}
@@ -243,7 +248,8 @@ func (p *pass) try(ctx context.Context, t apply.Task) (resource.Object, error) {
 
 // passing reports whether an error may go away by itself.
 func passing(err error) bool {
-	if errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrConflict) || rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_CONFLICT {
+	if errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrConflict) ||
+		rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_CONFLICT {
 		return true
 	}
 	switch status.Code(err) {
@@ -255,7 +261,8 @@ func passing(err error) bool {
 
 func (p *pass) wait(t apply.Task, fact, observed string) *updatev1.UpdateWait {
 	return &updatev1.UpdateWait{
-		Object: t.Object(), Manifest: t.File, Fact: fact, Observed: observed, Since: timestamppb.New(p.c.term.seen.of(t, now())),
+		Object: t.Object(), Manifest: t.File, Fact: fact, Observed: observed,
+		Since: timestamppb.New(p.c.term.seen.of(t, now())),
 	}
 }
 
@@ -270,14 +277,18 @@ func (p *pass) held(t apply.Task, fact string, err error) plan.Gate {
 // gate returns what the operator of a manifest owes.
 func gate(tables *kinds.Tables, seen *sightings, t apply.Task, mode plan.Mode) plan.Gate {
 	live, _ := tables.Operators.Lookup("", t.Name)
-	g := plan.OperatorGate(plan.GateView{Operator: t.Name, File: t.File, Declared: t.Operands, Live: live, Mode: mode, Since: seen.of(t, now())})
+	g := plan.OperatorGate(plan.GateView{
+		Operator: t.Name, File: t.File, Declared: t.Operands, Live: live, Mode: mode,
+		Since: seen.of(t, now()),
+	})
 	if g.Effect == plan.Ready {
 		seen.forget(t)
 	}
 	return g
 }
 
-// await returns when an operator owes nothing any more. While reconciling it only looks: the rest is applied all the same.
+// await returns when an operator owes nothing any more. While reconciling it only looks: the rest is applied all the
+// same.
 func (p *pass) await(ctx context.Context, t apply.Task) error {
 	for {
 		moved := p.c.moved.next()
@@ -294,8 +305,8 @@ func (p *pass) await(ctx context.Context, t apply.Task) error {
 	}
 }
 
-// rollOut returns when a workload that was applied is as its manifest wants it. One that somebody deleted is an error: the next pass makes it
-// anew.
+// rollOut returns when a workload that was applied is as its manifest wants it. One that was deleted is an error: the
+// next pass creates it again.
 func (p *pass) rollOut(ctx context.Context, t apply.Task) error {
 	for {
 		err := p.c.Applier.Follow(ctx, t, func(s apply.State) { p.track.gate(t, p.rolling(t, s)) })
@@ -310,7 +321,7 @@ func (p *pass) rollOut(ctx context.Context, t apply.Task) error {
 			p.c.Log.DebugContext(ctx, "watch of a workload broke off", "manifest", t.File, "error", err)
 			p.track.gate(t, p.held(t, "must be shown by its service", err))
 		}
-		if !sleep(ctx, time.Second) {
+		if !backoff.Sleep(ctx, time.Second) {
 			return context.Cause(ctx)
 		}
 	}
@@ -330,19 +341,7 @@ func (p *pass) rolling(t apply.Task, s apply.State) plan.Gate {
 	return g
 }
 
-// sleep waits for a while; it is false if ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// report keeps the status in step with the pass until ctx ends.
+// report updates the status with the progress of the pass until ctx ends.
 func (p *pass) report(ctx context.Context) {
 	idle := time.NewTicker(reportIdle)
 	defer idle.Stop()

@@ -45,16 +45,23 @@ func passOf(t *testing.T, o *owner, mode plan.Mode) (*pass, apply.Task) {
 		t.Fatal(err)
 	}
 	tasks, err := applier.Prepare(&release.Payload{Manifests: []release.Manifest{{
-		File: "0000_50_beacon_00_deployment.yaml", APIVersion: "apps/v1", Kind: "Deployment", Namespace: "beacon", Name: "beacon",
+		File: "0000_50_beacon_00_deployment.yaml", APIVersion: "apps/v1", Kind: "Deployment", Namespace: "beacon",
+		Name:        "beacon",
 		Annotations: map[string]string{"include.release.openshift.io/self-managed-high-availability": "true"},
-		Object:      map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "beacon", "namespace": "beacon"}},
+		Object: map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{
+			"name": "beacon", "namespace": "beacon",
+		}},
 	}}})
 	if err != nil || len(tasks) != 1 {
 		t.Fatalf("tasks are %v, %v", tasks, err)
 	}
-	c := &Controller{Config: Config{Applier: applier, Log: slog.New(slog.DiscardHandler)}, term: term{seen: newSightings()}}
+	c := &Controller{
+		Config: Config{Applier: applier, Log: slog.New(slog.DiscardHandler)},
+		term:   term{seen: newSightings()},
+	}
 	return &pass{
-		c: c, release: &loaded{payload: &release.Payload{}}, mode: mode, track: newTracker(plan.Run{Mode: mode, Total: 1}, nil),
+		c: c, release: &loaded{payload: &release.Payload{}}, mode: mode, track: newTracker(plan.Run{Mode: mode, Total: 1},
+			nil),
 	}, tasks[0]
 }
 
@@ -82,12 +89,13 @@ func TestWhyAWorkloadIsNotShownIsSaid(t *testing.T) {
 		go func() { ended <- p.rollOut(ctx, task) }()
 		time.Sleep(10 * time.Second)
 		w := p.track.progress().GetWaits()
-		if len(w) != 1 || w[0].GetObserved() != "no such right" || w[0].GetObject().GetName() != "beacon" || now().Sub(w[0].GetSince().AsTime()) != 10*time.Second {
+		if len(w) != 1 || w[0].GetObserved() != "no such right" || w[0].GetObject().GetName() != "beacon" ||
+			now().Sub(w[0].GetSince().AsTime()) != 10*time.Second {
 			t.Errorf("waits are %v", w)
 		}
 		cancel()
 		if err := <-ended; err == nil {
-			t.Error("a roll-out that nobody saw has ended well")
+			t.Error("a roll-out that was not observed has succeeded")
 		}
 	})
 }
@@ -95,7 +103,10 @@ func TestWhyAWorkloadIsNotShownIsSaid(t *testing.T) {
 func TestWhichQuestionsAreAboutTheSameUpdates(t *testing.T) {
 	base := func() *updatev1.ClusterVersion {
 		return &updatev1.ClusterVersion{
-			Spec:   &updatev1.ClusterVersionSpec{Upstream: "https://graphs.example.com", Channel: "stable", DesiredUpdate: &updatev1.DesiredUpdate{}},
+			Spec: &updatev1.ClusterVersionSpec{
+				Upstream: "https://graphs.example.com", Channel: "stable",
+				DesiredUpdate: &updatev1.DesiredUpdate{},
+			},
 			Status: &updatev1.ClusterVersionStatus{Desired: &updatev1.ReleaseReference{Version: proto.String("1.0.0")}},
 		}
 	}

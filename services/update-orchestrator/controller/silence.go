@@ -8,8 +8,8 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
-	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -27,7 +27,7 @@ const (
 // listen asks every service how it is, again and again, until ctx ends. The operator of one that stays silent becomes
 // Available=Unknown; its own report replaces that when it is back.
 func (c *Controller) listen(ctx context.Context) error {
-	heard := map[string]plan.Hearing{}
+	heard := map[string]plan.Contact{}
 	silent := map[string]bool{}
 	tick := time.NewTicker(askEvery)
 	defer tick.Stop()
@@ -39,9 +39,9 @@ func (c *Controller) listen(ctx context.Context) error {
 		deaf := problems[c.Self] != ""
 		for service, problem := range problems {
 			now := time.Now() // monotonic: a step of the clock is no silence
-			heard[service] = heard[service].Heard(now, problem)
-			v := plan.SilenceView{Now: now, Service: service, Hearing: heard[service], Deaf: deaf}
-			if op, ok := c.Tables.Operators.Lookup("", clusteroperator.Name(service)); ok {
+			heard[service] = heard[service].Called(now, problem)
+			v := plan.SilenceView{Now: now, Service: service, Contact: heard[service], Deaf: deaf}
+			if op, ok := c.Tables.Operators.Lookup("", topology.Operator(service)); ok {
 				v.Operator = op
 			}
 			condition := plan.Silence(v)
@@ -96,12 +96,15 @@ func problemOf(err error) string {
 	return status.Convert(err).Message()
 }
 
-// silence writes the condition of a silent service to the operator as it was judged, and makes the operator if there is none.
+// silence writes the condition of a silent service to the operator as it was judged, and makes the operator if there is
+// none.
 func (c *Controller) silence(ctx context.Context, v plan.SilenceView, condition *metav1.Condition) error {
 	op := v.Operator
 	if op == nil {
 		var err error
-		op, err = c.Tables.Operators.Create(ctx, &updatev1.ClusterOperator{Metadata: &metav1.ObjectMeta{Name: clusteroperator.Name(v.Service)}})
+		op, err = c.Tables.Operators.Create(ctx, &updatev1.ClusterOperator{
+			Metadata: &metav1.ObjectMeta{Name: topology.Operator(v.Service)},
+		})
 		if err != nil {
 			return err
 		}
@@ -112,7 +115,7 @@ func (c *Controller) silence(ctx context.Context, v plan.SilenceView, condition 
 	if err != nil {
 		return rpcerr.IgnoreChanged(err) // the service has reported just now
 	}
-	c.Log.WarnContext(ctx, "service is silent", "peer", v.Service, "since", v.Hearing.Since)
+	c.Log.WarnContext(ctx, "service is silent", "peer", v.Service, "since", v.Contact.Since)
 	c.Events.Event(written, "Warning", plan.ServiceSilent, condition.GetMessage())
 	return nil
 }

@@ -44,7 +44,7 @@ func (*tracker) mark(c chan struct{}) {
 	}
 }
 
-// id tells the manifests of a release apart, in load order.
+// id identifies a manifest of a release: its index in load order.
 func id(t apply.Task) string { return fmt.Sprintf("%s#%06d", t.File, t.Document) }
 
 func (k *tracker) begin(t apply.Task) {
@@ -125,7 +125,10 @@ func listed(failures map[string]plan.Failure) []plan.Failure {
 func (k *tracker) progress() *updatev1.UpdateProgress {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	out := &updatev1.UpdateProgress{Done: proto.Int32(int32(max(k.done, k.start.Done))), Total: proto.Int32(int32(k.start.Total)), RunLevel: k.level}
+	out := &updatev1.UpdateProgress{
+		Done:  proto.Int32(int32(max(k.done, k.start.Done))),
+		Total: proto.Int32(int32(k.start.Total)), RunLevel: k.level,
+	}
 	if len(k.active) > 0 {
 		out.RunLevel = slices.Min(slices.Collect(maps.Values(k.active)))
 	}

@@ -2,12 +2,12 @@
 package kinds
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 
 	"buf.build/go/protovalidate"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
@@ -29,7 +29,7 @@ type Tables struct {
 func New(st *store.Store, validator protovalidate.Validator, log *slog.Logger) *Tables {
 	return &Tables{
 		Versions: resource.NewTable(st, validator, resource.Config[*updatev1.ClusterVersion]{
-			Validate: wishFaults, Admit: admitVersion, Log: log,
+			Validate: specFaults, Admit: admitVersion, Log: log,
 		}),
 		// Who may write an operator's status is the policy's to say: it has a right of its own.
 		Operators: resource.NewTable(st, validator, resource.Config[*updatev1.ClusterOperator]{Log: log}),
@@ -40,50 +40,46 @@ func New(st *store.Store, validator protovalidate.Validator, log *slog.Logger) *
 	}
 }
 
-// Cluster returns the one ClusterVersion; nobody may modify it.
+// Cluster returns the one ClusterVersion; callers must not modify it.
 func (t *Tables) Cluster() (*updatev1.ClusterVersion, bool) { return t.Versions.Lookup("", Version) }
 
-type ownKey struct{}
-
-// Own marks the writes under a context as the service's own: only these may touch a status, and write what others only read.
-func Own(ctx context.Context) context.Context { return context.WithValue(ctx, ownKey{}, true) }
-
-func isOwn(ctx context.Context) bool { return ctx.Value(ownKey{}) != nil }
-
-func admitVersion(ctx context.Context, old, version *updatev1.ClusterVersion) error {
+func admitVersion(w *resource.Write[*updatev1.ClusterVersion]) error {
 	switch {
-	case isOwn(ctx), old == nil:
+	case w.Own, w.Creates():
 		return nil
-	case version == nil:
+	case w.Deletes():
 		return rpcerr.Forbidden("the version of a cluster cannot be deleted")
-	case !proto.Equal(old.GetStatus(), version.GetStatus()):
+	case !proto.Equal(w.Old.GetStatus(), w.New.GetStatus()):
 		return rpcerr.Forbidden("the status of a ClusterVersion is written by update-orchestrator alone")
 	}
 	return nil
 }
 
-// wishFaults returns what no ClusterVersion may say. What else is wrong with one is said by its condition Invalid.
-func wishFaults(v *updatev1.ClusterVersion) []rpcerr.Field {
+// specFaults returns what no ClusterVersion may say. What else is wrong with one is said by its condition Invalid.
+func specFaults(v *updatev1.ClusterVersion) []object.Fault {
 	u := v.GetSpec().GetDesiredUpdate()
 	if u.GetArchitecture() != "" && u.GetImage() != "" {
-		return []rpcerr.Field{{Path: "spec.desiredUpdate.architecture", Description: "cannot be given together with an image"}}
+		return []object.Fault{
+			{Path: "spec.desiredUpdate.architecture", Description: "cannot be given together with an image"},
+		}
 	}
 	return nil
 }
 
-func ownOnly[T resource.Object](refusal string) func(context.Context, T, T) error {
-	return func(ctx context.Context, _, _ T) error {
-		if isOwn(ctx) {
+func ownOnly[T object.Object](refusal string) func(*resource.Write[T]) error {
+	return func(w *resource.Write[T]) error {
+		if w.Own {
 			return nil
 		}
 		return rpcerr.Forbidden(refusal)
 	}
 }
 
-// admitManifest refuses manifests that no release brought. A change or a deletion is let through: it is put back, as in any object of a release.
-func admitManifest(ctx context.Context, old, m *updatev1.Manifest) error {
-	if isOwn(ctx) || old != nil {
+// admitManifest refuses manifests that no release brought. A change or a deletion is let through: it is put back, as in
+// any object of a release.
+func admitManifest(w *resource.Write[*updatev1.Manifest]) error {
+	if w.Own || !w.Creates() {
 		return nil
 	}
-	return rpcerr.Forbidden(fmt.Sprintf("manifest %q: manifests come from releases alone", m.GetMetadata().GetName()))
+	return rpcerr.Forbidden(fmt.Sprintf("manifest %q: manifests come from releases alone", w.New.GetMetadata().GetName()))
 }

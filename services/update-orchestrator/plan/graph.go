@@ -64,7 +64,7 @@ func checked(doc any) (*Graph, error) {
 	return g, nil
 }
 
-// value is a JSON value and where it stands.
+// value is a JSON value and its position.
 type value struct {
 	v    any
 	path string
@@ -319,7 +319,8 @@ func (g *Graph) acyclic() error {
 		for _, e := range next[node] {
 			to, edge := e[0], e[1]
 			if state[to] == open {
-				return Problem{fmt.Sprintf("edges[%d]", edge), fmt.Sprintf("makes a cycle: %s leads back to %s", g.Nodes[node].Version, g.Nodes[to].Version)}
+				return Problem{fmt.Sprintf("edges[%d]", edge), fmt.Sprintf("makes a cycle: %s leads back to %s",
+					g.Nodes[node].Version, g.Nodes[to].Version)}
 			}
 			if state[to] == unseen {
 				if err := visit(to); err != nil {
@@ -340,7 +341,8 @@ func (g *Graph) acyclic() error {
 	return nil
 }
 
-// find returns the index of the node of a version, or -1. Versions are equal as semantic versions are: what follows a "+" does not count.
+// find returns the index of the node of a version, or -1. Versions are equal as semantic versions are: what follows a
+// "+" does not count.
 func (g *Graph) find(version string) int {
 	want, err := semver.StrictNewVersion(version)
 	if err != nil || g == nil {

@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// FuzzGraph holds that a graph that is taken has edges between its own nodes only and no circle, and that an answer that came as a message is read as
-// one that came as text.
+// FuzzGraph holds that a graph that is taken has edges between its own nodes only and no circle, and that an answer
+// that came as a message is read as one that came as text.
 func FuzzGraph(f *testing.F) {
 	for _, seed := range []string{
 		`{"version":1,"nodes":[{"version":"1.0.0","payload":"r@sha256:a","metadata":{"url":"https://x"}},{"version":"1.1.0","payload":"r@sha256:b"}],"edges":[[0,1]],
@@ -41,7 +41,8 @@ func FuzzGraph(f *testing.F) {
 			return // keys given twice, for one
 		}
 		again, err := GraphOf(s)
-		if err != nil || len(again.Nodes) != len(g.Nodes) || len(again.Edges) != len(g.Edges) || len(again.Conditional) != len(g.Conditional) {
+		if err != nil || len(again.Nodes) != len(g.Nodes) || len(again.Edges) != len(g.Edges) ||
+			len(again.Conditional) != len(g.Conditional) {
 			t.Fatalf("%v, as a message %v, %v", g, again, err)
 		}
 	})

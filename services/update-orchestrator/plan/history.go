@@ -28,8 +28,9 @@ type Reached struct {
 	AcceptedRisks  string // what was waived; empty leaves what the entry says
 }
 
-// Record returns the history, the newest first, with what was reached. An entry of the same release is completed, anything else ends the last
-// entry and begins one. It does not modify history, and returns it as it is if nothing changes; without an image nothing is recorded.
+// Record returns the history, the newest first, with what was reached. An entry of the same release is completed,
+// anything else ends the last entry and begins one. It does not modify history, and returns it as it is if nothing
+// changes; without an image nothing is recorded.
 func Record(history []*updatev1.UpdateHistory, r Reached, now time.Time) []*updatev1.UpdateHistory {
 	if r.Image == "" {
 		return history
@@ -43,7 +44,10 @@ func Record(history []*updatev1.UpdateHistory, r Reached, now time.Time) []*upda
 		out[0] = merged
 		return out
 	}
-	entry := merge(&updatev1.UpdateHistory{State: statePartial, StartedTime: timestamppb.New(now), Verified: proto.Bool(false)}, r, now)
+	entry := merge(&updatev1.UpdateHistory{
+		State: statePartial, StartedTime: timestamppb.New(now),
+		Verified: proto.Bool(false),
+	}, r, now)
 	out := append([]*updatev1.UpdateHistory{entry}, history...)
 	if len(history) > 0 && history[0].GetCompletionTime() == nil {
 		ended := proto.CloneOf(history[0])
@@ -53,10 +57,12 @@ func Record(history []*updatev1.UpdateHistory, r Reached, now time.Time) []*upda
 	return prune(out)
 }
 
-// same reports whether an entry is of the release that was reached; a version or image that one side does not know does not tell them apart.
+// same reports whether an entry is of the release that was reached; a version or image that is unknown on one side is
+// not compared.
 func same(h *updatev1.UpdateHistory, r Reached) bool {
 	agree := func(a, b string) bool { return a == b || a == "" || b == "" }
-	return agree(h.GetVersion(), r.Version) && agree(h.GetImage(), r.Image) && (h.GetVersion() == r.Version || h.GetImage() == r.Image)
+	return agree(h.GetVersion(), r.Version) && agree(h.GetImage(), r.Image) &&
+		(h.GetVersion() == r.Version || h.GetImage() == r.Image)
 }
 
 func merge(h *updatev1.UpdateHistory, r Reached, now time.Time) *updatev1.UpdateHistory {

@@ -18,14 +18,20 @@ import (
 
 func TestRecord(t *testing.T) {
 	at, later := timestamppb.New(noon()), timestamppb.New(noon().Add(time.Hour))
-	begun := &updatev1.UpdateHistory{State: statePartial, StartedTime: at, Version: proto.String("1.0.0"), Image: proto.String("a"), Verified: proto.Bool(false)}
+	begun := &updatev1.UpdateHistory{
+		State: statePartial, StartedTime: at, Version: proto.String("1.0.0"),
+		Image: proto.String("a"), Verified: proto.Bool(false),
+	}
 	with := func(change func(*updatev1.UpdateHistory)) *updatev1.UpdateHistory {
 		h := proto.CloneOf(begun)
 		change(h)
 		return h
 	}
 	done := with(func(h *updatev1.UpdateHistory) { h.State, h.CompletionTime = stateCompleted, later })
-	second := &updatev1.UpdateHistory{State: statePartial, StartedTime: later, Version: proto.String("1.1.0"), Image: proto.String("b"), Verified: proto.Bool(true), AcceptedRisks: "waived"}
+	second := &updatev1.UpdateHistory{
+		State: statePartial, StartedTime: later, Version: proto.String("1.1.0"),
+		Image: proto.String("b"), Verified: proto.Bool(true), AcceptedRisks: "waived",
+	}
 	tests := map[string]struct {
 		history []*updatev1.UpdateHistory
 		reached Reached
@@ -36,30 +42,50 @@ func TestRecord(t *testing.T) {
 			reached: Reached{Version: "1.0.0", Image: "a"},
 			want:    []*updatev1.UpdateHistory{with(func(h *updatev1.UpdateHistory) { h.StartedTime = later })},
 		},
-		"completed": {history: []*updatev1.UpdateHistory{begun}, reached: Reached{Version: "1.0.0", Image: "a", Completed: true}, want: []*updatev1.UpdateHistory{done}},
+		"completed": {history: []*updatev1.UpdateHistory{begun}, reached: Reached{
+			Version: "1.0.0", Image: "a",
+			Completed: true,
+		}, want: []*updatev1.UpdateHistory{done}},
 		"completed again": {
-			history: []*updatev1.UpdateHistory{with(func(h *updatev1.UpdateHistory) { h.State, h.CompletionTime = stateCompleted, at })},
+			history: []*updatev1.UpdateHistory{
+				with(func(h *updatev1.UpdateHistory) { h.State, h.CompletionTime = stateCompleted, at }),
+			},
 			reached: Reached{Version: "1.0.0", Image: "a", Completed: true},
-			want:    []*updatev1.UpdateHistory{with(func(h *updatev1.UpdateHistory) { h.State, h.CompletionTime = stateCompleted, at })},
+			want: []*updatev1.UpdateHistory{
+				with(func(h *updatev1.UpdateHistory) { h.State, h.CompletionTime = stateCompleted, at }),
+			},
 		},
-		"what is completed stays so": {history: []*updatev1.UpdateHistory{done}, reached: Reached{Version: "1.0.0", Image: "a"}, want: []*updatev1.UpdateHistory{done}},
+		"what is completed stays so": {
+			history: []*updatev1.UpdateHistory{done},
+			reached: Reached{Version: "1.0.0", Image: "a"}, want: []*updatev1.UpdateHistory{done},
+		},
 		"a version that was not known is filled in": {
-			history: []*updatev1.UpdateHistory{with(func(h *updatev1.UpdateHistory) { h.Version = nil })}, reached: Reached{Version: "1.0.0", Image: "a"}, want: []*updatev1.UpdateHistory{begun},
+			history: []*updatev1.UpdateHistory{with(func(h *updatev1.UpdateHistory) { h.Version = nil })},
+			reached: Reached{Version: "1.0.0", Image: "a"}, want: []*updatev1.UpdateHistory{begun},
 		},
 		"another release ends the one before, which stays partial": {
-			history: []*updatev1.UpdateHistory{begun}, reached: Reached{Version: "1.1.0", Image: "b", Verified: true, AcceptedRisks: "waived"},
+			history: []*updatev1.UpdateHistory{begun}, reached: Reached{
+				Version: "1.1.0", Image: "b", Verified: true,
+				AcceptedRisks: "waived",
+			},
 			want: []*updatev1.UpdateHistory{second, with(func(h *updatev1.UpdateHistory) { h.CompletionTime = later })},
 		},
 		"another release after a completed one": {
-			history: []*updatev1.UpdateHistory{done}, reached: Reached{Version: "1.1.0", Image: "b", Verified: true, AcceptedRisks: "waived"},
+			history: []*updatev1.UpdateHistory{done}, reached: Reached{
+				Version: "1.1.0", Image: "b", Verified: true,
+				AcceptedRisks: "waived",
+			},
 			want: []*updatev1.UpdateHistory{second, done},
 		},
 		"the same version with another image is another release": {
 			history: []*updatev1.UpdateHistory{done}, reached: Reached{Version: "1.0.0", Image: "c"},
-			want: []*updatev1.UpdateHistory{with(func(h *updatev1.UpdateHistory) { h.StartedTime, h.Image = later, proto.String("c") }), done},
+			want: []*updatev1.UpdateHistory{
+				with(func(h *updatev1.UpdateHistory) { h.StartedTime, h.Image = later, proto.String("c") }), done,
+			},
 		},
 		"what was waived is not forgotten": {
-			history: []*updatev1.UpdateHistory{second}, reached: Reached{Version: "1.1.0", Image: "b"}, want: []*updatev1.UpdateHistory{second},
+			history: []*updatev1.UpdateHistory{second}, reached: Reached{Version: "1.1.0", Image: "b"},
+			want: []*updatev1.UpdateHistory{second},
 		},
 	}
 	for name, tt := range tests {
@@ -78,7 +104,10 @@ func TestRecordKeepsItsPromises(t *testing.T) {
 		for range rapid.IntRange(1, 160).Draw(t, "changes") {
 			now = now.Add(time.Hour)
 			n := rapid.IntRange(0, 30).Draw(t, "release")
-			r := Reached{Version: fmt.Sprintf("1.%d.%d", n/5, n%5), Image: fmt.Sprint("i", n), Completed: rapid.Bool().Draw(t, "completed")}
+			r := Reached{
+				Version: fmt.Sprintf("1.%d.%d", n/5, n%5), Image: fmt.Sprint("i", n),
+				Completed: rapid.Bool().Draw(t, "completed"),
+			}
 			before := history
 			history = Record(before, r, now)
 			if len(history) > maxHistory {
@@ -151,7 +180,8 @@ func TestForgotten(t *testing.T) {
 		return &updatev1.Release{Metadata: &metav1.ObjectMeta{Name: name}, Spec: &updatev1.ReleaseSpec{Image: image}}
 	}
 	history := []*updatev1.UpdateHistory{{Image: proto.String("c")}, {Image: proto.String("a")}}
-	if have := Forgotten([]*updatev1.Release{of("3", "c"), of("2", "b"), of("1", "a"), of("0", "")}, history); !slices.Equal(have, []string{"2", "0"}) {
+	if have := Forgotten([]*updatev1.Release{of("3", "c"), of("2", "b"), of("1", "a"), of("0", "")},
+		history); !slices.Equal(have, []string{"2", "0"}) {
 		t.Errorf("forgotten are %v", have)
 	}
 }

@@ -52,32 +52,38 @@ type GateView struct {
 	Declared []*updatev1.OperandVersion // versions that its manifest in the release says
 	Live     *updatev1.ClusterOperator  // nil if there is none
 	Mode     Mode
-	Since    time.Time // when it was first looked at in this application
+	Since    time.Time // when it was first checked in this application
 }
 
-// OperatorGate says whether a cluster operator is where the release wants it: available, not degraded, and at the declared versions. That it
-// is progressing does not matter. While Initializing, degraded ones are let pass and versions are not waited for.
+// OperatorGate says whether a cluster operator is where the release wants it: available, not degraded, and at the
+// declared versions. That it is progressing does not matter. While Initializing, degraded ones are let pass and
+// versions are not waited for.
 func OperatorGate(v GateView) Gate {
 	conditions := v.Live.GetStatus().GetConditions()
 	if len(v.Declared) == 0 {
-		return v.owes(Fail, operatorNoVersions, fmt.Sprintf("Cluster operator %s is of unknown version: its manifest declares none", v.Operator),
+		return v.owes(Fail, operatorNoVersions,
+			fmt.Sprintf("Cluster operator %s is of unknown version: its manifest declares none", v.Operator),
 			"the manifest declares versions", "it declares none")
 	}
 	if v.Live == nil {
-		return v.owes(Fail, operatorNotAvailable, fmt.Sprintf("Cluster operator %s is not available", v.Operator), "Available=True", "there is no such cluster operator")
+		return v.owes(Fail, operatorNotAvailable, fmt.Sprintf("Cluster operator %s is not available", v.Operator),
+			"Available=True", "there is no such cluster operator")
 	}
 	if c := Find(conditions, Available); c.GetStatus() != True {
-		return v.owes(Fail, operatorNotAvailable, because(fmt.Sprintf("Cluster operator %s is not available", v.Operator), c), "Available=True", seen(Available, c))
+		return v.owes(Fail, operatorNotAvailable, because(fmt.Sprintf("Cluster operator %s is not available", v.Operator), c),
+			"Available=True", seen(Available, c))
 	}
 	if c := Find(conditions, Degraded); c.GetStatus() != False {
 		effect := FailAfterInterval
 		if v.Mode == Initializing {
 			effect = Report
 		}
-		return v.owes(effect, operatorDegraded, because(fmt.Sprintf("Cluster operator %s is degraded", v.Operator), c), "Degraded=False", seen(Degraded, c))
+		return v.owes(effect, operatorDegraded, because(fmt.Sprintf("Cluster operator %s is degraded", v.Operator), c),
+			"Degraded=False", seen(Degraded, c))
 	}
 	if behind := v.behind(); len(behind) > 0 && v.Mode != Initializing {
-		return v.owes(Wait, operatorUpdating, fmt.Sprintf("Cluster operator %s is updating versions", v.Operator), "versions "+v.declared(), strings.Join(behind, ", "))
+		return v.owes(Wait, operatorUpdating, fmt.Sprintf("Cluster operator %s is updating versions", v.Operator),
+			"versions "+v.declared(), strings.Join(behind, ", "))
 	}
 	return Gate{}
 }

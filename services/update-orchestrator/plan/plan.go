@@ -1,6 +1,7 @@
-// Package plan decides about updates: which ones there are and which of them are risky, whether a wish may be followed, in which order the
-// manifests of a release are applied, what a cluster operator still owes, and what the history and the conditions say of it. It does no I/O
-// and reads no clock: the same values always give the same answer. Source: OpenShift's Cluster Version Operator and the Cincinnati protocol.
+// Package plan decides about updates: which ones there are and which of them are risky, whether a desired update may
+// start, in which order the manifests of a release are applied, what a cluster operator still owes, and what the
+// history and the conditions say of it. It does no I/O and reads no clock: the same values always give the same answer.
+// Source: OpenShift's Cluster Version Operator and the Cincinnati protocol.
 package plan
 
 import (
@@ -65,7 +66,8 @@ func Find(list []*metav1.Condition, kind string) *metav1.Condition {
 	return nil
 }
 
-// Stamp gives a condition the time of its last change: that of before if the status is the same, else now. before may be nil.
+// Stamp gives a condition the time of its last change: that of before if the status is the same, else now. before may
+// be nil.
 func Stamp(c, before *metav1.Condition, now time.Time) *metav1.Condition {
 	if before.GetStatus() == c.GetStatus() && before.GetLastTransitionTime() != nil {
 		c.LastTransitionTime = before.GetLastTransitionTime()

@@ -36,8 +36,8 @@ type Verdict struct {
 	Warnings []Finding
 }
 
-// Decide says whether an update may go on. blocked is why not (reason UpgradePreconditionCheckFailed), empty if it may; accepted is what goes
-// to the history as accepted risks then. With force nothing blocks.
+// Decide says whether an update may go on. blocked is why not (reason UpgradePreconditionCheckFailed), empty if it may;
+// accepted is what goes to the history as accepted risks then. With force nothing blocks.
 func (v Verdict) Decide(force bool) (blocked, accepted string) {
 	var texts []string
 	for _, f := range slices.Concat(v.Blocking, v.Warnings) {
@@ -64,8 +64,8 @@ func (v *Verdict) warn(name, reason, format string, args ...any) {
 	v.Warnings = append(v.Warnings, Finding{name, reason, fmt.Sprintf(format, args...)})
 }
 
-// Preconditions checks an update of a cluster to a release whose version is known. The current version is the one that is being reconciled,
-// not the one completed last.
+// Preconditions checks an update of a cluster to a release whose version is known. The current version is the one that
+// is being reconciled, not the one completed last.
 func Preconditions(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference) Verdict {
 	var v Verdict
 	to, err := semver.StrictNewVersion(target.GetVersion())
@@ -75,7 +75,8 @@ func Preconditions(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReferenc
 	}
 	from, err := semver.StrictNewVersion(cv.GetStatus().GetDesired().GetVersion())
 	if err != nil {
-		v.warn(preconditionRollback, InvalidCurrentVersion, "The current version %q is no semantic version.", cv.GetStatus().GetDesired().GetVersion())
+		v.warn(preconditionRollback, invalidCurrentVersion, "The current version %q is no semantic version.",
+			cv.GetStatus().GetDesired().GetVersion())
 	} else {
 		v.rollback(cv, from, to)
 		v.giantHop(from, to)
@@ -119,7 +120,8 @@ func previous(cv *updatev1.ClusterVersion) *semver.Version {
 	return nil
 }
 
-// bridge is the one pair of major versions between which an update leads: the last of the fourth and the first of the fifth.
+// bridge is the one pair of major versions between which an update leads: the last of the fourth and the first of the
+// fifth.
 func bridge(from, to *semver.Version) bool {
 	return from.Major() == 4 && to.Major() == 5 && to.Minor() == 0
 }
@@ -127,9 +129,11 @@ func bridge(from, to *semver.Version) bool {
 func (v *Verdict) giantHop(from, to *semver.Version) {
 	switch {
 	case to.Major() > from.Major() && !bridge(from, to):
-		v.block(preconditionGiantHop, "MajorVersionUpdate", "%s has a larger major version than the current target %s.", to, from)
+		v.block(preconditionGiantHop, "MajorVersionUpdate", "%s has a larger major version than the current target %s.", to,
+			from)
 	case to.Major() == from.Major() && to.Minor() > from.Minor()+1:
-		v.block(preconditionGiantHop, "MultipleMinorVersionsUpdate", "%s is more than one minor version beyond the current target %s.", to, from)
+		v.block(preconditionGiantHop, "MultipleMinorVersionsUpdate",
+			"%s is more than one minor version beyond the current target %s.", to, from)
 	}
 }
 
@@ -148,7 +152,8 @@ func (v *Verdict) upgradeable(cv *updatev1.ClusterVersion, from, to *semver.Vers
 // patch warns of what an update within a minor version may meet.
 func (v *Verdict) patch(cv *updatev1.ClusterVersion, from, to *semver.Version) {
 	if overridden(cv) {
-		v.warn(preconditionUpgradeable, "ClusterVersionOverridesSet", "Disabling ownership by overrides keeps objects from being updated: remove them before the next minor update.")
+		v.warn(preconditionUpgradeable, "ClusterVersionOverridesSet",
+			"Disabling ownership by overrides keeps objects from being updated: remove them before the next minor update.")
 	}
 	started, err := semver.StrictNewVersion(lastCompleted(cv.GetStatus().GetHistory()))
 	if err != nil || !updating(cv) || sameMinor(started, from) {
@@ -158,7 +163,8 @@ func (v *Verdict) patch(cv *updatev1.ClusterVersion, from, to *semver.Version) {
 	if started.Major() != from.Major() {
 		kind = "Major"
 	}
-	v.warn(preconditionUpgradeable, kind+"VersionClusterUpdateInProgress", "Retargeting to %s while a %s version update from %s to %s is in progress.", to, strings.ToLower(kind), started, from)
+	v.warn(preconditionUpgradeable, kind+"VersionClusterUpdateInProgress",
+		"Retargeting to %s while a %s version update from %s to %s is in progress.", to, strings.ToLower(kind), started, from)
 }
 
 func overridden(cv *updatev1.ClusterVersion) bool {
@@ -171,7 +177,7 @@ func updating(cv *updatev1.ClusterVersion) bool {
 	return len(history) > 0 && history[0].GetState() == statePartial && lastCompleted(history) != ""
 }
 
-// recommended warns of a target that nobody recommends. It never blocks.
+// recommended warns of a target that is not recommended. It never blocks.
 func (v *Verdict) recommended(cv *updatev1.ClusterVersion, target *updatev1.ReleaseReference) {
 	status := cv.GetStatus()
 	if target.GetImage() == status.GetDesired().GetImage() {
@@ -183,7 +189,8 @@ func (v *Verdict) recommended(cv *updatev1.ClusterVersion, target *updatev1.Rele
 			continue
 		}
 		if c := Find(u.GetConditions(), Recommended); c.GetStatus() != True {
-			v.warn(preconditionRecommended, c.GetReason(), "Update from %s to %s is not recommended:\n\n%s", status.GetDesired().GetVersion(), target.GetVersion(), c.GetMessage())
+			v.warn(preconditionRecommended, c.GetReason(), "Update from %s to %s is not recommended:\n\n%s",
+				status.GetDesired().GetVersion(), target.GetVersion(), c.GetMessage())
 		}
 		return
 	}
@@ -191,7 +198,8 @@ func (v *Verdict) recommended(cv *updatev1.ClusterVersion, target *updatev1.Rele
 		return
 	}
 	if cv.GetSpec().GetChannel() == "" {
-		v.warn(preconditionRecommended, NoChannel, "Configured channel is unset, so the recommended status of updating from %s to %s is unknown.",
+		v.warn(preconditionRecommended, noChannel,
+			"Configured channel is unset, so the recommended status of updating from %s to %s is unknown.",
 			status.GetDesired().GetVersion(), target.GetVersion())
 		return
 	}
@@ -199,25 +207,35 @@ func (v *Verdict) recommended(cv *updatev1.ClusterVersion, target *updatev1.Rele
 	if c := Find(status.GetConditions(), RetrievedUpdates); c.GetStatus() == False {
 		reason = c.GetReason()
 	}
-	v.warn(preconditionRecommended, reason, "The %q channel says nothing of an update from %s to %s.", cv.GetSpec().GetChannel(),
+	v.warn(preconditionRecommended, reason, "The %q channel says nothing of an update from %s to %s.",
+		cv.GetSpec().GetChannel(),
 		status.GetDesired().GetVersion(), target.GetVersion())
 }
 
-// UpgradeableCondition is the condition Upgradeable of a ClusterVersion, without time: nil if nothing objects to a minor or major update, and
-// it is not shown then.
+// UpgradeableCondition is the condition Upgradeable of a ClusterVersion, without time: nil if nothing objects to a
+// minor or major update, and it is not shown then.
 func UpgradeableCondition(cv *updatev1.ClusterVersion, operators []*updatev1.ClusterOperator) *metav1.Condition {
 	type objection struct{ reason, message string }
 	var all []objection
 	if updating(cv) {
-		all = append(all, objection{"ClusterVersionUpdating", fmt.Sprintf("An update to %s is in progress.", cv.GetStatus().GetDesired().GetVersion())})
+		all = append(all, objection{"ClusterVersionUpdating", fmt.Sprintf("An update to %s is in progress.",
+			cv.GetStatus().GetDesired().GetVersion())})
 	}
 	if overridden(cv) {
-		all = append(all, objection{"ClusterVersionOverrides", "Disabling ownership by overrides keeps objects from being updated: remove them from spec.overrides."})
+		all = append(all,
+			objection{
+				"ClusterVersionOverrides",
+				"Disabling ownership by overrides keeps objects from being updated: remove them from spec.overrides.",
+			})
 	}
 	for _, o := range operators {
 		if c := Find(o.GetStatus().GetConditions(), Upgradeable); c.GetStatus() == False {
 			name := o.GetMetadata().GetName()
-			all = append(all, objection{"ClusterOperatorUpgradeable-" + name, fmt.Sprintf("Cluster operator %s should not be upgraded between minor or major versions: %s: %s", name, c.GetReason(), c.GetMessage())})
+			all = append(all, objection{
+				"ClusterOperatorUpgradeable-" + name,
+				fmt.Sprintf("Cluster operator %s should not be upgraded between minor or major versions: %s: %s", name,
+					c.GetReason(), c.GetMessage()),
+			})
 		}
 	}
 	switch len(all) {
@@ -230,5 +248,5 @@ func UpgradeableCondition(cv *updatev1.ClusterVersion, operators []*updatev1.Clu
 	for _, o := range all {
 		text += "\n* " + o.message
 	}
-	return condition(Upgradeable, False, MultipleReasons, text)
+	return condition(Upgradeable, False, multipleReasons, text)
 }

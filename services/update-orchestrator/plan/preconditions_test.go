@@ -28,18 +28,18 @@ func TestPreconditions(t *testing.T) {
 		blocks, warnings string
 	}{
 		"an available update": {target: release("1.1.0", "r@sha256:a")},
-		"a target that nobody recommends": {
+		"a target that is not recommended": {
 			target: release("1.1.1", "r@sha256:d"), warnings: "Hurts",
 		},
-		"a target that nobody knows": {target: release("1.0.9", "r@sha256:z"), warnings: "UnknownUpdate"},
+		"an unknown target": {target: release("1.0.9", "r@sha256:z"), warnings: "UnknownUpdate"},
 		"no channel": {
-			target: release("1.0.9", "r@sha256:z"), warnings: NoChannel,
+			target: release("1.0.9", "r@sha256:z"), warnings: noChannel,
 			change: func(cv *updatev1.ClusterVersion) { cv.Spec.Channel = "" },
 		},
 		"updates could not be retrieved": {
-			target: release("1.0.9", "r@sha256:z"), warnings: RemoteFailed,
+			target: release("1.0.9", "r@sha256:z"), warnings: remoteFailed,
 			change: func(cv *updatev1.ClusterVersion) {
-				cv.Status.Conditions = []*metav1.Condition{condition(RetrievedUpdates, False, RemoteFailed, "")}
+				cv.Status.Conditions = []*metav1.Condition{condition(RetrievedUpdates, False, remoteFailed, "")}
 			},
 		},
 		"the same image again": {target: release("1.0.1", "r@sha256:1")},
@@ -47,7 +47,7 @@ func TestPreconditions(t *testing.T) {
 			target: release("new", "r@sha256:a"), blocks: "InvalidDesiredVersion",
 		},
 		"a current version that is none": {
-			target: release("1.1.0", "r@sha256:a"), warnings: InvalidCurrentVersion,
+			target: release("1.1.0", "r@sha256:a"), warnings: invalidCurrentVersion,
 			change: func(cv *updatev1.ClusterVersion) { cv.Status.Desired.Version = proto.String("") },
 		},
 		"back to the previous patch": {target: release("1.0.0", "r@sha256:0"), warnings: "UnknownUpdate"},
@@ -64,10 +64,24 @@ func TestPreconditions(t *testing.T) {
 				cv.Status.History[1] = entry(stateCompleted, "0.9.0", "r@sha256:9")
 			},
 		},
-		"two minor versions at once":     {target: release("1.2.0", "r@sha256:z"), blocks: "MultipleMinorVersionsUpdate", warnings: "UnknownUpdate"},
-		"another major version":          {target: release("2.0.0", "r@sha256:z"), blocks: "MajorVersionUpdate", warnings: "UnknownUpdate"},
-		"the bridge from four to five":   {target: release("5.0.0", "r@sha256:z"), warnings: "UnknownUpdate", change: func(cv *updatev1.ClusterVersion) { cv.Status.Desired.Version = proto.String("4.22.0") }},
-		"over the bridge and one beyond": {target: release("5.1.0", "r@sha256:z"), blocks: "MajorVersionUpdate", warnings: "UnknownUpdate", change: func(cv *updatev1.ClusterVersion) { cv.Status.Desired.Version = proto.String("4.22.0") }},
+		"two minor versions at once": {
+			target: release("1.2.0", "r@sha256:z"), blocks: "MultipleMinorVersionsUpdate",
+			warnings: "UnknownUpdate",
+		},
+		"another major version": {
+			target: release("2.0.0", "r@sha256:z"), blocks: "MajorVersionUpdate",
+			warnings: "UnknownUpdate",
+		},
+		"the bridge from four to five": {
+			target: release("5.0.0", "r@sha256:z"), warnings: "UnknownUpdate",
+			change: func(cv *updatev1.ClusterVersion) { cv.Status.Desired.Version = proto.String("4.22.0") },
+		},
+		"over the bridge and one beyond": {
+			target: release("5.1.0", "r@sha256:z"), blocks: "MajorVersionUpdate",
+			warnings: "UnknownUpdate", change: func(cv *updatev1.ClusterVersion) {
+				cv.Status.Desired.Version = proto.String("4.22.0")
+			},
+		},
 		"a minor update while an operator objects": {
 			target: release("1.1.0", "r@sha256:a"), blocks: "ClusterOperatorUpgradeable-dns",
 			change: func(cv *updatev1.ClusterVersion) { cv.Status.Conditions = []*metav1.Condition{notUpgradeable} },
@@ -87,21 +101,27 @@ func TestPreconditions(t *testing.T) {
 			target: release("1.2.1", "r@sha256:z"), warnings: "MinorVersionClusterUpdateInProgress UnknownUpdate",
 			change: func(cv *updatev1.ClusterVersion) {
 				cv.Status.Desired = release("1.2.0", "r@sha256:2")
-				cv.Status.History = []*updatev1.UpdateHistory{entry(statePartial, "1.2.0", "r@sha256:2"), entry(stateCompleted, "1.1.0", "r@sha256:9")}
+				cv.Status.History = []*updatev1.UpdateHistory{
+					entry(statePartial, "1.2.0", "r@sha256:2"),
+					entry(stateCompleted, "1.1.0", "r@sha256:9"),
+				}
 				cv.Status.Conditions = []*metav1.Condition{UpgradeableCondition(cv, nil)}
 			},
 		},
 		"a patch on the way to another major version": {
 			target: release("1.0.3", "r@sha256:b"), warnings: "MajorVersionClusterUpdateInProgress",
 			change: func(cv *updatev1.ClusterVersion) {
-				cv.Status.History = []*updatev1.UpdateHistory{entry(statePartial, "1.0.1", "r@sha256:1"), entry(stateCompleted, "0.9.0", "r@sha256:9")}
+				cv.Status.History = []*updatev1.UpdateHistory{
+					entry(statePartial, "1.0.1", "r@sha256:1"),
+					entry(stateCompleted, "0.9.0", "r@sha256:9"),
+				}
 				cv.Status.Conditions = []*metav1.Condition{UpgradeableCondition(cv, nil)}
 			},
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			cv := wish(nil)
+			cv := desiring(nil)
 			if tt.change != nil {
 				tt.change(cv)
 			}
@@ -118,20 +138,27 @@ func TestPreconditions(t *testing.T) {
 
 func TestDecide(t *testing.T) {
 	a, b := Finding{"A", "RA", "ma"}, Finding{"B", "RB", "mb"}
-	const textA, both = `Precondition "A" failed because of "RA": ma`, "Multiple precondition checks failed:\n* " + `Precondition "A" failed because of "RA": ma` + "\n* " + `Precondition "B" failed because of "RB": mb`
+	const textA, both = `Precondition "A" failed because of "RA": ma`, "Multiple precondition checks failed:\n* " +
+		`Precondition "A" failed because of "RA": ma` + "\n* " + `Precondition "B" failed because of "RB": mb`
 	tests := map[string]struct {
 		verdict           Verdict
 		force             bool
 		blocked, accepted string
 	}{
-		"nothing":                {},
-		"nothing, with force":    {force: true},
-		"a warning":              {verdict: Verdict{Warnings: []Finding{a}}, accepted: textA},
-		"a warning, with force":  {verdict: Verdict{Warnings: []Finding{a}}, force: true, accepted: textA},
-		"a block":                {verdict: Verdict{Blocking: []Finding{a}}, blocked: textA},
-		"a block and a warning":  {verdict: Verdict{Blocking: []Finding{a}, Warnings: []Finding{b}}, blocked: both},
-		"both, and force":        {verdict: Verdict{Blocking: []Finding{a}, Warnings: []Finding{b}}, force: true, accepted: "Forced through blocking failures: " + both},
-		"a block alone by force": {verdict: Verdict{Blocking: []Finding{a}}, force: true, accepted: "Forced through blocking failures: " + textA},
+		"nothing":               {},
+		"nothing, with force":   {force: true},
+		"a warning":             {verdict: Verdict{Warnings: []Finding{a}}, accepted: textA},
+		"a warning, with force": {verdict: Verdict{Warnings: []Finding{a}}, force: true, accepted: textA},
+		"a block":               {verdict: Verdict{Blocking: []Finding{a}}, blocked: textA},
+		"a block and a warning": {verdict: Verdict{Blocking: []Finding{a}, Warnings: []Finding{b}}, blocked: both},
+		"both, and force": {
+			verdict: Verdict{Blocking: []Finding{a}, Warnings: []Finding{b}}, force: true,
+			accepted: "Forced through blocking failures: " + both,
+		},
+		"a block alone by force": {
+			verdict: Verdict{Blocking: []Finding{a}}, force: true,
+			accepted: "Forced through blocking failures: " + textA,
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -147,19 +174,27 @@ func TestUpgradeableCondition(t *testing.T) {
 	operator := func(name, status string) *updatev1.ClusterOperator {
 		return &updatev1.ClusterOperator{
 			Metadata: &metav1.ObjectMeta{Name: name},
-			Status:   &updatev1.ClusterOperatorStatus{Conditions: []*metav1.Condition{condition(Upgradeable, status, "Old", "too old")}},
+			Status: &updatev1.ClusterOperatorStatus{
+				Conditions: []*metav1.Condition{condition(Upgradeable, status, "Old", "too old")},
+			},
 		}
 	}
-	cv := wish(nil)
-	if c := UpgradeableCondition(cv, []*updatev1.ClusterOperator{operator("dns", True), operator("etcd", Unknown)}); c != nil {
-		t.Errorf("nobody objects: %v", c)
+	cv := desiring(nil)
+	if c := UpgradeableCondition(cv, []*updatev1.ClusterOperator{
+		operator("dns", True),
+		operator("etcd", Unknown),
+	}); c != nil {
+		t.Errorf("without objections: %v", c)
 	}
 	c := UpgradeableCondition(cv, []*updatev1.ClusterOperator{operator("dns", False)})
-	if c.GetReason() != "ClusterOperatorUpgradeable-dns" || c.GetMessage() != "Cluster operator dns should not be upgraded between minor or major versions: Old: too old" {
+	if c.GetReason() != "ClusterOperatorUpgradeable-dns" ||
+		c.GetMessage() != "Cluster operator dns should not be upgraded between minor or major versions: Old: too old" {
 		t.Errorf("one objects: %v", c)
 	}
 	cv.Spec.Overrides = []*updatev1.ComponentOverride{{Unmanaged: proto.Bool(true)}}
-	if c = UpgradeableCondition(cv, []*updatev1.ClusterOperator{operator("dns", False)}); c.GetReason() != MultipleReasons || strings.Count(c.GetMessage(), "\n* ") != 2 {
+	if c = UpgradeableCondition(cv, []*updatev1.ClusterOperator{
+		operator("dns", False),
+	}); c.GetReason() != multipleReasons || strings.Count(c.GetMessage(), "\n* ") != 2 {
 		t.Errorf("two object: %v", c)
 	}
 }

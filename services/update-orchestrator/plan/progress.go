@@ -34,7 +34,7 @@ type Run struct {
 	Completed   bool      // everything was applied
 	Gates       []Gate    // of cluster operators that are not ready
 	Failures    []Failure // of manifests
-	Invalid     bool      // the wish is invalid
+	Invalid     bool      // the desired update is invalid
 }
 
 // Conditions is what is said of a run: Available, Progressing and Failing, without times. before is what was said last.
@@ -78,7 +78,10 @@ func (r Run) failing(now time.Time) (c *metav1.Condition, why string) {
 		}
 	}
 	if len(overdue) > 0 {
-		failures = append(failures, Failure{operatorDegraded, listed(overdue), fmt.Sprintf("wait has exceeded %d minutes for these operators: %s", int(degradedFor.Minutes()), listed(overdue))})
+		failures = append(failures, Failure{
+			operatorDegraded, listed(overdue),
+			fmt.Sprintf("wait has exceeded %d minutes for these operators: %s", int(degradedFor.Minutes()), listed(overdue)),
+		})
 	}
 	if failures = append(failures, r.Failures...); len(failures) > 0 {
 		reason, message := condense(failures)
@@ -144,7 +147,10 @@ func condense(failures []Failure) (reason, message string) {
 
 // together says in one sentence what is wrong with several operators. The reason is empty if it cannot.
 func together(reason string, list []Failure) (plural, text string) {
-	what, ok := map[string]string{operatorNotAvailable: "not available", operatorDegraded: "degraded", operatorNoVersions: "of unknown version"}[reason]
+	what, ok := map[string]string{
+		operatorNotAvailable: "not available", operatorDegraded: "degraded",
+		operatorNoVersions: "of unknown version",
+	}[reason]
 	if !ok || len(list) < 2 {
 		return "", ""
 	}
@@ -152,7 +158,8 @@ func together(reason string, list []Failure) (plural, text string) {
 	for _, f := range list {
 		names = append(names, f.Name)
 	}
-	return "ClusterOperators" + strings.TrimPrefix(reason, "ClusterOperator"), fmt.Sprintf("Cluster operators %s are %s", listed(names), what)
+	return "ClusterOperators" + strings.TrimPrefix(reason, "ClusterOperator"), fmt.Sprintf("Cluster operators %s are %s",
+		listed(names), what)
 }
 
 func (r Run) progressing(failing *metav1.Condition, why string) *metav1.Condition {
@@ -163,7 +170,8 @@ func (r Run) progressing(failing *metav1.Condition, why string) *metav1.Conditio
 		case failed:
 			return condition(Progressing, False, reason, fmt.Sprintf("Error while reconciling %s: %s", r.Version, lower(why)))
 		case r.Invalid:
-			return condition(Progressing, False, "InvalidClusterVersion", fmt.Sprintf("Stopped at %s: the cluster version is invalid", r.Version))
+			return condition(Progressing, False, "InvalidClusterVersion",
+				fmt.Sprintf("Stopped at %s: the cluster version is invalid", r.Version))
 		}
 		return condition(Progressing, False, "", "Cluster version is "+r.Version)
 	}
@@ -171,15 +179,18 @@ func (r Run) progressing(failing *metav1.Condition, why string) *metav1.Conditio
 	case failed:
 		return condition(Progressing, True, reason, fmt.Sprintf("Unable to apply %s: %s", r.Version, lower(why)))
 	case r.Invalid:
-		return condition(Progressing, True, "InvalidClusterVersion", fmt.Sprintf("Reconciling %s: the cluster version is invalid", r.Version))
+		return condition(Progressing, True, "InvalidClusterVersion",
+			fmt.Sprintf("Reconciling %s: the cluster version is invalid", r.Version))
 	case r.Total > 0:
-		text := fmt.Sprintf("Working towards %s: %d of %d done (%d%% complete)", r.Version, r.Done, r.Total, r.Done*100/r.Total)
+		text := fmt.Sprintf("Working towards %s: %d of %d done (%d%% complete)", r.Version, r.Done, r.Total,
+			r.Done*100/r.Total)
 		if why != "" {
 			text += ", " + why
 		}
 		return condition(Progressing, True, cmp.Or(reason, r.waitReason()), text)
 	case why != "":
-		return condition(Progressing, True, cmp.Or(reason, r.waitReason()), fmt.Sprintf("Working towards %s: %s", r.Version, why))
+		return condition(Progressing, True, cmp.Or(reason, r.waitReason()), fmt.Sprintf("Working towards %s: %s", r.Version,
+			why))
 	}
 	return condition(Progressing, True, "", "Working towards "+r.Version)
 }
@@ -192,7 +203,7 @@ func (r Run) waitReason() string {
 			continue
 		}
 		if reason != "" && reason != g.Reason {
-			return MultipleReasons
+			return multipleReasons
 		}
 		reason = g.Reason
 	}

@@ -36,24 +36,69 @@ func TestOperatorGate(t *testing.T) {
 		reason   string
 		observed string
 	}{
-		"ready":                         {live("Available=True Degraded=False operator=1.1.0"), declared, Updating, Ready, "", ""},
-		"progressing does not matter":   {live("Available=True Degraded=False Progressing=True operator=1.1.0"), declared, Updating, Ready, "", ""},
-		"no versions declared":          {live("Available=True Degraded=False"), nil, Updating, Fail, operatorNoVersions, "it declares none"},
-		"not there":                     {nil, declared, Updating, Fail, operatorNotAvailable, "there is no such cluster operator"},
-		"says nothing":                  {live(""), declared, Updating, Fail, operatorNotAvailable, "Available is not reported"},
-		"not available":                 {live("Available=False Degraded=True"), declared, Updating, Fail, operatorNotAvailable, "Available=False"},
-		"not available at the start":    {live("Available=Unknown Degraded=False"), declared, Initializing, Fail, operatorNotAvailable, "Available=Unknown"},
-		"degraded":                      {live("Available=True Degraded=True operator=1.1.0"), declared, Updating, FailAfterInterval, operatorDegraded, "Degraded=True"},
-		"degraded while nothing moves":  {live("Available=True Degraded=True operator=1.1.0"), declared, Reconciling, FailAfterInterval, operatorDegraded, "Degraded=True"},
-		"does not say degraded":         {live("Available=True operator=1.1.0"), declared, Updating, FailAfterInterval, operatorDegraded, "Degraded is not reported"},
-		"degraded at the start":         {live("Available=True Degraded=True"), declared, Initializing, Report, operatorDegraded, ""},
-		"another version":               {live("Available=True Degraded=False operator=1.0.0"), declared, Updating, Wait, operatorUpdating, "operator is at 1.0.0"},
-		"no version yet":                {live("Available=True Degraded=False"), declared, Updating, Wait, operatorUpdating, "operator has no version"},
-		"another version, at the start": {live("Available=True Degraded=False operator=1.0.0"), declared, Initializing, Ready, "", ""},
+		"ready": {
+			live("Available=True Degraded=False operator=1.1.0"), declared, Updating, Ready, "",
+			"",
+		},
+		"progressing does not matter": {
+			live("Available=True Degraded=False Progressing=True operator=1.1.0"), declared,
+			Updating, Ready, "", "",
+		},
+		"no versions declared": {
+			live("Available=True Degraded=False"), nil, Updating, Fail, operatorNoVersions,
+			"it declares none",
+		},
+		"not there": {
+			nil, declared, Updating, Fail, operatorNotAvailable,
+			"there is no such cluster operator",
+		},
+		"says nothing": {
+			live(""), declared, Updating, Fail, operatorNotAvailable,
+			"Available is not reported",
+		},
+		"not available": {
+			live("Available=False Degraded=True"), declared, Updating, Fail,
+			operatorNotAvailable, "Available=False",
+		},
+		"not available at the start": {
+			live("Available=Unknown Degraded=False"), declared, Initializing, Fail,
+			operatorNotAvailable, "Available=Unknown",
+		},
+		"degraded": {
+			live("Available=True Degraded=True operator=1.1.0"), declared, Updating,
+			FailAfterInterval, operatorDegraded, "Degraded=True",
+		},
+		"degraded while nothing moves": {
+			live("Available=True Degraded=True operator=1.1.0"), declared, Reconciling,
+			FailAfterInterval, operatorDegraded, "Degraded=True",
+		},
+		"does not say degraded": {
+			live("Available=True operator=1.1.0"), declared, Updating, FailAfterInterval,
+			operatorDegraded, "Degraded is not reported",
+		},
+		"degraded at the start": {
+			live("Available=True Degraded=True"), declared, Initializing, Report,
+			operatorDegraded, "",
+		},
+		"another version": {
+			live("Available=True Degraded=False operator=1.0.0"), declared, Updating, Wait,
+			operatorUpdating, "operator is at 1.0.0",
+		},
+		"no version yet": {
+			live("Available=True Degraded=False"), declared, Updating, Wait, operatorUpdating,
+			"operator has no version",
+		},
+		"another version, at the start": {
+			live("Available=True Degraded=False operator=1.0.0"), declared, Initializing, Ready,
+			"", "",
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			g := OperatorGate(GateView{Operator: "dns", File: "0000_70_dns_co.yaml", Declared: tt.declared, Live: tt.live, Mode: tt.mode, Since: noon()})
+			g := OperatorGate(GateView{
+				Operator: "dns", File: "0000_70_dns_co.yaml", Declared: tt.declared, Live: tt.live,
+				Mode: tt.mode, Since: noon(),
+			})
 			if g.Effect != tt.effect || g.Reason != tt.reason || g.Wait.GetObserved() != tt.observed {
 				t.Errorf("got %+v, want effect %d, reason %s, observed %q", g, tt.effect, tt.reason, tt.observed)
 			}
@@ -65,14 +110,17 @@ func TestOperatorGate(t *testing.T) {
 }
 
 func gate(operator, says string) Gate {
-	return OperatorGate(GateView{Operator: operator, Declared: []*updatev1.OperandVersion{{Name: "operator", Version: "1.1.0"}}, Live: live(says), Mode: Updating, Since: noon()})
+	return OperatorGate(GateView{Operator: operator, Declared: []*updatev1.OperandVersion{
+		{Name: "operator", Version: "1.1.0"},
+	}, Live: live(says), Mode: Updating, Since: noon()})
 }
 
 func TestConditions(t *testing.T) {
-	const old, degraded, away = "Available=True Degraded=False operator=1.0.0", "Available=True Degraded=True", "Available=False"
+	const old, degraded, away = "Available=True Degraded=False operator=1.0.0", "Available=True Degraded=True",
+		"Available=False"
 	tests := map[string]struct {
 		run   Run
-		after time.Duration // since the operators were first looked at
+		after time.Duration // since the operators were first checked
 		want  []string      // Progressing, Failing
 	}{
 		"begun": {
@@ -84,11 +132,15 @@ func TestConditions(t *testing.T) {
 			want: []string{"True : Working towards 1.1.0: 2 of 3 done (66% complete)", "False : "},
 		},
 		"waiting": {
-			run:  Run{Mode: Updating, Done: 3, Total: 12, Gates: []Gate{gate("dns", old), gate("console", old)}},
-			want: []string{"True ClusterOperatorUpdating: Working towards 1.1.0: 3 of 12 done (25% complete), waiting on console, dns", "False : "},
+			run: Run{Mode: Updating, Done: 3, Total: 12, Gates: []Gate{gate("dns", old), gate("console", old)}},
+			want: []string{
+				"True ClusterOperatorUpdating: Working towards 1.1.0: 3 of 12 done (25% complete), waiting on console, dns",
+				"False : ",
+			},
 		},
 		"waiting for a long time": {
-			run: Run{Mode: Updating, Done: 3, Total: 12, Gates: []Gate{gate("dns", old), gate("machine-config", old)}}, after: 31 * time.Minute,
+			run:   Run{Mode: Updating, Done: 3, Total: 12, Gates: []Gate{gate("dns", old), gate("machine-config", old)}},
+			after: 31 * time.Minute,
 			want: []string{
 				"True SlowClusterOperator: Working towards 1.1.0: 3 of 12 done (25% complete), waiting on dns over 30 minutes which is longer than expected",
 				"Unknown SlowClusterOperator: waiting on dns over 30 minutes which is longer than expected",
@@ -102,7 +154,8 @@ func TestConditions(t *testing.T) {
 			},
 		},
 		"waiting for nodes and another one for a long time": {
-			run: Run{Mode: Updating, Done: 3, Total: 12, Gates: []Gate{gate("machine-config", old), gate("dns", old)}}, after: 91 * time.Minute,
+			run:   Run{Mode: Updating, Done: 3, Total: 12, Gates: []Gate{gate("machine-config", old), gate("dns", old)}},
+			after: 91 * time.Minute,
 			want: []string{
 				"True SlowClusterOperator: Working towards 1.1.0: 3 of 12 done (25% complete), waiting on dns, machine-config over 30 minutes which is longer than expected",
 				"Unknown SlowClusterOperator: waiting on dns, machine-config over 30 minutes which is longer than expected",
@@ -110,7 +163,10 @@ func TestConditions(t *testing.T) {
 		},
 		"waiting for a degraded one": {
 			run: Run{Mode: Updating, Done: 3, Total: 12, Gates: []Gate{gate("dns", degraded)}}, after: 40 * time.Minute,
-			want: []string{"True ClusterOperatorDegraded: Working towards 1.1.0: 3 of 12 done (25% complete), waiting up to 40 minutes on dns", "False : "},
+			want: []string{
+				"True ClusterOperatorDegraded: Working towards 1.1.0: 3 of 12 done (25% complete), waiting up to 40 minutes on dns",
+				"False : ",
+			},
 		},
 		"waiting for a degraded one for too long": {
 			run: Run{Mode: Updating, Done: 3, Total: 12, Gates: []Gate{gate("dns", degraded)}}, after: 41 * time.Minute,
@@ -134,13 +190,15 @@ func TestConditions(t *testing.T) {
 			},
 		},
 		"several things are wrong": {
-			run: Run{Mode: Updating, Gates: []Gate{gate("dns", away)}, Failures: []Failure{{"UpdatePayloadFailed", "x", "could not apply x"}, {"UpdatePayloadFailed", "x", "could not apply x"}}},
+			run: Run{Mode: Updating, Gates: []Gate{gate("dns", away)}, Failures: []Failure{
+				{"UpdatePayloadFailed", "x", "could not apply x"}, {"UpdatePayloadFailed", "x", "could not apply x"},
+			}},
 			want: []string{
 				"True MultipleErrors: Unable to apply 1.1.0: multiple errors are preventing progress:\n* Cluster operator dns is not available\n* could not apply x",
 				"True MultipleErrors: Multiple errors are preventing progress:\n* Cluster operator dns is not available\n* could not apply x",
 			},
 		},
-		"the wish is invalid": {
+		"the desired update is invalid": {
 			run:  Run{Mode: Updating, Done: 1, Total: 2, Invalid: true},
 			want: []string{"True InvalidClusterVersion: Reconciling 1.1.0: the cluster version is invalid", "False : "},
 		},
@@ -152,7 +210,7 @@ func TestConditions(t *testing.T) {
 			run:  Run{Mode: Reconciling, Done: 1, Total: 2},
 			want: []string{"False : Cluster version is 1.1.0", "False : "},
 		},
-		"kept as it is, the wish is invalid": {
+		"kept as it is, the desired update is invalid": {
 			run:  Run{Mode: Reconciling, Done: 1, Total: 2, Invalid: true},
 			want: []string{"False InvalidClusterVersion: Stopped at 1.1.0: the cluster version is invalid", "False : "},
 		},

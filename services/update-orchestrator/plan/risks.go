@@ -13,13 +13,13 @@ import (
 
 // Reasons of the conditions Recommended and Applies.
 const (
-	NotExposedToRisks       = "NotExposedToRisks"
-	AllExposedRisksAccepted = "AllExposedRisksAccepted"
-	ExposedToRisks          = "ExposedToRisks" // where the risk's name is no valid reason
-	EvaluationFailed        = "EvaluationFailed"
-	MultipleReasons         = "MultipleReasons"
-	Match                   = "Match"
-	NotMatch                = "NotMatch"
+	notExposedToRisks       = "NotExposedToRisks"
+	allExposedRisksAccepted = "AllExposedRisksAccepted"
+	exposedToRisks          = "ExposedToRisks" // where the risk's name is no valid reason
+	evaluationFailed        = "EvaluationFailed"
+	multipleReasons         = "MultipleReasons"
+	match                   = "Match"
+	notMatch                = "NotMatch"
 )
 
 // Types of rules.
@@ -34,12 +34,14 @@ const noPromQL = "PromQL is not evaluated by this version"
 // reasonForm is what the reason of a condition may be.
 var reasonForm = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$`)
 
-// assess says of each risk of an update whether it applies, and whether the update is recommended. It is false if a risk has no rule that is
-// understood: then nothing can be said of the update, and it is not offered.
+// assess says of each risk of an update whether it applies, and whether the update is recommended. It is false if a
+// risk has no rule that is understood: then nothing can be said of the update, and it is not offered.
 func (q Query) assess(u *updatev1.ConditionalUpdate) (*updatev1.ConditionalUpdate, bool) {
 	out := &updatev1.ConditionalUpdate{Release: u.Release}
 	var before *updatev1.ConditionalUpdate
-	if i := slices.IndexFunc(q.Before, func(b *updatev1.ConditionalUpdate) bool { return identity(b.GetRelease()) == identity(u.GetRelease()) }); i >= 0 {
+	if i := slices.IndexFunc(q.Before, func(b *updatev1.ConditionalUpdate) bool {
+		return identity(b.GetRelease()) == identity(u.GetRelease())
+	}); i >= 0 {
 		before = q.Before[i]
 	}
 	v := newOpinion()
@@ -79,7 +81,7 @@ func (q Query) exposure(risk *updatev1.ConditionalUpdateRisk) (status, why strin
 	case known && (result == True || result == False):
 		return result, ""
 	case known:
-		return Unknown, "nobody could tell"
+		return Unknown, "the rule could not be evaluated"
 	case len(risk.GetMatchingRules()) == 0:
 		return "", ""
 	}
@@ -91,13 +93,16 @@ func (q Query) exposure(risk *updatev1.ConditionalUpdateRisk) (status, why strin
 	return Unknown, noPromQL
 }
 
-func (q Query) setApplies(risk *updatev1.ConditionalUpdateRisk, status, why string, before *updatev1.ConditionalUpdate) {
-	reason, message := NotMatch, "The risk does not apply to this cluster."
+func (q Query) setApplies(risk *updatev1.ConditionalUpdateRisk, status, why string,
+	before *updatev1.ConditionalUpdate,
+) {
+	reason, message := notMatch, "The risk does not apply to this cluster."
 	switch status {
 	case True:
-		reason, message = Match, "The risk applies to this cluster."
+		reason, message = match, "The risk applies to this cluster."
 	case Unknown:
-		reason, message = EvaluationFailed, fmt.Sprintf("Could not tell whether the risk applies to this cluster: %s.", why)
+		reason, message = evaluationFailed, fmt.Sprintf("Could not evaluate whether the risk applies to this cluster: %s.",
+			why)
 	}
 	c := condition(Applies, status, reason, message)
 	if !q.Now.IsZero() {
@@ -112,27 +117,27 @@ func (q Query) setApplies(risk *updatev1.ConditionalUpdateRisk, status, why stri
 	risk.Conditions = append(risk.Conditions, c)
 }
 
-// opinion is whether an update is recommended, as far as its risks were looked at.
+// opinion is whether an update is recommended, as far as its risks were evaluated.
 type opinion struct {
 	status, reason string
 	messages       []string
 }
 
-func newOpinion() opinion { return opinion{status: True, reason: NotExposedToRisks} }
+func newOpinion() opinion { return opinion{status: True, reason: notExposedToRisks} }
 
 // add takes a risk into account.
 func (o *opinion) add(risk *updatev1.ConditionalUpdateRisk, applies, why string, accepted bool) {
 	switch {
 	case applies == False:
 	case accepted:
-		if o.reason == NotExposedToRisks {
-			o.reason = AllExposedRisksAccepted
+		if o.reason == notExposedToRisks {
+			o.reason = allExposedRisksAccepted
 		}
 	case applies == True:
 		o.status = False
 		reason := risk.GetName()
 		if !reasonForm.MatchString(reason) {
-			reason = ExposedToRisks
+			reason = exposedToRisks
 		}
 		o.because(reason)
 		o.messages = append(o.messages, strings.TrimSpace(risk.GetMessage()+" "+risk.GetUrl()))
@@ -140,27 +145,28 @@ func (o *opinion) add(risk *updatev1.ConditionalUpdateRisk, applies, why string,
 		if o.status == True {
 			o.status = Unknown
 		}
-		o.because(EvaluationFailed)
+		o.because(evaluationFailed)
 		n := risk.GetName()
-		o.messages = append(o.messages, fmt.Sprintf("Could not evaluate exposure to update risk %s (%s)\n  %s description: %s\n  %s URL: %s",
-			n, why, n, risk.GetMessage(), n, risk.GetUrl()))
+		o.messages = append(o.messages,
+			fmt.Sprintf("Could not evaluate exposure to update risk %s (%s)\n  %s description: %s\n  %s URL: %s",
+				n, why, n, risk.GetMessage(), n, risk.GetUrl()))
 	}
 }
 
 func (o *opinion) because(reason string) {
 	switch o.reason {
-	case NotExposedToRisks, AllExposedRisksAccepted, reason:
+	case notExposedToRisks, allExposedRisksAccepted, reason:
 		o.reason = reason
 	default:
-		o.reason = MultipleReasons
+		o.reason = multipleReasons
 	}
 }
 
 func (o *opinion) text() string {
 	switch o.reason {
-	case NotExposedToRisks:
+	case notExposedToRisks:
 		return "The update is recommended, because none of the conditional update risks apply to this cluster."
-	case AllExposedRisksAccepted:
+	case allExposedRisksAccepted:
 		return "The update is recommended, because each conditional update risk either does not apply to this cluster or is accepted."
 	}
 	return strings.Join(o.messages, "\n\n")

@@ -25,25 +25,54 @@ func TestSilence(t *testing.T) {
 		Type: Available, Status: Unknown, Reason: proto.String(ServiceSilent), LastTransitionTime: timestamppb.New(noon),
 		Message: proto.String("scheduler has not answered since 2026-03-01T11:59:45Z: connection refused"),
 	}
-	silent := Hearing{Since: noon.Add(-15 * time.Second), Open: 3, Last: "connection refused"}
+	silent := Contact{Since: noon.Add(-15 * time.Second), Open: 3, Last: "connection refused"}
 	tests := []struct {
 		name string
 		v    SilenceView
 		want *metav1.Condition
 	}{
-		{"a service that answered its last question is not silent", SilenceView{Hearing: Hearing{Since: noon.Add(-time.Hour)}, Operator: reported(True, "AsExpected")}, nil},
-		{"a restart is no silence", SilenceView{Hearing: Hearing{Since: noon.Add(-14 * time.Second), Open: 7}, Operator: reported(True, "AsExpected")}, nil},
-		{"a long time with few questions says more about the one who asks", SilenceView{Hearing: Hearing{Since: noon.Add(-time.Hour), Open: 2}, Operator: reported(True, "AsExpected")}, nil},
-		{"a silent service is unknown, with the reason and since when", SilenceView{Hearing: silent, Operator: reported(True, "AsExpected")}, unknown},
-		{"what it said of itself last does not matter", SilenceView{Hearing: silent, Operator: reported(False, "NotReady")}, unknown},
-		{"one that never reported is unknown too", SilenceView{Hearing: silent}, unknown},
-		{"who does not reach itself judges nobody", SilenceView{Hearing: silent, Deaf: true, Operator: reported(True, "AsExpected")}, nil},
-		{"what is said already is not said again", SilenceView{Hearing: silent, Operator: reported(Unknown, ServiceSilent)}, nil},
-		{"an Unknown of the operator's own is replaced, and keeps its time", SilenceView{Hearing: silent, Operator: reported(Unknown, "Starting")}, func() *metav1.Condition {
-			c := proto.CloneOf(unknown)
-			c.LastTransitionTime = timestamppb.New(noon.Add(-time.Hour))
-			return c
-		}()},
+		{"a service that answered its last question is not silent", SilenceView{
+			Contact:  Contact{Since: noon.Add(-time.Hour)},
+			Operator: reported(True, "AsExpected"),
+		}, nil},
+		{"a restart is no silence", SilenceView{
+			Contact:  Contact{Since: noon.Add(-14 * time.Second), Open: 7},
+			Operator: reported(True, "AsExpected"),
+		}, nil},
+		{
+			"a long time with few questions says more about the one who asks",
+			SilenceView{Contact: Contact{Since: noon.Add(-time.Hour), Open: 2}, Operator: reported(True, "AsExpected")},
+			nil,
+		},
+		{
+			"a silent service is unknown, with the reason and since when",
+			SilenceView{Contact: silent, Operator: reported(True, "AsExpected")},
+			unknown,
+		},
+		{
+			"what it said of itself last does not matter",
+			SilenceView{Contact: silent, Operator: reported(False, "NotReady")},
+			unknown,
+		},
+		{"one that never reported is unknown too", SilenceView{Contact: silent}, unknown},
+		{"a service that cannot reach itself judges no other", SilenceView{
+			Contact: silent, Deaf: true,
+			Operator: reported(True, "AsExpected"),
+		}, nil},
+		{
+			"what is said already is not said again",
+			SilenceView{Contact: silent, Operator: reported(Unknown, ServiceSilent)},
+			nil,
+		},
+		{
+			"an Unknown of the operator's own is replaced, and keeps its time",
+			SilenceView{Contact: silent, Operator: reported(Unknown, "Starting")},
+			func() *metav1.Condition {
+				c := proto.CloneOf(unknown)
+				c.LastTransitionTime = timestamppb.New(noon.Add(-time.Hour))
+				return c
+			}(),
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -60,11 +89,15 @@ func TestSilence(t *testing.T) {
 			if diff := cmp.Diff(got, Find(st.GetConditions(), Available), protocmp.Transform()); diff != "" {
 				t.Error(diff)
 			}
-			if again := Silence(SilenceView{Now: noon.Add(time.Hour), Service: "scheduler", Hearing: silent, Operator: &updatev1.ClusterOperator{Status: st}}); again != nil {
+			if again := Silence(SilenceView{
+				Now: noon.Add(time.Hour), Service: "scheduler", Contact: silent,
+				Operator: &updatev1.ClusterOperator{Status: st},
+			}); again != nil {
 				t.Errorf("said again: %v", again)
 			}
 			if g := OperatorGate(GateView{
-				Operator: "scheduler", Declared: []*updatev1.OperandVersion{{Name: "operator", Version: "1"}}, Live: &updatev1.ClusterOperator{Status: st},
+				Operator: "scheduler", Declared: []*updatev1.OperandVersion{{Name: "operator", Version: "1"}},
+				Live: &updatev1.ClusterOperator{Status: st},
 			}); g.Effect != Fail || g.Reason != operatorNotAvailable {
 				t.Errorf("an update passes an operator that is unknown: %+v", g)
 			}
@@ -79,7 +112,7 @@ func TestSilence(t *testing.T) {
 func TestAServiceThatAnswersIsNeverSilent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-		var h Hearing
+		var h Contact
 		last, open := now, 0
 		for range rapid.IntRange(1, 40).Draw(t, "questions") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 60).Draw(t, "seconds")) * time.Second)
@@ -87,13 +120,13 @@ func TestAServiceThatAnswersIsNeverSilent(t *testing.T) {
 			if h.Since.IsZero() {
 				last = now
 			}
-			h = h.Heard(now, problem)
+			h = h.Called(now, problem)
 			if problem == "" {
 				last, open = now, 0
 			} else {
 				open++
 			}
-			silent := Silence(SilenceView{Now: now, Service: "a", Hearing: h}) != nil
+			silent := Silence(SilenceView{Now: now, Service: "a", Contact: h}) != nil
 			if want := open >= silentQuestions && now.Sub(last) >= silentAfter; silent != want {
 				t.Fatalf("silent %t after %v and %d questions", silent, now.Sub(last), open)
 			}

@@ -16,7 +16,7 @@ import (
 // uuid4 is a random UUID. Source: RFC 4122, version 4.
 var uuid4 = regexp.MustCompile(`(?i)^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 
-// ValidateSpec returns what is wrong with the wish of a ClusterVersion, which depends on its status too.
+// ValidateSpec returns the faults of the spec of a ClusterVersion, which depend on its status too.
 func ValidateSpec(cv *updatev1.ClusterVersion) []Problem {
 	var out []Problem
 	spec := cv.GetSpec()
@@ -28,7 +28,10 @@ func ValidateSpec(cv *updatev1.ClusterVersion) []Problem {
 	}
 	for i, s := range spec.GetSignatureStores() {
 		if !address(s.GetUrl(), "http", "https", "file") {
-			out = append(out, Problem{fmt.Sprintf("spec.signatureStores[%d].url", i), fmt.Sprintf("%q must be an http, https or file address", s.GetUrl())})
+			out = append(out, Problem{
+				fmt.Sprintf("spec.signatureStores[%d].url", i),
+				fmt.Sprintf("%q must be an http, https or file address", s.GetUrl()),
+			})
 		}
 	}
 	return append(out, desiredProblems(cv)...)
@@ -93,7 +96,8 @@ func past(cv *updatev1.ClusterVersion, version string) bool {
 	})
 }
 
-// InvalidCondition is the condition Invalid of what is wrong with a wish: nil if nothing is, and it is not shown then.
+// InvalidCondition returns the condition Invalid for the faults of a spec; nil without faults, and it is not shown
+// then.
 func InvalidCondition(problems []Problem) *metav1.Condition {
 	if len(problems) == 0 {
 		return nil
@@ -108,8 +112,8 @@ func InvalidCondition(problems []Problem) *metav1.Condition {
 	return condition(Invalid, True, "InvalidClusterVersion", text)
 }
 
-// Desired returns the release that spec.desiredUpdate wishes for, its image filled in from the available updates; nil means to stay at
-// status.desired. A wish that is invalid, or names a version that is not on offer, is no wish.
+// Desired returns the release of spec.desiredUpdate, its image filled in from the available updates; nil means to stay
+// at status.desired. A desired update that is invalid, or names a version that is not on offer, is ignored.
 func Desired(cv *updatev1.ClusterVersion) *updatev1.ReleaseReference {
 	d := cv.GetSpec().GetDesiredUpdate()
 	if d.GetVersion() == "" && d.GetImage() == "" || len(desiredProblems(cv)) > 0 {

@@ -20,16 +20,24 @@ func entry(state, version, image string) *updatev1.UpdateHistory {
 	return &updatev1.UpdateHistory{State: state, Version: proto.String(version), Image: proto.String(image)}
 }
 
-func wish(d *updatev1.DesiredUpdate) *updatev1.ClusterVersion {
+func desiring(d *updatev1.DesiredUpdate) *updatev1.ClusterVersion {
 	return &updatev1.ClusterVersion{
 		Spec: &updatev1.ClusterVersionSpec{ClusterId: clusterID, Channel: "stable-1.1", DesiredUpdate: d},
 		Status: &updatev1.ClusterVersionStatus{
-			Desired:          release("1.0.1", "r@sha256:1"),
-			AvailableUpdates: []*updatev1.ReleaseReference{release("1.1.0", "r@sha256:a"), release("1.0.3", "r@sha256:b"), release("1.0.3", "r@sha256:c")},
+			Desired: release("1.0.1", "r@sha256:1"),
+			AvailableUpdates: []*updatev1.ReleaseReference{
+				release("1.1.0", "r@sha256:a"), release("1.0.3", "r@sha256:b"),
+				release("1.0.3", "r@sha256:c"),
+			},
 			ConditionalUpdates: []*updatev1.ConditionalUpdate{{
-				Release: release("1.1.1", "r@sha256:d"), Conditions: []*metav1.Condition{condition(Recommended, False, "Hurts", "It hurts.")},
+				Release: release("1.1.1", "r@sha256:d"), Conditions: []*metav1.Condition{
+					condition(Recommended, False, "Hurts", "It hurts."),
+				},
 			}},
-			History: []*updatev1.UpdateHistory{entry(stateCompleted, "1.0.1", "r@sha256:1"), entry(stateCompleted, "1.0.0", "r@sha256:0")},
+			History: []*updatev1.UpdateHistory{
+				entry(stateCompleted, "1.0.1", "r@sha256:1"),
+				entry(stateCompleted, "1.0.0", "r@sha256:0"),
+			},
 		},
 	}
 }
@@ -40,9 +48,10 @@ func TestValidateSpec(t *testing.T) {
 		want   []Problem
 		image  string // of Desired
 	}{
-		"no wish": {change: func(cv *updatev1.ClusterVersion) { cv.Spec.DesiredUpdate = nil }},
+		"no desired update": {change: func(cv *updatev1.ClusterVersion) { cv.Spec.DesiredUpdate = nil }},
 		"an available update": {
-			change: func(cv *updatev1.ClusterVersion) { cv.Spec.DesiredUpdate.Version = proto.String("1.1.0") }, image: "r@sha256:a",
+			change: func(cv *updatev1.ClusterVersion) { cv.Spec.DesiredUpdate.Version = proto.String("1.1.0") },
+			image:  "r@sha256:a",
 		},
 		"a version that is not on offer": {
 			change: func(cv *updatev1.ClusterVersion) { cv.Spec.DesiredUpdate.Version = proto.String("1.9.0") },
@@ -52,12 +61,14 @@ func TestValidateSpec(t *testing.T) {
 			change: func(cv *updatev1.ClusterVersion) { cv.Spec.DesiredUpdate.Version = proto.String("1.1.1") },
 			want:   []Problem{{"spec.desiredUpdate.version", "when image is empty the update must be an available update"}},
 		},
-		"a version that the cluster has been at is valid, and no wish": {
+		"a version that the cluster has been at is valid, and not desired": {
 			change: func(cv *updatev1.ClusterVersion) { cv.Spec.DesiredUpdate.Version = proto.String("1.0.0") },
 		},
 		"a version with two images": {
 			change: func(cv *updatev1.ClusterVersion) { cv.Spec.DesiredUpdate.Version = proto.String("1.0.3") },
-			want:   []Problem{{"spec.desiredUpdate.version", "there are multiple possible payloads for this version, specify the exact image"}},
+			want: []Problem{
+				{"spec.desiredUpdate.version", "there are multiple possible payloads for this version, specify the exact image"},
+			},
 		},
 		"a version and its image": {
 			change: func(cv *updatev1.ClusterVersion) {
@@ -65,8 +76,9 @@ func TestValidateSpec(t *testing.T) {
 			},
 			image: "r@sha256:c",
 		},
-		"an image that nobody offers": {
-			change: func(cv *updatev1.ClusterVersion) { cv.Spec.DesiredUpdate.Image = proto.String("x@sha256:f") }, image: "x@sha256:f",
+		"an image that is not offered": {
+			change: func(cv *updatev1.ClusterVersion) { cv.Spec.DesiredUpdate.Image = proto.String("x@sha256:f") },
+			image:  "x@sha256:f",
 		},
 		"a version that is none": {
 			change: func(cv *updatev1.ClusterVersion) { cv.Spec.DesiredUpdate.Version = proto.String("next") },
@@ -74,7 +86,10 @@ func TestValidateSpec(t *testing.T) {
 		},
 		"an architecture and an image": {
 			change: func(cv *updatev1.ClusterVersion) {
-				cv.Spec.DesiredUpdate = &updatev1.DesiredUpdate{Architecture: proto.String("Multi"), Image: proto.String("x@sha256:f")}
+				cv.Spec.DesiredUpdate = &updatev1.DesiredUpdate{
+					Architecture: proto.String("Multi"),
+					Image:        proto.String("x@sha256:f"),
+				}
 			},
 			want: []Problem{{"spec.desiredUpdate.architecture", "must not be given together with an image"}},
 		},
@@ -99,7 +114,7 @@ func TestValidateSpec(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			cv := wish(&updatev1.DesiredUpdate{})
+			cv := desiring(&updatev1.DesiredUpdate{})
 			tt.change(cv)
 			got := ValidateSpec(cv)
 			if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -116,7 +131,7 @@ func TestValidateSpec(t *testing.T) {
 }
 
 func TestDesiredKnowsTheVersionOfAnImageOnOffer(t *testing.T) {
-	cv := wish(&updatev1.DesiredUpdate{Image: proto.String("r@sha256:d")})
+	cv := desiring(&updatev1.DesiredUpdate{Image: proto.String("r@sha256:d")})
 	if got := Desired(cv).GetVersion(); got != "1.1.1" {
 		t.Errorf("version %q", got)
 	}

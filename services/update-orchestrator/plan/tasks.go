@@ -45,12 +45,12 @@ type item struct {
 	parsed                 bool
 }
 
-// TaskGraph returns the order in which files of manifests are applied; names are in load order. Every name is in exactly one chain. The
-// second value is the names that do not say their run level and component.
+// TaskGraph returns the order in which files of manifests are applied; names are in load order. Every name is in
+// exactly one chain. The second value is the names that do not say their run level and component.
 //
-// For Updating, the run levels follow each other and the components of one level are applied at once; levels with one component, and names
-// that say nothing, share one serial chain with their neighbours of that sort. For the other modes every component of every level is a chain
-// by itself, all in one step.
+// For Updating, the run levels follow each other and the components of one level are applied at once; levels with one
+// component, and names that say nothing, share one serial chain with their neighbours of that sort. For the other modes
+// every component of every level is a chain by itself, all in one step.
 func TaskGraph(names []string, mode Mode) ([]Step, []string) {
 	items := make([]item, len(names))
 	var unparsed []string
@@ -74,20 +74,26 @@ func TaskGraph(names []string, mode Mode) ([]Step, []string) {
 func flat(items []item) Step {
 	var s Step
 	for len(items) > 0 {
-		n := stretch(items, func(a, b item) bool { return a.parsed && b.parsed && a.level == b.level && a.component == b.component })
+		n := stretch(items, func(a, b item) bool {
+			return a.parsed && b.parsed && a.level == b.level &&
+				a.component == b.component
+		})
 		s.Chains = append(s.Chains, chain(items[:n]))
 		items = items[n:]
 	}
 	return s
 }
 
-// ordered returns a step for every level with several components, and one for what stands between such levels.
+// ordered returns a step for every level with several components, and one for the manifests between such levels.
 func ordered(items []item) []Step {
 	var steps []Step
 	var serial []item
 	flush := func() {
 		if len(serial) > 0 {
-			steps = append(steps, Step{RunLevel: sole(serial, func(i item) string { return i.level }), Chains: []Chain{chain(serial)}})
+			steps = append(steps, Step{
+				RunLevel: sole(serial, func(i item) string { return i.level }),
+				Chains:   []Chain{chain(serial)},
+			})
 			serial = nil
 		}
 	}

@@ -26,7 +26,12 @@ func TestTaskGraph(t *testing.T) {
 		},
 		"two components of one level are applied at once": {
 			names: []string{"0000_10_a_1.yaml", "0000_10_a_2.yaml", "0000_10_b_1.yaml"},
-			want:  []Step{{RunLevel: "10", Chains: []Chain{{"a", []string{"0000_10_a_1.yaml", "0000_10_a_2.yaml"}}, {"b", []string{"0000_10_b_1.yaml"}}}}},
+			want: []Step{
+				{RunLevel: "10", Chains: []Chain{
+					{"a", []string{"0000_10_a_1.yaml", "0000_10_a_2.yaml"}},
+					{"b", []string{"0000_10_b_1.yaml"}},
+				}},
+			},
 		},
 		"levels with one component share a chain": {
 			names: []string{"0000_00_a_1.yaml", "0000_03_b_1.yaml", "0000_10_c_1.yaml", "0000_10_d_1.yaml", "0000_20_e_1.yaml"},
@@ -54,7 +59,9 @@ func TestTaskGraph(t *testing.T) {
 			names: []string{"0000_00_a_1.yaml", "0000_00_a_2.yaml", "x.yaml", "0000_03_a_1.yaml"},
 			mode:  Initializing,
 			want: []Step{{Chains: []Chain{
-				{"a", []string{"0000_00_a_1.yaml", "0000_00_a_2.yaml"}}, {"", []string{"x.yaml"}}, {"a", []string{"0000_03_a_1.yaml"}},
+				{"a", []string{"0000_00_a_1.yaml", "0000_00_a_2.yaml"}},
+				{"", []string{"x.yaml"}},
+				{"a", []string{"0000_03_a_1.yaml"}},
 			}}},
 			unparsed: []string{"x.yaml"},
 		},
@@ -110,8 +117,8 @@ type fatal interface {
 	Fatalf(format string, args ...any)
 }
 
-// checkOrder checks what an order promises: every name once; what is of one level and component in order; and, for Updating, no level before
-// all of the lower ones.
+// checkOrder checks what an order promises: every name once; what is of one level and component in order; and, for
+// Updating, no level before all of the lower ones.
 func checkOrder(t fatal, names []string, steps []Step, mode Mode) {
 	t.Helper()
 	at := map[string][3]int{} // step, chain, place
@@ -180,7 +187,9 @@ func TestTaskGraphKeepsItsPromises(t *testing.T) {
 		if rapid.IntRange(0, 9).Draw(t, "kind") == 0 {
 			return rapid.StringMatching(`[a-c]{1,3}\.yaml`).Draw(t, "name")
 		}
-		return fmt.Sprintf("0000_%02d_%s_%s.yaml", rapid.IntRange(0, 4).Draw(t, "level"), rapid.SampledFrom([]string{"a", "b-c", "d"}).Draw(t, "component"), rapid.StringMatching(`[a-z]{1,4}`).Draw(t, "rest"))
+		return fmt.Sprintf("0000_%02d_%s_%s.yaml", rapid.IntRange(0, 4).Draw(t, "level"),
+			rapid.SampledFrom([]string{"a", "b-c", "d"}).Draw(t, "component"), rapid.StringMatching(`[a-z]{1,4}`).Draw(t,
+				"rest"))
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		names := rapid.SliceOfDistinct(name, func(s string) string { return s }).Draw(t, "names")

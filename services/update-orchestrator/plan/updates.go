@@ -17,17 +17,17 @@ import (
 
 // Reasons of RetrievedUpdates=False.
 const (
-	NoUpstream            = "NoUpstream"
-	InvalidURI            = "InvalidURI"
-	InvalidID             = "InvalidID"
-	NoArchitecture        = "NoArchitecture"
-	NoCurrentVersion      = "NoCurrentVersion"
-	NoChannel             = "NoChannel"
-	InvalidCurrentVersion = "InvalidCurrentVersion"
-	RemoteFailed          = "RemoteFailed"    // no answer
-	ResponseFailed        = "ResponseFailed"  // an answer other than 200, or one that breaks off
-	ResponseInvalid       = "ResponseInvalid" // an answer that makes no sense
-	VersionNotFound       = "VersionNotFound"
+	noUpstream            = "NoUpstream"
+	invalidURI            = "InvalidURI"
+	invalidID             = "InvalidID"
+	noArchitecture        = "NoArchitecture"
+	noCurrentVersion      = "NoCurrentVersion"
+	noChannel             = "NoChannel"
+	invalidCurrentVersion = "InvalidCurrentVersion"
+	remoteFailed          = "RemoteFailed"    // no answer
+	responseFailed        = "ResponseFailed"  // an answer other than 200, or one that breaks off
+	responseInvalid       = "ResponseInvalid" // an answer that makes no sense
+	versionNotFound       = "VersionNotFound"
 )
 
 // Keys of a node's metadata.
@@ -42,29 +42,30 @@ func notRetrieved(reason, format string, args ...any) *metav1.Condition {
 	return condition(RetrievedUpdates, False, reason, fmt.Sprintf(format, args...))
 }
 
-// Ask returns the address to ask for the graph, or the RetrievedUpdates condition that says why nothing is asked. A file:// address of spec
-// comes back as it is. version is the one that is reconciled, arch the processor architecture as in amd64.
+// Ask returns the address to ask for the graph, or the RetrievedUpdates condition that says why nothing is asked. A
+// file:// address of spec comes back as it is. version is the one that is reconciled, arch the processor architecture
+// as in amd64.
 func Ask(spec *updatev1.ClusterVersionSpec, version, arch string) (string, *metav1.Condition) {
 	upstream := spec.GetUpstream()
 	if upstream == "" {
-		return "", notRetrieved(NoUpstream, "spec.upstream names no update service, so no updates are looked for.")
+		return "", notRetrieved(noUpstream, "spec.upstream names no update service, so no updates are looked for.")
 	}
 	address, err := url.Parse(upstream)
 	if err != nil || !slices.Contains([]string{"http", "https", "file"}, address.Scheme) {
-		return "", notRetrieved(InvalidURI, "spec.upstream %q is no http, https or file address.", upstream)
+		return "", notRetrieved(invalidURI, "spec.upstream %q is no http, https or file address.", upstream)
 	}
 	switch {
 	case !uuid4.MatchString(spec.GetClusterId()):
-		return "", notRetrieved(InvalidID, "spec.clusterID %q is no random (version 4) UUID.", spec.GetClusterId())
+		return "", notRetrieved(invalidID, "spec.clusterID %q is no random (version 4) UUID.", spec.GetClusterId())
 	case arch == "":
-		return "", notRetrieved(NoArchitecture, "The processor architecture of the cluster is not known.")
+		return "", notRetrieved(noArchitecture, "The processor architecture of the cluster is not known.")
 	case version == "":
-		return "", notRetrieved(NoCurrentVersion, "The cluster has no version yet from which updates could lead.")
+		return "", notRetrieved(noCurrentVersion, "The cluster has no version yet from which updates could lead.")
 	case spec.GetChannel() == "":
-		return "", notRetrieved(NoChannel, "The update channel has not been configured.")
+		return "", notRetrieved(noChannel, "The update channel has not been configured.")
 	}
 	if _, err := semver.StrictNewVersion(version); err != nil {
-		return "", notRetrieved(InvalidCurrentVersion, "The current version %q is no semantic version.", version)
+		return "", notRetrieved(invalidCurrentVersion, "The current version %q is no semantic version.", version)
 	}
 	if address.Scheme == "file" {
 		return upstream, nil
@@ -78,7 +79,8 @@ func Ask(spec *updatev1.ClusterVersionSpec, version, arch string) (string, *meta
 	return address.String(), nil
 }
 
-// AskFailed is the RetrievedUpdates condition for a request that failed for a reason: RemoteFailed, ResponseFailed or ResponseInvalid.
+// AskFailed is the RetrievedUpdates condition for a request that failed for a reason: RemoteFailed, ResponseFailed or
+// ResponseInvalid.
 func AskFailed(reason string, err error) *metav1.Condition {
 	return notRetrieved(reason, "Unable to retrieve available updates: %v", err)
 }
@@ -86,10 +88,11 @@ func AskFailed(reason string, err error) *metav1.Condition {
 // keepLists is how long the lists of the last good answer are shown while requests fail.
 const keepLists = 24 * time.Hour
 
-// Keep reports whether the lists of the last good answer, which came at a time, may still be shown after a failed request. RemoteFailed,
-// ResponseFailed and ResponseInvalid keep them for 24 hours, everything else clears them at once.
+// Keep reports whether the lists of the last good answer, which came at a time, may still be shown after a failed
+// request. RemoteFailed, ResponseFailed and ResponseInvalid keep them for 24 hours, everything else clears them at
+// once.
 func Keep(failed *metav1.Condition, at, now time.Time) bool {
-	passing := slices.Contains([]string{RemoteFailed, ResponseFailed, ResponseInvalid}, failed.GetReason())
+	passing := slices.Contains([]string{remoteFailed, responseFailed, responseInvalid}, failed.GetReason())
 	return passing && now.Sub(at) < keepLists
 }
 
@@ -112,37 +115,41 @@ type Updates struct {
 	Retrieved   *metav1.Condition // RetrievedUpdates, without time
 }
 
-// Evaluate returns the updates that a graph offers to a version, both lists with the newest first. An update that is plain and conditional is
-// conditional; a conditional one that is recommended is in both lists.
+// Evaluate returns the updates that a graph offers to a version, both lists with the newest first. An update that is
+// plain and conditional is conditional; a conditional one that is recommended is in both lists.
 func Evaluate(q Query) Updates {
 	if _, err := semver.StrictNewVersion(q.Version); err != nil {
-		return Updates{Retrieved: notRetrieved(InvalidCurrentVersion, "The current version %q is no semantic version.", q.Version)}
+		return Updates{Retrieved: notRetrieved(invalidCurrentVersion, "The current version %q is no semantic version.",
+			q.Version)}
 	}
 	at := q.Graph.find(q.Version)
 	if at < 0 {
-		return Updates{Retrieved: notRetrieved(VersionNotFound,
-			"Unable to retrieve available updates: currently reconciling cluster version %s not found in the %q channel", q.Version, q.Channel)}
+		return Updates{Retrieved: notRetrieved(versionNotFound,
+			"Unable to retrieve available updates: currently reconciling cluster version %s not found in the %q channel",
+			q.Version, q.Channel)}
 	}
 	current, err := q.Graph.Nodes[at].reference()
 	if err != nil {
-		return Updates{Retrieved: AskFailed(ResponseInvalid, err)}
+		return Updates{Retrieved: AskFailed(responseInvalid, err)}
 	}
 	u := Updates{Current: current, Retrieved: condition(RetrievedUpdates, True, "", "")}
 	plain, err := q.plain(at)
 	if err != nil {
-		u.Retrieved = AskFailed(ResponseInvalid, err)
+		u.Retrieved = AskFailed(responseInvalid, err)
 		return u
 	}
 	u.Available = plain
 	found, err := q.conditional()
 	if err != nil {
-		u.Retrieved = AskFailed(ResponseInvalid, err)
+		u.Retrieved = AskFailed(responseInvalid, err)
 		newestFirst(u.Available)
 		return u
 	}
-	u.Available = slices.DeleteFunc(u.Available, func(r *updatev1.ReleaseReference) bool { return len(found[identity(r)]) > 0 })
+	u.Available = slices.DeleteFunc(u.Available, func(r *updatev1.ReleaseReference) bool {
+		return len(found[identity(r)]) > 0
+	})
 	for _, same := range found {
-		if len(same) > 1 { // two sets of risks for one image: which one holds cannot be told
+		if len(same) > 1 { // two sets of risks for one image: which one holds is unknown
 			continue
 		}
 		c, ok := q.assess(same[0])
@@ -155,7 +162,9 @@ func Evaluate(q Query) Updates {
 		}
 	}
 	newestFirst(u.Available)
-	slices.SortFunc(u.Conditional, func(a, b *updatev1.ConditionalUpdate) int { return compareReleases(b.GetRelease(), a.GetRelease()) })
+	slices.SortFunc(u.Conditional, func(a, b *updatev1.ConditionalUpdate) int {
+		return compareReleases(b.GetRelease(), a.GetRelease())
+	})
 	return u
 }
 
@@ -177,7 +186,7 @@ func (q Query) plain(at int) ([]*updatev1.ReleaseReference, error) {
 	return out, nil
 }
 
-// conditional returns the targets of the conditional edges of the version, by what tells releases apart.
+// conditional returns the targets of the conditional edges of the version, by the identity of releases.
 func (q Query) conditional() (map[string][]*updatev1.ConditionalUpdate, error) {
 	out := map[string][]*updatev1.ConditionalUpdate{}
 	for _, group := range q.Graph.Conditional {
@@ -199,7 +208,7 @@ func (q Query) conditional() (map[string][]*updatev1.ConditionalUpdate, error) {
 	return out, nil
 }
 
-// identity is what tells releases apart: the image, or the version where a graph names no images.
+// identity identifies a release: the image, or the version where a graph names no images.
 func identity(r *updatev1.ReleaseReference) string { return cmp.Or(r.GetImage(), r.GetVersion()) }
 
 // reference returns what status says of a node.

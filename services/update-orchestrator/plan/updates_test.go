@@ -41,7 +41,10 @@ func TestEvaluateRecordedAnswer(t *testing.T) {
 	if u.Retrieved.GetStatus() != True {
 		t.Fatalf("RetrievedUpdates = %v", u.Retrieved)
 	}
-	want := []string{"4.13.43", "4.13.42", "4.13.15", "4.13.14", "4.13.13", "4.13.12", "4.13.11", "4.13.10", "4.13.8", "4.13.6", "4.13.5"}
+	want := []string{
+		"4.13.43", "4.13.42", "4.13.15", "4.13.14", "4.13.13", "4.13.12", "4.13.11", "4.13.10", "4.13.8",
+		"4.13.6", "4.13.5",
+	}
 	if diff := cmp.Diff(want, versions(u.Available)); diff != "" {
 		t.Errorf("16 plain edges less 5 that are conditional too (-want +got):\n%s", diff)
 	}
@@ -56,7 +59,10 @@ func TestEvaluateRecordedAnswer(t *testing.T) {
 	if diff := cmp.Diff(map[string]int{False: 4, Unknown: 25}, statuses); diff != "" {
 		t.Errorf("statuses (-want +got):\n%s", diff)
 	}
-	if got := said(u.Conditional)[5:8]; !slices.Equal(got, []string{"4.13.36 False MultipleReasons", "4.13.35 False HighNodeStatusReportFrequency", "4.13.34 False HighNodeStatusReportFrequency"}) {
+	if got := said(u.Conditional)[5:8]; !slices.Equal(got, []string{
+		"4.13.36 False MultipleReasons",
+		"4.13.35 False HighNodeStatusReportFrequency", "4.13.34 False HighNodeStatusReportFrequency",
+	}) {
 		t.Errorf("got %q", got)
 	}
 	if u.Current.GetVersion() != "4.13.0" || len(u.Current.GetChannels()) == 0 {
@@ -133,13 +139,15 @@ func TestEvaluateRules(t *testing.T) {
 		message     string
 	}{
 		"a rule that always matches": {
-			conditional: `{` + edge + `,"risks":[{"name":"R","message":"It hurts.","url":"https://example.com/r","matchingRules":[{"type":"Always"}]}]}`,
-			want:        []string{"1.1.0 False R"}, message: "It hurts. https://example.com/r",
+			conditional: `{` + edge +
+				`,"risks":[{"name":"R","message":"It hurts.","url":"https://example.com/r","matchingRules":[{"type":"Always"}]}]}`,
+			want: []string{"1.1.0 False R"}, message: "It hurts. https://example.com/r",
 		},
 		"a query": {
-			conditional: `{` + edge + `,"risks":[{"name":"R","message":"It hurts.","url":"https://example.com/r","matchingRules":[{"type":"PromQL","promql":{"promql":"x"}}]}]}`,
-			want:        []string{"1.1.0 Unknown EvaluationFailed"},
-			message:     "Could not evaluate exposure to update risk R (PromQL is not evaluated by this version)\n  R description: It hurts.\n  R URL: https://example.com/r",
+			conditional: `{` + edge +
+				`,"risks":[{"name":"R","message":"It hurts.","url":"https://example.com/r","matchingRules":[{"type":"PromQL","promql":{"promql":"x"}}]}]}`,
+			want:    []string{"1.1.0 Unknown EvaluationFailed"},
+			message: "Could not evaluate exposure to update risk R (PromQL is not evaluated by this version)\n  R description: It hurts.\n  R URL: https://example.com/r",
 		},
 		"a query whose answer is given": {
 			conditional: `{` + edge + `,"risks":[{"name":"R","matchingRules":[{"type":"PromQL","promql":{"promql":"x"}}]}]}`,
@@ -148,27 +156,32 @@ func TestEvaluateRules(t *testing.T) {
 			message:     "The update is recommended, because none of the conditional update risks apply to this cluster.",
 		},
 		"a query, then a rule that always matches": {
-			conditional: `{` + edge + `,"risks":[{"name":"R","message":"m","matchingRules":[{"type":"PromQL","promql":{"promql":"x"}},{"type":"Always"}]}]}`,
-			want:        []string{"1.1.0 False R"}, message: "m",
+			conditional: `{` + edge +
+				`,"risks":[{"name":"R","message":"m","matchingRules":[{"type":"PromQL","promql":{"promql":"x"}},{"type":"Always"}]}]}`,
+			want: []string{"1.1.0 False R"}, message: "m",
 		},
 		"a name that is no reason": {
 			conditional: `{` + edge + `,"risks":[{"name":"not a reason","message":"m","matchingRules":[{"type":"Always"}]}]}`,
 			want:        []string{"1.1.0 False ExposedToRisks"}, message: "m",
 		},
 		"two risks of different kinds": {
-			conditional: `{` + edge + `,"risks":[{"name":"A","message":"a","matchingRules":[{"type":"Always"}]},{"name":"B","message":"b","matchingRules":[{"type":"PromQL","promql":{"promql":"x"}}]}]}`,
-			want:        []string{"1.1.0 False MultipleReasons"},
-			message:     "a\n\nCould not evaluate exposure to update risk B (PromQL is not evaluated by this version)\n  B description: b\n  B URL: ",
+			conditional: `{` + edge +
+				`,"risks":[{"name":"A","message":"a","matchingRules":[{"type":"Always"}]},{"name":"B","message":"b","matchingRules":[{"type":"PromQL","promql":{"promql":"x"}}]}]}`,
+			want:    []string{"1.1.0 False MultipleReasons"},
+			message: "a\n\nCould not evaluate exposure to update risk B (PromQL is not evaluated by this version)\n  B description: b\n  B URL: ",
 		},
 		"rules of unknown types alone drop the update": {
-			conditional: `{` + edge + `,"risks":[{"name":"R","matchingRules":[{"type":"Oracle"},{"type":"PromQL"},{"type":"Always","promql":{"promql":"x"}}]}]}`,
+			conditional: `{` + edge +
+				`,"risks":[{"name":"R","matchingRules":[{"type":"Oracle"},{"type":"PromQL"},{"type":"Always","promql":{"promql":"x"}}]}]}`,
 		},
 		"a rule of an unknown type is passed over": {
-			conditional: `{` + edge + `,"risks":[{"name":"R","message":"m","matchingRules":[{"type":"Oracle"},{"type":"Always"}]}]}`,
-			want:        []string{"1.1.0 False R"}, message: "m",
+			conditional: `{` + edge +
+				`,"risks":[{"name":"R","message":"m","matchingRules":[{"type":"Oracle"},{"type":"Always"}]}]}`,
+			want: []string{"1.1.0 False R"}, message: "m",
 		},
 		"two groups for one image drop the update": {
-			conditional: `{` + edge + `,"risks":[{"name":"R","matchingRules":[{"type":"Always"}]}]},{` + edge + `,"risks":[{"name":"S","matchingRules":[{"type":"Always"}]}]}`,
+			conditional: `{` + edge + `,"risks":[{"name":"R","matchingRules":[{"type":"Always"}]}]},{` + edge +
+				`,"risks":[{"name":"S","matchingRules":[{"type":"Always"}]}]}`,
 		},
 		"edges from other versions do not count": {
 			conditional: `{"edges":[{"from":"1.0.1","to":"1.1.0"}],"risks":[{"name":"R","matchingRules":[{"type":"Always"}]}]}`,
@@ -199,7 +212,8 @@ func TestEvaluateRules(t *testing.T) {
 func TestEvaluateTellsOfTheRelease(t *testing.T) {
 	u := Evaluate(Query{Graph: smallGraph(t, ""), Version: "1.0.0"})
 	r := u.Available[0]
-	if r.GetImage() != "r@sha256:b" || r.GetUrl() != "https://example.com/1.0.1" || !slices.Equal(r.GetChannels(), []string{"fast-1.0", "stable-1.1"}) {
+	if r.GetImage() != "r@sha256:b" || r.GetUrl() != "https://example.com/1.0.1" ||
+		!slices.Equal(r.GetChannels(), []string{"fast-1.0", "stable-1.1"}) {
 		t.Errorf("got %v", r)
 	}
 }
@@ -212,24 +226,34 @@ func TestEvaluateRefuses(t *testing.T) {
 		available       int
 	}{
 		"a version that the channel does not have": {
-			graph: smallGraph(t, ""), version: "2.0.0", reason: VersionNotFound,
+			graph: smallGraph(t, ""), version: "2.0.0", reason: versionNotFound,
 			message: `Unable to retrieve available updates: currently reconciling cluster version 2.0.0 not found in the "stable-1.1" channel`,
 		},
-		"a version that is none": {graph: smallGraph(t, ""), version: "x", reason: InvalidCurrentVersion, message: `The current version "x" is no semantic version.`},
+		"a version that is none": {
+			graph: smallGraph(t, ""), version: "x", reason: invalidCurrentVersion,
+			message: `The current version "x" is no semantic version.`,
+		},
 		"a conditional update without a node, and keeps the plain ones": {
-			graph:   smallGraph(t, `{"edges":[{"from":"1.0.0","to":"7.0.0"}],"risks":[{"name":"R","matchingRules":[{"type":"Always"}]}]}`),
-			version: "1.0.0", reason: ResponseInvalid, message: "Unable to retrieve available updates: no node for conditional update 7.0.0", available: 1,
+			graph: smallGraph(t,
+				`{"edges":[{"from":"1.0.0","to":"7.0.0"}],"risks":[{"name":"R","matchingRules":[{"type":"Always"}]}]}`),
+			version: "1.0.0", reason: responseInvalid,
+			message: "Unable to retrieve available updates: no node for conditional update 7.0.0", available: 1,
 		},
 		"bad metadata": {
-			graph: parsed(t, []byte(`{"nodes":[{"version":"1.0.0","metadata":{"url":"::"}}]}`)), version: "1.0.0", reason: ResponseInvalid,
+			graph: parsed(t, []byte(`{"nodes":[{"version":"1.0.0","metadata":{"url":"::"}}]}`)), version: "1.0.0",
+			reason:  responseInvalid,
 			message: `Unable to retrieve available updates: invalid URL for 1.0.0: "::"`,
 		},
-		"no graph": {version: "1.0.0", reason: VersionNotFound, message: `Unable to retrieve available updates: currently reconciling cluster version 1.0.0 not found in the "stable-1.1" channel`},
+		"no graph": {
+			version: "1.0.0", reason: versionNotFound,
+			message: `Unable to retrieve available updates: currently reconciling cluster version 1.0.0 not found in the "stable-1.1" channel`,
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			u := Evaluate(Query{Graph: tt.graph, Version: tt.version, Channel: "stable-1.1"})
-			if u.Retrieved.GetStatus() != False || u.Retrieved.GetReason() != tt.reason || u.Retrieved.GetMessage() != tt.message {
+			if u.Retrieved.GetStatus() != False || u.Retrieved.GetReason() != tt.reason ||
+				u.Retrieved.GetMessage() != tt.message {
 				t.Errorf("RetrievedUpdates = %v, want %s: %s", u.Retrieved, tt.reason, tt.message)
 			}
 			if len(u.Available) != tt.available || len(u.Conditional) != 0 {
@@ -240,18 +264,23 @@ func TestEvaluateRefuses(t *testing.T) {
 }
 
 func TestEvaluateKeepsTheTimeOfAStatusThatStays(t *testing.T) {
-	g := smallGraph(t, `{"edges":[{"from":"1.0.0","to":"1.1.0"}],"risks":[{"name":"R","message":"m","matchingRules":[{"type":"Always"}]}]}`)
+	g := smallGraph(t,
+		`{"edges":[{"from":"1.0.0","to":"1.1.0"}],"risks":[{"name":"R","message":"m","matchingRules":[{"type":"Always"}]}]}`)
 	first := Evaluate(Query{Graph: g, Version: "1.0.0", Now: noon()})
 	later := noon().Add(time.Hour)
 	second := Evaluate(Query{Graph: g, Version: "1.0.0", Now: later, Before: first.Conditional})
-	if got := Find(second.Conditional[0].GetConditions(), Recommended).GetLastTransitionTime().AsTime(); !got.Equal(noon()) {
+	if got := Find(second.Conditional[0].GetConditions(), Recommended).GetLastTransitionTime().AsTime(); !got.Equal(
+		noon()) {
 		t.Errorf("the time moved to %v", got)
 	}
-	third := Evaluate(Query{Graph: g, Version: "1.0.0", Now: later, Before: second.Conditional, Results: map[string]string{"R": False}})
+	third := Evaluate(Query{Graph: g, Version: "1.0.0", Now: later, Before: second.Conditional, Results: map[string]string{
+		"R": False,
+	}})
 	if got := Find(third.Conditional[0].GetConditions(), Recommended).GetLastTransitionTime().AsTime(); !got.Equal(later) {
 		t.Errorf("the time stayed at %v", got)
 	}
-	if got := Find(third.Conditional[0].GetRisks()[0].GetConditions(), Applies); got.GetReason() != NotMatch || !got.GetLastTransitionTime().AsTime().Equal(later) {
+	if got := Find(third.Conditional[0].GetRisks()[0].GetConditions(), Applies); got.GetReason() != notMatch ||
+		!got.GetLastTransitionTime().AsTime().Equal(later) {
 		t.Errorf("the risk says %v", got)
 	}
 	if risk := g.Conditional[0].Risks[0]; len(risk.GetConditions()) != 0 {
@@ -263,7 +292,9 @@ func TestEvaluateOffersOnlyWhatTheGraphHas(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := drawGraph(t)
 		from := rapid.SampledFrom(g.Nodes).Draw(t, "from").Version
-		u := Evaluate(Query{Graph: g, Version: from, Results: map[string]string{"A": rapid.SampledFrom([]string{True, False, Unknown}).Draw(t, "A")}})
+		u := Evaluate(Query{Graph: g, Version: from, Results: map[string]string{
+			"A": rapid.SampledFrom([]string{True, False, Unknown}).Draw(t, "A"),
+		}})
 		offered := versions(u.Available)
 		for i, v := range offered {
 			if i > 0 && semver.MustParse(offered[i-1]).LessThan(semver.MustParse(v)) {
@@ -295,11 +326,16 @@ func drawGraph(t *rapid.T) *Graph {
 			case 0:
 				edges = append(edges, fmt.Sprintf("[%d,%d]", j, i))
 			case 1:
-				conditional = append(conditional, fmt.Sprintf(`{"edges":[{"from":"1.%d.%d","to":"1.%d.%d"}],"risks":[{"name":"A","matchingRules":[{"type":"Always"}]}]}`, j/4, j%4, i/4, i%4))
+				conditional = append(conditional,
+					fmt.Sprintf(
+						`{"edges":[{"from":"1.%d.%d","to":"1.%d.%d"}],"risks":[{"name":"A","matchingRules":[{"type":"Always"}]}]}`, j/4,
+						j%4, i/4, i%4))
 			}
 		}
 	}
-	g, err := ParseGraph([]byte(fmt.Sprintf(`{"nodes":[%s],"edges":[%s],"conditionalEdges":[%s]}`, strings.Join(nodes, ","), strings.Join(edges, ","), strings.Join(conditional, ","))))
+	g,
+		err := ParseGraph([]byte(fmt.Sprintf(`{"nodes":[%s],"edges":[%s],"conditionalEdges":[%s]}`, strings.Join(nodes, ","),
+		strings.Join(edges, ","), strings.Join(conditional, ","))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,14 +356,20 @@ func TestAsk(t *testing.T) {
 			spec("https://example.com/graph?z=1", "stable-1.1", id), "1.0.0", "amd64",
 			"https://example.com/graph?arch=amd64&channel=stable-1.1&id=" + id + "&version=1.0.0&z=1", "",
 		},
-		"a file is not asked anything": {spec("file:///srv/graphs", "stable-1.1", id), "1.0.0", "amd64", "file:///srv/graphs", ""},
-		"no upstream":                  {spec("", "stable-1.1", id), "1.0.0", "amd64", "", NoUpstream},
-		"an address that is none":      {spec("gopher://x", "stable-1.1", id), "1.0.0", "amd64", "", InvalidURI},
-		"no identity":                  {spec("https://example.com", "stable-1.1", "x"), "1.0.0", "amd64", "", InvalidID},
-		"no architecture":              {spec("https://example.com", "stable-1.1", id), "1.0.0", "", "", NoArchitecture},
-		"no version":                   {spec("https://example.com", "stable-1.1", id), "", "amd64", "", NoCurrentVersion},
-		"no channel":                   {spec("https://example.com", "", id), "1.0.0", "amd64", "", NoChannel},
-		"a version that is none":       {spec("https://example.com", "stable-1.1", id), "1", "amd64", "", InvalidCurrentVersion},
+		"a file is not asked anything": {
+			spec("file:///srv/graphs", "stable-1.1", id), "1.0.0", "amd64", "file:///srv/graphs",
+			"",
+		},
+		"no upstream":             {spec("", "stable-1.1", id), "1.0.0", "amd64", "", noUpstream},
+		"an address that is none": {spec("gopher://x", "stable-1.1", id), "1.0.0", "amd64", "", invalidURI},
+		"no identity":             {spec("https://example.com", "stable-1.1", "x"), "1.0.0", "amd64", "", invalidID},
+		"no architecture":         {spec("https://example.com", "stable-1.1", id), "1.0.0", "", "", noArchitecture},
+		"no version":              {spec("https://example.com", "stable-1.1", id), "", "amd64", "", noCurrentVersion},
+		"no channel":              {spec("https://example.com", "", id), "1.0.0", "amd64", "", noChannel},
+		"a version that is none": {
+			spec("https://example.com", "stable-1.1", id), "1", "amd64", "",
+			invalidCurrentVersion,
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -340,11 +382,11 @@ func TestAsk(t *testing.T) {
 }
 
 func TestKeep(t *testing.T) {
-	down := AskFailed(RemoteFailed, errors.New("connection refused"))
+	down := AskFailed(remoteFailed, errors.New("connection refused"))
 	if !Keep(down, noon(), noon().Add(23*time.Hour)) || Keep(down, noon(), noon().Add(24*time.Hour)) {
 		t.Error("the lists are not kept for 24 hours")
 	}
-	if Keep(notRetrieved(VersionNotFound, "gone"), noon(), noon()) {
+	if Keep(notRetrieved(versionNotFound, "gone"), noon(), noon()) {
 		t.Error("the lists are kept for a version that is not there")
 	}
 }
@@ -352,18 +394,27 @@ func TestKeep(t *testing.T) {
 func TestWhyNot(t *testing.T) {
 	risky := `{"edges":[{"from":"1.0.0","to":"1.1.0"}],"risks":[{"name":"R","message":"It hurts.","url":"https://example.com/r","matchingRules":[{"type":"Always"}]}]}`
 	tests := map[string]struct{ conditional, version, want string }{
-		"offered":           {"", "1.0.1", "1.0.1 is offered: it is an available update."},
-		"the current one":   {"", "1.0.0", "1.0.0 is the version that is reconciled now."},
-		"no version":        {"", "latest", `"latest" is no semantic version.`},
-		"not in the graph":  {"", "1.9.0", `1.9.0 is not offered: it is not in the "stable-1.1" channel.`},
-		"no edge but a way": {"", "1.1.0", `1.1.0 is not offered: the "stable-1.1" channel has no edge from 1.0.0 to 1.1.0; it can be reached by way of 1.0.1.`},
-		"older":             {"", "0.9.0", `0.9.0 is not offered: the "stable-1.1" channel has no edge from 1.0.0 to 0.9.0, which is older.`},
-		"a risk":            {risky, "1.1.0", "1.1.0 is supported but not recommended (R): It hurts. https://example.com/r"},
-		"two sets of risks": {risky + "," + risky, "1.1.0", "1.1.0 is not offered: its risks cannot be told, since the graph states them twice or by rules of unknown types."},
+		"offered":          {"", "1.0.1", "1.0.1 is offered: it is an available update."},
+		"the current one":  {"", "1.0.0", "1.0.0 is the version that is reconciled now."},
+		"no version":       {"", "latest", `"latest" is no semantic version.`},
+		"not in the graph": {"", "1.9.0", `1.9.0 is not offered: it is not in the "stable-1.1" channel.`},
+		"no edge but a way": {
+			"", "1.1.0",
+			`1.1.0 is not offered: the "stable-1.1" channel has no edge from 1.0.0 to 1.1.0; it can be reached by way of 1.0.1.`,
+		},
+		"older": {
+			"", "0.9.0", `0.9.0 is not offered: the "stable-1.1" channel has no edge from 1.0.0 to 0.9.0, which is older.`,
+		},
+		"a risk": {risky, "1.1.0", "1.1.0 is supported but not recommended (R): It hurts. https://example.com/r"},
+		"two sets of risks": {
+			risky + "," + risky, "1.1.0",
+			"1.1.0 is not offered: its risks are unknown, since the graph states them twice or by rules of unknown types.",
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := WhyNot(Query{Graph: smallGraph(t, tt.conditional), Version: "1.0.0", Channel: "stable-1.1"}, tt.version); got != tt.want {
+			if got := WhyNot(Query{Graph: smallGraph(t, tt.conditional), Version: "1.0.0", Channel: "stable-1.1"},
+				tt.version); got != tt.want {
 				t.Errorf("WhyNot = %q, want %q", got, tt.want)
 			}
 		})

@@ -10,8 +10,8 @@ import (
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 )
 
-// WhyNot says in a sentence why a version is offered or not: the missing edge and the way round it, the risk, or that the channel does not
-// have it.
+// WhyNot says in a sentence why a version is offered or not: the missing edge and the way round it, the risk, or that
+// the channel does not have it.
 func WhyNot(q Query, version string) string {
 	if _, err := semver.StrictNewVersion(version); err != nil {
 		return fmt.Sprintf("%q is no semantic version.", version)
@@ -33,11 +33,15 @@ func WhyNot(q Query, version string) string {
 			return aboutRisks(c)
 		}
 	}
-	if slices.ContainsFunc(u.Available, func(r *updatev1.ReleaseReference) bool { return r.GetVersion() == node.Version }) {
+	if slices.ContainsFunc(u.Available, func(r *updatev1.ReleaseReference) bool {
+		return r.GetVersion() == node.Version
+	}) {
 		return fmt.Sprintf("%s is offered: it is an available update.", version)
 	}
 	if q.withheld(node.Version) {
-		return fmt.Sprintf("%s is not offered: its risks cannot be told, since the graph states them twice or by rules of unknown types.", version)
+		return fmt.Sprintf(
+			"%s is not offered: its risks are unknown, since the graph states them twice or by rules of unknown types.",
+			version)
 	}
 	return q.aboutEdges(to)
 }
@@ -48,7 +52,8 @@ func aboutRisks(c *updatev1.ConditionalUpdate) string {
 	version := c.GetRelease().GetVersion()
 	switch r.GetStatus() {
 	case True:
-		return fmt.Sprintf("%s is offered: it has risks, and is recommended all the same (%s). %s", version, r.GetReason(), r.GetMessage())
+		return fmt.Sprintf("%s is offered: it has risks, and is recommended all the same (%s). %s", version, r.GetReason(),
+			r.GetMessage())
 	case False:
 		return fmt.Sprintf("%s is supported but not recommended (%s): %s", version, r.GetReason(), r.GetMessage())
 	}
@@ -68,7 +73,8 @@ func (q Query) withheld(to string) bool {
 // aboutEdges says of a version to which no edge leads how it could be reached.
 func (q Query) aboutEdges(to int) string {
 	version := q.Graph.Nodes[to].Version
-	lead := fmt.Sprintf("%s is not offered: the %q channel has no edge from %s to %s", version, q.Channel, q.Version, version)
+	lead := fmt.Sprintf("%s is not offered: the %q channel has no edge from %s to %s", version, q.Channel, q.Version,
+		version)
 	if compareVersions(version, q.Version) < 0 {
 		return lead + ", which is older."
 	}
@@ -79,7 +85,8 @@ func (q Query) aboutEdges(to int) string {
 	return lead + "; it can be reached by way of " + strings.Join(way, ", ") + "."
 }
 
-// way returns the versions between two nodes on one of the shortest ways, conditional edges included; nil if there is none.
+// way returns the versions between two nodes on one of the shortest ways, conditional edges included; nil if there is
+// none.
 func (g *Graph) way(from, to int) []string {
 	next := make([][]int, len(g.Nodes))
 	for _, e := range g.Edges {

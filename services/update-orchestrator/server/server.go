@@ -1,5 +1,5 @@
-// Package server answers what would happen: which updates a graph offers, and in which order a release would be applied. It runs the very
-// functions that the controller runs.
+// Package server answers what would happen: which updates a graph offers, and in which order a release would be
+// applied. It runs the very functions that the controller runs.
 package server
 
 import (
@@ -8,6 +8,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
 
@@ -30,8 +31,10 @@ func NewVersion(tables *kinds.Tables, graphs *upstream.Source, arch string) *Ver
 }
 
 // EvaluateClusterVersion says which updates a graph offers to a version.
-func (s *Version) EvaluateClusterVersion(ctx context.Context, req *updatev1.EvaluateClusterVersionRequest) (*updatev1.EvaluateClusterVersionResponse, error) {
-	cv, err := s.live(req)
+func (s *Version) EvaluateClusterVersion(ctx context.Context, req *updatev1.EvaluateClusterVersionRequest) (
+	*updatev1.EvaluateClusterVersionResponse, error,
+) {
+	cv, err := s.live(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -47,12 +50,17 @@ func (s *Version) EvaluateClusterVersion(ctx context.Context, req *updatev1.Eval
 		}
 		return out, nil
 	}
-	q := plan.Query{Graph: graph, Version: out.GetVersion(), Channel: cv.GetSpec().GetChannel(), Results: req.GetRiskResults()}
+	q := plan.Query{
+		Graph: graph, Version: out.GetVersion(), Channel: cv.GetSpec().GetChannel(),
+		Results: req.GetRiskResults(),
+	}
 	for _, r := range cv.GetSpec().GetDesiredUpdate().GetAcceptRisks() {
 		q.Accept = append(q.Accept, r.GetName())
 	}
 	u := plan.Evaluate(q)
-	out.AvailableUpdates, out.ConditionalUpdates, out.Conditions = u.Available, u.Conditional, []*metav1.Condition{u.Retrieved}
+	out.AvailableUpdates, out.ConditionalUpdates, out.Conditions = u.Available, u.Conditional, []*metav1.Condition{
+		u.Retrieved,
+	}
 	if req.GetWhyNot() != "" {
 		out.WhyNot = plan.WhyNot(q, req.GetWhyNot())
 	}
@@ -60,14 +68,23 @@ func (s *Version) EvaluateClusterVersion(ctx context.Context, req *updatev1.Eval
 }
 
 // live returns the cluster's version with what a request wants to be otherwise.
-func (s *Version) live(req *updatev1.EvaluateClusterVersionRequest) (*updatev1.ClusterVersion, error) {
+func (s *Version) live(ctx context.Context, req *updatev1.EvaluateClusterVersionRequest) (
+	*updatev1.ClusterVersion, error,
+) {
 	for risk, result := range req.GetRiskResults() {
 		if result != plan.True && result != plan.False && result != plan.Unknown {
-			return nil, rpcerr.Invalid(rpcerr.Field{Path: "riskResults['" + risk + "']", Description: "must be True, False or Unknown"})
+			return nil,
+				rpcerr.Invalid(object.Fault{Path: "riskResults['" + risk + "']", Description: "must be True, False or Unknown"})
 		}
 	}
-	have, _ := s.tables.Cluster()
-	cv := &updatev1.ClusterVersion{Spec: &updatev1.ClusterVersionSpec{}, Status: &updatev1.ClusterVersionStatus{Desired: &updatev1.ReleaseReference{}}}
+	// Not the cached one: it may be older than what the caller has just read.
+	have, err := s.tables.Versions.Get(ctx, "", kinds.Version)
+	if err != nil && rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
+		return nil, err
+	}
+	cv := &updatev1.ClusterVersion{Spec: &updatev1.ClusterVersionSpec{}, Status: &updatev1.ClusterVersionStatus{
+		Desired: &updatev1.ReleaseReference{},
+	}}
 	proto.Merge(cv, have)
 	if req.GetVersion() != "" {
 		cv.Status.Desired.Version = proto.String(req.GetVersion())
@@ -76,12 +93,15 @@ func (s *Version) live(req *updatev1.EvaluateClusterVersionRequest) (*updatev1.C
 		cv.Spec.Channel = req.GetChannel()
 	}
 	if cv.GetStatus().GetDesired().GetVersion() == "" {
-		return nil, rpcerr.Invalid(rpcerr.Field{Path: "version", Description: "must be given: the cluster's own is not known yet"})
+		return nil,
+			rpcerr.Invalid(object.Fault{Path: "version", Description: "must be given: the cluster's own is not known yet"})
 	}
 	return cv, nil
 }
 
-func (s *Version) graph(ctx context.Context, req *updatev1.EvaluateClusterVersionRequest, cv *updatev1.ClusterVersion) (*plan.Graph, *metav1.Condition, error) {
+func (s *Version) graph(ctx context.Context, req *updatev1.EvaluateClusterVersionRequest, cv *updatev1.ClusterVersion) (
+	*plan.Graph, *metav1.Condition, error,
+) {
 	if req.GetGraph() == nil {
 		g, refused := s.graphs.Graph(ctx, cv.GetSpec(), cv.GetStatus().GetDesired().GetVersion(), s.arch)
 		return g, refused, ctx.Err()
@@ -90,9 +110,9 @@ func (s *Version) graph(ctx context.Context, req *updatev1.EvaluateClusterVersio
 	var wrong plan.Problem
 	switch {
 	case errors.As(err, &wrong):
-		return nil, nil, rpcerr.Invalid(rpcerr.Field{Path: "graph." + wrong.Path, Description: wrong.Reason})
+		return nil, nil, rpcerr.Invalid(object.Fault{Path: "graph." + wrong.Path, Description: wrong.Reason})
 	case err != nil:
-		return nil, nil, rpcerr.Invalid(rpcerr.Field{Path: "graph", Description: err.Error()})
+		return nil, nil, rpcerr.Invalid(object.Fault{Path: "graph", Description: err.Error()})
 	}
 	return g, nil, nil
 }
@@ -107,11 +127,14 @@ type Release struct {
 func NewRelease(tables *kinds.Tables) *Release { return &Release{tables: tables} }
 
 // PlanRelease returns the order in which the manifests of a release are applied.
-func (s *Release) PlanRelease(ctx context.Context, req *updatev1.PlanReleaseRequest) (*updatev1.PlanReleaseResponse, error) {
+func (s *Release) PlanRelease(ctx context.Context, req *updatev1.PlanReleaseRequest) (*updatev1.PlanReleaseResponse,
+	error,
+) {
 	names := req.GetManifests()
 	switch {
 	case req.GetName() != "" && len(names) > 0:
-		return nil, rpcerr.Invalid(rpcerr.Field{Path: "manifests", Description: "cannot be given together with the name of a release"})
+		return nil,
+			rpcerr.Invalid(object.Fault{Path: "manifests", Description: "cannot be given together with the name of a release"})
 	case req.GetName() != "":
 		r, err := s.tables.Releases.Get(ctx, "", req.GetName())
 		if err != nil {
@@ -119,7 +142,7 @@ func (s *Release) PlanRelease(ctx context.Context, req *updatev1.PlanReleaseRequ
 		}
 		names = r.GetStatus().GetManifests()
 	case len(names) == 0:
-		return nil, rpcerr.Invalid(rpcerr.Field{Path: "name", Description: "must be given, or manifests"})
+		return nil, rpcerr.Invalid(object.Fault{Path: "name", Description: "must be given, or manifests"})
 	}
 	mode := plan.Updating
 	if req.GetMode() != "" {

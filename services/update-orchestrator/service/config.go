@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	// defaultPoll is the Cluster Version Operator's; each process adds a part of its own, so that a fleet does not ask at once.
+	// defaultPoll is the Cluster Version Operator's; each process adds a part of its own, so that a fleet does not ask at
+	// once.
 	defaultPoll      = 2 * time.Minute
 	defaultReconcile = 4 * time.Minute
 )
@@ -33,11 +34,15 @@ func parse(args []string, out io.Writer) (config, error) {
 	fs := pflag.NewFlagSet(c.Name, pflag.ContinueOnError)
 	fs.SetOutput(out)
 	c.Flags(fs)
-	fs.StringArrayVar(&c.images, "release-images", nil, "directory with an OCI layout in which release images are looked up; may be repeated")
-	fs.StringArrayVar(&c.keys, "release-keys", nil, "directory of public key rings, each of which must have signed a release; may be repeated")
-	fs.StringArrayVar(&c.stores, "signature-store", nil, "directory or address where the signatures of releases are; may be repeated")
+	fs.StringArrayVar(&c.images, "release-images", nil,
+		"directory with an OCI layout in which release images are looked up; may be repeated")
+	fs.StringArrayVar(&c.keys, "release-keys", nil,
+		"directory of public key rings, each of which must have signed a release; may be repeated")
+	fs.StringArrayVar(&c.stores, "signature-store", nil,
+		"directory or address where the signatures of releases are; may be repeated")
 	fs.StringVar(&c.initial, "initial-release", "", "release image that a new cluster begins with; empty: none")
-	fs.DurationVar(&c.poll, "poll", defaultPoll, "how often the graph of updates is asked for; up to as much again is added")
+	fs.DurationVar(&c.poll, "poll", defaultPoll,
+		"how often the graph of updates is asked for; up to as much again is added")
 	fs.DurationVar(&c.reconcile, "reconcile", defaultReconcile, "how often all manifests of the release are applied again")
 	if err := fs.Parse(args); err != nil {
 		return c, err

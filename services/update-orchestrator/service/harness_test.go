@@ -21,6 +21,7 @@ import (
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/release"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
@@ -38,7 +39,8 @@ func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 // repository is the name of the release images; they are found by their digests alone.
 const repository = "releases.example.com/windlass"
 
-// cluster is an update-orchestrator with the services that own what releases bring, each of which keeps its kinds as the real one does.
+// cluster is an update-orchestrator with the services that own what releases bring, each of which keeps its kinds as
+// the real one does.
 type cluster struct {
 	t      *testing.T
 	ground *servetest.Ground
@@ -66,11 +68,13 @@ type cluster struct {
 	stop    func()
 }
 
-// start runs the services over the embedded etcd, with real certificates and real interceptors; the orchestrator itself is started by run.
+// start runs the services over the embedded etcd, with real certificates and real interceptors; the orchestrator itself
+// is started by run.
 func start(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{
-		t: t, ground: servetest.New(t), policy: filepath.Join(t.TempDir(), "policy.yaml"), peers: map[string]string{}, dir: t.TempDir(),
+		t: t, ground: servetest.New(t), policy: filepath.Join(t.TempDir(), "policy.yaml"), peers: map[string]string{},
+		dir:    t.TempDir(),
 		layout: filepath.Join(t.TempDir(), "images"), keys: t.TempDir(), signed: t.TempDir(), graph: t.TempDir(),
 	}
 	c.key = c.newKey("release", filepath.Join(c.keys, "release.asc"))
@@ -81,8 +85,9 @@ func start(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	c.cfg = config{
-		Config: serve.Config{Name: "update-orchestrator"}, images: []string{c.layout}, keys: []string{c.keys}, stores: []string{stores},
-		poll: time.Minute, reconcile: time.Minute,
+		Config: serve.Config{Name: "update-orchestrator"}, images: []string{c.layout}, keys: []string{c.keys},
+		stores: []string{stores},
+		poll:   time.Minute, reconcile: time.Minute,
 	}
 	c.owner("scheduler", func(p *serve.Process, st *store.Store) []func(context.Context) error {
 		c.deployments = table[*schedulingv1.Deployment](c, p, st)
@@ -117,10 +122,12 @@ func (c *cluster) renew(ctx context.Context) error {
 			if c.slow.Load() || d.GetStatus().GetObservedGeneration() == d.GetMetadata().GetGeneration() {
 				continue
 			}
-			_, _ = c.deployments.Modify(ctx, resource.KeyOf(d), func(d *schedulingv1.Deployment) error { // again with the next tick
+			// again with the next tick
+			_, _ = c.deployments.Modify(ctx, object.KeyOf(d), func(d *schedulingv1.Deployment) error {
 				n := proto.Int32(d.GetSpec().GetReplicas())
 				d.Status = &schedulingv1.DeploymentStatus{
-					ObservedGeneration: proto.Int32(d.GetMetadata().GetGeneration()), Replicas: n, UpdatedReplicas: n, AvailableReplicas: n,
+					ObservedGeneration: proto.Int32(d.GetMetadata().GetGeneration()), Replicas: n, UpdatedReplicas: n,
+					AvailableReplicas: n,
 				}
 				return nil
 			})
@@ -130,23 +137,23 @@ func (c *cluster) renew(ctx context.Context) error {
 }
 
 // table is a kind whose every write is noted.
-func table[T resource.Object](c *cluster, p *serve.Process, st *store.Store) *resource.Table[T] {
-	return resource.NewTable(st, p.Validator, resource.Config[T]{Admit: func(ctx context.Context, old, obj T) error {
-		if caller, called := identity.CallerFrom(ctx); called && caller.User == identity.ServiceUser("update-orchestrator") && !proto.Equal(old, obj) {
+func table[T object.Object](c *cluster, p *serve.Process, st *store.Store) *resource.Table[T] {
+	return resource.NewTable(st, p.Validator, resource.Config[T]{Admit: func(w *resource.Write[T]) error {
+		if w.By.User == identity.ServiceUser("update-orchestrator") && !proto.Equal(w.Old, w.New) {
 			if refusal := c.refusal.Load(); refusal != nil {
 				return *refusal
 			}
-			var it resource.Object = obj
-			if !obj.ProtoReflect().IsValid() {
-				it = old
+			it := w.New
+			if w.Deletes() {
+				it = w.Old
 			}
-			c.note(resource.TypeOf(it.ProtoReflect().Descriptor()).GetKind() + "/" + resource.KeyOf(it).Name)
+			c.note(object.TypeOf(it.ProtoReflect().Descriptor()).GetKind() + "/" + object.KeyOf(it).Name)
 		}
 		return nil
 	}})
 }
 
-func serveTable[T resource.Object](c *cluster, p *serve.Process, desc *grpc.ServiceDesc, t *resource.Table[T]) {
+func serveTable[T object.Object](c *cluster, p *serve.Process, desc *grpc.ServiceDesc, t *resource.Table[T]) {
 	c.t.Helper()
 	if err := resource.Register(p.GRPC, desc, nil, t); err != nil {
 		c.t.Fatal(err)
@@ -182,7 +189,10 @@ func (c *cluster) owner(name string, parts func(*serve.Process, *store.Store) []
 // run starts the orchestrator; it may be stopped and run again.
 func (c *cluster) run() {
 	c.t.Helper()
-	p := c.ground.Process(serve.Config{Name: "update-orchestrator", Listen: c.address, Dir: c.dir, Policy: c.policy, Peers: c.peers})
+	p := c.ground.Process(serve.Config{
+		Name: "update-orchestrator", Listen: c.address, Dir: c.dir, Policy: c.policy,
+		Peers: c.peers,
+	})
 	parts, err := build(p, etcdtest.Client(c.t), c.cfg)
 	if err != nil {
 		c.t.Fatal(err)
@@ -222,11 +232,13 @@ func (c *cluster) newKey(name, ring string) release.Key {
 
 // manifest is one file of a release in the tests.
 func manifest(kind, apiVersion, name, rest string) string {
-	return fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata:\n  name: %s\n  annotations:\n    include.release.openshift.io/self-managed-high-availability: \"true\"\n%s", apiVersion, kind, name, rest)
+	return fmt.Sprintf(
+		"apiVersion: %s\nkind: %s\nmetadata:\n  name: %s\n  annotations:\n    include.release.openshift.io/self-managed-high-availability: \"true\"\n%s", apiVersion, kind, name, rest)
 }
 
 func operator(name, version string) string {
-	return manifest("ClusterOperator", "config.openshift.io/v1", name, "status:\n  versions:\n  - name: operator\n    version: "+version+"\n")
+	return manifest("ClusterOperator", "config.openshift.io/v1", name,
+		"status:\n  versions:\n  - name: operator\n    version: "+version+"\n")
 }
 
 func kept(name, version string) string {
@@ -234,7 +246,8 @@ func kept(name, version string) string {
 }
 
 func service(name string) string {
-	return manifest("Service", "v1", name, "  namespace: "+name+"\nspec:\n  selector: {app: "+name+"}\n  ports:\n  - {port: 80}\n")
+	return manifest("Service", "v1", name, "  namespace: "+name+"\nspec:\n  selector: {app: "+name+
+		"}\n  ports:\n  - {port: 80}\n")
 }
 
 // example is a release like that of deploy/examples, in small.
@@ -248,10 +261,12 @@ func example(version string) map[string]string {
 		"0000_20_ledger_01_clusteroperator.yaml":  operator("ledger", version),
 		"0000_25_beacon_00_settings.yaml":         kept("beacon", version),
 		"0000_25_beacon_01_clusteroperator.yaml":  operator("beacon", version),
-		"0000_50_beacon_00_deployment.yaml": manifest("Deployment", "apps/v1", "beacon", "  namespace: beacon\nspec:\n  replicas: 1\n  selector:\n    matchLabels: {app: beacon}\n"+
-			"  template:\n    metadata:\n      labels: {app: beacon}\n    spec:\n      containers:\n      - name: beacon\n        image: docker.io/ocpqe/hello-pod\n        env:\n        - {name: RELEASE, value: \""+version+"\"}\n"),
-		"0000_80_machine-config_00_worker.yaml": manifest("MachineConfig", "machineconfiguration.openshift.io/v1", "50-worker-release", "  labels: {machineconfiguration.openshift.io/role: worker}\n"+
-			"spec:\n  config:\n    ignition: {version: 3.5.0}\n    storage:\n      files:\n      - {path: /etc/windlass-release, mode: 420, contents: {source: \"data:,"+version+"\"}}\n"),
+		"0000_50_beacon_00_deployment.yaml": manifest("Deployment", "apps/v1", "beacon",
+			"  namespace: beacon\nspec:\n  replicas: 1\n  selector:\n    matchLabels: {app: beacon}\n"+
+				"  template:\n    metadata:\n      labels: {app: beacon}\n    spec:\n      containers:\n      - name: beacon\n        image: docker.io/ocpqe/hello-pod\n        env:\n        - {name: RELEASE, value: \""+version+"\"}\n"),
+		"0000_80_machine-config_00_worker.yaml": manifest("MachineConfig", "machineconfiguration.openshift.io/v1",
+			"50-worker-release", "  labels: {machineconfiguration.openshift.io/role: worker}\n"+
+				"spec:\n  config:\n    ignition: {version: 3.5.0}\n    storage:\n      files:\n      - {path: /etc/windlass-release, mode: 420, contents: {source: \"data:,"+version+"\"}}\n"),
 	}
 }
 
@@ -282,7 +297,10 @@ func (c *cluster) offer(releases ...[2]string) {
 	c.t.Helper()
 	g := map[string]any{"version": 1, "nodes": []any{}, "edges": []any{}}
 	for i, r := range releases {
-		g["nodes"] = append(g["nodes"].([]any), map[string]any{"version": r[0], "payload": r[1], "metadata": map[string]string{"io.openshift.upgrades.graph.release.channels": "stable"}})
+		g["nodes"] = append(g["nodes"].([]any), map[string]any{
+			"version": r[0], "payload": r[1],
+			"metadata": map[string]string{"io.openshift.upgrades.graph.release.channels": "stable"},
+		})
 		if i > 0 {
 			g["edges"] = append(g["edges"].([]any), []int{i - 1, i})
 		}
@@ -294,8 +312,8 @@ func (c *cluster) offer(releases ...[2]string) {
 	c.write(filepath.Join(c.graph, "stable.json"), raw)
 }
 
-// wish changes the spec of the ClusterVersion.
-func (c *cluster) wish(change func(*updatev1.ClusterVersionSpec)) {
+// edit changes the spec of the ClusterVersion.
+func (c *cluster) edit(change func(*updatev1.ClusterVersionSpec)) {
 	c.t.Helper()
 	client := updatev1.NewClusterVersionServiceClient(c.admin)
 	servetest.Await(c.t, func() string {
@@ -304,7 +322,9 @@ func (c *cluster) wish(change func(*updatev1.ClusterVersionSpec)) {
 			return err.Error()
 		}
 		change(cv.GetSpec())
-		if _, err := client.UpdateClusterVersion(c.t.Context(), &updatev1.UpdateClusterVersionRequest{Name: "version", ClusterVersion: cv}); err != nil {
+		if _, err := client.UpdateClusterVersion(c.t.Context(), &updatev1.UpdateClusterVersionRequest{
+			Name: "version", ClusterVersion: cv,
+		}); err != nil {
 			return err.Error()
 		}
 		return ""
@@ -312,11 +332,11 @@ func (c *cluster) wish(change func(*updatev1.ClusterVersionSpec)) {
 }
 
 func (c *cluster) follow(channel string) {
-	c.wish(func(s *updatev1.ClusterVersionSpec) { s.Upstream, s.Channel = "file://"+c.graph, channel })
+	c.edit(func(s *updatev1.ClusterVersionSpec) { s.Upstream, s.Channel = "file://"+c.graph, channel })
 }
 
-func (c *cluster) wishFor(version, image string) {
-	c.wish(func(s *updatev1.ClusterVersionSpec) {
+func (c *cluster) desire(version, image string) {
+	c.edit(func(s *updatev1.ClusterVersionSpec) {
 		s.DesiredUpdate = &updatev1.DesiredUpdate{}
 		if version != "" {
 			s.DesiredUpdate.Version = proto.String(version)
@@ -357,7 +377,7 @@ func completed(version string) func(*updatev1.ClusterVersion) string {
 
 func has(typ, status, reason string) func(*updatev1.ClusterVersion) string {
 	return func(cv *updatev1.ClusterVersion) string {
-		c := resource.FindCondition(cv.GetStatus().GetConditions(), typ)
+		c := object.FindCondition(cv.GetStatus().GetConditions(), typ)
 		if c.GetStatus() != status || reason != "" && c.GetReason() != reason {
 			return fmt.Sprintf("%s is not %s with reason %s", typ, status, reason)
 		}
@@ -367,7 +387,9 @@ func has(typ, status, reason string) func(*updatev1.ClusterVersion) string {
 
 func offers(version string) func(*updatev1.ClusterVersion) string {
 	return func(cv *updatev1.ClusterVersion) string {
-		if !slices.ContainsFunc(cv.GetStatus().GetAvailableUpdates(), func(r *updatev1.ReleaseReference) bool { return r.GetVersion() == version }) {
+		if !slices.ContainsFunc(cv.GetStatus().GetAvailableUpdates(), func(r *updatev1.ReleaseReference) bool {
+			return r.GetVersion() == version
+		}) {
 			return version + " is not offered"
 		}
 		return ""
@@ -407,13 +429,21 @@ func say(ctx context.Context, client updatev1.ClusterOperatorServiceClient, name
 		return err
 	}
 	condition := func(typ string, is bool) *metav1.Condition {
-		return &metav1.Condition{Type: typ, Status: map[bool]string{true: "True", false: "False"}[is], LastTransitionTime: timestamppb.Now()}
+		return &metav1.Condition{
+			Type: typ, Status: map[bool]string{true: "True", false: "False"}[is],
+			LastTransitionTime: timestamppb.Now(),
+		}
 	}
 	o.Status = &updatev1.ClusterOperatorStatus{
-		Conditions: []*metav1.Condition{condition("Available", true), condition("Progressing", false), condition("Degraded", degraded)},
-		Versions:   []*updatev1.OperandVersion{{Name: "operator", Version: version}},
+		Conditions: []*metav1.Condition{
+			condition("Available", true), condition("Progressing", false),
+			condition("Degraded", degraded),
+		},
+		Versions: []*updatev1.OperandVersion{{Name: "operator", Version: version}},
 	}
-	_, err = client.UpdateClusterOperatorStatus(ctx, &updatev1.UpdateClusterOperatorStatusRequest{Name: name, ClusterOperator: o})
+	_, err = client.UpdateClusterOperatorStatus(ctx, &updatev1.UpdateClusterOperatorStatusRequest{
+		Name: name, ClusterOperator: o,
+	})
 	return err
 }
 
@@ -433,7 +463,8 @@ func (c *cluster) ready(operators ...string) (stop func()) {
 }
 
 func (c *cluster) play(ctx context.Context, operators []string) {
-	stream, err := updatev1.NewClusterVersionServiceClient(c.admin).WatchClusterVersions(ctx, &updatev1.WatchClusterVersionsRequest{})
+	stream, err := updatev1.NewClusterVersionServiceClient(c.admin).WatchClusterVersions(ctx,
+		&updatev1.WatchClusterVersionsRequest{})
 	for err == nil {
 		var m *updatev1.WatchClusterVersionsResponse
 		if m, err = stream.Recv(); err != nil {
@@ -444,7 +475,8 @@ func (c *cluster) play(ctx context.Context, operators []string) {
 			for _, w := range st.GetProgress().GetWaits() {
 				if slices.Contains(operators, w.GetObject().GetName()) {
 					// What fails now is tried again with the next word about the wait, or the next watch.
-					_ = say(ctx, updatev1.NewClusterOperatorServiceClient(c.admin), w.GetObject().GetName(), st.GetDesired().GetVersion(), false)
+					_ = say(ctx, updatev1.NewClusterOperatorServiceClient(c.admin), w.GetObject().GetName(),
+						st.GetDesired().GetVersion(), false)
 				}
 			}
 		}

@@ -71,7 +71,10 @@ func (c *cluster) escape() string {
 		"release-manifests/image-references":               `{"kind":"ImageStream","apiVersion":"image.openshift.io/v1","metadata":{"name":"1.1.7"}}`,
 		"release-manifests/../../escaped/0000_10_x_y.yaml": example("1.1.7")["0000_10_ledger_00_service.yaml"],
 	} {
-		if err := w.WriteHeader(&tar.Header{Name: name, Mode: int64(fs.ModePerm & 0o644), Size: int64(len(content))}); err != nil {
+		if err := w.WriteHeader(&tar.Header{
+			Name: name, Mode: int64(fs.ModePerm & 0o644),
+			Size: int64(len(content)),
+		}); err != nil {
 			c.t.Fatal(err)
 		}
 		if _, err := io.WriteString(w, content); err != nil {
@@ -81,7 +84,9 @@ func (c *cluster) escape() string {
 	if err := w.Close(); err != nil {
 		c.t.Fatal(err)
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buffer.Bytes())), nil })
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(buffer.Bytes())), nil
+	})
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/serve"
@@ -55,12 +56,12 @@ func TestAnAnswerThatComesAfterAnUpdateHasBegunIsNotShown(t *testing.T) {
 	}))
 	defer upstream.Close()
 	defer c.stop()
-	c.wish(func(s *updatev1.ClusterVersionSpec) { s.Upstream = upstream.URL })
+	c.edit(func(s *updatev1.ClusterVersionSpec) { s.Upstream = upstream.URL })
 	first := <-asked
 	if first.version != "1.0.0" {
 		t.Fatalf("asked for updates of %s", first.version)
 	}
-	c.wishFor("", next)
+	c.desire("", next)
 	c.version(func(cv *updatev1.ClusterVersion) string {
 		if cv.GetStatus().GetDesired().GetVersion() != "1.1.0" {
 			return "the update has not begun"
@@ -81,7 +82,7 @@ func TestWhatIsWrongWithAWishIsSaidWhileAnUpdateWaits(t *testing.T) {
 	c, _ := installed(t)
 	c.ready(operators...)
 	c.slow.Store(true)
-	c.wishFor("1.1.0", "")
+	c.desire("1.1.0", "")
 	c.version(waitsFor("beacon"))
 	c.version(func(cv *updatev1.ClusterVersion) string {
 		if w := cv.GetStatus().GetProgress().GetWaits(); len(w) != 1 || w[0].GetObject().GetKind() != "Deployment" {
@@ -89,7 +90,7 @@ func TestWhatIsWrongWithAWishIsSaidWhileAnUpdateWaits(t *testing.T) {
 		}
 		return ""
 	})
-	c.wishFor("7.7.7", "")
+	c.desire("7.7.7", "")
 	c.version(func(cv *updatev1.ClusterVersion) string {
 		if cv.GetStatus().GetObservedGeneration() != cv.GetMetadata().GetGeneration() {
 			return "the change of the spec is not taken up"
@@ -109,7 +110,7 @@ func TestAManifestThatFailedIsTriedAgainWhileOthersWait(t *testing.T) {
 	refusal := rpcerr.Forbidden("no such right")
 	c.refusal.Store(&refusal)
 	c.ready("archive")
-	c.wishFor("", next)
+	c.desire("", next)
 	c.version(has("Failing", "True", "UpdatePayloadFailed"))
 	c.version(waitsFor("ledger"))
 	c.refusal.Store(nil)
@@ -128,7 +129,7 @@ func TestAManifestThatFailedIsTriedAgainWhileOthersWait(t *testing.T) {
 func TestAnUpdateGoesOnWhileAnotherReleaseIsLookedAt(t *testing.T) {
 	c, _ := installed(t)
 	c.ready("archive", "beacon")
-	c.wishFor("1.1.0", "")
+	c.desire("1.1.0", "")
 	c.version(waitsFor("ledger"))
 	asked, answer := make(chan struct{}), make(chan struct{})
 	var first sync.Once
@@ -142,7 +143,7 @@ func TestAnUpdateGoesOnWhileAnotherReleaseIsLookedAt(t *testing.T) {
 	defer signatures.Close()
 	defer close(answer)
 	other := c.image("1.1.1", example("1.1.1"), "1.1.0")
-	c.wish(func(s *updatev1.ClusterVersionSpec) {
+	c.edit(func(s *updatev1.ClusterVersionSpec) {
 		s.SignatureStores = []*updatev1.SignatureStore{{Url: signatures.URL}}
 		s.DesiredUpdate = &updatev1.DesiredUpdate{Image: proto.String(other)}
 	})
@@ -156,11 +157,11 @@ func TestARefusedWishThatIsTakenBackLeavesNothingBehind(t *testing.T) {
 	c.run()
 	c.version(has("Available", "True", ""))
 	next := semver.MustParse(version.Number).IncPatch()
-	c.wishFor("", c.image(next.String(), example(next.String()))) // which is not signed
+	c.desire("", c.image(next.String(), example(next.String()))) // which is not signed
 	c.version(has("ReleaseAccepted", "False", "VerifyPayload"))
-	c.wish(func(s *updatev1.ClusterVersionSpec) { s.DesiredUpdate = nil })
+	c.edit(func(s *updatev1.ClusterVersionSpec) { s.DesiredUpdate = nil })
 	c.version(func(cv *updatev1.ClusterVersion) string {
-		if accepted := resource.FindCondition(cv.GetStatus().GetConditions(), "ReleaseAccepted"); accepted != nil {
+		if accepted := object.FindCondition(cv.GetStatus().GetConditions(), "ReleaseAccepted"); accepted != nil {
 			return "the refusal stays"
 		}
 		return ""
@@ -170,10 +171,13 @@ func TestARefusedWishThatIsTakenBackLeavesNothingBehind(t *testing.T) {
 func TestReleasesThatTheHistoryHasForgottenGo(t *testing.T) {
 	c, _ := installed(t)
 	p := c.ground.Process(serve.Config{Name: "predecessor"})
-	old := resource.NewTable(store.New(etcdtest.Client(t), "/windlass/update-orchestrator/"), p.Validator, resource.Config[*updatev1.Release]{})
+	old := resource.NewTable(store.New(etcdtest.Client(t), "/windlass/update-orchestrator/"), p.Validator,
+		resource.Config[*updatev1.Release]{})
 	servetest.Run(t, p, old.Run)
 	if _, err := old.Create(t.Context(), &updatev1.Release{
-		Metadata: &metav1.ObjectMeta{Name: "0.9.0-0123456789ab"}, Spec: &updatev1.ReleaseSpec{Image: repository + "@sha256:" + strings.Repeat("0", 64)},
+		Metadata: &metav1.ObjectMeta{Name: "0.9.0-0123456789ab"}, Spec: &updatev1.ReleaseSpec{
+			Image: repository + "@sha256:" + strings.Repeat("0", 64),
+		},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +199,7 @@ func TestReleasesThatTheHistoryHasForgottenGo(t *testing.T) {
 		}
 		return ""
 	})
-	c.wishFor("1.1.0", "")
+	c.desire("1.1.0", "")
 	servetest.Await(t, func() string {
 		if have := versions(); !slices.Equal(have, []string{"1.0.0", "1.1.0"}) {
 			return "releases are " + strings.Join(have, ", ")
@@ -214,12 +218,15 @@ func TestAQuestionAboutUpdatesThatCannotBeAnsweredSaysWhy(t *testing.T) {
 		t.Errorf("without an upstream: %v, %v", out, err)
 	}
 	graph, err := structpb.NewStruct(map[string]any{
-		"nodes": []any{map[string]any{"version": "1.0.0"}, map[string]any{"version": "1.0.1"}}, "edges": []any{[]any{0, 1}, []any{1, 0}},
+		"nodes": []any{map[string]any{"version": "1.0.0"}, map[string]any{"version": "1.0.1"}},
+		"edges": []any{[]any{0, 1}, []any{1, 0}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = client.EvaluateClusterVersion(t.Context(), &updatev1.EvaluateClusterVersionRequest{Graph: graph, Version: "1.0.0"})
+	_, err = client.EvaluateClusterVersion(t.Context(), &updatev1.EvaluateClusterVersionRequest{
+		Graph: graph, Version: "1.0.0",
+	})
 	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "graph.edges[1]: makes a cycle") {
 		t.Errorf("a graph with a cycle: %v", err)
 	}

@@ -1,4 +1,5 @@
-// Package service runs update-orchestrator: the version of a cluster, which updates there are, and how they are applied.
+// Package service runs update-orchestrator: the version of a cluster, which updates there are, and how they are
+// applied.
 package service
 
 import (
@@ -12,7 +13,6 @@ import (
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/reconcile"
-	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -38,7 +38,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 }
 
 // build makes the parts and registers what they serve.
-func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]func(context.Context) error, error) {
+func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, error) {
 	st := p.Store(etcd)
 	tables := kinds.New(st, p.Validator, p.Log)
 	recorder := events.New(cfg.Name, st, p.Validator, p.Log)
@@ -68,26 +68,17 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]func(context.
 	program := version.Number
 	graphs := upstream.New("windlass/" + program)
 	control := controller.New(controller.Config{
-		Tables: tables, Applier: applier, Graphs: graphs, Images: cfg.images, Keys: cfg.keys, Stores: cfg.stores, Initial: cfg.initial,
-		Services: services, Self: cfg.Name, Program: program, Arch: runtime.GOARCH, Poll: cfg.poll + rand.N(cfg.poll), Reconcile: cfg.reconcile, Events: recorder, Log: p.Log,
+		Tables: tables, Applier: applier, Graphs: graphs, Images: cfg.images, Keys: cfg.keys, Stores: cfg.stores,
+		Initial:  cfg.initial,
+		Services: services, Self: cfg.Name, Program: program, Arch: runtime.GOARCH, Poll: cfg.poll + rand.N(cfg.poll),
+		Reconcile: cfg.reconcile, Events: recorder, Log: p.Log,
 	})
-	elector := reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log)
-	p.Leads = elector.Leads
-	p.Metrics.MustRegister(elector)
-	err = errors.Join(
-		resource.Register(p.GRPC, &updatev1.ClusterVersionService_ServiceDesc, server.NewVersion(tables, graphs, runtime.GOARCH), tables.Versions),
-		resource.Register(p.GRPC, &updatev1.ClusterOperatorService_ServiceDesc, nil, tables.Operators),
-		resource.Register(p.GRPC, &updatev1.ReleaseService_ServiceDesc, server.NewRelease(tables), tables.Releases),
-		resource.Register(p.GRPC, &updatev1.ManifestService_ServiceDesc, nil, tables.Manifests),
-		recorder.Register(p.GRPC),
-	)
-	for _, synced := range []func(context.Context) error{
-		tables.Versions.WaitSynced, tables.Operators.WaitSynced, tables.Releases.WaitSynced, tables.Manifests.WaitSynced,
-	} {
-		p.ReadyWhen(synced)
-	}
-	return []func(context.Context) error{
-		tables.Versions.Run, tables.Operators.Run, tables.Releases.Run, tables.Manifests.Run, recorder.Run,
-		func(ctx context.Context) error { return elector.Run(ctx, control.Lead) },
-	}, err
+	p.Tables.Add(tables.Versions, &updatev1.ClusterVersionService_ServiceDesc,
+		server.NewVersion(tables, graphs, runtime.GOARCH))
+	p.Tables.Add(tables.Operators, &updatev1.ClusterOperatorService_ServiceDesc, nil)
+	p.Tables.Add(tables.Releases, &updatev1.ReleaseService_ServiceDesc, server.NewRelease(tables))
+	p.Tables.Add(tables.Manifests, &updatev1.ManifestService_ServiceDesc, nil)
+	return []serve.Part{
+		recorder.Run, p.Lead(reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log), control.Lead),
+	}, recorder.Register(p.GRPC)
 }

@@ -15,8 +15,8 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/release"
-	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/servetest"
 	"github.com/windlass-dev/windlass/kit/version"
@@ -56,7 +56,7 @@ func installed(t *testing.T, settings ...func(*config)) (c *cluster, next string
 	return c, next
 }
 
-// holds reports whether a manifest that nobody owns is kept as a release has it.
+// holds reports whether a manifest of a kind without an owner is kept as a release has it.
 func (c *cluster) holds(name, version string) bool {
 	c.t.Helper()
 	list, err := updatev1.NewManifestServiceClient(c.admin).ListManifests(c.t.Context(), &updatev1.ListManifestsRequest{})
@@ -71,7 +71,7 @@ func (c *cluster) holds(name, version string) bool {
 func TestAnUpdateWaitsForTheOperatorsOfEachRunLevel(t *testing.T) {
 	c, next := installed(t)
 	c.slow.Store(true)
-	c.wishFor("1.1.0", "")
+	c.desire("1.1.0", "")
 	c.version(waitsFor("archive", "ledger"))
 	if c.holds("beacon", "1.1.0") || c.seen("MachineConfig/50-worker-release") {
 		t.Error("something of run level 25 or later was applied while run level 20 waits")
@@ -92,7 +92,7 @@ func TestAnUpdateWaitsForTheOperatorsOfEachRunLevel(t *testing.T) {
 	}
 	c.version(func(cv *updatev1.ClusterVersion) string {
 		const want = "Working towards 1.1.0: 7 of 10 done (70% complete), waiting on beacon"
-		if m := resource.FindCondition(cv.GetStatus().GetConditions(), "Progressing").GetMessage(); m != want {
+		if m := object.FindCondition(cv.GetStatus().GetConditions(), "Progressing").GetMessage(); m != want {
 			return "Progressing does not say " + want
 		}
 		return ""
@@ -105,17 +105,24 @@ func TestAnUpdateWaitsForTheOperatorsOfEachRunLevel(t *testing.T) {
 	c.slow.Store(false)
 	cv = c.version(completed("1.1.0"))
 	h := cv.GetStatus().GetHistory()
-	if len(h) != 2 || h[0].GetImage() != next || !h[0].GetVerified() || h[1].GetVersion() != "1.0.0" || h[1].GetVerified() {
+	if len(h) != 2 || h[0].GetImage() != next || !h[0].GetVerified() || h[1].GetVersion() != "1.0.0" ||
+		h[1].GetVerified() {
 		t.Errorf("history is %v", h)
 	}
-	if st := cv.GetStatus(); st.GetProgress() != nil || st.GetDesired().GetVersion() != "1.1.0" || st.GetVersionHash() == "" {
+	if st := cv.GetStatus(); st.GetProgress() != nil || st.GetDesired().GetVersion() != "1.1.0" ||
+		st.GetVersionHash() == "" {
 		t.Errorf("status is %v", st)
 	}
-	for typ, want := range map[string]string{"Available": "True", "Progressing": "False", "Failing": "False", "ReleaseAccepted": "True"} {
+	for typ, want := range map[string]string{
+		"Available": "True", "Progressing": "False", "Failing": "False",
+		"ReleaseAccepted": "True",
+	} {
 		c.version(has(typ, want, ""))
 	}
 	list, err := eventv1.NewEventServiceClient(c.admin).ListEvents(t.Context(), &eventv1.ListEventsRequest{})
-	if err != nil || !slices.ContainsFunc(list.GetItems(), func(e *eventv1.Event) bool { return e.GetReason() == "PayloadLoaded" }) {
+	if err != nil || !slices.ContainsFunc(list.GetItems(), func(e *eventv1.Event) bool {
+		return e.GetReason() == "PayloadLoaded"
+	}) {
 		t.Errorf("events are %v, %v", list, err)
 	}
 }
@@ -124,7 +131,7 @@ func TestWithoutWaitsAnUpdateTakesNoTimeOfItsOwn(t *testing.T) {
 	c, _ := installed(t)
 	c.ready(operators...)
 	begun := time.Now()
-	c.wishFor("1.1.0", "")
+	c.desire("1.1.0", "")
 	c.version(completed("1.1.0"))
 	if took := time.Since(begun); took > 3*time.Second {
 		t.Errorf("10 manifests took %v with operators that answer at once", took)
@@ -162,7 +169,7 @@ func TestAnUpdateGoesOnAfterAKillAtEachManifest(t *testing.T) {
 	c, next := installed(t)
 	c.ready(operators...)
 	written := c.written()
-	c.wishFor("1.1.0", "")
+	c.desire("1.1.0", "")
 	begun := c.version(func(cv *updatev1.ClusterVersion) string {
 		if cv.GetStatus().GetHistory()[0].GetVersion() != "1.1.0" {
 			return "the update has not begun"
@@ -180,11 +187,12 @@ func TestAnUpdateGoesOnAfterAKillAtEachManifest(t *testing.T) {
 			c.stop()
 			c.run()
 		case <-time.After(20 * time.Second):
-			t.Fatalf("the update stands still after %v", order)
+			t.Fatalf("the update stopped after %v", order)
 		}
 	}
 	h := c.version(completed("1.1.0")).GetStatus().GetHistory()
-	if len(h) != 2 || !proto.Equal(h[0].GetStartedTime(), begun.GetStartedTime()) || h[0].GetImage() != next || !h[0].GetVerified() {
+	if len(h) != 2 || !proto.Equal(h[0].GetStartedTime(), begun.GetStartedTime()) || h[0].GetImage() != next ||
+		!h[0].GetVerified() {
 		t.Errorf("history is %v, begun as %v", h, begun)
 	}
 	at := func(prefix string) int {
@@ -210,7 +218,7 @@ func TestWhatAnOwnerRefusesIsSaidAndTriedAgain(t *testing.T) {
 	c.ready(operators...)
 	refuse := func(err error) { c.refusal.Store(&err) }
 	refuse(rpcerr.Unavailable("starting"))
-	c.wishFor("1.1.0", "")
+	c.desire("1.1.0", "")
 	c.version(func(cv *updatev1.ClusterVersion) string {
 		w := cv.GetStatus().GetProgress().GetWaits()
 		if len(w) != 1 || w[0].GetObject().GetKind() != "Deployment" || !strings.Contains(w[0].GetObserved(), "starting") {
@@ -221,8 +229,10 @@ func TestWhatAnOwnerRefusesIsSaidAndTriedAgain(t *testing.T) {
 	c.version(has("Failing", "False", ""))
 	refuse(rpcerr.Forbidden("no such right"))
 	c.version(func(cv *updatev1.ClusterVersion) string {
-		f := resource.FindCondition(cv.GetStatus().GetConditions(), "Failing")
-		if f.GetReason() != "UpdatePayloadFailed" || !strings.Contains(f.GetMessage(), `Could not update Deployment "beacon/beacon" (0000_50_beacon_00_deployment.yaml): no such right`) {
+		f := object.FindCondition(cv.GetStatus().GetConditions(), "Failing")
+		if f.GetReason() != "UpdatePayloadFailed" ||
+			!strings.Contains(f.GetMessage(),
+				`Could not update Deployment "beacon/beacon" (0000_50_beacon_00_deployment.yaml): no such right`) {
 			return "the refusal is not said"
 		}
 		return ""
@@ -244,26 +254,30 @@ func TestAnnotationsSayHowAManifestIsApplied(t *testing.T) {
 	files["0000_50_more_01_kept.yaml"] = marked(kept("ledger", "9"), `release.openshift.io/create-only: "true"`)
 	files["0000_20_archive_00_settings.yaml"] = marked(kept("archive", "1.0.2"), `release.openshift.io/delete: "true"`)
 	files["0000_10_ledger_00_service.yaml"] = marked(service("ledger"), `release.openshift.io/delete: "true"`)
-	files["0000_80_machine-config_00_worker.yaml"] = marked(files["0000_80_machine-config_00_worker.yaml"], `exclude.release.openshift.io/windlass: "true"`)
-	files["0000_50_more_02_version.yaml"] = manifest("ClusterVersion", "config.openshift.io/v1", "version", "spec: {channel: other}\n")
-	files["0000_50_more_03_job.yaml"] = manifest("Job", "batch/v1", "migrate", "  namespace: beacon\nspec:\n  template:\n    spec:\n      restartPolicy: Never\n      containers: [{name: m, image: m}]\n")
+	files["0000_80_machine-config_00_worker.yaml"] = marked(files["0000_80_machine-config_00_worker.yaml"],
+		`exclude.release.openshift.io/windlass: "true"`)
+	files["0000_50_more_02_version.yaml"] = manifest("ClusterVersion", "config.openshift.io/v1", "version",
+		"spec: {channel: other}\n")
+	files["0000_50_more_03_job.yaml"] = manifest("Job", "batch/v1", "migrate",
+		"  namespace: beacon\nspec:\n  template:\n    spec:\n      restartPolicy: Never\n      containers: [{name: m, image: m}]\n")
 	next := c.image("1.0.2", files, "1.0.0")
 	c.sign(next, c.key)
 	c.ready(operators...)
-	c.wishFor("", next)
+	c.desire("", next)
 	c.version(waitsFor("migrate"))
 	if c.seen("MachineConfig/50-worker-release") {
 		t.Error("something passed the job")
 	}
-	if _, err := c.jobs.Modify(t.Context(), resource.Key{Namespace: "beacon", Name: "migrate"}, func(j *schedulingv1.Job) error {
-		j.Status = &schedulingv1.JobStatus{Conditions: []*metav1.Condition{{Type: "Complete", Status: "True"}}}
-		return nil
-	}); err != nil {
+	if _, err := c.jobs.Modify(t.Context(), object.Key{Namespace: "beacon", Name: "migrate"},
+		func(j *schedulingv1.Job) error {
+			j.Status = &schedulingv1.JobStatus{Conditions: []*metav1.Condition{{Type: "Complete", Status: "True"}}}
+			return nil
+		}); err != nil {
 		t.Fatal(err)
 	}
 	cv := c.version(completed("1.0.2"))
 	if cv.GetSpec().GetChannel() != "stable" {
-		t.Error("a release changed the wish of the cluster")
+		t.Error("a release changed the spec of the ClusterVersion")
 	}
 	if !c.seen("Deployment/more") || c.seen("MachineConfig/50-worker-release") {
 		t.Errorf("applied %v", c.applied)
@@ -272,7 +286,7 @@ func TestAnnotationsSayHowAManifestIsApplied(t *testing.T) {
 		t.Errorf("what is made once only was changed: %v, %v", d, err)
 	}
 	if _, err := c.services.Get(t.Context(), "ledger", "ledger"); status.Code(err) != codes.NotFound {
-		t.Errorf("the service that shall go: %v", err)
+		t.Errorf("the service to delete: %v", err)
 	}
 	if c.holds("archive", "1.0.0") || c.holds("archive", "1.0.2") || !c.holds("ledger", "1.0.2") {
 		t.Error("kept manifests are not as the release says")
@@ -282,26 +296,29 @@ func TestAnnotationsSayHowAManifestIsApplied(t *testing.T) {
 func TestAWorkloadThatIsDeletedWhileItIsWaitedForIsMadeAnew(t *testing.T) {
 	c, _ := installed(t)
 	files := example("1.0.2")
-	files["0000_50_more_03_job.yaml"] = manifest("Job", "batch/v1", "migrate", "  namespace: beacon\nspec:\n  template:\n    spec:\n      restartPolicy: Never\n      containers: [{name: m, image: m}]\n")
+	files["0000_50_more_03_job.yaml"] = manifest("Job", "batch/v1", "migrate",
+		"  namespace: beacon\nspec:\n  template:\n    spec:\n      restartPolicy: Never\n      containers: [{name: m, image: m}]\n")
 	next := c.image("1.0.2", files, "1.0.0")
 	c.sign(next, c.key)
 	c.ready(operators...)
-	c.wishFor("", next)
+	c.desire("", next)
 	c.version(waitsFor("migrate"))
 	first, err := c.jobs.Delete(t.Context(), "beacon", "migrate", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	servetest.Await(t, func() string {
-		if j, err := c.jobs.Get(t.Context(), "beacon", "migrate"); err != nil || j.GetMetadata().GetUid() == first.GetMetadata().GetUid() {
+		if j, err := c.jobs.Get(t.Context(), "beacon", "migrate"); err != nil ||
+			j.GetMetadata().GetUid() == first.GetMetadata().GetUid() {
 			return "the job is not there again"
 		}
 		return ""
 	})
-	if _, err := c.jobs.Modify(t.Context(), resource.Key{Namespace: "beacon", Name: "migrate"}, func(j *schedulingv1.Job) error {
-		j.Status = &schedulingv1.JobStatus{Conditions: []*metav1.Condition{{Type: "Complete", Status: "True"}}}
-		return nil
-	}); err != nil {
+	if _, err := c.jobs.Modify(t.Context(), object.Key{Namespace: "beacon", Name: "migrate"},
+		func(j *schedulingv1.Job) error {
+			j.Status = &schedulingv1.JobStatus{Conditions: []*metav1.Condition{{Type: "Complete", Status: "True"}}}
+			return nil
+		}); err != nil {
 		t.Fatal(err)
 	}
 	c.version(completed("1.0.2"))
@@ -317,18 +334,18 @@ func TestAWishThatIsTakenBackWhileItIsVerifiedIsNotFollowed(t *testing.T) {
 		http.FileServer(http.Dir(c.signed)).ServeHTTP(w, r)
 	}))
 	defer signatures.Close()
-	c.wish(func(s *updatev1.ClusterVersionSpec) {
+	c.edit(func(s *updatev1.ClusterVersionSpec) {
 		s.SignatureStores = []*updatev1.SignatureStore{{Url: signatures.URL}}
 		s.DesiredUpdate = &updatev1.DesiredUpdate{Image: proto.String(next)}
 	})
 	<-asked
-	c.wish(func(s *updatev1.ClusterVersionSpec) { s.DesiredUpdate = nil })
+	c.edit(func(s *updatev1.ClusterVersionSpec) { s.DesiredUpdate = nil })
 	close(answer)
 	cv := c.version(has("ReleaseAccepted", "True", "PayloadLoaded"))
 	if h := cv.GetStatus().GetHistory(); len(h) != 1 || cv.GetStatus().GetDesired().GetVersion() != "1.0.0" {
 		t.Errorf("the cluster is on its way to %s: %v", cv.GetStatus().GetDesired().GetVersion(), h)
 	}
-	c.wish(func(s *updatev1.ClusterVersionSpec) {
+	c.edit(func(s *updatev1.ClusterVersionSpec) {
 		s.DesiredUpdate = &updatev1.DesiredUpdate{Image: proto.String(next)}
 	})
 	c.ready(operators...)
@@ -348,7 +365,8 @@ func TestAReleaseThatCannotBeTrustedChangesNothing(t *testing.T) {
 	c.tamper(tampered)
 	escape := c.escape()
 	c.sign(escape, c.key)
-	broken := c.image("1.1.4", map[string]string{"0000_10_x_y.yaml": manifest("Service", "v1", "x", "spec: {nonsense: 1}\n")})
+	broken := c.image("1.1.4",
+		map[string]string{"0000_10_x_y.yaml": manifest("Service", "v1", "x", "spec: {nonsense: 1}\n")})
 	c.sign(broken, c.key)
 	other := c.image("1.1.5", files)
 	c.sign(other, c.key)
@@ -365,15 +383,15 @@ func TestAReleaseThatCannotBeTrustedChangesNothing(t *testing.T) {
 		{"is older", old, "", "PreconditionChecks"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c.wishFor(test.version, test.image)
+			c.desire(test.version, test.image)
 			cv := c.version(func(cv *updatev1.ClusterVersion) string {
-				condition := resource.FindCondition(cv.GetStatus().GetConditions(), "ReleaseAccepted")
+				condition := object.FindCondition(cv.GetStatus().GetConditions(), "ReleaseAccepted")
 				if condition.GetStatus() != "False" || !strings.Contains(condition.GetMessage(), test.image) {
 					return "the release is not refused"
 				}
 				return ""
 			})
-			condition := resource.FindCondition(cv.GetStatus().GetConditions(), "ReleaseAccepted")
+			condition := object.FindCondition(cv.GetStatus().GetConditions(), "ReleaseAccepted")
 			t.Log(condition.GetReason(), condition.GetMessage())
 			if test.reason != "" && condition.GetReason() != test.reason {
 				t.Errorf("refused for %v", condition)
@@ -387,9 +405,9 @@ func TestAReleaseThatCannotBeTrustedChangesNothing(t *testing.T) {
 			}
 		})
 	}
-	c.wish(func(s *updatev1.ClusterVersionSpec) { s.DesiredUpdate = nil })
+	c.edit(func(s *updatev1.ClusterVersionSpec) { s.DesiredUpdate = nil })
 	c.version(has("ReleaseAccepted", "True", "PayloadLoaded"))
-	c.wish(func(s *updatev1.ClusterVersionSpec) {
+	c.edit(func(s *updatev1.ClusterVersionSpec) {
 		s.DesiredUpdate = &updatev1.DesiredUpdate{Image: proto.String(unsigned), Force: proto.Bool(true)}
 	})
 	c.ready(operators...)
@@ -402,9 +420,10 @@ func TestAReleaseThatCannotBeTrustedChangesNothing(t *testing.T) {
 func TestAGraphThatMakesNoSenseIsSaid(t *testing.T) {
 	c, next := installed(t, func(cfg *config) { cfg.poll = 50 * time.Millisecond })
 	for name, graph := range map[string]string{
-		"an edge to nowhere":       `{"nodes":[{"version":"1.0.0","payload":"x"}],"edges":[[0,7]]}`,
-		"a version that is none":   `{"nodes":[{"version":"one","payload":"x"}],"edges":[]}`,
-		"a cycle":                  `{"nodes":[{"version":"1.0.0","payload":"` + c.cfg.initial + `"},{"version":"1.1.0","payload":"` + next + `"}],"edges":[[0,1],[1,0]]}`,
+		"an edge to nowhere":     `{"nodes":[{"version":"1.0.0","payload":"x"}],"edges":[[0,7]]}`,
+		"a version that is none": `{"nodes":[{"version":"one","payload":"x"}],"edges":[]}`,
+		"a cycle": `{"nodes":[{"version":"1.0.0","payload":"` + c.cfg.initial +
+			`"},{"version":"1.1.0","payload":"` + next + `"}],"edges":[[0,1],[1,0]]}`,
 		"something else than JSON": `<html>`,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -419,7 +438,7 @@ func TestAGraphThatMakesNoSenseIsSaid(t *testing.T) {
 	c.version(has("RetrievedUpdates", "False", "VersionNotFound"))
 	c.follow("")
 	c.version(has("RetrievedUpdates", "False", "NoChannel"))
-	c.wishFor("1.1.0", "")
+	c.desire("1.1.0", "")
 	c.version(has("Invalid", "True", "InvalidClusterVersion"))
 }
 
@@ -446,13 +465,14 @@ func TestAClusterWithoutAnImageHasTheVersionOfTheProgram(t *testing.T) {
 	c := start(t)
 	c.run()
 	cv := c.version(has("Available", "True", ""))
-	if st := cv.GetStatus(); st.GetDesired().GetVersion() == "" || st.GetDesired().GetImage() != "" || len(st.GetHistory()) != 0 {
+	if st := cv.GetStatus(); st.GetDesired().GetVersion() == "" || st.GetDesired().GetImage() != "" ||
+		len(st.GetHistory()) != 0 {
 		t.Errorf("status is %v", st)
 	}
 	next := semver.MustParse(version.Number).IncPatch() // a release that is far from the program is none that follows it
 	first := c.image(next.String(), example(next.String()))
 	c.sign(first, c.key)
-	c.wishFor("", first)
+	c.desire("", first)
 	c.version(waitsFor("archive", "ledger")) // its first release comes in order
 	c.ready(operators...)
 	c.version(completed(next.String()))
@@ -465,7 +485,9 @@ func TestWhatChangesAfterwardsIsPutBack(t *testing.T) {
 	if err != nil || len(list.GetItems()) != 3 {
 		t.Fatal(list, err)
 	}
-	if _, err := manifests.DeleteManifest(t.Context(), &updatev1.DeleteManifestRequest{Name: list.GetItems()[0].GetMetadata().GetName()}); err != nil {
+	if _, err := manifests.DeleteManifest(t.Context(), &updatev1.DeleteManifestRequest{
+		Name: list.GetItems()[0].GetMetadata().GetName(),
+	}); err != nil {
 		t.Fatal(err)
 	}
 	servetest.Await(t, func() string {
@@ -500,7 +522,8 @@ func TestEverythingIsAppliedAgainFromTimeToTime(t *testing.T) {
 	}
 	c.refusal.Store(&refusal)
 	cv := c.version(has("Failing", "True", "UpdatePayloadFailed"))
-	if m := resource.FindCondition(cv.GetStatus().GetConditions(), "Progressing"); m.GetStatus() != "False" || !strings.HasPrefix(m.GetMessage(), "Error while reconciling 1.0.0: ") {
+	if m := object.FindCondition(cv.GetStatus().GetConditions(), "Progressing"); m.GetStatus() != "False" ||
+		!strings.HasPrefix(m.GetMessage(), "Error while reconciling 1.0.0: ") {
 		t.Errorf("Progressing is %v", m)
 	}
 	c.refusal.Store(nil)
@@ -512,13 +535,16 @@ func TestEverythingIsAppliedAgainFromTimeToTime(t *testing.T) {
 
 func TestAnObjectThatIsNotManagedIsLeftAlone(t *testing.T) {
 	c, _ := installed(t)
-	c.wish(func(s *updatev1.ClusterVersionSpec) {
-		s.Overrides = []*updatev1.ComponentOverride{{Kind: "Deployment", Group: "apps", Namespace: "beacon", Name: "beacon", Unmanaged: proto.Bool(true)}}
+	c.edit(func(s *updatev1.ClusterVersionSpec) {
+		s.Overrides = []*updatev1.ComponentOverride{{
+			Kind: "Deployment", Group: "apps", Namespace: "beacon", Name: "beacon",
+			Unmanaged: proto.Bool(true),
+		}}
 	})
 	c.version(has("Upgradeable", "False", ""))
 	next := c.image("1.0.1", example("1.0.1"), "1.0.0")
 	c.sign(next, c.key)
-	c.wishFor("", next) // a patch goes through all the same
+	c.desire("", next) // a patch goes through all the same
 	c.ready(operators...)
 	c.version(completed("1.0.1"))
 	if c.seen("Deployment/beacon") {
@@ -541,7 +567,9 @@ func TestOnlyTheOrchestratorWritesWhatItOwns(t *testing.T) {
 	}
 	for name, call := range map[string]func() error{
 		"status": func() error {
-			_, err := versions.UpdateClusterVersionStatus(t.Context(), &updatev1.UpdateClusterVersionStatusRequest{Name: "version", ClusterVersion: cv})
+			_, err := versions.UpdateClusterVersionStatus(t.Context(), &updatev1.UpdateClusterVersionStatusRequest{
+				Name: "version", ClusterVersion: cv,
+			})
 			return err
 		},
 		"deletion": func() error {
@@ -553,7 +581,9 @@ func TestOnlyTheOrchestratorWritesWhatItOwns(t *testing.T) {
 			return err
 		},
 		"manifest": func() error {
-			_, err := updatev1.NewManifestServiceClient(c.admin).ApplyManifest(t.Context(), &updatev1.ApplyManifestRequest{Name: "x", Manifest: &updatev1.Manifest{}})
+			_, err := updatev1.NewManifestServiceClient(c.admin).ApplyManifest(t.Context(), &updatev1.ApplyManifestRequest{
+				Name: "x", Manifest: &updatev1.Manifest{},
+			})
 			return err
 		},
 	} {
@@ -567,36 +597,49 @@ func TestPlansAreAnsweredWithoutAnUpdate(t *testing.T) {
 	c, next := installed(t)
 	versions, releases := updatev1.NewClusterVersionServiceClient(c.admin), updatev1.NewReleaseServiceClient(c.admin)
 	live, err := versions.EvaluateClusterVersion(t.Context(), &updatev1.EvaluateClusterVersionRequest{WhyNot: "1.2.0"})
-	if err != nil || live.GetVersion() != "1.0.0" || len(live.GetAvailableUpdates()) != 1 || live.GetAvailableUpdates()[0].GetImage() != next || live.GetWhyNot() == "" {
+	if err != nil || live.GetVersion() != "1.0.0" || len(live.GetAvailableUpdates()) != 1 ||
+		live.GetAvailableUpdates()[0].GetImage() != next || live.GetWhyNot() == "" {
 		t.Errorf("live: %v, %v", live, err)
 	}
 	graph, err := structpb.NewStruct(map[string]any{
-		"nodes": []any{map[string]any{"version": "3.0.0", "payload": "a@sha256:1"}, map[string]any{"version": "3.0.1", "payload": "b@sha256:2"}},
+		"nodes": []any{
+			map[string]any{"version": "3.0.0", "payload": "a@sha256:1"},
+			map[string]any{"version": "3.0.1", "payload": "b@sha256:2"},
+		},
 		"edges": []any{[]any{0, 1}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	given, err := versions.EvaluateClusterVersion(t.Context(), &updatev1.EvaluateClusterVersionRequest{Graph: graph, Version: "3.0.0", Channel: "c"})
+	given, err := versions.EvaluateClusterVersion(t.Context(), &updatev1.EvaluateClusterVersionRequest{
+		Graph: graph, Version: "3.0.0", Channel: "c",
+	})
 	if err != nil || len(given.GetAvailableUpdates()) != 1 || given.GetAvailableUpdates()[0].GetVersion() != "3.0.1" {
 		t.Errorf("given: %v, %v", given, err)
 	}
-	if _, err := versions.EvaluateClusterVersion(t.Context(), &updatev1.EvaluateClusterVersionRequest{RiskResults: map[string]string{"R": "maybe"}}); status.Code(err) != codes.InvalidArgument {
+	if _, err := versions.EvaluateClusterVersion(t.Context(), &updatev1.EvaluateClusterVersionRequest{
+		RiskResults: map[string]string{"R": "maybe"},
+	}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("a result that is none: %v", err)
 	}
 	list, err := releases.ListReleases(t.Context(), &updatev1.ListReleasesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	named, err := releases.PlanRelease(t.Context(), &updatev1.PlanReleaseRequest{Name: list.GetItems()[0].GetMetadata().GetName()})
+	named, err := releases.PlanRelease(t.Context(), &updatev1.PlanReleaseRequest{
+		Name: list.GetItems()[0].GetMetadata().GetName(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	names, err := releases.PlanRelease(t.Context(), &updatev1.PlanReleaseRequest{Manifests: list.GetItems()[0].GetStatus().GetManifests()})
+	names, err := releases.PlanRelease(t.Context(), &updatev1.PlanReleaseRequest{
+		Manifests: list.GetItems()[0].GetStatus().GetManifests(),
+	})
 	if err != nil || !proto.Equal(named, names) || len(named.GetSteps()) < 3 {
 		t.Errorf("plans are %v and %v, %v", named, names, err)
 	}
-	if _, err := releases.PlanRelease(t.Context(), &updatev1.PlanReleaseRequest{Name: "none"}); status.Code(err) != codes.NotFound {
+	if _, err := releases.PlanRelease(t.Context(), &updatev1.PlanReleaseRequest{Name: "none"}); status.Code(
+		err) != codes.NotFound {
 		t.Errorf("plan of a release that is not there: %v", err)
 	}
 }
@@ -605,14 +648,17 @@ func TestTheExampleReleasesAreGood(t *testing.T) {
 	c := start(t)
 	owners := apply.Owners{}
 	for pkg := range apply.Packages() {
-		owners[pkg] = nil // nobody is called
+		owners[pkg] = nil // no service is called
 	}
 	applier, err := apply.New(nil, owners)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, version := range []string{"1.0.0", "1.1.0"} {
-		digest, err := release.New(c.layout, release.Build{From: "../../../deploy/examples/releases/" + version, Version: version})
+		digest, err := release.New(c.layout, release.Build{
+			From:    "../../../deploy/examples/releases/" + version,
+			Version: version,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,5 +1,5 @@
-// Package upstream gets the graph of updates: from an update service over HTTP, or from a directory or file. What a graph means, package
-// plan says. Source: the Cincinnati protocol, as the Cluster Version Operator speaks it.
+// Package upstream gets the graph of updates: from an update service over HTTP, or from a directory or file. What a
+// graph means, package plan says. Source: the Cincinnati protocol, as the Cluster Version Operator speaks it.
 package upstream
 
 import (
@@ -69,8 +69,11 @@ func New(agent string) *Source {
 	return &Source{agent: agent, client: &http.Client{Timeout: patience}}
 }
 
-// Graph returns the graph that the upstream of a cluster has for a version, or says in a RetrievedUpdates condition why there is none.
-func (s *Source) Graph(ctx context.Context, spec *updatev1.ClusterVersionSpec, version, arch string) (*plan.Graph, *metav1.Condition) {
+// Graph returns the graph that the upstream of a cluster has for a version, or says in a RetrievedUpdates condition why
+// there is none.
+func (s *Source) Graph(ctx context.Context, spec *updatev1.ClusterVersionSpec, version, arch string) (*plan.Graph,
+	*metav1.Condition,
+) {
 	address, refused := plan.Ask(spec, version, arch)
 	if refused != nil {
 		return nil, refused
@@ -86,7 +89,8 @@ func (s *Source) Graph(ctx context.Context, spec *updatev1.ClusterVersionSpec, v
 	return g, nil
 }
 
-// fetch returns the graph at an address, undecoded: what an update service answers, or the file of the channel. Its error is a *failed.
+// fetch returns the graph at an address, undecoded: what an update service answers, or the file of the channel. Its
+// error is a *failed.
 func (s *Source) fetch(ctx context.Context, address, channel string) ([]byte, error) {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -155,8 +159,8 @@ func read(address, channel string) ([]byte, error) {
 	return body, nil
 }
 
-// file returns the file that holds the graph of a channel where the upstream is a file:// address; "" for any other. Of a directory it is
-// <channel>.json, or else graph.json.
+// file returns the file that holds the graph of a channel where the upstream is a file:// address; "" for any other. Of
+// a directory it is <channel>.json, or else graph.json.
 func file(upstream, channel string) (string, error) {
 	u, err := url.Parse(upstream)
 	if err != nil || u.Scheme != "file" {
@@ -182,7 +186,7 @@ func file(upstream, channel string) (string, error) {
 	return path, nil
 }
 
-// Stamp changes when the graph of a local upstream does; it is "" for any other. It costs a look at the file's times.
+// Stamp changes when the graph of a local upstream does; it is "" for any other. It costs one stat of the file.
 func Stamp(upstream, channel string) string {
 	path, err := file(upstream, channel)
 	if err != nil {

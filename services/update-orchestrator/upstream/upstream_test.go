@@ -52,7 +52,7 @@ func TestAnAnswerThatIsNoneHasItsReason(t *testing.T) {
 	for name, test := range map[string]struct{ upstream, reason, says string }{
 		"an error":            {answer(500, `{"kind":"failed_json_out","value":"broken"}`), "ResponseFailed", "broken"},
 		"no graph":            {answer(200, "<html>"), "ResponseInvalid", ""},
-		"nobody there":        {"http://127.0.0.1:1", "RemoteFailed", "refused"},
+		"no server":           {"http://127.0.0.1:1", "RemoteFailed", "refused"},
 		"no file":             {"file://" + dir, "RemoteFailed", "no such file"},
 		"a file of elsewhere": {"file://host/graph", "InvalidURI", ""},
 		"no upstream":         {"", "NoUpstream", ""},

@@ -1,5 +1,5 @@
-// Package client calls a cluster's gateway without knowing the kinds: which there are, how they are spelled and which methods they have
-// is read from the linked descriptors.
+// Package client calls a cluster's gateway without knowing the kinds: which there are, how they are spelled and which
+// methods they have is read from the linked descriptors.
 package client
 
 import (
@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/windlass-dev/windlass/kit/dial"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 )
 
@@ -44,8 +44,8 @@ const (
 	EnvToken   = "WINDLASS_TOKEN"
 )
 
-// ErrNoCluster means that nothing says which cluster is meant, or that there is none of that name.
-var ErrNoCluster = errors.New("no cluster")
+// errNoCluster means that nothing says which cluster is meant, or that there is none of that name.
+var errNoCluster = errors.New("no cluster")
 
 // Resolve fills in what is left empty: from the environment, and from the directory of the cluster on this machine.
 func (t Target) Resolve() (Target, error) {
@@ -69,7 +69,7 @@ func (t Target) Resolve() (Target, error) {
 	}
 	c, err := cluster.Open(t.Cluster)
 	if errors.Is(err, cluster.ErrNone) {
-		return t, fmt.Errorf("%w named %q on this machine: %s, or say --server", ErrNoCluster, t.Cluster, cluster.Others())
+		return t, fmt.Errorf("%w named %q on this machine: %s, or say --server", errNoCluster, t.Cluster, cluster.Others())
 	}
 	if err != nil {
 		return t, err
@@ -85,8 +85,8 @@ func (t Target) Resolve() (Target, error) {
 	return t, nil
 }
 
-// Dial returns a connection to a resolved target's gateway. Nothing is sent before the first call, and nothing to anyone but the gateway: no other
-// holder of a certificate can stand in for it.
+// Dial returns a connection to a resolved target's gateway. Nothing is sent before the first call, and nothing to
+// anyone but the gateway: no other holder of a certificate can stand in for it.
 func Dial(t Target) (*grpc.ClientConn, error) {
 	files := identity.Files{Cert: t.Cert, Key: t.Key, CA: t.CA}
 	var cfg *tls.Config
@@ -100,10 +100,10 @@ func Dial(t Target) (*grpc.ClientConn, error) {
 		return nil, err
 	}
 	opts := []grpc.DialOption{
-		grpc.WithTransportCredentials(credentials.NewTLS(identity.WithURI(cfg, identity.ServiceURI("gateway")))),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond}, MinConnectTimeout: 5 * time.Second}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16 << 20)),
+		grpc.WithTransportCredentials(credentials.NewTLS(identity.WithURI(cfg, identity.ServiceURI(topology.Gateway)))),
+		dial.Reconnect(50*time.Millisecond, 500*time.Millisecond, 5*time.Second),
+		dial.KeepAlive(dial.PingTimeout),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(dial.MaxMessage)),
 	}
 	if t.Warn != nil {
 		opts = append(opts, grpc.WithUnaryInterceptor(warnings(t.Warn)))
@@ -116,7 +116,9 @@ func Dial(t Target) (*grpc.ClientConn, error) {
 
 // warnings passes on what the cluster warns of with its answers.
 func warnings(warn func(string)) grpc.UnaryClientInterceptor {
-	return func(ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return func(ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+		opts ...grpc.CallOption,
+	) error {
 		var header metadata.MD
 		err := invoke(ctx, method, req, resp, conn, append(opts, grpc.Header(&header))...)
 		for _, text := range header.Get(rpcerr.WarningKey) {

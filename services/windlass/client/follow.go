@@ -8,22 +8,25 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/resource"
 )
 
 const (
-	firstPause = 50 * time.Millisecond // before a broken watch is opened again: about what a restart of the gateway's link takes
+	// before a broken watch is opened again: about what a restart of the gateway's link takes
+	firstPause = 50 * time.Millisecond
 	lastPause  = 2 * time.Second
 )
 
-// Follow is Watch that survives the loss of its stream: it goes on where it was, and where that is no longer possible begins anew, so
-// that f may be told of objects again, as ADDED. It ends with ctx, with an error of f, or with one that no repetition will cure.
+// Follow is Watch that survives the loss of its stream: it goes on where it was, and where that is no longer possible
+// begins anew, so that f may be told of objects again, as ADDED. It ends with ctx, with an error of f, or with one that
+// no repetition will cure.
 func (c *Client) Follow(ctx context.Context, k Kind, s Selection, after string, f func(Event) error) error {
-	pause := firstPause
+	again := backoff.New(firstPause, lastPause)
 	for {
 		var stop error
 		err := c.Watch(ctx, k, s, after, func(e Event) error {
-			pause = firstPause
+			again.Reset()
 			if e.Revision != "" && e.Revision != resource.FormatRevision(0) {
 				after = e.Revision
 			}
@@ -40,11 +43,8 @@ func (c *Client) Follow(ctx context.Context, k Kind, s Selection, after string, 
 		case !passes(err):
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !again.Wait(ctx) {
 			return ctx.Err()
-		case <-time.After(pause):
-			pause = min(2*pause, lastPause)
 		}
 	}
 }

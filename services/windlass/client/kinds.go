@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 
 	// The kinds of the command line are those that are linked.
@@ -32,10 +33,10 @@ type Kind struct {
 }
 
 // APIVersion returns group and version as documents write them.
-func (k Kind) APIVersion() string { return resource.APIVersion(k.ResourceType) }
+func (k Kind) APIVersion() string { return object.APIVersion(k.ResourceType) }
 
 // New returns an empty object of the kind.
-func (k Kind) New() resource.Object { return resource.NewMessage(k.Message).(resource.Object) }
+func (k Kind) New() object.Object { return resource.NewMessage(k.Message).(object.Object) }
 
 // FullName returns the plural with the group: "machines.machine.openshift.io".
 func (k Kind) FullName() string {
@@ -51,7 +52,7 @@ func Kinds() []Kind {
 	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
 		for i := range f.Messages().Len() {
 			m := f.Messages().Get(i)
-			t := resource.TypeOf(m)
+			t := object.TypeOf(m)
 			if t == nil {
 				continue
 			}
@@ -67,8 +68,8 @@ func Kinds() []Kind {
 	return out
 }
 
-// FindKind returns the kind that a word of the command line means: plural, singular, short name or kind, with or without
-// ".group" or ".version.group".
+// FindKind returns the kind that a word of the command line means: plural, singular, short name or kind, with or
+// without ".group" or ".version.group".
 func FindKind(word string) (Kind, error) {
 	name, rest, _ := strings.Cut(strings.ToLower(word), ".")
 	for _, k := range Kinds() {
@@ -101,4 +102,4 @@ func KindOf(apiVersion, kind string) (Kind, error) {
 }
 
 // cloneAs returns a typed copy of a message that a request holds.
-func cloneAs(m proto.Message) resource.Object { return proto.Clone(m).(resource.Object) }
+func cloneAs(m proto.Message) object.Object { return proto.Clone(m).(object.Object) }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 )
 
@@ -79,12 +80,12 @@ func (c *Client) invoke(ctx context.Context, k Kind, m resource.Method, set fiel
 	return resp, err
 }
 
-func (c *Client) object(ctx context.Context, k Kind, m resource.Method, set fields) (resource.Object, error) {
+func (c *Client) object(ctx context.Context, k Kind, m resource.Method, set fields) (object.Object, error) {
 	resp, err := c.invoke(ctx, k, m, set)
 	if err != nil {
 		return nil, err
 	}
-	return resp.(resource.Object), nil
+	return resp.(object.Object), nil
 }
 
 func dry(dryRun bool) string {
@@ -95,13 +96,13 @@ func dry(dryRun bool) string {
 }
 
 // Get returns one object.
-func (c *Client) Get(ctx context.Context, k Kind, namespace, name string) (resource.Object, error) {
+func (c *Client) Get(ctx context.Context, k Kind, namespace, name string) (object.Object, error) {
 	return c.object(ctx, k, resource.Get, fields{"namespace": namespace, "name": name})
 }
 
 // List returns all objects that are selected and the revision at which they were read.
-func (c *Client) List(ctx context.Context, k Kind, s Selection) ([]resource.Object, string, error) {
-	var out []resource.Object
+func (c *Client) List(ctx context.Context, k Kind, s Selection) ([]object.Object, string, error) {
+	var out []object.Object
 	set := fields{"namespace": s.Namespace, "label_selector": s.Labels, "field_selector": s.Fields, "limit": int32(500)}
 	for {
 		page, err := c.invoke(ctx, k, resource.List, set)
@@ -111,7 +112,7 @@ func (c *Client) List(ctx context.Context, k Kind, s Selection) ([]resource.Obje
 		p := page.ProtoReflect()
 		items := p.Get(p.Descriptor().Fields().ByName("items")).List()
 		for i := range items.Len() {
-			out = append(out, items.Get(i).Message().Interface().(resource.Object))
+			out = append(out, items.Get(i).Message().Interface().(object.Object))
 		}
 		meta, _ := p.Get(p.Descriptor().Fields().ByName("metadata")).Message().Interface().(*metav1.ListMeta)
 		if meta.GetContinue() == "" {
@@ -122,23 +123,26 @@ func (c *Client) List(ctx context.Context, k Kind, s Selection) ([]resource.Obje
 }
 
 // Create stores a new object.
-func (c *Client) Create(ctx context.Context, k Kind, o resource.Object, dryRun bool) (resource.Object, error) {
+func (c *Client) Create(ctx context.Context, k Kind, o object.Object, dryRun bool) (object.Object, error) {
 	return c.object(ctx, k, resource.Create, fields{
-		"namespace": o.GetMetadata().GetNamespace(), k.objectField(resource.Create): proto.Message(cloneAs(o)), "dry_run": dry(dryRun),
+		"namespace": o.GetMetadata().GetNamespace(), k.objectField(resource.Create): proto.Message(cloneAs(o)),
+		"dry_run": dry(dryRun),
 	})
 }
 
 // Update replaces metadata and spec of an object; its resourceVersion must be the one that was read.
-func (c *Client) Update(ctx context.Context, k Kind, o resource.Object, dryRun bool) (resource.Object, error) {
+func (c *Client) Update(ctx context.Context, k Kind, o object.Object, dryRun bool) (object.Object, error) {
 	return c.write(ctx, k, resource.Update, o, dryRun)
 }
 
 // Apply creates an object or merges its fields into the one that is there.
-func (c *Client) Apply(ctx context.Context, k Kind, o resource.Object, dryRun bool) (resource.Object, error) {
+func (c *Client) Apply(ctx context.Context, k Kind, o object.Object, dryRun bool) (object.Object, error) {
 	return c.write(ctx, k, resource.Apply, o, dryRun)
 }
 
-func (c *Client) write(ctx context.Context, k Kind, m resource.Method, o resource.Object, dryRun bool) (resource.Object, error) {
+func (c *Client) write(ctx context.Context, k Kind, m resource.Method, o object.Object, dryRun bool) (object.Object,
+	error,
+) {
 	return c.object(ctx, k, m, fields{
 		"namespace": o.GetMetadata().GetNamespace(), "name": cmp.Or(o.GetMetadata().GetName(), k.GetSingleton()),
 		k.objectField(m): proto.Message(cloneAs(o)), "dry_run": dry(dryRun),
@@ -146,12 +150,16 @@ func (c *Client) write(ctx context.Context, k Kind, m resource.Method, o resourc
 }
 
 // Patch changes parts of an object. contentType says of which kind the patch is, see kit/manifest.
-func (c *Client) Patch(ctx context.Context, k Kind, namespace, name, contentType string, patch []byte, dryRun bool) (resource.Object, error) {
+func (c *Client) Patch(ctx context.Context, k Kind, namespace, name, contentType string, patch []byte,
+	dryRun bool,
+) (object.Object, error) {
 	return c.PatchPart(ctx, k, namespace, name, "", contentType, patch, dryRun)
 }
 
 // PatchPart is Patch for a part of an object that has rights of its own: subresource is "status", or "" for the object.
-func (c *Client) PatchPart(ctx context.Context, k Kind, namespace, name, subresource, contentType string, patch []byte, dryRun bool) (resource.Object, error) {
+func (c *Client) PatchPart(ctx context.Context, k Kind, namespace, name, subresource, contentType string, patch []byte,
+	dryRun bool,
+) (object.Object, error) {
 	return c.object(ctx, k, resource.Patch, fields{
 		"namespace": namespace, "name": name, "dry_run": dry(dryRun), "subresource": subresource,
 		"patch": proto.Message(&httpbody.HttpBody{ContentType: contentType, Data: patch}),
@@ -167,7 +175,7 @@ type DeleteOptions struct {
 }
 
 // Delete asks for the deletion of an object and returns it as it is then.
-func (c *Client) Delete(ctx context.Context, k Kind, namespace, name string, o DeleteOptions) (resource.Object, error) {
+func (c *Client) Delete(ctx context.Context, k Kind, namespace, name string, o DeleteOptions) (object.Object, error) {
 	set := fields{"namespace": namespace, "name": name, "propagation_policy": o.Propagation, "dry_run": dry(o.DryRun)}
 	if o.Preconditions != nil {
 		set["preconditions"] = proto.Message(o.Preconditions)
@@ -180,13 +188,13 @@ func (c *Client) Delete(ctx context.Context, k Kind, namespace, name string, o D
 
 // Event is one message of a watch: changes, or only how far it has come.
 type Event struct {
-	Events   []resource.Event[resource.Object]
+	Events   []resource.Event[object.Object]
 	Revision string
 	Bookmark bool
 }
 
-// Watch calls f with every change after a revision (with everything that is there first, if it is empty) until ctx ends, the
-// stream breaks or f returns an error.
+// Watch calls f with every change after a revision (with everything that is there first, if it is empty) until ctx
+// ends, the stream breaks or f returns an error.
 func (c *Client) Watch(ctx context.Context, k Kind, s Selection, after string, f func(Event) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -196,7 +204,8 @@ func (c *Client) Watch(ctx context.Context, k Kind, s Selection, after string, f
 	if err != nil {
 		return err
 	}
-	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, fmt.Sprintf("/%s/%s", d.Parent().FullName(), d.Name()))
+	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true},
+		fmt.Sprintf("/%s/%s", d.Parent().FullName(), d.Name()))
 	if err != nil {
 		return err
 	}
@@ -212,7 +221,7 @@ func (c *Client) Watch(ctx context.Context, k Kind, s Selection, after string, f
 		if err := stream.RecvMsg(resp); err != nil {
 			return err
 		}
-		events, revision, bookmark, err := resource.ReadFrame[resource.Object](frame, resp)
+		events, revision, bookmark, err := resource.ReadFrame[object.Object](frame, resp)
 		if err != nil {
 			return err
 		}

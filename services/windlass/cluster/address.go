@@ -8,18 +8,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-)
 
-// Ports of the programs, the same in every cluster: clusters differ in their addresses.
-const (
-	gatewayPort = 6443
-	metricsStep = 100 // a program's metrics are at its port plus this
+	"github.com/windlass-dev/windlass/kit/topology"
 )
-
-var ports = map[string]int{
-	"gateway": gatewayPort, "machine-api": 7101, "hook-broker": 7102, "etcd-guardian": 7103, "eviction-controller": 7104,
-	"update-orchestrator": 7105, "node-configurator": 7106, "scheduler": 7107, "provider-local": 7110,
-}
 
 // Host returns the address of the control plane's programs.
 func (c *Cluster) Host() string { return c.Subnet + ".1" }
@@ -28,20 +19,20 @@ func (c *Cluster) Host() string { return c.Subnet + ".1" }
 func (c *Cluster) BootstrapHost() string { return c.Subnet + ".2" }
 
 // Gateway returns host and port of the cluster's one address.
-func (c *Cluster) Gateway() string { return c.Address("gateway") }
+func (c *Cluster) Gateway() string { return c.Address(topology.Gateway) }
 
 // Address returns host and port at which a program is called.
 func (c *Cluster) Address(program string) string {
 	if c.Containers {
-		return fmt.Sprintf("%s:%d", program, ports[program])
+		return fmt.Sprintf("%s:%d", program, topology.Port(program))
 	}
-	return fmt.Sprintf("%s:%d", c.Host(), ports[program])
+	return fmt.Sprintf("%s:%d", c.Host(), topology.Port(program))
 }
 
 // LocalAddress returns host and port at which a program is called from its own container or host.
 func (c *Cluster) LocalAddress(program string) string {
 	if c.Containers {
-		return fmt.Sprintf("localhost:%d", ports[program])
+		return fmt.Sprintf("localhost:%d", topology.Port(program))
 	}
 	return c.Address(program)
 }
@@ -52,11 +43,11 @@ func (c *Cluster) listen(program string, step int) string {
 	if c.Containers {
 		host = "0.0.0.0"
 	}
-	return fmt.Sprintf("%s:%d", host, ports[program]+step)
+	return fmt.Sprintf("%s:%d", host, topology.Port(program)+step)
 }
 
-// freeSubnet returns a subnet of the loopback network that nobody uses. Each cluster begins its search at a place of its own, so
-// that a cluster which is removed and made again mostly gets the same addresses.
+// freeSubnet returns a subnet of the loopback network that nobody uses. Each cluster begins its search at a place of
+// its own, so that a cluster which is removed and made again mostly gets the same addresses.
 func freeSubnet(dir string) (string, error) {
 	taken := takenSubnets()
 	h := fnv.New32a()
@@ -75,7 +66,7 @@ func freeSubnet(dir string) (string, error) {
 }
 
 func usable(subnet string) bool {
-	l, err := net.Listen("tcp", fmt.Sprintf("%s.1:%d", subnet, gatewayPort))
+	l, err := net.Listen("tcp", fmt.Sprintf("%s.1:%d", subnet, topology.Port(topology.Gateway)))
 	if err != nil {
 		return false
 	}
@@ -86,7 +77,7 @@ func usable(subnet string) bool {
 // takenSubnets returns those of this user's clusters, also of those that are down.
 func takenSubnets() map[string]bool {
 	taken := map[string]bool{}
-	home, err := Home()
+	home, err := homeFolder()
 	if err != nil {
 		return taken
 	}

@@ -19,17 +19,11 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 // authorityLifetime is ten years: authorities are not renewed, they are rotated.
 const authorityLifetime = 10 * 365 * 24 * time.Hour
-
-// The authorities of a cluster, as their files are named.
-const (
-	windlassAuthority   = "windlass"
-	etcdClientAuthority = "etcd-client"
-	etcdPeerAuthority   = "etcd-peer"
-)
 
 func (c *Cluster) lifetime() time.Duration { return time.Duration(c.Lifetime) }
 
@@ -38,8 +32,9 @@ func (c *Cluster) AdminFiles() identity.Files {
 	return identity.Files{Cert: c.Dir("admin", "tls.crt"), Key: c.Dir("admin", "tls.key"), CA: c.Dir("admin", "ca.crt")}
 }
 
-// EnsureCertificates makes the authorities and certificates that are missing, and renews those on disk (of services, of the user, of machines and members)
-// that have come to 70 to 90 % of their life, have expired or are not valid yet. It returns how many it made or renewed.
+// EnsureCertificates makes the authorities and certificates that are missing, and renews those on disk (of services, of
+// the user, of machines and members) that have come to 70 to 90 % of their life, have expired or are not valid yet. It
+// returns how many it made or renewed.
 func (c *Cluster) EnsureCertificates(now time.Time) (int, error) {
 	unlock, err := c.lockPKI()
 	if err != nil {
@@ -87,8 +82,15 @@ func (c *Cluster) ensureCertificates(now time.Time) (int, error) {
 	return made + renewed, errors.Join(err, c.checkRecordKeys())
 }
 
-// sealing are the services that seal records of theirs.
-var sealing = []string{"machine-api"}
+// sealing returns the names of the services that seal records of theirs.
+func sealing() (names []string) {
+	for _, s := range topology.Services() {
+		if s.Seals {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
 
 // recordKeys is the key ring of a service that seals records.
 func (c *Cluster) recordKeys(service string) string {
@@ -97,7 +99,7 @@ func (c *Cluster) recordKeys(service string) string {
 
 // makeRecordKeys makes the key rings of a new cluster.
 func (c *Cluster) makeRecordKeys() error {
-	for _, service := range sealing {
+	for _, service := range sealing() {
 		path := c.recordKeys(service)
 		if there, err := exists(path); err != nil {
 			return err
@@ -116,10 +118,11 @@ func (c *Cluster) makeRecordKeys() error {
 
 // checkRecordKeys returns an error if a key ring is lost: another one could not open what is sealed in etcd.
 func (c *Cluster) checkRecordKeys() error {
-	for _, service := range sealing {
+	for _, service := range sealing() {
 		_, err := os.Stat(c.recordKeys(service))
 		if errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("the keys that seal the records of %s in etcd are lost: %w; restore the file from a backup: it is made only with a new cluster, and other keys would not open the records", service, err)
+			return fmt.Errorf(
+				"the keys that seal the records of %s in etcd are lost: %w; restore the file from a backup: it is made only with a new cluster, and other keys would not open the records", service, err)
 		}
 		if err != nil {
 			return err
@@ -128,14 +131,14 @@ func (c *Cluster) checkRecordKeys() error {
 	return nil
 }
 
-// RotateRecordKeys puts a new key at the head of every key ring and returns the services' new key ids. The services write their sealed
-// records again by it within seconds; the older keys stay in the ring.
+// RotateRecordKeys puts a new key at the head of every key ring and returns the services' new key ids. The services
+// write their sealed records again by it within seconds; the older keys stay in the ring.
 func (c *Cluster) RotateRecordKeys(now time.Time) (map[string]uint64, error) {
 	out := map[string]uint64{}
 	if err := c.checkRecordKeys(); err != nil {
 		return out, err
 	}
-	for _, service := range sealing {
+	for _, service := range sealing() {
 		id, err := store.AddKey(c.recordKeys(service), now)
 		if err != nil {
 			return out, err
@@ -145,9 +148,9 @@ func (c *Cluster) RotateRecordKeys(now time.Time) (map[string]uint64, error) {
 	return out, nil
 }
 
-// makePolicy writes the default policy of a new cluster where the user can change it. A policy that is missing later is not made again: the default may
-// give more than the one that was lost. Only root can run pods under users of their own; without root, creating pods and running commands in them are
-// administrators' rights.
+// makePolicy writes the default policy of a new cluster where the user can change it. A policy that is missing later is
+// not made again: the default may give more than the one that was lost. Only root can run pods under users of their
+// own; without root, creating pods and running commands in them are administrators' rights.
 func (c *Cluster) makePolicy() error {
 	if _, err := os.Stat(c.Dir("policy.yaml")); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -169,7 +172,7 @@ func (c *Cluster) authorities() (map[string]identity.Trust, error) {
 		return nil, err
 	}
 	out := map[string]identity.Trust{}
-	for _, name := range authorityNames {
+	for _, name := range topology.Authorities() {
 		if err := identity.CompleteActivation(dir, name); err != nil {
 			return nil, fmt.Errorf("authority %q: %w", name, err)
 		}
@@ -180,7 +183,8 @@ func (c *Cluster) authorities() (map[string]identity.Trust, error) {
 				err = a.Save(dir)
 			}
 		case errors.Is(err, fs.ErrNotExist):
-			err = fmt.Errorf("authority %q is lost: %w; restore the file: authorities are made only with a new cluster, and this one would not trust another", name, err)
+			err = fmt.Errorf(
+				"authority %q is lost: %w; restore the file: authorities are made only with a new cluster, and this one would not trust another", name, err)
 		}
 		if err != nil {
 			return nil, err
@@ -196,17 +200,12 @@ func (c *Cluster) authorities() (map[string]identity.Trust, error) {
 	return out, c.begun()
 }
 
-// signers are the services that sign, and with which authorities. No other has a key.
-var signers = map[string][]string{
-	"machine-api":   {windlassAuthority},                      // machines' agents
-	"etcd-guardian": {etcdClientAuthority, etcdPeerAuthority}, // members of the etcd cluster
-}
-
-// entrust gives each service that signs a copy of the authorities that it signs with, and of those that are trusted beside them.
+// entrust gives each service that signs a copy of the authorities that it signs with, and of those that are trusted
+// beside them. No other service has a key.
 func (c *Cluster) entrust(as map[string]identity.Trust) error {
-	for service, names := range signers {
-		for _, name := range names {
-			dir := c.Service(service, "pki")
+	for _, s := range topology.Services() {
+		for _, name := range s.Signs {
+			dir := c.Service(s.Name, "pki")
 			if have, err := identity.LoadTrust(dir, name); err == nil && bytes.Equal(have.Bundle(), as[name].Bundle()) {
 				continue
 			}
@@ -231,35 +230,47 @@ func (c *Cluster) wanted(as map[string]identity.Trust) []wanted {
 		host = []net.IP{net.IPv4(127, 0, 0, 1)} // others come by name
 	}
 	out := []wanted{{
-		authority: as[windlassAuthority], dir: c.Dir("admin"), ca: "ca", name: "tls",
-		request: identity.Request{CommonName: "admin", Organizations: []string{"system:masters"}, URI: identity.UserURI("admin"), Client: true},
+		authority: as[topology.APIAuthority], dir: c.Dir("admin"), ca: "ca", name: "tls",
+		request: identity.Request{
+			CommonName: "admin", Organizations: []string{"system:masters"},
+			URI: identity.UserURI("admin"), Client: true,
+		},
 	}, {
 		// For Prometheus; the policy lets the group read metrics and nothing else.
-		authority: as[windlassAuthority], dir: c.Dir("prometheus"), ca: "ca", name: "tls",
-		request: identity.Request{CommonName: "prometheus", Organizations: []string{"windlass:metrics-readers"}, URI: identity.UserURI("prometheus"), Client: true},
+		authority: as[topology.APIAuthority], dir: c.Dir("prometheus"), ca: "ca", name: "tls",
+		request: identity.Request{
+			CommonName: "prometheus", Organizations: []string{"windlass:metrics-readers"},
+			URI: identity.UserURI("prometheus"), Client: true,
+		},
 	}}
-	for name, p := range programs {
-		dir := c.Service(name, "tls")
+	for _, s := range topology.Services() {
+		name, dir := s.Name, c.Service(s.Name, "tls")
 		out = append(out, wanted{
-			authority: as[windlassAuthority], dir: dir, ca: "ca", name: "tls",
-			request: identity.Request{CommonName: name, URI: identity.ServiceURI(name), DNSNames: []string{name, "localhost"}, IPs: host, Server: true, Client: true},
+			authority: as[topology.APIAuthority], dir: dir, ca: "ca", name: "tls",
+			request: identity.Request{
+				CommonName: name, URI: identity.ServiceURI(name), DNSNames: []string{name, "localhost"},
+				IPs: host, Server: true, Client: true,
+			},
 		})
-		if p.etcd {
+		if s.Etcd != topology.NoEtcd {
 			out = append(out, wanted{
-				authority: as[etcdClientAuthority], dir: dir, ca: "etcd-ca", name: "etcd",
+				authority: as[topology.EtcdClientAuthority], dir: dir, ca: "etcd-ca", name: "etcd",
 				request: identity.Request{CommonName: name, Client: true},
 			})
 		}
 	}
-	guardian := c.Service("etcd-guardian", "tls")
+	guardian := c.Service(topology.EtcdGuardian, "tls")
 	// Members' own certificates are the guardian's to sign.
 	out = append(out, wanted{
-		authority: as[etcdClientAuthority], dir: guardian, ca: "etcd-ca", name: "etcd-root", request: identity.Request{CommonName: "root", Client: true},
+		authority: as[topology.EtcdClientAuthority], dir: guardian, ca: "etcd-ca", name: "etcd-root",
+		request: identity.Request{
+			CommonName: "root", Client: true,
+		},
 	})
 	for i := range out {
 		out[i].request.Lifetime = c.lifetime()
 	}
-	out[0].request.Lifetime = min(AdminLifetime, AdminLifetime/DefaultLifetime*c.lifetime())
+	out[0].request.Lifetime = min(adminLifetime, adminLifetime/DefaultLifetime*c.lifetime())
 	return out
 }
 
@@ -279,7 +290,8 @@ func (w wanted) ensure() (int, error) {
 	for _, f := range []struct {
 		path string
 		data []byte
-	}{{filepath.Join(w.dir, w.ca+".crt"), w.authority.Bundle()}, {key, keyPEM}, {crt, certPEM}} { // the certificate last: it says that the others are there
+		// the certificate last: it says that the others are there
+	}{{filepath.Join(w.dir, w.ca+".crt"), w.authority.Bundle()}, {key, keyPEM}, {crt, certPEM}} {
 		if err := renameio.WriteFile(f.path, f.data, 0o600); err != nil {
 			return 0, err
 		}
@@ -287,25 +299,30 @@ func (w wanted) ensure() (int, error) {
 	return 1, nil
 }
 
-// renewAt returns when a certificate is renewed: between 70 and 90 % of its life, at a point that its serial number picks, so that not all
-// are renewed at once.
+// renewAt returns when a certificate is renewed: between 70 and 90 % of its life, at a point that its serial number
+// picks, so that not all are renewed at once.
 func renewAt(cert *x509.Certificate) time.Time {
 	issued := identity.IssuedAt(cert)
-	chance := float64(cert.SerialNumber.Bit(0)+2*cert.SerialNumber.Bit(1)+4*cert.SerialNumber.Bit(2)+8*cert.SerialNumber.Bit(3)) / 16
+	chance := float64(cert.SerialNumber.Bit(0)+2*cert.SerialNumber.Bit(1)+4*cert.SerialNumber.Bit(2)+
+		8*cert.SerialNumber.Bit(3)) / 16
 	return issued.Add(time.Duration((0.7 + 0.2*chance) * float64(cert.NotAfter.Sub(issued))))
 }
 
-// The certificates of a cluster, and beside them the authorities that their holders trust: nothing else below the directory is touched,
-// since a pod may write files too.
+// The certificates of a cluster, and beside them the authorities that their holders trust: nothing else below the
+// directory is touched, since a pod may write files too.
 var leafPatterns = []string{
 	"admin/*.crt", "prometheus/*.crt", "services/*/tls/*.crt", "services/etcd-guardian/bootstrap/tls/*.crt",
 	"services/provider-local/machines/*/pki/*.crt", "services/provider-local/machines/*/etcd/tls/*.crt",
 }
 
 // bundleFiles are the names of the files that hold authorities.
-var bundleFiles = map[string]string{"ca.crt": windlassAuthority, "etcd-ca.crt": etcdClientAuthority, "peer-ca.crt": etcdPeerAuthority}
+var bundleFiles = map[string]string{
+	"ca.crt": topology.APIAuthority, "etcd-ca.crt": topology.EtcdClientAuthority,
+	"peer-ca.crt": topology.EtcdPeerAuthority,
+}
 
-// files calls f with the path of every certificate file of the cluster. A file for which f fails does not keep the others.
+// files calls f with the path of every certificate file of the cluster. A file for which f fails does not keep the
+// others.
 func (c *Cluster) files(f func(path string) error) error {
 	var errs []error
 	for _, pattern := range leafPatterns {
@@ -347,7 +364,8 @@ func (c *Cluster) trust(as map[string]identity.Trust) error {
 	})
 }
 
-// renew signs every certificate of the cluster again whose time has come or is not now, or which a former authority signed. The keys stay.
+// renew signs every certificate of the cluster again whose time has come or is not now, or which a former authority
+// signed. The keys stay.
 func (c *Cluster) renew(as map[string]identity.Trust, now time.Time) (int, error) {
 	renewed := 0
 	err := c.leaves(func(path string, cert *x509.Certificate) error {
@@ -384,8 +402,9 @@ type Expiring struct {
 	NotAfter time.Time
 }
 
-// Expiring returns the certificates of services, machines and the administrator that have less than 5 % of their life left or have expired.
-// They are renewed at 90 % at the latest, so there are some only if nothing renews them: the supervisor of `windlass up` is not running.
+// Expiring returns the certificates of services, machines and the administrator that have less than 5 % of their life
+// left or have expired. They are renewed at 90 % at the latest, so there are some only if nothing renews them: the
+// supervisor of `windlass up` is not running.
 func (c *Cluster) Expiring(now time.Time) ([]Expiring, error) {
 	var out []Expiring
 	err := c.leaves(func(path string, cert *x509.Certificate) error {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 func newCluster(t *testing.T) *Cluster {
@@ -46,9 +47,18 @@ func machine(t *testing.T, c *Cluster, name string) {
 	}
 	dir := c.Service("provider-local", "machines", name)
 	for _, w := range []wanted{
-		{as[windlassAuthority], filepath.Join(dir, "pki"), "ca", "agent", identity.Request{CommonName: name, URI: identity.NodeURI(name, "u-1"), Client: true}},
-		{as[etcdClientAuthority], filepath.Join(dir, "etcd", "tls"), "etcd-ca", "etcd-server", identity.Request{CommonName: name, Server: true}},
-		{as[etcdPeerAuthority], filepath.Join(dir, "etcd", "tls"), "peer-ca", "peer", identity.Request{CommonName: name, Server: true, Client: true}},
+		{
+			as[topology.APIAuthority], filepath.Join(dir, "pki"), "ca", "agent",
+			identity.Request{CommonName: name, URI: identity.NodeURI(name, "u-1"), Client: true},
+		},
+		{
+			as[topology.EtcdClientAuthority], filepath.Join(dir, "etcd", "tls"), "etcd-ca", "etcd-server",
+			identity.Request{CommonName: name, Server: true},
+		},
+		{
+			as[topology.EtcdPeerAuthority], filepath.Join(dir, "etcd", "tls"), "peer-ca", "peer",
+			identity.Request{CommonName: name, Server: true, Client: true},
+		},
 	} {
 		if _, err := w.ensure(); err != nil {
 			t.Fatal(err)
@@ -89,7 +99,8 @@ func TestLifetimesAndTheTimeOfRenewal(t *testing.T) {
 	if list, err := c.Expiring(time.Now()); err != nil || len(list) != 0 {
 		t.Errorf("Expiring = %v, %v", list, err)
 	}
-	if list, err := c.Expiring(time.Now().Add(23 * time.Hour)); err != nil || len(list) != len(all)-1 { // all but the administrator's
+	// all but the administrator's
+	if list, err := c.Expiring(time.Now().Add(23 * time.Hour)); err != nil || len(list) != len(all)-1 {
 		t.Errorf("an hour before the end %d of %d are named, %v", len(list), len(all), err)
 	}
 }
@@ -120,7 +131,8 @@ func TestAClusterThatWasOffForThreeDaysGetsItsCertificatesBack(t *testing.T) {
 	}
 	for path, cert := range certificates(t, c) {
 		was := before[path]
-		if time.Until(cert.NotAfter) < 23*time.Hour || cert.Subject.String() != was.Subject.String() || len(cert.URIs) != len(was.URIs) {
+		if time.Until(cert.NotAfter) < 23*time.Hour || cert.Subject.String() != was.Subject.String() ||
+			len(cert.URIs) != len(was.URIs) {
 			t.Errorf("%s: %s until %v", path, cert.Subject, cert.NotAfter)
 		}
 	}
@@ -130,7 +142,8 @@ func TestAClusterThatWasOffForThreeDaysGetsItsCertificatesBack(t *testing.T) {
 func backdate(t *testing.T, a identity.Trust, path string, old *x509.Certificate) {
 	t.Helper()
 	r := identity.Request{
-		CommonName: old.Subject.CommonName, Organizations: old.Subject.Organization, DNSNames: old.DNSNames, IPs: old.IPAddresses,
+		CommonName: old.Subject.CommonName, Organizations: old.Subject.Organization, DNSNames: old.DNSNames,
+		IPs:       old.IPAddresses,
 		NotBefore: old.NotBefore, Lifetime: old.NotAfter.Sub(old.NotBefore),
 	}
 	for _, u := range old.URIs {
@@ -152,7 +165,7 @@ func backdate(t *testing.T, a identity.Trust, path string, old *x509.Certificate
 
 func TestPrivateKeysAreTheirOwnersAlone(t *testing.T) {
 	c := newCluster(t)
-	if err := c.PrepareRotation(windlassAuthority); err != nil {
+	if err := c.PrepareRotation(topology.APIAuthority); err != nil {
 		t.Fatal(err)
 	}
 	keys := 0
@@ -198,14 +211,15 @@ func TestOnlyTheClustersOwnFilesAreRenewed(t *testing.T) {
 	}
 	old := *stolen
 	old.NotBefore, old.NotAfter = time.Now().Add(-96*time.Hour), time.Now().Add(-72*time.Hour)
-	backdate(t, as[windlassAuthority], found, &old)
+	backdate(t, as[topology.APIAuthority], found, &old)
 	before, err := os.ReadFile(found)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// And something spoilt one file of a service: the others are renewed all the same.
 	spoilt := c.Service("scheduler", "tls", "tls.crt")
-	if err := os.WriteFile(spoilt, []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), 0o600); err != nil {
+	if err := os.WriteFile(spoilt, []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	n, err := c.EnsureCertificates(time.Now().Add(23 * time.Hour))
@@ -278,15 +292,23 @@ func TestARotationIsCompletedAfterADeathAtAnyStep(t *testing.T) {
 		leaves []string // names of the files that it signs
 		trust  func(c *Cluster) []string
 	}{
-		{APIAuthority, []string{"tls.crt", "agent.crt"}, func(c *Cluster) []string {
+		{topology.APIAuthority, []string{"tls.crt", "agent.crt"}, func(c *Cluster) []string {
 			return []string{c.Dir("admin", "ca.crt"), c.Service("scheduler", "tls", "ca.crt"), of(c, "pki/ca.crt")}
 		}},
-		{EtcdClientAuthority, []string{"etcd.crt", "etcd-root.crt", "etcd-server.crt"}, func(c *Cluster) []string {
-			return []string{c.Service("gateway", "tls", "etcd-ca.crt"), c.Service("scheduler", "tls", "etcd-ca.crt"), of(c, "etcd/tls/etcd-ca.crt")}
+		{topology.EtcdClientAuthority, []string{"etcd.crt", "etcd-root.crt", "etcd-server.crt"}, func(c *Cluster) []string {
+			return []string{
+				c.Service("gateway", "tls", "etcd-ca.crt"), c.Service("scheduler", "tls", "etcd-ca.crt"),
+				of(c, "etcd/tls/etcd-ca.crt"),
+			}
 		}},
-		{EtcdPeerAuthority, []string{"peer.crt"}, func(c *Cluster) []string { return []string{of(c, "etcd/tls/peer-ca.crt")} }},
+		{topology.EtcdPeerAuthority, []string{"peer.crt"}, func(c *Cluster) []string {
+			return []string{of(c, "etcd/tls/peer-ca.crt")}
+		}},
 	}
-	steps := []string{"nothing", "begun", "former kept", "key replaced", "certificate replaced", "next certificate removed", "next key removed"}
+	steps := []string{
+		"nothing", "begun", "former kept", "key replaced", "certificate replaced",
+		"next certificate removed", "next key removed",
+	}
 	for _, a := range authorities {
 		for i, died := range steps {
 			t.Run(a.name+" "+died, func(t *testing.T) {
@@ -297,7 +319,7 @@ func TestARotationIsCompletedAfterADeathAtAnyStep(t *testing.T) {
 					t.Fatal(err)
 				}
 				prepared := memberTrust(t, c)
-				if a.name != APIAuthority && prepared == before {
+				if a.name != topology.APIAuthority && prepared == before {
 					t.Error("members need not trust the next authority")
 				}
 				old := snapshot(t, c, a.name)
@@ -314,7 +336,10 @@ func TestARotationIsCompletedAfterADeathAtAnyStep(t *testing.T) {
 					t.Error("members need to trust something else, only since another authority signs")
 				}
 				now := snapshot(t, c, a.name)
-				for name, want := range map[string]string{"-ca.crt": "-next-ca.crt", "-ca.key": "-next-ca.key", "-old-ca.crt": "-ca.crt"} {
+				for name, want := range map[string]string{
+					"-ca.crt": "-next-ca.crt", "-ca.key": "-next-ca.key",
+					"-old-ca.crt": "-ca.crt",
+				} {
 					if string(now[pki(name)]) != string(old[pki(want)]) {
 						t.Errorf("%s%s is not what %s%s was", a.name, name, a.name, want)
 					}
@@ -376,7 +401,7 @@ func memberTrust(t *testing.T, c *Cluster) string {
 		t.Fatal(err)
 	}
 	var bundles [][]byte
-	for _, name := range []string{EtcdClientAuthority, EtcdPeerAuthority} {
+	for _, name := range []string{topology.EtcdClientAuthority, topology.EtcdPeerAuthority} {
 		trust, err := identity.LoadTrust(c.Service("etcd-guardian", "pki"), name)
 		if err != nil {
 			t.Fatal(err)

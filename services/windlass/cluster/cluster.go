@@ -1,5 +1,5 @@
-// Package cluster knows where everything of a cluster on one machine is: its directory, its addresses, its certificates,
-// and the command line of each of its programs. It starts nothing.
+// Package cluster knows where everything of a cluster on one machine is: its directory, its addresses, its
+// certificates, and the command line of each of its programs. It starts nothing.
 package cluster
 
 import (
@@ -24,13 +24,14 @@ const DefaultName = "main"
 // DefaultLifetime of a certificate of a service or a machine. The supervisor and the agents renew theirs long before.
 const DefaultLifetime = 24 * time.Hour
 
-// AdminLifetime of the administrator's certificate, which may be on another machine; less where certificates live for less than a day.
-const AdminLifetime = 30 * 24 * time.Hour
+// adminLifetime of the administrator's certificate, which may be on another machine; less where certificates live for
+// less than a day.
+const adminLifetime = 30 * 24 * time.Hour
 
 const settingsFile = "cluster.json"
 
-// Format of what is in a cluster's directory and in its etcd. It is one more whenever this program cannot bring back what an earlier one left.
-// Clusters of the time before it was written down have 0.
+// Format of what is in a cluster's directory and in its etcd. It is one more whenever this program cannot bring back
+// what an earlier one left. Clusters of the time before it was written down have 0.
 const Format = 1
 
 // ErrNone means that there is no cluster of that name.
@@ -44,19 +45,22 @@ type Cluster struct {
 
 // Settings is what is written down of a cluster.
 type Settings struct {
-	Format       int       `json:"format"`
-	Name         string    `json:"name"`
-	Subnet       string    `json:"subnet"`               // the first three numbers of its addresses: "127.A.B"
-	Containers   bool      `json:"containers,omitempty"` // each program is in a container of its own, found by the program's name
+	Format int    `json:"format"`
+	Name   string `json:"name"`
+	Subnet string `json:"subnet"` // the first three numbers of its addresses: "127.A.B"
+	// each program is in a container of its own, found by the program's name
+	Containers   bool      `json:"containers,omitempty"`
 	Created      time.Time `json:"created"`
 	Lifetime     Lifetime  `json:"certificateLifetime"`
 	Seeded       bool      `json:"seeded"`                 // the documents that the cluster begins with have been created
 	ProgramFlags []string  `json:"programFlags,omitempty"` // "program.flag=value", passed on to the programs
-	// PodsDir holds the pods where they run under users of their own, named for their block of users; empty where they do not.
+	// PodsDir holds the pods where they run under users of their own, named for their block of users; empty where they do
+	// not.
 	PodsDir string `json:"podsDirectory,omitempty"`
 }
 
-// InContainers returns the cluster whose programs are in containers of one network, each with its part of dir. Nothing is read or written.
+// InContainers returns the cluster whose programs are in containers of one network, each with its part of dir. Nothing
+// is read or written.
 func InContainers(dir string, s Settings) *Cluster {
 	s.Containers = true
 	return &Cluster{Settings: s, dir: dir}
@@ -77,9 +81,9 @@ func (l *Lifetime) UnmarshalText(b []byte) error {
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
 
-// Home returns the directory of all clusters of this user: $WINDLASS_HOME, or windlass below $XDG_STATE_HOME or
+// homeFolder returns the directory of all clusters of this user: $WINDLASS_HOME, or windlass below $XDG_STATE_HOME or
 // ~/.local/state.
-func Home() (string, error) {
+func homeFolder() (string, error) {
 	if dir := os.Getenv("WINDLASS_HOME"); dir != "" {
 		return filepath.Abs(dir)
 	}
@@ -97,7 +101,7 @@ func dirOf(name string) (string, error) {
 	if !namePattern.MatchString(name) {
 		return "", fmt.Errorf("cluster name %q: must be 1 to 32 lower case letters, digits and hyphens", name)
 	}
-	home, err := Home()
+	home, err := homeFolder()
 	return filepath.Join(home, "clusters", name), err
 }
 
@@ -121,10 +125,10 @@ func Open(name string) (*Cluster, error) {
 	return c, nil
 }
 
-// Lock keeps other processes of this user from opening, making and changing clusters until unlock is called: two starts of one cluster at once must
-// not both make it.
+// Lock keeps other processes of this user from opening, making and changing clusters until unlock is called: two starts
+// of one cluster at once must not both make it.
 func Lock() (unlock func(), err error) {
-	home, err := Home()
+	home, err := homeFolder()
 	if err != nil {
 		return nil, err
 	}
@@ -175,10 +179,14 @@ func Create(s Settings) (*Cluster, error) {
 func (c *Cluster) CheckFormat() error {
 	switch {
 	case c.Format < Format:
-		return fmt.Errorf("cluster %q was made by an earlier version of windlass (format %d, this one needs %d) and cannot be upgraded: "+
-			"use that version, or remove the cluster and its state with `windlass down --purge --name %s`", c.Name, c.Format, Format, c.Name)
+		return fmt.Errorf(
+			"cluster %q was made by an earlier version of windlass (format %d, this one needs %d) and cannot be upgraded: "+
+				"use that version, or remove the cluster and its state with `windlass down --purge --name %s`", c.Name, c.Format,
+			Format, c.Name)
 	case c.Format > Format:
-		return fmt.Errorf("cluster %q was made by a later version of windlass (format %d, this one knows %d): use that version", c.Name, c.Format, Format)
+		return fmt.Errorf(
+			"cluster %q was made by a later version of windlass (format %d, this one knows %d): use that version", c.Name,
+			c.Format, Format)
 	}
 	return nil
 }
@@ -194,7 +202,7 @@ func (c *Cluster) Save() error {
 
 // List returns the names of all clusters of this user.
 func List() ([]string, error) {
-	home, err := Home()
+	home, err := homeFolder()
 	if err != nil {
 		return nil, err
 	}

@@ -34,7 +34,10 @@ func TestAuthoritiesAreMadeOnlyWithANewCluster(t *testing.T) {
 	if err := start(c); err != nil || allowed(c) {
 		t.Errorf("a guardian's directory that was lost: %v, an empty etcd is allowed: %v", err, allowed(c))
 	}
-	for _, lost := range []string{"windlass-ca.key", "windlass-ca.crt", "etcd-client-ca.key", "etcd-peer-ca.key", "etcd-peer-ca.crt"} {
+	for _, lost := range []string{
+		"windlass-ca.key", "windlass-ca.crt", "etcd-client-ca.key", "etcd-peer-ca.key",
+		"etcd-peer-ca.crt",
+	} {
 		c := fresh(t)
 		before, err := os.ReadFile(c.Dir("pki", "etcd-client-ca.crt"))
 		if err != nil {
@@ -89,7 +92,8 @@ func TestRecordKeysAreMadeOnlyWithANewCluster(t *testing.T) {
 	if err := os.Remove(expired); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.EnsureCertificates(time.Now()); err == nil || !strings.Contains(err.Error(), ring) || !strings.Contains(err.Error(), "restore") {
+	if _, err := c.EnsureCertificates(time.Now()); err == nil || !strings.Contains(err.Error(), ring) ||
+		!strings.Contains(err.Error(), "restore") {
 		t.Errorf("a lost key ring: %v, want an error that names it and what to do", err)
 	}
 	if _, err := os.Stat(expired); err != nil {

@@ -14,17 +14,18 @@ import (
 
 	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 const (
-	// MaxCertificate bounds the life of a user's certificate.
-	MaxCertificate = 30 * 24 * time.Hour
-	// MaxToken bounds the life of a bearer token.
-	MaxToken = 365 * 24 * time.Hour
+	// maxCertificate bounds the life of a user's certificate.
+	maxCertificate = 30 * 24 * time.Hour
+	// maxToken bounds the life of a bearer token.
+	maxToken = 365 * 24 * time.Hour
 )
 
-// ErrNoAuthority means that the keys of the cluster's authorities are not on this host.
-var ErrNoAuthority = errors.New("the key of the cluster's authority is not here")
+// errNoAuthority means that the keys of the cluster's authorities are not on this host.
+var errNoAuthority = errors.New("the key of the cluster's authority is not here")
 
 // Grant is a credential that is asked for: of a user, or of a provider's plugin.
 type Grant struct {
@@ -46,12 +47,12 @@ type Issued struct {
 
 // check returns what is wrong with a grant, and fills in what is left open.
 func (g *Grant) check() error {
-	longest := MaxCertificate
+	longest := maxCertificate
 	if g.Token {
-		longest = MaxToken
+		longest = maxToken
 	}
 	if g.For == 0 {
-		g.For = MaxCertificate
+		g.For = maxCertificate
 	}
 	if g.For < time.Minute || g.For > longest {
 		return fmt.Errorf("--for %v: must be from one minute to %d days", g.For, int(longest.Hours()/24))
@@ -81,7 +82,8 @@ func (g *Grant) checkService() error {
 	case g.User != "" || g.Token || len(g.Groups) > 0:
 		return errors.New("--service stands for itself: give no --user, --group or --token with it")
 	case !strings.HasPrefix(g.Service, "provider-") || strings.ContainsAny(g.Service, "/ "):
-		return fmt.Errorf("--service %q: only plugins of providers get certificates, their names begin with provider-", g.Service)
+		return fmt.Errorf("--service %q: only plugins of providers get certificates, their names begin with provider-",
+			g.Service)
 	case len(g.Hosts) == 0:
 		return errors.New("--host is missing: the name or the address at which machine-api reaches the plugin")
 	}
@@ -91,9 +93,9 @@ func (g *Grant) checkService() error {
 // Issue makes a credential with the cluster's authority. It is in the audit log beside the authority's key before it is
 // made, and so is a refusal. ErrNoAuthority if the key is not here.
 func (c *Cluster) Issue(ctx context.Context, g Grant, log *slog.Logger) (Issued, error) {
-	authority, err := identity.LoadTrust(c.Dir("pki"), windlassAuthority)
+	authority, err := identity.LoadTrust(c.Dir("pki"), topology.APIAuthority)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Issued{}, fmt.Errorf("%w (%s)", ErrNoAuthority, c.Dir("pki"))
+		return Issued{}, fmt.Errorf("%w (%s)", errNoAuthority, c.Dir("pki"))
 	}
 	if err != nil {
 		return Issued{}, err
@@ -104,7 +106,8 @@ func (c *Cluster) Issue(ctx context.Context, g Grant, log *slog.Logger) (Issued,
 	}
 	defer trail.Close() //nolint:errcheck // what must be written was waited for
 	record := audit.Record{
-		Time: time.Now().UTC(), Event: audit.EventIssue, Service: "windlass auth issue", User: fmt.Sprintf("uid %d of the host", os.Getuid()),
+		Time: time.Now().UTC(), Event: audit.EventIssue, Service: "windlass auth issue",
+		User: fmt.Sprintf("uid %d of the host", os.Getuid()),
 		Name: g.User + g.Service, Groups: g.Groups,
 	}
 	if err := g.check(); err != nil {
@@ -134,9 +137,15 @@ func (g *Grant) what() string {
 }
 
 func issueCertificate(authority identity.Trust, g Grant, expires time.Time) (Issued, error) {
-	r := identity.Request{CommonName: g.User, Organizations: g.Groups, URI: identity.UserURI(g.User), Client: true, Lifetime: g.For}
+	r := identity.Request{
+		CommonName: g.User, Organizations: g.Groups, URI: identity.UserURI(g.User), Client: true,
+		Lifetime: g.For,
+	}
 	if g.Service != "" {
-		r = identity.Request{CommonName: g.Service, URI: identity.ServiceURI(g.Service), Server: true, Client: true, Lifetime: g.For}
+		r = identity.Request{
+			CommonName: g.Service, URI: identity.ServiceURI(g.Service), Server: true, Client: true,
+			Lifetime: g.For,
+		}
 		for _, host := range g.Hosts {
 			if ip := net.ParseIP(host); ip != nil {
 				r.IPs = append(r.IPs, ip)
@@ -162,7 +171,7 @@ func (c *Cluster) issueToken(g Grant, expires time.Time) (Issued, error) {
 
 // TokensFile is where the gateway's bearer tokens are: in its directory, unless a setting names another file.
 func (c *Cluster) TokensFile() string {
-	file := c.Service("gateway", "tokens")
+	file := c.Service(topology.Gateway, "tokens")
 	for _, s := range c.ProgramFlags {
 		if other, ok := strings.CutPrefix(s, "gateway.tokens="); ok {
 			file = other

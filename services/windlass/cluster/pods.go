@@ -11,11 +11,13 @@ import (
 	"strings"
 
 	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
-// Each cluster whose pods run under users of their own has a block of users that no other one has. The blocks are beyond what systemd gives to
-// containers and services, and below 2^31, where some programs stop. Those of clusters on the host come first: a directory per block says which
-// are taken. Those of clusters in containers follow; there is one container of pods per cluster, so that two with one block meet nowhere.
+// Each cluster whose pods run under users of their own has a block of users that no other one has. The blocks are
+// beyond what systemd gives to containers and services, and below 2^31, where some programs stop. Those of clusters on
+// the host come first: a directory per block says which are taken. Those of clusters in containers follow; there is one
+// container of pods per cluster, so that two with one block meet nowhere.
 const (
 	firstPodUser  = 0x70000000
 	usersPerBlock = 1 << 18
@@ -55,14 +57,15 @@ func (c *Cluster) PodsIsolated() bool { return c.PodUsers().Count > 0 }
 // podsDir returns the directory of the pods; empty if they are in the machines' directories.
 func (c *Cluster) podsDir() string {
 	if c.Containers {
-		return c.Service("provider-local", "pods")
+		return c.Service(topology.ProviderLocal, "pods")
 	}
 	return c.PodsDir
 }
 
-// EnsurePodUsers gives the cluster users for its pods if this process can run others under them, as root can, and others if somebody else has its own
-// by now: a block is taken back while the directory of its cluster is away, as when it is not mounted. No process of the cluster may run. It is an
-// error if this process cannot and could before: editors may create pods in such a cluster.
+// EnsurePodUsers gives the cluster users for its pods if this process can run others under them, as root can, and
+// others if somebody else has its own by now: a block is taken back while the directory of its cluster is away, as when
+// it is not mounted. No process of the cluster may run. It is an error if this process cannot and could before: editors
+// may create pods in such a cluster.
 func (c *Cluster) EnsurePodUsers() error {
 	err := block(0).Check()
 	if err != nil && c.PodsIsolated() {
@@ -92,7 +95,8 @@ func (c *Cluster) hasBlock() (bool, error) {
 	return strings.TrimSuffix(string(owner), "\n") == c.dir, err
 }
 
-// takeBlock makes the directory of a block that no cluster has, and returns it. What clusters that are gone have left is removed first.
+// takeBlock makes the directory of a block that no cluster has, and returns it. What clusters that are gone have left
+// is removed first.
 func takeBlock(cluster string) (string, error) {
 	home := podsHome
 	if set := os.Getenv(envPods); set != "" {
@@ -143,8 +147,9 @@ func passable(dir string) error {
 	}
 }
 
-// reclaim removes the blocks of clusters that are gone, with the processes of their users, and one that a start of this cluster left which was
-// cut off: it has none yet. home is locked, so a block without the name of a cluster is not just being made.
+// reclaim removes the blocks of clusters that are gone, with the processes of their users, and one that a start of this
+// cluster left which was cut off: it has none yet. home is locked, so a block without the name of a cluster is not just
+// being made.
 func reclaim(home, cluster string) error {
 	entries, err := os.ReadDir(home)
 	if err != nil {

@@ -64,7 +64,8 @@ func TestBlocksOfClustersThatAreGoneAreTakenBack(t *testing.T) {
 	}
 }
 
-// A cluster whose directory was away, as when it was not mounted, does not share its users with the cluster that has them by now.
+// A cluster whose directory was away, as when it was not mounted, does not share its users with the cluster that has
+// them by now.
 func TestABlockThatAnotherClusterHasByNowIsNotUsed(t *testing.T) {
 	if block(0).Check() != nil {
 		t.Skip("only root runs pods under users of their own")

@@ -17,14 +17,15 @@ import (
 // releaseName is how the cluster's own releases are called; only the digest behind it counts.
 const releaseName = "windlass.dev/release"
 
-// ReleaseDir returns the directory of the cluster's own releases, or what the path elements name in it: images/ (an OCI layout), signatures/,
-// keys/ (public key rings that are trusted), signing-key.asc, graph/, and initial, which holds the reference of the first release.
+// ReleaseDir returns the directory of the cluster's own releases, or what the path elements name in it: images/ (an OCI
+// layout), signatures/, keys/ (public key rings that are trusted), signing-key.asc, graph/, and initial, which holds
+// the reference of the first release.
 func (c *Cluster) ReleaseDir(elem ...string) string {
 	return c.Dir(append([]string{"release"}, elem...)...)
 }
 
-// EnsureRelease makes the release that a new cluster begins with: it is the cluster's own, signed with a key of its own, so that updates can
-// be made and tried without anybody else. What is there already stays.
+// EnsureRelease makes the release that a new cluster begins with: it is the cluster's own, signed with a key of its
+// own, so that updates can be made and tried without anybody else. What is there already stays.
 func (c *Cluster) EnsureRelease(now time.Time) error {
 	if _, err := os.Stat(c.ReleaseDir("initial")); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -42,7 +43,10 @@ func (c *Cluster) EnsureRelease(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	digest, err := release.New(c.ReleaseDir("images"), release.Build{From: c.ReleaseDir("source", version), Version: version})
+	digest, err := release.New(c.ReleaseDir("images"), release.Build{
+		From:    c.ReleaseDir("source", version),
+		Version: version,
+	})
 	if err != nil {
 		return err
 	}
@@ -76,7 +80,8 @@ func (c *Cluster) signingKey(now time.Time) (release.Key, error) {
 // releaseFlags tells update-orchestrator where releases are. A cluster that was made before there were any has none.
 func (c *Cluster) releaseFlags() []string {
 	flags := []string{
-		"--release-images", c.ReleaseDir("images"), "--release-keys", c.ReleaseDir("keys"), "--signature-store", c.ReleaseDir("signatures"),
+		"--release-images", c.ReleaseDir("images"), "--release-keys", c.ReleaseDir("keys"), "--signature-store",
+		c.ReleaseDir("signatures"),
 	}
 	raw, err := os.ReadFile(c.ReleaseDir("initial"))
 	if err != nil {

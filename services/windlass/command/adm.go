@@ -11,16 +11,19 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
-// cordonAnnotation is on a node while a user's cordon holds it.
+// cordonAnnotation is set on a node while a user has cordoned it.
 const cordonAnnotation = "windlass.dev/cordoned"
 
 func newAdm(e *env) *cobra.Command {
-	cmd := &cobra.Command{Use: "adm", Short: "Work on nodes and updates: cordon, uncordon, drain, reboot, taint, upgrade, release, encryption"}
-	cmd.AddCommand(newCordon(e), newUncordon(e), newDrain(e), newReboot(e), newTaint(e), newUpgrade(e), newAdmRelease(e), newEncryption(e))
+	cmd := &cobra.Command{
+		Use: "adm", Short: "Manage nodes, updates, release images and encryption keys",
+	}
+	cmd.AddCommand(newCordon(e), newUncordon(e), newDrain(e), newReboot(e), newTaint(e), newUpgrade(e), newAdmRelease(e),
+		newEncryption(e))
 	return cmd
 }
 
@@ -29,10 +32,12 @@ func newCordon(e *env) *cobra.Command {
 }
 
 func newUncordon(e *env) *cobra.Command {
-	return newNodeVerb(e, "uncordon", "Take a user's cordon off nodes", e.uncordon)
+	return newNodeVerb(e, "uncordon", "Mark nodes as schedulable again", e.uncordon)
 }
 
-func newNodeVerb(e *env, verb, short string, do func(context.Context, *client.Client, *nodev1.Node) error) *cobra.Command {
+func newNodeVerb(e *env, verb, short string, do func(context.Context, *client.Client,
+	*nodev1.Node) error,
+) *cobra.Command {
 	var labels string
 	cmd := &cobra.Command{
 		Use:               verb + " (NODE... | -l SELECTOR)",
@@ -42,14 +47,16 @@ func newNodeVerb(e *env, verb, short string, do func(context.Context, *client.Cl
 			return e.withClient(func(c *client.Client) error { return e.eachNode(cmd.Context(), c, args, labels, do) })
 		},
 	}
-	cmd.Flags().StringVarP(&labels, "selector", "l", "", "labels of the nodes")
+	cmd.Flags().StringVarP(&labels, "selector", "l", "", "label selector for nodes")
 	return cmd
 }
 
-// eachNode does something with each node that is meant.
-func (e *env) eachNode(ctx context.Context, c *client.Client, names []string, labels string, do func(context.Context, *client.Client, *nodev1.Node) error) error {
+// eachNode calls do for each node that the names or labels select.
+func (e *env) eachNode(ctx context.Context, c *client.Client, names []string, labels string,
+	do func(context.Context, *client.Client, *nodev1.Node) error,
+) error {
 	if (len(names) == 0) == (labels == "") {
-		return errors.New("name nodes, or select them with -l; not both")
+		return errors.New("specify either node names or a selector with -l")
 	}
 	list, err := e.targets(ctx, c, nodeArgs(names), selection{labels: labels})
 	var failed failures
@@ -60,7 +67,7 @@ func (e *env) eachNode(ctx context.Context, c *client.Client, names []string, la
 	return failed.err()
 }
 
-// nodeArgs takes NODE and node/NODE alike.
+// nodeArgs accepts both NODE and node/NODE.
 func nodeArgs(names []string) []string {
 	args := []string{"node"}
 	for _, n := range names {
@@ -102,7 +109,7 @@ func (e *env) uncordon(ctx context.Context, c *client.Client, n *nodev1.Node) er
 		return err
 	}
 	if after.GetSpec().GetUnschedulable() {
-		fmt.Fprintf(e.err, "node/%s stays unschedulable: a drain holds it (windlass describe node %s)\n", name, name)
+		fmt.Fprintf(e.err, "node/%s remains unschedulable because of a drain; see `windlass describe node %s`\n", name, name)
 	}
 	_, err = fmt.Fprintf(e.out, "node/%s uncordoned\n", name)
 	return err
@@ -120,9 +127,10 @@ func newDrain(e *env) *cobra.Command {
 	var f drainFlags
 	cmd := &cobra.Command{
 		Use:   "drain (NODE... | -l SELECTOR)",
-		Short: "Empty nodes: cordon them and have their pods leave",
-		Long: `Empty nodes: cordon them and have their pods leave. A control-plane node is drained only when the etcd quorum can do without it. The
-nodes stay cordoned: uncordon takes that off.`,
+		Short: "Cordon nodes and evict their pods",
+		Long: `Cordon nodes and evict their pods. A control-plane node is drained only if the etcd quorum tolerates
+the loss of its member. The nodes remain cordoned after the drain; use uncordon to make them
+schedulable again.`,
 		ValidArgsFunction: e.completeNames("node"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
@@ -139,12 +147,12 @@ nodes stay cordoned: uncordon takes that off.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.labels, "selector", "l", "", "labels of the nodes")
-	fs.DurationVar(&f.timeout, "timeout", 0, "how long to wait; 0 means for ever")
-	fs.Int32Var(&f.grace, "grace-period", -1, "seconds that pods get to end; less than 0 means what each pod says")
-	fs.BoolVar(&f.ignoreDaemonSets, "ignore-daemonsets", false, "leave the pods of daemon sets alone")
-	fs.BoolVar(&f.emptyDirs, "delete-emptydir-data", false, "evict pods too that lose data with their empty directories")
-	fs.BoolVar(&f.force, "force", false, "evict pods too that nobody makes anew")
+	fs.StringVarP(&f.labels, "selector", "l", "", "label selector for nodes")
+	fs.DurationVar(&f.timeout, "timeout", 0, "how long to wait; 0 means no limit")
+	fs.Int32Var(&f.grace, "grace-period", -1, "seconds that pods have to terminate; a negative value uses each pod's own")
+	fs.BoolVar(&f.ignoreDaemonSets, "ignore-daemonsets", false, "ignore pods managed by daemon sets")
+	fs.BoolVar(&f.emptyDirs, "delete-emptydir-data", false, "also evict pods that lose data in emptyDir volumes")
+	fs.BoolVar(&f.force, "force", false, "also evict pods that have no controller")
 	return cmd
 }
 
@@ -154,7 +162,8 @@ func (f drainFlags) of(n *nodev1.Node) *nodev1.Drain {
 		Metadata: &metav1.ObjectMeta{GenerateName: "user-" + name + "-"},
 		Spec: &nodev1.DrainSpec{
 			NodeName: name, Reason: "windlass adm drain",
-			IgnoreDaemonSets: proto.Bool(f.ignoreDaemonSets), Force: proto.Bool(f.force), DeleteEmptyDirData: proto.Bool(f.emptyDirs),
+			IgnoreDaemonSets: proto.Bool(f.ignoreDaemonSets), Force: proto.Bool(f.force),
+			DeleteEmptyDirData: proto.Bool(f.emptyDirs),
 		},
 	}
 	if f.grace >= 0 {
@@ -163,7 +172,8 @@ func (f drainFlags) of(n *nodev1.Node) *nodev1.Drain {
 	return d
 }
 
-// drain empties one node. Its Drain object goes in any case, so that a drain that was given up holds nothing.
+// drain drains one node. It always deletes the Drain object, so that an abandoned drain does not keep the node
+// unschedulable.
 func (e *env) drain(ctx context.Context, c *client.Client, n *nodev1.Node, f drainFlags) error {
 	if err := e.cordon(ctx, c, n); err != nil {
 		return err
@@ -190,9 +200,9 @@ func (e *env) drain(ctx context.Context, c *client.Client, n *nodev1.Node, f dra
 func (e *env) awaitDrain(ctx context.Context, c *client.Client, t target) error {
 	return e.await(ctx, c, goal{
 		kind: t.kind, name: t.name(), what: "drain",
-		met: func(o resource.Object) (bool, error) {
+		met: func(o object.Object) (bool, error) {
 			if o == nil {
-				return false, errors.New("somebody deleted the drain")
+				return false, errors.New("the drain was deleted")
 			}
 			s := o.(*nodev1.Drain).GetStatus()
 			if s.GetPhase() == "Failed" {
@@ -200,7 +210,7 @@ func (e *env) awaitDrain(ctx context.Context, c *client.Client, t target) error 
 			}
 			return s.GetPhase() == "Succeeded", nil
 		},
-		reason: func(_ context.Context, o resource.Object) string {
+		reason: func(_ context.Context, o object.Object) string {
 			if o == nil {
 				return ""
 			}
@@ -209,12 +219,14 @@ func (e *env) awaitDrain(ctx context.Context, c *client.Client, t target) error 
 	})
 }
 
-// removeDrain deletes a drain, also when the user's patience is at its end.
+// removeDrain deletes a drain, also if ctx has ended.
 func removeDrain(ctx context.Context, c *client.Client, t target) error {
 	const patience = 5 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	_, err := c.Delete(ctx, t.kind, "", t.name(), client.DeleteOptions{Preconditions: &metav1.Preconditions{Uid: t.object.GetMetadata().GetUid()}})
+	_, err := c.Delete(ctx, t.kind, "", t.name(), client.DeleteOptions{
+		Preconditions: &metav1.Preconditions{Uid: t.object.GetMetadata().GetUid()},
+	})
 	if isNotFound(err) {
 		return nil
 	}

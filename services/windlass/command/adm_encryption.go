@@ -10,10 +10,10 @@ import (
 )
 
 func newEncryption(e *env) *cobra.Command {
-	cmd := &cobra.Command{Use: "encryption", Short: "Work on the keys that seal records in etcd: rotate"}
+	cmd := &cobra.Command{Use: "encryption", Short: "Manage the keys that encrypt records in etcd"}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "rotate",
-		Short: "Make new keys for sealed records; services write their sealed records again by them within seconds",
+		Short: "Generate new encryption keys; services re-encrypt their records within seconds",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			c, err := e.cluster()
@@ -22,7 +22,7 @@ func newEncryption(e *env) *cobra.Command {
 			}
 			rotated, err := c.RotateRecordKeys(time.Now())
 			for _, service := range slices.Sorted(maps.Keys(rotated)) {
-				fmt.Fprintf(e.out, "%s: key %d seals from now on, older keys still open\n", service, rotated[service])
+				fmt.Fprintf(e.out, "%s: key %d encrypts new records, older keys still decrypt\n", service, rotated[service])
 			}
 			return err
 		},

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
@@ -22,7 +22,7 @@ func newReboot(e *env) *cobra.Command {
 	var f rebootFlags
 	cmd := &cobra.Command{
 		Use:               "reboot (NODE... | -l SELECTOR)",
-		Short:             "Restart nodes one after the other; a control-plane node only when the etcd quorum can do without it",
+		Short:             "Reboot nodes one at a time; a control-plane node only if the etcd quorum tolerates it",
 		ValidArgsFunction: e.completeNames("node"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
@@ -35,17 +35,19 @@ func newReboot(e *env) *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.labels, "selector", "l", "", "labels of the nodes")
-	fs.StringVar(&f.reason, "reason", "", "why, for people")
-	fs.BoolVar(&f.wait, "wait", true, "wait until each node is back and Ready before the next one")
-	fs.DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to wait in all")
+	fs.StringVarP(&f.labels, "selector", "l", "", "label selector for nodes")
+	fs.StringVar(&f.reason, "reason", "", "reason, recorded for other users")
+	fs.BoolVar(&f.wait, "wait", true, "wait until each node is Ready before rebooting the next one")
+	fs.DurationVar(&f.timeout, "timeout", 10*time.Minute, "total time to wait")
 	return cmd
 }
 
-// reboot restarts a node and waits until it is back: another boot, and Ready.
+// reboot reboots a node and waits until it has another boot ID and is Ready.
 func (e *env) reboot(ctx context.Context, c *client.Client, n *nodev1.Node, f rebootFlags) error {
 	name := n.GetMetadata().GetName()
-	resp, err := nodev1.NewNodeServiceClient(c.Conn()).RebootNode(ctx, &nodev1.RebootNodeRequest{Name: name, Reason: f.reason})
+	resp, err := nodev1.NewNodeServiceClient(c.Conn()).RebootNode(ctx, &nodev1.RebootNodeRequest{
+		Name: name, Reason: f.reason,
+	})
 	if err != nil {
 		return err
 	}
@@ -59,17 +61,17 @@ func (e *env) reboot(ctx context.Context, c *client.Client, n *nodev1.Node, f re
 	}
 	err = e.await(ctx, c, goal{
 		kind: k, name: name, what: "reboot",
-		met: func(o resource.Object) (bool, error) {
+		met: func(o object.Object) (bool, error) {
 			if o == nil {
 				return false, fmt.Errorf("node/%s was deleted", name)
 			}
 			return rebooted(o.(*nodev1.Node), resp.GetBootId()), nil
 		},
-		reason: func(_ context.Context, o resource.Object) string {
+		reason: func(_ context.Context, o object.Object) string {
 			if n, ok := o.(*nodev1.Node); ok && n.GetStatus().GetNodeInfo().GetBootId() != resp.GetBootId() {
-				return "it is back, and not Ready yet"
+				return "the node has booted but is not Ready yet"
 			}
-			return "it is going down"
+			return "the node is shutting down"
 		},
 	})
 	if err != nil {

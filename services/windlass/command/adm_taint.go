@@ -14,7 +14,7 @@ import (
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
@@ -28,10 +28,9 @@ func newTaint(e *env) *cobra.Command {
 	var f taintFlags
 	cmd := &cobra.Command{
 		Use:   "taint nodes (NODE... | -l SELECTOR | --all) KEY=VALUE:EFFECT... KEY:EFFECT- KEY-",
-		Short: "Set or remove taints of nodes",
-		Long: `Set or remove taints of nodes. EFFECT is NoSchedule, PreferNoSchedule or NoExecute.
-
-A NoExecute taint makes the pods leave that do not tolerate it.`,
+		Short: "Update the taints of nodes",
+		Long: `Update the taints of nodes. EFFECT is NoSchedule, PreferNoSchedule or NoExecute. A NoExecute taint
+also evicts the running pods that do not tolerate it.`,
 		Example: `  windlass adm taint nodes node1 key1=value1:NoSchedule
   windlass adm taint nodes node1 key1=value1:NoExecute --overwrite
   windlass adm taint nodes node1 key1:NoSchedule-
@@ -49,7 +48,7 @@ A NoExecute taint makes the pods leave that do not tolerate it.`,
 	f.selection.flags(fs)
 	fs.BoolVar(&f.selection.all, "all", false, "select all nodes")
 	f.writeFlags.flags(fs)
-	fs.BoolVar(&f.overwrite, "overwrite", false, "change taints that are there")
+	fs.BoolVar(&f.overwrite, "overwrite", false, "overwrite existing taints")
 	return cmd
 }
 
@@ -65,7 +64,7 @@ func (c taintChange) String() string {
 
 func (e *env) taint(ctx context.Context, args []string, f taintFlags) error {
 	if len(args) == 0 || !slices.Contains([]string{"node", "nodes", "no"}, args[0]) {
-		return errors.New("only nodes can be tainted: begin with `adm taint nodes`")
+		return errors.New("only nodes can be tainted: use `adm taint nodes`")
 	}
 	nodes, changes, err := splitTaints(args[1:])
 	switch {
@@ -86,7 +85,7 @@ func (e *env) taint(ctx context.Context, args []string, f taintFlags) error {
 		var failed failures
 		failed.add(err)
 		if err := checkTaints(list, changes, f.overwrite); err != nil {
-			return err // before any node is touched
+			return err // before any node is changed
 		}
 		for _, t := range list {
 			failed.add(e.taintOne(ctx, c, t, changes, &f))
@@ -95,7 +94,7 @@ func (e *env) taint(ctx context.Context, args []string, f taintFlags) error {
 	})
 }
 
-// splitTaints parts the arguments into nodes and changes: names come first.
+// splitTaints splits the arguments into nodes and changes; nodes come first.
 func splitTaints(args []string) (nodes []string, changes []taintChange, err error) {
 	for _, arg := range args {
 		isChange := strings.ContainsAny(arg, "=:") || strings.HasSuffix(arg, "-")
@@ -114,10 +113,12 @@ func splitTaints(args []string) (nodes []string, changes []taintChange, err erro
 	}
 	for i, a := range changes {
 		for _, b := range changes[:i] {
-			same := a.taint.GetKey() == b.taint.GetKey() && (a.taint.GetEffect() == b.taint.GetEffect() || a.remove && a.taint.GetEffect() == "" || b.remove && b.taint.GetEffect() == "")
+			same := a.taint.GetKey() == b.taint.GetKey() && (a.taint.GetEffect() == b.taint.GetEffect() || a.remove &&
+				a.taint.GetEffect() == "" || b.remove && b.taint.GetEffect() == "")
 			switch {
 			case same && a.remove != b.remove:
-				return nil, nil, fmt.Errorf("can not both modify and remove the following taint(s) in the same command: %s", a.taint.GetKey())
+				return nil, nil, fmt.Errorf("can not both modify and remove the following taint(s) in the same command: %s",
+					a.taint.GetKey())
 			case same && !a.remove:
 				return nil, nil, fmt.Errorf("duplicated taints with the same key and effect: %s", a)
 			}
@@ -136,13 +137,15 @@ func parseTaint(arg string) (taintChange, error) {
 		return c, fmt.Errorf("invalid taint spec: %v, %s", arg, strings.Join(msgs, "; "))
 	}
 	if effect != "" && !slices.Contains([]string{"NoSchedule", "PreferNoSchedule", "NoExecute"}, effect) {
-		return c, fmt.Errorf("invalid taint effect: %s, unsupported taint effect: must be NoSchedule, PreferNoSchedule or NoExecute", effect)
+		return c,
+			fmt.Errorf("invalid taint effect: %s, unsupported taint effect: must be NoSchedule, PreferNoSchedule or NoExecute",
+				effect)
 	}
 	if remove {
 		return c, nil
 	}
 	if effect == "" {
-		return c, fmt.Errorf("invalid taint spec: %v, an effect is missing: write KEY=VALUE:EFFECT", arg)
+		return c, fmt.Errorf("invalid taint spec: %v, the effect is missing: use KEY=VALUE:EFFECT", arg)
 	}
 	if msgs := validation.IsValidLabelValue(value); len(msgs) > 0 {
 		return c, fmt.Errorf("invalid taint spec: %v, %s", arg, strings.Join(msgs, "; "))
@@ -154,7 +157,8 @@ func parseTaint(arg string) (taintChange, error) {
 }
 
 func (c taintChange) matches(t *nodev1.Taint) bool {
-	return c.taint.GetKey() == t.GetKey() && (c.taint.GetEffect() == t.GetEffect() || c.remove && c.taint.GetEffect() == "")
+	return c.taint.GetKey() == t.GetKey() && (c.taint.GetEffect() == t.GetEffect() || c.remove &&
+		c.taint.GetEffect() == "")
 }
 
 // checkTaints returns why a change cannot be made on one of the nodes.
@@ -167,14 +171,15 @@ func checkTaints(list []target, changes []taintChange, overwrite bool) error {
 			case c.remove && !there:
 				return fmt.Errorf("node %s: taint %q not found", t.name(), c.String())
 			case !c.remove && there && !overwrite:
-				return fmt.Errorf("node %s already has %s taint(s) with same effect(s) and --overwrite is false", t.name(), c.taint.GetKey())
+				return fmt.Errorf("node %s already has %s taint(s) with same effect(s) and --overwrite is false", t.name(),
+					c.taint.GetKey())
 			}
 		}
 	}
 	return nil
 }
 
-// taintOne changes the taints of one node, if it is still as it was read.
+// taintOne changes the taints of one node; it fails if the node has changed since it was read.
 func (e *env) taintOne(ctx context.Context, c *client.Client, t target, changes []taintChange, f *taintFlags) error {
 	have := t.object.(*nodev1.Node).GetSpec().GetTaints()
 	next := slices.Clone(have)
@@ -207,7 +212,7 @@ func (e *env) taintOne(ctx context.Context, c *client.Client, t target, changes 
 	if err != nil {
 		return err
 	}
-	var after resource.Object
+	var after object.Object
 	if f.client() {
 		after, err = patchHere(t, manifest.MergePatch, body)
 	} else {

@@ -13,7 +13,7 @@ import (
 
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
@@ -32,7 +32,7 @@ func newUpgrade(e *env) *cobra.Command {
 	var f upgradeFlags
 	cmd := &cobra.Command{
 		Use:   "upgrade [--to VERSION | --to-image IMAGE | --to-latest | --clear]",
-		Short: "Show which updates there are, or ask for one",
+		Short: "Show available updates, or request one",
 		Example: `  windlass adm upgrade
   windlass adm upgrade --include-not-recommended
   windlass adm upgrade --to 1.1.0
@@ -40,20 +40,26 @@ func newUpgrade(e *env) *cobra.Command {
   windlass adm upgrade --upstream file:///srv/graph`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return e.withClient(func(c *client.Client) error { return e.upgrade(cmd.Context(), c, f, cmd.Flags().Changed("upstream")) })
+			return e.withClient(func(c *client.Client) error {
+				return e.upgrade(cmd.Context(), c, f, cmd.Flags().Changed("upstream"))
+			})
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.to, "to", "", "version to update to; it must be one of the available updates")
+	fs.StringVar(&f.to, "to", "", "version to update to, one of the available updates")
 	fs.StringVar(&f.toImage, "to-image", "", "release image to update to, by digest")
 	fs.BoolVar(&f.toLatest, "to-latest", false, "update to the highest recommended version")
-	fs.BoolVar(&f.clear, "clear", false, "take the wish for an update back")
-	fs.BoolVar(&f.force, "force", false, "go on past a failed verification or precondition; what was waived stands in the history")
-	fs.BoolVar(&f.notRecommended, "include-not-recommended", false, "show updates with known risks too")
-	fs.BoolVar(&f.allowNotRecommended, "allow-not-recommended", false, "update to a version with known risks")
-	fs.BoolVar(&f.allowExplicit, "allow-explicit-upgrade", false, "update to an image that is no available update")
-	fs.BoolVar(&f.allowWithWarnings, "allow-upgrade-with-warnings", false, "update though the cluster is updating or failing")
-	fs.StringVar(&f.upstream, "upstream", "", "set where the graph of updates is: an http(s) address, file://DIRECTORY, or \"\" for none")
+	fs.BoolVar(&f.clear, "clear", false, "cancel the requested update")
+	fs.BoolVar(&f.force, "force", false,
+		"ignore failed verification and preconditions; what was waived is recorded in the history")
+	fs.BoolVar(&f.notRecommended, "include-not-recommended", false, "also show updates with known risks")
+	fs.BoolVar(&f.allowNotRecommended, "allow-not-recommended", false, "allow an update to a version with known risks")
+	fs.BoolVar(&f.allowExplicit, "allow-explicit-upgrade", false,
+		"allow an update to an image that is not an available update")
+	fs.BoolVar(&f.allowWithWarnings, "allow-upgrade-with-warnings", false,
+		"allow an update while the cluster is updating or failing")
+	fs.StringVar(&f.upstream, "upstream", "",
+		"set the source of the update graph: an http(s) URL, file://DIRECTORY, or \"\" for none")
 	cmd.AddCommand(newUpgradeChannel(e))
 	return cmd
 }
@@ -61,7 +67,7 @@ func newUpgrade(e *env) *cobra.Command {
 func newUpgradeChannel(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "channel [CHANNEL]",
-		Short: "Set the channel of updates; none clears it",
+		Short: "Set the update channel; without an argument, clear it",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			channel := strings.Join(args, "")
@@ -77,20 +83,20 @@ func newUpgradeChannel(e *env) *cobra.Command {
 }
 
 func (e *env) upgrade(ctx context.Context, c *client.Client, f upgradeFlags, setUpstream bool) error {
-	wishes := 0
+	requests := 0
 	for _, w := range []bool{f.to != "", f.toImage != "", f.toLatest, f.clear} {
 		if w {
-			wishes++
+			requests++
 		}
 	}
-	if wishes > 1 {
+	if requests > 1 {
 		return errors.New("only one of --to, --to-image, --to-latest, or --clear may be given")
 	}
 	if setUpstream {
 		if _, err := patchVersion(ctx, c, map[string]any{"upstream": f.upstream}); err != nil {
 			return err
 		}
-		if wishes == 0 {
+		if requests == 0 {
 			_, err := fmt.Fprintf(e.out, "upstream set to %q\n", f.upstream)
 			return err
 		}
@@ -102,14 +108,16 @@ func (e *env) upgrade(ctx context.Context, c *client.Client, f upgradeFlags, set
 	switch {
 	case f.clear:
 		return e.clearUpgrade(ctx, c, cv)
-	case wishes > 0:
+	case requests > 0:
 		return e.requestUpgrade(ctx, c, cv, f)
 	}
 	return e.showUpgrade(cv, f.notRecommended)
 }
 
 func clusterVersion(ctx context.Context, c *client.Client) (*updatev1.ClusterVersion, error) {
-	return updatev1.NewClusterVersionServiceClient(c.Conn()).GetClusterVersion(ctx, &updatev1.GetClusterVersionRequest{Name: "version"})
+	return updatev1.NewClusterVersionServiceClient(c.Conn()).GetClusterVersion(ctx, &updatev1.GetClusterVersionRequest{
+		Name: "version",
+	})
 }
 
 // patchVersion merges fields into the spec of the cluster version.
@@ -157,7 +165,7 @@ func updateName(version, image string) string {
 	return "<unknown>"
 }
 
-// requestUpgrade stores the wish for an update, after the checks that oc makes.
+// requestUpgrade requests an update after the same checks as oc.
 func (e *env) requestUpgrade(ctx context.Context, c *client.Client, cv *updatev1.ClusterVersion, f upgradeFlags) error {
 	wanted, err := f.choose(cv)
 	if err != nil {
@@ -183,7 +191,8 @@ func (e *env) requestUpgrade(ctx context.Context, c *client.Client, cv *updatev1
 	}
 	if f.force {
 		desired["force"] = true
-		fmt.Fprintln(e.err, "warning: --force overrides cluster verification of your supplied release image and waives any update precondition failures.")
+		fmt.Fprintln(e.err,
+			"warning: --force overrides cluster verification of your supplied release image and waives any update precondition failures.")
 	}
 	if _, err := patchVersion(ctx, c, map[string]any{"desiredUpdate": desired}); err != nil {
 		return err
@@ -198,14 +207,16 @@ func (e *env) requestUpgrade(ctx context.Context, c *client.Client, cv *updatev1
 
 type chosen struct{ version, image string }
 
-// choose finds the release that is asked for among those that are offered.
+// choose returns the requested release if the flags and the offered updates allow it.
 func (f upgradeFlags) choose(cv *updatev1.ClusterVersion) (chosen, error) {
 	offered := cv.GetStatus().GetAvailableUpdates()
 	if f.toLatest {
 		if len(offered) == 0 {
 			return chosen{}, errors.New("no updates available: cannot find the latest")
 		}
-		best := slices.MaxFunc(offered, func(a, b *updatev1.ReleaseReference) int { return compareVersions(a.GetVersion(), b.GetVersion()) })
+		best := slices.MaxFunc(offered, func(a, b *updatev1.ReleaseReference) int {
+			return compareVersions(a.GetVersion(), b.GetVersion())
+		})
 		return chosen{version: best.GetVersion(), image: best.GetImage()}, nil
 	}
 	same := func(r *updatev1.ReleaseReference) bool {
@@ -222,9 +233,11 @@ func (f upgradeFlags) choose(cv *updatev1.ClusterVersion) (chosen, error) {
 			continue
 		}
 		if !f.allowNotRecommended && !f.force {
-			c := resource.FindCondition(u.GetConditions(), "Recommended")
-			return chosen{}, fmt.Errorf("the update %s is not one of the recommended updates, but is available as a conditional update. To accept the Recommended=%s risk and to proceed with update use --allow-not-recommended.\n  Reason: %s\n  Message: %s",
-				u.GetRelease().GetVersion(), c.GetStatus(), c.GetReason(), strings.ReplaceAll(c.GetMessage(), "\n", "\n  "))
+			c := object.FindCondition(u.GetConditions(), "Recommended")
+			return chosen{},
+				fmt.Errorf(
+					"the update %s is not one of the recommended updates, but is available as a conditional update. To accept the Recommended=%s risk and to proceed with update use --allow-not-recommended.\n  Reason: %s\n  Message: %s",
+					u.GetRelease().GetVersion(), c.GetStatus(), c.GetReason(), strings.ReplaceAll(c.GetMessage(), "\n", "\n  "))
 		}
 		return chosen{version: u.GetRelease().GetVersion(), image: u.GetRelease().GetImage()}, nil
 	}
@@ -236,7 +249,9 @@ func (f upgradeFlags) choose(cv *updatev1.ClusterVersion) (chosen, error) {
 	case !strings.Contains(f.toImage, "@sha256:"):
 		return chosen{}, errors.New("--to-image must be a valid image pull spec by digest: NAME@sha256:…")
 	case !f.allowExplicit && !f.force:
-		return chosen{}, errors.New("the requested upgrade image is not one of the available updates, you must pass --allow-explicit-upgrade to continue")
+		return chosen{},
+			errors.New(
+				"the requested upgrade image is not one of the available updates, you must pass --allow-explicit-upgrade to continue")
 	}
 	return chosen{image: f.toImage}, nil
 }
@@ -264,15 +279,17 @@ func compareVersions(a, b string) int {
 	return x.Compare(y)
 }
 
-// obstacles returns what speaks against another update now.
+// obstacles returns an error if a condition of the cluster version forbids another update.
 func obstacles(cv *updatev1.ClusterVersion) error {
 	for _, o := range []struct{ typ, status, text string }{
 		{"Invalid", "True", "the cluster version object is invalid, you must correct the invalid state first"},
 		{"Failing", "True", "the cluster is experiencing an error reconciling"},
 		{"Progressing", "True", "the cluster is already upgrading"},
 	} {
-		if c := resource.FindCondition(cv.GetStatus().GetConditions(), o.typ); c.GetStatus() == o.status {
-			return fmt.Errorf("%s:\n\n  Reason: %s\n  Message: %s\n\nIf you want to upgrade anyway, use --allow-upgrade-with-warnings", o.text, c.GetReason(), c.GetMessage())
+		if c := object.FindCondition(cv.GetStatus().GetConditions(), o.typ); c.GetStatus() == o.status {
+			return fmt.Errorf(
+				"%s:\n\n  Reason: %s\n  Message: %s\n\nIf you want to upgrade anyway, use --allow-upgrade-with-warnings", o.text,
+				c.GetReason(), c.GetMessage())
 		}
 	}
 	return nil
@@ -281,25 +298,27 @@ func obstacles(cv *updatev1.ClusterVersion) error {
 // showUpgrade prints what `oc adm upgrade` prints.
 func (e *env) showUpgrade(cv *updatev1.ClusterVersion, notRecommended bool) error {
 	conditions := cv.GetStatus().GetConditions()
-	if c := resource.FindCondition(conditions, "Failing"); c != nil && c.GetStatus() != "False" {
+	if c := object.FindCondition(conditions, "Failing"); c != nil && c.GetStatus() != "False" {
 		fmt.Fprintf(e.out, "Failing=%s:\n\n  Reason: %s\n  Message: %s\n\n", c.GetStatus(), c.GetReason(), c.GetMessage())
 	}
-	if c := resource.FindCondition(conditions, "Progressing"); c.GetStatus() == "True" {
+	if c := object.FindCondition(conditions, "Progressing"); c.GetStatus() == "True" {
 		fmt.Fprintf(e.out, "info: An upgrade is in progress. %s\n", c.GetMessage())
 	} else {
 		fmt.Fprintln(e.out, c.GetMessage())
 	}
-	if c := resource.FindCondition(conditions, "Upgradeable"); c.GetStatus() == "False" {
+	if c := object.FindCondition(conditions, "Upgradeable"); c.GetStatus() == "False" {
 		fmt.Fprintf(e.out, "\nUpgradeable=False\n\n  Reason: %s\n  Message: %s\n", c.GetReason(), c.GetMessage())
 	}
-	if c := resource.FindCondition(conditions, "ReleaseAccepted"); c != nil && c.GetStatus() != "True" {
-		fmt.Fprintf(e.out, "\nReleaseAccepted=%s\n\n  Reason: %s\n  Message: %s\n", c.GetStatus(), c.GetReason(), c.GetMessage())
+	if c := object.FindCondition(conditions, "ReleaseAccepted"); c != nil && c.GetStatus() != "True" {
+		fmt.Fprintf(e.out, "\nReleaseAccepted=%s\n\n  Reason: %s\n  Message: %s\n", c.GetStatus(), c.GetReason(),
+			c.GetMessage())
 	}
 	fmt.Fprintln(e.out)
 	if up := cv.GetSpec().GetUpstream(); up != "" {
 		fmt.Fprintln(e.out, "Upstream:", up)
 	} else {
-		fmt.Fprintln(e.out, "Upstream is unset, so there are no updates to recommend: set one with `windlass adm upgrade --upstream ADDRESS`.")
+		fmt.Fprintln(e.out,
+			"Upstream is unset, so no updates are recommended; set it with `windlass adm upgrade --upstream ADDRESS`.")
 	}
 	if ch := cv.GetSpec().GetChannel(); ch != "" {
 		fmt.Fprintf(e.out, "Channel: %s", ch)
@@ -308,8 +327,9 @@ func (e *env) showUpgrade(cv *updatev1.ClusterVersion, notRecommended bool) erro
 		}
 		fmt.Fprintln(e.out)
 	}
-	if c := resource.FindCondition(conditions, "RetrievedUpdates"); c.GetStatus() == "False" {
-		fmt.Fprintf(e.err, "warning: Cannot display available updates:\n  Reason: %s\n  Message: %s\n\n", c.GetReason(), c.GetMessage())
+	if c := object.FindCondition(conditions, "RetrievedUpdates"); c.GetStatus() == "False" {
+		fmt.Fprintf(e.err, "warning: Cannot display available updates:\n  Reason: %s\n  Message: %s\n\n", c.GetReason(),
+			c.GetMessage())
 	}
 	if err := e.showRecommended(cv.GetStatus().GetAvailableUpdates()); err != nil {
 		return err
@@ -320,7 +340,9 @@ func (e *env) showUpgrade(cv *updatev1.ClusterVersion, notRecommended bool) erro
 
 func (e *env) showRecommended(list []*updatev1.ReleaseReference) error {
 	if len(list) == 0 {
-		_, err := fmt.Fprintln(e.out, "No updates available. You may still upgrade to a specific release image with --to-image or wait for new updates to be available.")
+		_,
+			err := fmt.Fprintln(e.out,
+			"No updates available. You may still upgrade to a specific release image with --to-image or wait for new updates to be available.")
 		return err
 	}
 	fmt.Fprint(e.out, "\nRecommended updates:\n\n")
@@ -334,7 +356,7 @@ func (e *env) showRecommended(list []*updatev1.ReleaseReference) error {
 func (e *env) showRisky(list []*updatev1.ConditionalUpdate, show bool) {
 	var risky []*updatev1.ConditionalUpdate
 	for _, u := range list {
-		if resource.FindCondition(u.GetConditions(), "Recommended").GetStatus() != "True" {
+		if object.FindCondition(u.GetConditions(), "Recommended").GetStatus() != "True" {
 			risky = append(risky, u)
 		}
 	}
@@ -342,12 +364,14 @@ func (e *env) showRisky(list []*updatev1.ConditionalUpdate, show bool) {
 	case len(risky) == 0 && show:
 		fmt.Fprintln(e.out, "\nNo updates which are not recommended based on your cluster configuration are available.")
 	case len(risky) > 0 && !show:
-		fmt.Fprintln(e.out, "\nAdditional updates which are not recommended for your cluster configuration are available, to view those re-run the command with --include-not-recommended.")
+		fmt.Fprintln(e.out,
+			"\nAdditional updates which are not recommended for your cluster configuration are available, to view those re-run the command with --include-not-recommended.")
 	case show:
 		fmt.Fprintln(e.out, "\nSupported but not recommended updates:")
 		for _, u := range risky {
-			c := resource.FindCondition(u.GetConditions(), "Recommended")
-			fmt.Fprintf(e.out, "\n  Version: %s\n  Image: %s\n  Recommended: %s\n  Reason: %s\n  Message: %s\n", u.GetRelease().GetVersion(), u.GetRelease().GetImage(),
+			c := object.FindCondition(u.GetConditions(), "Recommended")
+			fmt.Fprintf(e.out, "\n  Version: %s\n  Image: %s\n  Recommended: %s\n  Reason: %s\n  Message: %s\n",
+				u.GetRelease().GetVersion(), u.GetRelease().GetImage(),
 				c.GetStatus(), c.GetReason(), strings.ReplaceAll(strings.TrimSpace(c.GetMessage()), "\n", "\n  "))
 		}
 	}

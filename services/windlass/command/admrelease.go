@@ -14,13 +14,13 @@ import (
 	"github.com/windlass-dev/windlass/kit/release"
 )
 
-// releasePatience is how long a registry may take to hand over a release image.
+// releasePatience limits the download of a release image from a registry.
 const releasePatience = 4 * time.Minute
 
 func newAdmRelease(e *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release",
-		Short: "Make release images, sign them and look into them; needs no cluster",
+		Short: "Create, sign and inspect release images; needs no cluster",
 		Example: `  windlass adm release keygen --to keys
   windlass adm release new --from-dir manifests --version 1.1.0 --previous 1.0.0 --to images --signing-key keys/signing-key.asc --signature-store signatures
   windlass adm release info images
@@ -30,15 +30,16 @@ func newAdmRelease(e *env) *cobra.Command {
 	return cmd
 }
 
-// releaseSource is how the user says which release image is meant.
+// releaseSource are the flags that locate a release image.
 type releaseSource struct{ stores []string }
 
 const releaseImages = `
-IMAGE is an OCI layout (its directory, or oci:DIR), one image of it (oci:DIR@sha256:…), an image by its digest that is in a layout of --store, or
-an image of a registry.`
+IMAGE is an OCI layout (its directory, or oci:DIR), one image in a layout (oci:DIR@sha256:…), an
+image by digest that is in one of the layouts of --store, or an image in a registry.`
 
 func (s *releaseSource) flags(cmd *cobra.Command) {
-	cmd.Flags().StringSliceVar(&s.stores, "store", nil, "directories of OCI layouts in which images are looked up by their digests")
+	cmd.Flags().StringSliceVar(&s.stores, "store", nil,
+		"directories of OCI layouts in which images are looked up by digest")
 }
 
 // load finds and reads a release image.
@@ -59,7 +60,7 @@ func newReleaseKeygen(e *env) *cobra.Command {
 	var to, owner string
 	cmd := &cobra.Command{
 		Use:   "keygen --to DIR",
-		Short: "Make a key that signs releases: signing-key.asc, and public-key.asc for those who verify",
+		Short: "Generate a key pair for signing releases: signing-key.asc and public-key.asc",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			private, public, err := release.GenerateKey(owner, time.Now())
@@ -84,12 +85,12 @@ func newReleaseKeygen(e *env) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&to, "to", "", "directory for the two files")
-	cmd.Flags().StringVar(&owner, "owner", "Windlass release key", "whose key it is, for people")
+	cmd.Flags().StringVar(&owner, "owner", "Windlass release key", "name of the key's owner")
 	needFlags(cmd, "to")
 	return cmd
 }
 
-// writeNew writes a file that must not be there: a key that is lost cannot be made again.
+// writeNew writes a file that must not exist: an overwritten key could not be recovered.
 func writeNew(path string, content []byte, mode os.FileMode) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
@@ -101,7 +102,7 @@ func writeNew(path string, content []byte, mode os.FileMode) error {
 	return errors.Join(err, f.Close())
 }
 
-// needFlags has a verb refuse to run without flags, in oc's words.
+// needFlags makes flags of a verb required, with oc's error message.
 func needFlags(cmd *cobra.Command, names ...string) {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -123,7 +124,7 @@ func imagePairs(pairs []string) (map[string]string, error) {
 			return nil, fmt.Errorf("--image %q must be of the form NAME=IMAGE", p)
 		}
 		if _, twice := out[name]; twice {
-			return nil, fmt.Errorf("--image %s is given twice", name)
+			return nil, fmt.Errorf("--image %s is specified twice", name)
 		}
 		out[name] = image
 	}

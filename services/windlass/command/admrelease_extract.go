@@ -26,12 +26,12 @@ func newReleaseExtract(e *env) *cobra.Command {
 	var f releaseExtract
 	cmd := &cobra.Command{
 		Use:   "extract IMAGE",
-		Short: "Write the files of a release image to a directory, or one of them to standard output",
-		Long:  "Write the files of a release image to a directory, or one of them to standard output.\n" + releaseImages,
+		Short: "Extract the files of a release image to a directory, or one file to standard output",
+		Long:  "Extract the files of a release image to a directory, or one file to standard output.\n" + releaseImages,
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.file != "" && cmd.Flags().Changed("to") {
-				return errors.New("only one of --to and --file may be given")
+				return errors.New("cannot specify both --to and --file")
 			}
 			p, err := f.load(cmd.Context(), args[0])
 			if err != nil {
@@ -43,12 +43,13 @@ func newReleaseExtract(e *env) *cobra.Command {
 			if err := extractAll(f.to, p); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(e.out, "Extracted release payload from digest %s created at %s\n", p.Digest, p.Created.Format(time.RFC3339))
+			_, err = fmt.Fprintf(e.out, "Extracted release payload from digest %s created at %s\n", p.Digest,
+				p.Created.Format(time.RFC3339))
 			return err
 		},
 	}
 	f.flags(cmd)
-	cmd.Flags().StringVar(&f.to, "to", ".", "directory for the files; it is made if it is not there")
+	cmd.Flags().StringVar(&f.to, "to", ".", "directory for the files; created if it does not exist")
 	cmd.Flags().StringVar(&f.file, "file", "", "file to write to standard output")
 	return cmd
 }
@@ -63,7 +64,7 @@ func extractFile(w io.Writer, p *release.Payload, name string) error {
 	return fmt.Errorf("image did not contain %s", name)
 }
 
-// extractAll writes the files of a release; none of them can get out of the directory, whatever its name is or what is there already.
+// extractAll writes the files of a release. No file name and no existing symbolic link can make it write outside dir.
 func extractAll(dir string, p *release.Payload) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

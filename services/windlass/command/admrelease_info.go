@@ -25,8 +25,8 @@ func newReleaseInfo(e *env) *cobra.Command {
 	var f releaseInfo
 	cmd := &cobra.Command{
 		Use:   "info IMAGE",
-		Short: "Show what a release image holds",
-		Long:  "Show what a release image holds.\n" + releaseImages,
+		Short: "Show the contents of a release image",
+		Long:  "Show the contents of a release image.\n" + releaseImages,
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			form, err := parseFormat(f.output, formatJSON, formatYAML)
@@ -37,21 +37,22 @@ func newReleaseInfo(e *env) *cobra.Command {
 				return fmt.Errorf("--include must be manifests, not %q", f.include)
 			}
 			if f.include != "" && f.pullspecs {
-				return errors.New("only one of --include and --pullspecs may be given")
+				return errors.New("cannot specify both --include and --pullspecs")
 			}
 			p, err := f.load(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			for _, s := range p.Skipped {
-				fmt.Fprintf(e.err, "warning: %s is a template, its manifests are left out\n", s)
+				fmt.Fprintf(e.err, "warning: %s is a template, its manifests are not shown\n", s)
 			}
 			return f.print(e.out, form, args[0], p)
 		},
 	}
 	f.flags(cmd)
-	cmd.Flags().StringVar(&f.include, "include", "", "manifests lists the manifests too, in the order in which they are loaded")
-	cmd.Flags().BoolVar(&f.pullspecs, "pullspecs", false, "show the whole names of images, not their digests alone")
+	cmd.Flags().StringVar(&f.include, "include", "",
+		"manifests to also list the manifests, in the order in which they are loaded")
+	cmd.Flags().BoolVar(&f.pullspecs, "pullspecs", false, "show full image names instead of digests")
 	cmd.Flags().StringVarP(&f.output, "output", "o", "", "json or yaml")
 	return cmd
 }
@@ -69,7 +70,8 @@ func (f *releaseInfo) print(w io.Writer, form format, ref string, p *release.Pay
 		return err
 	}
 	name := p.Metadata.Version
-	fmt.Fprintf(w, "Name:           %s\nDigest:         %s\nCreated:        %s\nManifests:      %d\nVersion hash:   %s\n\nPull From: %s\n",
+	fmt.Fprintf(w,
+		"Name:           %s\nDigest:         %s\nCreated:        %s\nManifests:      %d\nVersion hash:   %s\n\nPull From: %s\n",
 		name, p.Digest, p.Created.Format(time.RFC3339), len(p.Manifests), p.VersionHash, ref)
 	upgrades := table.None
 	if len(p.Metadata.Previous) > 0 {
@@ -109,15 +111,16 @@ func (f *releaseInfo) printImages(w io.Writer, p *release.Payload) error {
 	return table.NewIndented(w, "  ").Print(rows...)
 }
 
-// document is what programs get to know of a release.
+// document returns a release for JSON and YAML output.
 func (f *releaseInfo) document(ref string, p *release.Payload) map[string]any {
 	images := []any{}
 	for _, i := range p.Images {
 		images = append(images, map[string]any{"name": i.Name, "image": i.Image})
 	}
 	doc := map[string]any{
-		"image": ref, "digest": p.Digest, "created": p.Created.Format(time.RFC3339), "versionHash": p.VersionHash, "metadata": p.Metadata,
-		"images": images, "manifestCount": len(p.Manifests),
+		"image": ref, "digest": p.Digest, "created": p.Created.Format(time.RFC3339), "versionHash": p.VersionHash,
+		"metadata": p.Metadata,
+		"images":   images, "manifestCount": len(p.Manifests),
 	}
 	if f.include == "" {
 		return doc
@@ -125,7 +128,8 @@ func (f *releaseInfo) document(ref string, p *release.Payload) map[string]any {
 	manifests := []any{}
 	for _, m := range p.Manifests {
 		manifests = append(manifests, map[string]any{
-			"file": m.File, "document": m.Document, "apiVersion": m.APIVersion, "kind": m.Kind, "namespace": m.Namespace, "name": m.Name,
+			"file": m.File, "document": m.Document, "apiVersion": m.APIVersion, "kind": m.Kind, "namespace": m.Namespace,
+			"name": m.Name,
 		})
 	}
 	doc["manifests"] = manifests

@@ -28,27 +28,29 @@ func newReleaseNew(e *env) *cobra.Command {
 	var f releaseNew
 	cmd := &cobra.Command{
 		Use:   "new --from-dir DIR --version VERSION --to DIR",
-		Short: "Make a release image from a directory of manifests",
-		Long: `Make a release image from a directory of manifests, and add it to an OCI layout. The same manifests, flags and time of creation always give
-the same digest.
+		Short: "Create a release image from a directory of manifests",
+		Long: `Create a release image from a directory of manifests and add it to an OCI layout. The same
+manifests, flags and creation time always produce the same digest.
 
-A file that does not begin with 0000_ gets a name of run level 50, with the folder that it stands in as its component. With a signing key, the
-image is signed too: the signature goes to the store for those who verify it.`,
+A file whose name does not begin with 0000_ gets a name with run level 50 and the file's folder as
+component. With a signing key, the image is also signed and the signature is written to the
+signature store.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return e.releaseNew(cmd.Context(), &f) },
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&f.build.From, "from-dir", "", "directory of the manifests")
 	fs.StringVar(&f.build.Version, "version", "", "version of the release")
-	fs.StringVar(&f.to, "to", "", "directory of the OCI layout; it is made if it is not there")
-	fs.StringSliceVar(&f.build.Previous, "previous", nil, "versions that it is an update for")
-	fs.StringArrayVar(&f.images, "image", nil, "image that the release refers to, as NAME=IMAGE, by digest")
-	fs.StringVar(&f.build.URL, "url", "", "page about the release")
-	fs.StringVar(&f.created, "created", "", "time of creation, as in 2026-03-01T12:00:00Z (default $SOURCE_DATE_EPOCH or now)")
-	fs.StringVar(&f.reference, "reference", "windlass/release", "name of the image, to which its digest is added")
-	fs.StringVar(&f.signingKey, "signing-key", "", "file with the key to sign with")
-	fs.StringVar(&f.sigs, "signature-store", "", "directory for the signature; it is made if it is not there")
-	fs.StringVarP(&f.output, "output", "o", "", "name prints the name of the image alone")
+	fs.StringVar(&f.to, "to", "", "directory of the OCI layout; created if it does not exist")
+	fs.StringSliceVar(&f.build.Previous, "previous", nil, "versions that can be updated to this release")
+	fs.StringArrayVar(&f.images, "image", nil, "image that the release references, as NAME=IMAGE, by digest")
+	fs.StringVar(&f.build.URL, "url", "", "URL of a page about the release")
+	fs.StringVar(&f.created, "created", "",
+		"creation time, such as 2026-03-01T12:00:00Z (default $SOURCE_DATE_EPOCH or now)")
+	fs.StringVar(&f.reference, "reference", "windlass/release", "name of the image, without its digest")
+	fs.StringVar(&f.signingKey, "signing-key", "", "file with the signing key")
+	fs.StringVar(&f.sigs, "signature-store", "", "directory for the signature; created if it does not exist")
+	fs.StringVarP(&f.output, "output", "o", "", "output format: name")
 	needFlags(cmd, "from-dir", "version", "to")
 	return cmd
 }
@@ -59,7 +61,7 @@ func (e *env) releaseNew(ctx context.Context, f *releaseNew) error {
 		return err
 	}
 	if (f.signingKey == "") != (f.sigs == "") {
-		return errors.New("--signing-key and --signature-store must be given together")
+		return errors.New("--signing-key and --signature-store must be specified together")
 	}
 	if f.build.Images, err = imagePairs(f.images); err != nil {
 		return err
@@ -94,7 +96,7 @@ func (e *env) releaseNew(ctx context.Context, f *releaseNew) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(said, "Signed it: %s\n", path)
+		fmt.Fprintf(said, "Signature: %s\n", path)
 	}
 	if form.word == formatName {
 		_, err = fmt.Fprintln(e.out, f.reference+"@"+digest)
@@ -104,10 +106,10 @@ func (e *env) releaseNew(ctx context.Context, f *releaseNew) error {
 	return err
 }
 
-// defaultProfile is the profile of clusters for which a manifest must say that it is meant.
+// defaultProfile is the cluster profile that a manifest must name to be applied.
 const defaultProfile = "self-managed-high-availability"
 
-// warnExcluded tells of manifests that no cluster will apply.
+// warnExcluded warns of manifests that no cluster applies.
 func (e *env) warnExcluded(ctx context.Context, f *releaseNew, digest string) error {
 	p, err := (&releaseSource{}).load(ctx, "oci:"+f.to+"@"+digest)
 	if err != nil {
@@ -121,12 +123,12 @@ func (e *env) warnExcluded(ctx context.Context, f *releaseNew, digest string) er
 	return nil
 }
 
-// creation reads the time of creation. Source: reproducible-builds.org, SOURCE_DATE_EPOCH.
+// creation returns the creation time of a release. Source: reproducible-builds.org, SOURCE_DATE_EPOCH.
 func creation(flag string, now time.Time) (time.Time, error) {
 	if flag != "" {
 		t, err := time.Parse(time.RFC3339, flag)
 		if err != nil {
-			return t, fmt.Errorf("--created %q is no time as in 2026-03-01T12:00:00Z", flag)
+			return t, fmt.Errorf("--created %q is not a time such as 2026-03-01T12:00:00Z", flag)
 		}
 		return t, nil
 	}
@@ -136,7 +138,7 @@ func creation(flag string, now time.Time) (time.Time, error) {
 	}
 	seconds, err := strconv.ParseInt(epoch, 10, 64)
 	if err != nil {
-		return now, fmt.Errorf("SOURCE_DATE_EPOCH %q is no number of seconds", epoch)
+		return now, fmt.Errorf("SOURCE_DATE_EPOCH %q is not a number of seconds", epoch)
 	}
 	return time.Unix(seconds, 0), nil
 }

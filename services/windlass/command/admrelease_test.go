@@ -111,8 +111,10 @@ func TestReleaseInfo(t *testing.T) {
 	_, digest, _ := strings.Cut(ref, "@")
 	got := must(t, "info", ref, "--store", layout, "--include", "manifests")
 	for _, want := range []string{
-		"Name:           1.1.0\n", "Digest:         " + digest + "\n", "Created:        2026-03-01T12:46:29Z\n", "Manifests:      2\n", "Pull From: " + ref + "\n",
-		"  Upgrades: 1.0.0, 1.0.1\n", "  dns    sha256:e3f12513", "  0000_10_dns_00_namespace.yaml   Namespace               dns\n",
+		"Name:           1.1.0\n", "Digest:         " + digest + "\n", "Created:        2026-03-01T12:46:29Z\n",
+		"Manifests:      2\n", "Pull From: " + ref + "\n",
+		"  Upgrades: 1.0.0, 1.0.1\n", "  dns    sha256:e3f12513",
+		"  0000_10_dns_00_namespace.yaml   Namespace               dns\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("there is no %q in\n%s", want, got)
@@ -157,7 +159,8 @@ func TestReleaseIsSignedForThoseWhoHaveTheKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, digest, _ := strings.Cut(ref, "@")
-	if err := (release.Verifier{Rings: []release.Ring{ring}, Stores: []string{"file://" + signatures}}).Verify(t.Context(), digest); err != nil {
+	if err := (release.Verifier{Rings: []release.Ring{ring}, Stores: []string{"file://" + signatures}}).Verify(t.Context(),
+		digest); err != nil {
 		t.Error(err)
 	}
 }
@@ -165,7 +168,8 @@ func TestReleaseIsSignedForThoseWhoHaveTheKey(t *testing.T) {
 func TestReleaseNewWarnsOfManifestsThatAreForNobody(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "in", "a.yaml"), forNone)
-	_, errs, err := adm(t, "new", "--from-dir", filepath.Join(dir, "in"), "--version", "1.1.0", "--to", filepath.Join(dir, "images"))
+	_, errs, err := adm(t, "new", "--from-dir", filepath.Join(dir, "in"), "--version", "1.1.0", "--to",
+		filepath.Join(dir, "images"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,23 +187,47 @@ func TestReleaseVerbsRefuse(t *testing.T) {
 		words []string
 		want  string
 	}{
-		"no directory":              {[]string{"new", "--version", "1.1.0"}, "--from-dir is required"},
-		"no version":                {[]string{"new", "--from-dir", dir}, "--version is required"},
-		"a version that is none":    {[]string{"new", "--from-dir", dir, "--version", "one", "--to", dir}, `version "one" is no semantic version`},
-		"a key without a store":     {append(full, "--signing-key", "x"), "--signing-key and --signature-store must be given together"},
-		"a key that is not there":   {append(full, "--signing-key", filepath.Join(dir, "none"), "--signature-store", dir), "no such file or directory"},
-		"a key that is none":        {append(full, "--signing-key", filepath.Join(dir, "a.yaml"), "--signature-store", dir), "signing key: "},
-		"an image that is no pair":  {append(full, "--image", "dns"), `--image "dns" must be of the form NAME=IMAGE`},
-		"an image by tag":           {append(full, "--image", "dns=x:1"), "it must be named by its digest"},
-		"an image twice":            {append(full, "--image", "a="+pullSpec, "--image", "a="+pullSpec), "--image a is given twice"},
-		"a time that is none":       {append(full, "--created", "now"), `--created "now" is no time`},
-		"an unknown form":           {append(full, "-o", "wide"), "unable to match a printer"},
-		"an image that is nowhere":  {[]string{"info", pullSpec[len("example.com/"):], "--store", layout}, "no such image in " + layout},
+		"no directory": {[]string{"new", "--version", "1.1.0"}, "--from-dir is required"},
+		"no version":   {[]string{"new", "--from-dir", dir}, "--version is required"},
+		"a version that is none": {
+			[]string{"new", "--from-dir", dir, "--version", "one", "--to", dir},
+			`version "one" is no semantic version`,
+		},
+		"a key without a store": {
+			append(full, "--signing-key", "x"),
+			"--signing-key and --signature-store must be specified together",
+		},
+		"a key that is not there": {
+			append(full, "--signing-key", filepath.Join(dir, "none"), "--signature-store", dir),
+			"no such file or directory",
+		},
+		"a key that is none": {
+			append(full, "--signing-key", filepath.Join(dir, "a.yaml"), "--signature-store", dir),
+			"signing key: ",
+		},
+		"an image that is no pair": {append(full, "--image", "dns"), `--image "dns" must be of the form NAME=IMAGE`},
+		"an image by tag":          {append(full, "--image", "dns=x:1"), "it must be named by its digest"},
+		"an image twice": {
+			append(full, "--image", "a="+pullSpec, "--image", "a="+pullSpec),
+			"--image a is specified twice",
+		},
+		"a time that is none": {append(full, "--created", "now"), `--created "now" is not a time`},
+		"an unknown form":     {append(full, "-o", "wide"), "unable to match a printer"},
+		"an image that is nowhere": {
+			[]string{"info", pullSpec[len("example.com/"):], "--store", layout},
+			"no such image in " + layout,
+		},
 		"a directory with no image": {[]string{"info", "oci:" + dir}, "is no OCI layout"},
-		"an unknown list":           {[]string{"info", layout, "--include", "images"}, `--include must be manifests, not "images"`},
-		"a file that is not there":  {[]string{"extract", layout, "--file", "x"}, "image did not contain x"},
-		"a file and a directory":    {[]string{"extract", layout, "--file", "x", "--to", dir}, "only one of --to and --file may be given"},
-		"no directory for the key":  {[]string{"keygen"}, "--to is required"},
+		"an unknown list": {
+			[]string{"info", layout, "--include", "images"},
+			`--include must be manifests, not "images"`,
+		},
+		"a file that is not there": {[]string{"extract", layout, "--file", "x"}, "image did not contain x"},
+		"a file and a directory": {
+			[]string{"extract", layout, "--file", "x", "--to", dir},
+			"cannot specify both --to and --file",
+		},
+		"no directory for the key": {[]string{"keygen"}, "--to is required"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -17,7 +17,7 @@ func newAPIResources(e *env) *cobra.Command {
 	var namespaced, noHeaders bool
 	cmd := &cobra.Command{
 		Use:   "api-resources",
-		Short: "Show the types of objects that there are",
+		Short: "List the types of objects",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			form, err := parseFormat(output, formatWide, formatName)
@@ -26,14 +26,18 @@ func newAPIResources(e *env) *cobra.Command {
 			}
 			var rows [][]string
 			for _, k := range client.Kinds() {
-				if cmd.Flags().Changed("namespaced") && k.GetNamespaced() != namespaced || cmd.Flags().Changed("api-group") && k.GetGroup() != apiGroup {
+				if cmd.Flags().Changed("namespaced") && k.GetNamespaced() != namespaced || cmd.Flags().Changed("api-group") &&
+					k.GetGroup() != apiGroup {
 					continue
 				}
 				if form.word == formatName {
 					fmt.Fprintln(e.out, k.FullName())
 					continue
 				}
-				row := []string{k.GetPlural(), strings.Join(k.GetShortNames(), ","), k.APIVersion(), fmt.Sprint(k.GetNamespaced()), k.GetKind()}
+				row := []string{
+					k.GetPlural(), strings.Join(k.GetShortNames(), ","), k.APIVersion(), fmt.Sprint(k.GetNamespaced()),
+					k.GetKind(),
+				}
 				if form.word == formatWide {
 					row = append(row, strings.Join(verbsOf(k), ","))
 				}
@@ -53,13 +57,14 @@ func newAPIResources(e *env) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "wide or name")
-	cmd.Flags().StringVar(&apiGroup, "api-group", "", "show the types of this group alone")
-	cmd.Flags().BoolVar(&namespaced, "namespaced", true, "show the types that have namespaces alone, or with =false those that have none")
-	cmd.Flags().BoolVar(&noHeaders, "no-headers", false, "print no headings")
+	cmd.Flags().StringVar(&apiGroup, "api-group", "", "show only the types of this API group")
+	cmd.Flags().BoolVar(&namespaced, "namespaced", true,
+		"show only namespaced types, or with =false only those that are not")
+	cmd.Flags().BoolVar(&noHeaders, "no-headers", false, "do not print headers")
 	return cmd
 }
 
-// verbsOf returns the verbs that a kind has, in alphabetical order.
+// verbsOf returns the verbs that a kind supports, in alphabetical order.
 func verbsOf(k client.Kind) []string {
 	var out []string
 	for _, v := range []struct {

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
@@ -15,27 +15,29 @@ func newApply(e *env) *cobra.Command {
 	var w writeFlags
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE",
-		Short: "Create the objects of files, or merge them into those that are there",
-		Long: `Create the objects of files, or merge their fields into those that are there. A field that a file does not have stays as it is:
-to remove one use edit or patch.`,
+		Short: "Create objects from files, or merge files into existing objects",
+		Long: `Create objects from files, or merge the files' fields into existing objects. Fields that a file does
+not contain are not changed; use edit or patch to remove a field.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return e.eachDocument(cmd.Context(), f, &w, func(ctx context.Context, c *client.Client, d document) (resource.Object, string, error) {
+			return e.eachDocument(cmd.Context(), f, &w, func(ctx context.Context, c *client.Client, d document) (object.Object,
+				string, error,
+			) {
 				return e.apply(ctx, c, d, w.dryRun)
 			})
 		},
 	}
-	f.flags(cmd.Flags(), "the objects as they shall be")
+	f.flags(cmd.Flags(), "the desired objects")
 	w.flags(cmd.Flags())
 	return cmd
 }
 
-func (e *env) apply(ctx context.Context, c *client.Client, d document, dry dryRun) (resource.Object, string, error) {
+func (e *env) apply(ctx context.Context, c *client.Client, d document, dry dryRun) (object.Object, string, error) {
 	if dry.client() {
 		return d.object, "applied", nil
 	}
 	m := d.object.GetMetadata()
-	if m.GetName() == "" { // nothing to look for; with generateName, or to be refused by the server
+	if m.GetName() == "" { // created with generateName, or rejected by the server
 		o, err := c.Create(ctx, d.kind, d.object, dry.server())
 		return o, "created", err
 	}

@@ -15,7 +15,7 @@ const (
 )
 
 func newAudit(e *env) *cobra.Command {
-	cmd := &cobra.Command{Use: "audit", Short: "Check the audit logs"}
+	cmd := &cobra.Command{Use: "audit", Short: "Verify the audit logs"}
 	cmd.AddCommand(newAuditVerify(e))
 	return cmd
 }
@@ -23,20 +23,21 @@ func newAudit(e *env) *cobra.Command {
 func newAuditVerify(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "verify [DIR | FILE]...",
-		Short: "Check that no record of the audit logs was changed, removed or inserted",
-		Long: `Check the hash that each record carries of the one before.
+		Short: "Verify that no record of the audit logs was changed, removed or inserted",
+		Long: `Verify audit logs: each record contains the hash of the previous record.
 
-A directory stands for the logs in it and in the directories in it, with their older files; a file is checked by itself.
-Without an argument the logs of the cluster on this machine are checked.
+For a directory, all logs in it and in its subdirectories are verified, including rotated files; a
+file is verified on its own. Without an argument, the logs of the cluster on this machine are
+verified.
 
-Exit code 0: all chains are intact. 1: one is not, and the first record that does not follow is named. 2: a log cannot be
-read, or there is none. The other logs are checked all the same.`,
+The exit code is 0 if all logs are intact, 1 if a log is broken (its first wrong record is printed),
+and 2 if a log cannot be read or none is found. All logs are verified in each case.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				c, err := e.cluster()
 				if err != nil {
 					fmt.Fprintln(e.err, "error:", err)
-					return ExitError{exitUnread}
+					return exitError{exitUnread}
 				}
 				args = c.AuditDirs()
 			}
@@ -51,7 +52,8 @@ func (e *env) verifyAudit(paths []string) error {
 	for _, r := range reports {
 		if r.Break != nil {
 			broken = true
-			fmt.Fprintf(e.out, "%s: BROKEN at record %d (%s:%d): %s\n", r.Log, r.Break.Record, r.Break.File, r.Break.Line, r.Break.Why)
+			fmt.Fprintf(e.out, "%s: BROKEN at record %d (%s:%d): %s\n", r.Log, r.Break.Record, r.Break.File, r.Break.Line,
+				r.Break.Why)
 		} else {
 			fmt.Fprintf(e.out, "%s: OK, records %d to %d in %d files\n", r.Log, r.First, r.Last, len(r.Files))
 		}
@@ -64,9 +66,9 @@ func (e *env) verifyAudit(paths []string) error {
 	}
 	switch {
 	case broken:
-		return ExitError{exitBroken}
+		return exitError{exitBroken}
 	case err != nil:
-		return ExitError{exitUnread}
+		return exitError{exitUnread}
 	}
 	return nil
 }

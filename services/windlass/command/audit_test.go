@@ -23,7 +23,7 @@ func TestAuditVerifyChecksEveryPath(t *testing.T) {
 	missing := filepath.Join(dir, "missing")
 	var out, stderr bytes.Buffer
 	err = (&env{out: &out, err: &stderr}).verifyAudit([]string{missing, dir})
-	var code ExitError
+	var code exitError
 	if !errors.As(err, &code) || code.Code != exitUnread || !strings.Contains(stderr.String(), missing) {
 		t.Errorf("exit %v with %q, want %d with the path named", err, stderr.String(), exitUnread)
 	}

@@ -16,7 +16,9 @@ import (
 )
 
 func newAuth(e *env) *cobra.Command {
-	cmd := &cobra.Command{Use: "auth", Short: "Show who you are and what you may do, and issue, revoke and rotate credentials"}
+	cmd := &cobra.Command{
+		Use: "auth", Short: "Inspect your access; issue, revoke and rotate credentials",
+	}
 	cmd.AddCommand(newCanI(e), newWhoami(e), newIssue(e, e.cluster), newRevoke(e), newRotate(e, e.clusterToRotate))
 	return cmd
 }
@@ -30,7 +32,7 @@ func newCanI(e *env) *cobra.Command {
 	var f canIFlags
 	cmd := &cobra.Command{
 		Use:   "can-i (VERB TYPE[/NAME] | --list)",
-		Short: "Show whether you may do something; the exit code is 0 for yes and 1 for no",
+		Short: "Check whether an action is allowed; exit with 0 for yes, 1 for no",
 		Example: `  windlass auth can-i delete machines
   windlass auth can-i patch machine/a -n openshift-machine-api
   windlass auth can-i update machines --subresource=status
@@ -39,7 +41,8 @@ func newCanI(e *env) *cobra.Command {
 		Args: cobra.MaximumNArgs(2),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 0 {
-				return []string{"get", "list", "watch", "create", "update", "patch", "delete", "plan", "claim", "complete"}, cobra.ShellCompDirectiveNoFileComp
+				return []string{"get", "list", "watch", "create", "update", "patch", "delete", "plan", "claim", "complete"},
+					cobra.ShellCompDirectiveNoFileComp
 			}
 			return e.completeObjects(cmd, args[1:], typed)
 		},
@@ -56,14 +59,15 @@ func newCanI(e *env) *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.BoolVar(&f.list, "list", false, "show everything that you may do")
-	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing, only the exit code counts")
-	fs.BoolVarP(&f.everywhere, "all-namespaces", "A", false, "ask about all namespaces")
-	fs.StringVar(&f.subresource, "subresource", "", "part of the resource with rights of its own, such as status")
+	fs.BoolVar(&f.list, "list", false, "list all allowed actions")
+	fs.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing, return only the exit code")
+	fs.BoolVarP(&f.everywhere, "all-namespaces", "A", false, "check the action in all namespaces")
+	fs.StringVar(&f.subresource, "subresource", "", "subresource to check, such as status")
 	return cmd
 }
 
-// accessRequest returns the question about a word of the command line: a kind, or one of the resources that rights name and that are no kinds.
+// accessRequest returns the access review for a word of the command line: a kind, or a resource that exists only in
+// roles, such as hooks.
 func (e *env) accessRequest(verb, word string, f canIFlags) *metav1.ReviewAccessRequest {
 	word, name, _ := strings.Cut(word, "/")
 	req := &metav1.ReviewAccessRequest{Verb: verb, Name: name}
@@ -100,7 +104,7 @@ func (e *env) canI(ctx context.Context, c *client.Client, verb, word string, f c
 		fmt.Fprintln(e.out, answer)
 	}
 	if !resp.GetAllowed() {
-		return ExitError{1}
+		return exitError{1}
 	}
 	return nil
 }
@@ -128,7 +132,7 @@ func (e *env) listAccess(ctx context.Context, c *client.Client, f canIFlags) err
 	return table.New(e.out).Print(rows...)
 }
 
-// certificateRows says of the user's own certificate what matters when it is renewed or revoked; nothing if the user calls with a token.
+// certificateRows returns the serial number and expiry of the user's certificate; nil if the user calls with a token.
 func (e *env) certificateRows(now time.Time) ([][]string, error) {
 	t, err := e.target.Resolve()
 	if err != nil || t.Token != "" || t.Cert == "" {
@@ -147,7 +151,7 @@ func (e *env) certificateRows(now time.Time) ([][]string, error) {
 func newWhoami(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "whoami",
-		Short: "Show as whom you call the cluster",
+		Short: "Show your user name and groups as the cluster sees them",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return e.withClient(func(c *client.Client) error {

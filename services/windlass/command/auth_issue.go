@@ -17,33 +17,35 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 )
 
-// newIssue issues with the authority of the cluster that find returns.
+// newIssue makes the command that issues credentials signed by the authority of the cluster that find returns.
 func newIssue(e *env, find func() (*cluster.Cluster, error)) *cobra.Command {
 	var g cluster.Grant
 	var out string
 	cmd := &cobra.Command{
 		Use:   "issue (--user NAME [--group NAME]... [--token] | --service provider-NAME --host HOST)",
-		Short: "Issue a client certificate or a bearer token, on the host that has the cluster's authority",
-		Long: `Issue a credential with the cluster's authority, for a user, the owner of a hook, an operator, or a provider's plugin.
+		Short: "Issue a client certificate or a bearer token",
+		Long: `Issue a credential for a user, a hook owner, an operator or a provider plugin. Run this on the host
+that has the key of the cluster's authority.
 
-A certificate goes into the files tls.crt, tls.key and ca.crt of a directory; "--out -" prints all three. A token is
-printed, once: the cluster keeps its hash only. What a credential may do is in the cluster's policy.yaml. Each one is in
-the audit log.
+A certificate is written to a directory as tls.crt, tls.key and ca.crt; "--out -" prints all three.
+A token is printed once; the cluster stores only its hash. The rights of a credential are defined in
+the cluster's policy.yaml. Each issued credential is recorded in the audit log.
 
-In compose: docker compose run --rm certificates container issue --user ann --out - > ann.pem`,
+With compose: docker compose run --rm certificates container issue --user ann --out - > ann.pem`,
 		Example: `  windlass auth issue --user ann --group windlass:editors --for 8h
   windlass auth issue --user my-backup-controller --token --for 2160h
   windlass auth issue --service provider-local --host 192.0.2.10`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if e.target.Server != "" {
-				return errors.New("credentials are issued where the key of the cluster's authority is: run this on the cluster's host, without --server")
+				return errors.New(
+					"issuing credentials needs the key of the cluster's authority: run this on the cluster's host, without --server")
 			}
 			if g.User == "" && g.Service == "" {
-				return errors.New("--user or --service is missing")
+				return errors.New("--user or --service is required")
 			}
 			if g.Token && out != "" && out != "-" {
-				return errors.New("--out is for a certificate: a token is printed")
+				return errors.New("--out applies to certificates only: a token is printed")
 			}
 			c, err := find()
 			if err != nil {
@@ -53,9 +55,11 @@ In compose: docker compose run --rm certificates container issue --user ann --ou
 				out = strings.ReplaceAll(g.User+g.Service, "/", ".")
 			}
 			if !g.Token && out != "-" && c.Holds(out) {
-				return fmt.Errorf("--out %s: what is in the cluster's own directory is renewed for ever; choose another one, or - to print", out)
+				return fmt.Errorf(
+					"--out %s: certificates in the cluster's own directory are renewed automatically; use another directory, or - to print", out)
 			}
-			issued, err := c.Issue(cmd.Context(), g, slog.New(slog.NewTextHandler(e.err, &slog.HandlerOptions{Level: slog.LevelWarn})))
+			issued,
+				err := c.Issue(cmd.Context(), g, slog.New(slog.NewTextHandler(e.err, &slog.HandlerOptions{Level: slog.LevelWarn})))
 			if err != nil {
 				return err
 			}
@@ -64,18 +68,20 @@ In compose: docker compose run --rm certificates container issue --user ann --ou
 	}
 	f := cmd.Flags()
 	f.StringVar(&g.User, "user", "", "name of the user")
-	f.StringArrayVar(&g.Groups, "group", nil, "group of the user; may be repeated")
-	f.DurationVar(&g.For, "for", 0, "how long it is good for (default 30 days; at most that for a certificate, a year for a token)")
-	f.BoolVar(&g.Token, "token", false, "a bearer token instead of a certificate")
-	f.StringVar(&g.Service, "service", "", "name of a provider's plugin, instead of a user's")
-	f.StringArrayVar(&g.Hosts, "host", nil, "DNS name or address of the plugin; may be repeated")
-	f.StringVar(&out, "out", "", "directory for a certificate's files (default: the name); - prints them")
+	f.StringArrayVar(&g.Groups, "group", nil, "group of the user; can be repeated")
+	f.DurationVar(&g.For, "for", 0,
+		"lifetime (default 30 days; at most 30 days for a certificate, one year for a token)")
+	f.BoolVar(&g.Token, "token", false, "issue a bearer token instead of a certificate")
+	f.StringVar(&g.Service, "service", "", "name of a provider plugin, instead of a user")
+	f.StringArrayVar(&g.Hosts, "host", nil, "DNS name or IP address of the plugin; can be repeated")
+	f.StringVar(&out, "out", "", "directory for the certificate's files, or - to print them (default: the name)")
 	return cmd
 }
 
-// handOver gives the user what was issued.
+// handOver prints what was issued or writes its files.
 func (e *env) handOver(c *cluster.Cluster, g cluster.Grant, issued cluster.Issued, out string) error {
-	until := fmt.Sprintf("until %s (%s)", issued.Expires.UTC().Format(time.RFC3339), identity.Expiry(issued.Expires, time.Now()))
+	until := fmt.Sprintf("until %s (%s)", issued.Expires.UTC().Format(time.RFC3339),
+		identity.Expiry(issued.Expires, time.Now()))
 	switch {
 	case g.Token:
 		fmt.Fprintf(e.err, "bearer token of %s, %s\n", g.User, until)

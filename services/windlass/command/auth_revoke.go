@@ -22,12 +22,14 @@ func newRevoke(e *env) *cobra.Command {
 	var f revokeFlags
 	cmd := &cobra.Command{
 		Use:   "revoke (--user NAME | --serial NUMBER | --machine NAME)",
-		Short: "Refuse certificates and tokens before they expire",
-		Long: `Refuse certificates and tokens before they expire, on open connections too. Every service refuses them as soon as it hears of it, within
-a second where machine-api is reached, and keeps the list on its disk.
+		Short: "Revoke certificates and tokens before they expire",
+		Long: `Revoke certificates and tokens before they expire, also on open connections. Services that can reach
+machine-api reject them within one second. Each service stores the list of revocations on disk.
 
---user concerns what was issued to the user until now: what is issued later is accepted. A machine is revoked by itself when it is deleted.
-"windlass get revocations" lists the entries; "windlass delete revocation NAME" accepts the certificates again.`,
+--user revokes what was issued to the user until now; credentials issued later are accepted. The
+certificates of a machine are revoked automatically when it is deleted. "windlass get revocations"
+lists revocations; "windlass delete revocation NAME" removes one, so that its credentials are accepted
+again.`,
 		Example: `  windlass auth revoke --user alice --reason "laptop stolen"
   windlass auth revoke --serial 3f:a0:11:9c
   windlass auth revoke --machine workers-x2v7q`,
@@ -37,10 +39,10 @@ a second where machine-api is reached, and keeps the list on its disk.
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.user, "user", "", "user whose certificates and tokens are refused")
+	fs.StringVar(&f.user, "user", "", "user whose certificates and tokens are revoked")
 	fs.StringVar(&f.serial, "serial", "", "serial number of one certificate, in hexadecimal")
-	fs.StringVar(&f.machine, "machine", "", "machine whose certificates are refused")
-	fs.StringVar(&f.reason, "reason", "", "why, for people")
+	fs.StringVar(&f.machine, "machine", "", "machine whose certificates are revoked")
+	fs.StringVar(&f.reason, "reason", "", "reason, recorded for other users")
 	cmd.MarkFlagsOneRequired("user", "serial", "machine")
 	cmd.MarkFlagsMutuallyExclusive("user", "serial", "machine")
 	return cmd
@@ -57,7 +59,8 @@ func (e *env) revoke(ctx context.Context, c *client.Client, f revokeFlags) error
 	if err != nil {
 		return err
 	}
-	// Certificates know whole seconds: what is issued after this command has ended is accepted. The clock here may be another one than the server's.
+	// Certificates carry full seconds, so wait for the next one: what is issued after this command is accepted. The
+	// wait is computed from the server's time, since the local clock may differ.
 	if before := made.GetSpec().GetIssuedBefore().AsTime(); made.GetSpec().GetIssuedBefore() != nil {
 		select {
 		case <-time.After(before.Truncate(time.Second).Add(time.Second).Sub(before)):
@@ -68,15 +71,17 @@ func (e *env) revoke(ctx context.Context, c *client.Client, f revokeFlags) error
 	return err
 }
 
-// revocation returns what to revoke, and how the name of the entry begins.
-func (e *env) revocation(ctx context.Context, c *client.Client, f revokeFlags) (spec *machinev1.RevocationSpec, prefix string, err error) {
+// revocation returns what to revoke, and the prefix of the revocation's name.
+func (e *env) revocation(ctx context.Context, c *client.Client, f revokeFlags) (spec *machinev1.RevocationSpec,
+	prefix string, err error,
+) {
 	switch {
 	case f.user != "":
 		return &machinev1.RevocationSpec{User: f.user, Reason: f.reason}, "user-", nil
 	case f.serial != "":
 		n := strings.TrimLeft(strings.ToLower(strings.ReplaceAll(f.serial, ":", "")), "0")
 		if n == "" {
-			return nil, "", errors.New("--serial: zero is no serial number")
+			return nil, "", errors.New("--serial must not be zero")
 		}
 		return &machinev1.RevocationSpec{SerialNumber: n, Reason: f.reason}, "serial-", nil
 	}
@@ -84,9 +89,12 @@ func (e *env) revocation(ctx context.Context, c *client.Client, f revokeFlags) (
 	if namespace == "" {
 		namespace = "openshift-machine-api"
 	}
-	m, err := machinev1.NewMachineServiceClient(c.Conn()).GetMachine(ctx, &machinev1.GetMachineRequest{Namespace: namespace, Name: f.machine})
+	m, err := machinev1.NewMachineServiceClient(c.Conn()).GetMachine(ctx, &machinev1.GetMachineRequest{
+		Namespace: namespace, Name: f.machine,
+	})
 	if err != nil {
 		return nil, "", err
 	}
-	return &machinev1.RevocationSpec{MachineUid: m.GetMetadata().GetUid(), MachineName: f.machine, Reason: f.reason}, "machine-", nil
+	return &machinev1.RevocationSpec{MachineUid: m.GetMetadata().GetUid(), MachineName: f.machine, Reason: f.reason},
+		"machine-", nil
 }

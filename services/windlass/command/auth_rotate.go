@@ -16,6 +16,7 @@ import (
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
@@ -27,7 +28,7 @@ type rotateFlags struct {
 
 const rotatable = "api, etcd-client, etcd-peer"
 
-// rotateCommand is the command line that rotates an authority of c.
+// rotateCommand returns the command that rotates an authority of c.
 func rotateCommand(c *cluster.Cluster, what string) string {
 	if c.Containers {
 		return inContainers + " " + what
@@ -35,14 +36,15 @@ func rotateCommand(c *cluster.Cluster, what string) string {
 	return "windlass auth rotate " + what + nameFlag(c)
 }
 
-// inContainers begins the command line where the programs are in containers: that of the certificates has the authorities.
+// inContainers is the command for a cluster in containers; only the certificates container has the authorities' keys.
 const inContainers = "docker compose exec certificates /windlass container rotate"
 
-// clusterToRotate returns the cluster on this machine that the user means.
+// clusterToRotate returns the selected cluster on this machine.
 func (e *env) clusterToRotate() (*cluster.Cluster, error) {
 	c, err := e.cluster()
 	if errors.Is(err, cluster.ErrNone) {
-		return nil, fmt.Errorf("%w; authorities are rotated where their keys are: for a cluster of compose.yaml run `%s`", err, inContainers)
+		return nil, fmt.Errorf("%w; rotation needs the authorities' keys: for a cluster of compose.yaml, run `%s`",
+			err, inContainers)
 	}
 	return c, err
 }
@@ -51,49 +53,55 @@ func newRotate(e *env, open func() (*cluster.Cluster, error)) *cobra.Command {
 	var f rotateFlags
 	cmd := &cobra.Command{
 		Use:   "rotate (api | etcd-client | etcd-peer | --status)",
-		Short: "Replace an authority that signs certificates, while the cluster runs",
-		Long: `Replace an authority while the cluster runs: that of services, machines and users (api), that of etcd's clients (etcd-client), or that of its
-members among themselves (etcd-peer). It is done in three steps:
+		Short: "Replace a certificate authority while the cluster runs",
+		Long: `Replace a certificate authority while the cluster runs: the authority of services, machines and
+users (api), of etcd clients (etcd-client), or of etcd members among each other (etcd-peer). A
+rotation has three steps:
 
-  prepare   the next authority is made, and everything trusts it besides the one that signs
-  activate  the next authority signs: the certificates of all programs, and for api those of machines and the administrator, are renewed by it
-  finish    the former authority is no longer trusted: the certificates that it signed are refused
+  prepare   create the next authority, and distribute trust in it besides the current one
+  activate  sign with the next authority, and renew the certificates of all programs; for api, also
+            those of machines and the administrator
+  finish    remove trust in the former authority, so that its certificates are rejected
 
-For api, without a flag the first two are done. Users whose certificates and ca.crt are elsewhere get new ones then (windlass auth issue), and
---finish ends the trust in the former authority. Who verifies the gateway by a copy of ca.crt needs the new one, which holds both, before
-the second step: --prepare stops after the first.
+For api, the command runs prepare and activate. Then issue new certificates to users with copies
+elsewhere (windlass auth issue), and run the command with --finish. Clients that verify the gateway
+with a copy of ca.crt need the new ca.crt, which contains both authorities, before activate; use
+--prepare to stop after the first step.
 
-For the authorities of etcd all three steps are done, since no user has certificates of theirs. etcd reads authorities when it starts: in the first
-and in the last step etcd-guardian starts every member again, one at a time under the disruption permit, the leader last (windlass quorum -w
-shows it). It needs three healthy voters on machines, and one rotation of the two at a time.
+For the authorities of etcd, the command runs all three steps, because users have no certificates of
+these authorities. etcd reads them only on start, so etcd-guardian restarts the members in the first
+and last step: one at a time, under the disruption permit, the leader last (see "windlass quorum
+-w"). This needs three healthy voters on machines. The two authorities of etcd cannot be rotated at
+the same time.
 
-Each step can be interrupted at any moment and is completed when the command is run again. The command runs where the keys of the authorities are: on the
-host of "windlass up", or for compose.yaml in the container of the certificates, as "` + inContainers + `".`,
+Each step can be interrupted and is completed when the command runs again. Run the command where the
+keys of the authorities are: on the host of "windlass up", or for compose.yaml in the certificates
+container, as "` + inContainers + `".`,
 		Example: `  windlass auth rotate api
   windlass auth rotate api --finish
   windlass auth rotate etcd-client
   windlass auth rotate etcd-peer
   windlass auth rotate --status`,
 		Args:      cobra.MaximumNArgs(1),
-		ValidArgs: []string{"api", cluster.EtcdClientAuthority, cluster.EtcdPeerAuthority},
+		ValidArgs: []string{"api", topology.EtcdClientAuthority, topology.EtcdPeerAuthority},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := open()
 			if err != nil {
 				return err
 			}
 			switch {
-			case f.status: // whatever is named: who asks how far a rotation has come does not want one
+			case f.status: // ignores the argument: it never rotates
 				return e.rotationStatus(c)
 			case len(args) == 0:
-				return errors.New("name what to rotate: " + rotatable)
+				return errors.New("specify what to rotate: " + rotatable)
 			}
 			name := args[0]
 			switch name {
 			case "api":
-				name = cluster.APIAuthority
-			case cluster.EtcdClientAuthority, cluster.EtcdPeerAuthority:
+				name = topology.APIAuthority
+			case topology.EtcdClientAuthority, topology.EtcdPeerAuthority:
 			default:
-				return fmt.Errorf("%q cannot be rotated: name one of %s", name, rotatable)
+				return fmt.Errorf("%q cannot be rotated: must be one of %s", name, rotatable)
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
 			defer cancel()
@@ -101,17 +109,18 @@ host of "windlass up", or for compose.yaml in the container of the certificates,
 		},
 	}
 	fs := cmd.Flags()
-	fs.BoolVar(&f.prepare, "prepare", false, "stop when the next authority is trusted")
-	fs.BoolVar(&f.finish, "finish", false, "also end the trust in the former authority")
-	fs.BoolVar(&f.status, "status", false, "show how far the rotations have come")
-	fs.DurationVar(&f.timeout, "timeout", 5*time.Minute, "how long to wait for the services, the members of etcd, and machines that join")
+	fs.BoolVar(&f.prepare, "prepare", false, "stop after the prepare step")
+	fs.BoolVar(&f.finish, "finish", false, "also remove trust in the former authority")
+	fs.BoolVar(&f.status, "status", false, "show the state of all rotations")
+	fs.DurationVar(&f.timeout, "timeout", 5*time.Minute,
+		"how long to wait for services, etcd members and joining machines")
 	cmd.MarkFlagsMutuallyExclusive("prepare", "finish", "status")
 	return cmd
 }
 
 func (e *env) rotationStatus(c *cluster.Cluster) error {
 	rows := [][]string{{"AUTHORITY", "STEP", "EXPIRES", "HASH"}}
-	for _, name := range cluster.Authorities() {
+	for _, name := range topology.Authorities() {
 		step, err := c.Rotation(name)
 		if err != nil {
 			return err
@@ -125,7 +134,7 @@ func (e *env) rotationStatus(c *cluster.Cluster) error {
 	return table.New(e.out).Print(rows...)
 }
 
-// rotate does the steps that are left, up to the one that the flags name.
+// rotate runs the remaining steps, up to the one that the flags select.
 func (e *env) rotate(ctx context.Context, c *cluster.Cluster, name string, f rotateFlags) error {
 	o, end, err := newObserver(c)
 	if err != nil {
@@ -138,20 +147,20 @@ func (e *env) rotate(ctx context.Context, c *cluster.Cluster, name string, f rot
 		return err
 	}
 	if step == identity.Steady && f.finish {
-		_, err := fmt.Fprintln(e.out, "nothing to finish: one authority is trusted")
+		_, err := fmt.Fprintln(e.out, "no rotation to finish: only one authority is trusted")
 		return err
 	}
 	arrived, who := o.byNewAuthority, "every service"
-	ofEtcd := name != cluster.APIAuthority
-	if ofEtcd && step == identity.Steady { // what has begun is completed, and waits where it has to
+	ofEtcd := name != topology.APIAuthority
+	if ofEtcd && step == identity.Steady { // checked at the start only: a rotation in progress is completed
 		if err := o.mayRotate(ctx, name); err != nil {
 			return err
 		}
 	}
 	if ofEtcd {
-		arrived, who = o.membersByNewAuthority, "every member of etcd"
+		arrived, who = o.membersByNewAuthority, "every etcd member"
 	}
-	if step == identity.Retired { // all that is left of an earlier call
+	if step == identity.Retired { // an earlier call was interrupted in the last step
 		return finishRotation(ctx, c, s, name, arrived)
 	}
 	if step != identity.Activated {
@@ -167,12 +176,12 @@ func (e *env) rotate(ctx context.Context, c *cluster.Cluster, name string, f rot
 			return nil
 		}
 	}
-	if step != identity.Activated && !ofEtcd { // members of etcd get what is trusted from the guardian when they start
+	if step != identity.Activated && !ofEtcd { // etcd members get the trusted authorities from the guardian on start
 		s.begin("machines")
 		if err := until(ctx, s, o.joined); err != nil {
 			return fmt.Errorf("activate: %w", err)
 		}
-		s.done("none is about to join by the former authority")
+		s.done("no machine is joining with the former authority")
 	}
 	s.begin("activate")
 	if err := c.ActivateRotation(name); err != nil {
@@ -181,15 +190,17 @@ func (e *env) rotate(ctx context.Context, c *cluster.Cluster, name string, f rot
 	if err := until(ctx, s, arrived(name)); err != nil {
 		return fmt.Errorf("activate: %w", err)
 	}
-	s.done(who + " shows a certificate of the next authority")
+	s.done(who + " uses a certificate of the next authority")
 	if !f.finish && !ofEtcd {
-		fmt.Fprintf(e.out, "give users new certificates, then: %s --finish\n", rotateCommand(c, "api"))
+		fmt.Fprintf(e.out, "issue new certificates to users, then run: %s --finish\n", rotateCommand(c, "api"))
 		return nil
 	}
 	return finishRotation(ctx, c, s, name, arrived)
 }
 
-func finishRotation(ctx context.Context, c *cluster.Cluster, s *steps, name string, arrived func(string) func(context.Context) (bool, string, error)) error {
+func finishRotation(ctx context.Context, c *cluster.Cluster, s *steps, name string,
+	arrived func(string) func(context.Context) (bool, string, error),
+) error {
 	s.begin("finish")
 	if err := c.RetireFormer(name); err != nil {
 		return err
@@ -200,28 +211,30 @@ func finishRotation(ctx context.Context, c *cluster.Cluster, s *steps, name stri
 	if err := c.EndRotation(name); err != nil {
 		return err
 	}
-	s.done("the former authority is refused")
+	s.done("the former authority is rejected")
 	return nil
 }
 
-// joined waits until no machine is about to join: its token names the authorities that were trusted when its instance was made.
+// joined waits until no machine is joining: a join token lists the authorities that were trusted when the machine's
+// instance was created.
 func (o *observer) joined(ctx context.Context) (bool, string, error) {
 	list, err := machinev1.NewMachineServiceClient(o.client.Conn()).ListMachines(ctx, &machinev1.ListMachinesRequest{})
 	if err != nil {
-		return false, "machine-api", err
+		return false, topology.MachineAPI, err
 	}
 	var waits []string
 	for _, m := range list.GetItems() {
-		if m.GetStatus().GetNodeRef() == nil && m.GetMetadata().GetDeletionTimestamp() == nil && m.GetStatus().GetPhase() != "Failed" {
+		if m.GetStatus().GetNodeRef() == nil && m.GetMetadata().GetDeletionTimestamp() == nil &&
+			m.GetStatus().GetPhase() != "Failed" {
 			waits = append(waits, m.GetMetadata().GetName())
 		}
 	}
-	return len(waits) == 0, "machines that join: " + strings.Join(waits, ", "), nil
+	return len(waits) == 0, "joining machines: " + strings.Join(waits, ", "), nil
 }
 
-// byNewAuthority waits until every program answers a caller whose certificate is of the authority that a rotation leads to.
+// byNewAuthority waits until every program accepts a client certificate of the next authority.
 func (o *observer) byNewAuthority(name string) func(context.Context) (bool, string, error) {
-	left := cluster.Programs()
+	left := topology.Names()
 	return func(ctx context.Context) (bool, string, error) {
 		for len(left) > 0 {
 			if err := o.probe(ctx, name, left[0]); err != nil {

@@ -12,24 +12,25 @@ import (
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
-	"github.com/windlass-dev/windlass/services/windlass/cluster"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
-// fewestVoters is how many voters etcd must have for one of them to be started again.
+// fewestVoters is the number of voters that etcd needs before one of them is restarted.
 const fewestVoters = 3
 
-// mayRotate returns why the rotation of one of etcd's authorities cannot begin.
+// mayRotate returns an error if the rotation of an authority of etcd cannot start.
 func (o *observer) mayRotate(ctx context.Context, name string) error {
-	other := cluster.EtcdClientAuthority
+	other := topology.EtcdClientAuthority
 	if name == other {
-		other = cluster.EtcdPeerAuthority
+		other = topology.EtcdPeerAuthority
 	}
 	its, err := o.cluster.Rotation(other)
 	if err != nil {
 		return err
 	}
 	if its != identity.Steady {
-		return fmt.Errorf("the rotation of %s is not finished (%s): finish it first, with `%s`", other, its, rotateCommand(o.cluster, other))
+		return fmt.Errorf("the rotation of %s is not finished (%s): finish it first with `%s`", other, its,
+			rotateCommand(o.cluster, other))
 	}
 	q, err := o.quorum(ctx)
 	if err != nil {
@@ -38,24 +39,29 @@ func (o *observer) mayRotate(ctx context.Context, name string) error {
 	for _, m := range q.GetMembers() {
 		switch {
 		case m.GetBootstrap():
-			return fmt.Errorf("%s cannot be rotated yet: the bootstrap member has not left etcd, and is not started again; see `windlass quorum`", name)
+			return fmt.Errorf(
+				"%s cannot be rotated yet: the bootstrap member has not left etcd, and cannot be restarted; see `windlass quorum`",
+				name)
 		case !m.GetHealthy():
-			return fmt.Errorf("%s cannot be rotated while the quorum is damaged: member %s: %s; see `windlass quorum`", name, m.GetName(), m.GetMessage())
+			return fmt.Errorf("%s cannot be rotated while a member is unhealthy: member %s: %s; see `windlass quorum`", name,
+				m.GetName(), m.GetMessage())
 		}
 	}
 	if q.GetVoters() < fewestVoters {
-		return fmt.Errorf("%s cannot be rotated with %d voters: etcd must keep its majority while one of them starts again, which takes %d", name, q.GetVoters(), fewestVoters)
+		return fmt.Errorf(
+			"%s cannot be rotated with %d voters: etcd needs %d to keep its majority while one of them restarts",
+			name, q.GetVoters(), fewestVoters)
 	}
 	return nil
 }
 
-// membersByNewAuthority waits until every member of etcd trusts what it has to since its start, and answers a caller whose certificate is of the authority that
-// a rotation leads to.
+// membersByNewAuthority waits until every etcd member has restarted with the authorities that it has to trust, and
+// accepts a client certificate of the next authority.
 func (o *observer) membersByNewAuthority(name string) func(context.Context) (bool, string, error) {
 	return func(ctx context.Context) (bool, string, error) {
 		q, err := o.quorum(ctx)
 		if err != nil {
-			return false, "etcd-guardian", err
+			return false, topology.EtcdGuardian, err
 		}
 		trust, err := o.cluster.MemberTrust()
 		if err != nil {
@@ -74,7 +80,8 @@ func (o *observer) membersByNewAuthority(name string) func(context.Context) (boo
 			}
 		}
 		if n := len(q.GetMembers()); len(left) > 0 || n == 0 {
-			return false, fmt.Sprintf("members of etcd to start again: %d of %d have, not %s; %s", n-len(left), n, strings.Join(left, ", "), progress(q)), nil
+			return false, fmt.Sprintf("etcd members to restart: %d of %d done, remaining: %s; %s", n-len(left), n,
+				strings.Join(left, ", "), progress(q)), nil
 		}
 		for _, m := range q.GetMembers() {
 			if err := o.probeMember(ctx, name, m); err != nil {
@@ -85,7 +92,7 @@ func (o *observer) membersByNewAuthority(name string) func(context.Context) (boo
 	}
 }
 
-// progress says what the guardian does or waits for.
+// progress returns what the guardian does next or waits for.
 func progress(q *etcdv1.Quorum) string {
 	switch {
 	case q.GetWaitsFor() != "":
@@ -96,10 +103,11 @@ func progress(q *etcdv1.Quorum) string {
 	return "see `windlass plan quorum`"
 }
 
-// probeMember connects to a member's port for clients or for peers, and returns when the member has answered something: only then has it accepted the certificate.
+// probeMember connects to a member's client or peer port and waits for one byte of an answer: only then has the member
+// accepted the certificate.
 func (o *observer) probeMember(ctx context.Context, name string, m *etcdv1.Member) error {
 	urls, protocol, hello := m.GetClientUrls(), "h2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-	if name == cluster.EtcdPeerAuthority {
+	if name == topology.EtcdPeerAuthority {
 		urls, protocol, hello = m.GetPeerUrls(), "http/1.1", "GET / HTTP/1.0\r\n\r\n"
 	}
 	if len(urls) == 0 {

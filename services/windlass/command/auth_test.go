@@ -13,6 +13,7 @@ import (
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 )
@@ -34,11 +35,12 @@ func stopped(t *testing.T) *cluster.Cluster {
 func TestTheStatusOfARotationBeginsNone(t *testing.T) {
 	c := stopped(t)
 	var out, errs bytes.Buffer
-	code := Run(t.Context(), []string{"auth", "rotate", "api", "--status", "--name", c.Name, "--timeout", "1s"}, nil, &out, &errs)
+	code := Run(t.Context(), []string{"auth", "rotate", "api", "--status", "--name", c.Name, "--timeout", "1s"}, nil, &out,
+		&errs)
 	if code != 0 || !strings.Contains(out.String(), "AUTHORITY") {
 		t.Errorf("exit code %d: %s%s", code, out.String(), errs.String())
 	}
-	if step, err := c.Rotation(cluster.APIAuthority); err != nil || step != identity.Steady {
+	if step, err := c.Rotation(topology.APIAuthority); err != nil || step != identity.Steady {
 		t.Errorf("the rotation is at %q, %v", step, err)
 	}
 }
@@ -46,7 +48,8 @@ func TestTheStatusOfARotationBeginsNone(t *testing.T) {
 func TestATokenIsNotIssuedIntoADirectory(t *testing.T) {
 	c := stopped(t)
 	var out, errs bytes.Buffer
-	code := Run(t.Context(), []string{"auth", "issue", "--name", c.Name, "--user", "ann", "--token", "--out", t.TempDir()}, nil, &out, &errs)
+	code := Run(t.Context(), []string{"auth", "issue", "--name", c.Name, "--user", "ann", "--token", "--out", t.TempDir()},
+		nil, &out, &errs)
 	if code == 0 || !strings.Contains(errs.String(), "--out") || out.Len() > 0 {
 		t.Errorf("exit code %d: %s%s", code, out.String(), errs.String())
 	}

@@ -9,24 +9,26 @@ import (
 	"time"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
-// goal is a state of an object that is waited for. met is called with the object as it is, nil if there is none, each time that it changes.
+// goal is a state of an object to wait for. met is called with the current object on every change, nil if it does not
+// exist.
 type goal struct {
 	kind            client.Kind
 	namespace, name string
-	what            string // how an error names it: "condition", "deletion"
-	met             func(resource.Object) (bool, error)
-	reason          func(ctx context.Context, o resource.Object) string // why it is not met, for people
+	what            string // name in errors: "condition", "deletion"
+	met             func(object.Object) (bool, error)
+	reason          func(ctx context.Context, o object.Object) string // why the goal is not met, for the user
 }
 
 func (g goal) String() string { return g.kind.GetPlural() + "/" + g.name }
 
 var errMet = errors.New("met")
 
-// await waits until a goal is met or ctx ends, and says on stderr what it waits for.
+// await waits until a goal is met or ctx ends, and prints on stderr what it waits for.
 func (e *env) await(ctx context.Context, c *client.Client, g goal) error {
 	n := newNotice(e.err, g.kind.GetSingular()+" "+g.name)
 	defer n.end()
@@ -36,7 +38,7 @@ func (e *env) await(ctx context.Context, c *client.Client, g goal) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		tell(ctx, n, g, &seen)
+		report(ctx, n, g, &seen)
 	}()
 	err := follow(ctx, c, g, &seen)
 	cancel()
@@ -44,26 +46,26 @@ func (e *env) await(ctx context.Context, c *client.Client, g goal) error {
 	return err
 }
 
-// lastSeen is the object as it was seen last.
+// lastSeen holds the last observed version of an object. It is safe for concurrent use.
 type lastSeen struct {
 	mu     sync.Mutex
-	object resource.Object
+	object object.Object
 }
 
-func (l *lastSeen) set(o resource.Object) {
+func (l *lastSeen) set(o object.Object) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.object = o
 }
 
-func (l *lastSeen) get() resource.Object {
+func (l *lastSeen) get() object.Object {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.object
 }
 
-// tell says what a goal waits for until ctx ends.
-func tell(ctx context.Context, n *notice, g goal, seen *lastSeen) {
+// report prints what a goal waits for until ctx ends.
+func report(ctx context.Context, n *notice, g goal, seen *lastSeen) {
 	tick := time.NewTicker(sayAfter / 4)
 	defer tick.Stop()
 	for {
@@ -85,10 +87,10 @@ func tell(ctx context.Context, n *notice, g goal, seen *lastSeen) {
 	}
 }
 
-// follow looks at the object of a goal until it is met.
+// follow watches the object of a goal until the goal is met.
 func follow(ctx context.Context, c *client.Client, g goal, seen *lastSeen) error {
 	s := client.Selection{Namespace: g.namespace, Fields: "metadata.name=" + g.name}
-	var now resource.Object
+	var now object.Object
 	check := func() error {
 		seen.set(now)
 		met, err := g.met(now)
@@ -121,9 +123,9 @@ func follow(ctx context.Context, c *client.Client, g goal, seen *lastSeen) error
 	return err
 }
 
-// holdsUp says why an object that is being deleted is still there.
-func holdsUp(c *client.Client) func(context.Context, resource.Object) string {
-	return func(ctx context.Context, o resource.Object) string {
+// holdsUp returns a function that reports why an object being deleted still exists.
+func holdsUp(c *client.Client) func(context.Context, object.Object) string {
+	return func(ctx context.Context, o object.Object) string {
 		if o == nil {
 			return ""
 		}
@@ -139,7 +141,7 @@ func holdsUp(c *client.Client) func(context.Context, resource.Object) string {
 	}
 }
 
-// machineWaits returns what a machine waits for, in one line; empty if that is nothing, or nobody can tell.
+// machineWaits returns what a machine waits for, in one line; empty if it waits for nothing or the plan cannot be read.
 func machineWaits(ctx context.Context, c *client.Client, m *machinev1.Machine) string {
 	p, err := machinev1.NewMachineServiceClient(c.Conn()).PlanMachine(ctx, &machinev1.PlanMachineRequest{
 		Namespace: m.GetMetadata().GetNamespace(), Name: m.GetMetadata().GetName(),
@@ -150,7 +152,7 @@ func machineWaits(ctx context.Context, c *client.Client, m *machinev1.Machine) s
 	return withProgress(ctx, c, m, p.GetWaitsFor())
 }
 
-// withProgress adds to what a machine waits for what the owners of its hooks say about their work.
+// withProgress adds the messages of the hooks' owners to what a machine waits for.
 func withProgress(ctx context.Context, c *client.Client, m *machinev1.Machine, waits string) string {
 	tasks, err := tasksOf(ctx, c, m)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 )
 
-// podsRun waits until the pods run that the documents of a cluster want.
+// podsRun waits until the pods of the cluster's initial objects are ready.
 func podsRun(ctx context.Context, o *observer, s *steps) (string, error) {
 	var ready, wanted int32
 	err := until(ctx, s, func(ctx context.Context) (bool, string, error) {
@@ -16,14 +16,16 @@ func podsRun(ctx context.Context, o *observer, s *steps) (string, error) {
 		return err == nil && ready >= wanted, fmt.Sprintf("%d of %d run", ready, wanted), err
 	})
 	if wanted == 0 {
-		return "none wanted", err
+		return "none desired", err
 	}
 	return fmt.Sprintf("%d run", ready), err
 }
 
-// pods counts the pods that are wanted (by deployments, by daemon sets, and those made by hand) and those of them that are ready.
+// pods returns the number of ready pods and of desired pods: those of deployments and daemon sets, and those without a
+// controller.
 func (o *observer) pods(ctx context.Context) (ready, wanted int32, err error) {
-	deployments, err := schedulingv1.NewDeploymentServiceClient(o.client.Conn()).ListDeployments(ctx, &schedulingv1.ListDeploymentsRequest{})
+	deployments, err := schedulingv1.NewDeploymentServiceClient(o.client.Conn()).ListDeployments(ctx,
+		&schedulingv1.ListDeploymentsRequest{})
 	if err != nil {
 		return 0, 0, err
 	}
@@ -35,7 +37,8 @@ func (o *observer) pods(ctx context.Context) (ready, wanted int32, err error) {
 		wanted += want
 		ready += min(want, d.GetStatus().GetAvailableReplicas())
 	}
-	sets, err := schedulingv1.NewDaemonSetServiceClient(o.client.Conn()).ListDaemonSets(ctx, &schedulingv1.ListDaemonSetsRequest{})
+	sets, err := schedulingv1.NewDaemonSetServiceClient(o.client.Conn()).ListDaemonSets(ctx,
+		&schedulingv1.ListDaemonSetsRequest{})
 	if err != nil {
 		return 0, 0, err
 	}

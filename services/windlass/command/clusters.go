@@ -18,17 +18,17 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
-// clusterLine is one cluster of this machine, as `windlass clusters` shows it.
+// clusterLine is the row of one cluster in the output of `windlass clusters`.
 type clusterLine struct {
 	Name    string    `json:"name"`
 	State   string    `json:"state"` // Running, Unsupervised (programs run without a supervisor), Down or Unreadable
 	Address string    `json:"address,omitempty"`
 	Created time.Time `json:"created,omitzero"`
-	Version string    `json:"version,omitempty"` // of the release that it is at; empty if it does not answer
+	Version string    `json:"version,omitempty"` // of the current release; empty if the cluster does not answer
 	Error   string    `json:"error,omitempty"`
 }
 
-// versionPatience bounds the question for a cluster's version; all clusters are asked at once.
+// versionPatience limits the request for a cluster's version; all clusters are asked concurrently.
 const versionPatience = time.Second
 
 func newClusters(e *env) *cobra.Command {
@@ -62,7 +62,7 @@ func (e *env) clusters(ctx context.Context, output string) error {
 		return writeJSON(e.out, map[string]any{"items": lines})
 	}
 	if len(lines) == 0 {
-		_, err := fmt.Fprintln(e.err, "No clusters on this machine: `windlass up` makes one.")
+		_, err := fmt.Fprintln(e.err, "No clusters on this machine. Run `windlass up` to create one.")
 		return err
 	}
 	w := tabwriter.NewWriter(e.out, 0, 0, 3, ' ', 0)
@@ -77,7 +77,7 @@ func (e *env) clusters(ctx context.Context, output string) error {
 	return w.Flush()
 }
 
-// lineOf returns what is known of a cluster on this machine.
+// lineOf returns the row of a cluster on this machine; an error is part of it.
 func lineOf(ctx context.Context, name string) clusterLine {
 	line := clusterLine{Name: name, State: "Unreadable"}
 	c, err := cluster.Open(name)
@@ -118,7 +118,9 @@ func versionOf(ctx context.Context, name string) (string, error) {
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, versionPatience)
 	defer cancel()
-	v, err := updatev1.NewClusterVersionServiceClient(conn).GetClusterVersion(ctx, &updatev1.GetClusterVersionRequest{Name: "version"})
+	v, err := updatev1.NewClusterVersionServiceClient(conn).GetClusterVersion(ctx, &updatev1.GetClusterVersionRequest{
+		Name: "version",
+	})
 	if err != nil {
 		return "", err
 	}

@@ -7,9 +7,9 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
-// liveNames returns the names of the objects of a type for completion; none if the cluster does not answer soon.
+// liveNames returns the names of the objects of a type for completion; none if the cluster does not answer in time.
 func (e *env) liveNames(ctx context.Context, word string) []string {
-	const patience = 2 * time.Second // nobody waits longer for the tab key
+	const patience = 2 * time.Second // limit for pressing the tab key
 	if ctx == nil {
 		ctx = context.Background()
 	}
@@ -20,7 +20,7 @@ func (e *env) liveNames(ctx context.Context, word string) []string {
 		return nil
 	}
 	var names []string
-	_ = e.withClient(func(c *client.Client) error { // completion has nowhere to tell an error
+	_ = e.withClient(func(c *client.Client) error { // completion cannot report errors
 		list, _, err := c.List(ctx, k, e.scope(k, selection{}))
 		for _, o := range list {
 			names = append(names, o.GetMetadata().GetName())

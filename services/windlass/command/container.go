@@ -26,30 +26,37 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/supervise"
 )
 
-// containerFlags say which cluster the programs in containers belong to.
+// containerFlags select the cluster that the containers belong to.
 type containerFlags struct {
 	dir, subnet string
 	lifetime    time.Duration
 }
 
 func (f containerFlags) cluster(e *env) *cluster.Cluster {
-	return cluster.InContainers(f.dir, cluster.Settings{Name: e.clusterName(), Subnet: f.subnet, Lifetime: cluster.Lifetime(f.lifetime)})
+	return cluster.InContainers(f.dir, cluster.Settings{
+		Name: e.clusterName(), Subnet: f.subnet,
+		Lifetime: cluster.Lifetime(f.lifetime),
+	})
 }
 
-// newContainer is what compose.yaml runs: the supervisor's work, cut into containers.
+// newContainer makes the commands that compose.yaml runs: the tasks of the supervisor, each in a container.
 func newContainer(e *env) *cobra.Command {
 	var f containerFlags
-	cmd := &cobra.Command{Use: "container", Short: "Run a part of a cluster whose programs are in containers (see compose.yaml)", Hidden: true}
+	cmd := &cobra.Command{
+		Use: "container", Short: "Run a part of a cluster in containers (see compose.yaml)", Hidden: true,
+	}
 	fs := cmd.PersistentFlags()
-	fs.StringVar(&f.dir, "dir", "/cluster", "directory of the cluster; each program sees its own part")
+	fs.StringVar(&f.dir, "dir", "/cluster", "directory of the cluster; each container mounts a part of it")
 	fs.StringVar(&f.subnet, "subnet", "172.31.250", "first three numbers of the containers' network")
-	fs.DurationVar(&f.lifetime, "certificate-lifetime", cluster.DefaultLifetime, "how long certificates are good for")
+	fs.DurationVar(&f.lifetime, "certificate-lifetime", cluster.DefaultLifetime, "lifetime of the certificates")
 	own := func() (*cluster.Cluster, error) { return f.cluster(e), nil }
 	cmd.AddCommand(
 		newIssue(e, own), newRotate(e, own),
 		&cobra.Command{
-			Use: "certificates", Short: "Make the certificates that are missing and renew those that are about to expire, until it is stopped", Args: cobra.NoArgs,
-			RunE: func(cmd *cobra.Command, _ []string) error { return e.keepCertificates(cmd.Context(), f.cluster(e)) },
+			Use:   "certificates",
+			Short: "Create missing certificates and renew expiring ones until stopped",
+			Args:  cobra.NoArgs,
+			RunE:  func(cmd *cobra.Command, _ []string) error { return e.keepCertificates(cmd.Context(), f.cluster(e)) },
 		},
 		&cobra.Command{
 			Use: "run PROGRAM", Short: "Run one program", Args: cobra.ExactArgs(1),
@@ -59,7 +66,7 @@ func newContainer(e *env) *cobra.Command {
 			},
 		},
 		&cobra.Command{
-			Use: "healthy PROGRAM", Short: "End with 0 if the program in this container is ready", Args: cobra.ExactArgs(1),
+			Use: "healthy PROGRAM", Short: "Exit with 0 if the program in this container is ready", Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				if args[0] == "certificates" {
 					_, err := os.Stat(certificatesMade)
@@ -69,14 +76,15 @@ func newContainer(e *env) *cobra.Command {
 			},
 		},
 		&cobra.Command{
-			Use: "seed", Short: "Create the documents of a new cluster and wait until it stands", Args: cobra.NoArgs,
+			Use: "seed", Short: "Create the initial objects of a new cluster and wait until it is ready", Args: cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error { return e.seedContainers(cmd.Context(), f.cluster(e)) },
 		},
 	)
 	return cmd
 }
 
-// keepCertificates makes what is missing, says so by a file that healthyCertificates looks for, and renews until ctx ends.
+// keepCertificates creates missing certificates, then the file for which `healthy certificates` checks, and renews
+// certificates until ctx ends.
 func (e *env) keepCertificates(ctx context.Context, c *cluster.Cluster) error {
 	if err := forgetOldAdmin(c); err != nil {
 		return err
@@ -88,7 +96,7 @@ func (e *env) keepCertificates(ctx context.Context, c *cluster.Cluster) error {
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(e.out, "%d made or renewed\n", made); err != nil {
+	if _, err := fmt.Fprintf(e.out, "%d created or renewed\n", made); err != nil {
 		return err
 	}
 	if err := os.WriteFile(certificatesMade, nil, 0o600); err != nil {
@@ -97,10 +105,12 @@ func (e *env) keepCertificates(ctx context.Context, c *cluster.Cluster) error {
 	return supervise.Renew(ctx, c, slog.New(slog.NewJSONHandler(e.err, nil)))
 }
 
-// certificatesMade is in the container's own temporary directory, so a container that was started again does not have it.
+// certificatesMade is in the container's temporary directory, so that it does not exist after a restart of the
+// container.
 var certificatesMade = filepath.Join(os.TempDir(), "windlass-certificates-made")
 
-// forgetOldAdmin removes the administrator's certificate of a cluster that is no more: its directory is the host's and outlives the volumes.
+// forgetOldAdmin removes the administrator's certificate of a removed cluster: its directory is on the host and
+// outlives the volumes.
 func forgetOldAdmin(c *cluster.Cluster) error {
 	files := c.AdminFiles()
 	known, err := os.ReadFile(files.CA)
@@ -114,25 +124,30 @@ func forgetOldAdmin(c *cluster.Cluster) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if len(authority) > 0 && bytes.Contains(known, authority) { // it may hold another one, too, while the authority is rotated
+	// the file may contain a second authority during a rotation
+	if len(authority) > 0 && bytes.Contains(known, authority) {
 		return nil
 	}
 	return errors.Join(os.RemoveAll(files.Cert), os.RemoveAll(files.Key), os.RemoveAll(files.CA))
 }
 
-// healthPatience bounds one look at a program's health.
+// healthPatience limits one health check.
 const healthPatience = 3 * time.Second
 
-// healthy asks the program of this container, with its own certificate, whether it is ready.
+// healthy checks with the program's own certificate whether the program of this container is ready.
 func healthy(ctx context.Context, c *cluster.Cluster, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, healthPatience)
 	defer cancel()
-	files := identity.Files{Cert: c.Service(name, "tls", "tls.crt"), Key: c.Service(name, "tls", "tls.key"), CA: c.Service(name, "tls", "ca.crt")}
+	files := identity.Files{
+		Cert: c.Service(name, "tls", "tls.crt"), Key: c.Service(name, "tls", "tls.key"),
+		CA: c.Service(name, "tls", "ca.crt"),
+	}
 	cfg, err := files.ClientTLS("localhost")
 	if err != nil {
 		return err
 	}
-	conn, err := grpc.NewClient("passthrough:///"+c.LocalAddress(name), grpc.WithTransportCredentials(credentials.NewTLS(identity.WithURI(cfg, identity.ServiceURI(name)))))
+	conn, err := grpc.NewClient("passthrough:///"+c.LocalAddress(name),
+		grpc.WithTransportCredentials(credentials.NewTLS(identity.WithURI(cfg, identity.ServiceURI(name)))))
 	if err != nil {
 		return err
 	}
@@ -147,7 +162,7 @@ func healthy(ctx context.Context, c *cluster.Cluster, name string) error {
 	return nil
 }
 
-// seedContainers does what `windlass up` does once the programs run.
+// seedContainers runs the steps of `windlass up` that follow the start of the programs.
 func (e *env) seedContainers(ctx context.Context, c *cluster.Cluster) error {
 	o, end, err := newObserver(c)
 	if err != nil {
@@ -158,7 +173,7 @@ func (e *env) seedContainers(ctx context.Context, c *cluster.Cluster) error {
 	return runSteps(ctx, o, s, append([]step{{"documents", seedExample}}, clusterSteps()...))
 }
 
-// seedExample creates the documents of the first-cluster example. What is there already is left as it is.
+// seedExample creates the objects of the first-cluster example. It does not change objects that exist.
 func seedExample(ctx context.Context, o *observer, s *steps) (string, error) {
 	documents, err := example.FirstCluster()
 	if err != nil {

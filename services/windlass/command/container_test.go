@@ -17,7 +17,7 @@ func TestTheAdministratorGetsACertificateOfTheClusterThatIsThere(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		out := &until{text: "made or renewed", then: cancel} // it runs on, to renew them
+		out := &until{text: "created or renewed", then: cancel} // it runs on, to renew them
 		if code := command.Run(ctx, []string{"container", "certificates", "--dir", dir}, nil, out, out); code != 0 {
 			t.Fatal(out.String())
 		}

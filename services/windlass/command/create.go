@@ -6,11 +6,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
-// writeFlags is what verbs share that change something.
+// writeFlags are the flags that all modifying verbs have.
 type writeFlags struct {
 	dryRun
 	printed
@@ -18,7 +18,7 @@ type writeFlags struct {
 
 func (f *writeFlags) flags(fs *pflag.FlagSet) {
 	f.flag(fs)
-	fs.StringVarP(&f.output, "output", "o", "", "print the objects: json, yaml, name or jsonpath=TEMPLATE")
+	fs.StringVarP(&f.output, "output", "o", "", "output format: json, yaml, name or jsonpath=TEMPLATE")
 }
 
 func (f *writeFlags) settle() error {
@@ -34,13 +34,15 @@ func newCreate(e *env) *cobra.Command {
 	var w writeFlags
 	cmd := &cobra.Command{
 		Use:   "create -f FILE",
-		Short: "Create the objects of files",
+		Short: "Create objects from files",
 		Example: `  windlass create -f machineset.yaml
   windlass create -f documents/ --dry-run=server
   cat machineset.yaml | windlass create -f - -o yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return e.eachDocument(cmd.Context(), f, &w, func(ctx context.Context, c *client.Client, d document) (resource.Object, string, error) {
+			return e.eachDocument(cmd.Context(), f, &w, func(ctx context.Context, c *client.Client, d document) (object.Object,
+				string, error,
+			) {
 				if w.client() {
 					return d.object, "created", nil
 				}
@@ -54,8 +56,11 @@ func newCreate(e *env) *cobra.Command {
 	return cmd
 }
 
-// eachDocument does something with each document of files and prints what came of it. One that is refused does not keep the others from being tried.
-func (e *env) eachDocument(ctx context.Context, f files, w *writeFlags, do func(context.Context, *client.Client, document) (resource.Object, string, error)) error {
+// eachDocument calls do for each document of the files and prints the results. It continues after a document that
+// fails.
+func (e *env) eachDocument(ctx context.Context, f files, w *writeFlags, do func(context.Context, *client.Client,
+	document) (object.Object, string, error),
+) error {
 	if err := w.settle(); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
@@ -33,7 +33,7 @@ type deleteFlags struct {
 	reason  string
 }
 
-// graceSeconds is what is asked of kinds that end in their own time; nil leaves it to them.
+// graceSeconds is the requested grace period; nil for the object's own.
 func (f deleteFlags) graceSeconds() *int32 {
 	switch {
 	case f.force && f.grace < 0:
@@ -51,8 +51,9 @@ func newDelete(e *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete (-f FILE | TYPE [NAME... | -l SELECTOR | --all] | TYPE/NAME...)",
 		Short: "Delete objects",
-		Long: `Delete objects, and wait until they are gone. A machine goes in steps: its hooks' owners act, its node is drained, its instance
-is deleted; while that takes longer than a second it is said what the machine waits for.`,
+		Long: `Delete objects and wait until they are removed. A machine is deleted in steps: the owners of its
+lifecycle hooks act, its node is drained, and its instance is deleted. If this takes longer than one
+second, the command prints what the machine waits for.`,
 		Example: `  windlass delete machine a
   windlass delete machine a --wait=false
   windlass delete machinesets -l team=web --cascade=orphan
@@ -65,17 +66,20 @@ is deleted; while that takes longer than a second it is said what the machine wa
 	f.allFlag(fs)
 	f.files.flags(fs, "the objects to delete")
 	f.flag(fs)
-	fs.StringVarP(&f.output, "output", "o", "", "name prints names only")
-	fs.BoolVar(&f.wait, "wait", true, "wait until the objects are gone")
-	fs.DurationVar(&f.timeout, "timeout", 0, "how long to wait; 0 means for ever")
-	fs.StringVar(&f.cascade, "cascade", "background", "background (what belongs to the objects goes too) or orphan (it stays)")
+	fs.StringVarP(&f.output, "output", "o", "", "output format: name")
+	fs.BoolVar(&f.wait, "wait", true, "wait until the objects are removed")
+	fs.DurationVar(&f.timeout, "timeout", 0, "how long to wait; 0 means no limit")
+	fs.StringVar(&f.cascade, "cascade", "background",
+		"background (also delete dependent objects) or orphan (keep them)")
 	fs.Lookup("cascade").NoOptDefVal = "background"
-	fs.BoolVar(&f.ignore, "ignore-not-found", false, "an object that is not there is no error")
-	fs.Int32Var(&f.grace, "grace-period", -1, "seconds that a pod's containers get to end; -1 leaves it to the pod, 0 needs --force")
-	fs.BoolVar(&f.now, "now", false, "the same as --grace-period=1")
-	fs.BoolVar(&f.force, "force", false, "remove a pod's object at once, though its processes may still run")
-	fs.BoolVar(&f.forget, "forget", false, "of machines: go on without the provider, which is gone permanently; what it has of the machine is left to it")
-	fs.StringVar(&f.reason, "reason", "", "with --forget: why, for the machine's events")
+	fs.BoolVar(&f.ignore, "ignore-not-found", false, "exit with 0 if an object does not exist")
+	fs.Int32Var(&f.grace, "grace-period", -1,
+		"seconds that a pod's containers have to terminate; -1 uses the pod's own value, 0 requires --force")
+	fs.BoolVar(&f.now, "now", false, "same as --grace-period=1")
+	fs.BoolVar(&f.force, "force", false, "remove a pod's object immediately, even if its processes may still be running")
+	fs.BoolVar(&f.forget, "forget", false,
+		"delete a machine whose provider is permanently lost, without deleting its resources at the provider")
+	fs.StringVar(&f.reason, "reason", "", "reason for --forget, recorded in the machine's events")
 	return cmd
 }
 
@@ -87,16 +91,17 @@ func (f deleteFlags) settle(args []string) (propagation string, err error) {
 		return "", fmt.Errorf("unexpected -o output mode: %s. We only support '-o name'", f.output)
 	}
 	if f.grace == 0 && !f.force {
-		return "", errors.New("--grace-period=0 removes the object while its processes may still run: say --force too, or --now")
+		return "",
+			errors.New("--grace-period=0 removes the object while its processes may still be running: add --force, or use --now")
 	}
 	if f.reason != "" && !f.forget {
-		return "", errors.New("--reason may only be given with --forget")
+		return "", errors.New("--reason requires --forget")
 	}
 	if f.forget && f.suffix() != "" {
-		return "", errors.New("--forget has no dry run")
+		return "", errors.New("--forget does not support --dry-run")
 	}
 	if len(f.names) > 0 && len(args) > 0 {
-		return "", errors.New("either -f or names may be given, not both")
+		return "", errors.New("cannot specify both -f and names")
 	}
 	switch f.cascade {
 	case "background", "true":
@@ -140,7 +145,7 @@ func (e *env) delete(ctx context.Context, args []string, f deleteFlags) error {
 
 func (f deleteFlags) dry() string { return f.suffix() }
 
-// toDelete returns the objects that are meant.
+// toDelete returns the objects that the arguments or files name.
 func (e *env) toDelete(ctx context.Context, c *client.Client, args []string, f deleteFlags) ([]target, error) {
 	if len(f.names) == 0 {
 		return e.targets(ctx, c, args, f.selection)
@@ -169,7 +174,7 @@ func (e *env) toDelete(ctx context.Context, c *client.Client, args []string, f d
 	return out, failed.err()
 }
 
-// deleteOne asks for a deletion. The uid goes along: a new object of the same name is not meant.
+// deleteOne requests a deletion with the uid as precondition, so that a new object of the same name is not deleted.
 func (e *env) deleteOne(ctx context.Context, c *client.Client, t target, f deleteFlags, propagation string) error {
 	if f.forget {
 		if err := forget(ctx, c, t, f.reason); err != nil {
@@ -200,15 +205,16 @@ func (e *env) deleteOne(ctx context.Context, c *client.Client, t target, f delet
 func forget(ctx context.Context, c *client.Client, t target, reason string) error {
 	m, ok := t.object.(*machinev1.Machine)
 	if !ok {
-		return fmt.Errorf("%s: --forget is for machines", t)
+		return fmt.Errorf("%s: --forget applies to machines only", t)
 	}
 	_, err := machinev1.NewMachineServiceClient(c.Conn()).ForgetMachine(ctx, &machinev1.ForgetMachineRequest{
-		Namespace: m.GetMetadata().GetNamespace(), Name: m.GetMetadata().GetName(), Uid: m.GetMetadata().GetUid(), Reason: reason,
+		Namespace: m.GetMetadata().GetNamespace(), Name: m.GetMetadata().GetName(), Uid: m.GetMetadata().GetUid(),
+		Reason: reason,
 	})
 	return err
 }
 
-// awaitGone waits until objects are gone.
+// awaitGone waits until objects are removed.
 func (e *env) awaitGone(ctx context.Context, c *client.Client, list []target, timeout time.Duration) error {
 	if timeout > 0 {
 		var cancel context.CancelFunc
@@ -222,11 +228,11 @@ func (e *env) awaitGone(ctx context.Context, c *client.Client, list []target, ti
 	return failed.err()
 }
 
-// gone is the goal that an object is no longer there.
+// gone is the goal that an object does not exist any more.
 func gone(c *client.Client, t target) goal {
 	uid := t.object.GetMetadata().GetUid()
 	return goal{
 		kind: t.kind, namespace: t.namespace(), name: t.name(), what: "deletion", reason: holdsUp(c),
-		met: func(o resource.Object) (bool, error) { return o == nil || o.GetMetadata().GetUid() != uid, nil },
+		met: func(o object.Object) (bool, error) { return o == nil || o.GetMetadata().GetUid() != uid, nil },
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
@@ -18,7 +18,7 @@ func newDescribe(e *env) *cobra.Command {
 	var noEvents bool
 	cmd := &cobra.Command{
 		Use:   "describe TYPE [NAME... | PREFIX | -l SELECTOR] | TYPE/NAME...",
-		Short: "Show everything about objects: what they are, what they wait for, what happened to them",
+		Short: "Show the details of objects, what they wait for, and their events",
 		Example: `  windlass describe machine a
   windlass describe node/b machineset/workers`,
 		ValidArgsFunction: e.completeObjects,
@@ -27,7 +27,7 @@ func newDescribe(e *env) *cobra.Command {
 		},
 	}
 	s.flags(cmd.Flags())
-	cmd.Flags().BoolVar(&noEvents, "no-events", false, "leave out what happened to the objects")
+	cmd.Flags().BoolVar(&noEvents, "no-events", false, "do not show the objects' events")
 	return cmd
 }
 
@@ -57,7 +57,7 @@ func (e *env) describe(ctx context.Context, args []string, s selection, events b
 	})
 }
 
-// findForDescribe reads the objects of a group. A name that nobody has is taken as the beginning of names.
+// findForDescribe reads the objects of a group. A name without an object is used as a prefix.
 func (e *env) findForDescribe(ctx context.Context, c *client.Client, g group, s selection) ([]target, error) {
 	if len(g.names) > 0 && s.selects() {
 		return nil, errors.New("name cannot be provided when a selector is specified")
@@ -91,7 +91,7 @@ func (e *env) withPrefix(ctx context.Context, c *client.Client, k client.Kind, p
 	return out, err
 }
 
-// describer prints one object for people.
+// describer prints one object in readable form.
 type describer struct {
 	ctx    context.Context
 	client *client.Client
@@ -99,10 +99,10 @@ type describer struct {
 	target
 }
 
-// labelWidth is where the values of the plain lines begin.
+// labelWidth is the column at which values start.
 const labelWidth = 20
 
-// line prints a label and a value; a value of several lines goes below itself.
+// line prints a label and a value; further lines of the value are aligned with the first.
 func (d *describer) line(label, value string) {
 	for i, text := range strings.Split(value, "\n") {
 		head := ""
@@ -116,7 +116,7 @@ func (d *describer) line(label, value string) {
 // linef is line with fmt.Sprintf.
 func (d *describer) linef(label, text string, args ...any) { d.line(label, fmt.Sprintf(text, args...)) }
 
-// optional is line that is left out where there is no value.
+// optional is line, but prints nothing for an empty value.
 func (d *describer) optional(label, value string) {
 	if value != "" {
 		d.line(label, value)
@@ -137,8 +137,8 @@ func (d *describer) describe(events bool) {
 	}
 }
 
-// sections returns what describes a kind in its own words, nil if nothing does.
-func sections(o resource.Object) func(*describer) {
+// sections returns the describe function for the object's kind, nil if the kind has none.
+func sections(o object.Object) func(*describer) {
 	switch o.(type) {
 	case machine:
 		return (*describer).machine

@@ -10,17 +10,17 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// fromServer begins every error that the cluster gave.
+// fromServer is the prefix of every error of the cluster.
 const fromServer = "from server"
 
-// describe returns an error as people read it: in oc's form "Error from server (Reason): message", with one line per wrong
-// field where there are several.
+// describe returns the text of an error for the user, in oc's form "Error from server (Reason): message", with one
+// line per field if several are invalid.
 func describe(err error) string {
 	st, ok := status.FromError(err)
 	if !ok {
 		return err.Error()
 	}
-	if st.Code() == codes.Unavailable && len(st.Details()) == 0 { // nothing of the cluster's own answered
+	if st.Code() == codes.Unavailable && len(st.Details()) == 0 { // no service of the cluster answered
 		return "the cluster cannot be reached: " + st.Message()
 	}
 	var b strings.Builder
@@ -42,7 +42,7 @@ func describe(err error) string {
 	return b.String()
 }
 
-// silent reports whether an error is one of a part of the cluster that does not answer.
+// silent reports whether an error means that a part of the cluster does not answer.
 func silent(err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded:
@@ -51,7 +51,7 @@ func silent(err error) bool {
 	return false
 }
 
-// headline returns the message of an error without the fields that follow it line by line.
+// headline returns the message of an error without the list of invalid fields.
 func headline(st *status.Status) string {
 	for _, d := range st.Details() {
 		bad, ok := d.(*errdetails.BadRequest)
@@ -60,17 +60,17 @@ func headline(st *status.Status) string {
 		}
 		lines := wrongFields(bad)
 		switch {
-		case len(lines) == 0 || !strings.HasPrefix(st.Message(), lines[0]): // the message says something else
+		case len(lines) == 0 || !strings.HasPrefix(st.Message(), lines[0]): // the message does not repeat the fields
 		case len(lines) == 1:
 			return lines[0]
 		default:
-			return fmt.Sprintf("%d fields are not valid:", len(lines))
+			return fmt.Sprintf("%d fields are invalid:", len(lines))
 		}
 	}
 	return st.Message()
 }
 
-// wrongFields returns one line for each wrong field, each once.
+// wrongFields returns one line for each invalid field, without duplicates.
 func wrongFields(d *errdetails.BadRequest) []string {
 	var lines []string
 	for _, v := range d.GetFieldViolations() {
@@ -85,7 +85,7 @@ func wrongFields(d *errdetails.BadRequest) []string {
 	return lines
 }
 
-// reasonWord is what Kubernetes' API calls a code.
+// reasonWord returns the Kubernetes API reason for a code.
 func reasonWord(c codes.Code) string {
 	switch c {
 	case codes.NotFound:

@@ -5,23 +5,27 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
 func TestFieldsOfAnErrorArePrintedOnce(t *testing.T) {
-	var many []rpcerr.Field
+	var many []object.Fault
 	for i := range 12 {
-		many = append(many, rpcerr.Field{Path: fmt.Sprintf("spec.f%02d", i), Description: "is wrong"})
+		many = append(many, object.Fault{Path: fmt.Sprintf("spec.f%02d", i), Description: "is wrong"})
 	}
 	for name, c := range map[string]struct {
-		fields []rpcerr.Field
+		fields []object.Fault
 		want   string
 	}{
-		"one":             {many[:1], "from server (Invalid): spec.f00: is wrong"},
-		"two":             {many[:2], "from server (Invalid): 2 fields are not valid:\n* spec.f00: is wrong\n* spec.f01: is wrong"},
-		"one found twice": {[]rpcerr.Field{many[0], many[0]}, "from server (Invalid): spec.f00: is wrong"},
+		"one": {many[:1], "from server (Invalid): spec.f00: is wrong"},
+		"two": {
+			many[:2], "from server (Invalid): 2 fields are invalid:\n* spec.f00: is wrong\n* spec.f01: is wrong",
+		},
+		"one found twice": {[]object.Fault{many[0], many[0]}, "from server (Invalid): spec.f00: is wrong"},
 		"one and the whole": {
-			[]rpcerr.Field{many[0], {Description: "too much"}}, "from server (Invalid): 2 fields are not valid:\n* spec.f00: is wrong\n* too much",
+			[]object.Fault{many[0], {Description: "too much"}},
+			"from server (Invalid): 2 fields are invalid:\n* spec.f00: is wrong\n* too much",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
-// The kinds that are described in words of their own.
+// The kinds with their own describe functions.
 type (
 	machine      = *machinev1.Machine
 	machineSet   = *machinev1.MachineSet
@@ -38,7 +38,9 @@ func (d *describer) machine() {
 	d.line("Provider ID", table.OrNone(m.GetSpec().GetProviderId()))
 	d.line("Addresses", addressLines(s.GetAddresses()))
 	if o := s.GetLastOperation(); o != nil {
-		d.line("Last operation", strings.TrimSuffix(fmt.Sprintf("%s %s, %s: %s", o.GetType(), o.GetState(), ago(o.GetLastUpdated()), o.GetDescription()), ": "))
+		d.line("Last operation",
+			strings.TrimSuffix(fmt.Sprintf("%s %s, %s: %s", o.GetType(), o.GetState(), ago(o.GetLastUpdated()),
+				o.GetDescription()), ": "))
 	}
 	d.line("Node labels", mapLines(m.GetSpec().GetMetadata().GetLabels()))
 	d.line("Node taints", taintLines(m.GetSpec().GetTaints()))
@@ -49,9 +51,11 @@ func (d *describer) machine() {
 	d.conditions(s.GetConditions())
 }
 
-// waitsFor asks machine-api what a machine waits for.
+// waitsFor returns what a machine waits for according to machine-api.
 func (d *describer) waitsFor(m machine) string {
-	p, err := machinev1.NewMachineServiceClient(d.client.Conn()).PlanMachine(d.ctx, &machinev1.PlanMachineRequest{Namespace: d.namespace(), Name: d.name()})
+	p, err := machinev1.NewMachineServiceClient(d.client.Conn()).PlanMachine(d.ctx, &machinev1.PlanMachineRequest{
+		Namespace: d.namespace(), Name: d.name(),
+	})
 	if err != nil {
 		return "<" + shortError(err) + ">"
 	}
@@ -59,12 +63,12 @@ func (d *describer) waitsFor(m machine) string {
 		return withProgress(d.ctx, d.client, m, w)
 	}
 	if a := p.GetActions(); len(a) > 0 {
-		return "nothing: " + a[0].GetAction() + " comes next"
+		return "nothing, next action: " + a[0].GetAction()
 	}
 	return "nothing"
 }
 
-// hookTasks prints the tasks of a machine's hooks, if there are any.
+// hookTasks prints the tasks of a machine's hooks.
 func (d *describer) hookTasks(m machine) {
 	list, err := tasksOf(d.ctx, d.client, m)
 	if err != nil || len(list) == 0 {
@@ -72,7 +76,10 @@ func (d *describer) hookTasks(m machine) {
 	}
 	rows := [][]string{{"TASK", "HOOK", "STATE", "CLAIMED BY", "MESSAGE"}}
 	for _, t := range list {
-		rows = append(rows, []string{t.GetMetadata().GetName(), t.GetSpec().GetHookName(), taskState(t), t.GetStatus().GetClaimedBy(), t.GetStatus().GetMessage()})
+		rows = append(rows, []string{
+			t.GetMetadata().GetName(), t.GetSpec().GetHookName(), taskState(t),
+			t.GetStatus().GetClaimedBy(), t.GetStatus().GetMessage(),
+		})
 	}
 	d.rows("Hook Tasks", rows)
 }
@@ -80,7 +87,8 @@ func (d *describer) hookTasks(m machine) {
 func (d *describer) machineSet() {
 	s := d.object.(machineSet)
 	st := s.GetStatus()
-	d.linef("Replicas", "%d current / %s desired, %d ready, %d available", st.GetReplicas(), number(s.GetSpec().Replicas), st.GetReadyReplicas(), st.GetAvailableReplicas())
+	d.linef("Replicas", "%d current / %s desired, %d ready, %d available", st.GetReplicas(), number(s.GetSpec().Replicas),
+		st.GetReadyReplicas(), st.GetAvailableReplicas())
 	d.line("Selector", selectorText(s))
 	d.line("Delete policy", cmp.Or(s.GetSpec().GetDeletePolicy(), "Random"))
 	if st.GetErrorReason() != "" || st.GetErrorMessage() != "" {
@@ -88,7 +96,9 @@ func (d *describer) machineSet() {
 	}
 	d.machineTemplate(s.GetSpec().GetTemplate().GetMetadata(), s.GetSpec().GetTemplate().GetSpec())
 	d.ownMachines("Machines")
-	p, err := machinev1.NewMachineSetServiceClient(d.client.Conn()).PlanMachineSet(d.ctx, &machinev1.PlanMachineSetRequest{Namespace: d.namespace(), Name: d.name()})
+	p, err := machinev1.NewMachineSetServiceClient(d.client.Conn()).PlanMachineSet(d.ctx, &machinev1.PlanMachineSetRequest{
+		Namespace: d.namespace(), Name: d.name(),
+	})
 	if err == nil {
 		d.heldBack(p.GetHeldBack())
 	}
@@ -113,7 +123,8 @@ func (d *describer) controlPlane() {
 	d.line("State", cmp.Or(s.GetSpec().GetState(), "Inactive"))
 	d.line("Strategy", cmp.Or(s.GetSpec().GetStrategy().GetType(), "RollingUpdate"))
 	d.linef("Replicas", "%d current / %s desired, %d ready, %d updated, %d unavailable",
-		st.GetReplicas(), number(s.GetSpec().Replicas), st.GetReadyReplicas(), st.GetUpdatedReplicas(), st.GetUnavailableReplicas())
+		st.GetReplicas(), number(s.GetSpec().Replicas), st.GetReadyReplicas(), st.GetUpdatedReplicas(),
+		st.GetUnavailableReplicas())
 	d.line("Selector", mapLines(s.GetSpec().GetSelector().GetMatchLabels()))
 	t := s.GetSpec().GetTemplate().GetMachinesV1Beta1MachineOpenshiftIo()
 	d.yaml("Failure Domains", t.GetFailureDomains())
@@ -164,7 +175,10 @@ func (d *describer) drains() {
 	rows := [][]string{{"NAME", "PHASE", "MESSAGE", "AGE"}}
 	for _, o := range list {
 		dr := o.(drain)
-		rows = append(rows, []string{dr.GetMetadata().GetName(), dr.GetStatus().GetPhase(), dr.GetStatus().GetMessage(), table.Age(dr.GetMetadata().GetCreationTimestamp(), time.Now())})
+		rows = append(rows, []string{
+			dr.GetMetadata().GetName(), dr.GetStatus().GetPhase(), dr.GetStatus().GetMessage(),
+			table.Age(dr.GetMetadata().GetCreationTimestamp(), time.Now()),
+		})
 	}
 	d.rows("Drains", rows)
 }
@@ -189,7 +203,7 @@ func (d *describer) drain() {
 	d.conditions(st.GetConditions())
 }
 
-// when prints a time, if there is one.
+// when prints a time if it is set.
 func (d *describer) when(label string, t *timestamppb.Timestamp) {
 	if t != nil {
 		d.line(label, ago(t))

@@ -23,7 +23,7 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
-// identity prints what every object has.
+// identity prints the fields that every object has.
 func (d *describer) identity() {
 	m := d.object.GetMetadata()
 	d.line("Name", m.GetName())
@@ -60,7 +60,7 @@ func mapLines(m map[string]string) string {
 	return strings.Join(lines, "\n")
 }
 
-// ago returns a time and how long ago it was.
+// ago returns a time and its age.
 func ago(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return table.None
@@ -82,7 +82,7 @@ func (d *describer) rows(heading string, rows [][]string) {
 		return
 	}
 	d.heading(heading)
-	_ = table.NewIndented(d.out, "  ").Print(rows...) // the reader has left; there is nobody to tell
+	_ = table.NewIndented(d.out, "  ").Print(rows...) // the reader of the output has gone, so the error cannot be reported
 }
 
 // yaml prints a message below a heading.
@@ -104,7 +104,10 @@ func (d *describer) yaml(heading string, m proto.Message) {
 func (d *describer) conditions(list []*metav1.Condition) {
 	rows := [][]string{{"TYPE", "STATUS", "SEVERITY", "REASON", "AGE", "MESSAGE"}}
 	for _, c := range list {
-		rows = append(rows, []string{c.GetType(), c.GetStatus(), c.GetSeverity(), c.GetReason(), table.Age(c.GetLastTransitionTime(), time.Now()), c.GetMessage()})
+		rows = append(rows, []string{
+			c.GetType(), c.GetStatus(), c.GetSeverity(), c.GetReason(),
+			table.Age(c.GetLastTransitionTime(), time.Now()), c.GetMessage(),
+		})
 	}
 	d.rows("Conditions", rows)
 }
@@ -112,7 +115,10 @@ func (d *describer) conditions(list []*metav1.Condition) {
 func (d *describer) nodeConditions(list []*nodev1.NodeCondition) {
 	rows := [][]string{{"TYPE", "STATUS", "REASON", "AGE", "MESSAGE"}}
 	for _, c := range list {
-		rows = append(rows, []string{c.GetType(), c.GetStatus(), c.GetReason(), table.Age(c.GetLastTransitionTime(), time.Now()), c.GetMessage()})
+		rows = append(rows, []string{
+			c.GetType(), c.GetStatus(), c.GetReason(),
+			table.Age(c.GetLastTransitionTime(), time.Now()), c.GetMessage(),
+		})
 	}
 	d.rows("Conditions", rows)
 }
@@ -166,7 +172,7 @@ func quantityLines(m map[string]*structpb.Value) string {
 	return table.OrNone(strings.Join(lines, "\n"))
 }
 
-// machineTemplate prints what new machines of a set look like.
+// machineTemplate prints the template for new machines of a set.
 func (d *describer) machineTemplate(meta *metav1.ObjectMeta, spec *machinev1.MachineSpec) {
 	d.heading("Machine Template")
 	inner := *d
@@ -179,7 +185,7 @@ func (d *describer) machineTemplate(meta *metav1.ObjectMeta, spec *machinev1.Mac
 	inner.yaml("Provider Spec", spec.GetProviderSpec().GetValue())
 }
 
-// ownMachines lists machines that the object manages.
+// ownMachines lists the machines that the object owns.
 func (d *describer) ownMachines(describe string) {
 	k, err := client.FindKind("machine")
 	if err != nil {
@@ -197,7 +203,8 @@ func (d *describer) ownMachines(describe string) {
 			if r.GetUid() == d.object.GetMetadata().GetUid() {
 				rows = append(rows, []string{
 					m.GetMetadata().GetName(), m.GetStatus().GetPhase(), m.GetStatus().GetNodeRef().GetName(),
-					m.GetMetadata().GetLabels()["machine.openshift.io/zone"], table.Age(m.GetMetadata().GetCreationTimestamp(), time.Now()),
+					m.GetMetadata().GetLabels()["machine.openshift.io/zone"], table.Age(m.GetMetadata().GetCreationTimestamp(),
+						time.Now()),
 				})
 			}
 		}
@@ -239,7 +246,7 @@ func refName(r *metav1.ObjectReference) string {
 	return strings.ToLower(r.GetKind()) + "/" + r.GetName()
 }
 
-// freely prints spec and status of a kind that has no words of its own.
+// freely prints spec and status of a kind without a describe function, as YAML.
 func (d *describer) freely() {
 	r := d.object.ProtoReflect()
 	for i := range r.Descriptor().Fields().Len() {
@@ -255,7 +262,7 @@ func (d *describer) freely() {
 	}
 }
 
-// events prints what happened to the object, the newest last.
+// events prints the object's events, the newest last.
 func (d *describer) events() {
 	if _, ok := d.object.(*eventv1.Event); ok {
 		return
@@ -274,21 +281,23 @@ func (d *describer) events() {
 	}
 	rows := [][]string{row([]string{"TYPE", "REASON", "AGE", "FROM", "MESSAGE"}, "TRACE")}
 	for _, ev := range list {
-		rows = append(rows, row([]string{ev.GetType(), ev.GetReason(), eventAge(ev), source(ev), ev.GetMessage()}, traceOf(ev)))
+		rows = append(rows, row([]string{ev.GetType(), ev.GetReason(), eventAge(ev), source(ev), ev.GetMessage()},
+			traceOf(ev)))
 	}
 	d.rows("Events", rows)
 }
 
-// eventAge is the age of an event as kubectl tells it: "3s (x4 over 2m)".
+// eventAge returns the age of an event in kubectl's form: "3s (x4 over 2m)".
 func eventAge(ev *eventv1.Event) string {
 	last := table.Age(ev.GetLastTimestamp(), time.Now())
 	if ev.GetCount() < 2 || ev.GetFirstTimestamp() == nil {
 		return last
 	}
-	return fmt.Sprintf("%s (x%d over %s)", last, ev.GetCount(), duration.HumanDuration(time.Since(ev.GetFirstTimestamp().AsTime())))
+	return fmt.Sprintf("%s (x%d over %s)", last, ev.GetCount(),
+		duration.HumanDuration(time.Since(ev.GetFirstTimestamp().AsTime())))
 }
 
-// traceOf returns the id of the trace that an event is in; "" without an exporter of traces.
+// traceOf returns the trace ID of an event; "" if traces are not exported.
 func traceOf(ev *eventv1.Event) string {
 	return ev.GetMetadata().GetAnnotations()[trace.EventAnnotation]
 }
@@ -297,7 +306,7 @@ func source(ev *eventv1.Event) string {
 	return cmp.Or(ev.GetSource().GetComponent(), ev.GetReportingComponent())
 }
 
-// shortError is an error in one line.
+// shortError returns an error in one line.
 func shortError(err error) string {
 	first, _, _ := strings.Cut(describe(err), "\n")
 	return first

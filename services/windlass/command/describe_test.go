@@ -12,17 +12,21 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/trace"
 )
 
 const namespace = "openshift-machine-api"
 
-// leaving puts a machine into the world that is being deleted and waits for its two hooks, one of which has a task that somebody works on.
+// leaving puts a machine into the world that is being deleted and waits for its two hooks, one of which has a task that
+// somebody works on.
 func (w *world) leaving(t *testing.T) *machinev1.Machine {
 	t.Helper()
 	_, err := w.machines.Create(t.Context(), &machinev1.Machine{
-		Metadata: &metav1.ObjectMeta{Name: "a", Namespace: namespace, Finalizers: []string{"example.com/hold"}, Labels: map[string]string{"team": "web"}},
+		Metadata: &metav1.ObjectMeta{
+			Name: "a", Namespace: namespace, Finalizers: []string{"example.com/hold"},
+			Labels: map[string]string{"team": "web"},
+		},
 		Spec: &machinev1.MachineSpec{
 			LifecycleHooks: &machinev1.LifecycleHooks{
 				PreDrain:     []*machinev1.LifecycleHook{{Name: "MigrateApp", Owner: "my-app"}},
@@ -32,24 +36,34 @@ func (w *world) leaving(t *testing.T) *machinev1.Machine {
 		},
 	})
 	check(t, err)
-	m, err := w.machines.Modify(t.Context(), resource.Key{Namespace: namespace, Name: "a"}, func(m *machinev1.Machine) error {
-		m.Status = &machinev1.MachineStatus{
-			Phase: proto.String("Deleting"), NodeRef: &metav1.ObjectReference{Kind: "Node", Name: "node-a"},
-			Conditions: []*metav1.Condition{{Type: "Drainable", Status: "False", Severity: "Warning", Reason: proto.String("HookPresent"), Message: proto.String("held"), LastTransitionTime: timestamppb.Now()}},
-		}
-		return nil
-	})
+	m, err := w.machines.Modify(t.Context(), object.Key{Namespace: namespace, Name: "a"},
+		func(m *machinev1.Machine) error {
+			m.Status = &machinev1.MachineStatus{
+				Phase: proto.String("Deleting"), NodeRef: &metav1.ObjectReference{Kind: "Node", Name: "node-a"},
+				Conditions: []*metav1.Condition{
+					{
+						Type: "Drainable", Status: "False", Severity: "Warning", Reason: proto.String("HookPresent"),
+						Message: proto.String("held"), LastTransitionTime: timestamppb.Now(),
+					},
+				},
+			}
+			return nil
+		})
 	check(t, err)
 	_, err = w.machines.Delete(t.Context(), namespace, "a", nil)
 	check(t, err)
 	_, err = w.tasks.Create(t.Context(), &hookv1.HookTask{
 		Metadata: &metav1.ObjectMeta{Name: "task-1"},
-		Spec:     &hookv1.HookTaskSpec{MachineRef: resource.Reference(m), Point: "PreDrain", HookName: "MigrateApp", Owner: "my-app"},
+		Spec: &hookv1.HookTaskSpec{
+			MachineRef: object.Reference(m), Point: "PreDrain", HookName: "MigrateApp",
+			Owner: "my-app",
+		},
 	})
 	check(t, err)
-	_, err = w.tasks.Modify(t.Context(), resource.Key{Name: "task-1"}, func(task *hookv1.HookTask) error {
+	_, err = w.tasks.Modify(t.Context(), object.Key{Name: "task-1"}, func(task *hookv1.HookTask) error {
 		task.Status = &hookv1.HookTaskStatus{
-			Phase: proto.String("Claimed"), ClaimedBy: proto.String("alice"), ClaimTime: timestamppb.New(time.Now().Add(-5 * time.Minute)), Message: proto.String("half done"),
+			Phase: proto.String("Claimed"), ClaimedBy: proto.String("alice"),
+			ClaimTime: timestamppb.New(time.Now().Add(-5 * time.Minute)), Message: proto.String("half done"),
 			Conditions: []*metav1.Condition{{Type: "Overdue", Status: "True"}},
 		}
 		return nil
@@ -81,16 +95,22 @@ func TestDescribeTellsEverythingAboutAMachine(t *testing.T) {
 		t.Fatal(stderr)
 	}
 	wantLines(t, out,
-		"Name:               a\n", "Namespace:          "+namespace, "Labels:             team=web\n", "Annotations:        <none>\n", "Created:            20", "Deleting since:     20",
-		"Finalizers:         example.com/hold\n", "Phase:              Deleting\n", "Waiting for:", "Node:               node-a\n", "Node taints:        dedicated=db:NoSchedule\n",
-		"Lifecycle Hooks:\n", "  POINT          NAME         OWNER\n", "  PreDrain       MigrateApp   my-app\n", "  PreTerminate   Backup       my-backup\n",
+		"Name:               a\n", "Namespace:          "+namespace, "Labels:             team=web\n",
+		"Annotations:        <none>\n", "Created:            20", "Deleting since:     20",
+		"Finalizers:         example.com/hold\n", "Phase:              Deleting\n", "Waiting for:",
+		"Node:               node-a\n", "Node taints:        dedicated=db:NoSchedule\n",
+		"Lifecycle Hooks:\n", "  POINT          NAME         OWNER\n", "  PreDrain       MigrateApp   my-app\n",
+		"  PreTerminate   Backup       my-backup\n",
 		"Hook Tasks:\n", "task-1   MigrateApp   Claimed (overdue)   alice        half done\n",
-		"Conditions:\n", "  Drainable   False    Warning    HookPresent", "Events:\n", "Warning   HookWaits", "my-app has not answered yet\n",
+		"Conditions:\n", "  Drainable   False    Warning    HookPresent", "Events:\n", "Warning   HookWaits",
+		"my-app has not answered yet\n",
 	)
-	if code, prefix, _ := w.run(t, "", "describe", "machines"); code != 0 || !strings.Contains(prefix, "Name:               a\n") {
+	if code, prefix, _ := w.run(t, "", "describe", "machines"); code != 0 ||
+		!strings.Contains(prefix, "Name:               a\n") {
 		t.Errorf("all machines: %d\n%s", code, prefix)
 	}
-	if code, _, stderr := w.run(t, "", "describe", "machine", "b"); code != 1 || !strings.Contains(stderr, `Machine "b" not found`) {
+	if code, _, stderr := w.run(t, "", "describe", "machine", "b"); code != 1 ||
+		!strings.Contains(stderr, `Machine "b" not found`) {
 		t.Errorf("another machine: %d\n%s", code, stderr)
 	}
 }
@@ -107,7 +127,8 @@ func TestDescribeShowsTheTraceOfEachEvent(t *testing.T) {
 	w.recorder.Event(m, "Normal", "Deleting", "a user asked for it")
 	w.awaitEvents(t, 2)
 	_, out, _ := w.run(t, "", "describe", "machine", "a")
-	wantLines(t, out, "  TYPE     REASON     AGE", "   TRACE\n", "before the deletion\n", "a user asked for it   0123456789abcdef0123456789abcdef\n")
+	wantLines(t, out, "  TYPE     REASON     AGE", "   TRACE\n", "before the deletion\n",
+		"a user asked for it   0123456789abcdef0123456789abcdef\n")
 }
 
 // awaitEvents waits until the world has so many events.
@@ -131,7 +152,9 @@ func TestEventsAreShownWithTheNewestLast(t *testing.T) {
 	w.recorder.Event(m, "Normal", "Deleting", "somebody asked for it")
 	w.awaitEvents(t, 2)
 	_, out, _ := w.run(t, "", "events")
-	wantLines(t, out, "LAST SEEN   TYPE      REASON      OBJECT      MESSAGE\n", "Warning   HookWaits   machine/a   my-app has not answered yet\n", "Normal    Deleting    machine/a   somebody asked for it\n")
+	wantLines(t, out, "LAST SEEN   TYPE      REASON      OBJECT      MESSAGE\n",
+		"Warning   HookWaits   machine/a   my-app has not answered yet\n",
+		"Normal    Deleting    machine/a   somebody asked for it\n")
 	_, out, _ = w.run(t, "", "events", "--types=Normal", "--for", "machine/a", "--no-headers")
 	if strings.Contains(out, "HookWaits") || !strings.Contains(out, "Deleting") {
 		t.Errorf("normal events are\n%s", out)
@@ -151,11 +174,13 @@ a         PreTerminate   Backup       my-backup   Later`
 	if !strings.HasPrefix(out, want) {
 		t.Errorf("hooks are\n%swant\n%s", out, want)
 	}
-	if code, _, stderr := w.run(t, "", "hooks", "complete", "a", "Backup"); code != 1 || !strings.Contains(stderr, `no task of hook "Backup" on machine "a"`) {
+	if code, _, stderr := w.run(t, "", "hooks", "complete", "a", "Backup"); code != 1 ||
+		!strings.Contains(stderr, `no task of hook "Backup" on machine "a"`) {
 		t.Errorf("complete: %d %s", code, stderr)
 	}
 	// Nobody answers for tasks in this world; the call arrives all the same.
-	if code, _, stderr := w.run(t, "", "hooks", "complete", "a", "MigrateApp"); code != 1 || !strings.Contains(stderr, "NotImplemented") {
+	if code, _, stderr := w.run(t, "", "hooks", "complete", "a", "MigrateApp"); code != 1 ||
+		!strings.Contains(stderr, "NotImplemented") {
 		t.Errorf("complete: %d %s", code, stderr)
 	}
 }
@@ -169,6 +194,9 @@ func TestDescribeKnowsNodesAndSets(t *testing.T) {
 	check(t, err)
 	w.create(t, set("web", 2))
 	_, out, _ := w.run(t, "", "describe", "node/one", "machineset/web")
-	wantLines(t, out, "Name:               one\n", "Status:             Unknown,SchedulingDisabled\n", "Roles:              worker\n", "Taints:             k:NoExecute\n", "Conditions:         <none>\n", "Events:             <none>\n",
-		"\n\nName:               web\n", "Replicas:           0 current / 2 desired, 0 ready, 0 available\n", "Machine Template:\n", "Machines:           <none>\n")
+	wantLines(t, out, "Name:               one\n", "Status:             Unknown,SchedulingDisabled\n",
+		"Roles:              worker\n", "Taints:             k:NoExecute\n", "Conditions:         <none>\n",
+		"Events:             <none>\n",
+		"\n\nName:               web\n", "Replicas:           0 current / 2 desired, 0 ready, 0 available\n",
+		"Machine Template:\n", "Machines:           <none>\n")
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
-// The kinds of workloads and updates that are described in words of their own.
+// The kinds of workloads and updates with their own describe functions.
 type (
 	pod                  = *schedulingv1.Pod
 	clusterVersionObject = *updatev1.ClusterVersion
 )
 
-// pod prints what kubectl prints of a pod.
+// pod prints a pod as `kubectl describe` does.
 func (d *describer) pod() {
 	p := d.object.(pod)
 	sp, st := p.GetSpec(), p.GetStatus()
@@ -36,7 +36,10 @@ func (d *describer) pod() {
 	d.containers("Containers", sp.GetContainers(), st.GetContainerStatuses())
 	rows := [][]string{{"TYPE", "STATUS", "REASON", "AGE", "MESSAGE"}}
 	for _, c := range st.GetConditions() {
-		rows = append(rows, []string{c.GetType(), c.GetStatus(), c.GetReason(), table.Age(c.GetLastTransitionTime(), time.Now()), c.GetMessage()})
+		rows = append(rows, []string{
+			c.GetType(), c.GetStatus(), c.GetReason(),
+			table.Age(c.GetLastTransitionTime(), time.Now()), c.GetMessage(),
+		})
 	}
 	d.rows("Conditions", rows)
 	d.line("QoS Class", table.OrNone(st.GetQosClass()))
@@ -75,15 +78,17 @@ func stateText(s *schedulingv1.ContainerState) string {
 	case s.GetRunning() != nil:
 		return "Running since " + ago(s.GetRunning().GetStartedAt())
 	case s.GetWaiting() != nil:
-		return strings.TrimSuffix(fmt.Sprintf("Waiting: %s: %s", s.GetWaiting().GetReason(), s.GetWaiting().GetMessage()), ": ")
+		return strings.TrimSuffix(fmt.Sprintf("Waiting: %s: %s", s.GetWaiting().GetReason(), s.GetWaiting().GetMessage()),
+			": ")
 	case s.GetTerminated() != nil:
 		t := s.GetTerminated()
-		return fmt.Sprintf("Terminated: %s, exit code %d, %s", table.OrNone(t.GetReason()), t.GetExitCode(), ago(t.GetFinishedAt()))
+		return fmt.Sprintf("Terminated: %s, exit code %d, %s", table.OrNone(t.GetReason()), t.GetExitCode(),
+			ago(t.GetFinishedAt()))
 	}
 	return ""
 }
 
-// tolerationLines prints tolerations as the documents show them: "key=value:effect for 300s".
+// tolerationLines returns tolerations in kubectl's form: "key=value:effect for 300s".
 func tolerationLines(list []*schedulingv1.Toleration) string {
 	var lines []string
 	for _, t := range list {
@@ -119,7 +124,10 @@ func (d *describer) podsOnNode() {
 	for _, o := range list {
 		p := o.(pod)
 		m := p.GetMetadata()
-		rows = append(rows, []string{m.GetNamespace(), m.GetName(), table.PodStatus(p), table.Age(m.GetCreationTimestamp(), time.Now())})
+		rows = append(rows, []string{
+			m.GetNamespace(), m.GetName(), table.PodStatus(p),
+			table.Age(m.GetCreationTimestamp(), time.Now()),
+		})
 	}
 	d.rows("Pods", rows)
 }
@@ -137,12 +145,16 @@ func (d *describer) clusterVersion() {
 	if p := st.GetProgress(); p != nil {
 		d.linef("Progress", "%d of %d manifests, run level %s", p.GetDone(), p.GetTotal(), table.OrNone(p.GetRunLevel()))
 		for _, w := range p.GetWaits() {
-			d.linef("Waits for", "%s/%s: %s (now: %s), since %s", strings.ToLower(w.GetObject().GetKind()), w.GetObject().GetName(), w.GetFact(), w.GetObserved(), ago(w.GetSince()))
+			d.linef("Waits for", "%s/%s: %s (now: %s), since %s", strings.ToLower(w.GetObject().GetKind()),
+				w.GetObject().GetName(), w.GetFact(), w.GetObserved(), ago(w.GetSince()))
 		}
 	}
 	rows := [][]string{{"STATE", "VERSION", "VERIFIED", "STARTED", "COMPLETED", "WAIVED"}}
 	for _, h := range st.GetHistory() {
-		rows = append(rows, []string{h.GetState(), h.GetVersion(), fmt.Sprint(h.GetVerified()), ago(h.GetStartedTime()), ago(h.GetCompletionTime()), h.GetAcceptedRisks()})
+		rows = append(rows, []string{
+			h.GetState(), h.GetVersion(), fmt.Sprint(h.GetVerified()), ago(h.GetStartedTime()),
+			ago(h.GetCompletionTime()), h.GetAcceptedRisks(),
+		})
 	}
 	d.rows("History", rows)
 	d.conditions(st.GetConditions())

@@ -15,11 +15,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/windlass-dev/windlass/kit/manifest"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
-// files is the flag -f and what belongs to it.
+// files are the flag -f and the flags that modify it.
 type files struct {
 	names     []string
 	recursive bool
@@ -27,17 +27,17 @@ type files struct {
 
 func (f *files) flags(fs *pflag.FlagSet, what string) {
 	fs.StringSliceVarP(&f.names, "filename", "f", nil, "file, directory or - with "+what)
-	fs.BoolVarP(&f.recursive, "recursive", "R", false, "look into the directories of a directory too")
+	fs.BoolVarP(&f.recursive, "recursive", "R", false, "process the directory given with -f recursively")
 }
 
 // document is one object of a file.
 type document struct {
 	manifest.Document
 	kind   client.Kind
-	object resource.Object
+	object object.Object
 }
 
-// read returns the objects of all files. Every document that is wrong is told in the error; the others are returned beside it.
+// read returns the valid objects of all files, and an error that lists every invalid document.
 func (f files) read(in io.Reader) ([]document, error) {
 	if len(f.names) == 0 {
 		return nil, errors.New("must specify a file, a directory or - with -f")
@@ -59,7 +59,7 @@ func (f files) read(in io.Reader) ([]document, error) {
 	return out, failed.err()
 }
 
-// expand returns the files that a name means.
+// expand returns the files that a value of -f names.
 func (f files) expand(name string) ([]string, error) {
 	if name == "-" {
 		return []string{name}, nil
@@ -68,7 +68,7 @@ func (f files) expand(name string) ([]string, error) {
 	if err != nil {
 		var wrong *fs.PathError
 		if errors.As(err, &wrong) {
-			return nil, fmt.Errorf("the path %q cannot be read: %w", name, wrong.Err)
+			return nil, fmt.Errorf("cannot read %q: %w", name, wrong.Err)
 		}
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (f files) expand(name string) ([]string, error) {
 		return nil
 	})
 	if err == nil && len(out) == 0 {
-		err = fmt.Errorf("no *.yaml, *.yml or *.json in %q", name)
+		err = fmt.Errorf("no *.yaml, *.yml or *.json files in %q", name)
 	}
 	return out, err
 }
@@ -134,21 +134,22 @@ func decode(d manifest.Document) ([]document, error) {
 	return []document{{d, k, obj}}, nil
 }
 
-// place settles the namespace of a document's object.
+// place sets the namespace of a document's object from -n; it fails if the document names another one.
 func (e *env) place(d document) error {
 	m := d.object.GetMetadata()
 	if m == nil || e.namespace == "" || !d.kind.GetNamespaced() {
 		return nil
 	}
 	if m.Namespace != "" && m.Namespace != e.namespace {
-		return fmt.Errorf("%s:%d: the namespace of the object %q does not match the namespace %q: say --namespace=%s to go on",
+		return fmt.Errorf(
+			"%s:%d: the namespace of the object %q does not match the namespace %q; use --namespace=%s",
 			d.File, d.LineOf("metadata.namespace"), m.Namespace, e.namespace, m.Namespace)
 	}
 	m.Namespace = e.namespace
 	return nil
 }
 
-// placed returns the server's error about a document with file and line: one line for each wrong field.
+// placed adds file and line to the server's error about a document: one line for each invalid field.
 func (d document) placed(err error) error {
 	if err == nil {
 		return nil
@@ -164,7 +165,8 @@ func (d document) placed(err error) error {
 			continue
 		}
 		for _, v := range bad.GetFieldViolations() {
-			line := fmt.Sprintf("%s:%d: %s", d.File, d.LineOf(v.GetField()), strings.TrimPrefix(v.GetField()+": "+v.GetDescription(), ": "))
+			line := fmt.Sprintf("%s:%d: %s", d.File, d.LineOf(v.GetField()),
+				strings.TrimPrefix(v.GetField()+": "+v.GetDescription(), ": "))
 			if !slices.Contains(lines, line) {
 				lines = append(lines, line)
 			}
@@ -173,14 +175,16 @@ func (d document) placed(err error) error {
 	if len(lines) == 0 {
 		return errors.New(fmt.Sprintf("%s:%d: ", d.File, d.Line) + describe(err))
 	}
-	return fmt.Errorf("from server (%s): the %s of %s:%d is refused:\n%s", reasonWord(st.Code()), d.kind.GetKind(), d.File, d.Line, strings.Join(lines, "\n"))
+	return fmt.Errorf("from server (%s): the %s at %s:%d is invalid:\n%s", reasonWord(st.Code()), d.kind.GetKind(), d.File,
+		d.Line, strings.Join(lines, "\n"))
 }
 
 // dryRun is the flag --dry-run.
 type dryRun string
 
 func (d *dryRun) flag(fs *pflag.FlagSet) {
-	fs.StringVar((*string)(d), "dry-run", "none", "none, client (nothing is sent) or server (everything is checked, nothing is stored)")
+	fs.StringVar((*string)(d), "dry-run", "none",
+		"none, client (do not send the request) or server (validate the request without storing the result)")
 	fs.Lookup("dry-run").NoOptDefVal = "client"
 }
 
@@ -194,7 +198,7 @@ func (d dryRun) check() error {
 func (d dryRun) client() bool { return d == "client" }
 func (d dryRun) server() bool { return d == "server" }
 
-// suffix is what is said behind the verb.
+// suffix is printed after the verb; "" without a dry run.
 func (d dryRun) suffix() string {
 	switch {
 	case d.client():

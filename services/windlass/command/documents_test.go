@@ -23,15 +23,20 @@ func (w *world) run(t *testing.T, in string, args ...string) (code int, stdout, 
 
 func (w *world) flags() []string {
 	e := w.env("admin")
-	return []string{"--server", e["WINDLASS_SERVER"], "--cacert", e["WINDLASS_CACERT"], "--cert", e["WINDLASS_CERT"], "--key", e["WINDLASS_KEY"]}
+	return []string{
+		"--server", e["WINDLASS_SERVER"], "--cacert", e["WINDLASS_CACERT"], "--cert", e["WINDLASS_CERT"],
+		"--key", e["WINDLASS_KEY"],
+	}
 }
 
 // placeholder is a refusal of a name that the documentation leaves to its reader, or leaves out.
-var placeholder = regexp.MustCompile(`^\S+:[0-9]+: (metadata\.name|spec\.lifecycleHooks\.pre(Drain|Terminate)\[[0-9]+\]\.(name|owner)): `)
+var placeholder = regexp.MustCompile(
+	`^\S+:[0-9]+: (metadata\.name|spec\.lifecycleHooks\.pre(Drain|Terminate)\[[0-9]+\]\.(name|owner)): `)
 
 func TestDocumentsOfTheDocumentationLoadUnchanged(t *testing.T) {
 	w := newWorld(t)
-	files, err := filepath.Glob("../../../kit/manifest/testdata/documents/00[0-3]-[0-9][0-9]-*[MN][ao][cd]*.yaml") // machines, their sets, nodes
+	// machines, their sets, nodes
+	files, err := filepath.Glob("../../../kit/manifest/testdata/documents/00[0-3]-[0-9][0-9]-*[MN][ao][cd]*.yaml")
 	check(t, err)
 	files = slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, "-NodeSpec.yaml") })
 	if len(files) < 11 {
@@ -100,7 +105,8 @@ func TestAnInterruptedWatchIsNoError(t *testing.T) {
 }
 
 func set(name string, replicas int) string {
-	return `{"apiVersion":"machine.openshift.io/v1beta1","kind":"MachineSet","metadata":{"name":"` + name + `"},"spec":{"replicas":` + string(rune('0'+replicas)) + `}}`
+	return `{"apiVersion":"machine.openshift.io/v1beta1","kind":"MachineSet","metadata":{"name":"` + name +
+		`"},"spec":{"replicas":` + string(rune('0'+replicas)) + `}}`
 }
 
 func (w *world) create(t *testing.T, document string) {

@@ -17,7 +17,7 @@ func newDown(e *env) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "down",
-		Short: "Stop a cluster on this machine; its state stays for the next up",
+		Short: "Stop a cluster on this machine and keep its state",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
@@ -25,8 +25,8 @@ func newDown(e *env) *cobra.Command {
 			return e.down(ctx, purge)
 		},
 	}
-	cmd.Flags().BoolVar(&purge, "purge", false, "remove the cluster's state too")
-	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the processes to end")
+	cmd.Flags().BoolVar(&purge, "purge", false, "also delete the cluster's state")
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the processes to exit")
 	return cmd
 }
 
@@ -49,7 +49,7 @@ func (e *env) down(ctx context.Context, purge bool) error {
 	}
 	s.done(fmt.Sprintf("%d stopped", len(stopped)))
 	if !purge {
-		fmt.Fprintf(e.out, "cluster %q is down; `windlass up%s` brings it back\n", c.Name, nameFlag(c))
+		fmt.Fprintf(e.out, "cluster %q is down; run `windlass up%s` to restart it\n", c.Name, nameFlag(c))
 		return nil
 	}
 	s.begin("state")

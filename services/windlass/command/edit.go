@@ -13,11 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
 	"github.com/windlass-dev/windlass/kit/manifest"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
-// editorVariables name the user's editor, in the order in which they count.
+// editorVariables name the user's editor; the first one that is set is used.
 var editorVariables = []string{"WINDLASS_EDITOR", "KUBE_EDITOR", "VISUAL", "EDITOR"}
 
 const editHelp = `# Please edit the object below. Lines beginning with a '#' will be ignored,
@@ -30,9 +30,10 @@ func newEdit(e *env) *cobra.Command {
 	var w writeFlags
 	cmd := &cobra.Command{
 		Use:   "edit (TYPE NAME... | TYPE/NAME...)",
-		Short: "Change objects in your editor",
-		Long: "Change objects in your editor: that of $" + strings.Join(editorVariables, ", $") + ", or vi. Only what you change is sent, so that what others change " +
-			"meanwhile stays. If something is wrong the editor opens again and says what.",
+		Short: "Edit objects in an editor",
+		Long: "Edit objects in an editor: the value of $" + strings.Join(editorVariables, ", $") +
+			", or vi.\n\nOnly your changes are sent, so that concurrent changes of other fields are kept. " +
+			"If the server rejects\nyour changes, the editor opens again with the error at the top of the file.",
 		ValidArgsFunction: e.completeObjects,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := w.settle(); err != nil {
@@ -53,7 +54,7 @@ func newEdit(e *env) *cobra.Command {
 	return cmd
 }
 
-// edit has the user change one object until it is accepted or given up.
+// edit opens one object in the editor until the change is accepted or cancelled.
 func (e *env) edit(ctx context.Context, c *client.Client, t target, w *writeFlags) error {
 	text, err := manifest.YAML(t.object)
 	if err != nil {
@@ -87,7 +88,7 @@ func (e *env) edit(ctx context.Context, c *client.Client, t target, w *writeFlag
 	}
 }
 
-// comment returns an error as lines of a file that are ignored.
+// comment returns an error as comment lines for the edited file.
 func comment(err error) string {
 	var b strings.Builder
 	for _, line := range strings.Split(describe(err), "\n") {
@@ -96,8 +97,10 @@ func comment(err error) string {
 	return b.String() + "#\n"
 }
 
-// saveEdited sends what the user changed; nothing is returned if that is nothing.
-func (e *env) saveEdited(ctx context.Context, c *client.Client, t target, edited []byte, w *writeFlags) (resource.Object, error) {
+// saveEdited sends the user's changes and returns the object; nil if there are none.
+func (e *env) saveEdited(ctx context.Context, c *client.Client, t target, edited []byte,
+	w *writeFlags,
+) (object.Object, error) {
 	parts, err := manifest.Split(bytes.NewReader(edited), "edited")
 	if err != nil {
 		return nil, err
@@ -123,7 +126,8 @@ func (e *env) saveEdited(ctx context.Context, c *client.Client, t target, edited
 	if err != nil {
 		return nil, err
 	}
-	patch, err := strategicpatch.CreateTwoWayMergePatchUsingLookupPatchMeta(before, after, manifest.NewPatchMeta(t.kind.Message))
+	patch, err := strategicpatch.CreateTwoWayMergePatchUsingLookupPatchMeta(before, after,
+		manifest.NewPatchMeta(t.kind.Message))
 	if err != nil || string(patch) == "{}" {
 		return nil, err
 	}
@@ -133,7 +137,7 @@ func (e *env) saveEdited(ctx context.Context, c *client.Client, t target, edited
 	return c.Patch(ctx, t.kind, t.namespace(), t.name(), manifest.StrategicPatch, patch, w.server())
 }
 
-// openEditor shows a text below comments and returns it as the user leaves it, without the comments.
+// openEditor opens text below comments in the editor and returns the edited text without the comments.
 func (e *env) openEditor(ctx context.Context, comments string, text []byte) ([]byte, error) {
 	f, err := os.CreateTemp("", "windlass-edit-*.yaml")
 	if err != nil {
@@ -168,7 +172,7 @@ func editor() string {
 	return "vi"
 }
 
-// withoutComments removes the lines at the top that begin with #.
+// withoutComments removes the leading lines that begin with #.
 func withoutComments(raw []byte) []byte {
 	for bytes.HasPrefix(raw, []byte("#")) {
 		_, raw, _ = bytes.Cut(raw, []byte("\n"))
@@ -176,7 +180,7 @@ func withoutComments(raw []byte) []byte {
 	return raw
 }
 
-// keepEdited keeps what the user wrote in a file and says where.
+// keepEdited saves the edited text in a temporary file, prints its path and returns err.
 func (e *env) keepEdited(edited []byte, err error) error {
 	f, err2 := os.CreateTemp("", "windlass-edit-*.yaml")
 	if err2 != nil {

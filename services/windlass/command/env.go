@@ -13,8 +13,9 @@ import (
 func newEnv(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "env",
-		Short: "Print the settings with which other programs reach the cluster",
-		Long: `Print the settings with which other programs reach the cluster, for the shell:
+		Short: "Print environment variables for accessing the cluster with other programs",
+		Long: `Print shell commands that set the environment variables for accessing the cluster with other
+programs, such as curl and grpcurl:
 
   eval "$(windlass env)"
   $CURL "$WINDLASS_URL/v1/machines"
@@ -26,22 +27,26 @@ func newEnv(e *env) *cobra.Command {
 				return err
 			}
 			grpcurl := e.grpcurl()
-			fmt.Fprintf(e.out, "export %s=%q\nexport WINDLASS_URL=%q\nexport %s=%q\n", client.EnvServer, t.Server, "https://"+t.Server, client.EnvCA, t.CA)
+			fmt.Fprintf(e.out, "export %s=%q\nexport WINDLASS_URL=%q\nexport %s=%q\n", client.EnvServer, t.Server,
+				"https://"+t.Server, client.EnvCA, t.CA)
 			if t.Token != "" {
 				fmt.Fprintf(e.out, "export %s=%q\n", client.EnvToken, t.Token)
-				fmt.Fprintf(e.out, "export CURL=%q\n", fmt.Sprintf("curl -sS --cacert %s -H Authorization:Bearer\\ %s", t.CA, t.Token))
-				fmt.Fprintf(e.out, "export GRPCURL=%q\n", fmt.Sprintf("%s -cacert %s -H authorization:Bearer\\ %s", grpcurl, t.CA, t.Token))
+				fmt.Fprintf(e.out, "export CURL=%q\n", fmt.Sprintf("curl -sS --cacert %s -H Authorization:Bearer\\ %s", t.CA,
+					t.Token))
+				fmt.Fprintf(e.out, "export GRPCURL=%q\n", fmt.Sprintf("%s -cacert %s -H authorization:Bearer\\ %s", grpcurl, t.CA,
+					t.Token))
 				return nil
 			}
 			fmt.Fprintf(e.out, "export %s=%q\nexport %s=%q\n", client.EnvCert, t.Cert, client.EnvKey, t.Key)
 			fmt.Fprintf(e.out, "export CURL=%q\n", fmt.Sprintf("curl -sS --cacert %s --cert %s --key %s", t.CA, t.Cert, t.Key))
-			fmt.Fprintf(e.out, "export GRPCURL=%q\n", fmt.Sprintf("%s -cacert %s -cert %s -key %s", grpcurl, t.CA, t.Cert, t.Key))
+			fmt.Fprintf(e.out, "export GRPCURL=%q\n", fmt.Sprintf("%s -cacert %s -cert %s -key %s", grpcurl, t.CA, t.Cert,
+				t.Key))
 			return nil
 		},
 	}
 }
 
-// grpcurl returns the one that `make build` puts beside this executable, or the one of the path where there is none.
+// grpcurl returns the path of the grpcurl that `make build` puts beside this executable, else "grpcurl".
 func (e *env) grpcurl() string {
 	beside := filepath.Join(filepath.Dir(e.program), "grpcurl")
 	if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() {

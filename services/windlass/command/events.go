@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	eventv1 "github.com/windlass-dev/windlass/gen/windlass/event/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/table"
@@ -30,8 +31,8 @@ func newEvents(e *env) *cobra.Command {
 	var f eventFlags
 	cmd := &cobra.Command{
 		Use:   "events",
-		Short: "Show what happened, the newest last",
-		Long:  "Show what happened, the newest last; in all namespaces, or in the one that -n names.",
+		Short: "List events, the newest last",
+		Long:  "List events, the newest last, in all namespaces or in the namespace of -n.",
 		Example: `  windlass events
   windlass events --for machine/a --watch
   windlass events --types=Warning`,
@@ -39,11 +40,11 @@ func newEvents(e *env) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return e.events(cmd.Context(), f) },
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.about, "for", "", "object whose events are shown, as TYPE/NAME")
-	fs.StringSliceVar(&f.types, "types", nil, "Normal, Warning or both")
-	fs.BoolVarP(&f.everyone, "all-namespaces", "A", false, "print the namespace too")
-	fs.BoolVarP(&f.watch, "watch", "w", false, "show the events and then each new one")
-	fs.BoolVar(&f.noHeaders, "no-headers", false, "print no headings")
+	fs.StringVar(&f.about, "for", "", "show only events of this object, as TYPE/NAME")
+	fs.StringSliceVar(&f.types, "types", nil, "show only events of these types: Normal, Warning")
+	fs.BoolVarP(&f.everyone, "all-namespaces", "A", false, "also show the namespace")
+	fs.BoolVarP(&f.watch, "watch", "w", false, "after listing the events, watch for new ones")
+	fs.BoolVar(&f.noHeaders, "no-headers", false, "do not print headers")
 	fs.StringVarP(&f.output, "output", "o", "", "wide, json, yaml, name or jsonpath=TEMPLATE")
 	return cmd
 }
@@ -83,7 +84,7 @@ func (e *env) events(ctx context.Context, f eventFlags) error {
 			return err
 		}
 		err = c.Follow(ctx, k, s, revision, func(ev client.Event) error {
-			var changed []resource.Object
+			var changed []object.Object
 			for _, change := range ev.Events {
 				if change.Type != resource.Deleted {
 					changed = append(changed, change.Object)
@@ -100,7 +101,7 @@ func (e *env) events(ctx context.Context, f eventFlags) error {
 	})
 }
 
-// eventScope returns which events are asked for.
+// eventScope returns the selection of events for the flags.
 func (e *env) eventScope(f eventFlags) (client.Selection, error) {
 	s := client.Selection{Namespace: e.namespace}
 	if f.everyone {
@@ -126,7 +127,7 @@ func (e *env) eventScope(f eventFlags) (client.Selection, error) {
 	return s, nil
 }
 
-func (f eventFlags) wanted(list []resource.Object) []*eventv1.Event {
+func (f eventFlags) wanted(list []object.Object) []*eventv1.Event {
 	var out []*eventv1.Event
 	for _, o := range list {
 		ev := o.(*eventv1.Event)
@@ -145,12 +146,13 @@ func eventTargets(k client.Kind, list []*eventv1.Event) []target {
 	return out
 }
 
-// sortEvents puts the newest last. Those of the same second are in the order of their revisions; those of one revision, which were written
-// together, in the order of their event times.
+// sortEvents sorts events by time, the newest last. Events of the same second are sorted by revision; events of one
+// revision, which were written together, by their event times.
 func sortEvents(list []*eventv1.Event) {
 	slices.SortStableFunc(list, func(a, b *eventv1.Event) int {
 		return cmp.Or(lastTime(a).Compare(lastTime(b)),
-			cmp.Compare(revisionNumber(a.GetMetadata().GetResourceVersion()), revisionNumber(b.GetMetadata().GetResourceVersion())),
+			cmp.Compare(revisionNumber(a.GetMetadata().GetResourceVersion()),
+				revisionNumber(b.GetMetadata().GetResourceVersion())),
 			cmp.Compare(a.GetEventTime(), b.GetEventTime()))
 	})
 }
@@ -163,13 +165,14 @@ func lastTime(ev *eventv1.Event) time.Time {
 }
 
 // eventsOf returns the events of one object, the newest last.
-func eventsOf(ctx context.Context, c *client.Client, o resource.Object) ([]*eventv1.Event, error) {
+func eventsOf(ctx context.Context, c *client.Client, o object.Object) ([]*eventv1.Event, error) {
 	k, err := client.FindKind("events")
 	if err != nil {
 		return nil, err
 	}
 	ns := cmp.Or(o.GetMetadata().GetNamespace(), "default")
-	list, _, err := c.List(ctx, k, client.Selection{Namespace: ns, Fields: "involvedObject.uid=" + o.GetMetadata().GetUid()})
+	list, _,
+		err := c.List(ctx, k, client.Selection{Namespace: ns, Fields: "involvedObject.uid=" + o.GetMetadata().GetUid()})
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ func newExplain(e *env) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "explain (TYPE[.FIELD...] | pod NAME)",
-		Short: "Show the fields of a type, or why a pod is where it is or nowhere",
+		Short: "Show the fields of a type, or explain the placement of a pod",
 		Example: `  windlass explain machine.spec
   windlass explain machineset.spec.template --recursive
   windlass explain pod hello-pod`,
@@ -30,7 +30,7 @@ func newExplain(e *env) *cobra.Command {
 			case len(args) == 2 && slices.Contains([]string{"pod", "pods", "po"}, args[0]):
 				name = args[1]
 			case len(args) == 2:
-				return fmt.Errorf("%s: only the placement of pods is explained by name; `windlass plan` tells of others", args[0])
+				return fmt.Errorf("%s: only pods can be explained by name; use `windlass plan` for other kinds", args[0])
 			case name == args[0]:
 				return explain(e.out, args[0], recursive)
 			}
@@ -48,8 +48,8 @@ func newExplain(e *env) *cobra.Command {
 			return out, cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	cmd.Flags().BoolVar(&recursive, "recursive", false, "show the fields of the fields too")
-	cmd.Flags().StringVarP(&output, "output", "o", "", "of a pod's placement: json or yaml")
+	cmd.Flags().BoolVar(&recursive, "recursive", false, "also show nested fields")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "output format of a pod's placement: json or yaml")
 	return cmd
 }
 
@@ -76,12 +76,14 @@ func explain(w io.Writer, path string, recursive bool) error {
 	return nil
 }
 
-// fieldAt returns the field that a path of JSON names leads to, and its message if it has fields of its own.
-func fieldAt(d protoreflect.MessageDescriptor, path string) (protoreflect.FieldDescriptor, protoreflect.MessageDescriptor, error) {
+// fieldAt returns the field at a path of JSON names, and its message if it has nested fields.
+func fieldAt(d protoreflect.MessageDescriptor, path string) (protoreflect.FieldDescriptor,
+	protoreflect.MessageDescriptor, error,
+) {
 	var f protoreflect.FieldDescriptor
 	for _, name := range strings.Split(path, ".") {
 		if d == nil {
-			return nil, nil, fmt.Errorf("field %q does not exist: %s has no fields of its own", name, f.JSONName())
+			return nil, nil, fmt.Errorf("field %q does not exist: %s has no nested fields", name, f.JSONName())
 		}
 		if f = d.Fields().ByJSONName(name); f == nil {
 			return nil, nil, fmt.Errorf("field %q does not exist in %s", name, d.Name())
@@ -91,7 +93,7 @@ func fieldAt(d protoreflect.MessageDescriptor, path string) (protoreflect.FieldD
 	return f, d, nil
 }
 
-// below returns the message of a field that has fields of its own.
+// below returns the message of a field that has nested fields, else nil.
 func below(f protoreflect.FieldDescriptor) protoreflect.MessageDescriptor {
 	if f.IsMap() {
 		f = f.MapValue()
@@ -102,7 +104,9 @@ func below(f protoreflect.FieldDescriptor) protoreflect.MessageDescriptor {
 	return f.Message()
 }
 
-func printFields(w io.Writer, d protoreflect.MessageDescriptor, indent string, recursive bool, around map[protoreflect.FullName]bool) {
+func printFields(w io.Writer, d protoreflect.MessageDescriptor, indent string, recursive bool,
+	around map[protoreflect.FullName]bool,
+) {
 	if around[d.FullName()] {
 		return
 	}
@@ -117,7 +121,7 @@ func printFields(w io.Writer, d protoreflect.MessageDescriptor, indent string, r
 	}
 }
 
-// typeName returns the type of a field in the words of kubectl.
+// typeName returns the type of a field as kubectl names it.
 func typeName(f protoreflect.FieldDescriptor) string {
 	switch {
 	case f.IsMap():
@@ -150,7 +154,8 @@ func singleType(f protoreflect.FieldDescriptor) string {
 	return "integer"
 }
 
-// rules returns which values a field takes, as far as that is said in a few words.
+// rules returns a short description of a field's validation rules, with a leading space; "" if it has none of those
+// that are shown.
 func rules(f protoreflect.FieldDescriptor) string {
 	r, _ := proto.GetExtension(f.Options(), validate.E_Field).(*validate.FieldRules)
 	if r == nil {

@@ -11,9 +11,11 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
-// explainPod asks the scheduler what it thinks of a pod on every node, and prints it.
+// explainPod prints the scheduler's evaluation of every node for a pod.
 func (e *env) explainPod(ctx context.Context, c *client.Client, name string, f format) error {
-	r, err := schedulingv1.NewPodServiceClient(c.Conn()).ExplainPod(ctx, &schedulingv1.ExplainPodRequest{Namespace: e.podNamespace(), Name: name})
+	r, err := schedulingv1.NewPodServiceClient(c.Conn()).ExplainPod(ctx, &schedulingv1.ExplainPodRequest{
+		Namespace: e.podNamespace(), Name: name,
+	})
 	if err != nil {
 		return err
 	}
@@ -31,7 +33,7 @@ func (e *env) printExplanation(name string, r *schedulingv1.ExplainPodResponse) 
 	case r.GetRefused() != "":
 		fmt.Fprintf(e.out, "Not placed: %s\n", r.GetRefused())
 	case r.GetBest() != "":
-		fmt.Fprintf(e.out, "Would go to %s\n", r.GetBest())
+		fmt.Fprintf(e.out, "Best node:  %s\n", r.GetBest())
 	default:
 		fmt.Fprintf(e.out, "Pending:    %s\n", r.GetMessage())
 	}
@@ -39,7 +41,7 @@ func (e *env) printExplanation(name string, r *schedulingv1.ExplainPodResponse) 
 		return nil
 	}
 	fmt.Fprintln(e.out)
-	rows := [][]string{{"NODE", "FITS", "PREDICATE", "WHY NOT", "WHAT WOULD HELP"}}
+	rows := [][]string{{"NODE", "FITS", "PREDICATE", "REASON", "UNBLOCKED BY"}}
 	for _, n := range r.GetNodes() {
 		if n.GetFits() {
 			rows = append(rows, []string{n.GetNode(), "yes", "", "", ""})
@@ -58,7 +60,7 @@ func (e *env) printExplanation(name string, r *schedulingv1.ExplainPodResponse) 
 	return e.printScores(r)
 }
 
-// printScores prints what each priority makes of each node that fits.
+// printScores prints the score of each priority for each node that fits.
 func (e *env) printScores(r *schedulingv1.ExplainPodResponse) error {
 	var rows [][]string
 	for _, n := range r.GetNodes() {

@@ -33,7 +33,7 @@ func newGet(e *env) *cobra.Command {
 	var f getFlags
 	cmd := &cobra.Command{
 		Use:   "get TYPE[,TYPE] [NAME...] | TYPE/NAME...",
-		Short: "Show objects",
+		Short: "List one or many objects",
 		Example: `  windlass get machines -o wide
   windlass get machines,nodes
   windlass get machine/a node/b -o yaml
@@ -48,13 +48,13 @@ func newGet(e *env) *cobra.Command {
 	fs := cmd.Flags()
 	f.flags(fs)
 	fs.StringVarP(&f.output, "output", "o", "", "wide, json, yaml, name, jsonpath=TEMPLATE or custom-columns=HEAD:PATH,…")
-	fs.BoolVarP(&f.watch, "watch", "w", false, "show the objects and then each change")
-	fs.BoolVar(&f.watchOnly, "watch-only", false, "show each change, not the objects there are")
-	fs.BoolVar(&f.noHeaders, "no-headers", false, "print no headings")
-	fs.BoolVar(&f.showLabels, "show-labels", false, "print all labels in the last column")
-	fs.StringSliceVarP(&f.labelKeys, "label-columns", "L", nil, "labels to print in columns of their own")
-	fs.StringVar(&f.sortBy, "sort-by", "", "path of the field to sort by, as in '.metadata.creationTimestamp'")
-	fs.BoolVar(&f.ignore, "ignore-not-found", false, "an object that is not there is no error")
+	fs.BoolVarP(&f.watch, "watch", "w", false, "after listing the objects, watch for changes")
+	fs.BoolVar(&f.watchOnly, "watch-only", false, "watch for changes without listing the objects first")
+	fs.BoolVar(&f.noHeaders, "no-headers", false, "do not print headers")
+	fs.BoolVar(&f.showLabels, "show-labels", false, "show all labels in the last column")
+	fs.StringSliceVarP(&f.labelKeys, "label-columns", "L", nil, "labels to show as columns")
+	fs.StringVar(&f.sortBy, "sort-by", "", "field to sort by, as a path such as '.metadata.creationTimestamp'")
+	fs.BoolVar(&f.ignore, "ignore-not-found", false, "exit with 0 if an object does not exist")
 	return cmd
 }
 
@@ -111,7 +111,7 @@ func (e *env) getOnce(ctx context.Context, c *client.Client, groups []group, for
 	return failed.err()
 }
 
-// nothing says that there is nothing, as kubectl does.
+// nothing returns the message for an empty list, as kubectl words it.
 func (e *env) nothing(groups []group, s selection) string {
 	k := groups[0].kind
 	if !k.GetNamespaced() || s.everywhere {
@@ -122,7 +122,8 @@ func (e *env) nothing(groups []group, s selection) string {
 
 func (f getFlags) tableOptions(form format, several bool) table.Options {
 	return table.Options{
-		Wide: form.word == formatWide, Namespace: f.everywhere, Qualified: several, Labels: f.showLabels, LabelKeys: f.labelKeys,
+		Wide: form.word == formatWide, Namespace: f.everywhere, Qualified: several, Labels: f.showLabels,
+		LabelKeys: f.labelKeys,
 	}
 }
 
@@ -152,7 +153,7 @@ func (e *env) tables(groups []group, found [][]target, form format, f getFlags) 
 	return nil
 }
 
-// getWatch prints the objects of one kind and then each of them again when it changes.
+// getWatch prints the objects of one kind and then each change.
 func (e *env) getWatch(ctx context.Context, c *client.Client, groups []group, form format, f getFlags) error {
 	if len(groups) != 1 || len(groups[0].names) > 1 {
 		return errors.New("you may only specify a single resource type, and at most one name, to watch")
@@ -169,7 +170,10 @@ func (e *env) getWatch(ctx context.Context, c *client.Client, groups []group, fo
 	if err != nil {
 		return err
 	}
-	w := &watchPrinter{out: e.out, kind: g.kind, form: form, options: f.tableOptions(form, false), headed: f.noHeaders, table: table.New(e.out)}
+	w := &watchPrinter{
+		out: e.out, kind: g.kind, form: form, options: f.tableOptions(form, false), headed: f.noHeaders,
+		table: table.New(e.out),
+	}
 	var first []target
 	for _, o := range list {
 		first = append(first, target{g.kind, o})
@@ -188,7 +192,7 @@ func (e *env) getWatch(ctx context.Context, c *client.Client, groups []group, fo
 		for _, change := range ev.Events {
 			at := revisionNumber(change.Object.GetMetadata().GetResourceVersion())
 			if at <= shown && change.Type == resource.Added {
-				continue // the watch began anew and tells again what has been shown
+				continue // the watch restarted and repeats what has been printed
 			}
 			if err := w.print(target{g.kind, change.Object}); err != nil {
 				return err
@@ -198,7 +202,7 @@ func (e *env) getWatch(ctx context.Context, c *client.Client, groups []group, fo
 		return nil
 	})
 	if ctx.Err() != nil {
-		return nil // the user has seen enough
+		return nil // interrupted by the user
 	}
 	return err
 }
@@ -211,7 +215,7 @@ func revisionNumber(s string) int64 {
 	return n
 }
 
-// watchPrinter prints objects one after another.
+// watchPrinter prints objects as they arrive.
 type watchPrinter struct {
 	out     io.Writer
 	kind    client.Kind
@@ -259,7 +263,7 @@ func (w *watchPrinter) print(list ...target) error {
 	return nil
 }
 
-// sortBy sorts objects by the value of a path; those without one come first.
+// sortBy sorts objects by the value at a path; objects without a value come first.
 func sortBy(list []target, path string) error {
 	if path == "" {
 		return nil

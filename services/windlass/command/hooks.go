@@ -12,7 +12,7 @@ import (
 
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
@@ -22,9 +22,10 @@ func newHooks(e *env) *cobra.Command {
 	var noHeaders bool
 	cmd := &cobra.Command{
 		Use:   "hooks [MACHINE...]",
-		Short: "Show the lifecycle hooks of machines, who has to act on them, and how far that is",
-		Long: `Show the lifecycle hooks of machines and how far they are. STATE is Idle while the machine is not being deleted, Later until the deletion
-has come to the hook's point, and then that of the hook's task: Pending (nobody has claimed it), Claimed, Completed or Failed.`,
+		Short: "Show the lifecycle hooks of machines, their owners and their state",
+		Long: `Show the lifecycle hooks of machines, their owners and their state. STATE is Idle while the machine
+is not being deleted, and Later until the deletion reaches the hook's point. Then it is the state of
+the hook's task: Pending (not claimed yet), Claimed, Completed or Failed.`,
 		Example: `  windlass hooks
   windlass hooks complete a BackupFileSystem --message "copied to tape"`,
 		ValidArgsFunction: e.completeNames("machine"),
@@ -32,9 +33,9 @@ has come to the hook's point, and then that of the hook's task: Pending (nobody 
 			return e.withClient(func(c *client.Client) error { return e.hooks(cmd.Context(), c, args, s, noHeaders) })
 		},
 	}
-	cmd.Flags().StringVarP(&s.labels, "selector", "l", "", "labels of the machines to show")
-	cmd.Flags().BoolVarP(&s.everywhere, "all-namespaces", "A", false, "look in all namespaces")
-	cmd.Flags().BoolVar(&noHeaders, "no-headers", false, "print no headings")
+	cmd.Flags().StringVarP(&s.labels, "selector", "l", "", "label selector for machines")
+	cmd.Flags().BoolVarP(&s.everywhere, "all-namespaces", "A", false, "show objects of all namespaces")
+	cmd.Flags().BoolVar(&noHeaders, "no-headers", false, "do not print headers")
 	cmd.AddCommand(newHookClaim(e), newHookComplete(e), newHookFail(e))
 	return cmd
 }
@@ -106,7 +107,8 @@ func hookRows(m *machinev1.Machine, tasks []*hookv1.HookTask, now time.Time) [][
 			}
 			for _, t := range tasks {
 				if isTaskOf(t, m) && t.GetSpec().GetPoint() == p.point && t.GetSpec().GetHookName() == h.GetName() {
-					row[4], row[5], row[6], row[7] = taskState(t), t.GetStatus().GetClaimedBy(), table.Age(taskSince(t), now), t.GetStatus().GetMessage()
+					row[4], row[5], row[6], row[7] = taskState(t), t.GetStatus().GetClaimedBy(), table.Age(taskSince(t), now),
+						t.GetStatus().GetMessage()
 				}
 			}
 			rows = append(rows, row)
@@ -115,17 +117,17 @@ func hookRows(m *machinev1.Machine, tasks []*hookv1.HookTask, now time.Time) [][
 	return rows
 }
 
-// taskState returns a task's phase and what is wrong with it: "Pending (overdue, owner never seen)".
+// taskState returns a task's phase and its problems: "Pending (overdue, owner never seen)".
 func taskState(t *hookv1.HookTask) string {
 	phase := t.GetStatus().GetPhase()
 	if phase == "" {
 		phase = "Pending"
 	}
 	var wrong []string
-	if resource.IsTrue(t.GetStatus().GetConditions(), "Overdue") {
+	if object.IsTrue(t.GetStatus().GetConditions(), "Overdue") {
 		wrong = append(wrong, "overdue")
 	}
-	if c := resource.FindCondition(t.GetStatus().GetConditions(), "OwnerSeen"); c.GetStatus() == "False" {
+	if c := object.FindCondition(t.GetStatus().GetConditions(), "OwnerSeen"); c.GetStatus() == "False" {
 		wrong = append(wrong, "owner never seen")
 	}
 	if len(wrong) > 0 && phase != "Completed" {
@@ -134,7 +136,7 @@ func taskState(t *hookv1.HookTask) string {
 	return phase
 }
 
-// taskSince returns since when a task is in its phase.
+// taskSince returns the time at which a task entered its phase.
 func taskSince(t *hookv1.HookTask) *timestamppb.Timestamp {
 	s := t.GetStatus()
 	switch {
@@ -152,10 +154,12 @@ func newHookClaim(e *env) *cobra.Command {
 	var lasts time.Duration
 	cmd := &cobra.Command{
 		Use:   "claim" + taskUse,
-		Short: "Say that you work on the task of a hook, so that nobody else does",
+		Short: "Claim the task of a hook, so that no other owner works on it",
 		Args:  cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return e.onTask(cmd.Context(), args, "claimed", func(ctx context.Context, s hookv1.HookTaskServiceClient, name string) (*hookv1.HookTask, error) {
+			return e.onTask(cmd.Context(), args, "claimed", func(ctx context.Context, s hookv1.HookTaskServiceClient,
+				name string,
+			) (*hookv1.HookTask, error) {
 				req := &hookv1.ClaimHookTaskRequest{Name: name}
 				if lasts > 0 {
 					req.Duration = durationpb.New(lasts)
@@ -164,7 +168,7 @@ func newHookClaim(e *env) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&lasts, "for", 0, "how long the claim shall last (default: what the owner's settings say)")
+	cmd.Flags().DurationVar(&lasts, "for", 0, "duration of the claim (default: claimDuration of the hook's owner)")
 	return cmd
 }
 
@@ -172,15 +176,17 @@ func newHookComplete(e *env) *cobra.Command {
 	var message string
 	cmd := &cobra.Command{
 		Use:   "complete" + taskUse,
-		Short: "Say that the work of a hook is done, so that the machine's deletion goes on",
+		Short: "Complete the task of a hook, so that the machine's deletion continues",
 		Args:  cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return e.onTask(cmd.Context(), args, "completed", func(ctx context.Context, s hookv1.HookTaskServiceClient, name string) (*hookv1.HookTask, error) {
+			return e.onTask(cmd.Context(), args, "completed", func(ctx context.Context, s hookv1.HookTaskServiceClient,
+				name string,
+			) (*hookv1.HookTask, error) {
 				return s.CompleteHookTask(ctx, &hookv1.CompleteHookTaskRequest{Name: name, Message: message})
 			})
 		},
 	}
-	cmd.Flags().StringVar(&message, "message", "", "what was done")
+	cmd.Flags().StringVar(&message, "message", "", "description of the completed work")
 	return cmd
 }
 
@@ -188,21 +194,25 @@ func newHookFail(e *env) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "fail" + taskUse + " --reason REASON",
-		Short: "Say that the work of a hook went wrong and why; the hook stays",
+		Short: "Mark the task of a hook as failed; the hook remains on the machine",
 		Args:  cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return e.onTask(cmd.Context(), args, "failed", func(ctx context.Context, s hookv1.HookTaskServiceClient, name string) (*hookv1.HookTask, error) {
+			return e.onTask(cmd.Context(), args, "failed", func(ctx context.Context, s hookv1.HookTaskServiceClient,
+				name string,
+			) (*hookv1.HookTask, error) {
 				return s.FailHookTask(ctx, &hookv1.FailHookTaskRequest{Name: name, Reason: reason})
 			})
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why it went wrong")
-	_ = cmd.MarkFlagRequired("reason") // the flag is there
+	cmd.Flags().StringVar(&reason, "reason", "", "reason for the failure")
+	_ = cmd.MarkFlagRequired("reason") // fails only for an unknown flag
 	return cmd
 }
 
-// onTask does something with a task, which is named itself or by its machine and hook.
-func (e *env) onTask(ctx context.Context, args []string, verb string, do func(context.Context, hookv1.HookTaskServiceClient, string) (*hookv1.HookTask, error)) error {
+// onTask calls do with a task, which args name directly or by machine and hook.
+func (e *env) onTask(ctx context.Context, args []string, verb string,
+	do func(context.Context, hookv1.HookTaskServiceClient, string) (*hookv1.HookTask, error),
+) error {
 	return e.withClient(func(c *client.Client) error {
 		name := args[0]
 		if len(args) == 2 {
@@ -228,7 +238,8 @@ func (e *env) findTask(ctx context.Context, c *client.Client, machine, hook stri
 	var found []string
 	for _, t := range tasks {
 		ns := t.GetSpec().GetMachineRef().GetNamespace()
-		if t.GetSpec().GetMachineRef().GetName() == machine && t.GetSpec().GetHookName() == hook && (e.namespace == "" || ns == e.namespace) {
+		if t.GetSpec().GetMachineRef().GetName() == machine && t.GetSpec().GetHookName() == hook &&
+			(e.namespace == "" || ns == e.namespace) {
 			found = append(found, t.GetMetadata().GetName())
 		}
 	}
@@ -236,7 +247,11 @@ func (e *env) findTask(ctx context.Context, c *client.Client, machine, hook stri
 	case 1:
 		return found[0], nil
 	case 0:
-		return "", fmt.Errorf("no task of hook %q on machine %q: a task appears when the machine's deletion has come to the hook's point", hook, machine)
+		return "",
+			fmt.Errorf(
+				"no task of hook %q on machine %q: the task is created when the machine's deletion reaches the hook's point", hook,
+				machine)
 	}
-	return "", fmt.Errorf("hook %q on machine %q has several tasks, name one: %s", hook, machine, strings.Join(found, ", "))
+	return "", fmt.Errorf("hook %q on machine %q has several tasks, specify one: %s", hook, machine,
+		strings.Join(found, ", "))
 }

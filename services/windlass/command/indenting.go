@@ -5,11 +5,11 @@ import (
 	"io"
 )
 
-// indenting puts a prefix before each line that is written.
+// indenting is a writer that prefixes each line.
 type indenting struct {
 	out    io.Writer
 	prefix string
-	inside bool // a line has begun
+	inside bool // in the middle of a line
 }
 
 // Write implements io.Writer.

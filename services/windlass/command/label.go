@@ -12,22 +12,24 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/windlass-dev/windlass/kit/manifest"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
-// marks is what label and annotate differ in.
+// marks holds the differences between label and annotate.
 type marks struct {
 	field string // in metadata: "labels"
 	noun  string // "label"
-	set   string // what was done where something was set: "labeled"
-	unset string // where something was only removed
-	same  string // where nothing changed
+	set   string // reported if a key was set: "labeled"
+	unset string // reported if keys were only removed
+	same  string // reported if nothing changed
 	of    func(target) map[string]string
 }
 
 func labelMarks() marks {
-	return marks{"labels", "label", "labeled", "unlabeled", "not labeled", func(t target) map[string]string { return t.object.GetMetadata().GetLabels() }}
+	return marks{"labels", "label", "labeled", "unlabeled", "not labeled", func(t target) map[string]string {
+		return t.object.GetMetadata().GetLabels()
+	}}
 }
 
 func annotationMarks() marks {
@@ -45,13 +47,13 @@ type markFlags struct {
 }
 
 func newLabel(e *env) *cobra.Command {
-	return newMark(e, labelMarks(), "label", "Set or remove labels of objects", `  windlass label machines a team=web
+	return newMark(e, labelMarks(), "label", "Update the labels of objects", `  windlass label machines a team=web
   windlass label machine/a team-
   windlass label machines --all --overwrite team=web`)
 }
 
 func newAnnotate(e *env) *cobra.Command {
-	return newMark(e, annotationMarks(), "annotate", "Set or remove annotations of objects", `  windlass annotate machine a machine.openshift.io/delete-machine=true
+	return newMark(e, annotationMarks(), "annotate", "Update the annotations of objects", `  windlass annotate machine a machine.openshift.io/delete-machine=true
   windlass annotate machine a machine.openshift.io/delete-machine-`)
 }
 
@@ -68,13 +70,13 @@ func newMark(e *env, m marks, verb, short, example string) *cobra.Command {
 	f.selection.flags(fs)
 	f.allFlag(fs)
 	f.writeFlags.flags(fs)
-	fs.BoolVar(&f.overwrite, "overwrite", false, "change values that are there")
+	fs.BoolVar(&f.overwrite, "overwrite", false, "overwrite existing values")
 	fs.BoolVar(&f.list, "list", false, "print the "+m.field+" instead")
-	fs.StringVar(&f.version, "resource-version", "", "change the object only if it is at this revision")
+	fs.StringVar(&f.version, "resource-version", "", "update the object only if it is at this resource version")
 	return cmd
 }
 
-// splitMarks parts the arguments into objects and changes.
+// splitMarks splits the arguments into objects and changes.
 func splitMarks(m marks, args []string) (objects []string, set map[string]string, remove []string, err error) {
 	set = map[string]string{}
 	for i, arg := range args {
@@ -133,7 +135,9 @@ func (e *env) mark(ctx context.Context, m marks, args []string, f markFlags) err
 	})
 }
 
-func (e *env) markOne(ctx context.Context, c *client.Client, m marks, t target, set map[string]string, remove []string, f *markFlags) error {
+func (e *env) markOne(ctx context.Context, c *client.Client, m marks, t target, set map[string]string, remove []string,
+	f *markFlags,
+) error {
 	have := m.of(t)
 	changes := map[string]any{}
 	var failed failures
@@ -173,7 +177,7 @@ func (e *env) markOne(ctx context.Context, c *client.Client, m marks, t target, 
 	if err != nil {
 		return err
 	}
-	var after resource.Object
+	var after object.Object
 	if f.client() {
 		after, err = patchHere(t, manifest.MergePatch, body)
 	} else {

@@ -26,7 +26,7 @@ func newLogs(e *env) *cobra.Command {
 	var f logsFlags
 	cmd := &cobra.Command{
 		Use:   "logs [-f] POD [-c CONTAINER]",
-		Short: "Show what a container of a pod wrote",
+		Short: "Print the logs of a container in a pod",
 		Example: `  windlass logs hello-pod
   windlass logs -f hello-pod -c hello-pod
   windlass logs hello-pod --tail 20 --previous`,
@@ -43,16 +43,16 @@ func newLogs(e *env) *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.container, "container", "c", "", "container; may be left out where there is one")
-	fs.BoolVarP(&f.follow, "follow", "f", false, "go on showing what is written")
-	fs.BoolVarP(&f.previous, "previous", "p", false, "the log of the container before it was started the last time")
-	fs.BoolVar(&f.timestamps, "timestamps", false, "put the time before each line")
-	fs.Int32Var(&f.tail, "tail", -1, "only so many lines from the end; -1 shows all")
-	fs.DurationVar(&f.since, "since", 0, "only what is not older, as in 5s or 2m; 0 shows all")
+	fs.StringVarP(&f.container, "container", "c", "", "name of the container; optional if the pod has only one")
+	fs.BoolVarP(&f.follow, "follow", "f", false, "stream the logs")
+	fs.BoolVarP(&f.previous, "previous", "p", false, "print the logs of the previous instance of the container")
+	fs.BoolVar(&f.timestamps, "timestamps", false, "include timestamps on each line")
+	fs.Int32Var(&f.tail, "tail", -1, "number of most recent lines to print; -1 prints all")
+	fs.DurationVar(&f.since, "since", 0, "print only lines newer than a duration such as 5s or 2m; 0 prints all")
 	return cmd
 }
 
-// podName takes "pod/NAME" for NAME.
+// podName accepts both NAME and pod/NAME.
 func podName(arg string) string {
 	for _, prefix := range []string{"pod/", "pods/", "po/"} {
 		if name, ok := strings.CutPrefix(arg, prefix); ok {
@@ -64,7 +64,8 @@ func podName(arg string) string {
 
 func (e *env) logs(ctx context.Context, c *client.Client, pod string, f logsFlags) error {
 	r := &schedulingv1.GetPodLogRequest{
-		Namespace: e.podNamespace(), Name: pod, Container: f.container, Follow: f.follow, Previous: f.previous, Timestamps: f.timestamps,
+		Namespace: e.podNamespace(), Name: pod, Container: f.container, Follow: f.follow, Previous: f.previous,
+		Timestamps: f.timestamps,
 	}
 	if f.tail >= 0 {
 		r.TailLines = proto.Int32(f.tail)
@@ -90,7 +91,7 @@ func (e *env) logs(ctx context.Context, c *client.Client, pod string, f logsFlag
 	}
 }
 
-// podNamespace is the namespace that is meant for pods.
+// podNamespace returns the selected namespace for pods.
 func (e *env) podNamespace() string {
 	if e.namespace != "" {
 		return e.namespace
@@ -103,7 +104,7 @@ func newExec(e *env) *cobra.Command {
 	var stdin, tty bool
 	cmd := &cobra.Command{
 		Use:   "exec POD [-c CONTAINER] [-i] -- COMMAND [ARG...]",
-		Short: "Run a command beside the processes of a container",
+		Short: "Execute a command in a container",
 		Example: `  windlass exec hello-pod -- /bin/sh -c 'echo $HOSTNAME'
   echo hello | windlass exec -i hello-pod -- cat`,
 		ValidArgsFunction: e.completeNames("pod"),
@@ -113,22 +114,25 @@ func newExec(e *env) *cobra.Command {
 				dash = 1
 			}
 			if dash != 1 || len(args) < 2 {
-				return errors.New("name one pod, and after -- the command: windlass exec POD -- COMMAND")
+				return errors.New("specify a pod, and the command after --: windlass exec POD -- COMMAND")
 			}
 			if tty {
-				fmt.Fprintln(e.err, "Unable to use a TTY - a pod here is processes, not a terminal: going on without")
+				fmt.Fprintln(e.err, "Unable to use a TTY: pods have no terminal; continuing without one")
 			}
-			start := &schedulingv1.ExecPodStart{Namespace: e.podNamespace(), Name: podName(args[0]), Container: container, Command: args[1:], Stdin: stdin}
+			start := &schedulingv1.ExecPodStart{
+				Namespace: e.podNamespace(), Name: podName(args[0]), Container: container,
+				Command: args[1:], Stdin: stdin,
+			}
 			return e.withClient(func(c *client.Client) error { return e.exec(cmd.Context(), c, start) })
 		},
 	}
-	cmd.Flags().StringVarP(&container, "container", "c", "", "container; may be left out where there is one")
-	cmd.Flags().BoolVarP(&stdin, "stdin", "i", false, "pass standard input on")
-	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "accepted for the habit; there is no terminal")
+	cmd.Flags().StringVarP(&container, "container", "c", "", "name of the container; optional if the pod has only one")
+	cmd.Flags().BoolVarP(&stdin, "stdin", "i", false, "pass stdin to the command")
+	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "accepted for compatibility; pods have no terminal")
 	return cmd
 }
 
-// exec runs a command and ends with its exit code.
+// exec runs a command in a container and returns its exit code as an exitError.
 func (e *env) exec(ctx context.Context, c *client.Client, start *schedulingv1.ExecPodStart) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -140,7 +144,7 @@ func (e *env) exec(ctx context.Context, c *client.Client, start *schedulingv1.Ex
 		return err
 	}
 	if start.GetStdin() {
-		go func() { // ends with the stream: a Send fails then; a Read that hangs ends with the program
+		go func() { // ends with the stream, when Send fails; a blocked Read ends with the process
 			buffer := make([]byte, 32<<10)
 			for {
 				n, err := e.in.Read(buffer)
@@ -175,7 +179,7 @@ func (e *env) exec(ctx context.Context, c *client.Client, start *schedulingv1.Ex
 	}
 	if code != 0 {
 		fmt.Fprintf(e.err, "command terminated with exit code %d\n", code)
-		return ExitError{int(code)}
+		return exitError{int(code)}
 	}
 	return nil
 }

@@ -12,20 +12,21 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
-// group is the objects of one kind that arguments name: those of names, or all where there are none.
+// group is the objects of one kind that arguments name: those of names, all if names is empty.
 type group struct {
 	kind  client.Kind
 	names []string
 }
 
 var (
-	errNoType = errors.New("you must specify the type of resource: `windlass api-resources` lists them")
-	errMixed  = errors.New("there is no need to specify a resource type as a separate argument when passing arguments in resource/name form (e.g. 'windlass get resource/<resource_name>' instead of 'windlass get resource resource/<resource_name>'")
+	errNoType = errors.New("you must specify the type of resource; `windlass api-resources` lists the types")
+	errMixed  = errors.New(
+		"there is no need to specify a resource type as a separate argument when passing arguments in resource/name form (e.g. 'windlass get resource/<resource_name>' instead of 'windlass get resource resource/<resource_name>'")
 )
 
 // parseGroups reads TYPE[,TYPE…] [NAME…] or TYPE/NAME….
@@ -76,7 +77,7 @@ func parsePairs(args []string) ([]group, error) {
 	return out, nil
 }
 
-// selection is the flags that say which objects of a kind are meant.
+// selection are the flags that select objects of a kind.
 type selection struct {
 	labels, fields string
 	all            bool // every object
@@ -84,9 +85,9 @@ type selection struct {
 }
 
 func (s *selection) flags(fs *pflag.FlagSet) {
-	fs.StringVarP(&s.labels, "selector", "l", "", "labels to match, as in 'role=worker,zone in (a,b)'")
-	fs.StringVar(&s.fields, "field-selector", "", "fields to match, as in 'status.phase!=Running'")
-	fs.BoolVarP(&s.everywhere, "all-namespaces", "A", false, "look in all namespaces")
+	fs.StringVarP(&s.labels, "selector", "l", "", "label selector, such as 'role=worker,zone in (a,b)'")
+	fs.StringVar(&s.fields, "field-selector", "", "field selector, such as 'status.phase!=Running'")
+	fs.BoolVarP(&s.everywhere, "all-namespaces", "A", false, "show objects of all namespaces")
 }
 
 func (s *selection) allFlag(fs *pflag.FlagSet) {
@@ -95,7 +96,7 @@ func (s *selection) allFlag(fs *pflag.FlagSet) {
 
 func (s *selection) selects() bool { return s.labels != "" || s.fields != "" || s.all }
 
-// namespaceOf returns the namespace that is meant for objects of a kind.
+// namespaceOf returns the selected namespace for objects of a kind; "" for kinds without namespaces.
 func (e *env) namespaceOf(k client.Kind) string {
 	switch {
 	case !k.GetNamespaced():
@@ -117,14 +118,15 @@ func (e *env) scope(k client.Kind, s selection) client.Selection {
 // target is an object that a verb acts on.
 type target struct {
 	kind   client.Kind
-	object resource.Object
+	object object.Object
 }
 
 func (t target) namespace() string { return t.object.GetMetadata().GetNamespace() }
 func (t target) name() string      { return t.object.GetMetadata().GetName() }
 func (t target) String() string    { return table.QualifiedName(t.kind.ResourceType, t.name()) }
 
-// targets reads the objects that arguments and selection mean. Those that cannot be read are told by the error beside those that could.
+// targets reads the objects that arguments and selection name. It returns those that could be read, and an error for
+// the others.
 func (e *env) targets(ctx context.Context, c *client.Client, args []string, s selection) ([]target, error) {
 	groups, err := parseGroups(args)
 	if err != nil {
@@ -137,7 +139,7 @@ func (e *env) targets(ctx context.Context, c *client.Client, args []string, s se
 			return nil, errors.New("name cannot be provided when a selector or --all is specified")
 		}
 		if len(g.names) == 0 && !s.selects() {
-			return nil, fmt.Errorf("resource(s) were provided, but no name was specified: give names, a selector or --all")
+			return nil, fmt.Errorf("resource(s) were provided, but no name was specified: specify names, a selector or --all")
 		}
 		found, err := e.read(ctx, c, g, s)
 		failed.add(err)
@@ -205,7 +207,7 @@ func (f failures) Error() string {
 
 func isNotFound(err error) bool { return status.Code(err) == codes.NotFound }
 
-// withClient runs f with a client of the cluster that the user means.
+// withClient calls f with a client of the selected cluster.
 func (e *env) withClient(f func(*client.Client) error) error {
 	c, end, err := e.connect()
 	if err != nil {
@@ -215,7 +217,7 @@ func (e *env) withClient(f func(*client.Client) error) error {
 	return f(c)
 }
 
-// completeObjects completes TYPE NAME… and TYPE/NAME… with what the cluster has.
+// completeObjects completes TYPE NAME… and TYPE/NAME… with types and names from the cluster.
 func (e *env) completeObjects(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if word, _, ok := strings.Cut(typed, "/"); ok {
 		var out []string
@@ -225,7 +227,9 @@ func (e *env) completeObjects(cmd *cobra.Command, args []string, typed string) (
 		return out, cobra.ShellCompDirectiveNoFileComp
 	}
 	if len(args) > 0 {
-		return slices.DeleteFunc(e.liveNames(cmd.Context(), args[0]), func(n string) bool { return slices.Contains(args[1:], n) }), cobra.ShellCompDirectiveNoFileComp
+		return slices.DeleteFunc(e.liveNames(cmd.Context(), args[0]), func(n string) bool {
+			return slices.Contains(args[1:], n)
+		}), cobra.ShellCompDirectiveNoFileComp
 	}
 	var out []string
 	for _, k := range client.Kinds() {
@@ -237,6 +241,7 @@ func (e *env) completeObjects(cmd *cobra.Command, args []string, typed string) (
 // completeNames completes names of objects of one type.
 func (e *env) completeNames(word string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return slices.DeleteFunc(e.liveNames(cmd.Context(), word), func(n string) bool { return slices.Contains(args, n) }), cobra.ShellCompDirectiveNoFileComp
+		return slices.DeleteFunc(e.liveNames(cmd.Context(), word), func(n string) bool { return slices.Contains(args, n) }),
+			cobra.ShellCompDirectiveNoFileComp
 	}
 }

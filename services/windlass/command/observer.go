@@ -19,11 +19,12 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 )
 
-// observer looks at a cluster of this machine, or of the containers of one network, while it starts or is rotated.
+// observer checks a cluster on this machine, or in the containers of one network, during a start or a rotation.
 type observer struct {
 	cluster *cluster.Cluster
 	client  *client.Client
@@ -43,11 +44,11 @@ func newObserver(c *cluster.Cluster) (*observer, func(), error) {
 	return &observer{cluster: c, client: client.New(conn), tls: cfg}, func() { conn.Close() }, nil
 }
 
-// lookEvery is short beside the shortest step and long beside what one look costs.
+// lookEvery is short compared with the shortest step, and long compared with the cost of one check.
 const lookEvery = 40 * time.Millisecond
 
-// until looks again and again until look says that it is done, or ctx ends. What look waits for is shown; an error that passes by itself while programs
-// start (the cluster cannot be reached) is waited for, every other one ends it.
+// until calls look repeatedly until it reports done or ctx ends, and prints what it waits for. Errors that are normal
+// while programs start (the cluster cannot be reached) are retried; any other error is returned.
 func until(ctx context.Context, s *steps, look func(context.Context) (done bool, waits string, err error)) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -71,7 +72,7 @@ func until(ctx context.Context, s *steps, look func(context.Context) (done bool,
 }
 
 func lookOnce(ctx context.Context, look func(context.Context) (bool, string, error)) (bool, string, error) {
-	const patience = 3 * time.Second // a program that hangs is asked again
+	const patience = 3 * time.Second // a program that hangs is called again
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return look(ctx)
@@ -92,7 +93,7 @@ func etcdAnswers(ctx context.Context, o *observer, s *steps) (string, error) {
 		if err != nil {
 			return false, "", err
 		}
-		what = fmt.Sprintf("%d of %d voters answer", q.GetHealthyVoters(), q.GetVoters())
+		what = fmt.Sprintf("%d of %d voters respond", q.GetHealthyVoters(), q.GetVoters())
 		for _, m := range q.GetMembers() {
 			if m.GetBootstrap() && m.GetHealthy() {
 				what = "bootstrap member"
@@ -107,19 +108,21 @@ func (o *observer) quorum(ctx context.Context) (*etcdv1.Quorum, error) {
 	return etcdv1.NewQuorumServiceClient(o.client.Conn()).GetQuorum(ctx, &etcdv1.GetQuorumRequest{})
 }
 
-// serving asks a program itself whether it is ready.
+// serving checks at a program's own address whether it is ready.
 func (o *observer) serving(ctx context.Context, name string) (bool, error) {
-	conn, err := grpc.NewClient("passthrough:///"+o.cluster.Address(name), grpc.WithTransportCredentials(credentials.NewTLS(o.tls)))
+	conn, err := grpc.NewClient("passthrough:///"+o.cluster.Address(name),
+		grpc.WithTransportCredentials(credentials.NewTLS(o.tls)))
 	if err != nil {
 		return false, err
 	}
 	defer conn.Close()
-	r, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true))
+	r, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{},
+		grpc.WaitForReady(true))
 	return r.GetStatus() == grpc_health_v1.HealthCheckResponse_SERVING, err
 }
 
 func servicesReady(ctx context.Context, o *observer, s *steps) (string, error) {
-	for _, name := range cluster.Programs() {
+	for _, name := range topology.Names() {
 		err := until(ctx, s, func(ctx context.Context) (bool, string, error) {
 			ready, err := o.serving(ctx, name)
 			return ready, name, err
@@ -128,10 +131,10 @@ func servicesReady(ctx context.Context, o *observer, s *steps) (string, error) {
 			return "", err
 		}
 	}
-	return strings.Join(cluster.Programs(), ", "), nil
+	return strings.Join(topology.Names(), ", "), nil
 }
 
-// createFile creates the documents of a file.
+// createFile creates the objects of a file.
 func (o *observer) createFile(ctx context.Context, file string, s *steps) ([]string, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -141,7 +144,7 @@ func (o *observer) createFile(ctx context.Context, file string, s *steps) ([]str
 	return o.create(ctx, file, f, s)
 }
 
-// create stores the documents of a file and returns their names.
+// create creates objects and returns their names.
 func (o *observer) create(ctx context.Context, file string, text io.Reader, s *steps) ([]string, error) {
 	documents, err := manifest.Split(text, file)
 	if err != nil {
@@ -177,11 +180,13 @@ func (o *observer) machines(ctx context.Context) ([]*machinev1.Machine, int, err
 	if err != nil {
 		return nil, 0, err
 	}
-	sets, err := machinev1.NewMachineSetServiceClient(o.client.Conn()).ListMachineSets(ctx, &machinev1.ListMachineSetsRequest{})
+	sets, err := machinev1.NewMachineSetServiceClient(o.client.Conn()).ListMachineSets(ctx,
+		&machinev1.ListMachineSetsRequest{})
 	if err != nil {
 		return nil, 0, err
 	}
-	planes, err := machinev1.NewControlPlaneMachineSetServiceClient(o.client.Conn()).ListControlPlaneMachineSets(ctx, &machinev1.ListControlPlaneMachineSetsRequest{})
+	planes, err := machinev1.NewControlPlaneMachineSetServiceClient(o.client.Conn()).ListControlPlaneMachineSets(ctx,
+		&machinev1.ListControlPlaneMachineSetsRequest{})
 	wanted := 0
 	for _, s := range sets.GetItems() {
 		wanted += int(s.GetSpec().GetReplicas())

@@ -13,15 +13,15 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 
 	"github.com/windlass-dev/windlass/kit/manifest"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
-// format is a parsed value of the flag -o: a word, and for some words what follows "=".
+// format is a parsed value of the flag -o: a word, and for some words an argument after "=".
 type format struct {
 	word, argument string
-	headless       bool // custom columns without their headings
+	headless       bool // omits the headings of custom columns
 }
 
 // Words of the flag -o.
@@ -35,7 +35,7 @@ const (
 	formatColumns  = "custom-columns"
 )
 
-// parseFormat reads a value of -o; allowed is every word that the verb knows.
+// parseFormat parses a value of -o; allowed are the words that the verb supports.
 func parseFormat(s string, allowed ...string) (format, error) {
 	word, argument, has := strings.Cut(s, "=")
 	needs := word == formatJSONPath || word == formatColumns
@@ -44,16 +44,17 @@ func parseFormat(s string, allowed ...string) (format, error) {
 			return format{word: word, argument: argument}, nil
 		}
 		if a == word && needs {
-			return format{}, fmt.Errorf("-o %s needs an argument: -o %s=…", word, word)
+			return format{}, fmt.Errorf("-o %s requires an argument: -o %s=…", word, word)
 		}
 	}
 	if s == "" {
 		return format{}, nil
 	}
-	return format{}, fmt.Errorf("unable to match a printer suitable for the output format %q, allowed formats are: %s", s, strings.Join(allowed, ","))
+	return format{}, fmt.Errorf("unable to match a printer suitable for the output format %q, allowed formats are: %s", s,
+		strings.Join(allowed, ","))
 }
 
-// plain returns what an object looks like as JSON, as maps, lists and scalars.
+// plain returns the JSON form of an object as maps, lists and scalars.
 func plain(m proto.Message) (any, error) {
 	raw, err := manifest.Encode(m)
 	if err != nil {
@@ -63,7 +64,7 @@ func plain(m proto.Message) (any, error) {
 	return v, json.Unmarshal(raw, &v)
 }
 
-// writeJSON prints v as kubectl does: four spaces, keys sorted, nothing escaped that need not be.
+// writeJSON prints v as kubectl does: indented by four spaces, keys sorted, without HTML escapes.
 func writeJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
@@ -88,7 +89,7 @@ func messageOut(w io.Writer, f format, m proto.Message) error {
 	return writeJSON(w, v)
 }
 
-// listOf is a list of objects as JSON.
+// listOf returns a List object in JSON form.
 func listOf(objects []target) (any, error) {
 	items := make([]any, len(objects))
 	for i, t := range objects {
@@ -98,7 +99,10 @@ func listOf(objects []target) (any, error) {
 		}
 		items[i] = v
 	}
-	return map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{"resourceVersion": ""}, "items": items}, nil
+	return map[string]any{
+		"apiVersion": "v1", "kind": "List", "metadata": map[string]any{"resourceVersion": ""},
+		"items": items,
+	}, nil
 }
 
 // yamlList prints a list of objects as YAML.
@@ -130,7 +134,7 @@ func yamlList(w io.Writer, objects []target) error {
 	return err
 }
 
-// write prints objects in a form for programs. single says that the user asked for one object by name.
+// write prints objects in the format; single prints one object itself instead of a List.
 func (f format) write(w io.Writer, objects []target, single bool) error {
 	switch f.word {
 	case formatName:
@@ -166,11 +170,12 @@ func (f format) write(w io.Writer, objects []target, single bool) error {
 
 var barePath = regexp.MustCompile(`^\{?\.?([^{}]+)\}?$`)
 
-// relaxed reads a path as kubectl does: "metadata.name", ".metadata.name" and "{.metadata.name}" mean the same.
+// relaxed parses a path as kubectl does: "metadata.name", ".metadata.name" and "{.metadata.name}" are equivalent.
 func relaxed(path string) (*jsonpath.JSONPath, error) {
 	found := barePath.FindStringSubmatch(path)
 	if found == nil || strings.HasPrefix(path, "{") != strings.HasSuffix(path, "}") {
-		return nil, fmt.Errorf("unexpected path string %q: expected something like 'metadata.name' or '{.metadata.name}'", path)
+		return nil, fmt.Errorf("unexpected path string %q: expected something like 'metadata.name' or '{.metadata.name}'",
+			path)
 	}
 	p := jsonpath.New("path").AllowMissingKeys(true)
 	return p, p.Parse("{." + found[1] + "}")
@@ -184,7 +189,7 @@ func (f format) jsonPath(w io.Writer, v any) error {
 	return p.Execute(w, v)
 }
 
-// column is one of those that the user asks for.
+// column is one column of custom-columns.
 type column struct {
 	head string
 	path *jsonpath.JSONPath
@@ -214,7 +219,7 @@ func (f format) customColumns(w io.Writer, objects []target) error {
 	return table.New(w).Print(rows...)
 }
 
-// columnRows returns the cells of the columns that the user asks for, below their headings.
+// columnRows returns the rows of custom-columns, with headings.
 func (f format) columnRows(objects []target) ([][]string, error) {
 	columns, err := parseColumns(f.argument)
 	if err != nil {
@@ -263,7 +268,7 @@ func (c column) cell(v any) (string, error) {
 	return strings.Join(texts, ","), nil
 }
 
-// scalar returns a value that a path has found as text.
+// scalar returns a value found by a path as text.
 func scalar(x reflect.Value) string {
 	if !x.IsValid() || !x.CanInterface() {
 		return table.None
@@ -278,15 +283,15 @@ func scalar(x reflect.Value) string {
 	return manifest.Format(v)
 }
 
-// printed is how verbs that change something report: "machine.machine.openshift.io/a created", or the object.
+// printed is the output of modifying verbs: "machine.machine.openshift.io/a created", or the object.
 type printed struct {
 	output string
 	format format
-	dry    string // what is said behind the verb for a dry run
+	dry    string // suffix for a dry run
 	count  int
 }
 
-// changeFormats are the words that verbs which change something know.
+// changeFormats are the formats of modifying verbs.
 var changeFormats = []string{formatJSON, formatYAML, formatName, formatJSONPath}
 
 func (p *printed) parse() (err error) {
@@ -294,7 +299,7 @@ func (p *printed) parse() (err error) {
 	return err
 }
 
-func (p *printed) print(w io.Writer, k client.Kind, o resource.Object, verb string) error {
+func (p *printed) print(w io.Writer, k client.Kind, o object.Object, verb string) error {
 	t := target{k, o}
 	if p.format.word == formatTable {
 		_, err := fmt.Fprintf(w, "%s %s%s\n", t, verb, p.dry)

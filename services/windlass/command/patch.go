@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/windlass-dev/windlass/kit/manifest"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
@@ -22,7 +22,7 @@ func newPatch(e *env) *cobra.Command {
 	var f patchFlags
 	cmd := &cobra.Command{
 		Use:   "patch (TYPE NAME... | TYPE/NAME...) -p PATCH",
-		Short: "Change parts of objects",
+		Short: "Update fields of objects with a patch",
 		Example: `  windlass patch machineset workers -p '{"spec":{"deletePolicy":"Oldest"}}'
   windlass patch node/a --type=json -p '[{"op":"add","path":"/metadata/labels/rack","value":"7"}]'`,
 		ValidArgsFunction: e.completeObjects,
@@ -31,13 +31,13 @@ func newPatch(e *env) *cobra.Command {
 	fs := cmd.Flags()
 	f.flags(fs)
 	fs.StringVarP(&f.patch, "patch", "p", "", "the patch, as JSON or YAML")
-	fs.StringVar(&f.file, "patch-file", "", "file with the patch")
-	fs.StringVar(&f.kind, "type", "strategic", "strategic, merge or json")
-	fs.StringVar(&f.subresource, "subresource", "", "status patches the status alone")
+	fs.StringVar(&f.file, "patch-file", "", "file that contains the patch")
+	fs.StringVar(&f.kind, "type", "strategic", "type of the patch: strategic, merge or json")
+	fs.StringVar(&f.subresource, "subresource", "", "status to patch only the status")
 	return cmd
 }
 
-// patchTypes are the media types of the words of --type.
+// patchType returns the media type for a value of --type.
 func patchType(word string) (string, error) {
 	switch word {
 	case "strategic":
@@ -90,9 +90,10 @@ func (e *env) patch(ctx context.Context, args []string, f patchFlags) error {
 		var failed failures
 		failed.add(err)
 		for _, t := range list {
-			var after resource.Object
+			var after object.Object
 			if !f.client() {
-				if after, err = c.PatchPart(ctx, t.kind, t.namespace(), t.name(), f.subresource, media, body, f.server()); err != nil {
+				if after, err = c.PatchPart(ctx, t.kind, t.namespace(), t.name(), f.subresource, media, body,
+					f.server()); err != nil {
 					failed.add(err)
 					continue
 				}

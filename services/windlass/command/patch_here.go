@@ -4,11 +4,11 @@ import (
 	"fmt"
 
 	"github.com/windlass-dev/windlass/kit/manifest"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 )
 
-// patchHere applies a patch to an object without the server, for a dry run of the client's.
-func patchHere(t target, media string, patch []byte) (resource.Object, error) {
+// patchHere applies a patch to an object locally, for --dry-run=client.
+func patchHere(t target, media string, patch []byte) (object.Object, error) {
 	raw, err := manifest.Encode(t.object)
 	if err != nil {
 		return nil, err

@@ -14,16 +14,17 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
 func newPlan(e *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan",
-		Short: "Show what the cluster would do, in which order and why, before it does",
-		Long: `Show what the cluster would do, in which order and why, before it does. The very code that decides is asked: about a live object, or about
-the objects of a file, which need not be there.`,
+		Short: "Show the planned actions of the cluster, their order and reasons",
+		Long: `Show the planned actions of the cluster, their order and reasons, without performing them. The plan is
+made by the code that controls the cluster. Its input is an object in the cluster, or the objects of
+a file, which do not have to exist.`,
 		Example: `  windlass plan machineset workers --replicas=2
   windlass plan controlplanemachineset
   windlass plan machine a
@@ -31,21 +32,24 @@ the objects of a file, which need not be there.`,
   windlass plan deployment hello --replicas=5
   windlass plan quorum`,
 	}
-	cmd.AddCommand(newPlanMachineSet(e), newPlanControlPlane(e), newPlanMachine(e), newPlanHooks(e), newPlanQuorum(e), newPlanDrain(e), newPlanNode(e),
+	cmd.AddCommand(newPlanMachineSet(e), newPlanControlPlane(e), newPlanMachine(e), newPlanHooks(e), newPlanQuorum(e),
+		newPlanDrain(e), newPlanNode(e),
 		newPlanEvictions(e), newPlanPool(e), newPlanClusterVersion(e), newPlanRelease(e))
 	cmd.AddCommand(newPlanWorkloads(e)...)
 	return cmd
 }
 
-// planFlags is what all plans share.
+// planFlags are the flags of all plans.
 type planFlags struct {
 	files
 	output string
 	form   format
 }
 
-// planCommand makes the command of one plan. names is how many names it takes without -f, at most.
-func planCommand(e *env, use, short string, f *planFlags, names int, run func(context.Context, *client.Client, []string) error) *cobra.Command {
+// planCommand makes the command of one plan. names is the maximum number of names.
+func planCommand(e *env, use, short string, f *planFlags, names int, run func(context.Context, *client.Client,
+	[]string) error,
+) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: cobra.MaximumNArgs(names),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -55,15 +59,16 @@ func planCommand(e *env, use, short string, f *planFlags, names int, run func(co
 			return e.withClient(func(c *client.Client) error { return run(cmd.Context(), c, args) })
 		},
 	}
-	cmd.Flags().StringSliceVarP(&f.names, "filename", "f", nil, "file or - with the objects to plan for, instead of the live ones")
+	cmd.Flags().StringSliceVarP(&f.names, "filename", "f", nil,
+		"file or - with the objects to plan for, instead of objects in the cluster")
 	cmd.Flags().StringVarP(&f.output, "output", "o", "", "json or yaml")
 	return cmd
 }
 
-// given is the objects of the files of a plan.
-type given []resource.Object
+// given holds the objects of a plan's files.
+type given []object.Object
 
-// given reads the files of a plan. Objects of other kinds than these are refused: the plan would not look at them.
+// given reads the files of a plan. It rejects objects of other kinds, since the plan would ignore them.
 func (e *env) given(f *planFlags, kinds ...string) (given, error) {
 	documents, err := f.read(e.in)
 	if err != nil {
@@ -75,7 +80,8 @@ func (e *env) given(f *planFlags, kinds ...string) (given, error) {
 			return nil, err
 		}
 		if kind := d.kind.GetKind(); !slices.Contains(kinds, kind) {
-			return nil, fmt.Errorf("%s:%d: a %s is no part of this plan, which is about: %s", d.File, d.Line, kind, strings.Join(kinds, ", "))
+			return nil, fmt.Errorf("%s:%d: kind %s is not part of this plan; its kinds are: %s", d.File, d.Line, kind,
+				strings.Join(kinds, ", "))
 		}
 		g = append(g, d.object)
 	}
@@ -83,7 +89,7 @@ func (e *env) given(f *planFlags, kinds ...string) (given, error) {
 }
 
 // all returns the objects of one type.
-func all[T resource.Object](g given) []T {
+func all[T object.Object](g given) []T {
 	var out []T
 	for _, o := range g {
 		if t, ok := o.(T); ok {
@@ -93,8 +99,8 @@ func all[T resource.Object](g given) []T {
 	return out
 }
 
-// first returns the first object of a type; nil if there is none.
-func first[T resource.Object](g given) (none T) {
+// first returns the first object of a type, nil if there is none.
+func first[T object.Object](g given) (none T) {
 	for _, t := range all[T](g) {
 		return t
 	}
@@ -102,16 +108,16 @@ func first[T resource.Object](g given) (none T) {
 }
 
 // one returns the only object of a type.
-func one[T resource.Object](g given) (T, error) {
+func one[T object.Object](g given) (T, error) {
 	list := all[T](g)
 	if len(list) != 1 {
 		var zero T
-		return zero, fmt.Errorf("the file must hold one %s, not %d", zero.ProtoReflect().Descriptor().Name(), len(list))
+		return zero, fmt.Errorf("the file must contain one %s, not %d", zero.ProtoReflect().Descriptor().Name(), len(list))
 	}
 	return list[0], nil
 }
 
-// machineList returns the machines as a request carries them; nil where there are none, so that the live ones count.
+// machineList returns the machines for a request; nil if there are none, so that those in the cluster are used.
 func (g given) machineList() *machinev1.MachineList {
 	if m := all[*machinev1.Machine](g); len(m) > 0 {
 		return &machinev1.MachineList{Items: m}
@@ -129,9 +135,9 @@ func (g given) readyNodes() []string {
 	return out
 }
 
-var errNameOrFile = errors.New("name an object, or give one with -f")
+var errNameOrFile = errors.New("specify the name of an object, or a file with -f")
 
-// name returns the name among the arguments; empty with -f.
+// name returns the name in the arguments; empty with -f.
 func (f *planFlags) name(args []string, otherwise string) (string, error) {
 	switch {
 	case len(f.names) > 0 && len(args) > 0:
@@ -146,7 +152,7 @@ func (f *planFlags) name(args []string, otherwise string) (string, error) {
 	return otherwise, nil
 }
 
-// answer prints a plan as JSON or YAML, or by text.
+// answer prints a plan as JSON or YAML, or by calling text.
 func (e *env) answer(f *planFlags, m proto.Message, text func(*planText)) error {
 	if f.form.word != formatTable {
 		return messageOut(e.out, f.form, m)
@@ -167,32 +173,34 @@ func (e *env) machineNamespace() string {
 func newPlanMachineSet(e *env) *cobra.Command {
 	f := &planFlags{}
 	replicas := int32(-1)
-	cmd := planCommand(e, "machineset (NAME | -f FILE)", "Show which machines a set would create, adopt and delete", f, 1, func(ctx context.Context, c *client.Client, args []string) error {
-		name, err := f.name(args, "")
-		if err != nil {
-			return err
-		}
-		req := &machinev1.PlanMachineSetRequest{Namespace: e.machineNamespace(), Name: name}
-		if len(f.names) > 0 {
-			g, err := e.given(f, "MachineSet", "Machine", "Node")
+	cmd := planCommand(e, "machineset (NAME | -f FILE)",
+		"Show which machines a machine set would create, adopt and delete", f, 1,
+		func(ctx context.Context, c *client.Client, args []string) error {
+			name, err := f.name(args, "")
 			if err != nil {
 				return err
 			}
-			if req.MachineSet, err = one[*machinev1.MachineSet](g); err != nil {
+			req := &machinev1.PlanMachineSetRequest{Namespace: e.machineNamespace(), Name: name}
+			if len(f.names) > 0 {
+				g, err := e.given(f, "MachineSet", "Machine", "Node")
+				if err != nil {
+					return err
+				}
+				if req.MachineSet, err = one[*machinev1.MachineSet](g); err != nil {
+					return err
+				}
+				req.Machines, req.ReadyNodes = g.machineList(), g.readyNodes()
+			}
+			if replicas >= 0 {
+				req.Replicas = proto.Int32(replicas)
+			}
+			resp, err := machinev1.NewMachineSetServiceClient(c.Conn()).PlanMachineSet(ctx, req)
+			if err != nil {
 				return err
 			}
-			req.Machines, req.ReadyNodes = g.machineList(), g.readyNodes()
-		}
-		if replicas >= 0 {
-			req.Replicas = proto.Int32(replicas)
-		}
-		resp, err := machinev1.NewMachineSetServiceClient(c.Conn()).PlanMachineSet(ctx, req)
-		if err != nil {
-			return err
-		}
-		return e.answer(f, resp, func(p *planText) { p.machineSet(resp) })
-	})
-	cmd.Flags().Int32Var(&replicas, "replicas", -1, "number of machines to plan with, instead of the set's own")
+			return e.answer(f, resp, func(p *planText) { p.machineSet(resp) })
+		})
+	cmd.Flags().Int32Var(&replicas, "replicas", -1, "number of machines to plan for, instead of the set's own")
 	cmd.ValidArgsFunction = e.completeNames("machineset")
 	cmd.Aliases = []string{"machinesets"}
 	return cmd
@@ -200,7 +208,8 @@ func newPlanMachineSet(e *env) *cobra.Command {
 
 func newPlanControlPlane(e *env) *cobra.Command {
 	f := &planFlags{}
-	cmd := planCommand(e, "controlplanemachineset [NAME | -f FILE]", "Show the indexes and failure domains of the control plane and what would be done", f, 1,
+	cmd := planCommand(e, "controlplanemachineset [NAME | -f FILE]",
+		"Show the indexes and failure domains of the control plane and the planned actions", f, 1,
 		func(ctx context.Context, c *client.Client, args []string) error {
 			name, err := f.name(args, "cluster")
 			if err != nil {
@@ -230,28 +239,29 @@ func newPlanControlPlane(e *env) *cobra.Command {
 
 func newPlanMachine(e *env) *cobra.Command {
 	f := &planFlags{}
-	cmd := planCommand(e, "machine (NAME | -f FILE)", "Show the next step of a machine and what it waits for", f, 1, func(ctx context.Context, c *client.Client, args []string) error {
-		name, err := f.name(args, "")
-		if err != nil {
-			return err
-		}
-		req := &machinev1.PlanMachineRequest{Namespace: e.machineNamespace(), Name: name}
-		if len(f.names) > 0 {
-			g, err := e.given(f, "Machine", "Node", "Drain")
+	cmd := planCommand(e, "machine (NAME | -f FILE)", "Show the next step of a machine and what it waits for", f, 1,
+		func(ctx context.Context, c *client.Client, args []string) error {
+			name, err := f.name(args, "")
 			if err != nil {
 				return err
 			}
-			if req.Machine, err = one[*machinev1.Machine](g); err != nil {
+			req := &machinev1.PlanMachineRequest{Namespace: e.machineNamespace(), Name: name}
+			if len(f.names) > 0 {
+				g, err := e.given(f, "Machine", "Node", "Drain")
+				if err != nil {
+					return err
+				}
+				if req.Machine, err = one[*machinev1.Machine](g); err != nil {
+					return err
+				}
+				req.Node, req.Drain = first[*nodev1.Node](g), first[*nodev1.Drain](g)
+			}
+			resp, err := machinev1.NewMachineServiceClient(c.Conn()).PlanMachine(ctx, req)
+			if err != nil {
 				return err
 			}
-			req.Node, req.Drain = first[*nodev1.Node](g), first[*nodev1.Drain](g)
-		}
-		resp, err := machinev1.NewMachineServiceClient(c.Conn()).PlanMachine(ctx, req)
-		if err != nil {
-			return err
-		}
-		return e.answer(f, resp, func(p *planText) { p.machine(resp) })
-	})
+			return e.answer(f, resp, func(p *planText) { p.machine(resp) })
+		})
 	cmd.ValidArgsFunction = e.completeNames("machine")
 	cmd.Aliases = []string{"machines"}
 	return cmd
@@ -260,36 +270,37 @@ func newPlanMachine(e *env) *cobra.Command {
 func newPlanDrain(e *env) *cobra.Command {
 	f := &planFlags{}
 	var nodeName string
-	cmd := planCommand(e, "drain (NAME | --node NODE | -f FILE)", "Show what a drain would do", f, 1, func(ctx context.Context, c *client.Client, args []string) error {
-		req := &schedulingv1.PlanDrainRequest{}
-		switch {
-		case nodeName != "" && len(args)+len(f.names) == 0:
-			req.Drain = &nodev1.Drain{Spec: &nodev1.DrainSpec{NodeName: nodeName}}
-		case nodeName != "":
-			return errors.New("name a drain, a node, or give a drain with -f; not several of these")
-		default:
-			name, err := f.name(args, "")
+	cmd := planCommand(e, "drain (NAME | --node NODE | -f FILE)", "Show what a drain would do", f, 1,
+		func(ctx context.Context, c *client.Client, args []string) error {
+			req := &schedulingv1.PlanDrainRequest{}
+			switch {
+			case nodeName != "" && len(args)+len(f.names) == 0:
+				req.Drain = &nodev1.Drain{Spec: &nodev1.DrainSpec{NodeName: nodeName}}
+			case nodeName != "":
+				return errors.New("specify one of: the name of a drain, --node, or -f")
+			default:
+				name, err := f.name(args, "")
+				if err != nil {
+					return err
+				}
+				req.Name = name
+			}
+			if len(f.names) > 0 {
+				g, err := e.given(f, "Drain")
+				if err != nil {
+					return err
+				}
+				if req.Drain, err = one[*nodev1.Drain](g); err != nil {
+					return err
+				}
+			}
+			resp, err := schedulingv1.NewEvictionServiceClient(c.Conn()).PlanDrain(ctx, req)
 			if err != nil {
 				return err
 			}
-			req.Name = name
-		}
-		if len(f.names) > 0 {
-			g, err := e.given(f, "Drain")
-			if err != nil {
-				return err
-			}
-			if req.Drain, err = one[*nodev1.Drain](g); err != nil {
-				return err
-			}
-		}
-		resp, err := schedulingv1.NewEvictionServiceClient(c.Conn()).PlanDrain(ctx, req)
-		if err != nil {
-			return err
-		}
-		return e.answer(f, resp, func(p *planText) { p.drain(resp) })
-	})
-	cmd.Flags().StringVar(&nodeName, "node", "", "node that would be drained")
+			return e.answer(f, resp, func(p *planText) { p.drain(resp) })
+		})
+	cmd.Flags().StringVar(&nodeName, "node", "", "node to plan a new drain for")
 	cmd.ValidArgsFunction = e.completeNames("drain")
 	cmd.Aliases = []string{"drains"}
 	return cmd
@@ -297,27 +308,29 @@ func newPlanDrain(e *env) *cobra.Command {
 
 func newPlanNode(e *env) *cobra.Command {
 	f := &planFlags{}
-	cmd := planCommand(e, "node (NAME | -f FILE)", "Show the conditions and taints of a node and who holds it unschedulable", f, 1, func(ctx context.Context, c *client.Client, args []string) error {
-		name, err := f.name(args, "")
-		if err != nil {
-			return err
-		}
-		req := &nodev1.PlanNodeRequest{Name: name}
-		if len(f.names) > 0 {
-			g, err := e.given(f, "Node")
+	cmd := planCommand(e, "node (NAME | -f FILE)",
+		"Show the conditions and taints of a node and what makes it unschedulable", f, 1,
+		func(ctx context.Context, c *client.Client, args []string) error {
+			name, err := f.name(args, "")
 			if err != nil {
 				return err
 			}
-			if req.Node, err = one[*nodev1.Node](g); err != nil {
+			req := &nodev1.PlanNodeRequest{Name: name}
+			if len(f.names) > 0 {
+				g, err := e.given(f, "Node")
+				if err != nil {
+					return err
+				}
+				if req.Node, err = one[*nodev1.Node](g); err != nil {
+					return err
+				}
+			}
+			resp, err := nodev1.NewNodeServiceClient(c.Conn()).PlanNode(ctx, req)
+			if err != nil {
 				return err
 			}
-		}
-		resp, err := nodev1.NewNodeServiceClient(c.Conn()).PlanNode(ctx, req)
-		if err != nil {
-			return err
-		}
-		return e.answer(f, resp, func(p *planText) { p.node(resp) })
-	})
+			return e.answer(f, resp, func(p *planText) { p.node(resp) })
+		})
 	cmd.ValidArgsFunction = e.completeNames("node")
 	cmd.Aliases = []string{"nodes"}
 	return cmd
@@ -325,23 +338,24 @@ func newPlanNode(e *env) *cobra.Command {
 
 func newPlanQuorum(e *env) *cobra.Command {
 	f := &planFlags{}
-	cmd := planCommand(e, "quorum [-f FILE]", "Show the one next change of the quorum's members, or what it waits for", f, 0, func(ctx context.Context, c *client.Client, _ []string) error {
-		req := &etcdv1.PlanQuorumRequest{}
-		if len(f.names) > 0 {
-			var err error
-			if req, err = e.quorumRequest(f); err != nil {
+	cmd := planCommand(e, "quorum [-f FILE]", "Show the next change of the etcd members, or what it waits for", f,
+		0, func(ctx context.Context, c *client.Client, _ []string) error {
+			req := &etcdv1.PlanQuorumRequest{}
+			if len(f.names) > 0 {
+				var err error
+				if req, err = e.quorumRequest(f); err != nil {
+					return err
+				}
+			}
+			resp, err := etcdv1.NewQuorumServiceClient(c.Conn()).PlanQuorum(ctx, req)
+			if err != nil {
 				return err
 			}
-		}
-		resp, err := etcdv1.NewQuorumServiceClient(c.Conn()).PlanQuorum(ctx, req)
-		if err != nil {
-			return err
-		}
-		return e.answer(f, resp, func(p *planText) { p.quorum(resp) })
-	})
+			return e.answer(f, resp, func(p *planText) { p.quorum(resp) })
+		})
 	cmd.Long = cmd.Short + `.
 
-A file holds the quorum as "windlass quorum -o yaml" prints it, or an object with quorum, machines (as a list: {items: […]}) and offers: the
-names of the nodes that offer to run a member.`
+A file contains the quorum as printed by "windlass quorum -o yaml", or an object with the fields
+quorum, machines (a list: {items: […]}) and offers (the names of the nodes that can run a member).`
 	return cmd
 }

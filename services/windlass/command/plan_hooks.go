@@ -18,7 +18,8 @@ func newPlanHooks(e *env) *cobra.Command {
 	f := &planFlags{}
 	var add, remove []string
 	var user string
-	cmd := planCommand(e, "hooks MACHINE (-f FILE | --add POINT:NAME=OWNER... | --remove POINT:NAME...)", "Show whether a change of a machine's lifecycle hooks is allowed", f, 1,
+	cmd := planCommand(e, "hooks MACHINE (-f FILE | --add POINT:NAME=OWNER... | --remove POINT:NAME...)",
+		"Show whether a change of a machine's lifecycle hooks is allowed", f, 1,
 		func(ctx context.Context, c *client.Client, args []string) error {
 			after, err := e.changedHooks(ctx, c, f, args, add, remove)
 			if err != nil {
@@ -36,23 +37,25 @@ func newPlanHooks(e *env) *cobra.Command {
 				return err
 			}
 			if !resp.GetAllowed() {
-				return ExitError{1}
+				return exitError{1}
 			}
 			return nil
 		})
-	cmd.Long = cmd.Short + ". The exit code is 0 if it is and 1 if it is not."
-	cmd.Flags().StringArrayVar(&add, "add", nil, "hook to add, as in preDrain:MigrateApp=my-controller")
-	cmd.Flags().StringArrayVar(&remove, "remove", nil, "hook to remove, as in preDrain:MigrateApp")
-	cmd.Flags().StringVar(&user, "as", "", "user who changes it (default: you)")
+	cmd.Long = cmd.Short + ". The exit code is 0 if it is allowed, 1 if not."
+	cmd.Flags().StringArrayVar(&add, "add", nil, "hook to add, such as preDrain:MigrateApp=my-controller")
+	cmd.Flags().StringArrayVar(&remove, "remove", nil, "hook to remove, such as preDrain:MigrateApp")
+	cmd.Flags().StringVar(&user, "as", "", "user who makes the change (default: the current user)")
 	cmd.ValidArgsFunction = e.completeNames("machine")
 	return cmd
 }
 
-// changedHooks returns the machine as it would be after the change.
-func (e *env) changedHooks(ctx context.Context, c *client.Client, f *planFlags, args, add, remove []string) (*machinev1.Machine, error) {
+// changedHooks returns the machine with the change applied.
+func (e *env) changedHooks(ctx context.Context, c *client.Client, f *planFlags, args, add,
+	remove []string,
+) (*machinev1.Machine, error) {
 	if len(f.names) > 0 {
 		if len(add)+len(remove) > 0 {
-			return nil, errors.New("give the change with -f, or with --add and --remove; not both")
+			return nil, errors.New("specify the change either with -f, or with --add and --remove")
 		}
 		g, err := e.given(f, "Machine")
 		if err != nil {
@@ -61,7 +64,7 @@ func (e *env) changedHooks(ctx context.Context, c *client.Client, f *planFlags, 
 		return one[*machinev1.Machine](g)
 	}
 	if len(args) == 0 || len(add)+len(remove) == 0 {
-		return nil, errors.New("name a machine and say what would change: -f, --add or --remove")
+		return nil, errors.New("specify a machine and the change: -f, --add or --remove")
 	}
 	k, err := client.FindKind("machine")
 	if err != nil {
@@ -91,7 +94,7 @@ func (e *env) changedHooks(ctx context.Context, c *client.Client, f *planFlags, 
 	return m, nil
 }
 
-// hooksAt returns the list of a point that is spelled "preDrain:NAME", and what follows the colon.
+// hooksAt returns the list of hooks at the point of "preDrain:NAME", and NAME.
 func hooksAt(h *machinev1.LifecycleHooks, s string) (*[]*machinev1.LifecycleHook, string, error) {
 	point, rest, ok := strings.Cut(s, ":")
 	switch {
@@ -111,7 +114,7 @@ func addHook(h *machinev1.LifecycleHooks, s string) error {
 	}
 	name, owner, ok := strings.Cut(rest, "=")
 	if !ok {
-		return fmt.Errorf("hook %q: the owner is missing, as in preDrain:NAME=OWNER", s)
+		return fmt.Errorf("hook %q: the owner is missing: must be preDrain:NAME=OWNER", s)
 	}
 	*list = append(*list, &machinev1.LifecycleHook{Name: name, Owner: owner})
 	return nil

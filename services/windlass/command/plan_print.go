@@ -18,7 +18,7 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
-// planText prints plans for people: numbered steps in their order, then what is held back.
+// planText prints plans as text: numbered steps, then what is held back.
 type planText struct {
 	out   io.Writer
 	err   error
@@ -31,7 +31,7 @@ func (p *planText) printf(text string, args ...any) {
 	}
 }
 
-// step prints the next thing that would be done.
+// step prints the next numbered step.
 func (p *planText) step(what, reason string) {
 	p.steps++
 	if reason != "" {
@@ -50,7 +50,7 @@ func (p *planText) actions(list []*metav1.PlannedAction) {
 	}
 }
 
-// end says so if there was nothing to do, and when there will be another look.
+// end prints what is held back, what the plan waits for, and when it is evaluated again.
 func (p *planText) end(held []*metav1.HeldBack, waitsFor string, wake *timestamppb.Timestamp) {
 	if p.steps == 0 {
 		p.printf("Nothing to do.\n")
@@ -68,7 +68,7 @@ func (p *planText) end(held []*metav1.HeldBack, waitsFor string, wake *timestamp
 		p.printf("\nWaits for: %s\n", waitsFor)
 	}
 	if wake != nil {
-		p.printf("\nLooked at again in %s.\n", max(0, time.Until(wake.AsTime())).Round(time.Second))
+		p.printf("\nEvaluated again in %s.\n", max(0, time.Until(wake.AsTime())).Round(time.Second))
 	}
 }
 
@@ -82,7 +82,7 @@ func (p *planText) conditions(rows [][]string) {
 	if len(rows) == 0 {
 		return
 	}
-	p.printf("\nConditions then:\n")
+	p.printf("\nResulting conditions:\n")
 	p.table(append([][]string{{"TYPE", "STATUS", "REASON", "MESSAGE"}}, rows...))
 }
 
@@ -95,12 +95,12 @@ func conditionRows(list []*metav1.Condition) (rows [][]string) {
 
 func (p *planText) machineSet(r *machinev1.PlanMachineSetResponse) {
 	for _, name := range r.GetAdoptions() {
-		p.step("adopt machine/"+name, "it matches the selector and nobody manages it")
+		p.step("adopt machine/"+name, "it matches the selector and has no controller")
 	}
 	if n := r.GetCreations(); n == 1 {
 		p.step("create 1 machine", "")
 	} else if n > 1 {
-		p.step(fmt.Sprintf("create %d machines, all at once", n), "")
+		p.step(fmt.Sprintf("create %d machines at the same time", n), "")
 	}
 	for _, d := range r.GetDeletions() {
 		p.step(fmt.Sprintf("delete machine/%s (priority %.3g)", d.GetMachine(), d.GetPriority()), d.GetReason())
@@ -119,7 +119,10 @@ func (p *planText) controlPlane(r *machinev1.PlanControlPlaneMachineSetResponse)
 func indexRows(list []*machinev1.PlanControlPlaneMachineSetResponse_Index) [][]string {
 	rows := [][]string{{"INDEX", "FAILURE DOMAIN", "MACHINES"}}
 	for _, i := range list {
-		rows = append(rows, []string{fmt.Sprint(i.GetIndex()), table.OrNone(i.GetFailureDomain()), table.OrNone(strings.Join(i.GetMachines(), ", "))})
+		rows = append(rows, []string{
+			fmt.Sprint(i.GetIndex()), table.OrNone(i.GetFailureDomain()),
+			table.OrNone(strings.Join(i.GetMachines(), ", ")),
+		})
 	}
 	return rows
 }
@@ -157,7 +160,7 @@ func (p *planText) drain(r *schedulingv1.PlanDrainResponse) {
 		p.printf("Message: %s\n", s.GetMessage())
 	}
 	if len(r.GetPods()) > 0 && p.err == nil {
-		rows := [][]string{{"NAMESPACE", "POD", "VERDICT", "WHY"}}
+		rows := [][]string{{"NAMESPACE", "POD", "VERDICT", "REASON"}}
 		for _, v := range r.GetPods() {
 			rows = append(rows, []string{v.GetNamespace(), v.GetName(), v.GetVerdict(), v.GetReason()})
 		}
@@ -179,6 +182,6 @@ func (p *planText) node(r *nodev1.PlanNodeResponse) {
 	}
 	p.conditions(rows)
 	if w := r.GetWakeTime(); w != nil {
-		p.printf("\nLooked at again in %s.\n", max(0, time.Until(w.AsTime())).Round(time.Second))
+		p.printf("\nEvaluated again in %s.\n", max(0, time.Until(w.AsTime())).Round(time.Second))
 	}
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/windlass-dev/windlass/kit/manifest"
 )
 
-// quorumRequest reads the file of a plan of the quorum, which is no document of a kind.
+// quorumRequest reads the file of a quorum plan, which is not an object of a kind.
 func (e *env) quorumRequest(f *planFlags) (*etcdv1.PlanQuorumRequest, error) {
 	if len(f.names) != 1 {
-		return nil, fmt.Errorf("give one file, not %d", len(f.names))
+		return nil, fmt.Errorf("specify one file, not %d", len(f.names))
 	}
 	name := f.names[0]
 	raw, err := readAll(name, e.in)
@@ -41,9 +41,9 @@ func (e *env) quorumRequest(f *planFlags) (*etcdv1.PlanQuorumRequest, error) {
 	return req, nil
 }
 
-// readAll reads a file, or in where its name is -.
+// readAll reads a file, or in if the name is -.
 func readAll(name string, in io.Reader) ([]byte, error) {
-	const limit = 8 << 20 // as much as one document may have
+	const limit = 8 << 20 // the limit of one document
 	if name != "-" {
 		opened, err := os.Open(name)
 		if err != nil {

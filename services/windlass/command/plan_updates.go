@@ -21,10 +21,11 @@ func newPlanClusterVersion(e *env) *cobra.Command {
 	f := &planFlags{}
 	var graph string
 	req := &updatev1.EvaluateClusterVersionRequest{}
-	cmd := planCommand(e, "clusterversion [--graph FILE] [--version VERSION]", "Show which updates a graph offers to a version, and which are risky", f, 0,
+	cmd := planCommand(e, "clusterversion [--graph FILE] [--version VERSION]",
+		"Show which updates a graph offers for a version, and their risks", f, 0,
 		func(ctx context.Context, c *client.Client, _ []string) error {
 			if len(f.names) > 0 {
-				return errors.New("give the graph with --graph FILE, not -f")
+				return errors.New("specify the graph with --graph FILE, not -f")
 			}
 			if graph != "" {
 				text, err := os.ReadFile(graph)
@@ -42,11 +43,12 @@ func newPlanClusterVersion(e *env) *cobra.Command {
 			}
 			return e.answer(f, resp, func(p *planText) { p.updates(e, resp) })
 		})
-	cmd.Flags().StringVar(&graph, "graph", "", "file with a graph as an update service answers, instead of the live one")
-	cmd.Flags().StringVar(&req.Version, "version", "", "version to start from, instead of the live one")
-	cmd.Flags().StringVar(&req.Channel, "channel", "", "channel that the graph is of")
-	cmd.Flags().StringVar(&req.WhyNot, "why-not", "", "say of this version why it is offered or not")
-	cmd.Flags().StringToStringVar(&req.RiskResults, "risk", nil, "what is known of a risk, as NAME=True|False|Unknown; may be repeated")
+	cmd.Flags().StringVar(&graph, "graph", "", "file with an update graph, instead of the upstream of the cluster")
+	cmd.Flags().StringVar(&req.Version, "version", "", "version to update from, instead of the cluster's")
+	cmd.Flags().StringVar(&req.Channel, "channel", "", "channel of the graph")
+	cmd.Flags().StringVar(&req.WhyNot, "why-not", "", "version for which to show why it is or is not offered")
+	cmd.Flags().StringToStringVar(&req.RiskResults, "risk", nil,
+		"evaluation of a risk, as NAME=True|False|Unknown; can be repeated")
 	cmd.Aliases = []string{"clusterversions"}
 	return cmd
 }
@@ -71,27 +73,30 @@ func newPlanRelease(e *env) *cobra.Command {
 	f := &planFlags{}
 	req := &updatev1.PlanReleaseRequest{}
 	var names string
-	cmd := planCommand(e, "release (NAME | --manifests FILE)", "Show in which order the manifests of a release are applied", f, 1, func(ctx context.Context, c *client.Client, args []string) error {
-		switch {
-		case len(f.names) > 0:
-			return errors.New("give the names of manifests with --manifests FILE, not -f")
-		case (len(args) == 1) == (names != ""):
-			return errors.New("name a release, or give the names of manifests with --manifests FILE")
-		case names != "":
-			text, err := os.ReadFile(names)
+	cmd := planCommand(e, "release (NAME | --manifests FILE)",
+		"Show the order in which the manifests of a release are applied", f, 1, func(ctx context.Context, c *client.Client,
+			args []string,
+		) error {
+			switch {
+			case len(f.names) > 0:
+				return errors.New("specify the manifests' names with --manifests FILE, not -f")
+			case (len(args) == 1) == (names != ""):
+				return errors.New("specify a release, or the manifests' names with --manifests FILE")
+			case names != "":
+				text, err := os.ReadFile(names)
+				if err != nil {
+					return err
+				}
+				req.Manifests = strings.Fields(string(text))
+			default:
+				req.Name = args[0]
+			}
+			resp, err := updatev1.NewReleaseServiceClient(c.Conn()).PlanRelease(ctx, req)
 			if err != nil {
 				return err
 			}
-			req.Manifests = strings.Fields(string(text))
-		default:
-			req.Name = args[0]
-		}
-		resp, err := updatev1.NewReleaseServiceClient(c.Conn()).PlanRelease(ctx, req)
-		if err != nil {
-			return err
-		}
-		return e.answer(f, resp, func(p *planText) { p.release(resp) })
-	})
+			return e.answer(f, resp, func(p *planText) { p.release(resp) })
+		})
 	cmd.Flags().StringVar(&names, "manifests", "", "file with the names of manifests, one per line")
 	cmd.Flags().StringVar(&req.Mode, "mode", "", "Updating (the default), Initializing or Reconciling")
 	cmd.ValidArgsFunction = e.completeNames("release")
@@ -101,7 +106,7 @@ func newPlanRelease(e *env) *cobra.Command {
 
 func (p *planText) release(r *updatev1.PlanReleaseResponse) {
 	for i, s := range r.GetSteps() {
-		p.printf("%3d. run level %s: %d at once\n", i+1, table.OrNone(s.GetRunLevel()), len(s.GetChains()))
+		p.printf("%3d. run level %s: %d in parallel\n", i+1, table.OrNone(s.GetRunLevel()), len(s.GetChains()))
 		for _, c := range s.GetChains() {
 			p.printf("     %s\n", table.OrNone(c.GetComponent()))
 			for _, m := range c.GetManifests() {
@@ -119,35 +124,38 @@ func (p *planText) release(r *updatev1.PlanReleaseResponse) {
 
 func newPlanPool(e *env) *cobra.Command {
 	f := &planFlags{}
-	cmd := planCommand(e, "machineconfigpool NAME", "Show which nodes of a pool are reconfigured next, and which wait for what", f, 1, func(ctx context.Context, c *client.Client, args []string) error {
-		name, err := f.name(args, "")
-		if err != nil {
-			return err
-		}
-		req := &configv1.PlanMachineConfigPoolRequest{Name: name}
-		if len(f.names) > 0 {
-			g, err := e.given(f, "MachineConfigPool")
+	cmd := planCommand(e, "machineconfigpool NAME",
+		"Show which nodes of a pool are reconfigured next, and what the others wait for", f, 1,
+		func(ctx context.Context, c *client.Client, args []string) error {
+			name, err := f.name(args, "")
 			if err != nil {
 				return err
 			}
-			if req.Pool, err = one[*configv1.MachineConfigPool](g); err != nil {
+			req := &configv1.PlanMachineConfigPoolRequest{Name: name}
+			if len(f.names) > 0 {
+				g, err := e.given(f, "MachineConfigPool")
+				if err != nil {
+					return err
+				}
+				if req.Pool, err = one[*configv1.MachineConfigPool](g); err != nil {
+					return err
+				}
+			}
+			resp, err := configv1.NewMachineConfigPoolServiceClient(c.Conn()).PlanMachineConfigPool(ctx, req)
+			if err != nil {
 				return err
 			}
-		}
-		resp, err := configv1.NewMachineConfigPoolServiceClient(c.Conn()).PlanMachineConfigPool(ctx, req)
-		if err != nil {
-			return err
-		}
-		return e.answer(f, resp, func(p *planText) { p.pool(resp) })
-	})
+			return e.answer(f, resp, func(p *planText) { p.pool(resp) })
+		})
 	cmd.ValidArgsFunction = e.completeNames("machineconfigpool")
 	cmd.Aliases = []string{"mcp", "machineconfigpools"}
 	return cmd
 }
 
 func (p *planText) pool(r *configv1.PlanMachineConfigPoolResponse) {
-	p.printf("At most unavailable: %d; unavailable now: %d; may begin now: %d\n\n", r.GetMaxUnavailable(), r.GetUnavailable(), r.GetCapacity())
-	rows := [][]string{{"NODE", "STATE", "CURRENT", "DESIRED", "WHY"}}
+	p.printf("Max unavailable: %d; unavailable: %d; can start now: %d\n\n", r.GetMaxUnavailable(),
+		r.GetUnavailable(), r.GetCapacity())
+	rows := [][]string{{"NODE", "STATE", "CURRENT", "DESIRED", "REASON"}}
 	for _, n := range r.GetNodes() {
 		rows = append(rows, []string{n.GetNode(), n.GetState(), n.GetCurrent(), n.GetDesired(), n.GetReason()})
 	}
@@ -161,23 +169,26 @@ func (p *planText) pool(r *configv1.PlanMachineConfigPoolResponse) {
 
 func newPlanEvictions(e *env) *cobra.Command {
 	f := &planFlags{}
-	cmd := planCommand(e, "evictions [NODE]", "Show which pods leave because of taints, and when", f, 1, func(ctx context.Context, c *client.Client, args []string) error {
-		if len(f.names) > 0 {
-			return errors.New("name a node; files are not taken here")
-		}
-		resp, err := schedulingv1.NewEvictionServiceClient(c.Conn()).PlanEvictions(ctx, &schedulingv1.PlanEvictionsRequest{NodeName: strings.Join(args, "")})
-		if err != nil {
-			return err
-		}
-		return e.answer(f, resp, func(p *planText) { p.evictions(resp) })
-	})
+	cmd := planCommand(e, "evictions [NODE]", "Show which pods are evicted because of taints, and when", f, 1,
+		func(ctx context.Context, c *client.Client, args []string) error {
+			if len(f.names) > 0 {
+				return errors.New("specify a node; -f is not supported")
+			}
+			resp, err := schedulingv1.NewEvictionServiceClient(c.Conn()).PlanEvictions(ctx, &schedulingv1.PlanEvictionsRequest{
+				NodeName: strings.Join(args, ""),
+			})
+			if err != nil {
+				return err
+			}
+			return e.answer(f, resp, func(p *planText) { p.evictions(resp) })
+		})
 	cmd.ValidArgsFunction = e.completeNames("node")
 	cmd.Aliases = []string{"eviction"}
 	return cmd
 }
 
 func (p *planText) evictions(r *schedulingv1.PlanEvictionsResponse) {
-	rows := [][]string{{"NAMESPACE", "POD", "NODE", "VERDICT", "TIME", "WHY"}}
+	rows := [][]string{{"NAMESPACE", "POD", "NODE", "VERDICT", "TIME", "REASON"}}
 	for _, v := range r.GetEvictions() {
 		at := ""
 		if v.GetTime() != nil {

@@ -11,11 +11,11 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
-// workloadPlan is what the plans of those who own pods answer.
+// workloadPlan is the common response of the plans of workload kinds.
 type workloadPlan interface {
 	proto.Message
 	GetActions() []*metav1.PlannedAction
@@ -23,14 +23,14 @@ type workloadPlan interface {
 	GetWakeTime() *timestamppb.Timestamp
 }
 
-// workloadQuestion is what they are asked with.
+// workloadQuestion holds the inputs of a workload plan.
 type workloadQuestion struct {
 	namespace, name string
 	given           given
-	replicas        *int32 // nil for the owner's own
+	replicas        *int32 // nil for the workload's own number
 }
 
-// pods returns the pods of the file as a request carries them; nil where there are none, so that the live ones count.
+// pods returns the pods of the file for a request; nil if there are none, so that those in the cluster are used.
 func (q workloadQuestion) pods() *schedulingv1.PodList {
 	if pods := all[*schedulingv1.Pod](q.given); len(pods) > 0 {
 		return &schedulingv1.PodList{Items: pods}
@@ -54,43 +54,62 @@ func (q workloadQuestion) nodes() *nodev1.NodeList {
 
 func newPlanWorkloads(e *env) []*cobra.Command {
 	return []*cobra.Command{
-		newPlanWorkload[*schedulingv1.Deployment](e, true, []string{"ReplicaSet"}, func(ctx context.Context, c grpc.ClientConnInterface, d *schedulingv1.Deployment, q workloadQuestion) (workloadPlan, error) {
-			return schedulingv1.NewDeploymentServiceClient(c).PlanDeployment(ctx, &schedulingv1.PlanDeploymentRequest{
-				Namespace: q.namespace, Name: q.name, Deployment: d, Replicas: q.replicas, ReplicaSets: q.sets(),
-			})
-		}),
-		newPlanWorkload[*schedulingv1.ReplicaSet](e, true, []string{"Pod"}, func(ctx context.Context, c grpc.ClientConnInterface, s *schedulingv1.ReplicaSet, q workloadQuestion) (workloadPlan, error) {
-			return schedulingv1.NewReplicaSetServiceClient(c).PlanReplicaSet(ctx, &schedulingv1.PlanReplicaSetRequest{
-				Namespace: q.namespace, Name: q.name, ReplicaSet: s, Replicas: q.replicas, Pods: q.pods(),
-			})
-		}),
-		newPlanWorkload[*schedulingv1.ReplicationController](e, true, []string{"Pod"},
-			func(ctx context.Context, c grpc.ClientConnInterface, rc *schedulingv1.ReplicationController, q workloadQuestion) (workloadPlan, error) {
-				return schedulingv1.NewReplicationControllerServiceClient(c).PlanReplicationController(ctx, &schedulingv1.PlanReplicationControllerRequest{
-					Namespace: q.namespace, Name: q.name, ReplicationController: rc, Replicas: q.replicas, Pods: q.pods(),
+		newPlanWorkload[*schedulingv1.Deployment](e, true, []string{"ReplicaSet"},
+			func(ctx context.Context, c grpc.ClientConnInterface, d *schedulingv1.Deployment, q workloadQuestion) (workloadPlan,
+				error,
+			) {
+				return schedulingv1.NewDeploymentServiceClient(c).PlanDeployment(ctx, &schedulingv1.PlanDeploymentRequest{
+					Namespace: q.namespace, Name: q.name, Deployment: d, Replicas: q.replicas, ReplicaSets: q.sets(),
 				})
 			}),
-		newPlanWorkload[*schedulingv1.DaemonSet](e, false, []string{"Pod", "Node"}, func(ctx context.Context, c grpc.ClientConnInterface, s *schedulingv1.DaemonSet, q workloadQuestion) (workloadPlan, error) {
-			return schedulingv1.NewDaemonSetServiceClient(c).PlanDaemonSet(ctx, &schedulingv1.PlanDaemonSetRequest{
-				Namespace: q.namespace, Name: q.name, DaemonSet: s, Pods: q.pods(), Nodes: q.nodes(),
+		newPlanWorkload[*schedulingv1.ReplicaSet](e, true, []string{"Pod"},
+			func(ctx context.Context, c grpc.ClientConnInterface, s *schedulingv1.ReplicaSet, q workloadQuestion) (workloadPlan,
+				error,
+			) {
+				return schedulingv1.NewReplicaSetServiceClient(c).PlanReplicaSet(ctx, &schedulingv1.PlanReplicaSetRequest{
+					Namespace: q.namespace, Name: q.name, ReplicaSet: s, Replicas: q.replicas, Pods: q.pods(),
+				})
+			}),
+		newPlanWorkload[*schedulingv1.ReplicationController](e, true, []string{"Pod"},
+			func(ctx context.Context, c grpc.ClientConnInterface, rc *schedulingv1.ReplicationController, q workloadQuestion) (
+				workloadPlan, error,
+			) {
+				return schedulingv1.NewReplicationControllerServiceClient(c).PlanReplicationController(ctx,
+					&schedulingv1.PlanReplicationControllerRequest{
+						Namespace: q.namespace, Name: q.name, ReplicationController: rc, Replicas: q.replicas, Pods: q.pods(),
+					})
+			}),
+		newPlanWorkload[*schedulingv1.DaemonSet](e, false, []string{"Pod", "Node"},
+			func(ctx context.Context, c grpc.ClientConnInterface, s *schedulingv1.DaemonSet, q workloadQuestion) (workloadPlan,
+				error,
+			) {
+				return schedulingv1.NewDaemonSetServiceClient(c).PlanDaemonSet(ctx, &schedulingv1.PlanDaemonSetRequest{
+					Namespace: q.namespace, Name: q.name, DaemonSet: s, Pods: q.pods(), Nodes: q.nodes(),
+				})
+			}),
+		newPlanWorkload[*schedulingv1.Job](e, false, []string{"Pod"}, func(ctx context.Context, c grpc.ClientConnInterface,
+			j *schedulingv1.Job, q workloadQuestion,
+		) (workloadPlan, error) {
+			return schedulingv1.NewJobServiceClient(c).PlanJob(ctx, &schedulingv1.PlanJobRequest{
+				Namespace: q.namespace,
+				Name:      q.name, Job: j, Pods: q.pods(),
 			})
-		}),
-		newPlanWorkload[*schedulingv1.Job](e, false, []string{"Pod"}, func(ctx context.Context, c grpc.ClientConnInterface, j *schedulingv1.Job, q workloadQuestion) (workloadPlan, error) {
-			return schedulingv1.NewJobServiceClient(c).PlanJob(ctx, &schedulingv1.PlanJobRequest{Namespace: q.namespace, Name: q.name, Job: j, Pods: q.pods()})
 		}),
 		newPlanBudget(e),
 	}
 }
 
-// newPlanWorkload makes the command of one kind of owner. sized says that it can be planned with another number of pods; related are the kinds
-// that a file may hold beside the owner.
-func newPlanWorkload[T resource.Object](
-	e *env, sized bool, related []string, ask func(context.Context, grpc.ClientConnInterface, T, workloadQuestion) (workloadPlan, error),
+// newPlanWorkload makes the plan command of one kind of workload. sized adds the flag --replicas; related are the other
+// kinds that a file may contain.
+func newPlanWorkload[T object.Object](
+	e *env, sized bool, related []string, ask func(context.Context, grpc.ClientConnInterface, T,
+		workloadQuestion) (workloadPlan, error),
 ) *cobra.Command {
 	f := &planFlags{}
 	replicas := int32(-1)
 	t := typeOf[T]()
-	cmd := planCommand(e, t.GetSingular()+" (NAME | -f FILE)", "Show what a "+t.GetSingular()+" would make, change and remove, and why", f, 1, func(ctx context.Context, c *client.Client, args []string) error {
+	cmd := planCommand(e, t.GetSingular()+" (NAME | -f FILE)", "Show what a "+t.GetSingular()+
+		" would create, update and delete, and why", f, 1, func(ctx context.Context, c *client.Client, args []string) error {
 		q := workloadQuestion{namespace: e.namespaceOf(client.Kind{ResourceType: t})}
 		var owner T
 		var err error
@@ -118,7 +137,7 @@ func newPlanWorkload[T resource.Object](
 		})
 	})
 	if sized {
-		cmd.Flags().Int32Var(&replicas, "replicas", -1, "number of pods to plan with, instead of its own")
+		cmd.Flags().Int32Var(&replicas, "replicas", -1, "number of pods to plan for, instead of its own")
 	}
 	cmd.ValidArgsFunction = e.completeNames(t.GetSingular())
 	cmd.Aliases = append([]string{t.GetPlural()}, t.GetShortNames()...)
@@ -128,39 +147,44 @@ func newPlanWorkload[T resource.Object](
 func newPlanBudget(e *env) *cobra.Command {
 	f := &planFlags{}
 	t := typeOf[*schedulingv1.PodDisruptionBudget]()
-	cmd := planCommand(e, t.GetSingular()+" (NAME | -f FILE)", "Show how many pods a disruption budget lets go now, and why", f, 1, func(ctx context.Context, c *client.Client, args []string) error {
-		req := &schedulingv1.PlanPodDisruptionBudgetRequest{Namespace: e.namespaceOf(client.Kind{ResourceType: t})}
-		var err error
-		if req.Name, err = f.name(args, ""); err != nil {
-			return err
-		}
-		if len(f.names) > 0 {
-			g, err := e.given(f, t.GetKind(), "Pod")
+	cmd := planCommand(e, t.GetSingular()+" (NAME | -f FILE)",
+		"Show how many disruptions a budget allows now, and why", f, 1, func(ctx context.Context, c *client.Client,
+			args []string,
+		) error {
+			req := &schedulingv1.PlanPodDisruptionBudgetRequest{Namespace: e.namespaceOf(client.Kind{ResourceType: t})}
+			var err error
+			if req.Name, err = f.name(args, ""); err != nil {
+				return err
+			}
+			if len(f.names) > 0 {
+				g, err := e.given(f, t.GetKind(), "Pod")
+				if err != nil {
+					return err
+				}
+				if req.PodDisruptionBudget, err = one[*schedulingv1.PodDisruptionBudget](g); err != nil {
+					return err
+				}
+				req.Pods = workloadQuestion{given: g}.pods()
+			}
+			resp, err := schedulingv1.NewPodDisruptionBudgetServiceClient(c.Conn()).PlanPodDisruptionBudget(ctx, req)
 			if err != nil {
 				return err
 			}
-			if req.PodDisruptionBudget, err = one[*schedulingv1.PodDisruptionBudget](g); err != nil {
-				return err
-			}
-			req.Pods = workloadQuestion{given: g}.pods()
-		}
-		resp, err := schedulingv1.NewPodDisruptionBudgetServiceClient(c.Conn()).PlanPodDisruptionBudget(ctx, req)
-		if err != nil {
-			return err
-		}
-		return e.answer(f, resp, func(p *planText) {
-			s := resp.GetStatus()
-			p.printf("Pods: %d of %d healthy, %d must be\nAllowed disruptions: %d\n", s.GetCurrentHealthy(), s.GetExpectedPods(), s.GetDesiredHealthy(), s.GetDisruptionsAllowed())
-			p.conditions(conditionRows(s.GetConditions()))
+			return e.answer(f, resp, func(p *planText) {
+				s := resp.GetStatus()
+				p.printf("Pods: %d of %d healthy, %d required\nAllowed disruptions: %d\n", s.GetCurrentHealthy(),
+					s.GetExpectedPods(),
+					s.GetDesiredHealthy(), s.GetDisruptionsAllowed())
+				p.conditions(conditionRows(s.GetConditions()))
+			})
 		})
-	})
 	cmd.ValidArgsFunction = e.completeNames(t.GetSingular())
 	cmd.Aliases = append([]string{t.GetPlural()}, t.GetShortNames()...)
 	return cmd
 }
 
-// typeOf returns how a kind is addressed.
-func typeOf[T resource.Object]() *metav1.ResourceType {
+// typeOf returns the client kind of a message type.
+func typeOf[T object.Object]() *metav1.ResourceType {
 	var none T
-	return resource.TypeOf(none.ProtoReflect().Descriptor())
+	return object.TypeOf(none.ProtoReflect().Descriptor())
 }

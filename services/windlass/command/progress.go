@@ -9,7 +9,7 @@ import (
 	"golang.org/x/term"
 )
 
-// steps prints the steps of something that takes time: each with the time that it took, and on a terminal what it waits for meanwhile.
+// steps prints the steps of a long operation with their durations, and on a terminal also what a step waits for.
 type steps struct {
 	out      io.Writer
 	terminal bool
@@ -32,10 +32,10 @@ func (s *steps) begin(step string) {
 	s.wait("")
 }
 
-// quiet is how long a step may take before something is said about it where no line can be rewritten.
+// quiet is the interval between progress lines of a step when the output is not a terminal.
 const quiet = 5 * time.Second
 
-// wait says what the step waits for.
+// wait prints what the step waits for.
 func (s *steps) wait(what string) {
 	if s.terminal {
 		fmt.Fprintf(s.out, "\r\033[K  %-18s %5.1f s  %s", s.step, time.Since(s.stepped).Seconds(), what)
@@ -47,7 +47,7 @@ func (s *steps) wait(what string) {
 	}
 }
 
-// done ends a step; outcome is what there is now.
+// done ends a step and prints its outcome.
 func (s *steps) done(outcome string) {
 	if s.terminal {
 		fmt.Fprint(s.out, "\r\033[K")
@@ -55,5 +55,5 @@ func (s *steps) done(outcome string) {
 	fmt.Fprintf(s.out, "  %-18s %5.2f s  %s\n", s.step, time.Since(s.stepped).Seconds(), outcome)
 }
 
-// total returns how long everything has taken.
+// total returns the time since newSteps.
 func (s *steps) total() time.Duration { return time.Since(s.began) }

@@ -24,7 +24,7 @@ func newQuorum(e *env) *cobra.Command {
 	var watch bool
 	cmd := &cobra.Command{
 		Use:   "quorum",
-		Short: "Show the etcd quorum that holds the cluster's state, what comes next and what it waits for",
+		Short: "Show the etcd quorum that stores the cluster's state, and its next change",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			form, err := parseFormat(output, formatJSON, formatYAML)
@@ -35,7 +35,7 @@ func newQuorum(e *env) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json or yaml")
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show the quorum and then each change")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "after showing the quorum, watch for changes")
 	return cmd
 }
 
@@ -63,9 +63,11 @@ func (e *env) quorum(ctx context.Context, c *client.Client, form format, watch b
 	return err
 }
 
-// watchQuorum calls f with the quorum each time that it changes. The guardian may go and come back meanwhile.
-func watchQuorum(ctx context.Context, guardian etcdv1.QuorumServiceClient, f func(q *etcdv1.Quorum, first bool) error) error {
-	const pause = 200 * time.Millisecond // about what the guardian's restart takes
+// watchQuorum calls f with the quorum on each change. It survives restarts of the guardian.
+func watchQuorum(ctx context.Context, guardian etcdv1.QuorumServiceClient,
+	f func(q *etcdv1.Quorum, first bool) error,
+) error {
+	const pause = 200 * time.Millisecond // about the time of a guardian restart
 	for first := true; ; {
 		stream, err := guardian.WatchQuorum(ctx, &etcdv1.WatchQuorumRequest{})
 		for err == nil {
@@ -89,7 +91,7 @@ func watchQuorum(ctx context.Context, guardian etcdv1.QuorumServiceClient, f fun
 	}
 }
 
-// printQuorum prints the members and then what there is to know of the whole.
+// printQuorum prints the members and then the state of the quorum.
 func printQuorum(w io.Writer, form format, q *etcdv1.Quorum, now time.Time) error {
 	if form.word != formatTable {
 		return messageOut(w, form, q)
@@ -106,7 +108,8 @@ func printQuorum(w io.Writer, form format, q *etcdv1.Quorum, now time.Time) erro
 	}
 	fmt.Fprintln(w)
 	fact("Phase", "%s", q.GetPhase())
-	fact("Voters", "%d of %d healthy, %d wanted, majority %d", q.GetHealthyVoters(), q.GetVoters(), q.GetDesiredVoters(), q.GetMajority())
+	fact("Voters", "%d of %d healthy, %d desired, majority %d", q.GetHealthyVoters(), q.GetVoters(), q.GetDesiredVoters(),
+		q.GetMajority())
 	for _, m := range q.GetMembers() {
 		if !m.GetHealthy() && m.GetMessage() != "" {
 			fact("Unhealthy", "%s: %s", cmp.Or(m.GetName(), m.GetId()), m.GetMessage())
@@ -136,7 +139,8 @@ func memberRow(m *etcdv1.Member) []string {
 		leader = "*"
 	}
 	return []string{
-		cmp.Or(m.GetName(), m.GetId()), role, health, leader, m.GetVersion(), bytesText(m.GetDbSizeBytes()), bytesText(m.GetDbSizeInUseBytes()),
+		cmp.Or(m.GetName(), m.GetId()), role, health, leader, m.GetVersion(), bytesText(m.GetDbSizeBytes()),
+		bytesText(m.GetDbSizeInUseBytes()),
 		bytesText(m.GetDbQuotaBytes()), strings.Join(m.GetAlarms(), ","), table.OrNone(m.GetMachine().GetName()),
 	}
 }
@@ -154,9 +158,10 @@ func tolerance(q *etcdv1.Quorum) string {
 
 func permit(p *etcdv1.DisruptionPermit, now time.Time) string {
 	if p == nil {
-		return "nobody holds it"
+		return "free"
 	}
-	return fmt.Sprintf("%s for %s (%s), since %s", cmp.Or(p.GetHolder(), "held"), cmp.Or(refName(p.GetMachine()), p.GetMachine().GetUid()), p.GetReason(), table.Age(p.GetAcquireTime(), now))
+	return fmt.Sprintf("%s for %s (%s), since %s", cmp.Or(p.GetHolder(), "held"),
+		cmp.Or(refName(p.GetMachine()), p.GetMachine().GetUid()), p.GetReason(), table.Age(p.GetAcquireTime(), now))
 }
 
 func nextStep(a *metav1.PlannedAction) string {
@@ -173,7 +178,7 @@ func nextStep(a *metav1.PlannedAction) string {
 	return text
 }
 
-// bytesText returns a size as etcdctl's users know it: "2.1 MB".
+// bytesText returns a size in the form of etcdctl: "2.1 MB".
 func bytesText(n int64) string {
 	const unit = 1000
 	if n <= 0 {

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
@@ -14,12 +14,14 @@ func newReplace(e *env) *cobra.Command {
 	var w writeFlags
 	cmd := &cobra.Command{
 		Use:   "replace -f FILE",
-		Short: "Replace objects by those of files",
-		Long: `Replace metadata and spec of objects by those of files. With a metadata.resourceVersion in the file the object must still be
-the one that was read; without it the newest one is replaced.`,
+		Short: "Replace objects with those in files",
+		Long: `Replace metadata and spec of objects with those in files. If a file has a metadata.resourceVersion,
+the object must still be at that version; without it, the latest version is replaced.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return e.eachDocument(cmd.Context(), f, &w, func(ctx context.Context, c *client.Client, d document) (resource.Object, string, error) {
+			return e.eachDocument(cmd.Context(), f, &w, func(ctx context.Context, c *client.Client, d document) (object.Object,
+				string, error,
+			) {
 				if w.client() {
 					return d.object, "replaced", nil
 				}
@@ -31,7 +33,7 @@ the one that was read; without it the newest one is replaced.`,
 			})
 		},
 	}
-	f.flags(cmd.Flags(), "the objects as they shall be")
+	f.flags(cmd.Flags(), "the desired objects")
 	w.flags(cmd.Flags())
 	return cmd
 }

@@ -15,31 +15,33 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
-// revisionAnnotation counts the templates of a deployment, on it and on its replica sets.
+// revisionAnnotation is the revision of a pod template, on the deployment and on its replica sets.
 const revisionAnnotation = "deployment.kubernetes.io/revision"
 
 func newRollout(e *env) *cobra.Command {
-	cmd := &cobra.Command{Use: "rollout", Short: "See, take back, pause or repeat the renewal of pods"}
+	cmd := &cobra.Command{Use: "rollout", Short: "Manage the rollout of deployments and daemon sets"}
 	cmd.AddCommand(
 		newRolloutStatus(e), newRolloutHistory(e), newRolloutUndo(e),
-		newRolloutSet(e, "pause", "Let no new template of a deployment into force", "paused", map[string]any{"paused": true}),
-		newRolloutSet(e, "resume", "Let new templates of a paused deployment into force", "resumed", map[string]any{"paused": nil}),
+		newRolloutSet(e, "pause", "Pause the rollout of a deployment", "paused", map[string]any{"paused": true}),
+		newRolloutSet(e, "resume", "Resume the rollout of a paused deployment", "resumed",
+			map[string]any{"paused": nil}),
 		newRolloutRestart(e),
 	)
 	return cmd
 }
 
-// renewed reads the objects that arguments name, which must be of kinds whose pods are renewed.
+// renewed reads the objects that arguments name, which must be of the given kinds.
 func (e *env) renewed(ctx context.Context, c *client.Client, args []string, kinds ...string) ([]target, error) {
 	list, err := e.targets(ctx, c, args, selection{})
 	for _, t := range list {
 		if !slices.Contains(kinds, t.kind.GetKind()) {
-			return nil, fmt.Errorf("%s: not possible for this kind, only for %s", t, strings.ToLower(strings.Join(kinds, " and ")))
+			return nil, fmt.Errorf("%s: this kind is not supported, only %s", t,
+				strings.ToLower(strings.Join(kinds, " and ")))
 		}
 	}
 	return list, err
@@ -50,7 +52,7 @@ func newRolloutStatus(e *env) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:               "status (TYPE NAME | TYPE/NAME)",
-		Short:             "Wait until the pods of a deployment or daemon set are renewed",
+		Short:             "Show the status of a rollout and wait until it is complete",
 		ValidArgsFunction: e.completeObjects,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return e.withClient(func(c *client.Client) error {
@@ -72,14 +74,14 @@ func newRolloutStatus(e *env) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&watch, "watch", "w", true, "wait until it is done")
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait; 0 means for ever")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", true, "wait until the rollout is complete")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait; 0 means no limit")
 	return cmd
 }
 
 func (e *env) rolloutStatus(ctx context.Context, c *client.Client, t target, watch bool) error {
 	said := ""
-	tell := func(o resource.Object) (bool, error) {
+	tell := func(o object.Object) (bool, error) {
 		if o == nil {
 			return false, fmt.Errorf("%s was deleted", t)
 		}
@@ -96,12 +98,12 @@ func (e *env) rolloutStatus(ctx context.Context, c *client.Client, t target, wat
 	}
 	return e.await(ctx, c, goal{
 		kind: t.kind, namespace: t.namespace(), name: t.name(), what: "rollout", met: tell,
-		reason: func(context.Context, resource.Object) string { return "" },
+		reason: func(context.Context, object.Object) string { return "" },
 	})
 }
 
-// rolloutText says how far a renewal is, in the words of kubectl.
-func rolloutText(o resource.Object) (text string, done bool, err error) {
+// rolloutText returns the state of a rollout in kubectl's words, and whether it is complete.
+func rolloutText(o object.Object) (text string, done bool, err error) {
 	name := o.GetMetadata().GetName()
 	switch o := o.(type) {
 	case *schedulingv1.Deployment:
@@ -118,11 +120,14 @@ func rolloutText(o resource.Object) (text string, done bool, err error) {
 		case st.GetObservedGeneration() < o.GetMetadata().GetGeneration():
 			return "Waiting for deployment spec update to be observed...", false, nil
 		case st.GetUpdatedReplicas() < want:
-			return fmt.Sprintf("Waiting for deployment %q rollout to finish: %d out of %d new replicas have been updated...", name, st.GetUpdatedReplicas(), want), false, nil
+			return fmt.Sprintf("Waiting for deployment %q rollout to finish: %d out of %d new replicas have been updated...",
+				name, st.GetUpdatedReplicas(), want), false, nil
 		case st.GetReplicas() > st.GetUpdatedReplicas():
-			return fmt.Sprintf("Waiting for deployment %q rollout to finish: %d old replicas are pending termination...", name, st.GetReplicas()-st.GetUpdatedReplicas()), false, nil
+			return fmt.Sprintf("Waiting for deployment %q rollout to finish: %d old replicas are pending termination...", name,
+				st.GetReplicas()-st.GetUpdatedReplicas()), false, nil
 		case st.GetAvailableReplicas() < st.GetUpdatedReplicas():
-			return fmt.Sprintf("Waiting for deployment %q rollout to finish: %d of %d updated replicas are available...", name, st.GetAvailableReplicas(), st.GetUpdatedReplicas()), false, nil
+			return fmt.Sprintf("Waiting for deployment %q rollout to finish: %d of %d updated replicas are available...", name,
+				st.GetAvailableReplicas(), st.GetUpdatedReplicas()), false, nil
 		}
 		return fmt.Sprintf("deployment %q successfully rolled out", name), true, nil
 	case *schedulingv1.DaemonSet:
@@ -131,9 +136,11 @@ func rolloutText(o resource.Object) (text string, done bool, err error) {
 		case st.GetObservedGeneration() < o.GetMetadata().GetGeneration():
 			return "Waiting for daemon set spec update to be observed...", false, nil
 		case st.GetUpdatedNumberScheduled() < st.GetDesiredNumberScheduled():
-			return fmt.Sprintf("Waiting for daemon set %q rollout to finish: %d out of %d new pods have been updated...", name, st.GetUpdatedNumberScheduled(), st.GetDesiredNumberScheduled()), false, nil
+			return fmt.Sprintf("Waiting for daemon set %q rollout to finish: %d out of %d new pods have been updated...", name,
+				st.GetUpdatedNumberScheduled(), st.GetDesiredNumberScheduled()), false, nil
 		case st.GetNumberAvailable() < st.GetDesiredNumberScheduled():
-			return fmt.Sprintf("Waiting for daemon set %q rollout to finish: %d of %d updated pods are available...", name, st.GetNumberAvailable(), st.GetDesiredNumberScheduled()), false, nil
+			return fmt.Sprintf("Waiting for daemon set %q rollout to finish: %d of %d updated pods are available...", name,
+				st.GetNumberAvailable(), st.GetDesiredNumberScheduled()), false, nil
 		}
 		return fmt.Sprintf("daemon set %q successfully rolled out", name), true, nil
 	}
@@ -144,7 +151,7 @@ func newRolloutHistory(e *env) *cobra.Command {
 	var revision int32
 	cmd := &cobra.Command{
 		Use:               "history (TYPE NAME | TYPE/NAME)",
-		Short:             "Show the templates that a deployment had",
+		Short:             "Show the revisions of a deployment",
 		ValidArgsFunction: e.completeObjects,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return e.withClient(func(c *client.Client) error {
@@ -160,19 +167,22 @@ func newRolloutHistory(e *env) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().Int32Var(&revision, "revision", 0, "show the template of this revision")
+	cmd.Flags().Int32Var(&revision, "revision", 0, "show the pod template of this revision")
 	return cmd
 }
 
 func (e *env) rolloutHistory(ctx context.Context, c *client.Client, t target, revision int32) error {
-	list, err := schedulingv1.NewReplicaSetServiceClient(c.Conn()).ListReplicaSets(ctx, &schedulingv1.ListReplicaSetsRequest{Namespace: t.namespace()})
+	list, err := schedulingv1.NewReplicaSetServiceClient(c.Conn()).ListReplicaSets(ctx,
+		&schedulingv1.ListReplicaSetsRequest{Namespace: t.namespace()})
 	if err != nil {
 		return err
 	}
 	sets := map[int]*schedulingv1.ReplicaSet{}
 	var revisions []int
 	for _, s := range list.GetItems() {
-		owned := slices.ContainsFunc(s.GetMetadata().GetOwnerReferences(), func(o *metav1.OwnerReference) bool { return o.GetUid() == t.object.GetMetadata().GetUid() })
+		owned := slices.ContainsFunc(s.GetMetadata().GetOwnerReferences(), func(o *metav1.OwnerReference) bool {
+			return o.GetUid() == t.object.GetMetadata().GetUid()
+		})
 		n, err := strconv.Atoi(s.GetMetadata().GetAnnotations()[revisionAnnotation])
 		if owned && err == nil {
 			sets[n] = s
@@ -191,7 +201,8 @@ func (e *env) rolloutHistory(ctx context.Context, c *client.Client, t target, re
 	fmt.Fprintln(e.out, t)
 	rows := [][]string{{"REVISION", "CHANGE-CAUSE"}}
 	for _, n := range revisions {
-		rows = append(rows, []string{strconv.Itoa(n), table.OrNone(sets[n].GetMetadata().GetAnnotations()["kubernetes.io/change-cause"])})
+		rows = append(rows,
+			[]string{strconv.Itoa(n), table.OrNone(sets[n].GetMetadata().GetAnnotations()["kubernetes.io/change-cause"])})
 	}
 	return table.New(e.out).Print(rows...)
 }
@@ -200,7 +211,7 @@ func newRolloutUndo(e *env) *cobra.Command {
 	var to int32
 	cmd := &cobra.Command{
 		Use:               "undo (TYPE NAME | TYPE/NAME) [--to-revision N]",
-		Short:             "Put an older template of a deployment into force again",
+		Short:             "Roll a deployment back to an earlier revision",
 		ValidArgsFunction: e.completeObjects,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if to < 0 {
@@ -222,7 +233,7 @@ func newRolloutUndo(e *env) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().Int32Var(&to, "to-revision", 0, "revision to go back to; 0 means the one before the present")
+	cmd.Flags().Int32Var(&to, "to-revision", 0, "revision to roll back to; 0 means the previous revision")
 	return cmd
 }
 
@@ -240,18 +251,21 @@ func newRolloutSet(e *env, verb, short, done string, spec map[string]any) *cobra
 func newRolloutRestart(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use:               "restart (TYPE NAME... | TYPE/NAME...)",
-		Short:             "Renew all pods of deployments and daemon sets",
+		Short:             "Restart all pods of deployments and daemon sets",
 		ValidArgsFunction: e.completeObjects,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			mark := map[string]any{"kubectl.kubernetes.io/restartedAt": time.Now().Format(time.RFC3339)}
 			return e.patchRenewed(cmd.Context(), args, "restarted",
-				map[string]any{"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{"annotations": mark}}}}, "Deployment", "DaemonSet")
+				map[string]any{"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{"annotations": mark}}}},
+				"Deployment", "DaemonSet")
 		},
 	}
 }
 
 // patchRenewed patches each object that arguments name.
-func (e *env) patchRenewed(ctx context.Context, args []string, done string, patch map[string]any, kinds ...string) error {
+func (e *env) patchRenewed(ctx context.Context, args []string, done string, patch map[string]any,
+	kinds ...string,
+) error {
 	body, err := json.Marshal(patch)
 	if err != nil {
 		return err

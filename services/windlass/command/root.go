@@ -1,4 +1,5 @@
-// Package command is the command line: one file per verb, spelled as in oc and kubectl.
+// Package command implements the windlass command line: one file per verb, with verbs and flags named as in oc and
+// kubectl.
 package command
 
 import (
@@ -15,13 +16,13 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
-// ExitError ends the program with a code of its own; its text has been printed.
-type ExitError struct{ Code int }
+// exitError ends the program with Code. The command has already printed its message.
+type exitError struct{ Code int }
 
 // Error implements error.
-func (e ExitError) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
 
-// env is what the verbs share: where to print, and how the user said which cluster and namespace are meant.
+// env holds what all verbs share: input, outputs, and the cluster and namespace that the flags select.
 type env struct {
 	in        io.Reader
 	out, err  io.Writer
@@ -30,7 +31,7 @@ type env struct {
 	program   string // path of this executable
 }
 
-// connect returns a client of the cluster that the user means and a function that ends it.
+// connect returns a client of the selected cluster and a function that closes its connection.
 func (e *env) connect() (*client.Client, func(), error) {
 	t, err := e.target.Resolve()
 	if err != nil {
@@ -44,7 +45,7 @@ func (e *env) connect() (*client.Client, func(), error) {
 	return client.New(conn), func() { conn.Close() }, nil
 }
 
-// Run runs the command line and returns the exit code: 0, 1 for an error, or the code of an ExitError.
+// Run runs the command line and returns the exit code: 0, 1 for an error, or the code of an exitError.
 func Run(ctx context.Context, args []string, in io.Reader, out, errw io.Writer) int {
 	e := &env{in: in, out: out, err: errw}
 	var err error
@@ -58,7 +59,7 @@ func Run(ctx context.Context, args []string, in io.Reader, out, errw io.Writer) 
 	root.SetOut(out)
 	root.SetErr(errw)
 	err = root.ExecuteContext(ctx)
-	var exit ExitError
+	var exit exitError
 	switch {
 	case err == nil:
 		return 0
@@ -71,13 +72,14 @@ func Run(ctx context.Context, args []string, in io.Reader, out, errw io.Writer) 
 			fmt.Fprintln(errw, headed(describe(err)))
 		}
 		if slices.ContainsFunc(all, silent) {
-			fmt.Fprintln(errw, "`windlass status` shows what does not run.")
+			fmt.Fprintln(errw, "Run `windlass status` to see what is not running.")
 		}
 		return 1
 	}
 }
 
-// headed begins an error as oc does: "Error from server (NotFound): …", or "error: …" for what never got there.
+// headed prefixes an error as oc does: "Error from server (NotFound): …" for the cluster's errors, "error: …" for
+// those of the command line.
 func headed(text string) string {
 	if strings.HasPrefix(text, fromServer) {
 		return "Error " + text
@@ -89,27 +91,31 @@ func newRoot(e *env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "windlass",
 		Short: "A control plane for fleets of machines",
-		Long: `Windlass keeps a fleet of machines healthy while they are replaced, updated, reconfigured and lost.
+		Long: `Windlass keeps a fleet of machines healthy while machines are replaced, updated, reconfigured and lost.
 
   windlass up                     start a cluster on this machine
-  windlass get machines           see its machines
-  windlass describe machine NAME  see what a machine is and what it waits for
-  windlass quorum                 see the etcd quorum that holds the cluster's state`,
+  windlass get machines           list its machines
+  windlass describe machine NAME  show the details of a machine and what it waits for
+  windlass quorum                 show the etcd quorum that stores the cluster's state`,
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	f := root.PersistentFlags()
-	f.StringVar(&e.target.Cluster, "name", "", "name of the cluster on this machine (default $"+client.EnvCluster+" or main)")
-	f.StringVarP(&e.namespace, "namespace", "n", "", "namespace (default: that of the kind)")
+	f.StringVar(&e.target.Cluster, "name", "", "name of the cluster on this machine (default $"+client.EnvCluster+
+		" or main)")
+	f.StringVarP(&e.namespace, "namespace", "n", "", "namespace (default: the kind's default namespace)")
 	f.StringVar(&e.target.Server, "server", "", "host:port of the cluster's gateway (default $"+client.EnvServer+")")
-	f.StringVar(&e.target.CA, "cacert", "", "file of the authority to trust (default $"+client.EnvCA+")")
-	f.StringVar(&e.target.Cert, "cert", "", "file of your certificate (default $"+client.EnvCert+")")
-	f.StringVar(&e.target.Key, "key", "", "file of its key (default $"+client.EnvKey+")")
-	f.StringVar(&e.target.Token, "token", "", "bearer token, instead of a certificate (default $"+client.EnvToken+")")
+	f.StringVar(&e.target.CA, "cacert", "", "file with the certificate authority to trust (default $"+client.EnvCA+")")
+	f.StringVar(&e.target.Cert, "cert", "", "file with the client certificate (default $"+client.EnvCert+")")
+	f.StringVar(&e.target.Key, "key", "", "file with the client certificate's private key (default $"+client.EnvKey+")")
+	f.StringVar(&e.target.Token, "token", "", "bearer token, instead of a client certificate (default $"+client.EnvToken+
+		")")
 	root.AddCommand(
 		newUp(e), newDown(e), newStatus(e), newClusters(e), newEnv(e), newServe(e), newSupervise(e), newContainer(e),
-		newGet(e), newDescribe(e), newCreate(e), newApply(e), newReplace(e), newDelete(e), newScale(e), newQuorum(e), newHooks(e), newEvents(e),
+		newGet(e), newDescribe(e), newCreate(e), newApply(e), newReplace(e), newDelete(e), newScale(e), newQuorum(e),
+		newHooks(e), newEvents(e),
 		newEdit(e), newPatch(e), newLabel(e), newAnnotate(e), newWait(e), newPlan(e), newAuth(e), newAudit(e), newWhoami(e),
-		newAdm(e), newCordon(e), newUncordon(e), newDrain(e), newAPIResources(e), newExplain(e), newVersion(e), newLogs(e), newExec(e), newRollout(e),
+		newAdm(e), newCordon(e), newUncordon(e), newDrain(e), newAPIResources(e), newExplain(e), newVersion(e), newLogs(e),
+		newExec(e), newRollout(e),
 	)
 	for _, cmd := range root.Commands() {
 		refuseUnknown(cmd)
@@ -117,8 +123,8 @@ func newRoot(e *env) *cobra.Command {
 	return root
 }
 
-// refuseUnknown has every command that only holds others, at any depth, refuse a name that it does not hold: cobra would print its help and
-// end with 0.
+// refuseUnknown makes every command that only groups subcommands, at any depth, reject an unknown subcommand. Cobra
+// would print the help and exit with 0.
 func refuseUnknown(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		refuseUnknown(c)

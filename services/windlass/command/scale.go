@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/kit/manifest"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 )
 
@@ -27,7 +27,7 @@ func newScale(e *env) *cobra.Command {
 	var f scaleFlags
 	cmd := &cobra.Command{
 		Use:   "scale --replicas=COUNT (TYPE NAME... | TYPE/NAME...)",
-		Short: "Set the number of machines of a set",
+		Short: "Set the number of replicas of an object",
 		Example: `  windlass scale machineset workers --replicas=4
   windlass scale --current-replicas=4 --replicas=2 machineset/workers --timeout=2m`,
 		ValidArgsFunction: e.completeObjects,
@@ -37,10 +37,10 @@ func newScale(e *env) *cobra.Command {
 	f.selection.flags(fs)
 	f.allFlag(fs)
 	f.writeFlags.flags(fs)
-	fs.Int32Var(&f.replicas, "replicas", -1, "number of machines that there shall be")
-	fs.Int32Var(&f.current, "current-replicas", -1, "scale only if this is the number asked for until now")
-	fs.StringVar(&f.version, "resource-version", "", "scale only if the object is at this revision")
-	fs.DurationVar(&f.timeout, "timeout", 0, "wait so long until all machines are there and ready; 0 does not wait")
+	fs.Int32Var(&f.replicas, "replicas", -1, "desired number of replicas")
+	fs.Int32Var(&f.current, "current-replicas", -1, "scale only if the current desired number is this")
+	fs.StringVar(&f.version, "resource-version", "", "scale only if the object is at this resource version")
+	fs.DurationVar(&f.timeout, "timeout", 0, "how long to wait until all replicas are ready; 0 does not wait")
 	return cmd
 }
 
@@ -72,8 +72,8 @@ func (e *env) scale(ctx context.Context, args []string, f scaleFlags) error {
 	})
 }
 
-// apply scales one object. What was asked about its present state is checked by the server: the patch carries the revision that was read.
-func (f scaleFlags) apply(ctx context.Context, c *client.Client, t target) (resource.Object, error) {
+// apply scales one object. The server enforces the preconditions: the patch carries the resource version that was read.
+func (f scaleFlags) apply(ctx context.Context, c *client.Client, t target) (object.Object, error) {
 	spec := t.kind.Message.Fields().ByName("spec")
 	if spec == nil || spec.Message() == nil || spec.Message().Fields().ByName("replicas") == nil {
 		return nil, fmt.Errorf("cannot scale %s: the kind has no replicas", t)
@@ -107,14 +107,14 @@ func (e *env) awaitScaled(ctx context.Context, c *client.Client, list []target, 
 	for _, t := range list {
 		failed.add(e.await(ctx, c, goal{
 			kind: t.kind, namespace: t.namespace(), name: t.name(), what: "replicas",
-			met: func(o resource.Object) (bool, error) {
+			met: func(o object.Object) (bool, error) {
 				if o == nil {
 					return false, fmt.Errorf("%s was deleted", t)
 				}
 				have, ready := replicasOf(o)
 				return have == f.replicas && ready == f.replicas, nil
 			},
-			reason: func(_ context.Context, o resource.Object) string {
+			reason: func(_ context.Context, o object.Object) string {
 				if o == nil {
 					return ""
 				}

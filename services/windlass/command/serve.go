@@ -18,7 +18,7 @@ func newServe(e *env) *cobra.Command {
 		Use:                "serve PROGRAM [flags]",
 		Short:              "Run one of the cluster's programs in the foreground",
 		Long:               "Run one of the cluster's programs in the foreground: " + program.Names() + ".",
-		DisableFlagParsing: true, // the flags are the program's
+		DisableFlagParsing: true, // the program parses its own flags
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return program.List(), cobra.ShellCompDirectiveNoFileComp
 		},
@@ -29,7 +29,7 @@ func newServe(e *env) *cobra.Command {
 			err := program.Run(cmd.Context(), args[0], args[1:], e.err)
 			if err != nil {
 				fmt.Fprintln(e.err, "error:", err)
-				return ExitError{program.ExitCode(args[0], err)}
+				return exitError{program.ExitCode(args[0], err)}
 			}
 			return nil
 		},

@@ -11,28 +11,32 @@ import (
 	"time"
 
 	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/supervise"
 )
 
 const (
-	// settingsPatience is how long a program may take to become ready with other settings before those it had are put back.
+	// settingsPatience is how long a program may take to become ready with new settings before the previous settings are
+	// restored.
 	settingsPatience = 30 * time.Second
-	// settingsStarts is how often a program may start within that: one that ends again and again does not take its flags.
+	// settingsStarts is how often a program may start in that time: a program that keeps exiting rejects its flags.
 	settingsStarts = 3
 )
 
-// changeSettings gives settings to a cluster that runs. Only the programs whose flags change are started again. If one of them does not become ready, the
-// settings before are put back, and the error says so.
+// changeSettings changes the settings of a running cluster and restarts only the programs whose flags change. If one of
+// them does not become ready, it restores the previous settings and returns an error.
 func (e *env) changeSettings(ctx context.Context, c *cluster.Cluster, to []string, s *steps) error {
 	before := slices.Clone(c.ProgramFlags)
 	executable := supervise.Executable(c, e.program)
 	was := flagsOf(c, executable)
 	c.ProgramFlags = to
-	changed := slices.DeleteFunc(cluster.Programs(), func(name string) bool { return slices.Equal(was[name], c.Spec(name, executable).Args) })
+	changed := slices.DeleteFunc(topology.Names(), func(name string) bool {
+		return slices.Equal(was[name], c.Spec(name, executable).Args)
+	})
 	s.begin("settings")
 	if len(changed) == 0 {
-		s.done("as before")
+		s.done("unchanged")
 		return c.Save()
 	}
 	pids, err := pidsOf(c)
@@ -43,15 +47,15 @@ func (e *env) changeSettings(ctx context.Context, c *cluster.Cluster, to []strin
 		err = e.awaitPrograms(ctx, c, changed, pids, s)
 	}
 	if err == nil {
-		s.done(strings.Join(changed, ", ") + " started again")
+		s.done(strings.Join(changed, ", ") + " restarted")
 		return nil
 	}
 	c.ProgramFlags = before
 	back, cancel := context.WithTimeout(context.WithoutCancel(ctx), settingsPatience)
 	defer cancel()
-	undo := supervise.StopSupervisor(back, c) // so that no program starts with the refused ones any more
+	undo := supervise.StopSupervisor(back, c) // so that no more programs start with the rejected settings
 	refused, pidsErr := pidsOf(c)
-	maps.DeleteFunc(refused, func(name string, pid int) bool { return pids[name] == pid }) // it never had them
+	maps.DeleteFunc(refused, func(name string, pid int) bool { return pids[name] == pid }) // not restarted
 	if undo = errors.Join(undo, pidsErr); undo == nil {
 		undo = e.restartWith(back, c, executable)
 	}
@@ -59,14 +63,14 @@ func (e *env) changeSettings(ctx context.Context, c *cluster.Cluster, to []strin
 		undo = e.awaitPrograms(back, c, changed, refused, s)
 	}
 	if undo != nil {
-		return fmt.Errorf("settings: %w; the settings before could not be put back: %w", err, undo)
+		return fmt.Errorf("settings: %w; restoring the previous settings failed: %w", err, undo)
 	}
-	return fmt.Errorf("settings refused: %w; the settings before are in force again", err)
+	return fmt.Errorf("settings rejected: %w; the previous settings were restored", err)
 }
 
 func flagsOf(c *cluster.Cluster, executable string) map[string][]string {
 	out := map[string][]string{}
-	for _, name := range cluster.Programs() {
+	for _, name := range topology.Names() {
 		out[name] = c.Spec(name, executable).Args
 	}
 	return out
@@ -81,7 +85,7 @@ func pidsOf(c *cluster.Cluster) (map[string]int, error) {
 	return out, err
 }
 
-// restartWith writes the settings down and starts another supervisor, which takes over every program whose flags are the same.
+// restartWith stores the settings and starts a new supervisor, which keeps every program whose flags did not change.
 func (e *env) restartWith(ctx context.Context, c *cluster.Cluster, executable string) error {
 	if err := c.Save(); err != nil {
 		return err
@@ -93,8 +97,10 @@ func (e *env) restartWith(ctx context.Context, c *cluster.Cluster, executable st
 	return err
 }
 
-// awaitPrograms waits until each program runs as another process than before and is ready.
-func (e *env) awaitPrograms(ctx context.Context, c *cluster.Cluster, names []string, before map[string]int, s *steps) error {
+// awaitPrograms waits until each program runs as a new process and is ready.
+func (e *env) awaitPrograms(ctx context.Context, c *cluster.Cluster, names []string, before map[string]int,
+	s *steps,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, settingsPatience)
 	defer cancel()
 	o, end, err := newObserver(c)
@@ -114,7 +120,7 @@ func (e *env) awaitPrograms(ctx context.Context, c *cluster.Cluster, names []str
 				seen[pid] = true
 			}
 			if len(seen) >= settingsStarts {
-				return false, name, fmt.Errorf("%s ends after each start: %s", name, lastLine(c.Log(name)))
+				return false, name, fmt.Errorf("%s exits after each start: %s", name, lastLine(c.Log(name)))
 			}
 			if !seen[pid] {
 				return false, name, nil
@@ -123,11 +129,11 @@ func (e *env) awaitPrograms(ctx context.Context, c *cluster.Cluster, names []str
 			if err != nil || !ready {
 				return false, name, err
 			}
-			again, err := pidsOf(c) // else it may have been the one before that answered
+			again, err := pidsOf(c) // otherwise the previous process may have answered
 			return again[name] == pid, name, err
 		})
 		if err != nil && errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("%s is not ready with them after %s: %s", name, settingsPatience, lastLine(c.Log(name)))
+			err = fmt.Errorf("%s is not ready after %s: %s", name, settingsPatience, lastLine(c.Log(name)))
 		}
 		if err != nil {
 			return err
@@ -136,7 +142,7 @@ func (e *env) awaitPrograms(ctx context.Context, c *cluster.Cluster, names []str
 	return nil
 }
 
-// lastLine returns the last line of a log, shortened.
+// lastLine returns the last line of a log, at most 300 bytes.
 func lastLine(path string) string {
 	const most = 300
 	data, err := os.ReadFile(path)
@@ -148,7 +154,7 @@ func lastLine(path string) string {
 	return line[:min(len(line), most)]
 }
 
-// mergeSettings returns the settings of a cluster after some are given: those of the same program and flag are replaced.
+// mergeSettings adds settings to those of a cluster; a setting of the same program and flag is replaced.
 func mergeSettings(has, given []string) []string {
 	key := func(s string) string { k, _, _ := strings.Cut(s, "="); return k }
 	replaced := map[string]bool{}

@@ -24,6 +24,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 	"github.com/windlass-dev/windlass/services/windlass/supervise"
@@ -33,12 +34,14 @@ func newStatus(e *env) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show what runs of a cluster and whether it is ready",
-		Long: `Show what runs of a cluster and whether it is ready. Every service is asked itself, so that one that is stopped, hung or
-dead is seen at once. It takes less than two seconds. The exit code is 0 if the cluster is ready, 3 if it is not. What you may
-not read does not make it unready: the state is then "Ready as far as seen", and names what was not.
+		Short: "Show the state of a cluster and of its processes",
+		Long: `Show the state of a cluster and of its processes, within two seconds. Each service is checked
+directly, so that a stopped, hung or dead service is detected immediately. The exit code is 0 if the
+cluster is ready, 3 if not. Parts that you are not allowed to read do not count as not ready: the
+state is then "Ready as far as visible", followed by these parts.
 
-With --server the services are asked through the gateway; processes are shown of a cluster on this machine only.`,
+With --server, services are checked through the gateway. Processes are shown only for a cluster on
+this machine.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if all {
@@ -47,14 +50,15 @@ With --server the services are asked through the gateway; processes are shown of
 			return e.status(cmd.Context())
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "list all clusters of this machine, as windlass clusters does")
+	cmd.Flags().BoolVar(&all, "all", false, "list all clusters on this machine, same as windlass clusters")
 	return cmd
 }
 
-// notReady is the exit code of status for a cluster that is not ready, as systemctl has it for a unit that is not active.
+// notReady is the exit code of status for a cluster that is not ready, the same as that of systemctl for an inactive
+// unit.
 const notReady = 3
 
-// statusPatience is how long status waits for answers; the whole command is to take less than two seconds.
+// statusPatience is how long status waits for answers, so that the command takes less than two seconds.
 const statusPatience = 1500 * time.Millisecond
 
 func (e *env) status(ctx context.Context) error {
@@ -89,7 +93,7 @@ func (e *env) status(ctx context.Context) error {
 	case len(problems) > 0:
 		state = "NotReady"
 	case len(unseen) > 0:
-		state = "Ready as far as seen"
+		state = "Ready as far as visible"
 	}
 	fmt.Fprintf(e.out, "State:       %s\n", state)
 	for _, p := range append(problems[:len(problems):len(problems)], unseen...) {
@@ -111,14 +115,15 @@ func (e *env) status(ctx context.Context) error {
 		}
 	}
 	if len(problems) > 0 {
-		return ExitError{notReady}
+		return exitError{notReady}
 	}
 	return nil
 }
 
-// warnings returns a line for each certificate that was not renewed in time. Programs serve until it expires, so the cluster may be ready.
+// warnings returns a line for each certificate that was not renewed in time. Programs use it until it expires, so the
+// cluster may still be ready.
 func warnings(c *cluster.Cluster, list []cluster.Expiring, now time.Time) []string {
-	const most = 5 // a supervisor that was dead for a day leaves dozens
+	const most = 5 // there are dozens if the supervisor was down for a day
 	var lines []string
 	for i, x := range list {
 		if i == most {
@@ -129,12 +134,13 @@ func warnings(c *cluster.Cluster, list []cluster.Expiring, now time.Time) []stri
 		if err != nil {
 			path = x.Path
 		}
-		lines = append(lines, fmt.Sprintf("certificate %s %s: the supervisor has not renewed it, see %s", path, identity.Expiry(x.NotAfter, now), c.Log("supervisor")))
+		lines = append(lines, fmt.Sprintf("certificate %s %s: the supervisor has not renewed it, see %s", path,
+			identity.Expiry(x.NotAfter, now), c.Log("supervisor")))
 	}
 	return lines
 }
 
-// here returns the cluster of a target if it is one of this machine that is reached at its own address, else nil.
+// here returns the cluster of a target if it is on this machine and the target has its address, else nil.
 func (e *env) here(t client.Target) (*cluster.Cluster, error) {
 	if e.target.Server != "" {
 		return nil, nil
@@ -146,12 +152,12 @@ func (e *env) here(t client.Target) (*cluster.Cluster, error) {
 	case err != nil:
 		return nil, err
 	case t.Server != c.Gateway():
-		return nil, nil // the environment speaks of another one
+		return nil, nil // the environment names another cluster
 	}
 	return c, nil
 }
 
-// printSupervisor prints whether the supervisor runs and returns what is wrong with it.
+// printSupervisor prints the state of the supervisor and returns its problem, "" if it runs.
 func (e *env) printSupervisor(c *cluster.Cluster) (problem string, err error) {
 	pid, err := supervise.Alive(c)
 	switch {
@@ -159,16 +165,18 @@ func (e *env) printSupervisor(c *cluster.Cluster) (problem string, err error) {
 		return "", err
 	case pid == 0:
 		fmt.Fprintf(e.out, "Supervisor:  not running (`windlass up%s` starts it)\n", nameFlag(c))
-		return "the supervisor does not run, so nothing starts a program again that ends", nil
+		return "the supervisor is not running, so programs that exit are not restarted", nil
 	}
 	fmt.Fprintf(e.out, "Supervisor:  pid %d\n", pid)
 	if process.Stopped(pid) {
-		return fmt.Sprintf("the supervisor is stopped by a signal (`kill -CONT %d`), so nothing starts a program again that ends", pid), nil
+		return fmt.Sprintf(
+			"the supervisor is stopped by a signal (`kill -CONT %d`), so programs that exit are not restarted", pid), nil
 	}
 	return "", nil
 }
 
-// look asks all parts of a cluster at once. c is nil if the cluster is not of this machine; then services are asked through the gateway.
+// look checks all parts of a cluster concurrently. If c is nil, the cluster is not on this machine, and services are
+// checked through the gateway.
 func look(ctx context.Context, t client.Target, c *cluster.Cluster) (view, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
@@ -195,21 +203,22 @@ func look(ctx context.Context, t client.Target, c *cluster.Cluster) (view, error
 		v.nodes, v.nodesErr = list.GetItems(), err
 	})
 	all.Go(func() {
-		list, err := updatev1.NewClusterOperatorServiceClient(conn).ListClusterOperators(ctx, &updatev1.ListClusterOperatorsRequest{})
+		list, err := updatev1.NewClusterOperatorServiceClient(conn).ListClusterOperators(ctx,
+			&updatev1.ListClusterOperatorsRequest{})
 		v.operator, v.operatorErr = list.GetItems(), err
 	})
 	all.Wait()
 	return v, nil
 }
 
-// health asks one program how it is, or how one part of it is; part "" is all of it.
+// health checks one program, or one part of it; part "" checks the program itself.
 type health func(ctx context.Context, program, part string) (*grpc_health_v1.HealthCheckResponse, error)
 
 func throughGateway(conn grpc.ClientConnInterface) health {
 	return func(ctx context.Context, program, part string) (*grpc_health_v1.HealthCheckResponse, error) {
 		name := program
-		if program == gatewayProgram {
-			name = "" // the one that is asked
+		if program == topology.Gateway {
+			name = "" // the called server itself
 		}
 		if part != "" {
 			name = program + "/" + part
@@ -218,9 +227,10 @@ func throughGateway(conn grpc.ClientConnInterface) health {
 	}
 }
 
-// direct asks a program at its own address.
+// direct checks a program at its own address.
 func (o *observer) direct(ctx context.Context, program, part string) (*grpc_health_v1.HealthCheckResponse, error) {
-	conn, err := grpc.NewClient("passthrough:///"+o.cluster.Address(program), grpc.WithTransportCredentials(credentials.NewTLS(o.tls)))
+	conn, err := grpc.NewClient("passthrough:///"+o.cluster.Address(program),
+		grpc.WithTransportCredentials(credentials.NewTLS(o.tls)))
 	if err != nil {
 		return nil, err
 	}
@@ -228,13 +238,14 @@ func (o *observer) direct(ctx context.Context, program, part string) (*grpc_heal
 	return grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: part})
 }
 
-// askServices asks all programs at once. One that the gateway does not know is left out; if the gateway does not answer, it alone is known.
+// askServices checks all programs concurrently. Programs that the gateway does not know are omitted; if the gateway
+// does not answer, the result is the gateway alone.
 func askServices(ctx context.Context, ask health, viaGateway bool) []service {
 	type answer struct {
 		problem, refuses string
 		absent           bool
 	}
-	names := cluster.Programs()
+	names := topology.Names()
 	answers := make([]answer, len(names))
 	var all sync.WaitGroup
 	for i, name := range names {
@@ -245,7 +256,8 @@ func askServices(ctx context.Context, ask health, viaGateway bool) []service {
 				return
 			}
 			_, err = ask(ctx, name, serve.ChangesCheck)
-			if code := status.Code(err); code == codes.ResourceExhausted || code == codes.FailedPrecondition { // others are of a program that has no such check
+			// other codes mean that the program has no such check
+			if code := status.Code(err); code == codes.ResourceExhausted || code == codes.FailedPrecondition {
 				answers[i].refuses = status.Convert(err).Message()
 			}
 		})
@@ -254,16 +266,14 @@ func askServices(ctx context.Context, ask health, viaGateway bool) []service {
 	var out []service
 	for i, name := range names {
 		switch {
-		case viaGateway && name == gatewayProgram && answers[i].problem != "":
-			return []service{{name: name, problem: answers[i].problem}} // what it would have said of the others is not known
+		case viaGateway && name == topology.Gateway && answers[i].problem != "":
+			return []service{{name: name, problem: answers[i].problem}} // the state of the others is unknown
 		case !answers[i].absent:
 			out = append(out, service{name, answers[i].problem, answers[i].refuses})
 		}
 	}
 	return out
 }
-
-const gatewayProgram = "gateway"
 
 func healthProblem(r *grpc_health_v1.HealthCheckResponse, err error) string {
 	switch status.Code(err) {
@@ -273,11 +283,11 @@ func healthProblem(r *grpc_health_v1.HealthCheckResponse, err error) string {
 		}
 		return ""
 	case codes.DeadlineExceeded:
-		return fmt.Sprintf("does not answer within %v: it is stopped or hung", statusPatience)
+		return fmt.Sprintf("did not answer within %v: it is stopped or hung", statusPatience)
 	case codes.Unavailable:
-		return "cannot be connected to: it does not run"
+		return "is not running: connection failed"
 	}
-	return "cannot be asked: " + cmp.Or(status.Convert(err).Message(), err.Error())
+	return "cannot be checked: " + cmp.Or(status.Convert(err).Message(), err.Error())
 }
 
 // printProcesses prints every process of the cluster on this machine.

@@ -19,31 +19,33 @@ import (
 	"github.com/windlass-dev/windlass/kit/placement"
 )
 
-// view is what one look at a cluster saw. Each part has an error of its own: what one service does not answer hides nothing that another one says.
+// view is the result of one check of a cluster. Each part has its own error, so that a failed call does not hide the
+// other parts.
 type view struct {
 	now      time.Time
-	services []service // empty if they were not asked: the gateway did not answer
+	services []service // empty if the gateway did not answer
 	quorum   *etcdv1.Quorum
 	machines []*machinev1.Machine
-	wanted   int // machines that the sets want
+	wanted   int // desired number of machines of all sets
 	nodes    []*nodev1.Node
 	operator []*updatev1.ClusterOperator
 
 	quorumErr, machinesErr, nodesErr, operatorErr error
 }
 
-// freshFor is how old what the guardian saw may be without a word: it looks every second or so.
+// freshFor is the maximum age of the guardian's observation without a warning: it observes about every second.
 const freshFor = 5 * time.Second
 
-// service is a program of the control plane and why it is not ready, "" if it is; a ready one may refuse callers' changes.
+// service is a program of the control plane. problem is why it is not ready, "" if it is ready; refuses is why it
+// rejects changes, "" if it accepts them.
 type service struct{ name, problem, refuses string }
 
-// hidden reports that the caller may not see a part, which makes no cluster unready.
+// hidden reports whether the caller is not allowed to read a part, which does not count as not ready.
 func hidden(err error) bool {
 	return status.Code(err) == codes.PermissionDenied || status.Code(err) == codes.Unimplemented
 }
 
-// problems returns everything because of which the cluster is not ready, the causes first.
+// problems returns all reasons why the cluster is not ready, causes first.
 func (v view) problems() []string {
 	var services []string
 	for _, s := range v.services {
@@ -54,29 +56,34 @@ func (v view) problems() []string {
 	services = append(services, v.refusals()...)
 	rest := slices.Concat(v.nodeProblems(), v.machineProblems(), v.operatorProblems())
 	if v.quorumErr == nil && v.quorum.GetHealthyVoters() < v.quorum.GetMajority() {
-		return slices.Concat(v.quorumProblems(), services, rest) // which is why the services are not ready
+		return slices.Concat(v.quorumProblems(), services, rest) // the cause of the services' problems
 	}
 	return slices.Concat(services, v.quorumProblems(), rest)
 }
 
-// unseen returns what nothing can be said of, so that "Ready" does not include it.
+// unseen returns the parts whose state is unknown, so that "Ready" does not include them.
 func (v view) unseen() []string {
 	var out []string
 	for _, part := range []struct {
 		what string
 		err  error
-	}{{"the voters of etcd", v.quorumErr}, {"the machines", v.machinesErr}, {"the nodes", v.nodesErr}, {"the cluster operators", v.operatorErr}} {
+	}{
+		{"etcd voters", v.quorumErr},
+		{"machines", v.machinesErr},
+		{"nodes", v.nodesErr},
+		{"cluster operators", v.operatorErr},
+	} {
 		if hidden(part.err) {
-			out = append(out, part.what+" were not seen: you may not read them")
+			out = append(out, part.what+" are not visible: permission denied")
 		}
 	}
 	if age := v.observed(); v.quorumErr == nil && age > freshFor {
-		out = append(out, fmt.Sprintf("the quorum was seen %s ago, and not since", age.Truncate(time.Second)))
+		out = append(out, fmt.Sprintf("the quorum was last observed %s ago", age.Truncate(time.Second)))
 	}
 	return out
 }
 
-// refusals returns a line for each reason because of which ready services refuse changes.
+// refusals returns a line for each reason why ready services reject changes.
 func (v view) refusals() (out []string) {
 	by := map[string][]string{}
 	for _, s := range v.services {
@@ -85,12 +92,12 @@ func (v view) refusals() (out []string) {
 		}
 	}
 	for _, reason := range slices.Sorted(maps.Keys(by)) {
-		out = append(out, fmt.Sprintf("changes are refused by %s: %s", strings.Join(by[reason], ", "), reason))
+		out = append(out, fmt.Sprintf("changes are rejected by %s: %s", strings.Join(by[reason], ", "), reason))
 	}
 	return out
 }
 
-// observed returns how long ago the guardian saw the quorum; zero if that is not known.
+// observed returns the age of the guardian's observation of the quorum; zero if unknown.
 func (v view) observed() time.Duration {
 	if v.quorum.GetObserveTime() == nil {
 		return 0
@@ -98,7 +105,7 @@ func (v view) observed() time.Duration {
 	return v.now.Sub(v.quorum.GetObserveTime().AsTime())
 }
 
-// said words an error of a part.
+// said returns the error of a part as text.
 func said(err error) string {
 	if status.Code(err) == codes.DeadlineExceeded {
 		return fmt.Sprintf("no answer within %v", statusPatience)
@@ -106,7 +113,7 @@ func said(err error) string {
 	return strings.ReplaceAll(describe(err), "\n", " ")
 }
 
-// unread says that a part could not be read, unless a service is known to be why.
+// unread returns the problem of a part that could not be read; nothing if a service is known as the cause.
 func (v view) unread(what string, err error) []string {
 	if hidden(err) || slices.ContainsFunc(v.services, func(s service) bool { return s.problem != "" }) {
 		return nil
@@ -120,23 +127,31 @@ func (v view) quorumProblems() []string {
 	case v.quorumErr != nil:
 		return v.unread("the quorum", v.quorumErr)
 	case q.GetHealthyVoters() < q.GetMajority():
-		return []string{fmt.Sprintf("etcd has lost its majority: %d of %d voters are healthy, %d are needed; nothing can be changed (`windlass quorum`)",
-			q.GetHealthyVoters(), q.GetVoters(), q.GetMajority())}
+		return []string{
+			fmt.Sprintf(
+				"etcd has lost its majority: %d of %d voters are healthy, %d are required; the cluster is read-only (`windlass quorum`)",
+				q.GetHealthyVoters(), q.GetVoters(), q.GetMajority()),
+		}
 	case q.GetHealthyVoters() < q.GetVoters():
-		return append(fullProblems(q), fmt.Sprintf("%d of %d voters of etcd %s not healthy (`windlass quorum`)", q.GetVoters()-q.GetHealthyVoters(), q.GetVoters(), are(q.GetVoters()-q.GetHealthyVoters())))
+		return append(fullProblems(q), fmt.Sprintf("%d of %d etcd voters %s unhealthy (`windlass quorum`)",
+			q.GetVoters()-q.GetHealthyVoters(), q.GetVoters(), are(q.GetVoters()-q.GetHealthyVoters())))
 	case len(fullProblems(q)) > 0:
 		return fullProblems(q)
 	case !q.GetBootstrapRetired():
-		return []string{"the quorum is not on the machines yet: it waits for " + cmp.Or(q.GetWaitsFor(), "control-plane machines")}
+		return []string{"the quorum does not run on machines yet: it waits for " +
+			cmp.Or(q.GetWaitsFor(), "control-plane machines")}
 	}
 	return nil
 }
 
-// fullProblems says that etcd refuses writes for want of space.
+// fullProblems returns a problem if etcd rejects writes because a database has reached its quota.
 func fullProblems(q *etcdv1.Quorum) []string {
 	for _, m := range q.GetMembers() {
 		if slices.Contains(m.GetAlarms(), "NOSPACE") {
-			return []string{fmt.Sprintf("etcd refuses changes: the database of member %s has reached its quota (`windlass quorum`)", m.GetName())}
+			return []string{
+				fmt.Sprintf("etcd rejects changes: the database of member %s has reached its quota (`windlass quorum`)",
+					m.GetName()),
+			}
 		}
 	}
 	return nil
@@ -164,21 +179,22 @@ func (v view) nodeProblems() []string {
 		if c.GetStatus() == "True" {
 			z.ready++
 		} else {
-			out = append(out, "node "+n.GetMetadata().GetName()+" is NotReady"+v.because(c.GetLastTransitionTime().AsTime(), cmp.Or(c.GetMessage(), c.GetReason(), "it has not reported")))
+			out = append(out, "node "+n.GetMetadata().GetName()+" is NotReady"+v.because(c.GetLastTransitionTime().AsTime(),
+				cmp.Or(c.GetMessage(), c.GetReason(), "it has not reported")))
 		}
 		zones[name] = z
 	}
 	var stopped []string
 	for name, z := range zones {
 		if name != "" && z.ready == 0 && z.nodes > 1 {
-			stopped = append(stopped, fmt.Sprintf("zone %s is stopped: none of its %d nodes is Ready", name, z.nodes))
+			stopped = append(stopped, fmt.Sprintf("zone %s is down: none of its %d nodes is Ready", name, z.nodes))
 		}
 	}
 	slices.Sort(stopped)
 	return append(stopped, out...)
 }
 
-// because words since when something is so, and why.
+// because returns the duration and reason of a state as text.
 func (v view) because(since time.Time, why string) string {
 	text := ""
 	if since.Unix() > 0 {
@@ -201,7 +217,7 @@ func (v view) machineProblems() []string {
 		}
 	}
 	if len(v.machines) != v.wanted {
-		out = append(out, fmt.Sprintf("there are %d machines, and the sets want %d", len(v.machines), v.wanted))
+		out = append(out, fmt.Sprintf("there are %d machines, but %d are desired", len(v.machines), v.wanted))
 	}
 	return out
 }
@@ -239,14 +255,14 @@ func operatorCondition(o *updatev1.ClusterOperator, typ string) *metav1.Conditio
 	return nil
 }
 
-// lines are what status prints of a view, but for its state.
+// lines returns the lines that status prints for a view, without the state.
 func (v view) lines() []string {
 	var out []string
 	add := func(name string, err error, format string, args ...any) {
 		text := fmt.Sprintf(format, args...)
 		switch {
 		case hidden(err):
-			text = "not shown: you may not read them"
+			text = "not visible: permission denied"
 		case err != nil:
 			text = "unknown: " + said(err)
 		}
@@ -264,7 +280,7 @@ func (v view) lines() []string {
 	q := v.quorum
 	seen := ""
 	if age := v.observed(); age > freshFor {
-		seen = fmt.Sprintf(", seen %s ago", age.Truncate(time.Second))
+		seen = fmt.Sprintf(", observed %s ago", age.Truncate(time.Second))
 	}
 	add("Quorum", v.quorumErr, "%s, %d of %d voters healthy%s", q.GetPhase(), q.GetHealthyVoters(), q.GetVoters(), seen)
 	if w := q.GetWaitsFor(); w != "" {

@@ -29,24 +29,31 @@ func newUp(e *env) *cobra.Command {
 	var f upFlags
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Start a cluster on this machine, or bring one back",
-		Long: `Start a cluster on this machine and wait until it is ready: its control-plane machines carry the etcd quorum and every node
-is Ready. The cluster then runs on in the background. Called again it brings the same cluster back, with its state; if it runs already,
-its programs are taken over as they are. --set on a cluster that runs starts the programs again whose flags change, and no others; settings
-with which one of them does not become ready are refused, and those before stay in force.`,
+		Short: "Create and start a cluster on this machine, or restart an existing one",
+		Long: `Start a cluster on this machine and wait until it is ready: the etcd quorum runs on the
+control-plane machines and every node is Ready. The cluster keeps running in the background.
+
+If the cluster exists but is down, it is restarted with its state. If it is running, its programs
+keep running unchanged.
+
+--set on a running cluster restarts only the programs whose flags change. If a restarted program
+does not become ready, the new settings are rejected and the previous settings are restored.`,
 		Example: `  windlass up
   windlass up --name lab --from deploy/examples/first-cluster`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return e.up(cmd.Context(), f) },
 	}
-	cmd.Flags().StringVar(&f.from, "from", "", "directory of YAML documents that a new cluster begins with (default: the first-cluster example)")
-	cmd.Flags().DurationVar(&f.lifetime, "certificate-lifetime", 0, "lifetime of a new cluster's certificates (default "+cluster.DefaultLifetime.String()+")")
+	cmd.Flags().StringVar(&f.from, "from", "",
+		"directory of YAML files with the initial objects of a new cluster (default: the first-cluster example)")
+	cmd.Flags().DurationVar(&f.lifetime, "certificate-lifetime", 0, "lifetime of a new cluster's certificates (default "+
+		cluster.DefaultLifetime.String()+")")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "how long to wait for the cluster to be ready")
-	cmd.Flags().StringArrayVar(&f.settings, "set", nil, "flag of one of the programs, as program.flag=value; kept with the cluster, in place of what it had for the same flag")
+	cmd.Flags().StringArrayVar(&f.settings, "set", nil,
+		"flag of one of the cluster's programs, as program.flag=value; stored with the cluster, replaces an earlier value")
 	return cmd
 }
 
-// clusterName returns the name of the cluster on this machine that the user means.
+// clusterName returns the name of the selected cluster on this machine.
 func (e *env) clusterName() string {
 	if e.target.Cluster != "" {
 		return e.target.Cluster
@@ -57,7 +64,7 @@ func (e *env) clusterName() string {
 	return cluster.DefaultName
 }
 
-// cluster returns the cluster on this machine that the user means.
+// cluster returns the selected cluster on this machine.
 func (e *env) cluster() (*cluster.Cluster, error) {
 	c, err := cluster.Open(e.clusterName())
 	if errors.Is(err, cluster.ErrNone) {
@@ -74,7 +81,7 @@ func (e *env) up(ctx context.Context, f upFlags) error {
 	if err != nil {
 		return err
 	}
-	word := "bringing back"
+	word := "restarting"
 	if fresh {
 		word = "starting"
 	}
@@ -89,7 +96,7 @@ func (e *env) up(ctx context.Context, f upFlags) error {
 	if err != nil {
 		return err
 	}
-	s.done(fmt.Sprintf("%d made or renewed", made))
+	s.done(fmt.Sprintf("%d created or renewed", made))
 	if fresh {
 		if err := c.EnsureRelease(time.Now()); err != nil {
 			return err
@@ -105,7 +112,7 @@ func (e *env) up(ctx context.Context, f upFlags) error {
 	if err != nil {
 		return err
 	}
-	s.done(fmt.Sprintf("pid %d%s", pid, map[bool]string{false: ", was running", true: ""}[started]))
+	s.done(fmt.Sprintf("pid %d%s", pid, map[bool]string{false: ", already running", true: ""}[started]))
 	if err := e.bringUp(ctx, c, s); err != nil {
 		return e.explainUp(err, c)
 	}
@@ -113,13 +120,15 @@ func (e *env) up(ctx context.Context, f upFlags) error {
 	return nil
 }
 
-// podsRunAs says whether pods are kept apart from the cluster, and what that means for who may create them.
+// podsRunAs describes whether pods are isolated from the cluster's own user, and who may therefore create them.
 func podsRunAs(c *cluster.Cluster) string {
 	if users := c.PodUsers(); users.Count > 0 {
-		return fmt.Sprintf("  pods run under users of their own (%s): editors may create them", users.String())
+		return fmt.Sprintf("  pods run as separate users (%s): editors may create them", users.String())
 	}
-	return fmt.Sprintf("  pods run as user %d, who has the cluster's keys, since only root can run them under users of their own:\n"+
-		"  creating pods and commands in them are administrators' rights; bind the role pod-creator to those whom you trust with the keys", os.Geteuid())
+	return fmt.Sprintf(
+		"  pods run as user %d, who can read the cluster's keys; only root can run them as separate users.\n"+
+			"  Only administrators may create pods and run commands in them; bind the role pod-creator to users whom you\n"+
+			"  trust with the keys.", os.Geteuid())
 }
 
 // bringUp waits step by step until the cluster is ready.
@@ -136,13 +145,13 @@ func (e *env) bringUp(ctx context.Context, c *cluster.Cluster, s *steps) error {
 	}, clusterSteps()...))
 }
 
-// step is one thing that a cluster comes to on its way to being ready; do returns in a few words what came of it.
+// step is one step of a cluster's start; do returns a short description of its outcome.
 type step struct {
 	name string
 	do   func(context.Context, *observer, *steps) (string, error)
 }
 
-// clusterSteps is what a cluster does by itself once it has its documents.
+// clusterSteps are the steps that a cluster takes by itself once its initial objects are created.
 func clusterSteps() []step {
 	return []step{{"machines", machinesRun}, {"quorum", quorumStands}, {"nodes", nodesReady}, {"pods", podsRun}}
 }
@@ -159,15 +168,16 @@ func runSteps(ctx context.Context, o *observer, s *steps, list []step) error {
 	return nil
 }
 
-// explainUp adds where to look to the error of a start.
+// explainUp adds to the error of a start where to find the cause.
 func (e *env) explainUp(err error, c *cluster.Cluster) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("not ready in time: %w", err)
 	}
-	return fmt.Errorf("%w\nthe programs' logs are in %s; `windlass status%s` says what runs", err, c.Dir("logs"), nameFlag(c))
+	return fmt.Errorf("%w\nSee the programs' logs in %s, or run `windlass status%s`", err, c.Dir("logs"),
+		nameFlag(c))
 }
 
-// nameFlag is how to name a cluster on the command line.
+// nameFlag returns the flag that selects a cluster, with a leading space; "" for the default cluster.
 func nameFlag(c *cluster.Cluster) string {
 	if c.Name == cluster.DefaultName {
 		return ""
@@ -197,26 +207,33 @@ func (e *env) openOrCreate(f upFlags) (c *cluster.Cluster, fresh bool, err error
 	if err != nil {
 		return nil, false, err
 	}
-	c, err = cluster.Create(cluster.Settings{Name: e.clusterName(), Lifetime: cluster.Lifetime(f.lifetime), ProgramFlags: f.settings})
+	c, err = cluster.Create(cluster.Settings{
+		Name: e.clusterName(), Lifetime: cluster.Lifetime(f.lifetime),
+		ProgramFlags: f.settings,
+	})
 	if err != nil {
 		return nil, false, err
 	}
 	return c, true, keepDocuments(c, documents)
 }
 
-// reopen prepares a cluster that is there for being brought back. What a running one changes by is not changed here.
+// reopen prepares an existing cluster for a restart. It does not change the settings of a running one.
 func (e *env) reopen(c *cluster.Cluster, f upFlags) error {
 	if err := c.CheckFormat(); err != nil {
 		return err
 	}
 	if f.lifetime != 0 && cluster.Lifetime(f.lifetime) != c.Lifetime {
-		return fmt.Errorf("cluster %q has certificates for %s: --certificate-lifetime is for new clusters", c.Name, time.Duration(c.Lifetime))
+		return fmt.Errorf("cluster %q has a certificate lifetime of %s: --certificate-lifetime applies to new clusters only",
+			c.Name,
+			time.Duration(c.Lifetime))
 	}
 	if f.from != "" && c.Seeded {
 		if same, err := keeps(c, f.from); err != nil {
 			return err
 		} else if !same {
-			fmt.Fprintf(e.err, "Warning: cluster %q began with other documents than those of %s: `windlass apply -f %s` changes what it has\n", c.Name, f.from, f.from)
+			fmt.Fprintf(e.err,
+				"Warning: cluster %q was created from other files than those in %s; to change it, run `windlass apply -f %s`\n",
+				c.Name, f.from, f.from)
 		}
 	}
 	pid, err := supervise.Alive(c)
@@ -230,7 +247,7 @@ func (e *env) reopen(c *cluster.Cluster, f upFlags) error {
 	return c.Save()
 }
 
-// keeps reports whether a cluster began with the documents of a directory.
+// keeps reports whether a cluster was created from the documents of a directory.
 func keeps(c *cluster.Cluster, dir string) (bool, error) {
 	documents, err := readDocuments(dir)
 	if err != nil {
@@ -244,7 +261,7 @@ func keeps(c *cluster.Cluster, dir string) (bool, error) {
 	return true, nil
 }
 
-// readDocuments returns the files that a new cluster begins with, by name.
+// readDocuments returns the files with the initial objects of a new cluster, by name.
 func readDocuments(dir string) (map[string][]byte, error) {
 	if dir == "" {
 		return example.FirstCluster()
@@ -254,7 +271,7 @@ func readDocuments(dir string) (map[string][]byte, error) {
 		return nil, err
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("no *.yaml in %q", dir)
+		return nil, fmt.Errorf("no *.yaml files in %q", dir)
 	}
 	out := map[string][]byte{}
 	for _, f := range found {
@@ -267,7 +284,8 @@ func readDocuments(dir string) (map[string][]byte, error) {
 	return out, nil
 }
 
-// keepDocuments puts the documents into the cluster's directory, so that a start that was interrupted goes on with the same ones.
+// keepDocuments copies the documents into the cluster's directory, so that an interrupted start resumes with the same
+// ones.
 func keepDocuments(c *cluster.Cluster, documents map[string][]byte) error {
 	if err := os.MkdirAll(c.Dir("documents"), 0o700); err != nil {
 		return err
@@ -280,7 +298,7 @@ func keepDocuments(c *cluster.Cluster, documents map[string][]byte) error {
 	return nil
 }
 
-// seed creates the documents of a new cluster. What is there already is left as it is.
+// seed creates the initial objects of a new cluster. It does not change objects that exist.
 func (e *env) seed(ctx context.Context, c *cluster.Cluster, o *observer, s *steps) (string, error) {
 	if c.Seeded {
 		return "created before", nil

@@ -25,7 +25,8 @@ func newVersion(e *env) *cobra.Command {
 			if form.word == formatJSON {
 				return writeJSON(e.out, v)
 			}
-			_, err = fmt.Fprintf(e.out, "Windlass Version: %s\nCommit: %s\nGo Version: %s\n", v["version"], table.OrNone(v["commit"]), v["goVersion"])
+			_, err = fmt.Fprintf(e.out, "Windlass Version: %s\nCommit: %s\nGo Version: %s\n", v["version"],
+				table.OrNone(v["commit"]), v["goVersion"])
 			return err
 		},
 	}
@@ -33,7 +34,7 @@ func newVersion(e *env) *cobra.Command {
 	return cmd
 }
 
-// buildVersion returns what the build has written into the program.
+// buildVersion returns the version information of the build.
 func buildVersion() map[string]string {
 	v := map[string]string{"version": version.Number}
 	info, ok := debug.ReadBuildInfo()

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 
 	"github.com/windlass-dev/windlass/kit/manifest"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
@@ -39,16 +39,16 @@ func newWait(e *env) *cobra.Command {
 	f.flags(fs)
 	f.allFlag(fs)
 	fs.StringVar(&f.state, "for", "", "condition=TYPE[=STATUS], jsonpath='{PATH}'[=VALUE], create or delete")
-	fs.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long to wait; 0 looks once, less waits a week")
-	fs.StringVarP(&f.output, "output", "o", "", "print the objects: json, yaml, name or jsonpath=TEMPLATE")
+	fs.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long to wait; 0 checks once, a negative value waits a week")
+	fs.StringVarP(&f.output, "output", "o", "", "output format: json, yaml, name or jsonpath=TEMPLATE")
 	return cmd
 }
 
-// state is what --for says.
+// state is a parsed value of --for.
 type state struct {
 	create, gone bool
 	what         string
-	met          func(resource.Object) (bool, string, error) // with why not
+	met          func(object.Object) (bool, string, error) // with the reason if it is not met
 }
 
 func parseState(s string) (state, error) {
@@ -57,7 +57,9 @@ func parseState(s string) (state, error) {
 	case "delete":
 		return state{gone: true, what: "deletion"}, nil
 	case "create":
-		return state{create: true, what: "creation", met: func(resource.Object) (bool, string, error) { return true, "", nil }}, nil
+		return state{create: true, what: "creation", met: func(object.Object) (bool, string, error) {
+			return true, "", nil
+		}}, nil
 	case "condition":
 		name, want, ok := strings.Cut(rest, "=")
 		if !ok {
@@ -74,7 +76,7 @@ func parseState(s string) (state, error) {
 }
 
 func conditionState(name, want string) state {
-	return state{what: "condition", met: func(o resource.Object) (bool, string, error) {
+	return state{what: "condition", met: func(o object.Object) (bool, string, error) {
 		v, _ := manifest.Lookup(o, "status.conditions")
 		list, _ := v.([]any)
 		for _, c := range list {
@@ -88,11 +90,12 @@ func conditionState(name, want string) state {
 			}
 			if observed, ok := c.(interface{ GetObservedGeneration() int32 }); ok && observed.GetObservedGeneration() != 0 &&
 				observed.GetObservedGeneration() < o.GetMetadata().GetGeneration() {
-				return false, name + " does not speak of the newest generation yet", nil
+				return false, name + " is not up to date with the latest generation", nil
 			}
-			return strings.EqualFold(m.GetStatus(), want), strings.TrimSuffix(fmt.Sprintf("%s is %s: %s", name, m.GetStatus(), m.GetMessage()), ": "), nil
+			return strings.EqualFold(m.GetStatus(), want),
+				strings.TrimSuffix(fmt.Sprintf("%s is %s: %s", name, m.GetStatus(), m.GetMessage()), ": "), nil
 		}
-		return false, name + " is not there yet", nil
+		return false, name + " does not exist yet", nil
 	}}
 }
 
@@ -113,10 +116,12 @@ func pathState(rest string) (state, error) {
 	if err != nil {
 		return state{}, err
 	}
-	return state{what: "condition", met: func(o resource.Object) (bool, string, error) { return pathMet(p, expr, want, compares, o) }}, nil
+	return state{what: "condition", met: func(o object.Object) (bool, string, error) {
+		return pathMet(p, expr, want, compares, o)
+	}}, nil
 }
 
-func pathMet(p *jsonpath.JSONPath, expr, want string, compares bool, o resource.Object) (bool, string, error) {
+func pathMet(p *jsonpath.JSONPath, expr, want string, compares bool, o object.Object) (bool, string, error) {
 	v, err := plain(o)
 	if err != nil {
 		return false, "", err
@@ -126,14 +131,14 @@ func pathMet(p *jsonpath.JSONPath, expr, want string, compares bool, o resource.
 		return false, "", err
 	}
 	if !compares {
-		return have != table.None, expr + " is not there yet", nil
+		return have != table.None, expr + " does not exist yet", nil
 	}
 	return have == want, fmt.Sprintf("%s is %s", expr, have), nil
 }
 
 func (e *env) wait(ctx context.Context, args []string, f waitFlags) error {
 	if f.state == "" {
-		return errors.New("--for is needed: condition=TYPE, jsonpath='{PATH}'=VALUE, create or delete")
+		return errors.New("--for is required: condition=TYPE, jsonpath='{PATH}'=VALUE, create or delete")
 	}
 	s, err := parseState(f.state)
 	if err != nil {
@@ -147,11 +152,11 @@ func (e *env) wait(ctx context.Context, args []string, f waitFlags) error {
 	if timeout < 0 {
 		timeout = 7 * 24 * time.Hour
 	} else if timeout == 0 {
-		timeout = time.Second // one look, and the time that it takes
+		timeout = time.Second // for one check
 	}
 	return e.withClient(func(c *client.Client) error {
 		list, err := e.waitTargets(ctx, c, args, f, s)
-		ctx, cancel := context.WithTimeout(ctx, timeout) // for the wait alone: what is waited for is always looked up
+		ctx, cancel := context.WithTimeout(ctx, timeout) // for the wait only, not for the lookup of the objects
 		defer cancel()
 		var failed failures
 		failed.add(err)
@@ -165,8 +170,11 @@ func (e *env) wait(ctx context.Context, args []string, f waitFlags) error {
 	})
 }
 
-// waitTargets returns the objects that are meant. For their creation they need not be there; for their deletion those that are not are done.
-func (e *env) waitTargets(ctx context.Context, c *client.Client, args []string, f waitFlags, s state) ([]target, error) {
+// waitTargets returns the objects to wait for. With --for=create they do not have to exist; with --for=delete those
+// that do not exist are omitted.
+func (e *env) waitTargets(ctx context.Context, c *client.Client, args []string, f waitFlags, s state) ([]target,
+	error,
+) {
 	if !s.create {
 		list, err := e.targets(ctx, c, args, f.selection)
 		if s.gone {
@@ -187,12 +195,12 @@ func (e *env) waitTargets(ctx context.Context, c *client.Client, args []string, 
 		}
 	}
 	if len(out) == 0 {
-		return nil, errors.New("--for=create needs names")
+		return nil, errors.New("--for=create requires names")
 	}
 	return out, nil
 }
 
-// withoutNotFound leaves out what says that an object is not there.
+// withoutNotFound returns the errors without those for objects that do not exist.
 func withoutNotFound(err error) error {
 	var all, left failures
 	all.add(err)
@@ -211,11 +219,11 @@ func (e *env) waitOne(ctx context.Context, c *client.Client, t target, s state, 
 		}
 		return p.print(e.out, t.kind, t.object, "condition met")
 	}
-	var last resource.Object
+	var last object.Object
 	var why string
 	err := e.await(ctx, c, goal{
 		kind: t.kind, namespace: t.namespace(), name: t.name(), what: s.what,
-		met: func(o resource.Object) (bool, error) {
+		met: func(o object.Object) (bool, error) {
 			if o == nil {
 				if !s.create {
 					return false, fmt.Errorf("%s was deleted", t)
@@ -226,11 +234,11 @@ func (e *env) waitOne(ctx context.Context, c *client.Client, t target, s state, 
 			met, _, err := s.met(o)
 			return met, err
 		},
-		reason: func(_ context.Context, o resource.Object) string {
+		reason: func(_ context.Context, o object.Object) string {
 			if o == nil {
-				return "it is not there yet"
+				return "it does not exist yet"
 			}
-			_, why, _ = s.met(o) // the same call told its error before
+			_, why, _ = s.met(o) // met has already returned this error to the wait
 			return why
 		},
 	})

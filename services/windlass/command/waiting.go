@@ -9,11 +9,11 @@ import (
 	"golang.org/x/term"
 )
 
-// sayAfter is how long something may take before it is said what it waits for.
+// sayAfter is how long an operation takes before a notice is printed.
 const sayAfter = time.Second
 
-// notice says on stderr what is waited for, once it takes longer than a second: on a terminal in one line that is rewritten, elsewhere in a new line
-// each time that the reason changes.
+// notice prints what an operation waits for once it takes longer than a second: on a terminal in one line that is
+// rewritten, otherwise in a new line each time that the reason changes.
 type notice struct {
 	out      io.Writer
 	terminal bool
@@ -28,10 +28,10 @@ func newNotice(out io.Writer, subject string) *notice {
 	return &notice{out: out, terminal: ok && term.IsTerminal(int(f.Fd())), subject: subject, began: time.Now()}
 }
 
-// due reports whether it is time to say something.
+// due reports whether it is time to print.
 func (n *notice) due() bool { return time.Since(n.began) >= sayAfter }
 
-// say tells what is waited for.
+// say prints what the operation waits for.
 func (n *notice) say(what string) {
 	if !n.due() {
 		return
@@ -50,7 +50,7 @@ func (n *notice) say(what string) {
 	n.told = text
 }
 
-// end clears what stands on the terminal.
+// end clears the line on the terminal.
 func (n *notice) end() {
 	if n.open {
 		fmt.Fprint(n.out, "\r\033[K")

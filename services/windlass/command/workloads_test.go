@@ -15,6 +15,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
@@ -23,10 +24,15 @@ import (
 func (w *world) serveWorkloads(t *testing.T, srv *grpc.Server) {
 	t.Helper()
 	pods := &pods{}
-	pods.table = kindOf(t, srv, &schedulingv1.PodService_ServiceDesc, pods, resource.Config[*schedulingv1.Pod]{KeepStatus: true, Grace: grace})
-	w.sets = kindOf(t, srv, &schedulingv1.ReplicaSetService_ServiceDesc, schedulingv1.UnimplementedReplicaSetServiceServer{}, resource.Config[*schedulingv1.ReplicaSet]{})
-	w.deployments = kindOf(t, srv, &schedulingv1.DeploymentService_ServiceDesc, schedulingv1.UnimplementedDeploymentServiceServer{}, resource.Config[*schedulingv1.Deployment]{})
-	kind[*schedulingv1.DaemonSet](t, srv, &schedulingv1.DaemonSetService_ServiceDesc, schedulingv1.UnimplementedDaemonSetServiceServer{})
+	pods.table = kindOf(t, srv, &schedulingv1.PodService_ServiceDesc, pods, resource.Config[*schedulingv1.Pod]{
+		KeepStatus: true, Grace: grace,
+	})
+	w.sets = kindOf(t, srv, &schedulingv1.ReplicaSetService_ServiceDesc,
+		schedulingv1.UnimplementedReplicaSetServiceServer{}, resource.Config[*schedulingv1.ReplicaSet]{})
+	w.deployments = kindOf(t, srv, &schedulingv1.DeploymentService_ServiceDesc,
+		schedulingv1.UnimplementedDeploymentServiceServer{}, resource.Config[*schedulingv1.Deployment]{})
+	kind[*schedulingv1.DaemonSet](t, srv, &schedulingv1.DaemonSetService_ServiceDesc,
+		schedulingv1.UnimplementedDaemonSetServiceServer{})
 }
 
 // grace has the pod of a node stay for as long as is asked for.
@@ -37,7 +43,8 @@ func grace(p *schedulingv1.Pod, asked *int32) (int32, bool) {
 	return *asked, p.GetSpec().GetNodeName() != "" && *asked > 0
 }
 
-// pods is a node's agent and a scheduler as the command line sees them: the container of a pod on the node "one" runs, nobody attends to other nodes.
+// pods is a node's agent and a scheduler as the command line sees them: the container of a pod on the node "one" runs,
+// nobody attends to other nodes.
 type pods struct {
 	schedulingv1.UnimplementedPodServiceServer
 	table *resource.Table[*schedulingv1.Pod]
@@ -48,10 +55,14 @@ func (p *pods) find(ctx context.Context, namespace, name, container string) (*sc
 	if err != nil {
 		return nil, err
 	}
-	known := slices.ContainsFunc(pod.GetSpec().GetContainers(), func(c *schedulingv1.Container) bool { return container == "" || c.GetName() == container })
+	known := slices.ContainsFunc(pod.GetSpec().GetContainers(), func(c *schedulingv1.Container) bool {
+		return container == "" || c.GetName() == container
+	})
 	switch {
 	case !known:
-		return nil, rpcerr.Invalid(rpcerr.Field{Path: "container", Description: fmt.Sprintf("pod %q has no container %q", name, container)})
+		return nil,
+			rpcerr.Invalid(object.Fault{Path: "container", Description: fmt.Sprintf("pod %q has no container %q", name,
+				container)})
 	case pod.GetSpec().GetNodeName() != "one":
 		return nil, rpcerr.Unavailable(fmt.Sprintf("no agent attends to node %q", pod.GetSpec().GetNodeName()))
 	}
@@ -79,7 +90,9 @@ func (p *pods) GetPodLog(r *schedulingv1.GetPodLogRequest, stream grpc.ServerStr
 }
 
 // ExecPod knows three commands: cat, echo and false.
-func (p *pods) ExecPod(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, schedulingv1.ExecPodResponse]) error {
+func (p *pods) ExecPod(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest,
+	schedulingv1.ExecPodResponse],
+) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return err
@@ -90,7 +103,10 @@ func (p *pods) ExecPod(stream grpc.BidiStreamingServer[schedulingv1.ExecPodReque
 	}
 	switch start.GetCommand()[0] {
 	case "echo":
-		return stream.Send(&schedulingv1.ExecPodResponse{Stdout: []byte(strings.Join(start.GetCommand()[1:], " ") + "\n"), ExitCode: proto.Int32(0)})
+		return stream.Send(&schedulingv1.ExecPodResponse{
+			Stdout:   []byte(strings.Join(start.GetCommand()[1:], " ") + "\n"),
+			ExitCode: proto.Int32(0),
+		})
 	case "cat":
 		return echo(stream)
 	}
@@ -116,7 +132,9 @@ func echo(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, schedulin
 }
 
 // ExplainPod explains a pod that is bound, and one that is not.
-func (p *pods) ExplainPod(ctx context.Context, r *schedulingv1.ExplainPodRequest) (*schedulingv1.ExplainPodResponse, error) {
+func (p *pods) ExplainPod(ctx context.Context, r *schedulingv1.ExplainPodRequest) (*schedulingv1.ExplainPodResponse,
+	error,
+) {
 	pod, err := p.table.Get(ctx, r.GetNamespace(), r.GetName())
 	if err != nil {
 		return nil, err
@@ -168,7 +186,8 @@ func TestTheHistoryOfADeploymentIsThatOfItsReplicaSets(t *testing.T) {
 	set("web-a", "example.com/web:1", map[string]string{revision: "9"}, uid)
 	set("web-c", "example.com/web:3", map[string]string{revision: "11"}, "of-one-that-is-gone")
 	code, out, stderr := w.run(t, "", "rollout", "history", "deployment/web")
-	if want := "deployment.apps/web\nREVISION   CHANGE-CAUSE\n9          <none>\n10         a better web\n"; code != 0 || out != want {
+	if want := "deployment.apps/web\nREVISION   CHANGE-CAUSE\n9          <none>\n10         a better web\n"; code != 0 ||
+		out != want {
 		t.Errorf("%d\n%s%s\nwant\n%s", code, out, stderr, want)
 	}
 	code, out, stderr = w.run(t, "", "rollout", "history", "deployment/web", "--revision=9")
@@ -176,7 +195,8 @@ func TestTheHistoryOfADeploymentIsThatOfItsReplicaSets(t *testing.T) {
 		t.Fatal(stderr)
 	}
 	wantLines(t, out, "deployment.apps/web with revision #9\n", "image: example.com/web:1\n")
-	if code, _, stderr := w.run(t, "", "rollout", "history", "deployment/web", "--revision=11"); code != 1 || !strings.Contains(stderr, "unable to find the specified revision 11 of deployment.apps/web") {
+	if code, _, stderr := w.run(t, "", "rollout", "history", "deployment/web", "--revision=11"); code != 1 ||
+		!strings.Contains(stderr, "unable to find the specified revision 11 of deployment.apps/web") {
 		t.Errorf("%d %s", code, stderr)
 	}
 }

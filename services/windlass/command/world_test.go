@@ -24,6 +24,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/windlass/command"
@@ -42,8 +43,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// world is a server of the real kinds over a real etcd, behind mutual TLS and the default policy. It has no controllers: nothing happens in it but
-// what a test does.
+// world is a server of the real kinds over a real etcd, behind mutual TLS and the default policy. It has no
+// controllers: nothing happens in it but what a test does.
 type world struct {
 	server   string
 	dir      string // of the users' certificates
@@ -70,24 +71,35 @@ func newWorld(t *testing.T) *world {
 	authority, err := identity.NewAuthority("test", time.Hour)
 	check(t, err)
 	check(t, authority.Save(w.dir))
-	w.issue(t, authority, "gateway", identity.Request{CommonName: "gateway", URI: identity.ServiceURI("gateway"), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true})
-	w.issue(t, authority, "admin", identity.Request{CommonName: "admin", URI: identity.UserURI("admin"), Organizations: []string{"system:masters"}, Client: true})
+	w.issue(t, authority, "gateway", identity.Request{
+		CommonName: "gateway", URI: identity.ServiceURI("gateway"),
+		IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true,
+	})
+	w.issue(t, authority, "admin", identity.Request{
+		CommonName: "admin", URI: identity.UserURI("admin"),
+		Organizations: []string{"system:masters"}, Client: true,
+	})
 	w.issue(t, authority, "nobody", identity.Request{CommonName: "nobody", URI: identity.UserURI("nobody"), Client: true})
 	policy, err := identity.LoadPolicy("")
 	check(t, err)
 	log := slog.New(slog.DiscardHandler)
 	guard := identity.Guard{Service: "test", Policy: policy, Log: log}
-	files := identity.Files{Cert: filepath.Join(w.dir, "gateway.crt"), Key: filepath.Join(w.dir, "gateway.key"), CA: filepath.Join(w.dir, "test-ca.crt")}
+	files := identity.Files{
+		Cert: filepath.Join(w.dir, "gateway.crt"), Key: filepath.Join(w.dir, "gateway.key"),
+		CA: filepath.Join(w.dir, "test-ca.crt"),
+	}
 	settings, err := files.ServerTLS(tls.RequireAndVerifyClientCert)
 	check(t, err)
 	srv := grpc.NewServer(grpc.Creds(credentials.NewTLS(settings)),
-		grpc.ChainUnaryInterceptor(identity.UnaryInterceptor(guard), func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
-			resp, err := h(ctx, req)
-			return resp, rpcerr.From(err)
-		}),
-		grpc.ChainStreamInterceptor(identity.StreamInterceptor(guard), func(s any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
-			return rpcerr.From(h(s, ss))
-		}))
+		grpc.ChainUnaryInterceptor(identity.UnaryInterceptor(guard),
+			func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+				resp, err := h(ctx, req)
+				return resp, rpcerr.From(err)
+			}),
+		grpc.ChainStreamInterceptor(identity.StreamInterceptor(guard),
+			func(s any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+				return rpcerr.From(h(s, ss))
+			}))
 	w.serve(t, srv, log)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
@@ -108,16 +120,21 @@ func (w *world) issue(t *testing.T, a *identity.Authority, name string, r identi
 // serve registers all kinds.
 func (w *world) serve(t *testing.T, srv *grpc.Server, log *slog.Logger) {
 	t.Helper()
-	w.machines = kind[*machinev1.Machine](t, srv, &machinev1.MachineService_ServiceDesc, machinev1.UnimplementedMachineServiceServer{})
-	kind[*machinev1.MachineSet](t, srv, &machinev1.MachineSetService_ServiceDesc, machinev1.UnimplementedMachineSetServiceServer{})
-	kind[*machinev1.ControlPlaneMachineSet](t, srv, &machinev1.ControlPlaneMachineSetService_ServiceDesc, machinev1.UnimplementedControlPlaneMachineSetServiceServer{})
+	w.machines = kind[*machinev1.Machine](t, srv, &machinev1.MachineService_ServiceDesc,
+		machinev1.UnimplementedMachineServiceServer{})
+	kind[*machinev1.MachineSet](t, srv, &machinev1.MachineSetService_ServiceDesc,
+		machinev1.UnimplementedMachineSetServiceServer{})
+	kind[*machinev1.ControlPlaneMachineSet](t, srv, &machinev1.ControlPlaneMachineSetService_ServiceDesc,
+		machinev1.UnimplementedControlPlaneMachineSetServiceServer{})
 	kind[*machinev1.Infrastructure](t, srv, &machinev1.InfrastructureService_ServiceDesc, nil)
 	w.nodes = kind[*nodev1.Node](t, srv, &nodev1.NodeService_ServiceDesc, nodev1.UnimplementedNodeServiceServer{})
 	kind[*nodev1.Drain](t, srv, &nodev1.DrainService_ServiceDesc, nodev1.UnimplementedDrainServiceServer{})
-	w.tasks = kind[*hookv1.HookTask](t, srv, &hookv1.HookTaskService_ServiceDesc, hookv1.UnimplementedHookTaskServiceServer{})
+	w.tasks = kind[*hookv1.HookTask](t, srv, &hookv1.HookTaskService_ServiceDesc,
+		hookv1.UnimplementedHookTaskServiceServer{})
 	kind[*hookv1.HookOwner](t, srv, &hookv1.HookOwnerService_ServiceDesc, nil)
 	w.serveWorkloads(t, srv)
-	kind[*updatev1.ClusterVersion](t, srv, &updatev1.ClusterVersionService_ServiceDesc, updatev1.UnimplementedClusterVersionServiceServer{})
+	kind[*updatev1.ClusterVersion](t, srv, &updatev1.ClusterVersionService_ServiceDesc,
+		updatev1.UnimplementedClusterVersionServiceServer{})
 	w.recorder = events.New("test", etcdtest.Store(t), validator(t), log)
 	check(t, w.recorder.Register(srv))
 	runs(t, w.recorder.Run)
@@ -132,13 +149,15 @@ func validator(t *testing.T) protovalidate.Validator {
 }
 
 // kind serves the standard methods of a kind.
-func kind[T resource.Object](t *testing.T, srv *grpc.Server, desc *grpc.ServiceDesc, impl any) *resource.Table[T] {
+func kind[T object.Object](t *testing.T, srv *grpc.Server, desc *grpc.ServiceDesc, impl any) *resource.Table[T] {
 	t.Helper()
 	return kindOf(t, srv, desc, impl, resource.Config[T]{})
 }
 
 // kindOf is kind for one with rules of its own.
-func kindOf[T resource.Object](t *testing.T, srv *grpc.Server, desc *grpc.ServiceDesc, impl any, cfg resource.Config[T]) *resource.Table[T] {
+func kindOf[T object.Object](t *testing.T, srv *grpc.Server, desc *grpc.ServiceDesc, impl any,
+	cfg resource.Config[T],
+) *resource.Table[T] {
 	t.Helper()
 	cfg.Log = slog.New(slog.DiscardHandler)
 	table := resource.NewTable(etcdtest.Store(t), validator(t), cfg)

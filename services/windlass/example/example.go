@@ -31,7 +31,8 @@ func FirstCluster() (map[string][]byte, error) {
 // initialVersion is the release that a new cluster begins with.
 const initialVersion = "1.0.0"
 
-// WriteInitialRelease puts the manifests of the release that a new cluster begins with into a directory below dir, named by its version.
+// WriteInitialRelease puts the manifests of the release that a new cluster begins with into a directory below dir,
+// named by its version.
 func WriteInitialRelease(dir string) (version string, err error) {
 	from := path.Join("releases", initialVersion)
 	entries, err := files.ReadDir(from)

@@ -44,8 +44,8 @@ func List() []string { return slices.Sorted(maps.Keys(runs)) }
 // Names returns the names of all programs as one line.
 func Names() string { return strings.Join(List(), ", ") }
 
-// ExitCode returns the exit code of a program that ended with an error: mostly 1, but a member of etcd says with it whether starting it again
-// makes sense.
+// ExitCode returns the exit code of a program that ended with an error: mostly 1, but a member of etcd says with it
+// whether starting it again makes sense.
 func ExitCode(name string, err error) int {
 	if name == "etcd-member" {
 		return etcdmember.ExitCode(err)

@@ -1,5 +1,5 @@
-// Package supervise runs the programs of a cluster on one machine. The supervisor is a process of its own: when it dies its programs run on,
-// and the next one takes them over by pid and start time.
+// Package supervise runs the programs of a cluster on one machine. The supervisor is a process of its own: when it dies
+// its programs run on, and the next one takes them over by pid and start time.
 package supervise
 
 import (
@@ -17,13 +17,14 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/windlass-dev/windlass/kit/process"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/windlass/cluster"
 )
 
 // Run keeps the programs of a cluster running and their certificates valid until ctx ends. The programs run on then.
 func Run(ctx context.Context, c *cluster.Cluster, executable string, log *slog.Logger) error {
 	s := process.NewSupervisor(c.Dir("run"), log)
-	for _, name := range cluster.Programs() {
+	for _, name := range topology.Names() {
 		if err := s.Ensure(c.Spec(name, executable)); err != nil {
 			return err
 		}
@@ -34,8 +35,9 @@ func Run(ctx context.Context, c *cluster.Cluster, executable string, log *slog.L
 	return g.Wait()
 }
 
-// Renew keeps the certificates of a cluster valid until ctx ends. It checks often enough that each certificate is seen several times between
-// 70 % and the end of its life, and soon after the host slept, when certificates may have expired.
+// Renew keeps the certificates of a cluster valid until ctx ends. It checks often enough that each certificate is seen
+// several times between 70 % and the end of its life, and soon after the host slept, when certificates may have
+// expired.
 func Renew(ctx context.Context, c *cluster.Cluster, log *slog.Logger) error {
 	every := min(time.Duration(c.Lifetime)/20, time.Minute)
 	tick := time.NewTicker(max(every, 100*time.Millisecond))
@@ -58,8 +60,8 @@ func Renew(ctx context.Context, c *cluster.Cluster, log *slog.Logger) error {
 // Alive returns the pid of the cluster's supervisor, 0 if none is alive.
 func Alive(c *cluster.Cluster) (int, error) { return process.Owner(c.Dir("run")) }
 
-// Executable returns the executable of a cluster's supervisor, which its programs were started from; other if none is alive, or its
-// executable is gone.
+// Executable returns the executable of a cluster's supervisor, which its programs were started from; other if none is
+// alive, or its executable is gone.
 func Executable(c *cluster.Cluster, other string) string {
 	pid, err := Alive(c)
 	if err != nil || pid == 0 {
@@ -76,7 +78,8 @@ func Executable(c *cluster.Cluster, other string) string {
 	return path
 }
 
-// Start starts the supervisor of a cluster as a process of its own, unless one is alive. It returns the pid and whether it was started now.
+// Start starts the supervisor of a cluster as a process of its own, unless one is alive. It returns the pid and whether
+// it was started now.
 func Start(c *cluster.Cluster, executable string) (pid int, started bool, err error) {
 	if pid, err = Alive(c); err != nil || pid != 0 {
 		return pid, false, err
@@ -127,8 +130,8 @@ func awaitHold(c *cluster.Cluster, cmd *exec.Cmd) error {
 	}
 }
 
-// Stop ends everything of a cluster: the supervisor, the programs, the machines and the members of etcd. tell is called with what is being
-// stopped. What stays is what is on disk.
+// Stop ends everything of a cluster: the supervisor, the programs, the machines and the members of etcd. tell is called
+// with what is being stopped. What stays is what is on disk.
 func Stop(ctx context.Context, c *cluster.Cluster, log *slog.Logger, tell func(string)) error {
 	if pid, err := Alive(c); err == nil && pid != 0 {
 		tell("supervisor")
@@ -173,7 +176,8 @@ func StopSupervisor(ctx context.Context, c *cluster.Cluster) error {
 	}
 }
 
-// RunDirs returns the run directories of a cluster: that of the supervisor, then those of its programs, then those of the machines.
+// RunDirs returns the run directories of a cluster: that of the supervisor, then those of its programs, then those of
+// the machines.
 func RunDirs(c *cluster.Cluster) ([]string, error) {
 	var out []string
 	for _, pattern := range []string{"run", "services/*/run", "services/*/*/*/run"} {
@@ -186,7 +190,8 @@ func RunDirs(c *cluster.Cluster) ([]string, error) {
 	return out, nil
 }
 
-// stopAll ends every process of a run directory, all at once: also those that have no record, since a full disk took none.
+// stopAll ends every process of a run directory, all at once: also those that have no record, since a full disk took
+// none.
 func stopAll(ctx context.Context, dir string, log *slog.Logger, tell func(string)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 )
 
 // Options say what a table of objects shows.
@@ -66,7 +66,7 @@ func (o Options) columns(t *metav1.ResourceType) []*metav1.Column {
 }
 
 // Row returns the cells of an object.
-func (o Options) Row(t *metav1.ResourceType, obj resource.Object) []string {
+func (o Options) Row(t *metav1.ResourceType, obj object.Object) []string {
 	m := obj.GetMetadata()
 	name := m.GetName()
 	if o.Qualified {
@@ -124,7 +124,7 @@ const (
 // OrNone returns s, or None where there is nothing.
 func OrNone(s string) string { return cmp.Or(s, None) }
 
-func cell(obj resource.Object, c *metav1.Column, now time.Time) string {
+func cell(obj object.Object, c *metav1.Column, now time.Time) string {
 	switch o := obj.(type) {
 	case *nodev1.Node:
 		return nodeCell(o, c, now)
@@ -148,7 +148,7 @@ func cell(obj resource.Object, c *metav1.Column, now time.Time) string {
 	return generic(obj, c, now)
 }
 
-func generic(obj resource.Object, c *metav1.Column, now time.Time) string {
+func generic(obj object.Object, c *metav1.Column, now time.Time) string {
 	if c.GetPath() == "" && c.GetName() == "AGE" {
 		return Age(obj.GetMetadata().GetCreationTimestamp(), now)
 	}
@@ -230,7 +230,8 @@ func Age(t *timestamppb.Timestamp, now time.Time) string {
 	return since(t.AsTime(), now)
 }
 
-// skew is by how much the clock of a service may be ahead of ours before its times count as times to come. HumanDuration allows as much.
+// skew is by how much the clock of a service may be ahead of ours before its times count as times to come.
+// HumanDuration allows as much.
 const skew = 2 * time.Second
 
 func since(t, now time.Time) string { return duration.HumanDuration(now.Sub(t)) }

@@ -1,5 +1,5 @@
-// Package table prints objects as the rows and columns that kubectl's users know: which columns there are is read from the kind's
-// descriptor, ages are told as kubectl tells them.
+// Package table prints objects as the rows and columns that kubectl's users know: which columns there are is read from
+// the kind's descriptor, ages are told as kubectl tells them.
 package table
 
 import (
@@ -14,7 +14,8 @@ const (
 	padding  = 3 // between columns
 )
 
-// Writer prints rows in columns. The columns are as wide as the widest cell so far, so that the rows of a watch stay below each other.
+// Writer prints rows in columns. The columns are as wide as the widest cell so far, so that the rows of a watch stay
+// below each other.
 type Writer struct {
 	out    io.Writer
 	indent string

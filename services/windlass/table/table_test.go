@@ -13,7 +13,7 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
@@ -31,11 +31,18 @@ func TestObjectsAreShownAsKubectlShowsThem(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		options table.Options
-		object  resource.Object
+		object  object.Object
 		want    string
 	}{
-		{"a machine without a status", table.Options{}, &machinev1.Machine{Metadata: meta("a")}, "NAME,PHASE,TYPE,REGION,ZONE,AGE|a,,,,,90m"},
-		{"a set with a zero", table.Options{}, &machinev1.MachineSet{Metadata: meta("a"), Spec: &machinev1.MachineSetSpec{Replicas: proto.Int32(0)}}, "NAME,DESIRED,CURRENT,READY,AVAILABLE,AGE|a,0,,,,90m"},
+		{
+			"a machine without a status",
+			table.Options{},
+			&machinev1.Machine{Metadata: meta("a")},
+			"NAME,PHASE,TYPE,REGION,ZONE,AGE|a,,,,,90m",
+		},
+		{"a set with a zero", table.Options{}, &machinev1.MachineSet{Metadata: meta("a"), Spec: &machinev1.MachineSetSpec{
+			Replicas: proto.Int32(0),
+		}}, "NAME,DESIRED,CURRENT,READY,AVAILABLE,AGE|a,0,,,,90m"},
 		{
 			"namespace and kind",
 			table.Options{Namespace: true, Qualified: true},
@@ -45,10 +52,17 @@ func TestObjectsAreShownAsKubectlShowsThem(t *testing.T) {
 		{
 			"labels",
 			table.Options{Labels: true, LabelKeys: []string{"example.com/rack"}},
-			&machinev1.Infrastructure{Metadata: &metav1.ObjectMeta{Name: "a", Labels: map[string]string{"example.com/rack": "7", "b": ""}}},
+			&machinev1.Infrastructure{
+				Metadata: &metav1.ObjectMeta{Name: "a", Labels: map[string]string{"example.com/rack": "7", "b": ""}},
+			},
 			"NAME,NAME-IN-PROVIDER,PLATFORM,AGE,RACK,LABELS|a,,,<unknown>,7,b= example.com/rack=7",
 		},
-		{"a node that is ready", table.Options{}, &nodev1.Node{Metadata: meta("a"), Status: ready("True")}, "NAME,STATUS,ROLES,AGE,VERSION|a,Ready,<none>,90m,"},
+		{
+			"a node that is ready",
+			table.Options{},
+			&nodev1.Node{Metadata: meta("a"), Status: ready("True")},
+			"NAME,STATUS,ROLES,AGE,VERSION|a,Ready,<none>,90m,",
+		},
 		{
 			"a cordoned node of which nothing is heard",
 			table.Options{},
@@ -58,19 +72,24 @@ func TestObjectsAreShownAsKubectlShowsThem(t *testing.T) {
 		{
 			"an event has no name",
 			table.Options{},
-			&eventv1.Event{Metadata: meta("a"), LastTimestamp: before(5 * time.Second), Type: "Normal", Reason: "R", InvolvedObject: &metav1.ObjectReference{Kind: "Machine", Name: "m"}, Message: "x"},
+			&eventv1.Event{
+				Metadata: meta("a"), LastTimestamp: before(5 * time.Second), Type: "Normal", Reason: "R",
+				InvolvedObject: &metav1.ObjectReference{Kind: "Machine", Name: "m"}, Message: "x",
+			},
 			"LAST SEEN,TYPE,REASON,OBJECT,MESSAGE|5s,Normal,R,machine/m,x",
 		},
 		{
 			"a time to come",
 			table.Options{},
-			&machinev1.Revocation{Metadata: meta("a"), Spec: &machinev1.RevocationSpec{User: "u", IssuedBefore: before(time.Minute), ExpirationTime: before(-30 * 24 * time.Hour)}},
+			&machinev1.Revocation{Metadata: meta("a"), Spec: &machinev1.RevocationSpec{
+				User: "u", IssuedBefore: before(time.Minute), ExpirationTime: before(-30 * 24 * time.Hour),
+			}},
 			"NAME,USER,SERIAL,MACHINE,ISSUED-BEFORE,EXPIRES,REASON,AGE|a,u,,,60s,in 30d,,90m",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.options.Now = func() time.Time { return now }
-			typ := resource.TypeOf(tc.object.ProtoReflect().Descriptor())
+			typ := object.TypeOf(tc.object.ProtoReflect().Descriptor())
 			row := tc.options.Row(typ, tc.object)
 			for i := range row {
 				row[i] = strings.ReplaceAll(row[i], ",", " ")

@@ -12,7 +12,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
@@ -24,64 +24,94 @@ func TestWorkloadsAndUpdatesAreShownAsKubectlAndOcShowThem(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		wide   bool
-		object resource.Object
+		object object.Object
 		doc    string // what follows the metadata
 		want   string
 	}{
-		{"a pod that nobody has looked at", true, &schedulingv1.Pod{}, `"spec":{"containers":[{"name":"a"}]},"status":{"phase":"Pending"}`, "NAME,READY,STATUS,RESTARTS,AGE,IP,NODE|x,0/1,Pending,0,90m,<none>,<none>"},
+		{
+			"a pod that nobody has looked at", true, &schedulingv1.Pod{},
+			`"spec":{"containers":[{"name":"a"}]},"status":{"phase":"Pending"}`,
+			"NAME,READY,STATUS,RESTARTS,AGE,IP,NODE|x,0/1,Pending,0,90m,<none>,<none>",
+		},
 		{
 			"a pod of two containers, one of which was started again", true, &schedulingv1.Pod{},
-			container + `,"status":{"phase":"Running","podIP":"10.0.0.1","containerStatuses":[{"name":"a","ready":true,"state":{"running":{}}},{"name":"b","ready":true,"restartCount":3,"state":{"running":{}},"lastState":{"terminated":{"exitCode":1,"finishedAt":` + ago(5*time.Minute) + `}}}]}`,
+			container +
+				`,"status":{"phase":"Running","podIP":"10.0.0.1","containerStatuses":[{"name":"a","ready":true,"state":{"running":{}}},{"name":"b","ready":true,"restartCount":3,"state":{"running":{}},"lastState":{"terminated":{"exitCode":1,"finishedAt":` + ago(5*time.Minute) + `}}}]}`,
 			"NAME,READY,STATUS,RESTARTS,AGE,IP,NODE|x,2/2,Running,3 (5m ago),90m,10.0.0.1,one",
 		},
 		{
 			"a pod whose container ends again and again", false, &schedulingv1.Pod{},
-			container + `,"status":{"phase":"Running","containerStatuses":[{"name":"a","ready":true,"state":{"running":{}}},{"name":"b","restartCount":1,"state":{"waiting":{"reason":"CrashLoopBackOff"}}}]}`,
+			container +
+				`,"status":{"phase":"Running","containerStatuses":[{"name":"a","ready":true,"state":{"running":{}}},{"name":"b","restartCount":1,"state":{"waiting":{"reason":"CrashLoopBackOff"}}}]}`,
 			"NAME,READY,STATUS,RESTARTS,AGE|x,1/2,CrashLoopBackOff,1,90m",
 		},
 		{
 			"a pod whose container was killed", false, &schedulingv1.Pod{},
-			container + `,"status":{"phase":"Failed","containerStatuses":[{"name":"a","state":{"terminated":{"signal":9,"exitCode":137}}}]}`, "NAME,READY,STATUS,RESTARTS,AGE|x,0/2,Signal:9,0,90m",
+			container +
+				`,"status":{"phase":"Failed","containerStatuses":[{"name":"a","state":{"terminated":{"signal":9,"exitCode":137}}}]}`, "NAME,READY,STATUS,RESTARTS,AGE|x,0/2,Signal:9,0,90m",
 		},
 		{
 			"a pod whose container failed", false, &schedulingv1.Pod{},
-			container + `,"status":{"phase":"Failed","containerStatuses":[{"name":"a","state":{"terminated":{"exitCode":2}}}]}`, "NAME,READY,STATUS,RESTARTS,AGE|x,0/2,ExitCode:2,0,90m",
+			container + `,"status":{"phase":"Failed","containerStatuses":[{"name":"a","state":{"terminated":{"exitCode":2}}}]}`,
+			"NAME,READY,STATUS,RESTARTS,AGE|x,0/2,ExitCode:2,0,90m",
 		},
-		{"a pod that its node did not take", false, &schedulingv1.Pod{}, container + `,"status":{"phase":"Failed","reason":"OutOfcpu"}`, "NAME,READY,STATUS,RESTARTS,AGE|x,0/2,OutOfcpu,0,90m"},
+		{
+			"a pod that its node did not take", false, &schedulingv1.Pod{},
+			container + `,"status":{"phase":"Failed","reason":"OutOfcpu"}`,
+			"NAME,READY,STATUS,RESTARTS,AGE|x,0/2,OutOfcpu,0,90m",
+		},
 		{
 			"a pod at the second of its init containers", false, &schedulingv1.Pod{},
 			`"spec":{"initContainers":[{"name":"i"},{"name":"j"}],"containers":[{"name":"a"}]},"status":{"phase":"Pending","initContainerStatuses":[{"name":"i","state":{"terminated":{"exitCode":0}}},{"name":"j","state":{"running":{}}}]}`,
 			"NAME,READY,STATUS,RESTARTS,AGE|x,0/1,Init:1/2,0,90m",
 		},
 		{
-			"a deployment that is being renewed", false, &schedulingv1.Deployment{}, `"spec":{"replicas":3},"status":{"replicas":4,"readyReplicas":2,"updatedReplicas":1,"availableReplicas":2}`,
+			"a deployment that is being renewed", false, &schedulingv1.Deployment{},
+			`"spec":{"replicas":3},"status":{"replicas":4,"readyReplicas":2,"updatedReplicas":1,"availableReplicas":2}`,
 			"NAME,READY,UP-TO-DATE,AVAILABLE,AGE|x,2/3,1,2,90m",
 		},
-		{"a deployment that says no number", false, &schedulingv1.Deployment{}, `"spec":{}`, "NAME,READY,UP-TO-DATE,AVAILABLE,AGE|x,0/1,0,0,90m"},
+		{
+			"a deployment that says no number", false, &schedulingv1.Deployment{}, `"spec":{}`,
+			"NAME,READY,UP-TO-DATE,AVAILABLE,AGE|x,0/1,0,0,90m",
+		},
 		{
 			"a daemon set", false, &schedulingv1.DaemonSet{},
 			`"spec":{"template":{"spec":{"nodeSelector":{"disk":"ssd"}}}},"status":{"desiredNumberScheduled":3,"currentNumberScheduled":3,"numberReady":2,"updatedNumberScheduled":1,"numberAvailable":2}`,
 			"NAME,DESIRED,CURRENT,READY,UP-TO-DATE,AVAILABLE,NODE SELECTOR,AGE|x,3,3,2,1,2,disk=ssd,90m",
 		},
-		{"a daemon set on all nodes", false, &schedulingv1.DaemonSet{}, `"status":{"desiredNumberScheduled":0}`, "NAME,DESIRED,CURRENT,READY,UP-TO-DATE,AVAILABLE,NODE SELECTOR,AGE|x,0,,,,,<none>,90m"},
-		{"a job that runs", false, &schedulingv1.Job{}, `"spec":{"completions":5},"status":{"succeeded":2,"startTime":` + ago(80*time.Second) + `}`, "NAME,STATUS,COMPLETIONS,DURATION,AGE|x,Running,2/5,80s,90m"},
+		{
+			"a daemon set on all nodes", false, &schedulingv1.DaemonSet{}, `"status":{"desiredNumberScheduled":0}`,
+			"NAME,DESIRED,CURRENT,READY,UP-TO-DATE,AVAILABLE,NODE SELECTOR,AGE|x,0,,,,,<none>,90m",
+		},
+		{"a job that runs", false, &schedulingv1.Job{}, `"spec":{"completions":5},"status":{"succeeded":2,"startTime":` +
+			ago(80*time.Second) + `}`, "NAME,STATUS,COMPLETIONS,DURATION,AGE|x,Running,2/5,80s,90m"},
 		{
 			"a job that is done", false, &schedulingv1.Job{},
-			`"status":{"succeeded":1,"startTime":` + ago(80*time.Second) + `,"completionTime":` + ago(20*time.Second) + `,"conditions":[{"type":"Complete","status":"True"}]}`,
+			`"status":{"succeeded":1,"startTime":` + ago(80*time.Second) + `,"completionTime":` + ago(20*time.Second) +
+				`,"conditions":[{"type":"Complete","status":"True"}]}`,
 			"NAME,STATUS,COMPLETIONS,DURATION,AGE|x,Complete,1/1,60s,90m",
 		},
-		{"a job that has not begun", false, &schedulingv1.Job{}, `"spec":{}`, "NAME,STATUS,COMPLETIONS,DURATION,AGE|x,Running,0/1,,90m"},
 		{
-			"a service", true, &schedulingv1.Service{}, `"spec":{"selector":{"app":"x"},"ports":[{"port":80},{"port":53,"protocol":"UDP"}]}`,
+			"a job that has not begun", false, &schedulingv1.Job{}, `"spec":{}`,
+			"NAME,STATUS,COMPLETIONS,DURATION,AGE|x,Running,0/1,,90m",
+		},
+		{
+			"a service", true, &schedulingv1.Service{},
+			`"spec":{"selector":{"app":"x"},"ports":[{"port":80},{"port":53,"protocol":"UDP"}]}`,
 			"NAME,TYPE,CLUSTER-IP,EXTERNAL-IP,PORT(S),AGE,SELECTOR|x,ClusterIP,<none>,<none>,80/TCP 53/UDP,90m,app=x",
 		},
-		{"a service without ports", false, &schedulingv1.Service{}, `"spec":{"type":"ExternalName"}`, "NAME,TYPE,CLUSTER-IP,EXTERNAL-IP,PORT(S),AGE|x,ExternalName,<none>,<none>,<none>,90m"},
 		{
-			"a budget of what must stay", false, &schedulingv1.PodDisruptionBudget{}, `"spec":{"minAvailable":2},"status":{"disruptionsAllowed":0}`,
+			"a service without ports", false, &schedulingv1.Service{}, `"spec":{"type":"ExternalName"}`,
+			"NAME,TYPE,CLUSTER-IP,EXTERNAL-IP,PORT(S),AGE|x,ExternalName,<none>,<none>,<none>,90m",
+		},
+		{
+			"a budget of what must stay", false, &schedulingv1.PodDisruptionBudget{},
+			`"spec":{"minAvailable":2},"status":{"disruptionsAllowed":0}`,
 			"NAME,MIN AVAILABLE,MAX UNAVAILABLE,ALLOWED DISRUPTIONS,AGE|x,2,N/A,0,90m",
 		},
 		{
-			"a budget of what may go", false, &schedulingv1.PodDisruptionBudget{}, `"spec":{"maxUnavailable":"30%"},"status":{"disruptionsAllowed":1}`,
+			"a budget of what may go", false, &schedulingv1.PodDisruptionBudget{},
+			`"spec":{"maxUnavailable":"30%"},"status":{"disruptionsAllowed":1}`,
 			"NAME,MIN AVAILABLE,MAX UNAVAILABLE,ALLOWED DISRUPTIONS,AGE|x,N/A,30%,1,90m",
 		},
 		{
@@ -94,7 +124,11 @@ func TestWorkloadsAndUpdatesAreShownAsKubectlAndOcShowThem(t *testing.T) {
 			`"status":{"history":[{"state":"Partial","version":"1.2.0"},{"state":"Completed","version":"1.1.0"},{"state":"Completed","version":"1.0.0"}],"conditions":[{"type":"Available","status":"True"},{"type":"Progressing","status":"True","lastTransitionTime":` + ago(3*time.Minute) + `,"message":"Working towards 1.2.0"}]}`,
 			"NAME,VERSION,AVAILABLE,PROGRESSING,SINCE,STATUS|x,1.1.0,True,True,3m,Working towards 1.2.0",
 		},
-		{"a cluster whose first release is not applied yet", false, &updatev1.ClusterVersion{}, `"status":{"history":[{"state":"Partial","version":"1.0.0"}]}`, "NAME,VERSION,AVAILABLE,PROGRESSING,SINCE,STATUS|x,,,,,"},
+		{
+			"a cluster whose first release is not applied yet", false, &updatev1.ClusterVersion{},
+			`"status":{"history":[{"state":"Partial","version":"1.0.0"}]}`,
+			"NAME,VERSION,AVAILABLE,PROGRESSING,SINCE,STATUS|x,,,,,",
+		},
 		{
 			"a pool of nodes, as the document shows it", false, &configv1.MachineConfigPool{},
 			`"status":{"configuration":{"name":"rendered-worker-1d871ac76e1951d32b2fe92369879826"},"machineCount":2,"readyMachineCount":1,"updatedMachineCount":1,"degradedMachineCount":0,"conditions":[{"type":"Updated","status":"False"},{"type":"Updating","status":"True"},{"type":"Degraded","status":"False"}]}`,
@@ -107,7 +141,7 @@ func TestWorkloadsAndUpdatesAreShownAsKubectlAndOcShowThem(t *testing.T) {
 				t.Fatal(err)
 			}
 			o := table.Options{Wide: tc.wide, Now: func() time.Time { return now }}
-			typ := resource.TypeOf(tc.object.ProtoReflect().Descriptor())
+			typ := object.TypeOf(tc.object.ProtoReflect().Descriptor())
 			row := o.Row(typ, tc.object)
 			for i := range row {
 				row[i] = strings.ReplaceAll(row[i], ",", " ")
@@ -122,7 +156,8 @@ func TestWorkloadsAndUpdatesAreShownAsKubectlAndOcShowThem(t *testing.T) {
 func TestAPodThatIsBeingDeletedIsTerminatingUnlessItsNodeIsLost(t *testing.T) {
 	for reason, want := range map[string]string{"": "Terminating", "NodeLost": "Unknown"} {
 		p := &schedulingv1.Pod{}
-		if err := manifest.Decode([]byte(`{"metadata":{"name":"x","deletionTimestamp":`+ago(0)+`},"status":{"phase":"Running","reason":"`+reason+`"}}`), p); err != nil {
+		if err := manifest.Decode([]byte(`{"metadata":{"name":"x","deletionTimestamp":`+ago(0)+
+			`},"status":{"phase":"Running","reason":"`+reason+`"}}`), p); err != nil {
 			t.Fatal(err)
 		}
 		if got := table.PodStatus(p); got != want {

@@ -26,18 +26,18 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Nodes with one configuration. Source: OpenShift's MachineConfigPool.
+// A pool of nodes that share one configuration. Source: OpenShift's MachineConfigPool.
 type MachineConfigPool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Always "machineconfiguration.openshift.io/v1".
 	ApiVersion string `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
 	// Always "MachineConfigPool".
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Name, labels and the like.
+	// Standard object metadata.
 	Metadata *v1.ObjectMeta `protobuf:"bytes,3,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// What is wanted.
+	// Desired state.
 	Spec *MachineConfigPoolSpec `protobuf:"bytes,4,opt,name=spec,proto3" json:"spec,omitempty"`
-	// Output only. What is observed.
+	// Output only. Observed state.
 	Status        *MachineConfigPoolStatus `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -108,18 +108,18 @@ func (x *MachineConfigPool) GetStatus() *MachineConfigPoolStatus {
 	return nil
 }
 
-// What is wanted of a pool.
+// Desired state of a pool.
 type MachineConfigPoolSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which machine configurations are merged; empty is refused.
+	// Selects the machine configurations to merge; an empty selector is refused.
 	MachineConfigSelector *v1.LabelSelector `protobuf:"bytes,1,opt,name=machine_config_selector,json=machineConfigSelector,proto3" json:"machine_config_selector,omitempty"`
-	// Which nodes belong to the pool.
+	// Selects the nodes of the pool.
 	NodeSelector *v1.LabelSelector `protobuf:"bytes,2,opt,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty"`
-	// True to begin with no further node.
+	// True to start no further node.
 	Paused *bool `protobuf:"varint,3,opt,name=paused,proto3,oneof" json:"paused,omitempty"`
-	// How many nodes may be unavailable at once: a number, or a percentage rounded down; 1 if it is not given.
+	// Maximum number of nodes that may be unavailable at once: a number, or a percentage rounded down; default 1.
 	MaxUnavailable *structpb.Value `protobuf:"bytes,4,opt,name=max_unavailable,json=maxUnavailable,proto3" json:"max_unavailable,omitempty"`
-	// Output only. The configuration that nodes shall have, and what it was made from.
+	// Output only. The desired configuration of the nodes, and its sources.
 	Configuration *MachineConfigPoolConfiguration `protobuf:"bytes,5,opt,name=configuration,proto3" json:"configuration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -195,7 +195,7 @@ type MachineConfigPoolConfiguration struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the machine configuration.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What it was made from, in the order of their merging.
+	// Its sources, in merge order.
 	Source        []*v1.ObjectReference `protobuf:"bytes,2,rep,name=source,proto3" json:"source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -245,24 +245,24 @@ func (x *MachineConfigPoolConfiguration) GetSource() []*v1.ObjectReference {
 	return nil
 }
 
-// What is observed of a pool.
+// Observed state of a pool.
 type MachineConfigPoolStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Generation of the pool that this status speaks of.
+	// Generation of the pool that this status was computed from.
 	ObservedGeneration *int32 `protobuf:"varint,1,opt,name=observed_generation,json=observedGeneration,proto3,oneof" json:"observed_generation,omitempty"`
-	// The configuration that all nodes had last.
+	// The last configuration that all nodes had.
 	Configuration *MachineConfigPoolConfiguration `protobuf:"bytes,2,opt,name=configuration,proto3" json:"configuration,omitempty"`
 	// Number of nodes.
 	MachineCount *int32 `protobuf:"varint,3,opt,name=machine_count,json=machineCount,proto3,oneof" json:"machine_count,omitempty"`
 	// Number of nodes that have the configuration.
 	UpdatedMachineCount *int32 `protobuf:"varint,4,opt,name=updated_machine_count,json=updatedMachineCount,proto3,oneof" json:"updated_machine_count,omitempty"`
-	// Number of those that are ready.
+	// Number of these that are ready.
 	ReadyMachineCount *int32 `protobuf:"varint,5,opt,name=ready_machine_count,json=readyMachineCount,proto3,oneof" json:"ready_machine_count,omitempty"`
-	// Number of nodes that are not available.
+	// Number of unavailable nodes.
 	UnavailableMachineCount *int32 `protobuf:"varint,6,opt,name=unavailable_machine_count,json=unavailableMachineCount,proto3,oneof" json:"unavailable_machine_count,omitempty"`
-	// Number of nodes that could not be configured.
+	// Number of nodes whose configuration failed.
 	DegradedMachineCount *int32 `protobuf:"varint,7,opt,name=degraded_machine_count,json=degradedMachineCount,proto3,oneof" json:"degraded_machine_count,omitempty"`
-	// Updated, Updating, Degraded, NodeDegraded, RenderDegraded.
+	// Conditions: Updated, Updating, Degraded, NodeDegraded and RenderDegraded.
 	Conditions    []*v1.Condition `protobuf:"bytes,8,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

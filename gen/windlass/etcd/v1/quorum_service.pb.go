@@ -28,7 +28,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Asks for the quorum.
+// Request of GetQuorum.
 type GetQuorumRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -65,7 +65,7 @@ func (*GetQuorumRequest) Descriptor() ([]byte, []int) {
 	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{0}
 }
 
-// Asks for the quorum and its changes.
+// Request of WatchQuorum.
 type WatchQuorumRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -102,7 +102,7 @@ func (*WatchQuorumRequest) Descriptor() ([]byte, []int) {
 	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{1}
 }
 
-// The quorum as it is now.
+// Response of WatchQuorum.
 type WatchQuorumResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The quorum.
@@ -148,14 +148,14 @@ func (x *WatchQuorumResponse) GetQuorum() *Quorum {
 	return nil
 }
 
-// A quorum to plan for: given, or the live one.
+// Request of PlanQuorum: a given quorum, or the live one.
 type PlanQuorumRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The quorum; absent for the live one.
+	// The quorum; absent means the live one.
 	Quorum *Quorum `protobuf:"bytes,1,opt,name=quorum,proto3" json:"quorum,omitempty"`
-	// The control-plane machines there are; absent for the live ones, or for none where the quorum is given.
+	// The existing control-plane machines; absent means the live ones, or none if the quorum is given.
 	Machines *v1.MachineList `protobuf:"bytes,2,opt,name=machines,proto3" json:"machines,omitempty"`
-	// Names of the nodes whose agents offer to run a member; they count only where the quorum is given.
+	// Names of the nodes whose agents offer to run a member; used only if the quorum is given.
 	Offers        []string `protobuf:"bytes,3,rep,name=offers,proto3" json:"offers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -212,16 +212,16 @@ func (x *PlanQuorumRequest) GetOffers() []string {
 	return nil
 }
 
-// The one next membership action, or what it waits for.
+// The next membership action, or what it waits for.
 type PlanQuorumResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Phase of the quorum.
 	Phase string `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
-	// What would be done next; absent if nothing.
+	// The next action; absent if there is none.
 	Next *v11.PlannedAction `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
-	// What the guardian waits for, in one line; empty if for nothing.
+	// What etcd-guardian waits for, in one line; empty if it does not wait.
 	WaitsFor string `protobuf:"bytes,3,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
-	// What is held back, and why.
+	// Actions that are held back, and why.
 	HeldBack      []*v11.HeldBack `protobuf:"bytes,4,rep,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -285,12 +285,13 @@ func (x *PlanQuorumResponse) GetHeldBack() []*v11.HeldBack {
 	return nil
 }
 
-// Asks for the permit.
+// Request of AcquireDisruptionPermit.
 type AcquireDisruptionPermitRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The machine whose voter is to go down; namespace and name, or uid, or the name of its node as a reference of kind Node.
+	// The machine whose voter is to be taken down: namespace and name, or uid, or a reference of kind Node with the name
+	// of its node.
 	Machine *v11.ObjectReference `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
-	// Why, such as "drain".
+	// Reason, such as "drain".
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -340,12 +341,12 @@ func (x *AcquireDisruptionPermitRequest) GetReason() string {
 	return ""
 }
 
-// Gives the permit back.
+// Request of ReleaseDisruptionPermit.
 type ReleaseDisruptionPermitRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The machine for which it was given.
+	// The machine for which the permit was granted.
 	Machine *v11.ObjectReference `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
-	// The permit is given back only if this user holds it; empty means any holder. At most 512 characters.
+	// The permit is released only if this user holds it; empty means any holder. Up to 512 characters.
 	Holder        string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -395,7 +396,7 @@ func (x *ReleaseDisruptionPermitRequest) GetHolder() string {
 	return ""
 }
 
-// The work is done.
+// Request of CompleteHookTask.
 type ReleaseDisruptionPermitResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -432,7 +433,7 @@ func (*ReleaseDisruptionPermitResponse) Descriptor() ([]byte, []int) {
 	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{7}
 }
 
-// An agent that offers to run a member.
+// Request of AttendMember: an agent offers to run a member.
 type AttendMemberRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the node: the caller's own.
@@ -441,7 +442,7 @@ type AttendMemberRequest struct {
 	PeerUrl string `protobuf:"bytes,2,opt,name=peer_url,json=peerUrl,proto3" json:"peer_url,omitempty"`
 	// Address for clients, such as "https://127.1.2.10:2379".
 	ClientUrl string `protobuf:"bytes,3,opt,name=client_url,json=clientUrl,proto3" json:"client_url,omitempty"`
-	// True if the agent has a member's data on its disk already.
+	// True if the agent already has a member's data on its disk.
 	HasData       bool `protobuf:"varint,4,opt,name=has_data,json=hasData,proto3" json:"has_data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -505,23 +506,23 @@ func (x *AttendMemberRequest) GetHasData() bool {
 	return false
 }
 
-// What the agent shall do with its member.
+// A command to an agent.
 type AttendMemberResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "Start" (with the settings below), "Stop" (end the process; the data stays until the machine goes), or "Wipe" (end it and remove the data: the
-	// member was removed from the cluster).
+	// "Start" (with the settings below), "Stop" (end the process and keep the data), or "Wipe" (end the process and
+	// delete the data, as the member was removed from the cluster).
 	Command string `protobuf:"bytes,1,opt,name=command,proto3" json:"command,omitempty"`
 	// Name of the member.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// All members with their peer addresses, as etcd wants them: "name=url,name=url".
+	// All members with their peer addresses, in etcd's format: "name=url,name=url".
 	InitialCluster string `protobuf:"bytes,3,opt,name=initial_cluster,json=initialCluster,proto3" json:"initial_cluster,omitempty"`
 	// Token of the cluster.
 	InitialClusterToken string `protobuf:"bytes,4,opt,name=initial_cluster_token,json=initialClusterToken,proto3" json:"initial_cluster_token,omitempty"`
-	// With "Start", the authorities that the member has to trust, as a hash: unless it was started for these before, the agent gets its certificates
-	// and starts it again. Empty if it needs no other start.
+	// With "Start", the hash of the authorities that the member must trust. If the member runs with other authorities,
+	// the agent renews its certificates and restarts it. Empty if no restart is needed.
 	Trust string `protobuf:"bytes,5,opt,name=trust,proto3" json:"trust,omitempty"`
-	// With "Start", the size of the database at which the member refuses writes, in bytes; 0: what etcd-member chooses. A member that runs keeps what it
-	// has unless trust is set too.
+	// With "Start", the size of the database at which the member refuses writes, in bytes; 0 means the default of
+	// etcd-member. A running member keeps its setting unless trust is set too.
 	QuotaBackendBytes int64 `protobuf:"varint,6,opt,name=quota_backend_bytes,json=quotaBackendBytes,proto3" json:"quota_backend_bytes,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -599,7 +600,7 @@ func (x *AttendMemberResponse) GetQuotaBackendBytes() int64 {
 	return 0
 }
 
-// Asks for the certificates of the member that is planned for a node.
+// Request of CertifyMember.
 type CertifyMemberRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the node: the caller's own.
@@ -666,17 +667,17 @@ func (x *CertifyMemberRequest) GetPeerRequest() []byte {
 // The certificates of one member.
 type CertifyMemberResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identity of the member, in hexadecimal.
+	// ID of the member, in hexadecimal.
 	MemberId string `protobuf:"bytes,1,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
 	// Certificate for etcd's client port, in PEM.
 	ServerCertificate []byte `protobuf:"bytes,2,opt,name=server_certificate,json=serverCertificate,proto3" json:"server_certificate,omitempty"`
 	// Authority of etcd's clients, in PEM.
 	ClientAuthority []byte `protobuf:"bytes,3,opt,name=client_authority,json=clientAuthority,proto3" json:"client_authority,omitempty"`
-	// Certificate for etcd's peer port, in PEM. Peers refuse it once the member was removed.
+	// Certificate for etcd's peer port, in PEM. Peers refuse it once the member is removed.
 	PeerCertificate []byte `protobuf:"bytes,4,opt,name=peer_certificate,json=peerCertificate,proto3" json:"peer_certificate,omitempty"`
 	// Authority of etcd's peers, in PEM.
 	PeerAuthority []byte `protobuf:"bytes,5,opt,name=peer_authority,json=peerAuthority,proto3" json:"peer_authority,omitempty"`
-	// When the first of the certificates ends.
+	// When the first of the certificates expires.
 	ExpiryTime    *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expiry_time,json=expiryTime,proto3" json:"expiry_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -34,25 +34,28 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// The quorum: what it is, what comes next, and who may disturb it.
+// QuorumService reports the state of the quorum, plans its next action, and grants the disruption permit.
 type QuorumServiceClient interface {
-	// GetQuorum returns the members, the leader, their health, the permit, what comes next or what it waits for.
+	// GetQuorum returns the members with their health, the leader, the permit, and the next action or what it waits for.
 	GetQuorum(ctx context.Context, in *GetQuorumRequest, opts ...grpc.CallOption) (*Quorum, error)
-	// WatchQuorum sends the quorum and then again each time that it changed.
+	// WatchQuorum sends the quorum, then again after each change.
 	WatchQuorum(ctx context.Context, in *WatchQuorumRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchQuorumResponse], error)
-	// PlanQuorum says the one next membership action, or what it waits for: on the quorum and machines in the request, or on the live ones.
+	// PlanQuorum returns the next membership action, or what it waits for, for the quorum and machines in the request or
+	// the live ones.
 	PlanQuorum(ctx context.Context, in *PlanQuorumRequest, opts ...grpc.CallOption) (*PlanQuorumResponse, error)
-	// AcquireDisruptionPermit gives the right to take down the voter of one machine, or says who holds it: FAILED_PRECONDITION, reason HELD_BY_OTHER
-	// or QUORUM_AT_RISK. Asked again for the same machine it answers the same.
+	// AcquireDisruptionPermit grants the right to take down the voter of one machine, or fails with FAILED_PRECONDITION,
+	// reason HELD_BY_OTHER or QUORUM_AT_RISK. It is idempotent for the same machine.
 	AcquireDisruptionPermit(ctx context.Context, in *AcquireDisruptionPermitRequest, opts ...grpc.CallOption) (*DisruptionPermit, error)
-	// ReleaseDisruptionPermit reports that the work is done; the permit ends when the machine's member is healthy or removed.
+	// ReleaseDisruptionPermit reports that the work is done. The permit ends when the machine's member is healthy or
+	// removed.
 	ReleaseDisruptionPermit(ctx context.Context, in *ReleaseDisruptionPermitRequest, opts ...grpc.CallOption) (*ReleaseDisruptionPermitResponse, error)
-	// AttendMember is the stream by which the agent of a control-plane machine offers to run a member and is told when to start and when
-	// to stop it. The caller is the node itself.
+	// AttendMember is the stream in which the agent of a control-plane machine offers to run a member, and receives
+	// commands to start and stop it. The caller is the node itself.
 	AttendMember(ctx context.Context, in *AttendMemberRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AttendMemberResponse], error)
-	// CertifyMember signs the certificates of the one member that is planned for the caller's node. The caller is the node itself. The name, the address
-	// and the identity in the certificates are those of the planned member; the requests contribute their public keys only. FAILED_PRECONDITION if no
-	// member is planned for the node, or if it was removed. An agent calls it before it starts its member, and again to renew.
+	// CertifyMember signs the certificates of the member that is planned for the caller's node. The caller is the node
+	// itself. The name, the address and the identity in the certificates are those of the planned member; only the public
+	// keys are taken from the requests. It fails with FAILED_PRECONDITION if no member is planned for the node, or if the
+	// member was removed. An agent calls it before it starts its member, and again to renew the certificates.
 	CertifyMember(ctx context.Context, in *CertifyMemberRequest, opts ...grpc.CallOption) (*CertifyMemberResponse, error)
 }
 
@@ -156,25 +159,28 @@ func (c *quorumServiceClient) CertifyMember(ctx context.Context, in *CertifyMemb
 // All implementations must embed UnimplementedQuorumServiceServer
 // for forward compatibility.
 //
-// The quorum: what it is, what comes next, and who may disturb it.
+// QuorumService reports the state of the quorum, plans its next action, and grants the disruption permit.
 type QuorumServiceServer interface {
-	// GetQuorum returns the members, the leader, their health, the permit, what comes next or what it waits for.
+	// GetQuorum returns the members with their health, the leader, the permit, and the next action or what it waits for.
 	GetQuorum(context.Context, *GetQuorumRequest) (*Quorum, error)
-	// WatchQuorum sends the quorum and then again each time that it changed.
+	// WatchQuorum sends the quorum, then again after each change.
 	WatchQuorum(*WatchQuorumRequest, grpc.ServerStreamingServer[WatchQuorumResponse]) error
-	// PlanQuorum says the one next membership action, or what it waits for: on the quorum and machines in the request, or on the live ones.
+	// PlanQuorum returns the next membership action, or what it waits for, for the quorum and machines in the request or
+	// the live ones.
 	PlanQuorum(context.Context, *PlanQuorumRequest) (*PlanQuorumResponse, error)
-	// AcquireDisruptionPermit gives the right to take down the voter of one machine, or says who holds it: FAILED_PRECONDITION, reason HELD_BY_OTHER
-	// or QUORUM_AT_RISK. Asked again for the same machine it answers the same.
+	// AcquireDisruptionPermit grants the right to take down the voter of one machine, or fails with FAILED_PRECONDITION,
+	// reason HELD_BY_OTHER or QUORUM_AT_RISK. It is idempotent for the same machine.
 	AcquireDisruptionPermit(context.Context, *AcquireDisruptionPermitRequest) (*DisruptionPermit, error)
-	// ReleaseDisruptionPermit reports that the work is done; the permit ends when the machine's member is healthy or removed.
+	// ReleaseDisruptionPermit reports that the work is done. The permit ends when the machine's member is healthy or
+	// removed.
 	ReleaseDisruptionPermit(context.Context, *ReleaseDisruptionPermitRequest) (*ReleaseDisruptionPermitResponse, error)
-	// AttendMember is the stream by which the agent of a control-plane machine offers to run a member and is told when to start and when
-	// to stop it. The caller is the node itself.
+	// AttendMember is the stream in which the agent of a control-plane machine offers to run a member, and receives
+	// commands to start and stop it. The caller is the node itself.
 	AttendMember(*AttendMemberRequest, grpc.ServerStreamingServer[AttendMemberResponse]) error
-	// CertifyMember signs the certificates of the one member that is planned for the caller's node. The caller is the node itself. The name, the address
-	// and the identity in the certificates are those of the planned member; the requests contribute their public keys only. FAILED_PRECONDITION if no
-	// member is planned for the node, or if it was removed. An agent calls it before it starts its member, and again to renew.
+	// CertifyMember signs the certificates of the member that is planned for the caller's node. The caller is the node
+	// itself. The name, the address and the identity in the certificates are those of the planned member; only the public
+	// keys are taken from the requests. It fails with FAILED_PRECONDITION if no member is planned for the node, or if the
+	// member was removed. An agent calls it before it starts its member, and again to renew the certificates.
 	CertifyMember(context.Context, *CertifyMemberRequest) (*CertifyMemberResponse, error)
 	mustEmbedUnimplementedQuorumServiceServer()
 }

@@ -26,7 +26,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// The control-plane machines of a cluster, spread over its failure domains; there is one, named "cluster".
+// The control-plane machines of a cluster, distributed over its failure domains. There is one object, named "cluster".
 // Source: OpenShift's ControlPlaneMachineSet.
 type ControlPlaneMachineSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -34,11 +34,11 @@ type ControlPlaneMachineSet struct {
 	ApiVersion string `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
 	// Always "ControlPlaneMachineSet".
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Name ("cluster"), labels, owners and the like.
+	// Standard object metadata; the name is "cluster".
 	Metadata *v1.ObjectMeta `protobuf:"bytes,3,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// What is wanted.
+	// Desired state.
 	Spec *ControlPlaneMachineSetSpec `protobuf:"bytes,4,opt,name=spec,proto3" json:"spec,omitempty"`
-	// Output only. What is observed.
+	// Output only. Observed state.
 	Status        *ControlPlaneMachineSetStatus `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -109,20 +109,22 @@ func (x *ControlPlaneMachineSet) GetStatus() *ControlPlaneMachineSetStatus {
 	return nil
 }
 
-// What is wanted of the control plane.
+// Desired state of the control plane.
 type ControlPlaneMachineSetSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// First part of new machines' names; a DNS-1123 subdomain, 245 characters at most. Empty: cluster id and role.
+	// Prefix of the names of new machines: a DNS-1123 subdomain of up to 245 characters. Empty means the cluster's ID and
+	// the role.
 	MachineNamePrefix string `protobuf:"bytes,1,opt,name=machine_name_prefix,json=machineNamePrefix,proto3" json:"machine_name_prefix,omitempty"`
-	// Inactive (the default): nothing is done. Active: machines are created and replaced; it cannot go back.
+	// Inactive (the default): nothing is done. Active: machines are created and replaced. An active set cannot become
+	// inactive.
 	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	// Number of control-plane machines: 3 or 5; it cannot be changed.
+	// Number of control-plane machines: 3 or 5; immutable.
 	Replicas *int32 `protobuf:"varint,3,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
 	// How machines are replaced whose spec differs from the template.
 	Strategy *ControlPlaneMachineSetStrategy `protobuf:"bytes,4,opt,name=strategy,proto3" json:"strategy,omitempty"`
-	// Which machines belong to the set; it cannot be changed.
+	// Selects the machines of the set; immutable.
 	Selector *v1.LabelSelector `protobuf:"bytes,5,opt,name=selector,proto3" json:"selector,omitempty"`
-	// What new machines look like.
+	// Template of new machines.
 	Template      *ControlPlaneMachineSetTemplate `protobuf:"bytes,6,opt,name=template,proto3" json:"template,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -203,7 +205,7 @@ func (x *ControlPlaneMachineSetSpec) GetTemplate() *ControlPlaneMachineSetTempla
 // How control-plane machines are replaced.
 type ControlPlaneMachineSetStrategy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// RollingUpdate (the default): one after the other, the replacement first. OnDelete: only those that are deleted.
+	// RollingUpdate (the default): one after the other, each replacement first. OnDelete: only deleted machines.
 	Type          string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -246,10 +248,10 @@ func (x *ControlPlaneMachineSetStrategy) GetType() string {
 	return ""
 }
 
-// What new control-plane machines look like.
+// Template of new control-plane machines.
 type ControlPlaneMachineSetTemplate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which of the following fields counts: machines_v1beta1_machine_openshift_io, or empty which means the same.
+	// Which of the following fields is used: machines_v1beta1_machine_openshift_io; empty means the same.
 	MachineType string `protobuf:"bytes,1,opt,name=machine_type,json=machineType,proto3" json:"machine_type,omitempty"`
 	// Template of machines of machine.openshift.io/v1beta1.
 	MachinesV1Beta1MachineOpenshiftIo *OpenShiftMachineV1Beta1MachineTemplate `protobuf:"bytes,2,opt,name=machines_v1beta1_machine_openshift_io,proto3" json:"machines_v1beta1_machine_openshift_io,omitempty"`
@@ -304,10 +306,10 @@ func (x *ControlPlaneMachineSetTemplate) GetMachinesV1Beta1MachineOpenshiftIo() 
 // Template of a control-plane machine.
 type OpenShiftMachineV1Beta1MachineTemplate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "platform" names the platform; the list of that name holds its failure domains, as in {"platform": "Local", "local":
-	// [{"zone": "rack-a"}]}. Known platforms: AWS, Azure, GCP, OpenStack, VSphere, Nutanix, Local.
+	// "platform" names the platform; the list of that name contains its failure domains, as in {"platform": "Local",
+	// "local": [{"zone": "rack-a"}]}. Platforms: AWS, Azure, GCP, OpenStack, VSphere, Nutanix, Local.
 	FailureDomains *structpb.Struct `protobuf:"bytes,1,opt,name=failure_domains,json=failureDomains,proto3" json:"failure_domains,omitempty"`
-	// Labels and annotations of the machines; the role, the type and the cluster must be among the labels.
+	// Labels and annotations of the machines. The labels must include the role, the type and the cluster.
 	Metadata *v1.ObjectMeta `protobuf:"bytes,2,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// Spec of the machines; the failure domain is written into it.
 	Spec          *MachineSpec `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`
@@ -366,20 +368,20 @@ func (x *OpenShiftMachineV1Beta1MachineTemplate) GetSpec() *MachineSpec {
 	return nil
 }
 
-// What is observed of the control plane.
+// Observed state of the control plane.
 type ControlPlaneMachineSetStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of machines.
 	Replicas *int32 `protobuf:"varint,1,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
 	// Number of machines that are ready.
 	ReadyReplicas *int32 `protobuf:"varint,2,opt,name=ready_replicas,json=readyReplicas,proto3,oneof" json:"ready_replicas,omitempty"`
-	// Number of machines that are ready and as the template says.
+	// Number of machines that are ready and match the template.
 	UpdatedReplicas *int32 `protobuf:"varint,3,opt,name=updated_replicas,json=updatedReplicas,proto3,oneof" json:"updated_replicas,omitempty"`
 	// Number of indexes without a ready machine.
 	UnavailableReplicas *int32 `protobuf:"varint,4,opt,name=unavailable_replicas,json=unavailableReplicas,proto3,oneof" json:"unavailable_replicas,omitempty"`
-	// Generation of the set that this status speaks of.
+	// Generation of the set that this status was computed from.
 	ObservedGeneration *int32 `protobuf:"varint,5,opt,name=observed_generation,json=observedGeneration,proto3,oneof" json:"observed_generation,omitempty"`
-	// Available, Degraded, Progressing.
+	// Conditions: Available, Degraded and Progressing.
 	Conditions    []*v1.Condition `protobuf:"bytes,6,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

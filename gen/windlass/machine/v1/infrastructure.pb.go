@@ -25,18 +25,18 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// The platform of the cluster; there is one, named "cluster". Source: OpenShift's Infrastructure.
+// The platform of the cluster. There is one object, named "cluster". Source: OpenShift's Infrastructure.
 type Infrastructure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Always "config.openshift.io/v1".
 	ApiVersion string `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
 	// Always "Infrastructure".
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Name ("cluster"), labels and the like.
+	// Standard object metadata; the name is "cluster".
 	Metadata *v1.ObjectMeta `protobuf:"bytes,3,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// What is wanted.
+	// Desired state.
 	Spec *InfrastructureSpec `protobuf:"bytes,4,opt,name=spec,proto3" json:"spec,omitempty"`
-	// Output only. What is observed.
+	// Output only. Observed state.
 	Status        *InfrastructureStatus `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -107,10 +107,10 @@ func (x *Infrastructure) GetStatus() *InfrastructureStatus {
 	return nil
 }
 
-// What is wanted of the platform.
+// Desired state of the platform.
 type InfrastructureSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where the provider's settings stand.
+	// File with the provider's settings.
 	CloudConfig *ConfigMapFileReference `protobuf:"bytes,1,opt,name=cloud_config,json=cloudConfig,proto3" json:"cloud_config,omitempty"`
 	// Settings of the platform; "type" names it.
 	PlatformSpec  *structpb.Struct `protobuf:"bytes,2,opt,name=platform_spec,json=platformSpec,proto3" json:"platform_spec,omitempty"`
@@ -162,12 +162,12 @@ func (x *InfrastructureSpec) GetPlatformSpec() *structpb.Struct {
 	return nil
 }
 
-// A file in a map of settings.
+// A key in a config map.
 type ConfigMapFileReference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the map.
+	// Name of the config map.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Key in the map.
+	// Key in the config map.
 	Key           string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -217,16 +217,16 @@ func (x *ConfigMapFileReference) GetKey() string {
 	return ""
 }
 
-// What is observed of the platform.
+// Observed state of the platform.
 type InfrastructureStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the cluster at the provider; the first part of its machines' names.
+	// Name of the cluster at the provider, and prefix of the names of its machines.
 	InfrastructureName string `protobuf:"bytes,1,opt,name=infrastructure_name,json=infrastructureName,proto3" json:"infrastructure_name,omitempty"`
 	// Name of the platform, such as "Local".
 	Platform string `protobuf:"bytes,2,opt,name=platform,proto3" json:"platform,omitempty"`
-	// What the platform says of itself; "type" names it.
+	// Status reported by the platform; "type" names it.
 	PlatformStatus *structpb.Struct `protobuf:"bytes,3,opt,name=platform_status,json=platformStatus,proto3" json:"platform_status,omitempty"`
-	// Domain in which etcd's members find each other; not used where they have a list.
+	// Domain for the discovery of etcd members; not used if the members have a list.
 	EtcdDiscoveryDomain string `protobuf:"bytes,4,opt,name=etcd_discovery_domain,json=etcdDiscoveryDomain,proto3" json:"etcd_discovery_domain,omitempty"`
 	// Address of the API for users.
 	ApiServerUrl string `protobuf:"bytes,5,opt,name=api_server_url,json=apiServerURL,proto3" json:"api_server_url,omitempty"`

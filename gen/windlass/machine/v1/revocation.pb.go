@@ -26,15 +26,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// An entry of the deny list: certificates and tokens that every service refuses, on open connections too. It cannot be changed; its
-// deletion accepts them again.
+// An entry of the deny list: certificates and tokens that all services refuse, also on open connections. An entry is
+// immutable. Once it is deleted they are accepted again.
 type Revocation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Always "windlass.dev/v1".
 	ApiVersion string `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
 	// Always "Revocation".
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Name, labels and the like.
+	// Standard object metadata.
 	Metadata *v1.ObjectMeta `protobuf:"bytes,3,opt,name=metadata,proto3" json:"metadata,omitempty"`
 	// What is refused.
 	Spec          *RevocationSpec `protobuf:"bytes,4,opt,name=spec,proto3" json:"spec,omitempty"`
@@ -109,15 +109,15 @@ type RevocationSpec struct {
 	SerialNumber string `protobuf:"bytes,2,opt,name=serial_number,json=serialNumber,proto3" json:"serial_number,omitempty"`
 	// UID of the machine whose certificates are refused.
 	MachineUid string `protobuf:"bytes,3,opt,name=machine_uid,json=machineUID,proto3" json:"machine_uid,omitempty"`
-	// Name of that machine, for people.
+	// Name of the machine, for people.
 	MachineName string `protobuf:"bytes,4,opt,name=machine_name,json=machineName,proto3" json:"machine_name,omitempty"`
-	// Only with user: certificates and tokens issued up to this moment are refused, later ones are accepted; the default is the time of
-	// creation.
+	// Only with user: certificates and tokens issued up to this time are refused, later ones are accepted; the default is
+	// the time of creation.
 	IssuedBefore *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=issued_before,json=issuedBefore,proto3" json:"issued_before,omitempty"`
-	// When the entry can be removed because every certificate that it concerns has expired. The default is 367 days after creation, which
-	// is longer than any certificate lives.
+	// When the entry can be removed because every certificate that it concerns has expired. The default is 367 days after
+	// creation, which is longer than any certificate lives.
 	ExpirationTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expiration_time,json=expirationTime,proto3" json:"expiration_time,omitempty"`
-	// Why, for people; up to 1024 characters.
+	// Reason, for people; up to 1024 characters.
 	Reason        string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -206,14 +206,14 @@ var File_windlass_machine_v1_revocation_proto protoreflect.FileDescriptor
 
 const file_windlass_machine_v1_revocation_proto_rawDesc = "" +
 	"\n" +
-	"$windlass/machine/v1/revocation.proto\x12\x13windlass.machine.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xa2\x03\n" +
+	"$windlass/machine/v1/revocation.proto\x12\x13windlass.machine.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xda\x03\n" +
 	"\n" +
 	"Revocation\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x128\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x1c.windlass.meta.v1.ObjectMetaR\bmetadata\x127\n" +
-	"\x04spec\x18\x04 \x01(\v2#.windlass.machine.v1.RevocationSpecR\x04spec:\xeb\x01\xa2\xbb\x18\xe6\x01\n" +
+	"\x04spec\x18\x04 \x01(\v2#.windlass.machine.v1.RevocationSpecR\x04spec:\xa3\x02\xa2\xbb\x18\x9e\x02\n" +
 	"\fwindlass.dev\x12\x02v1\x1a\n" +
 	"Revocation\"\vrevocations*\n" +
 	"revocationJ\x11\n" +
@@ -223,7 +223,7 @@ const file_windlass_machine_v1_revocation_proto_rawDesc = "" +
 	"\rISSUED-BEFORE\x12\x11spec.issuedBeforeJ\x1e\n" +
 	"\aEXPIRES\x12\x13spec.expirationTimeJ\x15\n" +
 	"\x06REASON\x12\vspec.reasonJ\x05\n" +
-	"\x03AGE\"\xdb\x02\n" +
+	"\x03AGEb\x03Getb\x04Listb\x06Createb\x06Updateb\x05Patchb\x05Applyb\x06Deleteb\x05Watch\"\xdb\x02\n" +
 	"\x0eRevocationSpec\x12\x1c\n" +
 	"\x04user\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x04user\x12,\n" +
 	"\rserial_number\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18@R\fserialNumber\x12(\n" +

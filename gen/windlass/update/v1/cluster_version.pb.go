@@ -26,19 +26,19 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// The version of the cluster, the wish for another, and which others there are. There is one, named "version". Source: the Cluster
-// Version Operator's ClusterVersion.
+// The current version of the cluster, the desired one, and the available updates. There is one object, named "version".
+// Source: the Cluster Version Operator's ClusterVersion.
 type ClusterVersion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Always "config.openshift.io/v1".
 	ApiVersion string `protobuf:"bytes,1,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
 	// Always "ClusterVersion".
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Name ("version"), labels and the like.
+	// Standard object metadata; the name is "version".
 	Metadata *v1.ObjectMeta `protobuf:"bytes,3,opt,name=metadata,proto3" json:"metadata,omitempty"`
-	// What is wanted.
+	// Desired state.
 	Spec *ClusterVersionSpec `protobuf:"bytes,4,opt,name=spec,proto3" json:"spec,omitempty"`
-	// Output only. What is observed.
+	// Output only. Observed state.
 	Status        *ClusterVersionStatus `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -109,23 +109,23 @@ func (x *ClusterVersion) GetStatus() *ClusterVersionStatus {
 	return nil
 }
 
-// What is wanted of the version.
+// Desired state of the version.
 type ClusterVersionSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identity of the cluster: a random UUID (version 4).
+	// ID of the cluster: a random UUID (version 4).
 	ClusterId string `protobuf:"bytes,1,opt,name=cluster_id,json=clusterID,proto3" json:"cluster_id,omitempty"`
-	// The release that is wanted; absent to stay.
+	// The release to update to; absent means no update.
 	DesiredUpdate *DesiredUpdate `protobuf:"bytes,2,opt,name=desired_update,json=desiredUpdate,proto3" json:"desired_update,omitempty"`
-	// Where the graph of updates is: an http or https address of an update service, or a file:// address of a directory or file. Empty
-	// means none.
+	// Location of the update graph: the http or https address of an update service, or the file:// address of a directory
+	// or file. Empty means none.
 	Upstream string `protobuf:"bytes,3,opt,name=upstream,proto3" json:"upstream,omitempty"`
-	// Channel of the graph, such as stable-1.1; empty means that nothing is asked.
+	// Channel of the update graph, such as stable-1.1; empty means that no updates are retrieved.
 	Channel string `protobuf:"bytes,4,opt,name=channel,proto3" json:"channel,omitempty"`
-	// Where signatures are; absent means the orchestrator's own stores.
+	// Signature stores; absent means the stores of update-orchestrator.
 	SignatureStores []*SignatureStore `protobuf:"bytes,5,rep,name=signature_stores,json=signatureStores,proto3" json:"signature_stores,omitempty"`
-	// Objects that the orchestrator leaves alone.
+	// Objects that update-orchestrator does not manage.
 	Overrides []*ComponentOverride `protobuf:"bytes,6,rep,name=overrides,proto3" json:"overrides,omitempty"`
-	// Parts of a release that are wanted; kept, not in force.
+	// Capabilities to enable; stored but without effect.
 	Capabilities  *Capabilities `protobuf:"bytes,7,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -210,18 +210,18 @@ func (x *ClusterVersionSpec) GetCapabilities() *Capabilities {
 	return nil
 }
 
-// The release that is wanted.
+// A release to update to.
 type DesiredUpdate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Processor architecture; only "Multi" may be named.
+	// Processor architecture; only "Multi" is allowed.
 	Architecture *string `protobuf:"bytes,1,opt,name=architecture,proto3,oneof" json:"architecture,omitempty"`
-	// Version: with no image it must be one of status.availableUpdates.
+	// Version; without an image it must be in status.availableUpdates.
 	Version *string `protobuf:"bytes,2,opt,name=version,proto3,oneof" json:"version,omitempty"`
 	// Image, by digest.
 	Image *string `protobuf:"bytes,3,opt,name=image,proto3,oneof" json:"image,omitempty"`
-	// True to go on past a failed verification or precondition; what was waived stands in the history.
+	// True to continue despite a failed verification or precondition; the history records what was waived.
 	Force *bool `protobuf:"varint,4,opt,name=force,proto3,oneof" json:"force,omitempty"`
-	// Risks that are accepted.
+	// Accepted risks.
 	AcceptRisks   []*AcceptedRisk `protobuf:"bytes,5,rep,name=accept_risks,json=acceptRisks,proto3" json:"accept_risks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -292,7 +292,7 @@ func (x *DesiredUpdate) GetAcceptRisks() []*AcceptedRisk {
 	return nil
 }
 
-// A risk that is accepted.
+// An accepted risk.
 type AcceptedRisk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name.
@@ -338,12 +338,12 @@ func (x *AcceptedRisk) GetName() string {
 	return ""
 }
 
-// A place with signatures.
+// A signature store.
 type SignatureStore struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Address: https://, or file:// for a directory.
 	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
-	// Authority for its certificate; kept, not used.
+	// Authority of its certificate; stored but not used.
 	Ca            *ConfigMapReference `protobuf:"bytes,2,opt,name=ca,proto3" json:"ca,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -439,7 +439,7 @@ func (x *ConfigMapReference) GetName() string {
 	return ""
 }
 
-// An object that the orchestrator leaves alone.
+// An object that update-orchestrator may not manage.
 type ComponentOverride struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Kind of the object.
@@ -450,7 +450,7 @@ type ComponentOverride struct {
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Name of the object.
 	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
-	// True to leave it alone.
+	// True if update-orchestrator does not manage the object.
 	Unmanaged     *bool `protobuf:"varint,5,opt,name=unmanaged,proto3,oneof" json:"unmanaged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -521,12 +521,12 @@ func (x *ComponentOverride) GetUnmanaged() bool {
 	return false
 }
 
-// Parts of a release.
+// Capabilities of a release.
 type Capabilities struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Set of parts.
+	// Set of capabilities.
 	BaselineCapabilitySet string `protobuf:"bytes,1,opt,name=baseline_capability_set,json=baselineCapabilitySet,proto3" json:"baseline_capability_set,omitempty"`
-	// Parts beyond the set.
+	// Capabilities in addition to the set.
 	AdditionalEnabledCapabilities []string `protobuf:"bytes,2,rep,name=additional_enabled_capabilities,json=additionalEnabledCapabilities,proto3" json:"additional_enabled_capabilities,omitempty"`
 	unknownFields                 protoimpl.UnknownFields
 	sizeCache                     protoimpl.SizeCache
@@ -576,16 +576,16 @@ func (x *Capabilities) GetAdditionalEnabledCapabilities() []string {
 	return nil
 }
 
-// A release: its version, its image, and where it is offered.
+// A release: its version, its image, and the channels that offer it.
 type ReleaseReference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Processor architecture, where it is "Multi".
+	// Processor architecture: "Multi", or empty.
 	Architecture string `protobuf:"bytes,1,opt,name=architecture,proto3" json:"architecture,omitempty"`
 	// Version.
 	Version *string `protobuf:"bytes,2,opt,name=version,proto3,oneof" json:"version,omitempty"`
 	// Image, by digest.
 	Image *string `protobuf:"bytes,3,opt,name=image,proto3,oneof" json:"image,omitempty"`
-	// Page about it.
+	// URL of its description.
 	Url string `protobuf:"bytes,4,opt,name=url,proto3" json:"url,omitempty"`
 	// Channels that offer it.
 	Channels      []string `protobuf:"bytes,5,rep,name=channels,proto3" json:"channels,omitempty"`
@@ -665,7 +665,7 @@ type ConditionalUpdate struct {
 	Release *ReleaseReference `protobuf:"bytes,1,opt,name=release,proto3" json:"release,omitempty"`
 	// The risks.
 	Risks []*ConditionalUpdateRisk `protobuf:"bytes,2,rep,name=risks,proto3" json:"risks,omitempty"`
-	// Recommended: True, False or Unknown.
+	// Conditions: Recommended, which is True, False or Unknown.
 	Conditions    []*v1.Condition `protobuf:"bytes,3,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -725,15 +725,15 @@ func (x *ConditionalUpdate) GetConditions() []*v1.Condition {
 // A risk of an update.
 type ConditionalUpdateRisk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Page about it.
+	// URL of its description.
 	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
 	// Name, in one CamelCase word.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// What it is, for people.
+	// Description, for people.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// How to find out whether it applies: the first rule that answers decides.
+	// Rules that determine whether it applies; the first rule with a result decides.
 	MatchingRules []*ClusterCondition `protobuf:"bytes,4,rep,name=matching_rules,json=matchingRules,proto3" json:"matching_rules,omitempty"`
-	// Applies: True, False or Unknown.
+	// Conditions: Applies, which is True, False or Unknown.
 	Conditions    []*v1.Condition `protobuf:"bytes,5,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -804,7 +804,7 @@ func (x *ConditionalUpdateRisk) GetConditions() []*v1.Condition {
 	return nil
 }
 
-// A rule that says whether a risk applies.
+// A rule that determines whether a risk applies.
 type ClusterCondition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Always or PromQL.
@@ -859,10 +859,10 @@ func (x *ClusterCondition) GetPromql() *PromQLClusterCondition {
 	return nil
 }
 
-// A query.
+// A PromQL query.
 type PromQLClusterCondition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// It must return one sample: 1 if the risk applies, 0 if not.
+	// The query; it must return one sample: 1 if the risk applies, 0 if not.
 	Promql        string `protobuf:"bytes,1,opt,name=promql,proto3" json:"promql,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -905,26 +905,26 @@ func (x *PromQLClusterCondition) GetPromql() string {
 	return ""
 }
 
-// What is observed of the version.
+// Observed state of the version.
 type ClusterVersionStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The release that is being reconciled.
 	Desired *ReleaseReference `protobuf:"bytes,1,opt,name=desired,proto3" json:"desired,omitempty"`
-	// The releases that there were, the newest first; at most 100.
+	// The releases of the cluster so far, newest first; up to 100.
 	History []*UpdateHistory `protobuf:"bytes,2,rep,name=history,proto3" json:"history,omitempty"`
-	// Generation of the object that this status speaks of.
+	// Generation of the object that this status was computed from.
 	ObservedGeneration *int32 `protobuf:"varint,3,opt,name=observed_generation,json=observedGeneration,proto3,oneof" json:"observed_generation,omitempty"`
-	// Hash over all manifests.
+	// Hash of all manifests.
 	VersionHash string `protobuf:"bytes,4,opt,name=version_hash,json=versionHash,proto3" json:"version_hash,omitempty"`
-	// Parts of the release.
+	// Capabilities of the release.
 	Capabilities *CapabilitiesStatus `protobuf:"bytes,5,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
-	// Available, Progressing, Failing, RetrievedUpdates, ReleaseAccepted, Upgradeable, Invalid.
+	// Conditions: Available, Progressing, Failing, RetrievedUpdates, ReleaseAccepted, Upgradeable and Invalid.
 	Conditions []*v1.Condition `protobuf:"bytes,6,rep,name=conditions,proto3" json:"conditions,omitempty"`
-	// Updates that are recommended, the newest first.
+	// Recommended updates, newest first.
 	AvailableUpdates []*ReleaseReference `protobuf:"bytes,7,rep,name=available_updates,json=availableUpdates,proto3" json:"available_updates,omitempty"`
-	// Updates with risks, the newest first.
+	// Updates with risks, newest first.
 	ConditionalUpdates []*ConditionalUpdate `protobuf:"bytes,8,rep,name=conditional_updates,json=conditionalUpdates,proto3" json:"conditional_updates,omitempty"`
-	// How far the update has come; absent while none is going on.
+	// Progress of the update; absent if no update is in progress.
 	Progress      *UpdateProgress `protobuf:"bytes,9,opt,name=progress,proto3" json:"progress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1023,16 +1023,16 @@ func (x *ClusterVersionStatus) GetProgress() *UpdateProgress {
 	return nil
 }
 
-// How far an update has come.
+// Progress of an update.
 type UpdateProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of manifests that are applied.
+	// Number of applied manifests.
 	Done *int32 `protobuf:"varint,1,opt,name=done,proto3,oneof" json:"done,omitempty"`
 	// Number of manifests.
 	Total *int32 `protobuf:"varint,2,opt,name=total,proto3,oneof" json:"total,omitempty"`
-	// Run level that is being worked on.
+	// Current run level.
 	RunLevel string `protobuf:"bytes,3,opt,name=run_level,json=runLevel,proto3" json:"run_level,omitempty"`
-	// What is waited for.
+	// What the update waits for.
 	Waits         []*UpdateWait `protobuf:"bytes,4,rep,name=waits,proto3" json:"waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1096,16 +1096,16 @@ func (x *UpdateProgress) GetWaits() []*UpdateWait {
 	return nil
 }
 
-// Something that is waited for.
+// One thing that the update waits for.
 type UpdateWait struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The object that is waited for.
+	// The object that the update waits for.
 	Object *v1.ObjectReference `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
-	// The manifest that it belongs to.
+	// The manifest of the object.
 	Manifest string `protobuf:"bytes,2,opt,name=manifest,proto3" json:"manifest,omitempty"`
-	// What must become true, in one sentence.
+	// The condition to wait for, in one sentence.
 	Fact string `protobuf:"bytes,3,opt,name=fact,proto3" json:"fact,omitempty"`
-	// What was seen last.
+	// The last observation.
 	Observed string `protobuf:"bytes,4,opt,name=observed,proto3" json:"observed,omitempty"`
 	// Since when.
 	Since         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
@@ -1178,12 +1178,12 @@ func (x *UpdateWait) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
-// Parts of a release.
+// Capabilities of a release.
 type CapabilitiesStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Parts that are there.
+	// Enabled capabilities.
 	EnabledCapabilities []string `protobuf:"bytes,1,rep,name=enabled_capabilities,json=enabledCapabilities,proto3" json:"enabled_capabilities,omitempty"`
-	// Parts that there could be.
+	// Known capabilities.
 	KnownCapabilities []string `protobuf:"bytes,2,rep,name=known_capabilities,json=knownCapabilities,proto3" json:"known_capabilities,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -1233,14 +1233,14 @@ func (x *CapabilitiesStatus) GetKnownCapabilities() []string {
 	return nil
 }
 
-// One release that there was.
+// An entry of the history: one release.
 type UpdateHistory struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Completed or Partial.
 	State string `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`
-	// When it began.
+	// When it started.
 	StartedTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=started_time,json=startedTime,proto3" json:"started_time,omitempty"`
-	// When it was complete, or when another one began; absent while it goes on.
+	// When it was complete or another update started; absent while it is in progress.
 	CompletionTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=completion_time,json=completionTime,proto3" json:"completion_time,omitempty"`
 	// Version.
 	Version *string `protobuf:"bytes,4,opt,name=version,proto3,oneof" json:"version,omitempty"`

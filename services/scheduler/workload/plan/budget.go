@@ -7,8 +7,8 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/resource"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/labels"
@@ -30,7 +30,8 @@ type BudgetView struct {
 	Now    time.Time
 	Budget *schedulingv1.PodDisruptionBudget
 	Pods   []*schedulingv1.Pod // of the namespace
-	// Scales are the numbers of pods wanted, by the uid of the owner that manages pods. Replica sets of a deployment share the scale of that.
+	// Scales are the numbers of pods wanted, by the uid of the owner that manages pods. Replica sets of a deployment share
+	// the scale of that.
 	Scales map[string]Scale
 }
 
@@ -65,7 +66,8 @@ func Budget(v BudgetView) BudgetPlan {
 		}
 	}
 	p.Status = &schedulingv1.PodDisruptionBudgetStatus{
-		ObservedGeneration: proto.Int32(v.Budget.GetMetadata().GetGeneration()), DisruptedPods: disrupted, CurrentHealthy: number(healthy),
+		ObservedGeneration: proto.Int32(v.Budget.GetMetadata().GetGeneration()), DisruptedPods: disrupted,
+		CurrentHealthy: number(healthy),
 	}
 	expected, desired, err := goals(v, pods)
 	if err != nil {
@@ -76,7 +78,8 @@ func Budget(v BudgetView) BudgetPlan {
 	if expected <= 0 {
 		allowed = 0
 	}
-	p.Status.ExpectedPods, p.Status.DesiredHealthy, p.Status.DisruptionsAllowed = number(expected), number(desired), number(allowed)
+	p.Status.ExpectedPods, p.Status.DesiredHealthy, p.Status.DisruptionsAllowed = number(expected), number(desired),
+		number(allowed)
 	p.judge(v, expected, desired)
 	return p
 }
@@ -87,7 +90,7 @@ func (p *BudgetPlan) disrupted(v BudgetView, pods []*schedulingv1.Pod) map[strin
 	for _, pod := range pods {
 		name := pod.GetMetadata().GetName()
 		at := v.Budget.GetStatus().GetDisruptedPods()[name]
-		if at == nil || resource.Deleting(pod) {
+		if at == nil || object.Deleting(pod) {
 			continue
 		}
 		end := at.AsTime().Add(disruptedFor)
@@ -127,7 +130,7 @@ func wantedPods(v BudgetView, pods []*schedulingv1.Pod) (int, error) {
 	sum := 0
 	var seen []string
 	for _, pod := range pods {
-		owner := resource.ControllerOf(pod)
+		owner := object.ControllerOf(pod)
 		if owner == nil {
 			continue
 		}
@@ -168,7 +171,8 @@ func limitInWords(spec *schedulingv1.PodDisruptionBudgetSpec) string {
 // fail says that the numbers are not known, and allows nothing.
 func (p *BudgetPlan) fail(v BudgetView, err error) {
 	was := v.Budget.GetStatus()
-	p.Status.ExpectedPods, p.Status.DesiredHealthy = number(int(was.GetExpectedPods())), number(int(was.GetDesiredHealthy()))
+	p.Status.ExpectedPods, p.Status.DesiredHealthy = number(int(was.GetExpectedPods())),
+		number(int(was.GetDesiredHealthy()))
 	p.Status.DisruptionsAllowed = number(0)
 	message := "Failed to calculate the number of expected pods: " + err.Error()
 	p.setCondition(v, "False", syncFailed, message)
@@ -176,7 +180,7 @@ func (p *BudgetPlan) fail(v BudgetView, err error) {
 }
 
 func (p *BudgetPlan) setCondition(v BudgetView, status, reason, message string) {
-	p.Status.Conditions = resource.SetCondition(v.Budget.GetStatus().GetConditions(), &metav1.Condition{
+	p.Status.Conditions = object.SetCondition(v.Budget.GetStatus().GetConditions(), &metav1.Condition{
 		Type: DisruptionAllowed, Status: status, Reason: proto.String(reason), Message: proto.String(message),
 		ObservedGeneration: proto.Int32(v.Budget.GetMetadata().GetGeneration()),
 	}, v.Now)

@@ -9,15 +9,16 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/resource"
 	"google.golang.org/protobuf/proto"
 )
 
 // RevisionHashLabel is the label of a daemon set's pods that tells of which template they are.
 const RevisionHashLabel = "controller-revision-hash"
 
-// leastLife is how old a failed pod of a daemon set must be to be replaced, so that one that fails at once is not made again and again.
+// leastLife is how old a failed pod of a daemon set must be to be replaced, so that one that fails at once is not made
+// again and again.
 const leastLife = 30 * time.Second
 
 // nameField is the field of a node that a daemon set's pods ask for.
@@ -31,7 +32,8 @@ type DaemonSetView struct {
 	Pods  []*schedulingv1.Pod // of the namespace: those that the set manages, and those that nobody does
 }
 
-// DaemonSetPlan is what is done for a daemon set. While Adopt or Release has anything, there is nothing else in it: look again afterwards.
+// DaemonSetPlan is what is done for a daemon set. While Adopt or Release has anything, there is nothing else in it:
+// look again afterwards.
 type DaemonSetPlan struct {
 	Adopt, Release []*schedulingv1.Pod
 	Create         []*schedulingv1.Pod // without names
@@ -46,11 +48,12 @@ type DaemonSetPlan struct {
 
 // Actions returns what is done, in its order, and why.
 func (p DaemonSetPlan) Actions() []*metav1.PlannedAction {
-	return slices.Concat(transfers(p.Adopt, p.Release), planned("CreatePod", p.Create, p.why), planned("DeletePod", p.Delete, p.why))
+	return slices.Concat(transfers(p.Adopt, p.Release), planned("CreatePod", p.Create, p.why),
+		planned("DeletePod", p.Delete, p.why))
 }
 
-// DaemonSet decides on which nodes a daemon set's pods are made, removed and renewed. Pods on nodes that do not exist are left to
-// whoever removes the pods of lost nodes.
+// DaemonSet decides on which nodes a daemon set's pods are made, removed and renewed. Pods on nodes that do not exist
+// are left to whoever removes the pods of lost nodes.
 func DaemonSet(v DaemonSetView) DaemonSetPlan {
 	c := claimAll(v.Set, matcher(v.Set.GetSpec().GetSelector()), v.Pods, placement.Active)
 	if !c.settled() {
@@ -61,7 +64,7 @@ func DaemonSet(v DaemonSetView) DaemonSetPlan {
 		d.look(n)
 	}
 	d.dropHomeless()
-	if !resource.Deleting(v.Set) {
+	if !object.Deleting(v.Set) {
 		d.renew()
 	} else {
 		d.p.Create, d.p.Delete, d.p.Tell, d.p.Held = nil, nil, nil, nil
@@ -89,7 +92,8 @@ func newDaemons(v DaemonSetView, mine []*schedulingv1.Pod) *daemons {
 	template := v.Set.GetSpec().GetTemplate()
 	d := &daemons{
 		v: v, hash: templateHash(template, 0), spec: daemonSpec(template.GetSpec()),
-		fits: placement.NewNodeMatcher(template.GetSpec()), byNode: map[string][]*schedulingv1.Pod{}, p: DaemonSetPlan{why: reasons{}},
+		fits: placement.NewNodeMatcher(template.GetSpec()), byNode: map[string][]*schedulingv1.Pod{},
+		p:     DaemonSetPlan{why: reasons{}},
 		known: make(map[string]bool, len(v.Nodes)), leaving: map[*schedulingv1.Pod]bool{},
 	}
 	for _, pod := range mine {
@@ -169,7 +173,7 @@ func (d *daemons) keepOne(node string, pods []*schedulingv1.Pod) {
 	var running []*schedulingv1.Pod
 	for _, pod := range pods {
 		switch {
-		case resource.Deleting(pod):
+		case object.Deleting(pod):
 		case !placement.Terminated(pod):
 			running = append(running, pod)
 		default:
@@ -185,7 +189,8 @@ func (d *daemons) keepOne(node string, pods []*schedulingv1.Pod) {
 
 func (d *daemons) replaceEnded(node string, pod *schedulingv1.Pod) {
 	if at := created(pod).Add(leastLife); at.After(d.v.Now) {
-		d.p.Held = append(d.p.Held, held("DeletePod", pod, "it ended soon after it was made: the next one comes after a pause", "")...)
+		d.p.Held = append(d.p.Held,
+			held("DeletePod", pod, "it ended soon after it was made: the next one comes after a pause", "")...)
 		d.p.Wake = sooner(d.p.Wake, at)
 		return
 	}
@@ -217,7 +222,7 @@ func (d *daemons) allPods() []*schedulingv1.Pod {
 
 func (d *daemons) remove(why string, pods ...*schedulingv1.Pod) {
 	for _, pod := range pods {
-		if !resource.Deleting(pod) && !d.leaving[pod] {
+		if !object.Deleting(pod) && !d.leaving[pod] {
 			d.leaving[pod] = true
 			d.p.Delete = append(d.p.Delete, pod)
 			note(d.p.why, why, pod)
@@ -236,7 +241,8 @@ func (d *daemons) pod(node string) *schedulingv1.Pod {
 	if pod.Spec.Affinity.NodeAffinity == nil {
 		pod.Spec.Affinity.NodeAffinity = &schedulingv1.NodeAffinity{}
 	}
-	// That the node has what the template requires is decided; it stays true if its labels change, until this set decides anew.
+	// That the node has what the template requires is decided; it stays true if its labels change, until this set decides
+	// anew.
 	pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &schedulingv1.NodeSelector{
 		NodeSelectorTerms: []*schedulingv1.NodeSelectorTerm{{
 			MatchFields: []*schedulingv1.NodeSelectorRequirement{{Key: nameField, Operator: "In", Values: []string{node}}},
@@ -260,7 +266,8 @@ func (d *daemons) isNew(pod *schedulingv1.Pod) bool {
 	return pod.GetMetadata().GetLabels()[RevisionHashLabel] == d.hash
 }
 
-// renew removes pods of former templates: those that are not available at once, others as long as not too many nodes are without.
+// renew removes pods of former templates: those that are not available at once, others as long as not too many nodes
+// are without.
 func (d *daemons) renew() {
 	strategy := d.v.Set.GetSpec().GetUpdateStrategy()
 	if strategy.GetType() == "OnDelete" {
@@ -289,7 +296,9 @@ func (d *daemons) renew() {
 	now := max(0, min(most, len(candidates)))
 	d.remove(former+", and few enough nodes are without one that is available", candidates[:now]...)
 	for _, pod := range candidates[now:] {
-		d.p.Held = append(d.p.Held, held("DeletePod", pod, former+", but as many nodes are without one that is available as may be", "the new ones become available")...)
+		d.p.Held = append(d.p.Held,
+			held("DeletePod", pod, former+", but as many nodes are without one that is available as may be",
+				"the new ones become available")...)
 	}
 }
 
@@ -316,9 +325,12 @@ func (d *daemons) observe() {
 	d.p.Wake = sooner(d.p.Wake, n.wake)
 	was := d.v.Set.GetStatus()
 	d.p.Status = &schedulingv1.DaemonSetStatus{
-		CurrentNumberScheduled: number(have), NumberMisscheduled: number(d.strange), DesiredNumberScheduled: number(len(d.wanted)),
-		NumberReady: number(n.ready), UpdatedNumberScheduled: number(updated), NumberAvailable: number(n.available),
-		NumberUnavailable: number(len(d.wanted) - n.available), ObservedGeneration: proto.Int32(d.v.Set.GetMetadata().GetGeneration()),
-		Conditions: was.GetConditions(),
+		CurrentNumberScheduled: number(have), NumberMisscheduled: number(d.strange),
+		DesiredNumberScheduled: number(len(d.wanted)),
+		NumberReady:            number(n.ready), UpdatedNumberScheduled: number(updated),
+		NumberAvailable:    number(n.available),
+		NumberUnavailable:  number(len(d.wanted) - n.available),
+		ObservedGeneration: proto.Int32(d.v.Set.GetMetadata().GetGeneration()),
+		Conditions:         was.GetConditions(),
 	}
 }

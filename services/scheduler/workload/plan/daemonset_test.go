@@ -50,7 +50,9 @@ func TestDaemonSet(t *testing.T) {
 	manual := daemonSet()
 	manual.Spec.UpdateStrategy = &schedulingv1.DaemonSetUpdateStrategy{Type: "OnDelete"}
 	half := daemonSet()
-	half.Spec.UpdateStrategy = &schedulingv1.DaemonSetUpdateStrategy{RollingUpdate: &schedulingv1.RollingUpdateDaemonSet{MaxUnavailable: amount("50%")}}
+	half.Spec.UpdateStrategy = &schedulingv1.DaemonSetUpdateStrategy{RollingUpdate: &schedulingv1.RollingUpdateDaemonSet{
+		MaxUnavailable: amount("50%"),
+	}}
 	ab := []*nodev1.Node{node("a"), node("b")}
 	for _, c := range []struct {
 		name   string
@@ -59,8 +61,14 @@ func TestDaemonSet(t *testing.T) {
 		remove []string
 	}{
 		{name: "every node gets a pod", plan: daemons(s, ab), create: []string{"a", "b"}},
-		{name: "a node that has its pod gets no other", plan: daemons(s, ab, pod("x", s, on("a"), now)), create: []string{"b"}},
-		{name: "a node that does not match gets none and loses its own", plan: daemons(picky, ab, pod("x", picky, on("a"), now)), remove: []string{"x"}},
+		{
+			name: "a node that has its pod gets no other", plan: daemons(s, ab, pod("x", s, on("a"), now)),
+			create: []string{"b"},
+		},
+		{
+			name: "a node that does not match gets none and loses its own",
+			plan: daemons(picky, ab, pod("x", picky, on("a"), now)), remove: []string{"x"},
+		},
 		{name: "a tainted node gets none", plan: daemons(s, []*nodev1.Node{node("a", taint("gpu", "NoSchedule"))})},
 		{
 			name: "a taint that only keeps new pods away lets the old one stay",
@@ -70,18 +78,28 @@ func TestDaemonSet(t *testing.T) {
 			name: "a taint that drives pods off takes it", remove: []string{"x"},
 			plan: daemons(s, []*nodev1.Node{node("a", taint("gpu", "NoExecute"))}, pod("x", s, on("a"), now)),
 		},
-		{name: "drained, lost and full nodes get their pods", create: []string{"a", "b", "c"}, plan: daemons(s, []*nodev1.Node{
-			node("a", taint(placement.UnschedulableTaint, "NoSchedule")), node("b", taint(placement.UnreachableTaint, "NoExecute")),
-			node("c", taint(placement.DiskPressureTaint, "NoSchedule")),
-		})},
-		{name: "a pod that failed is removed first", plan: daemons(s, []*nodev1.Node{node("a")}, pod("x", s, on("a"), now, phase("Failed"))), remove: []string{"x"}},
-		{name: "a pod that failed at once is left for a while", plan: daemons(s, []*nodev1.Node{node("a")}, pod("x", s, on("a"), now, phase("Failed"), born(start)))},
-		{name: "a pod on its way out is waited for", plan: daemons(s, []*nodev1.Node{node("a")}, pod("x", s, on("a"), now, leaving))},
+		{
+			name: "drained, lost and full nodes get their pods", create: []string{"a", "b", "c"},
+			plan: daemons(s, []*nodev1.Node{
+				node("a", taint(placement.UnschedulableTaint, "NoSchedule")),
+				node("b", taint(placement.UnreachableTaint, "NoExecute")),
+				node("c", taint(placement.DiskPressureTaint, "NoSchedule")),
+			}),
+		},
+		{name: "a pod that failed is removed first", plan: daemons(s, []*nodev1.Node{node("a")},
+			pod("x", s, on("a"), now, phase("Failed"))), remove: []string{"x"}},
+		{name: "a pod that failed at once is left for a while", plan: daemons(s, []*nodev1.Node{node("a")},
+			pod("x", s, on("a"), now, phase("Failed"), born(start)))},
+		{name: "a pod on its way out is waited for", plan: daemons(s, []*nodev1.Node{node("a")},
+			pod("x", s, on("a"), now, leaving))},
 		{
 			name: "of two pods the younger goes", remove: []string{"y"},
 			plan: daemons(s, []*nodev1.Node{node("a")}, pod("x", s, on("a"), now), pod("y", s, on("a"), now, born(start))),
 		},
-		{name: "old pods are renewed one at a time", plan: daemons(s, ab, pod("x", s, on("a")), pod("y", s, on("b"))), remove: []string{"x"}},
+		{
+			name: "old pods are renewed one at a time", plan: daemons(s, ab, pod("x", s, on("a")), pod("y", s, on("b"))),
+			remove: []string{"x"},
+		},
 		{
 			name: "no other is renewed while one is not available",
 			plan: daemons(s, ab, pod("x", s, on("a"), now, unready), pod("y", s, on("b"))),
@@ -92,11 +110,15 @@ func TestDaemonSet(t *testing.T) {
 		},
 		{
 			name: "a percentage is rounded up", remove: []string{"x", "y"},
-			plan: daemons(half, append(ab, node("c")), pod("x", half, on("a")), pod("y", half, on("b")), pod("z", half, on("c"))),
+			plan: daemons(half, append(ab, node("c")), pod("x", half, on("a")), pod("y", half, on("b")),
+				pod("z", half, on("c"))),
 		},
 		{name: "OnDelete renews nothing", plan: daemons(manual, ab, pod("x", manual, on("a")), pod("y", manual, on("b")))},
 		{name: "a pod of a lost node is left to others", plan: daemons(s, nil, pod("x", s, on("gone"), now))},
-		{name: "a pod that waits for a lost node goes", plan: daemons(s, nil, waiting("x", s, "gone")), remove: []string{"x"}},
+		{
+			name: "a pod that waits for a lost node goes", plan: daemons(s, nil, waiting("x", s, "gone")),
+			remove: []string{"x"},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if d := cmp.Diff([][]string{c.create, c.remove}, [][]string{targets(c.plan.Create), names(c.plan.Delete)}); d != "" {
@@ -116,9 +138,13 @@ func TestDaemonPodAsksForItsNodeAlone(t *testing.T) {
 	s := daemonSet()
 	s.Spec.Template.Spec.HostNetwork = proto.Bool(true)
 	s.Spec.Template.Spec.Affinity = &schedulingv1.Affinity{NodeAffinity: &schedulingv1.NodeAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: &schedulingv1.NodeSelector{NodeSelectorTerms: []*schedulingv1.NodeSelectorTerm{{
-			MatchExpressions: []*schedulingv1.NodeSelectorRequirement{{Key: "role", Operator: "In", Values: []string{"worker"}}},
-		}}},
+		RequiredDuringSchedulingIgnoredDuringExecution: &schedulingv1.NodeSelector{
+			NodeSelectorTerms: []*schedulingv1.NodeSelectorTerm{{
+				MatchExpressions: []*schedulingv1.NodeSelectorRequirement{
+					{Key: "role", Operator: "In", Values: []string{"worker"}},
+				},
+			}},
+		},
 	}}
 	a, b := node("a"), node("b")
 	got := daemons(s, []*nodev1.Node{a}).Create[0]
@@ -133,8 +159,10 @@ func TestDaemonPodAsksForItsNodeAlone(t *testing.T) {
 		keys = append(keys, tol.GetKey()+":"+tol.GetEffect())
 	}
 	want := []string{
-		placement.NotReadyTaint + ":NoExecute", placement.UnreachableTaint + ":NoExecute", placement.DiskPressureTaint + ":NoSchedule",
-		placement.MemoryPressureTaint + ":NoSchedule", placement.PIDPressureTaint + ":NoSchedule", placement.UnschedulableTaint + ":NoSchedule",
+		placement.NotReadyTaint + ":NoExecute", placement.UnreachableTaint + ":NoExecute", placement.DiskPressureTaint +
+			":NoSchedule",
+		placement.MemoryPressureTaint + ":NoSchedule", placement.PIDPressureTaint + ":NoSchedule",
+		placement.UnschedulableTaint + ":NoSchedule",
 		placement.NetworkUnavailableTaint + ":NoSchedule",
 	}
 	if d := cmp.Diff(want, keys); d != "" {
@@ -148,8 +176,10 @@ func TestDaemonSetStatusCounts(t *testing.T) {
 	p := daemons(s, []*nodev1.Node{node("a"), node("b"), node("c"), node("d", taint("gpu", "NoSchedule"))},
 		pod("x", s, on("a"), now), pod("y", s, on("b"), unready), pod("z", s, on("d"), now))
 	want := &schedulingv1.DaemonSetStatus{
-		DesiredNumberScheduled: proto.Int32(3), CurrentNumberScheduled: proto.Int32(2), NumberMisscheduled: proto.Int32(1), NumberReady: proto.Int32(1),
-		NumberAvailable: proto.Int32(1), NumberUnavailable: proto.Int32(2), UpdatedNumberScheduled: proto.Int32(1), ObservedGeneration: proto.Int32(1),
+		DesiredNumberScheduled: proto.Int32(3), CurrentNumberScheduled: proto.Int32(2), NumberMisscheduled: proto.Int32(1),
+		NumberReady:     proto.Int32(1),
+		NumberAvailable: proto.Int32(1), NumberUnavailable: proto.Int32(2), UpdatedNumberScheduled: proto.Int32(1),
+		ObservedGeneration: proto.Int32(1),
 	}
 	if d := cmp.Diff(want, p.Status, protocmp.Transform()); d != "" {
 		t.Error(d)
@@ -160,7 +190,9 @@ func TestDaemonSetNeverTakesMoreThanMayBeMissing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := daemonSet()
 		most := rapid.IntRange(1, 4).Draw(t, "most")
-		s.Spec.UpdateStrategy = &schedulingv1.DaemonSetUpdateStrategy{RollingUpdate: &schedulingv1.RollingUpdateDaemonSet{MaxUnavailable: amount(most)}}
+		s.Spec.UpdateStrategy = &schedulingv1.DaemonSetUpdateStrategy{RollingUpdate: &schedulingv1.RollingUpdateDaemonSet{
+			MaxUnavailable: amount(most),
+		}}
 		var nodes []*nodev1.Node
 		var pods []*schedulingv1.Pod
 		up := 0

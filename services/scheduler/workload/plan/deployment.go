@@ -10,7 +10,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -27,10 +27,12 @@ const (
 type DeploymentView struct {
 	Now        time.Time
 	Deployment *schedulingv1.Deployment
-	Sets       []*schedulingv1.ReplicaSet // of the namespace: those that the deployment manages, and those that nobody does
+	// of the namespace: those that the deployment manages, and those that nobody does
+	Sets []*schedulingv1.ReplicaSet
 }
 
-// DeploymentPlan is what is done for a deployment. While Adopt or Release has anything, there is nothing else in it: look again afterwards.
+// DeploymentPlan is what is done for a deployment. While Adopt or Release has anything, there is nothing else in it:
+// look again afterwards.
 type DeploymentPlan struct {
 	Adopt, Release []*schedulingv1.ReplicaSet
 	Create         *SetChange  // a new replica set; nil for none
@@ -59,12 +61,13 @@ func (p DeploymentPlan) Actions() []*metav1.PlannedAction {
 // sized returns the action that makes a replica set as it shall be.
 func sized(action string, ch SetChange) *metav1.PlannedAction {
 	return &metav1.PlannedAction{
-		Action: action, Object: resource.Reference(ch.Set), Reason: ch.Why,
+		Action: action, Object: object.Reference(ch.Set), Reason: ch.Why,
 		Details: map[string]string{"replicas": strconv.Itoa(orOne(ch.Set.GetSpec().Replicas))},
 	}
 }
 
-// DeploymentAfter returns a deployment as it is stored after a plan was carried out: its status and its revision stand in one record.
+// DeploymentAfter returns a deployment as it is stored after a plan was carried out: its status and its revision stand
+// in one record.
 func DeploymentAfter(d *schedulingv1.Deployment, p DeploymentPlan) *schedulingv1.Deployment {
 	out := proto.CloneOf(d)
 	out.Status = p.Status
@@ -81,15 +84,15 @@ type SetChange struct {
 	Why  string
 }
 
-// Deployment decides what a deployment does next. It goes step by step: sets grow before others shrink, and each step counts on what the
-// sets say of their pods.
+// Deployment decides what a deployment does next. It goes step by step: sets grow before others shrink, and each step
+// counts on what the sets say of their pods.
 func Deployment(v DeploymentView) DeploymentPlan {
-	stays := func(s *schedulingv1.ReplicaSet) bool { return !resource.Deleting(s) }
+	stays := func(s *schedulingv1.ReplicaSet) bool { return !object.Deleting(s) }
 	c := claimAll(v.Deployment, matcher(v.Deployment.GetSpec().GetSelector()), v.Sets, stays)
 	if !c.settled() {
 		return DeploymentPlan{Adopt: c.adopt, Release: c.release}
 	}
-	if resource.Deleting(v.Deployment) {
+	if object.Deleting(v.Deployment) {
 		return DeploymentPlan{Status: v.Deployment.GetStatus()}
 	}
 	r := newRollout(v, c.mine)
@@ -102,7 +105,8 @@ func Deployment(v DeploymentView) DeploymentPlan {
 		}
 		if paused {
 			if !r.complete() {
-				r.p.Held = held("UpdateReplicaSet", r.d, "the deployment is paused", "windlass rollout resume deployment/"+r.d.GetMetadata().GetName())
+				r.p.Held = held("UpdateReplicaSet", r.d, "the deployment is paused", "windlass rollout resume deployment/"+
+					r.d.GetMetadata().GetName())
 			}
 			r.cleanUp()
 		}
@@ -125,7 +129,8 @@ type set struct {
 
 func (s *set) size() int { return orOne(s.next.GetSpec().Replicas) }
 
-// available returns how many pods of the set are available and stay: its status may still speak of those that it is about to lose.
+// available returns how many pods of the set are available and stay: its status may still speak of those that it is
+// about to lose.
 func (s *set) available() int {
 	return min(int(s.was.GetStatus().GetAvailableReplicas()), s.size())
 }
@@ -144,7 +149,10 @@ type rollout struct {
 }
 
 func newRollout(v DeploymentView, mine []*schedulingv1.ReplicaSet) *rollout {
-	r := &rollout{now: v.Now, p: DeploymentPlan{why: reasons{}}, d: v.Deployment, want: orOne(v.Deployment.GetSpec().Replicas)}
+	r := &rollout{
+		now: v.Now, p: DeploymentPlan{why: reasons{}}, d: v.Deployment,
+		want: orOne(v.Deployment.GetSpec().Replicas),
+	}
 	r.surge, r.missing = limits(v.Deployment.GetSpec(), r.want)
 	r.status = proto.CloneOf(v.Deployment.GetStatus())
 	if r.status == nil {
@@ -152,7 +160,7 @@ func newRollout(v DeploymentView, mine []*schedulingv1.ReplicaSet) *rollout {
 	}
 	slices.SortFunc(mine, byAge)
 	for _, s := range mine {
-		if resource.Deleting(s) {
+		if object.Deleting(s) {
 			continue
 		}
 		next := &set{was: s, next: proto.CloneOf(s)}
@@ -164,8 +172,9 @@ func newRollout(v DeploymentView, mine []*schedulingv1.ReplicaSet) *rollout {
 	return r
 }
 
-// limits returns how many pods may be there beyond the wanted ones, and how many of these may be missing. Both zero would let nothing
-// move, so then one may be missing. A deployment that makes all pods anew has neither: it is available only with all of them.
+// limits returns how many pods may be there beyond the wanted ones, and how many of these may be missing. Both zero
+// would let nothing move, so then one may be missing. A deployment that makes all pods anew has neither: it is
+// available only with all of them.
 func limits(spec *schedulingv1.DeploymentSpec, want int) (surge, missing int) {
 	if spec.GetStrategy().GetType() == "Recreate" {
 		return 0, 0
@@ -212,7 +221,8 @@ func (r *rollout) resize(s *set, n int, why string) {
 }
 
 func scaled(direction, name string, from, to int) *Event {
-	return &Event{"Normal", "ScalingReplicaSet", fmt.Sprintf("Scaled %s replica set %s from %d to %d", direction, name, from, to)}
+	return &Event{"Normal", "ScalingReplicaSet", fmt.Sprintf("Scaled %s replica set %s from %d to %d", direction, name,
+		from, to)}
 }
 
 // roll replaces old pods step by step.
@@ -231,8 +241,10 @@ func (r *rollout) roll() {
 	case r.complete():
 		r.cleanUp()
 	case r.current.was != nil:
-		r.p.Held = held("UpdateReplicaSet", r.current.next, fmt.Sprintf("%d of its %d pods are available, %d pods of the deployment must be, and %d may be there at once",
-			r.current.available(), r.current.size(), r.want-r.missing, r.want+r.surge), "its pods become available, or those that leave are gone")
+		r.p.Held = held("UpdateReplicaSet", r.current.next,
+			fmt.Sprintf("%d of its %d pods are available, %d pods of the deployment must be, and %d may be there at once",
+				r.current.available(), r.current.size(), r.want-r.missing, r.want+r.surge),
+			"its pods become available, or those that leave are gone")
 	}
 }
 
@@ -252,8 +264,8 @@ func (r *rollout) newSize() int {
 	return have + min(room, r.want-have)
 }
 
-// shrinkOld takes pods away from old sets: first those that are not available, which nobody misses, then as many as may be missing. It
-// reports whether anything changed.
+// shrinkOld takes pods away from old sets: first those that are not available, which nobody misses, then as many as may
+// be missing. It reports whether anything changed.
 func (r *rollout) shrinkOld() bool {
 	least := r.want - r.missing
 	free := r.pods() - least - (r.current.size() - r.current.available())
@@ -271,7 +283,8 @@ func (r *rollout) shrinkOld() bool {
 	free = min(free, up-least)
 	for _, s := range r.old() {
 		if take := min(free, s.size()); take > 0 {
-			r.resizeFrom(s, s.size()-take, fmt.Sprintf("it is of a former template, and %d pods stay available without these", least))
+			r.resizeFrom(s, s.size()-take, fmt.Sprintf("it is of a former template, and %d pods stay available without these",
+				least))
 			free -= take
 		}
 	}
@@ -293,7 +306,8 @@ func (r *rollout) recreate() {
 			r.resize(s, 0, "it is of a former template: its pods go before new ones come")
 		}
 		st := s.was.GetStatus()
-		gone = gone && st.GetReplicas() == 0 && st.GetTerminatingReplicas() == 0 && s.size() == orOne(s.was.GetSpec().Replicas) &&
+		gone = gone && st.GetReplicas() == 0 && st.GetTerminatingReplicas() == 0 &&
+			s.size() == orOne(s.was.GetSpec().Replicas) &&
 			st.GetObservedGeneration() >= s.was.GetMetadata().GetGeneration()
 	}
 	if !gone {
@@ -327,7 +341,7 @@ func (r *rollout) ensure() {
 	s := &set{next: &schedulingv1.ReplicaSet{
 		Metadata: &metav1.ObjectMeta{
 			Name: r.d.GetMetadata().GetName() + "-" + hash, Namespace: r.d.GetMetadata().GetNamespace(),
-			Labels: maps.Clone(template.Metadata.Labels), OwnerReferences: []*metav1.OwnerReference{resource.OwnedBy(r.d)},
+			Labels: maps.Clone(template.Metadata.Labels), OwnerReferences: []*metav1.OwnerReference{object.OwnedBy(r.d)},
 		},
 		Spec: &schedulingv1.ReplicaSetSpec{
 			Replicas: number(n), MinReadySeconds: r.d.GetSpec().MinReadySeconds, Selector: selector, Template: template,
@@ -350,14 +364,15 @@ func (r *rollout) refresh() {
 	}
 	r.current.next.Spec.MinReadySeconds = r.d.GetSpec().MinReadySeconds
 	r.noteRevision()
-	if resource.FindCondition(r.status.GetConditions(), progressing) == nil {
+	if object.FindCondition(r.status.GetConditions(), progressing) == nil {
 		r.progress("FoundNewReplicaSet", fmt.Sprintf("Found new replica set %q", r.current.next.GetMetadata().GetName()))
 	}
 }
 
-// Collides reports whether a replica set that has the name of a new one is another: not of this deployment, or of another template.
+// Collides reports whether a replica set that has the name of a new one is another: not of this deployment, or of
+// another template.
 func Collides(d *schedulingv1.Deployment, found *schedulingv1.ReplicaSet) bool {
-	return resource.ControllerOf(found).GetUid() != d.GetMetadata().GetUid() ||
+	return object.ControllerOf(found).GetUid() != d.GetMetadata().GetUid() ||
 		!equalIgnoringHash(found.GetSpec().GetTemplate(), d.GetSpec().GetTemplate())
 }
 
@@ -400,7 +415,8 @@ func (r *rollout) finish() {
 		case s.was == nil:
 			r.p.Create = &SetChange{Set: s.next, Tell: s.tell, Why: s.why}
 		case !proto.Equal(s.was, s.next):
-			r.p.Update = append(r.p.Update, SetChange{Set: s.next, Tell: s.tell, Why: cmp.Or(s.why, "it takes over what changed of the deployment")})
+			r.p.Update = append(r.p.Update,
+				SetChange{Set: s.next, Tell: s.tell, Why: cmp.Or(s.why, "it takes over what changed of the deployment")})
 		}
 	}
 	r.observe()

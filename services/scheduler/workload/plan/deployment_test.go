@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"pgregory.net/rapid"
@@ -22,9 +22,12 @@ func deployment(replicas int, image string, surge, unavailable any) *schedulingv
 		Metadata: &metav1.ObjectMeta{Name: "web", Namespace: "default", Uid: "d", Generation: 1},
 		Spec: &schedulingv1.DeploymentSpec{
 			Replicas: proto.Int32(int32(replicas)), Selector: selector(), Template: template(image),
-			Strategy: &schedulingv1.DeploymentStrategy{Type: "RollingUpdate", RollingUpdate: &schedulingv1.RollingUpdateDeployment{
-				MaxSurge: amount(surge), MaxUnavailable: amount(unavailable),
-			}},
+			Strategy: &schedulingv1.DeploymentStrategy{
+				Type: "RollingUpdate",
+				RollingUpdate: &schedulingv1.RollingUpdateDeployment{
+					MaxSurge: amount(surge), MaxUnavailable: amount(unavailable),
+				},
+			},
 		},
 	}
 }
@@ -80,7 +83,8 @@ func settle(s *schedulingv1.ReplicaSet, up int) *schedulingv1.ReplicaSet {
 	n := s.GetSpec().GetReplicas()
 	up32 := min(int32(up), n)
 	s.Status = &schedulingv1.ReplicaSetStatus{
-		Replicas: proto.Int32(n), ReadyReplicas: proto.Int32(up32), AvailableReplicas: proto.Int32(up32), ObservedGeneration: proto.Int32(s.Metadata.Generation),
+		Replicas: proto.Int32(n), ReadyReplicas: proto.Int32(up32), AvailableReplicas: proto.Int32(up32),
+		ObservedGeneration: proto.Int32(s.Metadata.Generation),
 	}
 	return s
 }
@@ -113,7 +117,7 @@ func (w *world) sizes() []int {
 }
 
 func (w *world) condition(typ string) string {
-	c := resource.FindCondition(w.d.GetStatus().GetConditions(), typ)
+	c := object.FindCondition(w.d.GetStatus().GetConditions(), typ)
 	return c.GetStatus() + " " + c.GetReason()
 }
 
@@ -125,7 +129,8 @@ func TestDeploymentMakesASetAndCompletes(t *testing.T) {
 	}
 	s := p.Create.Set
 	hash := s.GetMetadata().GetLabels()[plan.HashLabel]
-	if hash == "" || s.GetMetadata().GetName() != "web-"+hash || s.Spec.Selector.MatchLabels[plan.HashLabel] != hash || s.Spec.Template.Metadata.Labels[plan.HashLabel] != hash {
+	if hash == "" || s.GetMetadata().GetName() != "web-"+hash || s.Spec.Selector.MatchLabels[plan.HashLabel] != hash ||
+		s.Spec.Template.Metadata.Labels[plan.HashLabel] != hash {
 		t.Errorf("the hash is not in name, labels, selector and template: %v", s)
 	}
 	if got := w.condition("Available"); got != "False MinimumReplicasUnavailable" {
@@ -136,13 +141,15 @@ func TestDeploymentMakesASetAndCompletes(t *testing.T) {
 	}
 	w.settle()
 	w.run(t)
-	if got := w.condition("Available") + ", " + w.condition("Progressing"); got != "True MinimumReplicasAvailable, True NewReplicaSetAvailable" {
+	if got := w.condition("Available") + ", " +
+		w.condition("Progressing"); got != "True MinimumReplicasAvailable, True NewReplicaSetAvailable" {
 		t.Errorf("conditions %s", got)
 	}
 	if w.d.Metadata.Annotations[plan.RevisionAnnotation] != "1" {
 		t.Errorf("annotations %v", w.d.Metadata.Annotations)
 	}
-	if p := w.step(); p.Create != nil || len(p.Update) > 0 || !proto.Equal(p.Status, plan.Deployment(plan.DeploymentView{Now: w.now, Deployment: w.d, Sets: w.sets}).Status) {
+	if p := w.step(); p.Create != nil || len(p.Update) > 0 ||
+		!proto.Equal(p.Status, plan.Deployment(plan.DeploymentView{Now: w.now, Deployment: w.d, Sets: w.sets}).Status) {
 		t.Errorf("does not come to rest: %v", p)
 	}
 }
@@ -162,7 +169,8 @@ func TestDeploymentRollsInSteps(t *testing.T) {
 	if d := cmp.Diff(want, steps[:6]); d != "" {
 		t.Errorf("sizes of the old and the new set: %s", d)
 	}
-	if w.d.Metadata.Annotations[plan.RevisionAnnotation] != "2" || w.condition("Progressing") != "True NewReplicaSetAvailable" {
+	if w.d.Metadata.Annotations[plan.RevisionAnnotation] != "2" ||
+		w.condition("Progressing") != "True NewReplicaSetAvailable" {
 		t.Errorf("%v, %s", w.d.Metadata.Annotations, w.condition("Progressing"))
 	}
 }
@@ -199,7 +207,10 @@ func TestDeploymentRecreateWaitsUntilOldPodsAreGone(t *testing.T) {
 func TestDeploymentRecreateIsAvailableOnlyWithAllItsPods(t *testing.T) {
 	w := &world{d: deployment(2, "v1", 1, 1), now: start}
 	w.d.Spec.Strategy = &schedulingv1.DeploymentStrategy{Type: "Recreate"}
-	for up, want := range []string{"False MinimumReplicasUnavailable", "False MinimumReplicasUnavailable", "True MinimumReplicasAvailable"} {
+	for up, want := range []string{
+		"False MinimumReplicasUnavailable", "False MinimumReplicasUnavailable",
+		"True MinimumReplicasAvailable",
+	} {
 		w.step()
 		w.sets[0] = settle(w.sets[0], up)
 		w.step()
@@ -261,7 +272,8 @@ func TestDeploymentWithoutProgressMissesItsDeadline(t *testing.T) {
 	if got := w.condition("Progressing"); got != "False ProgressDeadlineExceeded" {
 		t.Errorf("Progressing = %s", got)
 	}
-	if c := resource.FindCondition(p.Status.GetConditions(), "Progressing"); !strings.HasSuffix(c.GetMessage(), "has timed out progressing.") {
+	if c := object.FindCondition(p.Status.GetConditions(), "Progressing"); !strings.HasSuffix(c.GetMessage(),
+		"has timed out progressing.") {
 		t.Errorf("message %q", c.GetMessage())
 	}
 }

@@ -7,7 +7,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -32,21 +32,27 @@ func selector() *metav1.LabelSelector { return &metav1.LabelSelector{MatchLabels
 func replicaSet(replicas int) *schedulingv1.ReplicaSet {
 	return &schedulingv1.ReplicaSet{
 		Metadata: &metav1.ObjectMeta{Name: "web", Namespace: "default", Uid: "rs", Generation: 1},
-		Spec:     &schedulingv1.ReplicaSetSpec{Replicas: proto.Int32(int32(replicas)), Selector: selector(), Template: template("v1")},
+		Spec: &schedulingv1.ReplicaSetSpec{
+			Replicas: proto.Int32(int32(replicas)), Selector: selector(),
+			Template: template("v1"),
+		},
 	}
 }
 
 // change changes a pod of a test.
 type change func(*schedulingv1.Pod)
 
-func pod(name string, owner resource.Object, changes ...change) *schedulingv1.Pod {
+func pod(name string, owner object.Object, changes ...change) *schedulingv1.Pod {
 	p := &schedulingv1.Pod{
-		Metadata: &metav1.ObjectMeta{Name: name, Namespace: "default", Uid: name, CreationTimestamp: at(start.Add(-time.Hour)), Labels: map[string]string{"app": "web"}},
-		Spec:     &schedulingv1.PodSpec{NodeName: "a"},
-		Status:   &schedulingv1.PodStatus{Phase: proto.String("Running")},
+		Metadata: &metav1.ObjectMeta{
+			Name: name, Namespace: "default", Uid: name,
+			CreationTimestamp: at(start.Add(-time.Hour)), Labels: map[string]string{"app": "web"},
+		},
+		Spec:   &schedulingv1.PodSpec{NodeName: "a"},
+		Status: &schedulingv1.PodStatus{Phase: proto.String("Running")},
 	}
 	if owner != nil {
-		p.Metadata.OwnerReferences = []*metav1.OwnerReference{resource.OwnedBy(owner)}
+		p.Metadata.OwnerReferences = []*metav1.OwnerReference{object.OwnedBy(owner)}
 	}
 	ready(start.Add(-time.Hour))(p)
 	for _, f := range changes {
@@ -91,7 +97,10 @@ func names(pods []*schedulingv1.Pod) []string {
 }
 
 func node(name string, changes ...func(*nodev1.Node)) *nodev1.Node {
-	n := &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: name, Labels: map[string]string{"role": "worker"}}, Spec: &nodev1.NodeSpec{}}
+	n := &nodev1.Node{
+		Metadata: &metav1.ObjectMeta{Name: name, Labels: map[string]string{"role": "worker"}},
+		Spec:     &nodev1.NodeSpec{},
+	}
 	for _, f := range changes {
 		f(n)
 	}

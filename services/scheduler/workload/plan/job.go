@@ -8,8 +8,8 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/resource"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -27,8 +27,8 @@ const (
 	defaultBackOff = 6 // failed pods that a job bears
 )
 
-// countedPods is the annotation of a job with the uids of the pods that are there and have ended, and that its status counts: pods may go, such as
-// with their node, and what they did still counts, once.
+// countedPods is the annotation of a job with the uids of the pods that are there and have ended, and that its status
+// counts: pods may go, such as with their node, and what they did still counts, once.
 const countedPods = "windlass.dev/counted-pods"
 
 // ControllerUIDLabel is the label by which a job knows its pods: its value is the job's uid.
@@ -41,7 +41,8 @@ type JobView struct {
 	Pods []*schedulingv1.Pod // of the namespace: those that the job manages, and those that nobody does
 }
 
-// JobPlan is what is done for a job. While Adopt or Release has anything, there is nothing else in it: look again afterwards.
+// JobPlan is what is done for a job. While Adopt or Release has anything, there is nothing else in it: look again
+// afterwards.
 type JobPlan struct {
 	Adopt, Release []*schedulingv1.Pod
 	Create         []*schedulingv1.Pod // without names
@@ -63,10 +64,12 @@ func (p JobPlan) Actions() []*metav1.PlannedAction {
 	if p.Remove {
 		remove = append(remove, p.job)
 	}
-	return slices.Concat(transfers(p.Adopt, p.Release), planned("CreatePod", p.Create, p.why), planned("DeletePod", p.Delete, p.why), planned("DeleteJob", remove, p.why))
+	return slices.Concat(transfers(p.Adopt, p.Release), planned("CreatePod", p.Create, p.why),
+		planned("DeletePod", p.Delete, p.why), planned("DeleteJob", remove, p.why))
 }
 
-// JobAfter returns a job as it is stored after a plan was carried out: what is counted and by which pods stands in one record.
+// JobAfter returns a job as it is stored after a plan was carried out: what is counted and by which pods stands in one
+// record.
 func JobAfter(j *schedulingv1.Job, p JobPlan) *schedulingv1.Job {
 	out := proto.CloneOf(j)
 	out.Status = p.Status
@@ -79,7 +82,10 @@ func JobAfter(j *schedulingv1.Job, p JobPlan) *schedulingv1.Job {
 // JobLabels returns the labels of a job's pods, in the present spelling and in the one that documents still use.
 func JobLabels(j *schedulingv1.Job) map[string]string {
 	name, uid := j.GetMetadata().GetName(), j.GetMetadata().GetUid()
-	return map[string]string{"batch.kubernetes.io/job-name": name, "job-name": name, ControllerUIDLabel: uid, "controller-uid": uid}
+	return map[string]string{
+		"batch.kubernetes.io/job-name": name, "job-name": name, ControllerUIDLabel: uid,
+		"controller-uid": uid,
+	}
 }
 
 // JobSelector returns which pods belong to a job: those that carry its uid, if it has no selector.
@@ -98,7 +104,7 @@ func Job(v JobView) JobPlan {
 	}
 	j := newJob(v, c.mine)
 	switch {
-	case resource.Deleting(v.Job):
+	case object.Deleting(v.Job):
 	case j.ended():
 		j.expire()
 	default:
@@ -123,7 +129,10 @@ type job struct {
 }
 
 func newJob(v JobView, mine []*schedulingv1.Pod) *job {
-	j := &job{v: v, spec: v.Job.GetSpec(), status: proto.CloneOf(v.Job.GetStatus()), p: JobPlan{job: v.Job, why: reasons{}}}
+	j := &job{
+		v: v, spec: v.Job.GetSpec(), status: proto.CloneOf(v.Job.GetStatus()),
+		p: JobPlan{job: v.Job, why: reasons{}},
+	}
 	if j.status == nil {
 		j.status = &schedulingv1.JobStatus{}
 	}
@@ -136,7 +145,7 @@ func newJob(v JobView, mine []*schedulingv1.Pod) *job {
 				lastSuccess = at
 			}
 		case pod.GetStatus().GetPhase() == placement.Failed:
-		case resource.Deleting(pod):
+		case object.Deleting(pod):
 			leaving++
 		default:
 			j.active = append(j.active, pod)
@@ -218,7 +227,7 @@ func endOf(pod *schedulingv1.Pod) time.Time {
 // end returns the condition that says how the job ended; nil if it has not.
 func (j *job) end() *metav1.Condition {
 	for _, typ := range []string{jobComplete, jobFailed} {
-		if c := resource.FindCondition(j.status.GetConditions(), typ); c.GetStatus() == "True" {
+		if c := object.FindCondition(j.status.GetConditions(), typ); c.GetStatus() == "True" {
 			return c
 		}
 	}
@@ -274,7 +283,7 @@ func (j *job) work() {
 
 // checkSuspended keeps the condition Suspended and the time of the start in step with the spec.
 func (j *job) checkSuspended() {
-	was := resource.IsTrue(j.status.GetConditions(), jobSuspended)
+	was := object.IsTrue(j.status.GetConditions(), jobSuspended)
 	switch suspend := j.spec.GetSuspend(); {
 	case suspend && !was:
 		j.setCondition(jobSuspended, "True", "JobSuspended", "Job suspended")
@@ -287,7 +296,8 @@ func (j *job) checkSuspended() {
 	}
 }
 
-// beyondLimit reports whether more failed than the job bears. Where containers start again in their pods, these starts count as well.
+// beyondLimit reports whether more failed than the job bears. Where containers start again in their pods, these starts
+// count as well.
 func (j *job) beyondLimit() bool {
 	limit := defaultBackOff
 	if n := j.spec.BackoffLimit; n != nil {
@@ -296,11 +306,12 @@ func (j *job) beyondLimit() bool {
 	if j.failed > limit {
 		return true
 	}
-	return j.spec.GetTemplate().GetSpec().GetRestartPolicy() == "OnFailure" && j.restarts > 0 && j.failed+j.restarts > limit
+	return j.spec.GetTemplate().GetSpec().GetRestartPolicy() == "OnFailure" && j.restarts > 0 &&
+		j.failed+j.restarts > limit
 }
 
-// wanted returns how many pods must succeed, and how many may run at once. all is false for a job that is done when one pod has succeeded
-// and no other runs.
+// wanted returns how many pods must succeed, and how many may run at once. all is false for a job that is done when one
+// pod has succeeded and no other runs.
 func (j *job) wanted() (completions, parallelism int, all bool) {
 	parallelism = orOne(j.spec.Parallelism)
 	if j.spec.Completions == nil && j.spec.Parallelism != nil {
@@ -340,7 +351,8 @@ func (j *job) manage() {
 	}
 	if j.failures > 0 {
 		if at := j.failedAt.Add(doubled(firstBackOff, j.failures-1, longestBackOff)); j.v.Now.Before(at) {
-			j.p.Held = held("CreatePod", j.v.Job, count+", but the last one failed: the next one comes after a pause, which doubles each time", "")
+			j.p.Held = held("CreatePod", j.v.Job,
+				count+", but the last one failed: the next one comes after a pause, which doubles each time", "")
 			j.p.Wake = sooner(j.p.Wake, at)
 			return
 		}
@@ -389,7 +401,7 @@ func (j *job) wakeToExpire() {
 }
 
 func (j *job) setCondition(typ, status, reason, message string) {
-	j.status.Conditions = resource.SetCondition(j.status.GetConditions(), &metav1.Condition{
+	j.status.Conditions = object.SetCondition(j.status.GetConditions(), &metav1.Condition{
 		Type: typ, Status: status, Reason: proto.String(reason), Message: proto.String(message),
 	}, j.v.Now)
 }

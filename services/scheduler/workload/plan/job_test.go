@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
@@ -19,8 +19,11 @@ import (
 func job(changes ...func(*schedulingv1.Job)) *schedulingv1.Job {
 	j := &schedulingv1.Job{
 		Metadata: &metav1.ObjectMeta{Name: "sum", Namespace: "default", Uid: "j", Generation: 1},
-		Spec:     &schedulingv1.JobSpec{Parallelism: proto.Int32(2), Completions: proto.Int32(3), Selector: selector(), Template: template("v1")},
-		Status:   &schedulingv1.JobStatus{StartTime: at(start.Add(-time.Minute))},
+		Spec: &schedulingv1.JobSpec{
+			Parallelism: proto.Int32(2), Completions: proto.Int32(3), Selector: selector(),
+			Template: template("v1"),
+		},
+		Status: &schedulingv1.JobStatus{StartTime: at(start.Add(-time.Minute))},
 	}
 	j.Spec.Template.Spec.RestartPolicy = "Never"
 	for _, f := range changes {
@@ -71,9 +74,16 @@ func TestJob(t *testing.T) {
 		gone   bool
 	}{
 		{name: "as many pods run at once as may", job: job(), create: 2},
-		{name: "no more run than are needed", job: job(), pods: some(ended("Succeeded", 0), ended("Succeeded", 0)), create: 1},
-		{name: "enough have succeeded", job: job(), pods: some(ended("Succeeded", 0), ended("Succeeded", 0), ended("Succeeded", 0)), end: "Complete CompletionsReached"},
-		{name: "a failed pod is replaced after ten seconds", job: job(), pods: some(ended("Failed", 4*time.Second), unready), wake: 6 * time.Second},
+		{
+			name: "no more run than are needed", job: job(), pods: some(ended("Succeeded", 0), ended("Succeeded", 0)),
+			create: 1,
+		},
+		{name: "enough have succeeded", job: job(), pods: some(ended("Succeeded", 0), ended("Succeeded", 0),
+			ended("Succeeded", 0)), end: "Complete CompletionsReached"},
+		{
+			name: "a failed pod is replaced after ten seconds", job: job(), pods: some(ended("Failed", 4*time.Second), unready),
+			wake: 6 * time.Second,
+		},
 		{name: "and after that", job: job(), pods: some(ended("Failed", 10*time.Second), unready), create: 1},
 		{
 			name: "the third failure waits forty seconds", job: job(), wake: 40 * time.Second,
@@ -81,26 +91,44 @@ func TestJob(t *testing.T) {
 		},
 		{
 			name: "a success starts the delay anew", job: job(), wake: 10 * time.Second,
-			pods: some(ended("Failed", 3*time.Minute), ended("Failed", 2*time.Minute), ended("Succeeded", time.Minute), ended("Failed", 0)),
+			pods: some(ended("Failed", 3*time.Minute), ended("Failed", 2*time.Minute), ended("Succeeded", time.Minute),
+				ended("Failed", 0)),
 		},
 		{
-			name: "too many failures end it", job: job(limit(1)), pods: some(ended("Failed", 0), ended("Failed", 0), unready), remove: []string{"p2"},
-			end: "Failed BackoffLimitExceeded",
+			name: "too many failures end it", job: job(limit(1)), pods: some(ended("Failed", 0), ended("Failed", 0), unready),
+			remove: []string{"p2"},
+			end:    "Failed BackoffLimitExceeded",
 		},
-		{name: "starts inside a pod count as well", job: job(limit(1), again), pods: some(restarted(2)), remove: []string{"p0"}, end: "Failed BackoffLimitExceeded"},
-		{name: "the deadline ends it", job: job(short), pods: some(unready), remove: []string{"p0"}, end: "Failed DeadlineExceeded"},
-		{name: "a suspended job runs nothing", job: job(suspend), pods: some(unready), remove: []string{"p0"}, end: "Suspended JobSuspended"},
+		{
+			name: "starts inside a pod count as well", job: job(limit(1), again), pods: some(restarted(2)),
+			remove: []string{"p0"}, end: "Failed BackoffLimitExceeded",
+		},
+		{
+			name: "the deadline ends it", job: job(short), pods: some(unready), remove: []string{"p0"},
+			end: "Failed DeadlineExceeded",
+		},
+		{
+			name: "a suspended job runs nothing", job: job(suspend), pods: some(unready), remove: []string{"p0"},
+			end: "Suspended JobSuspended",
+		},
 		{name: "a pod on its way out is replaced", job: job(), pods: some(leaving, unready), create: 1},
 		{
-			name: "less parallelism takes pods away", job: job(func(j *schedulingv1.Job) { j.Spec.Parallelism = proto.Int32(1) }),
+			name: "less parallelism takes pods away",
+			job:  job(func(j *schedulingv1.Job) { j.Spec.Parallelism = proto.Int32(1) }),
 			pods: some(ready(start), unready), remove: []string{"p1"},
 		},
 		{name: "a queue makes no more pods after one succeeded", job: job(queue), pods: some(ended("Succeeded", 0), unready)},
-		{name: "a queue is done when the last one ended", job: job(queue), pods: some(ended("Succeeded", 0)), end: "Complete CompletionsReached"},
+		{
+			name: "a queue is done when the last one ended", job: job(queue), pods: some(ended("Succeeded", 0)),
+			end: "Complete CompletionsReached",
+		},
 		{name: "an ended job makes nothing", job: job(completed("Complete", time.Minute))},
 		{name: "an ended job is kept", job: job(completed("Complete", 20*time.Second), ttl), wake: 40 * time.Second},
 		{name: "and goes then", job: job(completed("Failed", 60*time.Second), ttl), gone: true},
-		{name: "pods that succeeded and are gone still count", job: job(func(j *schedulingv1.Job) { j.Status.Succeeded = proto.Int32(3) }), end: "Complete CompletionsReached"},
+		{
+			name: "pods that succeeded and are gone still count",
+			job:  job(func(j *schedulingv1.Job) { j.Status.Succeeded = proto.Int32(3) }), end: "Complete CompletionsReached",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			v := plan.JobView{Now: start, Job: c.job}
@@ -143,7 +171,8 @@ func some(states ...change) func(*schedulingv1.Job) []*schedulingv1.Pod {
 func TestJobPodsCarryItsName(t *testing.T) {
 	j := job(func(j *schedulingv1.Job) { j.Spec.Selector = nil })
 	got := plan.Job(plan.JobView{Now: start, Job: j}).Create[0]
-	if l := got.GetMetadata().GetLabels(); l["job-name"] != "sum" || l["batch.kubernetes.io/controller-uid"] != "j" || l["app"] != "web" {
+	if l := got.GetMetadata().GetLabels(); l["job-name"] != "sum" || l["batch.kubernetes.io/controller-uid"] != "j" ||
+		l["app"] != "web" {
 		t.Errorf("labels %v", l)
 	}
 	if p := plan.Job(plan.JobView{Now: start, Job: j, Pods: []*schedulingv1.Pod{got}}); len(p.Release) > 0 {
@@ -154,7 +183,8 @@ func TestJobPodsCarryItsName(t *testing.T) {
 func TestJobNeverRunsMoreThanItMay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		j := job()
-		j.Spec.Parallelism, j.Spec.Completions = proto.Int32(int32(rapid.IntRange(0, 4).Draw(t, "parallelism"))), proto.Int32(int32(rapid.IntRange(0, 5).Draw(t, "completions")))
+		j.Spec.Parallelism, j.Spec.Completions = proto.Int32(int32(rapid.IntRange(0, 4).Draw(t, "parallelism"))),
+			proto.Int32(int32(rapid.IntRange(0, 5).Draw(t, "completions")))
 		var pods []*schedulingv1.Pod
 		active, succeeded := 0, 0
 		for i := range rapid.IntRange(0, 8).Draw(t, "pods") {
@@ -163,7 +193,7 @@ func TestJobNeverRunsMoreThanItMay(t *testing.T) {
 			switch ph := p.GetStatus().GetPhase(); {
 			case ph == "Succeeded":
 				succeeded++
-			case ph != "Failed" && !resource.Deleting(p):
+			case ph != "Failed" && !object.Deleting(p):
 				active++
 			}
 		}
@@ -178,7 +208,8 @@ func TestJobNeverRunsMoreThanItMay(t *testing.T) {
 	})
 }
 
-// TestJobCountsEveryEndOnce has pods end and go in any order, as when their nodes go: what ended before counts on, and nothing counts twice.
+// TestJobCountsEveryEndOnce has pods end and go in any order, as when their nodes go: what ended before counts on, and
+// nothing counts twice.
 func TestJobCountsEveryEndOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		j := job(func(j *schedulingv1.Job) {
@@ -199,7 +230,8 @@ func TestJobCountsEveryEndOnce(t *testing.T) {
 			}
 			p := plan.Job(plan.JobView{Now: start, Job: j, Pods: pods})
 			if p.Status.GetSucceeded() != succeeded || p.Status.GetFailed() != failed {
-				t.Fatalf("%d succeeded and %d failed, counted are %d and %d", succeeded, failed, p.Status.GetSucceeded(), p.Status.GetFailed())
+				t.Fatalf("%d succeeded and %d failed, counted are %d and %d", succeeded, failed, p.Status.GetSucceeded(),
+					p.Status.GetFailed())
 			}
 			if rapid.IntRange(0, 3).Draw(t, "written") > 0 { // else it is looked at once more before that
 				j = plan.JobAfter(j, p)
@@ -211,7 +243,9 @@ func TestJobCountsEveryEndOnce(t *testing.T) {
 
 func TestJobWhosePodsNobodyCountedByNameTakesTheLargerNumber(t *testing.T) {
 	j := job(func(j *schedulingv1.Job) { j.Status.Succeeded = proto.Int32(2) })
-	if got := plan.Job(plan.JobView{Now: start, Job: j, Pods: some(ended("Succeeded", 0))(j)}).Status.GetSucceeded(); got != 2 {
+	if got := plan.Job(plan.JobView{
+		Now: start, Job: j, Pods: some(ended("Succeeded", 0))(j),
+	}).Status.GetSucceeded(); got != 2 {
 		t.Errorf("counted are %d, want 2", got)
 	}
 }

@@ -1,6 +1,7 @@
-// Package plan decides which pods shall exist: for replica sets, replication controllers, deployments, daemon sets and jobs, and how many
-// pods a disruption budget lets go. It does no I/O and reads no clock: the same view always gives the same plan, and no view is modified.
-// Where pods go is decided by others, and so is what becomes of pods whose owner is gone.
+// Package plan decides which pods shall exist: for replica sets, replication controllers, deployments, daemon sets and
+// jobs, and how many pods a disruption budget lets go. It does no I/O and reads no clock: the same view always gives
+// the same plan, and no view is modified. Where pods go is decided by others, and so is what becomes of pods whose
+// owner is gone.
 package plan
 
 import (
@@ -13,15 +14,16 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/resource"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
 const (
-	// maxBurst is how many pods of one owner are made or removed before it is looked at again, so that what is wrong shows early.
+	// maxBurst is how many pods of one owner are made or removed before it is looked at again, so that what is wrong shows
+	// early.
 	maxBurst = 500
 	// maxBase is how much of an owner's name its pods' names keep, so that these can be host names.
 	maxBase = 58
@@ -39,16 +41,16 @@ func Alike(a, b *schedulingv1.Pod) bool {
 	return a != nil && b != nil &&
 		a.GetMetadata().GetUid() == b.GetMetadata().GetUid() &&
 		a.GetStatus().GetPhase() == b.GetStatus().GetPhase() &&
-		resource.Deleting(a) == resource.Deleting(b) &&
+		object.Deleting(a) == object.Deleting(b) &&
 		placement.IsReady(a) == placement.IsReady(b) && readySince(a).Equal(readySince(b)) &&
 		restarts(a) == restarts(b) && rejected(a) == rejected(b) &&
 		maps.Equal(a.GetMetadata().GetLabels(), b.GetMetadata().GetLabels()) &&
-		resource.ControllerOf(a).GetUid() == resource.ControllerOf(b).GetUid() &&
+		object.ControllerOf(a).GetUid() == object.ControllerOf(b).GetUid() &&
 		(!placement.IsDaemon(b) || TargetNode(a) == TargetNode(b))
 }
 
 // claim is what becomes of the objects of a namespace that an owner might manage.
-type claim[T resource.Object] struct {
+type claim[T object.Object] struct {
 	mine    []T
 	adopt   []T // match, belong to nobody and are not on their way out
 	release []T // belong to the owner and do not match any more
@@ -57,20 +59,22 @@ type claim[T resource.Object] struct {
 // settled reports whether nothing changes hands.
 func (c claim[T]) settled() bool { return len(c.adopt) == 0 && len(c.release) == 0 }
 
-func claimAll[T resource.Object](owner resource.Object, sel labels.Selector, objects []T, adoptable func(T) bool) claim[T] {
+func claimAll[T object.Object](owner object.Object, sel labels.Selector, objects []T,
+	adoptable func(T) bool,
+) claim[T] {
 	var c claim[T]
 	for _, o := range objects {
-		ref := resource.ControllerOf(o)
+		ref := object.ControllerOf(o)
 		matches := sel.Matches(labels.Set(o.GetMetadata().GetLabels()))
 		switch {
 		case ref == nil:
-			if matches && adoptable(o) && !resource.Deleting(owner) {
+			if matches && adoptable(o) && !object.Deleting(owner) {
 				c.adopt = append(c.adopt, o)
 			}
 		case ref.GetUid() != owner.GetMetadata().GetUid():
 		case matches:
 			c.mine = append(c.mine, o)
-		case !resource.Deleting(owner):
+		case !object.Deleting(owner):
 			c.release = append(c.release, o)
 		}
 	}
@@ -79,7 +83,7 @@ func claimAll[T resource.Object](owner resource.Object, sel labels.Selector, obj
 
 // matcher returns a selector as a matcher; an empty one matches nothing.
 func matcher(s *metav1.LabelSelector) labels.Selector {
-	sel, _ := resource.LabelSelector(s, "") // what cannot be read matches nothing
+	sel, _ := object.LabelSelector(s, "") // what cannot be read matches nothing
 	return sel
 }
 
@@ -89,7 +93,7 @@ func SelectorMatches(s *metav1.LabelSelector, set map[string]string) bool {
 }
 
 // newPod returns a pod as its owner's template has it, without a name.
-func newPod(owner resource.Object, template *schedulingv1.PodTemplateSpec) *schedulingv1.Pod {
+func newPod(owner object.Object, template *schedulingv1.PodTemplateSpec) *schedulingv1.Pod {
 	base := owner.GetMetadata().GetName()
 	spec := proto.CloneOf(template.GetSpec())
 	if spec == nil {
@@ -99,8 +103,9 @@ func newPod(owner resource.Object, template *schedulingv1.PodTemplateSpec) *sche
 	return &schedulingv1.Pod{
 		Metadata: &metav1.ObjectMeta{
 			GenerateName: base[:min(len(base), maxBase-1)] + "-", Namespace: owner.GetMetadata().GetNamespace(),
-			Labels: maps.Clone(m.GetLabels()), Annotations: maps.Clone(m.GetAnnotations()), Finalizers: slices.Clone(m.GetFinalizers()),
-			OwnerReferences: []*metav1.OwnerReference{resource.OwnedBy(owner)},
+			Labels: maps.Clone(m.GetLabels()), Annotations: maps.Clone(m.GetAnnotations()),
+			Finalizers:      slices.Clone(m.GetFinalizers()),
+			OwnerReferences: []*metav1.OwnerReference{object.OwnedBy(owner)},
 		},
 		Spec: spec,
 	}
@@ -116,7 +121,8 @@ func label(set map[string]string, key, value string) map[string]string {
 	return out
 }
 
-// available reports whether a pod has been ready for minReady. If it is ready, but not for so long, at is when it will have been.
+// available reports whether a pod has been ready for minReady. If it is ready, but not for so long, at is when it will
+// have been.
 func available(pod *schedulingv1.Pod, minReady time.Duration, now time.Time) (ok bool, at time.Time) {
 	if !placement.IsReady(pod) {
 		return false, time.Time{}
@@ -155,8 +161,9 @@ func sooner(a, b time.Time) time.Time {
 	return a
 }
 
-// leastMissed sorts pods so that those come first that are missed least: not bound, pending, not ready, of less cost, beside more of their
-// like, ready for a shorter time, restarted more often, younger. crowd is how many of their like are on a node.
+// leastMissed sorts pods so that those come first that are missed least: not bound, pending, not ready, of less cost,
+// beside more of their like, ready for a shorter time, restarted more often, younger. crowd is how many of their like
+// are on a node.
 func leastMissed(pods []*schedulingv1.Pod, crowd map[string]int) {
 	slices.SortFunc(pods, func(a, b *schedulingv1.Pod) int {
 		return cmp.Or(
@@ -234,10 +241,10 @@ func restarts(pod *schedulingv1.Pod) (n int32) {
 	return n
 }
 
-func created(o resource.Object) time.Time { return o.GetMetadata().GetCreationTimestamp().AsTime() }
+func created(o object.Object) time.Time { return o.GetMetadata().GetCreationTimestamp().AsTime() }
 
 // byAge orders objects from the oldest to the youngest.
-func byAge[T resource.Object](a, b T) int {
+func byAge[T object.Object](a, b T) int {
 	return cmp.Or(created(a).Compare(created(b)), cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName()))
 }
 

@@ -6,7 +6,7 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -21,7 +21,7 @@ const (
 )
 
 func (r *rollout) setCondition(typ, status, reason, message string) {
-	r.status.Conditions = resource.SetCondition(r.status.GetConditions(), &metav1.Condition{
+	r.status.Conditions = object.SetCondition(r.status.GetConditions(), &metav1.Condition{
 		Type: typ, Status: status, Reason: proto.String(reason), Message: proto.String(message),
 	}, r.now)
 }
@@ -29,12 +29,12 @@ func (r *rollout) setCondition(typ, status, reason, message string) {
 // progress notes that the rollout came forward now: the deadline counts from here.
 func (r *rollout) progress(reason, message string) {
 	r.setCondition(progressing, "True", reason, message)
-	resource.FindCondition(r.status.GetConditions(), progressing).LastTransitionTime = stamp(r.now)
+	object.FindCondition(r.status.GetConditions(), progressing).LastTransitionTime = stamp(r.now)
 }
 
 // checkPaused lets the condition Progressing follow a pause, whose time does not count against the deadline.
 func (r *rollout) checkPaused() {
-	c := resource.FindCondition(r.status.GetConditions(), progressing)
+	c := object.FindCondition(r.status.GetConditions(), progressing)
 	paused := r.d.GetSpec().GetPaused()
 	switch {
 	case c.GetReason() == deadlineExceeded:
@@ -58,7 +58,8 @@ func (r *rollout) observe() {
 	}
 	s := r.status
 	s.ObservedGeneration = proto.Int32(r.d.GetMetadata().GetGeneration())
-	s.Replicas, s.ReadyReplicas, s.AvailableReplicas, s.TerminatingReplicas = number(replicas), number(ready), number(up), number(leaving)
+	s.Replicas, s.ReadyReplicas, s.AvailableReplicas, s.TerminatingReplicas = number(replicas), number(ready), number(up),
+		number(leaving)
 	s.UpdatedReplicas, s.UnavailableReplicas = number(0), number(max(0, r.pods()-up))
 	if r.current != nil {
 		s.UpdatedReplicas = number(int(r.current.was.GetStatus().GetReplicas()))
@@ -66,7 +67,8 @@ func (r *rollout) observe() {
 	if up >= r.want-r.missing {
 		r.setCondition(availableCondition, "True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
 	} else {
-		r.setCondition(availableCondition, "False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
+		r.setCondition(availableCondition, "False", "MinimumReplicasUnavailable",
+			"Deployment does not have minimum availability.")
 	}
 	r.observeProgress(before)
 	r.observeFailure()
@@ -95,7 +97,7 @@ func (r *rollout) observeProgress(before *schedulingv1.DeploymentStatus) {
 	if r.current != nil {
 		what = fmt.Sprintf("ReplicaSet %q", r.current.next.GetMetadata().GetName())
 	}
-	c := resource.FindCondition(s.GetConditions(), progressing)
+	c := object.FindCondition(s.GetConditions(), progressing)
 	switch {
 	case c.GetReason() == allAvailable && s.GetReplicas() == s.GetUpdatedReplicas():
 	case r.complete():
@@ -133,7 +135,8 @@ func (r *rollout) deadline() time.Duration {
 func (r *rollout) observeFailure() {
 	var failure *metav1.Condition
 	for _, s := range r.all {
-		if c := resource.FindCondition(s.was.GetStatus().GetConditions(), ReplicaFailure); c != nil && (failure == nil || s == r.current) {
+		if c := object.FindCondition(s.was.GetStatus().GetConditions(), ReplicaFailure); c != nil &&
+			(failure == nil || s == r.current) {
 			failure = c
 		}
 	}

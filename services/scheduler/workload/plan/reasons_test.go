@@ -14,8 +14,8 @@ import (
 	"github.com/windlass-dev/windlass/services/scheduler/workload/plan"
 )
 
-// TestPlansSayWhatTheyDoAndWhy has what people read: an action and its object, with the number of pods or the node where there is one, and the
-// beginning of the reason; what waits begins with "held".
+// TestPlansSayWhatTheyDoAndWhy has what people read: an action and its object, with the number of pods or the node
+// where there is one, and the beginning of the reason; what waits begins with "held".
 func TestPlansSayWhatTheyDoAndWhy(t *testing.T) {
 	replicas := func(want int, pods ...*schedulingv1.Pod) ([]*metav1.PlannedAction, []*metav1.HeldBack) {
 		v := plan.ReplicaSetView(replicaSet(want), start)
@@ -55,7 +55,10 @@ func TestPlansSayWhatTheyDoAndWhy(t *testing.T) {
 					Metadata: &metav1.ObjectMeta{Name: "watch", Namespace: "default", Uid: "ds"},
 					Spec:     &schedulingv1.DaemonSetSpec{Selector: selector(), Template: template("v1")},
 				}
-				p := plan.DaemonSet(plan.DaemonSetView{Now: start, Set: set, Nodes: []*nodev1.Node{node("a"), node("b"), node("c", taint("x", "NoExecute"))}, Pods: []*schedulingv1.Pod{
+				p := plan.DaemonSet(plan.DaemonSetView{Now: start, Set: set, Nodes: []*nodev1.Node{
+					node("a"), node("b"),
+					node("c", taint("x", "NoExecute")),
+				}, Pods: []*schedulingv1.Pod{
 					pod("old", set, on("b")), pod("out", set, on("c")),
 				}})
 				return p.Actions(), p.Held
@@ -76,7 +79,9 @@ func TestPlansSayWhatTheyDoAndWhy(t *testing.T) {
 		"a job whose pod failed": {
 			func() ([]*metav1.PlannedAction, []*metav1.HeldBack) {
 				j := job()
-				p := plan.Job(plan.JobView{Now: start, Job: j, Pods: []*schedulingv1.Pod{pod("a", j, ended("Failed", 0), born(start))}})
+				p := plan.Job(plan.JobView{Now: start, Job: j, Pods: []*schedulingv1.Pod{
+					pod("a", j, ended("Failed", 0), born(start)),
+				}})
 				return p.Actions(), p.Held
 			},
 			[]string{"held CreatePod sum: 0 of 2 pods that may run now are there, but the last one failed"},
@@ -85,7 +90,9 @@ func TestPlansSayWhatTheyDoAndWhy(t *testing.T) {
 			func() ([]*metav1.PlannedAction, []*metav1.HeldBack) {
 				j := job(func(j *schedulingv1.Job) {
 					j.Spec.TtlSecondsAfterFinished = proto.Int32(10)
-					j.Status.Conditions = []*metav1.Condition{{Type: "Complete", Status: "True", LastTransitionTime: at(start.Add(-time.Minute))}}
+					j.Status.Conditions = []*metav1.Condition{
+						{Type: "Complete", Status: "True", LastTransitionTime: at(start.Add(-time.Minute))},
+					}
 				})
 				p := plan.Job(plan.JobView{Now: start, Job: j})
 				return p.Actions(), p.Held
@@ -136,13 +143,16 @@ func TestARolloutSaysWhatItDoesAndWhy(t *testing.T) {
 		agree(t, want, p.Actions(), p.Held)
 	}
 	p := w.step()
-	agree(t, []string{"CreateReplicaSet " + hashed(0) + " to 2: no replica set has the present template"}, p.Actions(), p.Held)
-	says("held UpdateReplicaSet " + hashed(0) + ": 0 of its 2 pods are available, 2 pods of the deployment must be, and 3 may be there at once")
+	agree(t, []string{"CreateReplicaSet " + hashed(0) + " to 2: no replica set has the present template"}, p.Actions(),
+		p.Held)
+	says("held UpdateReplicaSet " + hashed(0) +
+		": 0 of its 2 pods are available, 2 pods of the deployment must be, and 3 may be there at once")
 	w.sets[0] = settle(w.sets[0], 2)
 	says()
 	w.d.Spec.Template = template("v2")
 	p = w.step()
-	agree(t, []string{"CreateReplicaSet " + hashed(1) + " to 1: no replica set has the present template"}, p.Actions(), p.Held)
+	agree(t, []string{"CreateReplicaSet " + hashed(1) + " to 1: no replica set has the present template"}, p.Actions(),
+		p.Held)
 	w.sets[1] = settle(w.sets[1], 1)
 	says("UpdateReplicaSet " + hashed(0) + " to 1: it is of a former template, and 2 pods stay available without these")
 	w.d.Spec.Paused = proto.Bool(true)

@@ -8,8 +8,8 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/resource"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -27,14 +27,15 @@ const (
 // ReplicasView is everything that a replica set, or a replication controller in the form of one, is decided on.
 type ReplicasView struct {
 	Now     time.Time
-	Owner   resource.Object // whom pods name as their owner
+	Owner   object.Object // whom pods name as their owner
 	Spec    *schedulingv1.ReplicaSetSpec
 	Status  *schedulingv1.ReplicaSetStatus
 	Pods    []*schedulingv1.Pod // of the namespace: those that the owner manages, and those that nobody does
 	Related []*schedulingv1.Pod // pods of other sets of the same deployment: of a node with many of them one goes first
 }
 
-// ReplicasPlan is what is done for a set. While Adopt or Release has anything, there is nothing else in it: look again afterwards.
+// ReplicasPlan is what is done for a set. While Adopt or Release has anything, there is nothing else in it: look again
+// afterwards.
 type ReplicasPlan struct {
 	Adopt, Release []*schedulingv1.Pod
 	Create         []*schedulingv1.Pod // without names
@@ -48,7 +49,8 @@ type ReplicasPlan struct {
 
 // Actions returns what is done, in its order, and why.
 func (p ReplicasPlan) Actions() []*metav1.PlannedAction {
-	return slices.Concat(transfers(p.Adopt, p.Release), planned("CreatePod", p.Create, p.why), planned("DeletePod", p.Delete, p.why))
+	return slices.Concat(transfers(p.Adopt, p.Release), planned("CreatePod", p.Create, p.why),
+		planned("DeletePod", p.Delete, p.why))
 }
 
 // ReplicaSetView fills the part of a view that the set itself says.
@@ -60,7 +62,8 @@ func ReplicaSetView(set *schedulingv1.ReplicaSet, now time.Time) ReplicasView {
 func ReplicationControllerView(rc *schedulingv1.ReplicationController, now time.Time) ReplicasView {
 	s, st := rc.GetSpec(), rc.GetStatus()
 	v := ReplicasView{Now: now, Owner: rc, Spec: &schedulingv1.ReplicaSetSpec{
-		Replicas: s.Replicas, MinReadySeconds: s.MinReadySeconds, Template: s.GetTemplate(), Selector: ReplicationControllerSelector(rc),
+		Replicas: s.Replicas, MinReadySeconds: s.MinReadySeconds, Template: s.GetTemplate(),
+		Selector: ReplicationControllerSelector(rc),
 	}}
 	if st != nil {
 		v.Status = &schedulingv1.ReplicaSetStatus{
@@ -101,7 +104,7 @@ func Replicas(v ReplicasView) ReplicasPlan {
 	}
 	p := ReplicasPlan{}
 	p.Status, p.Wake = v.status(c.mine, active)
-	if resource.Deleting(v.Owner) {
+	if object.Deleting(v.Owner) {
 		return p
 	}
 	p.why = reasons{}
@@ -109,7 +112,8 @@ func Replicas(v ReplicasView) ReplicasPlan {
 	switch missing := orOne(v.Spec.Replicas) - len(active); {
 	case missing > 0:
 		if until := restrained(c.mine, v.Now); until.After(v.Now) {
-			p.Held = held("CreatePod", v.Owner, count+", but nodes did not take the last ones: the next one comes after a pause", "")
+			p.Held = held("CreatePod", v.Owner, count+", but nodes did not take the last ones: the next one comes after a pause",
+				"")
 			p.Wake = sooner(p.Wake, until)
 			break
 		}
@@ -138,25 +142,30 @@ func (v ReplicasView) status(mine, active []*schedulingv1.Pod) (*schedulingv1.Re
 		}
 	}
 	for _, pod := range mine {
-		if resource.Deleting(pod) && !placement.Terminated(pod) {
+		if object.Deleting(pod) && !placement.Terminated(pod) {
 			leaving++
 		}
 	}
 	return &schedulingv1.ReplicaSetStatus{
-		Replicas: number(len(active)), FullyLabeledReplicas: number(labelled), ReadyReplicas: number(n.ready), AvailableReplicas: number(n.available),
+		Replicas: number(len(active)), FullyLabeledReplicas: number(labelled), ReadyReplicas: number(n.ready),
+		AvailableReplicas:   number(n.available),
 		TerminatingReplicas: number(leaving), ObservedGeneration: proto.Int32(v.Owner.GetMetadata().GetGeneration()),
 		Conditions: v.Status.GetConditions(),
 	}, n.wake
 }
 
 // WithFailure returns a status that says why pods could not be made or removed; an empty reason means that they could.
-func WithFailure(s *schedulingv1.ReplicaSetStatus, reason, message string, now time.Time) *schedulingv1.ReplicaSetStatus {
+func WithFailure(s *schedulingv1.ReplicaSetStatus, reason, message string,
+	now time.Time,
+) *schedulingv1.ReplicaSetStatus {
 	out := proto.CloneOf(s)
 	if reason == "" {
-		out.Conditions = slices.DeleteFunc(out.Conditions, func(c *metav1.Condition) bool { return c.GetType() == ReplicaFailure })
+		out.Conditions = slices.DeleteFunc(out.Conditions, func(c *metav1.Condition) bool {
+			return c.GetType() == ReplicaFailure
+		})
 		return out
 	}
-	out.Conditions = resource.SetCondition(out.Conditions, &metav1.Condition{
+	out.Conditions = object.SetCondition(out.Conditions, &metav1.Condition{
 		Type: ReplicaFailure, Status: "True", Reason: proto.String(reason), Message: proto.String(message),
 	}, now)
 	return out
@@ -175,8 +184,8 @@ func crowd(lists ...[]*schedulingv1.Pod) map[string]int {
 	return out
 }
 
-// restrained returns until when no more pods are made, because nodes did not take the last ones: without it, an owner whose pods no node
-// takes would make and lose them as fast as it can.
+// restrained returns until when no more pods are made, because nodes did not take the last ones: without it, an owner
+// whose pods no node takes would make and lose them as fast as it can.
 func restrained(pods []*schedulingv1.Pod, now time.Time) time.Time {
 	var last time.Time
 	n := 0

@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/resource"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"pgregory.net/rapid"
@@ -38,25 +38,36 @@ func TestReplicas(t *testing.T) {
 		{name: "a new set gets all its pods", view: view(set), create: 2},
 		{name: "enough pods are left alone", view: view(set, pod("a", set), pod("b", set))},
 		{name: "a pod on its way out is replaced at once", view: view(set, pod("a", set), pod("b", set, leaving)), create: 1},
-		{name: "a pod that ended is replaced", view: view(set, pod("a", set), pod("b", set, phase("Failed"), func(p *schedulingv1.Pod) {
-			p.Status.ContainerStatuses = []*schedulingv1.ContainerStatus{{Name: "web"}}
-		})), create: 1},
+		{
+			name: "a pod that ended is replaced",
+			view: view(set, pod("a", set), pod("b", set, phase("Failed"), func(p *schedulingv1.Pod) {
+				p.Status.ContainerStatuses = []*schedulingv1.ContainerStatus{{Name: "web"}}
+			})), create: 1,
+		},
 		{
 			name: "a pod that its node has just refused slows the next one down",
 			view: view(set, pod("a", set), pod("b", set, phase("Failed"), born(start))), wake: time.Second,
 		},
 		{
 			name: "many refused pods slow it down more",
-			view: view(set, pod("a", set), pod("b", set, phase("Failed"), born(start)), pod("c", set, phase("Failed"), born(start)), pod("d", set, phase("Failed"), born(start))),
+			view: view(set, pod("a", set), pod("b", set, phase("Failed"), born(start)),
+				pod("c", set, phase("Failed"), born(start)), pod("d", set, phase("Failed"), born(start))),
 			wake: 4 * time.Second,
 		},
-		{name: "a pod that nobody manages is adopted before anything else", view: view(set, pod("a", nil)), adopt: []string{"a"}},
-		{name: "a pod whose labels changed is released", view: view(set, pod("a", set, labelled("app", "debug"))), release: []string{"a"}},
+		{
+			name: "a pod that nobody manages is adopted before anything else", view: view(set, pod("a", nil)),
+			adopt: []string{"a"},
+		},
+		{
+			name: "a pod whose labels changed is released", view: view(set, pod("a", set, labelled("app", "debug"))),
+			release: []string{"a"},
+		},
 		{name: "a pod of another owner is not touched", view: view(set, pod("a", replicaSetNamed("other"))), create: 2},
 		{name: "a pod that nobody manages and is going is not adopted", view: view(set, pod("a", nil, leaving)), create: 2},
 		{name: "a set that goes makes and adopts nothing", view: view(going, pod("a", going), pod("b", nil))},
 		{name: "the order of removal", remove: []string{"loose", "pending", "unready"}, view: view(set,
-			pod("good", set), pod("older", set, born(start.Add(-2*time.Hour))), pod("unready", set, unready), pod("pending", set, phase("Pending")),
+			pod("good", set), pod("older", set, born(start.Add(-2*time.Hour))), pod("unready", set, unready),
+			pod("pending", set, phase("Pending")),
 			pod("loose", set, phase("Pending"), on("")))},
 		{
 			name: "of equal pods one of two on a node goes", remove: []string{"y"},
@@ -66,7 +77,8 @@ func TestReplicas(t *testing.T) {
 		},
 		{
 			name: "of equal pods the younger goes", remove: []string{"young"},
-			view: view(set, pod("a", set, on("a")), pod("young", set, on("b"), born(start.Add(-time.Minute))), pod("c", set, on("c"))),
+			view: view(set, pod("a", set, on("a")), pod("young", set, on("b"), born(start.Add(-time.Minute))),
+				pod("c", set, on("c"))),
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -74,7 +86,10 @@ func TestReplicas(t *testing.T) {
 			if len(p.Create) != c.create {
 				t.Errorf("creates %d, want %d", len(p.Create), c.create)
 			}
-			if d := cmp.Diff([][]string{c.remove, c.adopt, c.release}, [][]string{names(p.Delete), names(p.Adopt), names(p.Release)}); d != "" {
+			if d := cmp.Diff([][]string{c.remove, c.adopt, c.release}, [][]string{
+				names(p.Delete), names(p.Adopt),
+				names(p.Release),
+			}); d != "" {
 				t.Errorf("removes, adopts, releases: %s", d)
 			}
 			if c.wake > 0 && !p.Wake.Equal(start.Add(c.wake)) {
@@ -104,9 +119,11 @@ func TestReplicasStatusCounts(t *testing.T) {
 	set.Spec.MinReadySeconds = proto.Int32(30)
 	set.Spec.Template.Metadata.Labels["track"] = "stable"
 	p := plan.Replicas(view(set,
-		pod("a", set, labelled("track", "stable")), pod("b", set, ready(start.Add(-10*time.Second))), pod("c", set, unready), pod("d", set, leaving)))
+		pod("a", set, labelled("track", "stable")), pod("b", set, ready(start.Add(-10*time.Second))), pod("c", set, unready),
+		pod("d", set, leaving)))
 	want := &schedulingv1.ReplicaSetStatus{
-		Replicas: proto.Int32(3), FullyLabeledReplicas: proto.Int32(1), ReadyReplicas: proto.Int32(2), AvailableReplicas: proto.Int32(1),
+		Replicas: proto.Int32(3), FullyLabeledReplicas: proto.Int32(1), ReadyReplicas: proto.Int32(2),
+		AvailableReplicas:   proto.Int32(1),
 		TerminatingReplicas: proto.Int32(1), ObservedGeneration: proto.Int32(1),
 	}
 	if d := cmp.Diff(want, p.Status, protocmp.Transform()); d != "" {
@@ -123,7 +140,7 @@ func TestNewPodIsMadeOfTheTemplate(t *testing.T) {
 	if got.GetMetadata().GetGenerateName() != "web-" || got.GetMetadata().GetName() != "" {
 		t.Errorf("name %q of %q", got.GetMetadata().GetName(), got.GetMetadata().GetGenerateName())
 	}
-	if o := resource.ControllerOf(got); o.GetKind() != "ReplicaSet" || o.GetUid() != "rs" {
+	if o := object.ControllerOf(got); o.GetKind() != "ReplicaSet" || o.GetUid() != "rs" {
 		t.Errorf("owner %v", o)
 	}
 	if d := cmp.Diff(template("v1").GetSpec(), got.GetSpec(), protocmp.Transform()); d != "" {
@@ -133,12 +150,15 @@ func TestNewPodIsMadeOfTheTemplate(t *testing.T) {
 
 func TestReplicationControllerSelectsByItsTemplateWithoutSelector(t *testing.T) {
 	rc := &schedulingv1.ReplicationController{
-		Metadata: replicaSet(1).Metadata, Spec: &schedulingv1.ReplicationControllerSpec{Replicas: proto.Int32(2), Template: template("v1")},
+		Metadata: replicaSet(1).Metadata, Spec: &schedulingv1.ReplicationControllerSpec{
+			Replicas: proto.Int32(2),
+			Template: template("v1"),
+		},
 	}
 	v := plan.ReplicationControllerView(rc, start)
 	v.Pods = []*schedulingv1.Pod{pod("a", rc)}
 	p := plan.Replicas(v)
-	if len(p.Create) != 1 || resource.ControllerOf(p.Create[0]).GetKind() != "ReplicationController" {
+	if len(p.Create) != 1 || object.ControllerOf(p.Create[0]).GetKind() != "ReplicationController" {
 		t.Errorf("creates %v", p.Create)
 	}
 	if got := plan.ReplicationControllerStatus(p.Status).GetReplicas(); got != 1 {
@@ -147,7 +167,7 @@ func TestReplicationControllerSelectsByItsTemplateWithoutSelector(t *testing.T) 
 }
 
 // drawPod draws a pod of a set in any state.
-func drawPod(t *rapid.T, i int, owner resource.Object) *schedulingv1.Pod {
+func drawPod(t *rapid.T, i int, owner object.Object) *schedulingv1.Pod {
 	p := pod(fmt.Sprintf("p%d", i), owner, on(rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "node")))
 	phase(rapid.SampledFrom([]string{"Pending", "Running", "Succeeded", "Failed"}).Draw(t, "phase"))(p)
 	if p.Status.GetPhase() == "Running" && rapid.Bool().Draw(t, "ready") {
@@ -180,8 +200,10 @@ func TestReplicasPromise(t *testing.T) {
 				t.Fatalf("removes %s, which does not count", gone.GetMetadata().GetName())
 			}
 			for _, kept := range pods {
-				if placement.Active(kept) && !slices.Contains(p.Delete, kept) && placement.IsReady(gone) && gone.Spec.NodeName != "" && !placement.IsReady(kept) {
-					t.Fatalf("removes %s, which is ready, and keeps %s, which is not", gone.GetMetadata().GetName(), kept.GetMetadata().GetName())
+				if placement.Active(kept) && !slices.Contains(p.Delete, kept) && placement.IsReady(gone) &&
+					gone.Spec.NodeName != "" && !placement.IsReady(kept) {
+					t.Fatalf("removes %s, which is ready, and keeps %s, which is not", gone.GetMetadata().GetName(),
+						kept.GetMetadata().GetName())
 				}
 			}
 		}

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/object"
 )
 
 // Annotations that number the templates of a deployment.
@@ -38,8 +38,8 @@ func Revision(set *schedulingv1.ReplicaSet) int64 {
 	return n
 }
 
-// noteRevision gives the set of the present template the annotations of its deployment, and the highest revision; the one that it had is kept in
-// its history. The deployment gets the same.
+// noteRevision gives the set of the present template the annotations of its deployment, and the highest revision; the
+// one that it had is kept in its history. The deployment gets the same.
 func (r *rollout) noteRevision() {
 	m := r.current.next.GetMetadata()
 	for k, v := range r.d.GetMetadata().GetAnnotations() {
@@ -66,12 +66,14 @@ func (r *rollout) noteRevision() {
 	}
 }
 
-// Rollback returns the template of an older revision of a deployment, from any replica sets of its namespace. Revision 0 means the one before the
-// present one. The error wraps ErrNoRevision if there is none.
-func Rollback(d *schedulingv1.Deployment, sets []*schedulingv1.ReplicaSet, revision int64) (*schedulingv1.PodTemplateSpec, error) {
+// Rollback returns the template of an older revision of a deployment, from any replica sets of its namespace. Revision
+// 0 means the one before the present one. The error wraps ErrNoRevision if there is none.
+func Rollback(d *schedulingv1.Deployment, sets []*schedulingv1.ReplicaSet,
+	revision int64,
+) (*schedulingv1.PodTemplateSpec, error) {
 	var own []*schedulingv1.ReplicaSet
 	for _, s := range sets {
-		if resource.ControllerOf(s).GetUid() == d.GetMetadata().GetUid() && Revision(s) > 0 {
+		if object.ControllerOf(s).GetUid() == d.GetMetadata().GetUid() && Revision(s) > 0 {
 			own = append(own, s)
 		}
 	}

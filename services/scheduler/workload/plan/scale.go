@@ -31,7 +31,8 @@ func (r *rollout) scaling() bool {
 	return false
 }
 
-// scale gives the sets sizes for the deployment's: one set all of it, several in proportion, so that a rollout goes on where it is.
+// scale gives the sets sizes for the deployment's: one set all of it, several in proportion, so that a rollout goes on
+// where it is.
 func (r *rollout) scale() {
 	active := slices.DeleteFunc(slices.Clone(r.all), func(s *set) bool { return s.size() == 0 })
 	switch {

@@ -7,7 +7,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// share returns a number, or a percentage of total rounded up or down. What cannot be read is 0: the rules of the kinds keep it out.
+// share returns a number, or a percentage of total rounded up or down. What cannot be read is 0: the rules of the kinds
+// keep it out.
 func share(v *structpb.Value, total int, up bool) int {
 	switch k := v.GetKind().(type) {
 	case *structpb.Value_NumberValue:

@@ -1,4 +1,4 @@
-package resource
+package object
 
 import (
 	"time"
@@ -23,8 +23,8 @@ func IsTrue(list []*metav1.Condition, typ string) bool {
 	return FindCondition(list, typ).GetStatus() == "True"
 }
 
-// SetCondition returns a list in which the condition of c's type is c. The time of its last transition is now if anything else in it differs, and
-// stays if nothing does. Neither list nor c is modified.
+// SetCondition returns a list in which the condition of c's type is c. The time of its last transition is now if
+// anything else in it differs, and stays if nothing does. Neither list nor c is modified.
 func SetCondition(list []*metav1.Condition, c *metav1.Condition, now time.Time) []*metav1.Condition {
 	c = proto.Clone(c).(*metav1.Condition)
 	out := make([]*metav1.Condition, 0, len(list)+1)

@@ -1,0 +1,58 @@
+package resource
+
+import (
+	"context"
+
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+)
+
+// Orphan is the propagation of a deletion that leaves alone what belongs to the object.
+const Orphan = "Orphan"
+
+// WriteOptions says how a write is done. The zero value stores what the caller of the context may store.
+type WriteOptions struct {
+	// Own marks a write that the service decided on, though a caller's request led to it: rules against callers do not
+	// hold for it. Outside of requests every write is the service's own.
+	Own bool
+	// DryRun checks everything and stores nothing.
+	DryRun bool
+	// Propagation of a deletion is "", "Background" or Orphan.
+	Propagation string
+	// Grace of a deletion is how many seconds the object may take to end; nil leaves that to Config.Grace.
+	Grace *int32
+	// Warn receives what is odd about the write and accepted. If nil, it goes to the caller with the answer.
+	Warn func(text string)
+}
+
+// Write is one write of an object, as the rules of its kind see it.
+type Write[T object.Object] struct {
+	Old T               // the zero T for a creation
+	New T               // the zero T for a deletion
+	By  identity.Caller // whose request it belongs to; the zero Caller outside of requests
+	WriteOptions
+}
+
+// Creates reports whether there was no object before.
+func (w *Write[T]) Creates() bool { return !w.Old.ProtoReflect().IsValid() }
+
+// Deletes reports whether the write is a deletion.
+func (w *Write[T]) Deletes() bool { return !w.New.ProtoReflect().IsValid() }
+
+func dryRun(opts []WriteOptions) bool { return len(opts) > 0 && opts[0].DryRun }
+
+// writing returns the write that a context and at most one set of options stand for, without its objects.
+func writing[T object.Object](ctx context.Context, opts []WriteOptions) *Write[T] {
+	w := &Write[T]{}
+	if len(opts) > 0 {
+		w.WriteOptions = opts[0]
+	}
+	var called bool
+	w.By, called = identity.CallerFrom(ctx)
+	w.Own = w.Own || !called
+	if w.Warn == nil {
+		w.Warn = func(text string) { rpcerr.Warn(ctx, text) }
+	}
+	return w
+}

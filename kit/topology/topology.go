@@ -1,0 +1,197 @@
+// Package topology declares the services of a cluster, one row each: the name, what it serves, its port, the services
+// that it calls, and what it may do in etcd. The supervisor, certificates, users of etcd, the gateway's routing,
+// required flags and health checks are all derived from these rows. It holds values only, so a plan may import it.
+package topology
+
+import (
+	"slices"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// Names of the services that other code refers to. A name is also that of the service's folder below services/, its
+// certificate, its etcd user and its container.
+const (
+	EtcdGuardian       = "etcd-guardian"
+	EvictionController = "eviction-controller"
+	Gateway            = "gateway"
+	HookBroker         = "hook-broker"
+	MachineAPI         = "machine-api"
+	NodeConfigurator   = "node-configurator"
+	ProviderLocal      = "provider-local"
+	Scheduler          = "scheduler"
+	UpdateOrchestrator = "update-orchestrator"
+)
+
+// Authorities of a cluster, by the names of their files.
+const (
+	APIAuthority        = "windlass"    // of services, users and agents
+	EtcdClientAuthority = "etcd-client" // of etcd's clients; a certificate's common name is the etcd user
+	EtcdPeerAuthority   = "etcd-peer"   // of etcd's members among themselves
+)
+
+// Authorities returns the names of all authorities.
+func Authorities() []string { return []string{APIAuthority, EtcdClientAuthority, EtcdPeerAuthority} }
+
+// MetricsStep is what a service's metrics port is above its port.
+const MetricsStep = 100
+
+// ElectionsPrefix is the prefix of all election keys in etcd.
+const ElectionsPrefix = "/windlass/elections/"
+
+// EtcdAccess is what a service may do in etcd.
+type EtcdAccess int
+
+const (
+	// NoEtcd means that the service has no user in etcd.
+	NoEtcd EtcdAccess = iota
+	// OwnKeys means that it reads and writes its own prefix and its own election key.
+	OwnKeys
+	// ReadElections means that it reads the election keys of all services.
+	ReadElections
+)
+
+// Service is the row of one service.
+type Service struct {
+	Name string
+	Port int // of gRPC, the same in every cluster: clusters differ in their addresses
+
+	// Packages are the proto packages whose gRPC services it serves through the gateway. Services are single gRPC services
+	// that it serves through the gateway although their package is another's or nobody's; they take precedence.
+	Packages []protoreflect.FullName
+	Services []protoreflect.FullName
+	// Released says that the manifests of a release may be of the kinds of Packages.
+	Released bool
+
+	// Needs are the services whose addresses it must be given as --peer, or it does not start. It is ready without them.
+	Needs []string
+	// Calls are further services that it calls where it is given their addresses. Every service also calls machine-api,
+	// for the revocations, and update-orchestrator, to report its ClusterOperator.
+	Calls []string
+	// CallsOwners and CallsAll say that it calls every service that has Packages, or every service, itself included.
+	CallsOwners, CallsAll bool
+
+	Etcd     EtcdAccess
+	Operator string   // name of its ClusterOperator; empty means Name
+	Signs    []string // the authorities whose keys it has
+	Seals    bool     // whether it seals records, by a key ring in its directory
+}
+
+// Services returns the services in the order in which the supervisor starts them: what etcd and the machines need comes
+// first. The caller may modify the result.
+func Services() []Service {
+	return []Service{
+		{
+			Name: ProviderLocal, Port: 7110,
+		},
+		{
+			Name: EtcdGuardian, Port: 7103, Packages: packages("etcd"), Needs: []string{MachineAPI},
+			Calls: []string{HookBroker}, Etcd: OwnKeys, Operator: "etcd", // the operator's name in the documents
+			Signs: []string{EtcdClientAuthority, EtcdPeerAuthority},
+		},
+		{
+			Name: MachineAPI, Port: 7101, Packages: packages("machine"), Released: true, Needs: []string{EvictionController},
+			Calls: []string{ProviderLocal}, Etcd: OwnKeys, Signs: []string{APIAuthority}, Seals: true,
+		},
+		{
+			Name: EvictionController, Port: 7104, Packages: packages("node"), Released: true,
+			Services: []protoreflect.FullName{"windlass.scheduling.v1.EvictionService"},
+			Needs:    []string{EtcdGuardian, MachineAPI, Scheduler}, Etcd: OwnKeys,
+		},
+		{
+			// Of events every service has its own, and the gateway merges them.
+			Name: Gateway, Port: 6443, CallsOwners: true, Etcd: ReadElections,
+			Services: []protoreflect.FullName{"windlass.event.v1.EventService", "windlass.meta.v1.AccessService"},
+		},
+		{
+			Name: HookBroker, Port: 7102, Packages: packages("hook"), Needs: []string{MachineAPI}, Etcd: OwnKeys,
+		},
+		{
+			Name: Scheduler, Port: 7107, Packages: packages("scheduling"), Released: true,
+			Needs: []string{EvictionController}, Etcd: OwnKeys,
+		},
+		{
+			Name: NodeConfigurator, Port: 7106, Packages: packages("config"), Released: true,
+			Needs: []string{EtcdGuardian, EvictionController}, Etcd: OwnKeys,
+			Operator: "machine-config", // the operator's name in the documents
+		},
+		{
+			Name: UpdateOrchestrator, Port: 7105, Packages: packages("update"), CallsAll: true, Etcd: OwnKeys,
+		},
+	}
+}
+
+func packages(groups ...string) []protoreflect.FullName {
+	var out []protoreflect.FullName
+	for _, g := range groups {
+		out = append(out, protoreflect.FullName("windlass."+g+".v1"))
+	}
+	return out
+}
+
+// Names returns the names of all services, in the order in which they are started.
+func Names() []string {
+	var out []string
+	for _, s := range Services() {
+		out = append(out, s.Name)
+	}
+	return out
+}
+
+// Find returns the row of a service; false if there is none, as for a provider plugin.
+func Find(name string) (Service, bool) {
+	for _, s := range Services() {
+		if s.Name == name {
+			return s, true
+		}
+	}
+	return Service{}, false
+}
+
+// Port returns the port of a service; 0 if there is no such service.
+func Port(name string) int {
+	s, _ := Find(name)
+	return s.Port
+}
+
+// Peers returns the names of the services that s calls, in the order of the rows.
+func (s Service) Peers() []string {
+	var out []string
+	for _, o := range Services() {
+		every := (o.Name == MachineAPI || o.Name == UpdateOrchestrator) && o.Name != s.Name
+		owner := s.CallsOwners && len(o.Packages) > 0
+		if s.CallsAll || every || owner || slices.Contains(s.Needs, o.Name) || slices.Contains(s.Calls, o.Name) {
+			out = append(out, o.Name)
+		}
+	}
+	return out
+}
+
+// Server returns the name of the service that serves a gRPC service through the gateway, or "" if it is not exposed.
+// windlass.provider.v1 is not: it is between machine-api and its provider alone.
+func Server(service protoreflect.FullName) string {
+	server := ""
+	for _, s := range Services() {
+		if slices.Contains(s.Services, service) {
+			return s.Name
+		}
+		if slices.Contains(s.Packages, service.Parent()) {
+			server = s.Name
+		}
+	}
+	return server
+}
+
+// Operator returns the name of a service's ClusterOperator. A service without a row has one of its own name.
+func Operator(service string) string {
+	if s, _ := Find(service); s.Operator != "" {
+		return s.Operator
+	}
+	return service
+}
+
+// Prefix returns the prefix of a service's records in etcd.
+func Prefix(service string) string { return "/windlass/" + service + "/" }
+
+// ElectionKey returns the key of a service's election in etcd.
+func ElectionKey(service string) string { return ElectionsPrefix + service }

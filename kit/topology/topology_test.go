@@ -1,0 +1,83 @@
+package topology
+
+import (
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+func TestNamesPortsAndPackagesAreThereOnce(t *testing.T) {
+	seen := map[any]string{}
+	once := func(what any, service string) {
+		if other, is := seen[what]; is {
+			t.Errorf("%s and %s both have %v", other, service, what)
+		}
+		seen[what] = service
+	}
+	for _, s := range Services() {
+		if s.Port <= 0 || s.Port+MetricsStep > 65535 {
+			t.Errorf("%s has the port %d", s.Name, s.Port)
+		}
+		for _, what := range []any{s.Name, s.Port, s.Port + MetricsStep, "operator " + Operator(s.Name)} {
+			once(what, s.Name)
+		}
+		for _, p := range slices.Concat(s.Packages, s.Services) {
+			once(p, s.Name)
+		}
+	}
+}
+
+func TestPeersAreServices(t *testing.T) {
+	for _, s := range Services() {
+		for _, name := range slices.Concat(s.Needs, s.Calls) {
+			if !slices.Contains(s.Peers(), name) {
+				t.Errorf("%s calls %q, which is no service", s.Name, name)
+			}
+			if name == s.Name {
+				t.Errorf("%s needs itself", s.Name)
+			}
+		}
+	}
+}
+
+func TestPeers(t *testing.T) {
+	for name, want := range map[string][]string{
+		HookBroker:   {MachineAPI, UpdateOrchestrator},
+		MachineAPI:   {ProviderLocal, EvictionController, UpdateOrchestrator},
+		EtcdGuardian: {MachineAPI, HookBroker, UpdateOrchestrator},
+		Gateway: {
+			EtcdGuardian, MachineAPI, EvictionController, HookBroker, Scheduler, NodeConfigurator, UpdateOrchestrator,
+		},
+		UpdateOrchestrator: Names(),
+	} {
+		s, ok := Find(name)
+		if got := s.Peers(); !ok || !slices.Equal(got, want) {
+			t.Errorf("%s calls %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestServer(t *testing.T) {
+	for service, want := range map[protoreflect.FullName]string{
+		"windlass.scheduling.v1.PodService":      Scheduler,
+		"windlass.scheduling.v1.EvictionService": EvictionController, // before the package's service
+		"windlass.meta.v1.AccessService":         Gateway,
+		"windlass.provider.v1.ProviderService":   "",
+		"grpc.health.v1.Health":                  "",
+	} {
+		if got := Server(service); got != want {
+			t.Errorf("%s is served by %q, want %q", service, got, want)
+		}
+	}
+}
+
+func TestOperatorsHaveTheNamesOfTheDocuments(t *testing.T) {
+	for service, want := range map[string]string{
+		EtcdGuardian: "etcd", NodeConfigurator: "machine-config", Scheduler: "scheduler", "provider-x": "provider-x",
+	} {
+		if got := Operator(service); got != want {
+			t.Errorf("the operator of %s is %q, want %q", service, got, want)
+		}
+	}
+}

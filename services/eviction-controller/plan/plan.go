@@ -1,0 +1,182 @@
+package plan
+
+import (
+	"slices"
+	"time"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/object"
+	"google.golang.org/protobuf/proto"
+)
+
+// Plan is the outcome of one decision; all plans of this service have this shape. The zero Plan means nothing to do.
+// The controller does Do, asks Ask, remembers the answers (see Memory), and calls the same function again with them.
+type Plan struct {
+	Do       []Action   // in this order; stop at the first that fails
+	Held     []Held     // what is held back
+	WaitsFor string     // what is waited for, in one line; empty if nothing
+	Ask      []Question // once Do is done, the first AtOnce of them at the same time; then decide again
+	Wake     time.Time  // when to decide again even if nothing changes; zero means never
+}
+
+// AtOnce is how many questions of a plan are asked at the same time. The others may not have to be asked any more once
+// these are answered.
+const AtOnce = 8
+
+// What an Action does.
+const (
+	StoreNode       = "StoreNode"               // write Action.Node
+	StoreDrain      = "StoreDrain"              // write the status of Action.Drain
+	CordonNode      = "CordonNode"              // decide about the node: a drain that holds it makes it unschedulable
+	ReleasePermit   = "ReleaseDisruptionPermit" // give the permit back that is held for Action.Machine
+	ReleaseDrain    = "ReleaseDrain"            // write Action.Drain, which has no Finalizer now, and forget the drain
+	TakeTurn        = "TakeTurn"                // remember Action.Turn in Action.Zone
+	BeginDisruption = "BeginDisruption"         // remember it, and decide again about the nodes that are not ready
+	EndDisruption   = "EndDisruption"           // the same, and silence counts from now for all agents
+	RebootNode      = "RebootNode"              // order the node's agent to restart it
+)
+
+// What a Question asks.
+const (
+	AcquirePermit = "AcquireDisruptionPermit" // of etcd-guardian, the permit of Question.Machine
+	ListPods      = "ListPods"                // of the scheduler, the pods of the node
+	EvictPod      = "EvictPod"                // of the scheduler, to evict Question.Pod if its disruption budgets allow it
+	DeletePod     = "DeletePod"               // of the scheduler, to delete Question.Pod whatever the budgets say
+)
+
+// Action is one thing to do; of the last fields those are set that the verb names.
+type Action struct {
+	Verb   string
+	Object *metav1.ObjectReference
+	Reason string // for people
+
+	Node    *nodev1.Node
+	Drain   *nodev1.Drain
+	Machine *metav1.ObjectReference
+	Zone    string
+	Turn    Turn
+}
+
+// Question is what another service must answer before the next decision.
+type Question struct {
+	Verb   string
+	Object *metav1.ObjectReference
+	Reason string // for people
+
+	Machine *metav1.ObjectReference
+	Pod     *schedulingv1.Pod
+	Grace   *int32 // of EvictPod, in seconds; nil for what the pod says itself
+	Drain   string // uid of the drain that asks; empty if none does
+}
+
+// Held is something that would be done if nothing held it back.
+type Held struct {
+	Action  string
+	Object  *metav1.ObjectReference
+	Reason  string
+	Since   time.Time // since when; zero if unknown
+	Unblock string    // what would let it go on; empty if time alone does
+}
+
+// Code says what an Answer comes to. The zero Code means that nothing was answered.
+type Code int
+
+// Codes of answers.
+const (
+	NotAsked  Code = iota
+	Granted        // the permit is held, the pods are listed, the eviction was accepted
+	NotNeeded      // the machine has no voter, so that it needs no permit
+	Refused        // by the service that was asked
+	Away           // the service did not answer
+)
+
+// Answer is what came of a Question.
+type Answer struct {
+	Code Code
+	Why  string              // it was refused, or the service did not answer
+	At   time.Time           // when it came
+	Pods []*schedulingv1.Pod // of ListPods
+}
+
+// Answered is a question with its answer.
+type Answered struct {
+	Question
+	Answer
+}
+
+// Steps returns what the plan does now for Plan RPCs, in order. What is stored is left out: they show it as a whole.
+func (p Plan) Steps() []*metav1.PlannedAction {
+	var out []*metav1.PlannedAction
+	for _, a := range p.Do {
+		switch a.Verb {
+		case CordonNode, ReleasePermit, RebootNode:
+			out = append(out, &metav1.PlannedAction{Action: a.Verb, Object: a.Object, Reason: a.Reason})
+		}
+	}
+	for _, q := range p.Ask {
+		out = append(out, &metav1.PlannedAction{Action: q.Verb, Object: q.Object, Reason: q.Reason})
+	}
+	return out
+}
+
+// HeldBack returns what is held back for Plan RPCs.
+func (p Plan) HeldBack() []*metav1.HeldBack {
+	var out []*metav1.HeldBack
+	for _, h := range p.Held {
+		out = append(out, &metav1.HeldBack{Action: h.Action, Object: h.Object, Reason: h.Reason, Unblock: h.Unblock})
+	}
+	return out
+}
+
+// Does reports whether an action is part of the plan.
+func (p Plan) Does(verb string) bool {
+	return slices.ContainsFunc(p.Do, func(a Action) bool { return a.Verb == verb })
+}
+
+// Asks reports whether a question is part of the plan.
+func (p Plan) Asks(verb string) bool {
+	return slices.ContainsFunc(p.Ask, func(q Question) bool { return q.Verb == verb })
+}
+
+// NodeAfter returns a node as the plan that was made for it leaves it.
+func (p Plan) NodeAfter(node *nodev1.Node) *nodev1.Node {
+	for _, a := range p.Do {
+		if a.Verb == StoreNode {
+			return a.Node
+		}
+	}
+	return node
+}
+
+// StatusAfter returns the status of a drain as the plan that was made for it leaves it.
+func (p Plan) StatusAfter(d *nodev1.Drain) *nodev1.DrainStatus {
+	for _, a := range p.Do {
+		if a.Verb == StoreDrain {
+			return a.Drain.GetStatus()
+		}
+	}
+	return d.GetStatus()
+}
+
+// wake decides again at a time, unless that is done earlier anyway; zero changes nothing.
+func (p *Plan) wake(at time.Time) {
+	if p.Wake.IsZero() || !at.IsZero() && at.Before(p.Wake) {
+		p.Wake = at
+	}
+}
+
+func (p *Plan) hold(h Held) {
+	p.Held = append(p.Held, h)
+	if p.WaitsFor == "" {
+		p.WaitsFor = h.Reason
+	}
+}
+
+// storeNode adds the write of a node, if it changes anything.
+func (p *Plan) storeNode(have, want *nodev1.Node) {
+	if !proto.Equal(have, want) {
+		p.Do = append(p.Do, Action{Verb: StoreNode, Object: object.Reference(have), Node: want})
+	}
+}

@@ -1,0 +1,39 @@
+package plan
+
+import (
+	"time"
+
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/object"
+)
+
+// RebootView is everything that decides what the agent of a node is ordered when it was heard.
+type RebootView struct {
+	Now    time.Time // UTC
+	Node   *nodev1.Node
+	Boot   string // that the agent says its node runs
+	Permit Answer // to AcquirePermit, just now
+}
+
+// Reboot decides whether the agent of a node is ordered to restart it. The permit of a control-plane node is asked for
+// once more right before: another voter may have died since the reboot was requested.
+func Reboot(v RebootView) Plan {
+	var p Plan
+	ref, name := object.Reference(v.Node), v.Node.GetMetadata().GetName()
+	switch {
+	case v.Boot == "" || v.Node.GetMetadata().GetAnnotations()[RebootOf] != v.Boot:
+	case ControlPlane(v.Node) && v.Permit.Code == NotAsked:
+		p.Ask = append(p.Ask, Question{
+			Verb: AcquirePermit, Object: ref, Reason: "the node may run a voter of the etcd cluster",
+			Machine: MachineOfNode(name),
+		})
+	case v.Permit.Code == Refused || v.Permit.Code == Away:
+		p.hold(Held{
+			Action: RebootNode, Object: ref, Reason: v.Permit.Why,
+			Unblock: "the holder of the permit finishes its work, and every other voter answers",
+		})
+	default:
+		p.Do = append(p.Do, Action{Verb: RebootNode, Object: ref, Reason: "its reboot was requested"})
+	}
+	return p
+}
