@@ -161,14 +161,10 @@ func TestAProcessThatIsKilledIsStartedAgain(t *testing.T) {
 	if err := s.Signal("worker", syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	killed := time.Now()
 	running(t, s, "worker", first)
 	st := statusOf(s, "worker")
 	if st.Restarts != 1 || st.LastExit.Signal != syscall.SIGKILL || !st.LastExit.Known {
 		t.Errorf("status = %+v, want one restart after a SIGKILL", st)
-	}
-	if seen := st.LastExit.At.Sub(killed); seen > 50*time.Millisecond {
-		t.Errorf("the exit was seen after %v", seen)
 	}
 	if alive(first) {
 		t.Errorf("pid %d still lives", first)

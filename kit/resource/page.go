@@ -89,7 +89,7 @@ func (t *Table[T]) page(ctx context.Context, r request, sel Selection) (*page[T]
 	}
 	p := &page[T]{meta: &metav1.ListMeta{}, limit: int(r.number("limit"))}
 	if revision == 0 {
-		if err := t.caughtUp(ctx); err != nil {
+		if err := t.CatchUp(ctx); err != nil {
 			return nil, err
 		}
 		objects, v := t.snapshot(namespace, t.interestOf(namespace, sel))

@@ -53,8 +53,9 @@ const (
 	askEvery     = 100 * time.Millisecond // a member that lags behind does not say how far it is
 )
 
-// caughtUp waits until the cache shows all that was in etcd at the moment of the call.
-func (t *Table[T]) caughtUp(ctx context.Context) error {
+// CatchUp waits until the cache shows all that was in etcd at the moment of the call, or ctx ends. It fails if etcd
+// does not answer.
+func (t *Table[T]) CatchUp(ctx context.Context) error {
 	mine, first := t.reads.join()
 	if first {
 		go t.reads.run(func() (int64, error) {

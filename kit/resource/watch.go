@@ -73,7 +73,7 @@ func (t *Table[T]) Watching(ctx context.Context, namespace string, sel Selection
 	}
 	of := t.interestOf(namespace, sel)
 	if after == 0 {
-		if err := t.caughtUp(ctx); err != nil {
+		if err := t.CatchUp(ctx); err != nil {
 			return err
 		}
 		objects, v := t.snapshot(namespace, of)

@@ -32,6 +32,7 @@ import (
 
 	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/kms"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -262,15 +263,10 @@ func (p *Process) ReadyWhen(f func(context.Context) error) {
 	p.ready = append(p.ready, f)
 }
 
-// Election decides which process of a service leads; reconcile.Elector is one.
-type Election interface {
-	prometheus.Collector
-	Leads() bool
-	Run(ctx context.Context, lead func(ctx context.Context) error) error
-}
-
-// Lead returns the part that runs lead while the process has won the election, which the process reports from now on.
-func (p *Process) Lead(e Election, lead Part) Part {
+// Lead returns the part that runs lead while the process has won the election of its service, which the process reports
+// from now on.
+func (p *Process) Lead(etcd *clientv3.Client, lead Part) Part {
+	e := controller.NewElector(etcd, p.cfg.Name, p.Address(), p.Log)
 	p.Leads = e.Leads
 	p.Metrics.MustRegister(e)
 	return func(ctx context.Context) error { return e.Run(ctx, lead) }

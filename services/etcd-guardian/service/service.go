@@ -18,7 +18,6 @@ import (
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/process"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/controller"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/members"
@@ -118,7 +117,7 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 	p.WithoutEtcd = true // it helps etcd back
 	return append(parts,
 		supervisor.Run, machines.Run, sets.Run, recorder.Run,
-		p.Lead(reconcile.NewElector(p.Etcd, name, p.Address(), p.Log), c.Lead),
+		p.Lead(p.Etcd, c.Lead),
 		func(ctx context.Context) error {
 			defer client.Close()
 			return c.Run(ctx)

@@ -552,7 +552,7 @@ func TestPeerCertificatesAreForPlannedMembersAlone(t *testing.T) {
 		Server: true, Client: true,
 	})
 	if code := get(t, leaver.peerClient(), agents["m0"].peer+"/members"); code != http.StatusUnauthorized {
-		t.Errorf("a certificate that names no member: %d, want 401: 403 would end its member for ever", code)
+		t.Errorf("a certificate that names no member: %d, want 401: 403 would end its member permanently", code)
 	}
 }
 

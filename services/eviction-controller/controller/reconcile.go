@@ -13,14 +13,13 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/object"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/trace"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/windlass-dev/windlass/services/eviction-controller/kinds"
 	"github.com/windlass-dev/windlass/services/eviction-controller/liveness"
@@ -56,19 +55,22 @@ type Config struct {
 // is in Views; it has no timers or counters of its own.
 type Controller struct {
 	Config
-	nodes *reconcile.Loop
+	loops *controller.Loops
+	nodes *controller.Loop
 	// drains of nodes and evictions for their taints: kept apart, so that a scheduler that is slow keeps no node waiting
-	leave *reconcile.Loop
+	leave *controller.Loop
 	locks nodeLocks // of the decisions about a node and its drains, which depend on each other's permit
 }
 
 // New returns a controller that does nothing before Lead.
 func New(cfg Config) *Controller {
-	c := &Controller{Config: cfg}
-	c.nodes = reconcile.NewLoop("nodes", workers, c.names, c.reconcileNode, c.Log)
-	c.leave = reconcile.NewLoop("pods", workers, c.names, c.reconcilePods, c.Log)
-	c.Tables.Nodes.Subscribe(func(ch resource.Change[*nodev1.Node]) { c.add(ch.Key.Name) })
-	c.Tables.Drains.Subscribe(c.drainChanged)
+	c := &Controller{Config: cfg, loops: controller.New(cfg.Log)}
+	c.nodes = c.loops.Loop("nodes", workers, c.reconcileNode)
+	c.leave = c.loops.Loop("pods", workers, c.reconcilePods)
+	for _, l := range []*controller.Loop{c.nodes, c.leave} {
+		controller.For(l, c.Tables.Nodes)
+		controller.Watches(l, c.Tables.Drains, nodeOfDrain)
+	}
 	c.Pods.Subscribe(c.podChanged)
 	c.Budgets.Subscribe(c.budgetChanged)
 	return c
@@ -76,36 +78,17 @@ func New(cfg Config) *Controller {
 
 // Lead works until ctx ends.
 func (c *Controller) Lead(ctx context.Context) error {
-	if err := c.Tables.Nodes.WaitSynced(ctx); err != nil {
-		return nil // ctx ended
-	}
-	if err := c.Tables.Drains.WaitSynced(ctx); err != nil {
-		return nil
-	}
 	c.Views.forget()
-	end := c.Tracker.Lead(c.nodes.Add)
+	end := c.Tracker.Lead(func(node string) { c.nodes.Add(node) })
 	defer end()
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return c.nodes.Run(ctx) })
-	group.Go(func() error { return c.leave.Run(ctx) })
-	group.Go(func() error {
+	return c.loops.Lead(ctx, func(ctx context.Context) error {
 		if c.Pods.WaitSynced(ctx) == nil {
-			c.addAll() // drains wait for the first word of the scheduler
+			names := c.names() // drains wait until the pods are known
+			c.nodes.Add(names...)
+			c.leave.Add(names...)
 		}
 		return nil
 	})
-	return group.Wait()
-}
-
-func (c *Controller) add(node string) {
-	c.nodes.Add(node)
-	c.leave.Add(node)
-}
-
-func (c *Controller) addAll() {
-	for _, node := range c.names() {
-		c.add(node)
-	}
 }
 
 // names returns the names of all nodes, and of those that drains name. A name may come more than once.
@@ -117,8 +100,8 @@ func (c *Controller) names() []string {
 	return out
 }
 
-func (c *Controller) drainChanged(ch resource.Change[*nodev1.Drain]) {
-	c.add(ch.Object.GetSpec().GetNodeName())
+func nodeOfDrain(ch resource.Change[*nodev1.Drain]) []string {
+	return []string{ch.Object.GetSpec().GetNodeName()}
 }
 
 // podChanged looks at the node of a pod, and at the one that it was on before.
@@ -192,7 +175,7 @@ func (c *Controller) reconcilePods(ctx context.Context, name string) (time.Time,
 		}
 		w, err := c.drain(trace.Continue(ctx, d.GetMetadata()), d)
 		failed = append(failed, err)
-		wake = reconcile.Earliest(wake, w)
+		wake = controller.Earliest(wake, w)
 	}
 	w, err := c.carryOut(ctx, name, func([]plan.Answered) (plan.Plan, []*schedulingv1.PodDisruptionBudget) {
 		node, ok := c.Tables.Nodes.Lookup("", name)
@@ -201,7 +184,7 @@ func (c *Controller) reconcilePods(ctx context.Context, name string) (time.Time,
 		}
 		return plan.Evictions(c.Views.Evictions(node)), nil
 	})
-	return reconcile.Earliest(wake, w), errors.Join(append(failed, err)...)
+	return controller.Earliest(wake, w), errors.Join(append(failed, err)...)
 }
 
 func (c *Controller) drain(ctx context.Context, d *nodev1.Drain) (time.Time, error) {
@@ -236,7 +219,7 @@ func (c *Controller) carryOut(ctx context.Context, node string,
 		case err != nil || len(p.Ask) == 0:
 			return p.Wake, rpcerr.IgnoreChanged(err) // the change leads to another decision
 		case silent:
-			return reconcile.Earliest(p.Wake, time.Now().Add(plan.AskScheduler)), nil
+			return controller.Earliest(p.Wake, time.Now().Add(plan.AskScheduler)), nil
 		}
 		given := c.ask(ctx, p.Ask)
 		if ctx.Err() != nil {

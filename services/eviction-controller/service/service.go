@@ -14,7 +14,6 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/serve"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -69,7 +68,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	p.Tables.Add(tables.Drains, &nodev1.DrainService_ServiceDesc, nil)
 	return []serve.Part{
 		recorder.Run, awake.Run, pods.Run, budgets.Run,
-		p.Lead(reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log), control.Lead),
+		p.Lead(etcd, control.Lead),
 	}, recorder.Register(p.GRPC)
 }
 

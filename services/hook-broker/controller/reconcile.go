@@ -12,14 +12,13 @@ import (
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/object"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/trace"
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -50,84 +49,75 @@ type Config struct {
 // Controller looks after tasks and owners while this process leads.
 type Controller struct {
 	Config
-	machines *reconcile.Loop // by namespace/name
-	owners   *reconcile.Loop // by the owner as hooks name it
+	loops    *controller.Loops
+	machines *controller.Loop // by namespace/name
+	owners   *controller.Loop // by the owner as hooks name it
 }
 
 // New returns a controller that does nothing before Lead.
 func New(cfg Config) *Controller {
-	c := &Controller{Config: cfg}
-	c.machines = reconcile.NewLoop("machines", workers, c.machineKeys, c.ReconcileMachine, cfg.Log)
-	c.owners = reconcile.NewLoop("owners", workers, c.ownerKeys, c.ReconcileOwner, cfg.Log)
-	cfg.Machines.Subscribe(func(ch resource.Change[*machinev1.Machine]) { c.machines.Add(ch.Key.String()) })
-	cfg.Tables.Tasks.Subscribe(c.taskChanged)
-	cfg.Tables.Owners.Subscribe(c.ownerChanged)
+	c := &Controller{Config: cfg, loops: controller.New(cfg.Log)}
+	c.machines = c.loops.Loop("machines", workers, c.ReconcileMachine)
+	controller.For(c.machines, cfg.Machines)
+	controller.Watches(c.machines, cfg.Tables.Tasks, machineOfTask)
+	controller.Watches(c.machines, cfg.Tables.Owners, c.machinesOfOwner)
+	c.owners = c.loops.Loop("owners", workers, c.ReconcileOwner)
+	controller.Watches(c.owners, cfg.Machines, ownersOfHooks)
+	controller.Watches(c.owners, cfg.Tables.Tasks, func(ch resource.Change[*hookv1.HookTask]) []string {
+		return []string{ch.Object.GetSpec().GetOwner()}
+	})
+	controller.Watches(c.owners, cfg.Tables.Owners, func(ch resource.Change[*hookv1.HookOwner]) []string {
+		return []string{ch.Object.GetSpec().GetOwner()}
+	})
+	c.owners.Begin(cfg.Presence.Owners)
 	return c
 }
 
 // Lead works until ctx ends.
 func (c *Controller) Lead(ctx context.Context) error {
-	for _, wait := range []func(context.Context) error{
-		c.Machines.WaitSynced, c.Tables.Tasks.WaitSynced, c.Tables.Owners.WaitSynced,
-	} {
-		if err := wait(ctx); err != nil {
-			return nil // ctx ended
-		}
-	}
-	end := c.Presence.Lead(c.lookAtOwner)
+	end := c.Presence.Lead(c.presenceChanged)
 	defer end()
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return c.machines.Run(ctx) })
-	group.Go(func() error { return c.owners.Run(ctx) })
-	return group.Wait()
+	return c.loops.Lead(ctx)
 }
 
-// machineKeys returns the keys of all machines, and of those that tasks name. A key may come more than once.
-func (c *Controller) machineKeys() []string {
-	out := c.Machines.Keys()
-	for t := range c.Tables.Tasks.Objects() {
+// machineOfTask returns the machine of a task. A task is removed only after its machine was reconciled.
+func machineOfTask(ch resource.Change[*hookv1.HookTask]) []string {
+	if ch.Deleted {
+		return nil
+	}
+	return []string{machineOf(ch.Object).String()}
+}
+
+// ownersOfHooks returns the owners that the hooks of a machine name.
+func ownersOfHooks(ch resource.Change[*machinev1.Machine]) []string {
+	var out []string
+	for _, h := range plan.Hooks(ch.Object) {
+		out = append(out, h.Owner)
+	}
+	return out
+}
+
+// machinesOfOwner returns the machines that wait for an owner: their tasks say whether it is connected.
+func (c *Controller) machinesOfOwner(ch resource.Change[*hookv1.HookOwner]) []string {
+	if ch.Deleted {
+		return nil
+	}
+	return c.waiting(ch.Object.GetSpec().GetOwner())
+}
+
+// presenceChanged has an owner reconciled, and the machines that wait for it.
+func (c *Controller) presenceChanged(owner string) {
+	c.owners.Add(owner)
+	c.machines.Add(c.waiting(owner)...)
+}
+
+// waiting returns the machines with a task of an owner.
+func (c *Controller) waiting(owner string) []string {
+	var out []string
+	for _, t := range c.tasksOfOwner(owner) {
 		out = append(out, machineOf(t).String())
 	}
 	return out
-}
-
-// ownerKeys returns all owners that hooks name, that are stored, or that are connected. One may come more than once.
-func (c *Controller) ownerKeys() []string {
-	out := c.Presence.Owners()
-	for m := range c.Machines.Objects() {
-		for _, h := range plan.Hooks(m) {
-			out = append(out, h.Owner)
-		}
-	}
-	for o := range c.Tables.Owners.Objects() {
-		out = append(out, o.GetSpec().GetOwner())
-	}
-	return out
-}
-
-// taskChanged has the machine and the owner of a task looked at. A task goes only by way of its machine, which sees to
-// its owner then.
-func (c *Controller) taskChanged(ch resource.Change[*hookv1.HookTask]) {
-	if !ch.Deleted {
-		c.machines.Add(machineOf(ch.Object).String())
-		c.owners.Add(ch.Object.GetSpec().GetOwner())
-	}
-}
-
-func (c *Controller) ownerChanged(ch resource.Change[*hookv1.HookOwner]) {
-	if ch.Deleted {
-		c.owners.Add(ch.Object.GetSpec().GetOwner())
-		return
-	}
-	c.lookAtOwner(ch.Object.GetSpec().GetOwner())
-}
-
-// lookAtOwner has an owner looked at, and the machines that wait for it: their tasks say whether it is there.
-func (c *Controller) lookAtOwner(owner string) {
-	c.owners.Add(owner)
-	for _, t := range c.tasksOfOwner(owner) {
-		c.machines.Add(machineOf(t).String())
-	}
 }
 
 func (c *Controller) tasksOfOwner(owner string) []*hookv1.HookTask {
@@ -143,11 +133,6 @@ func machineOf(t *hookv1.HookTask) object.Key {
 // means when something changes.
 func (c *Controller) ReconcileMachine(ctx context.Context, key string) (time.Time, error) {
 	v := c.observe(object.ParseKey(key))
-	for _, h := range plan.Hooks(v.Machine) {
-		if _, ok := c.Tables.Owner(h.Owner); !ok {
-			c.owners.Add(h.Owner)
-		}
-	}
 	p := plan.Machine(v)
 	for _, ch := range p.Create {
 		trace.Follow(ch.Task.GetMetadata(), v.Machine.GetMetadata())
@@ -242,7 +227,6 @@ func (c *Controller) remove(ctx context.Context, t *hookv1.HookTask) error {
 		return rpcerr.IgnoreChanged(err)
 	}
 	c.Log.InfoContext(ctx, "hook holds its machine no longer", attributes(t)...)
-	c.owners.Add(t.GetSpec().GetOwner())
 	return nil
 }
 

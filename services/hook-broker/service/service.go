@@ -12,7 +12,6 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/serve"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -62,6 +61,6 @@ func build(p *serve.Process, etcd *clientv3.Client, name string) ([]serve.Part, 
 	p.ReadyWhen(machines.WaitSynced)
 	return []serve.Part{
 		machines.Run, recorder.Run,
-		p.Lead(reconcile.NewElector(etcd, name, p.Address(), p.Log), control.Lead),
+		p.Lead(etcd, control.Lead),
 	}, recorder.Register(p.GRPC)
 }

@@ -15,9 +15,9 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/object"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/services/machine-api/kinds"
@@ -71,7 +71,8 @@ type Controller struct {
 	nodes  nodev1.NodeServiceClient
 	drains nodev1.DrainServiceClient
 
-	machines, sets, controlPlanes, garbage *reconcile.Loop
+	loops                                  *controller.Loops
+	machines, sets, controlPlanes, garbage *controller.Loop
 
 	mu           sync.Mutex
 	createErrors map[string]string // by uid of the machine: why its instance could not be made last
@@ -84,19 +85,27 @@ func New(cfg Config) *Controller {
 	}
 	c := &Controller{
 		Config: cfg, nodes: nodev1.NewNodeServiceClient(cfg.Eviction), drains: nodev1.NewDrainServiceClient(cfg.Eviction),
-		createErrors: map[string]string{},
+		createErrors: map[string]string{}, loops: controller.New(cfg.Log),
 	}
-	c.machines = reconcile.NewLoop("machine", workers, cfg.Tables.Machines.Keys, quietly(c.reconcileMachine), cfg.Log)
-	c.sets = reconcile.NewLoop("machineset", workers, cfg.Tables.Sets.Keys, quietly(c.reconcileSet), cfg.Log)
-	c.controlPlanes = reconcile.NewLoop("controlplanemachineset", 1, cfg.Tables.ControlPlanes.Keys,
-		quietly(c.reconcileControlPlane), cfg.Log)
-	c.garbage = reconcile.NewLoop("garbage", workers, cfg.Tables.Machines.Keys, quietly(c.reconcileOwners), cfg.Log)
+	c.machines = loop(c, cfg.Tables.Machines, "machine", workers, c.reconcileMachine)
+	c.sets = loop(c, cfg.Tables.Sets, "machineset", workers, c.reconcileSet)
+	c.controlPlanes = loop(c, cfg.Tables.ControlPlanes, "controlplanemachineset", 1, c.reconcileControlPlane)
+	c.garbage = loop(c, cfg.Tables.Machines, "garbage", workers, c.reconcileOwners)
 	c.subscribe()
 	return c
 }
 
+// loop adds the loop of a kind. Each of them reads all kinds, and must see what the former leader wrote.
+func loop[T object.Object](c *Controller, t *resource.Table[T], name string, workers int, f controller.Func,
+) *controller.Loop {
+	l := c.loops.Loop(name, workers, quietly(f))
+	controller.For(l, t)
+	l.Needs(c.Tables.Machines, c.Tables.Sets, c.Tables.ControlPlanes, c.Tables.Infrastructure)
+	return l
+}
+
 // quietly suppresses the warning for a conflict with another writer.
-func quietly(f reconcile.Func) reconcile.Func {
+func quietly(f controller.Func) controller.Func {
 	return func(ctx context.Context, key string) (time.Time, error) {
 		wake, err := f(ctx, key)
 		if status.Code(err) == codes.Aborted {
@@ -110,13 +119,11 @@ func quietly(f reconcile.Func) reconcile.Func {
 func (c *Controller) subscribe() {
 	c.Tables.Machines.Subscribe(c.machineChanged)
 	c.Tables.Sets.Subscribe(func(ch resource.Change[*machinev1.MachineSet]) {
-		c.sets.Add(ch.Key.String())
 		if ch.Deleted {
 			c.ownerGone(ch.Object)
 		}
 	})
 	c.Tables.ControlPlanes.Subscribe(func(ch resource.Change[*machinev1.ControlPlaneMachineSet]) {
-		c.controlPlanes.Add(ch.Key.String())
 		if ch.Deleted {
 			c.ownerGone(ch.Object)
 		}
@@ -133,10 +140,8 @@ func (c *Controller) subscribe() {
 	})
 }
 
-// machineChanged enqueues a machine, and the sets that count it now or did so before.
+// machineChanged enqueues the sets that count a machine now or did so before.
 func (c *Controller) machineChanged(ch resource.Change[*machinev1.Machine]) {
-	c.machines.Add(ch.Key.String())
-	c.garbage.Add(ch.Key.String())
 	c.ownersOf(ch.Object)
 	if ch.Existed {
 		c.ownersOf(ch.Previous)
@@ -185,24 +190,15 @@ func (c *Controller) nodeChanged(node *nodev1.Node) {
 		c.machines.Add(object.KeyOf(m).String())
 		c.ownersOf(m)
 	}
-	for _, key := range c.Tables.ControlPlanes.Keys() {
-		c.controlPlanes.Add(key)
-	}
+	c.controlPlanes.Add(c.Tables.ControlPlanes.Keys()...)
 }
 
-// Run acts until ctx ends. The tables must be running; Run itself waits until they show all that was written before.
-func (c *Controller) Run(ctx context.Context) error {
-	if err := c.Tables.CatchUp(ctx); err != nil {
-		return fmt.Errorf("catch up: %w", err)
-	}
+// Lead works until ctx ends.
+func (c *Controller) Lead(ctx context.Context) error {
 	c.mu.Lock()
 	clear(c.createErrors) // machines of an earlier term may have gone while another process led
 	c.mu.Unlock()
-	group, ctx := errgroup.WithContext(ctx)
-	for _, l := range []*reconcile.Loop{c.machines, c.sets, c.controlPlanes, c.garbage} {
-		group.Go(func() error { return l.Run(ctx) })
-	}
-	return group.Wait()
+	return c.loops.Lead(ctx)
 }
 
 // nodesByName returns all nodes; ok is false while they are unknown.

@@ -143,7 +143,7 @@ func (w *world) start() *Controller {
 		Bootstrap: join.NewTokens(w.store, func() string { return "sha256:00" }, []string{"127.0.0.1:6443"}),
 		Events:    nobody{}, Log: quiet(),
 	})
-	w.stop = background(w.t, nodes.Run, drains.Run, providers.Run, c.Run)
+	w.stop = background(w.t, nodes.Run, drains.Run, providers.Run, c.Lead)
 	return c
 }
 

@@ -3,7 +3,6 @@
 package kinds
 
 import (
-	"context"
 	"log/slog"
 	"slices"
 	"time"
@@ -79,26 +78,6 @@ func New(st *store.Store, v protovalidate.Validator, policy *identity.Policy, lo
 // All returns all tables.
 func (t *Tables) All() []resource.Served {
 	return []resource.Served{t.Machines, t.Sets, t.ControlPlanes, t.Infrastructure, t.Revocations}
-}
-
-// CatchUp returns once the tables show everything that was written before the call, by the former leader.
-func (t *Tables) CatchUp(ctx context.Context) error {
-	for _, k := range t.All() {
-		page, err := t.store.List(ctx, k.Type().GetPlural()+"/", store.ListOptions{})
-		if err != nil {
-			return err
-		}
-		// The newest record's own revision, and not the list's: a kind without changes would see that one only with the next
-		// progress notification.
-		var newest int64
-		for _, r := range page.Records {
-			newest = max(newest, r.Revision)
-		}
-		if err := k.WaitRevision(ctx, newest); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // InfrastructureName returns the name of the cluster at its provider; empty while it is not known.

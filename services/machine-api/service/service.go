@@ -17,7 +17,6 @@ import (
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/object"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/serve"
@@ -83,7 +82,7 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 			return serve.EnforceRevocations(ctx, tables.Revocations.Cache, p.Validity, p.Log)
 		},
 		recorder.Run, providers.Run, nodes.Run, drains.Run,
-		p.Lead(reconcile.NewElector(p.Etcd, name, p.Address(), p.Log), func(ctx context.Context) error {
+		p.Lead(p.Etcd, func(ctx context.Context) error {
 			if p.Tables.WaitSynced(ctx) != nil {
 				return nil // ctx ended
 			}
@@ -130,7 +129,7 @@ func lead(ctx context.Context, tables *kinds.Tables, control *controller.Control
 // work runs the controllers, and removes the revocations that have had their time.
 func work(ctx context.Context, tables *kinds.Tables, control *controller.Controller) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return control.Run(ctx) })
+	group.Go(func() error { return control.Lead(ctx) })
 	group.Go(func() error {
 		for ctx.Err() == nil {
 			next, err := tables.CollectRevocations(ctx, time.Now())

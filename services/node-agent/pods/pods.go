@@ -26,9 +26,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/process"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/services/node-agent/image"
 	"github.com/windlass-dev/windlass/services/node-agent/stream"
 )
@@ -65,8 +65,8 @@ type Config struct {
 type Pods struct {
 	cfg     Config
 	agents  schedulingv1.PodAgentServiceClient
-	settled *reconcile.Loop // by uid: what runs
-	told    *reconcile.Loop // by uid: what the cluster knows of it
+	settled *controller.Loop // by uid: what runs
+	told    *controller.Loop // by uid: what the cluster knows of it
 
 	admission sync.Mutex // one pod is admitted at a time, for each counts those before it
 
@@ -79,8 +79,10 @@ type Pods struct {
 // New returns the pods that are on the disk. Nothing runs before Run.
 func New(cfg Config) (*Pods, error) {
 	s := &Pods{cfg: cfg, agents: schedulingv1.NewPodAgentServiceClient(cfg.Conn), pods: map[string]*pod{}}
-	s.settled = reconcile.NewLoop("pods", settlers, s.uids, s.settle, cfg.Log)
-	s.told = reconcile.NewLoop("pod reports", reporters, s.uids, s.report, cfg.Log)
+	s.settled = controller.NewLoop("pods", settlers, s.settle, cfg.Log)
+	s.settled.Begin(s.uids)
+	s.told = controller.NewLoop("pod reports", reporters, s.report, cfg.Log)
+	s.told.Begin(s.uids)
 	s.conditions = s.pressure(0, 0)
 	if err := s.openUsers(); err != nil {
 		return nil, err

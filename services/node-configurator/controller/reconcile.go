@@ -17,13 +17,12 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/object"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/version"
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/node-configurator/kinds"
@@ -51,8 +50,9 @@ type Config struct {
 // Controller looks after pools and their nodes while this process leads.
 type Controller struct {
 	Config
-	pools *reconcile.Loop
-	nodes *reconcile.Loop
+	loops *controller.Loops
+	pools *controller.Loop
+	nodes *controller.Loop
 
 	mu      sync.Mutex
 	changed time.Time // when a machine configuration changed last
@@ -60,19 +60,28 @@ type Controller struct {
 
 // New returns a controller that does nothing before Lead.
 func New(cfg Config) *Controller {
-	c := &Controller{Config: cfg}
-	c.pools = reconcile.NewLoop("pools", poolWorkers, c.poolNames, c.ReconcilePool, cfg.Log)
-	c.nodes = reconcile.NewLoop("nodes", nodeWorkers, c.nodeNames, c.ReconcileNode, cfg.Log)
+	c := &Controller{Config: cfg, loops: controller.New(cfg.Log)}
+	c.pools = c.loops.Loop("pools", poolWorkers, c.ReconcilePool)
+	c.pools.Begin(c.poolNames)
+	c.nodes = c.loops.Loop("nodes", nodeWorkers, c.ReconcileNode)
+	controller.For(c.nodes, cfg.Peer.Nodes)
+	controller.Watches(c.nodes, cfg.Peer.Drains, nodeOfDrain)
+	// A pool's nodes are those that no other pool selects, and one's update waits for the other's: each change may
+	// concern all pools.
 	cfg.Tables.Configs.Subscribe(c.configChanged)
-	// the nodes of one are those that another does not want
-	cfg.Tables.Pools.Subscribe(func(resource.Change[*configv1.MachineConfigPool]) { c.addPools() })
-	cfg.Tables.Pools.Subscribe(func(ch resource.Change[*configv1.MachineConfigPool]) { c.pools.Add(ch.Key.Name) })
-	cfg.Peer.Nodes.Subscribe(func(ch resource.Change[*nodev1.Node]) { c.nodeChanged(ch.Key.Name) })
+	cfg.Tables.Pools.Subscribe(func(ch resource.Change[*configv1.MachineConfigPool]) {
+		c.pools.Add(ch.Key.Name)
+		c.addPools()
+	})
+	cfg.Peer.Nodes.Subscribe(func(resource.Change[*nodev1.Node]) { c.addPools() })
 	cfg.Peer.Drains.Subscribe(func(ch resource.Change[*nodev1.Drain]) {
-		if node, ok := strings.CutPrefix(ch.Key.Name, plan.DrainPrefix); ok {
-			c.nodeChanged(node)
+		if len(nodeOfDrain(ch)) > 0 {
+			c.addPools()
 		}
 	})
+	for _, l := range []*controller.Loop{c.pools, c.nodes} {
+		l.Needs(cfg.Tables.Configs, cfg.Tables.Pools, cfg.Peer.Nodes, cfg.Peer.Drains)
+	}
 	return c
 }
 
@@ -86,16 +95,15 @@ func (c *Controller) configChanged(ch resource.Change[*configv1.MachineConfig]) 
 	c.addPools()
 }
 
-func (c *Controller) nodeChanged(name string) {
-	c.nodes.Add(name)
-	c.addPools()
+// nodeOfDrain returns the node of a drain that is this service's own.
+func nodeOfDrain(ch resource.Change[*nodev1.Drain]) []string {
+	if node, ok := strings.CutPrefix(ch.Key.Name, plan.DrainPrefix); ok {
+		return []string{node}
+	}
+	return nil
 }
 
-func (c *Controller) addPools() {
-	for _, name := range c.poolNames() {
-		c.pools.Add(name)
-	}
-}
+func (c *Controller) addPools() { c.pools.Add(c.poolNames()...) }
 
 // poolNames returns the names of all pools, also of those that are gone and left a rendered configuration, which may be
 // in use no longer. A name may come more than once.
@@ -110,31 +118,7 @@ func (c *Controller) poolNames() []string {
 }
 
 // Lead works until ctx ends.
-func (c *Controller) Lead(ctx context.Context) error {
-	for _, wait := range []func(context.Context) error{
-		c.Tables.Configs.WaitSynced, c.Tables.Pools.WaitSynced, c.Peer.Nodes.WaitSynced, c.Peer.Drains.WaitSynced,
-	} {
-		if err := wait(ctx); err != nil {
-			return nil // ctx ended
-		}
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return c.pools.Run(ctx) })
-	group.Go(func() error { return c.nodes.Run(ctx) })
-	return group.Wait()
-}
-
-// nodeNames returns the names of all nodes, and of those that have a drain of this service. A name may come more than
-// once.
-func (c *Controller) nodeNames() []string {
-	out := c.Peer.Nodes.Keys()
-	for _, drain := range c.Peer.Drains.Keys() {
-		if node, ok := strings.CutPrefix(drain, plan.DrainPrefix); ok {
-			out = append(out, node)
-		}
-	}
-	return out
-}
+func (c *Controller) Lead(ctx context.Context) error { return c.loops.Lead(ctx) }
 
 // ReconcilePool brings one pool closer to what it should be and returns when to look again; zero means when something
 // changes.

@@ -12,7 +12,6 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/serve"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -68,6 +67,6 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	p.Tables.Add(tables.Pools, &configv1.MachineConfigPoolService_ServiceDesc, server.NewPools(tables, observer))
 	return []serve.Part{
 		nodes.Run, drains.Run, recorder.Run,
-		p.Lead(reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log), control.Lead),
+		p.Lead(etcd, control.Lead),
 	}, recorder.Register(p.GRPC)
 }

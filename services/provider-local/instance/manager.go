@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/process"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/services/provider-local/address"
 )
 
@@ -102,7 +102,7 @@ const UsersPerMachine = 1024
 type Manager struct {
 	cfg        Config
 	supervisor *process.Supervisor
-	loop       *reconcile.Loop // of provider ids; one step of one instance at a time
+	loop       *controller.Loop // of provider ids; one step of one instance at a time
 
 	mu        sync.Mutex
 	instances map[string]*Instance // by provider id; the values are never modified, only replaced
@@ -119,7 +119,8 @@ func New(cfg Config) (*Manager, error) {
 	}
 	m.cfg.First = cmp.Or(cfg.First, firstHost)
 	m.last = m.cfg.First - 1
-	m.loop = reconcile.NewLoop("instances", workers, m.ids, m.settle, cfg.Log)
+	m.loop = controller.NewLoop("instances", workers, m.settle, cfg.Log)
+	m.loop.Begin(m.ids)
 	files, err := filepath.Glob(filepath.Join(cfg.Dir, "machines", "*", instanceFile))
 	if err != nil {
 		return nil, err

@@ -14,10 +14,10 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/ownership"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
@@ -45,7 +45,7 @@ type Garbage struct {
 	owners map[string]kinds.Kind // by API version and kind
 	nodes  Nodes
 	log    *slog.Logger
-	loop   *reconcile.Loop
+	loop   *controller.Loop
 
 	mu         sync.Mutex
 	references map[string]reference           // by key of the loop
@@ -69,7 +69,8 @@ func NewGarbage(tables *kinds.Tables, nodes Nodes, log *slog.Logger) *Garbage {
 		onNode: map[string]map[string]struct{}{},
 		ended:  map[string]struct{}{},
 	}
-	g.loop = reconcile.NewLoop("garbage", sweepers, g.keys, g.reconcile, log)
+	g.loop = controller.NewLoop("garbage", sweepers, g.reconcile, log)
+	g.loop.Begin(g.keys)
 	for _, k := range tables.All() {
 		g.byName[k.Type().GetPlural()] = k
 		g.owners[object.APIVersion(k.Type())+"/"+k.Type().GetKind()] = k

@@ -10,10 +10,10 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 
@@ -31,7 +31,7 @@ type Lost struct {
 	nodes  Nodes
 	events events.Sink
 	log    *slog.Logger
-	loop   *reconcile.Loop
+	loop   *controller.Loop
 
 	// told is, by the name of a node that is lost, since when it has been, once its pods were told of. Only the loop uses
 	// it. A pod that says of itself that it is ready after that has an agent that is heard here, and is left alone.
@@ -41,7 +41,8 @@ type Lost struct {
 // NewLost returns a controller that does nothing before Lead.
 func NewLost(tables *kinds.Tables, nodes Nodes, events events.Sink, log *slog.Logger) *Lost {
 	l := &Lost{tables: tables, nodes: nodes, events: events, log: log}
-	l.loop = reconcile.NewLoop("lostnodes", 1, func() []string { return []string{lostKey} }, l.reconcile, log)
+	l.loop = controller.NewLoop("lostnodes", 1, l.reconcile, log)
+	l.loop.Begin(func() []string { return []string{lostKey} })
 	nodes.Subscribe(func(resource.Change[*nodev1.Node]) { l.loop.Add(lostKey) })
 	return l
 }

@@ -12,7 +12,6 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/identity"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/serve"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
@@ -66,7 +65,7 @@ func build(p *serve.Process, etcd *clientv3.Client, name string) ([]serve.Part, 
 	})
 	return []serve.Part{
 		known.Run, recorder.Run,
-		p.Lead(reconcile.NewElector(etcd, name, p.Address(), p.Log),
+		p.Lead(etcd,
 			func(ctx context.Context) error { return together(ctx, leading) }),
 	}, recorder.Register(p.GRPC)
 }

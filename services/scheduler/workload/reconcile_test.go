@@ -9,10 +9,10 @@ import (
 	"buf.build/go/protovalidate"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
 )
@@ -38,7 +38,7 @@ func TestADeploymentWaitsForASetOfItsOwnThatIsOnItsWayOut(t *testing.T) {
 		}
 	}
 	looked := make(chan string, 8)
-	loop := reconcile.NewLoop("probe", 1, nil, func(_ context.Context, key string) (time.Time, error) {
+	loop := controller.NewLoop("probe", 1, func(_ context.Context, key string) (time.Time, error) {
 		looked <- key
 		return time.Time{}, nil
 	}, log)

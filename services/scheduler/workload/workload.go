@@ -10,13 +10,11 @@ import (
 
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
-	"github.com/windlass-dev/windlass/kit/store"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/windlass-dev/windlass/services/scheduler/workload/plan"
 )
@@ -58,95 +56,53 @@ type Controllers struct {
 	log    *slog.Logger
 	now    func() time.Time
 
+	loops *controller.Loops
 	// All loops have namespace/name as their keys.
-	setLoop, rcLoop, deploymentLoop, daemonLoop, jobLoop, budgetLoop *reconcile.Loop
+	setLoop, rcLoop, deploymentLoop, daemonLoop, jobLoop, budgetLoop *controller.Loop
 }
 
 // New returns controllers that do nothing before Lead.
 func New(cfg Config) *Controllers {
 	c := &Controllers{
 		Tables: cfg.Tables, nodes: cfg.Nodes, events: cfg.Events, log: cfg.Log, now: cfg.Now,
+		loops: controller.New(cfg.Log),
 	}
-	loop := func(name string, keys func() []string, f reconcile.Func) *reconcile.Loop {
-		return reconcile.NewLoop(name, workers, keys, f, cfg.Log)
-	}
-	c.setLoop = loop("replicasets", c.ReplicaSets.Keys, c.reconcileReplicaSet)
-	c.rcLoop = loop("replicationcontrollers", c.ReplicationControllers.Keys, c.reconcileReplicationController)
-	c.deploymentLoop = loop("deployments", c.Deployments.Keys, c.reconcileDeployment)
-	c.daemonLoop = loop("daemonsets", c.DaemonSets.Keys, c.reconcileDaemonSet)
-	c.jobLoop = loop("jobs", c.Jobs.Keys, c.reconcileJob)
-	c.budgetLoop = loop("poddisruptionbudgets", c.Budgets.Keys, c.reconcileBudget)
+	c.setLoop = loop(c, c.ReplicaSets, "replicasets", c.reconcileReplicaSet)
+	c.rcLoop = loop(c, c.ReplicationControllers, "replicationcontrollers", c.reconcileReplicationController)
+	c.deploymentLoop = loop(c, c.Deployments, "deployments", c.reconcileDeployment)
+	c.daemonLoop = loop(c, c.DaemonSets, "daemonsets", c.reconcileDaemonSet)
+	c.daemonLoop.Needs(c.nodes)
+	c.jobLoop = loop(c, c.Jobs, "jobs", c.reconcileJob)
+	c.budgetLoop = loop(c, c.Budgets, "poddisruptionbudgets", c.reconcileBudget)
 	c.subscribe()
 	return c
+}
+
+// loop adds the loop of a kind. Each of them reads all kinds of workloads, and must see what the former leader wrote.
+func loop[T object.Object](c *Controllers, t *resource.Table[T], name string, f controller.Func) *controller.Loop {
+	l := c.loops.Loop(name, workers, f)
+	controller.For(l, t)
+	l.Needs(c.Pods, c.ReplicaSets, c.ReplicationControllers, c.Deployments, c.DaemonSets, c.Jobs, c.Budgets)
+	return l
 }
 
 func (c *Controllers) subscribe() {
 	c.Pods.Subscribe(c.podChanged)
 	c.ReplicaSets.Subscribe(c.setChanged)
-	c.Budgets.Subscribe(func(ch resource.Change[*schedulingv1.PodDisruptionBudget]) { c.budgetLoop.Add(ch.Key.String()) })
 	c.ReplicationControllers.Subscribe(func(ch resource.Change[*schedulingv1.ReplicationController]) {
-		c.rcLoop.Add(ch.Key.String())
 		c.addBudgets(ch.Key.Namespace, ch.Object.GetSpec().GetTemplate())
 	})
 	c.Deployments.Subscribe(func(ch resource.Change[*schedulingv1.Deployment]) {
-		c.deploymentLoop.Add(ch.Key.String())
 		c.addBudgets(ch.Key.Namespace, ch.Object.GetSpec().GetTemplate())
 	})
 	c.DaemonSets.Subscribe(func(ch resource.Change[*schedulingv1.DaemonSet]) {
-		c.daemonLoop.Add(ch.Key.String())
 		c.addBudgets(ch.Key.Namespace, ch.Object.GetSpec().GetTemplate())
 	})
-	c.Jobs.Subscribe(func(ch resource.Change[*schedulingv1.Job]) { c.jobLoop.Add(ch.Key.String()) })
-	c.nodes.Subscribe(func(resource.Change[*nodev1.Node]) {
-		for _, key := range c.DaemonSets.Keys() {
-			c.daemonLoop.Add(key)
-		}
-	})
+	c.nodes.Subscribe(func(resource.Change[*nodev1.Node]) { c.daemonLoop.Add(c.DaemonSets.Keys()...) })
 }
 
 // Lead works until ctx ends.
-func (c *Controllers) Lead(ctx context.Context) error {
-	if err := c.catchUp(ctx); err != nil {
-		return nil // ctx ended
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	for _, l := range []*reconcile.Loop{c.setLoop, c.rcLoop, c.deploymentLoop, c.jobLoop, c.budgetLoop} {
-		group.Go(func() error { return l.Run(ctx) })
-	}
-	group.Go(func() error {
-		if err := c.nodes.WaitSynced(ctx); err != nil {
-			return nil // ctx ended
-		}
-		return c.daemonLoop.Run(ctx)
-	})
-	return group.Wait()
-}
-
-// follower is a table as catchUp sees it.
-type follower interface {
-	WaitSynced(ctx context.Context) error
-	WaitRevision(ctx context.Context, revision int64) error
-}
-
-// catchUp waits until the caches show everything that the leader before wrote: what it made must not be made again.
-func (c *Controllers) catchUp(ctx context.Context) error {
-	fence, fenced := store.FenceFrom(ctx)
-	for _, t := range []follower{
-		c.Pods, c.ReplicaSets, c.ReplicationControllers, c.Deployments, c.DaemonSets, c.Jobs,
-		c.Budgets,
-	} {
-		if err := t.WaitSynced(ctx); err != nil {
-			return err
-		}
-		if !fenced {
-			continue
-		}
-		if err := t.WaitRevision(ctx, fence.CreateRevision); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (c *Controllers) Lead(ctx context.Context) error { return c.loops.Lead(ctx) }
 
 // podChanged has those looked at who count a pod: its owner, or who could become it, and its budgets.
 func (c *Controllers) podChanged(ch resource.Change[*schedulingv1.Pod]) {

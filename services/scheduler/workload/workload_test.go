@@ -14,11 +14,11 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/store"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -111,7 +111,7 @@ func join(t *testing.T, client *clientv3.Client, prefix, address string) *cluste
 	} {
 		group.Go(func() error { return run(ctx) })
 	}
-	elector := reconcile.NewElector(c.client, "workload"+strings.ReplaceAll(c.prefix, "/", "-"), address,
+	elector := controller.NewElector(c.client, "workload"+strings.ReplaceAll(c.prefix, "/", "-"), address,
 		slog.New(slog.DiscardHandler))
 	leading, resign := context.WithCancel(ctx)
 	c.resign = resign

@@ -20,12 +20,11 @@ import (
 	"github.com/google/uuid"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/object"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
@@ -61,8 +60,9 @@ type Config struct {
 // Controller looks after the version of the cluster while this process leads.
 type Controller struct {
 	Config
-	work  *reconcile.Loop
-	graph *reconcile.Loop
+	loops *controller.Loops
+	work  *controller.Loop
+	graph *controller.Loop
 	moved *signal // an operator changed
 
 	term term
@@ -93,19 +93,16 @@ const key = kinds.Version
 
 // New returns a controller that does nothing before Lead.
 func New(cfg Config) *Controller {
-	c := &Controller{Config: cfg, moved: newSignal()}
-	only := func() []string { return []string{key} }
-	c.work = reconcile.NewLoop("version", 1, only, c.look, cfg.Log)
-	c.graph = reconcile.NewLoop("graph", 1, only, c.retrieve, cfg.Log)
-	cfg.Tables.Versions.Subscribe(func(resource.Change[*updatev1.ClusterVersion]) {
-		c.work.Add(key)
-		c.graph.Add(key)
-	})
-	cfg.Tables.Operators.Subscribe(func(resource.Change[*updatev1.ClusterOperator]) {
-		c.moved.send()
-		c.work.Add(key)
-	})
-	cfg.Tables.Manifests.Subscribe(func(resource.Change[*updatev1.Manifest]) { c.work.Add(key) })
+	c := &Controller{Config: cfg, loops: controller.New(cfg.Log), moved: newSignal()}
+	c.work = c.loops.Loop("version", 1, c.look)
+	c.graph = c.loops.Loop("graph", 1, c.retrieve)
+	for _, l := range []*controller.Loop{c.work, c.graph} {
+		l.Begin(func() []string { return []string{key} })
+		controller.Watches(l, cfg.Tables.Versions, only)
+	}
+	controller.Watches(c.work, cfg.Tables.Operators, only)
+	controller.Watches(c.work, cfg.Tables.Manifests, only)
+	cfg.Tables.Operators.Subscribe(func(resource.Change[*updatev1.ClusterOperator]) { c.moved.send() })
 	return c
 }
 
@@ -124,13 +121,11 @@ func (c *Controller) Lead(ctx context.Context) error {
 	}
 	c.term = term{lastGood: now(), seen: newSightings()}
 	defer c.term.background.Wait()
-	group, ctx := errgroup.WithContext(ctx)
-	for _, l := range []*reconcile.Loop{c.work, c.graph} {
-		group.Go(func() error { return l.Run(ctx) })
-	}
-	group.Go(func() error { return c.listen(ctx) })
-	return group.Wait()
+	return c.loops.Lead(ctx, c.listen)
 }
+
+// only returns the only key, whatever changed.
+func only[T object.Object](resource.Change[T]) []string { return []string{key} }
 
 // now is the present time as conditions have it.
 func now() time.Time { return time.Now().UTC().Truncate(time.Second) }

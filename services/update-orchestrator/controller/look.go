@@ -8,7 +8,7 @@ import (
 	"time"
 
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
-	"github.com/windlass-dev/windlass/kit/reconcile"
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/release"
 	"google.golang.org/protobuf/proto"
 
@@ -42,7 +42,7 @@ func (c *Controller) look(ctx context.Context, _ string) (time.Time, error) {
 		if err != nil {
 			return time.Time{}, err
 		}
-		again = reconcile.Earliest(again, wake)
+		again = controller.Earliest(again, wake)
 	}
 	if c.term.release == nil {
 		if cv, ok = c.Tables.Cluster(); ok {
@@ -51,7 +51,7 @@ func (c *Controller) look(ctx context.Context, _ string) (time.Time, error) {
 		return again, err
 	}
 	next, err := c.pass(ctx)
-	return reconcile.Earliest(again, next), err
+	return controller.Earliest(again, next), err
 }
 
 // start finds out, in the first look of a term, at which release the cluster is. It returns when to look again if that
@@ -177,7 +177,7 @@ func (c *Controller) due(cv *updatev1.ClusterVersion) time.Time {
 	if time.Now().Before(t.next) && t.failed == 0 && c.drifted(cv.GetSpec().GetOverrides()) {
 		again := t.repaired.Add(repairEvery)
 		if time.Now().Before(again) {
-			return reconcile.Earliest(again, t.next)
+			return controller.Earliest(again, t.next)
 		}
 		t.repaired, t.next = time.Now(), time.Time{}
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 	"github.com/windlass-dev/windlass/kit/events"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -79,6 +78,6 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	p.Tables.Add(tables.Releases, &updatev1.ReleaseService_ServiceDesc, server.NewRelease(tables))
 	p.Tables.Add(tables.Manifests, &updatev1.ManifestService_ServiceDesc, nil)
 	return []serve.Part{
-		recorder.Run, p.Lead(reconcile.NewElector(etcd, cfg.Name, p.Address(), p.Log), control.Lead),
+		recorder.Run, p.Lead(etcd, control.Lead),
 	}, recorder.Register(p.GRPC)
 }

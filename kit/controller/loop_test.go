@@ -1,12 +1,14 @@
-package reconcile_test
+package controller_test
 
 import (
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,13 +19,13 @@ import (
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/object"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/resource"
 )
 
 // run starts the loop inside a bubble, waits until it has nothing to do, and returns what stops it.
-func run(t *testing.T, l *reconcile.Loop) (stop func()) {
+func run(t *testing.T, l *controller.Loop) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -54,7 +56,7 @@ func (l *looks) note() int {
 func TestAFailedLookIsRepeatedLaterEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := looks{start: time.Now()}
-		l := reconcile.NewLoop("test", 2, nil, func(context.Context, string) (time.Time, error) {
+		l := controller.NewLoop("test", 2, func(context.Context, string) (time.Time, error) {
 			if seen.note() < 5 {
 				return time.Time{}, errors.New("not yet")
 			}
@@ -77,7 +79,7 @@ func TestAFailedLookIsRepeatedLaterEachTime(t *testing.T) {
 func TestTheBackOffEndsAtThirtySecondsAndIsForgottenAfterSuccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := looks{start: time.Now()}
-		l := reconcile.NewLoop("test", 1, nil, func(context.Context, string) (time.Time, error) {
+		l := controller.NewLoop("test", 1, func(context.Context, string) (time.Time, error) {
 			if n := seen.note(); n == 20 || n > 21 {
 				return time.Time{}, nil
 			}
@@ -104,7 +106,7 @@ func TestTheBackOffEndsAtThirtySecondsAndIsForgottenAfterSuccess(t *testing.T) {
 func TestALookHappensAgainWhenItAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := looks{start: time.Now()}
-		l := reconcile.NewLoop("test", 1, nil, func(context.Context, string) (time.Time, error) {
+		l := controller.NewLoop("test", 1, func(context.Context, string) (time.Time, error) {
 			if seen.note() == 1 {
 				return time.Now().Add(10 * time.Minute), nil
 			}
@@ -123,7 +125,7 @@ func TestALookHappensAgainWhenItAskedFor(t *testing.T) {
 func TestAWakeTimeInThePastDoesNotSpin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := looks{start: time.Now()}
-		l := reconcile.NewLoop("test", 1, nil, func(context.Context, string) (time.Time, error) {
+		l := controller.NewLoop("test", 1, func(context.Context, string) (time.Time, error) {
 			seen.note()
 			return time.Unix(1, 0), nil
 		}, slog.New(slog.DiscardHandler))
@@ -142,7 +144,7 @@ func TestAKeyIsNeverLookedAtTwiceAtOnce(t *testing.T) {
 		const keys, adds = 3, 100
 		var mu sync.Mutex
 		busy, most, total := map[string]int{}, 0, map[string]int{}
-		l := reconcile.NewLoop("test", 8, nil, func(_ context.Context, key string) (time.Time, error) {
+		l := controller.NewLoop("test", 8, func(_ context.Context, key string) (time.Time, error) {
 			mu.Lock()
 			busy[key]++
 			most = max(most, busy[key])
@@ -172,7 +174,7 @@ func TestAKeyIsNeverLookedAtTwiceAtOnce(t *testing.T) {
 func TestKeysAddedDuringALookAreLookedAtAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := looks{start: time.Now()}
-		l := reconcile.NewLoop("test", 1, nil, func(context.Context, string) (time.Time, error) {
+		l := controller.NewLoop("test", 1, func(context.Context, string) (time.Time, error) {
 			seen.note()
 			time.Sleep(time.Second)
 			return time.Time{}, nil
@@ -194,9 +196,7 @@ func TestEachTermBeginsWithAllKeys(t *testing.T) {
 		var mu sync.Mutex
 		got := map[string]int{}
 		keys := []string{"failed", "later", "settled"}
-		l := reconcile.NewLoop("test", 1, func() []string { return keys }, func(_ context.Context, key string) (time.Time,
-			error,
-		) {
+		l := controller.NewLoop("test", 1, func(_ context.Context, key string) (time.Time, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			got[key]++
@@ -209,6 +209,7 @@ func TestEachTermBeginsWithAllKeys(t *testing.T) {
 				return time.Time{}, nil
 			}
 		}, slog.New(slog.DiscardHandler))
+		l.Begin(func() []string { return keys })
 		for range 2 {
 			clear(got)
 			stop := run(t, l)
@@ -238,19 +239,14 @@ func TestAStandbyLoopDoesNotGrow(t *testing.T) {
 		for i := range living {
 			step(fmt.Sprintf("living-%d", i), false)
 		}
-		var once sync.Once
-		keys := func() []string {
-			listed := cache.Keys()
-			once.Do(func() { // the latest moment at which a change can be missed
-				step("living-1", false)
-				step("living-2", true)
-				step("new", false)
-			})
-			return listed
-		}
+		listed := sync.OnceFunc(func() { // the latest moment at which a change can be missed
+			step("living-1", false)
+			step("living-2", true)
+			step("new", false)
+		})
 		var mu sync.Mutex
 		looks, seen := map[string]int{}, map[string]string{}
-		l := reconcile.NewLoop("test", 4, keys, func(_ context.Context, key string) (time.Time, error) {
+		l := controller.NewLoop("test", 4, func(_ context.Context, key string) (time.Time, error) {
 			k := object.ParseKey(key)
 			o, _ := cache.Lookup(k.Namespace, k.Name)
 			mu.Lock()
@@ -259,7 +255,7 @@ func TestAStandbyLoopDoesNotGrow(t *testing.T) {
 			seen[k.Name] = o.GetMetadata().GetResourceVersion()
 			return time.Time{}, nil
 		}, slog.New(slog.DiscardHandler))
-		cache.Subscribe(func(ch resource.Change[*nodev1.Node]) { l.Add(ch.Key.String()) })
+		controller.For(l, lateNodes{cache, listed})
 
 		come := func(n int) {
 			for i := range n {
@@ -290,6 +286,18 @@ func TestAStandbyLoopDoesNotGrow(t *testing.T) {
 	})
 }
 
+// lateNodes calls after once its objects are listed.
+type lateNodes struct {
+	*resource.Cache[*nodev1.Node]
+	after func()
+}
+
+func (n lateNodes) Objects() iter.Seq[*nodev1.Node] {
+	listed := slices.Collect(n.Cache.Objects())
+	n.after()
+	return slices.Values(listed)
+}
+
 // heap returns how many bytes are in use once garbage is collected.
 func heap() int64 {
 	var m runtime.MemStats
@@ -302,7 +310,7 @@ func TestAnErrorIsLoggedOncePerText(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		n := 0
-		l := reconcile.NewLoop("test", 1, nil, func(context.Context, string) (time.Time, error) {
+		l := controller.NewLoop("test", 1, func(context.Context, string) (time.Time, error) {
 			n++
 			return time.Time{}, fmt.Errorf("reason %d", n/10)
 		}, slog.New(slog.NewTextHandler(&out, nil)))

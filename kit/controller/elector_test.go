@@ -1,4 +1,4 @@
-package reconcile_test
+package controller_test
 
 import (
 	"context"
@@ -20,8 +20,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/store"
 )
 
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 const patience = 30 * time.Second // for what takes milliseconds on a machine that is not busy
 
 func TestOnlyAWinnerLeads(t *testing.T) {
-	e := reconcile.NewElector(etcdtest.Client(t), service(t), "127.0.0.1:1", slog.New(slog.DiscardHandler))
+	e := controller.NewElector(etcdtest.Client(t), service(t), "127.0.0.1:1", slog.New(slog.DiscardHandler))
 	if e.Leads() {
 		t.Error("it leads before the election")
 	}
@@ -61,10 +61,10 @@ func service(t testing.TB) string {
 // stand lets a candidate run; its leads last until their context ends.
 func stand(t *testing.T, c *clientv3.Client, service, address string) *candidate {
 	t.Helper()
-	return standWith(t, reconcile.NewElector(c, service, address, slog.New(slog.DiscardHandler)))
+	return standWith(t, controller.NewElector(c, service, address, slog.New(slog.DiscardHandler)))
 }
 
-func standWith(t *testing.T, e *reconcile.Elector) *candidate {
+func standWith(t *testing.T, e *controller.Elector) *candidate {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	s := &candidate{terms: make(chan context.Context)}
@@ -123,11 +123,11 @@ func TestTheKeySaysWhoLeads(t *testing.T) {
 	if err != nil || len(resp.Kvs) != 1 {
 		t.Fatalf("Get = %v, %v", resp, err)
 	}
-	var got reconcile.Candidacy
+	var got controller.Candidacy
 	if err := json.Unmarshal(resp.Kvs[0].Value, &got); err != nil {
 		t.Fatal(err)
 	}
-	if want := (reconcile.Candidacy{
+	if want := (controller.Candidacy{
 		Address: "127.0.0.1:1",
 		Holder:  fmt.Sprintf("%s@%d", name, os.Getpid()),
 	}); got != want {
@@ -224,7 +224,7 @@ func TestACandidateTakesItsOwnAddressOverAtOnce(t *testing.T) {
 func TestAnErrorOfTheLeadEndsTheRunAndResigns(t *testing.T) {
 	client, name := etcdtest.Client(t), service(t)
 	broken := errors.New("broken")
-	e := reconcile.NewElector(client, name, "127.0.0.1:1", slog.New(slog.DiscardHandler))
+	e := controller.NewElector(client, name, "127.0.0.1:1", slog.New(slog.DiscardHandler))
 	if err := e.Run(t.Context(), func(context.Context) error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("Run = %v, want %v", err, broken)
 	}
@@ -272,8 +272,8 @@ func deafClient(t *testing.T, deaf *atomic.Bool) *clientv3.Client {
 func TestALeaderWithoutAnswersEndsInTimeAndCampaignsAgain(t *testing.T) {
 	const ttl = 2 * time.Second
 	var deaf atomic.Bool
-	e := reconcile.NewElector(deafClient(t, &deaf), service(t), "127.0.0.1:1", slog.New(slog.DiscardHandler))
-	reconcile.ShortenLease(e, ttl)
+	e := controller.NewElector(deafClient(t, &deaf), service(t), "127.0.0.1:1", slog.New(slog.DiscardHandler))
+	controller.ShortenLease(e, ttl)
 	s := standWith(t, e)
 	term := s.leads(t)
 	deaf.Store(true)
@@ -300,7 +300,7 @@ func TestTwoLeadersNeverBothWrite(t *testing.T) {
 	defer cancel()
 	done := make(chan error, 2)
 	for i := range cap(done) {
-		e := reconcile.NewElector(client, name, fmt.Sprintf("127.0.0.1:%d", i+1), slog.New(slog.DiscardHandler))
+		e := controller.NewElector(client, name, fmt.Sprintf("127.0.0.1:%d", i+1), slog.New(slog.DiscardHandler))
 		go func() {
 			done <- e.Run(ctx, func(term context.Context) error { return writeUntilFenced(term, ctx, st) })
 		}()

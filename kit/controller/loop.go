@@ -1,6 +1,6 @@
-// Package reconcile runs what controllers are made of: a loop that looks at one thing at a time, by name, again and
-// again, and an election that lets one process of a service do so. What a look finds and does is left to others.
-package reconcile
+// Package controller is what controllers consist of: loops that reconcile one key at a time, what they follow, and the
+// election that lets one process of a service run them. What is decided and done for a key is left to the services.
+package controller
 
 import (
 	"context"
@@ -18,14 +18,15 @@ import (
 const (
 	firstBackOff   = 50 * time.Millisecond
 	longestBackOff = 30 * time.Second
+	longestCatchUp = time.Second           // between two tries to learn what was written before
 	soonest        = 10 * time.Millisecond // so that a wake time in the past, given each time, cannot take a whole core
 )
 
-// Func moves one thing closer to what it should be. It returns when to look again even if nothing changes; zero means
-// never. After an error it is called again, later each time. It is never called twice at once with the same key.
+// Func reconciles one key. It returns when to do so again even if nothing changes; zero means never. After an error it
+// is called again, after a pause that doubles. It is never called twice at once with the same key.
 type Func func(ctx context.Context, key string) (time.Time, error)
 
-// Earliest returns the earlier one of two times at which to look again; zero stands for never.
+// Earliest returns the earlier one of two times at which to reconcile again; zero means never.
 func Earliest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -37,7 +38,8 @@ func Earliest(a, b time.Time) time.Time {
 type Loop struct {
 	name    string
 	workers int
-	keys    func() []string
+	keys    []func() []string             // all keys that there are
+	waits   []func(context.Context) error // for what must be known before a run; see Needs
 	f       Func
 	log     *slog.Logger
 
@@ -46,25 +48,39 @@ type Loop struct {
 	said  map[string]string                            // by key: the error that was logged last
 }
 
-// NewLoop returns a loop that looks at up to workers keys at a time. Run begins with a look at each of keys, which
-// returns all keys that there are, in any order; nil means none.
-func NewLoop(name string, workers int, keys func() []string, f Func, log *slog.Logger) *Loop {
-	return &Loop{name: name, workers: workers, keys: keys, f: f, log: log.With("loop", name)}
+// NewLoop returns a loop that reconciles up to workers keys at a time, for a process without an election. Loops.Loop
+// makes those of a leader.
+func NewLoop(name string, workers int, f Func, log *slog.Logger) *Loop {
+	return &Loop{name: name, workers: workers, f: f, log: log.With("loop", name)}
 }
 
-// Add asks for a look at key soon. Many calls before the look count as one; a call during the look leads to another.
-// While Run does not run, Add does nothing: a process that stands by for hours would collect the keys of all objects
-// that come and go.
-func (l *Loop) Add(key string) {
+// Begin has each run begin with the keys that f returns then, in any order, a key more than once if need be. It must
+// not be called while Run runs.
+func (l *Loop) Begin(f func() []string) { l.keys = append(l.keys, f) }
+
+// Add has keys reconciled soon. Many calls before that count as one; a call while a key is reconciled leads to another
+// time. While Run does not run, Add does nothing: a standby process would collect the keys of all objects that come
+// and go.
+func (l *Loop) Add(keys ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.queue != nil {
+	if l.queue == nil {
+		return
+	}
+	for _, key := range keys {
 		l.queue.Add(key)
 	}
 }
 
-// Run looks at all keys that there are, and then at those that are added, until ctx ends. It waits for the looks under
-// way. It may be called again afterwards, such as in the next term of a leader.
+// runs reports whether Add has an effect.
+func (l *Loop) runs() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.queue != nil
+}
+
+// Run reconciles all keys that there are, and then those that are added, until ctx ends. It waits for the calls under
+// way. It may be called again afterwards, such as when this process leads again.
 func (l *Loop) Run(ctx context.Context) error {
 	queue, err := l.start()
 	if err != nil {
@@ -73,8 +89,8 @@ func (l *Loop) Run(ctx context.Context) error {
 	defer l.stop()
 	stop := context.AfterFunc(ctx, queue.ShutDown)
 	defer stop()
-	if l.keys != nil {
-		for _, key := range l.keys() { // the queue takes keys already, so no change between the two is missed
+	for _, keys := range l.keys { // the queue takes keys already, so no change between the two is missed
+		for _, key := range keys() {
 			queue.Add(key)
 		}
 	}

@@ -1,4 +1,4 @@
-package reconcile_test
+package controller_test
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 )
 
 // slowClient returns a client that gets every answer of etcd late, those of streams too.
@@ -67,9 +67,9 @@ func (s lateStream) RecvMsg(m any) error {
 
 func TestALeaderIsElectedAndStaysUnderASlowEtcd(t *testing.T) {
 	const ttl = 2 * time.Second
-	e := reconcile.NewElector(slowClient(t, 550*time.Millisecond), service(t), "127.0.0.1:1",
+	e := controller.NewElector(slowClient(t, 550*time.Millisecond), service(t), "127.0.0.1:1",
 		slog.New(slog.DiscardHandler))
-	reconcile.ShortenLease(e, ttl)
+	controller.ShortenLease(e, ttl)
 	s := standWith(t, e)
 	began := time.Now()
 	term := s.leads(t)
@@ -83,7 +83,7 @@ func TestALeaderIsElectedAndStaysUnderASlowEtcd(t *testing.T) {
 
 // Where answers take longer than a call's first limit, the limit grows.
 func TestALeaderIsElectedByAnEtcdThatNeedsMoreThanASecond(t *testing.T) {
-	s := standWith(t, reconcile.NewElector(slowClient(t, 1200*time.Millisecond), service(t), "127.0.0.1:1",
+	s := standWith(t, controller.NewElector(slowClient(t, 1200*time.Millisecond), service(t), "127.0.0.1:1",
 		slog.New(slog.DiscardHandler)))
 	term := s.leads(t)
 	select {

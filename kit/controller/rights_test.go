@@ -1,4 +1,4 @@
-package reconcile_test
+package controller_test
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/kit/topology"
 )
@@ -97,7 +97,7 @@ func TestALeaderTouchesNothingButItsPrefixAndItsElectionKey(t *testing.T) {
 	client, name := seen.client(t), service(t)
 	st := store.New(client, etcdtest.Prefix(t))
 	w := st.Watch(t.Context(), "", 1)
-	e := reconcile.NewElector(client, name, "127.0.0.1:1", slog.New(slog.DiscardHandler))
+	e := controller.NewElector(client, name, "127.0.0.1:1", slog.New(slog.DiscardHandler))
 	s := standWith(t, e)
 	for range 2 {
 		term := s.leads(t)

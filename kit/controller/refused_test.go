@@ -1,4 +1,4 @@
-package reconcile_test
+package controller_test
 
 import (
 	"bytes"
@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
-	"github.com/windlass-dev/windlass/kit/reconcile"
 	"github.com/windlass-dev/windlass/kit/topology"
 )
 
@@ -41,7 +41,7 @@ func TestAnElectionThatEtcdRefusesToShowIsCountedAndLoggedOnce(t *testing.T) {
 	key := topology.ElectionKey(name)
 	root, user := etcdtest.Users(t, etcdtest.StartMembers(t, 1), key)
 	var log lines
-	e := reconcile.NewElector(user, name, "127.0.0.1:2", slog.New(slog.NewTextHandler(&log, nil)))
+	e := controller.NewElector(user, name, "127.0.0.1:2", slog.New(slog.NewTextHandler(&log, nil)))
 	candidate := standWith(t, e)
 	term := candidate.leads(t)
 	if _, err := root.RoleRevokePermission(t.Context(), "user", key, clientv3.GetPrefixRangeEnd(key)); err != nil {
@@ -73,7 +73,7 @@ func TestAnElectionThatEtcdRefusesToShowIsCountedAndLoggedOnce(t *testing.T) {
 	candidate.leads(t)
 }
 
-func counted(t *testing.T, e *reconcile.Elector) float64 {
+func counted(t *testing.T, e *controller.Elector) float64 {
 	t.Helper()
 	r := prometheus.NewRegistry()
 	r.MustRegister(e)

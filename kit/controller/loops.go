@@ -1,0 +1,117 @@
+package controller
+
+import (
+	"context"
+	"iter"
+	"log/slog"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/windlass-dev/windlass/kit/backoff"
+	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/resource"
+)
+
+// Loops are the loops of one controller, which run together while this process leads. Make them with New, and add all
+// loops and what they watch before Lead.
+type Loops struct {
+	log   *slog.Logger
+	loops []*Loop
+}
+
+// New returns no loops yet.
+func New(log *slog.Logger) *Loops { return &Loops{log: log} }
+
+// Loop adds a loop that reconciles up to workers keys at a time. For and Watches name what it follows.
+func (g *Loops) Loop(name string, workers int, f Func) *Loop {
+	l := NewLoop(name, workers, f, g.log)
+	g.loops = append(g.loops, l)
+	return l
+}
+
+// Lead runs the loops until ctx ends, each as soon as all that it follows is known: a service that is away holds up
+// only the loops that need its objects. A table shows by then all that was written before the call, so that what the
+// former leader created is not created again. The functions beside run along with the loops; what fails ends all.
+func (g *Loops) Lead(ctx context.Context, beside ...func(context.Context) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, l := range g.loops {
+		group.Go(func() error {
+			if l.caughtUp(ctx) != nil {
+				return nil // ctx ended
+			}
+			return l.Run(ctx)
+		})
+	}
+	for _, f := range beside {
+		group.Go(func() error { return f(ctx) })
+	}
+	return group.Wait()
+}
+
+// Source is a copy of the objects of a kind: a table of the service, or an informer for a kind of another service.
+type Source[T object.Object] interface {
+	Synced
+	Objects() iter.Seq[T]
+	Subscribe(f func(resource.Change[T]))
+}
+
+// For has a loop reconcile the objects of a kind: all of them when it begins, and then each that changes. Its keys are
+// theirs, as object.Key writes them.
+func For[T object.Object](l *Loop, s Source[T]) {
+	Watches(l, s, func(ch resource.Change[T]) []string { return []string{ch.Key.String()} })
+}
+
+// Watches has a loop reconcile the keys that concerned returns for each change of an object, and when it begins those
+// of every object, as if it had just been created. concerned must return at once; it may be called concurrently.
+func Watches[T object.Object](l *Loop, s Source[T], concerned func(resource.Change[T]) []string) {
+	s.Subscribe(func(ch resource.Change[T]) {
+		if l.runs() {
+			l.Add(concerned(ch)...)
+		}
+	})
+	l.keys = append(l.keys, func() []string {
+		var out []string
+		for o := range s.Objects() {
+			out = append(out, concerned(resource.Change[T]{Key: object.KeyOf(o), Object: o})...)
+		}
+		return out
+	})
+	l.Needs(s)
+}
+
+// Synced is a copy of the objects of a kind that is complete at some time.
+type Synced interface {
+	WaitSynced(ctx context.Context) error
+}
+
+// Needs has the loop wait, before it begins, for copies that it reads.
+func (l *Loop) Needs(copies ...Synced) {
+	for _, c := range copies {
+		l.waits = append(l.waits, c.WaitSynced)
+		if table, ok := c.(interface {
+			CatchUp(ctx context.Context) error
+		}); ok {
+			l.waits = append(l.waits, table.CatchUp)
+		}
+	}
+}
+
+// caughtUp waits until all that the loop follows is known, or ctx ends.
+func (l *Loop) caughtUp(ctx context.Context) error {
+	for _, wait := range l.waits {
+		for again := backoff.New(firstBackOff, longestCatchUp); ; {
+			err := wait(ctx)
+			if err == nil {
+				break
+			}
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			l.log.WarnContext(ctx, "not caught up yet", "error", err)
+			if !again.Wait(ctx) {
+				return ctx.Err()
+			}
+		}
+	}
+	return nil
+}
