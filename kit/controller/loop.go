@@ -40,6 +40,7 @@ type Loop struct {
 	workers int
 	keys    []func() []string             // all keys that there are
 	waits   []func(context.Context) error // for what must be known before a run; see Needs
+	gather  time.Duration                 // see Gather
 	f       Func
 	log     *slog.Logger
 
@@ -68,9 +69,13 @@ func (l *Loop) Add(keys ...string) {
 		return
 	}
 	for _, key := range keys {
-		l.queue.Add(key)
+		l.queue.AddAfter(key, l.gather)
 	}
 }
+
+// Gather has keys wait for d after they were added, so that several changes that come together lead to one call. It
+// must not be called while Run runs.
+func (l *Loop) Gather(d time.Duration) { l.gather = d }
 
 // runs reports whether Add has an effect.
 func (l *Loop) runs() bool {

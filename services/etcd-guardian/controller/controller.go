@@ -13,6 +13,8 @@ import (
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	"github.com/windlass-dev/windlass/kit/backoff"
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -23,16 +25,12 @@ import (
 )
 
 const (
-	idlePause = 2 * time.Second        // between two looks when nothing is under way
-	busyPause = 100 * time.Millisecond // when something is
-	// while a voter is stopping, since then none can be spared, and
-	quickPause  = 20 * time.Millisecond
-	justActed   = time.Second          // so long after a change: its effect mostly shows soon
-	restPause   = 5 * time.Millisecond // after a change, and at least between any two looks
-	probeLimit  = time.Second          // a member that takes longer is not healthy; about one election
-	probeLimits = 3 * time.Second      // where etcd is slow: three times what the member needed last, up to this
-	callLimit   = 4 * time.Second      // for a change of membership, which is three calls of an etcd that may be slow
-	spaceLimit  = time.Minute          // to compact: 2 GiB take some seconds on a slow disk
+	gather      = 5 * time.Millisecond // several reasons to observe mostly come together
+	cleanPause  = 100 * time.Millisecond
+	probeLimit  = time.Second     // a member that takes longer is not healthy; about one election
+	probeLimits = 3 * time.Second // where etcd is slow: three times what the member needed last, up to this
+	callLimit   = 4 * time.Second // for a change of membership, which is three calls of an etcd that may be slow
+	spaceLimit  = time.Minute     // to compact: 2 GiB take some seconds on a slow disk
 	// to defragment, beside the loop: the same, and no member is worse off for more time
 	defragLimit = 10 * time.Minute
 	readLimit   = 3 * time.Second // for our own records; the ones known before do for a while
@@ -83,11 +81,11 @@ type Controller struct {
 	Config
 	Agents *agents.Registry
 
-	wake    chan struct{}
+	loop    *controller.Loop // of the one key all
 	leading atomic.Pointer[leadership]
 	memory  memory         // only the loop touches it
 	beside  sync.WaitGroup // defragmentations under way
-	woken   bool           // whether this look has a reason other than that time went by; only the loop touches it
+	woken   atomic.Bool    // whether there is a reason to observe other than that time went by
 
 	mu      sync.Mutex
 	said    map[string]string // what was logged last of each trouble
@@ -102,7 +100,10 @@ type leadership struct{ ctx context.Context }
 
 // New returns a controller without an observation.
 func New(cfg Config) *Controller {
-	c := &Controller{Config: cfg, wake: make(chan struct{}, 1), changed: make(chan struct{}), said: map[string]string{}}
+	c := &Controller{Config: cfg, changed: make(chan struct{}), said: map[string]string{}}
+	c.loop = controller.NewLoop("quorum", 1, c.look, cfg.Log)
+	c.loop.Gather(gather)
+	c.loop.Begin(func() []string { return []string{all} })
 	c.memory = newMemory(cfg.Note.Get())
 	c.Agents = agents.New(c.Wake)
 	view := plan.View{Trouble: "no member was queried yet", BootstrapRetired: cfg.Note.Get().BootstrapRetired}
@@ -111,12 +112,13 @@ func New(cfg Config) *Controller {
 	return c
 }
 
-// Wake has the controller look again at once.
+// all is the only key: every decision is about the whole quorum.
+const all = "quorum"
+
+// Wake has the controller observe again at once.
 func (c *Controller) Wake() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	c.woken.Store(true)
+	c.loop.Add(all)
 }
 
 // Lead lets the controller act until ctx ends. It is what the elector calls.
@@ -134,95 +136,42 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer c.beside.Wait()
 	c.Machines.Subscribe(func(resource.Change[*machinev1.Machine]) { c.Wake() })
 	c.Sets.Subscribe(func(resource.Change[*machinev1.ControlPlaneMachineSet]) { c.Wake() })
-	c.memory.bootstrap = c.startBootstrap()
+	c.memory.bootstrap = c.startBootstrap(ctx)
 	c.say(ctx, "bootstrap", c.memory.bootstrap)
-	for ctx.Err() == nil {
-		pause := c.look(ctx)
-		if !c.sleep(ctx, pause) {
-			break
-		}
-	}
-	return nil
+	return c.loop.Run(ctx)
 }
 
 // startBootstrap starts the bootstrap member, or sees to the end of one that has left.
-func (c *Controller) startBootstrap() error {
-	if c.Note.Get().BootstrapRetired {
-		go func() { // the supervisor may not run yet
-			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-			defer cancel()
-			for c.Bootstrap.Clean(ctx) != nil && ctx.Err() == nil {
-				time.Sleep(busyPause)
-			}
-		}()
-		return nil
+func (c *Controller) startBootstrap(ctx context.Context) error {
+	if !c.Note.Get().BootstrapRetired {
+		return c.Bootstrap.Start()
 	}
-	return c.Bootstrap.Start()
+	c.beside.Go(func() {
+		for c.Bootstrap.Clean(ctx) != nil && backoff.Sleep(ctx, cleanPause) { // the supervisor may not run yet
+		}
+	})
+	return nil
 }
 
-// sleep waits for a reason to look again; false if ctx ended.
-func (c *Controller) sleep(ctx context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		c.woken = false
-		return true
-	case <-c.wake:
-		c.woken = true
-	}
-	// Several reasons mostly come together.
-	rest := time.NewTimer(restPause)
-	defer rest.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-rest.C:
-		return true
-	}
-}
-
-// look observes, decides and acts once, and returns how long to wait then.
-func (c *Controller) look(ctx context.Context) time.Duration {
+// look observes, decides and acts once, and returns when to do so again.
+func (c *Controller) look(ctx context.Context, _ string) (time.Time, error) {
 	c.mu.Lock()
 	c.begun++
 	number := c.begun
 	c.mu.Unlock()
 	view, records := c.observe(ctx)
 	if ctx.Err() != nil {
-		return 0
+		return time.Time{}, nil
 	}
 	o := c.observation(view, records.Permit, c.memory.answers)
 	c.publish(o, number)
 	c.direct(view)
-	acted := c.act(ctx, o)
-	if acted {
+	if c.act(ctx, o) {
 		c.memory.acted = c.Elapsed()
 		c.direct(c.memory.freshen(view, c.Elapsed())) // a learner that was just added is started at once
-		return restPause
+		return time.Now(), nil
 	}
-	return c.pause(o)
-}
-
-func (c *Controller) pause(o *Observation) time.Duration {
-	d := idlePause
-	switch {
-	case o.Plan.Busy && c.Elapsed()-c.memory.acted < justActed:
-		d = quickPause
-	case o.Plan.Busy:
-		d = busyPause
-	}
-	for _, m := range o.View.Members {
-		if m.Stopping {
-			d = quickPause
-		}
-	}
-	if o.Plan.Again > 0 {
-		d = min(d, max(o.Plan.Again, restPause))
-	}
-	return d
+	return time.Now().Add(o.Plan.Wake), nil
 }
 
 // publish makes an observation the one that everybody sees.

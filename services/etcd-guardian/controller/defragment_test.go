@@ -11,6 +11,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/members"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/store"
@@ -29,7 +30,8 @@ func TestADefragmentationDoesNotHoldUpTheLoop(t *testing.T) {
 			Members: members.New(insecure.NewCredentials()), Elapsed: func() time.Duration { return elapsed },
 			Now: time.Now, Log: slog.New(slog.DiscardHandler),
 		},
-		wake: make(chan struct{}, 1), said: map[string]string{}, memory: newMemory(store.Note{}),
+		loop: controller.NewLoop("quorum", 1, nil, slog.New(slog.DiscardHandler)), said: map[string]string{},
+		memory: newMemory(store.Note{}),
 	}
 	defer c.Members.Close()
 	run, end := context.WithCancel(t.Context())

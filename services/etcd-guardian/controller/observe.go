@@ -214,7 +214,7 @@ func (c *Controller) keepNote(ctx context.Context, answers map[uint64]members.An
 // revisions. While nothing happens they are read now and then only, since only this process changes them.
 func (c *Controller) readRecords(ctx context.Context, fresh bool) (store.State, bool) {
 	m := &c.memory
-	if due := c.woken || m.records.Permit != nil || c.Elapsed()-m.acted < recordsRest ||
+	if due := c.woken.Swap(false) || m.records.Permit != nil || c.Elapsed()-m.acted < recordsRest ||
 		c.Elapsed()-m.recorded > recordsRest; fresh && due {
 		ctx, cancel := context.WithTimeout(ctx, readLimit)
 		defer cancel()
@@ -233,6 +233,7 @@ func (c *Controller) view(fresh bool, trouble string, offers []agents.Offer, rec
 	v := plan.View{
 		Quota: c.Quota, Fresh: fresh, Trouble: trouble, BootstrapRetired: c.Note.Get().BootstrapRetired,
 		Endpoints: records.Endpoints, EndpointsAge: m.addresses(records.Endpoints, now), AddRefused: m.refused,
+		Acted:         now - m.acted,
 		Settings:      c.Settings,
 		MachinesKnown: c.Machines.IsSynced() && c.Sets.IsSynced(),
 		Machines:      plan.Machines(c.Machines.All()),

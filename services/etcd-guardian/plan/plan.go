@@ -62,17 +62,31 @@ type Plan struct {
 	Next     *Action  // the one next change of the membership; nil if there is none now
 	WaitsFor string   // one line; empty if for nothing
 	HeldBack []*metav1.HeldBack
-	Busy     bool          // something is under way: look again in a moment
-	Again    time.Duration // when to decide again even if nothing changes; 0 means never
+	Wake     time.Duration // after which to decide again even if nothing is known to have changed
 }
+
+// Pauses between two decisions: etcd reports no change of a member, so the guardian asks.
+const (
+	idlePause  = 2 * time.Second        // while nothing is under way
+	busyPause  = 100 * time.Millisecond // while something is
+	quickPause = 20 * time.Millisecond  // while a voter is stopping, since then none can be spared, and for
+	justActed  = time.Second            // after a change: its effect mostly shows soon
+	leastPause = 5 * time.Millisecond
+)
 
 // Next returns what to do now. It does not modify v.
 func Next(v View) Plan {
 	d := newDecision(v)
 	d.plan.Phase = d.phase()
-	if !v.Fresh || d.lost() {
+	d.next()
+	d.plan.Wake = d.wake()
+	return d.plan
+}
+
+func (d *decision) next() {
+	if !d.Fresh || d.lost() {
 		d.unanswered()
-		return d.plan
+		return
 	}
 	d.hooks()
 	// The first that decides ends it; what comes later in the list never overtakes what comes before.
@@ -84,7 +98,21 @@ func Next(v View) Plan {
 			break
 		}
 	}
-	return d.plan
+}
+
+// wake returns after which time to decide again.
+func (d *decision) wake() time.Duration {
+	pause := idlePause
+	switch {
+	case d.busy && d.Acted < justActed, slices.ContainsFunc(d.Members, func(m Member) bool { return m.Stopping }):
+		pause = quickPause
+	case d.busy:
+		pause = busyPause
+	}
+	if d.again > 0 {
+		pause = min(pause, max(d.again, leastPause))
+	}
+	return pause
 }
 
 type decision struct {
@@ -92,6 +120,8 @@ type decision struct {
 	voters, learners []Member
 	leaver           *Member // the healthy voter whose turn it is to leave; nil if none can
 	plan             Plan
+	busy             bool          // something is under way that ends by itself soon
+	again            time.Duration // until a span that was compared with ends; 0 for none
 }
 
 func newDecision(v View) *decision {
@@ -113,13 +143,13 @@ func newDecision(v View) *decision {
 }
 
 func (d *decision) do(a Action) bool {
-	d.plan.Next, d.plan.Busy = &a, true
+	d.plan.Next, d.busy = &a, true
 	return true
 }
 
 // wait says what for, and that it ends by itself soon.
 func (d *decision) wait(format string, args ...any) bool {
-	d.plan.WaitsFor, d.plan.Busy = fmt.Sprintf(format, args...), true
+	d.plan.WaitsFor, d.busy = fmt.Sprintf(format, args...), true
 	return true
 }
 
@@ -142,8 +172,8 @@ func (d *decision) early(elapsed, after time.Duration) bool {
 	if left <= 0 {
 		return false
 	}
-	if d.plan.Again == 0 || left < d.plan.Again {
-		d.plan.Again = left
+	if d.again == 0 || left < d.again {
+		d.again = left
 	}
 	return true
 }

@@ -46,7 +46,8 @@ type simMachine struct {
 
 // world imitates etcd, machine-api with a control-plane machine set, and agents.
 type world struct {
-	t         *rapid.T
+	t         rapid.TB
+	draw      func(lo, hi int, what string) int // both included
 	now       time.Time
 	members   []*simMember
 	machines  []*simMachine
@@ -68,8 +69,8 @@ type world struct {
 	trace     []string
 }
 
-func newWorld(t *rapid.T, desired int) *world {
-	w := &world{t: t, now: time.Unix(1e9, 0).UTC(), desired: desired, faults: true, log: 1000, trust: 1}
+func newWorld(t rapid.TB, desired int, draw func(lo, hi int, what string) int) *world {
+	w := &world{t: t, draw: draw, now: time.Unix(1e9, 0).UTC(), desired: desired, faults: true, log: 1000, trust: 1}
 	w.members = []*simMember{{id: w.id(), node: plan.BootstrapName, started: true, running: true, applied: 1000, trust: 1}}
 	w.leader = w.members[0].id
 	for range desired {
@@ -211,7 +212,7 @@ func (w *world) restart(m *simMember) {
 		w.permit.Machine.GetUid() != w.machine(m.node).UID) {
 		w.t.Fatalf("%s goes down without the permit", m.node)
 	}
-	m.running, m.back = false, w.now.Add(time.Duration(rapid.IntRange(1, 30).Draw(w.t, "restart"))*tick)
+	m.running, m.back = false, w.now.Add(time.Duration(w.draw(1, 30, "restart"))*tick)
 }
 
 // checkStop: no member stops while another voter has been silent for so long that the guardian knows.
@@ -267,8 +268,8 @@ func (w *world) machineAPI() {
 }
 
 func (w *world) fault() {
-	pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(w.t, "which") }
-	switch rapid.IntRange(0, 15).Draw(w.t, "fault") {
+	pick := func(n int) int { return w.draw(0, n-1, "which") }
+	switch w.draw(0, 15, "fault") {
 	case 0, 1: // an agent comes or goes; its member goes on
 		m := w.machines[pick(len(w.machines))]
 		m.attended = !m.gone && !m.attended
@@ -289,20 +290,14 @@ func (w *world) fault() {
 			m.Deleting, m.DeletionTime = true, w.now
 		}
 	case 8: // the guardian restarts and forgets what it noted
-		for _, m := range w.members {
-			m.stop, m.told, m.progress = time.Time{}, time.Time{}, w.now
-			if !m.silent.IsZero() {
-				m.silent = w.now
-			}
-		}
-		w.refused = false
+		w.forget()
 	case 9: // another holder takes the permit, as the server would give it
 		m := w.machines[pick(len(w.machines))]
 		all, healthy := w.voters()
 		for _, member := range w.members {
 			if w.permit == nil && member.node == m.Node && !member.learner && all == healthy {
 				w.permit = &plan.Permit{Machine: m.Reference(), Reason: "drain", Holder: "other"}
-				w.freeAt = w.now.Add(time.Duration(rapid.IntRange(1, 100).Draw(w.t, "ticks")) * tick)
+				w.freeAt = w.now.Add(time.Duration(w.draw(1, 100, "ticks")) * tick)
 			}
 		}
 	case 10:
@@ -314,10 +309,21 @@ func (w *world) fault() {
 		w.trust++
 	case 11: // an administrator takes the hook off a machine that is being deleted
 		m := w.machines[pick(len(w.machines))]
-		if m.Deleting && rapid.IntRange(0, 3).Draw(w.t, "really") == 0 {
+		if m.Deleting && w.draw(0, 3, "really") == 0 {
 			m.Hooked = false
 		}
 	}
+}
+
+// forget has the guardian start again: what it noted of the members begins again.
+func (w *world) forget() {
+	for _, m := range w.members {
+		m.stop, m.told, m.progress = time.Time{}, time.Time{}, w.now
+		if !m.silent.IsZero() {
+			m.silent = w.now
+		}
+	}
+	w.refused = false
 }
 
 // act does what the plan says as etcd would, and checks the promise before and after.
@@ -429,7 +435,7 @@ func (w *world) addLearner(a plan.Action) {
 	}
 	w.members = append(w.members, &simMember{
 		id: w.id(), node: a.Offer.Node, learner: true, progress: w.now, silent: w.now,
-		hampered: w.faults && rapid.IntRange(0, 4).Draw(w.t, "hampered") == 0,
+		hampered: w.faults && w.draw(0, 4, "hampered") == 0,
 	})
 }
 
@@ -547,7 +553,9 @@ func TestTheViewIsNotModified(t *testing.T) {
 
 func TestNoActionLeavesLessThanAHealthyMajorityAndItAlwaysEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(t, rapid.SampledFrom([]int{3, 3, 5}).Draw(t, "desired"))
+		w := newWorld(t, rapid.SampledFrom([]int{3, 3, 5}).Draw(t, "desired"), func(lo, hi int, what string) int {
+			return rapid.IntRange(lo, hi).Draw(t, what)
+		})
 		for range rapid.IntRange(0, 200).Draw(t, "length") {
 			for range rapid.IntRange(1, 50).Draw(t, "quiet") {
 				w.pass()
@@ -590,7 +598,7 @@ func (w *world) recover() {
 	}
 	for _, m := range w.members {
 		sm := w.machine(m.node)
-		if m.broken && !m.learner && sm != nil && alive > plan.Majority(all) && rapid.Bool().Draw(w.t, "permanently") {
+		if m.broken && !m.learner && sm != nil && alive > plan.Majority(all) && w.draw(0, 1, "permanently") == 1 {
 			alive--
 			sm.Deleting, sm.DeletionTime = true, w.now
 			continue

@@ -89,6 +89,7 @@ type View struct {
 	BootstrapRetired bool          // it is on disk that the bootstrap member has left for good
 	Endpoints        []string      // addresses last published, sorted
 	EndpointsAge     time.Duration // since that was seen to be so
+	Acted            time.Duration // since this process changed something last
 	AddRefused       bool          // etcd just now refused to add a member, as it does for 5 s after a promotion
 	NoSpace          bool          // etcd refuses writes: a database has reached its quota
 	NoSpaceSince     string        // the time of day when that was first seen, for people; empty if unknown
