@@ -93,6 +93,36 @@ func TestKitAndGenStandBelowTheServices(t *testing.T) {
 	}
 }
 
+// shared are the packages of the command line below its nouns, in the order of their imports: each imports only those
+// before it.
+var shared = []string{
+	"failure", "session", "target", "printer", "input", "change", "event", "hooktask", "waiting", "progress", "probe",
+}
+
+func TestNounsOfTheCommandLineDoNotImportEachOther(t *testing.T) {
+	const commands = "services/windlass/command/"
+	nouns := 0
+	for _, s := range sources(t, commands) {
+		own, _, inside := strings.Cut(strings.TrimPrefix(s.path, commands), "/")
+		if !inside {
+			continue // the tree of all commands
+		}
+		layer := slices.Index(shared, own)
+		if layer < 0 {
+			nouns++
+		}
+		for _, i := range s.imports {
+			other, ok := strings.CutPrefix(i, prefix+commands)
+			if at := slices.Index(shared, other); ok && (at < 0 || layer >= 0 && at >= layer) {
+				t.Errorf("%s imports %s: what two nouns need is in a package that both import", s.path, other)
+			}
+		}
+	}
+	if nouns == 0 {
+		t.Error("no noun was checked")
+	}
+}
+
 func TestExamplesImportNothingOfOursButGen(t *testing.T) {
 	for _, s := range sources(t, "deploy") {
 		for _, i := range s.imports {

@@ -1,5 +1,6 @@
-// Package command implements the windlass command line: one file per verb, with verbs and flags named as in oc and
-// kubectl.
+// Package command is the tree of the windlass commands. Each noun is a package that makes its commands, with verbs and
+// flags named as in oc and kubectl; nouns import the shared packages and never each other, so what two of them need is
+// in a package of its own.
 package command
 
 import (
@@ -14,42 +15,27 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/windlass-dev/windlass/services/windlass/client"
+	"github.com/windlass-dev/windlass/services/windlass/command/adm"
+	"github.com/windlass-dev/windlass/services/windlass/command/audit"
+	"github.com/windlass-dev/windlass/services/windlass/command/auth"
+	"github.com/windlass-dev/windlass/services/windlass/command/describe"
+	"github.com/windlass-dev/windlass/services/windlass/command/explain"
+	"github.com/windlass-dev/windlass/services/windlass/command/failure"
+	"github.com/windlass-dev/windlass/services/windlass/command/hooks"
+	"github.com/windlass-dev/windlass/services/windlass/command/lifecycle"
+	"github.com/windlass-dev/windlass/services/windlass/command/objects"
+	"github.com/windlass-dev/windlass/services/windlass/command/plans"
+	"github.com/windlass-dev/windlass/services/windlass/command/quorum"
+	"github.com/windlass-dev/windlass/services/windlass/command/release"
+	"github.com/windlass-dev/windlass/services/windlass/command/rollout"
+	"github.com/windlass-dev/windlass/services/windlass/command/session"
 )
 
-// exitError ends the program with Code. The command has already printed its message.
-type exitError struct{ Code int }
-
-// Error implements error.
-func (e exitError) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
-
-// env holds what all verbs share: input, outputs, and the cluster and namespace that the flags select.
-type env struct {
-	in        io.Reader
-	out, err  io.Writer
-	target    client.Target
-	namespace string
-	program   string // path of this executable
-}
-
-// connect returns a client of the selected cluster and a function that closes its connection.
-func (e *env) connect() (*client.Client, func(), error) {
-	t, err := e.target.Resolve()
-	if err != nil {
-		return nil, nil, err
-	}
-	t.Warn = func(text string) { fmt.Fprintln(e.err, "Warning:", text) }
-	conn, err := client.Dial(t)
-	if err != nil {
-		return nil, nil, err
-	}
-	return client.New(conn), func() { conn.Close() }, nil
-}
-
-// Run runs the command line and returns the exit code: 0, 1 for an error, or the code of an exitError.
+// Run runs the command line and returns the exit code: 0, 1 for an error, or the code of an Exit.
 func Run(ctx context.Context, args []string, in io.Reader, out, errw io.Writer) int {
-	e := &env{in: in, out: out, err: errw}
+	e := &session.Env{In: in, Out: out, Err: errw}
 	var err error
-	if e.program, err = os.Executable(); err != nil {
+	if e.Program, err = os.Executable(); err != nil {
 		fmt.Fprintln(errw, "error:", err)
 		return 1
 	}
@@ -59,35 +45,26 @@ func Run(ctx context.Context, args []string, in io.Reader, out, errw io.Writer) 
 	root.SetOut(out)
 	root.SetErr(errw)
 	err = root.ExecuteContext(ctx)
-	var exit exitError
+	var exit failure.Exit
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, &exit):
 		return exit.Code
 	default:
-		var all failures
-		all.add(err)
+		var all failure.List
+		all.Add(err)
 		for _, err := range all {
-			fmt.Fprintln(errw, headed(describe(err)))
+			fmt.Fprintln(errw, failure.Headed(failure.Describe(err)))
 		}
-		if slices.ContainsFunc(all, silent) {
+		if slices.ContainsFunc(all, failure.Silent) {
 			fmt.Fprintln(errw, "Run `windlass status` to see what is not running.")
 		}
 		return 1
 	}
 }
 
-// headed prefixes an error as oc does: "Error from server (NotFound): …" for the cluster's errors, "error: …" for
-// those of the command line.
-func headed(text string) string {
-	if strings.HasPrefix(text, fromServer) {
-		return "Error " + text
-	}
-	return "error: " + text
-}
-
-func newRoot(e *env) *cobra.Command {
+func newRoot(e *session.Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "windlass",
 		Short: "A control plane for fleets of machines",
@@ -100,22 +77,27 @@ func newRoot(e *env) *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	f := root.PersistentFlags()
-	f.StringVar(&e.target.Cluster, "name", "", "name of the cluster on this machine (default $"+client.EnvCluster+
+	f.StringVar(&e.Target.Cluster, "name", "", "name of the cluster on this machine (default $"+client.EnvCluster+
 		" or main)")
-	f.StringVarP(&e.namespace, "namespace", "n", "", "namespace (default: the kind's default namespace)")
-	f.StringVar(&e.target.Server, "server", "", "host:port of the cluster's gateway (default $"+client.EnvServer+")")
-	f.StringVar(&e.target.CA, "cacert", "", "file with the certificate authority to trust (default $"+client.EnvCA+")")
-	f.StringVar(&e.target.Cert, "cert", "", "file with the client certificate (default $"+client.EnvCert+")")
-	f.StringVar(&e.target.Key, "key", "", "file with the client certificate's private key (default $"+client.EnvKey+")")
-	f.StringVar(&e.target.Token, "token", "", "bearer token, instead of a client certificate (default $"+client.EnvToken+
+	f.StringVarP(&e.Namespace, "namespace", "n", "", "namespace (default: the kind's default namespace)")
+	f.StringVar(&e.Target.Server, "server", "", "host:port of the cluster's gateway (default $"+client.EnvServer+")")
+	f.StringVar(&e.Target.CA, "cacert", "", "file with the certificate authority to trust (default $"+client.EnvCA+")")
+	f.StringVar(&e.Target.Cert, "cert", "", "file with the client certificate (default $"+client.EnvCert+")")
+	f.StringVar(&e.Target.Key, "key", "", "file with the client certificate's private key (default $"+client.EnvKey+")")
+	f.StringVar(&e.Target.Token, "token", "", "bearer token, instead of a client certificate (default $"+client.EnvToken+
 		")")
+	admin := adm.New(e)
+	admin.AddCommand(release.New(e))
 	root.AddCommand(
-		newUp(e), newDown(e), newStatus(e), newClusters(e), newEnv(e), newServe(e), newSupervise(e), newContainer(e),
-		newGet(e), newDescribe(e), newCreate(e), newApply(e), newReplace(e), newDelete(e), newScale(e), newQuorum(e),
-		newHooks(e), newEvents(e),
-		newEdit(e), newPatch(e), newLabel(e), newAnnotate(e), newWait(e), newPlan(e), newAuth(e), newAudit(e), newWhoami(e),
-		newAdm(e), newCordon(e), newUncordon(e), newDrain(e), newAPIResources(e), newExplain(e), newVersion(e), newLogs(e),
-		newExec(e), newRollout(e),
+		lifecycle.NewUp(e), lifecycle.NewDown(e), lifecycle.NewStatus(e), lifecycle.NewClusters(e), lifecycle.NewEnv(e),
+		lifecycle.NewServe(e), lifecycle.NewSupervise(e), lifecycle.NewContainer(e, auth.NewIssue, auth.NewRotate),
+		lifecycle.NewVersion(e),
+		objects.NewGet(e), objects.NewCreate(e), objects.NewApply(e), objects.NewReplace(e), objects.NewEdit(e),
+		objects.NewPatch(e), objects.NewLabel(e), objects.NewAnnotate(e), objects.NewScale(e), objects.NewDelete(e),
+		objects.NewWait(e), objects.NewEvents(e), objects.NewLogs(e), objects.NewExec(e),
+		admin, adm.NewCordon(e), adm.NewUncordon(e), adm.NewDrain(e), auth.New(e), auth.NewWhoami(e),
+		audit.New(e), describe.New(e), explain.New(e), explain.NewAPIResources(e), hooks.New(e), plans.New(e), quorum.New(e),
+		rollout.New(e),
 	)
 	for _, cmd := range root.Commands() {
 		refuseUnknown(cmd)

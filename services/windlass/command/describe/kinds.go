@@ -1,0 +1,250 @@
+package describe
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/services/windlass/client"
+	"github.com/windlass-dev/windlass/services/windlass/command/hooktask"
+	"github.com/windlass-dev/windlass/services/windlass/command/printer"
+	"github.com/windlass-dev/windlass/services/windlass/command/waiting"
+	"github.com/windlass-dev/windlass/services/windlass/table"
+)
+
+// The kinds with their own describe functions.
+type (
+	machine      = *machinev1.Machine
+	machineSet   = *machinev1.MachineSet
+	controlPlane = *machinev1.ControlPlaneMachineSet
+	node         = *nodev1.Node
+	drain        = *nodev1.Drain
+	hookTask     = *hookv1.HookTask
+	hookOwner    = *hookv1.HookOwner
+)
+
+func (d *describer) machine() {
+	m := d.Object.(machine)
+	s := m.GetStatus()
+	d.line("Phase", table.OrNone(s.GetPhase()))
+	d.line("Waiting for", d.waitsFor(m))
+	if s.GetErrorReason() != "" || s.GetErrorMessage() != "" {
+		d.linef("Error", "%s: %s", s.GetErrorReason(), s.GetErrorMessage())
+	}
+	d.line("Node", table.OrNone(s.GetNodeRef().GetName()))
+	d.line("Provider ID", table.OrNone(m.GetSpec().GetProviderId()))
+	d.line("Addresses", addressLines(s.GetAddresses()))
+	if o := s.GetLastOperation(); o != nil {
+		d.line("Last operation",
+			strings.TrimSuffix(fmt.Sprintf("%s %s, %s: %s", o.GetType(), o.GetState(), ago(o.GetLastUpdated()),
+				o.GetDescription()), ": "))
+	}
+	d.line("Node labels", mapLines(m.GetSpec().GetMetadata().GetLabels()))
+	d.line("Node taints", printer.Taints(m.GetSpec().GetTaints()))
+	d.hooks(m.GetSpec().GetLifecycleHooks())
+	d.hookTasks(m)
+	d.yaml("Provider Spec", m.GetSpec().GetProviderSpec().GetValue())
+	d.yaml("Provider Status", s.GetProviderStatus())
+	d.conditions(s.GetConditions())
+}
+
+// waitsFor returns what a machine waits for according to machine-api.
+func (d *describer) waitsFor(m machine) string {
+	p, err := machinev1.NewMachineServiceClient(d.client.Conn()).PlanMachine(d.ctx, &machinev1.PlanMachineRequest{
+		Namespace: d.Namespace(), Name: d.Name(),
+	})
+	if err != nil {
+		return "<" + shortError(err) + ">"
+	}
+	if w := p.GetWaitsFor(); w != "" {
+		return waiting.WithProgress(d.ctx, d.client, m, w)
+	}
+	if a := p.GetActions(); len(a) > 0 {
+		return "nothing, next action: " + a[0].GetAction()
+	}
+	return "nothing"
+}
+
+// hookTasks prints the tasks of a machine's hooks.
+func (d *describer) hookTasks(m machine) {
+	list, err := hooktask.Of(d.ctx, d.client, m)
+	if err != nil || len(list) == 0 {
+		return
+	}
+	rows := [][]string{{"TASK", "HOOK", "STATE", "CLAIMED BY", "MESSAGE"}}
+	for _, t := range list {
+		rows = append(rows, []string{
+			t.GetMetadata().GetName(), t.GetSpec().GetHookName(), hooktask.State(t),
+			t.GetStatus().GetClaimedBy(), t.GetStatus().GetMessage(),
+		})
+	}
+	d.rows("Hook Tasks", rows)
+}
+
+func (d *describer) machineSet() {
+	s := d.Object.(machineSet)
+	st := s.GetStatus()
+	d.linef("Replicas", "%d current / %s desired, %d ready, %d available", st.GetReplicas(), number(s.GetSpec().Replicas),
+		st.GetReadyReplicas(), st.GetAvailableReplicas())
+	d.line("Selector", selectorText(s))
+	d.line("Delete policy", cmp.Or(s.GetSpec().GetDeletePolicy(), "Random"))
+	if st.GetErrorReason() != "" || st.GetErrorMessage() != "" {
+		d.linef("Error", "%s: %s", st.GetErrorReason(), st.GetErrorMessage())
+	}
+	d.machineTemplate(s.GetSpec().GetTemplate().GetMetadata(), s.GetSpec().GetTemplate().GetSpec())
+	d.ownMachines("Machines")
+	p, err := machinev1.NewMachineSetServiceClient(d.client.Conn()).PlanMachineSet(d.ctx, &machinev1.PlanMachineSetRequest{
+		Namespace: d.Namespace(), Name: d.Name(),
+	})
+	if err == nil {
+		d.heldBack(p.GetHeldBack())
+	}
+	d.conditions(st.GetConditions())
+}
+
+func selectorText(s machineSet) string {
+	sel := s.GetSpec().GetSelector()
+	var parts []string
+	if labels := sel.GetMatchLabels(); len(labels) > 0 {
+		parts = append(parts, table.Labels(labels))
+	}
+	for _, e := range sel.GetMatchExpressions() {
+		parts = append(parts, strings.TrimSpace(e.GetKey()+" "+e.GetOperator()+" "+strings.Join(e.GetValues(), ",")))
+	}
+	return table.OrNone(strings.Join(parts, "\n"))
+}
+
+func (d *describer) controlPlane() {
+	s := d.Object.(controlPlane)
+	st := s.GetStatus()
+	d.line("State", cmp.Or(s.GetSpec().GetState(), "Inactive"))
+	d.line("Strategy", cmp.Or(s.GetSpec().GetStrategy().GetType(), "RollingUpdate"))
+	d.linef("Replicas", "%d current / %s desired, %d ready, %d updated, %d unavailable",
+		st.GetReplicas(), number(s.GetSpec().Replicas), st.GetReadyReplicas(), st.GetUpdatedReplicas(),
+		st.GetUnavailableReplicas())
+	d.line("Selector", mapLines(s.GetSpec().GetSelector().GetMatchLabels()))
+	t := s.GetSpec().GetTemplate().GetMachinesV1Beta1MachineOpenshiftIo()
+	d.yaml("Failure Domains", t.GetFailureDomains())
+	d.machineTemplate(t.GetMetadata(), t.GetSpec())
+	p, err := machinev1.NewControlPlaneMachineSetServiceClient(d.client.Conn()).PlanControlPlaneMachineSet(d.ctx,
+		&machinev1.PlanControlPlaneMachineSetRequest{Namespace: d.Namespace(), Name: d.Name()})
+	if err != nil {
+		d.ownMachines("Machines")
+	} else {
+		d.rows("Machines", printer.Indexes(p.GetIndexes()))
+		d.planned("Next", p.GetActions())
+		d.heldBack(p.GetHeldBack())
+	}
+	d.conditions(st.GetConditions())
+}
+
+func (d *describer) node() {
+	n := d.Object.(node)
+	d.line("Status", table.NodeStatus(n))
+	d.line("Roles", table.NodeRoles(n))
+	d.line("Taints", printer.Taints(n.GetSpec().GetTaints()))
+	d.linef("Unschedulable", "%t", n.GetSpec().GetUnschedulable())
+	p, err := nodev1.NewNodeServiceClient(d.client.Conn()).PlanNode(d.ctx, &nodev1.PlanNodeRequest{Name: d.Name()})
+	if err == nil && len(p.GetHeldBy()) > 0 {
+		d.line("Held by", strings.Join(p.GetHeldBy(), "\n"))
+	}
+	d.optional("Machine", n.GetMetadata().GetAnnotations()["machine.openshift.io/machine"])
+	d.optional("Provider ID", n.GetSpec().GetProviderId())
+	d.nodeConditions(n.GetStatus().GetConditions())
+	d.line("Addresses", addressLines(n.GetStatus().GetAddresses()))
+	d.line("Capacity", quantityLines(n.GetStatus().GetCapacity()))
+	d.line("Allocatable", quantityLines(n.GetStatus().GetAllocatable()))
+	d.yaml("System Info", n.GetStatus().GetNodeInfo())
+	d.podsOnNode()
+	d.drains()
+}
+
+// drains prints the drains of a node.
+func (d *describer) drains() {
+	k, err := client.FindKind("drain")
+	if err != nil {
+		return
+	}
+	list, _, err := d.client.List(d.ctx, k, client.Selection{Fields: "spec.nodeName=" + d.Name()})
+	if err != nil || len(list) == 0 {
+		return
+	}
+	rows := [][]string{{"NAME", "PHASE", "MESSAGE", "AGE"}}
+	for _, o := range list {
+		dr := o.(drain)
+		rows = append(rows, []string{
+			dr.GetMetadata().GetName(), dr.GetStatus().GetPhase(), dr.GetStatus().GetMessage(),
+			table.Age(dr.GetMetadata().GetCreationTimestamp(), time.Now()),
+		})
+	}
+	d.rows("Drains", rows)
+}
+
+func (d *describer) drain() {
+	o := d.Object.(drain)
+	sp, st := o.GetSpec(), o.GetStatus()
+	d.line("Node", sp.GetNodeName())
+	d.optional("Reason", sp.GetReason())
+	if sp.GetMachineRef() != nil {
+		d.line("Machine", sp.GetMachineRef().GetNamespace()+"/"+sp.GetMachineRef().GetName())
+	}
+	if sp.GracePeriodSeconds != nil {
+		d.linef("Grace period", "%d s", sp.GetGracePeriodSeconds())
+	}
+	d.line("Phase", table.OrNone(st.GetPhase()))
+	d.line("Message", table.OrNone(st.GetMessage()))
+	d.linef("Pods", "%d evicted, %d remaining", st.GetEvictedPods(), st.GetRemainingPods())
+	d.optional("Blocked", strings.Join(st.GetBlocked(), "\n"))
+	d.when("Started", st.GetStartTime())
+	d.when("Completed", st.GetCompletionTime())
+	d.conditions(st.GetConditions())
+}
+
+// when prints a time if it is set.
+func (d *describer) when(label string, t *timestamppb.Timestamp) {
+	if t != nil {
+		d.line(label, ago(t))
+	}
+}
+
+func (d *describer) hookTask() {
+	o := d.Object.(hookTask)
+	sp, st := o.GetSpec(), o.GetStatus()
+	d.line("Machine", sp.GetMachineRef().GetNamespace()+"/"+sp.GetMachineRef().GetName())
+	d.optional("Node", sp.GetNodeName())
+	d.optional("Addresses", strings.Join(sp.GetAddresses(), "\n"))
+	d.line("Point", sp.GetPoint())
+	d.line("Hook", sp.GetHookName())
+	d.line("Owner", sp.GetOwner())
+	d.line("State", hooktask.State(o))
+	d.optional("Claimed by", st.GetClaimedBy())
+	d.when("Claimed", st.GetClaimTime())
+	if t := st.GetClaimExpiryTime(); t != nil {
+		d.line("Claim ends", t.AsTime().Format(time.RFC3339))
+	}
+	d.when("Completed", st.GetCompletionTime())
+	d.linef("Attempts", "%d", st.GetAttempts())
+	d.optional("Message", st.GetMessage())
+	d.conditions(st.GetConditions())
+}
+
+func (d *describer) hookOwner() {
+	o := d.Object.(hookOwner)
+	d.line("Owner", o.GetSpec().GetOwner())
+	d.linef("Connected", "%t", o.GetStatus().GetConnected())
+	if t := o.GetStatus().GetLastSeenTime(); t != nil {
+		d.line("Last seen", ago(t))
+	} else {
+		d.line("Last seen", "never")
+	}
+	d.linef("Pending tasks", "%d", o.GetStatus().GetPendingTasks())
+	d.line("Claim duration", cmp.Or(o.GetSpec().GetClaimDuration(), "60s"))
+	d.line("Overdue after", cmp.Or(o.GetSpec().GetOverdueAfter(), "10m"))
+	d.conditions(o.GetStatus().GetConditions())
+}

@@ -1,0 +1,71 @@
+package plans
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+)
+
+func TestPlansAreNumberedStepsAndWhatIsHeldBack(t *testing.T) {
+	machine := func(name string) *metav1.ObjectReference {
+		return &metav1.ObjectReference{Kind: "Machine", Name: name}
+	}
+	for _, tc := range []struct {
+		name  string
+		print func(*planText)
+		want  string
+	}{
+		{
+			"a set that shrinks", func(p *planText) {
+				p.machineSet(&machinev1.PlanMachineSetResponse{Deletions: []*machinev1.PlanMachineSetResponse_Deletion{
+					{Machine: "a", Priority: 100, Reason: "it is annotated"}, {Machine: "b", Priority: 50.25, Reason: "any may go"},
+				}})
+			},
+			"  1. delete machine/a (priority 100)\n     because it is annotated\n  2. delete machine/b (priority 50.2)\n     because any may go\n",
+		},
+		{
+			"a set that grows and adopts", func(p *planText) {
+				p.machineSet(&machinev1.PlanMachineSetResponse{Creations: 2, Adoptions: []string{"c"}})
+			},
+			"  1. adopt machine/c\n     because it matches the selector and has no controller\n  2. create 2 machines at the same time\n",
+		},
+		{
+			"a control plane that waits", func(p *planText) {
+				p.controlPlane(&machinev1.PlanControlPlaneMachineSetResponse{
+					Indexes: []*machinev1.PlanControlPlaneMachineSetResponse_Index{{Index: 0, Machines: []string{"a", "b"}}},
+					Actions: []*metav1.PlannedAction{{
+						Action: "CreateMachine", Object: machine("m-0"), Reason: "index 0 has none",
+						Details: map[string]string{"failureDomain": "rack-a"},
+					}},
+					HeldBack: []*metav1.HeldBack{{
+						Action: "DeleteMachine", Object: machine("a"), Reason: "its replacement is not ready",
+						Unblock: "machine/b becoming ready",
+					}},
+				})
+			},
+			"  INDEX   FAILURE DOMAIN   MACHINES\n  0       <none>           a, b\n\n  1. CreateMachine machine/m-0\n     failureDomain: rack-a\n     because index 0 has none\n" +
+				"\nHeld back:\n  - DeleteMachine machine/a\n     because its replacement is not ready\n     unblocked by: machine/b becoming ready\n",
+		},
+		{"a quorum with nothing to do", func(p *planText) {
+			p.quorum(&etcdv1.PlanQuorumResponse{Phase: "Stable", WaitsFor: "member b to answer"})
+		}, "Phase: Stable\n\nNothing to do.\n\nWaits for: member b to answer\n"},
+		{"hooks that are refused", func(p *planText) {
+			p.hooks(&machinev1.ValidateHooksResponse{Violations: []*machinev1.ValidateHooksResponse_Violation{
+				{Field: "spec.x", Description: "not now"},
+			}})
+		}, "refused\n* spec.x: not now\n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var out bytes.Buffer
+			tc.print(&planText{out: &out})
+			if diff := cmp.Diff(tc.want, out.String()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}

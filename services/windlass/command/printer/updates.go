@@ -1,0 +1,63 @@
+package printer
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/services/windlass/table"
+)
+
+// Update returns the name of an update: its version, else its image.
+func Update(version, image string) string {
+	switch {
+	case version != "":
+		return version
+	case image != "":
+		return image
+	}
+	return "<unknown>"
+}
+
+// Recommended prints the recommended updates.
+func Recommended(out io.Writer, list []*updatev1.ReleaseReference) error {
+	if len(list) == 0 {
+		_,
+			err := fmt.Fprintln(out,
+			"No updates available. You may still upgrade to a specific release image with --to-image or wait for new updates to be available.")
+		return err
+	}
+	fmt.Fprint(out, "\nRecommended updates:\n\n")
+	rows := [][]string{{"VERSION", "IMAGE"}}
+	for _, r := range list {
+		rows = append(rows, []string{r.GetVersion(), r.GetImage()})
+	}
+	return table.NewIndented(out, "  ").Print(rows...)
+}
+
+// Risky prints the updates with known risks, or only that there are some.
+func Risky(out io.Writer, list []*updatev1.ConditionalUpdate, show bool) {
+	var risky []*updatev1.ConditionalUpdate
+	for _, u := range list {
+		if object.FindCondition(u.GetConditions(), "Recommended").GetStatus() != "True" {
+			risky = append(risky, u)
+		}
+	}
+	switch {
+	case len(risky) == 0 && show:
+		fmt.Fprintln(out, "\nNo updates which are not recommended based on your cluster configuration are available.")
+	case len(risky) > 0 && !show:
+		fmt.Fprintln(out,
+			"\nAdditional updates which are not recommended for your cluster configuration are available, to view those re-run the command with --include-not-recommended.")
+	case show:
+		fmt.Fprintln(out, "\nSupported but not recommended updates:")
+		for _, u := range risky {
+			c := object.FindCondition(u.GetConditions(), "Recommended")
+			fmt.Fprintf(out, "\n  Version: %s\n  Image: %s\n  Recommended: %s\n  Reason: %s\n  Message: %s\n",
+				u.GetRelease().GetVersion(), u.GetRelease().GetImage(),
+				c.GetStatus(), c.GetReason(), strings.ReplaceAll(strings.TrimSpace(c.GetMessage()), "\n", "\n  "))
+		}
+	}
+}

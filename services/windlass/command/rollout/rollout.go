@@ -1,0 +1,296 @@
+// Package rollout makes the command rollout: the state and the history of deployments and daemon sets, and their
+// return to an earlier revision.
+package rollout
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/manifest"
+	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/services/windlass/client"
+	"github.com/windlass-dev/windlass/services/windlass/command/failure"
+	"github.com/windlass-dev/windlass/services/windlass/command/printer"
+	"github.com/windlass-dev/windlass/services/windlass/command/session"
+	"github.com/windlass-dev/windlass/services/windlass/command/target"
+	"github.com/windlass-dev/windlass/services/windlass/command/waiting"
+	"github.com/windlass-dev/windlass/services/windlass/table"
+)
+
+// revisionAnnotation is the revision of a pod template, on the deployment and on its replica sets.
+const revisionAnnotation = "deployment.kubernetes.io/revision"
+
+// New returns the command rollout.
+func New(e *session.Env) *cobra.Command {
+	cmd := &cobra.Command{Use: "rollout", Short: "Manage the rollout of deployments and daemon sets"}
+	cmd.AddCommand(
+		newRolloutStatus(e), newRolloutHistory(e), newRolloutUndo(e),
+		newRolloutSet(e, "pause", "Pause the rollout of a deployment", "paused", map[string]any{"paused": true}),
+		newRolloutSet(e, "resume", "Resume the rollout of a paused deployment", "resumed",
+			map[string]any{"paused": nil}),
+		newRolloutRestart(e),
+	)
+	return cmd
+}
+
+// renewed reads the objects that arguments name, which must be of the given kinds.
+func renewed(ctx context.Context, e *session.Env, c *client.Client, args []string, kinds ...string) ([]target.Item,
+	error,
+) {
+	list, err := target.Find(ctx, e, c, args, target.Selection{})
+	for _, t := range list {
+		if !slices.Contains(kinds, t.Kind.GetKind()) {
+			return nil, fmt.Errorf("%s: this kind is not supported, only %s", t,
+				strings.ToLower(strings.Join(kinds, " and ")))
+		}
+	}
+	return list, err
+}
+
+func newRolloutStatus(e *session.Env) *cobra.Command {
+	var watch bool
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:               "status (TYPE NAME | TYPE/NAME)",
+		Short:             "Show the status of a rollout and wait until it is complete",
+		ValidArgsFunction: target.CompleteObjects(e),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return e.WithClient(func(c *client.Client) error {
+				list, err := renewed(cmd.Context(), e, c, args, "Deployment", "DaemonSet")
+				if err != nil {
+					return err
+				}
+				ctx := cmd.Context()
+				if timeout > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, timeout)
+					defer cancel()
+				}
+				var failed failure.List
+				for _, t := range list {
+					failed.Add(rolloutStatus(ctx, e, c, t, watch))
+				}
+				return failed.Err()
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", true, "wait until the rollout is complete")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait; 0 means no limit")
+	return cmd
+}
+
+func rolloutStatus(ctx context.Context, e *session.Env, c *client.Client, t target.Item, watch bool) error {
+	said := ""
+	tell := func(o object.Object) (bool, error) {
+		if o == nil {
+			return false, fmt.Errorf("%s was deleted", t)
+		}
+		text, done, err := rolloutText(o)
+		if err == nil && text != said {
+			said = text
+			fmt.Fprintln(e.Out, text)
+		}
+		return done, err
+	}
+	if !watch {
+		_, err := tell(t.Object)
+		return err
+	}
+	return waiting.Await(ctx, e, c, waiting.Goal{
+		Kind: t.Kind, Namespace: t.Namespace(), Name: t.Name(), What: "rollout", Met: tell,
+		Reason: func(context.Context, object.Object) string { return "" },
+	})
+}
+
+// rolloutText returns the state of a rollout in kubectl's words, and whether it is complete.
+func rolloutText(o object.Object) (text string, done bool, err error) {
+	name := o.GetMetadata().GetName()
+	switch o := o.(type) {
+	case *schedulingv1.Deployment:
+		st, want := o.GetStatus(), int32(1)
+		if sp := o.GetSpec(); sp != nil && sp.Replicas != nil {
+			want = sp.GetReplicas()
+		}
+		for _, c := range st.GetConditions() {
+			if c.GetType() == "Progressing" && c.GetReason() == "ProgressDeadlineExceeded" {
+				return "", false, fmt.Errorf("deployment %q exceeded its progress deadline", name)
+			}
+		}
+		switch {
+		case st.GetObservedGeneration() < o.GetMetadata().GetGeneration():
+			return "Waiting for deployment spec update to be observed...", false, nil
+		case st.GetUpdatedReplicas() < want:
+			return fmt.Sprintf("Waiting for deployment %q rollout to finish: %d out of %d new replicas have been updated...",
+				name, st.GetUpdatedReplicas(), want), false, nil
+		case st.GetReplicas() > st.GetUpdatedReplicas():
+			return fmt.Sprintf("Waiting for deployment %q rollout to finish: %d old replicas are pending termination...", name,
+				st.GetReplicas()-st.GetUpdatedReplicas()), false, nil
+		case st.GetAvailableReplicas() < st.GetUpdatedReplicas():
+			return fmt.Sprintf("Waiting for deployment %q rollout to finish: %d of %d updated replicas are available...", name,
+				st.GetAvailableReplicas(), st.GetUpdatedReplicas()), false, nil
+		}
+		return fmt.Sprintf("deployment %q successfully rolled out", name), true, nil
+	case *schedulingv1.DaemonSet:
+		st := o.GetStatus()
+		switch {
+		case st.GetObservedGeneration() < o.GetMetadata().GetGeneration():
+			return "Waiting for daemon set spec update to be observed...", false, nil
+		case st.GetUpdatedNumberScheduled() < st.GetDesiredNumberScheduled():
+			return fmt.Sprintf("Waiting for daemon set %q rollout to finish: %d out of %d new pods have been updated...", name,
+				st.GetUpdatedNumberScheduled(), st.GetDesiredNumberScheduled()), false, nil
+		case st.GetNumberAvailable() < st.GetDesiredNumberScheduled():
+			return fmt.Sprintf("Waiting for daemon set %q rollout to finish: %d of %d updated pods are available...", name,
+				st.GetNumberAvailable(), st.GetDesiredNumberScheduled()), false, nil
+		}
+		return fmt.Sprintf("daemon set %q successfully rolled out", name), true, nil
+	}
+	return "", false, fmt.Errorf("%s has no rollout", name)
+}
+
+func newRolloutHistory(e *session.Env) *cobra.Command {
+	var revision int32
+	cmd := &cobra.Command{
+		Use:               "history (TYPE NAME | TYPE/NAME)",
+		Short:             "Show the revisions of a deployment",
+		ValidArgsFunction: target.CompleteObjects(e),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return e.WithClient(func(c *client.Client) error {
+				list, err := renewed(cmd.Context(), e, c, args, "Deployment")
+				if err != nil {
+					return err
+				}
+				var failed failure.List
+				for _, t := range list {
+					failed.Add(rolloutHistory(cmd.Context(), e, c, t, revision))
+				}
+				return failed.Err()
+			})
+		},
+	}
+	cmd.Flags().Int32Var(&revision, "revision", 0, "show the pod template of this revision")
+	return cmd
+}
+
+func rolloutHistory(ctx context.Context, e *session.Env, c *client.Client, t target.Item, revision int32) error {
+	list, err := schedulingv1.NewReplicaSetServiceClient(c.Conn()).ListReplicaSets(ctx,
+		&schedulingv1.ListReplicaSetsRequest{Namespace: t.Namespace()})
+	if err != nil {
+		return err
+	}
+	sets := map[int]*schedulingv1.ReplicaSet{}
+	var revisions []int
+	for _, s := range list.GetItems() {
+		owned := slices.ContainsFunc(s.GetMetadata().GetOwnerReferences(), func(o *metav1.OwnerReference) bool {
+			return o.GetUid() == t.Object.GetMetadata().GetUid()
+		})
+		n, err := strconv.Atoi(s.GetMetadata().GetAnnotations()[revisionAnnotation])
+		if owned && err == nil {
+			sets[n] = s
+			revisions = append(revisions, n)
+		}
+	}
+	slices.Sort(revisions)
+	if revision > 0 {
+		s, ok := sets[int(revision)]
+		if !ok {
+			return fmt.Errorf("unable to find the specified revision %d of %s", revision, t)
+		}
+		fmt.Fprintf(e.Out, "%s with revision #%d\n", t, revision)
+		return printer.Message(e.Out, printer.Format{Word: printer.YAML}, s.GetSpec().GetTemplate())
+	}
+	fmt.Fprintln(e.Out, t)
+	rows := [][]string{{"REVISION", "CHANGE-CAUSE"}}
+	for _, n := range revisions {
+		rows = append(rows,
+			[]string{strconv.Itoa(n), table.OrNone(sets[n].GetMetadata().GetAnnotations()["kubernetes.io/change-cause"])})
+	}
+	return table.New(e.Out).Print(rows...)
+}
+
+func newRolloutUndo(e *session.Env) *cobra.Command {
+	var to int32
+	cmd := &cobra.Command{
+		Use:               "undo (TYPE NAME | TYPE/NAME) [--to-revision N]",
+		Short:             "Roll a deployment back to an earlier revision",
+		ValidArgsFunction: target.CompleteObjects(e),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if to < 0 {
+				return errors.New("--to-revision must be 0 or more")
+			}
+			return e.WithClient(func(c *client.Client) error {
+				list, err := renewed(cmd.Context(), e, c, args, "Deployment")
+				var failed failure.List
+				failed.Add(err)
+				for _, t := range list {
+					_, err := schedulingv1.NewDeploymentServiceClient(c.Conn()).RollbackDeployment(cmd.Context(),
+						&schedulingv1.RollbackDeploymentRequest{Namespace: t.Namespace(), Name: t.Name(), Revision: to})
+					if err == nil {
+						_, err = fmt.Fprintln(e.Out, t, "rolled back")
+					}
+					failed.Add(err)
+				}
+				return failed.Err()
+			})
+		},
+	}
+	cmd.Flags().Int32Var(&to, "to-revision", 0, "revision to roll back to; 0 means the previous revision")
+	return cmd
+}
+
+func newRolloutSet(e *session.Env, verb, short, done string, spec map[string]any) *cobra.Command {
+	return &cobra.Command{
+		Use:               verb + " (TYPE NAME... | TYPE/NAME...)",
+		Short:             short,
+		ValidArgsFunction: target.CompleteObjects(e),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return patchRenewed(cmd.Context(), e, args, done, map[string]any{"spec": spec}, "Deployment")
+		},
+	}
+}
+
+func newRolloutRestart(e *session.Env) *cobra.Command {
+	return &cobra.Command{
+		Use:               "restart (TYPE NAME... | TYPE/NAME...)",
+		Short:             "Restart all pods of deployments and daemon sets",
+		ValidArgsFunction: target.CompleteObjects(e),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			mark := map[string]any{"kubectl.kubernetes.io/restartedAt": time.Now().Format(time.RFC3339)}
+			return patchRenewed(cmd.Context(), e, args, "restarted",
+				map[string]any{"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{"annotations": mark}}}},
+				"Deployment", "DaemonSet")
+		},
+	}
+}
+
+// patchRenewed patches each object that arguments name.
+func patchRenewed(ctx context.Context, e *session.Env, args []string, done string, patch map[string]any,
+	kinds ...string,
+) error {
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	return e.WithClient(func(c *client.Client) error {
+		list, err := renewed(ctx, e, c, args, kinds...)
+		var failed failure.List
+		failed.Add(err)
+		for _, t := range list {
+			_, err := c.Patch(ctx, t.Kind, t.Namespace(), t.Name(), manifest.MergePatch, body, false)
+			if err == nil {
+				_, err = fmt.Fprintln(e.Out, t, done)
+			}
+			failed.Add(err)
+		}
+		return failed.Err()
+	})
+}
