@@ -1,4 +1,4 @@
-// Command hook-broker tells the owners of lifecycle hooks what they have to do, and removes a hook once its owner has
+// Command hook-broker gives the owners of lifecycle hooks their tasks, and removes a hook once its owner has
 // done it.
 package main
 

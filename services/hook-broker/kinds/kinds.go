@@ -26,7 +26,7 @@ type Tables struct {
 // New returns the tables over a store. Nothing is read before they run.
 func New(st *store.Store, validator protovalidate.Validator, log *slog.Logger) *Tables {
 	return &Tables{
-		// Nobody but this service has a way to write a task, so there is nobody to refuse.
+		// No method of the API writes a task directly, so no write has to be refused.
 		Tasks: resource.NewTable(st, validator, resource.Config[*hookv1.HookTask]{KeepStatus: true, Log: log}),
 		Owners: resource.NewTable(st, validator, resource.Config[*hookv1.HookOwner]{
 			Validate: plan.OwnerFaults, Admit: admitOwner, Log: log,
@@ -34,12 +34,12 @@ func New(st *store.Store, validator protovalidate.Validator, log *slog.Logger) *
 	}
 }
 
-// Owner returns the object of an owner, as hooks name it; nobody may modify it.
+// Owner returns the object of an owner, as hooks name it; it must not be modified.
 func (t *Tables) Owner(owner string) (*hookv1.HookOwner, bool) {
 	return t.Owners.Lookup("", plan.OwnerName(owner))
 }
 
-// TasksOf returns the tasks for which want holds, ordered by name; nobody may modify them.
+// TasksOf returns the tasks for which want holds, ordered by name; they must not be modified.
 func (t *Tables) TasksOf(want func(*hookv1.HookTask) bool) []*hookv1.HookTask {
 	var out []*hookv1.HookTask
 	for task := range t.Tasks.Objects() {

@@ -21,20 +21,20 @@ const (
 type By struct {
 	User    string
 	Answers bool   // whether the policy lets User speak for the task's owner
-	Why     string // the policy's own words if it does not
+	Why     string // the policy's message if it does not
 }
 
-// Cause is why a task is not changed as somebody wants it.
+// Cause is why a change of a task is refused.
 type Cause int
 
 // The causes.
 const (
 	NotOwner    Cause = iota + 1 // the caller does not answer for the hook's owner
-	HeldByOther                  // somebody else has claimed the task
+	HeldByOther                  // another user has claimed the task
 	WrongPhase                   // the task is not in a state for this
 )
 
-// Refusal says why a task is not changed as somebody wants it.
+// Refusal says why a change of a task is refused.
 type Refusal struct {
 	Cause Cause
 	Task  string // name of the task
@@ -44,8 +44,8 @@ type Refusal struct {
 // Error returns the text with the name of the task.
 func (r *Refusal) Error() string { return fmt.Sprintf("hook task %q: %s", r.Task, r.Text) }
 
-// Claim returns the status of a task that somebody claims for a while. Who has claimed it may do so again, which makes
-// the claim last longer and never shorter; a claim of another holds until it runs out.
+// Claim returns the status of a task that a user claims for a while. The user that has claimed it may do so again,
+// which makes the claim last longer and never shorter; the claim of another user holds until it runs out.
 func Claim(t *hookv1.HookTask, by By, now time.Time, lasts time.Duration) (*hookv1.HookTaskStatus, error) {
 	if err := change(t, by, now); err != nil {
 		return nil, err
@@ -61,8 +61,8 @@ func Claim(t *hookv1.HookTask, by By, now time.Time, lasts time.Duration) (*hook
 	return s, nil
 }
 
-// Renew returns the status of a claimed task whose claim lasts longer. A claim that ran out can still be renewed as
-// long as nobody noticed.
+// Renew returns the status of a claimed task whose claim lasts longer. A claim that ran out can still be renewed until
+// the controller has freed the task.
 func Renew(t *hookv1.HookTask, by By, now time.Time, lasts time.Duration, message string) (*hookv1.HookTaskStatus,
 	error,
 ) {
@@ -80,8 +80,8 @@ func Renew(t *hookv1.HookTask, by By, now time.Time, lasts time.Duration, messag
 	return s, nil
 }
 
-// Complete returns the status of a task whose work is done. Saying so again changes nothing. A claim is not needed, but
-// another's claim is in the way.
+// Complete returns the status of a task whose work is done. Completing it again changes nothing. A claim is not needed,
+// but the claim of another user prevents it.
 func Complete(t *hookv1.HookTask, by By, now time.Time, message string) (*hookv1.HookTaskStatus, error) {
 	if by.Answers && t.GetStatus().GetPhase() == Completed {
 		return statusOf(t), nil
@@ -129,7 +129,7 @@ func refuse(t *hookv1.HookTask, cause Cause, text string) error {
 	return &Refusal{Cause: cause, Task: t.GetMetadata().GetName(), Text: text}
 }
 
-// end closes a claim. Who ends the work of nobody counts as the one who did it.
+// end closes a claim. A user that ends work that no user has claimed counts as the one that did it.
 func end(s *hookv1.HookTaskStatus, by By, now time.Time) {
 	if s.GetPhase() != Claimed || s.GetClaimedBy() != by.User {
 		s.ClaimedBy, s.ClaimTime = proto.String(by.User), floor(now)

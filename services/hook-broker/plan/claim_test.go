@@ -39,7 +39,7 @@ func TestWhatBecomesOfATask(t *testing.T) {
 		want *hookv1.HookTaskStatus
 		err  Cause
 	}{
-		"a task that nobody has is claimed": {have: status(Pending), do: claim(one), want: &hookv1.HookTaskStatus{
+		"a task without a claim is claimed": {have: status(Pending), do: claim(one), want: &hookv1.HookTaskStatus{
 			Phase: proto.String(Claimed), ClaimedBy: proto.String("backup-1"), ClaimTime: floor(at), ClaimExpiryTime: floor(end),
 			Attempts: proto.Int32(1), Message: proto.String("claimed by backup-1"),
 		}},

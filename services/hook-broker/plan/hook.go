@@ -26,7 +26,7 @@ const drained = "Drained"
 // Hook is a lifecycle hook at its point.
 type Hook struct{ Point, Name, Owner string }
 
-// Holding returns the hooks that hold a machine now, in the order in which they stand in it: those before the drain
+// Holding returns the hooks that hold a machine now, in the order of its spec: those before the drain
 // from the moment that deletion is requested, those before the end of the instance once the drain is over. A nil
 // machine has none.
 func Holding(m *machinev1.Machine) []Hook {
@@ -53,7 +53,7 @@ func at(point string, hooks []*machinev1.LifecycleHook) []Hook {
 	return out
 }
 
-// uidShown is how much of a machine's uid the name of a task shows: enough for people to tell machines apart.
+// uidShown is how much of a machine's uid the name of a task shows: enough for people to distinguish machines.
 const uidShown = 8
 
 // taskName returns the name of a hook's task, a DNS name such as "3f2a9c41-predrain-8d0b6a1f2e". It is always the same
@@ -104,7 +104,7 @@ func dashed(s string) string {
 	}, strings.ToLower(s))
 }
 
-// hash returns digits hexadecimal digits that stand for parts.
+// hash returns so many hexadecimal digits of a hash of parts.
 func hash(digits int, parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:])[:digits]

@@ -14,11 +14,11 @@ import (
 
 // Conditions of a task.
 const (
-	Overdue   = "Overdue"   // nobody completed it in time
+	Overdue   = "Overdue"   // it was not completed in time
 	OwnerSeen = "OwnerSeen" // its owner has been connected; Unknown while that is not unusual yet
 )
 
-// unseenAfter is how long nobody wonders where the owner of a new task is: it may be starting.
+// unseenAfter is how long the owner of a new task may be missing before that is reported: it may be starting.
 const unseenAfter = 30 * time.Second
 
 // View is everything that the tasks of one machine depend on.
@@ -29,51 +29,37 @@ type View struct {
 	Owners  map[string]OwnerFacts // by the owner; one that is missing has default settings and was never seen
 }
 
-// Event is something to tell people about the machine.
-type Event struct{ Type, Reason, Message string }
-
 // Types of events.
 const (
 	normal  = "Normal"
 	warning = "Warning"
 )
 
-// Change is a task as it shall be, and what to tell once it is stored.
-type Change struct {
-	Task *hookv1.HookTask
-	Tell []Event
-}
-
-// Plan is what has to be done about the tasks of a machine. The zero Plan means nothing to do.
-type Plan struct {
-	Create      []Change           // tasks of hooks that hold the machine and have none
-	Update      []Change           // tasks to store, each at the revision it was read at
-	Remove      []*hookv1.HookTask // tasks whose hook does not hold the machine, or no longer
-	RemoveHooks []*hookv1.HookTask // completed tasks: the hook of each goes from the machine
-	Wake        time.Time          // when to decide again even if nothing changes; zero means never
-}
-
-// Machine returns what v asks for: exactly one task for each hook that holds the machine now. A hook is removed only
-// for a completed task of this very machine, hook and owner.
+// Machine decides about the tasks of a machine: exactly one for each hook that holds it now. A hook is removed only for
+// a completed task of this very machine, hook and owner. The task of a removed hook stays until the machine is seen
+// without the hook, so that an old view of the machine leads to no second task.
 func Machine(v View) Plan {
-	p := &planner{View: v, have: map[string]*hookv1.HookTask{}}
+	p := &planner{View: v}
+	have := map[string]*hookv1.HookTask{}
 	for _, t := range v.Tasks {
-		p.have[t.GetMetadata().GetName()] = t
+		have[t.GetMetadata().GetName()] = t
 	}
-	wanted := map[string]bool{}
+	var wanted []*hookv1.HookTask
 	for _, h := range Holding(v.Machine) {
-		t := p.task(h)
-		name := t.GetMetadata().GetName()
-		wanted[name] = true
-		if have, ok := p.have[name]; ok {
-			p.keep(have, t.GetSpec())
-		} else {
-			p.create(t)
+		wanted = append(wanted, p.task(h))
+	}
+	for _, t := range v.Tasks {
+		if !slices.ContainsFunc(wanted, func(w *hookv1.HookTask) bool {
+			return w.GetMetadata().GetName() == t.GetMetadata().GetName()
+		}) {
+			p.plan.Do = append(p.plan.Do, Action{Verb: RemoveTask, Task: t})
 		}
 	}
-	for _, t := range v.Tasks {
-		if !wanted[t.GetMetadata().GetName()] {
-			p.plan.Remove = append(p.plan.Remove, t)
+	for _, t := range wanted {
+		if stored, ok := have[t.GetMetadata().GetName()]; ok {
+			p.keep(stored, t.GetSpec())
+		} else {
+			p.create(t)
 		}
 	}
 	return p.plan
@@ -81,7 +67,6 @@ func Machine(v View) Plan {
 
 type planner struct {
 	View
-	have map[string]*hookv1.HookTask
 	plan Plan
 }
 
@@ -92,7 +77,7 @@ func (p *planner) task(h Hook) *hookv1.HookTask {
 		NodeName: p.Machine.GetStatus().GetNodeRef().GetName(),
 	}
 	for _, a := range p.Machine.GetStatus().GetAddresses() {
-		if !slices.Contains(spec.Addresses, a.GetAddress()) { // a name may stand there as host name and as DNS name
+		if !slices.Contains(spec.Addresses, a.GetAddress()) { // a name may be there as host name and as DNS name
 			spec.Addresses = append(spec.Addresses, a.GetAddress())
 		}
 	}
@@ -109,23 +94,35 @@ func (p *planner) create(t *hookv1.HookTask) {
 	}
 	seen := p.Owners[owner]
 	p.judge(t, p.Now, seen)
-	p.plan.Create = append(p.plan.Create, Change{Task: t, Tell: []Event{{normal, "HookPending", fmt.Sprintf(
+	p.plan.Do = append(p.plan.Do, Action{Verb: CreateTask, Task: t, Events: []Event{{normal, "HookPending", fmt.Sprintf(
 		"%s hook %s waits for its owner %s", t.GetSpec().GetPoint(), t.GetSpec().GetHookName(), owner)}}})
+	p.hold(t, p.Now)
 }
 
-// keep brings a task that is there up to date. spec is as the machine has it now.
+// keep updates an existing task. spec is as the machine has it now.
 func (p *planner) keep(have *hookv1.HookTask, spec *hookv1.HookTaskSpec) {
 	next := object.Clone(have)
 	next.Spec, next.Status = spec, statusOf(have)
 	if next.Status.GetPhase() == Completed {
-		p.plan.RemoveHooks = append(p.plan.RemoveHooks, have)
+		p.plan.Do = append(p.plan.Do, Action{Verb: RemoveHook, Task: have, Machine: p.Machine})
 		return
 	}
-	tell := p.expire(next)
-	tell = append(tell, p.judge(next, have.GetMetadata().GetCreationTimestamp().AsTime(), p.Owners[spec.GetOwner()])...)
+	created := have.GetMetadata().GetCreationTimestamp().AsTime()
+	events := append(p.expire(next), p.judge(next, created, p.Owners[spec.GetOwner()])...)
 	if !proto.Equal(have, next) {
-		p.plan.Update = append(p.plan.Update, Change{Task: next, Tell: tell})
+		p.plan.Do = append(p.plan.Do, Action{Verb: StoreTask, Task: next, Events: events})
 	}
+	p.hold(next, created)
+}
+
+// hold notes that a hook is not removed before its task is completed.
+func (p *planner) hold(t *hookv1.HookTask, since time.Time) {
+	s := t.GetSpec()
+	p.plan.hold(Held{
+		Action: RemoveHook, Object: s.GetMachineRef(), Since: since,
+		Reason:  fmt.Sprintf("%s hook %s: %s", s.GetPoint(), s.GetHookName(), t.GetStatus().GetMessage()),
+		Unblock: fmt.Sprintf("%s completes task %s", s.GetOwner(), t.GetMetadata().GetName()),
+	})
 }
 
 // expire frees a task whose claim ran out.
@@ -135,7 +132,7 @@ func (p *planner) expire(t *hookv1.HookTask) []Event {
 		return nil
 	}
 	if !expired(s, p.Now) {
-		p.wake(s.GetClaimExpiryTime().AsTime())
+		p.plan.wake(s.GetClaimExpiryTime().AsTime())
 		return nil
 	}
 	message := fmt.Sprintf("the claim of %s ran out at %s", s.GetClaimedBy(), clock(s.GetClaimExpiryTime().AsTime()))
@@ -146,22 +143,22 @@ func (p *planner) expire(t *hookv1.HookTask) []Event {
 
 // judge sets the conditions of a task that was created then.
 func (p *planner) judge(t *hookv1.HookTask, created time.Time, owner OwnerFacts) []Event {
-	var tell []Event
+	var events []Event
 	set := func(c *metav1.Condition, reason string) {
 		was := object.FindCondition(t.Status.GetConditions(), c.GetType())
 		t.Status.Conditions = object.SetCondition(t.Status.GetConditions(), c, p.Now)
 		if reason != "" && was.GetStatus() != c.GetStatus() {
-			tell = append(tell, About(t, warning, reason, c.GetMessage()))
+			events = append(events, About(t, warning, reason, c.GetMessage()))
 		}
 	}
 	c, reason := p.seen(t, created, owner)
 	set(c, reason)
 	c, reason = p.overdue(t, created, owner)
 	set(c, reason)
-	return tell
+	return events
 }
 
-// seen says whether anybody is there to do the work; reason is that of an event, empty for none.
+// seen returns the condition that says whether the owner is connected; reason is that of an event, empty for none.
 func (p *planner) seen(t *hookv1.HookTask, created time.Time, owner OwnerFacts) (c *metav1.Condition, reason string) {
 	name := t.GetSpec().GetOwner()
 	switch unseen := created.Add(unseenAfter); {
@@ -171,11 +168,11 @@ func (p *planner) seen(t *hookv1.HookTask, created time.Time, owner OwnerFacts) 
 		return condition(OwnerSeen, "True", "Disconnected", fmt.Sprintf("%s was seen before and is not connected now", name)),
 			""
 	case p.Now.Before(unseen):
-		p.wake(unseen)
+		p.plan.wake(unseen)
 		return condition(OwnerSeen, "Unknown", "NotSeenYet", fmt.Sprintf("%s has not been seen yet", name)), ""
 	}
 	return condition(OwnerSeen, "False", "NeverSeen", fmt.Sprintf(
-			"nobody who answers for %s has ever been seen; the machine waits until somebody completes its hook", name)),
+			"no client of %s has ever been seen; the machine waits until its hook is completed", name)),
 		"HookOwnerNotSeen"
 }
 
@@ -185,7 +182,7 @@ func (p *planner) overdue(t *hookv1.HookTask, created time.Time, owner OwnerFact
 	after := owner.OverdueAfter()
 	due := created.Add(after)
 	if p.Now.Before(due) {
-		p.wake(due)
+		p.plan.wake(due)
 		return condition(Overdue, "False", "InTime", ""), ""
 	}
 	return condition(Overdue, "True", "NotCompletedInTime", fmt.Sprintf(
@@ -195,12 +192,6 @@ func (p *planner) overdue(t *hookv1.HookTask, created time.Time, owner OwnerFact
 // About returns an event about a task's hook.
 func About(t *hookv1.HookTask, typ, reason, message string) Event {
 	return Event{typ, reason, fmt.Sprintf("%s hook %s: %s", t.GetSpec().GetPoint(), t.GetSpec().GetHookName(), message)}
-}
-
-func (p *planner) wake(at time.Time) {
-	if p.plan.Wake.IsZero() || at.Before(p.plan.Wake) {
-		p.plan.Wake = at
-	}
 }
 
 func condition(typ, status, reason, message string) *metav1.Condition {

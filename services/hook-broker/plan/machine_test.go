@@ -80,29 +80,26 @@ func claimed(until time.Time) *hookv1.HookTaskStatus {
 // outcome is a plan in short: what happens to which hook.
 type outcome struct {
 	Create, Update, Remove, RemoveHooks []string
-	Tell                                []string
+	Events                              []string
 	Wake                                time.Duration // after start; 0 means never
 }
 
 func short(p Plan) outcome {
 	var o outcome
-	for _, c := range p.Create {
-		o.Create = append(o.Create, c.Task.GetSpec().GetHookName())
-		for _, e := range c.Tell {
-			o.Tell = append(o.Tell, e.Reason)
+	for _, a := range p.Do {
+		switch hook := a.Task.GetSpec().GetHookName(); a.Verb {
+		case CreateTask:
+			o.Create = append(o.Create, hook)
+		case StoreTask:
+			o.Update = append(o.Update, hook+" "+a.Task.GetStatus().GetPhase())
+		case RemoveTask:
+			o.Remove = append(o.Remove, hook)
+		case RemoveHook:
+			o.RemoveHooks = append(o.RemoveHooks, hook)
 		}
-	}
-	for _, c := range p.Update {
-		o.Update = append(o.Update, c.Task.GetSpec().GetHookName()+" "+c.Task.GetStatus().GetPhase())
-		for _, e := range c.Tell {
-			o.Tell = append(o.Tell, e.Reason)
+		for _, e := range a.Events {
+			o.Events = append(o.Events, e.Reason)
 		}
-	}
-	for _, t := range p.Remove {
-		o.Remove = append(o.Remove, t.GetSpec().GetHookName())
-	}
-	for _, t := range p.RemoveHooks {
-		o.RemoveHooks = append(o.RemoveHooks, t.GetSpec().GetHookName())
 	}
 	if !p.Wake.IsZero() {
 		o.Wake = p.Wake.Sub(start)
@@ -114,8 +111,8 @@ func TestTasksOfAMachine(t *testing.T) {
 	gone, end := machine(deleting), machine(afterDrain)
 	there := map[string]OwnerFacts{backup: {Connected: true}, etcd: {Connected: true}}
 	other := stored(end, backupEnd, status(Completed))
-	other.Spec.Owner, other.Metadata.Name = "somebody-else",
-		taskName(uid, Hook{PreTerminate, backupEnd.Name, "somebody-else"})
+	other.Spec.Owner, other.Metadata.Name = "another-owner",
+		taskName(uid, Hook{PreTerminate, backupEnd.Name, "another-owner"})
 	for name, c := range map[string]struct {
 		view View
 		want outcome
@@ -123,7 +120,7 @@ func TestTasksOfAMachine(t *testing.T) {
 		"a machine that stays has no tasks": {View{Now: start, Machine: machine()}, outcome{}},
 		"deletion makes a task of each hook before the drain": {
 			View{Now: start, Machine: gone, Owners: there},
-			outcome{Create: []string{"EtcdQuorumOperator"}, Tell: []string{"HookPending"}, Wake: defaultOverdue},
+			outcome{Create: []string{"EtcdQuorumOperator"}, Events: []string{"HookPending"}, Wake: defaultOverdue},
 		},
 		"hooks before the end wait for the drain": {
 			View{Now: start, Machine: machine(deleting, func(m *machinev1.Machine) { m.Spec.LifecycleHooks.PreDrain = nil })},
@@ -131,17 +128,17 @@ func TestTasksOfAMachine(t *testing.T) {
 		},
 		"the end of the drain makes a task of each hook before the end": {
 			View{Now: start, Machine: end, Owners: there},
-			outcome{Create: []string{"BackupFileSystem"}, Tell: []string{"HookPending"}, Wake: defaultOverdue},
+			outcome{Create: []string{"BackupFileSystem"}, Events: []string{"HookPending"}, Wake: defaultOverdue},
 		},
-		"a new task of an owner who was never seen is looked at again soon": {
+		"a new task of an owner who was never seen is decided about again soon": {
 			View{Now: start, Machine: end},
-			outcome{Create: []string{"BackupFileSystem"}, Tell: []string{"HookPending"}, Wake: unseenAfter},
+			outcome{Create: []string{"BackupFileSystem"}, Events: []string{"HookPending"}, Wake: unseenAfter},
 		},
 		"a task that is as it should be stays": {
 			View{Now: start, Machine: end, Owners: there, Tasks: []*hookv1.HookTask{stored(end, backupEnd, status(Pending))}},
 			outcome{Wake: defaultOverdue},
 		},
-		"a claim that holds is looked at when it ends": {
+		"a claim that holds is decided about when it ends": {
 			View{Now: start, Machine: end, Owners: there, Tasks: []*hookv1.HookTask{
 				stored(end, backupEnd, claimed(start.Add(time.Minute))),
 			}},
@@ -152,7 +149,7 @@ func TestTasksOfAMachine(t *testing.T) {
 				Now: start.Add(time.Minute), Machine: end, Owners: there,
 				Tasks: []*hookv1.HookTask{stored(end, backupEnd, claimed(start.Add(time.Minute)))},
 			},
-			outcome{Update: []string{"BackupFileSystem Pending"}, Tell: []string{"HookClaimExpired"}, Wake: defaultOverdue},
+			outcome{Update: []string{"BackupFileSystem Pending"}, Events: []string{"HookClaimExpired"}, Wake: defaultOverdue},
 		},
 		"a completed task has its hook removed and stays until the hook is gone": {
 			View{Now: start, Machine: end, Owners: there, Tasks: []*hookv1.HookTask{stored(end, backupEnd, status(Completed))}},
@@ -161,14 +158,14 @@ func TestTasksOfAMachine(t *testing.T) {
 		"a completed task of another owner removes nothing": {
 			View{Now: start, Machine: end, Owners: there, Tasks: []*hookv1.HookTask{other}},
 			outcome{
-				Create: []string{"BackupFileSystem"}, Remove: []string{"BackupFileSystem"}, Tell: []string{"HookPending"},
+				Create: []string{"BackupFileSystem"}, Remove: []string{"BackupFileSystem"}, Events: []string{"HookPending"},
 				Wake: defaultOverdue,
 			},
 		},
 		"a task whose hook is gone goes": {
 			View{Now: start, Machine: end, Tasks: []*hookv1.HookTask{stored(end, quorum, status(Pending))}, Owners: there},
 			outcome{
-				Create: []string{"BackupFileSystem"}, Remove: []string{"EtcdQuorumOperator"}, Tell: []string{"HookPending"},
+				Create: []string{"BackupFileSystem"}, Remove: []string{"EtcdQuorumOperator"}, Events: []string{"HookPending"},
 				Wake: defaultOverdue,
 			},
 		},
@@ -176,12 +173,12 @@ func TestTasksOfAMachine(t *testing.T) {
 			View{Now: start, Tasks: []*hookv1.HookTask{stored(end, backupEnd, status(Completed))}},
 			outcome{Remove: []string{"BackupFileSystem"}},
 		},
-		"a failed task that nobody claims becomes overdue": {
+		"a failed task that is not claimed becomes overdue": {
 			View{
 				Now: start.Add(defaultOverdue), Machine: end, Owners: there,
 				Tasks: []*hookv1.HookTask{stored(end, backupEnd, status(Failed))},
 			},
-			outcome{Update: []string{"BackupFileSystem Failed"}, Tell: []string{"HookOverdue"}},
+			outcome{Update: []string{"BackupFileSystem Failed"}, Events: []string{"HookOverdue"}},
 		},
 		"an owner may ask for more patience": {
 			View{
@@ -205,7 +202,7 @@ func TestTasksOfAMachine(t *testing.T) {
 
 func TestAnOwnerWhoNeverComesIsSeenToBeMissing(t *testing.T) {
 	m := machine(afterDrain)
-	first := Machine(View{Now: start, Machine: m}).Create[0].Task
+	first := Machine(View{Now: start, Machine: m}).Do[0].Task
 	first.Metadata.CreationTimestamp = floor(start)
 	if c := object.FindCondition(first.GetStatus().GetConditions(), OwnerSeen); c.GetStatus() != "Unknown" {
 		t.Errorf("at first OwnerSeen = %v, want Unknown", c)
@@ -214,20 +211,20 @@ func TestAnOwnerWhoNeverComesIsSeenToBeMissing(t *testing.T) {
 	want := &metav1.Condition{
 		Type: OwnerSeen, Status: "False", Severity: "Warning", Reason: proto.String("NeverSeen"),
 		Message: proto.String(
-			"nobody who answers for my-backup-controller has ever been seen; the machine waits until somebody completes its hook"),
+			"no client of my-backup-controller has ever been seen; the machine waits until its hook is completed"),
 		LastTransitionTime: floor(start.Add(unseenAfter)),
 	}
-	next := late.Update[0].Task
+	next := late.Do[0].Task
 	if diff := cmp.Diff(want, object.FindCondition(next.GetStatus().GetConditions(), OwnerSeen),
 		protocmp.Transform()); diff != "" {
 		t.Error(diff)
 	}
-	if tell := late.Update[0].Tell; len(tell) != 1 || tell[0].Reason != "HookOwnerNotSeen" {
-		t.Errorf("told %v", tell)
+	if events := late.Do[0].Events; len(events) != 1 || events[0].Reason != "HookOwnerNotSeen" {
+		t.Errorf("events %v", events)
 	}
 	again := Machine(View{Now: start.Add(2 * unseenAfter), Machine: m, Tasks: []*hookv1.HookTask{next}})
-	if len(again.Update) != 0 {
-		t.Errorf("told twice: %v", again.Update)
+	if len(again.Do) != 0 {
+		t.Errorf("reported twice: %v", again.Do)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Settings of an owner that says nothing else.
+// Settings of an owner that sets nothing else.
 const (
 	defaultClaim   = time.Minute      // an owner that dies is noticed within this
 	defaultOverdue = 10 * time.Minute // longer than a drain mostly takes
@@ -24,13 +24,13 @@ const (
 	longestClaim  = 24 * time.Hour
 )
 
-// Seen is the condition of an owner that says whether anybody who answers for it was ever there.
+// Seen is the condition of an owner that says whether a client that acts for it was ever connected.
 const Seen = "Seen"
 
 // storeSeen is how often the time at which an owner was seen last is stored while it changes all the time.
 const storeSeen = 30 * time.Second
 
-// OwnerFacts is what a task depends on of its owner.
+// OwnerFacts is what a task depends on of its owner: what is stored of it and what is remembered, taken together.
 type OwnerFacts struct {
 	Settings  *hookv1.HookOwnerSpec // nil for the defaults
 	Connected bool
@@ -85,55 +85,50 @@ type OwnerView struct {
 	Object    *hookv1.HookOwner  // nil if there is none
 	Tasks     []*hookv1.HookTask // of this owner, in any order
 	Named     bool               // whether a hook of any machine names it; matters only without an object
-	Connected bool               // whether somebody streams its tasks
-	// when somebody who answers for it was heard of last, as far as is remembered; zero if never
-	Heard time.Time
+	Connected bool               // whether a client streams its tasks
+	LastSeen  time.Time          // last call or end of a stream that this process remembers; zero if none
 }
 
-// OwnerPlan is what has to be done about an owner. The zero OwnerPlan means nothing to do.
-type OwnerPlan struct {
-	Create *hookv1.HookOwner       // nil if there is nothing to create
-	Status *hookv1.HookOwnerStatus // that the object shall have; nil without an object
-	Wake   time.Time               // when to decide again even if nothing changes; zero means never
-}
-
-// Owner returns what v asks for: an owner has an object from the moment that a hook names it or that it connects.
-func Owner(v OwnerView) OwnerPlan {
+// Owner decides about the object of an owner, which exists from the moment that a hook names the owner or that it
+// connects.
+func Owner(v OwnerView) Plan {
 	if v.Object == nil {
-		if !v.Named && !v.Connected && v.Heard.IsZero() && len(v.Tasks) == 0 {
-			return OwnerPlan{}
+		if !v.Named && !v.Connected && v.LastSeen.IsZero() && len(v.Tasks) == 0 {
+			return Plan{}
 		}
-		return OwnerPlan{Create: &hookv1.HookOwner{
+		return Plan{Do: []Action{{Verb: CreateOwner, Owner: &hookv1.HookOwner{
 			Metadata: &metav1.ObjectMeta{Name: OwnerName(v.Owner)},
 			Spec:     &hookv1.HookOwnerSpec{Owner: v.Owner},
-		}}
+		}}}}
 	}
-	s := &hookv1.HookOwnerStatus{}
-	if v.Object.GetStatus() != nil {
-		s = proto.Clone(v.Object.GetStatus()).(*hookv1.HookOwnerStatus)
+	next := object.Clone(v.Object)
+	if next.Status == nil {
+		next.Status = &hookv1.HookOwnerStatus{}
 	}
-	p := OwnerPlan{Status: s}
-	p.Wake = v.seen(s)
-	v.count(s)
+	p := Plan{Wake: v.seen(next.Status)}
+	v.count(next.Status)
+	if !proto.Equal(v.Object.GetStatus(), next.GetStatus()) {
+		p.Do = append(p.Do, Action{Verb: StoreOwner, Owner: next})
+	}
 	return p
 }
 
-// seen writes down who is there, and returns when to do so again.
+// seen notes whether the owner is connected and when it was seen last, and returns when to do so again.
 func (v OwnerView) seen(s *hookv1.HookOwnerStatus) (wake time.Time) {
 	left := s.GetConnected() && !v.Connected
-	heard := v.Heard
+	last := v.LastSeen
 	if v.Connected {
-		heard = v.Now
+		last = v.Now
 	}
 	stored := s.GetLastSeenTime().AsTime()
-	if !heard.IsZero() && (s.LastSeenTime == nil || heard.Sub(stored) >= storeSeen || left && heard.After(stored)) {
-		s.LastSeenTime = floor(heard)
+	if !last.IsZero() && (s.LastSeenTime == nil || last.Sub(stored) >= storeSeen || left && last.After(stored)) {
+		s.LastSeenTime = floor(last)
 	}
 	s.Connected = proto.Bool(v.Connected)
 	if v.Connected {
 		wake = s.GetLastSeenTime().AsTime().Add(storeSeen)
 	}
-	c := condition(Seen, "False", "NeverSeen", "nobody who answers for "+v.Owner+" has ever been seen")
+	c := condition(Seen, "False", "NeverSeen", "no client of "+v.Owner+" has ever been seen")
 	switch {
 	case v.Connected:
 		c = condition(Seen, "True", "Connected", "")
@@ -144,7 +139,7 @@ func (v OwnerView) seen(s *hookv1.HookOwnerStatus) (wake time.Time) {
 	return wake
 }
 
-// count writes down what the owner still has to do.
+// count notes what the owner still has to do.
 func (v OwnerView) count(s *hookv1.HookOwnerStatus) {
 	pending := 0
 	var late []string

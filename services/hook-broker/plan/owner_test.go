@@ -39,7 +39,7 @@ func TestWhatIsKnownOfAnOwner(t *testing.T) {
 		view OwnerView
 		want facts
 	}{
-		"nobody asks for it, so there is none": {OwnerView{Now: start, Owner: backup}, facts{Seen: -1}},
+		"no hook names it, so there is none": {OwnerView{Now: start, Owner: backup}, facts{Seen: -1}},
 		"a hook that names it brings it into being": {
 			OwnerView{Now: start, Owner: backup, Named: true},
 			facts{Create: true, Seen: -1},
@@ -55,28 +55,32 @@ func TestWhatIsKnownOfAnOwner(t *testing.T) {
 		"one that comes": {
 			OwnerView{
 				Now: start.Add(time.Minute), Owner: backup, Object: object(false, -1), Connected: true,
-				Heard: start.Add(time.Minute),
+				LastSeen: start.Add(time.Minute),
 			},
 			facts{
 				Connected: true, Seen: time.Minute, Conditions: "Seen=True/Connected Overdue=False/InTime",
 				Wake: 90 * time.Second,
 			},
 		},
-		"one that stays is written down twice a minute": {
-			OwnerView{Now: start.Add(29 * time.Second), Owner: backup, Object: object(true, 0), Connected: true, Heard: start},
+		"one that stays is stored twice a minute": {
+			OwnerView{
+				Now: start.Add(29 * time.Second), Owner: backup, Object: object(true, 0), Connected: true, LastSeen: start,
+			},
 			facts{Connected: true, Seen: 0, Conditions: "Seen=True/Connected Overdue=False/InTime", Wake: 30 * time.Second},
 		},
 		"one that stays longer": {
-			OwnerView{Now: start.Add(30 * time.Second), Owner: backup, Object: object(true, 0), Connected: true, Heard: start},
+			OwnerView{
+				Now: start.Add(30 * time.Second), Owner: backup, Object: object(true, 0), Connected: true, LastSeen: start,
+			},
 			facts{
 				Connected: true, Seen: 30 * time.Second, Conditions: "Seen=True/Connected Overdue=False/InTime",
 				Wake: time.Minute,
 			},
 		},
-		"one that leaves is written down at once": {
+		"one that leaves is stored at once": {
 			OwnerView{
 				Now: start.Add(9 * time.Second), Owner: backup, Object: object(true, 0),
-				Heard: start.Add(8 * time.Second),
+				LastSeen: start.Add(8 * time.Second),
 			},
 			facts{Seen: 8 * time.Second, Conditions: "Seen=True/Disconnected Overdue=False/InTime"},
 		},
@@ -87,14 +91,16 @@ func TestWhatIsKnownOfAnOwner(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := Owner(c.view)
-			got := facts{
-				Create: p.Create != nil, Connected: p.Status.GetConnected(), Pending: p.Status.GetPendingTasks(),
-				Seen: -1,
+			s := c.view.Object.GetStatus()
+			created := len(p.Do) == 1 && p.Do[0].Verb == CreateOwner
+			if len(p.Do) == 1 && p.Do[0].Verb == StoreOwner {
+				s = p.Do[0].Owner.GetStatus()
 			}
-			if at := p.Status.GetLastSeenTime(); at != nil {
+			got := facts{Create: created, Connected: s.GetConnected(), Pending: s.GetPendingTasks(), Seen: -1}
+			if at := s.GetLastSeenTime(); at != nil {
 				got.Seen = at.AsTime().Sub(start)
 			}
-			for i, cond := range p.Status.GetConditions() {
+			for i, cond := range s.GetConditions() {
 				if i > 0 {
 					got.Conditions += " "
 				}

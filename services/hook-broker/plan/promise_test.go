@@ -52,36 +52,28 @@ func newWorld(t *rapid.T) *world {
 	}
 }
 
-// settle is one look of the controller. It may be cut short after any step, as a crash would.
+// settle is one decision of the controller. It may be cut short after any step, as by a crash.
 func (w *world) settle(t *rapid.T, steps int) {
 	var tasks []*hookv1.HookTask
 	for _, task := range w.tasks {
 		tasks = append(tasks, task)
 	}
 	p := Machine(View{Now: w.now, Machine: w.machine, Tasks: tasks})
-	step := func() bool { steps--; return steps >= 0 }
-	for _, task := range p.Remove {
-		if step() {
-			delete(w.tasks, task.GetMetadata().GetName())
-		}
-	}
-	for _, c := range p.Create {
-		if step() {
-			if len(validation.IsDNS1123Subdomain(c.Task.GetMetadata().GetName())) > 0 {
-				t.Fatalf("name %q", c.Task.GetMetadata().GetName())
+	for _, a := range p.Do[:min(steps, len(p.Do))] {
+		name := a.Task.GetMetadata().GetName()
+		switch a.Verb {
+		case RemoveTask:
+			delete(w.tasks, name)
+		case CreateTask:
+			if len(validation.IsDNS1123Subdomain(name)) > 0 {
+				t.Fatalf("name %q", name)
 			}
-			c.Task.Metadata.CreationTimestamp = floor(w.now)
-			w.tasks[c.Task.GetMetadata().GetName()] = c.Task
-		}
-	}
-	for _, c := range p.Update {
-		if step() {
-			w.tasks[c.Task.GetMetadata().GetName()] = c.Task
-		}
-	}
-	for _, task := range p.RemoveHooks {
-		if step() {
-			w.removeHook(t, task)
+			a.Task.Metadata.CreationTimestamp = floor(w.now)
+			w.tasks[name] = a.Task
+		case StoreTask:
+			w.tasks[name] = a.Task
+		case RemoveHook:
+			w.removeHook(t, a.Task)
 		}
 	}
 }
@@ -143,7 +135,7 @@ func (w *world) try(t *rapid.T) {
 	w.tasks[task.GetMetadata().GetName()] = next
 }
 
-// check says what holds after a whole look: exactly the hooks that hold the machine have a task.
+// check checks what is true after a complete decision: exactly the hooks that hold the machine have a task.
 func (w *world) check(t *rapid.T) {
 	want := map[string]bool{}
 	for _, h := range Holding(w.machine) {
@@ -179,8 +171,8 @@ func TestAHookIsRemovedOnlyWhenItsOwnerCompletedItAndTasksAreExactlyTheHooksThat
 			"wait": func(t *rapid.T) {
 				w.now = w.now.Add(time.Duration(rapid.IntRange(1, 90).Draw(t, "seconds")) * time.Second)
 			},
-			"look, cut short": func(t *rapid.T) { w.settle(t, rapid.IntRange(0, 3).Draw(t, "steps")) },
-			"look until all is done": func(t *rapid.T) {
+			"decide, cut short": func(t *rapid.T) { w.settle(t, rapid.IntRange(0, 3).Draw(t, "steps")) },
+			"decide until all is done": func(t *rapid.T) {
 				for range 3 { // remove a hook, see that it is gone, be done
 					w.settle(t, 100)
 				}

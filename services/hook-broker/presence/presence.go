@@ -1,5 +1,5 @@
-// Package presence knows, in memory alone, which owners of hooks are connected and when each was heard of last. It
-// knows something only while its process leads; what is worth keeping is stored by others.
+// Package presence keeps in memory which owners of hooks are connected, and when each was seen last. It knows something
+// only while its process leads; the controller stores what must outlive that.
 package presence
 
 import (
@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Tracker counts who is there. Make one with New; it is safe for concurrent use.
+// Tracker counts the streams of owners. Make one with New; it is safe for concurrent use.
 type Tracker struct {
 	now func() time.Time
 
@@ -24,14 +24,14 @@ type term struct {
 
 type owner struct {
 	streams int
-	heard   time.Time
+	seen    time.Time
 }
 
 // New returns a tracker that does not lead. now is the clock.
 func New(now func() time.Time) *Tracker { return &Tracker{now: now} }
 
-// Lead begins to take notice, with nobody there. changed is called, without a lock, with each owner of whom something
-// is news; it must return at once. The returned function ends it, and every visit with it.
+// Lead begins to track, with no owner connected. changed is called, without a lock, with each owner that connects,
+// disconnects or calls; it must return at once. The returned function ends it, and every visit with it.
 func (t *Tracker) Lead(changed func(owner string)) (end func()) {
 	now := &term{owners: map[string]owner{}, changed: changed, over: make(chan struct{})}
 	t.mu.Lock()
@@ -47,20 +47,20 @@ func (t *Tracker) Lead(changed func(owner string)) (end func()) {
 	}
 }
 
-// Visit is somebody who is connected.
+// Visit is a stream of a client that acts for some owners.
 type Visit struct {
 	tracker *Tracker
 	term    *term
 	owners  []string
 }
 
-// Over is closed when this process no longer leads: the visitor must turn to the one that does.
+// Over is closed when this process no longer leads: the client must connect to the one that does.
 func (v *Visit) Over() <-chan struct{} { return v.term.over }
 
 // Leave ends the visit. Call it once.
 func (v *Visit) Leave() { v.tracker.step(v.term, v.owners, -1) }
 
-// Join says that somebody who answers for these owners is connected. It reports false if this process does not lead.
+// Join begins a visit of a client that acts for these owners. It reports false if this process does not lead.
 func (t *Tracker) Join(owners []string) (*Visit, bool) {
 	t.mu.Lock()
 	now := t.term
@@ -73,8 +73,8 @@ func (t *Tracker) Join(owners []string) (*Visit, bool) {
 	return v, true
 }
 
-// Heard says that somebody who answers for an owner spoke just now. Without effect while this process does not lead.
-func (t *Tracker) Heard(name string) {
+// Seen notes that a client that acts for an owner called just now. Without effect while this process does not lead.
+func (t *Tracker) Seen(name string) {
 	t.mu.Lock()
 	now := t.term
 	t.mu.Unlock()
@@ -89,7 +89,7 @@ func (t *Tracker) step(in *term, owners []string, streams int) {
 	for _, name := range owners {
 		o := in.owners[name]
 		o.streams += streams
-		o.heard = at
+		o.seen = at
 		in.owners[name] = o
 	}
 	live := t.term == in
@@ -102,18 +102,18 @@ func (t *Tracker) step(in *term, owners []string, streams int) {
 	}
 }
 
-// Of returns whether somebody is connected for an owner, and when somebody was heard of last; zero if never.
-func (t *Tracker) Of(name string) (connected bool, heard time.Time) {
+// Of returns whether an owner is connected, and when it was seen last; zero if never.
+func (t *Tracker) Of(name string) (connected bool, seen time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.term == nil {
 		return false, time.Time{}
 	}
 	o := t.term.owners[name]
-	return o.streams > 0, o.heard
+	return o.streams > 0, o.seen
 }
 
-// Owners returns everybody who was heard of, in no particular order.
+// Owners returns the owners that were seen, in no particular order.
 func (t *Tracker) Owners() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

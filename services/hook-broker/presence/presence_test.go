@@ -10,27 +10,27 @@ func TestWhoIsThere(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	tr := New(func() time.Time { return now })
 	if _, ok := tr.Join([]string{"a"}); ok {
-		t.Fatal("somebody may join a process that does not lead")
+		t.Fatal("a client may join a process that does not lead")
 	}
-	tr.Heard("a")
+	tr.Seen("a")
 	var news []string
 	end := tr.Lead(func(owner string) { news = append(news, owner) })
-	if connected, heard := tr.Of("a"); connected || !heard.IsZero() {
-		t.Errorf("a new term knows of a: %v, %v", connected, heard)
+	if connected, seen := tr.Of("a"); connected || !seen.IsZero() {
+		t.Errorf("a new term knows of a: %v, %v", connected, seen)
 	}
 	one, _ := tr.Join([]string{"a", "b", "a"})
 	two, _ := tr.Join([]string{"a"})
 	now = now.Add(time.Minute)
 	one.Leave()
-	if connected, heard := tr.Of("b"); connected || !heard.Equal(now) {
-		t.Errorf("b left: connected %v, heard %v, want false, %v", connected, heard, now)
+	if connected, seen := tr.Of("b"); connected || !seen.Equal(now) {
+		t.Errorf("b left: connected %v, seen %v, want false, %v", connected, seen, now)
 	}
 	if connected, _ := tr.Of("a"); !connected {
 		t.Error("the second stream of a does not count")
 	}
-	tr.Heard("c")
-	if connected, heard := tr.Of("c"); connected || !heard.Equal(now) {
-		t.Errorf("c spoke: connected %v, heard %v", connected, heard)
+	tr.Seen("c")
+	if connected, seen := tr.Of("c"); connected || !seen.Equal(now) {
+		t.Errorf("c called: connected %v, seen %v", connected, seen)
 	}
 	if want := []string{"a", "b", "a", "a", "b", "c"}; !slices.Equal(news, want) {
 		t.Errorf("news of %v, want %v", news, want)

@@ -1,4 +1,4 @@
-// Package server answers the calls of hooks' owners: the stream of their tasks, and what they do with a task.
+// Package server answers the calls of hooks' owners: the stream of their tasks, and their claims and results.
 package server
 
 import (
@@ -31,9 +31,16 @@ type Policy interface {
 	Allowed(identity.Caller, identity.Attributes) (bool, string)
 }
 
+// Views shows what the controller decides with.
+type Views interface {
+	// Facts returns what tasks depend on of their owner.
+	Facts(owner string) plan.OwnerFacts
+}
+
 // Config is what the server works with; nothing in it may be nil.
 type Config struct {
 	Tables   *kinds.Tables
+	Views    Views
 	Policy   Policy
 	Presence *presence.Tracker
 	Events   events.Sink
@@ -55,7 +62,7 @@ func (s *Tasks) ClaimHookTask(ctx context.Context, r *hookv1.ClaimHookTaskReques
 	return s.change(ctx, r.GetName(), claim, func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookTaskStatus,
 		error,
 	) {
-		lasts := s.claimDuration(t)
+		lasts := s.Views.Facts(t.GetSpec().GetOwner()).ClaimDuration()
 		if r.GetDuration() != nil {
 			lasts = r.GetDuration().AsDuration()
 		}
@@ -68,11 +75,12 @@ func (s *Tasks) RenewHookTask(ctx context.Context, r *hookv1.RenewHookTaskReques
 	return s.change(ctx, r.GetName(), claim, func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookTaskStatus,
 		error,
 	) {
-		return plan.Renew(t, by, now, s.claimDuration(t), r.GetMessage())
+		lasts := s.Views.Facts(t.GetSpec().GetOwner()).ClaimDuration()
+		return plan.Renew(t, by, now, lasts, r.GetMessage())
 	})
 }
 
-// CompleteHookTask writes down that the work is done. The controller removes the hook from the machine, and then the
+// CompleteHookTask notes that the work is done. The controller removes the hook from the machine, and then the
 // task.
 func (s *Tasks) CompleteHookTask(ctx context.Context, r *hookv1.CompleteHookTaskRequest) (*hookv1.HookTask, error) {
 	return s.change(ctx, r.GetName(), complete,
@@ -81,7 +89,7 @@ func (s *Tasks) CompleteHookTask(ctx context.Context, r *hookv1.CompleteHookTask
 		})
 }
 
-// FailHookTask writes down why the work went wrong.
+// FailHookTask notes why the work failed.
 func (s *Tasks) FailHookTask(ctx context.Context, r *hookv1.FailHookTaskRequest) (*hookv1.HookTask, error) {
 	return s.change(ctx, r.GetName(), complete,
 		func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookTaskStatus, error) {
@@ -111,8 +119,8 @@ func (s *Tasks) change(ctx context.Context, name, verb string, decide decision) 
 	if err != nil {
 		return nil, err
 	}
-	s.Presence.Heard(t.GetSpec().GetOwner())
-	s.tell(ctx, t, before, by)
+	s.Presence.Seen(t.GetSpec().GetOwner())
+	s.report(ctx, t, before, by)
 	return t, nil
 }
 
@@ -127,16 +135,8 @@ func (s *Tasks) by(ctx context.Context, verb, owner string) plan.By {
 	return plan.By{User: caller.User, Answers: ok, Why: why}
 }
 
-func (s *Tasks) claimDuration(t *hookv1.HookTask) time.Duration {
-	var f plan.OwnerFacts
-	if o, ok := s.Tables.Owner(t.GetSpec().GetOwner()); ok {
-		f.Settings = o.GetSpec()
-	}
-	return f.ClaimDuration()
-}
-
-// tell says what a caller made of a task.
-func (s *Tasks) tell(ctx context.Context, t *hookv1.HookTask, before string, by plan.By) {
+// report logs how a caller changed a task, and records it as an event.
+func (s *Tasks) report(ctx context.Context, t *hookv1.HookTask, before string, by plan.By) {
 	phase := t.GetStatus().GetPhase()
 	if phase == before && phase != plan.Failed {
 		return

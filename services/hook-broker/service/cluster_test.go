@@ -133,7 +133,7 @@ func (c *cluster) startBroker() {
 	c.stop = servetest.Run(c.t, p, parts...)
 }
 
-// as returns a connection to the broker in somebody's name.
+// as returns a connection to the broker as a user.
 func (c *cluster) as(r identity.Request) *grpc.ClientConn {
 	c.t.Helper()
 	return c.ground.Dial(c.address, r)

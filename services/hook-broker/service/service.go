@@ -1,4 +1,4 @@
-// Package service runs hook-broker: the tasks of lifecycle hooks, and those who answer for them.
+// Package service runs hook-broker: the tasks of lifecycle hooks, and their owners.
 package service
 
 import (
@@ -47,14 +47,14 @@ func build(p *serve.Process, etcd *clientv3.Client, name string) ([]serve.Part, 
 	tables := kinds.New(st, p.Validator, p.Log)
 	recorder := events.New(name, st, p.Validator, p.Log)
 	there := presence.New(time.Now)
+	views := controller.NewViews(tables, machines, there, time.Now)
 	control := controller.New(controller.Config{
 		Tables: tables, Machines: machines, Hooks: controller.NewMachines(machinev1.NewMachineServiceClient(conn)),
-		Presence: there, Events: recorder, Now: time.Now, Log: p.Log,
+		Presence: there, Views: views, Events: recorder, Log: p.Log,
 	})
 
 	tasks := server.New(server.Config{
-		Tables: tables, Policy: p.Policy, Presence: there, Events: recorder, Now: time.Now,
-		Log: p.Log,
+		Tables: tables, Views: views, Policy: p.Policy, Presence: there, Events: recorder, Now: time.Now, Log: p.Log,
 	})
 	p.Tables.Add(tables.Tasks, &hookv1.HookTaskService_ServiceDesc, tasks)
 	p.Tables.Add(tables.Owners, &hookv1.HookOwnerService_ServiceDesc, nil)

@@ -101,7 +101,7 @@ func TestAnOwnerIsToldDoesItsWorkAndTheHookGoes(t *testing.T) {
 	task := next(t, stream, func(*hookv1.StreamHookTasksResponse) bool { return true }).GetTask()
 	if s := task.GetSpec(); s.GetMachineRef().GetName() != "m" || s.GetPoint() != plan.PreTerminate ||
 		s.GetOwner() != backup {
-		t.Fatalf("told of %v", task)
+		t.Fatalf("the stream sends %v", task)
 	}
 	name := task.GetMetadata().GetName()
 	claimed, err := client.ClaimHookTask(t.Context(), &hookv1.ClaimHookTaskRequest{Name: name})
@@ -117,7 +117,7 @@ func TestAnOwnerIsToldDoesItsWorkAndTheHookGoes(t *testing.T) {
 		return m.GetTask().GetStatus().GetMessage() == "half way"
 	}); m.GetGone() ||
 		m.GetTask().GetStatus().GetClaimedBy() != claimed.GetStatus().GetClaimedBy() {
-		t.Errorf("told %v", m)
+		t.Errorf("the stream sends %v", m)
 	}
 	if _, err := client.CompleteHookTask(t.Context(), &hookv1.CompleteHookTaskRequest{
 		Name: name, Message: "saved",
