@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"slices"
 	"time"
 
 	"buf.build/go/protovalidate"
@@ -38,6 +39,7 @@ type Tables struct {
 	MasterConfigs          *resource.Table[*schedulingv1.KubernetesMasterConfig]
 
 	cfg Config
+	all []Kind
 }
 
 // NodeLookup is what the rules of pods need to know of nodes.
@@ -57,7 +59,8 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// New returns the tables over a store. Nothing is read before they run.
+// New returns the tables over a store. Nothing is read before they run. Owners come before what belongs to them, which
+// is the order in which a namespace is emptied.
 func New(cfg Config) *Tables {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -65,26 +68,6 @@ func New(cfg Config) *Tables {
 	t := &Tables{cfg: cfg}
 	t.Namespaces = table(t, resource.Config[*schedulingv1.Namespace]{
 		Default: defaultNamespace, Admit: admitNamespace, Finalizers: []string{NamespaceFinalizer},
-	})
-	t.Pods = table(t, resource.Config[*schedulingv1.Pod]{
-		Default: defaultPod, ValidateUpdate: validatePodUpdate, Admit: t.admitPod, Grace: t.podGrace,
-		Indexes: map[string]func(*schedulingv1.Pod) []string{
-			ByNode:       func(p *schedulingv1.Pod) []string { return []string{p.GetSpec().GetNodeName()} },
-			byController: controllerOf[*schedulingv1.Pod],
-		},
-	})
-	t.ReplicaSets = table(t, resource.Config[*schedulingv1.ReplicaSet]{
-		Default: defaultReplicaSet, Validate: validateReplicaSet, ValidateUpdate: validateReplicaSetUpdate,
-		Indexes: map[string]func(*schedulingv1.ReplicaSet) []string{byController: controllerOf[*schedulingv1.ReplicaSet]},
-		Admit: templates(t, func(o *schedulingv1.ReplicaSet) *schedulingv1.PodTemplateSpec {
-			return o.GetSpec().GetTemplate()
-		}),
-	})
-	t.ReplicationControllers = table(t, resource.Config[*schedulingv1.ReplicationController]{
-		Default: defaultReplicationController, Validate: validateReplicationController,
-		Admit: templates(t, func(o *schedulingv1.ReplicationController) *schedulingv1.PodTemplateSpec {
-			return o.GetSpec().GetTemplate()
-		}),
 	})
 	t.Deployments = table(t, resource.Config[*schedulingv1.Deployment]{
 		Default: defaultDeployment, Validate: validateDeployment, ValidateUpdate: validateDeploymentUpdate,
@@ -105,6 +88,26 @@ func New(cfg Config) *Tables {
 	t.Jobs = table(t, resource.Config[*schedulingv1.Job]{
 		Default: defaultJob, Validate: validateJob, ValidateUpdate: validateJobUpdate,
 		Admit: templates(t, func(o *schedulingv1.Job) *schedulingv1.PodTemplateSpec { return o.GetSpec().GetTemplate() }),
+	})
+	t.ReplicationControllers = table(t, resource.Config[*schedulingv1.ReplicationController]{
+		Default: defaultReplicationController, Validate: validateReplicationController,
+		Admit: templates(t, func(o *schedulingv1.ReplicationController) *schedulingv1.PodTemplateSpec {
+			return o.GetSpec().GetTemplate()
+		}),
+	})
+	t.ReplicaSets = table(t, resource.Config[*schedulingv1.ReplicaSet]{
+		Default: defaultReplicaSet, Validate: validateReplicaSet, ValidateUpdate: validateReplicaSetUpdate,
+		Indexes: map[string]func(*schedulingv1.ReplicaSet) []string{byController: controllerOf[*schedulingv1.ReplicaSet]},
+		Admit: templates(t, func(o *schedulingv1.ReplicaSet) *schedulingv1.PodTemplateSpec {
+			return o.GetSpec().GetTemplate()
+		}),
+	})
+	t.Pods = table(t, resource.Config[*schedulingv1.Pod]{
+		Default: defaultPod, ValidateUpdate: validatePodUpdate, Admit: t.admitPod, Grace: t.podGrace,
+		Indexes: map[string]func(*schedulingv1.Pod) []string{
+			ByNode:       func(p *schedulingv1.Pod) []string { return []string{p.GetSpec().GetNodeName()} },
+			byController: controllerOf[*schedulingv1.Pod],
+		},
 	})
 	t.Services = table(t, resource.Config[*schedulingv1.Service]{Default: defaultService, Validate: validateService})
 	t.Budgets = table(t, resource.Config[*schedulingv1.PodDisruptionBudget]{Validate: validateBudget})
@@ -144,7 +147,7 @@ func ManagedBy[T object.Object](t *resource.Table[T], namespace, uid string) []T
 	return t.ByIndex(byController, namespace+"/"+uid)
 }
 
-// table returns the table of a kind with the rules that all kinds share.
+// table returns the table of a kind with the rules that all kinds share, and makes it one of All.
 func table[T object.Object](t *Tables, cfg resource.Config[T]) *resource.Table[T] {
 	cfg.Now, cfg.Log = t.cfg.Now, t.cfg.Log
 	cfg.HasNamespace, cfg.Owns = t.hasNamespace, true
@@ -160,7 +163,9 @@ func table[T object.Object](t *Tables, cfg resource.Config[T]) *resource.Table[T
 		}
 		return admit(w)
 	}
-	return resource.NewTable(t.cfg.Store, t.cfg.Validator, cfg)
+	out := resource.NewTable(t.cfg.Store, t.cfg.Validator, cfg)
+	t.all = append(t.all, kind[T]{out})
+	return out
 }
 
 // hasNamespace reports whether something can be in a namespace.
@@ -199,31 +204,12 @@ type Kind interface {
 	Edit(ctx context.Context, k object.Key, f func(obj object.Object) error) error
 }
 
-// All returns all tables. Owners come before what belongs to them.
-func (t *Tables) All() []Kind {
-	return append([]Kind{
-		kind[*schedulingv1.Namespace]{t.Namespaces},
-		kind[*schedulingv1.PersistentVolume]{t.Volumes},
-		kind[*schedulingv1.Policy]{t.Policies},
-		kind[*schedulingv1.AdmissionConfig]{t.AdmissionConfigs},
-		kind[*schedulingv1.KubernetesMasterConfig]{t.MasterConfigs},
-	}, t.Namespaced()...)
-}
+// All returns all tables, in the order of New.
+func (t *Tables) All() []Kind { return slices.Clone(t.all) }
 
-// Namespaced returns the tables of the kinds that have namespaces. Owners come before what belongs to them.
+// Namespaced returns the tables of the kinds that have namespaces, in the order of New.
 func (t *Tables) Namespaced() []Kind {
-	return []Kind{
-		kind[*schedulingv1.Deployment]{t.Deployments},
-		kind[*schedulingv1.DaemonSet]{t.DaemonSets},
-		kind[*schedulingv1.StatefulSet]{t.StatefulSets},
-		kind[*schedulingv1.Job]{t.Jobs},
-		kind[*schedulingv1.ReplicationController]{t.ReplicationControllers},
-		kind[*schedulingv1.ReplicaSet]{t.ReplicaSets},
-		kind[*schedulingv1.Pod]{t.Pods},
-		kind[*schedulingv1.Service]{t.Services},
-		kind[*schedulingv1.PodDisruptionBudget]{t.Budgets},
-		kind[*schedulingv1.PersistentVolumeClaim]{t.Claims},
-	}
+	return slices.DeleteFunc(t.All(), func(k Kind) bool { return !k.Type().GetNamespaced() })
 }
 
 type kind[T object.Object] struct{ *resource.Table[T] }
