@@ -18,16 +18,9 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/descriptorpb"
 
-	_ "github.com/windlass-dev/windlass/gen/windlass/config/v1"
-	_ "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
-	_ "github.com/windlass-dev/windlass/gen/windlass/event/v1"
-	_ "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
-	_ "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	_ "github.com/windlass-dev/windlass/gen/rest" // every package that is reached through the gateway
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
-	_ "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	_ "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
-	_ "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	_ "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 )
 
 // protoFiles returns the names of our proto files as they import each other.

@@ -60,8 +60,8 @@ type Service struct {
 	// that it serves through the gateway although their package is another's or nobody's; they take precedence.
 	Packages []protoreflect.FullName
 	Services []protoreflect.FullName
-	// Released says that the manifests of a release may be of the kinds of Packages.
-	Released bool
+	// Released are those of Packages whose kinds the manifests of a release may be of.
+	Released []protoreflect.FullName
 
 	// Needs are the services whose addresses it must be given as --peer, or it does not start. It is ready without them.
 	Needs []string
@@ -90,11 +90,12 @@ func Services() []Service {
 			Signs: []string{EtcdClientAuthority, EtcdPeerAuthority},
 		},
 		{
-			Name: MachineAPI, Port: 7101, Packages: packages("machine"), Released: true, Needs: []string{EvictionController},
-			Calls: []string{ProviderLocal}, Etcd: OwnKeys, Signs: []string{APIAuthority}, Seals: true,
+			Name: MachineAPI, Port: 7101, Packages: packages("machine"), Released: packages("machine"),
+			Needs: []string{EvictionController}, Calls: []string{ProviderLocal}, Etcd: OwnKeys,
+			Signs: []string{APIAuthority}, Seals: true,
 		},
 		{
-			Name: EvictionController, Port: 7104, Packages: packages("node"), Released: true,
+			Name: EvictionController, Port: 7104, Packages: packages("node"), Released: packages("node"),
 			Services: []protoreflect.FullName{"windlass.scheduling.v1.EvictionService"},
 			Needs:    []string{EtcdGuardian, MachineAPI, Scheduler}, Etcd: OwnKeys,
 		},
@@ -107,11 +108,11 @@ func Services() []Service {
 			Name: HookBroker, Port: 7102, Packages: packages("hook"), Needs: []string{MachineAPI}, Etcd: OwnKeys,
 		},
 		{
-			Name: Scheduler, Port: 7107, Packages: packages("scheduling"), Released: true,
+			Name: Scheduler, Port: 7107, Packages: packages("scheduling"), Released: packages("scheduling"),
 			Needs: []string{EvictionController}, Etcd: OwnKeys,
 		},
 		{
-			Name: NodeConfigurator, Port: 7106, Packages: packages("config"), Released: true,
+			Name: NodeConfigurator, Port: 7106, Packages: packages("config"), Released: packages("config"),
 			Needs: []string{EtcdGuardian, EvictionController}, Etcd: OwnKeys,
 			Operator: "machine-config", // the operator's name in the documents
 		},

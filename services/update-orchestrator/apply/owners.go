@@ -32,10 +32,8 @@ type Owners map[protoreflect.FullName]grpc.ClientConnInterface
 func Packages() map[protoreflect.FullName]string {
 	owners := map[protoreflect.FullName]string{}
 	for _, s := range topology.Services() {
-		for _, pkg := range s.Packages {
-			if s.Released {
-				owners[pkg] = s.Name
-			}
+		for _, pkg := range s.Released {
+			owners[pkg] = s.Name
 		}
 	}
 	return owners

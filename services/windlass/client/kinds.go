@@ -14,15 +14,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 
-	// The kinds of the command line are those that are linked.
-	_ "github.com/windlass-dev/windlass/gen/windlass/config/v1"
-	_ "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
-	_ "github.com/windlass-dev/windlass/gen/windlass/event/v1"
-	_ "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
-	_ "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
-	_ "github.com/windlass-dev/windlass/gen/windlass/node/v1"
-	_ "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
-	_ "github.com/windlass-dev/windlass/gen/windlass/update/v1"
+	_ "github.com/windlass-dev/windlass/gen/rest" // links every kind
 )
 
 // Kind is a kind of object that the cluster serves.
