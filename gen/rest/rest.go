@@ -16,6 +16,7 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	rbacv1 "github.com/windlass-dev/windlass/gen/windlass/rbac/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 )
@@ -46,6 +47,8 @@ func Services() []Service {
 		service("windlass.meta.v1.AccessService", metav1.NewAccessServiceClient, metav1.RegisterAccessServiceHandlerClient),
 		service("windlass.node.v1.DrainService", nodev1.NewDrainServiceClient, nodev1.RegisterDrainServiceHandlerClient),
 		service("windlass.node.v1.NodeService", nodev1.NewNodeServiceClient, nodev1.RegisterNodeServiceHandlerClient),
+		service("windlass.rbac.v1.ClusterRoleService", rbacv1.NewClusterRoleServiceClient, rbacv1.RegisterClusterRoleServiceHandlerClient),
+		service("windlass.rbac.v1.RoleService", rbacv1.NewRoleServiceClient, rbacv1.RegisterRoleServiceHandlerClient),
 		service("windlass.scheduling.v1.AdmissionConfigService", schedulingv1.NewAdmissionConfigServiceClient, schedulingv1.RegisterAdmissionConfigServiceHandlerClient),
 		service("windlass.scheduling.v1.DaemonSetService", schedulingv1.NewDaemonSetServiceClient, schedulingv1.RegisterDaemonSetServiceHandlerClient),
 		service("windlass.scheduling.v1.DeploymentService", schedulingv1.NewDeploymentServiceClient, schedulingv1.RegisterDeploymentServiceHandlerClient),

@@ -108,7 +108,9 @@ func Services() []Service {
 			Name: HookBroker, Port: 7102, Packages: packages("hook"), Needs: []string{MachineAPI}, Etcd: OwnKeys,
 		},
 		{
-			Name: Scheduler, Port: 7107, Packages: packages("scheduling"), Released: packages("scheduling"),
+			// Roles are deleted with their namespaces, so the owner of namespaces has them. A release may not bring any: to sign
+			// a release is not the right to grant rights.
+			Name: Scheduler, Port: 7107, Packages: packages("scheduling", "rbac"), Released: packages("scheduling"),
 			Needs: []string{EvictionController}, Etcd: OwnKeys,
 		},
 		{

@@ -12,6 +12,7 @@ import (
 
 	"buf.build/go/protovalidate"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	rbacv1 "github.com/windlass-dev/windlass/gen/windlass/rbac/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
@@ -37,6 +38,8 @@ type Tables struct {
 	Policies               *resource.Table[*schedulingv1.Policy]
 	AdmissionConfigs       *resource.Table[*schedulingv1.AdmissionConfig]
 	MasterConfigs          *resource.Table[*schedulingv1.KubernetesMasterConfig]
+	ClusterRoles           *resource.Table[*rbacv1.ClusterRole]
+	Roles                  *resource.Table[*rbacv1.Role]
 
 	cfg Config
 	all []Kind
@@ -127,6 +130,8 @@ func New(cfg Config) *Tables {
 		Default:  t.defaultMasterConfig,
 		Validate: validateMasterConfig,
 	})
+	t.ClusterRoles = table(t, resource.Config[*rbacv1.ClusterRole]{Validate: validateRole[*rbacv1.ClusterRole]})
+	t.Roles = table(t, resource.Config[*rbacv1.Role]{Validate: validateRole[*rbacv1.Role]})
 	return t
 }
 

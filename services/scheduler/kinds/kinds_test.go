@@ -2,6 +2,7 @@ package kinds
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"buf.build/go/protovalidate"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	rbacv1 "github.com/windlass-dev/windlass/gen/windlass/rbac/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/identity"
@@ -569,5 +571,36 @@ func TestPodNodeConstraintsHoldForPodsAndTemplates(t *testing.T) {
 	}
 	if _, err := tab.ReplicaSets.Create(ctx, set, resource.WriteOptions{Own: true}); err != nil {
 		t.Errorf("replica set of the service itself = %v", err)
+	}
+}
+
+func TestARoleHasABoundedNumberOfRights(t *testing.T) {
+	tab := tables(t)
+	many := func(n int) (out []string) {
+		for i := range n {
+			out = append(out, fmt.Sprintf("x%d", i))
+		}
+		return out
+	}
+	rule := func(verbs, resources, names int) *rbacv1.PolicyRule {
+		return &rbacv1.PolicyRule{
+			Verbs: many(verbs), ApiGroups: []string{""}, Resources: many(resources), ResourceNames: many(names),
+		}
+	}
+	for name, tt := range map[string]struct {
+		rules []*rbacv1.PolicyRule
+		want  []string
+	}{
+		"at the limit":              {[]*rbacv1.PolicyRule{rule(2, 2, 1023), rule(4, 1, 0)}, nil},
+		"one more":                  {[]*rbacv1.PolicyRule{rule(2, 2, 1023), rule(5, 1, 0)}, []string{"rules[1]"}},
+		"a rule without a verb":     {[]*rbacv1.PolicyRule{rule(1, 1, 0), rule(0, 1, 0)}, []string{"rules[1].verbs"}},
+		"a rule without a resource": {[]*rbacv1.PolicyRule{rule(1, 0, 0)}, []string{"rules[0].resources"}},
+	} {
+		_, err := tab.ClusterRoles.Create(t.Context(), &rbacv1.ClusterRole{
+			Metadata: &metav1.ObjectMeta{GenerateName: "r"}, Rules: tt.rules,
+		})
+		if got := wrong(err); !slices.Equal(got, tt.want) || (err == nil) != (tt.want == nil) {
+			t.Errorf("%s: %v, want the fields %q", name, err, tt.want)
+		}
 	}
 }

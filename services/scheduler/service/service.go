@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	rbacv1 "github.com/windlass-dev/windlass/gen/windlass/rbac/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/identity"
@@ -103,6 +104,8 @@ func register(p *serve.Process, cfg server.Config) {
 	g.Add(t.Policies, &schedulingv1.PolicyService_ServiceDesc, nil)
 	g.Add(t.AdmissionConfigs, &schedulingv1.AdmissionConfigService_ServiceDesc, nil)
 	g.Add(t.MasterConfigs, &schedulingv1.KubernetesMasterConfigService_ServiceDesc, nil)
+	g.Add(t.ClusterRoles, &rbacv1.ClusterRoleService_ServiceDesc, nil)
+	g.Add(t.Roles, &rbacv1.RoleService_ServiceDesc, nil)
 }
 
 // together runs parts until ctx ends or one of them fails.
