@@ -40,6 +40,8 @@ type Tables struct {
 	MasterConfigs          *resource.Table[*schedulingv1.KubernetesMasterConfig]
 	ClusterRoles           *resource.Table[*rbacv1.ClusterRole]
 	Roles                  *resource.Table[*rbacv1.Role]
+	ClusterRoleBindings    *resource.Table[*rbacv1.ClusterRoleBinding]
+	RoleBindings           *resource.Table[*rbacv1.RoleBinding]
 
 	cfg Config
 	all []Kind
@@ -132,6 +134,14 @@ func New(cfg Config) *Tables {
 	})
 	t.ClusterRoles = table(t, resource.Config[*rbacv1.ClusterRole]{Validate: validateRole[*rbacv1.ClusterRole]})
 	t.Roles = table(t, resource.Config[*rbacv1.Role]{Validate: validateRole[*rbacv1.Role]})
+	t.ClusterRoleBindings = table(t, resource.Config[*rbacv1.ClusterRoleBinding]{
+		Default: defaultBinding[*rbacv1.ClusterRoleBinding], Validate: validateClusterRoleBinding,
+		ValidateUpdate: validateBindingUpdate[*rbacv1.ClusterRoleBinding],
+	})
+	t.RoleBindings = table(t, resource.Config[*rbacv1.RoleBinding]{
+		Default:        defaultBinding[*rbacv1.RoleBinding],
+		ValidateUpdate: validateBindingUpdate[*rbacv1.RoleBinding],
+	})
 	return t
 }
 

@@ -604,3 +604,32 @@ func TestARoleHasABoundedNumberOfRights(t *testing.T) {
 		}
 	}
 }
+
+func TestABindingKeepsItsRole(t *testing.T) {
+	tab := tables(t)
+	ref := func(kind, name string) *rbacv1.RoleRef { return &rbacv1.RoleRef{Kind: kind, Name: name} }
+	_, err := tab.ClusterRoleBindings.Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		Metadata: &metav1.ObjectMeta{Name: "b"}, RoleRef: ref("Role", "r"),
+	})
+	if !slices.Equal(wrong(err), []string{"roleRef.kind"}) {
+		t.Errorf("a ClusterRoleBinding of a Role: %v", err)
+	}
+	b, err := tab.RoleBindings.Create(t.Context(), &rbacv1.RoleBinding{
+		Metadata: meta("b"), RoleRef: ref("Role", "r"), Subjects: []*rbacv1.Subject{{Kind: "User", Name: "dora"}},
+	})
+	if err != nil || b.GetRoleRef().GetApiGroup() != rbacGroup || b.GetSubjects()[0].GetApiGroup() != rbacGroup {
+		t.Fatalf("a RoleBinding without API groups: %v, %v", b, err)
+	}
+	b.Subjects = append(b.Subjects, &rbacv1.Subject{Kind: "ServiceAccount", Name: "s"})
+	if _, err = tab.RoleBindings.Update(t.Context(), b); !slices.Equal(wrong(err), []string{"subjects[1].kind"}) {
+		t.Errorf("a service account: %v", err)
+	}
+	b.Subjects[1].Kind = "Group"
+	if b, err = tab.RoleBindings.Update(t.Context(), b); err != nil || len(b.GetSubjects()) != 2 {
+		t.Errorf("another subject: %v", err)
+	}
+	b.RoleRef.Kind = "ClusterRole"
+	if _, err = tab.RoleBindings.Update(t.Context(), b); !slices.Equal(wrong(err), []string{"roleRef"}) {
+		t.Errorf("another role: %v", err)
+	}
+}

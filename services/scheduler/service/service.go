@@ -106,6 +106,8 @@ func register(p *serve.Process, cfg server.Config) {
 	g.Add(t.MasterConfigs, &schedulingv1.KubernetesMasterConfigService_ServiceDesc, nil)
 	g.Add(t.ClusterRoles, &rbacv1.ClusterRoleService_ServiceDesc, nil)
 	g.Add(t.Roles, &rbacv1.RoleService_ServiceDesc, nil)
+	g.Add(t.ClusterRoleBindings, &rbacv1.ClusterRoleBindingService_ServiceDesc, nil)
+	g.Add(t.RoleBindings, &rbacv1.RoleBindingService_ServiceDesc, nil)
 }
 
 // together runs parts until ctx ends or one of them fails.

@@ -162,11 +162,29 @@ func generic(obj object.Object, c *metav1.Column, now time.Time) string {
 			return "in " + duration.HumanDuration(ahead)
 		}
 		return Age(v, now)
-	case *metav1.ObjectReference:
-		return strings.ToLower(v.GetKind()) + "/" + v.GetName()
+	case reference:
+		return shown(v)
+	case []any:
+		var list []string
+		for _, element := range v {
+			if r, ok := element.(reference); ok {
+				list = append(list, shown(r))
+			}
+		}
+		if len(list) > 0 {
+			return strings.Join(list, ",")
+		}
 	}
 	return manifest.Format(v)
 }
+
+// reference is a message that names something by its kind, such as an ObjectReference or a subject of a binding.
+type reference interface {
+	GetKind() string
+	GetName() string
+}
+
+func shown(r reference) string { return strings.ToLower(r.GetKind()) + "/" + r.GetName() }
 
 func nodeCell(n *nodev1.Node, c *metav1.Column, now time.Time) string {
 	switch c.GetName() {

@@ -13,6 +13,7 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	rbacv1 "github.com/windlass-dev/windlass/gen/windlass/rbac/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
@@ -86,6 +87,18 @@ func TestObjectsAreShownAsKubectlShowsThem(t *testing.T) {
 			}},
 			"NAME,USER,SERIAL,MACHINE,ISSUED-BEFORE,EXPIRES,REASON,AGE|a,u,,,60s,in 30d,,90m",
 		},
+		{
+			"a binding",
+			table.Options{},
+			&rbacv1.RoleBinding{
+				Metadata: meta("a"), RoleRef: &rbacv1.RoleRef{Kind: "ClusterRole", Name: "view"},
+				Subjects: []*rbacv1.Subject{{Kind: "User", Name: "dora"}, {Kind: "Group", Name: "dev"}},
+			},
+			"NAME,ROLE,SUBJECTS,AGE|a,clusterrole/view,user/dora group/dev,90m",
+		},
+		{"a binding of no one", table.Options{}, &rbacv1.ClusterRoleBinding{
+			Metadata: meta("a"), RoleRef: &rbacv1.RoleRef{Kind: "ClusterRole", Name: "view"},
+		}, "NAME,ROLE,SUBJECTS,AGE|a,clusterrole/view,,90m"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.options.Now = func() time.Time { return now }
