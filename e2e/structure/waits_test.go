@@ -12,7 +12,6 @@ import (
 var waiting = []string{
 	"services/scheduler/controller/schedule.go",
 	"services/update-orchestrator/controller/pass.go",
-	"services/update-orchestrator/controller/silence.go",
 }
 
 // TestControllersDoNotWait finds timers and pauses in controllers: when to decide again is part of a plan, and only the

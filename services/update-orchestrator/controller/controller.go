@@ -86,9 +86,10 @@ type term struct {
 	refused  refusal
 	unread   string // why the present release could not be read last; each reason is logged once
 	seen     *sightings
+	silences silences
 }
 
-// key is the only key of both loops.
+// key is the only key of all loops.
 const key = kinds.Version
 
 // New returns a controller that does nothing before Lead.
@@ -96,10 +97,11 @@ func New(cfg Config) *Controller {
 	c := &Controller{Config: cfg, loops: controller.New(cfg.Log), moved: newSignal()}
 	c.work = c.loops.Loop("version", 1, c.look)
 	c.graph = c.loops.Loop("graph", 1, c.retrieve)
-	for _, l := range []*controller.Loop{c.work, c.graph} {
+	for _, l := range []*controller.Loop{c.work, c.graph, c.loops.Loop("services", 1, c.contact)} {
 		l.Begin(func() []string { return []string{key} })
-		controller.Watches(l, cfg.Tables.Versions, only)
 	}
+	controller.Watches(c.work, cfg.Tables.Versions, only)
+	controller.Watches(c.graph, cfg.Tables.Versions, only)
 	controller.Watches(c.work, cfg.Tables.Operators, only)
 	controller.Watches(c.work, cfg.Tables.Manifests, only)
 	cfg.Tables.Operators.Subscribe(func(resource.Change[*updatev1.ClusterOperator]) { c.moved.send() })
@@ -119,9 +121,12 @@ func (c *Controller) Lead(ctx context.Context) error {
 	if err := c.ensure(ctx); err != nil {
 		return err
 	}
-	c.term = term{lastGood: now(), seen: newSightings()}
+	c.term = term{
+		lastGood: now(), seen: newSightings(),
+		silences: silences{contacts: map[string]plan.Contact{}, reported: map[string]bool{}},
+	}
 	defer c.term.background.Wait()
-	return c.loops.Lead(ctx, c.listen)
+	return c.loops.Lead(ctx)
 }
 
 // only returns the only key, whatever changed.

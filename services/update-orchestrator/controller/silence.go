@@ -19,50 +19,45 @@ import (
 	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
 )
 
-const (
-	askEvery    = 3 * time.Second
-	askPatience = 3 * time.Second
-)
+const askPatience = 3 * time.Second
 
-// listen asks every service how it is, again and again, until ctx ends. The operator of one that stays silent becomes
-// Available=Unknown; its own report replaces that when it is back.
-func (c *Controller) listen(ctx context.Context) error {
-	heard := map[string]plan.Contact{}
-	silent := map[string]bool{}
-	tick := time.NewTicker(askEvery)
-	defer tick.Stop()
-	for {
-		problems := ask(ctx, c.Services)
-		if ctx.Err() != nil {
-			return nil
+// silences is what is known of the services' answers while this process leads. Only its loop touches it.
+type silences struct {
+	contacts map[string]plan.Contact
+	reported map[string]bool // services whose operators say that they are silent
+}
+
+// contact asks every service how it is. The operator of one that stays silent becomes Available=Unknown; its own report
+// replaces that when it is back.
+func (c *Controller) contact(ctx context.Context, _ string) (time.Time, error) {
+	problems := ask(ctx, c.Services)
+	if ctx.Err() != nil {
+		return time.Time{}, nil
+	}
+	known := c.term.silences
+	for service, problem := range problems {
+		now := time.Now() // monotonic: a step of the clock is no silence
+		known.contacts[service] = known.contacts[service].Called(now, problem)
+		v := plan.SilenceView{
+			Now: now, Service: service, Contact: known.contacts[service], Deaf: problems[c.Self] != "",
 		}
-		deaf := problems[c.Self] != ""
-		for service, problem := range problems {
-			now := time.Now() // monotonic: a step of the clock is no silence
-			heard[service] = heard[service].Called(now, problem)
-			v := plan.SilenceView{Now: now, Service: service, Contact: heard[service], Deaf: deaf}
-			if op, ok := c.Tables.Operators.Lookup("", topology.Operator(service)); ok {
-				v.Operator = op
-			}
-			condition := plan.Silence(v)
-			switch {
-			case problem == "" && silent[service]:
-				delete(silent, service)
-				c.Log.InfoContext(ctx, "service answers again", "peer", service)
-			case condition != nil:
-				if err := c.silence(ctx, v, condition); err != nil {
-					c.Log.WarnContext(ctx, "silent service not reported", "peer", service, "error", err)
-					continue // decided again after the next question
-				}
-				silent[service] = true
-			}
+		if op, ok := c.Tables.Operators.Lookup("", topology.Operator(service)); ok {
+			v.Operator = op
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
+		condition := plan.Silence(v)
+		switch {
+		case problem == "" && known.reported[service]:
+			delete(known.reported, service)
+			c.Log.InfoContext(ctx, "service answers again", "peer", service)
+		case condition != nil:
+			if err := c.silence(ctx, v, condition); err != nil {
+				c.Log.WarnContext(ctx, "silent service not reported", "peer", service, "error", err)
+				continue // decided again after the next question
+			}
+			known.reported[service] = true
 		}
 	}
+	return time.Now().Add(plan.AskEvery), nil
 }
 
 // ask asks all services at once and returns why each does not answer, "" for one that does.

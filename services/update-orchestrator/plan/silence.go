@@ -10,6 +10,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
+// AskEvery is the time between two questions to each service.
+const AskEvery = 3 * time.Second
+
 const (
 	// silentAfter is how long a service may be silent. A program that its supervisor starts again is back after a second
 	// or two, and a busy host may take ten for it.
