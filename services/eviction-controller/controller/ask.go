@@ -11,7 +11,7 @@ import (
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
 )
 
-// ask asks the first questions of a plan at the same time. Each has an answer: an error is one.
+// ask asks the first plan.AtOnce questions concurrently. Every question gets an answer: an error is an answer, too.
 func (c *Controller) ask(ctx context.Context, questions []plan.Question) []plan.Answered {
 	out := make([]plan.Answered, min(len(questions), plan.AtOnce))
 	var group errgroup.Group

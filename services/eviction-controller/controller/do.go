@@ -12,8 +12,8 @@ import (
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
 )
 
-// do does what a plan wants, in order, and stops at the first action that fails. An object that changed after it was
-// read is an error here, too: see rpcerr.IgnoreChanged.
+// do carries out the actions of a plan, in order, and stops at the first that fails. An object that changed since it
+// was read is an error, too: see rpcerr.IgnoreChanged.
 func (c *Controller) do(ctx context.Context, actions []plan.Action) error {
 	for _, a := range actions {
 		if err := c.act(ctx, a); err != nil {
@@ -43,7 +43,7 @@ func (c *Controller) act(ctx context.Context, a plan.Action) error {
 	return nil
 }
 
-// storeNode writes a node, if it is still as it was read.
+// storeNode writes a node unless it changed since it was read.
 func (c *Controller) storeNode(ctx context.Context, next *nodev1.Node) error {
 	var before *nodev1.Node
 	after, err := c.Tables.Nodes.Modify(ctx, object.KeyOf(next), func(node *nodev1.Node) error {
@@ -55,12 +55,12 @@ func (c *Controller) storeNode(ctx context.Context, next *nodev1.Node) error {
 		return nil
 	})
 	if err == nil {
-		c.tell(ctx, before, after)
+		c.reportNode(ctx, before, after)
 	}
 	return err
 }
 
-// storeDrain writes the status of a drain, if the drain is still as it was read.
+// storeDrain writes the status of a drain unless the drain changed since it was read.
 func (c *Controller) storeDrain(ctx context.Context, d *nodev1.Drain) error {
 	before, _ := c.Tables.Drains.Lookup("", d.GetMetadata().GetName())
 	after, err := c.Tables.Drains.UpdateStatus(ctx, d)
@@ -75,7 +75,7 @@ func (c *Controller) storeDrain(ctx context.Context, d *nodev1.Drain) error {
 	return nil
 }
 
-// releaseDrain lets a drain that is being deleted go.
+// releaseDrain removes the finalizer of a drain that is being deleted.
 func (c *Controller) releaseDrain(ctx context.Context, a plan.Action) error {
 	c.Views.freed(a.Drain.GetSpec().GetNodeName())
 	_, err := c.Tables.Drains.Update(ctx, a.Drain)
@@ -85,7 +85,7 @@ func (c *Controller) releaseDrain(ctx context.Context, a plan.Action) error {
 	return err
 }
 
-// disruption begins or ends a full disruption. At its end all agents get the grace to be heard once more.
+// disruption begins or ends a full disruption. At its end the grace period of all silent agents restarts.
 func (c *Controller) disruption(ctx context.Context, a plan.Action) {
 	if !c.Views.done(a) {
 		return // another node's decision did it
@@ -98,8 +98,8 @@ func (c *Controller) disruption(ctx context.Context, a plan.Action) {
 	}
 }
 
-// tell says what changed about a node.
-func (c *Controller) tell(ctx context.Context, before, after *nodev1.Node) {
+// reportNode logs what changed about a node, and records events.
+func (c *Controller) reportNode(ctx context.Context, before, after *nodev1.Node) {
 	name := after.GetMetadata().GetName()
 	if was, is := plan.IsReady(before), plan.IsReady(after); was != is {
 		c.Log.InfoContext(ctx, "node changed", "node", name, "ready", is)
@@ -112,7 +112,7 @@ func (c *Controller) tell(ctx context.Context, before, after *nodev1.Node) {
 	if was, is := before.GetSpec().GetUnschedulable(), after.GetSpec().GetUnschedulable(); was != is {
 		held := plan.HeldBy(after, c.Tables.DrainsOf(name))
 		c.Log.InfoContext(ctx, "node changed", "node", name, "unschedulable", is, "held_by", held)
-		reason, message := "NodeSchedulable", "nobody holds the node any more"
+		reason, message := "NodeSchedulable", "no cordon and no drain holds the node any more"
 		if is {
 			reason, message = "NodeNotSchedulable", "held by "+strings.Join(held, ", ")
 		}
@@ -120,7 +120,7 @@ func (c *Controller) tell(ctx context.Context, before, after *nodev1.Node) {
 	}
 	if rebooted := before.GetMetadata().GetAnnotations()[plan.RebootOf] != "" &&
 		after.GetMetadata().GetAnnotations()[plan.RebootOf] == ""; rebooted {
-		c.Events.Event(after, "Normal", "Rebooted", "the node is back with another boot")
+		c.Events.Event(after, "Normal", "Rebooted", "the node has restarted")
 	}
 }
 

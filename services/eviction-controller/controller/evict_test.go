@@ -51,9 +51,9 @@ func (o *owner) Evict(ctx context.Context, pod *schedulingv1.Pod, _ *int32) erro
 
 func (o *owner) On(context.Context, string) ([]*schedulingv1.Pod, error) { return nil, nil }
 
-type nobody struct{}
+type noEvents struct{}
 
-func (nobody) Event(object.Object, string, string, string) {}
+func (noEvents) Event(object.Object, string, string, string) {}
 
 // controllerOf returns a controller of one node that many pods run on; what it knows is put into its caches.
 func controllerOf(t *testing.T, o *owner, node *nodev1.Node, drains ...*nodev1.Drain) *Controller {
@@ -70,7 +70,7 @@ func controllerOf(t *testing.T, o *owner, node *nodev1.Node, drains ...*nodev1.D
 	tracker := liveness.New(liveness.NewAwake(), time.Minute)
 	c := New(Config{
 		Tables: tables, Tracker: tracker, Views: NewViews(tables, tracker, pods, budgets, time.Second), Pods: pods,
-		Budgets: budgets, Evictor: o, Events: nobody{}, Retry: time.Second, Log: slog.New(slog.DiscardHandler),
+		Budgets: budgets, Evictor: o, Events: noEvents{}, Retry: time.Second, Log: slog.New(slog.DiscardHandler),
 	})
 	tables.Nodes.Replace([]*nodev1.Node{node}, 1)
 	tables.Drains.Replace(drains, 1)

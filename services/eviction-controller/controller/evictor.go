@@ -12,25 +12,25 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// schedulerPatience bounds one question to the scheduler: it answers from memory or after one write.
+// schedulerPatience is the timeout of one request to the scheduler, which answers from memory or after one write.
 const schedulerPatience = 3 * time.Second
 
-// Evictor is the owner of pods.
+// Evictor is the part of the scheduler, the owner of pods, that evictions need.
 type Evictor interface {
-	// Delete asks for the deletion of a pod; one that is gone already, or is another one of the same name, is no error.
+	// Delete requests the deletion of a pod. It is no error if the pod is already gone, or replaced by one of the same
+	// name.
 	Delete(ctx context.Context, pod *schedulingv1.Pod) error
 	// Evict does the same if the disruption budgets allow it. An error with code ABORTED means that the pod changed too
-	// fast, or is another one of the same name. grace is how many seconds the pod gets to end; nil means what it says
-	// itself.
+	// often, or was replaced by one of the same name. grace is in seconds; nil means the pod's own grace period.
 	Evict(ctx context.Context, pod *schedulingv1.Pod, grace *int32) error
-	// On returns the pods of a node as they are now.
+	// On returns the current pods of a node.
 	On(ctx context.Context, node string) ([]*schedulingv1.Pod, error)
 }
 
-// Scheduler asks the scheduler, which owns the pods.
+// Scheduler implements Evictor with the scheduler's API.
 type Scheduler struct{ client schedulingv1.PodServiceClient }
 
-// NewScheduler returns the scheduler behind a connection.
+// NewScheduler returns a client of the scheduler behind a connection.
 func NewScheduler(conn grpc.ClientConnInterface) Scheduler {
 	return Scheduler{client: schedulingv1.NewPodServiceClient(conn)}
 }
@@ -42,7 +42,7 @@ func (s Scheduler) Delete(ctx context.Context, pod *schedulingv1.Pod) error {
 	_, err := s.client.DeletePod(ctx, &schedulingv1.DeletePodRequest{
 		Namespace: pod.GetMetadata().GetNamespace(), Name: pod.GetMetadata().GetName(), Preconditions: this(pod),
 	})
-	return except(err, codes.NotFound, codes.Aborted) // the uid alone was demanded: it is another pod's
+	return except(err, codes.NotFound, codes.Aborted) // the only precondition is the uid, so it is another pod
 }
 
 // Evict implements Evictor.
@@ -68,7 +68,8 @@ func this(pod *schedulingv1.Pod) *metav1.Preconditions {
 	return &metav1.Preconditions{Uid: pod.GetMetadata().GetUid()}
 }
 
-// except returns err unless it says that the pod is gone: the watch sees that, too, and brings the loop back.
+// except returns err unless it means that the pod is gone: then the watch reports the deletion, too, and the loop runs
+// again.
 func except(err error, gone ...codes.Code) error {
 	if slices.Contains(gone, status.Code(err)) {
 		return nil

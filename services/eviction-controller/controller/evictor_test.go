@@ -28,8 +28,8 @@ func (a answering) EvictPod(context.Context, *schedulingv1.EvictPodRequest, ...g
 	return nil, status.Error(a.code, "")
 }
 
-// TestWhatCountsAsGone tells a pod that is gone from one that changed all the time while its eviction was decided: that
-// one is still there.
+// TestWhatCountsAsGone distinguishes a pod that is gone from one that changed all the time while its eviction was
+// decided: that one is still there.
 func TestWhatCountsAsGone(t *testing.T) {
 	for _, tc := range []struct {
 		code            codes.Code

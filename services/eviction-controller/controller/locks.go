@@ -2,7 +2,8 @@ package controller
 
 import "sync"
 
-// nodeLocks are locks by the name of a node. The zero nodeLocks is ready; a lock exists while it is held or waited for.
+// nodeLocks holds one lock per node name. The zero nodeLocks is ready to use; a lock exists only while it is held or
+// waited for.
 type nodeLocks struct {
 	mu   sync.Mutex
 	held map[string]*nodeLock
@@ -13,7 +14,7 @@ type nodeLock struct {
 	users int
 }
 
-// lock waits for the lock of a node and returns what unlocks it.
+// lock waits for the lock of a node and returns the function that unlocks it.
 func (l *nodeLocks) lock(node string) (unlock func()) {
 	l.mu.Lock()
 	if l.held == nil {

@@ -10,16 +10,16 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// permitPatience bounds one question to the guardian: it answers from memory or after one write.
+// permitPatience is the timeout of one request to etcd-guardian, which answers from memory or after one write.
 const permitPatience = 3 * time.Second
 
-// Guardian asks etcd-guardian for the disruption permit.
+// Guardian implements Permits with etcd-guardian's API.
 type Guardian struct{ client etcdv1.QuorumServiceClient }
 
-// NewGuardian returns the guardian behind a client.
+// NewGuardian returns a Guardian that uses a client.
 func NewGuardian(client etcdv1.QuorumServiceClient) Guardian { return Guardian{client: client} }
 
-// Acquire asks for the permit of a machine. held is false if the machine has no voter, so that nothing had to be held.
+// Acquire requests the permit of a machine. held is false if the machine has no voter and so needs no permit.
 func (g Guardian) Acquire(ctx context.Context, machine *metav1.ObjectReference, reason string) (held bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, permitPatience)
 	defer cancel()
@@ -29,7 +29,7 @@ func (g Guardian) Acquire(ctx context.Context, machine *metav1.ObjectReference, 
 	return p.GetHeld(), err
 }
 
-// Release gives the permit of a machine back. A machine that the guardian does not know holds none.
+// Release releases the permit of a machine. A machine that etcd-guardian does not know holds none.
 func (g Guardian) Release(ctx context.Context, machine *metav1.ObjectReference) error {
 	ctx, cancel := context.WithTimeout(ctx, permitPatience)
 	defer cancel()

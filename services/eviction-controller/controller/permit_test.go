@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 
-// permit is the guardian's: it is given to whoever asks.
+// permit is etcd-guardian's: it is granted to every caller.
 type permit struct{ held bool }
 
 func (p *permit) Acquire(context.Context, *metav1.ObjectReference, string) (bool, error) {
@@ -60,7 +60,7 @@ func guarded(t *testing.T) (*Controller, *permit) {
 	tracker := liveness.New(liveness.NewAwake(), time.Minute)
 	c := New(Config{
 		Tables: tables, Tracker: tracker, Views: NewViews(tables, tracker, pods, budgets, time.Second), Permits: guardian,
-		Pods: pods, Budgets: budgets, Evictor: &owner{}, Events: nobody{}, Retry: time.Second, Log: log,
+		Pods: pods, Budgets: budgets, Evictor: &owner{}, Events: noEvents{}, Retry: time.Second, Log: log,
 	})
 	return c, guardian
 }

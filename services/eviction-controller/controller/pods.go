@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Pods is a copy of all pods, found by their node.
+// Pods is a copy of all pods, indexed by node.
 type Pods struct {
 	*informer.Informer[*schedulingv1.Pod]
 }

@@ -1,5 +1,5 @@
 // Package controller observes nodes, their pods and drains, has package plan decide about one node at a time, carries
-// the plans out, and remembers the answers that they depend on. It decides nothing itself.
+// out the plans, and records the answers that they depend on. It decides nothing itself.
 package controller
 
 import (
@@ -26,18 +26,18 @@ import (
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
 )
 
-// workers is how many nodes are looked at at once: what they wait for is etcd or a sibling.
+// workers is how many nodes are reconciled concurrently: they mostly wait for etcd or another service.
 const workers = 8
 
-// Permits is the guardian of the quorum.
+// Permits is the part of etcd-guardian that drains and reboots need.
 type Permits interface {
-	// Acquire asks for the permit of a machine; held is false if nothing had to be held.
+	// Acquire requests the permit of a machine; held is false if the machine needs none.
 	Acquire(ctx context.Context, machine *metav1.ObjectReference, reason string) (held bool, err error)
-	// Release gives it back; without effect if it is not held for that machine.
+	// Release releases it. It has no effect if the permit is not held for that machine.
 	Release(ctx context.Context, machine *metav1.ObjectReference) error
 }
 
-// Config is what a Controller is made of; every field must be set.
+// Config holds the dependencies of a Controller; every field must be set.
 type Config struct {
 	Tables  *kinds.Tables
 	Tracker *liveness.Tracker
@@ -51,18 +51,18 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Controller carries out what is planned for nodes, their pods and drains while this process leads. What it remembers
-// is in Views; it has no timers or counters of its own.
+// Controller carries out the plans for nodes, their pods and drains while this process leads. Its state is in Views; it
+// has no timers or counters of its own.
 type Controller struct {
 	Config
 	loops *controller.Loops
 	nodes *controller.Loop
-	// drains of nodes and evictions for their taints: kept apart, so that a scheduler that is slow keeps no node waiting
+	// drains of nodes and evictions for their taints: a separate loop, so that a slow scheduler delays no node
 	leave *controller.Loop
-	locks nodeLocks // of the decisions about a node and its drains, which depend on each other's permit
+	locks nodeLocks // of decisions about a node and its drains, which share the permit
 }
 
-// New returns a controller that does nothing before Lead.
+// New returns a controller. It does nothing before Lead.
 func New(cfg Config) *Controller {
 	c := &Controller{Config: cfg, loops: controller.New(cfg.Log)}
 	c.nodes = c.loops.Loop("nodes", workers, c.reconcileNode)
@@ -76,14 +76,14 @@ func New(cfg Config) *Controller {
 	return c
 }
 
-// Lead works until ctx ends.
+// Lead reconciles until ctx ends.
 func (c *Controller) Lead(ctx context.Context) error {
 	c.Views.forget()
 	end := c.Tracker.Lead(func(node string) { c.nodes.Add(node) })
 	defer end()
 	return c.loops.Lead(ctx, func(ctx context.Context) error {
 		if c.Pods.WaitSynced(ctx) == nil {
-			names := c.names() // drains wait until the pods are known
+			names := c.names() // drains wait until the pods are synced
 			c.nodes.Add(names...)
 			c.leave.Add(names...)
 		}
@@ -91,7 +91,7 @@ func (c *Controller) Lead(ctx context.Context) error {
 	})
 }
 
-// names returns the names of all nodes, and of those that drains name. A name may come more than once.
+// names returns the names of all nodes, and of those that drains name. A name may occur more than once.
 func (c *Controller) names() []string {
 	out := c.Tables.Nodes.Keys()
 	for d := range c.Tables.Drains.Objects() {
@@ -104,7 +104,7 @@ func nodeOfDrain(ch resource.Change[*nodev1.Drain]) []string {
 	return []string{ch.Object.GetSpec().GetNodeName()}
 }
 
-// podChanged looks at the node of a pod, and at the one that it was on before.
+// podChanged enqueues the node of a pod, and its previous node.
 func (c *Controller) podChanged(ch resource.Change[*schedulingv1.Pod]) {
 	if ch.Deleted {
 		c.Views.gone(ch.Key)
@@ -116,7 +116,7 @@ func (c *Controller) podChanged(ch resource.Change[*schedulingv1.Pod]) {
 	}
 }
 
-// podMoved looks at a node because of a pod, if anything on it wants pods to leave.
+// podMoved enqueues the node of a changed pod if a drain or a NoExecute taint evicts pods from it.
 func (c *Controller) podMoved(node string) {
 	n, ok := c.Tables.Nodes.Lookup("", node)
 	if !ok {
@@ -127,15 +127,14 @@ func (c *Controller) podMoved(node string) {
 	}
 }
 
-// budgetChanged looks at the nodes whose drains wait for a pod of the budget's namespace.
+// budgetChanged enqueues the nodes that have a refused eviction in the budget's namespace.
 func (c *Controller) budgetChanged(ch resource.Change[*schedulingv1.PodDisruptionBudget]) {
 	for _, node := range c.Views.blocked(ch.Key.Namespace) {
 		c.leave.Add(node)
 	}
 }
 
-// reconcileNode moves one node closer to what it should be and returns when to decide again; zero means when something
-// changes.
+// reconcileNode carries out the plan for one node and returns when to decide again; zero means when something changes.
 func (c *Controller) reconcileNode(ctx context.Context, name string) (time.Time, error) {
 	failed := c.release(ctx, name)
 	defer c.locks.lock(name)()
@@ -164,8 +163,8 @@ func (c *Controller) release(ctx context.Context, node string) error {
 	return errors.Join(failed...)
 }
 
-// reconcilePods takes the next steps of the drains of one node, has the pods leave that must for its taints, and
-// returns when to decide again; zero means when something changes.
+// reconcilePods carries out the next steps of the drains of one node and the evictions for its taints, and returns when
+// to decide again; zero means when something changes.
 func (c *Controller) reconcilePods(ctx context.Context, name string) (time.Time, error) {
 	var wake time.Time
 	var failed []error
@@ -203,9 +202,9 @@ func (c *Controller) drain(ctx context.Context, d *nodev1.Drain) (time.Time, err
 	return wake, err
 }
 
-// carryOut does what is decided, asks what has to be asked, remembers the answers, and has it decided again with them,
-// until there is no question or a service does not answer: then it returns, so that other nodes are not kept waiting,
-// and asks again at the time that it returns. decide returns the budgets, too, that it decided with.
+// carryOut decides, carries out the actions, asks the questions, records the answers, and repeats with them until there
+// is no question or a service does not answer. In the latter case it returns instead of waiting, so that other nodes
+// are not delayed, and asks again at the returned time. decide also returns the budgets that it decided on.
 func (c *Controller) carryOut(ctx context.Context, node string,
 	decide func([]plan.Answered) (plan.Plan, []*schedulingv1.PodDisruptionBudget),
 ) (time.Time, error) {
@@ -233,8 +232,8 @@ func (c *Controller) carryOut(ctx context.Context, node string,
 	}
 }
 
-// decideAndDo decides about a node or a drain of it and does that, while nothing else is decided about that node: who
-// gives a permit back must see who else uses it.
+// decideAndDo decides about a node or a drain of it and carries out the actions, with the lock of the node held: a
+// decision to release a permit must see all its users.
 func (c *Controller) decideAndDo(ctx context.Context, node string,
 	decide func() (plan.Plan, []*schedulingv1.PodDisruptionBudget),
 ) (plan.Plan, []*schedulingv1.PodDisruptionBudget, error) {
@@ -243,7 +242,7 @@ func (c *Controller) decideAndDo(ctx context.Context, node string,
 	return p, budgets, c.do(ctx, p.Do)
 }
 
-// report says what came of an eviction. Of one that was refused a drain says it itself.
+// report logs the result of an eviction. A refused eviction of a drain is not logged: it is in the drain's status.
 func (c *Controller) report(ctx context.Context, a plan.Answered) {
 	switch {
 	case a.Pod == nil:

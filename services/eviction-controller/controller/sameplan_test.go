@@ -97,7 +97,7 @@ func TestThePlanIsWhatIsDone(t *testing.T) {
 	views, others := NewViews(tables, tracker, pods, budgets, time.Hour), &siblings{}
 	c := New(Config{
 		Tables: tables, Tracker: tracker, Views: views, Permits: others, Pods: pods, Budgets: budgets, Evictor: others,
-		Events: nobody{}, Retry: time.Hour, Log: log,
+		Events: noEvents{}, Retry: time.Hour, Log: log,
 	})
 	nodes, evictions := server.NewNode(tables, views, others), server.NewEviction(tables, views, others)
 	ctx := t.Context()

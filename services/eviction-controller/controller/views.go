@@ -14,20 +14,20 @@ import (
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
 )
 
-// Views shows what decisions depend on: what is observed, and what is remembered of earlier decisions. The controller
-// and the Plan RPCs read it, so that they decide about the same. All methods may be called concurrently; what they
-// return must not be modified.
+// Views builds the views that decisions depend on, from observed objects and the recorded state of earlier decisions.
+// The controller and the Plan RPCs share it, so that they decide on the same view. All methods are safe for concurrent
+// use; what they return must not be modified.
 type Views struct {
 	tables  *kinds.Tables
 	tracker *liveness.Tracker
 	pods    *Pods
 	budgets *informer.Informer[*schedulingv1.PodDisruptionBudget]
-	pause   time.Duration // between two nodes of a zone whose pods have to leave because of their silence
+	pause   time.Duration // between two nodes of a zone whose pods are evicted for the silence of their agents
 
 	mu        sync.Mutex
 	memory    *plan.Memory
-	witnesses []plan.Witness // as they were at heard; never modified
-	heard     time.Time
+	witnesses []plan.Witness // as of witnessed; never modified
+	witnessed time.Time
 }
 
 // NewViews returns views of a cluster with an empty memory.
@@ -39,11 +39,12 @@ func NewViews(tables *kinds.Tables, tracker *liveness.Tracker, pods *Pods,
 	}
 }
 
-// Node returns what decides about a node.
+// Node returns the view for a decision about a node.
 func (v *Views) Node(node *nodev1.Node) plan.NodeView {
 	name := node.GetMetadata().GetName()
 	out := plan.NodeView{
-		Now: time.Now().UTC(), Node: node, Drains: v.tables.DrainsOf(name), Pause: v.pause, Hearing: v.hearing(name),
+		Now: time.Now().UTC(), Node: node, Drains: v.tables.DrainsOf(name), Pause: v.pause,
+		Reachability: v.reachability(name),
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -51,22 +52,23 @@ func (v *Views) Node(node *nodev1.Node) plan.NodeView {
 	return out
 }
 
-// Evictions returns what decides which pods leave a node because of its taints.
+// Evictions returns the view for a decision about evictions for the taints of a node.
 func (v *Views) Evictions(node *nodev1.Node) plan.EvictionView {
 	name := node.GetMetadata().GetName()
 	pods := v.pods.On(name)
 	return plan.EvictionView{
-		Now: time.Now().UTC(), Node: node, Pods: pods, Hearing: v.hearing(name), Tries: v.tries(pods), Settled: v.settled(),
+		Now: time.Now().UTC(), Node: node, Pods: pods, Reachability: v.reachability(name), Tries: v.tries(pods),
+		Settled: v.settled(),
 	}
 }
 
-// Drain returns what decides about a drain. The other drains of its node are those of now: one of them may have taken
-// the permit a moment ago.
+// Drain returns the view for a decision about a drain. The other drains of its node are read at each call: one of them
+// may have just acquired the permit.
 func (v *Views) Drain(d *nodev1.Drain) plan.DrainView {
 	name, uid := d.GetSpec().GetNodeName(), d.GetMetadata().GetUid()
 	node, _ := v.tables.Nodes.Lookup("", name)
 	if !plan.Drains(d, node) {
-		node = nil // the one to drain is gone, and this one only has its name
+		node = nil // the drained node is gone, and this one has the same name
 	}
 	pods := v.pods.On(name)
 	out := plan.DrainView{
@@ -79,47 +81,47 @@ func (v *Views) Drain(d *nodev1.Drain) plan.DrainView {
 	return out
 }
 
-// Pods returns the pods of a node; known is false while the scheduler has not yet said which pods there are.
+// Pods returns the pods of a node. known is false until the list of pods was received from the scheduler.
 func (v *Views) Pods(node string) (pods []*schedulingv1.Pod, known bool) {
 	return v.pods.On(node), v.pods.IsSynced()
 }
 
-// hearing returns what is known of a node's agent, and of those of all nodes where that matters.
-func (v *Views) hearing(node string) plan.Hearing {
-	h := plan.Hearing{Grace: v.tracker.Grace()}
+// reachability returns the state of a node's agent, and of the agents of all nodes if the decision depends on them.
+func (v *Views) reachability(node string) plan.Reachability {
+	h := plan.Reachability{Grace: v.tracker.Grace()}
 	v.mu.Lock()
 	h.Disrupted = v.memory.Disrupted()
 	v.mu.Unlock()
-	h.Agent = v.tracker.Agent(node) // after the disruption: with its end the silence counts anew
+	h.Agent = v.tracker.Agent(node) // read after Disrupted: at the end of a disruption the silence restarts
 	switch healthy := h.Agent.Healthy(h.Grace); {
 	case healthy && h.Disrupted:
-		h.Witnesses = v.lately(0) // it may be the first one that is heard again
+		h.Witnesses = v.lately(0) // it may be the first to send a heartbeat again
 	case !healthy && h.Agent.Settled(h.Grace):
 		h.Witnesses = v.lately(sameWitnesses)
 	}
 	return h
 }
 
-// sameWitnesses is for how long what agents say as witnesses counts as the same: far less than any grace. Nodes are
-// often lost together, and a decision about each of them depends on all.
+// sameWitnesses is for how long the list of witnesses is reused: far less than any grace period. Nodes are often lost
+// together, and a decision about each of them depends on all.
 const sameWitnesses = 100 * time.Millisecond
 
-// lately returns what the agents of all nodes said as witnesses, not longer ago than age.
+// lately returns the agents of all nodes as witnesses, from not longer ago than age.
 func (v *Views) lately(age time.Duration) []plan.Witness {
 	v.mu.Lock()
-	list, heard := v.witnesses, v.heard
+	list, witnessed := v.witnesses, v.witnessed
 	v.mu.Unlock()
-	if time.Since(heard) < age {
+	if time.Since(witnessed) < age {
 		return list
 	}
-	heard, list = time.Now(), v.tracker.Witnesses(v.tables.Nodes.All())
+	witnessed, list = time.Now(), v.tracker.Witnesses(v.tables.Nodes.All())
 	v.mu.Lock()
-	v.witnesses, v.heard = list, heard
+	v.witnesses, v.witnessed = list, witnessed
 	v.mu.Unlock()
 	return list
 }
 
-// settled returns until when nothing is evicted, since this process stood still; zero if it did not.
+// settled returns until when nothing is evicted because this process was suspended; zero if it was not.
 func (v *Views) settled() time.Time {
 	if wait := v.tracker.Settling(); wait > 0 {
 		return time.Now().Add(wait)
@@ -133,7 +135,7 @@ func (v *Views) tries(pods []*schedulingv1.Pod) map[string]plan.Try {
 	return v.memory.Tries(pods)
 }
 
-// done remembers what was done. It reports false if that was remembered already.
+// done records an action that was carried out. It reports false if that was already recorded.
 func (v *Views) done(a plan.Action) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -144,28 +146,28 @@ func (v *Views) done(a plan.Action) bool {
 		}
 	}
 	if a.Verb == plan.EndDisruption {
-		v.tracker.Renew() // before another decision sees that it has ended
+		v.tracker.Renew() // before another decision can see the end of the disruption
 	}
 	v.memory.Done(a)
 	return true
 }
 
-// answered remembers an answer to a question that was decided with some budgets.
+// answered records an answer to a question; budgets are those of the decision that led to it.
 func (v *Views) answered(a plan.Answered, budgets []*schedulingv1.PodDisruptionBudget, retry time.Duration) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.memory.Heard(a, budgets, retry)
+	v.memory.Answered(a, budgets, retry)
 	if a.Pod == nil {
 		return
 	}
 	key := object.KeyOf(a.Pod)
 	if _, there := v.pods.Lookup(key.Namespace, key.Name); !there {
-		v.memory.Gone(key) // it went before the answer came, and podChanged with it
+		v.memory.Gone(key) // it was deleted before the answer, so podChanged was called before
 	}
 }
 
-// planNode decides about a node. A turn is taken at once: nodes are decided about concurrently, and each sees the turns
-// of the others.
+// planNode decides about a node. A turn is recorded under the same lock: nodes are reconciled concurrently, and each
+// must see the turns of the others.
 func (v *Views) planNode(node *nodev1.Node) plan.Plan {
 	view := v.Node(node)
 	v.mu.Lock()
@@ -180,14 +182,14 @@ func (v *Views) planNode(node *nodev1.Node) plan.Plan {
 	return p
 }
 
-// gone forgets a pod that is gone.
+// gone drops the state of a pod that is gone.
 func (v *Views) gone(pod object.Key) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.memory.Gone(pod)
 }
 
-// freed forgets which evictions were refused on a node.
+// freed drops the refused evictions of a node.
 func (v *Views) freed(node string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -201,9 +203,9 @@ func (v *Views) blocked(namespace string) []string {
 	return v.memory.Blocked(namespace)
 }
 
-// forget begins with an empty memory.
+// forget drops all state.
 func (v *Views) forget() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.memory, v.witnesses, v.heard = plan.NewMemory(), nil, time.Time{}
+	v.memory, v.witnesses, v.witnessed = plan.NewMemory(), nil, time.Time{}
 }

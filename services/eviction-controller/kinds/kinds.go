@@ -1,5 +1,5 @@
-// Package kinds says what nodes and drains are beyond the shape of their messages: which writes are refused, and what
-// else a write changes.
+// Package kinds defines the rules of nodes and drains beyond the shape of their messages: which writes are refused, and
+// what else a write changes.
 package kinds
 
 import (
@@ -30,7 +30,7 @@ type Tables struct {
 	policy *identity.Policy
 }
 
-// New returns the tables over a store. policy says who may give roles to nodes. Nothing is read before they run.
+// New returns the tables over a store. policy decides who may set the roles of nodes. Nothing is read before they run.
 func New(st *store.Store, validator protovalidate.Validator, policy *identity.Policy, log *slog.Logger) *Tables {
 	t := &Tables{policy: policy}
 	t.Drains = resource.NewTable(st, validator, resource.Config[*nodev1.Drain]{
@@ -48,17 +48,17 @@ func New(st *store.Store, validator protovalidate.Validator, policy *identity.Po
 
 const byNode = "spec.nodeName" // an index of drains
 
-// DrainsNaming returns the drains that name a node, ordered by name, those of an earlier node of that name included;
-// nobody may modify them.
+// DrainsNaming returns the drains that name a node, ordered by name, including those of a previous node with that name.
+// They must not be modified.
 func (t *Tables) DrainsNaming(node string) []*nodev1.Drain { return t.Drains.ByIndex(byNode, node) }
 
-// DrainsOf returns the drains of a node, ordered by name; nobody may modify them.
+// DrainsOf returns the drains of a node, ordered by name. They must not be modified.
 func (t *Tables) DrainsOf(name string) []*nodev1.Drain {
 	node, _ := t.Nodes.Lookup("", name)
 	return slices.DeleteFunc(t.DrainsNaming(name), func(d *nodev1.Drain) bool { return !plan.Drains(d, node) })
 }
 
-// OtherDrains returns the drains that name the same node as d, without d, ordered by name; nobody may modify them.
+// OtherDrains returns the drains of the same node as d, without d, ordered by name. They must not be modified.
 func (t *Tables) OtherDrains(d *nodev1.Drain) []*nodev1.Drain {
 	return slices.DeleteFunc(t.DrainsOf(d.GetSpec().GetNodeName()), func(o *nodev1.Drain) bool {
 		return o.GetMetadata().GetName() == d.GetMetadata().GetName()
@@ -73,7 +73,7 @@ func (t *Tables) admitNode(w *resource.Write[*nodev1.Node]) error {
 	}
 	old, node, caller := w.Old, w.New, w.By
 	if name, ok := caller.Node(); ok {
-		return rpcerr.Forbidden(fmt.Sprintf("the agent of node %q speaks for it through NodeAgentService alone", name))
+		return rpcerr.Forbidden(fmt.Sprintf("the agent of node %q may change it only through NodeAgentService", name))
 	}
 	if node == nil {
 		return nil
@@ -107,10 +107,11 @@ func (t *Tables) admitDrain(w *resource.Write[*nodev1.Drain]) error {
 	return foreignStatus("drain", old, old.GetStatus(), drain.GetStatus())
 }
 
-// configurator is the service whose marks say what stands on a node.
+// configurator is the service whose annotations record the configuration of a node.
 const configurator = "node-configurator"
 
-// admitMarks lets only node-configurator change its marks on a node, and those who have the right to.
+// admitMarks allows only node-configurator, and callers with the right to update nodes/config, to change the
+// configuration annotations of a node.
 func (t *Tables) admitMarks(caller identity.Caller, old, node *nodev1.Node) error {
 	if service, _ := caller.Service(); service == configurator {
 		return nil
@@ -127,13 +128,13 @@ func (t *Tables) admitMarks(caller identity.Caller, old, node *nodev1.Node) erro
 	return nil
 }
 
-// admitIdentity keeps what says of which machine a node is, and lets only those give roles to nodes who have the right
-// to.
+// admitIdentity refuses changes of the annotations that link a node to its machine, and allows changes of its roles
+// only to callers with the right to update nodes/role.
 func (t *Tables) admitIdentity(caller identity.Caller, old, node *nodev1.Node) error {
 	for _, key := range []string{nodeid.MachineUID, nodeid.MachineRole} {
 		if was, is := old.GetMetadata().GetAnnotations()[key], node.GetMetadata().GetAnnotations()[key]; was != is {
 			return rpcerr.Forbidden(
-				fmt.Sprintf("metadata.annotations['%s']: is written by eviction-controller alone, when the node's agent registers",
+				fmt.Sprintf("metadata.annotations['%s']: is written only by eviction-controller, when the node's agent registers",
 					key))
 		}
 	}
@@ -147,8 +148,8 @@ func (t *Tables) admitIdentity(caller identity.Caller, old, node *nodev1.Node) e
 	return nil
 }
 
-// sameInstance refuses another instance for a node: whose instance it is decides which machine's deletion takes the
-// node along.
+// sameInstance refuses a change of a node's instance: the instance decides which machine's deletion also deletes the
+// node.
 func sameInstance(old, node *nodev1.Node) []object.Fault {
 	was, is := old.GetSpec().GetProviderId(), node.GetSpec().GetProviderId()
 	if was == is || was == "" && node.GetMetadata().GetAnnotations()[nodeid.MachineUID] != "" {
@@ -163,15 +164,15 @@ func sameInstance(old, node *nodev1.Node) []object.Fault {
 	}
 }
 
-// foreignStatus refuses a status that somebody else writes. What a creation says of it does not count, as everywhere.
+// foreignStatus refuses a status that another caller writes. The status in a creation is ignored, as for every kind.
 func foreignStatus(what string, old proto.Message, was, is protoreflect.ProtoMessage) error {
 	if !old.ProtoReflect().IsValid() || proto.Equal(was, is) {
 		return nil
 	}
-	return rpcerr.Forbidden(fmt.Sprintf("the status of a %s is written by eviction-controller alone", what))
+	return rpcerr.Forbidden(fmt.Sprintf("the status of a %s is written only by eviction-controller", what))
 }
 
-// namesNode demands what the rules of the message demand only where there is a spec.
+// namesNode requires a spec: the rules of the message require spec.nodeName only if there is one.
 func namesNode(drain *nodev1.Drain) []object.Fault {
 	if drain.GetSpec() == nil {
 		return []object.Fault{{Path: "spec.nodeName", Description: "must be given"}}
@@ -196,7 +197,7 @@ func taints(node *nodev1.Node) []object.Fault {
 	var bad []object.Fault
 	for i, t := range node.GetSpec().GetTaints() {
 		path := fmt.Sprintf("spec.taints[%d]", i)
-		if t.GetKey() != "" { // the rules of the message tell of a missing one
+		if t.GetKey() != "" { // the rules of the message report a missing one
 			for _, msg := range validation.IsQualifiedName(t.GetKey()) {
 				bad = append(bad, object.Fault{Path: path + ".key", Description: fmt.Sprintf("invalid value %q: %s", t.GetKey(),
 					msg)})
@@ -208,7 +209,7 @@ func taints(node *nodev1.Node) []object.Fault {
 		}
 		this := id{t.GetKey(), t.GetEffect()}
 		if seen[this] {
-			bad = append(bad, object.Fault{Path: path, Description: fmt.Sprintf("key %q with effect %s is there twice",
+			bad = append(bad, object.Fault{Path: path, Description: fmt.Sprintf("duplicate key %q with effect %s",
 				t.GetKey(), t.GetEffect())})
 		}
 		seen[this] = true

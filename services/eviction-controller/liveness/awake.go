@@ -1,5 +1,6 @@
-// Package liveness knows, in memory alone, which agents were heard of, when, and what they said last. It measures
-// silence in time that this process itself ran: while it was stopped nobody listened, so nobody was silent.
+// Package liveness keeps, only in memory, when each agent sent its last heartbeat and what it reported. It measures
+// silence by the time in which this process ran: while it was suspended it received no heartbeats, so that time is no
+// silence of an agent.
 package liveness
 
 import (
@@ -8,12 +9,12 @@ import (
 	"time"
 )
 
-// beatOfAwake is how often the clock of waking time is wound. A process that is merely busy comes to it late, by less
-// than it again; whatever is beyond that is time in which it did not run.
+// beatOfAwake is how often Awake is updated. In a busy process an update is late by less than this period; any longer
+// delay is time in which the process did not run.
 const beatOfAwake = 500 * time.Millisecond
 
-// standstill is how long a process has to stand still for others to count it as away: longer than any hiccup of a busy
-// host, shorter than the lease of a leader, and some heartbeats of an agent.
+// standstill is the shortest pause after which the process counts as suspended: longer than the delays of a busy host,
+// shorter than the lease of a leader, and several heartbeats of an agent.
 const standstill = 4 * time.Second
 
 // Awake counts the time in which this process ran. Make one with NewAwake; it is safe for concurrent use.
@@ -21,13 +22,13 @@ type Awake struct {
 	mu      sync.Mutex
 	last    time.Time
 	total   time.Duration
-	resumed time.Duration // what total was when the process last went on after a standstill
+	resumed time.Duration // the value of total when the process last resumed after a standstill
 }
 
-// NewAwake returns a clock that stands at 0.
+// NewAwake returns a clock that shows 0.
 func NewAwake() *Awake { return &Awake{last: time.Now()} }
 
-// Run winds the clock until ctx ends.
+// Run updates the clock until ctx ends.
 func (a *Awake) Run(ctx context.Context) error {
 	ticker := time.NewTicker(beatOfAwake)
 	defer ticker.Stop()
@@ -45,10 +46,10 @@ func (a *Awake) wind(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if now.Before(a.last) {
-		return // another wound it meanwhile
+		return // a concurrent call updated it
 	}
 	a.total += ran(now.Sub(a.last))
-	// A host that slept shows in the time of day alone.
+	// The monotonic clock may not count the time in which the host slept; the wall clock does.
 	if max(now.Sub(a.last), now.Round(0).Sub(a.last.Round(0))) >= standstill {
 		a.resumed = a.total
 	}
@@ -61,7 +62,7 @@ func (a *Awake) Now() time.Duration {
 	return now
 }
 
-// read returns how long the process has run, and how long it had when it last went on after a standstill.
+// read returns how long the process has run, now and when it last resumed after a standstill.
 func (a *Awake) read() (now, resumed time.Duration) {
 	a.wind(time.Now())
 	a.mu.Lock()
@@ -69,5 +70,5 @@ func (a *Awake) read() (now, resumed time.Duration) {
 	return a.total, a.resumed
 }
 
-// ran is what of the time since the clock was wound counts as running.
+// ran returns how much of the time since the last update counts as running.
 func ran(d time.Duration) time.Duration { return min(d, 2*beatOfAwake) }

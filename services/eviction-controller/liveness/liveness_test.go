@@ -13,7 +13,7 @@ import (
 
 const grace = 40 * time.Second
 
-// run winds a clock for the rest of the test.
+// run updates a clock for the rest of the test.
 func run(t *testing.T) *Awake {
 	a := NewAwake()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -34,11 +34,11 @@ func TestAwakeFollowsTheClock(t *testing.T) {
 	})
 }
 
-func TestAwakeDoesNotCountTimeInWhichTheProcessStoodStill(t *testing.T) {
+func TestAwakeDoesNotCountTimeInWhichTheProcessWasSuspended(t *testing.T) {
 	a := NewAwake()
 	start := a.last
 	a.wind(start.Add(beatOfAwake))
-	a.wind(start.Add(beatOfAwake + time.Minute)) // nothing wound it for a minute: the process was stopped
+	a.wind(start.Add(beatOfAwake + time.Minute)) // no update for a minute: the process was suspended
 	if got := a.total; got != 3*beatOfAwake {
 		t.Errorf("it shows %v, want %v", got, 3*beatOfAwake)
 	}
@@ -66,45 +66,45 @@ func beat(node string) *nodev1.HeartbeatRequest {
 
 func TestTracker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var told []string
+		var notified []string
 		tr := New(run(t), grace)
 		if tr.Beat(beat("a")) {
-			t.Error("a heartbeat was taken in before this process led")
+			t.Error("a heartbeat was accepted before this process led")
 		}
-		end := tr.Lead(func(node string) { told = append(told, node) })
+		end := tr.Lead(func(node string) { notified = append(notified, node) })
 		time.Sleep(10 * time.Second)
-		if got := tr.Agent("a"); got.Heard || got.Silence != 10*time.Second {
-			t.Errorf("an agent that was never heard: %+v", got)
+		if got := tr.Agent("a"); got.Reported || got.Silence != 10*time.Second {
+			t.Errorf("an agent without a heartbeat: %+v", got)
 		}
 		tr.Beat(beat("a"))
 		time.Sleep(time.Second)
 		tr.Beat(beat("a"))
 		time.Sleep(2 * time.Second)
-		if got := tr.Agent("a"); !got.Heard || got.Silence != 2*time.Second || got.BootID != "boot-1" {
-			t.Errorf("an agent that was heard: %+v", got)
+		if got := tr.Agent("a"); !got.Reported || got.Silence != 2*time.Second || got.BootID != "boot-1" {
+			t.Errorf("an agent with a heartbeat: %+v", got)
 		}
-		if len(told) != 1 {
-			t.Errorf("told of %v, want the first heartbeat alone", told)
+		if len(notified) != 1 {
+			t.Errorf("notified of %v, want only the first heartbeat", notified)
 		}
-		ill := beat("a")
-		ill.NotReady = "disk is full"
-		tr.Beat(ill)
-		if len(told) != 2 {
-			t.Errorf("told of %v, want also the one that says something new", told)
+		notReady := beat("a")
+		notReady.NotReady = "disk is full"
+		tr.Beat(notReady)
+		if len(notified) != 2 {
+			t.Errorf("notified of %v, want also the one that reports a change", notified)
 		}
 		time.Sleep(grace)
-		tr.Beat(ill)
-		if len(told) != 3 {
-			t.Errorf("told of %v, want also the one that ends a long silence", told)
+		tr.Beat(notReady)
+		if len(notified) != 3 {
+			t.Errorf("notified of %v, want also the one that ends a long silence", notified)
 		}
 		end()
-		if tr.Beat(ill) {
-			t.Error("a heartbeat was taken in after this process led")
+		if tr.Beat(notReady) {
+			t.Error("a heartbeat was accepted after this process led")
 		}
 	})
 }
 
-func TestGraceBeginsAnewWithEachLeadership(t *testing.T) {
+func TestGraceRestartsWithEachLeadership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := New(run(t), grace)
 		tr.Lead(func(string) {})()
@@ -116,9 +116,9 @@ func TestGraceBeginsAnewWithEachLeadership(t *testing.T) {
 	})
 }
 
-// TestNobodyIsLostWhileThisProcessStoodStill holds for agents that spoke until then as for those that were silent
-// already: all get the grace to be heard again.
-func TestNobodyIsLostWhileThisProcessStoodStill(t *testing.T) {
+// TestNoAgentIsLostWhileThisProcessWasSuspended covers agents that sent heartbeats until then and agents that were
+// already silent: all get a new grace period.
+func TestNoAgentIsLostWhileThisProcessWasSuspended(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := NewAwake()
 		tr := New(a, grace)
@@ -134,12 +134,12 @@ func TestNobodyIsLostWhileThisProcessStoodStill(t *testing.T) {
 		pass(grace - time.Second)
 		tr.Beat(beat("well"))
 		if tr.Settling() != 0 {
-			t.Error("it settles without having stood still")
+			t.Error("it settles without a standstill")
 		}
-		time.Sleep(time.Minute) // nobody winds the clock: the process stands still
+		time.Sleep(time.Minute) // no update of the clock: the process is suspended
 		for _, node := range []string{"quiet", "well", "unknown"} {
 			got := tr.Agent(node)
-			if got.Heard || got.Settled(grace) || got.Silence > time.Second {
+			if got.Reported || got.Settled(grace) || got.Silence > time.Second {
 				t.Errorf("%s after the standstill: %+v", node, got)
 			}
 		}
@@ -149,7 +149,7 @@ func TestNobodyIsLostWhileThisProcessStoodStill(t *testing.T) {
 		before := news
 		tr.Beat(beat("well"))
 		if news != before+1 {
-			t.Error("the first word after the standstill is no news")
+			t.Error("the first heartbeat after the standstill is no news")
 		}
 		pass(grace - time.Second)
 		if got := tr.Agent("quiet"); got.Settled(grace) {
@@ -165,7 +165,7 @@ func TestNobodyIsLostWhileThisProcessStoodStill(t *testing.T) {
 	})
 }
 
-func TestRenewGivesTheGraceOnceMoreAndStillKnowsWhoWasHeard(t *testing.T) {
+func TestRenewRestartsTheGraceAndKeepsTheWitnesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := New(run(t), grace)
 		defer tr.Lead(func(string) {})()
@@ -178,7 +178,7 @@ func TestRenewGivesTheGraceOnceMoreAndStillKnowsWhoWasHeard(t *testing.T) {
 		}
 		nodes := []*nodev1.Node{{Metadata: &metav1.ObjectMeta{Name: "a"}}, {Metadata: &metav1.ObjectMeta{Name: "b"}}}
 		w := tr.Witnesses(nodes)
-		if !w[0].Agent.Heard || w[0].Agent.Silence != time.Second || w[1].Agent.Heard {
+		if !w[0].Agent.Reported || w[0].Agent.Silence != time.Second || w[1].Agent.Reported {
 			t.Errorf("witnesses: %+v", w)
 		}
 	})

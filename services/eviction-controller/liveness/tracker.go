@@ -10,38 +10,38 @@ import (
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
 )
 
-// Tracker remembers the last word of each agent. Make one with New; it is safe for concurrent use.
+// Tracker keeps the last heartbeat of each agent. Make one with New; it is safe for concurrent use.
 type Tracker struct {
 	clock *Awake
 	grace time.Duration
 
 	mu      sync.Mutex
 	leads   bool
-	since   time.Duration // silence of agents that were not heard yet counts from here
-	renewed time.Duration // and from here, where they shall have the grace once more
+	since   time.Duration // the silence of agents without a heartbeat counts from here
+	renewed time.Duration // or from here, if it is later: they get a new grace period
 	agents  map[string]agent
 	changed func(node string)
 }
 
 type agent struct {
-	heard      time.Duration
+	lastBeat   time.Duration
 	bootID     string
 	notReady   string
 	conditions []*nodev1.NodeCondition
 }
 
-// settling is for how long a process that stood still evicts nobody: in that time it learns whether it still leads, and
-// what changed.
+// settling is for how long a process evicts no pods after a standstill: in that time it learns whether it still leads,
+// and what changed.
 const settling = 8 * time.Second
 
-// New returns a tracker that does not lead. clock counts the time in which somebody listened; an agent that is silent
-// for grace is taken for lost.
+// New returns a tracker that does not lead. clock counts the time in which this process ran; an agent counts as lost
+// after grace without a heartbeat.
 func New(clock *Awake, grace time.Duration) *Tracker {
 	return &Tracker{clock: clock, grace: grace, agents: map[string]agent{}}
 }
 
-// Lead forgets everything and begins to listen: the grace begins anew for all nodes. changed is called, without a lock,
-// with each node whose agent says something new. The returned function ends it.
+// Lead drops all state and accepts heartbeats; the grace period of every node restarts. changed is called, without a
+// lock held, with the name of each node whose agent reports a change. The returned function ends the leadership.
 func (t *Tracker) Lead(changed func(node string)) (end func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,8 +54,7 @@ func (t *Tracker) Lead(changed func(node string)) (end func()) {
 	}
 }
 
-// Beat takes in a heartbeat. It reports false if this process does not lead: then the agent must turn to the one that
-// does.
+// Beat records a heartbeat. It reports false if this process does not lead: the agent must then connect to the leader.
 func (t *Tracker) Beat(r *nodev1.HeartbeatRequest) bool {
 	t.mu.Lock()
 	if !t.leads {
@@ -64,21 +63,21 @@ func (t *Tracker) Beat(r *nodev1.HeartbeatRequest) bool {
 	}
 	now, resumed := t.clock.read()
 	old, known := t.agents[r.GetName()]
-	next := agent{heard: now, bootID: r.GetBootId(), notReady: r.GetNotReady(), conditions: old.conditions}
+	next := agent{lastBeat: now, bootID: r.GetBootId(), notReady: r.GetNotReady(), conditions: old.conditions}
 	if len(r.GetConditions()) > 0 {
 		next.conditions = r.GetConditions()
 	}
-	news := !known || now-old.heard >= t.grace || old.heard < max(resumed, t.renewed) || !next.says(old)
+	news := !known || now-old.lastBeat >= t.grace || old.lastBeat < max(resumed, t.renewed) || !next.says(old)
 	t.agents[r.GetName()] = next
-	tell := t.changed
+	notify := t.changed
 	t.mu.Unlock()
 	if news {
-		tell(r.GetName())
+		notify(r.GetName())
 	}
 	return true
 }
 
-// says reports whether two heartbeats say the same.
+// says reports whether two heartbeats have the same contents.
 func (a agent) says(b agent) bool {
 	if a.bootID != b.bootID || a.notReady != b.notReady || len(a.conditions) != len(b.conditions) {
 		return false
@@ -91,7 +90,7 @@ func (a agent) says(b agent) bool {
 	return true
 }
 
-// Agent returns what is known of a node's agent.
+// Agent returns the state of a node's agent.
 func (t *Tracker) Agent(node string) plan.Agent {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -99,20 +98,20 @@ func (t *Tracker) Agent(node string) plan.Agent {
 	return t.agent(node, now, max(t.since, t.renewed, resumed))
 }
 
-// agent returns what is known of an agent whose silence counts from begin at the earliest: what it said before says
-// nothing now.
+// agent returns the state of an agent whose silence counts from begin at the earliest; a heartbeat before begin is
+// ignored.
 func (t *Tracker) agent(node string, now, begin time.Duration) plan.Agent {
 	a, known := t.agents[node]
-	if !known || a.heard < begin {
+	if !known || a.lastBeat < begin {
 		return plan.Agent{Silence: now - begin}
 	}
 	return plan.Agent{
-		Heard: true, Silence: now - a.heard,
+		Reported: true, Silence: now - a.lastBeat,
 		BootID: a.bootID, NotReady: a.notReady, Conditions: a.conditions,
 	}
 }
 
-// Witnesses returns what the agents of nodes say about whether agents can be heard at all.
+// Witnesses returns the state of the agents of nodes, as evidence of whether this process receives heartbeats at all.
 func (t *Tracker) Witnesses(nodes []*nodev1.Node) []plan.Witness {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -127,15 +126,15 @@ func (t *Tracker) Witnesses(nodes []*nodev1.Node) []plan.Witness {
 	return out
 }
 
-// Renew gives every agent that is silent the whole grace once more.
+// Renew restarts the grace period of every silent agent.
 func (t *Tracker) Renew() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.renewed = t.clock.Now()
 }
 
-// Settling returns for how long nobody may be evicted, since this process stood still a short while ago; 0 if it did
-// not.
+// Settling returns for how much longer no pods may be evicted because this process was suspended a short while ago; 0
+// if it was not.
 func (t *Tracker) Settling() time.Duration {
 	now, resumed := t.clock.read()
 	if resumed == 0 {
@@ -144,10 +143,10 @@ func (t *Tracker) Settling() time.Duration {
 	return max(settling-(now-resumed), 0)
 }
 
-// Grace returns the silence after which an agent is taken for lost.
+// Grace returns the silence after which an agent counts as lost.
 func (t *Tracker) Grace() time.Duration { return t.grace }
 
-// Forget drops what is known of a node that is gone.
+// Forget drops the state of a node that is gone.
 func (t *Tracker) Forget(node string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

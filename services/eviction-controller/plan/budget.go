@@ -24,8 +24,7 @@ func guarding(pod *schedulingv1.Pod, budgets []*schedulingv1.PodDisruptionBudget
 	return out
 }
 
-// budgetsOf returns which budgets guard a pod, each at its revision: while it stays the same nothing changed about
-// them.
+// budgetsOf returns the names and resource versions of the budgets of a pod; it changes if any of them changes.
 func budgetsOf(pod *schedulingv1.Pod, budgets []*schedulingv1.PodDisruptionBudget) string {
 	var parts []string
 	for _, b := range guarding(pod, budgets) {
@@ -35,16 +34,16 @@ func budgetsOf(pod *schedulingv1.Pod, budgets []*schedulingv1.PodDisruptionBudge
 	return strings.Join(parts, " ")
 }
 
-// allowed reports whether no budget of a pod says that it may not be evicted.
+// allowed reports whether every budget of a pod allows its eviction.
 func allowed(pod *schedulingv1.Pod, budgets []*schedulingv1.PodDisruptionBudget) bool {
 	return !slices.ContainsFunc(guarding(pod, budgets), func(b *schedulingv1.PodDisruptionBudget) bool {
 		return b.GetStatus().GetDisruptionsAllowed() <= 0
 	})
 }
 
-// Foresee returns what Drain returns, as it will be once the scheduler has answered about each pod, and what becomes of
-// each pod, for people who ask before anything is done: an eviction that a budget refuses is held back instead. Of a
-// drain that is not at its pods yet it says what becomes of them.
+// Foresee returns what Drain returns, with the scheduler's answers predicted, and the verdict on each pod, for
+// PlanDrain: an eviction that a budget would refuse is held back. The verdicts are predicted also for a drain that does
+// not evict pods yet.
 func Foresee(v DrainView) (Plan, []PodVerdict) {
 	p := drain(v)
 	if p.verdicts == nil {
@@ -65,15 +64,14 @@ func Foresee(v DrainView) (Plan, []PodVerdict) {
 	return p.Plan, foreseen
 }
 
-// foresee returns verdicts with the budgets taken into account as the scheduler would, in the order of the pods:
-// whoever comes first takes what a budget has left. A budget without a status says nothing: the scheduler has not
-// looked at it yet.
+// foresee returns verdicts with the budgets applied as the scheduler does, in the order of the pods: the first pods use
+// what a budget has left. A budget without a status is ignored: the scheduler has not reconciled it yet.
 func foresee(verdicts []PodVerdict, budgets []*schedulingv1.PodDisruptionBudget, now time.Time) []PodVerdict {
 	budgets = slices.DeleteFunc(slices.Clone(budgets), func(b *schedulingv1.PodDisruptionBudget) bool {
 		return b.GetStatus() == nil
 	})
 	for i, b := range budgets {
-		budgets[i] = proto.CloneOf(b) // they are drawn on
+		budgets[i] = proto.CloneOf(b) // they are modified
 	}
 	out := slices.Clone(verdicts)
 	for i, pod := range out {

@@ -4,10 +4,10 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 )
 
-// Cordon keeps a user's cordon and spec.unschedulable in step on a node that user wrote: next is modified. A change of
-// spec.unschedulable, in whichever way it was made, is the user's wish to cordon or uncordon; the annotations that say
-// who cordoned and what is to be rebooted stay this service's own whatever next says about them. old is nil for a new
-// node; drains are those that name the node: what they hold stays unschedulable.
+// Cordon keeps a user's cordon and spec.unschedulable in sync on a node that user wrote: next is modified. A change of
+// spec.unschedulable is a request of the user to cordon or uncordon the node. The annotations of the cordon and of a
+// reboot stay as in old: only this service writes them. old is nil for a new node; drains are those of the node, and
+// keep it unschedulable.
 func Cordon(old, next *nodev1.Node, drains []*nodev1.Drain, user string) {
 	by, cordoned := old.GetMetadata().GetAnnotations()[CordonedBy]
 	if want := next.GetSpec().GetUnschedulable(); want != old.GetSpec().GetUnschedulable() {
@@ -30,7 +30,7 @@ func SetCordon(node *nodev1.Node, drains []*nodev1.Drain, user string, on bool) 
 	setUnschedulable(node, len(HeldBy(node, drains)) > 0)
 }
 
-// SetReboot asks for the end of a node's boot.
+// SetReboot requests a reboot of a node that runs the boot with that ID.
 func SetReboot(node *nodev1.Node, bootID string) { setAnnotation(node, RebootOf, bootID, true) }
 
 func setAnnotation(node *nodev1.Node, key, value string, on bool) {

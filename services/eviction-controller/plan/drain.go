@@ -20,30 +20,30 @@ const (
 	Failed    = "Failed"
 )
 
-// PermitHeld is the condition of a drain that says whether the disruption permit was taken for it: Unknown once it is
-// asked for, so that it is given back whatever became of the answer.
+// PermitHeld is the condition of a drain that reports whether it holds the disruption permit. It is Unknown once the
+// permit is requested, so that the permit is released even if the answer is lost.
 const PermitHeld = "PermitHeld"
 
-// Finalizer keeps a drain until what was taken for it is given back.
+// Finalizer keeps a drain until its permit is released.
 const Finalizer = "windlass.dev/drain"
 
-// DrainView is everything that decides about a drain.
+// DrainView is everything that a decision about a drain depends on.
 type DrainView struct {
 	Now    time.Time // UTC
 	Drain  *nodev1.Drain
 	Node   *nodev1.Node    // that the drain names; nil if there is none
 	Others []*nodev1.Drain // the other drains that name the node, in any order
-	Permit Answer          // to AcquirePermit: just now, or the refusal before
-	Listed Answer          // to ListPods: just now, or the failure before
+	Permit Answer          // to AcquirePermit: the current one, or the last refusal
+	Listed Answer          // to ListPods: the current one, or the last failure
 
 	Pods    []*schedulingv1.Pod                 // on the node, in any order
-	Known   bool                                // false while the scheduler has not yet said which pods there are
+	Known   bool                                // false until the list of pods was received from the scheduler
 	Budgets []*schedulingv1.PodDisruptionBudget // in any order
-	Tries   map[string]Try                      // what became of evictions so far, by the uid of the pod
+	Tries   map[string]Try                      // evictions that were requested, by the uid of the pod
 	Settled time.Time                           // as in EvictionView
 }
 
-// With returns the view with answers that were given to the plan of the view before.
+// With returns the view with the answers to the questions of earlier plans.
 func (v DrainView) With(answers []Answered) DrainView {
 	for _, a := range answers {
 		switch a.Verb {
@@ -59,15 +59,15 @@ func (v DrainView) With(answers []Answered) DrainView {
 	return v
 }
 
-// draining is a plan for a drain that is being made.
+// draining is a plan for a drain, under construction.
 type draining struct {
 	Plan
-	status   *nodev1.DrainStatus // that the drain gets
-	verdicts []PodVerdict        // once the drain is at its pods
+	status   *nodev1.DrainStatus // of the drain, after the plan
+	verdicts []PodVerdict        // set once the drain evicts pods
 }
 
-// holds reports whether a drain holds its node unschedulable. One that waits for a permit does not yet: a control-plane
-// node is not touched before.
+// holds reports whether a drain holds its node unschedulable. One that waits for the permit does not: a control-plane
+// node is not changed before the permit is granted.
 func holds(d *nodev1.Drain) bool {
 	switch d.GetStatus().GetPhase() {
 	case Draining, Succeeded, Failed:
@@ -76,13 +76,14 @@ func holds(d *nodev1.Drain) bool {
 	return false
 }
 
-// Drains reports whether a drain is of that very node, whose name it has: a later node of the same name is another one.
+// Drains reports whether a drain applies to a node of the name that it gives: by uid, since a later node may have the
+// same name.
 func Drains(d *nodev1.Drain, node *nodev1.Node) bool {
 	uid := d.GetSpec().GetNodeUid()
 	return uid == "" || uid == node.GetMetadata().GetUid()
 }
 
-// UsesPermit reports whether a drain that is not being deleted has asked for the disruption permit of its node's
+// UsesPermit reports whether a drain that is not being deleted has requested the disruption permit of its node's
 // machine.
 func UsesPermit(d *nodev1.Drain) bool {
 	return d.GetMetadata().GetDeletionTimestamp() == nil && tookPermit(d)
@@ -93,7 +94,7 @@ func tookPermit(d *nodev1.Drain) bool {
 	return s == "True" || s == "Unknown"
 }
 
-// Drain decides what a drain does next.
+// Drain returns the next steps of a drain.
 func Drain(v DrainView) Plan { return drain(v).Plan }
 
 func drain(v DrainView) draining {
@@ -106,14 +107,14 @@ func drain(v DrainView) draining {
 		p.end(v)
 	case p.status.GetPhase() == Succeeded || p.status.GetPhase() == Failed:
 	case v.Node == nil:
-		p.succeed(v, "there is no such node, so there is nothing to drain")
+		p.succeed(v, "the node does not exist, so there is nothing to drain")
 	case ControlPlane(v.Node) && !permitSettled(v.Drain):
 		p.permit(v)
 	default:
 		p.empty(v)
 	}
 	if !proto.Equal(v.Drain.GetStatus(), p.status) {
-		// Before anything else is done: what is asked for and not noted is not given back.
+		// The status is written first: a permit that is requested but not recorded would not be released.
 		next := object.Clone(v.Drain)
 		next.Status = p.status
 		p.Do = slices.Insert(p.Do, 0, Action{Verb: StoreDrain, Object: object.Reference(next), Drain: next})
@@ -124,7 +125,7 @@ func drain(v DrainView) draining {
 	return p
 }
 
-// end releases a drain that is being deleted, once what was taken for it is given back.
+// end releases a drain that is being deleted, after the release of its permit.
 func (p *draining) end(v DrainView) {
 	if !slices.Contains(v.Drain.GetMetadata().GetFinalizers(), Finalizer) {
 		return
@@ -138,12 +139,12 @@ func (p *draining) end(v DrainView) {
 	p.Do = append(p.Do, Action{Verb: ReleaseDrain, Object: object.Reference(next), Drain: next})
 }
 
-// permit gets the permit for a control-plane node, before anything else is done to it.
+// permit acquires the permit for a control-plane node before any other change of it.
 func (p *draining) permit(v DrainView) {
 	switch permitAnswer(v) {
 	case NotAsked:
 		if p.status.GetPhase() == "" {
-			p.enter(v, Pending, "asks for the disruption permit")
+			p.enter(v, Pending, "requests the disruption permit")
 			p.setPermit(v, "Unknown", "Asked")
 		}
 		p.askPermit(v, "the node may run a voter of the etcd cluster")
@@ -158,7 +159,7 @@ func (p *draining) permit(v DrainView) {
 	}
 }
 
-// permitAnswer returns what the guardian said; a refusal counts until the permit is asked for again.
+// permitAnswer returns the answer of etcd-guardian; a refusal is valid until the permit is requested again.
 func permitAnswer(v DrainView) Code {
 	if c := v.Permit.Code; c != Refused && c != Away || v.Now.Before(v.Permit.At.Add(askAgain)) {
 		return c
@@ -173,8 +174,8 @@ func (p *draining) askPermit(v DrainView, reason string) {
 	})
 }
 
-// emptied ends a drain whose pods have left. What is drained for takes the node down now, and emptying it may have
-// taken long: the permit is asked for once more, so that the drain succeeds only while every other voter is up.
+// emptied ends a drain whose pods have left. The node may go down next, and the drain may have taken long: the permit
+// is requested once more, so that the drain succeeds only while every other voter is up.
 func (p *draining) emptied(v DrainView, message string) {
 	switch answer := permitAnswer(v); {
 	case !tookPermit(v.Drain) || answer == Granted || answer == NotNeeded:
@@ -186,7 +187,7 @@ func (p *draining) emptied(v DrainView, message string) {
 	}
 }
 
-// refused keeps a drain waiting for the permit. One that has begun keeps its node unschedulable.
+// refused keeps a drain waiting for the permit. A drain that has begun keeps its node unschedulable.
 func (p *draining) refused(v DrainView) {
 	phase, action := Pending, CordonNode
 	if p.status.GetPhase() == Draining {
@@ -202,11 +203,11 @@ func (p *draining) refused(v DrainView) {
 	p.Wake = v.Permit.At.Add(askAgain)
 }
 
-// empty empties the node: it is first made unschedulable, so that nothing comes while the pods leave.
+// empty empties the node. It first makes the node unschedulable, so that no pods are added in the meantime.
 func (p *draining) empty(v DrainView) {
 	if p.status.GetPhase() != Draining || !v.Node.GetSpec().GetUnschedulable() {
 		p.enter(v, Draining, "makes the node unschedulable")
-		p.act(v, CordonNode, "nothing new may be placed on a node that is drained")
+		p.act(v, CordonNode, "no new pods may be placed on a node that is being drained")
 		return
 	}
 	p.evict(v)
@@ -259,7 +260,7 @@ func permitCondition(d *nodev1.Drain) *metav1.Condition {
 	return nil
 }
 
-// permitSettled reports whether the question of the permit is answered for a drain.
+// permitSettled reports whether the permit was granted to a drain, or found not to be needed.
 func permitSettled(d *nodev1.Drain) bool {
 	s := permitCondition(d).GetStatus()
 	return s == "True" || s == "False"
@@ -274,7 +275,7 @@ func nodeReference(v DrainView) *metav1.ObjectReference {
 
 func uidOf(d *nodev1.Drain) string { return d.GetMetadata().GetUid() }
 
-// machineOfDrain returns what the guardian is asked about: the machine that the drain names, or its node.
+// machineOfDrain returns the subject of the permit: the machine that the drain names, or its node.
 func machineOfDrain(d *nodev1.Drain) *metav1.ObjectReference {
 	if m := d.GetSpec().GetMachineRef(); m.GetName() != "" {
 		return m
@@ -282,7 +283,7 @@ func machineOfDrain(d *nodev1.Drain) *metav1.ObjectReference {
 	return MachineOfNode(d.GetSpec().GetNodeName())
 }
 
-// MachineOfNode returns the reference by which the guardian finds the machine of a node.
+// MachineOfNode returns the reference by which etcd-guardian finds the machine of a node.
 func MachineOfNode(name string) *metav1.ObjectReference {
 	return &metav1.ObjectReference{ApiVersion: "v1", Kind: "Node", Name: name}
 }

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// outcome is what a test looks at of a plan for a drain.
+// outcome is the part of a plan for a drain that tests compare.
 type outcome struct {
 	Phase, Message, Permit string
 	Ask, Release, Gone     bool
@@ -41,8 +41,8 @@ func outcomeOf(d *nodev1.Drain, p Plan) outcome {
 func answered(code Code, why string) Answer { return Answer{Code: code, Why: why, At: now()} }
 
 func TestDrain(t *testing.T) {
-	const asks, cordons, empty = "asks for the disruption permit", "makes the node unschedulable",
-		"no pods are on this node: nothing had to leave"
+	const asks, cordons, empty = "requests the disruption permit", "makes the node unschedulable",
+		"no pods had to leave the node"
 	for _, tc := range []struct {
 		name string
 		view DrainView
@@ -71,7 +71,7 @@ func TestDrain(t *testing.T) {
 		{
 			"there is nothing to drain without a node",
 			DrainView{Drain: newDrain("x", "")},
-			outcome{Phase: Succeeded, Message: "there is no such node, so there is nothing to drain"},
+			outcome{Phase: Succeeded, Message: "the node does not exist, so there is nothing to drain"},
 		},
 		{
 			"a drain that ended stays as it is",
@@ -84,7 +84,7 @@ func TestDrain(t *testing.T) {
 			outcome{Phase: Pending, Message: asks, Permit: "Unknown", Ask: true, Actions: []string{"AcquireDisruptionPermit"}},
 		},
 		{
-			"a refused permit is told and asked for again",
+			"a refused permit is reported and requested again",
 			DrainView{
 				Drain: newDrain("x", Pending, permit("Unknown")), Node: newNode(controlPlane),
 				Permit: answered(Refused, "guardian holds it for b"),

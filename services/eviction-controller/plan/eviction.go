@@ -12,26 +12,26 @@ import (
 	"github.com/windlass-dev/windlass/kit/placement"
 )
 
-// verdicts on a pod.
+// Verdicts on a pod.
 const (
 	Evict   = "Evict"   // now
-	Wait    = "Wait"    // later, or it is on its way out
-	Keep    = "Keep"    // as things stand it is never evicted
-	Skip    = "Skip"    // a drain leaves it alone
-	Blocked = "Blocked" // a drain would evict it, and may not
+	Wait    = "Wait"    // later, or it is terminating
+	Keep    = "Keep"    // never, unless something changes
+	Skip    = "Skip"    // a drain ignores it
+	Blocked = "Blocked" // a drain would evict it but may not
 )
 
-// EvictionView is everything that decides which pods leave a node because of its NoExecute taints.
+// EvictionView is everything that a decision about evictions for the NoExecute taints of a node depends on.
 type EvictionView struct {
 	Now  time.Time // UTC
 	Node *nodev1.Node
 	Pods []*schedulingv1.Pod // of the node, in any order
-	Hearing
-	Tries   map[string]Try // what became of evictions so far, by the uid of the pod
-	Settled time.Time      // until when nothing is evicted, since this process stood still; zero if it did not
+	Reachability
+	Tries   map[string]Try // evictions that were requested, by the uid of the pod
+	Settled time.Time      // until when nothing is evicted because this process was suspended; zero if it was not
 }
 
-// Eviction is what becomes of one pod because of taints.
+// Eviction is the decision about one pod because of taints.
 type Eviction struct {
 	Pod     *schedulingv1.Pod
 	Node    string
@@ -39,16 +39,16 @@ type Eviction struct {
 	At      time.Time // when it is evicted; zero means never
 	Reason  string    // for people
 
-	since time.Time // when the taint was set that decides
+	since time.Time // when the deciding taint was set
 }
 
-// Evictions decides which pods are deleted now because of the NoExecute taints of their node.
+// Evictions returns which pods are deleted now because of the NoExecute taints of their node.
 func Evictions(v EvictionView) Plan {
 	var p Plan
 	if !NoExecutes(v.Node) {
 		return p
 	}
-	p.disruption(&v.Hearing)
+	p.disruption(&v.Reachability)
 	for _, e := range Deadlines(v) {
 		switch e.Verdict {
 		case Evict:
@@ -57,7 +57,7 @@ func Evictions(v EvictionView) Plan {
 			p.wake(e.At)
 			p.hold(Held{
 				Action: DeletePod, Object: object.Reference(e.Pod), Reason: e.Reason, Since: e.since,
-				Unblock: "the taint is removed, or its time comes",
+				Unblock: "the taint is removed, or the time comes",
 			})
 		}
 	}
@@ -65,12 +65,12 @@ func Evictions(v EvictionView) Plan {
 	return p
 }
 
-// Deadlines says of each pod of a node whether it leaves. A pod leaves at the earliest time that a NoExecute taint
-// gives it: at once where it does not tolerate the taint, tolerationSeconds after the taint was set where the first
-// toleration that matches says so. The times come from what is stored, so each change counts from the moment it is made
-// and a restart changes nothing. The pods come back by the time of their eviction, then by name.
+// Deadlines returns for each pod of a node whether and when it is evicted. A pod is evicted at the earliest time that a
+// NoExecute taint gives: immediately if it does not tolerate the taint, else tolerationSeconds of the first matching
+// toleration after the taint was set. The times depend only on stored objects, so a restart does not change them. The
+// result is ordered by the time of the eviction, then by name.
 func Deadlines(v EvictionView) []Eviction {
-	disrupted := new(Plan).disruption(&v.Hearing)
+	disrupted := new(Plan).disruption(&v.Reachability)
 	until := doubt(v.Now, v.Agent, v.Grace, disrupted)
 	var out []Eviction
 	for _, pod := range v.Pods {
@@ -79,7 +79,7 @@ func Deadlines(v EvictionView) []Eviction {
 	return InOrder(out)
 }
 
-// InOrder sorts evictions by their time, those that never come last, and then by name.
+// InOrder sorts evictions by their time, then by name; those without a time come last.
 func InOrder(list []Eviction) []Eviction {
 	slices.SortFunc(list, func(a, b Eviction) int {
 		if a.At.IsZero() != b.At.IsZero() {
@@ -104,11 +104,11 @@ func eviction(v EvictionView, doubt time.Time, pod *schedulingv1.Pod) Eviction {
 	e := Eviction{Pod: pod, Node: v.Node.GetMetadata().GetName(), Verdict: Keep}
 	switch {
 	case pod.GetMetadata().GetDeletionTimestamp() != nil:
-		e.Reason = "it is being deleted already"
+		e.Reason = "it is already being deleted"
 	case placement.Terminated(pod):
-		e.Reason = "it has ended"
+		e.Reason = "it has terminated"
 	case static(pod):
-		e.Reason = "it belongs to the node itself"
+		e.Reason = "it is a static pod"
 	case !NoExecutes(v.Node):
 		e.Reason = "the node has no NoExecute taint"
 	default:
@@ -117,9 +117,9 @@ func eviction(v EvictionView, doubt time.Time, pod *schedulingv1.Pod) Eviction {
 	return e
 }
 
-// decide takes the earliest time that a NoExecute taint gives a pod.
+// decide uses the earliest time that a NoExecute taint gives a pod.
 func (e *Eviction) decide(v EvictionView, doubt time.Time) {
-	e.Reason = "it tolerates every NoExecute taint for ever"
+	e.Reason = "it tolerates every NoExecute taint indefinitely"
 	for _, t := range v.Node.GetSpec().GetTaints() {
 		if t.GetEffect() != placement.NoExecute {
 			continue
@@ -138,15 +138,15 @@ func (e *Eviction) decide(v EvictionView, doubt time.Time) {
 	}
 }
 
-// due evicts a pod whose time has come, unless that was tried a short while ago or this process stood still.
+// due evicts a pod whose time has come, unless that was tried a short while ago or this process was suspended.
 func (e *Eviction) due(v EvictionView) {
 	t := v.Tries[e.Pod.GetMetadata().GetUid()]
 	switch {
 	case v.Settled.After(v.Now):
 		e.Verdict, e.At = Wait, v.Settled
-		e.Reason += ", and this service stood still until a moment ago"
+		e.Reason += ", and this service was suspended until a moment ago"
 	case t.Next.After(v.Now) && t.Accepted:
-		e.Verdict, e.At, e.Reason = Wait, t.Next, "it is on its way out"
+		e.Verdict, e.At, e.Reason = Wait, t.Next, "it is terminating"
 	case t.Next.After(v.Now) && t.Verb == DeletePod:
 		e.Verdict, e.At, e.Reason = Wait, t.Next, t.Why
 	default:
@@ -154,7 +154,8 @@ func (e *Eviction) due(v EvictionView) {
 	}
 }
 
-// deadline returns when a pod leaves for one taint, and why; leaves is false if it may stay for ever.
+// deadline returns when a pod is evicted for one taint, and why; leaves is false if it tolerates the taint
+// indefinitely.
 func deadline(now, doubt time.Time, pod *schedulingv1.Pod, t *nodev1.Taint) (at time.Time, why string, leaves bool) {
 	if at = now; t.GetTimeAdded() != nil {
 		at = t.GetTimeAdded().AsTime()
@@ -172,18 +173,19 @@ func deadline(now, doubt time.Time, pod *schedulingv1.Pod, t *nodev1.Taint) (at 
 	}
 	if markOf(t).silence() && at.Before(doubt) {
 		at = doubt
-		why += ", and it is not sure yet that the node's agent could be heard"
+		why += ", and the node's agent may still send a heartbeat"
 	}
 	return at, why, true
 }
 
-// static reports whether a pod is one that the node's agent runs by itself: deleting the object would not end it.
+// static reports whether a pod is a static pod, which the node's agent runs itself: deleting the object would not stop
+// it.
 func static(pod *schedulingv1.Pod) bool {
 	_, ok := pod.GetMetadata().GetAnnotations()["kubernetes.io/config.mirror"]
 	return ok
 }
 
-// TaintText returns a taint as commands write it: key=value:effect.
+// TaintText returns a taint in the format of commands: key=value:effect.
 func TaintText(t *nodev1.Taint) string {
 	if t.GetValue() == "" {
 		return t.GetKey() + ":" + t.GetEffect()
@@ -191,7 +193,7 @@ func TaintText(t *nodev1.Taint) string {
 	return t.GetKey() + "=" + t.GetValue() + ":" + t.GetEffect()
 }
 
-// PodName returns a pod's namespace and name as one word.
+// PodName returns a pod's "namespace/name".
 func PodName(pod *schedulingv1.Pod) string {
 	return pod.GetMetadata().GetNamespace() + "/" + pod.GetMetadata().GetName()
 }

@@ -31,7 +31,7 @@ func newPod(name string, change ...func(*schedulingv1.Pod)) *schedulingv1.Pod {
 	return p
 }
 
-// tolerating adds a toleration; below 0 seconds it has none, so that it bears the taint for ever.
+// tolerating adds a toleration; below 0 seconds it has none, so that it tolerates the taint indefinitely.
 func tolerating(key string, seconds int32) func(*schedulingv1.Pod) {
 	return func(p *schedulingv1.Pod) {
 		t := &schedulingv1.Toleration{Key: key, Operator: "Exists", Effect: placement.NoExecute}
@@ -61,7 +61,7 @@ func TestEvictions(t *testing.T) {
 	}{
 		{"a pod stays on a node without taints", nil, newPod("p"), 0, "Keep: the node has no NoExecute taint"},
 		{
-			"other effects evict nobody",
+			"other effects evict no pod",
 			[]*nodev1.Taint{taint("k", "NoSchedule")},
 			newPod("p"), 0,
 			"Keep: the node has no NoExecute taint",
@@ -73,9 +73,9 @@ func TestEvictions(t *testing.T) {
 			"Evict -1m0s: it does not tolerate the taint k:NoExecute",
 		},
 		{
-			"a taint that is tolerated for ever evicts nobody",
+			"a taint that is tolerated indefinitely evicts no pod",
 			[]*nodev1.Taint{since("k", -minute)},
-			newPod("p", tolerating("k", -1)), 0, "Keep: it tolerates every NoExecute taint for ever",
+			newPod("p", tolerating("k", -1)), 0, "Keep: it tolerates every NoExecute taint indefinitely",
 		},
 		{
 			"a taint that is tolerated for a while evicts after it, counted from the taint",
@@ -111,29 +111,29 @@ func TestEvictions(t *testing.T) {
 			newPod("p", tolerating("k", -1)), 0, "Evict 0s: it does not tolerate the taint l:NoExecute",
 		},
 		{
-			"a pod that is on its way out is left",
+			"a pod that is terminating is left",
 			[]*nodev1.Taint{since("k", 0)},
 			newPod("p", terminating), 0,
-			"Keep: it is being deleted already",
+			"Keep: it is already being deleted",
 		},
 		{
 			"a pod that has ended is left",
 			[]*nodev1.Taint{since("k", 0)},
 			newPod("p", phase("Failed")), 0,
-			"Keep: it has ended",
+			"Keep: it has terminated",
 		},
 		{
 			"a pod of the node itself is left",
 			[]*nodev1.Taint{since("k", 0)},
 			newPod("p", mirror), 0,
-			"Keep: it belongs to the node itself",
+			"Keep: it is a static pod",
 		},
 		{
-			"in doubt about the agent its silence evicts nobody",
+			"in doubt about the agent its silence evicts no pod",
 			[]*nodev1.Taint{since(unreachable, -minute)},
 			newPod("p"),
 			20 * time.Second,
-			"Wait 20s: it does not tolerate the taint node.kubernetes.io/unreachable:NoExecute, and it is not sure yet that the node's agent could be heard",
+			"Wait 20s: it does not tolerate the taint node.kubernetes.io/unreachable:NoExecute, and the node's agent may still send a heartbeat",
 		},
 		{
 			"a taint of others does, even so",
@@ -145,7 +145,7 @@ func TestEvictions(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			v := EvictionView{Now: now(), Node: newNode(tainted(tc.taint...)), Pods: []*schedulingv1.Pod{tc.pod}}
 			if tc.doubt > 0 {
-				v.Hearing = Hearing{Agent: Agent{Silence: grace - tc.doubt}, Grace: grace}
+				v.Reachability = Reachability{Agent: Agent{Silence: grace - tc.doubt}, Grace: grace}
 			}
 			list, p := Deadlines(v), Evictions(v)
 			wake := p.Wake
@@ -168,8 +168,8 @@ func TestEvictions(t *testing.T) {
 }
 
 // TestPromisesOfEvictions plays a node whose taints come and go, and pods that bear them for a while: a pod goes at its
-// time and never before it, and one that bears every taint for ever never goes. That the controller starts anew in
-// between changes nothing, since nothing but the objects is looked at.
+// time and never before it, and one that tolerates every taint indefinitely is never evicted. A restart of the
+// controller in between changes nothing, since the decision depends only on the objects.
 func TestPromisesOfEvictions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		keys := []string{"k", "l", placement.UnreachableTaint}
@@ -270,7 +270,7 @@ func TestVerdictsOfADrain(t *testing.T) {
 		pod   *schedulingv1.Pod
 		want  string
 	}{
-		{"a pod that is made anew leaves", nil, newNode(), newPod("p", replica), "Evict: the node is drained"},
+		{"a pod that is recreated leaves", nil, newNode(), newPod("p", replica), "Evict: the node is drained"},
 		{
 			"a pod of a daemon set stops the drain", nil, newNode(), newPod("p", managed("DaemonSet")),
 			"Blocked: cannot delete DaemonSet-managed Pods (use --ignore-daemonsets to ignore)",
@@ -282,7 +282,7 @@ func TestVerdictsOfADrain(t *testing.T) {
 			"Skip: a daemon set manages it",
 		},
 		{
-			"a pod that nobody makes anew stops the drain", nil, newNode(), newPod("p"),
+			"a pod without a controller stops the drain", nil, newNode(), newPod("p"),
 			"Blocked: cannot delete Pods that declare no controller (use --force to override)",
 		},
 		{"unless by force", []func(*nodev1.Drain){forcing}, newNode(), newPod("p"), "Evict: the node is drained"},
@@ -298,28 +298,28 @@ func TestVerdictsOfADrain(t *testing.T) {
 		},
 		{
 			"a pod that has ended is deleted, whatever it is", nil, newNode(), newPod("p", emptyDir, phase("Succeeded")),
-			"Evict: it has ended",
+			"Evict: it has terminated",
 		},
-		{"a pod of the node itself stays", nil, newNode(), newPod("p", mirror), "Skip: it belongs to the node itself"},
+		{"a pod of the node itself stays", nil, newNode(), newPod("p", mirror), "Skip: it is a static pod"},
 		{
-			"a pod that is on its way out is waited for, whatever it is", nil, newNode(), newPod("p", emptyDir, terminating),
-			"Wait: it is on its way out",
+			"a pod that is terminating is waited for, whatever it is", nil, newNode(), newPod("p", emptyDir, terminating),
+			"Wait: it is terminating",
 		},
 		{
 			"also on a node that does not answer", nil, newNode(observed(readyUnknown())), newPod("p", replica, terminating),
-			"Wait: it is on its way out",
+			"Wait: it is terminating",
 		},
 		{
 			"but not if its machine is to go as well",
 			[]func(*nodev1.Drain){ofMachine},
 			newNode(observed(readyUnknown())),
 			newPod("p", replica, terminating),
-			"Skip: it is being deleted, and the machine of its node, which does not answer, is to go as well",
+			"Skip: it is being deleted, and the machine of its node, which is unreachable, is to be deleted as well",
 		},
 		{
 			"which counts for a node that answers as for any other",
 			[]func(*nodev1.Drain){ofMachine},
-			newNode(observed(readyTrue())), newPod("p", replica, terminating), "Wait: it is on its way out",
+			newNode(observed(readyTrue())), newPod("p", replica, terminating), "Wait: it is terminating",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -330,7 +330,7 @@ func TestVerdictsOfADrain(t *testing.T) {
 			if got := v.Verdict + ": " + v.Reason; got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
-			if v.Leaves != (v.Verdict != Skip) || v.Delete != (v.Reason == "it has ended") {
+			if v.Leaves != (v.Verdict != Skip) || v.Delete != (v.Reason == "it has terminated") {
 				t.Errorf("leaves %v, delete %v", v.Leaves, v.Delete)
 			}
 		})
@@ -365,7 +365,7 @@ func TestDrainWithPods(t *testing.T) {
 		{
 			"it waits for the scheduler's first word",
 			DrainView{Drain: draining(0, 0)},
-			outcome{Phase: Draining, Message: "waits for the scheduler to say which pods are on the node", Wake: time.Second},
+			outcome{Phase: Draining, Message: "waits for the list of pods from the scheduler", Wake: time.Second},
 		},
 		{
 			"it has all pods leave at once",
@@ -414,14 +414,14 @@ func TestDrainWithPods(t *testing.T) {
 			outcome{Phase: Succeeded, Message: "3 pods left the node", Evicted: 3},
 		},
 		{
-			"a pod that only the scheduler has seen is looked at again soon",
+			"a pod that only the scheduler has seen is checked again soon",
 			DrainView{Drain: draining(2, 0), Known: true, Listed: answered(Granted, ""), Pods: []*schedulingv1.Pod{
 				newPod("p", replica, terminating),
 			}},
 			outcome{Phase: Draining, Message: "waits for 1 pod to leave", Evicted: 2, Remaining: 1, Wake: time.Second},
 		},
 		{
-			"a refused eviction is told with its budget, and tried again",
+			"a refused eviction is reported with its budget, and tried again",
 			DrainView{
 				Drain: draining(0, 2), Known: true, Pods: []*schedulingv1.Pod{
 					newPod("p", replica, labelled("web")),
@@ -509,7 +509,7 @@ func TestDrainWithPods(t *testing.T) {
 }
 
 // TestDrainStaysWithinBudgets plays a scheduler with budgets that open and close: no more pods leave than it answers,
-// each refusal is told, and the drain ends with an empty node if the budgets let it.
+// each refusal is reported, and the drain ends with an empty node if the budgets let it.
 func TestDrainStaysWithinBudgets(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		clock, node, drain := now(), newNode(unschedulable), newDrain("x", Draining, ignoring, forcing, deletingData)
@@ -545,7 +545,8 @@ func TestDrainStaysWithinBudgets(t *testing.T) {
 				case guarded:
 					left--
 				}
-				memory.Heard(Answered{Question: q, Answer: Answer{Code: code, Why: "no more", At: clock}}, v.Budgets, 5*time.Second)
+				memory.Answered(Answered{Question: q, Answer: Answer{Code: code, Why: "no more", At: clock}}, v.Budgets,
+					5*time.Second)
 				if code == Granted {
 					stay = slices.DeleteFunc(stay, func(p *schedulingv1.Pod) bool { return p == q.Pod })
 					memory.Gone(object.KeyOf(q.Pod))
@@ -619,7 +620,7 @@ func TestForesee(t *testing.T) {
 		steps, holds []string
 	}{
 		{
-			"before it is at its pods a drain only says what becomes of them",
+			"before it evicts pods a drain only predicts the verdicts",
 			newDrain("x", "", forcing), newNode(), pods, verdicts,
 			[]string{"CordonNode a"},
 			nil,

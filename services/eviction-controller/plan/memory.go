@@ -9,17 +9,16 @@ import (
 )
 
 const (
-	// unseen is how long an eviction that was accepted may take to be seen on the pod before it is asked for again.
+	// unseen is how long an accepted eviction may take to appear on the pod before it is requested again.
 	unseen = 10 * time.Second
 	// AskScheduler is how soon a scheduler that did not answer is asked again.
 	AskScheduler = time.Second
-	// askAgain is how soon a permit that was refused is asked for again: soon enough that a replacement does not wait for
-	// it noticeably.
+	// askAgain is how soon a refused permit is requested again: short enough not to delay a replacement noticeably.
 	askAgain = time.Second
 )
 
-// Memory is what was done, asked and answered before, as far as later decisions depend on it. It is kept in memory
-// alone: a new leader begins with an empty one. It is not safe for concurrent use.
+// Memory holds the actions and answers that later decisions depend on. It is not stored: a new leader begins with an
+// empty one. It is not safe for concurrent use.
 type Memory struct {
 	tries     map[object.Key]Try
 	refusals  map[question]Answer
@@ -27,20 +26,20 @@ type Memory struct {
 	disrupted bool
 }
 
-// question is one that a drain asked.
+// question identifies a question of a drain.
 type question struct{ drain, verb string }
 
-// Turn is a node's, in its zone, to have its pods leave for the silence of its agent. It keeps the turn until another
-// node takes it.
+// Turn is the turn of one node of a zone to have its pods evicted for the silence of its agent. The node keeps the turn
+// until another node takes it.
 type Turn struct {
 	Node string
 	At   time.Time
 }
 
-// Try is what became of an eviction so far.
+// Try is the state of an eviction that was requested.
 type Try struct {
 	Verb     string    // EvictPod or DeletePod
-	Accepted bool      // the pod is about to be seen on its way out
+	Accepted bool      // the pod is expected to have a deletion timestamp soon
 	Why      string    // why it was refused; empty if it was accepted
 	Count    int       // how often it was refused
 	Since    time.Time // when it was first refused
@@ -56,7 +55,7 @@ func NewMemory() *Memory {
 	return &Memory{tries: map[object.Key]Try{}, refusals: map[question]Answer{}, turns: map[string]Turn{}}
 }
 
-// Done remembers what was done.
+// Done records an action that was carried out.
 func (m *Memory) Done(a Action) {
 	switch a.Verb {
 	case TakeTurn:
@@ -74,10 +73,10 @@ func (m *Memory) Done(a Action) {
 	}
 }
 
-// Heard remembers an answer. retry is how soon an eviction that was refused is tried again if nothing changes before;
-// budgets are those that the question was decided with. A permit that was granted and a list of pods hold for the next
-// decision alone: see DrainView.With.
-func (m *Memory) Heard(a Answered, budgets []*schedulingv1.PodDisruptionBudget, retry time.Duration) {
+// Answered records an answer. retry is how soon a refused eviction is tried again if nothing changes before; budgets
+// are those of the decision that led to the question. A granted permit and a list of pods are used only by the next
+// decision: see DrainView.With.
+func (m *Memory) Answered(a Answered, budgets []*schedulingv1.PodDisruptionBudget, retry time.Duration) {
 	if a.Pod != nil {
 		m.tries[object.KeyOf(a.Pod)] = m.Try(a.Pod).again(a, budgets, retry)
 		return
@@ -89,7 +88,7 @@ func (m *Memory) Heard(a Answered, budgets []*schedulingv1.PodDisruptionBudget, 
 	}
 }
 
-// again returns what is remembered of an eviction after one more answer.
+// again returns the state of an eviction after one more answer.
 func (t Try) again(a Answered, budgets []*schedulingv1.PodDisruptionBudget, retry time.Duration) Try {
 	next := Try{Verb: a.Verb, uid: a.Pod.GetMetadata().GetUid(), node: a.Pod.GetSpec().GetNodeName()}
 	if a.Code == Granted {
@@ -107,7 +106,7 @@ func (t Try) again(a Answered, budgets []*schedulingv1.PodDisruptionBudget, retr
 	return next
 }
 
-// Try returns what became of the eviction of a pod so far; the zero Try if it was not asked for.
+// Try returns the state of the eviction of a pod; the zero Try if none was requested.
 func (m *Memory) Try(pod *schedulingv1.Pod) Try {
 	if t := m.tries[object.KeyOf(pod)]; t.uid == pod.GetMetadata().GetUid() {
 		return t
@@ -115,7 +114,7 @@ func (m *Memory) Try(pod *schedulingv1.Pod) Try {
 	return Try{}
 }
 
-// Tries returns what became of evictions of pods so far, by their uids.
+// Tries returns the state of the evictions of pods that were requested, by the uid of the pod.
 func (m *Memory) Tries(pods []*schedulingv1.Pod) map[string]Try {
 	out := map[string]Try{}
 	for _, pod := range pods {
@@ -126,13 +125,13 @@ func (m *Memory) Tries(pods []*schedulingv1.Pod) map[string]Try {
 	return out
 }
 
-// Refusal returns the last answer to a question of a drain if it was no grant; the zero Answer otherwise.
+// Refusal returns the last answer to a question of a drain if it was not granted; the zero Answer otherwise.
 func (m *Memory) Refusal(drain, verb string) Answer { return m.refusals[question{drain, verb}] }
 
-// Turn returns which node's turn it is in a zone; the zero Turn if no node had one.
+// Turn returns the current turn in a zone; the zero Turn if there was none.
 func (m *Memory) Turn(zone string) Turn { return m.turns[zone] }
 
-// disrupted reports whether there was a full disruption at the last decision; see disrupted.
+// Disrupted reports whether there was a full disruption at the last decision; see disrupted.
 func (m *Memory) Disrupted() bool { return m.disrupted }
 
 // Blocked returns the nodes with pods of a namespace whose eviction was refused.
@@ -147,10 +146,10 @@ func (m *Memory) Blocked(namespace string) []string {
 	return slices.Compact(out)
 }
 
-// Gone forgets a pod that is gone.
+// Gone drops the state of a pod that is gone.
 func (m *Memory) Gone(pod object.Key) { delete(m.tries, pod) }
 
-// Freed forgets which evictions were refused on a node: one of its drains has ended.
+// Freed drops the refused evictions of a node, because one of its drains has ended.
 func (m *Memory) Freed(node string) {
 	for k, t := range m.tries {
 		if t.node == node && !t.Accepted {

@@ -1,4 +1,4 @@
-// Package plan decides what becomes of nodes and drains: whether a node is ready, which taints it carries, who holds it
+// Package plan decides about nodes and drains: whether a node is ready, which taints it has, what holds it
 // unschedulable, which pods must leave it and when, and what a drain does next. It does no I/O and reads no clock: the
 // same view always gives the same plan. Views are never modified.
 package plan
@@ -20,14 +20,14 @@ import (
 const (
 	// CordonedBy holds the user whose cordon keeps a node unschedulable.
 	CordonedBy = "windlass.dev/cordoned"
-	// RebootOf holds the identity of the boot that shall end; it goes when the node is back with another.
+	// RebootOf holds the ID of the boot that is to end; it is removed once the node reports another boot ID.
 	RebootOf = "windlass.dev/reboot"
 )
 
-// Ready is the type of the condition that says whether a node takes part.
+// Ready is the type of the condition that reports whether a node can run pods.
 const Ready = "Ready"
 
-// Reasons of the Ready condition. Those for silence are Kubernetes' own, which tools look for.
+// Reasons of the Ready condition. Those for silence are Kubernetes' own, which tools depend on.
 const (
 	reasonReady        = "AgentReady"
 	reasonNotReady     = "AgentNotReady"
@@ -35,33 +35,33 @@ const (
 	reasonNeverUpdated = "NodeStatusNeverUpdated"
 )
 
-// Agent is what is known of a node's agent.
+// Agent is the state of a node's agent.
 type Agent struct {
-	// Heard is false if nothing has been heard of it since the count of its silence began.
-	Heard bool
-	// Silence is for how long nothing has been heard of it, counting only time in which somebody listened.
+	// Reported is whether a heartbeat was received since its silence counts.
+	Reported bool
+	// Silence is the time without a heartbeat, counting only time in which this service ran.
 	Silence time.Duration
-	// BootID, NotReady and Conditions are what it said last.
+	// BootID, NotReady and Conditions are from its last heartbeat.
 	BootID     string
 	NotReady   string // why it is not ready; empty if it is
 	Conditions []*nodev1.NodeCondition
 }
 
-// NodeView is everything that decides about a node.
+// NodeView is everything that a decision about a node depends on.
 type NodeView struct {
 	Now    time.Time // UTC
 	Node   *nodev1.Node
 	Drains []*nodev1.Drain // those that name the node, in any order
-	Hearing
+	Reachability
 	Turn  Turn          // the last one in the node's zone
-	Pause time.Duration // between two nodes of a zone whose pods have to leave for the silence of their agents
+	Pause time.Duration // between two nodes of a zone whose pods are evicted for the silence of their agents
 }
 
-// Node decides what a node shall be now: its conditions and taints, whether it is unschedulable, and whether a reboot
-// is over.
+// Node decides the state of a node: its conditions and taints, whether it is unschedulable, and whether a reboot has
+// ended.
 func Node(v NodeView) Plan {
 	var p Plan
-	disrupted := p.disruption(&v.Hearing)
+	disrupted := p.disruption(&v.Reachability)
 	next := proto.Clone(v.Node).(*nodev1.Node)
 	if next.Status == nil {
 		next.Status = &nodev1.NodeStatus{}
@@ -76,15 +76,15 @@ func Node(v NodeView) Plan {
 	case v.Agent.Silence < v.Grace:
 		p.Wake = v.Now.Add(v.Grace - v.Agent.Silence)
 	case disrupted:
-		p.Wake = v.Now.Add(v.Grace / 2) // another node's agent that speaks again is no change of this one
+		p.Wake = v.Now.Add(v.Grace / 2) // a heartbeat of another node's agent does not trigger this node
 	}
 	p.reboot(v, next)
 	p.storeNode(v.Node, next)
 	return p
 }
 
-// leave decides whether pods have to leave the node for the silence of its agent. What is held back is so since the
-// node is not ready.
+// leave decides whether pods have to leave the node for the silence of its agent. What it holds back is held back since
+// the node is not ready.
 func (p *Plan) leave(v NodeView, next *nodev1.Node, disrupted bool) bool {
 	ready := find(next.GetStatus().GetConditions(), Ready)
 	hold := func(until time.Time, reason, unblock string) bool {
@@ -99,12 +99,12 @@ func (p *Plan) leave(v NodeView, next *nodev1.Node, disrupted bool) bool {
 	case ready == nil || ready.GetStatus() == "True":
 		return false
 	case disrupted:
-		return hold(time.Time{}, "no node's agent is heard, so it is more likely that this service is cut off",
-			"an agent is heard")
+		return hold(time.Time{}, "no node's agent sends heartbeats, so it is more likely that this service is disconnected",
+			"an agent sends a heartbeat")
 	case accused(v.Node):
 		return true
 	case !v.Agent.Settled(v.Grace) && !v.Given:
-		return hold(time.Time{}, "its agent may still be heard within the grace", "")
+		return hold(time.Time{}, "its agent may still send a heartbeat within the grace period", "")
 	}
 	zone, name := Zone(v.Node), v.Node.GetMetadata().GetName()
 	wait, stopped := pace(v.Witnesses, zone, v.Grace, v.Pause)
@@ -123,27 +123,27 @@ func (p *Plan) leave(v NodeView, next *nodev1.Node, disrupted bool) bool {
 	return true
 }
 
-// reboot ends a reboot that is over, and gives back the disruption permit that was taken for it unless a drain uses it.
+// reboot ends a reboot once the node has restarted, and releases the disruption permit that was acquired for it unless
+// a drain uses the permit.
 func (p *Plan) reboot(v NodeView, next *nodev1.Node) {
 	boot := v.Node.GetMetadata().GetAnnotations()[RebootOf]
 	switch {
 	case boot == "":
 		return
 	case boot == v.Node.GetStatus().GetNodeInfo().GetBootId():
-		p.WaitsFor = "waits for the node to come back with another boot"
+		p.WaitsFor = "waits for the node to restart"
 		return
 	}
 	delete(next.GetMetadata().GetAnnotations(), RebootOf)
 	if ControlPlane(v.Node) && !slices.ContainsFunc(v.Drains, UsesPermit) {
 		p.Do = append(p.Do, Action{
-			Verb: ReleasePermit, Object: object.Reference(v.Node), Reason: "the reboot is over",
+			Verb: ReleasePermit, Object: object.Reference(v.Node), Reason: "the reboot has ended",
 			Machine: MachineOfNode(v.Node.GetMetadata().GetName()),
 		})
 	}
 }
 
-// HeldBy returns who holds a node unschedulable, for people: a user by a cordon, and drains. Empty means that nobody
-// does.
+// HeldBy returns what holds a node unschedulable, for people: the user who cordoned it, and drains. Empty means none.
 func HeldBy(node *nodev1.Node, drains []*nodev1.Drain) []string {
 	var held []string
 	if user, ok := node.GetMetadata().GetAnnotations()[CordonedBy]; ok {
@@ -159,8 +159,8 @@ func HeldBy(node *nodev1.Node, drains []*nodev1.Drain) []string {
 	return append(held, names...)
 }
 
-// ControlPlane reports whether a node is of a control-plane machine or has the role of one, so that an etcd member may
-// live on it.
+// ControlPlane reports whether a node belongs to a control-plane machine or has a control-plane role, so that an etcd
+// member may run on it.
 func ControlPlane(node *nodev1.Node) bool {
 	if node.GetMetadata().GetAnnotations()[nodeid.MachineRole] == master {
 		return true // whatever its labels
@@ -171,29 +171,30 @@ func ControlPlane(node *nodev1.Node) bool {
 	return old || control
 }
 
-// ready returns what the Ready condition shall say; nil to leave it as it is.
+// ready returns the desired Ready condition; nil to leave it unchanged.
 func ready(v NodeView) *nodev1.NodeCondition {
 	switch {
 	case v.Agent.Silence >= v.Grace:
 		return silent(v)
-	case !v.Agent.Heard:
+	case !v.Agent.Reported:
 		return nil
 	case v.Agent.NotReady != "":
 		return condition(Ready, "False", reasonNotReady, v.Agent.NotReady)
 	}
-	return condition(Ready, "True", reasonReady, "the node's agent says that it is ready")
+	return condition(Ready, "True", reasonReady, "the node's agent reports that it is ready")
 }
 
 func silent(v NodeView) *nodev1.NodeCondition {
 	old := find(v.Node.GetStatus().GetConditions(), Ready)
 	if old == nil || old.GetReason() == reasonNeverUpdated {
-		return condition(Ready, "Unknown", reasonNeverUpdated, "the node's agent was never heard of")
+		return condition(Ready, "Unknown", reasonNeverUpdated, "the node's agent has never sent a heartbeat")
 	}
-	return condition(Ready, "Unknown", reasonUnknown, fmt.Sprintf("nothing was heard of the node's agent for more than %s",
-		v.Grace))
+	return condition(Ready, "Unknown", reasonUnknown,
+		fmt.Sprintf("the node's agent has sent no heartbeat for more than %s",
+			v.Grace))
 }
 
-// conditions returns all conditions that the node shall have, Ready first and the others by type.
+// conditions returns all desired conditions of the node, Ready first and the others by type.
 func conditions(v NodeView) []*nodev1.NodeCondition {
 	have := v.Node.GetStatus().GetConditions()
 	want := map[string]*nodev1.NodeCondition{}
@@ -208,8 +209,8 @@ func conditions(v NodeView) []*nodev1.NodeCondition {
 	}
 	for t, c := range want {
 		if gone && t != Ready && c.GetStatus() != "Unknown" {
-			// What an agent said of memory or disks is as old as its last word.
-			want[t] = condition(t, "Unknown", reasonUnknown, "the node's agent is silent")
+			// What an agent reported about memory or disks may be outdated.
+			want[t] = condition(t, "Unknown", reasonUnknown, "the node's agent sends no heartbeats")
 		}
 	}
 	if r := ready(v); r != nil {
@@ -231,8 +232,8 @@ func conditions(v NodeView) []*nodev1.NodeCondition {
 	return out
 }
 
-// settled returns c with its times: those of old if nothing in it changed, so that a heartbeat alone never leads to a
-// write.
+// settled returns c with its times: those of old if nothing else changed, so that a heartbeat without a change never
+// leads to a write.
 func settled(old, c *nodev1.NodeCondition, now time.Time) *nodev1.NodeCondition {
 	if old != nil && old.GetStatus() == c.GetStatus() && old.GetReason() == c.GetReason() &&
 		old.GetMessage() == c.GetMessage() {
@@ -246,7 +247,7 @@ func settled(old, c *nodev1.NodeCondition, now time.Time) *nodev1.NodeCondition 
 	}
 	out.LastHeartbeatTime = at
 	if c.GetStatus() == "Unknown" {
-		out.LastHeartbeatTime = old.GetLastHeartbeatTime() // nothing was heard now
+		out.LastHeartbeatTime = old.GetLastHeartbeatTime() // no heartbeat was received
 	}
 	return out
 }
@@ -283,7 +284,7 @@ func setTaints(node *nodev1.Node, list []*nodev1.Taint) {
 	}
 }
 
-// setUnschedulable changes a node's spec.unschedulable; a node that is free has no such field, as in Kubernetes.
+// setUnschedulable changes a node's spec.unschedulable. The field is absent from a schedulable node, as in Kubernetes.
 func setUnschedulable(node *nodev1.Node, on bool) {
 	node.Spec = ensured(node.Spec)
 	if on {

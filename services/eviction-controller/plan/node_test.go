@@ -58,11 +58,11 @@ func seen(c *nodev1.NodeCondition, transition, heartbeat time.Duration) *nodev1.
 }
 
 func readyTrue() *nodev1.NodeCondition {
-	return condition(Ready, "True", reasonReady, "the node's agent says that it is ready")
+	return condition(Ready, "True", reasonReady, "the node's agent reports that it is ready")
 }
 
 func readyUnknown() *nodev1.NodeCondition {
-	return condition(Ready, "Unknown", reasonUnknown, "nothing was heard of the node's agent for more than 40s")
+	return condition(Ready, "Unknown", reasonUnknown, "the node's agent has sent no heartbeat for more than 40s")
 }
 
 func newDrain(name, phase string, change ...func(*nodev1.Drain)) *nodev1.Drain {
@@ -89,7 +89,7 @@ func permit(status string) func(*nodev1.Drain) {
 	}
 }
 
-// nodeOutcome is what a test looks at of a plan for a node.
+// nodeOutcome is the part of a plan for a node that tests compare.
 type nodeOutcome struct {
 	Conditions          []*nodev1.NodeCondition
 	Unschedulable       bool
@@ -109,7 +109,7 @@ func nodeOutcomeOf(v NodeView, p Plan) nodeOutcome {
 
 func TestNode(t *testing.T) {
 	pressure := condition("MemoryPressure", "False", "Enough", "there is enough memory")
-	heard := func(silence time.Duration) Agent { return Agent{Heard: true, Silence: silence, BootID: "boot-1"} }
+	silentFor := func(silence time.Duration) Agent { return Agent{Reported: true, Silence: silence, BootID: "boot-1"} }
 	for _, tc := range []struct {
 		name   string
 		node   *nodev1.Node
@@ -118,27 +118,27 @@ func TestNode(t *testing.T) {
 		want   nodeOutcome
 	}{
 		{
-			name: "a node that was never heard of has no Ready condition within the grace",
+			name: "a node without a heartbeat has no Ready condition within the grace",
 			node: newNode(), agent: Agent{Silence: 10 * time.Second},
 			want: nodeOutcome{Wake: now().Add(30 * time.Second)},
 		},
 		{
-			name: "a node that was never heard of is Unknown after the grace",
+			name: "a node without a heartbeat is Unknown after the grace",
 			node: newNode(), agent: Agent{Silence: grace},
 			want: nodeOutcome{Conditions: []*nodev1.NodeCondition{func() *nodev1.NodeCondition {
-				c := condition(Ready, "Unknown", reasonNeverUpdated, "the node's agent was never heard of")
+				c := condition(Ready, "Unknown", reasonNeverUpdated, "the node's agent has never sent a heartbeat")
 				c.LastTransitionTime = at(0)
 				return c
 			}()}},
 		},
 		{
 			name: "the first heartbeat makes the node ready",
-			node: newNode(), agent: heard(0),
+			node: newNode(), agent: silentFor(0),
 			want: nodeOutcome{Conditions: []*nodev1.NodeCondition{seen(readyTrue(), 0, 0)}, Wake: now().Add(grace)},
 		},
 		{
 			name: "a further heartbeat changes nothing",
-			node: newNode(observed(seen(readyTrue(), -time.Hour, -time.Hour))), agent: heard(0),
+			node: newNode(observed(seen(readyTrue(), -time.Hour, -time.Hour))), agent: silentFor(0),
 			want: nodeOutcome{
 				Conditions: []*nodev1.NodeCondition{seen(readyTrue(), -time.Hour, -time.Hour)},
 				Wake:       now().Add(grace),
@@ -147,7 +147,7 @@ func TestNode(t *testing.T) {
 		{
 			name:  "an agent that says why it is not ready is believed",
 			node:  newNode(observed(seen(readyTrue(), -time.Hour, -time.Hour))),
-			agent: Agent{Heard: true, NotReady: "disk is full"},
+			agent: Agent{Reported: true, NotReady: "disk is full"},
 			want: nodeOutcome{
 				Conditions: []*nodev1.NodeCondition{seen(condition(Ready, "False", reasonNotReady, "disk is full"), 0, 0)},
 				Wake:       now().Add(grace),
@@ -156,7 +156,7 @@ func TestNode(t *testing.T) {
 		{
 			name:  "another reason of the same status does not move the time of transition",
 			node:  newNode(observed(seen(condition(Ready, "False", reasonNotReady, "disk is full"), -time.Hour, -time.Hour))),
-			agent: Agent{Heard: true, NotReady: "no memory"},
+			agent: Agent{Reported: true, NotReady: "no memory"},
 			want: nodeOutcome{
 				Conditions: []*nodev1.NodeCondition{seen(condition(Ready, "False", reasonNotReady, "no memory"), -time.Hour, 0)},
 				Wake:       now().Add(grace),
@@ -164,7 +164,7 @@ func TestNode(t *testing.T) {
 		},
 		{
 			name: "silence just below the grace changes nothing",
-			node: newNode(observed(seen(readyTrue(), -time.Hour, -time.Hour))), agent: heard(grace - time.Nanosecond),
+			node: newNode(observed(seen(readyTrue(), -time.Hour, -time.Hour))), agent: silentFor(grace - time.Nanosecond),
 			want: nodeOutcome{
 				Conditions: []*nodev1.NodeCondition{seen(readyTrue(), -time.Hour, -time.Hour)},
 				Wake:       now().Add(time.Nanosecond),
@@ -173,14 +173,14 @@ func TestNode(t *testing.T) {
 		{
 			name:  "silence beyond the grace makes everything Unknown and keeps the time of the last heartbeat",
 			node:  newNode(observed(seen(readyTrue(), -time.Hour, -time.Hour), seen(pressure, -time.Hour, -time.Hour))),
-			agent: heard(grace),
+			agent: silentFor(grace),
 			want: nodeOutcome{Conditions: []*nodev1.NodeCondition{
 				seen(readyUnknown(), 0, -time.Hour),
-				seen(condition("MemoryPressure", "Unknown", reasonUnknown, "the node's agent is silent"), 0, -time.Hour),
+				seen(condition("MemoryPressure", "Unknown", reasonUnknown, "the node's agent sends no heartbeats"), 0, -time.Hour),
 			}},
 		},
 		{
-			name: "after a new leader began the old condition stays until the agent is heard or the grace is over",
+			name: "after a change of leader the old condition stays until a heartbeat or the end of the grace",
 			node: newNode(observed(seen(readyUnknown(), -time.Hour, -2*time.Hour))), agent: Agent{Silence: time.Second},
 			want: nodeOutcome{
 				Conditions: []*nodev1.NodeCondition{seen(readyUnknown(), -time.Hour, -2*time.Hour)},
@@ -190,7 +190,7 @@ func TestNode(t *testing.T) {
 		{
 			name: "conditions that the agent reports are taken over, but for Ready",
 			node: newNode(observed(seen(readyTrue(), -time.Hour, -time.Hour))),
-			agent: Agent{Heard: true, Conditions: []*nodev1.NodeCondition{
+			agent: Agent{Reported: true, Conditions: []*nodev1.NodeCondition{
 				pressure, condition(Ready, "False", "Lie", "not the agent's word"),
 			}},
 			want: nodeOutcome{
@@ -233,7 +233,10 @@ func TestNode(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			v := NodeView{Now: now(), Node: tc.node, Hearing: Hearing{Agent: tc.agent, Grace: grace}, Drains: tc.drains}
+			v := NodeView{
+				Now: now(), Node: tc.node, Reachability: Reachability{Agent: tc.agent, Grace: grace},
+				Drains: tc.drains,
+			}
 			before := proto.Clone(tc.node)
 			got := nodeOutcomeOf(v, Node(v))
 			if len(got.Conditions) == 0 {
@@ -268,7 +271,7 @@ func TestNodeSettles(t *testing.T) {
 			unschedulable(node)
 		}
 		node.Spec.Taints = anyTaints(t)
-		v := NodeView{Now: now(), Node: node, Hearing: anyHearing(t)}
+		v := NodeView{Now: now(), Node: node, Reachability: anyHearing(t)}
 		first := Node(v)
 		v.Node = first.NodeAfter(node)
 		v.Now = v.Now.Add(time.Hour) // with the same silence

@@ -16,25 +16,25 @@ import (
 type Plan struct {
 	Do       []Action   // in this order; stop at the first that fails
 	Held     []Held     // what is held back
-	WaitsFor string     // what is waited for, in one line; empty if nothing
-	Ask      []Question // once Do is done, the first AtOnce of them at the same time; then decide again
+	WaitsFor string     // what the object waits for, in one line; empty if nothing
+	Ask      []Question // after Do; the first AtOnce of them concurrently, then decide again
 	Wake     time.Time  // when to decide again even if nothing changes; zero means never
 }
 
-// AtOnce is how many questions of a plan are asked at the same time. The others may not have to be asked any more once
-// these are answered.
+// AtOnce is how many questions of a plan are asked concurrently. The answers may make the remaining questions
+// unnecessary.
 const AtOnce = 8
 
 // What an Action does.
 const (
 	StoreNode       = "StoreNode"               // write Action.Node
 	StoreDrain      = "StoreDrain"              // write the status of Action.Drain
-	CordonNode      = "CordonNode"              // decide about the node: a drain that holds it makes it unschedulable
-	ReleasePermit   = "ReleaseDisruptionPermit" // give the permit back that is held for Action.Machine
-	ReleaseDrain    = "ReleaseDrain"            // write Action.Drain, which has no Finalizer now, and forget the drain
-	TakeTurn        = "TakeTurn"                // remember Action.Turn in Action.Zone
-	BeginDisruption = "BeginDisruption"         // remember it, and decide again about the nodes that are not ready
-	EndDisruption   = "EndDisruption"           // the same, and silence counts from now for all agents
+	CordonNode      = "CordonNode"              // reconcile the node: a drain that holds it makes it unschedulable
+	ReleasePermit   = "ReleaseDisruptionPermit" // release the permit that is held for Action.Machine
+	ReleaseDrain    = "ReleaseDrain"            // write Action.Drain, whose Finalizer is removed, and drop its state
+	TakeTurn        = "TakeTurn"                // record Action.Turn for Action.Zone
+	BeginDisruption = "BeginDisruption"         // record it, and reconcile the nodes that are not ready
+	EndDisruption   = "EndDisruption"           // the same; the silence of every agent counts from now
 	RebootNode      = "RebootNode"              // order the node's agent to restart it
 )
 
@@ -43,10 +43,10 @@ const (
 	AcquirePermit = "AcquireDisruptionPermit" // of etcd-guardian, the permit of Question.Machine
 	ListPods      = "ListPods"                // of the scheduler, the pods of the node
 	EvictPod      = "EvictPod"                // of the scheduler, to evict Question.Pod if its disruption budgets allow it
-	DeletePod     = "DeletePod"               // of the scheduler, to delete Question.Pod whatever the budgets say
+	DeletePod     = "DeletePod"               // of the scheduler, to delete Question.Pod without regard to budgets
 )
 
-// Action is one thing to do; of the last fields those are set that the verb names.
+// Action is one thing to do. Of the last group of fields, those that the verb names are set.
 type Action struct {
 	Verb   string
 	Object *metav1.ObjectReference
@@ -67,35 +67,35 @@ type Question struct {
 
 	Machine *metav1.ObjectReference
 	Pod     *schedulingv1.Pod
-	Grace   *int32 // of EvictPod, in seconds; nil for what the pod says itself
-	Drain   string // uid of the drain that asks; empty if none does
+	Grace   *int32 // of EvictPod, in seconds; nil means the pod's own grace period
+	Drain   string // uid of the drain that asks; empty if no drain does
 }
 
-// Held is something that would be done if nothing held it back.
+// Held is an action that is held back.
 type Held struct {
 	Action  string
 	Object  *metav1.ObjectReference
 	Reason  string
 	Since   time.Time // since when; zero if unknown
-	Unblock string    // what would let it go on; empty if time alone does
+	Unblock string    // what would release it; empty if only time does
 }
 
-// Code says what an Answer comes to. The zero Code means that nothing was answered.
+// Code classifies an Answer. The zero Code means that there is no answer.
 type Code int
 
 // Codes of answers.
 const (
 	NotAsked  Code = iota
 	Granted        // the permit is held, the pods are listed, the eviction was accepted
-	NotNeeded      // the machine has no voter, so that it needs no permit
+	NotNeeded      // the machine has no voter, so it needs no permit
 	Refused        // by the service that was asked
 	Away           // the service did not answer
 )
 
-// Answer is what came of a Question.
+// Answer is the result of a Question.
 type Answer struct {
 	Code Code
-	Why  string              // it was refused, or the service did not answer
+	Why  string              // why it was refused, or why the service did not answer
 	At   time.Time           // when it came
 	Pods []*schedulingv1.Pod // of ListPods
 }
@@ -106,7 +106,8 @@ type Answered struct {
 	Answer
 }
 
-// Steps returns what the plan does now for Plan RPCs, in order. What is stored is left out: they show it as a whole.
+// Steps returns what the plan does now, in order, for Plan RPCs. It leaves out writes: the RPCs return the complete
+// object.
 func (p Plan) Steps() []*metav1.PlannedAction {
 	var out []*metav1.PlannedAction
 	for _, a := range p.Do {
@@ -121,7 +122,7 @@ func (p Plan) Steps() []*metav1.PlannedAction {
 	return out
 }
 
-// HeldBack returns what is held back for Plan RPCs.
+// HeldBack returns what is held back, for Plan RPCs.
 func (p Plan) HeldBack() []*metav1.HeldBack {
 	var out []*metav1.HeldBack
 	for _, h := range p.Held {
@@ -140,7 +141,7 @@ func (p Plan) Asks(verb string) bool {
 	return slices.ContainsFunc(p.Ask, func(q Question) bool { return q.Verb == verb })
 }
 
-// NodeAfter returns a node as the plan that was made for it leaves it.
+// NodeAfter returns a node as it is after the plan that was made for it.
 func (p Plan) NodeAfter(node *nodev1.Node) *nodev1.Node {
 	for _, a := range p.Do {
 		if a.Verb == StoreNode {
@@ -150,7 +151,7 @@ func (p Plan) NodeAfter(node *nodev1.Node) *nodev1.Node {
 	return node
 }
 
-// StatusAfter returns the status of a drain as the plan that was made for it leaves it.
+// StatusAfter returns the status of a drain as it is after the plan that was made for it.
 func (p Plan) StatusAfter(d *nodev1.Drain) *nodev1.DrainStatus {
 	for _, a := range p.Do {
 		if a.Verb == StoreDrain {
@@ -160,7 +161,7 @@ func (p Plan) StatusAfter(d *nodev1.Drain) *nodev1.DrainStatus {
 	return d.GetStatus()
 }
 
-// wake decides again at a time, unless that is done earlier anyway; zero changes nothing.
+// wake has the controller decide again at a time, or earlier if that is already planned; zero changes nothing.
 func (p *Plan) wake(at time.Time) {
 	if p.Wake.IsZero() || !at.IsZero() && at.Before(p.Wake) {
 		p.Wake = at

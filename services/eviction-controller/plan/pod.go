@@ -13,30 +13,30 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// What a drain says of pods that it would not touch, in the words of kubectl drain, which people look for.
+// Messages about pods that a drain refuses to evict, with the text of kubectl drain, which users search for.
 const (
 	daemonSetFatal    = "DaemonSet-managed Pods (use --ignore-daemonsets to ignore)"
 	unmanagedFatal    = "Pods that declare no controller (use --force to override)"
 	localStorageFatal = "Pods with local storage (use --delete-emptydir-data to override)"
 )
 
-// unblockEviction is what lets an eviction go on that was refused.
-const unblockEviction = "what refuses the eviction allows it; it is tried again and again"
+// unblockEviction is what releases a refused eviction.
+const unblockEviction = "the eviction is allowed; it is retried periodically"
 
-// PodVerdict is what a drain makes of one pod.
+// PodVerdict is the decision of a drain about one pod.
 type PodVerdict struct {
 	Pod     *schedulingv1.Pod
 	Verdict string // Evict, Skip, Wait or Blocked
-	Delete  bool   // for Evict: the pod has ended, so its object is deleted and no budget is asked
-	Leaves  bool   // the node is not empty before the pod is gone
+	Delete  bool   // for Evict: the pod has terminated, so its object is deleted without regard to budgets
+	Leaves  bool   // the drain waits until the pod is gone
 	Reason  string // for people
-	Try     Try    // what was refused so far
+	Try     Try    // the last refusal
 
-	next  time.Time // when the verdict may be another one even if nothing changes
-	fatal string    // which kind of pods it is that the drain would have to be told to touch
+	next  time.Time // when the verdict may change even if no object does
+	fatal string    // the message for this pod, if the drain needs an option to evict it
 }
 
-// verdicts says what a drain makes of each pod on its node now, ordered by namespace and name.
+// verdicts returns the decision of a drain about each pod on its node, ordered by namespace and name.
 func verdicts(v DrainView) []PodVerdict {
 	out := make([]PodVerdict, 0, len(v.Pods))
 	for _, pod := range v.Pods {
@@ -53,17 +53,17 @@ func verdict(v DrainView, pod *schedulingv1.Pod) PodVerdict {
 	managed := placement.ControllerOf(pod) != nil
 	switch {
 	case static(pod):
-		out.Reason = "it belongs to the node itself"
+		out.Reason = "it is a static pod"
 	case placement.Terminated(pod) && terminating:
-		out.Reason = "it has ended and is being deleted"
+		out.Reason = "it has terminated and is being deleted"
 	case placement.Terminated(pod):
-		return tried(v, PodVerdict{Pod: pod, Verdict: Evict, Delete: true, Leaves: true, Reason: "it has ended"})
+		return tried(v, PodVerdict{Pod: pod, Verdict: Evict, Delete: true, Leaves: true, Reason: "it has terminated"})
 	case placement.IsDaemon(pod) && spec.GetIgnoreDaemonSets():
 		out.Reason = "a daemon set manages it"
 	case terminating && unreachable(v) && spec.GetMachineRef().GetName() != "":
-		out.Reason = "it is being deleted, and the machine of its node, which does not answer, is to go as well"
+		out.Reason = "it is being deleted, and the machine of its node, which is unreachable, is to be deleted as well"
 	case terminating:
-		out.Verdict, out.Leaves, out.Reason = Wait, true, "it is on its way out"
+		out.Verdict, out.Leaves, out.Reason = Wait, true, "it is terminating"
 	case placement.IsDaemon(pod):
 		out.Verdict, out.Leaves, out.fatal = Blocked, true, daemonSetFatal
 	case !managed && !spec.GetForce():
@@ -79,8 +79,8 @@ func verdict(v DrainView, pod *schedulingv1.Pod) PodVerdict {
 	return out
 }
 
-// tried holds an eviction back that was tried a short while ago, unless the pod or one of its budgets changed in
-// between, and while this process does not know what changed while it stood still.
+// tried holds back an eviction that was tried a short while ago, unless the pod or one of its budgets changed since,
+// and every eviction shortly after this process was suspended: its view may be outdated.
 func tried(v DrainView, out PodVerdict) PodVerdict {
 	t := v.Tries[out.Pod.GetMetadata().GetUid()]
 	if !t.Accepted {
@@ -88,10 +88,10 @@ func tried(v DrainView, out PodVerdict) PodVerdict {
 	}
 	switch {
 	case v.Settled.After(v.Now):
-		out.Verdict, out.Reason, out.next = Wait, "this service stood still until a moment ago", v.Settled
+		out.Verdict, out.Reason, out.next = Wait, "this service was suspended until a moment ago", v.Settled
 	case !t.Next.After(v.Now):
 	case t.Accepted:
-		out.Verdict, out.Reason, out.next = Wait, "it is on its way out", t.Next
+		out.Verdict, out.Reason, out.next = Wait, "it is terminating", t.Next
 	case t.Pod == out.Pod.GetMetadata().GetResourceVersion() && (t.Budgets == budgetsOf(out.Pod, v.Budgets) ||
 		!allowed(out.Pod, v.Budgets)):
 		out.Verdict, out.Reason, out.next = Blocked, t.Why, t.Next
@@ -109,10 +109,10 @@ func hasEmptyDir(pod *schedulingv1.Pod) bool {
 	})
 }
 
-// evict has the pods of the node leave, each for itself, and ends once none is left that must.
+// evict evicts the pods of the node independently of each other, and ends the drain once none is left that must leave.
 func (p *draining) evict(v DrainView) {
 	if !v.Known {
-		p.wait(v, v.Now, "waits for the scheduler to say which pods are on the node")
+		p.wait(v, v.Now, "waits for the list of pods from the scheduler")
 		return
 	}
 	before := proto.CloneOf(p.status)
@@ -134,39 +134,39 @@ func (p *draining) evict(v DrainView) {
 	switch {
 	case p.status.GetRemainingPods() > 0:
 		p.enter(v, Draining, p.remaining())
-		if listed == Granted { // of pods that only the scheduler has seen so far: the watch shows them soon
+		if listed == Granted { // pods that have not reached this service's watch yet
 			p.Ask, p.Wake = nil, v.Now.Add(AskScheduler)
 		}
 	case listed == Away || listed == Refused:
-		p.status = before // the pods that seem to be gone count only once the scheduler says so
+		p.status = before // missing pods count as gone only once the scheduler confirms it
 		p.wait(v, v.Listed.At, "waits for the scheduler: "+v.Listed.Why)
 	case listed == NotAsked:
 		p.status = before
 		p.Ask = append(p.Ask, Question{
-			Verb: ListPods, Object: nodeReference(v), Reason: "no pod is left, as far as is known here", Drain: uidOf(v.Drain),
+			Verb: ListPods, Object: nodeReference(v), Reason: "no pod is left according to the watch", Drain: uidOf(v.Drain),
 		})
 	case p.status.GetEvictedPods() == 0:
-		p.emptied(v, "no pods are on this node: nothing had to leave")
+		p.emptied(v, "no pods had to leave the node")
 	default:
 		p.emptied(v, fmt.Sprintf("%s left the node", pods(int(p.status.GetEvictedPods()))))
 	}
 }
 
-// untriedFirst moves questions about pods that were not tried yet to the front, then those tried longest ago: the first
-// ones may be refused again and again.
+// untriedFirst moves questions about pods that were not tried yet to the front, then those tried longest ago: otherwise
+// pods that are refused repeatedly could keep others from being tried.
 func untriedFirst(questions []Question, tries map[string]Try) {
 	slices.SortStableFunc(questions, func(a, b Question) int {
 		return tries[a.Pod.GetMetadata().GetUid()].Next.Compare(tries[b.Pod.GetMetadata().GetUid()].Next)
 	})
 }
 
-// wait waits for the scheduler, which was asked at a time.
+// wait has the drain wait for the scheduler, which is asked again AskScheduler after asked.
 func (p *draining) wait(v DrainView, asked time.Time, message string) {
 	p.enter(v, Draining, message)
 	p.Wake = asked.Add(AskScheduler)
 }
 
-// refusal returns why a drain cannot be done at all, as kubectl says it; empty if it can.
+// refusal returns why a drain cannot run at all, with the text of kubectl; empty if it can.
 func refusal(verdicts []PodVerdict) string {
 	var parts []string
 	for _, fatal := range []string{daemonSetFatal, localStorageFatal, unmanagedFatal} {
@@ -183,7 +183,7 @@ func refusal(verdicts []PodVerdict) string {
 	return strings.Join(parts, "; ")
 }
 
-// count brings the numbers of the status in step: what no longer remains has left.
+// count updates the numbers of the status: pods that no longer remain count as evicted.
 func (p *draining) count(verdicts []PodVerdict) {
 	var now int32
 	for _, pod := range verdicts {
@@ -196,7 +196,7 @@ func (p *draining) count(verdicts []PodVerdict) {
 	s.RemainingPods = proto.Int32(now)
 }
 
-// consider adds what happens to one pod. What was refused stays in the status until there is another answer.
+// consider adds the decision about one pod. A refusal stays in the status until there is another answer.
 func (p *draining) consider(v DrainView, pod PodVerdict) {
 	q := Question{
 		Verb: EvictPod, Object: object.Reference(pod.Pod), Reason: pod.Reason, Pod: pod.Pod,
@@ -223,7 +223,7 @@ func (p *draining) consider(v DrainView, pod PodVerdict) {
 	}
 }
 
-// remaining says in one line what the drain waits for.
+// remaining returns what the drain waits for, in one line.
 func (p *draining) remaining() string {
 	n, blocked := int(p.status.GetRemainingPods()), len(p.status.GetBlocked())
 	if blocked == 0 {

@@ -7,16 +7,16 @@ import (
 	"github.com/windlass-dev/windlass/kit/object"
 )
 
-// RebootView is everything that decides what the agent of a node is ordered when it was heard.
+// RebootView is everything that a decision about the reboot of a node depends on, at a heartbeat of its agent.
 type RebootView struct {
 	Now    time.Time // UTC
 	Node   *nodev1.Node
-	Boot   string // that the agent says its node runs
-	Permit Answer // to AcquirePermit, just now
+	Boot   string // boot ID that the agent reports
+	Permit Answer // the current one, to AcquirePermit
 }
 
-// Reboot decides whether the agent of a node is ordered to restart it. The permit of a control-plane node is asked for
-// once more right before: another voter may have died since the reboot was requested.
+// Reboot decides whether the agent of a node is ordered to restart it. The permit of a control-plane node is requested
+// once more immediately before: another voter may have failed since the reboot was requested.
 func Reboot(v RebootView) Plan {
 	var p Plan
 	ref, name := object.Reference(v.Node), v.Node.GetMetadata().GetName()

@@ -16,12 +16,13 @@ import (
 // MachineOf is the annotation of a node that names its machine as "namespace/name".
 const MachineOf = "machine.openshift.io/machine"
 
-// agentLabels are the labels that an agent may set on its node. Roles, zones and the like are others' to say.
+// agentLabels are the labels that an agent may set on its node. Roles, zones and other labels are set by users and
+// services.
 func agentLabels() []string {
 	return []string{"kubernetes.io/arch", "kubernetes.io/hostname", "kubernetes.io/os"}
 }
 
-// ForeignLabels returns the labels of a registration that are not the agent's to set, in order.
+// ForeignLabels returns the labels of a registration that an agent may not set, in order.
 func ForeignLabels(r *nodev1.RegisterNodeRequest) []string {
 	var out []string
 	for k := range r.GetLabels() {
@@ -40,22 +41,22 @@ const (
 	worker           = "worker"
 )
 
-// RegistrationFault returns why an agent with a certificate of the machine with that uid may not register a node for a
-// machine that machine-api has under the name (nil: none); empty if it may.
+// RegistrationFault returns why an agent whose certificate is for the machine with that uid may not register a node;
+// empty if it may. m is the machine that machine-api has under the node's name, nil if there is none.
 func RegistrationFault(uid string, m *machinev1.Machine) string {
 	switch {
 	case m.GetMetadata().GetUid() != uid:
-		return fmt.Sprintf("there is no machine with uid %s, whose certificate the agent has", uid)
+		return fmt.Sprintf("the agent's certificate is for the machine with uid %s, which does not exist", uid)
 	case m.GetMetadata().GetDeletionTimestamp() != nil:
 		return "its machine is being deleted"
 	}
 	return ""
 }
 
-// Registered returns a node as its agent's registration makes it; old is nil for a new one, m is nil if the node is
-// known to be of the agent's machine. What is not the agent's to say (which machine and instance it is, other labels,
-// taints, the cordon, whether it is ready) comes from the machine or stays as it is. A new node takes no pods until
-// machine-api has linked it to its machine.
+// Registered returns a node after its agent's registration. old is nil for a new node; m is nil if the node is already
+// linked to the agent's machine. What the agent may not set (machine and instance, other labels, taints, the cordon,
+// readiness) comes from the machine or does not change. A new node accepts no pods until machine-api has linked it to
+// its machine.
 func Registered(old *nodev1.Node, r *nodev1.RegisterNodeRequest, m *machinev1.Machine, now time.Time) *nodev1.Node {
 	node := &nodev1.Node{Metadata: &metav1.ObjectMeta{Name: r.GetName()}}
 	if old != nil {
@@ -89,9 +90,10 @@ func Registered(old *nodev1.Node, r *nodev1.RegisterNodeRequest, m *machinev1.Ma
 	if seen == nil {
 		seen = &nodev1.NodeStatus{}
 	}
-	// What it says of memory and disks counts before its first heartbeat, too.
+	// The conditions of memory and disks are used before the first heartbeat, too.
 	agent := Agent{Conditions: seen.GetConditions()}
-	seen.Conditions, seen.Phase = conditions(NodeView{Now: now, Node: node, Hearing: Hearing{Agent: agent, Grace: 1}}),
+	seen.Conditions,
+		seen.Phase = conditions(NodeView{Now: now, Node: node, Reachability: Reachability{Agent: agent, Grace: 1}}),
 		node.GetStatus().GetPhase()
 	node.Status = seen
 	return node

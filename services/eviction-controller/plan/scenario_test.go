@@ -18,19 +18,19 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// TestScenarios plays the files of testdata: each tells what happens to a cluster, and what this service does about it
-// and waits for. Run it with -rewrite to write what it does now into them. What happens is one of these, a line each:
+// TestScenarios plays the files of testdata: each lists what happens to a cluster, and what this service does about it
+// and waits for. Run it with -rewrite to update what it does. What happens is one of these, a line each:
 //
-//	node a [zone=z] [control-plane]     a node, whose agent is heard every second
+//	node a [zone=z] [control-plane]     a node, whose agent sends a heartbeat every second
 //	pod p node=a [app=x] [tolerates=key:seconds] [ends=5s] [bare]   ends is how long it takes to end
 //	budget b app=x allowed=1            a disruption budget, or how many evictions it allows now
 //	drain d node=a [force]              a drain; delete d deletes it
 //	taint a key                         a user sets a NoExecute taint; untaint a takes it off
-//	silent a b, heard a b               agents fall silent, and are heard again
-//	reboot a, boots a                   a reboot is requested; the node comes back with another boot
+//	silent a b, beats a b               agents stop sending heartbeats, and send them again
+//	reboot a, boots a                   a reboot is requested; the node restarts
 //	permit granted, permit refused: …   what etcd-guardian answers from now on
 //	scheduler answers, scheduler away: …   whether the scheduler answers
-//	stands-still 8s                     this process stood still, and evicts nothing for that long
+//	suspended 8s                        this process was suspended, and evicts nothing for that long
 //
 // "pass 30s" lets time pass, and "held" shows what is held back, since when, and what resolves it. Times are minutes
 // and seconds since the begin.
@@ -57,8 +57,8 @@ type cluster struct {
 	settled  time.Time
 	memory   *Memory
 	revision int
-	beat     time.Time         // when the agents were heard last
-	waits    map[string]string // what each object was last said to wait for
+	beat     time.Time         // when the agents sent their last heartbeats
+	waits    map[string]string // what each object last waited for
 	out      strings.Builder
 }
 
@@ -153,7 +153,7 @@ func (c *cluster) command(t *testing.T, words []string) {
 		for _, name := range words[1:] {
 			c.silent[name] = c.clock
 		}
-	case "heard":
+	case "beats":
 		for _, name := range words[1:] {
 			delete(c.silent, name)
 		}
@@ -169,7 +169,7 @@ func (c *cluster) command(t *testing.T, words []string) {
 		c.refusal = map[bool]string{true: rest}[name == "refused"]
 	case "scheduler":
 		c.away = map[bool]string{true: rest}[name == "away"]
-	case "stands-still":
+	case "suspended":
 		c.settled = c.clock.Add(length(t, name))
 	default:
 		t.Fatalf("unknown: %v", words)
@@ -228,18 +228,18 @@ func length(t *testing.T, s string) time.Duration {
 	return d
 }
 
-// agent returns what is known of a node's agent: one that is not silent was heard just now.
+// agent returns the state of a node's agent: one that is not silent has just sent a heartbeat.
 func (c *cluster) agent(name string) Agent {
 	if since, silent := c.silent[name]; silent && since.Before(c.renewed) {
 		return Agent{Silence: c.clock.Sub(c.renewed)}
 	} else if silent {
-		return Agent{Heard: c.clock.Sub(since) < grace, Silence: c.clock.Sub(since)}
+		return Agent{Reported: c.clock.Sub(since) < grace, Silence: c.clock.Sub(since)}
 	}
-	return Agent{Heard: true}
+	return Agent{Reported: true}
 }
 
-func (c *cluster) hearing(name string) Hearing {
-	h := Hearing{Agent: c.agent(name), Grace: grace, Disrupted: c.memory.Disrupted()}
+func (c *cluster) reachability(name string) Reachability {
+	h := Reachability{Agent: c.agent(name), Grace: grace, Disrupted: c.memory.Disrupted()}
 	for _, n := range sorted(c.nodes) {
 		w := Witness{Zone: Zone(n), ControlPlane: ControlPlane(n), Agent: c.agent(n.Metadata.Name)}
 		h.Witnesses = append(h.Witnesses, w)
@@ -276,12 +276,12 @@ func (c *cluster) decisions() []decision {
 	for _, name := range slices.Sorted(maps.Keys(c.nodes)) {
 		out = append(out, decision{about: "node " + name, with: func([]Answered) Plan {
 			return Node(NodeView{
-				Now: c.clock, Node: c.nodes[name], Drains: c.drainsOf(name), Hearing: c.hearing(name),
+				Now: c.clock, Node: c.nodes[name], Drains: c.drainsOf(name), Reachability: c.reachability(name),
 				Turn: c.memory.Turn(Zone(c.nodes[name])), Pause: scenarioPause,
 			})
 		}}, decision{about: "pods of " + name, with: func([]Answered) Plan {
 			return Evictions(EvictionView{
-				Now: c.clock, Node: c.nodes[name], Pods: c.podsOn(name), Hearing: c.hearing(name), Settled: c.settled,
+				Now: c.clock, Node: c.nodes[name], Pods: c.podsOn(name), Reachability: c.reachability(name), Settled: c.settled,
 				Tries: c.memory.Tries(c.podsOn(name)),
 			})
 		}})
@@ -455,7 +455,7 @@ func (c *cluster) ask(about string, q Question) Answered {
 		answer = "no: " + a.Why
 	}
 	c.printf("%s: %s? %s", about, what, answer)
-	c.memory.Heard(a, sorted(c.budgets), scenarioRetry)
+	c.memory.Answered(a, sorted(c.budgets), scenarioRetry)
 	return a
 }
 

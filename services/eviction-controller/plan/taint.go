@@ -13,26 +13,26 @@ import (
 // UninitializedTaint keeps pods from a node that its agent registered until machine-api has linked it to its machine.
 const UninitializedTaint = "node.cloudprovider.kubernetes.io/uninitialized"
 
-// mark is what tells the taints of a node apart.
+// mark identifies a taint of a node.
 type mark struct{ key, effect string }
 
 func markOf(t *nodev1.Taint) mark { return mark{placement.TaintKey(t.GetKey()), t.GetEffect()} }
 
-// marksOf returns the taints that follow from the conditions of a node and from its being unschedulable, in the order
-// in which they are added. leave says whether pods have to leave a node whose agent is lost.
+// marksOf returns the taints that follow from the conditions of a node and from spec.unschedulable, in the order in
+// which they are added. leave is whether pods have to leave a node whose agent is lost.
 func marksOf(conditions []*nodev1.NodeCondition, leave, unschedulable bool) []mark {
 	var out []mark
-	ill := ""
+	key := ""
 	switch find(conditions, Ready).GetStatus() {
 	case "False":
-		ill = placement.NotReadyTaint
+		key = placement.NotReadyTaint
 	case "Unknown":
-		ill = placement.UnreachableTaint
+		key = placement.UnreachableTaint
 	}
-	if ill != "" {
-		out = append(out, mark{ill, placement.NoSchedule})
+	if key != "" {
+		out = append(out, mark{key, placement.NoSchedule})
 		if leave {
-			out = append(out, mark{ill, placement.NoExecute})
+			out = append(out, mark{key, placement.NoExecute})
 		}
 	}
 	for _, c := range conditions {
@@ -46,13 +46,13 @@ func marksOf(conditions []*nodev1.NodeCondition, leave, unschedulable bool) []ma
 	return out
 }
 
-// accused reports whether pods have to leave a node for the silence of its agent already: one taint then follows the
-// other at once.
+// accused reports whether a node already has a NoExecute taint for its Ready condition. If the condition changes, the
+// other such taint replaces it without a new turn.
 func accused(node *nodev1.Node) bool {
 	return slices.ContainsFunc(node.GetSpec().GetTaints(), func(t *nodev1.Taint) bool { return markOf(t).silence() })
 }
 
-// taintOf returns the key of the taint that a condition brings while it is True; empty if it brings none.
+// taintOf returns the key of the taint that a node has while a condition is True; empty if there is none.
 func taintOf(condition string) string {
 	switch condition {
 	case "MemoryPressure":
@@ -67,7 +67,7 @@ func taintOf(condition string) string {
 	return ""
 }
 
-// own reports whether a taint is one that only this service sets and takes off.
+// own reports whether only this service adds and removes a taint.
 func (m mark) own() bool {
 	switch m.key {
 	case placement.NotReadyTaint, placement.UnreachableTaint:
@@ -80,14 +80,14 @@ func (m mark) own() bool {
 	return false
 }
 
-// silence reports whether a taint speaks against pods that run because of what was heard, or not heard, of a node's
-// agent.
+// silence reports whether a taint evicts pods because a node's agent reports that it is not ready, or sends no
+// heartbeats.
 func (m mark) silence() bool {
 	return m.effect == placement.NoExecute && (m.key == placement.NotReadyTaint || m.key == placement.UnreachableTaint)
 }
 
-// taints returns what a node's taints shall be: those of others as they are, ours as want says. A taint that stays
-// keeps its place and its time, so that what counts from there goes on.
+// taints returns the desired taints of a node: the taints of others unchanged, and of this service's own those in want.
+// A taint that stays keeps its place and its time, so that tolerationSeconds still counts from there.
 func taints(have []*nodev1.Taint, want []mark, now time.Time) []*nodev1.Taint {
 	var out []*nodev1.Taint
 	seen := map[mark]bool{}
@@ -106,7 +106,7 @@ func taints(have []*nodev1.Taint, want []mark, now time.Time) []*nodev1.Taint {
 	return out
 }
 
-// timed returns a taint in the present spelling of its key, a NoExecute one with the time when it was set.
+// timed returns a taint with the current spelling of its key and, for a NoExecute taint, the time when it was set.
 func timed(t *nodev1.Taint, now time.Time) *nodev1.Taint {
 	missing := t.GetEffect() == placement.NoExecute && t.GetTimeAdded() == nil
 	if key := placement.TaintKey(t.GetKey()); missing || key != t.GetKey() {
@@ -119,9 +119,9 @@ func timed(t *nodev1.Taint, now time.Time) *nodev1.Taint {
 	return t
 }
 
-// Taint keeps a node's taints in order when somebody else writes them: next is modified. This service's own stay as
-// they are in old whatever next says, and a NoExecute taint whose time next leaves out gets that of old, or now if it
-// is new or has another value. old is nil for a new node.
+// Taint corrects a node's taints when another caller writes them: next is modified. This service's own taints stay as
+// in old, and a NoExecute taint without a time in next gets that of old, or now if it is new or has another value. old
+// is nil for a new node.
 func Taint(old, next *nodev1.Node, now time.Time) {
 	var ours []mark
 	before := map[mark]*nodev1.Taint{}
@@ -143,7 +143,7 @@ func Taint(old, next *nodev1.Node, now time.Time) {
 			have[i] = proto.Clone(t).(*nodev1.Taint)
 			have[i].TimeAdded = was.GetTimeAdded()
 			if t.GetValue() != was.GetValue() {
-				have[i].TimeAdded = nil // else a pod that tolerates the new value for a while would leave before that is over
+				have[i].TimeAdded = nil // a pod that tolerates the new value for a while gets that while from now
 			}
 		}
 	}
@@ -165,10 +165,10 @@ func ensured(s *nodev1.NodeSpec) *nodev1.NodeSpec {
 	return s
 }
 
-// Healthy reports whether an agent speaks and says nothing against its node.
+// Healthy reports whether an agent sends heartbeats and reports its node as ready.
 func (a Agent) Healthy(grace time.Duration) bool {
-	return a.Heard && a.NotReady == "" && a.Silence < grace
+	return a.Reported && a.NotReady == "" && a.Silence < grace
 }
 
-// Settled reports whether it is known how an agent is: it was heard, or had all the time it gets to be heard.
-func (a Agent) Settled(grace time.Duration) bool { return a.Heard || a.Silence >= grace }
+// Settled reports whether the state of an agent is known: it sent a heartbeat, or its grace period is over.
+func (a Agent) Settled(grace time.Duration) bool { return a.Reported || a.Silence >= grace }

@@ -52,9 +52,9 @@ func anyTaints(t *rapid.T) []*nodev1.Taint {
 
 func TestTaintsOfANode(t *testing.T) {
 	const notReady, unreachable = placement.NotReadyTaint, placement.UnreachableTaint
-	ill := Agent{Heard: true, NotReady: "disk is full"}
-	well := Agent{Heard: true}
-	pressure := Agent{Heard: true, Conditions: []*nodev1.NodeCondition{
+	unready := Agent{Reported: true, NotReady: "disk is full"}
+	well := Agent{Reported: true}
+	pressure := Agent{Reported: true, Conditions: []*nodev1.NodeCondition{
 		condition("MemoryPressure", "True", "R", ""), condition("DiskPressure", "True", "R", ""),
 		condition("PIDPressure", "True", "R", ""),
 		condition("NetworkUnavailable", "True", "R", ""), condition("Other", "True", "R", ""),
@@ -64,30 +64,30 @@ func TestTaintsOfANode(t *testing.T) {
 		view NodeView
 		want []*nodev1.Taint
 	}{
-		{"a node that is well has none", NodeView{Node: newNode(), Hearing: Hearing{Agent: well}}, nil},
+		{"a healthy node has none", NodeView{Node: newNode(), Reachability: Reachability{Agent: well}}, nil},
 		{
 			"a node that is not ready takes no pods and has those leave that it has",
-			NodeView{Node: newNode(), Hearing: Hearing{Agent: ill}},
+			NodeView{Node: newNode(), Reachability: Reachability{Agent: unready}},
 			[]*nodev1.Taint{taint(notReady, "NoSchedule"), since(notReady, 0)},
 		},
 		{
-			"so does one that is not heard of",
-			NodeView{Node: newNode(), Hearing: Hearing{Agent: lost}},
+			"so does one without heartbeats",
+			NodeView{Node: newNode(), Reachability: Reachability{Agent: lost}},
 			[]*nodev1.Taint{taint(unreachable, "NoSchedule"), since(unreachable, 0)},
 		},
 		{
 			"one follows the other at once, with a time of its own",
 			NodeView{
-				Node:    newNode(tainted(taint(notReady, "NoSchedule"), since(notReady, -time.Hour))),
-				Hearing: Hearing{Agent: lost},
+				Node:         newNode(tainted(taint(notReady, "NoSchedule"), since(notReady, -time.Hour))),
+				Reachability: Reachability{Agent: lost},
 			},
 			[]*nodev1.Taint{taint(unreachable, "NoSchedule"), since(unreachable, 0)},
 		},
 		{
 			"a taint that stays keeps its time and its place",
 			NodeView{
-				Node:    newNode(tainted(since(unreachable, -time.Hour), taint("k", "NoSchedule"))),
-				Hearing: Hearing{Agent: lost},
+				Node:         newNode(tainted(since(unreachable, -time.Hour), taint("k", "NoSchedule"))),
+				Reachability: Reachability{Agent: lost},
 			},
 			[]*nodev1.Taint{since(unreachable, -time.Hour), taint("k", "NoSchedule"), taint(unreachable, "NoSchedule")},
 		},
@@ -95,7 +95,7 @@ func TestTaintsOfANode(t *testing.T) {
 			"a node that is well again loses ours and keeps those of others, which get a time where it is missing",
 			NodeView{
 				Node: newNode(tainted(since(unreachable, -time.Hour), taint(unreachable, "PreferNoSchedule"),
-					taint("k", "NoExecute"))), Hearing: Hearing{Agent: well},
+					taint("k", "NoExecute"))), Reachability: Reachability{Agent: well},
 			},
 			[]*nodev1.Taint{taint(unreachable, "PreferNoSchedule"), since("k", 0)},
 		},
@@ -105,13 +105,13 @@ func TestTaintsOfANode(t *testing.T) {
 				Node: newNode(tainted(&nodev1.Taint{
 					Key: "node.alpha.kubernetes.io/notReady", Effect: "NoExecute",
 					TimeAdded: at(-time.Hour),
-				})), Hearing: Hearing{Agent: ill},
+				})), Reachability: Reachability{Agent: unready},
 			},
 			[]*nodev1.Taint{since(notReady, -time.Hour), taint(notReady, "NoSchedule")},
 		},
 		{
 			"pressure keeps pods away, each of its kinds",
-			NodeView{Node: newNode(), Hearing: Hearing{Agent: pressure}},
+			NodeView{Node: newNode(), Reachability: Reachability{Agent: pressure}},
 			[]*nodev1.Taint{
 				taint(placement.DiskPressureTaint, "NoSchedule"), taint(placement.MemoryPressureTaint, "NoSchedule"),
 				taint(placement.NetworkUnavailableTaint, "NoSchedule"), taint(placement.PIDPressureTaint, "NoSchedule"),
@@ -119,27 +119,27 @@ func TestTaintsOfANode(t *testing.T) {
 		},
 		{
 			"a node that is held takes no pods",
-			NodeView{Node: newNode(annotated(CordonedBy, "alice")), Hearing: Hearing{Agent: well}},
+			NodeView{Node: newNode(annotated(CordonedBy, "alice")), Reachability: Reachability{Agent: well}},
 			[]*nodev1.Taint{taint(placement.UnschedulableTaint, "NoSchedule")},
 		},
 		{
-			"while nobody is heard no pod has to leave",
+			"in a full disruption no pod has to leave",
 			NodeView{
-				Node:    newNode(tainted(since(unreachable, -time.Hour))),
-				Hearing: Hearing{Agent: lost, Witnesses: []Witness{{Agent: lost}}},
+				Node:         newNode(tainted(since(unreachable, -time.Hour))),
+				Reachability: Reachability{Agent: lost, Witnesses: []Witness{{Agent: lost}}},
 			},
 			[]*nodev1.Taint{taint(unreachable, "NoSchedule")},
 		},
 		{
 			"in doubt about an agent what pods have to do stays as it is: none",
-			NodeView{Node: newNode(observed(seen(readyUnknown(), 0, 0))), Hearing: Hearing{Agent: Agent{}}},
+			NodeView{Node: newNode(observed(seen(readyUnknown(), 0, 0))), Reachability: Reachability{Agent: Agent{}}},
 			[]*nodev1.Taint{taint(unreachable, "NoSchedule")},
 		},
 		{
 			"in doubt about an agent what pods have to do stays as it is: leave",
 			NodeView{
-				Node:    newNode(observed(seen(readyUnknown(), 0, 0)), tainted(since(unreachable, -time.Hour))),
-				Hearing: Hearing{Agent: Agent{}},
+				Node:         newNode(observed(seen(readyUnknown(), 0, 0)), tainted(since(unreachable, -time.Hour))),
+				Reachability: Reachability{Agent: Agent{}},
 			},
 			[]*nodev1.Taint{since(unreachable, -time.Hour), taint(unreachable, "NoSchedule")},
 		},
@@ -192,18 +192,18 @@ func TestTaintsThatOthersWrite(t *testing.T) {
 		},
 		{"others have no time", nil, []*nodev1.Taint{taint("k", "NoSchedule")}, []*nodev1.Taint{taint("k", "NoSchedule")}},
 		{
-			"nobody else sets ours", nil,
+			"others cannot set ours", nil,
 			[]*nodev1.Taint{taint(unreachable, "NoExecute"), taint("k", "NoSchedule")},
 			[]*nodev1.Taint{taint("k", "NoSchedule")},
 		},
 		{
-			"nobody else takes ours off",
+			"others cannot remove ours",
 			[]*nodev1.Taint{since(unreachable, -time.Hour)},
 			nil,
 			[]*nodev1.Taint{since(unreachable, -time.Hour)},
 		},
 		{
-			"nobody else changes the time of ours",
+			"others cannot change the time of ours",
 			[]*nodev1.Taint{since(unreachable, -time.Hour)},
 			[]*nodev1.Taint{since(unreachable, 0)},
 			[]*nodev1.Taint{since(unreachable, -time.Hour)},
@@ -220,8 +220,8 @@ func TestTaintsThatOthersWrite(t *testing.T) {
 }
 
 func TestDisrupted(t *testing.T) {
-	well, quiet, lost, ill := Agent{Heard: true}, Agent{Heard: true, Silence: grace / 2}, Agent{Silence: grace},
-		Agent{Heard: true, NotReady: "ill"}
+	well, quiet, lost, unready := Agent{Reported: true}, Agent{Reported: true, Silence: grace / 2}, Agent{Silence: grace},
+		Agent{Reported: true, NotReady: "disk is full"}
 	worker := func(a Agent) Witness { return Witness{Agent: a} }
 	master := func(a Agent) Witness { return Witness{Agent: a, ControlPlane: true} }
 	for _, tc := range []struct {
@@ -232,9 +232,9 @@ func TestDisrupted(t *testing.T) {
 		{"no nodes say nothing", nil, false},
 		{"one that speaks is enough", []Witness{worker(lost), worker(lost), worker(well)}, false},
 		{"all are silent", []Witness{worker(lost), worker(lost), worker(lost)}, true},
-		{"one that was not heard for long is no witness", []Witness{worker(lost), worker(quiet)}, true},
-		{"one that may still be heard in time is", []Witness{worker(lost), worker(Agent{})}, false},
-		{"one that says that it is not ready is none", []Witness{worker(lost), worker(ill)}, true},
+		{"one that was silent for long is no witness", []Witness{worker(lost), worker(quiet)}, true},
+		{"one that may still send a heartbeat in time is", []Witness{worker(lost), worker(Agent{})}, false},
+		{"one that says that it is not ready is none", []Witness{worker(lost), worker(unready)}, true},
 		{"the control plane does not count beside others", []Witness{worker(lost), master(well)}, true},
 		{"alone it does", []Witness{master(lost), master(well)}, false},
 	} {
@@ -256,7 +256,7 @@ func TestOursAreOursAlone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		node := newNode(tainted(anyTaints(t)...))
 		before := proto.Clone(node).(*nodev1.Node)
-		v := NodeView{Now: now(), Node: node, Hearing: anyHearing(t)}
+		v := NodeView{Now: now(), Node: node, Reachability: anyHearing(t)}
 		after := map[mark]*nodev1.Taint{}
 		for _, tt := range Node(v).NodeAfter(node).GetSpec().GetTaints() {
 			if after[markOf(tt)] != nil {
@@ -282,16 +282,17 @@ func TestOursAreOursAlone(t *testing.T) {
 	})
 }
 
-func anyHearing(t *rapid.T) Hearing {
-	h := Hearing{Grace: grace, Disrupted: rapid.Bool().Draw(t, "disrupted before"), Agent: Agent{
-		Heard: rapid.Bool().Draw(t, "heard"), Silence: time.Duration(rapid.Int64Range(0, int64(2*grace)).Draw(t, "silence")),
+func anyHearing(t *rapid.T) Reachability {
+	h := Reachability{Grace: grace, Disrupted: rapid.Bool().Draw(t, "disrupted before"), Agent: Agent{
+		Reported: rapid.Bool().Draw(t, "reported"),
+		Silence:  time.Duration(rapid.Int64Range(0, int64(2*grace)).Draw(t, "silence")),
 		NotReady: rapid.SampledFrom([]string{"", "disk is full"}).Draw(t, "not ready"),
 	}}
 	switch rapid.IntRange(0, 2).Draw(t, "witnesses") {
 	case 1:
 		h.Witnesses = []Witness{{Agent: lost}}
 	case 2:
-		h.Witnesses = []Witness{{Agent: Agent{Heard: true}}}
+		h.Witnesses = []Witness{{Agent: Agent{Reported: true}}}
 	}
 	return h
 }

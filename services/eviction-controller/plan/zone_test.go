@@ -31,7 +31,7 @@ func TestPace(t *testing.T) {
 				{Zone: "z", ControlPlane: true, Agent: Agent{Silence: grace}},
 			}
 			for range tc.well {
-				nodes = append(nodes, Witness{Zone: "z", Agent: Agent{Heard: true}})
+				nodes = append(nodes, Witness{Zone: "z", Agent: Agent{Reported: true}})
 			}
 			for range tc.lost {
 				nodes = append(nodes, Witness{Zone: "z", Agent: Agent{Silence: grace}})
@@ -50,10 +50,10 @@ func TestDoubt(t *testing.T) {
 		disrupted bool
 		want      time.Duration // from now; 0 means that there is no doubt
 	}{
-		{"an agent that is well loses nobody", Agent{Heard: true, Silence: time.Second}, false, time.Second},
-		{"one that was not heard yet has its grace", Agent{Silence: grace / 4}, false, grace - grace/4},
+		{"a healthy agent loses no pod", Agent{Reported: true, Silence: time.Second}, false, time.Second},
+		{"one without a heartbeat has its grace", Agent{Silence: grace / 4}, false, grace - grace/4},
 		{"one that is silent is lost", Agent{Silence: grace}, false, 0},
-		{"one that says so is", Agent{Heard: true, NotReady: "ill"}, false, 0},
+		{"one that says so is", Agent{Reported: true, NotReady: "disk is full"}, false, 0},
 		{"unless all are", Agent{Silence: grace}, true, grace / 2},
 	} {
 		want := now().Add(tc.want)
@@ -67,7 +67,9 @@ func TestDoubt(t *testing.T) {
 }
 
 func TestANodeThatWaitsForOthersOfItsZone(t *testing.T) {
-	v := NodeView{Now: now(), Node: newNode(), Pause: 10 * time.Second, Hearing: Hearing{Grace: grace, Agent: lost}}
+	v := NodeView{Now: now(), Node: newNode(), Pause: 10 * time.Second, Reachability: Reachability{
+		Grace: grace, Agent: lost,
+	}}
 	p := Node(v)
 	if !p.Does(TakeTurn) || !accused(p.NodeAfter(v.Node)) {
 		t.Errorf("the first one does not take its turn: %v", p.Do)
@@ -94,7 +96,7 @@ func TestANodeThatWaitsForOthersOfItsZone(t *testing.T) {
 		!got[0].GetTimeAdded().AsTime().Equal(now().Add(-time.Hour)) {
 		t.Errorf("what a node has stays: %v", got)
 	}
-	v.Agent = Agent{Heard: true, NotReady: "ill"}
+	v.Agent = Agent{Reported: true, NotReady: "disk is full"}
 	p = Node(v)
 	if got := p.NodeAfter(v.Node).Spec.Taints; p.Does(TakeTurn) || len(got) != 2 ||
 		got[1].GetKey() != "node.kubernetes.io/not-ready" || got[1].GetEffect() != "NoExecute" {
@@ -102,52 +104,52 @@ func TestANodeThatWaitsForOthersOfItsZone(t *testing.T) {
 	}
 }
 
-// TestAFullDisruptionBeginsAndEnds lets the first agent that is heard, and one that is not, notice the end: for that
-// one silence counts from then.
+// TestAFullDisruptionBeginsAndEnds has the end noticed by the first agent that sends a heartbeat, and by one that does
+// not: for that one silence counts from then.
 func TestAFullDisruptionBeginsAndEnds(t *testing.T) {
-	all, one := []Witness{{Agent: lost}, {Agent: lost}}, []Witness{{Agent: lost}, {Agent: Agent{Heard: true}}}
+	all, one := []Witness{{Agent: lost}, {Agent: lost}}, []Witness{{Agent: lost}, {Agent: Agent{Reported: true}}}
 	for _, tc := range []struct {
-		name       string
-		hearing    Hearing
-		begin, end bool
-		waits      string
+		name         string
+		reachability Reachability
+		begin, end   bool
+		waits        string
 	}{
 		{
-			"no agent is heard",
-			Hearing{Agent: lost, Witnesses: all},
+			"no agent sends heartbeats",
+			Reachability{Agent: lost, Witnesses: all},
 			true, false,
-			"no node's agent is heard, so it is more likely that this service is cut off",
+			"no node's agent sends heartbeats, so it is more likely that this service is disconnected",
 		},
 		{
 			"and stays so",
-			Hearing{Agent: lost, Witnesses: all, Disrupted: true},
+			Reachability{Agent: lost, Witnesses: all, Disrupted: true},
 			false, false,
-			"no node's agent is heard, so it is more likely that this service is cut off",
+			"no node's agent sends heartbeats, so it is more likely that this service is disconnected",
 		},
-		{"one that is heard ends it", Hearing{Agent: Agent{Heard: true}, Witnesses: one, Disrupted: true}, false, true, ""},
+		{"a heartbeat ends it", Reachability{Agent: Agent{Reported: true}, Witnesses: one, Disrupted: true}, false, true, ""},
 		{
-			"one that is not heard gets the grace once more",
-			Hearing{Agent: lost, Witnesses: one, Disrupted: true},
+			"the grace of a silent agent restarts",
+			Reachability{Agent: lost, Witnesses: one, Disrupted: true},
 			false, true,
-			"its agent may still be heard within the grace",
+			"its agent may still send a heartbeat within the grace period",
 		},
 		{
-			"one that may still be heard does not say",
-			Hearing{Agent: Agent{}, Witnesses: all},
+			"one that may still send a heartbeat does not count",
+			Reachability{Agent: Agent{}, Witnesses: all},
 			false, false,
-			"its agent may still be heard within the grace",
+			"its agent may still send a heartbeat within the grace period",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			tc.hearing.Grace = grace
+			tc.reachability.Grace = grace
 			node := newNode(observed(seen(readyUnknown(), -time.Minute, -time.Hour)))
-			p := Node(NodeView{Now: now(), Node: node, Hearing: tc.hearing})
+			p := Node(NodeView{Now: now(), Node: node, Reachability: tc.reachability})
 			if p.Does(BeginDisruption) != tc.begin || p.Does(EndDisruption) != tc.end || p.WaitsFor != tc.waits {
 				t.Errorf("Node = %v, waits for %q", p.Do, p.WaitsFor)
 			}
 			evictions := Evictions(EvictionView{
 				Now: now(), Node: newNode(tainted(since("node.kubernetes.io/unreachable", -time.Hour))),
-				Pods: []*schedulingv1.Pod{newPod("p")}, Hearing: tc.hearing,
+				Pods: []*schedulingv1.Pod{newPod("p")}, Reachability: tc.reachability,
 			})
 			if evictions.Does(BeginDisruption) != tc.begin || evictions.Does(EndDisruption) != tc.end || len(evictions.Ask) > 0 {
 				t.Errorf("Evictions = %v, asks %v", evictions.Do, evictions.Ask)

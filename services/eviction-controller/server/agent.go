@@ -25,20 +25,20 @@ import (
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
 )
 
-// Agent serves NodeAgentService: each agent speaks for its own node alone.
+// Agent serves NodeAgentService: each agent reports only about its own node.
 type Agent struct {
 	nodev1.UnimplementedNodeAgentServiceServer
 	tables   *kinds.Tables
-	heard    Listener
+	listener Listener
 	permits  Permits
 	machines Machines
 	log      *slog.Logger
-	waits    sync.Map // by node, why its reboot waits, as it was logged
+	waits    sync.Map // by node, the logged reason why its reboot waits
 }
 
-// Listener hears agents.
+// Listener receives the heartbeats of agents.
 type Listener interface {
-	// Beat takes in a heartbeat. It reports false if this process does not lead.
+	// Beat records a heartbeat. It reports false if this process is not the leader.
 	Beat(beat *nodev1.HeartbeatRequest) bool
 }
 
@@ -47,16 +47,16 @@ type Machines interface {
 	GetMachine(ctx context.Context, r *machinev1.GetMachineRequest, opts ...grpc.CallOption) (*machinev1.Machine, error)
 }
 
-// machinePatience bounds one question to machine-api: it answers after one read.
+// machinePatience is the timeout of one request to machine-api, which answers after one read.
 const machinePatience = 3 * time.Second
 
 // NewAgent returns the NodeAgentService.
-func NewAgent(tables *kinds.Tables, heard Listener, permits Permits, machines Machines, log *slog.Logger) *Agent {
-	return &Agent{tables: tables, heard: heard, permits: permits, machines: machines, log: log}
+func NewAgent(tables *kinds.Tables, listener Listener, permits Permits, machines Machines, log *slog.Logger) *Agent {
+	return &Agent{tables: tables, listener: listener, permits: permits, machines: machines, log: log}
 }
 
-// RegisterNode makes a node known, or brings what its agent knows up to date. Only the agent of a machine that exists
-// registers a node.
+// RegisterNode creates a node, or updates what its agent reports. Only the agent of an existing machine may register a
+// node.
 func (s *Agent) RegisterNode(ctx context.Context, r *nodev1.RegisterNodeRequest) (*nodev1.Node, error) {
 	if err := identity.NamedAgentOf(ctx, r.GetName()); err != nil {
 		return nil, err
@@ -65,7 +65,8 @@ func (s *Agent) RegisterNode(ctx context.Context, r *nodev1.RegisterNodeRequest)
 		return nil, rpcerr.Forbidden("an agent may not set the labels " + strings.Join(foreign, ", "))
 	}
 	if m := r.GetMachine().GetName(); m != "" && m != r.GetName() {
-		return nil, rpcerr.Forbidden(fmt.Sprintf("node %q is not of machine %q: both have the same name", r.GetName(), m))
+		return nil, rpcerr.Forbidden(fmt.Sprintf("node %q does not belong to machine %q: both must have the same name",
+			r.GetName(), m))
 	}
 	caller, _ := identity.CallerFrom(ctx)
 	for {
@@ -87,13 +88,13 @@ func (s *Agent) RegisterNode(ctx context.Context, r *nodev1.RegisterNodeRequest)
 		switch rpcerr.Reason(err) {
 		case metav1.ErrorReason_ERROR_REASON_NOT_FOUND, metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS,
 			metav1.ErrorReason_ERROR_REASON_CONFLICT:
-			continue // somebody else was faster
+			continue // another process wrote first
 		}
 		return node, err
 	}
 }
 
-// machineOf asks machine-api itself for the machine of an agent: it may have been made, or have gone, a moment ago.
+// machineOf reads the machine of an agent from machine-api, not from a cache: it may have just been created or deleted.
 func (s *Agent) machineOf(ctx context.Context, r *nodev1.RegisterNodeRequest, uid string) (*machinev1.Machine, error) {
 	ctx, cancel := context.WithTimeout(ctx, machinePatience)
 	defer cancel()
@@ -102,7 +103,7 @@ func (s *Agent) machineOf(ctx context.Context, r *nodev1.RegisterNodeRequest, ui
 		Name:      r.GetName(),
 	})
 	if err != nil && rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
-		return nil, rpcerr.Unavailable("machine-api, which knows the node's machine, does not answer: " +
+		return nil, rpcerr.Unavailable("machine-api, the owner of the node's machine, does not answer: " +
 			status.Convert(err).Message())
 	}
 	if fault := plan.RegistrationFault(uid, m); fault != "" {
@@ -111,8 +112,8 @@ func (s *Agent) machineOf(ctx context.Context, r *nodev1.RegisterNodeRequest, ui
 	return m, nil
 }
 
-// register writes a node as its agent's registration makes it. A node of an earlier machine of that name goes first,
-// with all that is on it.
+// register writes a node from its agent's registration. A node of a previous machine with that name is deleted first,
+// together with its pods.
 func (s *Agent) register(ctx context.Context, old *nodev1.Node, same bool, r *nodev1.RegisterNodeRequest,
 	m *machinev1.Machine,
 ) (*nodev1.Node, error) {
@@ -135,7 +136,7 @@ func (s *Agent) register(ctx context.Context, old *nodev1.Node, same bool, r *no
 		}
 		if f := left.GetMetadata().GetFinalizers(); len(f) > 0 {
 			return nil,
-				rpcerr.Unavailable(fmt.Sprintf("the node of the earlier machine %s is still there: it waits for %s to be removed",
+				rpcerr.Unavailable(fmt.Sprintf("the node of the previous machine %s still exists: it waits for %s to be removed",
 					r.GetName(), strings.Join(f, ", ")))
 		}
 	}
@@ -146,8 +147,7 @@ func (s *Agent) register(ctx context.Context, old *nodev1.Node, same bool, r *no
 	return node, err
 }
 
-// Heartbeat listens to an agent until its stream ends. Each message is answered, so that the agent knows that it was
-// heard.
+// Heartbeat receives an agent's heartbeats until its stream ends. Each is acknowledged.
 func (s *Agent) Heartbeat(stream grpc.BidiStreamingServer[nodev1.HeartbeatRequest, nodev1.HeartbeatResponse]) error {
 	for {
 		beat, err := stream.Recv()
@@ -172,17 +172,17 @@ func (s *Agent) beat(ctx context.Context, r *nodev1.HeartbeatRequest) (*nodev1.H
 		return nil, err
 	}
 	if !s.tables.Nodes.IsSynced() {
-		return nil, rpcerr.Unavailable("this process is starting and does not know the nodes yet")
+		return nil, rpcerr.Unavailable("this process is starting and has not read the nodes yet")
 	}
 	node, ok := s.tables.Nodes.Lookup("", r.GetName())
 	if !ok || node.GetMetadata().GetAnnotations()[nodeid.MachineUID] == "" {
-		return nil, rpcerr.NotFound("Node", r.GetName()) // it was deleted, or never registered: the agent registers
+		return nil, rpcerr.NotFound("Node", r.GetName()) // it was deleted or never registered: the agent must register it
 	}
 	if err := identity.AgentOf(ctx, r.GetName(), node.GetMetadata()); err != nil {
 		return nil, err
 	}
-	if !s.heard.Beat(r) {
-		return nil, rpcerr.Unavailable("this process does not listen to agents now: another one leads")
+	if !s.listener.Beat(r) {
+		return nil, rpcerr.Unavailable("this process is not the leader and accepts no heartbeats")
 	}
 	if s.reboots(ctx, plan.RebootView{Now: time.Now().UTC(), Node: node, Boot: r.GetBootId()}) {
 		return &nodev1.HeartbeatResponse{Command: "Reboot", BootId: r.GetBootId()}, nil
@@ -190,8 +190,8 @@ func (s *Agent) beat(ctx context.Context, r *nodev1.HeartbeatRequest) (*nodev1.H
 	return &nodev1.HeartbeatResponse{}, nil
 }
 
-// reboots reports whether the agent is ordered to restart its node. While the permit is refused, each heartbeat asks
-// again.
+// reboots reports whether the agent is ordered to restart its node. While the permit is refused, each heartbeat
+// requests it again.
 func (s *Agent) reboots(ctx context.Context, v plan.RebootView) bool {
 	p := plan.Reboot(v)
 	if p.Asks(plan.AcquirePermit) {
@@ -204,7 +204,7 @@ func (s *Agent) reboots(ctx context.Context, v plan.RebootView) bool {
 	name := v.Node.GetMetadata().GetName()
 	if p.WaitsFor == "" {
 		s.waits.Delete(name)
-	} else if said, ok := s.waits.Swap(name, p.WaitsFor); !ok || said != p.WaitsFor {
+	} else if logged, ok := s.waits.Swap(name, p.WaitsFor); !ok || logged != p.WaitsFor {
 		s.log.InfoContext(ctx, "reboot waits for the disruption permit", "node", name, "error", p.WaitsFor)
 	}
 	return p.Does(plan.RebootNode)

@@ -14,7 +14,7 @@ import (
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
 )
 
-// ear hears every agent.
+// ear accepts every heartbeat.
 type ear struct{}
 
 func (ear) Beat(*nodev1.HeartbeatRequest) bool { return true }
@@ -67,13 +67,13 @@ func TestAControlPlaneNodeIsToldToRebootOnlyWhileEveryOtherVoterIsUp(t *testing.
 		return r.GetCommand()
 	}
 	if got := beat("a"); got != "" || guardian.asked != 1 {
-		t.Errorf("while another voter is down the agent is told %q, after %d questions", got, guardian.asked)
+		t.Errorf("while another voter is down the agent receives %q, after %d questions", got, guardian.asked)
 	}
 	if got := beat("w"); got != "Reboot" || guardian.asked != 1 {
-		t.Errorf("a worker is told %q; the guardian was asked %d times, want once", got, guardian.asked)
+		t.Errorf("a worker receives %q; the guardian was asked %d times, want once", got, guardian.asked)
 	}
 	guardian.risk = false
 	if got := beat("a"); got != "Reboot" || guardian.asked != 2 {
-		t.Errorf("when it is up again the agent is told %q, after %d questions", got, guardian.asked)
+		t.Errorf("when it is up again the agent receives %q, after %d questions", got, guardian.asked)
 	}
 }

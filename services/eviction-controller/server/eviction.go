@@ -20,7 +20,7 @@ type Pods interface {
 	On(ctx context.Context, node string) ([]*schedulingv1.Pod, error)
 }
 
-// Eviction serves EvictionService: what a drain and what taints would do.
+// Eviction serves EvictionService, which returns the plans of drains and of taint-based evictions.
 type Eviction struct {
 	schedulingv1.UnimplementedEvictionServiceServer
 	tables *kinds.Tables
@@ -33,7 +33,7 @@ func NewEviction(tables *kinds.Tables, views Views, pods Pods) *Eviction {
 	return &Eviction{tables: tables, views: views, pods: pods}
 }
 
-// PlanEvictions says which pods leave because of NoExecute taints, and when.
+// PlanEvictions returns which pods are evicted because of NoExecute taints, and when.
 func (s *Eviction) PlanEvictions(ctx context.Context, r *schedulingv1.PlanEvictionsRequest) (
 	*schedulingv1.PlanEvictionsResponse, error,
 ) {
@@ -42,7 +42,7 @@ func (s *Eviction) PlanEvictions(ctx context.Context, r *schedulingv1.PlanEvicti
 		return nil, err
 	}
 	if _, known := s.views.Pods(""); r.GetPods() == nil && !known {
-		return nil, rpcerr.Unavailable("the scheduler has not said yet which pods there are: give pods, or try again")
+		return nil, rpcerr.Unavailable("the list of pods was not received from the scheduler yet: give pods, or try again")
 	}
 	out := &schedulingv1.PlanEvictionsResponse{}
 	var all []plan.Eviction
@@ -50,7 +50,7 @@ func (s *Eviction) PlanEvictions(ctx context.Context, r *schedulingv1.PlanEvicti
 	for _, n := range nodes {
 		v := s.views.Evictions(n)
 		if r.GetNode() != nil {
-			v.Hearing, v.Settled = plan.Hearing{}, time.Time{} // of a node that is given nobody was heard
+			v.Reachability, v.Settled = plan.Reachability{}, time.Time{} // a given node has no live agent
 		}
 		if r.GetPods() != nil {
 			v.Pods, v.Tries = givenPods(n.GetMetadata().GetName(), r.GetPods()), nil
@@ -83,7 +83,7 @@ func (s *Eviction) tainted(ctx context.Context, r *schedulingv1.PlanEvictionsReq
 	return slices.DeleteFunc(s.tables.Nodes.All(), func(n *nodev1.Node) bool { return !plan.NoExecutes(n) }), nil
 }
 
-// givenPods returns those of the given pods that are bound to a node or to none.
+// givenPods returns those of the given pods that are bound to the node, or to none.
 func givenPods(node string, given *schedulingv1.PodList) []*schedulingv1.Pod {
 	return slices.DeleteFunc(slices.Clone(given.GetItems()), func(p *schedulingv1.Pod) bool {
 		on := p.GetSpec().GetNodeName()
@@ -91,9 +91,8 @@ func givenPods(node string, given *schedulingv1.PodList) []*schedulingv1.Pod {
 	})
 }
 
-// PlanDrain says what a drain would do now, and what it makes of each pod. The permit is not asked for, and no pod is
-// evicted: what budgets say of that is foreseen. The question that changes nothing, for the pods that are left, is
-// asked.
+// PlanDrain returns what a drain would do now, with a verdict for each pod. It requests no permit and evicts no pod:
+// the effect of budgets is predicted. Only the read-only question, for the list of remaining pods, is sent.
 func (s *Eviction) PlanDrain(ctx context.Context, r *schedulingv1.PlanDrainRequest) (*schedulingv1.PlanDrainResponse,
 	error,
 ) {
@@ -120,7 +119,7 @@ func (s *Eviction) PlanDrain(ctx context.Context, r *schedulingv1.PlanDrainReque
 	return out, nil
 }
 
-// list answers the question for the pods of a drain's node. Pods that are given are all that there are.
+// list answers the question for the pods of a drain's node. Given pods are taken as the complete list.
 func (s *Eviction) list(ctx context.Context, v plan.DrainView, given bool, questions []plan.Question) []plan.Answered {
 	a := plan.Answer{Code: plan.Granted, At: time.Now().UTC(), Pods: v.Pods}
 	if !given {
@@ -132,7 +131,7 @@ func (s *Eviction) list(ctx context.Context, v plan.DrainView, given bool, quest
 	return []plan.Answered{{Question: questions[0], Answer: a}}
 }
 
-// drainView returns what the controller decides with, but for what the request gives.
+// drainView returns the controller's view of a drain, with what the request gives in place of the live objects.
 func (s *Eviction) drainView(ctx context.Context, r *schedulingv1.PlanDrainRequest) (plan.DrainView, error) {
 	d := r.GetDrain()
 	if d == nil {

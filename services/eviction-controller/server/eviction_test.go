@@ -44,7 +44,7 @@ func TestADrainThatNamesNoNodeIsNotPlanned(t *testing.T) {
 	}
 }
 
-// TestAPlanOfADrainHasNoStepThatABudgetRefuses asks with all that decides: nothing live is looked at.
+// TestAPlanOfADrainHasNoStepThatABudgetRefuses gives every object that the decision needs, so no live object is read.
 func TestAPlanOfADrainHasNoStepThatABudgetRefuses(t *testing.T) {
 	s := NewEviction(newTables(t), nothing{}, nil)
 	app := map[string]string{"app": "web"}

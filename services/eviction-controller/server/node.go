@@ -1,4 +1,4 @@
-// Package server answers the calls of nodes and drains that are not standard ones, and listens to the agents of nodes.
+// Package server serves the custom methods of nodes and drains, and receives the heartbeats of node agents.
 package server
 
 import (
@@ -20,22 +20,22 @@ import (
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
 )
 
-// Permits is the guardian of the quorum, as far as a reboot needs it.
+// Permits is the part of etcd-guardian that a reboot needs.
 type Permits interface {
 	Acquire(ctx context.Context, machine *metav1.ObjectReference, reason string) (held bool, err error)
 	Release(ctx context.Context, machine *metav1.ObjectReference) error
 }
 
-// Views shows what the controller decides with.
+// Views returns the views that the controller decides on.
 type Views interface {
 	Node(node *nodev1.Node) plan.NodeView
 	Evictions(node *nodev1.Node) plan.EvictionView
 	Drain(d *nodev1.Drain) plan.DrainView
-	// Pods returns the pods of a node; known is false while the scheduler has not yet said which pods there are.
+	// Pods returns the pods of a node. known is false until the list of pods was received from the scheduler.
 	Pods(node string) (pods []*schedulingv1.Pod, known bool)
 }
 
-// Node serves what NodeService has beyond the standard methods.
+// Node serves the custom methods of NodeService.
 type Node struct {
 	nodev1.UnimplementedNodeServiceServer
 	tables  *kinds.Tables
@@ -48,12 +48,12 @@ func NewNode(tables *kinds.Tables, views Views, permits Permits) *Node {
 	return &Node{tables: tables, views: views, permits: permits}
 }
 
-// CordonNode makes a node unschedulable in the caller's name.
+// CordonNode makes a node unschedulable and records the caller's name.
 func (s *Node) CordonNode(ctx context.Context, r *nodev1.CordonNodeRequest) (*nodev1.Node, error) {
 	return s.cordon(ctx, r.GetName(), true)
 }
 
-// UncordonNode lifts a user's cordon.
+// UncordonNode removes a user's cordon.
 func (s *Node) UncordonNode(ctx context.Context, r *nodev1.UncordonNodeRequest) (*nodev1.Node, error) {
 	return s.cordon(ctx, r.GetName(), false)
 }
@@ -66,7 +66,7 @@ func (s *Node) cordon(ctx context.Context, name string, on bool) (*nodev1.Node, 
 	}, resource.WriteOptions{Own: true})
 }
 
-// RebootNode asks the agent of a node to restart it. The answer comes before the node goes down.
+// RebootNode orders the agent of a node to restart it. It returns before the node goes down.
 func (s *Node) RebootNode(ctx context.Context, r *nodev1.RebootNodeRequest) (*nodev1.RebootNodeResponse, error) {
 	node, err := s.tables.Nodes.Get(ctx, "", r.GetName())
 	if err != nil {
@@ -75,12 +75,12 @@ func (s *Node) RebootNode(ctx context.Context, r *nodev1.RebootNodeRequest) (*no
 	boot := node.GetStatus().GetNodeInfo().GetBootId()
 	switch asked := node.GetMetadata().GetAnnotations()[plan.RebootOf]; {
 	case asked == boot && boot != "":
-		return &nodev1.RebootNodeResponse{BootId: boot}, nil // asked for before
+		return &nodev1.RebootNodeResponse{BootId: boot}, nil // already requested
 	case asked != "":
 		return nil, rebooting(r.GetName())
 	case boot == "" || !plan.IsReady(node):
 		return nil, rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "nodes/"+r.GetName(),
-			"the node is not ready, so its agent cannot be told to restart it")
+			"the node is not ready, so its agent cannot be ordered to restart it")
 	}
 	if plan.ControlPlane(node) {
 		if _, err := s.permits.Acquire(ctx, plan.MachineOfNode(r.GetName()), "reboot"); err != nil {
@@ -89,7 +89,7 @@ func (s *Node) RebootNode(ctx context.Context, r *nodev1.RebootNodeRequest) (*no
 	}
 	_, err = s.tables.Nodes.Modify(ctx, object.Key{Name: r.GetName()}, func(node *nodev1.Node) error {
 		if node.GetStatus().GetNodeInfo().GetBootId() != boot {
-			return rpcerr.Conflict("Node", r.GetName(), "it was restarted meanwhile")
+			return rpcerr.Conflict("Node", r.GetName(), "it was restarted in the meantime")
 		}
 		if asked := node.GetMetadata().GetAnnotations()[plan.RebootOf]; asked != "" && asked != boot {
 			return rebooting(r.GetName())
@@ -106,14 +106,14 @@ func (s *Node) RebootNode(ctx context.Context, r *nodev1.RebootNodeRequest) (*no
 	return &nodev1.RebootNodeResponse{BootId: boot}, nil
 }
 
-// rebooting refuses a reboot while another one is not over: its end gives the permit back, which must not be that of
-// this one.
+// rebooting refuses a reboot while a previous one has not ended: its end releases the permit, which must not be the
+// permit of this one.
 func rebooting(node string) error {
-	return rpcerr.Conflict("Node", node, "another reboot of it is about to be over")
+	return rpcerr.Conflict("Node", node, "its previous reboot has not ended yet")
 }
 
-// giveBack gives the permit back that was taken for a reboot which does not come about, unless a drain of the node uses
-// it, or a reboot after all: whether the order was written is not always known.
+// giveBack releases the permit that was acquired for a reboot that was not requested, unless a drain of the node uses
+// the permit. It also keeps the permit if the request was written: after a failed write that is not known.
 func (s *Node) giveBack(ctx context.Context, name string) error {
 	node, err := s.tables.Nodes.Get(ctx, "", name)
 	if err != nil && rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
@@ -126,14 +126,15 @@ func (s *Node) giveBack(ctx context.Context, name string) error {
 	return s.permits.Release(ctx, plan.MachineOfNode(name))
 }
 
-// PlanNode says what would become of a node. Of a node that is given nothing is known but what the request says.
+// PlanNode returns what the controller would make of a node. For a given node, only the request is taken into account.
 func (s *Node) PlanNode(ctx context.Context, r *nodev1.PlanNodeRequest) (*nodev1.PlanNodeResponse, error) {
 	var v plan.NodeView
 	switch {
 	case r.GetNode() != nil:
 		v = s.views.Node(given(ctx, r.GetNode()))
-		v.Hearing = plan.Hearing{
-			Agent: plan.Agent{Heard: r.GetSilence() != nil, Silence: r.GetSilence().AsDuration()}, Grace: v.Grace, Given: true,
+		v.Reachability = plan.Reachability{
+			Agent: plan.Agent{Reported: r.GetSilence() != nil, Silence: r.GetSilence().AsDuration()}, Grace: v.Grace,
+			Given: true,
 		}
 	case r.GetName() == "":
 		return nil, rpcerr.Invalid(object.Fault{Path: "name", Description: "give a name or a node"})
@@ -152,8 +153,7 @@ func (s *Node) PlanNode(ctx context.Context, r *nodev1.PlanNodeRequest) (*nodev1
 	}, nil
 }
 
-// given returns a node of a request as it would be stored: one that is unschedulable without anybody's cordon is
-// cordoned by the caller.
+// given returns the node of a request as it would be stored: an unschedulable node gets a cordon of the caller.
 func given(ctx context.Context, node *nodev1.Node) *nodev1.Node {
 	node = object.Clone(node)
 	if node.Metadata == nil {

@@ -36,7 +36,7 @@ func newTables(t *testing.T) *kinds.Tables {
 	return tables
 }
 
-// permit is the guardian's: it is given to whoever asks, and then something happens.
+// permit is etcd-guardian's: it is granted to every caller, and then a change happens.
 type permit struct {
 	held, asked bool
 	then        func()
@@ -61,18 +61,18 @@ func TestARebootThatDoesNotComeAbout(t *testing.T) {
 	for _, tc := range []struct {
 		name            string
 		before          func(*nodev1.Node) // the reboot is asked for
-		meanwhile       func(*nodev1.Node) // while the permit is asked for
+		during          func(*nodev1.Node) // while the permit is asked for
 		drained         bool
 		asks, keeps, ok bool
 	}{
-		{name: "gives the permit back", meanwhile: reboots("boot-2"), asks: true},
+		{name: "gives the permit back", during: reboots("boot-2"), asks: true},
 		{
-			name: "leaves the permit to a drain that uses it", meanwhile: reboots("boot-2"), drained: true, asks: true,
+			name: "leaves the permit to a drain that uses it", during: reboots("boot-2"), drained: true, asks: true,
 			keeps: true,
 		},
 		{name: "waits for the end of another one, which gives the permit back", before: asked("boot-0")},
-		{name: "also of one that was asked for meanwhile", meanwhile: asked("boot-0"), asks: true, keeps: true},
-		{name: "unless it is the very same", meanwhile: asked("boot-1"), asks: true, keeps: true, ok: true},
+		{name: "also of one that was requested in the meantime", during: asked("boot-0"), asks: true, keeps: true},
+		{name: "unless it is the very same", during: asked("boot-1"), asks: true, keeps: true, ok: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tables, ctx := newTables(t), t.Context()
@@ -112,7 +112,7 @@ func TestARebootThatDoesNotComeAbout(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			guardian := &permit{then: func() { change(tc.meanwhile) }}
+			guardian := &permit{then: func() { change(tc.during) }}
 			_, err := NewNode(tables, nil, guardian).RebootNode(t.Context(), &nodev1.RebootNodeRequest{Name: "a"})
 			if want := map[bool]codes.Code{true: codes.OK, false: codes.Aborted}[tc.ok]; status.Code(err) != want {
 				t.Errorf("RebootNode: %v, want %v", err, want)

@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/serve"
 )
 
-// defaultGrace is Kubernetes' node-monitor-grace-period as it was for most of its life.
+// defaultGrace is the default of Kubernetes' node-monitor-grace-period before 1.32.
 const defaultGrace = 40 * time.Second
 
 // defaultRetry is kubectl drain's pause after an eviction that a budget refused.
@@ -19,8 +19,7 @@ const defaultRetry = 5 * time.Second
 // defaultRate is Kubernetes' node-eviction-rate.
 const defaultRate = 0.1
 
-// Siblings that this service asks: the one that gives the disruption permit, the one that owns the pods, and the one
-// that owns the machines.
+// Services that this one calls: the owners of the disruption permit, of pods, and of machines.
 const (
 	guardian  = "etcd-guardian"
 	scheduler = "scheduler"
@@ -34,7 +33,7 @@ type config struct {
 	rate  float64
 }
 
-// pause is the time between two nodes of a zone whose pods have to leave.
+// pause is the time between two nodes of a zone whose pods are evicted.
 func (c config) pause() time.Duration { return time.Duration(float64(time.Second) / c.rate) }
 
 func parse(args []string, out io.Writer) (config, error) {
@@ -54,7 +53,7 @@ func parse(args []string, out io.Writer) (config, error) {
 	case fs.NArg() > 0:
 		return c, fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case c.grace < time.Second:
-		return c, fmt.Errorf("--node-grace %v: must be a second or more: agents speak once a second", c.grace)
+		return c, fmt.Errorf("--node-grace %v: must be 1s or more: agents send one heartbeat per second", c.grace)
 	case c.retry < 100*time.Millisecond:
 		return c, fmt.Errorf("--eviction-retry %v: must be 100ms or more", c.retry)
 	case !(c.rate >= 0.001 && c.rate <= 1000):

@@ -128,7 +128,7 @@ func TestDeadlinesSurviveARestart(t *testing.T) {
 	c.stop()
 	time.Sleep(time.Until(added.Add(3 * time.Second)))
 	if !c.pods.deletedAt("soon").IsZero() {
-		t.Fatal("the pod was evicted by nobody")
+		t.Fatal("no taint evicted the pod")
 	}
 	c.run()
 	c.pods.awaitDeleted("soon")
@@ -162,20 +162,20 @@ func TestALostNodeLosesItsPodsUnlessAllAreLost(t *testing.T) {
 		return taintsOf(n) == "node.kubernetes.io/unreachable:NoExecute node.kubernetes.io/unreachable:NoSchedule"
 	})
 	c.pods.awaitDeleted("on-a")
-	// Now all are silent, and nobody else loses anything.
+	// Now all are silent, and no other node loses a pod.
 	time.Sleep(grace + 2*time.Second)
 	for name := range agents {
 		awaitNode(t, nodes, name, "out of reach", func(n *nodev1.Node) bool {
 			return taintsOf(n) == "node.kubernetes.io/unreachable:NoSchedule"
 		})
 	}
-	// Whoever asks hears of no eviction that would not be.
+	// PlanEvictions returns no eviction that would not happen.
 	plans, err := schedulingv1.NewEvictionServiceClient(c.admin()).PlanEvictions(t.Context(),
 		&schedulingv1.PlanEvictionsRequest{})
 	if err != nil || slices.ContainsFunc(plans.GetEvictions(), func(e *schedulingv1.PlanEvictionsResponse_Eviction) bool {
 		return e.GetVerdict() == plan.Evict
 	}) {
-		t.Errorf("PlanEvictions while nobody is heard: %v, %v", plans, err)
+		t.Errorf("PlanEvictions in a full disruption: %v, %v", plans, err)
 	}
 	// One speaks again: the others get the time to follow it.
 	beat(time.Second, "b")
@@ -243,7 +243,7 @@ func TestADrainWaitsForBudgetsAndForPods(t *testing.T) {
 			return fmt.Sprintf("%s: %v, %v", what, d.GetStatus(), err)
 		})
 	}
-	status("two are blocked, one is on its way out", func(s *nodev1.DrainStatus) bool {
+	status("two are blocked, one is terminating", func(s *nodev1.DrainStatus) bool {
 		return s.GetPhase() == plan.Draining && s.GetRemainingPods() == 3 && s.GetEvictedPods() == 21 &&
 			len(s.GetBlocked()) == 2 &&
 			strings.Contains(s.GetBlocked()[0], "budget default/web allows no disruption; tried ")
@@ -349,7 +349,7 @@ func TestADrainWaitsForASchedulerThatIsAway(t *testing.T) {
 	awaitDrain(t, drains, "e", plan.Succeeded)
 }
 
-// TestAnEvictionIsQuick measures from the answer to whoever set the taint until the deletion is written.
+// TestAnEvictionIsQuick measures from the answer to the write of the taint until the deletion is written.
 func TestAnEvictionIsQuick(t *testing.T) {
 	c := start(t, time.Minute)
 	nodes := nodev1.NewNodeServiceClient(c.admin())

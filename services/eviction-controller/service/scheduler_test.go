@@ -95,7 +95,7 @@ func (o *podOwner) listen(address string) string {
 	return l.Addr().String()
 }
 
-// note keeps the time when a pod was first seen on its way out or gone.
+// note keeps the time when a pod was first seen terminating or gone.
 func (o *podOwner) note(ch resource.Change[*schedulingv1.Pod]) {
 	if !ch.Deleted && !object.Deleting(ch.Object) {
 		return
@@ -236,7 +236,7 @@ func by(kind string) func(*schedulingv1.Pod) {
 	return func(p *schedulingv1.Pod) { p.Metadata.OwnerReferences[0].Kind = kind }
 }
 
-// bearing adds a toleration of a NoExecute taint; below 0 seconds it is for ever.
+// bearing adds a toleration of a NoExecute taint; below 0 seconds it has no limit.
 func bearing(key string, seconds int32) func(*schedulingv1.Pod) {
 	return func(p *schedulingv1.Pod) {
 		t := &schedulingv1.Toleration{Key: key, Operator: "Exists", Effect: "NoExecute"}

@@ -1,5 +1,4 @@
-// Package service runs eviction-controller: the nodes of a cluster, the agents that speak for them, their
-// drains, and which pods leave them.
+// Package service runs eviction-controller: nodes, the heartbeats of their agents, drains, and evictions.
 package service
 
 import (
@@ -72,7 +71,7 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	}, recorder.Register(p.GRPC)
 }
 
-// owners returns what the scheduler, which owns pods and budgets, is asked and watched through.
+// owners returns the watches of pods and budgets and the client of their owner, the scheduler.
 func owners(p *serve.Process) (*controller.Pods, *informer.Informer[*schedulingv1.PodDisruptionBudget],
 	controller.Scheduler, error,
 ) {

@@ -55,7 +55,7 @@ type cluster struct {
 	stop     func()
 }
 
-// guard keeps the permit as the guardian does; a test may have somebody else hold it.
+// guard keeps the permit as etcd-guardian does; a test may have another machine hold it.
 type guard struct {
 	etcdv1.UnimplementedQuorumServiceServer
 	mu   sync.Mutex
@@ -68,7 +68,7 @@ func (g *guard) AcquireDisruptionPermit(_ context.Context, r *etcdv1.AcquireDisr
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.held != "" && g.held != r.GetMachine().GetName() {
-		return nil, rpcerr.HeldByOther("quorum/permit", "somebody holds it for "+g.held)
+		return nil, rpcerr.HeldByOther("quorum/permit", "another drain holds it for "+g.held)
 	}
 	g.held = r.GetMachine().GetName()
 	return &etcdv1.DisruptionPermit{Machine: r.GetMachine(), Reason: r.GetReason(), Held: true}, nil
@@ -192,7 +192,7 @@ func start(t *testing.T, grace time.Duration) *cluster {
 	return c
 }
 
-// run starts the service, anew if it was stopped.
+// run starts the service, or restarts it if it was stopped.
 func (c *cluster) run() {
 	c.t.Helper()
 	p := c.ground.Process(c.cfg.Config)
@@ -521,7 +521,7 @@ func TestADrainOfAControlPlaneNodeWaitsForThePermit(t *testing.T) {
 	servetest.Await(t, func() string {
 		d, err := drains.GetDrain(t.Context(), &nodev1.GetDrainRequest{Name: "d"})
 		if err == nil && d.GetStatus().GetPhase() == plan.Pending && strings.Contains(d.GetStatus().GetMessage(),
-			"somebody holds it for b") {
+			"another drain holds it for b") {
 			return ""
 		}
 		return fmt.Sprintf("the drain waits and says for whom: %v, %v", d, err)
@@ -555,7 +555,7 @@ func TestARebootEndsWithAnotherBoot(t *testing.T) {
 		t.Errorf("RebootNode without the permit: %v", err)
 	}
 	if got := a.beat(); got.GetCommand() != "" {
-		t.Errorf("the agent was told %v", got)
+		t.Errorf("the agent received %v", got)
 	}
 	c.guardian.set("")
 	r, err := nodes.RebootNode(t.Context(), &nodev1.RebootNodeRequest{Name: "a"})
@@ -563,11 +563,11 @@ func TestARebootEndsWithAnotherBoot(t *testing.T) {
 		t.Fatalf("RebootNode: %v, %v", r, err)
 	}
 	if got := a.beat(); got.GetCommand() != "Reboot" || got.GetBootId() != "boot-1" {
-		t.Errorf("the agent was told %v", got)
+		t.Errorf("the agent received %v", got)
 	}
 	a.bootAs("boot-2")
 	if got := a.beat(); got.GetCommand() != "" {
-		t.Errorf("after the reboot the agent was told %v", got)
+		t.Errorf("after the reboot the agent received %v", got)
 	}
 	awaitNode(t, nodes, "a", "rebooted", func(n *nodev1.Node) bool {
 		return n.GetStatus().GetNodeInfo().GetBootId() == "boot-2" && n.GetMetadata().GetAnnotations()[plan.RebootOf] == ""
@@ -647,7 +647,7 @@ func TestDocuments(t *testing.T) {
 			_, err = nodes.CreateNode(t.Context(), &nodev1.CreateNodeRequest{Node: n, DryRun: "All"})
 			fields, ok := rpcerr.Fields(err)
 			if !ok || len(fields) != 1 || fields[0].Path != "metadata.name" {
-				t.Errorf("as it stands: %v, want a complaint about metadata.name alone", err)
+				t.Errorf("unchanged: %v, want a complaint about metadata.name alone", err)
 			}
 			n.Metadata.Name = "worker-" + strings.ToLower(filepath.Base(file)[:6])
 			if _, err := nodes.CreateNode(t.Context(), &nodev1.CreateNodeRequest{Node: n}); err != nil {

@@ -31,7 +31,7 @@ type childSettings struct {
 	Grace    time.Duration
 }
 
-// child runs the service until it is told to end, and returns the exit code.
+// child runs the service until SIGTERM, and returns the exit code.
 func child(raw string) int {
 	var s childSettings
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -97,9 +97,9 @@ func (c *cluster) runApart() *os.Process {
 	return cmd.Process
 }
 
-// TestAStandstillEvictsNobody stops the process for several times the grace and for longer than its lease, as a host
-// that is suspended or swaps does. The agents speak on, unheard.
-func TestAStandstillEvictsNobody(t *testing.T) {
+// TestAStandstillEvictsNoPod stops the process for several times the grace and for longer than its lease, like a host
+// that is suspended or swaps. The agents continue to send heartbeats.
+func TestAStandstillEvictsNoPod(t *testing.T) {
 	const grace = 2 * time.Second
 	c := start(t, grace)
 	c.stop()
@@ -130,7 +130,7 @@ func TestAStandstillEvictsNobody(t *testing.T) {
 	if err := process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(grace / 4) // whoever counted the standstill as silence would act now
+	time.Sleep(grace / 4) // a service that counted the standstill as silence would act now
 	for end := time.Now().Add(2 * grace); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		for _, a := range agents {
 			a.beat()
