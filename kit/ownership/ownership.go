@@ -1,5 +1,5 @@
-// Package ownership decides what happens to objects when their owners go. Everything here is a pure function of its
-// arguments; collectors read the owners, ask, and write.
+// Package ownership decides what happens to objects when their owners are deleted. Everything here is a pure function
+// of its arguments: its package collector reads the owners, asks, and writes.
 package ownership
 
 import (
@@ -10,56 +10,64 @@ import (
 )
 
 // Owner is one owner of an object, as a collector found it. An owner of a kind that the collector does not know is
-// taken to exist.
+// assumed to exist.
 type Owner struct {
 	UID   string
 	Gone  bool // no object with this uid exists any more
-	Keeps bool // its objects stay when it goes
+	Keeps bool // its dependents remain when it is deleted
 }
 
-// Decision is what to do with an object. The zero Decision leaves it alone.
+// Decision is what to do with an object. The zero Decision leaves it as it is.
 type Decision struct {
 	Remove bool     // delete the object, if it is still as it was read
-	Disown []string // else forget these owners, by uid
+	Disown []string // else remove the references to these owners, by uid
 }
 
-// Collect decides on an object by all its owners: it goes with the last of them if one of those that are gone takes its
-// objects along; otherwise it forgets those that are gone.
+// Collect decides on an object by all its owners: it is deleted with the last of them, unless all that are gone keep
+// their dependents; otherwise it loses the references to those that are gone.
 func Collect(owners []Owner) Decision {
 	var gone []string
-	taken := false
+	cascades := false
 	for _, o := range owners {
 		if o.Gone {
 			gone = append(gone, o.UID)
-			taken = taken || !o.Keeps
+			cascades = cascades || !o.Keeps
 		}
 	}
-	if taken && len(gone) == len(owners) {
+	if cascades && len(gone) == len(owners) {
 		return Decision{Remove: true}
 	}
 	return Decision{Disown: gone}
 }
 
-// Orphans reports whether an object is being deleted and leaves alone what belongs to it, which has yet to be let go.
-func Orphans(o object.Object) bool {
-	return object.Deleting(o) && slices.Contains(o.GetMetadata().GetFinalizers(), object.OrphanFinalizer)
+// Orphans reports whether an object is being deleted and still has to release its dependents, which remain. keeps is
+// the finalizer of a kind whose objects always do so; "" if only a deletion with propagation Orphan does.
+func Orphans(o object.Object, keeps string) bool {
+	return object.Deleting(o) && slices.ContainsFunc(o.GetMetadata().GetFinalizers(), holds(keeps))
 }
 
-// Owned reports whether an object belongs to the owner with a uid.
-func Owned(o object.Object, uid string) bool {
-	return slices.ContainsFunc(o.GetMetadata().GetOwnerReferences(), func(r *metav1.OwnerReference) bool {
-		return r.GetUid() == uid
-	})
+// Release removes the finalizers that Orphans found, once all dependents are released.
+func Release(m *metav1.ObjectMeta, keeps string) {
+	m.Finalizers = slices.DeleteFunc(m.Finalizers, holds(keeps))
 }
 
-// Disown takes the references to owners off an object.
+// holds reports for a finalizer whether it holds an owner until its dependents are released.
+func holds(keeps string) func(finalizer string) bool {
+	return func(f string) bool { return f == object.OrphanFinalizer || f == keeps && keeps != "" }
+}
+
+// Disown removes the references to owners from an object.
 func Disown(m *metav1.ObjectMeta, uids []string) {
 	m.OwnerReferences = slices.DeleteFunc(m.OwnerReferences, func(r *metav1.OwnerReference) bool {
 		return slices.Contains(uids, r.GetUid())
 	})
 }
 
-// LetGo takes off an owner what holds it until its objects are let go.
-func LetGo(m *metav1.ObjectMeta) {
-	m.Finalizers = slices.DeleteFunc(m.Finalizers, func(f string) bool { return f == object.OrphanFinalizer })
+// Owners returns the uids of an object's owners, in the order of its references.
+func Owners(o object.Object) []string {
+	var uids []string
+	for _, r := range o.GetMetadata().GetOwnerReferences() {
+		uids = append(uids, r.GetUid())
+	}
+	return uids
 }

@@ -19,7 +19,7 @@ func TestCollect(t *testing.T) {
 		owners []ownership.Owner
 		want   ownership.Decision
 	}{
-		"nobody owns it":     {},
+		"it has no owner":    {},
 		"its owner is there": {owners: []ownership.Owner{there}},
 		"its owner is gone":  {[]ownership.Owner{gone}, ownership.Decision{Remove: true}},
 		"one of two is gone": {
@@ -42,29 +42,30 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-func TestAnOwnerThatOrphansIsLetGoOfAndLetsGo(t *testing.T) {
+func TestAnOwnerThatOrphansIsHeldUntilItsDependentsAreReleased(t *testing.T) {
 	m := &metav1.ObjectMeta{
-		Finalizers: []string{"other", object.OrphanFinalizer}, OwnerReferences: []*metav1.OwnerReference{
+		Finalizers: []string{"other", "keeps", object.OrphanFinalizer}, OwnerReferences: []*metav1.OwnerReference{
 			{Uid: "a"}, {Uid: "b"},
 		},
 	}
 	set := &machinev1.MachineSet{Metadata: m}
-	if ownership.Orphans(set) {
-		t.Error("it is not being deleted")
+	if ownership.Orphans(set, "keeps") {
+		t.Error("it orphans, but is not being deleted")
 	}
 	m.DeletionTimestamp = timestamppb.Now()
-	if !ownership.Orphans(set) {
-		t.Error("it is deleted and leaves alone what belongs to it")
+	if !ownership.Orphans(set, "") || !ownership.Orphans(set, "keeps") {
+		t.Error("it is being deleted, but does not orphan")
 	}
-	ownership.LetGo(m)
-	if ownership.Orphans(set) || !slices.Equal(m.Finalizers, []string{"other"}) {
+	ownership.Release(m, "")
+	if ownership.Orphans(set, "") || !ownership.Orphans(set, "keeps") {
+		t.Errorf("finalizers %v, want that of the kind to hold it", m.Finalizers)
+	}
+	ownership.Release(m, "keeps")
+	if ownership.Orphans(set, "keeps") || !slices.Equal(m.Finalizers, []string{"other"}) {
 		t.Errorf("finalizers %v", m.Finalizers)
 	}
-	if !ownership.Owned(set, "a") || ownership.Owned(set, "c") {
-		t.Error("it belongs to a and b")
-	}
 	ownership.Disown(m, []string{"a", "c"})
-	if ownership.Owned(set, "a") || !ownership.Owned(set, "b") {
-		t.Errorf("owners %v", m.OwnerReferences)
+	if got := ownership.Owners(set); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("owners %v", got)
 	}
 }

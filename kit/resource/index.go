@@ -2,6 +2,9 @@ package resource
 
 import "github.com/windlass-dev/windlass/kit/object"
 
+// ByOwner is the index of every table by the uids of an object's owners.
+const ByOwner = "owner"
+
 // index finds objects by values that a function reads from them.
 type index[T object.Object] struct {
 	of      func(T) []string

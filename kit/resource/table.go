@@ -15,6 +15,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/ownership"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/kit/trace"
@@ -41,7 +42,7 @@ type Config[T object.Object] struct {
 	// Finalizers are put on every new object.
 	Finalizers []string
 	// Owns says that other objects may belong to those of the kind: a deletion with propagation Orphan leaves the object
-	// with object.OrphanFinalizer, until kit/ownership has let them go.
+	// with object.OrphanFinalizer, until the collector of kit/ownership has released them.
 	Owns bool
 	// Claims returns the values that no other object of the kind may have.
 	Claims func(obj T) []Claim
@@ -82,6 +83,7 @@ func NewTable[T object.Object](st *store.Store, validator protovalidate.Validato
 		Cache: NewCache[T](), st: st, cfg: cfg, validator: validator,
 		typ: object.TypeOf(zero.ProtoReflect().Descriptor()),
 	}
+	t.Index(ByOwner, func(obj T) []string { return ownership.Owners(obj) })
 	for name, of := range cfg.Indexes {
 		t.Index(name, of)
 	}

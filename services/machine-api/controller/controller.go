@@ -18,6 +18,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/ownership/collector"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/services/machine-api/kinds"
@@ -71,8 +72,8 @@ type Controller struct {
 	nodes  nodev1.NodeServiceClient
 	drains nodev1.DrainServiceClient
 
-	loops                                  *controller.Loops
-	machines, sets, controlPlanes, garbage *controller.Loop
+	loops                         *controller.Loops
+	machines, sets, controlPlanes *controller.Loop
 
 	mu           sync.Mutex
 	createErrors map[string]string // by uid of the machine: why its instance could not be made last
@@ -90,7 +91,10 @@ func New(cfg Config) *Controller {
 	c.machines = loop(c, cfg.Tables.Machines, "machine", workers, c.reconcileMachine)
 	c.sets = loop(c, cfg.Tables.Sets, "machineset", workers, c.reconcileSet)
 	c.controlPlanes = loop(c, cfg.Tables.ControlPlanes, "controlplanemachineset", 1, c.reconcileControlPlane)
-	c.garbage = loop(c, cfg.Tables.Machines, "garbage", workers, c.reconcileOwners)
+	collector.Add(c.loops, cfg.Log,
+		collector.Kind{Untyped: cfg.Tables.Machines.Untyped()},
+		collector.Kind{Untyped: cfg.Tables.Sets.Untyped()},
+		collector.Kind{Untyped: cfg.Tables.ControlPlanes.Untyped(), Keeps: plan.FinalizerControlPlane})
 	c.subscribe()
 	return c
 }
@@ -118,16 +122,6 @@ func quietly(f controller.Func) controller.Func {
 // subscribe says which objects each change makes worth a look.
 func (c *Controller) subscribe() {
 	c.Tables.Machines.Subscribe(c.machineChanged)
-	c.Tables.Sets.Subscribe(func(ch resource.Change[*machinev1.MachineSet]) {
-		if ch.Deleted {
-			c.ownerGone(ch.Object)
-		}
-	})
-	c.Tables.ControlPlanes.Subscribe(func(ch resource.Change[*machinev1.ControlPlaneMachineSet]) {
-		if ch.Deleted {
-			c.ownerGone(ch.Object)
-		}
-	})
 	c.Providers.Subscribe(func(uid string) {
 		for _, m := range c.Tables.Machines.ByIndex(kinds.ByUID, uid) {
 			c.machines.Add(object.KeyOf(m).String())
@@ -171,13 +165,6 @@ func (c *Controller) allSets(namespace string) {
 		}
 	}
 	c.controlPlanes.Add(object.Key{Namespace: namespace, Name: kinds.ClusterName}.String())
-}
-
-// ownerGone enqueues the machines of a set that is gone.
-func (c *Controller) ownerGone(set object.Object) {
-	for _, m := range c.Tables.Machines.ByIndex(kinds.ByOwner, set.GetMetadata().GetUid()) {
-		c.garbage.Add(object.KeyOf(m).String())
-	}
 }
 
 // nodeChanged enqueues the machines that a node may be of, and all control planes.

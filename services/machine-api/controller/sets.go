@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/object"
-	"github.com/windlass-dev/windlass/kit/ownership"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"google.golang.org/grpc/codes"
@@ -26,7 +24,7 @@ func (c *Controller) reconcileSet(ctx context.Context, key string) (time.Time, e
 		return time.Time{}, nil
 	}
 	if object.Deleting(s) {
-		return time.Time{}, c.orphan(ctx, s)
+		return time.Time{}, nil // the collector releases its machines, or deletes them once it is gone
 	}
 	v, ok := c.ViewSet(s)
 	if !ok {
@@ -96,37 +94,6 @@ func (c *Controller) adopt(ctx context.Context, machines []*machinev1.Machine, o
 	}
 }
 
-// orphan releases the machines of a set that was deleted with the policy Orphan, and then removes its finalizer.
-func (c *Controller) orphan(ctx context.Context, s *machinev1.MachineSet) error {
-	if !ownership.Orphans(s) {
-		return nil // another owner's finalizer holds it; its machines go when it goes
-	}
-	if err := c.letGo(ctx, s); err != nil {
-		return err
-	}
-	_, err := modify(ctx, c.Tables.Sets, s, func(obj *machinev1.MachineSet) { ownership.LetGo(obj.Metadata) })
-	return err
-}
-
-// letGo takes the references to an owner off all its machines.
-func (c *Controller) letGo(ctx context.Context, owner object.Object) error {
-	uid := owner.GetMetadata().GetUid()
-	var mine []*machinev1.Machine
-	for _, m := range c.machinesIn(owner.GetMetadata().GetNamespace()) {
-		if ownership.Owned(m, uid) {
-			mine = append(mine, m)
-		}
-	}
-	return errors.Join(inParallel(mine, func(m *machinev1.Machine) error {
-		return c.dropOwners(ctx, m, []string{uid})
-	})...)
-}
-
-func (c *Controller) dropOwners(ctx context.Context, m *machinev1.Machine, uids []string) error {
-	_, err := modify(ctx, c.Tables.Machines, m, func(obj *machinev1.Machine) { ownership.Disown(obj.Metadata, uids) })
-	return except(err, codes.NotFound)
-}
-
 // reconcileControlPlane moves the control plane one step further.
 func (c *Controller) reconcileControlPlane(ctx context.Context, key string) (time.Time, error) {
 	k := object.ParseKey(key)
@@ -135,7 +102,7 @@ func (c *Controller) reconcileControlPlane(ctx context.Context, key string) (tim
 		return time.Time{}, nil
 	}
 	if object.Deleting(s) {
-		return time.Time{}, c.releaseControlPlane(ctx, s)
+		return time.Time{}, nil // the collector releases its machines
 	}
 	v, ok := c.ViewControlPlane(s)
 	if !ok {
@@ -186,17 +153,4 @@ func (c *Controller) controlPlaneName(s *machinev1.ControlPlaneMachineSet, index
 		prefix = cluster + "-" + plan.RoleMaster
 	}
 	return fmt.Sprintf("%s-%d", resource.GenerateName(prefix+"-"), index), nil
-}
-
-// releaseControlPlane lets the machines of a deleted control-plane machine set live on without it.
-func (c *Controller) releaseControlPlane(ctx context.Context, s *machinev1.ControlPlaneMachineSet) error {
-	if err := c.letGo(ctx, s); err != nil {
-		return err
-	}
-	_, err := modify(ctx, c.Tables.ControlPlanes, s, func(obj *machinev1.ControlPlaneMachineSet) {
-		obj.Metadata.Finalizers = slices.DeleteFunc(obj.Metadata.Finalizers, func(f string) bool {
-			return f == plan.FinalizerControlPlane
-		})
-	})
-	return err
 }

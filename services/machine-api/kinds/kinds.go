@@ -34,7 +34,6 @@ type Tables struct {
 // Indexes of machines.
 const (
 	ByUID      = "metadata.uid"
-	ByOwner    = "metadata.ownerReferences.uid"
 	ByNode     = "node" // by the names that the machine's node may have
 	ByInstance = "spec.providerID"
 )
@@ -48,12 +47,6 @@ func New(st *store.Store, v protovalidate.Validator, policy *identity.Policy, lo
 		Claims: machineClaims,
 		Indexes: map[string]func(*machinev1.Machine) []string{
 			ByUID: func(m *machinev1.Machine) []string { return []string{m.GetMetadata().GetUid()} },
-			ByOwner: func(m *machinev1.Machine) (uids []string) {
-				for _, o := range m.GetMetadata().GetOwnerReferences() {
-					uids = append(uids, o.GetUid())
-				}
-				return uids
-			},
 			ByNode: func(m *machinev1.Machine) []string {
 				return []string{m.GetMetadata().GetName(), m.GetStatus().GetNodeRef().GetName()}
 			},

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"log/slog"
+	"os"
 	"testing"
 
 	"buf.build/go/protovalidate"
@@ -20,6 +21,8 @@ import (
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
 	"github.com/windlass-dev/windlass/services/scheduler/plan"
 )
+
+func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 
 type noNodes struct{}
 

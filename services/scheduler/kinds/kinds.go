@@ -3,22 +3,22 @@
 package kinds
 
 import (
-	"context"
 	"fmt"
-	"iter"
 	"log/slog"
 	"slices"
 	"time"
 
 	"buf.build/go/protovalidate"
-	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	rbacv1 "github.com/windlass-dev/windlass/gen/windlass/rbac/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
+
+	"github.com/windlass-dev/windlass/services/scheduler/garbage/plan"
 )
 
 // Tables are the records of this service.
@@ -44,7 +44,7 @@ type Tables struct {
 	RoleBindings           *resource.Table[*rbacv1.RoleBinding]
 
 	cfg Config
-	all []Kind
+	all []resource.Untyped
 }
 
 // NodeLookup is what the rules of pods need to know of nodes.
@@ -64,15 +64,15 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// New returns the tables over a store. Nothing is read before they run. Owners come before what belongs to them, which
-// is the order in which a namespace is emptied.
+// New returns the tables over a store. Nothing is read before they run. Owners come before their dependents, which is
+// the order in which a namespace is emptied.
 func New(cfg Config) *Tables {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
 	t := &Tables{cfg: cfg}
 	t.Namespaces = table(t, resource.Config[*schedulingv1.Namespace]{
-		Default: defaultNamespace, Admit: admitNamespace, Finalizers: []string{NamespaceFinalizer},
+		Default: defaultNamespace, Admit: admitNamespace, Finalizers: []string{plan.NamespaceFinalizer},
 	})
 	t.Deployments = table(t, resource.Config[*schedulingv1.Deployment]{
 		Default: defaultDeployment, Validate: validateDeployment, ValidateUpdate: validateDeploymentUpdate,
@@ -102,7 +102,7 @@ func New(cfg Config) *Tables {
 	})
 	t.ReplicaSets = table(t, resource.Config[*schedulingv1.ReplicaSet]{
 		Default: defaultReplicaSet, Validate: validateReplicaSet, ValidateUpdate: validateReplicaSetUpdate,
-		Indexes: map[string]func(*schedulingv1.ReplicaSet) []string{byController: controllerOf[*schedulingv1.ReplicaSet]},
+		Indexes: map[string]func(*schedulingv1.ReplicaSet) []string{unmanaged: unmanagedIn[*schedulingv1.ReplicaSet]},
 		Admit: templates(t, func(o *schedulingv1.ReplicaSet) *schedulingv1.PodTemplateSpec {
 			return o.GetSpec().GetTemplate()
 		}),
@@ -110,8 +110,9 @@ func New(cfg Config) *Tables {
 	t.Pods = table(t, resource.Config[*schedulingv1.Pod]{
 		Default: defaultPod, ValidateUpdate: validatePodUpdate, Admit: t.admitPod, Grace: t.podGrace,
 		Indexes: map[string]func(*schedulingv1.Pod) []string{
-			ByNode:       func(p *schedulingv1.Pod) []string { return []string{p.GetSpec().GetNodeName()} },
-			byController: controllerOf[*schedulingv1.Pod],
+			ByNode:    func(p *schedulingv1.Pod) []string { return []string{p.GetSpec().GetNodeName()} },
+			Ended:     ended,
+			unmanaged: unmanagedIn[*schedulingv1.Pod],
 		},
 	})
 	t.Services = table(t, resource.Config[*schedulingv1.Service]{Default: defaultService, Validate: validateService})
@@ -147,19 +148,35 @@ func New(cfg Config) *Tables {
 
 // Indexes of the tables.
 const (
-	ByNode       = "spec.nodeName" // of pods
-	byController = "controller"    // of pods and replica sets
+	ByNode    = "spec.nodeName" // of pods
+	Ended     = "ended"         // of the pods that have ended alone, by "true"
+	unmanaged = "unmanaged"     // of pods and replica sets without a controller, by namespace
 )
 
-// controllerOf returns the namespace of an object with the uid of what manages it, "" if nothing does.
-func controllerOf[T object.Object](o T) []string {
-	return []string{o.GetMetadata().GetNamespace() + "/" + object.ControllerOf(o).GetUid()}
+func ended(p *schedulingv1.Pod) []string {
+	if !placement.Terminated(p) {
+		return nil
+	}
+	return []string{"true"}
 }
 
-// ManagedBy returns the pods or replica sets of a namespace that the controller with a uid manages, ordered by name;
-// those that nothing manages if it is "".
+func unmanagedIn[T object.Object](o T) []string {
+	if object.ControllerOf(o) != nil {
+		return nil
+	}
+	return []string{o.GetMetadata().GetNamespace()}
+}
+
+// ManagedBy returns the pods or replica sets of a namespace that the controller with a uid manages, ordered by name.
 func ManagedBy[T object.Object](t *resource.Table[T], namespace, uid string) []T {
-	return t.ByIndex(byController, namespace+"/"+uid)
+	return slices.DeleteFunc(t.ByIndex(resource.ByOwner, uid), func(o T) bool {
+		return object.ControllerOf(o).GetUid() != uid || o.GetMetadata().GetNamespace() != namespace
+	})
+}
+
+// Unmanaged returns the pods or replica sets of a namespace that have no controller, ordered by name.
+func Unmanaged[T object.Object](t *resource.Table[T], namespace string) []T {
+	return t.ByIndex(unmanaged, namespace)
 }
 
 // table returns the table of a kind with the rules that all kinds share, and makes it one of All.
@@ -179,7 +196,7 @@ func table[T object.Object](t *Tables, cfg resource.Config[T]) *resource.Table[T
 		return admit(w)
 	}
 	out := resource.NewTable(t.cfg.Store, t.cfg.Validator, cfg)
-	t.all = append(t.all, kind[T]{out})
+	t.all = append(t.all, out.Untyped())
 	return out
 }
 
@@ -200,71 +217,10 @@ func (t *Tables) admitInto(namespace string) error {
 	return nil
 }
 
-// Kind is a table as those see it who treat all kinds alike.
-type Kind interface {
-	Type() *metav1.ResourceType
-	Run(ctx context.Context) error
-	WaitSynced(ctx context.Context) error
-	// OnChange has f called with each change, as Subscribe of a cache; obj is nil if the object was deleted.
-	OnChange(f func(k object.Key, obj object.Object))
-	// Find returns an object as the cache shows it; nobody may modify it.
-	Find(k object.Key) (object.Object, bool)
-	// InNamespace returns the objects of a namespace as the cache shows them; nobody may modify them.
-	InNamespace(namespace string) iter.Seq[object.Object]
-	// Read returns an object as it is now.
-	Read(ctx context.Context, k object.Key) (object.Object, error)
-	// Remove asks for the deletion of an object, if it is as pre says.
-	Remove(ctx context.Context, k object.Key, pre *metav1.Preconditions, opts ...resource.WriteOptions) error
-	// Edit changes an object.
-	Edit(ctx context.Context, k object.Key, f func(obj object.Object) error) error
-}
-
 // All returns all tables, in the order of New.
-func (t *Tables) All() []Kind { return slices.Clone(t.all) }
+func (t *Tables) All() []resource.Untyped { return slices.Clone(t.all) }
 
 // Namespaced returns the tables of the kinds that have namespaces, in the order of New.
-func (t *Tables) Namespaced() []Kind {
-	return slices.DeleteFunc(t.All(), func(k Kind) bool { return !k.Type().GetNamespaced() })
-}
-
-type kind[T object.Object] struct{ *resource.Table[T] }
-
-func (k kind[T]) Find(key object.Key) (object.Object, bool) {
-	return k.Lookup(key.Namespace, key.Name)
-}
-
-func (k kind[T]) OnChange(f func(object.Key, object.Object)) {
-	k.Subscribe(func(ch resource.Change[T]) {
-		if ch.Deleted {
-			f(ch.Key, nil)
-			return
-		}
-		f(ch.Key, ch.Object)
-	})
-}
-
-func (k kind[T]) InNamespace(namespace string) iter.Seq[object.Object] {
-	return func(yield func(object.Object) bool) {
-		for o := range k.In(namespace) {
-			if !yield(o) {
-				return
-			}
-		}
-	}
-}
-
-func (k kind[T]) Read(ctx context.Context, key object.Key) (object.Object, error) {
-	return k.Get(ctx, key.Namespace, key.Name)
-}
-
-func (k kind[T]) Remove(ctx context.Context, key object.Key, pre *metav1.Preconditions,
-	opts ...resource.WriteOptions,
-) error {
-	_, err := k.Delete(ctx, key.Namespace, key.Name, pre, opts...)
-	return err
-}
-
-func (k kind[T]) Edit(ctx context.Context, key object.Key, f func(object.Object) error) error {
-	_, err := k.Modify(ctx, key, func(obj T) error { return f(obj) })
-	return err
+func (t *Tables) Namespaced() []resource.Untyped {
+	return slices.DeleteFunc(t.All(), func(k resource.Untyped) bool { return !k.Type().GetNamespaced() })
 }

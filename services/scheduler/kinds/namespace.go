@@ -9,10 +9,9 @@ import (
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
-)
 
-// NamespaceFinalizer keeps a namespace until what is in it is gone.
-const NamespaceFinalizer = "kubernetes"
+	"github.com/windlass-dev/windlass/services/scheduler/garbage/plan"
+)
 
 // BuiltIns returns the namespaces that always exist.
 func BuiltIns() []string {
@@ -31,7 +30,7 @@ func defaultNamespace(ns *schedulingv1.Namespace) {
 	}
 	ns.Status.Phase = proto.String("Active")
 	if object.Deleting(ns) {
-		ns.Status.Phase = proto.String("Terminating")
+		ns.Status.Phase = proto.String(plan.Terminating)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/windlass-dev/windlass/services/scheduler/controller"
+	"github.com/windlass-dev/windlass/services/scheduler/garbage"
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
 	"github.com/windlass-dev/windlass/services/scheduler/nodes"
 	"github.com/windlass-dev/windlass/services/scheduler/relay"
@@ -56,7 +57,7 @@ func build(p *serve.Process, etcd *clientv3.Client, name string) ([]serve.Part, 
 	control := workloads(tables, known, recorder, p)
 	leading := []serve.Part{
 		controller.NewScheduler(tables, known, recorder, p.Log).Lead,
-		controller.NewGarbage(tables, known, p.Log).Lead,
+		garbage.New(tables, known, p.Log).Lead,
 		controller.NewLost(tables, known, recorder, p.Log).Lead,
 		control.Lead,
 	}

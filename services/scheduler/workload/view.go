@@ -63,6 +63,5 @@ func (c *Controllers) ViewBudget(b *schedulingv1.PodDisruptionBudget, pods []*sc
 // claimable returns the objects that an owner manages, and those of its namespace that nothing manages.
 func claimable[T object.Object](t *resource.Table[T], owner object.Object) []T {
 	m := owner.GetMetadata()
-	managed := kinds.ManagedBy(t, m.GetNamespace(), m.GetUid())
-	return append(managed, kinds.ManagedBy(t, m.GetNamespace(), "")...)
+	return append(kinds.ManagedBy(t, m.GetNamespace(), m.GetUid()), kinds.Unmanaged(t, m.GetNamespace())...)
 }

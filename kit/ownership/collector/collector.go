@@ -1,0 +1,214 @@
+// Package collector deletes the objects of a service whose owners are gone, and has owners that are deleted with the
+// propagation Orphan release their dependents first. Package ownership decides; the collector promises that an owner
+// is gone only if etcd says so, and that an object is deleted only as it was when that was decided. What else is
+// deleted by itself, such as the contents of a namespace, is left to the services.
+package collector
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/controller"
+	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/ownership"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	workers  = 8  // objects at once: each waits for etcd
+	releases = 16 // dependents of one owner that are released at once
+)
+
+// Kind is one kind of the objects that are collected, and of their owners.
+type Kind struct {
+	resource.Untyped
+	// Keeps is the finalizer of a kind whose dependents always remain when an owner is deleted; the collector removes it
+	// once they are released. It is "" for all others.
+	Keeps string
+}
+
+// collector reconciles the objects of several kinds with their owners among them.
+type collector struct {
+	kinds    []Kind
+	byPlural map[string]Kind
+	log      *slog.Logger
+}
+
+// Add adds the loop of a collector for all objects of kinds to the loops of a controller.
+func Add(loops *controller.Loops, log *slog.Logger, kinds ...Kind) {
+	c := newCollector(log, kinds)
+	l := loops.Loop("garbage", workers, c.reconcile)
+	for _, k := range kinds {
+		controller.Watches[object.Object](l, k, func(ch resource.Change[object.Object]) []string {
+			return c.concerned(k, ch)
+		})
+	}
+}
+
+func newCollector(log *slog.Logger, kinds []Kind) *collector {
+	c := &collector{kinds: kinds, byPlural: map[string]Kind{}, log: log}
+	for _, k := range kinds {
+		c.byPlural[k.Type().GetPlural()] = k
+	}
+	return c
+}
+
+// loopKey returns the key of an object in the loop, which has objects of all kinds.
+func loopKey(k Kind, key object.Key) string { return k.Type().GetPlural() + "|" + key.String() }
+
+// concerned returns the keys of the objects that a change concerns: the object, if its owners changed or it has
+// dependents to release, and the dependents of an object that is gone. That is also one which another object of its
+// name replaced: after a break of the watch, the two are one change.
+func (c *collector) concerned(k Kind, ch resource.Change[object.Object]) []string {
+	var keys []string
+	replaced := ch.Existed && ch.Previous.GetMetadata().GetUid() != ch.Object.GetMetadata().GetUid()
+	if ch.Existed && ch.Deleted || replaced {
+		for child, obj := range c.dependents(ch.Previous.GetMetadata().GetUid()) {
+			keys = append(keys, loopKey(child, object.KeyOf(obj)))
+		}
+	}
+	if ch.Deleted {
+		return keys
+	}
+	owners := ownership.Owners(ch.Object)
+	if ownership.Orphans(ch.Object, k.Keeps) || len(owners) > 0 && (!ch.Existed || replaced ||
+		!slices.Equal(owners, ownership.Owners(ch.Previous))) {
+		keys = append(keys, loopKey(k, ch.Key))
+	}
+	return keys
+}
+
+// dependents yields the objects that have a reference to the owner with a uid, as the caches show them.
+func (c *collector) dependents(uid string) iter.Seq2[Kind, object.Object] {
+	return func(yield func(Kind, object.Object) bool) {
+		for _, k := range c.kinds {
+			for _, obj := range k.ByIndex(resource.ByOwner, uid) {
+				if !yield(k, obj) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// reconcile decides on one object. What it writes leads to the next decision.
+func (c *collector) reconcile(ctx context.Context, id string) (time.Time, error) {
+	plural, name, _ := strings.Cut(id, "|")
+	k, key := c.byPlural[plural], object.ParseKey(name)
+	obj, ok := k.Lookup(key.Namespace, key.Name)
+	switch {
+	case !ok:
+		return time.Time{}, nil
+	case ownership.Orphans(obj, k.Keeps):
+		return time.Time{}, c.orphan(ctx, k, obj)
+	case object.Deleting(obj):
+		return time.Time{}, nil
+	}
+	return c.collect(ctx, k, obj)
+}
+
+// collect deletes an object whose owners are all gone, or removes its references to those that are.
+func (c *collector) collect(ctx context.Context, k Kind, obj object.Object) (time.Time, error) {
+	m := obj.GetMetadata()
+	var owners []ownership.Owner
+	for _, r := range m.GetOwnerReferences() {
+		o, err := c.owner(ctx, m.GetNamespace(), r)
+		if err != nil {
+			return time.Time{}, err
+		}
+		owners = append(owners, o)
+	}
+	d := ownership.Collect(owners)
+	if len(d.Disown) > 0 {
+		return time.Time{}, disown(ctx, k, obj, d.Disown)
+	}
+	if !d.Remove {
+		return time.Time{}, nil
+	}
+	// An owner that released the object removed its reference before it was gone itself: then the object is not as it was
+	// seen, and remains.
+	err := k.Delete(ctx, m.GetNamespace(), m.GetName(), &metav1.Preconditions{
+		Uid: m.GetUid(), ResourceVersion: m.GetResourceVersion(),
+	})
+	if err == nil {
+		c.log.InfoContext(ctx, "object removed", "kind", k.Type().GetKind(), "namespace", m.GetNamespace(),
+			"name", m.GetName(), "reason", "its owner is gone")
+	}
+	if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_CONFLICT {
+		return time.Now(), nil
+	}
+	return time.Time{}, rpcerr.IgnoreChanged(err)
+}
+
+// owner finds the owner that an object in a namespace refers to. The caches of two kinds show different moments, so
+// only etcd says that there is none.
+func (c *collector) owner(ctx context.Context, namespace string, r *metav1.OwnerReference) (ownership.Owner, error) {
+	o := ownership.Owner{UID: r.GetUid()}
+	i := slices.IndexFunc(c.kinds, func(k Kind) bool { return refersTo(r, k.Type()) })
+	if i < 0 {
+		return o, nil
+	}
+	k := c.kinds[i]
+	o.Keeps = k.Keeps != ""
+	if !k.Type().GetNamespaced() {
+		namespace = ""
+	}
+	if have, ok := k.Lookup(namespace, r.GetName()); ok && have.GetMetadata().GetUid() == r.GetUid() {
+		return o, nil
+	}
+	have, err := k.Get(ctx, namespace, r.GetName())
+	switch {
+	case rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_NOT_FOUND:
+		o.Gone = true
+	case err != nil:
+		return o, fmt.Errorf("owner %q: %w", r.GetName(), err)
+	default:
+		o.Gone = have.GetMetadata().GetUid() != r.GetUid()
+	}
+	return o, nil
+}
+
+// refersTo reports whether a reference is to an object of a kind, in whichever version.
+func refersTo(r *metav1.OwnerReference, t *metav1.ResourceType) bool {
+	group, _, grouped := strings.Cut(r.GetApiVersion(), "/")
+	return r.GetKind() == t.GetKind() && (grouped && group == t.GetGroup() || !grouped && t.GetGroup() == "")
+}
+
+// orphan releases the dependents of an owner that is being deleted, and then the owner itself.
+func (c *collector) orphan(ctx context.Context, k Kind, owner object.Object) error {
+	uid := owner.GetMetadata().GetUid()
+	var group errgroup.Group
+	group.SetLimit(releases)
+	for child, obj := range c.dependents(uid) {
+		group.Go(func() error { return disown(ctx, child, obj, []string{uid}) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return modify(ctx, k, owner, func(m *metav1.ObjectMeta) { ownership.Release(m, k.Keeps) })
+}
+
+// disown removes the references to owners from an object.
+func disown(ctx context.Context, k Kind, obj object.Object, uids []string) error {
+	return modify(ctx, k, obj, func(m *metav1.ObjectMeta) { ownership.Disown(m, uids) })
+}
+
+// modify changes the metadata of an object, if it is still the one that was seen.
+func modify(ctx context.Context, k Kind, seen object.Object, f func(m *metav1.ObjectMeta)) error {
+	return rpcerr.IgnoreChanged(k.Modify(ctx, object.KeyOf(seen), func(obj object.Object) error {
+		m := obj.GetMetadata()
+		if m.GetUid() != seen.GetMetadata().GetUid() {
+			return rpcerr.Conflict(k.Type().GetKind(), m.GetName(), "another object has its name")
+		}
+		f(m)
+		return nil
+	}))
+}
