@@ -12,7 +12,7 @@ type index[T object.Object] struct {
 }
 
 // Index has ByIndex find objects by the values that of returns. A watch whose field selector asks for one value of the
-// field name, such as "spec.nodeName=n1", is woken by changes of objects with that value alone. It is called before the
+// field name, such as "spec.nodeName=n1", receives changes of objects with that value only. It is called before the
 // cache is filled; of must be pure.
 func (c *Cache[T]) Index(name string, of func(T) []string) {
 	c.mu.Lock()
@@ -21,7 +21,7 @@ func (c *Cache[T]) Index(name string, of func(T) []string) {
 }
 
 // ByIndex returns the objects that have a value in an index, ordered by namespace and name; the caller must not modify
-// them. An index that was not declared is a mistake of the program: it panics.
+// them. It panics if the index was not declared.
 func (c *Cache[T]) ByIndex(name, value string) []T {
 	c.mu.RLock()
 	x, ok := c.indexes[name]

@@ -127,7 +127,7 @@ func (t *Table[T]) Run(ctx context.Context) error {
 }
 
 // follow fills the cache and takes in every change until the watch ends. It alone notes which records cannot be read:
-// whoever reads at another moment may see a record as it is no longer.
+// a read at another moment may return an outdated record.
 func (t *Table[T]) follow(ctx context.Context) error {
 	page, err := t.st.List(ctx, t.prefix(), store.ListOptions{})
 	if err != nil {
@@ -155,8 +155,8 @@ func (t *Table[T]) objects(page store.Page, note func(store.Record, error)) []T 
 	return objects
 }
 
-// object returns the object of a record. One that cannot be read is skipped by whoever lists or watches: it must not
-// keep the others of its kind from being served.
+// object returns the object of a record. Lists and watches skip one that cannot be read: it must not keep the
+// others of its kind from being served.
 func (t *Table[T]) object(r store.Record) (T, error) {
 	if r.Damage != nil {
 		var zero T
@@ -190,8 +190,8 @@ func (t *Table[T]) keyOf(record string) object.Key {
 	return object.Key{Namespace: ns, Name: name}
 }
 
-// changes returns what a batch changed. A record that can no longer be read keeps its last state: nobody has deleted
-// the object. note is called for each record.
+// changes returns what a batch changed. A record that can no longer be read keeps its last state: the object was
+// not deleted. note is called for each record.
 func (t *Table[T]) changes(b store.Batch, note func(store.Record, error)) []Change[T] {
 	out := make([]Change[T], 0, len(b.Events))
 	for _, e := range b.Events {
@@ -581,7 +581,7 @@ func (t *Table[T]) ended(w *Write[T]) (next T, stays bool) {
 	return next, stays
 }
 
-// written returns an object at its new revision once the cache shows it, so that whoever writes sees its own write
+// written returns an object at its new revision once the cache shows it, so that the caller finds its own write
 // there.
 func (t *Table[T]) written(ctx context.Context, obj T, revision int64, err error) (T, error) {
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package kinds says what pods, their owners, budgets, namespaces and the settings of placement are beyond the shape of
-// their messages: what is filled in, which writes are refused, and how long a pod stays that is on its way out.
+// Package kinds holds the tables of scheduler's kinds and their rules beyond those of the messages: defaults,
+// validation, admission, and how long a pod that is being deleted remains.
 package kinds
 
 import (
@@ -206,7 +206,7 @@ func (t *Tables) hasNamespace(name string) bool {
 	return ok || BuiltIn(name)
 }
 
-// admitInto refuses new objects in a namespace that is on its way out.
+// admitInto refuses new objects in a namespace that is being deleted.
 func (t *Tables) admitInto(namespace string) error {
 	if namespace == "" {
 		return nil

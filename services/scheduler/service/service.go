@@ -1,4 +1,4 @@
-// Package service runs scheduler: pods and those who own them, their placement on nodes, their admission and their
+// Package service runs scheduler: pods and their owners, their placement on nodes, their admission and their
 // eviction.
 package service
 
@@ -72,7 +72,7 @@ func build(p *serve.Process, etcd *clientv3.Client, name string) ([]serve.Part, 
 	}, recorder.Register(p.GRPC)
 }
 
-// workloads returns the controllers of those who own pods.
+// workloads returns the controllers of the kinds that own pods.
 func workloads(t *kinds.Tables, known *nodes.Nodes, recorder *events.Recorder, p *serve.Process) *workload.Controllers {
 	return workload.New(workload.Config{
 		Tables: workload.Tables{
