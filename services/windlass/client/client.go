@@ -31,7 +31,7 @@ type Target struct {
 	Key     string // file of its key
 	Token   string // bearer token, instead of a certificate
 
-	Warn func(text string) // hears what the cluster warns of; nil hears nothing
+	Warn func(text string) // receives the cluster's warnings; nil discards them
 }
 
 // Environment variables that fill what a Target leaves empty; `windlass env` prints them.
@@ -85,8 +85,8 @@ func (t Target) Resolve() (Target, error) {
 	return t, nil
 }
 
-// Dial returns a connection to a resolved target's gateway. Nothing is sent before the first call, and nothing to
-// anyone but the gateway: no other holder of a certificate can stand in for it.
+// Dial returns a connection to a resolved target's gateway. It sends nothing before the first call, and only to the
+// gateway: a server with the certificate of another service is rejected.
 func Dial(t Target) (*grpc.ClientConn, error) {
 	files := identity.Files{Cert: t.Cert, Key: t.Key, CA: t.CA}
 	var cfg *tls.Config

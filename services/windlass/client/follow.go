@@ -18,9 +18,9 @@ const (
 	lastPause  = 2 * time.Second
 )
 
-// Follow is Watch that survives the loss of its stream: it goes on where it was, and where that is no longer possible
-// begins anew, so that f may be told of objects again, as ADDED. It ends with ctx, with an error of f, or with one that
-// no repetition will cure.
+// Follow is Watch that survives the loss of its stream: it resumes at the last revision, and lists again where that is
+// no longer possible, so that f may receive objects again, as ADDED. It ends with ctx, with an error of f, or with an
+// error that a retry cannot resolve.
 func (c *Client) Follow(ctx context.Context, k Kind, s Selection, after string, f func(Event) error) error {
 	again := backoff.New(firstPause, lastPause)
 	for {

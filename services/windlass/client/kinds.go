@@ -50,7 +50,7 @@ func Kinds() []Kind {
 			}
 			methods, err := resource.Methods(m)
 			if err != nil {
-				continue // a kind that nobody serves yet
+				continue // a kind without a service
 			}
 			out = append(out, Kind{ResourceType: t, Message: m, Methods: methods})
 		}

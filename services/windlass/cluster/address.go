@@ -46,8 +46,8 @@ func (c *Cluster) listen(program string, step int) string {
 	return fmt.Sprintf("%s:%d", host, topology.Port(program)+step)
 }
 
-// freeSubnet returns a subnet of the loopback network that nobody uses. Each cluster begins its search at a place of
-// its own, so that a cluster which is removed and made again mostly gets the same addresses.
+// freeSubnet returns an unused subnet of the loopback network. Each cluster starts its search at its own offset, so
+// that a cluster that is removed and created again usually gets the same addresses.
 func freeSubnet(dir string) (string, error) {
 	taken := takenSubnets()
 	h := fnv.New32a()

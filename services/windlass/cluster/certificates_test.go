@@ -375,7 +375,7 @@ func TestARotationIsCompletedAfterADeathAtAnyStep(t *testing.T) {
 						t.Errorf("%s trusts something else than the next authority: %v", path, err)
 					}
 				}
-				// What is left is to see that all have heard of it: no other rotation begins before.
+				// The rotation ends only when every program is known to have renewed, and no other begins before.
 				if err := c.PrepareRotation(a.name); err != nil {
 					t.Fatal(err)
 				}

@@ -80,7 +80,7 @@ func (g *Grant) check() error {
 func (g *Grant) checkService() error {
 	switch {
 	case g.User != "" || g.Token || len(g.Groups) > 0:
-		return errors.New("--service stands for itself: give no --user, --group or --token with it")
+		return errors.New("--service cannot be combined with --user, --group or --token")
 	case !strings.HasPrefix(g.Service, "provider-") || strings.ContainsAny(g.Service, "/ "):
 		return fmt.Errorf("--service %q: only plugins of providers get certificates, their names begin with provider-",
 			g.Service)

@@ -62,10 +62,10 @@ func (c *Cluster) podsDir() string {
 	return c.PodsDir
 }
 
-// EnsurePodUsers gives the cluster users for its pods if this process can run others under them, as root can, and
-// others if somebody else has its own by now: a block is taken back while the directory of its cluster is away, as when
-// it is not mounted. No process of the cluster may run. It is an error if this process cannot and could before: editors
-// may create pods in such a cluster.
+// EnsurePodUsers gives the cluster users for its pods if this process can run others under them, as root can, and other
+// ones if another cluster has its block by now: a block is reclaimed while the directory of its cluster is missing, for
+// example not mounted. No process of the cluster may run. If this process cannot run others under other
+// users but an earlier one could, it returns an error: editors may create pods in such a cluster.
 func (c *Cluster) EnsurePodUsers() error {
 	err := block(0).Check()
 	if err != nil && c.PodsIsolated() {

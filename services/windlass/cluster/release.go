@@ -24,8 +24,8 @@ func (c *Cluster) ReleaseDir(elem ...string) string {
 	return c.Dir(append([]string{"release"}, elem...)...)
 }
 
-// EnsureRelease makes the release that a new cluster begins with: it is the cluster's own, signed with a key of its
-// own, so that updates can be made and tried without anybody else. What is there already stays.
+// EnsureRelease creates the initial release of a new cluster, signed with the cluster's own key, so that updates can be
+// created and tried without an outside registry or key. It keeps a release that exists.
 func (c *Cluster) EnsureRelease(now time.Time) error {
 	if _, err := os.Stat(c.ReleaseDir("initial")); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -77,7 +77,8 @@ func (c *Cluster) signingKey(now time.Time) (release.Key, error) {
 	return release.ReadKey(raw)
 }
 
-// releaseFlags tells update-orchestrator where releases are. A cluster that was made before there were any has none.
+// releaseFlags returns the flags of update-orchestrator that locate releases. A cluster that was created before
+// releases existed has no initial one.
 func (c *Cluster) releaseFlags() []string {
 	flags := []string{
 		"--release-images", c.ReleaseDir("images"), "--release-keys", c.ReleaseDir("keys"), "--signature-store",

@@ -19,7 +19,7 @@ import (
 const namespace = "openshift-machine-api"
 
 // leaving puts a machine into the world that is being deleted and waits for its two hooks, one of which has a task that
-// somebody works on.
+// its owner has claimed.
 func (w *world) leaving(t *testing.T) *machinev1.Machine {
 	t.Helper()
 	_, err := w.machines.Create(t.Context(), &machinev1.Machine{
@@ -88,7 +88,7 @@ func TestDescribeTellsEverythingAboutAMachine(t *testing.T) {
 	w := newWorld(t)
 	m := w.leaving(t)
 	w.recorder.Event(m, "Warning", "HookWaits", "my-app has not answered yet")
-	w.recorder.Event(m, "Normal", "Deleting", "somebody asked for it")
+	w.recorder.Event(m, "Normal", "Deleting", "a user requested it")
 	w.awaitEvents(t, 2)
 	code, out, stderr := w.run(t, "", "describe", "machine", "a")
 	if code != 0 {
@@ -149,12 +149,12 @@ func TestEventsAreShownWithTheNewestLast(t *testing.T) {
 	w := newWorld(t)
 	m := w.leaving(t)
 	w.recorder.Event(m, "Warning", "HookWaits", "my-app has not answered yet")
-	w.recorder.Event(m, "Normal", "Deleting", "somebody asked for it")
+	w.recorder.Event(m, "Normal", "Deleting", "a user requested it")
 	w.awaitEvents(t, 2)
 	_, out, _ := w.run(t, "", "events")
 	wantLines(t, out, "LAST SEEN   TYPE      REASON      OBJECT      MESSAGE\n",
 		"Warning   HookWaits   machine/a   my-app has not answered yet\n",
-		"Normal    Deleting    machine/a   somebody asked for it\n")
+		"Normal    Deleting    machine/a   a user requested it\n")
 	_, out, _ = w.run(t, "", "events", "--types=Normal", "--for", "machine/a", "--no-headers")
 	if strings.Contains(out, "HookWaits") || !strings.Contains(out, "Deleting") {
 		t.Errorf("normal events are\n%s", out)
@@ -178,7 +178,7 @@ a         PreTerminate   Backup       my-backup   Later`
 		!strings.Contains(stderr, `no task of hook "Backup" on machine "a"`) {
 		t.Errorf("complete: %d %s", code, stderr)
 	}
-	// Nobody answers for tasks in this world; the call arrives all the same.
+	// This world does not implement the methods of tasks, but the call reaches it.
 	if code, _, stderr := w.run(t, "", "hooks", "complete", "a", "MigrateApp"); code != 1 ||
 		!strings.Contains(stderr, "NotImplemented") {
 		t.Errorf("complete: %d %s", code, stderr)

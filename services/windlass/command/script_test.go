@@ -24,8 +24,8 @@ func TestScripts(t *testing.T) {
 					for name, value := range w.env("admin") {
 						e.Setenv(name, value)
 					}
-					e.Setenv("NOBODY_CERT", filepath.Join(w.dir, "nobody.crt"))
-					e.Setenv("NOBODY_KEY", filepath.Join(w.dir, "nobody.key"))
+					e.Setenv("GUEST_CERT", filepath.Join(w.dir, "guest.crt"))
+					e.Setenv("GUEST_KEY", filepath.Join(w.dir, "guest.key"))
 					return nil
 				},
 			})

@@ -44,7 +44,7 @@ func grace(p *schedulingv1.Pod, asked *int32) (int32, bool) {
 }
 
 // pods is a node's agent and a scheduler as the command line sees them: the container of a pod on the node "one" runs,
-// nobody attends to other nodes.
+// and other nodes have no agent.
 type pods struct {
 	schedulingv1.UnimplementedPodServiceServer
 	table *resource.Table[*schedulingv1.Pod]

@@ -79,7 +79,7 @@ func newWorld(t *testing.T) *world {
 		CommonName: "admin", URI: identity.UserURI("admin"),
 		Organizations: []string{"system:masters"}, Client: true,
 	})
-	w.issue(t, authority, "nobody", identity.Request{CommonName: "nobody", URI: identity.UserURI("nobody"), Client: true})
+	w.issue(t, authority, "guest", identity.Request{CommonName: "guest", URI: identity.UserURI("guest"), Client: true})
 	policy, err := identity.LoadPolicy("")
 	check(t, err)
 	log := slog.New(slog.DiscardHandler)

@@ -130,22 +130,22 @@ func awaitHold(c *cluster.Cluster, cmd *exec.Cmd) error {
 	}
 }
 
-// Stop ends everything of a cluster: the supervisor, the programs, the machines and the members of etcd. tell is called
-// with what is being stopped. What stays is what is on disk.
-func Stop(ctx context.Context, c *cluster.Cluster, log *slog.Logger, tell func(string)) error {
+// Stop ends all processes of a cluster: the supervisor, the programs, the machines and the members of etcd. It calls
+// report with what it is about to stop. The files of the cluster remain.
+func Stop(ctx context.Context, c *cluster.Cluster, log *slog.Logger, report func(string)) error {
 	if pid, err := Alive(c); err == nil && pid != 0 {
-		tell("supervisor")
+		report("supervisor")
 	}
 	if err := StopSupervisor(ctx, c); err != nil {
 		return err
 	}
-	// First whoever would start others again: the programs, then the agents, then the members that both have left.
+	// Parents first, because they would restart their children: the programs, then the agents, then the remaining members.
 	dirs, err := RunDirs(c)
 	if err != nil {
 		return err
 	}
 	for _, dir := range dirs {
-		if err := stopAll(ctx, dir, log, tell); err != nil {
+		if err := stopAll(ctx, dir, log, report); err != nil {
 			return err
 		}
 	}
@@ -192,7 +192,7 @@ func RunDirs(c *cluster.Cluster) ([]string, error) {
 
 // stopAll ends every process of a run directory, all at once: also those that have no record, since a full disk took
 // none.
-func stopAll(ctx context.Context, dir string, log *slog.Logger, tell func(string)) error {
+func stopAll(ctx context.Context, dir string, log *slog.Logger, report func(string)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s := process.NewSupervisor(dir, log)
@@ -209,7 +209,7 @@ func stopAll(ctx context.Context, dir string, log *slog.Logger, tell func(string
 	}
 	g, stopping := errgroup.WithContext(ctx)
 	for _, name := range names {
-		tell(name)
+		report(name)
 		g.Go(func() error { return s.Stop(stopping, name) })
 	}
 	err = g.Wait()

@@ -34,7 +34,7 @@ func (o Options) now() time.Time {
 	return time.Now()
 }
 
-// unnamed reports whether the objects of a kind are not told by name: nobody knows an event by its name.
+// unnamed reports whether the column NAME of a kind is shown only with -o wide: names of events mean nothing to users.
 func unnamed(t *metav1.ResourceType) bool { return t.GetKind() == "Event" }
 
 // Header returns the headings of a kind's table.
@@ -240,7 +240,7 @@ func NodeRoles(n *nodev1.Node) string {
 	return strings.Join(slices.Compact(roles), ",")
 }
 
-// Age returns how long ago t was, as kubectl tells it: "5m3s".
+// Age returns the time since t in kubectl's form: "5m3s".
 func Age(t *timestamppb.Timestamp, now time.Time) string {
 	if t == nil {
 		return unknown

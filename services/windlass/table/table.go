@@ -1,5 +1,5 @@
-// Package table prints objects as the rows and columns that kubectl's users know: which columns there are is read from
-// the kind's descriptor, ages are told as kubectl tells them.
+// Package table prints objects as rows and columns, as kubectl does: the columns come from the kind's descriptor, and
+// ages have kubectl's form.
 package table
 
 import (

@@ -65,7 +65,7 @@ func TestObjectsAreShownAsKubectlShowsThem(t *testing.T) {
 			"NAME,STATUS,ROLES,AGE,VERSION|a,Ready,<none>,90m,",
 		},
 		{
-			"a cordoned node of which nothing is heard",
+			"a cordoned node without heartbeats",
 			table.Options{},
 			&nodev1.Node{Metadata: meta("a"), Status: ready("Unknown"), Spec: &nodev1.NodeSpec{Unschedulable: proto.Bool(true)}},
 			"NAME,STATUS,ROLES,AGE,VERSION|a,NotReady SchedulingDisabled,<none>,90m,",

@@ -40,7 +40,7 @@ func podCell(p *schedulingv1.Pod, c *metav1.Column, now time.Time) string {
 	return generic(p, c, now)
 }
 
-// PodStatus says in one word how a pod is: its phase, or what is more telling.
+// PodStatus returns the status of a pod in one word, as kubectl does: its phase, or a more specific reason.
 func PodStatus(p *schedulingv1.Pod) string {
 	st := p.GetStatus()
 	status := st.GetPhase()

@@ -29,7 +29,7 @@ func TestWorkloadsAndUpdatesAreShownAsKubectlAndOcShowThem(t *testing.T) {
 		want   string
 	}{
 		{
-			"a pod that nobody has looked at", true, &schedulingv1.Pod{},
+			"a pod without a node", true, &schedulingv1.Pod{},
 			`"spec":{"containers":[{"name":"a"}]},"status":{"phase":"Pending"}`,
 			"NAME,READY,STATUS,RESTARTS,AGE,IP,NODE|x,0/1,Pending,0,90m,<none>,<none>",
 		},

@@ -16,7 +16,7 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 )
 
-// create is the flags of "adm release new".
+// releaseNew is the flags of "adm release new".
 type releaseNew struct {
 	build            release.Build
 	to, created      string

@@ -17,7 +17,7 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 )
 
-// Goal is a state of an object to wait for. met is called with the current object on every change, nil if it does not
+// Goal is a state of an object to wait for. Met is called with the current object on every change, nil if it does not
 // exist.
 type Goal struct {
 	Kind            client.Kind
