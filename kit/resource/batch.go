@@ -14,23 +14,22 @@ import (
 )
 
 const (
-	// batchOps is how many objects share a transaction: below the 128 operations that a member takes, with room for the
-	// fence.
+	// batchOps is how many objects share a transaction: below etcd's limit of 128 operations, with room for the fence.
 	batchOps = 100
-	// batchBytes is how large they are together, unless it is one alone: a member takes 8 MiB, and what is larger would
-	// fail again and again, with every object that shares the batch.
+	// batchBytes is the total size of the objects of a transaction; a larger object is written alone. A member accepts 8
+	// MiB: a larger transaction would always fail, with every object in it.
 	batchBytes = 1 << 20
-	// batchCommits is how many transactions of one batch are under way at once.
+	// batchCommits is how many transactions of one batch run concurrently.
 	batchCommits = 4
 )
 
-// Written is what became of one object of a batch.
+// Written is the result of writing one object of a batch.
 type Written[T object.Object] struct {
 	Object T // as stored; the zero T where Err is set
 	Err    error
 }
 
-// CreateAll stores many new objects, each for itself: what is refused does not keep the others. Many share a
+// CreateAll stores many new objects independently: a refused object does not affect the others. Many share a
 // transaction and a revision. The results are in the order of objs.
 func (t *Table[T]) CreateAll(ctx context.Context, objs []T, opts ...WriteOptions) []Written[T] {
 	out := make([]Written[T], len(objs))
@@ -49,9 +48,9 @@ func (t *Table[T]) CreateAll(ctx context.Context, objs []T, opts ...WriteOptions
 	return out
 }
 
-// ModifyAll has f change a copy of each named object, and stores those that are still as the cache shows them; one that
-// is not is read anew and changed by itself, as by Modify. f is called for one object at a time and may run several
-// times for it. The results are in the order of keys.
+// ModifyAll has f change a copy of each named object, and stores those that are unchanged since the cache read them;
+// any other is read again and changed separately, as by Modify. f is called for one object at a time and may run
+// several times for it. The results are in the order of keys.
 func (t *Table[T]) ModifyAll(ctx context.Context, keys []object.Key, f func(obj T) error,
 	opts ...WriteOptions,
 ) []Written[T] {
@@ -73,7 +72,7 @@ func (t *Table[T]) ModifyAll(ctx context.Context, keys []object.Key, f func(obj 
 			out[i].Object = old
 			continue
 		}
-		if released(old, next) { // a deletion, which a batch of puts has no place for
+		if released(old, next) { // a deletion, which a batch of puts cannot contain
 			out[i].Object, out[i].Err = t.Modify(ctx, key, f, opts...)
 			continue
 		}
@@ -85,19 +84,19 @@ func (t *Table[T]) ModifyAll(ctx context.Context, keys []object.Key, f func(obj 
 	return out
 }
 
-// prepared is a checked object of a batch that waits to be stored.
+// prepared is an object of a batch that passed all checks and is not stored yet.
 type prepared[T object.Object] struct {
 	at   int // place in the batch
 	next T
 	was  int64 // revision that it replaces; 0 for a new one
 }
 
-// commitAll stores checked objects, many in a transaction. Those for which a transaction is refused are taken out of it
-// and stored by alone; so are those that are named once more, after the others.
+// commitAll stores prepared objects, many in a transaction. Objects for which a transaction is refused are removed from
+// it and stored by alone; so are repeated objects, after the others.
 func (t *Table[T]) commitAll(ctx context.Context, ready []prepared[T], out []Written[T], dryRun bool,
 	alone func(prepared[T]) (T, error),
 ) {
-	if dryRun || t.cfg.Claims != nil { // nothing is written, or each object with its claims
+	if dryRun || t.cfg.Claims != nil { // nothing is written, or each object is written with its claims
 		for _, p := range ready {
 			out[p.at].Object, out[p.at].Err = alone(p)
 		}
@@ -124,13 +123,13 @@ func (t *Table[T]) commitAll(ctx context.Context, ready []prepared[T], out []Wri
 			return nil
 		})
 	}
-	_ = group.Wait() // what went wrong stands in out
+	_ = group.Wait() // the errors are in out
 	for _, p := range again {
 		out[p.at].Object, out[p.at].Err = alone(p)
 	}
 }
 
-// transaction returns how many objects from the first on share a transaction.
+// transaction returns how many objects at the head of a list share a transaction.
 func transaction[T object.Object](list []prepared[T]) int {
 	size := 0
 	for n, p := range list {
@@ -141,7 +140,7 @@ func transaction[T object.Object](list []prepared[T]) int {
 	return len(list)
 }
 
-// commitPart stores objects in one transaction, without those that another write was faster for: alone stores these.
+// commitPart stores objects in one transaction, except those that a concurrent write changed: alone stores these.
 func (t *Table[T]) commitPart(ctx context.Context, part []prepared[T], out []Written[T],
 	alone func(prepared[T]) (T, error),
 ) {

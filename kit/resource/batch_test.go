@@ -44,7 +44,7 @@ func TestWhatIsRefusedInABatchDoesNotKeepTheOthers(t *testing.T) {
 			}
 		}
 	}
-	// The transaction that was refused for the name that was taken went in without it.
+	// The transaction that was refused for the existing name was committed without it.
 	if len(revisions) != 3 {
 		t.Errorf("%d revisions for 248 objects, want 3", len(revisions))
 	}
@@ -117,7 +117,7 @@ func createMany(t testing.TB, f fixture, n int) []object.Key {
 	return keys
 }
 
-// race changes an object, as somebody who is faster than a batch.
+// race changes an object, as a concurrent writer does before a batch.
 func race(t testing.TB, f fixture, s *machinev1.MachineSet) {
 	t.Helper()
 	next := object.Clone(s)
@@ -148,7 +148,7 @@ func BenchmarkABatchWithAConflict(b *testing.B) {
 	}
 }
 
-// One caller's large objects must not keep those of others from being written, which share their batch.
+// Large objects of one caller must not prevent writes of others that share their batch.
 func TestABatchOfLargeObjectsIsWritten(t *testing.T) {
 	f := serve(t, resource.Config[*machinev1.MachineSet]{})
 	var all []*machinev1.MachineSet
@@ -181,11 +181,11 @@ func TestABatchChangesWhatIsThereNow(t *testing.T) {
 		f.create(t, set(fmt.Sprintf("m-%d", i), int32(i)))
 		keys = append(keys, object.Key{Namespace: ns, Name: fmt.Sprintf("m-%d", i)})
 	}
-	keys = append(keys, object.Key{Namespace: ns, Name: "nobody"})
+	keys = append(keys, object.Key{Namespace: ns, Name: "missing"})
 	raced := false
 	out := f.table.ModifyAll(t.Context(), keys, func(s *machinev1.MachineSet) error {
 		if s.GetMetadata().GetName() == "m-2" && !raced {
-			raced = true // somebody else is faster: the batch must see it, not write over it
+			raced = true // a concurrent write comes first: the batch must not overwrite it
 			race(t, f, s)
 		}
 		s.Spec.Replicas = proto.Int32(s.GetSpec().GetReplicas() + 10)
@@ -240,7 +240,7 @@ func TestABatchThatTakesTheLastFinalizerLetsAnObjectGo(t *testing.T) {
 	_, err := f.table.Get(t.Context(), ns, "a")
 	wantReason(t, err, codes.NotFound, metav1.ErrorReason_ERROR_REASON_NOT_FOUND)
 	if _, err := f.table.Get(t.Context(), ns, "b"); err != nil {
-		t.Errorf("b, which nobody deletes: %v", err)
+		t.Errorf("b, which is not deleted: %v", err)
 	}
 }
 
@@ -259,14 +259,14 @@ func TestAnObjectWithAGraceStaysUntilItIsAskedToGoAtOnce(t *testing.T) {
 	if m := first.GetMetadata(); m.GetDeletionGracePeriodSeconds() != 30 || m.GetDeletionTimestamp() == nil {
 		t.Errorf("deleted: %v", m)
 	}
-	// A longer time than it has changes nothing, a shorter one does.
+	// A longer grace period changes nothing, a shorter one does.
 	for _, c := range []struct{ asked, want int32 }{{60, 30}, {5, 5}, {10, 5}} {
 		got, err := f.table.Delete(t.Context(), ns, "a", nil, resource.WriteOptions{Grace: &c.asked})
 		if err != nil || got.GetMetadata().GetDeletionGracePeriodSeconds() != c.want {
 			t.Errorf("asked with %d: %v, %v; want %d", c.asked, got.GetMetadata(), err, c.want)
 		}
 	}
-	// A write meanwhile does not let it go.
+	// A write in the meantime does not remove it.
 	if _, err := f.table.Modify(t.Context(), object.Key{Namespace: ns, Name: "a"}, func(s *machinev1.MachineSet) error {
 		s.Status = &machinev1.MachineSetStatus{Replicas: proto.Int32(1)}
 		return nil

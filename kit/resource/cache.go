@@ -10,7 +10,7 @@ import (
 	"k8s.io/utils/third_party/forked/golang/btree"
 )
 
-// What a cache remembers for watches that resume: some seconds of the busiest kind.
+// Limits of the ring of changes from which watches resume: some seconds of the busiest kind.
 const (
 	ringSize  = 4096     // revisions
 	ringBytes = 32 << 20 // encoded bytes of the objects, most of which the cache has anyway
@@ -19,7 +19,7 @@ const (
 // Change is one object's change at one revision.
 type Change[T object.Object] struct {
 	Key      object.Key
-	Object   T    // after the change; for a deletion as it was last, at the revision of the deletion
+	Object   T    // after the change; for a deletion the last state, with the revision of the deletion
 	Previous T    // before the change; the zero T if it was created
 	Existed  bool // whether Previous is set
 	Deleted  bool
@@ -33,19 +33,19 @@ type step[T object.Object] struct {
 	bytes    int
 }
 
-// Cache is a copy of all objects of a kind in memory. Its messages are shared: nobody may modify them.
-// All methods may be called concurrently.
+// Cache is a copy of all objects of a kind in memory. Its messages are shared and must not be modified. All methods are
+// safe for concurrent use.
 type Cache[T object.Object] struct {
 	mu       sync.RWMutex
-	objects  *btree.BTree[entry[T]] // read by its clones too, so what is in it changes by Step and Replace alone
-	revision int64                  // everything up to here is in objects
-	latest   *view[T]               // of objects as they are now; nil until somebody asks
-	kept     []*view[T]             // for lists that go on
+	objects  *btree.BTree[entry[T]] // shared with clones, so only Step and Replace modify it
+	revision int64                  // objects has all changes up to here
+	latest   *view[T]               // of the current objects; nil until it is needed
+	kept     []*view[T]             // for further pages of lists
 	synced   chan struct{}
 	moved    chan struct{} // closed and replaced each time that the revision moves
 	indexes  map[string]*index[T]
 
-	telling     sync.Mutex // held while a change is taken in and told, so that changes are told in order
+	notifying   sync.Mutex // held while a change is applied and subscribers are notified, which keeps the order
 	subscribers []func(Change[T])
 
 	ring  []*step[T] // the last steps, oldest first
@@ -73,11 +73,11 @@ func (c *Cache[T]) Lookup(namespace, name string) (T, bool) {
 // All returns all objects in the order of Objects; the caller must not modify them.
 func (c *Cache[T]) All() []T { return slices.Collect(c.Objects()) }
 
-// Objects returns all objects as they are at the call, ordered by namespace and name as their records in etcd are; the
-// caller must not modify them. It costs next to nothing: what does not need a slice of them iterates.
+// Objects returns all objects at the time of the call, ordered by namespace and name as their records in etcd are; the
+// caller must not modify them. It copies nothing: prefer it to All where no slice is needed.
 func (c *Cache[T]) Objects() iter.Seq[T] { return c.view().all() }
 
-// Keys returns the keys of all objects, as Key.String writes them, in the order of Objects.
+// Keys returns the keys of all objects, in the format of Key.String and the order of Objects.
 func (c *Cache[T]) Keys() []string {
 	v := c.view()
 	out := make([]string, 0, v.objects.Len())
@@ -88,15 +88,15 @@ func (c *Cache[T]) Keys() []string {
 	return out
 }
 
-// In returns the objects of a namespace as they are at the call, ordered by name; the caller must not modify them.
+// In returns the objects of a namespace at the time of the call, ordered by name; the caller must not modify them.
 func (c *Cache[T]) In(namespace string) iter.Seq[T] { return c.view().after(namespace, object.Key{}) }
 
-// Subscribe has f called with every change from now on, in order, and before that once with each object that is there,
-// as if it had just been created. The cache shows what f is told of, or what is newer. f must return at once, as the
-// Add of a queue does, and must not modify objects.
+// Subscribe calls f once with each existing object, as if it had just been created, and then with every change, in
+// order. When f is called the cache has that change, or a newer state. f must return immediately, as the Add of a queue
+// does, and must not modify objects.
 func (c *Cache[T]) Subscribe(f func(Change[T])) {
-	c.telling.Lock()
-	defer c.telling.Unlock()
+	c.notifying.Lock()
+	defer c.notifying.Unlock()
 	c.subscribers = append(c.subscribers, f)
 	for o := range c.Objects() {
 		f(Change[T]{Key: object.KeyOf(o), Object: o})
@@ -123,14 +123,14 @@ func (c *Cache[T]) WaitSynced(ctx context.Context) error {
 	}
 }
 
-// Revision returns the revision up to which the cache shows everything.
+// Revision returns the revision up to which the cache has all changes.
 func (c *Cache[T]) Revision() int64 {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.revision
 }
 
-// WaitRevision waits until the cache shows everything up to a revision, or ctx ends.
+// WaitRevision waits until the cache has all changes up to a revision, or ctx ends.
 func (c *Cache[T]) WaitRevision(ctx context.Context, revision int64) error {
 	for {
 		reached, moved := c.reached(revision)
@@ -145,18 +145,19 @@ func (c *Cache[T]) WaitRevision(ctx context.Context, revision int64) error {
 	}
 }
 
-// reached reports whether the cache shows everything up to a revision. moved is closed when it shows more than now.
+// reached reports whether the cache has all changes up to a revision. moved is closed when the cache's revision
+// changes.
 func (c *Cache[T]) reached(revision int64) (reached bool, moved <-chan struct{}) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.revision >= revision, c.moved
 }
 
-// Replace sets the whole content as it was at a revision. Subscribers hear of every object that differs, watches that
-// have not come so far must list again.
+// Replace sets the complete content at a revision. Subscribers are notified of every object that differs; watches that
+// are behind the revision must list again.
 func (c *Cache[T]) Replace(objects []T, revision int64) {
-	c.telling.Lock()
-	defer c.telling.Unlock()
+	c.notifying.Lock()
+	defer c.notifying.Unlock()
 	c.mu.Lock()
 	before := c.objects
 	c.objects, c.latest, c.kept = newObjects[T](), nil, nil
@@ -187,13 +188,13 @@ func (c *Cache[T]) Replace(objects []T, revision int64) {
 	c.ring, c.held, c.floor = nil, 0, revision
 	c.advance(revision)
 	c.mu.Unlock()
-	c.tell(changed)
+	c.notify(changed)
 }
 
-// Step takes in all changes of one revision; none means that nothing happened up to it.
+// Step applies all changes of one revision; without changes it only advances the revision.
 func (c *Cache[T]) Step(revision int64, changes []Change[T]) {
-	c.telling.Lock()
-	defer c.telling.Unlock()
+	c.notifying.Lock()
+	defer c.notifying.Unlock()
 	c.mu.Lock()
 	if revision < c.revision || (revision == c.revision && len(changes) == 0) {
 		c.mu.Unlock()
@@ -220,7 +221,7 @@ func (c *Cache[T]) Step(revision int64, changes []Change[T]) {
 		c.ring, c.held = append(c.ring, s), c.held+s.bytes
 		for len(c.ring) > ringSize || c.held > ringBytes && len(c.ring) > 1 {
 			c.floor, c.held = c.ring[0].revision, c.held-c.ring[0].bytes
-			c.ring[0] = nil // let the garbage collector have it before the slice moves on
+			c.ring[0] = nil // release the memory before the slice moves on
 			c.ring = c.ring[1:]
 		}
 		c.dropViews()
@@ -228,10 +229,10 @@ func (c *Cache[T]) Step(revision int64, changes []Change[T]) {
 	}
 	c.advance(revision)
 	c.mu.Unlock()
-	c.tell(changes)
+	c.notify(changes)
 }
 
-// advance notes that everything up to a revision is in the cache. The lock is held.
+// advance records that the cache has all changes up to a revision. The lock is held.
 func (c *Cache[T]) advance(revision int64) {
 	c.revision = revision
 	if c.latest != nil {
@@ -246,8 +247,8 @@ func (c *Cache[T]) advance(revision int64) {
 	}
 }
 
-// tell tells all subscribers of changes.
-func (c *Cache[T]) tell(changes []Change[T]) {
+// notify calls all subscribers with changes.
+func (c *Cache[T]) notify(changes []Change[T]) {
 	for _, ch := range changes {
 		for _, f := range c.subscribers {
 			f(ch)

@@ -12,11 +12,11 @@ import (
 	"github.com/windlass-dev/windlass/kit/store"
 )
 
-// Claim is a value that at most one object of a kind holds at a time, over all namespaces. It is taken and given up in
-// the transaction that writes the object, so two concurrent writes cannot both hold it.
+// Claim is a value that at most one object of a kind holds at a time, over all namespaces. It is acquired and released
+// in the transaction that writes the object, so two concurrent writes cannot both acquire it.
 type Claim struct {
 	What  string // what the value is, in the key and in messages, such as "name" or "providerID"
-	Value string // a claim with an empty value is none
+	Value string // a claim with an empty value is ignored
 	Path  string // field that holds the value, in JSON names
 }
 
@@ -47,13 +47,13 @@ func (t *Table[T]) claims(o T) []Claim {
 	return slices.DeleteFunc(t.cfg.Claims(o), func(c Claim) bool { return c.Value == "" })
 }
 
-// claimKey is outside of the prefix of the kind's objects.
+// claimKey returns the key of a claim's record, which is outside of the prefix of the kind's objects.
 func (t *Table[T]) claimKey(c Claim) string {
 	return t.typ.GetPlural() + ".claims/" + c.What + "/" + c.Value
 }
 
-// claimOps returns the operations that make the claims of old those of next. Either may be the zero T. What next keeps
-// is not touched.
+// claimOps returns the operations that replace the claims of old by those of next. Either may be the zero T. Claims
+// that next keeps are not written.
 func (t *Table[T]) claimOps(ctx context.Context, old, next T) ([]store.Op, error) {
 	had, wants := t.claims(old), t.claims(next)
 	same := func(c Claim) func(Claim) bool {
@@ -102,7 +102,7 @@ func (t *Table[T]) commit(ctx context.Context, op store.Op, old, next T) (int64,
 	return revision, err
 }
 
-// taken says who holds the claim with a key.
+// taken returns the error that names the holder of the claim with a key.
 func (t *Table[T]) taken(obj T, key string, value []byte) error {
 	for _, c := range t.claims(obj) {
 		if t.claimKey(c) != key {
@@ -136,8 +136,8 @@ func (t *Table[T]) freeClaims(ctx context.Context, old, next T) error {
 	return nil
 }
 
-// HoldClaims takes the claims of objects that were stored before their kind had any. It returns an error for each claim
-// that another object holds; such a claim stays where it is.
+// HoldClaims acquires the claims of objects that were stored before their kind had claims. It returns an error for each
+// claim that another object holds; such a claim is not changed.
 func (t *Table[T]) HoldClaims(ctx context.Context) error {
 	page, err := t.st.List(ctx, t.typ.GetPlural()+".claims/", store.ListOptions{})
 	if err != nil {
@@ -168,7 +168,7 @@ func (t *Table[T]) holdClaim(ctx context.Context, o T, c Claim) error {
 	}
 	_, err = t.st.Commit(ctx, store.Check(t.key(object.KeyOf(o)), revisionOf(o)), store.Put(t.claimKey(c), value, 0))
 	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExists) {
-		return nil // the object or the claim changed since; the next call finds out
+		return nil // the object or the claim changed since; the next call handles it
 	}
 	return err
 }

@@ -9,21 +9,21 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// interest is the narrowest group of objects, of those that the cache tells apart, that a watch wants some of. The zero
-// interest is all objects.
+// interest is the smallest group of objects that the cache can find by an index and that includes all objects of a
+// watch. The zero interest is all objects.
 type interest struct {
-	index string // "name", "namespace", or that of the cache
+	index string // "name", "namespace", or the name of an index of the cache
 	value string
 }
 
 const (
-	byName      = "name" // in whatever namespace
+	byName      = "name" // in any namespace
 	byNamespace = "namespace"
 )
 
-// feed holds the changes that one watch has yet to send. A change is added only to the feeds whose interest it touches,
-// so its cost does not grow with the number of watches. Telling every watch of every change took 32 ms for 5,000 of
-// them. The cache's lock guards a feed.
+// feed holds the changes that one watch has not sent yet. A change is added only to the feeds whose interest includes
+// it, so its cost does not grow with the number of watches: notifying 5,000 watches of every change took 32 ms. The
+// cache's lock guards a feed.
 type feed[T object.Object] struct {
 	cache   *Cache[T]
 	of      interest
@@ -51,7 +51,7 @@ func (c *Cache[T]) interestOf(namespace string, sel Selection) interest {
 	return interest{}
 }
 
-// newFeed returns a feed of what changes after a revision; false if the cache no longer knows all of that. It must be
+// newFeed returns a feed of the changes after a revision; false if the ring no longer has all of them. The feed must be
 // closed.
 func (c *Cache[T]) newFeed(of interest, after int64) (*feed[T], bool) {
 	c.mu.Lock()
@@ -89,9 +89,9 @@ func (f *feed[T]) close() {
 	}
 }
 
-// take returns what came since the last call, and the revision up to which that tells everything; false if something is
+// take returns the changes since the last call, and the revision up to which they are complete; false if changes are
 // missing.
-func (f *feed[T]) take() (steps []*step[T], upTo int64, whole bool) {
+func (f *feed[T]) take() (steps []*step[T], upTo int64, complete bool) {
 	c := f.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,7 +99,7 @@ func (f *feed[T]) take() (steps []*step[T], upTo int64, whole bool) {
 	return steps, max(c.revision, f.after), !f.lost
 }
 
-// feed brings a step to the feeds of those that it may concern. The lock is held.
+// feed adds a step to the feeds whose interest may include it. The lock is held.
 func (c *Cache[T]) feed(s *step[T]) {
 	if len(c.feeds) == 0 {
 		return
@@ -111,7 +111,7 @@ func (c *Cache[T]) feed(s *step[T]) {
 	}
 }
 
-// interests returns whose feeds a step may concern. The lock is held.
+// interests returns the interests that may include a change of a step. The lock is held.
 func (c *Cache[T]) interests(s *step[T]) map[interest]struct{} {
 	out := map[interest]struct{}{{}: {}}
 	for i := range s.changes {
@@ -132,7 +132,7 @@ func (c *Cache[T]) interests(s *step[T]) map[interest]struct{} {
 	return out
 }
 
-// concerns reports whether a change may concern an interest. The lock is held.
+// concerns reports whether an interest may include a change. The lock is held.
 func (c *Cache[T]) concerns(ch *Change[T], of interest) bool {
 	switch of.index {
 	case "":
@@ -146,8 +146,8 @@ func (c *Cache[T]) concerns(ch *Change[T], of interest) bool {
 	return slices.Contains(x.of(ch.Object), of.value) || ch.Existed && slices.Contains(x.of(ch.Previous), of.value)
 }
 
-// add has a feed tell a step. A feed whose reader is further behind than the ring reaches is lost: it must not hold in
-// memory what the ring has forgotten. The lock is held.
+// add adds a step to a feed. A feed whose reader is further behind than the ring is lost: it must not keep in memory
+// what the ring has dropped. The lock is held.
 func (f *feed[T]) add(s *step[T]) {
 	if s.revision <= f.after || f.lost {
 		return
@@ -166,7 +166,7 @@ func (f *feed[T]) wake() {
 	}
 }
 
-// loseFeeds ends all feeds: what changed is not known. The lock is held.
+// loseFeeds marks all feeds as lost, because the changes are not known. The lock is held.
 func (c *Cache[T]) loseFeeds() {
 	for _, feeds := range c.feeds {
 		for f := range feeds {
@@ -176,13 +176,13 @@ func (c *Cache[T]) loseFeeds() {
 	}
 }
 
-// frames are the events of one change as they travel, each made once for all watches.
+// frames are the events of one change, each encoded once for all watches.
 type frames[T object.Object] struct {
 	added, modified, deleted, gone atomic.Pointer[Event[T]]
 }
 
-// event returns the event of a change as a selection sees it: an object that comes to match was added, one that no
-// longer does was deleted. False if it sees none.
+// event returns the event of a change for a selection: an object that begins to match is added, one that no longer
+// matches is deleted. False if there is none.
 func (s *step[T]) event(i int, want func(T) bool) (*Event[T], bool) {
 	ch, f := &s.changes[i], &s.frames[i]
 	before := ch.Existed && want(ch.Previous)
@@ -205,7 +205,7 @@ func (s *step[T]) event(i int, want func(T) bool) (*Event[T], bool) {
 	return nil, false
 }
 
-// once returns the event at p, which it makes if there is none. Of several at once the first stays.
+// once returns the event at p, and creates it if there is none. Of concurrent calls the first one sets it.
 func once[T object.Object](p *atomic.Pointer[Event[T]], typ string, o T) *Event[T] {
 	if e := p.Load(); e != nil {
 		return e

@@ -47,7 +47,7 @@ func write(c *Cache[*machinev1.MachineSet], k object.Key, policy *string,
 	return ch, true
 }
 
-// mirror is what a watch has been told.
+// mirror is the state that a watch has received.
 type mirror struct {
 	name    string
 	f       *feed[*machinev1.MachineSet]
@@ -55,15 +55,15 @@ type mirror struct {
 	objects map[object.Key]string // resourceVersion
 }
 
-// drain takes in what waits, and checks that each event fits to those before it.
+// drain applies the waiting events, and checks that each is consistent with those before it.
 func (m *mirror) drain(t *rapid.T) {
-	steps, upTo, whole := m.f.take()
-	if !whole {
+	steps, upTo, complete := m.f.take()
+	if !complete {
 		t.Fatalf("%s is lost", m.name)
 	}
 	for _, s := range steps {
 		if s.revision > upTo {
-			t.Fatalf("%s: a step of %d, told up to %d", m.name, s.revision, upTo)
+			t.Fatalf("%s: a step of %d, complete up to %d", m.name, s.revision, upTo)
 		}
 		err := s.send(m.want, func(e Events[*machinev1.MachineSet]) error {
 			for _, ev := range e.Events {
@@ -85,7 +85,7 @@ func (m *mirror) drain(t *rapid.T) {
 	}
 }
 
-// Whatever a watch wants and whenever it looks, what it was told is what a list shows, told once and in order.
+// A watch with any selection receives the same state as a list, at any time, each change once and in order.
 func TestWhatAWatchIsToldIsWhatAListShows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := indexed()
@@ -174,13 +174,13 @@ func TestWhatAWatchIsToldIsWhatAListShows(t *testing.T) {
 				}
 			}
 			if fmt.Sprint(m.objects) != fmt.Sprint(want) {
-				t.Fatalf("%s was told %v, want %v", m.name, m.objects, want)
+				t.Fatalf("%s received %v, want %v", m.name, m.objects, want)
 			}
 		}
 	})
 }
 
-// A change costs those whom it concerns.
+// A change is added only to the feeds whose interest includes it.
 func TestAWatchIsWokenByWhatItMayWantAlone(t *testing.T) {
 	c := indexed()
 	feeds := map[string]*feed[*machinev1.MachineSet]{}
@@ -228,7 +228,7 @@ func TestAWatchIsWokenByWhatItMayWantAlone(t *testing.T) {
 	}
 }
 
-// Watches that fall behind what the cache remembers keep nothing in memory, and are told to list again.
+// Watches that fall behind the ring keep nothing in memory, and must list again.
 func TestAWatchThatFallsBehindIsLost(t *testing.T) {
 	c := indexed()
 	slow, _ := c.newFeed(interest{}, c.Revision())
@@ -238,8 +238,8 @@ func TestAWatchThatFallsBehindIsLost(t *testing.T) {
 		ch, _ := write(c, object.Key{Namespace: "a", Name: "x"}, &large, revision)
 		c.Step(revision, []Change[*machinev1.MachineSet]{ch})
 	}
-	if steps, _, whole := slow.take(); whole || len(steps) > 0 {
-		t.Errorf("%d steps, whole: %v", len(steps), whole)
+	if steps, _, complete := slow.take(); complete || len(steps) > 0 {
+		t.Errorf("%d steps, complete: %v", len(steps), complete)
 	}
 	if c.held > ringBytes {
 		t.Errorf("the ring has %d bytes", c.held)
@@ -249,8 +249,8 @@ func TestAWatchThatFallsBehindIsLost(t *testing.T) {
 	}
 	next, _ := c.newFeed(interest{}, c.Revision())
 	c.Replace(nil, c.Revision()+5)
-	if _, _, whole := next.take(); whole {
-		t.Error("a watch goes on over changes that are not known")
+	if _, _, complete := next.take(); complete {
+		t.Error("a watch continues over changes that are not known")
 	}
 }
 
@@ -305,12 +305,13 @@ func TestTheBytesOfAnEventAreShared(t *testing.T) {
 	}
 }
 
-// Who asks while a read is under way is answered by the next one: the first may have read before the asker's own write.
+// A caller that arrives while a read runs gets the result of the next one: the running one may be older than the
+// caller's own write.
 func TestAReadBeginsAfterItsCaller(t *testing.T) {
 	var r reads
 	first, run := r.join()
 	if !run {
-		t.Fatal("nobody runs the first read")
+		t.Fatal("the first caller does not run the read")
 	}
 	asked, answer := make(chan struct{}), make(chan int64)
 	go r.run(func() (int64, error) {
@@ -352,7 +353,7 @@ func BenchmarkAChangeAmongWatches(b *testing.B) {
 	}
 	frame := NewFrame(methods[Watch].Output())
 	ctx, cancel := context.WithCancel(b.Context())
-	told, ended := make(chan struct{}, watches), make(chan error, watches)
+	received, ended := make(chan struct{}, watches), make(chan error, watches)
 	for i := range watches {
 		sel, err := ParseSelection("", fmt.Sprintf("%s=node-%04d", policyField, i))
 		if err != nil {
@@ -369,7 +370,7 @@ func BenchmarkAChangeAmongWatches(b *testing.B) {
 					if _, err := proto.Marshal(m); err != nil {
 						return err
 					}
-					told <- struct{}{}
+					received <- struct{}{}
 					return nil
 				})
 		}()
@@ -383,7 +384,7 @@ func BenchmarkAChangeAmongWatches(b *testing.B) {
 		policy := o.GetSpec().GetDeletePolicy()
 		ch, _ := write(c, object.KeyOf(o), &policy, revision)
 		c.Step(revision, []Change[*machinev1.MachineSet]{ch})
-		<-told
+		<-received
 	}
 	cancel()
 	for range watches {

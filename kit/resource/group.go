@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Served is a Table of whatever kind.
+// Served is a Table of any kind.
 type Served interface {
 	Type() *metav1.ResourceType
 	Run(ctx context.Context) error
@@ -19,8 +19,8 @@ type Served interface {
 	register(s grpc.ServiceRegistrar, desc *grpc.ServiceDesc, impl any) error
 }
 
-// Group is the tables of one service: what is added is served, kept up to date and waited for. Add all tables before
-// Run and WaitSynced are called; these may be called concurrently.
+// Group is the tables of one service, which it serves, keeps up to date and waits for. Add all tables before calling
+// Run or WaitSynced; these may be called concurrently.
 type Group struct {
 	server grpc.ServiceRegistrar
 	tables []Served
@@ -30,13 +30,14 @@ type Group struct {
 // NewGroup returns an empty group, whose tables s serves.
 func NewGroup(s grpc.ServiceRegistrar) *Group { return &Group{server: s} }
 
-// Add serves a table's kind, as Register does, and makes the table one of the group.
+// Add serves a table's kind, as Register does, and adds the table to the group.
 func (g *Group) Add(t Served, desc *grpc.ServiceDesc, impl any) {
 	g.tables = append(g.tables, t)
 	g.err = errors.Join(g.err, t.register(g.server, desc, impl))
 }
 
-// Run keeps the caches of all tables up to date until ctx ends. It fails at once if a table could not be registered.
+// Run keeps the caches of all tables up to date until ctx ends. It fails immediately if a table could not be
+// registered.
 func (g *Group) Run(ctx context.Context) error {
 	if g.err != nil {
 		return g.err
@@ -48,8 +49,8 @@ func (g *Group) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// WaitSynced waits until the caches of all tables have been filled for the first time. The error of a ctx that ends
-// before names the kind that was waited for.
+// WaitSynced waits until the caches of all tables have been filled for the first time. If ctx ends before, the error
+// names the kind that it waited for.
 func (g *Group) WaitSynced(ctx context.Context) error {
 	for _, t := range g.tables {
 		if err := t.WaitSynced(ctx); err != nil {

@@ -11,9 +11,9 @@ type index[T object.Object] struct {
 	objects map[string]map[object.Key]T
 }
 
-// Index has ByIndex find objects by the values that of returns. A watch whose field selector asks for one value of the
-// field name, such as "spec.nodeName=n1", receives changes of objects with that value only. It is called before the
-// cache is filled; of must be pure.
+// Index declares an index for ByIndex; of returns the values under which an object is found. A watch whose field
+// selector requires one value of the field name, such as "spec.nodeName=n1", is woken only by changes of objects with
+// that value. Index must be called before the cache is filled, and of must be pure.
 func (c *Cache[T]) Index(name string, of func(T) []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -35,7 +35,7 @@ func (c *Cache[T]) ByIndex(name, value string) []T {
 	return out
 }
 
-// enter notes an object in all indexes. The lock is held.
+// enter adds an object to all indexes. The lock is held.
 func (c *Cache[T]) enter(k object.Key, o T) {
 	for _, x := range c.indexes {
 		for _, v := range x.of(o) {

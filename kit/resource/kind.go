@@ -1,8 +1,8 @@
-// Package resource serves one kind of object: its records in etcd, one cache that is kept in step by one watch, the
+// Package resource serves one kind of object: its records in etcd, one cache that is kept in sync by one watch, the
 // standard methods (get, list, create, update, patch, apply, delete, watch) over gRPC, and the same as Go methods for
 // the service that owns the kind. It promises that every write compares the revision it was decided on, that a writer
-// sees its own writes in the cache, and that a watch shows every change once and in order. What a kind means (defaults,
-// rules beyond those in its proto, who may write what) comes from its owner in a Config.
+// sees its own writes in the cache, and that a watch returns every change once and in order. What is specific to a kind
+// (defaults, rules beyond those in its proto, who may write what) is in the Config of its owner.
 package resource
 
 import (
@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// service returns the gRPC service that serves the kind of a message: by our rule it stands in the same package and is
-// named after the kind.
+// service returns the gRPC service that serves the kind of a message: by convention it is in the same package and named
+// after the kind.
 func service(d protoreflect.MessageDescriptor) (protoreflect.ServiceDescriptor, error) {
 	name := d.FullName() + "Service"
 	found, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
@@ -25,7 +25,7 @@ func service(d protoreflect.MessageDescriptor) (protoreflect.ServiceDescriptor, 
 	}
 	svc, ok := found.(protoreflect.ServiceDescriptor)
 	if !ok {
-		return nil, fmt.Errorf("service of %s: %s is no service", d.FullName(), name)
+		return nil, fmt.Errorf("service of %s: %s is not a service", d.FullName(), name)
 	}
 	return svc, nil
 }
@@ -46,7 +46,7 @@ const (
 	Watch        Method = "Watch"
 )
 
-// Methods returns the standard methods that a kind's service has, by their meaning.
+// Methods returns the standard methods of a kind's service.
 func Methods(d protoreflect.MessageDescriptor) (map[Method]protoreflect.MethodDescriptor, error) {
 	svc, err := service(d)
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// pageToken is where a list goes on. It is opaque to callers.
+// pageToken is the position at which a list continues. It is opaque to callers.
 type pageToken struct {
 	Revision int64  `json:"r"`
-	After    string `json:"a"` // the record of the last object, as Table.key names it
+	After    string `json:"a"` // the key of the last object's record, see Table.key
 }
 
 func (t pageToken) String() string {
@@ -33,21 +33,21 @@ func parsePageToken(s string) (pageToken, error) {
 		err = json.Unmarshal(raw, &t)
 	}
 	if err != nil || t.Revision <= 0 {
-		return t, rpcerr.Invalid(object.Fault{Path: "continue", Description: "is no token of an earlier page"})
+		return t, rpcerr.Invalid(object.Fault{Path: "continue", Description: "is not a token of a previous page"})
 	}
 	return t, nil
 }
 
-// page is a part of a list. All pages of a list show one revision.
+// page is a part of a list. All pages of a list are at one revision.
 type page[T object.Object] struct {
 	items []T // shared with the cache: they must not be modified
 	meta  *metav1.ListMeta
 	limit int // most items; 0: all
-	bytes int // encoded, of the items; counted with a limit alone
+	bytes int // encoded size of the items; counted only if there is a limit
 }
 
-// takes adds an object, unless the page is full: it has limit objects, or as many bytes as a message has. A list
-// without a limit is one page, however large.
+// takes adds an object and reports true, unless the page is full: it has limit objects, or the size of a message. A
+// list without a limit is one page of any size.
 func (p *page[T]) takes(o T) bool {
 	if p.limit > 0 {
 		n := proto.Size(o)
@@ -60,7 +60,7 @@ func (p *page[T]) takes(o T) bool {
 	return true
 }
 
-// goesOn says that the list has further pages. rest is how many objects they have, -1 if that is not known.
+// goesOn records that the list has further pages. rest is how many objects they have, -1 if that is not known.
 func (p *page[T]) goesOn(revision int64, last string, rest int) {
 	p.meta.Continue = pageToken{revision, last}.String()
 	if rest >= 0 {
@@ -68,9 +68,9 @@ func (p *page[T]) goesOn(revision int64, last string, rest int) {
 	}
 }
 
-// page returns the part of a list that a request wants. A new list is that of the cache, once it shows all that was
-// written before the call. Its further pages come from the same view of the cache while that is kept. They come from
-// etcd after that, and so does a list at a revision that the caller names.
+// page returns the page of a list that a request asks for. A new list is read from the cache, once the cache has
+// everything that was written before the call. Its further pages are from the same view of the cache while that is
+// kept, and from etcd after that. A list at a revision that the caller names is also from etcd.
 func (t *Table[T]) page(ctx context.Context, r request, sel Selection) (*page[T], error) {
 	revision, err := ParseRevision(r.text("resource_version"))
 	if err != nil {
@@ -103,7 +103,7 @@ func (t *Table[T]) page(ctx context.Context, r request, sel Selection) (*page[T]
 	return p, t.fillFromStore(ctx, p, namespace, sel, store.ListOptions{Revision: revision, After: after})
 }
 
-// within returns what the keys of a namespace's records begin with, or those of all if it is "".
+// within returns the prefix of the keys of a namespace's records, or of all records if it is "".
 func (t *Table[T]) within(namespace string) string {
 	if namespace == "" {
 		return t.prefix()
@@ -111,7 +111,7 @@ func (t *Table[T]) within(namespace string) string {
 	return t.prefix() + namespace + "/"
 }
 
-// fill fills a page with the selected ones of a view's objects, and keeps the view if there are more.
+// fill fills a page with the selected objects of a view, and keeps the view if there are more.
 func (t *Table[T]) fill(p *page[T], objects iter.Seq[T], v *view[T], namespace string, sel Selection) {
 	p.meta.ResourceVersion = FormatRevision(v.revision)
 	rest := 0
@@ -136,17 +136,17 @@ func (t *Table[T]) fill(p *page[T], objects iter.Seq[T], v *view[T], namespace s
 	p.goesOn(v.revision, t.key(object.KeyOf(p.items[len(p.items)-1])), rest)
 }
 
-// fillFromStore fills a page with the selected ones of the objects that etcd had at a revision.
+// fillFromStore fills a page with the selected objects that etcd has at a revision.
 func (t *Table[T]) fillFromStore(ctx context.Context, p *page[T], namespace string, sel Selection,
 	o store.ListOptions,
 ) error {
 	if o.Limit = p.limit; o.Limit > 0 {
-		o.Limit++ // with one more the first answer shows whether the list goes on
+		o.Limit++ // with one more record the first response shows whether the list continues
 	}
 	for {
 		got, err := t.st.List(ctx, t.within(namespace), o)
 		if errors.Is(err, store.ErrCompacted) {
-			return rpcerr.Expired("the revision of this list is no longer there: list again from the beginning")
+			return rpcerr.Expired("the revision of this list is no longer available: list again from the beginning")
 		}
 		if err != nil {
 			return err

@@ -135,7 +135,7 @@ func TestAMaskLeavesTheCacheAsItIs(t *testing.T) {
 	}
 }
 
-// A page ends where a message is full, so that clients can take it whatever the size of its objects.
+// A page ends where a message is full, so that clients accept it with objects of any size.
 func TestAPageOfLargeObjectsIsAMessage(t *testing.T) {
 	f := serve(t, resource.Config[*machinev1.MachineSet]{})
 	var all []*machinev1.MachineSet

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// reads are questions for the revision of etcd. One is asked at a time: who comes while one is under way shares the
-// next, since the answer to the first may be older than a write that its caller knows of.
+// reads are reads of etcd's current revision. One runs at a time: callers that arrive while it runs share the next one,
+// since the result of the running one may be older than a write that they know of.
 type reads struct {
 	mu      sync.Mutex
 	running bool
@@ -49,17 +49,17 @@ func (r *reads) run(ask func() (int64, error)) {
 }
 
 const (
-	readPatience = 10 * time.Second       // of a read for all who wait for it, whose own contexts may end earlier
-	askEvery     = 100 * time.Millisecond // a member that lags behind does not say how far it is
+	readTimeout = 10 * time.Second       // timeout of a read, which callers share; their own contexts may end earlier
+	askEvery    = 100 * time.Millisecond // a member that lags behind does not report its progress unasked
 )
 
-// CatchUp waits until the cache shows all that was in etcd at the moment of the call, or ctx ends. It fails if etcd
+// CatchUp waits until the cache has everything that was in etcd at the time of the call, or ctx ends. It fails if etcd
 // does not answer.
 func (t *Table[T]) CatchUp(ctx context.Context) error {
 	mine, first := t.reads.join()
 	if first {
 		go t.reads.run(func() (int64, error) {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readPatience)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 			defer cancel()
 			return t.st.Revision(ctx)
 		})
@@ -75,7 +75,7 @@ func (t *Table[T]) CatchUp(ctx context.Context) error {
 	if t.Revision() >= mine.revision {
 		return nil
 	}
-	// Where nothing changed, the watch says how far it is every other second unless it is asked.
+	// Without changes the watch reports its progress only every other second unless it is asked.
 	again := time.NewTicker(askEvery)
 	defer again.Stop()
 	for {

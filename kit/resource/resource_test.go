@@ -138,7 +138,7 @@ func TestBadObjectsAreRefusedWithTheirPathsAndNothingIsStored(t *testing.T) {
 		set         *machinev1.MachineSet
 	}{
 		{"a placeholder is no name", "metadata.name", set("<machineset>", 0)},
-		{"a name must be there", "metadata.name", set("", 0)},
+		{"a name is required", "metadata.name", set("", 0)},
 		{"replicas cannot be negative", "spec.replicas", set("a", -1)},
 		{"a policy must be known", "spec.deletePolicy", &machinev1.MachineSet{
 			Metadata: &metav1.ObjectMeta{Name: "a"},
@@ -354,7 +354,7 @@ func TestPagesShowOneRevision(t *testing.T) {
 			break
 		}
 		req.Continue = page.GetMetadata().GetContinue()
-		f.create(t, set(fmt.Sprintf("s9%d", len(names)), 0)) // comes after the list began
+		f.create(t, set(fmt.Sprintf("s9%d", len(names)), 0)) // created after the list began
 	}
 	if fmt.Sprint(names) != "[s0 s1 s2 s3 s4 s5 s6]" {
 		t.Errorf("pages = %v", names)
@@ -435,7 +435,7 @@ func TestWatchOfARevisionFromBeforeTheProcessIsBridgedFromEtcd(t *testing.T) {
 	f := serve(t, resource.Config[*machinev1.MachineSet]{})
 	a := f.create(t, set("a", 1))
 	f.create(t, set("b", 1))
-	f.table.Replace(f.table.All(), f.table.Revision()) // what a restart leaves: objects, and no memory of changes
+	f.table.Replace(f.table.All(), f.table.Revision()) // as after a restart: objects, and an empty ring
 	w, err := f.client.WatchMachineSets(t.Context(), &machinev1.WatchMachineSetsRequest{
 		ResourceVersion: a.GetMetadata().GetResourceVersion(),
 	})
@@ -451,8 +451,8 @@ func TestWatchOfARevisionFromBeforeTheProcessIsBridgedFromEtcd(t *testing.T) {
 	}
 }
 
-// The objects that a watch begins with come from the cache, which may lag behind etcd: it shows what was written
-// before, by whomever.
+// The objects that a watch begins with come from the cache, which may lag behind etcd: it shows everything that was
+// written before, by any client.
 func TestAWatchBeginsWithAllThatWasWrittenBefore(t *testing.T) {
 	st := etcdtest.Store(t)
 	table := running(t, st)

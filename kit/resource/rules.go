@@ -20,8 +20,8 @@ const (
 	maxAnnotationBytes = 256 << 10 // keys and values of all, as in Kubernetes
 )
 
-// checkIdentity settles apiVersion, kind, namespace and name of a new object. Names come before everything else: who
-// applies an example with placeholders hears of these and not of what follows from them.
+// checkIdentity completes and checks apiVersion, kind, namespace and name of a new object. Names are checked before all
+// other rules: a user who applies an example with placeholders gets errors about these, not about their consequences.
 func (t *Table[T]) checkIdentity(obj T) error {
 	bad := t.typeFields(obj)
 	setTypeFields(obj, t.typ)
@@ -91,8 +91,8 @@ func (t *Table[T]) nameFields(m *metav1.ObjectMeta) []object.Fault {
 	return nil
 }
 
-// Complete fills in what obj leaves out, as every write does, and returns what is wrong with it by itself. The error is
-// one of the check.
+// Complete applies the defaults to obj, as every write does, and returns what is invalid about it without regard to
+// other objects. The error is a failure of the check itself.
 func (t *Table[T]) Complete(obj T) ([]object.Fault, error) {
 	if t.cfg.Default != nil {
 		t.cfg.Default(obj)
@@ -137,8 +137,8 @@ func (t *Table[T]) check(w *Write[T]) error {
 	return nil
 }
 
-// keepsFinalizers lets no caller, administrators included, remove a finalizer of the service that owns the kind: it
-// holds what must still be done. Finalizers of others are theirs.
+// keepsFinalizers refuses callers, administrators included, to remove a finalizer of the service that owns the kind:
+// its cleanup would be skipped. Other finalizers may be removed.
 func (t *Table[T]) keepsFinalizers(w *Write[T]) error {
 	if w.Own {
 		return nil
@@ -146,14 +146,14 @@ func (t *Table[T]) keepsFinalizers(w *Write[T]) error {
 	for _, f := range t.ownFinalizers(w.Old) {
 		if !slices.Contains(w.New.GetMetadata().GetFinalizers(), f) {
 			return rpcerr.Forbidden(
-				fmt.Sprintf("metadata.finalizers: %q is removed by the service that owns %s objects alone, when its work is done",
+				fmt.Sprintf("metadata.finalizers: %q is removed only by the service that owns %s objects, when its work is done",
 					f, t.typ.GetKind()))
 		}
 	}
 	return nil
 }
 
-// ownFinalizers returns the finalizers of an object that are of the service which owns the kind.
+// ownFinalizers returns the finalizers of an object that belong to the service that owns the kind.
 func (t *Table[T]) ownFinalizers(obj T) []string {
 	var out []string
 	for _, f := range obj.GetMetadata().GetFinalizers() {
@@ -164,8 +164,8 @@ func (t *Table[T]) ownFinalizers(obj T) []string {
 	return out
 }
 
-// onlyRemovesFinalizers reports whether a write of an object that is being deleted does nothing but let it go: no rule
-// may stand in the way of that, or an object that became invalid could never be deleted.
+// onlyRemovesFinalizers reports whether a write of an object that is being deleted only removes finalizers. No rule may
+// refuse that, or an object that became invalid could never be deleted.
 func onlyRemovesFinalizers(old, obj object.Object) bool {
 	if !object.Deleting(old) || len(obj.GetMetadata().GetFinalizers()) >= len(old.GetMetadata().GetFinalizers()) {
 		return false
@@ -220,12 +220,12 @@ func metadataFields(m *metav1.ObjectMeta) []object.Fault {
 	return bad
 }
 
-// suffix returns five random characters for a generated name, of those that spell no words.
+// suffix returns five random characters for a generated name, without vowels so that they form no words.
 func suffix() string {
 	const letters = "bcdfghjklmnpqrstvwxz2456789"
 	var raw [5]byte
 	if _, err := rand.Read(raw[:]); err != nil {
-		panic(err) // the standard library promises that it does not happen
+		panic(err) // never happens: see crypto/rand
 	}
 	for i, b := range raw {
 		raw[i] = letters[int(b)%len(letters)]
@@ -239,7 +239,7 @@ func GenerateName(base string) string { return base + suffix() }
 // FormatRevision returns a revision as a resourceVersion.
 func FormatRevision(r int64) string { return strconv.FormatInt(r, 10) }
 
-// ParseRevision returns the revision that a resourceVersion stands for; 0 if it is empty.
+// ParseRevision returns the revision of a resourceVersion; 0 if it is empty.
 func ParseRevision(s string) (int64, error) {
 	if s == "" {
 		return 0, nil

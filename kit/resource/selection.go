@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// Selection says which objects of a kind are wanted, by labels and by fields. The zero Selection wants all.
+// Selection selects objects of a kind by labels and by fields. The zero Selection selects all.
 type Selection struct {
 	labels labels.Selector
 	fields []fieldTerm // all must hold
@@ -19,7 +19,7 @@ type Selection struct {
 type fieldTerm struct {
 	fields.Requirement
 	path  manifest.Path
-	known bool // the path is well-formed; a malformed one finds nothing
+	known bool // the path is well-formed; a malformed one matches nothing
 }
 
 // ParseSelection reads a label selector ("role=worker,zone in (a,b)") and a field selector ("status.phase!=Running");
@@ -46,10 +46,10 @@ func ParseSelection(labelSelector, fieldSelector string) (Selection, error) {
 	return s, nil
 }
 
-// Everything reports whether all objects are wanted.
+// Everything reports whether all objects are selected.
 func (s Selection) Everything() bool { return s.labels == nil && len(s.fields) == 0 }
 
-// exactly returns the one value that a field of the wanted objects has, if the selection says so.
+// exactly returns the value that the selection requires of a field, if it requires exactly one.
 func (s Selection) exactly(path string) (string, bool) {
 	for _, t := range s.fields {
 		if t.Field == path && t.Operator == selection.Equals {
@@ -59,7 +59,7 @@ func (s Selection) exactly(path string) (string, bool) {
 	return "", false
 }
 
-// Matches reports whether an object is wanted.
+// Matches reports whether an object is selected.
 func (s Selection) Matches(o object.Object) bool {
 	if s.labels != nil && !s.labels.Matches(labels.Set(o.GetMetadata().GetLabels())) {
 		return false
@@ -72,7 +72,7 @@ func (s Selection) Matches(o object.Object) bool {
 	return true
 }
 
-// text returns the field of an object; one that is not there is empty.
+// text returns the field of an object as text; empty if the object does not have the field.
 func (t fieldTerm) text(o object.Object) string {
 	if !t.known {
 		return ""

@@ -11,7 +11,7 @@ import (
 	k8sfields "k8s.io/apimachinery/pkg/fields"
 )
 
-// FuzzSelection holds selectors to their printed form: what was read and printed selects the same again.
+// FuzzSelection checks that a selector that is parsed and printed selects the same objects.
 func FuzzSelection(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"role=worker,zone in (a,b),!gone,count>3,x!=y,z notin (),a==b", "status.phase!=Running,metadata.name=a"},
@@ -60,7 +60,7 @@ func FuzzSelection(f *testing.F) {
 	})
 }
 
-// FuzzPageToken holds that a token that is taken is one that a page could have given.
+// FuzzPageToken checks that an accepted token is one that a page could have returned.
 func FuzzPageToken(f *testing.F) {
 	f.Add(pageToken{Revision: 7, After: "ns/a"}.String())
 	f.Add("")
@@ -79,7 +79,7 @@ func FuzzPageToken(f *testing.F) {
 	})
 }
 
-// FuzzResourceVersion holds that a revision is printed as it was read.
+// FuzzResourceVersion checks that a revision is printed as it was parsed.
 func FuzzResourceVersion(f *testing.F) {
 	for _, seed := range []string{"", "0", "42", "-1", "+1", "007", "9223372036854775808", "1e3"} {
 		f.Add(seed)

@@ -21,7 +21,7 @@ func TestASelectionByFields(t *testing.T) {
 		"status.phase=":                           true,
 		"status.phase!=":                          false,
 		"metadata.labels['app.io/x']=web":         true,
-		"metadata.labels['app.io/x=web":           false, // a malformed path finds nothing
+		"metadata.labels['app.io/x=web":           false, // a malformed path matches nothing
 		"metadata.labels['app.io/x!=web":          true,
 		"metadata.labels['app.io/x=,spec..name!=": false,
 	} {

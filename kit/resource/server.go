@@ -17,8 +17,8 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
 
-// Register serves a kind's gRPC service: the standard methods from the table, the others from impl, which has the
-// generated server interface (embedding the Unimplemented server) or is nil if there are no others. desc is the
+// Register serves a kind's gRPC service: the standard methods from the table, the others from impl, which implements
+// the generated server interface (embedding the Unimplemented server) or is nil if there are no others. desc is the
 // generated description.
 func Register[T object.Object](s grpc.ServiceRegistrar, desc *grpc.ServiceDesc, impl any, t *Table[T]) error {
 	return t.register(s, desc, impl)
@@ -59,7 +59,7 @@ func (t *Table[T]) register(s grpc.ServiceRegistrar, desc *grpc.ServiceDesc, imp
 
 type call func(ctx context.Context, m protoreflect.MethodDescriptor, req request) (proto.Message, error)
 
-// unaryMethod wraps a call as grpc-go's generated code would: decode, intercept, call.
+// unaryMethod wraps a call as grpc-go's generated code does: decode, intercept, call.
 func unaryMethod(m protoreflect.MethodDescriptor, f call) grpc.MethodDesc {
 	full := fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
 	handle := func(ctx context.Context, req any) (any, error) {
@@ -90,7 +90,7 @@ func (r request) field(name protoreflect.Name) protoreflect.FieldDescriptor {
 }
 
 func (r request) text(name protoreflect.Name) string {
-	// the object of a Namespace's request is called namespace too
+	// in requests of the kind Namespace, the field namespace is the object
 	if f := r.field(name); f != nil && f.Kind() == protoreflect.StringKind {
 		return r.m.Get(f).String()
 	}
@@ -109,7 +109,7 @@ func (r request) flag(name protoreflect.Name) bool {
 	return f != nil && r.m.Get(f).Bool()
 }
 
-// options returns how the request wants its write done; only deletions have a propagation and a grace.
+// options returns the write options of the request; only deletions have a propagation and a grace period.
 func (r request) options() WriteOptions {
 	o := WriteOptions{DryRun: r.text("dry_run") == "All", Propagation: r.text("propagation_policy")}
 	if f := r.field("grace_period_seconds"); f != nil && r.m.Has(f) {
@@ -118,7 +118,7 @@ func (r request) options() WriteOptions {
 	return o
 }
 
-// carried returns the message of the kind that a request carries.
+// carried returns the object that a request contains.
 func carried[T object.Object](r request) (T, protoreflect.Name, error) {
 	var zero T
 	want := zero.ProtoReflect().Descriptor().FullName()
@@ -128,7 +128,7 @@ func carried[T object.Object](r request) (T, protoreflect.Name, error) {
 			return r.m.Get(f).Message().Interface().(T), f.Name(), nil
 		}
 	}
-	return zero, "", rpcerr.Invalid(object.Fault{Description: "the request carries no " + string(want.Name())})
+	return zero, "", rpcerr.Invalid(object.Fault{Description: "the request contains no " + string(want.Name())})
 }
 
 type server[T object.Object] struct{ t *Table[T] }
@@ -144,7 +144,7 @@ func (s server[T]) get(ctx context.Context, _ protoreflect.MethodDescriptor, r r
 	return s.t.Get(ctx, s.namespace(r), s.name(r))
 }
 
-// name is that of the request, or the only one that an object of the kind may have.
+// name is that of the request, or of the only object of the kind.
 func (s server[T]) name(r request) string {
 	if name := r.text("name"); name != "" {
 		return name
@@ -166,7 +166,7 @@ func (s server[T]) create(ctx context.Context, _ protoreflect.MethodDescriptor, 
 		return nil, err
 	}
 	if s.t.typ.GetReadOnly() {
-		return nil, rpcerr.Forbidden(s.t.typ.GetKind() + " objects are made by Windlass alone")
+		return nil, rpcerr.Forbidden(s.t.typ.GetKind() + " objects are created only by Windlass")
 	}
 	return s.t.Create(ctx, obj, r.options())
 }
@@ -224,8 +224,8 @@ func (s server[T]) patch(ctx context.Context, _ protoreflect.MethodDescriptor, r
 	return s.merge(ctx, r, body.GetContentType(), body.GetData(), status)
 }
 
-// merge changes an object by a patch of its JSON. What a patch of the object says about the status does not count, and
-// neither does what a patch of the status says about the rest.
+// merge changes an object by a patch of its JSON. A patch of the object does not change the status, and a patch of the
+// status changes nothing else.
 func (s server[T]) merge(ctx context.Context, r request, contentType string, patch []byte, status bool) (T, error) {
 	var zero T
 	key := object.Key{Namespace: s.namespace(r), Name: s.name(r)}
@@ -245,9 +245,9 @@ func (s server[T]) merge(ctx context.Context, r request, contentType string, pat
 			return zero, err
 		}
 		if status {
-			whole := object.Clone(old)
-			copyField(whole, next, "status")
-			return whole, nil
+			complete := object.Clone(old)
+			copyField(complete, next, "status")
+			return complete, nil
 		}
 		copyField(next, old, "status")
 		return next, nil
@@ -264,7 +264,7 @@ func patchError(err error) error {
 	return decodeError(err)
 }
 
-// decodeError returns the error of a document that does not decode, with the paths of all its faults.
+// decodeError returns the error of a document that cannot be decoded, with the paths of all its faults.
 func decodeError(err error) error {
 	var bad *manifest.Errors
 	if !errors.As(err, &bad) {
@@ -342,7 +342,7 @@ func (s server[T]) mask(r request) (readMask, error) {
 	for _, p := range m.GetPaths() {
 		if !knownPath(zero.ProtoReflect().Descriptor(), p) {
 			return readMask{},
-				rpcerr.Invalid(object.Fault{Path: "readMask", Description: fmt.Sprintf("%q is no field of %s", p,
+				rpcerr.Invalid(object.Fault{Path: "readMask", Description: fmt.Sprintf("%q is not a field of %s", p,
 					s.t.typ.GetKind())})
 		}
 	}
@@ -373,8 +373,8 @@ func knownPath(d protoreflect.MessageDescriptor, path string) bool {
 	return true
 }
 
-// apply returns an object with what the mask names, a copy unless the mask keeps all. apiVersion, kind and metadata
-// always stay: without them the object cannot be identified.
+// apply returns an object with the fields of the mask, a copy unless the mask keeps all. apiVersion, kind and metadata
+// are always kept: they identify the object.
 func (r readMask) apply(o object.Object) object.Object {
 	if len(r.paths) == 0 {
 		return o
@@ -388,19 +388,19 @@ func (r readMask) apply(o object.Object) object.Object {
 func prune(m protoreflect.Message, keep []string) {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		var below []string
-		whole := false
+		complete := false
 		for _, p := range keep {
 			head, rest, deeper := strings.Cut(p, ".")
 			if head != f.JSONName() && head != string(f.Name()) {
 				continue
 			}
 			if !deeper {
-				whole = true
+				complete = true
 			}
 			below = append(below, rest)
 		}
 		switch {
-		case whole:
+		case complete:
 		case len(below) > 0:
 			prune(m.Mutable(f).Message(), below)
 		default:

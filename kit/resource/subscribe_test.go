@@ -9,11 +9,11 @@ import (
 	"github.com/windlass-dev/windlass/kit/object"
 )
 
-// A subscriber is told of each change once, in order, with what was there before, also when the cache is filled again.
+// A subscriber receives each change once, in order, with the previous object, also when the cache is filled again.
 func TestASubscriberIsToldWhatWasBefore(t *testing.T) {
 	c := indexed()
 	change(c, "x", "Oldest")
-	var told []string
+	var received []string
 	c.Subscribe(func(ch Change[*machinev1.MachineSet]) {
 		was := "nothing"
 		if ch.Existed {
@@ -23,7 +23,7 @@ func TestASubscriberIsToldWhatWasBefore(t *testing.T) {
 		if ch.Deleted {
 			is = "nothing"
 		}
-		told = append(told, fmt.Sprintf("%s %s, before %s", ch.Key.Name, is, was))
+		received = append(received, fmt.Sprintf("%s %s, before %s", ch.Key.Name, is, was))
 	})
 	change(c, "x", "Newest")
 	change(c, "y", "Random")
@@ -40,7 +40,7 @@ func TestASubscriberIsToldWhatWasBefore(t *testing.T) {
 		"x Oldest, before nothing", "x Newest, before Oldest", "y Random, before nothing", "y nothing, before Random",
 		"z Oldest, before nothing", "z Newest, before Oldest", "w Newest, before nothing", "x nothing, before Newest",
 	}
-	if !slices.Equal(told, want) {
-		t.Errorf("told\n%q\nwant\n%q", told, want)
+	if !slices.Equal(received, want) {
+		t.Errorf("received\n%q\nwant\n%q", received, want)
 	}
 }

@@ -23,43 +23,43 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Config is what the owner of a kind says about it. All functions may be nil; none may modify an object but Default,
-// and Admit the new one.
+// Config is what is specific to a kind. All functions may be nil. None may modify an object, except Default, and Admit
+// the new object.
 type Config[T object.Object] struct {
-	// Default fills in what an object leaves out, on every write.
+	// Default sets the fields that an object leaves out, on every write.
 	Default func(obj T)
-	// Validate returns what is wrong with an object beyond the rules of its proto.
+	// Validate returns what is invalid about an object beyond the rules of its proto.
 	Validate func(obj T) []object.Fault
-	// ValidateUpdate returns what is wrong with a change.
+	// ValidateUpdate returns what is invalid about a change.
 	ValidateUpdate func(old, obj T) []object.Fault
-	// Admit runs last and may refuse a write, or amend its New where one field follows from who wrote another. Its errors
-	// are made by rpcerr.
+	// Admit runs last and may refuse a write, or amend its New where a field depends on the caller. Its errors are made by
+	// rpcerr.
 	Admit func(w *Write[T]) error
 	// Indexes are the values by which objects are found, by the name of the index: see Cache.Index.
 	Indexes map[string]func(obj T) []string
 	// HasNamespace reports whether a namespace exists.
 	HasNamespace func(namespace string) bool
-	// Finalizers are put on every new object.
+	// Finalizers are added to every new object.
 	Finalizers []string
-	// Owns says that other objects may belong to those of the kind: a deletion with propagation Orphan leaves the object
-	// with object.OrphanFinalizer, until the collector of kit/ownership has released them.
+	// Owns is whether objects of the kind may own others: a deletion with propagation Orphan then keeps the object with
+	// object.OrphanFinalizer until the collector has orphaned what it owns.
 	Owns bool
 	// Claims returns the values that no other object of the kind may have.
 	Claims func(obj T) []Claim
-	// Grace says how long an object may take to end once its deletion is asked for, where the asker wants so many seconds
-	// (nil: does not say). False means that it goes at once. An object with a grace stays, with the time of its end, until
-	// somebody asks with 0 seconds.
+	// Grace returns the grace period of a deletion; asked is the caller's, nil if it gives none. False means that the
+	// object is removed immediately. An object with a grace period remains, with the end of the period in its metadata,
+	// until a deletion with 0 seconds.
 	Grace func(obj T, asked *int32) (seconds int32, stays bool)
-	// KeepStatus lets a creation bring a status; kinds without a split between spec and status need it.
+	// KeepStatus allows a creation to set the status; kinds without a split between spec and status need it.
 	KeepStatus bool
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
-	// Log hears of trouble; nil means slog.Default().
+	// Log receives failures of the watch; nil means slog.Default().
 	Log *slog.Logger
 }
 
-// Table is all objects of one kind: their records, their cache and the rules by which they change.
-// All methods may be called concurrently once Run runs.
+// Table is all objects of one kind: their records, their cache and the rules by which they change. All methods are safe
+// for concurrent use once Run has been called.
 type Table[T object.Object] struct {
 	*Cache[T]
 	st        *store.Store
@@ -67,7 +67,7 @@ type Table[T object.Object] struct {
 	typ       *metav1.ResourceType
 	validator protovalidate.Validator
 	reads     reads
-	watcher   atomic.Pointer[store.Watcher] // that fills the cache; nil while there is none
+	watcher   atomic.Pointer[store.Watcher] // fills the cache; nil while there is none
 }
 
 // NewTable returns the table of a kind in a service's store. Nothing is read before Run.
@@ -90,10 +90,10 @@ func NewTable[T object.Object](st *store.Store, validator protovalidate.Validato
 	return t
 }
 
-// Type returns how the kind is addressed.
+// Type returns the names of the kind in the API.
 func (t *Table[T]) Type() *metav1.ResourceType { return t.typ }
 
-// maxRetries bounds how often a write without a revision is tried again after it met another one.
+// maxRetries is how often a write without a resourceVersion is tried again after a conflict.
 const maxRetries = 16
 
 func (t *Table[T]) prefix() string { return t.typ.GetPlural() + "/" }
@@ -106,9 +106,9 @@ func (t *Table[T]) key(k object.Key) string {
 	return t.prefix() + ns + "/" + k.Name
 }
 
-// Run keeps the cache in step with etcd until ctx ends.
+// Run keeps the cache in sync with etcd until ctx ends.
 func (t *Table[T]) Run(ctx context.Context) error {
-	const logEvery = time.Minute // of what etcd goes on refusing
+	const logEvery = time.Minute // of repeated failures
 	again := backoff.New(50*time.Millisecond, time.Second)
 	var logged time.Time
 	for ctx.Err() == nil {
@@ -120,14 +120,14 @@ func (t *Table[T]) Run(ctx context.Context) error {
 		if time.Since(logged) >= logEvery {
 			level, logged = slog.LevelWarn, time.Now()
 		}
-		t.cfg.Log.Log(ctx, level, "watch of a kind broke off", "kind", t.typ.GetKind(), "error", err)
+		t.cfg.Log.Log(ctx, level, "watch of a kind ended", "kind", t.typ.GetKind(), "error", err)
 		again.Wait(ctx)
 	}
 	return nil
 }
 
-// follow fills the cache and takes in every change until the watch ends. It alone notes which records cannot be read:
-// a read at another moment may return an outdated record.
+// follow fills the cache and applies every change until the watch ends. Only follow reports unreadable records: any
+// other read may see an outdated record.
 func (t *Table[T]) follow(ctx context.Context) error {
 	page, err := t.st.List(ctx, t.prefix(), store.ListOptions{})
 	if err != nil {
@@ -143,7 +143,7 @@ func (t *Table[T]) follow(ctx context.Context) error {
 	return w.Err()
 }
 
-// objects returns those of a list that can be read. note is called for each record.
+// objects returns the readable objects of a list. note is called for each record.
 func (t *Table[T]) objects(page store.Page, note func(store.Record, error)) []T {
 	objects := make([]T, 0, len(page.Records))
 	for _, r := range page.Records {
@@ -155,8 +155,8 @@ func (t *Table[T]) objects(page store.Page, note func(store.Record, error)) []T 
 	return objects
 }
 
-// object returns the object of a record. Lists and watches skip one that cannot be read: it must not keep the
-// others of its kind from being served.
+// object returns the object of a record. Lists and watches skip a record that cannot be read, so that the other objects
+// of the kind are still served.
 func (t *Table[T]) object(r store.Record) (T, error) {
 	if r.Damage != nil {
 		var zero T
@@ -190,8 +190,8 @@ func (t *Table[T]) keyOf(record string) object.Key {
 	return object.Key{Namespace: ns, Name: name}
 }
 
-// changes returns what a batch changed. A record that can no longer be read keeps its last state: the object was
-// not deleted. note is called for each record.
+// changes returns the changes of a batch. A record that can no longer be read keeps its last state: the object was not
+// deleted. note is called for each record.
 func (t *Table[T]) changes(b store.Batch, note func(store.Record, error)) []Change[T] {
 	out := make([]Change[T], 0, len(b.Events))
 	for _, e := range b.Events {
@@ -203,7 +203,7 @@ func (t *Table[T]) changes(b store.Batch, note func(store.Record, error)) []Chan
 		}
 		if e.Deleted {
 			note(e.Record, nil)
-			if !ch.Existed { // its last state was compacted away, or cannot be read; the cache still has one
+			if !ch.Existed { // its last state was compacted, or cannot be read; the cache still has it
 				if ch.Previous, ch.Existed = t.Lookup(ch.Key.Namespace, ch.Key.Name); !ch.Existed {
 					continue
 				}
@@ -240,14 +240,14 @@ func (t *Table[T]) decode(value []byte, revision int64) (T, error) {
 	return o, nil
 }
 
-// encode returns the bytes to store. The revision is etcd's to say, so it is not part of them.
+// encode returns the bytes to store, without the revision, which etcd assigns.
 func (t *Table[T]) encode(o T) ([]byte, error) {
 	o = object.Clone(o)
 	o.GetMetadata().ResourceVersion = ""
 	return proto.MarshalOptions{Deterministic: true}.Marshal(o)
 }
 
-// Get returns an object as it is in etcd now; rpcerr.NotFound if there is none. The caller may modify it.
+// Get reads an object from etcd; rpcerr.NotFound if it does not exist. The caller may modify it.
 func (t *Table[T]) Get(ctx context.Context, namespace, name string) (T, error) {
 	var zero T
 	r, err := t.st.Get(ctx, t.key(object.Key{Namespace: namespace, Name: name}))
@@ -267,8 +267,8 @@ func (t *Table[T]) Get(ctx context.Context, namespace, name string) (T, error) {
 	return o, nil
 }
 
-// Create stores a new object and returns it as stored. It takes name, namespace, labels, annotations, finalizers,
-// owners and spec from obj and makes everything else itself.
+// Create stores a new object and returns it as stored. Name, namespace, labels, annotations, finalizers, owners and
+// spec are from obj; everything else is set here.
 func (t *Table[T]) Create(ctx context.Context, obj T, opts ...WriteOptions) (T, error) {
 	w := writing[T](ctx, opts)
 	obj, err := t.prepareCreate(w, obj)
@@ -326,9 +326,10 @@ func (t *Table[T]) prepareCreate(w *Write[T], obj T) (T, error) {
 	return obj, nil
 }
 
-// Update replaces labels, annotations, finalizers, owners and spec of an object; a caller's object need not name the
-// finalizers of the service that owns the kind, which stay. Its resourceVersion must be the one that was read; without
-// one the newest object is replaced. The status stays. An object that is being deleted goes with its last finalizer.
+// Update replaces labels, annotations, finalizers, owners and spec of an object. A caller's object need not list the
+// finalizers of the service that owns the kind, which are kept. Its resourceVersion must be the one that was read;
+// without one the newest object is replaced. The status is kept. An object that is being deleted is removed with its
+// last finalizer.
 func (t *Table[T]) Update(ctx context.Context, obj T, opts ...WriteOptions) (T, error) {
 	w := writing[T](ctx, opts)
 	return t.change(ctx, object.KeyOf(obj), preconditions(obj), w, func(old T) (T, error) {
@@ -344,7 +345,7 @@ func (t *Table[T]) Update(ctx context.Context, obj T, opts ...WriteOptions) (T, 
 	})
 }
 
-// UpdateStatus replaces the status of an object; everything else stays. Its resourceVersion must be the one that was
+// UpdateStatus replaces the status of an object; everything else is kept. Its resourceVersion must be the one that was
 // read; without one the newest object is changed.
 func (t *Table[T]) UpdateStatus(ctx context.Context, obj T, opts ...WriteOptions) (T, error) {
 	return t.change(ctx, object.KeyOf(obj), preconditions(obj), writing[T](ctx, opts), func(old T) (T, error) {
@@ -354,8 +355,8 @@ func (t *Table[T]) UpdateStatus(ctx context.Context, obj T, opts ...WriteOptions
 	})
 }
 
-// Modify reads an object, has f change a copy of it (spec, metadata and status alike), and stores it if it is still as
-// it was read; if not, all over again. f may run several times; an error of f ends it.
+// Modify reads an object, has f change a copy of it (spec, metadata and status alike), and stores it unless the object
+// changed since it was read; in that case it starts again. f may run several times; Modify returns an error of f.
 func (t *Table[T]) Modify(ctx context.Context, key object.Key, f func(obj T) error, opts ...WriteOptions) (T, error) {
 	return t.change(ctx, key, nil, writing[T](ctx, opts), func(old T) (T, error) {
 		next := object.Clone(old)
@@ -368,7 +369,7 @@ func preconditions(obj object.Object) *metav1.Preconditions {
 	return &metav1.Preconditions{Uid: m.GetUid(), ResourceVersion: m.GetResourceVersion()}
 }
 
-// change is the one way in which an object that exists is written.
+// change is the only way to write an existing object.
 func (t *Table[T]) change(ctx context.Context, key object.Key, pre *metav1.Preconditions, w *Write[T],
 	f func(old T) (T, error),
 ) (T, error) {
@@ -396,7 +397,7 @@ func (t *Table[T]) change(ctx context.Context, key object.Key, pre *metav1.Preco
 	}
 }
 
-// hold returns an error if preconditions do not hold for an object.
+// hold returns an error if an object does not meet preconditions.
 func (t *Table[T]) hold(old T, pre *metav1.Preconditions) error {
 	m := old.GetMetadata()
 	if u := pre.GetUid(); u != "" && u != m.GetUid() {
@@ -409,7 +410,7 @@ func (t *Table[T]) hold(old T, pre *metav1.Preconditions) error {
 	return nil
 }
 
-// replace stores the new object where the old one is, unless nothing differs.
+// replace stores the new object in place of the old one, unless they are equal.
 func (t *Table[T]) replace(ctx context.Context, w *Write[T]) (T, error) {
 	var zero T
 	old, next := w.Old, w.New
@@ -435,11 +436,11 @@ func (t *Table[T]) replace(ctx context.Context, w *Write[T]) (T, error) {
 	return t.written(ctx, next, revision, err)
 }
 
-// checkChange applies all rules to a write of an object that exists, and counts its generation.
+// checkChange applies all rules to a write of an existing object, and increments its generation if the spec changes.
 func (t *Table[T]) checkChange(w *Write[T]) error {
 	old, next := w.Old, w.New
 	if next.GetMetadata() == nil {
-		return rpcerr.Invalid(object.Fault{Path: "metadata", Description: "must be there"})
+		return rpcerr.Invalid(object.Fault{Path: "metadata", Description: "must be given"})
 	}
 	if err := t.keepIdentity(old, next); err != nil {
 		return err
@@ -453,15 +454,15 @@ func (t *Table[T]) checkChange(w *Write[T]) error {
 	return nil
 }
 
-// released reports whether a write of an object that is being deleted takes the last thing away that kept it.
+// released reports whether a write of an object that is being deleted removes the last reason to keep it.
 func released(old, next object.Object) bool {
 	m := next.GetMetadata()
 	return object.Deleting(next) && len(m.GetFinalizers()) == 0 && m.GetDeletionGracePeriodSeconds() == 0 &&
 		(m.DeletionGracePeriodSeconds == nil || len(old.GetMetadata().GetFinalizers()) > 0)
 }
 
-// keepIdentity puts what only the server writes into next, and refuses another apiVersion, kind, name, uid or time of
-// deletion.
+// keepIdentity copies the fields that only the server writes into next, and refuses another apiVersion, kind, name or
+// namespace, and new finalizers during a deletion.
 func (t *Table[T]) keepIdentity(old, next T) error {
 	if fields := t.typeFields(next); len(fields) > 0 {
 		return rpcerr.Invalid(fields...)
@@ -497,8 +498,8 @@ func (t *Table[T]) keepIdentity(old, next T) error {
 	return nil
 }
 
-// Delete asks for the deletion of an object and returns it as it is then: with finalizers it stays and carries a time
-// of deletion, without it is gone. Asked again it changes nothing.
+// Delete deletes an object and returns its last state. An object with finalizers or a grace period remains, with a
+// deletion timestamp. Deleting it again changes nothing, or shortens the grace period.
 func (t *Table[T]) Delete(ctx context.Context, namespace, name string, pre *metav1.Preconditions,
 	opts ...WriteOptions,
 ) (T, error) {
@@ -552,7 +553,7 @@ func (t *Table[T]) remove(ctx context.Context, w *Write[T]) (T, error) {
 	return t.written(ctx, next, revision, err)
 }
 
-// ended returns an object as it is once its deletion is asked for, and whether it stays. It is the old one itself if
+// ended returns an object after the request to delete it, and whether it remains. It returns the old object itself if
 // nothing changes.
 func (t *Table[T]) ended(w *Write[T]) (next T, stays bool) {
 	old, next := w.Old, object.Clone(w.Old)
@@ -569,7 +570,7 @@ func (t *Table[T]) ended(w *Write[T]) (next T, stays bool) {
 	}
 	graceful := stays
 	stays = stays || len(m.Finalizers) > 0
-	// grace is 0 where the object has no time of its own any more: then only its finalizers keep it.
+	// grace is 0 once the object has no grace period: then only its finalizers keep it.
 	if object.Deleting(old) && stays && grace >= m.GetDeletionGracePeriodSeconds() {
 		return old, true
 	}
@@ -581,15 +582,14 @@ func (t *Table[T]) ended(w *Write[T]) (next T, stays bool) {
 	return next, stays
 }
 
-// written returns an object at its new revision once the cache shows it, so that the caller finds its own write
-// there.
+// written returns an object at its new revision once the cache has it, so that a writer sees its own write there.
 func (t *Table[T]) written(ctx context.Context, obj T, revision int64, err error) (T, error) {
 	if err != nil {
 		var zero T
 		return zero, err
 	}
 	obj.GetMetadata().ResourceVersion = FormatRevision(revision)
-	// The write is done, so a cache that lags behind until the caller's time is over is no error of it.
+	// The write succeeded, so it is no error if the cache lags behind until the caller's deadline.
 	_ = t.WaitRevision(ctx, revision)
 	return obj, nil
 }

@@ -173,7 +173,7 @@ func TestARecordIsReportedOnlyWhileItCannotBeRead(t *testing.T) {
 		t.Errorf("unreadable records = %+v, want none: it was so in the past", bad)
 	}
 
-	// It goes while the table does not follow.
+	// It is deleted while the table does not follow.
 	away := store.New(client, st.Prefix())
 	table = resource.NewTable(away, protovalidate.GlobalValidator, resource.Config[*machinev1.MachineSet]{})
 	follow := func(until int64) {
@@ -281,7 +281,7 @@ func TestAWatchThatResumesFarBackIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	again := running(t, st) // its cache remembers nothing of that
+	again := running(t, st) // its cache starts empty
 	sent := 0
 	err = again.Watching(t.Context(), "", resource.Selection{}, after, false,
 		func(resource.Events[*machinev1.MachineSet]) error {

@@ -8,7 +8,7 @@ import (
 	"k8s.io/utils/third_party/forked/golang/btree"
 )
 
-// mostViews is how many lists that go on may read from the cache: the others read the history of etcd.
+// mostViews is how many paged lists may continue from the cache: the others read the history of etcd.
 const mostViews = 16
 
 // entry is an object under its key.
@@ -18,9 +18,9 @@ type entry[T object.Object] struct {
 }
 
 // newObjects returns a tree of objects in the order of their records in etcd, so that a list may begin in the cache and
-// go on in etcd.
+// continue in etcd.
 func newObjects[T object.Object]() *btree.BTree[entry[T]] {
-	const degree = 16 // a write copies some nodes of up to 31 entries if somebody has a view of them
+	const degree = 16 // a write copies some nodes of up to 31 entries if a view shares them
 	return btree.New(degree, func(a, b entry[T]) bool { return before(a.key, b.key) })
 }
 
@@ -31,13 +31,13 @@ func before(a, b object.Key) bool {
 	return a.Namespace+"/" < b.Namespace+"/"
 }
 
-// view is all objects of a cache at one revision. It never changes, and shares its memory with the cache.
+// view is an immutable snapshot of a cache at one revision. It shares memory with the cache.
 type view[T object.Object] struct {
 	objects  *btree.BTree[entry[T]]
 	revision int64
 }
 
-// view returns the objects as they are now.
+// view returns a snapshot of the current objects.
 func (c *Cache[T]) view() *view[T] {
 	c.mu.RLock()
 	latest := c.latest
@@ -61,7 +61,7 @@ func (c *Cache[T]) viewLocked() *view[T] {
 // all returns all objects in order.
 func (v *view[T]) all() iter.Seq[T] { return v.after("", object.Key{}) }
 
-// after returns the objects behind a key, in order: those of a namespace, or all if it is "".
+// after returns the objects after a key, in order: those of a namespace, or of all if it is "".
 func (v *view[T]) after(namespace string, k object.Key) iter.Seq[T] {
 	if first := (object.Key{Namespace: namespace}); before(k, first) {
 		k = first
@@ -73,7 +73,7 @@ func (v *view[T]) after(namespace string, k object.Key) iter.Seq[T] {
 	}
 }
 
-// named returns the object of a name in a namespace, or those of all namespaces if it is "".
+// named returns the object with a name in a namespace, or those of all namespaces if it is "".
 func (v *view[T]) named(namespace, name string) iter.Seq[T] {
 	return func(yield func(T) bool) {
 		k := object.Key{Namespace: namespace, Name: name}
@@ -85,8 +85,8 @@ func (v *view[T]) named(namespace, name string) iter.Seq[T] {
 	}
 }
 
-// snapshot returns the objects of a namespace ("" for all) that an interest may want, in order, and the view that shows
-// them.
+// snapshot returns the objects of a namespace ("" for all) that an interest may include, in order, and the view that
+// they are from.
 func (c *Cache[T]) snapshot(namespace string, of interest) (iter.Seq[T], *view[T]) {
 	c.mu.Lock()
 	v := c.viewLocked()
@@ -127,8 +127,8 @@ func sortByKey[T object.Object](objects []T) {
 	})
 }
 
-// keepView keeps a view for the pages that follow. A view costs memory for what has changed since. The ring has that
-// anyway, so a view is kept while the ring reaches back to it.
+// keepView keeps a view for the next pages of a list. A view holds the memory of everything that changed since. The
+// ring holds that anyway, so a view is kept while the ring reaches back to it.
 func (c *Cache[T]) keepView(v *view[T]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,8 +151,8 @@ func (c *Cache[T]) keptView(revision int64) *view[T] {
 	return nil
 }
 
-// dropViews drops the views that the ring does not reach back to, and the oldest of those that are too many. The lock
-// is held.
+// dropViews drops the views that the ring does not reach back to, and the oldest ones beyond mostViews. The lock is
+// held.
 func (c *Cache[T]) dropViews() {
 	c.kept = slices.DeleteFunc(c.kept, func(v *view[T]) bool { return v.revision < c.floor })
 	c.kept = slices.Delete(c.kept, 0, max(0, len(c.kept)-mostViews))

@@ -24,44 +24,44 @@ const (
 	Deleted  = "DELETED"
 )
 
-// bookmarkEvery is how often a watch that asked for it is told how far it has come: often enough that a client which
-// resumes seldom finds its revision compacted, seldom enough to cost nothing.
+// bookmarkEvery is how often a watch with bookmarks receives its revision: often enough that the revision of a client
+// that resumes is rarely compacted, seldom enough to cost nothing.
 const bookmarkEvery = 30 * time.Second
 
 const (
-	// bridgeBytes bounds the history that is kept for a watch which resumes further back than the cache remembers.
+	// bridgeBytes bounds the history that is kept for a watch that resumes from before the cache's ring.
 	bridgeBytes = 8 << 20
-	// messageBytes and messageEvents bound one message of a watch: gRPC's clients take 4 MiB unless they ask for more.
+	// messageBytes and messageEvents bound one message of a watch: gRPC clients accept 4 MiB by default.
 	messageBytes  = 3 << 20
 	messageEvents = 500
 )
 
-var errTooOld = rpcerr.Expired("the revision to watch from is no longer there: list again")
+var errTooOld = rpcerr.Expired("the revision to watch from is no longer available: list again")
 
 // Event is one change as a watch with a selection sees it.
 type Event[T object.Object] struct {
 	Type   string
 	Object T
-	shared *shared // nil where only one watch tells it
+	shared *shared // nil if only one watch sends it
 }
 
-// shared is an event as it travels, made once for all watches of the kind.
+// shared is an encoded event, made once for all watches of the kind.
 type shared struct {
 	once  sync.Once
 	bytes []byte
 	err   error
 }
 
-// Events is what a watch has to tell at once.
+// Events is one message of a watch.
 type Events[T object.Object] struct {
 	Events   []Event[T]
-	Revision int64 // everything up to here has been told
+	Revision int64 // all changes up to here have been sent
 	Bookmark bool
 }
 
 // Watching sends a kind's changes after a revision, or all objects first if after is 0, until ctx ends or send fails.
-// All events of a revision are sent together, in several messages where they are too large for one. The error is
-// rpcerr.Expired if the revision is no longer there, or if send was too slow.
+// All events of a revision are sent together, in several messages if they are too large for one. The error is
+// rpcerr.Expired if the revision is no longer available, or if send was too slow.
 func (t *Table[T]) Watching(ctx context.Context, namespace string, sel Selection, after int64, bookmarks bool,
 	send func(Events[T]) error,
 ) error {
@@ -84,8 +84,8 @@ func (t *Table[T]) Watching(ctx context.Context, namespace string, sel Selection
 	}
 	f, known := t.newFeed(of, after)
 	if !known {
-		// The ring no longer has it (the process is new, or the watch was away for long): etcd's own history bridges the
-		// gap.
+		// The ring no longer has the revision (the process is new, or the watch was interrupted for long): the gap is read
+		// from etcd's history.
 		var err error
 		if after, err = t.bridge(ctx, after, want, send); err != nil {
 			return err
@@ -98,7 +98,7 @@ func (t *Table[T]) Watching(ctx context.Context, namespace string, sel Selection
 	return f.follow(ctx, want, bookmarks, send)
 }
 
-// sendAll sends every object that is wanted, as of a revision.
+// sendAll sends every selected object, at a revision.
 func sendAll[T object.Object](objects iter.Seq[T], revision int64, want func(T) bool,
 	send func(Events[T]) error,
 ) error {
@@ -115,7 +115,7 @@ func sendAll[T object.Object](objects iter.Seq[T], revision int64, want func(T) 
 	return send(Events[T]{Revision: revision, Bookmark: true})
 }
 
-// follow sends what comes to a feed.
+// follow sends the changes of a feed until ctx ends.
 func (f *feed[T]) follow(ctx context.Context, want func(T) bool, bookmarks bool, send func(Events[T]) error) error {
 	var due <-chan time.Time
 	if bookmarks {
@@ -123,9 +123,9 @@ func (f *feed[T]) follow(ctx context.Context, want func(T) bool, bookmarks bool,
 		defer ticker.Stop()
 		due = ticker.C
 	}
-	for tell := false; ; {
-		steps, upTo, whole := f.take()
-		if !whole {
+	for bookmark := false; ; {
+		steps, upTo, complete := f.take()
+		if !complete {
 			return errTooOld
 		}
 		for _, s := range steps {
@@ -133,23 +133,23 @@ func (f *feed[T]) follow(ctx context.Context, want func(T) bool, bookmarks bool,
 				return err
 			}
 		}
-		if tell {
+		if bookmark {
 			if err := send(Events[T]{Revision: upTo, Bookmark: true}); err != nil {
 				return err
 			}
 		}
 		select {
 		case <-f.ready:
-			tell = false
+			bookmark = false
 		case <-due:
-			tell = true
+			bookmark = true
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// bridge sends what happened after a revision up to where the cache stands and returns that revision.
+// bridge sends the changes from a revision up to the cache's revision, and returns the revision that it reached.
 func (t *Table[T]) bridge(ctx context.Context, after int64, want func(T) bool, send func(Events[T]) error) (int64,
 	error,
 ) {
@@ -172,7 +172,7 @@ func (t *Table[T]) bridge(ctx context.Context, after int64, want func(T) bool, s
 	return 0, w.Err()
 }
 
-// send sends one revision's changes as a selection sees them.
+// send sends one revision's changes, filtered by a selection.
 func (s *step[T]) send(want func(T) bool, send func(Events[T]) error) error {
 	events := func(yield func(Event[T]) bool) {
 		for i := range s.changes {
@@ -184,8 +184,8 @@ func (s *step[T]) send(want func(T) bool, send func(Events[T]) error) error {
 	return sendSplit(events, s.revision, send)
 }
 
-// sendSplit sends events in messages that gRPC takes. Only the last one has the revision: who has come no further
-// resumes before it.
+// sendSplit sends events in messages within gRPC's limit. Only the last one has the revision: a client that did not
+// receive it resumes before it.
 func sendSplit[T object.Object](events iter.Seq[Event[T]], revision int64, send func(Events[T]) error) error {
 	var part []Event[T]
 	size := 0
@@ -260,8 +260,8 @@ func NewFrame(out protoreflect.MessageDescriptor) Frame {
 	return f
 }
 
-// frameMessage returns the message of events. The events are in it as bytes that the message's own encoding takes over:
-// those of a change are made once, whoever watches it.
+// frameMessage returns the message of events. It contains the events as encoded bytes in its unknown fields: a change
+// is encoded once for all watches.
 func frameMessage[T object.Object](f Frame, e Events[T]) (proto.Message, error) {
 	m := NewMessage(f.out).ProtoReflect()
 	var raw []byte
@@ -316,8 +316,8 @@ func (f Frame) read(m proto.Message) ([]protoEvent, int64, bool, error) {
 	return out, revision, r.Get(f.bookmark).Bool(), nil
 }
 
-// ReadFrame returns the events of a Watch method's message, the revision up to which they tell everything (0 if the
-// message does not say), and whether it is a bookmark.
+// ReadFrame returns the events of a Watch method's message, the revision up to which they are complete (0 if the
+// message has none), and whether it is a bookmark.
 func ReadFrame[T object.Object](f Frame, m proto.Message) ([]Event[T], int64, bool, error) {
 	raw, revision, bookmark, err := f.read(m)
 	if err != nil {

@@ -8,21 +8,21 @@ import (
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
-// Orphan is the propagation of a deletion that leaves alone what belongs to the object.
+// Orphan is the propagation of a deletion that keeps the objects which the deleted object owns.
 const Orphan = "Orphan"
 
-// WriteOptions says how a write is done. The zero value stores what the caller of the context may store.
+// WriteOptions are the options of a write. The zero value stores the write with the rights of the context's caller.
 type WriteOptions struct {
-	// Own marks a write that the service decided on, though a caller's request led to it: rules against callers do not
-	// hold for it. Outside of requests every write is the service's own.
+	// Own marks a write that the service decided on, though a caller's request led to it: rules about callers do not apply
+	// to it. Outside of requests every write is the service's own.
 	Own bool
 	// DryRun checks everything and stores nothing.
 	DryRun bool
 	// Propagation of a deletion is "", "Background" or Orphan.
 	Propagation string
-	// Grace of a deletion is how many seconds the object may take to end; nil leaves that to Config.Grace.
+	// Grace is the grace period of a deletion in seconds; nil leaves it to Config.Grace.
 	Grace *int32
-	// Warn receives what is odd about the write and accepted. If nil, it goes to the caller with the answer.
+	// Warn receives the warnings about an accepted write. If nil, they are returned to the caller with the response.
 	Warn func(text string)
 }
 
@@ -30,7 +30,7 @@ type WriteOptions struct {
 type Write[T object.Object] struct {
 	Old T               // the zero T for a creation
 	New T               // the zero T for a deletion
-	By  identity.Caller // whose request it belongs to; the zero Caller outside of requests
+	By  identity.Caller // the caller of the request; the zero Caller outside of requests
 	WriteOptions
 }
 
@@ -42,7 +42,7 @@ func (w *Write[T]) Deletes() bool { return !w.New.ProtoReflect().IsValid() }
 
 func dryRun(opts []WriteOptions) bool { return len(opts) > 0 && opts[0].DryRun }
 
-// writing returns the write that a context and at most one set of options stand for, without its objects.
+// writing returns the Write of a context and at most one set of options, without its objects.
 func writing[T object.Object](ctx context.Context, opts []WriteOptions) *Write[T] {
 	w := &Write[T]{}
 	if len(opts) > 0 {

@@ -111,12 +111,12 @@ func TestADeletionThatOrphansLeavesANote(t *testing.T) {
 	noted(false)
 	remove(resource.WriteOptions{Propagation: resource.Orphan})
 	noted(true)
-	remove(resource.WriteOptions{}) // too late: it is being deleted already
+	remove(resource.WriteOptions{}) // too late: it is already being deleted
 	noted(true)
 	if after, _ := f.table.Get(t.Context(), ns, "a"); after.GetMetadata().GetUid() != before.GetMetadata().GetUid() {
 		t.Error("it is another object")
 	}
-	// A note that was there before does not hold a deletion that takes everything along.
+	// An existing orphan finalizer does not hold a deletion that also deletes the owned objects.
 	other := set("b", 1)
 	other.Metadata.Finalizers = []string{object.OrphanFinalizer}
 	f.create(t, other)
