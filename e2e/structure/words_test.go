@@ -45,7 +45,7 @@ var words = []struct{ pattern, instead string }{
 var unchecked = []string{
 	"deploy/examples", "docs", "e2e/api", "e2e/attacks", "e2e/compose", "e2e/faults", "e2e/harness", "e2e/seeds",
 	"e2e/tour", "kit/backoff", "kit/clusteroperator", "kit/informer", "kit/object", "kit/process", "kit/controller",
-	"kit/serve", "kit/topology", "services/node-configurator", "services/scheduler",
+	"kit/serve", "kit/topology", "services/scheduler",
 }
 
 func TestTextsUsePlainWords(t *testing.T) {

@@ -27,8 +27,8 @@ const (
 	tries = 5
 )
 
-// Peer is eviction-controller: the nodes and the drains of the cluster, as they were last heard of, and how they are
-// changed. Whoever changes something sees it there afterwards.
+// Peer is eviction-controller: copies of the nodes and the drains of the cluster, and how they are changed. A change is
+// in the copies when its call returns.
 type Peer struct {
 	Nodes  *informer.Informer[*nodev1.Node]
 	Drains *informer.Informer[*nodev1.Drain]
@@ -92,7 +92,7 @@ func (p *Peer) Emptied(ctx context.Context, node string) error {
 	return err
 }
 
-// Change reads a node, has f say which marks it gets, and sets them; all over again if the node was changed meanwhile.
+// Change reads a node, has f say which marks it gets, and sets them; again if the node was changed in between.
 func (p *Peer) Change(ctx context.Context, node string, f func(*nodev1.Node) plan.Marks) error {
 	var err error
 	for range tries {
@@ -118,11 +118,11 @@ func (p *Peer) changeOnce(ctx context.Context, name string, f func(*nodev1.Node)
 	return err
 }
 
-// CreateDrain asks for a node to be emptied.
-func (p *Peer) CreateDrain(ctx context.Context, node, reason string) error {
+// CreateDrain creates the drain of a node; without effect if there is one.
+func (p *Peer) CreateDrain(ctx context.Context, drain *nodev1.Drain) error {
 	call, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	d, err := p.drains.CreateDrain(call, &nodev1.CreateDrainRequest{Drain: plan.DrainOf(node, reason)})
+	d, err := p.drains.CreateDrain(call, &nodev1.CreateDrainRequest{Drain: drain})
 	if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_ALREADY_EXISTS {
 		return nil
 	}

@@ -46,18 +46,44 @@ func New(st *store.Store, validator protovalidate.Validator, nodes Nodes, log *s
 	return t
 }
 
-// UsersOf returns who points at a rendered configuration, for people.
-func (t *Tables) UsersOf(name string) []string {
-	var out []string
-	for p := range t.Pools.Objects() {
-		if p.GetSpec().GetConfiguration().GetName() == name || p.GetStatus().GetConfiguration().GetName() == name {
-			out = append(out, fmt.Sprintf("pool %q", p.GetMetadata().GetName()))
+// uses calls f with each machine configuration that a pool or a node uses, and with the kind and the name of that.
+func (t *Tables) uses(f func(config, kind, name string)) {
+	both := func(a, b, kind, name string) {
+		if f(a, kind, name); b != a {
+			f(b, kind, name)
 		}
+	}
+	for p := range t.Pools.Objects() {
+		both(p.GetSpec().GetConfiguration().GetName(), p.GetStatus().GetConfiguration().GetName(), "pool",
+			p.GetMetadata().GetName())
 	}
 	for n := range t.nodes.Objects() {
 		marks := n.GetMetadata().GetAnnotations()
-		if marks[plan.CurrentConfig] == name || marks[plan.DesiredConfig] == name {
-			out = append(out, fmt.Sprintf("node %q", n.GetMetadata().GetName()))
+		both(marks[plan.CurrentConfig], marks[plan.DesiredConfig], "node", n.GetMetadata().GetName())
+	}
+}
+
+// usersOf returns the pools and nodes that use a rendered configuration, for people.
+func (t *Tables) usersOf(config string) []string {
+	var out []string
+	t.uses(func(used, kind, name string) {
+		if used == config {
+			out = append(out, fmt.Sprintf("%s %q", kind, name))
+		}
+	})
+	return out
+}
+
+// Unused returns the rendered configurations of a pool that no pool and no node uses, in any order. The nodes must be
+// synced.
+func (t *Tables) Unused(pool string) []*configv1.MachineConfig {
+	var out []*configv1.MachineConfig
+	used := map[string]bool{}
+	t.uses(func(config, _, _ string) { used[config] = true })
+	for cfg := range t.Configs.Objects() {
+		name := cfg.GetMetadata().GetName()
+		if plan.IsRendered(name) && object.ControllerOf(cfg).GetName() == pool && !used[name] {
+			out = append(out, cfg)
 		}
 	}
 	return out
@@ -74,8 +100,8 @@ func (t *Tables) admitConfig(w *resource.Write[*configv1.MachineConfig]) error {
 	return nil
 }
 
-// admitDeletion keeps a rendered configuration while somebody points at it: a node without its own can neither be
-// compared nor go back to it.
+// admitDeletion keeps a rendered configuration while it is in use: a node without its own can neither be compared nor
+// go back to it.
 func (t *Tables) admitDeletion(name string) error {
 	if !plan.IsRendered(name) {
 		return nil
@@ -83,7 +109,7 @@ func (t *Tables) admitDeletion(name string) error {
 	if !t.nodes.IsSynced() {
 		return rpcerr.Unavailable("which nodes use the configuration is not known yet")
 	}
-	if users := t.UsersOf(name); len(users) > 0 {
+	if users := t.usersOf(name); len(users) > 0 {
 		return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "machineconfigs/"+name,
 			"is in use by "+strings.Join(users, ", "))
 	}

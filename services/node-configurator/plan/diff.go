@@ -12,37 +12,37 @@ import (
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 )
 
-// Action is what a node does to take up a configuration; a greater one includes the work of the lesser.
-type Action int
+// Impact is what a configuration requires of a node that applies it; a greater one includes the work of the lesser.
+type Impact int
 
-// The actions.
+// The impacts.
 const (
-	None    Action = iota
-	Restart        // programs are restarted or read their settings anew
+	None    Impact = iota
+	Restart        // programs are restarted or read their settings again
 	Drain          // the node is emptied first
 	Reboot         // and restarted afterwards
 )
 
-// String returns the action in one CamelCase word.
-func (a Action) String() string { return [...]string{"None", "Restart", "Drain", "Reboot"}[a] }
+// String returns the impact in one CamelCase word.
+func (a Impact) String() string { return [...]string{"None", "Restart", "Drain", "Reboot"}[a] }
 
 // Drains reports whether a node has to be empty for it.
-func (a Action) Drains() bool { return a >= Drain }
+func (a Impact) Drains() bool { return a >= Drain }
 
 // Change is one item that differs between two configurations.
 type Change struct {
 	Item   string // such as `file "/etc/chrony.conf"`
 	How    string // added, changed or removed
-	Action Action
+	Action Impact
 }
 
-// String tells the change in one line.
+// String returns the change in one line.
 func (c Change) String() string { return c.Item + " " + c.How }
 
 // rule is the action for files at a path or below it.
 type rule struct {
 	path   string
-	action Action
+	action Impact
 }
 
 // rules are the defaults of the node disruption policies, where a reload counts as a restart; every other file means a
@@ -62,7 +62,7 @@ func rules() []rule {
 }
 
 // actionOf returns the action for a changed path: that of the longest rule.
-func actionOf(p string) Action {
+func actionOf(p string) Impact {
 	best, action := -1, Reboot
 	for _, r := range rules() {
 		below := p == r.path || strings.HasPrefix(p, r.path+"/")
@@ -96,8 +96,8 @@ func Diff(before, after *configv1.MachineConfig) []Change {
 	was, _ := parse(a.GetConfig(), "")
 	is, _ := parse(b.GetConfig(), "")
 	out = append(out, compare("file", byPath(was), byPath(is), actionOf)...)
-	out = append(out, compare("unit", units(was), units(is), func(string) Action { return Reboot })...)
-	return append(out, compare("user", users(was), users(is), func(string) Action { return None })...)
+	out = append(out, compare("unit", units(was), units(is), func(string) Impact { return Reboot })...)
+	return append(out, compare("user", users(was), users(is), func(string) Impact { return None })...)
 }
 
 func kernel(s *configv1.MachineConfigSpec) string {
@@ -111,7 +111,7 @@ func kernel(s *configv1.MachineConfigSpec) string {
 func byPath(c types.Config) map[string]any {
 	out := map[string]any{}
 	for _, f := range c.Storage.Files {
-		f.Overwrite = nil // says how to get there, not what stands there
+		f.Overwrite = nil // says how to get there, not what is there
 		out[path.Clean(f.Path)] = f
 	}
 	for _, d := range c.Storage.Directories {
@@ -149,7 +149,7 @@ func users(c types.Config) map[string]any {
 }
 
 // compare returns the differences of two sets of items, by name.
-func compare(what string, was, is map[string]any, action func(name string) Action) []Change {
+func compare(what string, was, is map[string]any, action func(name string) Impact) []Change {
 	names := slices.Sorted(maps.Keys(was))
 	for name := range is {
 		if _, ok := was[name]; !ok {
@@ -176,7 +176,7 @@ func compare(what string, was, is map[string]any, action func(name string) Actio
 }
 
 // Needed returns the greatest action of some changes, and the first change that makes it necessary in one line.
-func Needed(changes []Change) (Action, string) {
+func Needed(changes []Change) (Impact, string) {
 	action, why := None, ""
 	for _, c := range changes {
 		if c.Action > action {

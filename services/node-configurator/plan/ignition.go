@@ -14,7 +14,7 @@ import (
 // versions are the versions of Ignition that a configuration may speak; it is rendered in the last of them.
 func versions() []string { return []string{"3.0.0", "3.1.0", "3.2.0", "3.3.0", "3.4.0", "3.5.0"} }
 
-// parse returns an Ignition configuration in version 3.5, or what is wrong with it; path is where it stands in its
+// parse returns an Ignition configuration in version 3.5, or what is wrong with it; path is where it is in its
 // object. An absent one is empty.
 func parse(config *structpb.Struct, path string) (types.Config, []object.Fault) {
 	empty := types.Config{Ignition: types.Ignition{Version: types.MaxVersion.String()}}

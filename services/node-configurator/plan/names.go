@@ -1,5 +1,6 @@
-// Package plan decides what configuration a pool of nodes shall have, which node takes it up next, and what each node
-// does for that. It does no I/O and reads no clock: the same view always gives the same plan. Views are never modified.
+// Package plan decides which configuration is the target of a pool of nodes, which node changes to it next, and what
+// each node does for that. It does no I/O and reads no clock: the same view always gives the same plan. Views are never
+// modified.
 package plan
 
 import (

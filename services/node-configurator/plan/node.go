@@ -2,11 +2,13 @@ package plan
 
 import (
 	"fmt"
+	"time"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/nodeid"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -17,33 +19,19 @@ const drained = "Succeeded"
 type NodeView struct {
 	Node    *nodev1.Node            // nil if it is gone
 	Drain   *nodev1.Drain           // for its configuration; nil if there is none
-	Current *configv1.MachineConfig // what stands on it; nil if it is not known
-	Desired *configv1.MachineConfig // what shall stand there; nil if it is not known
-}
-
-// NodeStep is what is done for a node now. The zero NodeStep does nothing.
-type NodeStep struct {
-	CreateDrain string // why the node has to be empty; empty to create no drain
-	DeleteDrain bool
-	Order       Order
-}
-
-// Order is what the agent of a node is told.
-type Order struct {
-	Config *configv1.MachineConfig // nil while none is known for the node
-	Apply  bool                    // take it up now
-	Reboot bool                    // and restart the machine afterwards
+	Current *configv1.MachineConfig // its current configuration; nil if it is not known
+	Desired *configv1.MachineConfig // its target; nil if it is not known
 }
 
 func mark(n *nodev1.Node, key string) string { return n.GetMetadata().GetAnnotations()[key] }
 
-// done reports whether a node has what it shall have.
+// done reports whether a node has its target.
 func done(n *nodev1.Node) bool {
 	desired := mark(n, DesiredConfig)
 	return desired != "" && mark(n, CurrentConfig) == desired && mark(n, State) == stateDone
 }
 
-// rolling reports whether a node was told to change and has not done so yet.
+// rolling reports whether a node has a target that it has not reached yet.
 func rolling(n *nodev1.Node) bool {
 	current, desired := mark(n, CurrentConfig), mark(n, DesiredConfig)
 	return desired != "" && !done(n) && !(current == desired && failed(n))
@@ -55,7 +43,7 @@ func failed(n *nodev1.Node) bool {
 	return s == degraded || s == unreconcilable
 }
 
-// stuck reports whether a node could not take up what it shall have.
+// stuck reports whether a node could not apply its target.
 func stuck(n *nodev1.Node) bool {
 	return failed(n) && mark(n, CurrentConfig) != mark(n, DesiredConfig)
 }
@@ -83,45 +71,59 @@ func unavailable(n *nodev1.Node) bool {
 	return !ready(n) || (!done(n) && !stuck(n))
 }
 
-// need returns what taking up its target means for a node, and why.
-func need(v NodeView) (Action, string) {
+// need returns what applying its target requires of a node, and why.
+func need(v NodeView) (Impact, string) {
 	current, desired := mark(v.Node, CurrentConfig), mark(v.Node, DesiredConfig)
 	switch {
 	case current == "" || current == desired || v.Desired == nil:
-		return None, "" // a first configuration disturbs nobody
+		return None, "" // a first configuration disturbs no pod
 	case v.Current == nil:
 		return Reboot, fmt.Sprintf("what %s held is not known any more", current)
 	}
 	return Needed(Diff(v.Current, v.Desired))
 }
 
-// Node decides what is done for a node now. Whatever it decides follows from the marks on the node and its drain alone,
-// so it may be decided anew at any moment.
-func Node(v NodeView) NodeStep {
-	if v.Node == nil {
-		return NodeStep{DeleteDrain: v.Drain != nil && !ending(v.Drain)}
-	}
-	action, why := need(v)
-	s := NodeStep{Order: Order{Config: v.Desired, Apply: true, Reboot: action == Reboot}}
-	if v.Desired == nil {
-		s.Order = Order{}
-	}
-	finished := mark(v.Node, DesiredConfig) == "" || done(v.Node)
+// Node decides about the drain of a node. The decision follows from the marks on the node and its drain alone, so it
+// may be made again at any moment.
+func Node(v NodeView) Plan {
+	impact, why := need(v)
 	switch {
-	case v.Drain != nil && finished && up(v.Node):
-		s.DeleteDrain = !ending(v.Drain)
-	case action.Drains():
-		s.Order.Apply = emptied(v)
-		if v.Drain == nil {
-			s.CreateDrain = fmt.Sprintf("configuration %s: %s", mark(v.Node, DesiredConfig), why)
+	case v.Drain != nil && over(v):
+		if ending(v.Drain) {
+			return Plan{}
+		}
+		return Plan{Do: []Action{{Verb: DeleteDrain, Object: object.Reference(v.Drain), Drain: v.Drain}}}
+	case v.Node == nil || !impact.Drains():
+		return Plan{}
+	case v.Drain == nil:
+		d := drainOf(v.Node.GetMetadata().GetName(), fmt.Sprintf("configuration %s: %s", mark(v.Node, DesiredConfig), why))
+		return Plan{
+			Do: []Action{{Verb: CreateDrain, Object: object.Reference(d), Reason: d.GetSpec().GetReason(), Drain: d}},
 		}
 	}
-	return s
+	return Plan{WaitsFor: progress(v.Node, v.Drain)}
 }
 
-// ControlPlane reports whether a node is of a control-plane machine or has the role of one, so that a voter of the etcd
+// over reports whether a node needs its drain no longer: it has its target and is back, or it is gone.
+func over(v NodeView) bool {
+	return v.Node == nil || (mark(v.Node, DesiredConfig) == "" || done(v.Node)) && up(v.Node)
+}
+
+// order returns what the agent of a node is to be ordered, as far as that depends on the node and its drain.
+func order(v NodeView) Order {
+	if v.Desired == nil {
+		return Order{}
+	}
+	impact, _ := need(v)
+	return Order{
+		Config: v.Desired, Reboot: impact == Reboot,
+		Apply: !impact.Drains() || v.Drain != nil && over(v) || emptied(v),
+	}
+}
+
+// controlPlane reports whether a node is of a control-plane machine or has the role of one, so that a voter of the etcd
 // cluster may be on it.
-func ControlPlane(n *nodev1.Node) bool {
+func controlPlane(n *nodev1.Node) bool {
 	if n.GetMetadata().GetAnnotations()[nodeid.MachineRole] == masterPool {
 		return true // whatever its labels
 	}
@@ -143,25 +145,33 @@ func Emptied(d *nodev1.Drain) bool { return d.GetStatus().GetPhase() == drained 
 
 func ending(d *nodev1.Drain) bool { return d.GetMetadata().GetDeletionTimestamp() != nil }
 
-// DrainOf returns the drain that empties a node.
-func DrainOf(node, reason string) *nodev1.Drain {
+// drainOf returns the drain that empties a node.
+func drainOf(node, reason string) *nodev1.Drain {
 	return &nodev1.Drain{Metadata: &metav1.ObjectMeta{Name: DrainName(node)}, Spec: &nodev1.DrainSpec{
 		NodeName: node, Reason: reason,
 		IgnoreDaemonSets: proto.Bool(true), Force: proto.Bool(true), DeleteEmptyDirData: proto.Bool(true),
 	}}
 }
 
+// createdAt returns when a drain was created; zero if there is none.
+func createdAt(d *nodev1.Drain) time.Time {
+	if at := d.GetMetadata().GetCreationTimestamp(); at != nil {
+		return at.AsTime()
+	}
+	return time.Time{}
+}
+
 // Marks are annotations to set; an empty value takes one away.
 type Marks map[string]string
 
-// Target returns the marks that give a node a new target. What became of the former one counts no more.
+// Target returns the marks that give a node a new target. The result of the former one does not count any more.
 func Target(config string) Marks {
 	return Marks{DesiredConfig: config, State: working, Reason: ""}
 }
 
 // Reported returns the marks that a report of a node's agent changes; none if it says nothing new. A failure to reach a
-// target that was taken back meanwhile is not noted, and neither is an end in the very boot that the agent wanted to
-// end.
+// target that was taken back in the meantime is not noted, and neither is an end in the very boot that the agent wanted
+// to end.
 func Reported(node *nodev1.Node, r *configv1.ReportConfigRequest) Marks {
 	want := Marks{CurrentConfig: r.GetCurrentConfig(), State: r.GetState(), Reason: r.GetReason(), EndingBoot: ""}
 	failure := r.GetState() == degraded || r.GetState() == unreconcilable

@@ -203,7 +203,7 @@ func TestTheGreatestActionCountsAndNamesItsItem(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		after  *configv1.MachineConfig
-		action Action
+		action Impact
 		why    string
 	}{
 		{"nothing differs", mc("b", "worker", ign(fileDoc("/etc/x", "1"))), None, ""},
@@ -219,7 +219,7 @@ func TestTheGreatestActionCountsAndNamesItsItem(t *testing.T) {
 			}
 		})
 	}
-	for path, want := range map[string]Action{
+	for path, want := range map[string]Impact{
 		"/var/lib/kubelet/config.json": None, "/etc/nmstate/openshift/a.yml": None, "/etc/nmstate/openshiftx": Reboot,
 		"/etc/containers/policy.json": Restart, "/etc/containers/registries.d/a": Restart,
 		"/etc/containers/registries.conf": Drain, "/etc/containers": Reboot,

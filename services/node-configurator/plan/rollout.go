@@ -11,32 +11,43 @@ import (
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/object"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // View is everything that decides about a pool.
 type View struct {
-	Now      time.Time // UTC
-	Pool     *configv1.MachineConfigPool
-	Members  Members
-	Drains   map[string]*nodev1.Drain // by the node that they empty for its configuration
-	Failure  string                   // why the pool's configuration cannot be rendered; empty if it can
-	Settling bool                     // something was changed just now: its configuration is about to be rendered anew
+	Now     time.Time                   // UTC
+	Pool    *configv1.MachineConfigPool // nil if it is gone or being deleted
+	Members Members
+	Drains  map[string]*nodev1.Drain // by the node that they empty for its configuration
+	// What the machine configurations of the pool make together; the zero Rendered if they were not rendered: then the
+	// pool keeps its configuration.
+	Rendered Rendered
+	Stored   bool      // Rendered is stored
+	Failure  string    // why the pool's configuration cannot be rendered; empty if it can
+	Settled  time.Time // when the last change of machine configurations will have settled; zero if none was seen
+	// Rendered configurations of the pool that neither a pool nor a node uses, in any order.
+	Unused []*configv1.MachineConfig
 }
 
-// Rollout is what becomes of a pool. The zero Rollout begins with no node.
+// Settling reports whether a machine configuration has just changed: the configuration of the pool is not rendered
+// before the changes have settled, so that several make one roll-out.
+func (v View) Settling() bool { return v.Now.Before(v.Settled) }
+
+// keepUnused is how many unused rendered configurations of a pool are kept, so that recent ones can be inspected.
+const keepUnused = 5
+
+// Rollout is the state of a roll-out that a plan was decided by.
 type Rollout struct {
 	MaxUnavailable int
 	Unavailable    int
 	Capacity       int      // how many more nodes that are available may begin
 	Next           []string // nodes that get the pool's configuration as their target now, in order
 	Nodes          []*configv1.PlanMachineConfigPoolResponse_NodePlan
-	Actions        []*metav1.PlannedAction
-	HeldBack       []*metav1.HeldBack
-	Status         *configv1.MachineConfigPoolStatus
-	Completed      bool // every node has the configuration, for the first time
 
-	under int // nodes that were told to change and have not done so
+	under int // nodes that have a target and have not reached it
 }
 
 // States of nodes in a plan.
@@ -79,15 +90,97 @@ func MaxUnavailableFault(v *structpb.Value) string {
 	return ""
 }
 
-// Pool decides which nodes of a pool begin now, and what its status is.
+// Pool decides which configuration is the target of a pool, which of its nodes begin to change to it now, what its
+// status is, and which former configurations are deleted. A plan that aims the pool at another configuration does
+// nothing else: decide again once that is stored.
 //
-// A node without any configuration gets it at once. A node that was told to change to something else and has not done
-// so is told the new target at once: it is down for it already. Of the others, nodes that are down come first and cost
-// nothing, since nobody loses them; nodes that can be given work begin while fewer than MaxUnavailable are unavailable,
-// by zone and age. Never more than MaxUnavailable nodes are under way at once.
-func Pool(v View) Rollout {
+// A node without any configuration gets it at once. A node that has another target and has not reached it gets the new
+// one at once: it is down for it already. Of the others, nodes that are down come first and cost nothing, since they do
+// no work; nodes that can be given work begin while fewer than MaxUnavailable are unavailable, by zone and age. Never
+// more than MaxUnavailable nodes are under way at once.
+func Pool(v View) (Plan, Rollout) {
+	if v.Pool == nil {
+		var p Plan
+		p.sweep(v, 0)
+		return p, Rollout{}
+	}
+	if a := aim(v); a != nil {
+		return Plan{Do: []Action{*a}}, Rollout{}
+	}
+	p, r := rollOut(v)
+	if v.Settling() {
+		p.wake(v.Settled)
+	}
+	next := object.Clone(v.Pool)
+	next.Status = status(v, &r)
+	updated := object.FindCondition(next.GetStatus().GetConditions(), ConditionUpdated)
+	switch {
+	case !proto.Equal(v.Pool.GetStatus(), next.GetStatus()):
+		p.Do = append(p.Do, Action{Verb: StorePool, Object: object.Reference(next), Pool: next})
+	case updated.GetStatus() == "True" && !v.Settling() && v.Failure == "":
+		p.sweep(v, keepUnused) // only now does the stored status use no former configuration
+	}
+	if p.WaitsFor = ""; updated.GetStatus() != "True" {
+		p.WaitsFor = updated.GetMessage()
+	}
+	return p, r
+}
+
+// Foresee returns what Pool decides in the end: a pool that is aimed at another configuration is decided about as it is
+// stored then. It also returns the status of the pool after that.
+func Foresee(v View) (Plan, Rollout, *configv1.MachineConfigPoolStatus) {
+	p, r := Pool(v)
+	if aimed := p.Aimed(); aimed != nil {
+		v.Pool, v.Rendered = aimed, Rendered{}
+		p, r = Pool(v)
+	}
+	return p, r, p.StatusAfter(v.Pool)
+}
+
+// aim returns the action that makes the rendered configuration the target of a pool; nil if it is and is stored.
+func aim(v View) *Action {
+	cfg := v.Rendered.Config
+	if cfg == nil || v.Settling() {
+		return nil
+	}
+	next := object.Clone(v.Pool)
+	if next.Spec == nil {
+		next.Spec = &configv1.MachineConfigPoolSpec{}
+	}
+	next.Spec.Configuration = &configv1.MachineConfigPoolConfiguration{Name: cfg.GetMetadata().GetName()}
+	for _, s := range v.Rendered.Sources {
+		next.Spec.Configuration.Source = append(next.Spec.Configuration.Source,
+			&metav1.ObjectReference{ApiVersion: cfg.GetApiVersion(), Kind: cfg.GetKind(), Name: s})
+	}
+	if v.Stored && proto.Equal(next.GetSpec(), v.Pool.GetSpec()) {
+		return nil
+	}
+	a := &Action{Verb: AimPool, Object: object.Reference(next), Pool: next}
+	if !v.Stored {
+		a.Config = cfg
+		a.Reason = "made from " + strings.Join(v.Rendered.Sources, ", ")
+	}
+	return a
+}
+
+// sweep deletes unused configurations, but for the newest few.
+func (p *Plan) sweep(v View, keep int) {
+	unused := slices.Clone(v.Unused)
+	slices.SortFunc(unused, func(a, b *configv1.MachineConfig) int {
+		x, y := a.GetMetadata(), b.GetMetadata()
+		return cmp.Or(x.GetCreationTimestamp().AsTime().Compare(y.GetCreationTimestamp().AsTime()),
+			strings.Compare(y.GetName(), x.GetName()))
+	})
+	for _, cfg := range unused[:max(0, len(unused)-keep)] {
+		p.Do = append(p.Do, Action{Verb: DeleteConfig, Object: object.Reference(cfg), Config: cfg})
+	}
+}
+
+// rollOut decides which nodes begin now.
+func rollOut(v View) (Plan, Rollout) {
 	target := v.Pool.GetSpec().GetConfiguration().GetName()
 	r := Rollout{MaxUnavailable: MaxUnavailable(v.Pool, len(v.Members.Nodes))}
+	var p Plan
 	failing := 0
 	for _, n := range v.Members.Nodes {
 		if unavailable(n) {
@@ -102,21 +195,21 @@ func Pool(v View) Rollout {
 	}
 	r.Capacity = max(0, r.MaxUnavailable-r.Unavailable-failing)
 	next := map[string]string{} // why
-	if target != "" && !v.Settling && v.Failure == "" {
-		next = r.begin(v, target)
+	if target != "" && !v.Settling() && v.Failure == "" {
+		next = r.begin(v, target, &p)
 	}
 	for _, n := range v.Members.Nodes {
-		r.tell(v, n, target, next)
+		r.Nodes = append(r.Nodes, r.describe(v, n, target, next, &p))
 	}
-	r.Status, r.Completed = status(v, &r)
-	return r
+	return p, r
 }
 
 // begin chooses the nodes that get a target now.
-func (r *Rollout) begin(v View, target string) map[string]string {
+func (r *Rollout) begin(v View, target string, p *Plan) map[string]string {
 	next := map[string]string{}
 	take := func(n *nodev1.Node, why string) {
 		name := n.GetMetadata().GetName()
+		p.Do = append(p.Do, Action{Verb: SetDesired, Object: object.Reference(n), Reason: why, Node: n, Target: target})
 		r.Next = append(r.Next, name)
 		next[name] = why
 	}
@@ -131,19 +224,19 @@ func (r *Rollout) begin(v View, target string) map[string]string {
 			take(n, "its former target "+mark(n, DesiredConfig)+" is abandoned")
 		case !up(n):
 			down = append(down, n)
-		case ready(n): // one that is up and not ready runs its pods, but somebody holds it: it waits for that
+		case ready(n): // one that is up and not ready runs its pods, but is held: it waits for that
 			candidates = append(candidates, n)
 		}
 	}
 	free := r.MaxUnavailable - r.under
 	for _, n := range down {
 		if free > 0 {
-			take(n, "it is unavailable already, so nobody loses it")
+			take(n, "it is unavailable already, so it does no work")
 			free--
 		}
 	}
-	// A node that serves although it counts as unavailable (its disk differs from its configuration) is its own obstacle
-	// and nobody else's.
+	// A node that serves although it counts as unavailable (its disk differs from its configuration) is an obstacle to
+	// itself only.
 	capacity := r.Capacity
 	for _, n := range candidates {
 		switch {
@@ -180,41 +273,36 @@ func zone(n *nodev1.Node) string {
 	return cmp.Or(l["topology.kubernetes.io/zone"], l["failure-domain.beta.kubernetes.io/zone"])
 }
 
-// tell writes down what one node is doing, and what is done about it.
-func (r *Rollout) tell(v View, n *nodev1.Node, target string, next map[string]string) {
+// describe returns what one node is doing, and adds to the plan what is held back.
+func (r *Rollout) describe(v View, n *nodev1.Node, target string, next map[string]string,
+	p *Plan,
+) *configv1.PlanMachineConfigPoolResponse_NodePlan {
 	name := n.GetMetadata().GetName()
-	p := &configv1.PlanMachineConfigPoolResponse_NodePlan{
-		Node: name, Current: mark(n, CurrentConfig),
-		Desired: mark(n, DesiredConfig),
+	out := &configv1.PlanMachineConfigPoolResponse_NodePlan{
+		Node: name, Current: mark(n, CurrentConfig), Desired: mark(n, DesiredConfig),
 	}
-	r.Nodes = append(r.Nodes, p)
-	ref := &metav1.ObjectReference{ApiVersion: "v1", Kind: "Node", Name: name, Uid: n.GetMetadata().GetUid()}
 	if why, ok := next[name]; ok {
-		p.State, p.Desired, p.Reason = Updating, target, "begins: "+why
-		r.Actions = append(r.Actions, &metav1.PlannedAction{
-			Action: "SetDesiredConfig", Object: ref, Reason: why, Details: map[string]string{"machineConfig": target},
-		})
-		return
+		out.State, out.Desired, out.Reason = Updating, target, "begins: "+why
+		return out
 	}
 	switch {
 	case failed(n):
-		p.State, p.Reason = degraded, mark(n, Reason)
-	case p.Desired != "" && !done(n):
-		p.State, p.Reason = Updating, progress(n, v.Drains[name])
-	case target != "" && p.Desired != target:
-		p.State, p.Reason = Waiting, r.obstacle(v, n)
+		out.State, out.Reason = degraded, mark(n, Reason)
+	case out.Desired != "" && !done(n):
+		out.State, out.Reason = Updating, progress(n, v.Drains[name])
+	case target != "" && out.Desired != target:
+		out.State, out.Reason = Waiting, r.obstacle(v, n)
 	case !ready(n):
-		p.State, p.Reason = Unavailable, "the node is not ready or unschedulable"
+		out.State, out.Reason = Unavailable, "the node is not ready or unschedulable"
 	case target == "":
-		p.State, p.Reason = Waiting, "the pool has no configuration yet"
+		out.State, out.Reason = Waiting, "the pool has no configuration yet"
 	default:
-		p.State, p.Reason = Updated, "it has the pool's configuration"
+		out.State, out.Reason = Updated, "it has the pool's configuration"
 	}
-	if target != "" && p.Desired != target {
-		r.HeldBack = append(r.HeldBack, &metav1.HeldBack{
-			Action: "SetDesiredConfig", Object: ref, Reason: r.obstacle(v, n), Unblock: unblock(v),
-		})
+	if target != "" && out.Desired != target {
+		p.hold(n, Held{Action: SetDesired, Reason: r.obstacle(v, n), Unblock: unblock(v)})
 	}
+	return out
 }
 
 // progress says what a node that is under way is doing.
@@ -223,12 +311,12 @@ func progress(n *nodev1.Node, d *nodev1.Drain) string {
 	case mark(n, State) == rebooting:
 		return "the machine restarts"
 	case d == nil || mark(n, State) == "":
-		return "its agent is told to take the configuration up"
+		return "its agent is ordered to apply the configuration"
 	case d.GetStatus().GetPhase() != drained:
 		text := strings.Join(append([]string{d.GetStatus().GetMessage()}, d.GetStatus().GetBlocked()...), "; ")
 		return "is drained: " + cmp.Or(strings.Trim(text, "; "), "the drain has not begun")
 	}
-	return cmp.Or(mark(n, Reason), "is drained, its agent takes the configuration up")
+	return cmp.Or(mark(n, Reason), "is drained, its agent applies the configuration")
 }
 
 // obstacle says why a node does not begin.
@@ -236,7 +324,7 @@ func (r *Rollout) obstacle(v View, n *nodev1.Node) string {
 	switch {
 	case v.Failure != "":
 		return "the pool's configuration cannot be rendered: " + v.Failure
-	case v.Settling:
+	case v.Settling():
 		return "machine configs have just changed"
 	case v.Pool.GetSpec().GetPaused():
 		return "the pool is paused"

@@ -101,7 +101,7 @@ func TestWhichNodesBeginNext(t *testing.T) {
 			placed(node("n1", "a", "a", stateDone), "", time.Hour), placed(node("n2", "a", "a", stateDone), "z2", time.Minute),
 			placed(node("n3", "a", "a", stateDone), "z1", time.Minute), placed(node("n4", "a", "a", stateDone), "z1", time.Hour),
 		}, []string{"n4", "n3", "n2", "n1"}},
-		{"nobody while one is under way", nil, false, "", []*nodev1.Node{
+		{"none while one is under way", nil, false, "", []*nodev1.Node{
 			cordoned(node("n1", "a", "b", working)),
 			node("n2", "a", "a", stateDone),
 		}, nil},
@@ -148,12 +148,12 @@ func TestWhichNodesBeginNext(t *testing.T) {
 			[]*nodev1.Node{node("n1", "a", "a", stateDone), node("n2")},
 			[]string{"n2"},
 		},
-		{"nobody begins in a paused pool", 5, true, "", []*nodev1.Node{
+		{"none begins in a paused pool", 5, true, "", []*nodev1.Node{
 			node("n1", "a", "a", stateDone),
 			cordoned(node("n2", "a", "bad", degraded)),
 		}, nil},
 		{
-			"nobody begins while it cannot be rendered", 5, false, "broken",
+			"none begins while it cannot be rendered", 5, false, "broken",
 			[]*nodev1.Node{node("n1", "a", "a", stateDone)},
 			nil,
 		},
@@ -170,12 +170,12 @@ func TestWhichNodesBeginNext(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			pool := target(poolOf("worker", "worker"), "b", tc.most)
 			pool.Spec.Paused = proto.Bool(tc.pause)
-			r := Pool(View{Now: epoch(), Pool: pool, Members: Members{Nodes: tc.nodes}, Failure: tc.fail})
+			p, r := Pool(View{Now: epoch(), Pool: pool, Members: Members{Nodes: tc.nodes}, Failure: tc.fail})
 			if diff := cmp.Diff(tc.want, r.Next); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
-			if len(r.Nodes) != len(tc.nodes) || len(r.Actions) != len(tc.want) {
-				t.Errorf("plan %+v", r)
+			if len(r.Nodes) != len(tc.nodes) || len(p.Steps()) != len(tc.want) {
+				t.Errorf("plan %+v, %+v", p, r)
 			}
 		})
 	}
@@ -250,7 +250,7 @@ func TestTheStatusCountsAndSays(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			pool := target(poolOf("worker", "worker"), "b", nil)
 			pool.Spec.Paused = proto.Bool(tc.paused)
-			st := Pool(View{
+			st := statusOf(View{
 				Now: epoch(), Pool: pool, Members: Members{Nodes: tc.nodes}, Failure: tc.fail,
 				Drains: map[string]*nodev1.Drain{
 					"n1": {Status: &nodev1.DrainStatus{
@@ -258,7 +258,7 @@ func TestTheStatusCountsAndSays(t *testing.T) {
 						Blocked: []string{`default/web: budget "web" allows 0 disruptions`},
 					}},
 				},
-			}).Status
+			})
 			got := [5]int32{
 				st.GetMachineCount(), st.GetUpdatedMachineCount(), st.GetReadyMachineCount(),
 				st.GetUnavailableMachineCount(), st.GetDegradedMachineCount(),
@@ -277,21 +277,23 @@ func TestTheStatusCountsAndSays(t *testing.T) {
 
 func TestConditionsKeepTheirTimeWhileNothingHappens(t *testing.T) {
 	pool := target(poolOf("worker", "worker"), "b", nil)
-	first := Pool(View{Now: epoch(), Pool: pool, Members: Members{Nodes: []*nodev1.Node{node("n1", "a", "a", stateDone)}}})
-	pool.Status = first.Status
-	again := Pool(View{
+	first := statusOf(View{
+		Now: epoch(), Pool: pool, Members: Members{Nodes: []*nodev1.Node{node("n1", "a", "a", stateDone)}},
+	})
+	pool.Status = first
+	again := statusOf(View{
 		Now: epoch().Add(time.Hour), Pool: pool,
 		Members: Members{Nodes: []*nodev1.Node{node("n1", "a", "a", stateDone)}},
 	})
-	if !proto.Equal(first.Status, again.Status) {
-		t.Errorf("nothing happened, but the status changed: %v, %v", first.Status, again.Status)
+	if !proto.Equal(first, again) {
+		t.Errorf("nothing happened, but the status changed: %v, %v", first, again)
 	}
-	finished := Pool(View{
+	finished := statusOf(View{
 		Now: epoch().Add(time.Hour), Pool: pool,
 		Members: Members{Nodes: []*nodev1.Node{node("n1", "b", "b", stateDone)}},
 	})
-	if !finished.Completed || finished.Status.GetConfiguration().GetName() != "b" || first.Completed {
-		t.Errorf("completed %v with %v", finished.Completed, finished.Status)
+	if finished.GetConfiguration().GetName() != "b" || first.GetConfiguration() != nil {
+		t.Errorf("the status has %v first, and %v at the end", first.GetConfiguration(), finished.GetConfiguration())
 	}
 }
 
@@ -309,12 +311,13 @@ func TestWhatHoldsANodeBackIsSaid(t *testing.T) {
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := Pool(View{
+			p, _ := Pool(View{
 				Now: epoch(), Pool: target(poolOf("worker", "worker"), "b", nil),
 				Members: Members{Nodes: []*nodev1.Node{tc.other, node("n2", "a", "a", stateDone)}},
 			})
-			if len(r.HeldBack) != 1 || r.HeldBack[0].GetObject().GetName() != "n2" || r.HeldBack[0].GetReason() != tc.want {
-				t.Errorf("held back are %v", r.HeldBack)
+			held := p.HeldBack()
+			if len(held) != 1 || held[0].GetObject().GetName() != "n2" || held[0].GetReason() != tc.want {
+				t.Errorf("held back are %v", held)
 			}
 		})
 	}
@@ -323,13 +326,14 @@ func TestWhatHoldsANodeBackIsSaid(t *testing.T) {
 func TestAFailureToRenderStandsUntilAChangeHasSettled(t *testing.T) {
 	pool := target(poolOf("worker", "worker"), "b", nil)
 	v := View{Now: epoch(), Pool: pool, Failure: "two of them clash"}
-	pool.Status = Pool(v).Status
-	v.Now, v.Failure, v.Settling = epoch().Add(time.Minute), "", true
-	if settling := Pool(v).Status; !proto.Equal(settling, pool.Status) {
-		t.Errorf("something was changed, nothing is mended yet: %v, was %v", settling, pool.Status)
+	pool.Status = statusOf(v)
+	v.Now, v.Failure, v.Settled = epoch().Add(time.Minute), "", epoch().Add(time.Minute+time.Second)
+	p, _ := Pool(v)
+	if settling := p.StatusAfter(pool); !proto.Equal(settling, pool.Status) || !p.Wake.Equal(v.Settled) {
+		t.Errorf("something was changed, nothing is corrected yet: %v, was %v; again at %v", settling, pool.Status, p.Wake)
 	}
-	v.Settling = false
-	st := Pool(v).Status
+	v.Now = v.Settled
+	st := statusOf(v)
 	for typ, want := range map[string]string{ConditionRenderDegraded: "False: : ", ConditionDegraded: "False: : "} {
 		if got := condMessage(st, typ); got != want {
 			t.Errorf("%s = %q, want %q", typ, got, want)
@@ -378,6 +382,32 @@ func TestToWhichPoolANodeBelongs(t *testing.T) {
 	}
 }
 
+// statusOf returns the status that a pool gets.
+func statusOf(v View) *configv1.MachineConfigPoolStatus {
+	p, _ := Pool(v)
+	return p.StatusAfter(v.Pool)
+}
+
+// nodeStep is what is decided about a node, in short.
+type nodeStep struct {
+	CreateDrain string // its reason
+	DeleteDrain bool
+	Order       Order
+}
+
+func stepOf(v NodeView) nodeStep {
+	s := nodeStep{Order: order(v)}
+	for _, a := range Node(v).Do {
+		switch a.Verb {
+		case CreateDrain:
+			s.CreateDrain = a.Drain.GetSpec().GetReason()
+		case DeleteDrain:
+			s.DeleteDrain = true
+		}
+	}
+	return s
+}
+
 func TestOneStepOfANode(t *testing.T) {
 	a, b := mc("a", "", ign(fileDoc("/etc/x", "1"))), mc("b", "", ign(fileDoc("/etc/x", "2")))
 	harmless := mc("b", "", ign(fileDoc("/etc/x", "1")))
@@ -392,74 +422,74 @@ func TestOneStepOfANode(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		view NodeView
-		want NodeStep
+		want nodeStep
 	}{
-		{"a first configuration", NodeView{node("n", "", "b", working), nil, nil, b}, NodeStep{Order: Order{b, true, false}}},
+		{"a first configuration", NodeView{node("n", "", "b", working), nil, nil, b}, nodeStep{Order: Order{b, true, false}}},
 		{
 			"it has to be empty",
 			NodeView{node("n", "a", "b", working), nil, a, b},
-			NodeStep{CreateDrain: `configuration b: file "/etc/x" changed`, Order: Order{b, false, true}},
+			nodeStep{CreateDrain: `configuration b: file "/etc/x" changed`, Order: Order{b, false, true}},
 		},
 		{
 			"it is being drained",
 			NodeView{node("n", "a", "b", working), drain("Draining"), a, b},
-			NodeStep{Order: Order{b, false, true}},
+			nodeStep{Order: Order{b, false, true}},
 		},
 		{
 			"it is drained",
 			NodeView{cordoned(node("n", "a", "b", working)), drain("Succeeded"), a, b},
-			NodeStep{Order: Order{b, true, true}},
+			nodeStep{Order: Order{b, true, true}},
 		},
 		{
-			"its drain was lifted, which is not heard of yet",
+			"its drain was lifted, which is not known yet",
 			NodeView{node("n", "a", "b", working), drain("Succeeded"), a, b},
-			NodeStep{Order: Order{b, false, true}},
+			nodeStep{Order: Order{b, false, true}},
 		},
 		{
 			"another node is drained under its name",
 			NodeView{cordoned(node("n", "a", "b", working)), another, a, b},
-			NodeStep{Order: Order{b, false, true}},
+			nodeStep{Order: Order{b, false, true}},
 		},
 		{
 			"it failed and is still drained",
 			NodeView{cordoned(node("n", "a", "b", degraded)), drain("Succeeded"), a, b},
-			NodeStep{Order: Order{b, true, true}},
+			nodeStep{Order: Order{b, true, true}},
 		},
 		{
 			"nothing of weight differs",
 			NodeView{node("n", "a", "b", working), nil, a, harmless},
-			NodeStep{Order: Order{harmless, true, false}},
+			nodeStep{Order: Order{harmless, true, false}},
 		},
 		{
 			"it restarts",
 			NodeView{cordoned(lost(node("n", "a", "b", rebooting))), drain("Succeeded"), a, b},
-			NodeStep{Order: Order{b, true, true}},
+			nodeStep{Order: Order{b, true, true}},
 		},
 		{
 			"it is done but not back",
 			NodeView{lost(node("n", "b", "b", stateDone)), drain("Succeeded"), b, b},
-			NodeStep{Order: Order{b, true, false}},
+			nodeStep{Order: Order{b, true, false}},
 		},
 		{
 			"it is back",
 			NodeView{node("n", "b", "b", stateDone), drain("Succeeded"), b, b},
-			NodeStep{DeleteDrain: true, Order: Order{b, true, false}},
+			nodeStep{DeleteDrain: true, Order: Order{b, true, false}},
 		},
 		{
 			"it goes back to what it has",
 			NodeView{node("n", "a", "a", working), drain("Succeeded"), a, a},
-			NodeStep{Order: Order{a, true, false}},
+			nodeStep{Order: Order{a, true, false}},
 		},
 		{
 			"what it has is not known",
 			NodeView{node("n", "lost", "b", working), nil, nil, b},
-			NodeStep{CreateDrain: "configuration b: what lost held is not known any more", Order: Order{b, false, true}},
+			nodeStep{CreateDrain: "configuration b: what lost held is not known any more", Order: Order{b, false, true}},
 		},
-		{"what it shall have is not known", NodeView{node("n", "a", "b", working), nil, a, nil}, NodeStep{}},
-		{"it is gone", NodeView{nil, drain("Draining"), nil, nil}, NodeStep{DeleteDrain: true}},
+		{"its target is not known", NodeView{node("n", "a", "b", working), nil, a, nil}, nodeStep{}},
+		{"it is gone", NodeView{nil, drain("Draining"), nil, nil}, nodeStep{DeleteDrain: true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := Node(tc.view); got != tc.want {
+			if got := stepOf(tc.view); got != tc.want {
 				t.Errorf("Node = %+v, want %+v", got, tc.want)
 			}
 		})
@@ -499,7 +529,7 @@ func TestWhatAReportChanges(t *testing.T) {
 			CurrentConfig: "a", DesiredConfig: "b",
 			State: degraded, Reason: "no",
 		}, Marks{State: degraded, Reason: "no"}},
-		{"it failed on what nobody wants any more", node("n", "a", "c", working), &configv1.ReportConfigRequest{
+		{"it failed on a target that it has no longer", node("n", "a", "c", working), &configv1.ReportConfigRequest{
 			CurrentConfig: "a", DesiredConfig: "b", State: degraded, Reason: "no",
 		}, Marks{}},
 	} {
@@ -517,13 +547,14 @@ type fleet struct {
 	nodes []*nodev1.Node
 }
 
-func (f *fleet) plan() Rollout {
-	return Pool(View{Now: epoch(), Pool: f.pool, Members: Members{Nodes: f.nodes}})
+func (f *fleet) view() View {
+	return View{Now: epoch(), Pool: f.pool, Members: Members{Nodes: f.nodes}}
 }
 
-// begin does what the plan says and returns who began.
+// begin does what the plan says and returns the nodes that begin.
 func (f *fleet) begin() []string {
-	next := f.plan().Next
+	_, r := Pool(f.view())
+	next := r.Next
 	for _, n := range f.nodes {
 		if slices.Contains(next, n.GetMetadata().GetName()) {
 			for k, v := range Target(f.pool.GetSpec().GetConfiguration().GetName()) {
@@ -566,8 +597,9 @@ func TestTheDocumentsExampleOfFiveNodes(t *testing.T) {
 	if diff := cmp.Diff(want, log); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if r := f.plan(); condMessage(r.Status, ConditionUpdated) != "True: : All nodes are updated with MachineConfig b" {
-		t.Errorf("status %v", r.Status)
+	if st := statusOf(f.view()); condMessage(st,
+		ConditionUpdated) != "True: : All nodes are updated with MachineConfig b" {
+		t.Errorf("status %v", st)
 	}
 }
 

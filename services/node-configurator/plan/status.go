@@ -46,12 +46,12 @@ func count(v View, target string) counts {
 	return c
 }
 
-// status returns the status of a pool, and whether a roll-out has just ended.
-func status(v View, r *Rollout) (st *configv1.MachineConfigPoolStatus, completed bool) {
+// status returns the status of a pool.
+func status(v View, r *Rollout) *configv1.MachineConfigPoolStatus {
 	target := v.Pool.GetSpec().GetConfiguration()
 	c := count(v, target.GetName())
 	old := v.Pool.GetStatus()
-	st = &configv1.MachineConfigPoolStatus{
+	st := &configv1.MachineConfigPoolStatus{
 		ObservedGeneration: proto.Int32(v.Pool.GetMetadata().GetGeneration()),
 		Configuration:      old.GetConfiguration(),
 		MachineCount:       proto.Int32(int32(c.total)), UpdatedMachineCount: proto.Int32(int32(c.updated)),
@@ -66,7 +66,6 @@ func status(v View, r *Rollout) (st *configv1.MachineConfigPoolStatus, completed
 	paused := v.Pool.GetSpec().GetPaused()
 	switch {
 	case updated:
-		completed = old.GetConfiguration().GetName() != name
 		st.Configuration = target
 		set(ConditionUpdated, true, "", "All nodes are updated with MachineConfig "+name)
 		set(ConditionUpdating, false, "", "")
@@ -81,8 +80,8 @@ func status(v View, r *Rollout) (st *configv1.MachineConfigPoolStatus, completed
 		set(ConditionUpdating, true, "", "All nodes are updating to MachineConfig "+name)
 	}
 	failure := v.Failure
-	if c := object.FindCondition(old.GetConditions(), ConditionRenderDegraded); v.Settling && c.GetStatus() == "True" {
-		failure = c.GetMessage() // it is not known yet whether the change has mended it
+	if c := object.FindCondition(old.GetConditions(), ConditionRenderDegraded); v.Settling() && c.GetStatus() == "True" {
+		failure = c.GetMessage() // it is not known yet whether the change has corrected it
 	}
 	nodes, reason := r.degraded(v), ""
 	switch {
@@ -94,7 +93,7 @@ func status(v View, r *Rollout) (st *configv1.MachineConfigPoolStatus, completed
 	set(ConditionNodeDegraded, reason != "", reason, strings.Join(nodes, ", "))
 	set(ConditionRenderDegraded, failure != "", word(failure != "", "RenderFailed"), failure)
 	set(ConditionDegraded, reason != "" || failure != "", "", strings.Join(append(nodes, list(failure)...), ", "))
-	return st, completed
+	return st
 }
 
 func word(is bool, s string) string {

@@ -18,7 +18,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/node-configurator/plan"
 )
@@ -52,7 +51,7 @@ type Permits interface {
 // Agent serves ConfigAgentService: each agent speaks for its own node alone.
 type Agent struct {
 	configv1.UnimplementedConfigAgentServiceServer
-	view    Observer
+	views   Views
 	marks   Marker
 	sources []filled
 	permits Permits
@@ -63,11 +62,11 @@ type Agent struct {
 }
 
 // NewAgent returns the ConfigAgentService over the copies of nodes, drains and machine configurations.
-func NewAgent(view Observer, marks Marker, nodes Source[*nodev1.Node], drains Source[*nodev1.Drain],
+func NewAgent(views Views, marks Marker, nodes Source[*nodev1.Node], drains Source[*nodev1.Drain],
 	configs Source[*configv1.MachineConfig], permits Permits, log *slog.Logger,
 ) *Agent {
 	a := &Agent{
-		view: view, marks: marks, sources: []filled{nodes, drains, configs}, permits: permits, log: log,
+		views: views, marks: marks, sources: []filled{nodes, drains, configs}, permits: permits, log: log,
 		streams: map[string]map[chan struct{}]bool{},
 	}
 	nodes.Subscribe(func(ch resource.Change[*nodev1.Node]) { a.wake(ch.Key.Name) })
@@ -126,7 +125,7 @@ func (s *Agent) listen(node string) (woken <-chan struct{}, leave func()) {
 // speaksFor refuses a caller that is not the agent of a node, by a certificate of the machine that the node is of now.
 // A node that registered a moment ago may not be in the copy yet, so a refusal comes from its owner.
 func (s *Agent) speaksFor(ctx context.Context, name string) error {
-	if node := s.view.Node(name).Node; node != nil && identity.AgentOf(ctx, name, node.GetMetadata()) == nil {
+	if node := s.views.Node(name).Node; node != nil && identity.AgentOf(ctx, name, node.GetMetadata()) == nil {
 		return nil
 	}
 	if err := identity.NamedAgentOf(ctx, name); err != nil {
@@ -139,7 +138,7 @@ func (s *Agent) speaksFor(ctx context.Context, name string) error {
 	return identity.AgentOf(ctx, name, node.GetMetadata())
 }
 
-// FollowConfig sends what a node shall have, at once and whenever that changes.
+// FollowConfig sends what the agent of a node is ordered, at once and whenever that changes.
 func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest,
 	stream grpc.ServerStreamingServer[configv1.FollowConfigResponse],
 ) error {
@@ -154,31 +153,29 @@ func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest,
 	}
 	woken, leave := s.listen(node)
 	defer leave()
-	var sent *configv1.FollowConfigResponse
-	owing := true // an earlier process may have died between taking the permit and giving it back
+	var sent *plan.Order
+	owed := true // an earlier process may have died between acquiring the permit and giving it back
 	for {
-		view := s.view.Node(node)
-		order := plan.Node(view).Order
+		p := s.follow(ctx, node, sent, owed)
+		for _, a := range p.Do {
+			switch a.Verb {
+			case plan.ReleasePermit:
+				err := s.giveBack(ctx, node)
+				if owed = err != nil; owed {
+					s.log.InfoContext(ctx, "permit is not given back", "node", node, "error", err)
+				}
+			case plan.SendOrder:
+				if err := stream.Send(&configv1.FollowConfigResponse{
+					MachineConfig: a.Order.Config, Apply: a.Order.Apply, Reboot: a.Order.Reboot,
+				}); err != nil {
+					return err
+				}
+				sent = &a.Order
+			}
+		}
 		var again <-chan time.Time
-		if order.Apply && order.Reboot && plan.ControlPlane(view.Node) && !(sent.GetApply() && sent.GetReboot()) {
-			if err := s.mayRestart(ctx, node); err != nil {
-				s.log.InfoContext(ctx, "restart waits", "node", node, "error", err)
-				order.Apply, again, owing = false, time.After(permitAgain), true
-			}
-		}
-		if owing && plan.ControlPlane(view.Node) {
-			err := s.giveBack(ctx, node)
-			if owing = err != nil; owing {
-				s.log.InfoContext(ctx, "permit is not given back", "node", node, "error", err)
-				again = time.After(permitAgain)
-			}
-		}
-		next := &configv1.FollowConfigResponse{MachineConfig: order.Config, Apply: order.Apply, Reboot: order.Reboot}
-		if sent == nil || !sameOrder(sent, next) {
-			if err := stream.Send(next); err != nil {
-				return err
-			}
-			sent = next
+		if !p.Wake.IsZero() {
+			again = time.After(time.Until(p.Wake))
 		}
 		select {
 		case <-ctx.Done():
@@ -187,6 +184,22 @@ func (s *Agent) FollowConfig(r *configv1.FollowConfigRequest,
 		case <-again:
 		}
 	}
+}
+
+// follow decides about the agent of a node, and again with the permit if it is needed.
+func (s *Agent) follow(ctx context.Context, node string, sent *plan.Order, owed bool) plan.Plan {
+	v := plan.FollowView{NodeView: s.views.Node(node), Now: time.Now().UTC(), Sent: sent, Owed: owed}
+	p := plan.Follow(v)
+	if !p.Asks(plan.AcquirePermit) {
+		return p
+	}
+	v.Permit = plan.Answer{Code: plan.Granted}
+	if err := s.mayRestart(ctx, node); err != nil {
+		s.log.InfoContext(ctx, "restart waits", "node", node, "error", err)
+		v.Permit = plan.Answer{Code: plan.Refused, Why: status.Convert(err).Message()}
+	}
+	v.Now = time.Now().UTC()
+	return plan.Follow(v)
 }
 
 // mayRestart asks for the permit of a control-plane node once more, right before it is ordered to restart: its drain
@@ -214,16 +227,6 @@ func (s *Agent) giveBack(ctx context.Context, node string) error {
 	}
 }
 
-// permitAgain is how soon a permit that was refused is asked for again.
-const permitAgain = 2 * time.Second
-
-// sameOrder reports whether two orders say the same. Labels and the like of a configuration are nothing to a node.
-func sameOrder(a, b *configv1.FollowConfigResponse) bool {
-	return a.GetApply() == b.GetApply() && a.GetReboot() == b.GetReboot() &&
-		a.GetMachineConfig().GetMetadata().GetName() == b.GetMachineConfig().GetMetadata().GetName() &&
-		proto.Equal(a.GetMachineConfig().GetSpec(), b.GetMachineConfig().GetSpec())
-}
-
 // ReportConfig notes on the node what its agent says of it.
 func (s *Agent) ReportConfig(ctx context.Context, r *configv1.ReportConfigRequest) (*configv1.ReportConfigResponse,
 	error,
@@ -234,17 +237,17 @@ func (s *Agent) ReportConfig(ctx context.Context, r *configv1.ReportConfigReques
 	if err := identity.BeforeChange(ctx); err != nil {
 		return nil, err
 	}
-	var told plan.Marks
+	var noted plan.Marks
 	err := s.marks.Change(ctx, r.GetNodeName(), func(n *nodev1.Node) plan.Marks {
-		told = plan.Reported(n, r)
-		return told
+		noted = plan.Reported(n, r)
+		return noted
 	})
 	if err != nil {
 		return nil, err
 	}
-	if state := told[plan.State]; state != "" {
+	if state := noted[plan.State]; state != "" {
 		s.log.InfoContext(ctx, "node reported", "node", r.GetNodeName(), "state", state, "config", r.GetCurrentConfig(),
-			"reason", told[plan.Reason])
+			"reason", noted[plan.Reason])
 	}
 	return &configv1.ReportConfigResponse{}, nil
 }

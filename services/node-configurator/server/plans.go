@@ -1,5 +1,5 @@
-// Package server answers the calls of machine configurations and pools that are not standard ones, and tells the agents
-// of nodes what stands on their machines.
+// Package server answers the custom methods of machine configurations and pools, and orders the agents of nodes to
+// apply their configurations.
 package server
 
 import (
@@ -16,9 +16,11 @@ import (
 	"github.com/windlass-dev/windlass/services/node-configurator/plan"
 )
 
-// Observer gathers what decisions depend on.
-type Observer interface {
-	View(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View
+// Views shows what the controller decides with.
+type Views interface {
+	// Pool returns what decides about a live pool, and Given about one of a request; nil nodes means the live ones.
+	Pool(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View
+	Given(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View
 	Node(name string) plan.NodeView
 }
 
@@ -54,7 +56,7 @@ func (s *Configs) RenderMachineConfig(ctx context.Context, r *configv1.RenderMac
 	changes := plan.Diff(before, out.Config)
 	action, why := plan.Needed(changes)
 	if before == nil {
-		action, why = plan.None, "the pool has no configuration yet: a first one is taken up at once"
+		action, why = plan.None, "the pool has no configuration yet: a first one is applied at once"
 	}
 	resp := &configv1.RenderMachineConfigResponse{
 		MachineConfig: out.Config, Sources: out.Sources, Action: action.String(), ActionReason: why,
@@ -110,14 +112,14 @@ func poolOf(ctx context.Context, tables *kinds.Tables, name string, given *confi
 type Pools struct {
 	configv1.UnimplementedMachineConfigPoolServiceServer
 	tables *kinds.Tables
-	view   Observer
+	views  Views
 }
 
 // NewPools returns the custom methods of MachineConfigPoolService.
-func NewPools(tables *kinds.Tables, view Observer) *Pools { return &Pools{tables: tables, view: view} }
+func NewPools(tables *kinds.Tables, views Views) *Pools { return &Pools{tables: tables, views: views} }
 
-// PlanMachineConfigPool says what would become of a pool. One that is given without a configuration gets the one that
-// the live machine configurations make.
+// PlanMachineConfigPool returns what is decided about a pool. One that is given without a configuration gets the one
+// that the live machine configurations make.
 func (s *Pools) PlanMachineConfigPool(ctx context.Context, r *configv1.PlanMachineConfigPoolRequest) (
 	*configv1.PlanMachineConfigPoolResponse, error,
 ) {
@@ -125,7 +127,6 @@ func (s *Pools) PlanMachineConfigPool(ctx context.Context, r *configv1.PlanMachi
 	if err != nil {
 		return nil, err
 	}
-	pool, failure := s.aimed(pool, r.GetPool() == nil)
 	var nodes []*nodev1.Node
 	if r.GetNodes() != nil {
 		nodes = append([]*nodev1.Node{}, r.GetNodes().GetItems()...)
@@ -138,29 +139,13 @@ func (s *Pools) PlanMachineConfigPool(ctx context.Context, r *configv1.PlanMachi
 			})
 		}
 	}
-	v := s.view.View(pool, nodes)
-	v.Failure = failure
-	p := plan.Pool(v)
+	view := s.views.Pool
+	if r.GetPool() != nil {
+		view = s.views.Given
+	}
+	p, now, status := plan.Foresee(view(pool, nodes))
 	return &configv1.PlanMachineConfigPoolResponse{
-		MaxUnavailable: int32(p.MaxUnavailable), Unavailable: int32(p.Unavailable), Capacity: int32(p.Capacity),
-		Next: p.Next, Nodes: p.Nodes, Actions: p.Actions, HeldBack: p.HeldBack, Status: p.Status,
+		MaxUnavailable: int32(now.MaxUnavailable), Unavailable: int32(now.Unavailable), Capacity: int32(now.Capacity),
+		Next: now.Next, Nodes: now.Nodes, Actions: p.Steps(), HeldBack: p.HeldBack(), Status: status,
 	}, nil
-}
-
-// aimed returns a pool with the configuration that it shall have, and why none can be made. A live one always has that
-// of the live machine configurations, as the controller sees it.
-func (s *Pools) aimed(pool *configv1.MachineConfigPool, live bool) (*configv1.MachineConfigPool, string) {
-	if !live && pool.GetSpec().GetConfiguration().GetName() != "" {
-		return pool, ""
-	}
-	out, err := plan.Render(pool, s.tables.Configs.All())
-	if err != nil {
-		return pool, err.Error()
-	}
-	pool = object.Clone(pool)
-	if pool.Spec == nil {
-		pool.Spec = &configv1.MachineConfigPoolSpec{}
-	}
-	pool.Spec.Configuration = &configv1.MachineConfigPoolConfiguration{Name: out.Config.GetMetadata().GetName()}
-	return pool, ""
 }

@@ -238,7 +238,7 @@ func (c *cluster) restart() {
 	}
 }
 
-// as returns a connection to the configurator in somebody's name.
+// as returns a connection to the configurator as a user.
 func (c *cluster) as(r identity.Request) *grpc.ClientConn {
 	c.t.Helper()
 	return c.ground.Dial(c.address, r)
@@ -252,7 +252,7 @@ func (c *cluster) pools() configv1.MachineConfigPoolServiceClient {
 	return configv1.NewMachineConfigPoolServiceClient(c.admin)
 }
 
-// agent speaks for a node as a machine that takes up whatever it is told, after a restart if that is asked for.
+// agent speaks for a node as a machine that applies whatever it is ordered, after a restart if that is asked for.
 type agent struct {
 	c    *cluster
 	node string
@@ -493,8 +493,8 @@ func (c *cluster) awaitDrain(node string, ok func(d *nodev1.Drain, there bool) b
 	}
 }
 
-// looked waits until a pool that has the default of maxUnavailable has been looked at from now on: it says what it has,
-// which changes nothing.
+// looked waits until a pool that has the default of maxUnavailable has been decided about from now on: it sets what it
+// has, which changes nothing.
 func (c *cluster) looked(name string) {
 	c.t.Helper()
 	before := c.pool(name).GetMetadata().GetGeneration()

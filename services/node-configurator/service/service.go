@@ -55,16 +55,16 @@ func build(p *serve.Process, etcd *clientv3.Client, cfg config) ([]serve.Part, e
 	tables := kinds.New(st, p.Validator, nodes, p.Log)
 	recorder := events.New(cfg.Name, st, p.Validator, p.Log)
 	peer := controller.NewPeer(conn, nodes, drains)
-	observer := controller.NewObserver(tables, peer, time.Now)
+	views := controller.NewViews(tables, peer, cfg.settle, time.Now)
 	control := controller.New(controller.Config{
-		Tables: tables, Peer: peer, Observer: observer, Events: recorder, Settle: cfg.settle, Now: time.Now, Log: p.Log,
+		Tables: tables, Peer: peer, Views: views, Events: recorder, Log: p.Log,
 	})
 	p.Operator = control.Operator
 
-	configv1.RegisterConfigAgentServiceServer(p.GRPC, server.NewAgent(observer, peer, nodes, drains, tables.Configs,
+	configv1.RegisterConfigAgentServiceServer(p.GRPC, server.NewAgent(views, peer, nodes, drains, tables.Configs,
 		server.NewGuardian(guardian), p.Log))
 	p.Tables.Add(tables.Configs, &configv1.MachineConfigService_ServiceDesc, server.NewConfigs(tables))
-	p.Tables.Add(tables.Pools, &configv1.MachineConfigPoolService_ServiceDesc, server.NewPools(tables, observer))
+	p.Tables.Add(tables.Pools, &configv1.MachineConfigPoolService_ServiceDesc, server.NewPools(tables, views))
 	return []serve.Part{
 		nodes.Run, drains.Run, recorder.Run,
 		p.Lead(etcd, control.Lead),

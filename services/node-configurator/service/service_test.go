@@ -99,7 +99,7 @@ func TestARolloutGoesOnAfterARestartInEveryState(t *testing.T) {
 		t.Errorf("%d drains after the restart", n)
 	}
 	c.stop()
-	c.hold("worker-0", false) // it is empty while nobody looks
+	c.hold("worker-0", false) // it is empty while no controller runs
 	c.startConfigurator()
 	for _, a := range c.agents {
 		a.connect()
@@ -177,7 +177,7 @@ func TestADegradedNodeStopsThePoolUntilTheConfigurationIsTakenBack(t *testing.T)
 	})
 	if now,
 		_ := c.drains.Lookup("", plan.DrainName("worker-0")); now.GetMetadata().GetUid() != drain.GetMetadata().GetUid() {
-		t.Error("the node was drained anew")
+		t.Error("the node was drained again")
 	}
 }
 
@@ -456,7 +456,7 @@ func TestThePermitIsNotTakenFromADrainThatEnded(t *testing.T) {
 	first := c.awaitUpdated("master", 1, "")
 	before := make(chan int, 1) // restarts, when the permit is asked for the second time
 	c.mu.Lock()
-	// the drain ends and gives the permit back, just before the guardian hears of the configurator's wish
+	// the drain ends and gives the permit back, just before the guardian receives the configurator's request
 	c.taking = func() {
 		if _, err := c.drains.Delete(context.Background(), "", plan.DrainName("master-0"), nil); err != nil {
 			t.Errorf("delete the drain: %v", err)

@@ -1,0 +1,151 @@
+package controller
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+
+	"github.com/windlass-dev/windlass/services/node-configurator/kinds"
+	"github.com/windlass-dev/windlass/services/node-configurator/plan"
+)
+
+// Views shows what decisions depend on. The controller and the server both read it, so that they decide about the same
+// state. All methods may be called concurrently; what they return must not be modified.
+type Views struct {
+	tables *kinds.Tables
+	peer   *Peer
+	settle time.Duration // how long after a change of machine configurations they are rendered
+	now    func() time.Time
+
+	mu       sync.Mutex
+	rendered map[string]memo // by pool
+	changed  time.Time       // when a machine configuration changed last
+}
+
+// memo is the last rendering of a pool; it is valid while nothing that went into it changes.
+type memo struct {
+	inputs  string
+	out     plan.Rendered
+	failure string
+}
+
+// NewViews returns views of the tables and the peer. now is the clock.
+func NewViews(tables *kinds.Tables, peer *Peer, settle time.Duration, now func() time.Time) *Views {
+	return &Views{tables: tables, peer: peer, settle: settle, now: now, rendered: map[string]memo{}}
+}
+
+// configChanged notes that a machine configuration changed just now.
+func (o *Views) configChanged() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.changed = o.now().UTC()
+}
+
+// render returns what the machine configurations of a pool make together, or why they cannot be rendered.
+func (o *Views) render(pool *configv1.MachineConfigPool) (plan.Rendered, string) {
+	configs := o.tables.Configs.All()
+	inputs := inputsOf(pool, configs)
+	name := pool.GetMetadata().GetName()
+	o.mu.Lock()
+	m, ok := o.rendered[name]
+	o.mu.Unlock()
+	if ok && m.inputs == inputs {
+		return m.out, m.failure
+	}
+	out, failure := rendered(plan.Render(pool, configs))
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.rendered[name] = memo{inputs, out, failure}
+	return out, failure
+}
+
+func rendered(out plan.Rendered, err error) (plan.Rendered, string) {
+	if err != nil {
+		return plan.Rendered{}, err.Error()
+	}
+	return out, ""
+}
+
+// inputsOf names everything that goes into a rendering.
+func inputsOf(pool *configv1.MachineConfigPool, configs []*configv1.MachineConfig) string {
+	var b strings.Builder
+	fmt.Fprint(&b, pool.GetMetadata().GetName(), pool.GetSpec().GetMachineConfigSelector().String())
+	for _, c := range configs {
+		if m := c.GetMetadata(); !plan.IsRendered(m.GetName()) {
+			fmt.Fprint(&b, "\x00", m.GetName(), "@", m.GetResourceVersion())
+		}
+	}
+	return b.String()
+}
+
+// Pool returns what decides about a live pool, given its nodes; nil means the live ones.
+func (o *Views) Pool(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View {
+	v := o.members(pool, nodes)
+	name := pool.GetMetadata().GetName()
+	o.mu.Lock()
+	v.Settled = o.changed.Add(o.settle)
+	o.mu.Unlock()
+	if !v.Settling() {
+		v.Rendered, v.Failure = o.render(pool)
+		_, v.Stored = o.tables.Configs.Lookup("", v.Rendered.Config.GetMetadata().GetName())
+	}
+	v.Unused = o.tables.Unused(name)
+	return v
+}
+
+// Gone returns what decides about a pool that is gone or being deleted.
+func (o *Views) Gone(pool string) plan.View {
+	o.mu.Lock()
+	delete(o.rendered, pool)
+	o.mu.Unlock()
+	return plan.View{Now: o.now().UTC(), Unused: o.tables.Unused(pool)}
+}
+
+// Given returns what decides about a pool that a request gives, with its nodes; nil means the live ones. Without a
+// configuration it gets the one that the live machine configurations make.
+func (o *Views) Given(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View {
+	v := o.members(pool, nodes)
+	if pool.GetSpec().GetConfiguration().GetName() == "" {
+		v.Rendered, v.Failure = rendered(plan.Render(pool, o.tables.Configs.All()))
+	}
+	return v
+}
+
+func (o *Views) members(pool *configv1.MachineConfigPool, nodes []*nodev1.Node) plan.View {
+	pools := []*configv1.MachineConfigPool{pool}
+	for p := range o.tables.Pools.Objects() {
+		if p.GetMetadata().GetName() != pool.GetMetadata().GetName() && p.GetMetadata().GetDeletionTimestamp() == nil {
+			pools = append(pools, p)
+		}
+	}
+	if nodes == nil {
+		nodes = o.peer.Nodes.All()
+	}
+	v := plan.View{
+		Now: o.now().UTC(), Pool: pool, Drains: map[string]*nodev1.Drain{},
+		Members: plan.MembersOf(pool.GetMetadata().GetName(), pools, nodes),
+	}
+	for _, n := range v.Members.Nodes {
+		if d := o.peer.Drain(n.GetMetadata().GetName()); d != nil {
+			v.Drains[n.GetMetadata().GetName()] = d
+		}
+	}
+	return v
+}
+
+// Node returns what decides about one node.
+func (o *Views) Node(name string) plan.NodeView {
+	v := plan.NodeView{Drain: o.peer.Drain(name)}
+	v.Node, _ = o.peer.Nodes.Lookup("", name)
+	marks := v.Node.GetMetadata().GetAnnotations()
+	v.Current, _ = o.tables.Configs.Lookup("", marks[plan.CurrentConfig])
+	if cfg, ok := o.tables.Configs.Lookup("", marks[plan.DesiredConfig]); ok &&
+		plan.ForNode(cfg, v.Node, o.tables.Pools.All()) {
+		v.Desired = cfg
+	}
+	return v
+}

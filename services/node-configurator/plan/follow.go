@@ -1,0 +1,82 @@
+package plan
+
+import (
+	"time"
+
+	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/object"
+	"google.golang.org/protobuf/proto"
+)
+
+// permitAgain is how soon a permit that was refused is asked for again, and one that could not be given back is given
+// back again.
+const permitAgain = 2 * time.Second
+
+// Order is what the agent of a node is ordered.
+type Order struct {
+	Config *configv1.MachineConfig // nil while none is known for the node
+	Apply  bool                    // apply it now
+	Reboot bool                    // and restart the machine afterwards
+}
+
+// equal reports whether two orders say the same. Labels and the like of a configuration do not matter to a node.
+func (o Order) equal(other Order) bool {
+	return o.Apply == other.Apply && o.Reboot == other.Reboot &&
+		o.Config.GetMetadata().GetName() == other.Config.GetMetadata().GetName() &&
+		proto.Equal(o.Config.GetSpec(), other.Config.GetSpec())
+}
+
+// FollowView is everything that decides what the agent of a node is ordered while it follows its configuration.
+type FollowView struct {
+	NodeView
+	Now    time.Time // UTC
+	Sent   *Order    // what it was ordered last; nil if nothing
+	Owed   bool      // the permit may be held for the node without a drain that gives it back
+	Permit Answer    // to AcquirePermit, just now
+}
+
+// Follow decides what the agent of a node is ordered now. The permit of a control-plane node is asked for once more
+// right before the order to restart: its drain acquired it a while ago, and another voter may have died since. A
+// question that was not answered may have been granted all the same, so the permit is given back then.
+func Follow(v FollowView) Plan {
+	var p Plan
+	o, owed, votes := order(v.NodeView), v.Owed, controlPlane(v.Node)
+	restarts := o.Apply && o.Reboot && !(v.Sent != nil && v.Sent.Apply && v.Sent.Reboot)
+	switch {
+	case o.Config != nil && !o.Apply:
+		p.hold(v.Node, Held{
+			Action: applyConfig, Reason: notEmpty(v.Drain), Since: createdAt(v.Drain),
+			Unblock: "the drain of the node succeeds",
+		})
+	case !votes || !restarts || v.Permit.Code == Granted:
+	case v.Permit.Code == NotAsked:
+		return Plan{Ask: []Question{{Verb: AcquirePermit, Object: object.Reference(v.Node)}}}
+	default:
+		o.Apply, owed = false, true
+		p.hold(v.Node, Held{
+			Action: applyConfig, Reason: v.Permit.Why,
+			Unblock: "the holder of the permit finishes its work, and every other voter answers",
+		})
+		p.wake(v.Now.Add(permitAgain))
+	}
+	if owed && votes {
+		p.Do = append(p.Do, Action{Verb: ReleasePermit, Object: object.Reference(v.Node)})
+		p.wake(v.Now.Add(permitAgain)) // in case that it fails
+	}
+	if v.Sent == nil || !o.equal(*v.Sent) {
+		p.Do = append(p.Do, Action{Verb: SendOrder, Object: object.Reference(v.Node), Order: o})
+	}
+	return p
+}
+
+// notEmpty returns why a node with a drain, or with none yet, does not count as empty.
+func notEmpty(d *nodev1.Drain) string {
+	switch {
+	case d == nil:
+		return "the node has no drain yet"
+	case !Emptied(d):
+		return "the node is not drained yet"
+	}
+	return "the node is not unschedulable yet"
+}
