@@ -18,21 +18,22 @@ import (
 const (
 	cgroupPrefix = "windlass-"
 
-	emptyPatience = time.Second // killed processes leave their group within milliseconds, unless the kernel holds them
+	// killed processes leave their group within milliseconds, unless they are in an uninterruptible system call
+	emptyPatience = time.Second
 	emptyPause    = time.Millisecond
 )
 
 // cgroups are the control groups of the processes of one run directory: one group per process, all siblings, so that
-// the end of one never ends what an agent left running. They are made in the unified hierarchy, which carries no
-// controllers on a host whose controllers are those of version 1; only cgroup.kill is used. The zero cgroups means that
-// there are none.
+// killing the group of a supervisor does not kill what it started. They are created in the unified hierarchy, also on a
+// host whose controllers are in version 1: only cgroup.kill is used. The zero cgroups means that control groups are not
+// used.
 type cgroups struct {
-	base   string // directory in which groups are made; empty: none can be made
-	prefix string // of the names of this run directory's groups
+	base   string // directory in which groups are created; empty: none can be created
+	prefix string // prefix of the names of this run directory's groups
 }
 
-// findCgroups returns where control groups of dir can be made. They cannot where the unified hierarchy is not mounted,
-// belongs to another user, or the kernel has no cgroup.kill (Linux 5.14).
+// findCgroups returns where control groups of dir can be created. They cannot be used if the unified hierarchy is not
+// mounted or belongs to another user, or if the kernel has no cgroup.kill (Linux 5.14).
 func findCgroups(dir string) cgroups {
 	mount, err := unifiedMount()
 	if err != nil || mount == "" {
@@ -43,13 +44,13 @@ func findCgroups(dir string) cgroups {
 		return cgroups{}
 	}
 	if strings.HasPrefix(filepath.Base(own), cgroupPrefix) {
-		own = filepath.Dir(own) // a supervised supervisor: beside it, for its processes outlive it
+		own = filepath.Dir(own) // a supervised supervisor: its processes outlive it, so their groups are siblings
 	}
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
 		return cgroups{}
 	}
-	// The directory itself and not its name: another root directory may have one of that name.
+	// Identified by device and inode, not by name: a container may have another directory with that name.
 	c := cgroups{base: filepath.Join(mount, own), prefix: fmt.Sprintf("%s%x-%x-", cgroupPrefix, st.Dev, st.Ino)}
 	probe := filepath.Join(c.base, c.prefix+"probe-"+strconv.Itoa(os.Getpid()))
 	if err := os.Mkdir(probe, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -92,7 +93,7 @@ func cgroupOf(pid string) (string, error) {
 	return "", errors.New("no unified hierarchy")
 }
 
-// make makes the group of the process with a mark and returns its path; empty if there are no groups.
+// make creates the group of the process with a mark and returns its path; empty if groups are not used.
 func (c cgroups) make(mark string) (string, error) {
 	if c.base == "" {
 		return "", nil
@@ -101,7 +102,7 @@ func (c cgroups) make(mark string) (string, error) {
 	return path, os.Mkdir(path, 0o755)
 }
 
-// killCgroup ends every process of a group and removes it. A group that is gone is no error.
+// killCgroup kills every process of a group and removes the group. It is no error if the group is gone.
 func killCgroup(path string) error {
 	err := os.WriteFile(filepath.Join(path, "cgroup.kill"), []byte("1"), 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -120,7 +121,7 @@ func killCgroup(path string) error {
 	}
 }
 
-// sweep ends what is left in groups of this run directory that no known process has: of processes that ended while no
+// sweep kills what is left in groups of this run directory whose mark is not known: of processes that ended while no
 // supervisor ran.
 func (c cgroups) sweep(known map[string]bool) error {
 	if c.base == "" {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// handle is a hold on one running process: a pidfd, which never means another process, however pids are reused.
+// handle refers to one running process by a pidfd, which never refers to another process even if its pid is reused.
 type handle struct {
 	record
 	started time.Time
@@ -22,10 +22,10 @@ type handle struct {
 	exited  chan struct{} // closed when the process ended; a zombie has ended
 	pidfd   *os.File
 	conn    syscall.RawConn
-	idle    chan struct{} // closed when nobody waits on pidfd any more
+	idle    chan struct{} // closed when await no longer uses pidfd
 }
 
-// newRecord returns what is known of a process before it runs: its marker, and its control group, which is made.
+// newRecord returns the record of a process before it runs, with a new marker, and creates its control group.
 func newRecord(spec Spec, groups cgroups) (record, error) {
 	r, err := here()
 	if err != nil {
@@ -43,17 +43,16 @@ func newRecord(spec Spec, groups cgroups) (record, error) {
 	return r, nil
 }
 
-// discard removes what was made for a process that does not run.
+// discard removes the control group of a process that was not started.
 func (r record) discard() {
 	if r.Cgroup != "" {
-		_ = unix.Rmdir(r.Cgroup) // else the next supervisor's sweep does it
+		_ = unix.Rmdir(r.Cgroup) // if it fails, the next supervisor's sweep removes it
 	}
 }
 
-// launch starts spec as a detached process with the marker of rec in its environment.
-//
-// Between fork and exec the child holds a copy of the supervisor's lock file. So should the supervisor die in
-// that moment, the next one gets the lock only when the child can be found by its marker.
+// launch starts spec as a detached process with the marker of rec in its environment. Between fork and exec the child
+// holds a copy of the supervisor's lock file. If the supervisor dies in that moment, the next one gets the lock only
+// once the child can be found by its marker.
 func launch(dir string, spec Spec, rec record) (*handle, error) {
 	log, err := openLog(spec)
 	if err != nil {
@@ -69,12 +68,13 @@ func launch(dir string, spec Spec, rec record) (*handle, error) {
 		cmd := exec.Command(spec.Path, spec.Args...)
 		cmd.Dir = spec.Dir
 		cmd.Env = append(spec.environ(), markers(dir, spec, rec.Mark)...) // the last one of a name counts
-		cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, files          // nothing else: no listener is ever passed on
+		cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, files          // nothing else: listeners are never inherited
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		return cmd
 	}
 	cmd := command()
-	if err = rec.startInside(cmd, spec.User); err != nil && rec.Cgroup != "" { // no clone3, say: it runs without a group
+	// for example without clone3: it runs without a group
+	if err = rec.startInside(cmd, spec.User); err != nil && rec.Cgroup != "" {
 		rec.discard()
 		rec.Cgroup = ""
 		cmd = command()
@@ -84,13 +84,13 @@ func launch(dir string, spec Spec, rec record) (*handle, error) {
 		return nil, fmt.Errorf("start: %w", err)
 	}
 	pid := cmd.Process.Pid
-	_ = cmd.Process.Release() // reap does the waiting, so that no goroutine is tied to a process that outlives us
+	_ = cmd.Process.Release() // reap waits for it, so that no goroutine is tied to a process that outlives the supervisor
 	st, err := readStat(pid)
 	if err != nil && !errors.Is(err, ErrNoProcess) {
 		return nil, reapBroken(pid, err)
 	}
 	rec.PID, rec.StartTime = pid, st.startTime
-	h, err := rec.hold() // nothing to confirm: the pid of a child is free only after it was reaped
+	h, err := rec.hold() // no confirm: the pid of a child is not reused before the child is reaped
 	if err != nil {
 		return nil, reapBroken(pid, err)
 	}
@@ -111,8 +111,8 @@ func (r record) startInside(cmd *exec.Cmd, user *User) error {
 	return Start(cmd, user)
 }
 
-// Start starts a command as another user, without supplementary groups and with no_new_privs, so that neither a setuid
-// program nor a file's capabilities give it more; as this process's own user and as it is if user is nil. It takes the
+// Start starts a command as another user, without supplementary groups and with no_new_privs, so that neither setuid
+// programs nor file capabilities add privileges. If user is nil it only starts the command. It requires the
 // capabilities SETUID and SETGID.
 func Start(cmd *exec.Cmd, user *User) error {
 	if user == nil {
@@ -124,7 +124,7 @@ func Start(cmd *exec.Cmd, user *User) error {
 	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: user.UID, Gid: user.GID}
 	started := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread, which has no_new_privs now, ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread keeps no_new_privs, so it must end with the goroutine
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 			started <- fmt.Errorf("no_new_privs: %w", err)
 			return
@@ -134,7 +134,7 @@ func Start(cmd *exec.Cmd, user *User) error {
 	return <-started
 }
 
-// reapBroken ends a child that cannot be held on to; there must never be two of one name.
+// reapBroken kills a child that cannot be supervised: there must never be two processes of one name.
 func reapBroken(pid int, cause error) error {
 	_ = unix.Kill(pid, unix.SIGKILL)
 	_, err := unix.Wait4(pid, nil, 0, nil)
@@ -160,7 +160,7 @@ func openLog(spec Spec) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("log file: %w", err)
 	}
-	if spec.User != nil { // programs open /dev/stdout again, which takes the right to write to the file
+	if spec.User != nil { // programs may reopen /dev/stdout, which requires write permission for the file
 		if err := give(f, *spec.User); err != nil {
 			f.Close()
 			return nil, fmt.Errorf("log file: %w", err)
@@ -169,7 +169,7 @@ func openLog(spec Spec) (*os.File, error) {
 	return f, nil
 }
 
-// give makes a file a user's; the supervisor's group may still read and write it.
+// give changes the owner of a file to a user; the supervisor's group may still read and write it.
 func give(f *os.File, to User) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -178,7 +178,7 @@ func give(f *os.File, to User) error {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid == to.UID {
 		return nil
 	}
-	// The mode is changed while the file is ours, which takes no further capability.
+	// The mode is changed while this process owns the file, which requires no further capability.
 	return errors.Join(f.Chown(os.Geteuid(), os.Getegid()), f.Chmod(0o660), f.Chown(int(to.UID), os.Getegid()))
 }
 
@@ -204,8 +204,8 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// open holds on to the process that r means, or returns ErrNoProcess if it does not run any more. The pidfd comes
-// first and everything else is compared after that: if it is right then, the pidfd is that process for ever.
+// open returns a handle of the process of r, or ErrNoProcess if it no longer runs. The pidfd is opened first and
+// everything else is compared after that: if it matches then, the pidfd refers to that process permanently.
 func (r record) open() (*handle, error) {
 	if r.PID <= 0 {
 		return nil, ErrNoProcess
@@ -221,14 +221,14 @@ func (r record) open() (*handle, error) {
 	return h, nil
 }
 
-// hold opens the pidfd of whatever process has that pid now.
+// hold opens the pidfd of the process that has that pid now.
 func (r record) hold() (*handle, error) {
 	fd, err := unix.PidfdOpen(r.PID, unix.PIDFD_NONBLOCK)
 	if scarce(err) {
 		return nil, fmt.Errorf("pidfd of %d: %w", r.PID, err)
 	}
-	// whatever else the kernel says of the id, a thread's say (EINVAL before Linux 6.9, ENOENT since): it is not that
-	// process
+	// any other error means that the pid is not that process, for example that it is a thread (EINVAL before Linux 6.9,
+	// ENOENT since)
 	if err != nil {
 		return nil, fmt.Errorf("pidfd of %d: %w (%w)", r.PID, ErrNoProcess, err)
 	}
@@ -249,8 +249,8 @@ func (r record) hold() (*handle, error) {
 	return h, nil
 }
 
-// confirm returns when the process started, or ErrNoProcess if the pid means another or a dead one: unless boot, pid
-// namespace, start time, session and marker are right, the process is gone.
+// confirm returns when the process started, or ErrNoProcess if the pid belongs to another process or to none: the
+// process is gone unless boot, pid namespace, start time, session and marker match.
 func (r record) confirm() (time.Time, error) {
 	if here, err := r.reachable(); err != nil {
 		return time.Time{}, err
@@ -274,7 +274,7 @@ func (h *handle) await() {
 		n, err := unix.Poll(fds, 0)
 		return err == nil && n == 1
 	})
-	if err == nil { // else the handle was closed
+	if err == nil { // an error means that the handle was closed
 		close(h.exited)
 	}
 }
@@ -292,9 +292,9 @@ func (h *handle) signal(sig syscall.Signal) error {
 // pidfdSignalProcessGroup is PIDFD_SIGNAL_PROCESS_GROUP of linux/pidfd.h.
 const pidfdSignalProcessGroup = 1 << 2
 
-// signalGroup sends sig to the group of the process that pidfd is. Linux 6.9 takes the pidfd itself for the group, also
-// when its leader is gone. Before that the number of the group is all there is: it is used only as long as the process
-// keeps it from being another's.
+// signalGroup sends sig to the process group of pidfd. Linux 6.9 accepts the pidfd for the group, also after its leader
+// has ended. Earlier versions accept only the group's number, which is used only while the process exists, so that it
+// cannot be reused.
 func signalGroup(pidfd, pid int, sig syscall.Signal) error {
 	err := unix.PidfdSendSignal(pidfd, sig, nil, pidfdSignalProcessGroup)
 	if !errors.Is(err, unix.EINVAL) {
@@ -306,15 +306,15 @@ func signalGroup(pidfd, pid int, sig syscall.Signal) error {
 	return unix.Kill(-pid, sig)
 }
 
-// SignalGroup sends sig to the group that a child leads which was not waited for yet; os.ErrProcessDone if it was.
+// SignalGroup sends sig to the process group that a child leads; os.ErrProcessDone if the child was already waited for.
 func SignalGroup(leader *os.Process, sig syscall.Signal) error {
 	var sent error
 	err := leader.WithHandle(func(pidfd uintptr) { sent = signalGroup(int(pidfd), leader.Pid, sig) })
 	return errors.Join(err, sent)
 }
 
-// reap tells how the process ended, after exited is closed, and takes its zombie away if it was our child. What it left
-// behind in its group ends before that.
+// reap returns how the process ended, and reaps it if it is a child. It must be called after exited is closed. It first
+// kills what is left in the process group.
 func (h *handle) reap() Exit {
 	_ = h.signal(unix.SIGKILL)
 	exit := Exit{At: time.Now()}
@@ -335,7 +335,7 @@ func (h *handle) reap() Exit {
 	return exit
 }
 
-// close lets go of the process.
+// close releases the process, which continues to run.
 func (h *handle) close() {
 	h.pidfd.Close()
 	<-h.idle

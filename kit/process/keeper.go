@@ -15,27 +15,27 @@ const (
 	firstPause = 50 * time.Millisecond
 	longPause  = 5 * time.Second
 	adoptPause = 200 * time.Millisecond
-	longLife   = 10 * time.Second // a process that lived this long starts over with the shortest pause
+	longLife   = 10 * time.Second // after a run of this length the back-off begins again with the shortest pause
 )
 
-// keeper looks after one process. Its run loop alone starts, adopts and ends the process; the other methods
-// record wishes, wake the loop, and read what it knows.
+// keeper supervises one process. Only its run loop starts, adopts and ends the process; the other methods set the
+// desired state, wake the loop, and read the status.
 type keeper struct {
 	name string
 	log  *slog.Logger
-	wake chan struct{} // holds one token: something changed
+	wake chan struct{} // capacity 1; a token means that something changed
 
 	mu     sync.Mutex
 	spec   *Spec // nil: not wanted
 	stops  []chan struct{}
 	stat   Status
 	handle *handle // the running process, nil if none
-	past   record  // of the process that was to be started once and has been; zero if none
+	past   record  // of the ended process of a Spec with Once; zero if none
 
-	// Set by attach before the loop runs, then the loop's own.
+	// Set by attach before the loop runs, then used only by the loop.
 	dir     string
 	cgroups cgroups
-	stray   *record // an earlier supervisor's process, told by its environment
+	stray   *record // a process of an earlier supervisor, found by its environment
 	pause   time.Duration
 	ended   bool // the last process ended by itself
 }
@@ -54,7 +54,7 @@ func (k *keeper) attach(dir string, stray *record, groups cgroups) {
 func (k *keeper) nudge() {
 	select {
 	case k.wake <- struct{}{}:
-	default: // the loop has a token already and will see everything
+	default: // the loop has a token already and will see the change
 	}
 }
 
@@ -73,7 +73,7 @@ func (k *keeper) want(spec Spec) {
 	k.nudge()
 }
 
-// recall has a process that was to be started once, and has been, be final. The lock is held.
+// recall marks the process as final if its Spec has Once and it has run before. The lock is held.
 func (k *keeper) recall() {
 	if k.spec == nil || !k.spec.Once || k.handle != nil || k.past.Digest != k.spec.digest() {
 		return
@@ -84,8 +84,8 @@ func (k *keeper) recall() {
 	}
 }
 
-// tell says that the status changed. The lock is not held.
-func (k *keeper) tell() {
+// notify reports a change of the status to Spec.Changed. The lock is not held.
+func (k *keeper) notify() {
 	k.mu.Lock()
 	spec := k.spec
 	k.mu.Unlock()
@@ -94,7 +94,7 @@ func (k *keeper) tell() {
 	}
 }
 
-// logFile returns where the process writes; empty if it is not wanted, or writes nowhere.
+// logFile returns the log file of the process; empty if it is not wanted, or has none.
 func (k *keeper) logFile() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -135,14 +135,14 @@ func (k *keeper) signal(sig syscall.Signal) error {
 	return k.handle.signal(sig)
 }
 
-// run brings the process to what is wanted until ctx ends, or returns true when nothing is wanted any more.
+// run keeps the process in the desired state until ctx ends, or returns true once no process is wanted and none runs.
 func (k *keeper) run(ctx context.Context) (finished bool) {
 	defer k.leave()
-	for said := false; !k.adopt(said) && ctx.Err() == nil; said = true {
+	for logged := false; !k.adopt(logged) && ctx.Err() == nil; logged = true {
 		k.sleep(ctx, adoptPause)
 	}
 	for ctx.Err() == nil {
-		spec, stopping, final := k.wishes()
+		spec, stopping, final := k.desired()
 		switch h := k.current(); {
 		case h != nil && (stopping || spec == nil || !h.runs(*spec)):
 			k.terminate(ctx, h)
@@ -162,14 +162,14 @@ func (k *keeper) run(ctx context.Context) (finished bool) {
 	return false
 }
 
-// abandon forgets who waits in Stop: each has seen for itself that Run ended.
+// abandon drops the channels of callers in Stop, which return by themselves when Run ends.
 func (k *keeper) abandon() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.stops = nil
 }
 
-func (k *keeper) wishes() (spec *Spec, stopping, final bool) {
+func (k *keeper) desired() (spec *Spec, stopping, final bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.spec, len(k.stops) > 0, k.stat.Final
@@ -181,7 +181,7 @@ func (k *keeper) current() *handle {
 	return k.handle
 }
 
-// stopped answers those who wait in Stop: no process runs and its record is gone.
+// stopped notifies the callers that wait in Stop: no process runs and its record is removed.
 func (k *keeper) stopped() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -194,7 +194,7 @@ func (k *keeper) stopped() {
 	k.stops, k.stat.Final, k.past, k.pause = nil, false, record{}, 0
 }
 
-// leave lets go of the process, which runs on.
+// leave releases the process, which continues to run.
 func (k *keeper) leave() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -205,20 +205,20 @@ func (k *keeper) leave() {
 	k.stat.Running, k.stat.PID = false, 0
 }
 
-// adopt takes over the process that an earlier supervisor recorded, or failing that, one that carries our marker. It
-// reports false if it cannot be said whether one runs, since this process may open no more files, say: starting another
-// one is no answer to that. said means that this was logged before.
-func (k *keeper) adopt(said bool) bool {
+// adopt takes over the process that an earlier supervisor recorded or, without a record, one that has our marker. It
+// reports false if it is not known whether a process runs, for example because this process cannot open more files:
+// another process must not be started then. logged means that the reason was logged before.
+func (k *keeper) adopt(logged bool) bool {
 	rec, err := readRecord(k.dir, k.name)
 	if scarce(err) {
-		return k.undecided(err, said)
+		return k.undecided(err, logged)
 	}
 	if err != nil {
 		k.log.Warn("process record is not readable", "error", err)
 	}
 	h, err := rec.open()
 	unrecorded := false
-	// What carries the marker of a start whose own process is known to be gone is a child of it, in a session of its own.
+	// A process with the marker of a start whose own process is gone is a child of it, in a session of its own.
 	if errors.Is(err, ErrNoProcess) && k.stray != nil && (rec.PID == 0 || rec.Mark != k.stray.Mark) {
 		once := rec.Once
 		stray := *k.stray
@@ -228,13 +228,13 @@ func (k *keeper) adopt(said bool) bool {
 		}
 	}
 	if err != nil && !errors.Is(err, ErrNoProcess) {
-		return k.undecided(err, said)
+		return k.undecided(err, logged)
 	}
 	k.stray = nil
 	if err != nil {
 		k.swept(rec)
 		if !rec.Once {
-			removeRecord(k.dir, k.name) // it means nothing any more
+			removeRecord(k.dir, k.name) // it is no longer valid
 		}
 		k.remember(rec)
 		return true
@@ -249,32 +249,32 @@ func (k *keeper) adopt(said bool) bool {
 	return true
 }
 
-// swept ends what a process left behind that has ended.
+// swept kills what an ended process left behind.
 func (k *keeper) swept(rec record) {
 	if err := rec.sweep(); err != nil {
-		k.log.Warn("what a process left behind is not ended", "error", err)
+		k.log.Warn("processes that a process left behind are not killed", "error", err)
 	}
 }
 
-// undecided logs once why it cannot be said whether a process runs.
-func (k *keeper) undecided(err error, said bool) bool {
-	if !said {
+// undecided logs once why it is not known whether a process runs.
+func (k *keeper) undecided(err error, logged bool) bool {
+	if !logged {
 		k.log.Warn("process is not taken over", "error", err)
 	}
 	return false
 }
 
-// scarce reports whether an error says that the host or this process is short of something for the moment.
+// scarce reports whether an error means that the host or this process is temporarily out of a resource.
 func scarce(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }
 
-// remember keeps in mind what is written down of a process that has ended, if it was to be started once.
+// remember keeps the record of an ended process if its Spec has Once.
 func (k *keeper) remember(rec record) {
 	if !rec.Once {
 		return
 	}
-	if rec.Exit == nil { // it ended while nobody looked
+	if rec.Exit == nil { // it ended while no supervisor ran
 		rec.Exit = &Exit{At: time.Now()}
 		if err := rec.write(k.dir, k.name); err != nil {
 			k.log.Warn("process record is not written", "error", err)
@@ -284,7 +284,7 @@ func (k *keeper) remember(rec record) {
 	k.past = rec
 	k.recall()
 	k.mu.Unlock()
-	k.tell()
+	k.notify()
 }
 
 func (k *keeper) holds(h *handle) {
@@ -292,12 +292,12 @@ func (k *keeper) holds(h *handle) {
 	k.handle = h
 	k.stat.Running, k.stat.PID, k.stat.Since, k.stat.LastError, k.stat.Final = true, h.PID, h.started, nil, false
 	k.mu.Unlock()
-	k.tell()
+	k.notify()
 }
 
 func (k *keeper) start(ctx context.Context, spec Spec) {
 	rec, err := newRecord(spec, k.cgroups)
-	if err == nil && spec.Once { // before it runs, so that no supervisor starts it again if this one dies here
+	if err == nil && spec.Once { // written before it runs, so that no supervisor starts it again if this one dies here
 		err = rec.write(k.dir, k.name)
 	}
 	if err != nil {
@@ -313,8 +313,9 @@ func (k *keeper) start(ctx context.Context, spec Spec) {
 		k.rest(ctx)
 		return
 	}
-	if err := h.record.write(k.dir, k.name); err != nil { // first: whoever is told that it runs finds it there
-		// The marker in the environment still tells the next supervisor of it.
+	// before holds, so that a caller that sees it running finds the record
+	if err := h.record.write(k.dir, k.name); err != nil {
+		// The next supervisor still finds it by the marker in its environment.
 		k.log.Warn("process record is not written", "error", err)
 	}
 	k.log.Info("process started", "pid", h.PID)
@@ -338,10 +339,10 @@ func (k *keeper) failed(err error) {
 	}
 	k.stat.LastError = err
 	k.mu.Unlock()
-	k.tell()
+	k.notify()
 }
 
-// watch waits until the process ends or something else is wanted.
+// watch waits until the process ends or the desired state changes.
 func (k *keeper) watch(ctx context.Context, h *handle) {
 	select {
 	case <-ctx.Done():
@@ -351,14 +352,14 @@ func (k *keeper) watch(ctx context.Context, h *handle) {
 		k.ended = true
 		if once, final := k.isFinal(exit); once {
 			k.log.Info("process ended", "pid", h.PID, "exit", exit.String())
-			k.tell()
+			k.notify()
 			return
 		} else if final {
-			k.log.Error("process ended for good", "pid", h.PID, "exit", exit.String())
-			k.tell()
+			k.log.Error("process ended with a final exit code", "pid", h.PID, "exit", exit.String())
+			k.notify()
 			return
 		}
-		k.tell()
+		k.notify()
 		k.log.Warn("process ended", "pid", h.PID, "exit", exit.String())
 		if exit.At.Sub(h.started) >= longLife {
 			k.pause = 0
@@ -367,8 +368,8 @@ func (k *keeper) watch(ctx context.Context, h *handle) {
 	}
 }
 
-// isFinal tells whether the process is left alone after its end, and whether that is so because it was to be started
-// once.
+// isFinal reports whether the process is not started again after its end, and whether that is because its Spec has
+// Once.
 func (k *keeper) isFinal(exit Exit) (once, final bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -378,7 +379,7 @@ func (k *keeper) isFinal(exit Exit) (once, final bool) {
 	return once, final
 }
 
-// buried notes that the process of h is gone.
+// buried records the end of the process of h.
 func (k *keeper) buried(h *handle) Exit {
 	exit := h.reap()
 	h.close()
@@ -400,21 +401,21 @@ func (k *keeper) buried(h *handle) Exit {
 	return exit
 }
 
-// rest pauses before the next start, longer each time. Another wish ends the pause early; the same wish
-// repeated does not, or a caller who ensures often would undo the back-off.
+// rest waits before the next start, longer each time. A change of the desired state ends the wait; a repeated Ensure of
+// the same Spec does not, or a caller that calls Ensure often would defeat the back-off.
 func (k *keeper) rest(ctx context.Context) {
 	k.pause = min(max(2*k.pause, firstPause), longPause)
 	end := time.Now().Add(k.pause)
 	for left := k.pause; left > 0 && ctx.Err() == nil; left = time.Until(end) {
-		before, _, _ := k.wishes()
+		before, _, _ := k.desired()
 		k.sleep(ctx, left)
-		if spec, stopping, _ := k.wishes(); stopping || spec == nil || before == nil || spec.digest() != before.digest() {
+		if spec, stopping, _ := k.desired(); stopping || spec == nil || before == nil || spec.digest() != before.digest() {
 			return
 		}
 	}
 }
 
-// sleep waits for a wish or for d, without limit if d is 0.
+// sleep waits for a change or for d, without limit if d is 0.
 func (k *keeper) sleep(ctx context.Context, d time.Duration) {
 	var over <-chan time.Time
 	if d > 0 {
@@ -429,9 +430,9 @@ func (k *keeper) sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// terminate ends the process of h, politely first.
+// terminate ends the process of h, with SIGTERM first.
 func (k *keeper) terminate(ctx context.Context, h *handle) {
-	_ = h.signal(syscall.SIGTERM) // fails only if the process is gone already
+	_ = h.signal(syscall.SIGTERM) // fails only if the process is already gone
 	t := time.NewTimer(k.graceOf(h))
 	defer t.Stop()
 	select {

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KillAll ends every process of a run directory by SIGKILL, as if the machine that they belong to lost its power, and
-// waits until they are gone. It is for a run directory whose supervisor is dead; a living one would start them again.
-// No process is no error.
+// KillAll ends every process of a run directory by SIGKILL, as a power loss would, and waits until they are gone. The
+// supervisor of the run directory must have ended: a running one would start them again. It is no error if there is
+// none.
 func KillAll(ctx context.Context, runDir string) error {
 	dir, err := makeDir(runDir)
 	if err != nil {
@@ -27,7 +27,7 @@ func KillAll(ctx context.Context, runDir string) error {
 	var errs []error
 	for _, name := range names {
 		r, err := readRecord(dir, name)
-		if err == nil || !scarce(err) { // one that is cut off means nothing
+		if err == nil || !scarce(err) { // a truncated record is ignored
 			err = r.kill(ctx)
 		}
 		if err != nil {

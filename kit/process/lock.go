@@ -17,14 +17,14 @@ import (
 
 const (
 	lockName     = "lock"
-	lockPatience = 5 * time.Second // a supervisor that was told to end is gone by then
+	lockPatience = 5 * time.Second // a supervisor that was asked to end has ended by then
 	lockPause    = 20 * time.Millisecond
 
 	holderSize = 32 // a pid of 7 digits at the most, and ticks since boot
 )
 
-// acquire takes the lock at path, which holds until the file is closed or this process dies. If ctx ends
-// first, it returns no file and no error.
+// acquire takes the lock at path, which is held until the file is closed or this process ends. If ctx ends first, it
+// returns no file and no error.
 func acquire(ctx context.Context, path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -44,8 +44,8 @@ func acquire(ctx context.Context, path string) (*os.File, error) {
 	return f, nil
 }
 
-// writeHolder writes down who holds a lock, for Owner and SignalOwner; the lock is what counts. The text has one length
-// and replaces the one before where it is, so that a full disk, which refuses every other file, takes it.
+// writeHolder writes which process holds a lock into its file, for Owner and SignalOwner; only the lock itself is
+// authoritative. The text has a fixed length and is overwritten in place, so that the write succeeds on a full disk.
 func writeHolder(f *os.File) error {
 	st, err := readStat(os.Getpid())
 	if err != nil {
@@ -84,7 +84,8 @@ func holder(f *os.File) string {
 	return "unknown"
 }
 
-// readHolder returns who wrote last that it holds a lock; started is 0 if that was an earlier version.
+// readHolder returns the process that last recorded itself as the holder of a lock; started is 0 in a record of an
+// earlier version.
 func readHolder(f *os.File) (pid int, started uint64, ok bool) {
 	buf := make([]byte, 2*holderSize)
 	n, _ := f.ReadAt(buf, 0)
@@ -103,7 +104,7 @@ func Owner(runDir string) (int, error) {
 	}
 	defer f.Close()
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
-		return 0, nil // it is free; closing the file gives it back
+		return 0, nil // it is free; closing the file releases it
 	} else if !errors.Is(err, unix.EWOULDBLOCK) {
 		return 0, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
@@ -112,7 +113,7 @@ func Owner(runDir string) (int, error) {
 		return 0, fmt.Errorf("lock %s: holds no pid", f.Name())
 	}
 	if st, err := readStat(pid); err != nil || started != 0 && st.startTime != started {
-		return 0, nil // it died while a process that it was starting had a copy of the lock
+		return 0, nil // it died while a process that it was starting held a copy of the lock
 	}
 	return pid, nil
 }
@@ -131,7 +132,8 @@ func SignalOwner(runDir string, sig syscall.Signal) error {
 		return fmt.Errorf("pidfd of %d: %w", pid, err)
 	}
 	defer unix.Close(fd)
-	if again, err := Owner(runDir); err != nil || again != pid { // the pidfd is the owner's if it is the owner now
+	// if it still is the owner, the pidfd is that of the owner
+	if again, err := Owner(runDir); err != nil || again != pid {
 		return errors.Join(err, ErrNoProcess)
 	}
 	return unix.PidfdSendSignal(fd, sig, nil, 0)

@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// trimEvery is how often logs are looked at: a process that fills a disk in less has other faults.
+	// trimEvery is how often log sizes are checked: often enough for any process that logs at a normal rate.
 	trimEvery = time.Minute
-	// keptLog is how much stays of the log of a process, at the most twice as much.
+	// keptLog is how much of a process's log is kept, in bytes; a log may grow to twice this size.
 	keptLog = 32 << 20
 
 	blockSize = 512 // of stat(2)
 )
 
-// TrimLog gives the older part of a log back to the disk when twice as much as keep bytes of it are there: it becomes a
-// hole, so whoever appends to the file goes on as before. On a file system without holes the file is shortened instead,
-// and what is written at that moment may be lost. A log that is not there is no error.
+// TrimLog frees the older part of a log once the log occupies 2*keep bytes or more, and leaves keep bytes. The older
+// part becomes a hole, so that writers can continue to append. On a file system without holes the file is truncated
+// instead, and concurrent writes may be lost. A missing log is no error.
 func TrimLog(path string, keep int64) error { return trimLog(path, keep, punch) }
 
 func punch(f *os.File, n int64) error {
@@ -54,7 +54,7 @@ func trimLog(path string, keep int64, punch func(f *os.File, n int64) error) err
 	return nil
 }
 
-// shorten leaves the last keep bytes of a file of a size. Its writers append, so they go on behind them.
+// shorten truncates a file of a size to its last keep bytes. Its writers append, so they continue after these.
 func shorten(f *os.File, size, keep int64) error {
 	tail := make([]byte, keep)
 	n, err := f.ReadAt(tail, size-keep)
@@ -68,7 +68,7 @@ func shorten(f *os.File, size, keep int64) error {
 	return err
 }
 
-// trimLogs keeps the logs of all wanted processes from filling the disk, until ctx ends.
+// trimLogs trims the logs of all wanted processes regularly, until ctx ends.
 func (s *Supervisor) trimLogs(ctx context.Context) {
 	ticker := time.NewTicker(trimEvery)
 	defer ticker.Stop()
@@ -80,7 +80,7 @@ func (s *Supervisor) trimLogs(ctx context.Context) {
 		}
 		for _, path := range s.logFiles() {
 			if err := TrimLog(path, keptLog); err != nil {
-				s.log.DebugContext(ctx, "log not shortened", "error", err)
+				s.log.DebugContext(ctx, "log not trimmed", "error", err)
 			}
 		}
 	}

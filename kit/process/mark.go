@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newMark returns what tells one start of a process from every other.
+// newMark returns a random ID for one start of a process.
 func newMark() string { return strings.ToLower(rand.Text()[:20]) }
 
-// pidNamespace identifies the namespace that pids are counted in: a restarted container has another one.
+// pidNamespace identifies the pid namespace of this process: a restarted container has another one.
 func pidNamespace() (string, error) {
 	ns, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {
@@ -26,7 +26,7 @@ func pidNamespace() (string, error) {
 	return ns, nil
 }
 
-// reachable reports whether the process may still be there: pids and start times mean nothing after a reboot or in
+// reachable reports whether the process may still exist: pids and start times are not valid after a reboot or in
 // another container.
 func (r record) reachable() (bool, error) {
 	boot, err := bootID()
@@ -37,8 +37,8 @@ func (r record) reachable() (bool, error) {
 	return r.Boot == boot && (r.Namespace == ns || r.Namespace == ""), err
 }
 
-// marks reports whether a process carries the marker of r: in its control group, in its environment, or, where the
-// environment of another user's process cannot be read, by that user, which no other process has.
+// marks reports whether a process has the marker of r: in its control group, or in its environment. If the environment
+// of another user's process cannot be read, the user counts as the marker, since no other process has it.
 func (r record) marks(pid int) bool {
 	if r.Cgroup != "" {
 		if path, err := cgroupOf(strconv.Itoa(pid)); err == nil && filepath.Base(path) == filepath.Base(r.Cgroup) {
@@ -51,7 +51,7 @@ func (r record) marks(pid int) bool {
 		return r.UID != 0 && userOf(pid) == r.UID
 	case err != nil:
 		return false
-	case r.Mark == "": // written before there were marks
+	case r.Mark == "": // a record of an earlier version
 		return strings.Contains("\x00"+string(environ), "\x00"+markerName+"=")
 	}
 	return strings.Contains("\x00"+string(environ), "\x00"+idName+"="+r.Mark+"\x00")
@@ -76,11 +76,12 @@ func userOf(pid int) uint32 {
 }
 
 const (
-	sweepRounds = 50 // a process that forks all the time is caught between two forks
+	sweepRounds = 50 // one round may miss a process that forks repeatedly
 	sweepPause  = 2 * time.Millisecond
 )
 
-// sweep ends what a process that has ended left behind: all of its control group, else each process with its marker.
+// sweep kills what an ended process left behind: all processes of its control group, or without one each process with
+// its marker.
 func (r record) sweep() error {
 	if here, err := r.reachable(); err != nil || !here {
 		return err
@@ -94,8 +95,8 @@ func (r record) sweep() error {
 	return killEach(r.left)
 }
 
-// left reports whether a process was left behind by r. The environment of another user's process may not be readable:
-// it counts then if it has r's user and is in r's session.
+// left reports whether a process was left behind by r. If the environment of another user's process is not readable, it
+// counts if it has r's user and is in r's session.
 func (r record) left(pid int) bool {
 	if !r.marks(pid) {
 		return false
@@ -107,7 +108,7 @@ func (r record) left(pid int) bool {
 	return err == nil && st.session == r.PID
 }
 
-// killEach ends every process that is meant, until there is none.
+// killEach kills every process that meant selects, until there is none.
 func killEach(meant func(pid int) bool) error {
 	var errs []error
 	for range sweepRounds {
@@ -123,7 +124,7 @@ func killEach(meant func(pid int) bool) error {
 				continue
 			}
 			if _, err := readStat(pid); errors.Is(err, ErrNoProcess) {
-				continue // it has ended, and its parent has not taken note yet
+				continue // it has ended, and its parent has not reaped it yet
 			}
 			found = true
 			if err := killOne(pid, meant); err != nil {
@@ -135,11 +136,10 @@ func killEach(meant func(pid int) bool) error {
 		}
 		time.Sleep(sweepPause)
 	}
-	return errors.Join(append(errs, errors.New("processes that were killed are still there"))...)
+	return errors.Join(append(errs, errors.New("processes that were killed still exist"))...)
 }
 
-// killOne ends a process if it is still meant once its pidfd is held, so that a pid given to another one in between is
-// harmless.
+// killOne kills a process if meant still selects it once its pidfd is open: its pid may have been reused in between.
 func killOne(pid int, meant func(pid int) bool) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -152,7 +152,7 @@ func killOne(pid int, meant func(pid int) bool) error {
 	return whenGone(unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0))
 }
 
-// whenGone takes what says that a process is gone for no error.
+// whenGone returns err unless it means that a process is gone.
 func whenGone(err error) error {
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
 		return nil

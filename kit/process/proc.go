@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The environment of a supervised process names it, for a supervisor that has no record of it. Processes that
-// it starts inherit both names, but not its session, unless a supervisor starts them, which sets its own.
+// The environment of a supervised process identifies it, for a supervisor that has no record of it. Its children
+// inherit these variables, but do not lead its session; a supervisor sets other values for its own children.
 const (
 	markerName = "WINDLASS_PROCESS"      // <run directory>/<name>
 	digestName = "WINDLASS_PROCESS_SPEC" // digest of its Spec
-	idName     = "WINDLASS_PROCESS_ID"   // of this one start of it
+	idName     = "WINDLASS_PROCESS_ID"   // random ID of this start
 )
 
 const ticksPerSecond = 100 // USER_HZ, the same on every architecture that Go runs on
@@ -31,18 +31,18 @@ func markers(dir string, spec Spec, mark string) []string {
 	}
 }
 
-// strays are running processes by the name in their marker.
+// strays are running processes, by the name in their marker.
 type strays map[string]*record
 
-// take returns the stray of name once.
+// take returns the stray of name and removes it.
 func (s strays) take(name string) *record {
 	r := s[name]
 	delete(s, name)
 	return r
 }
 
-// findStrays returns every process that carries a marker of dir. It looks only at leaders of sessions: others
-// merely inherited the marker. Of two with one name it keeps the older.
+// findStrays returns every process with a marker of dir. It includes only session leaders: other processes inherited
+// the marker. Of two processes with one name it returns the older.
 func findStrays(dir string) (strays, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -56,7 +56,7 @@ func findStrays(dir string) (strays, error) {
 		}
 		name, r, err := readMarker(dir, pid)
 		if err != nil || name == "" {
-			continue // gone meanwhile, or another user's: neither is ours
+			continue // it has ended, or belongs to another user: neither is ours
 		}
 		if old := found[name]; old == nil || r.StartTime < old.StartTime {
 			found[name] = &r
@@ -65,7 +65,7 @@ func findStrays(dir string) (strays, error) {
 	return found, nil
 }
 
-// readMarker returns an empty name if the process does not carry a marker of dir.
+// readMarker returns an empty name if the process does not have a marker of dir.
 func readMarker(dir string, pid int) (name string, r record, err error) {
 	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil || !bytes.Contains(environ, []byte(markerName+"="+dir)) {
@@ -94,7 +94,7 @@ func readMarker(dir string, pid int) (name string, r record, err error) {
 	return filepath.Base(vars[markerName]), r, err
 }
 
-// here returns a record that says where pids and start times mean something.
+// here returns a record with the boot and the pid namespace of this process.
 func here() (record, error) {
 	boot, err := bootID()
 	if err != nil {
@@ -112,14 +112,14 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
-// stat is what is needed of /proc/<pid>/stat.
+// stat is the part of /proc/<pid>/stat that is used here.
 type stat struct {
 	state     string
 	session   int
 	startTime uint64
 }
 
-// readStat returns ErrNoProcess for a pid that is free or a zombie's.
+// readStat returns ErrNoProcess for a pid that is free or belongs to a zombie.
 func readStat(pid int) (stat, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
@@ -133,7 +133,7 @@ func readStat(pid int) (stat, error) {
 
 // parseStat counts fields from the last parenthesis: the command before it may contain anything.
 func parseStat(line string) (stat, error) {
-	// the numbers of proc(5) less three: pid, command and the count from one
+	// the field numbers of proc(5), minus 3: they count from 1, and pid and command are skipped
 	const state, session, threads, startTime = 0, 3, 17, 19
 	fields := strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
 	if len(fields) <= startTime {
@@ -149,7 +149,7 @@ func parseStat(line string) (stat, error) {
 	if st.startTime, err = strconv.ParseUint(fields[startTime], 10, 64); err != nil {
 		return stat{}, fmt.Errorf("stat of a process: start time: %w", err)
 	}
-	// else it is only its first thread that ended
+	// with more threads, only the first thread has ended
 	if s := fields[state]; (s == "Z" || s == "X") && fields[threads] <= "1" {
 		return st, ErrNoProcess
 	}

@@ -16,23 +16,23 @@ import (
 
 const recordSuffix = ".json"
 
-// record is what is written down of a running process. The zero record means none.
+// record is the stored record of a process. The zero record means none.
 type record struct {
 	PID       int    `json:"pid"`
 	StartTime uint64 `json:"startTime"` // clock ticks after boot, field 22 of /proc/<pid>/stat
-	Boot      string `json:"bootID"`    // pids and start times mean nothing after a reboot
-	// nor in another container; empty in records of earlier versions
+	Boot      string `json:"bootID"`    // pids and start times are not valid after a reboot
+	// or in another container; empty in records of earlier versions
 	Namespace string `json:"pidNamespace,omitempty"`
-	// random, in the environment of this start; empty in records of earlier versions
+	// random ID, in the environment of this start; empty in records of earlier versions
 	Mark   string        `json:"mark,omitempty"`
 	Cgroup string        `json:"cgroup,omitempty"` // directory of its control group; empty without one
 	UID    uint32        `json:"uid,omitempty"`    // of Spec.User; 0: the supervisor's
 	Path   string        `json:"path,omitempty"`
 	Args   []string      `json:"args,omitempty"`
-	Digest string        `json:"digest"` // of the whole Spec
+	Digest string        `json:"digest"` // of the Spec
 	Grace  time.Duration `json:"graceNanoseconds,omitempty"`
-	Once   bool          `json:"once,omitempty"` // it stays written down after its end
-	Exit   *Exit         `json:"exit,omitempty"` // of one that was to be started once
+	Once   bool          `json:"once,omitempty"` // the record is kept after its end
+	Exit   *Exit         `json:"exit,omitempty"` // if Once
 }
 
 // readRecord returns the zero record if there is none.
@@ -51,8 +51,8 @@ func readRecord(dir, name string) (record, error) {
 	return r, nil
 }
 
-// write replaces the record in one step. It is synced only where it has to be known after a crash of the host that the
-// process has run: no process is left then for any other record to mean.
+// write replaces the record atomically. It is synced only with Once, since that must be known after a crash of the
+// host; no other process survives such a crash.
 func (r record) write(dir, name string) error {
 	data, err := json.Marshal(r)
 	if err != nil {
@@ -68,12 +68,12 @@ func (r record) write(dir, name string) error {
 	return os.Rename(path+".new", path)
 }
 
-// removeRecord may fail without harm: a record of a process that is gone means nothing.
+// removeRecord ignores errors: the record of a process that is gone has no effect.
 func removeRecord(dir, name string) {
 	_ = os.Remove(filepath.Join(dir, name+recordSuffix))
 }
 
-// runs reports whether the process is that of spec. The user counts beside the digest, which any process may have in
+// runs reports whether the process was started with spec. The user is compared, too: any process may have the digest in
 // its environment.
 func (r record) runs(spec Spec) bool {
 	var uid uint32
@@ -83,7 +83,7 @@ func (r record) runs(spec Spec) bool {
 	return r.Digest == spec.digest() && r.UID == uid
 }
 
-// digest tells specs apart that need different processes.
+// digest returns a hash that differs for specs that are different processes.
 func (spec Spec) digest() string {
 	what := []any{spec.Path, spec.Args, spec.Env, spec.Dir, spec.LogFile}
 	if spec.OnlyEnv {

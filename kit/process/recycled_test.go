@@ -55,8 +55,8 @@ func recordAs(t *testing.T, dir string, pid int, started uint64) {
 	rewrite(t, filepath.Join(dir, "worker.json"), string(data))
 }
 
-// daemon starts a process that nobody supervises: the leader of a session, which ends, and a child in the leader's
-// group, which stays. It returns the number of the group and the child.
+// daemon starts an unsupervised process: the leader of a session, which ends, and a child in the leader's group, which
+// stays. It returns the number of the group and the child.
 func daemon(t *testing.T) (group, child int) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!")
@@ -72,7 +72,7 @@ func daemon(t *testing.T) (group, child int) {
 	return cmd.Process.Pid, child
 }
 
-// leader starts a process that nobody supervises and that leads a session.
+// leader starts an unsupervised process that leads a session.
 func leader(t *testing.T) int {
 	t.Helper()
 	cmd := exec.Command("/bin/sleep", "1000")
@@ -88,7 +88,7 @@ func leader(t *testing.T) int {
 }
 
 // TestAPidThatMeansAnotherProcessNowIsLeftAlone gives the pid, or the number of the group, of a recorded process to one
-// that is not ours: whatever is done with the record, that one lives on.
+// that is not ours: no operation on the record affects that process.
 func TestAPidThatMeansAnotherProcessNowIsLeftAlone(t *testing.T) {
 	for name, unrelated := range map[string]func(t *testing.T, dir string) int{
 		"the group of a daemon": func(t *testing.T, dir string) int {
@@ -267,8 +267,8 @@ func childrenOf(t *testing.T, file string) (pids []int) {
 	return pids
 }
 
-// TestNothingIsLeftInControlGroups stops a process and looks whether its group is gone, and has a group without a
-// record swept.
+// TestNothingIsLeftInControlGroups stops a process and checks that its group is gone, and has a group without a record
+// swept.
 func TestNothingIsLeftInControlGroups(t *testing.T) {
 	if !cgroupsWritable() {
 		t.Skip("no writable control groups here")
@@ -300,7 +300,7 @@ func TestNothingIsLeftInControlGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	supervisor(t, dir)
-	eventually(t, "what was in a group that nobody knows ended", func() bool { return !alive(stray) })
+	eventually(t, "what was in an unknown group ended", func() bool { return !alive(stray) })
 	eventually(t, "the group is gone", func() bool { _, err := os.Stat(lost); return os.IsNotExist(err) })
 }
 

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Found is a process that a run directory has a record of and that runs.
+// Found is a running process that has a record in a run directory.
 type Found struct {
 	Name  string
 	PID   int
 	Since time.Time
 }
 
-// Running returns the processes of a run directory that run now, ordered by name, whoever supervises them.
+// Running returns the running processes of a run directory, ordered by name, with or without a supervisor.
 func Running(runDir string) ([]Found, error) {
 	names, err := recorded(runDir)
 	if err != nil {
@@ -23,7 +23,7 @@ func Running(runDir string) ([]Found, error) {
 	for _, name := range names {
 		r, err := readRecord(runDir, name)
 		if err != nil || r.PID == 0 {
-			continue // being replaced or removed just now
+			continue // it is being replaced or removed
 		}
 		if since, err := r.confirm(); err == nil {
 			out = append(out, Found{Name: name, PID: r.PID, Since: since})
@@ -33,7 +33,7 @@ func Running(runDir string) ([]Found, error) {
 	return out, nil
 }
 
-// Stopped reports whether a process is there but does not run because a signal or a debugger stopped it.
+// Stopped reports whether a process exists but is stopped by a signal or a debugger.
 func Stopped(pid int) bool {
 	st, err := readStat(pid)
 	return err == nil && (st.state == "T" || st.state == "t")

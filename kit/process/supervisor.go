@@ -1,16 +1,13 @@
-// Package process keeps detached operating-system processes running: each in a session of its own, so that
-// it outlives its supervisor, and is taken over by the next one instead of being started twice. Signals go to
-// the whole group of a process, and what it leaves behind when it ends is killed.
-//
-// A process is known by its pid together with its start time, the boot, the pid namespace and a marker, a random id in
-// its environment; all are written to <runDir>/<name>.json. If one of them differs, the process is gone and its pid
-// means another one, which is never signalled. The marker also finds a process whose supervisor died before it could
-// write that file. What a process left behind is found by its control group where the unified hierarchy is writable,
-// also beside controllers of version 1, else by the marker: without control groups, a child that left the group and
-// dropped its environment is not found. One Supervisor owns a runDir at a time; a lock sees to it. Linux only: exits
-// are seen through pidfds, which also work for processes that are not children of the supervisor.
-//
-// Whether a process is ready for work is not this package's matter.
+// Package process keeps detached operating-system processes running: each in a session of its own, so that it outlives
+// its supervisor, and is taken over by the next one instead of being started twice. Signals are sent to the process
+// group, and what a process leaves behind when it ends is killed. A process is identified by its pid together with its
+// start time, the boot, the pid namespace and a marker, a random ID in its environment; all are written to
+// <runDir>/<name>.json. If one of them differs, the process is gone and its pid belongs to another one, which is never
+// signalled. The marker also finds a process whose supervisor died before it could write that file. What a process left
+// behind is found by its control group if the unified hierarchy is writable, also beside controllers of version 1, else
+// by the marker: without control groups, a child that left the group and dropped its environment is not found. A lock
+// ensures that one Supervisor owns a runDir at a time. Linux only: exits are detected through pidfds, which also work
+// for processes that are not children of the supervisor. The package does not check whether a process is ready.
 package process
 
 import (
@@ -41,7 +38,7 @@ var (
 // defaultGrace is the time from SIGTERM to SIGKILL for a Spec that names none.
 const defaultGrace = 10 * time.Second
 
-// Spec says what to run. Two specs that differ in anything but Grace, FinalExits, Once and Changed are different
+// Spec describes a process. Specs that differ in any field except Grace, FinalExits, Once and Changed are different
 // processes.
 type Spec struct {
 	// file name of the process in the run directory: letters, digits, "-", "_" and "."; unique per supervisor
@@ -50,55 +47,56 @@ type Spec struct {
 	Args []string // without the program's name
 	Env  []string // KEY=value, added to the supervisor's environment
 	Dir  string   // working directory; empty: the supervisor's
-	// standard output and error are appended to it, and its older part is dropped when it grows large; empty: discarded
+	// standard output and error are appended to it, and its older part is dropped as it grows: see TrimLog; empty:
+	// discarded
 	LogFile string
 
-	Grace      time.Duration // from SIGTERM to SIGKILL when stopped; zero: DefaultGrace
+	Grace      time.Duration // from SIGTERM to SIGKILL when stopped; zero: 10 s
 	FinalExits []int         // exit codes after which it is not started again until stopped or changed
 
-	// Once has it started one time at most, by this supervisor or an earlier one: however it ended, it is Final from then
-	// on, until it is stopped or changed.
+	// Once means that it is started at most once, by this supervisor or an earlier one. After any end it is Final until it
+	// is stopped or changed.
 	Once bool
-	// Serial tells one start from the next where all else is alike: another number is another process.
+	// Serial distinguishes specs that are otherwise equal: another number is another process.
 	Serial int `json:",omitempty"`
-	// OnlyEnv has the environment be Env and nothing of the supervisor's.
+	// OnlyEnv means that the process gets only Env, without the supervisor's environment.
 	OnlyEnv bool
-	// User runs the process as another user, without supplementary groups and with no_new_privs; nil: as the supervisor's.
-	// It takes the capabilities SETUID, SETGID, CHOWN and KILL. The log file then belongs to that user and the
-	// supervisor's group.
+	// User is the user that the process runs as, without supplementary groups and with no_new_privs; nil: the
+	// supervisor's. It requires the capabilities SETUID, SETGID, CHOWN and KILL. The log file then belongs to that user
+	// and the supervisor's group.
 	User *User `json:",omitempty"`
-	// Files are opened by the supervisor, with its own rights, as descriptors 3, 4 and so on.
+	// Files are opened by the supervisor, with its own rights, and passed as descriptors 3, 4 and so on.
 	Files []File `json:",omitempty"`
-	// Changed, if it is not nil, is called after what Status tells of the process changed. It must not block, nor call the
+	// Changed, if it is not nil, is called after the Status of the process changed. It must not block, nor call the
 	// supervisor.
 	Changed func() `json:"-"`
 }
 
-// User is whom a process runs as. Both are 1 or more.
+// User is the user and group that a process runs as. Both are 1 or more.
 type User struct{ UID, GID uint32 }
 
-// File is a file that a process finds open.
+// File is an open file that is passed to a process.
 type File struct {
 	Path  string // absolute
-	Write bool   // it is made, with mode 0600, unless it is there, and appended to; else it is read
+	Write bool   // opened for appending, and created with mode 0600 if missing; else opened for reading
 }
 
-// Status is what the supervisor knows of one process.
+// Status is the state of one process.
 type Status struct {
 	Name      string
 	PID       int  // 0 unless Running
 	Running   bool // false between an exit and the next start
-	Final     bool // ended with one of Spec.FinalExits, or was to be started Once, and is left alone
-	Restarts  int  // starts by this supervisor after an exit that nobody asked for
+	Final     bool // ended with one of Spec.FinalExits, or has Spec.Once, and is not started again
+	Restarts  int  // starts by this supervisor after an exit that was not requested
 	Since     time.Time
-	LastExit  Exit  // zero: none seen by this supervisor
-	LastError error // why the last start did not succeed; nil once one did
+	LastExit  Exit  // zero: none observed by this supervisor
+	LastError error // why the last start failed; nil after a successful one
 }
 
-// Exit tells how a process ended.
+// Exit describes how a process ended.
 type Exit struct {
 	At time.Time `json:"at"`
-	// false for a process that was not a child of this supervisor: then nobody tells how it ended
+	// false for a process that is not a child of this supervisor: its exit status is not available
 	Known  bool           `json:"known"`
 	Code   int            `json:"code"` // if Known and Signal is 0
 	Signal syscall.Signal `json:"signal"`
@@ -133,21 +131,21 @@ type Supervisor struct {
 	activeOnce sync.Once
 }
 
-// session is one activity of Run.
+// session is the state of one call of Run.
 type session struct {
 	ctx     context.Context
 	group   sync.WaitGroup
-	strays  strays // processes of earlier supervisors, found once when the lock was taken
+	strays  strays // processes of earlier supervisors, found after the lock was taken
 	cgroups cgroups
 }
 
-// NewSupervisor returns a supervisor of runDir, which is made when Run starts. Nothing runs before Run.
+// NewSupervisor returns a supervisor of runDir, which Run creates. Nothing runs before Run.
 func NewSupervisor(runDir string, log *slog.Logger) *Supervisor {
 	return &Supervisor{dir: runDir, log: log, keepers: map[string]*keeper{}, active: make(chan struct{})}
 }
 
-// Run keeps the wanted processes running until ctx ends, and then leaves them running. If another living
-// supervisor owns the run directory, Run waits a few seconds for it to go and then returns ErrLocked.
+// Run keeps the wanted processes running until ctx ends, and then leaves them running. If another supervisor owns the
+// run directory, Run waits a few seconds for it to end and then returns ErrLocked.
 func (s *Supervisor) Run(ctx context.Context) error {
 	dir, err := makeDir(s.dir)
 	if err != nil {
@@ -179,7 +177,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	return nil
 }
 
-// sweepUnknown ends what is in control groups of processes that neither have a record nor were found.
+// sweepUnknown kills what is in control groups of processes that neither have a record nor were found.
 func sweepUnknown(dir string, found strays, groups cgroups) error {
 	known := map[string]bool{}
 	for _, r := range found {
@@ -192,14 +190,14 @@ func sweepUnknown(dir string, found strays, groups cgroups) error {
 	for _, name := range names {
 		r, err := readRecord(dir, name)
 		if scarce(err) {
-			return err // it may be that of any group
+			return err // any group may belong to it
 		}
-		known[r.Mark] = true // a record that is cut off is none: its process is among those that were found
+		known[r.Mark] = true // the process of a truncated record is among those that were found
 	}
 	return groups.sweep(known)
 }
 
-// Active is closed once Run owns the run directory, so that Stop works.
+// Active is closed once Run owns the run directory; Stop works from then on.
 func (s *Supervisor) Active() <-chan struct{} { return s.active }
 
 func (s *Supervisor) begin(dir string, ss *session) {
@@ -229,7 +227,7 @@ func (s *Supervisor) keep(k *keeper) {
 	})
 }
 
-// forget drops a keeper that has nothing left to do, unless it was given something meanwhile.
+// forget drops a keeper that has nothing left to do, unless a concurrent call gave it something.
 func (s *Supervisor) forget(k *keeper) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,10 +240,10 @@ func (s *Supervisor) forget(k *keeper) {
 	}
 }
 
-// Ensure makes spec wanted and returns at once: while Run is active, the process is taken over if it runs
-// with that very spec, restarted if it runs with another, and started otherwise, again and again with a
-// back-off from 50 ms to 5 s whenever it ends. Before Run, Ensure only records the wish. The error says what
-// is wrong with spec; a start that fails later is told by Status.
+// Ensure makes spec the desired state and returns immediately. While Run is active, the process is taken over if it
+// runs with an equal spec, restarted if it runs with another, and started otherwise; whenever it ends it is started
+// again, with a back-off from 50 ms to 5 s. Before Run, Ensure only records spec. The error describes what is invalid
+// about spec; a start that fails later is reported by Status.
 func (s *Supervisor) Ensure(spec Spec) error {
 	if err := spec.validate(); err != nil {
 		return err
@@ -254,7 +252,7 @@ func (s *Supervisor) Ensure(spec Spec) error {
 	defer s.mu.Unlock()
 	k, known := s.keepers[spec.Name]
 	if !known {
-		// A descriptor is the process's own, one of Spec.Files.
+		// A path in /proc/self/fd is one of Spec.Files, which only the process has.
 		if _, err := os.Stat(spec.Path); err != nil && !strings.HasPrefix(spec.Path, "/proc/self/fd/") {
 			return fmt.Errorf("process %q: %w", spec.Name, err)
 		}
@@ -263,12 +261,12 @@ func (s *Supervisor) Ensure(spec Spec) error {
 	}
 	k.want(spec)
 	if !known && s.session != nil {
-		s.keep(k) // only now: a keeper of which nothing is wanted would end the process that it is to take over
+		s.keep(k) // after want: a keeper without a spec would end the process that it is to take over
 	}
 	return nil
 }
 
-// add makes the keeper of name. The caller holds s.mu.
+// add creates the keeper of name. The caller holds s.mu.
 func (s *Supervisor) add(name string) *keeper {
 	k := newKeeper(name, s.log)
 	s.keepers[name] = k
@@ -278,9 +276,10 @@ func (s *Supervisor) add(name string) *keeper {
 	return k
 }
 
-// Stop ends the process: SIGTERM, and SIGKILL after its grace. It is then no longer wanted, and forgotten.
-// Stop also ends a process that an earlier supervisor left behind and that was not ensured since. It
-// returns nil once the process is gone or if there was none; if ctx ends first, stopping goes on without it.
+// Stop ends the process, with SIGTERM, and SIGKILL after its grace period. The process is then no longer wanted, and
+// its status is dropped. Stop also ends a process that an earlier supervisor left behind and that was not ensured
+// since. It returns nil once the process is gone or if there was none; if ctx ends first, stopping continues in the
+// background.
 func (s *Supervisor) Stop(ctx context.Context, name string) error {
 	if err := validName(name); err != nil {
 		return err
@@ -307,7 +306,7 @@ func (s *Supervisor) Stop(ctx context.Context, name string) error {
 	}
 }
 
-// Signal sends sig to the process, ErrNoProcess if it does not run. To end a process for good, use Stop.
+// Signal sends sig to the process; ErrNoProcess if it does not run. To end a process permanently, use Stop.
 func (s *Supervisor) Signal(name string, sig syscall.Signal) error {
 	s.mu.Lock()
 	k := s.keepers[name]
@@ -332,7 +331,7 @@ func (s *Supervisor) Status() []Status {
 	return list
 }
 
-// Lookup returns what is known of one wanted process; false if it is not wanted.
+// Lookup returns the status of one wanted process; false if it is not wanted.
 func (s *Supervisor) Lookup(name string) (Status, bool) {
 	s.mu.Lock()
 	k := s.keepers[name]
@@ -343,10 +342,9 @@ func (s *Supervisor) Lookup(name string) (Status, bool) {
 	return k.status()
 }
 
-// Recorded returns the names of all processes that the run directory has a record of, of those that are wanted (one
-// that is being started runs before its record is written), and, while Run is active, of those that were found by their
-// marker when it began: a full disk takes no record. In order. Those that an earlier supervisor started and that were
-// not ensured since can be ended by Stop.
+// Recorded returns the sorted names of all processes that have a record in the run directory, that are wanted (a
+// process may run before its record is written), or that Run found by their marker (on a full disk no record is
+// written). Those of an earlier supervisor that were not ensured since can be ended by Stop.
 func (s *Supervisor) Recorded() ([]string, error) {
 	wanted := s.Status() // read first, so that no record written in between is missed
 	s.mu.Lock()
@@ -420,8 +418,7 @@ func validName(name string) error {
 	return nil
 }
 
-// makeDir makes the run directory and returns its one true name, so that markers compare equal whichever way
-// it was reached.
+// makeDir creates the run directory and returns its canonical path, so that markers compare equal for every path to it.
 func makeDir(dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("run directory: %w", err)

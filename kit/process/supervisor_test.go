@@ -23,7 +23,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/process"
 )
 
-// The test binary is also the program that the tests supervise: this variable says what it shall do.
+// The test binary is also the program that the tests supervise: this variable selects what it does.
 const childMode = "PROCESS_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -70,7 +70,7 @@ func supervisor(t *testing.T, dir string) (s *process.Supervisor, end func()) {
 	t.Helper()
 	s, end = run(t, dir, process.NewSupervisor(dir, slog.New(slog.DiscardHandler)))
 	eventually(t, "the supervisor runs", func() bool {
-		return !errors.Is(s.Stop(t.Context(), "nobody"), process.ErrNotRunning)
+		return !errors.Is(s.Stop(t.Context(), "missing"), process.ErrNotRunning)
 	})
 	return s, end
 }
@@ -133,7 +133,7 @@ func alive(pid int) bool {
 	return err == nil && !strings.Contains(string(data), ") Z ")
 }
 
-// starts counts the children that ever said hello in the log of a "wait" process.
+// starts counts the children that ever logged hello in the log of a "wait" process.
 func starts(t *testing.T, logFile string) int {
 	t.Helper()
 	data, err := os.ReadFile(logFile)
@@ -362,7 +362,7 @@ func TestKillingTheSupervisorAtAnyMomentNeverDoublesAProcess(t *testing.T) {
 	boss, end := supervisor(t, filepath.Join(t.TempDir(), "boss"))
 	defer end()
 	sup := spec("supervisor", "supervise "+dir, "")
-	// The supervisor is killed sooner and sooner after its start, then keeps one child for good.
+	// The supervisor is killed sooner and sooner after its start, then keeps one child.
 	for i := range 12 {
 		if err := boss.Ensure(sup); err != nil {
 			t.Fatal(err)
@@ -385,7 +385,7 @@ func TestKillingTheSupervisorAtAnyMomentNeverDoublesAProcess(t *testing.T) {
 	if got := carriers(t, filepath.Join(dir, "worker")); len(got) != 1 || got[0] != pid {
 		t.Errorf("processes = %v, want only %d", got, pid)
 	}
-	// It is nobody's child any more, and its end is still seen.
+	// Its parent has ended, and its end is still detected.
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -468,7 +468,7 @@ func TestAProcessToBeStartedOnceIsStartedOnce(t *testing.T) {
 	pid := running(t, s, "stays", 0)
 	greeted(t, filepath.Join(dir, "stays.log"))
 	eventually(t, "the first one ended", func() bool { st, _ := s.Lookup("ends"); return st.Final })
-	eventually(t, "a start, a start and an end were told", func() bool { return len(changed) >= 3 })
+	eventually(t, "a start, a start and an end were reported", func() bool { return len(changed) >= 3 })
 	end()
 
 	s, end = supervisor(t, dir)
@@ -486,7 +486,7 @@ func TestAProcessToBeStartedOnceIsStartedOnce(t *testing.T) {
 	}
 	end()
 
-	// It ends while nobody looks: it is not started again, and nobody knows how it ended.
+	// It ends while no supervisor runs: it is not started again, and its exit status is not known.
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -710,32 +710,32 @@ func TestWhatALeaderLeftBehindEndsThoughNobodySawItEnd(t *testing.T) {
 	eventually(t, "the child ended", func() bool { return !alive(child) })
 }
 
-// said notes what is logged.
-type said struct {
+// logged records log messages.
+type logged struct {
 	slog.Handler
 	mu    sync.Mutex
 	words []string
 }
 
-func (s *said) Enabled(context.Context, slog.Level) bool { return true }
+func (s *logged) Enabled(context.Context, slog.Level) bool { return true }
 
-func (s *said) WithAttrs([]slog.Attr) slog.Handler { return s }
+func (s *logged) WithAttrs([]slog.Attr) slog.Handler { return s }
 
-func (s *said) Handle(_ context.Context, r slog.Record) error {
+func (s *logged) Handle(_ context.Context, r slog.Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.words = append(s.words, r.Message)
 	return nil
 }
 
-func (s *said) has(words string) bool {
+func (s *logged) has(words string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Contains(s.words, words)
 }
 
-// TestAProcessThatCannotBeTakenOverYetIsNotDoubled takes every file away from the next supervisor while it is to take a
-// process over.
+// TestAProcessThatCannotBeTakenOverYetIsNotDoubled lets the next supervisor open no files while it takes a process
+// over.
 func TestAProcessThatCannotBeTakenOverYetIsNotDoubled(t *testing.T) {
 	dir := t.TempDir()
 	first, end := supervisor(t, dir)
@@ -745,7 +745,7 @@ func TestAProcessThatCannotBeTakenOverYetIsNotDoubled(t *testing.T) {
 	pid := running(t, first, "worker", 0)
 	end()
 
-	log := &said{}
+	log := &logged{}
 	second := process.NewSupervisor(dir, slog.New(log))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

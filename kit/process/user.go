@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Users are users that exist for supervised processes alone. The zero Users are none. It is a flag's value, as
-// "FIRST-LAST".
+// Users is a range of user IDs that are used only for supervised processes. The zero Users is empty. It is a flag
+// value, in the form "FIRST-LAST".
 type Users struct{ First, Count uint32 }
 
-// Part returns count users of u, after the first n times count.
+// Part returns the n-th part of u, counted from 0, of count users each.
 func (u Users) Part(n, count uint32) (Users, error) {
 	if count == 0 || uint64(n+1)*uint64(count) > uint64(u.Count) {
 		return Users{}, fmt.Errorf("part %d of %d users: there are %d", n, count, u.Count)
@@ -32,7 +32,7 @@ func (u *Users) String() string {
 	return fmt.Sprintf("%d-%d", u.First, u.First+u.Count-1)
 }
 
-// Set reads users as String writes them. User 0 is none.
+// Set parses the format of String. User 0 is not allowed.
 func (u *Users) Set(text string) error {
 	if text == "" {
 		*u = Users{}
@@ -42,7 +42,7 @@ func (u *Users) Set(text string) error {
 	first, err := strconv.ParseUint(from, 10, 31)
 	last, err2 := strconv.ParseUint(to, 10, 31)
 	if !ok || err != nil || err2 != nil || first == 0 || last < first {
-		return fmt.Errorf("%q: must be FIRST-LAST, two numbers of users from 1 on", text)
+		return fmt.Errorf("%q: must be FIRST-LAST, two user IDs of 1 or more", text)
 	}
 	*u = Users{First: uint32(first), Count: uint32(last - first + 1)}
 	return nil
@@ -51,7 +51,7 @@ func (u *Users) Set(text string) error {
 // Type is the name of the value in a command's help.
 func (u *Users) Type() string { return "FIRST-LAST" }
 
-// Check returns why this process cannot run others as each of the users; nil if it can.
+// Check returns why this process cannot run processes as each of the users; nil if it can.
 func (u Users) Check() error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root can run processes as other users")
@@ -86,7 +86,7 @@ func effectiveCapabilities() (uint64, error) {
 	return strconv.ParseUint(strings.TrimSpace(line), 16, 64)
 }
 
-// mapped returns an error unless the user namespace has all the users.
+// mapped returns an error unless the user namespace maps all the users.
 func (u Users) mapped(file string) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -115,8 +115,8 @@ func (u Users) Kill() error {
 	})
 }
 
-// RemoveAll removes a directory and everything in it, though other users own parts of it, by the capability CHOWN
-// alone. Their processes must have ended.
+// RemoveAll removes a directory and everything in it, also parts that other users own. It needs only the capability
+// CHOWN. The processes of these users must have ended.
 func RemoveAll(dir string) error {
 	r, err := os.OpenRoot(filepath.Dir(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -132,7 +132,7 @@ func RemoveAll(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// reclaim makes every directory at and below name this process's own.
+// reclaim changes the owner of every directory at and below name to the user of this process.
 func reclaim(r *os.Root, name string) error {
 	info, err := r.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
