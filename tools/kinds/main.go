@@ -85,6 +85,9 @@ func generate(root string) (map[string][]byte, error) {
 	if out[restList], err = rest(files, types); err != nil {
 		return nil, err
 	}
+	if out[programList], err = programs(root); err != nil {
+		return nil, err
+	}
 	out[apiPage], err = api(root, kinds, unchanged, files, types)
 	return out, err
 }

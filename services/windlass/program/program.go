@@ -9,37 +9,28 @@ import (
 	"slices"
 	"strings"
 
-	etcdguardian "github.com/windlass-dev/windlass/services/etcd-guardian/service"
 	etcdmember "github.com/windlass-dev/windlass/services/etcd-member/service"
-	evictioncontroller "github.com/windlass-dev/windlass/services/eviction-controller/service"
-	gateway "github.com/windlass-dev/windlass/services/gateway/service"
-	hookbroker "github.com/windlass-dev/windlass/services/hook-broker/service"
-	machineapi "github.com/windlass-dev/windlass/services/machine-api/service"
 	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
-	nodeconfigurator "github.com/windlass-dev/windlass/services/node-configurator/service"
-	providerlocal "github.com/windlass-dev/windlass/services/provider-local/service"
-	scheduler "github.com/windlass-dev/windlass/services/scheduler/service"
-	updateorchestrator "github.com/windlass-dev/windlass/services/update-orchestrator/service"
 )
 
-// runs is the entry of every program: its service.Run.
-var runs = map[string]func(ctx context.Context, args []string, stderr io.Writer) error{
-	"etcd-guardian":       etcdguardian.Run,
-	"etcd-member":         etcdmember.Run,
-	"eviction-controller": evictioncontroller.Run,
-	"gateway":             gateway.Run,
-	"hello-pod":           nodeagent.HelloPod,
-	"hook-broker":         hookbroker.Run,
-	"machine-api":         machineapi.Run,
-	"node-agent":          nodeagent.Run,
-	"node-configurator":   nodeconfigurator.Run,
-	"provider-local":      providerlocal.Run,
-	"scheduler":           scheduler.Run,
-	"update-orchestrator": updateorchestrator.Run,
+// find returns the entry of a program.
+func find(name string) (func(ctx context.Context, args []string, stderr io.Writer) error, bool) {
+	if name == helloPod {
+		return nodeagent.HelloPod, true
+	}
+	run, ok := services[name]
+	return run, ok
 }
 
+// helloPod is the process of the image that the documents' pods name.
+const helloPod = "hello-pod"
+
 // List returns the names of all programs in order.
-func List() []string { return slices.Sorted(maps.Keys(runs)) }
+func List() []string {
+	names := append(slices.Collect(maps.Keys(services)), helloPod)
+	slices.Sort(names)
+	return names
+}
 
 // Names returns the names of all programs as one line.
 func Names() string { return strings.Join(List(), ", ") }
@@ -55,7 +46,7 @@ func ExitCode(name string, err error) int {
 
 // Run runs a program with its flags until ctx ends.
 func Run(ctx context.Context, name string, args []string, stderr io.Writer) error {
-	run, ok := runs[name]
+	run, ok := find(name)
 	if !ok {
 		return fmt.Errorf("no program %q: it must be one of %s", name, Names())
 	}
