@@ -147,7 +147,7 @@ type call struct {
 
 	rightsMu sync.Mutex // guards the two below; never held while something is written
 	needs    []Attributes
-	checked  string // the policy by which the caller has all of them
+	checked  uint64 // the version of the policy by which the caller has all of them; 0 means none
 }
 
 // admit does what is possible before the request is known: who calls, and whether the method can be called at all. The
@@ -224,7 +224,7 @@ func (c *call) authorize(request proto.Message) error {
 func (c *call) need(a Attributes) {
 	c.rightsMu.Lock()
 	defer c.rightsMu.Unlock()
-	c.needs, c.checked = append(c.needs, a), "" // the policy may have changed since the check
+	c.needs, c.checked = append(c.needs, a), 0 // the policy may have changed since the check
 }
 
 // entitled returns the refusal of a caller who lost a right that the call needs; nil if there is none.
@@ -234,7 +234,7 @@ func (c *call) entitled() error {
 	if len(c.needs) == 0 {
 		return nil
 	}
-	policy := c.Policy.Hash()
+	policy := c.Policy.current()
 	if policy == c.checked {
 		return nil
 	}

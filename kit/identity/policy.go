@@ -57,8 +57,9 @@ func (a Attributes) String() string {
 	return s
 }
 
-// Policy answers who may do what. It follows its file; a change that cannot be read leaves the former policy in force,
-// and the log, Err and the metric windlass_policy_failed say so. Its methods are safe for concurrent use.
+// Policy answers who may do what, by its file and by the roles and bindings that are stored in etcd. It follows its
+// file; a change that cannot be read leaves the former policy in force, and the log, Err and the metric
+// windlass_policy_failed say so. Its methods are safe for concurrent use.
 type Policy struct {
 	Log *slog.Logger // set before the first use; nil means slog.Default()
 	// Changed is called when another policy is in force, with the SHA-256 of its file in hex. Set it before the first use.
@@ -68,7 +69,11 @@ type Policy struct {
 	mu      sync.Mutex
 	checked time.Time
 	stamp   stamp
-	grants  []grant
+	file    documents
+	stored  documents
+	awaited bool    // whether there are stored roles that are not known yet
+	grants  []grant // those of the file first
+	version uint64  // of grants
 	hash    string
 	failed  error     // why the file is not in force
 	said    time.Time // when that was logged last
@@ -91,8 +96,9 @@ func LoadPolicy(path string) (*Policy, error) {
 	p := &Policy{path: path}
 	if path == "" {
 		sum := sha256.Sum256(defaultPolicy)
-		grants, err := parsePolicy(defaultPolicy)
-		p.grants, p.hash = grants, hex.EncodeToString(sum[:])
+		file, err := parsePolicy(defaultPolicy)
+		p.file, p.hash = file, hex.EncodeToString(sum[:])
+		p.compile()
 		return p, err
 	}
 	return p, p.reload()
@@ -119,7 +125,11 @@ func (p *Policy) Allowed(c Caller, a Attributes) (bool, string) {
 			return true, g.binding + " of " + g.role
 		}
 	}
-	return false, fmt.Sprintf("user %q may not %s", c.User, a)
+	reason := fmt.Sprintf("user %q may not %s", c.User, a)
+	if p.awaits() {
+		reason += " by the policy file; the roles that are stored in etcd are not read yet"
+	}
+	return false, reason
 }
 
 // Rule is a rule that holds for a caller, in one namespace or, if that is empty, everywhere.
@@ -232,19 +242,26 @@ func (p *Policy) reload() error {
 		return fmt.Errorf("policy: %w", err)
 	}
 	p.stamp = s
-	grants, err := parsePolicy(text)
+	file, err := parsePolicy(text)
 	if err != nil {
 		return fmt.Errorf("policy %s: %w", p.path, err)
 	}
 	sum := sha256.Sum256(text)
-	p.grants, p.hash = grants, hex.EncodeToString(sum[:])
+	p.file, p.hash = file, hex.EncodeToString(sum[:])
+	p.compile()
 	return nil
 }
 
-// documents are what a policy file has.
+// documents are the roles and bindings of a policy file, or those that are stored.
 type documents struct {
 	roles    map[roleKey][]rbacv1.PolicyRule
 	bindings []binding
+}
+
+// has reports whether there is a role or a binding of that kind and name.
+func (d documents) has(key roleKey) bool {
+	_, role := d.roles[key]
+	return role || slices.ContainsFunc(d.bindings, func(b binding) bool { return b.key == key })
 }
 
 // roleKey names a role; the namespace of a ClusterRole is empty.
@@ -264,9 +281,26 @@ type binding struct {
 	subjects []rbacv1.Subject
 }
 
+// role returns the key of the binding's role. A ClusterRoleBinding, which has no namespace, finds no Role.
+func (b binding) role() roleKey {
+	role := roleKey{kind: b.ref.Kind, name: b.ref.Name}
+	if role.kind == "Role" {
+		role.namespace = b.key.namespace
+	}
+	return role
+}
+
+// grant returns what a binding grants by one of some roles; false if they do not have its role.
+func (b binding) grant(roles map[roleKey][]rbacv1.PolicyRule) (grant, bool) {
+	rules, ok := roles[b.role()]
+	return grant{
+		binding: b.key.String(), role: b.role().String(), namespace: b.key.namespace, subjects: b.subjects, rules: rules,
+	}, ok
+}
+
 // parsePolicy reads the documents strictly: an unknown field or kind, or a binding of a role that does not exist, is an
 // error and not a right that silently is missing. So is a text without any binding, such as a file that was cut off.
-func parsePolicy(text []byte) ([]grant, error) {
+func parsePolicy(text []byte) (documents, error) {
 	found := documents{roles: map[roleKey][]rbacv1.PolicyRule{}}
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
 	for n := 1; ; n++ {
@@ -278,13 +312,13 @@ func parsePolicy(text []byte) ([]grant, error) {
 			err = found.add(document)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("document %d: %w", n, err)
+			return documents{}, fmt.Errorf("document %d: %w", n, err)
 		}
 	}
 	if len(found.bindings) == 0 {
-		return nil, errors.New("there is no ClusterRoleBinding and no RoleBinding in it")
+		return documents{}, errors.New("there is no ClusterRoleBinding and no RoleBinding in it")
 	}
-	return found.join()
+	return found, found.complete()
 }
 
 func (d *documents) add(document []byte) error {
@@ -365,21 +399,12 @@ func (d *documents) addBinding(b binding) error {
 	return nil
 }
 
-func (d *documents) join() ([]grant, error) {
-	grants := make([]grant, 0, len(d.bindings))
+// complete returns an error if a binding's role does not exist.
+func (d *documents) complete() error {
 	for _, b := range d.bindings {
-		role := roleKey{kind: b.ref.Kind, name: b.ref.Name}
-		if role.kind == "Role" {
-			role.namespace = b.key.namespace // so a ClusterRoleBinding, which has none, finds no Role
+		if _, ok := b.grant(d.roles); !ok {
+			return fmt.Errorf("%s: there is no %s", b.key, b.role())
 		}
-		rules, ok := d.roles[role]
-		if !ok {
-			return nil, fmt.Errorf("%s: there is no %s", b.key, role)
-		}
-		grants = append(grants, grant{
-			binding: b.key.String(), role: role.String(), namespace: b.key.namespace,
-			subjects: b.subjects, rules: rules,
-		})
 	}
-	return grants, nil
+	return nil
 }

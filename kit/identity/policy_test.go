@@ -201,17 +201,25 @@ func TestWhoCreatesPods(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			grants, err := parsePolicy([]byte(tt.text))
-			if err != nil {
-				t.Fatal(err)
-			}
-			policy := &Policy{grants: grants}
+			policy := policyOf(t, tt.text)
 			if got,
 				reason := policy.Allowed(tt.caller, Attributes{Verb: tt.verb, Group: tt.group, Resource: tt.kind}); got != tt.want {
 				t.Errorf("Allowed = %v (%s), want %v", got, reason, tt.want)
 			}
 		})
 	}
+}
+
+// policyOf returns a policy that follows no file.
+func policyOf(t *testing.T, text string) *Policy {
+	t.Helper()
+	file, err := parsePolicy([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Policy{file: file}
+	p.compile()
+	return p
 }
 
 const roleOfTests = `
@@ -330,11 +338,7 @@ func TestARoleBindingCountsInItsNamespaceAlone(t *testing.T) {
 		if kind == "ClusterRole" {
 			text = roleOfTests + roleBinding("dev", "ClusterRole", "alice")
 		}
-		grants, err := parsePolicy([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		policy := &Policy{grants: grants}
+		policy := policyOf(t, text)
 		for _, tt := range []struct {
 			namespace, user string
 			want            bool

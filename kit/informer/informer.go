@@ -41,12 +41,16 @@ func New[T object.Object](conn grpc.ClientConnInterface, log *slog.Logger) (*Inf
 	return &Informer[T]{Cache: resource.NewCache[T](), conn: conn, watch: watch, log: log}, nil
 }
 
-// Run keeps the copy in step until ctx ends.
+// warnEvery is how long a watch may be broken before the log warns that the copy is old, and how often it does.
+const warnEvery = time.Minute
+
+// Run keeps the copy in step until ctx ends. While the watch is broken the copy stays as it was last.
 func (i *Informer[T]) Run(ctx context.Context) error {
 	again := backoff.New(50*time.Millisecond, time.Second) // a service that restarts is back within this
 	var revision int64
+	warned := time.Now() // or when the watch was open last
 	for ctx.Err() == nil {
-		before := revision
+		before, began := revision, time.Now()
 		err := i.follow(ctx, &revision)
 		if ctx.Err() != nil {
 			return nil
@@ -57,7 +61,13 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 		if revision != before {
 			again.Reset()
 		}
-		i.log.DebugContext(ctx, "watch broke off", "kind", string(i.watch.Name()), "revision", revision, "error", err)
+		level := slog.LevelDebug
+		if revision != before || time.Since(began) >= warnEvery {
+			warned = time.Now()
+		} else if time.Since(warned) >= warnEvery {
+			level, warned = slog.LevelWarn, time.Now()
+		}
+		i.log.Log(ctx, level, "watch broke off", "kind", string(i.watch.Name()), "revision", revision, "error", err)
 		again.Wait(ctx)
 	}
 	return nil

@@ -284,7 +284,11 @@ func (p *Process) Run(ctx context.Context, parts ...func(context.Context) error)
 	if err != nil {
 		return errors.Join(err, p.Close())
 	}
-	parts = append(slices.Clone(parts), p.Tables.Run, report, revocations)
+	roles, err := p.followRoles()
+	if err != nil {
+		return errors.Join(err, p.Close())
+	}
+	parts = append(slices.Clone(parts), p.Tables.Run, report, revocations, roles)
 	if p.kms != nil {
 		parts = append(parts, p.kms.Run)
 	}

@@ -56,12 +56,7 @@ func EnforceRevocations(ctx context.Context, list *resource.Cache[*machinev1.Rev
 		return nil
 	}
 	changed := make(chan struct{}, 1)
-	list.Subscribe(func(resource.Change[*machinev1.Revocation]) {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	})
+	notify(list, changed)
 	for {
 		var again <-chan time.Time
 		if err := v.Revoke(denyList(list.All())); err != nil {

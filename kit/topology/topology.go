@@ -66,7 +66,7 @@ type Service struct {
 	// Needs are the services whose addresses it must be given as --peer, or it does not start. It is ready without them.
 	Needs []string
 	// Calls are further services that it calls where it is given their addresses. Every service also calls machine-api,
-	// for the revocations, and update-orchestrator, to report its ClusterOperator.
+	// for the revocations, scheduler, for the stored roles, and update-orchestrator, to report its ClusterOperator.
 	Calls []string
 	// CallsOwners and CallsAll say that it calls every service that has Packages, or every service, itself included.
 	CallsOwners, CallsAll bool
@@ -161,7 +161,7 @@ func Port(name string) int {
 func (s Service) Peers() []string {
 	var out []string
 	for _, o := range Services() {
-		every := (o.Name == MachineAPI || o.Name == UpdateOrchestrator) && o.Name != s.Name
+		every := slices.Contains([]string{MachineAPI, Scheduler, UpdateOrchestrator}, o.Name) && o.Name != s.Name
 		owner := s.CallsOwners && len(o.Packages) > 0
 		if s.CallsAll || every || owner || slices.Contains(s.Needs, o.Name) || slices.Contains(s.Calls, o.Name) {
 			out = append(out, o.Name)

@@ -43,9 +43,9 @@ func TestPeersAreServices(t *testing.T) {
 
 func TestPeers(t *testing.T) {
 	for name, want := range map[string][]string{
-		HookBroker:   {MachineAPI, UpdateOrchestrator},
-		MachineAPI:   {ProviderLocal, EvictionController, UpdateOrchestrator},
-		EtcdGuardian: {MachineAPI, HookBroker, UpdateOrchestrator},
+		HookBroker:   {MachineAPI, Scheduler, UpdateOrchestrator},
+		MachineAPI:   {ProviderLocal, EvictionController, Scheduler, UpdateOrchestrator},
+		EtcdGuardian: {MachineAPI, HookBroker, Scheduler, UpdateOrchestrator},
 		Gateway: {
 			EtcdGuardian, MachineAPI, EvictionController, HookBroker, Scheduler, NodeConfigurator, UpdateOrchestrator,
 		},

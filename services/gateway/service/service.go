@@ -118,11 +118,20 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 		log.ErrorContext(ctx, "users and agents are refused until machine-api says what is revoked", "error", err)
 	}
 	validity.Trust(config.files().CA)
-	follow, closeRevocations, err := revocations(config, validity, log)
+	revocations, closeRevocations, err := follow(config, topology.MachineAPI,
+		func(conn grpc.ClientConnInterface) (serve.Part, error) {
+			return serve.FollowRevocations(conn, validity, log)
+		})
 	if err != nil {
 		return err
 	}
 	defer closeRevocations()
+	roles, closeRoles, err := follow(config, topology.Scheduler,
+		func(conn grpc.ClientConnInterface) (serve.Part, error) { return serve.FollowRoles(conn, policy, log) })
+	if err != nil {
+		return err
+	}
+	defer closeRoles()
 
 	refused := refusals{audit: trail, log: log}
 	issuer, err := config.issuer(log)
@@ -197,7 +206,8 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 		group.Go(func() error { return backend.FollowLeaders(ctx, etcd, pool.SetLeaders, log) })
 		group.Go(func() error { return endpoints.Save(ctx) })
 	}
-	group.Go(func() error { return follow(ctx) })
+	group.Go(func() error { return revocations(ctx) })
+	group.Go(func() error { return roles(ctx) })
 	group.Go(func() error {
 		<-ctx.Done()
 		alive.Shutdown()
@@ -252,14 +262,16 @@ func transport(files identity.Files) func(program, address string) (credentials.
 	}
 }
 
-// revocations returns the part that follows the deny list of machine-api, by a connection of its own: the pool's are
-// for callers.
-func revocations(config Config, v *identity.Validity, log *slog.Logger) (follow serve.Part, stop func(), err error) {
-	address := config.Peers[topology.MachineAPI]
+// follow returns the part that of makes from a connection to a program, which is the part's own: the pool's are for
+// callers. The part does nothing if the program's address is not known.
+func follow(config Config, program string, of func(grpc.ClientConnInterface) (serve.Part, error)) (
+	part serve.Part, stop func(), err error,
+) {
+	address := config.Peers[program]
 	if address == "" {
 		return func(context.Context) error { return nil }, func() {}, nil
 	}
-	creds, err := transport(config.files())(topology.MachineAPI, address)
+	creds, err := transport(config.files())(program, address)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -268,8 +280,8 @@ func revocations(config Config, v *identity.Validity, log *slog.Logger) (follow 
 	if err != nil {
 		return nil, nil, err
 	}
-	follow, err = serve.FollowRevocations(conn, v, log)
-	return follow, func() { _ = conn.Close() }, err
+	part, err = of(conn)
+	return part, func() { _ = conn.Close() }, err
 }
 
 // dialEtcd returns nil if no address of etcd is known: then calls go to the programs' own addresses alone.

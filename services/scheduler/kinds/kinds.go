@@ -60,8 +60,10 @@ type Config struct {
 	Nodes     NodeLookup
 	// MayBind reports whether a caller may say on which node a pod of a namespace runs.
 	MayBind func(by identity.Caller, namespace, pod string) bool
-	Now     func() time.Time
-	Log     *slog.Logger
+	// Policy says which rights the writer of a role or a binding has.
+	Policy *identity.Policy
+	Now    func() time.Time
+	Log    *slog.Logger
 }
 
 // New returns the tables over a store. Nothing is read before they run. Owners come before their dependents, which is
@@ -133,15 +135,21 @@ func New(cfg Config) *Tables {
 		Default:  t.defaultMasterConfig,
 		Validate: validateMasterConfig,
 	})
-	t.ClusterRoles = table(t, resource.Config[*rbacv1.ClusterRole]{Validate: validateRole[*rbacv1.ClusterRole]})
-	t.Roles = table(t, resource.Config[*rbacv1.Role]{Validate: validateRole[*rbacv1.Role]})
+	t.ClusterRoles = table(t, resource.Config[*rbacv1.ClusterRole]{
+		Validate: validateRole[*rbacv1.ClusterRole], Admit: admitRole[*rbacv1.ClusterRole](cfg.Policy),
+	})
+	t.Roles = table(t, resource.Config[*rbacv1.Role]{
+		Validate: validateRole[*rbacv1.Role], Admit: admitRole[*rbacv1.Role](cfg.Policy),
+	})
 	t.ClusterRoleBindings = table(t, resource.Config[*rbacv1.ClusterRoleBinding]{
 		Default: defaultBinding[*rbacv1.ClusterRoleBinding], Validate: validateClusterRoleBinding,
 		ValidateUpdate: validateBindingUpdate[*rbacv1.ClusterRoleBinding],
+		Admit:          admitBinding[*rbacv1.ClusterRoleBinding](cfg.Policy),
 	})
 	t.RoleBindings = table(t, resource.Config[*rbacv1.RoleBinding]{
 		Default:        defaultBinding[*rbacv1.RoleBinding],
 		ValidateUpdate: validateBindingUpdate[*rbacv1.RoleBinding],
+		Admit:          admitBinding[*rbacv1.RoleBinding](cfg.Policy),
 	})
 	return t
 }

@@ -34,9 +34,13 @@ func (noNodes) HasNode(name string) bool { return name != "gone" }
 // tables returns tables that are followed, for callers who may not bind pods.
 func tables(t *testing.T) *Tables {
 	t.Helper()
+	policy, err := identity.LoadPolicy("")
+	if err != nil {
+		t.Fatal(err)
+	}
 	out := New(Config{
 		Store: etcdtest.Store(t), Validator: protovalidate.GlobalValidator, Nodes: noNodes{},
-		MayBind: func(identity.Caller, string, string) bool { return false },
+		MayBind: func(identity.Caller, string, string) bool { return false }, Policy: policy,
 	})
 	for _, k := range out.All() {
 		go func() { _ = k.Run(t.Context()) }()
@@ -617,7 +621,8 @@ func TestABindingKeepsItsRole(t *testing.T) {
 	b, err := tab.RoleBindings.Create(t.Context(), &rbacv1.RoleBinding{
 		Metadata: meta("b"), RoleRef: ref("Role", "r"), Subjects: []*rbacv1.Subject{{Kind: "User", Name: "dora"}},
 	})
-	if err != nil || b.GetRoleRef().GetApiGroup() != rbacGroup || b.GetSubjects()[0].GetApiGroup() != rbacGroup {
+	if err != nil || b.GetRoleRef().GetApiGroup() != identity.RolesGroup ||
+		b.GetSubjects()[0].GetApiGroup() != identity.RolesGroup {
 		t.Fatalf("a RoleBinding without API groups: %v, %v", b, err)
 	}
 	b.Subjects = append(b.Subjects, &rbacv1.Subject{Kind: "ServiceAccount", Name: "s"})
@@ -631,5 +636,103 @@ func TestABindingKeepsItsRole(t *testing.T) {
 	b.RoleRef.Kind = "ClusterRole"
 	if _, err = tab.RoleBindings.Update(t.Context(), b); !slices.Equal(wrong(err), []string{"roleRef"}) {
 		t.Errorf("another role: %v", err)
+	}
+}
+
+// TestNoCallerGrantsMoreThanTheirOwnRights calls as a user who has rights on pods in one namespace, and the right to
+// write roles there.
+func TestNoCallerGrantsMoreThanTheirOwnRights(t *testing.T) {
+	tab := tables(t)
+	rule := func(group, verb, kind string, names ...string) *rbacv1.PolicyRule {
+		return &rbacv1.PolicyRule{
+			Verbs: []string{verb}, ApiGroups: []string{group}, Resources: []string{kind}, ResourceNames: names,
+		}
+	}
+	user := func(name string) []*rbacv1.Subject { return []*rbacv1.Subject{{Kind: "User", Name: name}} }
+	ref := func(kind, name string) *rbacv1.RoleRef { return &rbacv1.RoleRef{Kind: kind, Name: name} }
+	tab.cfg.Policy.SetStored(identity.Stored{
+		Roles: []*rbacv1.Role{
+			{Metadata: meta("r"), Rules: []*rbacv1.PolicyRule{rule("", "get", "pods")}},
+			{Metadata: meta("more"), Rules: []*rbacv1.PolicyRule{rule("", "delete", "pods")}},
+			{Metadata: meta("trusted"), Rules: []*rbacv1.PolicyRule{
+				rule(identity.RolesGroup, "escalate", "roles", "chosen"), rule(identity.RolesGroup, "bind", "roles", "more"),
+				rule(identity.RolesGroup, "bind", "clusterroles", "later"),
+			}},
+		},
+		RoleBindings: []*rbacv1.RoleBinding{
+			{Metadata: meta("b"), RoleRef: ref("Role", "r"), Subjects: user("bob")},
+			{Metadata: meta("t"), RoleRef: ref("Role", "trusted"), Subjects: user("tess")},
+		},
+	})
+	as := func(name string) context.Context {
+		return identity.WithCaller(t.Context(), identity.Caller{User: name})
+	}
+	role := func(by, name string, rules ...*rbacv1.PolicyRule) error {
+		_, err := tab.Roles.Create(as(by), &rbacv1.Role{Metadata: meta(name), Rules: rules})
+		return err
+	}
+	bound := func(by, name, kind, to string) error {
+		_, err := tab.RoleBindings.Create(as(by), &rbacv1.RoleBinding{
+			Metadata: meta(name), RoleRef: ref(kind, to), Subjects: user("eve"),
+		})
+		return err
+	}
+	if err := role("bob", "same", rule("", "get", "pods", "one")); err != nil {
+		t.Errorf("a role with a part of one's own rights: %v", err)
+	}
+	same, err := tab.Roles.Get(t.Context(), "default", "same")
+	if err != nil {
+		t.Fatal(err)
+	}
+	same.Rules = append(same.Rules, rule("", "get", "secrets"))
+	_, update := tab.Roles.Update(as("bob"), same)
+	_, everywhere := tab.ClusterRoles.Create(as("bob"), &rbacv1.ClusterRole{
+		Metadata: &metav1.ObjectMeta{Name: "everywhere"}, Rules: []*rbacv1.PolicyRule{rule("", "get", "pods")},
+	})
+	_, clusterBinding := tab.ClusterRoleBindings.Create(as("bob"), &rbacv1.ClusterRoleBinding{
+		Metadata: &metav1.ObjectMeta{Name: "everywhere"}, RoleRef: ref("ClusterRole", "view"), Subjects: user("bob"),
+	})
+	for want, err := range map[string]error{
+		"rules[1]: user \"bob\" may not delete pods in namespace": role("bob", "x", rule("", "get", "pods"),
+			rule("", "delete", "pods")),
+		"rules[0]: user \"bob\" may not * pods":       role("bob", "x", rule("", "*", "pods")),
+		"rules[1]: user \"bob\" may not get secrets":  update,
+		"rules[0]: user \"bob\" may not get pods":     everywhere,
+		"rules[0]: user \"tess\" may not delete pods": role("tess", "x", rule("", "delete", "pods")),
+		"roleRef: user \"bob\" may not delete pods":   bound("bob", "x", "Role", "more"),
+		"roleRef: there is no ClusterRole \"later\"":  bound("bob", "x", "ClusterRole", "later"),
+		"roleRef: user \"bob\"":                       clusterBinding,
+	} {
+		if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	for what, err := range map[string]error{
+		"a role of one's own rights":      bound("bob", "mine", "Role", "r"),
+		"a role with the verb escalate":   role("tess", "chosen", rule("", "*", "*")),
+		"a role with the verb bind":       bound("tess", "more", "Role", "more"),
+		"a role that does not exist, too": bound("tess", "later", "ClusterRole", "later"),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	mine, err := tab.RoleBindings.Get(t.Context(), "default", "more")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine.Metadata.Labels = map[string]string{"team": "a"}
+	if mine, err = tab.RoleBindings.Update(as("bob"), mine); err != nil {
+		t.Errorf("a label on a binding: %v", err)
+	}
+	mine.Subjects = append(mine.Subjects, user("bob")...)
+	if _, err := tab.RoleBindings.Update(as("bob"), mine); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("bob binds himself: %v", err)
+	}
+	_, err = tab.ClusterRoles.Create(identity.WithCaller(t.Context(), identity.Caller{
+		User: "root", Groups: []string{identity.GroupMasters},
+	}), &rbacv1.ClusterRole{Metadata: &metav1.ObjectMeta{Name: "view"}})
+	if !slices.Equal(wrong(err), []string{"metadata.name"}) {
+		t.Errorf("a role with a name of the policy file: %v", err)
 	}
 }

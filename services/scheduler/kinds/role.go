@@ -3,13 +3,16 @@ package kinds
 import (
 	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 
 	rbacv1 "github.com/windlass-dev/windlass/gen/windlass/rbac/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
 )
-
-const rbacGroup = "rbac.authorization.k8s.io"
 
 // maxRights is how many single rights a role may have, one for each combination of verb, API group, resource and name:
 // the check of who may grant a role compares every one.
@@ -44,10 +47,10 @@ type binding interface {
 
 func defaultBinding[T binding](b T) {
 	if ref := b.GetRoleRef(); ref != nil {
-		ref.ApiGroup = cmp.Or(ref.GetApiGroup(), rbacGroup)
+		ref.ApiGroup = cmp.Or(ref.GetApiGroup(), identity.RolesGroup)
 	}
 	for _, s := range b.GetSubjects() {
-		s.ApiGroup = cmp.Or(s.GetApiGroup(), rbacGroup)
+		s.ApiGroup = cmp.Or(s.GetApiGroup(), identity.RolesGroup)
 	}
 }
 
@@ -68,3 +71,82 @@ func validateBindingUpdate[T binding](old, b T) []object.Fault {
 		Path: "roleRef", Description: "may not be changed: delete the binding and create one of the other role",
 	}}
 }
+
+// admitRole refuses a role whose rights its writer does not have, as Kubernetes does, and one that the policy file has.
+func admitRole[T role](policy *identity.Policy) func(*resource.Write[T]) error {
+	return func(w *resource.Write[T]) error {
+		if w.Own || w.Deletes() {
+			return nil
+		}
+		if err := notOfFile(policy, w); err != nil {
+			return err
+		}
+		if !w.Creates() && slices.EqualFunc(w.Old.GetRules(), w.New.GetRules(), equal) {
+			return nil
+		}
+		m := w.New.GetMetadata()
+		if may(policy, w.By, "escalate", w.New.GetKind(), m.GetNamespace(), m.GetName()) {
+			return nil
+		}
+		for i, rule := range w.New.GetRules() {
+			lacks := policy.Lacks(w.By, m.GetNamespace(), []*rbacv1.PolicyRule{rule})
+			if len(lacks) > 0 {
+				return rpcerr.Forbidden(fmt.Sprintf("rules[%d]: user %q may not %s, so may not put that right into a role "+
+					"(without the verb escalate on it)", i, w.By.User, lacks[0]))
+			}
+		}
+		return nil
+	}
+}
+
+// admitBinding refuses a binding of a role with rights that the binding's writer does not have, as Kubernetes does, and
+// one that the policy file has.
+func admitBinding[T binding](policy *identity.Policy) func(*resource.Write[T]) error {
+	return func(w *resource.Write[T]) error {
+		if w.Own || w.Deletes() {
+			return nil
+		}
+		if err := notOfFile(policy, w); err != nil {
+			return err
+		}
+		if !w.Creates() && slices.EqualFunc(w.Old.GetSubjects(), w.New.GetSubjects(), equal) {
+			return nil // the role is the same, see validateBindingUpdate
+		}
+		ref, namespace := w.New.GetRoleRef(), w.New.GetMetadata().GetNamespace()
+		if may(policy, w.By, "bind", ref.GetKind(), namespace, ref.GetName()) {
+			return nil
+		}
+		lacks, found := policy.LacksOfRole(w.By, namespace, ref)
+		switch {
+		case !found:
+			return rpcerr.Forbidden(fmt.Sprintf("roleRef: there is no %s %q, so user %q may not bind it without the verb bind on it",
+				ref.GetKind(), ref.GetName(), w.By.User))
+		case len(lacks) > 0:
+			return rpcerr.Forbidden(fmt.Sprintf("roleRef: user %q may not %s, so may not bind %s %q, which has that right "+
+				"(without the verb bind on it)", w.By.User, lacks[0], ref.GetKind(), ref.GetName()))
+		}
+		return nil
+	}
+}
+
+// may reports whether a caller has a verb on a role.
+func may(policy *identity.Policy, by identity.Caller, verb, kind, namespace, name string) bool {
+	ok, _ := policy.Allowed(by, identity.Attributes{
+		Verb: verb, Group: identity.RolesGroup, Resource: strings.ToLower(kind) + "s", Namespace: namespace, Name: name,
+	})
+	return ok
+}
+
+// notOfFile refuses to create what the policy file has under the same name: the file would win over a stored role.
+func notOfFile[T object.Object](policy *identity.Policy, w *resource.Write[T]) error {
+	m := w.New.GetMetadata()
+	if !w.Creates() || !policy.InFile(w.New.GetKind(), m.GetNamespace(), m.GetName()) {
+		return nil
+	}
+	return rpcerr.Invalid(object.Fault{
+		Path:        "metadata.name",
+		Description: fmt.Sprintf("is %q, which the policy file has: choose another name", m.GetName()),
+	})
+}
+
+func equal[T proto.Message](a, b T) bool { return proto.Equal(a, b) }

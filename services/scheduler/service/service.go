@@ -52,7 +52,7 @@ func build(p *serve.Process, etcd *clientv3.Client, name string) ([]serve.Part, 
 	recorder := events.New(name, st, p.Validator, p.Log)
 	tables := kinds.New(kinds.Config{
 		Store: st, Validator: p.Validator, Nodes: known, MayBind: mayBind(p.Policy),
-		Now: time.Now, Log: p.Log,
+		Policy: p.Policy, Now: time.Now, Log: p.Log,
 	})
 	control := workloads(tables, known, recorder, p)
 	leading := []serve.Part{
@@ -67,6 +67,10 @@ func build(p *serve.Process, etcd *clientv3.Client, name string) ([]serve.Part, 
 	})
 	return []serve.Part{
 		known.Run, recorder.Run,
+		serve.EnforceRoles(serve.Roles{
+			ClusterRoles: tables.ClusterRoles.Cache, Roles: tables.Roles.Cache,
+			ClusterRoleBindings: tables.ClusterRoleBindings.Cache, RoleBindings: tables.RoleBindings.Cache,
+		}, p.Policy),
 		p.Lead(etcd,
 			func(ctx context.Context) error { return together(ctx, leading) }),
 	}, recorder.Register(p.GRPC)
