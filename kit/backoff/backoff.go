@@ -1,5 +1,5 @@
-// Package backoff spaces out the tries of what fails: each pause is twice as long as the one before. The sequence is
-// that of k8s.io/apimachinery/pkg/util/wait; this package adds the wait itself and the beginning anew.
+// Package backoff spaces out retries: each pause is twice as long as the one before. The sequence is that of
+// k8s.io/apimachinery/pkg/util/wait; this package adds the wait and the reset.
 package backoff
 
 import (
@@ -10,13 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// Backoff is a sequence of pauses. It is for one goroutine.
+// Backoff is a sequence of pauses. It is not safe for concurrent use.
 type Backoff struct{ start, now wait.Backoff }
 
-// New returns pauses from first to most.
+// New returns a Backoff with pauses from first to most.
 func New(first, most time.Duration) *Backoff { return jittered(first, most, 0) }
 
-// Spread is New with each pause between half of it and one and a half, so that many clients do not try at once.
+// Spread is New with each pause multiplied by a random factor from 0.5 to 1.5, so that many clients do not retry at the
+// same time.
 func Spread(first, most time.Duration) *Backoff { return jittered(first/2, most/2, 2) }
 
 func jittered(first, most time.Duration, jitter float64) *Backoff {
@@ -24,16 +25,16 @@ func jittered(first, most time.Duration, jitter float64) *Backoff {
 	return &Backoff{start: b, now: b}
 }
 
-// Next returns the next pause, for callers that wait for something else too.
+// Next returns the next pause, for callers that wait for other events, too.
 func (b *Backoff) Next() time.Duration { return b.now.Step() }
 
-// Wait waits for the next pause. It returns false at once when ctx ends.
+// Wait waits for the next pause. It returns false as soon as ctx ends.
 func (b *Backoff) Wait(ctx context.Context) bool { return Sleep(ctx, b.Next()) }
 
-// Reset begins anew with the first pause, after a success.
+// Reset returns to the first pause, after a success.
 func (b *Backoff) Reset() { b.now = b.start }
 
-// Sleep waits for d. It returns false at once when ctx ends.
+// Sleep waits for d. It returns false as soon as ctx ends.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

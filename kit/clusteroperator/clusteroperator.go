@@ -1,5 +1,5 @@
-// Package clusteroperator reports to the cluster how a service is: it keeps the service's ClusterOperator in step with
-// what the service says of itself. Updates wait for these reports.
+// Package clusteroperator reports the state of a service to the cluster, in the status of the service's
+// ClusterOperator. Updates wait for these reports.
 package clusteroperator
 
 import (
@@ -20,32 +20,33 @@ import (
 	"github.com/windlass-dev/windlass/kit/version"
 )
 
-// operand is the name under which an operator gives its own version.
+// operand is the name under which an operator reports its own version.
 const operand = "operator"
 
 const (
-	// lookEvery is how often a service is asked for its state; nothing is written while that stays.
+	// lookEvery is how often the state of a service is read; nothing is written while it does not change.
 	lookEvery = 2 * time.Second
-	// sureEvery is how often the report is read even so: it may have been removed, or replaced by "unknown" while the
-	// service could not be reached. It is written only if it differs.
+	// sureEvery is how often the report is read without a change: it may have been deleted, or replaced by "unknown" while
+	// the service was unreachable. It is written only if it differs.
 	sureEvery = 30 * time.Second
-	// standstill is more time than there is between two looks of a service that runs: after it the report is read at once.
+	// standstill is longer than the time between two reads of the state in a running process: after it the process was
+	// suspended, and the report is read immediately.
 	standstill = 10 * time.Second
 
 	writePatience = 5 * time.Second
 )
 
-// State is what a service says of itself. The zero State is one that is not available.
+// State is the state of a service. The zero State is not available.
 type State struct {
 	Available   bool
 	Progressing bool
 	Degraded    bool
-	Reason      string // in one CamelCase word; empty means AsExpected
+	Reason      string // one CamelCase word; empty means AsExpected
 	Message     string
 	Version     string // empty means the version of the program
 }
 
-// Reporter keeps one ClusterOperator in step.
+// Reporter keeps one ClusterOperator up to date.
 type Reporter struct {
 	name      string
 	operators updatev1.ClusterOperatorServiceClient
@@ -54,9 +55,9 @@ type Reporter struct {
 	log       *slog.Logger
 }
 
-// New returns a reporter that writes nothing before Run. conn leads to update-orchestrator; state may take a moment but
-// not wait. The reporter writes only while leads says so: the ClusterOperator is that of the service, of which several
-// processes may run. With nil it always does.
+// New returns a reporter that writes nothing before Run. conn is a connection to update-orchestrator; state must not
+// block. The reporter writes only while leads returns true, because several processes of the service may run; nil means
+// always.
 func New(name string, conn grpc.ClientConnInterface, state func(context.Context) State, leads func() bool,
 	log *slog.Logger,
 ) *Reporter {
@@ -69,11 +70,11 @@ func New(name string, conn grpc.ClientConnInterface, state func(context.Context)
 	}
 }
 
-// Run reports until ctx ends. What cannot be written is written later.
+// Run reports until ctx ends. A failed write is repeated later.
 func (r *Reporter) Run(ctx context.Context) error {
 	var written State
 	var at time.Time
-	said, looked := "", time.Now()
+	logged, looked := "", time.Now()
 	for {
 		s := r.state(ctx)
 		if time.Since(looked) > standstill {
@@ -81,13 +82,13 @@ func (r *Reporter) Run(ctx context.Context) error {
 		}
 		looked = time.Now()
 		if !r.leads() {
-			written, at = State{}, time.Time{} // the leader has written since
+			written, at = State{}, time.Time{} // the leader may have written since
 		} else if s != written || time.Since(at) > sureEvery {
 			err := r.write(ctx, s)
 			if err == nil {
-				written, at, said = s, time.Now(), ""
-			} else if text := status.Convert(err).Message(); ctx.Err() == nil && text != said {
-				said = text
+				written, at, logged = s, time.Now(), ""
+			} else if text := status.Convert(err).Message(); ctx.Err() == nil && text != logged {
+				logged = text
 				r.log.DebugContext(ctx, "cluster operator not reported", "error", err)
 			}
 		}
@@ -124,8 +125,8 @@ func (r *Reporter) write(ctx context.Context, s State) error {
 	return err
 }
 
-// statusOf returns a status brought in step with a state: what does not change keeps its time. It does not modify have,
-// which may be nil.
+// statusOf returns a status updated to a state: conditions that do not change keep their times. It does not modify
+// have, which may be nil.
 func statusOf(have *updatev1.ClusterOperatorStatus, s State, now time.Time) *updatev1.ClusterOperatorStatus {
 	next := proto.CloneOf(have)
 	if next == nil {

@@ -25,7 +25,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/version"
 )
 
-// orchestrator keeps one ClusterOperator, and can be told to refuse.
+// orchestrator keeps one ClusterOperator, and can be set to refuse requests.
 type orchestrator struct {
 	updatev1.UnimplementedClusterOperatorServiceServer
 
@@ -109,7 +109,7 @@ func TestAReportFollowsTheStateAndCostsNothingWhileThatStays(t *testing.T) {
 		state := State{Available: true}
 		var leads atomic.Bool
 		leads.Store(true)
-		var stopped atomic.Int64 // how long the service stands still at its next look
+		var stopped atomic.Int64 // how long the service is suspended at the next read of its state
 		become := func(s State) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -144,22 +144,22 @@ func TestAReportFollowsTheStateAndCostsNothingWhileThatStays(t *testing.T) {
 			}
 		})
 		become(State{Degraded: true, Reason: "NotReady"})
-		expect("the service is ill", "False", 2)
+		expect("the service is degraded", "False", 2)
 		become(State{Available: true})
-		expect("the service is well", "True", 3)
+		expect("the service is available", "True", 3)
 		o.set(func() { o.have = nil })
 		time.Sleep(sureEvery)
-		expect("somebody took the report away", "True", 4)
+		expect("the report was deleted", "True", 4)
 		time.Sleep(sureEvery)
-		expect("it is there as it was", "True", 4)
+		expect("it is unchanged", "True", 4)
 		o.set(func() { o.have.Status.Conditions[0].Status = "Unknown" })
 		time.Sleep(sureEvery)
-		expect("it was taken for silent", "True", 5)
+		expect("it was replaced by Unknown", "True", 5)
 		stopped.Store(int64(standstill))
 		time.Sleep(lookEvery)
 		o.set(func() { o.have.Status.Conditions[0].Status = "Unknown" })
 		time.Sleep(standstill)
-		expect("it stood still and is back", "True", 6)
+		expect("it was suspended and has resumed", "True", 6)
 		leads.Store(false)
 		become(State{Degraded: true, Reason: "NotReady"})
 		expect("another process leads", "True", 6)

@@ -22,30 +22,31 @@ import (
 )
 
 const (
-	leaseTTL   = 5 * time.Second        // a leader that died is followed by another after this
+	leaseTTL   = 5 * time.Second        // another process can lead this long after the leader died
 	renewals   = 5                      // in each TTL, so that a few may fail
-	callLimit  = time.Second            // for a question to etcd, so that another member is soon asked
-	callLimits = 4 * time.Second        // where answers take longer than that: the limit doubles up to this
-	retryPause = 100 * time.Millisecond // after one that failed
-	lookAgain  = 3 * time.Second        // a candidate opens its watch of the key again after this much silence
-	// a leader's: a key that is lost unseen costs time only, since writes are fenced and the lease runs out
+	callLimit  = time.Second            // timeout of a request to etcd, after which another member is tried
+	callLimits = 4 * time.Second        // the timeout doubles up to this if responses take longer
+	retryPause = 100 * time.Millisecond // after a failed request
+	lookAgain  = 3 * time.Second        // a candidate reopens its watch of the key after this time without an event
+	// the same for a leader: a lost key that is detected late costs only time, since writes are fenced and the lease
+	// expires
 	lookAtOwn = 15 * time.Second
 )
 
 var (
-	errLeaseLost = errors.New("lease ran out")
-	errKeyLost   = errors.New("election key was taken away")
+	errLeaseLost = errors.New("lease expired")
+	errKeyLost   = errors.New("election key was removed")
 
 	errWatchEnded = errors.New("watch ended")
 )
 
-// Candidacy is what an election key holds: who leads, and where it can be reached.
+// Candidacy is the value of an election key: the leader and its address.
 type Candidacy struct {
 	Address string `json:"address"` // host:port that the holder has bound
 	Holder  string `json:"holder"`  // for people: program@pid
 }
 
-// Elector takes part in the election of a service's leader. Make one with NewElector.
+// Elector is a candidate in the election of a service's leader. Make one with NewElector.
 type Elector struct {
 	client *clientv3.Client
 	key    string
@@ -56,10 +57,10 @@ type Elector struct {
 	log    *slog.Logger
 
 	mu    sync.Mutex
-	limit time.Duration // of the next call
+	limit time.Duration // timeout of the next call
 }
 
-// Leads reports whether this process leads now, as far as it knows.
+// Leads reports whether this process leads. It may be outdated; writes are fenced. It is safe for concurrent use.
 func (e *Elector) Leads() bool { return e.leads.Load() }
 
 // missedWatches is the metric of an elector: how often the election key could not be read or watched.
@@ -74,8 +75,8 @@ func (e *Elector) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(missedWatches, prometheus.CounterValue, float64(e.missed.Count()))
 }
 
-// NewElector returns a candidate for the lead of service. address is where this process is reached; it must be bound
-// by this process, since whoever else stands in the election with it is taken for dead.
+// NewElector returns a candidate for the lead of service. address is the address of this process, which must have bound
+// it: a candidate assumes that any other holder with the same address is dead.
 func NewElector(c *clientv3.Client, service, address string, log *slog.Logger) *Elector {
 	return &Elector{
 		client: c, key: topology.ElectionKey(service), ttl: leaseTTL, limit: callLimit, log: log.With("election", service),
@@ -83,17 +84,17 @@ func NewElector(c *clientv3.Client, service, address string, log *slog.Logger) *
 	}
 }
 
-// term is an election won.
+// term is one leadership.
 type term struct {
 	fence store.Fence
 	lease clientv3.LeaseID
-	until time.Time // the lease holds at least this long
+	until time.Time // the lease is valid at least until then
 }
 
-// Run campaigns until ctx ends and calls lead each time the election is won. The context of lead carries the fence, so
-// that a Commit under it fails with store.ErrFenced after the leadership went over, and it ends when the leadership is
-// lost; lead then returns soon. Run returns nil when ctx ends, or the error with which lead gave up. What comes of a
-// lost leadership or of an etcd that does not answer is no reason to give up.
+// Run campaigns until ctx ends and calls lead each time it wins the election. The context of lead contains the fence,
+// so that a Commit with it fails with store.ErrFenced once another process leads. The context ends when the leadership
+// is lost; lead must then return soon. Run returns nil when ctx ends, or the error of lead, except errors that result
+// from a lost leadership or an unavailable etcd: after these it campaigns again.
 func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context) error) error {
 	for {
 		t, err := e.campaign(ctx)
@@ -111,14 +112,14 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context) error)
 
 // campaign returns once the election is won, or when ctx ends.
 func (e *Elector) campaign(ctx context.Context) (term, error) {
-	said := ""
+	logged := ""
 	for {
 		t, rival, err := e.try(ctx)
 		switch {
 		case err != nil:
-			if text := err.Error(); text != said && ctx.Err() == nil {
+			if text := err.Error(); text != logged && ctx.Err() == nil {
 				e.log.WarnContext(ctx, "campaign", "error", err)
-				said = text
+				logged = text
 			}
 		case rival != nil:
 			e.waitGone(ctx, rival.CreateRevision, lookAgain)
@@ -134,7 +135,7 @@ func (e *Elector) campaign(ctx context.Context) (term, error) {
 	}
 }
 
-// try takes the key if it is free or held from our own address. If it is another's, it returns that.
+// try takes the key if it is free or held with our own address. If another candidate holds it, try returns that key.
 func (e *Elector) try(ctx context.Context) (term, *mvccpb.KeyValue, error) {
 	kv, _, err := e.get(ctx)
 	if err != nil {
@@ -144,8 +145,8 @@ func (e *Elector) try(ctx context.Context) (term, *mvccpb.KeyValue, error) {
 		return term{}, kv, nil
 	}
 	if kv != nil {
-		// The holder had the address that is ours now, so it is dead. A put would keep the creation revision, and with
-		// it the old fence; so the key is removed and made anew.
+		// The holder had the address that is ours now, so it is dead. A put would keep the creation revision, and with it the
+		// old fence; so the key is deleted and created again.
 		if err := e.remove(ctx, clientv3.Compare(clientv3.ModRevision(e.key), "=", kv.ModRevision)); err != nil {
 			return term{}, nil, err
 		}
@@ -158,7 +159,7 @@ func (e *Elector) ours(kv *mvccpb.KeyValue) bool {
 	return json.Unmarshal(kv.Value, &c) == nil && c.Address == e.self.Address
 }
 
-// create puts the key if it is absent. If another was faster, it returns that one's.
+// create creates the key if it is absent. If another candidate created it first, create returns that key.
 func (e *Elector) create(ctx context.Context) (term, *mvccpb.KeyValue, error) {
 	value, err := json.Marshal(e.self)
 	if err != nil {
@@ -171,14 +172,14 @@ func (e *Elector) create(ctx context.Context) (term, *mvccpb.KeyValue, error) {
 	if err != nil {
 		return term{}, nil, fmt.Errorf("lease: %w", err)
 	}
-	// An attempt that comes late finds no lease, so it cannot take the key after the next one.
+	// A delayed attempt finds no lease, so it cannot take the key after a later attempt.
 	resp, err := call(ctx, e, func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		return e.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(e.key), "=", 0)).
 			Then(clientv3.OpPut(e.key, string(value), clientv3.WithLease(lease.ID))).
 			Else(clientv3.OpGet(e.key)).Commit()
 	})
 	if err != nil {
-		e.revoke(ctx, lease.ID) // the put may have come through: then it goes with the lease
+		e.revoke(ctx, lease.ID) // if the put was applied, the key is deleted with the lease
 		return term{}, nil, fmt.Errorf("take key: %w", err)
 	}
 	if !resp.Succeeded {
@@ -189,7 +190,7 @@ func (e *Elector) create(ctx context.Context) (term, *mvccpb.KeyValue, error) {
 	return term{fence: fence, lease: lease.ID, until: asked.Add(time.Duration(lease.TTL) * time.Second)}, nil, nil
 }
 
-// hold leads for one term.
+// hold calls lead for one term and then resigns.
 func (e *Elector) hold(ctx context.Context, t term, lead func(ctx context.Context) error) error {
 	leading, end := context.WithCancelCause(store.WithFence(ctx, t.fence))
 	var group sync.WaitGroup
@@ -221,9 +222,9 @@ func (e *Elector) hold(ctx context.Context, t term, lead func(ctx context.Contex
 	return err
 }
 
-// keepAlive renews the lease until ctx ends or the lease is lost. Each renewal is a stream of its own with the lease's
-// time to be answered, and the next one does not wait for it: so neither a member that hangs nor an etcd that is slow
-// costs the lead.
+// keepAlive renews the lease until ctx ends or the lease is lost. Each renewal is a stream of its own, may take as long
+// as the lease is valid, and does not delay the next one: neither a member that hangs nor a slow etcd ends the
+// leadership.
 func (e *Elector) keepAlive(ctx context.Context, t term) {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
@@ -231,7 +232,7 @@ func (e *Elector) keepAlive(ctx context.Context, t term) {
 	defer cancel()
 	until, every := t.until, e.ttl/renewals
 	renewed, gone := make(chan time.Time), make(chan struct{}, 1)
-	next := time.NewTimer(min(every, time.Until(until)/4)) // a slow campaign has used up a part of the lease
+	next := time.NewTimer(min(every, time.Until(until)/4)) // a slow campaign has used a part of the lease
 	defer next.Stop()
 	for {
 		end := time.NewTimer(time.Until(until))
@@ -247,7 +248,8 @@ func (e *Elector) keepAlive(ctx context.Context, t term) {
 			continue
 		case <-next.C:
 			end.Stop()
-			// At a round time of day, as kit/serve's reads: processes of one host that ask at the same moment wake it once.
+			// At a multiple of the period, as the reads of kit/serve: processes of one host that act at the same time wake the
+			// CPU once.
 			now := time.Now()
 			next.Reset(now.Truncate(every).Add(every).Sub(now))
 			limit := until
@@ -277,7 +279,7 @@ func (e *Elector) keepAlive(ctx context.Context, t term) {
 }
 
 // waitGone returns when the key created at that revision is gone, or when ctx ends. It reads the key at least every
-// patience: a stream can be stuck.
+// patience, since a stream may hang.
 func (e *Elector) waitGone(ctx context.Context, created int64, patience time.Duration) {
 	for ctx.Err() == nil {
 		kv, revision, err := e.get(ctx)
@@ -311,13 +313,13 @@ func (e *Elector) awaitChange(ctx context.Context, revision int64, patience time
 	if !ok {
 		err = errWatchEnded
 	}
-	if !errors.Is(err, rpctypes.ErrCompacted) { // then the key is read again
+	if !errors.Is(err, rpctypes.ErrCompacted) { // after a compaction the key is only read again
 		e.missed.Note(ctx, e.log, e.key, err)
 	}
 	pause(ctx, retryPause)
 }
 
-// get returns the key, nil if it is absent, and the revision at which that was so.
+// get returns the key, nil if it is absent, and the revision of the read.
 func (e *Elector) get(ctx context.Context) (*mvccpb.KeyValue, int64, error) {
 	resp, err := call(ctx, e, func(ctx context.Context) (*clientv3.GetResponse, error) { return e.client.Get(ctx, e.key) })
 	if err != nil {
@@ -339,7 +341,7 @@ func (e *Elector) remove(ctx context.Context, condition clientv3.Cmp) error {
 	return nil
 }
 
-// resign makes way at once, also when ctx has ended. If etcd does not answer, the lease runs out by itself.
+// resign releases the key immediately, also after ctx has ended. If etcd does not answer, the lease expires by itself.
 func (e *Elector) resign(ctx context.Context, t term) {
 	ctx = context.WithoutCancel(ctx)
 	if err := e.remove(ctx, clientv3.Compare(clientv3.CreateRevision(e.key), "=", t.fence.CreateRevision)); err != nil {
@@ -357,8 +359,8 @@ func (e *Elector) revoke(ctx context.Context, lease clientv3.LeaseID) {
 	}
 }
 
-// call asks etcd once. Its time is that of one answer: where none came in time, the next call gets twice as long, and
-// where answers come quickly again, the usual limit holds again.
+// call makes one request to etcd, with an adaptive timeout: it doubles after a timeout, up to callLimits, and returns
+// to callLimit when responses are fast again.
 func call[R any](ctx context.Context, e *Elector, f func(context.Context) (R, error)) (R, error) {
 	e.mu.Lock()
 	limit := e.limit
@@ -378,7 +380,7 @@ func call[R any](ctx context.Context, e *Elector, f func(context.Context) (R, er
 	return answer, err
 }
 
-// pause waits about d, and reports false if ctx ended first.
+// pause waits for d, less up to a quarter of it at random, and reports false if ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	d = max(d, 0)
 	timer := time.NewTimer(d - rand.N(d/4+1))

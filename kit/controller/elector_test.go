@@ -58,13 +58,13 @@ func service(t testing.TB) string {
 	return "test" + strings.ReplaceAll(etcdtest.Prefix(t), "/", "-")
 }
 
-// stand lets a candidate run; its leads last until their context ends.
-func stand(t *testing.T, c *clientv3.Client, service, address string) *candidate {
+// campaign runs a candidate; its leadership lasts until its context ends.
+func campaign(t *testing.T, c *clientv3.Client, service, address string) *candidate {
 	t.Helper()
-	return standWith(t, controller.NewElector(c, service, address, slog.New(slog.DiscardHandler)))
+	return campaignWith(t, controller.NewElector(c, service, address, slog.New(slog.DiscardHandler)))
 }
 
-func standWith(t *testing.T, e *controller.Elector) *candidate {
+func campaignWith(t *testing.T, e *controller.Elector) *candidate {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	s := &candidate{terms: make(chan context.Context)}
@@ -117,7 +117,7 @@ func ends(t *testing.T, term context.Context) {
 
 func TestTheKeySaysWhoLeads(t *testing.T) {
 	client, name := etcdtest.Client(t), service(t)
-	s := stand(t, client, name, "127.0.0.1:1")
+	s := campaign(t, client, name, "127.0.0.1:1")
 	s.leads(t)
 	resp, err := client.Get(t.Context(), "/windlass/elections/"+name)
 	if err != nil || len(resp.Kvs) != 1 {
@@ -141,9 +141,9 @@ func TestTheKeySaysWhoLeads(t *testing.T) {
 
 func TestTheNextLeadsAsSoonAsALeaderResigns(t *testing.T) {
 	client, name := etcdtest.Client(t), service(t)
-	first := stand(t, client, name, "127.0.0.1:1")
+	first := campaign(t, client, name, "127.0.0.1:1")
 	term := first.leads(t)
-	second := stand(t, client, name, "127.0.0.1:2")
+	second := campaign(t, client, name, "127.0.0.1:2")
 	select {
 	case <-second.terms:
 		t.Fatal("two leaders")
@@ -174,7 +174,7 @@ func TestALeaderThatLostItsKeyEndsAndCannotWrite(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			s := stand(t, client, name, "127.0.0.1:1")
+			s := campaign(t, client, name, "127.0.0.1:1")
 			term := s.leads(t)
 			if err := take(); err != nil {
 				t.Fatal(err)
@@ -212,7 +212,7 @@ func TestACandidateTakesItsOwnAddressOverAtOnce(t *testing.T) {
 	if _, err := st.Commit(dead, store.Put("a", []byte("before"), 0)); err != nil {
 		t.Fatal(err)
 	}
-	term := stand(t, client, name, "127.0.0.1:1").leads(t)
+	term := campaign(t, client, name, "127.0.0.1:1").leads(t)
 	if _, err := st.Commit(dead, store.Put("a", []byte("late"), store.Whatever)); !errors.Is(err, store.ErrFenced) {
 		t.Errorf("Commit of the dead = %v, want ErrFenced", err)
 	}
@@ -234,7 +234,7 @@ func TestAnErrorOfTheLeadEndsTheRunAndResigns(t *testing.T) {
 	}
 }
 
-// deafClient returns a client that reaches nobody while deaf is set.
+// deafClient returns a client whose requests hang while deaf is set.
 func deafClient(t *testing.T, deaf *atomic.Bool) *clientv3.Client {
 	t.Helper()
 	hung := func(ctx context.Context) error {
@@ -274,7 +274,7 @@ func TestALeaderWithoutAnswersEndsInTimeAndCampaignsAgain(t *testing.T) {
 	var deaf atomic.Bool
 	e := controller.NewElector(deafClient(t, &deaf), service(t), "127.0.0.1:1", slog.New(slog.DiscardHandler))
 	controller.ShortenLease(e, ttl)
-	s := standWith(t, e)
+	s := campaignWith(t, e)
 	term := s.leads(t)
 	deaf.Store(true)
 	start := time.Now()

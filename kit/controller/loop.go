@@ -1,5 +1,6 @@
-// Package controller is what controllers consist of: loops that reconcile one key at a time, what they follow, and the
-// election that lets one process of a service run them. What is decided and done for a key is left to the services.
+// Package controller contains the parts of controllers: loops that reconcile one key at a time, the sources that they
+// follow, and the election that selects one process of a service to run them. What is decided and done for a key is
+// left to the services.
 package controller
 
 import (
@@ -18,12 +19,13 @@ import (
 const (
 	firstBackOff   = 50 * time.Millisecond
 	longestBackOff = 30 * time.Second
-	longestCatchUp = time.Second           // between two tries to learn what was written before
-	soonest        = 10 * time.Millisecond // so that a wake time in the past, given each time, cannot take a whole core
+	longestCatchUp = time.Second           // the longest pause between two tries to catch up with etcd
+	soonest        = 10 * time.Millisecond // so that a wake time that is always in the past cannot use a full core
 )
 
-// Func reconciles one key. It returns when to do so again even if nothing changes; zero means never. After an error it
-// is called again, after a pause that doubles. It is never called twice at once with the same key.
+// Func reconciles one key. It returns when to reconcile it again even if nothing changes; zero means never. After an
+// error it is called again, with exponential back-off from 50 ms to 30 s. It is never called concurrently with the same
+// key.
 type Func func(ctx context.Context, key string) (time.Time, error)
 
 // Earliest returns the earlier one of two times at which to reconcile again; zero means never.
@@ -38,30 +40,30 @@ func Earliest(a, b time.Time) time.Time {
 type Loop struct {
 	name    string
 	workers int
-	keys    []func() []string             // all keys that there are
-	waits   []func(context.Context) error // for what must be known before a run; see Needs
+	keys    []func() []string             // the keys to begin with
+	waits   []func(context.Context) error // for what must be synced before a run; see Needs
 	gather  time.Duration                 // see Gather
 	f       Func
 	log     *slog.Logger
 
-	mu    sync.Mutex
-	queue workqueue.TypedRateLimitingInterface[string] // nil while Run does not run
-	said  map[string]string                            // by key: the error that was logged last
+	mu     sync.Mutex
+	queue  workqueue.TypedRateLimitingInterface[string] // nil while Run does not run
+	logged map[string]string                            // by key: the error that was last logged
 }
 
-// NewLoop returns a loop that reconciles up to workers keys at a time, for a process without an election. Loops.Loop
-// makes those of a leader.
+// NewLoop returns a loop that reconciles up to workers keys concurrently, for a process without an election. Use
+// Loops.Loop for the loops of a leader.
 func NewLoop(name string, workers int, f Func, log *slog.Logger) *Loop {
 	return &Loop{name: name, workers: workers, f: f, log: log.With("loop", name)}
 }
 
-// Begin has each run begin with the keys that f returns then, in any order, a key more than once if need be. It must
-// not be called while Run runs.
+// Begin adds the keys that f returns at the beginning of each run, in any order; a key may occur more than once. It
+// must not be called while Run runs.
 func (l *Loop) Begin(f func() []string) { l.keys = append(l.keys, f) }
 
-// Add has keys reconciled soon. Many calls before that count as one; a call while a key is reconciled leads to another
-// time. While Run does not run, Add does nothing: a standby process would collect the keys of all objects that come
-// and go.
+// Add enqueues keys. Repeated calls before a key is reconciled have no further effect; a call while it is reconciled
+// enqueues it again. While Run does not run, Add does nothing: a standby process would otherwise collect the keys of
+// all objects that are created and deleted.
 func (l *Loop) Add(keys ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,8 +75,8 @@ func (l *Loop) Add(keys ...string) {
 	}
 }
 
-// Gather has keys wait for d after they were added, so that several changes that come together lead to one call. It
-// must not be called while Run runs.
+// Gather delays keys by d after they were added, so that several changes in that time lead to one call. It must not be
+// called while Run runs.
 func (l *Loop) Gather(d time.Duration) { l.gather = d }
 
 // runs reports whether Add has an effect.
@@ -84,8 +86,8 @@ func (l *Loop) runs() bool {
 	return l.queue != nil
 }
 
-// Run reconciles all keys that there are, and then those that are added, until ctx ends. It waits for the calls under
-// way. It may be called again afterwards, such as when this process leads again.
+// Run reconciles the keys of all sources, and then those that are added, until ctx ends. It then waits for the running
+// calls. It may be called again after it returned, for example when this process leads again.
 func (l *Loop) Run(ctx context.Context) error {
 	queue, err := l.start()
 	if err != nil {
@@ -94,7 +96,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	defer l.stop()
 	stop := context.AfterFunc(ctx, queue.ShutDown)
 	defer stop()
-	for _, keys := range l.keys { // the queue takes keys already, so no change between the two is missed
+	for _, keys := range l.keys { // Add works from before this point, so no change is missed
 		for _, key := range keys() {
 			queue.Add(key)
 		}
@@ -103,7 +105,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	for range l.workers {
 		group.Go(func() {
 			for key, end := queue.Get(); !end; key, end = queue.Get() {
-				l.look(ctx, queue, key)
+				l.reconcile(ctx, queue, key)
 			}
 		})
 	}
@@ -119,18 +121,18 @@ func (l *Loop) start() (workqueue.TypedRateLimitingInterface[string], error) {
 	}
 	l.queue = workqueue.NewTypedRateLimitingQueue(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstBackOff, longestBackOff))
-	l.said = map[string]string{}
+	l.logged = map[string]string{}
 	return l.queue, nil
 }
 
 func (l *Loop) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.queue, l.said = nil, nil
+	l.queue, l.logged = nil, nil
 }
 
-// look calls the Func once and arranges for the next time.
-func (l *Loop) look(ctx context.Context, queue workqueue.TypedRateLimitingInterface[string], key string) {
+// reconcile calls the Func once and schedules the next call.
+func (l *Loop) reconcile(ctx context.Context, queue workqueue.TypedRateLimitingInterface[string], key string) {
 	defer queue.Done(key)
 	if ctx.Err() != nil {
 		return
@@ -150,18 +152,18 @@ func (l *Loop) look(ctx context.Context, queue workqueue.TypedRateLimitingInterf
 	}
 }
 
-// report logs an error, unless it is the one that was logged last for the key.
+// report logs an error, unless it is the last error that was logged for the key.
 func (l *Loop) report(ctx context.Context, key string, err error) {
 	if ctx.Err() != nil {
-		return // the end of the term, not of the thing
+		return // the leadership or the process ended
 	}
 	if errors.Is(err, store.ErrConflict) {
-		l.log.DebugContext(ctx, "changed meanwhile", "key", key, "error", err)
+		l.log.DebugContext(ctx, "changed since it was read", "key", key, "error", err)
 		return
 	}
 	l.mu.Lock()
-	known := l.said[key] == err.Error()
-	l.said[key] = err.Error()
+	known := l.logged[key] == err.Error()
+	l.logged[key] = err.Error()
 	l.mu.Unlock()
 	if !known {
 		l.log.WarnContext(ctx, "reconcile", "key", key, "error", err)
@@ -171,5 +173,5 @@ func (l *Loop) report(ctx context.Context, key string, err error) {
 func (l *Loop) settled(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.said, key)
+	delete(l.logged, key)
 }

@@ -166,7 +166,7 @@ func TestAKeyIsNeverLookedAtTwiceAtOnce(t *testing.T) {
 		time.Sleep(time.Second)
 		stop()
 		if most != 1 || len(total) != keys {
-			t.Errorf("%d looks at once, %d keys", most, len(total))
+			t.Errorf("%d concurrent calls for a key, %d keys", most, len(total))
 		}
 	})
 }
@@ -221,8 +221,8 @@ func TestEachTermBeginsWithAllKeys(t *testing.T) {
 	})
 }
 
-// TestAStandbyLoopDoesNotGrow has 100,000 objects come and go while the loop stands by, and then has it take the lead,
-// while objects still change.
+// TestAStandbyLoopDoesNotGrow has 100,000 objects come and go while the loop does not run, and then has it lead, while
+// objects still change.
 func TestAStandbyLoopDoesNotGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const objects, living = 100_000, 1000
@@ -281,7 +281,7 @@ func TestAStandbyLoopDoesNotGrow(t *testing.T) {
 			}
 		}
 		if len(looks) != living+1 {
-			t.Errorf("%d keys were looked at, want %d", len(looks), living+1)
+			t.Errorf("%d keys were reconciled, want %d", len(looks), living+1)
 		}
 	})
 }

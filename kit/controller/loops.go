@@ -19,19 +19,19 @@ type Loops struct {
 	loops []*Loop
 }
 
-// New returns no loops yet.
+// New returns Loops without any loop.
 func New(log *slog.Logger) *Loops { return &Loops{log: log} }
 
-// Loop adds a loop that reconciles up to workers keys at a time. For and Watches name what it follows.
+// Loop adds a loop that reconciles up to workers keys concurrently. For and Watches declare its sources.
 func (g *Loops) Loop(name string, workers int, f Func) *Loop {
 	l := NewLoop(name, workers, f, g.log)
 	g.loops = append(g.loops, l)
 	return l
 }
 
-// Lead runs the loops until ctx ends, each as soon as all that it follows is known: a service that is away holds up
-// only the loops that need its objects. A table shows by then all that was written before the call, so that what the
-// former leader created is not created again. The functions beside run along with the loops; what fails ends all.
+// Lead runs the loops until ctx ends. Each begins as soon as its sources are synced: a service that is unavailable
+// delays only the loops that need its objects. Tables are caught up with etcd first, so that objects of the previous
+// leader are not created again. The functions beside run concurrently with the loops; the first error ends all.
 func (g *Loops) Lead(ctx context.Context, beside ...func(context.Context) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, l := range g.loops {
@@ -55,14 +55,15 @@ type Source[T object.Object] interface {
 	Subscribe(f func(resource.Change[T]))
 }
 
-// For has a loop reconcile the objects of a kind: all of them when it begins, and then each that changes. Its keys are
-// theirs, as object.Key writes them.
+// For has a loop reconcile the objects of a kind: all of them when it begins, and then each that changes. Its keys have
+// the format of object.Key.String.
 func For[T object.Object](l *Loop, s Source[T]) {
 	Watches(l, s, func(ch resource.Change[T]) []string { return []string{ch.Key.String()} })
 }
 
-// Watches has a loop reconcile the keys that concerned returns for each change of an object, and when it begins those
-// of every object, as if it had just been created. concerned must return at once; it may be called concurrently.
+// Watches has a loop reconcile the keys that concerned returns for each change of an object, and when the loop begins
+// those of every object, as if it had just been created. concerned must return immediately; it may be called
+// concurrently.
 func Watches[T object.Object](l *Loop, s Source[T], concerned func(resource.Change[T]) []string) {
 	s.Subscribe(func(ch resource.Change[T]) {
 		if l.runs() {
@@ -79,12 +80,12 @@ func Watches[T object.Object](l *Loop, s Source[T], concerned func(resource.Chan
 	l.Needs(s)
 }
 
-// Synced is a copy of the objects of a kind that is complete at some time.
+// Synced is a copy of the objects of a kind that is filled after its start.
 type Synced interface {
 	WaitSynced(ctx context.Context) error
 }
 
-// Needs has the loop wait, before it begins, for copies that it reads.
+// Needs makes the loop wait for copies that it reads before it begins.
 func (l *Loop) Needs(copies ...Synced) {
 	for _, c := range copies {
 		l.waits = append(l.waits, c.WaitSynced)
@@ -96,7 +97,7 @@ func (l *Loop) Needs(copies ...Synced) {
 	}
 }
 
-// caughtUp waits until all that the loop follows is known, or ctx ends.
+// caughtUp waits until all sources of the loop are synced, or ctx ends.
 func (l *Loop) caughtUp(ctx context.Context) error {
 	for _, wait := range l.waits {
 		for again := backoff.New(firstBackOff, longestCatchUp); ; {
@@ -107,7 +108,7 @@ func (l *Loop) caughtUp(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			l.log.WarnContext(ctx, "not caught up yet", "error", err)
+			l.log.WarnContext(ctx, "sources not synced yet", "error", err)
 			if !again.Wait(ctx) {
 				return ctx.Err()
 			}

@@ -42,12 +42,12 @@ func TestAnElectionThatEtcdRefusesToShowIsCountedAndLoggedOnce(t *testing.T) {
 	root, user := etcdtest.Users(t, etcdtest.StartMembers(t, 1), key)
 	var log lines
 	e := controller.NewElector(user, name, "127.0.0.1:2", slog.New(slog.NewTextHandler(&log, nil)))
-	candidate := standWith(t, e)
+	candidate := campaignWith(t, e)
 	term := candidate.leads(t)
 	if _, err := root.RoleRevokePermission(t.Context(), "user", key, clientv3.GetPrefixRangeEnd(key)); err != nil {
 		t.Fatal(err)
 	}
-	// The watch that is open is opened anew some seconds later, and refused then.
+	// The open watch is reopened some seconds later, and is refused then.
 	limit := time.After(patience)
 	for counted(t, e) < 5 {
 		select {

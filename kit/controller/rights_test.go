@@ -98,7 +98,7 @@ func TestALeaderTouchesNothingButItsPrefixAndItsElectionKey(t *testing.T) {
 	st := store.New(client, etcdtest.Prefix(t))
 	w := st.Watch(t.Context(), "", 1)
 	e := controller.NewElector(client, name, "127.0.0.1:1", slog.New(slog.DiscardHandler))
-	s := standWith(t, e)
+	s := campaignWith(t, e)
 	for range 2 {
 		term := s.leads(t)
 		if _, err := st.Commit(term, store.Put("a", nil, store.Whatever), store.Check("absent", 0)); err != nil {

@@ -70,7 +70,7 @@ func TestALeaderIsElectedAndStaysUnderASlowEtcd(t *testing.T) {
 	e := controller.NewElector(slowClient(t, 550*time.Millisecond), service(t), "127.0.0.1:1",
 		slog.New(slog.DiscardHandler))
 	controller.ShortenLease(e, ttl)
-	s := standWith(t, e)
+	s := campaignWith(t, e)
 	began := time.Now()
 	term := s.leads(t)
 	t.Logf("elected after %s", time.Since(began).Round(time.Millisecond))
@@ -83,7 +83,7 @@ func TestALeaderIsElectedAndStaysUnderASlowEtcd(t *testing.T) {
 
 // Where answers take longer than a call's first limit, the limit grows.
 func TestALeaderIsElectedByAnEtcdThatNeedsMoreThanASecond(t *testing.T) {
-	s := standWith(t, controller.NewElector(slowClient(t, 1200*time.Millisecond), service(t), "127.0.0.1:1",
+	s := campaignWith(t, controller.NewElector(slowClient(t, 1200*time.Millisecond), service(t), "127.0.0.1:1",
 		slog.New(slog.DiscardHandler)))
 	term := s.leads(t)
 	select {

@@ -1,6 +1,6 @@
-// Package informer keeps a copy of another service's objects in memory, in step by that service's Watch method. It
-// resumes where it was when a connection breaks, and lists again only when told that its revision is too old. It never
-// writes.
+// Package informer keeps a copy of another service's objects in memory, in sync by that service's Watch method. After a
+// broken connection it resumes at its revision, and it lists again only if the service answers that the revision is too
+// old. It never writes.
 package informer
 
 import (
@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Informer is a copy of all objects of a kind. Its messages are shared: nobody may modify them.
+// Informer is a copy of all objects of a kind. Its messages are shared and must not be modified.
 type Informer[T object.Object] struct {
 	*resource.Cache[T]
 	conn  grpc.ClientConnInterface
@@ -41,14 +41,14 @@ func New[T object.Object](conn grpc.ClientConnInterface, log *slog.Logger) (*Inf
 	return &Informer[T]{Cache: resource.NewCache[T](), conn: conn, watch: watch, log: log}, nil
 }
 
-// warnEvery is how long a watch may be broken before the log warns that the copy is old, and how often it does.
+// warnEvery is how long a watch may be broken before a warning is logged, and the time between two warnings.
 const warnEvery = time.Minute
 
-// Run keeps the copy in step until ctx ends. While the watch is broken the copy stays as it was last.
+// Run keeps the copy in sync until ctx ends. While the watch is broken the copy keeps its last state.
 func (i *Informer[T]) Run(ctx context.Context) error {
-	again := backoff.New(50*time.Millisecond, time.Second) // a service that restarts is back within this
+	again := backoff.New(50*time.Millisecond, time.Second) // a service restarts within this time
 	var revision int64
-	warned := time.Now() // or when the watch was open last
+	warned := time.Now() // the last warning, or the last time that the watch was open
 	for ctx.Err() == nil {
 		before, began := revision, time.Now()
 		err := i.follow(ctx, &revision)
@@ -67,13 +67,13 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 		} else if time.Since(warned) >= warnEvery {
 			level, warned = slog.LevelWarn, time.Now()
 		}
-		i.log.Log(ctx, level, "watch broke off", "kind", string(i.watch.Name()), "revision", revision, "error", err)
+		i.log.Log(ctx, level, "watch ended", "kind", string(i.watch.Name()), "revision", revision, "error", err)
 		again.Wait(ctx)
 	}
 	return nil
 }
 
-// follow takes in what one stream brings. revision is where to resume, 0 for a new list.
+// follow applies the changes of one stream. revision is where to resume, 0 for a new list; follow advances it.
 func (i *Informer[T]) follow(ctx context.Context, revision *int64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -83,7 +83,7 @@ func (i *Informer[T]) follow(ctx context.Context, revision *int64) error {
 	}
 	frame := resource.NewFrame(i.watch.Output())
 	var initial []T
-	var split []resource.Event[T] // of a revision that came in several messages
+	var split []resource.Event[T] // of a revision that is split over several messages
 	for listing := *revision == 0; ; {
 		m := resource.NewMessage(i.watch.Output())
 		if err := stream.RecvMsg(m); err != nil {

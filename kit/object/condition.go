@@ -18,13 +18,13 @@ func FindCondition(list []*metav1.Condition, typ string) *metav1.Condition {
 	return nil
 }
 
-// IsTrue reports whether the condition of a type is there and True.
+// IsTrue reports whether the condition of a type exists and is True.
 func IsTrue(list []*metav1.Condition, typ string) bool {
 	return FindCondition(list, typ).GetStatus() == "True"
 }
 
-// SetCondition returns a list in which the condition of c's type is c. The time of its last transition is now if
-// anything else in it differs, and stays if nothing does. Neither list nor c is modified.
+// SetCondition returns a list in which the condition of c's type is c. The time of its last transition is now if any
+// other field differs, and unchanged otherwise. Neither list nor c is modified.
 func SetCondition(list []*metav1.Condition, c *metav1.Condition, now time.Time) []*metav1.Condition {
 	c = proto.Clone(c).(*metav1.Condition)
 	out := make([]*metav1.Condition, 0, len(list)+1)

@@ -2,8 +2,8 @@ package object
 
 import "fmt"
 
-// Fault is one wrong field of an object or a request. Path is in JSON names, such as
-// "spec.lifecycleHooks.preDrain[0].owner"; an empty Path is the object or request itself. Description completes the
+// Fault is one invalid field of an object or a request. Path is in JSON names, such as
+// "spec.lifecycleHooks.preDrain[0].owner"; an empty Path is the object or request itself. Description completes a
 // sentence that begins with the path.
 type Fault struct{ Path, Description string }
 

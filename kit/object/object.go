@@ -1,6 +1,6 @@
-// Package object is what all kinds have in common as plain data: how an object is named, referred to, owned, selected
-// and described by conditions, and what is wrong with one. Everything here is a pure function of its arguments, safe
-// for concurrent use, so that packages that decide (plan, placement, disruption) may import it.
+// Package object contains what all kinds have in common as plain data: keys, references, owners, selectors, conditions
+// and faults. Everything here is a pure function of its arguments, safe for concurrent use, so that packages that
+// decide (plan, placement, disruption) may import it.
 package object
 
 import (
@@ -12,7 +12,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 )
 
-// Object is a message of a kind: api_version, kind, metadata and mostly spec and status.
+// Object is a message of a kind, with api_version, kind, metadata and usually spec and status.
 type Object interface {
 	proto.Message
 	GetApiVersion() string
@@ -20,13 +20,13 @@ type Object interface {
 	GetMetadata() *metav1.ObjectMeta
 }
 
-// Key names an object of a known kind.
+// Key identifies an object of a known kind.
 type Key struct {
-	Namespace string // empty for kinds that have none
+	Namespace string // empty for kinds without namespaces
 	Name      string
 }
 
-// String returns "namespace/name", or the name alone where there is no namespace.
+// String returns "namespace/name", or only the name if there is no namespace.
 func (k Key) String() string {
 	if k.Namespace == "" {
 		return k.Name
@@ -47,13 +47,14 @@ func KeyOf(o Object) Key {
 	return Key{Namespace: o.GetMetadata().GetNamespace(), Name: o.GetMetadata().GetName()}
 }
 
-// TypeOf returns how the kind of a message is addressed, from the option on its message; nil if it is no resource.
+// TypeOf returns the names of the kind of a message in the API, from the option of the message; nil if it is not a
+// resource.
 func TypeOf(d protoreflect.MessageDescriptor) *metav1.ResourceType {
 	t, _ := proto.GetExtension(d.Options(), metav1.E_Resource).(*metav1.ResourceType)
 	return t
 }
 
-// APIVersion returns group and version of a kind as documents write them: "machine.openshift.io/v1beta1", or "v1".
+// APIVersion returns group and version of a kind in the format of documents: "machine.openshift.io/v1beta1", or "v1".
 func APIVersion(t *metav1.ResourceType) string {
 	if t.GetGroup() == "" {
 		return t.GetVersion()
@@ -61,7 +62,7 @@ func APIVersion(t *metav1.ResourceType) string {
 	return t.GetGroup() + "/" + t.GetVersion()
 }
 
-// Reference returns a reference to an object with its uid, as owners and events use it.
+// Reference returns a reference to an object, with its uid.
 func Reference(o Object) *metav1.ObjectReference {
 	m := o.GetMetadata()
 	t := TypeOf(o.ProtoReflect().Descriptor())
@@ -81,7 +82,7 @@ func ControllerOf(o Object) *metav1.OwnerReference {
 	return nil
 }
 
-// OwnedBy returns an owner reference that makes owner the manager of whoever carries it.
+// OwnedBy returns an owner reference that makes owner the controller of the object that has it.
 func OwnedBy(owner Object) *metav1.OwnerReference {
 	t := TypeOf(owner.ProtoReflect().Descriptor())
 	return &metav1.OwnerReference{
@@ -90,7 +91,7 @@ func OwnedBy(owner Object) *metav1.OwnerReference {
 	}
 }
 
-// OrphanFinalizer holds an object that is being deleted until what belongs to it no longer does.
+// OrphanFinalizer keeps an object that is being deleted until its dependents are released.
 const OrphanFinalizer = "orphan"
 
 // Deleting reports whether the deletion of an object was requested.

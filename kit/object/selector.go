@@ -7,8 +7,8 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 )
 
-// LabelSelector returns a selector of labels as a matcher. An empty or missing one matches nothing: that is the rule
-// for sets of machines. Errors are wrong fields below path.
+// LabelSelector parses a selector of labels. An empty or missing one matches nothing, which is the rule for machine
+// sets. The faults are invalid fields below path.
 func LabelSelector(s *metav1.LabelSelector, path string) (labels.Selector, []Fault) {
 	if len(s.GetMatchLabels()) == 0 && len(s.GetMatchExpressions()) == 0 {
 		return labels.Nothing(), nil

@@ -11,9 +11,9 @@ import (
 	"github.com/windlass-dev/windlass/kit/audit"
 )
 
-// ChangesCheck is the name under which the health service of a process says whether callers' changes are accepted. If
-// they are not, the answer is an error with the reason: RESOURCE_EXHAUSTED where the disk of the audit log is full,
-// else FAILED_PRECONDITION. Heartbeats and the cluster's own work go on then, so the process as a whole is SERVING.
+// ChangesCheck is the name under which the health service of a process reports whether callers' changes are accepted.
+// If they are not, the response is an error with the reason: RESOURCE_EXHAUSTED if the disk of the audit log is full,
+// else FAILED_PRECONDITION. Heartbeats and the cluster's own work continue then, so the process itself is SERVING.
 const ChangesCheck = "changes"
 
 // healthServer is the health service of a process.

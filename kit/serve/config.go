@@ -12,49 +12,49 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 )
 
-// DefaultConnectionAge is less than what is left of a certificate of a day when it is renewed.
+// DefaultConnectionAge is less than the remaining validity of a one-day certificate when it is renewed.
 const DefaultConnectionAge = time.Hour
 
-// Config is what a service process is told when it starts.
+// Config holds the settings with which a service process starts.
 type Config struct {
 	Name          string            // of the service, such as "machine-api"; also its etcd user
 	Listen        string            // address for gRPC; port 0 picks one
-	Advertise     string            // address at which others reach Listen; empty if that is Listen itself
-	MetricsListen string            // address for /metrics over TLS, for callers who may get them; empty for none
-	Dir           string            // the process's own files: endpoints, audit.log; made if missing
+	Advertise     string            // address at which others reach Listen; empty means Listen itself
+	MetricsListen string            // address for /metrics over TLS, for authorized callers; empty for none
+	Dir           string            // the process's own files: endpoints, audit.log; created if missing
 	TLSDir        string            // ca.crt tls.crt tls.key, and etcd-ca.crt etcd.crt etcd.key
 	Policy        string            // policy file; empty for the default policy
-	EtcdEndpoints []string          // URLs of members to begin with; with none, and none on disk, Process.Etcd is nil
+	EtcdEndpoints []string          // URLs of the first members; with none, and none on disk, Process.Etcd is nil
 	Peers         map[string]string // addresses of sibling services by name
 	ConnectionAge time.Duration     // age at which clients are asked to connect again; 0 means never
 	AuditSinks    []string          // where audit records also go, see audit.ParseSink
 	LogLevel      string            // debug, info, warn or error; empty means info
 
-	// RecordKMS is the address of a KMS plugin that seals chosen records, such as unix:///run/kms.sock; empty: the key
-	// ring in TLSDir seals them. RecordSealer is which of the two seals where both are there: SealByKMS (empty means this)
-	// or SealByFile; both open.
+	// RecordKMS is the address of a KMS plugin that seals the secret records, such as unix:///run/kms.sock; empty: the key
+	// ring in TLSDir seals them. RecordSealer selects which of the two seals if both exist: SealByKMS (the default) or
+	// SealByFile; records of both can be opened.
 	RecordKMS    string
 	RecordSealer string
 
-	// AdmitStrangers lets clients without a certificate connect; they can call only methods whose access option says
-	// unauthenticated. For a service that nodes join at; set by the program, not by a flag.
+	// AdmitStrangers accepts connections without a client certificate; these can call only methods whose access option is
+	// unauthenticated. It is for the service that nodes join at, and is set by the program, not by a flag.
 	AdmitStrangers bool
 }
 
-// Flags adds the settings to fs. Values that stand in c are the defaults.
+// Flags adds the settings to fs. The values in c are the defaults.
 func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Listen, "listen", c.Listen, "address to serve gRPC on")
 	fs.StringVar(&c.Advertise, "advertise", c.Advertise,
-		"address at which siblings reach this process, where it is not the one it listens on")
+		"address at which other services reach this process, if it differs from --listen")
 	fs.StringVar(&c.MetricsListen, "metrics-listen", c.MetricsListen,
-		"address to serve /metrics on, over TLS and for callers who may get them")
+		"address to serve /metrics on, over TLS and for authorized callers")
 	fs.StringVar(&c.Dir, "dir", c.Dir, "directory for the process's own files")
 	fs.StringVar(&c.TLSDir, "tls-dir", c.TLSDir, "directory of certificates and keys")
 	fs.StringVar(&c.Policy, "policy", c.Policy, "authorization policy file; empty for the built-in policy")
-	fs.StringSliceVar(&c.EtcdEndpoints, "etcd-endpoints", c.EtcdEndpoints, "URLs of etcd members to begin with")
-	fs.StringToStringVar(&c.Peers, "peer", c.Peers, "address of a sibling service, as name=host:port; may be repeated")
+	fs.StringSliceVar(&c.EtcdEndpoints, "etcd-endpoints", c.EtcdEndpoints, "URLs of the first etcd members to connect to")
+	fs.StringToStringVar(&c.Peers, "peer", c.Peers, "address of another service, as name=host:port; may be repeated")
 	fs.DurationVar(&c.ConnectionAge, "connection-age", cmp.Or(c.ConnectionAge, DefaultConnectionAge),
-		"age at which clients are asked to connect again, with their newest certificate; open streams live on")
+		"age at which clients are asked to connect again, with their newest certificate; open streams continue")
 	fs.StringSliceVar(&c.AuditSinks, "audit-sink", c.AuditSinks,
 		"where audit records also go: file:/DIR, syslog://HOST:PORT, syslog+tcp://HOST:PORT, syslog+unix:/PATH, otlp://HOST:PORT or otlps://HOST:PORT; may be repeated")
 	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
@@ -73,8 +73,8 @@ func (c Config) OpenAudit(log *slog.Logger) (*audit.Trail, error) {
 	return audit.Open(audit.Config{Dir: c.Dir, Service: c.Name, Sinks: sinks, Log: log})
 }
 
-// OpenPolicy reads the policy of the process. Which one is in force goes to the audit log, now and whenever that
-// changes.
+// OpenPolicy reads the policy of the process. The hash of the effective policy is written to the audit log, now and at
+// each change.
 func (c Config) OpenPolicy(trail *audit.Trail, log *slog.Logger) (*identity.Policy, error) {
 	policy, err := identity.LoadPolicy(c.Policy)
 	if err != nil {
@@ -107,7 +107,7 @@ func (c Config) etcdFiles() identity.Files {
 // RecordKeysFile is the key ring for sealed records in a service's --tls-dir.
 const RecordKeysFile = "record-keys.json"
 
-// What may seal records, see Config.RecordSealer.
+// Values of Config.RecordSealer.
 const (
 	SealByKMS  = "kms"
 	SealByFile = "file"
@@ -118,7 +118,7 @@ func (c *Config) RecordFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.RecordKMS, "record-kms", "",
 		"unix:///PATH of a KMS v2 plugin whose key seals records; the key file beside the certificates opens what it has sealed")
 	fs.StringVar(&c.RecordSealer, "record-sealer", SealByKMS,
-		"what seals records where --record-kms is set: kms or file; both open")
+		"what seals records if --record-kms is set: kms or file; records of both can be opened")
 }
 
 func (c Config) recordKeys() string { return filepath.Join(c.TLSDir, RecordKeysFile) }

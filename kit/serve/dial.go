@@ -15,10 +15,9 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 )
 
-// Dial returns a connection to a sibling service, whose address is in Config.Peers. It connects with the first call,
-// fails calls at once while the sibling is away, and tries again four times a second or more. The other end must be
-// that very service: its certificate has to name both the address and the service. The process closes the connection at
-// its end.
+// Dial returns a connection to another service, whose address is in Config.Peers. It connects at the first call, fails
+// calls immediately while the service is unavailable, and reconnects at least four times a second. The server's
+// certificate must name both the address and the service. The process closes the connection when it ends.
 func (p *Process) Dial(peer string) (*grpc.ClientConn, error) {
 	address, ok := p.cfg.Peers[peer]
 	if !ok {

@@ -19,7 +19,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
-// recoverUnary turns a panic of what it wraps into an error, so that one bad call does not end the process.
+// recoverUnary turns a panic of the handlers that it wraps into an error, so that one bad call does not end the
+// process.
 func recoverUnary(log *slog.Logger) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any,
 		err error,
@@ -44,8 +45,8 @@ func recovered(ctx context.Context, log *slog.Logger, method string, cause any, 
 	return rpcerr.From(fmt.Errorf("panic: %v", cause))
 }
 
-// longestCall is how long a unary call may take: without a majority of etcd a read would hang for as long as its caller
-// is willing to wait, and it is kinder to say so. It leaves room for a change of leader many times over.
+// longestCall is the timeout of a unary call: without a majority of etcd a read would otherwise hang until its caller's
+// deadline. It is several times as long as a change of leader.
 const longestCall = 10 * time.Second
 
 func limitUnary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -76,7 +77,7 @@ func validateStream(v protovalidate.Validator) grpc.StreamServerInterceptor {
 	}
 }
 
-// validatedStream checks each message that comes in.
+// validatedStream validates each received message.
 type validatedStream struct {
 	grpc.ServerStream
 	validator protovalidate.Validator
@@ -101,8 +102,8 @@ func validate(v protovalidate.Validator, method string, req any) error {
 	return rpcerr.Validate(v, m)
 }
 
-// storesObject reports whether a method stores the resource in its request. Such a resource is validated by
-// kit/resource, after defaults and with paths that begin at the resource; here only the request around it is.
+// storesObject reports whether a method stores the resource in its request. kit/resource validates such a resource,
+// after defaults and with paths that begin at the resource; only the rest of the request is validated here.
 func storesObject(method string) bool {
 	method = strings.TrimPrefix(method, "Batch")
 	for _, verb := range []string{"Create", "Update", "Apply", "Patch"} {
@@ -113,7 +114,7 @@ func storesObject(method string) bool {
 	return false
 }
 
-// notResource leaves out fields that hold resources, with all that is in them.
+// notResource filters out fields that contain resources.
 func notResource(_ protoreflect.Message, d protoreflect.Descriptor) bool {
 	field, ok := d.(protoreflect.FieldDescriptor)
 	if !ok || field.Message() == nil {

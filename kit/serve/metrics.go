@@ -25,7 +25,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/store"
 )
 
-// metrics counts calls. Methods that this server does not have are never counted, so the number of series is bounded.
+// metrics counts calls. Calls of unknown methods are not counted, so the number of series is bounded.
 type metrics struct {
 	calls   *prometheus.CounterVec
 	seconds *prometheus.HistogramVec
@@ -70,38 +70,38 @@ func (m *metrics) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerI
 }
 
 const (
-	// scrapers is how many connections there may be at a time; more wait until one of them ends.
+	// scrapers is how many connections may be open; others wait until one of them ends.
 	scrapers = 32
-	// scrapeRead and scrapeWrite bound what a slow client holds up: its handshake and request, and the answer.
+	// scrapeRead and scrapeWrite are the timeouts for a slow client: of its handshake and request, and of the response.
 	scrapeRead  = 5 * time.Second
 	scrapeWrite = 30 * time.Second
 )
 
-// MetricsServer serves the metrics of a program over TLS to callers who may get them. All fields must be set.
+// MetricsServer serves the metrics of a program over TLS to authorized callers. All fields must be set.
 type MetricsServer struct {
 	Service  string           // the program's name, for records of refusals
 	Files    identity.Files   // the program's certificate, and the authorities of its clients
-	Policy   *identity.Policy // decides who may get the resource metrics of the group windlass.dev
-	Login    Login            // says who sends a request
+	Policy   *identity.Policy // must allow the verb get on metrics in the group windlass.dev
+	Login    Login            // authenticates a request
 	Audit    *audit.Trail     // of refusals
 	Registry prometheus.Gatherer
 	Log      *slog.Logger
 }
 
-// Login returns who sends a request, whose User is empty if it came without credentials, or an error that is the gRPC
-// status UNAUTHENTICATED or UNAVAILABLE.
+// Login returns the caller of a request, with an empty User if the request has no credentials, or an error with the
+// gRPC code UNAUTHENTICATED or UNAVAILABLE.
 type Login func(*http.Request) (identity.Caller, error)
 
-// certificateLogin knows callers by their client certificate, while that is valid.
+// certificateLogin authenticates callers by their client certificate.
 func certificateLogin(v *identity.Validity) Login {
 	return func(r *http.Request) (identity.Caller, error) {
-		nobody := identity.Caller{Source: r.RemoteAddr, RequestID: uuid.NewString()}
+		caller := identity.Caller{Source: r.RemoteAddr, RequestID: uuid.NewString()}
 		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
-			return nobody, nil
+			return caller, nil
 		}
 		cert := r.TLS.PeerCertificates[0]
 		c, err := identity.FromCertificate(cert)
-		c.Source, c.RequestID = nobody.Source, nobody.RequestID
+		c.Source, c.RequestID = caller.Source, caller.RequestID
 		if err == nil {
 			err = v.Check(identity.CertificateCredential(cert))
 		}
@@ -132,7 +132,7 @@ func (m MetricsServer) Serve(ctx context.Context, l net.Listener) error {
 		Handler: mux, TLSConfig: settings, ReadTimeout: scrapeRead, WriteTimeout: scrapeWrite, MaxHeaderBytes: 32 << 10,
 		ErrorLog: slog.NewLogLogger(m.Log.Handler(), slog.LevelDebug),
 	}
-	// Each scrape has a handshake of its own, so that none comes by a certificate or an authority of former times.
+	// Each scrape has a handshake of its own, so that none uses an expired certificate or a removed authority.
 	server.SetKeepAlivesEnabled(false)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
@@ -142,12 +142,13 @@ func (m MetricsServer) Serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// admit returns why a request is refused; nil if it is not.
+// admit returns why a request is refused; nil if it is accepted.
 func (m MetricsServer) admit(r *http.Request) error {
 	caller, err := m.Login(r)
 	wanted := identity.Attributes{Verb: "get", Group: "windlass.dev", Resource: "metrics"}
 	if err == nil && caller.User == "" {
-		err = rpcerr.Unauthenticated("the caller is not known: a client certificate is needed, or a token at the gateway")
+		err = rpcerr.Unauthenticated(
+			"the caller is not known: a client certificate is required, or a token at the gateway")
 	}
 	if err == nil {
 		ok, reason := m.Policy.Allowed(caller, wanted)
@@ -176,7 +177,7 @@ func refuseScrape(w http.ResponseWriter, err error) {
 	http.Error(w, status.Convert(err).Message(), code)
 }
 
-// storeMetrics counts what a service's store keeps to itself.
+// storeMetrics registers the metrics of a service's store.
 func storeMetrics(registry *prometheus.Registry, st *store.Store) {
 	registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{

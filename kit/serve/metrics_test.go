@@ -14,7 +14,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 )
 
-// client returns an HTTP client of a user, or one that shows no certificate if user is empty.
+// client returns an HTTP client of a user, or one without a certificate if user is empty.
 func (c cluster) client(user string, lifetime time.Duration, groups ...string) *http.Client {
 	c.t.Helper()
 	dir := c.t.TempDir()
@@ -67,7 +67,7 @@ func TestMetricsAreForThoseWhoMayReadThem(t *testing.T) {
 	}{
 		{"Prometheus", prometheus, http.StatusOK, "go_goroutines"},
 		{"an administrator", c.client("admin", time.Hour, identity.GroupMasters), http.StatusOK, "go_goroutines"},
-		{"nobody", c.client("", 0), http.StatusUnauthorized, "not known"},
+		{"no certificate", c.client("", 0), http.StatusUnauthorized, "not known"},
 		{"an editor", c.client("eve", time.Hour, "windlass:editors"), http.StatusForbidden, `user "eve" may not get metrics`},
 		{"Prometheus by name alone", c.client("prometheus", time.Hour), http.StatusForbidden, "may not"},
 		{"another cluster's Prometheus", stranger(t, c), 0, "certificate"},
@@ -89,7 +89,7 @@ func TestMetricsAreForThoseWhoMayReadThem(t *testing.T) {
 		t.Error("metrics over plain HTTP")
 	}
 
-	// Every scrape is by a handshake of its own, and is checked: a revocation is in force at once.
+	// Every scrape has its own handshake and is checked: a revocation is effective immediately.
 	if err := p.Validity.Revoke([]identity.Revocation{{User: "prometheus", Reason: "lost"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestMetricsAreForThoseWhoMayReadThem(t *testing.T) {
 	}
 }
 
-// stranger has a certificate of the right names of another authority.
+// stranger has a certificate with the right names, from another authority.
 func stranger(t *testing.T, c cluster) *http.Client {
 	t.Helper()
 	other := newCluster(t)
@@ -139,7 +139,7 @@ func TestAnExpiredCertificateGetsNoMetrics(t *testing.T) {
 	}
 }
 
-// TestSilentConnectionsToMetricsAreFewAndEnd opens more connections than there may be, none of which says a word. A
+// TestSilentConnectionsToMetricsAreFewAndEnd opens more connections than the limit, none of which sends anything. A
 // scrape waits for one of them to end, so the process does not hold them all.
 func TestSilentConnectionsToMetricsAreFewAndEnd(t *testing.T) {
 	c := newCluster(t)

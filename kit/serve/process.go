@@ -1,8 +1,6 @@
-// Package serve is the skeleton of a service process: a gRPC server over mutual TLS with the interceptors that every
-// call goes through, health, reflection, metrics and traces, a client of etcd, and connections to sibling services.
-//
-// It leaves to others what a service does: they register gRPC services on Process.GRPC and hand their long-lived parts
-// to Process.Run.
+// Package serve is the framework of a service process: a gRPC server over mutual TLS with the interceptors of all
+// calls, health, reflection, metrics and traces, a client of etcd, and connections to other services. Services register
+// their gRPC services on Process.GRPC and pass their long-lived parts to Process.Run.
 package serve
 
 import (
@@ -40,33 +38,34 @@ import (
 	"github.com/windlass-dev/windlass/kit/topology"
 )
 
-// Process is one service process. Register services on GRPC before Run; the other fields may be used from New on.
+// Process is one service process. Register services on GRPC before Run; the other fields may be used after New.
 type Process struct {
-	GRPC   *grpc.Server
-	Tables *resource.Group  // add the service's own before Run, which runs them; the process is ready once all are read
+	GRPC *grpc.Server
+	// add the service's tables before Run, which runs them; the process is ready once all are synced
+	Tables *resource.Group
 	Etcd   *clientv3.Client // nil if no etcd was configured
 	Log    *slog.Logger
 	Policy *identity.Policy
-	// Validity refuses certificates that expired or were revoked, on open connections too.
+	// Validity refuses expired and revoked certificates, also on open connections.
 	Validity *identity.Validity
 	Audit    *audit.Trail
 	Metrics  *prometheus.Registry
-	// Validator is the one that the process shares: compiled rules take memory.
+	// Validator is shared by the process: compiled rules take memory.
 	Validator protovalidate.Validator
 
-	// Operator says how the service is, where readiness does not say it all; nil means Available while ready. Set it
-	// before Run.
+	// Operator returns the state of the service for its ClusterOperator; nil means Available while ready. Set it before
+	// Run.
 	Operator func(context.Context) clusteroperator.State
 
-	// Leads reports whether this process leads, of several of the service; nil if there is no election. Only a leader
-	// reports the service's ClusterOperator. Lead sets it.
+	// Leads reports whether this process is the leader of its service; nil if there is no election. Only a leader reports
+	// the service's ClusterOperator. Lead sets it.
 	Leads func() bool
-	// WithoutEtcd says that the service's calls are of use without etcd, too: they are not refused while it is away. Set
+	// WithoutEtcd means that the service's calls also work without etcd, and are not refused while it is unavailable. Set
 	// it before Run.
 	WithoutEtcd bool
 
 	cfg      Config
-	away     atomic.Pointer[string] // why the process is not ready any more, while that is so
+	away     atomic.Pointer[string] // why the process is no longer ready; nil otherwise
 	listener net.Listener
 	metrics  net.Listener
 	health   *health.Server
@@ -79,11 +78,11 @@ type Process struct {
 	ready   []func(context.Context) error
 	closers []func() error
 	store   *store.Store
-	sealer  store.Sealer // of chosen records; nil: there are no keys
+	sealer  store.Sealer // of secret records; nil: there are no keys
 	kms     *kms.Plugin  // nil: there is none
 }
 
-// Logger returns a logger of JSON lines in the wanted level, with the service's name on each.
+// Logger returns a logger of JSON lines at the configured level, with the service's name on each.
 func (c Config) Logger(w io.Writer) (*slog.Logger, error) {
 	var level slog.Level
 	if c.LogLevel != "" {
@@ -94,8 +93,8 @@ func (c Config) Logger(w io.Writer) (*slog.Logger, error) {
 	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})).With("service", c.Name), nil
 }
 
-// New opens everything that the process needs, its addresses included; clients can connect from now on and are answered
-// once Run is called. It waits for nobody: etcd and siblings may still be down. Call Run or Close afterwards.
+// New opens everything that the process needs, its addresses included; clients can connect from now on and are served
+// once Run is called. It does not wait for etcd or other services. Call Run or Close afterwards.
 func New(cfg Config, log *slog.Logger) (*Process, error) {
 	p := &Process{
 		Log: log, Metrics: prometheus.NewRegistry(), Validator: protovalidate.GlobalValidator,
@@ -120,7 +119,7 @@ func (p *Process) open() (err error) {
 	}
 	p.Metrics.MustRegister(p.Audit, p.Policy)
 	if p.Validity, err = identity.OpenValidity(filepath.Join(p.cfg.Dir, "revocations.json")); err != nil {
-		p.Log.Error("users and agents are refused until machine-api says what is revoked", "error", err)
+		p.Log.Error("users and agents are refused until the revocations are received from machine-api", "error", err)
 	}
 	p.Validity.Trust(p.cfg.files().CA)
 	if p.traces, err = OpenTraces(context.Background(), p.cfg.Name); err != nil {
@@ -136,12 +135,12 @@ func (p *Process) open() (err error) {
 	return p.openServer()
 }
 
-// openKeys opens what seals records, if the service has that: the key ring, a KMS plugin, or both.
+// openKeys opens the sealer of records, if the service has one: the key ring, a KMS plugin, or both.
 func (p *Process) openKeys() error {
 	ring, err := store.OpenKeyRing(p.cfg.recordKeys())
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		ring = nil // records that were sealed by it are then reported as unreadable
+		ring = nil // records that it sealed are then reported as unreadable
 	case err != nil:
 		return err
 	default:
@@ -195,8 +194,8 @@ func (p *Process) openServer() error {
 	}
 	guard := identity.Guard{Service: p.cfg.Name, Policy: p.Policy, Audit: p.Audit, Validity: p.Validity, Log: p.Log}
 	m := newMetrics(p.Metrics)
-	// From outside in. The guard maps errors, so that its record has the code that the caller gets; recovery stands inside
-	// it for the handlers, and outside for the guard itself.
+	// The outermost interceptor is first. The guard maps errors, so that its record has the code that the caller gets;
+	// recovery is inside the guard for the handlers, and outside for the guard itself.
 	options := append(serverOptions(p.cfg.ConnectionAge), grpc.Creds(p.Validity.Credentials(creds)),
 		grpc.ChainUnaryInterceptor(m.unary, recoverUnary(p.Log), identity.UnaryInterceptor(guard),
 			recoverUnary(p.Log), p.refuseUnary, limitUnary, validateUnary(p.Validator)),
@@ -228,8 +227,8 @@ func (p *Process) openServer() error {
 	return nil
 }
 
-// Address returns the address at which siblings reach the process: the one it listens on, with the port that it really
-// has, unless another is advertised.
+// Address returns the address at which other services reach the process: the advertised one, else the one that it
+// listens on, with the actual port.
 func (p *Process) Address() string { return cmp.Or(p.cfg.Advertise, p.listener.Addr().String()) }
 
 // MetricsAddress returns the address of /metrics; empty if there is none.
@@ -240,9 +239,9 @@ func (p *Process) MetricsAddress() string {
 	return p.metrics.Addr().String()
 }
 
-// Store returns the service's own records, under the prefix of its name, by a client of etcd. Its metrics are the
-// process's, and the service's ClusterOperator is Degraded while records cannot be read. Chosen records are sealed by
-// the KMS plugin of the settings or by the key ring beside the certificates, where there is one. Call it once.
+// Store returns the store of the service's own records, under the prefix of its name. It registers the store's metrics,
+// and the service's ClusterOperator is Degraded while records cannot be read. Secret records are sealed by the
+// configured KMS plugin or by the key ring beside the certificates, if there is one. Call it once.
 func (p *Process) Store(etcd *clientv3.Client) *store.Store {
 	options := []store.Option{store.WithLog(p.Log)}
 	if p.sealer != nil {
@@ -256,15 +255,14 @@ func (p *Process) Store(etcd *clientv3.Client) *store.Store {
 	return st
 }
 
-// ReadyWhen adds a condition: the process says that it is ready only while f returns nil. f gets two seconds.
+// ReadyWhen adds a condition: the process reports ready only while f returns nil. f has a timeout of two seconds.
 func (p *Process) ReadyWhen(f func(context.Context) error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ready = append(p.ready, f)
 }
 
-// Lead returns the part that runs lead while the process has won the election of its service, which the process reports
-// from now on.
+// Lead returns the part that runs lead while the process is the leader of its service. It sets Leads.
 func (p *Process) Lead(etcd *clientv3.Client, lead Part) Part {
 	e := controller.NewElector(etcd, p.cfg.Name, p.Address(), p.Log)
 	p.Leads = e.Leads
@@ -273,8 +271,8 @@ func (p *Process) Lead(etcd *clientv3.Client, lead Part) Part {
 }
 
 // Run serves and runs the parts until ctx ends or one of them fails, and closes the process. It returns nil if ctx
-// ended. A part that returns nil is done, and the others go on. At the end calls get two seconds to finish; streams are
-// told at once that the service stops (UNAVAILABLE), since they would never finish.
+// ended. If a part returns nil, the others continue. At the end calls get two seconds to finish; streams end
+// immediately with UNAVAILABLE, since they would not finish by themselves.
 func (p *Process) Run(ctx context.Context, parts ...func(context.Context) error) error {
 	report, err := p.report()
 	if err != nil {
@@ -330,7 +328,7 @@ func (p *Process) stop() {
 	p.GRPC.GracefulStop()
 }
 
-// Close releases everything. Run does it by itself; calling it twice is harmless.
+// Close releases all resources. Run calls it; it may be called twice.
 func (p *Process) Close() error {
 	p.mu.Lock()
 	closers := p.closers

@@ -47,7 +47,7 @@ func newCluster(t *testing.T) cluster {
 	return cluster{t, ca}
 }
 
-// config makes the directories of one service, with a certificate for loopback.
+// config creates the directories of one service, with a certificate for loopback.
 func (c cluster) config(name string) serve.Config {
 	c.t.Helper()
 	dir := c.t.TempDir()
@@ -111,7 +111,7 @@ func start(t *testing.T, p *serve.Process, parts ...func(context.Context) error)
 	return stop
 }
 
-// machines is the service under the skeleton.
+// machines is the service of the tested process.
 type machines struct {
 	machinev1.UnimplementedMachineServiceServer
 	watching chan struct{}
@@ -251,7 +251,7 @@ func TestDialBelievesOnlyTheServiceItAskedFor(t *testing.T) {
 		!strings.Contains(err.Error(), "is not spiffe://windlass/service/eviction-controller") {
 		t.Errorf("Check = %v", err)
 	}
-	if _, err := client.Dial("nobody"); err == nil {
+	if _, err := client.Dial("unknown"); err == nil {
 		t.Error("Dial of an unknown peer succeeds")
 	}
 }

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// maxSilence is how long a process that was ready stays so without a read of etcd: longer than an election.
+	// maxSilence is how long a ready process remains ready without a successful read of etcd: longer than an election.
 	maxSilence        = 3 * time.Second
-	readyPollStarting = 50 * time.Millisecond // while somebody may wait for the start
-	readyPollRunning  = time.Second           // at most: each look is one read of etcd's members
+	readyPollStarting = 50 * time.Millisecond // until the process is ready: a client may wait for it
+	readyPollRunning  = time.Second           // at least: each check is one read from etcd's members
 	readyTimeout      = 2 * time.Second
 )
 
-// WatchReady asks check, which has up to two seconds, until ctx ends: often until it returns nil, then at each full
-// second. It calls changed with nil when check first returned nil, with an error when it has not done so for three
-// seconds, and so on; while the process is not ready also for each other error.
+// WatchReady calls check, with a timeout of two seconds, until ctx ends: every 50 ms until it returns nil, then at each
+// full second. It calls changed with nil when check begins to succeed, and with an error when it has not succeeded for
+// three seconds; while the process is not ready, also for each different error.
 func WatchReady(ctx context.Context, check func(context.Context) error, changed func(error)) {
 	ready, reason, last := false, "", time.Time{}
 	for {
@@ -62,15 +62,15 @@ func WatchReady(ctx context.Context, check func(context.Context) error, changed 
 	}
 }
 
-// untilFull returns how long it is until the time of day is a multiple of d. Processes of one host that look at the
-// same moment wake it once, and a member answers what it is asked meanwhile by one question to the others.
+// untilFull returns the time until the time of day is a multiple of d. Processes of one host that check at the same
+// time wake the CPU once, and an etcd member confirms its reads together.
 func untilFull(d time.Duration) time.Duration {
 	now := time.Now()
 	return now.Truncate(d).Add(d).Sub(now)
 }
 
-// watchReadiness keeps the health service in step with what isReady says, until ctx ends. A process that is no longer
-// ready ends its watches and refuses calls at once: each would wait for an answer that does not come.
+// watchReadiness keeps the health service in sync with isReady, until ctx ends. A process that is no longer ready ends
+// its watches and refuses calls immediately: they would wait for etcd until their deadlines.
 func (p *Process) watchReadiness(ctx context.Context) {
 	start, served := time.Now(), false
 	WatchReady(ctx, p.isReady, func(err error) {
@@ -92,7 +92,7 @@ func (p *Process) watchReadiness(ctx context.Context) {
 	})
 }
 
-// refuse returns the error of calls while the process is not ready any more. Health is answered always.
+// refuse returns the error of calls while the process is no longer ready. Health checks are always answered.
 func (p *Process) refuse(method string) error {
 	reason := p.away.Load()
 	if reason == nil || !strings.HasPrefix(method, "/windlass.") {
@@ -110,8 +110,8 @@ func (p *Process) refuseUnary(ctx context.Context, req any, info *grpc.UnaryServ
 	return handler(ctx, req)
 }
 
-// refuseStream refuses watches only. The streams of agents and hook owners live on: without them every node would seem
-// silent when etcd is back, and members of etcd are started through them.
+// refuseStream refuses only watches. The streams of agents and hook owners continue: without them every node would
+// appear silent when etcd is available again, and members of etcd are started through them.
 func (p *Process) refuseStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
 	handler grpc.StreamHandler,
 ) error {

@@ -15,7 +15,7 @@ func TestAProcessStaysReadyThroughAnElectionAndNoLonger(t *testing.T) {
 	for name, c := range map[string]struct {
 		silence time.Duration // how long no check succeeds, from 10 s on
 		hangs   bool          // checks do not return by themselves
-		lost    time.Duration // when the process is said not to be ready; 0: it is not
+		lost    time.Duration // when the process is reported as not ready; 0: never
 	}{
 		"an election":                     {2500 * time.Millisecond, false, 0},
 		"an election whose checks hang":   {2500 * time.Millisecond, true, 0},

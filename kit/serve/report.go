@@ -11,8 +11,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/topology"
 )
 
-// report returns the part that reports the service's ClusterOperator; it does nothing in a process that has no way to
-// it.
+// report returns the part that reports the service's ClusterOperator; it does nothing without the address of
+// update-orchestrator.
 func (p *Process) report() (Part, error) {
 	if p.cfg.Peers[topology.UpdateOrchestrator] == "" {
 		return func(context.Context) error { return nil }, nil
@@ -38,7 +38,7 @@ func (p *Process) unreadable() []store.Unreadable {
 	return p.store.Unreadable()
 }
 
-// kmsFailed returns what is wrong with the KMS plugin; nil where there is none.
+// kmsFailed returns the error of the KMS plugin; nil if there is no plugin.
 func (p *Process) kmsFailed() error {
 	if p.kms == nil {
 		return nil
@@ -46,7 +46,7 @@ func (p *Process) kmsFailed() error {
 	return p.kms.Err()
 }
 
-// guarded adds to a state what is wrong with the policy, the audit log, the deny list, the KMS plugin and the records.
+// guarded adds faults of the policy, the audit log, the deny list, the KMS plugin and the records to a state.
 func (p *Process) guarded(
 	state func(context.Context) clusteroperator.State,
 ) func(context.Context) clusteroperator.State {
@@ -64,7 +64,8 @@ func (p *Process) guarded(
 			s.Degraded, s.Reason, s.Message = true, "RevocationsUnknown", "users and agents are refused: "+err.Error()
 		} else if err := p.kmsFailed(); err != nil {
 			s.Degraded, s.Reason, s.Message = true, "RecordKMSFailed",
-				"what is sealed opens while its data key is in memory, new records are refused after three minutes: "+err.Error()
+				"sealed records can be opened while their data key is in memory, new records are refused after three minutes: "+
+					err.Error()
 		} else if bad := p.unreadable(); len(bad) > 0 {
 			s.Degraded, s.Reason = true, "UnreadableRecords"
 			s.Message = fmt.Sprintf("%d records cannot be read and are skipped, the first is %s: %s", len(bad), bad[0].Key,

@@ -14,10 +14,10 @@ import (
 	"github.com/windlass-dev/windlass/kit/topology"
 )
 
-// writeAgain is how soon a deny list that could not be written to disk is written again.
+// writeAgain is the pause before a failed write of the deny list to disk is repeated.
 const writeAgain = 10 * time.Second
 
-// followRevocations returns the part that follows the deny list; it does nothing in a process that has no way to it.
+// followRevocations returns the part that follows the deny list; it does nothing without the address of machine-api.
 func (p *Process) followRevocations() (Part, error) {
 	if p.cfg.Peers[topology.MachineAPI] == "" {
 		return func(context.Context) error { return nil }, nil
@@ -29,8 +29,8 @@ func (p *Process) followRevocations() (Part, error) {
 	return FollowRevocations(conn, p.Validity, p.Log)
 }
 
-// FollowRevocations returns a part that keeps the deny list of v as machine-api has it, by a connection to it. While
-// machine-api is away the last list stays in force.
+// FollowRevocations returns a part that keeps the deny list of v in sync with machine-api, over a connection to it.
+// While machine-api is unavailable the last list remains in force.
 func FollowRevocations(conn grpc.ClientConnInterface, v *identity.Validity, log *slog.Logger) (Part, error) {
 	list, err := informer.New[*machinev1.Revocation](conn, log)
 	if err != nil {
@@ -48,7 +48,7 @@ func FollowRevocations(conn grpc.ClientConnInterface, v *identity.Validity, log 
 	}, nil
 }
 
-// EnforceRevocations keeps the deny list of v as a cache has it until ctx ends.
+// EnforceRevocations keeps the deny list of v in sync with a cache until ctx ends.
 func EnforceRevocations(ctx context.Context, list *resource.Cache[*machinev1.Revocation], v *identity.Validity,
 	log *slog.Logger,
 ) error {

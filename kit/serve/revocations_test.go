@@ -19,7 +19,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/servetest"
 )
 
-// revoker is a machine-api that has nothing but revocations.
+// revoker is a machine-api that serves only revocations.
 type revoker struct {
 	machinev1.UnimplementedRevocationServiceServer
 	add chan *machinev1.Revocation

@@ -9,11 +9,11 @@ import (
 // Part is a long-lived part of a process: it runs until ctx ends, and returns nil then.
 type Part = func(ctx context.Context) error
 
-// errNoEtcd means that neither the settings nor the process's own files say where etcd is.
+// errNoEtcd means that neither the settings nor the process's own files have addresses of etcd.
 var errNoEtcd = errors.New("--etcd-endpoints is required at the first start")
 
-// Run opens the process that c describes, has build make its parts and register its gRPC services, and runs it until
-// ctx ends. It logs to stderr. A service that keeps records in etcd says so by needsEtcd.
+// Run opens the process that c describes, calls build to create its parts and register its gRPC services, and runs it
+// until ctx ends. It logs to stderr. needsEtcd is whether the service keeps records in etcd.
 func (c Config) Run(ctx context.Context, stderr io.Writer, needsEtcd bool, build func(*Process) ([]Part, error)) error {
 	log, err := c.Logger(stderr)
 	if err != nil {

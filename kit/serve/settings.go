@@ -31,7 +31,8 @@ func serverOptions(connectionAge time.Duration) []grpc.ServerOption {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingAllowed, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: dial.PingEvery, Timeout: dial.PingTimeout,
-			// Without a grace: new calls go to a new connection, with the client's newest certificate, and open streams live on.
+			// No grace period is set: new calls go to a new connection, with the client's newest certificate, and open streams
+			// continue.
 			MaxConnectionAge: connectionAge,
 		}),
 	}

@@ -12,7 +12,7 @@ import (
 
 var errStopping = errors.New("the service is stopping")
 
-// streams knows every open stream, to end them when the process stops: their clients come back to the next one.
+// streams tracks every open stream, to end them when the process stops, so that their clients reconnect.
 type streams struct {
 	mu       sync.Mutex
 	open     map[*stoppableStream]context.CancelCauseFunc
@@ -75,7 +75,7 @@ func (s *streams) end() {
 	}
 }
 
-// endWatches ends every watch that is open.
+// endWatches ends every open watch.
 func (s *streams) endWatches(why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/trace"
 )
 
-// Traces sends spans to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names. Nil means that there is none, and then
-// calls are not instrumented at all: even without a collector that costs 14 µs each.
+// Traces sends spans to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names. Nil means that there is none; then calls
+// are not instrumented, which would cost 14 µs each even without a collector.
 type Traces struct{ provider *sdktrace.TracerProvider }
 
 // OpenTraces returns the Traces of a service; nil if there is no collector. Close must be called.
@@ -42,7 +42,7 @@ func (t *Traces) options() []otelgrpc.Option {
 	}
 }
 
-// Server returns the options of a server whose calls are spans, inside the trace that the caller names if there is one.
+// Server returns the options of a server whose calls are spans, in the caller's trace if there is one.
 func (t *Traces) Server() []grpc.ServerOption {
 	if t == nil {
 		return nil
@@ -50,7 +50,7 @@ func (t *Traces) Server() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.StatsHandler(otelgrpc.NewServerHandler(t.options()...))}
 }
 
-// Client returns the options of a connection whose calls are spans, which the other side continues.
+// Client returns the options of a connection whose calls are spans, which the server continues.
 func (t *Traces) Client() []grpc.DialOption {
 	if t == nil {
 		return nil
@@ -58,8 +58,8 @@ func (t *Traces) Client() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithStatsHandler(otelgrpc.NewClientHandler(t.options()...))}
 }
 
-// Begin begins the span of an HTTP request, inside the trace that its header names if there is one. The context is that
-// of what is done for the request; end must be called once.
+// Begin begins the span of an HTTP request, in the trace of its header if there is one. spanned is the context for
+// handling the request; end must be called once.
 func (t *Traces) Begin(ctx context.Context, header http.Header, name string) (spanned context.Context, end func()) {
 	if t == nil {
 		return ctx, func() {}
@@ -70,7 +70,7 @@ func (t *Traces) Begin(ctx context.Context, header http.Header, name string) (sp
 	return ctx, func() { span.End() }
 }
 
-// Close sends what is left, for at most the grace of a stop: the collector may be gone.
+// Close sends the remaining spans, for at most two seconds: the collector may be unavailable.
 func (t *Traces) Close() error {
 	if t == nil {
 		return nil

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Names of the services that other code refers to. A name is also that of the service's folder below services/, its
-// certificate, its etcd user and its container.
+// Names of the services. A service's folder below services/, its certificate, its etcd user and its container have the
+// same name.
 const (
 	EtcdGuardian       = "etcd-guardian"
 	EvictionController = "eviction-controller"
@@ -25,15 +25,15 @@ const (
 
 // Authorities of a cluster, by the names of their files.
 const (
-	APIAuthority        = "windlass"    // of services, users and agents
-	EtcdClientAuthority = "etcd-client" // of etcd's clients; a certificate's common name is the etcd user
-	EtcdPeerAuthority   = "etcd-peer"   // of etcd's members among themselves
+	APIAuthority        = "windlass"    // for services, users and agents
+	EtcdClientAuthority = "etcd-client" // for etcd's clients; a certificate's common name is the etcd user
+	EtcdPeerAuthority   = "etcd-peer"   // for the connections between etcd's members
 )
 
 // Authorities returns the names of all authorities.
 func Authorities() []string { return []string{APIAuthority, EtcdClientAuthority, EtcdPeerAuthority} }
 
-// MetricsStep is what a service's metrics port is above its port.
+// MetricsStep is the difference between a service's metrics port and its port.
 const MetricsStep = 100
 
 // ElectionsPrefix is the prefix of all election keys in etcd.
@@ -54,31 +54,32 @@ const (
 // Service is the row of one service.
 type Service struct {
 	Name string
-	Port int // of gRPC, the same in every cluster: clusters differ in their addresses
+	Port int // for gRPC, the same in every cluster: clusters differ in their addresses
 
 	// Packages are the proto packages whose gRPC services it serves through the gateway. Services are single gRPC services
-	// that it serves through the gateway although their package is another's or nobody's; they take precedence.
+	// that it serves through the gateway although another service, or none, serves their package; they take precedence.
 	Packages []protoreflect.FullName
 	Services []protoreflect.FullName
-	// Released are those of Packages whose kinds the manifests of a release may be of.
+	// Released are those of Packages whose kinds the manifests of a release may contain.
 	Released []protoreflect.FullName
 
-	// Needs are the services whose addresses it must be given as --peer, or it does not start. It is ready without them.
+	// Needs are the services whose addresses it requires as --peer to start. It becomes ready without them.
 	Needs []string
-	// Calls are further services that it calls where it is given their addresses. Every service also calls machine-api,
-	// for the revocations, scheduler, for the stored roles, and update-orchestrator, to report its ClusterOperator.
+	// Calls are further services that it calls if it has their addresses. Every service also calls machine-api, for the
+	// revocations, scheduler, for the stored roles, and update-orchestrator, to report its ClusterOperator.
 	Calls []string
-	// CallsOwners and CallsAll say that it calls every service that has Packages, or every service, itself included.
+	// CallsOwners means that it calls every service that has Packages; CallsAll that it calls every service, itself
+	// included.
 	CallsOwners, CallsAll bool
 
 	Etcd     EtcdAccess
 	Operator string   // name of its ClusterOperator; empty means Name
-	Signs    []string // the authorities whose keys it has
+	Signs    []string // the authorities whose private keys it has
 	Seals    bool     // whether it seals records, by a key ring in its directory
 }
 
-// Services returns the services in the order in which the supervisor starts them: what etcd and the machines need comes
-// first. The caller may modify the result.
+// Services returns the services in the order in which the supervisor starts them: those that etcd and the machines need
+// are first. The caller may modify the result.
 func Services() []Service {
 	return []Service{
 		{
@@ -100,7 +101,7 @@ func Services() []Service {
 			Needs:    []string{EtcdGuardian, MachineAPI, Scheduler}, Etcd: OwnKeys,
 		},
 		{
-			// Of events every service has its own, and the gateway merges them.
+			// Every service stores its own events, and the gateway merges them.
 			Name: Gateway, Port: 6443, CallsOwners: true, Etcd: ReadElections,
 			Services: []protoreflect.FullName{"windlass.event.v1.EventService", "windlass.meta.v1.AccessService"},
 		},
@@ -108,8 +109,8 @@ func Services() []Service {
 			Name: HookBroker, Port: 7102, Packages: packages("hook"), Needs: []string{MachineAPI}, Etcd: OwnKeys,
 		},
 		{
-			// Roles are deleted with their namespaces, so the owner of namespaces has them. A release may not bring any: to sign
-			// a release is not the right to grant rights.
+			// Roles are deleted with their namespaces, so the owner of namespaces has them. A release may not contain any: the
+			// right to sign a release does not include the right to grant rights.
 			Name: Scheduler, Port: 7107, Packages: packages("scheduling", "rbac"), Released: packages("scheduling"),
 			Needs: []string{EvictionController}, Etcd: OwnKeys,
 		},
@@ -151,7 +152,7 @@ func Find(name string) (Service, bool) {
 	return Service{}, false
 }
 
-// Port returns the port of a service; 0 if there is no such service.
+// Port returns the port of a service; 0 if the service does not exist.
 func Port(name string) int {
 	s, _ := Find(name)
 	return s.Port
@@ -171,7 +172,7 @@ func (s Service) Peers() []string {
 }
 
 // Server returns the name of the service that serves a gRPC service through the gateway, or "" if it is not exposed.
-// windlass.provider.v1 is not: it is between machine-api and its provider alone.
+// windlass.provider.v1 is not: only machine-api and its provider use it.
 func Server(service protoreflect.FullName) string {
 	server := ""
 	for _, s := range Services() {
@@ -185,7 +186,7 @@ func Server(service protoreflect.FullName) string {
 	return server
 }
 
-// Operator returns the name of a service's ClusterOperator. A service without a row has one of its own name.
+// Operator returns the name of a service's ClusterOperator. For a service without a row it is the service's name.
 func Operator(service string) string {
 	if s, _ := Find(service); s.Operator != "" {
 		return s.Operator
