@@ -180,6 +180,9 @@ func TestThePlanIsWhatIsDone(t *testing.T) {
 		if len(after.GetActions()) > 0 || len(after.GetHeldBack()) != 1 || !after.GetWakeTime().AsTime().Equal(wake) {
 			t.Errorf("%s: the controller waits until %v, the plan is %v", name, wake, after)
 		}
+		if since := after.GetHeldBack()[0].GetSinceTime(); since == nil || since.AsTime().After(time.Now()) {
+			t.Errorf("%s: held back since %v", name, since)
+		}
 	}
 
 	planEvictions := func() *schedulingv1.PlanEvictionsResponse {

@@ -8,6 +8,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/object"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // Plan is the outcome of one decision; all plans of this service have this shape. The zero Plan means nothing to do.
@@ -101,7 +102,11 @@ func (p Plan) Steps() []*metav1.PlannedAction {
 func (p Plan) HeldBack() []*metav1.HeldBack {
 	var out []*metav1.HeldBack
 	for _, h := range p.Held {
-		out = append(out, &metav1.HeldBack{Action: h.Action, Object: h.Object, Reason: h.Reason, Unblock: h.Unblock})
+		back := &metav1.HeldBack{Action: h.Action, Object: h.Object, Reason: h.Reason, Unblock: h.Unblock}
+		if !h.Since.IsZero() {
+			back.SinceTime = timestamppb.New(h.Since)
+		}
+		out = append(out, back)
 	}
 	return out
 }

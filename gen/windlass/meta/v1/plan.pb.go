@@ -11,6 +11,7 @@ package metav1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -106,7 +107,9 @@ type HeldBack struct {
 	// What holds it back, in one sentence.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// What would release it, in one sentence; empty if no intervention is needed.
-	Unblock       string `protobuf:"bytes,4,opt,name=unblock,proto3" json:"unblock,omitempty"`
+	Unblock string `protobuf:"bytes,4,opt,name=unblock,proto3" json:"unblock,omitempty"`
+	// Since when it is held back; absent if unknown.
+	SinceTime     *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since_time,json=sinceTime,proto3" json:"since_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -169,11 +172,18 @@ func (x *HeldBack) GetUnblock() string {
 	return ""
 }
 
+func (x *HeldBack) GetSinceTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SinceTime
+	}
+	return nil
+}
+
 var File_windlass_meta_v1_plan_proto protoreflect.FileDescriptor
 
 const file_windlass_meta_v1_plan_proto_rawDesc = "" +
 	"\n" +
-	"\x1bwindlass/meta/v1/plan.proto\x12\x10windlass.meta.v1\x1a\x1bwindlass/meta/v1/meta.proto\"\xfe\x01\n" +
+	"\x1bwindlass/meta/v1/plan.proto\x12\x10windlass.meta.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\"\xfe\x01\n" +
 	"\rPlannedAction\x12\x16\n" +
 	"\x06action\x18\x01 \x01(\tR\x06action\x129\n" +
 	"\x06object\x18\x02 \x01(\v2!.windlass.meta.v1.ObjectReferenceR\x06object\x12\x16\n" +
@@ -181,12 +191,14 @@ const file_windlass_meta_v1_plan_proto_rawDesc = "" +
 	"\adetails\x18\x04 \x03(\v2,.windlass.meta.v1.PlannedAction.DetailsEntryR\adetails\x1a:\n" +
 	"\fDetailsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8f\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xca\x01\n" +
 	"\bHeldBack\x12\x16\n" +
 	"\x06action\x18\x01 \x01(\tR\x06action\x129\n" +
 	"\x06object\x18\x02 \x01(\v2!.windlass.meta.v1.ObjectReferenceR\x06object\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
-	"\aunblock\x18\x04 \x01(\tR\aunblockB\xc1\x01\n" +
+	"\aunblock\x18\x04 \x01(\tR\aunblock\x129\n" +
+	"\n" +
+	"since_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tsinceTimeB\xc1\x01\n" +
 	"\x14com.windlass.meta.v1B\tPlanProtoP\x01Z<github.com/windlass-dev/windlass/gen/windlass/meta/v1;metav1\xa2\x02\x03WMX\xaa\x02\x10Windlass.Meta.V1\xca\x02\x10Windlass\\Meta\\V1\xe2\x02\x1cWindlass\\Meta\\V1\\GPBMetadata\xea\x02\x12Windlass::Meta::V1b\x06proto3"
 
 var (
@@ -203,20 +215,22 @@ func file_windlass_meta_v1_plan_proto_rawDescGZIP() []byte {
 
 var file_windlass_meta_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_windlass_meta_v1_plan_proto_goTypes = []any{
-	(*PlannedAction)(nil),   // 0: windlass.meta.v1.PlannedAction
-	(*HeldBack)(nil),        // 1: windlass.meta.v1.HeldBack
-	nil,                     // 2: windlass.meta.v1.PlannedAction.DetailsEntry
-	(*ObjectReference)(nil), // 3: windlass.meta.v1.ObjectReference
+	(*PlannedAction)(nil),         // 0: windlass.meta.v1.PlannedAction
+	(*HeldBack)(nil),              // 1: windlass.meta.v1.HeldBack
+	nil,                           // 2: windlass.meta.v1.PlannedAction.DetailsEntry
+	(*ObjectReference)(nil),       // 3: windlass.meta.v1.ObjectReference
+	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
 }
 var file_windlass_meta_v1_plan_proto_depIdxs = []int32{
 	3, // 0: windlass.meta.v1.PlannedAction.object:type_name -> windlass.meta.v1.ObjectReference
 	2, // 1: windlass.meta.v1.PlannedAction.details:type_name -> windlass.meta.v1.PlannedAction.DetailsEntry
 	3, // 2: windlass.meta.v1.HeldBack.object:type_name -> windlass.meta.v1.ObjectReference
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	4, // 3: windlass.meta.v1.HeldBack.since_time:type_name -> google.protobuf.Timestamp
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_windlass_meta_v1_plan_proto_init() }

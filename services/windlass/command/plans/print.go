@@ -61,6 +61,9 @@ func (p *planText) end(held []*metav1.HeldBack, waitsFor string, wake *timestamp
 		for _, h := range held {
 			p.printf("  - %s\n     because %s\n", strings.TrimSpace(h.GetAction()+" "+printer.Reference(h.GetObject())),
 				h.GetReason())
+			if h.GetSinceTime() != nil {
+				p.printf("     for %s so far\n", max(0, time.Since(h.GetSinceTime().AsTime())).Round(time.Second))
+			}
 			if h.GetUnblock() != "" {
 				p.printf("     unblocked by: %s\n", h.GetUnblock())
 			}

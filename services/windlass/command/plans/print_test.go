@@ -3,12 +3,15 @@ package plans
 import (
 	"bytes"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 func TestPlansAreNumberedStepsAndWhatIsHeldBack(t *testing.T) {
@@ -44,12 +47,13 @@ func TestPlansAreNumberedStepsAndWhatIsHeldBack(t *testing.T) {
 					}},
 					HeldBack: []*metav1.HeldBack{{
 						Action: "DeleteMachine", Object: machine("a"), Reason: "its replacement is not ready",
-						Unblock: "machine/b becoming ready",
+						Unblock:   "machine/b becoming ready",
+						SinceTime: timestamppb.New(time.Date(1999, 12, 31, 23, 55, 0, 0, time.UTC)), // a bubble begins in 2000
 					}},
 				})
 			},
 			"  INDEX   FAILURE DOMAIN   MACHINES\n  0       <none>           a, b\n\n  1. CreateMachine machine/m-0\n     failureDomain: rack-a\n     because index 0 has none\n" +
-				"\nHeld back:\n  - DeleteMachine machine/a\n     because its replacement is not ready\n     unblocked by: machine/b becoming ready\n",
+				"\nHeld back:\n  - DeleteMachine machine/a\n     because its replacement is not ready\n     for 5m0s so far\n     unblocked by: machine/b becoming ready\n",
 		},
 		{"a quorum with nothing to do", func(p *planText) {
 			p.quorum(&etcdv1.PlanQuorumResponse{Phase: "Stable", WaitsFor: "member b to answer"})
@@ -61,11 +65,13 @@ func TestPlansAreNumberedStepsAndWhatIsHeldBack(t *testing.T) {
 		}, "refused\n* spec.x: not now\n"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			var out bytes.Buffer
-			tc.print(&planText{out: &out})
-			if diff := cmp.Diff(tc.want, out.String()); diff != "" {
-				t.Error(diff)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				var out bytes.Buffer
+				tc.print(&planText{out: &out})
+				if diff := cmp.Diff(tc.want, out.String()); diff != "" {
+					t.Error(diff)
+				}
+			})
 		})
 	}
 }
