@@ -217,7 +217,7 @@ func TestTextsThatAreNoDocumentsAreRefused(t *testing.T) {
 		wants
 	}{
 		{
-			"fields that nobody knows, all of them",
+			"all unknown fields",
 			machineSet("bad-a",
 				"replica: 0\ntemplate: {spec: {lifecycleHook: {}, taints: [{key: k, effect: NoSchedule, until: never}]}}"),
 			wants{codes.InvalidArgument, []string{

@@ -116,7 +116,7 @@ func TestTheDocumentsLoadAsTheyAre(t *testing.T) {
 // document is an example as a whole document.
 type document struct {
 	kind   string
-	text   []byte // YAML or JSON, as it stands in the documents if it is whole there
+	text   []byte // YAML or JSON, as in the documents if they have all of it
 	asJSON []byte
 }
 

@@ -54,14 +54,14 @@ func audited(t *testing.T, c *harness.Cluster, since time.Time, what string, is 
 func TestNobodyGetsInWithoutCredentials(t *testing.T) {
 	c := shared.Cluster(t)
 	began := time.Now().Add(-time.Millisecond)
-	if got := ofError(listMachines(t.Context(), c.Nobody())); got.Code != codes.Unauthenticated {
+	if got := ofError(listMachines(t.Context(), c.Anonymous())); got.Code != codes.Unauthenticated {
 		t.Errorf("gRPC: %s", got)
 	}
-	resp, err := c.Nobody().REST(t.Context(), http.MethodGet, "/v1/machines", "", nil)
+	resp, err := c.Anonymous().REST(t.Context(), http.MethodGet, "/v1/machines", "", nil)
 	if err != nil || resp.Code != http.StatusUnauthorized || ofResponse(t, resp).Code != codes.Unauthenticated {
 		t.Errorf("REST: %d %s %v", resp.Code, resp.Body, err)
 	}
-	cli, err := c.Nobody().CLI("", "get", "machines")
+	cli, err := c.Anonymous().CLI("", "get", "machines")
 	if err != nil || cli.Code != 1 {
 		t.Errorf("command line: %d %v\n%s", cli.Code, err, cli.Stderr)
 	}
@@ -74,13 +74,13 @@ func TestNobodyGetsInWithoutCredentials(t *testing.T) {
 func TestNobodyGetsInWithAWrongToken(t *testing.T) {
 	c := shared.Cluster(t)
 	began := time.Now().Add(-time.Millisecond)
-	const made = "Bearer made-up-by-somebody"
-	resp, err := c.Nobody().REST(t.Context(), http.MethodGet, "/v1/machines", "", nil, "Authorization", made)
+	const made = "Bearer made-up"
+	resp, err := c.Anonymous().REST(t.Context(), http.MethodGet, "/v1/machines", "", nil, "Authorization", made)
 	if err != nil || resp.Code != http.StatusUnauthorized || ofResponse(t, resp).Code != codes.Unauthenticated {
 		t.Errorf("REST: %d %s %v", resp.Code, resp.Body, err)
 	}
 	if got := ofError(listMachines(metadata.AppendToOutgoingContext(t.Context(), "authorization", made),
-		c.Nobody())); got.Code != codes.Unauthenticated {
+		c.Anonymous())); got.Code != codes.Unauthenticated {
 		t.Errorf("gRPC: %s", got)
 	}
 	audited(t, c, began, "a wrong token", func(r audit.Record) bool {
@@ -112,7 +112,7 @@ func TestForgedIdentitiesAreWorthNothing(t *testing.T) {
 
 	t.Run("at the gateway, over gRPC", func(t *testing.T) {
 		began := time.Now().Add(-time.Millisecond)
-		if got := ofError(listMachines(forged, c.Nobody())); got.Code != codes.Unauthenticated &&
+		if got := ofError(listMachines(forged, c.Anonymous())); got.Code != codes.Unauthenticated &&
 			got.Code != codes.PermissionDenied {
 			t.Errorf("without a certificate: %s", got)
 		}
@@ -132,7 +132,7 @@ func TestForgedIdentitiesAreWorthNothing(t *testing.T) {
 			if err != nil || resp.Code != http.StatusForbidden && resp.Code != http.StatusUnauthorized {
 				t.Errorf("with a certificate that may nothing: %d %s %v", resp.Code, resp.Body, err)
 			}
-			resp, err = c.Nobody().REST(t.Context(), http.MethodGet, "/v1/machines", "", nil, headers...)
+			resp, err = c.Anonymous().REST(t.Context(), http.MethodGet, "/v1/machines", "", nil, headers...)
 			if err != nil || resp.Code != http.StatusUnauthorized {
 				t.Errorf("without a certificate: %d %s %v", resp.Code, resp.Body, err)
 			}
@@ -188,7 +188,7 @@ func TestAUsedJoinTokenIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, token := range []string{boot.Token, "made.up.token", strings.Replace(boot.Token, ".", ".00", 1)} {
-		_, err = machinev1.NewJoinServiceClient(c.Nobody().Conn()).Join(t.Context(), &machinev1.JoinRequest{
+		_, err = machinev1.NewJoinServiceClient(c.Anonymous().Conn()).Join(t.Context(), &machinev1.JoinRequest{
 			Token: token, AgentRequest: certificateRequest(t),
 		})
 		if got := ofError(err); got.Code != codes.PermissionDenied && got.Code != codes.Unauthenticated {

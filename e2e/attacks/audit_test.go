@@ -65,18 +65,18 @@ func TestRefusalsDoNotEmptyTheAuditLog(t *testing.T) {
 	const callers = 16
 	var wg sync.WaitGroup
 	for range callers {
-		nobody := machinev1.NewMachineServiceClient(c.Nobody().Conn())
+		anonymous := machinev1.NewMachineServiceClient(c.Anonymous().Conn())
 		wg.Go(func() {
 			long := metadata.AppendToOutgoingContext(t.Context(), "x-request-id", strings.Repeat("x", 64), "authorization",
 				"Bearer "+strings.Repeat("y", 8000))
 			for range calls / callers {
-				_, err := nobody.GetMachine(long, &machinev1.GetMachineRequest{
+				_, err := anonymous.GetMachine(long, &machinev1.GetMachineRequest{
 					Namespace: strings.Repeat("n", 4000),
 					Name:      strings.Repeat("m", 4000),
 				})
 				if code := status.Code(err); code != codes.Unauthenticated && code != codes.ResourceExhausted &&
 					code != codes.Unavailable {
-					t.Errorf("GetMachine of nobody = %v", err)
+					t.Errorf("GetMachine without credentials = %v", err)
 					return
 				}
 			}

@@ -50,9 +50,9 @@ func TestRapidResetEndsTheConnection(t *testing.T) {
 		grpc      bool
 	}{
 		"gRPC lane":                      {c.As("alice"), []string{"h2"}, "/windlass.node.v1.NodeService/ListNodes", true},
-		"gRPC lane, without credentials": {c.Nobody(), []string{"h2"}, "/windlass.node.v1.NodeService/ListNodes", true},
+		"gRPC lane, without credentials": {c.Anonymous(), []string{"h2"}, "/windlass.node.v1.NodeService/ListNodes", true},
 		"HTTP lane":                      {c.As("alice"), []string{"h2", "http/1.1"}, "/v1/nodes", false},
-		"HTTP lane, without credentials": {c.Nobody(), []string{"h2", "http/1.1"}, "/v1/nodes", false},
+		"HTTP lane, without credentials": {c.Anonymous(), []string{"h2", "http/1.1"}, "/v1/nodes", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bounded(t, c, 64<<20, func() {

@@ -78,7 +78,8 @@ func TestBearerTokensExpire(t *testing.T) {
 	token := strings.TrimSpace(c.MustCLI("auth", "issue", "--user", "tom", "--group", "windlass:viewers", "--token",
 		"--for", "1h"))
 	ask := func(token string) int {
-		resp, err := c.Nobody().REST(t.Context(), http.MethodGet, "/v1/machines", "", nil, "Authorization", "Bearer "+token)
+		resp, err := c.Anonymous().REST(t.Context(), http.MethodGet, "/v1/machines", "", nil, "Authorization",
+			"Bearer "+token)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -116,7 +116,7 @@ func (raw) Name() string                  { return "proto" }
 func TestABombOfGzipIsNotUnpacked(t *testing.T) {
 	c := shared.Cluster(t)
 	bounded(t, c, hostileMemory, func() {
-		for _, conn := range []*grpc.ClientConn{c.Conn(), c.Nobody().Conn()} {
+		for _, conn := range []*grpc.ClientConn{c.Conn(), c.Anonymous().Conn()} {
 			err := conn.Invoke(context.Background(), "/windlass.node.v1.NodeService/CreateNode", make([]byte, 256<<20),
 				new([]byte),
 				grpc.ForceCodec(raw{}), grpc.UseCompressor("gzip"),

@@ -215,7 +215,7 @@ func TestNobodyStandsInForTheGateway(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		heard := make(chan bool, 100)
+		received := make(chan bool, 100)
 		go func() {
 			for {
 				conn, err := listener.Accept()
@@ -223,7 +223,7 @@ func TestNobodyStandsInForTheGateway(t *testing.T) {
 					return
 				}
 				n, _ := conn.Read(make([]byte, 1))
-				heard <- n > 0
+				received <- n > 0
 				conn.Close()
 			}
 		}()
@@ -233,7 +233,7 @@ func TestNobodyStandsInForTheGateway(t *testing.T) {
 			t.Errorf("%s: the command line took it for the gateway: %s", name, r.Stdout)
 		}
 		select {
-		case sent := <-heard:
+		case sent := <-received:
 			if sent {
 				t.Errorf("%s: the command line sent something", name)
 			}

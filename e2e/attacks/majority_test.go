@@ -100,7 +100,7 @@ func TestALostMajorityIsSaidAtOnce(t *testing.T) {
 		for _, n := range list.GetItems() {
 			for _, cond := range n.GetStatus().GetConditions() {
 				if cond.GetType() == "Ready" && cond.GetStatus() != "True" {
-					t.Fatalf("node %s: Ready is %s: its heartbeats were not heard", n.GetMetadata().GetName(), cond.GetStatus())
+					t.Fatalf("node %s: Ready is %s: its heartbeats were not received", n.GetMetadata().GetName(), cond.GetStatus())
 				}
 			}
 		}

@@ -53,10 +53,11 @@ func TestMetricsNeedTheRightToReadThem(t *testing.T) {
 			t.Errorf("%s: the certificate for Prometheus: %d %.300s", program, code, body)
 		}
 		for who, caller := range map[string]*harness.Caller{
-			"nobody": c.Nobody(), "an editor": c.As("eve", "windlass:editors"), "a viewer": c.As("vic", "windlass:viewers"),
+			"anonymous": c.Anonymous(), "an editor": c.As("eve", "windlass:editors"),
+			"a viewer": c.As("vic", "windlass:viewers"),
 		} {
 			want := http.StatusForbidden
-			if who == "nobody" {
+			if who == "anonymous" {
 				want = http.StatusUnauthorized
 			}
 			if code, body := scrape(t, caller, address, ""); code != want || strings.Contains(body, "go_goroutines") {
@@ -94,11 +95,11 @@ func TestMetricsNeedTheRightToReadThem(t *testing.T) {
 	bad := strings.TrimSpace(c.MustCLI("auth", "issue", "--user", "ed", "--group", "windlass:editors", "--token", "--for",
 		"1h"))
 	until(t, "the gateway knows the tokens", func() bool {
-		code, _ := scrape(t, c.Nobody(), gateway, good)
+		code, _ := scrape(t, c.Anonymous(), gateway, good)
 		return code == http.StatusOK
 	})
 	for token, want := range map[string]int{bad: http.StatusForbidden, "made-up": http.StatusUnauthorized} {
-		if code, body := scrape(t, c.Nobody(), gateway, token); code != want {
+		if code, body := scrape(t, c.Anonymous(), gateway, token); code != want {
 			t.Errorf("a token that may not: %d %.300s", code, body)
 		}
 	}

@@ -172,7 +172,7 @@ func TestTheEtcdAuthoritiesAreRotated(t *testing.T) {
 		t.Fatalf("the former authority's certificate before the rotation: %v", err)
 	}
 
-	// Killed while members start again, it has two authorities trusted; nothing else of etcd's is rotated meanwhile.
+	// Killed while members start again, it has two authorities trusted; nothing else of etcd's is rotated until then.
 	for _, after := range []time.Duration{100 * time.Millisecond, 700 * time.Millisecond} {
 		c.Interrupt(after, "auth", "rotate", "etcd-client", "--prepare")
 	}

@@ -83,7 +83,7 @@ func TestAliasDocumentsAreRefused(t *testing.T) {
 			codes  []int
 		}{
 			// Without credentials YAML is not read at all.
-			"anonymous":     {c.Nobody(), joinPath, []int{http.StatusUnsupportedMediaType, http.StatusRequestEntityTooLarge}},
+			"anonymous":     {c.Anonymous(), joinPath, []int{http.StatusUnsupportedMediaType, http.StatusRequestEntityTooLarge}},
 			"administrator": {c.Admin(), "/v1/nodes", []int{http.StatusBadRequest}},
 		} {
 			t.Run(fmt.Sprintf("%s, %d KiB", name, size>>10), func(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package compose brings compose.yaml up, each program in a container of its own, and tells on it what of the tour can
-// be told of a cluster elsewhere.
+// Package compose brings compose.yaml up, each program in a container of its own, and runs the steps of the tour
+// that need no processes of the same host.
 package compose
 
 import (
@@ -32,8 +32,8 @@ func TestTheTourIsToldOfAClusterInContainers(t *testing.T) {
 	s := newStack(t)
 	t.Logf("container test: runs, with image %s", s.settings["WINDLASS_IMAGE"])
 	began := time.Now()
-	told := s.up()
-	t.Logf("up after %.0f s:\n%s", time.Since(began).Seconds(), told)
+	printed := s.up()
+	t.Logf("up after %.0f s:\n%s", time.Since(began).Seconds(), printed)
 	s.tour(tourSteps)
 	s.podsHaveUsers()
 	s.healthy(healthPatience)
@@ -167,7 +167,7 @@ func (s *stack) awaitVoters(want int) {
 	s.Fatalf("not %d healthy voters after %s:\n%s", want, healthPatience, said)
 }
 
-// tour tells steps of the tour on the stack.
+// tour runs steps of the tour on the stack.
 func (s *stack) tour(steps string) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), tourPatience)

@@ -120,7 +120,7 @@ func copyFile(to, from string) error {
 	return out.Close()
 }
 
-// freePort returns a port of localhost that nobody listens on.
+// freePort returns a port of localhost that is not in use.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -43,7 +43,7 @@ func newStack(t *testing.T) *stack {
 	e := engine(t)
 	name := fmt.Sprintf("windlass-test-%d", os.Getpid())
 	admin := t.TempDir()
-	if err := os.Chmod(admin, 0o777); err != nil { // the containers' root, without a capability, is anybody here
+	if err := os.Chmod(admin, 0o777); err != nil { // the containers' root, without capabilities, is another user here
 		t.Fatal(err)
 	}
 	s := &stack{T: t, engine: e, name: name, settings: map[string]string{
@@ -61,7 +61,7 @@ func newStack(t *testing.T) *stack {
 	return s
 }
 
-// load reads compose.yaml anew: what was known of the containers is of those that ran before.
+// load reads compose.yaml again: what is known of the containers is about those that ran before.
 func (s *stack) load() {
 	s.Helper()
 	c, err := compose.NewDockerComposeWith(compose.StackIdentifier(s.name),
@@ -73,7 +73,7 @@ func (s *stack) load() {
 	c.WithEnv(s.settings)
 }
 
-// up starts the stack and waits until the cluster has what it begins with; it returns what was told of that.
+// up starts the stack and waits until the cluster has what it begins with; it returns what was printed.
 func (s *stack) up() string {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), upPatience)

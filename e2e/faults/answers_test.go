@@ -151,7 +151,7 @@ func (g *comers) note(list *[]string, text string) {
 	*list = append(*list, text)
 }
 
-// check stops them. None whose deletion was acknowledged may be there; the history tells whether one came back in
+// check stops them. None whose deletion was acknowledged may be there; the history shows whether one came back in
 // between.
 func (g *comers) check(t *testing.T) {
 	t.Helper()

@@ -73,7 +73,7 @@ func (p *passage) follow(moments ...moment) {
 	}
 }
 
-// after returns the steps that are not recorded yet: a look at them sees what comes from now on.
+// after returns the steps that are not recorded yet: it shows what comes from now on.
 func (p *passage) after() func([]harness.Step) []harness.Step {
 	had := int64(0)
 	for _, s := range p.r.Steps() {
@@ -88,7 +88,7 @@ func (p *passage) after() func([]harness.Step) []harness.Step {
 	}
 }
 
-// ask asks until there is an answer: somebody may just be dead.
+// ask asks until there is an answer: a program may be dead at the moment.
 func (p *passage) ask(what string, call func(context.Context) error) {
 	p.t.Helper()
 	p.c.Wait(patience, what, func(ctx context.Context) (bool, string, error) {
@@ -212,7 +212,7 @@ func rollOut(p *passage) {
 	rolledOut(p.t, p.c, "worker", before)
 }
 
-// changing reports whether a node shall change, and keeps the first one.
+// changing reports whether a node must change, and keeps the first one.
 func (p *passage) changing(steps []harness.Step) bool {
 	for _, s := range steps {
 		n, ok := s.Object.(*nodev1.Node)
@@ -225,7 +225,7 @@ func (p *passage) changing(steps []harness.Step) bool {
 	return false
 }
 
-// target returns the configuration that a pool's nodes shall have.
+// target returns the desired configuration of a pool's nodes.
 func target(t *testing.T, c *harness.Cluster, pool string) string {
 	t.Helper()
 	var name string
@@ -300,7 +300,7 @@ func update(p *passage) {
 	image := newRelease(p.t, p.c, next, have.GetStatus().GetDesired().GetVersion())
 	master, worker := target(p.t, p.c, "master"), target(p.t, p.c, "worker")
 	fresh := p.after()
-	p.ask("the wish for the update to be accepted", func(context.Context) error {
+	p.ask("the desired update to be accepted", func(context.Context) error {
 		r, err := p.c.Admin().CLI("", "adm", "upgrade", "--to-image", image, "--allow-explicit-upgrade")
 		if err == nil && r.Code != 0 {
 			err = fmt.Errorf("%s", r.Stderr)
@@ -357,7 +357,7 @@ func following(t *testing.T, v string) string {
 	return fmt.Sprintf("%d.%d.0", major, minor+1)
 }
 
-// newRelease makes the example's second release anew under another version, among the cluster's own, and returns its
+// newRelease makes the example's second release again under another version, among the cluster's own, and returns its
 // image.
 func newRelease(t *testing.T, c *harness.Cluster, version, previous string) string {
 	t.Helper()
@@ -438,7 +438,7 @@ func run(c *harness.Cluster, args ...string) error {
 	return err
 }
 
-// guests are three pods on a node: one bears a taint for a while, one for ever, one not at all.
+// guests are three pods on a node: one tolerates a taint for a while, one permanently, one not at all.
 func guests(node, key string, seconds int) string {
 	pod := func(name, tolerations string) string {
 		return `---

@@ -137,7 +137,7 @@ func victim(t *testing.T, c *harness.Cluster, n int) string {
 	return ""
 }
 
-// reviver runs `windlass up` beside a replacement: nobody else starts the supervisor again.
+// reviver runs `windlass up` beside a replacement: nothing else starts the supervisor again.
 type reviver struct {
 	c    *harness.Cluster
 	done sync.WaitGroup

@@ -55,7 +55,7 @@ func TestFaultsAReplacementMachineThatNeverBoots(t *testing.T) {
 	c := shared.Cluster(t)
 	c.Settle(patience)
 	writers, prober := c.Write(), c.Probe()
-	// OnDelete: the others shall not be replaced because of the template.
+	// OnDelete: the others must not be replaced because of the template.
 	template(t, c, "OnDelete", `"Never"`)
 	masters := c.MustMachines("master")
 	old := masters[0].GetMetadata().GetName()
@@ -83,7 +83,7 @@ func TestFaultsAReplacementMachineThatNeverBoots(t *testing.T) {
 	if err != nil || !strings.Contains(q.GetWaitsFor(), broken) {
 		t.Errorf("the quorum waits for %q, which does not name %s (%v)", q.GetWaitsFor(), broken, err)
 	}
-	// Whoever is in charge corrects the template; the machine that was made by the wrong one never joined, so it is no
+	// A user corrects the template; the machine that was made by the wrong one never joined, so it is no
 	// loss.
 	template(t, c, "RollingUpdate", "null")
 	c.Wait(patience, broken+" to go, and "+old+" to be replaced", func(ctx context.Context) (bool, string, error) {
@@ -229,7 +229,7 @@ func TestFaultsAHookOwnerThatDiesAfterItsClaim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Nothing more is heard of this owner. While its claim stands, the machine stands.
+	// This owner does not answer any more. While its claim exists, the machine stays.
 	c.Hold(time.Until(claimed.GetStatus().GetClaimExpiryTime().AsTime())-200*time.Millisecond, "the machine waits",
 		func(ctx context.Context) (string, error) {
 			m, err := c.Machine(ctx, worker)

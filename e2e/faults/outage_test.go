@@ -37,15 +37,15 @@ func TestFaultsAPauseOfTheWholeCluster(t *testing.T) {
 	}) {
 		t.Error("no pod runs that could be evicted")
 	}
-	if len(told(t, c, time.Time{})) == 0 {
-		t.Error("nothing is told of how the cluster was made, so silence later would mean nothing")
+	if len(reported(t, c, time.Time{})) == 0 {
+		t.Error("no event reports how the cluster was made, so silence later would mean nothing")
 	}
 	began := time.Now()
 	if err := c.PauseAll(); err != nil {
 		t.Fatal(err)
 	}
-	// What stands still takes nothing from another cluster meanwhile.
-	t.Run("meanwhile the certificates of another cluster run out", certificatesRunOut)
+	// A paused cluster takes nothing from another one.
+	t.Run("the certificates of another cluster expire", certificatesRunOut)
 	timer := time.NewTimer(time.Until(began.Add(pauseFor)))
 	<-timer.C
 	asleep, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -58,17 +58,17 @@ func TestFaultsAPauseOfTheWholeCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Settle(patience)
-	t.Logf("whole again %s after a pause of %s", time.Since(awake).Round(10*time.Millisecond),
+	t.Logf("healthy again %s after a pause of %s", time.Since(awake).Round(10*time.Millisecond),
 		awake.Sub(began).Round(time.Second))
 	c.Hold(10*time.Second, "nothing is replaced, deleted, drained, evicted or restarted",
 		func(ctx context.Context) (string, error) { return differs(ctx, c, before) })
-	for _, e := range told(t, c, awake) {
+	for _, e := range reported(t, c, awake) {
 		t.Error(e)
 	}
 }
 
-// told returns the events since then that tell of a machine that goes or of a node that is given up.
-func told(t *testing.T, c *harness.Cluster, since time.Time) []string {
+// reported returns the events since then about a machine that is deleted or a node that is given up.
+func reported(t *testing.T, c *harness.Cluster, since time.Time) []string {
 	t.Helper()
 	var out []string
 	list, err := c.Events(t.Context())

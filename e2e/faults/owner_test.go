@@ -22,7 +22,7 @@ const (
 )
 
 // owner answers for hooks as a program of a user would: it claims each task that it is shown, works, and completes it.
-// What breaks off it takes up again.
+// It resumes what was interrupted.
 type owner struct {
 	tasks hookv1.HookTaskServiceClient
 	work  time.Duration

@@ -104,7 +104,7 @@ func sendHome(t *testing.T, c *harness.Cluster) {
 	})
 }
 
-// restarts tells how often each pod's containers were started again, by the pod's name and uid.
+// restarts returns how often each pod's containers were started again, by the pod's name and uid.
 func restarts(pods []*schedulingv1.Pod) map[string]int {
 	out := map[string]int{}
 	for _, p := range pods {

@@ -26,7 +26,7 @@ func TestFaultsTheProberSeesTwoVotersDown(t *testing.T) {
 	for _, m := range masters[:2] {
 		signalBehindTheBack(t, c, harness.Member(m.GetMetadata().GetName()), unix.SIGSTOP)
 	}
-	c.Wait(20*time.Second, "a look at the broken quorum", func(ctx context.Context) (bool, string, error) {
+	c.Wait(20*time.Second, "an observation of the broken quorum", func(ctx context.Context) (bool, string, error) {
 		return prober.Seen() > 0, "", nil
 	})
 	if err := c.ContinueAll(); err != nil {
@@ -41,7 +41,7 @@ func TestFaultsTheProberSeesTwoVotersDown(t *testing.T) {
 	c.Settle(patience)
 }
 
-// signalBehindTheBack signals a process without the prober being told that it is the test's doing.
+// signalBehindTheBack signals a process without the prober's knowledge that the test did it.
 func signalBehindTheBack(t *testing.T, c *harness.Cluster, name string, sig unix.Signal) {
 	t.Helper()
 	list, err := c.Processes()

@@ -162,12 +162,12 @@ func TestFaultsBadReleasesAreRefused(t *testing.T) {
 	} {
 		t.Run(bad.name, func(t *testing.T) {
 			c := shared.Cluster(t)
-			wish := bad.image(t)
-			c.MustCLI("adm", "upgrade", "--to-image", wish, "--allow-explicit-upgrade")
+			image := bad.image(t)
+			c.MustCLI("adm", "upgrade", "--to-image", image, "--allow-explicit-upgrade")
 			c.Wait(patience, "the release to be refused", func(ctx context.Context) (bool, string, error) {
 				v, err := c.Version(ctx)
 				is, text := harness.Condition(v.GetStatus().GetConditions(), "ReleaseAccepted")
-				return is == "False" && strings.Contains(text, digestOf(wish)) && strings.Contains(text, bad.why), text, err
+				return is == "False" && strings.Contains(text, digestOf(image)) && strings.Contains(text, bad.why), text, err
 			})
 			now := version(t, c)
 			if !proto.Equal(now.GetStatus().GetDesired(), before.GetStatus().GetDesired()) ||
@@ -177,10 +177,10 @@ func TestFaultsBadReleasesAreRefused(t *testing.T) {
 					before.GetStatus().GetHistory())
 			}
 			if got := []string{target(t, c, "master"), target(t, c, "worker")}; !slices.Equal(got, pools) {
-				t.Errorf("the pools shall have %v, they had %v", got, pools)
+				t.Errorf("the pools must have %v, they had %v", got, pools)
 			}
 			c.MustCLI("adm", "upgrade", "--clear")
-			c.Wait(patience, "the wish to be forgotten", func(ctx context.Context) (bool, string, error) {
+			c.Wait(patience, "the desired update to be dropped", func(ctx context.Context) (bool, string, error) {
 				v, err := c.Version(ctx)
 				is, text := harness.Condition(v.GetStatus().GetConditions(), "ReleaseAccepted")
 				return is != "False" && v.GetStatus().GetObservedGeneration() == v.GetMetadata().GetGeneration(), text, err

@@ -58,7 +58,7 @@ func strikeDown(t *testing.T, c *harness.Cluster, k course, list []strike) time.
 	c.SettleAll(patience)
 	for _, s := range list {
 		if s.program != theAgent {
-			process(t, c, s.program) // a wrong name would kill nobody
+			process(t, c, s.program) // a wrong name would kill no program
 		}
 	}
 	prober, record := c.Probe(), c.Record()

@@ -12,9 +12,9 @@ import (
 // envArtifacts names a directory to keep the logs of failed tests in.
 const envArtifacts = "WINDLASS_ARTIFACTS"
 
-// tell prints what a failed test left: what the cluster says of itself, what runs, and the end of each log. With
+// printState prints what a failed test left: what the cluster says of itself, what runs, and the end of each log. With
 // $WINDLASS_ARTIFACTS set, the whole logs are kept there.
-func (c *Cluster) tell() {
+func (c *Cluster) printState() {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 	defer cancel()
 	for _, args := range [][]string{{"status"}, {"get", "machines", "-o", "wide"}, {"quorum"}} {

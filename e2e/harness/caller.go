@@ -23,10 +23,10 @@ import (
 // callPatience is for one call of any kind, a slow host included.
 const callPatience = 30 * time.Second
 
-// Caller is somebody who calls the cluster, by gRPC, REST, the command line or grpcurl.
+// Caller is a user or program that calls the cluster, by gRPC, REST, the command line or grpcurl.
 type Caller struct {
 	site  *site
-	files identity.Files // Cert is empty for somebody without a certificate
+	files identity.Files // Cert is empty for a caller without a certificate
 	conn  *grpc.ClientConn
 	http  *http.Client
 }
@@ -87,7 +87,7 @@ func (c *Cluster) With(cert, key, ca string) *Caller {
 	})
 }
 
-// Stranger is somebody who calls himself an administrator by a certificate of another authority.
+// Stranger is a caller with a certificate of another authority, which names an administrator.
 func (c *Cluster) Stranger() *Caller {
 	c.t.Helper()
 	return c.known("stranger", func() (identity.Files, error) {
@@ -101,10 +101,10 @@ func (c *Cluster) Stranger() *Caller {
 	})
 }
 
-// Nobody is somebody without a certificate.
-func (c *Cluster) Nobody() *Caller {
+// Anonymous is a caller without a certificate.
+func (c *Cluster) Anonymous() *Caller {
 	c.t.Helper()
-	return c.known("nobody", func() (identity.Files, error) {
+	return c.known("anonymous", func() (identity.Files, error) {
 		return identity.Files{CA: c.Dir("admin", "ca.crt")}, nil
 	})
 }

@@ -1,5 +1,5 @@
 // Package harness runs whole clusters for tests: real processes of the real executable, real etcd members, real TLS. It
-// looks at a cluster from outside, by its public addresses, its etcd members and its processes; nothing of a service is
+// observes a cluster from outside, by its public addresses, its etcd members and its processes; nothing of a service is
 // linked into it.
 //
 // It is Linux only, as the local provider is.
@@ -39,7 +39,7 @@ type Cluster struct {
 	t testing.TB
 }
 
-// site is a cluster, whichever test looks at it.
+// site is a cluster, whichever test uses it.
 type site struct {
 	bin    string
 	home   string // WINDLASS_HOME
@@ -54,7 +54,7 @@ type site struct {
 	callers map[string]*Caller
 	stopped map[string]time.Time // members that a test killed or paused, and when
 	closers []io.Closer
-	broken  string // the test after which it did not become whole again
+	broken  string // the test after which it did not recover
 }
 
 // Up starts a cluster of the test's own with `windlass up` and the given flags, and removes it when the test ends. One
@@ -92,7 +92,7 @@ func Second(t testing.TB, flags ...string) *Cluster {
 	return view(t, s, out, err)
 }
 
-// view shows a site to a test, and has everything told about it if the test fails.
+// view shows a site to a test, and has its state printed if the test fails.
 func view(t testing.TB, s *site, out string, err error) *Cluster {
 	t.Helper()
 	if s == nil {
@@ -101,7 +101,7 @@ func view(t testing.TB, s *site, out string, err error) *Cluster {
 	c := &Cluster{site: s, t: t}
 	t.Cleanup(func() {
 		if t.Failed() {
-			c.tell()
+			c.printState()
 		}
 	})
 	if err != nil {
@@ -248,7 +248,7 @@ func (s *site) close() error {
 		c.Close()
 	}
 	s.mu.Unlock()
-	err := s.ContinueAll() // whoever is paused does not hear that it shall end
+	err := s.ContinueAll() // a paused process does not receive the signal to end
 	ctx, cancel := context.WithTimeout(context.Background(), downPatience)
 	defer cancel()
 	if out, downErr := s.command(ctx, "down", "--purge").CombinedOutput(); downErr != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 )
 
-// Members looks at etcd past Windlass, each member by itself. Its methods may be called concurrently.
+// Members reads etcd past Windlass, each member by itself. Its methods may be called concurrently.
 type Members struct {
 	site *site
 	tls  *tls.Config

@@ -60,7 +60,7 @@ func (c *Cluster) Quorum(ctx context.Context) (*etcdv1.Quorum, error) {
 	return etcdv1.NewQuorumServiceClient(c.Conn()).GetQuorum(ctx, &etcdv1.GetQuorumRequest{})
 }
 
-// Events returns all events, whoever tells of them.
+// Events returns all events of all services.
 func (c *Cluster) Events(ctx context.Context) ([]*eventv1.Event, error) {
 	list, err := eventv1.NewEventServiceClient(c.Conn()).ListEvents(ctx, &eventv1.ListEventsRequest{})
 	return list.GetItems(), err
@@ -77,9 +77,9 @@ func (c *Cluster) DeleteMachine(name string) {
 	})
 }
 
-// Settle waits until the cluster is whole: as many machines as wanted, all Running and none being deleted, their nodes
-// Ready and schedulable, a healthy voter on each control-plane machine, and nobody who holds the disruption permit. A
-// shared cluster that does not become whole is given up: the tests after this one fail at once.
+// Settle waits until the cluster is settled: as many machines as wanted, all Running and none being deleted, their
+// nodes Ready and schedulable, a healthy voter on each control-plane machine, and a free disruption permit. A shared
+// cluster that does not become whole is given up: the tests after this one fail at once.
 func (c *Cluster) Settle(patience time.Duration) {
 	c.t.Helper()
 	saw, ok := await(context.Background(), patience, func(ctx context.Context) (bool, string, error) {
@@ -94,7 +94,7 @@ func (c *Cluster) Settle(patience time.Duration) {
 	}
 }
 
-// missing says what keeps the cluster from being whole.
+// missing returns what keeps the cluster from being settled.
 func (c *Cluster) missing(ctx context.Context) ([]string, error) {
 	machines, err := c.Machines(ctx, "")
 	if err != nil {

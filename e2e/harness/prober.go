@@ -158,7 +158,7 @@ func (p *Prober) probe(ctx context.Context) {
 	if now := newest(lists); now != nil && !at.Before(p.last) {
 		p.list = now
 		p.keep(now)
-	} // else no majority answered, so nobody can have changed it
+	} // else no majority answered, so no client can have changed it
 	s := Sample{At: at}
 	for i, e := range before {
 		if gone(e, p.list) || e.GetIsLearner() {
@@ -259,7 +259,7 @@ func (p *Prober) count(s *Sample, e *etcdserverpb.Member, err error) {
 	}
 }
 
-// closed reports whether nobody listens at the member's address.
+// closed reports whether the member's port is closed.
 func closed(err error) bool {
 	return status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "connection refused")
 }
@@ -297,7 +297,7 @@ func (p *Prober) judge(s Sample) {
 	}
 }
 
-// urlsOfQuorum returns the members' client addresses as the guardian tells them.
+// urlsOfQuorum returns the members' client addresses as the guardian reports them.
 func urlsOfQuorum(q *etcdv1.Quorum) []string {
 	urls := map[string]bool{}
 	for _, u := range q.GetEndpoints() {

@@ -41,7 +41,7 @@ func Containers(list []Process, machine string) []Process {
 type Process struct {
 	Name   string
 	PID    int
-	RunDir string // of whoever supervises it; empty for the supervisor
+	RunDir string // of the program that supervises it; empty for the supervisor
 }
 
 // String is for the texts of failures.
@@ -68,7 +68,7 @@ func (s *site) Processes() ([]Process, error) {
 	return out, nil
 }
 
-// processOf looks at one process. Whoever only inherited a marker does not lead a session.
+// processOf reads one process. One that only inherited a marker does not lead a session.
 func (s *site) processOf(pid int) (Process, bool) {
 	if session, err := unix.Getsid(pid); err != nil || session != pid {
 		return Process{}, false
@@ -163,7 +163,7 @@ func (s *site) excuse(machine string) {
 	s.stopped[machine] = time.Now()
 }
 
-// PauseAll stops every process of the cluster, whoever starts others first, and those that were started meanwhile.
+// PauseAll stops every process of the cluster, supervisors first, and those that were started in the meantime.
 func (s *site) PauseAll() error {
 	paused := map[int]bool{}
 	for {

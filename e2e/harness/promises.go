@@ -31,8 +31,8 @@ type Promise struct {
 }
 
 // Check ends a record and fails the test if something in it breaks a promise: a pod is bound once and runs once; a
-// taint evicts nobody before its time; no disruption leaves fewer ready pods than promised; of each role at most one
-// node is unavailable at once; no machine boots anew with pods that should have left; nodes change only when the
+// taint evicts no pod before its time; no disruption leaves fewer ready pods than promised; of each role at most one
+// node is unavailable at once; no machine boots again with pods that should have left; nodes change only when the
 // operators are at the release's version; the history of versions only grows.
 func (r *Record) Check(promises ...Promise) {
 	t := r.c.t
@@ -52,12 +52,12 @@ func (r *Record) Check(promises ...Promise) {
 		t.Error(f)
 	}
 	if r.scans == 0 {
-		t.Error("no processes were looked at")
+		t.Error("no processes were checked")
 	}
 	t.Logf("%d changes of pods, nodes, drains, operators and versions were held against what is promised", len(r.steps))
 }
 
-// Broken says which promises the steps break. The audit tells who deleted pods.
+// Broken says which promises the steps break. The audit log names who deleted pods.
 func Broken(steps []Step, audit []audit.Record, promises []Promise) []string {
 	s := &replay{
 		promises: promises, audit: audit, pods: map[string]*schedulingv1.Pod{}, nodes: map[string]*nodev1.Node{},
@@ -78,7 +78,7 @@ func Broken(steps []Step, audit []audit.Record, promises []Promise) []string {
 	return s.broken
 }
 
-// replay is the state of a cluster as its steps tell it.
+// replay is the state of a cluster as its steps describe it.
 type replay struct {
 	promises []Promise
 	audit    []audit.Record
@@ -112,19 +112,19 @@ func (s *replay) pod(now *schedulingv1.Pod, deleted bool) {
 	if !leaves {
 		return
 	}
-	at, told := s.evictedForTaint(now, deleted)
+	at, known := s.evictedForTaint(now, deleted)
 	due, tainted := deadline(now, evicting(s.nodes[now.GetSpec().GetNodeName()]))
 	switch {
-	case told:
+	case known:
 		s.inTime(now, name, at)
-	// a scheduler that is killed does not tell who asked
+	// a scheduler that is killed does not record who asked
 	case tainted && !requested(now.GetMetadata()).Before(due.Truncate(time.Second)):
 	case podReady(was):
 		s.enough(now, name)
 	}
 }
 
-// requested is when a pod's deletion was asked for, in whole seconds. A pod that went at once does not tell.
+// requested is when a pod's deletion was asked for, in whole seconds. A pod that went at once has no such record.
 func requested(m *metav1.ObjectMeta) time.Time {
 	return m.GetDeletionTimestamp().AsTime().Add(-time.Duration(m.GetDeletionGracePeriodSeconds()) * time.Second)
 }
@@ -168,7 +168,7 @@ func deadline(pod *schedulingv1.Pod, taints []*nodev1.Taint) (due time.Time, lea
 	return due, leaves
 }
 
-// bearing is how long a pod bears a taint, or that it does for ever.
+// bearing is how long a pod tolerates a taint, or that it does permanently.
 func bearing(pod *schedulingv1.Pod, t *nodev1.Taint) (bears time.Duration, ever bool) {
 	for _, o := range pod.GetSpec().GetTolerations() {
 		key := o.GetKey() == t.GetKey() || o.GetKey() == "" && o.GetOperator() == "Exists"
@@ -251,14 +251,14 @@ func evicting(n *nodev1.Node) []*nodev1.Taint {
 func (s *replay) rebooted(n *nodev1.Node) {
 	name := n.GetMetadata().GetName()
 	if !n.GetSpec().GetUnschedulable() {
-		s.breaks("machine %s booted anew, and nothing kept pods from it", name)
+		s.breaks("machine %s booted again, and nothing kept pods from it", name)
 	}
 	for _, p := range s.pods {
 		daemon := slices.ContainsFunc(p.GetMetadata().GetOwnerReferences(), func(o *metav1.OwnerReference) bool {
 			return o.GetKind() == "DaemonSet"
 		})
 		if p.GetSpec().GetNodeName() == name && !daemon {
-			s.breaks("machine %s booted anew before pod %s had left", name, p.GetMetadata().GetName())
+			s.breaks("machine %s booted again before pod %s had left", name, p.GetMetadata().GetName())
 		}
 	}
 }

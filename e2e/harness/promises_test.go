@@ -122,7 +122,7 @@ func TestABrokenPromiseIsSeenInARecord(t *testing.T) {
 			aNode("n", tainted), aPod("a", "n", bearsTen),
 			aPod("a", "n", both(bearsTen, leavingAt(noon.Add(10*time.Second)))),
 		}, ""},
-		"a taint evicts, nobody tells who": {
+		"a taint evicts, and the audit log names no caller": {
 			nil, []Object{
 				aNode("n", tainted), aPod("a", "n", bearsTen),
 				aPod("a", "n", both(bearsTen, leavingAt(noon.Add(10*time.Second)))),

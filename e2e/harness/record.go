@@ -40,7 +40,7 @@ type Step struct {
 	Deleted  bool
 }
 
-// Record is every change of pods, nodes, drains, cluster operators and the cluster's version, whoever dies meanwhile:
+// Record is every change of pods, nodes, drains, cluster operators and the cluster's version, whichever program dies:
 // its watches go on where they broke off. It also looks which processes of pods run.
 type Record struct {
 	c    *Cluster

@@ -8,8 +8,8 @@ import (
 // lookEvery is short beside everything that is waited for.
 const lookEvery = 20 * time.Millisecond
 
-// Wait looks until look says that it is done. What it saw last is told when the time is over. An error of look is what
-// it saw: a cluster under faults does not always answer.
+// Wait looks until look says that it is done. What it saw last is reported when the time is over. An error of look is
+// what it saw: a cluster under faults does not always answer.
 func (c *Cluster) Wait(patience time.Duration, what string, look func(context.Context) (done bool, saw string,
 	err error),
 ) {

@@ -37,7 +37,7 @@ func (c *Cluster) Version(ctx context.Context) (*updatev1.ClusterVersion, error)
 	})
 }
 
-// SettleAll is Settle, and beside that everything runs that shall: the pods of deployments and daemon sets are there
+// SettleAll is Settle, and beside that everything runs that must: the pods of deployments and daemon sets are there
 // and ready, the nodes of all pools have their configuration, no drain and no update goes on.
 func (c *Cluster) SettleAll(patience time.Duration) {
 	c.t.Helper()

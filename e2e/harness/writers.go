@@ -202,7 +202,7 @@ func describeMissing(missing []string) string {
 	return fmt.Sprintf("%d are missing, the first is %s", len(missing), missing[0])
 }
 
-// remove takes the sets away again, past machine-api: they are thousands, and the next test shall not wait for that.
+// remove takes the sets away again, past machine-api: they are thousands, and the next test must not wait for that.
 func (w *Writers) remove(m *Members, urls []string) error {
 	const perTransaction = 100
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -1,4 +1,4 @@
-// Package seeds runs every command line that the documents show on a whole cluster, in their order and as they stand,
+// Package seeds runs every command line that the documents show on a whole cluster, in their order and unchanged,
 // but for names that differ.
 package seeds
 

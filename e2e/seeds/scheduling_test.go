@@ -130,7 +130,7 @@ func (w *walk) matchingAndOtherLabels() {
 		`Warning FailedScheduling .*No nodes are available that match all of the following predicates: MatchNodeSelector \(\d+\)\.$`)
 	w.shows(w.admin("get pod pod-s1 -o wide"), `^pod-s1 0/1 Pending 0 \d+s <none> <none>$`)
 	w.gone("pod-s1")
-	w.admin("label node {worker} zone-") // the default policy's priority Zone looks at it
+	w.admin("label node {worker} zone-") // the default policy's priority Zone reads it
 }
 
 // podsBesideOthers runs one pod in the zone of another, and one away from the node of another.

@@ -114,7 +114,7 @@ func (w *walk) conditionalUpdates(text string) {
 	}
 }
 
-// payload looks at the files of a release, as the document's `ls` does, and removes them.
+// payload lists the files of a release, as the document's `ls` does, and removes them.
 func (w *walk) payload() {
 	w.Helper()
 	entries, err := os.ReadDir(w.dir)

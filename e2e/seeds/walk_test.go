@@ -117,7 +117,7 @@ func (w *walk) traces() []string {
 	return append(out, w.c.MustCLI("get", "clusterversion", "version", "-o", "jsonpath={.spec}"))
 }
 
-// run runs the next command of the document, which stands at a line of it, and returns what it prints.
+// run runs the next command of the document, at a line of it, and returns what it prints.
 func (w *walk) run(at string) string {
 	w.Helper()
 	if len(w.left) == 0 || w.left[0].at != at {

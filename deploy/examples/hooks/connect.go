@@ -13,10 +13,11 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// target is where a cluster is and how to be known there.
+// target is the address of a cluster and the credentials for it.
 type target struct{ server, ca, cert, key string }
 
-// dial returns a connection to the cluster. It connects with the first call and again whenever it is lost.
+// dial returns a connection to the cluster. It connects on the first call and reconnects whenever the connection is
+// lost.
 func (t target) dial() (*grpc.ClientConn, error) {
 	cfg, err := t.tls()
 	if err != nil {
@@ -24,7 +25,8 @@ func (t target) dial() (*grpc.ClientConn, error) {
 	}
 	return grpc.NewClient(t.server,
 		grpc.WithTransportCredentials(credentials.NewTLS(cfg)),
-		// A gateway that vanishes without a word is noticed after 15 seconds: long before a claim runs out.
+		// A gateway that disappears without closing the connection is noticed after 15 seconds, long before a claim
+		// expires.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{
@@ -42,7 +44,7 @@ func (t target) tls() (*tls.Config, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("--cacert %s: holds no certificate", t.ca)
+		return nil, fmt.Errorf("--cacert %s: contains no certificate", t.ca)
 	}
 	if _, err := tls.LoadX509KeyPair(t.cert, t.key); err != nil {
 		return nil, fmt.Errorf("--cert, --key: %w", err)

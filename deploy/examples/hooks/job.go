@@ -14,13 +14,13 @@ import (
 )
 
 // job is the work that one task asks for. A task can be claimed twice (its first owner may have died), so the work must
-// bear to be done twice.
+// be idempotent.
 type job struct {
 	settings
 	task *hookv1.HookTask
 }
 
-// do does the work and returns what to tell people about it.
+// do does the work and returns a message about it.
 func (j job) do(ctx context.Context) (string, error) {
 	timer := time.NewTimer(j.work)
 	defer timer.Stop()
@@ -40,7 +40,7 @@ func (j job) do(ctx context.Context) (string, error) {
 	}
 }
 
-// shell runs the command. It finds what it works on in its environment.
+// shell runs the command, whose environment describes the machine and the hook.
 func (j job) shell(ctx context.Context) (string, error) {
 	s := j.task.GetSpec()
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", j.command)
@@ -62,8 +62,8 @@ func (j job) shell(ctx context.Context) (string, error) {
 	return short(lines[len(lines)-1]), nil
 }
 
-// backup writes an archive with a note about the machine. It is written aside and renamed, so that an archive is whole
-// or not there.
+// backup writes an archive with a note about the machine. It writes a temporary file and renames it, so that an archive
+// is complete or does not exist.
 func (j job) backup(context.Context) (string, error) {
 	if err := os.MkdirAll(j.out, 0o755); err != nil {
 		return "", err

@@ -1,7 +1,7 @@
-// Command hooks plays the owner of a lifecycle hook, such as my-backup-controller: it streams the owner's tasks from a
-// cluster, claims each, does its work and completes it, whereupon Windlass removes the hook from the machine and the
-// machine's deletion goes on. Take it as the beginning of a hook controller of your own: it needs gRPC and the
-// generated messages, nothing else.
+// Command hooks is an example of the owner of a lifecycle hook, such as my-backup-controller: it streams the owner's
+// tasks from a cluster, claims each, does its work and completes it. Windlass then removes the hook from the machine,
+// and the deletion of the machine continues. Use it as a starting point for your own hook controller: it needs gRPC and
+// the generated messages, nothing else.
 //
 //	eval "$(windlass env)"
 //	go run ./deploy/examples/hooks --owner my-backup-controller --out /backups
@@ -31,7 +31,7 @@ func main() {
 	}
 }
 
-// settings is what the program is told.
+// settings are the command-line settings of the program.
 type settings struct {
 	target  target
 	owner   string
@@ -50,10 +50,10 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	fs.StringVar(&s.target.cert, "cert", os.Getenv("WINDLASS_CERT"), "file of this program's certificate")
 	fs.StringVar(&s.target.key, "key", os.Getenv("WINDLASS_KEY"), "file of this program's key")
 	fs.StringVar(&s.owner, "owner", "my-backup-controller", "owner of the hooks to answer for")
-	fs.DurationVar(&s.work, "work", 2*time.Second, "how long the work takes at least")
+	fs.DurationVar(&s.work, "work", 2*time.Second, "minimum duration of the work")
 	fs.StringVar(&s.command, "command", "", "shell command that does the work; empty writes a small archive")
 	fs.StringVar(&s.out, "out", ".", "directory for the archives")
-	fs.BoolVar(&s.once, "once", false, "end after one completed task")
+	fs.BoolVar(&s.once, "once", false, "exit after one completed task")
 	if err := fs.Parse(args); err != nil {
 		return s, err
 	}
@@ -66,7 +66,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	return s, nil
 }
 
-// run answers for the owner until ctx ends, or after one task if so told.
+// run answers for the owner until ctx ends, or until one task is completed if settings.once is set.
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	s, err := parse(args, os.Stderr)
 	if err != nil {

@@ -17,10 +17,10 @@ const (
 	callLimit  = 10 * time.Second       // for one call
 	firstPause = 100 * time.Millisecond // between attempts; it doubles
 	mostPause  = 3 * time.Second
-	afterFail  = 5 * time.Second // before work that failed is tried again
+	afterFail  = 5 * time.Second // before failed work is retried
 )
 
-// errClaimLost ends the work on a task whose claim ran out: somebody else may have it.
+// errClaimLost ends the work on a task whose claim expired: another owner may have claimed it.
 var errClaimLost = errors.New("the claim was lost")
 
 // owner answers for one owner of hooks.
@@ -32,9 +32,9 @@ type owner struct {
 	print io.Writer
 
 	mu       sync.Mutex
-	works    map[string]context.CancelFunc // by the task's name: work under way
+	works    map[string]context.CancelFunc // by the task's name: work in progress
 	group    sync.WaitGroup
-	finished chan struct{} // gets a word when a task is completed
+	finished chan struct{} // receives a value when a task is completed
 }
 
 func newOwner(s settings, client hookv1.HookTaskServiceClient, stdout io.Writer) *owner {
@@ -51,8 +51,8 @@ func (o *owner) say(format string, args ...any) {
 	fmt.Fprintf(o.print, "%s  %s\n", time.Now().Format("15:04:05.000"), fmt.Sprintf(format, args...))
 }
 
-// run follows the stream of tasks until ctx ends, and opens a new one whenever it breaks. Work under way goes on
-// meanwhile: what counts is the claim, and a claim needs no stream.
+// run follows the stream of tasks until ctx ends, and opens a new one whenever it breaks. Work in progress continues
+// between streams: it depends on the claim, which needs no stream.
 func (o *owner) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer o.group.Wait()
@@ -68,15 +68,15 @@ func (o *owner) run(ctx context.Context) error {
 	}
 	o.say("answering for %s at %s", o.settings.owner, o.target.server)
 	for wait := firstPause; ; wait = min(2*wait, mostPause) {
-		heard, err := o.follow(ctx)
+		received, err := o.follow(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		switch status.Code(err) {
 		case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument:
-			return fmt.Errorf("stream tasks of %s: %w", o.settings.owner, err) // trying again would not help
+			return fmt.Errorf("stream tasks of %s: %w", o.settings.owner, err) // a retry would not help
 		}
-		if heard {
+		if received {
 			wait = firstPause
 		}
 		o.say("stream broke: %s; again in %v", status.Convert(err).Message(), wait)
@@ -84,8 +84,8 @@ func (o *owner) run(ctx context.Context) error {
 	}
 }
 
-// follow takes in what one stream brings; heard says whether it brought anything.
-func (o *owner) follow(ctx context.Context) (heard bool, err error) {
+// follow handles the messages of one stream; received reports whether there were any.
+func (o *owner) follow(ctx context.Context) (received bool, err error) {
 	listening, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := o.client.StreamHookTasks(listening, &hookv1.StreamHookTasksRequest{Owners: []string{o.settings.owner}})
@@ -96,9 +96,9 @@ func (o *owner) follow(ctx context.Context) (heard bool, err error) {
 	for {
 		m, err := stream.Recv()
 		if err != nil {
-			return heard, err
+			return received, err
 		}
-		heard = true
+		received = true
 		switch t := m.GetTask(); {
 		case t == nil:
 			o.say("connected; %d tasks wait, watching for more", there)
@@ -112,7 +112,7 @@ func (o *owner) follow(ctx context.Context) (heard bool, err error) {
 	}
 }
 
-// take begins the work on a task, unless it is under way or somebody else's.
+// take starts the work on a task, unless it is in progress or claimed by another owner.
 func (o *owner) take(ctx context.Context, t *hookv1.HookTask) {
 	if t.GetStatus().GetPhase() == "Completed" {
 		return
@@ -141,8 +141,8 @@ func (o *owner) stop(name string) {
 	}
 }
 
-// work claims a task, does what it asks for and completes it. It gives up when the task is somebody else's or gone: the
-// stream tells if it is free again.
+// work claims a task, does what it asks for and completes it. It gives up when the task is claimed by another owner or
+// deleted: the stream reports when it is free again.
 func (o *owner) work(ctx context.Context, t *hookv1.HookTask) {
 	for ctx.Err() == nil {
 		claimed, err := o.claim(ctx, t)
@@ -160,7 +160,7 @@ func (o *owner) work(ctx context.Context, t *hookv1.HookTask) {
 			o.complete(ctx, claimed, result)
 			return
 		case errors.Is(err, errClaimLost):
-			continue // whoever claims it first has it
+			continue // the first to claim it has it
 		}
 		o.fail(ctx, claimed, err)
 		pause(ctx, afterFail)
@@ -175,8 +175,8 @@ func (o *owner) claim(ctx context.Context, t *hookv1.HookTask) (claimed *hookv1.
 	return claimed, err
 }
 
-// perform does the work of a claimed task and renews the claim meanwhile. A claim that is lost ends the work with
-// errClaimLost.
+// perform does the work of a claimed task and renews the claim in the meantime. If the claim is lost, the work ends
+// with errClaimLost.
 func (o *owner) perform(ctx context.Context, t *hookv1.HookTask) (result string, err error) {
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -197,7 +197,7 @@ func (o *owner) perform(ctx context.Context, t *hookv1.HookTask) (result string,
 	return result, err
 }
 
-// renew makes a claim last longer each time that a third of it is over, until ctx ends or the claim is lost.
+// renew extends a claim after each third of its duration, until ctx ends or the claim is lost.
 func (o *owner) renew(ctx context.Context, t *hookv1.HookTask) error {
 	begun := time.Now()
 	for {
@@ -221,7 +221,7 @@ func (o *owner) renew(ctx context.Context, t *hookv1.HookTask) error {
 	}
 }
 
-// complete says that the work is done until the cluster has heard it: then the machine goes on without us.
+// complete retries until the cluster has recorded that the work is done; the machine then continues without this owner.
 func (o *owner) complete(ctx context.Context, t *hookv1.HookTask, result string) {
 	err := o.call(ctx, func(ctx context.Context) error {
 		_, err := o.client.CompleteHookTask(ctx, &hookv1.CompleteHookTaskRequest{
@@ -230,7 +230,7 @@ func (o *owner) complete(ctx context.Context, t *hookv1.HookTask, result string)
 		})
 		return err
 	})
-	if err != nil && status.Code(err) != codes.NotFound { // a task that is gone was completed, or needs it no longer
+	if err != nil && status.Code(err) != codes.NotFound { // a deleted task was completed or is not needed any more
 		o.say("not done   %s: %s", describe(t), status.Convert(err).Message())
 		return
 	}
@@ -255,7 +255,7 @@ func (o *owner) fail(ctx context.Context, t *hookv1.HookTask, cause error) {
 	}
 }
 
-// call makes a call again and again while the cluster cannot be reached. All these calls may be repeated.
+// call makes a call and retries it while the cluster cannot be reached. All these calls are idempotent.
 func (o *owner) call(ctx context.Context, f func(context.Context) error) error {
 	for wait := firstPause; ; wait = min(2*wait, mostPause) {
 		limited, cancel := context.WithTimeout(ctx, callLimit)
@@ -271,13 +271,13 @@ func (o *owner) call(ctx context.Context, f func(context.Context) error) error {
 	}
 }
 
-// describe names a task for people.
+// describe returns a readable name of a task.
 func describe(t *hookv1.HookTask) string {
 	s := t.GetSpec()
 	return fmt.Sprintf("%s %s of machine %s", s.GetPoint(), s.GetHookName(), s.GetMachineRef().GetName())
 }
 
-// short cuts a text to what a message may hold.
+// short truncates a text to the limit of a message.
 func short(s string) string {
 	const most = 1000
 	if r := []rune(s); len(r) > most {

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// cluster is a hook-broker with one task, which can be told to fail.
+// cluster is a hook-broker with one task, which can be made to fail.
 type cluster struct {
 	hookv1.UnimplementedHookTaskServiceServer
 
@@ -139,7 +139,7 @@ func serve(t *testing.T, c *cluster) hookv1.HookTaskServiceClient {
 	return hookv1.NewHookTaskServiceClient(conn)
 }
 
-func TestATaskIsCompletedThoughTheStreamBreaksAndTheClusterIsAwayForAMoment(t *testing.T) {
+func TestATaskIsCompletedAlthoughTheStreamBreaksAndTheClusterIsUnavailableForAMoment(t *testing.T) {
 	c := newCluster()
 	c.breaks, c.refusals = 2, 2
 	dir := t.TempDir()
@@ -168,7 +168,7 @@ func TestATaskIsCompletedThoughTheStreamBreaksAndTheClusterIsAwayForAMoment(t *t
 	}
 }
 
-func TestAFailedCommandIsReportedWithWhatItSaid(t *testing.T) {
+func TestAFailedCommandIsReportedWithItsOutput(t *testing.T) {
 	c := newCluster()
 	var lines bytes.Buffer
 	o := newOwner(settings{owner: "my-backup-controller", command: "echo disk full of $HOOK_MACHINE; exit 3"}, serve(t, c),

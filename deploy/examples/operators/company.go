@@ -18,7 +18,7 @@ const (
 	mostPause  = 3 * time.Second
 )
 
-// company is all operators of this program.
+// company is the set of all operators of this program.
 type company struct {
 	settings
 	versions  updatev1.ClusterVersionServiceClient
@@ -35,7 +35,7 @@ func newCompany(s settings, versions updatev1.ClusterVersionServiceClient,
 	for _, name := range s.names {
 		c.operators = append(c.operators, &operator{
 			name: name, work: s.work, reports: reports, say: c.say,
-			wishes: make(chan string, 1),
+			desired: make(chan string, 1),
 		})
 	}
 	return c
@@ -57,17 +57,17 @@ func (c *company) run(ctx context.Context) error {
 	for _, o := range c.operators {
 		group.Go(func() { o.run(ctx) })
 	}
-	c.say("playing %v at %s", c.names, c.target.server)
+	c.say("simulating %v at %s", c.names, c.target.server)
 	for wait := firstPause; ; wait = min(2*wait, mostPause) {
-		heard, err := c.follow(ctx)
+		received, err := c.follow(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		switch status.Code(err) {
 		case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument:
-			return fmt.Errorf("watch the version of the cluster: %w", err) // trying again would not help
+			return fmt.Errorf("watch the version of the cluster: %w", err) // a retry would not help
 		}
-		if heard {
+		if received {
 			wait = firstPause
 		}
 		c.say("watch broke: %s; again in %v", status.Convert(err).Message(), wait)
@@ -75,8 +75,8 @@ func (c *company) run(ctx context.Context) error {
 	}
 }
 
-// follow tells the operators what one watch brings; heard says whether it brought anything.
-func (c *company) follow(ctx context.Context) (heard bool, err error) {
+// follow passes the changes of one watch to the operators; received reports whether there were any.
+func (c *company) follow(ctx context.Context) (received bool, err error) {
 	stream, err := c.versions.WatchClusterVersions(ctx, &updatev1.WatchClusterVersionsRequest{})
 	if err != nil {
 		return false, err
@@ -84,21 +84,21 @@ func (c *company) follow(ctx context.Context) (heard bool, err error) {
 	for {
 		m, err := stream.Recv()
 		if err != nil {
-			return heard, err
+			return received, err
 		}
-		heard = true
+		received = true
 		for _, e := range m.GetEvents() {
 			for _, o := range c.operators {
 				if version, ok := turn(e.GetObject(), o.name); ok {
-					o.wish(version)
+					o.request(version)
 				}
 			}
 		}
 	}
 }
 
-// turn returns the version that an operator shall be at, once the update has come to it: it is waited for, or all of
-// the release stands. What it does earlier would jump the order in which the release wants its parts to be renewed.
+// turn returns the version that an operator must reach once the update has come to it: the update waits for the
+// operator, or the release is completely applied. An operator that updates earlier breaks the order of the release.
 func turn(cv *updatev1.ClusterVersion, name string) (version string, ok bool) {
 	st := cv.GetStatus()
 	version = st.GetDesired().GetVersion()

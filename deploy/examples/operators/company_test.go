@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// cluster is an update-orchestrator with one version and one operator, which can be told to fail.
+// cluster is an update-orchestrator with one version and one operator, which can be made to fail.
 type cluster struct {
 	updatev1.UnimplementedClusterVersionServiceServer
 	updatev1.UnimplementedClusterOperatorServiceServer
@@ -137,7 +137,7 @@ func at(version string, done bool, waits ...string) *updatev1.ClusterVersion {
 	return &updatev1.ClusterVersion{Status: st}
 }
 
-func TestAnOperatorWorksWhenTheUpdateComesToIt(t *testing.T) {
+func TestAnOperatorWorksWhenTheUpdateReachesIt(t *testing.T) {
 	c := &cluster{versions: make(chan *updatev1.ClusterVersion), refusals: 1, changed: make(chan struct{}, 1)}
 	listener := bufconn.Listen(1 << 16)
 	server := grpc.NewServer()
@@ -164,7 +164,7 @@ func TestAnOperatorWorksWhenTheUpdateComesToIt(t *testing.T) {
 	c.versions <- at("1.1.0", false)
 	c.versions <- at("1.1.0", false, "archive", "ledger")
 	c.await(t, "True", "False 1.0.0", "True 1.0.0", "False 1.1.0")
-	c.versions <- at("1.1.0", true) // it is there
+	c.versions <- at("1.1.0", true) // its turn
 	c.versions <- at("1.1.0", true)
 	cancel()
 	if err := <-done; err != nil {
@@ -177,7 +177,7 @@ func TestSettingsMustSayWhereTheClusterIs(t *testing.T) {
 	t.Setenv("WINDLASS_SERVER", "")
 	for _, args := range [][]string{{}, {"--server", "a:1", "--operators", ","}, {"--server", "a:1", "more"}} {
 		if _, err := parse(args, &bytes.Buffer{}); err == nil {
-			t.Errorf("parse(%q) has no objection", args)
+			t.Errorf("parse(%q) returns no error", args)
 		}
 	}
 }

@@ -1,6 +1,6 @@
-// Command operators plays the operators of the example releases: it watches which release the cluster is kept at and,
-// when an update comes to an operator, works for a while and then reports the new version in its ClusterOperator,
-// whereupon the update goes on. Take it as the beginning of an operator of your own: it needs gRPC and the generated
+// Command operators simulates the operators of the example releases: it watches the desired release of the cluster and,
+// when an update reaches an operator, works for a while and then reports the new version in its ClusterOperator, after
+// which the update continues. Use it as a starting point for your own operator: it needs gRPC and the generated
 // messages, nothing else.
 //
 //	eval "$(windlass env)"
@@ -32,7 +32,7 @@ func main() {
 	}
 }
 
-// settings is what the program is told.
+// settings are the command-line settings of the program.
 type settings struct {
 	target target
 	names  []string
@@ -48,7 +48,7 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	fs.StringVar(&s.target.ca, "cacert", os.Getenv("WINDLASS_CACERT"), "file of the certificate that signs the cluster's")
 	fs.StringVar(&s.target.cert, "cert", os.Getenv("WINDLASS_CERT"), "file of this program's certificate")
 	fs.StringVar(&s.target.key, "key", os.Getenv("WINDLASS_KEY"), "file of this program's key")
-	fs.StringVar(&names, "operators", "archive,beacon,ledger", "names of the operators to play, separated by commas")
+	fs.StringVar(&names, "operators", "archive,beacon,ledger", "names of the operators to simulate, separated by commas")
 	fs.DurationVar(&s.work, "work", 3*time.Second, "how long an operator works on a new version")
 	if err := fs.Parse(args); err != nil {
 		return s, err
@@ -58,14 +58,14 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	case fs.NArg() > 0:
 		return s, fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case len(s.names) == 0:
-		return s, errors.New("--operators must name one at least")
+		return s, errors.New("--operators must name at least one")
 	case s.target.server == "":
 		return s, errors.New(`--server is required: give host:port of the gateway, or run eval "$(windlass env)" first`)
 	}
 	return s, nil
 }
 
-// run plays the operators until ctx ends.
+// run simulates the operators until ctx ends.
 func run(ctx context.Context, args []string, stdout io.Writer) error {
 	s, err := parse(args, os.Stderr)
 	if err != nil {

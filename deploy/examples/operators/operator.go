@@ -13,31 +13,31 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// operator plays one operator.
+// operator simulates one operator.
 type operator struct {
 	name    string
 	work    time.Duration
 	reports updatev1.ClusterOperatorServiceClient
 	say     func(format string, args ...any)
-	wishes  chan string // the newest version that is wished for
+	desired chan string // the newest version requested
 }
 
-// wish says which version the operator shall be at. It does not wait.
-func (o *operator) wish(version string) {
+// request sets the version that the operator must reach. It does not block.
+func (o *operator) request(version string) {
 	for {
 		select {
-		case o.wishes <- version:
+		case o.desired <- version:
 			return
-		case <-o.wishes: // the one before counts no more
+		case <-o.desired: // an older request is obsolete
 		}
 	}
 }
 
-// run does what is wished for until ctx ends.
+// run moves the operator to each requested version until ctx ends.
 func (o *operator) run(ctx context.Context) {
 	for {
 		select {
-		case version := <-o.wishes:
+		case version := <-o.desired:
 			o.move(ctx, version)
 		case <-ctx.Done():
 			return
@@ -45,7 +45,7 @@ func (o *operator) run(ctx context.Context) {
 	}
 }
 
-// move works on a version and reports it, and tries again until that succeeds.
+// move updates the operator to a version and reports it, and retries until that succeeds.
 func (o *operator) move(ctx context.Context, version string) {
 	for wait := firstPause; ctx.Err() == nil; wait = min(2*wait, mostPause) {
 		have, err := o.read(ctx)
@@ -63,7 +63,7 @@ func (o *operator) move(ctx context.Context, version string) {
 	}
 }
 
-// renew says that the operator is at work, does the work, and says that it is done.
+// renew reports that the operator is progressing, does the work, and reports that it is done.
 func (o *operator) renew(ctx context.Context, version string) error {
 	o.say("%-10s works on %s", o.name, version)
 	if err := o.report(ctx, func(st *updatev1.ClusterOperatorStatus) {
@@ -88,7 +88,7 @@ func (o *operator) renew(ctx context.Context, version string) error {
 	return err
 }
 
-// settled reports whether an operator has said that it is at a version, and well.
+// settled reports whether an operator has reported a version and is available and not degraded.
 func settled(have *updatev1.ClusterOperator, version string) bool {
 	is := func(typ, word string) bool {
 		return slices.ContainsFunc(have.GetStatus().GetConditions(), func(c *metav1.Condition) bool {
@@ -101,7 +101,7 @@ func settled(have *updatev1.ClusterOperator, version string) bool {
 	return at && is("Available", "True") && is("Degraded", "False") && is("Progressing", "False")
 }
 
-// read returns the operator's ClusterOperator, which it makes if it is not there.
+// read returns the operator's ClusterOperator and creates it if it does not exist.
 func (o *operator) read(ctx context.Context) (*updatev1.ClusterOperator, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
@@ -132,7 +132,7 @@ func (o *operator) report(ctx context.Context, change func(*updatev1.ClusterOper
 	return err
 }
 
-// set writes a condition; its time is that of its last change.
+// set writes a condition; its time is that of its last transition.
 func set(st *updatev1.ClusterOperatorStatus, typ, is, reason, message string) {
 	c := &metav1.Condition{Type: typ, Status: is, Reason: proto.String(reason), LastTransitionTime: &timestamppb.Timestamp{
 		Seconds: time.Now().Unix(),
