@@ -41,7 +41,7 @@ func (t *tour) state(ctx context.Context) (state, error) {
 // same says that nothing was replaced and nothing rebooted.
 func (s state) same(now state) []fact {
 	says := func(what string, before, after []string) fact {
-		return told(slices.Equal(before, after), what+" as before: "+strings.Join(before, ", "), "%s",
+		return expect(slices.Equal(before, after), what+" as before: "+strings.Join(before, ", "), "%s",
 			strings.Join(after, ", "))
 	}
 	return []fact{
@@ -82,7 +82,7 @@ func (t *tour) breakIt(ctx context.Context) error {
 	t.paragraph(
 		`Whatever died was started again by what watches over it: services by the supervisor, agents by the provider, members by their agents. `+
 			`None of them is needed for the others to run on, not even the supervisor, and no machine was replaced or rebooted. %d writes were `+
-			`acknowledged meanwhile, the slowest after %d ms, and all are there.`, len(ws.acknowledged()),
+			`acknowledged during that, the slowest after %d ms, and all are there.`, len(ws.acknowledged()),
 		ws.slowest().Milliseconds())
 	return t.removeSets(ctx, tourLabel+"="+t.run)
 }
@@ -124,8 +124,8 @@ func (t *tour) onlyChanged(ctx context.Context, before processes, key string) er
 		return err
 	}
 	changed := before.changed(after)
-	return t.check(told(len(changed) == 1 && strings.HasPrefix(changed[0], key+":"), "no other process than "+key+
-		" started anew", "%s", strings.Join(changed, "; ")))
+	return t.check(expect(len(changed) == 1 && strings.HasPrefix(changed[0], key+":"), "no other process than "+key+
+		" started again", "%s", strings.Join(changed, "; ")))
 }
 
 func (t *tour) killAgent(ctx context.Context) error {
@@ -194,7 +194,7 @@ func (t *tour) killMember(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The guardian's answers pass a gateway that reads nothing from etcd, as on a host whose disk stands still for
+	// The guardian's answers pass a gateway that reads nothing from etcd, as on a host whose disk does not answer for
 	// seconds; others do not.
 	err = within(ctx, answers, "the gateway serves", func(ctx context.Context) (bool, string, error) {
 		_, err := t.cluster.listMachines(ctx, "")
@@ -235,9 +235,9 @@ func (t *tour) killSupervisor(ctx context.Context) error {
 		return err
 	}
 	changed := p.changed(now)
-	if err := t.check(told(now.supervisor != 0 && now.supervisor != p.supervisor, "another supervisor", "pid %d",
+	if err := t.check(expect(now.supervisor != 0 && now.supervisor != p.supervisor, "another supervisor", "pid %d",
 		now.supervisor),
-		told(len(changed) == 0, "the same processes before and after", "%s", strings.Join(changed, "; "))); err != nil {
+		expect(len(changed) == 0, "the same processes before and after", "%s", strings.Join(changed, "; "))); err != nil {
 		return err
 	}
 	t.saw("supervisor %d has taken over all %d processes as they are", now.supervisor, len(now.pids))
@@ -254,8 +254,8 @@ func (t *tour) runsOn(ctx context.Context, before processes) error {
 		return err
 	}
 	dead := before.dead()
-	if err := t.check(told(len(dead) == 0, "every other process runs on", "dead: %s", strings.Join(dead, ", ")),
-		told(!slices.ContainsFunc(machines, notRunning), "every machine in phase Running", "%s",
+	if err := t.check(expect(len(dead) == 0, "every other process runs on", "dead: %s", strings.Join(dead, ", ")),
+		expect(!slices.ContainsFunc(machines, notRunning), "every machine in phase Running", "%s",
 			strings.Join(names(machines), ", "))); err != nil {
 		return err
 	}

@@ -235,7 +235,7 @@ func (c *chronicle) addQuorum(o observation) {
 func (c *chronicle) inOrder(moments ...moment) []fact {
 	var facts []fact
 	for _, m := range moments {
-		facts = append(facts, told(c.has(m), string(m), "not seen"))
+		facts = append(facts, expect(c.has(m), string(m), "not seen"))
 	}
 	for i := range len(moments) - 1 {
 		before, okBefore := c.seen[moments[i]]
@@ -247,7 +247,7 @@ func (c *chronicle) inOrder(moments ...moment) []fact {
 		if before.revision > 0 && after.revision > 0 {
 			holds = before.revision <= after.revision
 		}
-		facts = append(facts, told(holds, fmt.Sprintf("%s before %s", before.moment, after.moment),
+		facts = append(facts, expect(holds, fmt.Sprintf("%s before %s", before.moment, after.moment),
 			"they came at %s and %s (revisions %d and %d)", before.at.Format(time.TimeOnly+".000"),
 			after.at.Format(time.TimeOnly+".000"), before.revision, after.revision))
 	}

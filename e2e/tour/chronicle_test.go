@@ -153,7 +153,7 @@ func TestAChronicleFindsWhatIsNotAsTold(t *testing.T) {
 			},
 			wrong: "the owner's hook goes before the instance goes",
 		},
-		"nobody claims the task": {
+		"no owner claims the task": {
 			change: func(l []observation) []observation { return append(l[:15], l[17:]...) },
 			wrong:  "the owner claims its task",
 		},

@@ -29,7 +29,7 @@ import (
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
 )
 
-// Names of the cluster that the tour is told on.
+// Names of the cluster that the tour runs on.
 const (
 	namespace    = "openshift-machine-api"
 	roleLabel    = "machine.openshift.io/cluster-api-machine-role"

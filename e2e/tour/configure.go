@@ -40,7 +40,7 @@ func (t *tour) configure(ctx context.Context) error {
 	}
 	t.saw("%s", strings.TrimSpace(narrow(out)))
 	head, _, _ := strings.Cut(out, "\n")
-	if err := t.check(told(strings.Join(strings.Fields(head), " ") == columns, "columns "+columns, "%s",
+	if err := t.check(expect(strings.Join(strings.Fields(head), " ") == columns, "columns "+columns, "%s",
 		head)); err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (t *tour) configure(ctx context.Context) error {
 	t.paragraph(
 		`Node by node the cluster went to a new configuration: cordoned, drained, given its files and its service, restarted and taken into service again. A control-plane ` +
 			`node begins only when it has the permit to disrupt the quorum, of which there is one. What a machine configuration brought goes with it.`)
-	return t.check(told(len(left) == 0, "no file and no service of the tour on any machine", "%s",
+	return t.check(expect(len(left) == 0, "no file and no service of the tour on any machine", "%s",
 		strings.Join(left, "; ")))
 }
 
@@ -127,9 +127,9 @@ func (t *tour) configurePool(ctx context.Context, role string) error {
 		return err
 	}
 	facts := append(r.facts(), saved, r.safe())
-	facts = append(facts, t.stands(nodes, role)...)
+	facts = append(facts, t.onMachines(nodes, role)...)
 	if role == "master" {
-		facts = append(facts, told(slices.Equal(slices.Sorted(slices.Values(r.holders)), names(nodes)),
+		facts = append(facts, expect(slices.Equal(slices.Sorted(slices.Values(r.holders)), names(nodes)),
 			"the permit held once by each of "+strings.Join(names(nodes), ", "), "by %s", strings.Join(r.holders, ", ")))
 	}
 	runs, err := t.services(ctx, nodes)
@@ -137,16 +137,16 @@ func (t *tour) configurePool(ctx context.Context, role string) error {
 		return err
 	}
 	t.saw(
-		"/etc/tour.conf and tour.service are on all %d after %.1f s; %d writes were acknowledged meanwhile, the slowest after %d ms", len(nodes), time.Since(began).Seconds(),
+		"/etc/tour.conf and tour.service are on all %d after %.1f s; %d writes were acknowledged during that, the slowest after %d ms", len(nodes), time.Since(began).Seconds(),
 		len(ws.acknowledged()), ws.slowest().Milliseconds())
-	if err := t.check(append(facts, told(len(runs) == len(nodes), "tour.service on each machine", "on %s",
+	if err := t.check(append(facts, expect(len(runs) == len(nodes), "tour.service on each machine", "on %s",
 		strings.Join(runs, ", ")))...); err != nil {
 		return err
 	}
 	return t.removeSets(ctx, tourLabel+"="+t.run)
 }
 
-// followRollout tells what is seen until all nodes have been through and the pool says so.
+// followRollout prints what is seen until all nodes have been through and the pool says so.
 func (t *tour) followRollout(ctx context.Context, r *rollout, seen <-chan observation, began time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, configuredWithin)
 	defer cancel()
@@ -180,22 +180,23 @@ func (t *tour) showPermit(ctx context.Context, holder string) error {
 		return err
 	}
 	t.saw("%s", linesWith(out, "Permit:"))
-	return t.check(told(strings.Contains(linesWith(out, "Permit:"), holder), "`windlass quorum` names "+holder+
+	return t.check(expect(strings.Contains(linesWith(out, "Permit:"), holder), "`windlass quorum` names "+holder+
 		" as the one who has the permit", "%s", out))
 }
 
-// file is where a file of a machine stands on this one.
+// file is where a file of a machine is on this one.
 func (t *tour) file(machine string, elem ...string) string {
 	return filepath.Join(append([]string{t.cluster.dir, "services", "provider-local", "machines", machine, "root"},
 		elem...)...)
 }
 
-// stands says that the file of the tour stands on each machine.
-func (t *tour) stands(nodes []*nodev1.Node, role string) []fact {
+// onMachines checks that the file of the tour is on each machine.
+func (t *tour) onMachines(nodes []*nodev1.Node, role string) []fact {
 	var facts []fact
 	for _, name := range names(nodes) {
 		raw, err := os.ReadFile(t.file(name, "etc", "tour.conf"))
-		facts = append(facts, told(string(raw) == "told to a "+role+"\n", "/etc/tour.conf on "+name, "%q, %v", raw, err))
+		facts = append(facts, expect(string(raw) == "written for a "+role+"\n", "/etc/tour.conf on "+name, "%q, %v", raw,
+			err))
 	}
 	return facts
 }

@@ -10,7 +10,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 )
 
-// documents are what the steps apply; each can be applied by hand, too.
+// documents are what the steps apply; each can be applied manually, too.
 //
 //go:embed documents
 var documents embed.FS

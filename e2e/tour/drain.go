@@ -36,7 +36,7 @@ func (t *tour) drain(ctx context.Context) error {
 	leave := slices.DeleteFunc(slices.Concat(shop, vault), func(p *schedulingv1.Pod) bool {
 		return p.GetSpec().GetNodeName() != worker
 	})
-	if err := t.check(told(len(leave) > 1, "a pod of tour-shop beside tour-vault on "+worker, "tour-shop is on %s",
+	if err := t.check(expect(len(leave) > 1, "a pod of tour-shop beside tour-vault on "+worker, "tour-shop is on %s",
 		strings.Join(nodesOf(shop), ", "))); err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (t *tour) drain(ctx context.Context) error {
 		return err
 	}
 	t.paragraph(
-		`The pods of %s left one by one and were ready elsewhere; not for a moment there were fewer of them than their budgets want. The pod that its budget lets nobody `+
+		`The pods of %s left one by one and were ready elsewhere; not for a moment there were fewer of them than their budgets want. The pod that its budget lets no client `+
 			`disrupt held the drain, which said so, until there were two of it. Only then came the hook, the instance, the node and the machine.`, worker)
 	return t.remove(ctx, "drain.yaml")
 }
@@ -141,7 +141,7 @@ func linesWith(text, word string) string {
 	return strings.Join(out, "\n")
 }
 
-// drained checks what the deletion of a worker promises, and that the cluster is whole again.
+// drained checks what the deletion of a worker promises, and that the cluster is settled again.
 func (t *tour) drained(ctx context.Context, r *replacement, w *podWatch, set *machinev1.MachineSet,
 	leave []*schedulingv1.Pod,
 ) error {
@@ -167,9 +167,9 @@ func (t *tour) drained(ctx context.Context, r *replacement, w *podWatch, set *ma
 			", "), strings.Join(names(slices.Concat(shop, vault)), ", "))
 	facts := []fact{
 		r.backedUp(), w.never("tour-shop", 2), w.never("tour-vault", 1),
-		told(len(stayed) == 0, strings.Join(left, ", ")+" gone", "%s are there", strings.Join(stayed, ", ")),
-		told(!slices.Contains(nodesOf(slices.Concat(shop, vault)), c.old), "no pod on "+c.old, "there are"),
-		told(slices.ContainsFunc(c.waits, func(s string) bool { return strings.Contains(s, backupHook) }),
+		expect(len(stayed) == 0, strings.Join(left, ", ")+" gone", "%s are there", strings.Join(stayed, ", ")),
+		expect(!slices.Contains(nodesOf(slices.Concat(shop, vault)), c.old), "no pod on "+c.old, "there are"),
+		expect(slices.ContainsFunc(c.waits, func(s string) bool { return strings.Contains(s, backupHook) }),
 			"`windlass describe machine` waits for "+backupHook, "%q", c.waits),
 	}
 	facts = append(facts, c.inOrder(deletionAsked, nodeCordoned, nodeDrained, machineDrained, taskPending, taskClaimed,

@@ -11,7 +11,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 )
 
-// look shows the cluster in each of the ways in which it can be looked at, and checks that all show the same.
+// look shows the cluster in each of the ways in which it can be read, and checks that all show the same.
 func (t *tour) look(ctx context.Context) error {
 	machines, err := t.cluster.listMachines(ctx, "")
 	if err != nil {
@@ -45,14 +45,14 @@ func healthy(machines []*machinev1.Machine, nodes []*nodev1.Node) []fact {
 	for _, n := range nodes {
 		ready[n.GetMetadata().GetName()] = isReady(n)
 	}
-	facts := []fact{told(len(machines) >= 4, "three machines of the control plane and at least one worker", "%s",
+	facts := []fact{expect(len(machines) >= 4, "three machines of the control plane and at least one worker", "%s",
 		strings.Join(names(machines), ", "))}
 	for _, m := range machines {
 		name := m.GetMetadata().GetName()
 		facts = append(facts,
-			told(m.GetStatus().GetPhase() == "Running", "machine "+name+" in phase Running", "phase %q",
+			expect(m.GetStatus().GetPhase() == "Running", "machine "+name+" in phase Running", "phase %q",
 				m.GetStatus().GetPhase()),
-			told(ready[name], "node "+name+" Ready", "it is not"))
+			expect(ready[name], "node "+name+" Ready", "it is not"))
 	}
 	return facts
 }
@@ -91,8 +91,8 @@ func (t *tour) lookAtQuorum(ctx context.Context, machines []*machinev1.Machine) 
 	}
 	t.saw("%d of %d voters are healthy; %s leads", q.GetHealthyVoters(), q.GetVoters(), leader(q))
 	if err := t.check(mentions("windlass quorum", out, members...),
-		told(q.GetBootstrapRetired(), "the bootstrap member gone", "it is there"),
-		told(q.GetHealthyVoters() == q.GetVoters() && q.GetVoters() >= 3, "three healthy voters", "%d of %d",
+		expect(q.GetBootstrapRetired(), "the bootstrap member gone", "it is there"),
+		expect(q.GetHealthyVoters() == q.GetVoters() && q.GetVoters() >= 3, "three healthy voters", "%d of %d",
 			q.GetHealthyVoters(), q.GetVoters())); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (t *tour) lookAtQuorum(ctx context.Context, machines []*machinev1.Machine) 
 		return err
 	}
 	for _, m := range machines {
-		if err := t.check(told((m.GetMetadata().GetLabels()[roleLabel] == "master") == hasQuorumHook(m),
+		if err := t.check(expect((m.GetMetadata().GetLabels()[roleLabel] == "master") == hasQuorumHook(m),
 			quorumHook+" on the machines of the control plane and on no others", "machine %s: %v", m.GetMetadata().GetName(),
 			m.GetSpec().GetLifecycleHooks())); err != nil {
 			return err
@@ -137,14 +137,14 @@ type machineList struct {
 func lists(how, out string, machines []*machinev1.Machine) fact {
 	var list machineList
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
-		return told(false, how+" prints a list of machines as JSON", "%v in %s", err, lastLines(out, 5))
+		return expect(false, how+" prints a list of machines as JSON", "%v in %s", err, lastLines(out, 5))
 	}
 	var got []string
 	for _, m := range list.Items {
 		got = append(got, fmt.Sprintf("%s (%s)", m.Metadata.Name, m.Metadata.UID))
 	}
 	slices.Sort(got)
-	return told(slices.Equal(got, uids(machines)), how+" lists "+strings.Join(uids(machines), ", "), "%s",
+	return expect(slices.Equal(got, uids(machines)), how+" lists "+strings.Join(uids(machines), ", "), "%s",
 		strings.Join(got, ", "))
 }
 
@@ -187,7 +187,7 @@ func mentions(command, out string, words ...string) fact {
 			missing = append(missing, w)
 		}
 	}
-	return told(len(missing) == 0, "`"+command+"` speaks of "+strings.Join(words, ", "), "no %s in\n%s",
+	return expect(len(missing) == 0, "`"+command+"` speaks of "+strings.Join(words, ", "), "no %s in\n%s",
 		strings.Join(missing, ", "), lastLines(out, 20))
 }
 

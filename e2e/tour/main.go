@@ -1,7 +1,7 @@
-// Command tour tells on a running cluster what Windlass does: it looks at the cluster, replaces one of its
+// Command tour shows on a running cluster what Windlass does: it lists the cluster, replaces one of its
 // control-plane machines, scales its workers, asks for plans, breaks things, has pods placed, drained and evicted,
-// configures nodes and updates the cluster. Each step is asked for as a user would ask, and what is told is checked:
-// the program ends with exit code 1 at the first step that is not as told, and leaves the cluster as it is then.
+// configures nodes and updates the cluster. Each step uses the commands of a user, and checks what it says:
+// the program ends with exit code 1 at the first step that fails, and leaves the cluster as it is then.
 //
 // It can be run again on the same cluster, and touches no other.
 package main
@@ -37,7 +37,7 @@ type tour struct {
 	*story
 	shell   shell
 	cluster *cluster
-	run     string // tells the objects of this run from those of others
+	run     string // distinguishes the objects of this run from others
 	dir     string // for files
 	example string // directory of the manifests that releases are made of
 }
@@ -45,7 +45,7 @@ type tour struct {
 // here reports whether the cluster runs on this machine, so that its processes and files can be got at.
 func (t *tour) here() bool { return t.shell.target == nil }
 
-// settings is what the program is told.
+// settings are the flags of the program.
 type settings struct {
 	name, server, ca, cert, key string
 	manifests                   string
@@ -65,7 +65,7 @@ func parse(args []string) (settings, error) {
 	flags.StringVar(&s.key, "key", "", "file of its key, with --server")
 	flags.StringVar(&s.manifests, "manifests", "deploy/examples/releases/"+exampleVersion,
 		"directory of the manifests that releases are made of")
-	flags.StringVar(&steps, "steps", "", "steps to tell, as in 1,2,6 (default all)")
+	flags.StringVar(&steps, "steps", "", "steps to run, as in 1,2,6 (default all)")
 	flags.BoolVar(&s.verbose, "verbose", false, "print all that the commands print")
 	if err := flags.Parse(args); err != nil {
 		return s, err
@@ -119,7 +119,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		run:   fmt.Sprintf("%x", time.Now().Unix()),
 		dir:   dir, example: s.manifests,
 	}
-	return t.tell(ctx, s.steps)
+	return t.play(ctx, s.steps)
 }
 
 // dirPrefix begins the names of directories for files of a tour.
@@ -131,27 +131,27 @@ const lastStep = 10
 // step is one part of the tour.
 type step struct {
 	title string
-	tell  func(context.Context) error
-	needs string // what it needs of this machine; empty means that it can be told of any cluster
+	run   func(context.Context) error
+	needs string // what it needs of this machine; empty means that it runs on any cluster
 }
 
 func (t *tour) all() [lastStep]step {
 	return [...]step{
-		{title: "Look", tell: t.look},
-		{title: "Replace a control-plane machine", tell: t.replace},
-		{title: "Scale", tell: t.scale},
-		{title: "Plan", tell: t.plan},
-		{title: "Break it", tell: t.breakIt, needs: "it kills processes of the cluster"},
-		{title: "Place", tell: t.place},
-		{title: "Drain", tell: t.drain},
-		{title: "Taint and evict", tell: t.taint},
-		{title: "Configure nodes", tell: t.configure, needs: "it looks into the files of the machines"},
-		{title: "Update", tell: t.update, needs: "it makes releases in the directory of the cluster"},
+		{title: "Look", run: t.look},
+		{title: "Replace a control-plane machine", run: t.replace},
+		{title: "Scale", run: t.scale},
+		{title: "Plan", run: t.plan},
+		{title: "Break it", run: t.breakIt, needs: "it kills processes of the cluster"},
+		{title: "Place", run: t.place},
+		{title: "Drain", run: t.drain},
+		{title: "Taint and evict", run: t.taint},
+		{title: "Configure nodes", run: t.configure, needs: "it reads the files of the machines"},
+		{title: "Update", run: t.update, needs: "it makes releases in the directory of the cluster"},
 	}
 }
 
-// tell tells the steps that are asked for, all if none is, from the first look to the table at the end.
-func (t *tour) tell(ctx context.Context, steps []int) error {
+// play runs the steps that are asked for, all if none is, and prints the table at the end.
+func (t *tour) play(ctx context.Context, steps []int) error {
 	defer func() {
 		if t.cluster != nil {
 			t.cluster.close()
@@ -166,7 +166,7 @@ func (t *tour) tell(ctx context.Context, steps []int) error {
 		case step.needs != "" && !t.here():
 			t.skip(n, step.title, step.needs+", and this one runs elsewhere")
 		default:
-			if err := t.chapter(n, step.title, func() error { return step.tell(ctx) }); err != nil {
+			if err := t.chapter(n, step.title, func() error { return step.run(ctx) }); err != nil {
 				return err
 			}
 		}
@@ -236,7 +236,7 @@ func (t *tour) ready(ctx context.Context) (bool, string, error) {
 	}
 	pools, err := t.cluster.listPools(ctx)
 	var wrong []string
-	for _, f := range append(healthy(machines, nodes), told(atRest(q), "a quorum at rest", "%s", q)) {
+	for _, f := range append(healthy(machines, nodes), expect(atRest(q), "a quorum at rest", "%s", q)) {
 		if !f.holds {
 			wrong = append(wrong, f.expected+": "+f.seen)
 		}
@@ -249,7 +249,7 @@ func (t *tour) ready(ctx context.Context) (bool, string, error) {
 	return len(wrong) == 0, strings.Join(wrong, "\n"), err
 }
 
-// releaseMachines removes the tour's hook from every machine: a tour that was interrupted left it there, and nobody
+// releaseMachines removes the tour's hook from every machine: a tour that was interrupted left it there, and nothing
 // else answers for it.
 func (t *tour) releaseMachines(ctx context.Context) error {
 	machines, err := t.cluster.listMachines(ctx, "")

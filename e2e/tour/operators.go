@@ -68,11 +68,11 @@ var operatorLine = regexp.MustCompile(`^\S+\s+(\S+)\s+(works on|is at) (\S+)$`)
 // listen notes what the operators say until they end.
 func (o *operators) listen(out io.Reader) {
 	for s := bufio.NewScanner(out); s.Scan(); {
-		o.hear(s.Text(), time.Now())
+		o.read(s.Text(), time.Now())
 	}
 }
 
-func (o *operators) hear(line string, at time.Time) {
+func (o *operators) read(line string, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.lines = append(o.lines, line)

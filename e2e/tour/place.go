@@ -65,11 +65,11 @@ func (t *tour) placeSorts(ctx context.Context) (string, error) {
 	t.saw("%s\nall ready after %.1f s", strings.TrimSpace(narrow(out)), took.Seconds())
 	node := single[0].GetSpec().GetNodeName()
 	if err := t.check(
-		told(len(nodesOf(web)) == min(2, len(workers)), "the pods of tour-web on different workers", "on %s",
+		expect(len(nodesOf(web)) == min(2, len(workers)), "the pods of tour-web on different workers", "on %s",
 			strings.Join(nodesOf(web), ", ")),
-		told(slices.Equal(nodesOf(eye), workers), "a pod of tour-eye on each of "+strings.Join(workers, ", "), "on %s",
+		expect(slices.Equal(nodesOf(eye), workers), "a pod of tour-eye on each of "+strings.Join(workers, ", "), "on %s",
 			strings.Join(nodesOf(eye), ", ")),
-		told(slices.Contains(workers, node), "tour-single on a worker", "on %s", node),
+		expect(slices.Contains(workers, node), "tour-single on a worker", "on %s", node),
 		mentions("windlass get pods -o wide", out, append(names(slices.Concat(web, eye, single)),
 			workers...)...)); err != nil {
 		return "", err
@@ -170,14 +170,15 @@ func verdicts(said []*schedulingv1.ExplainPodResponse_NodeVerdict, nodes []strin
 			fits = v.GetNode()
 		}
 		facts = append(facts,
-			told(!v.GetFits() && lacks("node selector"), v.GetNode()+" lacks the label", "%q", reasons),
-			told(helps, "for each reason why not "+v.GetNode()+", its predicate and what would help", "%s", v),
-			told(v.GetNode() != single || lacks(noCPU), "too little left on "+single+", where tour-single is", "%q", reasons))
+			expect(!v.GetFits() && lacks("node selector"), v.GetNode()+" lacks the label", "%q", reasons),
+			expect(helps, "for each reason why not "+v.GetNode()+", its predicate and what would help", "%s", v),
+			expect(v.GetNode() != single || lacks(noCPU), "too little left on "+single+", where tour-single is", "%q", reasons))
 	}
 	slices.Sort(about)
 	return fits, short, append(facts,
-		told(slices.Equal(about, nodes), "a verdict for each of "+strings.Join(nodes, ", "), "%s", strings.Join(about, ", ")),
-		told(fits != "", "a node that lacks nothing but the label", "none"))
+		expect(slices.Equal(about, nodes), "a verdict for each of "+strings.Join(nodes, ", "), "%s",
+			strings.Join(about, ", ")),
+		expect(fits != "", "a node that lacks nothing but the label", "none"))
 }
 
 // placeAfterAll gives a node the label and sees the pod placed there.
@@ -191,7 +192,7 @@ func (t *tour) placeAfterAll(ctx context.Context, node string) error {
 		return err
 	}
 	t.saw("tour-picky is ready on %s after %.1f s", picky[0].GetSpec().GetNodeName(), time.Since(began).Seconds())
-	if err := t.check(told(nodesOf(picky)[0] == node, "tour-picky on "+node, "on %s", nodesOf(picky)[0])); err != nil {
+	if err := t.check(expect(nodesOf(picky)[0] == node, "tour-picky on "+node, "on %s", nodesOf(picky)[0])); err != nil {
 		return err
 	}
 	return t.happened(ctx, "pod/tour-picky", "Scheduled", "Successfully assigned default/tour-picky to "+node)

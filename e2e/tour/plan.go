@@ -36,7 +36,7 @@ func (t *tour) plan(ctx context.Context) error {
 	}
 	t.paragraph(
 		`Each answer comes from the very code that decides. Nothing was done: every machine and every set is as it was.`)
-	return t.check(told(slices.Equal(before, after), "objects at the same revisions as before: "+
+	return t.check(expect(slices.Equal(before, after), "objects at the same revisions as before: "+
 		strings.Join(before, ", "), "%s", strings.Join(after, ", ")))
 }
 
@@ -128,7 +128,7 @@ func (t *tour) planHooks(ctx context.Context, _ string) error {
 		backupOwner); err != nil {
 		return err
 	}
-	args := []string{"plan", "hooks", name, "--add", "preDrain:" + quorumHook + "=somebody"}
+	args := []string{"plan", "hooks", name, "--add", "preDrain:" + quorumHook + "=another"}
 	began := time.Now()
 	out, err := t.shell.output(ctx, "windlass", args...)
 	if ctx.Err() != nil {
@@ -136,7 +136,7 @@ func (t *tour) planHooks(ctx context.Context, _ string) error {
 	}
 	t.command(t.shell.line("windlass", args...), time.Since(began), out)
 	t.saw("%s", strings.TrimSpace(out))
-	return t.check(told(exitCode(err) == 1, "exit code 1 for a second hook "+quorumHook, "%v", err),
+	return t.check(expect(exitCode(err) == 1, "exit code 1 for a second hook "+quorumHook, "%v", err),
 		mentions(t.shell.line("windlass", args...), out, "refused", "spec.lifecycleHooks.preDrain[1].name"))
 }
 

@@ -28,12 +28,12 @@ func podIs(p *schedulingv1.Pod, condition string) bool {
 	return false
 }
 
-// serves reports whether a pod is ready and nobody has asked it to leave.
+// serves reports whether a pod is ready and its deletion was not requested.
 func serves(p *schedulingv1.Pod) bool {
 	return podIs(p, "Ready") && p.GetMetadata().GetDeletionTimestamp() == nil
 }
 
-// asked returns when a pod was told to leave; the zero time if it was not.
+// asked returns when a pod's deletion was requested; the zero time if it was not.
 func asked(p *schedulingv1.Pod) time.Time {
 	m := p.GetMetadata()
 	if m.GetDeletionTimestamp() == nil {
@@ -80,11 +80,11 @@ func (t *tour) workerNodes(ctx context.Context) ([]string, error) {
 	return names(nodes), err
 }
 
-// podWatch is what becomes of some pods from its beginning on.
+// podWatch records what happens to some pods from its beginning on.
 type podWatch struct {
 	mu     sync.Mutex
 	pods   map[string]*schedulingv1.Pod // that there are, by uid
-	asked  map[string]time.Time         // when a pod was first told to leave, by uid
+	asked  map[string]time.Time         // when a pod's deletion was first requested, by uid
 	gone   map[string]bool              // by uid
 	fewest map[string]int               // fewest pods that were ready at any time, of the apps that are guarded
 }
@@ -160,21 +160,22 @@ func (w *podWatch) ready(app string) int {
 	return n
 }
 
-// leaving returns when a pod was first told to leave, the zero time if it was not, and whether it is gone.
-func (w *podWatch) leaving(p *schedulingv1.Pod) (told time.Time, gone bool) {
+// leaving returns when a pod's deletion was first requested, the zero time if it was not, and whether it is gone.
+func (w *podWatch) leaving(p *schedulingv1.Pod) (asked time.Time, gone bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	uid := p.GetMetadata().GetUid()
 	return w.asked[uid], w.gone[uid]
 }
 
-// leftAfter waits until a pod is told to leave and returns how long that was after a time. Objects are marked in whole
-// seconds, so the time is cut to such: who leaves at least three seconds after it is then never found to leave earlier.
+// leftAfter waits until a pod's deletion is requested and returns how long that was after a time. Objects are marked in
+// whole seconds, so the time is cut to such: who leaves at least three seconds after it is then never found to leave
+// earlier.
 func (w *podWatch) leftAfter(ctx context.Context, p *schedulingv1.Pod, limit time.Duration,
 	since time.Time,
 ) (time.Duration, error) {
 	var at time.Time
-	err := within(ctx, limit, "pod "+p.GetMetadata().GetName()+" told to leave",
+	err := within(ctx, limit, "pod "+p.GetMetadata().GetName()+" being deleted",
 		func(context.Context) (bool, string, error) {
 			at, _ = w.leaving(p)
 			return !at.IsZero(), "it was not", nil
@@ -194,6 +195,6 @@ func (w *podWatch) disappears(ctx context.Context, p *schedulingv1.Pod, limit ti
 func (w *podWatch) never(app string, n int) fact {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return told(w.fewest[app] >= n, fmt.Sprintf("never fewer than %d ready pods of %s", n, app), "%d at some time",
+	return expect(w.fewest[app] >= n, fmt.Sprintf("never fewer than %d ready pods of %s", n, app), "%d at some time",
 		w.fewest[app])
 }

@@ -43,6 +43,7 @@ func TestPodsAreCountedAfterAllThatCameAtOneMoment(t *testing.T) {
 		t.Error("only one was ready, which is not found")
 	}
 	if at, gone := w.leaving(shopPod("a", "", 0)); at.Unix() != 98 || !gone {
-		t.Errorf("a was told to leave at %d s, gone: %v; want 98 s, when it was told first, and true", at.Unix(), gone)
+		t.Errorf("a deletion was requested at %d s, gone: %v; want 98 s, when it was requested first, and true", at.Unix(),
+			gone)
 	}
 }

@@ -36,7 +36,7 @@ func spoken(key string) string {
 	return key
 }
 
-// listProcesses asks for all processes. A cluster that is not ready is no error: it is what the tour looks at.
+// listProcesses asks for all processes. A cluster that is not ready is no error: the tour shows it.
 func (t *tour) listProcesses(ctx context.Context) (processes, error) {
 	out, err := t.shell.output(ctx, "windlass", "status")
 	p := parseStatus(out)
@@ -66,7 +66,7 @@ func parseStatus(text string) processes {
 	return p
 }
 
-// field returns what stands after a name and a colon at the beginning of a line.
+// field returns what follows a name and a colon at the beginning of a line.
 func field(text, name string) string {
 	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, name+":"); ok {
@@ -114,7 +114,7 @@ func alive(pid int) bool {
 	return ok && !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")
 }
 
-// kill ends a process of the cluster the hard way and tells it.
+// kill ends a process of the cluster with SIGKILL and prints that.
 func (t *tour) kill(key string, pid int) error {
 	if pid <= 1 {
 		return mismatch{{expected: "process " + key + " in `windlass status`", seen: "none"}}
@@ -126,7 +126,7 @@ func (t *tour) kill(key string, pid int) error {
 	return nil
 }
 
-// comesBack waits until another process stands for one that was killed.
+// comesBack waits until another process replaces one that was killed.
 func (t *tour) comesBack(ctx context.Context, key string, old int) (pid int, took time.Duration, err error) {
 	const limit = 15 * time.Second
 	began := time.Now()

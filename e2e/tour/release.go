@@ -67,7 +67,7 @@ func (t *tour) manifestsOf(version string) (string, error) {
 }
 
 // newRelease makes a release image of the example's manifests and returns its name. key and signatures may be empty:
-// then nobody signs it.
+// then it is not signed.
 func (t *tour) newRelease(ctx context.Context, version, previous, to, key, signatures string, created time.Time) (
 	string, error,
 ) {

@@ -16,7 +16,7 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 )
 
-// The hook that somebody outside of Windlass answers for: the program backup-hook, from deploy/examples/hooks.
+// The hook that a program outside of Windlass answers for: the program backup-hook, from deploy/examples/hooks.
 const (
 	backupHook    = "BackupFileSystem"
 	backupOwner   = "my-backup-controller"
@@ -63,7 +63,7 @@ func (t *tour) replace(ctx context.Context) error {
 		strings.Join(c.waits, "\n- "))
 	t.paragraph(
 		`%s was replaced in %.1f s, of which its hook's owner took %.1f s and Windlass %.1f s. The replacement came first and had its vote `+
-			`before the old voter left; %d changes of the quorum were seen, and never were there fewer healthy voters than a majority. %d writes were acknowledged meanwhile, `+
+			`before the old voter left; %d changes of the quorum were seen, and never were there fewer healthy voters than a majority. %d writes were acknowledged during that, `+
 			`the slowest after %d ms, and all are there.`, c.old, all.Seconds(), owner.Seconds(), (all - owner).Seconds(),
 		c.samples,
 		len(ws.acknowledged()), ws.slowest().Milliseconds())
@@ -88,7 +88,7 @@ func (t *tour) chooseLeader(ctx context.Context) (*chronicle, error) {
 	}
 	others := slices.DeleteFunc(names(machines), func(name string) bool { return name == old })
 	return newChronicle(old, others), t.check(
-		told(len(others) == 2, "three machines of the control plane, one of them "+old, "%s",
+		expect(len(others) == 2, "three machines of the control plane, one of them "+old, "%s",
 			strings.Join(names(machines), ", ")))
 }
 
@@ -103,7 +103,7 @@ type replacement struct {
 	ended     chan error // of the owner
 }
 
-// watch asks for the deletion and tells what happens until the machine is gone.
+// watch asks for the deletion and prints what happens until the machine is gone.
 func (r *replacement) watch(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, replaced)
 	defer cancel()
@@ -129,10 +129,10 @@ func (r *replacement) watch(ctx context.Context) error {
 	return errors.Join(err, r.stopOwner(), g.Wait())
 }
 
-// listen tells what is seen until the machine and its node are gone and the command that deleted it has ended.
+// listen prints what is seen until the machine and its node are gone and the command that deleted it has ended.
 func (r *replacement) listen(ctx context.Context, seen <-chan observation, deleted <-chan error) error {
 	ended := false
-	// of nodes another service tells, perhaps a little later
+	// of nodes another service reports, perhaps a little later
 	for !ended || !r.chronicle.has(machineGone) || !r.chronicle.has(nodeGone) {
 		select {
 		case o := <-seen:
@@ -157,7 +157,7 @@ func (r *replacement) listen(ctx context.Context, seen <-chan observation, delet
 			return ctx.Err() // the watch that broke says why
 		}
 	}
-	return r.check(told(ended, "`windlass delete machine --wait` returns once the machine is gone", "it did not"))
+	return r.check(expect(ended, "`windlass delete machine --wait` returns once the machine is gone", "it did not"))
 }
 
 // late says what had been seen when the time was over.
@@ -172,7 +172,7 @@ func (r *replacement) late() error {
 	}}
 }
 
-// at tells a moment, and does what belongs to it.
+// at prints a moment, and does what belongs to it.
 func (r *replacement) at(ctx context.Context, s sighting) error {
 	if s.text != "" {
 		r.moment(s.at.Sub(r.began), s.text)
@@ -184,7 +184,7 @@ func (r *replacement) at(ctx context.Context, s sighting) error {
 			return err
 		}
 		// The guardian takes its hook away only after it has seen the old member leave.
-		return r.check(told(member(q, r.chronicle.old) == nil && member(q, r.chronicle.replacement) != nil,
+		return r.check(expect(member(q, r.chronicle.old) == nil && member(q, r.chronicle.replacement) != nil,
 			"the old voter out of the quorum and the new one in it when hook "+quorumHook+" goes", "%s", q.String()))
 	case nodeCordoned:
 		if r.cordoned != nil {
@@ -234,10 +234,10 @@ func (r *replacement) stopOwner() error {
 func (r *replacement) backedUp() fact {
 	// the pattern is well formed
 	found, _ := filepath.Glob(filepath.Join(r.backups, r.chronicle.old+"-"+backupHook+".tar"))
-	return told(len(found) == 1, "a backup of "+r.chronicle.old+" in "+r.backups, "%q", found)
+	return expect(len(found) == 1, "a backup of "+r.chronicle.old+" in "+r.backups, "%q", found)
 }
 
-// afterwards checks what a replacement promises, and that the cluster is whole again.
+// afterwards checks what a replacement promises, and that the cluster is settled again.
 func (t *tour) afterwards(ctx context.Context, c *chronicle, ws *writers) error {
 	if err := t.whole(ctx, c); err != nil {
 		return err
@@ -252,13 +252,13 @@ func (t *tour) afterwards(ctx context.Context, c *chronicle, ws *writers) error 
 	}
 	facts := []fact{
 		saved, moved,
-		told(c.most == 4, "four machines of the control plane for a while", "at most %d", c.most),
-		told(len(c.unsafe) == 0 && c.samples > 0,
+		expect(c.most == 4, "four machines of the control plane for a while", "at most %d", c.most),
+		expect(len(c.unsafe) == 0 && c.samples > 0,
 			"never fewer healthy voters than a majority, and the new vote before the old one went", "%s",
 			strings.Join(c.unsafe, "; ")),
-		told(slices.ContainsFunc(c.waits, func(s string) bool { return strings.Contains(s, quorumHook) }),
+		expect(slices.ContainsFunc(c.waits, func(s string) bool { return strings.Contains(s, quorumHook) }),
 			"`windlass describe machine` waits for "+quorumHook, "%q", c.waits),
-		told(slices.ContainsFunc(c.waits, func(s string) bool { return strings.Contains(s, backupHook) }),
+		expect(slices.ContainsFunc(c.waits, func(s string) bool { return strings.Contains(s, backupHook) }),
 			"`windlass describe machine` waits for "+backupHook, "%q", c.waits),
 	}
 	if t.here() {
@@ -285,18 +285,18 @@ func (t *tour) noProcessOf(ctx context.Context, machine string) (fact, error) {
 			left = append(left, spoken(key))
 		}
 	}
-	return told(len(left) == 0, "no process of "+machine, "%s", strings.Join(left, ", ")), err
+	return expect(len(left) == 0, "no process of "+machine, "%s", strings.Join(left, ", ")), err
 }
 
 // leadershipMoved says that the old member gave its leadership away while it was still there: seen as it happened, or
-// told by an event.
+// reported by an event.
 func (t *tour) leadershipMoved(ctx context.Context, c *chronicle) (fact, error) {
 	if c.has(leadershipMoved) {
-		return told(true, "", ""), nil
+		return expect(true, "", ""), nil
 	}
-	told := told
+	expect := expect
 	out, err := t.shell.output(ctx, "windlass", "events")
-	return told(strings.Contains(out, "LeaderMoved"), "leadership moves before the leader's machine goes",
+	return expect(strings.Contains(out, "LeaderMoved"), "leadership moves before the leader's machine goes",
 		"no leader but %s while it was a member", c.old), err
 }
 

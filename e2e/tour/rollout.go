@@ -12,7 +12,7 @@ import (
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 )
 
-// Annotations that tell of the configuration of a node.
+// Annotations about the configuration of a node.
 const (
 	currentConfig = "machineconfiguration.openshift.io/currentConfig"
 	configState   = "machineconfiguration.openshift.io/state"
@@ -35,8 +35,8 @@ func (s stage) String() string {
 	return [...]string{"cordoned", "drained", "restarted", "configured", "uncordoned"}[s]
 }
 
-// stageOrder returns which stage comes before which. Its agent tells in two places that a machine has restarted and
-// that it is configured: either may be heard first.
+// stageOrder returns which stage comes before which. Its agent reports in two places that a machine has restarted and
+// that it is configured: either may be seen first.
 func stageOrder() [][2]stage {
 	return [][2]stage{{cordoned, emptied}, {emptied, rebooted}, {emptied, configured}, {configured, uncordoned}}
 }
@@ -185,7 +185,7 @@ func (r *rollout) span() span {
 
 // facts says that each node went through its stages in order, and never more than one node at a time.
 func (r *rollout) facts() []fact {
-	out := []fact{told(r.most == 1, "never more than one node down", "%d at some time", r.most)}
+	out := []fact{expect(r.most == 1, "never more than one node down", "%d at some time", r.most)}
 	type turn struct {
 		node        string
 		first, last int64
@@ -199,16 +199,16 @@ func (r *rollout) facts() []fact {
 				missing = append(missing, s.String())
 			}
 		}
-		out = append(out, told(len(missing) == 0, name+" through all stages", "not seen: %s", strings.Join(missing, ", ")))
+		out = append(out, expect(len(missing) == 0, name+" through all stages", "not seen: %s", strings.Join(missing, ", ")))
 		for _, o := range stageOrder() {
-			out = append(out, told(p.at[o[0]] <= p.at[o[1]], fmt.Sprintf("%s %s before it is %s", name, o[0], o[1]),
+			out = append(out, expect(p.at[o[0]] <= p.at[o[1]], fmt.Sprintf("%s %s before it is %s", name, o[0], o[1]),
 				"at revisions %d and %d", p.at[o[0]], p.at[o[1]]))
 		}
 		turns = append(turns, turn{name, p.at[cordoned], p.at[uncordoned]})
 	}
 	slices.SortFunc(turns, func(a, b turn) int { return int(a.first - b.first) })
 	for i := 1; i < len(turns); i++ {
-		out = append(out, told(turns[i-1].last <= turns[i].first, turns[i].node+" only after "+turns[i-1].node,
+		out = append(out, expect(turns[i-1].last <= turns[i].first, turns[i].node+" only after "+turns[i-1].node,
 			"it was cordoned at revision %d, the other uncordoned at %d", turns[i].first, turns[i-1].last))
 	}
 	return out
@@ -216,7 +216,7 @@ func (r *rollout) facts() []fact {
 
 // safe says that the quorum was never at risk.
 func (r *rollout) safe() fact {
-	return told(len(r.unsafe) == 0 && r.samples > 0, "never fewer voters than a majority that can be reached", "%s",
+	return expect(len(r.unsafe) == 0 && r.samples > 0, "never fewer voters than a majority that can be reached", "%s",
 		strings.Join(r.unsafe, "; "))
 }
 

@@ -57,7 +57,7 @@ func (t *tour) scale(ctx context.Context) error {
 		return err
 	}
 	name, n := set.GetMetadata().GetName(), int(set.GetSpec().GetReplicas())
-	if err := t.check(told(len(before) == n, fmt.Sprintf("%d machines of set %s", n, name), "%s",
+	if err := t.check(expect(len(before) == n, fmt.Sprintf("%d machines of set %s", n, name), "%s",
 		strings.Join(names(before), ", "))); err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (t *tour) scale(ctx context.Context) error {
 	created := up.created(names(before))
 	t.saw("%s come up side by side; they run and their nodes are Ready after %.1f s", strings.Join(created, " and "),
 		up.took.Seconds())
-	if err := t.check(told(len(created) == more, fmt.Sprintf("%d new machines", more), "%q", created),
+	if err := t.check(expect(len(created) == more, fmt.Sprintf("%d new machines", more), "%q", created),
 		up.sideBySide(created)); err != nil {
 		return err
 	}
@@ -90,9 +90,9 @@ func (t *tour) scale(ctx context.Context) error {
 	t.paragraph(
 		`Set %s was asked for %d machines and made %d at once, not one after the other. Asked for %d again it deleted first the machine `+
 			`that the annotation names, and the node of each went with its machine.`, name, n+more, more, n)
-	return t.check(told(len(order) == more && order[0] == marked, "a plan that deletes "+marked+" first", "%q", order),
-		told(slices.Contains(down.gone, marked), marked+" gone", "gone are %q", down.gone),
-		told(len(down.gone) == more, fmt.Sprintf("%d machines gone", more), "%q", down.gone))
+	return t.check(expect(len(order) == more && order[0] == marked, "a plan that deletes "+marked+" first", "%q", order),
+		expect(slices.Contains(down.gone, marked), marked+" gone", "gone are %q", down.gone),
+		expect(len(down.gone) == more, fmt.Sprintf("%d machines gone", more), "%q", down.gone))
 }
 
 func without(list []string, name string) []string {
@@ -153,7 +153,7 @@ func (t *tour) scaleTo(ctx context.Context, set *machinev1.MachineSet, replicas 
 	return s, errors.Join(err, g.Wait())
 }
 
-// collect notes what becomes of the machines of a set until ctx ends.
+// collect records what happens to the machines of a set until ctx ends.
 func (s *scaling) collect(ctx context.Context, seen <-chan observation, set *machinev1.MachineSet) {
 	for {
 		select {
@@ -198,7 +198,7 @@ func (s *scaling) sideBySide(machines []string) fact {
 			firstRuns = s.runs[name]
 		}
 	}
-	return told(lastCreated > 0 && lastCreated < firstRuns, "all machines created before the first of them runs",
+	return expect(lastCreated > 0 && lastCreated < firstRuns, "all machines created before the first of them runs",
 		"the last was created at revision %d, the first ran at %d", lastCreated, firstRuns)
 }
 

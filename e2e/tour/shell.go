@@ -80,7 +80,7 @@ func quote(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// windlass runs the command line, tells it, and returns what it printed.
+// windlass runs the command line, prints it, and returns what it printed.
 func (t *tour) windlass(ctx context.Context, args ...string) (string, error) {
 	began := time.Now()
 	out, err := t.shell.output(ctx, "windlass", args...)
@@ -91,7 +91,7 @@ func (t *tour) windlass(ctx context.Context, args ...string) (string, error) {
 	return out, nil
 }
 
-// ask runs a line of the shell with the settings that `windlass env` prints, tells it, and returns what it printed.
+// ask runs a line of the shell with the settings that `windlass env` prints, prints it, and returns what it printed.
 func (t *tour) ask(ctx context.Context, line string) (string, error) {
 	began := time.Now()
 	env := t.shell.line("windlass", "env")

@@ -24,11 +24,11 @@ type chapter struct {
 	checks int
 }
 
-// chapter tells one step, and notes how long it took and how many checks it made.
-func (s *story) chapter(n int, title string, tell func() error) error {
+// chapter runs one step, and notes how long it took and how many checks it made.
+func (s *story) chapter(n int, title string, step func() error) error {
 	began, checks := time.Now(), s.checks
 	fmt.Fprintf(s.out, "\n%d. %s\n", n, title)
-	err := tell()
+	err := step()
 	c := chapter{number: n, title: title, took: time.Since(began), checks: s.checks - checks}
 	if err != nil {
 		return fmt.Errorf("step %d, %s, after %.1f s: %w", n, title, c.took.Seconds(), err)
@@ -38,12 +38,12 @@ func (s *story) chapter(n int, title string, tell func() error) error {
 	return nil
 }
 
-// skip tells that a step is left out, and why.
+// skip prints that a step is left out, and why.
 func (s *story) skip(n int, title, why string) {
 	fmt.Fprintf(s.out, "\n%d. %s\n   left out: %s\n", n, title, why)
 }
 
-// command tells what was asked and how long the answer took; 0 is not told.
+// command prints what was asked and how long the answer took, unless that is 0.
 func (s *story) command(line string, took time.Duration, output string) {
 	time := ""
 	if took > 0 {
@@ -55,17 +55,17 @@ func (s *story) command(line string, took time.Duration, output string) {
 	}
 }
 
-// saw tells in one line what came of the last command.
+// saw prints in one line what came of the last command.
 func (s *story) saw(format string, args ...any) {
 	indent(s.out, "     ", fmt.Sprintf(format, args...))
 }
 
-// moment tells what was seen at a time after the beginning of something longer.
+// moment prints what was seen at a time after the beginning of something longer.
 func (s *story) moment(after time.Duration, what string) {
 	fmt.Fprintf(s.out, "   %6.2f s  %s\n", after.Seconds(), what)
 }
 
-// paragraph tells what all of that means.
+// paragraph prints what all of that means.
 func (s *story) paragraph(format string, args ...any) {
 	const width = 96
 	fmt.Fprintln(s.out)
@@ -79,8 +79,8 @@ type fact struct {
 	seen     string
 }
 
-// told says that something is as expected if holds; seen is printed if it is not.
-func told(holds bool, expected, seen string, args ...any) fact {
+// expect says that something is as expected if holds; seen is printed if it is not.
+func expect(holds bool, expected, seen string, args ...any) fact {
 	return fact{holds, expected, fmt.Sprintf(seen, args...)}
 }
 
@@ -105,7 +105,7 @@ type mismatch []fact
 // Error names what was expected and what was seen.
 func (m mismatch) Error() string {
 	var b strings.Builder
-	b.WriteString("not as told")
+	b.WriteString("not as expected")
 	for _, f := range m {
 		fmt.Fprintf(&b, "\n  expected: %s\n  seen:     %s", f.expected, strings.ReplaceAll(f.seen, "\n", "\n            "))
 	}

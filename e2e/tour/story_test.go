@@ -17,7 +17,7 @@ func TestAStoryCountsItsChecksAndEndsWithATable(t *testing.T) {
 		s.command("windlass get machines", 30*time.Millisecond, "")
 		s.saw("%d machines", 5)
 		s.paragraph("That is %s.", strings.Repeat("long ", 40))
-		return s.check(told(true, "one", ""), told(true, "two", ""))
+		return s.check(expect(true, "one", ""), expect(true, "two", ""))
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +41,7 @@ func TestAStoryCountsItsChecksAndEndsWithATable(t *testing.T) {
 func TestACheckNamesWhatWasExpectedAndWhatWasSeen(t *testing.T) {
 	s := &story{out: &bytes.Buffer{}}
 	err := s.chapter(1, "Look", func() error {
-		return s.check(told(true, "one", ""), told(false, "two machines", "%d", 3), told(false, "a leader", "none"))
+		return s.check(expect(true, "one", ""), expect(false, "two machines", "%d", 3), expect(false, "a leader", "none"))
 	})
 	var wrong mismatch
 	if !errors.As(err, &wrong) || len(wrong) != 2 {

@@ -63,7 +63,7 @@ func (t *tour) taintByHand(ctx context.Context) error {
 		pods = append(pods, p...)
 	}
 	t.saw("%s are on %s", strings.Join(names(pods), ", "), strings.Join(nodesOf(pods), ", "))
-	if err := t.check(told(slices.Equal(nodesOf(pods), []string{node}), "all three on "+node, "on %s",
+	if err := t.check(expect(slices.Equal(nodesOf(pods), []string{node}), "all three on "+node, "on %s",
 		strings.Join(nodesOf(pods), ", "))); err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (t *tour) evict(ctx context.Context, w *podWatch, node string, plain, while
 		return err
 	}
 	since := findTaint(n, taintKey, noExecute).GetTimeAdded()
-	if err := t.check(told(since != nil, "the time at which "+taintKey+" was put on "+node, "%v",
+	if err := t.check(expect(since != nil, "the time at which "+taintKey+" was put on "+node, "%v",
 		n.GetSpec().GetTaints())); err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (t *tour) evict(ctx context.Context, w *podWatch, node string, plain, while
 	if err != nil {
 		return err
 	}
-	t.saw("%s was told to leave after %s; %s is ready on %s", plain.GetMetadata().GetName(), first,
+	t.saw("%s was deleted after %s; %s is ready on %s", plain.GetMetadata().GetName(), first,
 		again[0].GetMetadata().GetName(), nodesOf(again)[0])
 	second, err := w.leftAfter(ctx, while, evicted, since.AsTime())
 	if err != nil {
@@ -134,11 +134,11 @@ func (t *tour) evict(ctx context.Context, w *podWatch, node string, plain, while
 		return err
 	}
 	return t.check(
-		told(first < second, "tour-plain told to leave before tour-while", "after %s and %s", first, second),
-		told(first < patience, "tour-plain told to leave at once", "after %s", first),
-		told(second >= patience, "tour-while told to leave after "+patience.String()+" and not before", "after %s", second),
-		told(nodesOf(again)[0] != node, "tour-plain on another node than "+node, "on %s", nodesOf(again)[0]),
-		told(slices.Equal(uids(stays), uids([]*schedulingv1.Pod{always})), "tour-always where it was", "%s",
+		expect(first < second, "tour-plain deleted before tour-while", "after %s and %s", first, second),
+		expect(first < patience, "tour-plain deleted at once", "after %s", first),
+		expect(second >= patience, "tour-while deleted after "+patience.String()+" and not before", "after %s", second),
+		expect(nodesOf(again)[0] != node, "tour-plain on another node than "+node, "on %s", nodesOf(again)[0]),
+		expect(slices.Equal(uids(stays), uids([]*schedulingv1.Pod{always})), "tour-always where it was", "%s",
 			strings.Join(uids(stays), ", ")))
 }
 
@@ -157,7 +157,7 @@ func (t *tour) taintBySilence(ctx context.Context) error {
 		return err
 	}
 	agent := p.pids[agentProcess(node)]
-	if err := t.check(told(agent > 1, "a process of the agent of "+node, "none")); err != nil {
+	if err := t.check(expect(agent > 1, "a process of the agent of "+node, "none")); err != nil {
 		return err
 	}
 	err = t.watched(ctx, func(ctx context.Context, w *podWatch) error {
@@ -168,12 +168,12 @@ func (t *tour) taintBySilence(ctx context.Context) error {
 		return err
 	}
 	t.paragraph(
-		`An agent that is not heard of says nothing about its pods: they may still run. So what belongs to them is started elsewhere, but they are not struck off before ` +
+		`An agent that does not report says nothing about its pods: they may still run. So what belongs to them is started elsewhere, but they are not struck off before ` +
 			`the agent itself has ended them and said so.`)
 	return t.remove(ctx, "unreachable.yaml")
 }
 
-// signal sends a signal to a process of the cluster and tells it.
+// signal sends a signal to a process of the cluster and prints that.
 func (t *tour) signal(name string, s syscall.Signal, pid int, what string) error {
 	if err := syscall.Kill(pid, s); err != nil {
 		return fmt.Errorf("kill -%s %d (%s): %w", name, pid, what, err)
@@ -203,7 +203,7 @@ func (t *tour) silence(ctx context.Context, w *podWatch, node string, agent int,
 	if err != nil {
 		return err
 	}
-	t.moment(time.Since(began), fmt.Sprintf("%s, which tolerates that for %s, is told to leave %s after the taint",
+	t.moment(time.Since(began), fmt.Sprintf("%s, which tolerates that for %s, is deleted %s after the taint",
 		pod.GetMetadata().GetName(), patience, left))
 	again, err := t.running(ctx, "tour-lone", 1)
 	if err != nil {
@@ -216,9 +216,9 @@ func (t *tour) silence(ctx context.Context, w *podWatch, node string, agent int,
 	}
 	_, gone := w.leaving(pod)
 	if err := t.check(
-		told(left >= patience, "tour-lone told to leave after "+patience.String()+" and not before", "after %s", left),
-		told(nodesOf(again)[0] != node, "tour-lone on another node than "+node, "on %s", nodesOf(again)[0]),
-		told(!gone && len(runs) > 0, pod.GetMetadata().GetName()+" still there, since its processes run on",
+		expect(left >= patience, "tour-lone deleted after "+patience.String()+" and not before", "after %s", left),
+		expect(nodesOf(again)[0] != node, "tour-lone on another node than "+node, "on %s", nodesOf(again)[0]),
+		expect(!gone && len(runs) > 0, pod.GetMetadata().GetName()+" still there, since its processes run on",
 			"gone: %v, processes: %v", gone, runs)); err != nil {
 		return err
 	}
@@ -251,7 +251,7 @@ func (t *tour) speakAgain(ctx context.Context, w *podWatch, node string, agent i
 		return err
 	}
 	runs = slices.DeleteFunc(runs, func(pid int) bool { return !alive(pid) })
-	return t.check(told(len(still) == 0 && len(runs) == 0, "no process of "+pod.GetMetadata().GetName(), "%v %v", still,
+	return t.check(expect(len(still) == 0 && len(runs) == 0, "no process of "+pod.GetMetadata().GetName(), "%v %v", still,
 		runs))
 }
 

@@ -66,7 +66,7 @@ type upgrade struct {
 	rolled    time.Duration // until all nodes had the configuration that came with it
 }
 
-// clearUpdate takes back what an update left that was interrupted: a wish for a release that is refused, and a graph
+// clearUpdate takes back what an update left that was interrupted: a desired release that is refused, and a graph
 // that is gone.
 func (t *tour) clearUpdate(ctx context.Context) error {
 	cv, err := t.cluster.version(ctx)
@@ -207,10 +207,11 @@ func (u *upgrade) offer(ctx context.Context, before *updatev1.ClusterVersion) er
 	}
 	available := status.GetAvailableUpdates()[0]
 	return u.check(
-		told(available.GetVersion() == u.next && available.GetImage() == u.image, "an available update "+u.next+", "+u.image,
+		expect(available.GetVersion() == u.next && available.GetImage() == u.image, "an available update "+u.next+", "+
+			u.image,
 			"%s", available),
-		told(recommended[u.risky] == "False", u.risky+" with Recommended=False", "%v", recommended),
-		told(recommended[u.unsure] == "Unknown", u.unsure+" with Recommended=Unknown", "%v", recommended),
+		expect(recommended[u.risky] == "False", u.risky+" with Recommended=False", "%v", recommended),
+		expect(recommended[u.unsure] == "Unknown", u.unsure+" with Recommended=Unknown", "%v", recommended),
 		mentions("windlass adm upgrade --include-not-recommended", out, "Recommended updates:", u.next, u.risky,
 			"Recommended: False", "LedgerLosesCents", u.unsure, "Recommended: Unknown", "BeaconTooSlow"))
 }
@@ -228,7 +229,7 @@ func (u *upgrade) refuseTampered(ctx context.Context, before *updatev1.ClusterVe
 	_, digest, _ := strings.Cut(image, "@")
 	u.saw("one byte of it was changed; its name is that of the good one, which is signed")
 	return u.refused(ctx, before, "oci:"+layout+"@"+digest, "digest",
-		told(image == u.image, "the same name for the same manifests, "+u.image, "%s", image))
+		expect(image == u.image, "the same name for the same manifests, "+u.image, "%s", image))
 }
 
 // refuseForeign asks for a release that a stranger has signed.
@@ -271,16 +272,16 @@ func (u *upgrade) refused(ctx context.Context, before *updatev1.ClusterVersion, 
 	}
 	was, is := history(before), history(cv)
 	if err := u.check(append(more,
-		told(strings.Contains(c.GetMessage(), words), "refused because of: "+words, "%s", c.GetMessage()),
-		told(was == is, "history as before: "+was, "%s", is),
-		told(cv.GetStatus().GetDesired().GetVersion() == u.now, "the cluster at "+u.now, "at %s",
+		expect(strings.Contains(c.GetMessage(), words), "refused because of: "+words, "%s", c.GetMessage()),
+		expect(was == is, "history as before: "+was, "%s", is),
+		expect(cv.GetStatus().GetDesired().GetVersion() == u.now, "the cluster at "+u.now, "at %s",
 			cv.GetStatus().GetDesired()))...); err != nil {
 		return err
 	}
 	if _, err := u.windlass(ctx, "adm", "upgrade", "--clear"); err != nil {
 		return err
 	}
-	return within(ctx, answers, "ReleaseAccepted=True once the wish is taken back",
+	return within(ctx, answers, "ReleaseAccepted=True once the desired update is cleared",
 		func(ctx context.Context) (bool, string, error) {
 			cv, err := u.cluster.version(ctx)
 			c := conditionIn(cv.GetStatus().GetConditions(), "ReleaseAccepted")
@@ -297,7 +298,7 @@ func history(cv *updatev1.ClusterVersion) string {
 	return strings.Join(out, ", ")
 }
 
-// follow updates the cluster and tells what happens until all of it is at the new version, its nodes included.
+// follow updates the cluster and prints what happens until all of it is at the new version, its nodes included.
 func (u *upgrade) follow(ctx context.Context, _ *updatev1.ClusterVersion) error {
 	limited, cancel := context.WithTimeout(ctx, updated)
 	defer cancel()
@@ -346,7 +347,7 @@ func (u *upgrade) rollouts(ctx context.Context) (map[string]*rollout, error) {
 	return out, nil
 }
 
-// listen tells what happens until the update is completed and all nodes have been through, and returns when it was
+// listen prints what happens until the update is completed and all nodes have been through, and returns when it was
 // completed.
 func (u *upgrade) listen(ctx context.Context, seen <-chan observation, pools map[string]*rollout,
 	began time.Time,
@@ -389,7 +390,7 @@ func (u *upgrade) listen(ctx context.Context, seen <-chan observation, pools map
 	return done, nil
 }
 
-// progress tells what an update waits for, each only once.
+// progress prints what an update waits for, each only once.
 func (u *upgrade) progress(cv *updatev1.ClusterVersion, before map[string]bool, after time.Duration) {
 	p := cv.GetStatus().GetProgress()
 	for _, w := range p.GetWaits() {
@@ -412,12 +413,12 @@ func (u *upgrade) gates() []fact {
 	}
 	var facts []fact
 	for _, name := range operatorNames() {
-		facts = append(facts, told(!ended[name].IsZero(), name+" at "+u.next, "%s", u.operators.said()))
+		facts = append(facts, expect(!ended[name].IsZero(), name+" at "+u.next, "%s", u.operators.said()))
 	}
 	return append(facts,
-		told(began["archive"].Before(ended["ledger"]) && began["ledger"].Before(ended["archive"]),
+		expect(began["archive"].Before(ended["ledger"]) && began["ledger"].Before(ended["archive"]),
 			"archive and ledger, of one run level, side by side", "%s", u.operators.said()),
-		told(!began["beacon"].Before(ended["ledger"]) && !began["beacon"].Before(ended["archive"]),
+		expect(!began["beacon"].Before(ended["ledger"]) && !began["beacon"].Before(ended["archive"]),
 			"beacon, of a later run level, after both", "%s", u.operators.said()))
 }
 
@@ -437,11 +438,11 @@ func (u *upgrade) look(ctx context.Context, before *updatev1.ClusterVersion) err
 	}
 	h := cv.GetStatus().GetHistory()[0]
 	facts := []fact{
-		told(len(wrong) == 0, "all operators at "+u.next, "%v", wrong),
-		told(len(other) == 0, "/etc/windlass-release of each node says "+u.next, "%s", strings.Join(other, "; ")),
-		told(h.GetState() == "Completed" && h.GetVersion() == u.next && h.GetImage() == u.image && h.GetVerified(),
+		expect(len(wrong) == 0, "all operators at "+u.next, "%v", wrong),
+		expect(len(other) == 0, "/etc/windlass-release of each node says "+u.next, "%s", strings.Join(other, "; ")),
+		expect(h.GetState() == "Completed" && h.GetVersion() == u.next && h.GetImage() == u.image && h.GetVerified(),
 			"history: "+u.next+" completed and verified", "%s", h),
-		told(strings.HasSuffix(history(cv), history(before)), "what was before in the history", "%s", history(cv)),
+		expect(strings.HasSuffix(history(cv), history(before)), "what was before in the history", "%s", history(cv)),
 	}
 	for _, ask := range []struct {
 		kind  string
@@ -460,7 +461,7 @@ func (u *upgrade) look(ctx context.Context, before *updatev1.ClusterVersion) err
 	return u.check(facts...)
 }
 
-// restore takes the tour's graph and wish away.
+// restore removes the tour's graph and desired update.
 func (u *upgrade) restore(ctx context.Context, before *updatev1.ClusterVersion) error {
 	for _, args := range [][]string{
 		{"--clear"},

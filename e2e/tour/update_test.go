@@ -40,7 +40,7 @@ func TestTheWorkOfOperatorsIsReadFromWhatTheySay(t *testing.T) {
 		"10:00:04.000  ledger     works on 1.1.0",
 		"10:00:05.000  archive    is at 1.1.0",
 	} {
-		o.hear(line, at(i))
+		o.read(line, at(i))
 	}
 	want := []span{{"archive 1.1.0", at(3), at(5)}, {"ledger 1.1.0", at(4), time.Time{}}}
 	if diff := cmp.Diff(want, o.work("1.1.0"), cmp.AllowUnexported(span{})); diff != "" {
@@ -54,7 +54,7 @@ func TestTimeOutsideOfOthersWorkIsCountedOnce(t *testing.T) {
 		spans []span
 		want  time.Duration
 	}{
-		"nobody worked":             {nil, 10 * time.Second},
+		"no operator worked":        {nil, 10 * time.Second},
 		"two worked side by side":   {[]span{{"b", at(3), at(6)}, {"a", at(2), at(5)}}, 6 * time.Second},
 		"one inside of the other":   {[]span{{"a", at(1), at(9)}, {"b", at(2), at(3)}}, 2 * time.Second},
 		"one began before the time": {[]span{{"a", at(-5), at(4)}}, 6 * time.Second},

@@ -31,7 +31,7 @@ func (w witness) send(ctx context.Context, o observation) {
 	}
 }
 
-// watch sends what becomes of all objects from now on, until ctx ends. It has begun when it returns, whatever g has
+// watch sends what happens to all objects from now on, until ctx ends. It has begun when it returns, whatever g has
 // started by then.
 func (w witness) watch(ctx context.Context, g *errgroup.Group) error {
 	machines, err := w.cluster.machines.ListMachines(ctx, &machinev1.ListMachinesRequest{Namespace: namespace}, patient)
@@ -95,7 +95,7 @@ func read[R any](ctx context.Context, after *string, open func(context.Context, 
 	}
 }
 
-// gone is the type of the event that tells of a deletion.
+// gone is the type of the event of a deletion.
 const gone = "DELETED"
 
 func (w witness) watchMachines(ctx context.Context, after string) error {

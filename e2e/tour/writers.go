@@ -89,7 +89,7 @@ func (t *tour) nothingLost(ctx context.Context, ws *writers) (fact, error) {
 			lost = append(lost, name)
 		}
 	}
-	return told(len(lost) == 0 && len(acked) > 0, fmt.Sprintf("each of %d acknowledged writes", len(acked)),
+	return expect(len(lost) == 0 && len(acked) > 0, fmt.Sprintf("each of %d acknowledged writes", len(acked)),
 		"%d are not there: %s", len(lost), strings.Join(lost, ", ")), nil
 }
 
@@ -111,7 +111,7 @@ func (w *writer) write(ctx context.Context) error {
 	}
 }
 
-// errPassing marks what a client meets while something behind the gateway changes: whoever tries again gets through.
+// errPassing marks what a client meets while something behind the gateway changes: another try succeeds.
 var errPassing = errors.New("try again")
 
 // one creates one machine set, as often as it takes.
