@@ -1,39 +1,25 @@
-// Package controller does what package plan decides: it binds pods to nodes, and removes what nobody keeps any more.
+// Package controller does what package plan decides: it binds pods to nodes, and marks the pods of lost nodes.
 package controller
 
 import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/object"
-	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
-	"github.com/windlass-dev/windlass/kit/store"
 
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
 	"github.com/windlass-dev/windlass/services/scheduler/plan"
 	"github.com/windlass-dev/windlass/services/scheduler/view"
-)
-
-const (
-	// mostAtOnce is how many pods are placed before their bindings are written: enough for full transactions, few enough
-	// that the first of many pods do not wait for the last.
-	mostAtOnce = 1000
-	// retryPause is the least time between two tries of pods that nothing fits: what helps one of them mostly comes
-	// together with more.
-	retryPause = 200 * time.Millisecond
-	// writePause is how long to wait after bindings could not be written.
-	writePause = 500 * time.Millisecond
 )
 
 // Nodes is a copy of all nodes.
@@ -47,70 +33,62 @@ type Nodes interface {
 	Exists(ctx context.Context, name string) (bool, error)
 }
 
+// queueKey is the one key of the scheduler's loop: all pods are placed in one cluster, one decision after another.
+const queueKey = "pods"
+
 // Scheduler binds pods to nodes while this process leads.
 type Scheduler struct {
 	tables *kinds.Tables
 	nodes  Nodes
 	events events.Sink
 	log    *slog.Logger
-	news   *news
+	loops  *controller.Loops
+	news   news
+	queue  *plan.Queue // nil until the first decision as the leader; used by the loop only
 }
 
 // NewScheduler returns a scheduler that does nothing before Lead.
 func NewScheduler(tables *kinds.Tables, nodes Nodes, events events.Sink, log *slog.Logger) *Scheduler {
-	s := &Scheduler{tables: tables, nodes: nodes, events: events, log: log, news: newNews()}
-	follow(s.news, podKind, tables.Pods.Subscribe)
-	follow(s.news, serviceKind, tables.Services.Subscribe)
-	follow(s.news, controllerKind, tables.ReplicationControllers.Subscribe)
-	follow(s.news, replicaSetKind, tables.ReplicaSets.Subscribe)
-	follow(s.news, statefulSetKind, tables.StatefulSets.Subscribe)
-	follow(s.news, policyKind, tables.Policies.Subscribe)
-	follow(s.news, nodeKind, nodes.Subscribe)
+	s := &Scheduler{tables: tables, nodes: nodes, events: events, log: log, loops: controller.New(log)}
+	l := s.loops.Loop("placement", 1, s.reconcile)
+	l.Begin(func() []string { return []string{queueKey} })
+	follow(s, l, podKind, tables.Pods)
+	follow(s, l, nodeKind, nodes)
+	follow(s, l, policyKind, tables.Policies)
+	follow(s, l, serviceKind, tables.Services)
+	follow(s, l, controllerKind, tables.ReplicationControllers)
+	follow(s, l, replicaSetKind, tables.ReplicaSets)
+	follow(s, l, statefulSetKind, tables.StatefulSets)
 	return s
 }
 
-// follow has news take in each change of a kind.
-func follow[T object.Object](n *news, kind string, subscribe func(func(resource.Change[T]))) {
-	subscribe(func(ch resource.Change[T]) { n.tell(change{kind, ch.Key}) })
+// source is a copy of all objects of a kind.
+type source[T object.Object] interface {
+	controller.Synced
+	Subscribe(f func(resource.Change[T]))
+}
+
+// follow has a loop decide after each change of a kind. The loop begins once it knows the bindings of the leader
+// before, or their nodes would be filled twice.
+func follow[T object.Object](s *Scheduler, l *controller.Loop, kind string, from source[T]) {
+	l.Needs(from)
+	from.Subscribe(func(ch resource.Change[T]) {
+		if s.news.add(change{kind, ch.Key}) {
+			l.Add(queueKey)
+		}
+	})
 }
 
 // Lead places pods until ctx ends.
 func (s *Scheduler) Lead(ctx context.Context) error {
-	if err := s.sync(ctx); err != nil {
-		return nil // ctx ended
-	}
-	s.news.open()
-	defer s.news.close()
-	pods := s.tables.Pods.All()
-	t := &term{
-		Scheduler: s, cluster: view.Cluster(s.tables, s.nodes.All(), pods), profile: view.Profile(s.tables),
-		ready: map[object.Key]struct{}{}, stuck: map[object.Key]failure{},
-	}
-	for _, pod := range pods {
-		t.takePod(object.KeyOf(pod))
-	}
-	t.run(ctx)
-	return nil
+	defer func() {
+		s.news.close()
+		s.queue = nil
+	}()
+	return s.loops.Lead(ctx)
 }
 
-func (s *Scheduler) sync(ctx context.Context) error {
-	for _, wait := range []func(context.Context) error{
-		s.tables.Pods.WaitSynced, s.tables.Services.WaitSynced, s.tables.ReplicationControllers.WaitSynced,
-		s.tables.ReplicaSets.WaitSynced,
-		s.tables.StatefulSets.WaitSynced, s.tables.Policies.WaitSynced, s.nodes.WaitSynced,
-	} {
-		if err := wait(ctx); err != nil {
-			return err
-		}
-	}
-	// The bindings of the leader before must be seen, or its nodes would be filled twice.
-	if fence, ok := store.FenceFrom(ctx); ok {
-		return s.tables.Pods.WaitRevision(ctx, fence.CreateRevision)
-	}
-	return nil
-}
-
-// Kinds as a cluster's selectors are named by, and those that a change may be of besides.
+// Kinds as a cluster's selectors are named by, and the other kinds that placing depends on.
 const (
 	podKind         = "Pod"
 	nodeKind        = "Node"
@@ -127,42 +105,31 @@ type change struct {
 	key  object.Key
 }
 
-// news collects what changed until somebody has time for it.
+// news collects what changed until the next decision. The zero news is closed: a process that does not lead collects
+// nothing. It is safe for concurrent use.
 type news struct {
-	mu     sync.Mutex
-	isOpen bool
-	fresh  map[change]struct{}
-	wake   chan struct{}
+	mu    sync.Mutex
+	fresh map[change]struct{} // nil while it is closed
 }
 
-func newNews() *news { return &news{fresh: map[change]struct{}{}, wake: make(chan struct{}, 1)} }
-
-func (n *news) open() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.isOpen = true
-}
-
-// close forgets everything: whoever opens it again looks at all there is.
 func (n *news) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.isOpen, n.fresh = false, map[change]struct{}{}
+	n.fresh = nil
 }
 
-func (n *news) tell(c change) {
+// add reports whether n is open.
+func (n *news) add(c change) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.isOpen {
-		return
+	if n.fresh == nil {
+		return false
 	}
 	n.fresh[c] = struct{}{}
-	select {
-	case n.wake <- struct{}{}:
-	default:
-	}
+	return true
 }
 
+// take returns what was added since the last call, and opens n.
 func (n *news) take() map[change]struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -171,313 +138,166 @@ func (n *news) take() map[change]struct{} {
 	return out
 }
 
-// term is a scheduler while it leads. Only its own goroutine touches it.
-type term struct {
-	*Scheduler
-	cluster *plan.Cluster
-	profile *plan.Profile
-	ready   map[object.Key]struct{} // pods to place now
-	stuck   map[object.Key]failure  // pods that nothing fits
-	lonely  int                     // how many of those want to be near other pods, or away from them
-	helped  bool                    // something changed that may help those
-	tried   time.Time               // when those were tried last
-	turn    uint64                  // decides between nodes that are equally good
-}
-
-// failure is a pod that was not placed, as it was then.
-type failure struct {
-	uid        string
-	generation int32
-	labels     map[string]string
-	lonely     bool // what it says about other pods keeps it from nodes
-}
-
-func failureOf(pod *schedulingv1.Pod) failure {
-	m, affinity := pod.GetMetadata(), pod.GetSpec().GetAffinity()
-	return failure{
-		uid: m.GetUid(), generation: m.GetGeneration(), labels: m.GetLabels(),
-		lonely: len(affinity.GetPodAffinity().GetRequiredDuringSchedulingIgnoredDuringExecution()) > 0 ||
-			len(affinity.GetPodAntiAffinity().GetRequiredDuringSchedulingIgnoredDuringExecution()) > 0,
+// reconcile places pods until the plan is to wait.
+func (s *Scheduler) reconcile(ctx context.Context, _ string) (time.Time, error) {
+	for ctx.Err() == nil {
+		s.observe()
+		now := time.Now()
+		p := s.queue.Next(now)
+		s.carryOut(ctx, p)
+		if p.Wake.IsZero() || p.Wake.After(now) {
+			return p.Wake, nil
+		}
 	}
+	return time.Time{}, nil
 }
 
-// of reports whether a pod is the one that was not placed, and asks for the same as then.
-func (f failure) of(pod *schedulingv1.Pod) bool {
-	m := pod.GetMetadata()
-	return f.uid == m.GetUid() && f.generation == m.GetGeneration() && maps.Equal(f.labels, m.GetLabels())
-}
-
-// run places pods whenever there are any, until ctx ends.
-func (t *term) run(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		var wait time.Duration
-		for len(t.ready) > 0 || t.unstick() {
-			if !t.round(ctx) {
-				wait = writePause
-				break
-			}
-			if ctx.Err() != nil {
-				return
-			}
-			t.takeNews()
+// observe brings the queue up to date: with all objects at first, then with those that changed.
+func (s *Scheduler) observe() {
+	changes := s.news.take() // before the objects are read, so that no change is missed
+	if s.queue == nil {
+		s.queue = plan.NewQueue(view.Cluster(s.tables, s.nodes.All(), nil), view.Profile(s.tables))
+		for pod := range s.tables.Pods.Objects() {
+			s.queue.AddPod(pod)
 		}
-		if wait == 0 && t.helped && len(t.stuck) > 0 {
-			wait = max(time.Until(t.tried.Add(retryPause)), time.Millisecond)
-		}
-		timer.Stop()
-		var late <-chan time.Time
-		if wait > 0 {
-			timer.Reset(wait)
-			late = timer.C
-		}
-		wake := t.news.wake
-		if wait == writePause {
-			wake = nil // etcd does not answer: more news do not help
-		}
-		select {
-		case <-wake:
-		case <-late:
-		case <-ctx.Done():
-			return
-		}
-		t.takeNews()
+		return
 	}
-}
-
-// unstick makes pods ready that nothing fitted, if something changed that may help them. It reports whether there are
-// any.
-func (t *term) unstick() bool {
-	if !t.helped || len(t.stuck) == 0 || time.Since(t.tried) < retryPause {
-		return false
-	}
-	for key := range t.stuck {
-		t.ready[key] = struct{}{}
-	}
-	t.helped, t.tried = false, time.Now()
-	return true
-}
-
-// takeNews takes in what changed since the last time.
-func (t *term) takeNews() {
-	for c := range t.news.take() {
-		k := c.key
+	for c := range changes {
 		switch c.kind {
 		case podKind:
-			t.takePod(k)
+			s.observePod(c.key)
 		case nodeKind:
-			if n, ok := t.nodes.Lookup("", k.Name); ok {
-				t.cluster.AddNode(n)
+			if n, ok := s.nodes.Lookup("", c.key.Name); ok {
+				s.queue.AddNode(n)
 			} else {
-				t.cluster.RemoveNode(k.Name)
+				s.queue.RemoveNode(c.key.Name)
 			}
-			t.helped = true
 		case policyKind:
-			t.takePolicy()
+			s.queue.SetProfile(view.Profile(s.tables))
 		case serviceKind:
-			takeSelector(t, c, t.tables.Services.Lookup, t.cluster.AddService)
-			t.helped = true
+			observeSelector(s, c, s.tables.Services.Lookup, s.queue.AddService)
 		case controllerKind:
-			takeSelector(t, c, t.tables.ReplicationControllers.Lookup, t.cluster.AddReplicationController)
+			observeSelector(s, c, s.tables.ReplicationControllers.Lookup, s.queue.AddReplicationController)
 		case replicaSetKind:
-			takeSelector(t, c, t.tables.ReplicaSets.Lookup, t.cluster.AddReplicaSet)
+			observeSelector(s, c, s.tables.ReplicaSets.Lookup, s.queue.AddReplicaSet)
 		case statefulSetKind:
-			takeSelector(t, c, t.tables.StatefulSets.Lookup, t.cluster.AddStatefulSet)
+			observeSelector(s, c, s.tables.StatefulSets.Lookup, s.queue.AddStatefulSet)
 		}
 	}
 }
 
-func (t *term) takePolicy() {
-	t.profile, t.helped = view.Profile(t.tables), true
+func (s *Scheduler) observePod(k object.Key) {
+	if pod, ok := s.tables.Pods.Lookup(k.Namespace, k.Name); ok {
+		s.queue.AddPod(pod)
+	} else {
+		s.queue.RemovePod(k)
+	}
 }
 
-func takeSelector[T object.Object](t *term, c change, lookup func(string, string) (T, bool), add func(T)) {
+func observeSelector[T object.Object](s *Scheduler, c change, lookup func(string, string) (T, bool), add func(T)) {
 	if o, ok := lookup(c.key.Namespace, c.key.Name); ok {
 		add(o)
 		return
 	}
-	t.cluster.RemoveSelector(c.kind, c.key.Namespace, c.key.Name)
+	s.queue.RemoveSelector(c.kind, c.key.Namespace, c.key.Name)
 }
 
-// takePod takes in one pod as it is now.
-func (t *term) takePod(k object.Key) {
-	pod, ok := t.tables.Pods.Lookup(k.Namespace, k.Name)
-	if ok {
-		t.note(t.cluster.AddPod(pod))
-	} else {
-		t.note(t.cluster.RemovePod(k.Namespace, k.Name))
+// carryOut writes what a plan wants and gives the queue the outcomes: those of the bindings first, which the pods that
+// no node fits may have waited for.
+func (s *Scheduler) carryOut(ctx context.Context, p plan.Plan) {
+	s.write(ctx, p, plan.BindPod, s.bind)
+	s.write(ctx, p, plan.StorePending, s.storePending)
+}
+
+// write does all actions of one verb.
+func (s *Scheduler) write(ctx context.Context, p plan.Plan, verb string,
+	modify func(a plan.Action, pod *schedulingv1.Pod) error,
+) {
+	var keys []object.Key
+	var outcomes []plan.Outcome
+	wanted := map[object.Key]plan.Action{}
+	for _, a := range p.Do {
+		if a.Verb == verb {
+			keys = append(keys, object.KeyOf(a.Pod))
+			wanted[object.KeyOf(a.Pod)] = a
+		}
 	}
-	if !ok || !ours(pod) {
-		delete(t.ready, k)
-		t.settle(k)
+	if len(keys) == 0 {
 		return
 	}
-	if f, failed := t.stuck[k]; !failed || !f.of(pod) {
-		t.ready[k] = struct{}{}
-	}
-}
-
-// note has the pods that nothing fitted tried again if what became of another may help them.
-func (t *term) note(e plan.Effect) {
-	t.helped = t.helped || e == plan.Room || e == plan.Company && t.lonely > 0
-}
-
-// settle forgets that a pod was not placed.
-func (t *term) settle(k object.Key) {
-	if t.stuck[k].lonely {
-		t.lonely--
-	}
-	delete(t.stuck, k)
-}
-
-// stick notes that a pod was not placed.
-func (t *term) stick(pod *schedulingv1.Pod) {
-	k, f := object.KeyOf(pod), failureOf(pod)
-	t.settle(k)
-	if f.lonely {
-		t.lonely++
-	}
-	t.stuck[k] = f
-}
-
-// ours reports whether this scheduler has to find a node for a pod.
-func ours(pod *schedulingv1.Pod) bool {
-	s := pod.GetSpec()
-	return s.GetNodeName() == "" && s.GetSchedulerName() == plan.DefaultScheduler && len(s.GetSchedulingGates()) == 0 &&
-		!placement.Terminated(pod) && !object.Deleting(pod)
-}
-
-// round places the pods that are ready and writes what comes of it. It reports whether that could be written.
-func (t *term) round(ctx context.Context) bool {
-	if len(t.stuck) == 0 {
-		t.helped = false // what came before is in the cluster that pods are placed in now
-	}
-	pods := t.batch()
-	var fitting, failing []plan.Decision
-	for _, d := range plan.Place(t.cluster, t.profile, pods, &t.turn) {
-		if d.Node == "" {
-			failing = append(failing, d)
-		} else {
-			fitting = append(fitting, d)
-		}
-	}
-	wrote := len(fitting) == 0 || t.bind(ctx, fitting)
-	said := len(failing) == 0 || t.fail(ctx, failing)
-	return wrote && said
-}
-
-// batch takes pods off those that are ready: of one priority the oldest first, so that none waits for ever.
-func (t *term) batch() []*schedulingv1.Pod {
-	pods := make([]*schedulingv1.Pod, 0, len(t.ready))
-	for k := range t.ready {
-		if pod, ok := t.tables.Pods.Lookup(k.Namespace, k.Name); ok && ours(pod) {
-			pods = append(pods, pod)
-		} else {
-			delete(t.ready, k)
-		}
-	}
-	slices.SortFunc(pods, plan.Before)
-	pods = pods[:min(len(pods), mostAtOnce)]
-	for _, pod := range pods {
-		delete(t.ready, object.KeyOf(pod))
-	}
-	return pods
-}
-
-// bind writes bindings of pods that are still as they were placed. Those that are refused are undone, which leaves
-// their places free: the pod's own news say what became of it. It reports whether etcd took the writes.
-func (t *term) bind(ctx context.Context, decisions []plan.Decision) bool {
-	keys := make([]object.Key, len(decisions))
-	wanted := make(map[object.Key]plan.Decision, len(decisions))
-	for i, d := range decisions {
-		keys[i] = object.KeyOf(d.Pod)
-		wanted[keys[i]] = d
-	}
-	var failed []error
-	for i, w := range t.tables.Pods.ModifyAll(ctx, keys, func(pod *schedulingv1.Pod) error {
-		d := wanted[object.KeyOf(pod)]
-		if was, is := d.Pod.GetMetadata().GetResourceVersion(), pod.GetMetadata().GetResourceVersion(); was != is {
-			return rpcerr.Conflict("Pod", pod.GetMetadata().GetName(), "it changed since it was placed")
-		}
-		return t.tables.Bind(pod, d.Pod.GetMetadata().GetUid(), d.Node)
+	unwritten := 0
+	var failed error
+	for i, w := range s.tables.Pods.ModifyAll(ctx, keys, func(pod *schedulingv1.Pod) error {
+		return modify(wanted[object.KeyOf(pod)], pod)
 	}) {
-		k, d := keys[i], decisions[i]
-		if w.Err == nil {
-			t.cluster.AddPod(w.Object)
-			t.settle(k)
-			t.note(plan.Company)
-			t.events.Event(w.Object, "Normal", "Scheduled", "Successfully assigned "+k.String()+" to "+d.Node)
-			continue
+		k := keys[i]
+		o := plan.Outcome{Action: wanted[k], Result: resultOf(verb, w.Err)}
+		switch o.Result {
+		case plan.Written:
+			o.Now = w.Object
+			s.record(o)
+		case plan.Changed:
+			o.Now, _ = s.tables.Pods.Lookup(k.Namespace, k.Name)
+			s.log.DebugContext(ctx, "pod changed since it was placed", "pod", k.String(), "verb", verb, "error", w.Err)
+		case plan.Invalid:
+			s.log.WarnContext(ctx, "write refused", "pod", k.String(), "verb", verb, "error", w.Err)
+		case plan.Unwritten:
+			unwritten++
+			failed = w.Err
 		}
-		free := t.cluster.RemovePod(k.Namespace, k.Name)
-		switch rpcerr.Reason(w.Err) {
-		case metav1.ErrorReason_ERROR_REASON_CONFLICT, metav1.ErrorReason_ERROR_REASON_NOT_FOUND,
-			metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION:
-			t.log.DebugContext(ctx, "binding refused", "pod", k.String(), "node", d.Node, "error", w.Err)
-			t.note(free)
-			t.takePod(k)
-		case metav1.ErrorReason_ERROR_REASON_INVALID_FIELD: // it keeps no other pod waiting
-			t.log.WarnContext(ctx, "binding refused", "pod", k.String(), "node", d.Node, "error", w.Err)
-			if !t.stuck[k].of(d.Pod) { // else it would be tried again for the room that it leaves itself
-				t.note(free)
-			}
-			t.stick(d.Pod)
-		default:
-			failed = append(failed, w.Err)
-			t.ready[k] = struct{}{}
-		}
+		outcomes = append(outcomes, o)
 	}
-	if len(failed) > 0 && ctx.Err() == nil {
-		t.log.WarnContext(ctx, "bindings not written", "count", len(failed), "error", failed[0])
+	if unwritten > 0 && ctx.Err() == nil {
+		s.log.WarnContext(ctx, "pods not written", "verb", verb, "count", unwritten, "error", failed)
 	}
-	return len(failed) == 0
+	s.queue.Done(time.Now(), outcomes)
 }
 
-// fail says of pods why no node takes them, where that was not said before. It reports whether etcd took the writes.
-func (t *term) fail(ctx context.Context, decisions []plan.Decision) bool {
-	var keys []object.Key
-	said := map[object.Key]plan.Decision{}
-	for _, d := range decisions {
-		k := object.KeyOf(d.Pod)
-		t.stick(d.Pod)
-		if c := placement.PodCondition(d.Pod, kinds.PodScheduled); c.GetStatus() != "False" || c.GetMessage() != d.Message {
-			keys = append(keys, k)
-			said[k] = d
-		}
+// resultOf classifies the error of a write. A condition is to be stored whatever else of the pod changed.
+func resultOf(verb string, err error) plan.Result {
+	switch reason := rpcerr.Reason(err); {
+	case err == nil:
+		return plan.Written
+	case errors.Is(err, errSettled), reason == metav1.ErrorReason_ERROR_REASON_NOT_FOUND:
+		return plan.Changed
+	case verb == plan.BindPod && (reason == metav1.ErrorReason_ERROR_REASON_CONFLICT ||
+		reason == metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION):
+		return plan.Changed
+	case reason == metav1.ErrorReason_ERROR_REASON_INVALID_FIELD:
+		return plan.Invalid
 	}
-	reason := "Unschedulable"
-	var failed []error
-	for i, w := range t.tables.Pods.ModifyAll(ctx, keys, func(pod *schedulingv1.Pod) error {
-		d := said[object.KeyOf(pod)]
-		if !ours(pod) || pod.GetMetadata().GetUid() != d.Pod.GetMetadata().GetUid() {
-			return errSettled
-		}
-		message := d.Message
-		t.tables.SetPodCondition(pod, &schedulingv1.PodCondition{
-			Type: kinds.PodScheduled, Status: "False", Reason: &reason,
-			Message: &message,
-		})
-		return nil
-	}) {
-		switch reason := rpcerr.Reason(w.Err); {
-		case w.Err == nil:
-			t.events.Event(w.Object, "Warning", "FailedScheduling", said[keys[i]].Message)
-		// its own news say what became of it
-		case errors.Is(w.Err, errSettled), reason == metav1.ErrorReason_ERROR_REASON_NOT_FOUND:
-		case reason == metav1.ErrorReason_ERROR_REASON_INVALID_FIELD:
-			t.log.WarnContext(ctx, "failure refused", "pod", keys[i].String(), "error", w.Err)
-		default:
-			failed = append(failed, w.Err)
-			t.settle(keys[i])
-			t.ready[keys[i]] = struct{}{} // or nobody would say it before something changes
-		}
-	}
-	if len(failed) > 0 && ctx.Err() == nil {
-		t.log.WarnContext(ctx, "failures not written", "count", len(failed), "error", failed[0])
-	}
-	return len(failed) == 0
+	return plan.Unwritten
 }
 
-// errSettled ends a change of a pod that is placed or gone by now.
-var errSettled = errors.New("settled meanwhile")
+// record stores the event of a write.
+func (s *Scheduler) record(o plan.Outcome) {
+	if o.Verb == plan.BindPod {
+		s.events.Event(o.Now, "Normal", "Scheduled",
+			"Successfully assigned "+object.KeyOf(o.Now).String()+" to "+o.Node)
+		return
+	}
+	s.events.Event(o.Now, "Warning", "FailedScheduling", o.Message)
+}
+
+// bind binds a pod that is still as it was placed.
+func (s *Scheduler) bind(a plan.Action, pod *schedulingv1.Pod) error {
+	if was, is := a.Pod.GetMetadata().GetResourceVersion(), pod.GetMetadata().GetResourceVersion(); was != is {
+		return rpcerr.Conflict("Pod", pod.GetMetadata().GetName(), "it changed since it was placed")
+	}
+	return s.tables.Bind(pod, a.Pod.GetMetadata().GetUid(), a.Node)
+}
+
+// storePending stores why no node fits a pod, whatever else of the pod changed.
+func (s *Scheduler) storePending(a plan.Action, pod *schedulingv1.Pod) error {
+	if !plan.NeedsNode(pod) || pod.GetMetadata().GetUid() != a.Pod.GetMetadata().GetUid() {
+		return errSettled
+	}
+	reason, message := "Unschedulable", a.Message
+	s.tables.SetPodCondition(pod, &schedulingv1.PodCondition{
+		Type: plan.PodScheduled, Status: "False", Reason: &reason, Message: &message,
+	})
+	return nil
+}
+
+// errSettled ends a change of a pod that has a node or is gone by now.
+var errSettled = errors.New("the pod needs no node any more")

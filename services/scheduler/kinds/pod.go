@@ -15,11 +15,8 @@ import (
 	"github.com/windlass-dev/windlass/services/scheduler/plan"
 )
 
-// Types of conditions that this service writes.
-const (
-	PodScheduled     = "PodScheduled"
-	DisruptionTarget = "DisruptionTarget"
-)
+// DisruptionTarget is the condition of a pod that is evicted.
+const DisruptionTarget = "DisruptionTarget"
 
 // defaultPod fills in what every write must find there.
 func defaultPod(pod *schedulingv1.Pod) {
@@ -110,7 +107,7 @@ func (t *Tables) Bind(pod *schedulingv1.Pod, uid, node string) error {
 			"it has scheduling gates")
 	}
 	pod.Spec.NodeName = node
-	t.SetPodCondition(pod, &schedulingv1.PodCondition{Type: PodScheduled, Status: "True"})
+	t.SetPodCondition(pod, &schedulingv1.PodCondition{Type: plan.PodScheduled, Status: "True"})
 	return nil
 }
 

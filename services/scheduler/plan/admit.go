@@ -98,7 +98,7 @@ func Admit(v AdmissionView) Admission {
 // Default fills in what a pod's spec leaves out, as templates get it too.
 func Default(spec *schedulingv1.PodSpec) {
 	spec.RestartPolicy = cmp.Or(spec.RestartPolicy, "Always")
-	spec.SchedulerName = cmp.Or(spec.SchedulerName, DefaultScheduler)
+	spec.SchedulerName = cmp.Or(spec.SchedulerName, defaultScheduler)
 	if spec.TerminationGracePeriodSeconds == nil {
 		spec.TerminationGracePeriodSeconds = proto.Int32(defaultGraceSeconds)
 	}

@@ -44,7 +44,7 @@ func BenchmarkPlace(b *testing.B) {
 				pods := deployment(c, size.pods, size.applications)
 				var turn uint64
 				b.StartTimer()
-				for _, d := range Place(c, profile, pods, &turn) {
+				for _, d := range placeAll(c, profile, pods, &turn) {
 					if d.Node == "" {
 						b.Fatal(d.Message)
 					}
@@ -62,10 +62,10 @@ func BenchmarkPlaceOne(b *testing.B) {
 		c.AddNode(newNode(fmt.Sprint("node-", i)))
 	}
 	var turn uint64
-	Place(c, profile, deployment(c, 10000, 100), &turn)
+	placeAll(c, profile, deployment(c, 10000, 100), &turn)
 	pod := newPod("one", carrying("app", "app-7"), asking("cpu", "100m"))
 	for b.Loop() {
-		Place(c, profile, []*schedulingv1.Pod{pod}, &turn)
+		placeAll(c, profile, []*schedulingv1.Pod{pod}, &turn)
 		c.RemovePod("default", "one")
 	}
 }
@@ -88,7 +88,7 @@ func BenchmarkPlaceApart(b *testing.B) {
 		}
 		var turn uint64
 		b.StartTimer()
-		for _, d := range Place(c, profile, pods, &turn) {
+		for _, d := range placeAll(c, profile, pods, &turn) {
 			if d.Node == "" {
 				b.Fatal(d.Message)
 			}
@@ -106,7 +106,7 @@ func BenchmarkPlaceNowhere(b *testing.B) {
 	var turn uint64
 	pod := newPod("large", asking("cpu", "5"))
 	for b.Loop() {
-		if d := Place(c, profile, []*schedulingv1.Pod{pod}, &turn)[0]; d.Node != "" {
+		if d := placeAll(c, profile, []*schedulingv1.Pod{pod}, &turn)[0]; d.Node != "" {
 			b.Fatal(d.Node)
 		}
 	}

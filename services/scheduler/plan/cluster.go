@@ -229,13 +229,13 @@ func imageName(name string) string {
 type Effect int
 
 const (
-	// None means that nothing changed that placing looks at.
-	None Effect = iota
-	// Company means that a pod came, or is another to those that want to be near it or away from it: to them alone it may
+	// none means that nothing changed that placing looks at.
+	none Effect = iota
+	// company means that a pod came, or is another to those that want to be near it or away from it: to them alone it may
 	// matter.
-	Company
-	// Room means that a pod is gone, and what it had is free.
-	Room
+	company
+	// room means that a pod is gone, and what it had is free.
+	room
 )
 
 // AddPod adds a pod that is bound to a node, or replaces the one of that name. A pod that is not bound or has ended
@@ -248,16 +248,16 @@ func (c *Cluster) AddPod(pod *schedulingv1.Pod) Effect {
 		return c.RemovePod(m.GetNamespace(), m.GetName())
 	case old == nil:
 		c.bind(pod, node)
-		return Company
+		return company
 	case old.uid != m.GetUid() || old.nodeName != node:
 		c.bind(pod, node)
-		return Room
+		return room
 	// What else a bound pod's spec says of placing cannot change. A pod without a uid is one that somebody made up.
 	case old.uid != "" && old.leaving == (m.GetDeletionTimestamp() != nil) && maps.Equal(old.labels, m.GetLabels()):
-		return None
+		return none
 	}
 	c.bind(pod, node)
-	return Company
+	return company
 }
 
 // bind adds a pod as if it were bound to a node.
@@ -292,10 +292,10 @@ func (c *Cluster) put(b *bound) {
 func (c *Cluster) RemovePod(namespace, name string) Effect {
 	b := c.pods[podKey{namespace, name}]
 	if b == nil {
-		return None
+		return none
 	}
 	c.take(b)
-	return Room
+	return room
 }
 
 // take counts a pod no more.

@@ -11,12 +11,12 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 )
 
-// DefaultScheduler is the name of the scheduler that places pods which name no other.
-const DefaultScheduler = "default-scheduler"
+// defaultScheduler is the name of the scheduler that places pods which name no other.
+const defaultScheduler = "default-scheduler"
 
-// Explain says of each node which predicates a pod fails and why, what each priority makes of it, and where Place would
-// put the pod now with the same turn. A pod that is bound is looked at as if it were not: it leaves c for that time and
-// is there again afterwards.
+// Explain says of each node which predicates a pod fails and why, what each priority makes of it, and where placeAll
+// would put the pod now with the same turn. A pod that is bound is looked at as if it were not: it leaves c for that
+// time and is there again afterwards.
 func Explain(c *Cluster, p *Profile, pod *schedulingv1.Pod, turn uint64) *schedulingv1.ExplainPodResponse {
 	m := pod.GetMetadata()
 	if b := c.pods[podKey{m.GetNamespace(), m.GetName()}]; b != nil {
@@ -25,7 +25,7 @@ func Explain(c *Cluster, p *Profile, pod *schedulingv1.Pod, turn uint64) *schedu
 	}
 	out := &schedulingv1.ExplainPodResponse{
 		BoundTo:       pod.GetSpec().GetNodeName(),
-		SchedulerName: cmp.Or(pod.GetSpec().GetSchedulerName(), DefaultScheduler),
+		SchedulerName: cmp.Or(pod.GetSpec().GetSchedulerName(), defaultScheduler),
 	}
 	if out.BoundTo != "" {
 		pod = proto.Clone(pod).(*schedulingv1.Pod)

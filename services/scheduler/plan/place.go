@@ -22,14 +22,14 @@ type Decision struct {
 	Refused    bool           // whatever the nodes are; Message says why
 }
 
-// Place decides where pods go: those of higher priority first, then the older ones, and returns the decisions in that
-// order. Every pod that is placed counts in c for the next one and stays there as if it were bound: take it away with
-// RemovePod if its binding cannot be written. Pods that are bound already, have ended or are being deleted must not be
-// given. turn decides between nodes that are equally good; it counts the pods that were placed, so that a caller who
-// keeps it goes round them.
-func Place(c *Cluster, p *Profile, pods []*schedulingv1.Pod, turn *uint64) []Decision {
+// placeAll decides where pods go: those of higher priority first, then the older ones, and returns the decisions in
+// that order. Every pod that is placed counts in c for the next one and stays there as if it were bound: take it away
+// with RemovePod if its binding cannot be written. Pods that are bound already, have ended or are being deleted must
+// not be given. turn decides between nodes that are equally good; it counts the pods that were placed, so that a
+// caller who keeps it goes round them.
+func placeAll(c *Cluster, p *Profile, pods []*schedulingv1.Pod, turn *uint64) []Decision {
 	queue := slices.Clone(pods)
-	slices.SortStableFunc(queue, Before)
+	slices.SortStableFunc(queue, earlier)
 	s := newSession(c, p)
 	out := make([]Decision, 0, len(queue))
 	for _, pod := range queue {
@@ -38,8 +38,8 @@ func Place(c *Cluster, p *Profile, pods []*schedulingv1.Pod, turn *uint64) []Dec
 	return out
 }
 
-// Before orders pods as they are placed: by priority, age, namespace and name.
-func Before(a, b *schedulingv1.Pod) int {
+// earlier orders pods as they are placed: by priority, age, namespace and name.
+func earlier(a, b *schedulingv1.Pod) int {
 	x, y := a.GetMetadata(), b.GetMetadata()
 	return cmp.Or(
 		cmp.Compare(b.GetSpec().GetPriority(), a.GetSpec().GetPriority()),
@@ -50,7 +50,7 @@ func Before(a, b *schedulingv1.Pod) int {
 	)
 }
 
-// session is one call of Place or Explain: the cluster changes by it alone.
+// session is one call of placeAll or Explain: the cluster changes by it alone.
 type session struct {
 	cluster *Cluster
 	profile *Profile

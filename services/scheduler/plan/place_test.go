@@ -136,7 +136,7 @@ func (c *Cluster) withService(selector map[string]string) *Cluster {
 // place places one pod under the defaults.
 func place(c *Cluster, pod *schedulingv1.Pod) Decision {
 	var turn uint64
-	return Place(c, Policy(nil), []*schedulingv1.Pod{pod}, &turn)[0]
+	return placeAll(c, Policy(nil), []*schedulingv1.Pod{pod}, &turn)[0]
 }
 
 func TestWhereAPodGoes(t *testing.T) {
@@ -327,7 +327,7 @@ func TestTheFirstOfAGroupGoesAnywhereAndTheOthersFollow(t *testing.T) {
 		pods = append(pods, p)
 	}
 	turn := uint64(1)
-	for _, d := range Place(c, Policy(nil), pods, &turn) {
+	for _, d := range placeAll(c, Policy(nil), pods, &turn) {
 		if d.Node != "b" {
 			t.Errorf("%s went to %q, want b", d.Pod.GetMetadata().GetName(), d.Node)
 		}
@@ -342,7 +342,7 @@ func TestPodsOfOneCallCountForEachOther(t *testing.T) {
 	}
 	var turn uint64
 	got := map[string]int{}
-	for _, d := range Place(c, Policy(nil), pods, &turn) {
+	for _, d := range placeAll(c, Policy(nil), pods, &turn) {
 		got[d.Node]++
 	}
 	if diff := cmp.Diff(map[string]int{"a": 2, "b": 2, "": 1}, got); diff != "" || turn != 4 {
@@ -360,7 +360,7 @@ func TestHigherPriorityAndAgeGoFirst(t *testing.T) {
 	c := clusterOf(newNode("a"))
 	var turn uint64
 	var got []string
-	for _, d := range Place(c, Policy(nil), []*schedulingv1.Pod{
+	for _, d := range placeAll(c, Policy(nil), []*schedulingv1.Pod{
 		newPod("young", made(9), asking("cpu", "3")),
 		newPod("old", made(1), asking("cpu", "1")), newPod("important", made(20), important, asking("cpu", "3")),
 	}, &turn) {
@@ -379,7 +379,7 @@ func TestEqualNodesTakeTurns(t *testing.T) {
 	var turn uint64
 	var got []string
 	for i := range 4 {
-		got = append(got, Place(c, equal, []*schedulingv1.Pod{newPod(fmt.Sprint("p", i))}, &turn)[0].Node)
+		got = append(got, placeAll(c, equal, []*schedulingv1.Pod{newPod(fmt.Sprint("p", i))}, &turn)[0].Node)
 	}
 	if diff := cmp.Diff([]string{"a", "b", "c", "a"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -191,7 +191,7 @@ func TestNoNodeIsOvercommittedAndEveryRuleHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := scenes().Draw(t, "scene")
 		var turn uint64
-		obeys(t, s, Place(s.cluster(), Policy(s.policy), s.pods, &turn))
+		obeys(t, s, placeAll(s.cluster(), Policy(s.policy), s.pods, &turn))
 	})
 }
 
@@ -201,9 +201,9 @@ func TestPlacingTogetherIsPlacingOneByOne(t *testing.T) {
 		profile := Policy(s.policy)
 		var together, apart uint64
 		c := s.cluster()
-		all := Place(s.cluster(), profile, s.pods, &together)
+		all := placeAll(s.cluster(), profile, s.pods, &together)
 		for _, d := range all {
-			one := Place(c, profile, []*schedulingv1.Pod{d.Pod}, &apart)[0]
+			one := placeAll(c, profile, []*schedulingv1.Pod{d.Pod}, &apart)[0]
 			if one.Node != d.Node {
 				t.Fatalf("%s: %q together, %q apart", d.Pod.GetMetadata().GetName(), d.Node, one.Node)
 			}
@@ -218,7 +218,7 @@ func TestExplainAgreesWithPlace(t *testing.T) {
 		turn := rapid.Uint64Range(0, 7).Draw(t, "turn")
 		for _, p := range s.pods {
 			why := Explain(c, profile, p, turn)
-			d := Place(c, profile, []*schedulingv1.Pod{p}, &turn)[0]
+			d := placeAll(c, profile, []*schedulingv1.Pod{p}, &turn)[0]
 			if why.GetBest() != d.Node || d.Node == "" && why.GetMessage() != d.Message {
 				t.Fatalf("%s: explained %q (%s), placed %q (%s)", p.GetMetadata().GetName(), why.GetBest(), why.GetMessage(),
 					d.Node, d.Message)
@@ -245,7 +245,7 @@ func TestWhatComesAndGoesLeavesNothing(t *testing.T) {
 		s := scenes().Draw(t, "scene")
 		c, profile := s.cluster(), Policy(s.policy)
 		var turn uint64
-		for _, d := range Place(c, profile, s.pods, &turn) {
+		for _, d := range placeAll(c, profile, s.pods, &turn) {
 			c.RemovePod("default", d.Pod.GetMetadata().GetName())
 		}
 		fresh := s.cluster()

@@ -196,7 +196,7 @@ func TestWhoFailedOnceIsLookedAtAgainWhenItsCompanyArrives(t *testing.T) {
 	company.Metadata.Name = "m-company"
 	var turn uint64
 	var got []string
-	for _, d := range Place(c, Policy(nil), []*schedulingv1.Pod{first, second, company}, &turn) {
+	for _, d := range placeAll(c, Policy(nil), []*schedulingv1.Pod{first, second, company}, &turn) {
 		got = append(got, d.Pod.GetMetadata().GetName()+" "+d.Node)
 	}
 	if diff := cmp.Diff([]string{"a-first ", "m-company a", "z-second a"}, got); diff != "" {
@@ -210,7 +210,7 @@ func TestServiceAffinityFollowsTheFirstPodByName(t *testing.T) {
 		"app": "web",
 	})
 	var turn uint64
-	for _, d := range Place(c, Policy(policy), []*schedulingv1.Pod{
+	for _, d := range placeAll(c, Policy(policy), []*schedulingv1.Pod{
 		newPod("p1", carrying("app", "web")),
 		newPod("p2", carrying("app", "web")), newPod("p3", carrying("app", "web")),
 	}, &turn) {
@@ -219,7 +219,7 @@ func TestServiceAffinityFollowsTheFirstPodByName(t *testing.T) {
 		}
 	}
 	pinned := newPod("p4", carrying("app", "web"), selecting("city", "y"))
-	if d := Place(c, Policy(policy), []*schedulingv1.Pod{pinned}, &turn)[0]; d.Node != "b" {
+	if d := placeAll(c, Policy(policy), []*schedulingv1.Pod{pinned}, &turn)[0]; d.Node != "b" {
 		t.Errorf("a pod that asks for a city itself went to %q: %s", d.Node, d.Message)
 	}
 }
@@ -256,7 +256,7 @@ func TestWhoFailedOnceIsLookedAtAgainWhenTheServiceIsFollowedElsewhere(t *testin
 	large := asking("cpu", "2")
 	var turn uint64
 	var got []string
-	for _, d := range Place(c, Policy(policy), []*schedulingv1.Pod{
+	for _, d := range placeAll(c, Policy(policy), []*schedulingv1.Pod{
 		newPod("b-first", carrying("app", "web"), large), newPod("c-pinned", carrying("app", "web"), selecting("city", "x")),
 		newPod("d-second", carrying("app", "web"), large),
 	}, &turn) {

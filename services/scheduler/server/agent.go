@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
+	"github.com/windlass-dev/windlass/services/scheduler/plan"
 	"github.com/windlass-dev/windlass/services/scheduler/relay"
 )
 
@@ -87,7 +88,7 @@ func keepForeign(have, next *schedulingv1.PodStatus) {
 	next.QosClass, next.NominatedNodeName = have.GetQosClass(), have.GetNominatedNodeName()
 	var conditions []*schedulingv1.PodCondition
 	foreign := func(c *schedulingv1.PodCondition) bool {
-		return c.GetType() == kinds.PodScheduled || c.GetType() == kinds.DisruptionTarget
+		return c.GetType() == plan.PodScheduled || c.GetType() == kinds.DisruptionTarget
 	}
 	for _, c := range have.GetConditions() {
 		if foreign(c) {

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
+	"github.com/windlass-dev/windlass/services/scheduler/plan"
 )
 
 func TestACreatedPodIsBound(t *testing.T) {
@@ -37,7 +38,7 @@ func TestACreatedPodIsBound(t *testing.T) {
 		t.Errorf("created %v, want the defaults", made)
 	}
 	pod := c.awaitPod(pods, "web", bound)
-	if pod.GetSpec().GetNodeName() != "node-1" || placement.PodCondition(pod, kinds.PodScheduled).GetStatus() != "True" {
+	if pod.GetSpec().GetNodeName() != "node-1" || placement.PodCondition(pod, plan.PodScheduled).GetStatus() != "True" {
 		t.Errorf("bound to %q with %v", pod.GetSpec().GetNodeName(), pod.GetStatus())
 	}
 	if m := c.awaitEvent("web", "Scheduled"); m != "Successfully assigned default/web to node-1" {
@@ -58,9 +59,9 @@ func TestAPodThatFitsNowhereIsToldWhyAndBoundWhenANodeComes(t *testing.T) {
 		t.Errorf("event says %q", m)
 	}
 	pod := c.awaitPod(pods, "big", func(p *schedulingv1.Pod) bool {
-		return placement.PodCondition(p, kinds.PodScheduled) != nil
+		return placement.PodCondition(p, plan.PodScheduled) != nil
 	})
-	if cond := placement.PodCondition(pod, kinds.PodScheduled); cond.GetStatus() != "False" ||
+	if cond := placement.PodCondition(pod, plan.PodScheduled); cond.GetStatus() != "False" ||
 		cond.GetReason() != "Unschedulable" {
 		t.Errorf("condition %v", cond)
 	}
@@ -80,7 +81,7 @@ func TestAPodStaysUntilItsAgentSaysThatItIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	pod = c.awaitPod(pods, "web", placement.IsReady)
-	if placement.PodCondition(pod, kinds.PodScheduled).GetStatus() != "True" ||
+	if placement.PodCondition(pod, plan.PodScheduled).GetStatus() != "True" ||
 		pod.GetStatus().GetQosClass() != "Burstable" {
 		t.Errorf("status %v: the agent's report took away what others wrote", pod.GetStatus())
 	}
