@@ -33,7 +33,7 @@ func TestTheWorkOfOperatorsIsReadFromWhatTheySay(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
 	o := &operators{}
 	for i, line := range []string{
-		"10:00:00.000  playing [archive beacon ledger] at 127.0.0.1:6443",
+		"10:00:00.000  simulating [archive beacon ledger] at 127.0.0.1:6443",
 		"10:00:01.000  archive    works on 1.0.0",
 		"10:00:02.000  archive    is at 1.0.0",
 		"10:00:03.000  archive    works on 1.1.0",
