@@ -10,6 +10,10 @@ import (
 
 // reader takes JSON apart, token by token, and remembers where it is. A problem of meaning is noted and the reader goes
 // on; a problem of syntax ends it: from then on next returns 0 and every loop over members or elements ends.
+//
+// A draft over jsontext.Decoder (github.com/go-json-experiment/json v1.27.2) saved 110 of 334 lines of code, but failed
+// eight cases of the tests: nesting of more than 10,000 is a syntax error there, the limit is fixed, and the texts and
+// positions of syntax errors differ. BenchmarkDecode took 56 instead of 50 µs, with 646 instead of 458 allocations.
 type reader struct {
 	s        string
 	pos      int
