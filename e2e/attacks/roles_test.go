@@ -34,8 +34,8 @@ rules: [{apiGroups: [machine.openshift.io], resources: [machines], verbs: [list]
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: rhea}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: machine-counter}
-subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: rhea}]
+roleRef: {kind: ClusterRole, name: machine-counter}
+subjects: [{kind: User, name: rhea}]
 `
 
 // TestAStoredRoleGivesItsRightsAndNoOthers stores roles in a running cluster, and takes the bindings away again.
