@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -40,32 +39,17 @@ var words = []struct{ pattern, instead string }{
 	{`by hand`, `"manually"`},
 }
 
-// unchecked are the folders whose texts are not corrected yet. The list only gets shorter: a folder in which no word is
-// left must be removed from it.
-var unchecked = []string{"services/scheduler"}
-
 func TestTextsUsePlainWords(t *testing.T) {
 	patterns := make([]*regexp.Regexp, len(words))
 	for i, w := range words {
 		patterns[i] = wordPattern(w.pattern)
 	}
-	left := map[string]bool{}
 	for path, text := range texts(t) {
-		i := slices.IndexFunc(unchecked, func(folder string) bool { return strings.HasPrefix(path, folder+"/") })
-		for j, p := range patterns {
+		for i, p := range patterns {
 			for _, at := range p.FindAllStringIndex(text, -1) {
-				if i >= 0 {
-					left[unchecked[i]] = true
-					continue
-				}
 				t.Errorf("%s:%d: %q: write %s instead (STYLE.md, section 9)",
-					path, strings.Count(text[:at[0]], "\n")+1, text[at[0]:at[1]], words[j].instead)
+					path, strings.Count(text[:at[0]], "\n")+1, text[at[0]:at[1]], words[i].instead)
 			}
-		}
-	}
-	for _, folder := range unchecked {
-		if !left[folder] {
-			t.Errorf("%s has none of the words left: remove it from the list of unchecked folders", folder)
 		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/windlass-dev/windlass/services/scheduler/plan"
 )
 
-// lostKey stands in the queue for all nodes that are lost: many are often lost together, and one look at all pods does
+// lostKey is the queue's key for all nodes that are lost: many are often lost together, and one pass over all pods does
 // for them.
 const lostKey = "nodes"
 
@@ -33,9 +33,10 @@ type Lost struct {
 	log    *slog.Logger
 	loop   *controller.Loop
 
-	// told is, by the name of a node that is lost, since when it has been, once its pods were told of. Only the loop uses
-	// it. A pod that says of itself that it is ready after that has an agent that is heard here, and is left alone.
-	told map[string]time.Time
+	// reported is, by the name of a lost node, since when it is lost, once its pods were recorded as not ready. Only
+	// the loop uses it. A pod that says of itself that it is ready after that has an agent that is connected here, and
+	// is left alone.
+	reported map[string]time.Time
 }
 
 // NewLost returns a controller that does nothing before Lead.
@@ -52,7 +53,7 @@ func (l *Lost) Lead(ctx context.Context) error {
 	if errors.Join(l.tables.Pods.WaitSynced(ctx), l.nodes.WaitSynced(ctx)) != nil {
 		return nil // ctx ended
 	}
-	l.told = map[string]time.Time{}
+	l.reported = map[string]time.Time{}
 	return l.loop.Run(ctx)
 }
 
@@ -64,7 +65,7 @@ func (l *Lost) reconcile(ctx context.Context, _ string) (time.Time, error) {
 		}
 		name, since := n.GetMetadata().GetName(), placement.NodeCondition(n, "Ready").GetLastTransitionTime().AsTime()
 		now[name] = since
-		if at, known := l.told[name]; !known || !at.Equal(since) {
+		if at, known := l.reported[name]; !known || !at.Equal(since) {
 			news[name] = true
 		}
 	}
@@ -73,16 +74,16 @@ func (l *Lost) reconcile(ctx context.Context, _ string) (time.Time, error) {
 		for node := range news {
 			pods = append(pods, l.tables.Pods.ByIndex(kinds.ByNode, node)...)
 		}
-		if err := l.tell(ctx, plan.Stranded(pods, news)); err != nil {
+		if err := l.record(ctx, plan.Stranded(pods, news)); err != nil {
 			return time.Time{}, err
 		}
 	}
-	l.told = now
+	l.reported = now
 	return time.Time{}, nil
 }
 
-// tell writes down that pods are not ready.
-func (l *Lost) tell(ctx context.Context, pods []*schedulingv1.Pod) error {
+// record records that pods are not ready.
+func (l *Lost) record(ctx context.Context, pods []*schedulingv1.Pod) error {
 	keys, nodes := make([]object.Key, len(pods)), make(map[object.Key]string, len(pods))
 	for i, pod := range pods {
 		keys[i] = object.KeyOf(pod)

@@ -89,7 +89,7 @@ func TestPodsOfANodeThatIsNotReadyAreNotReadyEither(t *testing.T) {
 	look("all is well", all, 0, node("lost", "True", 0))
 	look("it is lost", without, 1, node("lost", "Unknown", time.Minute))
 	ready("there")
-	look("its agent is heard here all the same", all, 1, node("lost", "Unknown", time.Minute))
+	look("its agent is connected here all the same", all, 1, node("lost", "Unknown", time.Minute))
 	look("it is back", all, 1, node("lost", "True", 2*time.Minute))
 	look("it is lost again", without, 2, node("lost", "False", 3*time.Minute))
 }

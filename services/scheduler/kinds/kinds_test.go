@@ -322,7 +322,7 @@ func TestAPodStaysForItsAgentOnlyWhereThereIsOne(t *testing.T) {
 			&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "n"}}, proto.Int32(0),
 			0, false,
 		},
-		"nobody ends one that is not bound": {&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{}}, nil, 0, false},
+		"one that is not bound has no agent to end it": {&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{}}, nil, 0, false},
 		"nor one whose node is gone": {
 			&schedulingv1.Pod{Spec: &schedulingv1.PodSpec{NodeName: "gone"}}, nil, 0,
 			false,
@@ -443,7 +443,7 @@ func TestSettingsSayWhatOfThemIsNotInForce(t *testing.T) {
 	}
 }
 
-// listener is the transport of a call; it hears the warnings that go with the answer.
+// listener is the transport of a call; it receives the warnings that go with the answer.
 type listener struct{ heard []string }
 
 func (l *listener) Method() string               { return "" }
@@ -478,7 +478,7 @@ func TestWhatIsAcceptedAndNotInForceIsWarnedOf(t *testing.T) {
 			})
 			return err
 		}, []string{seconds}},
-		"a daemon set that shall surge": {
+		"a daemon set that surges": {
 			func(ctx context.Context) error {
 				_, err := tab.DaemonSets.Create(ctx, &schedulingv1.DaemonSet{Metadata: meta("s"), Spec: &schedulingv1.DaemonSetSpec{
 					Selector: selector("a"), Template: odd, UpdateStrategy: &schedulingv1.DaemonSetUpdateStrategy{

@@ -31,7 +31,7 @@ func defaultPod(pod *schedulingv1.Pod) {
 	}
 }
 
-// validatePodUpdate refuses what cannot change while a pod lives. Whoever binds a pod is looked at by admitPod, which
+// validatePodUpdate refuses what cannot change while a pod lives. The binding of a pod is checked by admitPod, which
 // also checks new pods.
 func validatePodUpdate(old, pod *schedulingv1.Pod) []object.Fault {
 	was, is := old.GetSpec(), pod.GetSpec()

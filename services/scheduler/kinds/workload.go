@@ -206,7 +206,7 @@ func validateStatefulSetUpdate(old, s *schedulingv1.StatefulSet) []object.Fault 
 	return bad
 }
 
-// defaultJob makes the selector by which a job knows its pods: nobody else's pods carry its uid.
+// defaultJob makes the selector by which a job knows its pods: no other pods carry its uid.
 func defaultJob(j *schedulingv1.Job) {
 	if j.Spec == nil {
 		j.Spec = &schedulingv1.JobSpec{}

@@ -35,7 +35,7 @@ const (
 	nodeSelectorPlugin       = "PodNodeSelector"
 )
 
-// AdmissionView is everything that decides what becomes of a pod that somebody creates.
+// AdmissionView is everything that decides on a pod that is created.
 type AdmissionView struct {
 	Pod       *schedulingv1.Pod
 	Namespace *schedulingv1.Namespace // that the pod is created in; nil has no annotations
@@ -44,7 +44,7 @@ type AdmissionView struct {
 	MayBind   bool // the user may create pods/binding in the namespace, as services may
 }
 
-// Admission is what becomes of a pod. It is stored if neither Fields nor Forbidden says otherwise.
+// Admission is the result for a pod. It is stored if neither Fields nor Forbidden says otherwise.
 type Admission struct {
 	Pod       *schedulingv1.Pod // with defaults
 	Fields    []object.Fault    // that are wrong
@@ -138,7 +138,7 @@ func tolerateForAWhile(spec *schedulingv1.PodSpec) {
 }
 
 // tolerateShortMemory lets a pod that is promised something go to nodes that are short of memory: these take from
-// whoever is promised nothing. Source: taint nodes by condition.
+// pods that are promised nothing. Source: taint nodes by condition.
 func tolerateShortMemory(spec *schedulingv1.PodSpec) {
 	if placement.Tolerates(spec.GetTolerations(), &nodev1.Taint{
 		Key:    placement.MemoryPressureTaint,
@@ -206,7 +206,7 @@ func CheckAdmission(path string, plugins *schedulingv1.AdmissionPlugins) (fields
 	return fields
 }
 
-// AdmissionNotInForce names what of a configuration is stored and not built: plugins, and files that plugins shall
+// AdmissionNotInForce names what of a configuration is stored and not built: plugins, and files that plugins should
 // read.
 func AdmissionNotInForce(plugins *schedulingv1.AdmissionPlugins) []string {
 	var out []string

@@ -86,7 +86,7 @@ func TestDefaultTolerations(t *testing.T) {
 			[]string{" Exists NoSchedule", notReady + " for a while", unreachable + " for a while"},
 		},
 		{"nothing where the plugin is disabled", newPod("p"), off, nil},
-		{"the pods of a daemon set bear them for ever", newPod("p", daemon), off, []string{
+		{"the pods of a daemon set bear them permanently", newPod("p", daemon), off, []string{
 			notReady, unreachable, "node.kubernetes.io/disk-pressure Exists NoSchedule",
 			"node.kubernetes.io/memory-pressure Exists NoSchedule",
 			"node.kubernetes.io/pid-pressure Exists NoSchedule", "node.kubernetes.io/unschedulable Exists NoSchedule",
@@ -101,7 +101,7 @@ func TestDefaultTolerations(t *testing.T) {
 	}
 }
 
-// TestShortMemoryKeepsAwayOnlyWhoIsPromisedNothing goes from admission to a node, whose condition and taint both tell
+// TestShortMemoryKeepsAwayOnlyWhoIsPromisedNothing goes from admission to a node, whose condition and taint both speak
 // of short memory.
 func TestShortMemoryKeepsAwayOnlyWhoIsPromisedNothing(t *testing.T) {
 	limited := func(p *schedulingv1.Pod) {
@@ -153,7 +153,7 @@ func TestCheckAdmission(t *testing.T) {
 				at + `['PodNodeSelector'].configuration.podNodeSelectorPluginConfig['ns2']: "region" is not key=value`,
 			},
 		},
-		"selectors stand below names": {
+		"selectors are below names": {
 			"PodNodeSelector", `{"podNodeSelectorPluginConfig": "k=v"}`,
 			[]string{at + "['PodNodeSelector'].configuration.podNodeSelectorPluginConfig: must be selectors by namespace"},
 		},
@@ -161,7 +161,7 @@ func TestCheckAdmission(t *testing.T) {
 			"DefaultTolerationSeconds", `{"disable": "yes"}`,
 			[]string{at + "['DefaultTolerationSeconds'].configuration.disable: must be true or false"},
 		},
-		"what is not built is not looked at": {"ImagePolicy", `{"disable": "yes"}`, nil},
+		"what is not built is not checked": {"ImagePolicy", `{"disable": "yes"}`, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &structpb.Struct{}

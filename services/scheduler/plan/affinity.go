@@ -61,7 +61,7 @@ func newTerm(t *schedulingv1.PodAffinityTerm, namespace string, weight int64) te
 }
 
 // topology is where a pod may not be, must be and had better be, for the sake of the pods that run. Values are those of
-// the labels that the terms name; a node without the label is in nobody's domain.
+// the labels that the terms name; a node without the label is in no domain.
 type topology struct {
 	own        *terms
 	key        podKey
@@ -102,7 +102,7 @@ func (t *topology) see(b *bound) {
 		return
 	}
 	if b.terms != nil {
-		t.hear(b)
+		t.meet(b)
 	}
 	for _, own := range t.own.away {
 		if own.selects(b.key, b.labels) {
@@ -122,8 +122,8 @@ func (t *topology) see(b *bound) {
 	}
 }
 
-// hear takes into account what a pod that runs says about the newcomer.
-func (t *topology) hear(b *bound) {
+// meet takes into account what a pod that runs says about the newcomer.
+func (t *topology) meet(b *bound) {
 	for _, theirs := range b.terms.away {
 		if theirs.selects(t.key, t.labels) {
 			t.forbid(theirs.key, b.node, false)
@@ -214,7 +214,7 @@ func (t *topology) barred(n *node) (d domain, own, is bool) {
 	return domain{}, false, false
 }
 
-// weight returns the sum of the wishes that a node meets.
+// weight returns the sum of the preferences that a node meets.
 func (t *topology) weight(n *node) int64 {
 	var sum int64
 	for _, key := range t.weighed {

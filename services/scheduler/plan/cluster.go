@@ -19,9 +19,9 @@ import (
 const avoidAnnotation = "scheduler.alpha.kubernetes.io/preferAvoidPods"
 
 // Cluster is what placing depends on: the nodes, the pods that are bound to them, and the selectors of services and
-// controllers, in a form that is quick to ask. It is kept in step by its methods, which may be called in any order: a
-// pod counts as soon as its node is there too. It keeps the messages that it is given and never modifies them. It may
-// not be used concurrently.
+// controllers, in a form that is quick to query. It is kept up to date by its methods, which may be called in any
+// order: a pod counts as soon as its node is there too. It keeps the messages that it is given and never modifies
+// them. It may not be used concurrently.
 type Cluster struct {
 	nodes  []*node // by name
 	byName map[string]*node
@@ -34,7 +34,7 @@ type Cluster struct {
 	groups map[string]*group
 }
 
-// maxGroups bounds the groups whose counts are kept in step; beyond it they are counted anew.
+// maxGroups bounds the groups whose counts are kept current; beyond it they are recounted.
 const maxGroups = 1024
 
 type podKey struct{ namespace, name string }
@@ -229,7 +229,7 @@ func imageName(name string) string {
 type Effect int
 
 const (
-	// none means that nothing changed that placing looks at.
+	// none means that nothing changed that placing reads.
 	none Effect = iota
 	// company means that a pod came, or is another to those that want to be near it or away from it: to them alone it may
 	// matter.
@@ -252,7 +252,7 @@ func (c *Cluster) AddPod(pod *schedulingv1.Pod) Effect {
 	case old.uid != m.GetUid() || old.nodeName != node:
 		c.bind(pod, node)
 		return room
-	// What else a bound pod's spec says of placing cannot change. A pod without a uid is one that somebody made up.
+	// What else a bound pod's spec says of placing cannot change. A pod without a uid is hypothetical.
 	case old.uid != "" && old.leaving == (m.GetDeletionTimestamp() != nil) && maps.Equal(old.labels, m.GetLabels()):
 		return none
 	}
@@ -341,7 +341,7 @@ func (c *Cluster) detach(b *bound) {
 	}
 }
 
-// count keeps the groups in step with a pod that comes to its node (1) or leaves it (-1).
+// count keeps the groups in sync with a pod that comes to its node (1) or leaves it (-1).
 func (c *Cluster) count(b *bound, by int32) {
 	if b.leaving {
 		return

@@ -15,7 +15,7 @@ import (
 const defaultScheduler = "default-scheduler"
 
 // Explain says of each node which predicates a pod fails and why, what each priority makes of it, and where placeAll
-// would put the pod now with the same turn. A pod that is bound is looked at as if it were not: it leaves c for that
+// would put the pod now with the same turn. A pod that is bound is treated as if it were not: it leaves c for that
 // time and is there again afterwards.
 func Explain(c *Cluster, p *Profile, pod *schedulingv1.Pod, turn uint64) *schedulingv1.ExplainPodResponse {
 	m := pod.GetMetadata()

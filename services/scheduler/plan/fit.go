@@ -30,7 +30,7 @@ type class struct {
 	ports       []placement.HostPort
 	matcher     placement.NodeMatcher
 	bestEffort  bool
-	wishes      []wish
+	wishes      []preference
 	images      []string
 	owner       string // kind/uid of its controller, if that is a replication controller or a replica set
 
@@ -41,12 +41,12 @@ type class struct {
 	pins      map[string]string // by label: values that nodes must have, by the predicates on services
 	cells     []cell            // by the index of the node
 	norms     []norm            // by the index of the priority
-	telling   []int             // indices of the priorities that tell nodes apart
+	telling   []int             // indices of the priorities that distinguish nodes
 	failed    *Decision         // of an earlier pod of the class: what only fills up cannot fit later
 }
 
-// wish is a preferred term of affinity to nodes.
-type wish struct {
+// preference is a preferred term of affinity to nodes.
+type preference struct {
 	term   placement.Term
 	weight int64
 }
@@ -54,8 +54,8 @@ type wish struct {
 // cell is what is known of one node about a class.
 type cell struct {
 	score   int64  // weighted sum of the priorities that depend on the node alone
-	counted uint32 // the node's count of changes at which score and roomy were looked at; 0 means never
-	known   bool   // whether the node's own state was looked at
+	counted uint32 // the node's count of changes at which score and roomy were computed; 0 means never
+	known   bool   // whether the node's own state was checked
 	open    bool   // whether it lets the pod in
 	roomy   bool   // whether what the node's pods leave is enough
 }
@@ -102,7 +102,7 @@ func newClass(c *Cluster, p *Profile, pod *schedulingv1.Pod) *class {
 	k.cpu, k.memory = placement.NonZeroRequestsOf(spec)
 	for _, t := range spec.GetAffinity().GetNodeAffinity().GetPreferredDuringSchedulingIgnoredDuringExecution() {
 		if t.GetWeight() > 0 {
-			k.wishes = append(k.wishes, wish{term: placement.NewTerm(t.GetPreference()), weight: int64(t.GetWeight())})
+			k.wishes = append(k.wishes, preference{term: placement.NewTerm(t.GetPreference()), weight: int64(t.GetWeight())})
 		}
 	}
 	for _, container := range spec.GetContainers() {
@@ -182,7 +182,7 @@ type report struct {
 	failures  []failure
 }
 
-// fail notes a failure and returns false. say is called only if somebody wants to know more than a count.
+// fail notes a failure and returns false. say is called only if the caller wants to know more than a count.
 func (r *report) fail(rule, short string, say func() (detail, unblock string)) bool {
 	r.failures = append(r.failures, failure{predicate: r.predicate, rule: rule, short: short, say: say})
 	return false
@@ -253,13 +253,13 @@ func (k *class) ready(p *predicate, n *node, r *report) bool {
 	return k.schedulable(p, n, r) && ok
 }
 
-// schedulable lets in whoever bears the taint of an unschedulable node, as the pods of daemon sets do.
+// schedulable lets in pods that bear the taint of an unschedulable node, as the pods of daemon sets do.
 func (k *class) schedulable(p *predicate, n *node, r *report) bool {
 	if !n.msg.GetSpec().GetUnschedulable() || k.bears(placement.UnschedulableTaint) {
 		return true
 	}
 	return r != nil && r.fail(p.name, "node(s) were unschedulable", func() (string, string) {
-		return "somebody holds the node unschedulable", "the node is uncordoned"
+		return "the node is cordoned", "the node is uncordoned"
 	})
 }
 
@@ -269,7 +269,7 @@ func (k *class) named(_ *predicate, n *node, r *report) bool {
 		return true
 	}
 	return r != nil && r.fail("HostName", "node(s) didn't match the requested hostname", func() (string, string) {
-		return fmt.Sprintf("the pod asks for %q", want), "the pod is made anew without nodeName"
+		return fmt.Sprintf("the pod asks for %q", want), "the pod is recreated without nodeName"
 	})
 }
 

@@ -7,8 +7,8 @@ import (
 )
 
 // NodeNotReady is the condition Ready of a pod whose node is not ready: what the pod said of itself may be long past,
-// and whoever counts on its work, as disruption budgets and deployments do, must not. Its agent says how it is once it
-// is heard again. Source: Kubernetes' node lifecycle.
+// and those that count on its work, as disruption budgets and deployments do, must not. Its agent says how it is once
+// it is connected again. Source: Kubernetes' node lifecycle.
 func NodeNotReady() *schedulingv1.PodCondition {
 	reason, message := placement.NodeNotReady, "Node is not ready"
 	return &schedulingv1.PodCondition{Type: "Ready", Status: "False", Reason: &reason, Message: &message}

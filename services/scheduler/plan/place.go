@@ -10,7 +10,7 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 )
 
-// Decision is what becomes of one pod.
+// Decision is the result for one pod.
 type Decision struct {
 	Pod  *schedulingv1.Pod
 	Node string // where it goes; empty if it stays pending
@@ -69,8 +69,8 @@ type column struct {
 	count  int
 }
 
-// maxCells bounds what is remembered of classes and nodes in one call, to some 64 MiB; classes beyond it are looked at
-// anew for each pod.
+// maxCells bounds what is remembered of classes and nodes in one call, to some 64 MiB; classes beyond it are computed
+// again for each pod.
 const maxCells = 4 << 20
 
 func newSession(c *Cluster, p *Profile) *session {
@@ -224,7 +224,7 @@ func (s *session) failure(k *class) Decision {
 }
 
 // tally counts why nodes are out. Unless the policy says otherwise only the first predicate that a node fails counts,
-// as the predicates after it are not looked at when a pod is placed.
+// as the predicates after it are not checked when a pod is placed.
 type tally struct {
 	all            bool
 	nodes          int

@@ -167,7 +167,7 @@ func TestWhereAPodGoes(t *testing.T) {
 				p.Status = &schedulingv1.PodStatus{Phase: proto.String("Succeeded")}
 			})), newPod("p", asking("cpu", "2")), "a", "",
 		},
-		{"all shortages are told", clusterOf(newNode("a")), newPod("p", asking("cpu", "9"), asking("memory", "9Gi"),
+		{"all shortages are reported", clusterOf(newNode("a")), newPod("p", asking("cpu", "9"), asking("memory", "9Gi"),
 			asking("nvidia.com/gpu", "1")), "", "1 Insufficient cpu, 1 Insufficient memory, 1 Insufficient nvidia.com/gpu"},
 		{
 			"a node takes no more pods than it says", clusterOf(newNode("a", having("pods", "1"))).with(newPod("q", on("a"))),
@@ -191,7 +191,7 @@ func TestWhereAPodGoes(t *testing.T) {
 			newPod("p", selecting("disk", "ssd")), "b", "",
 		},
 		{
-			"a taint that nobody bears", clusterOf(newNode("a", tainted("key2", "value2", "NoSchedule"))), newPod("p"), "",
+			"a taint that no pod bears", clusterOf(newNode("a", tainted("key2", "value2", "NoSchedule"))), newPod("p"), "",
 			"1 node(s) had taint {key2: value2}, that the pod didn't tolerate.",
 		},
 		{
@@ -290,7 +290,7 @@ func TestThePodsOfTheDocument(t *testing.T) {
 			"1 node(s) didn't match pod anti-affinity rules",
 		},
 		{
-			"near a pod with a label that nobody has", zones().with(running("004-75", "node1")), "004-76", "",
+			"near a pod with a label that no pod has", zones().with(running("004-75", "node1")), "004-76", "",
 			"2 node(s) didn't match pod affinity rules",
 		},
 	}

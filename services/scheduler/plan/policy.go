@@ -1,4 +1,4 @@
-// Package plan decides where pods go, what becomes of them when they are created, and why a pod stays where it is. It
+// Package plan decides where pods go, what admission makes of them, and why a pod stays where it is. It
 // does no I/O and reads no clock: a Cluster that was filled in the same order places the same pods on the same nodes.
 // The rules are those of the scheduler's policy document: predicates filter nodes, weighted priorities rank those that
 // are left.

@@ -128,7 +128,7 @@ func drawPod(t *rapid.T, name string) *schedulingv1.Pod {
 			},
 		}
 	}
-	if some("wishes") {
+	if some("preferences") {
 		p.Spec.Affinity.NodeAffinity = &schedulingv1.NodeAffinity{
 			PreferredDuringSchedulingIgnoredDuringExecution: []*schedulingv1.PreferredSchedulingTerm{
 				{Weight: 3, Preference: &schedulingv1.NodeSelectorTerm{MatchExpressions: []*schedulingv1.NodeSelectorRequirement{

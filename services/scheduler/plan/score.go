@@ -27,7 +27,7 @@ type norm struct {
 	values   []int64 // matching pods by the number of the label's value
 }
 
-// prepare looks at the nodes that fit, for the priorities that compare them.
+// prepare reads the nodes that fit, for the priorities that compare them.
 func (s *session) prepare(k *class) {
 	k.telling = k.telling[:0]
 	for i := range k.profile.priorities {
@@ -104,7 +104,7 @@ func (s *session) lookWishes(k *class, _ *priority) (m norm) {
 		return m
 	}
 	for _, n := range s.nodes {
-		m.max = max(m.max, k.wished(n))
+		m.max = max(m.max, k.weightOf(n))
 	}
 	m.flat = m.max == 0
 	return m
@@ -118,7 +118,7 @@ func (s *session) lookTaints(k *class, _ *priority) (m norm) {
 	return m
 }
 
-// compare is the weighted score of a node by the priorities that tell nodes apart; see prepare.
+// compare is the weighted score of a node by the priorities that distinguish nodes; see prepare.
 func (k *class) compare(n *node, at int32) (sum int64) {
 	for _, i := range k.telling {
 		p := &k.profile.priorities[i]
@@ -154,7 +154,7 @@ func (k *class) compareAffinity(m *norm, n *node, _ int32) int64 {
 	return best * (k.topology.weight(n) - m.min) / (m.max - m.min)
 }
 
-func (k *class) compareWishes(m *norm, n *node, _ int32) int64 { return best * k.wished(n) / m.max }
+func (k *class) compareWishes(m *norm, n *node, _ int32) int64 { return best * k.weightOf(n) / m.max }
 
 func (k *class) compareTaints(m *norm, n *node, _ int32) int64 {
 	return best - best*k.disliked(n)/m.max
@@ -177,8 +177,8 @@ func (m *norm) spread(count int64, zone int32) int64 {
 	return best * (free*zoneAll + 2*zoneFree*all) / (3 * all * zoneAll)
 }
 
-// wished is the sum of the weights of the preferred terms that a node matches.
-func (k *class) wished(n *node) (sum int64) {
+// weightOf is the sum of the weights of the preferred terms that a node matches.
+func (k *class) weightOf(n *node) (sum int64) {
 	for i := range k.wishes {
 		if k.wishes[i].term.Matches(n.msg) {
 			sum += k.wishes[i].weight

@@ -153,7 +153,7 @@ func TestScores(t *testing.T) {
 			map[string]int32{"a": 10, "b": 0, "c": 10},
 		},
 		{
-			"pods that run have wishes too", clusterOf(newNode("a", labelled("zone", "1")),
+			"pods that run have preferences too", clusterOf(newNode("a", labelled("zone", "1")),
 				newNode("b", labelled("zone", "2"))).with(newPod("q", near(5), on("b"))), named("InterPodAffinityPriority"),
 			newPod("p", carrying("app", "web")),
 			map[string]int32{"a": 0, "b": 10},

@@ -1,6 +1,6 @@
 // Package relay brings people who want to see a log or run a command together with the agent of the pod's node. Agents
-// connect outwards and attend; a wish is handed to the agent that attends for the node, which answers it on a stream of
-// its own. Bytes pass through at the pace of the slower end, nothing is kept.
+// connect outwards and attend; a request is handed to the agent that attends for the node, which answers it on a
+// stream of its own. Bytes pass through at the pace of the slower end, nothing is kept.
 package relay
 
 import (
@@ -16,30 +16,30 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 )
 
-// patience is how long an agent may take to take up a wish: it is connected, so it answers at once or is stuck.
+// patience is how long an agent may take to answer a request: it is connected, so it answers at once or is stuck.
 const patience = 10 * time.Second
 
-// waiting is how many wishes an agent may leave lying before others are refused.
+// waiting is how many requests an agent may leave waiting before others are refused.
 const waiting = 64
 
-// Errors of a wish.
+// Errors of a request.
 var (
 	ErrNobodyAttends = errors.New("its agent is not connected")
-	ErrTooMany       = errors.New("its agent has too many wishes to answer")
+	ErrTooMany       = errors.New("its agent has too many requests to answer")
 	ErrNoAnswer      = errors.New("its agent does not answer")
 	ErrBrokeOff      = errors.New("its agent broke off")
-	errUnknown       = errors.New("nobody waits for it any more")
+	errUnknown       = errors.New("the caller no longer waits for it")
 )
 
-// Relay knows the agents that attend and the wishes that stand. Make one with New; it is safe for concurrent use.
+// Relay knows the agents that attend and the open requests. Make one with New; it is safe for concurrent use.
 type Relay struct {
 	mu     sync.Mutex
 	agents map[string]*Attendance // by node
-	wishes map[string]*Wish       // by id
+	wishes map[string]*Request    // by id
 }
 
-// New returns a relay that nobody attends.
-func New() *Relay { return &Relay{agents: map[string]*Attendance{}, wishes: map[string]*Wish{}} }
+// New returns a relay that no agent attends.
+func New() *Relay { return &Relay{agents: map[string]*Attendance{}, wishes: map[string]*Request{}} }
 
 // Attendance is an agent that is there.
 type Attendance struct {
@@ -69,13 +69,13 @@ func (r *Relay) Attend(node string) (a *Attendance, leave func()) {
 	}
 }
 
-// Wish is something that an agent is asked for.
-type Wish struct {
+// Request is something that an agent is asked for.
+type Request struct {
 	relay *Relay
 	id    string
 	node  string
 
-	ctx    context.Context // ends when whoever asked is gone; of the wish, not of a call
+	ctx    context.Context // ends when the caller is gone; of the request, not of a call
 	cancel context.CancelFunc
 
 	input  chan *schedulingv1.DeliverResponse
@@ -85,13 +85,13 @@ type Wish struct {
 	broken bool          // that was not all; read once ended is closed
 }
 
-// Ask hands a wish to the agent of a node. It ends with ctx, or by Close, which must be called.
-func (r *Relay) Ask(ctx context.Context, node string, what *schedulingv1.AttendResponse) (*Wish, error) {
+// Ask hands a request to the agent of a node. It ends with ctx, or by Close, which must be called.
+func (r *Relay) Ask(ctx context.Context, node string, what *schedulingv1.AttendResponse) (*Request, error) {
 	var raw [16]byte
 	if _, err := rand.Read(raw[:]); err != nil {
-		return nil, fmt.Errorf("id of a wish: %w", err)
+		return nil, fmt.Errorf("id of a request: %w", err)
 	}
-	w := &Wish{
+	w := &Request{
 		relay: r, id: hex.EncodeToString(raw[:]), node: node,
 		input: make(chan *schedulingv1.DeliverResponse), output: make(chan *schedulingv1.DeliverRequest),
 		taken: make(chan struct{}), ended: make(chan struct{}),
@@ -105,7 +105,7 @@ func (r *Relay) Ask(ctx context.Context, node string, what *schedulingv1.AttendR
 	return w, nil
 }
 
-func (r *Relay) hand(node string, w *Wish, what *schedulingv1.AttendResponse) error {
+func (r *Relay) hand(node string, w *Request, what *schedulingv1.AttendResponse) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := r.agents[node]
@@ -121,8 +121,8 @@ func (r *Relay) hand(node string, w *Wish, what *schedulingv1.AttendResponse) er
 	return nil
 }
 
-// Close ends a wish; the agent hears of it.
-func (w *Wish) Close() {
+// Close ends a request; the agent is notified.
+func (w *Request) Close() {
 	w.cancel()
 	w.relay.mu.Lock()
 	defer w.relay.mu.Unlock()
@@ -131,7 +131,7 @@ func (w *Wish) Close() {
 
 // Next returns what the agent says next: io.EOF after everything, ErrBrokeOff if that was not all, ErrNoAnswer if the
 // agent does not begin.
-func (w *Wish) Next() (*schedulingv1.DeliverRequest, error) {
+func (w *Request) Next() (*schedulingv1.DeliverRequest, error) {
 	if err := w.awaitTaken(); err != nil {
 		return nil, err
 	}
@@ -148,7 +148,7 @@ func (w *Wish) Next() (*schedulingv1.DeliverRequest, error) {
 	}
 }
 
-func (w *Wish) awaitTaken() error {
+func (w *Request) awaitTaken() error {
 	select {
 	case <-w.taken:
 		return nil
@@ -166,9 +166,9 @@ func (w *Wish) awaitTaken() error {
 	}
 }
 
-// Send gives the agent input; it returns when the agent has taken it. Once the agent has said everything nobody wants
-// it, which is no error.
-func (w *Wish) Send(m *schedulingv1.DeliverResponse) error {
+// Send gives the agent input; it returns when the agent has taken it. Once the agent has sent its last message no
+// input is needed and Send does nothing.
+func (w *Request) Send(m *schedulingv1.DeliverResponse) error {
 	select {
 	case w.input <- m:
 		return nil
@@ -179,10 +179,10 @@ func (w *Wish) Send(m *schedulingv1.DeliverResponse) error {
 	}
 }
 
-// Answer is the agent's end of a wish.
-type Answer struct{ w *Wish }
+// Answer is the agent's end of a request.
+type Answer struct{ w *Request }
 
-// Take returns the agent's end of the wish of that id. It can be taken once, by the node that was asked.
+// Take returns the agent's end of the request of that id. It can be taken once, by the node that was asked.
 func (r *Relay) Take(node, id string) (Answer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,13 +199,13 @@ func (r *Relay) Take(node, id string) (Answer, error) {
 	return Answer{w}, nil
 }
 
-// Done is closed when nobody waits for the answer any more.
+// Done is closed when the caller no longer waits for the answer.
 func (a Answer) Done() <-chan struct{} { return a.w.ctx.Done() }
 
-// Input is what whoever asked sends.
+// Input is what the caller sends.
 func (a Answer) Input() <-chan *schedulingv1.DeliverResponse { return a.w.input }
 
-// Say passes on what the agent says; ErrUnknown if nobody waits for it any more.
+// Say passes on what the agent says; ErrUnknown if the caller no longer waits for it.
 func (a Answer) Say(m *schedulingv1.DeliverRequest) error {
 	select {
 	case a.w.output <- m:

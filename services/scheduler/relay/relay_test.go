@@ -11,8 +11,8 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 )
 
-// ask hands a wish to the agent of a node that attends.
-func ask(t *testing.T, r *Relay, node string) (*Attendance, *Wish, string) {
+// ask hands a request to the agent of a node that attends.
+func ask(t *testing.T, r *Relay, node string) (*Attendance, *Request, string) {
 	t.Helper()
 	a, leave := r.Attend(node)
 	t.Cleanup(leave)
@@ -69,7 +69,7 @@ func TestAWishIsAnsweredOnceByTheNodeThatWasAsked(t *testing.T) {
 	}
 	w.Close()
 	if _, err := r.Take("a", id); !errors.Is(err, errUnknown) {
-		t.Errorf("Take when nobody waits any more = %v", err)
+		t.Errorf("Take after Close = %v", err)
 	}
 }
 
@@ -94,7 +94,7 @@ func TestAnAgentThatIsNotThereOrDoesNotAnswerIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New()
 		if _, err := r.Ask(t.Context(), "a", &schedulingv1.AttendResponse{}); !errors.Is(err, ErrNobodyAttends) {
-			t.Errorf("Ask of nobody = %v", err)
+			t.Errorf("Ask without an agent = %v", err)
 		}
 		old, leaveOld := r.Attend("a")
 		_, leave := r.Attend("a")

@@ -137,7 +137,7 @@ func (s *Agents) ConfirmPodGone(ctx context.Context, r *schedulingv1.ConfirmPodG
 	}
 	if !object.Deleting(pod) {
 		return nil, rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "pods/"+r.GetName(),
-			"nobody asked for its deletion")
+			"its deletion was not requested")
 	}
 	if err := identity.BeforeChange(ctx); err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func (s *Agents) ConfirmPodGone(ctx context.Context, r *schedulingv1.ConfirmPodG
 	return &schedulingv1.ConfirmPodGoneResponse{}, err
 }
 
-// Attend brings an agent the wishes for its pods.
+// Attend brings an agent the requests for its pods.
 func (s *Agents) Attend(r *schedulingv1.AttendRequest,
 	stream grpc.ServerStreamingServer[schedulingv1.AttendResponse],
 ) error {
@@ -178,7 +178,7 @@ func (s *Agents) Attend(r *schedulingv1.AttendRequest,
 	}
 }
 
-// Deliver answers one wish.
+// Deliver answers one request.
 func (s *Agents) Deliver(stream grpc.BidiStreamingServer[schedulingv1.DeliverRequest, schedulingv1.DeliverResponse]) (
 	err error,
 ) {
@@ -191,7 +191,7 @@ func (s *Agents) Deliver(stream grpc.BidiStreamingServer[schedulingv1.DeliverReq
 	}
 	answer, err := s.Relay.Take(first.GetNodeName(), first.GetId())
 	if err != nil {
-		return rpcerr.NotFound("wish", first.GetId())
+		return rpcerr.NotFound("request", first.GetId())
 	}
 	defer func() { answer.End(err) }()
 	said := make(chan error, 1)
@@ -205,7 +205,7 @@ func (s *Agents) Deliver(stream grpc.BidiStreamingServer[schedulingv1.DeliverReq
 		case err := <-said:
 			return err
 		case <-answer.Done():
-			return rpcerr.NotFound("wish", first.GetId()) // nobody waits for it any more
+			return rpcerr.NotFound("request", first.GetId()) // the caller no longer waits
 		}
 	}
 }
@@ -216,7 +216,7 @@ func say(stream grpc.BidiStreamingServer[schedulingv1.DeliverRequest, scheduling
 ) error {
 	for {
 		if err := to.Say(m); err != nil {
-			return rpcerr.NotFound("wish", m.GetId())
+			return rpcerr.NotFound("request", m.GetId())
 		}
 		var err error
 		if m, err = stream.Recv(); errors.Is(err, io.EOF) {

@@ -25,7 +25,7 @@ const retryEviction = 10 * time.Second
 // errNothingToPay ends a change of a budget that need not change after all.
 var errNothingToPay = errors.New("nothing to pay")
 
-// evictTries is how often an eviction is decided anew because the pod changed while it was decided.
+// evictTries is how often an eviction is decided again because the pod changed while it was decided.
 const evictTries = 5
 
 // EvictPod deletes a pod if the disruption budgets allow it. The budget pays in one compare-and-swap before the pod is
@@ -57,7 +57,7 @@ func (s *Pods) EvictPod(ctx context.Context, r *schedulingv1.EvictPodRequest) (*
 }
 
 // evict has a budget pay for a pod, says in the pod's status why it goes, and deletes it. A conflict means that the pod
-// changed meanwhile.
+// changed since.
 func (s *Pods) evict(ctx context.Context, pod *schedulingv1.Pod, r *schedulingv1.EvictPodRequest) error {
 	dry := r.GetDryRun() == "All"
 	pre, err := s.pay(ctx, pod, dry)

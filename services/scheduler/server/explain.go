@@ -66,7 +66,7 @@ func atMost(path string, n, most int) []object.Fault {
 	if n <= most {
 		return nil
 	}
-	return []object.Fault{{Path: path, Description: fmt.Sprintf("has %d objects, at most %d can be looked at", n, most)}}
+	return []object.Fault{{Path: path, Description: fmt.Sprintf("has %d objects, at most %d can be checked", n, most)}}
 }
 
 // nodesOf returns the nodes of a request, or else all there are.
@@ -109,7 +109,7 @@ func (s *Pods) podOf(ctx context.Context, r *schedulingv1.ExplainPodRequest) (*s
 	return pod, nil
 }
 
-// refusal reports whether a code tells of something wrong with what was asked for, and not of trouble here.
+// refusal reports whether a code reports something wrong with what was asked for, and not of trouble here.
 func refusal(code int32) bool {
 	return slices.Contains([]codes.Code{
 		codes.InvalidArgument, codes.NotFound, codes.PermissionDenied, codes.FailedPrecondition, codes.AlreadyExists,

@@ -99,7 +99,7 @@ func (s *Pods) ExecPod(stream grpc.BidiStreamingServer[schedulingv1.ExecPodReque
 
 // input passes on what a caller sends. It ends with the call.
 func input(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, schedulingv1.ExecPodResponse],
-	m *schedulingv1.ExecPodRequest, to *relay.Wish,
+	m *schedulingv1.ExecPodRequest, to *relay.Request,
 ) {
 	for {
 		if len(m.GetStdin()) > 0 || m.GetStdinClosed() {
@@ -119,7 +119,7 @@ func input(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, scheduli
 }
 
 func output(stream grpc.BidiStreamingServer[schedulingv1.ExecPodRequest, schedulingv1.ExecPodResponse],
-	pod *schedulingv1.Pod, from *relay.Wish,
+	pod *schedulingv1.Pod, from *relay.Request,
 ) error {
 	done := false
 	for {
@@ -178,8 +178,10 @@ func (s *Pods) target(ctx context.Context, namespace, name, container string) (*
 	return nil, "", rpcerr.NotFoundField("Container", container, "container")
 }
 
-// ask hands a wish to the agent of a pod's node.
-func (s *Pods) ask(ctx context.Context, pod *schedulingv1.Pod, what *schedulingv1.AttendResponse) (*relay.Wish, error) {
+// ask hands a request to the agent of a pod's node.
+func (s *Pods) ask(
+	ctx context.Context, pod *schedulingv1.Pod, what *schedulingv1.AttendResponse,
+) (*relay.Request, error) {
 	m := pod.GetMetadata()
 	what.Namespace, what.Name, what.Uid = m.GetNamespace(), m.GetName(), m.GetUid()
 	w, err := s.Relay.Ask(ctx, pod.GetSpec().GetNodeName(), what)

@@ -17,7 +17,7 @@ import (
 	"github.com/windlass-dev/windlass/services/scheduler/relay"
 )
 
-// logReader is the stream of whoever reads a log.
+// logReader is the stream of a client that reads a log.
 type logReader struct {
 	grpc.ServerStream
 	ctx  context.Context

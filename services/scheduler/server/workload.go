@@ -66,7 +66,7 @@ func subject[T object.Object](ctx context.Context, t *resource.Table[T], given T
 	return given, rpcerr.Invalid(bad...)
 }
 
-// beside returns the objects of a request that stand in the namespace of an owner; one that names no namespace does.
+// beside returns the objects of a request that are in the namespace of an owner; one that names no namespace does.
 func beside[T object.Object](owner object.Object, items []T) []T {
 	ns := owner.GetMetadata().GetNamespace()
 	var out []T

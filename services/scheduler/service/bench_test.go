@@ -70,7 +70,7 @@ func awaitBound(b *testing.B, watch grpc.ServerStreamingClient[schedulingv1.Watc
 }
 
 // BenchmarkPodsBound measures how many pods a second are made and bound: from the first call that makes them until all
-// of them stand in etcd with their node, as a watch shows it.
+// of them are in etcd with their node, as a watch shows it.
 func BenchmarkPodsBound(b *testing.B) {
 	c := startFleet(b)
 	batches := c.batches()

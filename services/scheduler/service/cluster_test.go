@@ -92,7 +92,7 @@ func (c *cluster) startScheduler() {
 	c.stop = servetest.Run(c.t, p, parts...)
 }
 
-// as returns a connection to the scheduler in somebody's name.
+// as returns a connection to the scheduler in a user's name.
 func (c *cluster) as(r identity.Request) *grpc.ClientConn {
 	c.t.Helper()
 	return c.ground.Dial(c.address, r, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))

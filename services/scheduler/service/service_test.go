@@ -90,7 +90,7 @@ func TestAPodStaysUntilItsAgentSaysThatItIsGone(t *testing.T) {
 		Uid: pod.GetMetadata().GetUid(),
 	}
 	if _, err := agent.ConfirmPodGone(t.Context(), gone); status.Code(err) != codes.FailedPrecondition {
-		t.Errorf("ConfirmPodGone of a pod that nobody deleted = %v", err)
+		t.Errorf("ConfirmPodGone of a pod that was not deleted = %v", err)
 	}
 	out, err := pods.DeletePod(t.Context(), &schedulingv1.DeletePodRequest{Namespace: "default", Name: "web"})
 	if err != nil || out.GetMetadata().GetDeletionGracePeriodSeconds() != 30 {
@@ -373,7 +373,7 @@ func moved(t *testing.T, was map[string]string, pods []*schedulingv1.Pod) {
 	}
 }
 
-// attend answers the wishes of a node as an agent would: logs with three lines, commands by giving back what they are
+// attend answers the requests of a node as an agent would: logs with three lines, commands by giving back what they are
 // given.
 func attend(t *testing.T, agent schedulingv1.PodAgentServiceClient, node string) {
 	t.Helper()

@@ -20,7 +20,7 @@ import (
 
 const deletions = 32 // of one owner's pods at once: each waits for etcd, which likes company
 
-// transfer has an owner adopt some objects and release others. Those that changed meanwhile bring their owner back by
+// transfer has an owner adopt some objects and release others. Those that changed since bring their owner back by
 // themselves.
 func transfer[O, T object.Object](ctx context.Context, owners *resource.Table[O], owner O,
 	of *resource.Table[T], adopt, release []T,
@@ -31,7 +31,7 @@ func transfer[O, T object.Object](ctx context.Context, owners *resource.Table[O]
 			return rpcerr.IgnoreChanged(err)
 		}
 		if now.GetMetadata().GetUid() != owner.GetMetadata().GetUid() || object.Deleting(now) {
-			return nil // whoever goes adopts nobody
+			return nil // an owner that goes adopts none
 		}
 	}
 	err := modifyAll(ctx, of, adopt, func(obj T) error {
@@ -71,7 +71,7 @@ func modifyAll[T object.Object](ctx context.Context, t *resource.Table[T], objec
 	return errors.Join(failed...)
 }
 
-// carryOut makes and removes pods for an owner. What failed, if anything, comes back with the event that tells of it.
+// carryOut makes and removes pods for an owner. What failed, if anything, comes back with the event that reports it.
 func (c *Controllers) carryOut(ctx context.Context, owner object.Object, create, remove []*schedulingv1.Pod) (
 	plan.Event, error,
 ) {
@@ -136,7 +136,7 @@ func (c *Controllers) remove(ctx context.Context, owner object.Object, pods []*s
 			return nil
 		})
 	}
-	_ = group.Wait() // what went wrong stands in failed
+	_ = group.Wait() // what went wrong is in failed
 	if n := len(pods) - len(failed); n > 0 {
 		c.log.InfoContext(ctx, "pods deleted", "kind", owner.GetKind(), "owner", object.KeyOf(owner).String(), "count", n)
 	}

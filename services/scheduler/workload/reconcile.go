@@ -149,7 +149,7 @@ func (c *Controllers) createSet(ctx context.Context, d *schedulingv1.Deployment,
 	return false, nil
 }
 
-// changeSets changes and removes the replica sets of a deployment. It is not done if one of them changed meanwhile:
+// changeSets changes and removes the replica sets of a deployment. It is not done if one of them changed since:
 // that brings the deployment back.
 func (c *Controllers) changeSets(ctx context.Context, d *schedulingv1.Deployment, p plan.DeploymentPlan) (done bool,
 	err error,
@@ -181,7 +181,7 @@ func (c *Controllers) tellScaled(ctx context.Context, d *schedulingv1.Deployment
 		"set", ch.Set.GetMetadata().GetName(), "replicas", ch.Set.GetSpec().GetReplicas())
 }
 
-// settleName says what becomes of a deployment whose new replica set has a name that is taken, and when to look again.
+// settleName says what happens to a deployment whose new replica set has a name that is taken, and when to check again.
 // Another set makes it count a collision, so that the next try has another name. Its own is only not seen here yet, or
 // is on its way out: its going brings the deployment back.
 func (c *Controllers) settleName(ctx context.Context, d *schedulingv1.Deployment, k object.Key) (time.Time, error) {

@@ -17,14 +17,14 @@ import (
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
 )
 
-// quiet knows of no node and tells nobody anything.
+// quiet knows of no node and reports nothing.
 type quiet struct{}
 
 func (quiet) HasNode(string) bool                         { return true }
 func (quiet) Event(object.Object, string, string, string) {}
 
 // TestADeploymentWaitsForASetOfItsOwnThatIsOnItsWayOut holds the set of the present template by a finalizer: its name
-// is taken until it is gone, and its going is heard of.
+// is taken until it is gone, and its deletion is observed.
 func TestADeploymentWaitsForASetOfItsOwnThatIsOnItsWayOut(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	all := kinds.New(kinds.Config{
@@ -79,8 +79,8 @@ func TestADeploymentWaitsForASetOfItsOwnThatIsOnItsWayOut(t *testing.T) {
 	if err != nil || !wake.IsZero() {
 		t.Errorf("looks again at %v, %v; want when the set is gone", wake, err)
 	}
-	loop.Add("end") // one worker looks at keys in the order in which they come
+	loop.Add("end") // one worker handles keys in the order in which they come
 	if key := <-looked; key != "end" {
-		t.Errorf("%s is looked at again at once, although nothing changed", key)
+		t.Errorf("%s is reconciled again at once, although nothing changed", key)
 	}
 }

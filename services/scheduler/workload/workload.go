@@ -1,6 +1,6 @@
 // Package workload runs what makes and removes pods: replica sets, replication controllers, deployments, daemon sets
 // and jobs; and it keeps the numbers of disruption budgets. What is done is decided by its package plan. Which node a
-// pod goes to, and what becomes of objects whose owner is gone, is left to others.
+// pod goes to, and what happens to objects whose owner is gone, is left to others.
 package workload
 
 import (
@@ -104,7 +104,7 @@ func (c *Controllers) subscribe() {
 // Lead works until ctx ends.
 func (c *Controllers) Lead(ctx context.Context) error { return c.loops.Lead(ctx) }
 
-// podChanged has those looked at who count a pod: its owner, or who could become it, and its budgets.
+// podChanged enqueues what counts a pod: its owner, or those that could adopt it, and its budgets.
 func (c *Controllers) podChanged(ch resource.Change[*schedulingv1.Pod]) {
 	was, is := ch.Previous, ch.Object
 	if ch.Deleted {
@@ -145,7 +145,7 @@ func (c *Controllers) addOwner(pod *schedulingv1.Pod) {
 	}
 }
 
-// addAdopters has everybody looked at who could adopt a pod that nobody manages.
+// addAdopters enqueues all that could adopt a pod without a controller.
 func (c *Controllers) addAdopters(pod *schedulingv1.Pod) {
 	ns, have := pod.GetMetadata().GetNamespace(), pod.GetMetadata().GetLabels()
 	for s := range c.ReplicaSets.In(ns) {
@@ -170,7 +170,7 @@ func (c *Controllers) addAdopters(pod *schedulingv1.Pod) {
 	}
 }
 
-// setChanged has a replica set looked at, its deployment, or who could become it, and the budgets of its pods.
+// setChanged enqueues a replica set, its deployment, or those that could adopt it, and the budgets of its pods.
 func (c *Controllers) setChanged(ch resource.Change[*schedulingv1.ReplicaSet]) {
 	k, was, is := ch.Key, ch.Previous, ch.Object
 	if ch.Deleted {
@@ -194,7 +194,7 @@ func (c *Controllers) setChanged(ch resource.Change[*schedulingv1.ReplicaSet]) {
 	}
 }
 
-// addBudgets has the budgets looked at that are for pods of a template: their owner may want another number of them.
+// addBudgets enqueues the budgets that are for pods of a template: their owner may want another number of them.
 func (c *Controllers) addBudgets(namespace string, template *schedulingv1.PodTemplateSpec) {
 	for b := range c.Budgets.In(namespace) {
 		if placement.BudgetSelects(b, template.GetMetadata().GetLabels()) {

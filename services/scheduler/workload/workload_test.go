@@ -45,7 +45,7 @@ type cluster struct {
 	at     int64 // revision of nodes
 	moved  chan struct{}
 	agent  *agent
-	resign func() // ends the lead of these controllers, as if their process had been told to stop
+	resign func() // ends the lead of these controllers, as if their process had been stopped
 
 	mu     sync.Mutex
 	events map[string]int // by reason
@@ -53,7 +53,7 @@ type cluster struct {
 	lowest int            // fewest ready pods seen since then
 }
 
-// agent binds pods, makes them ready and ends them. It can be told to leave new ones alone.
+// agent binds pods, makes them ready and ends them. It can leave new ones alone.
 type agent struct {
 	pods *resource.Table[*schedulingv1.Pod]
 	work chan object.Key
@@ -67,7 +67,7 @@ func start(t *testing.T) *cluster {
 	return join(t, etcdtest.Client(t), etcdtest.Prefix(t), "first")
 }
 
-// join starts controllers over a store that others may use, too. One of them leads; address tells them apart.
+// join starts controllers over a store that others may use, too. One of them leads; address distinguishes them.
 func join(t *testing.T, client *clientv3.Client, prefix, address string) *cluster {
 	t.Helper()
 	c := &cluster{
@@ -144,7 +144,7 @@ func (c *cluster) HasNode(name string) bool {
 	return ok
 }
 
-// Event counts what is told.
+// Event counts the events.
 func (c *cluster) Event(_ object.Object, _, reason, _ string) {
 	c.mu.Lock()
 	c.events[reason]++
@@ -371,7 +371,7 @@ func TestDeploymentMakesRollsAndScales(t *testing.T) {
 		return len(c.Pods.All()) == 1 && c.deployment().GetStatus().GetReplicas() == 1
 	})
 	if c.told("ScalingReplicaSet") < 4 || c.told("SuccessfulDelete") < 5 {
-		t.Errorf("told %v", c.events)
+		t.Errorf("events %v", c.events)
 	}
 }
 
@@ -429,7 +429,7 @@ func TestReplicaSetSaysWhyItHasNoPods(t *testing.T) {
 	c.until("a pod and no reason", func() bool { return c.count(running) == 1 && failure() == nil })
 }
 
-// annotated returns a template whose pods have an annotation; its name is looked at when they are made.
+// annotated returns a template whose pods have an annotation; its name is checked when they are made.
 func annotated(key string) *schedulingv1.PodTemplateSpec {
 	t := template("v1")
 	t.Metadata.Annotations = map[string]string{key: ""}

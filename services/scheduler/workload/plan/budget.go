@@ -37,7 +37,7 @@ type BudgetView struct {
 
 // Scale is how many pods an owner wants.
 type Scale struct {
-	Name string // of whoever is scaled: owners of the same name count once
+	Name string // of the object that is scaled: owners of the same name count once
 	Pods int
 }
 
@@ -125,7 +125,7 @@ func goals(v BudgetView, pods []*schedulingv1.Pod) (expected, desired int, err e
 	return expected, share(least, expected, true), nil
 }
 
-// wantedPods adds up what the owners of the pods want. Pods that nobody manages count for nothing.
+// wantedPods adds up what the owners of the pods want. Pods without a controller count for nothing.
 func wantedPods(v BudgetView, pods []*schedulingv1.Pod) (int, error) {
 	sum := 0
 	var seen []string

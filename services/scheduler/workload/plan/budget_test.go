@@ -81,8 +81,8 @@ func TestBudget(t *testing.T) {
 			"one that is still there after two minutes counts again", allowed(minAvailable(1), 2*time.Minute, "p0"), three(), 3,
 			1, 3, 2, "SufficientPods",
 		},
-		{"pods that nobody manages count where a number must stay", minAvailable(1), loose(), 2, 1, 2, 1, "SufficientPods"},
-		{"pods that nobody manages count for nothing otherwise", maxUnavailable(1), loose(), 0, 0, 2, 0, "InsufficientPods"},
+		{"pods without a controller count where a number must stay", minAvailable(1), loose(), 2, 1, 2, 1, "SufficientPods"},
+		{"pods without a controller count for nothing otherwise", maxUnavailable(1), loose(), 0, 0, 2, 0, "InsufficientPods"},
 		{"pods that ended do not count", minAvailable(2), three(phase("Succeeded")), 2, 2, 2, 0, "InsufficientPods"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// RevisionHashLabel is the label of a daemon set's pods that tells of which template they are.
+// RevisionHashLabel is the label of a daemon set's pods that says of which template they are.
 const RevisionHashLabel = "controller-revision-hash"
 
 // leastLife is how old a failed pod of a daemon set must be to be replaced, so that one that fails at once is not made
@@ -29,7 +29,7 @@ type DaemonSetView struct {
 	Now   time.Time
 	Set   *schedulingv1.DaemonSet
 	Nodes []*nodev1.Node      // all
-	Pods  []*schedulingv1.Pod // of the namespace: those that the set manages, and those that nobody does
+	Pods  []*schedulingv1.Pod // of the namespace: those that the set manages, and those without a controller
 }
 
 // DaemonSetPlan is what is done for a daemon set. While Adopt or Release has anything, there is nothing else in it:
@@ -53,7 +53,7 @@ func (p DaemonSetPlan) Actions() []*metav1.PlannedAction {
 }
 
 // DaemonSet decides on which nodes a daemon set's pods are made, removed and renewed. Pods on nodes that do not exist
-// are left to whoever removes the pods of lost nodes.
+// are left to the controller that removes the pods of lost nodes.
 func DaemonSet(v DaemonSetView) DaemonSetPlan {
 	c := claimAll(v.Set, matcher(v.Set.GetSpec().GetSelector()), v.Pods, placement.Active)
 	if !c.settled() {
@@ -242,7 +242,7 @@ func (d *daemons) pod(node string) *schedulingv1.Pod {
 		pod.Spec.Affinity.NodeAffinity = &schedulingv1.NodeAffinity{}
 	}
 	// That the node has what the template requires is decided; it stays true if its labels change, until this set decides
-	// anew.
+	// again.
 	pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &schedulingv1.NodeSelector{
 		NodeSelectorTerms: []*schedulingv1.NodeSelectorTerm{{
 			MatchFields: []*schedulingv1.NodeSelectorRequirement{{Key: nameField, Operator: "In", Values: []string{node}}},

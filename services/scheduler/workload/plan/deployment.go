@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// HashLabel is the label that tells the replica sets of a deployment, and their pods, apart.
+// HashLabel is the label that distinguishes the replica sets of a deployment, and their pods.
 const HashLabel = "pod-template-hash"
 
 const (
@@ -27,7 +27,7 @@ const (
 type DeploymentView struct {
 	Now        time.Time
 	Deployment *schedulingv1.Deployment
-	// of the namespace: those that the deployment manages, and those that nobody does
+	// of the namespace: those that the deployment manages, and those without a controller
 	Sets []*schedulingv1.ReplicaSet
 }
 
@@ -58,7 +58,7 @@ func (p DeploymentPlan) Actions() []*metav1.PlannedAction {
 	return append(out, planned("DeleteReplicaSet", p.Delete, p.why)...)
 }
 
-// sized returns the action that makes a replica set as it shall be.
+// sized returns the action that makes a replica set as desired.
 func sized(action string, ch SetChange) *metav1.PlannedAction {
 	return &metav1.PlannedAction{
 		Action: action, Object: object.Reference(ch.Set), Reason: ch.Why,
@@ -66,7 +66,7 @@ func sized(action string, ch SetChange) *metav1.PlannedAction {
 	}
 }
 
-// DeploymentAfter returns a deployment as it is stored after a plan was carried out: its status and its revision stand
+// DeploymentAfter returns a deployment as it is stored after a plan was carried out: its status and its revision are
 // in one record.
 func DeploymentAfter(d *schedulingv1.Deployment, p DeploymentPlan) *schedulingv1.Deployment {
 	out := proto.CloneOf(d)
@@ -77,7 +77,7 @@ func DeploymentAfter(d *schedulingv1.Deployment, p DeploymentPlan) *schedulingv1
 	return out
 }
 
-// SetChange is a replica set as it shall be.
+// SetChange is a desired replica set.
 type SetChange struct {
 	Set  *schedulingv1.ReplicaSet
 	Tell *Event // for the deployment; nil for none
@@ -119,7 +119,7 @@ func Deployment(v DeploymentView) DeploymentPlan {
 	return r.p
 }
 
-// set is a replica set while a plan is made: as it is, and as it shall be.
+// set is a replica set while a plan is made: as it is, and as desired.
 type set struct {
 	was  *schedulingv1.ReplicaSet // nil for a new one
 	next *schedulingv1.ReplicaSet
@@ -173,7 +173,7 @@ func newRollout(v DeploymentView, mine []*schedulingv1.ReplicaSet) *rollout {
 }
 
 // limits returns how many pods may be there beyond the wanted ones, and how many of these may be missing. Both zero
-// would let nothing move, so then one may be missing. A deployment that makes all pods anew has neither: it is
+// would let nothing move, so then one may be missing. A deployment that recreates all pods has neither: it is
 // available only with all of them.
 func limits(spec *schedulingv1.DeploymentSpec, want int) (surge, missing int) {
 	if spec.GetStrategy().GetType() == "Recreate" {
@@ -198,7 +198,7 @@ func (r *rollout) old() []*set {
 	return slices.DeleteFunc(slices.Clone(r.all), func(s *set) bool { return s == r.current })
 }
 
-// pods returns how many pods the sets shall have.
+// pods returns how many pods the sets must have.
 func (r *rollout) pods() (n int) {
 	for _, s := range r.all {
 		n += s.size()
@@ -264,7 +264,7 @@ func (r *rollout) newSize() int {
 	return have + min(room, r.want-have)
 }
 
-// shrinkOld takes pods away from old sets: first those that are not available, which nobody misses, then as many as may
+// shrinkOld takes pods away from old sets: first those that are not available, then as many as may
 // be missing. It reports whether anything changed.
 func (r *rollout) shrinkOld() bool {
 	least := r.want - r.missing
@@ -291,7 +291,7 @@ func (r *rollout) shrinkOld() bool {
 	return r.pods() != before
 }
 
-// resizeFrom is resize for a set that may have been resized before in the same plan: it tells of both as one.
+// resizeFrom is resize for a set that may have been resized before in the same plan: it reports both as one.
 func (r *rollout) resizeFrom(s *set, n int, why string) {
 	from := orOne(s.was.GetSpec().Replicas)
 	r.resize(s, n, why)

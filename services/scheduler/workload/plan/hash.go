@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// templateHash returns ten characters or fewer that stand for a template: a label value and part of a name, of letters
-// that spell no words. collisions tells templates apart that would get the same.
+// templateHash returns ten characters or fewer that represent a template: a label value and part of a name, of letters
+// that spell no words. collisions distinguishes templates that would get the same.
 func templateHash(template *schedulingv1.PodTemplateSpec, collisions int32) string {
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(template)
 	if err != nil {

@@ -38,7 +38,7 @@ const ControllerUIDLabel = "batch.kubernetes.io/controller-uid"
 type JobView struct {
 	Now  time.Time
 	Job  *schedulingv1.Job
-	Pods []*schedulingv1.Pod // of the namespace: those that the job manages, and those that nobody does
+	Pods []*schedulingv1.Pod // of the namespace: those that the job manages, and those without a controller
 }
 
 // JobPlan is what is done for a job. While Adopt or Release has anything, there is nothing else in it: look again
@@ -68,7 +68,7 @@ func (p JobPlan) Actions() []*metav1.PlannedAction {
 		planned("DeletePod", p.Delete, p.why), planned("DeleteJob", remove, p.why))
 }
 
-// JobAfter returns a job as it is stored after a plan was carried out: what is counted and by which pods stands in one
+// JobAfter returns a job as it is stored after a plan was carried out: what is counted and by which pods is in one
 // record.
 func JobAfter(j *schedulingv1.Job, p JobPlan) *schedulingv1.Job {
 	out := proto.CloneOf(j)
@@ -281,7 +281,7 @@ func (j *job) work() {
 	j.manage()
 }
 
-// checkSuspended keeps the condition Suspended and the time of the start in step with the spec.
+// checkSuspended keeps the condition Suspended and the time of the start in sync with the spec.
 func (j *job) checkSuspended() {
 	was := object.IsTrue(j.status.GetConditions(), jobSuspended)
 	switch suspend := j.spec.GetSuspend(); {

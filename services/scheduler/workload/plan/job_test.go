@@ -90,7 +90,7 @@ func TestJob(t *testing.T) {
 			pods: some(ended("Failed", 0), ended("Failed", 0), ended("Failed", 0)),
 		},
 		{
-			name: "a success starts the delay anew", job: job(), wake: 10 * time.Second,
+			name: "a success restarts the delay", job: job(), wake: 10 * time.Second,
 			pods: some(ended("Failed", 3*time.Minute), ended("Failed", 2*time.Minute), ended("Succeeded", time.Minute),
 				ended("Failed", 0)),
 		},
@@ -233,7 +233,7 @@ func TestJobCountsEveryEndOnce(t *testing.T) {
 				t.Fatalf("%d succeeded and %d failed, counted are %d and %d", succeeded, failed, p.Status.GetSucceeded(),
 					p.Status.GetFailed())
 			}
-			if rapid.IntRange(0, 3).Draw(t, "written") > 0 { // else it is looked at once more before that
+			if rapid.IntRange(0, 3).Draw(t, "written") > 0 { // else it is reconciled once more before that
 				j = plan.JobAfter(j, p)
 				pods = slices.DeleteFunc(slices.Clone(pods), func(*schedulingv1.Pod) bool { return rapid.Bool().Draw(t, "goes") })
 			}

@@ -1,6 +1,6 @@
-// Package plan decides which pods shall exist: for replica sets, replication controllers, deployments, daemon sets and
+// Package plan decides which pods must exist: for replica sets, replication controllers, deployments, daemon sets and
 // jobs, and how many pods a disruption budget lets go. It does no I/O and reads no clock: the same view always gives
-// the same plan, and no view is modified. Where pods go is decided by others, and so is what becomes of pods whose
+// the same plan, and no view is modified. Where pods go is decided by others, and so is what happens to pods whose
 // owner is gone.
 package plan
 
@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// maxBurst is how many pods of one owner are made or removed before it is looked at again, so that what is wrong shows
-	// early.
+	// maxBurst is how many pods of one owner are made or removed before it is reconciled again, so that what is wrong
+	// shows early.
 	maxBurst = 500
 	// maxBase is how much of an owner's name its pods' names keep, so that these can be host names.
 	maxBase = 58
@@ -31,7 +31,7 @@ const (
 	deletionCost = "controller.kubernetes.io/pod-deletion-cost"
 )
 
-// Event is what people are told once the action that it belongs to is done.
+// Event is what users read once the action that it belongs to is done.
 type Event struct {
 	Type, Reason, Message string
 }
@@ -49,10 +49,10 @@ func Alike(a, b *schedulingv1.Pod) bool {
 		(!placement.IsDaemon(b) || TargetNode(a) == TargetNode(b))
 }
 
-// claim is what becomes of the objects of a namespace that an owner might manage.
+// claim is the result for the objects of a namespace that an owner might manage.
 type claim[T object.Object] struct {
 	mine    []T
-	adopt   []T // match, belong to nobody and are not on their way out
+	adopt   []T // match, have no controller and are not on their way out
 	release []T // belong to the owner and do not match any more
 }
 

@@ -35,7 +35,7 @@ func planned[T object.Object](action string, objects []T, why reasons) []*metav1
 // transfers returns the actions by which objects change hands.
 func transfers[T object.Object](adopt, release []T) []*metav1.PlannedAction {
 	why := reasons{}
-	note(why, "it matches the selector, and nobody manages it", adopt...)
+	note(why, "it matches the selector, and no controller manages it", adopt...)
 	note(why, "it does not match the selector any more", release...)
 	kind := ""
 	for _, o := range append(adopt[:len(adopt):len(adopt)], release...) {

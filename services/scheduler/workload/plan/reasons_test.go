@@ -39,9 +39,9 @@ func TestPlansSayWhatTheyDoAndWhy(t *testing.T) {
 			},
 			[]string{"DeletePod b: 2 of 1 wanted pods are there, and this one is missed least: it is not ready"},
 		},
-		"a set with a pod of nobody": {
+		"a set with a pod without a controller": {
 			func() ([]*metav1.PlannedAction, []*metav1.HeldBack) { return replicas(1, pod("a", nil)) },
-			[]string{"AdoptPod a: it matches the selector, and nobody manages it"},
+			[]string{"AdoptPod a: it matches the selector, and no controller manages it"},
 		},
 		"a set whose pods no node takes": {
 			func() ([]*metav1.PlannedAction, []*metav1.HeldBack) {

@@ -30,7 +30,7 @@ type ReplicasView struct {
 	Owner   object.Object // whom pods name as their owner
 	Spec    *schedulingv1.ReplicaSetSpec
 	Status  *schedulingv1.ReplicaSetStatus
-	Pods    []*schedulingv1.Pod // of the namespace: those that the owner manages, and those that nobody does
+	Pods    []*schedulingv1.Pod // of the namespace: those that the owner manages, and those without a controller
 	Related []*schedulingv1.Pod // pods of other sets of the same deployment: of a node with many of them one goes first
 }
 

@@ -55,7 +55,7 @@ func TestReplicas(t *testing.T) {
 			wake: 4 * time.Second,
 		},
 		{
-			name: "a pod that nobody manages is adopted before anything else", view: view(set, pod("a", nil)),
+			name: "a pod without a controller is adopted before anything else", view: view(set, pod("a", nil)),
 			adopt: []string{"a"},
 		},
 		{
@@ -63,7 +63,7 @@ func TestReplicas(t *testing.T) {
 			release: []string{"a"},
 		},
 		{name: "a pod of another owner is not touched", view: view(set, pod("a", replicaSetNamed("other"))), create: 2},
-		{name: "a pod that nobody manages and is going is not adopted", view: view(set, pod("a", nil, leaving)), create: 2},
+		{name: "a pod without a controller that is going is not adopted", view: view(set, pod("a", nil, leaving)), create: 2},
 		{name: "a set that goes makes and adopts nothing", view: view(going, pod("a", going), pod("b", nil))},
 		{name: "the order of removal", remove: []string{"loose", "pending", "unready"}, view: view(set,
 			pod("good", set), pod("older", set, born(start.Add(-2*time.Hour))), pod("unready", set, unready),
@@ -223,7 +223,7 @@ func TestAlike(t *testing.T) {
 		"on its way out":  {pod("a", set, phase("Pending"), leaving), false},
 		"gone":            {nil, false},
 		"of other labels": {pod("a", set, phase("Pending"), labelled("x", "y")), false},
-		"of nobody":       {pod("a", nil, phase("Pending")), false},
+		"of no owner":     {pod("a", nil, phase("Pending")), false},
 		"restarted":       {pod("a", set, phase("Pending"), restarted(1)), false},
 	} {
 		if got := plan.Alike(was, c.is); got != c.want {
