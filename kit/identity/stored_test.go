@@ -1,7 +1,10 @@
 package identity
 
 import (
+	"context"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -153,5 +156,57 @@ func TestWhichRightsACallerLacks(t *testing.T) {
 	lacks, found := policy.LacksOfRole(person("dora"), "dev", storedRef("Role", "pods"))
 	if !found || len(lacks) > 0 {
 		t.Errorf("the role that dora is bound to: %v, %v", lacks, found)
+	}
+}
+
+// TestStoredRolesChangeWhileTheyAreAsked finds data races with -race: every call asks, and each change replaces all.
+func TestStoredRolesChangeWhileTheyAreAsked(t *testing.T) {
+	policy := policyOf(t, string(DefaultPolicy()))
+	dora, pods := Caller{User: "dora"}, Attributes{Verb: "get", Resource: "pods", Namespace: "dev"}
+	var askers sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	for range 4 {
+		askers.Go(func() {
+			for ctx.Err() == nil {
+				policy.Allowed(dora, pods)
+				policy.Lacks(dora, "dev", []*storedv1.PolicyRule{storedRule("get", "pods")})
+			}
+		})
+	}
+	for range 200 {
+		policy.SetStored(Stored{})
+		if ok, _ := policy.Allowed(dora, pods); ok {
+			t.Error("a binding that is gone grants")
+		}
+		policy.SetStored(stored())
+		if ok, why := policy.Allowed(dora, pods); !ok {
+			t.Error(why)
+		}
+	}
+	stop()
+	askers.Wait()
+}
+
+// BenchmarkAllowed asks for a right that none of many stored bindings grants, which reads all of them.
+func BenchmarkAllowed(b *testing.B) {
+	for _, bindings := range []int{0, 1000} {
+		b.Run(fmt.Sprintf("%d stored bindings", bindings), func(b *testing.B) {
+			policy, err := LoadPolicy("")
+			if err != nil {
+				b.Fatal(err)
+			}
+			s := Stored{Roles: stored().Roles}
+			for i := range bindings {
+				s.RoleBindings = append(s.RoleBindings, &storedv1.RoleBinding{
+					Metadata: storedMeta("dev", fmt.Sprint(i)), RoleRef: storedRef("Role", "pods"),
+					Subjects: storedUser(fmt.Sprintf("user-%d", i)),
+				})
+			}
+			policy.SetStored(s)
+			c, a := Caller{User: "nora"}, Attributes{Verb: "get", Resource: "pods", Namespace: "dev"}
+			for b.Loop() {
+				policy.Allowed(c, a)
+			}
+		})
 	}
 }
