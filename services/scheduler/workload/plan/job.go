@@ -352,7 +352,8 @@ func (j *job) manage() {
 	if j.failures > 0 {
 		if at := j.failedAt.Add(doubled(firstBackOff, j.failures-1, longestBackOff)); j.v.Now.Before(at) {
 			j.p.Held = held("CreatePod", j.v.Job,
-				count+", but the last one failed: the next one comes after a pause, which doubles each time", "")
+				count+", but the last one failed: the next one comes after a pause, which doubles each time",
+				"the pause ends at "+at.UTC().Format(time.RFC3339))
 			j.p.Wake = sooner(j.p.Wake, at)
 			return
 		}
