@@ -29,6 +29,9 @@ const (
 	gatewayConns = 4   // of a user each
 	gatewayEach  = 900 // the gateway lets a user have 1,000 streams, and all of them 4,000
 	fleetPage    = 500 // as the CLI asks for
+	// readingsApart is how far apart two readings of memory are that are compared: Go returns memory all the time, and
+	// much of it within this.
+	readingsApart = 3 * time.Second
 )
 
 // TestFleet measures the memory of watches that receive nothing, and a list of 100,000 pods in pages.
@@ -59,7 +62,7 @@ func TestFleet(t *testing.T) {
 	end()
 
 	createFleet(t, c)
-	time.Sleep(5 * time.Second) // the processes return what the creation needed
+	awaitReturned(t, c)
 	listFleet(t, c)
 }
 
@@ -184,6 +187,28 @@ func memories(t *testing.T, c *harness.Cluster) map[string]float64 {
 		out[fmt.Sprintf("%s %d", p.Name, p.PID)] = statusMB(t, p.PID, "VmRSS:")
 	}
 	return out
+}
+
+// awaitReturned waits until the processes have returned what they needed before: until the memory of none is lower than
+// at the last reading.
+func awaitReturned(t *testing.T, c *harness.Cluster) {
+	t.Helper()
+	before := map[string]float64{}
+	c.Wait(5*time.Minute, "memory that is returned", func(ctx context.Context) (bool, string, error) {
+		next := memories(t, c)
+		select {
+		case <-time.After(readingsApart):
+		case <-ctx.Done():
+			return false, "", ctx.Err()
+		}
+		returned := 0.0
+		for name, mb := range next {
+			returned += max(0, before[name]-mb)
+		}
+		first := len(before) == 0
+		before = next
+		return !first && returned < 1, fmt.Sprintf("%.0f MB were returned since the last reading", returned), nil
+	})
 }
 
 // grown prints how much more memory each process had at most since before, where that is more than 5 MB.

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -88,17 +89,16 @@ func (f flood) connect(i int) net.Conn {
 	if err != nil {
 		return nil
 	}
-	conn := tls.Client(raw,
-		&tls.Config{InsecureSkipVerify: true, NextProtos: []string{
-			"h2", "http/1.1",
-		}}) //nolint:gosec // an attacker does not care
-	raw.SetDeadline(
-		time.Now().Add(20 * time.Second)) //nolint:errcheck
-	if conn.Handshake() != nil {
+	conn := tls.Client(raw, &tls.Config{
+		InsecureSkipVerify: true, //nolint:gosec // an attacker does not care
+		NextProtos:         []string{"h2", "http/1.1"},
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if conn.HandshakeContext(ctx) != nil {
 		raw.Close()
 		return nil
 	}
-	raw.SetDeadline(time.Time{}) //nolint:errcheck
 	return conn
 }
 

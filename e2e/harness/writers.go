@@ -19,8 +19,8 @@ const (
 	writeEvery  = 20 * time.Millisecond // 50 a second each
 	// writeTry is how long a writer waits for an answer before it asks again with the same name.
 	writeTry = 3 * time.Second
-	// catchUp is how long a member may be behind the others after the writes.
-	catchUp = 5 * time.Second
+	// catchUp is how long a member may be behind the others after the writes: one that was just killed has to start first.
+	catchUp = 30 * time.Second
 
 	setsPrefix = "/windlass/machine-api/machinesets/" + Namespace + "/"
 )

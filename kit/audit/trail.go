@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/windlass-dev/windlass/kit/backoff"
 )
 
 // Names of the logs in a program's directory.
@@ -89,15 +90,16 @@ func lockDir(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, nil //nolint:nilerr // a directory that cannot be written: changes are refused, the service lives
 	}
-	for wait := 10 * time.Millisecond; ; wait *= 2 {
+	ctx, cancel := context.WithTimeout(context.Background(), lockPatience)
+	defer cancel()
+	for again := backoff.New(lockPatience/50, lockPatience/10); ; {
 		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil || !errors.Is(err, syscall.EWOULDBLOCK) {
 			return file, nil // a file system without locks has only one writer anyway, as far as Windlass starts them
 		}
-		if wait > lockPatience {
+		if !again.Wait(ctx) {
 			return nil, errors.Join(errLocked, file.Close())
 		}
-		time.Sleep(wait)
 	}
 }
 

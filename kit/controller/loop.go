@@ -40,9 +40,9 @@ func Earliest(a, b time.Time) time.Time {
 type Loop struct {
 	name    string
 	workers int
-	keys    []func() []string             // the keys to begin with
-	waits   []func(context.Context) error // for what must be synced before a run; see Needs
-	gather  time.Duration                 // see Gather
+	keys    []func() []string // the keys to begin with
+	needs   []Synced          // what must be known before a run; see Needs
+	gather  time.Duration     // see Gather
 	f       Func
 	log     *slog.Logger
 

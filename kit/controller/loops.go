@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"log/slog"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -30,8 +31,9 @@ func (g *Loops) Loop(name string, workers int, f Func) *Loop {
 }
 
 // Lead runs the loops until ctx ends. Each begins as soon as its sources are synced: a service that is unavailable
-// delays only the loops that need its objects. Tables are caught up with etcd first, so that objects of the previous
-// leader are not created again. The functions beside run concurrently with the loops; the first error ends all.
+// delays only the loops that need its objects. Tables first catch up with etcd, and informers with their service, so
+// that a decision of the previous leader is not made again from an older state. The functions beside run concurrently
+// with the loops; the first error ends all.
 func (g *Loops) Lead(ctx context.Context, beside ...func(context.Context) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, l := range g.loops {
@@ -86,33 +88,49 @@ type Synced interface {
 }
 
 // Needs makes the loop wait for copies that it reads before it begins.
-func (l *Loop) Needs(copies ...Synced) {
-	for _, c := range copies {
-		l.waits = append(l.waits, c.WaitSynced)
-		if table, ok := c.(interface {
-			CatchUp(ctx context.Context) error
-		}); ok {
-			l.waits = append(l.waits, table.CatchUp)
+func (l *Loop) Needs(copies ...Synced) { l.needs = append(l.needs, copies...) }
+
+// reportWait is how often the log names what a loop waits for.
+const reportWait = time.Minute
+
+// caughtUp waits until all that the loop needs is known, as it was at the time of the call or later, or ctx ends.
+func (l *Loop) caughtUp(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, c := range l.needs {
+		group.Go(func() error {
+			if err := l.await(ctx, c.WaitSynced); err != nil {
+				return err
+			}
+			if c, ok := c.(interface {
+				CatchUp(ctx context.Context) error
+			}); ok {
+				return l.await(ctx, c.CatchUp)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// await calls wait until it succeeds or ctx ends.
+func (l *Loop) await(ctx context.Context, wait func(context.Context) error) error {
+	for again := backoff.New(firstBackOff, longestCatchUp); ; {
+		err := within(ctx, reportWait, wait)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		l.log.WarnContext(ctx, "sources not synced yet", "error", err)
+		if !again.Wait(ctx) {
+			return ctx.Err()
 		}
 	}
 }
 
-// caughtUp waits until all sources of the loop are synced, or ctx ends.
-func (l *Loop) caughtUp(ctx context.Context) error {
-	for _, wait := range l.waits {
-		for again := backoff.New(firstBackOff, longestCatchUp); ; {
-			err := wait(ctx)
-			if err == nil {
-				break
-			}
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			l.log.WarnContext(ctx, "sources not synced yet", "error", err)
-			if !again.Wait(ctx) {
-				return ctx.Err()
-			}
-		}
-	}
-	return nil
+func within(ctx context.Context, d time.Duration, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	return f(ctx)
 }

@@ -1,10 +1,12 @@
 package controller_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -121,6 +123,27 @@ func TestALoopWaitsForWhatTheFormerLeaderWrote(t *testing.T) {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Errorf("Lead returned %v after its end", err)
+		}
+	})
+}
+
+// A leader that waits for a service must say so: it does nothing until then.
+func TestALoopSaysWhatItWaitsFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		loops := controller.New(slog.New(slog.NewTextHandler(&out, nil)))
+		var seen reconciled
+		controller.For(loops.Loop("test", 1, seen.reconcile), resource.NewCache[*nodev1.Node]())
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- loops.Lead(ctx) }()
+		time.Sleep(5*time.Minute + 30*time.Second)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Lead returned %v after its end", err)
+		}
+		if n := strings.Count(out.String(), "loop=test error=\"nodes are not read yet"); n != 5 {
+			t.Errorf("said %d times in more than five minutes:\n%s", n, out.String())
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 )
 
 // accessOf returns the access option of a method, given as gRPC spells it
@@ -83,6 +85,36 @@ func targetOf(m proto.Message) (own, described target) {
 		return true
 	})
 	return own, described
+}
+
+// carriedRight returns the right to the object of the method's kind that a request carries, if its metadata names
+// another namespace or name than the request does: the request of a plan may, and the plan is then about that object.
+// It is empty where the right to what the request names covers the object.
+func carriedRight(m proto.Message, access *metav1.Access, wanted Attributes) (further []Attributes) {
+	if m == nil {
+		return nil
+	}
+	m.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		if field.Message() == nil || field.IsList() || field.IsMap() {
+			return true
+		}
+		kind := object.TypeOf(field.Message())
+		if kind == nil || kind.GetGroup() != access.GetGroup() || kind.GetPlural() != access.GetResource() {
+			return true
+		}
+		own, right := metadataOf(value.Message().Interface()), wanted
+		if wanted.Namespace != "" {
+			right.Namespace = cmp.Or(own.namespace, wanted.Namespace)
+		}
+		if wanted.Name != "" {
+			right.Name = cmp.Or(own.name, wanted.Name)
+		}
+		if right != wanted {
+			further = append(further, right)
+		}
+		return true
+	})
+	return further
 }
 
 // withMetadata is what every resource has.

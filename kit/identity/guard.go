@@ -211,12 +211,16 @@ func (c *call) authorize(request proto.Message) error {
 			Verb: c.access.GetVerb(), Group: c.access.GetGroup(), Resource: resource,
 			Namespace: own.namespace, Name: own.name,
 		}
-		ok, reason := c.Policy.Allowed(c.caller, wanted)
-		if !ok {
-			return rpcerr.Forbidden(reason)
+		for n, right := range append([]Attributes{wanted}, carriedRight(request, c.access, wanted)...) {
+			by, err := c.Policy.Require(c.caller, right)
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				c.record.Reason = by
+			}
+			c.need(right)
 		}
-		c.record.Reason = reason
-		c.need(wanted)
 	}
 	return nil
 }
@@ -239,8 +243,8 @@ func (c *call) entitled() error {
 		return nil
 	}
 	for _, a := range c.needs {
-		if ok, reason := c.Policy.Allowed(c.caller, a); !ok {
-			return rpcerr.Forbidden(reason)
+		if _, err := c.Policy.Require(c.caller, a); err != nil {
+			return err
 		}
 	}
 	c.checked = policy

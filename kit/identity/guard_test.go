@@ -28,6 +28,8 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	storedv1 "github.com/windlass-dev/windlass/gen/windlass/rbac/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/audit"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
@@ -612,5 +614,54 @@ func TestAStreamAnswersNothingBeforeItsRightIsChecked(t *testing.T) {
 	}
 	if err := s.SendMsg(nil); err != nil {
 		t.Errorf("SendMsg = %v after it", err)
+	}
+}
+
+// TestARightInANamespaceIsNotForAnObjectOfAnotherThatTheRequestCarries calls as a user who may plan in one namespace,
+// and there for one name.
+func TestARightInANamespaceIsNotForAnObjectOfAnotherThatTheRequestCarries(t *testing.T) {
+	policy := policyOf(t, string(DefaultPolicy()))
+	policy.SetStored(Stored{
+		ClusterRoles: []*storedv1.ClusterRole{
+			{Metadata: storedMeta("", "planner"), Rules: []*storedv1.PolicyRule{{
+				Verbs: []string{"plan"}, ApiGroups: []string{"apps"}, Resources: []string{"replicasets"},
+			}}},
+			{Metadata: storedMeta("", "one"), Rules: []*storedv1.PolicyRule{{
+				Verbs: []string{"plan"}, ApiGroups: []string{"apps"}, Resources: []string{"replicasets"}, ResourceNames: []string{
+					"a",
+				},
+			}}},
+		},
+		ClusterRoleBindings: []*storedv1.ClusterRoleBinding{
+			{Metadata: storedMeta("", "p"), RoleRef: storedRef("ClusterRole", "planner"), Subjects: storedUser("all")},
+		},
+		RoleBindings: []*storedv1.RoleBinding{
+			{Metadata: storedMeta("dev", "p"), RoleRef: storedRef("ClusterRole", "planner"), Subjects: storedUser("dora")},
+			{Metadata: storedMeta("dev", "o"), RoleRef: storedRef("ClusterRole", "one"), Subjects: storedUser("olga")},
+		},
+	})
+	for _, tt := range []struct {
+		name, user, namespace, of   string
+		carriedNamespace, carriedOf string
+		want                        codes.Code
+	}{
+		{"an object of the namespace", "dora", "dev", "", "dev", "web", codes.OK},
+		{"an object that names no namespace", "dora", "dev", "", "", "web", codes.OK},
+		{"an object of another namespace", "dora", "dev", "", "prod", "web", codes.PermissionDenied},
+		{"an object of another namespace, for a right everywhere", "all", "dev", "", "prod", "web", codes.OK},
+		{"the one name", "olga", "dev", "a", "dev", "a", codes.OK},
+		{"another name", "olga", "dev", "a", "dev", "b", codes.PermissionDenied},
+	} {
+		c := &call{
+			watchman: newWatchman(Guard{Policy: policy}), caller: person(tt.user),
+			access: &metav1.Access{Verb: "plan", Group: "apps", Resource: "replicasets"},
+		}
+		err := c.authorize(&schedulingv1.PlanReplicaSetRequest{
+			Namespace: tt.namespace, Name: tt.of,
+			ReplicaSet: &schedulingv1.ReplicaSet{Metadata: storedMeta(tt.carriedNamespace, tt.carriedOf)},
+		})
+		if status.Code(err) != tt.want {
+			t.Errorf("%s: %v, want %s", tt.name, err, tt.want)
+		}
 	}
 }

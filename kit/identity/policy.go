@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"os"
 	"slices"
@@ -17,10 +18,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/status"
 	rbacv1 "k8s.io/api/rbac/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/component-helpers/auth/rbac/validation"
 	"sigs.k8s.io/yaml"
+
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
 //go:embed policy.yaml
@@ -71,9 +74,9 @@ type Policy struct {
 	stamp   stamp
 	file    documents
 	stored  documents
-	awaited bool    // whether there are stored roles that are not known yet
-	grants  []grant // those of the file first
-	version uint64  // of grants
+	awaited bool   // whether there are stored roles that are not known yet
+	grants  grants // never modified
+	version uint64 // of grants
 	hash    string
 	failed  error     // why the file is not in force
 	said    time.Time // when that was logged last
@@ -84,11 +87,42 @@ const sayEvery = time.Minute
 
 // grant is a binding with the rules of its role.
 type grant struct {
-	binding   string // such as ClusterRoleBinding "view"
-	role      string // such as ClusterRole "view"
-	namespace string // the one that it is limited to; empty means none
-	subjects  []rbacv1.Subject
-	rules     []rbacv1.PolicyRule
+	place   int // those of the file are first
+	binding binding
+	rules   []rbacv1.PolicyRule // their resource names are sorted
+}
+
+// grants are all grants by their subjects: the cost of a check does not depend on what other subjects have.
+type grants struct{ users, groups map[string][]*grant }
+
+func (g grants) add(one *grant) {
+	for _, s := range one.binding.subjects {
+		of := g.users
+		if s.Kind == rbacv1.GroupKind {
+			of = g.groups
+		}
+		if have := of[s.Name]; len(have) == 0 || have[len(have)-1] != one { // a binding may name a subject twice
+			of[s.Name] = append(have, one)
+		}
+	}
+}
+
+// of returns the grants to a caller, first those to its user; one that names several of its subjects is repeated.
+func (g grants) of(c Caller) iter.Seq[*grant] {
+	return func(yield func(*grant) bool) {
+		for _, one := range g.users[c.User] {
+			if !yield(one) {
+				return
+			}
+		}
+		for _, group := range c.Groups {
+			for _, one := range g.groups[group] {
+				if !yield(one) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // LoadPolicy reads a policy file, which must have a binding; an empty path means the default policy.
@@ -107,29 +141,33 @@ func LoadPolicy(path string) (*Policy, error) {
 // Allowed reports whether c may do what a says, and by which binding or why not. A RoleBinding counts in its namespace
 // alone, so not for what is in no namespace or in all.
 func (p *Policy) Allowed(c Caller, a Attributes) (bool, string) {
+	by, err := p.Require(c, a)
+	if err != nil {
+		return false, status.Convert(err).Message()
+	}
+	return true, by
+}
+
+// Require returns by which binding c may do what a says, or the status to refuse the call with: PERMISSION_DENIED, or
+// UNAVAILABLE while stored roles, which may grant the right, are not read yet.
+func (p *Policy) Require(c Caller, a Attributes) (by string, refusal error) {
 	if c.User == "" {
-		return false, "the caller is not known"
+		return "", rpcerr.Forbidden("the caller is not known")
 	}
 	if c.In(GroupMasters) {
-		return true, "group " + GroupMasters
+		return "group " + GroupMasters, nil
 	}
-	wanted := rbacv1.PolicyRule{Verbs: []string{a.Verb}, APIGroups: []string{a.Group}, Resources: []string{a.Resource}}
-	if a.Name != "" {
-		wanted.ResourceNames = []string{a.Name}
-	}
-	for _, g := range p.now() {
-		if g.namespace != "" && g.namespace != a.Namespace || !g.binds(c) {
-			continue
-		}
-		if ok, _ := validation.Covers(g.rules, []rbacv1.PolicyRule{wanted}); ok {
-			return true, g.binding + " of " + g.role
+	awaits := p.awaits() // before the grants are read, which may be newer
+	for g := range p.now().of(c) {
+		if g.holdsIn(a.Namespace) && slices.ContainsFunc(g.rules, a.allowedBy) {
+			return fmt.Sprintf("%s of %s", g.binding.key, g.binding.role()), nil
 		}
 	}
 	reason := fmt.Sprintf("user %q may not %s", c.User, a)
-	if p.awaits() {
-		reason += " by the policy file; the roles that are stored in etcd are not read yet"
+	if awaits {
+		return "", rpcerr.Unavailable(reason + " by the policy file; " + unread)
 	}
-	return false, reason
+	return "", rpcerr.Forbidden(reason)
 }
 
 // Rule is a rule that holds for a caller, in one namespace or, if that is empty, everywhere.
@@ -140,23 +178,26 @@ type Rule struct {
 
 // Rules returns everything that c may do.
 func (p *Policy) Rules(c Caller) []Rule {
-	if c.User == "" {
-		return nil
-	}
-	if c.In(GroupMasters) {
+	if c.In(GroupMasters) && c.User != "" {
 		all := []string{"*"}
 		return []Rule{{PolicyRule: rbacv1.PolicyRule{Verbs: all, APIGroups: all, Resources: all}}}
 	}
 	var rules []Rule
-	for _, g := range p.now() {
-		if !g.binds(c) {
-			continue
-		}
+	for _, g := range p.grantsTo(c) {
 		for _, r := range g.rules {
-			rules = append(rules, Rule{Namespace: g.namespace, PolicyRule: r})
+			rules = append(rules, Rule{Namespace: g.binding.key.namespace, PolicyRule: r})
 		}
 	}
 	return rules
+}
+
+// grantsTo returns each grant to c once, in the order of their places.
+func (p *Policy) grantsTo(c Caller) []*grant {
+	if c.User == "" {
+		return nil
+	}
+	all := slices.SortedFunc(p.now().of(c), func(a, b *grant) int { return a.place - b.place })
+	return slices.Compact(all)
 }
 
 // Hash returns the SHA-256 of the policy in force, in hex.
@@ -190,14 +231,35 @@ func (p *Policy) Collect(to chan<- prometheus.Metric) {
 	to <- prometheus.MustNewConstMetric(descPolicyFailed, prometheus.GaugeValue, failed)
 }
 
-func (g grant) binds(c Caller) bool {
-	return slices.ContainsFunc(g.subjects, func(s rbacv1.Subject) bool {
-		return s.Kind == rbacv1.UserKind && s.Name == c.User || s.Kind == rbacv1.GroupKind && c.In(s.Name)
-	})
+// holdsIn reports whether g holds in a namespace; everywhere, if that is empty.
+func (g *grant) holdsIn(namespace string) bool {
+	return g.binding.key.namespace == "" || g.binding.key.namespace == namespace
+}
+
+// allowedBy reports whether a rule, whose resource names are sorted, has the right. It is validation.Covers of
+// Kubernetes for a single right, without the sets that the latter makes of each rule.
+func (a Attributes) allowedBy(r rbacv1.PolicyRule) bool {
+	if !has(r.Verbs, rbacv1.VerbAll, a.Verb) || !has(r.APIGroups, rbacv1.APIGroupAll, a.Group) {
+		return false
+	}
+	if len(r.ResourceNames) > 0 {
+		if _, named := slices.BinarySearch(r.ResourceNames, a.Name); !named || a.Name == "" {
+			return false
+		}
+	}
+	if has(r.Resources, rbacv1.ResourceAll, a.Resource) {
+		return true
+	}
+	_, part, isPart := strings.Cut(a.Resource, "/")
+	return isPart && slices.Contains(r.Resources, "*/"+part)
+}
+
+func has(list []string, all, one string) bool {
+	return slices.ContainsFunc(list, func(s string) bool { return s == one || s == all })
 }
 
 // now returns the grants in force. It checks the file once a second.
-func (p *Policy) now() []grant {
+func (p *Policy) now() grants {
 	p.mu.Lock()
 	if p.path == "" || time.Since(p.checked) < checkEvery {
 		defer p.mu.Unlock()
@@ -215,7 +277,7 @@ func (p *Policy) now() []grant {
 		p.said = time.Now()
 		log.Error("the policy file cannot be used, the former policy stays in force", "error", p.failed)
 	}
-	grants, hash := p.grants, p.hash
+	inForce, hash := p.grants, p.hash
 	p.mu.Unlock()
 	if hash != before {
 		log.Info("another policy is in force", "file", p.path, "sha256", hash)
@@ -223,7 +285,7 @@ func (p *Policy) now() []grant {
 			p.Changed(hash)
 		}
 	}
-	return grants
+	return inForce
 }
 
 // reload reads the file if it changed, or if it could not be used the last time.
@@ -288,14 +350,6 @@ func (b binding) role() roleKey {
 		role.namespace = b.key.namespace
 	}
 	return role
-}
-
-// grant returns what a binding grants by one of some roles; false if they do not have its role.
-func (b binding) grant(roles map[roleKey][]rbacv1.PolicyRule) (grant, bool) {
-	rules, ok := roles[b.role()]
-	return grant{
-		binding: b.key.String(), role: b.role().String(), namespace: b.key.namespace, subjects: b.subjects, rules: rules,
-	}, ok
 }
 
 // parsePolicy reads the documents strictly: an unknown field or kind, or a binding of a role that does not exist, is an
@@ -374,6 +428,9 @@ func (d *documents) addRole(key roleKey, rules []rbacv1.PolicyRule) error {
 				key, i)
 		}
 	}
+	for _, r := range rules {
+		slices.Sort(r.ResourceNames)
+	}
 	d.roles[key] = rules
 	return nil
 }
@@ -402,7 +459,7 @@ func (d *documents) addBinding(b binding) error {
 // complete returns an error if a binding's role does not exist.
 func (d *documents) complete() error {
 	for _, b := range d.bindings {
-		if _, ok := b.grant(d.roles); !ok {
+		if _, ok := d.roles[b.role()]; !ok {
 			return fmt.Errorf("%s: there is no %s", b.key, b.role())
 		}
 	}

@@ -1,17 +1,21 @@
 package identity
 
 import (
-	"maps"
 	"slices"
+	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/component-helpers/auth/rbac/validation"
 
 	storedv1 "github.com/windlass-dev/windlass/gen/windlass/rbac/v1"
+	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 )
 
 // RolesGroup is the API group of roles and bindings.
 const RolesGroup = rbacv1.GroupName
+
+const unread = "the roles that are stored in etcd are not read yet"
 
 // Stored is the roles and bindings that are kept in etcd beside the policy file.
 type Stored struct {
@@ -31,20 +35,21 @@ func (p *Policy) AwaitStored() {
 
 // SetStored puts roles and bindings in force beside the policy file, in place of those of the last call. They only add
 // rights: a role of the file wins over a stored one of the same name. A binding whose role does not exist grants
-// nothing. p keeps no part of s.
+// nothing, and neither does one that is being deleted or whose role is: a finalizer prolongs no right. The objects of s
+// must not be modified later.
 func (p *Policy) SetStored(s Stored) {
-	d := documents{roles: map[roleKey][]rbacv1.PolicyRule{}}
-	for _, r := range s.ClusterRoles {
+	d := documents{roles: make(map[roleKey][]rbacv1.PolicyRule, len(s.ClusterRoles)+len(s.Roles))}
+	for _, r := range remaining(s.ClusterRoles) {
 		d.roles[roleKey{"ClusterRole", "", r.GetMetadata().GetName()}] = rulesOf(r.GetRules())
 	}
-	for _, r := range s.Roles {
+	for _, r := range remaining(s.Roles) {
 		d.roles[roleKey{"Role", r.GetMetadata().GetNamespace(), r.GetMetadata().GetName()}] = rulesOf(r.GetRules())
 	}
-	for _, b := range s.ClusterRoleBindings {
+	for _, b := range remaining(s.ClusterRoleBindings) {
 		key := roleKey{"ClusterRoleBinding", "", b.GetMetadata().GetName()}
 		d.bindings = append(d.bindings, binding{key, refOf(b.GetRoleRef()), subjectsOf(b.GetSubjects())})
 	}
-	for _, b := range s.RoleBindings {
+	for _, b := range remaining(s.RoleBindings) {
 		key := roleKey{"RoleBinding", b.GetMetadata().GetNamespace(), b.GetMetadata().GetName()}
 		if key.namespace == "" {
 			continue // it would grant its role everywhere
@@ -75,8 +80,7 @@ func (p *Policy) Lacks(c Caller, namespace string, rules []*storedv1.PolicyRule)
 func (p *Policy) LacksOfRole(c Caller, namespace string, ref *storedv1.RoleRef) ([]Attributes, bool) {
 	p.now()
 	p.mu.Lock()
-	role := binding{key: roleKey{namespace: namespace}, ref: refOf(ref)}.role()
-	rules, ok := p.roles()[role]
+	rules, ok := p.rulesOf(binding{key: roleKey{namespace: namespace}, ref: refOf(ref)}.role())
 	p.mu.Unlock()
 	if !ok {
 		return nil, false
@@ -85,22 +89,38 @@ func (p *Policy) LacksOfRole(c Caller, namespace string, ref *storedv1.RoleRef) 
 }
 
 func (p *Policy) lacks(c Caller, namespace string, rules []rbacv1.PolicyRule) []Attributes {
-	var has []rbacv1.PolicyRule
-	for _, r := range p.Rules(c) {
-		if r.Namespace == "" || r.Namespace == namespace {
-			has = append(has, r.PolicyRule)
+	if c.In(GroupMasters) {
+		return nil
+	}
+	var own []rbacv1.PolicyRule
+	counted := map[roleKey]bool{} // many bindings may have the same role
+	for _, g := range p.grantsTo(c) {
+		if role := g.binding.role(); g.holdsIn(namespace) && !counted[role] {
+			counted[role] = true
+			own = append(own, g.rules...)
 		}
 	}
-	_, missing := validation.Covers(has, rules)
 	var out []Attributes
-	for _, r := range missing { // each is one right
-		a := Attributes{Verb: r.Verbs[0], Group: r.APIGroups[0], Resource: r.Resources[0], Namespace: namespace}
-		if len(r.ResourceNames) > 0 {
-			a.Name = r.ResourceNames[0]
+	for _, r := range rules {
+		for _, single := range validation.BreakdownRule(r) {
+			a := Attributes{
+				Verb: single.Verbs[0], Group: single.APIGroups[0], Resource: single.Resources[0], Namespace: namespace,
+				Name: strings.Join(single.ResourceNames, ""), // there is at most one
+			}
+			if !slices.ContainsFunc(own, a.allowedBy) {
+				out = append(out, a)
+			}
 		}
-		out = append(out, a)
 	}
 	return out
+}
+
+// Complete returns nil, or while there are stored roles that are not known yet, a status with the code UNAVAILABLE.
+func (p *Policy) Complete() error {
+	if p.awaits() {
+		return rpcerr.Unavailable(unread)
+	}
+	return nil
 }
 
 // awaits reports whether there are stored roles that are not known yet.
@@ -120,29 +140,45 @@ func (p *Policy) current() uint64 {
 
 // compile puts the file and what is stored in force. The lock is held, or p is not shared yet.
 func (p *Policy) compile() {
-	roles := p.roles()
-	p.grants, p.version = nil, p.version+1
-	for _, b := range slices.Concat(p.file.bindings, p.stored.bindings) {
-		if g, ok := b.grant(roles); ok {
-			p.grants = append(p.grants, g)
+	p.grants = grants{users: map[string][]*grant{}, groups: map[string][]*grant{}}
+	p.version++
+	place := 0
+	for _, list := range [][]binding{p.file.bindings, p.stored.bindings} {
+		for _, b := range list {
+			place++
+			if rules, ok := p.rulesOf(b.role()); ok {
+				p.grants.add(&grant{place: place, binding: b, rules: rules})
+			}
 		}
 	}
 }
 
-// roles returns the roles of the file and those that are stored. The lock is held.
-func (p *Policy) roles() map[roleKey][]rbacv1.PolicyRule {
-	roles := map[roleKey][]rbacv1.PolicyRule{}
-	maps.Copy(roles, p.stored.roles)
-	maps.Copy(roles, p.file.roles)
-	return roles
+// rulesOf returns the rules of a role of the file or a stored one. The lock is held.
+func (p *Policy) rulesOf(role roleKey) ([]rbacv1.PolicyRule, bool) {
+	if rules, ok := p.file.roles[role]; ok {
+		return rules, true
+	}
+	rules, ok := p.stored.roles[role]
+	return rules, ok
+}
+
+// remaining returns the objects that are not being deleted.
+func remaining[T object.Object](all []T) []T {
+	deleting := func(o T) bool { return object.Deleting(o) }
+	if !slices.ContainsFunc(all, deleting) {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), deleting)
 }
 
 func rulesOf(rules []*storedv1.PolicyRule) []rbacv1.PolicyRule {
 	out := make([]rbacv1.PolicyRule, len(rules))
 	for i, r := range rules {
 		out[i] = rbacv1.PolicyRule{
-			Verbs: slices.Clone(r.GetVerbs()), APIGroups: slices.Clone(r.GetApiGroups()),
-			Resources: slices.Clone(r.GetResources()), ResourceNames: slices.Clone(r.GetResourceNames()),
+			Verbs: r.GetVerbs(), APIGroups: r.GetApiGroups(), Resources: r.GetResources(), ResourceNames: r.GetResourceNames(),
+		}
+		if !slices.IsSorted(out[i].ResourceNames) {
+			out[i].ResourceNames = slices.Sorted(slices.Values(out[i].ResourceNames))
 		}
 	}
 	return out

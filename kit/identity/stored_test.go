@@ -3,9 +3,15 @@ package identity
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/component-helpers/auth/rbac/validation"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	storedv1 "github.com/windlass-dev/windlass/gen/windlass/rbac/v1"
@@ -187,26 +193,153 @@ func TestStoredRolesChangeWhileTheyAreAsked(t *testing.T) {
 	askers.Wait()
 }
 
-// BenchmarkAllowed asks for a right that none of many stored bindings grants, which reads all of them.
+// TestARightIsThatOfKubernetes compares the check of a right with the one of Kubernetes.
+func TestARightIsThatOfKubernetes(t *testing.T) {
+	words := map[string][]string{
+		"verb": {"get", "list", "*"}, "group": {"", "apps", "*"}, "name": {"", "a", "b"},
+		"resource": {"pods", "pods/log", "*/log", "*", "pods/*", "*/*", "/log", "a/b/c", "*/b/c"},
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	some := func(kind string) (out []string) {
+		for range random.IntN(3) {
+			out = append(out, words[kind][random.IntN(len(words[kind]))])
+		}
+		return out
+	}
+	one := func(kind string) string { return words[kind][random.IntN(len(words[kind]))] }
+	allowed := 0
+	for range 100_000 {
+		rule := rbacv1.PolicyRule{
+			Verbs: some("verb"), APIGroups: some("group"), Resources: some("resource"), ResourceNames: some("name"),
+		}
+		slices.Sort(rule.ResourceNames)
+		a := Attributes{Verb: one("verb"), Group: one("group"), Resource: one("resource"), Name: one("name")}
+		wanted := rbacv1.PolicyRule{Verbs: []string{a.Verb}, APIGroups: []string{a.Group}, Resources: []string{a.Resource}}
+		if a.Name != "" {
+			wanted.ResourceNames = []string{a.Name}
+		}
+		want, _ := validation.Covers([]rbacv1.PolicyRule{rule}, []rbacv1.PolicyRule{wanted})
+		if got := a.allowedBy(rule); got != want {
+			t.Fatalf("%v by %v: %t, Kubernetes has %t", a, rule, got, want)
+		}
+		if want {
+			allowed++
+		}
+	}
+	if allowed < 1000 {
+		t.Errorf("only %d of the rights are allowed: the comparison is of little worth", allowed)
+	}
+}
+
+// TestARightEndsWithTheDeletionNotWithTheLastFinalizer deletes a role and a binding which have finalizers: a subject of
+// a binding who may change it could else keep it in force.
+func TestARightEndsWithTheDeletionNotWithTheLastFinalizer(t *testing.T) {
+	policy := policyOf(t, string(DefaultPolicy()))
+	right := Attributes{Verb: "get", Resource: "nodes", Name: "a"}
+	deleting := func(m *metav1.ObjectMeta) {
+		m.DeletionTimestamp, m.Finalizers = timestamppb.Now(), []string{"example.com/mine"}
+	}
+	for _, tt := range []struct {
+		name   string
+		delete func(s Stored)
+	}{
+		{"the binding", func(s Stored) { deleting(s.ClusterRoleBindings[0].GetMetadata()) }},
+		{"the role", func(s Stored) { deleting(s.ClusterRoles[0].GetMetadata()) }},
+	} {
+		s := stored()
+		policy.SetStored(s)
+		if ok, why := policy.Allowed(person("nora"), right); !ok {
+			t.Fatal(why)
+		}
+		s = stored()
+		tt.delete(s)
+		policy.SetStored(s)
+		if ok, by := policy.Allowed(person("nora"), right); ok {
+			t.Errorf("%s is being deleted, and the right is in force by %s", tt.name, by)
+		}
+	}
+	if _, found := policy.LacksOfRole(person("nora"), "", storedRef("ClusterRole", "nodes")); found {
+		t.Error("a role that is being deleted may be bound as if it stayed")
+	}
+}
+
+// manyStored are Roles with a RoleBinding each, in namespaces of their own. All bindings name the user ops too.
+func manyStored(n int) Stored {
+	var s Stored
+	rule := func(resources ...string) *storedv1.PolicyRule {
+		return &storedv1.PolicyRule{Verbs: []string{"get", "list", "watch"}, ApiGroups: []string{""}, Resources: resources}
+	}
+	for i := range n {
+		meta := storedMeta(fmt.Sprintf("ns-%d", i), "r")
+		s.Roles = append(s.Roles, &storedv1.Role{
+			Metadata: meta, Rules: []*storedv1.PolicyRule{rule("pods", "services"), rule("nodes")},
+		})
+		s.RoleBindings = append(s.RoleBindings, &storedv1.RoleBinding{
+			Metadata: meta, RoleRef: storedRef("Role", "r"),
+			Subjects: append(storedUser(fmt.Sprintf("user-%d", i)), storedUser("ops")...),
+		})
+	}
+	return s
+}
+
+// BenchmarkAllowed asks for a right as a user without any, as one with a single binding, and as one in all bindings.
 func BenchmarkAllowed(b *testing.B) {
-	for _, bindings := range []int{0, 1000} {
-		b.Run(fmt.Sprintf("%d stored bindings", bindings), func(b *testing.B) {
+	for _, bindings := range []int{1, 10_000} {
+		policy, err := LoadPolicy("")
+		if err != nil {
+			b.Fatal(err)
+		}
+		policy.SetStored(manyStored(bindings))
+		for _, user := range []string{"nora", "user-0", "ops"} {
+			b.Run(fmt.Sprintf("%s of %d bindings", user, bindings), func(b *testing.B) {
+				a := Attributes{Verb: "get", Resource: "pods", Namespace: fmt.Sprintf("ns-%d", bindings-1)}
+				for b.Loop() {
+					policy.Allowed(person(user), a)
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkSetStored puts roles in force, as each change of one does.
+func BenchmarkSetStored(b *testing.B) {
+	for _, n := range []int{100, 10_000} {
+		b.Run(fmt.Sprintf("%d roles and bindings", n), func(b *testing.B) {
 			policy, err := LoadPolicy("")
 			if err != nil {
 				b.Fatal(err)
 			}
-			s := Stored{Roles: stored().Roles}
-			for i := range bindings {
-				s.RoleBindings = append(s.RoleBindings, &storedv1.RoleBinding{
-					Metadata: storedMeta("dev", fmt.Sprint(i)), RoleRef: storedRef("Role", "pods"),
-					Subjects: storedUser(fmt.Sprintf("user-%d", i)),
-				})
-			}
-			policy.SetStored(s)
-			c, a := Caller{User: "nora"}, Attributes{Verb: "get", Resource: "pods", Namespace: "dev"}
+			s := manyStored(n)
 			for b.Loop() {
-				policy.Allowed(c, a)
+				policy.SetStored(s)
 			}
 		})
+	}
+}
+
+// BenchmarkLacks compares the largest role there may be with rights of the same size, which 100 bindings grant.
+func BenchmarkLacks(b *testing.B) {
+	names := make([]string, 1024)
+	for i := range names {
+		names[i] = fmt.Sprintf("the-name-of-an-object-%d", i)
+	}
+	var rules []*storedv1.PolicyRule
+	for range 4 {
+		rules = append(rules, storedRule("get", "pods", names...))
+	}
+	s := Stored{Roles: []*storedv1.Role{{Metadata: storedMeta("dev", "r"), Rules: rules}}}
+	for i := range 100 {
+		s.RoleBindings = append(s.RoleBindings, &storedv1.RoleBinding{
+			Metadata: storedMeta("dev", fmt.Sprint(i)), RoleRef: storedRef("Role", "r"), Subjects: storedUser("dora"),
+		})
+	}
+	policy, err := LoadPolicy("")
+	if err != nil {
+		b.Fatal(err)
+	}
+	policy.SetStored(s)
+	wanted := []*storedv1.PolicyRule{storedRule("list", "pods", names...)}
+	for b.Loop() {
+		policy.Lacks(person("dora"), "dev", wanted)
 	}
 }

@@ -5,8 +5,10 @@ package informer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/windlass-dev/windlass/kit/backoff"
@@ -25,6 +27,12 @@ type Informer[T object.Object] struct {
 	conn  grpc.ClientConnInterface
 	watch protoreflect.MethodDescriptor
 	log   *slog.Logger
+
+	mu       sync.Mutex
+	asked    int           // calls of CatchUp
+	answered int           // how many of them were answered
+	changed  chan struct{} // closed and replaced when answered changes
+	end      func()        // ends the stream; nil if it has not caught up
 }
 
 // New returns an informer of a kind over a connection to the service that owns it. Nothing is read before Run.
@@ -38,7 +46,70 @@ func New[T object.Object](conn grpc.ClientConnInterface, log *slog.Logger) (*Inf
 	if !ok {
 		return nil, fmt.Errorf("%s has no Watch method", zero.ProtoReflect().Descriptor().FullName())
 	}
-	return &Informer[T]{Cache: resource.NewCache[T](), conn: conn, watch: watch, log: log}, nil
+	return &Informer[T]{Cache: resource.NewCache[T](), conn: conn, watch: watch, log: log, changed: make(chan struct{})},
+		nil
+}
+
+// errReopen ends a stream that began before the last call of CatchUp.
+var errReopen = errors.New("opened again, to catch up")
+
+// CatchUp waits until the copy has everything that its service had stored at the time of the call, or ctx ends; the
+// error then names the kind. It opens the watch again: the service says when it has sent all that was stored before.
+// Nothing is caught up with before Run.
+func (i *Informer[T]) CatchUp(ctx context.Context) error {
+	i.mu.Lock()
+	i.asked++
+	mine := i.asked
+	if i.end != nil {
+		i.end()
+		i.end = nil
+	}
+	i.mu.Unlock()
+	for {
+		i.mu.Lock()
+		answered, changed := i.answered, i.changed
+		i.mu.Unlock()
+		if answered >= mine {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			var zero T
+			kind := object.TypeOf(zero.ProtoReflect().Descriptor())
+			return fmt.Errorf("%s may have changed since they were read: %w", kind.GetPlural(), ctx.Err())
+		}
+	}
+}
+
+// opens returns how many calls of CatchUp a stream answers that begins now.
+func (i *Informer[T]) opens() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.asked
+}
+
+// caughtUp notes that the stream has caught up, which answers so many calls of CatchUp; end ends the stream. It reports
+// false if there were more calls since.
+func (i *Informer[T]) caughtUp(asked int, end func()) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.answered = asked
+	close(i.changed)
+	i.changed = make(chan struct{})
+	if i.asked > asked {
+		return false
+	}
+	i.end = end
+	return true
+}
+
+// ends notes the end of the stream.
+func (i *Informer[T]) ends(end func()) {
+	end()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.end = nil
 }
 
 // warnEvery is how long a watch may be broken before a warning is logged, and the time between two warnings.
@@ -51,18 +122,18 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 	warned := time.Now() // the last warning, or the last time that the watch was open
 	for ctx.Err() == nil {
 		before, began := revision, time.Now()
-		err := i.follow(ctx, &revision)
+		current, err := i.follow(ctx, &revision)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if status.Code(err) == codes.OutOfRange {
 			revision = 0
 		}
-		if revision != before {
+		if current = current || revision != before; current {
 			again.Reset()
 		}
 		level := slog.LevelDebug
-		if revision != before || time.Since(began) >= warnEvery {
+		if current || time.Since(began) >= warnEvery {
 			warned = time.Now()
 		} else if time.Since(warned) >= warnEvery {
 			level, warned = slog.LevelWarn, time.Now()
@@ -73,13 +144,15 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 	return nil
 }
 
-// follow applies the changes of one stream. revision is where to resume, 0 for a new list; follow advances it.
-func (i *Informer[T]) follow(ctx context.Context, revision *int64) error {
+// follow applies the changes of one stream. revision is where to resume, 0 for a new list; follow advances it, and
+// reports whether the stream caught up with what was stored before it began.
+func (i *Informer[T]) follow(ctx context.Context, revision *int64) (current bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	asked := i.opens()
+	defer i.ends(cancel)
 	stream, err := i.open(ctx, *revision)
 	if err != nil {
-		return err
+		return false, err
 	}
 	frame := resource.NewFrame(i.watch.Output())
 	var initial []T
@@ -87,11 +160,11 @@ func (i *Informer[T]) follow(ctx context.Context, revision *int64) error {
 	for listing := *revision == 0; ; {
 		m := resource.NewMessage(i.watch.Output())
 		if err := stream.RecvMsg(m); err != nil {
-			return err
+			return current, err
 		}
 		events, at, bookmark, err := resource.ReadFrame[T](frame, m)
 		if err != nil {
-			return err
+			return current, err
 		}
 		switch {
 		case listing && bookmark:
@@ -106,6 +179,12 @@ func (i *Informer[T]) follow(ctx context.Context, revision *int64) error {
 		default:
 			i.Step(at, i.changes(append(split, events...)))
 			split, *revision = nil, at
+		}
+		if bookmark && !current {
+			current = true
+			if !i.caughtUp(asked, cancel) {
+				return current, errReopen
+			}
 		}
 	}
 }

@@ -5,9 +5,11 @@ package object
 
 import (
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 )
@@ -99,3 +101,11 @@ func Deleting(o Object) bool { return o.GetMetadata().GetDeletionTimestamp() != 
 
 // Clone returns a copy that may be modified.
 func Clone[T Object](o T) T { return proto.Clone(o).(T) }
+
+// Timestamp returns a time as messages have it: nil for the zero time.
+func Timestamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}

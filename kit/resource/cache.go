@@ -2,6 +2,7 @@ package resource
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"slices"
 	"sync"
@@ -47,6 +48,7 @@ type Cache[T object.Object] struct {
 
 	notifying   sync.Mutex // held while a change is applied and subscribers are notified, which keeps the order
 	subscribers []func(Change[T])
+	parts       parts
 
 	ring  []*step[T] // the last steps, oldest first
 	held  int        // bytes of the ring
@@ -113,13 +115,15 @@ func (c *Cache[T]) IsSynced() bool {
 	}
 }
 
-// WaitSynced waits until the cache has been filled for the first time, or ctx ends.
+// WaitSynced waits until the cache has been filled for the first time, or ctx ends; the error then names the kind.
 func (c *Cache[T]) WaitSynced(ctx context.Context) error {
 	select {
 	case <-c.synced:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		var zero T
+		kind := object.TypeOf(zero.ProtoReflect().Descriptor())
+		return fmt.Errorf("%s are not read yet: %w", kind.GetPlural(), ctx.Err())
 	}
 }
 
@@ -153,11 +157,15 @@ func (c *Cache[T]) reached(revision int64) (reached bool, moved <-chan struct{})
 	return c.revision >= revision, c.moved
 }
 
-// Replace sets the complete content at a revision. Subscribers are notified of every object that differs; watches that
-// are behind the revision must list again.
+// Replace sets the complete content at a revision; the objects are the cache's from then on. Subscribers are notified
+// of every object that differs, and of one that replaced another of its name first of the deletion and then of the
+// creation; watches that are behind the revision must list again.
 func (c *Cache[T]) Replace(objects []T, revision int64) {
 	c.notifying.Lock()
 	defer c.notifying.Unlock()
+	for _, o := range objects {
+		c.parts.share(o.ProtoReflect())
+	}
 	c.mu.Lock()
 	before := c.objects
 	c.objects, c.latest, c.kept = newObjects[T](), nil, nil
@@ -170,15 +178,17 @@ func (c *Cache[T]) Replace(objects []T, revision int64) {
 		c.objects.ReplaceOrInsert(entry[T]{k, o})
 		c.enter(k, o)
 		old, ok := before.Get(entry[T]{key: k})
+		if ok && old.object.GetMetadata().GetUid() != o.GetMetadata().GetUid() {
+			changed = append(changed, deletionOf(old))
+			old, ok = entry[T]{}, false
+		}
 		if !ok || old.object.GetMetadata().GetResourceVersion() != o.GetMetadata().GetResourceVersion() {
 			changed = append(changed, Change[T]{Key: k, Object: o, Previous: old.object, Existed: ok})
 		}
 	}
 	before.Ascend(func(e entry[T]) bool {
 		if !c.objects.Has(e) {
-			changed = append(changed, Change[T]{
-				Key: e.key, Object: e.object, Previous: e.object, Existed: true, Deleted: true,
-			})
+			changed = append(changed, deletionOf(e))
 		}
 		return true
 	})
@@ -191,10 +201,21 @@ func (c *Cache[T]) Replace(objects []T, revision int64) {
 	c.notify(changed)
 }
 
-// Step applies all changes of one revision; without changes it only advances the revision.
+// deletionOf returns the change of an object that went at an unknown revision.
+func deletionOf[T object.Object](e entry[T]) Change[T] {
+	return Change[T]{Key: e.key, Object: e.object, Previous: e.object, Existed: true, Deleted: true}
+}
+
+// Step applies all changes of one revision, whose objects are the cache's from then on; without changes it only
+// advances the revision.
 func (c *Cache[T]) Step(revision int64, changes []Change[T]) {
 	c.notifying.Lock()
 	defer c.notifying.Unlock()
+	for _, ch := range changes {
+		if !ch.Deleted {
+			c.parts.share(ch.Object.ProtoReflect())
+		}
+	}
 	c.mu.Lock()
 	if revision < c.revision || (revision == c.revision && len(changes) == 0) {
 		c.mu.Unlock()

@@ -361,7 +361,7 @@ func BenchmarkAChangeAmongWatches(b *testing.B) {
 		}
 		f, _ := c.newFeed(c.interestOf("", sel), c.Revision())
 		go func() {
-			ended <- f.follow(ctx, func(s *machinev1.MachineSet) bool { return sel.Matches(s) }, false,
+			ended <- f.follow(ctx, func(s *machinev1.MachineSet) bool { return sel.Matches(s) }, false, false,
 				func(e Events[*machinev1.MachineSet]) error {
 					m, err := frameMessage(frame, e)
 					if err != nil {

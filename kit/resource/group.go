@@ -3,7 +3,6 @@ package resource
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"golang.org/x/sync/errgroup"
@@ -16,6 +15,7 @@ type Served interface {
 	Run(ctx context.Context) error
 	WaitSynced(ctx context.Context) error
 	WaitRevision(ctx context.Context, revision int64) error
+	CatchUp(ctx context.Context) error
 	register(s grpc.ServiceRegistrar, desc *grpc.ServiceDesc, impl any) error
 }
 
@@ -54,7 +54,7 @@ func (g *Group) Run(ctx context.Context) error {
 func (g *Group) WaitSynced(ctx context.Context) error {
 	for _, t := range g.tables {
 		if err := t.WaitSynced(ctx); err != nil {
-			return fmt.Errorf("%s are not read yet: %w", t.Type().GetPlural(), err)
+			return err
 		}
 	}
 	return nil

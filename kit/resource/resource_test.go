@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +22,10 @@ import (
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/genproto/googleapis/api/httpbody"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -326,9 +332,13 @@ func TestDeletionWaitsForFinalizers(t *testing.T) {
 	_, err = f.patch(t, "a", "application/merge-patch+json",
 		`{"metadata":{"finalizers":["windlass.dev/test","windlass.dev/more"]}}`)
 	wantReason(t, err, codes.InvalidArgument, metav1.ErrorReason_ERROR_REASON_INVALID_FIELD)
-	if _, err = f.patch(t, "a", "application/merge-patch+json", `{"metadata":{"finalizers":null}}`); err != nil {
-		t.Fatal(err)
-	}
+	_, err = f.patch(t, "a", "application/merge-patch+json", `{"metadata":{"finalizers":null}}`)
+	wantReason(t, err, codes.PermissionDenied, metav1.ErrorReason_ERROR_REASON_FORBIDDEN) // it is not the caller's
+	_, err = f.table.Modify(t.Context(), object.Key{Namespace: ns, Name: "a"}, func(s *machinev1.MachineSet) error {
+		s.Metadata.Finalizers = nil
+		return nil
+	})
+	must(t, err)
 	_, err = f.client.GetMachineSet(t.Context(), &machinev1.GetMachineSetRequest{Name: "a"})
 	wantReason(t, err, codes.NotFound, metav1.ErrorReason_ERROR_REASON_NOT_FOUND)
 }
@@ -449,6 +459,74 @@ func TestWatchOfARevisionFromBeforeTheProcessIsBridgedFromEtcd(t *testing.T) {
 	if m := next(t, w); m.GetEvents()[0].GetObject().GetMetadata().GetName() != "c" {
 		t.Errorf("after the bridge = %v", m)
 	}
+}
+
+// etcd compacts while a watch resumes: it then sends changes without the values before. The cache has only newer ones,
+// so a deletion would be lost.
+func TestAWatchIsNotBridgedOverValuesThatEtcdHasForgotten(t *testing.T) {
+	st := etcdtest.Store(t)
+	away := running(t, st)
+	a, err := away.Create(t.Context(), set("a", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := away.Delete(t.Context(), ns, "a", nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := away.Create(t.Context(), set("b", 1)); err != nil {
+		t.Fatal(err)
+	}
+	table := running(t, store.New(forgetful(t), st.Prefix()))
+	after, err := resource.ParseRevision(a.GetMetadata().GetResourceVersion())
+	if err != nil {
+		t.Fatal(err)
+	}
+	enough := errors.New("enough")
+	var got []string
+	err = table.Watching(t.Context(), "", resource.Selection{}, after, false,
+		func(e resource.Events[*machinev1.MachineSet]) error {
+			for _, ev := range e.Events {
+				if got = append(got, ev.Type+" "+ev.Object.GetMetadata().GetName()); ev.Type == resource.Added {
+					return enough
+				}
+			}
+			return nil
+		})
+	if status.Code(err) != codes.OutOfRange && !slices.Equal(got, []string{"DELETED a", "ADDED b"}) {
+		t.Errorf("the watch ended with %v after %v, want all changes or that it is too old", err, got)
+	}
+}
+
+// forgetful returns a client of an etcd that has compacted the values before each change by the time that it sends it.
+func forgetful(t *testing.T) *clientv3.Client {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{etcdtest.Endpoint(t)}, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(
+			func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
+				opts ...grpc.CallOption,
+			) (grpc.ClientStream, error) {
+				stream, err := open(ctx, desc, cc, method, opts...)
+				return forgetfulStream{stream}, err
+			})},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+type forgetfulStream struct{ grpc.ClientStream }
+
+func (s forgetfulStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if resp, ok := m.(*etcdserverpb.WatchResponse); ok {
+		for _, e := range resp.Events {
+			e.PrevKv = nil
+		}
+	}
+	return err
 }
 
 // The objects that a watch begins with come from the cache, which may lag behind etcd: it shows everything that was
@@ -580,6 +658,116 @@ func TestAnInformerFollowsAndSurvivesBrokenStreams(t *testing.T) {
 	}
 }
 
+// TestAnInformerCatchesUpWithAllThatWasWrittenBefore has others write, of whom the service does not know, while streams
+// break and while many ask at once.
+func TestAnInformerCatchesUpWithAllThatWasWrittenBefore(t *testing.T) {
+	st := etcdtest.Store(t)
+	f, away := serveFrom(t, st, resource.Config[*machinev1.MachineSet]{}), running(t, st)
+	cut := &cutter{ClientConnInterface: f.conn}
+	inf, err := informer.New[*machinev1.MachineSet](cut, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- inf.Run(ctx) }()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	var group errgroup.Group
+	for i := range 40 {
+		group.Go(func() error {
+			s, err := away.Create(t.Context(), set(fmt.Sprintf("s%d", i), 1))
+			if err != nil {
+				return err
+			}
+			if i%8 == 7 {
+				cut.cut()
+			}
+			wait, stop := context.WithTimeout(t.Context(), 30*time.Second)
+			defer stop()
+			if err := inf.CatchUp(wait); err != nil {
+				return err
+			}
+			if _, ok := inf.Lookup(ns, s.GetMetadata().GetName()); !ok {
+				return fmt.Errorf("%s is not there", s.GetMetadata().GetName())
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A stream that is open and brings nothing shows no difference from a kind that does not change.
+func TestAnInformerCatchesUpThoughItsStreamHangs(t *testing.T) {
+	f := serve(t, resource.Config[*machinev1.MachineSet]{})
+	hang := &hangs{ClientConnInterface: f.conn, from: make(chan struct{})}
+	inf, err := informer.New[*machinev1.MachineSet](hang, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- inf.Run(ctx) }()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	if err := inf.CatchUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	close(hang.from)
+	f.create(t, set("a", 1))
+	if err := inf.CatchUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := inf.Lookup(ns, "a"); !ok {
+		t.Error("it is not there")
+	}
+	ended, stop := context.WithCancel(t.Context())
+	stop()
+	if err := inf.CatchUp(ended); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "machinesets") {
+		t.Errorf("error %v, want one that names the kind", err)
+	}
+}
+
+// hangs is a connection whose streams that are open when from is closed bring nothing after that.
+type hangs struct {
+	grpc.ClientConnInterface
+	from chan struct{}
+}
+
+func (h *hangs) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (
+	grpc.ClientStream, error,
+) {
+	stream, err := h.ClientConnInterface.NewStream(ctx, desc, method, opts...)
+	select {
+	case <-h.from:
+		return stream, err
+	default:
+		return hungStream{stream, h.from}, err
+	}
+}
+
+type hungStream struct {
+	grpc.ClientStream
+	from chan struct{}
+}
+
+func (s hungStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	select {
+	case <-s.from:
+		<-s.Context().Done()
+		return s.Context().Err()
+	default:
+		return err
+	}
+}
+
 // cutter is a connection whose streams can be broken.
 type cutter struct {
 	grpc.ClientConnInterface
@@ -601,6 +789,8 @@ func (c *cutter) NewStream(ctx context.Context, desc *grpc.StreamDesc, method st
 func (c *cutter) cut() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.cancel()
+	if c.cancel != nil {
+		c.cancel()
+	}
 	return c.streams
 }

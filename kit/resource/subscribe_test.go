@@ -44,3 +44,32 @@ func TestASubscriberIsToldWhatWasBefore(t *testing.T) {
 		t.Errorf("received\n%q\nwant\n%q", received, want)
 	}
 }
+
+// Between two fills of the cache an object may have been replaced by another of its name: a subscriber that keeps
+// something by the first one must learn that it is gone.
+func TestASubscriberIsToldOfAnObjectThatTookTheNameOfAnother(t *testing.T) {
+	c := indexed()
+	named := func(uid, policy string) *machinev1.MachineSet {
+		ch, _ := write(c, object.Key{Namespace: "a", Name: "x"}, &policy, c.Revision()+1)
+		ch.Object.Metadata.Uid = uid
+		return ch.Object
+	}
+	c.Replace([]*machinev1.MachineSet{named("1", "Oldest")}, c.Revision()+1)
+	var received []string
+	subscribed := false
+	c.Subscribe(func(ch Change[*machinev1.MachineSet]) {
+		if subscribed {
+			received = append(received, fmt.Sprintf("%s deleted %t existed %t", ch.Object.GetMetadata().GetUid(), ch.Deleted,
+				ch.Existed))
+		}
+	})
+	subscribed = true
+	c.Replace([]*machinev1.MachineSet{named("2", "Newest")}, c.Revision()+1)
+	want := []string{"1 deleted true existed true", "2 deleted false existed false"}
+	if !slices.Equal(received, want) {
+		t.Errorf("received %q, want %q", received, want)
+	}
+	if x, ok := c.Lookup("a", "x"); !ok || x.GetMetadata().GetUid() != "2" {
+		t.Errorf("the cache has %v", x)
+	}
+}

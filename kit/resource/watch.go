@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -60,8 +61,9 @@ type Events[T object.Object] struct {
 }
 
 // Watching sends a kind's changes after a revision, or all objects first if after is 0, until ctx ends or send fails.
-// All events of a revision are sent together, in several messages if they are too large for one. The error is
-// rpcerr.Expired if the revision is no longer available, or if send was too slow.
+// All events of a revision are sent together, in several messages if they are too large for one. The first bookmark
+// comes when everything was sent that was written before the call. The error is rpcerr.Expired if the revision is no
+// longer available, or if send was too slow.
 func (t *Table[T]) Watching(ctx context.Context, namespace string, sel Selection, after int64, bookmarks bool,
 	send func(Events[T]) error,
 ) error {
@@ -72,10 +74,13 @@ func (t *Table[T]) Watching(ctx context.Context, namespace string, sel Selection
 		return (namespace == "" || o.GetMetadata().GetNamespace() == namespace) && sel.Matches(o)
 	}
 	of := t.interestOf(namespace, sel)
-	if after == 0 {
+	resumes := after > 0
+	if !resumes || bookmarks {
 		if err := t.CatchUp(ctx); err != nil {
 			return err
 		}
+	}
+	if !resumes {
 		objects, v := t.snapshot(namespace, of)
 		if err := sendAll(objects, v.revision, want, send); err != nil {
 			return err
@@ -95,7 +100,7 @@ func (t *Table[T]) Watching(ctx context.Context, namespace string, sel Selection
 		}
 	}
 	defer f.close()
-	return f.follow(ctx, want, bookmarks, send)
+	return f.follow(ctx, want, bookmarks, resumes, send)
 }
 
 // sendAll sends every selected object, at a revision.
@@ -115,15 +120,18 @@ func sendAll[T object.Object](objects iter.Seq[T], revision int64, want func(T) 
 	return send(Events[T]{Revision: revision, Bookmark: true})
 }
 
-// follow sends the changes of a feed until ctx ends.
-func (f *feed[T]) follow(ctx context.Context, want func(T) bool, bookmarks bool, send func(Events[T]) error) error {
+// follow sends the changes of a feed until ctx ends. If there are bookmarks, the first one comes at once if first is
+// set.
+func (f *feed[T]) follow(ctx context.Context, want func(T) bool, bookmarks, first bool,
+	send func(Events[T]) error,
+) error {
 	var due <-chan time.Time
 	if bookmarks {
 		ticker := time.NewTicker(bookmarkEvery)
 		defer ticker.Stop()
 		due = ticker.C
 	}
-	for bookmark := false; ; {
+	for bookmark := bookmarks && first; ; {
 		steps, upTo, complete := f.take()
 		if !complete {
 			return errTooOld
@@ -149,7 +157,8 @@ func (f *feed[T]) follow(ctx context.Context, want func(T) bool, bookmarks bool,
 	}
 }
 
-// bridge sends the changes from a revision up to the cache's revision, and returns the revision that it reached.
+// bridge sends the changes from a revision up to the cache's revision, and returns the revision that it reached. It
+// needs each object as it was before a change, to know whether the watch selected it; the cache has only newer states.
 func (t *Table[T]) bridge(ctx context.Context, after int64, want func(T) bool, send func(Events[T]) error) (int64,
 	error,
 ) {
@@ -158,6 +167,9 @@ func (t *Table[T]) bridge(ctx context.Context, after int64, want func(T) bool, s
 	goal := t.Revision()
 	w := t.st.WatchWithin(ctx, t.prefix(), after, bridgeBytes)
 	for b := range w.Batches() {
+		if slices.ContainsFunc(b.Events, forgotten) {
+			return 0, errTooOld
+		}
 		if err := newStep(b.Revision, t.changes(b, ignore)).send(want, send); err != nil {
 			return 0, err
 		}
@@ -170,6 +182,11 @@ func (t *Table[T]) bridge(ctx context.Context, after int64, want func(T) bool, s
 		return 0, errTooOld
 	}
 	return 0, w.Err()
+}
+
+// forgotten reports whether an event does not show the record as it was before: etcd may have compacted that since.
+func forgotten(e store.Event) bool {
+	return e.Previous == nil && (e.Deleted || e.Record.CreateRevision < e.Record.Revision)
 }
 
 // send sends one revision's changes, filtered by a selection.

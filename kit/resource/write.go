@@ -6,6 +6,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"google.golang.org/grpc"
 )
 
 // Orphan is the propagation of a deletion that keeps the objects which the deleted object owns.
@@ -14,7 +15,7 @@ const Orphan = "Orphan"
 // WriteOptions are the options of a write. The zero value stores the write with the rights of the context's caller.
 type WriteOptions struct {
 	// Own marks a write that the service decided on, though a caller's request led to it: rules about callers do not apply
-	// to it. Outside of requests every write is the service's own.
+	// to it. Outside of requests every write is the service's own; that of a request without a caller is not.
 	Own bool
 	// DryRun checks everything and stores nothing.
 	DryRun bool
@@ -50,7 +51,7 @@ func writing[T object.Object](ctx context.Context, opts []WriteOptions) *Write[T
 	}
 	var called bool
 	w.By, called = identity.CallerFrom(ctx)
-	w.Own = w.Own || !called
+	w.Own = w.Own || !called && grpc.ServerTransportStreamFromContext(ctx) == nil
 	if w.Warn == nil {
 		w.Warn = func(text string) { rpcerr.Warn(ctx, text) }
 	}

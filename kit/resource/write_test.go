@@ -82,6 +82,9 @@ func TestARequestSaysHowItsWriteIsDone(t *testing.T) {
 	if got.DryRun || got.Grace != nil || got.Propagation != "" {
 		t.Errorf("a plain creation: %+v", got)
 	}
+	if got.Own || got.By.User != "" { // this server lets callers in that it does not know
+		t.Errorf("a creation by an unknown caller: %+v", got)
+	}
 	_, err := f.client.DeleteMachineSet(t.Context(), &machinev1.DeleteMachineSetRequest{
 		Name: "a", PropagationPolicy: "Orphan", DryRun: "All",
 	})

@@ -11,3 +11,6 @@ func State(p *Process) clusteroperator.State {
 	return p.guarded(func(context.Context) clusteroperator.State { return clusteroperator.State{Available: true} })(
 		context.Background())
 }
+
+// RestAfter is restAfter for tests.
+var RestAfter = restAfter

@@ -151,11 +151,9 @@ func (m MetricsServer) admit(r *http.Request) error {
 			"the caller is not known: a client certificate is required, or a token at the gateway")
 	}
 	if err == nil {
-		ok, reason := m.Policy.Allowed(caller, wanted)
-		if ok {
+		if _, err = m.Policy.Require(caller, wanted); err == nil {
 			return nil
 		}
-		err = rpcerr.Forbidden(reason)
 	}
 	m.Audit.Refused(audit.Record{
 		Time: time.Now().UTC(), RequestID: caller.RequestID, User: caller.User, Groups: caller.Groups, Source: caller.Source,

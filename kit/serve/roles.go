@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -65,6 +66,16 @@ type Roles struct {
 	RoleBindings        *resource.Cache[*rbacv1.RoleBinding]
 }
 
+// A process rests after it put roles in force: a multiple of the time that this took, at most longestRest. All
+// processes of a cluster do so after each change, on one machine at the same time: with 10,000 roles a series of
+// changes would leave no time for anything else. A right that is revoked during the rest holds until its end.
+const (
+	restFactor  = 20
+	longestRest = 2 * time.Second
+)
+
+func restAfter(took time.Duration) time.Duration { return min(took*restFactor, longestRest) }
+
 // EnforceRoles returns a part that keeps in force in a policy what caches have. The policy says that it awaits them
 // from now on, until all are filled.
 func EnforceRoles(r Roles, policy *identity.Policy) Part {
@@ -83,10 +94,17 @@ func EnforceRoles(r Roles, policy *identity.Policy) Part {
 		notify(r.ClusterRoleBindings, changed)
 		notify(r.RoleBindings, changed)
 		for {
+			began := time.Now()
 			policy.SetStored(identity.Stored{
 				ClusterRoles: r.ClusterRoles.All(), Roles: r.Roles.All(),
 				ClusterRoleBindings: r.ClusterRoleBindings.All(), RoleBindings: r.RoleBindings.All(),
 			})
+			rest := time.NewTimer(restAfter(time.Since(began)))
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-rest.C:
+			}
 			select {
 			case <-ctx.Done():
 				return nil

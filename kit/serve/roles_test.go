@@ -4,8 +4,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
@@ -106,8 +108,8 @@ func TestStoredRolesAreInForceOnceAllAreRead(t *testing.T) {
 		return err
 	}
 	const unread = "the roles that are stored in etcd are not read yet"
-	if err := get("dora"); err == nil || !strings.Contains(err.Error(), unread) {
-		t.Errorf("without scheduler dora gets %v, want %q", err, unread)
+	if err := get("dora"); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), unread) {
+		t.Errorf("without scheduler dora gets %v, want UNAVAILABLE and %q: she may have the right", err, unread)
 	}
 	if err := get("vera", "windlass:viewers"); err != nil {
 		t.Errorf("without scheduler a viewer gets %v", err)
@@ -146,5 +148,17 @@ func TestStoredRolesAreInForceOnceAllAreRead(t *testing.T) {
 	stopOwner()
 	if err := get("dora"); err != nil {
 		t.Errorf("after scheduler went away dora gets %v", err)
+	}
+}
+
+// TestARevocationWaitsForABoundedTime rests long enough that most of the time is left for other work, and not so long
+// that a right outlives its revocation on a slow host.
+func TestARevocationWaitsForABoundedTime(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		time.Millisecond: 20 * time.Millisecond, 50 * time.Millisecond: time.Second, time.Minute: 2 * time.Second,
+	} {
+		if got := serve.RestAfter(took); got != want {
+			t.Errorf("after %v it rests %v, want %v", took, got, want)
+		}
 	}
 }

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -117,8 +116,8 @@ func (b *budget) spend() bool {
 type tries struct {
 	patience *patience
 	pace     pace
-	limit    time.Duration // of this attempt where etcd answers at its usual speed
-	pause    time.Duration
+	limit    time.Duration    // of this attempt where etcd answers at its usual speed
+	pauses   *backoff.Backoff // nil before the first
 	count    int
 	at       bool // the next attempt comes at once
 	instant  int  // attempts that did
@@ -137,8 +136,10 @@ func (t *tries) next(ctx context.Context) bool {
 	if t.count > shortTries {
 		t.limit = min(2*t.limit, longestTry)
 	}
-	t.pause = min(max(2*t.pause, firstPause), longestPause)
-	return backoff.Sleep(ctx, t.pause/2+rand.N(t.pause))
+	if t.pauses == nil {
+		t.pauses = backoff.Spread(firstPause, longestPause)
+	}
+	return t.pauses.Wait(ctx)
 }
 
 // again has the next attempt come at once and not count: etcd answered, and all that was wrong is known.

@@ -1,7 +1,8 @@
 // Command wrap breaks the lines of Markdown files that are longer than 100 columns and those of Go files that are
 // longer than 120, as far as that can be done without changing what they mean: comments are filled again, comments
 // behind code move above it, and code is broken after a comma, an operator or an opening bracket. gofumpt then indents
-// the result. A tab counts as one column, as in golangci's lll. Usage: wrap FILE...
+// the result. A tab counts as one column, as in golangci's lll. A line with a directive for a linter must be broken
+// manually. Usage: wrap FILE...
 package main
 
 import (
@@ -113,7 +114,7 @@ func lift(src []byte) []byte {
 		if t.tok != token.COMMENT || !strings.HasPrefix(t.lit, "//") || i == 0 || toks[i-1].line != t.line {
 			continue
 		}
-		if l := list[t.line-1]; width(l) > columns && !inRaw[t.line] && !strings.HasPrefix(t.lit, "//nolint") {
+		if l := list[t.line-1]; width(l) > columns && !inRaw[t.line] && !directive(t) {
 			moved[t.line] = t.lit
 		}
 	}
@@ -128,6 +129,10 @@ func lift(src []byte) []byte {
 	}
 	return []byte(strings.Join(out, "\n"))
 }
+
+// directive reports whether a token is a comment to a linter about its line. Such a line stays as it is: what the
+// directive is for could be on another line afterwards.
+func directive(t tok) bool { return t.tok == token.COMMENT && strings.HasPrefix(t.lit, "//nolint") }
 
 // rawLines are the lines that a raw string or a block comment covers.
 func rawLines(toks []tok) map[int]bool {
@@ -228,7 +233,7 @@ func breakCode(src []byte) []byte {
 			j++
 		}
 		n := toks[i].line
-		if l := list[n-1]; width(l) > columns && !raw[n] {
+		if l := list[n-1]; width(l) > columns && !raw[n] && !directive(toks[j-1]) {
 			if at := cut(src, toks[i:j], starts[n-1]); at > 0 {
 				cuts = append(cuts, at)
 			}

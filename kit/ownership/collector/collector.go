@@ -19,6 +19,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/ownership"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/store"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -65,21 +66,17 @@ func newCollector(log *slog.Logger, kinds []Kind) *collector {
 func loopKey(k Kind, key object.Key) string { return k.Type().GetPlural() + "|" + key.String() }
 
 // concerned returns the keys of the objects that a change concerns: the object, if its owners changed or it has
-// dependents to release, and the dependents of an object that is gone. That is also one which another object of its
-// name replaced: after a break of the watch, the two are one change.
+// dependents to release, and the dependents of an object that is gone.
 func (c *collector) concerned(k Kind, ch resource.Change[object.Object]) []string {
 	var keys []string
-	replaced := ch.Existed && ch.Previous.GetMetadata().GetUid() != ch.Object.GetMetadata().GetUid()
-	if ch.Existed && ch.Deleted || replaced {
-		for child, obj := range c.dependents(ch.Previous.GetMetadata().GetUid()) {
+	if ch.Deleted {
+		for child, obj := range c.dependents(ch.Object.GetMetadata().GetUid()) {
 			keys = append(keys, loopKey(child, object.KeyOf(obj)))
 		}
-	}
-	if ch.Deleted {
 		return keys
 	}
 	owners := ownership.Owners(ch.Object)
-	if ownership.Orphans(ch.Object, k.Keeps) || len(owners) > 0 && (!ch.Existed || replaced ||
+	if ownership.Orphans(ch.Object, k.Keeps) || len(owners) > 0 && (!ch.Existed ||
 		!slices.Equal(owners, ownership.Owners(ch.Previous))) {
 		keys = append(keys, loopKey(k, ch.Key))
 	}
@@ -143,7 +140,8 @@ func (c *collector) collect(ctx context.Context, k Kind, obj object.Object) (tim
 			"name", m.GetName(), "reason", "its owner is gone")
 	}
 	if rpcerr.Reason(err) == metav1.ErrorReason_ERROR_REASON_CONFLICT {
-		return time.Now(), nil
+		// Its new state is decided on once the cache has it, which may take as long as etcd is slow.
+		return time.Time{}, fmt.Errorf("%w: %w", store.ErrConflict, err)
 	}
 	return time.Time{}, rpcerr.IgnoreChanged(err)
 }
@@ -158,8 +156,11 @@ func (c *collector) owner(ctx context.Context, namespace string, r *metav1.Owner
 	}
 	k := c.kinds[i]
 	o.Keeps = k.Keeps != ""
-	if !k.Type().GetNamespaced() {
+	switch {
+	case !k.Type().GetNamespaced():
 		namespace = ""
+	case namespace == "":
+		return o, nil // in which namespace is not known, so it is as one of an unknown kind
 	}
 	if have, ok := k.Lookup(namespace, r.GetName()); ok && have.GetMetadata().GetUid() == r.GetUid() {
 		return o, nil
@@ -182,8 +183,15 @@ func refersTo(r *metav1.OwnerReference, t *metav1.ResourceType) bool {
 	return r.GetKind() == t.GetKind() && (grouped && group == t.GetGroup() || !grouped && t.GetGroup() == "")
 }
 
-// orphan releases the dependents of an owner that is being deleted, and then the owner itself.
+// orphan releases the dependents of an owner that is being deleted, and then the owner itself. The caches of the
+// dependents may lag behind that of the owner, so they catch up first: a dependent that was overlooked would be deleted
+// with its owner.
 func (c *collector) orphan(ctx context.Context, k Kind, owner object.Object) error {
+	for _, child := range c.kinds {
+		if err := child.CatchUp(ctx); err != nil {
+			return fmt.Errorf("dependents: %w", err)
+		}
+	}
 	uid := owner.GetMetadata().GetUid()
 	var group errgroup.Group
 	group.SetLimit(releases)

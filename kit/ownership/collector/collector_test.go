@@ -2,6 +2,7 @@ package collector
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"slices"
@@ -204,7 +205,7 @@ func TestDependentsRemainIfTheirOwnerOrphansOrKeepsThem(t *testing.T) {
 	x.follow(t, func(have map[string]int) bool { n, ok := have["z"]; return ok && n == 0 })
 }
 
-// A watch that breaks shows an owner that was deleted and created again in the meantime as one change.
+// A watch that breaks shows an owner that was deleted and created again in the meantime only as the second one.
 func TestDependentsOfAnOwnerThatWasReplacedUnseenAreCollected(t *testing.T) {
 	st := etcdtest.Store(t)
 	x, away := newTables(st), newTables(st)
@@ -238,12 +239,66 @@ func TestDependentsOfAnOwnerThatWasReplacedUnseenAreCollected(t *testing.T) {
 	away.budget(t, "new", second)
 	go func() { _ = x.namespaces.Run(t.Context()) }()
 	x.gone(t, "old")
-	if ch := <-changes; ch.Deleted || ch.Previous.GetMetadata().GetUid() != first.GetMetadata().GetUid() ||
-		ch.Object.GetMetadata().GetUid() != second.GetMetadata().GetUid() {
-		t.Errorf("change %v: the test wants one that replaces", ch)
+	for i, want := range []*schedulingv1.Namespace{first, second} {
+		if ch := <-changes; ch.Deleted != (i == 0) || ch.Object.GetMetadata().GetUid() != want.GetMetadata().GetUid() {
+			t.Errorf("change %v: want the deletion of the first and the creation of the second", ch)
+		}
 	}
 	if _, ok := x.budgets.Lookup("default", "new"); !ok {
 		t.Error("the dependent of the second owner is gone")
+	}
+}
+
+// lagging returns tables of which that of the budgets shows nothing new until it is released.
+func lagging(t *testing.T, st *store.Store) (x *tables, release func()) {
+	t.Helper()
+	client, hold := etcdtest.LateClient(t)
+	x = newTables(st)
+	x.budgets = newTables(store.New(client, st.Prefix())).budgets
+	x.run(t.Context(), t, false)
+	return x, hold()
+}
+
+// The caches of two kinds show different moments: that of the dependents may lag behind that of the owner.
+func TestADependentThatTheCacheDoesNotShowYetIsReleasedBeforeItsOwner(t *testing.T) {
+	st := etcdtest.Store(t)
+	away := newTables(st)
+	away.run(t.Context(), t, false)
+	x, release := lagging(t, st)
+	away.budget(t, "x", away.namespace(t, "a"))
+	x.deleteNamespace(t, "a", resource.Orphan)
+
+	c := newCollector(slog.New(slog.DiscardHandler), x.kinds())
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := c.reconcile(short, "namespaces|a"); err == nil {
+		t.Error("the owner was released though the cache of its dependents is behind")
+	}
+	release()
+	if _, err := c.reconcile(t.Context(), "namespaces|a"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.reconcile(t.Context(), "poddisruptionbudgets|default/x"); err != nil {
+		t.Fatal(err)
+	}
+	b, err := away.budgets.Get(t.Context(), "default", "x")
+	if err != nil || len(b.GetMetadata().GetOwnerReferences()) > 0 {
+		t.Errorf("the dependent is %v, %v; want it without its owner", b, err)
+	}
+	if _, err := away.namespaces.Get(t.Context(), "", "a"); rpcerr.Reason(err) !=
+		metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
+		t.Errorf("the owner: %v, want it gone", err)
+	}
+}
+
+// A leader before may have deleted an owner whose dependents this process does not know yet.
+func TestTheCollectorBeginsWithAllThatWasWrittenBefore(t *testing.T) {
+	for _, k := range newTables(etcdtest.Store(t)).kinds() {
+		if _, ok := any(k).(interface {
+			CatchUp(ctx context.Context) error
+		}); !ok {
+			t.Errorf("%s are not caught up with", k.Type().GetPlural())
+		}
 	}
 }
 
@@ -266,13 +321,28 @@ func TestWhatItsOwnerReleasedSinceThenRemains(t *testing.T) {
 			}
 		}
 		wake, err := c.collect(t.Context(), c.byPlural["poddisruptionbudgets"], seen)
-		if again := !wake.IsZero(); err != nil || again != (name == "stays") {
-			t.Errorf("%s: decided on again: %v, %v", name, again, err)
+		if again := errors.Is(err, store.ErrConflict); !wake.IsZero() || err != nil && !again || again != (name == "stays") {
+			t.Errorf("%s: decided on again: %v, at %v: %v", name, again, wake, err)
 		}
 		_, err = x.budgets.Get(t.Context(), "default", name)
 		if there := rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND; there != (name == "stays") {
 			t.Errorf("%s: it exists: %v", name, there)
 		}
+	}
+}
+
+// A reference names no namespace: the owner is in that of the object.
+func TestAnObjectWithoutANamespaceIsNotCollectedForAnOwnerThatHasOne(t *testing.T) {
+	x := newTables(etcdtest.Store(t))
+	x.run(t.Context(), t, false)
+	r := object.OwnedBy(x.budget(t, "b"))
+	c := newCollector(slog.New(slog.DiscardHandler), x.kinds())
+	if o, err := c.owner(t.Context(), "", r); err != nil || o.Gone {
+		t.Errorf("owner = %v, %v", o, err)
+	}
+	r.Name = "another"
+	if o, err := c.owner(t.Context(), "default", r); err != nil || !o.Gone {
+		t.Errorf("one that does not exist in the namespace of the object = %v, %v", o, err)
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
-	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/object"
@@ -26,11 +25,10 @@ import (
 
 const (
 	gather      = 5 * time.Millisecond // several reasons to observe mostly come together
-	cleanPause  = 100 * time.Millisecond
-	probeLimit  = time.Second     // a member that takes longer is not healthy; about one election
-	probeLimits = 3 * time.Second // where etcd is slow: three times what the member needed last, up to this
-	callLimit   = 4 * time.Second // for a change of membership, which is three calls of an etcd that may be slow
-	spaceLimit  = time.Minute     // to compact: 2 GiB take some seconds on a slow disk
+	probeLimit  = time.Second          // a member that takes longer is not healthy; about one election
+	probeLimits = 3 * time.Second      // where etcd is slow: three times what the member needed last, up to this
+	callLimit   = 4 * time.Second      // for a change of membership, which is three calls of an etcd that may be slow
+	spaceLimit  = time.Minute          // to compact: 2 GiB take some seconds on a slow disk
 	// to defragment, beside the loop: the same, and no member is worse off for more time
 	defragLimit = 10 * time.Minute
 	readLimit   = 3 * time.Second // for our own records; the ones known before do for a while
@@ -146,10 +144,11 @@ func (c *Controller) startBootstrap(ctx context.Context) error {
 	if !c.Note.Get().BootstrapRetired {
 		return c.Bootstrap.Start()
 	}
-	c.beside.Go(func() {
-		for c.Bootstrap.Clean(ctx) != nil && backoff.Sleep(ctx, cleanPause) { // the supervisor may not run yet
-		}
-	})
+	clean := controller.NewLoop("bootstrap", 1, func(ctx context.Context, _ string) (time.Time, error) {
+		return time.Time{}, c.Bootstrap.Clean(ctx) // is repeated: the supervisor may not run yet
+	}, c.Log)
+	clean.Begin(func() []string { return []string{all} })
+	c.beside.Go(func() { _ = clean.Run(ctx) }) // fails only if it runs already
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/disruption"
 	"github.com/windlass-dev/windlass/kit/object"
@@ -59,7 +60,7 @@ func Foresee(v DrainView) (Plan, []PodVerdict) {
 		}
 		ref := object.Reference(pod.Pod)
 		p.Ask = slices.DeleteFunc(p.Ask, func(q Question) bool { return proto.Equal(q.Object, ref) })
-		p.hold(Held{Action: EvictPod, Object: ref, Reason: pod.Reason, Unblock: unblockEviction})
+		p.hold(&metav1.HeldBack{Action: EvictPod, Object: ref, Reason: pod.Reason, Unblock: unblockEviction})
 	}
 	return p.Plan, foreseen
 }

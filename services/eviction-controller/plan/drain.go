@@ -195,10 +195,10 @@ func (p *draining) refused(v DrainView) {
 	}
 	p.enter(v, phase, "waits for the disruption permit: "+v.Permit.Why)
 	p.setPermit(v, "Unknown", "Refused")
-	p.hold(Held{
+	p.hold(&metav1.HeldBack{
 		Action: action, Object: nodeReference(v), Reason: v.Permit.Why,
-		Since:   timeOf(permitCondition(&nodev1.Drain{Status: p.status}).GetLastTransitionTime()),
-		Unblock: "the holder of the permit finishes its work, and every other voter answers",
+		SinceTime: permitCondition(&nodev1.Drain{Status: p.status}).GetLastTransitionTime(),
+		Unblock:   "the holder of the permit finishes its work, and every other voter answers",
 	})
 	p.Wake = v.Permit.At.Add(askAgain)
 }

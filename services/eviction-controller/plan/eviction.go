@@ -6,10 +6,12 @@ import (
 	"slices"
 	"time"
 
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // Verdicts on a pod.
@@ -39,7 +41,7 @@ type Eviction struct {
 	At      time.Time // when it is evicted; zero means never
 	Reason  string    // for people
 
-	since time.Time // when the deciding taint was set
+	since *timestamppb.Timestamp // when the deciding taint was set
 }
 
 // Evictions returns which pods are deleted now because of the NoExecute taints of their node.
@@ -55,8 +57,8 @@ func Evictions(v EvictionView) Plan {
 			p.Ask = append(p.Ask, Question{Verb: DeletePod, Object: object.Reference(e.Pod), Reason: e.Reason, Pod: e.Pod})
 		case Wait:
 			p.wake(e.At)
-			p.hold(Held{
-				Action: DeletePod, Object: object.Reference(e.Pod), Reason: e.Reason, Since: e.since,
+			p.hold(&metav1.HeldBack{
+				Action: DeletePod, Object: object.Reference(e.Pod), Reason: e.Reason, SinceTime: e.since,
 				Unblock: "the taint is removed, or the time comes",
 			})
 		}
@@ -126,7 +128,7 @@ func (e *Eviction) decide(v EvictionView, doubt time.Time) {
 		}
 		at, why, leaves := deadline(v.Now, doubt, e.Pod, t)
 		if leaves && (e.At.IsZero() || at.Before(e.At)) {
-			e.At, e.Reason, e.since = at, why, timeOf(t.GetTimeAdded())
+			e.At, e.Reason, e.since = at, why, t.GetTimeAdded()
 		}
 	}
 	switch {

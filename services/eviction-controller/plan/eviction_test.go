@@ -648,7 +648,7 @@ func TestForesee(t *testing.T) {
 			for _, a := range p.Steps() {
 				steps = append(steps, a.GetAction()+" "+a.GetObject().GetName())
 			}
-			for _, h := range p.HeldBack() {
+			for _, h := range p.Held {
 				holds = append(holds, h.GetAction()+" "+h.GetObject().GetName())
 			}
 			if diff := cmp.Diff([]any{tc.verdicts, tc.steps, tc.holds}, []any{got, steps, holds}); diff != "" {

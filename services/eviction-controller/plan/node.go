@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/object"
@@ -89,9 +90,9 @@ func (p *Plan) leave(v NodeView, next *nodev1.Node, disrupted bool) bool {
 	ready := find(next.GetStatus().GetConditions(), Ready)
 	hold := func(until time.Time, reason, unblock string) bool {
 		p.wake(until)
-		p.hold(Held{
+		p.hold(&metav1.HeldBack{
 			Action: "TaintNode", Object: object.Reference(v.Node), Reason: reason, Unblock: unblock,
-			Since: timeOf(ready.GetLastTransitionTime()),
+			SinceTime: ready.GetLastTransitionTime(),
 		})
 		return false
 	}
@@ -268,13 +269,6 @@ func find(list []*nodev1.NodeCondition, typ string) *nodev1.NodeCondition {
 // IsReady reports whether the Ready condition of a node is True.
 func IsReady(node *nodev1.Node) bool {
 	return find(node.GetStatus().GetConditions(), Ready).GetStatus() == "True"
-}
-
-func timeOf(t *timestamppb.Timestamp) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return t.AsTime()
 }
 
 func setTaints(node *nodev1.Node, list []*nodev1.Taint) {

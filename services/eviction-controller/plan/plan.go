@@ -9,17 +9,16 @@ import (
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // Plan is the outcome of one decision; all plans of this service have this shape. The zero Plan means nothing to do.
 // The controller does Do, asks Ask, remembers the answers (see Memory), and calls the same function again with them.
 type Plan struct {
-	Do       []Action   // in this order; stop at the first that fails
-	Held     []Held     // what is held back
-	WaitsFor string     // what the object waits for, in one line; empty if nothing
-	Ask      []Question // after Do; the first AtOnce of them concurrently, then decide again
-	Wake     time.Time  // when to decide again even if nothing changes; zero means never
+	Do       []Action           // in this order; stop at the first that fails
+	Held     []*metav1.HeldBack // what is held back
+	WaitsFor string             // what the object waits for, in one line; empty if nothing
+	Ask      []Question         // after Do; the first AtOnce of them concurrently, then decide again
+	Wake     time.Time          // when to decide again even if nothing changes; zero means never
 }
 
 // AtOnce is how many questions of a plan are asked concurrently. The answers may make the remaining questions
@@ -72,15 +71,6 @@ type Question struct {
 	Drain   string // uid of the drain that asks; empty if no drain does
 }
 
-// Held is an action that is held back.
-type Held struct {
-	Action  string
-	Object  *metav1.ObjectReference
-	Reason  string
-	Since   time.Time // since when; zero if unknown
-	Unblock string    // what would release it; empty if only time does
-}
-
 // Code classifies an Answer. The zero Code means that there is no answer.
 type Code int
 
@@ -123,19 +113,6 @@ func (p Plan) Steps() []*metav1.PlannedAction {
 	return out
 }
 
-// HeldBack returns what is held back, for Plan RPCs.
-func (p Plan) HeldBack() []*metav1.HeldBack {
-	var out []*metav1.HeldBack
-	for _, h := range p.Held {
-		back := &metav1.HeldBack{Action: h.Action, Object: h.Object, Reason: h.Reason, Unblock: h.Unblock}
-		if !h.Since.IsZero() {
-			back.SinceTime = timestamppb.New(h.Since)
-		}
-		out = append(out, back)
-	}
-	return out
-}
-
 // Does reports whether an action is part of the plan.
 func (p Plan) Does(verb string) bool {
 	return slices.ContainsFunc(p.Do, func(a Action) bool { return a.Verb == verb })
@@ -173,10 +150,10 @@ func (p *Plan) wake(at time.Time) {
 	}
 }
 
-func (p *Plan) hold(h Held) {
+func (p *Plan) hold(h *metav1.HeldBack) {
 	p.Held = append(p.Held, h)
 	if p.WaitsFor == "" {
-		p.WaitsFor = h.Reason
+		p.WaitsFor = h.GetReason()
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
@@ -217,9 +218,12 @@ func (p *draining) consider(v DrainView, pod PodVerdict) {
 	case pod.Verdict == Evict:
 		p.Ask = append(p.Ask, q)
 	case pod.Verdict == Blocked:
-		p.hold(Held{Action: q.Verb, Object: q.Object, Reason: t.Why, Since: t.Since, Unblock: unblockEviction})
+		p.hold(&metav1.HeldBack{
+			Action: q.Verb, Object: q.Object, Reason: t.Why, SinceTime: object.Timestamp(t.Since),
+			Unblock: unblockEviction,
+		})
 	case v.Settled.After(v.Now) && pod.next.Equal(v.Settled):
-		p.hold(Held{Action: q.Verb, Object: q.Object, Reason: pod.Reason})
+		p.hold(&metav1.HeldBack{Action: q.Verb, Object: q.Object, Reason: pod.Reason})
 	}
 }
 

@@ -3,6 +3,7 @@ package plan
 import (
 	"time"
 
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 )
@@ -28,7 +29,7 @@ func Reboot(v RebootView) Plan {
 			Machine: MachineOfNode(name),
 		})
 	case v.Permit.Code == Refused || v.Permit.Code == Away:
-		p.hold(Held{
+		p.hold(&metav1.HeldBack{
 			Action: RebootNode, Object: ref, Reason: v.Permit.Why,
 			Unblock: "the holder of the permit finishes its work, and every other voter answers",
 		})

@@ -510,8 +510,8 @@ func (c *cluster) held() {
 	for _, d := range c.decisions() {
 		for _, h := range d.with(nil).Held {
 			since := ""
-			if !h.Since.IsZero() {
-				since = " since " + clockText(h.Since.Sub(now()))
+			if h.GetSinceTime() != nil {
+				since = " since " + clockText(h.GetSinceTime().AsTime().Sub(now()))
 			}
 			c.printf("%s: %s %s is held back%s: %s", d.about, h.Action, h.Object.GetName(), since, h.Reason)
 			if h.Unblock != "" {

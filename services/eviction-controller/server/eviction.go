@@ -63,10 +63,10 @@ func (s *Eviction) PlanEvictions(ctx context.Context, r *schedulingv1.PlanEvicti
 	for _, e := range plan.InOrder(all) {
 		out.Evictions = append(out.Evictions, &schedulingv1.PlanEvictionsResponse_Eviction{
 			Namespace: e.Pod.GetMetadata().GetNamespace(), Name: e.Pod.GetMetadata().GetName(), Node: e.Node,
-			Verdict: e.Verdict, Time: wake(e.At), Reason: e.Reason,
+			Verdict: e.Verdict, Time: object.Timestamp(e.At), Reason: e.Reason,
 		})
 	}
-	out.WakeTime = wake(first)
+	out.WakeTime = object.Timestamp(first)
 	return out, nil
 }
 
@@ -105,7 +105,7 @@ func (s *Eviction) PlanDrain(ctx context.Context, r *schedulingv1.PlanDrainReque
 		p, pods = plan.Foresee(v.With(s.list(ctx, v, r.GetPods() != nil, p.Ask)))
 	}
 	out := &schedulingv1.PlanDrainResponse{
-		Actions: p.Steps(), HeldBack: p.HeldBack(), Status: p.StatusAfter(v.Drain), WakeTime: wake(p.Wake),
+		Actions: p.Steps(), HeldBack: p.Held, Status: p.StatusAfter(v.Drain), WakeTime: object.Timestamp(p.Wake),
 	}
 	if out.Status == nil {
 		out.Status = &nodev1.DrainStatus{}

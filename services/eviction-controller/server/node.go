@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -14,7 +13,6 @@ import (
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/windlass-dev/windlass/services/eviction-controller/kinds"
 	"github.com/windlass-dev/windlass/services/eviction-controller/plan"
@@ -149,7 +147,8 @@ func (s *Node) PlanNode(ctx context.Context, r *nodev1.PlanNodeRequest) (*nodev1
 	node := p.NodeAfter(v.Node)
 	return &nodev1.PlanNodeResponse{
 		Conditions: node.GetStatus().GetConditions(), Taints: node.GetSpec().GetTaints(),
-		Unschedulable: node.GetSpec().GetUnschedulable(), HeldBy: plan.HeldBy(v.Node, v.Drains), WakeTime: wake(p.Wake),
+		Unschedulable: node.GetSpec().GetUnschedulable(), HeldBy: plan.HeldBy(v.Node, v.Drains),
+		WakeTime: object.Timestamp(p.Wake),
 	}, nil
 }
 
@@ -164,11 +163,4 @@ func given(ctx context.Context, node *nodev1.Node) *nodev1.Node {
 		plan.SetCordon(node, nil, caller.User, true)
 	}
 	return node
-}
-
-func wake(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamppb.New(t)
 }

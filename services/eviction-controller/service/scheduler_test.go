@@ -11,24 +11,27 @@ import (
 
 	"buf.build/go/protovalidate"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	rbacv1 "github.com/windlass-dev/windlass/gen/windlass/rbac/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/etcdtest"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/servetest"
+	"github.com/windlass-dev/windlass/kit/store"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/proto"
 )
 
-// podOwner plays the scheduler as far as this service meets it: it keeps pods and budgets, and answers evictions. Pods
-// with the annotation "slow" stay on their way out until a test lets them go.
+// podOwner plays the scheduler as far as this service meets it: it keeps pods, budgets and roles, of which there are
+// none, and answers evictions. Pods with the annotation "slow" stay on their way out until a test lets them go.
 type podOwner struct {
 	schedulingv1.UnimplementedPodServiceServer
 	t       *testing.T
 	pods    *resource.Table[*schedulingv1.Pod]
 	budgets *resource.Table[*schedulingv1.PodDisruptionBudget]
+	others  []func(*grpc.Server) error // the kinds of roles
 	creds   credentials.TransportCredentials
 	server  *grpc.Server
 
@@ -58,10 +61,24 @@ func newPodOwner(t *testing.T) *podOwner {
 	done.Go(func() { _ = o.pods.Run(ctx) })
 	done.Go(func() { _ = o.budgets.Run(ctx) })
 	t.Cleanup(func() { cancel(); done.Wait() })
+	o.others = []func(*grpc.Server) error{
+		empty[*rbacv1.ClusterRole](ctx, &done, st, &rbacv1.ClusterRoleService_ServiceDesc),
+		empty[*rbacv1.Role](ctx, &done, st, &rbacv1.RoleService_ServiceDesc),
+		empty[*rbacv1.ClusterRoleBinding](ctx, &done, st, &rbacv1.ClusterRoleBindingService_ServiceDesc),
+		empty[*rbacv1.RoleBinding](ctx, &done, st, &rbacv1.RoleBindingService_ServiceDesc),
+	}
 	if err := errors.Join(o.pods.WaitSynced(t.Context()), o.budgets.WaitSynced(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	return o
+}
+
+// empty returns what serves a kind of which there are no objects.
+func empty[T object.Object](ctx context.Context, done *sync.WaitGroup, st *store.Store, desc *grpc.ServiceDesc,
+) func(*grpc.Server) error {
+	table := resource.NewTable(st, protovalidate.GlobalValidator, resource.Config[T]{})
+	done.Go(func() { _ = table.Run(ctx) })
+	return func(s *grpc.Server) error { return resource.Register(s, desc, nil, table) }
 }
 
 // serve begins to answer and returns the address.
@@ -86,6 +103,9 @@ func (o *podOwner) listen(address string) string {
 		resource.Register(s, &schedulingv1.PodService_ServiceDesc, o, o.pods),
 		resource.Register(s, &schedulingv1.PodDisruptionBudgetService_ServiceDesc, nil, o.budgets),
 	)
+	for _, register := range o.others {
+		err = errors.Join(err, register(s))
+	}
 	if err != nil {
 		o.t.Fatal(err)
 	}

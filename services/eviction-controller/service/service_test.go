@@ -384,6 +384,12 @@ func TestAnAgentSpeaksForItsOwnNodeAlone(t *testing.T) {
 			return err
 		},
 	}
+	servetest.Await(t, func() string {
+		if err := refusals["a patch of its own node"](); status.Code(err) == codes.Unavailable {
+			return err.Error() // the stored roles are not read yet
+		}
+		return ""
+	})
 	for name, call := range refusals {
 		if err := call(); status.Code(err) != codes.PermissionDenied {
 			t.Errorf("%s: %v, want PERMISSION_DENIED", name, err)

@@ -6,6 +6,8 @@ import (
 	"context"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
@@ -56,17 +58,26 @@ func (s *Server) ReviewAccess(ctx context.Context, req *metav1.ReviewAccessReque
 	if len(missing) > 0 {
 		return nil, rpcerr.Invalid(missing...)
 	}
-	allowed, reason := s.policy.Allowed(c, identity.Attributes{
+	by, err := s.policy.Require(c, identity.Attributes{
 		Verb: req.GetVerb(), Group: req.GetGroup(), Resource: req.GetResource(), Namespace: req.GetNamespace(),
 		Name: req.GetName(),
 	})
-	return &metav1.ReviewAccessResponse{Allowed: allowed, Reason: reason}, nil
+	switch status.Code(err) {
+	case codes.OK:
+		return &metav1.ReviewAccessResponse{Allowed: true, Reason: by}, nil
+	case codes.PermissionDenied:
+		return &metav1.ReviewAccessResponse{Reason: status.Convert(err).Message()}, nil
+	}
+	return nil, err
 }
 
 // ListAccess returns the rules of the policy that hold for the caller.
 func (s *Server) ListAccess(ctx context.Context, req *metav1.ListAccessRequest) (*metav1.ListAccessResponse, error) {
 	c, err := caller(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.policy.Complete(); err != nil && !c.In(identity.GroupMasters) {
 		return nil, err
 	}
 	out := &metav1.ListAccessResponse{}

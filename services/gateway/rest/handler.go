@@ -281,10 +281,9 @@ func (h *Handler) call(w http.ResponseWriter, r *http.Request, route *catalog.Ro
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, unaryTime)
 		defer cancel()
-		control := http.NewResponseController(w)
-		control.SetWriteDeadline(
-			time.Now().Add(unaryTime + answerTime)) //nolint:errcheck // a writer without deadlines has none to keep
-		defer control.SetWriteDeadline(time.Time{}) //nolint:errcheck
+		deadline := http.NewResponseController(w).SetWriteDeadline
+		_ = deadline(time.Now().Add(unaryTime + answerTime)) // a writer without deadlines has none to keep
+		defer func() { _ = deadline(time.Time{}) }()
 	}
 	out := &answerWriter{
 		ResponseWriter: w, take: func(n int) (func(), error) { return h.room.Text(original, caller, n) },

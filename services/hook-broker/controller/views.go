@@ -32,8 +32,15 @@ func NewViews(tables *kinds.Tables, machines *informer.Informer[*machinev1.Machi
 
 // Machine returns what decides about the tasks of a machine.
 func (v *Views) Machine(k object.Key) plan.View {
-	out := plan.View{Now: v.now().UTC(), Owners: map[string]plan.OwnerFacts{}}
-	out.Machine, _ = v.machines.Lookup(k.Namespace, k.Name)
+	m, _ := v.machines.Lookup(k.Namespace, k.Name)
+	return v.view(k, m)
+}
+
+// Given returns what decides about the tasks of a machine of a request.
+func (v *Views) Given(m *machinev1.Machine) plan.View { return v.view(object.KeyOf(m), m) }
+
+func (v *Views) view(k object.Key, m *machinev1.Machine) plan.View {
+	out := plan.View{Now: v.now().UTC(), Machine: m, Owners: map[string]plan.OwnerFacts{}}
 	out.Tasks = v.tables.TasksOf(func(t *hookv1.HookTask) bool { return machineOf(t) == k })
 	for _, h := range plan.Holding(out.Machine) {
 		out.Owners[h.Owner] = v.Facts(h.Owner)
@@ -44,7 +51,7 @@ func (v *Views) Machine(k object.Key) plan.View {
 // Owner returns what decides about the object of an owner, as hooks name it.
 func (v *Views) Owner(owner string) plan.OwnerView {
 	out := plan.OwnerView{Now: v.now().UTC(), Owner: owner, Tasks: v.tasksOf(owner)}
-	out.Connected, out.LastSeen = v.presence.Of(owner)
+	out.Connected, out.LastSeen, _ = v.presence.Of(owner)
 	var ok bool
 	if out.Object, ok = v.tables.Owner(owner); !ok {
 		out.Object, out.Named = nil, v.named(owner)
@@ -52,17 +59,14 @@ func (v *Views) Owner(owner string) plan.OwnerView {
 	return out
 }
 
-// Facts returns what tasks depend on of their owner.
+// Facts returns what tasks depend on of their owner. A process that does not lead knows only what the leader stored.
 func (v *Views) Facts(owner string) plan.OwnerFacts {
-	var f plan.OwnerFacts
-	if o, ok := v.tables.Owner(owner); ok {
-		f.Settings = o.GetSpec()
-		if at := o.GetStatus().GetLastSeenTime(); at != nil {
-			f.LastSeen = at.AsTime()
-		}
+	o, _ := v.tables.Owner(owner)
+	f := plan.StoredFacts(o)
+	connected, seen, leads := v.presence.Of(owner)
+	if leads {
+		f.Connected = connected
 	}
-	connected, seen := v.presence.Of(owner)
-	f.Connected = connected
 	if seen.After(f.LastSeen) {
 		f.LastSeen = seen
 	}

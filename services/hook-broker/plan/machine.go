@@ -52,7 +52,7 @@ func Machine(v View) Plan {
 		if !slices.ContainsFunc(wanted, func(w *hookv1.HookTask) bool {
 			return w.GetMetadata().GetName() == t.GetMetadata().GetName()
 		}) {
-			p.plan.Do = append(p.plan.Do, Action{Verb: RemoveTask, Task: t})
+			p.plan.Do = append(p.plan.Do, Action{Verb: RemoveTask, Task: t, Reason: p.unneeded()})
 		}
 	}
 	for _, t := range wanted {
@@ -63,6 +63,14 @@ func Machine(v View) Plan {
 		}
 	}
 	return p.plan
+}
+
+// unneeded says why a task has no hook.
+func (p *planner) unneeded() string {
+	if p.Machine == nil {
+		return "the machine no longer exists"
+	}
+	return "no hook of the machine needs it now"
 }
 
 type planner struct {
@@ -94,8 +102,10 @@ func (p *planner) create(t *hookv1.HookTask) {
 	}
 	seen := p.Owners[owner]
 	p.judge(t, p.Now, seen)
-	p.plan.Do = append(p.plan.Do, Action{Verb: CreateTask, Task: t, Events: []Event{{normal, "HookPending", fmt.Sprintf(
-		"%s hook %s waits for its owner %s", t.GetSpec().GetPoint(), t.GetSpec().GetHookName(), owner)}}})
+	reason := fmt.Sprintf("%s hook %s waits for its owner %s", t.GetSpec().GetPoint(), t.GetSpec().GetHookName(), owner)
+	p.plan.Do = append(p.plan.Do, Action{
+		Verb: CreateTask, Task: t, Reason: reason, Events: []Event{{normal, "HookPending", reason}},
+	})
 	p.hold(t, p.Now)
 }
 
@@ -104,22 +114,38 @@ func (p *planner) keep(have *hookv1.HookTask, spec *hookv1.HookTaskSpec) {
 	next := object.Clone(have)
 	next.Spec, next.Status = spec, statusOf(have)
 	if next.Status.GetPhase() == Completed {
-		p.plan.Do = append(p.plan.Do, Action{Verb: RemoveHook, Task: have, Machine: p.Machine})
+		p.plan.Do = append(p.plan.Do, Action{
+			Verb: RemoveHook, Task: have, Machine: p.Machine, Reason: "its task is completed",
+		})
 		return
 	}
 	created := have.GetMetadata().GetCreationTimestamp().AsTime()
 	events := append(p.expire(next), p.judge(next, created, p.Owners[spec.GetOwner()])...)
 	if !proto.Equal(have, next) {
-		p.plan.Do = append(p.plan.Do, Action{Verb: StoreTask, Task: next, Events: events})
+		p.plan.Do = append(p.plan.Do, Action{
+			Verb: StoreTask, Task: next, Reason: changed(have, next, events),
+			Events: events,
+		})
 	}
 	p.hold(next, created)
+}
+
+// changed says why a task is written.
+func changed(before, after *hookv1.HookTask, events []Event) string {
+	switch {
+	case len(events) > 0:
+		return events[0].Message
+	case !proto.Equal(before.GetSpec(), after.GetSpec()):
+		return "the node or the addresses of the machine changed"
+	}
+	return object.FindCondition(after.GetStatus().GetConditions(), OwnerSeen).GetMessage()
 }
 
 // hold notes that a hook is not removed before its task is completed.
 func (p *planner) hold(t *hookv1.HookTask, since time.Time) {
 	s := t.GetSpec()
-	p.plan.hold(Held{
-		Action: RemoveHook, Object: s.GetMachineRef(), Since: since,
+	p.plan.hold(&metav1.HeldBack{
+		Action: RemoveHook, Object: s.GetMachineRef(), SinceTime: object.Timestamp(since),
 		Reason:  fmt.Sprintf("%s hook %s: %s", s.GetPoint(), s.GetHookName(), t.GetStatus().GetMessage()),
 		Unblock: fmt.Sprintf("%s completes task %s", s.GetOwner(), t.GetMetadata().GetName()),
 	})

@@ -37,6 +37,15 @@ type OwnerFacts struct {
 	LastSeen  time.Time // zero if never
 }
 
+// StoredFacts returns what the object of an owner says about it; nil if there is none.
+func StoredFacts(o *hookv1.HookOwner) OwnerFacts {
+	f := OwnerFacts{Settings: o.GetSpec(), Connected: o.GetStatus().GetConnected()}
+	if at := o.GetStatus().GetLastSeenTime(); at != nil {
+		f.LastSeen = at.AsTime()
+	}
+	return f
+}
+
 // OverdueAfter returns after how long a task of the owner is overdue.
 func (o OwnerFacts) OverdueAfter() time.Duration {
 	return setting(o.Settings.GetOverdueAfter(), defaultOverdue)

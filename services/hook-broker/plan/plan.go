@@ -11,10 +11,10 @@ import (
 // Plan is the outcome of one decision; all plans of this service have this shape. The zero Plan means nothing to do.
 // No decision depends on the answer of another service, so a plan of this service asks no questions.
 type Plan struct {
-	Do       []Action  // in this order; one that fails holds up none of the others
-	Held     []Held    // what is held back
-	WaitsFor string    // what is waited for, in one line; empty if nothing
-	Wake     time.Time // when to decide again even if nothing changes; zero means never
+	Do       []Action           // in this order; one that fails holds up none of the others
+	Held     []*metav1.HeldBack // what is held back
+	WaitsFor string             // what is waited for, in one line; empty if nothing
+	Wake     time.Time          // when to decide again even if nothing changes; zero means never
 }
 
 // What an Action does.
@@ -30,6 +30,7 @@ const (
 // Action is one thing to do; of the last fields those are set that the verb names.
 type Action struct {
 	Verb   string
+	Reason string  // for people
 	Events []Event // to record about the machine once it is done
 
 	Task    *hookv1.HookTask
@@ -40,13 +41,18 @@ type Action struct {
 // Event is an event about a machine.
 type Event struct{ Type, Reason, Message string }
 
-// Held is something that would be done if nothing held it back.
-type Held struct {
-	Action  string
-	Object  *metav1.ObjectReference
-	Reason  string
-	Since   time.Time // since when
-	Unblock string    // what resolves it
+// Steps returns what the plan does now for the Plan RPC, in order.
+func (p Plan) Steps() []*metav1.PlannedAction {
+	var out []*metav1.PlannedAction
+	for _, a := range p.Do {
+		s := a.Task.GetSpec()
+		out = append(out, &metav1.PlannedAction{
+			Action: a.Verb, Reason: a.Reason,
+			Object:  &metav1.ObjectReference{Kind: "HookTask", Name: a.Task.GetMetadata().GetName()},
+			Details: map[string]string{"hook": s.GetPoint() + " " + s.GetHookName(), "owner": s.GetOwner()},
+		})
+	}
+	return out
 }
 
 // wake decides again at a time, unless that is done earlier anyway.
@@ -56,9 +62,9 @@ func (p *Plan) wake(at time.Time) {
 	}
 }
 
-func (p *Plan) hold(h Held) {
+func (p *Plan) hold(h *metav1.HeldBack) {
 	p.Held = append(p.Held, h)
 	if p.WaitsFor == "" {
-		p.WaitsFor = h.Reason
+		p.WaitsFor = h.GetReason()
 	}
 }

@@ -363,7 +363,8 @@ func (s *scenario) held() {
 	machines, _ := s.names()
 	for _, name := range machines {
 		for _, h := range s.machine(name).Held {
-			s.printf("machine %s: %s is held back since %s: %s\n      until %s", name, h.Action, clockText(h.Since), h.Reason,
+			s.printf("machine %s: %s is held back since %s: %s\n      until %s", name, h.Action,
+				clockText(h.GetSinceTime().AsTime()), h.Reason,
 				h.Unblock)
 		}
 	}

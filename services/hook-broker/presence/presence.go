@@ -102,15 +102,16 @@ func (t *Tracker) step(in *term, owners []string, streams int) {
 	}
 }
 
-// Of returns whether an owner is connected, and when it was seen last; zero if never.
-func (t *Tracker) Of(name string) (connected bool, seen time.Time) {
+// Of returns whether an owner is connected, and when it was seen last; zero if never. leads is false, and nothing is
+// known, while this process does not lead.
+func (t *Tracker) Of(name string) (connected bool, seen time.Time, leads bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.term == nil {
-		return false, time.Time{}
+		return false, time.Time{}, false
 	}
 	o := t.term.owners[name]
-	return o.streams > 0, o.seen
+	return o.streams > 0, o.seen, true
 }
 
 // Owners returns the owners that were seen, in no particular order.

@@ -15,21 +15,21 @@ func TestWhoIsThere(t *testing.T) {
 	tr.Seen("a")
 	var news []string
 	end := tr.Lead(func(owner string) { news = append(news, owner) })
-	if connected, seen := tr.Of("a"); connected || !seen.IsZero() {
+	if connected, seen, _ := tr.Of("a"); connected || !seen.IsZero() {
 		t.Errorf("a new term knows of a: %v, %v", connected, seen)
 	}
 	one, _ := tr.Join([]string{"a", "b", "a"})
 	two, _ := tr.Join([]string{"a"})
 	now = now.Add(time.Minute)
 	one.Leave()
-	if connected, seen := tr.Of("b"); connected || !seen.Equal(now) {
+	if connected, seen, _ := tr.Of("b"); connected || !seen.Equal(now) {
 		t.Errorf("b left: connected %v, seen %v, want false, %v", connected, seen, now)
 	}
-	if connected, _ := tr.Of("a"); !connected {
+	if connected, _, _ := tr.Of("a"); !connected {
 		t.Error("the second stream of a does not count")
 	}
 	tr.Seen("c")
-	if connected, seen := tr.Of("c"); connected || !seen.Equal(now) {
+	if connected, seen, _ := tr.Of("c"); connected || !seen.Equal(now) {
 		t.Errorf("c called: connected %v, seen %v", connected, seen)
 	}
 	if want := []string{"a", "b", "a", "a", "b", "c"}; !slices.Equal(news, want) {

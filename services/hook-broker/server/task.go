@@ -8,12 +8,15 @@ import (
 	"time"
 
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/windlass-dev/windlass/services/hook-broker/kinds"
 	"github.com/windlass-dev/windlass/services/hook-broker/plan"
@@ -28,11 +31,14 @@ const (
 
 // Policy says who may do what.
 type Policy interface {
-	Allowed(identity.Caller, identity.Attributes) (bool, string)
+	Require(identity.Caller, identity.Attributes) (by string, refusal error)
 }
 
 // Views shows what the controller decides with.
 type Views interface {
+	// Machine returns what decides about the tasks of a live machine, and Given about those of a machine of a request.
+	Machine(k object.Key) plan.View
+	Given(m *machinev1.Machine) plan.View
 	// Facts returns what tasks depend on of their owner.
 	Facts(owner string) plan.OwnerFacts
 }
@@ -105,7 +111,10 @@ func (s *Tasks) change(ctx context.Context, name, verb string, decide decision) 
 	var by plan.By
 	t, err := s.Tables.Tasks.Modify(ctx, object.Key{Name: name}, func(t *hookv1.HookTask) error {
 		before = t.GetStatus().GetPhase()
-		by = s.by(ctx, verb, t.GetSpec().GetOwner())
+		var err error
+		if by, err = s.by(ctx, verb, t.GetSpec().GetOwner()); err != nil {
+			return err
+		}
 		status, err := decide(t, by, s.Now().UTC())
 		if err != nil {
 			return statusOf(err)
@@ -128,11 +137,17 @@ func right(verb, owner string) identity.Attributes {
 	return identity.Attributes{Verb: verb, Group: "windlass.dev", Resource: "hooks", Name: owner}
 }
 
-// by says who the caller is for an owner.
-func (s *Tasks) by(ctx context.Context, verb, owner string) plan.By {
+// by says who the caller is for an owner. The error is that this is not known yet.
+func (s *Tasks) by(ctx context.Context, verb, owner string) (plan.By, error) {
 	caller, _ := identity.CallerFrom(ctx)
-	ok, why := s.Policy.Allowed(caller, right(verb, owner))
-	return plan.By{User: caller.User, Answers: ok, Why: why}
+	why, err := s.Policy.Require(caller, right(verb, owner))
+	if status.Code(err) == codes.Unavailable {
+		return plan.By{}, err
+	}
+	if err != nil {
+		why = status.Convert(err).Message()
+	}
+	return plan.By{User: caller.User, Answers: err == nil, Why: why}, nil
 }
 
 // report logs how a caller changed a task, and records it as an event.
@@ -159,7 +174,9 @@ func (s *Tasks) StreamHookTasks(r *hookv1.StreamHookTasksRequest,
 	ctx := stream.Context()
 	mine := map[string]bool{}
 	for _, owner := range r.GetOwners() {
-		if by := s.by(ctx, complete, owner); !by.Answers {
+		if by, err := s.by(ctx, complete, owner); err != nil {
+			return err
+		} else if !by.Answers {
 			return rpcerr.Forbidden(by.Why)
 		}
 		identity.Needs(ctx, right(complete, owner))

@@ -347,6 +347,21 @@ func TestAHookThatSomebodyElseRemovedLeavesNoTask(t *testing.T) {
 	c.awaitNoTasks()
 }
 
+func TestThePlanOfAMachineNeedsTheRightToPlan(t *testing.T) {
+	c := start(t)
+	c.deleteMachine("m", backupHook())
+	name := c.theTask("m", anyTask).GetMetadata().GetName()
+	ask := &hookv1.PlanHookTasksRequest{Namespace: namespace, Name: "m"}
+	p, err := hookv1.NewHookTaskServiceClient(c.admin()).PlanHookTasks(t.Context(), ask)
+	if held := p.GetHeldBack(); err != nil || len(held) != 1 || held[0].GetObject().GetName() != "m" ||
+		held[0].GetUnblock() != backup+" completes task "+name {
+		t.Errorf("the plan is %v, %v", p, err)
+	}
+	if _, err := c.tasks(backup).PlanHookTasks(t.Context(), ask); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("the plan for an owner of hooks = %v, want PERMISSION_DENIED", err)
+	}
+}
+
 func TestWhatIsWrongWithAHookOwnerIsSaid(t *testing.T) {
 	c := start(t)
 	owners := hookv1.NewHookOwnerServiceClient(c.admin())

@@ -141,15 +141,15 @@ func (w *world) start() *Controller {
 	c := New(Config{
 		Tables: w.tables, Providers: providers, Nodes: nodes, Drains: drains, Eviction: w.conns["eviction"],
 		Bootstrap: join.NewTokens(w.store, func() string { return "sha256:00" }, []string{"127.0.0.1:6443"}),
-		Events:    nobody{}, Log: quiet(),
+		Events:    noEvents{}, Log: quiet(),
 	})
 	w.stop = background(w.t, nodes.Run, drains.Run, providers.Run, c.Lead)
 	return c
 }
 
-type nobody struct{}
+type noEvents struct{}
 
-func (nobody) Event(object.Object, string, string, string) {}
+func (noEvents) Event(object.Object, string, string, string) {}
 
 // drainNodes completes every drain, as long as the world lets drains succeed.
 func (w *world) drainNodes(ctx context.Context) error {

@@ -368,13 +368,20 @@ func (c *controlPlane) decide() {
 	surge := len(c.members) - c.want
 	for _, w := range wanted {
 		if !w.unlimited && surge >= maxSurge {
-			c.hold(actionCreate, w.object, fmt.Sprintf("%s; but there are %d machines already for %d replicas", w.reason,
-				len(c.members)+len(c.p.Create), c.want), "")
+			c.hold(actionCreate, w.object, fmt.Sprintf("%s; but %s for %d replicas", w.reason, c.present(), c.want), "")
 			continue
 		}
 		surge++
 		c.create(w)
 	}
+}
+
+// present says how many machines there are, and how many this plan creates.
+func (c *controlPlane) present() string {
+	if n := len(c.p.Create); n > 0 {
+		return fmt.Sprintf("there are %d machines already, and %d to be created now,", len(c.members), n)
+	}
+	return fmt.Sprintf("there are %d machines already", len(c.members))
 }
 
 // creation is a machine to create for an index.
@@ -393,8 +400,9 @@ func (c *controlPlane) creation(i int, list []*member) (creation, bool) {
 		return creation{i, 0, fmt.Sprintf("index %d has no machine", i), object.Reference(c.v.Set), onDelete}, true
 	}
 	if fresh := c.filter(list, func(m *member) bool { return m.updated && !m.deleting }); len(fresh) > 0 {
-		if m := fresh[0]; !m.sound && len(list) > 1 {
-			c.hold(actionDelete, reference(c.oldest(list).m), fmt.Sprintf("its replacement %s is not ready yet", m.name()), "")
+		old := c.filter(list, func(m *member) bool { return m != fresh[0] && !m.deleting })
+		if m := fresh[0]; !m.sound && len(old) > 0 {
+			c.hold(actionDelete, reference(c.oldest(old).m), fmt.Sprintf("its replacement %s is not ready yet", m.name()), "")
 		}
 		return creation{}, false
 	}

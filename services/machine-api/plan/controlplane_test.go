@@ -172,7 +172,7 @@ func TestControlPlane(t *testing.T) {
 		"the deleted one is left to its hooks while the replacement comes": {
 			newControlPlaneSet(),
 			list(m0, master("m-1", "b", going), m2, master("n-1", "b", joining)), nil,
-			said{Held: 1},
+			said{},
 		},
 		"two deleted at once are replaced one after the other": {
 			newControlPlaneSet(),

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -34,13 +35,6 @@ type server struct {
 	tables *kinds.Tables
 	views  Views
 	now    func() time.Time
-}
-
-func wake(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamppb.New(t)
 }
 
 func namespaceOr(ns, otherwise string) string {
@@ -77,7 +71,8 @@ func (s machines) PlanMachine(ctx context.Context, req *machinev1.PlanMachineReq
 	}
 	p := plan.Next(v)
 	out := &machinev1.PlanMachineResponse{
-		Phase: p.Status.GetPhase(), Conditions: p.Status.GetConditions(), WaitsFor: p.WaitsFor, WakeTime: wake(p.Wake),
+		Phase: p.Status.GetPhase(), Conditions: p.Status.GetConditions(), WaitsFor: p.WaitsFor,
+		WakeTime: object.Timestamp(p.Wake),
 	}
 	for _, a := range p.Actions {
 		out.Actions = append(out.Actions, &metav1.PlannedAction{
@@ -177,7 +172,7 @@ func (s sets) PlanMachineSet(ctx context.Context, req *machinev1.PlanMachineSetR
 			return nil, err
 		}
 	}
-	set = inNamespace(set, s.tables.Sets.Type())
+	set = inNamespace(set, req.GetNamespace(), s.tables.Sets.Type())
 	if req.Replicas != nil {
 		if set.Spec == nil {
 			set.Spec = &machinev1.MachineSetSpec{}
@@ -197,7 +192,7 @@ func (s sets) PlanMachineSet(ctx context.Context, req *machinev1.PlanMachineSetR
 func setAnswer(p plan.SetPlan) *machinev1.PlanMachineSetResponse {
 	out := &machinev1.PlanMachineSetResponse{
 		Creations: int32(p.Create), Status: p.Status, HeldBack: p.Held,
-		WakeTime: wake(p.Wake),
+		WakeTime: object.Timestamp(p.Wake),
 	}
 	for _, m := range p.Adopt {
 		out.Adoptions = append(out.Adoptions, m.GetMetadata().GetName())
@@ -218,12 +213,13 @@ func bounded(l *machinev1.MachineList) error {
 	return nil
 }
 
-// inNamespace returns a copy of an object that lives in the default namespace if it says none.
-func inNamespace[T object.Object](obj T, t *metav1.ResourceType) T {
+// inNamespace returns a copy of an object; one without a namespace is in that of the request, or in the default one.
+func inNamespace[T object.Object](obj T, namespace string, t *metav1.ResourceType) T {
 	obj = object.Clone(obj)
-	if m := obj.GetMetadata(); m != nil && m.Namespace == "" {
-		m.Namespace = t.GetDefaultNamespace()
-	}
+	r := obj.ProtoReflect()
+	r.Mutable(r.Descriptor().Fields().ByName("metadata"))
+	m := obj.GetMetadata()
+	m.Namespace = cmp.Or(m.Namespace, namespace, t.GetDefaultNamespace())
 	return obj
 }
 
@@ -307,10 +303,8 @@ func (s controlPlanes) controlPlane(ctx context.Context, req *machinev1.PlanCont
 		return s.tables.ControlPlanes.Get(ctx, namespaceOr(req.GetNamespace(), typ.GetDefaultNamespace()),
 			namespaceOr(req.GetName(), kinds.ClusterName))
 	}
-	set = inNamespace(set, typ)
-	if set.Metadata == nil {
-		set.Metadata = &metav1.ObjectMeta{Namespace: typ.GetDefaultNamespace(), Name: kinds.ClusterName}
-	}
+	set = inNamespace(set, req.GetNamespace(), typ)
+	set.Metadata.Name = cmp.Or(set.Metadata.Name, kinds.ClusterName)
 	if live, ok := s.tables.ControlPlanes.Lookup(set.Metadata.Namespace, kinds.ClusterName); ok && set.Metadata.Uid == "" {
 		set.Metadata.Uid = live.GetMetadata().GetUid()
 	}
@@ -320,7 +314,7 @@ func (s controlPlanes) controlPlane(ctx context.Context, req *machinev1.PlanCont
 func controlPlaneAnswer(p plan.ControlPlanePlan) *machinev1.PlanControlPlaneMachineSetResponse {
 	out := &machinev1.PlanControlPlaneMachineSetResponse{
 		Actions: p.Actions(), HeldBack: p.Held, Status: p.Status,
-		WakeTime: wake(p.Wake),
+		WakeTime: object.Timestamp(p.Wake),
 	}
 	for _, i := range p.Indexes {
 		index := &machinev1.PlanControlPlaneMachineSetResponse_Index{Index: int32(i.Index), FailureDomain: string(i.Domain)}

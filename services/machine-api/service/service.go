@@ -14,6 +14,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/backoff"
+	kitcontroller "github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/object"
@@ -130,16 +131,11 @@ func lead(ctx context.Context, tables *kinds.Tables, control *controller.Control
 func work(ctx context.Context, tables *kinds.Tables, control *controller.Controller) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return control.Lead(ctx) })
-	group.Go(func() error {
-		for ctx.Err() == nil {
-			next, err := tables.CollectRevocations(ctx, time.Now())
-			if err != nil && ctx.Err() == nil {
-				control.Log.WarnContext(ctx, "expired revocations not removed", "error", err)
-			}
-			backoff.Sleep(ctx, time.Until(next))
-		}
-		return nil
-	})
+	revocations := kitcontroller.NewLoop("revocations", 1, func(ctx context.Context, _ string) (time.Time, error) {
+		return tables.CollectRevocations(ctx, time.Now())
+	}, control.Log)
+	revocations.Begin(func() []string { return []string{"expired"} })
+	group.Go(func() error { return revocations.Run(ctx) })
 	return group.Wait()
 }
 

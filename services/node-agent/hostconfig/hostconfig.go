@@ -84,7 +84,7 @@ type Host struct {
 	late    late             // what does not run yet
 	order   *order           // the last one
 	failed  string           // the configuration that could not be taken up
-	retry   time.Duration    // the next pause before it is tried again
+	retry   *backoff.Backoff // the pauses before it is tried again
 	again   <-chan time.Time // when to try it again; nil if it need not wait
 	busy    *attempt         // nil while nothing is taken up
 }
@@ -105,7 +105,8 @@ func New(cfg Config) *Host {
 		cfg.Drift = defaultDrift
 	}
 	return &Host{
-		cfg: cfg, agents: configv1.NewConfigAgentServiceClient(cfg.Conn), orders: make(chan order), retry: firstRetry,
+		cfg: cfg, agents: configv1.NewConfigAgentServiceClient(cfg.Conn), orders: make(chan order),
+		retry:  backoff.New(firstRetry, longRetry),
 		units:  &runner{supervisor: cfg.Supervisor, dir: filepath.Join(cfg.Dir, unitLogDir)},
 		seen:   map[string]stamp{},
 		report: report{changed: make(chan struct{}, 1), begun: make(chan struct{})},
@@ -292,7 +293,8 @@ func (h *Host) next(ctx context.Context) {
 	}
 	o := *h.order
 	if o.name() != h.failed {
-		h.failed, h.again, h.retry = "", nil, firstRetry
+		h.failed, h.again = "", nil
+		h.retry.Reset()
 	}
 	if h.settled() {
 		h.compare()
@@ -354,8 +356,7 @@ func (h *Host) fail(ctx context.Context, o order, err error) {
 		how = unreconcilable
 	}
 	h.cfg.Log.WarnContext(ctx, "configuration is not taken up", "config", o.name(), "state", how, "error", err)
-	h.failed, h.again = o.name(), time.After(h.retry)
-	h.retry = min(2*h.retry, longRetry)
+	h.failed, h.again = o.name(), time.After(h.retry.Next())
 	h.say(how, o.name(), err.Error())
 }
 

@@ -77,7 +77,7 @@ type cluster struct {
 	watchers map[chan *schedulingv1.WatchPodsResponse]struct{}
 	reports  int
 	gone     []string
-	wishes   chan *schedulingv1.AttendResponse
+	requests chan *schedulingv1.AttendResponse
 	answers  map[string]chan *schedulingv1.DeliverRequest
 	input    map[string]chan *schedulingv1.DeliverResponse
 }
@@ -86,7 +86,7 @@ func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{
 		t: t, pods: map[string]*schedulingv1.Pod{}, watchers: map[chan *schedulingv1.WatchPodsResponse]struct{}{},
-		wishes: make(chan *schedulingv1.AttendResponse), answers: map[string]chan *schedulingv1.DeliverRequest{},
+		requests: make(chan *schedulingv1.AttendResponse), answers: map[string]chan *schedulingv1.DeliverRequest{},
 		input: map[string]chan *schedulingv1.DeliverResponse{},
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -174,7 +174,7 @@ func (c *cluster) Attend(_ *schedulingv1.AttendRequest,
 ) error {
 	for {
 		select {
-		case w := <-c.wishes:
+		case w := <-c.requests:
 			if err := s.Send(w); err != nil {
 				return err
 			}
@@ -223,7 +223,7 @@ func (c *cluster) request(w *schedulingv1.AttendResponse) (<-chan *schedulingv1.
 	c.answers[w.GetId()], c.input[w.GetId()] = out, in
 	c.mu.Unlock()
 	select {
-	case c.wishes <- w:
+	case c.requests <- w:
 	case <-time.After(10 * time.Second):
 		c.t.Fatal("no agent is connected")
 	}

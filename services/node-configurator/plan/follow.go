@@ -4,6 +4,7 @@ import (
 	"time"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
@@ -45,8 +46,8 @@ func Follow(v FollowView) Plan {
 	restarts := o.Apply && o.Reboot && !(v.Sent != nil && v.Sent.Apply && v.Sent.Reboot)
 	switch {
 	case o.Config != nil && !o.Apply:
-		p.hold(v.Node, Held{
-			Action: applyConfig, Reason: notEmpty(v.Drain), Since: createdAt(v.Drain),
+		p.hold(v.Node, &metav1.HeldBack{
+			Action: applyConfig, Reason: notEmpty(v.Drain), SinceTime: v.Drain.GetMetadata().GetCreationTimestamp(),
 			Unblock: "the drain of the node succeeds",
 		})
 	case !votes || !restarts || v.Permit.Code == Granted:
@@ -54,7 +55,7 @@ func Follow(v FollowView) Plan {
 		return Plan{Ask: []Question{{Verb: AcquirePermit, Object: object.Reference(v.Node)}}}
 	default:
 		o.Apply, owed = false, true
-		p.hold(v.Node, Held{
+		p.hold(v.Node, &metav1.HeldBack{
 			Action: applyConfig, Reason: v.Permit.Why,
 			Unblock: "the holder of the permit finishes its work, and every other voter answers",
 		})

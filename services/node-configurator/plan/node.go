@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"time"
 
 	configv1 "github.com/windlass-dev/windlass/gen/windlass/config/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -151,14 +150,6 @@ func drainOf(node, reason string) *nodev1.Drain {
 		NodeName: node, Reason: reason,
 		IgnoreDaemonSets: proto.Bool(true), Force: proto.Bool(true), DeleteEmptyDirData: proto.Bool(true),
 	}}
-}
-
-// createdAt returns when a drain was created; zero if there is none.
-func createdAt(d *nodev1.Drain) time.Time {
-	if at := d.GetMetadata().GetCreationTimestamp(); at != nil {
-		return at.AsTime()
-	}
-	return time.Time{}
 }
 
 // Marks are annotations to set; an empty value takes one away.

@@ -8,16 +8,15 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/object"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // Plan is the outcome of one decision; all plans of this service have this shape. The zero Plan means nothing to do.
 type Plan struct {
-	Do       []Action   // in this order; one that fails holds up none of the others
-	Held     []Held     // what is held back
-	WaitsFor string     // what is waited for, in one line; empty if nothing
-	Ask      []Question // to be answered first; then decide again
-	Wake     time.Time  // when to decide again even if nothing changes; zero means never
+	Do       []Action           // in this order; one that fails holds up none of the others
+	Held     []*metav1.HeldBack // what is held back
+	WaitsFor string             // what is waited for, in one line; empty if nothing
+	Ask      []Question         // to be answered first; then decide again
+	Wake     time.Time          // when to decide again even if nothing changes; zero means never
 }
 
 // What an Action does.
@@ -75,15 +74,6 @@ type Answer struct {
 	Why  string // it was refused
 }
 
-// Held is something that would be done if nothing held it back.
-type Held struct {
-	Action  string
-	Object  *metav1.ObjectReference
-	Reason  string
-	Since   time.Time // since when; zero if unknown
-	Unblock string    // what resolves it; empty if time alone does
-}
-
 // Steps returns what the plan does now for Plan RPCs, in order. Writes of this service's own objects are left out: the
 // RPCs show those objects.
 func (p Plan) Steps() []*metav1.PlannedAction {
@@ -94,19 +84,6 @@ func (p Plan) Steps() []*metav1.PlannedAction {
 				Action: a.Verb, Object: a.Object, Reason: a.Reason, Details: map[string]string{"machineConfig": a.Target},
 			})
 		}
-	}
-	return out
-}
-
-// HeldBack returns what is held back for Plan RPCs.
-func (p Plan) HeldBack() []*metav1.HeldBack {
-	var out []*metav1.HeldBack
-	for _, h := range p.Held {
-		back := &metav1.HeldBack{Action: h.Action, Object: h.Object, Reason: h.Reason, Unblock: h.Unblock}
-		if !h.Since.IsZero() {
-			back.SinceTime = timestamppb.New(h.Since)
-		}
-		out = append(out, back)
 	}
 	return out
 }
@@ -144,10 +121,10 @@ func (p *Plan) wake(at time.Time) {
 }
 
 // hold holds an action on a node back.
-func (p *Plan) hold(n *nodev1.Node, h Held) {
+func (p *Plan) hold(n *nodev1.Node, h *metav1.HeldBack) {
 	h.Object = object.Reference(n)
 	p.Held = append(p.Held, h)
 	if p.WaitsFor == "" {
-		p.WaitsFor = h.Reason
+		p.WaitsFor = h.GetReason()
 	}
 }

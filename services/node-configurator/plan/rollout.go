@@ -300,7 +300,7 @@ func (r *Rollout) describe(v View, n *nodev1.Node, target string, next map[strin
 		out.State, out.Reason = Updated, "it has the pool's configuration"
 	}
 	if target != "" && out.Desired != target {
-		p.hold(n, Held{Action: SetDesired, Reason: r.obstacle(v, n), Unblock: unblock(v)})
+		p.hold(n, &metav1.HeldBack{Action: SetDesired, Reason: r.obstacle(v, n), Unblock: unblock(v)})
 	}
 	return out
 }

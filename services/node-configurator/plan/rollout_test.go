@@ -315,7 +315,7 @@ func TestWhatHoldsANodeBackIsSaid(t *testing.T) {
 				Now: epoch(), Pool: target(poolOf("worker", "worker"), "b", nil),
 				Members: Members{Nodes: []*nodev1.Node{tc.other, node("n2", "a", "a", stateDone)}},
 			})
-			held := p.HeldBack()
+			held := p.Held
 			if len(held) != 1 || held[0].GetObject().GetName() != "n2" || held[0].GetReason() != tc.want {
 				t.Errorf("held back are %v", held)
 			}

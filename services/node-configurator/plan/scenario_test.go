@@ -458,8 +458,8 @@ func (s *scenario) held() {
 	show := func(p Plan) {
 		for _, h := range p.Held {
 			since := ""
-			if !h.Since.IsZero() {
-				since = " since " + clockText(h.Since)
+			if h.GetSinceTime() != nil {
+				since = " since " + clockText(h.GetSinceTime().AsTime())
 			}
 			s.printf("%s %s is held back%s: %s", h.Action, h.Object.GetName(), since, h.Reason)
 			if h.Unblock != "" {

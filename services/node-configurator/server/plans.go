@@ -146,6 +146,6 @@ func (s *Pools) PlanMachineConfigPool(ctx context.Context, r *configv1.PlanMachi
 	p, now, status := plan.Foresee(view(pool, nodes))
 	return &configv1.PlanMachineConfigPoolResponse{
 		MaxUnavailable: int32(now.MaxUnavailable), Unavailable: int32(now.Unavailable), Capacity: int32(now.Capacity),
-		Next: now.Next, Nodes: now.Nodes, Actions: p.Steps(), HeldBack: p.HeldBack(), Status: status,
+		Next: now.Next, Nodes: now.Nodes, Actions: p.Steps(), HeldBack: p.Held, Status: status,
 	}, nil
 }

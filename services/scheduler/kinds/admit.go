@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/windlass-dev/windlass/services/scheduler/plan"
+	"github.com/windlass-dev/windlass/services/scheduler/placement/plan"
 )
 
 // Rehearse returns a pod as it would be stored for the caller of ctx, and what is odd about it and yet accepted.

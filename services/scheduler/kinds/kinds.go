@@ -18,7 +18,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/store"
 
-	"github.com/windlass-dev/windlass/services/scheduler/garbage/plan"
+	"github.com/windlass-dev/windlass/services/scheduler/workload/plan"
 )
 
 // Tables are the records of this service.

@@ -639,6 +639,24 @@ func TestABindingKeepsItsRole(t *testing.T) {
 	}
 }
 
+// TestNothingIsGrantedBeforeTheStoredRolesAreRead writes with rights that may be in them.
+func TestNothingIsGrantedBeforeTheStoredRolesAreRead(t *testing.T) {
+	tab := tables(t)
+	tab.cfg.Policy.AwaitStored()
+	ctx := identity.WithCaller(t.Context(), identity.Caller{User: "bob"})
+	_, role := tab.Roles.Create(ctx, &rbacv1.Role{Metadata: meta("r"), Rules: []*rbacv1.PolicyRule{{
+		Verbs: []string{"get"}, ApiGroups: []string{""}, Resources: []string{"pods"},
+	}}})
+	_, binding := tab.RoleBindings.Create(ctx, &rbacv1.RoleBinding{
+		Metadata: meta("b"), RoleRef: &rbacv1.RoleRef{Kind: "ClusterRole", Name: "stored"},
+	})
+	for what, err := range map[string]error{"role": role, "binding": binding} {
+		if status.Code(err) != codes.Unavailable {
+			t.Errorf("%s: %v, want UNAVAILABLE: it is not known yet what bob may grant", what, err)
+		}
+	}
+}
+
 // TestNoCallerGrantsMoreThanTheirOwnRights calls as a user who has rights on pods in one namespace, and the right to
 // write roles there.
 func TestNoCallerGrantsMoreThanTheirOwnRights(t *testing.T) {

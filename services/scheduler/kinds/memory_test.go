@@ -16,8 +16,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/resource"
 )
 
-// BenchmarkMemoryOfAPod reports the heap of a cache of 100,000 pods, per pod: running pods of a deployment with one
-// container and the tolerations of the documents, found by their node.
+// BenchmarkMemoryOfAPod reports the heap of a cache of 100,000 pods, per pod: running pods of 2,000 deployments with
+// one container and the tolerations of the documents, found by their node. Ten pods start in a second.
 func BenchmarkMemoryOfAPod(b *testing.B) {
 	const pods, nodes = 100_000, 5_000
 	for b.Loop() {
@@ -51,8 +51,11 @@ func heapInUse() uint64 {
 }
 
 func runningPod(i, node int) *schedulingv1.Pod {
-	now := timestamppb.New(time.Unix(1_790_000_000, 0))
-	owner := &schedulingv1.ReplicaSet{Metadata: &metav1.ObjectMeta{Name: "web-6c9cddbc59", Uid: fmt.Sprintf("%036d", 1)}}
+	deployment := i / 50
+	now := timestamppb.New(time.Unix(1_790_000_000+int64(i/10), 0))
+	owner := &schedulingv1.ReplicaSet{Metadata: &metav1.ObjectMeta{
+		Name: fmt.Sprintf("web-%d-6c9cddbc59", deployment), Uid: fmt.Sprintf("%036d", deployment),
+	}}
 	status := &schedulingv1.PodStatus{
 		Phase: proto.String("Running"), HostIp: "10.0.0.1", PodIp: "10.0.0.1", StartTime: now, QosClass: "Burstable",
 		ContainerStatuses: []*schedulingv1.ContainerStatus{{
@@ -72,7 +75,7 @@ func runningPod(i, node int) *schedulingv1.Pod {
 		ApiVersion: "v1", Kind: "Pod",
 		Metadata: &metav1.ObjectMeta{
 			Namespace: "default", Name: fmt.Sprintf("web-6c9cddbc59-%06d", i), Uid: fmt.Sprintf("%036d", i),
-			Labels:            map[string]string{"app": "web", "pod-template-hash": "6c9cddbc59"},
+			Labels:            map[string]string{"app": fmt.Sprintf("web-%d", deployment), "pod-template-hash": "6c9cddbc59"},
 			CreationTimestamp: now, ResourceVersion: "123456", Generation: 1,
 			OwnerReferences: []*metav1.OwnerReference{object.OwnedBy(owner)},
 		},

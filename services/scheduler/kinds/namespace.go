@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/windlass-dev/windlass/services/scheduler/garbage/plan"
+	"github.com/windlass-dev/windlass/services/scheduler/workload/plan"
 )
 
 // BuiltIns returns the namespaces that always exist.

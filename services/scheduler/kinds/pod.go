@@ -12,7 +12,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/windlass-dev/windlass/services/scheduler/plan"
+	"github.com/windlass-dev/windlass/services/scheduler/placement/plan"
 )
 
 // DisruptionTarget is the condition of a pod that is evicted.

@@ -88,6 +88,9 @@ func admitRole[T role](policy *identity.Policy) func(*resource.Write[T]) error {
 		if may(policy, w.By, "escalate", w.New.GetKind(), m.GetNamespace(), m.GetName()) {
 			return nil
 		}
+		if err := policy.Complete(); err != nil {
+			return err // the caller may have rights that are not known yet
+		}
 		for i, rule := range w.New.GetRules() {
 			lacks := policy.Lacks(w.By, m.GetNamespace(), []*rbacv1.PolicyRule{rule})
 			if len(lacks) > 0 {
@@ -115,6 +118,9 @@ func admitBinding[T binding](policy *identity.Policy) func(*resource.Write[T]) e
 		ref, namespace := w.New.GetRoleRef(), w.New.GetMetadata().GetNamespace()
 		if may(policy, w.By, "bind", ref.GetKind(), namespace, ref.GetName()) {
 			return nil
+		}
+		if err := policy.Complete(); err != nil {
+			return err // the role may exist, and the caller may have its rights
 		}
 		lacks, found := policy.LacksOfRole(w.By, namespace, ref)
 		switch {

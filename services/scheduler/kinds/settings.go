@@ -10,7 +10,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 
-	"github.com/windlass-dev/windlass/services/scheduler/plan"
+	"github.com/windlass-dev/windlass/services/scheduler/placement/plan"
 )
 
 func (t *Tables) defaultPolicy(p *schedulingv1.Policy) {

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/windlass-dev/windlass/services/scheduler/plan"
+	"github.com/windlass-dev/windlass/services/scheduler/placement/plan"
 	workload "github.com/windlass-dev/windlass/services/scheduler/workload/plan"
 )
 

@@ -33,17 +33,17 @@ var (
 
 // Relay knows the agents that attend and the open requests. Make one with New; it is safe for concurrent use.
 type Relay struct {
-	mu     sync.Mutex
-	agents map[string]*Attendance // by node
-	wishes map[string]*Request    // by id
+	mu       sync.Mutex
+	agents   map[string]*Attendance // by node
+	requests map[string]*Request    // by id
 }
 
 // New returns a relay that no agent attends.
-func New() *Relay { return &Relay{agents: map[string]*Attendance{}, wishes: map[string]*Request{}} }
+func New() *Relay { return &Relay{agents: map[string]*Attendance{}, requests: map[string]*Request{}} }
 
 // Attendance is an agent that is there.
 type Attendance struct {
-	Wishes   <-chan *schedulingv1.AttendResponse
+	Requests <-chan *schedulingv1.AttendResponse
 	Replaced <-chan struct{} // closed when another stream attends for the node
 
 	queue    chan *schedulingv1.AttendResponse
@@ -53,7 +53,7 @@ type Attendance struct {
 // Attend notes that the agent of a node is there, in place of an earlier stream of it. Call leave when it goes.
 func (r *Relay) Attend(node string) (a *Attendance, leave func()) {
 	a = &Attendance{queue: make(chan *schedulingv1.AttendResponse, waiting), replaced: make(chan struct{})}
-	a.Wishes, a.Replaced = a.queue, a.replaced
+	a.Requests, a.Replaced = a.queue, a.replaced
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if old := r.agents[node]; old != nil {
@@ -117,7 +117,7 @@ func (r *Relay) hand(node string, w *Request, what *schedulingv1.AttendResponse)
 	default:
 		return ErrTooMany
 	}
-	r.wishes[w.id] = w
+	r.requests[w.id] = w
 	return nil
 }
 
@@ -126,7 +126,7 @@ func (w *Request) Close() {
 	w.cancel()
 	w.relay.mu.Lock()
 	defer w.relay.mu.Unlock()
-	delete(w.relay.wishes, w.id)
+	delete(w.relay.requests, w.id)
 }
 
 // Next returns what the agent says next: io.EOF after everything, ErrBrokeOff if that was not all, ErrNoAnswer if the
@@ -186,7 +186,7 @@ type Answer struct{ w *Request }
 func (r *Relay) Take(node, id string) (Answer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w := r.wishes[id]
+	w := r.requests[id]
 	if w == nil || w.node != node {
 		return Answer{}, errUnknown
 	}

@@ -20,7 +20,7 @@ func ask(t *testing.T, r *Relay, node string) (*Attendance, *Request, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return a, w, (<-a.Wishes).GetId()
+	return a, w, (<-a.Requests).GetId()
 }
 
 func TestWhatTheAgentSaysComesInOrderAndThenItsEnd(t *testing.T) {
@@ -49,13 +49,13 @@ func TestWhatTheAgentSaysComesInOrderAndThenItsEnd(t *testing.T) {
 			t.Errorf("Send to an agent that has said everything = %v", err)
 		}
 		w.Close()
-		if len(r.wishes) > 0 {
-			t.Errorf("the relay still knows %v", r.wishes)
+		if len(r.requests) > 0 {
+			t.Errorf("the relay still knows %v", r.requests)
 		}
 	}
 }
 
-func TestAWishIsAnsweredOnceByTheNodeThatWasAsked(t *testing.T) {
+func TestARequestIsAnsweredOnceByTheNodeThatWasAsked(t *testing.T) {
 	r := New()
 	_, w, id := ask(t, r, "a")
 	if _, err := r.Take("b", id); !errors.Is(err, errUnknown) {

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
-	"github.com/windlass-dev/windlass/services/scheduler/plan"
+	"github.com/windlass-dev/windlass/services/scheduler/placement/plan"
 	"github.com/windlass-dev/windlass/services/scheduler/relay"
 )
 
@@ -166,7 +166,7 @@ func (s *Agents) Attend(r *schedulingv1.AttendRequest,
 	}
 	for {
 		select {
-		case w := <-there.Wishes:
+		case w := <-there.Requests:
 			if err := stream.Send(w); err != nil {
 				return err
 			}

@@ -12,8 +12,8 @@ import (
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"google.golang.org/grpc/codes"
 
-	"github.com/windlass-dev/windlass/services/scheduler/plan"
-	"github.com/windlass-dev/windlass/services/scheduler/view"
+	"github.com/windlass-dev/windlass/services/scheduler/placement/plan"
+	"github.com/windlass-dev/windlass/services/scheduler/placement/view"
 )
 
 // Nodes is a copy of all nodes.

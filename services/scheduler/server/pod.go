@@ -24,7 +24,7 @@ import (
 
 // Policy says who may do what.
 type Policy interface {
-	Allowed(identity.Caller, identity.Attributes) (bool, string)
+	Require(identity.Caller, identity.Attributes) (by string, refusal error)
 }
 
 // Config is what the servers work with; nothing in it may be nil.

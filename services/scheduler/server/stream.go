@@ -73,8 +73,8 @@ func (s *Pods) ExecPod(stream grpc.BidiStreamingServer[schedulingv1.ExecPodReque
 		Verb: "create", Resource: "pods/exec", Namespace: start.GetNamespace(),
 		Name: start.GetName(),
 	}
-	if ok, why := s.Policy.Allowed(caller, right); !ok {
-		return rpcerr.Forbidden(why)
+	if _, err := s.Policy.Require(caller, right); err != nil {
+		return err
 	}
 	identity.Needs(ctx, right)
 	if len(start.GetCommand()) == 0 {

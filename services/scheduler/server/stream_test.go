@@ -76,9 +76,9 @@ func TestALogThatBreaksOffDoesNotLookWhole(t *testing.T) {
 		delivered := make(chan struct{})
 		go func() {
 			defer close(delivered)
-			wish := <-there.Wishes
+			request := <-there.Requests
 			_ = NewAgents(cfg).Deliver(&agentStream{ctx: agent, end: c.end, says: []*schedulingv1.DeliverRequest{
-				{NodeName: "node", Id: wish.GetId()}, {Stdout: []byte("one\n")}, {Stdout: []byte("two\n")},
+				{NodeName: "node", Id: request.GetId()}, {Stdout: []byte("one\n")}, {Stdout: []byte("two\n")},
 			}})
 		}()
 		r := &logReader{ctx: t.Context()}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -47,7 +48,7 @@ func subject[T object.Object](ctx context.Context, t *resource.Table[T], given T
 	if m.GetName() == "" {
 		return given, rpcerr.Invalid(object.Fault{Path: field + ".metadata.name", Description: "must be given"})
 	}
-	k = keyOf(m.GetNamespace(), m.GetName())
+	k = keyOf(cmp.Or(m.GetNamespace(), namespace), m.GetName())
 	m.Namespace = k.Namespace
 	if live, ok := t.Lookup(k.Namespace, k.Name); ok {
 		m.Uid, m.Generation = live.GetMetadata().GetUid(), live.GetMetadata().GetGeneration()

@@ -17,13 +17,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/windlass-dev/windlass/services/scheduler/controller"
-	"github.com/windlass-dev/windlass/services/scheduler/garbage"
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
 	"github.com/windlass-dev/windlass/services/scheduler/nodes"
+	placement "github.com/windlass-dev/windlass/services/scheduler/placement/controller"
 	"github.com/windlass-dev/windlass/services/scheduler/relay"
 	"github.com/windlass-dev/windlass/services/scheduler/server"
-	"github.com/windlass-dev/windlass/services/scheduler/workload"
+	workload "github.com/windlass-dev/windlass/services/scheduler/workload/controller"
 )
 
 // Run serves until ctx ends.
@@ -56,9 +55,9 @@ func build(p *serve.Process, etcd *clientv3.Client, name string) ([]serve.Part, 
 	})
 	control := workloads(tables, known, recorder, p)
 	leading := []serve.Part{
-		controller.NewScheduler(tables, known, recorder, p.Log).Lead,
-		garbage.New(tables, known, p.Log).Lead,
-		controller.NewLost(tables, known, recorder, p.Log).Lead,
+		placement.NewScheduler(tables, known, recorder, p.Log).Lead,
+		workload.NewGarbage(tables, known, p.Log).Lead,
+		workload.NewLost(tables, known, recorder, p.Log).Lead,
 		control.Lead,
 	}
 	register(p, server.Config{

@@ -24,7 +24,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/windlass-dev/windlass/services/scheduler/kinds"
-	"github.com/windlass-dev/windlass/services/scheduler/plan"
+	"github.com/windlass-dev/windlass/services/scheduler/placement/plan"
 )
 
 func TestACreatedPodIsBound(t *testing.T) {
@@ -386,27 +386,27 @@ func attend(t *testing.T, agent schedulingv1.PodAgentServiceClient, node string)
 	}
 	go func() {
 		for {
-			wish, err := stream.Recv()
+			request, err := stream.Recv()
 			if err != nil {
 				return
 			}
-			go deliver(t.Context(), agent, node, wish)
+			go deliver(t.Context(), agent, node, request)
 		}
 	}()
 }
 
 func deliver(ctx context.Context, agent schedulingv1.PodAgentServiceClient, node string,
-	wish *schedulingv1.AttendResponse,
+	request *schedulingv1.AttendResponse,
 ) {
 	stream, err := agent.Deliver(ctx)
 	if err != nil {
 		return
 	}
 	say := func(m *schedulingv1.DeliverRequest) { _ = stream.Send(m) }
-	say(&schedulingv1.DeliverRequest{NodeName: node, Id: wish.GetId()})
-	if wish.GetLog() != nil {
+	say(&schedulingv1.DeliverRequest{NodeName: node, Id: request.GetId()})
+	if request.GetLog() != nil {
 		for i := range 3 {
-			say(&schedulingv1.DeliverRequest{Stdout: fmt.Appendf(nil, "%s line %d\n", wish.GetLog().GetContainer(), i)})
+			say(&schedulingv1.DeliverRequest{Stdout: fmt.Appendf(nil, "%s line %d\n", request.GetLog().GetContainer(), i)})
 		}
 		_ = stream.CloseSend()
 		return

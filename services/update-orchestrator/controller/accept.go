@@ -412,7 +412,7 @@ func (c *Controller) accept(ctx context.Context, next *loaded, from *updatev1.Re
 		return err
 	}
 	c.begin(next)
-	c.term.seen.clear()
+	c.term.sightings = plan.Sightings{}
 	if cv, ok := c.Tables.Cluster(); ok {
 		c.Events.Event(cv, "Normal", payloadLoaded, loadedMessage(next))
 	}
@@ -435,7 +435,7 @@ func (c *Controller) sweep(ctx context.Context) {
 // begin makes a release the present one; its first pass is due at once.
 func (c *Controller) begin(l *loaded) {
 	t := &c.term
-	t.release, t.next, t.failed, t.failures, t.refused = l, time.Time{}, 0, nil, refusal{}
+	t.release, t.rhythm, t.failures, t.refused = l, plan.Rhythm{}, nil, refusal{}
 }
 
 // keep stores what a release holds, for people.

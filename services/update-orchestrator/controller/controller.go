@@ -12,9 +12,9 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -60,33 +60,31 @@ type Config struct {
 // Controller looks after the version of the cluster while this process leads.
 type Controller struct {
 	Config
-	loops *controller.Loops
-	work  *controller.Loop
-	graph *controller.Loop
-	moved *signal // an operator changed
+	loops  *controller.Loops
+	work   *controller.Loop
+	passes *controller.Loop
+	graph  *controller.Loop
 
 	term term
 }
 
 // term is what a controller knows while it leads. Only its loops touch it, each its own part.
 type term struct {
-	background sync.WaitGroup // of passes and attempts
+	background sync.WaitGroup // of attempts
 
 	asked    question
 	askAgain time.Time
 	lastGood time.Time
 
-	release  *loaded
-	pass     *pass
-	next     time.Time               // of the next pass
-	failed   int                     // passes that failed in a row
-	failures map[string]plan.Failure // of the last pass, by manifest
-	repaired time.Time               // when something that others changed was put back last
-	attempt  *attempt                // for the desired release; nil while there is none
-	refused  refusal
-	unread   string // why the present release could not be read last; each reason is logged once
-	seen     *sightings
-	silences silences
+	release   *loaded
+	pass      atomic.Pointer[pass] // nil between two; set by the loop of looks, read by that of passes
+	rhythm    plan.Rhythm
+	failures  map[string]plan.Failure // of the last pass, by manifest
+	sightings plan.Sightings          // the pass has them while there is one
+	attempt   *attempt                // for the desired release; nil while there is none
+	refused   refusal
+	unread    string // why the present release could not be read last; each reason is logged once
+	silences  silences
 }
 
 // key is the only key of all loops.
@@ -94,8 +92,9 @@ const key = kinds.Version
 
 // New returns a controller that does nothing before Lead.
 func New(cfg Config) *Controller {
-	c := &Controller{Config: cfg, loops: controller.New(cfg.Log), moved: newSignal()}
+	c := &Controller{Config: cfg, loops: controller.New(cfg.Log)}
 	c.work = c.loops.Loop("version", 1, c.look)
+	c.passes = c.loops.Loop("pass", 1, c.advance)
 	c.graph = c.loops.Loop("graph", 1, c.retrieve)
 	for _, l := range []*controller.Loop{c.work, c.graph, c.loops.Loop("services", 1, c.contact)} {
 		l.Begin(func() []string { return []string{key} })
@@ -104,7 +103,7 @@ func New(cfg Config) *Controller {
 	controller.Watches(c.graph, cfg.Tables.Versions, only)
 	controller.Watches(c.work, cfg.Tables.Operators, only)
 	controller.Watches(c.work, cfg.Tables.Manifests, only)
-	cfg.Tables.Operators.Subscribe(func(resource.Change[*updatev1.ClusterOperator]) { c.moved.send() })
+	controller.Watches(c.passes, cfg.Tables.Operators, only)
 	return c
 }
 
@@ -122,10 +121,11 @@ func (c *Controller) Lead(ctx context.Context) error {
 		return err
 	}
 	c.term = term{
-		lastGood: now(), seen: newSightings(),
+		lastGood: now(), sightings: plan.Sightings{},
 		silences: silences{contacts: map[string]plan.Contact{}, reported: map[string]bool{}},
 	}
 	defer c.term.background.Wait()
+	defer c.stopPass()
 	return c.loops.Lead(ctx)
 }
 
@@ -203,66 +203,4 @@ func set(st *updatev1.ClusterVersionStatus, typ string, c *metav1.Condition, now
 	default:
 		st.Conditions[i] = plan.Stamp(proto.CloneOf(c), st.Conditions[i], now)
 	}
-}
-
-// signal wakes all waiters.
-type signal struct {
-	mu sync.Mutex
-	ch chan struct{}
-}
-
-func newSignal() *signal { return &signal{ch: make(chan struct{})} }
-
-// next returns a channel that is closed when something happens from now on.
-func (s *signal) next() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ch
-}
-
-func (s *signal) send() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(s.ch)
-	s.ch = make(chan struct{})
-}
-
-// sightings are since when things are waited for. They outlive an application, which may have to begin again.
-type sightings struct {
-	mu    sync.Mutex
-	since map[string]time.Time
-}
-
-func newSightings() *sightings { return &sightings{since: map[string]time.Time{}} }
-
-// resume takes over what an earlier process waited for.
-func (s *sightings) resume(waits []*updatev1.UpdateWait) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, w := range waits {
-		s.since[w.GetManifest()+" "+w.GetObject().GetName()] = w.GetSince().AsTime()
-	}
-}
-
-// of returns since when something is waited for: now, if it was not before.
-func (s *sightings) of(t apply.Task, now time.Time) time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k := t.File + " " + t.Name
-	if _, ok := s.since[k]; !ok {
-		s.since[k] = now
-	}
-	return s.since[k]
-}
-
-func (s *sightings) forget(t apply.Task) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.since, t.File+" "+t.Name)
-}
-
-func (s *sightings) clear() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.DeleteFunc(s.since, func(string, time.Time) bool { return true })
 }

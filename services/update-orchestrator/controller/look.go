@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	updatev1 "github.com/windlass-dev/windlass/gen/windlass/update/v1"
@@ -15,17 +14,10 @@ import (
 	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
 )
 
-const (
-	// firstPause is how long a failed pass rests before the next one; it doubles up to the interval of reconciling.
-	firstPause = 2 * time.Second
-	// repairEvery is how often what others change is put back: two writers that disagree must not fill the store.
-	repairEvery = 10 * time.Second
-)
-
 // look moves the cluster closer to its desired release, and returns when to run again.
 func (c *Controller) look(ctx context.Context, _ string) (time.Time, error) {
-	if c.term.pass != nil && c.term.pass.over() {
-		if err := c.finish(ctx, c.term.pass); err != nil {
+	if p := c.term.pass.Load(); p != nil && p.over.Load() {
+		if err := c.finish(ctx, p); err != nil {
 			return time.Time{}, err
 		}
 	}
@@ -86,7 +78,7 @@ func (c *Controller) resume(ctx context.Context, st *updatev1.ClusterVersionStat
 		}, fmt.Errorf("release image %s: %w", image, err))
 	}
 	l.image = image
-	c.term.seen.resume(st.GetProgress().GetWaits())
+	c.term.sightings.Resume(st.GetProgress().GetWaits())
 	c.begin(l)
 	return time.Time{}, nil
 }
@@ -150,38 +142,20 @@ func (c *Controller) pass(ctx context.Context) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	t := &c.term
-	if t.pass != nil {
-		if t.pass.follows(cv.GetSpec().GetOverrides()) {
+	if p := t.pass.Load(); p != nil {
+		if p.follows(cv.GetSpec().GetOverrides()) {
 			return time.Time{}, c.keepInStep(ctx, cv) // its end leads to the next look
 		}
 		c.stopPass()
-		t.next = time.Time{}
+		t.rhythm.Again()
 	}
-	if wake := c.due(cv); time.Now().Before(wake) {
+	now := time.Now()
+	if wake := t.rhythm.Due(now, func() bool { return c.drifted(cv.GetSpec().GetOverrides()) }); now.Before(wake) {
 		return wake, c.judge(ctx, cv)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	p := c.newPass(cv, cancel)
-	t.pass = p
-	t.background.Go(func() {
-		p.run(ctx)
-		c.work.Add(key)
-	})
+	t.pass.Store(c.newPass(ctx, cv))
+	c.passes.Add(key)
 	return time.Time{}, nil
-}
-
-// due returns when the next pass is to begin: at once if something is no longer as the release has it, but not too
-// often.
-func (c *Controller) due(cv *updatev1.ClusterVersion) time.Time {
-	t := &c.term
-	if time.Now().Before(t.next) && t.failed == 0 && c.drifted(cv.GetSpec().GetOverrides()) {
-		again := t.repaired.Add(repairEvery)
-		if time.Now().Before(again) {
-			return controller.Earliest(again, t.next)
-		}
-		t.repaired, t.next = time.Now(), time.Time{}
-	}
-	return t.next
 }
 
 // drifted reports whether a manifest that is kept unchanged is no longer as the release has it.
@@ -198,41 +172,36 @@ func (c *Controller) drifted(overrides []*updatev1.ComponentOverride) bool {
 
 // stopPass ends the pass that is under way.
 func (c *Controller) stopPass() {
-	if c.term.pass != nil {
-		c.term.pass.stop()
-		c.term.pass = nil
+	if p := c.term.pass.Swap(nil); p != nil {
+		p.stop()
 	}
 }
 
 // finish takes in how a pass ended.
 func (c *Controller) finish(ctx context.Context, p *pass) error {
-	run := p.track.run()
-	if run.Completed = p.whole; !p.whole && len(run.Failures) == 0 {
-		return ctx.Err() // the end of the term stopped it: the next one begins it again
-	}
+	run := p.plan.Run()
+	run.Completed = p.plan.Completed()
 	err := c.write(ctx, func(cv *updatev1.ClusterVersion, now time.Time) {
 		st := cv.GetStatus()
 		if run.Completed {
 			st.Progress = nil
 			st.History = plan.Record(st.GetHistory(), completed(st, p.release), now)
 		} else if p.mode != plan.Reconciling {
-			st.Progress = p.track.progress()
+			st.Progress = p.plan.Progress()
 		}
 		c.say(st, run, now)
 	})
 	if err != nil {
 		return err
 	}
-	c.term.pass, c.term.failures = nil, p.track.failed()
+	c.term.pass.Store(nil)
+	c.term.failures = p.plan.Failed()
+	c.term.rhythm.Ended(time.Now(), run.Completed, c.Reconcile)
 	if !run.Completed {
-		pause := min(firstPause<<min(c.term.failed, 10), c.Reconcile)
-		c.term.failed++
-		c.term.next = time.Now().Add(pause + rand.N(pause/5))
 		c.Log.WarnContext(ctx, "release not applied", "update", p.release.version(), "error", run.Failures[0].Message,
 			"failures", len(run.Failures))
 		return nil
 	}
-	c.term.failed, c.term.next = 0, time.Now().Add(c.Reconcile)
 	if p.mode != plan.Reconciling {
 		c.Log.InfoContext(ctx, "release applied", "update", p.release.version(), "elapsed_ms",
 			time.Since(p.begun).Milliseconds())
@@ -261,14 +230,17 @@ func (c *Controller) judge(ctx context.Context, cv *updatev1.ClusterVersion) err
 	}
 	run := plan.Run{
 		Version: c.term.release.version(), Mode: plan.Reconciling, Done: c.term.release.total, Total: c.term.release.total,
-		Completed: len(c.term.failures) == 0, Failures: listed(c.term.failures),
+		Completed: len(c.term.failures) == 0, Failures: plan.Failures(c.term.failures),
 	}
 	for _, name := range c.term.release.payload.FileNames() {
 		for _, t := range c.term.release.tasks[name] {
-			if t.Operator() && !t.Delete() && !unmanaged(cv.GetSpec().GetOverrides(), t) {
-				if g := gate(c.Tables, c.term.seen, t, plan.Reconciling); g.Effect != plan.Ready {
-					run.Gates = append(run.Gates, g)
-				}
+			m := manifest(t, cv.GetSpec().GetOverrides())
+			if m.Operator == "" || m.Unmanaged {
+				continue
+			}
+			g := c.term.sightings.Gate(m, c.operator(m.Operator), plan.Reconciling, time.Now())
+			if g.Effect != plan.Ready {
+				run.Gates = append(run.Gates, g)
 			}
 		}
 	}

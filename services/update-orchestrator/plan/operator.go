@@ -45,8 +45,8 @@ type Gate struct {
 // Blocks reports whether what comes after the operator has to wait.
 func (g Gate) Blocks() bool { return g.Effect > Report }
 
-// GateView is what the gate of a cluster operator depends on.
-type GateView struct {
+// gateView is what the gate of a cluster operator depends on.
+type gateView struct {
 	Operator string
 	File     string                     // manifest that it belongs to
 	Declared []*updatev1.OperandVersion // versions that its manifest in the release says
@@ -55,10 +55,10 @@ type GateView struct {
 	Since    time.Time // when it was first checked in this application
 }
 
-// OperatorGate says whether a cluster operator is where the release wants it: available, not degraded, and at the
+// operatorGate says whether a cluster operator is where the release wants it: available, not degraded, and at the
 // declared versions. That it is progressing does not matter. While Initializing, degraded ones are let pass and
 // versions are not waited for.
-func OperatorGate(v GateView) Gate {
+func operatorGate(v gateView) Gate {
 	conditions := v.Live.GetStatus().GetConditions()
 	if len(v.Declared) == 0 {
 		return v.owes(Fail, operatorNoVersions,
@@ -88,7 +88,7 @@ func OperatorGate(v GateView) Gate {
 	return Gate{}
 }
 
-func (v GateView) owes(effect Effect, reason, message, fact, observed string) Gate {
+func (v gateView) owes(effect Effect, reason, message, fact, observed string) Gate {
 	g := Gate{Effect: effect, Operator: v.Operator, Reason: reason, Message: message}
 	if g.Blocks() {
 		g.Wait = &updatev1.UpdateWait{
@@ -115,7 +115,7 @@ func seen(kind string, c *metav1.Condition) string {
 	return because(kind+"="+c.GetStatus(), c)
 }
 
-func (v GateView) declared() string {
+func (v gateView) declared() string {
 	var out []string
 	for _, d := range v.Declared {
 		out = append(out, d.GetName()+" "+d.GetVersion())
@@ -124,7 +124,7 @@ func (v GateView) declared() string {
 }
 
 // behind returns the declared versions that are not reached, as they are.
-func (v GateView) behind() []string {
+func (v gateView) behind() []string {
 	var out []string
 	for _, d := range v.Declared {
 		versions := v.Live.GetStatus().GetVersions()

@@ -95,7 +95,7 @@ func TestOperatorGate(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			g := OperatorGate(GateView{
+			g := operatorGate(gateView{
 				Operator: "dns", File: "0000_70_dns_co.yaml", Declared: tt.declared, Live: tt.live,
 				Mode: tt.mode, Since: noon(),
 			})
@@ -110,7 +110,7 @@ func TestOperatorGate(t *testing.T) {
 }
 
 func gate(operator, says string) Gate {
-	return OperatorGate(GateView{Operator: operator, Declared: []*updatev1.OperandVersion{
+	return operatorGate(gateView{Operator: operator, Declared: []*updatev1.OperandVersion{
 		{Name: "operator", Version: "1.1.0"},
 	}, Live: live(says), Mode: Updating, Since: noon()})
 }

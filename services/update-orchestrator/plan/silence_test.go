@@ -95,7 +95,7 @@ func TestSilence(t *testing.T) {
 			}); again != nil {
 				t.Errorf("said again: %v", again)
 			}
-			if g := OperatorGate(GateView{
+			if g := operatorGate(gateView{
 				Operator: "scheduler", Declared: []*updatev1.OperandVersion{{Name: "operator", Version: "1"}},
 				Live: &updatev1.ClusterOperator{Status: st},
 			}); g.Effect != Fail || g.Reason != operatorNotAvailable {

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -641,6 +642,65 @@ func TestPlansAreAnsweredWithoutAnUpdate(t *testing.T) {
 	if _, err := releases.PlanRelease(t.Context(), &updatev1.PlanReleaseRequest{Name: "none"}); status.Code(
 		err) != codes.NotFound {
 		t.Errorf("plan of a release that is not there: %v", err)
+	}
+}
+
+// TestAnUpdateIsAppliedAsPlanned compares the order in which the manifests of a release reach their owners with the
+// answer of PlanRelease.
+func TestAnUpdateIsAppliedAsPlanned(t *testing.T) {
+	c, next := installed(t)
+	c.ready(operators...)
+	keys := c.written()
+	c.desire("1.1.0", "")
+	c.version(completed("1.1.0"))
+	image, err := release.Open(t.Context(), next, []string{c.layout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload, err := release.Load(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	planned, err := updatev1.NewReleaseServiceClient(c.admin).PlanRelease(t.Context(), &updatev1.PlanReleaseRequest{
+		Manifests: payload.FileNames(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	step, chain := map[string]int{}, map[string]string{} // by the file of a manifest
+	for i, s := range planned.GetSteps() {
+		for j, c := range s.GetChains() {
+			for _, file := range c.GetManifests() {
+				step[file], chain[file] = i, fmt.Sprint(i, j)
+			}
+		}
+	}
+	files := map[string]string{} // by the key that is written, up to a hash
+	for _, m := range payload.Manifests {
+		files[strings.ToLower(m.Kind)+"s/"+m.Name] = m.File
+		parts := []string{m.Kind, m.Group(), m.Namespace, m.Name}
+		kept := strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "-")
+		files["manifests/"+strings.ToLower(kept)] = m.File
+	}
+	before, levels := "", map[int]bool{}
+	for last := "machineconfigs/50-worker-release"; ; {
+		key := <-keys
+		file, ok := files[key]
+		if i := strings.LastIndex(key, "-"); !ok && i > 0 {
+			file, ok = files[key[:i]]
+		}
+		if ok && !strings.HasPrefix(key, "clusteroperators/") { // their owners write them, too
+			if step[file] < step[before] || chain[file] == chain[before] && file < before {
+				t.Errorf("%s was applied after %s; the plan is %v", file, before, planned)
+			}
+			before, levels[step[file]] = file, true
+		}
+		if key == last {
+			break
+		}
+	}
+	if len(levels) < 2 {
+		t.Errorf("only steps %v of %v were seen", levels, planned)
 	}
 }
 

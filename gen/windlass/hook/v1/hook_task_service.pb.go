@@ -12,12 +12,14 @@ package hookv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	v11 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	v1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -699,6 +701,170 @@ func (x *FailHookTaskRequest) GetReason() string {
 	return ""
 }
 
+// Request of PlanHookTasks: a live machine by name, or a given one.
+type PlanHookTasksRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the live machine; empty means the default namespace of machines.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the live machine; empty if the machine is given.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The machine; absent means the live one.
+	Machine *v11.Machine `protobuf:"bytes,3,opt,name=machine,proto3" json:"machine,omitempty"`
+	// The tasks of the machine; absent means the live ones. A task without a creation time counts as created now.
+	Tasks *HookTaskList `protobuf:"bytes,4,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	// The owners, connected and last seen as their status says; absent means the live ones.
+	Owners *HookOwnerList `protobuf:"bytes,5,opt,name=owners,proto3" json:"owners,omitempty"`
+	// The time to plan for; absent means the current time.
+	Now           *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=now,proto3" json:"now,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanHookTasksRequest) Reset() {
+	*x = PlanHookTasksRequest{}
+	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanHookTasksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanHookTasksRequest) ProtoMessage() {}
+
+func (x *PlanHookTasksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanHookTasksRequest.ProtoReflect.Descriptor instead.
+func (*PlanHookTasksRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_hook_v1_hook_task_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PlanHookTasksRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PlanHookTasksRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlanHookTasksRequest) GetMachine() *v11.Machine {
+	if x != nil {
+		return x.Machine
+	}
+	return nil
+}
+
+func (x *PlanHookTasksRequest) GetTasks() *HookTaskList {
+	if x != nil {
+		return x.Tasks
+	}
+	return nil
+}
+
+func (x *PlanHookTasksRequest) GetOwners() *HookOwnerList {
+	if x != nil {
+		return x.Owners
+	}
+	return nil
+}
+
+func (x *PlanHookTasksRequest) GetNow() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Now
+	}
+	return nil
+}
+
+// The plan for the hooks of a machine.
+type PlanHookTasksResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Actions, in order: CreateTask, StoreTask, RemoveTask and RemoveHook.
+	Actions []*v1.PlannedAction `protobuf:"bytes,1,rep,name=actions,proto3" json:"actions,omitempty"`
+	// Hooks that are not removed yet, and what they wait for.
+	HeldBack []*v1.HeldBack `protobuf:"bytes,2,rep,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
+	// What the machine's hooks wait for, in one line; empty if nothing.
+	WaitsFor string `protobuf:"bytes,3,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
+	// When the tasks are checked again even if nothing changes; absent means never.
+	WakeTime      *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=wake_time,json=wakeTime,proto3" json:"wake_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanHookTasksResponse) Reset() {
+	*x = PlanHookTasksResponse{}
+	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanHookTasksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanHookTasksResponse) ProtoMessage() {}
+
+func (x *PlanHookTasksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanHookTasksResponse.ProtoReflect.Descriptor instead.
+func (*PlanHookTasksResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_hook_v1_hook_task_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PlanHookTasksResponse) GetActions() []*v1.PlannedAction {
+	if x != nil {
+		return x.Actions
+	}
+	return nil
+}
+
+func (x *PlanHookTasksResponse) GetHeldBack() []*v1.HeldBack {
+	if x != nil {
+		return x.HeldBack
+	}
+	return nil
+}
+
+func (x *PlanHookTasksResponse) GetWaitsFor() string {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return ""
+}
+
+func (x *PlanHookTasksResponse) GetWakeTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WakeTime
+	}
+	return nil
+}
+
 // One change.
 type WatchHookTasksResponse_Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -712,7 +878,7 @@ type WatchHookTasksResponse_Event struct {
 
 func (x *WatchHookTasksResponse_Event) Reset() {
 	*x = WatchHookTasksResponse_Event{}
-	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[11]
+	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -724,7 +890,7 @@ func (x *WatchHookTasksResponse_Event) String() string {
 func (*WatchHookTasksResponse_Event) ProtoMessage() {}
 
 func (x *WatchHookTasksResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[11]
+	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -758,7 +924,7 @@ var File_windlass_hook_v1_hook_task_service_proto protoreflect.FileDescriptor
 
 const file_windlass_hook_v1_hook_task_service_proto_rawDesc = "" +
 	"\n" +
-	"(windlass/hook/v1/hook_task_service.proto\x12\x10windlass.hook.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a windlass/hook/v1/hook_task.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"0\n" +
+	"(windlass/hook/v1/hook_task_service.proto\x12\x10windlass.hook.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a)windlass/hook/v1/hook_owner_service.proto\x1a windlass/hook/v1/hook_task.proto\x1a!windlass/machine/v1/machine.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\"0\n" +
 	"\x12GetHookTaskRequest\x12\x1a\n" +
 	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\x83\x02\n" +
 	"\x14ListHookTasksRequest\x12%\n" +
@@ -804,8 +970,19 @@ const file_windlass_hook_v1_hook_task_service_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\"V\n" +
 	"\x13FailHookTaskRequest\x12\x1a\n" +
 	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12#\n" +
-	"\x06reason\x18\x02 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03\x18\x80\bR\x06reason2\x9e\n" +
-	"\n" +
+	"\x06reason\x18\x02 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03\x18\x80\bR\x06reason\"\x9d\x02\n" +
+	"\x14PlanHookTasksRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x126\n" +
+	"\amachine\x18\x03 \x01(\v2\x1c.windlass.machine.v1.MachineR\amachine\x124\n" +
+	"\x05tasks\x18\x04 \x01(\v2\x1e.windlass.hook.v1.HookTaskListR\x05tasks\x127\n" +
+	"\x06owners\x18\x05 \x01(\v2\x1f.windlass.hook.v1.HookOwnerListR\x06owners\x12,\n" +
+	"\x03now\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\"\xe1\x01\n" +
+	"\x15PlanHookTasksResponse\x129\n" +
+	"\aactions\x18\x01 \x03(\v2\x1f.windlass.meta.v1.PlannedActionR\aactions\x127\n" +
+	"\theld_back\x18\x02 \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\x12\x1b\n" +
+	"\twaits_for\x18\x03 \x01(\tR\bwaitsFor\x127\n" +
+	"\twake_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime2\xc3\v\n" +
 	"\x0fHookTaskService\x12\x8f\x01\n" +
 	"\vGetHookTask\x12$.windlass.hook.v1.GetHookTaskRequest\x1a\x1a.windlass.hook.v1.HookTask\">\xaa\xbb\x18\x1e\n" +
 	"\x03get\x12\fwindlass.dev\x1a\thooktasks\x82\xd3\xe4\x93\x02\x16\x12\x14/v1/hooktasks/{name}\x12\x91\x01\n" +
@@ -822,7 +999,9 @@ const file_windlass_hook_v1_hook_task_service_proto_rawDesc = "" +
 	"\x10CompleteHookTask\x12).windlass.hook.v1.CompleteHookTaskRequest\x1a\x1a.windlass.hook.v1.HookTask\"O\xaa\xbb\x18#\n" +
 	"\bcomplete\x12\fwindlass.dev\x1a\x05hooks \x010\x01\x82\xd3\xe4\x93\x02\":\x01*\"\x1d/v1/hooktasks/{name}:complete\x12\x9e\x01\n" +
 	"\fFailHookTask\x12%.windlass.hook.v1.FailHookTaskRequest\x1a\x1a.windlass.hook.v1.HookTask\"K\xaa\xbb\x18#\n" +
-	"\bcomplete\x12\fwindlass.dev\x1a\x05hooks \x010\x01\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/hooktasks/{name}:failB\xcc\x01\n" +
+	"\bcomplete\x12\fwindlass.dev\x1a\x05hooks \x010\x01\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/hooktasks/{name}:fail\x12\xa2\x01\n" +
+	"\rPlanHookTasks\x12&.windlass.hook.v1.PlanHookTasksRequest\x1a'.windlass.hook.v1.PlanHookTasksResponse\"@\xaa\xbb\x18\x1f\n" +
+	"\x04plan\x12\fwindlass.dev\x1a\thooktasks\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/hooktasks:planB\xcc\x01\n" +
 	"\x14com.windlass.hook.v1B\x14HookTaskServiceProtoP\x01Z<github.com/windlass-dev/windlass/gen/windlass/hook/v1;hookv1\xa2\x02\x03WHX\xaa\x02\x10Windlass.Hook.V1\xca\x02\x10Windlass\\Hook\\V1\xe2\x02\x1cWindlass\\Hook\\V1\\GPBMetadata\xea\x02\x12Windlass::Hook::V1b\x06proto3"
 
 var (
@@ -837,7 +1016,7 @@ func file_windlass_hook_v1_hook_task_service_proto_rawDescGZIP() []byte {
 	return file_windlass_hook_v1_hook_task_service_proto_rawDescData
 }
 
-var file_windlass_hook_v1_hook_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_windlass_hook_v1_hook_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_windlass_hook_v1_hook_task_service_proto_goTypes = []any{
 	(*GetHookTaskRequest)(nil),           // 0: windlass.hook.v1.GetHookTaskRequest
 	(*ListHookTasksRequest)(nil),         // 1: windlass.hook.v1.ListHookTasksRequest
@@ -850,41 +1029,57 @@ var file_windlass_hook_v1_hook_task_service_proto_goTypes = []any{
 	(*RenewHookTaskRequest)(nil),         // 8: windlass.hook.v1.RenewHookTaskRequest
 	(*CompleteHookTaskRequest)(nil),      // 9: windlass.hook.v1.CompleteHookTaskRequest
 	(*FailHookTaskRequest)(nil),          // 10: windlass.hook.v1.FailHookTaskRequest
-	(*WatchHookTasksResponse_Event)(nil), // 11: windlass.hook.v1.WatchHookTasksResponse.Event
-	(*fieldmaskpb.FieldMask)(nil),        // 12: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                  // 13: windlass.meta.v1.ListMeta
-	(*HookTask)(nil),                     // 14: windlass.hook.v1.HookTask
-	(*durationpb.Duration)(nil),          // 15: google.protobuf.Duration
+	(*PlanHookTasksRequest)(nil),         // 11: windlass.hook.v1.PlanHookTasksRequest
+	(*PlanHookTasksResponse)(nil),        // 12: windlass.hook.v1.PlanHookTasksResponse
+	(*WatchHookTasksResponse_Event)(nil), // 13: windlass.hook.v1.WatchHookTasksResponse.Event
+	(*fieldmaskpb.FieldMask)(nil),        // 14: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                  // 15: windlass.meta.v1.ListMeta
+	(*HookTask)(nil),                     // 16: windlass.hook.v1.HookTask
+	(*durationpb.Duration)(nil),          // 17: google.protobuf.Duration
+	(*v11.Machine)(nil),                  // 18: windlass.machine.v1.Machine
+	(*HookOwnerList)(nil),                // 19: windlass.hook.v1.HookOwnerList
+	(*timestamppb.Timestamp)(nil),        // 20: google.protobuf.Timestamp
+	(*v1.PlannedAction)(nil),             // 21: windlass.meta.v1.PlannedAction
+	(*v1.HeldBack)(nil),                  // 22: windlass.meta.v1.HeldBack
 }
 var file_windlass_hook_v1_hook_task_service_proto_depIdxs = []int32{
-	12, // 0: windlass.hook.v1.ListHookTasksRequest.read_mask:type_name -> google.protobuf.FieldMask
-	13, // 1: windlass.hook.v1.HookTaskList.metadata:type_name -> windlass.meta.v1.ListMeta
-	14, // 2: windlass.hook.v1.HookTaskList.items:type_name -> windlass.hook.v1.HookTask
-	11, // 3: windlass.hook.v1.WatchHookTasksResponse.events:type_name -> windlass.hook.v1.WatchHookTasksResponse.Event
-	14, // 4: windlass.hook.v1.StreamHookTasksResponse.task:type_name -> windlass.hook.v1.HookTask
-	15, // 5: windlass.hook.v1.ClaimHookTaskRequest.duration:type_name -> google.protobuf.Duration
-	14, // 6: windlass.hook.v1.WatchHookTasksResponse.Event.object:type_name -> windlass.hook.v1.HookTask
-	0,  // 7: windlass.hook.v1.HookTaskService.GetHookTask:input_type -> windlass.hook.v1.GetHookTaskRequest
-	1,  // 8: windlass.hook.v1.HookTaskService.ListHookTasks:input_type -> windlass.hook.v1.ListHookTasksRequest
-	3,  // 9: windlass.hook.v1.HookTaskService.WatchHookTasks:input_type -> windlass.hook.v1.WatchHookTasksRequest
-	5,  // 10: windlass.hook.v1.HookTaskService.StreamHookTasks:input_type -> windlass.hook.v1.StreamHookTasksRequest
-	7,  // 11: windlass.hook.v1.HookTaskService.ClaimHookTask:input_type -> windlass.hook.v1.ClaimHookTaskRequest
-	8,  // 12: windlass.hook.v1.HookTaskService.RenewHookTask:input_type -> windlass.hook.v1.RenewHookTaskRequest
-	9,  // 13: windlass.hook.v1.HookTaskService.CompleteHookTask:input_type -> windlass.hook.v1.CompleteHookTaskRequest
-	10, // 14: windlass.hook.v1.HookTaskService.FailHookTask:input_type -> windlass.hook.v1.FailHookTaskRequest
-	14, // 15: windlass.hook.v1.HookTaskService.GetHookTask:output_type -> windlass.hook.v1.HookTask
-	2,  // 16: windlass.hook.v1.HookTaskService.ListHookTasks:output_type -> windlass.hook.v1.HookTaskList
-	4,  // 17: windlass.hook.v1.HookTaskService.WatchHookTasks:output_type -> windlass.hook.v1.WatchHookTasksResponse
-	6,  // 18: windlass.hook.v1.HookTaskService.StreamHookTasks:output_type -> windlass.hook.v1.StreamHookTasksResponse
-	14, // 19: windlass.hook.v1.HookTaskService.ClaimHookTask:output_type -> windlass.hook.v1.HookTask
-	14, // 20: windlass.hook.v1.HookTaskService.RenewHookTask:output_type -> windlass.hook.v1.HookTask
-	14, // 21: windlass.hook.v1.HookTaskService.CompleteHookTask:output_type -> windlass.hook.v1.HookTask
-	14, // 22: windlass.hook.v1.HookTaskService.FailHookTask:output_type -> windlass.hook.v1.HookTask
-	15, // [15:23] is the sub-list for method output_type
-	7,  // [7:15] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	14, // 0: windlass.hook.v1.ListHookTasksRequest.read_mask:type_name -> google.protobuf.FieldMask
+	15, // 1: windlass.hook.v1.HookTaskList.metadata:type_name -> windlass.meta.v1.ListMeta
+	16, // 2: windlass.hook.v1.HookTaskList.items:type_name -> windlass.hook.v1.HookTask
+	13, // 3: windlass.hook.v1.WatchHookTasksResponse.events:type_name -> windlass.hook.v1.WatchHookTasksResponse.Event
+	16, // 4: windlass.hook.v1.StreamHookTasksResponse.task:type_name -> windlass.hook.v1.HookTask
+	17, // 5: windlass.hook.v1.ClaimHookTaskRequest.duration:type_name -> google.protobuf.Duration
+	18, // 6: windlass.hook.v1.PlanHookTasksRequest.machine:type_name -> windlass.machine.v1.Machine
+	2,  // 7: windlass.hook.v1.PlanHookTasksRequest.tasks:type_name -> windlass.hook.v1.HookTaskList
+	19, // 8: windlass.hook.v1.PlanHookTasksRequest.owners:type_name -> windlass.hook.v1.HookOwnerList
+	20, // 9: windlass.hook.v1.PlanHookTasksRequest.now:type_name -> google.protobuf.Timestamp
+	21, // 10: windlass.hook.v1.PlanHookTasksResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	22, // 11: windlass.hook.v1.PlanHookTasksResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	20, // 12: windlass.hook.v1.PlanHookTasksResponse.wake_time:type_name -> google.protobuf.Timestamp
+	16, // 13: windlass.hook.v1.WatchHookTasksResponse.Event.object:type_name -> windlass.hook.v1.HookTask
+	0,  // 14: windlass.hook.v1.HookTaskService.GetHookTask:input_type -> windlass.hook.v1.GetHookTaskRequest
+	1,  // 15: windlass.hook.v1.HookTaskService.ListHookTasks:input_type -> windlass.hook.v1.ListHookTasksRequest
+	3,  // 16: windlass.hook.v1.HookTaskService.WatchHookTasks:input_type -> windlass.hook.v1.WatchHookTasksRequest
+	5,  // 17: windlass.hook.v1.HookTaskService.StreamHookTasks:input_type -> windlass.hook.v1.StreamHookTasksRequest
+	7,  // 18: windlass.hook.v1.HookTaskService.ClaimHookTask:input_type -> windlass.hook.v1.ClaimHookTaskRequest
+	8,  // 19: windlass.hook.v1.HookTaskService.RenewHookTask:input_type -> windlass.hook.v1.RenewHookTaskRequest
+	9,  // 20: windlass.hook.v1.HookTaskService.CompleteHookTask:input_type -> windlass.hook.v1.CompleteHookTaskRequest
+	10, // 21: windlass.hook.v1.HookTaskService.FailHookTask:input_type -> windlass.hook.v1.FailHookTaskRequest
+	11, // 22: windlass.hook.v1.HookTaskService.PlanHookTasks:input_type -> windlass.hook.v1.PlanHookTasksRequest
+	16, // 23: windlass.hook.v1.HookTaskService.GetHookTask:output_type -> windlass.hook.v1.HookTask
+	2,  // 24: windlass.hook.v1.HookTaskService.ListHookTasks:output_type -> windlass.hook.v1.HookTaskList
+	4,  // 25: windlass.hook.v1.HookTaskService.WatchHookTasks:output_type -> windlass.hook.v1.WatchHookTasksResponse
+	6,  // 26: windlass.hook.v1.HookTaskService.StreamHookTasks:output_type -> windlass.hook.v1.StreamHookTasksResponse
+	16, // 27: windlass.hook.v1.HookTaskService.ClaimHookTask:output_type -> windlass.hook.v1.HookTask
+	16, // 28: windlass.hook.v1.HookTaskService.RenewHookTask:output_type -> windlass.hook.v1.HookTask
+	16, // 29: windlass.hook.v1.HookTaskService.CompleteHookTask:output_type -> windlass.hook.v1.HookTask
+	16, // 30: windlass.hook.v1.HookTaskService.FailHookTask:output_type -> windlass.hook.v1.HookTask
+	12, // 31: windlass.hook.v1.HookTaskService.PlanHookTasks:output_type -> windlass.hook.v1.PlanHookTasksResponse
+	23, // [23:32] is the sub-list for method output_type
+	14, // [14:23] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_windlass_hook_v1_hook_task_service_proto_init() }
@@ -892,6 +1087,7 @@ func file_windlass_hook_v1_hook_task_service_proto_init() {
 	if File_windlass_hook_v1_hook_task_service_proto != nil {
 		return
 	}
+	file_windlass_hook_v1_hook_owner_service_proto_init()
 	file_windlass_hook_v1_hook_task_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -899,7 +1095,7 @@ func file_windlass_hook_v1_hook_task_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_hook_v1_hook_task_service_proto_rawDesc), len(file_windlass_hook_v1_hook_task_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -345,6 +345,33 @@ func local_request_HookTaskService_FailHookTask_0(ctx context.Context, marshaler
 	return msg, metadata, err
 }
 
+func request_HookTaskService_PlanHookTasks_0(ctx context.Context, marshaler runtime.Marshaler, client HookTaskServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq PlanHookTasksRequest
+		metadata runtime.ServerMetadata
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	if req.Body != nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+	}
+	msg, err := client.PlanHookTasks(ctx, &protoReq, grpc.Header(&metadata.HeaderMD), grpc.Trailer(&metadata.TrailerMD))
+	return msg, metadata, err
+}
+
+func local_request_HookTaskService_PlanHookTasks_0(ctx context.Context, marshaler runtime.Marshaler, server HookTaskServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq PlanHookTasksRequest
+		metadata runtime.ServerMetadata
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	msg, err := server.PlanHookTasks(ctx, &protoReq)
+	return msg, metadata, err
+}
+
 // RegisterHookTaskServiceHandlerServer registers the http handlers for service HookTaskService to "mux".
 // UnaryRPC     :call HookTaskServiceServer directly.
 // StreamingRPC :currently unsupported pending https://github.com/grpc/grpc-go/issues/906.
@@ -484,6 +511,26 @@ func RegisterHookTaskServiceHandlerServer(ctx context.Context, mux *runtime.Serv
 			return
 		}
 		forward_HookTaskService_FailHookTask_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
+	mux.Handle(http.MethodPost, pattern_HookTaskService_PlanHookTasks_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		var stream runtime.ServerTransportStream
+		ctx = grpc.NewContextWithServerTransportStream(ctx, &stream)
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateIncomingContext(ctx, mux, req, "/windlass.hook.v1.HookTaskService/PlanHookTasks", runtime.WithHTTPPathPattern("/v1/hooktasks:plan"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := local_request_HookTaskService_PlanHookTasks_0(annotatedContext, inboundMarshaler, server, req, pathParams)
+		md.HeaderMD, md.TrailerMD = metadata.Join(md.HeaderMD, stream.Header()), metadata.Join(md.TrailerMD, stream.Trailer())
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_HookTaskService_PlanHookTasks_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
 
 	return nil
@@ -661,6 +708,23 @@ func RegisterHookTaskServiceHandlerClient(ctx context.Context, mux *runtime.Serv
 		}
 		forward_HookTaskService_FailHookTask_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodPost, pattern_HookTaskService_PlanHookTasks_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateContext(ctx, mux, req, "/windlass.hook.v1.HookTaskService/PlanHookTasks", runtime.WithHTTPPathPattern("/v1/hooktasks:plan"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := request_HookTaskService_PlanHookTasks_0(annotatedContext, inboundMarshaler, client, req, pathParams)
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_HookTaskService_PlanHookTasks_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 	return nil
 }
 
@@ -673,6 +737,7 @@ var (
 	pattern_HookTaskService_RenewHookTask_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "hooktasks", "name"}, "renew"))
 	pattern_HookTaskService_CompleteHookTask_0 = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "hooktasks", "name"}, "complete"))
 	pattern_HookTaskService_FailHookTask_0     = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 1, 0, 4, 1, 5, 2}, []string{"v1", "hooktasks", "name"}, "fail"))
+	pattern_HookTaskService_PlanHookTasks_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "hooktasks"}, "plan"))
 )
 
 var (
@@ -684,4 +749,5 @@ var (
 	forward_HookTaskService_RenewHookTask_0    = runtime.ForwardResponseMessage
 	forward_HookTaskService_CompleteHookTask_0 = runtime.ForwardResponseMessage
 	forward_HookTaskService_FailHookTask_0     = runtime.ForwardResponseMessage
+	forward_HookTaskService_PlanHookTasks_0    = runtime.ForwardResponseMessage
 )

@@ -31,6 +31,7 @@ const (
 	HookTaskService_RenewHookTask_FullMethodName    = "/windlass.hook.v1.HookTaskService/RenewHookTask"
 	HookTaskService_CompleteHookTask_FullMethodName = "/windlass.hook.v1.HookTaskService/CompleteHookTask"
 	HookTaskService_FailHookTask_FullMethodName     = "/windlass.hook.v1.HookTaskService/FailHookTask"
+	HookTaskService_PlanHookTasks_FullMethodName    = "/windlass.hook.v1.HookTaskService/PlanHookTasks"
 )
 
 // HookTaskServiceClient is the client API for HookTaskService service.
@@ -57,6 +58,8 @@ type HookTaskServiceClient interface {
 	CompleteHookTask(ctx context.Context, in *CompleteHookTaskRequest, opts ...grpc.CallOption) (*HookTask, error)
 	// FailHookTask reports that the work failed. The hook stays, and the task may be claimed again.
 	FailHookTask(ctx context.Context, in *FailHookTaskRequest, opts ...grpc.CallOption) (*HookTask, error)
+	// PlanHookTasks returns what would be done about the hooks of a machine, and which hooks block its deletion.
+	PlanHookTasks(ctx context.Context, in *PlanHookTasksRequest, opts ...grpc.CallOption) (*PlanHookTasksResponse, error)
 }
 
 type hookTaskServiceClient struct {
@@ -165,6 +168,16 @@ func (c *hookTaskServiceClient) FailHookTask(ctx context.Context, in *FailHookTa
 	return out, nil
 }
 
+func (c *hookTaskServiceClient) PlanHookTasks(ctx context.Context, in *PlanHookTasksRequest, opts ...grpc.CallOption) (*PlanHookTasksResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanHookTasksResponse)
+	err := c.cc.Invoke(ctx, HookTaskService_PlanHookTasks_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // HookTaskServiceServer is the server API for HookTaskService service.
 // All implementations must embed UnimplementedHookTaskServiceServer
 // for forward compatibility.
@@ -189,6 +202,8 @@ type HookTaskServiceServer interface {
 	CompleteHookTask(context.Context, *CompleteHookTaskRequest) (*HookTask, error)
 	// FailHookTask reports that the work failed. The hook stays, and the task may be claimed again.
 	FailHookTask(context.Context, *FailHookTaskRequest) (*HookTask, error)
+	// PlanHookTasks returns what would be done about the hooks of a machine, and which hooks block its deletion.
+	PlanHookTasks(context.Context, *PlanHookTasksRequest) (*PlanHookTasksResponse, error)
 	mustEmbedUnimplementedHookTaskServiceServer()
 }
 
@@ -222,6 +237,9 @@ func (UnimplementedHookTaskServiceServer) CompleteHookTask(context.Context, *Com
 }
 func (UnimplementedHookTaskServiceServer) FailHookTask(context.Context, *FailHookTaskRequest) (*HookTask, error) {
 	return nil, status.Error(codes.Unimplemented, "method FailHookTask not implemented")
+}
+func (UnimplementedHookTaskServiceServer) PlanHookTasks(context.Context, *PlanHookTasksRequest) (*PlanHookTasksResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanHookTasks not implemented")
 }
 func (UnimplementedHookTaskServiceServer) mustEmbedUnimplementedHookTaskServiceServer() {}
 func (UnimplementedHookTaskServiceServer) testEmbeddedByValue()                         {}
@@ -374,6 +392,24 @@ func _HookTaskService_FailHookTask_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _HookTaskService_PlanHookTasks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanHookTasksRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(HookTaskServiceServer).PlanHookTasks(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: HookTaskService_PlanHookTasks_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(HookTaskServiceServer).PlanHookTasks(ctx, req.(*PlanHookTasksRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // HookTaskService_ServiceDesc is the grpc.ServiceDesc for HookTaskService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -404,6 +440,10 @@ var HookTaskService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "FailHookTask",
 			Handler:    _HookTaskService_FailHookTask_Handler,
+		},
+		{
+			MethodName: "PlanHookTasks",
+			Handler:    _HookTaskService_PlanHookTasks_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -1,7 +1,8 @@
 // Package plan decides which pods must exist: for replica sets, replication controllers, deployments, daemon sets and
-// jobs, and how many pods a disruption budget lets go. It does no I/O and reads no clock: the same view always gives
-// the same plan, and no view is modified. Where pods go is decided by others, and so is what happens to pods whose
-// owner is gone.
+// jobs; how many pods a disruption budget lets go; which pods of nodes that are not ready count as not ready; and what
+// is deleted without a user's request, except the dependents of deleted owners, which are left to kit/ownership. It
+// does no I/O and reads no clock: the same view always gives the same plan, and no view is modified. The package plan
+// of placement decides where pods go.
 package plan
 
 import (

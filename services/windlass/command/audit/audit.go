@@ -20,11 +20,11 @@ const (
 // New returns the command audit.
 func New(e *session.Env) *cobra.Command {
 	cmd := &cobra.Command{Use: "audit", Short: "Verify the audit logs"}
-	cmd.AddCommand(newAuditVerify(e))
+	cmd.AddCommand(newVerify(e))
 	return cmd
 }
 
-func newAuditVerify(e *session.Env) *cobra.Command {
+func newVerify(e *session.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "verify [DIR | FILE]...",
 		Short: "Verify that no record of the audit logs was changed, removed or inserted",
@@ -45,12 +45,12 @@ and 2 if a log cannot be read or none is found. All logs are verified in each ca
 				}
 				args = c.AuditDirs()
 			}
-			return verifyAudit(e, args)
+			return verify(e, args)
 		},
 	}
 }
 
-func verifyAudit(e *session.Env, paths []string) error {
+func verify(e *session.Env, paths []string) error {
 	reports, err := audit.Verify(paths...)
 	broken := false
 	for _, r := range reports {

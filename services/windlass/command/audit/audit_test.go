@@ -25,7 +25,7 @@ func TestAuditVerifyChecksEveryPath(t *testing.T) {
 	missing := filepath.Join(dir, "missing")
 	var out, stderr bytes.Buffer
 	e := &session.Env{Out: &out, Err: &stderr}
-	err = verifyAudit(e, []string{missing, dir})
+	err = verify(e, []string{missing, dir})
 	var code failure.Exit
 	if !errors.As(err, &code) || code.Code != exitUnread || !strings.Contains(stderr.String(), missing) {
 		t.Errorf("exit %v with %q, want %d with the path named", err, stderr.String(), exitUnread)

@@ -46,7 +46,7 @@ func describe(ctx context.Context, e *session.Env, args []string, s target.Selec
 		var failed failure.List
 		count := 0
 		for _, g := range groups {
-			list, err := findForDescribe(ctx, e, c, g, s)
+			list, err := find(ctx, e, c, g, s)
 			failed.Add(err)
 			for _, t := range list {
 				if count++; count > 1 {
@@ -63,8 +63,8 @@ func describe(ctx context.Context, e *session.Env, args []string, s target.Selec
 	})
 }
 
-// findForDescribe reads the objects of a group. A name without an object is used as a prefix.
-func findForDescribe(ctx context.Context, e *session.Env, c *client.Client, g target.Group, s target.Selection) (
+// find reads the objects of a group. A name without an object is used as a prefix.
+func find(ctx context.Context, e *session.Env, c *client.Client, g target.Group, s target.Selection) (
 	[]target.Item, error,
 ) {
 	if len(g.Names) > 0 && s.Selects() {

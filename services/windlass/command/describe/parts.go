@@ -209,9 +209,12 @@ func (d *describer) heldBack(list []*metav1.HeldBack) {
 	if len(list) == 0 {
 		return
 	}
-	rows := [][]string{{"ACTION", "OBJECT", "REASON", "UNBLOCKED BY"}}
+	rows := [][]string{{"ACTION", "OBJECT", "SINCE", "REASON", "UNBLOCKED BY"}}
 	for _, h := range list {
-		rows = append(rows, []string{h.GetAction(), printer.Reference(h.GetObject()), h.GetReason(), h.GetUnblock()})
+		rows = append(rows, []string{
+			h.GetAction(), printer.Reference(h.GetObject()), table.Age(h.GetSinceTime(), time.Now()), h.GetReason(),
+			h.GetUnblock(),
+		})
 	}
 	d.rows("Held back", rows)
 }

@@ -41,7 +41,7 @@ the hook's task: Pending (not claimed yet), Claimed, Completed or Failed.`,
 	cmd.Flags().StringVarP(&s.Labels, "selector", "l", "", "label selector for machines")
 	cmd.Flags().BoolVarP(&s.Everywhere, "all-namespaces", "A", false, "show objects of all namespaces")
 	cmd.Flags().BoolVar(&noHeaders, "no-headers", false, "do not print headers")
-	cmd.AddCommand(newHookClaim(e), newHookComplete(e), newHookFail(e))
+	cmd.AddCommand(newClaim(e), newComplete(e), newFail(e))
 	return cmd
 }
 
@@ -59,7 +59,7 @@ func hooks(ctx context.Context, e *session.Env, c *client.Client, names []string
 	failed.Add(err)
 	var rows [][]string
 	for _, t := range machines {
-		rows = append(rows, hookRows(t.Object.(*machinev1.Machine), tasks, time.Now())...)
+		rows = append(rows, rowsOf(t.Object.(*machinev1.Machine), tasks, time.Now())...)
 	}
 	if len(rows) == 0 {
 		if len(failed) == 0 {
@@ -74,8 +74,8 @@ func hooks(ctx context.Context, e *session.Env, c *client.Client, names []string
 	return failed.Err()
 }
 
-// hookRows returns a row for each hook of a machine.
-func hookRows(m *machinev1.Machine, tasks []*hookv1.HookTask, now time.Time) [][]string {
+// rowsOf returns a row for each hook of a machine.
+func rowsOf(m *machinev1.Machine, tasks []*hookv1.HookTask, now time.Time) [][]string {
 	var rows [][]string
 	for _, p := range hooktask.Points(m.GetSpec().GetLifecycleHooks()) {
 		for _, h := range p.Hooks {
@@ -109,7 +109,7 @@ func taskSince(t *hookv1.HookTask) *timestamppb.Timestamp {
 
 const taskUse = " (TASK | MACHINE HOOK)"
 
-func newHookClaim(e *session.Env) *cobra.Command {
+func newClaim(e *session.Env) *cobra.Command {
 	var lasts time.Duration
 	cmd := &cobra.Command{
 		Use:   "claim" + taskUse,
@@ -131,7 +131,7 @@ func newHookClaim(e *session.Env) *cobra.Command {
 	return cmd
 }
 
-func newHookComplete(e *session.Env) *cobra.Command {
+func newComplete(e *session.Env) *cobra.Command {
 	var message string
 	cmd := &cobra.Command{
 		Use:   "complete" + taskUse,
@@ -149,7 +149,7 @@ func newHookComplete(e *session.Env) *cobra.Command {
 	return cmd
 }
 
-func newHookFail(e *session.Env) *cobra.Command {
+func newFail(e *session.Env) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "fail" + taskUse + " --reason REASON",

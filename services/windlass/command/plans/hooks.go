@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
 
+	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/command/failure"
@@ -17,11 +18,11 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/command/target"
 )
 
-func newPlanHooks(e *session.Env) *cobra.Command {
-	f := &planFlags{}
+func newHooks(e *session.Env) *cobra.Command {
+	f := &flags{}
 	var add, remove []string
 	var user string
-	cmd := planCommand(e, "hooks MACHINE (-f FILE | --add POINT:NAME=OWNER... | --remove POINT:NAME...)",
+	cmd := command(e, "hooks MACHINE (-f FILE | --add POINT:NAME=OWNER... | --remove POINT:NAME...)",
 		"Show whether a change of a machine's lifecycle hooks is allowed", f, 1,
 		func(ctx context.Context, c *client.Client, args []string) error {
 			after, err := changedHooks(ctx, e, c, f, args, add, remove)
@@ -53,7 +54,7 @@ func newPlanHooks(e *session.Env) *cobra.Command {
 }
 
 // changedHooks returns the machine with the change applied.
-func changedHooks(ctx context.Context, e *session.Env, c *client.Client, f *planFlags, args, add,
+func changedHooks(ctx context.Context, e *session.Env, c *client.Client, f *flags, args, add,
 	remove []string,
 ) (*machinev1.Machine, error) {
 	if len(f.Names) > 0 {
@@ -134,4 +135,40 @@ func removeHook(h *machinev1.LifecycleHooks, s string) error {
 		return fmt.Errorf("hook %q: the machine has no such hook", s)
 	}
 	return nil
+}
+
+func newHookTasks(e *session.Env) *cobra.Command {
+	f := &flags{}
+	cmd := command(e, "hooktasks (MACHINE | -f FILE)",
+		"Show which hook tasks of a machine would be created and removed, and which hooks block its deletion", f, 1,
+		func(ctx context.Context, c *client.Client, args []string) error {
+			name, err := f.name(args, "")
+			if err != nil {
+				return err
+			}
+			req := &hookv1.PlanHookTasksRequest{Namespace: machineNamespace(e), Name: name}
+			if len(f.Names) > 0 {
+				g, err := readGiven(e, f, "Machine", "HookTask", "HookOwner")
+				if err != nil {
+					return err
+				}
+				if req.Machine, err = one[*machinev1.Machine](g); err != nil {
+					return err
+				}
+				if tasks := all[*hookv1.HookTask](g); len(tasks) > 0 {
+					req.Tasks = &hookv1.HookTaskList{Items: tasks}
+				}
+				if owners := all[*hookv1.HookOwner](g); len(owners) > 0 {
+					req.Owners = &hookv1.HookOwnerList{Items: owners}
+				}
+			}
+			resp, err := hookv1.NewHookTaskServiceClient(c.Conn()).PlanHookTasks(ctx, req)
+			if err != nil {
+				return err
+			}
+			return answer(e, f, resp, func(p *planText) { p.hookTasks(resp) })
+		})
+	cmd.ValidArgsFunction = target.CompleteNames(e, "machine")
+	cmd.Aliases = []string{"hooktask"}
+	return cmd
 }

@@ -36,25 +36,27 @@ a file, which do not have to exist.`,
   windlass plan controlplanemachineset
   windlass plan machine a
   windlass plan hooks a --add preTerminate:BackupFileSystem=my-backup-controller
+  windlass plan hooktasks a
   windlass plan deployment hello --replicas=5
   windlass plan quorum`,
 	}
-	cmd.AddCommand(newPlanMachineSet(e), newPlanControlPlane(e), newPlanMachine(e), newPlanHooks(e), newPlanQuorum(e),
-		newPlanDrain(e), newPlanNode(e),
-		newPlanEvictions(e), newPlanPool(e), newPlanClusterVersion(e), newPlanRelease(e))
-	cmd.AddCommand(newPlanWorkloads(e)...)
+	cmd.AddCommand(newMachineSet(e), newControlPlane(e), newMachine(e), newHooks(e), newHookTasks(e),
+		newQuorum(e),
+		newDrain(e), newNode(e),
+		newEvictions(e), newPool(e), newClusterVersion(e), newRelease(e))
+	cmd.AddCommand(newWorkloads(e)...)
 	return cmd
 }
 
-// planFlags are the flags of all plans.
-type planFlags struct {
+// flags are the flags of all plans.
+type flags struct {
 	input.Files
 	output string
 	form   printer.Format
 }
 
-// planCommand makes the command of one plan. names is the maximum number of names.
-func planCommand(e *session.Env, use, short string, f *planFlags, names int, run func(context.Context, *client.Client,
+// command makes the command of one plan. names is the maximum number of names.
+func command(e *session.Env, use, short string, f *flags, names int, run func(context.Context, *client.Client,
 	[]string) error,
 ) *cobra.Command {
 	cmd := &cobra.Command{
@@ -76,7 +78,7 @@ func planCommand(e *session.Env, use, short string, f *planFlags, names int, run
 type given []object.Object
 
 // readGiven reads the files of a plan. It rejects objects of other kinds, since the plan would ignore them.
-func readGiven(e *session.Env, f *planFlags, kinds ...string) (given, error) {
+func readGiven(e *session.Env, f *flags, kinds ...string) (given, error) {
 	documents, err := f.Read(e.In)
 	if err != nil {
 		return nil, err
@@ -145,7 +147,7 @@ func (g given) readyNodes() []string {
 var errNameOrFile = errors.New("specify the name of an object, or a file with -f")
 
 // name returns the name in the arguments; empty with -f.
-func (f *planFlags) name(args []string, otherwise string) (string, error) {
+func (f *flags) name(args []string, otherwise string) (string, error) {
 	switch {
 	case len(f.Names) > 0 && len(args) > 0:
 		return "", errNameOrFile
@@ -160,7 +162,7 @@ func (f *planFlags) name(args []string, otherwise string) (string, error) {
 }
 
 // answer prints a plan as JSON or YAML, or by calling text.
-func answer(e *session.Env, f *planFlags, m proto.Message, text func(*planText)) error {
+func answer(e *session.Env, f *flags, m proto.Message, text func(*planText)) error {
 	if f.form.Word != printer.Table {
 		return printer.Message(e.Out, f.form, m)
 	}
@@ -177,10 +179,10 @@ func machineNamespace(e *session.Env) string {
 	return e.NamespaceOf(k)
 }
 
-func newPlanMachineSet(e *session.Env) *cobra.Command {
-	f := &planFlags{}
+func newMachineSet(e *session.Env) *cobra.Command {
+	f := &flags{}
 	replicas := int32(-1)
-	cmd := planCommand(e, "machineset (NAME | -f FILE)",
+	cmd := command(e, "machineset (NAME | -f FILE)",
 		"Show which machines a machine set would create, adopt and delete", f, 1,
 		func(ctx context.Context, c *client.Client, args []string) error {
 			name, err := f.name(args, "")
@@ -213,9 +215,9 @@ func newPlanMachineSet(e *session.Env) *cobra.Command {
 	return cmd
 }
 
-func newPlanControlPlane(e *session.Env) *cobra.Command {
-	f := &planFlags{}
-	cmd := planCommand(e, "controlplanemachineset [NAME | -f FILE]",
+func newControlPlane(e *session.Env) *cobra.Command {
+	f := &flags{}
+	cmd := command(e, "controlplanemachineset [NAME | -f FILE]",
 		"Show the indexes and failure domains of the control plane and the planned actions", f, 1,
 		func(ctx context.Context, c *client.Client, args []string) error {
 			name, err := f.name(args, "cluster")
@@ -244,9 +246,9 @@ func newPlanControlPlane(e *session.Env) *cobra.Command {
 	return cmd
 }
 
-func newPlanMachine(e *session.Env) *cobra.Command {
-	f := &planFlags{}
-	cmd := planCommand(e, "machine (NAME | -f FILE)", "Show the next step of a machine and what it waits for", f, 1,
+func newMachine(e *session.Env) *cobra.Command {
+	f := &flags{}
+	cmd := command(e, "machine (NAME | -f FILE)", "Show the next step of a machine and what it waits for", f, 1,
 		func(ctx context.Context, c *client.Client, args []string) error {
 			name, err := f.name(args, "")
 			if err != nil {
@@ -274,10 +276,10 @@ func newPlanMachine(e *session.Env) *cobra.Command {
 	return cmd
 }
 
-func newPlanDrain(e *session.Env) *cobra.Command {
-	f := &planFlags{}
+func newDrain(e *session.Env) *cobra.Command {
+	f := &flags{}
 	var nodeName string
-	cmd := planCommand(e, "drain (NAME | --node NODE | -f FILE)", "Show what a drain would do", f, 1,
+	cmd := command(e, "drain (NAME | --node NODE | -f FILE)", "Show what a drain would do", f, 1,
 		func(ctx context.Context, c *client.Client, args []string) error {
 			req := &schedulingv1.PlanDrainRequest{}
 			switch {
@@ -313,9 +315,9 @@ func newPlanDrain(e *session.Env) *cobra.Command {
 	return cmd
 }
 
-func newPlanNode(e *session.Env) *cobra.Command {
-	f := &planFlags{}
-	cmd := planCommand(e, "node (NAME | -f FILE)",
+func newNode(e *session.Env) *cobra.Command {
+	f := &flags{}
+	cmd := command(e, "node (NAME | -f FILE)",
 		"Show the conditions and taints of a node and what makes it unschedulable", f, 1,
 		func(ctx context.Context, c *client.Client, args []string) error {
 			name, err := f.name(args, "")
@@ -343,9 +345,9 @@ func newPlanNode(e *session.Env) *cobra.Command {
 	return cmd
 }
 
-func newPlanQuorum(e *session.Env) *cobra.Command {
-	f := &planFlags{}
-	cmd := planCommand(e, "quorum [-f FILE]", "Show the next change of the etcd members, or what it waits for", f,
+func newQuorum(e *session.Env) *cobra.Command {
+	f := &flags{}
+	cmd := command(e, "quorum [-f FILE]", "Show the next change of the etcd members, or what it waits for", f,
 		0, func(ctx context.Context, c *client.Client, _ []string) error {
 			req := &etcdv1.PlanQuorumRequest{}
 			if len(f.Names) > 0 {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
@@ -136,6 +137,11 @@ func (p *planText) hooks(r *machinev1.ValidateHooksResponse) {
 	for _, v := range r.GetViolations() {
 		p.printf("* %s: %s\n", v.GetField(), v.GetDescription())
 	}
+}
+
+func (p *planText) hookTasks(r *hookv1.PlanHookTasksResponse) {
+	p.actions(r.GetActions())
+	p.end(r.GetHeldBack(), "", r.GetWakeTime())
 }
 
 func (p *planText) quorum(r *etcdv1.PlanQuorumResponse) {

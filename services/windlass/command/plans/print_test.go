@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -58,6 +59,19 @@ func TestPlansAreNumberedStepsAndWhatIsHeldBack(t *testing.T) {
 		{"a quorum with nothing to do", func(p *planText) {
 			p.quorum(&etcdv1.PlanQuorumResponse{Phase: "Stable", WaitsFor: "member b to answer"})
 		}, "Phase: Stable\n\nNothing to do.\n\nWaits for: member b to answer\n"},
+		{
+			"hooks that wait for an owner", func(p *planText) {
+				p.hookTasks(&hookv1.PlanHookTasksResponse{
+					HeldBack: []*metav1.HeldBack{{
+						Action: "RemoveHook", Object: machine("a"), Reason: "PreDrain hook Backup: waiting for b",
+						Unblock: "b completes task t", SinceTime: timestamppb.New(time.Date(1999, 12, 31, 23, 59, 0, 0, time.UTC)),
+					}},
+					WakeTime: timestamppb.New(time.Date(2000, 1, 1, 0, 9, 0, 0, time.UTC)),
+				})
+			},
+			"Nothing to do.\n\nHeld back:\n  - RemoveHook machine/a\n     because PreDrain hook Backup: waiting for b\n" +
+				"     for 1m0s so far\n     unblocked by: b completes task t\n\nEvaluated again in 9m0s.\n",
+		},
 		{"hooks that are refused", func(p *planText) {
 			p.hooks(&machinev1.ValidateHooksResponse{Violations: []*machinev1.ValidateHooksResponse_Violation{
 				{Field: "spec.x", Description: "not now"},

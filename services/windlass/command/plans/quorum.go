@@ -12,7 +12,7 @@ import (
 )
 
 // quorumRequest reads the file of a quorum plan, which is not an object of a kind.
-func quorumRequest(e *session.Env, f *planFlags) (*etcdv1.PlanQuorumRequest, error) {
+func quorumRequest(e *session.Env, f *flags) (*etcdv1.PlanQuorumRequest, error) {
 	if len(f.Names) != 1 {
 		return nil, fmt.Errorf("specify one file, not %d", len(f.Names))
 	}

@@ -20,11 +20,11 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
-func newPlanClusterVersion(e *session.Env) *cobra.Command {
-	f := &planFlags{}
+func newClusterVersion(e *session.Env) *cobra.Command {
+	f := &flags{}
 	var graph string
 	req := &updatev1.EvaluateClusterVersionRequest{}
-	cmd := planCommand(e, "clusterversion [--graph FILE] [--version VERSION]",
+	cmd := command(e, "clusterversion [--graph FILE] [--version VERSION]",
 		"Show which updates a graph offers for a version, and their risks", f, 0,
 		func(ctx context.Context, c *client.Client, _ []string) error {
 			if len(f.Names) > 0 {
@@ -72,11 +72,11 @@ func (p *planText) updates(e *session.Env, r *updatev1.EvaluateClusterVersionRes
 	}
 }
 
-func newPlanRelease(e *session.Env) *cobra.Command {
-	f := &planFlags{}
+func newRelease(e *session.Env) *cobra.Command {
+	f := &flags{}
 	req := &updatev1.PlanReleaseRequest{}
 	var names string
-	cmd := planCommand(e, "release (NAME | --manifests FILE)",
+	cmd := command(e, "release (NAME | --manifests FILE)",
 		"Show the order in which the manifests of a release are applied", f, 1, func(ctx context.Context, c *client.Client,
 			args []string,
 		) error {
@@ -125,9 +125,9 @@ func (p *planText) release(r *updatev1.PlanReleaseResponse) {
 	}
 }
 
-func newPlanPool(e *session.Env) *cobra.Command {
-	f := &planFlags{}
-	cmd := planCommand(e, "machineconfigpool NAME",
+func newPool(e *session.Env) *cobra.Command {
+	f := &flags{}
+	cmd := command(e, "machineconfigpool NAME",
 		"Show which nodes of a pool are reconfigured next, and what the others wait for", f, 1,
 		func(ctx context.Context, c *client.Client, args []string) error {
 			name, err := f.name(args, "")
@@ -170,9 +170,9 @@ func (p *planText) pool(r *configv1.PlanMachineConfigPoolResponse) {
 	p.end(r.GetHeldBack(), "", nil)
 }
 
-func newPlanEvictions(e *session.Env) *cobra.Command {
-	f := &planFlags{}
-	cmd := planCommand(e, "evictions [NODE]", "Show which pods are evicted because of taints, and when", f, 1,
+func newEvictions(e *session.Env) *cobra.Command {
+	f := &flags{}
+	cmd := command(e, "evictions [NODE]", "Show which pods are evicted because of taints, and when", f, 1,
 		func(ctx context.Context, c *client.Client, args []string) error {
 			if len(f.Names) > 0 {
 				return errors.New("specify a node; -f is not supported")

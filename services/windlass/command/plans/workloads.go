@@ -54,9 +54,9 @@ func (q workloadQuestion) nodes() *nodev1.NodeList {
 	return nil
 }
 
-func newPlanWorkloads(e *session.Env) []*cobra.Command {
+func newWorkloads(e *session.Env) []*cobra.Command {
 	return []*cobra.Command{
-		newPlanWorkload[*schedulingv1.Deployment](e, true, []string{"ReplicaSet"},
+		newWorkload[*schedulingv1.Deployment](e, true, []string{"ReplicaSet"},
 			func(ctx context.Context, c grpc.ClientConnInterface, d *schedulingv1.Deployment, q workloadQuestion) (workloadPlan,
 				error,
 			) {
@@ -64,7 +64,7 @@ func newPlanWorkloads(e *session.Env) []*cobra.Command {
 					Namespace: q.namespace, Name: q.name, Deployment: d, Replicas: q.replicas, ReplicaSets: q.sets(),
 				})
 			}),
-		newPlanWorkload[*schedulingv1.ReplicaSet](e, true, []string{"Pod"},
+		newWorkload[*schedulingv1.ReplicaSet](e, true, []string{"Pod"},
 			func(ctx context.Context, c grpc.ClientConnInterface, s *schedulingv1.ReplicaSet, q workloadQuestion) (workloadPlan,
 				error,
 			) {
@@ -72,7 +72,7 @@ func newPlanWorkloads(e *session.Env) []*cobra.Command {
 					Namespace: q.namespace, Name: q.name, ReplicaSet: s, Replicas: q.replicas, Pods: q.pods(),
 				})
 			}),
-		newPlanWorkload[*schedulingv1.ReplicationController](e, true, []string{"Pod"},
+		newWorkload[*schedulingv1.ReplicationController](e, true, []string{"Pod"},
 			func(ctx context.Context, c grpc.ClientConnInterface, rc *schedulingv1.ReplicationController, q workloadQuestion) (
 				workloadPlan, error,
 			) {
@@ -81,7 +81,7 @@ func newPlanWorkloads(e *session.Env) []*cobra.Command {
 						Namespace: q.namespace, Name: q.name, ReplicationController: rc, Replicas: q.replicas, Pods: q.pods(),
 					})
 			}),
-		newPlanWorkload[*schedulingv1.DaemonSet](e, false, []string{"Pod", "Node"},
+		newWorkload[*schedulingv1.DaemonSet](e, false, []string{"Pod", "Node"},
 			func(ctx context.Context, c grpc.ClientConnInterface, s *schedulingv1.DaemonSet, q workloadQuestion) (workloadPlan,
 				error,
 			) {
@@ -89,7 +89,7 @@ func newPlanWorkloads(e *session.Env) []*cobra.Command {
 					Namespace: q.namespace, Name: q.name, DaemonSet: s, Pods: q.pods(), Nodes: q.nodes(),
 				})
 			}),
-		newPlanWorkload[*schedulingv1.Job](e, false, []string{"Pod"}, func(ctx context.Context, c grpc.ClientConnInterface,
+		newWorkload[*schedulingv1.Job](e, false, []string{"Pod"}, func(ctx context.Context, c grpc.ClientConnInterface,
 			j *schedulingv1.Job, q workloadQuestion,
 		) (workloadPlan, error) {
 			return schedulingv1.NewJobServiceClient(c).PlanJob(ctx, &schedulingv1.PlanJobRequest{
@@ -97,20 +97,20 @@ func newPlanWorkloads(e *session.Env) []*cobra.Command {
 				Name:      q.name, Job: j, Pods: q.pods(),
 			})
 		}),
-		newPlanBudget(e),
+		newBudget(e),
 	}
 }
 
-// newPlanWorkload makes the plan command of one kind of workload. sized adds the flag --replicas; related are the other
+// newWorkload makes the plan command of one kind of workload. sized adds the flag --replicas; related are the other
 // kinds that a file may contain.
-func newPlanWorkload[T object.Object](
+func newWorkload[T object.Object](
 	e *session.Env, sized bool, related []string, ask func(context.Context, grpc.ClientConnInterface, T,
 		workloadQuestion) (workloadPlan, error),
 ) *cobra.Command {
-	f := &planFlags{}
+	f := &flags{}
 	replicas := int32(-1)
 	t := typeOf[T]()
-	cmd := planCommand(e, t.GetSingular()+" (NAME | -f FILE)", "Show what a "+t.GetSingular()+
+	cmd := command(e, t.GetSingular()+" (NAME | -f FILE)", "Show what a "+t.GetSingular()+
 		" would create, update and delete, and why", f, 1, func(ctx context.Context, c *client.Client, args []string) error {
 		q := workloadQuestion{namespace: e.NamespaceOf(client.Kind{ResourceType: t})}
 		var owner T
@@ -146,10 +146,10 @@ func newPlanWorkload[T object.Object](
 	return cmd
 }
 
-func newPlanBudget(e *session.Env) *cobra.Command {
-	f := &planFlags{}
+func newBudget(e *session.Env) *cobra.Command {
+	f := &flags{}
 	t := typeOf[*schedulingv1.PodDisruptionBudget]()
-	cmd := planCommand(e, t.GetSingular()+" (NAME | -f FILE)",
+	cmd := command(e, t.GetSingular()+" (NAME | -f FILE)",
 		"Show how many disruptions a budget allows now, and why", f, 1, func(ctx context.Context, c *client.Client,
 			args []string,
 		) error {

@@ -50,16 +50,16 @@ func quorum(ctx context.Context, e *session.Env, c *client.Client, form printer.
 		if err != nil {
 			return err
 		}
-		return printQuorum(e.Out, form, q, time.Now())
+		return show(e.Out, form, q, time.Now())
 	}
-	err := watchQuorum(ctx, guardian, func(q *etcdv1.Quorum, first bool) error {
+	err := follow(ctx, guardian, func(q *etcdv1.Quorum, first bool) error {
 		switch {
 		case !first && form.Word == printer.YAML:
 			fmt.Fprintln(e.Out, "---")
 		case !first && form.Word == printer.Table:
 			fmt.Fprintln(e.Out)
 		}
-		return printQuorum(e.Out, form, q, time.Now())
+		return show(e.Out, form, q, time.Now())
 	})
 	if ctx.Err() != nil {
 		return nil
@@ -67,8 +67,8 @@ func quorum(ctx context.Context, e *session.Env, c *client.Client, form printer.
 	return err
 }
 
-// watchQuorum calls f with the quorum on each change. It survives restarts of the guardian.
-func watchQuorum(ctx context.Context, guardian etcdv1.QuorumServiceClient,
+// follow calls f with the quorum on each change. It survives restarts of the guardian.
+func follow(ctx context.Context, guardian etcdv1.QuorumServiceClient,
 	f func(q *etcdv1.Quorum, first bool) error,
 ) error {
 	const pause = 200 * time.Millisecond // about the time of a guardian restart
@@ -95,8 +95,8 @@ func watchQuorum(ctx context.Context, guardian etcdv1.QuorumServiceClient,
 	}
 }
 
-// printQuorum prints the members and then the state of the quorum.
-func printQuorum(w io.Writer, form printer.Format, q *etcdv1.Quorum, now time.Time) error {
+// show prints the members and then the state of the quorum.
+func show(w io.Writer, form printer.Format, q *etcdv1.Quorum, now time.Time) error {
 	if form.Word != printer.Table {
 		return printer.Message(w, form, q)
 	}

@@ -48,7 +48,7 @@ Next:      Promote member/b: it has caught up
 Waits for: nothing
 `
 	var out bytes.Buffer
-	if err := printQuorum(&out, printer.Format{}, q, now); err != nil {
+	if err := show(&out, printer.Format{}, q, now); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, out.String()); diff != "" {

@@ -17,14 +17,14 @@ import (
 // releaseFolder is the folder of a release image whose files are extracted.
 const releaseFolder = "release-manifests"
 
-// releaseExtract is the flags of "adm release extract".
-type releaseExtract struct {
-	releaseSource
+// extractFlags is the flags of "adm release extract".
+type extractFlags struct {
+	source
 	to, file string
 }
 
-func newReleaseExtract(e *session.Env) *cobra.Command {
-	var f releaseExtract
+func newExtract(e *session.Env) *cobra.Command {
+	var f extractFlags
 	cmd := &cobra.Command{
 		Use:   "extract IMAGE",
 		Short: "Extract the files of a release image to a directory, or one file to standard output",

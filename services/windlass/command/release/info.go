@@ -16,15 +16,15 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/table"
 )
 
-// releaseInfo is the flags of "adm release info".
-type releaseInfo struct {
-	releaseSource
+// infoFlags is the flags of "adm release info".
+type infoFlags struct {
+	source
 	include, output string
 	pullspecs       bool
 }
 
-func newReleaseInfo(e *session.Env) *cobra.Command {
-	var f releaseInfo
+func newInfo(e *session.Env) *cobra.Command {
+	var f infoFlags
 	cmd := &cobra.Command{
 		Use:   "info IMAGE",
 		Short: "Show the contents of a release image",
@@ -59,7 +59,7 @@ func newReleaseInfo(e *session.Env) *cobra.Command {
 	return cmd
 }
 
-func (f *releaseInfo) print(w io.Writer, form printer.Format, ref string, p *release.Payload) error {
+func (f *infoFlags) print(w io.Writer, form printer.Format, ref string, p *release.Payload) error {
 	switch form.Word {
 	case printer.JSON:
 		return printer.WriteJSON(w, f.document(ref, p))
@@ -94,7 +94,7 @@ func (f *releaseInfo) print(w io.Writer, form printer.Format, ref string, p *rel
 	return table.NewIndented(w, "  ").Print(rows...)
 }
 
-func (f *releaseInfo) printImages(w io.Writer, p *release.Payload) error {
+func (f *infoFlags) printImages(w io.Writer, p *release.Payload) error {
 	if len(p.Images) == 0 {
 		return nil
 	}
@@ -114,7 +114,7 @@ func (f *releaseInfo) printImages(w io.Writer, p *release.Payload) error {
 }
 
 // document returns a release for JSON and YAML output.
-func (f *releaseInfo) document(ref string, p *release.Payload) map[string]any {
+func (f *infoFlags) document(ref string, p *release.Payload) map[string]any {
 	images := []any{}
 	for _, i := range p.Images {
 		images = append(images, map[string]any{"name": i.Name, "image": i.Image})

@@ -16,8 +16,8 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 )
 
-// releaseNew is the flags of "adm release new".
-type releaseNew struct {
+// imageFlags is the flags of "adm release new".
+type imageFlags struct {
 	build            release.Build
 	to, created      string
 	images           []string
@@ -26,8 +26,8 @@ type releaseNew struct {
 	output           string
 }
 
-func newReleaseNew(e *session.Env) *cobra.Command {
-	var f releaseNew
+func newImage(e *session.Env) *cobra.Command {
+	var f imageFlags
 	cmd := &cobra.Command{
 		Use:   "new --from-dir DIR --version VERSION --to DIR",
 		Short: "Create a release image from a directory of manifests",
@@ -57,7 +57,7 @@ signature store.`,
 	return cmd
 }
 
-func create(ctx context.Context, e *session.Env, f *releaseNew) error {
+func create(ctx context.Context, e *session.Env, f *imageFlags) error {
 	form, err := printer.Parse(f.output, printer.Name)
 	if err != nil {
 		return err
@@ -112,8 +112,8 @@ func create(ctx context.Context, e *session.Env, f *releaseNew) error {
 const defaultProfile = "self-managed-high-availability"
 
 // warnExcluded warns of manifests that no cluster applies.
-func warnExcluded(ctx context.Context, e *session.Env, f *releaseNew, digest string) error {
-	p, err := (&releaseSource{}).load(ctx, "oci:"+f.to+"@"+digest)
+func warnExcluded(ctx context.Context, e *session.Env, f *imageFlags, digest string) error {
+	p, err := (&source{}).load(ctx, "oci:"+f.to+"@"+digest)
 	if err != nil {
 		return err
 	}

@@ -29,24 +29,24 @@ func New(e *session.Env) *cobra.Command {
   windlass adm release info images
   windlass adm release extract windlass/release@sha256:… --store images --to payload`,
 	}
-	cmd.AddCommand(newReleaseNew(e), newReleaseInfo(e), newReleaseExtract(e), newReleaseKeygen(e))
+	cmd.AddCommand(newImage(e), newInfo(e), newExtract(e), newKeygen(e))
 	return cmd
 }
 
-// releaseSource are the flags that locate a release image.
-type releaseSource struct{ stores []string }
+// source are the flags that locate a release image.
+type source struct{ stores []string }
 
 const releaseImages = `
 IMAGE is an OCI layout (its directory, or oci:DIR), one image in a layout (oci:DIR@sha256:…), an
 image by digest that is in one of the layouts of --store, or an image in a registry.`
 
-func (s *releaseSource) flags(cmd *cobra.Command) {
+func (s *source) flags(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&s.stores, "store", nil,
 		"directories of OCI layouts in which images are looked up by digest")
 }
 
 // load finds and reads a release image.
-func (s *releaseSource) load(ctx context.Context, ref string) (*release.Payload, error) {
+func (s *source) load(ctx context.Context, ref string) (*release.Payload, error) {
 	ctx, cancel := context.WithTimeout(ctx, releasePatience)
 	defer cancel()
 	if _, err := os.Stat(filepath.Join(ref, "index.json")); err == nil {
@@ -59,7 +59,7 @@ func (s *releaseSource) load(ctx context.Context, ref string) (*release.Payload,
 	return release.Load(image)
 }
 
-func newReleaseKeygen(e *session.Env) *cobra.Command {
+func newKeygen(e *session.Env) *cobra.Command {
 	var to, owner string
 	cmd := &cobra.Command{
 		Use:   "keygen --to DIR",

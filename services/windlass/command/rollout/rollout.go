@@ -34,11 +34,11 @@ const revisionAnnotation = "deployment.kubernetes.io/revision"
 func New(e *session.Env) *cobra.Command {
 	cmd := &cobra.Command{Use: "rollout", Short: "Manage the rollout of deployments and daemon sets"}
 	cmd.AddCommand(
-		newRolloutStatus(e), newRolloutHistory(e), newRolloutUndo(e),
-		newRolloutSet(e, "pause", "Pause the rollout of a deployment", "paused", map[string]any{"paused": true}),
-		newRolloutSet(e, "resume", "Resume the rollout of a paused deployment", "resumed",
+		newStatus(e), newHistory(e), newUndo(e),
+		newSet(e, "pause", "Pause the rollout of a deployment", "paused", map[string]any{"paused": true}),
+		newSet(e, "resume", "Resume the rollout of a paused deployment", "resumed",
 			map[string]any{"paused": nil}),
-		newRolloutRestart(e),
+		newRestart(e),
 	)
 	return cmd
 }
@@ -57,7 +57,7 @@ func renewed(ctx context.Context, e *session.Env, c *client.Client, args []strin
 	return list, err
 }
 
-func newRolloutStatus(e *session.Env) *cobra.Command {
+func newStatus(e *session.Env) *cobra.Command {
 	var watch bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
@@ -78,7 +78,7 @@ func newRolloutStatus(e *session.Env) *cobra.Command {
 				}
 				var failed failure.List
 				for _, t := range list {
-					failed.Add(rolloutStatus(ctx, e, c, t, watch))
+					failed.Add(awaitStatus(ctx, e, c, t, watch))
 				}
 				return failed.Err()
 			})
@@ -89,13 +89,13 @@ func newRolloutStatus(e *session.Env) *cobra.Command {
 	return cmd
 }
 
-func rolloutStatus(ctx context.Context, e *session.Env, c *client.Client, t target.Item, watch bool) error {
+func awaitStatus(ctx context.Context, e *session.Env, c *client.Client, t target.Item, watch bool) error {
 	said := ""
 	tell := func(o object.Object) (bool, error) {
 		if o == nil {
 			return false, fmt.Errorf("%s was deleted", t)
 		}
-		text, done, err := rolloutText(o)
+		text, done, err := statusText(o)
 		if err == nil && text != said {
 			said = text
 			fmt.Fprintln(e.Out, text)
@@ -112,8 +112,8 @@ func rolloutStatus(ctx context.Context, e *session.Env, c *client.Client, t targ
 	})
 }
 
-// rolloutText returns the state of a rollout in kubectl's words, and whether it is complete.
-func rolloutText(o object.Object) (text string, done bool, err error) {
+// statusText returns the state of a rollout in kubectl's words, and whether it is complete.
+func statusText(o object.Object) (text string, done bool, err error) {
 	name := o.GetMetadata().GetName()
 	switch o := o.(type) {
 	case *schedulingv1.Deployment:
@@ -157,7 +157,7 @@ func rolloutText(o object.Object) (text string, done bool, err error) {
 	return "", false, fmt.Errorf("%s has no rollout", name)
 }
 
-func newRolloutHistory(e *session.Env) *cobra.Command {
+func newHistory(e *session.Env) *cobra.Command {
 	var revision int32
 	cmd := &cobra.Command{
 		Use:               "history (TYPE NAME | TYPE/NAME)",
@@ -171,7 +171,7 @@ func newRolloutHistory(e *session.Env) *cobra.Command {
 				}
 				var failed failure.List
 				for _, t := range list {
-					failed.Add(rolloutHistory(cmd.Context(), e, c, t, revision))
+					failed.Add(showHistory(cmd.Context(), e, c, t, revision))
 				}
 				return failed.Err()
 			})
@@ -181,7 +181,7 @@ func newRolloutHistory(e *session.Env) *cobra.Command {
 	return cmd
 }
 
-func rolloutHistory(ctx context.Context, e *session.Env, c *client.Client, t target.Item, revision int32) error {
+func showHistory(ctx context.Context, e *session.Env, c *client.Client, t target.Item, revision int32) error {
 	list, err := schedulingv1.NewReplicaSetServiceClient(c.Conn()).ListReplicaSets(ctx,
 		&schedulingv1.ListReplicaSetsRequest{Namespace: t.Namespace()})
 	if err != nil {
@@ -217,7 +217,7 @@ func rolloutHistory(ctx context.Context, e *session.Env, c *client.Client, t tar
 	return table.New(e.Out).Print(rows...)
 }
 
-func newRolloutUndo(e *session.Env) *cobra.Command {
+func newUndo(e *session.Env) *cobra.Command {
 	var to int32
 	cmd := &cobra.Command{
 		Use:               "undo (TYPE NAME | TYPE/NAME) [--to-revision N]",
@@ -247,7 +247,7 @@ func newRolloutUndo(e *session.Env) *cobra.Command {
 	return cmd
 }
 
-func newRolloutSet(e *session.Env, verb, short, done string, spec map[string]any) *cobra.Command {
+func newSet(e *session.Env, verb, short, done string, spec map[string]any) *cobra.Command {
 	return &cobra.Command{
 		Use:               verb + " (TYPE NAME... | TYPE/NAME...)",
 		Short:             short,
@@ -258,7 +258,7 @@ func newRolloutSet(e *session.Env, verb, short, done string, spec map[string]any
 	}
 }
 
-func newRolloutRestart(e *session.Env) *cobra.Command {
+func newRestart(e *session.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:               "restart (TYPE NAME... | TYPE/NAME...)",
 		Short:             "Restart all pods of deployments and daemon sets",

@@ -1,0 +1,5 @@
+//go:build !race
+
+package resource
+
+const checkShared = false

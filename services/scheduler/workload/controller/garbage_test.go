@@ -1,0 +1,237 @@
+package controller
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"buf.build/go/protovalidate"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/store"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/windlass-dev/windlass/services/scheduler/kinds"
+)
+
+const patience = 20 * time.Second // for what must happen; a busy machine needs some of it
+
+// cluster is the nodes of another service.
+type cluster struct {
+	mu    sync.Mutex
+	nodes []string
+	f     func(resource.Change[*nodev1.Node])
+}
+
+func (c *cluster) Subscribe(f func(resource.Change[*nodev1.Node])) { c.f = f }
+func (c *cluster) WaitSynced(context.Context) error                { return nil }
+func (c *cluster) All() []*nodev1.Node                             { return nil }
+
+func (c *cluster) HasNode(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Contains(c.nodes, name)
+}
+
+func (c *cluster) Exists(_ context.Context, name string) (bool, error) { return c.HasNode(name), nil }
+
+// remove deletes a node.
+func (c *cluster) remove(name string) {
+	c.mu.Lock()
+	c.nodes = slices.DeleteFunc(c.nodes, func(n string) bool { return n == name })
+	c.mu.Unlock()
+	c.f(resource.Change[*nodev1.Node]{Key: object.Key{Name: name}, Deleted: true})
+}
+
+// followed returns tables over a store, whose caches are kept up to date.
+func followed(t *testing.T, nodes *cluster, st *store.Store) *kinds.Tables {
+	t.Helper()
+	tables := kinds.New(kinds.Config{
+		Store: st, Validator: protovalidate.GlobalValidator, Nodes: nodes,
+		MayBind: func(identity.Caller, string, string) bool { return true }, Log: slog.New(slog.DiscardHandler),
+	})
+	for _, k := range tables.All() {
+		go func() { _ = k.Run(t.Context()) }()
+		if err := k.WaitSynced(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return tables
+}
+
+// deleted returns a function that waits for the deletion, from now on, of an object.
+func deleted[T object.Object](t *testing.T, table *resource.Table[T], key object.Key) (wait func()) {
+	gone := make(chan struct{})
+	table.Subscribe(func(ch resource.Change[T]) {
+		if ch.Deleted && ch.Key == key {
+			close(gone)
+		}
+	})
+	return func() {
+		t.Helper()
+		select {
+		case <-gone:
+		case <-time.After(patience):
+			left, _ := table.Lookup(key.Namespace, key.Name)
+			t.Fatalf("it still exists: %v", left)
+		}
+	}
+}
+
+func pod(name, node string) *schedulingv1.Pod {
+	return &schedulingv1.Pod{
+		Metadata: &metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec: &schedulingv1.PodSpec{
+			NodeName: node, Containers: []*schedulingv1.Container{{Name: "main", Image: "pause"}},
+		},
+	}
+}
+
+// served is a service whose methods are called directly.
+type served struct {
+	desc *grpc.ServiceDesc
+	impl any
+}
+
+func (s *served) RegisterService(desc *grpc.ServiceDesc, impl any) { s.desc, s.impl = desc, impl }
+
+func (s *served) call(ctx context.Context, name string, r proto.Message) error {
+	i := slices.IndexFunc(s.desc.Methods, func(m grpc.MethodDesc) bool { return m.MethodName == name })
+	_, err := s.desc.Methods[i].Handler(s.impl, ctx, func(m any) error {
+		proto.Merge(m.(proto.Message), r)
+		return nil
+	}, nil)
+	return err
+}
+
+// TestANamespaceGoesHoweverItsDeletionWasAskedFor deletes a namespace with the propagation Orphan: its contents cannot
+// remain without it, so they go all the same.
+func TestANamespaceGoesHoweverItsDeletionWasAskedFor(t *testing.T) {
+	tables := followed(t, &cluster{}, etcdtest.Store(t))
+	var s served
+	if err := resource.Register(&s, &schedulingv1.NamespaceService_ServiceDesc, nil, tables.Namespaces); err != nil {
+		t.Fatal(err)
+	}
+	gone := deleted(t, tables.Namespaces, object.Key{Name: "mine"})
+	go func() { _ = NewGarbage(tables, &cluster{}, slog.New(slog.DiscardHandler)).Lead(t.Context()) }()
+	if _, err := tables.Namespaces.Create(t.Context(), &schedulingv1.Namespace{
+		Metadata: &metav1.ObjectMeta{Name: "mine"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tables.Budgets.Create(t.Context(), &schedulingv1.PodDisruptionBudget{
+		Metadata: &metav1.ObjectMeta{Namespace: "mine", Name: "b"},
+		Spec:     &schedulingv1.PodDisruptionBudgetSpec{MinAvailable: structpb.NewNumberValue(1)},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.call(t.Context(), "DeleteNamespace", &schedulingv1.DeleteNamespaceRequest{
+		Name: "mine", PropagationPolicy: "Orphan",
+	}); err != nil {
+		t.Fatal(err)
+	}
+	gone()
+	if n := len(tables.Budgets.Keys()); n != 0 {
+		t.Errorf("%d budgets are left", n)
+	}
+}
+
+// A namespace may go while another process, whose cache still has it, creates something in it.
+func TestContentsOfANamespaceThatIsGoneGo(t *testing.T) {
+	st := etcdtest.Store(t)
+	away := resource.NewTable(st, protovalidate.GlobalValidator, resource.Config[*schedulingv1.PodDisruptionBudget]{})
+	tables := followed(t, &cluster{}, st)
+	go func() { _ = away.Run(t.Context()) }()
+	gone := deleted(t, tables.Budgets, object.Key{Namespace: "never", Name: "b"})
+	go func() { _ = NewGarbage(tables, &cluster{}, slog.New(slog.DiscardHandler)).Lead(t.Context()) }()
+	for _, ns := range []string{"default", "never"} { // default always exists, even before the collector creates it
+		if _, err := away.Create(t.Context(), &schedulingv1.PodDisruptionBudget{
+			Metadata: &metav1.ObjectMeta{Namespace: ns, Name: "b"},
+			Spec:     &schedulingv1.PodDisruptionBudgetSpec{MinAvailable: structpb.NewNumberValue(1)},
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone()
+	if _, ok := tables.Budgets.Lookup("default", "b"); !ok {
+		t.Error("that of a built-in namespace is gone, too")
+	}
+}
+
+// The caches of two kinds show different moments. A namespace that is gone while some of its contents are left would
+// give them to the next namespace of its name.
+func TestANamespaceStaysUntilAllThatIsInItIsGone(t *testing.T) {
+	st := etcdtest.Store(t)
+	away := resource.NewTable(st, protovalidate.GlobalValidator, resource.Config[*schedulingv1.PodDisruptionBudget]{})
+	go func() { _ = away.Run(t.Context()) }()
+	client, hold := etcdtest.LateClient(t)
+	tables := followed(t, &cluster{}, store.New(client, st.Prefix()))
+	if _, err := tables.Namespaces.Create(t.Context(), &schedulingv1.Namespace{
+		Metadata: &metav1.ObjectMeta{Name: "mine"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	deleting, err := tables.Namespaces.Delete(t.Context(), "", "mine", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := NewGarbage(tables, &cluster{}, slog.New(slog.DiscardHandler))
+	if err := g.changeNamespace(t.Context(), deleting, func(*metav1.ObjectMeta) {}); err != nil { // its phase
+		t.Fatal(err)
+	}
+	release := hold()
+	if _, err := away.Create(t.Context(), &schedulingv1.PodDisruptionBudget{
+		Metadata: &metav1.ObjectMeta{Namespace: "mine", Name: "b"},
+		Spec:     &schedulingv1.PodDisruptionBudgetSpec{MinAvailable: structpb.NewNumberValue(1)},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err = g.reconcileNamespace(short, "mine")
+	ns, getErr := tables.Namespaces.Get(t.Context(), "", "mine")
+	if err == nil || getErr != nil || len(ns.GetMetadata().GetFinalizers()) == 0 {
+		t.Errorf("it was let go though its contents are not known: %v; it is %v, %v", err, ns, getErr)
+	}
+	release()
+	gone := deleted(t, tables.Namespaces, object.Key{Name: "mine"})
+	go func() { _ = g.Lead(t.Context()) }()
+	gone()
+	if _, err := away.Get(t.Context(), "mine", "b"); rpcerr.Reason(err) != metav1.ErrorReason_ERROR_REASON_NOT_FOUND {
+		t.Errorf("the budget: %v, want it gone with its namespace", err)
+	}
+}
+
+func TestPodsOfANodeThatIsGoneGo(t *testing.T) {
+	nodes := &cluster{nodes: []string{"stays", "goes"}}
+	tables := followed(t, nodes, etcdtest.Store(t))
+	g := NewGarbage(tables, nodes, slog.New(slog.DiscardHandler))
+	for name, node := range map[string]string{"a": "goes", "b": "goes", "c": "stays", "d": "", "before": "gone"} {
+		if _, err := tables.Pods.Create(t.Context(), pod(name, node)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var gone []func()
+	for _, name := range []string{"a", "b", "before"} {
+		gone = append(gone, deleted(t, tables.Pods, object.Key{Namespace: "default", Name: name}))
+	}
+	go func() { _ = g.Lead(t.Context()) }()
+	gone[2]() // so the loop runs, and Adds are taken
+	nodes.remove("goes")
+	gone[0]()
+	gone[1]()
+	if left := tables.Pods.Keys(); !slices.Equal(left, []string{"default/c", "default/d"}) {
+		t.Errorf("left are %v", left)
+	}
+}

@@ -1,0 +1,23 @@
+package apply
+
+import (
+	"context"
+	"errors"
+
+	"github.com/windlass-dev/windlass/kit/object"
+
+	"github.com/windlass-dev/windlass/services/update-orchestrator/plan"
+)
+
+// ErrGone means that a workload was deleted while it was waited for.
+var ErrGone = errors.New("it was deleted while it was waited for")
+
+// Follow calls see with every state of a workload until it is ready, ctx ends, or the watch breaks; it is ErrGone if
+// the workload goes.
+func (a *Applier) Follow(ctx context.Context, t Task, see func(plan.Rollout)) error {
+	return t.kind.follow(ctx, t.object, func(o object.Object) (bool, error) {
+		s := plan.RolloutOf(o)
+		see(s)
+		return s.Ready, nil
+	})
+}
