@@ -207,6 +207,11 @@ func (d *decision) steadyVoters(except uint64) int {
 	return n
 }
 
+// permitUnclear reports whether the permit is for a voter that cannot be named until the machines are known.
+func (d *decision) permitUnclear() bool {
+	return d.Permit != nil && !d.MachinesKnown && !slices.ContainsFunc(d.voters, d.holdsPermit)
+}
+
 // disturbed returns the voter that the permit's holder may disrupt now.
 func (d *decision) disturbed() (Member, bool) {
 	if d.Permit == nil || d.Permit.Ours {
@@ -305,8 +310,14 @@ func (d *decision) holdsPermit(m Member) bool {
 	if m.Bootstrap() {
 		return d.Permit.Machine.GetName() == BootstrapName && d.Permit.Machine.GetKind() != "Machine"
 	}
+	if d.Permit.Machine.GetKind() != "Machine" {
+		return false
+	}
+	if m.MachineUID != "" && d.Permit.Machine.GetUid() != "" { // also while that machine is not seen
+		return m.MachineUID == d.Permit.Machine.GetUid()
+	}
 	machine, ok := d.MachineOfMember(m)
-	return ok && d.Permit.Machine.GetKind() == "Machine" && machine.is(d.Permit.Machine)
+	return ok && machine.is(d.Permit.Machine)
 }
 
 func (d *decision) phase() string {

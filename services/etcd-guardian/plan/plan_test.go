@@ -979,3 +979,37 @@ func TestAMachineOwnsItsAddressesInsideTheClusterAlone(t *testing.T) {
 		t.Errorf("its addresses are %v, want 10.0.0.1", m.Addresses)
 	}
 }
+
+// A guardian that starts again knows the permit before machine-api has sent the machines.
+func TestThePermitIsKeptUntilTheMachinesAreKnown(t *testing.T) {
+	held := func(v *plan.View) {
+		v.Permit = &plan.Permit{
+			Machine: &metav1.ObjectReference{Kind: "Machine", Namespace: "ns", Name: "m1", Uid: "uid-m1"}, Reason: "drain",
+		}
+	}
+	unseen := func(v *plan.View) { v.Machines, v.MachinesKnown = nil, false }
+	bound := member("m1", func(m *plan.Member) { m.MachineUID = "uid-m1" })
+	gone := func(v *plan.View) {
+		v.Machines = slices.DeleteFunc(v.Machines, func(m plan.Machine) bool { return m.Name == "m1" })
+	}
+	cases := []struct {
+		name string
+		view plan.View
+		free bool
+	}{
+		{"no machine is known", stableView(held, unseen), false},
+		{"no machine is known, the member's is written down", stableView(held, unseen, bound), false},
+		{"a stale copy lacks the machine, the member's is written down", stableView(held, gone, bound), false},
+		{"its member has left", stableView(held, gone, func(v *plan.View) {
+			v.Members = slices.Delete(v.Members, 1, 2)
+		}), true},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			next := plan.Next(c.view).Next
+			if free := next != nil && next.Kind == plan.FreePermit; free != c.free {
+				t.Errorf("next is %v, frees the permit: want %v", next, c.free)
+			}
+		})
+	}
+}

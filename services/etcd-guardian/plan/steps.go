@@ -107,6 +107,8 @@ func (d *decision) endPermit() bool {
 	}
 	i := slices.IndexFunc(d.voters, d.holdsPermit)
 	switch {
+	case d.permitUnclear():
+		return false
 	case i < 0:
 		return d.do(Action{Kind: FreePermit, Reason: "no voter is on its machine any more"})
 	case !d.voters[i].Healthy, d.voters[i].Defragments:
