@@ -87,7 +87,7 @@ func Services() []Service {
 		},
 		{
 			Name: EtcdGuardian, Port: 7103, Packages: packages("etcd"), Needs: []string{MachineAPI},
-			Calls: []string{HookBroker}, Etcd: OwnKeys, Operator: "etcd", // the operator's name in the documents
+			Calls: []string{HookBroker, EvictionController}, Etcd: OwnKeys, Operator: "etcd", // its name in the documents
 			Signs: []string{EtcdClientAuthority, EtcdPeerAuthority},
 		},
 		{

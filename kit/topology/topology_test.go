@@ -45,7 +45,7 @@ func TestPeers(t *testing.T) {
 	for name, want := range map[string][]string{
 		HookBroker:   {MachineAPI, Scheduler, UpdateOrchestrator},
 		MachineAPI:   {ProviderLocal, EvictionController, Scheduler, UpdateOrchestrator},
-		EtcdGuardian: {MachineAPI, HookBroker, Scheduler, UpdateOrchestrator},
+		EtcdGuardian: {MachineAPI, EvictionController, HookBroker, Scheduler, UpdateOrchestrator},
 		Gateway: {
 			EtcdGuardian, MachineAPI, EvictionController, HookBroker, Scheduler, NodeConfigurator, UpdateOrchestrator,
 		},

@@ -13,6 +13,7 @@ import (
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/object"
@@ -45,7 +46,7 @@ type Eventer interface {
 	Event(obj object.Object, typ, reason, message string)
 }
 
-// Config is what a Controller is made of. All fields but Settings and Quota must be set.
+// Config is what a Controller is made of. All fields but Nodes, Settings and Quota must be set.
 type Config struct {
 	Members      *members.Client
 	Records      *store.Records
@@ -54,6 +55,7 @@ type Config struct {
 	BootstrapURL string // for clients, of the bootstrap member
 	Machines     *informer.Informer[*machinev1.Machine]
 	Sets         *informer.Informer[*machinev1.ControlPlaneMachineSet]
+	Nodes        *informer.Informer[*nodev1.Node] // nil: not known, so that no voter counts as an orphan
 	MachineAPI   machinev1.MachineServiceClient
 	// has our own client of etcd use these members, which were learned from their agents
 	Reach    func(urls []string)

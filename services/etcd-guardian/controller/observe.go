@@ -238,6 +238,10 @@ func (c *Controller) view(fresh bool, trouble string, offers []agents.Offer, rec
 		MachinesKnown: c.Machines.IsSynced() && c.Sets.IsSynced(),
 		Machines:      plan.Machines(c.Machines.All()),
 	}
+	if c.Nodes != nil {
+		v.NodesKnown, v.Nodes = c.Nodes.IsSynced(), c.nodes()
+	}
+	v.NoLeader = leaderless(m.answers)
 	var err error
 	v.Trust, err = c.Trust()
 	c.say(context.Background(), "authorities of members", err)
@@ -300,6 +304,29 @@ func (c *Controller) member(e store.NoteMember, fresh bool, now time.Duration) p
 	out.Stopping, out.StoppingFor = since(m.stopped, e.ID, now)
 	out.Restarting, out.RestartFor = since(m.restarts, e.ID, now)
 	return out
+}
+
+// nodes returns the names of members that are those of nodes: the plan needs no others, of which there are many.
+func (c *Controller) nodes() []string {
+	var out []string
+	for _, e := range c.memory.members {
+		if _, ok := c.Nodes.Lookup("", e.Name); ok {
+			out = append(out, e.Name)
+		}
+	}
+	return out
+}
+
+// leaderless reports whether members answered and none of them knows a leader.
+func leaderless(answers map[uint64]members.Answer) bool {
+	some := false
+	for _, a := range answers {
+		if a.Status.GetLeader() != 0 {
+			return false
+		}
+		some = some || a.Status != nil
+	}
+	return some
 }
 
 // raised is an alarm in a member's status, which lists those of all members.

@@ -17,7 +17,6 @@ import (
 func (c *Controller) observation(v plan.View, permit *store.Permit, answers map[uint64]members.Answer) *Observation {
 	o := &Observation{View: v, Plan: plan.Next(v), Permit: permit}
 	q := &etcdv1.Quorum{
-		Phase: o.Plan.Phase, DesiredVoters: int32(v.Desired), Next: o.Plan.First(), WaitsFor: o.Plan.WaitsFor,
 		ObserveTime: timestamppb.New(c.Now()), BootstrapRetired: v.BootstrapRetired, Endpoints: v.Endpoints, Trust: v.Trust,
 	}
 	if id := c.Note.Get().ClusterID; id != 0 {
@@ -29,18 +28,8 @@ func (c *Controller) observation(v plan.View, permit *store.Permit, answers map[
 	raised := alarms(answers)
 	for _, m := range v.Members {
 		q.Members = append(q.Members, message(v, m, answers[m.ID], raised[m.ID]))
-		if !m.Learner {
-			q.Voters++
-			if m.Healthy {
-				q.HealthyVoters++
-			}
-		}
 	}
-	q.Majority = int32(plan.Majority(int(q.Voters)))
-	if q.Voters == 0 {
-		q.Majority = 0
-	}
-	q.FailureTolerance = max(q.HealthyVoters-q.Majority, 0)
+	plan.Complete(q, v, o.Plan)
 	o.Quorum = q
 	return o
 }

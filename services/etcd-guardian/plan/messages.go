@@ -11,6 +11,8 @@ import (
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // GuardianUser is who the guardian is among the callers of Windlass, and so the holder of its own permits.
@@ -18,27 +20,56 @@ const GuardianUser = "system:windlass:etcd-guardian"
 
 // Given is the state of a Plan request, used instead of the live state.
 type Given struct {
-	Quorum   *etcdv1.Quorum
-	Machines []*machinev1.Machine
-	Offers   []string // names of nodes
+	Quorum          *etcdv1.Quorum
+	Machines        []*machinev1.Machine
+	MachinesUnknown bool     // it is not known which machines exist
+	Nodes           []string // names
+	Offers          []string // names of nodes
+	Trouble         string   // why the members were not listed by a linearizable read; empty if they were
+	RollOut         string   // what is being rolled out; empty if nothing is
+	Now             time.Time
 }
 
-// View returns the View that a given quorum means. A member that is not healthy there counts as silent for long, and
-// addresses count as published long ago.
+// GivenBy returns what a Plan request gives.
+func GivenBy(r *etcdv1.PlanQuorumRequest) Given {
+	g := Given{
+		Quorum: r.GetQuorum(), Machines: r.GetMachines().GetItems(), MachinesUnknown: r.GetMachinesUnknown(),
+		Nodes: NodeNames(r.GetNodes().GetItems()), Offers: r.GetOffers(), Trouble: r.GetTrouble(), RollOut: r.GetRollOut(),
+	}
+	if now := cmp.Or(r.GetNow(), r.GetQuorum().GetObserveTime()); now != nil {
+		g.Now = now.AsTime()
+	}
+	return g
+}
+
+// NodeNames returns the names of nodes, sorted.
+func NodeNames(nodes []*nodev1.Node) []string {
+	out := make([]string, 0, len(nodes))
+	for _, n := range nodes {
+		out = append(out, n.GetMetadata().GetName())
+	}
+	slices.Sort(out)
+	return out
+}
+
+// View returns the View that a given quorum means. A member that is not healthy there and does not say since when
+// counts as silent for long, and addresses count as published long ago.
 func (g Given) View() View {
 	q := g.Quorum
 	v := View{
-		Fresh: true, EndpointsAge: long, MachinesKnown: true, BootstrapRetired: q.GetBootstrapRetired(),
+		Fresh: g.Trouble == "", Trouble: g.Trouble, EndpointsAge: long, MachinesKnown: !g.MachinesUnknown,
+		BootstrapRetired: q.GetBootstrapRetired(), NodesKnown: true, Nodes: g.Nodes, RollOut: g.RollOut,
 		Endpoints: slices.Sorted(slices.Values(q.GetEndpoints())), Trust: q.GetTrust(), Machines: Machines(g.Machines),
 		Permit: PermitOf(q.GetPermit()),
 	}
 	for i, m := range q.GetMembers() {
-		member := memberOf(m, i)
+		member := memberOf(m, i, g.Now)
 		if _, ok := v.MachineOfUID(m.GetMachine().GetUid()); ok {
 			member.MachineUID = m.GetMachine().GetUid()
 		}
 		v.Members = append(v.Members, member)
 	}
+	v.NoLeader = !slices.ContainsFunc(v.Members, func(m Member) bool { return m.Leader })
 	v.NoSpace = slices.ContainsFunc(q.GetMembers(), func(m *etcdv1.Member) bool {
 		return slices.Contains(m.GetAlarms(), "NOSPACE")
 	})
@@ -60,7 +91,7 @@ func (g Given) View() View {
 // long is how long ago everything is that a given quorum says of the past.
 const long = time.Hour
 
-func memberOf(m *etcdv1.Member, index int) Member {
+func memberOf(m *etcdv1.Member, index int, now time.Time) Member {
 	id, err := strconv.ParseUint(strings.TrimPrefix(m.GetId(), "0x"), 16, 64)
 	if err != nil || id == 0 {
 		id = uint64(index) + 1 // only the name matters then
@@ -78,6 +109,9 @@ func memberOf(m *etcdv1.Member, index int) Member {
 		out.Silent = long
 		if m.GetSilentTime() != nil {
 			out.SilentSince = m.GetSilentTime().AsTime().Format(time.RFC3339)
+			if !now.IsZero() {
+				out.Silent = max(now.Sub(m.GetSilentTime().AsTime()), 0)
+			}
 		}
 	}
 	return out
@@ -149,6 +183,28 @@ func (p Plan) First() *metav1.PlannedAction {
 		return p.Next.Message()
 	}
 	return nil
+}
+
+// Actions returns all actions that are done now, hooks first.
+func (p Plan) Actions() []*metav1.PlannedAction {
+	var out []*metav1.PlannedAction
+	for _, h := range p.Hooks {
+		out = append(out, h.Message())
+	}
+	if p.Next != nil {
+		out = append(out, p.Next.Message())
+	}
+	return out
+}
+
+// Answer returns the plan for v as the answer to a Plan request. q is the quorum that v was made from; it is completed
+// by what follows from v and p.
+func (p Plan) Answer(v View, q *etcdv1.Quorum) *etcdv1.PlanQuorumResponse {
+	Complete(q, v, p)
+	return &etcdv1.PlanQuorumResponse{
+		Phase: p.Phase, Next: p.First(), WaitsFor: p.WaitsFor, HeldBack: p.HeldBack, Actions: p.Actions(), Quorum: q,
+		NextCheckAfter: durationpb.New(p.Wake), Disruptions: disruptions(v),
+	}
 }
 
 // String names the action and what it is done to, for logs.

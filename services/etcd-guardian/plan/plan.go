@@ -91,8 +91,8 @@ func (d *decision) next() {
 	d.hooks()
 	// The first that decides ends it; what comes later in the list never overtakes what comes before.
 	for _, step := range []func() bool{
-		d.retire, d.resume, d.endPermit, d.dead, d.forsaken, d.relieve, d.silent, d.finishRestart, d.space, d.promote,
-		d.leave, d.publish, d.restart, d.grow,
+		d.retire, d.resume, d.endPermit, d.dead, d.forsaken, d.relieve, d.silent, d.leaderless, d.finishRestart, d.space,
+		d.promote, d.leave, d.publish, d.restart, d.grow,
 	} {
 		if step() {
 			break
@@ -230,10 +230,23 @@ func (d *decision) goes(m Member) bool {
 	return ok && machine.Deleting
 }
 
-// orphan reports whether a member belongs to no machine that exists.
-func (d *decision) orphan(m Member) bool {
+// homeless reports whether a member is on no machine that exists.
+func (d *decision) homeless(m Member) bool {
 	_, ok := d.MachineOfMember(m)
 	return !ok && !m.Bootstrap() && d.MachinesKnown
+}
+
+// orphan reports whether a member belongs to nothing that exists: a voter has neither a machine nor a node, since a
+// machine may be deleted by mistake while its node goes on; a learner has no machine.
+func (d *decision) orphan(m Member) bool {
+	return d.homeless(m) && (m.Learner || d.NodesKnown && !d.onNode(m))
+}
+
+// onNode reports whether the node of a member without a machine exists. A node of that name which a machine claims is
+// that machine's, not the member's.
+func (d *decision) onNode(m Member) bool {
+	_, claimed := d.MachineOfNode(m.Name)
+	return m.Name != "" && !claimed && slices.Contains(d.Nodes, m.Name)
 }
 
 // replaced reports whether enough healthy voters stay when m leaves.

@@ -2,10 +2,12 @@ package plan_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
@@ -21,7 +23,10 @@ type change func(v *plan.View)
 
 // stableView is three healthy voters on three machines, as it is most of the time; m0 leads.
 func stableView(changes ...change) plan.View {
-	v := plan.View{Fresh: true, MachinesKnown: true, Desired: 3, BootstrapRetired: true, EndpointsAge: time.Hour}
+	v := plan.View{
+		Fresh: true, MachinesKnown: true, NodesKnown: true, Desired: 3, BootstrapRetired: true,
+		EndpointsAge: time.Hour,
+	}
 	for _, name := range []string{"m0", "m1", "m2"} {
 		v.Members = append(v.Members, voter(name))
 		v.Machines = append(v.Machines, machine(name))
@@ -130,6 +135,19 @@ func permitFor(name string, ours bool) change {
 }
 
 func and(list []change, more ...change) []change { return slices.Concat(list, more) }
+
+func withoutMachine(name string) change {
+	return func(v *plan.View) {
+		v.Machines = slices.DeleteFunc(slices.Clone(v.Machines), func(m plan.Machine) bool { return m.Name == name })
+	}
+}
+
+func leaderless(v *plan.View) {
+	v.NoLeader = true
+	for i := range v.Members {
+		v.Members[i].Leader = false
+	}
+}
 
 // decision is what the tables compare.
 type decision struct {
@@ -372,7 +390,84 @@ func TestTheOneNextChange(t *testing.T) {
 		{
 			"a healthy voter without a machine is left to people",
 			[]change{func(v *plan.View) { v.Machines = v.Machines[:2] }},
-			decision{Phase: "Stable", WaitsFor: "a user to identify member m2: it votes and has no machine"},
+			decision{
+				Phase: "Stable",
+				WaitsFor: "a user to identify member m2: it votes and has neither a machine nor a node; it is removed 30s after " +
+					"its process was stopped",
+			},
+		},
+		{
+			"a dead voter without a machine stays while its node exists",
+			[]change{
+				silentFor("m1", time.Hour), withoutMachine("m1"),
+				func(v *plan.View) { v.Nodes = []string{"m0", "m1", "m2"} },
+			},
+			decision{
+				Phase: "Degraded",
+				WaitsFor: "member m1 to answer (connection refused); it has no machine, but its node m1 exists: bring it back, " +
+					"or delete the node",
+			},
+		},
+		{
+			"a dead voter without a machine stays while the nodes are not known",
+			[]change{
+				silentFor("m1", time.Hour), withoutMachine("m1"), func(v *plan.View) { v.NodesKnown = false },
+			},
+			decision{
+				Phase: "Degraded",
+				WaitsFor: "member m1 to answer (connection refused); it has no machine, and is kept until it is known which " +
+					"nodes exist",
+			},
+		},
+		{
+			"a node that another machine has by now does not keep a dead voter",
+			[]change{
+				silentFor("m1", time.Hour), member("m1", func(m *plan.Member) { m.MachineUID = "gone" }),
+				func(v *plan.View) { v.Nodes = []string{"m0", "m1", "m2"} },
+			},
+			decision{Phase: "Degraded", Next: "RemoveMember member m1"},
+		},
+		{
+			"more voters than desired are the user's to reduce",
+			[]change{withVoter("m3"), withVoter("m4")},
+			decision{
+				Phase: "Replacing",
+				WaitsFor: "a user to delete 2 of the control-plane machines, or to raise the replicas of their set: there are 5 " +
+					"voters, and 3 are desired",
+			},
+		},
+		{
+			"without a leader nothing is changed",
+			[]change{deleted("m1"), withMachine("m3"), leaderless},
+			decision{
+				Phase: "Replacing", WaitsFor: "the voters to elect a leader: 3 of 3 answer, and none of them leads",
+			},
+		},
+		{
+			"an election is said to be one",
+			[]change{leaderless, func(v *plan.View) { v.Fresh, v.Trouble = false, "it knows no leader" }},
+			decision{
+				Phase: "Stable", WaitsFor: "the voters to elect a leader: 3 of 3 run, and none of them knows one",
+			},
+		},
+		{
+			"a learner cannot be compared with a leader that does not say how long its log is",
+			[]change{
+				deleted("m1"), withLearner("m3", func(m *plan.Member) { m.Applied = 0 }),
+				member("m0", func(m *plan.Member) { m.Applied = 0 }),
+			},
+			decision{
+				Phase:    "Replacing",
+				WaitsFor: "the leader to report how long its log is: learner m3 is promoted when it has caught up with it",
+			},
+		},
+		{
+			"no voter leaves during a roll-out",
+			and(leaving, func(v *plan.View) { v.RollOut = "machine configuration 7" }),
+			decision{
+				Phase:    "Replacing",
+				WaitsFor: "the roll-out of machine configuration 7 to end: member m1 leaves afterwards",
+			},
 		},
 		{
 			"a dead voter whose address went over to another machine has no machine",
@@ -842,7 +937,7 @@ func TestMembersAreStartedAgainForOtherAuthorities(t *testing.T) {
 				b := voter(plan.BootstrapName)
 				b.Leader = true
 				*v = plan.View{
-					Fresh: true, MachinesKnown: true, Desired: 3, EndpointsAge: time.Hour, Members: []plan.Member{b},
+					Fresh: true, MachinesKnown: true, NodesKnown: true, Desired: 3, EndpointsAge: time.Hour, Members: []plan.Member{b},
 					Endpoints: b.ClientURLs,
 				}
 			}, rotating(plan.BootstrapName)},
@@ -921,13 +1016,158 @@ func TestAGivenQuorumIsPlannedForAsALiveOne(t *testing.T) {
 	p := plan.Next(plan.Given{Quorum: q}.View())
 	want := &metav1.PlannedAction{
 		Action: "RemoveMember", Object: &metav1.ObjectReference{Kind: "Member", Name: "m1", Uid: "a2"},
-		Reason: "it has no machine, and it is down",
+		Reason: "it has neither a machine nor a node, and it is down",
 	}
 	got := p.First()
 	if got.GetAction() != want.GetAction() || got.GetObject().GetUid() != want.GetObject().GetUid() ||
 		got.GetReason() != want.GetReason() {
 		t.Errorf("First = %v, want %v", got, want)
 	}
+}
+
+func TestTheAnswerHasTheWholeQuorum(t *testing.T) {
+	at := timestamppb.New(now)
+	q := func(change func(q *etcdv1.Quorum)) *etcdv1.Quorum {
+		out := &etcdv1.Quorum{ObserveTime: at, DesiredVoters: 3, Members: []*etcdv1.Member{
+			{Id: "a1", Name: "m0", Healthy: true, Leader: true, ClientUrls: []string{"https://m0:2379"}},
+			{Id: "a2", Name: "m1", Healthy: true, ClientUrls: []string{"https://m1:2379"}},
+			{Id: "a3", Name: "m2", Healthy: true, ClientUrls: []string{"https://m2:2379"}},
+		}, Endpoints: []string{"https://m0:2379", "https://m1:2379", "https://m2:2379"}}
+		change(out)
+		return out
+	}
+	silent := func(at time.Time) func(q *etcdv1.Quorum) {
+		return func(q *etcdv1.Quorum) {
+			q.Members[1].Healthy, q.Members[1].SilentTime = false, timestamppb.New(at)
+		}
+	}
+	type result struct {
+		Actions, Held []string
+		Waits         string
+		Voters        [4]int32 // voters, healthy, majority, tolerance
+		Safe          string
+		May           []bool
+		Strategy      string
+	}
+	steady := []bool{true, true, true}
+	cases := []struct {
+		name string
+		req  *etcdv1.PlanQuorumRequest
+		want result
+	}{
+		{
+			"a quorum in its desired state",
+			&etcdv1.PlanQuorumRequest{Quorum: q(func(*etcdv1.Quorum) {})},
+			result{Voters: [4]int32{3, 3, 2, 1}, May: steady},
+		},
+		{
+			"all hooks are actions",
+			&etcdv1.PlanQuorumRequest{Quorum: q(func(q *etcdv1.Quorum) { q.Endpoints = nil })},
+			result{Actions: []string{"PublishEndpoints"}, Voters: [4]int32{3, 3, 2, 1}, May: steady},
+		},
+		{
+			"a voter that is silent for a second keeps its place, though its machine is being deleted",
+			&etcdv1.PlanQuorumRequest{Quorum: q(silent(now.Add(-time.Second))), Machines: given("m0", "-m1", "m2")},
+			result{
+				Waits:  "member m1 to answer again, or to be silent for 5s: its machine is being deleted",
+				Voters: [4]int32{3, 2, 2, 0},
+				Safe:   "2 voters are healthy, and HAScalingStrategy needs 3", May: []bool{false, true, false},
+			},
+		},
+		{
+			"a voter that is silent for a minute leaves with its machine",
+			&etcdv1.PlanQuorumRequest{Quorum: q(silent(now.Add(-time.Minute))), Machines: given("m0", "-m1", "m2")},
+			result{
+				Actions: []string{"RemoveMember"}, Voters: [4]int32{3, 2, 2, 0},
+				Safe: "2 voters are healthy, and HAScalingStrategy needs 3", May: []bool{false, true, false},
+			},
+		},
+		{
+			"nothing is done on a list that is not fresh",
+			&etcdv1.PlanQuorumRequest{
+				Quorum: q(silent(now.Add(-time.Minute))), Machines: given("m0", "-m1", "m2"), Trouble: "no answer",
+			},
+			result{
+				Waits: "etcd: no answer", Voters: [4]int32{3, 2, 2, 0}, Safe: "no majority of etcd answers",
+				May: []bool{false, false, false},
+			},
+		},
+		{
+			"a dead voter whose machine is not known stays",
+			&etcdv1.PlanQuorumRequest{Quorum: q(silent(now.Add(-time.Minute))), MachinesUnknown: true},
+			result{
+				Waits: "member m1 to answer", Voters: [4]int32{3, 2, 2, 0},
+				Safe: "2 voters are healthy, and HAScalingStrategy needs 3",
+			},
+		},
+		{
+			"a dead voter without a machine stays while it has a node",
+			&etcdv1.PlanQuorumRequest{
+				Quorum: q(silent(now.Add(-time.Minute))), Machines: given("m0", "m2"),
+				Nodes: &nodev1.NodeList{Items: []*nodev1.Node{{Metadata: &metav1.ObjectMeta{Name: "m1"}}}},
+			},
+			result{
+				Waits:  "member m1 to answer; it has no machine, but its node m1 exists: bring it back, or delete the node",
+				Voters: [4]int32{3, 2, 2, 0}, Safe: "2 voters are healthy, and HAScalingStrategy needs 3",
+				May: []bool{false, false},
+			},
+		},
+		{
+			"it is not safe to scale during a roll-out",
+			&etcdv1.PlanQuorumRequest{Quorum: q(func(*etcdv1.Quorum) {}), RollOut: "machine configuration 7"},
+			result{Voters: [4]int32{3, 3, 2, 1}, Safe: "machine configuration 7 is being rolled out", May: steady},
+		},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			if c.req.GetMachines() == nil && !c.req.GetMachinesUnknown() {
+				c.req.Machines = given("m0", "m1", "m2")
+			}
+			v := plan.GivenBy(c.req).View()
+			a := plan.Next(v).Answer(v, c.req.GetQuorum())
+			r := a.GetQuorum()
+			got := result{
+				Waits: a.GetWaitsFor(), Safe: r.GetScaleMessage(), Strategy: r.GetStrategy(),
+				Voters: [4]int32{r.GetVoters(), r.GetHealthyVoters(), r.GetMajority(), r.GetFailureTolerance()},
+			}
+			for _, p := range a.GetActions() {
+				got.Actions = append(got.Actions, p.GetAction())
+			}
+			for _, d := range a.GetDisruptions() {
+				got.May = append(got.May, d.GetAllowed())
+			}
+			c.want.Strategy = "HAScalingStrategy"
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("answer (-want +got):\n%s", diff)
+			}
+			if r.GetSafeToScale() != (r.GetScaleMessage() == "") || a.GetNextCheckAfter().AsDuration() <= 0 {
+				t.Errorf("safe to scale %v with %q, next check after %v", r.GetSafeToScale(), r.GetScaleMessage(),
+					a.GetNextCheckAfter())
+			}
+		})
+	}
+}
+
+// given returns control-plane machines with our hook; those whose name begins with - are being deleted.
+func given(names ...string) *machinev1.MachineList {
+	list := &machinev1.MachineList{}
+	for _, name := range names {
+		name, deleting := strings.CutPrefix(name, "-")
+		m := &machinev1.Machine{
+			Metadata: &metav1.ObjectMeta{
+				Namespace: "ns", Name: name, Uid: "uid-" + name,
+				Labels: map[string]string{"machine.openshift.io/cluster-api-machine-role": "master"},
+			},
+			Spec: &machinev1.MachineSpec{LifecycleHooks: &machinev1.LifecycleHooks{
+				PreDrain: []*machinev1.LifecycleHook{{Name: plan.HookName, Owner: plan.HookOwner}},
+			}},
+		}
+		if deleting {
+			m.Metadata.DeletionTimestamp = timestamppb.New(now)
+		}
+		list.Items = append(list.Items, m)
+	}
+	return list
 }
 
 func TestWhyAVoterThatIsToLeaveStays(t *testing.T) {

@@ -121,8 +121,9 @@ func peerURL(m *simMachine) string { return "https://" + m.Addresses[0] + ":2380
 
 func (w *world) view() plan.View {
 	v := plan.View{
-		Fresh: w.quorum(), MachinesKnown: true, Permit: w.permit, Desired: w.desired, BootstrapRetired: w.retired,
-		Endpoints: w.endpoints, EndpointsAge: w.now.Sub(w.published), AddRefused: w.refused,
+		Fresh: w.quorum(), MachinesKnown: true, NodesKnown: true, Permit: w.permit, Desired: w.desired,
+		BootstrapRetired: w.retired,
+		Endpoints:        w.endpoints, EndpointsAge: w.now.Sub(w.published), AddRefused: w.refused,
 		Trust: fmt.Sprint(w.trust),
 	}
 	for _, m := range w.members {

@@ -30,7 +30,31 @@ func (d *decision) unanswered() {
 		d.wait("%s", loss)
 		return
 	}
+	if d.NoLeader && d.running() > 0 {
+		d.wait("the voters to elect a leader: %d of %d run, and none of them knows one", d.running(), len(d.voters))
+		return
+	}
 	d.wait("etcd: %s", trouble)
+}
+
+// running returns how many voters' own status answers.
+func (d *decision) running() int {
+	n := 0
+	for _, m := range d.voters {
+		if m.Runs {
+			n++
+		}
+	}
+	return n
+}
+
+// leaderless: without a leader nothing can be changed, and how long the log is that a learner follows is not known.
+func (d *decision) leaderless() bool {
+	if !d.NoLeader || len(d.voters) == 0 {
+		return false
+	}
+	return d.wait("the voters to elect a leader: %d of %d answer, and none of them leads", d.healthyVoters(0),
+		len(d.voters))
 }
 
 // loss says which voters are missing for a majority and since when; empty if a majority runs and only does not agree
@@ -174,7 +198,7 @@ func (d *decision) deadAfter(m Member) (time.Duration, string) {
 	case d.goes(m):
 		return d.Settings.DeadAfter, "its machine is being deleted"
 	case d.orphan(m):
-		return d.Settings.OrphanAfter, "it has no machine"
+		return d.Settings.OrphanAfter, "it has neither a machine nor a node"
 	case m.Bootstrap() && d.replaced(m):
 		return d.Settings.DeadAfter, "its replacements vote"
 	}
@@ -232,12 +256,24 @@ func (d *decision) silent() bool {
 		if m.Defragments {
 			return d.wait("%s to be defragmented", nameOf(m))
 		}
-		if m.Message == "" {
-			return d.wait("%s to answer", nameOf(m))
+		text := nameOf(m) + " to answer"
+		if m.Message != "" {
+			text += " (" + m.Message + ")"
 		}
-		return d.wait("%s to answer (%s)", nameOf(m), m.Message)
+		return d.wait("%s", text+d.homelessText(m))
 	}
 	return false
+}
+
+// homelessText says why a silent voter without a machine is not removed; empty for any other.
+func (d *decision) homelessText(m Member) string {
+	switch {
+	case !d.homeless(m):
+		return ""
+	case !d.NodesKnown:
+		return "; it has no machine, and is kept until it is known which nodes exist"
+	}
+	return fmt.Sprintf("; it has no machine, but its node %s exists: bring it back, or delete the node", m.Name)
 }
 
 // promote: a learner that is needed as a voter becomes one as soon as it has caught up. Nothing else happens before.
@@ -256,6 +292,8 @@ func (d *decision) promote() bool {
 	switch {
 	case !m.Healthy || len(m.ClientURLs) == 0:
 		return d.wait("%s to start", nameOf(m))
+	case d.leaderApplied() == 0:
+		return d.wait("the leader to report how long its log is: %s is promoted when it has caught up with it", nameOf(m))
 	case !d.caughtUp(m):
 		return d.wait("%s to catch up (%d of %d log entries)", nameOf(m), m.Applied, d.leaderApplied())
 	case d.MachinesKnown && !machine.Hooked:
@@ -312,6 +350,9 @@ func (d *decision) leave() bool {
 		return d.wait("clients to learn the new addresses before %s leaves", nameOf(m))
 	}
 	switch {
+	case d.RollOut != "" && !m.Stopping && !m.Bootstrap():
+		d.holdBack(StopMember, memberReference(m), d.RollOut+" is being rolled out", "wait until that is finished")
+		return d.stuck("the roll-out of %s to end: %s leaves afterwards", d.RollOut, nameOf(m))
 	case d.Permit != nil && !d.holdsPermit(m):
 		d.holdBack(StopMember, memberReference(m), d.permitText(), "finish that work")
 		return d.stuck("the disruption permit, which %s holds for %s (%s)", d.Permit.Holder, d.Permit.Machine.GetName(),
@@ -410,12 +451,7 @@ func (d *decision) grow() bool {
 	}
 	leaving := len(d.leavers()) > 0
 	if len(d.voters) > d.Desired || len(d.voters) == d.Desired && !leaving {
-		for _, m := range d.voters {
-			if d.orphan(m) {
-				return d.stuck("a user to identify %s: it votes and has no machine", nameOf(m))
-			}
-		}
-		return len(d.voters) == d.Desired && d.prepare()
+		return d.unclaimed() || !leaving && d.surplus() || len(d.voters) == d.Desired && d.prepare()
 	}
 	if !d.MachinesKnown {
 		return d.stuck("machine-api to say which control-plane machines there are")
@@ -440,6 +476,31 @@ func (d *decision) grow() bool {
 		return d.stuck("another control-plane machine (%d of %d voters)", d.staying(), d.Desired)
 	}
 	return d.stuck("%s (%d of %d voters)", strings.Join(pending, "; "), d.staying(), d.Desired)
+}
+
+// unclaimed: a healthy voter without a machine is never removed; a user has to say what it is.
+func (d *decision) unclaimed() bool {
+	for _, m := range d.voters {
+		switch {
+		case !d.homeless(m):
+		case d.orphan(m):
+			return d.stuck("a user to identify %s: it votes and has neither a machine nor a node; it is removed %s after "+
+				"its process was stopped", nameOf(m), d.Settings.OrphanAfter)
+		default:
+			return d.stuck("a user to identify %s: it votes and has no machine", nameOf(m))
+		}
+	}
+	return false
+}
+
+// surplus: there are more voters than desired, and none of them is to leave. Which one goes is the user's choice.
+func (d *decision) surplus() bool {
+	more := len(d.voters) - d.Desired
+	if more <= 0 {
+		return false
+	}
+	return d.stuck("a user to delete %d of the control-plane machines, or to raise the replicas of their set: there are "+
+		"%d voters, and %d are desired", more, len(d.voters), d.Desired)
 }
 
 // prepare adds a learner that waits until it is needed.

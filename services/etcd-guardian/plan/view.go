@@ -82,7 +82,11 @@ type View struct {
 	Trouble          string // why the list is not fresh
 	MachinesKnown    bool   // the machines were read completely at least once
 	Members          []Member
+	NoLeader         bool          // members run, and none of them knows a leader
 	Machines         []Machine     // of the control plane
+	NodesKnown       bool          // the nodes were read completely at least once
+	Nodes            []string      // names of the nodes that exist
+	RollOut          string        // what is being rolled out over the control plane by others; empty if nothing is
 	Offers           []Offer       // agents that attend now
 	Permit           *Permit       // nil if it is free
 	Desired          int           // desired number of voters; at least 1

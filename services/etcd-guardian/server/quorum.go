@@ -79,17 +79,25 @@ func essenceOf(q *etcdv1.Quorum) *etcdv1.Quorum {
 
 // PlanQuorum runs the plan on the quorum in the request, or on the live one.
 func (s *Server) PlanQuorum(_ context.Context, r *etcdv1.PlanQuorumRequest) (*etcdv1.PlanQuorumResponse, error) {
+	if r.GetQuorum() != nil {
+		v := plan.GivenBy(r).View()
+		return plan.Next(v).Answer(v, proto.CloneOf(r.GetQuorum())), nil
+	}
 	o, _ := s.Controller.Last()
-	p := o.Plan
-	switch {
-	case r.GetQuorum() != nil:
-		p = plan.Next(plan.Given{Quorum: r.GetQuorum(), Machines: r.GetMachines().GetItems(), Offers: r.GetOffers()}.View())
-	case r.GetMachines() != nil:
-		v := o.View
+	v, p := o.View, o.Plan
+	if r.GetMachines() != nil {
 		v.Machines, v.MachinesKnown = plan.Machines(r.GetMachines().GetItems()), true
+	}
+	if r.GetNodes() != nil {
+		v.Nodes, v.NodesKnown = plan.NodeNames(r.GetNodes().GetItems()), true
+	}
+	if r.GetRollOut() != "" {
+		v.RollOut = r.GetRollOut()
+	}
+	if r.GetMachines() != nil || r.GetNodes() != nil || r.GetRollOut() != "" {
 		p = plan.Next(v)
 	}
-	return &etcdv1.PlanQuorumResponse{Phase: p.Phase, Next: p.First(), WaitsFor: p.WaitsFor, HeldBack: p.HeldBack}, nil
+	return p.Answer(v, proto.CloneOf(o.Quorum)), nil
 }
 
 // AcquireDisruptionPermit gives the permit, decided on an observation made after the call came in.

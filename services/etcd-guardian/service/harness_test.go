@@ -70,7 +70,8 @@ type cluster struct {
 	dir, member            string
 	windlass, client, peer *identity.Authority
 	subnet                 string
-	machineAPI             *serve.Process
+	machineAPI, nodeAPI    *serve.Process
+	nodes                  *resource.Table[*nodev1.Node]
 	machines               *resource.Table[*machinev1.Machine]
 	sets                   *resource.Table[*machinev1.ControlPlaneMachineSet]
 	listen                 string
@@ -115,6 +116,7 @@ func newCluster(t *testing.T) *cluster {
 	c.bootstrap = [2]string{c.url(2), c.url(2)}
 	c.listen = strings.TrimPrefix(c.url(1), "https://")
 	c.serveMachines()
+	c.serveNodes()
 	c.guardianFiles()
 	c.check(os.MkdirAll(filepath.Join(c.dir, "guardian", "bootstrap"), 0o700))
 	c.check(os.WriteFile(c.allowed(), nil, 0o600))
@@ -229,9 +231,29 @@ func (c *cluster) serveMachines() {
 	c.check(resource.Register(p.GRPC, &machinev1.ControlPlaneMachineSetService_ServiceDesc,
 		machinev1.UnimplementedControlPlaneMachineSetServiceServer{}, c.sets))
 	c.machineAPI = p
+	c.run(p, c.machines.Run, c.sets.Run)
+}
+
+// serveNodes is a fake of eviction-controller, as serveMachines is of machine-api. It begins without nodes.
+func (c *cluster) serveNodes() {
+	c.t.Helper()
+	dir := filepath.Join(c.dir, "eviction-controller")
+	c.serviceFiles(dir, "eviction-controller", net.IPv4(127, 0, 0, 1))
+	p, err := serve.New(serve.Config{
+		Name: "eviction-controller", Listen: "127.0.0.1:0", Dir: filepath.Join(dir, "data"), TLSDir: dir,
+	}, slog.New(slog.DiscardHandler))
+	c.check(err)
+	c.nodes = resource.NewTable(etcdtest.Store(c.t), p.Validator, resource.Config[*nodev1.Node]{})
+	c.check(resource.Register(p.GRPC, &nodev1.NodeService_ServiceDesc, nodev1.UnimplementedNodeServiceServer{}, c.nodes))
+	c.nodeAPI = p
+	c.run(p, c.nodes.Run)
+}
+
+// run has a service run until the test ends.
+func (c *cluster) run(p *serve.Process, parts ...func(context.Context) error) {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx, c.machines.Run, c.sets.Run) }()
+	go func() { done <- p.Run(ctx, parts...) }()
 	c.t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {
@@ -245,7 +267,8 @@ func (c *cluster) startGuardian() {
 	c.t.Helper()
 	c.guardian = exec.Command(os.Args[0], append([]string{
 		"--listen", c.listen, "--dir", filepath.Join(c.dir, "guardian"), "--tls-dir", filepath.Join(c.dir, "tls"),
-		"--peer", "machine-api=" + c.machineAPI.Address(), "--bootstrap-client", c.bootstrap[0], "--bootstrap-peer",
+		"--peer", "machine-api=" + c.machineAPI.Address(), "--peer", "eviction-controller=" + c.nodeAPI.Address(),
+		"--bootstrap-client", c.bootstrap[0], "--bootstrap-peer",
 		c.bootstrap[1],
 		"--member-command", c.member, "--pki", filepath.Join(c.dir, "pki"),
 	}, c.extra...)...)

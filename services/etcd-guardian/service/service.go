@@ -15,10 +15,12 @@ import (
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/controller"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/members"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/owner"
@@ -88,6 +90,13 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 	if err != nil {
 		return nil, err
 	}
+	nodes, err := nodesOf(cfg, p)
+	if err != nil {
+		return nil, err
+	}
+	if nodes != nil {
+		parts = append(parts, nodes.Run)
+	}
 	st := p.Store(p.Etcd)
 	recorder := events.New(name, st, p.Validator, p.Log)
 	if err := recorder.Register(p.GRPC); err != nil {
@@ -101,7 +110,7 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 		Members: client, Records: records, Trust: signer.Trust, Note: note, BootstrapURL: cfg.bootstrapClient,
 		Bootstrap: controller.NewBootstrap(supervisor, cfg.memberSpec(), cfg.dataDir(), cfg.in(bootstrapDir, "allowed"),
 			[]string{cfg.in(endpointsFile)}, note, p.Log),
-		Machines: machines, Sets: sets, MachineAPI: machinev1.NewMachineServiceClient(conn),
+		Machines: machines, Sets: sets, Nodes: nodes, MachineAPI: machinev1.NewMachineServiceClient(conn),
 		Reach: func(urls []string) { p.Etcd.SetEndpoints(urls...) }, Events: recorder, Settings: cfg.settings,
 		Quota: cfg.quota, Now: time.Now, Elapsed: elapsed, Log: p.Log,
 	})
@@ -122,6 +131,18 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 			defer client.Close()
 			return c.Run(ctx)
 		}), nil
+}
+
+// nodesOf returns a copy of the nodes, or nil where it is not known who has them.
+func nodesOf(cfg config, p *serve.Process) (*informer.Informer[*nodev1.Node], error) {
+	if cfg.serve.Peers[topology.EvictionController] == "" {
+		return nil, nil
+	}
+	conn, err := p.Dial(topology.EvictionController)
+	if err != nil {
+		return nil, err
+	}
+	return informer.New[*nodev1.Node](conn, p.Log)
 }
 
 // ownerParts attends the tasks of our hook, where it is known who keeps them.

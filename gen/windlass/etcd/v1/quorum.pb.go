@@ -59,7 +59,14 @@ type Quorum struct {
 	Endpoints []string `protobuf:"bytes,14,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
 	// Hash of the authorities that the members must trust; empty if unknown. A member that trusts other authorities is
 	// restarted.
-	Trust         string `protobuf:"bytes,15,opt,name=trust,proto3" json:"trust,omitempty"`
+	Trust string `protobuf:"bytes,15,opt,name=trust,proto3" json:"trust,omitempty"`
+	// True if voters may be added or replaced now: the members and the healthy ones both exceed a majority, enough of
+	// them are healthy for the strategy, and nothing is being rolled out. Source: OpenShift's etcd operator.
+	SafeToScale bool `protobuf:"varint,16,opt,name=safe_to_scale,json=safeToScale,proto3" json:"safe_to_scale,omitempty"`
+	// Why it is not safe to scale; empty if it is.
+	ScaleMessage string `protobuf:"bytes,17,opt,name=scale_message,json=scaleMessage,proto3" json:"scale_message,omitempty"`
+	// HAScalingStrategy (three or more voters desired), TwoNodeScalingStrategy (two) or UnsafeScalingStrategy (one).
+	Strategy      string `protobuf:"bytes,18,opt,name=strategy,proto3" json:"strategy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -195,6 +202,27 @@ func (x *Quorum) GetEndpoints() []string {
 func (x *Quorum) GetTrust() string {
 	if x != nil {
 		return x.Trust
+	}
+	return ""
+}
+
+func (x *Quorum) GetSafeToScale() bool {
+	if x != nil {
+		return x.SafeToScale
+	}
+	return false
+}
+
+func (x *Quorum) GetScaleMessage() string {
+	if x != nil {
+		return x.ScaleMessage
+	}
+	return ""
+}
+
+func (x *Quorum) GetStrategy() string {
+	if x != nil {
+		return x.Strategy
 	}
 	return ""
 }
@@ -493,7 +521,7 @@ var File_windlass_etcd_v1_quorum_proto protoreflect.FileDescriptor
 
 const file_windlass_etcd_v1_quorum_proto_rawDesc = "" +
 	"\n" +
-	"\x1dwindlass/etcd/v1/quorum.proto\x12\x10windlass.etcd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1bwindlass/meta/v1/plan.proto\"\xce\x04\n" +
+	"\x1dwindlass/etcd/v1/quorum.proto\x12\x10windlass.etcd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1bwindlass/meta/v1/plan.proto\"\xb3\x05\n" +
 	"\x06Quorum\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x14\n" +
@@ -511,7 +539,10 @@ const file_windlass_etcd_v1_quorum_proto_rawDesc = "" +
 	"\fobserve_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\vobserveTime\x12+\n" +
 	"\x11bootstrap_retired\x18\r \x01(\bR\x10bootstrapRetired\x12\x1c\n" +
 	"\tendpoints\x18\x0e \x03(\tR\tendpoints\x12\x14\n" +
-	"\x05trust\x18\x0f \x01(\tR\x05trust\"\xee\x04\n" +
+	"\x05trust\x18\x0f \x01(\tR\x05trust\x12\"\n" +
+	"\rsafe_to_scale\x18\x10 \x01(\bR\vsafeToScale\x12#\n" +
+	"\rscale_message\x18\x11 \x01(\tR\fscaleMessage\x12\x1a\n" +
+	"\bstrategy\x18\x12 \x01(\tR\bstrategy\"\xee\x04\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1b\n" +

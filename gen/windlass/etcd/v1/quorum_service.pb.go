@@ -11,10 +11,12 @@ package etcdv1
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	v1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
-	v11 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	v12 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	v11 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -156,7 +158,19 @@ type PlanQuorumRequest struct {
 	// The existing control-plane machines; absent means the live ones, or none if the quorum is given.
 	Machines *v1.MachineList `protobuf:"bytes,2,opt,name=machines,proto3" json:"machines,omitempty"`
 	// Names of the nodes whose agents offer to run a member; used only if the quorum is given.
-	Offers        []string `protobuf:"bytes,3,rep,name=offers,proto3" json:"offers,omitempty"`
+	Offers []string `protobuf:"bytes,3,rep,name=offers,proto3" json:"offers,omitempty"`
+	// The existing nodes; absent means the live ones, or none if the quorum is given. A voter without a machine is removed
+	// only if it has no node either.
+	Nodes *v11.NodeList `protobuf:"bytes,4,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// True if it is not known which machines exist, as before machine-api was reached; used only if the quorum is given.
+	MachinesUnknown bool `protobuf:"varint,5,opt,name=machines_unknown,json=machinesUnknown,proto3" json:"machines_unknown,omitempty"`
+	// Why the members were not listed by a linearizable read; empty if they were. Used only if the quorum is given.
+	Trouble string `protobuf:"bytes,6,opt,name=trouble,proto3" json:"trouble,omitempty"`
+	// What is being rolled out over the control plane; empty if nothing is. Up to 256 characters.
+	RollOut string `protobuf:"bytes,7,opt,name=roll_out,json=rollOut,proto3" json:"roll_out,omitempty"`
+	// The time to which the members' silent times are compared; absent means the quorum's observe time. A member that is
+	// not healthy and has no silent time counts as silent for an hour. Used only if the quorum is given.
+	Now           *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=now,proto3" json:"now,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -212,17 +226,61 @@ func (x *PlanQuorumRequest) GetOffers() []string {
 	return nil
 }
 
+func (x *PlanQuorumRequest) GetNodes() *v11.NodeList {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *PlanQuorumRequest) GetMachinesUnknown() bool {
+	if x != nil {
+		return x.MachinesUnknown
+	}
+	return false
+}
+
+func (x *PlanQuorumRequest) GetTrouble() string {
+	if x != nil {
+		return x.Trouble
+	}
+	return ""
+}
+
+func (x *PlanQuorumRequest) GetRollOut() string {
+	if x != nil {
+		return x.RollOut
+	}
+	return ""
+}
+
+func (x *PlanQuorumRequest) GetNow() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Now
+	}
+	return nil
+}
+
 // The next membership action, or what it waits for.
 type PlanQuorumResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Phase of the quorum.
 	Phase string `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
 	// The next action; absent if there is none.
-	Next *v11.PlannedAction `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
+	Next *v12.PlannedAction `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
 	// What etcd-guardian waits for, in one line; empty if it does not wait.
 	WaitsFor string `protobuf:"bytes,3,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
 	// Actions that are held back, and why.
-	HeldBack      []*v11.HeldBack `protobuf:"bytes,4,rep,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
+	HeldBack []*v12.HeldBack `protobuf:"bytes,4,rep,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
+	// All actions that would be taken now, in this order: those on hooks first, which wait for nothing.
+	Actions []*v12.PlannedAction `protobuf:"bytes,5,rep,name=actions,proto3" json:"actions,omitempty"`
+	// The quorum that was planned for, with what follows from its members: voters, majority, tolerance, whether it is safe
+	// to scale, and the strategy.
+	Quorum *Quorum `protobuf:"bytes,6,opt,name=quorum,proto3" json:"quorum,omitempty"`
+	// When to plan again even if nothing is known to have changed.
+	NextCheckAfter *durationpb.Duration `protobuf:"bytes,7,opt,name=next_check_after,json=nextCheckAfter,proto3" json:"next_check_after,omitempty"`
+	// For each control-plane machine, whether its voter may be disrupted now.
+	Disruptions   []*Disruption `protobuf:"bytes,8,rep,name=disruptions,proto3" json:"disruptions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -264,7 +322,7 @@ func (x *PlanQuorumResponse) GetPhase() string {
 	return ""
 }
 
-func (x *PlanQuorumResponse) GetNext() *v11.PlannedAction {
+func (x *PlanQuorumResponse) GetNext() *v12.PlannedAction {
 	if x != nil {
 		return x.Next
 	}
@@ -278,11 +336,112 @@ func (x *PlanQuorumResponse) GetWaitsFor() string {
 	return ""
 }
 
-func (x *PlanQuorumResponse) GetHeldBack() []*v11.HeldBack {
+func (x *PlanQuorumResponse) GetHeldBack() []*v12.HeldBack {
 	if x != nil {
 		return x.HeldBack
 	}
 	return nil
+}
+
+func (x *PlanQuorumResponse) GetActions() []*v12.PlannedAction {
+	if x != nil {
+		return x.Actions
+	}
+	return nil
+}
+
+func (x *PlanQuorumResponse) GetQuorum() *Quorum {
+	if x != nil {
+		return x.Quorum
+	}
+	return nil
+}
+
+func (x *PlanQuorumResponse) GetNextCheckAfter() *durationpb.Duration {
+	if x != nil {
+		return x.NextCheckAfter
+	}
+	return nil
+}
+
+func (x *PlanQuorumResponse) GetDisruptions() []*Disruption {
+	if x != nil {
+		return x.Disruptions
+	}
+	return nil
+}
+
+// Whether the voter of a machine may be disrupted now.
+type Disruption struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The machine.
+	Machine *v12.ObjectReference `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	// True if the disruption permit would be granted for the machine, or is not needed.
+	Allowed bool `protobuf:"varint,2,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// False if the machine has no voter, so that no permit is needed.
+	NeedsPermit bool `protobuf:"varint,3,opt,name=needs_permit,json=needsPermit,proto3" json:"needs_permit,omitempty"`
+	// Why it may not be disrupted; empty if it may.
+	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Disruption) Reset() {
+	*x = Disruption{}
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Disruption) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Disruption) ProtoMessage() {}
+
+func (x *Disruption) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Disruption.ProtoReflect.Descriptor instead.
+func (*Disruption) Descriptor() ([]byte, []int) {
+	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Disruption) GetMachine() *v12.ObjectReference {
+	if x != nil {
+		return x.Machine
+	}
+	return nil
+}
+
+func (x *Disruption) GetAllowed() bool {
+	if x != nil {
+		return x.Allowed
+	}
+	return false
+}
+
+func (x *Disruption) GetNeedsPermit() bool {
+	if x != nil {
+		return x.NeedsPermit
+	}
+	return false
+}
+
+func (x *Disruption) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
 }
 
 // Request of AcquireDisruptionPermit.
@@ -290,7 +449,7 @@ type AcquireDisruptionPermitRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The machine whose voter is to be taken down: namespace and name, or uid, or a reference of kind Node with the name
 	// of its node.
-	Machine *v11.ObjectReference `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	Machine *v12.ObjectReference `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
 	// Reason, such as "drain".
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -299,7 +458,7 @@ type AcquireDisruptionPermitRequest struct {
 
 func (x *AcquireDisruptionPermitRequest) Reset() {
 	*x = AcquireDisruptionPermitRequest{}
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[5]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -311,7 +470,7 @@ func (x *AcquireDisruptionPermitRequest) String() string {
 func (*AcquireDisruptionPermitRequest) ProtoMessage() {}
 
 func (x *AcquireDisruptionPermitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[5]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -324,10 +483,10 @@ func (x *AcquireDisruptionPermitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcquireDisruptionPermitRequest.ProtoReflect.Descriptor instead.
 func (*AcquireDisruptionPermitRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{5}
+	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *AcquireDisruptionPermitRequest) GetMachine() *v11.ObjectReference {
+func (x *AcquireDisruptionPermitRequest) GetMachine() *v12.ObjectReference {
 	if x != nil {
 		return x.Machine
 	}
@@ -345,7 +504,7 @@ func (x *AcquireDisruptionPermitRequest) GetReason() string {
 type ReleaseDisruptionPermitRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The machine for which the permit was granted.
-	Machine *v11.ObjectReference `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	Machine *v12.ObjectReference `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
 	// The permit is released only if this user holds it; empty means any holder. Up to 512 characters.
 	Holder        string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -354,7 +513,7 @@ type ReleaseDisruptionPermitRequest struct {
 
 func (x *ReleaseDisruptionPermitRequest) Reset() {
 	*x = ReleaseDisruptionPermitRequest{}
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[6]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -366,7 +525,7 @@ func (x *ReleaseDisruptionPermitRequest) String() string {
 func (*ReleaseDisruptionPermitRequest) ProtoMessage() {}
 
 func (x *ReleaseDisruptionPermitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[6]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -379,10 +538,10 @@ func (x *ReleaseDisruptionPermitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDisruptionPermitRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseDisruptionPermitRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{6}
+	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *ReleaseDisruptionPermitRequest) GetMachine() *v11.ObjectReference {
+func (x *ReleaseDisruptionPermitRequest) GetMachine() *v12.ObjectReference {
 	if x != nil {
 		return x.Machine
 	}
@@ -405,7 +564,7 @@ type ReleaseDisruptionPermitResponse struct {
 
 func (x *ReleaseDisruptionPermitResponse) Reset() {
 	*x = ReleaseDisruptionPermitResponse{}
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[7]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -417,7 +576,7 @@ func (x *ReleaseDisruptionPermitResponse) String() string {
 func (*ReleaseDisruptionPermitResponse) ProtoMessage() {}
 
 func (x *ReleaseDisruptionPermitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[7]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -430,7 +589,7 @@ func (x *ReleaseDisruptionPermitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDisruptionPermitResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseDisruptionPermitResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{7}
+	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{8}
 }
 
 // Request of AttendMember: an agent offers to run a member.
@@ -450,7 +609,7 @@ type AttendMemberRequest struct {
 
 func (x *AttendMemberRequest) Reset() {
 	*x = AttendMemberRequest{}
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[8]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -462,7 +621,7 @@ func (x *AttendMemberRequest) String() string {
 func (*AttendMemberRequest) ProtoMessage() {}
 
 func (x *AttendMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[8]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -475,7 +634,7 @@ func (x *AttendMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendMemberRequest.ProtoReflect.Descriptor instead.
 func (*AttendMemberRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{8}
+	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *AttendMemberRequest) GetNode() string {
@@ -530,7 +689,7 @@ type AttendMemberResponse struct {
 
 func (x *AttendMemberResponse) Reset() {
 	*x = AttendMemberResponse{}
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[9]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -542,7 +701,7 @@ func (x *AttendMemberResponse) String() string {
 func (*AttendMemberResponse) ProtoMessage() {}
 
 func (x *AttendMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[9]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -555,7 +714,7 @@ func (x *AttendMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendMemberResponse.ProtoReflect.Descriptor instead.
 func (*AttendMemberResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{9}
+	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AttendMemberResponse) GetCommand() string {
@@ -615,7 +774,7 @@ type CertifyMemberRequest struct {
 
 func (x *CertifyMemberRequest) Reset() {
 	*x = CertifyMemberRequest{}
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[10]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -627,7 +786,7 @@ func (x *CertifyMemberRequest) String() string {
 func (*CertifyMemberRequest) ProtoMessage() {}
 
 func (x *CertifyMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[10]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -640,7 +799,7 @@ func (x *CertifyMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifyMemberRequest.ProtoReflect.Descriptor instead.
 func (*CertifyMemberRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{10}
+	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CertifyMemberRequest) GetNode() string {
@@ -685,7 +844,7 @@ type CertifyMemberResponse struct {
 
 func (x *CertifyMemberResponse) Reset() {
 	*x = CertifyMemberResponse{}
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[11]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -697,7 +856,7 @@ func (x *CertifyMemberResponse) String() string {
 func (*CertifyMemberResponse) ProtoMessage() {}
 
 func (x *CertifyMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[11]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -710,7 +869,7 @@ func (x *CertifyMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifyMemberResponse.ProtoReflect.Descriptor instead.
 func (*CertifyMemberResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{11}
+	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CertifyMemberResponse) GetMemberId() string {
@@ -759,20 +918,35 @@ var File_windlass_etcd_v1_quorum_service_proto protoreflect.FileDescriptor
 
 const file_windlass_etcd_v1_quorum_service_proto_rawDesc = "" +
 	"\n" +
-	"%windlass/etcd/v1/quorum_service.proto\x12\x10windlass.etcd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dwindlass/etcd/v1/quorum.proto\x1a)windlass/machine/v1/machine_service.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\"\x12\n" +
+	"%windlass/etcd/v1/quorum_service.proto\x12\x10windlass.etcd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dwindlass/etcd/v1/quorum.proto\x1a)windlass/machine/v1/machine_service.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a#windlass/node/v1/node_service.proto\"\x12\n" +
 	"\x10GetQuorumRequest\"\x14\n" +
 	"\x12WatchQuorumRequest\"G\n" +
 	"\x13WatchQuorumResponse\x120\n" +
-	"\x06quorum\x18\x01 \x01(\v2\x18.windlass.etcd.v1.QuorumR\x06quorum\"\x9b\x01\n" +
+	"\x06quorum\x18\x01 \x01(\v2\x18.windlass.etcd.v1.QuorumR\x06quorum\"\xef\x02\n" +
 	"\x11PlanQuorumRequest\x120\n" +
 	"\x06quorum\x18\x01 \x01(\v2\x18.windlass.etcd.v1.QuorumR\x06quorum\x12<\n" +
 	"\bmachines\x18\x02 \x01(\v2 .windlass.machine.v1.MachineListR\bmachines\x12\x16\n" +
-	"\x06offers\x18\x03 \x03(\tR\x06offers\"\xb5\x01\n" +
+	"\x06offers\x18\x03 \x03(\tR\x06offers\x120\n" +
+	"\x05nodes\x18\x04 \x01(\v2\x1a.windlass.node.v1.NodeListR\x05nodes\x12)\n" +
+	"\x10machines_unknown\x18\x05 \x01(\bR\x0fmachinesUnknown\x12\"\n" +
+	"\atrouble\x18\x06 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\atrouble\x12#\n" +
+	"\broll_out\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\arollOut\x12,\n" +
+	"\x03now\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x03now\"\xa7\x03\n" +
 	"\x12PlanQuorumResponse\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x123\n" +
 	"\x04next\x18\x02 \x01(\v2\x1f.windlass.meta.v1.PlannedActionR\x04next\x12\x1b\n" +
 	"\twaits_for\x18\x03 \x01(\tR\bwaitsFor\x127\n" +
-	"\theld_back\x18\x04 \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\"\x85\x01\n" +
+	"\theld_back\x18\x04 \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\x129\n" +
+	"\aactions\x18\x05 \x03(\v2\x1f.windlass.meta.v1.PlannedActionR\aactions\x120\n" +
+	"\x06quorum\x18\x06 \x01(\v2\x18.windlass.etcd.v1.QuorumR\x06quorum\x12C\n" +
+	"\x10next_check_after\x18\a \x01(\v2\x19.google.protobuf.DurationR\x0enextCheckAfter\x12>\n" +
+	"\vdisruptions\x18\b \x03(\v2\x1c.windlass.etcd.v1.DisruptionR\vdisruptions\"\xa0\x01\n" +
+	"\n" +
+	"Disruption\x12;\n" +
+	"\amachine\x18\x01 \x01(\v2!.windlass.meta.v1.ObjectReferenceR\amachine\x12\x18\n" +
+	"\aallowed\x18\x02 \x01(\bR\aallowed\x12!\n" +
+	"\fneeds_permit\x18\x03 \x01(\bR\vneedsPermit\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"\x85\x01\n" +
 	"\x1eAcquireDisruptionPermitRequest\x12C\n" +
 	"\amachine\x18\x01 \x01(\v2!.windlass.meta.v1.ObjectReferenceB\x06\xbaH\x03\xc8\x01\x01R\amachine\x12\x1e\n" +
 	"\x06reason\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x06reason\"\x87\x01\n" +
@@ -836,56 +1010,66 @@ func file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP() []byte {
 	return file_windlass_etcd_v1_quorum_service_proto_rawDescData
 }
 
-var file_windlass_etcd_v1_quorum_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_windlass_etcd_v1_quorum_service_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_windlass_etcd_v1_quorum_service_proto_goTypes = []any{
 	(*GetQuorumRequest)(nil),                // 0: windlass.etcd.v1.GetQuorumRequest
 	(*WatchQuorumRequest)(nil),              // 1: windlass.etcd.v1.WatchQuorumRequest
 	(*WatchQuorumResponse)(nil),             // 2: windlass.etcd.v1.WatchQuorumResponse
 	(*PlanQuorumRequest)(nil),               // 3: windlass.etcd.v1.PlanQuorumRequest
 	(*PlanQuorumResponse)(nil),              // 4: windlass.etcd.v1.PlanQuorumResponse
-	(*AcquireDisruptionPermitRequest)(nil),  // 5: windlass.etcd.v1.AcquireDisruptionPermitRequest
-	(*ReleaseDisruptionPermitRequest)(nil),  // 6: windlass.etcd.v1.ReleaseDisruptionPermitRequest
-	(*ReleaseDisruptionPermitResponse)(nil), // 7: windlass.etcd.v1.ReleaseDisruptionPermitResponse
-	(*AttendMemberRequest)(nil),             // 8: windlass.etcd.v1.AttendMemberRequest
-	(*AttendMemberResponse)(nil),            // 9: windlass.etcd.v1.AttendMemberResponse
-	(*CertifyMemberRequest)(nil),            // 10: windlass.etcd.v1.CertifyMemberRequest
-	(*CertifyMemberResponse)(nil),           // 11: windlass.etcd.v1.CertifyMemberResponse
-	(*Quorum)(nil),                          // 12: windlass.etcd.v1.Quorum
-	(*v1.MachineList)(nil),                  // 13: windlass.machine.v1.MachineList
-	(*v11.PlannedAction)(nil),               // 14: windlass.meta.v1.PlannedAction
-	(*v11.HeldBack)(nil),                    // 15: windlass.meta.v1.HeldBack
-	(*v11.ObjectReference)(nil),             // 16: windlass.meta.v1.ObjectReference
-	(*timestamppb.Timestamp)(nil),           // 17: google.protobuf.Timestamp
-	(*DisruptionPermit)(nil),                // 18: windlass.etcd.v1.DisruptionPermit
+	(*Disruption)(nil),                      // 5: windlass.etcd.v1.Disruption
+	(*AcquireDisruptionPermitRequest)(nil),  // 6: windlass.etcd.v1.AcquireDisruptionPermitRequest
+	(*ReleaseDisruptionPermitRequest)(nil),  // 7: windlass.etcd.v1.ReleaseDisruptionPermitRequest
+	(*ReleaseDisruptionPermitResponse)(nil), // 8: windlass.etcd.v1.ReleaseDisruptionPermitResponse
+	(*AttendMemberRequest)(nil),             // 9: windlass.etcd.v1.AttendMemberRequest
+	(*AttendMemberResponse)(nil),            // 10: windlass.etcd.v1.AttendMemberResponse
+	(*CertifyMemberRequest)(nil),            // 11: windlass.etcd.v1.CertifyMemberRequest
+	(*CertifyMemberResponse)(nil),           // 12: windlass.etcd.v1.CertifyMemberResponse
+	(*Quorum)(nil),                          // 13: windlass.etcd.v1.Quorum
+	(*v1.MachineList)(nil),                  // 14: windlass.machine.v1.MachineList
+	(*v11.NodeList)(nil),                    // 15: windlass.node.v1.NodeList
+	(*timestamppb.Timestamp)(nil),           // 16: google.protobuf.Timestamp
+	(*v12.PlannedAction)(nil),               // 17: windlass.meta.v1.PlannedAction
+	(*v12.HeldBack)(nil),                    // 18: windlass.meta.v1.HeldBack
+	(*durationpb.Duration)(nil),             // 19: google.protobuf.Duration
+	(*v12.ObjectReference)(nil),             // 20: windlass.meta.v1.ObjectReference
+	(*DisruptionPermit)(nil),                // 21: windlass.etcd.v1.DisruptionPermit
 }
 var file_windlass_etcd_v1_quorum_service_proto_depIdxs = []int32{
-	12, // 0: windlass.etcd.v1.WatchQuorumResponse.quorum:type_name -> windlass.etcd.v1.Quorum
-	12, // 1: windlass.etcd.v1.PlanQuorumRequest.quorum:type_name -> windlass.etcd.v1.Quorum
-	13, // 2: windlass.etcd.v1.PlanQuorumRequest.machines:type_name -> windlass.machine.v1.MachineList
-	14, // 3: windlass.etcd.v1.PlanQuorumResponse.next:type_name -> windlass.meta.v1.PlannedAction
-	15, // 4: windlass.etcd.v1.PlanQuorumResponse.held_back:type_name -> windlass.meta.v1.HeldBack
-	16, // 5: windlass.etcd.v1.AcquireDisruptionPermitRequest.machine:type_name -> windlass.meta.v1.ObjectReference
-	16, // 6: windlass.etcd.v1.ReleaseDisruptionPermitRequest.machine:type_name -> windlass.meta.v1.ObjectReference
-	17, // 7: windlass.etcd.v1.CertifyMemberResponse.expiry_time:type_name -> google.protobuf.Timestamp
-	0,  // 8: windlass.etcd.v1.QuorumService.GetQuorum:input_type -> windlass.etcd.v1.GetQuorumRequest
-	1,  // 9: windlass.etcd.v1.QuorumService.WatchQuorum:input_type -> windlass.etcd.v1.WatchQuorumRequest
-	3,  // 10: windlass.etcd.v1.QuorumService.PlanQuorum:input_type -> windlass.etcd.v1.PlanQuorumRequest
-	5,  // 11: windlass.etcd.v1.QuorumService.AcquireDisruptionPermit:input_type -> windlass.etcd.v1.AcquireDisruptionPermitRequest
-	6,  // 12: windlass.etcd.v1.QuorumService.ReleaseDisruptionPermit:input_type -> windlass.etcd.v1.ReleaseDisruptionPermitRequest
-	8,  // 13: windlass.etcd.v1.QuorumService.AttendMember:input_type -> windlass.etcd.v1.AttendMemberRequest
-	10, // 14: windlass.etcd.v1.QuorumService.CertifyMember:input_type -> windlass.etcd.v1.CertifyMemberRequest
-	12, // 15: windlass.etcd.v1.QuorumService.GetQuorum:output_type -> windlass.etcd.v1.Quorum
-	2,  // 16: windlass.etcd.v1.QuorumService.WatchQuorum:output_type -> windlass.etcd.v1.WatchQuorumResponse
-	4,  // 17: windlass.etcd.v1.QuorumService.PlanQuorum:output_type -> windlass.etcd.v1.PlanQuorumResponse
-	18, // 18: windlass.etcd.v1.QuorumService.AcquireDisruptionPermit:output_type -> windlass.etcd.v1.DisruptionPermit
-	7,  // 19: windlass.etcd.v1.QuorumService.ReleaseDisruptionPermit:output_type -> windlass.etcd.v1.ReleaseDisruptionPermitResponse
-	9,  // 20: windlass.etcd.v1.QuorumService.AttendMember:output_type -> windlass.etcd.v1.AttendMemberResponse
-	11, // 21: windlass.etcd.v1.QuorumService.CertifyMember:output_type -> windlass.etcd.v1.CertifyMemberResponse
-	15, // [15:22] is the sub-list for method output_type
-	8,  // [8:15] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	13, // 0: windlass.etcd.v1.WatchQuorumResponse.quorum:type_name -> windlass.etcd.v1.Quorum
+	13, // 1: windlass.etcd.v1.PlanQuorumRequest.quorum:type_name -> windlass.etcd.v1.Quorum
+	14, // 2: windlass.etcd.v1.PlanQuorumRequest.machines:type_name -> windlass.machine.v1.MachineList
+	15, // 3: windlass.etcd.v1.PlanQuorumRequest.nodes:type_name -> windlass.node.v1.NodeList
+	16, // 4: windlass.etcd.v1.PlanQuorumRequest.now:type_name -> google.protobuf.Timestamp
+	17, // 5: windlass.etcd.v1.PlanQuorumResponse.next:type_name -> windlass.meta.v1.PlannedAction
+	18, // 6: windlass.etcd.v1.PlanQuorumResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	17, // 7: windlass.etcd.v1.PlanQuorumResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	13, // 8: windlass.etcd.v1.PlanQuorumResponse.quorum:type_name -> windlass.etcd.v1.Quorum
+	19, // 9: windlass.etcd.v1.PlanQuorumResponse.next_check_after:type_name -> google.protobuf.Duration
+	5,  // 10: windlass.etcd.v1.PlanQuorumResponse.disruptions:type_name -> windlass.etcd.v1.Disruption
+	20, // 11: windlass.etcd.v1.Disruption.machine:type_name -> windlass.meta.v1.ObjectReference
+	20, // 12: windlass.etcd.v1.AcquireDisruptionPermitRequest.machine:type_name -> windlass.meta.v1.ObjectReference
+	20, // 13: windlass.etcd.v1.ReleaseDisruptionPermitRequest.machine:type_name -> windlass.meta.v1.ObjectReference
+	16, // 14: windlass.etcd.v1.CertifyMemberResponse.expiry_time:type_name -> google.protobuf.Timestamp
+	0,  // 15: windlass.etcd.v1.QuorumService.GetQuorum:input_type -> windlass.etcd.v1.GetQuorumRequest
+	1,  // 16: windlass.etcd.v1.QuorumService.WatchQuorum:input_type -> windlass.etcd.v1.WatchQuorumRequest
+	3,  // 17: windlass.etcd.v1.QuorumService.PlanQuorum:input_type -> windlass.etcd.v1.PlanQuorumRequest
+	6,  // 18: windlass.etcd.v1.QuorumService.AcquireDisruptionPermit:input_type -> windlass.etcd.v1.AcquireDisruptionPermitRequest
+	7,  // 19: windlass.etcd.v1.QuorumService.ReleaseDisruptionPermit:input_type -> windlass.etcd.v1.ReleaseDisruptionPermitRequest
+	9,  // 20: windlass.etcd.v1.QuorumService.AttendMember:input_type -> windlass.etcd.v1.AttendMemberRequest
+	11, // 21: windlass.etcd.v1.QuorumService.CertifyMember:input_type -> windlass.etcd.v1.CertifyMemberRequest
+	13, // 22: windlass.etcd.v1.QuorumService.GetQuorum:output_type -> windlass.etcd.v1.Quorum
+	2,  // 23: windlass.etcd.v1.QuorumService.WatchQuorum:output_type -> windlass.etcd.v1.WatchQuorumResponse
+	4,  // 24: windlass.etcd.v1.QuorumService.PlanQuorum:output_type -> windlass.etcd.v1.PlanQuorumResponse
+	21, // 25: windlass.etcd.v1.QuorumService.AcquireDisruptionPermit:output_type -> windlass.etcd.v1.DisruptionPermit
+	8,  // 26: windlass.etcd.v1.QuorumService.ReleaseDisruptionPermit:output_type -> windlass.etcd.v1.ReleaseDisruptionPermitResponse
+	10, // 27: windlass.etcd.v1.QuorumService.AttendMember:output_type -> windlass.etcd.v1.AttendMemberResponse
+	12, // 28: windlass.etcd.v1.QuorumService.CertifyMember:output_type -> windlass.etcd.v1.CertifyMemberResponse
+	22, // [22:29] is the sub-list for method output_type
+	15, // [15:22] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_windlass_etcd_v1_quorum_service_proto_init() }
@@ -900,7 +1084,7 @@ func file_windlass_etcd_v1_quorum_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_etcd_v1_quorum_service_proto_rawDesc), len(file_windlass_etcd_v1_quorum_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -365,6 +365,7 @@ func newQuorum(e *session.Env) *cobra.Command {
 	cmd.Long = cmd.Short + `.
 
 A file contains the quorum as printed by "windlass quorum -o yaml", or an object with the fields
-quorum, machines (a list: {items: […]}) and offers (the names of the nodes that can run a member).`
+quorum, machines and nodes (lists: {items: […]}), offers (the names of the nodes that can run a member),
+machinesUnknown, trouble (why the members could not be listed), rollOut and now.`
 	return cmd
 }

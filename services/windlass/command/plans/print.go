@@ -1,6 +1,7 @@
 package plans
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -145,9 +146,20 @@ func (p *planText) hookTasks(r *hookv1.PlanHookTasksResponse) {
 }
 
 func (p *planText) quorum(r *etcdv1.PlanQuorumResponse) {
-	p.printf("Phase: %s\n\n", table.OrNone(r.GetPhase()))
-	if r.GetNext() != nil {
-		p.actions([]*metav1.PlannedAction{r.GetNext()})
+	p.printf("Phase: %s\n", table.OrNone(r.GetPhase()))
+	if q := r.GetQuorum(); q != nil {
+		p.printf("Voters: %d of %d healthy, %d desired, majority %d\n", q.GetHealthyVoters(), q.GetVoters(),
+			q.GetDesiredVoters(), q.GetMajority())
+		p.printf("Safe to scale: %t (%s)\n", q.GetSafeToScale(), cmp.Or(q.GetScaleMessage(), q.GetStrategy()))
+	}
+	for _, d := range r.GetDisruptions() {
+		if !d.GetAllowed() {
+			p.printf("Not to be disrupted: %s: %s\n", printer.Reference(d.GetMachine()), d.GetMessage())
+		}
+	}
+	p.printf("\n")
+	if len(r.GetActions()) > 0 {
+		p.actions(r.GetActions())
 	}
 	p.end(r.GetHeldBack(), r.GetWaitsFor(), nil)
 }

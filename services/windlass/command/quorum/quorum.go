@@ -120,6 +120,9 @@ func show(w io.Writer, form printer.Format, q *etcdv1.Quorum, now time.Time) err
 		}
 	}
 	fact("Tolerance", "%s", tolerance(q))
+	if q.GetStrategy() != "" {
+		fact("Scaling", "%s (%s)", cmp.Or(q.GetScaleMessage(), "safe"), q.GetStrategy())
+	}
 	fact("Permit", "%s", permit(q.GetPermit(), now))
 	fact("Next", "%s", nextStep(q.GetNext()))
 	fact("Waits for", "%s", cmp.Or(q.GetWaitsFor(), "nothing"))

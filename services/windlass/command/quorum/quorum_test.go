@@ -17,6 +17,7 @@ func TestQuorumShowsMembersAndThenTheWhole(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	q := &etcdv1.Quorum{
 		Phase: "Replacing", Voters: 3, HealthyVoters: 2, DesiredVoters: 3, Majority: 2,
+		ScaleMessage: "2 voters are healthy, and HAScalingStrategy needs 3", Strategy: "HAScalingStrategy",
 		Members: []*etcdv1.Member{
 			{
 				Name: "a", Healthy: true, Leader: true, Version: "3.7.3", DbSizeBytes: 2_100_000, DbSizeInUseBytes: 1_900_000,
@@ -43,6 +44,7 @@ Phase:     Replacing
 Voters:    2 of 3 healthy, 3 desired, majority 2
 Unhealthy: bootstrap: connection refused
 Tolerance: no voter may fail
+Scaling:   2 voters are healthy, and HAScalingStrategy needs 3 (HAScalingStrategy)
 Permit:    eviction-controller for machine/a (drain), since 90s
 Next:      Promote member/b: it has caught up
 Waits for: nothing
