@@ -25,6 +25,7 @@ import (
 	"github.com/windlass-dev/windlass/services/windlass/command/lifecycle"
 	"github.com/windlass-dev/windlass/services/windlass/command/objects"
 	"github.com/windlass-dev/windlass/services/windlass/command/plans"
+	"github.com/windlass-dev/windlass/services/windlass/command/provider"
 	"github.com/windlass-dev/windlass/services/windlass/command/quorum"
 	"github.com/windlass-dev/windlass/services/windlass/command/release"
 	"github.com/windlass-dev/windlass/services/windlass/command/rollout"
@@ -96,8 +97,9 @@ func newRoot(e *session.Env) *cobra.Command {
 		objects.NewPatch(e), objects.NewLabel(e), objects.NewAnnotate(e), objects.NewScale(e), objects.NewDelete(e),
 		objects.NewWait(e), objects.NewEvents(e), objects.NewLogs(e), objects.NewExec(e),
 		admin, adm.NewCordon(e), adm.NewUncordon(e), adm.NewDrain(e), auth.New(e), auth.NewWhoami(e),
-		audit.New(e), describe.New(e), explain.New(e), explain.NewAPIResources(e), hooks.New(e), plans.New(e), quorum.New(e),
-		rollout.New(e),
+		audit.New(e), describe.New(e), explain.New(e), explain.NewAPIResources(e), hooks.New(e), plans.New(e),
+		provider.New(e),
+		quorum.New(e), rollout.New(e),
 	)
 	for _, cmd := range root.Commands() {
 		refuseUnknown(cmd)

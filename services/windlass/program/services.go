@@ -15,6 +15,7 @@ import (
 	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
 	nodeconfigurator "github.com/windlass-dev/windlass/services/node-configurator/service"
 	providerlocal "github.com/windlass-dev/windlass/services/provider-local/service"
+	providersimulated "github.com/windlass-dev/windlass/services/provider-simulated/service"
 	scheduler "github.com/windlass-dev/windlass/services/scheduler/service"
 	updateorchestrator "github.com/windlass-dev/windlass/services/update-orchestrator/service"
 )
@@ -30,6 +31,7 @@ var services = map[string]func(ctx context.Context, args []string, stderr io.Wri
 	"node-agent":          nodeagent.Run,
 	"node-configurator":   nodeconfigurator.Run,
 	"provider-local":      providerlocal.Run,
+	"provider-simulated":  providersimulated.Run,
 	"scheduler":           scheduler.Run,
 	"update-orchestrator": updateorchestrator.Run,
 }

@@ -1,0 +1,281 @@
+// Package fleet keeps the instances of the simulated provider in memory. Its latencies and faults follow from a seed.
+package fleet
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+)
+
+// States of an instance.
+const (
+	creating = "Creating"
+	running  = "Running"
+	deleting = "Deleting"
+)
+
+// Errors that callers distinguish.
+var (
+	ErrNotFound = errors.New("no such instance")
+	ErrFull     = errors.New("no address is free")
+	ErrUsed     = errors.New("the instance of this request token was deleted")
+)
+
+// Config says how the provider behaves.
+type Config struct {
+	Cluster string       // name of the cluster, part of the provider ids
+	Network netip.Prefix // IPv4 network that instances get addresses from
+	Seed    uint64       // of all latencies and faults
+	Call    Range        // until a call is carried out
+	Create  Range        // from the call until the instance is Running
+	Delete  Range        // from the call until the instance is gone
+	Faults  Faults
+}
+
+// Order is what a machine asks for.
+type Order struct {
+	Token, Machine, UID string
+	Type, Region, Zone  string
+}
+
+// Fleet is all instances. Its methods may be called concurrently.
+type Fleet struct {
+	cfg  Config
+	boot string // part of the provider ids, so that a later process gives none of them again
+
+	mu        sync.Mutex
+	instances map[string]*providerv1.Instance // by provider id; the values are never modified, only replaced
+	byToken   map[string]string               // provider id by request token
+	tokens    map[string]string               // request token by provider id
+	used      map[string]bool                 // request tokens that make no instance any more
+	calls     map[string]int                  // by method and token
+	addresses map[netip.Addr]bool             // that are given
+	next      netip.Addr                      // address to try next
+	made      int
+	due       queue         // what happens next
+	wake      chan struct{} // has room for one: due has a new first entry
+	watches   map[*Watch]bool
+}
+
+// New returns an empty fleet.
+func New(cfg Config) *Fleet {
+	return &Fleet{
+		cfg: cfg, boot: strings.ToLower(rand.Text()[:6]), instances: map[string]*providerv1.Instance{},
+		byToken: map[string]string{}, tokens: map[string]string{}, used: map[string]bool{}, calls: map[string]int{},
+		addresses: map[netip.Addr]bool{},
+		next:      cfg.Network.Masked().Addr(), wake: make(chan struct{}, 1), watches: map[*Watch]bool{},
+	}
+}
+
+// Fate draws what happens to a call of a method for a token. Creations and deletions take the time of their kind.
+func (f *Fleet) Fate(method, token string) Fate {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	key := method + " " + token
+	f.calls[key]++
+	span := f.cfg.Create
+	if method == "DeleteInstance" {
+		span = f.cfg.Delete
+	}
+	return fateOf(f.cfg.Seed, method, token, f.calls[key], f.cfg.Faults, f.cfg.Call, span)
+}
+
+// Create makes an instance that is Running after span, or returns the one that was made for the same token.
+func (f *Fleet) Create(o Order, span time.Duration) (*providerv1.Instance, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if id, ok := f.byToken[o.Token]; ok {
+		return f.instances[id], nil
+	}
+	if f.used[o.Token] {
+		return nil, ErrUsed
+	}
+	address, err := f.address()
+	if err != nil {
+		return nil, err
+	}
+	f.made++
+	i := &providerv1.Instance{
+		ProviderId:  fmt.Sprintf("simulated://%s/%s-%d", f.cfg.Cluster, f.boot, f.made),
+		MachineName: o.Machine, MachineUid: o.UID, State: creating, InstanceType: o.Type, Region: o.Region, Zone: o.Zone,
+		CreateTime: timestamppb.Now(),
+		Addresses: []*nodev1.NodeAddress{
+			{Type: "InternalIP", Address: address.String()}, {Type: "Hostname", Address: o.Machine},
+		},
+	}
+	f.byToken[o.Token], f.tokens[i.GetProviderId()] = i.GetProviderId(), o.Token
+	f.put(i)
+	f.plan(entry{at: time.Now().Add(span), id: i.GetProviderId(), state: running})
+	return i, nil
+}
+
+// Get returns an instance by id, by token, or by both, which must match then.
+func (f *Fleet) Get(id, token string) (*providerv1.Instance, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.find(id, token)
+}
+
+func (f *Fleet) find(id, token string) (*providerv1.Instance, error) {
+	own := f.byToken[token]
+	if id == "" {
+		id = own
+	}
+	i, ok := f.instances[id]
+	if !ok || token != "" && own != id {
+		return nil, ErrNotFound
+	}
+	return i, nil
+}
+
+// Delete has an instance be gone after span, and its token never make another one. A token without an instance never
+// makes one from then on.
+func (f *Fleet) Delete(id, token string, span time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i, err := f.find(id, token)
+	if err != nil {
+		if id == "" && token != "" {
+			f.used[token] = true
+		}
+		return
+	}
+	if i.GetState() == deleting {
+		return
+	}
+	f.to(i, deleting)
+	f.plan(entry{at: time.Now().Add(span), id: i.GetProviderId()})
+}
+
+// List returns all instances by provider id.
+func (f *Fleet) List() []*providerv1.Instance {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.SortedFunc(maps.Values(f.instances), compareIDs)
+}
+
+func compareIDs(a, b *providerv1.Instance) int {
+	return cmp.Compare(a.GetProviderId(), b.GetProviderId())
+}
+
+// Run lets time pass for the instances until ctx ends.
+func (f *Fleet) Run(ctx context.Context) error {
+	for {
+		timer := time.NewTimer(f.pass(time.Now()))
+		select {
+		case <-timer.C:
+		case <-f.wake:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		}
+		timer.Stop()
+	}
+}
+
+// pass carries out everything that is due and returns how long nothing is.
+func (f *Fleet) pass(now time.Time) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for len(f.due) > 0 {
+		e := f.due[0]
+		if left := e.at.Sub(now); left > 0 {
+			return left
+		}
+		heap.Pop(&f.due)
+		i, ok := f.instances[e.id]
+		switch {
+		case !ok:
+		case e.state == "":
+			f.remove(i)
+		case i.GetState() == creating:
+			f.to(i, e.state)
+		}
+	}
+	return time.Hour
+}
+
+// plan notes what happens when; the lock is held.
+func (f *Fleet) plan(e entry) {
+	heap.Push(&f.due, e)
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (f *Fleet) to(i *providerv1.Instance, state string) {
+	next := proto.CloneOf(i)
+	next.State = state
+	f.put(next)
+}
+
+func (f *Fleet) put(i *providerv1.Instance) {
+	f.instances[i.GetProviderId()] = i
+	f.changed(i.GetProviderId())
+}
+
+func (f *Fleet) remove(i *providerv1.Instance) {
+	delete(f.instances, i.GetProviderId())
+	token := f.tokens[i.GetProviderId()]
+	delete(f.tokens, i.GetProviderId())
+	delete(f.byToken, token)
+	f.used[token] = true
+	for _, a := range i.GetAddresses() {
+		if ip, err := netip.ParseAddr(a.GetAddress()); err == nil {
+			delete(f.addresses, ip)
+		}
+	}
+	f.changed(i.GetProviderId())
+}
+
+// address gives out the next free address, in turn, so that one is not given again soon; the lock is held.
+func (f *Fleet) address() (netip.Addr, error) {
+	for begin := f.next; ; {
+		f.next = f.next.Next()
+		if !f.cfg.Network.Contains(f.next) {
+			f.next = f.cfg.Network.Masked().Addr()
+		}
+		if !f.addresses[f.next] && f.next != f.cfg.Network.Masked().Addr() {
+			f.addresses[f.next] = true
+			return f.next, nil
+		}
+		if f.next == begin {
+			return netip.Addr{}, ErrFull
+		}
+	}
+}
+
+// entry is something that will happen to an instance: it comes to a state, or is gone if that is empty.
+type entry struct {
+	at        time.Time
+	id, state string
+}
+
+// queue is a heap of entries, the earliest first.
+type queue []entry
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(a, b int) bool { return q[a].at.Before(q[b].at) }
+func (q queue) Swap(a, b int)      { q[a], q[b] = q[b], q[a] }
+func (q *queue) Push(e any)        { *q = append(*q, e.(entry)) }
+func (q *queue) Pop() any {
+	last := (*q)[len(*q)-1]
+	*q = (*q)[:len(*q)-1]
+	return last
+}
