@@ -5,6 +5,8 @@ package instance
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +15,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -32,12 +35,17 @@ const (
 	creating = "Creating"
 	running  = "Running"
 	deleting = "Deleting"
+	failed   = "Failed" // its record cannot be read
 )
 
 // Errors that callers distinguish.
 var (
 	ErrNotFound = errors.New("no such instance")
 	ErrTaken    = errors.New("an instance of that name exists")
+	ErrUsed     = errors.New("the request token's instance was deleted")
+	ErrOther    = errors.New("provider id and request token are of different instances")
+	ErrFenced   = errors.New("the caller no longer leads")
+	ErrUnsure   = errors.New("the record cannot be read")
 	ErrFull     = errors.New("no address is free")
 	ErrQuota    = errors.New("the quota is used up")
 	ErrBusy     = errors.New("the provider could not do it this time")
@@ -52,8 +60,22 @@ type Instance struct {
 	Address      string    `json:"address"`
 	State        string    `json:"state"`
 	Created      time.Time `json:"created"`
-	Deleted      time.Time `json:"deleted"` // when its deletion was asked for
+	Deleted      time.Time `json:"deleted"`         // when its deletion was asked for
+	Fence        int64     `json:"fence,omitempty"` // of the call that created it, or of the one that deletes it
 	Spec         Spec      `json:"spec"`
+
+	Problem string `json:"-"` // why its record cannot be read; of such an instance only names are known
+}
+
+// Request is a request to create an instance.
+type Request struct {
+	Token   string // that makes the call idempotent
+	Machine string // name of the machine
+	UID     string // of the machine
+	Fence   int64  // of the caller; 0 if it has none
+	Spec    Spec
+	// Bootstrap is what the agent joins with; Create completes it.
+	Bootstrap Bootstrap
 }
 
 // Bootstrap is what the instance's agent finds in its directory: where to join, and what the agent cannot find out by
@@ -106,40 +128,78 @@ type Manager struct {
 
 	mu        sync.Mutex
 	instances map[string]*Instance // by provider id; the values are never modified, only replaced
-	failed    map[string]bool      // request tokens whose first call failed as asked
-	last      int                  // last part of the address given out last
-	changed   chan struct{}        // closed and replaced at each change
+	unsure    map[string]*Instance // by name of the machine: those whose record cannot be read
+	ledger    *ledger
+	failed    map[string]bool // request tokens whose first call failed as asked
+	last      int             // last part of the address given out last
+	changed   chan struct{}   // closed and replaced at each change
 }
 
-// New returns a manager with the instances that are on disk. Nothing runs before Run.
+// New returns a manager with the instances that are on disk. Nothing runs before Run. A record that cannot be read does
+// not prevent the others from being served; it is logged, and List returns it as an instance that has failed.
 func New(cfg Config) (*Manager, error) {
 	m := &Manager{
 		cfg: cfg, supervisor: process.NewSupervisor(filepath.Join(cfg.Dir, "run"), cfg.Log),
-		instances: map[string]*Instance{}, failed: map[string]bool{}, changed: make(chan struct{}),
+		instances: map[string]*Instance{}, unsure: map[string]*Instance{}, failed: map[string]bool{},
+		changed: make(chan struct{}),
 	}
 	m.cfg.First = cmp.Or(cfg.First, firstHost)
 	m.last = m.cfg.First - 1
 	m.loop = controller.NewLoop("instances", workers, m.settle, cfg.Log)
 	m.loop.Begin(m.ids)
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	var problem, err error
+	if m.ledger, problem, err = openLedger(filepath.Join(cfg.Dir, ledgerFile)); err != nil {
+		return nil, err
+	}
+	if problem != nil {
+		cfg.Log.Error("ledger set aside", "error", problem)
+	}
 	files, err := filepath.Glob(filepath.Join(cfg.Dir, "machines", "*", instanceFile))
 	if err != nil {
 		return nil, err
 	}
 	for _, f := range files {
-		raw, err := os.ReadFile(f)
-		if err != nil {
-			return nil, err
-		}
-		var i Instance
-		if err := json.Unmarshal(raw, &i); err != nil {
-			return nil, fmt.Errorf("%s: %w", f, err)
-		}
-		m.instances[i.ProviderID] = &i
-		if a, err := netip.ParseAddr(i.Address); err == nil {
+		i := m.load(f)
+		if a, err := netip.ParseAddr(i.Address); err == nil && a.Is4() {
 			m.last = max(m.last, int(a.As4()[3]))
 		}
+		if i.Problem != "" {
+			cfg.Log.Error("instance cannot be read", "machine", i.MachineName, "error", i.Problem)
+			m.unsure[i.MachineName] = i
+			continue
+		}
+		m.instances[i.ProviderID] = i
 	}
 	return m, nil
+}
+
+// load reads the record of an instance. If that cannot be read, it returns what the directory's name and the bootstrap
+// file say of the instance, and the problem.
+func (m *Manager) load(file string) *Instance {
+	dir := filepath.Dir(file)
+	i := &Instance{}
+	raw, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(raw, i)
+	}
+	if err == nil && (i.ProviderID == "" || i.MachineName != filepath.Base(dir)) {
+		err = fmt.Errorf("it is of machine %q and has provider id %q", i.MachineName, i.ProviderID)
+	}
+	if err == nil {
+		return i
+	}
+	i = &Instance{
+		MachineName: filepath.Base(dir), State: failed, Problem: fmt.Sprintf("%s: %v", file, err),
+		ProviderID: fmt.Sprintf("local://%s/%s", m.cfg.Cluster, filepath.Base(dir)),
+	}
+	var b Bootstrap
+	if raw, err := os.ReadFile(filepath.Join(dir, bootstrapFile)); err == nil && json.Unmarshal(raw, &b) == nil {
+		i.ProviderID, i.Address = cmp.Or(b.ProviderID, i.ProviderID), b.Address
+	}
+	return i
 }
 
 // Run brings every instance to its desired state until ctx ends. The agents keep running.
@@ -299,6 +359,9 @@ func (m *Manager) erasePods(i *Instance) error {
 
 // erase ends everything of an instance, as if its power were cut, and forgets it.
 func (m *Manager) erase(ctx context.Context, i *Instance) error {
+	if err := m.useToken(i); err != nil {
+		return err
+	}
 	// Nothing is lost by killing the agent: it runs nothing that outlives its machine. If it does not run, there is
 	// nothing to kill.
 	_ = m.supervisor.Signal(i.MachineName, unix.SIGKILL)
@@ -328,19 +391,43 @@ func (m *Manager) erase(ctx context.Context, i *Instance) error {
 	return nil
 }
 
-// Create makes an instance, or returns the one that was made for the same request token.
-func (m *Manager) Create(token, machine, uid string, spec Spec, b Bootstrap) (*Instance, error) {
+// useToken uses up the token of an instance whose deletion began before there was a ledger.
+func (m *Manager) useToken(i *Instance) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.ledger.use(i.RequestToken, time.Now())
+}
+
+// Create makes an instance, or returns the one that was made for the same request token. ErrUsed says that the token's
+// instance was deleted, ErrFenced that the caller no longer leads.
+func (m *Manager) Create(r Request) (*Instance, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.ledger.admit(r.Fence); err != nil {
+		return nil, err
+	}
+	if m.ledger.used(r.Token) {
+		return nil, fmt.Errorf("%w: %s", ErrUsed, r.Token)
+	}
 	for _, i := range m.instances {
-		if i.RequestToken == token {
+		if i.RequestToken == r.Token {
+			if i.State == deleting {
+				return nil, fmt.Errorf("%w: %s", ErrUsed, r.Token)
+			}
 			return i, nil
 		}
-		if i.MachineName == machine {
-			return nil, fmt.Errorf("%w: %s", ErrTaken, machine)
+		if i.MachineName == r.Machine {
+			return nil, fmt.Errorf("%w: %s", ErrTaken, r.Machine)
 		}
 	}
-	if err := m.fail(token, spec.Failure.Create); err != nil {
+	id := m.idFor(r)
+	if u, ok := m.unsure[r.Machine]; ok {
+		if u.ProviderID == id {
+			return nil, fmt.Errorf("%w: %s", ErrUnsure, u.Problem)
+		}
+		return nil, fmt.Errorf("%w: %s", ErrTaken, r.Machine)
+	}
+	if err := m.fail(r.Token, r.Spec.Failure.Create); err != nil {
 		return nil, err
 	}
 	address, err := m.freeAddress()
@@ -348,12 +435,12 @@ func (m *Manager) Create(token, machine, uid string, spec Spec, b Bootstrap) (*I
 		return nil, err
 	}
 	i := &Instance{
-		ProviderID: fmt.Sprintf("local://%s/%s", m.cfg.Cluster, machine), RequestToken: token, MachineName: machine,
-		MachineUID: uid,
-		Address:    address, State: creating, Created: time.Now().UTC(), Spec: spec,
+		ProviderID: id, RequestToken: r.Token, MachineName: r.Machine, MachineUID: r.UID, Fence: r.Fence,
+		Address: address, State: creating, Created: time.Now().UTC(), Spec: r.Spec,
 	}
-	b.Address, b.NodeName, b.ProviderID = address, machine, i.ProviderID
-	b.InstanceType, b.Region, b.Zone, b.Capacity = spec.InstanceType, spec.Region, spec.Zone, spec.Capacity
+	b := r.Bootstrap
+	b.Address, b.NodeName, b.ProviderID = address, r.Machine, i.ProviderID
+	b.InstanceType, b.Region, b.Zone, b.Capacity = r.Spec.InstanceType, r.Spec.Region, r.Spec.Zone, r.Spec.Capacity
 	if err := m.prepare(i, b); err != nil {
 		return nil, err
 	}
@@ -362,6 +449,13 @@ func (m *Manager) Create(token, machine, uid string, spec Spec, b Bootstrap) (*I
 	}
 	m.loop.Add(i.ProviderID)
 	return i, nil
+}
+
+// idFor returns the provider id of a request's instance. It depends on the token, so that no later instance of a
+// machine with the same name has it.
+func (m *Manager) idFor(r Request) string {
+	sum := sha256.Sum256([]byte(r.Token))
+	return fmt.Sprintf("local://%s/%s/%s", m.cfg.Cluster, r.Machine, hex.EncodeToString(sum[:6]))
 }
 
 // fail returns the error that a spec asks for.
@@ -398,8 +492,10 @@ func (m *Manager) prepare(i *Instance, b Bootstrap) error {
 // The lock is held.
 func (m *Manager) freeAddress() (string, error) {
 	taken := map[string]bool{}
-	for i := range maps.Values(m.instances) {
-		taken[i.Address] = true
+	for _, known := range []map[string]*Instance{m.instances, m.unsure} {
+		for _, i := range known {
+			taken[i.Address] = true
+		}
 	}
 	base := m.cfg.Subnet.As4()
 	for range lastHost - m.cfg.First + 1 {
@@ -415,41 +511,73 @@ func (m *Manager) freeAddress() (string, error) {
 	return "", ErrFull
 }
 
-// Get returns an instance by its provider id, or by its request token if that is empty.
+// Get returns an instance by its provider id, its request token, or both, which must then match. ErrNotFound says that
+// there is none, ErrUnsure that it may be one whose record cannot be read.
 func (m *Manager) Get(providerID, token string) (*Instance, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.find(providerID, token)
+	i, err := m.find(providerID, token)
+	if errors.Is(err, ErrOther) {
+		return nil, fmt.Errorf("%w: %w", ErrNotFound, err)
+	}
+	return i, err
 }
 
 func (m *Manager) find(providerID, token string) (*Instance, error) {
-	if providerID != "" {
-		if i, ok := m.instances[providerID]; ok {
-			return i, nil
+	if i, ok := m.instances[providerID]; ok {
+		if token != "" && i.RequestToken != token {
+			return nil, fmt.Errorf("%w: %s has another request token than %s", ErrOther, providerID, token)
 		}
-		return nil, fmt.Errorf("%w: %s", ErrNotFound, providerID)
+		return i, nil
 	}
 	for _, i := range m.instances {
-		if i.RequestToken == token {
-			return i, nil
+		if token == "" || i.RequestToken != token {
+			continue
+		}
+		if providerID != "" {
+			return nil, fmt.Errorf("%w: request token %s is of %s, not of %s", ErrOther, token, i.ProviderID, providerID)
+		}
+		return i, nil
+	}
+	for _, u := range m.unsure {
+		if u.isPerhaps(providerID, token) {
+			return nil, fmt.Errorf("%w: %s", ErrUnsure, u.Problem)
 		}
 	}
-	return nil, fmt.Errorf("%w for request token %s", ErrNotFound, token)
+	return nil, fmt.Errorf("%w: provider id %q, request token %q", ErrNotFound, providerID, token)
 }
 
-// Delete begins to delete an instance. One that is not there, or is being deleted already, is no error.
-func (m *Manager) Delete(providerID, token string) error {
+// isPerhaps reports whether an instance whose record cannot be read may be the one with an id and a token. An id from
+// its bootstrap file shows which token it was made for; one of an older version does not.
+func (i *Instance) isPerhaps(providerID, token string) bool {
+	if providerID != "" {
+		return providerID == i.ProviderID
+	}
+	sum := sha256.Sum256([]byte(token))
+	base := path.Base(i.ProviderID)
+	return base == i.MachineName || base == hex.EncodeToString(sum[:6])
+}
+
+// Delete begins to delete an instance, and uses its request token up. It succeeds if the instance does not exist or is
+// being deleted. ErrOther says that id and token are of different instances, ErrFenced that the caller no longer leads.
+func (m *Manager) Delete(providerID, token string, fence int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := m.ledger.admit(fence); err != nil {
+		return err
+	}
 	i, err := m.find(providerID, token)
 	if errors.Is(err, ErrNotFound) {
-		return nil
+		return m.ledger.use(token, time.Now())
 	}
-	if err != nil || i.State == deleting {
+	if err != nil {
+		return err
+	}
+	if err := m.ledger.use(i.RequestToken, time.Now()); err != nil || i.State == deleting {
 		return err
 	}
 	next := *i
-	next.State, next.Deleted = deleting, time.Now().UTC()
+	next.State, next.Deleted, next.Fence = deleting, time.Now().UTC(), fence
 	if err := m.store(&next); err != nil {
 		return err
 	}
@@ -457,12 +585,18 @@ func (m *Manager) Delete(providerID, token string) error {
 	return nil
 }
 
+// Fence returns the highest fence of all calls.
+func (m *Manager) Fence() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ledger.kept.Fence
+}
+
 // List returns all instances by provider id, and a channel that is closed when they change.
 func (m *Manager) List() ([]*Instance, <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out := slices.SortedFunc(maps.Values(m.instances), func(a, b *Instance) int {
-		return cmp.Compare(a.ProviderID, b.ProviderID)
-	})
+	out := slices.Concat(slices.Collect(maps.Values(m.instances)), slices.Collect(maps.Values(m.unsure)))
+	slices.SortFunc(out, func(a, b *Instance) int { return cmp.Compare(a.ProviderID, b.ProviderID) })
 	return out, m.changed
 }

@@ -50,6 +50,10 @@ func start(t *testing.T, dir string) (*Manager, func()) {
 	}
 }
 
+func request(token, machine, uid string, spec Spec) Request {
+	return Request{Token: token, Machine: machine, UID: uid, Spec: spec}
+}
+
 // wait waits until the instances are as ok says.
 func wait(t *testing.T, m *Manager, ok func([]*Instance) bool) []*Instance {
 	t.Helper()
@@ -91,15 +95,15 @@ func TestAnInstanceIsMadeOnceStartedAndErased(t *testing.T) {
 	dir := t.TempDir()
 	m, stop := start(t, dir)
 	defer func() { stop() }()
-	one, err := m.Create("token-1", "worker-a", "uid-1", Spec{Zone: "rack-a"}, Bootstrap{Token: "secret"})
+	one, err := m.Create(request("token-1", "worker-a", "uid-1", Spec{Zone: "rack-a"}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := m.Create("token-1", "worker-a", "uid-1", Spec{Zone: "rack-b"}, Bootstrap{})
+	again, err := m.Create(request("token-1", "worker-a", "uid-1", Spec{Zone: "rack-b"}))
 	if err != nil || again.Address != one.Address || again.Spec.Zone != "rack-a" {
 		t.Fatalf("the same request again = %+v, %v; want the same instance", again, err)
 	}
-	if _, err := m.Create("token-2", "worker-a", "uid-2", Spec{}, Bootstrap{}); !errors.Is(err, ErrTaken) {
+	if _, err := m.Create(request("token-2", "worker-a", "uid-2", Spec{})); !errors.Is(err, ErrTaken) {
 		t.Fatalf("another request for the name: %v, want ErrTaken", err)
 	}
 	wait(t, m, func(l []*Instance) bool { return len(l) == 1 && l[0].State == running })
@@ -111,12 +115,12 @@ func TestAnInstanceIsMadeOnceStartedAndErased(t *testing.T) {
 	if now := agent(t, dir, "worker-a"); now != pid {
 		t.Errorf("agent has pid %d after the provider's restart, want %d", now, pid)
 	}
-	two, err := m.Create("token-3", "worker-b", "uid-3", Spec{}, Bootstrap{})
+	two, err := m.Create(request("token-3", "worker-b", "uid-3", Spec{}))
 	if err != nil || two.Address == one.Address {
 		t.Fatalf("second instance = %+v, %v; want another address", two, err)
 	}
 	for range 2 { // asked twice, it is deleted once
-		if err := m.Delete(one.ProviderID, ""); err != nil {
+		if err := m.Delete(one.ProviderID, "", 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -124,10 +128,10 @@ func TestAnInstanceIsMadeOnceStartedAndErased(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(dir, "machines", "worker-a", "*")); len(left) > 0 || err != nil {
 		t.Errorf("the directory of the deleted instance holds %v, %v; want that it is gone", left, err)
 	}
-	if err := m.Delete("local://test/nothing", ""); err != nil {
+	if err := m.Delete("local://test/nothing", "", 0); err != nil {
 		t.Errorf("deletion of nothing: %v", err)
 	}
-	if err := m.Delete(two.ProviderID, ""); err != nil {
+	if err := m.Delete(two.ProviderID, "", 0); err != nil {
 		t.Fatal(err)
 	}
 	wait(t, m, func(l []*Instance) bool { return len(l) == 0 })
@@ -137,18 +141,18 @@ func TestAnInstanceFailsAsItsSpecAsks(t *testing.T) {
 	m, stop := start(t, t.TempDir())
 	defer stop()
 	spec := Spec{Failure: Failure{Create: "Transient", Boot: "Never"}}
-	if _, err := m.Create("t", "a", "u", spec, Bootstrap{}); !errors.Is(err, ErrBusy) {
+	if _, err := m.Create(request("t", "a", "u", spec)); !errors.Is(err, ErrBusy) {
 		t.Errorf("first call: %v, want ErrBusy", err)
 	}
-	if _, err := m.Create("t", "a", "u", spec, Bootstrap{}); err != nil {
+	if _, err := m.Create(request("t", "a", "u", spec)); err != nil {
 		t.Errorf("second call: %v", err)
 	}
-	if _, err := m.Create("t2", "b", "u2", Spec{Failure: Failure{Create: "Quota"}}, Bootstrap{}); !errors.Is(err,
+	if _, err := m.Create(request("t2", "b", "u2", Spec{Failure: Failure{Create: "Quota"}})); !errors.Is(err,
 		ErrQuota) {
 		t.Errorf("over quota: %v, want ErrQuota", err)
 	}
 	wait(t, m, func(l []*Instance) bool { return len(l) == 1 && l[0].State == running })
-	if err := m.Delete("", "t"); err != nil {
+	if err := m.Delete("", "t", 0); err != nil {
 		t.Fatal(err)
 	}
 	wait(t, m, func(l []*Instance) bool { return len(l) == 0 })
@@ -158,7 +162,7 @@ func TestASpecNamesAllItsWrongFields(t *testing.T) {
 	s, err := structpb.NewStruct(map[string]any{
 		"apiVersion": SpecAPIVersion, "kind": "AWSMachineProviderConfig", "zome": "a", "instanceType": 3,
 		"latency": map[string]any{"create": "soon"}, "failure": map[string]any{"boot": "Sometimes"},
-		"capacity": map[string]any{"cpu": true},
+		"capacity": map[string]any{"cpu": true, "memory": "many", "pods": -1, "disk": "1Gi"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -166,7 +170,7 @@ func TestASpecNamesAllItsWrongFields(t *testing.T) {
 	_, err = ParseSpec(s)
 	want := map[string]bool{
 		"kind": true, "zome": true, "instanceType": true, "latency.create": true, "failure.boot": true,
-		"capacity.cpu": true,
+		"capacity.cpu": true, "capacity.memory": true, "capacity.pods": true,
 	}
 	for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
 		var f FieldError

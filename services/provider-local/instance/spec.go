@@ -3,9 +3,11 @@ package instance
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/types/known/structpb"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // What a provider spec of this provider says it is.
@@ -79,6 +81,15 @@ func (r *reader) bad(path, format string, args ...any) {
 	r.errs = append(r.errs, FieldError{path, fmt.Sprintf(format, args...)})
 }
 
+func (r *reader) nested(path string, v *structpb.Value, known map[string]func(string, *structpb.Value)) {
+	s, ok := v.GetKind().(*structpb.Value_StructValue)
+	if !ok {
+		r.bad(path, "must be an object")
+		return
+	}
+	r.object(path, s.StructValue, known)
+}
+
 func (r *reader) object(path string, s *structpb.Struct, known map[string]func(string, *structpb.Value)) {
 	for name, v := range s.GetFields() {
 		p := name
@@ -131,7 +142,7 @@ func (r *reader) duration(dst *time.Duration) func(string, *structpb.Value) {
 }
 
 func (r *reader) latency(path string, v *structpb.Value) {
-	r.object(path, v.GetStructValue(), map[string]func(string, *structpb.Value){
+	r.nested(path, v, map[string]func(string, *structpb.Value){
 		"create": r.duration(&r.spec.Latency.Create),
 		"boot":   r.duration(&r.spec.Latency.Boot),
 		"delete": r.duration(&r.spec.Latency.Delete),
@@ -139,22 +150,31 @@ func (r *reader) latency(path string, v *structpb.Value) {
 }
 
 func (r *reader) failure(path string, v *structpb.Value) {
-	r.object(path, v.GetStructValue(), map[string]func(string, *structpb.Value){
+	r.nested(path, v, map[string]func(string, *structpb.Value){
 		"create": r.oneOf(&r.spec.Failure.Create, "", "Transient", "Quota", "Invalid"),
 		"boot":   r.oneOf(&r.spec.Failure.Boot, "", "Never", "Crash"),
 	})
 }
 
 func (r *reader) quantities(path string, v *structpb.Value) {
+	s, ok := v.GetKind().(*structpb.Value_StructValue)
+	if !ok {
+		r.bad(path, "must be an object of quantities")
+		return
+	}
 	r.spec.Capacity = map[string]string{}
-	for name, q := range v.GetStructValue().GetFields() {
+	for name, q := range s.StructValue.GetFields() {
+		text := ""
 		switch q := q.GetKind().(type) {
 		case *structpb.Value_StringValue:
-			r.spec.Capacity[name] = q.StringValue
+			text = q.StringValue
 		case *structpb.Value_NumberValue:
-			r.spec.Capacity[name] = fmt.Sprint(q.NumberValue)
-		default:
-			r.bad(path+"."+name, "must be a quantity: a number or a string such as 500m or 2Gi")
+			text = strconv.FormatFloat(q.NumberValue, 'f', -1, 64)
 		}
+		if n, err := resource.ParseQuantity(text); err != nil || n.Sign() < 0 {
+			r.bad(path+"."+name, "must be a quantity of zero or more: a number or a string such as 500m or 2Gi")
+			continue
+		}
+		r.spec.Capacity[name] = text
 	}
 }

@@ -6,9 +6,11 @@ import (
 	"errors"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/object"
@@ -32,6 +34,7 @@ func (s *Server) GetProviderInfo(context.Context, *providerv1.GetProviderInfoReq
 	return &providerv1.GetProviderInfoResponse{
 		Name: "local", Platform: "Local", ProviderSpecKinds: []string{instance.SpecKind},
 		FailureDomainFields: map[string]string{"zone": "zone"},
+		TokenRetention:      durationpb.New(instance.TokenRetention),
 	}, nil
 }
 
@@ -77,8 +80,11 @@ func (s *Server) CreateInstance(_ context.Context, req *providerv1.CreateInstanc
 			})
 	}
 	b := req.GetBootstrap()
-	i, err := s.manager.Create(req.GetRequestToken(), req.GetMachine().GetName(), req.GetMachine().GetUid(), spec,
-		instance.Bootstrap{Endpoints: b.GetEndpoints(), Token: b.GetToken(), Role: b.GetRole()})
+	i, err := s.manager.Create(instance.Request{
+		Token: req.GetRequestToken(), Machine: req.GetMachine().GetName(), UID: req.GetMachine().GetUid(),
+		Fence: req.GetFence(), Spec: spec,
+		Bootstrap: instance.Bootstrap{Endpoints: b.GetEndpoints(), Token: b.GetToken(), Role: b.GetRole()},
+	})
 	switch {
 	case errors.Is(err, instance.ErrTaken):
 		return nil, rpcerr.Exists("instance", req.GetMachine().GetName())
@@ -87,9 +93,20 @@ func (s *Server) CreateInstance(_ context.Context, req *providerv1.CreateInstanc
 	case errors.Is(err, instance.ErrBusy):
 		return nil, rpcerr.Unavailable(err.Error())
 	case err != nil:
-		return nil, err
+		return nil, refused(req.GetMachine().GetName(), err)
 	}
 	return message(i)
+}
+
+// refused returns the status of a call that the provider does not carry out.
+func refused(subject string, err error) error {
+	switch {
+	case errors.Is(err, instance.ErrUsed), errors.Is(err, instance.ErrOther), errors.Is(err, instance.ErrFenced):
+		return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, subject, err.Error())
+	case errors.Is(err, instance.ErrUnsure):
+		return rpcerr.Unavailable(err.Error())
+	}
+	return err
 }
 
 // GetInstance returns an instance as it is now.
@@ -99,7 +116,7 @@ func (s *Server) GetInstance(_ context.Context, req *providerv1.GetInstanceReque
 		return nil, rpcerr.NotFound("instance", req.GetProviderId()+req.GetRequestToken())
 	}
 	if err != nil {
-		return nil, err
+		return nil, refused(req.GetProviderId(), err)
 	}
 	return message(i)
 }
@@ -124,7 +141,11 @@ func (s *Server) ListInstances(context.Context, *providerv1.ListInstancesRequest
 func (s *Server) DeleteInstance(_ context.Context, req *providerv1.DeleteInstanceRequest) (
 	*providerv1.DeleteInstanceResponse, error,
 ) {
-	return &providerv1.DeleteInstanceResponse{}, s.manager.Delete(req.GetProviderId(), req.GetRequestToken())
+	err := s.manager.Delete(req.GetProviderId(), req.GetRequestToken(), req.GetFence())
+	if err != nil {
+		return nil, refused(req.GetProviderId(), err)
+	}
+	return &providerv1.DeleteInstanceResponse{RequestToken: req.GetRequestToken(), Fence: s.manager.Fence()}, nil
 }
 
 // WatchInstances sends the instances and then each one that changed.
@@ -193,8 +214,14 @@ func message(i *instance.Instance) (*providerv1.Instance, error) {
 	if err != nil {
 		return nil, err
 	}
+	if i.Problem != "" {
+		return &providerv1.Instance{
+			ProviderId: i.ProviderID, MachineName: i.MachineName, State: i.State, Message: i.Problem, ProviderStatus: status,
+		}, nil
+	}
 	return &providerv1.Instance{
 		ProviderId: i.ProviderID, MachineName: i.MachineName, MachineUid: i.MachineUID, State: i.State,
+		RequestToken: i.RequestToken, Fence: i.Fence,
 		Addresses: []*nodev1.NodeAddress{
 			{Type: "InternalIP", Address: i.Address},
 			{Type: "Hostname", Address: i.MachineName},

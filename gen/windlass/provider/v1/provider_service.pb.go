@@ -14,6 +14,7 @@ import (
 	v1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	structpb "google.golang.org/protobuf/types/known/structpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
@@ -53,8 +54,12 @@ type Instance struct {
 	Message string `protobuf:"bytes,10,opt,name=message,proto3" json:"message,omitempty"`
 	// Further status, free form; it is stored as the machine's providerStatus.
 	ProviderStatus *structpb.Struct `protobuf:"bytes,11,opt,name=provider_status,json=providerStatus,proto3" json:"provider_status,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Request token with which it was created; empty if the provider cannot read it.
+	RequestToken string `protobuf:"bytes,12,opt,name=request_token,json=requestToken,proto3" json:"request_token,omitempty"`
+	// Fence of the last call that changed it; 0 if none had one.
+	Fence         int64 `protobuf:"varint,13,opt,name=fence,proto3" json:"fence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Instance) Reset() {
@@ -164,6 +169,20 @@ func (x *Instance) GetProviderStatus() *structpb.Struct {
 	return nil
 }
 
+func (x *Instance) GetRequestToken() string {
+	if x != nil {
+		return x.RequestToken
+	}
+	return ""
+}
+
+func (x *Instance) GetFence() int64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
 // Request of GetProviderInfo.
 type GetProviderInfoRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -213,8 +232,10 @@ type GetProviderInfoResponse struct {
 	// Fields of the provider spec that a failure domain of a control-plane machine set is written to: a path for each
 	// field of the failure domain, such as "zone": "zone".
 	FailureDomainFields map[string]string `protobuf:"bytes,4,rep,name=failure_domain_fields,json=failureDomainFields,proto3" json:"failure_domain_fields,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// How long it refuses the request tokens of deleted instances; 0 if it does not.
+	TokenRetention *durationpb.Duration `protobuf:"bytes,5,opt,name=token_retention,json=tokenRetention,proto3" json:"token_retention,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *GetProviderInfoResponse) Reset() {
@@ -271,6 +292,13 @@ func (x *GetProviderInfoResponse) GetProviderSpecKinds() []string {
 func (x *GetProviderInfoResponse) GetFailureDomainFields() map[string]string {
 	if x != nil {
 		return x.FailureDomainFields
+	}
+	return nil
+}
+
+func (x *GetProviderInfoResponse) GetTokenRetention() *durationpb.Duration {
+	if x != nil {
+		return x.TokenRetention
 	}
 	return nil
 }
@@ -377,7 +405,10 @@ type CreateInstanceRequest struct {
 	// The provider spec.
 	ProviderSpec *structpb.Struct `protobuf:"bytes,3,opt,name=provider_spec,json=providerSpec,proto3" json:"provider_spec,omitempty"`
 	// What the instance needs to join the cluster.
-	Bootstrap     *Bootstrap `protobuf:"bytes,4,opt,name=bootstrap,proto3" json:"bootstrap,omitempty"`
+	Bootstrap *Bootstrap `protobuf:"bytes,4,opt,name=bootstrap,proto3" json:"bootstrap,omitempty"`
+	// Fence of the caller: a number that is higher for each new leader of machine-api; 0 means none, and is lower than
+	// any other.
+	Fence         int64 `protobuf:"varint,5,opt,name=fence,proto3" json:"fence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -438,6 +469,13 @@ func (x *CreateInstanceRequest) GetBootstrap() *Bootstrap {
 		return x.Bootstrap
 	}
 	return nil
+}
+
+func (x *CreateInstanceRequest) GetFence() int64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
 }
 
 // What an instance needs to join the cluster.
@@ -509,7 +547,7 @@ type GetInstanceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Provider ID; empty to select by request token.
 	ProviderId string `protobuf:"bytes,1,opt,name=provider_id,json=providerId,proto3" json:"provider_id,omitempty"`
-	// Request token with which it was created.
+	// Request token with which it was created. If the provider ID is given too, both must match.
 	RequestToken  string `protobuf:"bytes,2,opt,name=request_token,json=requestToken,proto3" json:"request_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -647,8 +685,11 @@ type DeleteInstanceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Provider ID; empty to select by request token.
 	ProviderId string `protobuf:"bytes,1,opt,name=provider_id,json=providerId,proto3" json:"provider_id,omitempty"`
-	// Request token with which it was created.
-	RequestToken  string `protobuf:"bytes,2,opt,name=request_token,json=requestToken,proto3" json:"request_token,omitempty"`
+	// Request token with which it was created, and which is used up from then on. If the provider ID is given too, both
+	// must match.
+	RequestToken string `protobuf:"bytes,2,opt,name=request_token,json=requestToken,proto3" json:"request_token,omitempty"`
+	// Fence of the caller, as in CreateInstance.
+	Fence         int64 `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -697,9 +738,20 @@ func (x *DeleteInstanceRequest) GetRequestToken() string {
 	return ""
 }
 
+func (x *DeleteInstanceRequest) GetFence() int64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
 // Response of DeleteInstance: the deletion has started, or the instance does not exist.
 type DeleteInstanceResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The request token that is used up; empty if the provider keeps no such record.
+	RequestToken string `protobuf:"bytes,1,opt,name=request_token,json=requestToken,proto3" json:"request_token,omitempty"`
+	// The highest fence that the provider has seen.
+	Fence         int64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -732,6 +784,20 @@ func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use DeleteInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceResponse) Descriptor() ([]byte, []int) {
 	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *DeleteInstanceResponse) GetRequestToken() string {
+	if x != nil {
+		return x.RequestToken
+	}
+	return ""
+}
+
+func (x *DeleteInstanceResponse) GetFence() int64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
 }
 
 // Request of WatchInstances.
@@ -839,7 +905,7 @@ var File_windlass_provider_v1_provider_service_proto protoreflect.FileDescriptor
 
 const file_windlass_provider_v1_provider_service_proto_rawDesc = "" +
 	"\n" +
-	"+windlass/provider/v1/provider_service.proto\x12\x14windlass.provider.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1cwindlass/node/v1/taint.proto\"\xac\x03\n" +
+	"+windlass/provider/v1/provider_service.proto\x12\x14windlass.provider.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1cwindlass/node/v1/taint.proto\"\xe7\x03\n" +
 	"\bInstance\x12\x1f\n" +
 	"\vprovider_id\x18\x01 \x01(\tR\n" +
 	"providerId\x12!\n" +
@@ -855,25 +921,29 @@ const file_windlass_provider_v1_provider_service_proto_rawDesc = "" +
 	"createTime\x12\x18\n" +
 	"\amessage\x18\n" +
 	" \x01(\tR\amessage\x12@\n" +
-	"\x0fprovider_status\x18\v \x01(\v2\x17.google.protobuf.StructR\x0eproviderStatus\"\x18\n" +
-	"\x16GetProviderInfoRequest\"\xbd\x02\n" +
+	"\x0fprovider_status\x18\v \x01(\v2\x17.google.protobuf.StructR\x0eproviderStatus\x12#\n" +
+	"\rrequest_token\x18\f \x01(\tR\frequestToken\x12\x14\n" +
+	"\x05fence\x18\r \x01(\x03R\x05fence\"\x18\n" +
+	"\x16GetProviderInfoRequest\"\x81\x03\n" +
 	"\x17GetProviderInfoResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bplatform\x18\x02 \x01(\tR\bplatform\x12.\n" +
 	"\x13provider_spec_kinds\x18\x03 \x03(\tR\x11providerSpecKinds\x12z\n" +
-	"\x15failure_domain_fields\x18\x04 \x03(\v2F.windlass.provider.v1.GetProviderInfoResponse.FailureDomainFieldsEntryR\x13failureDomainFields\x1aF\n" +
+	"\x15failure_domain_fields\x18\x04 \x03(\v2F.windlass.provider.v1.GetProviderInfoResponse.FailureDomainFieldsEntryR\x13failureDomainFields\x12B\n" +
+	"\x0ftoken_retention\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x0etokenRetention\x1aF\n" +
 	"\x18FailureDomainFieldsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"[\n" +
 	"\x1bValidateProviderSpecRequest\x12<\n" +
 	"\rprovider_spec\x18\x01 \x01(\v2\x17.google.protobuf.StructR\fproviderSpec\":\n" +
 	"\x1cValidateProviderSpecResponse\x12\x1a\n" +
-	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"\x8e\x02\n" +
+	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"\xad\x02\n" +
 	"\x15CreateInstanceRequest\x12+\n" +
 	"\rrequest_token\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\frequestToken\x12C\n" +
 	"\amachine\x18\x02 \x01(\v2!.windlass.meta.v1.ObjectReferenceB\x06\xbaH\x03\xc8\x01\x01R\amachine\x12<\n" +
 	"\rprovider_spec\x18\x03 \x01(\v2\x17.google.protobuf.StructR\fproviderSpec\x12E\n" +
-	"\tbootstrap\x18\x04 \x01(\v2\x1f.windlass.provider.v1.BootstrapB\x06\xbaH\x03\xc8\x01\x01R\tbootstrap\"S\n" +
+	"\tbootstrap\x18\x04 \x01(\v2\x1f.windlass.provider.v1.BootstrapB\x06\xbaH\x03\xc8\x01\x01R\tbootstrap\x12\x1d\n" +
+	"\x05fence\x18\x05 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x05fence\"S\n" +
 	"\tBootstrap\x12\x1c\n" +
 	"\tendpoints\x18\x01 \x03(\tR\tendpoints\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x12\n" +
@@ -884,12 +954,15 @@ const file_windlass_provider_v1_provider_service_proto_rawDesc = "" +
 	"\rrequest_token\x18\x02 \x01(\tR\frequestToken\"\x16\n" +
 	"\x14ListInstancesRequest\"U\n" +
 	"\x15ListInstancesResponse\x12<\n" +
-	"\tinstances\x18\x01 \x03(\v2\x1e.windlass.provider.v1.InstanceR\tinstances\"]\n" +
+	"\tinstances\x18\x01 \x03(\v2\x1e.windlass.provider.v1.InstanceR\tinstances\"|\n" +
 	"\x15DeleteInstanceRequest\x12\x1f\n" +
 	"\vprovider_id\x18\x01 \x01(\tR\n" +
 	"providerId\x12#\n" +
-	"\rrequest_token\x18\x02 \x01(\tR\frequestToken\"\x18\n" +
-	"\x16DeleteInstanceResponse\"\x17\n" +
+	"\rrequest_token\x18\x02 \x01(\tR\frequestToken\x12\x1d\n" +
+	"\x05fence\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x05fence\"S\n" +
+	"\x16DeleteInstanceResponse\x12#\n" +
+	"\rrequest_token\x18\x01 \x01(\tR\frequestToken\x12\x14\n" +
+	"\x05fence\x18\x02 \x01(\x03R\x05fence\"\x17\n" +
 	"\x15WatchInstancesRequest\"\x86\x01\n" +
 	"\x16WatchInstancesResponse\x12:\n" +
 	"\binstance\x18\x01 \x01(\v2\x1e.windlass.provider.v1.InstanceR\binstance\x12\x18\n" +
@@ -944,38 +1017,40 @@ var file_windlass_provider_v1_provider_service_proto_goTypes = []any{
 	(*v1.NodeAddress)(nil),               // 15: windlass.node.v1.NodeAddress
 	(*timestamppb.Timestamp)(nil),        // 16: google.protobuf.Timestamp
 	(*structpb.Struct)(nil),              // 17: google.protobuf.Struct
-	(*v11.ObjectReference)(nil),          // 18: windlass.meta.v1.ObjectReference
+	(*durationpb.Duration)(nil),          // 18: google.protobuf.Duration
+	(*v11.ObjectReference)(nil),          // 19: windlass.meta.v1.ObjectReference
 }
 var file_windlass_provider_v1_provider_service_proto_depIdxs = []int32{
 	15, // 0: windlass.provider.v1.Instance.addresses:type_name -> windlass.node.v1.NodeAddress
 	16, // 1: windlass.provider.v1.Instance.create_time:type_name -> google.protobuf.Timestamp
 	17, // 2: windlass.provider.v1.Instance.provider_status:type_name -> google.protobuf.Struct
 	14, // 3: windlass.provider.v1.GetProviderInfoResponse.failure_domain_fields:type_name -> windlass.provider.v1.GetProviderInfoResponse.FailureDomainFieldsEntry
-	17, // 4: windlass.provider.v1.ValidateProviderSpecRequest.provider_spec:type_name -> google.protobuf.Struct
-	18, // 5: windlass.provider.v1.CreateInstanceRequest.machine:type_name -> windlass.meta.v1.ObjectReference
-	17, // 6: windlass.provider.v1.CreateInstanceRequest.provider_spec:type_name -> google.protobuf.Struct
-	6,  // 7: windlass.provider.v1.CreateInstanceRequest.bootstrap:type_name -> windlass.provider.v1.Bootstrap
-	0,  // 8: windlass.provider.v1.ListInstancesResponse.instances:type_name -> windlass.provider.v1.Instance
-	0,  // 9: windlass.provider.v1.WatchInstancesResponse.instance:type_name -> windlass.provider.v1.Instance
-	1,  // 10: windlass.provider.v1.ProviderService.GetProviderInfo:input_type -> windlass.provider.v1.GetProviderInfoRequest
-	3,  // 11: windlass.provider.v1.ProviderService.ValidateProviderSpec:input_type -> windlass.provider.v1.ValidateProviderSpecRequest
-	5,  // 12: windlass.provider.v1.ProviderService.CreateInstance:input_type -> windlass.provider.v1.CreateInstanceRequest
-	7,  // 13: windlass.provider.v1.ProviderService.GetInstance:input_type -> windlass.provider.v1.GetInstanceRequest
-	8,  // 14: windlass.provider.v1.ProviderService.ListInstances:input_type -> windlass.provider.v1.ListInstancesRequest
-	10, // 15: windlass.provider.v1.ProviderService.DeleteInstance:input_type -> windlass.provider.v1.DeleteInstanceRequest
-	12, // 16: windlass.provider.v1.ProviderService.WatchInstances:input_type -> windlass.provider.v1.WatchInstancesRequest
-	2,  // 17: windlass.provider.v1.ProviderService.GetProviderInfo:output_type -> windlass.provider.v1.GetProviderInfoResponse
-	4,  // 18: windlass.provider.v1.ProviderService.ValidateProviderSpec:output_type -> windlass.provider.v1.ValidateProviderSpecResponse
-	0,  // 19: windlass.provider.v1.ProviderService.CreateInstance:output_type -> windlass.provider.v1.Instance
-	0,  // 20: windlass.provider.v1.ProviderService.GetInstance:output_type -> windlass.provider.v1.Instance
-	9,  // 21: windlass.provider.v1.ProviderService.ListInstances:output_type -> windlass.provider.v1.ListInstancesResponse
-	11, // 22: windlass.provider.v1.ProviderService.DeleteInstance:output_type -> windlass.provider.v1.DeleteInstanceResponse
-	13, // 23: windlass.provider.v1.ProviderService.WatchInstances:output_type -> windlass.provider.v1.WatchInstancesResponse
-	17, // [17:24] is the sub-list for method output_type
-	10, // [10:17] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	18, // 4: windlass.provider.v1.GetProviderInfoResponse.token_retention:type_name -> google.protobuf.Duration
+	17, // 5: windlass.provider.v1.ValidateProviderSpecRequest.provider_spec:type_name -> google.protobuf.Struct
+	19, // 6: windlass.provider.v1.CreateInstanceRequest.machine:type_name -> windlass.meta.v1.ObjectReference
+	17, // 7: windlass.provider.v1.CreateInstanceRequest.provider_spec:type_name -> google.protobuf.Struct
+	6,  // 8: windlass.provider.v1.CreateInstanceRequest.bootstrap:type_name -> windlass.provider.v1.Bootstrap
+	0,  // 9: windlass.provider.v1.ListInstancesResponse.instances:type_name -> windlass.provider.v1.Instance
+	0,  // 10: windlass.provider.v1.WatchInstancesResponse.instance:type_name -> windlass.provider.v1.Instance
+	1,  // 11: windlass.provider.v1.ProviderService.GetProviderInfo:input_type -> windlass.provider.v1.GetProviderInfoRequest
+	3,  // 12: windlass.provider.v1.ProviderService.ValidateProviderSpec:input_type -> windlass.provider.v1.ValidateProviderSpecRequest
+	5,  // 13: windlass.provider.v1.ProviderService.CreateInstance:input_type -> windlass.provider.v1.CreateInstanceRequest
+	7,  // 14: windlass.provider.v1.ProviderService.GetInstance:input_type -> windlass.provider.v1.GetInstanceRequest
+	8,  // 15: windlass.provider.v1.ProviderService.ListInstances:input_type -> windlass.provider.v1.ListInstancesRequest
+	10, // 16: windlass.provider.v1.ProviderService.DeleteInstance:input_type -> windlass.provider.v1.DeleteInstanceRequest
+	12, // 17: windlass.provider.v1.ProviderService.WatchInstances:input_type -> windlass.provider.v1.WatchInstancesRequest
+	2,  // 18: windlass.provider.v1.ProviderService.GetProviderInfo:output_type -> windlass.provider.v1.GetProviderInfoResponse
+	4,  // 19: windlass.provider.v1.ProviderService.ValidateProviderSpec:output_type -> windlass.provider.v1.ValidateProviderSpecResponse
+	0,  // 20: windlass.provider.v1.ProviderService.CreateInstance:output_type -> windlass.provider.v1.Instance
+	0,  // 21: windlass.provider.v1.ProviderService.GetInstance:output_type -> windlass.provider.v1.Instance
+	9,  // 22: windlass.provider.v1.ProviderService.ListInstances:output_type -> windlass.provider.v1.ListInstancesResponse
+	11, // 23: windlass.provider.v1.ProviderService.DeleteInstance:output_type -> windlass.provider.v1.DeleteInstanceResponse
+	13, // 24: windlass.provider.v1.ProviderService.WatchInstances:output_type -> windlass.provider.v1.WatchInstancesResponse
+	18, // [18:25] is the sub-list for method output_type
+	11, // [11:18] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_windlass_provider_v1_provider_service_proto_init() }

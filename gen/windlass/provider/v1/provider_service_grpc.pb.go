@@ -34,21 +34,27 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// A provider creates and deletes instances. All calls are idempotent.
+// A provider creates and deletes instances. All calls are idempotent. Calls that change instances carry a fence: the
+// provider keeps the highest one on its disk and refuses calls with a lower one with FAILED_PRECONDITION, because their
+// sender no longer leads.
 type ProviderServiceClient interface {
 	// GetProviderInfo returns the name of the provider and the provider specs that it supports.
 	GetProviderInfo(ctx context.Context, in *GetProviderInfoRequest, opts ...grpc.CallOption) (*GetProviderInfoResponse, error)
 	// ValidateProviderSpec checks a provider spec. It fails with INVALID_ARGUMENT and the invalid fields.
 	ValidateProviderSpec(ctx context.Context, in *ValidateProviderSpecRequest, opts ...grpc.CallOption) (*ValidateProviderSpecResponse, error)
-	// CreateInstance creates an instance, or returns the one that was created for the same request token.
-	// INVALID_ARGUMENT is permanent; all other errors are retried.
+	// CreateInstance creates an instance, or returns the one that was created for the same request token. It fails with
+	// FAILED_PRECONDITION once the token's instance was deleted, also if it never existed. INVALID_ARGUMENT is permanent;
+	// all other errors are retried.
 	CreateInstance(ctx context.Context, in *CreateInstanceRequest, opts ...grpc.CallOption) (*Instance, error)
-	// GetInstance returns an instance. It fails with NOT_FOUND if the instance does not exist.
+	// GetInstance returns an instance. It fails with NOT_FOUND if the instance does not exist, also if only one of
+	// provider ID and request token matches, and with UNAVAILABLE if the provider cannot say.
 	GetInstance(ctx context.Context, in *GetInstanceRequest, opts ...grpc.CallOption) (*Instance, error)
 	// ListInstances returns all instances of the cluster.
 	ListInstances(ctx context.Context, in *ListInstancesRequest, opts ...grpc.CallOption) (*ListInstancesResponse, error)
 	// DeleteInstance starts the deletion of an instance, and succeeds if the instance does not exist. The instance is
-	// gone when GetInstance fails with NOT_FOUND.
+	// gone when GetInstance fails with NOT_FOUND. The request token is used up from then on, also if it was never used
+	// before: a late CreateInstance fails. If provider ID and request token are of different instances, it fails with
+	// FAILED_PRECONDITION and deletes nothing.
 	DeleteInstance(ctx context.Context, in *DeleteInstanceRequest, opts ...grpc.CallOption) (*DeleteInstanceResponse, error)
 	// WatchInstances sends all instances, then each one that changes.
 	WatchInstances(ctx context.Context, in *WatchInstancesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchInstancesResponse], error)
@@ -145,21 +151,27 @@ type ProviderService_WatchInstancesClient = grpc.ServerStreamingClient[WatchInst
 // All implementations must embed UnimplementedProviderServiceServer
 // for forward compatibility.
 //
-// A provider creates and deletes instances. All calls are idempotent.
+// A provider creates and deletes instances. All calls are idempotent. Calls that change instances carry a fence: the
+// provider keeps the highest one on its disk and refuses calls with a lower one with FAILED_PRECONDITION, because their
+// sender no longer leads.
 type ProviderServiceServer interface {
 	// GetProviderInfo returns the name of the provider and the provider specs that it supports.
 	GetProviderInfo(context.Context, *GetProviderInfoRequest) (*GetProviderInfoResponse, error)
 	// ValidateProviderSpec checks a provider spec. It fails with INVALID_ARGUMENT and the invalid fields.
 	ValidateProviderSpec(context.Context, *ValidateProviderSpecRequest) (*ValidateProviderSpecResponse, error)
-	// CreateInstance creates an instance, or returns the one that was created for the same request token.
-	// INVALID_ARGUMENT is permanent; all other errors are retried.
+	// CreateInstance creates an instance, or returns the one that was created for the same request token. It fails with
+	// FAILED_PRECONDITION once the token's instance was deleted, also if it never existed. INVALID_ARGUMENT is permanent;
+	// all other errors are retried.
 	CreateInstance(context.Context, *CreateInstanceRequest) (*Instance, error)
-	// GetInstance returns an instance. It fails with NOT_FOUND if the instance does not exist.
+	// GetInstance returns an instance. It fails with NOT_FOUND if the instance does not exist, also if only one of
+	// provider ID and request token matches, and with UNAVAILABLE if the provider cannot say.
 	GetInstance(context.Context, *GetInstanceRequest) (*Instance, error)
 	// ListInstances returns all instances of the cluster.
 	ListInstances(context.Context, *ListInstancesRequest) (*ListInstancesResponse, error)
 	// DeleteInstance starts the deletion of an instance, and succeeds if the instance does not exist. The instance is
-	// gone when GetInstance fails with NOT_FOUND.
+	// gone when GetInstance fails with NOT_FOUND. The request token is used up from then on, also if it was never used
+	// before: a late CreateInstance fails. If provider ID and request token are of different instances, it fails with
+	// FAILED_PRECONDITION and deletes nothing.
 	DeleteInstance(context.Context, *DeleteInstanceRequest) (*DeleteInstanceResponse, error)
 	// WatchInstances sends all instances, then each one that changes.
 	WatchInstances(*WatchInstancesRequest, grpc.ServerStreamingServer[WatchInstancesResponse]) error
