@@ -17,6 +17,7 @@ import (
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/ownership/collector"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -40,10 +41,18 @@ const (
 // Copy is a copy of another service's objects, kept up to date by an informer.
 type Copy[T object.Object] interface {
 	Lookup(namespace, name string) (T, bool)
+	Index(name string, of func(T) []string)
+	ByIndex(name, value string) []T
 	Objects() iter.Seq[T]
 	Subscribe(func(resource.Change[T]))
 	IsSynced() bool
 }
+
+// Indexes of nodes.
+const (
+	byMachineUID = "machine uid" // of the machine that the node's agent registered for
+	byProviderID = "spec.providerID"
+)
 
 // Bootstrap makes what a new instance joins the cluster with.
 type Bootstrap interface {
@@ -79,7 +88,8 @@ type Controller struct {
 	createErrors map[string]string // by uid of the machine: why its instance could not be made last
 }
 
-// New returns the controllers. They are notified of changes from now on and act while Run runs.
+// New returns the controllers. They are notified of changes from now on and act while Run runs. The copy of the nodes
+// gets indexes, so it must not have been filled yet.
 func New(cfg Config) *Controller {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -95,6 +105,7 @@ func New(cfg Config) *Controller {
 		collector.Kind{Untyped: cfg.Tables.Machines.Untyped()},
 		collector.Kind{Untyped: cfg.Tables.Sets.Untyped()},
 		collector.Kind{Untyped: cfg.Tables.ControlPlanes.Untyped(), Keeps: plan.FinalizerControlPlane})
+	indexNodes(cfg.Nodes)
 	c.subscribe()
 	return c
 }
@@ -117,6 +128,14 @@ func quietly(f controller.Func) controller.Func {
 		}
 		return wake, err
 	}
+}
+
+// indexNodes declares the indexes by which the node of a machine is found without reading all nodes.
+func indexNodes(nodes Copy[*nodev1.Node]) {
+	nodes.Index(byMachineUID, func(n *nodev1.Node) []string {
+		return []string{n.GetMetadata().GetAnnotations()[nodeid.MachineUID]}
+	})
+	nodes.Index(byProviderID, func(n *nodev1.Node) []string { return []string{n.GetSpec().GetProviderId()} })
 }
 
 // subscribe says which objects each change makes worth a look.
@@ -172,6 +191,9 @@ func (c *Controller) nodeChanged(node *nodev1.Node) {
 	machines := c.Tables.Machines.ByIndex(kinds.ByNode, node.GetMetadata().GetName())
 	if id := node.GetSpec().GetProviderId(); id != "" {
 		machines = append(machines, c.Tables.Machines.ByIndex(kinds.ByInstance, id)...)
+	}
+	if uid := node.GetMetadata().GetAnnotations()[nodeid.MachineUID]; uid != "" {
+		machines = append(machines, c.Tables.Machines.ByIndex(kinds.ByUID, uid)...)
 	}
 	for _, m := range machines {
 		c.machines.Add(object.KeyOf(m).String())

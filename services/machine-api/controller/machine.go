@@ -16,6 +16,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/trace"
+	"github.com/windlass-dev/windlass/services/machine-api/kinds"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"github.com/windlass-dev/windlass/services/machine-api/provider"
 	"google.golang.org/genproto/googleapis/api/httpbody"
@@ -99,11 +100,23 @@ func (c *Controller) doubtInstance(v *plan.MachineView) {
 		return
 	}
 	fault := plan.InstanceFault(plan.InstanceView{
-		Machine: v.Machine, Instance: v.Instance, Machines: c.Tables.Machines.All(), Reserved: c.Reserved,
+		Machine: v.Machine, Instance: v.Instance, Machines: c.rivals(v.Instance), Reserved: c.Reserved,
 	})
 	if fault != "" {
 		v.Instance, v.InstanceErr = nil, fault
 	}
+}
+
+// rivals returns the machines that have the instance, or one of its addresses: all that plan.InstanceFault compares.
+func (c *Controller) rivals(i *providerv1.Instance) []*machinev1.Machine {
+	var out []*machinev1.Machine
+	if id := i.GetProviderId(); id != "" {
+		out = c.Tables.Machines.ByIndex(kinds.ByInstance, id)
+	}
+	for _, a := range plan.InternalAddresses(i.GetAddresses()) {
+		out = append(out, c.Tables.Machines.ByIndex(kinds.ByAddress, a)...)
+	}
+	return out
 }
 
 // viewProvider returns whether a provider can create the instance.
@@ -164,12 +177,24 @@ func (c *Controller) nodeOf(m *machinev1.Machine, i *providerv1.Instance) *nodev
 			return n
 		}
 	}
-	for n := range c.Nodes.Objects() {
+	for _, n := range c.nodesOf(m, id) {
 		if plan.IsNodeOf(n, m, id) {
 			return n
 		}
 	}
 	return nil
+}
+
+// nodesOf returns the nodes that registered for a machine, followed by those of its instance.
+func (c *Controller) nodesOf(m *machinev1.Machine, providerID string) []*nodev1.Node {
+	var out []*nodev1.Node
+	if uid := m.GetMetadata().GetUid(); uid != "" {
+		out = c.Nodes.ByIndex(byMachineUID, uid)
+	}
+	if providerID != "" {
+		out = append(out, c.Nodes.ByIndex(byProviderID, providerID)...)
+	}
+	return out
 }
 
 // writeMachine stores what a plan says of the machine itself, and records its events.

@@ -36,6 +36,7 @@ const (
 	ByUID      = "metadata.uid"
 	ByNode     = "node" // by the names that the machine's node may have
 	ByInstance = "spec.providerID"
+	ByAddress  = "address" // by its addresses inside the cluster, as plan.InternalAddresses writes them
 )
 
 // New returns the tables in a store. policy says who may remove the hooks of a machine that is being deleted.
@@ -51,6 +52,9 @@ func New(st *store.Store, v protovalidate.Validator, policy *identity.Policy, lo
 				return []string{m.GetMetadata().GetName(), m.GetStatus().GetNodeRef().GetName()}
 			},
 			ByInstance: func(m *machinev1.Machine) []string { return []string{m.GetSpec().GetProviderId()} },
+			ByAddress: func(m *machinev1.Machine) []string {
+				return plan.InternalAddresses(m.GetStatus().GetAddresses())
+			},
 		},
 		HasNamespace: hasNamespace, Finalizers: []string{plan.FinalizerMachine}, Log: log,
 	})

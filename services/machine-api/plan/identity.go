@@ -86,6 +86,18 @@ func internalAddress(list []*nodev1.NodeAddress) string {
 	return ""
 }
 
+// InternalAddresses returns the addresses inside the cluster of a list, each in the one form in which equal addresses
+// are equal strings. What is no IP address is left out.
+func InternalAddresses(list []*nodev1.NodeAddress) []string {
+	var out []string
+	for _, a := range list {
+		if ip, err := netip.ParseAddr(a.GetAddress()); err == nil && a.GetType() == internalIP {
+			out = append(out, ip.Unmap().String())
+		}
+	}
+	return out
+}
+
 // HeldAddress returns the address that no other machine may have while this one has it: it gives it up when its
 // instance is gone.
 func HeldAddress(m *machinev1.Machine) string {
@@ -99,7 +111,7 @@ func HeldAddress(m *machinev1.Machine) string {
 type InstanceView struct {
 	Machine  *machinev1.Machine
 	Instance *providerv1.Instance
-	Machines []*machinev1.Machine // all of the cluster
+	Machines []*machinev1.Machine // all that have the instance or one of its addresses; others make no difference
 	Reserved []netip.Prefix       // addresses of the cluster's own programs
 }
 

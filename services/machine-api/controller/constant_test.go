@@ -1,0 +1,181 @@
+package controller
+
+import (
+	"fmt"
+	"iter"
+	"strings"
+	"testing"
+	"time"
+
+	"buf.build/go/protovalidate"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/nodeid"
+	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/services/machine-api/kinds"
+	"github.com/windlass-dev/windlass/services/machine-api/plan"
+	"github.com/windlass-dev/windlass/services/machine-api/provider"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// fleet returns controllers of n running machines of one set, each with its node.
+func fleet(t testing.TB, n int) (*Controller, *resource.Cache[*nodev1.Node]) {
+	policy, err := identity.LoadPolicy("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables := kinds.New(etcdtest.Store(t), protovalidate.GlobalValidator, policy, quiet())
+	nodes, drains := resource.NewCache[*nodev1.Node](), resource.NewCache[*nodev1.Drain]()
+	conn, err := grpc.NewClient("passthrough:///nowhere", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	c := New(Config{
+		Tables: tables, Providers: provider.New(nil, quiet()), Nodes: nodes, Drains: drains, Eviction: conn,
+		Events: noEvents{}, Log: quiet(),
+	})
+	var machines []*machinev1.Machine
+	var all []*nodev1.Node
+	for i := range n {
+		m, node := running(i)
+		machines, all = append(machines, m), append(all, node)
+	}
+	tables.Machines.Replace(machines, 1)
+	nodes.Replace(all, 1)
+	drains.Replace(nil, 1)
+	return c, nodes
+}
+
+// running returns the machine of a number with its node.
+func running(i int) (*machinev1.Machine, *nodev1.Node) {
+	name := fmt.Sprintf("worker-%05d", i)
+	node := &nodev1.Node{
+		Metadata: &metav1.ObjectMeta{
+			Name: name, Uid: "node-" + name, ResourceVersion: "1",
+			Annotations: map[string]string{nodeid.MachineUID: "uid-" + name},
+		},
+		Spec: &nodev1.NodeSpec{ProviderId: "test://c/" + name},
+		Status: &nodev1.NodeStatus{Conditions: []*nodev1.NodeCondition{
+			{Type: "Ready", Status: "True", LastTransitionTime: timestamppb.New(time.Unix(0, 0))},
+		}},
+	}
+	return &machinev1.Machine{
+		Metadata: &metav1.ObjectMeta{
+			Namespace: "openshift-machine-api", Name: name, Uid: "uid-" + name, ResourceVersion: "1",
+			OwnerReferences: []*metav1.OwnerReference{
+				{Kind: "MachineSet", Name: "workers", Uid: "uid-workers", Controller: proto.Bool(true)},
+			},
+		},
+		Spec: &machinev1.MachineSpec{
+			ProviderSpec: &machinev1.ProviderSpec{Value: settings("a")}, ProviderId: node.Spec.ProviderId,
+		},
+		Status: &machinev1.MachineStatus{
+			Phase: proto.String(plan.PhaseRunning), NodeRef: object.Reference(node),
+			Addresses: []*nodev1.NodeAddress{{Type: "InternalIP", Address: fmt.Sprintf("10.0.%d.%d", i/250, i%250+1)}},
+		},
+	}, node
+}
+
+// BenchmarkNodeChange is the work of one changed node by the number of machines: on the goroutine of the informer
+// ("informer"), for a machine that has its node ("linked"), for one whose node has not joined ("unlinked"), and for the
+// comparison of one instance with what other machines have ("instance").
+func BenchmarkNodeChange(b *testing.B) {
+	for _, n := range []int{500, 1000, 5000} {
+		c, nodes := fleet(b, n)
+		m, node := running(n / 2)
+		b.Run(fmt.Sprintf("informer/%d", n), func(b *testing.B) {
+			for b.Loop() {
+				nodes.Step(nodes.Revision()+1, []resource.Change[*nodev1.Node]{
+					{Key: object.KeyOf(node), Object: node, Previous: node, Existed: true},
+				})
+			}
+		})
+		b.Run(fmt.Sprintf("linked/%d", n), func(b *testing.B) {
+			for b.Loop() {
+				if c.nodeOf(m, nil) == nil {
+					b.Fatal("no node")
+				}
+			}
+		})
+		lone, _ := running(n)
+		b.Run(fmt.Sprintf("unlinked/%d", n), func(b *testing.B) {
+			for b.Loop() {
+				if c.nodeOf(lone, nil) != nil {
+					b.Fatal("it has a node")
+				}
+			}
+		})
+		i := &providerv1.Instance{
+			ProviderId: m.GetSpec().GetProviderId(), MachineUid: m.GetMetadata().GetUid(),
+			Addresses: m.GetStatus().GetAddresses(),
+		}
+		b.Run(fmt.Sprintf("instance/%d", n), func(b *testing.B) {
+			for b.Loop() {
+				v := plan.MachineView{Machine: m, Instance: i}
+				if c.doubtInstance(&v); v.InstanceErr != "" {
+					b.Fatal(v.InstanceErr)
+				}
+			}
+		})
+	}
+}
+
+// unlisted is a copy of the nodes that refuses to be read as a whole.
+type unlisted struct {
+	*resource.Cache[*nodev1.Node]
+	t *testing.T
+}
+
+func (u unlisted) Objects() iter.Seq[*nodev1.Node] {
+	u.t.Error("all nodes were read")
+	return u.Cache.Objects()
+}
+
+func TestTheNodeOfAMachineIsFoundWithoutReadingAllNodes(t *testing.T) {
+	c, nodes := fleet(t, 3)
+	c.Nodes = unlisted{nodes, t}
+	m, node := running(1)
+	lone, _ := running(9)
+	for name, tt := range map[string]struct {
+		machine *machinev1.Machine
+		want    *nodev1.Node
+	}{
+		"of its reference": {m, node},
+		"of its uid":       {&machinev1.Machine{Metadata: &metav1.ObjectMeta{Name: "x", Uid: m.Metadata.Uid}}, node},
+		"of none":          {lone, nil},
+	} {
+		if got := c.nodeOf(tt.machine, nil); !proto.Equal(got, tt.want) {
+			t.Errorf("the node %s is %v, want %v", name, got, tt.want)
+		}
+	}
+	node.Metadata.Annotations = nil
+	nodes.Step(2, []resource.Change[*nodev1.Node]{{Key: object.KeyOf(node), Object: node, Previous: node, Existed: true}})
+	m.Metadata.Name, m.Status.NodeRef = "x", nil
+	if got := c.nodeOf(m, nil); !proto.Equal(got, node) {
+		t.Errorf("the node of its instance is %v", got)
+	}
+}
+
+func TestAnInstanceIsComparedWithTheMachinesThatHaveItsAddress(t *testing.T) {
+	c, _ := fleet(t, 3)
+	taken, _ := running(1)
+	m, _ := running(9)
+	v := plan.MachineView{Machine: m, Instance: &providerv1.Instance{
+		ProviderId: m.GetSpec().GetProviderId(), MachineUid: m.GetMetadata().GetUid(),
+		Addresses: []*nodev1.NodeAddress{
+			{Type: "InternalIP", Address: "::ffff:" + taken.GetStatus().GetAddresses()[0].GetAddress()},
+		},
+	}}
+	if c.doubtInstance(&v); !strings.Contains(v.InstanceErr, "is that of machine") || v.Instance != nil {
+		t.Errorf("instance %v, error %q: want the address refused", v.Instance, v.InstanceErr)
+	}
+}
