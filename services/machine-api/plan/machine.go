@@ -14,6 +14,7 @@ import (
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // Action is one thing to be done for a machine. Every action may be repeated without harm.
@@ -168,6 +169,9 @@ func Forget(m *machinev1.Machine, user, reason string, now time.Time) {
 
 func (n *next) seen(i *providerv1.Instance) {
 	n.set(condition(InstanceExists, conditionTrue, "", "", ""))
+	if n.status.GetPhase() == PhaseFailed && !object.Deleting(n.m) {
+		return // it stays Failed even if its instance appears again
+	}
 	n.status.ProviderStatus = i.GetProviderStatus()
 	if object.Deleting(n.m) {
 		return // what it takes over could be another machine's by now, and is of no use
@@ -205,13 +209,26 @@ func withCause(text, cause string) string {
 
 func (n *next) phase(p string) { n.status.Phase = proto.String(p) }
 
-// fail ends the machine's life for good; only its deletion helps.
-func (n *next) fail(reason, message string) {
+// fail ends the machine's life for good; only its deletion helps. event is the reason of the event.
+func (n *next) fail(event, reason, message string) {
 	n.phase(PhaseFailed)
 	n.status.ErrorReason, n.status.ErrorMessage = proto.String(reason), proto.String(message)
 	n.p.Annotations = map[string]string{AnnotationInstanceState: "Unknown"}
 	n.p.WaitsFor = "deletion by a user: it has failed permanently"
-	n.tell("Warning", "FailedValidate", message)
+	n.status.ProviderStatus = unknownState(n.status.GetProviderStatus())
+	n.tell("Warning", event, message)
+}
+
+// unknownState returns a provider's status of an instance with its state, under either name that providers have for it,
+// set to Unknown: the last known state is not the present one. A status without a state is returned as it is.
+func unknownState(s *structpb.Struct) *structpb.Struct {
+	for _, field := range []string{"instanceState", "vmState"} {
+		if _, ok := s.GetFields()[field]; ok {
+			s = proto.Clone(s).(*structpb.Struct)
+			s.Fields[field] = structpb.NewStringValue("Unknown")
+		}
+	}
+	return s
 }
 
 // living decides for a machine that is not being deleted.
@@ -222,7 +239,7 @@ func (n *next) living() {
 	case n.v.Instance == nil && !n.provisioned():
 		n.unborn()
 	case n.v.Instance == nil && n.v.InstanceGone:
-		n.fail(reasonCannotFindInstance, cannotFindInstanceForMachine)
+		n.fail("InstanceMissing", reasonCannotFindInstance, cannotFindInstanceForMachine)
 	case n.v.Instance == nil:
 		n.p.WaitsFor = "the provider to answer" // it keeps the phase that it has
 	default:
@@ -233,9 +250,9 @@ func (n *next) living() {
 func (n *next) unborn() {
 	switch {
 	case n.m.GetSpec().GetProviderSpec().GetValue() == nil:
-		n.fail(reasonInvalidConfiguration, providerSpecMissing)
+		n.fail("FailedValidate", reasonInvalidConfiguration, providerSpecMissing)
 	case n.v.Refused != "":
-		n.fail(reasonInvalidConfiguration, n.v.Refused)
+		n.fail("FailedValidate", reasonInvalidConfiguration, n.v.Refused)
 	case n.v.InstanceErr != "":
 		n.phase(PhaseProvisioning)
 		n.p.WaitsFor = "the provider, whose instance cannot be this machine's: " + n.v.InstanceErr

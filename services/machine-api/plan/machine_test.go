@@ -449,3 +449,31 @@ func TestAnInstanceThatCannotBeTheMachinesIsLookedAtAgainSoon(t *testing.T) {
 		t.Errorf("planned again after %v, want at most 2s", p.Wake.Sub(noon()))
 	}
 }
+
+func TestAFailedMachineDoesNotShowTheLastStateOfItsInstance(t *testing.T) {
+	state := func(of string) *structpb.Struct {
+		return &structpb.Struct{Fields: map[string]*structpb.Value{
+			"instanceId": structpb.NewStringValue("i-1"), "instanceState": structpb.NewStringValue(of),
+		}}
+	}
+	m := newMachine(running, func(m *machinev1.Machine) {
+		m.Status.ProviderStatus = state("Running")
+		m.Metadata.Annotations = map[string]string{AnnotationInstanceState: "Running"}
+	})
+	p := Next(MachineView{Now: noon(), Machine: m, InstanceGone: true, NodesSeen: true, Node: readyNode()})
+	want := map[string]string{AnnotationInstanceState: "Unknown"}
+	if !proto.Equal(p.Status.GetProviderStatus(), state("Unknown")) || !cmp.Equal(p.Annotations, want) {
+		t.Errorf("provider status %v, annotations %v; want the state Unknown", p.Status.GetProviderStatus(), p.Annotations)
+	}
+	if len(p.Events) != 1 || p.Events[0].Reason != "InstanceMissing" {
+		t.Errorf("events %v, want InstanceMissing", p.Events)
+	}
+	m.Status, m.Metadata.Annotations = p.Status, p.Annotations
+	back := instance()
+	back.ProviderStatus = state("Running")
+	p = Next(MachineView{Now: noon(), Machine: m, Instance: back, NodesSeen: true, Node: readyNode()})
+	if !proto.Equal(p.Status.GetProviderStatus(), state("Unknown")) || p.Annotations != nil {
+		t.Errorf("after the instance appeared again: provider status %v, annotations %v; want no change",
+			p.Status.GetProviderStatus(), p.Annotations)
+	}
+}
