@@ -36,8 +36,8 @@ const (
 	queueSize    = 1024            // events that wait to be written; more are dropped
 	keepFor      = time.Hour       // as Kubernetes keeps them
 	sweepEvery   = 5 * time.Minute // old events may stay this much longer
-	perObject    = 50              // different events that one object may have in perObjectSpan
-	perObjectFor = 10 * time.Minute
+	perReason    = 25              // different events of one type and reason that an object may have in perReasonFor
+	perReasonFor = 10 * time.Minute
 
 	writeEvery  = 10 * time.Second      // for one reason and object
 	gatherFor   = 50 * time.Millisecond // events that come together are written together
@@ -55,7 +55,7 @@ type Recorder struct {
 	now       func() time.Time
 
 	// Only Run's goroutine touches these.
-	budgets map[string]*budget // by object
+	budgets map[word]*budget
 	windows map[word]*window
 	waiting int              // events in all windows
 	told    map[string]int64 // revisions of the unreadable records that an event was recorded of
@@ -101,7 +101,7 @@ func New(component string, st *store.Store, validator protovalidate.Validator, l
 		component: component, log: log, now: time.Now,
 		table:   resource.NewTable(st, validator, resource.Config[*eventv1.Event]{KeepStatus: true, Log: log}),
 		queue:   make(chan event, queueSize),
-		budgets: map[string]*budget{}, windows: map[word]*window{}, told: map[string]int64{}, st: st,
+		budgets: map[word]*budget{}, windows: map[word]*window{}, told: map[string]int64{}, st: st,
 	}
 }
 
@@ -175,11 +175,11 @@ func (r *Recorder) Run(ctx context.Context) error {
 // take counts an event.
 func (r *Recorder) take(e event) {
 	name := eventName(e, r.component)
-	if !r.allowed(e, name) {
-		return
-	}
 	w := word{object: e.object.GetUid() + "/" + e.object.GetKind() + "/" + e.object.GetNamespace() + "/" +
 		e.object.GetName(), typ: e.typ, reason: e.reason}
+	if !r.allowed(w, e.at, name) {
+		return
+	}
 	win := r.windows[w]
 	if win == nil {
 		win = &window{waiting: map[string]*counted{}}
@@ -324,15 +324,15 @@ func eventName(e event, component string) string {
 	return name[:min(len(name), 200)] + "." + hex.EncodeToString(sum[:8])
 }
 
-// allowed reports whether an object may have one more different event now.
-func (r *Recorder) allowed(e event, name string) bool {
-	id := e.object.GetUid() + e.object.GetKind() + e.object.GetName()
-	b := r.budgets[id]
-	if b == nil || e.at.Sub(b.since) > perObjectFor {
-		b = &budget{since: e.at, used: map[string]bool{}}
-		r.budgets[id] = b
+// allowed reports whether there may be one more different event of a word now. Each reason has a budget of its own, so
+// one that occurs with many messages leaves room for the others, and events of type Normal for warnings.
+func (r *Recorder) allowed(w word, at time.Time, name string) bool {
+	b := r.budgets[w]
+	if b == nil || at.Sub(b.since) > perReasonFor {
+		b = &budget{since: at, used: map[string]bool{}}
+		r.budgets[w] = b
 	}
-	if !b.used[name] && len(b.used) >= perObject {
+	if !b.used[name] && len(b.used) >= perReason {
 		return false
 	}
 	b.used[name] = true
@@ -342,9 +342,9 @@ func (r *Recorder) allowed(e event, name string) bool {
 // sweep removes events and budgets that are too old.
 func (r *Recorder) sweep(ctx context.Context) {
 	now := r.now()
-	for id, b := range r.budgets {
-		if now.Sub(b.since) > perObjectFor {
-			delete(r.budgets, id)
+	for w, b := range r.budgets {
+		if now.Sub(b.since) > perReasonFor {
+			delete(r.budgets, w)
 		}
 	}
 	for e := range r.table.Objects() {

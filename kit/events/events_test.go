@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
 
-func TestEventsOfOneWordCountUpAndAnObjectHasALimit(t *testing.T) {
+func TestEventsOfOneWordCountUpAndEachReasonHasALimit(t *testing.T) {
 	v, err := protovalidate.New()
 	if err != nil {
 		t.Fatal(err)
@@ -48,6 +48,10 @@ func TestEventsOfOneWordCountUpAndAnObjectHasALimit(t *testing.T) {
 	for i := range 80 {
 		rec.Eventf(m, events.Normal, "Step", "step %d", i)
 	}
+	for i := range 80 {
+		rec.Eventf(m, events.Warning, "Step", "step %d", i)
+	}
+	rec.Event(m, events.Warning, "AfterSteps", "no event of another reason or type takes its place")
 	rec.Event(&machinev1.Machine{Metadata: &metav1.ObjectMeta{
 		Name: "last", Namespace: "openshift-machine-api",
 		Uid: "u2",
@@ -66,8 +70,8 @@ func TestEventsOfOneWordCountUpAndAnObjectHasALimit(t *testing.T) {
 			got[e.GetObject().GetReason()] = e.GetObject().GetCount()
 		}
 	}
-	if fmt.Sprint(got) != "map[DrainRequeued:3 Last:1 Step:49]" {
-		t.Errorf("events = %v, want one that counts 3, and 50 different ones of the object", got)
+	if fmt.Sprint(got) != "map[AfterSteps:1 DrainRequeued:3 Last:1 Step:50]" {
+		t.Errorf("events = %v, want one that counts 3, and 25 different ones of each type with the reason Step", got)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
@@ -49,6 +50,9 @@ func (j job) shell(ctx context.Context) (string, error) {
 		"HOOK_OWNER="+s.GetOwner(),
 		"HOOK_MACHINE="+s.GetMachineRef().GetName(), "HOOK_NODE="+s.GetNodeName(), "HOOK_ADDRESSES="+
 			strings.Join(s.GetAddresses(), " "))
+	// What the command started ends with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()
 	text := strings.TrimSpace(string(out))

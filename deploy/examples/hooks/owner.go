@@ -14,13 +14,14 @@ import (
 )
 
 const (
-	callLimit  = 10 * time.Second       // for one call
-	firstPause = 100 * time.Millisecond // between attempts; it doubles
-	mostPause  = 3 * time.Second
-	afterFail  = 5 * time.Second // before failed work is retried
+	callLimit     = 10 * time.Second       // for one call
+	shortestClaim = time.Second            // that the cluster grants
+	firstPause    = 100 * time.Millisecond // between attempts; it doubles
+	mostPause     = 3 * time.Second
+	afterFail     = 5 * time.Second // before failed work is retried
 )
 
-// errClaimLost ends the work on a task whose claim expired: another owner may have claimed it.
+// errClaimLost ends the work on a task whose claim expired or may have: another owner may have claimed it.
 var errClaimLost = errors.New("the claim was lost")
 
 // owner answers for one owner of hooks.
@@ -145,14 +146,14 @@ func (o *owner) stop(name string) {
 // deleted: the stream reports when it is free again.
 func (o *owner) work(ctx context.Context, t *hookv1.HookTask) {
 	for ctx.Err() == nil {
-		claimed, err := o.claim(ctx, t)
+		claimed, sent, err := o.claim(ctx, t)
 		if err != nil {
 			o.say("not mine   %s: %s", describe(t), status.Convert(err).Message())
 			return
 		}
 		o.say("claimed    %s until %s", describe(claimed), claimed.GetStatus().GetClaimExpiryTime().AsTime().Local().Format(
 			"15:04:05"))
-		result, err := o.perform(ctx, claimed)
+		result, err := o.perform(ctx, claimed, sent)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -167,17 +168,26 @@ func (o *owner) work(ctx context.Context, t *hookv1.HookTask) {
 	}
 }
 
-func (o *owner) claim(ctx context.Context, t *hookv1.HookTask) (claimed *hookv1.HookTask, err error) {
+// claim returns the claimed task and when the claim was sent: by this process's own clock it lasts from then.
+func (o *owner) claim(ctx context.Context, t *hookv1.HookTask) (claimed *hookv1.HookTask, sent time.Time, err error) {
 	err = o.call(ctx, func(ctx context.Context) error {
+		sent = time.Now()
 		claimed, err = o.client.ClaimHookTask(ctx, &hookv1.ClaimHookTaskRequest{Name: t.GetMetadata().GetName()})
 		return err
 	})
-	return claimed, err
+	return claimed, sent, err
 }
 
-// perform does the work of a claimed task and renews the claim in the meantime. If the claim is lost, the work ends
-// with errClaimLost.
-func (o *owner) perform(ctx context.Context, t *hookv1.HookTask) (result string, err error) {
+// lasts returns for how long a claim holds at least. Its times are those of the cluster, whose clock may differ from
+// ours, in whole seconds: the beginning is rounded down, the end up.
+func lasts(t *hookv1.HookTask) time.Duration {
+	s := t.GetStatus()
+	return max(s.GetClaimExpiryTime().AsTime().Sub(s.GetClaimTime().AsTime())-2*time.Second, shortestClaim/2)
+}
+
+// perform does the work of a task that was claimed at sent and renews the claim in the meantime. If the claim is lost,
+// or was not renewed in time, the work ends with errClaimLost.
+func (o *owner) perform(ctx context.Context, t *hookv1.HookTask, sent time.Time) (result string, err error) {
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	renewing, done := context.WithCancel(working)
@@ -185,7 +195,7 @@ func (o *owner) perform(ctx context.Context, t *hookv1.HookTask) (result string,
 	defer group.Wait()
 	defer done()
 	group.Go(func() {
-		if err := o.renew(renewing, t); err != nil && renewing.Err() == nil {
+		if err := o.renew(renewing, t, sent); err != nil && renewing.Err() == nil {
 			o.say("lost       %s: %s", describe(t), status.Convert(err).Message())
 			cancel(errClaimLost)
 		}
@@ -197,15 +207,18 @@ func (o *owner) perform(ctx context.Context, t *hookv1.HookTask) (result string,
 	return result, err
 }
 
-// renew extends a claim after each third of its duration, until ctx ends or the claim is lost.
-func (o *owner) renew(ctx context.Context, t *hookv1.HookTask) error {
-	begun := time.Now()
+// renew extends a claim after each third of its duration, until ctx ends, the claim is lost, or it may have ended
+// because no renewal was answered in time.
+func (o *owner) renew(ctx context.Context, t *hookv1.HookTask, sent time.Time) error {
+	begun, held := time.Now(), lasts(t)
 	for {
-		left := time.Until(t.GetStatus().GetClaimExpiryTime().AsTime())
-		if !pause(ctx, max(left/3, 200*time.Millisecond)) {
+		if !pause(ctx, held/3) {
 			return nil
 		}
-		err := o.call(ctx, func(ctx context.Context) error {
+		limited, cancel := context.WithDeadline(ctx, sent.Add(held))
+		var tried time.Time
+		err := o.call(limited, func(ctx context.Context) error {
+			tried = time.Now()
 			renewed, err := o.client.RenewHookTask(ctx, &hookv1.RenewHookTaskRequest{
 				Name: t.GetMetadata().GetName(), Message: fmt.Sprintf("at work for %v", time.Since(begun).Round(time.Second)),
 			})
@@ -214,9 +227,11 @@ func (o *owner) renew(ctx context.Context, t *hookv1.HookTask) error {
 			}
 			return err
 		})
+		cancel()
 		if err != nil {
 			return err
 		}
+		sent = tried
 		o.say("renewed    %s until %s", describe(t), t.GetStatus().GetClaimExpiryTime().AsTime().Local().Format("15:04:05"))
 	}
 }

@@ -3,9 +3,11 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -27,8 +29,10 @@ type cluster struct {
 	hookv1.UnimplementedHookTaskServiceServer
 
 	mu       sync.Mutex
-	breaks   int // streams to end right after the list
-	refusals int // claims to refuse as unavailable
+	breaks   int  // streams to end right after the list
+	refusals int  // claims to refuse as unavailable
+	mute     bool // it answers no renewal
+	claims   int
 	task     *hookv1.HookTask
 	renewals int
 	reasons  []string
@@ -50,6 +54,7 @@ func (c *cluster) set(phase, message string, claim time.Duration) *hookv1.HookTa
 	c.task = proto.Clone(c.task).(*hookv1.HookTask)
 	c.task.Status = &hookv1.HookTaskStatus{Phase: &phase, Message: &message}
 	if claim > 0 {
+		c.task.Status.ClaimTime = timestamppb.Now()
 		c.task.Status.ClaimExpiryTime = timestamppb.New(time.Now().Add(claim))
 	}
 	close(c.changed)
@@ -93,12 +98,16 @@ func (c *cluster) ClaimHookTask(context.Context, *hookv1.ClaimHookTaskRequest) (
 		c.refusals--
 		return nil, status.Error(codes.Unavailable, "starting")
 	}
+	c.claims++
 	return c.set("Claimed", "", 300*time.Millisecond), nil
 }
 
 func (c *cluster) RenewHookTask(context.Context, *hookv1.RenewHookTaskRequest) (*hookv1.HookTask, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.mute {
+		return nil, status.Error(codes.Unavailable, "no answer")
+	}
 	c.renewals++
 	return c.set("Claimed", "", time.Second), nil
 }
@@ -165,6 +174,50 @@ func TestATaskIsCompletedAlthoughTheStreamBreaksAndTheClusterIsUnavailableForAMo
 		if !strings.Contains(lines.String(), want) {
 			t.Errorf("output has no %q:\n%s", want, lines.String())
 		}
+	}
+}
+
+// The claim may have ended then, and another owner may be at work.
+func TestTheWorkEndsWhenNoRenewalIsAnsweredInTime(t *testing.T) {
+	c := newCluster()
+	c.mute = true
+	file := filepath.Join(t.TempDir(), "pids")
+	var lines bytes.Buffer
+	o := newOwner(settings{owner: "my-backup-controller", command: "sleep 300 & echo $! >> " + file + "; wait"},
+		serve(t, c),
+		&lines)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- o.run(ctx) }()
+	for deadline := time.After(time.Minute); ; {
+		c.mu.Lock()
+		claims, changed := c.claims, c.changed
+		c.mu.Unlock()
+		if claims > 1 { // the first work has ended, with what it started
+			break
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			t.Fatal("the work goes on without a claim")
+		}
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	pid, err := strconv.Atoi(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil &&
+		!strings.Contains(string(state), ") Z ") {
+		t.Errorf("what the command started still runs: %s", state)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -121,5 +121,8 @@ func (c *Controller) record(t *hookv1.HookTask, events []plan.Event) {
 
 func attributes(t *hookv1.HookTask) []any {
 	s := t.GetSpec()
-	return []any{"machine", machineOf(t).String(), "point", s.GetPoint(), "hook", s.GetHookName(), "owner", s.GetOwner()}
+	return []any{
+		"machine", kinds.MachineOf(t).String(), "point", s.GetPoint(), "hook", s.GetHookName(), "owner",
+		s.GetOwner(),
+	}
 }

@@ -81,16 +81,12 @@ func machineOfTask(ch resource.Change[*hookv1.HookTask]) []string {
 	if ch.Deleted {
 		return nil
 	}
-	return []string{machineOf(ch.Object).String()}
+	return []string{kinds.MachineOf(ch.Object).String()}
 }
 
 // ownersOfHooks returns the owners that the hooks of a machine name.
 func ownersOfHooks(ch resource.Change[*machinev1.Machine]) []string {
-	var out []string
-	for _, h := range plan.Hooks(ch.Object) {
-		out = append(out, h.Owner)
-	}
-	return out
+	return hookOwners(ch.Object)
 }
 
 // machinesOfOwner returns the machines that wait for an owner: their tasks say whether it is connected.
@@ -110,8 +106,8 @@ func (c *Controller) presenceChanged(owner string) {
 // waiting returns the machines with a task of an owner.
 func (c *Controller) waiting(owner string) []string {
 	var out []string
-	for _, t := range c.Views.tasksOf(owner) {
-		out = append(out, machineOf(t).String())
+	for _, t := range c.Tables.TasksOfOwner(owner) {
+		out = append(out, kinds.MachineOf(t).String())
 	}
 	return out
 }

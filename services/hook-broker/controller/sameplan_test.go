@@ -102,7 +102,7 @@ func (b *bench) plan(r *hookv1.PlanHookTasksRequest) *hookv1.PlanHookTasksRespon
 
 // stored returns the live tasks as a request has them.
 func (b *bench) stored() *hookv1.HookTaskList {
-	return &hookv1.HookTaskList{Items: b.tables.TasksOf(func(*hookv1.HookTask) bool { return true })}
+	return &hookv1.HookTaskList{Items: b.tables.Tasks.All()}
 }
 
 // did names how the tasks differ from before, and the hooks that were removed.

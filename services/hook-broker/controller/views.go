@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/object"
@@ -23,11 +22,26 @@ type Views struct {
 	now      func() time.Time
 }
 
-// NewViews returns views of the tables, the machines and the connected owners. now is the clock.
+// NewViews returns views of the tables, the machines and the connected owners. now is the clock. It must be called
+// before machines are read.
 func NewViews(tables *kinds.Tables, machines *informer.Informer[*machinev1.Machine], there *presence.Tracker,
 	now func() time.Time,
 ) *Views {
+	machines.Index(byHookOwner, hookOwners)
 	return &Views{tables: tables, machines: machines, presence: there, now: now}
+}
+
+// byHookOwner is the index of machines by the owners that their hooks name.
+const byHookOwner = "hook owner"
+
+func hookOwners(m *machinev1.Machine) []string {
+	var out []string
+	for _, h := range plan.Hooks(m) {
+		if !slices.Contains(out, h.Owner) {
+			out = append(out, h.Owner)
+		}
+	}
+	return out
 }
 
 // Machine returns what decides about the tasks of a machine.
@@ -41,7 +55,7 @@ func (v *Views) Given(m *machinev1.Machine) plan.View { return v.view(object.Key
 
 func (v *Views) view(k object.Key, m *machinev1.Machine) plan.View {
 	out := plan.View{Now: v.now().UTC(), Machine: m, Owners: map[string]plan.OwnerFacts{}}
-	out.Tasks = v.tables.TasksOf(func(t *hookv1.HookTask) bool { return machineOf(t) == k })
+	out.Tasks = v.tables.TasksOfMachine(k)
 	for _, h := range plan.Holding(out.Machine) {
 		out.Owners[h.Owner] = v.Facts(h.Owner)
 	}
@@ -50,11 +64,11 @@ func (v *Views) view(k object.Key, m *machinev1.Machine) plan.View {
 
 // Owner returns what decides about the object of an owner, as hooks name it.
 func (v *Views) Owner(owner string) plan.OwnerView {
-	out := plan.OwnerView{Now: v.now().UTC(), Owner: owner, Tasks: v.tasksOf(owner)}
+	out := plan.OwnerView{Now: v.now().UTC(), Owner: owner, Tasks: v.tables.TasksOfOwner(owner)}
 	out.Connected, out.LastSeen, _ = v.presence.Of(owner)
 	var ok bool
 	if out.Object, ok = v.tables.Owner(owner); !ok {
-		out.Object, out.Named = nil, v.named(owner)
+		out.Object, out.Named = nil, len(v.machines.ByIndex(byHookOwner, owner)) > 0
 	}
 	return out
 }
@@ -71,25 +85,4 @@ func (v *Views) Facts(owner string) plan.OwnerFacts {
 		f.LastSeen = seen
 	}
 	return f
-}
-
-// tasksOf returns the tasks of an owner.
-func (v *Views) tasksOf(owner string) []*hookv1.HookTask {
-	return v.tables.TasksOf(func(t *hookv1.HookTask) bool { return t.GetSpec().GetOwner() == owner })
-}
-
-// named reports whether a hook of any machine names an owner.
-func (v *Views) named(owner string) bool {
-	for m := range v.machines.Objects() {
-		if slices.ContainsFunc(plan.Hooks(m), func(h plan.Hook) bool { return h.Owner == owner }) {
-			return true
-		}
-	}
-	return false
-}
-
-// machineOf returns the machine of a task.
-func machineOf(t *hookv1.HookTask) object.Key {
-	ref := t.GetSpec().GetMachineRef()
-	return object.Key{Namespace: ref.GetNamespace(), Name: ref.GetName()}
 }

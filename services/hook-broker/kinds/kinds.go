@@ -25,13 +25,28 @@ type Tables struct {
 
 // New returns the tables over a store. Nothing is read before they run.
 func New(st *store.Store, validator protovalidate.Validator, log *slog.Logger) *Tables {
-	return &Tables{
+	t := &Tables{
 		// No method of the API writes a task directly, so no write has to be refused.
 		Tasks: resource.NewTable(st, validator, resource.Config[*hookv1.HookTask]{KeepStatus: true, Log: log}),
 		Owners: resource.NewTable(st, validator, resource.Config[*hookv1.HookOwner]{
 			Validate: plan.OwnerFaults, Admit: admitOwner, Log: log,
 		}),
 	}
+	t.Tasks.Index(byMachine, func(task *hookv1.HookTask) []string { return []string{MachineOf(task).String()} })
+	t.Tasks.Index(byOwner, func(task *hookv1.HookTask) []string { return []string{task.GetSpec().GetOwner()} })
+	return t
+}
+
+// Indexes of tasks.
+const (
+	byMachine = "machine" // namespace/name
+	byOwner   = "spec.owner"
+)
+
+// MachineOf returns the machine of a task.
+func MachineOf(t *hookv1.HookTask) object.Key {
+	ref := t.GetSpec().GetMachineRef()
+	return object.Key{Namespace: ref.GetNamespace(), Name: ref.GetName()}
 }
 
 // Owner returns the object of an owner, as hooks name it; it must not be modified.
@@ -39,15 +54,14 @@ func (t *Tables) Owner(owner string) (*hookv1.HookOwner, bool) {
 	return t.Owners.Lookup("", plan.OwnerName(owner))
 }
 
-// TasksOf returns the tasks for which want holds, ordered by name; they must not be modified.
-func (t *Tables) TasksOf(want func(*hookv1.HookTask) bool) []*hookv1.HookTask {
-	var out []*hookv1.HookTask
-	for task := range t.Tasks.Objects() {
-		if want(task) {
-			out = append(out, task)
-		}
-	}
-	return out
+// TasksOfMachine returns the tasks that name a machine, ordered by name; they must not be modified.
+func (t *Tables) TasksOfMachine(k object.Key) []*hookv1.HookTask {
+	return t.Tasks.ByIndex(byMachine, k.String())
+}
+
+// TasksOfOwner returns the tasks of an owner, as hooks name it, ordered by name; they must not be modified.
+func (t *Tables) TasksOfOwner(owner string) []*hookv1.HookTask {
+	return t.Tasks.ByIndex(byOwner, owner)
 }
 
 // Subject returns what events about a task are about: its machine, where people look.

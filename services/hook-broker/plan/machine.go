@@ -101,10 +101,10 @@ func (p *planner) create(t *hookv1.HookTask) {
 		Phase: proto.String(Pending), Attempts: proto.Int32(0), Message: proto.String("waiting for " + owner),
 	}
 	seen := p.Owners[owner]
-	p.judge(t, p.Now, seen)
+	judged := p.judge(t, p.Now, seen)
 	reason := fmt.Sprintf("%s hook %s waits for its owner %s", t.GetSpec().GetPoint(), t.GetSpec().GetHookName(), owner)
 	p.plan.Do = append(p.plan.Do, Action{
-		Verb: CreateTask, Task: t, Reason: reason, Events: []Event{{normal, "HookPending", reason}},
+		Verb: CreateTask, Task: t, Reason: reason, Events: append([]Event{{normal, "HookPending", reason}}, judged...),
 	})
 	p.hold(t, p.Now)
 }
@@ -186,13 +186,21 @@ func (p *planner) judge(t *hookv1.HookTask, created time.Time, owner OwnerFacts)
 
 // seen returns the condition that says whether the owner is connected; reason is that of an event, empty for none.
 func (p *planner) seen(t *hookv1.HookTask, created time.Time, owner OwnerFacts) (c *metav1.Condition, reason string) {
-	name := t.GetSpec().GetOwner()
+	name, last := t.GetSpec().GetOwner(), owner.LastSeen
+	if last.IsZero() && t.Status.GetAttempts() > 0 { // its object was deleted
+		last = created
+	}
 	switch unseen := created.Add(unseenAfter); {
 	case owner.Connected:
 		return condition(OwnerSeen, "True", "Connected", fmt.Sprintf("%s is connected", name)), ""
-	case !owner.LastSeen.IsZero() || t.Status.GetAttempts() > 0:
+	case !last.IsZero() && p.Now.Before(last.Add(awayAfter)):
+		p.plan.wake(last.Add(awayAfter))
 		return condition(OwnerSeen, "True", "Disconnected", fmt.Sprintf("%s was seen before and is not connected now", name)),
 			""
+	case !last.IsZero():
+		return condition(OwnerSeen, "False", "Away", fmt.Sprintf(
+				"no client of %s was seen since %s; the machine waits until its hook is completed", name, clock(last))),
+			"HookOwnerNotSeen"
 	case p.Now.Before(unseen):
 		p.plan.wake(unseen)
 		return condition(OwnerSeen, "Unknown", "NotSeenYet", fmt.Sprintf("%s has not been seen yet", name)), ""
@@ -225,7 +233,7 @@ func condition(typ, status, reason, message string) *metav1.Condition {
 	if message != "" {
 		c.Message = proto.String(message)
 	}
-	if status == "False" && reason == "NeverSeen" {
+	if status == "False" && (reason == "NeverSeen" || reason == "Away") {
 		c.Severity = "Warning"
 	}
 	return c

@@ -24,8 +24,12 @@ const (
 	longestClaim  = 24 * time.Hour
 )
 
-// Seen is the condition of an owner that says whether a client that acts for it was ever connected.
+// Seen is the condition of an owner that says whether a client that acts for it is connected, or was within awayAfter.
 const Seen = "Seen"
+
+// awayAfter is how long an owner that was seen before may be missing before that is reported: a client that starts
+// again, or that asks for its tasks now and then, is back sooner.
+const awayAfter = 5 * time.Minute
 
 // storeSeen is how often the time at which an owner was seen last is stored while it changes all the time.
 const storeSeen = 30 * time.Second
@@ -142,7 +146,11 @@ func (v OwnerView) seen(s *hookv1.HookOwnerStatus) (wake time.Time) {
 	case v.Connected:
 		c = condition(Seen, "True", "Connected", "")
 	case s.LastSeenTime != nil:
+		at := s.GetLastSeenTime().AsTime()
 		c = condition(Seen, "True", "Disconnected", "")
+		if wake = at.Add(awayAfter); !v.Now.Before(wake) {
+			c, wake = condition(Seen, "False", "Away", "no client of "+v.Owner+" was seen since "+clock(at)), time.Time{}
+		}
 	}
 	s.Conditions = object.SetCondition(s.GetConditions(), c, v.Now)
 	return wake

@@ -82,11 +82,14 @@ func TestWhatIsKnownOfAnOwner(t *testing.T) {
 				Now: start.Add(9 * time.Second), Owner: backup, Object: object(true, 0),
 				LastSeen: start.Add(8 * time.Second),
 			},
-			facts{Seen: 8 * time.Second, Conditions: "Seen=True/Disconnected Overdue=False/InTime"},
+			facts{
+				Seen: 8 * time.Second, Conditions: "Seen=True/Disconnected Overdue=False/InTime",
+				Wake: 8*time.Second + awayAfter,
+			},
 		},
 		"one that this process knows nothing of was seen when it was": {
 			OwnerView{Now: start.Add(time.Hour), Owner: backup, Object: object(true, 0)},
-			facts{Seen: 0, Conditions: "Seen=True/Disconnected Overdue=False/InTime"},
+			facts{Seen: 0, Conditions: "Seen=False/Away Overdue=False/InTime"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

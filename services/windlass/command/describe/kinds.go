@@ -11,6 +11,7 @@ import (
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/command/hooktask"
 	"github.com/windlass-dev/windlass/services/windlass/command/printer"
@@ -85,6 +86,21 @@ func (d *describer) hookTasks(m machine) {
 		})
 	}
 	d.rows("Hook Tasks", rows)
+	for _, t := range list {
+		d.optional("To continue", remedy(t))
+	}
+}
+
+// remedy says what an administrator can do about a task whose owner is missing; empty if it is not.
+func remedy(t hookTask) string {
+	seen := object.FindCondition(t.GetStatus().GetConditions(), "OwnerSeen")
+	if seen.GetStatus() != "False" || t.GetStatus().GetPhase() == "Completed" {
+		return ""
+	}
+	s := t.GetSpec()
+	return fmt.Sprintf(
+		"%s. Start the owner; if its work is done or not needed:\nwindlass hooks complete %s %s --message TEXT",
+		seen.GetMessage(), s.GetMachineRef().GetName(), s.GetHookName())
 }
 
 func (d *describer) machineSet() {
@@ -231,6 +247,7 @@ func (d *describer) hookTask() {
 	d.when("Completed", st.GetCompletionTime())
 	d.linef("Attempts", "%d", st.GetAttempts())
 	d.optional("Message", st.GetMessage())
+	d.optional("To continue", remedy(o))
 	d.conditions(st.GetConditions())
 }
 

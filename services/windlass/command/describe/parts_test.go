@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 )
 
@@ -32,4 +34,26 @@ func TestWhatIsHeldBackSaysSinceWhen(t *testing.T) {
 			t.Error(diff)
 		}
 	})
+}
+
+func TestAMissingOwnerIsShownWithTheCommandThatContinues(t *testing.T) {
+	task := &hookv1.HookTask{
+		Spec: &hookv1.HookTaskSpec{MachineRef: &metav1.ObjectReference{Name: "a"}, HookName: "Backup"},
+		Status: &hookv1.HookTaskStatus{
+			Phase: proto.String("Pending"), Conditions: []*metav1.Condition{{
+				Type: "OwnerSeen", Status: "False", Message: proto.String("no client of backup has ever been seen"),
+			}},
+		},
+	}
+	want := "no client of backup has ever been seen. Start the owner; if its work is done or not needed:\n" +
+		"windlass hooks complete a Backup --message TEXT"
+	if got := remedy(task); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for status, phase := range map[string]string{"True": "Pending", "Unknown": "Pending", "False": "Completed"} {
+		task.Status.Phase, task.Status.Conditions[0].Status = proto.String(phase), status
+		if got := remedy(task); got != "" {
+			t.Errorf("OwnerSeen=%s, phase %s: %q, want nothing", status, phase, got)
+		}
+	}
 }

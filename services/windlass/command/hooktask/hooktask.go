@@ -24,11 +24,15 @@ func Points(h *machinev1.LifecycleHooks) []Point {
 
 // All returns the tasks of all machines.
 func All(ctx context.Context, c *client.Client) ([]*hookv1.HookTask, error) {
+	return list(ctx, c, client.Selection{})
+}
+
+func list(ctx context.Context, c *client.Client, s client.Selection) ([]*hookv1.HookTask, error) {
 	k, err := client.FindKind("hooktask")
 	if err != nil {
 		return nil, err
 	}
-	list, _, err := c.List(ctx, k, client.Selection{})
+	list, _, err := c.List(ctx, k, s)
 	out := make([]*hookv1.HookTask, len(list))
 	for i, o := range list {
 		out[i] = o.(*hookv1.HookTask)
@@ -38,14 +42,7 @@ func All(ctx context.Context, c *client.Client) ([]*hookv1.HookTask, error) {
 
 // Of returns the tasks of a machine.
 func Of(ctx context.Context, c *client.Client, m *machinev1.Machine) ([]*hookv1.HookTask, error) {
-	all, err := All(ctx, c)
-	var out []*hookv1.HookTask
-	for _, t := range all {
-		if Belongs(t, m) {
-			out = append(out, t)
-		}
-	}
-	return out, err
+	return list(ctx, c, client.Selection{Fields: "spec.machineRef.uid=" + m.GetMetadata().GetUid()})
 }
 
 // Belongs reports whether a task is one of a machine.
@@ -63,7 +60,10 @@ func State(t *hookv1.HookTask) string {
 	if object.IsTrue(t.GetStatus().GetConditions(), "Overdue") {
 		wrong = append(wrong, "overdue")
 	}
-	if c := object.FindCondition(t.GetStatus().GetConditions(), "OwnerSeen"); c.GetStatus() == "False" {
+	switch c := object.FindCondition(t.GetStatus().GetConditions(), "OwnerSeen"); {
+	case c.GetStatus() == "False" && c.GetReason() == "Away":
+		wrong = append(wrong, "owner away")
+	case c.GetStatus() == "False":
 		wrong = append(wrong, "owner never seen")
 	}
 	if len(wrong) > 0 && phase != "Completed" {
