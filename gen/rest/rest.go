@@ -35,6 +35,8 @@ func Services() []Service {
 		service("windlass.config.v1.MachineConfigPoolService", configv1.NewMachineConfigPoolServiceClient, configv1.RegisterMachineConfigPoolServiceHandlerClient),
 		service("windlass.config.v1.MachineConfigService", configv1.NewMachineConfigServiceClient, configv1.RegisterMachineConfigServiceHandlerClient),
 		service("windlass.etcd.v1.QuorumService", etcdv1.NewQuorumServiceClient, etcdv1.RegisterQuorumServiceHandlerClient),
+		service("windlass.etcd.v1.SnapshotScheduleService", etcdv1.NewSnapshotScheduleServiceClient, etcdv1.RegisterSnapshotScheduleServiceHandlerClient),
+		service("windlass.etcd.v1.SnapshotService", etcdv1.NewSnapshotServiceClient, etcdv1.RegisterSnapshotServiceHandlerClient),
 		service("windlass.event.v1.EventService", eventv1.NewEventServiceClient, eventv1.RegisterEventServiceHandlerClient),
 		service("windlass.hook.v1.HookOwnerService", hookv1.NewHookOwnerServiceClient, hookv1.RegisterHookOwnerServiceHandlerClient),
 		service("windlass.hook.v1.HookTaskService", hookv1.NewHookTaskServiceClient, hookv1.RegisterHookTaskServiceHandlerClient),

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"slices"
 	"strings"
@@ -235,6 +236,32 @@ func (c *Client) Defragment(ctx context.Context, address string) error {
 	}
 	_, err = etcdserverpb.NewMaintenanceClient(conn).Defragment(ctx, &etcdserverpb.DefragmentRequest{})
 	return classify("defragment", err)
+}
+
+// Snapshot writes a snapshot of the database of the member at address to w, with the hash that etcd appends to it.
+func (c *Client) Snapshot(ctx context.Context, address string, w io.Writer) error {
+	conn, err := c.conn(address)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := etcdserverpb.NewMaintenanceClient(conn).Snapshot(ctx, &etcdserverpb.SnapshotRequest{})
+	if err != nil {
+		return classify("take a snapshot", err)
+	}
+	for {
+		part, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return classify("take a snapshot", err)
+		}
+		if _, err := w.Write(part.GetBlob()); err != nil {
+			return err
+		}
+	}
 }
 
 // Disarm ends all alarms of members without space, by asking the member at address.

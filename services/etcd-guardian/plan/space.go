@@ -33,11 +33,16 @@ func (d *decision) space() bool {
 		return false
 	}
 	for _, m := range d.leaderLast() {
-		if m.DBSize >= defragmentFrom && m.free()*100 >= m.DBSize*defragmentFree && !d.pausing(m) {
+		if d.mostlyFree(m) && !d.pausing(m) {
 			return d.defragment(m)
 		}
 	}
 	return false
+}
+
+// mostlyFree reports whether a member's database is worth being defragmented.
+func (d *decision) mostlyFree(m Member) bool {
+	return m.DBSize >= defragmentFrom && m.free()*100 >= m.DBSize*defragmentFree
 }
 
 // relieve gives an etcd space that refuses writes (alarm NOSPACE): it drops old revisions, defragments, and ends the

@@ -30,6 +30,7 @@ type Server struct {
 	Controller *controller.Controller
 	Records    *store.Records
 	Signer     *peers.Signer
+	Snapshots  *controller.Snapshots
 	Now        func() time.Time
 }
 
@@ -98,6 +99,16 @@ func (s *Server) PlanQuorum(_ context.Context, r *etcdv1.PlanQuorumRequest) (*et
 		p = plan.Next(v)
 	}
 	return p.Answer(v, proto.CloneOf(o.Quorum)), nil
+}
+
+// PlanMaintenance runs the plan of databases and snapshots on what is in the request, or on the live cluster.
+func (s *Server) PlanMaintenance(_ context.Context, r *etcdv1.PlanMaintenanceRequest) (
+	*etcdv1.PlanMaintenanceResponse, error,
+) {
+	if r.GetQuorum() == nil && r.GetNow() == nil {
+		return plan.Maintenance(s.Snapshots.View()), nil
+	}
+	return plan.Maintenance(plan.GivenMaintenance(r)), nil
 }
 
 // AcquireDisruptionPermit gives the permit, decided on an observation made after the call came in.

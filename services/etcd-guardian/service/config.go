@@ -16,6 +16,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/snapshot"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/controller"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
 )
@@ -43,6 +44,8 @@ type config struct {
 	member          []string // program and first arguments of etcd-member
 	quota           int64    // of members, in bytes; 0: etcd-member's own choice
 	settings        plan.Settings
+	snapshotDir     string
+	bucket          snapshot.S3Config // none if it has no endpoint
 }
 
 func parse(args []string, stderr io.Writer) (config, error) {
@@ -62,6 +65,14 @@ func parse(args []string, stderr io.Writer) (config, error) {
 		"a learner that makes no progress for so long is removed and tried again, with twice the time")
 	fs.DurationVar(&c.settings.EndpointsRest, "endpoints-rest", 1200*time.Millisecond,
 		"time for clients to learn new addresses before a member stops")
+	fs.StringVar(&c.snapshotDir, "snapshot-dir", "",
+		"directory of snapshots with the storage Directory (default: snapshots below --dir)")
+	fs.StringVar(&c.bucket.Endpoint, "s3-endpoint", "", "https://HOST:PORT of an object store, for the storage S3")
+	fs.StringVar(&c.bucket.Bucket, "s3-bucket", "", "bucket of the object store, which must exist")
+	fs.StringVar(&c.bucket.Prefix, "s3-prefix", "", "prefix of the names of snapshots in the bucket")
+	fs.StringVar(&c.bucket.Region, "s3-region", "", "region of the bucket (default: the object store's own)")
+	fs.StringVar(&c.bucket.CredentialsFile, "s3-credentials", "",
+		"file in the format of ~/.aws/credentials, section [default] (default: the variables AWS_…)")
 	if err := fs.Parse(args); err != nil {
 		return c, err
 	}
@@ -96,7 +107,10 @@ func (c *config) complete() error {
 	if len(c.serve.EtcdEndpoints) == 0 {
 		c.serve.EtcdEndpoints = []string{c.bootstrapClient}
 	}
-	for _, dir := range []*string{&c.serve.Dir, &c.serve.TLSDir} {
+	if c.snapshotDir == "" {
+		c.snapshotDir = filepath.Join(c.serve.Dir, "snapshots")
+	}
+	for _, dir := range []*string{&c.serve.Dir, &c.serve.TLSDir, &c.snapshotDir} {
 		abs, err := filepath.Abs(*dir)
 		if err != nil {
 			return err

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
@@ -20,8 +21,10 @@ import (
 	"github.com/windlass-dev/windlass/kit/informer"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/kit/serve"
+	"github.com/windlass-dev/windlass/kit/snapshot"
 	"github.com/windlass-dev/windlass/kit/topology"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/controller"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/kinds"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/members"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/owner"
 	"github.com/windlass-dev/windlass/services/etcd-guardian/peers"
@@ -114,8 +117,12 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 		Reach: func(urls []string) { p.Etcd.SetEndpoints(urls...) }, Events: recorder, Settings: cfg.settings,
 		Quota: cfg.quota, Now: time.Now, Elapsed: elapsed, Log: p.Log,
 	})
+	snapshots, err := snapshotsOf(cfg, p, c, kinds.New(st, p.Validator, p.Log), client, recorder)
+	if err != nil {
+		return nil, err
+	}
 	etcdv1.RegisterQuorumServiceServer(p.GRPC, &server.Server{
-		Controller: c, Records: records, Signer: signer,
+		Controller: c, Records: records, Signer: signer, Snapshots: snapshots,
 		Now: time.Now,
 	})
 	owned, err := ownerParts(cfg, p, c)
@@ -126,11 +133,36 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 	p.WithoutEtcd = true // it helps etcd back
 	return append(parts,
 		supervisor.Run, machines.Run, sets.Run, recorder.Run,
-		p.Lead(p.Etcd, c.Lead),
+		p.Lead(p.Etcd, func(ctx context.Context) error {
+			group, ctx := errgroup.WithContext(ctx)
+			group.Go(func() error { return c.Lead(ctx) })
+			group.Go(func() error { return snapshots.Lead(ctx) })
+			return group.Wait()
+		}),
 		func(ctx context.Context) error {
 			defer client.Close()
 			return c.Run(ctx)
 		}), nil
+}
+
+// snapshotsOf serves snapshots and their schedules, and returns what carries them out.
+func snapshotsOf(cfg config, p *serve.Process, c *controller.Controller, tables *kinds.Tables, client *members.Client,
+	recorder *events.Recorder,
+) (*controller.Snapshots, error) {
+	out := controller.SnapshotsConfig{
+		Tables: tables, Quorum: c, Members: client, Directory: snapshot.NewDirectory(cfg.snapshotDir),
+		Work: snapshot.NewDirectory(cfg.in("snapshots-upload")), Events: recorder, Now: time.Now, Log: p.Log,
+	}
+	if cfg.bucket.Endpoint != "" {
+		bucket, err := snapshot.NewS3(cfg.bucket)
+		if err != nil {
+			return nil, fmt.Errorf("--s3-endpoint, --s3-bucket and --s3-credentials: %w", err)
+		}
+		out.Bucket = bucket
+	}
+	p.Tables.Add(tables.Snapshots, &etcdv1.SnapshotService_ServiceDesc, nil)
+	p.Tables.Add(tables.Schedules, &etcdv1.SnapshotScheduleService_ServiceDesc, nil)
+	return controller.NewSnapshots(out), nil
 }
 
 // nodesOf returns a copy of the nodes, or nil where it is not known who has them.

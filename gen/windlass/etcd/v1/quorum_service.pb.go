@@ -444,6 +444,161 @@ func (x *Disruption) GetMessage() string {
 	return ""
 }
 
+// Request of PlanMaintenance. If the quorum or the time is given, all of it is: what is absent does not exist.
+type PlanMaintenanceRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The quorum; absent means the live one.
+	Quorum *Quorum `protobuf:"bytes,1,opt,name=quorum,proto3" json:"quorum,omitempty"`
+	// The existing control-plane machines.
+	Machines *v1.MachineList `protobuf:"bytes,2,opt,name=machines,proto3" json:"machines,omitempty"`
+	// The existing snapshots.
+	Snapshots *SnapshotList `protobuf:"bytes,3,opt,name=snapshots,proto3" json:"snapshots,omitempty"`
+	// The existing schedules.
+	Schedules *SnapshotScheduleList `protobuf:"bytes,4,opt,name=schedules,proto3" json:"schedules,omitempty"`
+	// The storages that are set up: Directory, S3; none means Directory.
+	Storages []string `protobuf:"bytes,5,rep,name=storages,proto3" json:"storages,omitempty"`
+	// The time for which to plan; absent means the quorum's observe time.
+	Now           *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=now,proto3" json:"now,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanMaintenanceRequest) Reset() {
+	*x = PlanMaintenanceRequest{}
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanMaintenanceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanMaintenanceRequest) ProtoMessage() {}
+
+func (x *PlanMaintenanceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanMaintenanceRequest.ProtoReflect.Descriptor instead.
+func (*PlanMaintenanceRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *PlanMaintenanceRequest) GetQuorum() *Quorum {
+	if x != nil {
+		return x.Quorum
+	}
+	return nil
+}
+
+func (x *PlanMaintenanceRequest) GetMachines() *v1.MachineList {
+	if x != nil {
+		return x.Machines
+	}
+	return nil
+}
+
+func (x *PlanMaintenanceRequest) GetSnapshots() *SnapshotList {
+	if x != nil {
+		return x.Snapshots
+	}
+	return nil
+}
+
+func (x *PlanMaintenanceRequest) GetSchedules() *SnapshotScheduleList {
+	if x != nil {
+		return x.Schedules
+	}
+	return nil
+}
+
+func (x *PlanMaintenanceRequest) GetStorages() []string {
+	if x != nil {
+		return x.Storages
+	}
+	return nil
+}
+
+func (x *PlanMaintenanceRequest) GetNow() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Now
+	}
+	return nil
+}
+
+// Defragmentations and snapshots.
+type PlanMaintenanceResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What would be done now, in this order.
+	Actions []*v12.PlannedAction `protobuf:"bytes,1,rep,name=actions,proto3" json:"actions,omitempty"`
+	// What is held back, and why.
+	HeldBack []*v12.HeldBack `protobuf:"bytes,2,rep,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
+	// When to plan again even if nothing is known to have changed; absent if nothing is due.
+	NextCheckAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=next_check_after,json=nextCheckAfter,proto3" json:"next_check_after,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *PlanMaintenanceResponse) Reset() {
+	*x = PlanMaintenanceResponse{}
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanMaintenanceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanMaintenanceResponse) ProtoMessage() {}
+
+func (x *PlanMaintenanceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanMaintenanceResponse.ProtoReflect.Descriptor instead.
+func (*PlanMaintenanceResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PlanMaintenanceResponse) GetActions() []*v12.PlannedAction {
+	if x != nil {
+		return x.Actions
+	}
+	return nil
+}
+
+func (x *PlanMaintenanceResponse) GetHeldBack() []*v12.HeldBack {
+	if x != nil {
+		return x.HeldBack
+	}
+	return nil
+}
+
+func (x *PlanMaintenanceResponse) GetNextCheckAfter() *durationpb.Duration {
+	if x != nil {
+		return x.NextCheckAfter
+	}
+	return nil
+}
+
 // Request of AcquireDisruptionPermit.
 type AcquireDisruptionPermitRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -458,7 +613,7 @@ type AcquireDisruptionPermitRequest struct {
 
 func (x *AcquireDisruptionPermitRequest) Reset() {
 	*x = AcquireDisruptionPermitRequest{}
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[6]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -470,7 +625,7 @@ func (x *AcquireDisruptionPermitRequest) String() string {
 func (*AcquireDisruptionPermitRequest) ProtoMessage() {}
 
 func (x *AcquireDisruptionPermitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[6]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -483,7 +638,7 @@ func (x *AcquireDisruptionPermitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcquireDisruptionPermitRequest.ProtoReflect.Descriptor instead.
 func (*AcquireDisruptionPermitRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{6}
+	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *AcquireDisruptionPermitRequest) GetMachine() *v12.ObjectReference {
@@ -513,7 +668,7 @@ type ReleaseDisruptionPermitRequest struct {
 
 func (x *ReleaseDisruptionPermitRequest) Reset() {
 	*x = ReleaseDisruptionPermitRequest{}
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[7]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -525,7 +680,7 @@ func (x *ReleaseDisruptionPermitRequest) String() string {
 func (*ReleaseDisruptionPermitRequest) ProtoMessage() {}
 
 func (x *ReleaseDisruptionPermitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[7]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -538,7 +693,7 @@ func (x *ReleaseDisruptionPermitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDisruptionPermitRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseDisruptionPermitRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{7}
+	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ReleaseDisruptionPermitRequest) GetMachine() *v12.ObjectReference {
@@ -564,7 +719,7 @@ type ReleaseDisruptionPermitResponse struct {
 
 func (x *ReleaseDisruptionPermitResponse) Reset() {
 	*x = ReleaseDisruptionPermitResponse{}
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[8]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -576,7 +731,7 @@ func (x *ReleaseDisruptionPermitResponse) String() string {
 func (*ReleaseDisruptionPermitResponse) ProtoMessage() {}
 
 func (x *ReleaseDisruptionPermitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[8]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -589,7 +744,7 @@ func (x *ReleaseDisruptionPermitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseDisruptionPermitResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseDisruptionPermitResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{8}
+	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{10}
 }
 
 // Request of AttendMember: an agent offers to run a member.
@@ -609,7 +764,7 @@ type AttendMemberRequest struct {
 
 func (x *AttendMemberRequest) Reset() {
 	*x = AttendMemberRequest{}
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[9]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -621,7 +776,7 @@ func (x *AttendMemberRequest) String() string {
 func (*AttendMemberRequest) ProtoMessage() {}
 
 func (x *AttendMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[9]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -634,7 +789,7 @@ func (x *AttendMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendMemberRequest.ProtoReflect.Descriptor instead.
 func (*AttendMemberRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{9}
+	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AttendMemberRequest) GetNode() string {
@@ -689,7 +844,7 @@ type AttendMemberResponse struct {
 
 func (x *AttendMemberResponse) Reset() {
 	*x = AttendMemberResponse{}
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[10]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -701,7 +856,7 @@ func (x *AttendMemberResponse) String() string {
 func (*AttendMemberResponse) ProtoMessage() {}
 
 func (x *AttendMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[10]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -714,7 +869,7 @@ func (x *AttendMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendMemberResponse.ProtoReflect.Descriptor instead.
 func (*AttendMemberResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{10}
+	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *AttendMemberResponse) GetCommand() string {
@@ -774,7 +929,7 @@ type CertifyMemberRequest struct {
 
 func (x *CertifyMemberRequest) Reset() {
 	*x = CertifyMemberRequest{}
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[11]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -786,7 +941,7 @@ func (x *CertifyMemberRequest) String() string {
 func (*CertifyMemberRequest) ProtoMessage() {}
 
 func (x *CertifyMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[11]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -799,7 +954,7 @@ func (x *CertifyMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifyMemberRequest.ProtoReflect.Descriptor instead.
 func (*CertifyMemberRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{11}
+	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CertifyMemberRequest) GetNode() string {
@@ -844,7 +999,7 @@ type CertifyMemberResponse struct {
 
 func (x *CertifyMemberResponse) Reset() {
 	*x = CertifyMemberResponse{}
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[12]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +1011,7 @@ func (x *CertifyMemberResponse) String() string {
 func (*CertifyMemberResponse) ProtoMessage() {}
 
 func (x *CertifyMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[12]
+	mi := &file_windlass_etcd_v1_quorum_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +1024,7 @@ func (x *CertifyMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifyMemberResponse.ProtoReflect.Descriptor instead.
 func (*CertifyMemberResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{12}
+	return file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CertifyMemberResponse) GetMemberId() string {
@@ -918,7 +1073,7 @@ var File_windlass_etcd_v1_quorum_service_proto protoreflect.FileDescriptor
 
 const file_windlass_etcd_v1_quorum_service_proto_rawDesc = "" +
 	"\n" +
-	"%windlass/etcd/v1/quorum_service.proto\x12\x10windlass.etcd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dwindlass/etcd/v1/quorum.proto\x1a)windlass/machine/v1/machine_service.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a#windlass/node/v1/node_service.proto\"\x12\n" +
+	"%windlass/etcd/v1/quorum_service.proto\x12\x10windlass.etcd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dwindlass/etcd/v1/quorum.proto\x1a0windlass/etcd/v1/snapshot_schedule_service.proto\x1a'windlass/etcd/v1/snapshot_service.proto\x1a)windlass/machine/v1/machine_service.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a#windlass/node/v1/node_service.proto\"\x12\n" +
 	"\x10GetQuorumRequest\"\x14\n" +
 	"\x12WatchQuorumRequest\"G\n" +
 	"\x13WatchQuorumResponse\x120\n" +
@@ -946,7 +1101,18 @@ const file_windlass_etcd_v1_quorum_service_proto_rawDesc = "" +
 	"\amachine\x18\x01 \x01(\v2!.windlass.meta.v1.ObjectReferenceR\amachine\x12\x18\n" +
 	"\aallowed\x18\x02 \x01(\bR\aallowed\x12!\n" +
 	"\fneeds_permit\x18\x03 \x01(\bR\vneedsPermit\x12\x18\n" +
-	"\amessage\x18\x04 \x01(\tR\amessage\"\x85\x01\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"\xd6\x02\n" +
+	"\x16PlanMaintenanceRequest\x120\n" +
+	"\x06quorum\x18\x01 \x01(\v2\x18.windlass.etcd.v1.QuorumR\x06quorum\x12<\n" +
+	"\bmachines\x18\x02 \x01(\v2 .windlass.machine.v1.MachineListR\bmachines\x12<\n" +
+	"\tsnapshots\x18\x03 \x01(\v2\x1e.windlass.etcd.v1.SnapshotListR\tsnapshots\x12D\n" +
+	"\tschedules\x18\x04 \x01(\v2&.windlass.etcd.v1.SnapshotScheduleListR\tschedules\x12\x1a\n" +
+	"\bstorages\x18\x05 \x03(\tR\bstorages\x12,\n" +
+	"\x03now\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\"\xd2\x01\n" +
+	"\x17PlanMaintenanceResponse\x129\n" +
+	"\aactions\x18\x01 \x03(\v2\x1f.windlass.meta.v1.PlannedActionR\aactions\x127\n" +
+	"\theld_back\x18\x02 \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\x12C\n" +
+	"\x10next_check_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x0enextCheckAfter\"\x85\x01\n" +
 	"\x1eAcquireDisruptionPermitRequest\x12C\n" +
 	"\amachine\x18\x01 \x01(\v2!.windlass.meta.v1.ObjectReferenceB\x06\xbaH\x03\xc8\x01\x01R\amachine\x12\x1e\n" +
 	"\x06reason\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x06reason\"\x87\x01\n" +
@@ -978,7 +1144,8 @@ const file_windlass_etcd_v1_quorum_service_proto_rawDesc = "" +
 	"\x10peer_certificate\x18\x04 \x01(\fR\x0fpeerCertificate\x12%\n" +
 	"\x0epeer_authority\x18\x05 \x01(\fR\rpeerAuthority\x12;\n" +
 	"\vexpiry_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expiryTime2\xf6\b\n" +
+	"expiryTime2\xa5\n" +
+	"\n" +
 	"\rQuorumService\x12|\n" +
 	"\tGetQuorum\x12\".windlass.etcd.v1.GetQuorumRequest\x1a\x18.windlass.etcd.v1.Quorum\"1\xaa\xbb\x18\x1b\n" +
 	"\x03get\x12\fwindlass.dev\x1a\x06quorum\x82\xd3\xe4\x93\x02\f\x12\n" +
@@ -987,7 +1154,9 @@ const file_windlass_etcd_v1_quorum_service_proto_rawDesc = "" +
 	"\x05watch\x12\fwindlass.dev\x1a\x06quorum\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/quorum:watch0\x01\x12\x91\x01\n" +
 	"\n" +
 	"PlanQuorum\x12#.windlass.etcd.v1.PlanQuorumRequest\x1a$.windlass.etcd.v1.PlanQuorumResponse\"8\xaa\xbb\x18\x1c\n" +
-	"\x04plan\x12\fwindlass.dev\x1a\x06quorum\x82\xd3\xe4\x93\x02\x12:\x01*\"\r/v1/etcd:plan\x12\xc1\x01\n" +
+	"\x04plan\x12\fwindlass.dev\x1a\x06quorum\x82\xd3\xe4\x93\x02\x12:\x01*\"\r/v1/etcd:plan\x12\xac\x01\n" +
+	"\x0fPlanMaintenance\x12(.windlass.etcd.v1.PlanMaintenanceRequest\x1a).windlass.etcd.v1.PlanMaintenanceResponse\"D\xaa\xbb\x18\x1c\n" +
+	"\x04plan\x12\fwindlass.dev\x1a\x06quorum\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/etcd/maintenance:plan\x12\xc1\x01\n" +
 	"\x17AcquireDisruptionPermit\x120.windlass.etcd.v1.AcquireDisruptionPermitRequest\x1a\".windlass.etcd.v1.DisruptionPermit\"P\xaa\xbb\x18(\n" +
 	"\aacquire\x12\fwindlass.dev\x1a\rquorum/permit0\x01\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/quorum/permit:acquire\x12\xd0\x01\n" +
 	"\x17ReleaseDisruptionPermit\x120.windlass.etcd.v1.ReleaseDisruptionPermitRequest\x1a1.windlass.etcd.v1.ReleaseDisruptionPermitResponse\"P\xaa\xbb\x18(\n" +
@@ -1010,7 +1179,7 @@ func file_windlass_etcd_v1_quorum_service_proto_rawDescGZIP() []byte {
 	return file_windlass_etcd_v1_quorum_service_proto_rawDescData
 }
 
-var file_windlass_etcd_v1_quorum_service_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_windlass_etcd_v1_quorum_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_windlass_etcd_v1_quorum_service_proto_goTypes = []any{
 	(*GetQuorumRequest)(nil),                // 0: windlass.etcd.v1.GetQuorumRequest
 	(*WatchQuorumRequest)(nil),              // 1: windlass.etcd.v1.WatchQuorumRequest
@@ -1018,58 +1187,72 @@ var file_windlass_etcd_v1_quorum_service_proto_goTypes = []any{
 	(*PlanQuorumRequest)(nil),               // 3: windlass.etcd.v1.PlanQuorumRequest
 	(*PlanQuorumResponse)(nil),              // 4: windlass.etcd.v1.PlanQuorumResponse
 	(*Disruption)(nil),                      // 5: windlass.etcd.v1.Disruption
-	(*AcquireDisruptionPermitRequest)(nil),  // 6: windlass.etcd.v1.AcquireDisruptionPermitRequest
-	(*ReleaseDisruptionPermitRequest)(nil),  // 7: windlass.etcd.v1.ReleaseDisruptionPermitRequest
-	(*ReleaseDisruptionPermitResponse)(nil), // 8: windlass.etcd.v1.ReleaseDisruptionPermitResponse
-	(*AttendMemberRequest)(nil),             // 9: windlass.etcd.v1.AttendMemberRequest
-	(*AttendMemberResponse)(nil),            // 10: windlass.etcd.v1.AttendMemberResponse
-	(*CertifyMemberRequest)(nil),            // 11: windlass.etcd.v1.CertifyMemberRequest
-	(*CertifyMemberResponse)(nil),           // 12: windlass.etcd.v1.CertifyMemberResponse
-	(*Quorum)(nil),                          // 13: windlass.etcd.v1.Quorum
-	(*v1.MachineList)(nil),                  // 14: windlass.machine.v1.MachineList
-	(*v11.NodeList)(nil),                    // 15: windlass.node.v1.NodeList
-	(*timestamppb.Timestamp)(nil),           // 16: google.protobuf.Timestamp
-	(*v12.PlannedAction)(nil),               // 17: windlass.meta.v1.PlannedAction
-	(*v12.HeldBack)(nil),                    // 18: windlass.meta.v1.HeldBack
-	(*durationpb.Duration)(nil),             // 19: google.protobuf.Duration
-	(*v12.ObjectReference)(nil),             // 20: windlass.meta.v1.ObjectReference
-	(*DisruptionPermit)(nil),                // 21: windlass.etcd.v1.DisruptionPermit
+	(*PlanMaintenanceRequest)(nil),          // 6: windlass.etcd.v1.PlanMaintenanceRequest
+	(*PlanMaintenanceResponse)(nil),         // 7: windlass.etcd.v1.PlanMaintenanceResponse
+	(*AcquireDisruptionPermitRequest)(nil),  // 8: windlass.etcd.v1.AcquireDisruptionPermitRequest
+	(*ReleaseDisruptionPermitRequest)(nil),  // 9: windlass.etcd.v1.ReleaseDisruptionPermitRequest
+	(*ReleaseDisruptionPermitResponse)(nil), // 10: windlass.etcd.v1.ReleaseDisruptionPermitResponse
+	(*AttendMemberRequest)(nil),             // 11: windlass.etcd.v1.AttendMemberRequest
+	(*AttendMemberResponse)(nil),            // 12: windlass.etcd.v1.AttendMemberResponse
+	(*CertifyMemberRequest)(nil),            // 13: windlass.etcd.v1.CertifyMemberRequest
+	(*CertifyMemberResponse)(nil),           // 14: windlass.etcd.v1.CertifyMemberResponse
+	(*Quorum)(nil),                          // 15: windlass.etcd.v1.Quorum
+	(*v1.MachineList)(nil),                  // 16: windlass.machine.v1.MachineList
+	(*v11.NodeList)(nil),                    // 17: windlass.node.v1.NodeList
+	(*timestamppb.Timestamp)(nil),           // 18: google.protobuf.Timestamp
+	(*v12.PlannedAction)(nil),               // 19: windlass.meta.v1.PlannedAction
+	(*v12.HeldBack)(nil),                    // 20: windlass.meta.v1.HeldBack
+	(*durationpb.Duration)(nil),             // 21: google.protobuf.Duration
+	(*v12.ObjectReference)(nil),             // 22: windlass.meta.v1.ObjectReference
+	(*SnapshotList)(nil),                    // 23: windlass.etcd.v1.SnapshotList
+	(*SnapshotScheduleList)(nil),            // 24: windlass.etcd.v1.SnapshotScheduleList
+	(*DisruptionPermit)(nil),                // 25: windlass.etcd.v1.DisruptionPermit
 }
 var file_windlass_etcd_v1_quorum_service_proto_depIdxs = []int32{
-	13, // 0: windlass.etcd.v1.WatchQuorumResponse.quorum:type_name -> windlass.etcd.v1.Quorum
-	13, // 1: windlass.etcd.v1.PlanQuorumRequest.quorum:type_name -> windlass.etcd.v1.Quorum
-	14, // 2: windlass.etcd.v1.PlanQuorumRequest.machines:type_name -> windlass.machine.v1.MachineList
-	15, // 3: windlass.etcd.v1.PlanQuorumRequest.nodes:type_name -> windlass.node.v1.NodeList
-	16, // 4: windlass.etcd.v1.PlanQuorumRequest.now:type_name -> google.protobuf.Timestamp
-	17, // 5: windlass.etcd.v1.PlanQuorumResponse.next:type_name -> windlass.meta.v1.PlannedAction
-	18, // 6: windlass.etcd.v1.PlanQuorumResponse.held_back:type_name -> windlass.meta.v1.HeldBack
-	17, // 7: windlass.etcd.v1.PlanQuorumResponse.actions:type_name -> windlass.meta.v1.PlannedAction
-	13, // 8: windlass.etcd.v1.PlanQuorumResponse.quorum:type_name -> windlass.etcd.v1.Quorum
-	19, // 9: windlass.etcd.v1.PlanQuorumResponse.next_check_after:type_name -> google.protobuf.Duration
+	15, // 0: windlass.etcd.v1.WatchQuorumResponse.quorum:type_name -> windlass.etcd.v1.Quorum
+	15, // 1: windlass.etcd.v1.PlanQuorumRequest.quorum:type_name -> windlass.etcd.v1.Quorum
+	16, // 2: windlass.etcd.v1.PlanQuorumRequest.machines:type_name -> windlass.machine.v1.MachineList
+	17, // 3: windlass.etcd.v1.PlanQuorumRequest.nodes:type_name -> windlass.node.v1.NodeList
+	18, // 4: windlass.etcd.v1.PlanQuorumRequest.now:type_name -> google.protobuf.Timestamp
+	19, // 5: windlass.etcd.v1.PlanQuorumResponse.next:type_name -> windlass.meta.v1.PlannedAction
+	20, // 6: windlass.etcd.v1.PlanQuorumResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	19, // 7: windlass.etcd.v1.PlanQuorumResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	15, // 8: windlass.etcd.v1.PlanQuorumResponse.quorum:type_name -> windlass.etcd.v1.Quorum
+	21, // 9: windlass.etcd.v1.PlanQuorumResponse.next_check_after:type_name -> google.protobuf.Duration
 	5,  // 10: windlass.etcd.v1.PlanQuorumResponse.disruptions:type_name -> windlass.etcd.v1.Disruption
-	20, // 11: windlass.etcd.v1.Disruption.machine:type_name -> windlass.meta.v1.ObjectReference
-	20, // 12: windlass.etcd.v1.AcquireDisruptionPermitRequest.machine:type_name -> windlass.meta.v1.ObjectReference
-	20, // 13: windlass.etcd.v1.ReleaseDisruptionPermitRequest.machine:type_name -> windlass.meta.v1.ObjectReference
-	16, // 14: windlass.etcd.v1.CertifyMemberResponse.expiry_time:type_name -> google.protobuf.Timestamp
-	0,  // 15: windlass.etcd.v1.QuorumService.GetQuorum:input_type -> windlass.etcd.v1.GetQuorumRequest
-	1,  // 16: windlass.etcd.v1.QuorumService.WatchQuorum:input_type -> windlass.etcd.v1.WatchQuorumRequest
-	3,  // 17: windlass.etcd.v1.QuorumService.PlanQuorum:input_type -> windlass.etcd.v1.PlanQuorumRequest
-	6,  // 18: windlass.etcd.v1.QuorumService.AcquireDisruptionPermit:input_type -> windlass.etcd.v1.AcquireDisruptionPermitRequest
-	7,  // 19: windlass.etcd.v1.QuorumService.ReleaseDisruptionPermit:input_type -> windlass.etcd.v1.ReleaseDisruptionPermitRequest
-	9,  // 20: windlass.etcd.v1.QuorumService.AttendMember:input_type -> windlass.etcd.v1.AttendMemberRequest
-	11, // 21: windlass.etcd.v1.QuorumService.CertifyMember:input_type -> windlass.etcd.v1.CertifyMemberRequest
-	13, // 22: windlass.etcd.v1.QuorumService.GetQuorum:output_type -> windlass.etcd.v1.Quorum
-	2,  // 23: windlass.etcd.v1.QuorumService.WatchQuorum:output_type -> windlass.etcd.v1.WatchQuorumResponse
-	4,  // 24: windlass.etcd.v1.QuorumService.PlanQuorum:output_type -> windlass.etcd.v1.PlanQuorumResponse
-	21, // 25: windlass.etcd.v1.QuorumService.AcquireDisruptionPermit:output_type -> windlass.etcd.v1.DisruptionPermit
-	8,  // 26: windlass.etcd.v1.QuorumService.ReleaseDisruptionPermit:output_type -> windlass.etcd.v1.ReleaseDisruptionPermitResponse
-	10, // 27: windlass.etcd.v1.QuorumService.AttendMember:output_type -> windlass.etcd.v1.AttendMemberResponse
-	12, // 28: windlass.etcd.v1.QuorumService.CertifyMember:output_type -> windlass.etcd.v1.CertifyMemberResponse
-	22, // [22:29] is the sub-list for method output_type
-	15, // [15:22] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	22, // 11: windlass.etcd.v1.Disruption.machine:type_name -> windlass.meta.v1.ObjectReference
+	15, // 12: windlass.etcd.v1.PlanMaintenanceRequest.quorum:type_name -> windlass.etcd.v1.Quorum
+	16, // 13: windlass.etcd.v1.PlanMaintenanceRequest.machines:type_name -> windlass.machine.v1.MachineList
+	23, // 14: windlass.etcd.v1.PlanMaintenanceRequest.snapshots:type_name -> windlass.etcd.v1.SnapshotList
+	24, // 15: windlass.etcd.v1.PlanMaintenanceRequest.schedules:type_name -> windlass.etcd.v1.SnapshotScheduleList
+	18, // 16: windlass.etcd.v1.PlanMaintenanceRequest.now:type_name -> google.protobuf.Timestamp
+	19, // 17: windlass.etcd.v1.PlanMaintenanceResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	20, // 18: windlass.etcd.v1.PlanMaintenanceResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	21, // 19: windlass.etcd.v1.PlanMaintenanceResponse.next_check_after:type_name -> google.protobuf.Duration
+	22, // 20: windlass.etcd.v1.AcquireDisruptionPermitRequest.machine:type_name -> windlass.meta.v1.ObjectReference
+	22, // 21: windlass.etcd.v1.ReleaseDisruptionPermitRequest.machine:type_name -> windlass.meta.v1.ObjectReference
+	18, // 22: windlass.etcd.v1.CertifyMemberResponse.expiry_time:type_name -> google.protobuf.Timestamp
+	0,  // 23: windlass.etcd.v1.QuorumService.GetQuorum:input_type -> windlass.etcd.v1.GetQuorumRequest
+	1,  // 24: windlass.etcd.v1.QuorumService.WatchQuorum:input_type -> windlass.etcd.v1.WatchQuorumRequest
+	3,  // 25: windlass.etcd.v1.QuorumService.PlanQuorum:input_type -> windlass.etcd.v1.PlanQuorumRequest
+	6,  // 26: windlass.etcd.v1.QuorumService.PlanMaintenance:input_type -> windlass.etcd.v1.PlanMaintenanceRequest
+	8,  // 27: windlass.etcd.v1.QuorumService.AcquireDisruptionPermit:input_type -> windlass.etcd.v1.AcquireDisruptionPermitRequest
+	9,  // 28: windlass.etcd.v1.QuorumService.ReleaseDisruptionPermit:input_type -> windlass.etcd.v1.ReleaseDisruptionPermitRequest
+	11, // 29: windlass.etcd.v1.QuorumService.AttendMember:input_type -> windlass.etcd.v1.AttendMemberRequest
+	13, // 30: windlass.etcd.v1.QuorumService.CertifyMember:input_type -> windlass.etcd.v1.CertifyMemberRequest
+	15, // 31: windlass.etcd.v1.QuorumService.GetQuorum:output_type -> windlass.etcd.v1.Quorum
+	2,  // 32: windlass.etcd.v1.QuorumService.WatchQuorum:output_type -> windlass.etcd.v1.WatchQuorumResponse
+	4,  // 33: windlass.etcd.v1.QuorumService.PlanQuorum:output_type -> windlass.etcd.v1.PlanQuorumResponse
+	7,  // 34: windlass.etcd.v1.QuorumService.PlanMaintenance:output_type -> windlass.etcd.v1.PlanMaintenanceResponse
+	25, // 35: windlass.etcd.v1.QuorumService.AcquireDisruptionPermit:output_type -> windlass.etcd.v1.DisruptionPermit
+	10, // 36: windlass.etcd.v1.QuorumService.ReleaseDisruptionPermit:output_type -> windlass.etcd.v1.ReleaseDisruptionPermitResponse
+	12, // 37: windlass.etcd.v1.QuorumService.AttendMember:output_type -> windlass.etcd.v1.AttendMemberResponse
+	14, // 38: windlass.etcd.v1.QuorumService.CertifyMember:output_type -> windlass.etcd.v1.CertifyMemberResponse
+	31, // [31:39] is the sub-list for method output_type
+	23, // [23:31] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_windlass_etcd_v1_quorum_service_proto_init() }
@@ -1078,13 +1261,15 @@ func file_windlass_etcd_v1_quorum_service_proto_init() {
 		return
 	}
 	file_windlass_etcd_v1_quorum_proto_init()
+	file_windlass_etcd_v1_snapshot_schedule_service_proto_init()
+	file_windlass_etcd_v1_snapshot_service_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_etcd_v1_quorum_service_proto_rawDesc), len(file_windlass_etcd_v1_quorum_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

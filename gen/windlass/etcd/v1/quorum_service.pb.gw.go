@@ -103,6 +103,33 @@ func local_request_QuorumService_PlanQuorum_0(ctx context.Context, marshaler run
 	return msg, metadata, err
 }
 
+func request_QuorumService_PlanMaintenance_0(ctx context.Context, marshaler runtime.Marshaler, client QuorumServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq PlanMaintenanceRequest
+		metadata runtime.ServerMetadata
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	if req.Body != nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+	}
+	msg, err := client.PlanMaintenance(ctx, &protoReq, grpc.Header(&metadata.HeaderMD), grpc.Trailer(&metadata.TrailerMD))
+	return msg, metadata, err
+}
+
+func local_request_QuorumService_PlanMaintenance_0(ctx context.Context, marshaler runtime.Marshaler, server QuorumServiceServer, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
+	var (
+		protoReq PlanMaintenanceRequest
+		metadata runtime.ServerMetadata
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	msg, err := server.PlanMaintenance(ctx, &protoReq)
+	return msg, metadata, err
+}
+
 func request_QuorumService_AcquireDisruptionPermit_0(ctx context.Context, marshaler runtime.Marshaler, client QuorumServiceClient, req *http.Request, pathParams map[string]string) (proto.Message, runtime.ServerMetadata, error) {
 	var (
 		protoReq AcquireDisruptionPermitRequest
@@ -209,6 +236,26 @@ func RegisterQuorumServiceHandlerServer(ctx context.Context, mux *runtime.ServeM
 			return
 		}
 		forward_QuorumService_PlanQuorum_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
+	mux.Handle(http.MethodPost, pattern_QuorumService_PlanMaintenance_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		var stream runtime.ServerTransportStream
+		ctx = grpc.NewContextWithServerTransportStream(ctx, &stream)
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateIncomingContext(ctx, mux, req, "/windlass.etcd.v1.QuorumService/PlanMaintenance", runtime.WithHTTPPathPattern("/v1/etcd/maintenance:plan"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := local_request_QuorumService_PlanMaintenance_0(annotatedContext, inboundMarshaler, server, req, pathParams)
+		md.HeaderMD, md.TrailerMD = metadata.Join(md.HeaderMD, stream.Header()), metadata.Join(md.TrailerMD, stream.Trailer())
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_QuorumService_PlanMaintenance_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
 	mux.Handle(http.MethodPost, pattern_QuorumService_AcquireDisruptionPermit_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		ctx, cancel := context.WithCancel(req.Context())
@@ -341,6 +388,23 @@ func RegisterQuorumServiceHandlerClient(ctx context.Context, mux *runtime.ServeM
 		}
 		forward_QuorumService_PlanQuorum_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodPost, pattern_QuorumService_PlanMaintenance_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateContext(ctx, mux, req, "/windlass.etcd.v1.QuorumService/PlanMaintenance", runtime.WithHTTPPathPattern("/v1/etcd/maintenance:plan"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := request_QuorumService_PlanMaintenance_0(annotatedContext, inboundMarshaler, client, req, pathParams)
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_QuorumService_PlanMaintenance_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
 	mux.Handle(http.MethodPost, pattern_QuorumService_AcquireDisruptionPermit_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
@@ -382,6 +446,7 @@ var (
 	pattern_QuorumService_GetQuorum_0               = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "quorum"}, ""))
 	pattern_QuorumService_WatchQuorum_0             = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "quorum"}, "watch"))
 	pattern_QuorumService_PlanQuorum_0              = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "etcd"}, "plan"))
+	pattern_QuorumService_PlanMaintenance_0         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 2, 2}, []string{"v1", "etcd", "maintenance"}, "plan"))
 	pattern_QuorumService_AcquireDisruptionPermit_0 = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 2, 2}, []string{"v1", "quorum", "permit"}, "acquire"))
 	pattern_QuorumService_ReleaseDisruptionPermit_0 = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 2, 2}, []string{"v1", "quorum", "permit"}, "release"))
 )
@@ -390,6 +455,7 @@ var (
 	forward_QuorumService_GetQuorum_0               = runtime.ForwardResponseMessage
 	forward_QuorumService_WatchQuorum_0             = runtime.ForwardResponseStream
 	forward_QuorumService_PlanQuorum_0              = runtime.ForwardResponseMessage
+	forward_QuorumService_PlanMaintenance_0         = runtime.ForwardResponseMessage
 	forward_QuorumService_AcquireDisruptionPermit_0 = runtime.ForwardResponseMessage
 	forward_QuorumService_ReleaseDisruptionPermit_0 = runtime.ForwardResponseMessage
 )

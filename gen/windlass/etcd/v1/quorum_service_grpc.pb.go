@@ -24,6 +24,7 @@ const (
 	QuorumService_GetQuorum_FullMethodName               = "/windlass.etcd.v1.QuorumService/GetQuorum"
 	QuorumService_WatchQuorum_FullMethodName             = "/windlass.etcd.v1.QuorumService/WatchQuorum"
 	QuorumService_PlanQuorum_FullMethodName              = "/windlass.etcd.v1.QuorumService/PlanQuorum"
+	QuorumService_PlanMaintenance_FullMethodName         = "/windlass.etcd.v1.QuorumService/PlanMaintenance"
 	QuorumService_AcquireDisruptionPermit_FullMethodName = "/windlass.etcd.v1.QuorumService/AcquireDisruptionPermit"
 	QuorumService_ReleaseDisruptionPermit_FullMethodName = "/windlass.etcd.v1.QuorumService/ReleaseDisruptionPermit"
 	QuorumService_AttendMember_FullMethodName            = "/windlass.etcd.v1.QuorumService/AttendMember"
@@ -43,6 +44,9 @@ type QuorumServiceClient interface {
 	// PlanQuorum returns the next membership action, or what it waits for, for the quorum and machines in the request or
 	// the live ones.
 	PlanQuorum(ctx context.Context, in *PlanQuorumRequest, opts ...grpc.CallOption) (*PlanQuorumResponse, error)
+	// PlanMaintenance returns which snapshots would be requested, taken and removed, and which members would be
+	// defragmented, for what the request gives or for the live cluster.
+	PlanMaintenance(ctx context.Context, in *PlanMaintenanceRequest, opts ...grpc.CallOption) (*PlanMaintenanceResponse, error)
 	// AcquireDisruptionPermit grants the right to take down the voter of one machine, or fails with FAILED_PRECONDITION,
 	// reason HELD_BY_OTHER or QUORUM_AT_RISK. It is idempotent for the same machine.
 	AcquireDisruptionPermit(ctx context.Context, in *AcquireDisruptionPermitRequest, opts ...grpc.CallOption) (*DisruptionPermit, error)
@@ -100,6 +104,16 @@ func (c *quorumServiceClient) PlanQuorum(ctx context.Context, in *PlanQuorumRequ
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PlanQuorumResponse)
 	err := c.cc.Invoke(ctx, QuorumService_PlanQuorum_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *quorumServiceClient) PlanMaintenance(ctx context.Context, in *PlanMaintenanceRequest, opts ...grpc.CallOption) (*PlanMaintenanceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanMaintenanceResponse)
+	err := c.cc.Invoke(ctx, QuorumService_PlanMaintenance_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -168,6 +182,9 @@ type QuorumServiceServer interface {
 	// PlanQuorum returns the next membership action, or what it waits for, for the quorum and machines in the request or
 	// the live ones.
 	PlanQuorum(context.Context, *PlanQuorumRequest) (*PlanQuorumResponse, error)
+	// PlanMaintenance returns which snapshots would be requested, taken and removed, and which members would be
+	// defragmented, for what the request gives or for the live cluster.
+	PlanMaintenance(context.Context, *PlanMaintenanceRequest) (*PlanMaintenanceResponse, error)
 	// AcquireDisruptionPermit grants the right to take down the voter of one machine, or fails with FAILED_PRECONDITION,
 	// reason HELD_BY_OTHER or QUORUM_AT_RISK. It is idempotent for the same machine.
 	AcquireDisruptionPermit(context.Context, *AcquireDisruptionPermitRequest) (*DisruptionPermit, error)
@@ -200,6 +217,9 @@ func (UnimplementedQuorumServiceServer) WatchQuorum(*WatchQuorumRequest, grpc.Se
 }
 func (UnimplementedQuorumServiceServer) PlanQuorum(context.Context, *PlanQuorumRequest) (*PlanQuorumResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PlanQuorum not implemented")
+}
+func (UnimplementedQuorumServiceServer) PlanMaintenance(context.Context, *PlanMaintenanceRequest) (*PlanMaintenanceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanMaintenance not implemented")
 }
 func (UnimplementedQuorumServiceServer) AcquireDisruptionPermit(context.Context, *AcquireDisruptionPermitRequest) (*DisruptionPermit, error) {
 	return nil, status.Error(codes.Unimplemented, "method AcquireDisruptionPermit not implemented")
@@ -277,6 +297,24 @@ func _QuorumService_PlanQuorum_Handler(srv interface{}, ctx context.Context, dec
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(QuorumServiceServer).PlanQuorum(ctx, req.(*PlanQuorumRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _QuorumService_PlanMaintenance_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanMaintenanceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QuorumServiceServer).PlanMaintenance(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QuorumService_PlanMaintenance_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QuorumServiceServer).PlanMaintenance(ctx, req.(*PlanMaintenanceRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -360,6 +398,10 @@ var QuorumService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PlanQuorum",
 			Handler:    _QuorumService_PlanQuorum_Handler,
+		},
+		{
+			MethodName: "PlanMaintenance",
+			Handler:    _QuorumService_PlanMaintenance_Handler,
 		},
 		{
 			MethodName: "AcquireDisruptionPermit",

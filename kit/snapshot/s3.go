@@ -1,0 +1,197 @@
+package snapshot
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+)
+
+// S3Config says where an object store keeps snapshots. Its credentials are in a file, and never in a message, an error
+// or the log.
+type S3Config struct {
+	Endpoint string // https://HOST[:PORT], or http:// for a store on the same host
+	Region   string // empty: the store's own
+	Bucket   string // must exist
+	Prefix   string // of the objects' names; may be empty
+	// in the format of ~/.aws/credentials, section [default]; empty: the environment's AWS_… variables
+	CredentialsFile string
+}
+
+// S3 stores snapshots by the S3 protocol, each as the objects PREFIX/NAME.db and PREFIX/NAME.json.
+type S3 struct {
+	cfg    S3Config
+	client *minio.Client
+}
+
+// NewS3 returns the snapshots in a bucket. Nothing is called before they are used.
+func NewS3(cfg S3Config) (*S3, error) {
+	u, err := url.Parse(cfg.Endpoint)
+	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil ||
+		strings.Trim(u.Path, "/") != "" {
+		return nil, errors.New("the endpoint must be of the form https://HOST:PORT")
+	}
+	if cfg.Bucket == "" {
+		return nil, errors.New("a bucket is required")
+	}
+	keys := credentials.NewEnvAWS()
+	if cfg.CredentialsFile != "" {
+		if _, err := os.Stat(cfg.CredentialsFile); err != nil {
+			return nil, fmt.Errorf("credentials: %w", err)
+		}
+		keys = credentials.NewFileAWSCredentials(cfg.CredentialsFile, "default")
+	}
+	client, err := minio.New(u.Host, &minio.Options{
+		Creds: keys, Secure: u.Scheme == "https", Region: cfg.Region, BucketLookup: minio.BucketLookupPath, MaxRetries: 3,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &S3{cfg: cfg, client: client}, nil
+}
+
+// Location returns where a snapshot is, for people.
+func (s *S3) Location(name string) string {
+	return "s3://" + s.cfg.Bucket + "/" + s.key(name+fileSuffix)
+}
+
+func (s *S3) key(file string) string { return path.Join(s.cfg.Prefix, file) }
+
+// Upload stores the checked snapshot in a file. It reads the object back and compares its hash before it writes the
+// description by which the snapshot counts as complete. After a failure nothing of it counts.
+func (s *S3) Upload(ctx context.Context, file string, info Info) (Info, error) {
+	key := s.key(info.Name + fileSuffix)
+	_, err := s.client.FPutObject(ctx, s.cfg.Bucket, key, file, minio.PutObjectOptions{
+		ContentType: "application/octet-stream",
+	})
+	if err != nil {
+		return Info{}, errors.Join(s.explain("write "+info.Name, err), s.Remove(ctx, info.Name))
+	}
+	if err := s.compare(ctx, key, info); err != nil {
+		return Info{}, errors.Join(err, s.Remove(ctx, info.Name))
+	}
+	info.VerifyTime = time.Now().UTC().Truncate(time.Second)
+	b, err := json.Marshal(info)
+	if err != nil {
+		return Info{}, err
+	}
+	_, err = s.client.PutObject(ctx, s.cfg.Bucket, s.key(info.Name+infoSuffix), bytes.NewReader(b), int64(len(b)),
+		minio.PutObjectOptions{ContentType: "application/json"})
+	if err != nil {
+		return Info{}, errors.Join(s.explain("describe "+info.Name, err), s.Remove(ctx, info.Name))
+	}
+	return info, nil
+}
+
+// compare reads an object and compares its length and its hash.
+func (s *S3) compare(ctx context.Context, key string, info Info) error {
+	o, err := s.client.GetObject(ctx, s.cfg.Bucket, key, minio.GetObjectOptions{})
+	if err != nil {
+		return s.explain("read back "+info.Name, err)
+	}
+	defer o.Close()
+	h, tail := sha256.New(), make([]byte, sha256.Size)
+	n, err := io.CopyN(h, o, info.SizeBytes-sha256.Size)
+	if err == nil {
+		_, err = io.ReadFull(o, tail)
+	}
+	if err != nil {
+		return s.explain(fmt.Sprintf("read back %s after %d bytes", info.Name, n), err)
+	}
+	if sum := hex.EncodeToString(h.Sum(nil)); sum != info.SHA256 || hex.EncodeToString(tail) != info.SHA256 {
+		return fmt.Errorf("%w: the store returned another hash for %s", ErrBroken, info.Name)
+	}
+	return nil
+}
+
+// List returns the complete snapshots, oldest first.
+func (s *S3) List(ctx context.Context) ([]Info, error) {
+	prefix := s.cfg.Prefix
+	if prefix != "" {
+		prefix = strings.TrimSuffix(prefix, "/") + "/"
+	}
+	var out []Info
+	for o := range s.client.ListObjects(ctx, s.cfg.Bucket, minio.ListObjectsOptions{Prefix: prefix}) {
+		if o.Err != nil {
+			return nil, s.explain("list", o.Err)
+		}
+		if !strings.HasSuffix(o.Key, infoSuffix) {
+			continue
+		}
+		info, err := s.info(ctx, o.Key)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, info)
+	}
+	sortInfos(out)
+	return out, nil
+}
+
+func (s *S3) info(ctx context.Context, key string) (Info, error) {
+	const most = 64 << 10 // bytes of a description
+	o, err := s.client.GetObject(ctx, s.cfg.Bucket, key, minio.GetObjectOptions{})
+	if err != nil {
+		return Info{}, s.explain("read "+key, err)
+	}
+	defer o.Close()
+	b, err := io.ReadAll(io.LimitReader(o, most))
+	if err != nil {
+		return Info{}, s.explain("read "+key, err)
+	}
+	var info Info
+	if err := json.Unmarshal(b, &info); err != nil {
+		return Info{}, fmt.Errorf("%s: %w", key, err)
+	}
+	return info, nil
+}
+
+// Fetch writes a snapshot to w.
+func (s *S3) Fetch(ctx context.Context, name string, w io.Writer) error {
+	o, err := s.client.GetObject(ctx, s.cfg.Bucket, s.key(name+fileSuffix), minio.GetObjectOptions{})
+	if err != nil {
+		return s.explain("read "+name, err)
+	}
+	defer o.Close()
+	if _, err := io.Copy(w, o); err != nil {
+		return s.explain("read "+name, err)
+	}
+	return nil
+}
+
+// Remove deletes a snapshot, its description first; one that does not exist is no error.
+func (s *S3) Remove(ctx context.Context, name string) error {
+	for _, suffix := range []string{infoSuffix, fileSuffix} {
+		err := s.client.RemoveObject(ctx, s.cfg.Bucket, s.key(name+suffix), minio.RemoveObjectOptions{})
+		if err != nil && minio.ToErrorResponse(err).StatusCode != http.StatusNotFound {
+			return s.explain("remove "+name, err)
+		}
+	}
+	return nil
+}
+
+// explain returns an error with what the store answered. Answers and addresses carry no secret key; a signed request,
+// which does carry a signature, is never part of it.
+func (s *S3) explain(what string, err error) error {
+	if r := minio.ToErrorResponse(err); r.Code != "" {
+		return fmt.Errorf("bucket %s: %s: %s (%s)", s.cfg.Bucket, what, r.Message, r.Code)
+	}
+	var failed *url.Error
+	if errors.As(err, &failed) {
+		err = failed.Err // without the address of the request
+	}
+	return fmt.Errorf("bucket %s: %s: %w", s.cfg.Bucket, what, err)
+}

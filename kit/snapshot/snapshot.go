@@ -1,0 +1,233 @@
+// Package snapshot checks, stores and restores snapshots of etcd's database. A snapshot counts as complete only after
+// its file was checked and written to disk: its description, a second file beside it, is written last.
+package snapshot
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+	"go.uber.org/zap"
+
+	"github.com/windlass-dev/windlass/kit/durable"
+)
+
+const (
+	fileSuffix    = ".db"
+	infoSuffix    = ".json"
+	partialSuffix = ".partial" // of a file that is being written
+
+	sector = 512 // bytes: etcd's database is a multiple of it, and a snapshot ends with a hash after that
+)
+
+// ErrBroken means that a file is not a whole snapshot as etcd wrote it.
+var ErrBroken = errors.New("not a complete snapshot")
+
+// Info describes a snapshot that was checked.
+type Info struct {
+	Name        string    `json:"name"`
+	Time        time.Time `json:"time"`             // when it was taken
+	VerifyTime  time.Time `json:"verifyTime"`       // when its file was checked
+	SizeBytes   int64     `json:"sizeBytes,string"` // of the file
+	Revision    int64     `json:"revision,string"`  // the newest in it
+	Keys        int       `json:"keys"`             // that exist at that revision
+	Hash        string    `json:"hash"`             // of the database, as "etcdutl snapshot status" prints it
+	SHA256      string    `json:"sha256"`           // of the database, as etcd appended it to the file
+	EtcdVersion string    `json:"etcdVersion,omitempty"`
+	ClusterID   string    `json:"clusterID,omitempty"`
+	Member      string    `json:"member,omitempty"` // that it was taken from
+}
+
+// Verify reads the whole snapshot in a file: it compares the hash that etcd appended, and opens the database and checks
+// its pages and keys. The error wraps ErrBroken if it is not what etcd wrote.
+func Verify(path string) (Info, error) {
+	size, sum, err := checksum(path)
+	if err != nil {
+		return Info{}, err
+	}
+	info, err := inspect(path)
+	info.SizeBytes, info.SHA256 = size, hex.EncodeToString(sum)
+	return info, err
+}
+
+// inspect opens the database in a file and checks it, with or without the hash at its end.
+func inspect(path string) (Info, error) {
+	s, err := snapshot.NewV3(zap.NewNop()).Status(path)
+	if err != nil {
+		return Info{}, fmt.Errorf("%w: %s: %w", ErrBroken, filepath.Base(path), err)
+	}
+	return Info{
+		SizeBytes: s.TotalSize, Revision: s.Revision, Keys: s.TotalKey, Hash: fmt.Sprintf("%08x", s.Hash),
+		EtcdVersion: s.Version, VerifyTime: time.Now().UTC().Truncate(time.Second),
+	}, nil
+}
+
+// checksum returns the size of a snapshot and the hash at its end, which is that of what precedes it.
+func checksum(path string) (int64, []byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer f.Close()
+	stat, err := f.Stat()
+	if err != nil {
+		return 0, nil, err
+	}
+	size := stat.Size()
+	if size <= sha256.Size || size%sector != sha256.Size {
+		return 0, nil, fmt.Errorf("%w: %s has %d bytes, which do not end with a hash", ErrBroken, filepath.Base(path), size)
+	}
+	h := sha256.New()
+	if _, err := io.CopyN(h, f, size-sha256.Size); err != nil {
+		return 0, nil, err
+	}
+	sum := make([]byte, sha256.Size)
+	if _, err := io.ReadFull(f, sum); err != nil {
+		return 0, nil, err
+	}
+	if !bytes.Equal(sum, h.Sum(nil)) {
+		return 0, nil, fmt.Errorf("%w: %s does not have the hash at its end", ErrBroken, filepath.Base(path))
+	}
+	return size, sum, nil
+}
+
+// Directory holds snapshots, each as NAME.db and NAME.json. Only one process may write to it at a time.
+type Directory struct{ path string }
+
+// NewDirectory returns the snapshots in a directory, which need not exist yet.
+func NewDirectory(path string) Directory { return Directory{path} }
+
+// File returns the path of a snapshot's database.
+func (d Directory) File(name string) string { return filepath.Join(d.path, name+fileSuffix) }
+
+// Write stores what fetch writes as the snapshot that info names, and returns info with what was found in it. If fetch,
+// the disk or the check fails, nothing is left of it. Parts of earlier snapshots that were cut off are removed first.
+func (d Directory) Write(ctx context.Context, info Info, fetch func(context.Context, io.Writer) error) (Info, error) {
+	if err := os.MkdirAll(d.path, 0o700); err != nil {
+		return Info{}, err
+	}
+	if err := d.clean(); err != nil {
+		return Info{}, err
+	}
+	partial := d.File(info.Name) + partialSuffix
+	found, err := fill(ctx, partial, fetch)
+	if err == nil {
+		err = os.Rename(partial, d.File(info.Name))
+	}
+	if err != nil {
+		return Info{}, errors.Join(err, removeFile(partial))
+	}
+	found.Name, found.Time, found.ClusterID, found.Member = info.Name, info.Time, info.ClusterID, info.Member
+	if err := d.describe(found); err != nil {
+		return Info{}, errors.Join(err, d.Remove(info.Name))
+	}
+	return found, nil
+}
+
+// fill writes a file, has it on disk, and checks it.
+func fill(ctx context.Context, path string, fetch func(context.Context, io.Writer) error) (Info, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return Info{}, err
+	}
+	err = fetch(ctx, f)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return Info{}, err
+	}
+	return Verify(path)
+}
+
+// describe writes the description by which a snapshot counts as complete. It also has the directory on disk.
+func (d Directory) describe(info Info) error {
+	b, err := json.MarshalIndent(info, "", "  ")
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(filepath.Join(d.path, info.Name+infoSuffix), append(b, '\n'), 0o600)
+}
+
+// clean removes what was left by a process that ended while it wrote.
+func (d Directory) clean() error {
+	left, err := filepath.Glob(filepath.Join(d.path, "*"+partialSuffix))
+	if err != nil {
+		return err
+	}
+	for _, path := range left {
+		err = errors.Join(err, removeFile(path))
+	}
+	return err
+}
+
+// List returns the complete snapshots, oldest first. A directory that does not exist has none.
+func (d Directory) List() ([]Info, error) {
+	paths, err := filepath.Glob(filepath.Join(d.path, "*"+infoSuffix))
+	if err != nil {
+		return nil, err
+	}
+	var out []Info
+	for _, path := range paths {
+		info, err := readInfo(path)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := os.Stat(d.File(info.Name)); err == nil {
+			out = append(out, info)
+		}
+	}
+	sortInfos(out)
+	return out, nil
+}
+
+func readInfo(path string) (Info, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return Info{}, err
+	}
+	var info Info
+	if err := json.Unmarshal(b, &info); err != nil {
+		return Info{}, fmt.Errorf("%s: %w", path, err)
+	}
+	if info.Name != strings.TrimSuffix(filepath.Base(path), infoSuffix) {
+		return Info{}, fmt.Errorf("%s: describes snapshot %q", path, info.Name)
+	}
+	return info, nil
+}
+
+func sortInfos(list []Info) {
+	slices.SortFunc(list, func(a, b Info) int {
+		if c := a.Time.Compare(b.Time); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+}
+
+// Remove deletes a snapshot, its description first; one that does not exist is no error.
+func (d Directory) Remove(name string) error {
+	if err := durable.Remove(filepath.Join(d.path, name+infoSuffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return removeFile(d.File(name))
+}
+
+func removeFile(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

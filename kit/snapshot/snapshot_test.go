@@ -1,0 +1,292 @@
+package snapshot_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"golang.org/x/sys/unix"
+
+	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/snapshot"
+)
+
+func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
+
+var when = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// taken returns a snapshot of an etcd with one more key, and the revision of that.
+func taken(t *testing.T) ([]byte, int64) {
+	t.Helper()
+	client := etcdtest.Client(t)
+	put, err := client.Put(t.Context(), "/snapshot-test", "kept")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := client.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	b, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b, put.Header.Revision
+}
+
+func writing(b []byte) func(context.Context, io.Writer) error {
+	return func(_ context.Context, w io.Writer) error {
+		_, err := w.Write(b)
+		return err
+	}
+}
+
+func TestADirectoryKeepsCheckedSnapshots(t *testing.T) {
+	data, revision := taken(t)
+	d := snapshot.NewDirectory(filepath.Join(t.TempDir(), "snapshots"))
+	for i, name := range []string{"late", "early"} {
+		info, err := d.Write(t.Context(), snapshot.Info{Name: name, Time: when.Add(-time.Duration(i) * time.Hour)},
+			writing(data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Revision < revision || info.SizeBytes != int64(len(data)) || info.Keys == 0 || info.Hash == "" ||
+			info.VerifyTime.IsZero() {
+			t.Errorf("%s: %+v, want revision %d or more and %d bytes", name, info, revision, len(data))
+		}
+	}
+	list, err := d.List()
+	if err != nil || len(list) != 2 || list[0].Name != "early" || list[1].Name != "late" {
+		t.Fatalf("List = %+v, %v", list, err)
+	}
+	if err := d.Remove("early"); err != nil {
+		t.Fatal(err)
+	}
+	if list, err = d.List(); err != nil || len(list) != 1 {
+		t.Errorf("List after a removal = %+v, %v", list, err)
+	}
+	if err := d.Remove("early"); err != nil {
+		t.Errorf("a second removal: %v", err)
+	}
+}
+
+func TestWhatIsNoWholeSnapshotLeavesNothing(t *testing.T) {
+	data, _ := taken(t)
+	flipped := slices.Clone(data)
+	flipped[len(flipped)/2] ^= 1
+	half := func(err error) func(context.Context, io.Writer) error {
+		return func(_ context.Context, w io.Writer) error {
+			if _, err := w.Write(data[:len(data)/2]); err != nil {
+				return err
+			}
+			return err
+		}
+	}
+	for name, fetch := range map[string]func(context.Context, io.Writer) error{
+		"the disk is full":       half(unix.ENOSPC),
+		"the member went away":   half(io.ErrUnexpectedEOF),
+		"the end is missing":     half(nil),
+		"a bit is another":       writing(flipped),
+		"the hash is cut off":    writing(data[:len(data)-32]),
+		"nothing came":           writing(nil),
+		"something else came":    writing(bytes.Repeat([]byte("x"), 4096)),
+		"it is a page too short": writing(append(slices.Clone(data[:len(data)-32-4096]), data[len(data)-32:]...)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			d := snapshot.NewDirectory(dir)
+			if _, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, fetch); err == nil {
+				t.Error("it was accepted")
+			}
+			if left, _ := os.ReadDir(dir); len(left) != 0 {
+				t.Errorf("left: %v", left)
+			}
+		})
+	}
+}
+
+func TestAPartOfAKilledProcessIsNoSnapshot(t *testing.T) {
+	data, _ := taken(t)
+	dir := t.TempDir()
+	d := snapshot.NewDirectory(dir)
+	for _, name := range []string{"s.db.partial", "t.db"} { // killed while it wrote, and before it described
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if list, err := d.List(); err != nil || len(list) != 0 {
+		t.Errorf("List = %v, %v", list, err)
+	}
+	if _, err := d.Write(t.Context(), snapshot.Info{Name: "t", Time: when}, writing(data)); err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "*.partial"))
+	if err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// start starts a lone member on restored data and returns a client of it.
+func start(t *testing.T, dir string) *clientv3.Client {
+	t.Helper()
+	cfg := embed.NewConfig()
+	cfg.Name, cfg.Dir, cfg.LogLevel, cfg.InitialCluster = "drill", dir, "error", "drill=http://localhost:2380"
+	cfg.ListenClientUrls, cfg.ListenPeerUrls = nil, nil
+	e, err := embed.StartEtcd(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	select {
+	case <-e.Server.ReadyNotify():
+	case <-time.After(time.Minute):
+		t.Fatal("not ready")
+	}
+	c := v3client.New(e.Server)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func TestRestoredDataHasALaterRevisionAndAnotherCluster(t *testing.T) {
+	data, revision := taken(t)
+	dir := t.TempDir()
+	d := snapshot.NewDirectory(dir)
+	if _, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, writing(data)); err != nil {
+		t.Fatal(err)
+	}
+	restored := filepath.Join(dir, "data")
+	r := snapshot.Restored{File: d.File("s"), DataDir: restored, Name: "drill", PeerURL: "http://localhost:2380"}
+	if err := snapshot.Restore(r); err != nil {
+		t.Fatal(err)
+	}
+	if err := snapshot.Restore(r); err == nil {
+		t.Error("data that exist were restored over")
+	}
+	c := start(t, restored)
+	got, err := c.Get(t.Context(), "/snapshot-test")
+	if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "kept" {
+		t.Fatalf("Get = %v, %v", got, err)
+	}
+	if got.Header.Revision < revision+snapshot.RevisionBump {
+		t.Errorf("revision %d, want %d more than %d", got.Header.Revision, snapshot.RevisionBump, revision)
+	}
+	w := <-c.Watch(t.Context(), "/snapshot-test", clientv3.WithRev(revision+100))
+	if w.CompactRevision == 0 {
+		t.Errorf("an old watch got %+v, want that the revision is compacted", w)
+	}
+}
+
+// bucket returns an object store in this process, and its access and secret key.
+func bucket(t *testing.T, tamper func(name string, b []byte) []byte) snapshot.S3Config {
+	t.Helper()
+	fake := gofakes3.New(s3mem.New(), gofakes3.WithAutoBucket(true))
+	server := httptest.NewServer(tampering{fake.Server(), tamper})
+	t.Cleanup(server.Close)
+	keys := filepath.Join(t.TempDir(), "credentials")
+	if err := os.WriteFile(keys, []byte("[default]\naws_access_key_id = AKIDWINDLASS\naws_secret_access_key = "+secret+"\n"),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	return snapshot.S3Config{
+		Endpoint: server.URL, Region: "us-east-1", Bucket: "windlass", Prefix: "etcd/prod", CredentialsFile: keys,
+	}
+}
+
+const secret = "wJalrXUtnFEMIsecret"
+
+func TestAnObjectStoreKeepsCheckedSnapshots(t *testing.T) {
+	data, _ := taken(t)
+	s, err := snapshot.NewS3(bucket(t, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := snapshot.NewDirectory(t.TempDir())
+	info, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, writing(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := s.Upload(t.Context(), d.File("s"), info)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := s.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]snapshot.Info{stored}, list); diff != "" {
+		t.Errorf("List (-want +got):\n%s", diff)
+	}
+	var out bytes.Buffer
+	if err := s.Fetch(t.Context(), "s", &out); err != nil || !bytes.Equal(out.Bytes(), data) {
+		t.Errorf("Fetch: %d bytes, %v, want %d", out.Len(), err, len(data))
+	}
+	for range 2 {
+		if err := s.Remove(t.Context(), "s"); err != nil {
+			t.Errorf("Remove: %v", err)
+		}
+	}
+	if list, err := s.List(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("List after the removal = %v, %v", list, err)
+	}
+}
+
+func TestAnObjectThatIsReadBackOtherwiseIsRefused(t *testing.T) {
+	data, _ := taken(t)
+	s, err := snapshot.NewS3(bucket(t, func(name string, b []byte) []byte {
+		if strings.HasSuffix(name, ".db") && len(b) > 1000 {
+			b[500] ^= 1
+		}
+		return b
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := snapshot.NewDirectory(t.TempDir())
+	info, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, writing(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Upload(t.Context(), d.File("s"), info); !errors.Is(err, snapshot.ErrBroken) {
+		t.Errorf("Upload = %v, want %v", err, snapshot.ErrBroken)
+	}
+	if list, err := s.List(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("List = %v, %v", list, err)
+	}
+}
+
+func TestErrorsDoNotShowCredentials(t *testing.T) {
+	cfg := bucket(t, nil)
+	cfg.Endpoint = "http://127.0.0.1:1" // no store there
+	s, err := snapshot.NewS3(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err = s.List(ctx)
+	if err == nil || strings.Contains(err.Error(), secret) || strings.Contains(err.Error(), "AKID") ||
+		strings.Contains(err.Error(), "Signature") {
+		t.Errorf("List = %v", err)
+	}
+	for _, endpoint := range []string{"store:9000", "https://user:" + secret + "@store", "ftp://store", ""} {
+		cfg.Endpoint = endpoint
+		if _, err := snapshot.NewS3(cfg); err == nil || strings.Contains(err.Error(), secret) {
+			t.Errorf("endpoint %q: %v", endpoint, err)
+		}
+	}
+}

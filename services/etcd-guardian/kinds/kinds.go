@@ -1,0 +1,75 @@
+// Package kinds says what snapshots and their schedules are beyond the shape of their messages: which writes are
+// refused.
+package kinds
+
+import (
+	"log/slog"
+
+	"buf.build/go/protovalidate"
+	"google.golang.org/protobuf/proto"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/services/etcd-guardian/plan"
+)
+
+// longestName of a schedule: the names of its snapshots end with the time, and have to be names too.
+const longestName = 63
+
+// Tables are the records of this service.
+type Tables struct {
+	Snapshots *resource.Table[*etcdv1.Snapshot]
+	Schedules *resource.Table[*etcdv1.SnapshotSchedule]
+}
+
+// New returns the tables over a store. Nothing is read before they run.
+func New(st *store.Store, validator protovalidate.Validator, log *slog.Logger) *Tables {
+	return &Tables{
+		Snapshots: resource.NewTable(st, validator, resource.Config[*etcdv1.Snapshot]{
+			Finalizers: []string{plan.SnapshotFinalizer}, ValidateUpdate: keepsSpec, Admit: admitSnapshot, Log: log,
+		}),
+		Schedules: resource.NewTable(st, validator, resource.Config[*etcdv1.SnapshotSchedule]{
+			Validate: scheduleFaults, Log: log,
+		}),
+	}
+}
+
+func keepsSpec(old, next *etcdv1.Snapshot) []object.Fault {
+	if proto.Equal(old.GetSpec(), next.GetSpec()) {
+		return nil
+	}
+	return []object.Fault{{Path: "spec", Description: "is immutable: create another snapshot"}}
+}
+
+func admitSnapshot(w *resource.Write[*etcdv1.Snapshot]) error {
+	if w.Own || !w.Creates() || w.New.GetSpec().GetSchedule() == "" {
+		return nil
+	}
+	return rpcerr.Invalid(object.Fault{
+		Path: "spec.schedule", Description: "is set by the guardian alone: it decides how long the snapshot is kept",
+	})
+}
+
+func scheduleFaults(s *etcdv1.SnapshotSchedule) []object.Fault {
+	var out []object.Fault
+	if len(s.GetMetadata().GetName()) > longestName {
+		out = append(out, object.Fault{Path: "metadata.name", Description: "must have at most 63 characters"})
+	}
+	if _, err := plan.ParseSchedule("@daily", s.GetSpec().GetTimeZone()); err != nil {
+		out = append(out, object.Fault{Path: "spec.timeZone", Description: err.Error()})
+	} else if _, err := plan.ParseSchedule(s.GetSpec().GetSchedule(), ""); err != nil {
+		out = append(out, object.Fault{Path: "spec.schedule", Description: err.Error()})
+	}
+	if text := s.GetSpec().GetRetention().GetMaxSize(); text != "" {
+		if q, err := quantity.ParseQuantity(text); err != nil || q.Value() <= 0 {
+			out = append(out, object.Fault{
+				Path: "spec.retention.maxSize", Description: "must be a quantity of bytes greater than zero, such as 10Gi",
+			})
+		}
+	}
+	return out
+}

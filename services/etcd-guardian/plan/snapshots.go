@@ -1,0 +1,399 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/robfig/cron/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/object"
+)
+
+// Storages of snapshots.
+const (
+	Directory = "Directory"
+	S3        = "S3"
+)
+
+// Phases of a snapshot.
+const (
+	Pending   = "Pending"
+	Running   = "Running"
+	Completed = "Completed"
+	Failed    = "Failed"
+)
+
+// SnapshotFinalizer keeps a snapshot's object until its file is removed.
+const SnapshotFinalizer = "windlass.dev/snapshot-file"
+
+// The kinds of actions on snapshots.
+const (
+	RequestSnapshot = "RequestSnapshot" // create the Snapshot of a schedule, and write down for which time
+	TakeSnapshot    = "TakeSnapshot"    // take it from Member
+	FailSnapshot    = "FailSnapshot"    // write down why it failed
+	HoldSnapshot    = "HoldSnapshot"    // write down what it waits for
+	DeleteSnapshot  = "DeleteSnapshot"  // delete its object
+	RemoveSnapshot  = "RemoveSnapshot"  // remove its file, and then let its object go
+	NoteSchedule    = "NoteSchedule"    // write down when its newest snapshot was complete
+)
+
+// Defaults and limits of snapshots.
+const (
+	defaultKept   = 15                // Source: OpenShift's etcd operator
+	defaultSize   = 10 << 30          // bytes; the same source
+	failedKept    = 3                 // snapshots of a schedule that failed: enough to see whether they fail alike
+	mostMissed    = 10_000            // times of a schedule that are passed over one by one, a week of minutes
+	snapshotAgain = 5 * time.Second   // until a snapshot that is held back is decided on again
+	nameTime      = "20060102-150405" // in UTC, ends the name of a scheduled snapshot
+)
+
+// SnapshotView is everything that a decision about snapshots depends on.
+type SnapshotView struct {
+	Now        time.Time // UTC; schedules are times of day, so this is the host's clock
+	Quorum     View
+	Membership Plan // of Quorum
+	Snapshots  []*etcdv1.Snapshot
+	Schedules  []*etcdv1.SnapshotSchedule
+	Storages   []string // that are set up
+	Taking     string   // name of the snapshot that this process is taking; empty if none
+}
+
+// SnapshotAction is one change. Which fields are set depends on its kind.
+type SnapshotAction struct {
+	Kind     string
+	Snapshot *etcdv1.Snapshot         // as it is, or to be created
+	Schedule *etcdv1.SnapshotSchedule // of RequestSnapshot and NoteSchedule
+	Time     time.Time                // of the schedule, for RequestSnapshot; of completion, for NoteSchedule
+	Member   Member
+	Reason   string
+}
+
+// SnapshotPlan is what to do about snapshots now, in this order. At most one snapshot is taken at a time.
+type SnapshotPlan struct {
+	Do   []SnapshotAction
+	Held []*metav1.HeldBack
+	Wake time.Time // when to decide again even if nothing changes; zero means never
+}
+
+// ParseSchedule returns the times of a schedule in the format of cron, in a time zone; empty means UTC.
+func ParseSchedule(schedule, zone string) (cron.Schedule, error) {
+	return cron.ParseStandard("CRON_TZ=" + cmp.Or(zone, "UTC") + " " + schedule)
+}
+
+// Snapshots returns what to do about snapshots now. It does not modify v.
+func Snapshots(v SnapshotView) SnapshotPlan {
+	d := &snapshots{SnapshotView: v}
+	list := slices.Clone(v.Snapshots)
+	slices.SortFunc(list, func(a, b *etcdv1.Snapshot) int {
+		return cmp.Or(created(a).Compare(created(b)), cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName()))
+	})
+	for _, s := range list {
+		d.end(s)
+	}
+	for _, s := range v.Schedules {
+		d.schedule(s, list)
+		d.retain(s, list)
+	}
+	d.take(list)
+	return d.plan
+}
+
+type snapshots struct {
+	SnapshotView
+	plan SnapshotPlan
+}
+
+func (d *snapshots) do(a SnapshotAction) { d.plan.Do = append(d.plan.Do, a) }
+
+func (d *snapshots) wake(t time.Time) {
+	if d.plan.Wake.IsZero() || t.Before(d.plan.Wake) {
+		d.plan.Wake = t
+	}
+}
+
+func (d *snapshots) hold(action string, object *metav1.ObjectReference, reason, unblock string) {
+	d.plan.Held = append(d.plan.Held, &metav1.HeldBack{Action: action, Object: object, Reason: reason, Unblock: unblock})
+}
+
+func created(s *etcdv1.Snapshot) time.Time { return s.GetMetadata().GetCreationTimestamp().AsTime() }
+
+// end removes the file of a snapshot that is deleted, and fails one that its guardian did not end.
+func (d *snapshots) end(s *etcdv1.Snapshot) {
+	name := s.GetMetadata().GetName()
+	switch {
+	case name == d.Taking:
+	case s.GetMetadata().GetDeletionTimestamp() != nil:
+		if slices.Contains(s.GetMetadata().GetFinalizers(), SnapshotFinalizer) {
+			d.do(SnapshotAction{Kind: RemoveSnapshot, Snapshot: s, Reason: "the snapshot is deleted"})
+		}
+	case s.GetStatus().GetPhase() == Running:
+		d.do(SnapshotAction{
+			Kind: FailSnapshot, Snapshot: s,
+			Reason: "the guardian that took it ended before it was complete",
+		})
+	}
+}
+
+// waits reports whether a snapshot was requested and is not complete.
+func waits(s *etcdv1.Snapshot) bool {
+	return s.GetMetadata().GetDeletionTimestamp() == nil &&
+		slices.Contains([]string{"", Pending, Running}, s.GetStatus().GetPhase())
+}
+
+// schedule requests the snapshot that is due. Times that were missed count as one.
+func (d *snapshots) schedule(s *etcdv1.SnapshotSchedule, list []*etcdv1.Snapshot) {
+	if s.GetSpec().GetSuspend() || s.GetMetadata().GetDeletionTimestamp() != nil {
+		return
+	}
+	times, err := ParseSchedule(s.GetSpec().GetSchedule(), s.GetSpec().GetTimeZone())
+	if err != nil {
+		d.hold(RequestSnapshot, object.Reference(s), "its schedule cannot be read: "+err.Error(), "correct it")
+		return
+	}
+	last := s.GetMetadata().GetCreationTimestamp().AsTime()
+	if at := s.GetStatus().GetLastScheduleTime(); at != nil {
+		last = at.AsTime()
+	}
+	if last.After(d.Now) {
+		last = d.Now // the clock was set back: no reason to take none until it was caught up with
+	}
+	due := times.Next(last)
+	if due.IsZero() {
+		d.hold(RequestSnapshot, object.Reference(s), "its schedule never comes", "correct it")
+		return
+	}
+	if due.After(d.Now) {
+		d.wake(due)
+		return
+	}
+	due = d.latest(times, due)
+	for _, o := range list {
+		if o.GetSpec().GetSchedule() == s.GetMetadata().GetName() && waits(o) {
+			d.hold(RequestSnapshot, object.Reference(s), "snapshot "+o.GetMetadata().GetName()+" is not complete yet", "")
+			d.wake(d.Now.Add(snapshotAgain))
+			return
+		}
+	}
+	d.do(SnapshotAction{
+		Kind: RequestSnapshot, Schedule: s, Time: due, Reason: "it is due since " + due.UTC().Format(time.RFC3339),
+		Snapshot: &etcdv1.Snapshot{
+			Metadata: &metav1.ObjectMeta{Name: s.GetMetadata().GetName() + "-" + due.UTC().Format(nameTime)},
+			Spec:     &etcdv1.SnapshotSpec{Storage: s.GetSpec().GetStorage(), Schedule: s.GetMetadata().GetName()},
+		},
+	})
+}
+
+// latest returns the last time that is due.
+func (d *snapshots) latest(times cron.Schedule, due time.Time) time.Time {
+	for range mostMissed {
+		next := times.Next(due)
+		if next.IsZero() || next.After(d.Now) {
+			return due
+		}
+		due = next
+	}
+	return d.Now.Truncate(time.Second)
+}
+
+// retain deletes the oldest snapshots of a schedule that it does not keep, and notes when the newest was complete.
+func (d *snapshots) retain(s *etcdv1.SnapshotSchedule, list []*etcdv1.Snapshot) {
+	most, size := kept(s.GetSpec().GetRetention())
+	count, failed, total := 0, 0, int64(0)
+	for _, o := range slices.Backward(list) {
+		if o.GetSpec().GetSchedule() != s.GetMetadata().GetName() || o.GetMetadata().GetDeletionTimestamp() != nil {
+			continue
+		}
+		switch o.GetStatus().GetPhase() {
+		case Failed:
+			if failed++; failed > failedKept {
+				d.do(SnapshotAction{Kind: DeleteSnapshot, Snapshot: o, Reason: fmt.Sprintf("%d later ones failed too", failedKept)})
+			}
+		case Completed:
+			bytes, _ := strconv.ParseInt(o.GetStatus().GetSizeBytes(), 10, 64) // one without a size takes no space
+			count, total = count+1, total+bytes
+			switch {
+			case count == 1:
+				d.note(s, o.GetStatus().GetCompletionTime())
+			case count > most:
+				d.do(SnapshotAction{Kind: DeleteSnapshot, Snapshot: o, Reason: fmt.Sprintf("%d later ones are kept", most)})
+			case total > size:
+				d.do(SnapshotAction{
+					Kind: DeleteSnapshot, Snapshot: o, Reason: fmt.Sprintf("with it, %d bytes would be kept, and %d are allowed",
+						total, size),
+				})
+			}
+		}
+	}
+}
+
+func (d *snapshots) note(s *etcdv1.SnapshotSchedule, at *timestamppb.Timestamp) {
+	if at != nil && !at.AsTime().Equal(s.GetStatus().GetLastSuccessfulTime().AsTime()) {
+		d.do(SnapshotAction{Kind: NoteSchedule, Schedule: s, Time: at.AsTime(), Reason: "a snapshot is complete"})
+	}
+}
+
+// kept returns how many snapshots of a schedule are kept at most, and how many bytes.
+func kept(r *etcdv1.SnapshotRetention) (number int, bytes int64) {
+	number, bytes = cmp.Or(int(r.GetMaxNumber()), defaultKept), defaultSize
+	if q, err := resource.ParseQuantity(r.GetMaxSize()); err == nil && q.Value() > 0 {
+		bytes = q.Value()
+	}
+	return number, bytes
+}
+
+// take begins the oldest snapshot that was requested, unless one is under way or the membership changes.
+func (d *snapshots) take(list []*etcdv1.Snapshot) {
+	begun := d.Taking
+	for _, s := range list {
+		if !waits(s) || s.GetStatus().GetPhase() == Running || s.GetMetadata().GetName() == d.Taking {
+			continue
+		}
+		storage := cmp.Or(s.GetSpec().GetStorage(), Directory)
+		member, why, unblock := d.source()
+		switch {
+		case !slices.Contains(d.Storages, storage):
+			d.do(SnapshotAction{
+				Kind: FailSnapshot, Snapshot: s, Reason: "the guardian is not set up with the storage " + storage,
+			})
+			continue
+		case begun != "":
+			why, unblock = "snapshot "+begun+" is taken first", ""
+		}
+		if why != "" {
+			d.hold(TakeSnapshot, object.Reference(s), why, unblock)
+			d.wake(d.Now.Add(snapshotAgain))
+			if s.GetStatus().GetPhase() != Pending || s.GetStatus().GetMessage() != why {
+				d.do(SnapshotAction{Kind: HoldSnapshot, Snapshot: s, Reason: why})
+			}
+			continue
+		}
+		begun = s.GetMetadata().GetName()
+		d.do(SnapshotAction{Kind: TakeSnapshot, Snapshot: s, Member: member, Reason: "it was requested"})
+	}
+}
+
+// source returns the member that a snapshot is taken from: a healthy voter that no permit holder may disrupt, rather
+// not the leader, which has most to do. Otherwise it returns why none can be taken now.
+func (d *snapshots) source() (m Member, why, unblock string) {
+	q := newDecision(d.Quorum)
+	switch next := d.Membership.Next; {
+	case !q.Fresh || q.lost():
+		return Member{}, "no majority of etcd answers", "bring the missing voters back"
+	case next != nil && next.changesMembers():
+		return Member{}, "the membership changes: " + next.String(), ""
+	case q.leaver != nil:
+		return Member{}, "the membership changes: " + nameOf(*q.leaver) + " leaves", ""
+	}
+	for _, o := range q.Members {
+		switch {
+		case o.Learner && !q.caughtUp(o):
+			return Member{}, "the membership changes: " + nameOf(o) + " joins", ""
+		case o.Stopping, o.Restarting, o.Defragments:
+			return Member{}, nameOf(o) + " is stopped, restarted or defragmented", ""
+		case o.Learner, !o.Healthy, len(o.ClientURLs) == 0, q.holdsPermit(o):
+		case m.ID == 0, m.Leader && !o.Leader:
+			m = o
+		}
+	}
+	if m.ID == 0 {
+		return m, "no voter is free for it: " + q.holderText(), "wait until that work is finished"
+	}
+	return m, "", ""
+}
+
+func (d *decision) holderText() string {
+	if d.Permit == nil {
+		return "none is healthy"
+	}
+	return d.permitText()
+}
+
+// changesMembers reports whether an action adds, promotes, moves, stops, restarts or removes a member.
+func (a Action) changesMembers() bool {
+	return slices.Contains([]Kind{
+		AddLearner, Promote, MoveLeader, StopMember, StartMember, RestartMember, RemoveMember,
+		Defragment,
+	}, a.Kind)
+}
+
+// Message returns the action as Plan answers show it.
+func (a SnapshotAction) Message() *metav1.PlannedAction {
+	out := &metav1.PlannedAction{Action: a.Kind, Reason: a.Reason, Details: map[string]string{}}
+	switch {
+	case a.Schedule != nil:
+		out.Object = object.Reference(a.Schedule)
+		if a.Snapshot != nil {
+			out.Details["snapshot"] = a.Snapshot.GetMetadata().GetName()
+		}
+	default:
+		out.Object = object.Reference(a.Snapshot)
+	}
+	if a.Member.ID != 0 {
+		out.Details["member"] = a.Member.Name
+	}
+	return out
+}
+
+// Maintenance returns the plan for v's databases and its snapshots as the answer to a Plan request.
+func Maintenance(v SnapshotView) *etcdv1.PlanMaintenanceResponse {
+	d, p := newDecision(v.Quorum), Snapshots(v)
+	out := &etcdv1.PlanMaintenanceResponse{}
+	if next := v.Membership.Next; next != nil && slices.Contains([]Kind{Compact, Defragment, Disarm}, next.Kind) {
+		out.Actions = append(out.Actions, next.Message())
+	}
+	for _, m := range d.leaderLast() {
+		if d.mostlyFree(m) && (v.Membership.Next == nil || v.Membership.Next.Member.ID != m.ID) {
+			out.HeldBack = append(out.HeldBack, &metav1.HeldBack{
+				Action: string(Defragment), Object: memberReference(m), Reason: d.before(v.Membership),
+			})
+		}
+	}
+	for _, h := range v.Membership.HeldBack {
+		if h.GetAction() == string(Defragment) {
+			out.HeldBack = append(out.HeldBack, h)
+		}
+	}
+	for _, a := range p.Do {
+		out.Actions = append(out.Actions, a.Message())
+	}
+	out.HeldBack = append(out.HeldBack, p.Held...)
+	if !p.Wake.IsZero() {
+		out.NextCheckAfter = durationpb.New(max(p.Wake.Sub(v.Now), 0))
+	}
+	return out
+}
+
+// GivenMaintenance returns the view that a Plan request gives. Without a storage, there is the directory.
+func GivenMaintenance(r *etcdv1.PlanMaintenanceRequest) SnapshotView {
+	now := cmp.Or(r.GetNow(), r.GetQuorum().GetObserveTime())
+	q := GivenBy(&etcdv1.PlanQuorumRequest{Quorum: r.GetQuorum(), Machines: r.GetMachines(), Now: now}).View()
+	v := SnapshotView{
+		Now: now.AsTime(), Quorum: q, Membership: Next(q), Snapshots: r.GetSnapshots().GetItems(),
+		Schedules: r.GetSchedules().GetItems(), Storages: r.GetStorages(),
+	}
+	if len(v.Storages) == 0 {
+		v.Storages = []string{Directory}
+	}
+	return v
+}
+
+// before says what comes before a defragmentation.
+func (d *decision) before(p Plan) string {
+	switch {
+	case p.Next != nil:
+		return p.Next.String() + " comes first"
+	case p.WaitsFor != "":
+		return "the guardian waits for " + p.WaitsFor
+	case d.Permit != nil:
+		return d.permitText()
+	}
+	return "the last one did not make its database smaller"
+}

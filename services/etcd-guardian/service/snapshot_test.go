@@ -1,0 +1,168 @@
+package service_test
+
+import (
+	"context"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/snapshot"
+)
+
+// eventually calls f until it reports that a state holds; errors in between are those of a service that starts.
+func (c *cluster) eventually(what string, f func(ctx context.Context) (bool, error)) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), limit)
+	defer cancel()
+	var err error
+	for ctx.Err() == nil {
+		var holds bool
+		if holds, err = f(ctx); holds && err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	c.t.Fatalf("%s did not come about within %s: %v", what, limit, err)
+}
+
+// ends waits until a snapshot has a phase that is its last, and returns it.
+func (c *cluster) ends(snapshots etcdv1.SnapshotServiceClient, name string) *etcdv1.Snapshot {
+	c.t.Helper()
+	var out *etcdv1.Snapshot
+	c.eventually("the end of snapshot "+name, func(ctx context.Context) (bool, error) {
+		s, err := snapshots.GetSnapshot(ctx, &etcdv1.GetSnapshotRequest{Name: name})
+		out = s
+		phase := s.GetStatus().GetPhase()
+		return phase == "Completed" || phase == "Failed", err
+	})
+	return out
+}
+
+func (c *cluster) request(snapshots etcdv1.SnapshotServiceClient, name, storage string) {
+	c.t.Helper()
+	c.eventually("the request of snapshot "+name, func(ctx context.Context) (bool, error) {
+		_, err := snapshots.CreateSnapshot(ctx, &etcdv1.CreateSnapshotRequest{Snapshot: &etcdv1.Snapshot{
+			Metadata: &metav1.ObjectMeta{Name: name}, Spec: &etcdv1.SnapshotSpec{Storage: storage},
+		}})
+		return err == nil || status.Code(err) == codes.AlreadyExists, err
+	})
+}
+
+func TestSnapshotsAreTakenCheckedAndKept(t *testing.T) {
+	const secret = "wJalrXUtnFEMIsecret"
+	c := newCluster(t)
+	store := httptest.NewServer(gofakes3.New(s3mem.New(), gofakes3.WithAutoBucket(true)).Server())
+	t.Cleanup(store.Close)
+	keys := filepath.Join(c.dir, "credentials")
+	c.check(os.WriteFile(keys, []byte("[default]\naws_access_key_id = AKIDWINDLASS\naws_secret_access_key = "+secret+"\n"),
+		0o600))
+	dir := filepath.Join(c.dir, "snapshots")
+	c.extra = []string{
+		"--snapshot-dir", dir, "--s3-endpoint", store.URL, "--s3-bucket", "windlass", "--s3-credentials", keys,
+		"--s3-region", "us-east-1",
+	}
+	c.startGuardian()
+	c.until("a bootstrap member that answers", func(q *etcdv1.Quorum) bool { return q.GetHealthyVoters() == 1 })
+	snapshots := etcdv1.NewSnapshotServiceClient(c.conn)
+	schedules := etcdv1.NewSnapshotScheduleServiceClient(c.conn)
+
+	c.request(snapshots, "asked", "")
+	s := c.ends(snapshots, "asked")
+	st := s.GetStatus()
+	if st.GetPhase() != "Completed" || st.GetVerifyTime() == nil || st.GetMember() != "bootstrap" {
+		t.Fatalf("snapshot: %v", s)
+	}
+	info, err := snapshot.Verify(st.GetLocation())
+	c.check(err)
+	if info.Hash != st.GetHash() || info.SHA256 != st.GetSha256() || st.GetLocation() != filepath.Join(dir, "asked.db") {
+		t.Errorf("the file has %+v, the status says %v", info, st)
+	}
+
+	c.request(snapshots, "uploaded", "S3")
+	if s := c.ends(snapshots, "uploaded"); s.GetStatus().GetLocation() != "s3://windlass/uploaded.db" {
+		t.Errorf("snapshot in the bucket: %v", s)
+	}
+
+	// a directory that cannot be written, as one on a full disk
+	c.check(os.Rename(dir, dir+".away"))
+	c.check(os.WriteFile(dir, nil, 0o600))
+	c.request(snapshots, "refused", "Directory")
+	if s := c.ends(snapshots, "refused"); s.GetStatus().GetPhase() != "Failed" || s.GetStatus().GetMessage() == "" ||
+		s.GetStatus().GetLocation() != "" {
+		t.Errorf("snapshot that cannot be written: %v", s)
+	}
+	c.check(os.Remove(dir))
+	c.check(os.Rename(dir+".away", dir))
+
+	_, err = schedules.CreateSnapshotSchedule(t.Context(), &etcdv1.CreateSnapshotScheduleRequest{
+		SnapshotSchedule: &etcdv1.SnapshotSchedule{
+			Metadata: &metav1.ObjectMeta{Name: "often"},
+			Spec: &etcdv1.SnapshotScheduleSpec{
+				Schedule: "@every 1s", Retention: &etcdv1.SnapshotRetention{MaxNumber: 2},
+			},
+		},
+	})
+	c.check(err)
+	seen := map[string]bool{}
+	c.eventually("four scheduled snapshots of which two are kept", func(ctx context.Context) (bool, error) {
+		list, err := snapshots.ListSnapshots(ctx, &etcdv1.ListSnapshotsRequest{})
+		kept := 0
+		for _, s := range list.GetItems() {
+			if s.GetSpec().GetSchedule() == "often" && s.GetStatus().GetPhase() == "Completed" {
+				seen[s.GetMetadata().GetName()] = true
+				kept++
+			}
+		}
+		return len(seen) >= 4 && kept <= 2, err
+	})
+
+	_, err = snapshots.DeleteSnapshot(t.Context(), &etcdv1.DeleteSnapshotRequest{Name: "asked"})
+	c.check(err)
+	c.eventually("the removal of the file", func(context.Context) (bool, error) {
+		_, err := os.Stat(st.GetLocation())
+		return os.IsNotExist(err), nil
+	})
+	if log := c.guardianLog.String(); strings.Contains(log, secret) || strings.Contains(log, "AKIDWINDLASS") {
+		t.Error("the log shows credentials")
+	}
+}
+
+func TestSnapshotsAndSchedulesAreChecked(t *testing.T) {
+	c := newCluster(t)
+	c.startGuardian()
+	c.until("a bootstrap member that answers", func(q *etcdv1.Quorum) bool { return q.GetHealthyVoters() == 1 })
+	snapshots := etcdv1.NewSnapshotServiceClient(c.conn)
+	schedules := etcdv1.NewSnapshotScheduleServiceClient(c.conn)
+	c.request(snapshots, "first", "") // the service answers from here on
+	_, err := snapshots.CreateSnapshot(t.Context(), &etcdv1.CreateSnapshotRequest{Snapshot: &etcdv1.Snapshot{
+		Metadata: &metav1.ObjectMeta{Name: "forged"}, Spec: &etcdv1.SnapshotSpec{Schedule: "often"},
+	}})
+	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "spec.schedule") {
+		t.Errorf("a snapshot in the name of a schedule: %v", err)
+	}
+	for path, spec := range map[string]*etcdv1.SnapshotScheduleSpec{
+		"spec.schedule":          {Schedule: "61 * * * *"},
+		"spec.timeZone":          {Schedule: "@daily", TimeZone: "Mars/Olympus"},
+		"spec.retention.maxSize": {Schedule: "@daily", Retention: &etcdv1.SnapshotRetention{MaxSize: "many"}},
+	} {
+		_, err := schedules.CreateSnapshotSchedule(t.Context(), &etcdv1.CreateSnapshotScheduleRequest{
+			SnapshotSchedule: &etcdv1.SnapshotSchedule{Metadata: &metav1.ObjectMeta{Name: "bad"}, Spec: spec},
+		})
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
