@@ -34,6 +34,14 @@ type Kind struct {
 	// Keeps is the finalizer of a kind whose dependents always remain when an owner is deleted; the collector removes it
 	// once they are released. It is "" for all others.
 	Keeps string
+	// Waits is a finalizer with which a deleted owner keeps its dependents as they are; "" if there is none.
+	Waits string
+}
+
+// orphans reports whether an object is being deleted and must release its dependents now.
+func (k Kind) orphans(o object.Object) bool {
+	return ownership.Orphans(o, k.Keeps) &&
+		(k.Waits == "" || !slices.Contains(o.GetMetadata().GetFinalizers(), k.Waits))
 }
 
 // collector reconciles the objects of several kinds with their owners among them.
@@ -76,7 +84,7 @@ func (c *collector) concerned(k Kind, ch resource.Change[object.Object]) []strin
 		return keys
 	}
 	owners := ownership.Owners(ch.Object)
-	if ownership.Orphans(ch.Object, k.Keeps) || len(owners) > 0 && (!ch.Existed ||
+	if k.orphans(ch.Object) || len(owners) > 0 && (!ch.Existed ||
 		!slices.Equal(owners, ownership.Owners(ch.Previous))) {
 		keys = append(keys, loopKey(k, ch.Key))
 	}
@@ -104,7 +112,7 @@ func (c *collector) reconcile(ctx context.Context, id string) (time.Time, error)
 	switch {
 	case !ok:
 		return time.Time{}, nil
-	case ownership.Orphans(obj, k.Keeps):
+	case k.orphans(obj):
 		return time.Time{}, c.orphan(ctx, k, obj)
 	case object.Deleting(obj):
 		return time.Time{}, nil

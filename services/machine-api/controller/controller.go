@@ -103,7 +103,7 @@ func New(cfg Config) *Controller {
 	c.controlPlanes = loop(c, cfg.Tables.ControlPlanes, "controlplanemachineset", 1, c.reconcileControlPlane)
 	collector.Add(c.loops, cfg.Log,
 		collector.Kind{Untyped: cfg.Tables.Machines.Untyped()},
-		collector.Kind{Untyped: cfg.Tables.Sets.Untyped()},
+		collector.Kind{Untyped: cfg.Tables.Sets.Untyped(), Waits: plan.FinalizerPaused},
 		collector.Kind{Untyped: cfg.Tables.ControlPlanes.Untyped(), Keeps: plan.FinalizerControlPlane})
 	indexNodes(cfg.Nodes)
 	c.subscribe()
@@ -141,6 +141,7 @@ func indexNodes(nodes Copy[*nodev1.Node]) {
 // subscribe says which objects each change makes worth a look.
 func (c *Controller) subscribe() {
 	c.Tables.Machines.Subscribe(c.machineChanged)
+	c.Tables.Sets.Subscribe(c.setChanged)
 	c.Providers.Subscribe(func(uid string) {
 		for _, m := range c.Tables.Machines.ByIndex(kinds.ByUID, uid) {
 			c.machines.Add(object.KeyOf(m).String())
@@ -170,20 +171,33 @@ func (c *Controller) ownersOf(m *machinev1.Machine) {
 	owner := object.ControllerOf(m)
 	switch {
 	case owner == nil:
-		c.allSets(ns)
+		c.adopters(m)
 	case owner.GetKind() == c.Tables.Sets.Type().GetKind():
 		c.sets.Add(object.Key{Namespace: ns, Name: owner.GetName()}.String())
 	}
 }
 
-// allSets enqueues the sets of a namespace that have or want machines; a set of none has nothing to gain or lose.
-func (c *Controller) allSets(namespace string) {
-	for s := range c.Tables.Sets.In(namespace) {
-		if s.GetSpec().GetReplicas() > 0 || s.GetStatus().GetReplicas() > 0 {
+// adopters enqueues every set that may adopt a machine, also one of no replicas: it deletes the machine.
+func (c *Controller) adopters(m *machinev1.Machine) {
+	ns := m.GetMetadata().GetNamespace()
+	for s := range c.Tables.Sets.In(ns) {
+		if plan.Adopts(s, m) {
 			c.sets.Add(object.KeyOf(s).String())
 		}
 	}
-	c.controlPlanes.Add(object.Key{Namespace: namespace, Name: kinds.ClusterName}.String())
+	c.controlPlanes.Add(object.Key{Namespace: ns, Name: kinds.ClusterName}.String())
+}
+
+// setChanged enqueues the other sets of a namespace when a set no longer adopts machines, or does so from now on: those
+// that match both may be theirs.
+func (c *Controller) setChanged(ch resource.Change[*machinev1.MachineSet]) {
+	adopts := func(s *machinev1.MachineSet) bool { return !object.Deleting(s) && !plan.OtherAPI(s.GetSpec()) }
+	if !ch.Deleted && ch.Existed && adopts(ch.Object) == adopts(ch.Previous) {
+		return
+	}
+	for s := range c.Tables.Sets.In(ch.Key.Namespace) {
+		c.sets.Add(object.KeyOf(s).String())
+	}
 }
 
 // nodeChanged enqueues the machines that a node may be of, and all control planes.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
@@ -13,6 +14,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -35,27 +37,48 @@ func (c *Controller) reconcileSet(ctx context.Context, key string) (time.Time, e
 		if _, err := modify(ctx, c.Tables.Sets, s, func(obj *machinev1.MachineSet) { obj.Status = p.Status }); err != nil {
 			return time.Time{}, err
 		}
+		for _, e := range p.Events {
+			c.Events.Event(s, e.Type, e.Reason, e.Message)
+		}
 	}
-	c.adopt(ctx, p.Adopt, s)
-	var errs []error
-	errs = append(errs, inParallel(make([]struct{}, p.Create), func(struct{}) error {
-		m := plan.FromTemplate(s)
-		m.Metadata.Name = resource.GenerateName(s.GetMetadata().GetName() + "-")
-		return c.createMachine(ctx, s, m)
+	errs := c.adopt(ctx, p.Adopt, s)
+	errs = append(errs, inParallel(make([]struct{}, p.CreateNow), func(struct{}) error {
+		return c.createMachine(ctx, s, plan.FromTemplate(s), func() (string, error) {
+			return resource.GenerateName(s.GetMetadata().GetName() + "-"), nil
+		})
 	})...)
 	errs = append(errs,
-		inParallel(p.Delete, func(d plan.Deletion) error { return c.deleteMachine(ctx, s, d.Machine, d.Reason) })...)
+		inParallel(p.Delete[:p.DeleteNow], func(d plan.Deletion) error {
+			return c.deleteMachine(ctx, s, d.Machine, d.Reason)
+		})...)
 	return p.Wake, errors.Join(errs...)
 }
 
 // ViewSet returns everything that a set's plan depends on; false while it is not known which nodes there are.
 func (c *Controller) ViewSet(s *machinev1.MachineSet) (plan.SetView, bool) {
 	nodes, ok := c.nodesByName()
-	return plan.SetView{Now: c.Now(), Set: s, Machines: c.machinesIn(s.GetMetadata().GetNamespace()), Nodes: nodes}, ok
+	ns := s.GetMetadata().GetNamespace()
+	return plan.SetView{
+		Now: c.Now(), Set: s, Machines: c.machinesIn(ns), Nodes: nodes, Sets: slices.Collect(c.Tables.Sets.In(ns)),
+	}, ok
 }
 
-func (c *Controller) createMachine(ctx context.Context, owner object.Object, m *machinev1.Machine) error {
-	out, err := c.Tables.Machines.Create(ctx, m)
+// nameTries is how many random names are tried for a machine: among 10,000 machines of a set some get a name that is
+// taken.
+const nameTries = 5
+
+// createMachine creates a machine for a set, with the first name that is free.
+func (c *Controller) createMachine(ctx context.Context, owner object.Object, m *machinev1.Machine,
+	name func() (string, error),
+) error {
+	var out *machinev1.Machine
+	err := status.Error(codes.AlreadyExists, "no name tried")
+	for try := 0; try < nameTries && status.Code(err) == codes.AlreadyExists; try++ {
+		if m.Metadata.Name, err = name(); err != nil {
+			return err
+		}
+		out, err = c.Tables.Machines.Create(ctx, m)
+	}
 	if err != nil {
 		c.Events.Event(owner, events.Warning, "FailedCreate", fmt.Sprintf("Machine %s: %s", m.GetMetadata().GetName(),
 			describe(err)))
@@ -81,17 +104,17 @@ func (c *Controller) deleteMachine(ctx context.Context, owner object.Object, m *
 	return nil
 }
 
-// adopt makes machines belong to a set. One that changed concurrently is tried again when that change is noticed.
-func (c *Controller) adopt(ctx context.Context, machines []*machinev1.Machine, owner object.Object) {
-	errs := inParallel(machines, func(m *machinev1.Machine) error {
+// adopt makes machines belong to a set. One that changed concurrently is decided on again when that change is noticed.
+func (c *Controller) adopt(ctx context.Context, machines []*machinev1.Machine, owner object.Object) []error {
+	return inParallel(machines, func(m *machinev1.Machine) error {
 		_, err := modify(ctx, c.Tables.Machines, m, func(obj *machinev1.Machine) {
 			obj.Metadata.OwnerReferences = append(obj.Metadata.OwnerReferences, object.OwnedBy(owner))
 		})
-		return err
+		if err = except(err, codes.NotFound); err != nil {
+			return fmt.Errorf("adopt machine %s: %w", m.GetMetadata().GetName(), err)
+		}
+		return nil
 	})
-	if err := errors.Join(errs...); err != nil {
-		c.Log.DebugContext(ctx, "machines not adopted", "owner", owner.GetMetadata().GetName(), "error", err)
-	}
 }
 
 // reconcileControlPlane moves the control plane one step further.
@@ -116,16 +139,13 @@ func (c *Controller) reconcileControlPlane(ctx context.Context, key string) (tim
 			return time.Time{}, err
 		}
 	}
-	c.adopt(ctx, p.Adopt, s)
-	errs := inParallel(p.Delete, func(d plan.Replaced) error { return c.deleteMachine(ctx, s, d.Machine, d.Reason) })
+	errs := c.adopt(ctx, p.Adopt, s)
+	errs = append(errs,
+		inParallel(p.Delete, func(d plan.Replaced) error { return c.deleteMachine(ctx, s, d.Machine, d.Reason) })...)
 	errs = append(errs, inParallel(p.Create, func(w plan.Creation) error {
-		name, err := c.controlPlaneName(s, w.Index)
-		if err != nil {
-			return err
-		}
-		m := object.Clone(w.Machine)
-		m.Metadata.Name = name
-		return c.createMachine(ctx, s, m)
+		return c.createMachine(ctx, s, object.Clone(w.Machine), func() (string, error) {
+			return c.controlPlaneName(s, w.Index)
+		})
 	})...)
 	return p.Wake, errors.Join(errs...)
 }

@@ -133,6 +133,13 @@ func (w *world) serve(name string, register func(*grpc.Server)) {
 
 // start runs the controllers, as a new process would.
 func (w *world) start() *Controller {
+	c, parts := w.controllers()
+	w.stop = background(w.t, append(parts, c.Lead)...)
+	return c
+}
+
+// controllers returns the controllers of a process that does not lead yet, and what they follow.
+func (w *world) controllers() (*Controller, []func(context.Context) error) {
 	nodes, err := informer.New[*nodev1.Node](w.conns["eviction"], quiet())
 	must(w.t, err)
 	drains, err := informer.New[*nodev1.Drain](w.conns["eviction"], quiet())
@@ -143,8 +150,7 @@ func (w *world) start() *Controller {
 		Bootstrap: join.NewTokens(w.store, func() string { return "sha256:00" }, []string{"127.0.0.1:6443"}),
 		Events:    noEvents{}, Log: quiet(),
 	})
-	w.stop = background(w.t, nodes.Run, drains.Run, providers.Run, c.Lead)
-	return c
+	return c, []func(context.Context) error{nodes.Run, drains.Run, providers.Run}
 }
 
 type noEvents struct{}

@@ -59,7 +59,7 @@ func New(st *store.Store, v protovalidate.Validator, policy *identity.Policy, lo
 		HasNamespace: hasNamespace, Finalizers: []string{plan.FinalizerMachine}, Log: log,
 	})
 	t.Sets = resource.NewTable(st, v, resource.Config[*machinev1.MachineSet]{
-		Default: t.defaultSet, Validate: validateSet, ValidateUpdate: validateSetUpdate, Owns: true,
+		Default: t.defaultSet, Validate: validateSet, ValidateUpdate: validateSetUpdate, Admit: admitSet, Owns: true,
 		HasNamespace: hasNamespace, Log: log,
 	})
 	t.ControlPlanes = resource.NewTable(st, v, resource.Config[*machinev1.ControlPlaneMachineSet]{

@@ -2,11 +2,12 @@ package kinds
 
 import (
 	"fmt"
+	"slices"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/object"
-
+	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/labels"
@@ -55,4 +56,20 @@ func immutableSelector(old, now *metav1.LabelSelector) []object.Fault {
 		return nil // one that was never given may be given later
 	}
 	return []object.Fault{{Path: "spec.selector", Description: "cannot be changed"}}
+}
+
+// admitSet holds the deletion of a set for which another API is authoritative, until machine-api is again.
+func admitSet(w *resource.Write[*machinev1.MachineSet]) error {
+	if w.Deletes() {
+		return nil
+	}
+	m := w.New.GetMetadata()
+	held := slices.Contains(m.GetFinalizers(), plan.FinalizerPaused)
+	switch paused := plan.OtherAPI(w.New.GetSpec()); {
+	case paused && !held && !object.Deleting(w.New):
+		m.Finalizers = append(m.Finalizers, plan.FinalizerPaused)
+	case !paused && held:
+		m.Finalizers = slices.DeleteFunc(m.Finalizers, func(f string) bool { return f == plan.FinalizerPaused })
+	}
+	return nil
 }

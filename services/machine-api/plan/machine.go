@@ -72,14 +72,15 @@ func Next(v MachineView) MachinePlan {
 	n.p.ProviderID = v.Machine.GetSpec().GetProviderId()
 	n.hooks()
 	n.instance()
+	paused := OtherAPI(v.Machine.GetSpec())
+	n.status.Conditions = pausedCondition(n.status.Conditions, paused, v.Now)
 	switch {
+	case paused: // its deletion waits too: the other API decides about the instance
+		n.p.WaitsFor = "spec.authoritativeAPI to be MachineAPI again"
 	case object.Deleting(v.Machine):
 		n.deleting()
 	case n.status.GetPhase() == PhaseFailed:
 		n.p.WaitsFor = "deletion by a user: it has failed permanently"
-	case otherAPI(v.Machine):
-		n.set(condition(conditionPaused, conditionTrue, "", reasonOtherAPI, "another API rules the machine"))
-		n.p.WaitsFor = "the other API that rules it"
 	default:
 		n.living()
 	}
@@ -87,9 +88,19 @@ func Next(v MachineView) MachinePlan {
 	return n.p
 }
 
-func otherAPI(m *machinev1.Machine) bool {
-	a := m.GetSpec().GetAuthoritativeApi()
+// OtherAPI reports whether another API is authoritative for an object with this spec: machine-api then does nothing to
+// it, and does not delete it either. Source: OpenShift's migration of machines between APIs.
+func OtherAPI(spec interface{ GetAuthoritativeApi() string }) bool {
+	a := spec.GetAuthoritativeApi()
 	return a != "" && a != authoritativeMachineAPI
+}
+
+// pausedCondition returns conditions with Paused while another API is authoritative, and without it otherwise.
+func pausedCondition(list []*metav1.Condition, paused bool, now time.Time) []*metav1.Condition {
+	if paused {
+		return object.SetCondition(list, condition(conditionPaused, conditionTrue, "", reasonOtherAPI, pausedMessage), now)
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(c *metav1.Condition) bool { return c.GetType() == conditionPaused })
 }
 
 // next is one call of Next.

@@ -239,7 +239,7 @@ func TestTheNextStepOfAMachine(t *testing.T) {
 		},
 		"a machine of another API is left alone": {
 			seen(MachineView{Machine: newMachine(func(m *machinev1.Machine) { m.Spec.AuthoritativeApi = "ClusterAPI" })}),
-			want{"", "the other API that rules it", nil},
+			want{"", "spec.authoritativeAPI to be MachineAPI again", nil},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -25,6 +25,12 @@ const (
 	policyNewest  = "Newest"
 	policyOldest  = "Oldest"
 	defaultNumber = 1 // of replicas, where a set does not say
+
+	// maxReplicas is the largest machine set: a larger number is more likely a typing error than intended.
+	maxReplicas = 10_000
+	// setBatch is how many machines a set creates or deletes before it is read again, so that a change of its replicas
+	// also ends a scaling that is under way.
+	setBatch = 50
 )
 
 // SetView is everything that a machine set's plan depends on.
@@ -33,6 +39,8 @@ type SetView struct {
 	Set      *machinev1.MachineSet
 	Machines []*machinev1.Machine    // of the set's namespace, ordered by name
 	Nodes    map[string]*nodev1.Node // by name
+	// Sets are the machine sets of the namespace, which may match the same machines; Set need not be among them.
+	Sets []*machinev1.MachineSet
 }
 
 // Deletion is a machine that is to go, and why it is the next one.
@@ -42,52 +50,103 @@ type Deletion struct {
 	Reason   string
 }
 
-// SetPlan is what a set does now.
+// SetPlan is what a set does. The controller creates and deletes only the first CreateNow and DeleteNow machines, and
+// then asks again.
 type SetPlan struct {
-	Create int
-	Adopt  []*machinev1.Machine
-	Delete []Deletion // in the order in which they go
-	Status *machinev1.MachineSetStatus
-	Held   []*metav1.HeldBack
-	Wake   time.Time
+	Create    int // machines that are missing
+	CreateNow int // how many of them are created now, at most 50
+	Adopt     []*machinev1.Machine
+	Delete    []Deletion // the machines that are too many, in the order in which they go
+	DeleteNow int        // how many of them are deleted now, at most 50; 0 while there are machines to adopt
+	Status    *machinev1.MachineSetStatus
+	Held      []*metav1.HeldBack
+	Events    []Event // to record with the status
+	Wake      time.Time
 }
 
 // Scale returns what a machine set does now. It never deletes more machines than there are too many, and machines that
-// are being deleted are no replicas, so that their replacements come at once. It does not modify v.
+// are being deleted are no replicas, so that their replacements come at once. Machines are counted after adoption:
+// while one is to be adopted, nothing is deleted. It does not modify v.
 func Scale(v SetView) SetPlan {
 	sel, fault := setFault(v.Set)
 	owned, orphans := replicas(v, sel)
 	p := SetPlan{Status: setStatus(v, append(slices.Clone(owned), orphans...))}
 	p.Status.LabelSelector = sel.String()
-	if fault != "" {
-		p.Status.ErrorReason, p.Status.ErrorMessage = proto.String(reasonInvalidConfiguration), proto.String(fault)
-		p.Held = []*metav1.HeldBack{{
-			Action: "Scale", Object: object.Reference(v.Set), Reason: fault,
-			Unblock: "correct the set",
-		}}
-		return p
+	switch paused := OtherAPI(v.Set.GetSpec()); {
+	case paused:
+		p.hold(v.Set, "Scale", pausedMessage, "set spec.authoritativeAPI to MachineAPI")
+	case fault != "":
+		p.invalid(v.Set, "Scale", fault, "correct the set")
+	case !object.Deleting(v.Set):
+		p.scale(v, owned, orphans)
 	}
-	if object.Deleting(v.Set) {
-		return p
-	}
+	p.Events = setEvents(v.Set.GetStatus(), p.Status)
+	return p
+}
+
+// scale decides for a set that may act.
+func (p *SetPlan) scale(v SetView, owned, orphans []*machinev1.Machine) {
 	p.Adopt = orphans
+	p.Wake = availableAt(v, owned)
 	have, want := len(owned)+len(orphans), wantedReplicas(v.Set)
 	switch {
 	case have < want:
-		p.Create = want - have
 		if reason := templateFault(v.Set); reason != "" {
-			p.Create = 0
-			p.Status.ErrorReason, p.Status.ErrorMessage = proto.String(reasonInvalidConfiguration), proto.String(reason)
-			p.Held = append(p.Held, &metav1.HeldBack{
-				Action: "CreateMachine", Object: object.Reference(v.Set), Reason: reason,
-				Unblock: "give the template a providerSpec",
-			})
+			p.invalid(v.Set, actionCreate, reason, "give the template a providerSpec")
+			return
+		}
+		p.Create = want - have
+		p.CreateNow = min(p.Create, setBatch)
+		if p.CreateNow < p.Create {
+			p.Wake = v.Now
+			p.hold(v.Set, actionCreate, inBatches(p.Create-p.CreateNow, "created"), "")
 		}
 	case have > want:
 		p.Delete = rank(append(slices.Clone(owned), orphans...), v)[:have-want]
+		if len(orphans) > 0 {
+			p.hold(v.Set, actionDelete, fmt.Sprintf("%d machine(s) to be deleted are chosen once all that match are adopted",
+				have-want), "")
+			return
+		}
+		p.DeleteNow = min(len(p.Delete), setBatch)
+		if p.DeleteNow < len(p.Delete) {
+			p.Wake = v.Now
+			p.hold(v.Set, actionDelete, inBatches(len(p.Delete)-p.DeleteNow, "deleted"), "")
+		}
 	}
-	p.Wake = availableAt(v, owned)
-	return p
+}
+
+// inBatches says what is left for later batches.
+func inBatches(n int, done string) string {
+	return fmt.Sprintf("%d more are %s in batches of %d; the set is read again before each", n, done, setBatch)
+}
+
+func (p *SetPlan) hold(s *machinev1.MachineSet, action, reason, unblock string) {
+	p.Held = append(p.Held, &metav1.HeldBack{
+		Action: action, Object: object.Reference(s), Reason: reason, Unblock: unblock,
+	})
+}
+
+// invalid notes what is wrong with the set itself.
+func (p *SetPlan) invalid(s *machinev1.MachineSet, action, reason, unblock string) {
+	p.Status.ErrorReason, p.Status.ErrorMessage = proto.String(reasonInvalidConfiguration), proto.String(reason)
+	p.hold(s, action, reason, unblock)
+}
+
+// setEvents returns the events of a change of status: a new error, and the beginning and end of a pause.
+func setEvents(old, now *machinev1.MachineSetStatus) []Event {
+	var out []Event
+	if m := now.GetErrorMessage(); m != "" && m != old.GetErrorMessage() {
+		out = append(out, Event{"Warning", now.GetErrorReason(), m})
+	}
+	was, is := object.IsTrue(old.GetConditions(), conditionPaused), object.IsTrue(now.GetConditions(), conditionPaused)
+	switch {
+	case is && !was:
+		out = append(out, Event{"Normal", conditionPaused, pausedMessage})
+	case was && !is:
+		out = append(out, Event{"Normal", "Resumed", "spec.authoritativeAPI is MachineAPI again"})
+	}
+	return out
 }
 
 func wantedReplicas(s *machinev1.MachineSet) int {
@@ -106,6 +165,9 @@ func setFault(s *machinev1.MachineSet) (labels.Selector, string) {
 	if sel.Empty() || sel.String() == labels.Nothing().String() {
 		return labels.Nothing(), "spec.selector: must be given: an empty selector matches no machine"
 	}
+	if n := wantedReplicas(s); n > maxReplicas {
+		return sel, fmt.Sprintf("spec.replicas: is %d, must be at most %d", n, maxReplicas)
+	}
 	if !sel.Matches(labels.Set(s.GetSpec().GetTemplate().GetMetadata().GetLabels())) {
 		return sel, "spec.template.metadata.labels: must match spec.selector"
 	}
@@ -119,21 +181,74 @@ func templateFault(s *machinev1.MachineSet) string {
 	return ""
 }
 
-// replicas returns the machines that count for a set: its own, and those without an owner that it may adopt.
+// replicas returns the machines that count for a set: its own, and those without an owner that it may adopt. A machine
+// of another owner never counts.
 func replicas(v SetView, sel labels.Selector) (owned, orphans []*machinev1.Machine) {
+	var others []rival
 	for _, m := range v.Machines {
 		if object.Deleting(m) || !sel.Matches(labels.Set(m.GetMetadata().GetLabels())) ||
 			m.GetMetadata().GetNamespace() != v.Set.GetMetadata().GetNamespace() {
 			continue
 		}
 		switch owner := object.ControllerOf(m); {
-		case owner == nil:
-			orphans = append(orphans, m)
-		case owner.GetUid() == v.Set.GetMetadata().GetUid():
+		case owner != nil && owner.GetUid() == v.Set.GetMetadata().GetUid():
 			owned = append(owned, m)
+		case owner == nil:
+			if others == nil {
+				others = rivals(v)
+			}
+			if Adopts(v.Set, m) && !slices.ContainsFunc(others, func(r rival) bool { return r.adopts(m) }) {
+				orphans = append(orphans, m)
+			}
 		}
 	}
 	return owned, orphans
+}
+
+// Adopts reports whether a set adopts machines such as m, which has no owner, unless another set does so first. The
+// role must be that of the set's template: a machine's role is fixed, and a set of workers with a broad selector would
+// otherwise delete masters.
+func Adopts(s *machinev1.MachineSet, m *machinev1.Machine) bool {
+	sel, fault := setFault(s)
+	return fault == "" && adoptsBy(s, sel, m)
+}
+
+func adoptsBy(s *machinev1.MachineSet, sel labels.Selector, m *machinev1.Machine) bool {
+	template := &machinev1.Machine{Metadata: s.GetSpec().GetTemplate().GetMetadata()}
+	return !object.Deleting(s) && !OtherAPI(s.GetSpec()) && !object.Deleting(m) && Role(template) == Role(m) &&
+		sel.Matches(labels.Set(m.GetMetadata().GetLabels()))
+}
+
+// rival is a set that goes before the set of a view when a machine matches both.
+type rival struct {
+	set      *machinev1.MachineSet
+	selector labels.Selector
+}
+
+func (r rival) adopts(m *machinev1.Machine) bool { return adoptsBy(r.set, r.selector, m) }
+
+// rivals returns the sets that go before that of a view: the older, and of two of the same age the first by name. Each
+// set decides so by itself, and so no two adopt the same machine.
+func rivals(v SetView) []rival {
+	out := []rival{}
+	for _, s := range v.Sets {
+		if s.GetMetadata().GetName() == v.Set.GetMetadata().GetName() || !before(s, v.Set) {
+			continue
+		}
+		if sel, fault := setFault(s); fault == "" {
+			out = append(out, rival{s, sel})
+		}
+	}
+	return out
+}
+
+// before reports whether set a was created before set b; one that has yet to be created is the last.
+func before(a, b *machinev1.MachineSet) bool {
+	x, y := a.GetMetadata().GetCreationTimestamp(), b.GetMetadata().GetCreationTimestamp()
+	if x == nil || y == nil {
+		return x != nil
+	}
+	return cmp.Or(x.AsTime().Compare(y.AsTime()), cmp.Compare(a.GetMetadata().GetName(), b.GetMetadata().GetName())) < 0
 }
 
 // rank orders machines so that the first to go come first. Among equals the annotated goes first, then the one without
@@ -236,6 +351,7 @@ func setStatus(v SetView, machines []*machinev1.Machine) *machinev1.MachineSetSt
 	s.ReadyReplicas, s.AvailableReplicas = proto.Int32(ready), proto.Int32(available)
 	s.ObservedGeneration = proto.Int32(v.Set.GetMetadata().GetGeneration())
 	s.ErrorReason, s.ErrorMessage = nil, nil
+	s.Conditions = pausedCondition(s.Conditions, OtherAPI(v.Set.GetSpec()), v.Now)
 	return s
 }
 

@@ -153,6 +153,101 @@ func TestScale(t *testing.T) {
 	}
 }
 
+// TestASetsBatches says what is done now of a difference, and that more comes at once.
+func TestASetsBatches(t *testing.T) {
+	var many []*machinev1.Machine
+	for i := range 130 {
+		many = append(many, worker(fmt.Sprintf("m%03d", i), time.Hour))
+	}
+	for name, tt := range map[string]struct {
+		replicas                       int32
+		machines                       []*machinev1.Machine
+		create, createNow, del, delNow int
+		again                          bool
+	}{
+		"50 at once":              {50, nil, 50, 50, 0, 0, false},
+		"5,000 in batches":        {5000, many, 4870, 50, 0, 0, true},
+		"deletions in batches":    {10, many, 0, 0, 120, 50, true},
+		"the last of a shrink":    {100, many, 0, 0, 30, 30, false},
+		"first adopt, then count": {1, append(slices.Clone(many[:2]), worker("x", 0, unowned)), 0, 0, 2, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := Scale(SetView{Now: noon(), Set: newSet(tt.replicas), Machines: tt.machines})
+			if p.Create != tt.create || p.CreateNow != tt.createNow || len(p.Delete) != tt.del || p.DeleteNow != tt.delNow {
+				t.Errorf("creates %d of %d, deletes %d of %d", p.CreateNow, p.Create, p.DeleteNow, len(p.Delete))
+			}
+			if again := p.Wake.Equal(noon()); again != tt.again {
+				t.Errorf("Wake = %v", p.Wake)
+			}
+			if left := p.CreateNow < p.Create || p.DeleteNow < len(p.Delete); left != (len(p.Held) == 1) {
+				t.Errorf("held: %v", p.Held)
+			}
+		})
+	}
+}
+
+// TestWhichSetAdopts has each of several sets decide by itself about a machine that matches them all.
+func TestWhichSetAdopts(t *testing.T) {
+	set := func(name string, age time.Duration, change ...func(*machinev1.MachineSet)) *machinev1.MachineSet {
+		s := newSet(0, change...)
+		s.Metadata.Name, s.Metadata.Uid = name, "uid-"+name
+		s.Metadata.CreationTimestamp = seconds(noon().Add(-age))
+		return s
+	}
+	paused := func(s *machinev1.MachineSet) { s.Spec.AuthoritativeApi = "ClusterAPI" }
+	goes := func(s *machinev1.MachineSet) { s.Metadata.DeletionTimestamp = seconds(noon()) }
+	masters := func(s *machinev1.MachineSet) { s.Spec.Template.Metadata.Labels[LabelRole] = RoleMaster }
+	for name, tt := range map[string]struct {
+		sets []*machinev1.MachineSet
+		want []string
+	}{
+		"the oldest":                   {[]*machinev1.MachineSet{set("a", 1), set("b", time.Hour)}, []string{"b"}},
+		"of two of one age, the first": {[]*machinev1.MachineSet{set("b", 1), set("a", 1)}, []string{"a"}},
+		"not one that is paused": {
+			[]*machinev1.MachineSet{set("a", 1), set("b", time.Hour, paused)},
+			[]string{"a"},
+		},
+		"not one that is deleted": {
+			[]*machinev1.MachineSet{set("a", 1), set("b", time.Hour, goes)},
+			[]string{"a"},
+		},
+		"not one whose machines are masters": {
+			[]*machinev1.MachineSet{set("a", 1), set("b", time.Hour, masters)},
+			[]string{"a"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, s := range tt.sets {
+				p := Scale(SetView{Now: noon(), Set: s, Sets: tt.sets, Machines: []*machinev1.Machine{worker("m", 0, unowned)}})
+				if len(p.Adopt) > 0 {
+					got = append(got, s.Metadata.Name)
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("adopted by (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAPausedSetSaysSoOnce(t *testing.T) {
+	s := newSet(3, func(s *machinev1.MachineSet) { s.Spec.AuthoritativeApi = "ClusterAPI" })
+	p := Scale(SetView{Now: noon(), Set: s, Machines: []*machinev1.Machine{worker("m", 0, unowned)}})
+	if p.Create != 0 || len(p.Adopt) != 0 || len(p.Held) != 1 || len(p.Events) != 1 || p.Events[0].Reason != "Paused" {
+		t.Errorf("plan = %+v", p)
+	}
+	s.Status = p.Status
+	if p := Scale(SetView{Now: noon(), Set: s}); len(p.Events) != 0 || !proto.Equal(p.Status.Conditions[0],
+		s.Status.Conditions[0]) {
+		t.Errorf("events %v, conditions %v", p.Events, p.Status.Conditions)
+	}
+	s.Spec.AuthoritativeApi = "MachineAPI"
+	if p := Scale(SetView{Now: noon(), Set: s}); len(p.Status.Conditions) != 0 || p.Events[0].Reason != "Resumed" {
+		t.Errorf("events %v, conditions %v", p.Events, p.Status.Conditions)
+	}
+}
+
 func TestStatusOfASet(t *testing.T) {
 	a, b := worker("a", time.Hour), worker("b", time.Hour)
 	set := newSet(2, func(s *machinev1.MachineSet) { s.Spec.MinReadySeconds = proto.Int32(30) })

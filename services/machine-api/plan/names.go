@@ -40,6 +40,8 @@ const (
 	FinalizerMachine = "machine.machine.openshift.io"
 	// holds a deleted set until its machines are let go
 	FinalizerControlPlane = "controlplanemachineset.machine.openshift.io"
+	// holds a deleted machine set while another API is authoritative for it
+	FinalizerPaused = "windlass.dev/paused-machineset"
 
 	// taintUninitialized keeps pods from a node until it carries what its machine wants.
 	taintUninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
@@ -72,6 +74,7 @@ const (
 	severityInfo     = "Info"
 	conditionPaused  = "Paused"
 	reasonOtherAPI   = "AuthoritativeAPINotMachineAPI"
+	pausedMessage    = "spec.authoritativeAPI names another API: nothing is done, and a deletion waits, until it is MachineAPI"
 
 	reasonCannotFindInstance     = "InstanceMissing"
 	cannotFindInstanceForMachine = "Can't find created instance."

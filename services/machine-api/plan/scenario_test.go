@@ -280,14 +280,14 @@ func (c *course) reconcileSet() {
 		c.print("AdoptMachine %s", m.Metadata.Name)
 		m.Metadata.OwnerReferences = append(m.Metadata.OwnerReferences, object.OwnedBy(c.set))
 	}
-	for range p.Create {
+	for range p.CreateNow {
 		c.made["workers"]++
 		name := fmt.Sprintf("workers-%c", 'a'+c.made["workers"]-1)
 		m := FromTemplate(c.set)
 		c.create(name, m, nil)
 		c.print("CreateMachine %s", name)
 	}
-	for _, d := range p.Delete {
+	for _, d := range p.Delete[:p.DeleteNow] {
 		c.print("DeleteMachine %s", d)
 		d.Machine.Metadata.DeletionTimestamp = seconds(c.now)
 	}

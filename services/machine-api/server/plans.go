@@ -3,25 +3,17 @@
 package server
 
 import (
-	"cmp"
 	"context"
-	"slices"
-	"strconv"
 	"time"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
-	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/machine-api/kinds"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
-
-// maxObjects bounds the objects that a plan request may bring.
-const maxObjects = 5000
 
 // Views observes live objects, as the controllers do.
 type Views interface {
@@ -146,182 +138,4 @@ func (s machines) hookViolations(ctx context.Context, old *machinev1.Machine,
 		}
 	}
 	return bad
-}
-
-// sets is the part of MachineSetService that is no standard method.
-type sets struct {
-	machinev1.UnimplementedMachineSetServiceServer
-	server
-}
-
-// PlanMachineSet says what a set would do.
-func (s sets) PlanMachineSet(ctx context.Context, req *machinev1.PlanMachineSetRequest) (
-	*machinev1.PlanMachineSetResponse, error,
-) {
-	if err := bounded(req.GetMachines()); err != nil {
-		return nil, err
-	}
-	set := req.GetMachineSet()
-	if set == nil {
-		if req.GetName() == "" {
-			return nil, missingObject("machine set")
-		}
-		var err error
-		if set, err = s.tables.Sets.Get(ctx, namespaceOr(req.GetNamespace(), s.tables.Sets.Type().GetDefaultNamespace()),
-			req.GetName()); err != nil {
-			return nil, err
-		}
-	}
-	set = inNamespace(set, req.GetNamespace(), s.tables.Sets.Type())
-	if req.Replicas != nil {
-		if set.Spec == nil {
-			set.Spec = &machinev1.MachineSetSpec{}
-		}
-		set.Spec.Replicas = req.Replicas
-	}
-	v, seen := s.views.ViewSet(set)
-	if req.GetMachines() != nil {
-		v.Machines, v.Nodes = given(req.GetMachines(), set.GetMetadata().GetNamespace()),
-			readyNodes(req.GetReadyNodes(), v.Now)
-	} else if !seen {
-		return nil, rpcerr.Unavailable("it is not known yet which nodes there are")
-	}
-	return setAnswer(plan.Scale(v)), nil
-}
-
-func setAnswer(p plan.SetPlan) *machinev1.PlanMachineSetResponse {
-	out := &machinev1.PlanMachineSetResponse{
-		Creations: int32(p.Create), Status: p.Status, HeldBack: p.Held,
-		WakeTime: object.Timestamp(p.Wake),
-	}
-	for _, m := range p.Adopt {
-		out.Adoptions = append(out.Adoptions, m.GetMetadata().GetName())
-	}
-	for _, d := range p.Delete {
-		out.Deletions = append(out.Deletions, &machinev1.PlanMachineSetResponse_Deletion{
-			Machine: d.Machine.GetMetadata().GetName(), Priority: d.Priority, Reason: d.Reason,
-		})
-	}
-	return out
-}
-
-func bounded(l *machinev1.MachineList) error {
-	if n := len(l.GetItems()); n > maxObjects {
-		return rpcerr.Invalid(object.Fault{Path: "machines.items", Description: "has " + strconv.Itoa(n) +
-			" machines, at most " + strconv.Itoa(maxObjects) + " can be planned for"})
-	}
-	return nil
-}
-
-// inNamespace returns a copy of an object; one without a namespace is in that of the request, or in the default one.
-func inNamespace[T object.Object](obj T, namespace string, t *metav1.ResourceType) T {
-	obj = object.Clone(obj)
-	r := obj.ProtoReflect()
-	r.Mutable(r.Descriptor().Fields().ByName("metadata"))
-	m := obj.GetMetadata()
-	m.Namespace = cmp.Or(m.Namespace, namespace, t.GetDefaultNamespace())
-	return obj
-}
-
-// given returns the machines of a request by name; one that says no namespace is in that of its set.
-func given(l *machinev1.MachineList, namespace string) []*machinev1.Machine {
-	var out []*machinev1.Machine
-	for _, m := range l.GetItems() {
-		m = object.Clone(m)
-		if m.Metadata == nil {
-			m.Metadata = &metav1.ObjectMeta{}
-		}
-		if m.Metadata.Namespace == "" {
-			m.Metadata.Namespace = namespace
-		}
-		out = append(out, m)
-	}
-	slices.SortFunc(out, func(a, b *machinev1.Machine) int {
-		return compareNames(a.GetMetadata().GetName(), b.GetMetadata().GetName())
-	})
-	return out
-}
-
-func compareNames(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
-
-// readyNodes returns nodes of these names that have been ready for a long time.
-func readyNodes(list []string, now time.Time) map[string]*nodev1.Node {
-	out := map[string]*nodev1.Node{}
-	for _, name := range list {
-		out[name] = &nodev1.Node{
-			Metadata: &metav1.ObjectMeta{Name: name},
-			Status: &nodev1.NodeStatus{Conditions: []*nodev1.NodeCondition{{
-				Type: "Ready", Status: "True", LastTransitionTime: timestamppb.New(now.Add(-24 * time.Hour)),
-			}}},
-		}
-	}
-	return out
-}
-
-// controlPlanes is the part of ControlPlaneMachineSetService that is no standard method.
-type controlPlanes struct {
-	machinev1.UnimplementedControlPlaneMachineSetServiceServer
-	server
-}
-
-// PlanControlPlaneMachineSet says what a control-plane machine set would do.
-func (s controlPlanes) PlanControlPlaneMachineSet(ctx context.Context,
-	req *machinev1.PlanControlPlaneMachineSetRequest,
-) (*machinev1.PlanControlPlaneMachineSetResponse, error) {
-	if err := bounded(req.GetMachines()); err != nil {
-		return nil, err
-	}
-	set, err := s.controlPlane(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	v, seen := s.views.ViewControlPlane(set)
-	if req.GetMachines() != nil {
-		v.Machines, v.Nodes = given(req.GetMachines(), set.GetMetadata().GetNamespace()),
-			readyNodes(req.GetReadyNodes(), v.Now)
-	} else if !seen {
-		return nil, rpcerr.Unavailable("it is not known yet which nodes there are, or what the provider understands")
-	}
-	return controlPlaneAnswer(plan.ControlPlane(v)), nil
-}
-
-// controlPlane returns the set to plan for. A set that is given, but not its machines, is the live one: it is taken to
-// be the owner of that one's machines.
-func (s controlPlanes) controlPlane(ctx context.Context, req *machinev1.PlanControlPlaneMachineSetRequest) (
-	*machinev1.ControlPlaneMachineSet, error,
-) {
-	set, typ := req.GetControlPlaneMachineSet(), s.tables.ControlPlanes.Type()
-	if set == nil {
-		return s.tables.ControlPlanes.Get(ctx, namespaceOr(req.GetNamespace(), typ.GetDefaultNamespace()),
-			namespaceOr(req.GetName(), kinds.ClusterName))
-	}
-	set = inNamespace(set, req.GetNamespace(), typ)
-	set.Metadata.Name = cmp.Or(set.Metadata.Name, kinds.ClusterName)
-	if live, ok := s.tables.ControlPlanes.Lookup(set.Metadata.Namespace, kinds.ClusterName); ok && set.Metadata.Uid == "" {
-		set.Metadata.Uid = live.GetMetadata().GetUid()
-	}
-	return set, nil
-}
-
-func controlPlaneAnswer(p plan.ControlPlanePlan) *machinev1.PlanControlPlaneMachineSetResponse {
-	out := &machinev1.PlanControlPlaneMachineSetResponse{
-		Actions: p.Actions(), HeldBack: p.Held, Status: p.Status,
-		WakeTime: object.Timestamp(p.Wake),
-	}
-	for _, i := range p.Indexes {
-		index := &machinev1.PlanControlPlaneMachineSetResponse_Index{Index: int32(i.Index), FailureDomain: string(i.Domain)}
-		for _, m := range i.Machines {
-			index.Machines = append(index.Machines, m.GetMetadata().GetName())
-		}
-		out.Indexes = append(out.Indexes, index)
-	}
-	return out
 }

@@ -14,6 +14,7 @@ package machinev1
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	v1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	v11 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	httpbody "google.golang.org/genproto/googleapis/api/httpbody"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
@@ -865,8 +866,12 @@ type PlanControlPlaneMachineSetRequest struct {
 	ControlPlaneMachineSet *ControlPlaneMachineSet `protobuf:"bytes,3,opt,name=control_plane_machine_set,json=controlPlaneMachineSet,proto3" json:"control_plane_machine_set,omitempty"`
 	// The existing machines; absent means the live ones.
 	Machines *MachineList `protobuf:"bytes,4,opt,name=machines,proto3" json:"machines,omitempty"`
-	// Names of the ready nodes; used only if machines are given.
-	ReadyNodes    []string `protobuf:"bytes,5,rep,name=ready_nodes,json=readyNodes,proto3" json:"ready_nodes,omitempty"`
+	// Names of nodes that have been ready for a day; used only if machines are given.
+	ReadyNodes []string `protobuf:"bytes,5,rep,name=ready_nodes,json=readyNodes,proto3" json:"ready_nodes,omitempty"`
+	// The existing nodes; used only if machines are given. A node that is also in ready_nodes is used as it is here.
+	Nodes *v11.NodeList `protobuf:"bytes,6,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// The time to plan for; absent means the current time. Used only if machines are given.
+	Now           *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=now,proto3" json:"now,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -936,6 +941,20 @@ func (x *PlanControlPlaneMachineSetRequest) GetReadyNodes() []string {
 	return nil
 }
 
+func (x *PlanControlPlaneMachineSetRequest) GetNodes() *v11.NodeList {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *PlanControlPlaneMachineSetRequest) GetNow() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Now
+	}
+	return nil
+}
+
 // The plan for a control-plane machine set.
 type PlanControlPlaneMachineSetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -948,7 +967,19 @@ type PlanControlPlaneMachineSetResponse struct {
 	// Resulting status of the set.
 	Status *ControlPlaneMachineSetStatus `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
 	// When the set is checked again even if nothing changes; absent means never.
-	WakeTime      *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=wake_time,json=wakeTime,proto3" json:"wake_time,omitempty"`
+	WakeTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=wake_time,json=wakeTime,proto3" json:"wake_time,omitempty"`
+	// The machines of the set, ordered by name.
+	Machines []*PlanControlPlaneMachineSetResponse_MachineState `protobuf:"bytes,6,rep,name=machines,proto3" json:"machines,omitempty"`
+	// The failure domains that machines are in, as JSON, sorted.
+	ObservedFailureDomains []string `protobuf:"bytes,7,rep,name=observed_failure_domains,json=observedFailureDomains,proto3" json:"observed_failure_domains,omitempty"`
+	// The machines to adopt, with their uids.
+	AdoptionReferences []*v1.ObjectReference `protobuf:"bytes,8,rep,name=adoption_references,json=adoptionReferences,proto3" json:"adoption_references,omitempty"`
+	// Why nothing is done, in one word; empty if nothing is wrong.
+	ErrorReason string `protobuf:"bytes,9,opt,name=error_reason,json=errorReason,proto3" json:"error_reason,omitempty"`
+	// Why nothing is done, for people.
+	ErrorMessage string `protobuf:"bytes,10,opt,name=error_message,json=errorMessage,proto3" json:"error_message,omitempty"`
+	// Events that would be recorded.
+	Events        []*v1.PlannedEvent `protobuf:"bytes,11,rep,name=events,proto3" json:"events,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1014,6 +1045,48 @@ func (x *PlanControlPlaneMachineSetResponse) GetStatus() *ControlPlaneMachineSet
 func (x *PlanControlPlaneMachineSetResponse) GetWakeTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.WakeTime
+	}
+	return nil
+}
+
+func (x *PlanControlPlaneMachineSetResponse) GetMachines() []*PlanControlPlaneMachineSetResponse_MachineState {
+	if x != nil {
+		return x.Machines
+	}
+	return nil
+}
+
+func (x *PlanControlPlaneMachineSetResponse) GetObservedFailureDomains() []string {
+	if x != nil {
+		return x.ObservedFailureDomains
+	}
+	return nil
+}
+
+func (x *PlanControlPlaneMachineSetResponse) GetAdoptionReferences() []*v1.ObjectReference {
+	if x != nil {
+		return x.AdoptionReferences
+	}
+	return nil
+}
+
+func (x *PlanControlPlaneMachineSetResponse) GetErrorReason() string {
+	if x != nil {
+		return x.ErrorReason
+	}
+	return ""
+}
+
+func (x *PlanControlPlaneMachineSetResponse) GetErrorMessage() string {
+	if x != nil {
+		return x.ErrorMessage
+	}
+	return ""
+}
+
+func (x *PlanControlPlaneMachineSetResponse) GetEvents() []*v1.PlannedEvent {
+	if x != nil {
+		return x.Events
 	}
 	return nil
 }
@@ -1137,11 +1210,138 @@ func (x *PlanControlPlaneMachineSetResponse_Index) GetMachines() []string {
 	return nil
 }
 
+// One machine of the set.
+type PlanControlPlaneMachineSetResponse_MachineState struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the machine.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its index.
+	Index int32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// The failure domain in its provider spec, as JSON; empty if there are no failure domains.
+	FailureDomain string `protobuf:"bytes,3,opt,name=failure_domain,json=failureDomain,proto3" json:"failure_domain,omitempty"`
+	// Whether it is to be replaced because it is not as the template says.
+	NeedsUpdate bool `protobuf:"varint,4,opt,name=needs_update,json=needsUpdate,proto3" json:"needs_update,omitempty"`
+	// The reason, in one sentence; empty if it need not be replaced.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Parts of the template that changed since it was created and apply to new machines only, such as "spec.taints".
+	TemplateChanges []string `protobuf:"bytes,6,rep,name=template_changes,json=templateChanges,proto3" json:"template_changes,omitempty"`
+	// Whether it counts as ready. A node that has not been ready for less than 20 minutes may be rebooting.
+	Ready bool `protobuf:"varint,7,opt,name=ready,proto3" json:"ready,omitempty"`
+	// Whether it is being deleted.
+	Deleting bool `protobuf:"varint,8,opt,name=deleting,proto3" json:"deleting,omitempty"`
+	// The error of a machine that has failed, in one word.
+	ErrorReason string `protobuf:"bytes,9,opt,name=error_reason,json=errorReason,proto3" json:"error_reason,omitempty"`
+	// The error of a machine that has failed, for people.
+	ErrorMessage  string `protobuf:"bytes,10,opt,name=error_message,json=errorMessage,proto3" json:"error_message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanControlPlaneMachineSetResponse_MachineState) Reset() {
+	*x = PlanControlPlaneMachineSetResponse_MachineState{}
+	mi := &file_windlass_machine_v1_control_plane_machine_set_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanControlPlaneMachineSetResponse_MachineState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanControlPlaneMachineSetResponse_MachineState) ProtoMessage() {}
+
+func (x *PlanControlPlaneMachineSetResponse_MachineState) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_machine_v1_control_plane_machine_set_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanControlPlaneMachineSetResponse_MachineState.ProtoReflect.Descriptor instead.
+func (*PlanControlPlaneMachineSetResponse_MachineState) Descriptor() ([]byte, []int) {
+	return file_windlass_machine_v1_control_plane_machine_set_service_proto_rawDescGZIP(), []int{12, 1}
+}
+
+func (x *PlanControlPlaneMachineSetResponse_MachineState) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlanControlPlaneMachineSetResponse_MachineState) GetIndex() int32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *PlanControlPlaneMachineSetResponse_MachineState) GetFailureDomain() string {
+	if x != nil {
+		return x.FailureDomain
+	}
+	return ""
+}
+
+func (x *PlanControlPlaneMachineSetResponse_MachineState) GetNeedsUpdate() bool {
+	if x != nil {
+		return x.NeedsUpdate
+	}
+	return false
+}
+
+func (x *PlanControlPlaneMachineSetResponse_MachineState) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PlanControlPlaneMachineSetResponse_MachineState) GetTemplateChanges() []string {
+	if x != nil {
+		return x.TemplateChanges
+	}
+	return nil
+}
+
+func (x *PlanControlPlaneMachineSetResponse_MachineState) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
+func (x *PlanControlPlaneMachineSetResponse_MachineState) GetDeleting() bool {
+	if x != nil {
+		return x.Deleting
+	}
+	return false
+}
+
+func (x *PlanControlPlaneMachineSetResponse_MachineState) GetErrorReason() string {
+	if x != nil {
+		return x.ErrorReason
+	}
+	return ""
+}
+
+func (x *PlanControlPlaneMachineSetResponse_MachineState) GetErrorMessage() string {
+	if x != nil {
+		return x.ErrorMessage
+	}
+	return ""
+}
+
 var File_windlass_machine_v1_control_plane_machine_set_service_proto protoreflect.FileDescriptor
 
 const file_windlass_machine_v1_control_plane_machine_set_service_proto_rawDesc = "" +
 	"\n" +
-	";windlass/machine/v1/control_plane_machine_set_service.proto\x12\x13windlass.machine.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a3windlass/machine/v1/control_plane_machine_set.proto\x1a)windlass/machine/v1/machine_service.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\"\\\n" +
+	";windlass/machine/v1/control_plane_machine_set_service.proto\x12\x13windlass.machine.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a3windlass/machine/v1/control_plane_machine_set.proto\x1a)windlass/machine/v1/machine_service.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a#windlass/node/v1/node_service.proto\"\\\n" +
 	" GetControlPlaneMachineSetRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\xaf\x02\n" +
@@ -1204,24 +1404,45 @@ const file_windlass_machine_v1_control_plane_machine_set_service_proto_rawDesc =
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1a`\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12C\n" +
-	"\x06object\x18\x02 \x01(\v2+.windlass.machine.v1.ControlPlaneMachineSetR\x06object\"\x9c\x02\n" +
+	"\x06object\x18\x02 \x01(\v2+.windlass.machine.v1.ControlPlaneMachineSetR\x06object\"\xfc\x02\n" +
 	"!PlanControlPlaneMachineSetRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12f\n" +
 	"\x19control_plane_machine_set\x18\x03 \x01(\v2+.windlass.machine.v1.ControlPlaneMachineSetR\x16controlPlaneMachineSet\x12<\n" +
 	"\bmachines\x18\x04 \x01(\v2 .windlass.machine.v1.MachineListR\bmachines\x12\x1f\n" +
 	"\vready_nodes\x18\x05 \x03(\tR\n" +
-	"readyNodes\"\xd7\x03\n" +
+	"readyNodes\x120\n" +
+	"\x05nodes\x18\x06 \x01(\v2\x1a.windlass.node.v1.NodeListR\x05nodes\x12,\n" +
+	"\x03now\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x03now\"\x89\t\n" +
 	"\"PlanControlPlaneMachineSetResponse\x12W\n" +
 	"\aindexes\x18\x01 \x03(\v2=.windlass.machine.v1.PlanControlPlaneMachineSetResponse.IndexR\aindexes\x129\n" +
 	"\aactions\x18\x02 \x03(\v2\x1f.windlass.meta.v1.PlannedActionR\aactions\x127\n" +
 	"\theld_back\x18\x03 \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\x12I\n" +
 	"\x06status\x18\x04 \x01(\v21.windlass.machine.v1.ControlPlaneMachineSetStatusR\x06status\x127\n" +
-	"\twake_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime\x1a`\n" +
+	"\twake_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime\x12`\n" +
+	"\bmachines\x18\x06 \x03(\v2D.windlass.machine.v1.PlanControlPlaneMachineSetResponse.MachineStateR\bmachines\x128\n" +
+	"\x18observed_failure_domains\x18\a \x03(\tR\x16observedFailureDomains\x12R\n" +
+	"\x13adoption_references\x18\b \x03(\v2!.windlass.meta.v1.ObjectReferenceR\x12adoptionReferences\x12!\n" +
+	"\ferror_reason\x18\t \x01(\tR\verrorReason\x12#\n" +
+	"\rerror_message\x18\n" +
+	" \x01(\tR\ferrorMessage\x126\n" +
+	"\x06events\x18\v \x03(\v2\x1e.windlass.meta.v1.PlannedEventR\x06events\x1a`\n" +
 	"\x05Index\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12%\n" +
 	"\x0efailure_domain\x18\x02 \x01(\tR\rfailureDomain\x12\x1a\n" +
-	"\bmachines\x18\x03 \x03(\tR\bmachines2\xe1\x16\n" +
+	"\bmachines\x18\x03 \x03(\tR\bmachines\x1a\xbf\x02\n" +
+	"\fMachineState\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x05R\x05index\x12%\n" +
+	"\x0efailure_domain\x18\x03 \x01(\tR\rfailureDomain\x12!\n" +
+	"\fneeds_update\x18\x04 \x01(\bR\vneedsUpdate\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12)\n" +
+	"\x10template_changes\x18\x06 \x03(\tR\x0ftemplateChanges\x12\x14\n" +
+	"\x05ready\x18\a \x01(\bR\x05ready\x12\x1a\n" +
+	"\bdeleting\x18\b \x01(\bR\bdeleting\x12!\n" +
+	"\ferror_reason\x18\t \x01(\tR\verrorReason\x12#\n" +
+	"\rerror_message\x18\n" +
+	" \x01(\tR\ferrorMessage2\xe1\x16\n" +
 	"\x1dControlPlaneMachineSetService\x12\xfa\x01\n" +
 	"\x19GetControlPlaneMachineSet\x125.windlass.machine.v1.GetControlPlaneMachineSetRequest\x1a+.windlass.machine.v1.ControlPlaneMachineSet\"y\xaa\xbb\x184\n" +
 	"\x03get\x12\x14machine.openshift.io\x1a\x17controlplanemachinesets\x82\xd3\xe4\x93\x02;\x129/v1/namespaces/{namespace}/controlplanemachinesets/{name}\x12\x9c\x02\n" +
@@ -1257,78 +1478,87 @@ func file_windlass_machine_v1_control_plane_machine_set_service_proto_rawDescGZI
 	return file_windlass_machine_v1_control_plane_machine_set_service_proto_rawDescData
 }
 
-var file_windlass_machine_v1_control_plane_machine_set_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_windlass_machine_v1_control_plane_machine_set_service_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_windlass_machine_v1_control_plane_machine_set_service_proto_goTypes = []any{
-	(*GetControlPlaneMachineSetRequest)(nil),           // 0: windlass.machine.v1.GetControlPlaneMachineSetRequest
-	(*ListControlPlaneMachineSetsRequest)(nil),         // 1: windlass.machine.v1.ListControlPlaneMachineSetsRequest
-	(*ControlPlaneMachineSetList)(nil),                 // 2: windlass.machine.v1.ControlPlaneMachineSetList
-	(*CreateControlPlaneMachineSetRequest)(nil),        // 3: windlass.machine.v1.CreateControlPlaneMachineSetRequest
-	(*UpdateControlPlaneMachineSetRequest)(nil),        // 4: windlass.machine.v1.UpdateControlPlaneMachineSetRequest
-	(*PatchControlPlaneMachineSetRequest)(nil),         // 5: windlass.machine.v1.PatchControlPlaneMachineSetRequest
-	(*ApplyControlPlaneMachineSetRequest)(nil),         // 6: windlass.machine.v1.ApplyControlPlaneMachineSetRequest
-	(*UpdateControlPlaneMachineSetStatusRequest)(nil),  // 7: windlass.machine.v1.UpdateControlPlaneMachineSetStatusRequest
-	(*DeleteControlPlaneMachineSetRequest)(nil),        // 8: windlass.machine.v1.DeleteControlPlaneMachineSetRequest
-	(*WatchControlPlaneMachineSetsRequest)(nil),        // 9: windlass.machine.v1.WatchControlPlaneMachineSetsRequest
-	(*WatchControlPlaneMachineSetsResponse)(nil),       // 10: windlass.machine.v1.WatchControlPlaneMachineSetsResponse
-	(*PlanControlPlaneMachineSetRequest)(nil),          // 11: windlass.machine.v1.PlanControlPlaneMachineSetRequest
-	(*PlanControlPlaneMachineSetResponse)(nil),         // 12: windlass.machine.v1.PlanControlPlaneMachineSetResponse
-	(*WatchControlPlaneMachineSetsResponse_Event)(nil), // 13: windlass.machine.v1.WatchControlPlaneMachineSetsResponse.Event
-	(*PlanControlPlaneMachineSetResponse_Index)(nil),   // 14: windlass.machine.v1.PlanControlPlaneMachineSetResponse.Index
-	(*fieldmaskpb.FieldMask)(nil),                      // 15: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                                // 16: windlass.meta.v1.ListMeta
-	(*ControlPlaneMachineSet)(nil),                     // 17: windlass.machine.v1.ControlPlaneMachineSet
-	(*httpbody.HttpBody)(nil),                          // 18: google.api.HttpBody
-	(*v1.Preconditions)(nil),                           // 19: windlass.meta.v1.Preconditions
-	(*MachineList)(nil),                                // 20: windlass.machine.v1.MachineList
-	(*v1.PlannedAction)(nil),                           // 21: windlass.meta.v1.PlannedAction
-	(*v1.HeldBack)(nil),                                // 22: windlass.meta.v1.HeldBack
-	(*ControlPlaneMachineSetStatus)(nil),               // 23: windlass.machine.v1.ControlPlaneMachineSetStatus
-	(*timestamppb.Timestamp)(nil),                      // 24: google.protobuf.Timestamp
+	(*GetControlPlaneMachineSetRequest)(nil),                // 0: windlass.machine.v1.GetControlPlaneMachineSetRequest
+	(*ListControlPlaneMachineSetsRequest)(nil),              // 1: windlass.machine.v1.ListControlPlaneMachineSetsRequest
+	(*ControlPlaneMachineSetList)(nil),                      // 2: windlass.machine.v1.ControlPlaneMachineSetList
+	(*CreateControlPlaneMachineSetRequest)(nil),             // 3: windlass.machine.v1.CreateControlPlaneMachineSetRequest
+	(*UpdateControlPlaneMachineSetRequest)(nil),             // 4: windlass.machine.v1.UpdateControlPlaneMachineSetRequest
+	(*PatchControlPlaneMachineSetRequest)(nil),              // 5: windlass.machine.v1.PatchControlPlaneMachineSetRequest
+	(*ApplyControlPlaneMachineSetRequest)(nil),              // 6: windlass.machine.v1.ApplyControlPlaneMachineSetRequest
+	(*UpdateControlPlaneMachineSetStatusRequest)(nil),       // 7: windlass.machine.v1.UpdateControlPlaneMachineSetStatusRequest
+	(*DeleteControlPlaneMachineSetRequest)(nil),             // 8: windlass.machine.v1.DeleteControlPlaneMachineSetRequest
+	(*WatchControlPlaneMachineSetsRequest)(nil),             // 9: windlass.machine.v1.WatchControlPlaneMachineSetsRequest
+	(*WatchControlPlaneMachineSetsResponse)(nil),            // 10: windlass.machine.v1.WatchControlPlaneMachineSetsResponse
+	(*PlanControlPlaneMachineSetRequest)(nil),               // 11: windlass.machine.v1.PlanControlPlaneMachineSetRequest
+	(*PlanControlPlaneMachineSetResponse)(nil),              // 12: windlass.machine.v1.PlanControlPlaneMachineSetResponse
+	(*WatchControlPlaneMachineSetsResponse_Event)(nil),      // 13: windlass.machine.v1.WatchControlPlaneMachineSetsResponse.Event
+	(*PlanControlPlaneMachineSetResponse_Index)(nil),        // 14: windlass.machine.v1.PlanControlPlaneMachineSetResponse.Index
+	(*PlanControlPlaneMachineSetResponse_MachineState)(nil), // 15: windlass.machine.v1.PlanControlPlaneMachineSetResponse.MachineState
+	(*fieldmaskpb.FieldMask)(nil),                           // 16: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                                     // 17: windlass.meta.v1.ListMeta
+	(*ControlPlaneMachineSet)(nil),                          // 18: windlass.machine.v1.ControlPlaneMachineSet
+	(*httpbody.HttpBody)(nil),                               // 19: google.api.HttpBody
+	(*v1.Preconditions)(nil),                                // 20: windlass.meta.v1.Preconditions
+	(*MachineList)(nil),                                     // 21: windlass.machine.v1.MachineList
+	(*v11.NodeList)(nil),                                    // 22: windlass.node.v1.NodeList
+	(*timestamppb.Timestamp)(nil),                           // 23: google.protobuf.Timestamp
+	(*v1.PlannedAction)(nil),                                // 24: windlass.meta.v1.PlannedAction
+	(*v1.HeldBack)(nil),                                     // 25: windlass.meta.v1.HeldBack
+	(*ControlPlaneMachineSetStatus)(nil),                    // 26: windlass.machine.v1.ControlPlaneMachineSetStatus
+	(*v1.ObjectReference)(nil),                              // 27: windlass.meta.v1.ObjectReference
+	(*v1.PlannedEvent)(nil),                                 // 28: windlass.meta.v1.PlannedEvent
 }
 var file_windlass_machine_v1_control_plane_machine_set_service_proto_depIdxs = []int32{
-	15, // 0: windlass.machine.v1.ListControlPlaneMachineSetsRequest.read_mask:type_name -> google.protobuf.FieldMask
-	16, // 1: windlass.machine.v1.ControlPlaneMachineSetList.metadata:type_name -> windlass.meta.v1.ListMeta
-	17, // 2: windlass.machine.v1.ControlPlaneMachineSetList.items:type_name -> windlass.machine.v1.ControlPlaneMachineSet
-	17, // 3: windlass.machine.v1.CreateControlPlaneMachineSetRequest.control_plane_machine_set:type_name -> windlass.machine.v1.ControlPlaneMachineSet
-	17, // 4: windlass.machine.v1.UpdateControlPlaneMachineSetRequest.control_plane_machine_set:type_name -> windlass.machine.v1.ControlPlaneMachineSet
-	18, // 5: windlass.machine.v1.PatchControlPlaneMachineSetRequest.patch:type_name -> google.api.HttpBody
-	17, // 6: windlass.machine.v1.ApplyControlPlaneMachineSetRequest.control_plane_machine_set:type_name -> windlass.machine.v1.ControlPlaneMachineSet
-	17, // 7: windlass.machine.v1.UpdateControlPlaneMachineSetStatusRequest.control_plane_machine_set:type_name -> windlass.machine.v1.ControlPlaneMachineSet
-	19, // 8: windlass.machine.v1.DeleteControlPlaneMachineSetRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	16, // 0: windlass.machine.v1.ListControlPlaneMachineSetsRequest.read_mask:type_name -> google.protobuf.FieldMask
+	17, // 1: windlass.machine.v1.ControlPlaneMachineSetList.metadata:type_name -> windlass.meta.v1.ListMeta
+	18, // 2: windlass.machine.v1.ControlPlaneMachineSetList.items:type_name -> windlass.machine.v1.ControlPlaneMachineSet
+	18, // 3: windlass.machine.v1.CreateControlPlaneMachineSetRequest.control_plane_machine_set:type_name -> windlass.machine.v1.ControlPlaneMachineSet
+	18, // 4: windlass.machine.v1.UpdateControlPlaneMachineSetRequest.control_plane_machine_set:type_name -> windlass.machine.v1.ControlPlaneMachineSet
+	19, // 5: windlass.machine.v1.PatchControlPlaneMachineSetRequest.patch:type_name -> google.api.HttpBody
+	18, // 6: windlass.machine.v1.ApplyControlPlaneMachineSetRequest.control_plane_machine_set:type_name -> windlass.machine.v1.ControlPlaneMachineSet
+	18, // 7: windlass.machine.v1.UpdateControlPlaneMachineSetStatusRequest.control_plane_machine_set:type_name -> windlass.machine.v1.ControlPlaneMachineSet
+	20, // 8: windlass.machine.v1.DeleteControlPlaneMachineSetRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
 	13, // 9: windlass.machine.v1.WatchControlPlaneMachineSetsResponse.events:type_name -> windlass.machine.v1.WatchControlPlaneMachineSetsResponse.Event
-	17, // 10: windlass.machine.v1.PlanControlPlaneMachineSetRequest.control_plane_machine_set:type_name -> windlass.machine.v1.ControlPlaneMachineSet
-	20, // 11: windlass.machine.v1.PlanControlPlaneMachineSetRequest.machines:type_name -> windlass.machine.v1.MachineList
-	14, // 12: windlass.machine.v1.PlanControlPlaneMachineSetResponse.indexes:type_name -> windlass.machine.v1.PlanControlPlaneMachineSetResponse.Index
-	21, // 13: windlass.machine.v1.PlanControlPlaneMachineSetResponse.actions:type_name -> windlass.meta.v1.PlannedAction
-	22, // 14: windlass.machine.v1.PlanControlPlaneMachineSetResponse.held_back:type_name -> windlass.meta.v1.HeldBack
-	23, // 15: windlass.machine.v1.PlanControlPlaneMachineSetResponse.status:type_name -> windlass.machine.v1.ControlPlaneMachineSetStatus
-	24, // 16: windlass.machine.v1.PlanControlPlaneMachineSetResponse.wake_time:type_name -> google.protobuf.Timestamp
-	17, // 17: windlass.machine.v1.WatchControlPlaneMachineSetsResponse.Event.object:type_name -> windlass.machine.v1.ControlPlaneMachineSet
-	0,  // 18: windlass.machine.v1.ControlPlaneMachineSetService.GetControlPlaneMachineSet:input_type -> windlass.machine.v1.GetControlPlaneMachineSetRequest
-	1,  // 19: windlass.machine.v1.ControlPlaneMachineSetService.ListControlPlaneMachineSets:input_type -> windlass.machine.v1.ListControlPlaneMachineSetsRequest
-	3,  // 20: windlass.machine.v1.ControlPlaneMachineSetService.CreateControlPlaneMachineSet:input_type -> windlass.machine.v1.CreateControlPlaneMachineSetRequest
-	4,  // 21: windlass.machine.v1.ControlPlaneMachineSetService.UpdateControlPlaneMachineSet:input_type -> windlass.machine.v1.UpdateControlPlaneMachineSetRequest
-	5,  // 22: windlass.machine.v1.ControlPlaneMachineSetService.PatchControlPlaneMachineSet:input_type -> windlass.machine.v1.PatchControlPlaneMachineSetRequest
-	6,  // 23: windlass.machine.v1.ControlPlaneMachineSetService.ApplyControlPlaneMachineSet:input_type -> windlass.machine.v1.ApplyControlPlaneMachineSetRequest
-	7,  // 24: windlass.machine.v1.ControlPlaneMachineSetService.UpdateControlPlaneMachineSetStatus:input_type -> windlass.machine.v1.UpdateControlPlaneMachineSetStatusRequest
-	8,  // 25: windlass.machine.v1.ControlPlaneMachineSetService.DeleteControlPlaneMachineSet:input_type -> windlass.machine.v1.DeleteControlPlaneMachineSetRequest
-	9,  // 26: windlass.machine.v1.ControlPlaneMachineSetService.WatchControlPlaneMachineSets:input_type -> windlass.machine.v1.WatchControlPlaneMachineSetsRequest
-	11, // 27: windlass.machine.v1.ControlPlaneMachineSetService.PlanControlPlaneMachineSet:input_type -> windlass.machine.v1.PlanControlPlaneMachineSetRequest
-	17, // 28: windlass.machine.v1.ControlPlaneMachineSetService.GetControlPlaneMachineSet:output_type -> windlass.machine.v1.ControlPlaneMachineSet
-	2,  // 29: windlass.machine.v1.ControlPlaneMachineSetService.ListControlPlaneMachineSets:output_type -> windlass.machine.v1.ControlPlaneMachineSetList
-	17, // 30: windlass.machine.v1.ControlPlaneMachineSetService.CreateControlPlaneMachineSet:output_type -> windlass.machine.v1.ControlPlaneMachineSet
-	17, // 31: windlass.machine.v1.ControlPlaneMachineSetService.UpdateControlPlaneMachineSet:output_type -> windlass.machine.v1.ControlPlaneMachineSet
-	17, // 32: windlass.machine.v1.ControlPlaneMachineSetService.PatchControlPlaneMachineSet:output_type -> windlass.machine.v1.ControlPlaneMachineSet
-	17, // 33: windlass.machine.v1.ControlPlaneMachineSetService.ApplyControlPlaneMachineSet:output_type -> windlass.machine.v1.ControlPlaneMachineSet
-	17, // 34: windlass.machine.v1.ControlPlaneMachineSetService.UpdateControlPlaneMachineSetStatus:output_type -> windlass.machine.v1.ControlPlaneMachineSet
-	17, // 35: windlass.machine.v1.ControlPlaneMachineSetService.DeleteControlPlaneMachineSet:output_type -> windlass.machine.v1.ControlPlaneMachineSet
-	10, // 36: windlass.machine.v1.ControlPlaneMachineSetService.WatchControlPlaneMachineSets:output_type -> windlass.machine.v1.WatchControlPlaneMachineSetsResponse
-	12, // 37: windlass.machine.v1.ControlPlaneMachineSetService.PlanControlPlaneMachineSet:output_type -> windlass.machine.v1.PlanControlPlaneMachineSetResponse
-	28, // [28:38] is the sub-list for method output_type
-	18, // [18:28] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	18, // 10: windlass.machine.v1.PlanControlPlaneMachineSetRequest.control_plane_machine_set:type_name -> windlass.machine.v1.ControlPlaneMachineSet
+	21, // 11: windlass.machine.v1.PlanControlPlaneMachineSetRequest.machines:type_name -> windlass.machine.v1.MachineList
+	22, // 12: windlass.machine.v1.PlanControlPlaneMachineSetRequest.nodes:type_name -> windlass.node.v1.NodeList
+	23, // 13: windlass.machine.v1.PlanControlPlaneMachineSetRequest.now:type_name -> google.protobuf.Timestamp
+	14, // 14: windlass.machine.v1.PlanControlPlaneMachineSetResponse.indexes:type_name -> windlass.machine.v1.PlanControlPlaneMachineSetResponse.Index
+	24, // 15: windlass.machine.v1.PlanControlPlaneMachineSetResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	25, // 16: windlass.machine.v1.PlanControlPlaneMachineSetResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	26, // 17: windlass.machine.v1.PlanControlPlaneMachineSetResponse.status:type_name -> windlass.machine.v1.ControlPlaneMachineSetStatus
+	23, // 18: windlass.machine.v1.PlanControlPlaneMachineSetResponse.wake_time:type_name -> google.protobuf.Timestamp
+	15, // 19: windlass.machine.v1.PlanControlPlaneMachineSetResponse.machines:type_name -> windlass.machine.v1.PlanControlPlaneMachineSetResponse.MachineState
+	27, // 20: windlass.machine.v1.PlanControlPlaneMachineSetResponse.adoption_references:type_name -> windlass.meta.v1.ObjectReference
+	28, // 21: windlass.machine.v1.PlanControlPlaneMachineSetResponse.events:type_name -> windlass.meta.v1.PlannedEvent
+	18, // 22: windlass.machine.v1.WatchControlPlaneMachineSetsResponse.Event.object:type_name -> windlass.machine.v1.ControlPlaneMachineSet
+	0,  // 23: windlass.machine.v1.ControlPlaneMachineSetService.GetControlPlaneMachineSet:input_type -> windlass.machine.v1.GetControlPlaneMachineSetRequest
+	1,  // 24: windlass.machine.v1.ControlPlaneMachineSetService.ListControlPlaneMachineSets:input_type -> windlass.machine.v1.ListControlPlaneMachineSetsRequest
+	3,  // 25: windlass.machine.v1.ControlPlaneMachineSetService.CreateControlPlaneMachineSet:input_type -> windlass.machine.v1.CreateControlPlaneMachineSetRequest
+	4,  // 26: windlass.machine.v1.ControlPlaneMachineSetService.UpdateControlPlaneMachineSet:input_type -> windlass.machine.v1.UpdateControlPlaneMachineSetRequest
+	5,  // 27: windlass.machine.v1.ControlPlaneMachineSetService.PatchControlPlaneMachineSet:input_type -> windlass.machine.v1.PatchControlPlaneMachineSetRequest
+	6,  // 28: windlass.machine.v1.ControlPlaneMachineSetService.ApplyControlPlaneMachineSet:input_type -> windlass.machine.v1.ApplyControlPlaneMachineSetRequest
+	7,  // 29: windlass.machine.v1.ControlPlaneMachineSetService.UpdateControlPlaneMachineSetStatus:input_type -> windlass.machine.v1.UpdateControlPlaneMachineSetStatusRequest
+	8,  // 30: windlass.machine.v1.ControlPlaneMachineSetService.DeleteControlPlaneMachineSet:input_type -> windlass.machine.v1.DeleteControlPlaneMachineSetRequest
+	9,  // 31: windlass.machine.v1.ControlPlaneMachineSetService.WatchControlPlaneMachineSets:input_type -> windlass.machine.v1.WatchControlPlaneMachineSetsRequest
+	11, // 32: windlass.machine.v1.ControlPlaneMachineSetService.PlanControlPlaneMachineSet:input_type -> windlass.machine.v1.PlanControlPlaneMachineSetRequest
+	18, // 33: windlass.machine.v1.ControlPlaneMachineSetService.GetControlPlaneMachineSet:output_type -> windlass.machine.v1.ControlPlaneMachineSet
+	2,  // 34: windlass.machine.v1.ControlPlaneMachineSetService.ListControlPlaneMachineSets:output_type -> windlass.machine.v1.ControlPlaneMachineSetList
+	18, // 35: windlass.machine.v1.ControlPlaneMachineSetService.CreateControlPlaneMachineSet:output_type -> windlass.machine.v1.ControlPlaneMachineSet
+	18, // 36: windlass.machine.v1.ControlPlaneMachineSetService.UpdateControlPlaneMachineSet:output_type -> windlass.machine.v1.ControlPlaneMachineSet
+	18, // 37: windlass.machine.v1.ControlPlaneMachineSetService.PatchControlPlaneMachineSet:output_type -> windlass.machine.v1.ControlPlaneMachineSet
+	18, // 38: windlass.machine.v1.ControlPlaneMachineSetService.ApplyControlPlaneMachineSet:output_type -> windlass.machine.v1.ControlPlaneMachineSet
+	18, // 39: windlass.machine.v1.ControlPlaneMachineSetService.UpdateControlPlaneMachineSetStatus:output_type -> windlass.machine.v1.ControlPlaneMachineSet
+	18, // 40: windlass.machine.v1.ControlPlaneMachineSetService.DeleteControlPlaneMachineSet:output_type -> windlass.machine.v1.ControlPlaneMachineSet
+	10, // 41: windlass.machine.v1.ControlPlaneMachineSetService.WatchControlPlaneMachineSets:output_type -> windlass.machine.v1.WatchControlPlaneMachineSetsResponse
+	12, // 42: windlass.machine.v1.ControlPlaneMachineSetService.PlanControlPlaneMachineSet:output_type -> windlass.machine.v1.PlanControlPlaneMachineSetResponse
+	33, // [33:43] is the sub-list for method output_type
+	23, // [23:33] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_windlass_machine_v1_control_plane_machine_set_service_proto_init() }
@@ -1344,7 +1574,7 @@ func file_windlass_machine_v1_control_plane_machine_set_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_machine_v1_control_plane_machine_set_service_proto_rawDesc), len(file_windlass_machine_v1_control_plane_machine_set_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

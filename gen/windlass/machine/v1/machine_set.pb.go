@@ -110,7 +110,7 @@ func (x *MachineSet) GetStatus() *MachineSetStatus {
 // Desired state of a set of machines.
 type MachineSetSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of machines, 0 or more; default 1.
+	// Number of machines, 0 to 10,000; default 1.
 	Replicas *int32 `protobuf:"varint,1,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
 	// Seconds that a machine's node must be ready before the machine is available.
 	MinReadySeconds *int32 `protobuf:"varint,2,opt,name=min_ready_seconds,json=minReadySeconds,proto3,oneof" json:"min_ready_seconds,omitempty"`
@@ -120,7 +120,8 @@ type MachineSetSpec struct {
 	Selector *v1.LabelSelector `protobuf:"bytes,4,opt,name=selector,proto3" json:"selector,omitempty"`
 	// Template of new machines.
 	Template *MachineTemplateSpec `protobuf:"bytes,5,opt,name=template,proto3" json:"template,omitempty"`
-	// The API that is authoritative for the set: MachineAPI; empty means the same.
+	// The API that is authoritative for the set: MachineAPI; empty means the same. With another one the set is paused: it
+	// creates, adopts and deletes nothing, and its own deletion waits.
 	AuthoritativeApi string `protobuf:"bytes,6,opt,name=authoritative_api,json=authoritativeAPI,proto3" json:"authoritative_api,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -409,9 +410,10 @@ const file_windlass_machine_v1_machine_set_proto_rawDesc = "" +
 	"\aCURRENT\x12\x0fstatus.replicasJ\x1d\n" +
 	"\x05READY\x12\x14status.readyReplicasJ%\n" +
 	"\tAVAILABLE\x12\x18status.availableReplicasJ\x05\n" +
-	"\x03AGE\"\xb9\x03\n" +
-	"\x0eMachineSetSpec\x12(\n" +
-	"\breplicas\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x00R\breplicas\x88\x01\x01\x128\n" +
+	"\x03AGE\"\xbc\x03\n" +
+	"\x0eMachineSetSpec\x12+\n" +
+	"\breplicas\x18\x01 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\x90N(\x00H\x00R\breplicas\x88\x01\x01\x128\n" +
 	"\x11min_ready_seconds\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x01R\x0fminReadySeconds\x88\x01\x01\x12D\n" +
 	"\rdelete_policy\x18\x03 \x01(\tB\x1f\xbaH\x1cr\x1aR\x00R\x06RandomR\x06NewestR\x06OldestR\fdeletePolicy\x12;\n" +
 	"\bselector\x18\x04 \x01(\v2\x1f.windlass.meta.v1.LabelSelectorR\bselector\x12D\n" +

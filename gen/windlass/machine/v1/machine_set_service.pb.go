@@ -14,6 +14,7 @@ package machinev1
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	v1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	v11 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	_ "google.golang.org/genproto/googleapis/api/annotations"
 	httpbody "google.golang.org/genproto/googleapis/api/httpbody"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
@@ -867,8 +868,14 @@ type PlanMachineSetRequest struct {
 	Replicas *int32 `protobuf:"varint,4,opt,name=replicas,proto3,oneof" json:"replicas,omitempty"`
 	// The existing machines; absent means the live ones.
 	Machines *MachineList `protobuf:"bytes,5,opt,name=machines,proto3" json:"machines,omitempty"`
-	// Names of the ready nodes; used only if machines are given.
-	ReadyNodes    []string `protobuf:"bytes,6,rep,name=ready_nodes,json=readyNodes,proto3" json:"ready_nodes,omitempty"`
+	// Names of nodes that have been ready for a day; used only if machines are given.
+	ReadyNodes []string `protobuf:"bytes,6,rep,name=ready_nodes,json=readyNodes,proto3" json:"ready_nodes,omitempty"`
+	// The existing nodes; used only if machines are given. A node that is also in ready_nodes is used as it is here.
+	Nodes *v11.NodeList `protobuf:"bytes,7,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// Seconds that a node must be ready before its machine is available; absent means the number in the set.
+	MinReadySeconds *int32 `protobuf:"varint,8,opt,name=min_ready_seconds,json=minReadySeconds,proto3,oneof" json:"min_ready_seconds,omitempty"`
+	// The time to plan for; absent means the current time. Used only if machines are given.
+	Now           *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=now,proto3" json:"now,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -945,21 +952,50 @@ func (x *PlanMachineSetRequest) GetReadyNodes() []string {
 	return nil
 }
 
+func (x *PlanMachineSetRequest) GetNodes() *v11.NodeList {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *PlanMachineSetRequest) GetMinReadySeconds() int32 {
+	if x != nil && x.MinReadySeconds != nil {
+		return *x.MinReadySeconds
+	}
+	return 0
+}
+
+func (x *PlanMachineSetRequest) GetNow() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Now
+	}
+	return nil
+}
+
 // The plan for a set of machines.
 type PlanMachineSetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of machines to create.
+	// Number of machines to create in total.
 	Creations int32 `protobuf:"varint,1,opt,name=creations,proto3" json:"creations,omitempty"`
 	// Names of the machines to adopt.
 	Adoptions []string `protobuf:"bytes,2,rep,name=adoptions,proto3" json:"adoptions,omitempty"`
-	// Machines to delete, in order.
+	// All machines to delete, in order.
 	Deletions []*PlanMachineSetResponse_Deletion `protobuf:"bytes,3,rep,name=deletions,proto3" json:"deletions,omitempty"`
 	// Resulting status of the set.
 	Status *MachineSetStatus `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
 	// Actions that are held back.
 	HeldBack []*v1.HeldBack `protobuf:"bytes,5,rep,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
 	// When the set is checked again even if nothing changes; absent means never.
-	WakeTime      *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=wake_time,json=wakeTime,proto3" json:"wake_time,omitempty"`
+	WakeTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=wake_time,json=wakeTime,proto3" json:"wake_time,omitempty"`
+	// How many of the creations are done now, at most 50. The set is read again before the next ones.
+	CreationsNow int32 `protobuf:"varint,7,opt,name=creations_now,json=creationsNow,proto3" json:"creations_now,omitempty"`
+	// How many of the deletions are done now, at most 50; 0 while there are machines to adopt.
+	DeletionsNow int32 `protobuf:"varint,8,opt,name=deletions_now,json=deletionsNow,proto3" json:"deletions_now,omitempty"`
+	// The machines to adopt, with their uids.
+	AdoptionReferences []*v1.ObjectReference `protobuf:"bytes,9,rep,name=adoption_references,json=adoptionReferences,proto3" json:"adoption_references,omitempty"`
+	// Events that would be recorded.
+	Events        []*v1.PlannedEvent `protobuf:"bytes,10,rep,name=events,proto3" json:"events,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1032,6 +1068,34 @@ func (x *PlanMachineSetResponse) GetHeldBack() []*v1.HeldBack {
 func (x *PlanMachineSetResponse) GetWakeTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.WakeTime
+	}
+	return nil
+}
+
+func (x *PlanMachineSetResponse) GetCreationsNow() int32 {
+	if x != nil {
+		return x.CreationsNow
+	}
+	return 0
+}
+
+func (x *PlanMachineSetResponse) GetDeletionsNow() int32 {
+	if x != nil {
+		return x.DeletionsNow
+	}
+	return 0
+}
+
+func (x *PlanMachineSetResponse) GetAdoptionReferences() []*v1.ObjectReference {
+	if x != nil {
+		return x.AdoptionReferences
+	}
+	return nil
+}
+
+func (x *PlanMachineSetResponse) GetEvents() []*v1.PlannedEvent {
+	if x != nil {
+		return x.Events
 	}
 	return nil
 }
@@ -1159,7 +1223,7 @@ var File_windlass_machine_v1_machine_set_service_proto protoreflect.FileDescript
 
 const file_windlass_machine_v1_machine_set_service_proto_rawDesc = "" +
 	"\n" +
-	"-windlass/machine/v1/machine_set_service.proto\x12\x13windlass.machine.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a)windlass/machine/v1/machine_service.proto\x1a%windlass/machine/v1/machine_set.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\"P\n" +
+	"-windlass/machine/v1/machine_set_service.proto\x12\x13windlass.machine.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a)windlass/machine/v1/machine_service.proto\x1a%windlass/machine/v1/machine_set.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a#windlass/node/v1/node_service.proto\"P\n" +
 	"\x14GetMachineSetRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\xa3\x02\n" +
@@ -1226,24 +1290,34 @@ const file_windlass_machine_v1_machine_set_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aT\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x127\n" +
-	"\x06object\x18\x02 \x01(\v2\x1f.windlass.machine.v1.MachineSetR\x06object\"\xa1\x02\n" +
+	"\x06object\x18\x02 \x01(\v2\x1f.windlass.machine.v1.MachineSetR\x06object\"\xd4\x03\n" +
 	"\x15PlanMachineSetRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12@\n" +
 	"\vmachine_set\x18\x03 \x01(\v2\x1f.windlass.machine.v1.MachineSetR\n" +
-	"machineSet\x12(\n" +
-	"\breplicas\x18\x04 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x00R\breplicas\x88\x01\x01\x12<\n" +
+	"machineSet\x12+\n" +
+	"\breplicas\x18\x04 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\x90N(\x00H\x00R\breplicas\x88\x01\x01\x12<\n" +
 	"\bmachines\x18\x05 \x01(\v2 .windlass.machine.v1.MachineListR\bmachines\x12\x1f\n" +
 	"\vready_nodes\x18\x06 \x03(\tR\n" +
-	"readyNodesB\v\n" +
-	"\t_replicas\"\xb3\x03\n" +
+	"readyNodes\x120\n" +
+	"\x05nodes\x18\a \x01(\v2\x1a.windlass.node.v1.NodeListR\x05nodes\x128\n" +
+	"\x11min_ready_seconds\x18\b \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x01R\x0fminReadySeconds\x88\x01\x01\x12,\n" +
+	"\x03now\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x03nowB\v\n" +
+	"\t_replicasB\x14\n" +
+	"\x12_min_ready_seconds\"\x89\x05\n" +
 	"\x16PlanMachineSetResponse\x12\x1c\n" +
 	"\tcreations\x18\x01 \x01(\x05R\tcreations\x12\x1c\n" +
 	"\tadoptions\x18\x02 \x03(\tR\tadoptions\x12R\n" +
 	"\tdeletions\x18\x03 \x03(\v24.windlass.machine.v1.PlanMachineSetResponse.DeletionR\tdeletions\x12=\n" +
 	"\x06status\x18\x04 \x01(\v2%.windlass.machine.v1.MachineSetStatusR\x06status\x127\n" +
 	"\theld_back\x18\x05 \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\x127\n" +
-	"\twake_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime\x1aX\n" +
+	"\twake_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime\x12#\n" +
+	"\rcreations_now\x18\a \x01(\x05R\fcreationsNow\x12#\n" +
+	"\rdeletions_now\x18\b \x01(\x05R\fdeletionsNow\x12R\n" +
+	"\x13adoption_references\x18\t \x03(\v2!.windlass.meta.v1.ObjectReferenceR\x12adoptionReferences\x126\n" +
+	"\x06events\x18\n" +
+	" \x03(\v2\x1e.windlass.meta.v1.PlannedEventR\x06events\x1aX\n" +
 	"\bDeletion\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12\x1a\n" +
 	"\bpriority\x18\x02 \x01(\x01R\bpriority\x12\x16\n" +
@@ -1306,9 +1380,12 @@ var file_windlass_machine_v1_machine_set_service_proto_goTypes = []any{
 	(*httpbody.HttpBody)(nil),               // 18: google.api.HttpBody
 	(*v1.Preconditions)(nil),                // 19: windlass.meta.v1.Preconditions
 	(*MachineList)(nil),                     // 20: windlass.machine.v1.MachineList
-	(*MachineSetStatus)(nil),                // 21: windlass.machine.v1.MachineSetStatus
-	(*v1.HeldBack)(nil),                     // 22: windlass.meta.v1.HeldBack
-	(*timestamppb.Timestamp)(nil),           // 23: google.protobuf.Timestamp
+	(*v11.NodeList)(nil),                    // 21: windlass.node.v1.NodeList
+	(*timestamppb.Timestamp)(nil),           // 22: google.protobuf.Timestamp
+	(*MachineSetStatus)(nil),                // 23: windlass.machine.v1.MachineSetStatus
+	(*v1.HeldBack)(nil),                     // 24: windlass.meta.v1.HeldBack
+	(*v1.ObjectReference)(nil),              // 25: windlass.meta.v1.ObjectReference
+	(*v1.PlannedEvent)(nil),                 // 26: windlass.meta.v1.PlannedEvent
 }
 var file_windlass_machine_v1_machine_set_service_proto_depIdxs = []int32{
 	15, // 0: windlass.machine.v1.ListMachineSetsRequest.read_mask:type_name -> google.protobuf.FieldMask
@@ -1323,36 +1400,40 @@ var file_windlass_machine_v1_machine_set_service_proto_depIdxs = []int32{
 	13, // 9: windlass.machine.v1.WatchMachineSetsResponse.events:type_name -> windlass.machine.v1.WatchMachineSetsResponse.Event
 	17, // 10: windlass.machine.v1.PlanMachineSetRequest.machine_set:type_name -> windlass.machine.v1.MachineSet
 	20, // 11: windlass.machine.v1.PlanMachineSetRequest.machines:type_name -> windlass.machine.v1.MachineList
-	14, // 12: windlass.machine.v1.PlanMachineSetResponse.deletions:type_name -> windlass.machine.v1.PlanMachineSetResponse.Deletion
-	21, // 13: windlass.machine.v1.PlanMachineSetResponse.status:type_name -> windlass.machine.v1.MachineSetStatus
-	22, // 14: windlass.machine.v1.PlanMachineSetResponse.held_back:type_name -> windlass.meta.v1.HeldBack
-	23, // 15: windlass.machine.v1.PlanMachineSetResponse.wake_time:type_name -> google.protobuf.Timestamp
-	17, // 16: windlass.machine.v1.WatchMachineSetsResponse.Event.object:type_name -> windlass.machine.v1.MachineSet
-	0,  // 17: windlass.machine.v1.MachineSetService.GetMachineSet:input_type -> windlass.machine.v1.GetMachineSetRequest
-	1,  // 18: windlass.machine.v1.MachineSetService.ListMachineSets:input_type -> windlass.machine.v1.ListMachineSetsRequest
-	3,  // 19: windlass.machine.v1.MachineSetService.CreateMachineSet:input_type -> windlass.machine.v1.CreateMachineSetRequest
-	4,  // 20: windlass.machine.v1.MachineSetService.UpdateMachineSet:input_type -> windlass.machine.v1.UpdateMachineSetRequest
-	5,  // 21: windlass.machine.v1.MachineSetService.PatchMachineSet:input_type -> windlass.machine.v1.PatchMachineSetRequest
-	6,  // 22: windlass.machine.v1.MachineSetService.ApplyMachineSet:input_type -> windlass.machine.v1.ApplyMachineSetRequest
-	7,  // 23: windlass.machine.v1.MachineSetService.UpdateMachineSetStatus:input_type -> windlass.machine.v1.UpdateMachineSetStatusRequest
-	8,  // 24: windlass.machine.v1.MachineSetService.DeleteMachineSet:input_type -> windlass.machine.v1.DeleteMachineSetRequest
-	9,  // 25: windlass.machine.v1.MachineSetService.WatchMachineSets:input_type -> windlass.machine.v1.WatchMachineSetsRequest
-	11, // 26: windlass.machine.v1.MachineSetService.PlanMachineSet:input_type -> windlass.machine.v1.PlanMachineSetRequest
-	17, // 27: windlass.machine.v1.MachineSetService.GetMachineSet:output_type -> windlass.machine.v1.MachineSet
-	2,  // 28: windlass.machine.v1.MachineSetService.ListMachineSets:output_type -> windlass.machine.v1.MachineSetList
-	17, // 29: windlass.machine.v1.MachineSetService.CreateMachineSet:output_type -> windlass.machine.v1.MachineSet
-	17, // 30: windlass.machine.v1.MachineSetService.UpdateMachineSet:output_type -> windlass.machine.v1.MachineSet
-	17, // 31: windlass.machine.v1.MachineSetService.PatchMachineSet:output_type -> windlass.machine.v1.MachineSet
-	17, // 32: windlass.machine.v1.MachineSetService.ApplyMachineSet:output_type -> windlass.machine.v1.MachineSet
-	17, // 33: windlass.machine.v1.MachineSetService.UpdateMachineSetStatus:output_type -> windlass.machine.v1.MachineSet
-	17, // 34: windlass.machine.v1.MachineSetService.DeleteMachineSet:output_type -> windlass.machine.v1.MachineSet
-	10, // 35: windlass.machine.v1.MachineSetService.WatchMachineSets:output_type -> windlass.machine.v1.WatchMachineSetsResponse
-	12, // 36: windlass.machine.v1.MachineSetService.PlanMachineSet:output_type -> windlass.machine.v1.PlanMachineSetResponse
-	27, // [27:37] is the sub-list for method output_type
-	17, // [17:27] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	21, // 12: windlass.machine.v1.PlanMachineSetRequest.nodes:type_name -> windlass.node.v1.NodeList
+	22, // 13: windlass.machine.v1.PlanMachineSetRequest.now:type_name -> google.protobuf.Timestamp
+	14, // 14: windlass.machine.v1.PlanMachineSetResponse.deletions:type_name -> windlass.machine.v1.PlanMachineSetResponse.Deletion
+	23, // 15: windlass.machine.v1.PlanMachineSetResponse.status:type_name -> windlass.machine.v1.MachineSetStatus
+	24, // 16: windlass.machine.v1.PlanMachineSetResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	22, // 17: windlass.machine.v1.PlanMachineSetResponse.wake_time:type_name -> google.protobuf.Timestamp
+	25, // 18: windlass.machine.v1.PlanMachineSetResponse.adoption_references:type_name -> windlass.meta.v1.ObjectReference
+	26, // 19: windlass.machine.v1.PlanMachineSetResponse.events:type_name -> windlass.meta.v1.PlannedEvent
+	17, // 20: windlass.machine.v1.WatchMachineSetsResponse.Event.object:type_name -> windlass.machine.v1.MachineSet
+	0,  // 21: windlass.machine.v1.MachineSetService.GetMachineSet:input_type -> windlass.machine.v1.GetMachineSetRequest
+	1,  // 22: windlass.machine.v1.MachineSetService.ListMachineSets:input_type -> windlass.machine.v1.ListMachineSetsRequest
+	3,  // 23: windlass.machine.v1.MachineSetService.CreateMachineSet:input_type -> windlass.machine.v1.CreateMachineSetRequest
+	4,  // 24: windlass.machine.v1.MachineSetService.UpdateMachineSet:input_type -> windlass.machine.v1.UpdateMachineSetRequest
+	5,  // 25: windlass.machine.v1.MachineSetService.PatchMachineSet:input_type -> windlass.machine.v1.PatchMachineSetRequest
+	6,  // 26: windlass.machine.v1.MachineSetService.ApplyMachineSet:input_type -> windlass.machine.v1.ApplyMachineSetRequest
+	7,  // 27: windlass.machine.v1.MachineSetService.UpdateMachineSetStatus:input_type -> windlass.machine.v1.UpdateMachineSetStatusRequest
+	8,  // 28: windlass.machine.v1.MachineSetService.DeleteMachineSet:input_type -> windlass.machine.v1.DeleteMachineSetRequest
+	9,  // 29: windlass.machine.v1.MachineSetService.WatchMachineSets:input_type -> windlass.machine.v1.WatchMachineSetsRequest
+	11, // 30: windlass.machine.v1.MachineSetService.PlanMachineSet:input_type -> windlass.machine.v1.PlanMachineSetRequest
+	17, // 31: windlass.machine.v1.MachineSetService.GetMachineSet:output_type -> windlass.machine.v1.MachineSet
+	2,  // 32: windlass.machine.v1.MachineSetService.ListMachineSets:output_type -> windlass.machine.v1.MachineSetList
+	17, // 33: windlass.machine.v1.MachineSetService.CreateMachineSet:output_type -> windlass.machine.v1.MachineSet
+	17, // 34: windlass.machine.v1.MachineSetService.UpdateMachineSet:output_type -> windlass.machine.v1.MachineSet
+	17, // 35: windlass.machine.v1.MachineSetService.PatchMachineSet:output_type -> windlass.machine.v1.MachineSet
+	17, // 36: windlass.machine.v1.MachineSetService.ApplyMachineSet:output_type -> windlass.machine.v1.MachineSet
+	17, // 37: windlass.machine.v1.MachineSetService.UpdateMachineSetStatus:output_type -> windlass.machine.v1.MachineSet
+	17, // 38: windlass.machine.v1.MachineSetService.DeleteMachineSet:output_type -> windlass.machine.v1.MachineSet
+	10, // 39: windlass.machine.v1.MachineSetService.WatchMachineSets:output_type -> windlass.machine.v1.WatchMachineSetsResponse
+	12, // 40: windlass.machine.v1.MachineSetService.PlanMachineSet:output_type -> windlass.machine.v1.PlanMachineSetResponse
+	31, // [31:41] is the sub-list for method output_type
+	21, // [21:31] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_windlass_machine_v1_machine_set_service_proto_init() }

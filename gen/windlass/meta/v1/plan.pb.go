@@ -179,6 +179,79 @@ func (x *HeldBack) GetSinceTime() *timestamppb.Timestamp {
 	return nil
 }
 
+// An event that a controller would record.
+type PlannedEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "Normal" or "Warning".
+	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	// The reason, in one CamelCase word.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The message.
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// The object of the event; absent if it is the object of the plan.
+	Object        *ObjectReference `protobuf:"bytes,4,opt,name=object,proto3" json:"object,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlannedEvent) Reset() {
+	*x = PlannedEvent{}
+	mi := &file_windlass_meta_v1_plan_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlannedEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlannedEvent) ProtoMessage() {}
+
+func (x *PlannedEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_meta_v1_plan_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlannedEvent.ProtoReflect.Descriptor instead.
+func (*PlannedEvent) Descriptor() ([]byte, []int) {
+	return file_windlass_meta_v1_plan_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PlannedEvent) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *PlannedEvent) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PlannedEvent) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *PlannedEvent) GetObject() *ObjectReference {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
 var File_windlass_meta_v1_plan_proto protoreflect.FileDescriptor
 
 const file_windlass_meta_v1_plan_proto_rawDesc = "" +
@@ -198,7 +271,12 @@ const file_windlass_meta_v1_plan_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\aunblock\x18\x04 \x01(\tR\aunblock\x129\n" +
 	"\n" +
-	"since_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tsinceTimeB\xc1\x01\n" +
+	"since_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tsinceTime\"\x8f\x01\n" +
+	"\fPlannedEvent\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x129\n" +
+	"\x06object\x18\x04 \x01(\v2!.windlass.meta.v1.ObjectReferenceR\x06objectB\xc1\x01\n" +
 	"\x14com.windlass.meta.v1B\tPlanProtoP\x01Z<github.com/windlass-dev/windlass/gen/windlass/meta/v1;metav1\xa2\x02\x03WMX\xaa\x02\x10Windlass.Meta.V1\xca\x02\x10Windlass\\Meta\\V1\xe2\x02\x1cWindlass\\Meta\\V1\\GPBMetadata\xea\x02\x12Windlass::Meta::V1b\x06proto3"
 
 var (
@@ -213,24 +291,26 @@ func file_windlass_meta_v1_plan_proto_rawDescGZIP() []byte {
 	return file_windlass_meta_v1_plan_proto_rawDescData
 }
 
-var file_windlass_meta_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_windlass_meta_v1_plan_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_windlass_meta_v1_plan_proto_goTypes = []any{
 	(*PlannedAction)(nil),         // 0: windlass.meta.v1.PlannedAction
 	(*HeldBack)(nil),              // 1: windlass.meta.v1.HeldBack
-	nil,                           // 2: windlass.meta.v1.PlannedAction.DetailsEntry
-	(*ObjectReference)(nil),       // 3: windlass.meta.v1.ObjectReference
-	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
+	(*PlannedEvent)(nil),          // 2: windlass.meta.v1.PlannedEvent
+	nil,                           // 3: windlass.meta.v1.PlannedAction.DetailsEntry
+	(*ObjectReference)(nil),       // 4: windlass.meta.v1.ObjectReference
+	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
 }
 var file_windlass_meta_v1_plan_proto_depIdxs = []int32{
-	3, // 0: windlass.meta.v1.PlannedAction.object:type_name -> windlass.meta.v1.ObjectReference
-	2, // 1: windlass.meta.v1.PlannedAction.details:type_name -> windlass.meta.v1.PlannedAction.DetailsEntry
-	3, // 2: windlass.meta.v1.HeldBack.object:type_name -> windlass.meta.v1.ObjectReference
-	4, // 3: windlass.meta.v1.HeldBack.since_time:type_name -> google.protobuf.Timestamp
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	4, // 0: windlass.meta.v1.PlannedAction.object:type_name -> windlass.meta.v1.ObjectReference
+	3, // 1: windlass.meta.v1.PlannedAction.details:type_name -> windlass.meta.v1.PlannedAction.DetailsEntry
+	4, // 2: windlass.meta.v1.HeldBack.object:type_name -> windlass.meta.v1.ObjectReference
+	5, // 3: windlass.meta.v1.HeldBack.since_time:type_name -> google.protobuf.Timestamp
+	4, // 4: windlass.meta.v1.PlannedEvent.object:type_name -> windlass.meta.v1.ObjectReference
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_windlass_meta_v1_plan_proto_init() }
@@ -245,7 +325,7 @@ func file_windlass_meta_v1_plan_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_meta_v1_plan_proto_rawDesc), len(file_windlass_meta_v1_plan_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -106,6 +106,8 @@ func (p *planText) machineSet(r *machinev1.PlanMachineSetResponse) {
 	}
 	if n := r.GetCreations(); n == 1 {
 		p.step("create 1 machine", "")
+	} else if now := r.GetCreationsNow(); n > 1 && now > 0 && now < n {
+		p.step(fmt.Sprintf("create %d machines, %d at a time", n, now), "")
 	} else if n > 1 {
 		p.step(fmt.Sprintf("create %d machines at the same time", n), "")
 	}
