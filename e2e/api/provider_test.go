@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/windlass-dev/windlass/e2e/harness"
+	"github.com/windlass-dev/windlass/kit/topology"
 )
 
 const verifySpec = `apiVersion: windlass.dev/v1
@@ -31,6 +32,11 @@ func verified(t *testing.T, c *harness.Cluster, address, service, kind string) {
 	if r.Code != 0 || !strings.Contains(r.Stdout, " 0 broken, 0 not checked") {
 		t.Errorf("exit code %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
+}
+
+func TestTheLocalProviderKeepsTheRules(t *testing.T) {
+	c := shared.Cluster(t)
+	verified(t, c, c.Address(topology.Port(topology.ProviderLocal)), topology.ProviderLocal, "LocalMachineProviderSpec")
 }
 
 // TestTheSimulatedProviderKeepsTheRules runs it as docs/provider.md says.

@@ -33,7 +33,9 @@ const (
 var (
 	ErrNotFound = errors.New("no such instance")
 	ErrFull     = errors.New("no address is free")
-	ErrUsed     = errors.New("the instance of this request token was deleted")
+	ErrUsed     = errors.New("the request token's instance was deleted")
+	ErrOther    = errors.New("provider id and request token are of different instances")
+	ErrFenced   = errors.New("the caller no longer leads")
 )
 
 // Config says how the provider behaves.
@@ -51,6 +53,7 @@ type Config struct {
 type Order struct {
 	Token, Machine, UID string
 	Type, Region, Zone  string
+	Fence               int64 // of the caller; 0 if it has none
 }
 
 // Fleet is all instances. Its methods may be called concurrently.
@@ -61,12 +64,12 @@ type Fleet struct {
 	mu        sync.Mutex
 	instances map[string]*providerv1.Instance // by provider id; the values are never modified, only replaced
 	byToken   map[string]string               // provider id by request token
-	tokens    map[string]string               // request token by provider id
 	used      map[string]bool                 // request tokens that make no instance any more
 	calls     map[string]int                  // by method and token
 	addresses map[netip.Addr]bool             // that are given
 	next      netip.Addr                      // address to try next
 	made      int
+	fence     int64         // the highest of all calls
 	due       queue         // what happens next
 	wake      chan struct{} // has room for one: due has a new first entry
 	watches   map[*Watch]bool
@@ -76,7 +79,7 @@ type Fleet struct {
 func New(cfg Config) *Fleet {
 	return &Fleet{
 		cfg: cfg, boot: strings.ToLower(rand.Text()[:6]), instances: map[string]*providerv1.Instance{},
-		byToken: map[string]string{}, tokens: map[string]string{}, used: map[string]bool{}, calls: map[string]int{},
+		byToken: map[string]string{}, used: map[string]bool{}, calls: map[string]int{},
 		addresses: map[netip.Addr]bool{},
 		next:      cfg.Network.Masked().Addr(), wake: make(chan struct{}, 1), watches: map[*Watch]bool{},
 	}
@@ -99,11 +102,14 @@ func (f *Fleet) Fate(method, token string) Fate {
 func (f *Fleet) Create(o Order, span time.Duration) (*providerv1.Instance, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if id, ok := f.byToken[o.Token]; ok {
-		return f.instances[id], nil
+	if err := f.admit(o.Fence); err != nil {
+		return nil, err
 	}
 	if f.used[o.Token] {
 		return nil, ErrUsed
+	}
+	if id, ok := f.byToken[o.Token]; ok {
+		return f.instances[id], nil
 	}
 	address, err := f.address()
 	if err != nil {
@@ -112,13 +118,14 @@ func (f *Fleet) Create(o Order, span time.Duration) (*providerv1.Instance, error
 	f.made++
 	i := &providerv1.Instance{
 		ProviderId:  fmt.Sprintf("simulated://%s/%s-%d", f.cfg.Cluster, f.boot, f.made),
-		MachineName: o.Machine, MachineUid: o.UID, State: creating, InstanceType: o.Type, Region: o.Region, Zone: o.Zone,
+		MachineName: o.Machine, MachineUid: o.UID, RequestToken: o.Token, Fence: o.Fence, State: creating,
+		InstanceType: o.Type, Region: o.Region, Zone: o.Zone,
 		CreateTime: timestamppb.Now(),
 		Addresses: []*nodev1.NodeAddress{
 			{Type: "InternalIP", Address: address.String()}, {Type: "Hostname", Address: o.Machine},
 		},
 	}
-	f.byToken[o.Token], f.tokens[i.GetProviderId()] = i.GetProviderId(), o.Token
+	f.byToken[o.Token] = i.GetProviderId()
 	f.put(i)
 	f.plan(entry{at: time.Now().Add(span), id: i.GetProviderId(), state: running})
 	return i, nil
@@ -143,23 +150,39 @@ func (f *Fleet) find(id, token string) (*providerv1.Instance, error) {
 	return i, nil
 }
 
-// Delete has an instance be gone after span, and its token never make another one. A token without an instance never
-// makes one from then on.
-func (f *Fleet) Delete(id, token string, span time.Duration) {
+// admit refuses a call of a caller that no longer leads; the lock is held.
+func (f *Fleet) admit(fence int64) error {
+	if fence < f.fence {
+		return ErrFenced
+	}
+	f.fence = fence
+	return nil
+}
+
+// Delete has an instance be gone after span, and uses its request token up, also if there is no instance. It returns
+// the highest fence of all calls.
+func (f *Fleet) Delete(id, token string, fence int64, span time.Duration) (int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if err := f.admit(fence); err != nil {
+		return 0, err
+	}
 	i, err := f.find(id, token)
+	if err != nil && f.instances[cmp.Or(id, f.byToken[token])] != nil {
+		return 0, ErrOther
+	}
 	if err != nil {
-		if id == "" && token != "" {
-			f.used[token] = true
-		}
-		return
+		f.used[token] = true
+		return f.fence, nil
 	}
-	if i.GetState() == deleting {
-		return
+	f.used[i.GetRequestToken()] = true
+	if i.GetState() != deleting {
+		next := proto.CloneOf(i)
+		next.State, next.Fence = deleting, fence
+		f.put(next)
+		f.plan(entry{at: time.Now().Add(span), id: i.GetProviderId()})
 	}
-	f.to(i, deleting)
-	f.plan(entry{at: time.Now().Add(span), id: i.GetProviderId()})
+	return f.fence, nil
 }
 
 // List returns all instances by provider id.
@@ -204,7 +227,9 @@ func (f *Fleet) pass(now time.Time) time.Duration {
 		case e.state == "":
 			f.remove(i)
 		case i.GetState() == creating:
-			f.to(i, e.state)
+			next := proto.CloneOf(i)
+			next.State = e.state
+			f.put(next)
 		}
 	}
 	return time.Hour
@@ -219,12 +244,6 @@ func (f *Fleet) plan(e entry) {
 	}
 }
 
-func (f *Fleet) to(i *providerv1.Instance, state string) {
-	next := proto.CloneOf(i)
-	next.State = state
-	f.put(next)
-}
-
 func (f *Fleet) put(i *providerv1.Instance) {
 	f.instances[i.GetProviderId()] = i
 	f.changed(i.GetProviderId())
@@ -232,10 +251,7 @@ func (f *Fleet) put(i *providerv1.Instance) {
 
 func (f *Fleet) remove(i *providerv1.Instance) {
 	delete(f.instances, i.GetProviderId())
-	token := f.tokens[i.GetProviderId()]
-	delete(f.tokens, i.GetProviderId())
-	delete(f.byToken, token)
-	f.used[token] = true
+	delete(f.byToken, i.GetRequestToken())
 	for _, a := range i.GetAddresses() {
 		if ip, err := netip.ParseAddr(a.GetAddress()); err == nil {
 			delete(f.addresses, ip)

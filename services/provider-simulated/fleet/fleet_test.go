@@ -100,7 +100,7 @@ func TestAnInstanceRunsAndGoesInItsTime(t *testing.T) {
 		look()
 		time.Sleep(2 * time.Second)
 		look()
-		f.Delete("", "token-1", time.Second)
+		remove(t, f, "token-1", time.Second)
 		look()
 		time.Sleep(time.Second)
 		look()
@@ -131,7 +131,7 @@ func TestAddressesAreForOneInstanceAtATime(t *testing.T) {
 		if _, err := f.Create(order(7), 0); err != fleet.ErrFull {
 			t.Errorf("one too many: %v, want %v", err, fleet.ErrFull)
 		}
-		f.Delete("", "token-3", 0)
+		remove(t, f, "token-3", 0)
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
 		if i, err := f.Create(order(8), 0); err != nil || !seen[i.GetAddresses()[0].GetAddress()] {
@@ -141,4 +141,11 @@ func TestAddressesAreForOneInstanceAtATime(t *testing.T) {
 			t.Errorf("the token of the one that went: %v, want %v", err, fleet.ErrUsed)
 		}
 	})
+}
+
+func remove(t *testing.T, f *fleet.Fleet, token string, span time.Duration) {
+	t.Helper()
+	if _, err := f.Delete("", token, 0, span); err != nil {
+		t.Error(err)
+	}
 }

@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
@@ -23,6 +25,9 @@ const (
 	specAPIVersion = "windlass.dev/v1"
 	specKind       = "SimulatedMachineProviderSpec"
 )
+
+// tokenRetention is what the provider can promise: used tokens are kept as long as the process lives.
+const tokenRetention = 365 * 24 * time.Hour
 
 // Server implements provider.v1.ProviderService.
 type Server struct {
@@ -40,6 +45,7 @@ func (s *Server) GetProviderInfo(context.Context, *providerv1.GetProviderInfoReq
 	return &providerv1.GetProviderInfoResponse{
 		Name: "simulated", Platform: "Simulated", ProviderSpecKinds: []string{specKind},
 		FailureDomainFields: map[string]string{"zone": "zone"},
+		TokenRetention:      durationpb.New(tokenRetention),
 	}, nil
 }
 
@@ -112,17 +118,22 @@ func (s *Server) CreateInstance(ctx context.Context, r *providerv1.CreateInstanc
 		var err error
 		made, err = s.fleet.Create(fleet.Order{
 			Token: r.GetRequestToken(), Machine: r.GetMachine().GetName(), UID: r.GetMachine().GetUid(),
-			Type: text("instanceType"), Region: text("region"), Zone: text("zone"),
+			Fence: r.GetFence(), Type: text("instanceType"), Region: text("region"), Zone: text("zone"),
 		}, f.Span)
 		return err
 	})
-	switch {
-	case errors.Is(err, fleet.ErrUsed):
-		return nil, rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_NOT_FOUND, r.GetRequestToken(), err.Error())
-	case errors.Is(err, fleet.ErrFull):
+	if errors.Is(err, fleet.ErrFull) {
 		return nil, rpcerr.TooMany(err.Error(), 0)
 	}
-	return made, err
+	return made, refused(r.GetRequestToken(), err)
+}
+
+// refused returns the status of a call that the provider does not carry out.
+func refused(subject string, err error) error {
+	if errors.Is(err, fleet.ErrUsed) || errors.Is(err, fleet.ErrOther) || errors.Is(err, fleet.ErrFenced) {
+		return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, subject, err.Error())
+	}
+	return err
 }
 
 // GetInstance returns an instance as it is now.
@@ -154,11 +165,14 @@ func (s *Server) ListInstances(ctx context.Context, _ *providerv1.ListInstancesR
 func (s *Server) DeleteInstance(ctx context.Context, r *providerv1.DeleteInstanceRequest) (
 	*providerv1.DeleteInstanceResponse, error,
 ) {
-	return &providerv1.DeleteInstanceResponse{}, s.meet(ctx, "DeleteInstance", r.GetProviderId()+r.GetRequestToken(),
-		func(f fleet.Fate) error {
-			s.fleet.Delete(r.GetProviderId(), r.GetRequestToken(), f.Span)
-			return nil
-		})
+	out := &providerv1.DeleteInstanceResponse{RequestToken: r.GetRequestToken()}
+	subject := r.GetProviderId() + r.GetRequestToken()
+	err := s.meet(ctx, "DeleteInstance", subject, func(f fleet.Fate) error {
+		var err error
+		out.Fence, err = s.fleet.Delete(r.GetProviderId(), r.GetRequestToken(), r.GetFence(), f.Span)
+		return err
+	})
+	return out, refused(subject, err)
 }
 
 // WatchInstances sends the instances and then each one that changed.

@@ -30,6 +30,7 @@ var checks = []check{
 	},
 	{"spec-accepted", "ValidateProviderSpec accepts the given provider spec", accepts},
 	{"spec-refused", "an unknown field is refused with INVALID_ARGUMENT and its path", refuses},
+	{"fence", "a call with a lower fence than the highest one is refused with FAILED_PRECONDITION", fence},
 	{"watch-begins", "WatchInstances sends what there is, and then one message with synced", watchBegins},
 	{"create", "CreateInstance makes an instance with a provider id, for the machine of the request", create},
 	{"create-again", "a repeated call with the same token returns the same instance", createAgain},
@@ -39,12 +40,18 @@ var checks = []check{
 	{"list", "ListInstances returns every instance once, ordered by provider id", list},
 	{"runs", "an instance becomes Running", runs},
 	{"watch-changes", "WatchInstances sends each instance that was made", watchChanges},
-	{"delete-mismatch", "DeleteInstance deletes nothing if id and token belong to different instances", deleteMismatch},
+	{
+		"delete-mismatch", "DeleteInstance refuses an id and a token of different instances with FAILED_PRECONDITION",
+		deleteMismatch,
+	},
 	{"delete", "DeleteInstance deletes an instance, until GetInstance answers NOT_FOUND", deleteOne},
 	{"delete-again", "a repeated DeleteInstance succeeds", deleteAgain},
 	{"watch-deletes", "WatchInstances sends that an instance is gone", watchDeletes},
-	{"token-used", "a token whose instance was deleted never makes another one", tokenUsed},
-	{"delete-first", "a token that was deleted before its instance was made never makes one", deleteFirst},
+	{"token-used", "a token whose instance was deleted is refused with FAILED_PRECONDITION", tokenUsed},
+	{
+		"delete-first", "a token that was deleted before its instance was made is refused with FAILED_PRECONDITION",
+		deleteFirst,
+	},
 	{"id-new", "a later instance of the same machine name has another provider id", idNew},
 	{"clean", "nothing is left of the check", clean},
 }
@@ -60,6 +67,8 @@ func info(ctx context.Context, s *suite) error {
 		return errors.New("name is empty")
 	case i.GetPlatform() == "":
 		return errors.New("platform is empty")
+	case i.GetTokenRetention().AsDuration() <= 0:
+		return errors.New("tokenRetention is not set")
 	case !slices.Contains(i.GetProviderSpecKinds(), kind):
 		return fmt.Errorf("providerSpecKinds %q does not contain %q, the kind of the given provider spec",
 			i.GetProviderSpecKinds(), kind)
@@ -92,6 +101,41 @@ func refuses(ctx context.Context, s *suite) error {
 		}
 	}
 	return fmt.Errorf("the error names %v, want %s", faults, field)
+}
+
+// errFenced says that no fence was found which the provider accepts.
+var errFenced = errors.New("the fence is lower than one that the provider has seen: give the highest one")
+
+// fence finds the fence of the calls that follow, and checks that a lower one is refused. It never sends a higher one
+// than the provider has seen, except 1: machine-api would be refused from then on.
+func fence(ctx context.Context, s *suite) error {
+	l, err := call(ctx, s.client.ListInstances, &providerv1.ListInstancesRequest{})
+	if err != nil {
+		return fmt.Errorf("ListInstances: %w", err)
+	}
+	s.Fence = max(s.Fence, 1)
+	for _, i := range l.GetInstances() {
+		s.Fence = max(s.Fence, i.GetFence())
+	}
+	ask := func(n int64) (*providerv1.DeleteInstanceResponse, error) {
+		return call(ctx, s.client.DeleteInstance, &providerv1.DeleteInstanceRequest{
+			RequestToken: s.prefix + "-fence", Fence: n,
+		})
+	}
+	switch r, err := ask(s.Fence); {
+	case status.Code(err) == codes.FailedPrecondition:
+		return fmt.Errorf("%w (%d was sent)", errFenced, s.Fence)
+	case err != nil:
+		return err
+	case r.GetFence() < s.Fence:
+		return fmt.Errorf("the answer says that %d is the highest fence, want at least %d", r.GetFence(), s.Fence)
+	default:
+		s.Fence = r.GetFence()
+	}
+	if _, err := ask(s.Fence - 1); status.Code(err) != codes.FailedPrecondition {
+		return fmt.Errorf("the code for a lower fence is %s, want FAILED_PRECONDITION", status.Code(err))
+	}
+	return nil
 }
 
 // watchBegins opens the watch that the checks after it read.
@@ -155,7 +199,7 @@ func (s *suite) event(ctx context.Context, what string, ok func(*providerv1.Watc
 func (s *suite) requestFor(machine, token string) *providerv1.CreateInstanceRequest {
 	s.tokens = append(s.tokens, token)
 	return &providerv1.CreateInstanceRequest{
-		RequestToken: token,
+		RequestToken: token, Fence: s.Fence,
 		Machine: &metav1.ObjectReference{
 			ApiVersion: "machine.openshift.io/v1beta1", Kind: "Machine", Namespace: "openshift-machine-api",
 			Name: machine, Uid: token,
@@ -174,6 +218,8 @@ func complete(i *providerv1.Instance, r *providerv1.CreateInstanceRequest) error
 		return fmt.Errorf("machineName is %q, want %q", i.GetMachineName(), r.GetMachine().GetName())
 	case i.GetMachineUid() != r.GetMachine().GetUid():
 		return fmt.Errorf("machineUid is %q, want %q", i.GetMachineUid(), r.GetMachine().GetUid())
+	case i.GetRequestToken() != r.GetRequestToken():
+		return fmt.Errorf("requestToken is %q, want %q", i.GetRequestToken(), r.GetRequestToken())
 	case !slices.Contains(states, i.GetState()):
 		return fmt.Errorf("state is %q, want one of %q", i.GetState(), states)
 	case i.GetCreateTime() == nil:
@@ -324,10 +370,12 @@ func deleteMismatch(ctx context.Context, s *suite) error {
 	if s.first == nil {
 		return errNeeds
 	}
-	// That a mismatch is an error is as good as that it has no effect.
-	_, _ = call(ctx, s.client.DeleteInstance, &providerv1.DeleteInstanceRequest{
-		ProviderId: s.first.GetProviderId(), RequestToken: s.prefix + "-other",
+	_, err := call(ctx, s.client.DeleteInstance, &providerv1.DeleteInstanceRequest{
+		ProviderId: s.first.GetProviderId(), RequestToken: s.prefix + "-other", Fence: s.Fence,
 	})
+	if status.Code(err) != codes.FailedPrecondition {
+		return fmt.Errorf("the code is %s, want FAILED_PRECONDITION", status.Code(err))
+	}
 	i, err := call(ctx, s.client.GetInstance, &providerv1.GetInstanceRequest{RequestToken: s.first.GetMachineUid()})
 	if err := same("GetInstance", i, err, s.first); err != nil {
 		return err
@@ -343,7 +391,7 @@ func deleteOne(ctx context.Context, s *suite) error {
 		return errNeeds
 	}
 	_, err := call(ctx, s.client.DeleteInstance, &providerv1.DeleteInstanceRequest{
-		ProviderId: s.first.GetProviderId(), RequestToken: s.first.GetMachineUid(),
+		ProviderId: s.first.GetProviderId(), RequestToken: s.first.GetMachineUid(), Fence: s.Fence,
 	})
 	if err != nil {
 		return err
@@ -356,7 +404,7 @@ func deleteAgain(ctx context.Context, s *suite) error {
 		return errNeeds
 	}
 	_, err := call(ctx, s.client.DeleteInstance, &providerv1.DeleteInstanceRequest{
-		ProviderId: s.first.GetProviderId(), RequestToken: s.first.GetMachineUid(),
+		ProviderId: s.first.GetProviderId(), RequestToken: s.first.GetMachineUid(), Fence: s.Fence,
 	})
 	return err
 }
@@ -371,11 +419,14 @@ func watchDeletes(ctx context.Context, s *suite) error {
 	return err
 }
 
-// makesNone calls CreateInstance and reports an instance that it made.
+// makesNone calls CreateInstance, which has to be refused.
 func (s *suite) makesNone(ctx context.Context, r *providerv1.CreateInstanceRequest) error {
 	i, err := call(ctx, s.client.CreateInstance, r)
-	if err == nil && i.GetState() != "Deleting" {
+	if err == nil {
 		return fmt.Errorf("CreateInstance made %q", i.GetProviderId())
+	}
+	if status.Code(err) != codes.FailedPrecondition {
+		return fmt.Errorf("the code is %s, want FAILED_PRECONDITION", status.Code(err))
 	}
 	return s.gone(ctx, r.GetRequestToken())
 }
@@ -389,7 +440,9 @@ func tokenUsed(ctx context.Context, s *suite) error {
 
 func deleteFirst(ctx context.Context, s *suite) error {
 	r := s.request()
-	_, err := call(ctx, s.client.DeleteInstance, &providerv1.DeleteInstanceRequest{RequestToken: r.GetRequestToken()})
+	_, err := call(ctx, s.client.DeleteInstance, &providerv1.DeleteInstanceRequest{
+		RequestToken: r.GetRequestToken(), Fence: s.Fence,
+	})
 	if err != nil {
 		return err
 	}
@@ -415,7 +468,9 @@ func idNew(ctx context.Context, s *suite) error {
 func clean(ctx context.Context, s *suite) error {
 	var errs []error
 	for _, token := range slices.Compact(slices.Sorted(slices.Values(s.tokens))) {
-		_, err := call(ctx, s.client.DeleteInstance, &providerv1.DeleteInstanceRequest{RequestToken: token})
+		_, err := call(ctx, s.client.DeleteInstance, &providerv1.DeleteInstanceRequest{
+			RequestToken: token, Fence: s.Fence,
+		})
 		if err == nil {
 			err = s.gone(ctx, token)
 		}

@@ -25,6 +25,8 @@ const callLimit = 30 * time.Second // that machine-api gives one call
 type Options struct {
 	Spec  *structpb.Struct // provider spec of the instances that are made; required
 	Limit time.Duration    // for an instance to be made, and for one to be gone; default 2 minutes
+	// Fence is the highest fence that the provider has seen; 0: the highest of its instances, or 1.
+	Fence int64
 	// Done is called after each check, if it is not nil.
 	Done func(Result)
 }

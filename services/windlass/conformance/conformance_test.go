@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -31,6 +32,7 @@ type example struct {
 
 	mu        sync.Mutex
 	made      int
+	fence     int64
 	instances map[string]*providerv1.Instance // by token
 	used      map[string]bool
 	changes   []*providerv1.WatchInstancesResponse
@@ -46,7 +48,10 @@ func (e *example) tell(m *providerv1.WatchInstancesResponse) {
 func (e *example) GetProviderInfo(context.Context, *providerv1.GetProviderInfoRequest) (
 	*providerv1.GetProviderInfoResponse, error,
 ) {
-	out := &providerv1.GetProviderInfoResponse{Name: "example", Platform: "Example", ProviderSpecKinds: []string{"Spec"}}
+	out := &providerv1.GetProviderInfoResponse{
+		Name: "example", Platform: "Example", ProviderSpecKinds: []string{"Spec"},
+		TokenRetention: durationpb.New(time.Hour),
+	}
 	if e.breaks == "info" {
 		out.ProviderSpecKinds = nil
 	}
@@ -70,6 +75,10 @@ func (e *example) ValidateProviderSpec(_ context.Context, r *providerv1.Validate
 func (e *example) CreateInstance(_ context.Context, r *providerv1.CreateInstanceRequest) (*providerv1.Instance, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if r.GetFence() < e.fence {
+		return nil, status.Error(codes.FailedPrecondition, "fenced")
+	}
+	e.fence = r.GetFence()
 	token := r.GetRequestToken()
 	if i, ok := e.instances[token]; ok && e.breaks != "create-again" {
 		return i, nil
@@ -84,7 +93,7 @@ func (e *example) CreateInstance(_ context.Context, r *providerv1.CreateInstance
 	}
 	i := &providerv1.Instance{
 		ProviderId: id, MachineName: r.GetMachine().GetName(), MachineUid: r.GetMachine().GetUid(), State: "Running",
-		CreateTime: timestamppb.Now(),
+		CreateTime: timestamppb.Now(), RequestToken: token, Fence: r.GetFence(),
 	}
 	if e.breaks == "create" {
 		i.MachineUid = ""
@@ -142,15 +151,21 @@ func (e *example) DeleteInstance(_ context.Context, r *providerv1.DeleteInstance
 ) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if r.GetFence() < e.fence && e.breaks != "fence" {
+		return nil, status.Error(codes.FailedPrecondition, "fenced")
+	}
+	e.fence = max(e.fence, r.GetFence())
 	i := e.find(r.GetProviderId(), r.GetRequestToken(), e.breaks != "delete-mismatch")
 	switch {
+	case i == nil && e.find(r.GetProviderId(), "", true) != nil && r.GetProviderId() != "":
+		return nil, status.Error(codes.FailedPrecondition, "of different instances")
 	case i == nil && e.breaks == "delete-again" && e.used[r.GetRequestToken()]:
 		return nil, status.Error(codes.NotFound, "none")
 	case i == nil:
 		if e.breaks != "delete-first" && e.breaks != "token-used" {
 			e.used[r.GetRequestToken()] = true
 		}
-		return &providerv1.DeleteInstanceResponse{}, nil
+		return &providerv1.DeleteInstanceResponse{Fence: e.fence}, nil
 	case e.breaks == "delete":
 		return nil, status.Error(codes.Unimplemented, "no")
 	}

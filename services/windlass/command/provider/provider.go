@@ -33,6 +33,7 @@ func newVerify(e *session.Env) *cobra.Command {
 	var spec, service string
 	var plain bool
 	var limit time.Duration
+	var fence int64
 	cmd := &cobra.Command{
 		Use:   "verify ADDRESS --spec FILE",
 		Short: "Check that a provider keeps the rules of windlass.provider.v1",
@@ -63,13 +64,14 @@ The names of their machines begin with "verify-". It exits with 1 if a rule was 
 				return err
 			}
 			defer conn.Close()
-			return verify(cmd, e.Out, conn, conformance.Options{Spec: value, Limit: limit})
+			return verify(cmd, e.Out, conn, conformance.Options{Spec: value, Limit: limit, Fence: fence})
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&spec, "spec", "", "file with the provider spec, as YAML or JSON; - for standard input")
 	f.StringVar(&service, "service", "provider-local", "name of the provider, which its certificate must have")
 	f.BoolVar(&plain, "plaintext", false, "connect without TLS")
+	f.Int64Var(&fence, "fence", 0, "the highest fence that the provider has seen (default: that of its instances)")
 	f.DurationVar(&limit, "timeout", 2*time.Minute, "for an instance to be made, and for one to be gone")
 	return cmd
 }
