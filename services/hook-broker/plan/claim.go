@@ -29,9 +29,10 @@ type Cause int
 
 // The causes.
 const (
-	NotOwner    Cause = iota + 1 // the caller does not answer for the hook's owner
-	HeldByOther                  // another user has claimed the task
-	WrongPhase                   // the task is not in a state for this
+	NotOwner       Cause = iota + 1 // the caller does not answer for the hook's owner
+	HeldByOther                     // another user has claimed the task
+	WrongPhase                      // the task is not in a state for this
+	ProtectsQuorum                  // the hook protects the quorum, and no force was asked for
 )
 
 // Refusal says why a change of a task is refused.
@@ -96,6 +97,30 @@ func Complete(t *hookv1.HookTask, by By, now time.Time, message string) (*hookv1
 		message = "completed by " + by.User
 	}
 	s.Message = proto.String(message)
+	return s, nil
+}
+
+// quorumOwner is the owner of the hook that etcd-guardian has on each control-plane machine.
+const quorumOwner = "clusteroperator/etcd"
+
+// Override returns the status of a task that an administrator completes in place of its owner, also if another user has
+// claimed it. The hook that protects the quorum is overridden only by force. Overriding a completed task changes
+// nothing.
+func Override(t *hookv1.HookTask, by By, now time.Time, reason string, force bool) (*hookv1.HookTaskStatus, error) {
+	s := statusOf(t)
+	switch {
+	case !by.Answers:
+		return nil, refuse(t, NotOwner, fmt.Sprintf("the hook belongs to %q: %s", t.GetSpec().GetOwner(), by.Why))
+	case s.GetPhase() == Completed:
+		return s, nil
+	case t.GetSpec().GetOwner() == quorumOwner && !force:
+		return nil, refuse(t, ProtectsQuorum, fmt.Sprintf(
+			"the hook %s protects the etcd quorum: `windlass quorum` shows what it waits for; it is overridden only by force",
+			t.GetSpec().GetHookName()))
+	}
+	s.ClaimedBy, s.ClaimTime, s.ClaimExpiryTime = proto.String(by.User), floor(now), nil
+	s.Phase, s.CompletionTime = proto.String(Completed), floor(now)
+	s.Message = proto.String(fmt.Sprintf("overridden by %s: %s", by.User, reason))
 	return s, nil
 }
 

@@ -11,6 +11,18 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 )
 
+func TestTheHookOfTheQuorumIsOverriddenByForceOnly(t *testing.T) {
+	task := &hookv1.HookTask{Spec: &hookv1.HookTaskSpec{Owner: quorumOwner}, Status: status(Pending)}
+	by := By{User: "admin", Answers: true}
+	var r *Refusal
+	if _, err := Override(task, by, start, "lost", false); !errors.As(err, &r) || r.Cause != ProtectsQuorum {
+		t.Errorf("without force: %v, want a refusal", err)
+	}
+	if s, err := Override(task, by, start, "lost", true); err != nil || s.GetPhase() != Completed {
+		t.Errorf("with force: %v, %v", s, err)
+	}
+}
+
 func TestWhatBecomesOfATask(t *testing.T) {
 	// times are kept in whole seconds, and no claim is cut short by that
 	now := start.Add(10*time.Second + time.Millisecond)
@@ -29,6 +41,16 @@ func TestWhatBecomesOfATask(t *testing.T) {
 	}
 	fail := func(by By) func(*hookv1.HookTask) (*hookv1.HookTaskStatus, error) {
 		return func(t *hookv1.HookTask) (*hookv1.HookTaskStatus, error) { return Fail(t, by, now, "disk full") }
+	}
+	override := func(by By, force bool) func(*hookv1.HookTask) (*hookv1.HookTaskStatus, error) {
+		return func(t *hookv1.HookTask) (*hookv1.HookTaskStatus, error) { return Override(t, by, now, "lost", force) }
+	}
+	overridden := func(attempts int32) *hookv1.HookTaskStatus {
+		return &hookv1.HookTaskStatus{
+			Phase: proto.String(Completed), ClaimedBy: proto.String("backup-2"), ClaimTime: floor(start.Add(10 * time.Second)),
+			CompletionTime: floor(start.Add(10 * time.Second)), Attempts: proto.Int32(attempts),
+			Message: proto.String("overridden by backup-2: lost"),
+		}
 	}
 	at, end := start.Add(10*time.Second), start.Add(71*time.Second)
 	held := claimed(start.Add(30 * time.Second)) // by backup-1
@@ -89,7 +111,16 @@ func TestWhatBecomesOfATask(t *testing.T) {
 		}},
 		"another's work is not failed":   {have: held, do: fail(two), err: HeldByOther},
 		"what is completed did not fail": {have: status(Completed), do: fail(one), err: WrongPhase},
-		"a stranger fails nothing":       {have: held, do: fail(stranger), err: NotOwner},
+		"an administrator overrides what no user has claimed": {
+			have: status(Pending), do: override(two, false), want: overridden(0),
+		},
+		"and what another user has claimed": {have: held, do: override(two, false), want: overridden(1)},
+		"overriding what is completed is the same": {
+			have: status(Completed), do: override(two, false),
+			want: status(Completed),
+		},
+		"a stranger overrides nothing": {have: status(Pending), do: override(stranger, true), err: NotOwner},
+		"a stranger fails nothing":     {have: held, do: fail(stranger), err: NotOwner},
 	} {
 		t.Run(name, func(t *testing.T) {
 			task := &hookv1.HookTask{Spec: &hookv1.HookTaskSpec{Owner: backup}, Status: c.have}

@@ -20,6 +20,8 @@ func statusOf(err error) error {
 		return rpcerr.Forbidden(r.Error())
 	case plan.HeldByOther:
 		return rpcerr.HeldByOther("hooktasks/"+r.Task, r.Text)
+	case plan.ProtectsQuorum:
+		return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_QUORUM_AT_RISK, "hooktasks/"+r.Task, r.Text)
 	}
 	return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, "hooktasks/"+r.Task, r.Text)
 }

@@ -27,6 +27,7 @@ import (
 const (
 	claim    = "claim"
 	complete = "complete"
+	override = "override"
 )
 
 // Policy says who may do what.
@@ -103,6 +104,14 @@ func (s *Tasks) FailHookTask(ctx context.Context, r *hookv1.FailHookTaskRequest)
 		})
 }
 
+// OverrideHookTask completes a task in place of its owner. The owner is not seen by that.
+func (s *Tasks) OverrideHookTask(ctx context.Context, r *hookv1.OverrideHookTaskRequest) (*hookv1.HookTask, error) {
+	return s.change(ctx, r.GetName(), override,
+		func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookTaskStatus, error) {
+			return plan.Override(t, by, now, r.GetReason(), r.GetForce())
+		})
+}
+
 type decision func(t *hookv1.HookTask, by plan.By, now time.Time) (*hookv1.HookTaskStatus, error)
 
 // change stores what decide makes of a task, as long as it is still the task that decide saw.
@@ -128,8 +137,10 @@ func (s *Tasks) change(ctx context.Context, name, verb string, decide decision) 
 	if err != nil {
 		return nil, err
 	}
-	s.Presence.Seen(t.GetSpec().GetOwner())
-	s.report(ctx, t, before, by)
+	if verb != override {
+		s.Presence.Seen(t.GetSpec().GetOwner())
+	}
+	s.report(ctx, t, before, verb, by)
 	return t, nil
 }
 
@@ -151,16 +162,19 @@ func (s *Tasks) by(ctx context.Context, verb, owner string) (plan.By, error) {
 }
 
 // report logs how a caller changed a task, and records it as an event.
-func (s *Tasks) report(ctx context.Context, t *hookv1.HookTask, before string, by plan.By) {
+func (s *Tasks) report(ctx context.Context, t *hookv1.HookTask, before, verb string, by plan.By) {
 	phase := t.GetStatus().GetPhase()
 	if phase == before && phase != plan.Failed {
 		return
 	}
-	typ := "Normal"
+	typ, reason := "Normal", "Hook"+phase
 	if phase == plan.Failed {
 		typ = "Warning"
 	}
-	e := plan.About(t, typ, "Hook"+phase, t.GetStatus().GetMessage())
+	if verb == override {
+		typ, reason = "Warning", "HookOverridden"
+	}
+	e := plan.About(t, typ, reason, t.GetStatus().GetMessage())
 	s.Events.Event(kinds.Subject(t), e.Type, e.Reason, e.Message)
 	s.Log.InfoContext(ctx, "hook task changed", "machine", t.GetSpec().GetMachineRef().GetName(), "hook",
 		t.GetSpec().GetHookName(),

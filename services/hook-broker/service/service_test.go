@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -331,6 +332,40 @@ func TestACompletionIsCarriedOutThoughEverythingIsAwayMeanwhile(t *testing.T) {
 	if hooks := c.hooksOf("m"); len(hooks) != 0 {
 		t.Errorf("hooks left = %v", hooks)
 	}
+}
+
+// The owner claims its task and then fails.
+func TestAnAdministratorOverridesAClaimedTask(t *testing.T) {
+	c := start(t)
+	c.deleteMachine("m", backupHook())
+	name := c.theTask("m", anyTask).GetMetadata().GetName()
+	owner := c.tasks(backup)
+	if _, err := owner.ClaimHookTask(t.Context(), &hookv1.ClaimHookTaskRequest{
+		Name: name, Duration: durationpb.New(24 * time.Hour),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	// Completing its own tasks gives the owner no right to override.
+	request := &hookv1.OverrideHookTaskRequest{Name: name, Reason: "its host is lost"}
+	if _, err := owner.OverrideHookTask(t.Context(), request); rpcerr.Reason(err) !=
+		metav1.ErrorReason_ERROR_REASON_FORBIDDEN {
+		t.Errorf("the owner overrides: %v, want FORBIDDEN", err)
+	}
+	task, err := hookv1.NewHookTaskServiceClient(c.admin()).OverrideHookTask(t.Context(), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := task.GetStatus().GetMessage(); !strings.Contains(m, "overridden by ") ||
+		!strings.Contains(m, "its host is lost") {
+		t.Errorf("message = %q", m)
+	}
+	c.awaitEvent("HookOverridden")
+	servetest.Await(t, func() string {
+		if left := c.hooksOf("m"); len(left) > 0 {
+			return fmt.Sprintf("the machine has hooks %v", left)
+		}
+		return ""
+	})
 }
 
 func TestAHookThatSomebodyElseRemovedLeavesNoTask(t *testing.T) {

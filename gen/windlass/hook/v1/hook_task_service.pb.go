@@ -701,6 +701,70 @@ func (x *FailHookTaskRequest) GetReason() string {
 	return ""
 }
 
+// Request of OverrideHookTask.
+type OverrideHookTaskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the task.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Why the owner is not waited for, for people; 3 to 1024 characters.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Required for the hook of etcd-guardian: without it the machine may go before another one votes in its place.
+	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OverrideHookTaskRequest) Reset() {
+	*x = OverrideHookTaskRequest{}
+	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OverrideHookTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OverrideHookTaskRequest) ProtoMessage() {}
+
+func (x *OverrideHookTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OverrideHookTaskRequest.ProtoReflect.Descriptor instead.
+func (*OverrideHookTaskRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_hook_v1_hook_task_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *OverrideHookTaskRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *OverrideHookTaskRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *OverrideHookTaskRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
 // Request of PlanHookTasks: a live machine by name, or a given one.
 type PlanHookTasksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -722,7 +786,7 @@ type PlanHookTasksRequest struct {
 
 func (x *PlanHookTasksRequest) Reset() {
 	*x = PlanHookTasksRequest{}
-	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[11]
+	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +798,7 @@ func (x *PlanHookTasksRequest) String() string {
 func (*PlanHookTasksRequest) ProtoMessage() {}
 
 func (x *PlanHookTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[11]
+	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +811,7 @@ func (x *PlanHookTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanHookTasksRequest.ProtoReflect.Descriptor instead.
 func (*PlanHookTasksRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_hook_v1_hook_task_service_proto_rawDescGZIP(), []int{11}
+	return file_windlass_hook_v1_hook_task_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PlanHookTasksRequest) GetNamespace() string {
@@ -809,7 +873,7 @@ type PlanHookTasksResponse struct {
 
 func (x *PlanHookTasksResponse) Reset() {
 	*x = PlanHookTasksResponse{}
-	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[12]
+	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +885,7 @@ func (x *PlanHookTasksResponse) String() string {
 func (*PlanHookTasksResponse) ProtoMessage() {}
 
 func (x *PlanHookTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[12]
+	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +898,7 @@ func (x *PlanHookTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanHookTasksResponse.ProtoReflect.Descriptor instead.
 func (*PlanHookTasksResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_hook_v1_hook_task_service_proto_rawDescGZIP(), []int{12}
+	return file_windlass_hook_v1_hook_task_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PlanHookTasksResponse) GetActions() []*v1.PlannedAction {
@@ -878,7 +942,7 @@ type WatchHookTasksResponse_Event struct {
 
 func (x *WatchHookTasksResponse_Event) Reset() {
 	*x = WatchHookTasksResponse_Event{}
-	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[13]
+	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -890,7 +954,7 @@ func (x *WatchHookTasksResponse_Event) String() string {
 func (*WatchHookTasksResponse_Event) ProtoMessage() {}
 
 func (x *WatchHookTasksResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[13]
+	mi := &file_windlass_hook_v1_hook_task_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -970,7 +1034,12 @@ const file_windlass_hook_v1_hook_task_service_proto_rawDesc = "" +
 	"\amessage\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\"V\n" +
 	"\x13FailHookTaskRequest\x12\x1a\n" +
 	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12#\n" +
-	"\x06reason\x18\x02 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03\x18\x80\bR\x06reason\"\x9d\x02\n" +
+	"\x06reason\x18\x02 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03\x18\x80\bR\x06reason\"o\n" +
+	"\x17OverrideHookTaskRequest\x12\x1a\n" +
+	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12\"\n" +
+	"\x06reason\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x03\x18\x80\bR\x06reason\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\"\x9d\x02\n" +
 	"\x14PlanHookTasksRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x126\n" +
@@ -982,7 +1051,7 @@ const file_windlass_hook_v1_hook_task_service_proto_rawDesc = "" +
 	"\aactions\x18\x01 \x03(\v2\x1f.windlass.meta.v1.PlannedActionR\aactions\x127\n" +
 	"\theld_back\x18\x02 \x03(\v2\x1a.windlass.meta.v1.HeldBackR\bheldBack\x12\x1b\n" +
 	"\twaits_for\x18\x03 \x01(\tR\bwaitsFor\x127\n" +
-	"\twake_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime2\xc3\v\n" +
+	"\twake_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime2\xf0\f\n" +
 	"\x0fHookTaskService\x12\x8f\x01\n" +
 	"\vGetHookTask\x12$.windlass.hook.v1.GetHookTaskRequest\x1a\x1a.windlass.hook.v1.HookTask\">\xaa\xbb\x18\x1e\n" +
 	"\x03get\x12\fwindlass.dev\x1a\thooktasks\x82\xd3\xe4\x93\x02\x16\x12\x14/v1/hooktasks/{name}\x12\x91\x01\n" +
@@ -999,7 +1068,9 @@ const file_windlass_hook_v1_hook_task_service_proto_rawDesc = "" +
 	"\x10CompleteHookTask\x12).windlass.hook.v1.CompleteHookTaskRequest\x1a\x1a.windlass.hook.v1.HookTask\"O\xaa\xbb\x18#\n" +
 	"\bcomplete\x12\fwindlass.dev\x1a\x05hooks \x010\x01\x82\xd3\xe4\x93\x02\":\x01*\"\x1d/v1/hooktasks/{name}:complete\x12\x9e\x01\n" +
 	"\fFailHookTask\x12%.windlass.hook.v1.FailHookTaskRequest\x1a\x1a.windlass.hook.v1.HookTask\"K\xaa\xbb\x18#\n" +
-	"\bcomplete\x12\fwindlass.dev\x1a\x05hooks \x010\x01\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/hooktasks/{name}:fail\x12\xa2\x01\n" +
+	"\bcomplete\x12\fwindlass.dev\x1a\x05hooks \x010\x01\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/hooktasks/{name}:fail\x12\xaa\x01\n" +
+	"\x10OverrideHookTask\x12).windlass.hook.v1.OverrideHookTaskRequest\x1a\x1a.windlass.hook.v1.HookTask\"O\xaa\xbb\x18#\n" +
+	"\boverride\x12\fwindlass.dev\x1a\x05hooks \x010\x01\x82\xd3\xe4\x93\x02\":\x01*\"\x1d/v1/hooktasks/{name}:override\x12\xa2\x01\n" +
 	"\rPlanHookTasks\x12&.windlass.hook.v1.PlanHookTasksRequest\x1a'.windlass.hook.v1.PlanHookTasksResponse\"@\xaa\xbb\x18\x1f\n" +
 	"\x04plan\x12\fwindlass.dev\x1a\thooktasks\x82\xd3\xe4\x93\x02\x17:\x01*\"\x12/v1/hooktasks:planB\xcc\x01\n" +
 	"\x14com.windlass.hook.v1B\x14HookTaskServiceProtoP\x01Z<github.com/windlass-dev/windlass/gen/windlass/hook/v1;hookv1\xa2\x02\x03WHX\xaa\x02\x10Windlass.Hook.V1\xca\x02\x10Windlass\\Hook\\V1\xe2\x02\x1cWindlass\\Hook\\V1\\GPBMetadata\xea\x02\x12Windlass::Hook::V1b\x06proto3"
@@ -1016,7 +1087,7 @@ func file_windlass_hook_v1_hook_task_service_proto_rawDescGZIP() []byte {
 	return file_windlass_hook_v1_hook_task_service_proto_rawDescData
 }
 
-var file_windlass_hook_v1_hook_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_windlass_hook_v1_hook_task_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_windlass_hook_v1_hook_task_service_proto_goTypes = []any{
 	(*GetHookTaskRequest)(nil),           // 0: windlass.hook.v1.GetHookTaskRequest
 	(*ListHookTasksRequest)(nil),         // 1: windlass.hook.v1.ListHookTasksRequest
@@ -1029,34 +1100,35 @@ var file_windlass_hook_v1_hook_task_service_proto_goTypes = []any{
 	(*RenewHookTaskRequest)(nil),         // 8: windlass.hook.v1.RenewHookTaskRequest
 	(*CompleteHookTaskRequest)(nil),      // 9: windlass.hook.v1.CompleteHookTaskRequest
 	(*FailHookTaskRequest)(nil),          // 10: windlass.hook.v1.FailHookTaskRequest
-	(*PlanHookTasksRequest)(nil),         // 11: windlass.hook.v1.PlanHookTasksRequest
-	(*PlanHookTasksResponse)(nil),        // 12: windlass.hook.v1.PlanHookTasksResponse
-	(*WatchHookTasksResponse_Event)(nil), // 13: windlass.hook.v1.WatchHookTasksResponse.Event
-	(*fieldmaskpb.FieldMask)(nil),        // 14: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                  // 15: windlass.meta.v1.ListMeta
-	(*HookTask)(nil),                     // 16: windlass.hook.v1.HookTask
-	(*durationpb.Duration)(nil),          // 17: google.protobuf.Duration
-	(*v11.Machine)(nil),                  // 18: windlass.machine.v1.Machine
-	(*HookOwnerList)(nil),                // 19: windlass.hook.v1.HookOwnerList
-	(*timestamppb.Timestamp)(nil),        // 20: google.protobuf.Timestamp
-	(*v1.PlannedAction)(nil),             // 21: windlass.meta.v1.PlannedAction
-	(*v1.HeldBack)(nil),                  // 22: windlass.meta.v1.HeldBack
+	(*OverrideHookTaskRequest)(nil),      // 11: windlass.hook.v1.OverrideHookTaskRequest
+	(*PlanHookTasksRequest)(nil),         // 12: windlass.hook.v1.PlanHookTasksRequest
+	(*PlanHookTasksResponse)(nil),        // 13: windlass.hook.v1.PlanHookTasksResponse
+	(*WatchHookTasksResponse_Event)(nil), // 14: windlass.hook.v1.WatchHookTasksResponse.Event
+	(*fieldmaskpb.FieldMask)(nil),        // 15: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                  // 16: windlass.meta.v1.ListMeta
+	(*HookTask)(nil),                     // 17: windlass.hook.v1.HookTask
+	(*durationpb.Duration)(nil),          // 18: google.protobuf.Duration
+	(*v11.Machine)(nil),                  // 19: windlass.machine.v1.Machine
+	(*HookOwnerList)(nil),                // 20: windlass.hook.v1.HookOwnerList
+	(*timestamppb.Timestamp)(nil),        // 21: google.protobuf.Timestamp
+	(*v1.PlannedAction)(nil),             // 22: windlass.meta.v1.PlannedAction
+	(*v1.HeldBack)(nil),                  // 23: windlass.meta.v1.HeldBack
 }
 var file_windlass_hook_v1_hook_task_service_proto_depIdxs = []int32{
-	14, // 0: windlass.hook.v1.ListHookTasksRequest.read_mask:type_name -> google.protobuf.FieldMask
-	15, // 1: windlass.hook.v1.HookTaskList.metadata:type_name -> windlass.meta.v1.ListMeta
-	16, // 2: windlass.hook.v1.HookTaskList.items:type_name -> windlass.hook.v1.HookTask
-	13, // 3: windlass.hook.v1.WatchHookTasksResponse.events:type_name -> windlass.hook.v1.WatchHookTasksResponse.Event
-	16, // 4: windlass.hook.v1.StreamHookTasksResponse.task:type_name -> windlass.hook.v1.HookTask
-	17, // 5: windlass.hook.v1.ClaimHookTaskRequest.duration:type_name -> google.protobuf.Duration
-	18, // 6: windlass.hook.v1.PlanHookTasksRequest.machine:type_name -> windlass.machine.v1.Machine
+	15, // 0: windlass.hook.v1.ListHookTasksRequest.read_mask:type_name -> google.protobuf.FieldMask
+	16, // 1: windlass.hook.v1.HookTaskList.metadata:type_name -> windlass.meta.v1.ListMeta
+	17, // 2: windlass.hook.v1.HookTaskList.items:type_name -> windlass.hook.v1.HookTask
+	14, // 3: windlass.hook.v1.WatchHookTasksResponse.events:type_name -> windlass.hook.v1.WatchHookTasksResponse.Event
+	17, // 4: windlass.hook.v1.StreamHookTasksResponse.task:type_name -> windlass.hook.v1.HookTask
+	18, // 5: windlass.hook.v1.ClaimHookTaskRequest.duration:type_name -> google.protobuf.Duration
+	19, // 6: windlass.hook.v1.PlanHookTasksRequest.machine:type_name -> windlass.machine.v1.Machine
 	2,  // 7: windlass.hook.v1.PlanHookTasksRequest.tasks:type_name -> windlass.hook.v1.HookTaskList
-	19, // 8: windlass.hook.v1.PlanHookTasksRequest.owners:type_name -> windlass.hook.v1.HookOwnerList
-	20, // 9: windlass.hook.v1.PlanHookTasksRequest.now:type_name -> google.protobuf.Timestamp
-	21, // 10: windlass.hook.v1.PlanHookTasksResponse.actions:type_name -> windlass.meta.v1.PlannedAction
-	22, // 11: windlass.hook.v1.PlanHookTasksResponse.held_back:type_name -> windlass.meta.v1.HeldBack
-	20, // 12: windlass.hook.v1.PlanHookTasksResponse.wake_time:type_name -> google.protobuf.Timestamp
-	16, // 13: windlass.hook.v1.WatchHookTasksResponse.Event.object:type_name -> windlass.hook.v1.HookTask
+	20, // 8: windlass.hook.v1.PlanHookTasksRequest.owners:type_name -> windlass.hook.v1.HookOwnerList
+	21, // 9: windlass.hook.v1.PlanHookTasksRequest.now:type_name -> google.protobuf.Timestamp
+	22, // 10: windlass.hook.v1.PlanHookTasksResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	23, // 11: windlass.hook.v1.PlanHookTasksResponse.held_back:type_name -> windlass.meta.v1.HeldBack
+	21, // 12: windlass.hook.v1.PlanHookTasksResponse.wake_time:type_name -> google.protobuf.Timestamp
+	17, // 13: windlass.hook.v1.WatchHookTasksResponse.Event.object:type_name -> windlass.hook.v1.HookTask
 	0,  // 14: windlass.hook.v1.HookTaskService.GetHookTask:input_type -> windlass.hook.v1.GetHookTaskRequest
 	1,  // 15: windlass.hook.v1.HookTaskService.ListHookTasks:input_type -> windlass.hook.v1.ListHookTasksRequest
 	3,  // 16: windlass.hook.v1.HookTaskService.WatchHookTasks:input_type -> windlass.hook.v1.WatchHookTasksRequest
@@ -1065,18 +1137,20 @@ var file_windlass_hook_v1_hook_task_service_proto_depIdxs = []int32{
 	8,  // 19: windlass.hook.v1.HookTaskService.RenewHookTask:input_type -> windlass.hook.v1.RenewHookTaskRequest
 	9,  // 20: windlass.hook.v1.HookTaskService.CompleteHookTask:input_type -> windlass.hook.v1.CompleteHookTaskRequest
 	10, // 21: windlass.hook.v1.HookTaskService.FailHookTask:input_type -> windlass.hook.v1.FailHookTaskRequest
-	11, // 22: windlass.hook.v1.HookTaskService.PlanHookTasks:input_type -> windlass.hook.v1.PlanHookTasksRequest
-	16, // 23: windlass.hook.v1.HookTaskService.GetHookTask:output_type -> windlass.hook.v1.HookTask
-	2,  // 24: windlass.hook.v1.HookTaskService.ListHookTasks:output_type -> windlass.hook.v1.HookTaskList
-	4,  // 25: windlass.hook.v1.HookTaskService.WatchHookTasks:output_type -> windlass.hook.v1.WatchHookTasksResponse
-	6,  // 26: windlass.hook.v1.HookTaskService.StreamHookTasks:output_type -> windlass.hook.v1.StreamHookTasksResponse
-	16, // 27: windlass.hook.v1.HookTaskService.ClaimHookTask:output_type -> windlass.hook.v1.HookTask
-	16, // 28: windlass.hook.v1.HookTaskService.RenewHookTask:output_type -> windlass.hook.v1.HookTask
-	16, // 29: windlass.hook.v1.HookTaskService.CompleteHookTask:output_type -> windlass.hook.v1.HookTask
-	16, // 30: windlass.hook.v1.HookTaskService.FailHookTask:output_type -> windlass.hook.v1.HookTask
-	12, // 31: windlass.hook.v1.HookTaskService.PlanHookTasks:output_type -> windlass.hook.v1.PlanHookTasksResponse
-	23, // [23:32] is the sub-list for method output_type
-	14, // [14:23] is the sub-list for method input_type
+	11, // 22: windlass.hook.v1.HookTaskService.OverrideHookTask:input_type -> windlass.hook.v1.OverrideHookTaskRequest
+	12, // 23: windlass.hook.v1.HookTaskService.PlanHookTasks:input_type -> windlass.hook.v1.PlanHookTasksRequest
+	17, // 24: windlass.hook.v1.HookTaskService.GetHookTask:output_type -> windlass.hook.v1.HookTask
+	2,  // 25: windlass.hook.v1.HookTaskService.ListHookTasks:output_type -> windlass.hook.v1.HookTaskList
+	4,  // 26: windlass.hook.v1.HookTaskService.WatchHookTasks:output_type -> windlass.hook.v1.WatchHookTasksResponse
+	6,  // 27: windlass.hook.v1.HookTaskService.StreamHookTasks:output_type -> windlass.hook.v1.StreamHookTasksResponse
+	17, // 28: windlass.hook.v1.HookTaskService.ClaimHookTask:output_type -> windlass.hook.v1.HookTask
+	17, // 29: windlass.hook.v1.HookTaskService.RenewHookTask:output_type -> windlass.hook.v1.HookTask
+	17, // 30: windlass.hook.v1.HookTaskService.CompleteHookTask:output_type -> windlass.hook.v1.HookTask
+	17, // 31: windlass.hook.v1.HookTaskService.FailHookTask:output_type -> windlass.hook.v1.HookTask
+	17, // 32: windlass.hook.v1.HookTaskService.OverrideHookTask:output_type -> windlass.hook.v1.HookTask
+	13, // 33: windlass.hook.v1.HookTaskService.PlanHookTasks:output_type -> windlass.hook.v1.PlanHookTasksResponse
+	24, // [24:34] is the sub-list for method output_type
+	14, // [14:24] is the sub-list for method input_type
 	14, // [14:14] is the sub-list for extension type_name
 	14, // [14:14] is the sub-list for extension extendee
 	0,  // [0:14] is the sub-list for field type_name
@@ -1095,7 +1169,7 @@ func file_windlass_hook_v1_hook_task_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_hook_v1_hook_task_service_proto_rawDesc), len(file_windlass_hook_v1_hook_task_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

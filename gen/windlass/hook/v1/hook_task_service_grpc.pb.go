@@ -31,6 +31,7 @@ const (
 	HookTaskService_RenewHookTask_FullMethodName    = "/windlass.hook.v1.HookTaskService/RenewHookTask"
 	HookTaskService_CompleteHookTask_FullMethodName = "/windlass.hook.v1.HookTaskService/CompleteHookTask"
 	HookTaskService_FailHookTask_FullMethodName     = "/windlass.hook.v1.HookTaskService/FailHookTask"
+	HookTaskService_OverrideHookTask_FullMethodName = "/windlass.hook.v1.HookTaskService/OverrideHookTask"
 	HookTaskService_PlanHookTasks_FullMethodName    = "/windlass.hook.v1.HookTaskService/PlanHookTasks"
 )
 
@@ -58,6 +59,9 @@ type HookTaskServiceClient interface {
 	CompleteHookTask(ctx context.Context, in *CompleteHookTaskRequest, opts ...grpc.CallOption) (*HookTask, error)
 	// FailHookTask reports that the work failed. The hook stays, and the task may be claimed again.
 	FailHookTask(ctx context.Context, in *FailHookTaskRequest, opts ...grpc.CallOption) (*HookTask, error)
+	// OverrideHookTask completes a task in place of its owner, for an administrator: also if another user has claimed it.
+	// The hook is removed from the machine. The reason is in the audit log, in the task, and in an event of the machine.
+	OverrideHookTask(ctx context.Context, in *OverrideHookTaskRequest, opts ...grpc.CallOption) (*HookTask, error)
 	// PlanHookTasks returns what would be done about the hooks of a machine, and which hooks block its deletion.
 	PlanHookTasks(ctx context.Context, in *PlanHookTasksRequest, opts ...grpc.CallOption) (*PlanHookTasksResponse, error)
 }
@@ -168,6 +172,16 @@ func (c *hookTaskServiceClient) FailHookTask(ctx context.Context, in *FailHookTa
 	return out, nil
 }
 
+func (c *hookTaskServiceClient) OverrideHookTask(ctx context.Context, in *OverrideHookTaskRequest, opts ...grpc.CallOption) (*HookTask, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(HookTask)
+	err := c.cc.Invoke(ctx, HookTaskService_OverrideHookTask_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *hookTaskServiceClient) PlanHookTasks(ctx context.Context, in *PlanHookTasksRequest, opts ...grpc.CallOption) (*PlanHookTasksResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PlanHookTasksResponse)
@@ -202,6 +216,9 @@ type HookTaskServiceServer interface {
 	CompleteHookTask(context.Context, *CompleteHookTaskRequest) (*HookTask, error)
 	// FailHookTask reports that the work failed. The hook stays, and the task may be claimed again.
 	FailHookTask(context.Context, *FailHookTaskRequest) (*HookTask, error)
+	// OverrideHookTask completes a task in place of its owner, for an administrator: also if another user has claimed it.
+	// The hook is removed from the machine. The reason is in the audit log, in the task, and in an event of the machine.
+	OverrideHookTask(context.Context, *OverrideHookTaskRequest) (*HookTask, error)
 	// PlanHookTasks returns what would be done about the hooks of a machine, and which hooks block its deletion.
 	PlanHookTasks(context.Context, *PlanHookTasksRequest) (*PlanHookTasksResponse, error)
 	mustEmbedUnimplementedHookTaskServiceServer()
@@ -237,6 +254,9 @@ func (UnimplementedHookTaskServiceServer) CompleteHookTask(context.Context, *Com
 }
 func (UnimplementedHookTaskServiceServer) FailHookTask(context.Context, *FailHookTaskRequest) (*HookTask, error) {
 	return nil, status.Error(codes.Unimplemented, "method FailHookTask not implemented")
+}
+func (UnimplementedHookTaskServiceServer) OverrideHookTask(context.Context, *OverrideHookTaskRequest) (*HookTask, error) {
+	return nil, status.Error(codes.Unimplemented, "method OverrideHookTask not implemented")
 }
 func (UnimplementedHookTaskServiceServer) PlanHookTasks(context.Context, *PlanHookTasksRequest) (*PlanHookTasksResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PlanHookTasks not implemented")
@@ -392,6 +412,24 @@ func _HookTaskService_FailHookTask_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _HookTaskService_OverrideHookTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(OverrideHookTaskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(HookTaskServiceServer).OverrideHookTask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: HookTaskService_OverrideHookTask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(HookTaskServiceServer).OverrideHookTask(ctx, req.(*OverrideHookTaskRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _HookTaskService_PlanHookTasks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(PlanHookTasksRequest)
 	if err := dec(in); err != nil {
@@ -440,6 +478,10 @@ var HookTaskService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "FailHookTask",
 			Handler:    _HookTaskService_FailHookTask_Handler,
+		},
+		{
+			MethodName: "OverrideHookTask",
+			Handler:    _HookTaskService_OverrideHookTask_Handler,
 		},
 		{
 			MethodName: "PlanHookTasks",

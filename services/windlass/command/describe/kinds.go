@@ -99,7 +99,7 @@ func remedy(t hookTask) string {
 	}
 	s := t.GetSpec()
 	return fmt.Sprintf(
-		"%s. Start the owner; if its work is done or not needed:\nwindlass hooks complete %s %s --message TEXT",
+		"%s. Start the owner; if its work is done or not needed:\nwindlass hooks override %s %s --reason TEXT",
 		seen.GetMessage(), s.GetMachineRef().GetName(), s.GetHookName())
 }
 

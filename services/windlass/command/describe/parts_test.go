@@ -46,7 +46,7 @@ func TestAMissingOwnerIsShownWithTheCommandThatContinues(t *testing.T) {
 		},
 	}
 	want := "no client of backup has ever been seen. Start the owner; if its work is done or not needed:\n" +
-		"windlass hooks complete a Backup --message TEXT"
+		"windlass hooks override a Backup --reason TEXT"
 	if got := remedy(task); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

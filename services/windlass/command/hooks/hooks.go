@@ -41,7 +41,7 @@ the hook's task: Pending (not claimed yet), Claimed, Completed or Failed.`,
 	cmd.Flags().StringVarP(&s.Labels, "selector", "l", "", "label selector for machines")
 	cmd.Flags().BoolVarP(&s.Everywhere, "all-namespaces", "A", false, "show objects of all namespaces")
 	cmd.Flags().BoolVar(&noHeaders, "no-headers", false, "do not print headers")
-	cmd.AddCommand(newClaim(e), newComplete(e), newFail(e))
+	cmd.AddCommand(newClaim(e), newComplete(e), newFail(e), newOverride(e))
 	return cmd
 }
 
@@ -164,6 +164,30 @@ func newFail(e *session.Env) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "reason for the failure")
+	_ = cmd.MarkFlagRequired("reason") // fails only for an unknown flag
+	return cmd
+}
+
+func newOverride(e *session.Env) *cobra.Command {
+	var reason string
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "override" + taskUse + " --reason REASON",
+		Short: "Complete the task of a hook in place of its owner",
+		Long: `Complete the task of a hook in place of its owner, so that the machine's deletion continues: also if
+another user has claimed it. This needs the right "override" on hooks. The reason is in the audit
+log, in the task, and in an event of the machine.`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return onTask(cmd.Context(), e, args, "overridden", func(ctx context.Context, s hookv1.HookTaskServiceClient,
+				name string,
+			) (*hookv1.HookTask, error) {
+				return s.OverrideHookTask(ctx, &hookv1.OverrideHookTaskRequest{Name: name, Reason: reason, Force: force})
+			})
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why the owner is not waited for")
+	cmd.Flags().BoolVar(&force, "force", false, "override also the hook that protects the etcd quorum")
 	_ = cmd.MarkFlagRequired("reason") // fails only for an unknown flag
 	return cmd
 }
