@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
@@ -83,9 +82,6 @@ type Controller struct {
 
 	loops                         *controller.Loops
 	machines, sets, controlPlanes *controller.Loop
-
-	mu           sync.Mutex
-	createErrors map[string]string // by uid of the machine: why its instance could not be made last
 }
 
 // New returns the controllers. They are notified of changes from now on and act while Run runs. The copy of the nodes
@@ -96,7 +92,7 @@ func New(cfg Config) *Controller {
 	}
 	c := &Controller{
 		Config: cfg, nodes: nodev1.NewNodeServiceClient(cfg.Eviction), drains: nodev1.NewDrainServiceClient(cfg.Eviction),
-		createErrors: map[string]string{}, loops: controller.New(cfg.Log),
+		loops: controller.New(cfg.Log),
 	}
 	c.machines = loop(c, cfg.Tables.Machines, "machine", workers, c.reconcileMachine)
 	c.sets = loop(c, cfg.Tables.Sets, "machineset", workers, c.reconcileSet)
@@ -146,6 +142,10 @@ func (c *Controller) subscribe() {
 		for _, m := range c.Tables.Machines.ByIndex(kinds.ByUID, uid) {
 			c.machines.Add(object.KeyOf(m).String())
 		}
+	})
+	c.Providers.SubscribeProviders(func() {
+		c.machines.Add(c.Tables.Machines.Keys()...)
+		c.controlPlanes.Add(c.Tables.ControlPlanes.Keys()...)
 	})
 	c.Nodes.Subscribe(func(ch resource.Change[*nodev1.Node]) { c.nodeChanged(ch.Object) })
 	c.Drains.Subscribe(func(ch resource.Change[*nodev1.Drain]) {
@@ -218,10 +218,8 @@ func (c *Controller) nodeChanged(node *nodev1.Node) {
 
 // Lead works until ctx ends.
 func (c *Controller) Lead(ctx context.Context) error {
-	c.mu.Lock()
-	clear(c.createErrors) // machines of an earlier term may have gone while another process led
-	c.mu.Unlock()
-	return c.loops.Lead(ctx)
+	c.Providers.Reset() // machines of an earlier term may have gone while another process led
+	return c.loops.Lead(ctx, func(ctx context.Context) error { return c.Providers.Lead(ctx, c.Bootstrap.For) })
 }
 
 // nodesByName returns all nodes; ok is false while they are unknown.

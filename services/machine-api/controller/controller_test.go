@@ -247,10 +247,7 @@ func TestErrorsOfCreation(t *testing.T) {
 		t.Errorf("status = %v", m.Status)
 	}
 	w.create(newMachine("empty", func(m *machinev1.Machine) { m.Spec = nil }))
-	w.create(newMachine("foreign", func(m *machinev1.Machine) {
-		m.Spec.ProviderSpec.Value.Fields["kind"] = structpb.NewStringValue("AWSMachineProviderConfig")
-	}))
-	for _, name := range []string{"empty", "foreign", "refused"} {
+	for _, name := range []string{"empty", "refused"} {
 		w.phase(name, plan.PhaseFailed)
 		w.delete(name)
 		w.gone(name)

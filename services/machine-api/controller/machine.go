@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,72 +24,103 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-const (
-	evictionLimit = 10 * time.Second // of one call to eviction-controller
-	passes        = 3                // that one look may make at once: create, take over what came of it, and one to spare
-)
+const evictionLimit = 10 * time.Second // of one call to eviction-controller
 
-// reconcileMachine moves one machine one step further.
+// reconcileMachine moves one machine one step further. Calls to its provider are only begun: their answers, like every
+// change, have it called again.
 func (c *Controller) reconcileMachine(ctx context.Context, key string) (time.Time, error) {
 	k := object.ParseKey(key)
-	for range passes {
-		m, ok := c.Tables.Machines.Lookup(k.Namespace, k.Name)
-		if !ok {
-			return time.Time{}, nil
-		}
-		again, wake, err := c.pass(trace.Continue(ctx, m.GetMetadata()), m)
-		if err != nil || !again {
-			return wake, err
-		}
+	m, ok := c.Tables.Machines.Lookup(k.Namespace, k.Name)
+	if !ok {
+		return time.Time{}, nil
 	}
-	return c.Now(), nil
-}
-
-// pass observes, plans, writes and acts once. again says that there is more to do at once.
-func (c *Controller) pass(ctx context.Context, m *machinev1.Machine) (again bool, wake time.Time, err error) {
-	v := c.ViewMachine(ctx, m)
+	ctx = trace.Continue(ctx, m.GetMetadata())
+	v := c.observe(ctx, m)
 	p := plan.Next(v)
-	m, err = c.writeMachine(ctx, m, p)
+	m, err := c.writeMachine(ctx, m, p)
 	if err != nil {
-		return false, time.Time{}, err
+		return time.Time{}, err
 	}
 	for _, a := range p.Actions {
 		if err := c.act(ctx, m, v, a); err != nil {
-			return false, time.Time{}, fmt.Errorf("%s: %w", a, err)
+			return time.Time{}, fmt.Errorf("%s: %w", a, err)
 		}
-		again = again || a == plan.CreateInstance
 	}
-	return again, p.Wake, nil
+	return p.Wake, nil
 }
 
-// ViewMachine returns everything that the next step of a machine depends on.
-func (c *Controller) ViewMachine(ctx context.Context, m *machinev1.Machine) plan.MachineView {
-	v := plan.MachineView{Now: c.Now(), Machine: m, CreateErr: c.createError(m)}
-	c.viewInstance(ctx, &v)
+// observe returns everything that the next step of a machine depends on, without asking its provider.
+func (c *Controller) observe(ctx context.Context, m *machinev1.Machine) plan.MachineView {
+	v := plan.MachineView{Now: c.Now(), Machine: m}
+	c.viewInstance(&v)
 	c.viewNode(ctx, &v)
 	v.Drain, _ = c.Drains.Lookup("", drainName(m))
 	return v
 }
 
-func (c *Controller) viewInstance(ctx context.Context, v *plan.MachineView) {
-	if plan.IsForgotten(v.Machine) {
-		return // a provider that is gone would be waited for
+// ViewMachine returns everything that the next step of a machine depends on. An instance that only the provider can
+// speak of is asked for, since a process that does not lead has no answers.
+func (c *Controller) ViewMachine(ctx context.Context, m *machinev1.Machine) plan.MachineView {
+	v := c.observe(ctx, m)
+	if v.Instance != nil || v.InstanceGone || v.InstanceErr != "" || v.NoProvider != "" || plan.IsForgotten(m) ||
+		!plan.MayHaveInstance(m) {
+		return v
 	}
-	defer c.doubtInstance(v)
-	if v.Instance = c.Providers.Instance(v.Machine); v.Instance != nil {
-		return
-	}
-	existed := v.Machine.GetSpec().GetProviderId() != "" && v.Machine.GetStatus().GetPhase() != plan.PhaseFailed
-	if !existed && !object.Deleting(v.Machine) {
-		c.viewProvider(v)
-		return
-	}
-	// That there is none decides between life and death, so a copy's word is not enough.
-	i, absent, err := c.Providers.Look(ctx, v.Machine)
-	v.Instance, v.InstanceGone = i, absent
+	i, absent, err := c.Providers.Look(ctx, m)
+	v.Instance, v.InstanceGone = i, absent && !object.Deleting(m)
 	if err != nil {
 		v.InstanceErr = describe(err)
 	}
+	c.doubtInstance(&v)
+	return v
+}
+
+// viewInstance returns what is known of a machine's instance: the copy says that there is one, but that there is none
+// decides between life and death, so only an answer of the provider says that.
+func (c *Controller) viewInstance(v *plan.MachineView) {
+	m := v.Machine
+	if plan.IsForgotten(m) {
+		return // a provider that is gone would be waited for
+	}
+	if spec := m.GetSpec().GetProviderSpec().GetValue(); spec == nil && !plan.MayHaveInstance(m) {
+		return
+	}
+	p, err := c.Providers.Of(m)
+	if err != nil {
+		v.NoProvider = err.Error()
+		return
+	}
+	v.Provider = p.Name
+	creation, lookup, deletion := c.Providers.Answered(provider.Create, m), c.Providers.Answered(provider.Look, m),
+		c.Providers.Answered(provider.Delete, m)
+	v.Creation, v.Lookup, v.Deletion = call(creation), call(lookup), call(deletion)
+	v.Instance = c.Providers.Instance(m)
+	switch {
+	case object.Deleting(m):
+		v.InstanceErr = v.Deletion.Err
+		if deletion.Absent {
+			v.Instance, v.InstanceGone = nil, true
+		}
+	case v.Instance != nil:
+		c.Providers.Drop(provider.Look, m) // what it said before no longer holds
+		c.Providers.Drop(provider.Create, m)
+	case status.Code(creation.Err) == codes.InvalidArgument:
+		v.Refused = v.Creation.Err
+	case m.GetSpec().GetProviderId() != "":
+		v.InstanceErr, v.InstanceGone = v.Lookup.Err, lookup.Absent
+	default:
+		v.CreateErr = v.Creation.Err
+	}
+	c.doubtInstance(v)
+}
+
+// call returns what the plan takes into account of the calls to a provider.
+func call(h provider.Answer) plan.Call {
+	out := plan.Call{Busy: h.Busy, At: h.At, Failed: h.Failed, Since: h.Since, There: h.Instance != nil}
+	if h.Err != nil {
+		out.Err = describe(h.Err)
+	}
+	return out
 }
 
 // doubtInstance refuses an instance that cannot be the machine's. One whose machine is being deleted is deleted all the
@@ -103,7 +133,7 @@ func (c *Controller) doubtInstance(v *plan.MachineView) {
 		Machine: v.Machine, Instance: v.Instance, Machines: c.rivals(v.Instance), Reserved: c.Reserved,
 	})
 	if fault != "" {
-		v.Instance, v.InstanceErr = nil, fault
+		v.Instance, v.InstanceErr, v.Doubted = nil, fault, true
 	}
 }
 
@@ -117,21 +147,6 @@ func (c *Controller) rivals(i *providerv1.Instance) []*machinev1.Machine {
 		out = append(out, c.Tables.Machines.ByIndex(kinds.ByAddress, a)...)
 	}
 	return out
-}
-
-// viewProvider returns whether a provider can create the instance.
-func (c *Controller) viewProvider(v *plan.MachineView) {
-	spec := v.Machine.GetSpec().GetProviderSpec().GetValue()
-	if spec == nil {
-		return
-	}
-	_, err := c.Providers.For(spec)
-	switch {
-	case errors.Is(err, provider.ErrUnknownKind):
-		v.Refused = err.Error()
-	case err != nil:
-		v.CreateErr = err.Error()
-	}
 }
 
 // describe returns an error as people should read it, without the trappings of gRPC.
@@ -238,9 +253,11 @@ func merge(into *map[string]string, more map[string]string) {
 func (c *Controller) act(ctx context.Context, m *machinev1.Machine, v plan.MachineView, a plan.Action) error {
 	switch a {
 	case plan.CreateInstance:
-		return c.createInstance(ctx, m, v)
+		return c.Providers.Begin(provider.Create, m)
+	case plan.GetInstance:
+		return c.Providers.Begin(provider.Look, m)
 	case plan.DeleteInstance:
-		return c.Providers.Delete(ctx, m)
+		return c.Providers.Begin(provider.Delete, m)
 	case plan.RevokeMachine:
 		return c.Tables.RevokeMachine(ctx, m, "the machine was deleted")
 	case plan.RemoveFinalizer:
@@ -274,53 +291,6 @@ func except(err error, done codes.Code) error {
 		return nil
 	}
 	return err
-}
-
-// createInstance has the provider make the instance. If the provider says that this can never work, the machine has
-// failed.
-func (c *Controller) createInstance(ctx context.Context, m *machinev1.Machine, v plan.MachineView) error {
-	p, err := c.Providers.For(m.GetSpec().GetProviderSpec().GetValue())
-	if err != nil {
-		return err
-	}
-	boot, err := c.Bootstrap.For(ctx, m)
-	if err != nil {
-		return fmt.Errorf("bootstrap: %w", err)
-	}
-	_, err = p.Create(ctx, &providerv1.CreateInstanceRequest{
-		RequestToken: m.GetMetadata().GetUid(), Machine: object.Reference(m),
-		ProviderSpec: m.GetSpec().GetProviderSpec().GetValue(), Bootstrap: boot,
-	})
-	if err == nil {
-		c.setCreateError(m, "")
-		return nil
-	}
-	v.Machine = m
-	if status.Code(err) == codes.InvalidArgument {
-		v.Refused = describe(err)
-		_, err = c.writeMachine(ctx, m, plan.Next(v))
-		return err
-	}
-	c.setCreateError(m, describe(err))
-	v.CreateErr = describe(err)
-	_, told := c.writeMachine(ctx, m, plan.Next(v))
-	return errors.Join(err, told)
-}
-
-func (c *Controller) createError(m *machinev1.Machine) string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.createErrors[m.GetMetadata().GetUid()]
-}
-
-func (c *Controller) setCreateError(m *machinev1.Machine, text string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if text == "" {
-		delete(c.createErrors, m.GetMetadata().GetUid())
-	} else {
-		c.createErrors[m.GetMetadata().GetUid()] = text
-	}
 }
 
 func drainName(m *machinev1.Machine) string { return "machine-" + m.GetMetadata().GetUid() }
@@ -389,6 +359,11 @@ func (c *Controller) removeFinalizer(ctx context.Context, m *machinev1.Machine) 
 			return f == plan.FinalizerMachine
 		})
 	})
-	c.setCreateError(m, "")
-	return except(err, codes.NotFound)
+	if err := except(err, codes.NotFound); err != nil {
+		return err
+	}
+	for _, purpose := range []provider.Purpose{provider.Create, provider.Look, provider.Delete} {
+		c.Providers.Drop(purpose, m)
+	}
+	return nil
 }

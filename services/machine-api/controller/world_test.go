@@ -270,6 +270,11 @@ type cloud struct {
 
 	mu        sync.Mutex
 	instances map[string]*providerv1.Instance // by request token
+	used      map[string]bool                 // request tokens of deleted instances
+	hang      func(machine string) bool       // creations that are not answered before their limit
+	hanging   chan struct{}                   // closed to have the hanging creations carried out
+	kinds     []string                        // of provider specs that it understands
+	calls     int                             // creations that have begun
 	watchers  []chan *providerv1.WatchInstancesResponse
 	made      int
 	deletions []time.Time // of every DeleteInstance
@@ -280,7 +285,12 @@ type cloud struct {
 	address   string      // of every new instance; empty gives each its own
 }
 
-func newCloud(w *world) *cloud { return &cloud{w: w, instances: map[string]*providerv1.Instance{}} }
+func newCloud(w *world) *cloud {
+	return &cloud{
+		w: w, instances: map[string]*providerv1.Instance{}, used: map[string]bool{}, hanging: make(chan struct{}),
+		hang: func(string) bool { return false }, kinds: []string{"TestSpec"},
+	}
+}
 
 func (c *cloud) set(f func(*cloud)) {
 	c.mu.Lock()
@@ -318,8 +328,10 @@ func (c *cloud) firstDeletion() (time.Time, bool) {
 func (c *cloud) GetProviderInfo(context.Context, *providerv1.GetProviderInfoRequest) (
 	*providerv1.GetProviderInfoResponse, error,
 ) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return &providerv1.GetProviderInfoResponse{
-		Name: "test", Platform: "Local", ProviderSpecKinds: []string{"TestSpec"},
+		Name: "test", Platform: "Local", ProviderSpecKinds: c.kinds,
 		FailureDomainFields: map[string]string{"zone": "zone"},
 	}, nil
 }
@@ -328,9 +340,18 @@ func (c *cloud) CreateInstance(ctx context.Context, req *providerv1.CreateInstan
 	error,
 ) {
 	c.mu.Lock()
+	c.calls++
+	if hang := c.hang(req.GetMachine().GetName()); hang {
+		c.mu.Unlock()
+		<-c.hanging // it is carried out although nothing waits for the answer any more
+		c.mu.Lock()
+	}
 	defer c.mu.Unlock()
 	if i, ok := c.instances[req.GetRequestToken()]; ok {
 		return i, nil
+	}
+	if c.used[req.GetRequestToken()] {
+		return nil, status.Error(codes.FailedPrecondition, "the request token's instance was deleted")
 	}
 	if c.fault != nil {
 		return nil, c.fault
@@ -397,6 +418,7 @@ func (c *cloud) DeleteInstance(_ context.Context, req *providerv1.DeleteInstance
 		return nil, c.away
 	}
 	c.deletions = append(c.deletions, time.Now())
+	c.used[req.GetRequestToken()] = true
 	c.vanish(req.GetRequestToken())
 	return &providerv1.DeleteInstanceResponse{}, nil
 }

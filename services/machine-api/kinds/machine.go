@@ -69,6 +69,15 @@ func (t *Tables) admitMachine(w *resource.Write[*machinev1.Machine]) error {
 			Description: fmt.Sprintf("cannot be set to %q: machine-api takes it over from the provider", is),
 		})
 	}
+	was, is := old.GetMetadata().GetAnnotations()[plan.AnnotationProvider],
+		changed.GetMetadata().GetAnnotations()[plan.AnnotationProvider]
+	if was != is {
+		return rpcerr.Invalid(object.Fault{
+			Path: fmt.Sprintf("metadata.annotations['%s']", plan.AnnotationProvider),
+			Description: fmt.Sprintf("cannot be changed from %q to %q: machine-api notes there which provider it asked", was,
+				is),
+		})
+	}
 	if old == nil {
 		return nil
 	}

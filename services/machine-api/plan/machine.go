@@ -23,9 +23,12 @@ type Action string
 // The actions of a machine's life, in the order in which they come.
 const (
 	CreateInstance Action = "CreateInstance"
+	// asks the provider for an instance that the copy does not show
+	GetInstance Action = "GetInstance"
 	// labels, annotations and taints of the machine's spec onto its node, which may take pods from then on
-	UpdateNode      Action = "UpdateNode"
-	CreateDrain     Action = "CreateDrain"
+	UpdateNode  Action = "UpdateNode"
+	CreateDrain Action = "CreateDrain"
+	// also uses the machine's token up, so that no creation that is still under way makes an instance
 	DeleteInstance  Action = "DeleteInstance"
 	RevokeMachine   Action = "RevokeMachine" // its certificates are refused from then on
 	DeleteNode      Action = "DeleteNode"
@@ -38,13 +41,21 @@ type MachineView struct {
 	Now     time.Time
 	Machine *machinev1.Machine
 
-	Instance     *providerv1.Instance // nil if there is none
-	InstanceGone bool                 // the provider itself said that there is none; never set together with Instance
-	InstanceErr  string               // why the provider could not say; empty if it could
+	Instance *providerv1.Instance // nil if there is none
+	// the provider itself said that there is none, of a machine that is being deleted after it had used its token up;
+	// never set together with Instance
+	InstanceGone bool
+	InstanceErr  string // why the provider could not say; empty if it could
+	Doubted      bool   // the provider has one that cannot be the machine's, as InstanceErr says
 	// why the last attempt to create it did not succeed; empty if it did, or there was none
 	CreateErr string
 	// why the provider, or the lack of one, makes creation impossible for good; empty if it does not
 	Refused string
+	// why no provider can be asked, as none understands the machine's provider spec; empty if one does
+	NoProvider string
+	Provider   string // name of the provider that is asked; empty if there is none
+	// the calls to the provider
+	Creation, Lookup, Deletion Call
 
 	Node      *nodev1.Node // the machine's node; nil if there is none
 	NodesSeen bool         // false while the nodes are unknown
@@ -151,6 +162,9 @@ func (n *next) instance() {
 	switch {
 	case IsForgotten(n.m):
 		n.set(condition(InstanceExists, conditionUnknown, "", Forgotten, "The provider is not asked any more"))
+	case n.v.NoProvider != "" && i == nil && MayHaveInstance(n.m):
+		n.set(condition(InstanceExists, conditionUnknown, "", reasonNoProvider, checkingProviderMessage+": "+
+			n.v.NoProvider))
 	case n.v.InstanceErr != "" && i == nil:
 		n.set(condition(InstanceExists, conditionUnknown, "", "ErrorCheckingProvider", checkingProviderMessage+": "+
 			n.v.InstanceErr))
@@ -158,7 +172,7 @@ func (n *next) instance() {
 		n.set(condition(InstanceExists, conditionFalse, severityWarning, "InstanceMissing", instanceNotFoundMessage))
 	case i == nil:
 		n.set(condition(InstanceExists, conditionFalse, severityWarning, "InstanceNotCreated",
-			withCause(instanceNotCreatedMessage, n.v.CreateErr)))
+			withCause(instanceNotCreatedMessage, cmp.Or(n.v.NoProvider, n.v.CreateErr))))
 	default:
 		n.seen(i)
 	}
@@ -249,10 +263,15 @@ func (n *next) living() {
 	switch {
 	case n.v.Instance == nil && !n.provisioned():
 		n.unborn()
+	case n.v.Instance == nil && n.v.NoProvider != "":
+		n.p.WaitsFor = "a provider: " + n.v.NoProvider // it keeps the phase that it has
 	case n.v.Instance == nil && n.v.InstanceGone:
 		n.fail("InstanceMissing", reasonCannotFindInstance, cannotFindInstanceForMachine)
 	case n.v.Instance == nil:
-		n.p.WaitsFor = "the provider to answer" // it keeps the phase that it has
+		n.p.WaitsFor = withCause("the provider to answer", n.v.InstanceErr) // it keeps the phase that it has
+		if !n.v.Doubted {
+			n.call(GetInstance, n.v.Lookup, vanishedPause)
+		}
 	default:
 		n.born()
 	}
@@ -269,17 +288,23 @@ func (n *next) unborn() {
 		n.p.WaitsFor = "the provider, whose instance cannot be this machine's: " + n.v.InstanceErr
 		// its address may be that of a machine which is about to be gone, and no change of that one wakes this
 		n.p.Wake = n.v.Now.Add(time.Second)
+	case n.v.NoProvider != "":
+		n.phase(PhaseProvisioning)
+		n.p.WaitsFor = "a provider: " + n.v.NoProvider
 	default:
 		n.phase(PhaseProvisioning)
-		n.p.WaitsFor = withCause("the provider to make its instance", cmp.Or(n.v.InstanceErr, n.v.CreateErr))
-		n.operation("Create", "Processing", n.v.CreateErr)
-		n.do(CreateInstance)
+		n.p.WaitsFor = withCause("the provider to make its instance", n.v.CreateErr)
+		n.operation(operationCreate, "Processing", n.v.CreateErr)
+		if n.v.Provider != "" {
+			n.p.Annotations = map[string]string{AnnotationProvider: n.v.Provider}
+		}
+		n.call(CreateInstance, n.v.Creation, vanishedPause)
 	}
 }
 
 func (n *next) born() {
-	if n.status.GetLastOperation().GetType() == "Create" {
-		n.operation("Create", "Successful", "")
+	if n.status.GetLastOperation().GetType() == operationCreate {
+		n.operation(operationCreate, "Successful", "")
 	}
 	n.link()
 	if n.status.GetNodeRef() == nil {
@@ -399,7 +424,8 @@ func waitsForHooks(hooks []*machinev1.LifecycleHook, when string) string {
 
 // end removes the instance and, once it is gone, everything else.
 func (n *next) end() {
-	n.operation("Delete", "Processing", "")
+	n.noteProvider()
+	gone := n.v.InstanceGone || n.v.Instance == nil && !MayHaveInstance(n.m)
 	switch {
 	case IsForgotten(n.m) && n.v.NodesSeen:
 		why := object.FindCondition(n.status.Conditions, Forgotten).GetMessage()
@@ -408,12 +434,15 @@ func (n *next) end() {
 			n.m.GetMetadata().GetName(), cmp.Or(n.p.ProviderID, "of it"), why))
 		n.remove()
 	case n.v.Instance != nil:
-		n.p.WaitsFor = fmt.Sprintf("the provider to delete instance %s", n.v.Instance.GetProviderId())
+		n.p.WaitsFor = withCause(fmt.Sprintf("the provider to delete instance %s", n.v.Instance.GetProviderId()),
+			n.v.Deletion.Err)
+		n.call(DeleteInstance, n.v.Deletion, lookAgain)
+	case !gone && !IsForgotten(n.m) && n.v.NoProvider != "":
+		n.p.WaitsFor = "a provider: " + n.v.NoProvider
 		n.p.Wake = n.v.Now.Add(lookAgain)
-		n.do(DeleteInstance)
-	case !n.v.InstanceGone && !IsForgotten(n.m):
+	case !gone && !IsForgotten(n.m):
 		n.p.WaitsFor = withCause("the provider to answer", n.v.InstanceErr)
-		n.p.Wake = n.v.Now.Add(time.Second)
+		n.call(DeleteInstance, n.v.Deletion, vanishedPause)
 	case !n.v.NodesSeen:
 		n.p.WaitsFor = "word of its node"
 		n.p.Wake = n.v.Now.Add(time.Second)
@@ -421,6 +450,21 @@ func (n *next) end() {
 		n.tell("Normal", "Deleted", fmt.Sprintf("Machine %s is gone with its instance and node", n.m.GetMetadata().GetName()))
 		n.remove()
 	}
+}
+
+// noteProvider keeps which provider may have an instance of the machine, before the last operation, which an earlier
+// version shows that by, changes.
+func (n *next) noteProvider() {
+	noted := n.m.GetMetadata().GetAnnotations()[AnnotationProvider] != "" || n.provisioned()
+	if !noted && MayHaveInstance(n.m) {
+		if n.v.Provider == "" && n.v.NoProvider != "" {
+			return
+		}
+		if n.v.Provider != "" {
+			n.p.Annotations = map[string]string{AnnotationProvider: n.v.Provider}
+		}
+	}
+	n.operation("Delete", "Processing", "")
 }
 
 // remove takes everything away that the machine has in the cluster, and then the machine itself.

@@ -158,7 +158,7 @@ func TestTheNextStepOfAMachine(t *testing.T) {
 		},
 		"an instance that cannot be seen just now changes nothing": {
 			seen(MachineView{Machine: newMachine(running), InstanceErr: "down", Node: readyNode()}),
-			want{PhaseRunning, "the provider to answer", nil},
+			want{PhaseRunning, "the provider to answer: down", []Action{GetInstance}},
 		},
 		"a pre-drain hook holds the drain": {
 			seen(MachineView{Machine: newMachine(running, deleted, preDrain), Instance: instance(), Node: readyNode()}),
@@ -231,7 +231,7 @@ func TestTheNextStepOfAMachine(t *testing.T) {
 		},
 		"while the provider does not answer nothing goes": {
 			seen(MachineView{Machine: newMachine(running, deleted, drained), InstanceErr: "down", Node: readyNode()}),
-			want{PhaseDeleting, "the provider to answer: down", nil},
+			want{PhaseDeleting, "the provider to answer: down", []Action{DeleteInstance}},
 		},
 		"a machine that never was anything can be deleted": {
 			seen(MachineView{Machine: newMachine(deleted, func(m *machinev1.Machine) { m.Spec = nil }), InstanceGone: true}),
@@ -396,6 +396,32 @@ func anyView(t *rapid.T) MachineView {
 	return v
 }
 
+func TestCallsToAProviderArePaced(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		call Call
+		want time.Duration // after the answer; negative: not while one is under way
+	}{
+		"one that was never made is made at once":        {Call{}, 0},
+		"one that is under way is not made again":        {Call{Busy: true, At: now}, -1},
+		"one that succeeded is repeated as planned":      {Call{At: now}, time.Minute},
+		"one that failed is repeated soon":               {Call{At: now, Err: "no", Failed: 1}, 50 * time.Millisecond},
+		"the pause doubles":                              {Call{At: now, Err: "no", Failed: 4}, 400 * time.Millisecond},
+		"every machine is checked at least every 30 s":   {Call{At: now, Err: "no", Failed: 1000}, 30 * time.Second},
+		"one whose provider is back is repeated at once": {Call{At: now, Err: "no"}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := now.Add(c.want)
+			if c.want < 0 {
+				want = time.Time{}
+			}
+			if got := c.call.due(now, time.Minute); !got.Equal(want) {
+				t.Errorf("due = %v, want %v", got, want)
+			}
+		})
+	}
+}
+
 func TestPromisesOfAMachinesPlan(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := anyView(t)
@@ -423,7 +449,7 @@ func TestPromisesOfAMachinesPlan(t *testing.T) {
 					t.Fatalf("%s before its time", a)
 				}
 			}
-			if (a == DeleteNode || a == RemoveFinalizer) && !v.InstanceGone {
+			if (a == DeleteNode || a == RemoveFinalizer) && !v.InstanceGone && MayHaveInstance(v.Machine) {
 				t.Fatalf("%s while there may be an instance", a)
 			}
 		}

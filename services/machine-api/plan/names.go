@@ -37,6 +37,10 @@ const (
 	AnnotationDeleteOld     = "machine.openshift.io/cluster-api-delete-machine" // its former name
 	AnnotationMachine       = "machine.openshift.io/machine"                    // on nodes: "<namespace>/<name>"
 
+	// AnnotationProvider names the provider that was asked for the machine's instance, from before the first call on. Only
+	// machine-api sets it.
+	AnnotationProvider = "windlass.dev/provider"
+
 	FinalizerMachine = "machine.machine.openshift.io"
 	// holds a deleted set until its machines are let go
 	FinalizerControlPlane = "controlplanemachineset.machine.openshift.io"
@@ -83,6 +87,8 @@ const (
 	instanceNotCreatedMessage    = "Instance has not been created"
 	instanceNotFoundMessage      = "Instance not found on provider"
 	checkingProviderMessage      = "Failed to check if machine exists"
+	reasonNoProvider             = "NoProvider"
+	operationCreate              = "Create"
 	providerSpecMissing          = "spec.providerSpec.value: must be given"
 )
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -14,10 +15,9 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/backoff"
+	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
@@ -27,11 +27,17 @@ const (
 	mostBackOff  = time.Second
 )
 
-// ErrUnknownKind means that every plugin has answered and none understands the kind of a provider spec.
-var ErrUnknownKind = errors.New("no provider understands it")
+// errUnknownKind means that every plugin has answered and none understands the kind of a provider spec.
+var errUnknownKind = errors.New("no provider understands it")
 
-// errSilent means that a plugin has not said yet what it understands.
-var errSilent = errors.New("a provider has not answered yet")
+var (
+	// errSilent means that a plugin has not said yet what it understands.
+	errSilent = errors.New("a provider has not answered yet")
+	// errNotConnected means that machine-api has no connection to the provider that a machine's instance is of.
+	errNotConnected = errors.New("machine-api has no such peer")
+	// errContested means that it is not known which of several providers made an instance.
+	errContested = errors.New("several providers understand it")
+)
 
 // Plugin is one provider. Its methods may be called concurrently.
 type Plugin struct {
@@ -41,6 +47,8 @@ type Plugin struct {
 	mu        sync.RWMutex
 	info      *providerv1.GetProviderInfoResponse
 	instances map[string]*providerv1.Instance // by uid of the machine; shared, never modified
+	err       error                           // why it has not introduced itself; nil if it has
+	lanes     [purposes]*lane                 // by purpose; fixed
 }
 
 // Set is all providers of a cluster.
@@ -50,16 +58,24 @@ type Set struct {
 
 	mu          sync.Mutex
 	subscribers []func(machineUID string)
+	introduced  []func()
+	bootstrap   Bootstrap
+	kinds       map[string]*Plugin  // in force, by kind of provider spec: the first that introduced itself
+	contested   map[string][]string // by kind: further providers that understand it, which are not in force
 }
 
 // New returns the set of the providers behind connections, by name.
 func New(conns map[string]grpc.ClientConnInterface, log *slog.Logger) *Set {
-	s := &Set{log: log}
-	for name, c := range conns {
-		s.plugins = append(s.plugins, &Plugin{
-			Name: name, client: providerv1.NewProviderServiceClient(c),
-			instances: map[string]*providerv1.Instance{},
-		})
+	s := &Set{log: log, kinds: map[string]*Plugin{}, contested: map[string][]string{}}
+	for _, name := range slices.Sorted(maps.Keys(conns)) {
+		p := &Plugin{
+			Name: name, client: providerv1.NewProviderServiceClient(conns[name]),
+			instances: map[string]*providerv1.Instance{}, err: errSilent,
+		}
+		for purpose := range purposes {
+			p.lanes[purpose] = newLane(s, p, purpose, log)
+		}
+		s.plugins = append(s.plugins, p)
 	}
 	return s
 }
@@ -69,6 +85,14 @@ func (s *Set) Subscribe(f func(machineUID string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.subscribers = append(s.subscribers, f)
+}
+
+// SubscribeProviders has f called when a provider has introduced itself, which may change what Of and For return. f
+// must return at once.
+func (s *Set) SubscribeProviders(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.introduced = append(s.introduced, f)
 }
 
 func (s *Set) tell(uids ...string) {
@@ -113,6 +137,8 @@ func (s *Set) watch(ctx context.Context, p *Plugin) error {
 	if err := p.introduce(ctx); err != nil {
 		return err
 	}
+	s.admit(ctx, p)
+	before := p.uids() // an instance that is made from here on may be too new for the initial list
 	stream, err := p.client.WatchInstances(ctx, &providerv1.WatchInstancesRequest{})
 	if err != nil {
 		return err
@@ -125,10 +151,17 @@ func (s *Set) watch(ctx context.Context, p *Plugin) error {
 		}
 		uid := m.GetInstance().GetMachineUid()
 		switch {
+		case m.GetSynced() && seen == nil:
+			continue // it said so before
 		case m.GetSynced():
-			s.tell(p.keep(seen)...)
+			s.tell(p.keep(before, seen)...)
+			for _, l := range p.lanes {
+				s.tell(l.eager()...)
+			}
 			seen = nil
 			continue
+		case uid == "":
+			continue // an instance that the provider cannot read is in its list only
 		case m.GetDeleted():
 			p.forget(uid)
 		default:
@@ -146,13 +179,49 @@ func (p *Plugin) introduce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	info, err := p.client.GetProviderInfo(ctx, &providerv1.GetProviderInfoRequest{})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err = err
 	if err != nil {
 		return err
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.info = info
 	return nil
+}
+
+// admit puts a provider in force for the kinds of provider spec that no other one is in force for.
+func (s *Set) admit(ctx context.Context, p *Plugin) {
+	s.mu.Lock()
+	for kind, others := range s.contested {
+		s.contested[kind] = slices.DeleteFunc(others, func(name string) bool { return name == p.Name })
+	}
+	for kind, owner := range s.kinds {
+		if owner == p && !slices.Contains(p.known().GetProviderSpecKinds(), kind) {
+			delete(s.kinds, kind)
+		}
+	}
+	for _, kind := range p.known().GetProviderSpecKinds() {
+		switch owner := s.kinds[kind]; owner {
+		case nil:
+			s.kinds[kind] = p
+		case p:
+		default:
+			s.contested[kind] = append(s.contested[kind], p.Name)
+			s.log.ErrorContext(ctx, "provider not in force for a kind", "provider", p.Name, "kind", kind,
+				"in_force", owner.Name)
+		}
+	}
+	subscribers := slices.Clone(s.introduced)
+	s.mu.Unlock()
+	for _, f := range subscribers {
+		f()
+	}
+}
+
+func (p *Plugin) instance(uid string) *providerv1.Instance {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.instances[uid]
 }
 
 func (p *Plugin) remember(i *providerv1.Instance) {
@@ -167,13 +236,20 @@ func (p *Plugin) forget(uid string) {
 	delete(p.instances, uid)
 }
 
-// keep forgets every instance but those seen, and returns all uids that it knew: each may have changed unnoticed.
-func (p *Plugin) keep(seen map[string]bool) []string {
+// uids returns the machines whose instances are known.
+func (p *Plugin) uids() []string {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return slices.Collect(maps.Keys(p.instances))
+}
+
+// keep forgets the instances that were known before and not seen since, and returns all uids that it knew: each may
+// have changed unnoticed.
+func (p *Plugin) keep(before []string, seen map[string]bool) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var known []string
-	for uid := range p.instances {
-		known = append(known, uid)
+	known := slices.Collect(maps.Keys(p.instances))
+	for _, uid := range before {
 		if !seen[uid] {
 			delete(p.instances, uid)
 		}
@@ -190,34 +266,57 @@ func (p *Plugin) known() *providerv1.GetProviderInfoResponse {
 // Instance returns the instance of a machine as far as the copy of its own provider shows it; nil if that shows none.
 // What another provider says of the machine does not count.
 func (s *Set) Instance(m *machinev1.Machine) *providerv1.Instance {
-	p, err := s.For(m.GetSpec().GetProviderSpec().GetValue())
+	p, err := s.Of(m)
 	if err != nil {
 		return nil
 	}
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return p.instances[m.GetMetadata().GetUid()]
+	return p.instance(m.GetMetadata().GetUid())
 }
 
-// For returns the provider that understands a provider spec: ErrUnknownKind if there is none, another error while that
-// is unknown.
-func (s *Set) For(spec *structpb.Struct) (*Plugin, error) {
-	kind := spec.GetFields()["kind"].GetStringValue()
-	silent := false
-	for _, p := range s.plugins {
-		info := p.known()
-		if info == nil {
-			silent = true
-			continue
+// Of returns the provider of a machine's instance: the one that was asked for it, else the one that understands the
+// machine's provider spec.
+func (s *Set) Of(m *machinev1.Machine) (*Plugin, error) {
+	spec := m.GetSpec().GetProviderSpec().GetValue()
+	name := m.GetMetadata().GetAnnotations()[plan.AnnotationProvider]
+	if name == "" {
+		if kind := kindOf(spec); m.GetSpec().GetProviderId() != "" && s.isContested(kind) {
+			return nil, fmt.Errorf("spec.providerSpec.value.kind: is %q: %w, and instance %s may be of either", kind,
+				errContested, m.GetSpec().GetProviderId())
 		}
-		if slices.Contains(info.GetProviderSpecKinds(), kind) {
+		return s.For(spec)
+	}
+	for _, p := range s.plugins {
+		if p.Name == name {
 			return p, nil
 		}
 	}
-	if silent {
-		return nil, errSilent
+	return nil, fmt.Errorf("the instance was requested of %s: %w", name, errNotConnected)
+}
+
+func kindOf(spec *structpb.Struct) string { return spec.GetFields()["kind"].GetStringValue() }
+
+func (s *Set) isContested(kind string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.contested[kind]) > 0
+}
+
+// For returns the provider that is in force for a provider spec: errUnknownKind if there is none, another error while
+// that is unknown.
+func (s *Set) For(spec *structpb.Struct) (*Plugin, error) {
+	kind := kindOf(spec)
+	s.mu.Lock()
+	p := s.kinds[kind]
+	s.mu.Unlock()
+	if p != nil {
+		return p, nil
 	}
-	return nil, fmt.Errorf("spec.providerSpec.value.kind: is %q: %w", kind, ErrUnknownKind)
+	for _, p := range s.plugins {
+		if p.known() == nil {
+			return nil, fmt.Errorf("spec.providerSpec.value.kind: is %q: %w: %s", kind, errSilent, p.Name)
+		}
+	}
+	return nil, fmt.Errorf("spec.providerSpec.value.kind: is %q: %w", kind, errUnknownKind)
 }
 
 // DomainFields says where the provider of a provider spec has the settings of a failure domain; nothing if no provider
@@ -225,71 +324,26 @@ func (s *Set) For(spec *structpb.Struct) (*Plugin, error) {
 func (s *Set) DomainFields(spec *structpb.Struct) (fields map[string]string, known bool) {
 	p, err := s.For(spec)
 	if err != nil {
-		return nil, errors.Is(err, ErrUnknownKind)
+		return nil, errors.Is(err, errUnknownKind)
 	}
 	return p.known().GetFailureDomainFields(), true
 }
 
 // Look returns the instance of a machine, asked of its provider. absent is true if the provider says that there is
-// none, or if no provider could ever have made one.
+// none.
 func (s *Set) Look(ctx context.Context, m *machinev1.Machine) (i *providerv1.Instance, absent bool, err error) {
-	p, err := s.For(m.GetSpec().GetProviderSpec().GetValue())
-	if errors.Is(err, ErrUnknownKind) {
-		return nil, true, nil
-	}
+	p, err := s.Of(m)
 	if err != nil {
 		return nil, false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	i, err = p.client.GetInstance(ctx, &providerv1.GetInstanceRequest{RequestToken: m.GetMetadata().GetUid()})
-	if status.Code(err) == codes.NotFound {
-		p.forget(m.GetMetadata().GetUid())
-		return nil, true, nil
-	}
-	if err != nil {
-		return nil, false, err
-	}
-	p.remember(i)
-	return i, false, nil
+	return p.look(ctx, m)
 }
 
-// Create makes a machine's instance, or finds the one that was made before.
-func (p *Plugin) Create(ctx context.Context, req *providerv1.CreateInstanceRequest) (*providerv1.Instance, error) {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	i, err := p.client.CreateInstance(ctx, req)
-	if err != nil {
-		return nil, err
-	}
-	p.rememberNew(i)
-	return i, nil
-}
-
-// rememberNew keeps the answer of a creation unless the watch has brought a newer word already.
-func (p *Plugin) rememberNew(i *providerv1.Instance) {
+// rememberNew keeps an answer unless the watch has brought newer word already.
+func (p *Plugin) rememberNew(uid string, i *providerv1.Instance) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, ok := p.instances[i.GetMachineUid()]; !ok {
-		p.instances[i.GetMachineUid()] = i
+	if _, ok := p.instances[uid]; !ok {
+		p.instances[uid] = i
 	}
-}
-
-// Delete begins to delete the instance that was made for a machine. It succeeds if the instance is already gone.
-func (s *Set) Delete(ctx context.Context, m *machinev1.Machine) error {
-	p, err := s.For(m.GetSpec().GetProviderSpec().GetValue())
-	if err != nil {
-		return err
-	}
-	i := s.Instance(m)
-	if i == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	_, err = p.client.DeleteInstance(ctx, &providerv1.DeleteInstanceRequest{
-		ProviderId:   i.GetProviderId(),
-		RequestToken: m.GetMetadata().GetUid(),
-	})
-	return err
 }

@@ -12,6 +12,8 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -27,6 +29,8 @@ type plugin struct {
 	mu        sync.Mutex
 	instances []*providerv1.Instance
 	away      bool
+	twice     bool          // it ends its initial list twice
+	fence     int64         // of its answers
 	cut       chan struct{} // closed to break all watches off
 }
 
@@ -63,6 +67,15 @@ func (p *plugin) GetInstance(_ context.Context, r *providerv1.GetInstanceRequest
 	return nil, status.Error(codes.NotFound, "none")
 }
 
+func (p *plugin) DeleteInstance(_ context.Context, r *providerv1.DeleteInstanceRequest) (
+	*providerv1.DeleteInstanceResponse, error,
+) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fence = max(p.fence, r.GetFence())
+	return &providerv1.DeleteInstanceResponse{RequestToken: r.GetRequestToken(), Fence: p.fence}, nil
+}
+
 func (p *plugin) WatchInstances(_ *providerv1.WatchInstancesRequest,
 	s grpc.ServerStreamingServer[providerv1.WatchInstancesResponse],
 ) error {
@@ -74,8 +87,14 @@ func (p *plugin) WatchInstances(_ *providerv1.WatchInstancesRequest,
 			return err
 		}
 	}
-	if err := s.Send(&providerv1.WatchInstancesResponse{Synced: true}); err != nil {
-		return err
+	ends := 1
+	if p.twice {
+		ends = 2
+	}
+	for range ends {
+		if err := s.Send(&providerv1.WatchInstancesResponse{Synced: true}); err != nil {
+			return err
+		}
 	}
 	select {
 	case <-cut:
@@ -87,6 +106,27 @@ func (p *plugin) WatchInstances(_ *providerv1.WatchInstancesRequest,
 
 func start(t *testing.T, p *plugin) (s *Set, heard <-chan string) {
 	t.Helper()
+	return startAll(t, map[string]*plugin{"provider-test": p})
+}
+
+func startAll(t *testing.T, plugins map[string]*plugin) (s *Set, heard <-chan string) {
+	t.Helper()
+	conns := map[string]grpc.ClientConnInterface{}
+	for name, p := range plugins {
+		conns[name] = serve(t, p)
+	}
+	s = New(conns, slog.New(slog.DiscardHandler))
+	ch := make(chan string, 100)
+	s.Subscribe(func(uid string) { ch <- uid })
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() { _ = s.Run(ctx) })
+	t.Cleanup(func() { cancel(); group.Wait() })
+	return s, ch
+}
+
+func serve(t *testing.T, p *plugin) *grpc.ClientConn {
+	t.Helper()
 	p.cut = make(chan struct{})
 	listener := bufconn.Listen(1 << 16)
 	server := grpc.NewServer()
@@ -97,14 +137,8 @@ func start(t *testing.T, p *plugin) (s *Set, heard <-chan string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s = New(map[string]grpc.ClientConnInterface{"provider-test": conn}, slog.New(slog.DiscardHandler))
-	ch := make(chan string, 100)
-	s.Subscribe(func(uid string) { ch <- uid })
-	ctx, cancel := context.WithCancel(context.Background())
-	var group sync.WaitGroup
-	group.Go(func() { _ = s.Run(ctx) })
-	t.Cleanup(func() { cancel(); group.Wait(); _ = conn.Close(); server.Stop() })
-	return s, ch
+	t.Cleanup(func() { _ = conn.Close(); server.Stop() })
+	return conn
 }
 
 // await waits until a machine's uid is reported and ok holds.
@@ -174,7 +208,86 @@ func TestOnlyTheProviderSaysThatThereIsNoInstance(t *testing.T) {
 		t.Errorf("Look = absent %v, %v, want absent", absent, err)
 	}
 	m.Spec.ProviderSpec.Value.Fields["kind"] = structpb.NewStringValue("Other")
-	if _, err := s.For(m.Spec.ProviderSpec.Value); !errors.Is(err, ErrUnknownKind) {
-		t.Errorf("For = %v, want ErrUnknownKind", err)
+	if _, err := s.For(m.Spec.ProviderSpec.Value); !errors.Is(err, errUnknownKind) {
+		t.Errorf("For = %v, want errUnknownKind", err)
 	}
+}
+
+func TestAnInitialListThatEndsTwiceForgetsNothing(t *testing.T) {
+	p := &plugin{instances: []*providerv1.Instance{{MachineUid: "a", State: "Running"}}, twice: true}
+	s, heard := start(t, p)
+	await(t, heard, func() bool { return s.Instance(machine("a")) != nil })
+	p.set(func() { p.instances = append(p.instances, &providerv1.Instance{MachineUid: "b"}) })
+	await(t, heard, func() bool { return s.Instance(machine("b")) != nil })
+	if s.Instance(machine("a")) == nil {
+		t.Error("the first instance was forgotten")
+	}
+}
+
+func TestTheSecondProviderOfAKindIsNotInForce(t *testing.T) {
+	first, second := &plugin{}, &plugin{away: true}
+	s, _ := startAll(t, map[string]*plugin{"provider-one": first, "provider-two": second})
+	m := machine("a")
+	p := ofKind(t, s, m)
+	second.set(func() { second.away = false })
+	eventually(t, func() bool { return s.isContested("TestSpec") })
+	if now, err := s.For(m.GetSpec().GetProviderSpec().GetValue()); err != nil || now != p {
+		t.Errorf("For = %v, %v; want the one that was there first", now, err)
+	}
+	m.Spec.ProviderId = "test://a"
+	if _, err := s.Of(m); !errors.Is(err, errContested) {
+		t.Errorf("the provider of an instance that either may have made: %v, want errContested", err)
+	}
+	m.Metadata.Annotations = map[string]string{plan.AnnotationProvider: "provider-two"}
+	if now, err := s.Of(m); err != nil || now.Name != "provider-two" {
+		t.Errorf("Of = %v, %v; want the one that was asked", now, err)
+	}
+	m.Metadata.Annotations = map[string]string{plan.AnnotationProvider: "provider-three"}
+	if _, err := s.Of(m); !errors.Is(err, errNotConnected) {
+		t.Errorf("Of a provider without a connection: %v, want errNotConnected", err)
+	}
+}
+
+func TestAnAnswerFromAfterALaterLeaderIsNotBelieved(t *testing.T) {
+	p := &plugin{fence: 8}
+	s, heard := start(t, p)
+	m := machine("a")
+	ofKind(t, s, m)
+	ctx, cancel := context.WithCancel(store.WithFence(t.Context(), store.Fence{CreateRevision: 7}))
+	defer cancel()
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	group.Go(func() { _ = s.Lead(ctx, nil) })
+	if err := s.Begin(Delete, m); err != nil {
+		t.Fatal(err)
+	}
+	await(t, heard, func() bool { return !s.Answered(Delete, m).Busy })
+	if h := s.Answered(Delete, m); !errors.Is(h.Err, errOvertaken) || h.Absent {
+		t.Errorf("Answer = %+v, want errOvertaken", h)
+	}
+}
+
+func eventually(t *testing.T, ok func() bool) {
+	t.Helper()
+	limit, tick := time.After(time.Minute), time.NewTicker(5*time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatal("the condition never held")
+		}
+	}
+}
+
+func ofKind(t *testing.T, s *Set, m *machinev1.Machine) *Plugin {
+	t.Helper()
+	var p *Plugin
+	eventually(t, func() bool {
+		var err error
+		p, err = s.Of(m)
+		return err == nil
+	})
+	return p
 }

@@ -79,6 +79,8 @@ func reasonFor(a plan.Action) string {
 	switch a {
 	case plan.CreateInstance:
 		return "the machine has no instance yet"
+	case plan.GetInstance:
+		return "only the provider can say whether the instance still exists"
 	case plan.UpdateNode:
 		return "the node lacks labels, annotations or taints of the machine's spec, or was not linked yet"
 	case plan.CreateDrain:
