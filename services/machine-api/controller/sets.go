@@ -12,6 +12,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/services/machine-api/kinds"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -138,6 +139,9 @@ func (c *Controller) reconcileControlPlane(ctx context.Context, key string) (tim
 		}); err != nil {
 			return time.Time{}, err
 		}
+		for _, e := range p.Events {
+			c.Events.Event(s, e.Type, e.Reason, e.Message)
+		}
 	}
 	errs := c.adopt(ctx, p.Adopt, s)
 	errs = append(errs,
@@ -156,9 +160,10 @@ func (c *Controller) ViewControlPlane(s *machinev1.ControlPlaneMachineSet) (plan
 	nodes, ok := c.nodesByName()
 	spec := s.GetSpec().GetTemplate().GetMachinesV1Beta1MachineOpenshiftIo().GetSpec().GetProviderSpec().GetValue()
 	domainFields, known := c.Providers.DomainFields(spec)
+	infrastructure, _ := c.Tables.Infrastructure.Lookup("", kinds.ClusterName)
 	return plan.ControlPlaneView{
 		Now: c.Now(), Set: s, Machines: c.machinesIn(s.GetMetadata().GetNamespace()), Nodes: nodes,
-		DomainFields: domainFields,
+		DomainFields: domainFields, Platform: infrastructure.GetStatus().GetPlatform(),
 	}, ok && known
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
+	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // ClusterName is the one name of the control-plane machine set and of the infrastructure.
@@ -27,6 +28,9 @@ type Tables struct {
 	Revocations    *resource.Table[*machinev1.Revocation]
 	// NodeLifetime is how long a machine's certificate lives; New sets 24 hours. Set it before Run.
 	NodeLifetime time.Duration
+	// DomainFields says where the provider of a provider spec has the settings of a failure domain; known is false while
+	// that is unknown. If it is nil, they are at the same paths. Set it before Run.
+	DomainFields func(spec *structpb.Struct) (fields map[string]string, known bool)
 	store        *store.Store
 	policy       *identity.Policy
 }
@@ -64,6 +68,7 @@ func New(st *store.Store, v protovalidate.Validator, policy *identity.Policy, lo
 	})
 	t.ControlPlanes = resource.NewTable(st, v, resource.Config[*machinev1.ControlPlaneMachineSet]{
 		Default: t.defaultControlPlane, Validate: validateControlPlane, ValidateUpdate: validateControlPlaneUpdate,
+		Admit:        t.admitControlPlane,
 		HasNamespace: hasNamespace, Finalizers: []string{plan.FinalizerControlPlane}, Log: log,
 	})
 	t.Revocations = resource.NewTable(st, v, resource.Config[*machinev1.Revocation]{

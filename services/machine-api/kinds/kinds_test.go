@@ -185,6 +185,24 @@ func TestRefusedObjects(t *testing.T) {
 			1), []string{"spec.replicas"}},
 		"a second control plane": {"ControlPlaneMachineSet", strings.Replace(controlPlane, "name: cluster", "name: other",
 			1), []string{"metadata.name"}},
+		"a control plane without a template": {
+			"ControlPlaneMachineSet", "metadata: {name: cluster}",
+			[]string{"spec.template.machines_v1beta1_machine_openshift_io"},
+		},
+		"a control plane without provider settings": {
+			"ControlPlaneMachineSet", strings.Replace(controlPlane, "{providerSpec: {value: {kind: LocalMachineProviderSpec}}}",
+				"{}", 1), []string{"spec.template.machines_v1beta1_machine_openshift_io.spec.providerSpec.value"},
+		},
+		"a failure domain twice": {
+			"ControlPlaneMachineSet", strings.Replace(controlPlane, "{zone: b}]", "{zone: b}, {zone: a}]", 1),
+			[]string{"spec.template.machines_v1beta1_machine_openshift_io.failureDomains.local[2]"},
+		},
+		"failure domains of vSphere": {
+			"ControlPlaneMachineSet", strings.Replace(controlPlane, "{platform: Local, local: [{zone: a}, {zone: b}]}",
+				"{platform: VSphere, vsphere: [{name: a}]}", 1),
+			[]string{"spec.template.machines_v1beta1_machine_openshift_io.failureDomains"},
+		},
+		"more than 10,000 replicas": {"MachineSet", "spec: {replicas: 10001}", []string{"spec.replicas"}},
 		"an unknown platform": {"ControlPlaneMachineSet", strings.Replace(controlPlane, "platform: Local",
 			"platform: Moon", 1), []string{"spec.template.machines_v1beta1_machine_openshift_io.failureDomains.platform"}},
 		"control plane of workers": {

@@ -6,14 +6,17 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/controlplane"
+	"github.com/windlass-dev/windlass/kit/nodeid"
 	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
@@ -37,6 +40,8 @@ type ControlPlaneView struct {
 	Nodes    map[string]*nodev1.Node // by name; all nodes of the cluster
 	// DomainFields says where a provider spec has the settings of a failure domain, where it is not at the same path.
 	DomainFields map[string]string
+	// Platform of the cluster; failure domains must be of it. Empty means that any platform will do.
+	Platform string
 }
 
 // Creation is a control-plane machine to be made.
@@ -53,6 +58,16 @@ type Replaced struct {
 	Reason  string
 }
 
+// MemberState is one machine of the control plane.
+type MemberState struct {
+	Machine  *machinev1.Machine
+	Index    int    // -1 if it has none
+	Domain   Domain // in its provider spec
+	Outdated string // why it is to be replaced; empty if it is as the template says
+	Changes  []string
+	Ready    bool
+}
+
 // IndexState is one index of the control plane.
 type IndexState struct {
 	Index    int
@@ -62,12 +77,16 @@ type IndexState struct {
 
 // ControlPlanePlan is what a control-plane machine set does now.
 type ControlPlanePlan struct {
-	Indexes []IndexState // ascending
+	Indexes []IndexState  // ascending
+	Members []MemberState // by name
 	Adopt   []*machinev1.Machine
 	Delete  []Replaced
 	Create  []Creation
 	Held    []*metav1.HeldBack
 	Status  *machinev1.ControlPlaneMachineSetStatus
+	Reason  string  // why nothing is done, in one word; empty if nothing is wrong
+	Fault   string  // the same for people
+	Events  []Event // to record with the status
 	Wake    time.Time
 }
 
@@ -86,7 +105,22 @@ func ControlPlane(v ControlPlaneView) ControlPlanePlan {
 		c.decide()
 	}
 	c.status()
+	c.p.Reason, c.p.Fault = c.reason, c.fault
+	c.p.Events = controlPlaneEvents(v.Set.GetStatus(), c.p.Status)
 	return c.p
+}
+
+// controlPlaneEvents returns the events of a change of status: what stops the set, and a machine that has failed.
+func controlPlaneEvents(old, now *machinev1.ControlPlaneMachineSetStatus) []Event {
+	var out []Event
+	for _, typ := range []string{Degraded, Progressing} {
+		was, is := object.FindCondition(old.GetConditions(), typ), object.FindCondition(now.GetConditions(), typ)
+		bad := is.GetStatus() == conditionTrue && (typ == Degraded || is.GetReason() == reasonFailedReplicas)
+		if bad && (was.GetReason() != is.GetReason() || was.GetMessage() != is.GetMessage()) {
+			out = append(out, Event{"Warning", is.GetReason(), is.GetMessage()})
+		}
+	}
+	return out
 }
 
 // member is a control-plane machine and what is known of it.
@@ -100,6 +134,8 @@ type member struct {
 	deleting bool
 	joined   bool // has had a node
 	failed   bool
+	outdated string   // why it is not updated
+	changes  []string // parts of the template that it differs from, and that apply to new machines only
 }
 
 func (m *member) name() string { return m.m.GetMetadata().GetName() }
@@ -113,6 +149,7 @@ type controlPlane struct {
 	members []*member         // by name
 	byIndex map[int][]*member // with every index of the mapping
 	mapping domainOf
+	specs   map[Domain]*structpb.Struct // provider specs by domain
 	orphans []*machinev1.Machine
 	fault   string // why nothing can be done, for people
 	reason  string // the same in one word
@@ -124,7 +161,7 @@ func newControlPlane(v ControlPlaneView) *controlPlane {
 	t := v.Set.GetSpec().GetTemplate().GetMachinesV1Beta1MachineOpenshiftIo()
 	c := &controlPlane{
 		v: v, t: t, domains: parseDomains(t, v.DomainFields), want: int(v.Set.GetSpec().GetReplicas()),
-		byIndex: map[int][]*member{},
+		byIndex: map[int][]*member{}, specs: map[Domain]*structpb.Struct{},
 	}
 	if c.want == 0 {
 		c.want = defaultControlSize
@@ -154,6 +191,9 @@ func (c *controlPlane) collect() {
 	case c.t.GetSpec().GetProviderSpec().GetValue() == nil:
 		c.stop(reasonInvalidConfiguration,
 			"spec.template.machines_v1beta1_machine_openshift_io.spec.providerSpec.value: must be given")
+	}
+	if bad := PlatformFaults(c.t.GetFailureDomains(), c.v.Platform, "failureDomains"); len(bad) > 0 {
+		c.stop(reasonInvalidConfiguration, bad[0].String())
 	}
 	for _, m := range c.v.Machines {
 		if m.GetMetadata().GetNamespace() != c.v.Set.GetMetadata().GetNamespace() ||
@@ -212,17 +252,25 @@ func (c *controlPlane) mapMembers() {
 
 func (c *controlPlane) freeIndex(d Domain) int {
 	for _, i := range slices.Sorted(maps.Keys(c.mapping)) {
-		taken := slices.ContainsFunc(c.members, func(m *member) bool { return m.index == i })
-		if !taken && c.mapping[i] == d {
+		if c.mapping[i] == d && !slices.ContainsFunc(c.members, func(m *member) bool { return m.index == i }) {
 			return i
 		}
 	}
 	return noIndex
 }
 
+// wanted returns the provider spec of a machine in a domain.
+func (c *controlPlane) wanted(d Domain) *structpb.Struct {
+	if c.specs[d] == nil {
+		c.specs[d] = c.domains.Inject(c.t.GetSpec().GetProviderSpec().GetValue(), d)
+	}
+	return c.specs[d]
+}
+
 func (c *controlPlane) judge(m *member) {
-	want := c.domains.Inject(c.t.GetSpec().GetProviderSpec().GetValue(), c.mapping[m.index])
-	m.updated = proto.Equal(want, m.m.GetSpec().GetProviderSpec().GetValue())
+	m.outdated = c.outdated(m)
+	m.updated = m.outdated == ""
+	m.changes = templateChanges(c.t, m.m)
 	m.joined = m.m.GetStatus().GetNodeRef() != nil
 	m.failed = m.m.GetStatus().GetPhase() == PhaseFailed
 	node := linkedNode(c.v.Nodes, m.m)
@@ -236,6 +284,24 @@ func (c *controlPlane) judge(m *member) {
 		c.wakeAt(since.Add(rebootAllowance))
 	}
 }
+
+// outdated returns why a machine is to be replaced; empty if it is as the template says.
+func (c *controlPlane) outdated(m *member) string {
+	switch want := c.mapping[m.index]; {
+	case m.index == noIndex:
+		return "it has no index"
+	case c.restart() != "" && m.m.GetMetadata().GetAnnotations()[AnnotationRestart] != c.restart():
+		return fmt.Sprintf("a restart was requested at %s", c.restart())
+	case len(c.domains.list) > 0 && m.domain != want:
+		return fmt.Sprintf("it is in failure domain %s, and index %d belongs to %s", m.domain, m.index, want)
+	case !proto.Equal(c.wanted(want), m.m.GetSpec().GetProviderSpec().GetValue()):
+		return "its provider spec differs from the template"
+	}
+	return ""
+}
+
+// restart returns when a restart of all machines was last requested, as the template has it.
+func (c *controlPlane) restart() string { return c.t.GetMetadata().GetAnnotations()[AnnotationRestart] }
 
 // fresh reports whether a machine's node may never have been ready: then no reboot excuses it.
 func (c *controlPlane) fresh(m *member) bool {
@@ -264,9 +330,13 @@ func (c *controlPlane) check() (message, reason string) {
 	if n := len(c.byIndex); n > c.want {
 		return fmt.Sprintf("Observed %d index(es) in excess", n-c.want), "ExcessIndexes"
 	}
-	if n := c.excessUpdated(); n > 0 {
-		return fmt.Sprintf("Observed %d updated machine(s) in excess for %d index(es)", n, len(c.byIndex)),
-			"ExcessUpdatedReplicas"
+	if in := c.excessUpdated(); len(in) > 0 {
+		var list []string
+		for _, i := range in {
+			n := len(c.filter(c.byIndex[i], func(m *member) bool { return m.updated && m.sound })) - 1
+			list = append(list, fmt.Sprintf("%d updated machine(s) in excess for index %d", n, i))
+		}
+		return "Observed " + strings.Join(list, ", "), "ExcessUpdatedReplicas"
 	}
 	if failed := c.failedReplacements(); len(failed) > 0 {
 		return fmt.Sprintf("Observed %d replacement machine(s) in error state: %s", len(failed), names(failed)),
@@ -291,32 +361,58 @@ func (c *controlPlane) noneReady() bool {
 // unmanaged returns the control-plane nodes without a machine.
 func (c *controlPlane) unmanaged() []string {
 	var out []string
+	o := c.owners()
 	for name, n := range c.v.Nodes {
-		if !isControlPlaneNode(n) || c.managed(n) {
-			continue
+		if isControlPlaneNode(n) && !o.manage(n) {
+			out = append(out, name)
 		}
-		out = append(out, name)
 	}
 	slices.Sort(out)
 	return out
 }
 
-func (c *controlPlane) managed(n *nodev1.Node) bool {
-	return slices.ContainsFunc(c.v.Machines, func(m *machinev1.Machine) bool {
-		return linkedNode(c.v.Nodes, m) == n || IsNodeOf(n, m, m.GetSpec().GetProviderId())
-	})
+// owners are the machines that a node may be of, by what the node says of itself.
+type owners struct {
+	linked            map[*nodev1.Node]bool
+	byUID, byProvider map[string]*machinev1.Machine
 }
 
-func (c *controlPlane) excessUpdated() (n int) {
-	if c.v.Set.GetSpec().GetStrategy().GetType() != strategyOnDelete {
-		return 0
-	}
-	for _, list := range c.byIndex {
-		if ready := c.filter(list, func(m *member) bool { return m.updated && m.sound }); len(ready) > 1 {
-			n += len(ready) - 1
+func (c *controlPlane) owners() owners {
+	o := owners{map[*nodev1.Node]bool{}, map[string]*machinev1.Machine{}, map[string]*machinev1.Machine{}}
+	for _, m := range c.v.Machines {
+		o.byUID[m.GetMetadata().GetUid()], o.byProvider[m.GetSpec().GetProviderId()] = m, m
+		if n := linkedNode(c.v.Nodes, m); n != nil {
+			o.linked[n] = true
 		}
 	}
-	return n
+	return o
+}
+
+func (o owners) manage(n *nodev1.Node) bool {
+	if o.linked[n] {
+		return true
+	}
+	for _, m := range []*machinev1.Machine{
+		o.byUID[n.GetMetadata().GetAnnotations()[nodeid.MachineUID]], o.byProvider[n.GetSpec().GetProviderId()],
+	} {
+		if m != nil && IsNodeOf(n, m, m.GetSpec().GetProviderId()) {
+			return true
+		}
+	}
+	return false
+}
+
+// excessUpdated returns the indexes with more than one machine that is ready and up to date, ascending.
+func (c *controlPlane) excessUpdated() (in []int) {
+	if c.v.Set.GetSpec().GetStrategy().GetType() != strategyOnDelete {
+		return nil
+	}
+	for _, i := range slices.Sorted(maps.Keys(c.byIndex)) {
+		if len(c.filter(c.byIndex[i], func(m *member) bool { return m.updated && m.sound })) > 1 {
+			in = append(in, i)
+		}
+	}
+	return in
 }
 
 // failedReplacements returns the failed machines that were to replace another. Nothing more is tried until a user
@@ -350,6 +446,11 @@ func (c *controlPlane) indexStates() {
 			s.Machines = append(s.Machines, m.m)
 		}
 		c.p.Indexes = append(c.p.Indexes, s)
+	}
+	for _, m := range c.members {
+		c.p.Members = append(c.p.Members, MemberState{
+			Machine: m.m, Index: m.index, Domain: m.domain, Outdated: m.outdated, Changes: m.changes, Ready: m.ready,
+		})
 	}
 }
 
@@ -479,7 +580,7 @@ func (c *controlPlane) create(w creation) {
 	t := proto.Clone(c.t).(*machinev1.OpenShiftMachineV1Beta1MachineTemplate)
 	spec := t.GetSpec()
 	spec.ProviderSpec = &machinev1.ProviderSpec{
-		Value: c.domains.Inject(spec.GetProviderSpec().GetValue(), c.mapping[w.index]),
+		Value: proto.Clone(c.wanted(c.mapping[w.index])).(*structpb.Struct),
 	}
 	c.p.Create = append(c.p.Create, Creation{
 		Index: w.index, Domain: c.mapping[w.index], Reason: w.reason,
@@ -500,16 +601,13 @@ func (c *controlPlane) status() {
 	if old := c.v.Set.GetStatus(); old != nil {
 		s = proto.Clone(old).(*machinev1.ControlPlaneMachineSetStatus)
 	}
-	var ready, updated, outdated, unavailable int32
+	var ready, updated, unavailable int32
 	for _, m := range c.members {
 		if m.ready {
 			ready++
 		}
 		if m.ready && m.updated {
 			updated++
-		}
-		if !m.updated && !m.deleting {
-			outdated++
 		}
 	}
 	for _, list := range c.byIndex {
@@ -520,7 +618,7 @@ func (c *controlPlane) status() {
 	s.Replicas, s.ReadyReplicas = proto.Int32(int32(len(c.members))), proto.Int32(ready)
 	s.UpdatedReplicas, s.UnavailableReplicas = proto.Int32(updated), proto.Int32(unavailable)
 	s.ObservedGeneration = proto.Int32(c.v.Set.GetMetadata().GetGeneration())
-	for _, cond := range []*metav1.Condition{c.available(unavailable), c.degraded(), c.progressing(outdated)} {
+	for _, cond := range []*metav1.Condition{c.available(unavailable), c.degraded(), c.progressing()} {
 		cond.ObservedGeneration = s.ObservedGeneration
 		s.Conditions = object.SetCondition(s.Conditions, cond, c.v.Now)
 	}
@@ -540,24 +638,6 @@ func (c *controlPlane) degraded() *metav1.Condition {
 		return condition(Degraded, conditionFalse, "", "AsExpected", "")
 	}
 	return condition(Degraded, conditionTrue, "", c.reason, c.fault)
-}
-
-func (c *controlPlane) progressing(outdated int32) *metav1.Condition {
-	excess, missing := len(c.members)-c.want, c.want-len(c.members)
-	switch {
-	case c.fault != "":
-		return condition(Progressing, conditionFalse, "", "OperatorDegraded", "")
-	case missing > 0:
-		return condition(Progressing, conditionTrue, "", "NeedsUpdateReplicas", fmt.Sprintf("Observed %d missing replica(s)",
-			missing))
-	case outdated > 0:
-		return condition(Progressing, conditionTrue, "", "NeedsUpdateReplicas",
-			fmt.Sprintf("Observed %d replica(s) in need of update", outdated))
-	case excess > 0:
-		return condition(Progressing, conditionTrue, "", "ExcessReplicas",
-			fmt.Sprintf("Waiting for %d old replica(s) to be removed", excess))
-	}
-	return condition(Progressing, conditionFalse, "", "AllReplicasUpdated", "")
 }
 
 // Actions returns what a plan does in the form of the Plan method.

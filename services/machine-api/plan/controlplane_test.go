@@ -59,7 +59,7 @@ func onDelete(s *machinev1.ControlPlaneMachineSet) { s.Spec.Strategy.Type = "OnD
 // master returns a running control-plane machine; its name ends in its index.
 func master(name, zone string, change ...func(*machinev1.Machine)) *machinev1.Machine {
 	m := worker(name, 24*time.Hour)
-	m.Metadata.Labels = map[string]string{LabelRole: RoleMaster}
+	m.Metadata.Labels = map[string]string{LabelRole: RoleMaster, LabelType: RoleMaster}
 	m.Metadata.OwnerReferences = []*metav1.OwnerReference{
 		{
 			ApiVersion: "machine.openshift.io/v1", Kind: "ControlPlaneMachineSet", Name: "cluster", Uid: "uid-cpms",

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -28,6 +29,25 @@ func platforms() map[string]string {
 	}
 }
 
+// settingsOf returns the settings that a failure domain of a platform may have; nil if any is accepted. Source:
+// OpenShift's ControlPlaneMachineSet.
+func settingsOf(platform string) []string {
+	switch platform {
+	case "AWS":
+		return []string{"placement.availabilityZone", awsSubnet}
+	case "Azure":
+		return []string{"subnet", "zone"}
+	}
+	return nil
+}
+
+// awsSubnet is one setting, though it is an object: a subnet by id, by arn or by filters. In a failure domain it says
+// which in its field type, which a provider spec does not have.
+const awsSubnet = "subnet"
+
+// withoutDomains is the platform that is known to have no failure domains. Source: OpenShift's documents, table 13.2.
+const withoutDomains = "VSphere"
+
 // domainList are the failure domains of a control-plane machine set, and their fields in a provider spec.
 type domainList struct {
 	list   []Domain
@@ -47,6 +67,9 @@ func DomainFaults(raw *structpb.Struct, path string) []object.Fault {
 		return []object.Fault{object.Faultf(path+".platform", "is %q, must be one of %s", platform,
 			strings.Join(known, ", "))}
 	}
+	if platform == withoutDomains {
+		return []object.Fault{object.Faultf(path, "must not be given: platform %s has no failure domains", platform)}
+	}
 	var bad []object.Fault
 	for _, name := range slices.Sorted(maps.Keys(raw.GetFields())) {
 		if name != "platform" && name != key {
@@ -58,14 +81,95 @@ func DomainFaults(raw *structpb.Struct, path string) []object.Fault {
 		return append(bad, object.Faultf(path+"."+key, "must list the failure domains of platform %s", platform))
 	}
 	for i, v := range list.GetListValue().GetValues() {
-		if len(v.GetStructValue().GetFields()) == 0 {
-			bad = append(bad, object.Faultf(fmt.Sprintf("%s.%s[%d]", path, key, i), "must be an object with at least one field"))
-		}
+		bad = append(bad, domainFaults(v, platform, fmt.Sprintf("%s.%s[%d]", path, key, i))...)
 	}
 	if len(list.GetListValue().GetValues()) == 0 {
 		bad = append(bad, object.Faultf(path+"."+key, "must list at least one failure domain"))
 	}
 	return bad
+}
+
+// domainFaults returns what is wrong with one failure domain.
+func domainFaults(v *structpb.Value, platform, path string) []object.Fault {
+	if len(v.GetStructValue().GetFields()) == 0 {
+		return []object.Fault{object.Faultf(path, "must be an object with at least one field")}
+	}
+	known := settingsOf(platform)
+	if known == nil {
+		return nil
+	}
+	var bad []object.Fault
+	leaves := domainSettings(v, platform)
+	for _, l := range slices.Sorted(maps.Keys(leaves)) {
+		if !slices.Contains(known, l) {
+			bad = append(bad, object.Faultf(path+"."+l, "is no setting of a failure domain of platform %s: they are %s",
+				platform, strings.Join(known, ", ")))
+		} else if l != awsSubnet || platform != "AWS" {
+			if leaves[l].GetStringValue() == "" {
+				bad = append(bad, object.Faultf(path+"."+l, "must be a string that is not empty"))
+			}
+		}
+	}
+	if platform == "AWS" {
+		bad = append(bad, subnetFaults(v.GetStructValue().GetFields()[awsSubnet], path+"."+awsSubnet)...)
+	}
+	return bad
+}
+
+// subnetFaults returns what is wrong with the subnet of a failure domain of AWS.
+func subnetFaults(v *structpb.Value, path string) []object.Fault {
+	if v == nil {
+		return nil
+	}
+	types := map[string]string{"ID": "id", "ARN": "arn", "Filters": "filters"}
+	typ := v.GetStructValue().GetFields()["type"].GetStringValue()
+	field, ok := types[typ]
+	if !ok {
+		return []object.Fault{object.Faultf(path+".type", "is %q, must be ID, ARN or Filters", typ)}
+	}
+	var bad []object.Fault
+	if v.GetStructValue().GetFields()[field] == nil {
+		bad = append(bad, object.Faultf(path+"."+field, "must be given for type %s", typ))
+	}
+	for _, name := range slices.Sorted(maps.Keys(v.GetStructValue().GetFields())) {
+		if name != "type" && name != field {
+			bad = append(bad, object.Faultf(path+"."+name, "must not be given for type %s", typ))
+		}
+	}
+	return bad
+}
+
+// DuplicateDomains returns the failure domains that are listed more than once.
+func DuplicateDomains(raw *structpb.Struct, path string) []object.Fault {
+	platform := raw.GetFields()["platform"].GetStringValue()
+	key := platforms()[platform]
+	var bad []object.Fault
+	first := map[Domain]int{}
+	for i, v := range raw.GetFields()[key].GetListValue().GetValues() {
+		d := encodeDomain(domainSettings(v, platform))
+		if j, ok := first[d]; ok {
+			bad = append(bad, object.Faultf(fmt.Sprintf("%s.%s[%d]", path, key, i), "is the same as %s[%d]", key, j))
+			continue
+		}
+		first[d] = i
+	}
+	return bad
+}
+
+// domainSettings returns the settings of a failure domain by their paths.
+func domainSettings(v *structpb.Value, platform string) map[string]*structpb.Value {
+	leaves := map[string]*structpb.Value{}
+	fields := maps.Clone(v.GetStructValue().GetFields())
+	if subnet := fields[awsSubnet].GetStructValue(); platform == "AWS" && subnet != nil {
+		plain := &structpb.Struct{Fields: maps.Clone(subnet.GetFields())}
+		delete(plain.Fields, "type")
+		leaves[awsSubnet] = structpb.NewStructValue(plain)
+		delete(fields, awsSubnet)
+	}
+	if len(fields) > 0 {
+		flatten("", structpb.NewStructValue(&structpb.Struct{Fields: fields}), leaves)
+	}
+	return leaves
 }
 
 // parseDomains reads the failure domains of a template. fields says where a provider spec has a domain's setting, where
@@ -75,9 +179,9 @@ func parseDomains(t *machinev1.OpenShiftMachineV1Beta1MachineTemplate, fields ma
 	raw := t.GetFailureDomains().GetFields()
 	d := domainList{fields: fields}
 	var flat []map[string]*structpb.Value
-	for _, v := range raw[platforms()[raw["platform"].GetStringValue()]].GetListValue().GetValues() {
-		leaves := map[string]*structpb.Value{}
-		flatten("", v, leaves)
+	platform := raw["platform"].GetStringValue()
+	for _, v := range raw[platforms()[platform]].GetListValue().GetValues() {
+		leaves := domainSettings(v, platform)
 		flat = append(flat, leaves)
 		for l := range leaves {
 			d.leaves = append(d.leaves, l)
@@ -97,6 +201,21 @@ func parseDomains(t *machinev1.OpenShiftMachineV1Beta1MachineTemplate, fields ma
 	}
 	slices.Sort(d.list)
 	d.list = slices.Compact(d.list)
+	return d
+}
+
+// withSettings returns d with the settings that the platform of a provider spec has, where no domains are listed: so
+// that machines can be compared by where they are. fields are those of the provider, as for parseDomains.
+func (d domainList) withSettings(spec *structpb.Struct) domainList {
+	switch kind := spec.GetFields()["kind"].GetStringValue(); {
+	case len(d.leaves) > 0:
+	case strings.HasPrefix(kind, "AWS"):
+		d.leaves = settingsOf("AWS")
+	case strings.HasPrefix(kind, "Azure"):
+		d.leaves = settingsOf("Azure")
+	default:
+		d.leaves = slices.Sorted(maps.Keys(d.fields))
+	}
 	return d
 }
 
@@ -210,29 +329,58 @@ type placement struct {
 	OnlyDeleting bool   // nothing but machines that are being deleted
 }
 
-// mapDomains returns the domain of each index: at least replicas indexes, evenly spread. An index moves only if its
-// domain is no longer listed or holds more than its share. An index that holds only machines which are being deleted
-// gives up its claim first. domains must be sorted and without doubles; without domains, no index has one.
+// mapDomains returns the domain of each index: at least replicas indexes, evenly spread, so that no domain has two more
+// than another. An index moves only if its domain is no longer listed or has more than its share; of a domain with too
+// many, the highest indexes move. Each index that needs a domain gets the one with the fewest indexes; among equals the
+// one that fewest machines hold, those that are being deleted included, then the one of its place in the order of
+// names. domains must be sorted and without duplicates; without domains, no index has one. Source: OpenShift's
+// documents, balancing of control-plane machines.
 func mapDomains(domains []Domain, replicas int, have map[int]placement) domainOf {
 	used := slices.Sorted(maps.Keys(have))
 	n := max(replicas, len(used))
 	base := reindex(baseMapping(orderDomains(domains, have), n), used)
-	out, settled := domainOf{}, map[int]bool{}
-	for _, i := range used {
-		if have[i].OnlyDeleting {
+	if len(domains) == 0 {
+		return base
+	}
+	out := kept(domains, n, used, have)
+	load, held := map[Domain]int{}, map[Domain]int{}
+	for _, d := range out {
+		load[d]++
+	}
+	for _, p := range have {
+		held[p.Domain]++
+	}
+	for _, i := range slices.Sorted(maps.Keys(base)) {
+		if _, ok := out[i]; ok {
 			continue
 		}
-		out[i] = have[i].Domain
-		claim(base, i, have[i].Domain, settled)
+		out[i] = slices.MinFunc(domains, func(a, b Domain) int {
+			return cmp.Or(cmp.Compare(load[a], load[b]), cmp.Compare(held[a], held[b]), later(a == base[i], b == base[i]))
+		})
+		load[out[i]]++
 	}
-	share := ceilDiv(n, max(1, len(distinct(base))))
-	for _, i := range slices.Sorted(maps.Keys(base)) {
-		p, exists := have[i]
-		switch {
-		case settled[i]:
-			out[i] = base[i]
-		case !exists, p.OnlyDeleting, !slices.Contains(domains, p.Domain), count(out, p.Domain) > share:
-			out[i] = base[i]
+	return out
+}
+
+// kept returns the indexes that keep their domain: those with a machine that stays in a listed domain, up to the
+// domain's share. Where n machines do not divide evenly, the domains with most machines have one more.
+func kept(domains []Domain, n int, used []int, have map[int]placement) domainOf {
+	in := map[Domain][]int{}
+	for _, i := range used {
+		if p := have[i]; !p.OnlyDeleting {
+			in[p.Domain] = append(in[p.Domain], i)
+		}
+	}
+	byUse := slices.Clone(domains)
+	slices.SortStableFunc(byUse, func(a, b Domain) int { return cmp.Compare(len(in[b]), len(in[a])) })
+	out := domainOf{}
+	for place, d := range byUse {
+		share := n / len(domains)
+		if place < n%len(domains) {
+			share++
+		}
+		for _, i := range in[d][:min(share, len(in[d]))] {
+			out[i] = d
 		}
 	}
 	return out
@@ -240,19 +388,13 @@ func mapDomains(domains []Domain, replicas int, have map[int]placement) domainOf
 
 // orderDomains puts domains that host a machine before those that do not; each half stays sorted.
 func orderDomains(domains []Domain, have map[int]placement) []Domain {
-	var hosting, empty []Domain
-	for _, d := range domains {
-		hosts := false
-		for _, p := range have {
-			hosts = hosts || p.Domain == d
-		}
-		if hosts {
-			hosting = append(hosting, d)
-		} else {
-			empty = append(empty, d)
-		}
+	hosts := map[Domain]bool{}
+	for _, p := range have {
+		hosts[p.Domain] = true
 	}
-	return append(hosting, empty...)
+	out := slices.Clone(domains)
+	slices.SortStableFunc(out, func(a, b Domain) int { return later(hosts[a], hosts[b]) })
+	return out
 }
 
 func baseMapping(domains []Domain, n int) domainOf {
@@ -268,9 +410,13 @@ func baseMapping(domains []Domain, n int) domainOf {
 
 // reindex renames the indexes of a base mapping that are not in use to those in use that it lacks, both ascending.
 func reindex(base domainOf, used []int) domainOf {
+	inUse := map[int]bool{}
+	for _, i := range used {
+		inUse[i] = true
+	}
 	var free []int
 	for _, i := range slices.Sorted(maps.Keys(base)) {
-		if !slices.Contains(used, i) {
+		if !inUse[i] {
 			free = append(free, i)
 		}
 	}
@@ -284,33 +430,3 @@ func reindex(base domainOf, used []int) domainOf {
 	}
 	return base
 }
-
-// claim gives index i the first free slot of its domain, by a swap.
-func claim(base domainOf, i int, d Domain, settled map[int]bool) {
-	for _, slot := range slices.Sorted(maps.Keys(base)) {
-		if !settled[slot] && base[slot] == d {
-			base[i], base[slot] = base[slot], base[i]
-			settled[i] = true
-			return
-		}
-	}
-}
-
-func distinct(m domainOf) map[Domain]bool {
-	out := map[Domain]bool{}
-	for _, d := range m {
-		out[d] = true
-	}
-	return out
-}
-
-func count(m domainOf, d Domain) (n int) {
-	for _, have := range m {
-		if have == d {
-			n++
-		}
-	}
-	return n
-}
-
-func ceilDiv(a, b int) int { return (a + b - 1) / b }

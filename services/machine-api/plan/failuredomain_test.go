@@ -97,7 +97,17 @@ func TestIndexesToFailureDomains(t *testing.T) {
 		"what goes does not crowd out what stays": {
 			[]Domain{"a", "b"},
 			3, placed("b*", "b", "-"),
-			domainOf{0: "a", 1: "b", 2: "b"},
+			domainOf{0: "a", 1: "b", 2: "a"},
+		},
+		"a domain that a machine which goes holds comes after one that none holds": {
+			[]Domain{"a", "b", "c", "d"},
+			3, placed("a", "b", "d*"),
+			domainOf{0: "a", 1: "b", 2: "c"},
+		},
+		"a domain that is added to two full ones is used": {
+			[]Domain{"a", "b", "c", "d"},
+			5, placed("a", "b", "c", "a", "b"),
+			domainOf{0: "a", 1: "b", 2: "c", 3: "a", 4: "d"},
 		},
 		"adding domains to a cluster that had none moves": {
 			[]Domain{"a", "b"},
@@ -129,7 +139,7 @@ func TestPromisesOfTheMapping(t *testing.T) {
 		if len(m) != replicas {
 			t.Fatalf("%d indexes, want %d: %v", len(m), replicas, m)
 		}
-		share := ceilDiv(replicas, min(len(domains), replicas))
+		share := (replicas + len(domains) - 1) / len(domains)
 		load := map[Domain]int{}
 		for i, d := range m {
 			load[d]++
@@ -140,6 +150,11 @@ func TestPromisesOfTheMapping(t *testing.T) {
 		for d, n := range load {
 			if n > share {
 				t.Fatalf("domain %s holds %d, more than its share of %d: %v", d, n, share, m)
+			}
+		}
+		for _, d := range domains {
+			if load[d] < replicas/len(domains) {
+				t.Fatalf("domain %s holds %d, less than its share of %d: %v", d, load[d], replicas/len(domains), m)
 			}
 		}
 		held := map[Domain]int{}
@@ -206,6 +221,12 @@ func TestDomainsInAProviderSpec(t *testing.T) {
 			[]Domain{`{"placement":{"availabilityZone":"z1"}}`},
 			`{"placement":{"availabilityZone":"z1","region":"r"}}`,
 		},
+		"a subnet of AWS is one setting": {
+			`{"platform":"AWS","aws":[{"subnet":{"type":"ID","id":"s1"}}]}`,
+			`{"subnet":{"filters":[{"name":"tag:Name","values":["x"]}]}}`, nil,
+			[]Domain{`{"subnet":{"id":"s1"}}`},
+			`{"subnet":{"id":"s1"}}`,
+		},
 		"a setting that is left out comes from the template": {
 			`{"platform":"Azure","azure":[{"zone":"1","subnet":"s1"},{"zone":"2"}]}`, `{"subnet":"s0"}`, nil,
 			[]Domain{`{"subnet":"s0","zone":"2"}`, `{"subnet":"s1","zone":"1"}`},
@@ -248,6 +269,20 @@ func TestFaultsOfFailureDomains(t *testing.T) {
 		"an empty list":             {`{"platform":"Local","local":[]}`, "fd.local"},
 		"another platform's list":   {`{"platform":"Local","local":[{"zone":"a"}],"aws":[]}`, "fd.aws"},
 		"a domain that is a string": {`{"platform":"Local","local":["a"]}`, "fd.local[0]"},
+		"vSphere has none":          {`{"platform":"VSphere","vsphere":[{"name":"a"}]}`, "fd"},
+		"an unknown setting of AWS": {
+			`{"platform":"AWS","aws":[{"placement":{"availabilityzone":"a"}}]}`,
+			"fd.aws[0].placement.availabilityzone",
+		},
+		"a zone of Azure that is a number": {`{"platform":"Azure","azure":[{"zone":1}]}`, "fd.azure[0].zone"},
+		"a subnet of AWS without its type": {
+			`{"platform":"AWS","aws":[{"subnet":{"id":"s"}}]}`,
+			"fd.aws[0].subnet.type",
+		},
+		"a subnet of AWS of another type": {
+			`{"platform":"AWS","aws":[{"subnet":{"type":"ARN","arn":"s","id":"s"}}]}`,
+			"fd.aws[0].subnet.id",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bad := DomainFaults(template(t, tt.domains, `{}`).FailureDomains, "fd")

@@ -197,7 +197,7 @@ func (s controlPlanes) PlanControlPlaneMachineSet(ctx context.Context,
 	}
 	v, seen := s.views.ViewControlPlane(set)
 	if req.GetMachines() != nil {
-		v.Now = given(req.GetNow(), v.Now)
+		v.Now, v.Platform = given(req.GetNow(), v.Now), "" // the machines may be of another cluster
 		v.Machines = givenMachines(req.GetMachines(), set.GetMetadata().GetNamespace())
 		v.Nodes = givenNodes(req.GetNodes(), req.GetReadyNodes(), v.Now)
 	} else if !seen {
@@ -226,8 +226,8 @@ func (s controlPlanes) controlPlane(ctx context.Context, req *machinev1.PlanCont
 
 func controlPlaneAnswer(p plan.ControlPlanePlan) *machinev1.PlanControlPlaneMachineSetResponse {
 	out := &machinev1.PlanControlPlaneMachineSetResponse{
-		Actions: p.Actions(), HeldBack: p.Held, Status: p.Status,
-		WakeTime: object.Timestamp(p.Wake),
+		Actions: p.Actions(), HeldBack: p.Held, Status: p.Status, AdoptionReferences: references(p.Adopt),
+		ErrorReason: p.Reason, ErrorMessage: p.Fault, Events: events(p.Events), WakeTime: object.Timestamp(p.Wake),
 	}
 	for _, i := range p.Indexes {
 		index := &machinev1.PlanControlPlaneMachineSetResponse_Index{Index: int32(i.Index), FailureDomain: string(i.Domain)}
@@ -236,5 +236,18 @@ func controlPlaneAnswer(p plan.ControlPlanePlan) *machinev1.PlanControlPlaneMach
 		}
 		out.Indexes = append(out.Indexes, index)
 	}
+	for _, m := range p.Members {
+		out.Machines = append(out.Machines, &machinev1.PlanControlPlaneMachineSetResponse_MachineState{
+			Name: m.Machine.GetMetadata().GetName(), Index: int32(m.Index), FailureDomain: string(m.Domain),
+			NeedsUpdate: m.Outdated != "", Reason: m.Outdated, TemplateChanges: m.Changes, Ready: m.Ready,
+			Deleting:    object.Deleting(m.Machine),
+			ErrorReason: m.Machine.GetStatus().GetErrorReason(), ErrorMessage: m.Machine.GetStatus().GetErrorMessage(),
+		})
+		if m.Domain != "" {
+			out.ObservedFailureDomains = append(out.ObservedFailureDomains, string(m.Domain))
+		}
+	}
+	slices.Sort(out.ObservedFailureDomains)
+	out.ObservedFailureDomains = slices.Compact(out.ObservedFailureDomains)
 	return out
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -153,5 +154,80 @@ func TestAPlanOfASetWithGivenNodes(t *testing.T) {
 	_, err = sets.PlanMachineSet(t.Context(), req)
 	if list, _ := rpcerr.Fields(err); len(list) != 1 || list[0].Path != "replicas" {
 		t.Errorf("error %v, want one at replicas", err)
+	}
+}
+
+// A plan of a control plane with given objects says of each machine whether it is to be replaced, and why; the platform
+// of the cluster does not matter.
+func TestAPlanOfAControlPlaneWithGivenNodes(t *testing.T) {
+	c := newCluster(t)
+	role := map[string]string{
+		"machine.openshift.io/cluster-api-machine-role": "master", "machine.openshift.io/cluster-api-machine-type": "master",
+	}
+	zone := func(name string) *structpb.Value {
+		return structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+			"availabilityZone": structpb.NewStringValue(name),
+		}})
+	}
+	domain := func(name string) *structpb.Value {
+		return structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"placement": zone(name)}})
+	}
+	spec := func(name string) *machinev1.MachineSpec {
+		return &machinev1.MachineSpec{ProviderSpec: &machinev1.ProviderSpec{Value: &structpb.Struct{
+			Fields: map[string]*structpb.Value{
+				"kind": structpb.NewStringValue("AWSMachineProviderConfig"), "placement": zone(name),
+			},
+		}}}
+	}
+	req := &machinev1.PlanControlPlaneMachineSetRequest{
+		ControlPlaneMachineSet: &machinev1.ControlPlaneMachineSet{Spec: &machinev1.ControlPlaneMachineSetSpec{
+			State: "Active", Replicas: proto.Int32(3), Selector: &metav1.LabelSelector{MatchLabels: role},
+			Template: &machinev1.ControlPlaneMachineSetTemplate{
+				MachinesV1Beta1MachineOpenshiftIo: &machinev1.OpenShiftMachineV1Beta1MachineTemplate{
+					Metadata: &metav1.ObjectMeta{Labels: role}, Spec: spec(""),
+					FailureDomains: &structpb.Struct{Fields: map[string]*structpb.Value{
+						"platform": structpb.NewStringValue("AWS"),
+						"aws": structpb.NewListValue(&structpb.ListValue{
+							Values: []*structpb.Value{domain("a"), domain("b"), domain("c")},
+						}),
+					}},
+				},
+			},
+		}},
+		Machines: &machinev1.MachineList{}, Nodes: &nodev1.NodeList{}, Now: timestamppb.New(time.Unix(1e9, 0)),
+	}
+	for i, zone := range []string{"a", "b", "z"} {
+		name := fmt.Sprintf("m-%d", i)
+		req.Machines.Items = append(req.Machines.Items, &machinev1.Machine{
+			Metadata: &metav1.ObjectMeta{Name: name, Uid: "uid-" + name, Labels: role}, Spec: spec(zone),
+			Status: &machinev1.MachineStatus{
+				Phase: proto.String("Running"), NodeRef: &metav1.ObjectReference{Name: name},
+			},
+		})
+		req.Nodes.Items = append(req.Nodes.Items, &nodev1.Node{
+			Metadata: &metav1.ObjectMeta{Name: name},
+			Status:   &nodev1.NodeStatus{Conditions: []*nodev1.NodeCondition{{Type: "Ready", Status: "True"}}},
+		})
+	}
+	p, err := machinev1.NewControlPlaneMachineSetServiceClient(c.admin()).PlanControlPlaneMachineSet(t.Context(), req)
+	c.must(err)
+	if len(p.GetMachines()) != 3 || len(p.GetObservedFailureDomains()) != 3 || len(p.GetAdoptionReferences()) != 3 ||
+		p.GetErrorReason() != "" {
+		t.Fatalf("plan = %v", p)
+	}
+	if m := p.GetMachines()[0]; m.GetNeedsUpdate() || !m.GetReady() {
+		t.Errorf("machine %v, want it ready and up to date", m)
+	}
+	want := `it is in failure domain {"placement":{"availabilityZone":"z"}}, and index 2 belongs to ` +
+		`{"placement":{"availabilityZone":"c"}}`
+	if m := p.GetMachines()[2]; !m.GetNeedsUpdate() || m.GetReason() != want || m.GetIndex() != 2 {
+		t.Errorf("machine %v, want reason %q", m, want)
+	}
+	req.Nodes.Items[0].Metadata.Labels = map[string]string{"node-role.kubernetes.io/master": ""}
+	req.Nodes.Items[0].Metadata.Name = "stray"
+	p, err = machinev1.NewControlPlaneMachineSetServiceClient(c.admin()).PlanControlPlaneMachineSet(t.Context(), req)
+	c.must(err)
+	if p.GetErrorReason() != "UnmanagedNodes" || len(p.GetEvents()) != 1 || p.GetEvents()[0].GetType() != "Warning" {
+		t.Errorf("plan = %v, want it stopped by an unmanaged node", p)
 	}
 }

@@ -58,6 +58,7 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 	if err != nil {
 		return nil, err
 	}
+	tables.DomainFields = providers.DomainFields
 	eviction, err := p.Dial(evictionPeer)
 	if err != nil {
 		return nil, err

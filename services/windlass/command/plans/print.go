@@ -120,6 +120,14 @@ func (p *planText) machineSet(r *machinev1.PlanMachineSetResponse) {
 func (p *planText) controlPlane(r *machinev1.PlanControlPlaneMachineSetResponse) {
 	p.table(printer.Indexes(r.GetIndexes()))
 	p.printf("\n")
+	for _, m := range r.GetMachines() {
+		if m.GetNeedsUpdate() {
+			p.printf("machine/%s does not match the template: %s\n", m.GetName(), m.GetReason())
+		}
+		if l := m.GetTemplateChanges(); len(l) > 0 {
+			p.printf("machine/%s was created before these changes: %s\n", m.GetName(), strings.Join(l, ", "))
+		}
+	}
 	p.actions(r.GetActions())
 	p.end(r.GetHeldBack(), "", r.GetWakeTime())
 }

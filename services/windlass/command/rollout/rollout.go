@@ -253,7 +253,8 @@ func newSet(e *session.Env, verb, short, done string, spec map[string]any) *cobr
 		Short:             short,
 		ValidArgsFunction: target.CompleteObjects(e),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return patchRenewed(cmd.Context(), e, args, done, map[string]any{"spec": spec}, "Deployment")
+			return patchRenewed(cmd.Context(), e, args, done,
+				func(string) map[string]any { return map[string]any{"spec": spec} }, "Deployment")
 		},
 	}
 }
@@ -261,31 +262,37 @@ func newSet(e *session.Env, verb, short, done string, spec map[string]any) *cobr
 func newRestart(e *session.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:               "restart (TYPE NAME... | TYPE/NAME...)",
-		Short:             "Restart all pods of deployments and daemon sets",
+		Short:             "Restart all pods of deployments and daemon sets, or replace all control-plane machines",
 		ValidArgsFunction: target.CompleteObjects(e),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			mark := map[string]any{"kubectl.kubernetes.io/restartedAt": time.Now().Format(time.RFC3339)}
-			return patchRenewed(cmd.Context(), e, args, "restarted",
-				map[string]any{"spec": map[string]any{"template": map[string]any{"metadata": map[string]any{"annotations": mark}}}},
-				"Deployment", "DaemonSet")
+			return patchRenewed(cmd.Context(), e, args, "restarted", func(kind string) map[string]any {
+				template := map[string]any{"metadata": map[string]any{"annotations": mark}}
+				if kind == controlPlane {
+					template = map[string]any{"machines_v1beta1_machine_openshift_io": template}
+				}
+				return map[string]any{"spec": map[string]any{"template": template}}
+			}, "Deployment", "DaemonSet", controlPlane)
 		},
 	}
 }
 
-// patchRenewed patches each object that arguments name.
-func patchRenewed(ctx context.Context, e *session.Env, args []string, done string, patch map[string]any,
-	kinds ...string,
+// controlPlane is the kind whose machines a restart replaces, one at a time.
+const controlPlane = "ControlPlaneMachineSet"
+
+// patchRenewed patches each object that arguments name; patch returns the patch of an object of a kind.
+func patchRenewed(ctx context.Context, e *session.Env, args []string, done string,
+	patch func(kind string) map[string]any, kinds ...string,
 ) error {
-	body, err := json.Marshal(patch)
-	if err != nil {
-		return err
-	}
 	return e.WithClient(func(c *client.Client) error {
 		list, err := renewed(ctx, e, c, args, kinds...)
 		var failed failure.List
 		failed.Add(err)
 		for _, t := range list {
-			_, err := c.Patch(ctx, t.Kind, t.Namespace(), t.Name(), manifest.MergePatch, body, false)
+			body, err := json.Marshal(patch(t.Kind.GetKind()))
+			if err == nil {
+				_, err = c.Patch(ctx, t.Kind, t.Namespace(), t.Name(), manifest.MergePatch, body, false)
+			}
 			if err == nil {
 				_, err = fmt.Fprintln(e.Out, t, done)
 			}
