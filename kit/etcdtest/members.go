@@ -160,8 +160,11 @@ func (m *Members) Stop(i int) { m.signal(i, syscall.SIGSTOP) }
 // Continue ends Stop.
 func (m *Members) Continue(i int) { m.signal(i, syscall.SIGCONT) }
 
-// Kill ends a member by SIGKILL.
-func (m *Members) Kill(i int) { m.signal(i, syscall.SIGKILL) }
+// Kill ends a member by SIGKILL, and returns when it has ended.
+func (m *Members) Kill(i int) { m.members[i].stop() }
+
+// DataDir returns the directory of a member's data.
+func (m *Members) DataDir(i int) string { return m.members[i].config.Dir }
 
 func (m *Members) signal(i int, s syscall.Signal) {
 	m.t.Helper()

@@ -24,10 +24,11 @@ type Restored struct {
 	DataDir string // of the new member; must not exist or be empty
 	Name    string // of the new member
 	PeerURL string // of the new member
+	Token   string // of the new cluster; empty: one that no cluster had before
 }
 
-// Restore makes the data of a cluster with one member from a snapshot, under a token that no cluster had before: a
-// member of the old cluster can then never take part in it.
+// Restore makes the data of a cluster with one member from a snapshot. A member of the old cluster can never take part
+// in it, since it has another token.
 func Restore(r Restored) error {
 	info, err := checkFile(r)
 	if err != nil {
@@ -36,9 +37,11 @@ func Restore(r Restored) error {
 	if info.Revision > math.MaxInt64-RevisionBump {
 		return fmt.Errorf("revision %d of %s is too large", info.Revision, filepath.Base(r.File))
 	}
-	token, err := newToken()
-	if err != nil {
-		return err
+	token := r.Token
+	if token == "" {
+		if token, err = NewToken(); err != nil {
+			return err
+		}
 	}
 	err = snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
 		SnapshotPath: r.File, Name: r.Name, OutputDataDir: r.DataDir, PeerURLs: []string{r.PeerURL},
@@ -58,7 +61,8 @@ func checkFile(r Restored) (Info, error) {
 	return Verify(r.File)
 }
 
-func newToken() (string, error) {
+// NewToken returns a token that no cluster had before.
+func NewToken() (string, error) {
 	b := make([]byte, 16)
 	if _, err := rand.Read(b); err != nil {
 		return "", err

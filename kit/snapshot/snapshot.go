@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 	"go.uber.org/zap"
 
@@ -68,11 +69,44 @@ func inspect(path string) (Info, error) {
 	if err != nil {
 		return Info{}, fmt.Errorf("%w: %s: %w", ErrBroken, filepath.Base(path), err)
 	}
+	bumped, err := wasBumped(path)
+	if err != nil {
+		return Info{}, fmt.Errorf("%w: %s: %w", ErrBroken, filepath.Base(path), err)
+	}
+	keys := s.TotalKey
+	if bumped {
+		keys--
+	}
 	return Info{
-		SizeBytes: s.TotalSize, Revision: s.Revision, Keys: s.TotalKey, Hash: fmt.Sprintf("%08x", s.Hash),
+		SizeBytes: s.TotalSize, Revision: s.Revision, Keys: keys, Hash: fmt.Sprintf("%08x", s.Hash),
 		EtcdVersion: s.Version, VerifyTime: time.Now().UTC().Truncate(time.Second),
 	}, nil
 }
+
+// wasBumped reports whether a database was restored with a later revision and not compacted since: that is marked by a
+// revision without a key, which etcd counts as one.
+func wasBumped(path string) (bool, error) {
+	db, err := bolt.Open(path, 0o400, &bolt.Options{ReadOnly: true})
+	if err != nil {
+		return false, err
+	}
+	defer db.Close()
+	found := false
+	err = db.View(func(tx *bolt.Tx) error {
+		b := tx.Bucket([]byte(keyBucket))
+		if b == nil {
+			return nil
+		}
+		return b.ForEach(func(_, v []byte) error {
+			found = found || len(v) == 0
+			return nil
+		})
+	})
+	return found, err
+}
+
+// keyBucket is the part of etcd's database with the keys, by revision.
+const keyBucket = "key"
 
 // checksum returns the size of a snapshot and the hash at its end, which is that of what precedes it.
 func checksum(path string) (int64, []byte, error) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http/httptest"
 	"os"
@@ -191,6 +192,107 @@ func TestRestoredDataHasALaterRevisionAndAnotherCluster(t *testing.T) {
 	}
 }
 
+func TestADrillServesWhatTheSnapshotHas(t *testing.T) {
+	data, revision := taken(t)
+	dir := t.TempDir()
+	d := snapshot.NewDirectory(dir)
+	if _, err := d.Write(t.Context(), snapshot.Info{Name: "s", Time: when}, writing(data)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := snapshot.Drill(t.Context(), d.File("s"), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Keys == 0 || got.Keys != int64(got.Info.Keys) || got.Revision < revision+snapshot.RevisionBump {
+		t.Errorf("Drill = %+v", got)
+	}
+	// what was restored once can be again
+	data = again(t, d.File("s"))
+	if _, err := d.Write(t.Context(), snapshot.Info{Name: "t", Time: when}, writing(data)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := snapshot.Drill(t.Context(), d.File("t"), dir); err != nil {
+		t.Errorf("Drill of a snapshot of a restored member = %+v, %v", got, err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "drill*")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// again returns a snapshot of a member that was restored from a file.
+func again(t *testing.T, file string) []byte {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "data")
+	r := snapshot.Restored{File: file, DataDir: dir, Name: "drill", PeerURL: "http://localhost:2380"}
+	if err := snapshot.Restore(r); err != nil {
+		t.Fatal(err)
+	}
+	part, err := start(t, dir).Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer part.Close()
+	b, err := io.ReadAll(part)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// Three members, of which one survives that has everything that was acknowledged.
+func TestASurvivorGivesWhatAMajorityHad(t *testing.T) {
+	members := etcdtest.StartMembers(t, 3)
+	client := members.Client(t)
+	last := int64(0)
+	for i := range 50 {
+		put, err := client.Put(t.Context(), fmt.Sprintf("/survivor/%d", i), "kept")
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = put.Header.Revision
+	}
+	survivor, leader := 0, members.Leader()
+	if leader == 0 {
+		survivor = 1 // a follower, which may not know yet that the last entry was agreed on
+	}
+	for i := range 3 {
+		if i != survivor {
+			members.Kill(i)
+		}
+	}
+	dir := members.DataDir(survivor)
+	live, err := snapshot.Inspect(dir) // while it runs
+	if err != nil {
+		t.Fatal(err)
+	}
+	members.Kill(survivor)
+	work := t.TempDir()
+	file := filepath.Join(work, "db")
+	if err := snapshot.Extract(t.Context(), dir, work, file); err != nil {
+		t.Fatal(err)
+	}
+	still, err := snapshot.Inspect(dir)
+	if err != nil || still.MemberID != live.MemberID || still.MemberID == 0 || still.LastIndex < live.LastIndex ||
+		still.Commit > still.LastIndex || still.Term == 0 {
+		t.Errorf("the survivor's data: %+v after %+v, %v", still, live, err)
+	}
+	restored := filepath.Join(work, "data")
+	err = snapshot.Restore(snapshot.Restored{
+		File: file, Raw: true, DataDir: restored, Name: "drill", PeerURL: "http://localhost:2380",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := start(t, restored)
+	got, err := c.Get(t.Context(), "/survivor/", clientv3.WithPrefix())
+	if err != nil || len(got.Kvs) < 49 || got.Header.Revision < last+snapshot.RevisionBump-1 {
+		t.Errorf("%d keys at revision %d, %v; want 50 after %d", len(got.Kvs), got.Header.GetRevision(), err, last)
+	}
+	if _, err := snapshot.Inspect(work); !errors.Is(err, snapshot.ErrNoData) {
+		t.Errorf("Inspect of no data: %v", err)
+	}
+}
+
 // bucket returns an object store in this process, and its access and secret key.
 func bucket(t *testing.T, tamper func(name string, b []byte) []byte) snapshot.S3Config {
 	t.Helper()
@@ -198,7 +300,8 @@ func bucket(t *testing.T, tamper func(name string, b []byte) []byte) snapshot.S3
 	server := httptest.NewServer(tampering{fake.Server(), tamper})
 	t.Cleanup(server.Close)
 	keys := filepath.Join(t.TempDir(), "credentials")
-	if err := os.WriteFile(keys, []byte("[default]\naws_access_key_id = AKIDWINDLASS\naws_secret_access_key = "+secret+"\n"),
+	if err := os.WriteFile(keys, []byte("[default]\naws_access_key_id = AKIDWINDLASS\naws_secret_access_key = "+secret+
+		"\n"),
 		0o600); err != nil {
 		t.Fatal(err)
 	}

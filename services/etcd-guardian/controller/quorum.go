@@ -42,6 +42,7 @@ func message(v plan.View, m plan.Member, a members.Answer, raised []string) *etc
 		DbSizeBytes:      a.Status.GetDbSize(),
 		DbSizeInUseBytes: a.Status.GetDbSizeInUse(), AppliedIndex: m.Applied, LatencyUs: a.Latency.Microseconds(),
 		DbQuotaBytes: a.Status.GetDbSizeQuota(), Alarms: raised, Trust: m.Trust,
+		Revision: a.Status.GetHeader().GetRevision(),
 	}
 	if at, err := time.Parse(time.RFC3339, m.SilentSince); err == nil {
 		out.SilentTime = timestamppb.New(at)

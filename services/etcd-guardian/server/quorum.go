@@ -70,7 +70,7 @@ func essenceOf(q *etcdv1.Quorum) *etcdv1.Quorum {
 		learning = learning || m.GetLearner()
 	}
 	for _, m := range q.GetMembers() {
-		m.LatencyUs, m.DbSizeBytes, m.DbSizeInUseBytes = 0, 0, 0
+		m.LatencyUs, m.DbSizeBytes, m.DbSizeInUseBytes, m.Revision = 0, 0, 0, 0
 		if !learning {
 			m.AppliedIndex = 0
 		}

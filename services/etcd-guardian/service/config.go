@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -28,6 +30,7 @@ const (
 	exitUsage     = 64              // of etcd-member: its settings are wrong, so another start would not help
 	memberGrace   = 5 * time.Second // a member hands over, closes its files and ends in well under this
 	bootstrapDir  = "bootstrap"     // below --dir
+	tokenFile     = "token"         // below bootstrapDir
 	noteFile      = "cluster.json"
 	endpointsFile = "endpoints"
 
@@ -131,7 +134,18 @@ func (c config) in(elem ...string) string {
 	return filepath.Join(append([]string{c.serve.Dir}, elem...)...)
 }
 
-func (c config) dataDir() string      { return c.in(bootstrapDir, "data") }
+func (c config) dataDir() string { return c.in(bootstrapDir, "data") }
+
+// token returns the token of the cluster that the bootstrap member begins: another one after a restore, so that no
+// member of the cluster before can take part.
+func (c config) token() (string, error) {
+	b, err := os.ReadFile(c.in(bootstrapDir, tokenFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return controller.ClusterToken, nil
+	}
+	return strings.TrimSpace(string(b)), err
+}
+
 func (c config) bootstrapTLS() string { return c.in(bootstrapDir, "tls") }
 func (c config) usersFile() string    { return c.in(bootstrapDir, "users.json") }
 
@@ -147,12 +161,12 @@ func (c config) root() identity.Files {
 // memberSpec returns the process of the bootstrap member. etcd's own check of changes is off there: it refuses each add
 // for 5 s after a promotion, which the guardian's own rules make needless while the cluster grows out of a single
 // member.
-func (c config) memberSpec() process.Spec {
+func (c config) memberSpec(token string) process.Spec {
 	args := append(append([]string{}, c.member[1:]...),
 		"--name", plan.BootstrapName, "--data-dir", c.dataDir(), "--tls-dir", c.bootstrapTLS(),
 		"--listen-client", c.bootstrapClient, "--listen-peer", c.bootstrapPeer,
 		"--bootstrap", "--users", c.usersFile(), "--strict-reconfig-check=false", "--initial-cluster-token",
-		controller.ClusterToken,
+		token,
 	)
 	if c.quota != 0 {
 		args = append(args, "--quota-backend-bytes", strconv.FormatInt(c.quota, 10))

@@ -61,7 +61,11 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	first, err := peers.First(plan.BootstrapName, cfg.bootstrapPeer, controller.ClusterToken)
+	token, err := cfg.token()
+	if err != nil {
+		return nil, fmt.Errorf("token of the cluster: %w", err)
+	}
+	first, err := peers.First(plan.BootstrapName, cfg.bootstrapPeer, token)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +115,7 @@ func build(cfg config, p *serve.Process) ([]serve.Part, error) {
 	elapsed := func() time.Duration { return time.Since(start) } // by the monotonic clock
 	c := controller.New(controller.Config{
 		Members: client, Records: records, Trust: signer.Trust, Note: note, BootstrapURL: cfg.bootstrapClient,
-		Bootstrap: controller.NewBootstrap(supervisor, cfg.memberSpec(), cfg.dataDir(), cfg.in(bootstrapDir, "allowed"),
+		Bootstrap: controller.NewBootstrap(supervisor, cfg.memberSpec(token), cfg.dataDir(), cfg.in(bootstrapDir, "allowed"),
 			[]string{cfg.in(endpointsFile)}, note, p.Log),
 		Machines: machines, Sets: sets, Nodes: nodes, MachineAPI: machinev1.NewMachineServiceClient(conn),
 		Reach: func(urls []string) { p.Etcd.SetEndpoints(urls...) }, Events: recorder, Settings: cfg.settings,

@@ -267,7 +267,9 @@ type Member struct {
 	// Alarms that the member raised: NOSPACE or CORRUPT.
 	Alarms []string `protobuf:"bytes,18,rep,name=alarms,proto3" json:"alarms,omitempty"`
 	// Hash of the authorities that the member trusts since its start; empty if it did not report them.
-	Trust         string `protobuf:"bytes,19,opt,name=trust,proto3" json:"trust,omitempty"`
+	Trust string `protobuf:"bytes,19,opt,name=trust,proto3" json:"trust,omitempty"`
+	// Newest revision in the database; 0 if unknown.
+	Revision      int64 `protobuf:"varint,20,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -435,6 +437,13 @@ func (x *Member) GetTrust() string {
 	return ""
 }
 
+func (x *Member) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 // The right to take down a voter. A cluster has one permit, for one machine and reason.
 type DisruptionPermit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -542,7 +551,7 @@ const file_windlass_etcd_v1_quorum_proto_rawDesc = "" +
 	"\x05trust\x18\x0f \x01(\tR\x05trust\x12\"\n" +
 	"\rsafe_to_scale\x18\x10 \x01(\bR\vsafeToScale\x12#\n" +
 	"\rscale_message\x18\x11 \x01(\tR\fscaleMessage\x12\x1a\n" +
-	"\bstrategy\x18\x12 \x01(\tR\bstrategy\"\xee\x04\n" +
+	"\bstrategy\x18\x12 \x01(\tR\bstrategy\"\x8a\x05\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1b\n" +
@@ -566,7 +575,8 @@ const file_windlass_etcd_v1_quorum_proto_rawDesc = "" +
 	"silentTime\x12$\n" +
 	"\x0edb_quota_bytes\x18\x11 \x01(\x03R\fdbQuotaBytes\x12\x16\n" +
 	"\x06alarms\x18\x12 \x03(\tR\x06alarms\x12\x14\n" +
-	"\x05trust\x18\x13 \x01(\tR\x05trust\"\xd2\x01\n" +
+	"\x05trust\x18\x13 \x01(\tR\x05trust\x12\x1a\n" +
+	"\brevision\x18\x14 \x01(\x03R\brevision\"\xd2\x01\n" +
 	"\x10DisruptionPermit\x12;\n" +
 	"\amachine\x18\x01 \x01(\v2!.windlass.meta.v1.ObjectReferenceR\amachine\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x16\n" +

@@ -1,4 +1,5 @@
-// Package quorum makes the command quorum, which shows the members of etcd.
+// Package quorum makes the command quorum, which shows the members of etcd, and its subcommands, which make etcd work
+// again after a loss.
 package quorum
 
 import (
@@ -40,6 +41,7 @@ func New(e *session.Env) *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json or yaml")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "after showing the quorum, watch for changes")
+	cmd.AddCommand(newRecover(e), newRestore(e), newDrill(e), newSnapshots(e))
 	return cmd
 }
 

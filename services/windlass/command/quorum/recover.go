@@ -1,0 +1,234 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
+	"github.com/windlass-dev/windlass/services/windlass/client"
+	"github.com/windlass-dev/windlass/services/windlass/cluster"
+	"github.com/windlass-dev/windlass/services/windlass/command/progress"
+	"github.com/windlass-dev/windlass/services/windlass/command/session"
+	"github.com/windlass-dev/windlass/services/windlass/recovery"
+	"github.com/windlass-dev/windlass/services/windlass/supervise"
+	"github.com/windlass-dev/windlass/services/windlass/table"
+)
+
+// recoverFlags are the flags of recover and restore.
+type recoverFlags struct {
+	yes, force bool
+	timeout    time.Duration
+}
+
+func (f *recoverFlags) add(cmd *cobra.Command, force string) {
+	fs := cmd.Flags()
+	fs.BoolVar(&f.yes, "yes", false, "do it, instead of only showing what could be lost")
+	fs.BoolVar(&f.force, "force", false, force)
+	fs.DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to wait for the processes to exit and for the data")
+}
+
+func newRecover(e *session.Env) *cobra.Command {
+	f := &recoverFlags{}
+	cmd := &cobra.Command{
+		Use:   "recover",
+		Short: "Recover etcd from a surviving member after the loss of a majority",
+		Long: `Recover etcd from a surviving member after the loss of a majority.
+
+Without --yes the command changes nothing: it shows which members there is data of, which of them has most of the log,
+and what could be lost. With --yes it stops the cluster, makes that member's data a cluster of one member with a later
+revision, and moves all other data aside. "windlass up" then starts the cluster, and its control-plane machines join
+again. It needs neither etcd nor any service, and works for a cluster on this machine.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+			defer cancel()
+			return recoverQuorum(ctx, e, *f)
+		},
+	}
+	f.add(cmd, "also if this machine has the data of a majority")
+	return cmd
+}
+
+func recoverQuorum(ctx context.Context, e *session.Env, f recoverFlags) error {
+	c, err := localCluster(e)
+	if err != nil {
+		return err
+	}
+	if recovery.Unfinished(c) {
+		return finish(ctx, e, c, f)
+	}
+	q := lastQuorum(ctx, e)
+	if q.GetHealthyVoters() > 0 && q.GetHealthyVoters() >= q.GetMajority() {
+		return fmt.Errorf("%d of %d voters answer, which is a majority: there is nothing to recover", q.GetHealthyVoters(),
+			q.GetVoters())
+	}
+	s, err := recovery.Look(c)
+	if err != nil {
+		return err
+	}
+	survivor, some := s.Survivor()
+	if !some {
+		return errors.New("this machine has no data of any member: restore a snapshot with `windlass quorum restore`")
+	}
+	if err := showSurvey(e.Out, s, survivor, q); err != nil {
+		return err
+	}
+	if all, here := s.Voters(); s.Majority() && !f.force {
+		return fmt.Errorf(
+			"the data of %d of %d voters is on this machine: `windlass up%s` starts them, and nothing is lost; "+
+				"add --force if they cannot be started", here, all, session.NameFlag(c))
+	}
+	if !f.yes {
+		return fmt.Errorf("nothing was changed: add --yes to recover from member %s", survivor.Name)
+	}
+	p := progress.New(e.Out)
+	if err := stop(ctx, e, c, p); err != nil {
+		return err
+	}
+	if s, err = recovery.Look(c); err != nil { // its log may have been written to until now
+		return err
+	}
+	if survivor, some = s.Survivor(); !some {
+		return errors.New("the data of the survivor is gone")
+	}
+	p.Begin("data")
+	aside, err := recovery.FromMember(ctx, c, survivor, time.Now())
+	if err != nil {
+		return err
+	}
+	p.Done("from member " + survivor.Name)
+	return done(e.Out, c, aside)
+}
+
+// localCluster returns the selected cluster, whose files the commands of recovery work on.
+func localCluster(e *session.Env) (*cluster.Cluster, error) {
+	c, err := e.Cluster()
+	if err != nil {
+		return nil, err
+	}
+	return c, c.CheckFormat()
+}
+
+// lastQuorum returns what the guardian says of its members; nil if it does not answer, as when the cluster is down.
+func lastQuorum(ctx context.Context, e *session.Env) *etcdv1.Quorum {
+	const patience = 3 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var q *etcdv1.Quorum
+	err := e.WithClient(func(c *client.Client) (err error) {
+		q, err = etcdv1.NewQuorumServiceClient(c.Conn()).GetQuorum(ctx, &etcdv1.GetQuorumRequest{})
+		return err
+	})
+	if err != nil {
+		return nil
+	}
+	return q
+}
+
+// showSurvey prints the members with their data, and what could be lost.
+func showSurvey(w io.Writer, s recovery.Survey, survivor recovery.Member, q *etcdv1.Quorum) error {
+	rows := [][]string{{"NAME", "ROLE", "TERM", "LAST ENTRY", "AGREED", "REVISION", "LAST WRITTEN", "STATE"}}
+	var missing []string
+	for _, m := range s.Members {
+		row := []string{m.Name, "voter", "", "", "", "", "", state(m, survivor, q)}
+		if m.Learner {
+			row[1] = "learner"
+		}
+		if d := m.Copy; d != nil {
+			row[2], row[3], row[4] = fmt.Sprint(d.Term), fmt.Sprint(d.LastIndex), fmt.Sprint(d.Commit)
+			row[6] = d.Written.UTC().Format(time.RFC3339)
+			if revision := max(d.Revision, member(q, m.ID).GetRevision()); revision > 0 {
+				row[5] = fmt.Sprint(revision)
+			}
+		} else if !m.Learner {
+			missing = append(missing, m.Name)
+		}
+		rows = append(rows, row)
+	}
+	if err := table.New(w).Print(rows...); err != nil {
+		return err
+	}
+	d := survivor.Copy
+	fmt.Fprintf(w, "\nSurvivor:  %s has the log up to entry %d of term %d.\n", survivor.Name, d.LastIndex, d.Term)
+	fmt.Fprintln(w, "Could be lost:")
+	if open := d.LastIndex - min(d.Commit, d.LastIndex); open > 0 {
+		fmt.Fprintf(w, "  - %d entries of its log after %d, which it does not know a majority to have\n", open, d.Commit)
+	}
+	if len(missing) > 0 {
+		fmt.Fprintf(w, "  - what was acknowledged by %s and did not reach %s, after about %s\n", strings.Join(missing, ", "),
+			survivor.Name, d.Written.UTC().Format(time.RFC3339))
+	}
+	fmt.Fprintf(w, "Not lost:  everything up to entry %d.\n\n", min(d.Commit, d.LastIndex))
+	return nil
+}
+
+// state describes a member in the survey.
+func state(m, survivor recovery.Member, q *etcdv1.Quorum) string {
+	var text []string
+	switch {
+	case m.Trouble != "":
+		text = append(text, "its data cannot be read: "+m.Trouble)
+	case m.Copy == nil:
+		text = append(text, "no data on this machine")
+	case m.ID == survivor.ID:
+		text = append(text, "survivor")
+	}
+	if at := member(q, m.ID).GetSilentTime(); at != nil {
+		text = append(text, "silent since "+at.AsTime().UTC().Format(time.RFC3339))
+	}
+	return strings.Join(text, ", ")
+}
+
+func member(q *etcdv1.Quorum, id uint64) *etcdv1.Member {
+	i := slices.IndexFunc(q.GetMembers(), func(m *etcdv1.Member) bool { return m.GetId() == fmt.Sprintf("%x", id) })
+	if i < 0 {
+		return nil
+	}
+	return q.GetMembers()[i]
+}
+
+// stop stops all processes of a cluster: no member may run on the data that is replaced.
+func stop(ctx context.Context, e *session.Env, c *cluster.Cluster, p *progress.Steps) error {
+	p.Begin("processes")
+	count := 0
+	log := slog.New(slog.NewTextHandler(e.Err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	err := supervise.Stop(ctx, c, log, func(name string) {
+		count++
+		p.Wait(name)
+	})
+	if err == nil {
+		p.Done(fmt.Sprintf("%d stopped", count))
+	}
+	return err
+}
+
+// finish completes a restore that was interrupted.
+func finish(ctx context.Context, e *session.Env, c *cluster.Cluster, f recoverFlags) error {
+	if !f.yes {
+		return errors.New("an earlier recovery or restore was interrupted: add --yes to finish it")
+	}
+	p := progress.New(e.Out)
+	if err := stop(ctx, e, c, p); err != nil {
+		return err
+	}
+	aside, err := recovery.Finish(c, time.Now())
+	if err != nil {
+		return err
+	}
+	return done(e.Out, c, aside)
+}
+
+func done(w io.Writer, c *cluster.Cluster, aside string) error {
+	fmt.Fprintf(w, "etcd of cluster %q has one member now; the old data is in %s\n", c.Name, aside)
+	_, err := fmt.Fprintf(w, "start the cluster with `windlass up%s`; the control-plane machines join by themselves\n",
+		session.NameFlag(c))
+	return err
+}

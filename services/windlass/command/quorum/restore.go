@@ -1,0 +1,189 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/windlass-dev/windlass/kit/snapshot"
+	"github.com/windlass-dev/windlass/services/windlass/command/progress"
+	"github.com/windlass-dev/windlass/services/windlass/command/session"
+	"github.com/windlass-dev/windlass/services/windlass/recovery"
+	"github.com/windlass-dev/windlass/services/windlass/table"
+)
+
+func newSnapshots(e *session.Env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "snapshots [DIRECTORY]",
+		Short: "List the complete snapshots in a directory, without etcd",
+		Long: `List the complete snapshots in a directory, by default that of the cluster on this machine.
+It reads the files, and needs neither etcd nor any service.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			list, err := snapshotsIn(e, args)
+			if err != nil {
+				return err
+			}
+			return printSnapshots(e.Out, list)
+		},
+	}
+}
+
+func snapshotsIn(e *session.Env, args []string) ([]snapshot.Info, error) {
+	dir, err := snapshotDir(e, args)
+	if err != nil {
+		return nil, err
+	}
+	return snapshot.NewDirectory(dir).List()
+}
+
+func snapshotDir(e *session.Env, args []string) (string, error) {
+	if len(args) > 0 {
+		return args[0], nil
+	}
+	c, err := e.Cluster()
+	if err != nil {
+		return "", err
+	}
+	return recovery.Snapshots(c), nil
+}
+
+func printSnapshots(w io.Writer, list []snapshot.Info) error {
+	rows := [][]string{{"NAME", "TAKEN", "SIZE", "REVISION", "KEYS", "HASH", "MEMBER"}}
+	for _, s := range list {
+		rows = append(rows, []string{
+			s.Name, s.Time.UTC().Format(time.RFC3339), bytesText(s.SizeBytes), fmt.Sprint(s.Revision), fmt.Sprint(s.Keys),
+			s.Hash, s.Member,
+		})
+	}
+	return table.New(w).Print(rows...)
+}
+
+func newDrill(e *session.Env) *cobra.Command {
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "drill [FILE]",
+		Short: "Rehearse a restore: start a member on a restored copy and count its keys",
+		Long: `Rehearse a restore: check a snapshot, restore it into a temporary directory, start a member on it, and count the keys
+that the member serves. The default is the newest complete snapshot of the cluster on this machine. The cluster is not
+touched. The exit code is 0 if the snapshot can be restored.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			return drill(ctx, e, args)
+		},
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long the drill may take")
+	return cmd
+}
+
+func drill(ctx context.Context, e *session.Env, args []string) error {
+	file, err := snapshotFile(e, args)
+	if err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp("", "windlass-drill")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	d, err := snapshot.Drill(ctx, file, work)
+	if err != nil {
+		return err
+	}
+	_,
+		err = fmt.Fprintf(e.Out, "%s can be restored: %d keys at revision %d (hash %s), served after %.1f s at revision %d\n",
+		file, d.Keys, d.Info.Revision, d.Info.Hash, d.Elapsed.Seconds(), d.Revision)
+	return err
+}
+
+// snapshotFile returns the file in the arguments, or that of the newest complete snapshot.
+func snapshotFile(e *session.Env, args []string) (string, error) {
+	if len(args) > 0 {
+		return args[0], nil
+	}
+	dir, err := snapshotDir(e, nil)
+	if err != nil {
+		return "", err
+	}
+	d := snapshot.NewDirectory(dir)
+	list, err := d.List()
+	if err != nil {
+		return "", err
+	}
+	if len(list) == 0 {
+		return "", fmt.Errorf("%s has no complete snapshot", dir)
+	}
+	return d.File(list[len(list)-1].Name), nil
+}
+
+func newRestore(e *session.Env) *cobra.Command {
+	f := &recoverFlags{}
+	cmd := &cobra.Command{
+		Use:   "restore FILE",
+		Short: "Replace the etcd of a cluster on this machine with a snapshot",
+		Long: `Replace the etcd of a cluster on this machine with a snapshot, such as services/etcd-guardian/snapshots/NAME.db in
+the cluster's directory, or an object that was downloaded from a bucket.
+
+Without --yes the command only checks the snapshot and shows what would be lost. With --yes it stops the cluster, makes a
+cluster of one member from the snapshot with a later revision, and moves the old data aside. "windlass up" then starts
+the cluster, and its control-plane machines join again.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+			defer cancel()
+			return restore(ctx, e, *f, args[0])
+		},
+	}
+	f.add(cmd, "also if a majority of the present members answers")
+	return cmd
+}
+
+func restore(ctx context.Context, e *session.Env, f recoverFlags, file string) error {
+	c, err := localCluster(e)
+	if err != nil {
+		return err
+	}
+	if recovery.Unfinished(c) {
+		return finish(ctx, e, c, f)
+	}
+	info, err := snapshot.Verify(file)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(e.Out, "snapshot   %s: %d keys at revision %d, hash %s\n", file, info.Keys, info.Revision, info.Hash)
+	s, err := recovery.Look(c)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(e.Out, "lost       everything that was written after the snapshot was taken")
+	if best, some := s.Survivor(); some {
+		fmt.Fprintf(e.Out, "present    data of member %s, last written at %s, is moved aside\n", best.Name,
+			best.Copy.Written.UTC().Format(time.RFC3339))
+	}
+	q := lastQuorum(ctx, e)
+	if q.GetHealthyVoters() > 0 && q.GetHealthyVoters() >= q.GetMajority() && !f.force {
+		return fmt.Errorf("%d of %d voters answer: add --force to replace a cluster that works", q.GetHealthyVoters(),
+			q.GetVoters())
+	}
+	if !f.yes {
+		return errors.New("nothing was changed: add --yes to restore")
+	}
+	p := progress.New(e.Out)
+	if err := stop(ctx, e, c, p); err != nil {
+		return err
+	}
+	p.Begin("data")
+	aside, err := recovery.FromSnapshot(c, file, time.Now())
+	if err != nil {
+		return err
+	}
+	p.Done("restored")
+	return done(e.Out, c, aside)
+}

@@ -1,0 +1,175 @@
+package recovery_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/windlass-dev/windlass/kit/etcdtest"
+	"github.com/windlass-dev/windlass/kit/snapshot"
+	"github.com/windlass-dev/windlass/services/windlass/cluster"
+	"github.com/windlass-dev/windlass/services/windlass/recovery"
+)
+
+func TestMain(m *testing.M) { os.Exit(etcdtest.Run(m)) }
+
+var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+func copyOf(term, last uint64) *snapshot.Copy { return &snapshot.Copy{Term: term, LastIndex: last} }
+
+func TestTheSurvivorHasMostOfTheLog(t *testing.T) {
+	cases := []struct {
+		name     string
+		members  []recovery.Member
+		want     string
+		majority bool
+	}{
+		{"no data", []recovery.Member{{Name: "a"}, {Name: "b"}, {Name: "c"}}, "", false},
+		{"the only one", []recovery.Member{{Name: "a"}, {Name: "b", Copy: copyOf(2, 5)}, {Name: "c"}}, "b", false},
+		{
+			"the longer log",
+			[]recovery.Member{{Name: "a", Copy: copyOf(2, 5)}, {Name: "b", Copy: copyOf(2, 6)}, {Name: "c"}},
+			"b", true,
+		},
+		{
+			"a later term counts more than the length",
+			[]recovery.Member{{Name: "a", Copy: copyOf(3, 5)}, {Name: "b", Copy: copyOf(2, 9)}, {Name: "c"}, {Name: "d"}},
+			"a",
+			false,
+		},
+		{
+			"a voter's before a learner's",
+			[]recovery.Member{{Name: "a", Learner: true, Copy: copyOf(9, 9)}, {Name: "b", Copy: copyOf(2, 6)}, {Name: "c"}},
+			"b",
+			false,
+		},
+		{
+			"a learner's if there is no other",
+			[]recovery.Member{{Name: "a", Learner: true, Copy: copyOf(9, 9)}, {Name: "b"}, {Name: "c"}},
+			"a", false,
+		},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			s := recovery.Survey{Members: c.members}
+			got, some := s.Survivor()
+			if got.Name != c.want || some != (c.want != "") {
+				t.Errorf("Survivor = %q, %t, want %q", got.Name, some, c.want)
+			}
+			if s.Majority() != c.majority {
+				t.Errorf("Majority = %t, want %t", s.Majority(), c.majority)
+			}
+		})
+	}
+}
+
+// files makes a cluster on the disk whose one machine has the data of a member that runs no more.
+func files(t *testing.T) (c *cluster.Cluster, data string) {
+	t.Helper()
+	members := etcdtest.StartMembers(t, 1)
+	if _, err := members.Client(t).Put(t.Context(), "/kept", "1"); err != nil {
+		t.Fatal(err)
+	}
+	members.Kill(0)
+	c = cluster.InContainers(t.TempDir(), cluster.Settings{Name: "c", Subnet: "127.9.9"})
+	data = c.Service("provider-local", "machines", "m0", "etcd", "data")
+	for _, dir := range []string{
+		filepath.Dir(data), c.Service("etcd-guardian", "bootstrap", "tls"),
+		c.Service("scheduler"),
+	} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.CopyFS(data, os.DirFS(members.DataDir(0))); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range noted(c) {
+		if err := os.WriteFile(path, []byte("{}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c, data
+}
+
+// noted are the files that name the members of the old cluster.
+func noted(c *cluster.Cluster) []string {
+	return []string{
+		c.Service("etcd-guardian", "cluster.json"), c.Service("etcd-guardian", "endpoints"),
+		c.Service("scheduler", "endpoints"), c.Service("provider-local", "machines", "m0", "etcd", "member.json"),
+	}
+}
+
+func TestASurvivorBecomesTheBootstrapMember(t *testing.T) {
+	c, data := files(t)
+	s, err := recovery.Look(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	survivor, some := s.Survivor()
+	if !some || survivor.Name != "m0" || survivor.Copy.DataDir != data {
+		t.Fatalf("Survivor = %+v, %t", survivor, some)
+	}
+	aside, err := recovery.FromMember(t.Context(), c, survivor, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if moved, err := snapshot.Inspect(filepath.Join(aside, "m0")); err != nil || moved.MemberID != survivor.ID {
+		t.Errorf("the old data: %+v, %v", moved, err)
+	}
+	check(t, c, data, survivor.Copy.ClusterID)
+}
+
+// check reports what is not as it has to be after a restore.
+func check(t *testing.T, c *cluster.Cluster, old string, cluster uint64) {
+	t.Helper()
+	got, err := snapshot.Inspect(c.Service("etcd-guardian", "bootstrap", "data"))
+	if err != nil || got.ClusterID == cluster || got.Revision < snapshot.RevisionBump {
+		t.Errorf("the new data: %+v, %v; the old cluster was %x", got, err, cluster)
+	}
+	for _, path := range append(noted(c), old, c.Service("etcd-guardian", "bootstrap", "tls"),
+		c.Service("etcd-guardian", "bootstrap", "restoring")) {
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			t.Errorf("%s is left: %v", path, err)
+		}
+	}
+	token, err := os.ReadFile(c.Service("etcd-guardian", "bootstrap", "token"))
+	if err != nil || !strings.HasPrefix(string(token), "windlass-") {
+		t.Errorf("token %q, %v", token, err)
+	}
+	if recovery.Unfinished(c) {
+		t.Error("it counts as unfinished")
+	}
+}
+
+func TestARestoreThatWasCutOffIsFinished(t *testing.T) {
+	c, data := files(t)
+	s, err := recovery.Look(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	survivor, _ := s.Survivor()
+	// a directory in the place of the token stops it where the end of its process could
+	token := c.Service("etcd-guardian", "bootstrap", "token")
+	if err := os.MkdirAll(filepath.Join(token, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := recovery.FromMember(t.Context(), c, survivor, now); err == nil {
+		t.Fatal("a token was written over a directory")
+	}
+	if !recovery.Unfinished(c) {
+		t.Fatal("nothing shows that it was cut off")
+	}
+	if _, err := recovery.FromMember(t.Context(), c, survivor, now); err == nil {
+		t.Error("another one began before it was finished")
+	}
+	if err := os.RemoveAll(token); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := recovery.Finish(c, now.Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	check(t, c, data, survivor.Copy.ClusterID)
+}

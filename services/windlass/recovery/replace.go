@@ -1,0 +1,163 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/windlass-dev/windlass/kit/durable"
+	"github.com/windlass-dev/windlass/kit/snapshot"
+	"github.com/windlass-dev/windlass/kit/topology"
+	"github.com/windlass-dev/windlass/services/windlass/cluster"
+)
+
+// Files below the guardian's directory of the bootstrap member.
+const (
+	workDir   = "restoring" // new data until it takes the place of the old
+	readyFile = "ready"     // in workDir: the new data is complete, and this is the token of its cluster
+	tokenFile = "token"     // of the cluster that the bootstrap member begins
+)
+
+func guardian(c *cluster.Cluster, elem ...string) string {
+	return c.Service(topology.EtcdGuardian, append([]string{bootstrap}, elem...)...)
+}
+
+// FromMember recreates the etcd of a cluster from the data of one of its members. The cluster must be down. It returns
+// the directory to which the old data was moved.
+func FromMember(ctx context.Context, c *cluster.Cluster, m Member, now time.Time) (string, error) {
+	if err := clear(c); err != nil {
+		return "", err
+	}
+	file := guardian(c, workDir, "survivor.db")
+	if err := snapshot.Extract(ctx, m.Copy.DataDir, guardian(c, workDir), file); err != nil {
+		return "", fmt.Errorf("data of member %s: %w", m.Name, err)
+	}
+	return replace(c, file, true, now)
+}
+
+// FromSnapshot recreates the etcd of a cluster from a snapshot. The cluster must be down. It returns the directory to
+// which the old data was moved.
+func FromSnapshot(c *cluster.Cluster, file string, now time.Time) (string, error) {
+	if err := clear(c); err != nil {
+		return "", err
+	}
+	return replace(c, file, false, now)
+}
+
+// clear begins with an empty work directory. New data that is complete is not thrown away: the old is moved already, or
+// in part.
+func clear(c *cluster.Cluster) error {
+	if Unfinished(c) {
+		return errors.New("an earlier restore was interrupted and has to be finished first")
+	}
+	if err := os.RemoveAll(guardian(c, workDir)); err != nil {
+		return err
+	}
+	return os.MkdirAll(guardian(c, workDir), 0o700)
+}
+
+// replace makes new data, writes down that it is complete, and then puts it in the place of the old.
+func replace(c *cluster.Cluster, file string, raw bool, now time.Time) (string, error) {
+	token, err := snapshot.NewToken()
+	if err != nil {
+		return "", err
+	}
+	err = snapshot.Restore(snapshot.Restored{
+		File: file, Raw: raw, DataDir: guardian(c, workDir, "data"), Name: bootstrap, Token: token,
+		PeerURL: fmt.Sprintf("https://%s:2380", c.BootstrapHost()),
+	})
+	if err != nil {
+		return "", err
+	}
+	if err := durable.WriteFile(guardian(c, workDir, readyFile), []byte(token+"\n"), 0o600); err != nil {
+		return "", err
+	}
+	return Finish(c, now)
+}
+
+// Unfinished reports whether a restore was interrupted while the new data took the place of the old.
+func Unfinished(c *cluster.Cluster) bool {
+	_, err := os.Stat(guardian(c, workDir, readyFile))
+	return err == nil
+}
+
+// Finish puts new data that is complete in the place of the old. Each of its steps may be repeated; the cluster cannot
+// start in between, since the guardian starts no empty member. It returns the directory to which the old data was
+// moved.
+func Finish(c *cluster.Cluster, now time.Time) (string, error) {
+	token, err := os.ReadFile(guardian(c, workDir, readyFile))
+	if err != nil {
+		return "", err
+	}
+	aside := c.Dir("etcd-before-" + now.UTC().Format("20060102-150405"))
+	if _, err := os.Stat(guardian(c, workDir, "data")); errors.Is(err, fs.ErrNotExist) {
+		return aside, os.RemoveAll(guardian(c, workDir)) // only the end was missing
+	}
+	if err := moveAside(c, aside); err != nil {
+		return "", err
+	}
+	if err := forget(c); err != nil {
+		return "", err
+	}
+	if err := durable.WriteFile(guardian(c, tokenFile), token, 0o600); err != nil {
+		return "", err
+	}
+	if err := os.Rename(guardian(c, workDir, "data"), guardian(c, "data")); err != nil {
+		return "", err
+	}
+	return aside, os.RemoveAll(guardian(c, workDir))
+}
+
+// moveAside takes the data of all members out of their reach: a member on its old data would make a second cluster.
+func moveAside(c *cluster.Cluster, aside string) error {
+	dirs, err := dataDirs(c)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(aside, 0o700); err != nil {
+		return err
+	}
+	for _, d := range dirs {
+		if err := os.Rename(d.data, filepath.Join(aside, d.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if d.record == "" {
+			continue
+		}
+		if err := durable.Remove(d.record); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// forget removes what the guardian and the services noted of the old cluster: its members, their addresses, and the
+// certificates of its bootstrap member.
+func forget(c *cluster.Cluster) error {
+	addresses, err := filepath.Glob(c.Dir("services", "*", "endpoints"))
+	if err != nil {
+		return err
+	}
+	for _, path := range append(addresses, c.Service(topology.EtcdGuardian, "cluster.json")) {
+		if err := durable.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return os.RemoveAll(guardian(c, "tls"))
+}
+
+// Snapshots returns the directory of a cluster's snapshots: the guardian's own, or the one that it is set up with.
+func Snapshots(c *cluster.Cluster) string {
+	dir := c.Service(topology.EtcdGuardian, "snapshots")
+	for _, s := range c.ProgramFlags {
+		if path, ok := strings.CutPrefix(s, topology.EtcdGuardian+".snapshot-dir="); ok {
+			dir = path
+		}
+	}
+	return dir
+}
