@@ -265,16 +265,21 @@ func newRestart(e *session.Env) *cobra.Command {
 		Short:             "Restart all pods of deployments and daemon sets, or replace all control-plane machines",
 		ValidArgsFunction: target.CompleteObjects(e),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			mark := map[string]any{"kubectl.kubernetes.io/restartedAt": time.Now().Format(time.RFC3339)}
-			return patchRenewed(cmd.Context(), e, args, "restarted", func(kind string) map[string]any {
-				template := map[string]any{"metadata": map[string]any{"annotations": mark}}
-				if kind == controlPlane {
-					template = map[string]any{"machines_v1beta1_machine_openshift_io": template}
-				}
-				return map[string]any{"spec": map[string]any{"template": template}}
-			}, "Deployment", "DaemonSet", controlPlane)
+			return patchRenewed(cmd.Context(), e, args, "restarted",
+				func(kind string) map[string]any { return restartPatch(kind, time.Now()) },
+				"Deployment", "DaemonSet", controlPlane)
 		},
 	}
+}
+
+// restartPatch returns the merge patch that has an object of a kind replace what it made from its template before at.
+func restartPatch(kind string, at time.Time) map[string]any {
+	mark := map[string]any{"kubectl.kubernetes.io/restartedAt": at.Format(time.RFC3339)}
+	template := map[string]any{"metadata": map[string]any{"annotations": mark}}
+	if kind == controlPlane {
+		template = map[string]any{"machines_v1beta1_machine_openshift_io": template}
+	}
+	return map[string]any{"spec": map[string]any{"template": template}}
 }
 
 // controlPlane is the kind whose machines a restart replaces, one at a time.
