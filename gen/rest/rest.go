@@ -43,6 +43,7 @@ func Services() []Service {
 		service("windlass.machine.v1.ControlPlaneMachineSetService", machinev1.NewControlPlaneMachineSetServiceClient, machinev1.RegisterControlPlaneMachineSetServiceHandlerClient),
 		service("windlass.machine.v1.InfrastructureService", machinev1.NewInfrastructureServiceClient, machinev1.RegisterInfrastructureServiceHandlerClient),
 		service("windlass.machine.v1.JoinService", machinev1.NewJoinServiceClient, machinev1.RegisterJoinServiceHandlerClient),
+		service("windlass.machine.v1.MachineHealthCheckService", machinev1.NewMachineHealthCheckServiceClient, machinev1.RegisterMachineHealthCheckServiceHandlerClient),
 		service("windlass.machine.v1.MachineService", machinev1.NewMachineServiceClient, machinev1.RegisterMachineServiceHandlerClient),
 		service("windlass.machine.v1.MachineSetService", machinev1.NewMachineSetServiceClient, machinev1.RegisterMachineSetServiceHandlerClient),
 		service("windlass.machine.v1.RevocationService", machinev1.NewRevocationServiceClient, machinev1.RegisterRevocationServiceHandlerClient),

@@ -92,7 +92,7 @@ func Services() []Service {
 		},
 		{
 			Name: MachineAPI, Port: 7101, Packages: packages("machine"), Released: packages("machine"),
-			Needs: []string{EvictionController}, Calls: []string{ProviderLocal}, Etcd: OwnKeys,
+			Needs: []string{EvictionController}, Calls: []string{ProviderLocal, EtcdGuardian}, Etcd: OwnKeys,
 			Signs: []string{APIAuthority}, Seals: true,
 		},
 		{

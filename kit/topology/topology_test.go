@@ -44,7 +44,7 @@ func TestPeersAreServices(t *testing.T) {
 func TestPeers(t *testing.T) {
 	for name, want := range map[string][]string{
 		HookBroker:   {MachineAPI, Scheduler, UpdateOrchestrator},
-		MachineAPI:   {ProviderLocal, EvictionController, Scheduler, UpdateOrchestrator},
+		MachineAPI:   {ProviderLocal, EtcdGuardian, EvictionController, Scheduler, UpdateOrchestrator},
 		EtcdGuardian: {MachineAPI, EvictionController, HookBroker, Scheduler, UpdateOrchestrator},
 		Gateway: {
 			EtcdGuardian, MachineAPI, EvictionController, HookBroker, Scheduler, NodeConfigurator, UpdateOrchestrator,

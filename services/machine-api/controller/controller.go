@@ -67,11 +67,14 @@ type Config struct {
 	Nodes     Copy[*nodev1.Node]
 	Drains    Copy[*nodev1.Drain]
 	Eviction  grpc.ClientConnInterface // to eviction-controller, which owns both
-	Bootstrap Bootstrap
-	Events    events.Sink
-	Reserved  []netip.Prefix   // addresses of the cluster's own programs, which no instance may have
-	Now       func() time.Time // nil means time.Now
-	Log       *slog.Logger
+	Guardian  grpc.ClientConnInterface // to etcd-guardian; nil if it has no address
+	// CatchUpNodes waits until Nodes has what eviction-controller has at the time of the call.
+	CatchUpNodes func(context.Context) error
+	Bootstrap    Bootstrap
+	Events       events.Sink
+	Reserved     []netip.Prefix   // addresses of the cluster's own programs, which no instance may have
+	Now          func() time.Time // nil means time.Now
+	Log          *slog.Logger
 }
 
 // Controller is all controllers of machine-api.
@@ -82,6 +85,7 @@ type Controller struct {
 
 	loops                         *controller.Loops
 	machines, sets, controlPlanes *controller.Loop
+	healthChecks                  *controller.Loop
 }
 
 // New returns the controllers. They are notified of changes from now on and act while Run runs. The copy of the nodes
@@ -97,6 +101,8 @@ func New(cfg Config) *Controller {
 	c.machines = loop(c, cfg.Tables.Machines, "machine", workers, c.reconcileMachine)
 	c.sets = loop(c, cfg.Tables.Sets, "machineset", workers, c.reconcileSet)
 	c.controlPlanes = loop(c, cfg.Tables.ControlPlanes, "controlplanemachineset", 1, c.reconcileControlPlane)
+	// One worker: two health checks never decide about the same machine at the same time.
+	c.healthChecks = loop(c, cfg.Tables.HealthChecks, "machinehealthcheck", 1, c.reconcileHealthCheck)
 	collector.Add(c.loops, cfg.Log,
 		collector.Kind{Untyped: cfg.Tables.Machines.Untyped()},
 		collector.Kind{Untyped: cfg.Tables.Sets.Untyped(), Waits: plan.FinalizerPaused},
@@ -156,6 +162,7 @@ func (c *Controller) subscribe() {
 
 // machineChanged enqueues the sets that count a machine now or did so before.
 func (c *Controller) machineChanged(ch resource.Change[*machinev1.Machine]) {
+	c.healthChecksOf(ch.Object.GetMetadata().GetNamespace())
 	c.ownersOf(ch.Object)
 	if ch.Existed {
 		c.ownersOf(ch.Previous)
@@ -214,6 +221,7 @@ func (c *Controller) nodeChanged(node *nodev1.Node) {
 		c.ownersOf(m)
 	}
 	c.controlPlanes.Add(c.Tables.ControlPlanes.Keys()...)
+	c.healthChecks.Add(c.Tables.HealthChecks.Keys()...) // each node counts for whether the nodes report
 }
 
 // Lead works until ctx ends.

@@ -52,6 +52,9 @@ type world struct {
 	cloud  *cloud
 	conns  map[string]*grpc.ClientConn
 
+	servers  map[string]*grpc.Server
+	guardian grpc.ClientConnInterface // nil unless a test has one
+
 	stop func() // stops the controllers that run
 }
 
@@ -67,7 +70,7 @@ func newWorld(t *testing.T) *world {
 		t: t, store: st, tables: kinds.New(st, v, policy, quiet()),
 		nodes:  resource.NewTable(st, v, resource.Config[*nodev1.Node]{KeepStatus: true, Log: quiet()}),
 		drains: resource.NewTable(st, v, resource.Config[*nodev1.Drain]{Log: quiet()}),
-		conns:  map[string]*grpc.ClientConn{},
+		conns:  map[string]*grpc.ClientConn{}, servers: map[string]*grpc.Server{},
 	}
 	w.cloud = newCloud(w)
 	background(t, w.nodes.Run, w.drains.Run)
@@ -128,7 +131,7 @@ func (w *world) serve(name string, register func(*grpc.Server)) {
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
 	must(w.t, err)
 	w.t.Cleanup(func() { _ = conn.Close(); s.Stop() })
-	w.conns[name] = conn
+	w.conns[name], w.servers[name] = conn, s
 }
 
 // start runs the controllers, as a new process would.
@@ -147,6 +150,7 @@ func (w *world) controllers() (*Controller, []func(context.Context) error) {
 	providers := provider.New(map[string]grpc.ClientConnInterface{"provider-test": w.conns["provider"]}, quiet())
 	c := New(Config{
 		Tables: w.tables, Providers: providers, Nodes: nodes, Drains: drains, Eviction: w.conns["eviction"],
+		CatchUpNodes: nodes.CatchUp, Guardian: w.guardian,
 		Bootstrap: join.NewTokens(w.store, func() string { return "sha256:00" }, []string{"127.0.0.1:6443"}),
 		Events:    noEvents{}, Log: quiet(),
 	})

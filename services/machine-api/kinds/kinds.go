@@ -26,6 +26,7 @@ type Tables struct {
 	ControlPlanes  *resource.Table[*machinev1.ControlPlaneMachineSet]
 	Infrastructure *resource.Table[*machinev1.Infrastructure]
 	Revocations    *resource.Table[*machinev1.Revocation]
+	HealthChecks   *resource.Table[*machinev1.MachineHealthCheck]
 	// NodeLifetime is how long a machine's certificate lives; New sets 24 hours. Set it before Run.
 	NodeLifetime time.Duration
 	// DomainFields says where the provider of a provider spec has the settings of a failure domain; known is false while
@@ -74,12 +75,15 @@ func New(st *store.Store, v protovalidate.Validator, policy *identity.Policy, lo
 	t.Revocations = resource.NewTable(st, v, resource.Config[*machinev1.Revocation]{
 		Default: t.defaultRevocation, Validate: validateRevocation, ValidateUpdate: validateRevocationUpdate, Log: log,
 	})
+	t.HealthChecks = resource.NewTable(st, v, resource.Config[*machinev1.MachineHealthCheck]{
+		Default: defaultHealthCheck, Validate: plan.HealthCheckFaults, HasNamespace: hasNamespace, Log: log,
+	})
 	return t
 }
 
 // All returns all tables.
 func (t *Tables) All() []resource.Served {
-	return []resource.Served{t.Machines, t.Sets, t.ControlPlanes, t.Infrastructure, t.Revocations}
+	return []resource.Served{t.Machines, t.Sets, t.ControlPlanes, t.Infrastructure, t.Revocations, t.HealthChecks}
 }
 
 // InfrastructureName returns the name of the cluster at its provider; empty while it is not known.

@@ -20,6 +20,7 @@ type Views interface {
 	ViewMachine(ctx context.Context, m *machinev1.Machine) plan.MachineView
 	ViewSet(s *machinev1.MachineSet) (plan.SetView, bool)
 	ViewControlPlane(s *machinev1.ControlPlaneMachineSet) (plan.ControlPlaneView, bool)
+	PlanHealthCheck(ctx context.Context, h *machinev1.MachineHealthCheck) plan.HealthCheckPlan
 }
 
 // server answers from tables and views; each kind's service is a type of its own around it.

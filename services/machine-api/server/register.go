@@ -17,6 +17,7 @@ func Add(g *resource.Group, t *kinds.Tables, views Views, now func() time.Time) 
 	g.Add(t.Machines, &machinev1.MachineService_ServiceDesc, machines{server: base})
 	g.Add(t.Sets, &machinev1.MachineSetService_ServiceDesc, sets{server: base})
 	g.Add(t.ControlPlanes, &machinev1.ControlPlaneMachineSetService_ServiceDesc, controlPlanes{server: base})
+	g.Add(t.HealthChecks, &machinev1.MachineHealthCheckService_ServiceDesc, healthChecks{server: base})
 	g.Add(t.Infrastructure, &machinev1.InfrastructureService_ServiceDesc, nil)
 	g.Add(t.Revocations, &machinev1.RevocationService_ServiceDesc, nil)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/kit/serve"
 	"github.com/windlass-dev/windlass/kit/store"
+	"github.com/windlass-dev/windlass/kit/topology"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
@@ -71,10 +72,17 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 	if err != nil {
 		return nil, err
 	}
+	var guardian grpc.ClientConnInterface // without it no control-plane machine is remediated
+	if cfg.Peers[topology.EtcdGuardian] != "" {
+		if guardian, err = p.Dial(topology.EtcdGuardian); err != nil {
+			return nil, err
+		}
+	}
 	tokens := join.NewTokens(st, signer.AuthorityHash, cfg.gateways)
 	control := controller.New(controller.Config{
-		Tables: tables, Providers: providers, Nodes: nodes, Drains: drains, Eviction: eviction,
-		Bootstrap: tokens, Events: recorder, Reserved: cfg.addresses(), Log: p.Log,
+		Tables: tables, Providers: providers, Nodes: nodes, Drains: drains, Eviction: eviction, Guardian: guardian,
+		CatchUpNodes: nodes.CatchUp,
+		Bootstrap:    tokens, Events: recorder, Reserved: cfg.addresses(), Log: p.Log,
 	})
 	machinev1.RegisterJoinServiceServer(p.GRPC, join.NewService(tokens, signer, tables.Machines))
 	server.Add(p.Tables, tables, control, time.Now)

@@ -154,6 +154,8 @@ func sections(o object.Object) func(*describer) {
 		return (*describer).machine
 	case machineSet:
 		return (*describer).machineSet
+	case healthCheck:
+		return (*describer).healthCheck
 	case controlPlane:
 		return (*describer).controlPlane
 	case node:

@@ -10,6 +10,7 @@ import (
 
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/services/windlass/client"
@@ -23,6 +24,7 @@ import (
 type (
 	machine      = *machinev1.Machine
 	machineSet   = *machinev1.MachineSet
+	healthCheck  = *machinev1.MachineHealthCheck
 	controlPlane = *machinev1.ControlPlaneMachineSet
 	node         = *nodev1.Node
 	drain        = *nodev1.Drain
@@ -108,7 +110,7 @@ func (d *describer) machineSet() {
 	st := s.GetStatus()
 	d.linef("Replicas", "%d current / %s desired, %d ready, %d available", st.GetReplicas(), number(s.GetSpec().Replicas),
 		st.GetReadyReplicas(), st.GetAvailableReplicas())
-	d.line("Selector", selectorText(s))
+	d.line("Selector", selectorText(s.GetSpec().GetSelector()))
 	d.line("Delete policy", cmp.Or(s.GetSpec().GetDeletePolicy(), "Random"))
 	if st.GetErrorReason() != "" || st.GetErrorMessage() != "" {
 		d.linef("Error", "%s: %s", st.GetErrorReason(), st.GetErrorMessage())
@@ -124,8 +126,47 @@ func (d *describer) machineSet() {
 	d.conditions(st.GetConditions())
 }
 
-func selectorText(s machineSet) string {
-	sel := s.GetSpec().GetSelector()
+func (d *describer) healthCheck() {
+	h := d.Object.(healthCheck)
+	sp, st := h.GetSpec(), h.GetStatus()
+	selector := "every machine"
+	if len(sp.GetSelector().GetMatchLabels())+len(sp.GetSelector().GetMatchExpressions()) > 0 {
+		selector = selectorText(sp.GetSelector())
+	}
+	d.line("Selector", selector)
+	d.linef("Machines", "%d healthy / %d expected, %d more may become unhealthy", st.GetCurrentHealthy(),
+		st.GetExpectedMachines(), st.GetRemediationsAllowed())
+	d.line("Max unhealthy", fmt.Sprint(sp.GetMaxUnhealthy().AsInterface()))
+	d.line("Startup timeout", sp.GetNodeStartupTimeout())
+	rows := [][]string{{"NODE CONDITION", "STATUS", "TIMEOUT"}}
+	for _, u := range sp.GetUnhealthyConditions() {
+		rows = append(rows, []string{u.GetType(), u.GetStatus(), u.GetTimeout()})
+	}
+	d.rows("Unhealthy conditions", rows)
+	if len(st.GetUnhealthy()) > 0 {
+		rows = [][]string{{"MACHINE", "REASON", "HELD BY"}}
+		for _, u := range st.GetUnhealthy() {
+			rows = append(rows, []string{u.GetMachine(), u.GetReason(), table.OrNone(u.GetHeldBy())})
+		}
+		d.rows("Unhealthy", rows)
+	}
+	if len(st.GetRemediations()) > 0 {
+		rows = [][]string{{"MACHINE", "AGE", "REASON"}}
+		for _, r := range st.GetRemediations() {
+			rows = append(rows, []string{r.GetMachine(), table.Age(r.GetTime(), time.Now()), r.GetReason()})
+		}
+		d.rows("Remediations", rows)
+	}
+	for _, b := range st.GetBackOffs() {
+		if b.GetFailedReplacements() > 0 {
+			d.linef("Back-off", "%s %s: replacements failed %d times, last %s", b.GetKind(), b.GetName(),
+				b.GetFailedReplacements(), ago(b.GetLastTime()))
+		}
+	}
+	d.conditions(st.GetConditions())
+}
+
+func selectorText(sel *metav1.LabelSelector) string {
 	var parts []string
 	if labels := sel.GetMatchLabels(); len(labels) > 0 {
 		parts = append(parts, table.Labels(labels))

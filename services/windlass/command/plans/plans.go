@@ -34,13 +34,14 @@ made by the code that controls the cluster. Its input is an object in the cluste
 a file, which do not have to exist.`,
 		Example: `  windlass plan machineset workers --replicas=2
   windlass plan controlplanemachineset
+  windlass plan machinehealthcheck workers
   windlass plan machine a
   windlass plan hooks a --add preTerminate:BackupFileSystem=my-backup-controller
   windlass plan hooktasks a
   windlass plan deployment hello --replicas=5
   windlass plan quorum`,
 	}
-	cmd.AddCommand(newMachineSet(e), newControlPlane(e), newMachine(e), newHooks(e), newHookTasks(e),
+	cmd.AddCommand(newMachineSet(e), newControlPlane(e), newHealthCheck(e), newMachine(e), newHooks(e), newHookTasks(e),
 		newQuorum(e),
 		newDrain(e), newNode(e),
 		newEvictions(e), newPool(e), newClusterVersion(e), newRelease(e))
