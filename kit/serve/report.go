@@ -23,7 +23,7 @@ func (p *Process) report() (Part, error) {
 	}
 	state := p.Operator
 	if state == nil {
-		state = p.readiness
+		state = p.Readiness
 	}
 	return clusteroperator.New(topology.Operator(p.cfg.Name), conn, p.guarded(state), p.Leads, p.Log).Run, nil
 }
@@ -75,7 +75,9 @@ func (p *Process) guarded(
 	}
 }
 
-func (p *Process) readiness(ctx context.Context) clusteroperator.State {
+// Readiness is the state of a service that has nothing further to report: available while it is ready, degraded
+// otherwise.
+func (p *Process) Readiness(ctx context.Context) clusteroperator.State {
 	r, err := p.health.Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 	if err != nil || r.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 		return clusteroperator.State{Degraded: true, Reason: "NotReady", Message: "the service is not ready"}

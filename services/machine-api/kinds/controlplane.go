@@ -98,6 +98,9 @@ func (t *Tables) admitControlPlane(w *resource.Write[*machinev1.ControlPlaneMach
 	if w.Deletes() || !w.Creates() && proto.Equal(w.Old.GetSpec(), w.New.GetSpec()) {
 		return nil
 	}
+	if err := t.checkControlPlaneSpec(w); err != nil {
+		return err
+	}
 	bad := t.templateFaults(w.New)
 	activated := w.New.GetSpec().GetState() == active && w.Old.GetSpec().GetState() != active
 	if activated && object.Deleting(w.Old) {

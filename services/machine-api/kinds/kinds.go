@@ -10,6 +10,7 @@ import (
 	"buf.build/go/protovalidate"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
+	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
@@ -32,8 +33,11 @@ type Tables struct {
 	// DomainFields says where the provider of a provider spec has the settings of a failure domain; known is false while
 	// that is unknown. If it is nil, they are at the same paths. Set it before Run.
 	DomainFields func(spec *structpb.Struct) (fields map[string]string, known bool)
-	store        *store.Store
-	policy       *identity.Policy
+	// CheckSpec returns the faults of a provider spec, with paths from the spec on, and warnings; nil means that none is
+	// checked. Set it before Run.
+	CheckSpec func(spec *structpb.Struct) (bad []object.Fault, warnings []string)
+	store     *store.Store
+	policy    *identity.Policy
 }
 
 // Indexes of machines.
@@ -64,7 +68,7 @@ func New(st *store.Store, v protovalidate.Validator, policy *identity.Policy, lo
 		HasNamespace: hasNamespace, Finalizers: []string{plan.FinalizerMachine}, Log: log,
 	})
 	t.Sets = resource.NewTable(st, v, resource.Config[*machinev1.MachineSet]{
-		Default: t.defaultSet, Validate: validateSet, ValidateUpdate: validateSetUpdate, Admit: admitSet, Owns: true,
+		Default: t.defaultSet, Validate: validateSet, ValidateUpdate: validateSetUpdate, Admit: t.admitSet, Owns: true,
 		HasNamespace: hasNamespace, Log: log,
 	})
 	t.ControlPlanes = resource.NewTable(st, v, resource.Config[*machinev1.ControlPlaneMachineSet]{

@@ -78,6 +78,11 @@ func (t *Tables) admitMachine(w *resource.Write[*machinev1.Machine]) error {
 				is),
 		})
 	}
+	if err := checkSpec(t, w, "spec.providerSpec.value", func(m *machinev1.Machine) *machinev1.ProviderSpec {
+		return m.GetSpec().GetProviderSpec()
+	}); err != nil {
+		return err
+	}
 	if old == nil {
 		return nil
 	}

@@ -58,8 +58,8 @@ func immutableSelector(old, now *metav1.LabelSelector) []object.Fault {
 	return []object.Fault{{Path: "spec.selector", Description: "cannot be changed"}}
 }
 
-// admitSet holds the deletion of a set for which another API is authoritative, until machine-api is again.
-func admitSet(w *resource.Write[*machinev1.MachineSet]) error {
+// pauseSet holds the deletion of a set for which another API is authoritative, until machine-api is again.
+func pauseSet(w *resource.Write[*machinev1.MachineSet]) error {
 	if w.Deletes() {
 		return nil
 	}

@@ -47,7 +47,7 @@ type Plugin struct {
 	mu        sync.RWMutex
 	info      *providerv1.GetProviderInfoResponse
 	instances map[string]*providerv1.Instance // by uid of the machine; shared, never modified
-	err       error                           // why it has not introduced itself; nil if it has
+	err       error                           // why it could not be asked what it is last; nil if it could
 	lanes     [purposes]*lane                 // by purpose; fixed
 }
 
@@ -70,7 +70,7 @@ func New(conns map[string]grpc.ClientConnInterface, log *slog.Logger) *Set {
 	for _, name := range slices.Sorted(maps.Keys(conns)) {
 		p := &Plugin{
 			Name: name, client: providerv1.NewProviderServiceClient(conns[name]),
-			instances: map[string]*providerv1.Instance{}, err: errSilent,
+			instances: map[string]*providerv1.Instance{},
 		}
 		for purpose := range purposes {
 			p.lanes[purpose] = newLane(s, p, purpose, log)

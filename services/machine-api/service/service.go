@@ -14,6 +14,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/backoff"
+	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	kitcontroller "github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/informer"
@@ -60,6 +61,14 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 		return nil, err
 	}
 	tables.DomainFields = providers.DomainFields
+	tables.CheckSpec = providers.Validate
+	p.ReadyWhen(func(context.Context) error {
+		if !providers.Connected() {
+			return errors.New(providers.Fault())
+		}
+		return nil
+	})
+	p.Operator = func(ctx context.Context) clusteroperator.State { return operatorState(p.Readiness(ctx), providers) }
 	eviction, err := p.Dial(evictionPeer)
 	if err != nil {
 		return nil, err
@@ -99,6 +108,16 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 			return lead(ctx, tables, control, cfg)
 		}),
 	}, recorder.Register(p.GRPC)
+}
+
+// operatorState returns the state of machine-api for its ClusterOperator, ready being that without regard to providers:
+// it is not available without a provider, and degraded while one does not answer or is not in force.
+func operatorState(ready clusteroperator.State, providers *provider.Set) clusteroperator.State {
+	if fault := providers.Fault(); fault != "" {
+		ready.Available = ready.Available && providers.Connected()
+		ready.Degraded, ready.Reason, ready.Message = true, "ProviderUnavailable", fault
+	}
+	return ready
 }
 
 // plugins connects to every provider among the peers.

@@ -205,6 +205,18 @@ func (c *cloud) GetProviderInfo(context.Context, *providerv1.GetProviderInfoRequ
 	return &providerv1.GetProviderInfoResponse{ProviderSpecKinds: []string{"TestSpec"}}, nil
 }
 
+func (c *cloud) ValidateProviderSpec(_ context.Context, r *providerv1.ValidateProviderSpecRequest) (
+	*providerv1.ValidateProviderSpecResponse, error,
+) {
+	if r.GetProviderSpec().GetFields()["sise"] != nil {
+		return nil, rpcerr.Invalid(object.Fault{Path: "sise", Description: "unknown field"})
+	}
+	if r.GetProviderSpec().GetFields()["away"] != nil {
+		return nil, rpcerr.Unavailable("the cloud does not answer")
+	}
+	return &providerv1.ValidateProviderSpecResponse{}, nil
+}
+
 func (c *cloud) CreateInstance(ctx context.Context, r *providerv1.CreateInstanceRequest) (*providerv1.Instance, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
