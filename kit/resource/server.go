@@ -111,7 +111,9 @@ func (r request) flag(name protoreflect.Name) bool {
 
 // options returns the write options of the request; only deletions have a propagation and a grace period.
 func (r request) options() WriteOptions {
-	o := WriteOptions{DryRun: r.text("dry_run") == "All", Propagation: r.text("propagation_policy")}
+	o := WriteOptions{
+		DryRun: r.text("dry_run") == "All", Propagation: r.text("propagation_policy"), Reason: r.text("reason"),
+	}
 	if f := r.field("grace_period_seconds"); f != nil && r.m.Has(f) {
 		o.Grace = proto.Int32(int32(r.m.Get(f).Int()))
 	}

@@ -23,8 +23,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Config is what is specific to a kind. All functions may be nil. None may modify an object, except Default, and Admit
-// the new object.
+// Config is what is specific to a kind. All functions may be nil. None may modify an object, except Default, Admit
+// the new object, and Mark the marked one.
 type Config[T object.Object] struct {
 	// Default sets the fields that an object leaves out, on every write.
 	Default func(obj T)
@@ -50,6 +50,8 @@ type Config[T object.Object] struct {
 	// object is removed immediately. An object with a grace period remains, with the end of the period in its metadata,
 	// until a deletion with 0 seconds.
 	Grace func(obj T, asked *int32) (seconds int32, stays bool)
+	// Mark records the cause of a deletion in an object that remains, in the write that sets its deletion timestamp.
+	Mark func(w *Write[T], marked T)
 	// KeepStatus allows a creation to set the status; kinds without a split between spec and status need it.
 	KeepStatus bool
 	// Now is the clock; nil means time.Now.
@@ -539,6 +541,9 @@ func (t *Table[T]) remove(ctx context.Context, w *Write[T]) (T, error) {
 	}
 	if !object.Deleting(old) {
 		trace.Mark(ctx, next.GetMetadata())
+		if t.cfg.Mark != nil && stays {
+			t.cfg.Mark(w, next)
+		}
 	}
 	was, key := revisionOf(old), t.key(object.KeyOf(old))
 	if !stays {

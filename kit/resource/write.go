@@ -23,6 +23,10 @@ type WriteOptions struct {
 	Propagation string
 	// Grace is the grace period of a deletion in seconds; nil leaves it to Config.Grace.
 	Grace *int32
+	// Reason is why an object is deleted, for people; Config.Mark may record it.
+	Reason string
+	// Decider is the object whose rules led to a deletion that the service itself decided on; nil otherwise.
+	Decider object.Object
 	// Warn receives the warnings about an accepted write. If nil, they are returned to the caller with the response.
 	Warn func(text string)
 }

@@ -86,6 +86,8 @@ type Controller struct {
 	loops                         *controller.Loops
 	machines, sets, controlPlanes *controller.Loop
 	healthChecks                  *controller.Loop
+
+	memory memory
 }
 
 // New returns the controllers. They are notified of changes from now on and act while Run runs. The copy of the nodes
@@ -107,6 +109,7 @@ func New(cfg Config) *Controller {
 		collector.Kind{Untyped: cfg.Tables.Machines.Untyped()},
 		collector.Kind{Untyped: cfg.Tables.Sets.Untyped(), Waits: plan.FinalizerPaused},
 		collector.Kind{Untyped: cfg.Tables.ControlPlanes.Untyped(), Keeps: plan.FinalizerControlPlane})
+	c.memory.reset()
 	indexNodes(cfg.Nodes)
 	c.subscribe()
 	return c
@@ -227,6 +230,8 @@ func (c *Controller) nodeChanged(node *nodev1.Node) {
 // Lead works until ctx ends.
 func (c *Controller) Lead(ctx context.Context) error {
 	c.Providers.Reset() // machines of an earlier term may have gone while another process led
+	c.memory.reset()
+	defer c.memory.reset() // another process counts on from now on
 	return c.loops.Lead(ctx, func(ctx context.Context) error { return c.Providers.Lead(ctx, c.Bootstrap.For) })
 }
 

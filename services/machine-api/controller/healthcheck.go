@@ -11,6 +11,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -50,7 +51,7 @@ func (c *Controller) remediate(ctx context.Context, h *machinev1.MachineHealthCh
 	meta := u.Machine.GetMetadata()
 	_, err := c.Tables.Machines.Delete(ctx, meta.GetNamespace(), meta.GetName(), &metav1.Preconditions{
 		Uid: meta.GetUid(), ResourceVersion: meta.GetResourceVersion(),
-	})
+	}, resource.WriteOptions{Reason: u.Reason, Decider: h})
 	switch status.Code(err) {
 	case codes.OK:
 		text := fmt.Sprintf("Deleted machine %s of health check %s: %s", meta.GetName(), h.GetMetadata().GetName(), u.Reason)

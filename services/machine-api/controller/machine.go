@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/store"
 	"github.com/windlass-dev/windlass/kit/trace"
 	"github.com/windlass-dev/windlass/services/machine-api/kinds"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
@@ -36,25 +38,74 @@ func (c *Controller) reconcileMachine(ctx context.Context, key string) (time.Tim
 	}
 	ctx = trace.Continue(ctx, m.GetMetadata())
 	v := c.observe(ctx, m)
+	c.countFaults(&v)
 	p := plan.Next(v)
+	c.memory.keep(m, p.Failures)
 	m, err := c.writeMachine(ctx, m, p)
 	if err != nil {
 		return time.Time{}, err
 	}
 	for _, a := range p.Actions {
 		if err := c.act(ctx, m, v, a); err != nil {
-			return time.Time{}, fmt.Errorf("%s: %w", a, err)
+			v.Machine, v.Failures = m, p.Failures
+			return time.Time{}, errors.Join(fmt.Errorf("%s: %w", a, err), c.reportFailure(ctx, v, a, err))
 		}
+	}
+	if slices.Contains(p.Actions, plan.RemoveFinalizer) {
+		c.memory.forget(m)
+		return p.Wake, nil
+	}
+	// A call to a provider is only begun here; its answer ends the failure.
+	left := plan.EndFailure(p.Failures, slices.DeleteFunc(slices.Clone(p.Actions), atProvider)...)
+	c.memory.settle(m, left)
+	if len(left) < len(p.Failures) {
+		return c.Now(), nil // to store that it ended
 	}
 	return p.Wake, nil
 }
 
+// atProvider reports whether an action is a call to a provider, whose answer arrives later.
+func atProvider(a plan.Action) bool {
+	return a == plan.CreateInstance || a == plan.GetInstance || a == plan.DeleteInstance
+}
+
+// countFaults adds what failed since the last time to the failures of a view.
+func (c *Controller) countFaults(v *plan.MachineView) {
+	for range c.memory.failedCalls(v.Machine, v.Deletion.Failed) {
+		v.Failures = plan.AddFailure(v.Failures, plan.Fault{Step: plan.DeleteInstance, Message: v.Deletion.Err}, v.Now)
+	}
+	for _, f := range v.Faults {
+		if f.Step != plan.DeleteInstance {
+			v.Failures = plan.AddFailure(v.Failures, f, v.Now)
+		}
+	}
+}
+
+// reportFailure notes on a machine that a step failed.
+func (c *Controller) reportFailure(ctx context.Context, v plan.MachineView, a plan.Action, cause error) error {
+	if ctx.Err() != nil || isConflict(cause) && !c.memory.conflicts(v.Machine) {
+		return nil
+	}
+	v.Now = c.Now()
+	v.Failures = plan.AddFailure(v.Failures, plan.Fault{Step: a, Message: describe(cause)}, v.Now)
+	c.memory.keep(v.Machine, v.Failures)
+	_, err := c.writeMachine(ctx, v.Machine, plan.Next(v))
+	return except(err, codes.NotFound)
+}
+
+func isConflict(err error) bool {
+	return errors.Is(err, store.ErrConflict) || status.Code(err) == codes.Aborted
+}
+
 // observe returns everything that the next step of a machine depends on, without asking its provider.
 func (c *Controller) observe(ctx context.Context, m *machinev1.Machine) plan.MachineView {
-	v := plan.MachineView{Now: c.Now(), Machine: m}
+	v := plan.MachineView{Now: c.Now(), Machine: m, Failures: c.memory.failures(m)}
 	c.viewInstance(&v)
+	if object.Deleting(m) && v.Deletion.Err != "" {
+		v.Faults = append(v.Faults, plan.Fault{Step: plan.DeleteInstance, Message: v.Deletion.Err})
+	}
 	c.viewNode(ctx, &v)
-	v.Drain, _ = c.Drains.Lookup("", drainName(m))
+	c.viewDrain(ctx, &v)
 	return v
 }
 
@@ -166,7 +217,7 @@ func (c *Controller) viewNode(ctx context.Context, v *plan.MachineView) {
 	if name == "" && (v.InstanceGone || plan.IsForgotten(v.Machine)) {
 		name = v.Machine.GetMetadata().GetName() // its agent may have registered at the last moment
 	}
-	if name == "" || !v.NodesSeen {
+	if name == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, evictionLimit)
@@ -177,6 +228,27 @@ func (c *Controller) viewNode(ctx context.Context, v *plan.MachineView) {
 		v.Node = node
 	case err != nil && status.Code(err) != codes.NotFound:
 		v.NodesSeen = false
+		v.Faults = append(v.Faults, plan.Fault{Step: plan.GetNode, Message: describe(err)})
+	}
+}
+
+// viewDrain asks eviction-controller for the drain if the next step depends on it: the copy may have missed that it
+// ended, or that a user deleted it.
+func (c *Controller) viewDrain(ctx context.Context, v *plan.MachineView) {
+	v.Drain, _ = c.Drains.Lookup("", drainName(v.Machine))
+	if v.Node == nil || !plan.AsksDrain(v.Machine) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, evictionLimit)
+	defer cancel()
+	drain, err := c.drains.GetDrain(ctx, &nodev1.GetDrainRequest{Name: drainName(v.Machine)})
+	switch {
+	case err == nil:
+		v.Drain = drain
+	case status.Code(err) == codes.NotFound:
+		v.Drain = nil
+	default:
+		v.Faults = append(v.Faults, plan.Fault{Step: plan.GetDrain, Message: describe(err)})
 	}
 }
 

@@ -97,7 +97,7 @@ func (c *Controller) deleteMachine(ctx context.Context, owner object.Object, m *
 	meta := m.GetMetadata()
 	_, err := c.Tables.Machines.Delete(ctx, meta.GetNamespace(), meta.GetName(), &metav1.Preconditions{
 		Uid: meta.GetUid(), ResourceVersion: meta.GetResourceVersion(),
-	})
+	}, resource.WriteOptions{Reason: reason, Decider: owner})
 	if err = except(err, codes.NotFound); err != nil {
 		return err
 	}

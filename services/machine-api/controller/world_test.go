@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path"
 	"slices"
 	"sync"
 	"testing"
@@ -56,6 +57,9 @@ type world struct {
 	guardian grpc.ClientConnInterface // nil unless a test has one
 
 	stop func() // stops the controllers that run
+
+	mu      sync.Mutex
+	refused map[string]error // calls to eviction-controller that fail, by the name of the method
 }
 
 func newWorld(t *testing.T) *world {
@@ -124,7 +128,7 @@ func background(t *testing.T, parts ...func(context.Context) error) (stop func()
 
 func (w *world) serve(name string, register func(*grpc.Server)) {
 	listener := bufconn.Listen(1 << 20)
-	s := grpc.NewServer()
+	s := grpc.NewServer(grpc.UnaryInterceptor(w.intercept))
 	register(s)
 	go func() { _ = s.Serve(listener) }()
 	conn, err := grpc.NewClient("passthrough:///"+name, grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -134,27 +138,52 @@ func (w *world) serve(name string, register func(*grpc.Server)) {
 	w.conns[name], w.servers[name] = conn, s
 }
 
-// start runs the controllers, as a new process would.
-func (w *world) start() *Controller {
-	c, parts := w.controllers()
+// refuse has calls of a method fail; nil lets them succeed again.
+func (w *world) refuse(method string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.refused == nil {
+		w.refused = map[string]error{}
+	}
+	w.refused[method] = err
+}
+
+func (w *world) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any,
+	error,
+) {
+	w.mu.Lock()
+	err := w.refused[path.Base(info.FullMethod)]
+	w.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return next(ctx, req)
+}
+
+// start runs the controllers, as a new process would, with changes to what they depend on.
+func (w *world) start(change ...func(*Config)) *Controller {
+	c, parts := w.controllers(change...)
 	w.stop = background(w.t, append(parts, c.Lead)...)
 	return c
 }
 
 // controllers returns the controllers of a process that does not lead yet, and what they follow.
-func (w *world) controllers() (*Controller, []func(context.Context) error) {
+func (w *world) controllers(change ...func(*Config)) (*Controller, []func(context.Context) error) {
 	nodes, err := informer.New[*nodev1.Node](w.conns["eviction"], quiet())
 	must(w.t, err)
 	drains, err := informer.New[*nodev1.Drain](w.conns["eviction"], quiet())
 	must(w.t, err)
 	providers := provider.New(map[string]grpc.ClientConnInterface{"provider-test": w.conns["provider"]}, quiet())
-	c := New(Config{
+	cfg := Config{
 		Tables: w.tables, Providers: providers, Nodes: nodes, Drains: drains, Eviction: w.conns["eviction"],
 		CatchUpNodes: nodes.CatchUp, Guardian: w.guardian,
 		Bootstrap: join.NewTokens(w.store, func() string { return "sha256:00" }, []string{"127.0.0.1:6443"}),
 		Events:    noEvents{}, Log: quiet(),
-	})
-	return c, []func(context.Context) error{nodes.Run, drains.Run, providers.Run}
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	return New(cfg), []func(context.Context) error{nodes.Run, drains.Run, providers.Run}
 }
 
 type noEvents struct{}
@@ -286,6 +315,7 @@ type cloud struct {
 	silent    bool        // nodes do not join
 	stuck     string      // why drains fail
 	away      error       // of every call about an instance
+	mute      bool        // changes of instances are not sent to watches
 	address   string      // of every new instance; empty gives each its own
 }
 
@@ -396,6 +426,9 @@ func (w *world) register(i *providerv1.Instance) {
 }
 
 func (c *cloud) tell(m *providerv1.WatchInstancesResponse) {
+	if c.mute {
+		return
+	}
 	for _, w := range c.watchers {
 		w <- proto.Clone(m).(*providerv1.WatchInstancesResponse)
 	}

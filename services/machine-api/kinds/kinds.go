@@ -54,7 +54,7 @@ func New(st *store.Store, v protovalidate.Validator, policy *identity.Policy, lo
 	t.Infrastructure = resource.NewTable(st, v, resource.Config[*machinev1.Infrastructure]{Log: log})
 	t.Machines = resource.NewTable(st, v, resource.Config[*machinev1.Machine]{
 		Default: t.defaultMachine, Validate: validateMachine, ValidateUpdate: validateMachineUpdate, Admit: t.admitMachine,
-		Claims: machineClaims,
+		Claims: machineClaims, Mark: markDeletion,
 		Indexes: map[string]func(*machinev1.Machine) []string{
 			ByUID: func(m *machinev1.Machine) []string { return []string{m.GetMetadata().GetUid()} },
 			ByNode: func(m *machinev1.Machine) []string {

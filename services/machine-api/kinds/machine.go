@@ -1,8 +1,10 @@
 package kinds
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
@@ -11,6 +13,9 @@ import (
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 )
+
+// servicePrefix begins the user names of Windlass' own services.
+const servicePrefix = "system:windlass:"
 
 // defaultMachine says to which cluster a machine belongs. While that is not known the machine goes without, and gets it
 // with a later write.
@@ -102,6 +107,29 @@ func (t *Tables) admitMachine(w *resource.Write[*machinev1.Machine]) error {
 		}
 	}
 	return nil
+}
+
+// markDeletion records in a machine what requested its deletion, and why.
+func markDeletion(w *resource.Write[*machinev1.Machine], marked *machinev1.Machine) {
+	d := &machinev1.MachineDeletion{Reason: w.Reason, RequestTime: marked.GetMetadata().GetDeletionTimestamp()}
+	switch owner := object.ControllerOf(marked); {
+	case w.Decider != nil:
+		d.Trigger, d.RequestedBy = object.TypeOf(w.Decider.ProtoReflect().Descriptor()).GetKind(),
+			w.Decider.GetMetadata().GetName()
+	case strings.HasPrefix(w.By.User, servicePrefix):
+		d.Trigger, d.RequestedBy = "Service", w.By.User
+	case w.By.User != "":
+		d.Trigger, d.RequestedBy = "User", w.By.User
+	case owner != nil: // the collector deletes what a deleted set owns
+		d.Trigger, d.RequestedBy = owner.GetKind(), owner.GetName()
+		d.Reason = cmp.Or(d.Reason, "its owner was deleted")
+	default:
+		d.Trigger, d.RequestedBy = "Service", servicePrefix+"machine-api"
+	}
+	if marked.Status == nil {
+		marked.Status = &machinev1.MachineStatus{}
+	}
+	marked.Status.Deletion = d
 }
 
 // MayComplete reports whether a caller may answer for an owner of hooks, and why.

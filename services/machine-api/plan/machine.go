@@ -60,6 +60,10 @@ type MachineView struct {
 	Node      *nodev1.Node // the machine's node; nil if there is none
 	NodesSeen bool         // false while the nodes are unknown
 	Drain     *nodev1.Drain
+
+	// the steps that failed without a success since, with every attempt; those that are no longer needed are ignored
+	Failures []*machinev1.StepFailure
+	Faults   []Fault // the questions that failed when this was observed
 }
 
 // MachinePlan is the outcome of one decision.
@@ -72,6 +76,7 @@ type MachinePlan struct {
 	WaitsFor    string                   // in one line; empty if for nothing
 	Events      []Event                  // to record if the status changed
 	Wake        time.Time                // when to look again even if nothing changes; zero means never
+	Failures    []*machinev1.StepFailure // the steps that fail at present; the status has them as they were stored
 }
 
 // Next returns the next step of a machine. It does not modify v.
@@ -95,6 +100,7 @@ func Next(v MachineView) MachinePlan {
 	default:
 		n.living()
 	}
+	n.failures()
 	n.finish()
 	return n.p
 }
@@ -343,6 +349,7 @@ func (n *next) link() {
 // deleting decides for a machine that is to go: hooks, drain, hooks, instance, node, and then the machine itself.
 func (n *next) deleting() {
 	n.phase(PhaseDeleting)
+	n.p.Wake = n.v.Now.Add(lookAgain)
 	n.status.ErrorReason, n.status.ErrorMessage = nil, nil
 	n.link()
 	if !object.IsTrue(n.status.Conditions, Drained) && !n.drained() {
@@ -353,6 +360,13 @@ func (n *next) deleting() {
 		return
 	}
 	n.end()
+}
+
+// AsksDrain reports whether the next step of a deletion depends on the drain: its owner is asked for it.
+func AsksDrain(m *machinev1.Machine) bool {
+	_, excluded := m.GetMetadata().GetAnnotations()[AnnotationExcludeDrain]
+	return object.Deleting(m) && !object.IsTrue(m.GetStatus().GetConditions(), Drained) &&
+		len(m.GetSpec().GetLifecycleHooks().GetPreDrain()) == 0 && !excluded
 }
 
 // drained takes the drain one step further and reports whether it is over. Hooks count for every machine, also for one
@@ -369,7 +383,7 @@ func (n *next) drained() bool {
 		return n.drainSkipped()
 	case !n.v.NodesSeen:
 		n.p.WaitsFor = "word of its node"
-		n.p.Wake = n.v.Now.Add(time.Second)
+		n.p.Wake = n.askAgain(GetNode)
 		return false
 	case n.v.Node == nil && n.status.GetNodeRef() == nil:
 		return n.drainSkipped()
@@ -445,7 +459,7 @@ func (n *next) end() {
 		n.call(DeleteInstance, n.v.Deletion, vanishedPause)
 	case !n.v.NodesSeen:
 		n.p.WaitsFor = "word of its node"
-		n.p.Wake = n.v.Now.Add(time.Second)
+		n.p.Wake = n.askAgain(GetNode)
 	default:
 		n.tell("Normal", "Deleted", fmt.Sprintf("Machine %s is gone with its instance and node", n.m.GetMetadata().GetName()))
 		n.remove()

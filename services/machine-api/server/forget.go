@@ -7,6 +7,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 )
@@ -18,7 +19,8 @@ func (s machines) ForgetMachine(ctx context.Context, req *machinev1.ForgetMachin
 	if namespace == "" {
 		namespace = s.tables.Machines.Type().GetDefaultNamespace()
 	}
-	m, err := s.tables.Machines.Delete(ctx, namespace, req.GetName(), &metav1.Preconditions{Uid: req.GetUid()})
+	m, err := s.tables.Machines.Delete(ctx, namespace, req.GetName(), &metav1.Preconditions{Uid: req.GetUid()},
+		resource.WriteOptions{Reason: req.GetReason()})
 	if err != nil {
 		return nil, err
 	}

@@ -54,6 +54,7 @@ func (s machines) PlanMachine(ctx context.Context, req *machinev1.PlanMachineReq
 	v := plan.MachineView{
 		Now: s.now(), Machine: req.GetMachine(), Instance: req.GetInstance(), InstanceGone: req.GetInstance() == nil,
 		Node: req.GetNode(), NodesSeen: true, Drain: req.GetDrain(),
+		Failures: req.GetMachine().GetStatus().GetStepFailures(),
 	}
 	if v.Machine == nil {
 		m, err := s.live(ctx, req.GetNamespace(), req.GetName())
@@ -65,7 +66,7 @@ func (s machines) PlanMachine(ctx context.Context, req *machinev1.PlanMachineReq
 	p := plan.Next(v)
 	out := &machinev1.PlanMachineResponse{
 		Phase: p.Status.GetPhase(), Conditions: p.Status.GetConditions(), WaitsFor: p.WaitsFor,
-		WakeTime: object.Timestamp(p.Wake),
+		WakeTime: object.Timestamp(p.Wake), StepFailures: p.Failures, Deletion: p.Status.GetDeletion(),
 	}
 	for _, a := range p.Actions {
 		out.Actions = append(out.Actions, &metav1.PlannedAction{

@@ -172,6 +172,7 @@ type DeleteOptions struct {
 	Propagation   string // "", "Background" or "Orphan"
 	GraceSeconds  *int32 // for kinds that end in their own time; nil leaves it to the object
 	DryRun        bool
+	Reason        string // for machines, which record it; empty for other kinds
 }
 
 // Delete asks for the deletion of an object and returns it as it is then.
@@ -182,6 +183,9 @@ func (c *Client) Delete(ctx context.Context, k Kind, namespace, name string, o D
 	}
 	if o.GraceSeconds != nil {
 		set["grace_period_seconds"] = *o.GraceSeconds
+	}
+	if o.Reason != "" {
+		set["reason"] = o.Reason
 	}
 	return c.object(ctx, k, resource.Delete, set)
 }

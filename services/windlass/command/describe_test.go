@@ -40,6 +40,7 @@ func (w *world) leaving(t *testing.T) *machinev1.Machine {
 		func(m *machinev1.Machine) error {
 			m.Status = &machinev1.MachineStatus{
 				Phase: proto.String("Deleting"), NodeRef: &metav1.ObjectReference{Kind: "Node", Name: "node-a"},
+				Deletion: &machinev1.MachineDeletion{Trigger: "User", RequestedBy: "ada", Reason: "its disk is slow"},
 				Conditions: []*metav1.Condition{
 					{
 						Type: "Drainable", Status: "False", Severity: "Warning", Reason: proto.String("HookPresent"),
@@ -98,6 +99,7 @@ func TestDescribeTellsEverythingAboutAMachine(t *testing.T) {
 		"Name:               a\n", "Namespace:          "+namespace, "Labels:             team=web\n",
 		"Annotations:        <none>\n", "Created:            20", "Deleting since:     20",
 		"Finalizers:         example.com/hold\n", "Phase:              Deleting\n", "Waiting for:",
+		"Deletion:           requested by User ada, <none>: its disk is slow\n",
 		"Node:               node-a\n", "Node taints:        dedicated=db:NoSchedule\n",
 		"Lifecycle Hooks:\n", "  POINT          NAME         OWNER\n", "  PreDrain       MigrateApp   my-app\n",
 		"  PreTerminate   Backup       my-backup\n",

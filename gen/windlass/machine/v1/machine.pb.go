@@ -385,8 +385,12 @@ type MachineStatus struct {
 	AuthoritativeApi string `protobuf:"bytes,10,opt,name=authoritative_api,json=authoritativeAPI,proto3" json:"authoritative_api,omitempty"`
 	// Generation at which the object was last synchronized with the other API.
 	SynchronizedGeneration *int32 `protobuf:"varint,11,opt,name=synchronized_generation,json=synchronizedGeneration,proto3,oneof" json:"synchronized_generation,omitempty"`
-	unknownFields          protoimpl.UnknownFields
-	sizeCache              protoimpl.SizeCache
+	// Output only. Cause of the machine's deletion; absent unless deletion was requested.
+	Deletion *MachineDeletion `protobuf:"bytes,12,opt,name=deletion,proto3" json:"deletion,omitempty"`
+	// Output only. The steps that fail at present, each until it succeeds or is no longer needed.
+	StepFailures  []*StepFailure `protobuf:"bytes,13,rep,name=step_failures,json=stepFailures,proto3" json:"step_failures,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MachineStatus) Reset() {
@@ -496,6 +500,186 @@ func (x *MachineStatus) GetSynchronizedGeneration() int32 {
 	return 0
 }
 
+func (x *MachineStatus) GetDeletion() *MachineDeletion {
+	if x != nil {
+		return x.Deletion
+	}
+	return nil
+}
+
+func (x *MachineStatus) GetStepFailures() []*StepFailure {
+	if x != nil {
+		return x.StepFailures
+	}
+	return nil
+}
+
+// The cause of a machine's deletion, recorded with the request. Source: machine deletion processing order.
+type MachineDeletion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Trigger: "User", or the kind of the object that decided, such as "MachineSet", "ControlPlaneMachineSet",
+	// "MachineHealthCheck" or "ClusterAutoscaler".
+	Trigger string `protobuf:"bytes,1,opt,name=trigger,proto3" json:"trigger,omitempty"`
+	// User, or name of the object, that requested deletion.
+	RequestedBy string `protobuf:"bytes,2,opt,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"`
+	// Reason, for people; may be empty.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// When deletion was requested.
+	RequestTime   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=request_time,json=requestTime,proto3" json:"request_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MachineDeletion) Reset() {
+	*x = MachineDeletion{}
+	mi := &file_windlass_machine_v1_machine_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MachineDeletion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MachineDeletion) ProtoMessage() {}
+
+func (x *MachineDeletion) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_machine_v1_machine_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MachineDeletion.ProtoReflect.Descriptor instead.
+func (*MachineDeletion) Descriptor() ([]byte, []int) {
+	return file_windlass_machine_v1_machine_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *MachineDeletion) GetTrigger() string {
+	if x != nil {
+		return x.Trigger
+	}
+	return ""
+}
+
+func (x *MachineDeletion) GetRequestedBy() string {
+	if x != nil {
+		return x.RequestedBy
+	}
+	return ""
+}
+
+func (x *MachineDeletion) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *MachineDeletion) GetRequestTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RequestTime
+	}
+	return nil
+}
+
+// A step of a machine's life that fails. It is stored when the error changes, when the number of attempts has doubled,
+// and otherwise every few minutes, not on each attempt.
+type StepFailure struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The step, in one CamelCase word, such as "DeleteInstance".
+	Step string `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
+	// Error of the last attempt.
+	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// When the step failed first, without a success since.
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// When the last of the attempts failed.
+	LastAttemptTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last_attempt_time,json=lastAttemptTime,proto3" json:"last_attempt_time,omitempty"`
+	// Attempts that failed from since to last_attempt_time.
+	Attempts int32 `protobuf:"varint,5,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	// What resolves it, for people.
+	Resolution    string `protobuf:"bytes,6,opt,name=resolution,proto3" json:"resolution,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StepFailure) Reset() {
+	*x = StepFailure{}
+	mi := &file_windlass_machine_v1_machine_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StepFailure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StepFailure) ProtoMessage() {}
+
+func (x *StepFailure) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_machine_v1_machine_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StepFailure.ProtoReflect.Descriptor instead.
+func (*StepFailure) Descriptor() ([]byte, []int) {
+	return file_windlass_machine_v1_machine_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *StepFailure) GetStep() string {
+	if x != nil {
+		return x.Step
+	}
+	return ""
+}
+
+func (x *StepFailure) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *StepFailure) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *StepFailure) GetLastAttemptTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastAttemptTime
+	}
+	return nil
+}
+
+func (x *StepFailure) GetAttempts() int32 {
+	if x != nil {
+		return x.Attempts
+	}
+	return 0
+}
+
+func (x *StepFailure) GetResolution() string {
+	if x != nil {
+		return x.Resolution
+	}
+	return ""
+}
+
 // The last operation on a machine's instance.
 type LastOperation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -513,7 +697,7 @@ type LastOperation struct {
 
 func (x *LastOperation) Reset() {
 	*x = LastOperation{}
-	mi := &file_windlass_machine_v1_machine_proto_msgTypes[6]
+	mi := &file_windlass_machine_v1_machine_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -525,7 +709,7 @@ func (x *LastOperation) String() string {
 func (*LastOperation) ProtoMessage() {}
 
 func (x *LastOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_machine_v1_machine_proto_msgTypes[6]
+	mi := &file_windlass_machine_v1_machine_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -538,7 +722,7 @@ func (x *LastOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastOperation.ProtoReflect.Descriptor instead.
 func (*LastOperation) Descriptor() ([]byte, []int) {
-	return file_windlass_machine_v1_machine_proto_rawDescGZIP(), []int{6}
+	return file_windlass_machine_v1_machine_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LastOperation) GetDescription() string {
@@ -609,7 +793,7 @@ const file_windlass_machine_v1_machine_proto_rawDesc = "" +
 	"\x05owner\x18\x02 \x01(\tB\r\xbaH\n" +
 	"\xc8\x01\x01r\x05\x10\x03\x18\x80\x04R\x05owner\"=\n" +
 	"\fProviderSpec\x12-\n" +
-	"\x05value\x18\x01 \x01(\v2\x17.google.protobuf.StructR\x05value\"\xf3\x05\n" +
+	"\x05value\x18\x01 \x01(\v2\x17.google.protobuf.StructR\x05value\"\xfc\x06\n" +
 	"\rMachineStatus\x12<\n" +
 	"\bnode_ref\x18\x01 \x01(\v2!.windlass.meta.v1.ObjectReferenceR\anodeRef\x12=\n" +
 	"\flast_updated\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\vlastUpdated\x12&\n" +
@@ -624,11 +808,27 @@ const file_windlass_machine_v1_machine_proto_rawDesc = "" +
 	"conditions\x12+\n" +
 	"\x11authoritative_api\x18\n" +
 	" \x01(\tR\x10authoritativeAPI\x12<\n" +
-	"\x17synchronized_generation\x18\v \x01(\x05H\x03R\x16synchronizedGeneration\x88\x01\x01B\x0f\n" +
+	"\x17synchronized_generation\x18\v \x01(\x05H\x03R\x16synchronizedGeneration\x88\x01\x01\x12@\n" +
+	"\bdeletion\x18\f \x01(\v2$.windlass.machine.v1.MachineDeletionR\bdeletion\x12E\n" +
+	"\rstep_failures\x18\r \x03(\v2 .windlass.machine.v1.StepFailureR\fstepFailuresB\x0f\n" +
 	"\r_error_reasonB\x10\n" +
 	"\x0e_error_messageB\b\n" +
 	"\x06_phaseB\x1a\n" +
-	"\x18_synchronized_generation\"\x9a\x01\n" +
+	"\x18_synchronized_generation\"\xa5\x01\n" +
+	"\x0fMachineDeletion\x12\x18\n" +
+	"\atrigger\x18\x01 \x01(\tR\atrigger\x12!\n" +
+	"\frequested_by\x18\x02 \x01(\tR\vrequestedBy\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12=\n" +
+	"\frequest_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\vrequestTime\"\xf1\x01\n" +
+	"\vStepFailure\x12\x12\n" +
+	"\x04step\x18\x01 \x01(\tR\x04step\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12F\n" +
+	"\x11last_attempt_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x0flastAttemptTime\x12\x1a\n" +
+	"\battempts\x18\x05 \x01(\x05R\battempts\x12\x1e\n" +
+	"\n" +
+	"resolution\x18\x06 \x01(\tR\n" +
+	"resolution\"\x9a\x01\n" +
 	"\rLastOperation\x12 \n" +
 	"\vdescription\x18\x01 \x01(\tR\vdescription\x12=\n" +
 	"\flast_updated\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\vlastUpdated\x12\x14\n" +
@@ -648,7 +848,7 @@ func file_windlass_machine_v1_machine_proto_rawDescGZIP() []byte {
 	return file_windlass_machine_v1_machine_proto_rawDescData
 }
 
-var file_windlass_machine_v1_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_windlass_machine_v1_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_windlass_machine_v1_machine_proto_goTypes = []any{
 	(*Machine)(nil),               // 0: windlass.machine.v1.Machine
 	(*MachineSpec)(nil),           // 1: windlass.machine.v1.MachineSpec
@@ -656,38 +856,45 @@ var file_windlass_machine_v1_machine_proto_goTypes = []any{
 	(*LifecycleHook)(nil),         // 3: windlass.machine.v1.LifecycleHook
 	(*ProviderSpec)(nil),          // 4: windlass.machine.v1.ProviderSpec
 	(*MachineStatus)(nil),         // 5: windlass.machine.v1.MachineStatus
-	(*LastOperation)(nil),         // 6: windlass.machine.v1.LastOperation
-	(*v1.ObjectMeta)(nil),         // 7: windlass.meta.v1.ObjectMeta
-	(*v11.Taint)(nil),             // 8: windlass.node.v1.Taint
-	(*structpb.Struct)(nil),       // 9: google.protobuf.Struct
-	(*v1.ObjectReference)(nil),    // 10: windlass.meta.v1.ObjectReference
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
-	(*v11.NodeAddress)(nil),       // 12: windlass.node.v1.NodeAddress
-	(*v1.Condition)(nil),          // 13: windlass.meta.v1.Condition
+	(*MachineDeletion)(nil),       // 6: windlass.machine.v1.MachineDeletion
+	(*StepFailure)(nil),           // 7: windlass.machine.v1.StepFailure
+	(*LastOperation)(nil),         // 8: windlass.machine.v1.LastOperation
+	(*v1.ObjectMeta)(nil),         // 9: windlass.meta.v1.ObjectMeta
+	(*v11.Taint)(nil),             // 10: windlass.node.v1.Taint
+	(*structpb.Struct)(nil),       // 11: google.protobuf.Struct
+	(*v1.ObjectReference)(nil),    // 12: windlass.meta.v1.ObjectReference
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*v11.NodeAddress)(nil),       // 14: windlass.node.v1.NodeAddress
+	(*v1.Condition)(nil),          // 15: windlass.meta.v1.Condition
 }
 var file_windlass_machine_v1_machine_proto_depIdxs = []int32{
-	7,  // 0: windlass.machine.v1.Machine.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	9,  // 0: windlass.machine.v1.Machine.metadata:type_name -> windlass.meta.v1.ObjectMeta
 	1,  // 1: windlass.machine.v1.Machine.spec:type_name -> windlass.machine.v1.MachineSpec
 	5,  // 2: windlass.machine.v1.Machine.status:type_name -> windlass.machine.v1.MachineStatus
 	2,  // 3: windlass.machine.v1.MachineSpec.lifecycle_hooks:type_name -> windlass.machine.v1.LifecycleHooks
-	7,  // 4: windlass.machine.v1.MachineSpec.metadata:type_name -> windlass.meta.v1.ObjectMeta
-	8,  // 5: windlass.machine.v1.MachineSpec.taints:type_name -> windlass.node.v1.Taint
+	9,  // 4: windlass.machine.v1.MachineSpec.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	10, // 5: windlass.machine.v1.MachineSpec.taints:type_name -> windlass.node.v1.Taint
 	4,  // 6: windlass.machine.v1.MachineSpec.provider_spec:type_name -> windlass.machine.v1.ProviderSpec
 	3,  // 7: windlass.machine.v1.LifecycleHooks.pre_drain:type_name -> windlass.machine.v1.LifecycleHook
 	3,  // 8: windlass.machine.v1.LifecycleHooks.pre_terminate:type_name -> windlass.machine.v1.LifecycleHook
-	9,  // 9: windlass.machine.v1.ProviderSpec.value:type_name -> google.protobuf.Struct
-	10, // 10: windlass.machine.v1.MachineStatus.node_ref:type_name -> windlass.meta.v1.ObjectReference
-	11, // 11: windlass.machine.v1.MachineStatus.last_updated:type_name -> google.protobuf.Timestamp
-	9,  // 12: windlass.machine.v1.MachineStatus.provider_status:type_name -> google.protobuf.Struct
-	12, // 13: windlass.machine.v1.MachineStatus.addresses:type_name -> windlass.node.v1.NodeAddress
-	6,  // 14: windlass.machine.v1.MachineStatus.last_operation:type_name -> windlass.machine.v1.LastOperation
-	13, // 15: windlass.machine.v1.MachineStatus.conditions:type_name -> windlass.meta.v1.Condition
-	11, // 16: windlass.machine.v1.LastOperation.last_updated:type_name -> google.protobuf.Timestamp
-	17, // [17:17] is the sub-list for method output_type
-	17, // [17:17] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	11, // 9: windlass.machine.v1.ProviderSpec.value:type_name -> google.protobuf.Struct
+	12, // 10: windlass.machine.v1.MachineStatus.node_ref:type_name -> windlass.meta.v1.ObjectReference
+	13, // 11: windlass.machine.v1.MachineStatus.last_updated:type_name -> google.protobuf.Timestamp
+	11, // 12: windlass.machine.v1.MachineStatus.provider_status:type_name -> google.protobuf.Struct
+	14, // 13: windlass.machine.v1.MachineStatus.addresses:type_name -> windlass.node.v1.NodeAddress
+	8,  // 14: windlass.machine.v1.MachineStatus.last_operation:type_name -> windlass.machine.v1.LastOperation
+	15, // 15: windlass.machine.v1.MachineStatus.conditions:type_name -> windlass.meta.v1.Condition
+	6,  // 16: windlass.machine.v1.MachineStatus.deletion:type_name -> windlass.machine.v1.MachineDeletion
+	7,  // 17: windlass.machine.v1.MachineStatus.step_failures:type_name -> windlass.machine.v1.StepFailure
+	13, // 18: windlass.machine.v1.MachineDeletion.request_time:type_name -> google.protobuf.Timestamp
+	13, // 19: windlass.machine.v1.StepFailure.since:type_name -> google.protobuf.Timestamp
+	13, // 20: windlass.machine.v1.StepFailure.last_attempt_time:type_name -> google.protobuf.Timestamp
+	13, // 21: windlass.machine.v1.LastOperation.last_updated:type_name -> google.protobuf.Timestamp
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_windlass_machine_v1_machine_proto_init() }
@@ -702,7 +909,7 @@ func file_windlass_machine_v1_machine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_machine_v1_machine_proto_rawDesc), len(file_windlass_machine_v1_machine_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

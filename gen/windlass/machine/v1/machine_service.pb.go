@@ -629,9 +629,9 @@ func (x *UpdateMachineStatusRequest) GetDryRun() string {
 // Request of DeleteMachine.
 type DeleteMachineRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Namespace of the Machine.
+	// Namespace of the machine.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Name of the Machine.
+	// Name of the machine.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Conditions for the deletion.
 	Preconditions *v1.Preconditions `protobuf:"bytes,3,opt,name=preconditions,proto3" json:"preconditions,omitempty"`
@@ -639,8 +639,10 @@ type DeleteMachineRequest struct {
 	DryRun string `protobuf:"bytes,4,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	// Whether the objects that it owns are deleted too: "Background" (they are, the default) or "Orphan" (they are kept).
 	PropagationPolicy string `protobuf:"bytes,5,opt,name=propagation_policy,json=propagationPolicy,proto3" json:"propagation_policy,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Reason, recorded in status.deletion; up to 1024 characters.
+	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeleteMachineRequest) Reset() {
@@ -704,6 +706,13 @@ func (x *DeleteMachineRequest) GetDryRun() string {
 func (x *DeleteMachineRequest) GetPropagationPolicy() string {
 	if x != nil {
 		return x.PropagationPolicy
+	}
+	return ""
+}
+
+func (x *DeleteMachineRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
 	}
 	return ""
 }
@@ -958,7 +967,11 @@ type PlanMachineResponse struct {
 	// What the machine waits for, in one line; empty if it does not wait.
 	WaitsFor string `protobuf:"bytes,4,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
 	// When it is checked again even if nothing changes; absent means never.
-	WakeTime      *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=wake_time,json=wakeTime,proto3" json:"wake_time,omitempty"`
+	WakeTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=wake_time,json=wakeTime,proto3" json:"wake_time,omitempty"`
+	// The steps that fail at present, with every attempt so far.
+	StepFailures []*StepFailure `protobuf:"bytes,6,rep,name=step_failures,json=stepFailures,proto3" json:"step_failures,omitempty"`
+	// Cause of the machine's deletion; absent unless deletion was requested.
+	Deletion      *MachineDeletion `protobuf:"bytes,7,opt,name=deletion,proto3" json:"deletion,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1024,6 +1037,20 @@ func (x *PlanMachineResponse) GetWaitsFor() string {
 func (x *PlanMachineResponse) GetWakeTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.WakeTime
+	}
+	return nil
+}
+
+func (x *PlanMachineResponse) GetStepFailures() []*StepFailure {
+	if x != nil {
+		return x.StepFailures
+	}
+	return nil
+}
+
+func (x *PlanMachineResponse) GetDeletion() *MachineDeletion {
+	if x != nil {
+		return x.Deletion
 	}
 	return nil
 }
@@ -1395,14 +1422,15 @@ const file_windlass_machine_v1_machine_service_proto_rawDesc = "" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12>\n" +
 	"\amachine\x18\x03 \x01(\v2\x1c.windlass.machine.v1.MachineB\x06\xbaH\x03\xc8\x01\x01R\amachine\x12%\n" +
-	"\adry_run\x18\x04 \x01(\tB\f\xbaH\tr\aR\x00R\x03AllR\x06dryRun\"\x8a\x02\n" +
+	"\adry_run\x18\x04 \x01(\tB\f\xbaH\tr\aR\x00R\x03AllR\x06dryRun\"\xac\x02\n" +
 	"\x14DeleteMachineRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12E\n" +
 	"\rpreconditions\x18\x03 \x01(\v2\x1f.windlass.meta.v1.PreconditionsR\rpreconditions\x12%\n" +
 	"\adry_run\x18\x04 \x01(\tB\f\xbaH\tr\aR\x00R\x03AllR\x06dryRun\x12J\n" +
 	"\x12propagation_policy\x18\x05 \x01(\tB\x1b\xbaH\x18r\x16R\x00R\n" +
-	"BackgroundR\x06OrphanR\x11propagationPolicy\"\xe1\x01\n" +
+	"BackgroundR\x06OrphanR\x11propagationPolicy\x12 \n" +
+	"\x06reason\x18\x06 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\"\xe1\x01\n" +
 	"\x14WatchMachinesRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12%\n" +
 	"\x0elabel_selector\x18\x02 \x01(\tR\rlabelSelector\x12%\n" +
@@ -1422,7 +1450,7 @@ const file_windlass_machine_v1_machine_service_proto_rawDesc = "" +
 	"\amachine\x18\x03 \x01(\v2\x1c.windlass.machine.v1.MachineR\amachine\x12:\n" +
 	"\binstance\x18\x04 \x01(\v2\x1e.windlass.provider.v1.InstanceR\binstance\x12*\n" +
 	"\x04node\x18\x05 \x01(\v2\x16.windlass.node.v1.NodeR\x04node\x12-\n" +
-	"\x05drain\x18\x06 \x01(\v2\x17.windlass.node.v1.DrainR\x05drain\"\xf9\x01\n" +
+	"\x05drain\x18\x06 \x01(\v2\x17.windlass.node.v1.DrainR\x05drain\"\x82\x03\n" +
 	"\x13PlanMachineResponse\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12;\n" +
 	"\n" +
@@ -1430,7 +1458,9 @@ const file_windlass_machine_v1_machine_service_proto_rawDesc = "" +
 	"conditions\x129\n" +
 	"\aactions\x18\x03 \x03(\v2\x1f.windlass.meta.v1.PlannedActionR\aactions\x12\x1b\n" +
 	"\twaits_for\x18\x04 \x01(\tR\bwaitsFor\x127\n" +
-	"\twake_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime\"\xe2\x01\n" +
+	"\twake_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime\x12E\n" +
+	"\rstep_failures\x18\x06 \x03(\v2 .windlass.machine.v1.StepFailureR\fstepFailures\x12@\n" +
+	"\bdeletion\x18\a \x01(\v2$.windlass.machine.v1.MachineDeletionR\bdeletion\"\xe2\x01\n" +
 	"\x14ValidateHooksRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12=\n" +
@@ -1523,6 +1553,8 @@ var file_windlass_machine_v1_machine_service_proto_goTypes = []any{
 	(*v1.Condition)(nil),                    // 26: windlass.meta.v1.Condition
 	(*v1.PlannedAction)(nil),                // 27: windlass.meta.v1.PlannedAction
 	(*timestamppb.Timestamp)(nil),           // 28: google.protobuf.Timestamp
+	(*StepFailure)(nil),                     // 29: windlass.machine.v1.StepFailure
+	(*MachineDeletion)(nil),                 // 30: windlass.machine.v1.MachineDeletion
 }
 var file_windlass_machine_v1_machine_service_proto_depIdxs = []int32{
 	18, // 0: windlass.machine.v1.ListMachinesRequest.read_mask:type_name -> google.protobuf.FieldMask
@@ -1542,39 +1574,41 @@ var file_windlass_machine_v1_machine_service_proto_depIdxs = []int32{
 	26, // 14: windlass.machine.v1.PlanMachineResponse.conditions:type_name -> windlass.meta.v1.Condition
 	27, // 15: windlass.machine.v1.PlanMachineResponse.actions:type_name -> windlass.meta.v1.PlannedAction
 	28, // 16: windlass.machine.v1.PlanMachineResponse.wake_time:type_name -> google.protobuf.Timestamp
-	20, // 17: windlass.machine.v1.ValidateHooksRequest.old_machine:type_name -> windlass.machine.v1.Machine
-	20, // 18: windlass.machine.v1.ValidateHooksRequest.new_machine:type_name -> windlass.machine.v1.Machine
-	17, // 19: windlass.machine.v1.ValidateHooksResponse.violations:type_name -> windlass.machine.v1.ValidateHooksResponse.Violation
-	20, // 20: windlass.machine.v1.WatchMachinesResponse.Event.object:type_name -> windlass.machine.v1.Machine
-	0,  // 21: windlass.machine.v1.MachineService.GetMachine:input_type -> windlass.machine.v1.GetMachineRequest
-	1,  // 22: windlass.machine.v1.MachineService.ListMachines:input_type -> windlass.machine.v1.ListMachinesRequest
-	3,  // 23: windlass.machine.v1.MachineService.CreateMachine:input_type -> windlass.machine.v1.CreateMachineRequest
-	4,  // 24: windlass.machine.v1.MachineService.UpdateMachine:input_type -> windlass.machine.v1.UpdateMachineRequest
-	5,  // 25: windlass.machine.v1.MachineService.PatchMachine:input_type -> windlass.machine.v1.PatchMachineRequest
-	6,  // 26: windlass.machine.v1.MachineService.ApplyMachine:input_type -> windlass.machine.v1.ApplyMachineRequest
-	7,  // 27: windlass.machine.v1.MachineService.UpdateMachineStatus:input_type -> windlass.machine.v1.UpdateMachineStatusRequest
-	8,  // 28: windlass.machine.v1.MachineService.DeleteMachine:input_type -> windlass.machine.v1.DeleteMachineRequest
-	9,  // 29: windlass.machine.v1.MachineService.WatchMachines:input_type -> windlass.machine.v1.WatchMachinesRequest
-	15, // 30: windlass.machine.v1.MachineService.ForgetMachine:input_type -> windlass.machine.v1.ForgetMachineRequest
-	11, // 31: windlass.machine.v1.MachineService.PlanMachine:input_type -> windlass.machine.v1.PlanMachineRequest
-	13, // 32: windlass.machine.v1.MachineService.ValidateHooks:input_type -> windlass.machine.v1.ValidateHooksRequest
-	20, // 33: windlass.machine.v1.MachineService.GetMachine:output_type -> windlass.machine.v1.Machine
-	2,  // 34: windlass.machine.v1.MachineService.ListMachines:output_type -> windlass.machine.v1.MachineList
-	20, // 35: windlass.machine.v1.MachineService.CreateMachine:output_type -> windlass.machine.v1.Machine
-	20, // 36: windlass.machine.v1.MachineService.UpdateMachine:output_type -> windlass.machine.v1.Machine
-	20, // 37: windlass.machine.v1.MachineService.PatchMachine:output_type -> windlass.machine.v1.Machine
-	20, // 38: windlass.machine.v1.MachineService.ApplyMachine:output_type -> windlass.machine.v1.Machine
-	20, // 39: windlass.machine.v1.MachineService.UpdateMachineStatus:output_type -> windlass.machine.v1.Machine
-	20, // 40: windlass.machine.v1.MachineService.DeleteMachine:output_type -> windlass.machine.v1.Machine
-	10, // 41: windlass.machine.v1.MachineService.WatchMachines:output_type -> windlass.machine.v1.WatchMachinesResponse
-	20, // 42: windlass.machine.v1.MachineService.ForgetMachine:output_type -> windlass.machine.v1.Machine
-	12, // 43: windlass.machine.v1.MachineService.PlanMachine:output_type -> windlass.machine.v1.PlanMachineResponse
-	14, // 44: windlass.machine.v1.MachineService.ValidateHooks:output_type -> windlass.machine.v1.ValidateHooksResponse
-	33, // [33:45] is the sub-list for method output_type
-	21, // [21:33] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	29, // 17: windlass.machine.v1.PlanMachineResponse.step_failures:type_name -> windlass.machine.v1.StepFailure
+	30, // 18: windlass.machine.v1.PlanMachineResponse.deletion:type_name -> windlass.machine.v1.MachineDeletion
+	20, // 19: windlass.machine.v1.ValidateHooksRequest.old_machine:type_name -> windlass.machine.v1.Machine
+	20, // 20: windlass.machine.v1.ValidateHooksRequest.new_machine:type_name -> windlass.machine.v1.Machine
+	17, // 21: windlass.machine.v1.ValidateHooksResponse.violations:type_name -> windlass.machine.v1.ValidateHooksResponse.Violation
+	20, // 22: windlass.machine.v1.WatchMachinesResponse.Event.object:type_name -> windlass.machine.v1.Machine
+	0,  // 23: windlass.machine.v1.MachineService.GetMachine:input_type -> windlass.machine.v1.GetMachineRequest
+	1,  // 24: windlass.machine.v1.MachineService.ListMachines:input_type -> windlass.machine.v1.ListMachinesRequest
+	3,  // 25: windlass.machine.v1.MachineService.CreateMachine:input_type -> windlass.machine.v1.CreateMachineRequest
+	4,  // 26: windlass.machine.v1.MachineService.UpdateMachine:input_type -> windlass.machine.v1.UpdateMachineRequest
+	5,  // 27: windlass.machine.v1.MachineService.PatchMachine:input_type -> windlass.machine.v1.PatchMachineRequest
+	6,  // 28: windlass.machine.v1.MachineService.ApplyMachine:input_type -> windlass.machine.v1.ApplyMachineRequest
+	7,  // 29: windlass.machine.v1.MachineService.UpdateMachineStatus:input_type -> windlass.machine.v1.UpdateMachineStatusRequest
+	8,  // 30: windlass.machine.v1.MachineService.DeleteMachine:input_type -> windlass.machine.v1.DeleteMachineRequest
+	9,  // 31: windlass.machine.v1.MachineService.WatchMachines:input_type -> windlass.machine.v1.WatchMachinesRequest
+	15, // 32: windlass.machine.v1.MachineService.ForgetMachine:input_type -> windlass.machine.v1.ForgetMachineRequest
+	11, // 33: windlass.machine.v1.MachineService.PlanMachine:input_type -> windlass.machine.v1.PlanMachineRequest
+	13, // 34: windlass.machine.v1.MachineService.ValidateHooks:input_type -> windlass.machine.v1.ValidateHooksRequest
+	20, // 35: windlass.machine.v1.MachineService.GetMachine:output_type -> windlass.machine.v1.Machine
+	2,  // 36: windlass.machine.v1.MachineService.ListMachines:output_type -> windlass.machine.v1.MachineList
+	20, // 37: windlass.machine.v1.MachineService.CreateMachine:output_type -> windlass.machine.v1.Machine
+	20, // 38: windlass.machine.v1.MachineService.UpdateMachine:output_type -> windlass.machine.v1.Machine
+	20, // 39: windlass.machine.v1.MachineService.PatchMachine:output_type -> windlass.machine.v1.Machine
+	20, // 40: windlass.machine.v1.MachineService.ApplyMachine:output_type -> windlass.machine.v1.Machine
+	20, // 41: windlass.machine.v1.MachineService.UpdateMachineStatus:output_type -> windlass.machine.v1.Machine
+	20, // 42: windlass.machine.v1.MachineService.DeleteMachine:output_type -> windlass.machine.v1.Machine
+	10, // 43: windlass.machine.v1.MachineService.WatchMachines:output_type -> windlass.machine.v1.WatchMachinesResponse
+	20, // 44: windlass.machine.v1.MachineService.ForgetMachine:output_type -> windlass.machine.v1.Machine
+	12, // 45: windlass.machine.v1.MachineService.PlanMachine:output_type -> windlass.machine.v1.PlanMachineResponse
+	14, // 46: windlass.machine.v1.MachineService.ValidateHooks:output_type -> windlass.machine.v1.ValidateHooksResponse
+	35, // [35:47] is the sub-list for method output_type
+	23, // [23:35] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_windlass_machine_v1_machine_service_proto_init() }

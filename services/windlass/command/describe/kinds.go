@@ -3,6 +3,7 @@ package describe
 import (
 	"cmp"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,7 +37,13 @@ func (d *describer) machine() {
 	m := d.Object.(machine)
 	s := m.GetStatus()
 	d.line("Phase", table.OrNone(s.GetPhase()))
-	d.line("Waiting for", d.waitsFor(m))
+	waits, failures := d.waitsFor(m)
+	d.line("Waiting for", waits)
+	if x := s.GetDeletion(); x != nil {
+		d.line("Deletion", strings.TrimSuffix(fmt.Sprintf("requested by %s %s, %s: %s", x.GetTrigger(), x.GetRequestedBy(),
+			ago(x.GetRequestTime()), x.GetReason()), ": "))
+	}
+	d.stepFailures(failures)
 	if s.GetErrorReason() != "" || s.GetErrorMessage() != "" {
 		d.linef("Error", "%s: %s", s.GetErrorReason(), s.GetErrorMessage())
 	}
@@ -57,21 +64,37 @@ func (d *describer) machine() {
 	d.conditions(s.GetConditions())
 }
 
-// waitsFor returns what a machine waits for according to machine-api.
-func (d *describer) waitsFor(m machine) string {
+// waitsFor returns what a machine waits for according to machine-api, and the steps that fail; those stored on the
+// machine if machine-api does not answer.
+func (d *describer) waitsFor(m machine) (string, []*machinev1.StepFailure) {
 	p, err := machinev1.NewMachineServiceClient(d.client.Conn()).PlanMachine(d.ctx, &machinev1.PlanMachineRequest{
 		Namespace: d.Namespace(), Name: d.Name(),
 	})
 	if err != nil {
-		return "<" + shortError(err) + ">"
+		return "<" + shortError(err) + ">", m.GetStatus().GetStepFailures()
 	}
+	text := "nothing"
 	if w := p.GetWaitsFor(); w != "" {
-		return waiting.WithProgress(d.ctx, d.client, m, w)
+		text = waiting.WithProgress(d.ctx, d.client, m, w)
+	} else if a := p.GetActions(); len(a) > 0 {
+		text = "nothing, next action: " + a[0].GetAction()
 	}
-	if a := p.GetActions(); len(a) > 0 {
-		return "nothing, next action: " + a[0].GetAction()
+	return text, p.GetStepFailures()
+}
+
+// stepFailures prints the steps that fail, if there are any.
+func (d *describer) stepFailures(list []*machinev1.StepFailure) {
+	if len(list) == 0 {
+		return
 	}
-	return "nothing"
+	rows := [][]string{{"STEP", "FAILING", "ATTEMPTS", "LAST ATTEMPT", "ERROR", "RESOLUTION"}}
+	for _, f := range list {
+		rows = append(rows, []string{
+			f.GetStep(), table.Age(f.GetSince(), time.Now()), strconv.Itoa(int(f.GetAttempts())),
+			table.Age(f.GetLastAttemptTime(), time.Now()) + " ago", f.GetMessage(), f.GetResolution(),
+		})
+	}
+	d.rows("Failing Steps", rows)
 }
 
 // hookTasks prints the tasks of a machine's hooks.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 )
 
@@ -56,4 +57,22 @@ func TestAMissingOwnerIsShownWithTheCommandThatContinues(t *testing.T) {
 			t.Errorf("OwnerSeen=%s, phase %s: %q, want nothing", status, phase, got)
 		}
 	}
+}
+
+func TestAFailingStepSaysSinceWhenHowOftenAndWhatHelps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		(&describer{out: &out}).stepFailures([]*machinev1.StepFailure{{
+			Step: "DeleteInstance", Message: "quota", Attempts: 9, Resolution: "check the provider",
+			Since:           timestamppb.New(time.Now().Add(-5 * time.Minute)),
+			LastAttemptTime: timestamppb.New(time.Now().Add(-20 * time.Second)),
+		}})
+		want := `Failing Steps:
+  STEP             FAILING   ATTEMPTS   LAST ATTEMPT   ERROR   RESOLUTION
+  DeleteInstance   5m        9          20s ago        quota   check the provider
+`
+		if diff := cmp.Diff(want, out.String()); diff != "" {
+			t.Error(diff)
+		}
+	})
 }

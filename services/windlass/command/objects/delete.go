@@ -64,6 +64,7 @@ lifecycle hooks act, its node is drained, and its instance is deleted. If this t
 second, the command prints what the machine waits for.`,
 		Example: `  windlass delete machine a
   windlass delete machine a --wait=false
+  windlass delete machine a --reason "its disk is slow"
   windlass delete machinesets -l team=web --cascade=orphan
   windlass delete machine a --forget --reason "the cloud account was closed"`,
 		ValidArgsFunction: target.CompleteObjects(e),
@@ -87,7 +88,7 @@ second, the command prints what the machine waits for.`,
 	fs.BoolVar(&f.force, "force", false, "remove a pod's object immediately, even if its processes may still be running")
 	fs.BoolVar(&f.forget, "forget", false,
 		"delete a machine whose provider is permanently lost, without deleting its resources at the provider")
-	fs.StringVar(&f.reason, "reason", "", "reason for --forget, recorded in the machine's events")
+	fs.StringVar(&f.reason, "reason", "", "reason for the deletion of a machine, recorded in its status")
 	return cmd
 }
 
@@ -101,9 +102,6 @@ func (f deleteFlags) settle(args []string) (propagation string, err error) {
 	if f.grace == 0 && !f.force {
 		return "",
 			errors.New("--grace-period=0 removes the object while its processes may still be running: add --force, or use --now")
-	}
-	if f.reason != "" && !f.forget {
-		return "", errors.New("--reason requires --forget")
 	}
 	if f.forget && f.Suffix() != "" {
 		return "", errors.New("--forget does not support --dry-run")
@@ -192,10 +190,12 @@ func deleteOne(ctx context.Context, e *session.Env, c *client.Client, t target.I
 		if err := forget(ctx, c, t, f.reason); err != nil {
 			return err
 		}
+	} else if f.reason != "" && t.Kind.GetKind() != "Machine" {
+		return fmt.Errorf("%s: --reason applies to machines only", t)
 	} else if !f.Client() {
 		pre := &metav1.Preconditions{Uid: t.Object.GetMetadata().GetUid()}
 		if _, err := c.Delete(ctx, t.Kind, t.Namespace(), t.Name(), client.DeleteOptions{
-			Preconditions: pre, Propagation: propagation, GraceSeconds: f.graceSeconds(), DryRun: f.Server(),
+			Preconditions: pre, Propagation: propagation, GraceSeconds: f.graceSeconds(), DryRun: f.Server(), Reason: f.reason,
 		}); err != nil {
 			return err
 		}

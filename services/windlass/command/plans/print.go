@@ -133,10 +133,24 @@ func (p *planText) controlPlane(r *machinev1.PlanControlPlaneMachineSetResponse)
 }
 
 func (p *planText) machine(r *machinev1.PlanMachineResponse) {
-	p.printf("Phase: %s\n\n", table.OrNone(r.GetPhase()))
+	p.printf("Phase: %s\n", table.OrNone(r.GetPhase()))
+	if d := r.GetDeletion(); d != nil {
+		p.printf("Deletion requested by %s %s at %s%s\n", d.GetTrigger(), d.GetRequestedBy(),
+			d.GetRequestTime().AsTime().Format(time.RFC3339), strings.TrimSuffix(": "+d.GetReason(), ": "))
+	}
+	p.printf("\n")
 	p.actions(r.GetActions())
 	p.end(nil, r.GetWaitsFor(), r.GetWakeTime())
+	p.failing(r.GetStepFailures())
 	p.conditions(conditionRows(r.GetConditions()))
+}
+
+// failing prints the steps that fail.
+func (p *planText) failing(list []*machinev1.StepFailure) {
+	for _, f := range list {
+		p.printf("%s fails since %s, attempts: %d, last error: %s\n  %s\n", f.GetStep(),
+			f.GetSince().AsTime().Format(time.RFC3339), f.GetAttempts(), f.GetMessage(), f.GetResolution())
+	}
 }
 
 func (p *planText) hooks(r *machinev1.ValidateHooksResponse) {

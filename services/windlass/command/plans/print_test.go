@@ -56,6 +56,21 @@ func TestPlansAreNumberedStepsAndWhatIsHeldBack(t *testing.T) {
 			"  INDEX   FAILURE DOMAIN   MACHINES\n  0       <none>           a, b\n\n  1. CreateMachine machine/m-0\n     failureDomain: rack-a\n     because index 0 has none\n" +
 				"\nHeld back:\n  - DeleteMachine machine/a\n     because its replacement is not ready\n     for 5m0s so far\n     unblocked by: machine/b becoming ready\n",
 		},
+		{
+			"a deletion that fails", func(p *planText) {
+				at := timestamppb.New(time.Date(1999, 12, 31, 23, 55, 0, 0, time.UTC))
+				p.machine(&machinev1.PlanMachineResponse{
+					Phase: "Deleting", WaitsFor: "the provider",
+					Deletion: &machinev1.MachineDeletion{Trigger: "User", RequestedBy: "ada", Reason: "slow", RequestTime: at},
+					StepFailures: []*machinev1.StepFailure{
+						{Step: "DeleteInstance", Message: "quota", Since: at, Attempts: 9, Resolution: "check the provider"},
+					},
+				})
+			},
+			"Phase: Deleting\nDeletion requested by User ada at 1999-12-31T23:55:00Z: slow\n\nNothing to do.\n" +
+				"\nWaits for: the provider\nDeleteInstance fails since 1999-12-31T23:55:00Z, attempts: 9, last error: quota\n" +
+				"  check the provider\n",
+		},
 		{"a quorum with nothing to do", func(p *planText) {
 			p.quorum(&etcdv1.PlanQuorumResponse{Phase: "Stable", WaitsFor: "member b to answer"})
 		}, "Phase: Stable\n\nNothing to do.\n\nWaits for: member b to answer\n"},
