@@ -190,16 +190,20 @@ func (s *Snapshots) take(ctx context.Context, a plan.SnapshotAction) error {
 	if err != nil {
 		return s.fail(ctx, a.Snapshot, err)
 	}
-	s.Log.InfoContext(ctx, "snapshot completed", "snapshot", name, "member", a.Member.Name, "revision", info.Revision,
-		"elapsed_ms", s.Now().Sub(begin).Milliseconds())
-	s.Events.Event(a.Snapshot, "Normal", "SnapshotCompleted", "written and checked: "+location)
-	return s.note(ctx, a.Snapshot, func(st *etcdv1.SnapshotStatus) {
+	err = s.note(ctx, a.Snapshot, func(st *etcdv1.SnapshotStatus) {
 		st.Phase, st.SizeBytes = proto.String(plan.Completed), proto.String(strconv.FormatInt(info.SizeBytes, 10))
 		st.Revision, st.Keys = proto.String(strconv.FormatInt(info.Revision, 10)), proto.Int32(int32(info.Keys))
 		st.Hash, st.Sha256 = proto.String(info.Hash), proto.String(info.SHA256)
 		st.Location, st.EtcdVersion = proto.String(location), proto.String(info.EtcdVersion)
 		st.CompletionTime, st.VerifyTime = timestamppb.New(s.Now()), timestamppb.New(info.VerifyTime)
 	})
+	if err != nil {
+		return err // it is not complete: the next decision fails it
+	}
+	s.Log.InfoContext(ctx, "snapshot completed", "snapshot", name, "member", a.Member.Name, "revision", info.Revision,
+		"elapsed_ms", s.Now().Sub(begin).Milliseconds())
+	s.Events.Event(a.Snapshot, "Normal", "SnapshotCompleted", "written and checked: "+location)
+	return nil
 }
 
 // write takes a snapshot and stores it where it was asked for.
