@@ -5,6 +5,7 @@ package figures
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"os"
 	"slices"
@@ -169,6 +170,61 @@ func TestReplacement(t *testing.T) {
 	}
 	total.print()
 	gap.print()
+}
+
+// TestReplacementUnderWrites replaces the leading control-plane machine while four clients create up to 200 sets a
+// second, with a small database and with one of 180 MB.
+func TestReplacementUnderWrites(t *testing.T) {
+	n := rounds(t)
+	for _, megabytes := range []int{0, 180} {
+		t.Run(fmt.Sprintf("%dMB", megabytes), func(t *testing.T) {
+			c := harness.Up(t)
+			fill(t, c, megabytes)
+			under := fmt.Sprintf("200 writes a second, %d MB more in the database: ", megabytes)
+			total := figure{what: under + "control-plane machine deleted → gone", unit: "s"}
+			gap := figure{what: under + "longest gap of a writer", unit: "ms"}
+			for range n {
+				c.Settle(2 * time.Minute)
+				victim := leader(t, c)
+				w := c.Write()
+				start := time.Now()
+				c.DeleteMachine(victim)
+				waitGone(t, c, victim)
+				total.addTime(time.Since(start))
+				gap.addTime(w.LongestGap())
+				w.Check()
+			}
+			total.print()
+			gap.print()
+		})
+	}
+}
+
+// fill makes the database larger by keys that no service reads.
+func fill(t *testing.T, c *harness.Cluster, megabytes int) {
+	t.Helper()
+	root, err := c.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	q, err := c.Quorum(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := root.Only(q.GetEndpoints()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	value := make([]byte, 1<<20)
+	for i := range megabytes {
+		if _, err := rand.Read(value); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Put(t.Context(), fmt.Sprintf("/figures/%d", i), string(value)); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // leader returns the machine of the member that leads: the harder case.

@@ -118,6 +118,13 @@ func (w *Writers) Acknowledged() int {
 	return len(w.acked)
 }
 
+// LongestGap returns the longest time between two acknowledgements of one writer so far, 20 ms of which are its pause.
+func (w *Writers) LongestGap() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.gap
+}
+
 // Claim makes the writers believe that a set was acknowledged.
 func (w *Writers) Claim(name string) {
 	w.mu.Lock()

@@ -42,6 +42,7 @@ func Services() []Service {
 		service("windlass.hook.v1.HookTaskService", hookv1.NewHookTaskServiceClient, hookv1.RegisterHookTaskServiceHandlerClient),
 		service("windlass.machine.v1.ControlPlaneMachineSetService", machinev1.NewControlPlaneMachineSetServiceClient, machinev1.RegisterControlPlaneMachineSetServiceHandlerClient),
 		service("windlass.machine.v1.InfrastructureService", machinev1.NewInfrastructureServiceClient, machinev1.RegisterInfrastructureServiceHandlerClient),
+		service("windlass.machine.v1.InstanceService", machinev1.NewInstanceServiceClient, machinev1.RegisterInstanceServiceHandlerClient),
 		service("windlass.machine.v1.JoinService", machinev1.NewJoinServiceClient, machinev1.RegisterJoinServiceHandlerClient),
 		service("windlass.machine.v1.MachineHealthCheckService", machinev1.NewMachineHealthCheckServiceClient, machinev1.RegisterMachineHealthCheckServiceHandlerClient),
 		service("windlass.machine.v1.MachineService", machinev1.NewMachineServiceClient, machinev1.RegisterMachineServiceHandlerClient),

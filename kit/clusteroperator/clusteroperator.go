@@ -44,6 +44,16 @@ type State struct {
 	Reason      string // one CamelCase word; empty means AsExpected
 	Message     string
 	Version     string // empty means the version of the program
+	// Further is one more condition, of the service's own; the zero Condition leaves what is there.
+	Further Condition
+}
+
+// Condition is a condition of a service's own.
+type Condition struct {
+	Type    string // one CamelCase word
+	Status  string // True, False or Unknown
+	Reason  string // one CamelCase word
+	Message string
 }
 
 // Reporter keeps one ClusterOperator up to date.
@@ -136,7 +146,11 @@ func statusOf(have *updatev1.ClusterOperatorStatus, s State, now time.Time) *upd
 		typ string
 		is  bool
 	}{{"Available", s.Available}, {"Progressing", s.Progressing}, {"Degraded", s.Degraded}, {"Upgradeable", true}} {
-		set(next, c.typ, c.is, s, now)
+		word := map[bool]string{true: "True", false: "False"}[c.is]
+		set(next, Condition{Type: c.typ, Status: word, Reason: cmp.Or(s.Reason, "AsExpected"), Message: s.Message}, now)
+	}
+	if s.Further != (Condition{}) {
+		set(next, s.Further, now)
 	}
 	number := cmp.Or(s.Version, version.Number)
 	i := slices.IndexFunc(next.Versions, func(v *updatev1.OperandVersion) bool { return v.GetName() == operand })
@@ -148,20 +162,19 @@ func statusOf(have *updatev1.ClusterOperatorStatus, s State, now time.Time) *upd
 	return next
 }
 
-func set(st *updatev1.ClusterOperatorStatus, typ string, is bool, s State, now time.Time) {
-	word := map[bool]string{true: "True", false: "False"}[is]
-	c := &metav1.Condition{Type: typ, Status: word, Reason: proto.String(cmp.Or(s.Reason, "AsExpected"))}
-	if s.Message != "" {
-		c.Message = proto.String(s.Message)
+func set(st *updatev1.ClusterOperatorStatus, is Condition, now time.Time) {
+	c := &metav1.Condition{Type: is.Type, Status: is.Status, Reason: proto.String(is.Reason)}
+	if is.Message != "" {
+		c.Message = proto.String(is.Message)
 	}
-	i := slices.IndexFunc(st.Conditions, func(c *metav1.Condition) bool { return c.GetType() == typ })
+	i := slices.IndexFunc(st.Conditions, func(c *metav1.Condition) bool { return c.GetType() == is.Type })
 	if i < 0 {
 		c.LastTransitionTime = &timestamppb.Timestamp{Seconds: now.Unix()}
 		st.Conditions = append(st.Conditions, c)
 		return
 	}
 	c.LastTransitionTime = st.Conditions[i].GetLastTransitionTime()
-	if st.Conditions[i].GetStatus() != word {
+	if st.Conditions[i].GetStatus() != is.Status {
 		c.LastTransitionTime = &timestamppb.Timestamp{Seconds: now.Unix()}
 	}
 	st.Conditions[i] = c

@@ -371,16 +371,31 @@ func Maintenance(v SnapshotView) *etcdv1.PlanMaintenanceResponse {
 	return out
 }
 
-// GivenMaintenance returns the view that a Plan request gives. Without a storage, there is the directory.
-func GivenMaintenance(r *etcdv1.PlanMaintenanceRequest) SnapshotView {
-	now := cmp.Or(r.GetNow(), r.GetQuorum().GetObserveTime())
-	q := GivenBy(&etcdv1.PlanQuorumRequest{Quorum: r.GetQuorum(), Machines: r.GetMachines(), Now: now}).View()
-	v := SnapshotView{
-		Now: now.AsTime(), Quorum: q, Membership: Next(q), Snapshots: r.GetSnapshots().GetItems(),
-		Schedules: r.GetSchedules().GetItems(), Storages: r.GetStorages(),
+// GivenMaintenance returns the view that a Plan request gives. What is absent is as in the live view, or, if the quorum
+// is given, does not exist: of the storages, there is the directory then.
+func GivenMaintenance(r *etcdv1.PlanMaintenanceRequest, live SnapshotView) SnapshotView {
+	v := live
+	if now := cmp.Or(r.GetNow(), r.GetQuorum().GetObserveTime()); now != nil {
+		v.Now = now.AsTime()
 	}
-	if len(v.Storages) == 0 {
-		v.Storages = []string{Directory}
+	switch {
+	case r.GetQuorum() != nil:
+		q := GivenBy(&etcdv1.PlanQuorumRequest{
+			Quorum: r.GetQuorum(), Machines: r.GetMachines(), Now: timestamppb.New(v.Now),
+		}).View()
+		v = SnapshotView{Now: v.Now, Quorum: q, Membership: Next(q), Storages: []string{Directory}}
+	case r.GetMachines() != nil:
+		v.Quorum.Machines, v.Quorum.MachinesKnown = Machines(r.GetMachines().GetItems()), true
+		v.Membership = Next(v.Quorum)
+	}
+	if r.GetSnapshots() != nil {
+		v.Snapshots, v.Taking = r.GetSnapshots().GetItems(), ""
+	}
+	if r.GetSchedules() != nil {
+		v.Schedules = r.GetSchedules().GetItems()
+	}
+	if len(r.GetStorages()) > 0 {
+		v.Storages = r.GetStorages()
 	}
 	return v
 }

@@ -340,3 +340,49 @@ func TestMaintenanceShowsWhatIsHeldBack(t *testing.T) {
 		})
 	}
 }
+
+func TestAMaintenancePlanUsesWhatIsGivenAndOtherwiseWhatIsLive(t *testing.T) {
+	due := every("@daily", "", 48*time.Hour, 25*time.Hour)
+	live := snapshotView(stableView(), nil, taken("live", "", time.Minute))
+	live.Storages = append(live.Storages, plan.S3)
+	quorum := &etcdv1.Quorum{DesiredVoters: 3, Members: []*etcdv1.Member{{
+		Id: "1", Name: "m0", Healthy: true, Leader: true, ClientUrls: []string{"https://127.0.0.1:2379"},
+	}}}
+	requested := &etcdv1.SnapshotList{Items: []*etcdv1.Snapshot{taken("given", "", time.Minute)}}
+	schedules := &etcdv1.SnapshotScheduleList{Items: []*etcdv1.SnapshotSchedule{due}}
+	cases := []struct {
+		name     string
+		request  *etcdv1.PlanMaintenanceRequest
+		want     string
+		storages int
+		now      time.Time
+	}{
+		{"nothing is given", &etcdv1.PlanMaintenanceRequest{}, "TakeSnapshot live", 2, now},
+		{"snapshots", &etcdv1.PlanMaintenanceRequest{Snapshots: requested}, "TakeSnapshot given", 2, now},
+		{
+			"schedules", &etcdv1.PlanMaintenanceRequest{Schedules: schedules}, "RequestSnapshot nightly TakeSnapshot live", 2,
+			now,
+		},
+		{
+			"another time", &etcdv1.PlanMaintenanceRequest{Now: timestamppb.New(now.Add(time.Hour))}, "TakeSnapshot live", 2,
+			now.Add(time.Hour),
+		},
+		{"a quorum has nothing of the live one", &etcdv1.PlanMaintenanceRequest{Quorum: quorum}, "", 1, now},
+		{
+			"a quorum and snapshots", &etcdv1.PlanMaintenanceRequest{Quorum: quorum, Snapshots: requested},
+			"TakeSnapshot given", 1, now,
+		},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			v := plan.GivenMaintenance(c.request, live)
+			var got []string
+			for _, a := range plan.Maintenance(v).GetActions() {
+				got = append(got, a.GetAction()+" "+a.GetObject().GetName())
+			}
+			if text := strings.Join(got, " "); text != c.want || len(v.Storages) != c.storages || !v.Now.Equal(c.now) {
+				t.Errorf("%q with %d storages at %s, want %q, %d, %s", text, len(v.Storages), v.Now, c.want, c.storages, c.now)
+			}
+		})
+	}
+}

@@ -105,10 +105,7 @@ func (s *Server) PlanQuorum(_ context.Context, r *etcdv1.PlanQuorumRequest) (*et
 func (s *Server) PlanMaintenance(_ context.Context, r *etcdv1.PlanMaintenanceRequest) (
 	*etcdv1.PlanMaintenanceResponse, error,
 ) {
-	if r.GetQuorum() == nil && r.GetNow() == nil {
-		return plan.Maintenance(s.Snapshots.View()), nil
-	}
-	return plan.Maintenance(plan.GivenMaintenance(r)), nil
+	return plan.Maintenance(plan.GivenMaintenance(r, s.Snapshots.View())), nil
 }
 
 // AcquireDisruptionPermit gives the permit, decided on an observation made after the call came in.

@@ -35,6 +35,20 @@ func budgetsOf(pod *schedulingv1.Pod, budgets []*schedulingv1.PodDisruptionBudge
 	return strings.Join(parts, " ")
 }
 
+// refusing returns the names of the budgets that refuse the eviction of a pod, in order.
+func refusing(pod *schedulingv1.Pod, budgets []*schedulingv1.PodDisruptionBudget) []string {
+	mine := guarding(pod, budgets)
+	if v, _ := disruption.Evict(pod, mine); v != disruption.Refuse && v != disruption.Ambiguous {
+		return nil
+	}
+	var out []string
+	for _, b := range mine {
+		out = append(out, b.GetMetadata().GetName())
+	}
+	slices.Sort(out)
+	return out
+}
+
 // allowed reports whether every budget of a pod allows its eviction.
 func allowed(pod *schedulingv1.Pod, budgets []*schedulingv1.PodDisruptionBudget) bool {
 	return !slices.ContainsFunc(guarding(pod, budgets), func(b *schedulingv1.PodDisruptionBudget) bool {

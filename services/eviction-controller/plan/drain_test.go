@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"pgregory.net/rapid"
@@ -247,4 +248,80 @@ func TestDrainOfControlPlane(t *testing.T) {
 			t.Fatal("a drain that is being deleted holds the node")
 		}
 	})
+}
+
+func TestADrainListsThePodsThatBlockIt(t *testing.T) {
+	budget := newBudget("db", "db", 0)
+	pod := newPod("db-0", managed("StatefulSet"), labelled("db"), readyPod)
+	pod.Metadata.Uid = "uid-db-0"
+	refused := Try{
+		Verb: EvictPod, Why: "Cannot evict pod", Count: 3, Since: now().Add(-time.Minute), Next: now().Add(5 * time.Second),
+	}
+	view := DrainView{
+		Now: now(), Drain: newDrain("x", Draining, forcing), Node: newNode(unschedulable), Known: true,
+		Pods: []*schedulingv1.Pod{pod}, Budgets: []*schedulingv1.PodDisruptionBudget{budget},
+		Tries: map[string]Try{"uid-db-0": refused},
+	}
+	want := []*nodev1.BlockedPod{{
+		Namespace: pod.GetMetadata().GetNamespace(), Name: "db-0", Uid: "uid-db-0", Reason: "Cannot evict pod",
+		Budgets: []string{"db"}, SinceTime: at(-time.Minute),
+	}}
+	status := Drain(view).StatusAfter(view.Drain)
+	if diff := cmp.Diff(want, status.GetBlockedPods(), protocmp.Transform()); diff != "" {
+		t.Error(diff)
+	}
+
+	// Another process takes over: it does not know of the tries, and then counts its own ones.
+	view.Drain.Status, view.Tries = status, nil
+	if diff := cmp.Diff(want, Drain(view).StatusAfter(view.Drain).GetBlockedPods(), protocmp.Transform()); diff != "" {
+		t.Errorf("after a change of leader: %s", diff)
+	}
+	refused.Since = now()
+	view.Tries = map[string]Try{"uid-db-0": refused}
+	if diff := cmp.Diff(want, Drain(view).StatusAfter(view.Drain).GetBlockedPods(), protocmp.Transform()); diff != "" {
+		t.Errorf("after its first refusal: %s", diff)
+	}
+
+	view.Tries = map[string]Try{"uid-db-0": {Accepted: true, Next: now().Add(time.Second)}}
+	if got := Drain(view).StatusAfter(view.Drain).GetBlockedPods(); len(got) > 0 {
+		t.Errorf("once its eviction was accepted it is still listed: %v", got)
+	}
+}
+
+func TestADrainOfAnUnreachableNode(t *testing.T) {
+	for name, tt := range map[string]struct {
+		drain     func(*nodev1.Drain)
+		requested time.Duration // the pod's deletion, from now
+		ready     *nodev1.NodeCondition
+		want      string
+		wake      time.Duration
+	}{
+		"its terminating pods are waited for a second": {ofMachine, 0, readyUnknown(), Wait, time.Second},
+		"and no longer":                                      {ofMachine, -2 * time.Second, readyUnknown(), Skip, 0},
+		"a node that may return keeps its pods":              {forcing, -time.Hour, readyUnknown(), Wait, 0},
+		"the pods of a reachable node are always waited for": {ofMachine, -time.Hour, readyTrue(), Wait, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := newPod("a", managed("ReplicaSet"))
+			pod.Metadata.DeletionTimestamp = at(tt.requested)
+			view := DrainView{
+				Now: now(), Drain: newDrain("x", Draining, forcing, tt.drain), Known: true,
+				Node: newNode(unschedulable, observed(tt.ready)), Pods: []*schedulingv1.Pod{pod},
+			}
+			if got := verdict(view, pod).Verdict; got != tt.want {
+				t.Errorf("verdict %s, want %s", got, tt.want)
+			}
+			if p := Drain(view); tt.wake > 0 && (p.Wake.IsZero() || p.Wake.After(now().Add(tt.wake))) {
+				t.Errorf("wakes at %v, want within %v", p.Wake, tt.wake)
+			}
+		})
+	}
+	pod := newPod("b", managed("ReplicaSet"))
+	view := DrainView{
+		Now: now(), Drain: newDrain("x", Draining, forcing, ofMachine), Known: true,
+		Node: newNode(unschedulable, observed(readyUnknown())), Pods: []*schedulingv1.Pod{pod},
+	}
+	if p := Drain(view); len(p.Ask) != 1 || p.Ask[0].Grace == nil || *p.Ask[0].Grace != 1 {
+		t.Errorf("questions %v, want one eviction with a grace period of a second", p.Ask)
+	}
 }

@@ -8,10 +8,13 @@ import (
 	"time"
 
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/disruption"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // Messages about pods that a drain refuses to evict, with the text of kubectl drain, which users search for.
@@ -61,10 +64,8 @@ func verdict(v DrainView, pod *schedulingv1.Pod) PodVerdict {
 		return tried(v, PodVerdict{Pod: pod, Verdict: Evict, Delete: true, Leaves: true, Reason: "it has terminated"})
 	case placement.IsDaemon(pod) && spec.GetIgnoreDaemonSets():
 		out.Reason = "a daemon set manages it"
-	case terminating && unreachable(v) && spec.GetMachineRef().GetName() != "":
-		out.Reason = "it is being deleted, and the machine of its node, which is unreachable, is to be deleted as well"
 	case terminating:
-		out.Verdict, out.Leaves, out.Reason = Wait, true, "it is terminating"
+		return terminates(v, out)
 	case placement.IsDaemon(pod):
 		out.Verdict, out.Leaves, out.fatal = Blocked, true, daemonSetFatal
 	case !managed && !spec.GetForce():
@@ -100,8 +101,24 @@ func tried(v DrainView, out PodVerdict) PodVerdict {
 	return out
 }
 
-func unreachable(v DrainView) bool {
-	return find(v.Node.GetStatus().GetConditions(), Ready).GetStatus() == "Unknown"
+// terminates has the drain wait for a pod that is being deleted, as long as that may be reported.
+func terminates(v DrainView, out PodVerdict) PodVerdict {
+	until, limited := waits(v).Until(out.Pod.GetMetadata().GetDeletionTimestamp())
+	if limited && !until.After(v.Now) {
+		out.Reason = "it is being deleted, and the machine of its node, which is unreachable, is to be deleted as well"
+		return out
+	}
+	out.Verdict, out.Leaves, out.Reason, out.next = Wait, true, "it is terminating", until
+	return out
+}
+
+// waits returns what a drain waits for: a limit applies only if the machine of the node is deleted, since the pods of a
+// node that returns would still run. The provider is not asked.
+func waits(v DrainView) disruption.Waits {
+	if v.Drain.GetSpec().GetMachineRef().GetName() == "" {
+		return disruption.WaitsOf("", disruption.InstanceUnknown)
+	}
+	return disruption.WaitsOf(disruption.Ready(v.Node), disruption.InstanceUnknown)
 }
 
 func hasEmptyDir(pod *schedulingv1.Pod) bool {
@@ -119,7 +136,7 @@ func (p *draining) evict(v DrainView) {
 	before := proto.CloneOf(p.status)
 	p.verdicts = verdicts(v)
 	p.count(p.verdicts)
-	p.status.Blocked = nil
+	p.status.Blocked, p.status.BlockedPods = nil, nil
 	if why := refusal(p.verdicts); why != "" {
 		p.finish(v, Failed, why)
 		return
@@ -207,8 +224,12 @@ func (p *draining) consider(v DrainView, pod PodVerdict) {
 		q.Verb = DeletePod
 	} else {
 		q.Grace = v.Drain.GetSpec().GracePeriodSeconds
+		if w := waits(v); w.Grace != nil {
+			q.Grace = w.Grace
+		}
 	}
 	t := pod.Try
+	p.block(v, pod)
 	if t.Count > 0 {
 		p.status.Blocked = append(p.status.Blocked, fmt.Sprintf("%s: %s; tried %s, again at %s",
 			PodName(pod.Pod), t.Why, times(t.Count), t.Next.UTC().Format("15:04:05Z")))
@@ -224,6 +245,27 @@ func (p *draining) consider(v DrainView, pod PodVerdict) {
 		})
 	case v.Settled.After(v.Now) && pod.next.Equal(v.Settled):
 		p.hold(&metav1.HeldBack{Action: q.Verb, Object: q.Object, Reason: pod.Reason})
+	}
+}
+
+// block lists a pod whose eviction is refused, with the budgets that refuse it and since when. An entry stays until
+// there is another answer, also if another process took over.
+func (p *draining) block(v DrainView, pod PodVerdict) {
+	m, t := pod.Pod.GetMetadata(), pod.Try
+	stored := v.Drain.GetStatus().GetBlockedPods()
+	i := slices.IndexFunc(stored, func(b *nodev1.BlockedPod) bool { return b.GetUid() == m.GetUid() })
+	switch {
+	case t.Count > 0:
+		b := &nodev1.BlockedPod{
+			Namespace: m.GetNamespace(), Name: m.GetName(), Uid: m.GetUid(), Reason: t.Why,
+			Budgets: refusing(pod.Pod, v.Budgets), SinceTime: &timestamppb.Timestamp{Seconds: t.Since.Unix()},
+		}
+		if i >= 0 {
+			b.SinceTime = stored[i].GetSinceTime()
+		}
+		p.status.BlockedPods = append(p.status.BlockedPods, b)
+	case i >= 0 && pod.Verdict == Evict:
+		p.status.BlockedPods = append(p.status.BlockedPods, stored[i])
 	}
 }
 

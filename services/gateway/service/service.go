@@ -115,7 +115,8 @@ func run(ctx context.Context, config Config, inner net.Listener, log *slog.Logge
 
 	validity, err := identity.OpenValidity(filepath.Join(config.Dir, "revocations.json"))
 	if err != nil {
-		log.ErrorContext(ctx, "users and agents are refused until the revocations are received from machine-api", "error", err)
+		log.ErrorContext(ctx, "users and agents are refused until the revocations are received from machine-api", "error",
+			err)
 	}
 	validity.Trust(config.files().CA)
 	revocations, closeRevocations, err := follow(config, topology.MachineAPI,

@@ -71,6 +71,8 @@ type Config struct {
 	// CatchUpNodes waits until Nodes has what eviction-controller has at the time of the call.
 	CatchUpNodes func(context.Context) error
 	Bootstrap    Bootstrap
+	OrphanPolicy string        // what is done about instances without a machine: plan.ReportOrphans or DeleteOrphans
+	OrphanGrace  time.Duration // how long they are that before they are deleted
 	Events       events.Sink
 	Reserved     []netip.Prefix   // addresses of the cluster's own programs, which no instance may have
 	Now          func() time.Time // nil means time.Now
@@ -85,9 +87,10 @@ type Controller struct {
 
 	loops                         *controller.Loops
 	machines, sets, controlPlanes *controller.Loop
-	healthChecks                  *controller.Loop
+	healthChecks, instances       *controller.Loop
 
-	memory memory
+	memory  memory
+	orphans orphans
 }
 
 // New returns the controllers. They are notified of changes from now on and act while Run runs. The copy of the nodes
@@ -105,11 +108,15 @@ func New(cfg Config) *Controller {
 	c.controlPlanes = loop(c, cfg.Tables.ControlPlanes, "controlplanemachineset", 1, c.reconcileControlPlane)
 	// One worker: two health checks never decide about the same machine at the same time.
 	c.healthChecks = loop(c, cfg.Tables.HealthChecks, "machinehealthcheck", 1, c.reconcileHealthCheck)
+	c.instances = c.loops.Loop("instance", max(1, len(cfg.Providers.Names())), c.reconcileInstances)
+	c.instances.Needs(cfg.Tables.Machines, cfg.Tables.Infrastructure)
+	c.instances.Begin(cfg.Providers.Names)
 	collector.Add(c.loops, cfg.Log,
 		collector.Kind{Untyped: cfg.Tables.Machines.Untyped()},
 		collector.Kind{Untyped: cfg.Tables.Sets.Untyped(), Waits: plan.FinalizerPaused},
 		collector.Kind{Untyped: cfg.Tables.ControlPlanes.Untyped(), Keeps: plan.FinalizerControlPlane})
 	c.memory.reset()
+	c.orphans.reset()
 	indexNodes(cfg.Nodes)
 	c.subscribe()
 	return c
@@ -231,7 +238,9 @@ func (c *Controller) nodeChanged(node *nodev1.Node) {
 func (c *Controller) Lead(ctx context.Context) error {
 	c.Providers.Reset() // machines of an earlier term may have gone while another process led
 	c.memory.reset()
+	c.orphans.reset()
 	defer c.memory.reset() // another process counts on from now on
+	defer c.orphans.reset()
 	return c.loops.Lead(ctx, func(ctx context.Context) error { return c.Providers.Lead(ctx, c.Bootstrap.For) })
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
@@ -188,23 +189,43 @@ func TestTheCauseOfADeletionIsRecorded(t *testing.T) {
 		return fmt.Sprintf("%s %s: %s", d.GetTrigger(), d.GetRequestedBy(), d.GetReason())
 	}
 	w.create(newMachine("user", hold))
-	w.create(newMachine("set", hold))
 	ada := identity.WithCaller(t.Context(), identity.Caller{User: "ada"})
 	_, err := w.tables.Machines.Delete(ada, "openshift-machine-api", "user", nil,
 		resource.WriteOptions{Reason: "its disk is slow"})
 	must(t, err)
 	_, err = w.tables.Machines.Delete(t.Context(), "openshift-machine-api", "user", nil) // the first request counts
 	must(t, err)
-	owner := &machinev1.MachineSet{Metadata: newMachine("workers").GetMetadata()}
-	eventually(t, func() error { // it may change concurrently
-		return c.deleteMachine(t.Context(), owner, w.machine("set"), "scaled down to 2")
-	})
 	w.phase("user", plan.PhaseDeleting)
-	w.phase("set", plan.PhaseDeleting)
 	if got := deletion("user"); got != "User ada: its disk is slow" {
 		t.Errorf("the cause of the first is %q", got)
 	}
-	if got := deletion("set"); got != "MachineSet workers: scaled down to 2" {
-		t.Errorf("the cause of the second is %q", got)
+	of := func(name string) *metav1.ObjectMeta { return newMachine(name).GetMetadata() }
+	for name, tt := range map[string]struct {
+		decider object.Object
+		reason  string
+		want    string
+	}{
+		"set": {
+			&machinev1.MachineSet{Metadata: of("workers")}, "scaled down to 2", "MachineSet workers: scaled down to 2",
+		},
+		"control-plane": {
+			&machinev1.ControlPlaneMachineSet{Metadata: of("cluster")}, "it does not match the template",
+			"ControlPlaneMachineSet cluster: it does not match the template",
+		},
+		"check": {
+			&machinev1.MachineHealthCheck{Metadata: of("workers-check")}, "its node is not ready",
+			"MachineHealthCheck workers-check: its node is not ready",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w.create(newMachine(name, hold))
+			eventually(t, func() error { // it may change concurrently
+				return c.deleteMachine(t.Context(), tt.decider, w.machine(name), tt.reason)
+			})
+			w.phase(name, plan.PhaseDeleting)
+			if got := deletion(name); got != tt.want {
+				t.Errorf("the cause is %q, want %q", got, tt.want)
+			}
+		})
 	}
 }

@@ -446,6 +446,21 @@ func (c *cloud) GetInstance(_ context.Context, req *providerv1.GetInstanceReques
 	return nil, status.Error(codes.NotFound, "no such instance")
 }
 
+func (c *cloud) ListInstances(context.Context, *providerv1.ListInstancesRequest) (*providerv1.ListInstancesResponse,
+	error,
+) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.away != nil {
+		return nil, c.away
+	}
+	out := &providerv1.ListInstancesResponse{}
+	for _, i := range c.instances {
+		out.Instances = append(out.Instances, proto.CloneOf(i))
+	}
+	return out, nil
+}
+
 func (c *cloud) DeleteInstance(_ context.Context, req *providerv1.DeleteInstanceRequest) (
 	*providerv1.DeleteInstanceResponse, error,
 ) {

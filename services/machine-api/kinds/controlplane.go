@@ -73,6 +73,7 @@ func validateControlPlane(s *machinev1.ControlPlaneMachineSet) []object.Fault {
 		}
 	}
 	bad = append(bad, plan.DomainFaults(t.GetFailureDomains(), templatePath+".failureDomains")...)
+	bad = append(bad, plan.TimeoutFaults(t.GetSpec(), templatePath+".spec.")...)
 	return append(bad, plan.DuplicateHooks(t.GetSpec().GetLifecycleHooks(), templatePath+".")...)
 }
 
@@ -135,6 +136,7 @@ func (t *Tables) templateFaults(s *machinev1.ControlPlaneMachineSet) []object.Fa
 	}
 	bad := plan.DuplicateDomains(template.GetFailureDomains(), templatePath+".failureDomains")
 	i, _ := t.Infrastructure.Lookup("", ClusterName)
+	bad = append(bad, plan.SpecDomainFaults(template, templatePath+".failureDomains")...)
 	return append(bad, plan.PlatformFaults(template.GetFailureDomains(), i.GetStatus().GetPlatform(),
 		templatePath+".failureDomains")...)
 }

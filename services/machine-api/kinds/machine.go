@@ -12,6 +12,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/resource"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
+	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // servicePrefix begins the user names of Windlass' own services.
@@ -35,6 +36,7 @@ func setLabel(labels *map[string]string, key, value string) {
 func validateMachine(m *machinev1.Machine) []object.Fault {
 	bad := plan.DuplicateHooks(m.GetSpec().GetLifecycleHooks(), "")
 	bad = append(bad, plan.NameFaults(m.GetMetadata().GetName())...)
+	bad = append(bad, plan.TimeoutFaults(m.GetSpec(), "spec.")...)
 	return append(bad, plan.NodeRoleFaults(plan.Role(m), m.GetSpec().GetMetadata().GetLabels(), "spec.metadata.labels")...)
 }
 
@@ -83,8 +85,8 @@ func (t *Tables) admitMachine(w *resource.Write[*machinev1.Machine]) error {
 				is),
 		})
 	}
-	if err := checkSpec(t, w, "spec.providerSpec.value", func(m *machinev1.Machine) *machinev1.ProviderSpec {
-		return m.GetSpec().GetProviderSpec()
+	if err := checkSpec(t, w, "spec.providerSpec.value", func(m *machinev1.Machine) *structpb.Struct {
+		return m.GetSpec().GetProviderSpec().GetValue()
 	}); err != nil {
 		return err
 	}

@@ -31,6 +31,7 @@ func validateSet(s *machinev1.MachineSet) []object.Fault {
 	role := plan.Role(&machinev1.Machine{Metadata: &metav1.ObjectMeta{Labels: template.GetMetadata().GetLabels()}})
 	bad = append(bad, plan.NodeRoleFaults(role, template.GetSpec().GetMetadata().GetLabels(),
 		"spec.template.spec.metadata.labels")...)
+	bad = append(bad, plan.TimeoutFaults(template.GetSpec(), "spec.template.spec.")...)
 	return append(bad, plan.DuplicateHooks(template.GetSpec().GetLifecycleHooks(), "spec.template.")...)
 }
 

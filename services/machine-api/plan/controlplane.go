@@ -192,7 +192,9 @@ func (c *controlPlane) collect() {
 		c.stop(reasonInvalidConfiguration,
 			"spec.template.machines_v1beta1_machine_openshift_io.spec.providerSpec.value: must be given")
 	}
-	if bad := PlatformFaults(c.t.GetFailureDomains(), c.v.Platform, "failureDomains"); len(bad) > 0 {
+	bad = append(PlatformFaults(c.t.GetFailureDomains(), c.v.Platform, "failureDomains"),
+		SpecDomainFaults(c.t, "failureDomains")...)
+	if len(bad) > 0 {
 		c.stop(reasonInvalidConfiguration, bad[0].String())
 	}
 	for _, m := range c.v.Machines {
@@ -449,7 +451,8 @@ func (c *controlPlane) indexStates() {
 	}
 	for _, m := range c.members {
 		c.p.Members = append(c.p.Members, MemberState{
-			Machine: m.m, Index: m.index, Domain: m.domain, Outdated: m.outdated, Changes: m.changes, Ready: m.ready,
+			Machine: m.m, Index: m.index, Domain: c.domains.Observed(m.m.GetSpec().GetProviderSpec().GetValue()),
+			Outdated: m.outdated, Changes: m.changes, Ready: m.ready,
 		})
 	}
 }

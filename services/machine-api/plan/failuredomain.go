@@ -89,6 +89,46 @@ func DomainFaults(raw *structpb.Struct, path string) []object.Fault {
 	return bad
 }
 
+// specPlatform returns the platform that the kind of a provider spec of OpenShift's documents is for; empty for any
+// other kind.
+func specPlatform(spec *structpb.Struct) string {
+	switch spec.GetFields()["kind"].GetStringValue() {
+	case "AWSMachineProviderConfig":
+		return "AWS"
+	case "AzureMachineProviderSpec":
+		return "Azure"
+	case "VSphereMachineProviderSpec":
+		return withoutDomains
+	}
+	return ""
+}
+
+// SpecDomainFaults returns what is wrong with the failure domains of a template whose provider spec is for one of the
+// platforms of OpenShift's documents: they must be of the same platform. path is that of the failure domains.
+func SpecDomainFaults(t *machinev1.OpenShiftMachineV1Beta1MachineTemplate, path string) []object.Fault {
+	is := t.GetFailureDomains().GetFields()["platform"].GetStringValue()
+	want := specPlatform(t.GetSpec().GetProviderSpec().GetValue())
+	switch {
+	case want == "" || is == "" || is == want:
+		return nil
+	case want == withoutDomains:
+		return []object.Fault{object.Faultf(path, "must not be given: platform %s has no failure domains", want)}
+	}
+	return []object.Fault{
+		object.Faultf(path+".platform", "is %q, must be %q, the platform of the provider spec", is, want),
+	}
+}
+
+// WithFirstDomain returns the provider spec of a template as a machine in the first of its failure domains gets it.
+// fields are those of the provider.
+func WithFirstDomain(t *machinev1.OpenShiftMachineV1Beta1MachineTemplate, fields map[string]string) *structpb.Struct {
+	d := parseDomains(t, fields)
+	if len(d.list) == 0 {
+		return t.GetSpec().GetProviderSpec().GetValue()
+	}
+	return d.Inject(t.GetSpec().GetProviderSpec().GetValue(), d.list[0])
+}
+
 // domainFaults returns what is wrong with one failure domain.
 func domainFaults(v *structpb.Value, platform, path string) []object.Fault {
 	if len(v.GetStructValue().GetFields()) == 0 {
@@ -207,13 +247,10 @@ func parseDomains(t *machinev1.OpenShiftMachineV1Beta1MachineTemplate, fields ma
 // withSettings returns d with the settings that the platform of a provider spec has, where no domains are listed: so
 // that machines can be compared by where they are. fields are those of the provider, as for parseDomains.
 func (d domainList) withSettings(spec *structpb.Struct) domainList {
-	switch kind := spec.GetFields()["kind"].GetStringValue(); {
-	case len(d.leaves) > 0:
-	case strings.HasPrefix(kind, "AWS"):
-		d.leaves = settingsOf("AWS")
-	case strings.HasPrefix(kind, "Azure"):
-		d.leaves = settingsOf("Azure")
-	default:
+	if len(d.leaves) == 0 {
+		d.leaves = settingsOf(specPlatform(spec))
+	}
+	if len(d.leaves) == 0 {
 		d.leaves = slices.Sorted(maps.Keys(d.fields))
 	}
 	return d
@@ -234,6 +271,14 @@ func (d domainList) Of(spec *structpb.Struct) Domain {
 		}
 	}
 	return encodeDomain(leaves)
+}
+
+// Observed returns the domain that a provider spec names, also if no domains are listed; empty if it names none.
+func (d domainList) Observed(spec *structpb.Struct) Domain {
+	if in := d.withSettings(spec).Of(spec); in != encodeDomain(nil) {
+		return in
+	}
+	return ""
 }
 
 // Inject returns a copy of a provider spec that names a domain.

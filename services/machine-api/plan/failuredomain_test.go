@@ -297,3 +297,47 @@ func Example_mapDomains() {
 	fmt.Println(mapDomains([]Domain{"a", "b"}, 3, nil))
 	// Output: map[0:a 1:b 2:a]
 }
+
+func TestDomainsAreOfThePlatformOfTheProviderSpec(t *testing.T) {
+	for name, tt := range map[string]struct{ kind, platform, want string }{
+		"the same":                            {"AzureMachineProviderSpec", "Azure", ""},
+		"no kind of the documents":            {"LocalMachineProviderSpec", "Local", ""},
+		"another":                             {"AWSMachineProviderConfig", "Azure", "d.platform"},
+		"a platform that has no such domains": {"VSphereMachineProviderSpec", "AWS", "d"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			template := &machinev1.OpenShiftMachineV1Beta1MachineTemplate{
+				FailureDomains: &structpb.Struct{Fields: map[string]*structpb.Value{
+					"platform": structpb.NewStringValue(tt.platform),
+				}},
+				Spec: &machinev1.MachineSpec{ProviderSpec: &machinev1.ProviderSpec{Value: &structpb.Struct{
+					Fields: map[string]*structpb.Value{"kind": structpb.NewStringValue(tt.kind)},
+				}}},
+			}
+			got := ""
+			for _, f := range SpecDomainFaults(template, "d") {
+				got += f.Path
+			}
+			if got != tt.want {
+				t.Errorf("fault at %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestTheDomainOfASpecIsObservedWithoutAList(t *testing.T) {
+	for spec, want := range map[string]Domain{
+		`{"kind":"AWSMachineProviderConfig","placement":{"region":"r","availabilityZone":"a"},"subnet":{"id":"s"}}`: `{"placement":{"availabilityZone":"a"},"subnet":{"id":"s"}}`,
+		`{"kind":"AzureMachineProviderSpec","zone":"1","subnet":"s","vnet":"v"}`:                                    `{"subnet":"s","zone":"1"}`,
+		`{"kind":"VSphereMachineProviderSpec","template":"t"}`:                                                      "",
+		`{"kind":"AzureMachineProviderSpec","vnet":"v"}`:                                                            "",
+	} {
+		s := &structpb.Struct{}
+		if err := s.UnmarshalJSON([]byte(spec)); err != nil {
+			t.Fatal(err)
+		}
+		if got := (domainList{}).Observed(s); got != want {
+			t.Errorf("domain of %s = %q, want %q", spec, got, want)
+		}
+	}
+}

@@ -117,7 +117,12 @@ func pausedCondition(list []*metav1.Condition, paused bool, now time.Time) []*me
 	if paused {
 		return object.SetCondition(list, condition(conditionPaused, conditionTrue, "", reasonOtherAPI, pausedMessage), now)
 	}
-	return slices.DeleteFunc(slices.Clone(list), func(c *metav1.Condition) bool { return c.GetType() == conditionPaused })
+	return without(list, conditionPaused)
+}
+
+// without returns conditions without the one of a type. It does not modify list.
+func without(list []*metav1.Condition, typ string) []*metav1.Condition {
+	return slices.DeleteFunc(slices.Clone(list), func(c *metav1.Condition) bool { return c.GetType() == typ })
 }
 
 // next is one call of Next.
@@ -355,6 +360,12 @@ func (n *next) deleting() {
 	if !object.IsTrue(n.status.Conditions, Drained) && !n.drained() {
 		return
 	}
+	n.status.BlockingPods = nil
+	if IsForgotten(n.m) {
+		n.status.BlockingVolumes = nil // the provider is not asked for them
+	} else if !n.detached() {
+		return
+	}
 	if hooks := n.m.GetSpec().GetLifecycleHooks().GetPreTerminate(); len(hooks) > 0 {
 		n.p.WaitsFor = waitsForHooks(hooks, "before its instance is deleted")
 		return
@@ -402,15 +413,18 @@ func (n *next) drainSkipped() bool {
 
 func (n *next) drain() bool {
 	d, node := n.v.Drain, n.v.Node.GetMetadata().GetName()
+	n.beginDrain()
 	if d == nil || object.Deleting(d) {
 		n.tell("Normal", "DrainProceeds", fmt.Sprintf("Node drain proceeds: %s", node))
 		n.p.WaitsFor = fmt.Sprintf("the drain of node %s", node)
 		n.do(CreateDrain)
+		n.status.BlockingPods = nil
 		return false
 	}
 	message := d.GetStatus().GetMessage()
 	switch d.GetStatus().GetPhase() {
 	case "Succeeded":
+		n.unset(DrainTimedOut)
 		n.set(condition(Drained, conditionTrue, "", "", drainedMessage))
 		n.tell("Normal", "DrainSucceeded", "Node drain succeeded")
 		return true
@@ -421,7 +435,7 @@ func (n *next) drain() bool {
 		n.set(condition(Drained, conditionFalse, severityInfo, "Draining", message))
 	}
 	n.p.WaitsFor = withCause(fmt.Sprintf("the drain of node %s", node), message)
-	return false
+	return n.drainOverdue()
 }
 
 func waitsForHooks(hooks []*machinev1.LifecycleHook, when string) string {

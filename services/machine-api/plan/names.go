@@ -109,6 +109,10 @@ const (
 	InstanceExists = "InstanceExists"
 	Forgotten      = "Forgotten" // its deletion goes on without its provider
 
+	VolumesDetached = "VolumesDetached"       // of a machine that is being deleted and drained
+	DrainTimedOut   = "DrainTimedOut"         // spec.nodeDrainTimeout has passed
+	VolumesTimedOut = "VolumesDetachTimedOut" // spec.nodeVolumeDetachTimeout has passed
+
 	Available   = "Available"
 	Degraded    = "Degraded"
 	Progressing = "Progressing"

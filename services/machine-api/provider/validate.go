@@ -12,6 +12,7 @@ import (
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
+	"github.com/windlass-dev/windlass/services/machine-api/platform"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -20,21 +21,18 @@ import (
 // validationLimit is how long a user's write waits for the provider's judgement.
 const validationLimit = 3 * time.Second
 
-// documentsGroup is the end of the API groups of the platforms' provider specs in OpenShift's documents, such as
-// machine.openshift.io. No provider of a cluster needs to understand these for them to be stored.
-const documentsGroup = "openshift.io"
-
 // Validate has the provider of a provider spec check it. Paths of the faults begin at the spec. If the provider does
-// not answer, or none understands a provider spec of OpenShift's documents, that is a warning and no fault.
+// not answer, that is a warning and no fault. A provider spec of OpenShift's documents that no provider understands is
+// checked as its platform demands, and is accepted with a warning.
 func (s *Set) Validate(spec *structpb.Struct) (bad []object.Fault, warnings []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), validationLimit)
 	defer cancel()
 	p, err := s.For(spec)
 	switch {
 	case errors.Is(err, errUnknownKind):
-		group, _, _ := strings.Cut(spec.GetFields()["apiVersion"].GetStringValue(), "/")
-		if strings.HasSuffix(group, documentsGroup) {
-			return nil, []string{err.Error() + ": no instance is created until one does"}
+		if platform.Documented(spec) {
+			v := platform.Check(spec)
+			return v.Refused(), append(v.Warnings, err.Error()+": no instance is created until one does")
 		}
 		return []object.Fault{object.Faultf("kind", "is %q: %v; providers understand %s", kindOf(spec), errUnknownKind,
 			strings.Join(s.understood(), ", "))}, nil

@@ -21,6 +21,8 @@ type Views interface {
 	ViewSet(s *machinev1.MachineSet) (plan.SetView, bool)
 	ViewControlPlane(s *machinev1.ControlPlaneMachineSet) (plan.ControlPlaneView, bool)
 	PlanHealthCheck(ctx context.Context, h *machinev1.MachineHealthCheck) plan.HealthCheckPlan
+	ViewOrphans(ctx context.Context) plan.OrphanView
+	OrphanSettings() (policy string, grace time.Duration)
 }
 
 // server answers from tables and views; each kind's service is a type of its own around it.
@@ -51,10 +53,17 @@ type machines struct {
 func (s machines) PlanMachine(ctx context.Context, req *machinev1.PlanMachineRequest) (*machinev1.PlanMachineResponse,
 	error,
 ) {
+	if bad := kinds.GivenSpecFaults(req.GetMachine().GetSpec().GetProviderSpec(),
+		"machine.spec.providerSpec.value"); len(bad) > 0 {
+		return nil, rpcerr.Invalid(bad...)
+	}
 	v := plan.MachineView{
 		Now: s.now(), Machine: req.GetMachine(), Instance: req.GetInstance(), InstanceGone: req.GetInstance() == nil,
 		Node: req.GetNode(), NodesSeen: true, Drain: req.GetDrain(),
 		Failures: req.GetMachine().GetStatus().GetStepFailures(),
+	}
+	if e := req.GetInstanceError(); e != "" {
+		v.InstanceErr, v.InstanceGone = e, false
 	}
 	if v.Machine == nil {
 		m, err := s.live(ctx, req.GetNamespace(), req.GetName())
@@ -67,6 +76,7 @@ func (s machines) PlanMachine(ctx context.Context, req *machinev1.PlanMachineReq
 	out := &machinev1.PlanMachineResponse{
 		Phase: p.Status.GetPhase(), Conditions: p.Status.GetConditions(), WaitsFor: p.WaitsFor,
 		WakeTime: object.Timestamp(p.Wake), StepFailures: p.Failures, Deletion: p.Status.GetDeletion(),
+		BlockingPods: p.Status.GetBlockingPods(), BlockingVolumes: p.Status.GetBlockingVolumes(),
 	}
 	for _, a := range p.Actions {
 		out.Actions = append(out.Actions, &metav1.PlannedAction{

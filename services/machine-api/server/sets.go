@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -31,6 +32,11 @@ func (s sets) PlanMachineSet(ctx context.Context, req *machinev1.PlanMachineSetR
 ) {
 	if err := bounded(req.GetMachines(), req.GetNodes()); err != nil {
 		return nil, err
+	}
+	if bad := append(givenSpecFaults(req.GetMachines()), kinds.GivenSpecFaults(
+		req.GetMachineSet().GetSpec().GetTemplate().GetSpec().GetProviderSpec(),
+		"machineSet.spec.template.spec.providerSpec.value")...); len(bad) > 0 {
+		return nil, rpcerr.Invalid(bad...)
 	}
 	set, err := s.machineSet(ctx, req)
 	if err != nil {
@@ -124,6 +130,16 @@ func bounded(machines *machinev1.MachineList, nodes *nodev1.NodeList) error {
 	return nil
 }
 
+// givenSpecFaults returns what is wrong with the provider specs of the machines of a plan request.
+func givenSpecFaults(machines *machinev1.MachineList) []object.Fault {
+	var bad []object.Fault
+	for i, m := range machines.GetItems() {
+		bad = append(bad, kinds.GivenSpecFaults(m.GetSpec().GetProviderSpec(),
+			fmt.Sprintf("machines.items[%d].spec.providerSpec.value", i))...)
+	}
+	return bad
+}
+
 // inNamespace returns a copy of an object; one without a namespace is in that of the request, or in the default one.
 func inNamespace[T object.Object](obj T, namespace string, t *metav1.ResourceType) T {
 	obj = object.Clone(obj)
@@ -190,6 +206,10 @@ func (s controlPlanes) PlanControlPlaneMachineSet(ctx context.Context,
 ) (*machinev1.PlanControlPlaneMachineSetResponse, error) {
 	if err := bounded(req.GetMachines(), req.GetNodes()); err != nil {
 		return nil, err
+	}
+	if bad := append(givenSpecFaults(req.GetMachines()), kinds.GivenControlPlaneFaults(req.GetControlPlaneMachineSet(),
+		"controlPlaneMachineSet")...); len(bad) > 0 {
+		return nil, rpcerr.Invalid(bad...)
 	}
 	set, err := s.controlPlane(ctx, req)
 	if err != nil {

@@ -22,6 +22,12 @@ const (
 
 	defaultLifetime = 24 * time.Hour // of a machine's certificates
 	maxGateways     = 16             // agents take no more
+
+	orphansReport = "report"
+	orphansDelete = "delete"
+	// defaultOrphanGrace is long enough to see the event, and to turn the deletion off.
+	defaultOrphanGrace = time.Hour
+	leastOrphanGrace   = time.Minute
 )
 
 // config holds the settings of machine-api.
@@ -33,6 +39,8 @@ type config struct {
 	platform           string        // of the cluster, for the first start
 	lifetime           time.Duration // of machines' certificates
 	reserved           []net.IPNet   // that no machine may have an address of
+	orphans            string        // what is done about instances without a machine: report or delete
+	orphanGrace        time.Duration // how long they are that before they are deleted
 }
 
 // parse reads the flags. It returns pflag.ErrHelp if only help was asked for.
@@ -52,6 +60,10 @@ func parse(args []string, out io.Writer) (config, error) {
 	fs.DurationVar(&c.lifetime, "certificate-lifetime", defaultLifetime, "lifetime of machines' certificates")
 	fs.IPNetSliceVar(&c.reserved, "reserved", nil,
 		"network such as 10.0.0.0/27 that the cluster's own programs have their addresses from, and no machine may have one of; may be repeated. Those in other flags are reserved anyway")
+	fs.StringVar(&c.orphans, "orphaned-instances", orphansReport,
+		"what is done about instances that no machine needs: report, or delete after --orphan-grace")
+	fs.DurationVar(&c.orphanGrace, "orphan-grace", defaultOrphanGrace,
+		"how long an instance has no machine before it is deleted; a new leader counts again")
 	if err := fs.Parse(args); err != nil {
 		return c, err
 	}
@@ -90,6 +102,13 @@ func (c config) check(rest []string) error {
 	}
 	if c.lifetime <= 0 {
 		errs = append(errs, errors.New("--certificate-lifetime must be more than zero"))
+	}
+	if c.orphans != orphansReport && c.orphans != orphansDelete {
+		errs = append(errs, fmt.Errorf("--orphaned-instances must be %s or %s, not %q", orphansReport, orphansDelete,
+			c.orphans))
+	}
+	if c.orphanGrace < leastOrphanGrace {
+		errs = append(errs, fmt.Errorf("--orphan-grace must be at least %s", leastOrphanGrace))
 	}
 	return errors.Join(errs...)
 }

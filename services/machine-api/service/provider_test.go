@@ -33,6 +33,9 @@ func TestAProviderSpecIsCheckedWhenItIsCreated(t *testing.T) {
 	planes := machinev1.NewControlPlaneMachineSetServiceClient(conn)
 	typo := specOf(t, map[string]any{"kind": "TestSpec", "sise": "large"})
 	other := specOf(t, map[string]any{"kind": "TestSpecc", "apiVersion": "example.com/v1"})
+	aws := specOf(t, map[string]any{
+		"kind": "AWSMachineProviderConfig", "apiVersion": "machine.openshift.io/v1beta1", "deviceIndex": "0",
+	})
 	role := map[string]string{
 		"machine.openshift.io/cluster-api-machine-role": "master", "machine.openshift.io/cluster-api-machine-type": "master",
 	}
@@ -53,6 +56,18 @@ func TestAProviderSpecIsCheckedWhenItIsCreated(t *testing.T) {
 			}})
 			return err
 		}, "spec.providerSpec.value.kind"},
+		"a machine of a platform without its image": {func() error {
+			_, err := machines.CreateMachine(ctx, &machinev1.CreateMachineRequest{DryRun: "All", Machine: &machinev1.Machine{
+				Metadata: &metav1.ObjectMeta{Name: "m"}, Spec: &machinev1.MachineSpec{ProviderSpec: aws},
+			}})
+			return err
+		}, "spec.providerSpec.value.ami"},
+		"a plan with a value that the platform refuses": {func() error {
+			_, err := machines.PlanMachine(ctx, &machinev1.PlanMachineRequest{Machine: &machinev1.Machine{
+				Metadata: &metav1.ObjectMeta{Name: "m"}, Spec: &machinev1.MachineSpec{ProviderSpec: aws},
+			}})
+			return err
+		}, "machine.spec.providerSpec.value.deviceIndex"},
 		"a set": {func() error {
 			s := set("typo", 1)
 			s.Spec.Template.Spec.ProviderSpec = typo
@@ -99,6 +114,7 @@ func TestAProviderSpecIsCheckedWhenItIsCreated(t *testing.T) {
 		"unanswered": specOf(t, map[string]any{"kind": "TestSpec", "away": true}),
 		"documented": specOf(t, map[string]any{
 			"kind": "AWSMachineProviderConfig", "apiVersion": "machine.openshift.io/v1beta1",
+			"ami": map[string]any{"id": "ami-1"},
 		}),
 	} {
 		_, err := machines.CreateMachine(ctx, &machinev1.CreateMachineRequest{Machine: &machinev1.Machine{
@@ -121,7 +137,7 @@ func TestAProviderSpecIsCheckedWhenItIsCreated(t *testing.T) {
 
 func TestWithoutAProviderTheServiceIsNotAvailable(t *testing.T) {
 	none := provider.New(nil, slog.New(slog.DiscardHandler))
-	s := operatorState(clusteroperator.State{Available: true}, none)
+	s := operatorState(clusteroperator.State{Available: true}, none, clusteroperator.Condition{})
 	if s.Available || !s.Degraded || s.Reason != "ProviderUnavailable" {
 		t.Errorf("state = %+v, want it unavailable and degraded", s)
 	}

@@ -30,6 +30,7 @@ import (
 	"github.com/windlass-dev/windlass/services/machine-api/controller"
 	"github.com/windlass-dev/windlass/services/machine-api/join"
 	"github.com/windlass-dev/windlass/services/machine-api/kinds"
+	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"github.com/windlass-dev/windlass/services/machine-api/provider"
 	"github.com/windlass-dev/windlass/services/machine-api/server"
 )
@@ -68,7 +69,6 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 		}
 		return nil
 	})
-	p.Operator = func(ctx context.Context) clusteroperator.State { return operatorState(p.Readiness(ctx), providers) }
 	eviction, err := p.Dial(evictionPeer)
 	if err != nil {
 		return nil, err
@@ -91,9 +91,15 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 	control := controller.New(controller.Config{
 		Tables: tables, Providers: providers, Nodes: nodes, Drains: drains, Eviction: eviction, Guardian: guardian,
 		CatchUpNodes: nodes.CatchUp,
+		OrphanPolicy: map[string]string{orphansReport: plan.ReportOrphans, orphansDelete: plan.DeleteOrphans}[cfg.orphans],
+		OrphanGrace:  cfg.orphanGrace,
 		Bootstrap:    tokens, Events: recorder, Reserved: cfg.addresses(), Log: p.Log,
 	})
 	machinev1.RegisterJoinServiceServer(p.GRPC, join.NewService(tokens, signer, tables.Machines))
+	machinev1.RegisterInstanceServiceServer(p.GRPC, server.NewInstances(control))
+	p.Operator = func(ctx context.Context) clusteroperator.State {
+		return operatorState(p.Readiness(ctx), providers, control.OrphanCondition())
+	}
 	server.Add(p.Tables, tables, control, time.Now)
 	return []serve.Part{
 		func(ctx context.Context) error { return tokens.Run(ctx, p.Log) },
@@ -111,8 +117,11 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 }
 
 // operatorState returns the state of machine-api for its ClusterOperator, ready being that without regard to providers:
-// it is not available without a provider, and degraded while one does not answer or is not in force.
-func operatorState(ready clusteroperator.State, providers *provider.Set) clusteroperator.State {
+// it is not available without a provider, and degraded while one does not answer or is not in force. orphans says
+// whether there are instances without a machine.
+func operatorState(ready clusteroperator.State, providers *provider.Set, orphans clusteroperator.Condition,
+) clusteroperator.State {
+	ready.Further = orphans
 	if fault := providers.Fault(); fault != "" {
 		ready.Available = ready.Available && providers.Connected()
 		ready.Degraded, ready.Reason, ready.Message = true, "ProviderUnavailable", fault

@@ -229,5 +229,6 @@ func message(i *instance.Instance) (*providerv1.Instance, error) {
 		},
 		InstanceType: i.Spec.InstanceType, Region: i.Spec.Region, Zone: i.Spec.Zone,
 		CreateTime: timestamppb.New(i.Created), ProviderStatus: status,
+		VolumesKnown: true, // an instance is a process: no device is ever attached to it
 	}, nil
 }

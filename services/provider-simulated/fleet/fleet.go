@@ -46,6 +46,8 @@ type Config struct {
 	Call    Range        // until a call is carried out
 	Create  Range        // from the call until the instance is Running
 	Delete  Range        // from the call until the instance is gone
+	Detach  Range        // from Running until a volume is detached
+	Stuck   float64      // part of the volumes, from 0 to 1, that are never detached
 	Faults  Faults
 }
 
@@ -53,6 +55,7 @@ type Config struct {
 type Order struct {
 	Token, Machine, UID string
 	Type, Region, Zone  string
+	Volumes             int   // attached from its creation on
 	Fence               int64 // of the caller; 0 if it has none
 }
 
@@ -124,6 +127,13 @@ func (f *Fleet) Create(o Order, span time.Duration) (*providerv1.Instance, error
 		Addresses: []*nodev1.NodeAddress{
 			{Type: "InternalIP", Address: address.String()}, {Type: "Hostname", Address: o.Machine},
 		},
+	}
+	i.VolumesKnown = true
+	for n := range o.Volumes {
+		i.Volumes = append(i.Volumes, &providerv1.AttachedVolume{
+			Id: fmt.Sprintf("%s-vol%03d", i.GetProviderId(), n), DevicePath: fmt.Sprintf("/dev/disk/by-id/virtual-%d", n),
+			AttachTime: i.GetCreateTime(),
+		})
 	}
 	f.byToken[o.Token] = i.GetProviderId()
 	f.put(i)
@@ -224,15 +234,36 @@ func (f *Fleet) pass(now time.Time) time.Duration {
 		i, ok := f.instances[e.id]
 		switch {
 		case !ok:
+		case e.volume != "":
+			f.detach(i, e.volume)
 		case e.state == "":
 			f.remove(i)
 		case i.GetState() == creating:
 			next := proto.CloneOf(i)
 			next.State = e.state
 			f.put(next)
+			f.planDetach(next, e.at)
 		}
 	}
 	return time.Hour
+}
+
+// planDetach notes when the volumes of an instance that is Running are detached; the lock is held.
+func (f *Fleet) planDetach(i *providerv1.Instance, at time.Time) {
+	for _, v := range i.GetVolumes() {
+		fate := fateOf(f.cfg.Seed, "detach "+v.GetId()[strings.LastIndex(v.GetId(), "-"):], i.GetRequestToken(), 1,
+			Faults{Fail: f.cfg.Stuck}, Range{}, f.cfg.Detach)
+		if !fate.Fail {
+			f.plan(entry{at: at.Add(fate.Span), id: i.GetProviderId(), volume: v.GetId()})
+		}
+	}
+}
+
+// detach removes a volume from an instance; the lock is held.
+func (f *Fleet) detach(i *providerv1.Instance, volume string) {
+	next := proto.CloneOf(i)
+	next.Volumes = slices.DeleteFunc(next.Volumes, func(v *providerv1.AttachedVolume) bool { return v.GetId() == volume })
+	f.put(next)
 }
 
 // plan notes what happens when; the lock is held.
@@ -277,10 +308,11 @@ func (f *Fleet) address() (netip.Addr, error) {
 	}
 }
 
-// entry is something that will happen to an instance: it comes to a state, or is gone if that is empty.
+// entry is something that will happen to an instance: a volume is detached, it comes to a state, or it is gone if both
+// are empty.
 type entry struct {
-	at        time.Time
-	id, state string
+	at                time.Time
+	id, state, volume string
 }
 
 // queue is a heap of entries, the earliest first.

@@ -149,3 +149,47 @@ func remove(t *testing.T, f *fleet.Fleet, token string, span time.Duration) {
 		t.Error(err)
 	}
 }
+
+func TestVolumesAreDetachedAfterTheirTimeUnlessTheyAreStuck(t *testing.T) {
+	for name, tt := range map[string]struct {
+		stuck       float64
+		early, late int // volumes that are attached a moment before, and after, the detach time
+	}{
+		"all are detached":         {0, 3, 0},
+		"stuck ones stay attached": {1, 3, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := config()
+				cfg.Detach, cfg.Stuck = fleet.Range{Min: time.Minute, Max: time.Minute}, tt.stuck
+				f := fleet.New(cfg)
+				ctx, stop := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- f.Run(ctx) }()
+				o := order(1)
+				o.Volumes = 3
+				i, err := f.Create(o, time.Second)
+				if err != nil {
+					t.Fatal(err)
+				}
+				attached := func() int {
+					now, err := f.Get(i.GetProviderId(), "")
+					if err != nil || !now.GetVolumesKnown() {
+						t.Fatalf("instance %v, error %v", now, err)
+					}
+					return len(now.GetVolumes())
+				}
+				time.Sleep(60 * time.Second)
+				early := attached()
+				time.Sleep(2 * time.Second)
+				if late := attached(); early != tt.early || late != tt.late {
+					t.Errorf("%d, then %d volumes are attached, want %d, then %d", early, late, tt.early, tt.late)
+				}
+				stop()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -28,6 +29,9 @@ const (
 
 // tokenRetention is what the provider can promise: used tokens are kept as long as the process lives.
 const tokenRetention = 365 * 24 * time.Hour
+
+// maxVolumes is how many virtual volumes an instance may have. Source: limits of cloud providers, of 16 to 128.
+const maxVolumes = 64
 
 // Server implements provider.v1.ProviderService.
 type Server struct {
@@ -74,12 +78,21 @@ func check(spec *structpb.Struct) []object.Fault {
 			if _, ok := v.GetKind().(*structpb.Value_StringValue); !ok {
 				out = append(out, object.Fault{Path: field, Description: "must be a string"})
 			}
+		case "volumes":
+			if n := v.GetNumberValue(); n < 0 || n > maxVolumes || n != math.Trunc(n) || !isNumber(v) {
+				out = append(out, object.Faultf(field, "must be a whole number from 0 to %d", maxVolumes))
+			}
 		default:
 			out = append(out, object.Fault{Path: field, Description: "unknown field"})
 		}
 	}
 	slices.SortFunc(out, func(a, b object.Fault) int { return cmp.Compare(a.Path, b.Path) })
 	return out
+}
+
+func isNumber(v *structpb.Value) bool {
+	_, ok := v.GetKind().(*structpb.Value_NumberValue)
+	return ok
 }
 
 // meet has a call's fate come about: work is what it does.
@@ -119,6 +132,7 @@ func (s *Server) CreateInstance(ctx context.Context, r *providerv1.CreateInstanc
 		made, err = s.fleet.Create(fleet.Order{
 			Token: r.GetRequestToken(), Machine: r.GetMachine().GetName(), UID: r.GetMachine().GetUid(),
 			Fence: r.GetFence(), Type: text("instanceType"), Region: text("region"), Zone: text("zone"),
+			Volumes: int(r.GetProviderSpec().GetFields()["volumes"].GetNumberValue()),
 		}, f.Span)
 		return err
 	})

@@ -31,6 +31,8 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	fs.Var(&f.Call, "call-time", `until a call is carried out, as "20ms" or "10ms-200ms"`)
 	fs.Var(&f.Create, "create-time", "from the call until an instance is Running")
 	fs.Var(&f.Delete, "delete-time", "from the call until an instance is gone")
+	fs.Var(&f.Detach, "detach-time", "from Running until a virtual volume of the instance is detached")
+	fs.Float64Var(&f.Stuck, "stuck-volumes", 0, "part of the virtual volumes, from 0 to 1, that are never detached")
 	fs.Float64Var(&f.Faults.Fail, "fail", 0, "part of the calls, from 0 to 1, that fail with UNAVAILABLE and do nothing")
 	fs.Float64Var(&f.Faults.Lose, "lose", 0, "part of the calls that are carried out and whose answer is lost")
 	fs.Float64Var(&f.Faults.Hang, "hang", 0, "part of the calls that are carried out and never answered")
@@ -43,7 +45,10 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	if f.Network, err = netip.ParsePrefix(network); err != nil || !f.Network.Addr().Is4() || f.Network.Bits() > 30 {
 		return fmt.Errorf("--network %q: must be an IPv4 network of at least 4 addresses, such as 100.64.0.0/10", network)
 	}
-	for name, part := range map[string]float64{"fail": f.Faults.Fail, "lose": f.Faults.Lose, "hang": f.Faults.Hang} {
+	for name, part := range map[string]float64{
+		"fail": f.Faults.Fail, "lose": f.Faults.Lose, "hang": f.Faults.Hang,
+		"stuck-volumes": f.Stuck,
+	} {
 		if !(part >= 0 && part <= 1) { // not a number either
 			return fmt.Errorf("--%s %v: must be from 0 to 1", name, part)
 		}

@@ -125,8 +125,9 @@ func admitBinding[T binding](policy *identity.Policy) func(*resource.Write[T]) e
 		lacks, found := policy.LacksOfRole(w.By, namespace, ref)
 		switch {
 		case !found:
-			return rpcerr.Forbidden(fmt.Sprintf("roleRef: there is no %s %q, so user %q may not bind it without the verb bind on it",
-				ref.GetKind(), ref.GetName(), w.By.User))
+			return rpcerr.Forbidden(
+				fmt.Sprintf("roleRef: there is no %s %q, so user %q may not bind it without the verb bind on it",
+					ref.GetKind(), ref.GetName(), w.By.User))
 		case len(lacks) > 0:
 			return rpcerr.Forbidden(fmt.Sprintf("roleRef: user %q may not %s, so may not bind %s %q, which has that right "+
 				"(without the verb bind on it)", w.By.User, lacks[0], ref.GetKind(), ref.GetName()))

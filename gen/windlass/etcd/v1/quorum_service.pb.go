@@ -444,20 +444,20 @@ func (x *Disruption) GetMessage() string {
 	return ""
 }
 
-// Request of PlanMaintenance. If the quorum or the time is given, all of it is: what is absent does not exist.
+// Request of PlanMaintenance: a given quorum with its snapshots, or the live one with what differs.
 type PlanMaintenanceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The quorum; absent means the live one.
 	Quorum *Quorum `protobuf:"bytes,1,opt,name=quorum,proto3" json:"quorum,omitempty"`
-	// The existing control-plane machines.
+	// The existing control-plane machines; absent means the live ones, or none if the quorum is given.
 	Machines *v1.MachineList `protobuf:"bytes,2,opt,name=machines,proto3" json:"machines,omitempty"`
-	// The existing snapshots.
+	// The existing snapshots; absent means the live ones, or none if the quorum is given.
 	Snapshots *SnapshotList `protobuf:"bytes,3,opt,name=snapshots,proto3" json:"snapshots,omitempty"`
-	// The existing schedules.
+	// The existing schedules; absent means the live ones, or none if the quorum is given.
 	Schedules *SnapshotScheduleList `protobuf:"bytes,4,opt,name=schedules,proto3" json:"schedules,omitempty"`
-	// The storages that are set up: Directory, S3; none means Directory.
+	// The storages that are set up: Directory, S3; none means the live ones, or Directory if the quorum is given.
 	Storages []string `protobuf:"bytes,5,rep,name=storages,proto3" json:"storages,omitempty"`
-	// The time for which to plan; absent means the quorum's observe time.
+	// The time for which to plan; absent means the quorum's observe time, or the current time if the quorum has none.
 	Now           *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=now,proto3" json:"now,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -126,8 +126,18 @@ type MachineSpec struct {
 	ProviderId string `protobuf:"bytes,5,opt,name=provider_id,json=providerID,proto3" json:"provider_id,omitempty"`
 	// The API that is authoritative for the machine: MachineAPI; empty means the same.
 	AuthoritativeApi string `protobuf:"bytes,6,opt,name=authoritative_api,json=authoritativeAPI,proto3" json:"authoritative_api,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// How long the deletion of the machine waits for the drain of its node, such as "10m", from the time at which no
+	// preDrain hook is left; empty and "0" mean without limit. Source: cluster-api's nodeDrainTimeout.
+	NodeDrainTimeout string `protobuf:"bytes,7,opt,name=node_drain_timeout,json=nodeDrainTimeout,proto3" json:"node_drain_timeout,omitempty"`
+	// How long the deletion waits for the detachment of volumes after the drain, such as "5m"; empty and "0" mean without
+	// limit. Source: cluster-api's nodeVolumeDetachTimeout.
+	NodeVolumeDetachTimeout string `protobuf:"bytes,8,opt,name=node_volume_detach_timeout,json=nodeVolumeDetachTimeout,proto3" json:"node_volume_detach_timeout,omitempty"`
+	// What happens when one of these times has passed. Wait (the default) reports it and continues to wait. Proceed
+	// continues with the next step of the deletion, but never past a lifecycle hook, and never for the drain of a
+	// control-plane machine.
+	NodeTimeoutPolicy string `protobuf:"bytes,9,opt,name=node_timeout_policy,json=nodeTimeoutPolicy,proto3" json:"node_timeout_policy,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *MachineSpec) Reset() {
@@ -198,6 +208,27 @@ func (x *MachineSpec) GetProviderId() string {
 func (x *MachineSpec) GetAuthoritativeApi() string {
 	if x != nil {
 		return x.AuthoritativeApi
+	}
+	return ""
+}
+
+func (x *MachineSpec) GetNodeDrainTimeout() string {
+	if x != nil {
+		return x.NodeDrainTimeout
+	}
+	return ""
+}
+
+func (x *MachineSpec) GetNodeVolumeDetachTimeout() string {
+	if x != nil {
+		return x.NodeVolumeDetachTimeout
+	}
+	return ""
+}
+
+func (x *MachineSpec) GetNodeTimeoutPolicy() string {
+	if x != nil {
+		return x.NodeTimeoutPolicy
 	}
 	return ""
 }
@@ -388,9 +419,13 @@ type MachineStatus struct {
 	// Output only. Cause of the machine's deletion; absent unless deletion was requested.
 	Deletion *MachineDeletion `protobuf:"bytes,12,opt,name=deletion,proto3" json:"deletion,omitempty"`
 	// Output only. The steps that fail at present, each until it succeeds or is no longer needed.
-	StepFailures  []*StepFailure `protobuf:"bytes,13,rep,name=step_failures,json=stepFailures,proto3" json:"step_failures,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	StepFailures []*StepFailure `protobuf:"bytes,13,rep,name=step_failures,json=stepFailures,proto3" json:"step_failures,omitempty"`
+	// Output only. The first 16 pods, by namespace and name, that block the drain of the machine's node.
+	BlockingPods []*v11.BlockedPod `protobuf:"bytes,14,rep,name=blocking_pods,json=blockingPods,proto3" json:"blocking_pods,omitempty"`
+	// Output only. The first 16 volumes that the deletion waits for.
+	BlockingVolumes []*BlockingVolume `protobuf:"bytes,15,rep,name=blocking_volumes,json=blockingVolumes,proto3" json:"blocking_volumes,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *MachineStatus) Reset() {
@@ -514,6 +549,20 @@ func (x *MachineStatus) GetStepFailures() []*StepFailure {
 	return nil
 }
 
+func (x *MachineStatus) GetBlockingPods() []*v11.BlockedPod {
+	if x != nil {
+		return x.BlockingPods
+	}
+	return nil
+}
+
+func (x *MachineStatus) GetBlockingVolumes() []*BlockingVolume {
+	if x != nil {
+		return x.BlockingVolumes
+	}
+	return nil
+}
+
 // The cause of a machine's deletion, recorded with the request. Source: machine deletion processing order.
 type MachineDeletion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -525,9 +574,13 @@ type MachineDeletion struct {
 	// Reason, for people; may be empty.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// When deletion was requested.
-	RequestTime   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=request_time,json=requestTime,proto3" json:"request_time,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	RequestTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=request_time,json=requestTime,proto3" json:"request_time,omitempty"`
+	// When the wait for the drain of the node began; absent if no drain was needed so far.
+	NodeDrainStartTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=node_drain_start_time,json=nodeDrainStartTime,proto3" json:"node_drain_start_time,omitempty"`
+	// When the wait for the detachment of volumes began; absent if none was attached so far.
+	VolumeDetachStartTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=volume_detach_start_time,json=volumeDetachStartTime,proto3" json:"volume_detach_start_time,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *MachineDeletion) Reset() {
@@ -588,6 +641,93 @@ func (x *MachineDeletion) GetRequestTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *MachineDeletion) GetNodeDrainStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NodeDrainStartTime
+	}
+	return nil
+}
+
+func (x *MachineDeletion) GetVolumeDetachStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.VolumeDetachStartTime
+	}
+	return nil
+}
+
+// A volume that is attached to the instance of a machine that is being deleted.
+type BlockingVolume struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ID of the volume.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Path of its device on the instance; empty if not known.
+	DevicePath string `protobuf:"bytes,2,opt,name=device_path,json=devicePath,proto3" json:"device_path,omitempty"`
+	// When it was attached; absent if not known.
+	AttachTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=attach_time,json=attachTime,proto3" json:"attach_time,omitempty"`
+	// Who reports it: Provider or Node.
+	ReportedBy    string `protobuf:"bytes,4,opt,name=reported_by,json=reportedBy,proto3" json:"reported_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlockingVolume) Reset() {
+	*x = BlockingVolume{}
+	mi := &file_windlass_machine_v1_machine_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlockingVolume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlockingVolume) ProtoMessage() {}
+
+func (x *BlockingVolume) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_machine_v1_machine_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlockingVolume.ProtoReflect.Descriptor instead.
+func (*BlockingVolume) Descriptor() ([]byte, []int) {
+	return file_windlass_machine_v1_machine_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *BlockingVolume) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *BlockingVolume) GetDevicePath() string {
+	if x != nil {
+		return x.DevicePath
+	}
+	return ""
+}
+
+func (x *BlockingVolume) GetAttachTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AttachTime
+	}
+	return nil
+}
+
+func (x *BlockingVolume) GetReportedBy() string {
+	if x != nil {
+		return x.ReportedBy
+	}
+	return ""
+}
+
 // A step of a machine's life that fails. It is stored when the error changes, when the number of attempts has doubled,
 // and otherwise every few minutes, not on each attempt.
 type StepFailure struct {
@@ -610,7 +750,7 @@ type StepFailure struct {
 
 func (x *StepFailure) Reset() {
 	*x = StepFailure{}
-	mi := &file_windlass_machine_v1_machine_proto_msgTypes[7]
+	mi := &file_windlass_machine_v1_machine_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -622,7 +762,7 @@ func (x *StepFailure) String() string {
 func (*StepFailure) ProtoMessage() {}
 
 func (x *StepFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_machine_v1_machine_proto_msgTypes[7]
+	mi := &file_windlass_machine_v1_machine_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -635,7 +775,7 @@ func (x *StepFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepFailure.ProtoReflect.Descriptor instead.
 func (*StepFailure) Descriptor() ([]byte, []int) {
-	return file_windlass_machine_v1_machine_proto_rawDescGZIP(), []int{7}
+	return file_windlass_machine_v1_machine_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StepFailure) GetStep() string {
@@ -697,7 +837,7 @@ type LastOperation struct {
 
 func (x *LastOperation) Reset() {
 	*x = LastOperation{}
-	mi := &file_windlass_machine_v1_machine_proto_msgTypes[8]
+	mi := &file_windlass_machine_v1_machine_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -709,7 +849,7 @@ func (x *LastOperation) String() string {
 func (*LastOperation) ProtoMessage() {}
 
 func (x *LastOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_machine_v1_machine_proto_msgTypes[8]
+	mi := &file_windlass_machine_v1_machine_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -722,7 +862,7 @@ func (x *LastOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastOperation.ProtoReflect.Descriptor instead.
 func (*LastOperation) Descriptor() ([]byte, []int) {
-	return file_windlass_machine_v1_machine_proto_rawDescGZIP(), []int{8}
+	return file_windlass_machine_v1_machine_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LastOperation) GetDescription() string {
@@ -757,7 +897,7 @@ var File_windlass_machine_v1_machine_proto protoreflect.FileDescriptor
 
 const file_windlass_machine_v1_machine_proto_rawDesc = "" +
 	"\n" +
-	"!windlass/machine/v1/machine.proto\x12\x13windlass.machine.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1cwindlass/node/v1/taint.proto\"\x9b\x05\n" +
+	"!windlass/machine/v1/machine.proto\x12\x13windlass.machine.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1cwindlass/node/v1/drain.proto\x1a\x1cwindlass/node/v1/taint.proto\"\x9b\x05\n" +
 	"\aMachine\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
@@ -774,7 +914,7 @@ const file_windlass_machine_v1_machine_proto_rawDesc = "" +
 	"\x04NODE\x12\x13status.nodeRef.name\x18\x01J\x1f\n" +
 	"\n" +
 	"PROVIDERID\x12\x0fspec.providerID\x18\x01JF\n" +
-	"\x05STATE\x12;metadata.annotations['machine.openshift.io/instance-state']\x18\x01\"\x88\x03\n" +
+	"\x05STATE\x12;metadata.annotations['machine.openshift.io/instance-state']\x18\x01\"\xaf\x05\n" +
 	"\vMachineSpec\x12L\n" +
 	"\x0flifecycle_hooks\x18\x01 \x01(\v2#.windlass.machine.v1.LifecycleHooksR\x0elifecycleHooks\x128\n" +
 	"\bmetadata\x18\x02 \x01(\v2\x1c.windlass.meta.v1.ObjectMetaR\bmetadata\x12/\n" +
@@ -784,7 +924,10 @@ const file_windlass_machine_v1_machine_proto_rawDesc = "" +
 	"providerID\x12W\n" +
 	"\x11authoritative_api\x18\x06 \x01(\tB*\xbaH'r%R\x00R\n" +
 	"MachineAPIR\n" +
-	"ClusterAPIR\tMigratingR\x10authoritativeAPI\"\x9a\x01\n" +
+	"ClusterAPIR\tMigratingR\x10authoritativeAPI\x12f\n" +
+	"\x12node_drain_timeout\x18\a \x01(\tB8\xbaH5r321^$|^0$|^([0-9]+(\\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$R\x10nodeDrainTimeout\x12u\n" +
+	"\x1anode_volume_detach_timeout\x18\b \x01(\tB8\xbaH5r321^$|^0$|^([0-9]+(\\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$R\x17nodeVolumeDetachTimeout\x12F\n" +
+	"\x13node_timeout_policy\x18\t \x01(\tB\x16\xbaH\x13r\x11R\x00R\x04WaitR\aProceedR\x11nodeTimeoutPolicy\"\x9a\x01\n" +
 	"\x0eLifecycleHooks\x12?\n" +
 	"\tpre_drain\x18\x01 \x03(\v2\".windlass.machine.v1.LifecycleHookR\bpreDrain\x12G\n" +
 	"\rpre_terminate\x18\x02 \x03(\v2\".windlass.machine.v1.LifecycleHookR\fpreTerminate\"\xc9\x01\n" +
@@ -793,7 +936,7 @@ const file_windlass_machine_v1_machine_proto_rawDesc = "" +
 	"\x05owner\x18\x02 \x01(\tB\r\xbaH\n" +
 	"\xc8\x01\x01r\x05\x10\x03\x18\x80\x04R\x05owner\"=\n" +
 	"\fProviderSpec\x12-\n" +
-	"\x05value\x18\x01 \x01(\v2\x17.google.protobuf.StructR\x05value\"\xfc\x06\n" +
+	"\x05value\x18\x01 \x01(\v2\x17.google.protobuf.StructR\x05value\"\x8f\b\n" +
 	"\rMachineStatus\x12<\n" +
 	"\bnode_ref\x18\x01 \x01(\v2!.windlass.meta.v1.ObjectReferenceR\anodeRef\x12=\n" +
 	"\flast_updated\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\vlastUpdated\x12&\n" +
@@ -810,16 +953,28 @@ const file_windlass_machine_v1_machine_proto_rawDesc = "" +
 	" \x01(\tR\x10authoritativeAPI\x12<\n" +
 	"\x17synchronized_generation\x18\v \x01(\x05H\x03R\x16synchronizedGeneration\x88\x01\x01\x12@\n" +
 	"\bdeletion\x18\f \x01(\v2$.windlass.machine.v1.MachineDeletionR\bdeletion\x12E\n" +
-	"\rstep_failures\x18\r \x03(\v2 .windlass.machine.v1.StepFailureR\fstepFailuresB\x0f\n" +
+	"\rstep_failures\x18\r \x03(\v2 .windlass.machine.v1.StepFailureR\fstepFailures\x12A\n" +
+	"\rblocking_pods\x18\x0e \x03(\v2\x1c.windlass.node.v1.BlockedPodR\fblockingPods\x12N\n" +
+	"\x10blocking_volumes\x18\x0f \x03(\v2#.windlass.machine.v1.BlockingVolumeR\x0fblockingVolumesB\x0f\n" +
 	"\r_error_reasonB\x10\n" +
 	"\x0e_error_messageB\b\n" +
 	"\x06_phaseB\x1a\n" +
-	"\x18_synchronized_generation\"\xa5\x01\n" +
+	"\x18_synchronized_generation\"\xc9\x02\n" +
 	"\x0fMachineDeletion\x12\x18\n" +
 	"\atrigger\x18\x01 \x01(\tR\atrigger\x12!\n" +
 	"\frequested_by\x18\x02 \x01(\tR\vrequestedBy\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12=\n" +
-	"\frequest_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\vrequestTime\"\xf1\x01\n" +
+	"\frequest_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\vrequestTime\x12M\n" +
+	"\x15node_drain_start_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x12nodeDrainStartTime\x12S\n" +
+	"\x18volume_detach_start_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x15volumeDetachStartTime\"\x9f\x01\n" +
+	"\x0eBlockingVolume\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1f\n" +
+	"\vdevice_path\x18\x02 \x01(\tR\n" +
+	"devicePath\x12;\n" +
+	"\vattach_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"attachTime\x12\x1f\n" +
+	"\vreported_by\x18\x04 \x01(\tR\n" +
+	"reportedBy\"\xf1\x01\n" +
 	"\vStepFailure\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x120\n" +
@@ -848,7 +1003,7 @@ func file_windlass_machine_v1_machine_proto_rawDescGZIP() []byte {
 	return file_windlass_machine_v1_machine_proto_rawDescData
 }
 
-var file_windlass_machine_v1_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_windlass_machine_v1_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_windlass_machine_v1_machine_proto_goTypes = []any{
 	(*Machine)(nil),               // 0: windlass.machine.v1.Machine
 	(*MachineSpec)(nil),           // 1: windlass.machine.v1.MachineSpec
@@ -857,44 +1012,51 @@ var file_windlass_machine_v1_machine_proto_goTypes = []any{
 	(*ProviderSpec)(nil),          // 4: windlass.machine.v1.ProviderSpec
 	(*MachineStatus)(nil),         // 5: windlass.machine.v1.MachineStatus
 	(*MachineDeletion)(nil),       // 6: windlass.machine.v1.MachineDeletion
-	(*StepFailure)(nil),           // 7: windlass.machine.v1.StepFailure
-	(*LastOperation)(nil),         // 8: windlass.machine.v1.LastOperation
-	(*v1.ObjectMeta)(nil),         // 9: windlass.meta.v1.ObjectMeta
-	(*v11.Taint)(nil),             // 10: windlass.node.v1.Taint
-	(*structpb.Struct)(nil),       // 11: google.protobuf.Struct
-	(*v1.ObjectReference)(nil),    // 12: windlass.meta.v1.ObjectReference
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
-	(*v11.NodeAddress)(nil),       // 14: windlass.node.v1.NodeAddress
-	(*v1.Condition)(nil),          // 15: windlass.meta.v1.Condition
+	(*BlockingVolume)(nil),        // 7: windlass.machine.v1.BlockingVolume
+	(*StepFailure)(nil),           // 8: windlass.machine.v1.StepFailure
+	(*LastOperation)(nil),         // 9: windlass.machine.v1.LastOperation
+	(*v1.ObjectMeta)(nil),         // 10: windlass.meta.v1.ObjectMeta
+	(*v11.Taint)(nil),             // 11: windlass.node.v1.Taint
+	(*structpb.Struct)(nil),       // 12: google.protobuf.Struct
+	(*v1.ObjectReference)(nil),    // 13: windlass.meta.v1.ObjectReference
+	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(*v11.NodeAddress)(nil),       // 15: windlass.node.v1.NodeAddress
+	(*v1.Condition)(nil),          // 16: windlass.meta.v1.Condition
+	(*v11.BlockedPod)(nil),        // 17: windlass.node.v1.BlockedPod
 }
 var file_windlass_machine_v1_machine_proto_depIdxs = []int32{
-	9,  // 0: windlass.machine.v1.Machine.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	10, // 0: windlass.machine.v1.Machine.metadata:type_name -> windlass.meta.v1.ObjectMeta
 	1,  // 1: windlass.machine.v1.Machine.spec:type_name -> windlass.machine.v1.MachineSpec
 	5,  // 2: windlass.machine.v1.Machine.status:type_name -> windlass.machine.v1.MachineStatus
 	2,  // 3: windlass.machine.v1.MachineSpec.lifecycle_hooks:type_name -> windlass.machine.v1.LifecycleHooks
-	9,  // 4: windlass.machine.v1.MachineSpec.metadata:type_name -> windlass.meta.v1.ObjectMeta
-	10, // 5: windlass.machine.v1.MachineSpec.taints:type_name -> windlass.node.v1.Taint
+	10, // 4: windlass.machine.v1.MachineSpec.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	11, // 5: windlass.machine.v1.MachineSpec.taints:type_name -> windlass.node.v1.Taint
 	4,  // 6: windlass.machine.v1.MachineSpec.provider_spec:type_name -> windlass.machine.v1.ProviderSpec
 	3,  // 7: windlass.machine.v1.LifecycleHooks.pre_drain:type_name -> windlass.machine.v1.LifecycleHook
 	3,  // 8: windlass.machine.v1.LifecycleHooks.pre_terminate:type_name -> windlass.machine.v1.LifecycleHook
-	11, // 9: windlass.machine.v1.ProviderSpec.value:type_name -> google.protobuf.Struct
-	12, // 10: windlass.machine.v1.MachineStatus.node_ref:type_name -> windlass.meta.v1.ObjectReference
-	13, // 11: windlass.machine.v1.MachineStatus.last_updated:type_name -> google.protobuf.Timestamp
-	11, // 12: windlass.machine.v1.MachineStatus.provider_status:type_name -> google.protobuf.Struct
-	14, // 13: windlass.machine.v1.MachineStatus.addresses:type_name -> windlass.node.v1.NodeAddress
-	8,  // 14: windlass.machine.v1.MachineStatus.last_operation:type_name -> windlass.machine.v1.LastOperation
-	15, // 15: windlass.machine.v1.MachineStatus.conditions:type_name -> windlass.meta.v1.Condition
+	12, // 9: windlass.machine.v1.ProviderSpec.value:type_name -> google.protobuf.Struct
+	13, // 10: windlass.machine.v1.MachineStatus.node_ref:type_name -> windlass.meta.v1.ObjectReference
+	14, // 11: windlass.machine.v1.MachineStatus.last_updated:type_name -> google.protobuf.Timestamp
+	12, // 12: windlass.machine.v1.MachineStatus.provider_status:type_name -> google.protobuf.Struct
+	15, // 13: windlass.machine.v1.MachineStatus.addresses:type_name -> windlass.node.v1.NodeAddress
+	9,  // 14: windlass.machine.v1.MachineStatus.last_operation:type_name -> windlass.machine.v1.LastOperation
+	16, // 15: windlass.machine.v1.MachineStatus.conditions:type_name -> windlass.meta.v1.Condition
 	6,  // 16: windlass.machine.v1.MachineStatus.deletion:type_name -> windlass.machine.v1.MachineDeletion
-	7,  // 17: windlass.machine.v1.MachineStatus.step_failures:type_name -> windlass.machine.v1.StepFailure
-	13, // 18: windlass.machine.v1.MachineDeletion.request_time:type_name -> google.protobuf.Timestamp
-	13, // 19: windlass.machine.v1.StepFailure.since:type_name -> google.protobuf.Timestamp
-	13, // 20: windlass.machine.v1.StepFailure.last_attempt_time:type_name -> google.protobuf.Timestamp
-	13, // 21: windlass.machine.v1.LastOperation.last_updated:type_name -> google.protobuf.Timestamp
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	8,  // 17: windlass.machine.v1.MachineStatus.step_failures:type_name -> windlass.machine.v1.StepFailure
+	17, // 18: windlass.machine.v1.MachineStatus.blocking_pods:type_name -> windlass.node.v1.BlockedPod
+	7,  // 19: windlass.machine.v1.MachineStatus.blocking_volumes:type_name -> windlass.machine.v1.BlockingVolume
+	14, // 20: windlass.machine.v1.MachineDeletion.request_time:type_name -> google.protobuf.Timestamp
+	14, // 21: windlass.machine.v1.MachineDeletion.node_drain_start_time:type_name -> google.protobuf.Timestamp
+	14, // 22: windlass.machine.v1.MachineDeletion.volume_detach_start_time:type_name -> google.protobuf.Timestamp
+	14, // 23: windlass.machine.v1.BlockingVolume.attach_time:type_name -> google.protobuf.Timestamp
+	14, // 24: windlass.machine.v1.StepFailure.since:type_name -> google.protobuf.Timestamp
+	14, // 25: windlass.machine.v1.StepFailure.last_attempt_time:type_name -> google.protobuf.Timestamp
+	14, // 26: windlass.machine.v1.LastOperation.last_updated:type_name -> google.protobuf.Timestamp
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_windlass_machine_v1_machine_proto_init() }
@@ -909,7 +1071,7 @@ func file_windlass_machine_v1_machine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_machine_v1_machine_proto_rawDesc), len(file_windlass_machine_v1_machine_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

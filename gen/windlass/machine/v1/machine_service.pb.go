@@ -878,7 +878,10 @@ type PlanMachineRequest struct {
 	// Node of the given machine.
 	Node *v12.Node `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
 	// Drain of the given machine's node.
-	Drain         *v12.Drain `protobuf:"bytes,6,opt,name=drain,proto3" json:"drain,omitempty"`
+	Drain *v12.Drain `protobuf:"bytes,6,opt,name=drain,proto3" json:"drain,omitempty"`
+	// Error of the provider for the given machine; if it is set and the instance is empty, it is not known whether there
+	// is one.
+	InstanceError string `protobuf:"bytes,7,opt,name=instance_error,json=instanceError,proto3" json:"instance_error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -955,6 +958,13 @@ func (x *PlanMachineRequest) GetDrain() *v12.Drain {
 	return nil
 }
 
+func (x *PlanMachineRequest) GetInstanceError() string {
+	if x != nil {
+		return x.InstanceError
+	}
+	return ""
+}
+
 // The plan for a machine.
 type PlanMachineResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -971,9 +981,13 @@ type PlanMachineResponse struct {
 	// The steps that fail at present, with every attempt so far.
 	StepFailures []*StepFailure `protobuf:"bytes,6,rep,name=step_failures,json=stepFailures,proto3" json:"step_failures,omitempty"`
 	// Cause of the machine's deletion; absent unless deletion was requested.
-	Deletion      *MachineDeletion `protobuf:"bytes,7,opt,name=deletion,proto3" json:"deletion,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Deletion *MachineDeletion `protobuf:"bytes,7,opt,name=deletion,proto3" json:"deletion,omitempty"`
+	// The first 16 pods that block the drain of the machine's node.
+	BlockingPods []*v12.BlockedPod `protobuf:"bytes,8,rep,name=blocking_pods,json=blockingPods,proto3" json:"blocking_pods,omitempty"`
+	// The first 16 volumes that the deletion waits for.
+	BlockingVolumes []*BlockingVolume `protobuf:"bytes,9,rep,name=blocking_volumes,json=blockingVolumes,proto3" json:"blocking_volumes,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *PlanMachineResponse) Reset() {
@@ -1051,6 +1065,20 @@ func (x *PlanMachineResponse) GetStepFailures() []*StepFailure {
 func (x *PlanMachineResponse) GetDeletion() *MachineDeletion {
 	if x != nil {
 		return x.Deletion
+	}
+	return nil
+}
+
+func (x *PlanMachineResponse) GetBlockingPods() []*v12.BlockedPod {
+	if x != nil {
+		return x.BlockingPods
+	}
+	return nil
+}
+
+func (x *PlanMachineResponse) GetBlockingVolumes() []*BlockingVolume {
+	if x != nil {
+		return x.BlockingVolumes
 	}
 	return nil
 }
@@ -1443,14 +1471,15 @@ const file_windlass_machine_v1_machine_service_proto_rawDesc = "" +
 	"\bbookmark\x18\x03 \x01(\bR\bbookmark\x1aQ\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x124\n" +
-	"\x06object\x18\x02 \x01(\v2\x1c.windlass.machine.v1.MachineR\x06object\"\x95\x02\n" +
+	"\x06object\x18\x02 \x01(\v2\x1c.windlass.machine.v1.MachineR\x06object\"\xbc\x02\n" +
 	"\x12PlanMachineRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x126\n" +
 	"\amachine\x18\x03 \x01(\v2\x1c.windlass.machine.v1.MachineR\amachine\x12:\n" +
 	"\binstance\x18\x04 \x01(\v2\x1e.windlass.provider.v1.InstanceR\binstance\x12*\n" +
 	"\x04node\x18\x05 \x01(\v2\x16.windlass.node.v1.NodeR\x04node\x12-\n" +
-	"\x05drain\x18\x06 \x01(\v2\x17.windlass.node.v1.DrainR\x05drain\"\x82\x03\n" +
+	"\x05drain\x18\x06 \x01(\v2\x17.windlass.node.v1.DrainR\x05drain\x12%\n" +
+	"\x0einstance_error\x18\a \x01(\tR\rinstanceError\"\x95\x04\n" +
 	"\x13PlanMachineResponse\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12;\n" +
 	"\n" +
@@ -1460,7 +1489,9 @@ const file_windlass_machine_v1_machine_service_proto_rawDesc = "" +
 	"\twaits_for\x18\x04 \x01(\tR\bwaitsFor\x127\n" +
 	"\twake_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bwakeTime\x12E\n" +
 	"\rstep_failures\x18\x06 \x03(\v2 .windlass.machine.v1.StepFailureR\fstepFailures\x12@\n" +
-	"\bdeletion\x18\a \x01(\v2$.windlass.machine.v1.MachineDeletionR\bdeletion\"\xe2\x01\n" +
+	"\bdeletion\x18\a \x01(\v2$.windlass.machine.v1.MachineDeletionR\bdeletion\x12A\n" +
+	"\rblocking_pods\x18\b \x03(\v2\x1c.windlass.node.v1.BlockedPodR\fblockingPods\x12N\n" +
+	"\x10blocking_volumes\x18\t \x03(\v2#.windlass.machine.v1.BlockingVolumeR\x0fblockingVolumes\"\xe2\x01\n" +
 	"\x14ValidateHooksRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12=\n" +
@@ -1555,6 +1586,8 @@ var file_windlass_machine_v1_machine_service_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil),           // 28: google.protobuf.Timestamp
 	(*StepFailure)(nil),                     // 29: windlass.machine.v1.StepFailure
 	(*MachineDeletion)(nil),                 // 30: windlass.machine.v1.MachineDeletion
+	(*v12.BlockedPod)(nil),                  // 31: windlass.node.v1.BlockedPod
+	(*BlockingVolume)(nil),                  // 32: windlass.machine.v1.BlockingVolume
 }
 var file_windlass_machine_v1_machine_service_proto_depIdxs = []int32{
 	18, // 0: windlass.machine.v1.ListMachinesRequest.read_mask:type_name -> google.protobuf.FieldMask
@@ -1576,39 +1609,41 @@ var file_windlass_machine_v1_machine_service_proto_depIdxs = []int32{
 	28, // 16: windlass.machine.v1.PlanMachineResponse.wake_time:type_name -> google.protobuf.Timestamp
 	29, // 17: windlass.machine.v1.PlanMachineResponse.step_failures:type_name -> windlass.machine.v1.StepFailure
 	30, // 18: windlass.machine.v1.PlanMachineResponse.deletion:type_name -> windlass.machine.v1.MachineDeletion
-	20, // 19: windlass.machine.v1.ValidateHooksRequest.old_machine:type_name -> windlass.machine.v1.Machine
-	20, // 20: windlass.machine.v1.ValidateHooksRequest.new_machine:type_name -> windlass.machine.v1.Machine
-	17, // 21: windlass.machine.v1.ValidateHooksResponse.violations:type_name -> windlass.machine.v1.ValidateHooksResponse.Violation
-	20, // 22: windlass.machine.v1.WatchMachinesResponse.Event.object:type_name -> windlass.machine.v1.Machine
-	0,  // 23: windlass.machine.v1.MachineService.GetMachine:input_type -> windlass.machine.v1.GetMachineRequest
-	1,  // 24: windlass.machine.v1.MachineService.ListMachines:input_type -> windlass.machine.v1.ListMachinesRequest
-	3,  // 25: windlass.machine.v1.MachineService.CreateMachine:input_type -> windlass.machine.v1.CreateMachineRequest
-	4,  // 26: windlass.machine.v1.MachineService.UpdateMachine:input_type -> windlass.machine.v1.UpdateMachineRequest
-	5,  // 27: windlass.machine.v1.MachineService.PatchMachine:input_type -> windlass.machine.v1.PatchMachineRequest
-	6,  // 28: windlass.machine.v1.MachineService.ApplyMachine:input_type -> windlass.machine.v1.ApplyMachineRequest
-	7,  // 29: windlass.machine.v1.MachineService.UpdateMachineStatus:input_type -> windlass.machine.v1.UpdateMachineStatusRequest
-	8,  // 30: windlass.machine.v1.MachineService.DeleteMachine:input_type -> windlass.machine.v1.DeleteMachineRequest
-	9,  // 31: windlass.machine.v1.MachineService.WatchMachines:input_type -> windlass.machine.v1.WatchMachinesRequest
-	15, // 32: windlass.machine.v1.MachineService.ForgetMachine:input_type -> windlass.machine.v1.ForgetMachineRequest
-	11, // 33: windlass.machine.v1.MachineService.PlanMachine:input_type -> windlass.machine.v1.PlanMachineRequest
-	13, // 34: windlass.machine.v1.MachineService.ValidateHooks:input_type -> windlass.machine.v1.ValidateHooksRequest
-	20, // 35: windlass.machine.v1.MachineService.GetMachine:output_type -> windlass.machine.v1.Machine
-	2,  // 36: windlass.machine.v1.MachineService.ListMachines:output_type -> windlass.machine.v1.MachineList
-	20, // 37: windlass.machine.v1.MachineService.CreateMachine:output_type -> windlass.machine.v1.Machine
-	20, // 38: windlass.machine.v1.MachineService.UpdateMachine:output_type -> windlass.machine.v1.Machine
-	20, // 39: windlass.machine.v1.MachineService.PatchMachine:output_type -> windlass.machine.v1.Machine
-	20, // 40: windlass.machine.v1.MachineService.ApplyMachine:output_type -> windlass.machine.v1.Machine
-	20, // 41: windlass.machine.v1.MachineService.UpdateMachineStatus:output_type -> windlass.machine.v1.Machine
-	20, // 42: windlass.machine.v1.MachineService.DeleteMachine:output_type -> windlass.machine.v1.Machine
-	10, // 43: windlass.machine.v1.MachineService.WatchMachines:output_type -> windlass.machine.v1.WatchMachinesResponse
-	20, // 44: windlass.machine.v1.MachineService.ForgetMachine:output_type -> windlass.machine.v1.Machine
-	12, // 45: windlass.machine.v1.MachineService.PlanMachine:output_type -> windlass.machine.v1.PlanMachineResponse
-	14, // 46: windlass.machine.v1.MachineService.ValidateHooks:output_type -> windlass.machine.v1.ValidateHooksResponse
-	35, // [35:47] is the sub-list for method output_type
-	23, // [23:35] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	31, // 19: windlass.machine.v1.PlanMachineResponse.blocking_pods:type_name -> windlass.node.v1.BlockedPod
+	32, // 20: windlass.machine.v1.PlanMachineResponse.blocking_volumes:type_name -> windlass.machine.v1.BlockingVolume
+	20, // 21: windlass.machine.v1.ValidateHooksRequest.old_machine:type_name -> windlass.machine.v1.Machine
+	20, // 22: windlass.machine.v1.ValidateHooksRequest.new_machine:type_name -> windlass.machine.v1.Machine
+	17, // 23: windlass.machine.v1.ValidateHooksResponse.violations:type_name -> windlass.machine.v1.ValidateHooksResponse.Violation
+	20, // 24: windlass.machine.v1.WatchMachinesResponse.Event.object:type_name -> windlass.machine.v1.Machine
+	0,  // 25: windlass.machine.v1.MachineService.GetMachine:input_type -> windlass.machine.v1.GetMachineRequest
+	1,  // 26: windlass.machine.v1.MachineService.ListMachines:input_type -> windlass.machine.v1.ListMachinesRequest
+	3,  // 27: windlass.machine.v1.MachineService.CreateMachine:input_type -> windlass.machine.v1.CreateMachineRequest
+	4,  // 28: windlass.machine.v1.MachineService.UpdateMachine:input_type -> windlass.machine.v1.UpdateMachineRequest
+	5,  // 29: windlass.machine.v1.MachineService.PatchMachine:input_type -> windlass.machine.v1.PatchMachineRequest
+	6,  // 30: windlass.machine.v1.MachineService.ApplyMachine:input_type -> windlass.machine.v1.ApplyMachineRequest
+	7,  // 31: windlass.machine.v1.MachineService.UpdateMachineStatus:input_type -> windlass.machine.v1.UpdateMachineStatusRequest
+	8,  // 32: windlass.machine.v1.MachineService.DeleteMachine:input_type -> windlass.machine.v1.DeleteMachineRequest
+	9,  // 33: windlass.machine.v1.MachineService.WatchMachines:input_type -> windlass.machine.v1.WatchMachinesRequest
+	15, // 34: windlass.machine.v1.MachineService.ForgetMachine:input_type -> windlass.machine.v1.ForgetMachineRequest
+	11, // 35: windlass.machine.v1.MachineService.PlanMachine:input_type -> windlass.machine.v1.PlanMachineRequest
+	13, // 36: windlass.machine.v1.MachineService.ValidateHooks:input_type -> windlass.machine.v1.ValidateHooksRequest
+	20, // 37: windlass.machine.v1.MachineService.GetMachine:output_type -> windlass.machine.v1.Machine
+	2,  // 38: windlass.machine.v1.MachineService.ListMachines:output_type -> windlass.machine.v1.MachineList
+	20, // 39: windlass.machine.v1.MachineService.CreateMachine:output_type -> windlass.machine.v1.Machine
+	20, // 40: windlass.machine.v1.MachineService.UpdateMachine:output_type -> windlass.machine.v1.Machine
+	20, // 41: windlass.machine.v1.MachineService.PatchMachine:output_type -> windlass.machine.v1.Machine
+	20, // 42: windlass.machine.v1.MachineService.ApplyMachine:output_type -> windlass.machine.v1.Machine
+	20, // 43: windlass.machine.v1.MachineService.UpdateMachineStatus:output_type -> windlass.machine.v1.Machine
+	20, // 44: windlass.machine.v1.MachineService.DeleteMachine:output_type -> windlass.machine.v1.Machine
+	10, // 45: windlass.machine.v1.MachineService.WatchMachines:output_type -> windlass.machine.v1.WatchMachinesResponse
+	20, // 46: windlass.machine.v1.MachineService.ForgetMachine:output_type -> windlass.machine.v1.Machine
+	12, // 47: windlass.machine.v1.MachineService.PlanMachine:output_type -> windlass.machine.v1.PlanMachineResponse
+	14, // 48: windlass.machine.v1.MachineService.ValidateHooks:output_type -> windlass.machine.v1.ValidateHooksResponse
+	37, // [37:49] is the sub-list for method output_type
+	25, // [25:37] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_windlass_machine_v1_machine_service_proto_init() }

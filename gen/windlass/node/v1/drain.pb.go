@@ -236,7 +236,9 @@ type DrainStatus struct {
 	// What blocks the drain, one entry for each pod.
 	Blocked []string `protobuf:"bytes,7,rep,name=blocked,proto3" json:"blocked,omitempty"`
 	// Conditions.
-	Conditions    []*v1.Condition `protobuf:"bytes,8,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	Conditions []*v1.Condition `protobuf:"bytes,8,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// The pods whose eviction is refused, by namespace and name.
+	BlockedPods   []*BlockedPod `protobuf:"bytes,9,rep,name=blocked_pods,json=blockedPods,proto3" json:"blocked_pods,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -327,6 +329,104 @@ func (x *DrainStatus) GetConditions() []*v1.Condition {
 	return nil
 }
 
+func (x *DrainStatus) GetBlockedPods() []*BlockedPod {
+	if x != nil {
+		return x.BlockedPods
+	}
+	return nil
+}
+
+// A pod whose eviction is refused.
+type BlockedPod struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the pod.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the pod.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// UID of the pod.
+	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Why its eviction is refused, for people.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Names of the disruption budgets that refuse it; empty if another cause does.
+	Budgets []string `protobuf:"bytes,5,rep,name=budgets,proto3" json:"budgets,omitempty"`
+	// When its eviction was first refused, without an acceptance since.
+	SinceTime     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since_time,json=sinceTime,proto3" json:"since_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlockedPod) Reset() {
+	*x = BlockedPod{}
+	mi := &file_windlass_node_v1_drain_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlockedPod) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlockedPod) ProtoMessage() {}
+
+func (x *BlockedPod) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_node_v1_drain_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlockedPod.ProtoReflect.Descriptor instead.
+func (*BlockedPod) Descriptor() ([]byte, []int) {
+	return file_windlass_node_v1_drain_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *BlockedPod) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *BlockedPod) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BlockedPod) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *BlockedPod) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *BlockedPod) GetBudgets() []string {
+	if x != nil {
+		return x.Budgets
+	}
+	return nil
+}
+
+func (x *BlockedPod) GetSinceTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SinceTime
+	}
+	return nil
+}
+
 var File_windlass_node_v1_drain_proto protoreflect.FileDescriptor
 
 const file_windlass_node_v1_drain_proto_rawDesc = "" +
@@ -357,7 +457,7 @@ const file_windlass_node_v1_drain_proto_rawDesc = "" +
 	"\x15_grace_period_secondsB\x15\n" +
 	"\x13_ignore_daemon_setsB\b\n" +
 	"\x06_forceB\x18\n" +
-	"\x16_delete_empty_dir_data\"\xdb\x03\n" +
+	"\x16_delete_empty_dir_data\"\x9c\x04\n" +
 	"\vDrainStatus\x12H\n" +
 	"\x05phase\x18\x01 \x01(\tB-\xbaH*r(R\x00R\aPendingR\bDrainingR\tSucceededR\x06FailedH\x00R\x05phase\x88\x01\x01\x12\x1d\n" +
 	"\amessage\x18\x02 \x01(\tH\x01R\amessage\x88\x01\x01\x129\n" +
@@ -369,12 +469,22 @@ const file_windlass_node_v1_drain_proto_rawDesc = "" +
 	"\ablocked\x18\a \x03(\tR\ablocked\x12;\n" +
 	"\n" +
 	"conditions\x18\b \x03(\v2\x1b.windlass.meta.v1.ConditionR\n" +
-	"conditionsB\b\n" +
+	"conditions\x12?\n" +
+	"\fblocked_pods\x18\t \x03(\v2\x1c.windlass.node.v1.BlockedPodR\vblockedPodsB\b\n" +
 	"\x06_phaseB\n" +
 	"\n" +
 	"\b_messageB\x0f\n" +
 	"\r_evicted_podsB\x11\n" +
-	"\x0f_remaining_podsB\xc2\x01\n" +
+	"\x0f_remaining_pods\"\xbd\x01\n" +
+	"\n" +
+	"BlockedPod\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
+	"\abudgets\x18\x05 \x03(\tR\abudgets\x129\n" +
+	"\n" +
+	"since_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tsinceTimeB\xc2\x01\n" +
 	"\x14com.windlass.node.v1B\n" +
 	"DrainProtoP\x01Z<github.com/windlass-dev/windlass/gen/windlass/node/v1;nodev1\xa2\x02\x03WNX\xaa\x02\x10Windlass.Node.V1\xca\x02\x10Windlass\\Node\\V1\xe2\x02\x1cWindlass\\Node\\V1\\GPBMetadata\xea\x02\x12Windlass::Node::V1b\x06proto3"
 
@@ -390,29 +500,32 @@ func file_windlass_node_v1_drain_proto_rawDescGZIP() []byte {
 	return file_windlass_node_v1_drain_proto_rawDescData
 }
 
-var file_windlass_node_v1_drain_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_windlass_node_v1_drain_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_windlass_node_v1_drain_proto_goTypes = []any{
 	(*Drain)(nil),                 // 0: windlass.node.v1.Drain
 	(*DrainSpec)(nil),             // 1: windlass.node.v1.DrainSpec
 	(*DrainStatus)(nil),           // 2: windlass.node.v1.DrainStatus
-	(*v1.ObjectMeta)(nil),         // 3: windlass.meta.v1.ObjectMeta
-	(*v1.ObjectReference)(nil),    // 4: windlass.meta.v1.ObjectReference
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
-	(*v1.Condition)(nil),          // 6: windlass.meta.v1.Condition
+	(*BlockedPod)(nil),            // 3: windlass.node.v1.BlockedPod
+	(*v1.ObjectMeta)(nil),         // 4: windlass.meta.v1.ObjectMeta
+	(*v1.ObjectReference)(nil),    // 5: windlass.meta.v1.ObjectReference
+	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*v1.Condition)(nil),          // 7: windlass.meta.v1.Condition
 }
 var file_windlass_node_v1_drain_proto_depIdxs = []int32{
-	3, // 0: windlass.node.v1.Drain.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	4, // 0: windlass.node.v1.Drain.metadata:type_name -> windlass.meta.v1.ObjectMeta
 	1, // 1: windlass.node.v1.Drain.spec:type_name -> windlass.node.v1.DrainSpec
 	2, // 2: windlass.node.v1.Drain.status:type_name -> windlass.node.v1.DrainStatus
-	4, // 3: windlass.node.v1.DrainSpec.machine_ref:type_name -> windlass.meta.v1.ObjectReference
-	5, // 4: windlass.node.v1.DrainStatus.start_time:type_name -> google.protobuf.Timestamp
-	5, // 5: windlass.node.v1.DrainStatus.completion_time:type_name -> google.protobuf.Timestamp
-	6, // 6: windlass.node.v1.DrainStatus.conditions:type_name -> windlass.meta.v1.Condition
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	5, // 3: windlass.node.v1.DrainSpec.machine_ref:type_name -> windlass.meta.v1.ObjectReference
+	6, // 4: windlass.node.v1.DrainStatus.start_time:type_name -> google.protobuf.Timestamp
+	6, // 5: windlass.node.v1.DrainStatus.completion_time:type_name -> google.protobuf.Timestamp
+	7, // 6: windlass.node.v1.DrainStatus.conditions:type_name -> windlass.meta.v1.Condition
+	3, // 7: windlass.node.v1.DrainStatus.blocked_pods:type_name -> windlass.node.v1.BlockedPod
+	6, // 8: windlass.node.v1.BlockedPod.since_time:type_name -> google.protobuf.Timestamp
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_windlass_node_v1_drain_proto_init() }
@@ -428,7 +541,7 @@ func file_windlass_node_v1_drain_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_node_v1_drain_proto_rawDesc), len(file_windlass_node_v1_drain_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -57,7 +57,11 @@ type Instance struct {
 	// Request token with which it was created; empty if the provider cannot read it.
 	RequestToken string `protobuf:"bytes,12,opt,name=request_token,json=requestToken,proto3" json:"request_token,omitempty"`
 	// Fence of the last call that changed it; 0 if none had one.
-	Fence         int64 `protobuf:"varint,13,opt,name=fence,proto3" json:"fence,omitempty"`
+	Fence int64 `protobuf:"varint,13,opt,name=fence,proto3" json:"fence,omitempty"`
+	// Volumes that are attached to it, ordered by ID.
+	Volumes []*AttachedVolume `protobuf:"bytes,14,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	// True if volumes has every attached volume; false if the provider cannot say.
+	VolumesKnown  bool `protobuf:"varint,15,opt,name=volumes_known,json=volumesKnown,proto3" json:"volumes_known,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -183,6 +187,84 @@ func (x *Instance) GetFence() int64 {
 	return 0
 }
 
+func (x *Instance) GetVolumes() []*AttachedVolume {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+func (x *Instance) GetVolumesKnown() bool {
+	if x != nil {
+		return x.VolumesKnown
+	}
+	return false
+}
+
+// A volume that is attached to an instance and outlives it.
+type AttachedVolume struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ID of the volume.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Path of its device on the instance; empty if not known.
+	DevicePath string `protobuf:"bytes,2,opt,name=device_path,json=devicePath,proto3" json:"device_path,omitempty"`
+	// When it was attached; absent if not known.
+	AttachTime    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=attach_time,json=attachTime,proto3" json:"attach_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AttachedVolume) Reset() {
+	*x = AttachedVolume{}
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AttachedVolume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AttachedVolume) ProtoMessage() {}
+
+func (x *AttachedVolume) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AttachedVolume.ProtoReflect.Descriptor instead.
+func (*AttachedVolume) Descriptor() ([]byte, []int) {
+	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *AttachedVolume) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *AttachedVolume) GetDevicePath() string {
+	if x != nil {
+		return x.DevicePath
+	}
+	return ""
+}
+
+func (x *AttachedVolume) GetAttachTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AttachTime
+	}
+	return nil
+}
+
 // Request of GetProviderInfo.
 type GetProviderInfoRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -192,7 +274,7 @@ type GetProviderInfoRequest struct {
 
 func (x *GetProviderInfoRequest) Reset() {
 	*x = GetProviderInfoRequest{}
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[1]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -204,7 +286,7 @@ func (x *GetProviderInfoRequest) String() string {
 func (*GetProviderInfoRequest) ProtoMessage() {}
 
 func (x *GetProviderInfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[1]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -217,7 +299,7 @@ func (x *GetProviderInfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProviderInfoRequest.ProtoReflect.Descriptor instead.
 func (*GetProviderInfoRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{1}
+	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{2}
 }
 
 // Description of a provider.
@@ -240,7 +322,7 @@ type GetProviderInfoResponse struct {
 
 func (x *GetProviderInfoResponse) Reset() {
 	*x = GetProviderInfoResponse{}
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[2]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -252,7 +334,7 @@ func (x *GetProviderInfoResponse) String() string {
 func (*GetProviderInfoResponse) ProtoMessage() {}
 
 func (x *GetProviderInfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[2]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -265,7 +347,7 @@ func (x *GetProviderInfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProviderInfoResponse.ProtoReflect.Descriptor instead.
 func (*GetProviderInfoResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{2}
+	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *GetProviderInfoResponse) GetName() string {
@@ -314,7 +396,7 @@ type ValidateProviderSpecRequest struct {
 
 func (x *ValidateProviderSpecRequest) Reset() {
 	*x = ValidateProviderSpecRequest{}
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[3]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -326,7 +408,7 @@ func (x *ValidateProviderSpecRequest) String() string {
 func (*ValidateProviderSpecRequest) ProtoMessage() {}
 
 func (x *ValidateProviderSpecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[3]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -339,7 +421,7 @@ func (x *ValidateProviderSpecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ValidateProviderSpecRequest.ProtoReflect.Descriptor instead.
 func (*ValidateProviderSpecRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{3}
+	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ValidateProviderSpecRequest) GetProviderSpec() *structpb.Struct {
@@ -360,7 +442,7 @@ type ValidateProviderSpecResponse struct {
 
 func (x *ValidateProviderSpecResponse) Reset() {
 	*x = ValidateProviderSpecResponse{}
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[4]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -372,7 +454,7 @@ func (x *ValidateProviderSpecResponse) String() string {
 func (*ValidateProviderSpecResponse) ProtoMessage() {}
 
 func (x *ValidateProviderSpecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[4]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -385,7 +467,7 @@ func (x *ValidateProviderSpecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ValidateProviderSpecResponse.ProtoReflect.Descriptor instead.
 func (*ValidateProviderSpecResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{4}
+	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ValidateProviderSpecResponse) GetWarnings() []string {
@@ -415,7 +497,7 @@ type CreateInstanceRequest struct {
 
 func (x *CreateInstanceRequest) Reset() {
 	*x = CreateInstanceRequest{}
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[5]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -427,7 +509,7 @@ func (x *CreateInstanceRequest) String() string {
 func (*CreateInstanceRequest) ProtoMessage() {}
 
 func (x *CreateInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[5]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -440,7 +522,7 @@ func (x *CreateInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateInstanceRequest.ProtoReflect.Descriptor instead.
 func (*CreateInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{5}
+	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CreateInstanceRequest) GetRequestToken() string {
@@ -493,7 +575,7 @@ type Bootstrap struct {
 
 func (x *Bootstrap) Reset() {
 	*x = Bootstrap{}
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[6]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -505,7 +587,7 @@ func (x *Bootstrap) String() string {
 func (*Bootstrap) ProtoMessage() {}
 
 func (x *Bootstrap) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[6]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -518,7 +600,7 @@ func (x *Bootstrap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bootstrap.ProtoReflect.Descriptor instead.
 func (*Bootstrap) Descriptor() ([]byte, []int) {
-	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{6}
+	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Bootstrap) GetEndpoints() []string {
@@ -555,7 +637,7 @@ type GetInstanceRequest struct {
 
 func (x *GetInstanceRequest) Reset() {
 	*x = GetInstanceRequest{}
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[7]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -567,7 +649,7 @@ func (x *GetInstanceRequest) String() string {
 func (*GetInstanceRequest) ProtoMessage() {}
 
 func (x *GetInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[7]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -580,7 +662,7 @@ func (x *GetInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInstanceRequest.ProtoReflect.Descriptor instead.
 func (*GetInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{7}
+	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetInstanceRequest) GetProviderId() string {
@@ -606,7 +688,7 @@ type ListInstancesRequest struct {
 
 func (x *ListInstancesRequest) Reset() {
 	*x = ListInstancesRequest{}
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[8]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -618,7 +700,7 @@ func (x *ListInstancesRequest) String() string {
 func (*ListInstancesRequest) ProtoMessage() {}
 
 func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[8]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -631,7 +713,7 @@ func (x *ListInstancesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesRequest.ProtoReflect.Descriptor instead.
 func (*ListInstancesRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{8}
+	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{9}
 }
 
 // All instances of the cluster.
@@ -645,7 +727,7 @@ type ListInstancesResponse struct {
 
 func (x *ListInstancesResponse) Reset() {
 	*x = ListInstancesResponse{}
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[9]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -657,7 +739,7 @@ func (x *ListInstancesResponse) String() string {
 func (*ListInstancesResponse) ProtoMessage() {}
 
 func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[9]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -670,7 +752,7 @@ func (x *ListInstancesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListInstancesResponse.ProtoReflect.Descriptor instead.
 func (*ListInstancesResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{9}
+	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListInstancesResponse) GetInstances() []*Instance {
@@ -696,7 +778,7 @@ type DeleteInstanceRequest struct {
 
 func (x *DeleteInstanceRequest) Reset() {
 	*x = DeleteInstanceRequest{}
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[10]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -708,7 +790,7 @@ func (x *DeleteInstanceRequest) String() string {
 func (*DeleteInstanceRequest) ProtoMessage() {}
 
 func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[10]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -721,7 +803,7 @@ func (x *DeleteInstanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceRequest.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{10}
+	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeleteInstanceRequest) GetProviderId() string {
@@ -758,7 +840,7 @@ type DeleteInstanceResponse struct {
 
 func (x *DeleteInstanceResponse) Reset() {
 	*x = DeleteInstanceResponse{}
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[11]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -770,7 +852,7 @@ func (x *DeleteInstanceResponse) String() string {
 func (*DeleteInstanceResponse) ProtoMessage() {}
 
 func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[11]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -783,7 +865,7 @@ func (x *DeleteInstanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteInstanceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteInstanceResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{11}
+	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DeleteInstanceResponse) GetRequestToken() string {
@@ -809,7 +891,7 @@ type WatchInstancesRequest struct {
 
 func (x *WatchInstancesRequest) Reset() {
 	*x = WatchInstancesRequest{}
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[12]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +903,7 @@ func (x *WatchInstancesRequest) String() string {
 func (*WatchInstancesRequest) ProtoMessage() {}
 
 func (x *WatchInstancesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[12]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +916,7 @@ func (x *WatchInstancesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstancesRequest.ProtoReflect.Descriptor instead.
 func (*WatchInstancesRequest) Descriptor() ([]byte, []int) {
-	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{12}
+	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{13}
 }
 
 // An existing or changed instance.
@@ -852,7 +934,7 @@ type WatchInstancesResponse struct {
 
 func (x *WatchInstancesResponse) Reset() {
 	*x = WatchInstancesResponse{}
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[13]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -864,7 +946,7 @@ func (x *WatchInstancesResponse) String() string {
 func (*WatchInstancesResponse) ProtoMessage() {}
 
 func (x *WatchInstancesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[13]
+	mi := &file_windlass_provider_v1_provider_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -877,7 +959,7 @@ func (x *WatchInstancesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchInstancesResponse.ProtoReflect.Descriptor instead.
 func (*WatchInstancesResponse) Descriptor() ([]byte, []int) {
-	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{13}
+	return file_windlass_provider_v1_provider_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchInstancesResponse) GetInstance() *Instance {
@@ -905,7 +987,7 @@ var File_windlass_provider_v1_provider_service_proto protoreflect.FileDescriptor
 
 const file_windlass_provider_v1_provider_service_proto_rawDesc = "" +
 	"\n" +
-	"+windlass/provider/v1/provider_service.proto\x12\x14windlass.provider.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1cwindlass/node/v1/taint.proto\"\xe7\x03\n" +
+	"+windlass/provider/v1/provider_service.proto\x12\x14windlass.provider.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1cwindlass/node/v1/taint.proto\"\xcc\x04\n" +
 	"\bInstance\x12\x1f\n" +
 	"\vprovider_id\x18\x01 \x01(\tR\n" +
 	"providerId\x12!\n" +
@@ -923,7 +1005,15 @@ const file_windlass_provider_v1_provider_service_proto_rawDesc = "" +
 	" \x01(\tR\amessage\x12@\n" +
 	"\x0fprovider_status\x18\v \x01(\v2\x17.google.protobuf.StructR\x0eproviderStatus\x12#\n" +
 	"\rrequest_token\x18\f \x01(\tR\frequestToken\x12\x14\n" +
-	"\x05fence\x18\r \x01(\x03R\x05fence\"\x18\n" +
+	"\x05fence\x18\r \x01(\x03R\x05fence\x12>\n" +
+	"\avolumes\x18\x0e \x03(\v2$.windlass.provider.v1.AttachedVolumeR\avolumes\x12#\n" +
+	"\rvolumes_known\x18\x0f \x01(\bR\fvolumesKnown\"~\n" +
+	"\x0eAttachedVolume\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1f\n" +
+	"\vdevice_path\x18\x02 \x01(\tR\n" +
+	"devicePath\x12;\n" +
+	"\vattach_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"attachTime\"\x18\n" +
 	"\x16GetProviderInfoRequest\"\x81\x03\n" +
 	"\x17GetProviderInfoResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
@@ -997,60 +1087,63 @@ func file_windlass_provider_v1_provider_service_proto_rawDescGZIP() []byte {
 	return file_windlass_provider_v1_provider_service_proto_rawDescData
 }
 
-var file_windlass_provider_v1_provider_service_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_windlass_provider_v1_provider_service_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_windlass_provider_v1_provider_service_proto_goTypes = []any{
 	(*Instance)(nil),                     // 0: windlass.provider.v1.Instance
-	(*GetProviderInfoRequest)(nil),       // 1: windlass.provider.v1.GetProviderInfoRequest
-	(*GetProviderInfoResponse)(nil),      // 2: windlass.provider.v1.GetProviderInfoResponse
-	(*ValidateProviderSpecRequest)(nil),  // 3: windlass.provider.v1.ValidateProviderSpecRequest
-	(*ValidateProviderSpecResponse)(nil), // 4: windlass.provider.v1.ValidateProviderSpecResponse
-	(*CreateInstanceRequest)(nil),        // 5: windlass.provider.v1.CreateInstanceRequest
-	(*Bootstrap)(nil),                    // 6: windlass.provider.v1.Bootstrap
-	(*GetInstanceRequest)(nil),           // 7: windlass.provider.v1.GetInstanceRequest
-	(*ListInstancesRequest)(nil),         // 8: windlass.provider.v1.ListInstancesRequest
-	(*ListInstancesResponse)(nil),        // 9: windlass.provider.v1.ListInstancesResponse
-	(*DeleteInstanceRequest)(nil),        // 10: windlass.provider.v1.DeleteInstanceRequest
-	(*DeleteInstanceResponse)(nil),       // 11: windlass.provider.v1.DeleteInstanceResponse
-	(*WatchInstancesRequest)(nil),        // 12: windlass.provider.v1.WatchInstancesRequest
-	(*WatchInstancesResponse)(nil),       // 13: windlass.provider.v1.WatchInstancesResponse
-	nil,                                  // 14: windlass.provider.v1.GetProviderInfoResponse.FailureDomainFieldsEntry
-	(*v1.NodeAddress)(nil),               // 15: windlass.node.v1.NodeAddress
-	(*timestamppb.Timestamp)(nil),        // 16: google.protobuf.Timestamp
-	(*structpb.Struct)(nil),              // 17: google.protobuf.Struct
-	(*durationpb.Duration)(nil),          // 18: google.protobuf.Duration
-	(*v11.ObjectReference)(nil),          // 19: windlass.meta.v1.ObjectReference
+	(*AttachedVolume)(nil),               // 1: windlass.provider.v1.AttachedVolume
+	(*GetProviderInfoRequest)(nil),       // 2: windlass.provider.v1.GetProviderInfoRequest
+	(*GetProviderInfoResponse)(nil),      // 3: windlass.provider.v1.GetProviderInfoResponse
+	(*ValidateProviderSpecRequest)(nil),  // 4: windlass.provider.v1.ValidateProviderSpecRequest
+	(*ValidateProviderSpecResponse)(nil), // 5: windlass.provider.v1.ValidateProviderSpecResponse
+	(*CreateInstanceRequest)(nil),        // 6: windlass.provider.v1.CreateInstanceRequest
+	(*Bootstrap)(nil),                    // 7: windlass.provider.v1.Bootstrap
+	(*GetInstanceRequest)(nil),           // 8: windlass.provider.v1.GetInstanceRequest
+	(*ListInstancesRequest)(nil),         // 9: windlass.provider.v1.ListInstancesRequest
+	(*ListInstancesResponse)(nil),        // 10: windlass.provider.v1.ListInstancesResponse
+	(*DeleteInstanceRequest)(nil),        // 11: windlass.provider.v1.DeleteInstanceRequest
+	(*DeleteInstanceResponse)(nil),       // 12: windlass.provider.v1.DeleteInstanceResponse
+	(*WatchInstancesRequest)(nil),        // 13: windlass.provider.v1.WatchInstancesRequest
+	(*WatchInstancesResponse)(nil),       // 14: windlass.provider.v1.WatchInstancesResponse
+	nil,                                  // 15: windlass.provider.v1.GetProviderInfoResponse.FailureDomainFieldsEntry
+	(*v1.NodeAddress)(nil),               // 16: windlass.node.v1.NodeAddress
+	(*timestamppb.Timestamp)(nil),        // 17: google.protobuf.Timestamp
+	(*structpb.Struct)(nil),              // 18: google.protobuf.Struct
+	(*durationpb.Duration)(nil),          // 19: google.protobuf.Duration
+	(*v11.ObjectReference)(nil),          // 20: windlass.meta.v1.ObjectReference
 }
 var file_windlass_provider_v1_provider_service_proto_depIdxs = []int32{
-	15, // 0: windlass.provider.v1.Instance.addresses:type_name -> windlass.node.v1.NodeAddress
-	16, // 1: windlass.provider.v1.Instance.create_time:type_name -> google.protobuf.Timestamp
-	17, // 2: windlass.provider.v1.Instance.provider_status:type_name -> google.protobuf.Struct
-	14, // 3: windlass.provider.v1.GetProviderInfoResponse.failure_domain_fields:type_name -> windlass.provider.v1.GetProviderInfoResponse.FailureDomainFieldsEntry
-	18, // 4: windlass.provider.v1.GetProviderInfoResponse.token_retention:type_name -> google.protobuf.Duration
-	17, // 5: windlass.provider.v1.ValidateProviderSpecRequest.provider_spec:type_name -> google.protobuf.Struct
-	19, // 6: windlass.provider.v1.CreateInstanceRequest.machine:type_name -> windlass.meta.v1.ObjectReference
-	17, // 7: windlass.provider.v1.CreateInstanceRequest.provider_spec:type_name -> google.protobuf.Struct
-	6,  // 8: windlass.provider.v1.CreateInstanceRequest.bootstrap:type_name -> windlass.provider.v1.Bootstrap
-	0,  // 9: windlass.provider.v1.ListInstancesResponse.instances:type_name -> windlass.provider.v1.Instance
-	0,  // 10: windlass.provider.v1.WatchInstancesResponse.instance:type_name -> windlass.provider.v1.Instance
-	1,  // 11: windlass.provider.v1.ProviderService.GetProviderInfo:input_type -> windlass.provider.v1.GetProviderInfoRequest
-	3,  // 12: windlass.provider.v1.ProviderService.ValidateProviderSpec:input_type -> windlass.provider.v1.ValidateProviderSpecRequest
-	5,  // 13: windlass.provider.v1.ProviderService.CreateInstance:input_type -> windlass.provider.v1.CreateInstanceRequest
-	7,  // 14: windlass.provider.v1.ProviderService.GetInstance:input_type -> windlass.provider.v1.GetInstanceRequest
-	8,  // 15: windlass.provider.v1.ProviderService.ListInstances:input_type -> windlass.provider.v1.ListInstancesRequest
-	10, // 16: windlass.provider.v1.ProviderService.DeleteInstance:input_type -> windlass.provider.v1.DeleteInstanceRequest
-	12, // 17: windlass.provider.v1.ProviderService.WatchInstances:input_type -> windlass.provider.v1.WatchInstancesRequest
-	2,  // 18: windlass.provider.v1.ProviderService.GetProviderInfo:output_type -> windlass.provider.v1.GetProviderInfoResponse
-	4,  // 19: windlass.provider.v1.ProviderService.ValidateProviderSpec:output_type -> windlass.provider.v1.ValidateProviderSpecResponse
-	0,  // 20: windlass.provider.v1.ProviderService.CreateInstance:output_type -> windlass.provider.v1.Instance
-	0,  // 21: windlass.provider.v1.ProviderService.GetInstance:output_type -> windlass.provider.v1.Instance
-	9,  // 22: windlass.provider.v1.ProviderService.ListInstances:output_type -> windlass.provider.v1.ListInstancesResponse
-	11, // 23: windlass.provider.v1.ProviderService.DeleteInstance:output_type -> windlass.provider.v1.DeleteInstanceResponse
-	13, // 24: windlass.provider.v1.ProviderService.WatchInstances:output_type -> windlass.provider.v1.WatchInstancesResponse
-	18, // [18:25] is the sub-list for method output_type
-	11, // [11:18] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	16, // 0: windlass.provider.v1.Instance.addresses:type_name -> windlass.node.v1.NodeAddress
+	17, // 1: windlass.provider.v1.Instance.create_time:type_name -> google.protobuf.Timestamp
+	18, // 2: windlass.provider.v1.Instance.provider_status:type_name -> google.protobuf.Struct
+	1,  // 3: windlass.provider.v1.Instance.volumes:type_name -> windlass.provider.v1.AttachedVolume
+	17, // 4: windlass.provider.v1.AttachedVolume.attach_time:type_name -> google.protobuf.Timestamp
+	15, // 5: windlass.provider.v1.GetProviderInfoResponse.failure_domain_fields:type_name -> windlass.provider.v1.GetProviderInfoResponse.FailureDomainFieldsEntry
+	19, // 6: windlass.provider.v1.GetProviderInfoResponse.token_retention:type_name -> google.protobuf.Duration
+	18, // 7: windlass.provider.v1.ValidateProviderSpecRequest.provider_spec:type_name -> google.protobuf.Struct
+	20, // 8: windlass.provider.v1.CreateInstanceRequest.machine:type_name -> windlass.meta.v1.ObjectReference
+	18, // 9: windlass.provider.v1.CreateInstanceRequest.provider_spec:type_name -> google.protobuf.Struct
+	7,  // 10: windlass.provider.v1.CreateInstanceRequest.bootstrap:type_name -> windlass.provider.v1.Bootstrap
+	0,  // 11: windlass.provider.v1.ListInstancesResponse.instances:type_name -> windlass.provider.v1.Instance
+	0,  // 12: windlass.provider.v1.WatchInstancesResponse.instance:type_name -> windlass.provider.v1.Instance
+	2,  // 13: windlass.provider.v1.ProviderService.GetProviderInfo:input_type -> windlass.provider.v1.GetProviderInfoRequest
+	4,  // 14: windlass.provider.v1.ProviderService.ValidateProviderSpec:input_type -> windlass.provider.v1.ValidateProviderSpecRequest
+	6,  // 15: windlass.provider.v1.ProviderService.CreateInstance:input_type -> windlass.provider.v1.CreateInstanceRequest
+	8,  // 16: windlass.provider.v1.ProviderService.GetInstance:input_type -> windlass.provider.v1.GetInstanceRequest
+	9,  // 17: windlass.provider.v1.ProviderService.ListInstances:input_type -> windlass.provider.v1.ListInstancesRequest
+	11, // 18: windlass.provider.v1.ProviderService.DeleteInstance:input_type -> windlass.provider.v1.DeleteInstanceRequest
+	13, // 19: windlass.provider.v1.ProviderService.WatchInstances:input_type -> windlass.provider.v1.WatchInstancesRequest
+	3,  // 20: windlass.provider.v1.ProviderService.GetProviderInfo:output_type -> windlass.provider.v1.GetProviderInfoResponse
+	5,  // 21: windlass.provider.v1.ProviderService.ValidateProviderSpec:output_type -> windlass.provider.v1.ValidateProviderSpecResponse
+	0,  // 22: windlass.provider.v1.ProviderService.CreateInstance:output_type -> windlass.provider.v1.Instance
+	0,  // 23: windlass.provider.v1.ProviderService.GetInstance:output_type -> windlass.provider.v1.Instance
+	10, // 24: windlass.provider.v1.ProviderService.ListInstances:output_type -> windlass.provider.v1.ListInstancesResponse
+	12, // 25: windlass.provider.v1.ProviderService.DeleteInstance:output_type -> windlass.provider.v1.DeleteInstanceResponse
+	14, // 26: windlass.provider.v1.ProviderService.WatchInstances:output_type -> windlass.provider.v1.WatchInstancesResponse
+	20, // [20:27] is the sub-list for method output_type
+	13, // [13:20] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_windlass_provider_v1_provider_service_proto_init() }
@@ -1064,7 +1157,7 @@ func file_windlass_provider_v1_provider_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_provider_v1_provider_service_proto_rawDesc), len(file_windlass_provider_v1_provider_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -44,6 +44,7 @@ func (d *describer) machine() {
 			ago(x.GetRequestTime()), x.GetReason()), ": "))
 	}
 	d.stepFailures(failures)
+	d.blocking(s)
 	if s.GetErrorReason() != "" || s.GetErrorMessage() != "" {
 		d.linef("Error", "%s: %s", s.GetErrorReason(), s.GetErrorMessage())
 	}
@@ -95,6 +96,29 @@ func (d *describer) stepFailures(list []*machinev1.StepFailure) {
 		})
 	}
 	d.rows("Failing Steps", rows)
+}
+
+// blocking prints the pods and volumes that a machine's deletion waits for, if there are any.
+func (d *describer) blocking(s *machinev1.MachineStatus) {
+	if list := s.GetBlockingPods(); len(list) > 0 {
+		rows := [][]string{{"POD", "BLOCKED", "BUDGETS", "REASON"}}
+		for _, p := range list {
+			rows = append(rows, []string{
+				p.GetNamespace() + "/" + p.GetName(), table.Age(p.GetSinceTime(), time.Now()),
+				table.OrNone(strings.Join(p.GetBudgets(), ", ")), p.GetReason(),
+			})
+		}
+		d.rows("Blocking Pods", rows)
+	}
+	if list := s.GetBlockingVolumes(); len(list) > 0 {
+		rows := [][]string{{"VOLUME", "DEVICE", "ATTACHED", "REPORTED BY"}}
+		for _, v := range list {
+			rows = append(rows, []string{
+				v.GetId(), table.OrNone(v.GetDevicePath()), table.Age(v.GetAttachTime(), time.Now()), v.GetReportedBy(),
+			})
+		}
+		d.rows("Blocking Volumes", rows)
+	}
 }
 
 // hookTasks prints the tasks of a machine's hooks.

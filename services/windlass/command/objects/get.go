@@ -42,6 +42,7 @@ func NewGet(e *session.Env) *cobra.Command {
 		Short: "List one or many objects",
 		Example: `  windlass get machines -o wide
   windlass get machines,nodes
+  windlass get instances
   windlass get machine/a node/b -o yaml
   windlass get machines -l machine.openshift.io/cluster-api-machine-role=master --watch
   windlass get nodes -o jsonpath='{.items[*].metadata.name}'
@@ -71,6 +72,9 @@ func get(ctx context.Context, e *session.Env, args []string, f getFlags) error {
 		return err
 	}
 	form.Headless = f.noHeaders
+	if ofInstances(args) {
+		return e.WithClient(func(c *client.Client) error { return getInstances(ctx, e, c, args, form, f) })
+	}
 	groups, err := target.Parse(args)
 	if err != nil {
 		return err

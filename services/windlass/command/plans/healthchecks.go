@@ -26,12 +26,8 @@ func newHealthCheck(e *session.Env) *cobra.Command {
 				return err
 			}
 			req := &machinev1.PlanMachineHealthCheckRequest{Namespace: machineNamespace(e), Name: name}
-			if now != "" {
-				t, err := time.Parse(time.RFC3339, now)
-				if err != nil {
-					return errors.New("--now must be a time such as 2026-11-21T12:00:00Z")
-				}
-				req.Now = timestamppb.New(t)
+			if req.Now, err = planTime(now); err != nil {
+				return err
 			}
 			if len(f.Names) > 0 {
 				g, err := readGiven(e, f, "MachineHealthCheck", "Machine", "Node")
@@ -77,4 +73,16 @@ func (p *planText) healthCheck(r *machinev1.PlanMachineHealthCheckResponse) {
 	if r.GetNextCheckAfter() != nil {
 		p.printf("\nEvaluated again in %s.\n", r.GetNextCheckAfter().AsDuration().Round(time.Second))
 	}
+}
+
+// planTime returns the time of a flag --now; nil if it is empty.
+func planTime(now string) (*timestamppb.Timestamp, error) {
+	if now == "" {
+		return nil, nil
+	}
+	t, err := time.Parse(time.RFC3339, now)
+	if err != nil {
+		return nil, errors.New("--now must be a time such as 2026-11-21T12:00:00Z")
+	}
+	return timestamppb.New(t), nil
 }

@@ -39,11 +39,12 @@ a file, which do not have to exist.`,
   windlass plan hooks a --add preTerminate:BackupFileSystem=my-backup-controller
   windlass plan hooktasks a
   windlass plan deployment hello --replicas=5
-  windlass plan quorum`,
+  windlass plan quorum
+  windlass plan maintenance
+  windlass plan instances`,
 	}
 	cmd.AddCommand(newMachineSet(e), newControlPlane(e), newHealthCheck(e), newMachine(e), newHooks(e), newHookTasks(e),
-		newQuorum(e),
-		newDrain(e), newNode(e),
+		newQuorum(e), newMaintenance(e), newInstances(e), newDrain(e), newNode(e),
 		newEvictions(e), newPool(e), newClusterVersion(e), newRelease(e))
 	cmd.AddCommand(newWorkloads(e)...)
 	return cmd

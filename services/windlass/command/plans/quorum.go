@@ -1,15 +1,63 @@
 package plans
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"time"
+
+	"github.com/spf13/cobra"
 
 	etcdv1 "github.com/windlass-dev/windlass/gen/windlass/etcd/v1"
 	"github.com/windlass-dev/windlass/kit/manifest"
+	"github.com/windlass-dev/windlass/services/windlass/client"
 	"github.com/windlass-dev/windlass/services/windlass/command/session"
 )
+
+func newMaintenance(e *session.Env) *cobra.Command {
+	f := &flags{}
+	var now string
+	cmd := command(e, "maintenance [-f FILE]",
+		"Show which snapshots of etcd would be taken and removed, and which members defragmented", f, 0,
+		func(ctx context.Context, c *client.Client, _ []string) error {
+			req := &etcdv1.PlanMaintenanceRequest{}
+			var err error
+			if req.Now, err = planTime(now); err != nil {
+				return err
+			}
+			if len(f.Names) > 0 {
+				g, err := readGiven(e, f, "Snapshot", "SnapshotSchedule", "Machine")
+				if err != nil {
+					return err
+				}
+				req.Machines = g.machineList()
+				if list := all[*etcdv1.Snapshot](g); len(list) > 0 {
+					req.Snapshots = &etcdv1.SnapshotList{Items: list}
+				}
+				if list := all[*etcdv1.SnapshotSchedule](g); len(list) > 0 {
+					req.Schedules = &etcdv1.SnapshotScheduleList{Items: list}
+				}
+			}
+			resp, err := etcdv1.NewQuorumServiceClient(c.Conn()).PlanMaintenance(ctx, req)
+			if err != nil {
+				return err
+			}
+			return answer(e, f, resp, func(p *planText) {
+				p.actions(resp.GetActions())
+				p.end(resp.GetHeldBack(), "", nil)
+				if next := resp.GetNextCheckAfter(); next != nil {
+					p.printf("\nEvaluated again in %s.\n", next.AsDuration().Round(time.Second))
+				}
+			})
+		})
+	cmd.Long = cmd.Short + `.
+
+Kinds in a file: Snapshot, SnapshotSchedule and Machine, each instead of those in the cluster.`
+	cmd.Flags().StringVar(&now, "now", "", "time to plan for, such as 2026-11-21T12:00:00Z")
+	return cmd
+}
 
 // quorumRequest reads the file of a quorum plan, which is not an object of a kind.
 func quorumRequest(e *session.Env, f *flags) (*etcdv1.PlanQuorumRequest, error) {

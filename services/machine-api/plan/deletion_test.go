@@ -1,0 +1,173 @@
+package plan
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/object"
+)
+
+// draining is a machine whose drain began ten minutes before noon, with a timeout and a policy.
+func draining(timeout, policy string) *machinev1.Machine {
+	return newMachine(running, deleted, func(m *machinev1.Machine) {
+		m.Spec.NodeDrainTimeout, m.Spec.NodeTimeoutPolicy = timeout, policy
+		m.Status.Deletion = &machinev1.MachineDeletion{NodeDrainStartTime: seconds(noon().Add(-10 * time.Minute))}
+	})
+}
+
+func blockedDrain() *nodev1.Drain {
+	d := newDrain("Draining", "waits for 1 pod to leave")
+	d.Status.BlockedPods = []*nodev1.BlockedPod{{
+		Namespace: "shop", Name: "db-0", Budgets: []string{"db"}, Reason: "Cannot evict pod",
+		SinceTime: seconds(noon().Add(-9 * time.Minute)),
+	}}
+	return d
+}
+
+func TestADrainDeadlineFollowsItsPolicy(t *testing.T) {
+	master := func(m *machinev1.Machine) *machinev1.Machine {
+		m.Metadata.Labels = map[string]string{LabelRole: RoleMaster}
+		return m
+	}
+	for name, tt := range map[string]struct {
+		machine  *machinev1.Machine
+		proceeds bool
+		reason   string // of DrainTimedOut; empty: there is no such condition
+		waits    string // part of it
+		wake     time.Time
+	}{
+		"without a timeout it waits": {
+			draining("", ""), false, "", "shop/db-0 blocked by budget db since 2026-11-21T11:51:00Z", noon().Add(lookAgain),
+		},
+		"0 is no timeout": {draining("0", "Proceed"), false, "", "shop/db-0", noon().Add(lookAgain)},
+		"a timeout wakes the machine when it passes": {
+			draining("601s", "Proceed"), false, "", "shop/db-0", noon().Add(time.Second),
+		},
+		"a passed timeout is reported": {
+			draining("5m", ""), false, "Waiting", "nodeDrainTimeout 5m passed at 2026-11-21T11:55:00Z", noon().Add(lookAgain),
+		},
+		"with Proceed the drain is given up": {draining("5m", "Proceed"), true, "Proceeded", "", time.Time{}},
+		"a control-plane machine waits with Proceed too": {
+			master(draining("5m", "Proceed")), false, "Waiting", "control-plane machine", noon().Add(lookAgain),
+		},
+		"a preDrain hook is never passed": {
+			func() *machinev1.Machine { m := draining("5m", "Proceed"); preDrain(m); return m }(), false, "",
+			"EtcdQuorumOperator", noon().Add(lookAgain),
+		},
+		"a preTerminate hook is never passed": {
+			func() *machinev1.Machine { m := draining("5m", "Proceed"); preTerminate(m); return m }(), true, "Proceeded",
+			"BackupFileSystem", noon().Add(lookAgain),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := Next(MachineView{
+				Now: noon(), Machine: tt.machine, Instance: instance(), Node: readyNode(), NodesSeen: true, Drain: blockedDrain(),
+			})
+			if got := object.IsTrue(p.Status.GetConditions(), Drained); got != tt.proceeds {
+				t.Errorf("Drained = %v, want %v", got, tt.proceeds)
+			}
+			if got := object.FindCondition(p.Status.GetConditions(), DrainTimedOut).GetReason(); got != tt.reason {
+				t.Errorf("reason of DrainTimedOut = %q, want %q", got, tt.reason)
+			}
+			if !strings.Contains(p.WaitsFor, tt.waits) {
+				t.Errorf("waits for %q, want %q in it", p.WaitsFor, tt.waits)
+			}
+			if !tt.wake.IsZero() && !p.Wake.Equal(tt.wake) {
+				t.Errorf("wakes at %v, want %v", p.Wake, tt.wake)
+			}
+			if hooked := len(tt.machine.GetSpec().GetLifecycleHooks().GetPreTerminate()) > 0; hooked && len(p.Actions) > 0 {
+				t.Errorf("actions %v, want none while a hook is left", p.Actions)
+			}
+			if tt.reason != "" && !hasEvent(p, DrainTimedOut) {
+				t.Errorf("events %v, want one of the timeout", p.Events)
+			}
+		})
+	}
+}
+
+func hasEvent(p MachinePlan, reason string) bool {
+	for _, e := range p.Events {
+		if e.Reason == reason {
+			return true
+		}
+	}
+	return false
+}
+
+func TestAttachedVolumesAreWaitedFor(t *testing.T) {
+	attached := func(state string) *providerv1.Instance {
+		i := instance()
+		i.State, i.VolumesKnown = state, true
+		i.Volumes = []*providerv1.AttachedVolume{{
+			Id: "vol-1", DevicePath: "/dev/sdb", AttachTime: seconds(noon().Add(-time.Hour)),
+		}}
+		return i
+	}
+	none := instance()
+	none.VolumesKnown = true
+	busy := readyNode()
+	busy.Status.VolumesInUse = []string{"vol-2"}
+	silent := newNode("m", "Unknown", noon().Add(-time.Hour))
+	silent.Status.VolumesInUse = []string{"vol-2"}
+	begun := func(timeout, policy string) func(*machinev1.Machine) {
+		return func(m *machinev1.Machine) {
+			m.Spec.NodeVolumeDetachTimeout, m.Spec.NodeTimeoutPolicy = timeout, policy
+			m.Status.Deletion = &machinev1.MachineDeletion{VolumeDetachStartTime: seconds(noon().Add(-time.Hour))}
+		}
+	}
+	for name, tt := range map[string]struct {
+		change   func(*machinev1.Machine)
+		instance *providerv1.Instance
+		node     *nodev1.Node
+		status   string // of VolumesDetached
+		reason   string
+		deletes  bool
+	}{
+		"without volumes the instance is deleted": {nil, none, readyNode(), "True", "", true},
+		"a provider that does not report volumes is not waited for, and the condition does not claim more": {
+			nil, instance(), readyNode(), "Unknown", "NotReported", true,
+		},
+		"an attached volume is waited for":     {nil, attached("Running"), readyNode(), "False", "VolumesAttached", false},
+		"so is one that only the node reports": {nil, none, busy, "False", "VolumesAttached", false},
+		"and one of an unreachable node whose instance may run": {
+			nil, none, silent, "False", "VolumesAttached", false,
+		},
+		"a stopped instance uses no volume": {nil, attached("Stopped"), silent, "True", "InstanceStopped", true},
+		"a passed timeout is reported": {
+			begun("5m", ""), attached("Running"), readyNode(), "False", "VolumesAttached", false,
+		},
+		"with Proceed the wait is given up": {
+			begun("5m", "Proceed"), attached("Running"), readyNode(), "True", VolumesTimedOut, true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(running, deleted, drained)
+			if tt.change != nil {
+				tt.change(m)
+			}
+			p := Next(MachineView{Now: noon(), Machine: m, Instance: tt.instance, Node: tt.node, NodesSeen: true})
+			c := object.FindCondition(p.Status.GetConditions(), VolumesDetached)
+			if c.GetStatus() != tt.status || c.GetReason() != tt.reason {
+				t.Errorf("VolumesDetached = %s %s, want %s %s", c.GetStatus(), c.GetReason(), tt.status, tt.reason)
+			}
+			if got := len(p.Actions) > 0 && p.Actions[0] == DeleteInstance; got != tt.deletes {
+				t.Errorf("actions %v, deletes the instance: want %v", p.Actions, tt.deletes)
+			}
+			if waits := strings.Contains(p.WaitsFor, "volumes to be detached"); waits == tt.deletes {
+				t.Errorf("waits for %q", p.WaitsFor)
+			}
+		})
+	}
+}
+
+func TestTheTimeoutsOfASpecAreChecked(t *testing.T) {
+	for text, want := range map[string]int{"": 0, "0": 0, "10m": 0, "9000h": 1, "9999999999999h": 1} {
+		if got := TimeoutFaults(&machinev1.MachineSpec{NodeDrainTimeout: text}, "spec."); len(got) != want {
+			t.Errorf("%q: faults %v, want %d", text, got, want)
+		}
+	}
+}
