@@ -23,6 +23,9 @@ type Call struct {
 	There  bool      // the last one found an instance
 }
 
+// absent reports whether the last call was answered and found no instance.
+func (c Call) absent() bool { return !c.At.IsZero() && c.Err == "" && !c.There }
+
 // due returns when the call is to be made again, at most every after an answer that was no error; zero while one is
 // under way.
 func (c Call) due(now time.Time, every time.Duration) time.Time {

@@ -166,6 +166,8 @@ func (n *next) detached() bool {
 	n.status.BlockingVolumes = volumes[:min(len(volumes), mostBlocking)]
 	gone := n.v.InstanceGone || n.v.Instance == nil && !MayHaveInstance(n.m)
 	switch {
+	case len(volumes) == 0 && !gone && n.v.Instance == nil && n.provisioned():
+		return n.detachedUnseen()
 	case len(volumes) == 0 && !gone && !n.v.Instance.GetVolumesKnown():
 		n.unset(VolumesTimedOut)
 		n.set(condition(VolumesDetached, conditionUnknown, "", "NotReported",
@@ -200,6 +202,28 @@ func (n *next) detached() bool {
 		object.FindCondition(n.status.Conditions, VolumesTimedOut).GetMessage()+"; attached: "+volumesInLine(volumes)))
 	n.p.WaitsFor, n.status.BlockingVolumes = "", nil
 	return true
+}
+
+// detachedUnseen decides about the volumes of an instance that the copy does not show, although there was one. The
+// copy can be behind or empty, so the provider itself is asked.
+func (n *next) detachedUnseen() bool {
+	n.unset(VolumesTimedOut)
+	if n.v.Lookup.absent() {
+		n.set(condition(VolumesDetached, conditionTrue, "", "NoInstance", "The provider has no instance of the machine"))
+		return true
+	}
+	n.set(condition(VolumesDetached, conditionUnknown, "", "InstanceUnknown", withCause(
+		"The provider has not said which volumes are attached", cmp.Or(n.v.NoProvider, n.v.InstanceErr))))
+	switch {
+	case n.v.Doubted:
+		return true // it is another machine's instance, and its volumes are not this one's
+	case n.v.NoProvider != "":
+		n.p.WaitsFor = "a provider: " + n.v.NoProvider
+	default:
+		n.p.WaitsFor = withCause("the provider to answer which volumes are attached", n.v.InstanceErr)
+		n.call(GetInstance, n.v.Lookup, vanishedPause)
+	}
+	return false
 }
 
 // confirmed returns what the provider confirms about the instance.

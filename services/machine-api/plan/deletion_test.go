@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -131,6 +132,9 @@ func TestAttachedVolumesAreWaitedFor(t *testing.T) {
 		"a provider that does not report volumes is not waited for, and the condition does not claim more": {
 			nil, instance(), readyNode(), "Unknown", "NotReported", true,
 		},
+		"an empty copy does not say that no volume is attached": {
+			nil, nil, readyNode(), "Unknown", "InstanceUnknown", false,
+		},
 		"an attached volume is waited for":     {nil, attached("Running"), readyNode(), "False", "VolumesAttached", false},
 		"so is one that only the node reports": {nil, none, busy, "False", "VolumesAttached", false},
 		"and one of an unreachable node whose instance may run": {
@@ -157,8 +161,37 @@ func TestAttachedVolumesAreWaitedFor(t *testing.T) {
 			if got := len(p.Actions) > 0 && p.Actions[0] == DeleteInstance; got != tt.deletes {
 				t.Errorf("actions %v, deletes the instance: want %v", p.Actions, tt.deletes)
 			}
-			if waits := strings.Contains(p.WaitsFor, "volumes to be detached"); waits == tt.deletes {
+			if waits := strings.Contains(p.WaitsFor, "volumes"); waits == tt.deletes {
 				t.Errorf("waits for %q", p.WaitsFor)
+			}
+		})
+	}
+}
+
+func TestTheProviderIsAskedForVolumesThatTheCopyDoesNotShow(t *testing.T) {
+	for name, tt := range map[string]struct {
+		lookup  Call
+		status  string
+		actions []Action
+	}{
+		"not asked yet":        {Call{}, "Unknown", []Action{GetInstance}},
+		"being asked":          {Call{Busy: true}, "Unknown", nil},
+		"it found an instance": {Call{At: noon().Add(-time.Hour), There: true}, "Unknown", []Action{GetInstance}},
+		"it failed": {
+			Call{At: noon().Add(-time.Hour), Err: "unavailable", Failed: 1}, "Unknown", []Action{GetInstance},
+		},
+		"it found none": {Call{At: noon().Add(-time.Second)}, "True", []Action{DeleteInstance}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := Next(MachineView{
+				Now: noon(), Machine: newMachine(running, deleted, drained), Lookup: tt.lookup, Node: readyNode(), NodesSeen: true,
+			})
+			c := object.FindCondition(p.Status.GetConditions(), VolumesDetached)
+			if c.GetStatus() != tt.status || !slices.Equal(p.Actions, tt.actions) {
+				t.Errorf("VolumesDetached = %s, actions %v; want %s, %v", c.GetStatus(), p.Actions, tt.status, tt.actions)
+			}
+			if p.Wake.IsZero() {
+				t.Error("nothing wakes the machine")
 			}
 		})
 	}

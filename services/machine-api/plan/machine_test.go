@@ -231,7 +231,9 @@ func TestTheNextStepOfAMachine(t *testing.T) {
 		},
 		"while the provider does not answer nothing goes": {
 			seen(MachineView{Machine: newMachine(running, deleted, drained), InstanceErr: "down", Node: readyNode()}),
-			want{PhaseDeleting, "the provider to answer: down", []Action{DeleteInstance}},
+			want{
+				PhaseDeleting, "the provider to answer which volumes are attached: down", []Action{GetInstance},
+			},
 		},
 		"a machine that never was anything can be deleted": {
 			seen(MachineView{Machine: newMachine(deleted, func(m *machinev1.Machine) { m.Spec = nil }), InstanceGone: true}),
