@@ -179,3 +179,56 @@ func TestAnInstanceIsComparedWithTheMachinesThatHaveItsAddress(t *testing.T) {
 		t.Errorf("instance %v, error %q: want the address refused", v.Instance, v.InstanceErr)
 	}
 }
+
+func TestASetIsPlannedWithoutReadingOtherSetsMachinesAndNodes(t *testing.T) {
+	c, nodes := fleet(t, 3)
+	c.Nodes = unlisted{nodes, t}
+	own, other := setOf("workers"), setOf("others")
+	c.Tables.Sets.Replace([]*machinev1.MachineSet{own, other}, 1)
+	if v, _ := c.ViewSet(own); len(v.Machines) != 3 || len(v.Nodes) != 3 || v.Sets != nil {
+		t.Errorf("the set has %d machines, %d nodes and sees %d sets, want 3, 3, 0", len(v.Machines), len(v.Nodes),
+			len(v.Sets))
+	}
+	if v, _ := c.ViewSet(other); len(v.Machines) != 0 || len(v.Nodes) != 0 {
+		t.Errorf("the other set has %d machines and %d nodes, want none", len(v.Machines), len(v.Nodes))
+	}
+	lone, _ := running(9)
+	lone.Metadata.OwnerReferences = nil
+	c.Tables.Machines.Step(2, []resource.Change[*machinev1.Machine]{{Key: object.KeyOf(lone), Object: lone}})
+	if v, _ := c.ViewSet(other); len(v.Machines) != 1 || len(v.Sets) != 2 {
+		t.Errorf("with a machine without an owner the other set sees %d machines and %d sets, want 1 and 2",
+			len(v.Machines), len(v.Sets))
+	}
+}
+
+func setOf(name string) *machinev1.MachineSet {
+	return &machinev1.MachineSet{
+		Metadata: &metav1.ObjectMeta{Namespace: "openshift-machine-api", Name: name, Uid: "uid-" + name},
+	}
+}
+
+// BenchmarkSetChange is the work of one machine set that goes, by the number of sets: on the goroutine that all changes
+// pass ("informer"), and to plan for another set ("view").
+func BenchmarkSetChange(b *testing.B) {
+	for _, n := range []int{500, 1000, 5000} {
+		c, _ := fleet(b, 3)
+		sets := make([]*machinev1.MachineSet, n)
+		for i := range sets {
+			sets[i] = setOf(fmt.Sprintf("set-%05d", i))
+		}
+		c.Tables.Sets.Replace(sets, 1)
+		b.Run(fmt.Sprintf("informer/%d", n), func(b *testing.B) {
+			gone := resource.Change[*machinev1.MachineSet]{
+				Key: object.KeyOf(sets[0]), Object: sets[0], Previous: sets[0], Existed: true, Deleted: true,
+			}
+			for b.Loop() {
+				c.setChanged(gone)
+			}
+		})
+		b.Run(fmt.Sprintf("view/%d", n), func(b *testing.B) {
+			for b.Loop() {
+				c.ViewSet(sets[n/2])
+			}
+		})
+	}
+}

@@ -205,15 +205,17 @@ func (c *Controller) adopters(m *machinev1.Machine) {
 	c.controlPlanes.Add(object.Key{Namespace: ns, Name: kinds.ClusterName}.String())
 }
 
-// setChanged enqueues the other sets of a namespace when a set no longer adopts machines, or does so from now on: those
-// that match both may be theirs.
+// setChanged enqueues the sets that may adopt a machine which a set no longer adopts, or adopts from now on. Machines
+// with an owner, and so nearly all, are not read: many sets may go at the same time.
 func (c *Controller) setChanged(ch resource.Change[*machinev1.MachineSet]) {
 	adopts := func(s *machinev1.MachineSet) bool { return !object.Deleting(s) && !plan.OtherAPI(s.GetSpec()) }
 	if !ch.Deleted && ch.Existed && adopts(ch.Object) == adopts(ch.Previous) {
 		return
 	}
-	for s := range c.Tables.Sets.In(ch.Key.Namespace) {
-		c.sets.Add(object.KeyOf(s).String())
+	for _, m := range c.Tables.Machines.ByIndex(kinds.Unowned, ch.Key.Namespace) {
+		if plan.Matches(ch.Object, m) || ch.Existed && plan.Matches(ch.Previous, m) {
+			c.adopters(m)
+		}
 	}
 }
 

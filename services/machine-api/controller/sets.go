@@ -9,6 +9,7 @@ import (
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
@@ -55,13 +56,25 @@ func (c *Controller) reconcileSet(ctx context.Context, key string) (time.Time, e
 	return p.Wake, errors.Join(errs...)
 }
 
-// ViewSet returns everything that a set's plan depends on; false while it is not known which nodes there are.
+// ViewSet returns everything that a set's plan depends on; false while it is not known which nodes there are. Its work
+// depends on the machines of the set, and not on how many others there are.
 func (c *Controller) ViewSet(s *machinev1.MachineSet) (plan.SetView, bool) {
-	nodes, ok := c.nodesByName()
-	ns := s.GetMetadata().GetNamespace()
-	return plan.SetView{
-		Now: c.Now(), Set: s, Machines: c.machinesIn(ns), Nodes: nodes, Sets: slices.Collect(c.Tables.Sets.In(ns)),
-	}, ok
+	ns, uid := s.GetMetadata().GetNamespace(), s.GetMetadata().GetUid()
+	v := plan.SetView{
+		Now: c.Now(), Set: s, Machines: c.Tables.Machines.ByIndex(kinds.Unowned, ns), Nodes: map[string]*nodev1.Node{},
+	}
+	if len(v.Machines) > 0 {
+		v.Sets = slices.Collect(c.Tables.Sets.In(ns))
+	}
+	if uid != "" {
+		v.Machines = append(v.Machines, c.Tables.Machines.ByIndex(resource.ByOwner, uid)...)
+	}
+	for _, m := range v.Machines {
+		if n, ok := c.Nodes.Lookup("", m.GetStatus().GetNodeRef().GetName()); ok {
+			v.Nodes[n.GetMetadata().GetName()] = n
+		}
+	}
+	return v, c.Nodes.IsSynced()
 }
 
 // nameTries is how many random names are tried for a machine: among 10,000 machines of a set some get a name that is

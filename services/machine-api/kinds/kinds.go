@@ -46,6 +46,7 @@ const (
 	ByNode     = "node" // by the names that the machine's node may have
 	ByInstance = "spec.providerID"
 	ByAddress  = "address" // by its addresses inside the cluster, as plan.InternalAddresses writes them
+	Unowned    = "unowned" // by the namespace of those without a controller
 )
 
 // New returns the tables in a store. policy says who may remove the hooks of a machine that is being deleted.
@@ -63,6 +64,12 @@ func New(st *store.Store, v protovalidate.Validator, policy *identity.Policy, lo
 			ByInstance: func(m *machinev1.Machine) []string { return []string{m.GetSpec().GetProviderId()} },
 			ByAddress: func(m *machinev1.Machine) []string {
 				return plan.InternalAddresses(m.GetStatus().GetAddresses())
+			},
+			Unowned: func(m *machinev1.Machine) []string {
+				if object.ControllerOf(m) != nil {
+					return nil
+				}
+				return []string{m.GetMetadata().GetNamespace()}
 			},
 		},
 		HasNamespace: hasNamespace, Finalizers: []string{plan.FinalizerMachine}, Log: log,

@@ -37,9 +37,10 @@ const (
 type SetView struct {
 	Now      time.Time
 	Set      *machinev1.MachineSet
-	Machines []*machinev1.Machine    // of the set's namespace, ordered by name
-	Nodes    map[string]*nodev1.Node // by name
-	// Sets are the machine sets of the namespace, which may match the same machines; Set need not be among them.
+	Machines []*machinev1.Machine    // of the set's namespace: those of the set and those without an owner, at least
+	Nodes    map[string]*nodev1.Node // of these machines, by name
+	// Sets are the machine sets of the namespace, which may match the same machines without an owner; Set need not be
+	// among them.
 	Sets []*machinev1.MachineSet
 }
 
@@ -213,10 +214,19 @@ func Adopts(s *machinev1.MachineSet, m *machinev1.Machine) bool {
 	return fault == "" && adoptsBy(s, sel, m)
 }
 
+// Matches reports whether a set that is neither being deleted nor paused would adopt machines such as m.
+func Matches(s *machinev1.MachineSet, m *machinev1.Machine) bool {
+	sel, fault := setFault(s)
+	return fault == "" && matchesBy(s, sel, m)
+}
+
 func adoptsBy(s *machinev1.MachineSet, sel labels.Selector, m *machinev1.Machine) bool {
+	return !object.Deleting(s) && !OtherAPI(s.GetSpec()) && !object.Deleting(m) && matchesBy(s, sel, m)
+}
+
+func matchesBy(s *machinev1.MachineSet, sel labels.Selector, m *machinev1.Machine) bool {
 	template := &machinev1.Machine{Metadata: s.GetSpec().GetTemplate().GetMetadata()}
-	return !object.Deleting(s) && !OtherAPI(s.GetSpec()) && !object.Deleting(m) && Role(template) == Role(m) &&
-		sel.Matches(labels.Set(m.GetMetadata().GetLabels()))
+	return Role(template) == Role(m) && sel.Matches(labels.Set(m.GetMetadata().GetLabels()))
 }
 
 // rival is a set that goes before the set of a view when a machine matches both.
