@@ -528,16 +528,27 @@ func (t *Table[T]) Delete(ctx context.Context, namespace, name string, pre *meta
 }
 
 func (t *Table[T]) remove(ctx context.Context, w *Write[T]) (T, error) {
+	next, ops, err := t.removal(ctx, w)
+	if err != nil || len(ops) == 0 {
+		return next, err
+	}
+	revision, err := t.st.Commit(ctx, ops...)
+	return t.written(ctx, next, revision, err)
+}
+
+// removal applies all rules to a deletion. It returns the object after it and the operations that store that; there are
+// none if nothing changes or nothing is to be stored, and the object is then the old one.
+func (t *Table[T]) removal(ctx context.Context, w *Write[T]) (next T, ops []store.Op, err error) {
 	var zero T
+	old := w.Old
 	if t.cfg.Admit != nil {
 		if err := t.cfg.Admit(w); err != nil {
-			return zero, err
+			return zero, nil, err
 		}
 	}
-	old := w.Old
 	next, stays := t.ended(w)
 	if any(next) == any(old) || w.DryRun {
-		return old, nil
+		return old, nil, nil
 	}
 	if !object.Deleting(old) {
 		trace.Mark(ctx, next.GetMetadata())
@@ -545,17 +556,13 @@ func (t *Table[T]) remove(ctx context.Context, w *Write[T]) (T, error) {
 			t.cfg.Mark(w, next)
 		}
 	}
-	was, key := revisionOf(old), t.key(object.KeyOf(old))
+	key := t.key(object.KeyOf(old))
 	if !stays {
-		revision, err := t.commit(ctx, store.Delete(key, was), old, zero)
-		return t.written(ctx, next, revision, err)
+		claims, err := t.claimOps(ctx, old, zero)
+		return next, append([]store.Op{store.Delete(key, revisionOf(old))}, claims...), err
 	}
 	value, err := t.encode(next)
-	if err != nil {
-		return zero, err
-	}
-	revision, err := t.st.Commit(ctx, store.Put(key, value, was))
-	return t.written(ctx, next, revision, err)
+	return next, []store.Op{store.Put(key, value, revisionOf(old))}, err
 }
 
 // ended returns an object after the request to delete it, and whether it remains. It returns the old object itself if

@@ -34,7 +34,10 @@ func (c *Controller) reconcileSet(ctx context.Context, key string) (time.Time, e
 	if !ok {
 		return c.Now().Add(retryUnseen), nil
 	}
-	p := plan.Scale(v)
+	p, current, err := c.scalePlan(ctx, s, v)
+	if err != nil || !current {
+		return time.Time{}, err
+	}
 	if !proto.Equal(s.GetStatus(), p.Status) {
 		if _, err := modify(ctx, c.Tables.Sets, s, func(obj *machinev1.MachineSet) { obj.Status = p.Status }); err != nil {
 			return time.Time{}, err
@@ -54,6 +57,33 @@ func (c *Controller) reconcileSet(ctx context.Context, key string) (time.Time, e
 			return c.deleteMachine(ctx, s, d.Machine, d.Reason)
 		})...)
 	return p.Wake, errors.Join(errs...)
+}
+
+// scalePlan returns the plan of a set. One transaction may delete a machine and shrink its set, and the copies of the
+// two kinds receive it at different times: before a deletion the machines catch up with the set, or a second machine
+// would go, and before a creation the set with the machines, or the machine would be replaced. current is false if the
+// set has changed: that change is decided on next.
+func (c *Controller) scalePlan(ctx context.Context, s *machinev1.MachineSet, v plan.SetView) (p plan.SetPlan,
+	current bool, err error,
+) {
+	p = plan.Scale(v)
+	if p.DeleteNow > 0 {
+		if err := c.Tables.Machines.CatchUp(ctx); err != nil {
+			return p, false, err
+		}
+		v, _ = c.ViewSet(s)
+		p = plan.Scale(v)
+	}
+	if p.CreateNow > 0 {
+		if err := c.Tables.Sets.CatchUp(ctx); err != nil {
+			return p, false, err
+		}
+		now, ok := c.Tables.Sets.Lookup(s.GetMetadata().GetNamespace(), s.GetMetadata().GetName())
+		if !ok || now.GetMetadata().GetResourceVersion() != s.GetMetadata().GetResourceVersion() {
+			return p, false, nil
+		}
+	}
+	return p, true, nil
 }
 
 // ViewSet returns everything that a set's plan depends on; false while it is not known which nodes there are. Its work

@@ -1,13 +1,16 @@
 package kinds
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/labels"
@@ -33,6 +36,42 @@ func validateSet(s *machinev1.MachineSet) []object.Fault {
 		"spec.template.spec.metadata.labels")...)
 	bad = append(bad, plan.TimeoutFaults(template.GetSpec(), "spec.template.spec.")...)
 	return append(bad, plan.DuplicateHooks(template.GetSpec().GetLifecycleHooks(), "spec.template.")...)
+}
+
+// DeleteAndShrink deletes a machine and lowers the replicas of its set by one, in one transaction.
+func (t *Tables) DeleteAndShrink(ctx context.Context, machine object.Key, pre *metav1.Preconditions,
+	opts resource.WriteOptions,
+) (*machinev1.Machine, *machinev1.MachineSet, error) {
+	return resource.DeleteAndModify(ctx, t.Machines, machine, pre, t.Sets,
+		func(m *machinev1.Machine) (object.Key, error) {
+			name, fault := plan.SetOf(m)
+			if fault != "" {
+				return object.Key{}, rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION,
+					"machine/"+machine.Name, fault)
+			}
+			return object.Key{Namespace: machine.Namespace, Name: name}, t.mayShrink(ctx, machine.Namespace, name)
+		},
+		func(m *machinev1.Machine, s *machinev1.MachineSet) error {
+			if fault := plan.Shrink(m, s); fault != "" {
+				return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION,
+					"machineset/"+s.GetMetadata().GetName(), fault)
+			}
+			return nil
+		}, opts)
+}
+
+// mayShrink returns an error if the caller of a request may not update a set.
+func (t *Tables) mayShrink(ctx context.Context, namespace, name string) error {
+	caller, called := identity.CallerFrom(ctx)
+	if !called {
+		return nil
+	}
+	if ok, why := t.policy.Allowed(caller, identity.Attributes{
+		Verb: "update", Group: "machine.openshift.io", Resource: "machinesets", Namespace: namespace, Name: name,
+	}); !ok {
+		return rpcerr.Forbidden(why)
+	}
+	return nil
 }
 
 func selectorFaults(raw *metav1.LabelSelector, hasTemplate bool, template map[string]string,

@@ -1293,6 +1293,143 @@ func (x *ForgetMachineRequest) GetReason() string {
 	return ""
 }
 
+// Request of DeleteAndShrink.
+type DeleteAndShrinkRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the machine; empty means "openshift-machine-api".
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the machine.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Conditions for the deletion.
+	Preconditions *v1.Preconditions `protobuf:"bytes,3,opt,name=preconditions,proto3" json:"preconditions,omitempty"`
+	// Reason, recorded in status.deletion; up to 1024 characters.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// "All" checks everything and stores nothing; empty stores.
+	DryRun        string `protobuf:"bytes,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteAndShrinkRequest) Reset() {
+	*x = DeleteAndShrinkRequest{}
+	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteAndShrinkRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteAndShrinkRequest) ProtoMessage() {}
+
+func (x *DeleteAndShrinkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteAndShrinkRequest.ProtoReflect.Descriptor instead.
+func (*DeleteAndShrinkRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_machine_v1_machine_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *DeleteAndShrinkRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *DeleteAndShrinkRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DeleteAndShrinkRequest) GetPreconditions() *v1.Preconditions {
+	if x != nil {
+		return x.Preconditions
+	}
+	return nil
+}
+
+func (x *DeleteAndShrinkRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *DeleteAndShrinkRequest) GetDryRun() string {
+	if x != nil {
+		return x.DryRun
+	}
+	return ""
+}
+
+// Result of DeleteAndShrink.
+type DeleteAndShrinkResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The machine, marked for deletion.
+	Machine *Machine `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Its set, with one replica less.
+	MachineSet    *MachineSet `protobuf:"bytes,2,opt,name=machine_set,json=machineSet,proto3" json:"machine_set,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteAndShrinkResponse) Reset() {
+	*x = DeleteAndShrinkResponse{}
+	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteAndShrinkResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteAndShrinkResponse) ProtoMessage() {}
+
+func (x *DeleteAndShrinkResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteAndShrinkResponse.ProtoReflect.Descriptor instead.
+func (*DeleteAndShrinkResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_machine_v1_machine_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *DeleteAndShrinkResponse) GetMachine() *Machine {
+	if x != nil {
+		return x.Machine
+	}
+	return nil
+}
+
+func (x *DeleteAndShrinkResponse) GetMachineSet() *MachineSet {
+	if x != nil {
+		return x.MachineSet
+	}
+	return nil
+}
+
 // One change.
 type WatchMachinesResponse_Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1306,7 +1443,7 @@ type WatchMachinesResponse_Event struct {
 
 func (x *WatchMachinesResponse_Event) Reset() {
 	*x = WatchMachinesResponse_Event{}
-	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[16]
+	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1318,7 +1455,7 @@ func (x *WatchMachinesResponse_Event) String() string {
 func (*WatchMachinesResponse_Event) ProtoMessage() {}
 
 func (x *WatchMachinesResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[16]
+	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1361,7 +1498,7 @@ type ValidateHooksResponse_Violation struct {
 
 func (x *ValidateHooksResponse_Violation) Reset() {
 	*x = ValidateHooksResponse_Violation{}
-	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[17]
+	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1373,7 +1510,7 @@ func (x *ValidateHooksResponse_Violation) String() string {
 func (*ValidateHooksResponse_Violation) ProtoMessage() {}
 
 func (x *ValidateHooksResponse_Violation) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[17]
+	mi := &file_windlass_machine_v1_machine_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1407,7 +1544,7 @@ var File_windlass_machine_v1_machine_service_proto protoreflect.FileDescriptor
 
 const file_windlass_machine_v1_machine_service_proto_rawDesc = "" +
 	"\n" +
-	")windlass/machine/v1/machine_service.proto\x12\x13windlass.machine.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!windlass/machine/v1/machine.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a\x1cwindlass/node/v1/drain.proto\x1a\x1bwindlass/node/v1/node.proto\x1a+windlass/provider/v1/provider_service.proto\"M\n" +
+	")windlass/machine/v1/machine_service.proto\x12\x13windlass.machine.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!windlass/machine/v1/machine.proto\x1a%windlass/machine/v1/machine_set.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/meta/v1/plan.proto\x1a\x1cwindlass/node/v1/drain.proto\x1a\x1bwindlass/node/v1/node.proto\x1a+windlass/provider/v1/provider_service.proto\"M\n" +
 	"\x11GetMachineRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\xa0\x02\n" +
@@ -1512,7 +1649,17 @@ const file_windlass_machine_v1_machine_service_proto_rawDesc = "" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12\x10\n" +
 	"\x03uid\x18\x03 \x01(\tR\x03uid\x12 \n" +
-	"\x06reason\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason2\xce\x12\n" +
+	"\x06reason\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\"\xe2\x01\n" +
+	"\x16DeleteAndShrinkRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
+	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12E\n" +
+	"\rpreconditions\x18\x03 \x01(\v2\x1f.windlass.meta.v1.PreconditionsR\rpreconditions\x12 \n" +
+	"\x06reason\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\x12%\n" +
+	"\adry_run\x18\x05 \x01(\tB\f\xbaH\tr\aR\x00R\x03AllR\x06dryRun\"\x93\x01\n" +
+	"\x17DeleteAndShrinkResponse\x126\n" +
+	"\amachine\x18\x01 \x01(\v2\x1c.windlass.machine.v1.MachineR\amachine\x12@\n" +
+	"\vmachine_set\x18\x02 \x01(\v2\x1f.windlass.machine.v1.MachineSetR\n" +
+	"machineSet2\xb2\x14\n" +
 	"\x0eMachineService\x12\xaf\x01\n" +
 	"\n" +
 	"GetMachine\x12&.windlass.machine.v1.GetMachineRequest\x1a\x1c.windlass.machine.v1.Machine\"[\xaa\xbb\x18%\n" +
@@ -1532,7 +1679,9 @@ const file_windlass_machine_v1_machine_service_proto_rawDesc = "" +
 	"\rDeleteMachine\x12).windlass.machine.v1.DeleteMachineRequest\x1a\x1c.windlass.machine.v1.Machine\"`\xaa\xbb\x18*\n" +
 	"\x06delete\x12\x14machine.openshift.io\x1a\bmachines0\x01\x82\xd3\xe4\x93\x02,**/v1/namespaces/{namespace}/machines/{name}\x12\xdc\x01\n" +
 	"\rWatchMachines\x12).windlass.machine.v1.WatchMachinesRequest\x1a*.windlass.machine.v1.WatchMachinesResponse\"r\xaa\xbb\x18'\n" +
-	"\x05watch\x12\x14machine.openshift.io\x1a\bmachines\x82\xd3\xe4\x93\x02AZ\x14\x12\x12/v1/machines:watch\x12)/v1/namespaces/{namespace}/machines:watch0\x01\x12\xc4\x01\n" +
+	"\x05watch\x12\x14machine.openshift.io\x1a\bmachines\x82\xd3\xe4\x93\x02AZ\x14\x12\x12/v1/machines:watch\x12)/v1/namespaces/{namespace}/machines:watch0\x01\x12\xe1\x01\n" +
+	"\x0fDeleteAndShrink\x12+.windlass.machine.v1.DeleteAndShrinkRequest\x1a,.windlass.machine.v1.DeleteAndShrinkResponse\"s\xaa\xbb\x18*\n" +
+	"\x06delete\x12\x14machine.openshift.io\x1a\bmachines0\x01\x82\xd3\xe4\x93\x02?:\x01*\":/v1/namespaces/{namespace}/machines/{name}:deleteAndShrink\x12\xc4\x01\n" +
 	"\rForgetMachine\x12).windlass.machine.v1.ForgetMachineRequest\x1a\x1c.windlass.machine.v1.Machine\"j\xaa\xbb\x18*\n" +
 	"\x06forget\x12\x14machine.openshift.io\x1a\bmachines0\x01\x82\xd3\xe4\x93\x026:\x01*\"1/v1/namespaces/{namespace}/machines/{name}:forget\x12\xa8\x01\n" +
 	"\vPlanMachine\x12'.windlass.machine.v1.PlanMachineRequest\x1a(.windlass.machine.v1.PlanMachineResponse\"F\xaa\xbb\x18&\n" +
@@ -1553,7 +1702,7 @@ func file_windlass_machine_v1_machine_service_proto_rawDescGZIP() []byte {
 	return file_windlass_machine_v1_machine_service_proto_rawDescData
 }
 
-var file_windlass_machine_v1_machine_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_windlass_machine_v1_machine_service_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_windlass_machine_v1_machine_service_proto_goTypes = []any{
 	(*GetMachineRequest)(nil),               // 0: windlass.machine.v1.GetMachineRequest
 	(*ListMachinesRequest)(nil),             // 1: windlass.machine.v1.ListMachinesRequest
@@ -1571,79 +1720,87 @@ var file_windlass_machine_v1_machine_service_proto_goTypes = []any{
 	(*ValidateHooksRequest)(nil),            // 13: windlass.machine.v1.ValidateHooksRequest
 	(*ValidateHooksResponse)(nil),           // 14: windlass.machine.v1.ValidateHooksResponse
 	(*ForgetMachineRequest)(nil),            // 15: windlass.machine.v1.ForgetMachineRequest
-	(*WatchMachinesResponse_Event)(nil),     // 16: windlass.machine.v1.WatchMachinesResponse.Event
-	(*ValidateHooksResponse_Violation)(nil), // 17: windlass.machine.v1.ValidateHooksResponse.Violation
-	(*fieldmaskpb.FieldMask)(nil),           // 18: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                     // 19: windlass.meta.v1.ListMeta
-	(*Machine)(nil),                         // 20: windlass.machine.v1.Machine
-	(*httpbody.HttpBody)(nil),               // 21: google.api.HttpBody
-	(*v1.Preconditions)(nil),                // 22: windlass.meta.v1.Preconditions
-	(*v11.Instance)(nil),                    // 23: windlass.provider.v1.Instance
-	(*v12.Node)(nil),                        // 24: windlass.node.v1.Node
-	(*v12.Drain)(nil),                       // 25: windlass.node.v1.Drain
-	(*v1.Condition)(nil),                    // 26: windlass.meta.v1.Condition
-	(*v1.PlannedAction)(nil),                // 27: windlass.meta.v1.PlannedAction
-	(*timestamppb.Timestamp)(nil),           // 28: google.protobuf.Timestamp
-	(*StepFailure)(nil),                     // 29: windlass.machine.v1.StepFailure
-	(*MachineDeletion)(nil),                 // 30: windlass.machine.v1.MachineDeletion
-	(*v12.BlockedPod)(nil),                  // 31: windlass.node.v1.BlockedPod
-	(*BlockingVolume)(nil),                  // 32: windlass.machine.v1.BlockingVolume
+	(*DeleteAndShrinkRequest)(nil),          // 16: windlass.machine.v1.DeleteAndShrinkRequest
+	(*DeleteAndShrinkResponse)(nil),         // 17: windlass.machine.v1.DeleteAndShrinkResponse
+	(*WatchMachinesResponse_Event)(nil),     // 18: windlass.machine.v1.WatchMachinesResponse.Event
+	(*ValidateHooksResponse_Violation)(nil), // 19: windlass.machine.v1.ValidateHooksResponse.Violation
+	(*fieldmaskpb.FieldMask)(nil),           // 20: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                     // 21: windlass.meta.v1.ListMeta
+	(*Machine)(nil),                         // 22: windlass.machine.v1.Machine
+	(*httpbody.HttpBody)(nil),               // 23: google.api.HttpBody
+	(*v1.Preconditions)(nil),                // 24: windlass.meta.v1.Preconditions
+	(*v11.Instance)(nil),                    // 25: windlass.provider.v1.Instance
+	(*v12.Node)(nil),                        // 26: windlass.node.v1.Node
+	(*v12.Drain)(nil),                       // 27: windlass.node.v1.Drain
+	(*v1.Condition)(nil),                    // 28: windlass.meta.v1.Condition
+	(*v1.PlannedAction)(nil),                // 29: windlass.meta.v1.PlannedAction
+	(*timestamppb.Timestamp)(nil),           // 30: google.protobuf.Timestamp
+	(*StepFailure)(nil),                     // 31: windlass.machine.v1.StepFailure
+	(*MachineDeletion)(nil),                 // 32: windlass.machine.v1.MachineDeletion
+	(*v12.BlockedPod)(nil),                  // 33: windlass.node.v1.BlockedPod
+	(*BlockingVolume)(nil),                  // 34: windlass.machine.v1.BlockingVolume
+	(*MachineSet)(nil),                      // 35: windlass.machine.v1.MachineSet
 }
 var file_windlass_machine_v1_machine_service_proto_depIdxs = []int32{
-	18, // 0: windlass.machine.v1.ListMachinesRequest.read_mask:type_name -> google.protobuf.FieldMask
-	19, // 1: windlass.machine.v1.MachineList.metadata:type_name -> windlass.meta.v1.ListMeta
-	20, // 2: windlass.machine.v1.MachineList.items:type_name -> windlass.machine.v1.Machine
-	20, // 3: windlass.machine.v1.CreateMachineRequest.machine:type_name -> windlass.machine.v1.Machine
-	20, // 4: windlass.machine.v1.UpdateMachineRequest.machine:type_name -> windlass.machine.v1.Machine
-	21, // 5: windlass.machine.v1.PatchMachineRequest.patch:type_name -> google.api.HttpBody
-	20, // 6: windlass.machine.v1.ApplyMachineRequest.machine:type_name -> windlass.machine.v1.Machine
-	20, // 7: windlass.machine.v1.UpdateMachineStatusRequest.machine:type_name -> windlass.machine.v1.Machine
-	22, // 8: windlass.machine.v1.DeleteMachineRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	16, // 9: windlass.machine.v1.WatchMachinesResponse.events:type_name -> windlass.machine.v1.WatchMachinesResponse.Event
-	20, // 10: windlass.machine.v1.PlanMachineRequest.machine:type_name -> windlass.machine.v1.Machine
-	23, // 11: windlass.machine.v1.PlanMachineRequest.instance:type_name -> windlass.provider.v1.Instance
-	24, // 12: windlass.machine.v1.PlanMachineRequest.node:type_name -> windlass.node.v1.Node
-	25, // 13: windlass.machine.v1.PlanMachineRequest.drain:type_name -> windlass.node.v1.Drain
-	26, // 14: windlass.machine.v1.PlanMachineResponse.conditions:type_name -> windlass.meta.v1.Condition
-	27, // 15: windlass.machine.v1.PlanMachineResponse.actions:type_name -> windlass.meta.v1.PlannedAction
-	28, // 16: windlass.machine.v1.PlanMachineResponse.wake_time:type_name -> google.protobuf.Timestamp
-	29, // 17: windlass.machine.v1.PlanMachineResponse.step_failures:type_name -> windlass.machine.v1.StepFailure
-	30, // 18: windlass.machine.v1.PlanMachineResponse.deletion:type_name -> windlass.machine.v1.MachineDeletion
-	31, // 19: windlass.machine.v1.PlanMachineResponse.blocking_pods:type_name -> windlass.node.v1.BlockedPod
-	32, // 20: windlass.machine.v1.PlanMachineResponse.blocking_volumes:type_name -> windlass.machine.v1.BlockingVolume
-	20, // 21: windlass.machine.v1.ValidateHooksRequest.old_machine:type_name -> windlass.machine.v1.Machine
-	20, // 22: windlass.machine.v1.ValidateHooksRequest.new_machine:type_name -> windlass.machine.v1.Machine
-	17, // 23: windlass.machine.v1.ValidateHooksResponse.violations:type_name -> windlass.machine.v1.ValidateHooksResponse.Violation
-	20, // 24: windlass.machine.v1.WatchMachinesResponse.Event.object:type_name -> windlass.machine.v1.Machine
-	0,  // 25: windlass.machine.v1.MachineService.GetMachine:input_type -> windlass.machine.v1.GetMachineRequest
-	1,  // 26: windlass.machine.v1.MachineService.ListMachines:input_type -> windlass.machine.v1.ListMachinesRequest
-	3,  // 27: windlass.machine.v1.MachineService.CreateMachine:input_type -> windlass.machine.v1.CreateMachineRequest
-	4,  // 28: windlass.machine.v1.MachineService.UpdateMachine:input_type -> windlass.machine.v1.UpdateMachineRequest
-	5,  // 29: windlass.machine.v1.MachineService.PatchMachine:input_type -> windlass.machine.v1.PatchMachineRequest
-	6,  // 30: windlass.machine.v1.MachineService.ApplyMachine:input_type -> windlass.machine.v1.ApplyMachineRequest
-	7,  // 31: windlass.machine.v1.MachineService.UpdateMachineStatus:input_type -> windlass.machine.v1.UpdateMachineStatusRequest
-	8,  // 32: windlass.machine.v1.MachineService.DeleteMachine:input_type -> windlass.machine.v1.DeleteMachineRequest
-	9,  // 33: windlass.machine.v1.MachineService.WatchMachines:input_type -> windlass.machine.v1.WatchMachinesRequest
-	15, // 34: windlass.machine.v1.MachineService.ForgetMachine:input_type -> windlass.machine.v1.ForgetMachineRequest
-	11, // 35: windlass.machine.v1.MachineService.PlanMachine:input_type -> windlass.machine.v1.PlanMachineRequest
-	13, // 36: windlass.machine.v1.MachineService.ValidateHooks:input_type -> windlass.machine.v1.ValidateHooksRequest
-	20, // 37: windlass.machine.v1.MachineService.GetMachine:output_type -> windlass.machine.v1.Machine
-	2,  // 38: windlass.machine.v1.MachineService.ListMachines:output_type -> windlass.machine.v1.MachineList
-	20, // 39: windlass.machine.v1.MachineService.CreateMachine:output_type -> windlass.machine.v1.Machine
-	20, // 40: windlass.machine.v1.MachineService.UpdateMachine:output_type -> windlass.machine.v1.Machine
-	20, // 41: windlass.machine.v1.MachineService.PatchMachine:output_type -> windlass.machine.v1.Machine
-	20, // 42: windlass.machine.v1.MachineService.ApplyMachine:output_type -> windlass.machine.v1.Machine
-	20, // 43: windlass.machine.v1.MachineService.UpdateMachineStatus:output_type -> windlass.machine.v1.Machine
-	20, // 44: windlass.machine.v1.MachineService.DeleteMachine:output_type -> windlass.machine.v1.Machine
-	10, // 45: windlass.machine.v1.MachineService.WatchMachines:output_type -> windlass.machine.v1.WatchMachinesResponse
-	20, // 46: windlass.machine.v1.MachineService.ForgetMachine:output_type -> windlass.machine.v1.Machine
-	12, // 47: windlass.machine.v1.MachineService.PlanMachine:output_type -> windlass.machine.v1.PlanMachineResponse
-	14, // 48: windlass.machine.v1.MachineService.ValidateHooks:output_type -> windlass.machine.v1.ValidateHooksResponse
-	37, // [37:49] is the sub-list for method output_type
-	25, // [25:37] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	20, // 0: windlass.machine.v1.ListMachinesRequest.read_mask:type_name -> google.protobuf.FieldMask
+	21, // 1: windlass.machine.v1.MachineList.metadata:type_name -> windlass.meta.v1.ListMeta
+	22, // 2: windlass.machine.v1.MachineList.items:type_name -> windlass.machine.v1.Machine
+	22, // 3: windlass.machine.v1.CreateMachineRequest.machine:type_name -> windlass.machine.v1.Machine
+	22, // 4: windlass.machine.v1.UpdateMachineRequest.machine:type_name -> windlass.machine.v1.Machine
+	23, // 5: windlass.machine.v1.PatchMachineRequest.patch:type_name -> google.api.HttpBody
+	22, // 6: windlass.machine.v1.ApplyMachineRequest.machine:type_name -> windlass.machine.v1.Machine
+	22, // 7: windlass.machine.v1.UpdateMachineStatusRequest.machine:type_name -> windlass.machine.v1.Machine
+	24, // 8: windlass.machine.v1.DeleteMachineRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	18, // 9: windlass.machine.v1.WatchMachinesResponse.events:type_name -> windlass.machine.v1.WatchMachinesResponse.Event
+	22, // 10: windlass.machine.v1.PlanMachineRequest.machine:type_name -> windlass.machine.v1.Machine
+	25, // 11: windlass.machine.v1.PlanMachineRequest.instance:type_name -> windlass.provider.v1.Instance
+	26, // 12: windlass.machine.v1.PlanMachineRequest.node:type_name -> windlass.node.v1.Node
+	27, // 13: windlass.machine.v1.PlanMachineRequest.drain:type_name -> windlass.node.v1.Drain
+	28, // 14: windlass.machine.v1.PlanMachineResponse.conditions:type_name -> windlass.meta.v1.Condition
+	29, // 15: windlass.machine.v1.PlanMachineResponse.actions:type_name -> windlass.meta.v1.PlannedAction
+	30, // 16: windlass.machine.v1.PlanMachineResponse.wake_time:type_name -> google.protobuf.Timestamp
+	31, // 17: windlass.machine.v1.PlanMachineResponse.step_failures:type_name -> windlass.machine.v1.StepFailure
+	32, // 18: windlass.machine.v1.PlanMachineResponse.deletion:type_name -> windlass.machine.v1.MachineDeletion
+	33, // 19: windlass.machine.v1.PlanMachineResponse.blocking_pods:type_name -> windlass.node.v1.BlockedPod
+	34, // 20: windlass.machine.v1.PlanMachineResponse.blocking_volumes:type_name -> windlass.machine.v1.BlockingVolume
+	22, // 21: windlass.machine.v1.ValidateHooksRequest.old_machine:type_name -> windlass.machine.v1.Machine
+	22, // 22: windlass.machine.v1.ValidateHooksRequest.new_machine:type_name -> windlass.machine.v1.Machine
+	19, // 23: windlass.machine.v1.ValidateHooksResponse.violations:type_name -> windlass.machine.v1.ValidateHooksResponse.Violation
+	24, // 24: windlass.machine.v1.DeleteAndShrinkRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	22, // 25: windlass.machine.v1.DeleteAndShrinkResponse.machine:type_name -> windlass.machine.v1.Machine
+	35, // 26: windlass.machine.v1.DeleteAndShrinkResponse.machine_set:type_name -> windlass.machine.v1.MachineSet
+	22, // 27: windlass.machine.v1.WatchMachinesResponse.Event.object:type_name -> windlass.machine.v1.Machine
+	0,  // 28: windlass.machine.v1.MachineService.GetMachine:input_type -> windlass.machine.v1.GetMachineRequest
+	1,  // 29: windlass.machine.v1.MachineService.ListMachines:input_type -> windlass.machine.v1.ListMachinesRequest
+	3,  // 30: windlass.machine.v1.MachineService.CreateMachine:input_type -> windlass.machine.v1.CreateMachineRequest
+	4,  // 31: windlass.machine.v1.MachineService.UpdateMachine:input_type -> windlass.machine.v1.UpdateMachineRequest
+	5,  // 32: windlass.machine.v1.MachineService.PatchMachine:input_type -> windlass.machine.v1.PatchMachineRequest
+	6,  // 33: windlass.machine.v1.MachineService.ApplyMachine:input_type -> windlass.machine.v1.ApplyMachineRequest
+	7,  // 34: windlass.machine.v1.MachineService.UpdateMachineStatus:input_type -> windlass.machine.v1.UpdateMachineStatusRequest
+	8,  // 35: windlass.machine.v1.MachineService.DeleteMachine:input_type -> windlass.machine.v1.DeleteMachineRequest
+	9,  // 36: windlass.machine.v1.MachineService.WatchMachines:input_type -> windlass.machine.v1.WatchMachinesRequest
+	16, // 37: windlass.machine.v1.MachineService.DeleteAndShrink:input_type -> windlass.machine.v1.DeleteAndShrinkRequest
+	15, // 38: windlass.machine.v1.MachineService.ForgetMachine:input_type -> windlass.machine.v1.ForgetMachineRequest
+	11, // 39: windlass.machine.v1.MachineService.PlanMachine:input_type -> windlass.machine.v1.PlanMachineRequest
+	13, // 40: windlass.machine.v1.MachineService.ValidateHooks:input_type -> windlass.machine.v1.ValidateHooksRequest
+	22, // 41: windlass.machine.v1.MachineService.GetMachine:output_type -> windlass.machine.v1.Machine
+	2,  // 42: windlass.machine.v1.MachineService.ListMachines:output_type -> windlass.machine.v1.MachineList
+	22, // 43: windlass.machine.v1.MachineService.CreateMachine:output_type -> windlass.machine.v1.Machine
+	22, // 44: windlass.machine.v1.MachineService.UpdateMachine:output_type -> windlass.machine.v1.Machine
+	22, // 45: windlass.machine.v1.MachineService.PatchMachine:output_type -> windlass.machine.v1.Machine
+	22, // 46: windlass.machine.v1.MachineService.ApplyMachine:output_type -> windlass.machine.v1.Machine
+	22, // 47: windlass.machine.v1.MachineService.UpdateMachineStatus:output_type -> windlass.machine.v1.Machine
+	22, // 48: windlass.machine.v1.MachineService.DeleteMachine:output_type -> windlass.machine.v1.Machine
+	10, // 49: windlass.machine.v1.MachineService.WatchMachines:output_type -> windlass.machine.v1.WatchMachinesResponse
+	17, // 50: windlass.machine.v1.MachineService.DeleteAndShrink:output_type -> windlass.machine.v1.DeleteAndShrinkResponse
+	22, // 51: windlass.machine.v1.MachineService.ForgetMachine:output_type -> windlass.machine.v1.Machine
+	12, // 52: windlass.machine.v1.MachineService.PlanMachine:output_type -> windlass.machine.v1.PlanMachineResponse
+	14, // 53: windlass.machine.v1.MachineService.ValidateHooks:output_type -> windlass.machine.v1.ValidateHooksResponse
+	41, // [41:54] is the sub-list for method output_type
+	28, // [28:41] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_windlass_machine_v1_machine_service_proto_init() }
@@ -1652,13 +1809,14 @@ func file_windlass_machine_v1_machine_service_proto_init() {
 		return
 	}
 	file_windlass_machine_v1_machine_proto_init()
+	file_windlass_machine_v1_machine_set_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_machine_v1_machine_service_proto_rawDesc), len(file_windlass_machine_v1_machine_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

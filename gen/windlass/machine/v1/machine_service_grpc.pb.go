@@ -32,6 +32,7 @@ const (
 	MachineService_UpdateMachineStatus_FullMethodName = "/windlass.machine.v1.MachineService/UpdateMachineStatus"
 	MachineService_DeleteMachine_FullMethodName       = "/windlass.machine.v1.MachineService/DeleteMachine"
 	MachineService_WatchMachines_FullMethodName       = "/windlass.machine.v1.MachineService/WatchMachines"
+	MachineService_DeleteAndShrink_FullMethodName     = "/windlass.machine.v1.MachineService/DeleteAndShrink"
 	MachineService_ForgetMachine_FullMethodName       = "/windlass.machine.v1.MachineService/ForgetMachine"
 	MachineService_PlanMachine_FullMethodName         = "/windlass.machine.v1.MachineService/PlanMachine"
 	MachineService_ValidateHooks_FullMethodName       = "/windlass.machine.v1.MachineService/ValidateHooks"
@@ -64,6 +65,12 @@ type MachineServiceClient interface {
 	// WatchMachines sends the Machines that match the selectors, then every change; all events of a revision are in one
 	// message. If the revision to resume from is too old, the stream ends with OUT_OF_RANGE: list again.
 	WatchMachines(ctx context.Context, in *WatchMachinesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchMachinesResponse], error)
+	// DeleteAndShrink deletes a machine and lowers the replicas of its MachineSet by one, in one transaction: the set
+	// does
+	// not replace the machine, and deletes no other one. It is refused if the machine is already being deleted, has no
+	// MachineSet, or if the set has no replicas, is paused or is being deleted. The caller also needs the right to update
+	// the set.
+	DeleteAndShrink(ctx context.Context, in *DeleteAndShrinkRequest, opts ...grpc.CallOption) (*DeleteAndShrinkResponse, error)
 	// ForgetMachine deletes a machine whose provider is gone permanently. Hooks and drain apply as in every deletion, but
 	// the provider is not called and its instance is left behind. The right is separate from the right to delete
 	// machines. The request is recorded in the machine's status and events.
@@ -182,6 +189,16 @@ func (c *machineServiceClient) WatchMachines(ctx context.Context, in *WatchMachi
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type MachineService_WatchMachinesClient = grpc.ServerStreamingClient[WatchMachinesResponse]
 
+func (c *machineServiceClient) DeleteAndShrink(ctx context.Context, in *DeleteAndShrinkRequest, opts ...grpc.CallOption) (*DeleteAndShrinkResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteAndShrinkResponse)
+	err := c.cc.Invoke(ctx, MachineService_DeleteAndShrink_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *machineServiceClient) ForgetMachine(ctx context.Context, in *ForgetMachineRequest, opts ...grpc.CallOption) (*Machine, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Machine)
@@ -239,6 +256,12 @@ type MachineServiceServer interface {
 	// WatchMachines sends the Machines that match the selectors, then every change; all events of a revision are in one
 	// message. If the revision to resume from is too old, the stream ends with OUT_OF_RANGE: list again.
 	WatchMachines(*WatchMachinesRequest, grpc.ServerStreamingServer[WatchMachinesResponse]) error
+	// DeleteAndShrink deletes a machine and lowers the replicas of its MachineSet by one, in one transaction: the set
+	// does
+	// not replace the machine, and deletes no other one. It is refused if the machine is already being deleted, has no
+	// MachineSet, or if the set has no replicas, is paused or is being deleted. The caller also needs the right to update
+	// the set.
+	DeleteAndShrink(context.Context, *DeleteAndShrinkRequest) (*DeleteAndShrinkResponse, error)
 	// ForgetMachine deletes a machine whose provider is gone permanently. Hooks and drain apply as in every deletion, but
 	// the provider is not called and its instance is left behind. The right is separate from the right to delete
 	// machines. The request is recorded in the machine's status and events.
@@ -284,6 +307,9 @@ func (UnimplementedMachineServiceServer) DeleteMachine(context.Context, *DeleteM
 }
 func (UnimplementedMachineServiceServer) WatchMachines(*WatchMachinesRequest, grpc.ServerStreamingServer[WatchMachinesResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchMachines not implemented")
+}
+func (UnimplementedMachineServiceServer) DeleteAndShrink(context.Context, *DeleteAndShrinkRequest) (*DeleteAndShrinkResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteAndShrink not implemented")
 }
 func (UnimplementedMachineServiceServer) ForgetMachine(context.Context, *ForgetMachineRequest) (*Machine, error) {
 	return nil, status.Error(codes.Unimplemented, "method ForgetMachine not implemented")
@@ -470,6 +496,24 @@ func _MachineService_WatchMachines_Handler(srv interface{}, stream grpc.ServerSt
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type MachineService_WatchMachinesServer = grpc.ServerStreamingServer[WatchMachinesResponse]
 
+func _MachineService_DeleteAndShrink_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteAndShrinkRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MachineServiceServer).DeleteAndShrink(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MachineService_DeleteAndShrink_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MachineServiceServer).DeleteAndShrink(ctx, req.(*DeleteAndShrinkRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _MachineService_ForgetMachine_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ForgetMachineRequest)
 	if err := dec(in); err != nil {
@@ -562,6 +606,10 @@ var MachineService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteMachine",
 			Handler:    _MachineService_DeleteMachine_Handler,
+		},
+		{
+			MethodName: "DeleteAndShrink",
+			Handler:    _MachineService_DeleteAndShrink_Handler,
 		},
 		{
 			MethodName: "ForgetMachine",

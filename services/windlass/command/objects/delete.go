@@ -37,6 +37,7 @@ type deleteFlags struct {
 	now     bool
 	force   bool
 	forget  bool
+	shrink  bool
 	reason  string
 }
 
@@ -61,10 +62,13 @@ func NewDelete(e *session.Env) *cobra.Command {
 		Short: "Delete objects",
 		Long: `Delete objects and wait until they are removed. A machine is deleted in steps: the owners of its
 lifecycle hooks act, its node is drained, and its instance is deleted. If this takes longer than one
-second, the command prints what the machine waits for.`,
+second, the command prints what the machine waits for. Its machine set replaces it, unless
+--shrink-set also lowers the replicas of the set by one: both are one write, so that the set deletes
+no other machine instead.`,
 		Example: `  windlass delete machine a
   windlass delete machine a --wait=false
   windlass delete machine a --reason "its disk is slow"
+  windlass delete machine a --shrink-set
   windlass delete machinesets -l team=web --cascade=orphan
   windlass delete machine a --forget --reason "the cloud account was closed"`,
 		ValidArgsFunction: target.CompleteObjects(e),
@@ -88,6 +92,8 @@ second, the command prints what the machine waits for.`,
 	fs.BoolVar(&f.force, "force", false, "remove a pod's object immediately, even if its processes may still be running")
 	fs.BoolVar(&f.forget, "forget", false,
 		"delete a machine whose provider is permanently lost, without deleting its resources at the provider")
+	fs.BoolVar(&f.shrink, "shrink-set", false,
+		"also lower the replicas of the machine's set by one, so that the machine is not replaced")
 	fs.StringVar(&f.reason, "reason", "", "reason for the deletion of a machine, recorded in its status")
 	return cmd
 }
@@ -105,6 +111,9 @@ func (f deleteFlags) settle(args []string) (propagation string, err error) {
 	}
 	if f.forget && f.Suffix() != "" {
 		return "", errors.New("--forget does not support --dry-run")
+	}
+	if f.shrink && f.forget {
+		return "", errors.New("--shrink-set and --forget cannot be used together")
 	}
 	if len(f.Names) > 0 && len(args) > 0 {
 		return "", errors.New("cannot specify both -f and names")
@@ -186,7 +195,11 @@ func toDelete(ctx context.Context, e *session.Env, c *client.Client, args []stri
 func deleteOne(ctx context.Context, e *session.Env, c *client.Client, t target.Item, f deleteFlags,
 	propagation string,
 ) error {
-	if f.forget {
+	if f.shrink {
+		if err := shrink(ctx, c, t, f); err != nil {
+			return err
+		}
+	} else if f.forget {
 		if err := forget(ctx, c, t, f.reason); err != nil {
 			return err
 		}
@@ -223,6 +236,26 @@ func forget(ctx context.Context, c *client.Client, t target.Item, reason string)
 		Namespace: m.GetMetadata().GetNamespace(), Name: m.GetMetadata().GetName(), Uid: m.GetMetadata().GetUid(),
 		Reason: reason,
 	})
+	return err
+}
+
+// shrink deletes a machine and lowers the replicas of its set.
+func shrink(ctx context.Context, c *client.Client, t target.Item, f deleteFlags) error {
+	m, ok := t.Object.(*machinev1.Machine)
+	if !ok {
+		return fmt.Errorf("%s: --shrink-set applies to machines only", t)
+	}
+	if f.Client() {
+		return nil
+	}
+	req := &machinev1.DeleteAndShrinkRequest{
+		Namespace: m.GetMetadata().GetNamespace(), Name: m.GetMetadata().GetName(), Reason: f.reason,
+		Preconditions: &metav1.Preconditions{Uid: m.GetMetadata().GetUid()},
+	}
+	if f.Server() {
+		req.DryRun = "All"
+	}
+	_, err := machinev1.NewMachineServiceClient(c.Conn()).DeleteAndShrink(ctx, req)
 	return err
 }
 
