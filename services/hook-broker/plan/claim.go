@@ -11,6 +11,7 @@ import (
 
 // Phases of a task.
 const (
+	Waiting   = "Waiting" // other hooks come first
 	Pending   = "Pending"
 	Claimed   = "Claimed"
 	Completed = "Completed"
@@ -54,7 +55,7 @@ func Claim(t *hookv1.HookTask, by By, now time.Time, lasts time.Duration) (*hook
 	s := statusOf(t)
 	if s.GetPhase() != Claimed || s.GetClaimedBy() != by.User || expired(s, now) {
 		s.Phase, s.ClaimedBy, s.ClaimTime = proto.String(Claimed), proto.String(by.User), floor(now)
-		s.ClaimExpiryTime = nil
+		s.ClaimExpiryTime, s.ProgressPercent = nil, nil
 		s.Attempts = proto.Int32(s.GetAttempts() + 1)
 		s.Message = proto.String("claimed by " + by.User)
 	}
@@ -62,9 +63,15 @@ func Claim(t *hookv1.HookTask, by By, now time.Time, lasts time.Duration) (*hook
 	return s, nil
 }
 
+// Progress is what an owner reports while it works.
+type Progress struct {
+	Message string // for people; empty keeps the last one
+	Percent *int32 // 0 to 100; nil keeps the last one
+}
+
 // Renew returns the status of a claimed task whose claim lasts longer. A claim that ran out can still be renewed until
 // the controller has freed the task.
-func Renew(t *hookv1.HookTask, by By, now time.Time, lasts time.Duration, message string) (*hookv1.HookTaskStatus,
+func Renew(t *hookv1.HookTask, by By, now time.Time, lasts time.Duration, done Progress) (*hookv1.HookTaskStatus,
 	error,
 ) {
 	if err := change(t, by, now); err != nil {
@@ -75,8 +82,11 @@ func Renew(t *hookv1.HookTask, by By, now time.Time, lasts time.Duration, messag
 		return nil, refuse(t, WrongPhase, fmt.Sprintf("%q has no claim on it, or no longer: claim it first", by.User))
 	}
 	extend(s, now, lasts)
-	if message != "" {
-		s.Message = proto.String(message)
+	if done.Message != "" {
+		s.Message = proto.String(done.Message)
+	}
+	if done.Percent != nil {
+		s.ProgressPercent = proto.Int32(*done.Percent)
 	}
 	return s, nil
 }
@@ -143,6 +153,8 @@ func change(t *hookv1.HookTask, by By, now time.Time) error {
 		return refuse(t, NotOwner, fmt.Sprintf("the hook belongs to %q: %s", t.GetSpec().GetOwner(), by.Why))
 	case s.GetPhase() == Completed:
 		return refuse(t, WrongPhase, "it is completed, and its hook is being removed")
+	case s.GetPhase() == Waiting:
+		return refuse(t, WrongPhase, s.GetMessage())
 	case s.GetPhase() == Claimed && s.GetClaimedBy() != by.User && !expired(s, now):
 		return refuse(t, HeldByOther, fmt.Sprintf("claimed by %q until %s; wait for that, or until it is failed",
 			s.GetClaimedBy(), clock(s.GetClaimExpiryTime().AsTime())))

@@ -33,7 +33,7 @@ func TestWhatBecomesOfATask(t *testing.T) {
 	}
 	renew := func(by By) func(*hookv1.HookTask) (*hookv1.HookTaskStatus, error) {
 		return func(t *hookv1.HookTask) (*hookv1.HookTaskStatus, error) {
-			return Renew(t, by, now, time.Minute, "half way")
+			return Renew(t, by, now, time.Minute, Progress{Message: "half way"})
 		}
 	}
 	complete := func(by By) func(*hookv1.HookTask) (*hookv1.HookTaskStatus, error) {

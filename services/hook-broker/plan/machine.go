@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
@@ -15,6 +16,7 @@ import (
 // Conditions of a task.
 const (
 	Overdue   = "Overdue"   // it was not completed in time
+	TimedOut  = "TimedOut"  // the timeout of its hook has passed; absent without one
 	OwnerSeen = "OwnerSeen" // its owner has been connected; Unknown while that is not unusual yet
 )
 
@@ -100,13 +102,78 @@ func (p *planner) create(t *hookv1.HookTask) {
 	t.Status = &hookv1.HookTaskStatus{
 		Phase: proto.String(Pending), Attempts: proto.Int32(0), Message: proto.String("waiting for " + owner),
 	}
-	seen := p.Owners[owner]
-	judged := p.judge(t, p.Now, seen)
-	reason := fmt.Sprintf("%s hook %s waits for its owner %s", t.GetSpec().GetPoint(), t.GetSpec().GetHookName(), owner)
-	p.plan.Do = append(p.plan.Do, Action{
-		Verb: CreateTask, Task: t, Reason: reason, Events: append([]Event{{normal, "HookPending", reason}}, judged...),
-	})
+	reason, event := p.pending(t), "HookPending"
+	if first := p.first(t.GetSpec()); len(first) > 0 {
+		t.Status.Phase, t.Status.Message = proto.String(Waiting), proto.String(waitsFor(first))
+		reason, event = fmt.Sprintf("%s hook %s %s", t.GetSpec().GetPoint(), t.GetSpec().GetHookName(), waitsFor(first)),
+			"HookWaiting"
+	}
+	events := append([]Event{{normal, event, reason}}, p.unordered(t)...)
+	events = append(events, p.judge(t, p.Now, p.Owners[owner])...)
+	p.plan.Do = append(p.plan.Do, Action{Verb: CreateTask, Task: t, Reason: reason, Events: events})
 	p.hold(t, p.Now)
+}
+
+func (p *planner) pending(t *hookv1.HookTask) string {
+	s := t.GetSpec()
+	return fmt.Sprintf("%s hook %s waits for its owner %s", s.GetPoint(), s.GetHookName(), s.GetOwner())
+}
+
+func waitsFor(first []string) string {
+	return "waits for " + strings.Join(first, ", ") + ", which must be removed first"
+}
+
+// first returns the hooks that hold the machine and must be removed before a task begins. Hooks that wait for each
+// other have no order.
+func (p *planner) first(of *hookv1.HookTaskSpec) []string {
+	var out []string
+	for _, name := range p.after(of.GetHookName(), of.GetOwner()) {
+		if h, ok := p.holding(name); ok && !p.reaches(h, of.GetHookName(), map[string]bool{}) {
+			out = append(out, fmt.Sprintf("hook %s of %s", h.Name, h.Owner))
+		}
+	}
+	return out
+}
+
+// unordered reports the hooks that a task would wait for if they did not wait for it.
+func (p *planner) unordered(t *hookv1.HookTask) []Event {
+	var out []Event
+	for _, name := range p.after(t.GetSpec().GetHookName(), t.GetSpec().GetOwner()) {
+		if h, ok := p.holding(name); ok && p.reaches(h, t.GetSpec().GetHookName(), map[string]bool{}) {
+			out = append(out, About(t, warning, "HookOrderIgnored", fmt.Sprintf(
+				"it should wait for hook %s of %s, which waits for it: neither waits; change spec.hooks of their hook owners", name,
+				h.Owner)))
+		}
+	}
+	return out
+}
+
+// after returns what the settings of a hook say must be removed before it.
+func (p *planner) after(hook, owner string) []string { return p.Owners[owner].hook(hook).GetAfter() }
+
+// holding returns the hook of a name that holds the machine now.
+func (p *planner) holding(name string) (Hook, bool) {
+	holding := Holding(p.Machine)
+	i := slices.IndexFunc(holding, func(h Hook) bool { return h.Name == name })
+	if i < 0 {
+		return Hook{}, false
+	}
+	return holding[i], true
+}
+
+// reaches reports whether a hook waits for the one of a name, possibly by way of others.
+func (p *planner) reaches(h Hook, name string, seen map[string]bool) bool {
+	if h.Name == name {
+		return true
+	}
+	if seen[h.Name] {
+		return false
+	}
+	seen[h.Name] = true
+	return slices.ContainsFunc(p.after(h.Name, h.Owner), func(n string) bool {
+		next, ok := p.holding(n)
+		return ok && p.reaches(next, name, seen)
+	})
 }
 
 // keep updates an existing task. spec is as the machine has it now.
@@ -120,14 +187,32 @@ func (p *planner) keep(have *hookv1.HookTask, spec *hookv1.HookTaskSpec) {
 		return
 	}
 	created := have.GetMetadata().GetCreationTimestamp().AsTime()
-	events := append(p.expire(next), p.judge(next, created, p.Owners[spec.GetOwner()])...)
+	events := append(p.begin(next), p.expire(next)...)
+	events = append(events, p.judge(next, created, p.Owners[spec.GetOwner()])...)
+	events = append(events, p.timeOut(next, created)...)
 	if !proto.Equal(have, next) {
 		p.plan.Do = append(p.plan.Do, Action{
 			Verb: StoreTask, Task: next, Reason: changed(have, next, events),
 			Events: events,
 		})
 	}
-	p.hold(next, created)
+	if next.Status.GetPhase() != Completed {
+		p.hold(next, created)
+	}
+}
+
+// begin lets a task begin that no other hook comes before any more.
+func (p *planner) begin(t *hookv1.HookTask) []Event {
+	if t.Status.GetPhase() != Waiting {
+		return nil
+	}
+	if first := p.first(t.GetSpec()); len(first) > 0 {
+		t.Status.Message = proto.String(waitsFor(first))
+		return nil
+	}
+	t.Status.Phase, t.Status.StartTime = proto.String(Pending), floor(p.Now)
+	t.Status.Message = proto.String("waiting for " + t.GetSpec().GetOwner())
+	return []Event{{normal, "HookPending", p.pending(t)}}
 }
 
 // changed says why a task is written.
@@ -147,8 +232,58 @@ func (p *planner) hold(t *hookv1.HookTask, since time.Time) {
 	p.plan.hold(&metav1.HeldBack{
 		Action: RemoveHook, Object: s.GetMachineRef(), SinceTime: object.Timestamp(since),
 		Reason:  fmt.Sprintf("%s hook %s: %s", s.GetPoint(), s.GetHookName(), t.GetStatus().GetMessage()),
-		Unblock: fmt.Sprintf("%s completes task %s", s.GetOwner(), t.GetMetadata().GetName()),
+		Unblock: p.unblock(t, since),
 	})
+}
+
+// unblock says what removes the hook of a task.
+func (p *planner) unblock(t *hookv1.HookTask, since time.Time) string {
+	s := t.GetSpec()
+	out := fmt.Sprintf("%s completes task %s", s.GetOwner(), t.GetMetadata().GetName())
+	if t.GetStatus().GetPhase() == Waiting {
+		out = "the hooks before it are removed, and then " + out
+	}
+	if at, proceeds, ok := p.Owners[s.GetOwner()].timeout(t, since); ok && proceeds {
+		out += fmt.Sprintf(", or its timeout passes at %s", clock(at))
+	}
+	return out
+}
+
+// timeOut notes that the timeout of a task's hook has passed, and completes the task where the settings say so.
+func (p *planner) timeOut(t *hookv1.HookTask, created time.Time) []Event {
+	s := t.Status
+	at, proceeds, ok := p.Owners[t.GetSpec().GetOwner()].timeout(t, created)
+	if !ok || p.Now.Before(at) {
+		if ok {
+			p.plan.wake(at)
+		}
+		s.Conditions = slices.DeleteFunc(s.Conditions, func(c *metav1.Condition) bool { return c.GetType() == TimedOut })
+		return nil
+	}
+	reason, text := "Waiting", fmt.Sprintf("not completed by %s; the machine waits%s", clock(at), overrideHint(t))
+	if proceeds {
+		reason, text = "Proceeded", fmt.Sprintf(
+			"not completed by %s; hook-broker removes the hook, as timeoutPolicy Proceed of hook owner %s requires", clock(at),
+			OwnerName(t.GetSpec().GetOwner()))
+		s.Phase, s.CompletionTime, s.Message = proto.String(Completed), floor(p.Now), proto.String(text)
+		s.ClaimExpiryTime = nil
+	}
+	was := object.FindCondition(s.GetConditions(), TimedOut)
+	s.Conditions = object.SetCondition(s.GetConditions(), condition(TimedOut, "True", reason, text), p.Now)
+	if was.GetReason() == reason {
+		return nil
+	}
+	return []Event{About(t, warning, "HookTimedOut", text)}
+}
+
+// overrideHint names the command that completes a task in place of its owner. There is none for the quorum's hook.
+func overrideHint(t *hookv1.HookTask) string {
+	s := t.GetSpec()
+	if s.GetOwner() == quorumOwner {
+		return "; `windlass quorum` shows what it waits for"
+	}
+	return fmt.Sprintf("; if its work is done or not needed: windlass hooks override %s %s --reason TEXT",
+		s.GetMachineRef().GetName(), s.GetHookName())
 }
 
 // expire frees a task whose claim ran out.
@@ -213,14 +348,26 @@ func (p *planner) seen(t *hookv1.HookTask, created time.Time, owner OwnerFacts) 
 func (p *planner) overdue(t *hookv1.HookTask, created time.Time, owner OwnerFacts) (c *metav1.Condition,
 	reason string,
 ) {
-	after := owner.OverdueAfter()
-	due := created.Add(after)
+	if t.Status.GetPhase() == Waiting {
+		return condition(Overdue, "False", "NotBegun", ""), ""
+	}
+	after := owner.overdueAfter(t.GetSpec().GetHookName())
+	due := started(t, created).Add(after)
 	if p.Now.Before(due) {
 		p.plan.wake(due)
 		return condition(Overdue, "False", "InTime", ""), ""
 	}
 	return condition(Overdue, "True", "NotCompletedInTime", fmt.Sprintf(
-		"%s has not completed it within %v, by %s", t.GetSpec().GetOwner(), after, clock(due))), "HookOverdue"
+		"%s has not completed it within %v, by %s%s", t.GetSpec().GetOwner(), after,
+		clock(due), overrideHint(t))), "HookOverdue"
+}
+
+// started returns when the owner of a task could begin.
+func started(t *hookv1.HookTask, created time.Time) time.Time {
+	if at := t.GetStatus().GetStartTime(); at != nil {
+		return at.AsTime()
+	}
+	return created
 }
 
 // About returns an event about a task's hook.

@@ -22,7 +22,11 @@ const (
 const (
 	shortestClaim = time.Second // claims are kept in whole seconds
 	longestClaim  = 24 * time.Hour
+	longestWait   = 365 * 24 * time.Hour
 )
+
+// proceed is the policy of a timeout after which a hook is removed.
+const proceed = "Proceed"
 
 // Seen is the condition of an owner that says whether a client that acts for it is connected, or was within awayAfter.
 const Seen = "Seen"
@@ -50,9 +54,30 @@ func StoredFacts(o *hookv1.HookOwner) OwnerFacts {
 	return f
 }
 
-// OverdueAfter returns after how long a task of the owner is overdue.
-func (o OwnerFacts) OverdueAfter() time.Duration {
-	return setting(o.Settings.GetOverdueAfter(), defaultOverdue)
+// hook returns the settings of a hook of the owner; nil for those of the owner itself.
+func (o OwnerFacts) hook(name string) *hookv1.HookSettings {
+	for _, h := range o.Settings.GetHooks() {
+		if h.GetName() == name {
+			return h
+		}
+	}
+	return nil
+}
+
+// overdueAfter returns after how long a task of a hook is overdue.
+func (o OwnerFacts) overdueAfter(hook string) time.Duration {
+	return setting(o.hook(hook).GetOverdueAfter(), setting(o.Settings.GetOverdueAfter(), defaultOverdue))
+}
+
+// timeout returns when a task that was created at a time times out, and whether its hook is removed then; ok is false
+// if it never does, and while it is Waiting.
+func (o OwnerFacts) timeout(t *hookv1.HookTask, created time.Time) (at time.Time, proceeds, ok bool) {
+	h := o.hook(t.GetSpec().GetHookName())
+	after := setting(h.GetTimeout(), 0)
+	if after == 0 || t.GetStatus().GetPhase() == Waiting {
+		return time.Time{}, false, false
+	}
+	return started(t, created).Add(after), h.GetTimeoutPolicy() == proceed && t.GetSpec().GetOwner() != quorumOwner, true
 }
 
 // ClaimDuration returns how long a claim of the owner's lasts.
@@ -78,7 +103,47 @@ func OwnerFaults(o *hookv1.HookOwner) []object.Fault {
 			object.Faultf("metadata.name", "must be %q, the name for owner %q", want, o.GetSpec().GetOwner()))
 	}
 	bad = append(bad, lengthFault("spec.claimDuration", o.GetSpec().GetClaimDuration(), shortestClaim, longestClaim)...)
-	return append(bad, lengthFault("spec.overdueAfter", o.GetSpec().GetOverdueAfter(), time.Second, 365*24*time.Hour)...)
+	bad = append(bad, lengthFault("spec.overdueAfter", o.GetSpec().GetOverdueAfter(), time.Second, longestWait)...)
+	for i, h := range o.GetSpec().GetHooks() {
+		bad = append(bad, hookFaults(o.GetSpec(), i, h)...)
+	}
+	return bad
+}
+
+// hookFaults returns what is wrong with the settings of a hook of an owner.
+func hookFaults(o *hookv1.HookOwnerSpec, i int, h *hookv1.HookSettings) []object.Fault {
+	path := fmt.Sprintf("spec.hooks[%d].", i)
+	bad := append(lengthFault(path+"overdueAfter", h.GetOverdueAfter(), time.Second, longestWait),
+		lengthFault(path+"timeout", h.GetTimeout(), time.Second, longestWait)...)
+	if slices.ContainsFunc(o.GetHooks()[:i], func(b *hookv1.HookSettings) bool { return b.GetName() == h.GetName() }) {
+		bad = append(bad, object.Faultf(path+"name", "%q has settings already", h.GetName()))
+	}
+	switch {
+	case h.GetTimeoutPolicy() == proceed && o.GetOwner() == quorumOwner:
+		bad = append(bad, object.Faultf(path+"timeoutPolicy", "must be Wait: the hook of %s protects the quorum",
+			quorumOwner))
+	case h.GetTimeoutPolicy() != "" && h.GetTimeout() == "":
+		bad = append(bad, object.Faultf(path+"timeoutPolicy", "has no effect without %stimeout", path))
+	}
+	for j, name := range h.GetAfter() {
+		f := OwnerFacts{Settings: o}
+		if f.leads(name, h.GetName(), map[string]bool{}) {
+			bad = append(bad, object.Faultf(fmt.Sprintf("%safter[%d]", path, j), "%q waits for %q itself", name, h.GetName()))
+		}
+	}
+	return bad
+}
+
+// leads reports whether a hook waits for another one by the settings of this owner alone.
+func (o OwnerFacts) leads(from, to string, seen map[string]bool) bool {
+	if from == to {
+		return true
+	}
+	if seen[from] {
+		return false
+	}
+	seen[from] = true
+	return slices.ContainsFunc(o.hook(from).GetAfter(), func(n string) bool { return o.leads(n, to, seen) })
 }
 
 func lengthFault(path, text string, least, most time.Duration) []object.Fault {

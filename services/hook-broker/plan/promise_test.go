@@ -8,6 +8,7 @@ import (
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	"github.com/windlass-dev/windlass/kit/object"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -20,6 +21,7 @@ type world struct {
 	machine *machinev1.Machine
 	tasks   map[string]*hookv1.HookTask
 	done    map[Hook]string // by whom each hook was completed, with the right to
+	owners  map[string]OwnerFacts
 }
 
 // answers says for whom each user answers.
@@ -39,8 +41,22 @@ func newWorld(t *rapid.T) *world {
 		}
 		return out
 	}
+	owners := map[string]OwnerFacts{}
+	for _, name := range []string{"backup", "storage"} {
+		o := &hookv1.HookOwnerSpec{Owner: name}
+		for _, h := range []string{"One", "Two", "Three"} {
+			o.Hooks = append(o.Hooks, &hookv1.HookSettings{
+				Name: h, Timeout: rapid.SampledFrom([]string{"", "2m"}).Draw(t, "timeout of "+h),
+				TimeoutPolicy: rapid.SampledFrom([]string{"", "Wait", proceed}).Draw(t, "policy of "+h),
+				After: rapid.SliceOfDistinct(rapid.SampledFrom([]string{"One", "Two", "Three", "None"}), rapid.ID[string]).Draw(t,
+					"after of "+h),
+			})
+		}
+		owners[name] = OwnerFacts{Settings: o}
+	}
 	return &world{
-		now: start, tasks: map[string]*hookv1.HookTask{}, done: map[Hook]string{},
+		owners: owners,
+		now:    start, tasks: map[string]*hookv1.HookTask{}, done: map[Hook]string{},
 		machine: &machinev1.Machine{
 			Metadata: &metav1.ObjectMeta{Namespace: "n", Name: "m", Uid: uid},
 			Spec: &machinev1.MachineSpec{LifecycleHooks: &machinev1.LifecycleHooks{
@@ -58,7 +74,7 @@ func (w *world) settle(t *rapid.T, steps int) {
 	for _, task := range w.tasks {
 		tasks = append(tasks, task)
 	}
-	p := Machine(View{Now: w.now, Machine: w.machine, Tasks: tasks})
+	p := Machine(View{Now: w.now, Machine: w.machine, Tasks: tasks, Owners: w.owners})
 	for _, a := range p.Do[:min(steps, len(p.Do))] {
 		name := a.Task.GetMetadata().GetName()
 		switch a.Verb {
@@ -81,6 +97,13 @@ func (w *world) settle(t *rapid.T, steps int) {
 func (w *world) removeHook(t *rapid.T, task *hookv1.HookTask) {
 	h := Hook{task.GetSpec().GetPoint(), task.GetSpec().GetHookName(), task.GetSpec().GetOwner()}
 	by, completed := w.done[h]
+	proceeded := object.FindCondition(task.GetStatus().GetConditions(), TimedOut)
+	settings := w.owners[h.Owner].hook(h.Name)
+	if proceeded.GetReason() == "Proceeded" && settings.GetTimeout() != "" && settings.GetTimeoutPolicy() == proceed &&
+		!w.now.Before(started(task, task.GetMetadata().GetCreationTimestamp().AsTime()).Add(2*time.Minute)) {
+		completed = true
+		by = map[string]string{"backup": "backup-1", "storage": "storage"}[h.Owner]
+	}
 	if !completed || !slices.Contains(answers[by], h.Owner) {
 		t.Fatalf("hook %v is removed, completed by %q", h, by)
 	}
@@ -115,7 +138,7 @@ func (w *world) try(t *rapid.T) {
 	case "claim":
 		s, err = Claim(task, by, w.now, time.Minute)
 	case "renew":
-		s, err = Renew(task, by, w.now, time.Minute, "")
+		s, err = Renew(task, by, w.now, time.Minute, Progress{})
 	case "fail":
 		s, err = Fail(task, by, w.now, "broken")
 	case "complete":
@@ -145,6 +168,15 @@ func (w *world) check(t *rapid.T) {
 		if !want[n] {
 			t.Fatalf("task %s (%v) of a hook that does not hold", n, task.GetSpec())
 		}
+	}
+	waiting := 0
+	for _, task := range w.tasks {
+		if task.GetStatus().GetPhase() == Waiting {
+			waiting++
+		}
+	}
+	if waiting > 0 && waiting == len(w.tasks) {
+		t.Fatalf("all %d tasks wait for each other", waiting)
 	}
 	if len(want) != len(w.tasks) {
 		t.Fatalf("%d tasks for %d hooks", len(w.tasks), len(want))

@@ -24,6 +24,7 @@ import (
 //	machine m pre-drain=hook:owner pre-terminate=hook:owner    a machine with hooks; several are separated by commas
 //	delete m, drained m, gone m                deletion is requested; the drain is over; the machine no longer exists
 //	owner o [claim=10s] [overdue=5m]           the settings of an owner
+//	hook h of=o [overdue=5m] [timeout=1h] [policy=Proceed] [after=a,b]     the settings of a hook of an owner
 //	connects o, disconnects o                  a client of an owner opens and closes its stream
 //	claim hook by=u, renew …, complete …, fail …       what user u does with the task of a hook
 //	machine-api answers, machine-api away: …   whether machine-api answers
@@ -125,6 +126,15 @@ func (s *scenario) command(t *testing.T, words []string) {
 			Metadata: &metav1.ObjectMeta{Name: OwnerName(name)},
 			Spec:     &hookv1.HookOwnerSpec{Owner: name, ClaimDuration: args["claim"], OverdueAfter: args["overdue"]},
 		}
+	case "hook":
+		o := s.owners[args["of"]]
+		o.Spec.Hooks = append(o.Spec.Hooks, &hookv1.HookSettings{
+			Name: name, OverdueAfter: args["overdue"], Timeout: args["timeout"], TimeoutPolicy: args["policy"],
+			After: strings.FieldsFunc(args["after"], func(r rune) bool { return r == ',' }),
+		})
+		for _, f := range OwnerFaults(o) {
+			s.printf("refused: %s", f)
+		}
 	case "connects", "disconnects":
 		s.connected[name], s.seen[name] = words[0] == "connects", s.clock
 	case "claim", "renew", "complete", "fail":
@@ -162,7 +172,7 @@ func (s *scenario) change(t *testing.T, verb, hook, user string) {
 		case "claim":
 			status, err = Claim(task, by, s.clock, lasts)
 		case "renew":
-			status, err = Renew(task, by, s.clock, lasts, "")
+			status, err = Renew(task, by, s.clock, lasts, Progress{})
 		case "complete":
 			status, err = Complete(task, by, s.clock, "")
 		case "fail":

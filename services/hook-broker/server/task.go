@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
@@ -83,7 +84,7 @@ func (s *Tasks) RenewHookTask(ctx context.Context, r *hookv1.RenewHookTaskReques
 		error,
 	) {
 		lasts := s.Views.Facts(t.GetSpec().GetOwner()).ClaimDuration()
-		return plan.Renew(t, by, now, lasts, r.GetMessage())
+		return plan.Renew(t, by, now, lasts, plan.Progress{Message: r.GetMessage(), Percent: r.ProgressPercent})
 	})
 }
 
@@ -222,6 +223,9 @@ func errNotLeading() error {
 	return rpcerr.Unavailable("this process does not talk to owners of hooks now: another one leads, or will in a moment")
 }
 
+// notSent are the phases of tasks that an owner has nothing to do for, if it does not know them already.
+var notSent = []string{plan.Completed, plan.Waiting}
+
 // view is what one stream has seen.
 type view struct {
 	owners map[string]bool
@@ -230,12 +234,14 @@ type view struct {
 	send   func(*hookv1.StreamHookTasksResponse) error
 }
 
-// take sends what concerns the stream's owners. Tasks that were completed before it began do not.
+// take sends what concerns the stream's owners. Tasks that were completed before it began do not, and those that wait
+// for other hooks do once they need not any more.
 func (v *view) take(e resource.Events[*hookv1.HookTask]) error {
 	for _, ev := range e.Events {
 		t, name := ev.Object, ev.Object.GetMetadata().GetName()
 		gone := ev.Type == resource.Deleted
-		if !v.owners[t.GetSpec().GetOwner()] || (!v.sent[name] && (gone || t.GetStatus().GetPhase() == plan.Completed)) {
+		if !v.owners[t.GetSpec().GetOwner()] ||
+			(!v.sent[name] && (gone || slices.Contains(notSent, t.GetStatus().GetPhase()))) {
 			continue
 		}
 		v.sent[name] = true

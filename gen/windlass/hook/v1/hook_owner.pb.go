@@ -117,7 +117,9 @@ type HookOwnerSpec struct {
 	// Duration of a claim without renewal, such as "60s"; empty means 60s.
 	ClaimDuration string `protobuf:"bytes,2,opt,name=claim_duration,json=claimDuration,proto3" json:"claim_duration,omitempty"`
 	// Age at which a task is overdue, such as "10m"; empty means 10m.
-	OverdueAfter  string `protobuf:"bytes,3,opt,name=overdue_after,json=overdueAfter,proto3" json:"overdue_after,omitempty"`
+	OverdueAfter string `protobuf:"bytes,3,opt,name=overdue_after,json=overdueAfter,proto3" json:"overdue_after,omitempty"`
+	// Settings of single hooks of the owner, at most 64. They count for tasks that exist already, too, except after.
+	Hooks         []*HookSettings `protobuf:"bytes,4,rep,name=hooks,proto3" json:"hooks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -173,6 +175,99 @@ func (x *HookOwnerSpec) GetOverdueAfter() string {
 	return ""
 }
 
+func (x *HookOwnerSpec) GetHooks() []*HookSettings {
+	if x != nil {
+		return x.Hooks
+	}
+	return nil
+}
+
+// Settings of the hooks with one name.
+type HookSettings struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the hook; 3 to 256 characters.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Age at which a task of the hook is overdue, such as "10m"; empty means that of the owner.
+	OverdueAfter string `protobuf:"bytes,2,opt,name=overdue_after,json=overdueAfter,proto3" json:"overdue_after,omitempty"`
+	// Age at which a task of the hook has timed out, such as "1h"; empty means never. timeout_policy decides what happens
+	// then.
+	Timeout string `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// What happens after timeout: Wait (the default: it is reported, and the machine waits) or Proceed (it is reported, and
+	// the hook is removed as if its owner had completed it). Proceed is refused for clusteroperator/etcd, whose hook
+	// protects the quorum.
+	TimeoutPolicy string `protobuf:"bytes,4,opt,name=timeout_policy,json=timeoutPolicy,proto3" json:"timeout_policy,omitempty"`
+	// Names of hooks of the same point, of any owner, that must be removed from the machine before a task of this hook
+	// begins; at most 16. Names that the machine does not have are not waited for.
+	After         []string `protobuf:"bytes,5,rep,name=after,proto3" json:"after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HookSettings) Reset() {
+	*x = HookSettings{}
+	mi := &file_windlass_hook_v1_hook_owner_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HookSettings) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HookSettings) ProtoMessage() {}
+
+func (x *HookSettings) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_hook_v1_hook_owner_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HookSettings.ProtoReflect.Descriptor instead.
+func (*HookSettings) Descriptor() ([]byte, []int) {
+	return file_windlass_hook_v1_hook_owner_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *HookSettings) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *HookSettings) GetOverdueAfter() string {
+	if x != nil {
+		return x.OverdueAfter
+	}
+	return ""
+}
+
+func (x *HookSettings) GetTimeout() string {
+	if x != nil {
+		return x.Timeout
+	}
+	return ""
+}
+
+func (x *HookSettings) GetTimeoutPolicy() string {
+	if x != nil {
+		return x.TimeoutPolicy
+	}
+	return ""
+}
+
+func (x *HookSettings) GetAfter() []string {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
 // Observed state of an owner of hooks.
 type HookOwnerStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -190,7 +285,7 @@ type HookOwnerStatus struct {
 
 func (x *HookOwnerStatus) Reset() {
 	*x = HookOwnerStatus{}
-	mi := &file_windlass_hook_v1_hook_owner_proto_msgTypes[2]
+	mi := &file_windlass_hook_v1_hook_owner_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -202,7 +297,7 @@ func (x *HookOwnerStatus) String() string {
 func (*HookOwnerStatus) ProtoMessage() {}
 
 func (x *HookOwnerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_hook_v1_hook_owner_proto_msgTypes[2]
+	mi := &file_windlass_hook_v1_hook_owner_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -215,7 +310,7 @@ func (x *HookOwnerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HookOwnerStatus.ProtoReflect.Descriptor instead.
 func (*HookOwnerStatus) Descriptor() ([]byte, []int) {
-	return file_windlass_hook_v1_hook_owner_proto_rawDescGZIP(), []int{2}
+	return file_windlass_hook_v1_hook_owner_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *HookOwnerStatus) GetConnected() bool {
@@ -265,12 +360,20 @@ const file_windlass_hook_v1_hook_owner_proto_rawDesc = "" +
 	"\tCONNECTED\x12\x10status.connectedJ \n" +
 	"\tLAST-SEEN\x12\x13status.lastSeenTimeJ\x1e\n" +
 	"\aPENDING\x12\x13status.pendingTasksJ\x05\n" +
-	"\x03AGE\"\xd2\x01\n" +
+	"\x03AGE\"\x92\x02\n" +
 	"\rHookOwnerSpec\x12#\n" +
 	"\x05owner\x18\x01 \x01(\tB\r\xbaH\n" +
 	"\xc8\x01\x01r\x05\x10\x03\x18\x80\x04R\x05owner\x12N\n" +
 	"\x0eclaim_duration\x18\x02 \x01(\tB'\xbaH$r\"2 ^([0-9]+(\\.[0-9]+)?(ms|s|m|h))*$R\rclaimDuration\x12L\n" +
-	"\roverdue_after\x18\x03 \x01(\tB'\xbaH$r\"2 ^([0-9]+(\\.[0-9]+)?(ms|s|m|h))*$R\foverdueAfter\"\xfd\x01\n" +
+	"\roverdue_after\x18\x03 \x01(\tB'\xbaH$r\"2 ^([0-9]+(\\.[0-9]+)?(ms|s|m|h))*$R\foverdueAfter\x12>\n" +
+	"\x05hooks\x18\x04 \x03(\v2\x1e.windlass.hook.v1.HookSettingsB\b\xbaH\x05\x92\x01\x02\x10@R\x05hooks\"\xac\x02\n" +
+	"\fHookSettings\x12!\n" +
+	"\x04name\x18\x01 \x01(\tB\r\xbaH\n" +
+	"\xc8\x01\x01r\x05\x10\x03\x18\x80\x02R\x04name\x12L\n" +
+	"\roverdue_after\x18\x02 \x01(\tB'\xbaH$r\"2 ^([0-9]+(\\.[0-9]+)?(ms|s|m|h))*$R\foverdueAfter\x12A\n" +
+	"\atimeout\x18\x03 \x01(\tB'\xbaH$r\"2 ^([0-9]+(\\.[0-9]+)?(ms|s|m|h))*$R\atimeout\x12=\n" +
+	"\x0etimeout_policy\x18\x04 \x01(\tB\x16\xbaH\x13r\x11R\x00R\x04WaitR\aProceedR\rtimeoutPolicy\x12)\n" +
+	"\x05after\x18\x05 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\x10\x18\x01\"\ar\x05\x10\x03\x18\x80\x02R\x05after\"\xfd\x01\n" +
 	"\x0fHookOwnerStatus\x12!\n" +
 	"\tconnected\x18\x01 \x01(\bH\x00R\tconnected\x88\x01\x01\x12@\n" +
 	"\x0elast_seen_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\flastSeenTime\x12(\n" +
@@ -295,26 +398,28 @@ func file_windlass_hook_v1_hook_owner_proto_rawDescGZIP() []byte {
 	return file_windlass_hook_v1_hook_owner_proto_rawDescData
 }
 
-var file_windlass_hook_v1_hook_owner_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_windlass_hook_v1_hook_owner_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_windlass_hook_v1_hook_owner_proto_goTypes = []any{
 	(*HookOwner)(nil),             // 0: windlass.hook.v1.HookOwner
 	(*HookOwnerSpec)(nil),         // 1: windlass.hook.v1.HookOwnerSpec
-	(*HookOwnerStatus)(nil),       // 2: windlass.hook.v1.HookOwnerStatus
-	(*v1.ObjectMeta)(nil),         // 3: windlass.meta.v1.ObjectMeta
-	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
-	(*v1.Condition)(nil),          // 5: windlass.meta.v1.Condition
+	(*HookSettings)(nil),          // 2: windlass.hook.v1.HookSettings
+	(*HookOwnerStatus)(nil),       // 3: windlass.hook.v1.HookOwnerStatus
+	(*v1.ObjectMeta)(nil),         // 4: windlass.meta.v1.ObjectMeta
+	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
+	(*v1.Condition)(nil),          // 6: windlass.meta.v1.Condition
 }
 var file_windlass_hook_v1_hook_owner_proto_depIdxs = []int32{
-	3, // 0: windlass.hook.v1.HookOwner.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	4, // 0: windlass.hook.v1.HookOwner.metadata:type_name -> windlass.meta.v1.ObjectMeta
 	1, // 1: windlass.hook.v1.HookOwner.spec:type_name -> windlass.hook.v1.HookOwnerSpec
-	2, // 2: windlass.hook.v1.HookOwner.status:type_name -> windlass.hook.v1.HookOwnerStatus
-	4, // 3: windlass.hook.v1.HookOwnerStatus.last_seen_time:type_name -> google.protobuf.Timestamp
-	5, // 4: windlass.hook.v1.HookOwnerStatus.conditions:type_name -> windlass.meta.v1.Condition
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	3, // 2: windlass.hook.v1.HookOwner.status:type_name -> windlass.hook.v1.HookOwnerStatus
+	2, // 3: windlass.hook.v1.HookOwnerSpec.hooks:type_name -> windlass.hook.v1.HookSettings
+	5, // 4: windlass.hook.v1.HookOwnerStatus.last_seen_time:type_name -> google.protobuf.Timestamp
+	6, // 5: windlass.hook.v1.HookOwnerStatus.conditions:type_name -> windlass.meta.v1.Condition
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_windlass_hook_v1_hook_owner_proto_init() }
@@ -322,14 +427,14 @@ func file_windlass_hook_v1_hook_owner_proto_init() {
 	if File_windlass_hook_v1_hook_owner_proto != nil {
 		return
 	}
-	file_windlass_hook_v1_hook_owner_proto_msgTypes[2].OneofWrappers = []any{}
+	file_windlass_hook_v1_hook_owner_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_hook_v1_hook_owner_proto_rawDesc), len(file_windlass_hook_v1_hook_owner_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

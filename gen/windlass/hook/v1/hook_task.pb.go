@@ -203,7 +203,7 @@ func (x *HookTaskSpec) GetAddresses() []string {
 // State of a task.
 type HookTaskStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Pending (not claimed), Claimed, Completed (the hook is being removed) or Failed (its owner gave a reason; the task
+	// Waiting (other hooks come first, as the settings of the hook require), Pending (not claimed), Claimed, Completed (the hook is being removed) or Failed (its owner gave a reason; the task
 	// may be claimed again).
 	Phase *string `protobuf:"bytes,1,opt,name=phase,proto3,oneof" json:"phase,omitempty"`
 	// Name of the caller that claimed it.
@@ -218,8 +218,14 @@ type HookTaskStatus struct {
 	Attempts *int32 `protobuf:"varint,6,opt,name=attempts,proto3,oneof" json:"attempts,omitempty"`
 	// Last message of its owner: progress, or the reason of a failure.
 	Message *string `protobuf:"bytes,7,opt,name=message,proto3,oneof" json:"message,omitempty"`
-	// Conditions: Overdue (not completed in time) and OwnerSeen (its owner has been connected).
-	Conditions    []*v1.Condition `protobuf:"bytes,8,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// Conditions: Overdue (not completed in time), TimedOut (timeout of its hook has passed) and OwnerSeen (its owner has
+	// been connected).
+	Conditions []*v1.Condition `protobuf:"bytes,8,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// How much of the work is done, 0 to 100, as its owner reported last; absent if the owner does not report it.
+	ProgressPercent *int32 `protobuf:"varint,9,opt,name=progress_percent,json=progressPercent,proto3,oneof" json:"progress_percent,omitempty"`
+	// When the owner could begin, from which overdue and timeout count; absent while the task is Waiting, and in a task
+	// that never waited, which begins when it is created.
+	StartTime     *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -310,18 +316,32 @@ func (x *HookTaskStatus) GetConditions() []*v1.Condition {
 	return nil
 }
 
+func (x *HookTaskStatus) GetProgressPercent() int32 {
+	if x != nil && x.ProgressPercent != nil {
+		return *x.ProgressPercent
+	}
+	return 0
+}
+
+func (x *HookTaskStatus) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
+}
+
 var File_windlass_hook_v1_hook_task_proto protoreflect.FileDescriptor
 
 const file_windlass_hook_v1_hook_task_proto_rawDesc = "" +
 	"\n" +
-	" windlass/hook/v1/hook_task.proto\x12\x10windlass.hook.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xcf\x03\n" +
+	" windlass/hook/v1/hook_task.proto\x12\x10windlass.hook.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\"\xf3\x03\n" +
 	"\bHookTask\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x128\n" +
 	"\bmetadata\x18\x03 \x01(\v2\x1c.windlass.meta.v1.ObjectMetaR\bmetadata\x122\n" +
 	"\x04spec\x18\x04 \x01(\v2\x1e.windlass.hook.v1.HookTaskSpecR\x04spec\x128\n" +
-	"\x06status\x18\x05 \x01(\v2 .windlass.hook.v1.HookTaskStatusR\x06status:\xe5\x01\xa2\xbb\x18\xe0\x01\n" +
+	"\x06status\x18\x05 \x01(\v2 .windlass.hook.v1.HookTaskStatusR\x06status:\x89\x02\xa2\xbb\x18\x84\x02\n" +
 	"\fwindlass.dev\x12\x02v1\x1a\bHookTask\"\thooktasks*\bhooktaskJ\x1f\n" +
 	"\aMACHINE\x12\x14spec.machineRef.nameJ\x13\n" +
 	"\x05POINT\x12\n" +
@@ -329,7 +349,8 @@ const file_windlass_hook_v1_hook_task_proto_rawDesc = "" +
 	"\x04HOOK\x12\rspec.hookNameJ\x13\n" +
 	"\x05OWNER\x12\n" +
 	"spec.ownerJ\x15\n" +
-	"\x05PHASE\x12\fstatus.phaseJ\x19\n" +
+	"\x05PHASE\x12\fstatus.phaseJ\"\n" +
+	"\bPROGRESS\x12\x16status.progressPercentJ\x19\n" +
 	"\aMESSAGE\x12\x0estatus.messageJ\x05\n" +
 	"\x03AGEP\x01b\x03Getb\x04Listb\x05Watch\"\xf5\x01\n" +
 	"\fHookTaskSpec\x12B\n" +
@@ -339,9 +360,9 @@ const file_windlass_hook_v1_hook_task_proto_rawDesc = "" +
 	"\thook_name\x18\x03 \x01(\tR\bhookName\x12\x14\n" +
 	"\x05owner\x18\x04 \x01(\tR\x05owner\x12\x1b\n" +
 	"\tnode_name\x18\x05 \x01(\tR\bnodeName\x12\x1c\n" +
-	"\taddresses\x18\x06 \x03(\tR\taddresses\"\xf4\x03\n" +
-	"\x0eHookTaskStatus\x12G\n" +
-	"\x05phase\x18\x01 \x01(\tB,\xbaH)r'R\x00R\aPendingR\aClaimedR\tCompletedR\x06FailedH\x00R\x05phase\x88\x01\x01\x12\"\n" +
+	"\taddresses\x18\x06 \x03(\tR\taddresses\"\x88\x05\n" +
+	"\x0eHookTaskStatus\x12P\n" +
+	"\x05phase\x18\x01 \x01(\tB5\xbaH2r0R\x00R\aWaitingR\aPendingR\aClaimedR\tCompletedR\x06FailedH\x00R\x05phase\x88\x01\x01\x12\"\n" +
 	"\n" +
 	"claimed_by\x18\x02 \x01(\tH\x01R\tclaimedBy\x88\x01\x01\x129\n" +
 	"\n" +
@@ -352,12 +373,17 @@ const file_windlass_hook_v1_hook_task_proto_rawDesc = "" +
 	"\amessage\x18\a \x01(\tH\x03R\amessage\x88\x01\x01\x12;\n" +
 	"\n" +
 	"conditions\x18\b \x03(\v2\x1b.windlass.meta.v1.ConditionR\n" +
-	"conditionsB\b\n" +
+	"conditions\x129\n" +
+	"\x10progress_percent\x18\t \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00H\x04R\x0fprogressPercent\x88\x01\x01\x129\n" +
+	"\n" +
+	"start_time\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\tstartTimeB\b\n" +
 	"\x06_phaseB\r\n" +
 	"\v_claimed_byB\v\n" +
 	"\t_attemptsB\n" +
 	"\n" +
-	"\b_messageB\xc5\x01\n" +
+	"\b_messageB\x13\n" +
+	"\x11_progress_percentB\xc5\x01\n" +
 	"\x14com.windlass.hook.v1B\rHookTaskProtoP\x01Z<github.com/windlass-dev/windlass/gen/windlass/hook/v1;hookv1\xa2\x02\x03WHX\xaa\x02\x10Windlass.Hook.V1\xca\x02\x10Windlass\\Hook\\V1\xe2\x02\x1cWindlass\\Hook\\V1\\GPBMetadata\xea\x02\x12Windlass::Hook::V1b\x06proto3"
 
 var (
@@ -391,11 +417,12 @@ var file_windlass_hook_v1_hook_task_proto_depIdxs = []int32{
 	5, // 5: windlass.hook.v1.HookTaskStatus.claim_expiry_time:type_name -> google.protobuf.Timestamp
 	5, // 6: windlass.hook.v1.HookTaskStatus.completion_time:type_name -> google.protobuf.Timestamp
 	6, // 7: windlass.hook.v1.HookTaskStatus.conditions:type_name -> windlass.meta.v1.Condition
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	5, // 8: windlass.hook.v1.HookTaskStatus.start_time:type_name -> google.protobuf.Timestamp
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_windlass_hook_v1_hook_task_proto_init() }

@@ -542,9 +542,11 @@ type RenewHookTaskRequest struct {
 	// Name of the task.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Progress, for people; up to 1024 characters.
-	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// How much of the work is done, 0 to 100; absent keeps what was reported before.
+	ProgressPercent *int32 `protobuf:"varint,3,opt,name=progress_percent,json=progressPercent,proto3,oneof" json:"progress_percent,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *RenewHookTaskRequest) Reset() {
@@ -589,6 +591,13 @@ func (x *RenewHookTaskRequest) GetMessage() string {
 		return x.Message
 	}
 	return ""
+}
+
+func (x *RenewHookTaskRequest) GetProgressPercent() int32 {
+	if x != nil && x.ProgressPercent != nil {
+		return *x.ProgressPercent
+	}
+	return 0
 }
 
 // Request of CompleteHookTask.
@@ -1025,10 +1034,12 @@ const file_windlass_hook_v1_hook_task_service_proto_rawDesc = "" +
 	"\x14ClaimHookTaskRequest\x12\x1a\n" +
 	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12G\n" +
 	"\bduration\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
-	"\"\x04\b\x80\xa3\x052\x02\b\x01R\bduration\"V\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b\x01R\bduration\"\xa6\x01\n" +
 	"\x14RenewHookTaskRequest\x12\x1a\n" +
 	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12\"\n" +
-	"\amessage\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\"Y\n" +
+	"\amessage\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\x129\n" +
+	"\x10progress_percent\x18\x03 \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00H\x00R\x0fprogressPercent\x88\x01\x01B\x13\n" +
+	"\x11_progress_percent\"Y\n" +
 	"\x17CompleteHookTaskRequest\x12\x1a\n" +
 	"\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x12\"\n" +
 	"\amessage\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\"V\n" +
@@ -1163,6 +1174,7 @@ func file_windlass_hook_v1_hook_task_service_proto_init() {
 	}
 	file_windlass_hook_v1_hook_owner_service_proto_init()
 	file_windlass_hook_v1_hook_task_proto_init()
+	file_windlass_hook_v1_hook_task_service_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

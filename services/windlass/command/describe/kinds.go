@@ -140,16 +140,22 @@ func (d *describer) hookTasks(m machine) {
 	}
 }
 
-// remedy says what an administrator can do about a task whose owner is missing; empty if it is not.
+// remedy says what an administrator can do about a task whose owner is missing or late; empty if it is neither.
 func remedy(t hookTask) string {
-	seen := object.FindCondition(t.GetStatus().GetConditions(), "OwnerSeen")
-	if seen.GetStatus() != "False" || t.GetStatus().GetPhase() == "Completed" {
+	conditions, s := t.GetStatus().GetConditions(), t.GetSpec()
+	if t.GetStatus().GetPhase() == "Completed" {
 		return ""
 	}
-	s := t.GetSpec()
-	return fmt.Sprintf(
-		"%s. Start the owner; if its work is done or not needed:\nwindlass hooks override %s %s --reason TEXT",
-		seen.GetMessage(), s.GetMachineRef().GetName(), s.GetHookName())
+	seen := object.FindCondition(conditions, "OwnerSeen")
+	switch {
+	case seen.GetStatus() == "False":
+		return fmt.Sprintf(
+			"%s. Start the owner; if its work is done or not needed:\nwindlass hooks override %s %s --reason TEXT",
+			seen.GetMessage(), s.GetMachineRef().GetName(), s.GetHookName())
+	case object.IsTrue(conditions, "Overdue"):
+		return object.FindCondition(conditions, "Overdue").GetMessage()
+	}
+	return ""
 }
 
 func (d *describer) machineSet() {

@@ -3,6 +3,7 @@ package hooktask
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	hookv1 "github.com/windlass-dev/windlass/gen/windlass/hook/v1"
@@ -56,9 +57,15 @@ func State(t *hookv1.HookTask) string {
 	if phase == "" {
 		phase = "Pending"
 	}
+	if p := t.GetStatus().ProgressPercent; p != nil && phase == "Claimed" {
+		phase = fmt.Sprintf("Claimed %d%%", *p)
+	}
 	var wrong []string
 	if object.IsTrue(t.GetStatus().GetConditions(), "Overdue") {
 		wrong = append(wrong, "overdue")
+	}
+	if object.IsTrue(t.GetStatus().GetConditions(), "TimedOut") {
+		wrong = append(wrong, "timed out")
 	}
 	switch c := object.FindCondition(t.GetStatus().GetConditions(), "OwnerSeen"); {
 	case c.GetStatus() == "False" && c.GetReason() == "Away":
