@@ -126,7 +126,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 const dirPrefix = "windlass-tour-"
 
 // lastStep is the number of steps.
-const lastStep = 10
+const lastStep = 12
 
 // step is one part of the tour.
 type step struct {
@@ -147,6 +147,8 @@ func (t *tour) all() [lastStep]step {
 		{title: "Taint and evict", run: t.taint},
 		{title: "Configure nodes", run: t.configure, needs: "it reads the files of the machines"},
 		{title: "Update", run: t.update, needs: "it makes releases in the directory of the cluster"},
+		{title: "Override a hook", run: t.override},
+		{title: "Repair", run: t.repair, needs: "it stops a process of the cluster"},
 	}
 }
 
