@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -24,7 +25,7 @@ func TestStepsAndClusterAreChosenByFlags(t *testing.T) {
 		t.Errorf("settings of a cluster here = %+v, %v; want all steps and no target", here, err)
 	}
 	for _, args := range []string{
-		"--steps 0", "--steps 11", "--steps x", "--server h:1", "--name lab " + elsewhere,
+		"--steps 0", fmt.Sprintf("--steps %d", lastStep+1), "--steps x", "--server h:1", "--name lab " + elsewhere,
 		"more",
 	} {
 		if _, err := parse(strings.Fields(args)); err == nil {
