@@ -14,6 +14,7 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/controller"
 	"github.com/windlass-dev/windlass/kit/events"
 	"github.com/windlass-dev/windlass/kit/nodeid"
@@ -68,6 +69,9 @@ type Config struct {
 	Drains    Copy[*nodev1.Drain]
 	Eviction  grpc.ClientConnInterface // to eviction-controller, which owns both
 	Guardian  grpc.ClientConnInterface // to etcd-guardian; nil if it has no address
+	Scheduler grpc.ClientConnInterface // to scheduler; nil if it has no address, and then Pods and Budgets are too
+	Pods      Follower[*schedulingv1.Pod]
+	Budgets   Follower[*schedulingv1.PodDisruptionBudget]
 	// CatchUpNodes waits until Nodes has what eviction-controller has at the time of the call.
 	CatchUpNodes func(context.Context) error
 	Bootstrap    Bootstrap
@@ -88,6 +92,9 @@ type Controller struct {
 	loops                         *controller.Loops
 	machines, sets, controlPlanes *controller.Loop
 	healthChecks, instances       *controller.Loop
+	sizes                         *controller.Loop
+	scaling                       scaling
+	autoscaled                    chan struct{} // closed once there is a cluster autoscaler
 
 	memory  memory
 	orphans orphans
@@ -101,7 +108,7 @@ func New(cfg Config) *Controller {
 	}
 	c := &Controller{
 		Config: cfg, nodes: nodev1.NewNodeServiceClient(cfg.Eviction), drains: nodev1.NewDrainServiceClient(cfg.Eviction),
-		loops: controller.New(cfg.Log),
+		loops: controller.New(cfg.Log), autoscaled: make(chan struct{}),
 	}
 	c.machines = loop(c, cfg.Tables.Machines, "machine", workers, c.reconcileMachine)
 	c.sets = loop(c, cfg.Tables.Sets, "machineset", workers, c.reconcileSet)
@@ -111,6 +118,9 @@ func New(cfg Config) *Controller {
 	c.instances = c.loops.Loop("instance", max(1, len(cfg.Providers.Names())), c.reconcileInstances)
 	c.instances.Needs(cfg.Tables.Machines, cfg.Tables.Infrastructure)
 	c.instances.Begin(cfg.Providers.Names)
+	c.sizes = c.loops.Loop("autoscaler", 1, quietly(c.reconcileSizes))
+	c.sizes.Needs(cfg.Tables.Machines, cfg.Tables.Sets, cfg.Tables.Autoscalers, cfg.Tables.ClusterAutoscalers)
+	c.sizes.Begin(func() []string { return []string{kinds.AutoscalerName} })
 	collector.Add(c.loops, cfg.Log,
 		collector.Kind{Untyped: cfg.Tables.Machines.Untyped()},
 		collector.Kind{Untyped: cfg.Tables.Sets.Untyped(), Waits: plan.FinalizerPaused},
@@ -119,6 +129,7 @@ func New(cfg Config) *Controller {
 	c.orphans.reset()
 	indexNodes(cfg.Nodes)
 	c.subscribe()
+	c.followSizes()
 	return c
 }
 
@@ -233,6 +244,9 @@ func (c *Controller) nodeChanged(node *nodev1.Node) {
 		c.ownersOf(m)
 	}
 	c.controlPlanes.Add(c.Tables.ControlPlanes.Keys()...)
+	if len(c.Tables.Autoscalers.Keys()) > 0 {
+		c.sizes.Add(kinds.AutoscalerName)
+	}
 	c.healthChecks.Add(c.Tables.HealthChecks.Keys()...) // each node counts for whether the nodes report
 }
 

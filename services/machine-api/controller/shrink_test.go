@@ -16,6 +16,7 @@ import (
 
 func (w *world) shrink(name string, pre *metav1.Preconditions) error {
 	_, _, err := w.tables.DeleteAndShrink(w.t.Context(), object.Key{Namespace: "openshift-machine-api", Name: name}, pre,
+		"",
 		resource.WriteOptions{Reason: "it is not needed"})
 	return err
 }
@@ -93,6 +94,7 @@ func TestADeletionWithAReplicaIsRecordedOrRefused(t *testing.T) {
 	refused("first", nil, codes.FailedPrecondition,
 		"machine/first: it is already being deleted, and no longer counts for its set")
 	_, _, err = w.tables.DeleteAndShrink(t.Context(), object.Key{Namespace: "openshift-machine-api", Name: "second"}, nil,
+		"",
 		resource.WriteOptions{DryRun: true})
 	must(t, err)
 	replicas(1)

@@ -20,6 +20,9 @@ import (
 // ClusterName is the one name of the control-plane machine set and of the infrastructure.
 const ClusterName = "cluster"
 
+// AutoscalerName is the one name of the cluster autoscaler.
+const AutoscalerName = "default"
+
 // Tables are the kinds of machine-api.
 type Tables struct {
 	Machines       *resource.Table[*machinev1.Machine]
@@ -28,6 +31,9 @@ type Tables struct {
 	Infrastructure *resource.Table[*machinev1.Infrastructure]
 	Revocations    *resource.Table[*machinev1.Revocation]
 	HealthChecks   *resource.Table[*machinev1.MachineHealthCheck]
+	Autoscalers    *resource.Table[*machinev1.MachineAutoscaler]
+	// ClusterAutoscalers has at most one object, named AutoscalerName.
+	ClusterAutoscalers *resource.Table[*machinev1.ClusterAutoscaler]
 	// NodeLifetime is how long a machine's certificate lives; New sets 24 hours. Set it before Run.
 	NodeLifetime time.Duration
 	// DomainFields says where the provider of a provider spec has the settings of a failure domain; known is false while
@@ -89,12 +95,21 @@ func New(st *store.Store, v protovalidate.Validator, policy *identity.Policy, lo
 	t.HealthChecks = resource.NewTable(st, v, resource.Config[*machinev1.MachineHealthCheck]{
 		Default: defaultHealthCheck, Validate: plan.HealthCheckFaults, HasNamespace: hasNamespace, Log: log,
 	})
+	t.Autoscalers = resource.NewTable(st, v, resource.Config[*machinev1.MachineAutoscaler]{
+		Validate: plan.MachineAutoscalerFaults, HasNamespace: hasNamespace, Log: log,
+	})
+	t.ClusterAutoscalers = resource.NewTable(st, v, resource.Config[*machinev1.ClusterAutoscaler]{
+		Validate: plan.ClusterAutoscalerFaults, Admit: admitClusterAutoscaler, Log: log,
+	})
 	return t
 }
 
 // All returns all tables.
 func (t *Tables) All() []resource.Served {
-	return []resource.Served{t.Machines, t.Sets, t.ControlPlanes, t.Infrastructure, t.Revocations, t.HealthChecks}
+	return []resource.Served{
+		t.Machines, t.Sets, t.ControlPlanes, t.Infrastructure, t.Revocations, t.HealthChecks,
+		t.Autoscalers, t.ClusterAutoscalers,
+	}
 }
 
 // InfrastructureName returns the name of the cluster at its provider; empty while it is not known.

@@ -38,8 +38,9 @@ func validateSet(s *machinev1.MachineSet) []object.Fault {
 	return append(bad, plan.DuplicateHooks(template.GetSpec().GetLifecycleHooks(), "spec.template.")...)
 }
 
-// DeleteAndShrink deletes a machine and lowers the replicas of its set by one, in one transaction.
-func (t *Tables) DeleteAndShrink(ctx context.Context, machine object.Key, pre *metav1.Preconditions,
+// DeleteAndShrink deletes a machine and lowers the replicas of its set by one, in one transaction. seen is the revision
+// of the set that the decision was made for; empty means any.
+func (t *Tables) DeleteAndShrink(ctx context.Context, machine object.Key, pre *metav1.Preconditions, seen string,
 	opts resource.WriteOptions,
 ) (*machinev1.Machine, *machinev1.MachineSet, error) {
 	return resource.DeleteAndModify(ctx, t.Machines, machine, pre, t.Sets,
@@ -52,6 +53,9 @@ func (t *Tables) DeleteAndShrink(ctx context.Context, machine object.Key, pre *m
 			return object.Key{Namespace: machine.Namespace, Name: name}, t.mayShrink(ctx, machine.Namespace, name)
 		},
 		func(m *machinev1.Machine, s *machinev1.MachineSet) error {
+			if seen != "" && seen != s.GetMetadata().GetResourceVersion() {
+				return rpcerr.Conflict("MachineSet", s.GetMetadata().GetName(), "it changed since the decision")
+			}
 			if fault := plan.Shrink(m, s); fault != "" {
 				return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION,
 					"machineset/"+s.GetMetadata().GetName(), fault)

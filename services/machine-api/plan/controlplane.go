@@ -222,7 +222,7 @@ const noIndex = controlplane.NoIndex
 // mapMembers says the domain of each index, and gives machines without an index in their name one whose
 // domain fits.
 func (c *controlPlane) mapMembers() {
-	have := map[int]placement{}
+	have := map[int]indexDomain{}
 	newest := map[int]time.Time{}
 	for _, m := range c.members {
 		if m.index == noIndex {
@@ -232,7 +232,7 @@ func (c *controlPlane) mapMembers() {
 		created := m.m.GetMetadata().GetCreationTimestamp().AsTime()
 		// A machine that stays speaks for its index before one that goes; among equals the newest does.
 		if !known || p.OnlyDeleting && !m.deleting || p.OnlyDeleting == m.deleting && !created.Before(newest[m.index]) {
-			have[m.index], newest[m.index] = placement{Domain: m.domain, OnlyDeleting: m.deleting}, created
+			have[m.index], newest[m.index] = indexDomain{Domain: m.domain, OnlyDeleting: m.deleting}, created
 		}
 	}
 	c.mapping = mapDomains(c.domains.List(), c.want, have)

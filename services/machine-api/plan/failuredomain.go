@@ -368,8 +368,8 @@ func encodeDomain(leaves map[string]*structpb.Value) Domain {
 	return Domain(text)
 }
 
-// placement is the present state of one index of the control plane.
-type placement struct {
+// indexDomain is the present state of one index of the control plane.
+type indexDomain struct {
 	Domain       Domain // of the newest machine in the index
 	OnlyDeleting bool   // nothing but machines that are being deleted
 }
@@ -380,7 +380,7 @@ type placement struct {
 // one that fewest machines hold, those that are being deleted included, then the one of its place in the order of
 // names. domains must be sorted and without duplicates; without domains, no index has one. Source: OpenShift's
 // documents, balancing of control-plane machines.
-func mapDomains(domains []Domain, replicas int, have map[int]placement) domainOf {
+func mapDomains(domains []Domain, replicas int, have map[int]indexDomain) domainOf {
 	used := slices.Sorted(maps.Keys(have))
 	n := max(replicas, len(used))
 	base := reindex(baseMapping(orderDomains(domains, have), n), used)
@@ -409,7 +409,7 @@ func mapDomains(domains []Domain, replicas int, have map[int]placement) domainOf
 
 // kept returns the indexes that keep their domain: those with a machine that stays in a listed domain, up to the
 // domain's share. Where n machines do not divide evenly, the domains with most machines have one more.
-func kept(domains []Domain, n int, used []int, have map[int]placement) domainOf {
+func kept(domains []Domain, n int, used []int, have map[int]indexDomain) domainOf {
 	in := map[Domain][]int{}
 	for _, i := range used {
 		if p := have[i]; !p.OnlyDeleting {
@@ -432,7 +432,7 @@ func kept(domains []Domain, n int, used []int, have map[int]placement) domainOf 
 }
 
 // orderDomains puts domains that host a machine before those that do not; each half stays sorted.
-func orderDomains(domains []Domain, have map[int]placement) []Domain {
+func orderDomains(domains []Domain, have map[int]indexDomain) []Domain {
 	hosts := map[Domain]bool{}
 	for _, p := range have {
 		hosts[p.Domain] = true

@@ -12,15 +12,15 @@ import (
 )
 
 // placed reads "a b* -" as: index 0 in domain a, index 1 in b with nothing but a machine that goes, index 2 empty.
-func placed(at ...string) map[int]placement {
-	out := map[int]placement{}
+func placed(at ...string) map[int]indexDomain {
+	out := map[int]indexDomain{}
 	for i, s := range at {
 		switch {
 		case s == "-":
 		case len(s) == 2:
-			out[i] = placement{Domain: Domain(s[:1]), OnlyDeleting: true}
+			out[i] = indexDomain{Domain: Domain(s[:1]), OnlyDeleting: true}
 		default:
-			out[i] = placement{Domain: Domain(s)}
+			out[i] = indexDomain{Domain: Domain(s)}
 		}
 	}
 	return out
@@ -30,7 +30,7 @@ func TestIndexesToFailureDomains(t *testing.T) {
 	for name, tt := range map[string]struct {
 		domains  []Domain
 		replicas int
-		have     map[int]placement
+		have     map[int]indexDomain
 		want     domainOf
 	}{
 		"three in three": {[]Domain{"a", "b", "c"}, 3, nil, domainOf{0: "a", 1: "b", 2: "c"}},
@@ -75,13 +75,13 @@ func TestIndexesToFailureDomains(t *testing.T) {
 		"indexes need not begin at 0": {
 			[]Domain{"a", "b", "c"},
 			3,
-			map[int]placement{3: {Domain: "a"}, 4: {Domain: "b"}, 5: {Domain: "c"}},
+			map[int]indexDomain{3: {Domain: "a"}, 4: {Domain: "b"}, 5: {Domain: "c"}},
 			domainOf{3: "a", 4: "b", 5: "c"},
 		},
 		"one index far off and two new ones": {
 			[]Domain{"a", "b", "c"},
 			3,
-			map[int]placement{7: {Domain: "a"}},
+			map[int]indexDomain{7: {Domain: "a"}},
 			domainOf{7: "a", 1: "b", 2: "c"},
 		},
 		"an index that goes gives up its claim first": {
@@ -128,9 +128,9 @@ func TestPromisesOfTheMapping(t *testing.T) {
 		all := []Domain{"a", "b", "c", "d", "e"}
 		domains := slices.Clone(all[:rapid.IntRange(1, 5).Draw(t, "domains")])
 		replicas := rapid.SampledFrom([]int{3, 5}).Draw(t, "replicas")
-		have := map[int]placement{}
+		have := map[int]indexDomain{}
 		for range rapid.IntRange(0, replicas).Draw(t, "machines") {
-			have[rapid.IntRange(0, 8).Draw(t, "index")] = placement{
+			have[rapid.IntRange(0, 8).Draw(t, "index")] = indexDomain{
 				Domain:       rapid.SampledFrom(all).Draw(t, "domain"),
 				OnlyDeleting: rapid.IntRange(0, 4).Draw(t, "goes") == 0,
 			}
@@ -172,9 +172,9 @@ func TestPromisesOfTheMapping(t *testing.T) {
 				t.Fatalf("index %d moved from %s to %s though its domain is not over-full: %v of %v", i, p.Domain, m[i], m, have)
 			}
 		}
-		settled := map[int]placement{}
+		settled := map[int]indexDomain{}
 		for i, d := range m {
-			settled[i] = placement{Domain: d}
+			settled[i] = indexDomain{Domain: d}
 		}
 		if diff := cmp.Diff(m, mapDomains(domains, replicas, settled)); diff != "" {
 			t.Fatalf("a second round moves machines again (-first +second):\n%s", diff)

@@ -8,6 +8,7 @@ import (
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/identity"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
@@ -21,6 +22,9 @@ type Views interface {
 	ViewSet(s *machinev1.MachineSet) (plan.SetView, bool)
 	ViewControlPlane(s *machinev1.ControlPlaneMachineSet) (plan.ControlPlaneView, bool)
 	PlanHealthCheck(ctx context.Context, h *machinev1.MachineHealthCheck) plan.HealthCheckPlan
+	ViewAutoscaler() plan.AutoscalerView
+	PlanAutoscaler(ctx context.Context, v plan.AutoscalerView, given *schedulingv1.PlanPlacementRequest) (
+		plan.AutoscalerPlan, error)
 	ViewOrphans(ctx context.Context) plan.OrphanView
 	OrphanSettings() (policy string, grace time.Duration)
 }

@@ -18,6 +18,8 @@ func Add(g *resource.Group, t *kinds.Tables, views Views, now func() time.Time) 
 	g.Add(t.Sets, &machinev1.MachineSetService_ServiceDesc, sets{server: base})
 	g.Add(t.ControlPlanes, &machinev1.ControlPlaneMachineSetService_ServiceDesc, controlPlanes{server: base})
 	g.Add(t.HealthChecks, &machinev1.MachineHealthCheckService_ServiceDesc, healthChecks{server: base})
+	g.Add(t.Autoscalers, &machinev1.MachineAutoscalerService_ServiceDesc, nil)
+	g.Add(t.ClusterAutoscalers, &machinev1.ClusterAutoscalerService_ServiceDesc, autoscalers{server: base})
 	g.Add(t.Infrastructure, &machinev1.InfrastructureService_ServiceDesc, nil)
 	g.Add(t.Revocations, &machinev1.RevocationService_ServiceDesc, nil)
 }

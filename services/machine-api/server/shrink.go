@@ -15,7 +15,7 @@ func (s machines) DeleteAndShrink(ctx context.Context, req *machinev1.DeleteAndS
 	key := object.Key{
 		Namespace: namespaceOr(req.GetNamespace(), s.tables.Machines.Type().GetDefaultNamespace()), Name: req.GetName(),
 	}
-	m, set, err := s.tables.DeleteAndShrink(ctx, key, req.GetPreconditions(), resource.WriteOptions{
+	m, set, err := s.tables.DeleteAndShrink(ctx, key, req.GetPreconditions(), "", resource.WriteOptions{
 		Reason: req.GetReason(), DryRun: req.GetDryRun() != "",
 	})
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
 	"github.com/windlass-dev/windlass/kit/backoff"
 	"github.com/windlass-dev/windlass/kit/clusteroperator"
 	kitcontroller "github.com/windlass-dev/windlass/kit/controller"
@@ -88,13 +89,17 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 		}
 	}
 	tokens := join.NewTokens(st, signer.AuthorityHash, cfg.gateways)
-	control := controller.New(controller.Config{
+	config := controller.Config{
 		Tables: tables, Providers: providers, Nodes: nodes, Drains: drains, Eviction: eviction, Guardian: guardian,
 		CatchUpNodes: nodes.CatchUp,
 		OrphanPolicy: map[string]string{orphansReport: plan.ReportOrphans, orphansDelete: plan.DeleteOrphans}[cfg.orphans],
 		OrphanGrace:  cfg.orphanGrace,
 		Bootstrap:    tokens, Events: recorder, Reserved: cfg.addresses(), Log: p.Log,
-	})
+	}
+	if err := pods(p, cfg.Peers, &config); err != nil {
+		return nil, err
+	}
+	control := controller.New(config)
 	machinev1.RegisterJoinServiceServer(p.GRPC, join.NewService(tokens, signer, tables.Machines))
 	machinev1.RegisterInstanceServiceServer(p.GRPC, server.NewInstances(control))
 	p.Operator = func(ctx context.Context) clusteroperator.State {
@@ -106,7 +111,7 @@ func build(p *serve.Process, cfg config, signer *join.Signer) ([]serve.Part, err
 		func(ctx context.Context) error {
 			return serve.EnforceRevocations(ctx, tables.Revocations.Cache, p.Validity, p.Log)
 		},
-		recorder.Run, providers.Run, nodes.Run, drains.Run,
+		recorder.Run, providers.Run, nodes.Run, drains.Run, control.FollowPods,
 		p.Lead(p.Etcd, func(ctx context.Context) error {
 			if p.Tables.WaitSynced(ctx) != nil {
 				return nil // ctx ended
@@ -127,6 +132,27 @@ func operatorState(ready clusteroperator.State, providers *provider.Set, orphans
 		ready.Degraded, ready.Reason, ready.Message = true, "ProviderUnavailable", fault
 	}
 	return ready
+}
+
+// pods connects the autoscaler to scheduler, if that has an address: without it nothing is scaled.
+func pods(p *serve.Process, peers map[string]string, c *controller.Config) error {
+	if peers[topology.Scheduler] == "" {
+		return nil
+	}
+	conn, err := p.Dial(topology.Scheduler)
+	if err != nil {
+		return err
+	}
+	pods, err := informer.New[*schedulingv1.Pod](conn, p.Log)
+	if err != nil {
+		return err
+	}
+	budgets, err := informer.New[*schedulingv1.PodDisruptionBudget](conn, p.Log)
+	if err != nil {
+		return err
+	}
+	c.Scheduler, c.Pods, c.Budgets = conn, pods, budgets
+	return nil
 }
 
 // plugins connects to every provider among the peers.

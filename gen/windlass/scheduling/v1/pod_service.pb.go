@@ -1886,6 +1886,116 @@ func (x *AdmitPodResponse) GetWarnings() []string {
 	return nil
 }
 
+// Request of PlanPlacement.
+type PlanPlacementRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The variations, each independent of the others; 1 to 64.
+	Variations []*PlanPlacementRequest_Variation `protobuf:"bytes,1,rep,name=variations,proto3" json:"variations,omitempty"`
+	// The nodes; absent means the live ones.
+	Nodes *v11.NodeList `protobuf:"bytes,2,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// The pods; absent means the live ones.
+	Pods          *PodList `protobuf:"bytes,3,opt,name=pods,proto3" json:"pods,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanPlacementRequest) Reset() {
+	*x = PlanPlacementRequest{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanPlacementRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanPlacementRequest) ProtoMessage() {}
+
+func (x *PlanPlacementRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanPlacementRequest.ProtoReflect.Descriptor instead.
+func (*PlanPlacementRequest) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *PlanPlacementRequest) GetVariations() []*PlanPlacementRequest_Variation {
+	if x != nil {
+		return x.Variations
+	}
+	return nil
+}
+
+func (x *PlanPlacementRequest) GetNodes() *v11.NodeList {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *PlanPlacementRequest) GetPods() *PodList {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+// The result of PlanPlacement.
+type PlanPlacementResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The results, in the order of the variations.
+	Results       []*PlanPlacementResponse_Result `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanPlacementResponse) Reset() {
+	*x = PlanPlacementResponse{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanPlacementResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanPlacementResponse) ProtoMessage() {}
+
+func (x *PlanPlacementResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanPlacementResponse.ProtoReflect.Descriptor instead.
+func (*PlanPlacementResponse) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *PlanPlacementResponse) GetResults() []*PlanPlacementResponse_Result {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
 // One change.
 type WatchPodsResponse_Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1899,7 +2009,7 @@ type WatchPodsResponse_Event struct {
 
 func (x *WatchPodsResponse_Event) Reset() {
 	*x = WatchPodsResponse_Event{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[26]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1911,7 +2021,7 @@ func (x *WatchPodsResponse_Event) String() string {
 func (*WatchPodsResponse_Event) ProtoMessage() {}
 
 func (x *WatchPodsResponse_Event) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[26]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1956,7 +2066,7 @@ type BatchBindPodsResponse_Result struct {
 
 func (x *BatchBindPodsResponse_Result) Reset() {
 	*x = BatchBindPodsResponse_Result{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[27]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1968,7 +2078,7 @@ func (x *BatchBindPodsResponse_Result) String() string {
 func (*BatchBindPodsResponse_Result) ProtoMessage() {}
 
 func (x *BatchBindPodsResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[27]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2020,7 +2130,7 @@ type BatchCreatePodsResponse_Result struct {
 
 func (x *BatchCreatePodsResponse_Result) Reset() {
 	*x = BatchCreatePodsResponse_Result{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[28]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2032,7 +2142,7 @@ func (x *BatchCreatePodsResponse_Result) String() string {
 func (*BatchCreatePodsResponse_Result) ProtoMessage() {}
 
 func (x *BatchCreatePodsResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[28]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2084,7 +2194,7 @@ type ExplainPodResponse_Failure struct {
 
 func (x *ExplainPodResponse_Failure) Reset() {
 	*x = ExplainPodResponse_Failure{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[29]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2096,7 +2206,7 @@ func (x *ExplainPodResponse_Failure) String() string {
 func (*ExplainPodResponse_Failure) ProtoMessage() {}
 
 func (x *ExplainPodResponse_Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[29]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2150,7 +2260,7 @@ type ExplainPodResponse_Score struct {
 
 func (x *ExplainPodResponse_Score) Reset() {
 	*x = ExplainPodResponse_Score{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[30]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2162,7 +2272,7 @@ func (x *ExplainPodResponse_Score) String() string {
 func (*ExplainPodResponse_Score) ProtoMessage() {}
 
 func (x *ExplainPodResponse_Score) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[30]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2225,7 +2335,7 @@ type ExplainPodResponse_NodeVerdict struct {
 
 func (x *ExplainPodResponse_NodeVerdict) Reset() {
 	*x = ExplainPodResponse_NodeVerdict{}
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[31]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2237,7 +2347,7 @@ func (x *ExplainPodResponse_NodeVerdict) String() string {
 func (*ExplainPodResponse_NodeVerdict) ProtoMessage() {}
 
 func (x *ExplainPodResponse_NodeVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[31]
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2288,11 +2398,304 @@ func (x *ExplainPodResponse_NodeVerdict) GetTotal() int32 {
 	return 0
 }
 
+// Further nodes of one kind.
+type PlanPlacementRequest_FurtherNodes struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node. Each copy is named "~", the name of this node, "-" and a number from 0, also in its host name label.
+	Node *v11.Node `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Number of copies, 1 to 1000.
+	Count         int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanPlacementRequest_FurtherNodes) Reset() {
+	*x = PlanPlacementRequest_FurtherNodes{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanPlacementRequest_FurtherNodes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanPlacementRequest_FurtherNodes) ProtoMessage() {}
+
+func (x *PlanPlacementRequest_FurtherNodes) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanPlacementRequest_FurtherNodes.ProtoReflect.Descriptor instead.
+func (*PlanPlacementRequest_FurtherNodes) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{26, 0}
+}
+
+func (x *PlanPlacementRequest_FurtherNodes) GetNode() *v11.Node {
+	if x != nil {
+		return x.Node
+	}
+	return nil
+}
+
+func (x *PlanPlacementRequest_FurtherNodes) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// Name of a pod.
+type PlanPlacementRequest_PodName struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the pod.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the pod.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanPlacementRequest_PodName) Reset() {
+	*x = PlanPlacementRequest_PodName{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanPlacementRequest_PodName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanPlacementRequest_PodName) ProtoMessage() {}
+
+func (x *PlanPlacementRequest_PodName) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanPlacementRequest_PodName.ProtoReflect.Descriptor instead.
+func (*PlanPlacementRequest_PodName) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{26, 1}
+}
+
+func (x *PlanPlacementRequest_PodName) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PlanPlacementRequest_PodName) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// One variation of the cluster.
+type PlanPlacementRequest_Variation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Nodes that the cluster does not have.
+	Add []*PlanPlacementRequest_FurtherNodes `protobuf:"bytes,1,rep,name=add,proto3" json:"add,omitempty"`
+	// Names of nodes that are left out, with their pods.
+	Remove []string `protobuf:"bytes,2,rep,name=remove,proto3" json:"remove,omitempty"`
+	// The pods to place, as if none of them had a node.
+	Place         []*PlanPlacementRequest_PodName `protobuf:"bytes,3,rep,name=place,proto3" json:"place,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanPlacementRequest_Variation) Reset() {
+	*x = PlanPlacementRequest_Variation{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanPlacementRequest_Variation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanPlacementRequest_Variation) ProtoMessage() {}
+
+func (x *PlanPlacementRequest_Variation) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanPlacementRequest_Variation.ProtoReflect.Descriptor instead.
+func (*PlanPlacementRequest_Variation) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{26, 2}
+}
+
+func (x *PlanPlacementRequest_Variation) GetAdd() []*PlanPlacementRequest_FurtherNodes {
+	if x != nil {
+		return x.Add
+	}
+	return nil
+}
+
+func (x *PlanPlacementRequest_Variation) GetRemove() []string {
+	if x != nil {
+		return x.Remove
+	}
+	return nil
+}
+
+func (x *PlanPlacementRequest_Variation) GetPlace() []*PlanPlacementRequest_PodName {
+	if x != nil {
+		return x.Place
+	}
+	return nil
+}
+
+// Where one pod would go.
+type PlanPlacementResponse_Placement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the pod.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the pod.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Name of the node; empty if no node fits.
+	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	// Why no node fits; empty if one does.
+	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanPlacementResponse_Placement) Reset() {
+	*x = PlanPlacementResponse_Placement{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanPlacementResponse_Placement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanPlacementResponse_Placement) ProtoMessage() {}
+
+func (x *PlanPlacementResponse_Placement) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanPlacementResponse_Placement.ProtoReflect.Descriptor instead.
+func (*PlanPlacementResponse_Placement) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 0}
+}
+
+func (x *PlanPlacementResponse_Placement) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PlanPlacementResponse_Placement) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PlanPlacementResponse_Placement) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *PlanPlacementResponse_Placement) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// The result of one variation.
+type PlanPlacementResponse_Result struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its pods, in the order in which they are placed. Pods that do not exist are left out.
+	Placements    []*PlanPlacementResponse_Placement `protobuf:"bytes,1,rep,name=placements,proto3" json:"placements,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanPlacementResponse_Result) Reset() {
+	*x = PlanPlacementResponse_Result{}
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanPlacementResponse_Result) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanPlacementResponse_Result) ProtoMessage() {}
+
+func (x *PlanPlacementResponse_Result) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_scheduling_v1_pod_service_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanPlacementResponse_Result.ProtoReflect.Descriptor instead.
+func (*PlanPlacementResponse_Result) Descriptor() ([]byte, []int) {
+	return file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP(), []int{27, 1}
+}
+
+func (x *PlanPlacementResponse_Result) GetPlacements() []*PlanPlacementResponse_Placement {
+	if x != nil {
+		return x.Placements
+	}
+	return nil
+}
+
 var File_windlass_scheduling_v1_pod_service_proto protoreflect.FileDescriptor
 
 const file_windlass_scheduling_v1_pod_service_proto_rawDesc = "" +
 	"\n" +
-	"(windlass/scheduling/v1/pod_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a#windlass/node/v1/node_service.proto\x1a windlass/scheduling/v1/pod.proto\x1a#windlass/scheduling/v1/policy.proto\"I\n" +
+	"(windlass/scheduling/v1/pod_service.proto\x12\x16windlass.scheduling.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\x1a google/protobuf/field_mask.proto\x1a\x1bwindlass/meta/v1/meta.proto\x1a\x1ewindlass/meta/v1/options.proto\x1a\x1bwindlass/node/v1/node.proto\x1a#windlass/node/v1/node_service.proto\x1a windlass/scheduling/v1/pod.proto\x1a#windlass/scheduling/v1/policy.proto\"I\n" +
 	"\rGetPodRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
 	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\"\x9c\x02\n" +
@@ -2455,7 +2858,37 @@ const file_windlass_scheduling_v1_pod_service_proto_rawDesc = "" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12-\n" +
 	"\x03pod\x18\x02 \x01(\v2\x1b.windlass.scheduling.v1.PodR\x03pod\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1a\n" +
-	"\bwarnings\x18\x04 \x03(\tR\bwarnings2\xab\x15\n" +
+	"\bwarnings\x18\x04 \x03(\tR\bwarnings\"\xed\x04\n" +
+	"\x14PlanPlacementRequest\x12b\n" +
+	"\n" +
+	"variations\x18\x01 \x03(\v26.windlass.scheduling.v1.PlanPlacementRequest.VariationB\n" +
+	"\xbaH\a\x92\x01\x04\b\x01\x10@R\n" +
+	"variations\x120\n" +
+	"\x05nodes\x18\x02 \x01(\v2\x1a.windlass.node.v1.NodeListR\x05nodes\x123\n" +
+	"\x04pods\x18\x03 \x01(\v2\x1f.windlass.scheduling.v1.PodListR\x04pods\x1ad\n" +
+	"\fFurtherNodes\x122\n" +
+	"\x04node\x18\x01 \x01(\v2\x16.windlass.node.v1.NodeB\x06\xbaH\x03\xc8\x01\x01R\x04node\x12 \n" +
+	"\x05count\x18\x02 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x01R\x05count\x1aC\n" +
+	"\aPodName\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
+	"\x04name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\x04name\x1a\xde\x01\n" +
+	"\tVariation\x12V\n" +
+	"\x03add\x18\x01 \x03(\v29.windlass.scheduling.v1.PlanPlacementRequest.FurtherNodesB\t\xbaH\x06\x92\x01\x03\x10\xc8\x01R\x03add\x12!\n" +
+	"\x06remove\x18\x02 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x06remove\x12V\n" +
+	"\x05place\x18\x03 \x03(\v24.windlass.scheduling.v1.PlanPlacementRequest.PodNameB\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x9c\x01R\x05place\"\xb7\x02\n" +
+	"\x15PlanPlacementResponse\x12N\n" +
+	"\aresults\x18\x01 \x03(\v24.windlass.scheduling.v1.PlanPlacementResponse.ResultR\aresults\x1ak\n" +
+	"\tPlacement\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x1aa\n" +
+	"\x06Result\x12W\n" +
+	"\n" +
+	"placements\x18\x01 \x03(\v27.windlass.scheduling.v1.PlanPlacementResponse.PlacementR\n" +
+	"placements2\xc4\x16\n" +
 	"\n" +
 	"PodService\x12\x8b\x01\n" +
 	"\x06GetPod\x12%.windlass.scheduling.v1.GetPodRequest\x1a\x1b.windlass.scheduling.v1.Pod\"=\xaa\xbb\x18\v\n" +
@@ -2491,7 +2924,9 @@ const file_windlass_scheduling_v1_pod_service_proto_rawDesc = "" +
 	"\x06create\x1a\tpods/exec \x010\x01(\x010\x01\x12\x90\x01\n" +
 	"\n" +
 	"ExplainPod\x12).windlass.scheduling.v1.ExplainPodRequest\x1a*.windlass.scheduling.v1.ExplainPodResponse\"+\xaa\xbb\x18\f\n" +
-	"\x04plan\x1a\x04pods\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/pods:explain\x12\x88\x01\n" +
+	"\x04plan\x1a\x04pods\x82\xd3\xe4\x93\x02\x15:\x01*\"\x10/v1/pods:explain\x12\x96\x01\n" +
+	"\rPlanPlacement\x12,.windlass.scheduling.v1.PlanPlacementRequest\x1a-.windlass.scheduling.v1.PlanPlacementResponse\"(\xaa\xbb\x18\f\n" +
+	"\x04plan\x1a\x04pods\x82\xd3\xe4\x93\x02\x12:\x01*\"\r/v1/pods:plan\x12\x88\x01\n" +
 	"\bAdmitPod\x12'.windlass.scheduling.v1.AdmitPodRequest\x1a(.windlass.scheduling.v1.AdmitPodResponse\")\xaa\xbb\x18\f\n" +
 	"\x04plan\x1a\x04pods\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/pods:admitB\xf1\x01\n" +
 	"\x1acom.windlass.scheduling.v1B\x0fPodServiceProtoP\x01ZHgithub.com/windlass-dev/windlass/gen/windlass/scheduling/v1;schedulingv1\xa2\x02\x03WSX\xaa\x02\x16Windlass.Scheduling.V1\xca\x02\x16Windlass\\Scheduling\\V1\xe2\x02\"Windlass\\Scheduling\\V1\\GPBMetadata\xea\x02\x18Windlass::Scheduling::V1b\x06proto3"
@@ -2508,116 +2943,134 @@ func file_windlass_scheduling_v1_pod_service_proto_rawDescGZIP() []byte {
 	return file_windlass_scheduling_v1_pod_service_proto_rawDescData
 }
 
-var file_windlass_scheduling_v1_pod_service_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_windlass_scheduling_v1_pod_service_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_windlass_scheduling_v1_pod_service_proto_goTypes = []any{
-	(*GetPodRequest)(nil),                  // 0: windlass.scheduling.v1.GetPodRequest
-	(*ListPodsRequest)(nil),                // 1: windlass.scheduling.v1.ListPodsRequest
-	(*PodList)(nil),                        // 2: windlass.scheduling.v1.PodList
-	(*CreatePodRequest)(nil),               // 3: windlass.scheduling.v1.CreatePodRequest
-	(*UpdatePodRequest)(nil),               // 4: windlass.scheduling.v1.UpdatePodRequest
-	(*PatchPodRequest)(nil),                // 5: windlass.scheduling.v1.PatchPodRequest
-	(*ApplyPodRequest)(nil),                // 6: windlass.scheduling.v1.ApplyPodRequest
-	(*UpdatePodStatusRequest)(nil),         // 7: windlass.scheduling.v1.UpdatePodStatusRequest
-	(*DeletePodRequest)(nil),               // 8: windlass.scheduling.v1.DeletePodRequest
-	(*WatchPodsRequest)(nil),               // 9: windlass.scheduling.v1.WatchPodsRequest
-	(*WatchPodsResponse)(nil),              // 10: windlass.scheduling.v1.WatchPodsResponse
-	(*EvictPodRequest)(nil),                // 11: windlass.scheduling.v1.EvictPodRequest
-	(*EvictPodResponse)(nil),               // 12: windlass.scheduling.v1.EvictPodResponse
-	(*BindPodRequest)(nil),                 // 13: windlass.scheduling.v1.BindPodRequest
-	(*BatchBindPodsRequest)(nil),           // 14: windlass.scheduling.v1.BatchBindPodsRequest
-	(*BatchBindPodsResponse)(nil),          // 15: windlass.scheduling.v1.BatchBindPodsResponse
-	(*BatchCreatePodsRequest)(nil),         // 16: windlass.scheduling.v1.BatchCreatePodsRequest
-	(*BatchCreatePodsResponse)(nil),        // 17: windlass.scheduling.v1.BatchCreatePodsResponse
-	(*GetPodLogRequest)(nil),               // 18: windlass.scheduling.v1.GetPodLogRequest
-	(*ExecPodStart)(nil),                   // 19: windlass.scheduling.v1.ExecPodStart
-	(*ExecPodRequest)(nil),                 // 20: windlass.scheduling.v1.ExecPodRequest
-	(*ExecPodResponse)(nil),                // 21: windlass.scheduling.v1.ExecPodResponse
-	(*ExplainPodRequest)(nil),              // 22: windlass.scheduling.v1.ExplainPodRequest
-	(*ExplainPodResponse)(nil),             // 23: windlass.scheduling.v1.ExplainPodResponse
-	(*AdmitPodRequest)(nil),                // 24: windlass.scheduling.v1.AdmitPodRequest
-	(*AdmitPodResponse)(nil),               // 25: windlass.scheduling.v1.AdmitPodResponse
-	(*WatchPodsResponse_Event)(nil),        // 26: windlass.scheduling.v1.WatchPodsResponse.Event
-	(*BatchBindPodsResponse_Result)(nil),   // 27: windlass.scheduling.v1.BatchBindPodsResponse.Result
-	(*BatchCreatePodsResponse_Result)(nil), // 28: windlass.scheduling.v1.BatchCreatePodsResponse.Result
-	(*ExplainPodResponse_Failure)(nil),     // 29: windlass.scheduling.v1.ExplainPodResponse.Failure
-	(*ExplainPodResponse_Score)(nil),       // 30: windlass.scheduling.v1.ExplainPodResponse.Score
-	(*ExplainPodResponse_NodeVerdict)(nil), // 31: windlass.scheduling.v1.ExplainPodResponse.NodeVerdict
-	(*fieldmaskpb.FieldMask)(nil),          // 32: google.protobuf.FieldMask
-	(*v1.ListMeta)(nil),                    // 33: windlass.meta.v1.ListMeta
-	(*Pod)(nil),                            // 34: windlass.scheduling.v1.Pod
-	(*httpbody.HttpBody)(nil),              // 35: google.api.HttpBody
-	(*v1.Preconditions)(nil),               // 36: windlass.meta.v1.Preconditions
-	(*Policy)(nil),                         // 37: windlass.scheduling.v1.Policy
-	(*v11.NodeList)(nil),                   // 38: windlass.node.v1.NodeList
+	(*GetPodRequest)(nil),                     // 0: windlass.scheduling.v1.GetPodRequest
+	(*ListPodsRequest)(nil),                   // 1: windlass.scheduling.v1.ListPodsRequest
+	(*PodList)(nil),                           // 2: windlass.scheduling.v1.PodList
+	(*CreatePodRequest)(nil),                  // 3: windlass.scheduling.v1.CreatePodRequest
+	(*UpdatePodRequest)(nil),                  // 4: windlass.scheduling.v1.UpdatePodRequest
+	(*PatchPodRequest)(nil),                   // 5: windlass.scheduling.v1.PatchPodRequest
+	(*ApplyPodRequest)(nil),                   // 6: windlass.scheduling.v1.ApplyPodRequest
+	(*UpdatePodStatusRequest)(nil),            // 7: windlass.scheduling.v1.UpdatePodStatusRequest
+	(*DeletePodRequest)(nil),                  // 8: windlass.scheduling.v1.DeletePodRequest
+	(*WatchPodsRequest)(nil),                  // 9: windlass.scheduling.v1.WatchPodsRequest
+	(*WatchPodsResponse)(nil),                 // 10: windlass.scheduling.v1.WatchPodsResponse
+	(*EvictPodRequest)(nil),                   // 11: windlass.scheduling.v1.EvictPodRequest
+	(*EvictPodResponse)(nil),                  // 12: windlass.scheduling.v1.EvictPodResponse
+	(*BindPodRequest)(nil),                    // 13: windlass.scheduling.v1.BindPodRequest
+	(*BatchBindPodsRequest)(nil),              // 14: windlass.scheduling.v1.BatchBindPodsRequest
+	(*BatchBindPodsResponse)(nil),             // 15: windlass.scheduling.v1.BatchBindPodsResponse
+	(*BatchCreatePodsRequest)(nil),            // 16: windlass.scheduling.v1.BatchCreatePodsRequest
+	(*BatchCreatePodsResponse)(nil),           // 17: windlass.scheduling.v1.BatchCreatePodsResponse
+	(*GetPodLogRequest)(nil),                  // 18: windlass.scheduling.v1.GetPodLogRequest
+	(*ExecPodStart)(nil),                      // 19: windlass.scheduling.v1.ExecPodStart
+	(*ExecPodRequest)(nil),                    // 20: windlass.scheduling.v1.ExecPodRequest
+	(*ExecPodResponse)(nil),                   // 21: windlass.scheduling.v1.ExecPodResponse
+	(*ExplainPodRequest)(nil),                 // 22: windlass.scheduling.v1.ExplainPodRequest
+	(*ExplainPodResponse)(nil),                // 23: windlass.scheduling.v1.ExplainPodResponse
+	(*AdmitPodRequest)(nil),                   // 24: windlass.scheduling.v1.AdmitPodRequest
+	(*AdmitPodResponse)(nil),                  // 25: windlass.scheduling.v1.AdmitPodResponse
+	(*PlanPlacementRequest)(nil),              // 26: windlass.scheduling.v1.PlanPlacementRequest
+	(*PlanPlacementResponse)(nil),             // 27: windlass.scheduling.v1.PlanPlacementResponse
+	(*WatchPodsResponse_Event)(nil),           // 28: windlass.scheduling.v1.WatchPodsResponse.Event
+	(*BatchBindPodsResponse_Result)(nil),      // 29: windlass.scheduling.v1.BatchBindPodsResponse.Result
+	(*BatchCreatePodsResponse_Result)(nil),    // 30: windlass.scheduling.v1.BatchCreatePodsResponse.Result
+	(*ExplainPodResponse_Failure)(nil),        // 31: windlass.scheduling.v1.ExplainPodResponse.Failure
+	(*ExplainPodResponse_Score)(nil),          // 32: windlass.scheduling.v1.ExplainPodResponse.Score
+	(*ExplainPodResponse_NodeVerdict)(nil),    // 33: windlass.scheduling.v1.ExplainPodResponse.NodeVerdict
+	(*PlanPlacementRequest_FurtherNodes)(nil), // 34: windlass.scheduling.v1.PlanPlacementRequest.FurtherNodes
+	(*PlanPlacementRequest_PodName)(nil),      // 35: windlass.scheduling.v1.PlanPlacementRequest.PodName
+	(*PlanPlacementRequest_Variation)(nil),    // 36: windlass.scheduling.v1.PlanPlacementRequest.Variation
+	(*PlanPlacementResponse_Placement)(nil),   // 37: windlass.scheduling.v1.PlanPlacementResponse.Placement
+	(*PlanPlacementResponse_Result)(nil),      // 38: windlass.scheduling.v1.PlanPlacementResponse.Result
+	(*fieldmaskpb.FieldMask)(nil),             // 39: google.protobuf.FieldMask
+	(*v1.ListMeta)(nil),                       // 40: windlass.meta.v1.ListMeta
+	(*Pod)(nil),                               // 41: windlass.scheduling.v1.Pod
+	(*httpbody.HttpBody)(nil),                 // 42: google.api.HttpBody
+	(*v1.Preconditions)(nil),                  // 43: windlass.meta.v1.Preconditions
+	(*Policy)(nil),                            // 44: windlass.scheduling.v1.Policy
+	(*v11.NodeList)(nil),                      // 45: windlass.node.v1.NodeList
+	(*v11.Node)(nil),                          // 46: windlass.node.v1.Node
 }
 var file_windlass_scheduling_v1_pod_service_proto_depIdxs = []int32{
-	32, // 0: windlass.scheduling.v1.ListPodsRequest.read_mask:type_name -> google.protobuf.FieldMask
-	33, // 1: windlass.scheduling.v1.PodList.metadata:type_name -> windlass.meta.v1.ListMeta
-	34, // 2: windlass.scheduling.v1.PodList.items:type_name -> windlass.scheduling.v1.Pod
-	34, // 3: windlass.scheduling.v1.CreatePodRequest.pod:type_name -> windlass.scheduling.v1.Pod
-	34, // 4: windlass.scheduling.v1.UpdatePodRequest.pod:type_name -> windlass.scheduling.v1.Pod
-	35, // 5: windlass.scheduling.v1.PatchPodRequest.patch:type_name -> google.api.HttpBody
-	34, // 6: windlass.scheduling.v1.ApplyPodRequest.pod:type_name -> windlass.scheduling.v1.Pod
-	34, // 7: windlass.scheduling.v1.UpdatePodStatusRequest.pod:type_name -> windlass.scheduling.v1.Pod
-	36, // 8: windlass.scheduling.v1.DeletePodRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	26, // 9: windlass.scheduling.v1.WatchPodsResponse.events:type_name -> windlass.scheduling.v1.WatchPodsResponse.Event
-	36, // 10: windlass.scheduling.v1.EvictPodRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
-	36, // 11: windlass.scheduling.v1.BindPodRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	39, // 0: windlass.scheduling.v1.ListPodsRequest.read_mask:type_name -> google.protobuf.FieldMask
+	40, // 1: windlass.scheduling.v1.PodList.metadata:type_name -> windlass.meta.v1.ListMeta
+	41, // 2: windlass.scheduling.v1.PodList.items:type_name -> windlass.scheduling.v1.Pod
+	41, // 3: windlass.scheduling.v1.CreatePodRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	41, // 4: windlass.scheduling.v1.UpdatePodRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	42, // 5: windlass.scheduling.v1.PatchPodRequest.patch:type_name -> google.api.HttpBody
+	41, // 6: windlass.scheduling.v1.ApplyPodRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	41, // 7: windlass.scheduling.v1.UpdatePodStatusRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	43, // 8: windlass.scheduling.v1.DeletePodRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	28, // 9: windlass.scheduling.v1.WatchPodsResponse.events:type_name -> windlass.scheduling.v1.WatchPodsResponse.Event
+	43, // 10: windlass.scheduling.v1.EvictPodRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
+	43, // 11: windlass.scheduling.v1.BindPodRequest.preconditions:type_name -> windlass.meta.v1.Preconditions
 	13, // 12: windlass.scheduling.v1.BatchBindPodsRequest.bindings:type_name -> windlass.scheduling.v1.BindPodRequest
-	27, // 13: windlass.scheduling.v1.BatchBindPodsResponse.results:type_name -> windlass.scheduling.v1.BatchBindPodsResponse.Result
-	34, // 14: windlass.scheduling.v1.BatchCreatePodsRequest.pods:type_name -> windlass.scheduling.v1.Pod
-	28, // 15: windlass.scheduling.v1.BatchCreatePodsResponse.results:type_name -> windlass.scheduling.v1.BatchCreatePodsResponse.Result
+	29, // 13: windlass.scheduling.v1.BatchBindPodsResponse.results:type_name -> windlass.scheduling.v1.BatchBindPodsResponse.Result
+	41, // 14: windlass.scheduling.v1.BatchCreatePodsRequest.pods:type_name -> windlass.scheduling.v1.Pod
+	30, // 15: windlass.scheduling.v1.BatchCreatePodsResponse.results:type_name -> windlass.scheduling.v1.BatchCreatePodsResponse.Result
 	19, // 16: windlass.scheduling.v1.ExecPodRequest.start:type_name -> windlass.scheduling.v1.ExecPodStart
-	34, // 17: windlass.scheduling.v1.ExplainPodRequest.pod:type_name -> windlass.scheduling.v1.Pod
-	37, // 18: windlass.scheduling.v1.ExplainPodRequest.policy:type_name -> windlass.scheduling.v1.Policy
-	38, // 19: windlass.scheduling.v1.ExplainPodRequest.nodes:type_name -> windlass.node.v1.NodeList
+	41, // 17: windlass.scheduling.v1.ExplainPodRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	44, // 18: windlass.scheduling.v1.ExplainPodRequest.policy:type_name -> windlass.scheduling.v1.Policy
+	45, // 19: windlass.scheduling.v1.ExplainPodRequest.nodes:type_name -> windlass.node.v1.NodeList
 	2,  // 20: windlass.scheduling.v1.ExplainPodRequest.pods:type_name -> windlass.scheduling.v1.PodList
-	31, // 21: windlass.scheduling.v1.ExplainPodResponse.nodes:type_name -> windlass.scheduling.v1.ExplainPodResponse.NodeVerdict
-	34, // 22: windlass.scheduling.v1.AdmitPodRequest.pod:type_name -> windlass.scheduling.v1.Pod
-	34, // 23: windlass.scheduling.v1.AdmitPodResponse.pod:type_name -> windlass.scheduling.v1.Pod
-	34, // 24: windlass.scheduling.v1.WatchPodsResponse.Event.object:type_name -> windlass.scheduling.v1.Pod
-	34, // 25: windlass.scheduling.v1.BatchCreatePodsResponse.Result.pod:type_name -> windlass.scheduling.v1.Pod
-	29, // 26: windlass.scheduling.v1.ExplainPodResponse.NodeVerdict.failures:type_name -> windlass.scheduling.v1.ExplainPodResponse.Failure
-	30, // 27: windlass.scheduling.v1.ExplainPodResponse.NodeVerdict.scores:type_name -> windlass.scheduling.v1.ExplainPodResponse.Score
-	0,  // 28: windlass.scheduling.v1.PodService.GetPod:input_type -> windlass.scheduling.v1.GetPodRequest
-	1,  // 29: windlass.scheduling.v1.PodService.ListPods:input_type -> windlass.scheduling.v1.ListPodsRequest
-	3,  // 30: windlass.scheduling.v1.PodService.CreatePod:input_type -> windlass.scheduling.v1.CreatePodRequest
-	4,  // 31: windlass.scheduling.v1.PodService.UpdatePod:input_type -> windlass.scheduling.v1.UpdatePodRequest
-	5,  // 32: windlass.scheduling.v1.PodService.PatchPod:input_type -> windlass.scheduling.v1.PatchPodRequest
-	6,  // 33: windlass.scheduling.v1.PodService.ApplyPod:input_type -> windlass.scheduling.v1.ApplyPodRequest
-	7,  // 34: windlass.scheduling.v1.PodService.UpdatePodStatus:input_type -> windlass.scheduling.v1.UpdatePodStatusRequest
-	8,  // 35: windlass.scheduling.v1.PodService.DeletePod:input_type -> windlass.scheduling.v1.DeletePodRequest
-	9,  // 36: windlass.scheduling.v1.PodService.WatchPods:input_type -> windlass.scheduling.v1.WatchPodsRequest
-	11, // 37: windlass.scheduling.v1.PodService.EvictPod:input_type -> windlass.scheduling.v1.EvictPodRequest
-	13, // 38: windlass.scheduling.v1.PodService.BindPod:input_type -> windlass.scheduling.v1.BindPodRequest
-	14, // 39: windlass.scheduling.v1.PodService.BatchBindPods:input_type -> windlass.scheduling.v1.BatchBindPodsRequest
-	16, // 40: windlass.scheduling.v1.PodService.BatchCreatePods:input_type -> windlass.scheduling.v1.BatchCreatePodsRequest
-	18, // 41: windlass.scheduling.v1.PodService.GetPodLog:input_type -> windlass.scheduling.v1.GetPodLogRequest
-	20, // 42: windlass.scheduling.v1.PodService.ExecPod:input_type -> windlass.scheduling.v1.ExecPodRequest
-	22, // 43: windlass.scheduling.v1.PodService.ExplainPod:input_type -> windlass.scheduling.v1.ExplainPodRequest
-	24, // 44: windlass.scheduling.v1.PodService.AdmitPod:input_type -> windlass.scheduling.v1.AdmitPodRequest
-	34, // 45: windlass.scheduling.v1.PodService.GetPod:output_type -> windlass.scheduling.v1.Pod
-	2,  // 46: windlass.scheduling.v1.PodService.ListPods:output_type -> windlass.scheduling.v1.PodList
-	34, // 47: windlass.scheduling.v1.PodService.CreatePod:output_type -> windlass.scheduling.v1.Pod
-	34, // 48: windlass.scheduling.v1.PodService.UpdatePod:output_type -> windlass.scheduling.v1.Pod
-	34, // 49: windlass.scheduling.v1.PodService.PatchPod:output_type -> windlass.scheduling.v1.Pod
-	34, // 50: windlass.scheduling.v1.PodService.ApplyPod:output_type -> windlass.scheduling.v1.Pod
-	34, // 51: windlass.scheduling.v1.PodService.UpdatePodStatus:output_type -> windlass.scheduling.v1.Pod
-	34, // 52: windlass.scheduling.v1.PodService.DeletePod:output_type -> windlass.scheduling.v1.Pod
-	10, // 53: windlass.scheduling.v1.PodService.WatchPods:output_type -> windlass.scheduling.v1.WatchPodsResponse
-	12, // 54: windlass.scheduling.v1.PodService.EvictPod:output_type -> windlass.scheduling.v1.EvictPodResponse
-	34, // 55: windlass.scheduling.v1.PodService.BindPod:output_type -> windlass.scheduling.v1.Pod
-	15, // 56: windlass.scheduling.v1.PodService.BatchBindPods:output_type -> windlass.scheduling.v1.BatchBindPodsResponse
-	17, // 57: windlass.scheduling.v1.PodService.BatchCreatePods:output_type -> windlass.scheduling.v1.BatchCreatePodsResponse
-	35, // 58: windlass.scheduling.v1.PodService.GetPodLog:output_type -> google.api.HttpBody
-	21, // 59: windlass.scheduling.v1.PodService.ExecPod:output_type -> windlass.scheduling.v1.ExecPodResponse
-	23, // 60: windlass.scheduling.v1.PodService.ExplainPod:output_type -> windlass.scheduling.v1.ExplainPodResponse
-	25, // 61: windlass.scheduling.v1.PodService.AdmitPod:output_type -> windlass.scheduling.v1.AdmitPodResponse
-	45, // [45:62] is the sub-list for method output_type
-	28, // [28:45] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	33, // 21: windlass.scheduling.v1.ExplainPodResponse.nodes:type_name -> windlass.scheduling.v1.ExplainPodResponse.NodeVerdict
+	41, // 22: windlass.scheduling.v1.AdmitPodRequest.pod:type_name -> windlass.scheduling.v1.Pod
+	41, // 23: windlass.scheduling.v1.AdmitPodResponse.pod:type_name -> windlass.scheduling.v1.Pod
+	36, // 24: windlass.scheduling.v1.PlanPlacementRequest.variations:type_name -> windlass.scheduling.v1.PlanPlacementRequest.Variation
+	45, // 25: windlass.scheduling.v1.PlanPlacementRequest.nodes:type_name -> windlass.node.v1.NodeList
+	2,  // 26: windlass.scheduling.v1.PlanPlacementRequest.pods:type_name -> windlass.scheduling.v1.PodList
+	38, // 27: windlass.scheduling.v1.PlanPlacementResponse.results:type_name -> windlass.scheduling.v1.PlanPlacementResponse.Result
+	41, // 28: windlass.scheduling.v1.WatchPodsResponse.Event.object:type_name -> windlass.scheduling.v1.Pod
+	41, // 29: windlass.scheduling.v1.BatchCreatePodsResponse.Result.pod:type_name -> windlass.scheduling.v1.Pod
+	31, // 30: windlass.scheduling.v1.ExplainPodResponse.NodeVerdict.failures:type_name -> windlass.scheduling.v1.ExplainPodResponse.Failure
+	32, // 31: windlass.scheduling.v1.ExplainPodResponse.NodeVerdict.scores:type_name -> windlass.scheduling.v1.ExplainPodResponse.Score
+	46, // 32: windlass.scheduling.v1.PlanPlacementRequest.FurtherNodes.node:type_name -> windlass.node.v1.Node
+	34, // 33: windlass.scheduling.v1.PlanPlacementRequest.Variation.add:type_name -> windlass.scheduling.v1.PlanPlacementRequest.FurtherNodes
+	35, // 34: windlass.scheduling.v1.PlanPlacementRequest.Variation.place:type_name -> windlass.scheduling.v1.PlanPlacementRequest.PodName
+	37, // 35: windlass.scheduling.v1.PlanPlacementResponse.Result.placements:type_name -> windlass.scheduling.v1.PlanPlacementResponse.Placement
+	0,  // 36: windlass.scheduling.v1.PodService.GetPod:input_type -> windlass.scheduling.v1.GetPodRequest
+	1,  // 37: windlass.scheduling.v1.PodService.ListPods:input_type -> windlass.scheduling.v1.ListPodsRequest
+	3,  // 38: windlass.scheduling.v1.PodService.CreatePod:input_type -> windlass.scheduling.v1.CreatePodRequest
+	4,  // 39: windlass.scheduling.v1.PodService.UpdatePod:input_type -> windlass.scheduling.v1.UpdatePodRequest
+	5,  // 40: windlass.scheduling.v1.PodService.PatchPod:input_type -> windlass.scheduling.v1.PatchPodRequest
+	6,  // 41: windlass.scheduling.v1.PodService.ApplyPod:input_type -> windlass.scheduling.v1.ApplyPodRequest
+	7,  // 42: windlass.scheduling.v1.PodService.UpdatePodStatus:input_type -> windlass.scheduling.v1.UpdatePodStatusRequest
+	8,  // 43: windlass.scheduling.v1.PodService.DeletePod:input_type -> windlass.scheduling.v1.DeletePodRequest
+	9,  // 44: windlass.scheduling.v1.PodService.WatchPods:input_type -> windlass.scheduling.v1.WatchPodsRequest
+	11, // 45: windlass.scheduling.v1.PodService.EvictPod:input_type -> windlass.scheduling.v1.EvictPodRequest
+	13, // 46: windlass.scheduling.v1.PodService.BindPod:input_type -> windlass.scheduling.v1.BindPodRequest
+	14, // 47: windlass.scheduling.v1.PodService.BatchBindPods:input_type -> windlass.scheduling.v1.BatchBindPodsRequest
+	16, // 48: windlass.scheduling.v1.PodService.BatchCreatePods:input_type -> windlass.scheduling.v1.BatchCreatePodsRequest
+	18, // 49: windlass.scheduling.v1.PodService.GetPodLog:input_type -> windlass.scheduling.v1.GetPodLogRequest
+	20, // 50: windlass.scheduling.v1.PodService.ExecPod:input_type -> windlass.scheduling.v1.ExecPodRequest
+	22, // 51: windlass.scheduling.v1.PodService.ExplainPod:input_type -> windlass.scheduling.v1.ExplainPodRequest
+	26, // 52: windlass.scheduling.v1.PodService.PlanPlacement:input_type -> windlass.scheduling.v1.PlanPlacementRequest
+	24, // 53: windlass.scheduling.v1.PodService.AdmitPod:input_type -> windlass.scheduling.v1.AdmitPodRequest
+	41, // 54: windlass.scheduling.v1.PodService.GetPod:output_type -> windlass.scheduling.v1.Pod
+	2,  // 55: windlass.scheduling.v1.PodService.ListPods:output_type -> windlass.scheduling.v1.PodList
+	41, // 56: windlass.scheduling.v1.PodService.CreatePod:output_type -> windlass.scheduling.v1.Pod
+	41, // 57: windlass.scheduling.v1.PodService.UpdatePod:output_type -> windlass.scheduling.v1.Pod
+	41, // 58: windlass.scheduling.v1.PodService.PatchPod:output_type -> windlass.scheduling.v1.Pod
+	41, // 59: windlass.scheduling.v1.PodService.ApplyPod:output_type -> windlass.scheduling.v1.Pod
+	41, // 60: windlass.scheduling.v1.PodService.UpdatePodStatus:output_type -> windlass.scheduling.v1.Pod
+	41, // 61: windlass.scheduling.v1.PodService.DeletePod:output_type -> windlass.scheduling.v1.Pod
+	10, // 62: windlass.scheduling.v1.PodService.WatchPods:output_type -> windlass.scheduling.v1.WatchPodsResponse
+	12, // 63: windlass.scheduling.v1.PodService.EvictPod:output_type -> windlass.scheduling.v1.EvictPodResponse
+	41, // 64: windlass.scheduling.v1.PodService.BindPod:output_type -> windlass.scheduling.v1.Pod
+	15, // 65: windlass.scheduling.v1.PodService.BatchBindPods:output_type -> windlass.scheduling.v1.BatchBindPodsResponse
+	17, // 66: windlass.scheduling.v1.PodService.BatchCreatePods:output_type -> windlass.scheduling.v1.BatchCreatePodsResponse
+	42, // 67: windlass.scheduling.v1.PodService.GetPodLog:output_type -> google.api.HttpBody
+	21, // 68: windlass.scheduling.v1.PodService.ExecPod:output_type -> windlass.scheduling.v1.ExecPodResponse
+	23, // 69: windlass.scheduling.v1.PodService.ExplainPod:output_type -> windlass.scheduling.v1.ExplainPodResponse
+	27, // 70: windlass.scheduling.v1.PodService.PlanPlacement:output_type -> windlass.scheduling.v1.PlanPlacementResponse
+	25, // 71: windlass.scheduling.v1.PodService.AdmitPod:output_type -> windlass.scheduling.v1.AdmitPodResponse
+	54, // [54:72] is the sub-list for method output_type
+	36, // [36:54] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_windlass_scheduling_v1_pod_service_proto_init() }
@@ -2637,7 +3090,7 @@ func file_windlass_scheduling_v1_pod_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_scheduling_v1_pod_service_proto_rawDesc), len(file_windlass_scheduling_v1_pod_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -40,6 +40,7 @@ const (
 	PodService_GetPodLog_FullMethodName       = "/windlass.scheduling.v1.PodService/GetPodLog"
 	PodService_ExecPod_FullMethodName         = "/windlass.scheduling.v1.PodService/ExecPod"
 	PodService_ExplainPod_FullMethodName      = "/windlass.scheduling.v1.PodService/ExplainPod"
+	PodService_PlanPlacement_FullMethodName   = "/windlass.scheduling.v1.PodService/PlanPlacement"
 	PodService_AdmitPod_FullMethodName        = "/windlass.scheduling.v1.PodService/AdmitPod"
 )
 
@@ -84,6 +85,10 @@ type PodServiceClient interface {
 	// ExplainPod returns, for each node, which predicates a pod fails and why, the score of each priority, and what would
 	// unblock the pod.
 	ExplainPod(ctx context.Context, in *ExplainPodRequest, opts ...grpc.CallOption) (*ExplainPodResponse, error)
+	// PlanPlacement returns where pods would go in variations of the cluster: with further nodes, and without others. It
+	// checks the predicates in force and takes the first node that fits, existing nodes before further ones, so that few
+	// further nodes are used. Nothing is stored.
+	PlanPlacement(ctx context.Context, in *PlanPlacementRequest, opts ...grpc.CallOption) (*PlanPlacementResponse, error)
 	// AdmitPod returns a pod as it would be stored after defaulting and admission, or why it would be refused.
 	AdmitPod(ctx context.Context, in *AdmitPodRequest, opts ...grpc.CallOption) (*AdmitPodResponse, error)
 }
@@ -277,6 +282,16 @@ func (c *podServiceClient) ExplainPod(ctx context.Context, in *ExplainPodRequest
 	return out, nil
 }
 
+func (c *podServiceClient) PlanPlacement(ctx context.Context, in *PlanPlacementRequest, opts ...grpc.CallOption) (*PlanPlacementResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanPlacementResponse)
+	err := c.cc.Invoke(ctx, PodService_PlanPlacement_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *podServiceClient) AdmitPod(ctx context.Context, in *AdmitPodRequest, opts ...grpc.CallOption) (*AdmitPodResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AdmitPodResponse)
@@ -328,6 +343,10 @@ type PodServiceServer interface {
 	// ExplainPod returns, for each node, which predicates a pod fails and why, the score of each priority, and what would
 	// unblock the pod.
 	ExplainPod(context.Context, *ExplainPodRequest) (*ExplainPodResponse, error)
+	// PlanPlacement returns where pods would go in variations of the cluster: with further nodes, and without others. It
+	// checks the predicates in force and takes the first node that fits, existing nodes before further ones, so that few
+	// further nodes are used. Nothing is stored.
+	PlanPlacement(context.Context, *PlanPlacementRequest) (*PlanPlacementResponse, error)
 	// AdmitPod returns a pod as it would be stored after defaulting and admission, or why it would be refused.
 	AdmitPod(context.Context, *AdmitPodRequest) (*AdmitPodResponse, error)
 	mustEmbedUnimplementedPodServiceServer()
@@ -387,6 +406,9 @@ func (UnimplementedPodServiceServer) ExecPod(grpc.BidiStreamingServer[ExecPodReq
 }
 func (UnimplementedPodServiceServer) ExplainPod(context.Context, *ExplainPodRequest) (*ExplainPodResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ExplainPod not implemented")
+}
+func (UnimplementedPodServiceServer) PlanPlacement(context.Context, *PlanPlacementRequest) (*PlanPlacementResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PlanPlacement not implemented")
 }
 func (UnimplementedPodServiceServer) AdmitPod(context.Context, *AdmitPodRequest) (*AdmitPodResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AdmitPod not implemented")
@@ -675,6 +697,24 @@ func _PodService_ExplainPod_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PodService_PlanPlacement_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanPlacementRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PodServiceServer).PlanPlacement(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PodService_PlanPlacement_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PodServiceServer).PlanPlacement(ctx, req.(*PlanPlacementRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _PodService_AdmitPod_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(AdmitPodRequest)
 	if err := dec(in); err != nil {
@@ -751,6 +791,10 @@ var PodService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ExplainPod",
 			Handler:    _PodService_ExplainPod_Handler,
+		},
+		{
+			MethodName: "PlanPlacement",
+			Handler:    _PodService_PlanPlacement_Handler,
 		},
 		{
 			MethodName: "AdmitPod",

@@ -156,6 +156,10 @@ func sections(o object.Object) func(*describer) {
 		return (*describer).machineSet
 	case healthCheck:
 		return (*describer).healthCheck
+	case machineAutoscaler:
+		return (*describer).machineAutoscaler
+	case clusterAutoscaler:
+		return (*describer).clusterAutoscaler
 	case controlPlane:
 		return (*describer).controlPlane
 	case node:

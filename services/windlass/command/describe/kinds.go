@@ -23,9 +23,13 @@ import (
 
 // The kinds with their own describe functions.
 type (
-	machine      = *machinev1.Machine
-	machineSet   = *machinev1.MachineSet
-	healthCheck  = *machinev1.MachineHealthCheck
+	machine     = *machinev1.Machine
+	machineSet  = *machinev1.MachineSet
+	healthCheck = *machinev1.MachineHealthCheck
+
+	machineAutoscaler = *machinev1.MachineAutoscaler
+	clusterAutoscaler = *machinev1.ClusterAutoscaler
+
 	controlPlane = *machinev1.ControlPlaneMachineSet
 	node         = *nodev1.Node
 	drain        = *nodev1.Drain
@@ -215,6 +219,59 @@ func (d *describer) healthCheck() {
 			d.linef("Back-off", "%s %s: replacements failed %d times, last %s", b.GetKind(), b.GetName(),
 				b.GetFailedReplacements(), ago(b.GetLastTime()))
 		}
+	}
+	d.conditions(st.GetConditions())
+}
+
+func (d *describer) machineAutoscaler() {
+	a := d.Object.(machineAutoscaler)
+	sp, st := a.GetSpec(), a.GetStatus()
+	d.linef("Target", "%s %s", sp.GetScaleTargetRef().GetKind(), sp.GetScaleTargetRef().GetName())
+	d.linef("Replicas", "%d current / %d desired, from %d to %d, %d under way", st.GetCurrentReplicas(),
+		st.GetDesiredReplicas(), sp.GetMinReplicas(), sp.GetMaxReplicas(), st.GetUnderwayMachines())
+	if st.GetLastScaleReason() != "" {
+		d.line("Last change", st.GetLastScaleReason())
+	}
+	for _, t := range []struct {
+		what string
+		time *timestamppb.Timestamp
+	}{
+		{"Last scale-up", st.GetLastScaleUpTime()},
+		{"Last scale-down", st.GetLastScaleDownTime()},
+		{"Last failed scale-down", st.GetLastScaleDownFailureTime()},
+	} {
+		if t.time != nil {
+			d.line(t.what, ago(t.time))
+		}
+	}
+	if b := st.GetBackOff(); b != nil {
+		d.linef("Back-off", "until %s, after %d failures in turn: %s", b.GetUntilTime().AsTime().Format(time.RFC3339),
+			b.GetFailures(), b.GetReason())
+	}
+	if len(st.GetScaleDownCandidates()) > 0 {
+		rows := [][]string{{"MACHINE", "NODE", "USED", "SINCE", "HELD BY"}}
+		for _, c := range st.GetScaleDownCandidates() {
+			rows = append(rows, []string{
+				c.GetMachine(), c.GetNode(), fmt.Sprintf("%d%%", c.GetUtilizationPercent()),
+				table.Age(c.GetSinceTime(), time.Now()), table.OrNone(c.GetHeldBy()),
+			})
+		}
+		d.rows("Scale-down candidates", rows)
+	}
+	d.conditions(st.GetConditions())
+}
+
+func (d *describer) clusterAutoscaler() {
+	st := d.Object.(clusterAutoscaler).GetStatus()
+	d.line("Pods without help", fmt.Sprint(st.GetUnhelpedPodCount()))
+	if len(st.GetUnhelpedPods()) > 0 {
+		rows := [][]string{{"POD", "SINCE", "REASON"}}
+		for _, u := range st.GetUnhelpedPods() {
+			rows = append(rows, []string{
+				u.GetNamespace() + "/" + u.GetName(), table.Age(u.GetSinceTime(), time.Now()), u.GetReason(),
+			})
+		}
+		d.rows("Pods without help", rows)
 	}
 	d.conditions(st.GetConditions())
 }

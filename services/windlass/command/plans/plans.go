@@ -41,10 +41,11 @@ a file, which do not have to exist.`,
   windlass plan deployment hello --replicas=5
   windlass plan quorum
   windlass plan maintenance
-  windlass plan instances`,
+  windlass plan instances
+  windlass plan autoscaler`,
 	}
 	cmd.AddCommand(newMachineSet(e), newControlPlane(e), newHealthCheck(e), newMachine(e), newHooks(e), newHookTasks(e),
-		newQuorum(e), newMaintenance(e), newInstances(e), newDrain(e), newNode(e),
+		newQuorum(e), newMaintenance(e), newInstances(e), newAutoscaler(e), newDrain(e), newNode(e),
 		newEvictions(e), newPool(e), newClusterVersion(e), newRelease(e))
 	cmd.AddCommand(newWorkloads(e)...)
 	return cmd

@@ -1,0 +1,277 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/events"
+	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/services/machine-api/kinds"
+	"github.com/windlass-dev/windlass/services/machine-api/plan"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	schedulerLimit  = 20 * time.Second // of one call to scheduler
+	scaleEvery      = time.Second      // between two decisions: pods often come together
+	questionsAtOnce = 64               // in one call to scheduler
+	questionRounds  = 4                // of one decision, which needs two
+)
+
+// Follower is a copy of another service's objects that is filled while Run runs.
+type Follower[T object.Object] interface {
+	Copy[T]
+	All() []T
+	Run(ctx context.Context) error
+	CatchUp(ctx context.Context) error
+}
+
+// scaling is what the autoscaler keeps between its decisions.
+type scaling struct {
+	mu   sync.Mutex
+	last time.Time
+}
+
+// FollowPods fills the copies of pods and disruption budgets from the time on when there is a cluster autoscaler:
+// without one they are not needed.
+func (c *Controller) FollowPods(ctx context.Context) error {
+	if c.Pods == nil {
+		return nil
+	}
+	select {
+	case <-c.autoscaled:
+	case <-ctx.Done():
+		return nil
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return c.Pods.Run(ctx) })
+	group.Go(func() error { return c.Budgets.Run(ctx) })
+	return group.Wait()
+}
+
+// followSizes has the sizes of sets decided again when something changes that they depend on.
+func (c *Controller) followSizes() {
+	again := func() { c.sizes.Add(kinds.AutoscalerName) }
+	start := sync.OnceFunc(func() { close(c.autoscaled) })
+	c.Tables.ClusterAutoscalers.Subscribe(func(ch resource.Change[*machinev1.ClusterAutoscaler]) {
+		if !ch.Deleted {
+			start()
+		}
+		again()
+	})
+	c.Tables.Autoscalers.Subscribe(func(resource.Change[*machinev1.MachineAutoscaler]) { again() })
+	ifAny := func() {
+		if len(c.Tables.Autoscalers.Keys()) > 0 {
+			again()
+		}
+	}
+	c.Tables.Sets.Subscribe(func(resource.Change[*machinev1.MachineSet]) { ifAny() })
+	c.Tables.Machines.Subscribe(func(resource.Change[*machinev1.Machine]) { ifAny() })
+	if c.Pods != nil {
+		c.Pods.Subscribe(func(resource.Change[*schedulingv1.Pod]) { ifAny() })
+		c.Budgets.Subscribe(func(resource.Change[*schedulingv1.PodDisruptionBudget]) { ifAny() })
+	}
+}
+
+// reconcileSizes decides about the sizes of all autoscaled sets. The statuses are written first: a crash before a set
+// is changed leaves only a time in them.
+func (c *Controller) reconcileSizes(ctx context.Context, _ string) (time.Time, error) {
+	now := c.Now()
+	c.scaling.mu.Lock()
+	next := c.scaling.last.Add(scaleEvery)
+	if !next.After(now) {
+		c.scaling.last = now
+	}
+	c.scaling.mu.Unlock()
+	if next.After(now) {
+		return next, nil
+	}
+	p, err := c.PlanAutoscaler(ctx, c.ViewAutoscaler(), nil)
+	if err == nil && slices.ContainsFunc(p.Sets, func(s plan.AutoscaledSet) bool { return s.Desired != s.Current }) {
+		v := c.ViewAutoscaler()
+		if err := c.catchUpSizes(ctx); err != nil {
+			v.Unseen = err.Error()
+		} else {
+			v = c.ViewAutoscaler()
+		}
+		p, err = c.PlanAutoscaler(ctx, v, nil)
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	if err := c.storeSizes(ctx, p); err != nil {
+		return time.Time{}, err
+	}
+	var errs []error
+	for _, s := range p.Sets {
+		errs = append(errs, c.resize(ctx, s))
+	}
+	return p.Wake, errors.Join(errs...)
+}
+
+// storeSizes writes the statuses of a plan.
+func (c *Controller) storeSizes(ctx context.Context, p plan.AutoscalerPlan) error {
+	if ca, ok := c.Tables.ClusterAutoscalers.Lookup("", kinds.AutoscalerName); ok &&
+		!proto.Equal(ca.GetStatus(), p.Status) {
+		if _, err := modify(ctx, c.Tables.ClusterAutoscalers, ca, func(o *machinev1.ClusterAutoscaler) {
+			o.Status = p.Status
+		}); err != nil {
+			return err
+		}
+	}
+	for _, s := range p.Sets {
+		if proto.Equal(s.Autoscaler.GetStatus(), s.Status) {
+			continue
+		}
+		if _, err := modify(ctx, c.Tables.Autoscalers, s.Autoscaler, func(o *machinev1.MachineAutoscaler) {
+			o.Status = s.Status
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resize changes the replicas of a set that is still as it was when that was decided.
+func (c *Controller) resize(ctx context.Context, s plan.AutoscaledSet) error {
+	if s.Desired > s.Current {
+		if _, err := modify(ctx, c.Tables.Sets, s.Set, func(o *machinev1.MachineSet) {
+			o.Spec.Replicas = proto.Int32(int32(s.Desired))
+		}); err != nil {
+			return err
+		}
+		text := fmt.Sprintf("Scaled up from %d to %d: %s", s.Current, s.Desired, s.Reason)
+		c.Events.Event(s.Set, events.Normal, "ScaledUpGroup", text)
+		c.Events.Event(s.Autoscaler, events.Normal, "SuccessfulUpdate", text)
+		return nil
+	}
+	ca, _ := c.Tables.ClusterAutoscalers.Lookup("", kinds.AutoscalerName)
+	seen := s.Set.GetMetadata().GetResourceVersion()
+	for _, r := range s.Remove {
+		m := r.Machine.GetMetadata()
+		_, set, err := c.Tables.DeleteAndShrink(ctx, object.KeyOf(r.Machine),
+			&metav1.Preconditions{Uid: m.GetUid(), ResourceVersion: m.GetResourceVersion()}, seen,
+			resource.WriteOptions{Reason: r.Reason, Decider: ca})
+		if err != nil {
+			return errors.Join(err, c.noteFailure(ctx, s, r, err))
+		}
+		seen = set.GetMetadata().GetResourceVersion()
+		text := fmt.Sprintf("Removed machine %s, replicas are %d: %s", m.GetName(), set.GetSpec().GetReplicas(), r.Reason)
+		c.Events.Event(s.Set, events.Normal, "ScaledDownGroup", text)
+		c.Events.Event(s.Autoscaler, events.Normal, "SuccessfulUpdate", text)
+	}
+	return nil
+}
+
+// noteFailure records a removal that failed, unless the machine or the set only changed since the decision.
+func (c *Controller) noteFailure(ctx context.Context, s plan.AutoscaledSet, r plan.ScaleDown, err error) error {
+	if isConflict(err) {
+		return nil
+	}
+	c.Events.Event(s.Autoscaler, events.Warning, "FailedScaleDown", fmt.Sprintf("Machine %s: %s",
+		r.Machine.GetMetadata().GetName(), describe(err)))
+	_, err = c.Tables.Autoscalers.Modify(ctx, object.KeyOf(s.Autoscaler), func(o *machinev1.MachineAutoscaler) error {
+		if o.Status != nil {
+			o.Status.LastScaleDownFailureTime = object.Timestamp(c.Now())
+		}
+		return nil
+	})
+	return err
+}
+
+// catchUpSizes waits until all copies are as their services have them now.
+func (c *Controller) catchUpSizes(ctx context.Context) error {
+	if err := c.catchUp(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, evictionLimit)
+	defer cancel()
+	if err := c.Tables.Sets.CatchUp(ctx); err != nil {
+		return errors.New("etcd does not answer")
+	}
+	if c.Pods.CatchUp(ctx) != nil || c.Budgets.CatchUp(ctx) != nil {
+		return errors.New("scheduler does not answer")
+	}
+	return nil
+}
+
+// ViewAutoscaler returns what the sizes of the live sets depend on.
+func (c *Controller) ViewAutoscaler() plan.AutoscalerView {
+	nodes, seen := c.nodesByName()
+	v := plan.AutoscalerView{
+		Now: c.Now(), Autoscalers: c.Tables.Autoscalers.All(), Sets: c.Tables.Sets.All(),
+		Machines: c.Tables.Machines.All(), Nodes: nodes,
+	}
+	if ca, ok := c.Tables.ClusterAutoscalers.Lookup("", kinds.AutoscalerName); ok {
+		v.Cluster = ca
+	}
+	switch {
+	case c.Pods == nil:
+		v.Unseen = "scheduler has no address, so pods are not known"
+		return v
+	case !seen:
+		v.Unseen = "eviction-controller has not sent the nodes yet"
+	case !c.Pods.IsSynced() || !c.Budgets.IsSynced():
+		v.Unseen = "scheduler has not sent the pods yet"
+	}
+	v.Pods, v.Budgets = c.Pods.All(), c.Budgets.All()
+	return v
+}
+
+// PlanAutoscaler returns the plan for a view, with the scheduler's answers to its questions: about the live nodes and
+// pods, or the given ones. A scheduler that does not answer is in the plan.
+func (c *Controller) PlanAutoscaler(ctx context.Context, v plan.AutoscalerView,
+	given *schedulingv1.PlanPlacementRequest) (
+	plan.AutoscalerPlan, error,
+) {
+	v.Answers = map[string]*schedulingv1.PlanPlacementResponse_Result{}
+	p := plan.Autoscale(v)
+	for round := 0; len(p.Ask) > 0; round++ {
+		if round == questionRounds {
+			return p, fmt.Errorf("the plan asked scheduler %d times", round)
+		}
+		for some := range slices.Chunk(p.Ask, questionsAtOnce) {
+			if err := c.askScheduler(ctx, some, given, v.Answers); err != nil {
+				v.Unseen = "scheduler does not answer: " + describe(err)
+				return plan.Autoscale(v), nil
+			}
+		}
+		p = plan.Autoscale(v)
+	}
+	return p, nil
+}
+
+// askScheduler adds the answers to some questions.
+func (c *Controller) askScheduler(ctx context.Context, questions []plan.PlacementQuestion,
+	given *schedulingv1.PlanPlacementRequest, answers map[string]*schedulingv1.PlanPlacementResponse_Result,
+) error {
+	if c.Scheduler == nil {
+		return errors.New("it has no address")
+	}
+	req := &schedulingv1.PlanPlacementRequest{Nodes: given.GetNodes(), Pods: given.GetPods()}
+	for _, q := range questions {
+		req.Variations = append(req.Variations, q.Variation)
+	}
+	ctx, cancel := context.WithTimeout(ctx, schedulerLimit)
+	defer cancel()
+	resp, err := schedulingv1.NewPodServiceClient(c.Scheduler).PlanPlacement(ctx, req)
+	if err != nil {
+		return err
+	}
+	if len(resp.GetResults()) != len(questions) {
+		return fmt.Errorf("it answered %d of %d questions", len(resp.GetResults()), len(questions))
+	}
+	for i, q := range questions {
+		answers[q.ID] = resp.GetResults()[i]
+	}
+	return nil
+}

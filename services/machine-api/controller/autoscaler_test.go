@@ -1,0 +1,216 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"buf.build/go/protovalidate"
+	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
+	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
+	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
+	schedulingv1 "github.com/windlass-dev/windlass/gen/windlass/scheduling/v1"
+	"github.com/windlass-dev/windlass/kit/informer"
+	"github.com/windlass-dev/windlass/kit/object"
+	"github.com/windlass-dev/windlass/kit/placement"
+	"github.com/windlass-dev/windlass/kit/resource"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// cpuScheduler is used as the scheduler: its pods are real, and its answers consider CPU alone.
+type cpuScheduler struct {
+	schedulingv1.UnimplementedPodServiceServer
+	w    *world
+	pods *resource.Table[*schedulingv1.Pod]
+}
+
+// PlanPlacement places pods on the first node that has enough CPU.
+func (s *cpuScheduler) PlanPlacement(_ context.Context, r *schedulingv1.PlanPlacementRequest) (
+	*schedulingv1.PlanPlacementResponse, error,
+) {
+	out := &schedulingv1.PlanPlacementResponse{}
+	for _, v := range r.GetVariations() {
+		var names []string
+		left := map[string]int64{}
+		add := func(name string, n *nodev1.Node) {
+			has, _ := placement.Allocatable(n)
+			names, left[name] = append(names, name), has.MilliCPU
+		}
+		for n := range s.w.nodes.Objects() {
+			if !slices.Contains(v.GetRemove(), n.GetMetadata().GetName()) {
+				add(n.GetMetadata().GetName(), n)
+			}
+		}
+		for _, f := range v.GetAdd() {
+			for i := range f.GetCount() {
+				add(fmt.Sprintf("~%s-%d", f.GetNode().GetMetadata().GetName(), i), f.GetNode())
+			}
+		}
+		result := &schedulingv1.PlanPlacementResponse_Result{}
+		for _, p := range v.GetPlace() {
+			pod, _ := s.pods.Lookup(p.GetNamespace(), p.GetName())
+			asks := placement.RequestsOf(pod.GetSpec()).MilliCPU
+			at := &schedulingv1.PlanPlacementResponse_Placement{Namespace: p.GetNamespace(), Name: p.GetName()}
+			for _, name := range names {
+				if left[name] >= asks && at.Node == "" {
+					left[name] -= asks
+					at.Node = name
+				}
+			}
+			result.Placements = append(result.Placements, at)
+		}
+		out.Results = append(out.Results, result)
+	}
+	return out, nil
+}
+
+// scheduled adds a scheduler to a world, and starts controllers that know it.
+func (w *world) scheduled() *cpuScheduler {
+	w.t.Helper()
+	s := &cpuScheduler{w: w, pods: resource.NewTable(w.store, protovalidate.GlobalValidator,
+		resource.Config[*schedulingv1.Pod]{KeepStatus: true, Log: quiet()})}
+	budgets := resource.NewTable(w.store, protovalidate.GlobalValidator,
+		resource.Config[*schedulingv1.PodDisruptionBudget]{Log: quiet()})
+	background(w.t, s.pods.Run, budgets.Run)
+	w.serve("scheduler", func(g *grpc.Server) {
+		must(w.t, resource.Register(g, &schedulingv1.PodService_ServiceDesc, s, s.pods))
+		must(w.t, resource.Register(g, &schedulingv1.PodDisruptionBudgetService_ServiceDesc, nil, budgets))
+	})
+	pods, err := informer.New[*schedulingv1.Pod](w.conns["scheduler"], quiet())
+	must(w.t, err)
+	copies, err := informer.New[*schedulingv1.PodDisruptionBudget](w.conns["scheduler"], quiet())
+	must(w.t, err)
+	c := w.start(func(cfg *Config) { cfg.Scheduler, cfg.Pods, cfg.Budgets = w.conns["scheduler"], pods, copies })
+	background(w.t, c.FollowPods)
+	return s
+}
+
+// pending creates a pod that no node fits.
+func (s *cpuScheduler) pending(name string) {
+	s.w.t.Helper()
+	_, err := s.pods.Create(s.w.t.Context(), &schedulingv1.Pod{
+		Metadata: &metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec: &schedulingv1.PodSpec{Containers: []*schedulingv1.Container{{
+			Name: "a", Image: "a", Resources: &schedulingv1.ResourceRequirements{
+				Requests: map[string]*structpb.Value{"cpu": structpb.NewStringValue("1500m")},
+			},
+		}}},
+		Status: &schedulingv1.PodStatus{Conditions: []*schedulingv1.PodCondition{{
+			Type: "PodScheduled", Status: "False", Reason: proto.String("Unschedulable"),
+		}}},
+	})
+	must(s.w.t, err)
+}
+
+// joined gives every node two CPUs and makes it ready.
+func (w *world) joined() {
+	for n := range w.nodes.Objects() {
+		_, err := w.nodes.Modify(w.t.Context(), object.KeyOf(n), func(n *nodev1.Node) error {
+			n.Status.Capacity = map[string]*structpb.Value{
+				"cpu": structpb.NewStringValue("2"), "memory": structpb.NewStringValue("4Gi"),
+			}
+			n.Status.Conditions = []*nodev1.NodeCondition{{
+				Type: "Ready", Status: "True", LastTransitionTime: timestamppb.New(time.Now().Add(-time.Hour)),
+			}}
+			return nil
+		})
+		must(w.t, err)
+	}
+}
+
+// going waits until one machine is being deleted, and returns it.
+func (w *world) going() *machinev1.Machine {
+	w.t.Helper()
+	var out *machinev1.Machine
+	eventually(w.t, func() error {
+		for m := range w.tables.Machines.Objects() {
+			if object.Deleting(m) {
+				out = m
+				return nil
+			}
+		}
+		return errors.New("no machine is being deleted")
+	})
+	return out
+}
+
+func TestASetFollowsThePods(t *testing.T) {
+	w := newWorld(t)
+	s := w.scheduled()
+	set := newSet(1)
+	set.Metadata.Annotations = map[string]string{"machine.openshift.io/vCPU": "2", "machine.openshift.io/memoryMb": "4096"}
+	set.Spec.Template.Spec.LifecycleHooks = &machinev1.LifecycleHooks{
+		PreDrain: []*machinev1.LifecycleHook{{Name: "Witness", Owner: "the-test"}},
+	}
+	w.createSet(set)
+	first := w.runningNames(1)
+	w.joined()
+	_, err := w.tables.Autoscalers.Create(t.Context(), &machinev1.MachineAutoscaler{
+		Metadata: &metav1.ObjectMeta{Namespace: "openshift-machine-api", Name: "workers"},
+		Spec: &machinev1.MachineAutoscalerSpec{
+			MinReplicas: 1, MaxReplicas: 3, ScaleTargetRef: &machinev1.MachineAutoscalerTarget{
+				Kind: "MachineSet", Name: "workers",
+			},
+		},
+	})
+	must(t, err)
+	able := func(status string) *machinev1.MachineAutoscaler {
+		t.Helper()
+		var a *machinev1.MachineAutoscaler
+		eventually(t, func() error {
+			a, _ = w.tables.Autoscalers.Lookup("openshift-machine-api", "workers")
+			if c := object.FindCondition(a.GetStatus().GetConditions(), "AbleToScale"); c.GetStatus() != status {
+				return fmt.Errorf("the autoscaler is %v", a.GetStatus())
+			}
+			return nil
+		})
+		return a
+	}
+	able("False")
+	_, err = w.tables.ClusterAutoscalers.Create(t.Context(), &machinev1.ClusterAutoscaler{
+		Metadata: &metav1.ObjectMeta{Name: "default"},
+		Spec: &machinev1.ClusterAutoscalerSpec{ScaleDown: &machinev1.ClusterAutoscalerScaleDown{
+			Enabled: true, DelayAfterAdd: "0s", DelayAfterDelete: "0s", UnneededTime: "1s",
+		}},
+	})
+	must(t, err)
+	able("True")
+	for _, name := range []string{"a", "b", "c"} {
+		s.pending(name)
+	}
+	w.runningNames(3)
+	w.joined()
+	a := able("True")
+	if a.GetStatus().GetLastScaleUpTime() == nil {
+		t.Errorf("the autoscaler is %v", a.GetStatus())
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		_, err := s.pods.Delete(t.Context(), "default", name, nil)
+		must(t, err)
+	}
+	for range 2 {
+		going := w.going()
+		if d := going.GetStatus().GetDeletion(); d.GetTrigger() != "ClusterAutoscaler" || d.GetRequestedBy() != "default" ||
+			d.GetReason() == "" {
+			t.Errorf("machine %s goes by %v", going.GetMetadata().GetName(), d)
+		}
+		w.change(going.GetMetadata().GetName(), func(m *machinev1.Machine) { m.Spec.LifecycleHooks = nil })
+		w.gone(going.GetMetadata().GetName())
+	}
+	left := w.runningNames(1)
+	eventually(t, func() error {
+		if a := able("True"); a.GetStatus().GetLastScaleDownTime() == nil || a.GetStatus().GetDesiredReplicas() != 1 {
+			return errors.New(a.GetStatus().String())
+		}
+		return nil
+	})
+	if n := w.cloud.creations(); n != 3 {
+		t.Errorf("%d instances were made for at most 3 machines; before there was %v, now %v", n, first, left)
+	}
+}
