@@ -42,17 +42,26 @@ func TestTheLocalProviderKeepsTheRules(t *testing.T) {
 // TestTheSimulatedProviderKeepsTheRules runs it as docs/provider.md says.
 func TestTheSimulatedProviderKeepsTheRules(t *testing.T) {
 	c := shared.Cluster(t)
+	const name = "provider-simulated"
+	address := provides(t, c, name, "--create-time", "10ms-50ms", "--delete-time", "20ms", "--call-time", "1ms-5ms")
+	verified(t, c, address, name, "SimulatedMachineProviderSpec")
+}
+
+// provides runs a provider with a certificate of the cluster until the test ends, and returns its address when it
+// listens.
+func provides(t *testing.T, c *harness.Cluster, name string, flags ...string) string {
+	t.Helper()
 	binary, err := harness.Binary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	const name = "provider-simulated"
 	dir := t.TempDir()
 	c.MustCLI("auth", "issue", "--service", name, "--host", "127.0.0.1", "--out", filepath.Join(dir, "tls"))
 	address := free(t)
 	var log bytes.Buffer
-	cmd := exec.Command(binary, "serve", name, "--listen", address, "--dir", dir, "--tls-dir", filepath.Join(dir, "tls"),
-		"--create-time", "10ms-50ms", "--delete-time", "20ms", "--call-time", "1ms-5ms")
+	cmd := exec.Command(binary, append([]string{
+		"serve", name, "--listen", address, "--dir", dir, "--tls-dir", filepath.Join(dir, "tls"),
+	}, flags...)...)
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -72,7 +81,7 @@ func TestTheSimulatedProviderKeepsTheRules(t *testing.T) {
 		}
 		return true, "", conn.Close()
 	})
-	verified(t, c, address, name, "SimulatedMachineProviderSpec")
+	return address
 }
 
 // free returns an address of the loopback network that nothing listens on.

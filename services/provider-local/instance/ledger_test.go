@@ -2,11 +2,11 @@ package instance
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
+
+	"github.com/windlass-dev/windlass/kit/ledger"
 )
 
 func create(t *testing.T, m *Manager, token, machine string, fence int64) *Instance {
@@ -87,11 +87,11 @@ func TestAFormerLeaderIsRefusedAlsoAfterARestart(t *testing.T) {
 	defer stop()
 	late := request("uid-2", "worker-b", "uid-2", Spec{})
 	late.Fence = 6
-	if _, err := m.Create(late); !errors.Is(err, ErrFenced) {
+	if _, err := m.Create(late); !errors.Is(err, ledger.ErrFenced) {
 		t.Errorf("creation by a former leader: %v, want ErrFenced", err)
 	}
 	for _, fence := range []int64{6, 0} {
-		if err := m.Delete(i.ProviderID, "uid-1", fence); !errors.Is(err, ErrFenced) {
+		if err := m.Delete(i.ProviderID, "uid-1", fence); !errors.Is(err, ledger.ErrFenced) {
 			t.Errorf("deletion with fence %d: %v, want ErrFenced", fence, err)
 		}
 	}
@@ -136,44 +136,6 @@ func TestOneUnreadableRecordStopsNothingElse(t *testing.T) {
 	list, _ := m.List()
 	if len(list) != 3 || list[0].ProviderID != bad.ProviderID || list[0].State != failed || list[0].Problem == "" {
 		t.Errorf("List = %+v, want it reported", list)
-	}
-}
-
-func TestAnUnreadableLedgerIsSetAside(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, ledgerFile)
-	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	l, problem, err := openLedger(path)
-	if err != nil || problem == nil || l.kept.Fence != 0 {
-		t.Errorf("openLedger = %+v, %v, %v; want an empty ledger and the problem", l, problem, err)
-	}
-	if _, err := os.Stat(path + ".unreadable"); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestTheLedgerIsBounded(t *testing.T) {
-	l, _, err := openLedger(filepath.Join(t.TempDir(), ledgerFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	for i := range mostTokens {
-		l.kept.Tokens[fmt.Sprint(i)] = now.Add(time.Duration(i))
-	}
-	if err := l.use("one-more", now.Add(time.Hour)); err != nil {
-		t.Fatal(err)
-	}
-	if len(l.kept.Tokens) != mostTokens || l.used("0") || !l.used("1") || !l.used("one-more") {
-		t.Errorf("%d tokens; want the oldest gone and no other", len(l.kept.Tokens))
-	}
-	if err := l.use("later", now.Add(TokenRetention+2*time.Hour)); err != nil {
-		t.Fatal(err)
-	}
-	if len(l.kept.Tokens) != 1 {
-		t.Errorf("%d tokens after their retention, want 1", len(l.kept.Tokens))
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/windlass-dev/windlass/kit/controller"
+	"github.com/windlass-dev/windlass/kit/ledger"
 	"github.com/windlass-dev/windlass/kit/process"
 	"github.com/windlass-dev/windlass/services/provider-local/address"
 )
@@ -44,7 +45,6 @@ var (
 	ErrTaken    = errors.New("an instance of that name exists")
 	ErrUsed     = errors.New("the request token's instance was deleted")
 	ErrOther    = errors.New("provider id and request token are of different instances")
-	ErrFenced   = errors.New("the caller no longer leads")
 	ErrUnsure   = errors.New("the record cannot be read")
 	ErrFull     = errors.New("no address is free")
 	ErrQuota    = errors.New("the quota is used up")
@@ -129,7 +129,7 @@ type Manager struct {
 	mu        sync.Mutex
 	instances map[string]*Instance // by provider id; the values are never modified, only replaced
 	unsure    map[string]*Instance // by name of the machine: those whose record cannot be read
-	ledger    *ledger
+	ledger    *ledger.Ledger
 	failed    map[string]bool // request tokens whose first call failed as asked
 	last      int             // last part of the address given out last
 	changed   chan struct{}   // closed and replaced at each change
@@ -151,7 +151,7 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	var problem, err error
-	if m.ledger, problem, err = openLedger(filepath.Join(cfg.Dir, ledgerFile)); err != nil {
+	if m.ledger, problem, err = ledger.Open(filepath.Join(cfg.Dir, "ledger.json")); err != nil {
 		return nil, err
 	}
 	if problem != nil {
@@ -395,18 +395,18 @@ func (m *Manager) erase(ctx context.Context, i *Instance) error {
 func (m *Manager) useToken(i *Instance) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.ledger.use(i.RequestToken, time.Now())
+	return m.ledger.Use(i.RequestToken, time.Now())
 }
 
 // Create makes an instance, or returns the one that was made for the same request token. ErrUsed says that the token's
-// instance was deleted, ErrFenced that the caller no longer leads.
+// instance was deleted, ledger.ErrFenced that the caller no longer leads.
 func (m *Manager) Create(r Request) (*Instance, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.ledger.admit(r.Fence); err != nil {
+	if err := m.ledger.Admit(r.Fence); err != nil {
 		return nil, err
 	}
-	if m.ledger.used(r.Token) {
+	if m.ledger.Used(r.Token) {
 		return nil, fmt.Errorf("%w: %s", ErrUsed, r.Token)
 	}
 	for _, i := range m.instances {
@@ -559,21 +559,22 @@ func (i *Instance) isPerhaps(providerID, token string) bool {
 }
 
 // Delete begins to delete an instance, and uses its request token up. It succeeds if the instance does not exist or is
-// being deleted. ErrOther says that id and token are of different instances, ErrFenced that the caller no longer leads.
+// being deleted. ErrOther says that id and token are of different instances, ledger.ErrFenced that the caller no longer
+// leads.
 func (m *Manager) Delete(providerID, token string, fence int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.ledger.admit(fence); err != nil {
+	if err := m.ledger.Admit(fence); err != nil {
 		return err
 	}
 	i, err := m.find(providerID, token)
 	if errors.Is(err, ErrNotFound) {
-		return m.ledger.use(token, time.Now())
+		return m.ledger.Use(token, time.Now())
 	}
 	if err != nil {
 		return err
 	}
-	if err := m.ledger.use(i.RequestToken, time.Now()); err != nil || i.State == deleting {
+	if err := m.ledger.Use(i.RequestToken, time.Now()); err != nil || i.State == deleting {
 		return err
 	}
 	next := *i
@@ -586,11 +587,7 @@ func (m *Manager) Delete(providerID, token string, fence int64) error {
 }
 
 // Fence returns the highest fence of all calls.
-func (m *Manager) Fence() int64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.ledger.kept.Fence
-}
+func (m *Manager) Fence() int64 { return m.ledger.Fence() }
 
 // List returns all instances by provider id, and a channel that is closed when they change.
 func (m *Manager) List() ([]*Instance, <-chan struct{}) {

@@ -13,6 +13,7 @@ import (
 	metav1 "github.com/windlass-dev/windlass/gen/windlass/meta/v1"
 	nodev1 "github.com/windlass-dev/windlass/gen/windlass/node/v1"
 	providerv1 "github.com/windlass-dev/windlass/gen/windlass/provider/v1"
+	"github.com/windlass-dev/windlass/kit/ledger"
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/rpcerr"
 	"github.com/windlass-dev/windlass/services/provider-local/instance"
@@ -34,7 +35,7 @@ func (s *Server) GetProviderInfo(context.Context, *providerv1.GetProviderInfoReq
 	return &providerv1.GetProviderInfoResponse{
 		Name: "local", Platform: "Local", ProviderSpecKinds: []string{instance.SpecKind},
 		FailureDomainFields: map[string]string{"zone": "zone"},
-		TokenRetention:      durationpb.New(instance.TokenRetention),
+		TokenRetention:      durationpb.New(ledger.Retention),
 	}, nil
 }
 
@@ -101,7 +102,7 @@ func (s *Server) CreateInstance(_ context.Context, req *providerv1.CreateInstanc
 // refused returns the status of a call that the provider does not carry out.
 func refused(subject string, err error) error {
 	switch {
-	case errors.Is(err, instance.ErrUsed), errors.Is(err, instance.ErrOther), errors.Is(err, instance.ErrFenced):
+	case errors.Is(err, instance.ErrUsed), errors.Is(err, instance.ErrOther), errors.Is(err, ledger.ErrFenced):
 		return rpcerr.Precondition(metav1.ErrorReason_ERROR_REASON_FAILED_PRECONDITION, subject, err.Error())
 	case errors.Is(err, instance.ErrUnsure):
 		return rpcerr.Unavailable(err.Error())

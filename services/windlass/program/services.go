@@ -14,6 +14,7 @@ import (
 	machineapi "github.com/windlass-dev/windlass/services/machine-api/service"
 	nodeagent "github.com/windlass-dev/windlass/services/node-agent/service"
 	nodeconfigurator "github.com/windlass-dev/windlass/services/node-configurator/service"
+	providerdocker "github.com/windlass-dev/windlass/services/provider-docker/service"
 	providerlocal "github.com/windlass-dev/windlass/services/provider-local/service"
 	providersimulated "github.com/windlass-dev/windlass/services/provider-simulated/service"
 	scheduler "github.com/windlass-dev/windlass/services/scheduler/service"
@@ -30,6 +31,7 @@ var services = map[string]func(ctx context.Context, args []string, stderr io.Wri
 	"machine-api":         machineapi.Run,
 	"node-agent":          nodeagent.Run,
 	"node-configurator":   nodeconfigurator.Run,
+	"provider-docker":     providerdocker.Run,
 	"provider-local":      providerlocal.Run,
 	"provider-simulated":  providersimulated.Run,
 	"scheduler":           scheduler.Run,
