@@ -66,7 +66,13 @@ func (t *tour) clearLeftovers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := t.endAutoscale(ctx); err != nil {
+		return err
+	}
 	for _, d := range list {
+		if d.Name() == autoscaleDocument {
+			continue // it names the one ClusterAutoscaler, which need not be the tour's
+		}
 		path, err := t.document(d.Name())
 		if err != nil {
 			return err

@@ -126,7 +126,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 const dirPrefix = "windlass-tour-"
 
 // lastStep is the number of steps.
-const lastStep = 12
+const lastStep = 13
 
 // step is one part of the tour.
 type step struct {
@@ -149,6 +149,7 @@ func (t *tour) all() [lastStep]step {
 		{title: "Update", run: t.update, needs: "it makes releases in the directory of the cluster"},
 		{title: "Override a hook", run: t.override},
 		{title: "Repair", run: t.repair, needs: "it stops a process of the cluster"},
+		{title: "Autoscale", run: t.autoscale},
 	}
 }
 

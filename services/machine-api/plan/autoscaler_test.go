@@ -535,6 +535,42 @@ func TestWhatHoldsANode(t *testing.T) {
 	}
 }
 
+func TestTheClusterKeepsItsLeast(t *testing.T) {
+	for name, limits := range map[string]*machinev1.ClusterAutoscalerLimits{
+		"cores":  {Cores: &machinev1.ClusterAutoscalerRange{Min: 5}},
+		"memory": {Memory: &machinev1.ClusterAutoscalerRange{Min: 9}},
+	} {
+		f := newCrowd(func(s *machinev1.ClusterAutoscalerSpec) { s.ResourceLimits = limits })
+		f.set("a", "2", 3, 1, 5)
+		for range 3 {
+			f.act()
+			f.now = f.now.Add(10 * time.Minute)
+		}
+		f.want(t, name, map[string]int{"a": 3})
+		if c := f.status("a").GetScaleDownCandidates(); len(c) != 3 || !strings.Contains(c[0].GetHeldBy(), name) {
+			t.Errorf("%s: candidates %v", name, c)
+		}
+	}
+}
+
+// Pods of a node that is going need places, too: the last node that has room for them stays.
+func TestPodsThatStillMoveAreCounted(t *testing.T) {
+	f := newCrowd(func(s *machinev1.ClusterAutoscalerSpec) {
+		s.ScaleDown.DelayAfterDelete, s.ScaleDown.UtilizationThreshold = "0s", "1"
+	})
+	f.set("a", "2", 1, 0, 5)
+	f.add(1, "1500m")
+	f.set("b", "2", 1, 0, 5)
+	f.add(1, "1")
+	f.set("c", "2", 1, 1, 5)
+	f.act()
+	f.now = f.now.Add(10 * time.Minute)
+	f.v.Machines[0].Metadata.DeletionTimestamp = seconds(f.now) // that of a is drained
+	f.v.Sets[0].Spec.Replicas = proto.Int32(0)
+	f.act()
+	f.want(t, "the pods of a and b do not both fit on c", map[string]int{"b": 1, "c": 1})
+}
+
 func TestASetDoesNotFlap(t *testing.T) {
 	f := newCrowd(func(s *machinev1.ClusterAutoscalerSpec) { s.ScaleDown.DelayAfterAdd = "0s" })
 	f.set("a", "2", 1, 1, 5)

@@ -212,6 +212,9 @@ func (a *autoscaler) homeless(c *candidate) string {
 
 // holds returns what keeps a machine whose node is not needed.
 func (a *autoscaler) holds(c *candidate) string {
+	if text := a.lowest(c); text != "" {
+		return text // no time ends it
+	}
 	if at := c.since.Add(a.rules.unneeded); at.After(a.v.Now) {
 		a.wake(at)
 		return fmt.Sprintf("unneededTime (%v) ends at %s", a.rules.unneeded, at.UTC().Format("15:04:05"))
@@ -236,8 +239,6 @@ func (a *autoscaler) holds(c *candidate) string {
 			return fmt.Sprintf("%s (%v) ends at %s", d.name, d.delay, at.UTC().Format("15:04:05"))
 		}
 	}
-	all, one := a.total(), sum{}
-	one.add(c.node, 1)
 	switch g := c.g; {
 	case a.grows:
 		return "pods wait for machines that are added"
@@ -247,8 +248,17 @@ func (a *autoscaler) holds(c *candidate) string {
 		return "a machine of the set is being deleted: " + names(g.leaving)
 	case g.current != len(g.machines):
 		return fmt.Sprintf("the set has %d machines of %d", len(g.machines), g.current)
-	case g.desired <= g.low:
-		return fmt.Sprintf("minReplicas is %d", g.low)
+	}
+	return ""
+}
+
+// lowest returns the lower limit that keeps a machine.
+func (a *autoscaler) lowest(c *candidate) string {
+	all, one := a.total(), sum{}
+	one.add(c.node, 1)
+	switch {
+	case c.g.desired <= c.g.low:
+		return fmt.Sprintf("minReplicas is %d", c.g.low)
 	case (all.milliCPU - one.milliCPU) < int64(a.rules.cores.GetMin())*1000:
 		return fmt.Sprintf("the cluster keeps %d cores", a.rules.cores.GetMin())
 	case (all.memory - one.memory) < int64(a.rules.memory.GetMin())*gibibyte:
