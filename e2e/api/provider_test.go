@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -43,13 +44,21 @@ func TestTheLocalProviderKeepsTheRules(t *testing.T) {
 func TestTheSimulatedProviderKeepsTheRules(t *testing.T) {
 	c := shared.Cluster(t)
 	const name = "provider-simulated"
-	address := provides(t, c, name, "--create-time", "10ms-50ms", "--delete-time", "20ms", "--call-time", "1ms-5ms")
-	verified(t, c, address, name, "SimulatedMachineProviderSpec")
+	p := provides(t, c, name, "--create-time", "10ms-50ms", "--delete-time", "20ms", "--call-time", "1ms-5ms")
+	verified(t, c, p.address, name, "SimulatedMachineProviderSpec")
 }
 
-// provides runs a provider with a certificate of the cluster until the test ends, and returns its address when it
-// listens.
-func provides(t *testing.T, c *harness.Cluster, name string, flags ...string) string {
+// plugin is a process of a provider.
+type plugin struct {
+	c       *harness.Cluster
+	address string
+	args    []string
+	cmd     *exec.Cmd
+	log     bytes.Buffer
+}
+
+// provides runs a provider with a certificate of the cluster until the test ends.
+func provides(t *testing.T, c *harness.Cluster, name string, flags ...string) *plugin {
 	t.Helper()
 	binary, err := harness.Binary()
 	if err != nil {
@@ -57,31 +66,42 @@ func provides(t *testing.T, c *harness.Cluster, name string, flags ...string) st
 	}
 	dir := t.TempDir()
 	c.MustCLI("auth", "issue", "--service", name, "--host", "127.0.0.1", "--out", filepath.Join(dir, "tls"))
-	address := free(t)
-	var log bytes.Buffer
-	cmd := exec.Command(binary, append([]string{
-		"serve", name, "--listen", address, "--dir", dir, "--tls-dir", filepath.Join(dir, "tls"),
-	}, flags...)...)
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	p := &plugin{c: c, address: free(t)}
+	p.args = append([]string{
+		binary, "serve", name, "--listen", p.address, "--dir", dir, "--tls-dir", filepath.Join(dir, "tls"),
+	}, flags...)
 	t.Cleanup(func() {
-		if err := cmd.Process.Signal(syscall.SIGTERM); err == nil {
-			_ = cmd.Wait() // that it ends is what counts
-		}
+		p.end(syscall.SIGTERM)
 		if t.Failed() {
-			t.Log(log.String())
+			t.Log(p.log.String())
 		}
 	})
-	c.Wait(time.Minute, name+" to listen", func(ctx context.Context) (bool, string, error) {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	p.start(t)
+	return p
+}
+
+// start returns when the provider listens.
+func (p *plugin) start(t *testing.T) {
+	t.Helper()
+	p.cmd = exec.Command(p.args[0], p.args[1:]...)
+	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p.c.Wait(time.Minute, p.args[2]+" to listen", func(ctx context.Context) (bool, string, error) {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", p.address)
 		if err != nil {
 			return false, "", err
 		}
 		return true, "", conn.Close()
 	})
-	return address
+}
+
+// end sends the provider a signal and returns when it has ended; a provider that ended before is no error.
+func (p *plugin) end(signal os.Signal) {
+	if err := p.cmd.Process.Signal(signal); err == nil {
+		_ = p.cmd.Wait() // that it ends is what counts
+	}
 }
 
 // free returns an address of the loopback network that nothing listens on.

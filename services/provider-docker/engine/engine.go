@@ -29,7 +29,7 @@ var (
 
 // patience bounds a call. Removing a container takes about a second; an engine that does not answer for this long
 // hangs.
-const patience = 20 * time.Second
+const patience = 10 * time.Second
 
 // HostNetwork is the network of containers that share the interfaces of the engine's host.
 const HostNetwork = "host"
