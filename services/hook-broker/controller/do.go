@@ -35,6 +35,9 @@ func (c *Controller) act(ctx context.Context, a plan.Action) error {
 		return c.removeTask(ctx, a.Task)
 	case plan.RemoveHook:
 		return c.removeHook(ctx, a)
+	case plan.CallWebhook:
+		c.webhooks.Add(a.Task.GetMetadata().GetName())
+		return nil
 	case plan.CreateOwner:
 		_, err := c.Tables.Owners.Create(ctx, a.Owner)
 		return ignoreExists(err)

@@ -30,11 +30,18 @@ type Remover interface {
 	RemoveHook(ctx context.Context, machine *machinev1.Machine, h plan.Hook) error
 }
 
+// Caller calls the webhooks of owners.
+type Caller interface {
+	// Call posts a task to a webhook and returns its answer.
+	Call(ctx context.Context, w *hookv1.HookWebhook, t *hookv1.HookTask) (plan.Answer, error)
+}
+
 // Config is what a controller works with; nothing in it may be nil.
 type Config struct {
 	Tables   *kinds.Tables
 	Machines *informer.Informer[*machinev1.Machine]
 	Hooks    Remover
+	Webhooks Caller
 	Presence *presence.Tracker
 	Views    *Views
 	Events   events.Sink
@@ -48,6 +55,8 @@ type Controller struct {
 	loops    *controller.Loops
 	machines *controller.Loop // by namespace/name
 	owners   *controller.Loop // by the owner as hooks name it
+	webhooks *controller.Loop // by the name of the task
+	calls    calls
 }
 
 // New returns a controller that does nothing before Lead.
@@ -66,6 +75,8 @@ func New(cfg Config) *Controller {
 		return []string{ch.Object.GetSpec().GetOwner()}
 	})
 	c.owners.Begin(cfg.Presence.Owners)
+	c.webhooks = c.loops.Loop("webhooks", webhookWorkers, c.CallWebhook)
+	c.webhooks.Needs(cfg.Tables.Tasks, cfg.Tables.Owners)
 	return c
 }
 

@@ -62,7 +62,7 @@ func newBench(t *testing.T) *bench {
 	}
 	b := &bench{T: t, now: time.Now().UTC().Truncate(time.Second), machines: machines, removed: &removals{}}
 	clock := func() time.Time { return b.now }
-	b.tables = kinds.New(etcdtest.Store(t), protovalidate.GlobalValidator, log)
+	b.tables = kinds.New(etcdtest.Store(t), protovalidate.GlobalValidator, nil, log)
 	for _, run := range []func(context.Context) error{b.tables.Tasks.Run, b.tables.Owners.Run} {
 		go func() { _ = run(t.Context()) }()
 	}

@@ -44,6 +44,9 @@ func hookOwners(m *machinev1.Machine) []string {
 	return out
 }
 
+// Now returns the time that decisions are made at.
+func (v *Views) Now() time.Time { return v.now().UTC() }
+
 // Machine returns what decides about the tasks of a machine.
 func (v *Views) Machine(k object.Key) plan.View {
 	m, _ := v.machines.Lookup(k.Namespace, k.Name)
@@ -54,7 +57,7 @@ func (v *Views) Machine(k object.Key) plan.View {
 func (v *Views) Given(m *machinev1.Machine) plan.View { return v.view(object.KeyOf(m), m) }
 
 func (v *Views) view(k object.Key, m *machinev1.Machine) plan.View {
-	out := plan.View{Now: v.now().UTC(), Machine: m, Owners: map[string]plan.OwnerFacts{}}
+	out := plan.View{Now: v.Now(), Machine: m, Owners: map[string]plan.OwnerFacts{}}
 	out.Tasks = v.tables.TasksOfMachine(k)
 	for _, h := range plan.Holding(out.Machine) {
 		out.Owners[h.Owner] = v.Facts(h.Owner)
@@ -64,7 +67,7 @@ func (v *Views) view(k object.Key, m *machinev1.Machine) plan.View {
 
 // Owner returns what decides about the object of an owner, as hooks name it.
 func (v *Views) Owner(owner string) plan.OwnerView {
-	out := plan.OwnerView{Now: v.now().UTC(), Owner: owner, Tasks: v.tables.TasksOfOwner(owner)}
+	out := plan.OwnerView{Now: v.Now(), Owner: owner, Tasks: v.tables.TasksOfOwner(owner)}
 	out.Connected, out.LastSeen, _ = v.presence.Of(owner)
 	var ok bool
 	if out.Object, ok = v.tables.Owner(owner); !ok {

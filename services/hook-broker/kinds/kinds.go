@@ -23,13 +23,17 @@ type Tables struct {
 	Owners *resource.Table[*hookv1.HookOwner]
 }
 
-// New returns the tables over a store. Nothing is read before they run.
-func New(st *store.Store, validator protovalidate.Validator, log *slog.Logger) *Tables {
+// New returns the tables over a store. Nothing is read before they run. webhooks are the addresses that webhooks may
+// have; see plan.WebhookFaults.
+func New(st *store.Store, validator protovalidate.Validator, webhooks []string, log *slog.Logger) *Tables {
 	t := &Tables{
 		// No method of the API writes a task directly, so no write has to be refused.
 		Tasks: resource.NewTable(st, validator, resource.Config[*hookv1.HookTask]{KeepStatus: true, Log: log}),
 		Owners: resource.NewTable(st, validator, resource.Config[*hookv1.HookOwner]{
-			Validate: plan.OwnerFaults, Admit: admitOwner, Log: log,
+			Validate: func(o *hookv1.HookOwner) []object.Fault {
+				return append(plan.OwnerFaults(o), plan.WebhookFaults(o.GetSpec(), webhooks)...)
+			},
+			Admit: admitOwner, Log: log,
 		}),
 	}
 	t.Tasks.Index(byMachine, func(task *hookv1.HookTask) []string { return []string{MachineOf(task).String()} })

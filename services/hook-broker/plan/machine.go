@@ -197,6 +197,7 @@ func (p *planner) keep(have *hookv1.HookTask, spec *hookv1.HookTaskSpec) {
 		})
 	}
 	if next.Status.GetPhase() != Completed {
+		p.call(next, p.Owners[spec.GetOwner()])
 		p.hold(next, created)
 	}
 }

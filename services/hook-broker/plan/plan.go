@@ -23,6 +23,7 @@ const (
 	StoreTask   = "StoreTask"   // write Action.Task, if it is still at the revision it was read at
 	RemoveTask  = "RemoveTask"  // delete Action.Task
 	RemoveHook  = "RemoveHook"  // remove the hook of Action.Task from Action.Machine, which is as it was read
+	CallWebhook = "CallWebhook" // call the webhook of the owner of Action.Task, and note the answer
 	CreateOwner = "CreateOwner" // create Action.Owner
 	StoreOwner  = "StoreOwner"  // write the status of Action.Owner
 )

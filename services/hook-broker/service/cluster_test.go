@@ -60,6 +60,7 @@ type cluster struct {
 	closed     atomic.Bool // machine-api takes no hook off a machine
 	refused    atomic.Int32
 	dir        string // the broker's
+	options    options
 	address    string
 	stop       func()
 }
@@ -67,7 +68,16 @@ type cluster struct {
 // start runs both over the embedded etcd, with real certificates and real interceptors.
 func start(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{t: t, ground: servetest.New(t), dir: t.TempDir(), policy: filepath.Join(t.TempDir(), "policy.yaml")}
+	return startWith(t, options{})
+}
+
+// startWith is start with settings of the broker.
+func startWith(t *testing.T, o options) *cluster {
+	t.Helper()
+	c := &cluster{
+		t: t, options: o, ground: servetest.New(t), dir: t.TempDir(),
+		policy: filepath.Join(t.TempDir(), "policy.yaml"),
+	}
 	if err := os.WriteFile(c.policy, append(identity.DefaultPolicy(), grants...), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +135,7 @@ func (c *cluster) startBroker() {
 	p := c.ground.Process(serve.Config{Name: "hook-broker", Dir: c.dir, Policy: c.policy, Peers: map[string]string{
 		machineAPI: c.machineAPI,
 	}})
-	parts, err := build(p, etcdtest.Client(c.t), "hook-broker")
+	parts, err := build(p, etcdtest.Client(c.t), "hook-broker", c.options)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -19,22 +19,25 @@ import (
 	"github.com/windlass-dev/windlass/services/hook-broker/kinds"
 	"github.com/windlass-dev/windlass/services/hook-broker/presence"
 	"github.com/windlass-dev/windlass/services/hook-broker/server"
+	"github.com/windlass-dev/windlass/services/hook-broker/webhook"
 )
 
 // Run serves until ctx ends.
 func Run(ctx context.Context, args []string, stderr io.Writer) error {
-	cfg, err := parse(args, stderr)
+	cfg, opts, err := parse(args, stderr)
 	if errors.Is(err, pflag.ErrHelp) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return cfg.Run(ctx, stderr, true, func(p *serve.Process) ([]serve.Part, error) { return build(p, p.Etcd, cfg.Name) })
+	return cfg.Run(ctx, stderr, true, func(p *serve.Process) ([]serve.Part, error) {
+		return build(p, p.Etcd, cfg.Name, opts)
+	})
 }
 
 // build makes the parts and registers what they serve.
-func build(p *serve.Process, etcd *clientv3.Client, name string) ([]serve.Part, error) {
+func build(p *serve.Process, etcd *clientv3.Client, name string, opts options) ([]serve.Part, error) {
 	conn, err := p.Dial(machineAPI)
 	if err != nil {
 		return nil, err
@@ -44,12 +47,13 @@ func build(p *serve.Process, etcd *clientv3.Client, name string) ([]serve.Part, 
 		return nil, err
 	}
 	st := p.Store(etcd)
-	tables := kinds.New(st, p.Validator, p.Log)
+	tables := kinds.New(st, p.Validator, opts.webhooks, p.Log)
 	recorder := events.New(name, st, p.Validator, p.Log)
 	there := presence.New(time.Now)
 	views := controller.NewViews(tables, machines, there, time.Now)
 	control := controller.New(controller.Config{
 		Tables: tables, Machines: machines, Hooks: controller.NewMachines(machinev1.NewMachineServiceClient(conn)),
+		Webhooks: &webhook.Caller{Keys: opts.keys, Now: time.Now},
 		Presence: there, Views: views, Events: recorder, Log: p.Log,
 	})
 

@@ -119,7 +119,9 @@ type HookOwnerSpec struct {
 	// Age at which a task is overdue, such as "10m"; empty means 10m.
 	OverdueAfter string `protobuf:"bytes,3,opt,name=overdue_after,json=overdueAfter,proto3" json:"overdue_after,omitempty"`
 	// Settings of single hooks of the owner, at most 64. They count for tasks that exist already, too, except after.
-	Hooks         []*HookSettings `protobuf:"bytes,4,rep,name=hooks,proto3" json:"hooks,omitempty"`
+	Hooks []*HookSettings `protobuf:"bytes,4,rep,name=hooks,proto3" json:"hooks,omitempty"`
+	// What hook-broker calls with the owner's tasks, for an owner that has no client; absent means nothing.
+	Webhook       *HookWebhook `protobuf:"bytes,5,opt,name=webhook,proto3" json:"webhook,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -182,6 +184,81 @@ func (x *HookOwnerSpec) GetHooks() []*HookSettings {
 	return nil
 }
 
+func (x *HookOwnerSpec) GetWebhook() *HookWebhook {
+	if x != nil {
+		return x.Webhook
+	}
+	return nil
+}
+
+// A web server that does the work of an owner's tasks. The request is a POST with the task as JSON, signed as Standard
+// Webhooks 1.0 describes with the owner's key; the answer says the state of the work.
+type HookWebhook struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Address of the server, such as "https://backup.example.com/hooks". An administrator allows addresses with the flag
+	// --webhook-allow of hook-broker. The scheme is https, and the server's addresses are never loopback, link-local or
+	// multicast ones.
+	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	// Certificates of the authorities that sign the server's certificate, as PEM, up to 64 KiB; empty means those of the
+	// host.
+	CaBundle string `protobuf:"bytes,2,opt,name=ca_bundle,json=caBundle,proto3" json:"ca_bundle,omitempty"`
+	// How long one call may take, 1s to 30s; empty means 10s.
+	Timeout       string `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HookWebhook) Reset() {
+	*x = HookWebhook{}
+	mi := &file_windlass_hook_v1_hook_owner_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HookWebhook) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HookWebhook) ProtoMessage() {}
+
+func (x *HookWebhook) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_hook_v1_hook_owner_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HookWebhook.ProtoReflect.Descriptor instead.
+func (*HookWebhook) Descriptor() ([]byte, []int) {
+	return file_windlass_hook_v1_hook_owner_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *HookWebhook) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *HookWebhook) GetCaBundle() string {
+	if x != nil {
+		return x.CaBundle
+	}
+	return ""
+}
+
+func (x *HookWebhook) GetTimeout() string {
+	if x != nil {
+		return x.Timeout
+	}
+	return ""
+}
+
 // Settings of the hooks with one name.
 type HookSettings struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -205,7 +282,7 @@ type HookSettings struct {
 
 func (x *HookSettings) Reset() {
 	*x = HookSettings{}
-	mi := &file_windlass_hook_v1_hook_owner_proto_msgTypes[2]
+	mi := &file_windlass_hook_v1_hook_owner_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -217,7 +294,7 @@ func (x *HookSettings) String() string {
 func (*HookSettings) ProtoMessage() {}
 
 func (x *HookSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_hook_v1_hook_owner_proto_msgTypes[2]
+	mi := &file_windlass_hook_v1_hook_owner_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -230,7 +307,7 @@ func (x *HookSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HookSettings.ProtoReflect.Descriptor instead.
 func (*HookSettings) Descriptor() ([]byte, []int) {
-	return file_windlass_hook_v1_hook_owner_proto_rawDescGZIP(), []int{2}
+	return file_windlass_hook_v1_hook_owner_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *HookSettings) GetName() string {
@@ -285,7 +362,7 @@ type HookOwnerStatus struct {
 
 func (x *HookOwnerStatus) Reset() {
 	*x = HookOwnerStatus{}
-	mi := &file_windlass_hook_v1_hook_owner_proto_msgTypes[3]
+	mi := &file_windlass_hook_v1_hook_owner_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -297,7 +374,7 @@ func (x *HookOwnerStatus) String() string {
 func (*HookOwnerStatus) ProtoMessage() {}
 
 func (x *HookOwnerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_windlass_hook_v1_hook_owner_proto_msgTypes[3]
+	mi := &file_windlass_hook_v1_hook_owner_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -310,7 +387,7 @@ func (x *HookOwnerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HookOwnerStatus.ProtoReflect.Descriptor instead.
 func (*HookOwnerStatus) Descriptor() ([]byte, []int) {
-	return file_windlass_hook_v1_hook_owner_proto_rawDescGZIP(), []int{3}
+	return file_windlass_hook_v1_hook_owner_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *HookOwnerStatus) GetConnected() bool {
@@ -360,13 +437,18 @@ const file_windlass_hook_v1_hook_owner_proto_rawDesc = "" +
 	"\tCONNECTED\x12\x10status.connectedJ \n" +
 	"\tLAST-SEEN\x12\x13status.lastSeenTimeJ\x1e\n" +
 	"\aPENDING\x12\x13status.pendingTasksJ\x05\n" +
-	"\x03AGE\"\x92\x02\n" +
+	"\x03AGE\"\xcb\x02\n" +
 	"\rHookOwnerSpec\x12#\n" +
 	"\x05owner\x18\x01 \x01(\tB\r\xbaH\n" +
 	"\xc8\x01\x01r\x05\x10\x03\x18\x80\x04R\x05owner\x12N\n" +
 	"\x0eclaim_duration\x18\x02 \x01(\tB'\xbaH$r\"2 ^([0-9]+(\\.[0-9]+)?(ms|s|m|h))*$R\rclaimDuration\x12L\n" +
 	"\roverdue_after\x18\x03 \x01(\tB'\xbaH$r\"2 ^([0-9]+(\\.[0-9]+)?(ms|s|m|h))*$R\foverdueAfter\x12>\n" +
-	"\x05hooks\x18\x04 \x03(\v2\x1e.windlass.hook.v1.HookSettingsB\b\xbaH\x05\x92\x01\x02\x10@R\x05hooks\"\xac\x02\n" +
+	"\x05hooks\x18\x04 \x03(\v2\x1e.windlass.hook.v1.HookSettingsB\b\xbaH\x05\x92\x01\x02\x10@R\x05hooks\x127\n" +
+	"\awebhook\x18\x05 \x01(\v2\x1d.windlass.hook.v1.HookWebhookR\awebhook\"\x97\x01\n" +
+	"\vHookWebhook\x12\x1d\n" +
+	"\x03url\x18\x01 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03\x18\x80\x10R\x03url\x12&\n" +
+	"\tca_bundle\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x18\x80\x80\x04R\bcaBundle\x12A\n" +
+	"\atimeout\x18\x03 \x01(\tB'\xbaH$r\"2 ^([0-9]+(\\.[0-9]+)?(ms|s|m|h))*$R\atimeout\"\xac\x02\n" +
 	"\fHookSettings\x12!\n" +
 	"\x04name\x18\x01 \x01(\tB\r\xbaH\n" +
 	"\xc8\x01\x01r\x05\x10\x03\x18\x80\x02R\x04name\x12L\n" +
@@ -398,28 +480,30 @@ func file_windlass_hook_v1_hook_owner_proto_rawDescGZIP() []byte {
 	return file_windlass_hook_v1_hook_owner_proto_rawDescData
 }
 
-var file_windlass_hook_v1_hook_owner_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_windlass_hook_v1_hook_owner_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_windlass_hook_v1_hook_owner_proto_goTypes = []any{
 	(*HookOwner)(nil),             // 0: windlass.hook.v1.HookOwner
 	(*HookOwnerSpec)(nil),         // 1: windlass.hook.v1.HookOwnerSpec
-	(*HookSettings)(nil),          // 2: windlass.hook.v1.HookSettings
-	(*HookOwnerStatus)(nil),       // 3: windlass.hook.v1.HookOwnerStatus
-	(*v1.ObjectMeta)(nil),         // 4: windlass.meta.v1.ObjectMeta
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
-	(*v1.Condition)(nil),          // 6: windlass.meta.v1.Condition
+	(*HookWebhook)(nil),           // 2: windlass.hook.v1.HookWebhook
+	(*HookSettings)(nil),          // 3: windlass.hook.v1.HookSettings
+	(*HookOwnerStatus)(nil),       // 4: windlass.hook.v1.HookOwnerStatus
+	(*v1.ObjectMeta)(nil),         // 5: windlass.meta.v1.ObjectMeta
+	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*v1.Condition)(nil),          // 7: windlass.meta.v1.Condition
 }
 var file_windlass_hook_v1_hook_owner_proto_depIdxs = []int32{
-	4, // 0: windlass.hook.v1.HookOwner.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	5, // 0: windlass.hook.v1.HookOwner.metadata:type_name -> windlass.meta.v1.ObjectMeta
 	1, // 1: windlass.hook.v1.HookOwner.spec:type_name -> windlass.hook.v1.HookOwnerSpec
-	3, // 2: windlass.hook.v1.HookOwner.status:type_name -> windlass.hook.v1.HookOwnerStatus
-	2, // 3: windlass.hook.v1.HookOwnerSpec.hooks:type_name -> windlass.hook.v1.HookSettings
-	5, // 4: windlass.hook.v1.HookOwnerStatus.last_seen_time:type_name -> google.protobuf.Timestamp
-	6, // 5: windlass.hook.v1.HookOwnerStatus.conditions:type_name -> windlass.meta.v1.Condition
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	4, // 2: windlass.hook.v1.HookOwner.status:type_name -> windlass.hook.v1.HookOwnerStatus
+	3, // 3: windlass.hook.v1.HookOwnerSpec.hooks:type_name -> windlass.hook.v1.HookSettings
+	2, // 4: windlass.hook.v1.HookOwnerSpec.webhook:type_name -> windlass.hook.v1.HookWebhook
+	6, // 5: windlass.hook.v1.HookOwnerStatus.last_seen_time:type_name -> google.protobuf.Timestamp
+	7, // 6: windlass.hook.v1.HookOwnerStatus.conditions:type_name -> windlass.meta.v1.Condition
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_windlass_hook_v1_hook_owner_proto_init() }
@@ -427,14 +511,14 @@ func file_windlass_hook_v1_hook_owner_proto_init() {
 	if File_windlass_hook_v1_hook_owner_proto != nil {
 		return
 	}
-	file_windlass_hook_v1_hook_owner_proto_msgTypes[3].OneofWrappers = []any{}
+	file_windlass_hook_v1_hook_owner_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_hook_v1_hook_owner_proto_rawDesc), len(file_windlass_hook_v1_hook_owner_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

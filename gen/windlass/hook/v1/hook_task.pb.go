@@ -225,7 +225,9 @@ type HookTaskStatus struct {
 	ProgressPercent *int32 `protobuf:"varint,9,opt,name=progress_percent,json=progressPercent,proto3,oneof" json:"progress_percent,omitempty"`
 	// When the owner could begin, from which overdue and timeout count; absent while the task is Waiting, and in a task
 	// that never waited, which begins when it is created.
-	StartTime     *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	StartTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	// Calls of the owner's webhook; absent without one.
+	Webhook       *WebhookCalls `protobuf:"bytes,11,opt,name=webhook,proto3" json:"webhook,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -330,6 +332,104 @@ func (x *HookTaskStatus) GetStartTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *HookTaskStatus) GetWebhook() *WebhookCalls {
+	if x != nil {
+		return x.Webhook
+	}
+	return nil
+}
+
+// Calls of a webhook about one task.
+type WebhookCalls struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of calls that ended.
+	Attempts *int32 `protobuf:"varint,1,opt,name=attempts,proto3,oneof" json:"attempts,omitempty"`
+	// When the last one ended.
+	LastTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=last_time,json=lastTime,proto3" json:"last_time,omitempty"`
+	// When the next one is due.
+	NextTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=next_time,json=nextTime,proto3" json:"next_time,omitempty"`
+	// Number of calls that failed since the last one that did not.
+	Failures *int32 `protobuf:"varint,4,opt,name=failures,proto3,oneof" json:"failures,omitempty"`
+	// When the first of these ended; absent if the last call did not fail.
+	FailingSince *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=failing_since,json=failingSince,proto3" json:"failing_since,omitempty"`
+	// Why the last call failed; empty if it did not.
+	LastError     *string `protobuf:"bytes,6,opt,name=last_error,json=lastError,proto3,oneof" json:"last_error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WebhookCalls) Reset() {
+	*x = WebhookCalls{}
+	mi := &file_windlass_hook_v1_hook_task_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WebhookCalls) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WebhookCalls) ProtoMessage() {}
+
+func (x *WebhookCalls) ProtoReflect() protoreflect.Message {
+	mi := &file_windlass_hook_v1_hook_task_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WebhookCalls.ProtoReflect.Descriptor instead.
+func (*WebhookCalls) Descriptor() ([]byte, []int) {
+	return file_windlass_hook_v1_hook_task_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *WebhookCalls) GetAttempts() int32 {
+	if x != nil && x.Attempts != nil {
+		return *x.Attempts
+	}
+	return 0
+}
+
+func (x *WebhookCalls) GetLastTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastTime
+	}
+	return nil
+}
+
+func (x *WebhookCalls) GetNextTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextTime
+	}
+	return nil
+}
+
+func (x *WebhookCalls) GetFailures() int32 {
+	if x != nil && x.Failures != nil {
+		return *x.Failures
+	}
+	return 0
+}
+
+func (x *WebhookCalls) GetFailingSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FailingSince
+	}
+	return nil
+}
+
+func (x *WebhookCalls) GetLastError() string {
+	if x != nil && x.LastError != nil {
+		return *x.LastError
+	}
+	return ""
+}
+
 var File_windlass_hook_v1_hook_task_proto protoreflect.FileDescriptor
 
 const file_windlass_hook_v1_hook_task_proto_rawDesc = "" +
@@ -360,7 +460,7 @@ const file_windlass_hook_v1_hook_task_proto_rawDesc = "" +
 	"\thook_name\x18\x03 \x01(\tR\bhookName\x12\x14\n" +
 	"\x05owner\x18\x04 \x01(\tR\x05owner\x12\x1b\n" +
 	"\tnode_name\x18\x05 \x01(\tR\bnodeName\x12\x1c\n" +
-	"\taddresses\x18\x06 \x03(\tR\taddresses\"\x88\x05\n" +
+	"\taddresses\x18\x06 \x03(\tR\taddresses\"\xc2\x05\n" +
 	"\x0eHookTaskStatus\x12P\n" +
 	"\x05phase\x18\x01 \x01(\tB5\xbaH2r0R\x00R\aWaitingR\aPendingR\aClaimedR\tCompletedR\x06FailedH\x00R\x05phase\x88\x01\x01\x12\"\n" +
 	"\n" +
@@ -377,13 +477,25 @@ const file_windlass_hook_v1_hook_task_proto_rawDesc = "" +
 	"\x10progress_percent\x18\t \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00H\x04R\x0fprogressPercent\x88\x01\x01\x129\n" +
 	"\n" +
 	"start_time\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\tstartTimeB\b\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x128\n" +
+	"\awebhook\x18\v \x01(\v2\x1e.windlass.hook.v1.WebhookCallsR\awebhookB\b\n" +
 	"\x06_phaseB\r\n" +
 	"\v_claimed_byB\v\n" +
 	"\t_attemptsB\n" +
 	"\n" +
 	"\b_messageB\x13\n" +
-	"\x11_progress_percentB\xc5\x01\n" +
+	"\x11_progress_percent\"\xd0\x02\n" +
+	"\fWebhookCalls\x12\x1f\n" +
+	"\battempts\x18\x01 \x01(\x05H\x00R\battempts\x88\x01\x01\x127\n" +
+	"\tlast_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\blastTime\x127\n" +
+	"\tnext_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bnextTime\x12\x1f\n" +
+	"\bfailures\x18\x04 \x01(\x05H\x01R\bfailures\x88\x01\x01\x12?\n" +
+	"\rfailing_since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\ffailingSince\x12\"\n" +
+	"\n" +
+	"last_error\x18\x06 \x01(\tH\x02R\tlastError\x88\x01\x01B\v\n" +
+	"\t_attemptsB\v\n" +
+	"\t_failuresB\r\n" +
+	"\v_last_errorB\xc5\x01\n" +
 	"\x14com.windlass.hook.v1B\rHookTaskProtoP\x01Z<github.com/windlass-dev/windlass/gen/windlass/hook/v1;hookv1\xa2\x02\x03WHX\xaa\x02\x10Windlass.Hook.V1\xca\x02\x10Windlass\\Hook\\V1\xe2\x02\x1cWindlass\\Hook\\V1\\GPBMetadata\xea\x02\x12Windlass::Hook::V1b\x06proto3"
 
 var (
@@ -398,31 +510,36 @@ func file_windlass_hook_v1_hook_task_proto_rawDescGZIP() []byte {
 	return file_windlass_hook_v1_hook_task_proto_rawDescData
 }
 
-var file_windlass_hook_v1_hook_task_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_windlass_hook_v1_hook_task_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_windlass_hook_v1_hook_task_proto_goTypes = []any{
 	(*HookTask)(nil),              // 0: windlass.hook.v1.HookTask
 	(*HookTaskSpec)(nil),          // 1: windlass.hook.v1.HookTaskSpec
 	(*HookTaskStatus)(nil),        // 2: windlass.hook.v1.HookTaskStatus
-	(*v1.ObjectMeta)(nil),         // 3: windlass.meta.v1.ObjectMeta
-	(*v1.ObjectReference)(nil),    // 4: windlass.meta.v1.ObjectReference
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
-	(*v1.Condition)(nil),          // 6: windlass.meta.v1.Condition
+	(*WebhookCalls)(nil),          // 3: windlass.hook.v1.WebhookCalls
+	(*v1.ObjectMeta)(nil),         // 4: windlass.meta.v1.ObjectMeta
+	(*v1.ObjectReference)(nil),    // 5: windlass.meta.v1.ObjectReference
+	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*v1.Condition)(nil),          // 7: windlass.meta.v1.Condition
 }
 var file_windlass_hook_v1_hook_task_proto_depIdxs = []int32{
-	3, // 0: windlass.hook.v1.HookTask.metadata:type_name -> windlass.meta.v1.ObjectMeta
-	1, // 1: windlass.hook.v1.HookTask.spec:type_name -> windlass.hook.v1.HookTaskSpec
-	2, // 2: windlass.hook.v1.HookTask.status:type_name -> windlass.hook.v1.HookTaskStatus
-	4, // 3: windlass.hook.v1.HookTaskSpec.machine_ref:type_name -> windlass.meta.v1.ObjectReference
-	5, // 4: windlass.hook.v1.HookTaskStatus.claim_time:type_name -> google.protobuf.Timestamp
-	5, // 5: windlass.hook.v1.HookTaskStatus.claim_expiry_time:type_name -> google.protobuf.Timestamp
-	5, // 6: windlass.hook.v1.HookTaskStatus.completion_time:type_name -> google.protobuf.Timestamp
-	6, // 7: windlass.hook.v1.HookTaskStatus.conditions:type_name -> windlass.meta.v1.Condition
-	5, // 8: windlass.hook.v1.HookTaskStatus.start_time:type_name -> google.protobuf.Timestamp
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	4,  // 0: windlass.hook.v1.HookTask.metadata:type_name -> windlass.meta.v1.ObjectMeta
+	1,  // 1: windlass.hook.v1.HookTask.spec:type_name -> windlass.hook.v1.HookTaskSpec
+	2,  // 2: windlass.hook.v1.HookTask.status:type_name -> windlass.hook.v1.HookTaskStatus
+	5,  // 3: windlass.hook.v1.HookTaskSpec.machine_ref:type_name -> windlass.meta.v1.ObjectReference
+	6,  // 4: windlass.hook.v1.HookTaskStatus.claim_time:type_name -> google.protobuf.Timestamp
+	6,  // 5: windlass.hook.v1.HookTaskStatus.claim_expiry_time:type_name -> google.protobuf.Timestamp
+	6,  // 6: windlass.hook.v1.HookTaskStatus.completion_time:type_name -> google.protobuf.Timestamp
+	7,  // 7: windlass.hook.v1.HookTaskStatus.conditions:type_name -> windlass.meta.v1.Condition
+	6,  // 8: windlass.hook.v1.HookTaskStatus.start_time:type_name -> google.protobuf.Timestamp
+	3,  // 9: windlass.hook.v1.HookTaskStatus.webhook:type_name -> windlass.hook.v1.WebhookCalls
+	6,  // 10: windlass.hook.v1.WebhookCalls.last_time:type_name -> google.protobuf.Timestamp
+	6,  // 11: windlass.hook.v1.WebhookCalls.next_time:type_name -> google.protobuf.Timestamp
+	6,  // 12: windlass.hook.v1.WebhookCalls.failing_since:type_name -> google.protobuf.Timestamp
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_windlass_hook_v1_hook_task_proto_init() }
@@ -431,13 +548,14 @@ func file_windlass_hook_v1_hook_task_proto_init() {
 		return
 	}
 	file_windlass_hook_v1_hook_task_proto_msgTypes[2].OneofWrappers = []any{}
+	file_windlass_hook_v1_hook_task_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_windlass_hook_v1_hook_task_proto_rawDesc), len(file_windlass_hook_v1_hook_task_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
