@@ -151,12 +151,12 @@ func (c *Caller) sign(req *http.Request, t *hookv1.HookTask, body []byte) error 
 	req.Header.Set("User-Agent", "windlass-hook-broker")
 	req.Header.Set("Webhook-Id", id)
 	req.Header.Set("Webhook-Timestamp", at)
-	req.Header.Set("Webhook-Signature", "v1,"+Signature(key, id, at, body))
+	req.Header.Set("Webhook-Signature", "v1,"+signature(key, id, at, body))
 	return nil
 }
 
-// Signature returns the signature of a message, in base64.
-func Signature(key []byte, id, timestamp string, body []byte) string {
+// signature returns the signature of a message, in base64.
+func signature(key []byte, id, timestamp string, body []byte) string {
 	mac := hmac.New(sha256.New, key)
 	fmt.Fprintf(mac, "%s.%s.", id, timestamp)
 	mac.Write(body)

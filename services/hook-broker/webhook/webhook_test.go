@@ -43,7 +43,7 @@ func task() *hookv1.HookTask {
 func TestAWebhookGetsItsTaskSigned(t *testing.T) {
 	c, w := serve(t, func(out http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		want := "v1," + Signature([]byte(key), "uid-t", "1700000000", body)
+		want := "v1," + signature([]byte(key), "uid-t", "1700000000", body)
 		if r.Header.Get("Webhook-Signature") != want || r.Header.Get("Webhook-Id") != "uid-t" ||
 			r.Header.Get("Authorization") != "" || len(r.TLS.PeerCertificates) > 0 {
 			t.Errorf("headers %v", r.Header)
