@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// BrokerUser is the user that acts for owners by their webhooks, and after timeouts.
-const BrokerUser = "system:windlass:hook-broker"
+// brokerUser is the user that acts for owners by their webhooks, and after timeouts.
+const brokerUser = "system:windlass:hook-broker"
 
 const (
 	defaultCall  = 10 * time.Second // how long a call may take
@@ -62,7 +62,7 @@ func NextCall(t *hookv1.HookTask, owner OwnerFacts, now time.Time) (at time.Time
 	s := t.GetStatus()
 	switch {
 	case owner.Settings.GetWebhook() == nil, s.GetPhase() == Waiting, s.GetPhase() == Completed,
-		s.GetPhase() == Claimed && s.GetClaimedBy() != BrokerUser && !expired(s, now):
+		s.GetPhase() == Claimed && s.GetClaimedBy() != brokerUser && !expired(s, now):
 		return time.Time{}, false
 	case s.GetWebhook().GetNextTime() == nil:
 		return now, true
@@ -89,7 +89,7 @@ func (p *planner) call(t *hookv1.HookTask, owner OwnerFacts) {
 func Answered(t *hookv1.HookTask, owner OwnerFacts, a Answer, failure error, now time.Time) (s *hookv1.HookTaskStatus,
 	events []Event, err error,
 ) {
-	by := By{User: BrokerUser, Answers: true}
+	by := By{User: brokerUser, Answers: true}
 	if failure != nil {
 		return unanswered(t, failure, now)
 	}

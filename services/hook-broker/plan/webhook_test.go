@@ -21,7 +21,7 @@ func TestAWebhookIsCalledWhenItsTaskIsDue(t *testing.T) {
 	next := status(Pending)
 	next.Webhook = &hookv1.WebhookCalls{NextTime: timestamppb.New(start.Add(time.Minute))}
 	own := claimed(start.Add(time.Hour))
-	own.ClaimedBy = proto.String(BrokerUser)
+	own.ClaimedBy = proto.String(brokerUser)
 	for name, tt := range map[string]struct {
 		owner OwnerFacts
 		have  *hookv1.HookTaskStatus
