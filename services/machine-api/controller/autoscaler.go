@@ -17,12 +17,15 @@ import (
 	"github.com/windlass-dev/windlass/services/machine-api/kinds"
 	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 )
 
 const (
 	schedulerLimit  = 20 * time.Second // of one call to scheduler
 	scaleEvery      = time.Second      // between two decisions: pods often come together
+	longestScale    = 30 * time.Second // the longest time between two decisions because they take long
+	scaleShare      = 10               // decisions take at most one part in so many of the time
 	questionsAtOnce = 64               // in one call to scheduler
 	questionRounds  = 4                // of one decision, which needs two
 )
@@ -38,7 +41,7 @@ type Follower[T object.Object] interface {
 // scaling is what the autoscaler keeps between its decisions.
 type scaling struct {
 	mu   sync.Mutex
-	last time.Time
+	next time.Time // no decision before
 }
 
 // FollowPods fills the copies of pods and disruption budgets from the time on when there is a cluster autoscaler:
@@ -82,19 +85,23 @@ func (c *Controller) followSizes() {
 	}
 }
 
-// reconcileSizes decides about the sizes of all autoscaled sets. The statuses are written first: a crash before a set
-// is changed leaves only a time in them.
+// reconcileSizes decides about the sizes of all autoscaled sets, at most once in a second, and less often if decisions
+// take long: nodes and pods of a large cluster change all the time.
 func (c *Controller) reconcileSizes(ctx context.Context, _ string) (time.Time, error) {
-	now := c.Now()
 	c.scaling.mu.Lock()
-	next := c.scaling.last.Add(scaleEvery)
-	if !next.After(now) {
-		c.scaling.last = now
+	defer c.scaling.mu.Unlock()
+	began := c.Now()
+	if c.scaling.next.After(began) {
+		return c.scaling.next, nil
 	}
-	c.scaling.mu.Unlock()
-	if next.After(now) {
-		return next, nil
-	}
+	wake, err := c.scale(ctx)
+	took := c.Now().Sub(began)
+	c.scaling.next = c.Now().Add(min(longestScale, max(scaleEvery, took*scaleShare)))
+	return wake, err
+}
+
+// scale decides once. The statuses are written before the sets: a crash in between leaves only a time in them.
+func (c *Controller) scale(ctx context.Context) (time.Time, error) {
 	p, err := c.PlanAutoscaler(ctx, c.ViewAutoscaler(), nil)
 	if err == nil && slices.ContainsFunc(p.Sets, func(s plan.AutoscaledSet) bool { return s.Desired != s.Current }) {
 		v := c.ViewAutoscaler()
@@ -113,7 +120,9 @@ func (c *Controller) reconcileSizes(ctx context.Context, _ string) (time.Time, e
 	}
 	var errs []error
 	for _, s := range p.Sets {
-		errs = append(errs, c.resize(ctx, s))
+		if err := c.resize(ctx, s); err != nil {
+			errs = append(errs, err, c.unscaled(ctx, s, err))
+		}
 	}
 	return p.Wake, errors.Join(errs...)
 }
@@ -162,7 +171,7 @@ func (c *Controller) resize(ctx context.Context, s plan.AutoscaledSet) error {
 			&metav1.Preconditions{Uid: m.GetUid(), ResourceVersion: m.GetResourceVersion()}, seen,
 			resource.WriteOptions{Reason: r.Reason, Decider: ca})
 		if err != nil {
-			return errors.Join(err, c.noteFailure(ctx, s, r, err))
+			return fmt.Errorf("machine %s: %w", m.GetName(), err)
 		}
 		seen = set.GetMetadata().GetResourceVersion()
 		text := fmt.Sprintf("Removed machine %s, replicas are %d: %s", m.GetName(), set.GetSpec().GetReplicas(), r.Reason)
@@ -172,20 +181,26 @@ func (c *Controller) resize(ctx context.Context, s plan.AutoscaledSet) error {
 	return nil
 }
 
-// noteFailure records a removal that failed, unless the machine or the set only changed since the decision.
-func (c *Controller) noteFailure(ctx context.Context, s plan.AutoscaledSet, r plan.ScaleDown, err error) error {
-	if isConflict(err) {
-		return nil
+// unscaled takes back what the status says of a change that failed. A removal that failed for another reason than a
+// concurrent change delays the next one.
+func (c *Controller) unscaled(ctx context.Context, s plan.AutoscaledSet, cause error) error {
+	was, failed := s.Autoscaler.GetStatus(), s.Desired < s.Current && !isConflict(cause)
+	if failed {
+		c.Events.Event(s.Autoscaler, events.Warning, "FailedScaleDown", describe(cause))
 	}
-	c.Events.Event(s.Autoscaler, events.Warning, "FailedScaleDown", fmt.Sprintf("Machine %s: %s",
-		r.Machine.GetMetadata().GetName(), describe(err)))
-	_, err = c.Tables.Autoscalers.Modify(ctx, object.KeyOf(s.Autoscaler), func(o *machinev1.MachineAutoscaler) error {
-		if o.Status != nil {
+	_, err := c.Tables.Autoscalers.Modify(ctx, object.KeyOf(s.Autoscaler), func(o *machinev1.MachineAutoscaler) error {
+		if o.GetMetadata().GetUid() != s.Autoscaler.GetMetadata().GetUid() || o.Status == nil {
+			return nil
+		}
+		o.Status.DesiredReplicas, o.Status.LastScaleReason = o.Status.CurrentReplicas, was.GetLastScaleReason()
+		o.Status.LastScaleUpTime, o.Status.LastScaleDownTime = was.GetLastScaleUpTime(), was.GetLastScaleDownTime()
+		o.Status.ScaleDownCandidates = was.GetScaleDownCandidates()
+		if failed {
 			o.Status.LastScaleDownFailureTime = object.Timestamp(c.Now())
 		}
 		return nil
 	})
-	return err
+	return except(err, codes.NotFound)
 }
 
 // catchUpSizes waits until all copies are as their services have them now.

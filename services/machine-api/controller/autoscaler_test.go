@@ -17,6 +17,7 @@ import (
 	"github.com/windlass-dev/windlass/kit/object"
 	"github.com/windlass-dev/windlass/kit/placement"
 	"github.com/windlass-dev/windlass/kit/resource"
+	"github.com/windlass-dev/windlass/services/machine-api/plan"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -212,5 +213,54 @@ func TestASetFollowsThePods(t *testing.T) {
 	})
 	if n := w.cloud.creations(); n != 3 {
 		t.Errorf("%d instances were made for at most 3 machines; before there was %v, now %v", n, first, left)
+	}
+}
+
+// A status does not keep what it says of a change that failed.
+func TestAChangeOfSizeThatFailsIsTakenBack(t *testing.T) {
+	w := newWorld(t)
+	c, parts := w.controllers()
+	background(t, parts...)
+	set := w.createSet(newSet(2))
+	m := w.create(newMachine("m", func(m *machinev1.Machine) {
+		m.Metadata.OwnerReferences = []*metav1.OwnerReference{object.OwnedBy(set)}
+	}))
+	a, err := w.tables.Autoscalers.Create(t.Context(), &machinev1.MachineAutoscaler{
+		Metadata: &metav1.ObjectMeta{Namespace: "openshift-machine-api", Name: "workers"},
+		Spec: &machinev1.MachineAutoscalerSpec{MaxReplicas: 3, ScaleTargetRef: &machinev1.MachineAutoscalerTarget{
+			Kind: "MachineSet", Name: "workers",
+		}},
+	})
+	must(t, err)
+	w.changeSet("workers", func(s *machinev1.MachineSet) { s.Spec.MinReadySeconds = proto.Int32(1) })
+	for _, desired := range []int{1, 3} {
+		d := plan.AutoscaledSet{
+			Autoscaler: a, Set: set, Current: 2, Desired: desired,
+			Status: &machinev1.MachineAutoscalerStatus{
+				CurrentReplicas: 2, DesiredReplicas: int32(desired), LastScaleUpTime: timestamppb.Now(),
+				LastScaleDownTime: timestamppb.Now(), LastScaleReason: "for the test",
+			},
+		}
+		if desired == 1 {
+			d.Remove = []plan.ScaleDown{{Machine: m, Reason: "for the test"}}
+		}
+		must(t, c.storeSizes(t.Context(), plan.AutoscalerPlan{Sets: []plan.AutoscaledSet{d}}))
+		err := c.resize(t.Context(), d)
+		if !isConflict(err) {
+			t.Errorf("to %d: %v, want a conflict: the set has changed", desired, err)
+		}
+		must(t, c.unscaled(t.Context(), d, err))
+		a, err = w.tables.Autoscalers.Get(t.Context(), "openshift-machine-api", "workers")
+		must(t, err)
+		if s := a.GetStatus(); s.GetDesiredReplicas() != 2 || s.GetLastScaleUpTime() != nil ||
+			s.GetLastScaleDownTime() != nil || s.GetLastScaleReason() != "" || s.GetLastScaleDownFailureTime() != nil {
+			t.Errorf("to %d: the status is %v", desired, s)
+		}
+	}
+	must(t, c.unscaled(t.Context(), plan.AutoscaledSet{Autoscaler: a, Current: 2, Desired: 1}, errors.New("refused")))
+	a, err = w.tables.Autoscalers.Get(t.Context(), "openshift-machine-api", "workers")
+	must(t, err)
+	if a.GetStatus().GetLastScaleDownFailureTime() == nil {
+		t.Errorf("the status is %v", a.GetStatus())
 	}
 }
