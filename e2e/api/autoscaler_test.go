@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -70,6 +71,25 @@ func TestThePlanOfAutoscalersUsesTheGivenObjects(t *testing.T) {
 	if s := p.GetSets(); len(s) != 1 || s[0].GetDesiredReplicas() != 1 || !slices.Equal(s[0].GetPods(),
 		[]string{"default/waits"}) || len(p.GetActions()) != 1 {
 		t.Errorf("nodes of the set have the label: %v", p)
+	}
+}
+
+// The rules of a cluster autoscaler can be tried on the live cluster before it exists.
+func TestAClusterAutoscalerCanBePlannedBeforeItExists(t *testing.T) {
+	c := shared.Cluster(t)
+	const path = "/v1/clusterautoscalers:plan"
+	for body, active := range map[string]string{`{}`: "False", `{"clusterAutoscaler":{"spec":{}}}`: "True"} {
+		resp, err := c.Admin().REST(t.Context(), "POST", path, "application/json", []byte(body))
+		if err != nil || resp.Code != 200 {
+			t.Fatalf("%d: %v\n%s", resp.Code, err, resp.Body)
+		}
+		var p machinev1.PlanClusterAutoscalerResponse
+		if err := protojson.Unmarshal(resp.Body, &p); err != nil {
+			t.Fatal(err)
+		}
+		if l := p.GetStatus().GetConditions(); len(l) != 1 || l[0].GetStatus() != active {
+			t.Errorf("%s: conditions %v, want %s", body, l, active)
+		}
 	}
 }
 

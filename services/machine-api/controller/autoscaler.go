@@ -34,6 +34,7 @@ const (
 type Follower[T object.Object] interface {
 	Copy[T]
 	All() []T
+	WaitSynced(ctx context.Context) error
 	Run(ctx context.Context) error
 	CatchUp(ctx context.Context) error
 }
@@ -64,10 +65,9 @@ func (c *Controller) FollowPods(ctx context.Context) error {
 // followSizes has the sizes of sets decided again when something changes that they depend on.
 func (c *Controller) followSizes() {
 	again := func() { c.sizes.Add(kinds.AutoscalerName) }
-	start := sync.OnceFunc(func() { close(c.autoscaled) })
 	c.Tables.ClusterAutoscalers.Subscribe(func(ch resource.Change[*machinev1.ClusterAutoscaler]) {
 		if !ch.Deleted {
-			start()
+			c.startPods()
 		}
 		again()
 	})
@@ -240,6 +240,18 @@ func (c *Controller) ViewAutoscaler() plan.AutoscalerView {
 	}
 	v.Pods, v.Budgets = c.Pods.All(), c.Budgets.All()
 	return v
+}
+
+// PreviewAutoscaler is ViewAutoscaler for a cluster autoscaler that need not exist: pods are followed from now on.
+func (c *Controller) PreviewAutoscaler(ctx context.Context) plan.AutoscalerView {
+	if c.Pods != nil {
+		c.startPods()
+		ctx, cancel := context.WithTimeout(ctx, evictionLimit)
+		defer cancel()
+		// The view says so if they are not known in time.
+		_, _ = c.Pods.WaitSynced(ctx), c.Budgets.WaitSynced(ctx)
+	}
+	return c.ViewAutoscaler()
 }
 
 // PlanAutoscaler returns the plan for a view, with the scheduler's answers to its questions: about the live nodes and

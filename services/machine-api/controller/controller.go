@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	machinev1 "github.com/windlass-dev/windlass/gen/windlass/machine/v1"
@@ -94,7 +95,8 @@ type Controller struct {
 	healthChecks, instances       *controller.Loop
 	sizes                         *controller.Loop
 	scaling                       scaling
-	autoscaled                    chan struct{} // closed once there is a cluster autoscaler
+	autoscaled                    chan struct{} // closed once pods are to be followed
+	startPods                     func()        // closes autoscaled
 
 	memory  memory
 	orphans orphans
@@ -110,6 +112,7 @@ func New(cfg Config) *Controller {
 		Config: cfg, nodes: nodev1.NewNodeServiceClient(cfg.Eviction), drains: nodev1.NewDrainServiceClient(cfg.Eviction),
 		loops: controller.New(cfg.Log), autoscaled: make(chan struct{}),
 	}
+	c.startPods = sync.OnceFunc(func() { close(c.autoscaled) })
 	c.machines = loop(c, cfg.Tables.Machines, "machine", workers, c.reconcileMachine)
 	c.sets = loop(c, cfg.Tables.Sets, "machineset", workers, c.reconcileSet)
 	c.controlPlanes = loop(c, cfg.Tables.ControlPlanes, "controlplanemachineset", 1, c.reconcileControlPlane)

@@ -41,6 +41,9 @@ func (s autoscalers) PlanClusterAutoscaler(ctx context.Context, req *machinev1.P
 		v, given = s.given(req, v.Cluster)
 	}
 	if c := req.GetClusterAutoscaler(); c != nil {
+		if live {
+			v = s.views.PreviewAutoscaler(ctx)
+		}
 		if bad := plan.ClusterAutoscalerFaults(c); len(bad) > 0 {
 			return nil, rpcerr.Invalid(bad...)
 		}

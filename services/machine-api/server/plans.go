@@ -23,6 +23,7 @@ type Views interface {
 	ViewControlPlane(s *machinev1.ControlPlaneMachineSet) (plan.ControlPlaneView, bool)
 	PlanHealthCheck(ctx context.Context, h *machinev1.MachineHealthCheck) plan.HealthCheckPlan
 	ViewAutoscaler() plan.AutoscalerView
+	PreviewAutoscaler(ctx context.Context) plan.AutoscalerView
 	PlanAutoscaler(ctx context.Context, v plan.AutoscalerView, given *schedulingv1.PlanPlacementRequest) (
 		plan.AutoscalerPlan, error)
 	ViewOrphans(ctx context.Context) plan.OrphanView
