@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -106,11 +108,35 @@ func answers(c *harness.Cluster, provider providerv1.ProviderServiceClient) {
 	})
 }
 
+// subnet makes a network with a subnet until the test ends, and returns its name.
+func subnet(t *testing.T, engine *client.Client, name string) string {
+	t.Helper()
+	var err error
+	for n := range 255 { // others may have the first ones
+		pool := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 213, byte(n), 0}), 24)
+		if _, err = engine.NetworkCreate(t.Context(), name, client.NetworkCreateOptions{
+			IPAM: &network.IPAM{Config: []network.IPAMConfig{{Subnet: pool}}},
+		}); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := engine.NetworkRemove(context.Background(), name, client.NetworkRemoveOptions{}); err != nil {
+			t.Errorf("network %s is left: %v", name, err)
+		}
+	})
+	return name
+}
+
 func TestTheDockerProviderKeepsTheRules(t *testing.T) {
 	engine, cluster := docker(t)
 	c := shared.Cluster(t)
 	p, _ := dockerProvides(t, c, cluster)
 	verified(t, c, p.address, "provider-docker", "DockerMachineProviderSpec")
+	verified(t, c, p.address, "provider-docker", "DockerMachineProviderSpec", "network: "+subnet(t, engine, cluster))
 	if left := containers(t, engine, cluster); len(left) > 0 {
 		t.Errorf("containers %q are left", left)
 	}

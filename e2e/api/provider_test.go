@@ -20,12 +20,15 @@ import (
 const verifySpec = `apiVersion: windlass.dev/v1
 kind: %s
 zone: rack-a
+%s
 `
 
-// verified runs `windlass provider verify`, which has to find every rule kept.
-func verified(t *testing.T, c *harness.Cluster, address, service, kind string) {
+// verified runs `windlass provider verify`, which has to find every rule kept. more are further lines of the provider
+// spec.
+func verified(t *testing.T, c *harness.Cluster, address, service, kind string, more ...string) {
 	t.Helper()
-	r, err := c.Admin().CLI(fmt.Sprintf(verifySpec, kind), "provider", "verify", address, "--service", service, "--spec",
+	r, err := c.Admin().CLI(fmt.Sprintf(verifySpec, kind, strings.Join(more, "\n")), "provider", "verify", address,
+		"--service", service, "--spec",
 		"-", "--timeout", "60s")
 	if err != nil {
 		t.Fatal(err)

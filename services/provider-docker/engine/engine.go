@@ -66,6 +66,7 @@ type Order struct {
 	Container
 	Name     string
 	Image    string
+	Images   string // directory on the engine's host with OCI layouts, which is mounted; empty for none
 	Network  string
 	NanoCPUs int64 // 0 means no limit
 	Memory   int64 // in bytes; 0 means no limit
@@ -155,7 +156,10 @@ func (e *Engine) Create(ctx context.Context, o Order) (string, error) {
 		Name: o.Name,
 		Config: &container.Config{
 			Image: o.Image, Hostname: o.Machine,
-			Entrypoint: []string{"/windlass", "serve", "node-agent", "--dir", machineDir},
+			Entrypoint: []string{
+				"/windlass", "serve", "node-agent", "--dir", machineDir, "--images", imagesDir, "--pods-dir", podsDir,
+				"--pod-users", podUsers,
+			},
 			Labels: map[string]string{
 				labelCluster: e.cluster, labelToken: o.Token, labelProviderID: o.ProviderID, labelMachine: o.Machine,
 				labelUID: o.UID, labelAddress: o.Address, labelFence: strconv.FormatInt(o.Fence, 10), labelType: o.Type,
@@ -168,6 +172,9 @@ func (e *Engine) Create(ctx context.Context, o Order) (string, error) {
 			Init:          &reap, Tmpfs: map[string]string{"/tmp": ""},
 			Resources: container.Resources{NanoCPUs: o.NanoCPUs, Memory: o.Memory},
 		},
+	}
+	if o.Images != "" {
+		options.HostConfig.Binds = []string{o.Images + ":" + imagesDir + ":ro"}
 	}
 	if o.Network != HostNetwork {
 		address, err := netip.ParseAddr(o.Address)
@@ -183,8 +190,15 @@ func (e *Engine) Create(ctx context.Context, o Order) (string, error) {
 }
 
 const (
-	machineDir    = "/machine" // of the agent in the container
+	// Directories in the container.
+	machineDir    = "/machine" // of the agent
+	imagesDir     = "/images"  // of the pods' images
+	podsDir       = "/pods"
 	bootstrapFile = "machine/bootstrap.json"
+
+	// podUsers are those that pods run as, one each: far more than a machine has pods. Every container has the same ones;
+	// its processes see no other container's.
+	podUsers = "1879048192-1879049215"
 )
 
 // Start puts the bootstrap document, as JSON, into a container that was not started yet, and starts it. It may be
@@ -229,6 +243,17 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	return e.failed("removal of container "+id, err)
 }
 
+// Identity returns what distinguishes this engine from all others. It outlives the engine's restarts.
+func (e *Engine) Identity(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	about, err := e.api.Info(ctx, client.InfoOptions{})
+	if err != nil {
+		return "", e.failed("identity", err)
+	}
+	return about.Info.ID, nil
+}
+
 // Follow calls changed at each event of the cluster's containers until ctx ends or the engine breaks off.
 func (e *Engine) Follow(ctx context.Context, changed func()) error {
 	stream := e.api.Events(ctx, client.EventsListOptions{Filters: e.mine().Add("type", "container")})
@@ -255,17 +280,18 @@ func (e *Engine) Network(ctx context.Context, name string) (netip.Prefix, []neti
 		if !c.Subnet.Addr().Is4() {
 			continue
 		}
-		taken := []netip.Addr{c.Gateway}
+		pool := c.Subnet
+		if c.IPRange.IsValid() {
+			pool = c.IPRange
+		}
+		taken := []netip.Addr{c.Gateway, pool.Masked().Addr().Next()} // without a gateway the engine takes the first address
 		for _, a := range c.AuxAddress {
 			taken = append(taken, a)
 		}
 		for _, at := range n.Network.Containers {
 			taken = append(taken, at.IPv4Address.Addr())
 		}
-		if c.IPRange.IsValid() {
-			return c.IPRange, taken, nil
-		}
-		return c.Subnet, taken, nil
+		return pool, taken, nil
 	}
 	return netip.Prefix{}, nil, fmt.Errorf("%w: network %s has no IPv4 subnet", ErrRefused, name)
 }

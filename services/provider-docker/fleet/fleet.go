@@ -8,8 +8,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/windlass-dev/windlass/kit/backoff"
+	"github.com/windlass-dev/windlass/kit/durable"
 	"github.com/windlass-dev/windlass/kit/ledger"
 	"github.com/windlass-dev/windlass/services/provider-docker/engine"
 )
@@ -47,6 +50,8 @@ type Config struct {
 	Cluster   string       // name of the cluster, part of the provider ids
 	Addresses netip.Prefix // IPv4 network that instances on the host's network get addresses from
 	Image     engine.Image // of instances whose spec has none
+	Images    string       // directory on the engine's host with the images of pods; empty for none
+	Identity  string       // file that has the identity of the engine; it is written at the first answer
 	Log       *slog.Logger
 }
 
@@ -89,6 +94,7 @@ type Fleet struct {
 	last netip.Addr // address given last; guarded by turn
 
 	mu      sync.Mutex
+	same    bool          // the engine is the one of the identity file, and was not away since that was checked
 	known   []Instance    // of the last list
 	fault   error         // of the last list; not nil before the first
 	changed chan struct{} // closed and replaced at each list that differs
@@ -109,8 +115,9 @@ func (f *Fleet) Run(ctx context.Context) error {
 	g.Go(func() error {
 		for ctx.Err() == nil {
 			if err := f.engine.Follow(ctx, f.look); err != nil && ctx.Err() == nil {
-				f.cfg.Log.WarnContext(ctx, "events of the Docker engine ended", "error", err)
+				f.cfg.Log.DebugContext(ctx, "events of the Docker engine ended", "error", err) // pass logs why
 			}
+			f.doubt()
 			f.look()
 			backoff.Sleep(ctx, retry)
 		}
@@ -194,10 +201,52 @@ func (f *Fleet) Snapshot() ([]Instance, <-chan struct{}, error) {
 // Fence returns the highest fence of all calls.
 func (f *Fleet) Fence() int64 { return f.ledger.Fence() }
 
+// doubt has the identity of the engine be checked again: another one may answer now.
+func (f *Fleet) doubt() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.same = false
+}
+
+// confirm returns an error unless the engine is the one that made the instances: they are not gone if another one, or
+// one without its data, does not know them.
+func (f *Fleet) confirm(ctx context.Context) error {
+	f.mu.Lock()
+	same := f.same
+	f.mu.Unlock()
+	if same {
+		return nil
+	}
+	id, err := f.engine.Identity(ctx)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	known, err := os.ReadFile(f.cfg.Identity)
+	if errors.Is(err, fs.ErrNotExist) {
+		known, err = []byte(id), durable.WriteFile(f.cfg.Identity, []byte(id), 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	if string(known) != id {
+		return fmt.Errorf("%w: it is not the engine that made the instances: its id is %s, that of %s is %s; "+
+			"give the earlier engine, or remove the file if all instances are gone", engine.ErrUnavailable, id, f.cfg.Identity,
+			known)
+	}
+	f.same = true
+	return nil
+}
+
 // List returns the instances by provider id.
 func (f *Fleet) List(ctx context.Context) ([]Instance, error) {
+	if err := f.confirm(ctx); err != nil {
+		return nil, err
+	}
 	containers, err := f.engine.List(ctx)
 	if err != nil {
+		f.doubt()
 		return nil, err
 	}
 	var out []Instance
@@ -332,7 +381,8 @@ func (f *Fleet) make(ctx context.Context, r Request, list []Instance) (Instance,
 			UID: r.UID, Address: address.String(), Type: r.Spec.Type, Region: r.Spec.Region, Zone: r.Spec.Zone, Fence: r.Fence,
 			Created: time.Now().UTC(), State: container.StateCreated,
 		},
-		Name: fmt.Sprintf("windlass-%s-%s-%s", f.cfg.Cluster, r.Machine, unique), Image: image, Network: r.Spec.Network,
+		Name: fmt.Sprintf("windlass-%s-%s-%s", f.cfg.Cluster, r.Machine, unique), Image: image, Images: f.cfg.Images,
+		Network:  r.Spec.Network,
 		NanoCPUs: r.Spec.limit("cpu", resource.Nano), Memory: r.Spec.limit("memory", 0),
 	}
 	if o.ID, err = f.engine.Create(ctx, o); err != nil {

@@ -3,10 +3,14 @@ package fleet
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,6 +32,7 @@ func of(t *testing.T, socket string) *Fleet {
 	}
 	return New(Config{
 		Cluster: "test", Addresses: netip.MustParsePrefix("127.250.0.0/16"), Log: slog.New(slog.DiscardHandler),
+		Identity: filepath.Join(t.TempDir(), "engine-id"),
 	}, e, l)
 }
 
@@ -62,6 +67,38 @@ func TestAnEngineThatDoesNotAnswerSaysNothingOfInstances(t *testing.T) {
 				t.Error("the token of a deletion that was refused is used up")
 			}
 		})
+	}
+}
+
+func TestAnotherEngineSaysNothingOfInstances(t *testing.T) {
+	var id atomic.Value
+	id.Store("one")
+	answers := http.NewServeMux() // an engine without containers
+	answers.HandleFunc("/_ping", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Api-Version", "1.41") })
+	answers.HandleFunc("/v1.41/info", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"ID":%q}`, id.Load())
+	})
+	answers.HandleFunc("/v1.41/containers/json", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "[]") })
+	socket := filepath.Join(t.TempDir(), "engine.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.Server{Listener: listener, Config: &http.Server{Handler: answers}}
+	server.Start()
+	defer server.Close()
+	f := of(t, socket)
+	if _, err := f.Get(t.Context(), "", "uid-1"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("Get from the first engine = %v, want ErrNotFound", err)
+	}
+	id.Store("two")
+	f.doubt() // as when the stream of events ends
+	if _, err := f.Get(t.Context(), "", "uid-1"); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("Get from another engine = %v, want ErrUnavailable", err)
+	}
+	id.Store("one")
+	if _, err := f.Get(t.Context(), "", "uid-1"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("Get from the first engine again = %v, want ErrNotFound", err)
 	}
 }
 

@@ -39,6 +39,8 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 	fs.StringVar(&addresses, "host-addresses", "127.250.0.0/16",
 		"IPv4 network that machines on the host's network get addresses from")
 	fs.StringVar(&executable, "windlass", executable, "static executable that holds the node-agent")
+	fs.StringVar(&f.Images, "images", "",
+		"directory on the engine's host with OCI layouts, each at the name of its image, for the machines' pods")
 	if err := fs.Parse(args); errors.Is(err, pflag.ErrHelp) {
 		return nil
 	} else if err != nil {
@@ -48,6 +50,9 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 		f.Addresses.Bits() > 30 {
 		return fmt.Errorf("--host-addresses %q: must be an IPv4 network of at least 4 addresses, such as 127.250.0.0/16",
 			addresses)
+	}
+	if f.Images != "" && !filepath.IsAbs(f.Images) {
+		return fmt.Errorf("--images %q: must be an absolute path", f.Images)
 	}
 	if f.Image, err = engine.ImageOf(executable); err != nil {
 		return fmt.Errorf("--windlass: %w", err)
@@ -64,7 +69,7 @@ func Run(ctx context.Context, args []string, stderr io.Writer) error {
 		if err != nil {
 			return nil, fmt.Errorf("--docker-host: %w", err)
 		}
-		f.Log = p.Log
+		f.Log, f.Identity = p.Log, filepath.Join(cfg.Dir, "engine-id")
 		all := fleet.New(f, e, l)
 		p.ReadyWhen(func(context.Context) error {
 			_, _, err := all.Snapshot()
