@@ -126,7 +126,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 const dirPrefix = "windlass-tour-"
 
 // lastStep is the number of steps.
-const lastStep = 13
+const lastStep = 14
 
 // step is one part of the tour.
 type step struct {
@@ -150,6 +150,7 @@ func (t *tour) all() [lastStep]step {
 		{title: "Override a hook", run: t.override},
 		{title: "Repair", run: t.repair, needs: "it stops a process of the cluster"},
 		{title: "Autoscale", run: t.autoscale},
+		{title: "Recover", run: t.recoverQuorum, needs: "it makes a second cluster"},
 	}
 }
 
