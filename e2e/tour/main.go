@@ -126,7 +126,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 const dirPrefix = "windlass-tour-"
 
 // lastStep is the number of steps.
-const lastStep = 14
+const lastStep = 15
 
 // step is one part of the tour.
 type step struct {
@@ -151,6 +151,7 @@ func (t *tour) all() [lastStep]step {
 		{title: "Repair", run: t.repair, needs: "it stops a process of the cluster"},
 		{title: "Autoscale", run: t.autoscale},
 		{title: "Recover", run: t.recoverQuorum, needs: "it makes a second cluster"},
+		{title: "Rebalance", run: t.rebalance},
 	}
 }
 
