@@ -50,7 +50,7 @@ func TestMethodsKnowWhereTheyGo(t *testing.T) {
 	}
 	if programs := c.Programs(); !slices.Equal(programs, []string{
 		"etcd-guardian", "eviction-controller", "hook-broker",
-		"machine-api",
+		"machine-api", "scheduler",
 	}) {
 		t.Errorf("programs %v", programs)
 	}
