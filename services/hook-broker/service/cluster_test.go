@@ -52,7 +52,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: my-storage-co
 
 // cluster is a hook-broker with a machine-api that keeps machines as the real one does.
 type cluster struct {
-	t          *testing.T
+	t          testing.TB
 	ground     *servetest.Ground
 	policy     string
 	machines   *resource.Table[*machinev1.Machine]
@@ -66,13 +66,13 @@ type cluster struct {
 }
 
 // start runs both over the embedded etcd, with real certificates and real interceptors.
-func start(t *testing.T) *cluster {
+func start(t testing.TB) *cluster {
 	t.Helper()
 	return startWith(t, options{})
 }
 
 // startWith is start with settings of the broker.
-func startWith(t *testing.T, o options) *cluster {
+func startWith(t testing.TB, o options) *cluster {
 	t.Helper()
 	c := &cluster{
 		t: t, options: o, ground: servetest.New(t), dir: t.TempDir(),
