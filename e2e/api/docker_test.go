@@ -82,15 +82,15 @@ func containers(t *testing.T, engine *client.Client, cluster string) (ids []stri
 
 // dockerProvides runs provider-docker until the test ends, and returns when it is ready.
 func dockerProvides(t *testing.T, c *harness.Cluster, cluster string, flags ...string) (
-	*plugin, providerv1.ProviderServiceClient,
+	*harness.Provider, providerv1.ProviderServiceClient,
 ) {
 	t.Helper()
-	p := provides(t, c, "provider-docker", append(flags, "--cluster", cluster)...)
+	p := c.Provide("provider-docker", append(flags, "--cluster", cluster)...)
 	cfg, err := c.Admin().Files().ClientTLS("127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := grpc.NewClient("passthrough:///"+p.address, grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
+	conn, err := grpc.NewClient("passthrough:///"+p.Address(), grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,8 +135,8 @@ func TestTheDockerProviderKeepsTheRules(t *testing.T) {
 	engine, cluster := docker(t)
 	c := shared.Cluster(t)
 	p, _ := dockerProvides(t, c, cluster)
-	verified(t, c, p.address, "provider-docker", "DockerMachineProviderSpec")
-	verified(t, c, p.address, "provider-docker", "DockerMachineProviderSpec", "network: "+subnet(t, engine, cluster))
+	verified(t, c, p.Address(), "provider-docker", "DockerMachineProviderSpec")
+	verified(t, c, p.Address(), "provider-docker", "DockerMachineProviderSpec", "network: "+subnet(t, engine, cluster))
 	if left := containers(t, engine, cluster); len(left) > 0 {
 		t.Errorf("containers %q are left", left)
 	}
@@ -209,10 +209,10 @@ func (p *enginePath) hits(r *http.Request, before bool) bool {
 
 // once has the provider be killed at its next call with a method and an ending of the path, before the engine gets it
 // or after it was carried out.
-func (p *enginePath) once(provider *plugin, method, suffix string, before bool) {
+func (p *enginePath) once(provider *harness.Provider, method, suffix string, before bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.end = func() { _ = provider.cmd.Process.Kill() } // the test waits for its end
+	p.end = provider.Kill // the test waits for its end
 	p.at = func(r *http.Request, now bool) bool {
 		return now == before && r.Method == method && strings.HasSuffix(r.URL.Path, suffix)
 	}
@@ -230,8 +230,8 @@ func TestAKilledDockerProviderContinues(t *testing.T) {
 		t.Fatal(err)
 	}
 	restart := func() {
-		_ = p.cmd.Wait() // it was killed
-		p.start(t)
+		p.Ended() // it was killed
+		p.Start()
 		answers(c, provider)
 	}
 	for n, at := range []struct {
@@ -321,7 +321,7 @@ func TestContainersJoinACluster(t *testing.T) {
 	shared.Cluster(t) // no cluster of another package runs at the same time
 	c := harness.Second(t)
 	p, _ := dockerProvides(t, c, cluster)
-	c.Up("--set", "machine-api.peer=provider-docker="+p.address)
+	c.Up("--set", "machine-api.peer=provider-docker="+p.Address())
 	c.Wait(time.Minute, "the provider to be known", func(context.Context) (bool, string, error) {
 		r := c.CLI("apply", "-f", filepath.Join(harness.Root(), "deploy", "examples", "docker", "workers.yaml"))
 		return r.Code == 0, r.Stderr, nil

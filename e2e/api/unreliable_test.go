@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"fmt"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,15 +24,15 @@ spec:
     spec: {providerSpec: {value: {apiVersion: windlass.dev/v1, kind: SimulatedMachineProviderSpec}}}
 `
 
-// A provider whose calls are slow, fail, lose their answers and hang, and which forgets everything: a scale-up is called
-// off, no instance is made twice or left, and machines whose instances it forgot are Failed and are replaced once they
-// are deleted.
+// A provider whose calls are slow, fail, lose their answers and hang, and which forgets everything: a scale-up is
+// called off, no instance is made twice or left, and machines whose instances it forgot are Failed and are replaced
+// once they are deleted.
 func TestFaultsAnUnreliableProvider(t *testing.T) {
 	shared.Cluster(t) // no cluster of another package runs at the same time
 	c := harness.Second(t)
-	p := provides(t, c, "provider-simulated", "--call-time", "1ms-50ms", "--create-time", "10ms-1s", "--delete-time",
+	p := c.Provide("provider-simulated", "--call-time", "1ms-50ms", "--create-time", "10ms-1s", "--delete-time",
 		"10ms-500ms", "--fail", "0.1", "--lose", "0.1", "--hang", "0.01")
-	c.Up("--set", "machine-api.peer=provider-simulated="+p.address)
+	c.Up("--set", "machine-api.peer=provider-simulated="+p.Address())
 	c.Wait(time.Minute, "the provider to be known", func(context.Context) (bool, string, error) {
 		r, err := c.Admin().CLI(simulatedSet, "apply", "-f", "-")
 		return err == nil && r.Code == 0, r.Stderr, err
@@ -67,8 +66,9 @@ func TestFaultsAnUnreliableProvider(t *testing.T) {
 	if most > 1000 {
 		t.Errorf("%d machines were made after the scale-up of 5,000 was called off at 200", most)
 	}
-	p.end(syscall.SIGKILL)
-	p.start(t)
+	p.Kill()
+	p.Ended()
+	p.Start()
 	c.Wait(2*time.Minute, "10 machines whose instances are forgotten", settled("Failed"))
 	c.MustCLI("delete", "machines", "-l", "set=simulated")
 	c.Wait(2*time.Minute, "10 machines in their place", settled("Provisioned"))

@@ -21,6 +21,10 @@ const (
 	longestBackOff = 30 * time.Second
 	longestCatchUp = time.Second           // the longest pause between two tries to catch up with etcd
 	soonest        = 10 * time.Millisecond // so that a wake time that is always in the past cannot use a full core
+
+	// a paced key waits for so many times as long as its last call took, at most longestPace
+	paceFactor  = 9
+	longestPace = 250 * time.Millisecond
 )
 
 // Func reconciles one key. It returns when to reconcile it again even if nothing changes; zero means never. After an
@@ -43,12 +47,14 @@ type Loop struct {
 	keys    []func() []string // the keys to begin with
 	needs   []Synced          // what must be known before a run; see Needs
 	gather  time.Duration     // see Gather
+	paced   bool              // see Pace
 	f       Func
 	log     *slog.Logger
 
 	mu     sync.Mutex
 	queue  workqueue.TypedRateLimitingInterface[string] // nil while Run does not run
 	logged map[string]string                            // by key: the error that was last logged
+	took   map[string]time.Duration                     // by key, of a paced loop: the last call, if it was long
 }
 
 // NewLoop returns a loop that reconciles up to workers keys concurrently, for a process without an election. Use
@@ -71,13 +77,17 @@ func (l *Loop) Add(keys ...string) {
 		return
 	}
 	for _, key := range keys {
-		l.queue.AddAfter(key, l.gather)
+		l.queue.AddAfter(key, max(l.gather, min(paceFactor*l.took[key], longestPace)))
 	}
 }
 
 // Gather delays keys by d after they were added, so that several changes in that time lead to one call. It must not be
 // called while Run runs.
 func (l *Loop) Gather(d time.Duration) { l.gather = d }
+
+// Pace has keys whose calls take long wait in proportion after they were added, up to 250 ms, so that many changes of
+// what such a key reads lead to few calls. It must not be called while Run runs.
+func (l *Loop) Pace() { l.paced = true }
 
 // runs reports whether Add has an effect.
 func (l *Loop) runs() bool {
@@ -121,14 +131,14 @@ func (l *Loop) start() (workqueue.TypedRateLimitingInterface[string], error) {
 	}
 	l.queue = workqueue.NewTypedRateLimitingQueue(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstBackOff, longestBackOff))
-	l.logged = map[string]string{}
+	l.logged, l.took = map[string]string{}, map[string]time.Duration{}
 	return l.queue, nil
 }
 
 func (l *Loop) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.queue, l.logged = nil, nil
+	l.queue, l.logged, l.took = nil, nil, nil
 }
 
 // reconcile calls the Func once and schedules the next call.
@@ -137,7 +147,9 @@ func (l *Loop) reconcile(ctx context.Context, queue workqueue.TypedRateLimitingI
 	if ctx.Err() != nil {
 		return
 	}
+	began := time.Now()
 	wake, err := l.f(ctx, key)
+	l.note(key, time.Since(began))
 	switch {
 	case err != nil:
 		l.report(ctx, key, err)
@@ -149,6 +161,20 @@ func (l *Loop) reconcile(ctx context.Context, queue workqueue.TypedRateLimitingI
 	default:
 		l.settled(key)
 		queue.Forget(key)
+	}
+}
+
+// note keeps how long a call of a paced key took, if that matters.
+func (l *Loop) note(key string, took time.Duration) {
+	if !l.paced {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if took >= time.Millisecond && l.took != nil {
+		l.took[key] = took
+	} else {
+		delete(l.took, key)
 	}
 }
 

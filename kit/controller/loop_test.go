@@ -53,6 +53,37 @@ func (l *looks) note() int {
 	return len(l.at)
 }
 
+func TestAPacedKeyWhoseCallsTakeLongIsCalledRarely(t *testing.T) {
+	for _, tt := range []struct {
+		takes time.Duration
+		most  int // calls in two seconds of changes
+	}{{0, 2001}, {10 * time.Millisecond, 26}, {100 * time.Millisecond, 9}} {
+		synctest.Test(t, func(t *testing.T) {
+			seen := looks{start: time.Now()}
+			l := controller.NewLoop("test", 1, func(context.Context, string) (time.Time, error) {
+				seen.note()
+				time.Sleep(tt.takes)
+				return time.Time{}, nil
+			}, slog.New(slog.DiscardHandler))
+			l.Pace()
+			stop := run(t, l)
+			for range 2000 {
+				l.Add("a")
+				time.Sleep(time.Millisecond)
+			}
+			last := time.Since(seen.start)
+			time.Sleep(time.Second)
+			stop()
+			if n := len(seen.at); n > tt.most || n < tt.most/2 {
+				t.Errorf("%d calls of %v, want at most %d", n, tt.takes, tt.most)
+			}
+			if at := seen.at[len(seen.at)-1]; at < last-time.Millisecond {
+				t.Errorf("the last call began after %v, before the last change after %v", at, last)
+			}
+		})
+	}
+}
+
 func TestAFailedLookIsRepeatedLaterEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := looks{start: time.Now()}

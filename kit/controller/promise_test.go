@@ -88,6 +88,9 @@ func TestNoKeyIsLostOrReconciledTwiceAtOnceOrAfterTheTerm(t *testing.T) {
 			j.loop = loops.Loop("test", 1+r.IntN(4), j.reconcile)
 			if r.IntN(2) == 0 {
 				j.loop.Gather(time.Duration(r.IntN(50)) * time.Millisecond)
+				if r.IntN(2) == 0 {
+					j.loop.Pace()
+				}
 			}
 			j.loop.Begin(func() []string { return []string{"k0", "k1", "k1"} })
 			for range 3 {

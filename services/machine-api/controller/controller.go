@@ -115,9 +115,11 @@ func New(cfg Config) *Controller {
 	c.startPods = sync.OnceFunc(func() { close(c.autoscaled) })
 	c.machines = loop(c, cfg.Tables.Machines, "machine", workers, c.reconcileMachine)
 	c.sets = loop(c, cfg.Tables.Sets, "machineset", workers, c.reconcileSet)
+	c.sets.Pace() // a set of thousands reads all of them after each change of one
 	c.controlPlanes = loop(c, cfg.Tables.ControlPlanes, "controlplanemachineset", 1, c.reconcileControlPlane)
 	// One worker: two health checks never decide about the same machine at the same time.
 	c.healthChecks = loop(c, cfg.Tables.HealthChecks, "machinehealthcheck", 1, c.reconcileHealthCheck)
+	c.healthChecks.Pace()
 	c.instances = c.loops.Loop("instance", max(1, len(cfg.Providers.Names())), c.reconcileInstances)
 	c.instances.Needs(cfg.Tables.Machines, cfg.Tables.Infrastructure)
 	c.instances.Begin(cfg.Providers.Names)
