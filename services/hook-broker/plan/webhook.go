@@ -96,7 +96,7 @@ func Answered(t *hookv1.HookTask, owner OwnerFacts, a Answer, failure error, now
 	next := time.Duration(a.RetryAfter) * time.Second
 	switch a.State {
 	case Completed:
-		s, err = Complete(t, by, now, a.Message)
+		s, err = Complete(t, by, now, brief(a.Message, ""))
 	case Failed:
 		if next == 0 {
 			next = afterFailure
