@@ -664,3 +664,23 @@ func TestSizesStayWithinTheirBounds(t *testing.T) {
 		}
 	})
 }
+
+func TestAMachineThatDidNotJoinCountsForTheLimitOfNodes(t *testing.T) {
+	f := newCrowd(func(s *machinev1.ClusterAutoscalerSpec) {
+		s.ResourceLimits = &machinev1.ClusterAutoscalerLimits{MaxNodesTotal: 2}
+	})
+	f.set("a", "4", 1, 1, 2)
+	f.set("b", "4", 0, 0, 2)
+	clear(f.v.Nodes)
+	for _, m := range f.v.Machines {
+		m.Status = nil // it has not joined
+	}
+	f.now = f.now.Add(16 * time.Minute) // later than a machine may take to join
+	f.add(4, "3")
+	for range 3 {
+		f.act()
+		if n := f.replicas("a") + f.replicas("b"); n > 2 {
+			t.Fatalf("%d replicas, want at most 2: maxNodesTotal is 2, and one machine may still join", n)
+		}
+	}
+}

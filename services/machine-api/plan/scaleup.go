@@ -251,7 +251,8 @@ func (s *sum) add(n *nodev1.Node, count int) {
 	s.memory += has.Memory * int64(count)
 }
 
-// total returns what the cluster will have after this decision.
+// total returns what the cluster will have after this decision. Machines that did not join in time count until they are
+// gone: they may still join.
 func (a *autoscaler) total() sum {
 	var s sum
 	for _, n := range a.v.Nodes {
@@ -259,7 +260,7 @@ func (a *autoscaler) total() sum {
 		s.add(n, 1)
 	}
 	for _, g := range a.groups {
-		more := g.unborn + max(0, g.desired-g.current)
+		more := g.unborn + len(g.failed) + max(0, g.desired-g.current)
 		s.nodes += more
 		s.add(g.template, more)
 	}
